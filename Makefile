@@ -1,5 +1,5 @@
-# Glasshouse. `make up` on a fresh machine, `make check test` before a push; the
-# rest is what those are made of.
+# Glasshouse. Use `make up` on a new machine, and `make check test` before a push. Other targets
+# are parts of these.
 
 SHELL := /bin/bash
 DATA  ?= $(if $(filter 0,$(shell id -u)),/var/lib/glasshouse,$(HOME)/.local/share/glasshouse)
@@ -15,17 +15,17 @@ LDFLAGS := -s -w -X glasshouse/cli.version=$(shell git describe --tags --always 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t12
 
-up: ## install what is missing, build, start the daemon, run a demo jail
+up: ## install missing programs, build, start the daemon, run a demo jail
 	@scripts/up.sh "$(DATA)" "$(LISTEN)"
 
-down: ## stop the daemon that `make up` started; jails go on
+down: ## stop the daemon that `make up` started; jails continue to run
 	@scripts/down.sh "$(DATA)"
 
-setup: ## install what is missing, and no more
+setup: ## install missing programs only
 	@scripts/setup.sh "$(DATA)" $(WITH)
 
-# What is built is for this machine, or with ARCH=arm64 or ARCH=amd64 for another; then it is
-# in bin/ARCH. Each has a directory for what is embedded, so that none gets the other's.
+# Builds are for this machine, or with ARCH=arm64 or ARCH=amd64 for another architecture, in
+# bin/ARCH. Each architecture has its own directory of embedded programs.
 HOSTARCH := $(shell $(GO) env GOHOSTARCH)
 ARCH     ?= $(HOSTARCH)
 BIN      := $(if $(filter $(HOSTARCH),$(ARCH)),bin,bin/$(ARCH))
@@ -33,7 +33,7 @@ EMBEDDED := cmd/glasshouse/embedded/$(ARCH)
 
 build: ## bin/glasshouse
 ifeq ($(filter amd64 arm64,$(ARCH)),)
-	$(error Glasshouse is for amd64 and arm64, not for $(ARCH): it has no programs for the kernel and no tables of calls for that)
+	$(error unsupported architecture $(ARCH): Glasshouse has eBPF programs and system call tables for amd64 and arm64 only)
 endif
 	@mkdir -p $(BIN) $(EMBEDDED)
 	GOARCH=$(ARCH) $(GO) build -trimpath -ldflags '-s -w' -o $(EMBEDDED)/glasshouse-init ./cmd/glasshouse-init
@@ -46,25 +46,25 @@ deb: build ## a Debian package, bin/glasshouse_*.deb
 image: build ## a container image, bin/glasshouse_*.oci.tar
 	@$(GO) run ./packaging/image $(BIN)/glasshouse bin
 
-images: ## one image for amd64 and arm64; wants qemu-user-static for the other
+images: ## one image for amd64 and arm64; needs qemu-user-static for the other architecture
 	@$(MAKE) --no-print-directory ARCH=amd64 build
 	@$(MAKE) --no-print-directory ARCH=arm64 build
 	@$(GO) run ./packaging/image $(if $(filter amd64,$(HOSTARCH)),bin/glasshouse bin/arm64/glasshouse,bin/amd64/glasshouse bin/glasshouse) bin
 
-ui: ## the UI, from web/ui into web/dist; wants Node
+ui: ## the UI, from web/ui into web/dist; needs Node
 	@scripts/ui.sh
 
-sdk: ## the clients in sdk/, from the API; wants Node
+sdk: ## the clients in sdk/, from the API; needs Node
 	@scripts/sdk.sh
 
-screenshots: build ## docs/images, of the UI as it is built; wants Chromium
+screenshots: build ## docs/images, from the built UI; needs Chromium
 	@mkdir -p docs/images
 	GLASSHOUSE_DATA="$(DATA)" GLASSHOUSE_SCREENSHOTS=$(CURDIR)/docs/images $(GO) test -count=1 -run '^TestScreenshots$$' ./test
 
-generate: ## the programs for the kernel and the tables of calls; wants clang-14 and libbpf-dev
+generate: ## the eBPF programs and system call tables; needs clang-14 and libbpf-dev
 	$(GO) generate ./observe/... ./enforce
 
-check: build lint ## lint, formatting, generated files, clients, the other processor
+check: build lint ## lint, formatting, generated files, clients, the other architecture
 	@scripts/ui.sh install
 	@scripts/check.sh "$(DATA)"
 
@@ -77,34 +77,34 @@ HOST := ^glasshouse/(test|snapshot|backend/.*|agent/spawn|engine/jailed|engine/n
 test: build ## the tests of all packages; continuous integration runs this and check
 	@HOST='$(HOST)' scripts/test.sh "$(DATA)"
 
-test-all: ## also what takes long and repeats
+test-all: ## also slow and repetitive tests
 	@GLASSHOUSE_TEST=all $(MAKE) test
 	CGO_ENABLED=1 $(GO) test -race -vet=off -p 1 -timeout 60m ./...
 
-# The race detector waits a second when a process exits, unless GORACE says otherwise.
-# Less garbage collection (GOGC) makes the run faster.
-test-fast: ## with the race detector, what needs neither root nor jails and is not slow; wants a C compiler
+# By default the race detector waits one second at the exit of a process (atexit_sleep_ms). Less
+# frequent garbage collection (GOGC) makes the run faster.
+test-fast: ## fast tests that need neither root nor jails, with the race detector; needs a C compiler
 	@CGO_ENABLED=1 GORACE=atexit_sleep_ms=10 GOGC=800 $(GO) test -race -vet=off -p $$((2 * $$(nproc))) \
 		-skip "^($$(grep -v '^#' test/slow.txt | paste -sd '|'))\$$" $$($(GO) list ./... | grep -vE "$(HOST)")
 
-fuzz: ## run all fuzz targets in rotation, FUZZTIME each (60s); stops at a find
+fuzz: ## run all fuzz targets in rotation, FUZZTIME each (60s); stops at the first failure
 	@scripts/fuzz.sh
 
-# The container image is for the step container, which the suite has only on amd64.
+# The container image is used by the step container, which the suite has only on amd64.
 VM_ARCH := $(or $(GLASSHOUSE_VM_ARCH),$(ARCH))
 
-vm: ## the package on an emulated machine, from installation to purge; slow, wants QEMU
+vm: ## the package on an emulated machine, from installation to purge; slow, needs QEMU
 	@$(MAKE) --no-print-directory ARCH=$(VM_ARCH) $(if $(filter arm64,$(VM_ARCH)),build,image)
 	@GLASSHOUSE_VM_ARCH=$(VM_ARCH) scripts/vm.sh suite
 
-bench: setup build ## benchmarks, side by side with their peers; ratios
+bench: setup build ## benchmarks, compared with similar programs
 	@scripts/bench.sh "$(DATA)"
 
-example: build ## examples/places, from end to end
+example: build ## run examples/places end to end
 	@GLASSHOUSE_DATA="$(DATA)" examples/places/run.sh
 
-docs: build ## docs/cli.md from the commands' own help
+docs: build ## docs/cli.md, from the help of the commands
 	bin/glasshouse docs > docs/cli.md
 
-clean: ## what the build made
+clean: ## remove build results
 	rm -rf bin cmd/glasshouse/embedded/*/glasshouse-*

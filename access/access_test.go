@@ -16,7 +16,7 @@ import (
 	"glasshouse/id"
 )
 
-func TestWhatEachRoleAllows(t *testing.T) {
+func TestRoleAllows(t *testing.T) {
 	all := []access.Role{access.Admin, access.Operator, access.Viewer, access.Agent, "", "root"}
 	for have, want := range map[access.Role]string{
 		access.Admin:    "admin operator viewer agent",
@@ -48,7 +48,7 @@ func TestWhatEachRoleAllows(t *testing.T) {
 	}
 }
 
-func TestNobodyIsACallerWithoutRole(t *testing.T) {
+func TestContextWithoutCaller(t *testing.T) {
 	if c := access.CallerOf(t.Context()); c.Role.Allows(access.Viewer) || c.Local {
 		t.Errorf("a context without a caller has %+v", c)
 	}
@@ -58,7 +58,7 @@ func TestNobodyIsACallerWithoutRole(t *testing.T) {
 	}
 }
 
-// one is a Store with room for one token.
+// one is a Store for a single token. ByHash returns it for every hash.
 type one struct {
 	token *access.Token
 	err   error
@@ -73,7 +73,7 @@ func (o *one) ByHash(_ context.Context, hash string) (access.Token, error) {
 	if o.token == nil {
 		return access.Token{}, fault.Newf(fault.NotFound, "", "", "none")
 	}
-	return *o.token, nil // whatever was asked for: Check must not believe it
+	return *o.token, nil // regardless of the hash, so Check must compare it
 }
 
 func (o *one) List(context.Context) ([]access.Token, error) {
@@ -85,7 +85,7 @@ func (o *one) List(context.Context) ([]access.Token, error) {
 
 func (o *one) Delete(context.Context, id.Token) error { o.token = nil; return o.err }
 
-func TestTokensAreCheckedAgainstTheirHash(t *testing.T) {
+func TestCheckVerifiesHash(t *testing.T) {
 	s := &one{}
 	ts := access.Tokens{Store: s}
 	_, secret, err := ts.Create(t.Context(), "ci", access.Viewer, nil)
@@ -102,7 +102,7 @@ func TestTokensAreCheckedAgainstTheirHash(t *testing.T) {
 	}
 	s.err = errors.New("the disk is full")
 	if _, err := ts.Check(t.Context(), secret); err == nil || errors.Is(err, fault.Unauthenticated) {
-		t.Errorf("Check with a broken store = %v; want its error, not a verdict", err)
+		t.Errorf("Check with a broken store = %v; want the error of the store", err)
 	}
 }
 
@@ -115,25 +115,25 @@ func TestTokensExpire(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := ts.Check(t.Context(), secret); err != nil {
-			t.Errorf("before its time is over: %v", err)
+			t.Errorf("before the expiry: %v", err)
 		}
 		time.Sleep(time.Until(soon) + time.Millisecond)
 		if _, err := ts.Check(t.Context(), secret); !errors.Is(err, fault.Unauthenticated) || !strings.Contains(err.Error(), "expired") {
-			t.Errorf("after its time: %v, want expired", err)
+			t.Errorf("after the expiry: %v, want expired", err)
 		}
 		if _, _, err := ts.Create(t.Context(), "ci", access.Viewer, &soon); fault.FieldOf(err) != "expires_at" {
-			t.Errorf("Create of an expired token = %v", err)
+			t.Errorf("Create with an expiry in the past = %v", err)
 		}
 	})
 }
 
-func TestTheFirstTokenSurvivesACrashBeforeItWasKept(t *testing.T) {
-	s := &one{err: errors.New("the power went")}
+func TestFirstAfterCrash(t *testing.T) {
+	s := &one{err: errors.New("power failure")}
 	ts := access.Tokens{Store: s}
 	file := filepath.Join(t.TempDir(), "token")
 	s.token = nil
 	if _, err := (&access.Tokens{Store: &failingAdd{}}).First(t.Context(), file); err == nil {
-		t.Fatal("First went well without a store")
+		t.Fatal("First with a failing store returned no error")
 	}
 	lost, _ := os.ReadFile(file)
 	s.err = nil
@@ -142,23 +142,23 @@ func TestTheFirstTokenSurvivesACrashBeforeItWasKept(t *testing.T) {
 	}
 	secret, _ := os.ReadFile(file)
 	if string(secret) == string(lost) {
-		t.Error("the token that was never kept is still in the file")
+		t.Error("the file still has the token that was not stored")
 	}
 	if c, err := ts.Check(t.Context(), strings.TrimSpace(string(secret))); err != nil || c.Role != access.Admin {
 		t.Errorf("Check = %+v, %v; want an admin", c, err)
 	}
 	if left, _ := filepath.Glob(filepath.Join(filepath.Dir(file), ".token-*")); len(left) > 0 {
-		t.Errorf("left behind: %v", left)
+		t.Errorf("temporary files remain: %v", left)
 	}
 	if _, err := (&access.Tokens{Store: &one{}}).First(t.Context(), "/no/such/dir/token"); err == nil {
-		t.Error("First in a missing directory went well")
+		t.Error("First in a missing directory returned no error")
 	}
 }
 
 // failingAdd is a Store whose Add fails.
 type failingAdd struct{ one }
 
-func (*failingAdd) Add(context.Context, access.Token) error { return errors.New("the power went") }
+func (*failingAdd) Add(context.Context, access.Token) error { return errors.New("power failure") }
 
 func TestPeers(t *testing.T) {
 	me := os.Geteuid()
@@ -215,7 +215,7 @@ func TestPeerOf(t *testing.T) {
 	}
 }
 
-func TestAKeyAndATokenOpenADoorEach(t *testing.T) {
+func TestKeysAndTokensAreNotInterchangeable(t *testing.T) {
 	s := &one{}
 	ts := access.Tokens{Store: s}
 	_, key, err := ts.CreateKey(t.Context(), "ci", nil)
@@ -223,7 +223,7 @@ func TestAKeyAndATokenOpenADoorEach(t *testing.T) {
 		t.Fatal(err)
 	}
 	if hexed, ok := strings.CutPrefix(key, "e2b_"); !ok || len(hexed) != 40 || strings.Trim(hexed, "0123456789abcdef") != "" {
-		t.Errorf("the key %q is not what clients take for one", key)
+		t.Errorf("the key %q does not have the format that clients expect", key)
 	}
 	if c, err := ts.CheckKey(t.Context(), key); err != nil || c.Role != access.Operator || c.Token == "" {
 		t.Errorf("CheckKey = %+v, %v", c, err)

@@ -27,7 +27,7 @@ func logins(t *testing.T) (*access.Logins, store.Logins) {
 	return &access.Logins{Store: st.Logins()}, st.Logins()
 }
 
-func TestALinkLogsABrowserInOnce(t *testing.T) {
+func TestLinkWorksOnce(t *testing.T) {
 	ls, _ := logins(t)
 	ctx := t.Context()
 	_, code, err := ls.Link(ctx, root, access.Operator, "phone")
@@ -49,11 +49,11 @@ func TestALinkLogsABrowserInOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := ls.Check(ctx, secret); !errors.Is(err, fault.Unauthenticated) {
-		t.Errorf("after its end: %v, want unauthenticated", err)
+		t.Errorf("after End: %v, want unauthenticated", err)
 	}
 }
 
-func TestOfFiftyWhoUseALinkAtOnceOneIsLoggedIn(t *testing.T) {
+func TestConcurrentRedeemSucceedsOnce(t *testing.T) {
 	ls, _ := logins(t)
 	_, code, err := ls.Link(t.Context(), root, access.Admin, "")
 	if err != nil {
@@ -73,11 +73,11 @@ func TestOfFiftyWhoUseALinkAtOnceOneIsLoggedIn(t *testing.T) {
 	wg.Wait()
 	all, err := ls.List(t.Context())
 	if err != nil || in.Load() != 1 || len(all) != 1 {
-		t.Errorf("%d were let in and there are %d logins (%v), want one", in.Load(), len(all), err)
+		t.Errorf("%d calls succeeded and %d logins exist (%v), want 1", in.Load(), len(all), err)
 	}
 }
 
-func TestWhatIsNoCodeLogsNobodyIn(t *testing.T) {
+func TestInvalidCodesAreRejected(t *testing.T) {
 	ls, st := logins(t)
 	ctx := t.Context()
 	link, code, err := ls.Link(ctx, root, access.Admin, "")
@@ -91,17 +91,17 @@ func TestWhatIsNoCodeLogsNobodyIn(t *testing.T) {
 			t.Errorf("the code %.40q: %v, want unauthenticated", guess, err)
 		}
 	}
-	// Who has read the database has digests, and they open nothing.
+	// An attacker who has read the database has digests only, which must not be accepted.
 	l, secret, err := ls.Redeem(ctx, code)
 	if err != nil {
-		t.Fatal("the guesses have used the link up:", err)
+		t.Fatal("invalid codes consumed the link:", err)
 	}
 	kept, err := st.Logins(ctx)
 	if err != nil || len(kept) != 1 {
 		t.Fatal(kept, err)
 	}
 	if text := fmt.Sprintf("%+v %+v", kept, l); strings.Contains(text, secret) || strings.Contains(text, code) {
-		t.Error("a secret is kept")
+		t.Error("the secret is stored")
 	}
 	for _, stolen := range []string{l.Hash, "ghb_" + l.Hash, string(l.ID), "", "ghb_", secret + "x", code, strings.Repeat("ghb_", 1<<18)} {
 		if _, err := ls.Check(ctx, stolen); !errors.Is(err, fault.Unauthenticated) {
@@ -113,7 +113,7 @@ func TestWhatIsNoCodeLogsNobodyIn(t *testing.T) {
 	}
 }
 
-func TestALinkAndALoginEndByThemselves(t *testing.T) {
+func TestLinksAndLoginsExpire(t *testing.T) {
 	ls, st := logins(t)
 	ctx := t.Context()
 	link, code, err := ls.Link(ctx, root, access.Viewer, "")
@@ -123,10 +123,9 @@ func TestALinkAndALoginEndByThemselves(t *testing.T) {
 	if d := link.Expires.Sub(link.Created); d != 10*time.Minute {
 		t.Errorf("a link lasts %s, want ten minutes", d)
 	}
-	// The store is asked as if it were later: what it compares with is the moment
-	// at which the login is made.
+	// The store compares the expiry with the creation time of the login.
 	if _, err := st.Redeem(ctx, link.Hash, access.Login{ID: "b-late", Hash: "late", Created: link.Expires, Used: link.Expires}); !errors.Is(err, fault.NotFound) {
-		t.Errorf("a link whose time is over: %v, want not found", err)
+		t.Errorf("an expired link: %v, want not found", err)
 	}
 	l, secret, err := ls.Redeem(ctx, code)
 	if err != nil {
@@ -143,18 +142,18 @@ func TestALinkAndALoginEndByThemselves(t *testing.T) {
 		t.Errorf("used six days ago: %v", err)
 	}
 	if all, err := ls.List(ctx); err != nil || len(all) != 1 || time.Since(all[0].Used) > time.Hour {
-		t.Errorf("that it was used is not kept: %v, %v", all, err)
+		t.Errorf("the last use is not stored: %v, %v", all, err)
 	}
 	age(7 * 24 * time.Hour)
 	if _, err := ls.Check(ctx, secret); !errors.Is(err, fault.Unauthenticated) {
 		t.Errorf("not used for seven days: %v, want unauthenticated", err)
 	}
 	if all, err := ls.List(ctx); err != nil || len(all) != 0 {
-		t.Errorf("it is still listed: %v, %v", all, err)
+		t.Errorf("an expired login is listed: %v, %v", all, err)
 	}
 }
 
-func TestWhoMayBeLetInByALink(t *testing.T) {
+func TestLinkRejectsInvalidRoleAndLabel(t *testing.T) {
 	ls, _ := logins(t)
 	for _, role := range []access.Role{access.Agent, "", "root"} {
 		if _, _, err := ls.Link(t.Context(), root, role, ""); !errors.Is(err, fault.Invalid) || fault.FieldOf(err) != "role" {
@@ -168,6 +167,6 @@ func TestWhoMayBeLetInByALink(t *testing.T) {
 	}
 	l, _, err := ls.Link(t.Context(), root, access.Viewer, "")
 	if err != nil || l.Name != "root" {
-		t.Errorf("a link without a label is %q's (%v), want its maker's", l.Name, err)
+		t.Errorf("the login of a link without a label is %q (%v), want the creator's name", l.Name, err)
 	}
 }

@@ -54,7 +54,7 @@ func TestRolesMatchOpenAPIDocument(t *testing.T) {
 		for method, op := range methods {
 			n++
 			need := access.Role("")
-			if _, after, ok := strings.Cut(op.Description, "Needs the role "); ok {
+			if _, after, ok := strings.Cut(op.Description, "Requires the role "); ok {
 				need = access.Role(strings.TrimSuffix(after, "."))
 			}
 			if (need == "") != (len(op.Security) == 0) {

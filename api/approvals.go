@@ -47,9 +47,9 @@ func (s *Server) approvals() (Approvals, error) {
 }
 
 type listApprovals struct {
-	State string  `query:"state" enum:"pending,answered,expired,withdrawn,all" description:"The default is pending."`
-	Jail  id.Jail `query:"jail" description:"Only of this jail."`
-	Limit int     `query:"limit" minimum:"1" maximum:"1000" description:"Of those that are settled, the newest, 100 if not given."`
+	State string  `query:"state" enum:"pending,answered,expired,withdrawn,all" description:"Default: pending."`
+	Jail  id.Jail `query:"jail" description:"Only requests of this jail."`
+	Limit int     `query:"limit" minimum:"1" maximum:"1000" description:"Maximum number of settled requests, newest first. Default 100."`
 }
 
 // listApprovals lists pending approval requests, oldest first, or settled ones, newest first.
@@ -115,8 +115,8 @@ func approvalOf(r approval.Request) wire.Approval {
 
 type oneApproval struct {
 	ID   id.Approval `path:"approval"`
-	Wait int64       `query:"wait_ms" minimum:"0" maximum:"600000" description:"Answer only when it is settled, or after this long."`
-	Last int         `query:"last" minimum:"0" maximum:"100" description:"With so many of the last records of what its jail did before: files, network, processes."`
+	Wait int64       `query:"wait_ms" minimum:"0" maximum:"600000" description:"Respond when the request is settled, or after this many milliseconds."`
+	Last int         `query:"last" minimum:"0" maximum:"100" description:"Include this many of the jail's last file, network and process events before the request."`
 }
 
 func (s *Server) getApproval(ctx context.Context, p oneApproval, _ none) (wire.Approval, error) {

@@ -45,7 +45,7 @@ type Markets interface {
 }
 
 type installBundle struct {
-	Name string `query:"name" required:"true" description:"The archive's name: its end says how it is packed."`
+	Name string `query:"name" required:"true" description:"File name of the archive. The extension determines the archive format."`
 }
 
 // maxBundle is the maximum size of an archive.
@@ -268,7 +268,7 @@ func (s *Server) markets() (Markets, error) {
 }
 
 type searchMarket struct {
-	Words string `query:"q" description:"Words that are all in name, publisher or description."`
+	Words string `query:"q" description:"Search words. Each must occur in the name, publisher or description."`
 }
 
 func (s *Server) searchMarket(ctx context.Context, p searchMarket, _ none) (wire.Page[wire.Offer], error) {

@@ -139,7 +139,7 @@ func (s *Server) importServer(ctx context.Context, _ none, b wire.ImportServer) 
 
 type oneCapability struct {
 	ID      string `path:"capability"`
-	Version string `query:"version" description:"Without it the one that calls are for."`
+	Version string `query:"version" description:"Default: the version that calls use."`
 }
 
 func (p oneCapability) ref() string { return refOf(p.ID, p.Version) }

@@ -52,18 +52,18 @@ func (s *Server) chain(ctx context.Context) (Chain, error) {
 }
 
 type listChain struct {
-	Limit      int        `query:"limit" minimum:"1" maximum:"1000" description:"Items of a page, 100 if not given."`
-	After      int64      `query:"after" minimum:"0" description:"The 'next' of the page before."`
-	Session    string     `query:"session" description:"Only of this session."`
-	Run        string     `query:"run" description:"Only of this run."`
-	Jail       id.Jail    `query:"jail" description:"Only of this jail."`
-	Capability string     `query:"capability" description:"Only of this capability."`
-	Kind       string     `query:"kind" description:"Only of these kinds, with commas between: decision, egress."`
-	Parent     int64      `query:"parent" minimum:"0" description:"Only what this entry caused."`
-	Under      int64      `query:"under" minimum:"0" description:"Only what this entry caused, or what that caused, and so on."`
-	From       *time.Time `query:"from" description:"Not before."`
-	Until      *time.Time `query:"until" description:"Before."`
-	Newest     bool       `query:"newest" description:"The newest first, not the oldest."`
+	Limit      int        `query:"limit" minimum:"1" maximum:"1000" description:"Maximum number of items per page. Default 100."`
+	After      int64      `query:"after" minimum:"0" description:"The 'next' value of the previous page."`
+	Session    string     `query:"session" description:"Only entries of this session."`
+	Run        string     `query:"run" description:"Only entries of this run."`
+	Jail       id.Jail    `query:"jail" description:"Only entries of this jail."`
+	Capability string     `query:"capability" description:"Only entries of this capability."`
+	Kind       string     `query:"kind" description:"Only entries of these kinds, separated by commas, such as decision,egress."`
+	Parent     int64      `query:"parent" minimum:"0" description:"Only direct effects of this entry."`
+	Under      int64      `query:"under" minimum:"0" description:"Only direct and indirect effects of this entry."`
+	From       *time.Time `query:"from" description:"Start of the time range, inclusive."`
+	Until      *time.Time `query:"until" description:"End of the time range, exclusive."`
+	Newest     bool       `query:"newest" description:"List the newest entries first. Default: oldest first."`
 }
 
 func (p listChain) query() (chain.Query, error) {
@@ -180,7 +180,7 @@ func (s *Server) chainHead(ctx context.Context, _ none, _ none) (wire.ChainHead,
 }
 
 type verifyChain struct {
-	All bool `query:"all" description:"From the first entry, not from where it was last found right."`
+	All bool `query:"all" description:"Verify from the first entry. Default: from the last verified entry."`
 }
 
 func (s *Server) verifyChain(ctx context.Context, p verifyChain, _ none) (wire.ChainReport, error) {
@@ -257,13 +257,13 @@ type trailParams struct {
 
 // trailFilter selects the decisions to list.
 type trailFilter struct {
-	Limit    int        `query:"limit" minimum:"1" maximum:"1000" description:"Items of a page, 100 if not given."`
-	After    int64      `query:"after" minimum:"0" description:"The 'next' of the page before."`
-	Observed string     `query:"observed" enum:"true,false" description:"Only what the machine's kernel saw, or only what was said."`
-	Tool     string     `query:"tool" description:"Only of this tool."`
+	Limit    int        `query:"limit" minimum:"1" maximum:"1000" description:"Maximum number of items per page. Default 100."`
+	After    int64      `query:"after" minimum:"0" description:"The 'next' value of the previous page."`
+	Observed string     `query:"observed" enum:"true,false" description:"true: only actions that the Linux kernel reported. false: only actions that agents reported."`
+	Tool     string     `query:"tool" description:"Only decisions about this tool."`
 	Tag      string     `query:"tag" enum:"AUTONOMOUS,WHITELISTED,APPROVED,DENIED"`
-	From     *time.Time `query:"from" description:"Not before."`
-	Until    *time.Time `query:"until" description:"Before."`
+	From     *time.Time `query:"from" description:"Start of the time range, inclusive."`
+	Until    *time.Time `query:"until" description:"End of the time range, exclusive."`
 }
 
 // lets reports whether the filter matches a decision. The chain filters by time.

@@ -115,8 +115,8 @@ func (s *Server) getSession(ctx context.Context, p oneSession, _ none) (wire.Ses
 }
 
 type listSessions struct {
-	Limit int    `query:"limit" minimum:"1" maximum:"1000" description:"Items of a page, 100 if not given."`
-	After string `query:"after" description:"The 'next' of the page before."`
+	Limit int    `query:"limit" minimum:"1" maximum:"1000" description:"Maximum number of items per page. Default 100."`
+	After string `query:"after" description:"The 'next' value of the previous page."`
 	State string `query:"state" enum:"open,closed"`
 	Group string `query:"group"`
 }
@@ -189,9 +189,9 @@ func renameField(err error, words map[string]string) error {
 
 type listMessages struct {
 	Session   string `query:"session_id"`
-	Direction string `query:"direction" enum:"in,out" description:"Default: in, what the agent was told."`
-	Limit     int    `query:"limit" minimum:"1" maximum:"1000" description:"Items of a page, 100 if not given."`
-	After     int64  `query:"after" minimum:"0" description:"The 'next' of the page before."`
+	Direction string `query:"direction" enum:"in,out" description:"in (the default): messages to the agent. out: messages from the agent."`
+	Limit     int    `query:"limit" minimum:"1" maximum:"1000" description:"Maximum number of items per page. Default 100."`
+	After     int64  `query:"after" minimum:"0" description:"The 'next' value of the previous page."`
 }
 
 func (s *Server) listMessages(ctx context.Context, p listMessages, _ none) (wire.Page[wire.Message], error) {
@@ -210,7 +210,7 @@ func (s *Server) listMessages(ctx context.Context, p listMessages, _ none) (wire
 
 type followSession struct {
 	Session string `path:"session"`
-	After   int64  `query:"after" minimum:"0" description:"Only from after this number on. Last-Event-ID counts where it is given."`
+	After   int64  `query:"after" minimum:"0" description:"Only events after this number. A Last-Event-ID header takes precedence."`
 }
 
 // followSession streams the events of a session as server-sent events or over a WebSocket. The
@@ -400,8 +400,8 @@ type listRuns struct {
 	Session string `query:"session_id"`
 	State   string `query:"state" enum:"scheduled,active,paused,done,failed,cancelled"`
 	Parent  id.Run `query:"parent"`
-	Limit   int    `query:"limit" minimum:"1" maximum:"1000" description:"Items of a page, 100 if not given."`
-	After   id.Run `query:"after" description:"The 'next' of the page before."`
+	Limit   int    `query:"limit" minimum:"1" maximum:"1000" description:"Maximum number of items per page. Default 100."`
+	After   id.Run `query:"after" description:"The 'next' value of the previous page."`
 }
 
 func (s *Server) listRuns(ctx context.Context, p listRuns, _ none) (wire.Page[wire.Run], error) {
@@ -434,8 +434,8 @@ func (s *Server) getRun(ctx context.Context, p oneRun, _ none) (wire.Run, error)
 
 type listActions struct {
 	Run   id.Run `path:"run"`
-	Limit int    `query:"limit" minimum:"1" maximum:"1000" description:"Items of a page, 100 if not given."`
-	After int64  `query:"after" description:"The 'next' of the page before."`
+	Limit int    `query:"limit" minimum:"1" maximum:"1000" description:"Maximum number of items per page. Default 100."`
+	After int64  `query:"after" description:"The 'next' value of the previous page."`
 }
 
 func (s *Server) listActions(ctx context.Context, p listActions, _ none) (wire.Page[wire.RunAction], error) {

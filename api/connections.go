@@ -22,7 +22,7 @@ import (
 type connectionParams struct {
 	ID id.Jail `path:"id"`
 	period
-	Limit int `query:"limit" minimum:"1" maximum:"1000" description:"Hosts, 100 if not given."`
+	Limit int `query:"limit" minimum:"1" maximum:"1000" description:"Maximum number of hosts. Default 100."`
 }
 
 // connections responds with the hosts that a jail communicated with, and the egress decisions

@@ -88,8 +88,8 @@ func (s *Server) listConnectors(ctx context.Context, _, _ none) (wire.Page[wire.
 type listDeliveries struct {
 	Connector string `path:"connector"`
 	State     string `query:"state" enum:"pending,delivered,dead"`
-	Limit     int    `query:"limit" minimum:"1" maximum:"1000" description:"Items of a page, 100 if not given."`
-	After     string `query:"after" description:"The 'next' of the page before."`
+	Limit     int    `query:"limit" minimum:"1" maximum:"1000" description:"Maximum number of items per page. Default 100."`
+	After     string `query:"after" description:"The 'next' value of the previous page."`
 }
 
 func (s *Server) listDeliveries(ctx context.Context, p listDeliveries, _ none) (wire.Page[wire.Delivery], error) {

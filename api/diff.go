@@ -31,13 +31,13 @@ type Comparer interface {
 
 type diffParams struct {
 	ID    id.Jail `path:"id"`
-	Limit int     `query:"limit" minimum:"1" maximum:"1000" description:"Items of a page, 100 if not given."`
-	After string  `query:"after" description:"The 'next' of the page before."`
+	Limit int     `query:"limit" minimum:"1" maximum:"1000" description:"Maximum number of items per page. Default 100."`
+	After string  `query:"after" description:"The 'next' value of the previous page."`
 
-	Against   string `query:"against" description:"A snapshot or another jail: how the jail differs from that, instead of from its root filesystem."`
-	Workspace bool   `query:"workspace" description:"How its workspace differs from the host's directory, instead of its root filesystem."`
-	Path      string `query:"path" description:"Only this path and what is below it."`
-	Content   string `query:"content" enum:"unified" description:"unified: with the differences of text files, as diff -u writes them. A page may then be shorter than its limit."`
+	Against   string `query:"against" description:"Compare with this snapshot or jail instead of the root filesystem."`
+	Workspace bool   `query:"workspace" description:"Compare the workspace with the host directory, instead of the root filesystem."`
+	Path      string `query:"path" description:"Only this path and the paths below it."`
+	Content   string `query:"content" enum:"unified" description:"unified: include unified diffs (diff -u) of text files. A page may then have fewer items than limit."`
 }
 
 // diffFiles responds with a page of the file changes of a jail. For a comparison with another
@@ -204,10 +204,10 @@ func endOf(field, s string) (snapshot.Side, error) {
 
 // compareParams select the content and format of a comparison.
 type compareParams struct {
-	Against string `query:"against" description:"A jail or a snapshot: what has to change to come from this one to that."`
-	Only    string `query:"only" description:"Of files, workspace, processes, events and usage those that are told, joined by commas; all if not given."`
-	Content string `query:"content" enum:"unified" description:"unified: with the differences of text files, as diff -u writes them, as far as they fit."`
-	Format  string `query:"format" enum:"json,text,html" description:"As Accept: application/json, the default, text/plain and text/html."`
+	Against string `query:"against" description:"The jail or snapshot to compare with. The result lists the changes that lead to it."`
+	Only    string `query:"only" description:"Parts to compare, separated by commas: files, workspace, processes, events, usage. Default: all."`
+	Content string `query:"content" enum:"unified" description:"unified: include unified diffs (diff -u) of text files, up to a size limit."`
+	Format  string `query:"format" enum:"json,text,html" description:"Response format, like the Accept header: application/json (the default), text/plain or text/html."`
 }
 
 type compareJail struct {

@@ -239,7 +239,7 @@ func (s *Server) heartbeat(ctx context.Context, _, _ none) (wire.Heartbeat, erro
 
 type readInbox struct {
 	After int64  `query:"after" minimum:"0"`
-	Wait  string `query:"wait" description:"How long to wait, such as 20s."`
+	Wait  string `query:"wait" description:"Maximum time to wait, such as 20s."`
 }
 
 // maxWait is the maximum time that a request waits for messages.
@@ -432,7 +432,7 @@ func coordinatedOf(a gateway.RequestOutcome) wire.Coordinated {
 
 type siblingRequestParams struct {
 	ID   string `path:"id"`
-	Wait string `query:"wait" description:"How long to wait, such as 20s."`
+	Wait string `query:"wait" description:"Maximum time to wait, such as 20s."`
 }
 
 func (s *Server) siblingRequests(ctx context.Context, p siblingRequestParams, _ none) (wire.Errands, error) {

@@ -383,8 +383,8 @@ func streamName(s protocol.Stream) string {
 
 type listExecs struct {
 	ID    id.Jail `path:"id"`
-	Limit int     `query:"limit" minimum:"1" maximum:"1000" description:"Items of a page, 100 if not given."`
-	After id.Exec `query:"after" description:"The 'next' of the page before."`
+	Limit int     `query:"limit" minimum:"1" maximum:"1000" description:"Maximum number of items per page. Default 100."`
+	After id.Exec `query:"after" description:"The 'next' value of the previous page."`
 }
 
 func (s *Server) listExecs(ctx context.Context, p listExecs, _ none) (wire.Page[wire.Exec], error) {
@@ -410,9 +410,9 @@ func (s *Server) listExecs(ctx context.Context, p listExecs, _ none) (wire.Page[
 type getExec struct {
 	ID   id.Jail `path:"id"`
 	Exec id.Exec `path:"exec"`
-	From *int64  `query:"from" description:"Offset of the first output byte wanted from a stream. Default: the oldest kept. Last-Event-ID goes before it."`
+	From *int64  `query:"from" description:"With a stream: offset of the first output byte to send. Default: the oldest buffered byte. A Last-Event-ID header takes precedence."`
 
-	Lossless bool `query:"lossless" description:"With a stream: let a slow reader slow the command down, rather than lose output. Needs the role operator. A stream that ends without the event exit or error was cut off, as one is whose reader takes nothing for 5 minutes; Last-Event-ID continues it."`
+	Lossless bool `query:"lossless" description:"With a stream: block the command when the client reads slowly, instead of dropping output. Requires the role operator. A stream that ends without the event exit or error was interrupted, for example because the client read nothing for 5 minutes. Continue it with Last-Event-ID."`
 }
 
 // getExec responds with a command and its retained output, or streams the output.
@@ -526,7 +526,7 @@ func (s *Server) resizeExec(ctx context.Context, p oneExec, b wire.Size) (none, 
 type stdinParams struct {
 	ID    id.Jail `path:"id"`
 	Exec  id.Exec `path:"exec"`
-	Close bool    `query:"close" description:"Close the command's standard input after the body."`
+	Close bool    `query:"close" description:"Close the command's standard input after writing the body."`
 }
 
 // writeStdin writes the request body, of any length, to the stdin of a command.

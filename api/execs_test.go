@@ -407,7 +407,7 @@ func TestLosslessStreamWaitsForPausedReader(t *testing.T) {
 	}
 	bytes, lost, last := outcome(t, readEvents(resp.Body, -1))
 	if bytes != muchOutput || lost != 0 || last.name != "exit" {
-		t.Errorf("%d bytes came and %d were lost, then %s %s; want %d, none, and the exit", bytes, lost, last.name, last.data, muchOutput)
+		t.Errorf("got %d bytes, %d lost, then %s %s; want %d, none, and the exit", bytes, lost, last.name, last.data, muchOutput)
 	}
 }
 
@@ -426,12 +426,12 @@ func TestLosslessStreamResumesAfterDisconnect(t *testing.T) {
 	undo() // the next stream has a reader
 	bytes, lost, last := outcome(t, readEvents(resp.Body, -1))
 	if bytes >= muchOutput || lost != 0 || last.name != "output" {
-		t.Fatalf("before it was cut off %d bytes came and %d were lost, then %s %s; want less than %d, none, and output", bytes, lost, last.name, last.data, muchOutput)
+		t.Fatalf("before the disconnect: got %d bytes, %d lost, then %s %s; want less than %d, none, and output", bytes, lost, last.name, last.data, muchOutput)
 	}
 	_, rest := d.events(req{as: access.Operator, method: "GET", path: resp.Header.Get("Location") + "?lossless=1",
 		header: map[string]string{"Accept": "text/event-stream", "Last-Event-ID": last.id}}, -1)
 	more, lost, last := outcome(t, rest)
 	if bytes+more != muchOutput || lost != 0 || last.name != "exit" {
-		t.Errorf("continued, %d bytes came and %d were lost, then %s %s; want %d, none, and the exit", more, lost, last.name, last.data, muchOutput-bytes)
+		t.Errorf("after the reconnect: got %d bytes, %d lost, then %s %s; want %d, none, and the exit", more, lost, last.name, last.data, muchOutput-bytes)
 	}
 }

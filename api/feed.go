@@ -46,7 +46,7 @@ var topics = []topic{
 }
 
 type feedParams struct {
-	Topics string `query:"topics" description:"Joined by commas: jails, schedules, jail, approval, run, notice, which are meant if none are given, and step, decision, egress."`
+	Topics string `query:"topics" description:"Topics, separated by commas. Default: jails, schedules, jail, approval, run, notice. Also available: step, decision, egress."`
 }
 
 // selection is the selection of a subscriber.
@@ -134,7 +134,7 @@ func (s *Server) streamFeed(w http.ResponseWriter, r *http.Request, p feedParams
 		err = f.run(ctx)
 	}
 	if ctx.Err() == nil && err != nil {
-		s.o.Log.Debug("a feed ended", "err", err)
+		s.o.Log.Debug("event stream ended", "err", err)
 	}
 	return nil // the stream has no end event, so the client reconnects
 }

@@ -102,12 +102,12 @@ func (d *harness) feed(topics, last string) *frames {
 func TestEventStreamSendsEvents(t *testing.T) {
 	c := record(t)
 	d := open(t, apitest.New(), c.use)
-	c.add(chain.JailCreated, 3) // before anybody looks
+	c.add(chain.JailCreated, 3) // before the stream is opened
 	f := d.feed("", "")
 	if hello := f.until("hello"); hello.id != "3" {
 		t.Errorf("the stream starts at %q, want 3", hello.id)
 	}
-	c.add(chain.Egress, 2) // in no feed unasked
+	c.add(chain.Egress, 2) // not sent by default
 	c.add(chain.RunMoved, 1)
 	if run := f.until("run"); run.id != "6" || !strings.Contains(run.data, `"kind":"run.moved"`) {
 		t.Errorf("run is %+v", run)
@@ -276,7 +276,7 @@ func TestStalledEventStreamDoesNotBlockOthers(t *testing.T) {
 			t.Fatalf("event %d has id %s", i, fr.id)
 		}
 	}
-	t.Logf("16 MB of events beside a reader who does not read: %s", time.Since(began))
+	t.Logf("16 MB of events with a stalled reader: %s", time.Since(began))
 }
 
 func TestJailsAreMeasuredWhileStreamIsOpen(t *testing.T) {

@@ -23,14 +23,14 @@ import (
 
 type getFile struct {
 	ID     id.Jail `path:"id"`
-	Path   string  `query:"path" required:"true" description:"Absolute, in the jail."`
-	List   bool    `query:"list" description:"The entries of a directory, as JSON. Accept: application/json asks the same."`
-	Stat   bool    `query:"stat" description:"The file's description, as JSON."`
-	Tar    bool    `query:"tar" description:"A tar archive of it and all below it."`
-	Offset int64   `query:"offset" minimum:"0" description:"First byte wanted. A Range header goes before it."`
-	Bytes  *int64  `query:"bytes" minimum:"0" description:"Bytes wanted at most."`
-	Limit  int     `query:"limit" minimum:"1" maximum:"1000" description:"Entries of a page, 100 if not given."`
-	After  string  `query:"after" description:"The 'next' of the page before: a name."`
+	Path   string  `query:"path" required:"true" description:"Absolute path in the jail."`
+	List   bool    `query:"list" description:"List the entries of a directory as JSON. Equivalent to Accept: application/json."`
+	Stat   bool    `query:"stat" description:"Return the file's metadata as JSON."`
+	Tar    bool    `query:"tar" description:"Return a tar archive of the file or directory tree."`
+	Offset int64   `query:"offset" minimum:"0" description:"Offset of the first byte. A Range header takes precedence."`
+	Bytes  *int64  `query:"bytes" minimum:"0" description:"Maximum number of bytes."`
+	Limit  int     `query:"limit" minimum:"1" maximum:"1000" description:"Maximum number of entries per page. Default 100."`
+	After  string  `query:"after" description:"The 'next' value of the previous page, which is a name."`
 }
 
 func (s *Server) getFile(w http.ResponseWriter, r *http.Request, p getFile) error {
@@ -273,12 +273,12 @@ func digits(s string) (int64, bool) {
 
 type putFile struct {
 	ID      id.Jail `path:"id"`
-	Path    string  `query:"path" required:"true" description:"Absolute, in the jail."`
+	Path    string  `query:"path" required:"true" description:"Absolute path in the jail."`
 	Tar     bool    `query:"tar" description:"The body is a tar archive to extract below path."`
-	Mkdir   bool    `query:"mkdir" description:"Make a directory; there is no body."`
-	Mode    string  `query:"mode" description:"Permission bits of a new file or directory, octal." pattern:"^[0-7]{1,5}$"`
-	Append  bool    `query:"append" description:"Add to the file. Otherwise it is replaced in one step."`
-	Parents bool    `query:"parents" description:"Make missing directories above it."`
+	Mkdir   bool    `query:"mkdir" description:"Create a directory. The request has no body."`
+	Mode    string  `query:"mode" description:"Permission bits of a new file or directory, in octal." pattern:"^[0-7]{1,5}$"`
+	Append  bool    `query:"append" description:"Append to the file. Default: replace it atomically."`
+	Parents bool    `query:"parents" description:"Create missing parent directories."`
 	UID     *uint32 `query:"uid"`
 	GID     *uint32 `query:"gid"`
 }
@@ -342,8 +342,8 @@ func (s *Server) mkdir(w http.ResponseWriter, r *http.Request, f jail.Files, p p
 
 type deleteFile struct {
 	ID        id.Jail `path:"id"`
-	Path      string  `query:"path" required:"true" description:"Absolute, in the jail."`
-	Recursive bool    `query:"recursive" description:"Also a directory that is not empty."`
+	Path      string  `query:"path" required:"true" description:"Absolute path in the jail."`
+	Recursive bool    `query:"recursive" description:"Delete a directory with its contents."`
 }
 
 func (s *Server) deleteFile(ctx context.Context, p deleteFile, _ none) (none, error) {
@@ -366,8 +366,8 @@ func (s *Server) moveFile(ctx context.Context, p oneJail, b wire.MoveFile) (none
 
 type watchFiles struct {
 	ID        id.Jail `path:"id"`
-	Path      string  `query:"path" required:"true" description:"Absolute, in the jail."`
-	Recursive bool    `query:"recursive" description:"Also what is below directories in it."`
+	Path      string  `query:"path" required:"true" description:"Absolute path in the jail."`
+	Recursive bool    `query:"recursive" description:"Also watch subdirectories."`
 }
 
 // watchFiles streams file changes until the client disconnects or the jail stops.

@@ -52,7 +52,7 @@ func TestFileUploadAndDownload(t *testing.T) {
 	d.refused(409, req{as: access.Operator, method: "DELETE", path: filesPath(j, dir+"/x", "")})
 	d.want(204, req{as: access.Operator, method: "DELETE", path: filesPath(j, dir+"/x", "&recursive")}, nil)
 	if _, err := os.Stat(dir + "/x"); !os.IsNotExist(err) {
-		t.Errorf("the directory is still there: %v", err)
+		t.Errorf("the directory was not deleted: %v", err)
 	}
 }
 
@@ -192,7 +192,7 @@ func TestWatch(t *testing.T) {
 		t.Fatal(resp.Status)
 	}
 	buf := make([]byte, 1)
-	resp.Body.Read(buf) // the watch is on
+	resp.Body.Read(buf) // the watch is active
 	os.WriteFile(dir+"/f", nil, 0o600)
 	seen := make(chan string, 1)
 	go func() {

@@ -38,11 +38,11 @@ func trusted(ctx context.Context) bool {
 func jailPlace(_ none, j wire.Jail) string { return "/jails/" + string(j.ID) }
 
 type listJails struct {
-	Limit int      `query:"limit" minimum:"1" maximum:"1000" description:"Items of a page, 100 if not given."`
-	After id.Jail  `query:"after" description:"The 'next' of the page before."`
+	Limit int      `query:"limit" minimum:"1" maximum:"1000" description:"Maximum number of items per page. Default 100."`
+	After id.Jail  `query:"after" description:"The 'next' value of the previous page."`
 	State string   `query:"state" enum:"created,starting,running,paused,stopped,failed"`
 	Name  string   `query:"name"`
-	Label []string `query:"label" description:"key=value; may be given several times, and all must match."`
+	Label []string `query:"label" description:"A label, as key=value. If the parameter is repeated, all labels must match."`
 }
 
 func (s *Server) listJails(ctx context.Context, p listJails, _ none) (wire.Page[wire.Jail], error) {
@@ -98,7 +98,7 @@ func (s *Server) resumeJail(ctx context.Context, p oneJail, _ none) (wire.Jail, 
 
 type deleteJail struct {
 	ID        id.Jail `path:"id"`
-	Snapshots bool    `query:"snapshots" description:"Its snapshots too. Without it those stay that were asked for."`
+	Snapshots bool    `query:"snapshots" description:"Also delete all snapshots of the jail. Default: snapshots that a client requested are kept."`
 }
 
 func (s *Server) deleteJail(ctx context.Context, p deleteJail, _ none) (none, error) {

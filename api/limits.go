@@ -21,7 +21,7 @@ func (s *Server) limitJail(ctx context.Context, p oneJail, b wire.Limits) (wire.
 
 type limitsOfJail struct {
 	ID    id.Jail `path:"id"`
-	After int64   `query:"after" minimum:"0" description:"The 'next' of the page before."`
+	After int64   `query:"after" minimum:"0" description:"The 'next' value of the previous page."`
 }
 
 func (s *Server) jailLimits(ctx context.Context, p limitsOfJail, _ none) (wire.JailLimits, error) {

@@ -13,7 +13,7 @@ import (
 )
 
 type lineageParams struct {
-	Jail id.Jail `query:"jail" description:"Only the tree that this jail is in."`
+	Jail id.Jail `query:"jail" description:"Only the tree that contains this jail."`
 }
 
 func (s *Server) lineage(ctx context.Context, p lineageParams, _ none) (wire.Page[wire.LineageJail], error) {

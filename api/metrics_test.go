@@ -65,7 +65,7 @@ func TestDocumentedMetricsMatch(t *testing.T) {
 		named = append(named, m[1])
 		f, ok := all[m[1]]
 		if !ok {
-			continue // told of below
+			continue // reported below
 		}
 		if m[2] != f.kind {
 			t.Errorf("%s is documented as a %s; it is a %s", m[1], m[2], f.kind)

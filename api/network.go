@@ -21,9 +21,9 @@ import (
 type networkParams struct {
 	ID id.Jail `path:"id"`
 	paging
-	Since   string `query:"since" description:"Not before: a time (RFC 3339) or how long ago, such as 5m."`
-	Until   string `query:"until" description:"Not after."`
-	Packets bool   `query:"packets" description:"The records themselves, as lines of JSON; Accept: application/x-ndjson asks the same."`
+	Since   string `query:"since" description:"Start of the time range: a time (RFC 3339), or a duration before now, such as 5m."`
+	Until   string `query:"until" description:"End of the time range."`
+	Packets bool   `query:"packets" description:"Return the network events as lines of JSON. Equivalent to Accept: application/x-ndjson."`
 }
 
 // networkLog responds with the network log of a jail.

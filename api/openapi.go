@@ -28,10 +28,10 @@ func document(rs []route, version string) ([]byte, error) {
 		jsonschema.InterceptNullability(neverNull),
 	)
 	r.Spec.Info.WithTitle("Glasshouse").WithVersion(version).
-		WithDescription("Jails for autonomous agents that are watched completely. Errors are problem details (RFC 9457). " +
-			"Lists are paged by limit and after. A request field or parameter that is not described here is refused.")
-	r.Spec.SetHTTPBearerTokenSecurity("token", "gh_…", "A token with a role: viewer, operator or admin, each of which includes the one before. "+
-		"Not needed on the daemon's unix socket. On a WebSocket, where a browser can set no header, the subprotocols glasshouse and bearer.TOKEN do the same.")
+		WithDescription("Glasshouse runs autonomous agents in jails (sandboxes) and records their activity. Errors are problem details (RFC 9457). " +
+			"Lists are paginated with limit and after. Requests with unknown fields or parameters are rejected.")
+	r.Spec.SetHTTPBearerTokenSecurity("token", "gh_…", "A token with a role: viewer, operator or admin. Each role includes the previous one. "+
+		"The daemon's unix socket does not require a token. Browsers cannot set headers on a WebSocket; they send the subprotocols glasshouse and bearer.TOKEN instead.")
 	for _, rt := range rs {
 		if err := describe(r, rt); err != nil {
 			return nil, fmt.Errorf("describe %s: %w", rt.pattern, err)
@@ -51,7 +51,7 @@ func describe(r *openapi31.Reflector, rt route) error {
 	summary, _, _ := strings.Cut(rt.doc, ". ")
 	oc.SetSummary(strings.TrimSuffix(summary, "."))
 	if rt.role != "" {
-		oc.SetDescription(fmt.Sprintf("%s Needs the role %s.", rt.doc, rt.role))
+		oc.SetDescription(fmt.Sprintf("%s Requires the role %s.", rt.doc, rt.role))
 		oc.AddSecurity("token")
 	}
 	describeRequest(oc, rt.op)
@@ -65,7 +65,7 @@ func describeRequest(oc openapi.OperationContext, op operation) {
 	}
 	if op.once && strings.EqualFold(oc.Method(), http.MethodPost) {
 		oc.AddReqStructure(struct {
-			Key string `header:"Idempotency-Key" description:"A request that brings this key again within a day gets the first one's answer, with Idempotent-Replay: true, and does nothing more." maxLength:"255"`
+			Key string `header:"Idempotency-Key" description:"A key that makes the request idempotent. A request with the same key within 24 hours has no further effect and returns the first response with the header Idempotent-Replay: true." maxLength:"255"`
 		}{})
 	}
 	if op.body != nil && op.body != (none{}) {
@@ -98,7 +98,7 @@ func describeAnswers(oc openapi.OperationContext, rt route) {
 	}
 	oc.AddRespStructure(wire.Problem{}, openapi.WithContentType(wire.ProblemType), func(cu *openapi.ContentUnit) {
 		cu.IsDefault = true
-		cu.Description = "What went wrong."
+		cu.Description = "An error."
 	})
 	if rt.role != "" && !access.Agent.Allows(rt.role) {
 		for _, status := range []int{http.StatusUnauthorized, http.StatusForbidden} {

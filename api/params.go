@@ -151,8 +151,8 @@ func setValue(v reflect.Value, name, s string) error {
 
 // paging are the parameters of all paged lists.
 type paging struct {
-	Limit int    `query:"limit" description:"Items of a page, 100 if not given." minimum:"1" maximum:"1000"`
-	After string `query:"after" description:"The 'next' of the page before."`
+	Limit int    `query:"limit" description:"Maximum number of items per page. Default 100." minimum:"1" maximum:"1000"`
+	After string `query:"after" description:"The 'next' value of the previous page."`
 }
 
 const (

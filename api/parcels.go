@@ -58,8 +58,8 @@ func (d *downloader) Write(b []byte) (int, error) {
 }
 
 type importSnapshot struct {
-	FilesOnly bool `query:"files_only" description:"Leave its processes behind."`
-	Force     bool `query:"force" description:"Take its processes though they ran on another processor or a newer kernel."`
+	FilesOnly bool `query:"files_only" description:"Import only the files, without the processes."`
+	Force     bool `query:"force" description:"Import the processes even if they ran on a different CPU or a newer kernel."`
 }
 
 // importSnapshot stores an exported snapshot.

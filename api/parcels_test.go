@@ -59,7 +59,7 @@ func TestFailedExportIsNotAnArchive(t *testing.T) {
 	}
 	fails("export")
 	d.refused(429, req{as: access.Operator, method: "GET", path: self})
-	fails("end of export") // when something was sent: then it breaks off
+	fails("end of export") // fails after a part of the archive was sent
 	resp := d.send(req{as: access.Operator, method: "GET", path: self})
 	defer resp.Body.Close()
 	if n, err := io.Copy(io.Discard, resp.Body); err == nil {

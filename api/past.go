@@ -20,9 +20,9 @@ const maxPasts = 6
 
 type pastParams struct {
 	ID    id.Jail `path:"id"`
-	TS    string  `query:"ts" description:"The instant: a time (RFC 3339), how long ago, such as 5m, or the sequence number of a record. Default: now."`
-	All   bool    `query:"all" description:"Also the processes that ended last before."`
-	Limit int     `query:"limit" minimum:"1" maximum:"10000" description:"Of changed files, 1000 if not given."`
+	TS    string  `query:"ts" description:"The instant: a time (RFC 3339), a duration before now, such as 5m, or the sequence number of an event. Default: now."`
+	All   bool    `query:"all" description:"Include processes that ended before the instant, as far as they are stored."`
+	Limit int     `query:"limit" minimum:"1" maximum:"10000" description:"Maximum number of changed files. Default 1000."`
 }
 
 // at responds with the state of a jail at an instant.

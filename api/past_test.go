@@ -57,7 +57,7 @@ func TestJailAtInstant(t *testing.T) {
 	var taken wire.Snapshot
 	d.want(201, req{as: access.Operator, method: "POST", path: "/jails/" + string(j) + "/snapshot", body: "{}"}, &taken)
 	end := proc(event.OpExit, 3, 1)
-	w.Append(j, file(event.OpRead, "/etc/group", 0), end, file(event.OpWrite, "/work/old", 0)) // the snapshot knows of seven records
+	w.Append(j, file(event.OpRead, "/etc/group", 0), end, file(event.OpWrite, "/work/old", 0)) // the snapshot includes seven events
 
 	var now, old, all wire.Past
 	d.strictly(path, &now)
@@ -65,10 +65,10 @@ func TestJailAtInstant(t *testing.T) {
 		t.Errorf("now: %+v", now)
 	}
 	if f := now.Files.Items[0]; f.Path != "/work/old" || f.Kind != "added" || !f.Since || f.Comm != "tar" || f.Seq != 9 {
-		t.Errorf("what was changed after the snapshot: %+v", f)
+		t.Errorf("files changed after the snapshot: %+v", f)
 	}
 	if f := now.Files.Items[1]; f.Path != "/etc/hosts" || f.Kind != "deleted" || f.Since {
-		t.Errorf("what was changed before the snapshot: %+v", f)
+		t.Errorf("files changed before the snapshot: %+v", f)
 	}
 	if now.Snapshot == nil || now.Snapshot.ID != taken.ID {
 		t.Errorf("the nearest snapshot: %+v", now.Snapshot)
@@ -82,12 +82,12 @@ func TestJailAtInstant(t *testing.T) {
 	}
 	d.strictly(path+"?all=true&limit=1", &all)
 	if len(all.Processes.Items) != 1 || all.Processes.Items[0].State != "exited" || len(all.Files.Items) != 1 || all.Files.Count != 2 {
-		t.Errorf("with the ended, and one file: %+v", all)
+		t.Errorf("with ended processes and one file: %+v", all)
 	}
 	var third wire.Past
 	d.strictly(path+"?ts=3", &third)
 	if len(third.Files.Items) != 2 || third.Files.Items[0].Path != "/etc/hosts" {
-		t.Errorf("at the third record: %+v", third.Files)
+		t.Errorf("at the third event: %+v", third.Files)
 	}
 	for query, field := range map[string]string{"ts=never": "ts", "limit=10001": "limit", "limit=-1": "limit"} {
 		if p := d.refused(400, req{as: access.Viewer, method: "GET", path: path + "?" + query}); p.Field != field {
@@ -120,7 +120,7 @@ func TestSyscallProfile(t *testing.T) {
 	var got wire.Profile
 	d.strictly(path+"?processes=2", &got)
 	if got.Count != 103 || got.Failed != 2 || got.Denied != 1 || got.Refused != 1 || got.Lost.Records != 9 {
-		t.Errorf("in numbers: %+v", got)
+		t.Errorf("counts: %+v", got)
 	}
 	if c := got.Calls[0]; c.Name != "read" || c.Count != 100 || c.Timed != 100 || c.Latency.Max != 1<<20 || c.Latency.P50 < 512 || c.Latency.P50 > 1023 {
 		t.Errorf("the most frequent: %+v", c)
@@ -138,7 +138,7 @@ func TestSyscallProfile(t *testing.T) {
 	var some wire.Profile
 	d.strictly(path+"?q=pid:10+ret:<0", &some)
 	if some.Count != 2 || len(some.Processes) != 0 || len(some.Errors) != 2 {
-		t.Errorf("of one process, what failed: %+v", some)
+		t.Errorf("failures of one process: %+v", some)
 	}
 	d.strictly(path+"?to=1h", &some)
 	if some.Count != 0 {
@@ -192,7 +192,7 @@ func TestConnectionsWithVerdicts(t *testing.T) {
 	}
 	one := got.Items[0]
 	if one.Host != "example.com" || one.Connections != 2 || one.BytesOut != 120 || one.BytesIn != 5000 || one.PacketsOut != 2 || one.PacketsIn != 1 || one.First == nil || one.Last == nil {
-		t.Errorf("of the most bytes: %+v", one)
+		t.Errorf("host with the most bytes: %+v", one)
 	}
 	if len(one.Processes) != 2 || len(one.Services) != 2 || one.Services[0].Port != 443 || !strings.Contains(one.Services[0].Events.Q, "example.com") {
 		t.Errorf("got processes %+v, services %+v", one.Processes, one.Services)
@@ -209,7 +209,7 @@ func TestConnectionsWithVerdicts(t *testing.T) {
 	var some wire.Connections
 	d.strictly(path+"?limit=1", &some)
 	if len(some.Items) != 1 || some.More.BytesOut != 70 || some.Total.BytesOut != 190 {
-		t.Errorf("the first alone: %+v", some)
+		t.Errorf("with limit=1: %+v", some)
 	}
 	d.strictly(path+"?to=1h", &some)
 	if len(some.Items) != 0 {
@@ -217,14 +217,14 @@ func TestConnectionsWithVerdicts(t *testing.T) {
 	}
 	d.refused(400, req{as: access.Viewer, method: "GET", path: path + "?limit=0x"})
 
-	note(j, allowed) // behind what was read
+	note(j, allowed) // after the last entry that was read
 	d.strictly(path, &got)
 	if vs := got.Items[0].Verdicts; len(vs) != 1 || vs[0].Count != 3 || got.Items[2].Verdicts[0].Count != 5 {
-		t.Errorf("after one more: %+v", got.Items)
+		t.Errorf("after another decision: %+v", got.Items)
 	}
 }
 
-// A jail has made very many requests. A second query reads only the new entries.
+// After many requests of a jail, a second query reads only the new entries.
 func TestVerdictsAreReadOnce(t *testing.T) {
 	most := 5_000
 	if os.Getenv("GLASSHOUSE_TEST") == "all" {
@@ -244,7 +244,7 @@ func TestVerdictsAreReadOnce(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	const at = 50 // at once, as the chain takes them
+	const at = 50 // per batch, which the chain accepts
 	var wg sync.WaitGroup
 	for k := range at {
 		wg.Go(func() {
@@ -279,7 +279,7 @@ func TestVerdictsAreReadOnce(t *testing.T) {
 	for range 2 { // a relative time range cannot be repeated
 		read(path + "&from=1h")
 	}
-	for i := range 20 { // other parts push it out in the end
+	for i := range 20 { // other time ranges evict it from the cache
 		read(path + fmt.Sprintf("&from=2020-01-%02dT00:00:00Z&to=2020-02-01T00:00:00Z", i+1))
 	}
 	if n, again := read(path); n != int64(most)+1 || again != shown+1 {

@@ -37,7 +37,7 @@ var kinds = map[fault.Kind]kindInfo{
 	fault.Unsupported:     {http.StatusNotImplemented, "Not supported on this host", "The host or the backend lacks what the operation needs. Run glasshouse doctor for the reason and the remedy."},
 	fault.Unavailable:     {http.StatusServiceUnavailable, "Service unavailable", "The daemon is starting or stopping, or a service it needs does not answer. Send the request again later."},
 	fault.Timeout:         {http.StatusGatewayTimeout, "Timeout", "The operation did not end in time and was cancelled."},
-	"":                    {http.StatusInternalServerError, "Internal error", "An error that the caller cannot correct. The log of the daemon has the cause under the error_id of the answer."},
+	"":                    {http.StatusInternalServerError, "Internal error", "An error that the caller cannot correct. The log of the daemon has the cause under the error_id of the response."},
 }
 
 // internalKind and methodKind are problem types without an error kind.

@@ -49,8 +49,8 @@ func (r *records) Next(e *event.Event) ([]byte, error) {
 
 type processParams struct {
 	ID  id.Jail `path:"id"`
-	At  string  `query:"at" description:"As it was then: a time (RFC 3339), how long ago, such as 5m, or the sequence number of a record."`
-	All bool    `query:"all" description:"Also those that have ended."`
+	At  string  `query:"at" description:"The instant: a time (RFC 3339), a duration before now, such as 5m, or the sequence number of an event. Default: now."`
+	All bool    `query:"all" description:"Include processes that have ended."`
 }
 
 // processes responds with the process tree of a jail.

@@ -74,13 +74,13 @@ const (
 
 // A recordFilter is the filter of a request. Each parameter except q is one term.
 type recordFilter struct {
-	Q    string `query:"q" description:"A filter: terms joined by spaces, such as 'type:net host:*.example.com ret:<0 pid:42'. docs/events.md has the language."`
-	Type string `query:"type" description:"Short for a term of q, as are those that follow: one of syscall, file, net, proc, gap, usage, lineage, or several joined by commas."`
+	Q    string `query:"q" description:"A filter: terms separated by spaces, such as 'type:net host:*.example.com ret:<0 pid:42'. docs/events.md describes the filter language."`
+	Type string `query:"type" description:"Event types, separated by commas: syscall, file, net, proc, gap, usage, lineage. Like pid, path, host, name, ret, comm and op, it adds a term to q."`
 	PID  string `query:"pid"`
 	Path string `query:"path"`
 	Host string `query:"host"`
-	Name string `query:"name" description:"Of a system call."`
-	Ret  string `query:"ret" description:"Such as <0 or EACCES."`
+	Name string `query:"name" description:"Name of a system call."`
+	Ret  string `query:"ret" description:"Return value of a system call, such as <0 or EACCES."`
 	Comm string `query:"comm"`
 	Op   string `query:"op"`
 }
@@ -126,11 +126,11 @@ func cause(err error) error {
 
 // A window selects a part of a log.
 type window struct {
-	Since string  `query:"since" description:"Not before: a time (RFC 3339) or how long ago, such as 5m."`
-	Until string  `query:"until" description:"Not after."`
-	After *uint64 `query:"after" description:"Only records with a later sequence number."`
-	Tail  *int    `query:"tail" minimum:"0" description:"Of the records there are, only the last so many."`
-	Limit int     `query:"limit" minimum:"1" description:"At most so many; all if not given."`
+	Since string  `query:"since" description:"Start of the time range: a time (RFC 3339), or a duration before now, such as 5m."`
+	Until string  `query:"until" description:"End of the time range."`
+	After *uint64 `query:"after" description:"Only events with a higher sequence number."`
+	Tail  *int    `query:"tail" minimum:"0" description:"Only the last this many of the stored events."`
+	Limit int     `query:"limit" minimum:"1" description:"Maximum number of events. Default: no limit."`
 }
 
 func (w window) query(f *event.Filter, l *eventlog.Log) (eventlog.Query, error) {
@@ -186,10 +186,10 @@ type eventParams struct {
 	ID id.Jail `path:"id"`
 	recordFilter
 	window
-	Follow *bool  `query:"follow" description:"Go on with what happens from now on. Events do unless told otherwise, lines do not."`
-	Offset *int64 `query:"offset" description:"Answer with JSON: of what the filter means the records from this place on, up to limit; 0 is the oldest, -1 the newest."`
-	At     string `query:"at" description:"The same from a moment on: a time (RFC 3339) or how long ago, such as 5m."`
-	Format string `query:"format" enum:"sse,ndjson" description:"As Accept: text/event-stream, the default, and application/x-ndjson."`
+	Follow *bool  `query:"follow" description:"Continue with new events. Default: true for server-sent events, false for lines of JSON."`
+	Offset *int64 `query:"offset" description:"Return a JSON window of the matching events, from this position, up to limit. 0 is the oldest event, -1 the newest."`
+	At     string `query:"at" description:"Like offset, but the window starts at a time (RFC 3339), or a duration before now, such as 5m."`
+	Format string `query:"format" enum:"sse,ndjson" description:"Response format, like the Accept header: text/event-stream (the default) or application/x-ndjson."`
 }
 
 // streamEvents responds with the events of a jail: the recorded ones, and then new ones as

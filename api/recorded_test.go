@@ -157,7 +157,7 @@ func TestEventsOfThePast(t *testing.T) {
 			got = append(got, fr.id)
 		}
 		if strings.Join(got, " ") != want {
-			t.Errorf("?%s: records %v, want %s", query, got, want)
+			t.Errorf("?%s: events %v, want %s", query, got, want)
 		}
 		lines := d.want(200, req{as: access.Viewer, method: "GET", path: strings.Replace(path, "follow=false", "", 1) + strings.Replace(query, "format=sse", "", 1), header: map[string]string{"Accept": "application/x-ndjson"}}, nil)
 		if ct := lines.header.Get("Content-Type"); ct != "application/x-ndjson" {
@@ -228,7 +228,7 @@ func TestEventStreamEndsOnShutdownAndDisconnect(t *testing.T) {
 	path := "/jails/" + string(j) + "/events"
 	f := d.stream(req{as: access.Viewer, method: "GET", path: path})
 	f.want("1 syscall")
-	f.body.Close() // its reader leaves
+	f.body.Close() // the client disconnects
 	lines := d.send(req{as: access.Viewer, method: "GET", path: path + "?format=ndjson&follow=true"})
 	defer lines.Body.Close()
 	r := bufio.NewReader(lines.Body)
@@ -257,7 +257,7 @@ func TestJailHasObservationStatus(t *testing.T) {
 	var made wire.Jail
 	d.want(201, req{as: access.Operator, method: "POST", path: "/jails", body: `{"observe":{"syscalls":"security","ignore":["futex"],"packet_bytes":128,"on_overload":"count"}}`}, &made)
 	if o := made.Observe; o.Syscalls != "security" || !slices.Equal(o.Ignore, []string{"futex"}) || o.Packets != 128 || o.OnOverload != "count" {
-		t.Errorf("made with %+v", o)
+		t.Errorf("created with %+v", o)
 	}
 }
 
@@ -357,7 +357,7 @@ func TestPacketDownloadHasCompleteBlocks(t *testing.T) {
 	second := slices.Concat(head, block(6, "next"))
 	w.PutPackets(j, "packets-1.pcapng", append(slices.Clone(first), block(6, "half written")[:17]...))
 	w.PutPackets(j, "packets-2.pcapng", second)
-	w.PutPackets(j, "packets-3.pcapng", []byte{0x0a, 0x0d}) // just begun
+	w.PutPackets(j, "packets-3.pcapng", []byte{0x0a, 0x0d}) // incomplete: the file was just created
 	got := d.want(200, req{as: access.Viewer, method: "GET", path: self}, nil)
 	if !bytes.Equal(got.body, append(first, second...)) {
 		t.Errorf("%d bytes, want the complete blocks of all files, %d", len(got.body), len(first)+len(second))

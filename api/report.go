@@ -14,9 +14,9 @@ import (
 
 type reportParams struct {
 	ID     id.Jail `path:"id"`
-	Since  string  `query:"since" description:"Of what happened not before: a time (RFC 3339) or how long ago, such as 5m."`
-	Until  string  `query:"until" description:"Nor after."`
-	Format string  `query:"format" enum:"json,html,md" description:"As Accept: application/json, the default, text/html and text/markdown."`
+	Since  string  `query:"since" description:"Start of the reported time range: a time (RFC 3339), or a duration before now, such as 5m."`
+	Until  string  `query:"until" description:"End of the reported time range."`
+	Format string  `query:"format" enum:"json,html,md" description:"Response format, like the Accept header: application/json (the default), text/html or text/markdown."`
 }
 
 // reportPolicy restricts a report to a page without scripts, whose links to events may be

@@ -299,10 +299,10 @@ func TestErrorKindsHaveStatus(t *testing.T) {
 		fault.Mismatch: 422, fault.Exhausted: 429, fault.NoSpace: 507, fault.Unsupported: 501, fault.Unavailable: 503, fault.Timeout: 504,
 	} {
 		jails.Fail = func(string) error {
-			return fmt.Errorf("deep: %w", &fault.Error{Op: "jail.Create", On: "j-1", Kind: kind, Field: "a.b", Remedy: "do this", Err: errors.New("that is why")})
+			return fmt.Errorf("deep: %w", &fault.Error{Op: "jail.Create", On: "j-1", Kind: kind, Field: "a.b", Remedy: "do this", Err: errors.New("the cause")})
 		}
 		p := d.refused(status, req{as: access.Admin, method: "POST", path: "/jails", body: "{}"})
-		if p.Kind() != string(kind) || p.Field != "a.b" || p.Remedy != "do this" || !strings.Contains(p.Detail, "that is why") {
+		if p.Kind() != string(kind) || p.Field != "a.b" || p.Remedy != "do this" || !strings.Contains(p.Detail, "the cause") {
 			t.Errorf("%s: got %+v", kind, p)
 		}
 	}

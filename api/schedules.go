@@ -20,8 +20,8 @@ type Schedules interface {
 
 type listSchedules struct {
 	Session string      `query:"session_id"`
-	Limit   int         `query:"limit" minimum:"1" maximum:"1000" description:"Items of a page, 100 if not given."`
-	After   id.Schedule `query:"after" description:"The 'next' of the page before."`
+	Limit   int         `query:"limit" minimum:"1" maximum:"1000" description:"Maximum number of items per page. Default 100."`
+	After   id.Schedule `query:"after" description:"The 'next' value of the previous page."`
 }
 
 func (s *Server) listSchedules(ctx context.Context, p listSchedules, _ none) (wire.Page[wire.Schedule], error) {

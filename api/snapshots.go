@@ -66,9 +66,9 @@ func (s *Server) takeSnapshot(ctx context.Context, p oneJail, b wire.TakeSnapsho
 func snapshotPlace(_ oneJail, s wire.Snapshot) string { return "/snapshots/" + string(s.ID) }
 
 type listSnapshots struct {
-	Limit int         `query:"limit" minimum:"1" maximum:"1000" description:"Items of a page, 100 if not given."`
-	After id.Snapshot `query:"after" description:"The 'next' of the page before."`
-	Usage bool        `query:"usage" description:"With what each takes on the disk."`
+	Limit int         `query:"limit" minimum:"1" maximum:"1000" description:"Maximum number of items per page. Default 100."`
+	After id.Snapshot `query:"after" description:"The 'next' value of the previous page."`
+	Usage bool        `query:"usage" description:"Include the disk usage of each snapshot."`
 }
 
 func (s *Server) listSnapshots(ctx context.Context, p listSnapshots, _ none) (wire.Page[wire.Snapshot], error) {

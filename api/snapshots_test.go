@@ -70,7 +70,7 @@ func TestSnapshotLifecycle(t *testing.T) {
 	if got := d.shows(j).Nearest; got != s.ID {
 		t.Errorf("the jail is nearest to %q, want %q", got, s.ID)
 	}
-	second := d.taken(j, nil) // all that can be said may be left out
+	second := d.taken(j, nil) // all options are optional
 	if second.Parent != s.ID {
 		t.Errorf("the second snapshot comes after %q, want %q", second.Parent, s.ID)
 	}
@@ -109,13 +109,13 @@ func TestBranchOverrides(t *testing.T) {
 			t.Errorf("branch %d is %+v", i+1, b)
 		}
 		if b.Limits.MemoryMB != 128 || b.Limits.MaxPIDs != 40 {
-			t.Errorf("branch %d has limits %+v; want the memory asked for and the rest as it was", i+1, b.Limits)
+			t.Errorf("branch %d has limits %+v; want the requested memory and the other limits of the jail", i+1, b.Limits)
 		}
 	}
 	var r wire.Jail
 	got := d.want(201, req{as: access.Operator, method: "POST", path: self + "/restore"}, &r)
 	if r.Limits.MemoryMB != 64 || r.Network != "isolated" || r.Name != "" || got.header.Get("Location") != "/jails/"+string(r.ID) {
-		t.Errorf("restored %+v at %s; want it as it was, with no name", r, got.header.Get("Location"))
+		t.Errorf("restored %+v at %s; want the settings of the snapshot without the name", r, got.header.Get("Location"))
 	}
 
 	both := d.branched("/jails/"+string(j.ID), wire.Branch{Count: 2})
@@ -286,7 +286,7 @@ func TestDeleteJailWithAndWithoutSnapshots(t *testing.T) {
 		return nil
 	}
 	d.refused(409, req{as: access.Operator, method: "DELETE", path: "/jails/" + string(loses) + "?snapshots=true"})
-	d.want(200, req{as: access.Viewer, method: "GET", path: "/jails/" + string(loses)}, nil) // so that it can be tried again
+	d.want(200, req{as: access.Viewer, method: "GET", path: "/jails/" + string(loses)}, nil) // the jail still exists, so the request can be repeated
 	d.kept.Fail = nil
 	d.want(204, req{as: access.Operator, method: "DELETE", path: "/jails/" + string(loses) + "?snapshots=true"}, nil)
 	if n := count(); n != 3 {
@@ -294,7 +294,7 @@ func TestDeleteJailWithAndWithoutSnapshots(t *testing.T) {
 	}
 	d.refused(404, req{as: access.Operator, method: "DELETE", path: "/jails/" + string(keeps) + "?snapshots=true"})
 	if gone := d.kept.Gone(); len(gone) != 2 || gone[0] != keeps || gone[1] != loses {
-		t.Errorf("Abandoned was called for %v", gone)
+		t.Errorf("JailDeleted was called for %v", gone)
 	}
 	// Leftovers must not make the deletion fail.
 	j := d.running()

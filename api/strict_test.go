@@ -126,7 +126,7 @@ func FuzzRecordFilter(f *testing.F) {
 			return
 		}
 		if got, want := rf.Types(), []event.Type{event.Syscall, event.File, event.Net, event.Proc}; value != "" && !slices.Equal(got, want) {
-			t.Errorf("%q: a term for comm means records of types %v, want %v: %s", value, got, want, rf)
+			t.Errorf("%q: a term for comm matches events of types %v, want %v: %s", value, got, want, rf)
 		}
 	})
 }

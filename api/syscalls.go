@@ -12,8 +12,8 @@ import (
 
 // A period is a time range of a log.
 type period struct {
-	From string `query:"from" description:"Not before: a time (RFC 3339) or how long ago, such as 5m. Default: the first record's."`
-	To   string `query:"to" description:"Not after. Default: the last record's."`
+	From string `query:"from" description:"Start of the time range: a time (RFC 3339), or a duration before now, such as 5m. Default: the first event."`
+	To   string `query:"to" description:"End of the time range. Default: the last event."`
 }
 
 func (p period) times(now time.Time) (from, to time.Time, err error) {
@@ -35,8 +35,8 @@ type syscallParams struct {
 	ID id.Jail `path:"id"`
 	recordFilter
 	period
-	Processes int `query:"processes" minimum:"0" maximum:"100" description:"Of so many processes, those with the most calls, the part as well."`
-	Limit     int `query:"limit" minimum:"1" maximum:"1000" description:"Of each list, 100 if not given."`
+	Processes int `query:"processes" minimum:"0" maximum:"100" description:"Number of processes to list, those with the most calls first. Default 0."`
+	Limit     int `query:"limit" minimum:"1" maximum:"1000" description:"Maximum number of items in each list. Default 100."`
 }
 
 // syscalls responds with statistics about the system calls of a jail, their durations and

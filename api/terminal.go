@@ -23,11 +23,11 @@ import (
 
 type terminalParams struct {
 	ID   id.Jail  `path:"id"`
-	Exec id.Exec  `query:"exec" description:"Come back to the terminal of this command. Otherwise a new one is started."`
-	Cmd  string   `query:"cmd" description:"A line for /bin/sh. Default: the jail's shell."`
-	Argv []string `query:"argv" description:"The command and its arguments, each given once more."`
-	Cols uint16   `query:"cols" description:"Default 80."`
-	Rows uint16   `query:"rows" description:"Default 24."`
+	Exec id.Exec  `query:"exec" description:"Reconnect to the terminal of this command. Default: start a new command."`
+	Cmd  string   `query:"cmd" description:"A command line for /bin/sh. Default: the jail's shell."`
+	Argv []string `query:"argv" description:"The command and its arguments. Repeat the parameter for each."`
+	Cols uint16   `query:"cols" description:"Width in columns. Default 80."`
+	Rows uint16   `query:"rows" description:"Height in rows. Default 24."`
 	User string   `query:"user"`
 	Cwd  string   `query:"cwd"`
 }

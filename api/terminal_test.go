@@ -109,7 +109,7 @@ func TestTerminal(t *testing.T) {
 	s.shows("22 77")
 	s.key("sh -c 'echo before-$((1+1)); exec sleep 50'\n")
 	s.shows("before-2")
-	s.key("\x03") // Ctrl-C reaches what is in the foreground
+	s.key("\x03") // Ctrl-C interrupts the foreground process group
 	s.key("echo after-$((1+1))\n")
 	s.shows("after-2")
 	s.key("exit 5\n")
@@ -129,13 +129,13 @@ func TestCommandOutlivesTerminalClient(t *testing.T) {
 	s.key("X=remembered\n")
 	s.key("echo ready-$X\n")
 	s.shows("ready-remembered")
-	s.conn.CloseNow() // the client dies
+	s.conn.CloseNow() // the client disconnects
 
 	again := d.terminal(t, j, "exec="+string(s.exec.ID)+"&cols=90&rows=20")
 	if again.exec.ID != s.exec.ID {
 		t.Fatalf("reattached to %s, want %s", again.exec.ID, s.exec.ID)
 	}
-	again.shows("ready-remembered") // what was on the screen
+	again.shows("ready-remembered") // the previous screen
 	again.key("echo still-$X; stty size\n")
 	again.shows("still-remembered")
 	again.shows("20 90")

@@ -78,8 +78,8 @@ type timelineParams struct {
 	ID id.Jail `path:"id"`
 	recordFilter
 	period
-	Buckets int `query:"buckets" minimum:"1" maximum:"2000" description:"About how many, 300 if not given: from as many to twice as many, fewer where the time is short."`
-	Lanes   int `query:"lanes" minimum:"0" maximum:"100" description:"Of so many processes, those with the most records, the part as well."`
+	Buckets int `query:"buckets" minimum:"1" maximum:"2000" description:"Approximate number of buckets. Default 300. The response contains up to twice as many, or fewer if the time range is short."`
+	Lanes   int `query:"lanes" minimum:"0" maximum:"100" description:"Number of processes to list, those with the most events first. Default 0."`
 }
 
 func (s *Server) timeline(ctx context.Context, p timelineParams, _ none) (wire.Timeline, error) {

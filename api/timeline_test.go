@@ -52,7 +52,7 @@ func TestEventWindows(t *testing.T) {
 	}
 	w.Append(j, call(42, "read", "", 1))
 	if got := window("offset=600"); got.Total != 601 || len(got.Items) != 1 {
-		t.Errorf("after another record: %d of %d", len(got.Items), got.Total)
+		t.Errorf("after another event: %d of %d", len(got.Items), got.Total)
 	}
 	for query, field := range map[string]string{
 		"offset=x": "offset", "offset=0&limit=1001": "limit", "offset=0&at=5m": "offset", "offset=0&follow=true": "offset", "at=never": "at", "offset=0&q=nonsense:": "q",
@@ -85,7 +85,7 @@ func TestTimeline(t *testing.T) {
 		return n
 	}
 	if got.Total != 92 || sum(got.Counts.Syscall) != 90 || sum(got.Counts.Proc) != 1 || sum(got.Counts.Net) != 1 || sum(got.Counts.File) != 0 {
-		t.Errorf("it has %d: %+v", got.Total, got.Counts)
+		t.Errorf("timeline has %d events: %+v", got.Total, got.Counts)
 	}
 	if len(got.Lanes) != 2 || got.Lanes[0].PID != 40 || sum(got.Lanes[0].Counts.Syscall) != 30 {
 		t.Errorf("got lanes %+v", got.Lanes)

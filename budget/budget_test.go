@@ -47,10 +47,10 @@ func refused(t *testing.T, b *budget.Budget, worst budget.Amounts) *budget.Excee
 	return e
 }
 
-// The run that the specification of the report shows.
+// run is the example in the specification of the report.
 var run = budget.Amounts{budget.Steps: 50, budget.Wall: 60000, budget.CPU: 30000, budget.Network: 10485760}
 
-func TestARunReportsWhatItSpentAndWhatIsLeft(t *testing.T) {
+func TestReport(t *testing.T) {
 	b := open(t, "run", nil, run, nil)
 	h := reserve(t, b, budget.Amounts{budget.Steps: 1, budget.Wall: 2000, budget.Network: 50000})
 	h.Commit(budget.Amounts{budget.Steps: 1, budget.Wall: 1234, budget.CPU: 150, budget.Network: 10240})
@@ -76,7 +76,7 @@ func TestARunReportsWhatItSpentAndWhatIsLeft(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotLimitedIsMeteredAllTheSame(t *testing.T) {
+func TestUnlimitedDimensionsAreMetered(t *testing.T) {
 	b := open(t, "run", nil, budget.Amounts{budget.Steps: 2}, nil)
 	reserve(t, b, budget.Amounts{budget.Tokens: 1 << 40}).Commit(budget.Amounts{budget.Tokens: 900, budget.Cost: 12})
 	if diff := cmp.Diff(budget.Amounts{budget.Steps: 0, budget.Tokens: 900, budget.Cost: 12}, b.Consumed()); diff != "" {
@@ -87,7 +87,7 @@ func TestWhatIsNotLimitedIsMeteredAllTheSame(t *testing.T) {
 	}
 }
 
-func TestACallThatCouldSpendMoreThanIsLeftIsRefused(t *testing.T) {
+func TestReservationAboveRemainderIsRefused(t *testing.T) {
 	b := open(t, "run r-1", nil, run, nil)
 	e := refused(t, b, budget.Amounts{budget.Steps: 1, budget.Wall: 60001})
 	want := &budget.Exceeded{Budget: "run r-1", Dimension: budget.Wall, Needed: 60001, Remaining: 60000}
@@ -99,7 +99,7 @@ func TestACallThatCouldSpendMoreThanIsLeftIsRefused(t *testing.T) {
 	}
 }
 
-func TestTwoCallsAtOnceCannotBothTakeTheLast(t *testing.T) {
+func TestConcurrentReservationsShareRemainder(t *testing.T) {
 	b := open(t, "run", nil, budget.Amounts{budget.Wall: 100}, nil)
 	first := reserve(t, b, budget.Amounts{budget.Wall: 70})
 	e := refused(t, b, budget.Amounts{budget.Wall: 40})
@@ -111,7 +111,7 @@ func TestTwoCallsAtOnceCannotBothTakeTheLast(t *testing.T) {
 	reserve(t, b, budget.Amounts{budget.Wall: 90})
 }
 
-func TestAHoldEndsOnce(t *testing.T) {
+func TestReservationEndsOnce(t *testing.T) {
 	b := open(t, "run", nil, budget.Amounts{budget.Steps: 10}, nil)
 	h := reserve(t, b, budget.Amounts{budget.Steps: 4})
 	h.Commit(budget.Amounts{budget.Steps: 3})
@@ -123,17 +123,17 @@ func TestAHoldEndsOnce(t *testing.T) {
 	reserve(t, b, budget.Amounts{budget.Steps: 7})
 }
 
-func TestWhatWasSpentBeyondTheReservationCounts(t *testing.T) {
+func TestCommitAboveReservationCounts(t *testing.T) {
 	b := open(t, "run", nil, budget.Amounts{budget.Network: 100}, nil)
 	reserve(t, b, budget.Amounts{budget.Network: 10}).Commit(budget.Amounts{budget.Network: 130})
 	if got := b.Report(); got.Consumed[budget.Network] != 130 || got.Remaining[budget.Network] != 0 {
 		t.Errorf("the report is %v, want 130 consumed and nothing left", got)
 	}
 	refused(t, b, budget.Amounts{budget.Network: 1})
-	reserve(t, b, budget.Amounts{budget.Steps: 1}) // what it does not need cannot refuse it
+	reserve(t, b, budget.Amounts{budget.Steps: 1}) // dimensions that it does not use cannot refuse it
 }
 
-func TestACallDrawsFromItsRunAndTheRunFromItsSession(t *testing.T) {
+func TestBudgetsDrawFromParents(t *testing.T) {
 	session := open(t, "session", nil, budget.Amounts{budget.Steps: 3, budget.Tokens: 1000}, nil)
 	one := open(t, "run one", session, budget.Amounts{budget.Steps: 2}, nil)
 	two := open(t, "run two", session, budget.Amounts{budget.Steps: 2}, nil)
@@ -157,7 +157,7 @@ func TestACallDrawsFromItsRunAndTheRunFromItsSession(t *testing.T) {
 	}
 }
 
-func TestWarnedIsOnceOfEachPart(t *testing.T) {
+func TestEachThresholdWarnsOnce(t *testing.T) {
 	var got []budget.Warning
 	b := open(t, "run", nil, budget.Amounts{budget.Steps: 10}, func(w budget.Warning) { got = append(got, w) })
 	for range 12 {
@@ -177,7 +177,7 @@ func TestWarnedIsOnceOfEachPart(t *testing.T) {
 	}
 }
 
-func TestWhoeverGrantedIsWarnedToo(t *testing.T) {
+func TestParentWarns(t *testing.T) {
 	var got []string
 	warn := func(w budget.Warning) { got = append(got, w.Budget) }
 	session := open(t, "session", nil, budget.Amounts{budget.Steps: 2}, warn)
@@ -188,10 +188,10 @@ func TestWhoeverGrantedIsWarnedToo(t *testing.T) {
 	}
 }
 
-func TestABudgetGoesOnWhereItWas(t *testing.T) {
+func TestRestoredStateKeepsReservations(t *testing.T) {
 	b := open(t, "run", nil, budget.Amounts{budget.Steps: 10, budget.Wall: 1000}, nil)
 	reserve(t, b, budget.Amounts{budget.Steps: 1}).Commit(budget.Amounts{budget.Steps: 6, budget.Cost: 77})
-	reserve(t, b, budget.Amounts{budget.Wall: 300}) // under way when the daemon dies
+	reserve(t, b, budget.Amounts{budget.Wall: 300}) // in progress when the daemon is killed
 
 	kept, err := json.Marshal(b.State())
 	if err != nil {
@@ -219,7 +219,7 @@ func TestABudgetGoesOnWhereItWas(t *testing.T) {
 	}
 }
 
-func TestWhatIsMeantByNobodyIsAnError(t *testing.T) {
+func TestInvalidAmountsAreRefused(t *testing.T) {
 	for _, s := range []budget.State{
 		{Limits: budget.Amounts{"step": 1}},
 		{Limits: budget.Amounts{budget.Steps: -1}},
@@ -236,7 +236,7 @@ func TestWhatIsMeantByNobodyIsAnError(t *testing.T) {
 	}
 }
 
-func TestLargeNumbersDoNotTurnAround(t *testing.T) {
+func TestConsumptionSaturates(t *testing.T) {
 	b := open(t, "run", nil, budget.Amounts{budget.Network: math.MaxInt64, budget.Steps: 5}, nil)
 	refused(t, b, budget.Amounts{budget.Steps: math.MaxInt64})
 	h := reserve(t, b, budget.Amounts{budget.Network: math.MaxInt64})
@@ -248,10 +248,9 @@ func TestLargeNumbersDoNotTurnAround(t *testing.T) {
 	}
 }
 
-// Whatever many callers do at once: what was committed is what was consumed, in every
-// budget they drew from; no more was ever reserved than there was; each part of a
-// limit was told once.
-func TestNothingIsSpentTwiceAndNothingIsLost(t *testing.T) {
+// For any number of concurrent callers: the committed amounts equal the consumed amounts in
+// every budget, reservations never exceed the remainder, and each threshold warns once.
+func TestConcurrentCallsAreCountedOnce(t *testing.T) {
 	const callers, calls, limit = 8, 400, 20000
 	told := &tally{counts: map[any]int64{}}
 	warn := func(w budget.Warning) { told.add(w.Budget+string(w.Dimension)+string(rune(w.Percent)), 1) }
@@ -261,7 +260,7 @@ func TestNothingIsSpentTwiceAndNothingIsLost(t *testing.T) {
 		open(t, "two", session, budget.Amounts{budget.Steps: limit / 2, budget.Network: limit}, warn),
 	}
 	spent := &tally{counts: map[any]int64{}}
-	inHand := &tally{counts: map[any]int64{}} // what is reserved, and committed, of the session's steps
+	inHand := &tally{counts: map[any]int64{}} // reserved and committed steps of the session
 
 	var all sync.WaitGroup
 	for caller := range callers {
@@ -275,7 +274,7 @@ func TestNothingIsSpentTwiceAndNothingIsLost(t *testing.T) {
 					continue
 				}
 				if n := inHand.add("steps", worst[budget.Steps]); n > limit {
-					t.Errorf("%d steps are reserved and spent at once, of %d", n, limit)
+					t.Errorf("%d steps are reserved or spent concurrently, want at most %d", n, limit)
 				}
 				if rnd.IntN(4) == 0 {
 					inHand.add("steps", -worst[budget.Steps])
@@ -308,20 +307,20 @@ func TestNothingIsSpentTwiceAndNothingIsLost(t *testing.T) {
 	}
 	for _, b := range append(runs, session) {
 		if held := b.State().Held; len(held) != 0 {
-			t.Errorf("%v are still reserved, and nobody is there any more", held)
+			t.Errorf("%v are still reserved after all callers ended", held)
 		}
 	}
 	for what, n := range told.counts {
 		if n != 1 {
-			t.Errorf("%q was told %d times", what, n)
+			t.Errorf("%q warned %d times", what, n)
 		}
 	}
 	if len(told.counts) == 0 {
-		t.Error("nobody was warned: the test spends too little")
+		t.Error("no warning: the test spends too little")
 	}
 }
 
-func TestALimitIsOnlyRaised(t *testing.T) {
+func TestRaiseRefusesLowerLimit(t *testing.T) {
 	b := open(t, "run", nil, budget.Amounts{budget.Steps: 1, budget.Tokens: 10}, nil)
 	held := reserve(t, b, budget.Amounts{budget.Steps: 1})
 	if _, err := b.Reserve(budget.Amounts{budget.Steps: 1}); !errors.Is(err, fault.Exhausted) {

@@ -25,7 +25,7 @@ import (
 type attack struct {
 	name string
 	want bundle.Reason
-	make func(s *scene) string // returns where it lies
+	make func(s *scene) string // returns its path
 }
 
 // smuggled returns a signed bundle with an entry added during packing.
@@ -35,12 +35,12 @@ func smuggled(extra ...item) func(*scene) string {
 	}
 }
 
-// smuggledZip is the same as a zip.
+// smuggledZip is smuggled for a zip.
 func smuggledZip(extra ...item) func(*scene) string {
 	return func(s *scene) string { return file(s, "x.zip", zipOf(s, append(items(s, s.signed(good())), extra...))) }
 }
 
-// packed is a signed bundle in an archive that f has changed.
+// packed returns a signed bundle in an archive that f has modified.
 func packed(f func(s *scene, archive []byte) []byte) func(*scene) string {
 	return func(s *scene) string { return file(s, "x.tar.gz", f(s, gz(s, tarOf(s, items(s, s.signed(good())))))) }
 }
@@ -49,7 +49,7 @@ func packedZip(f func(s *scene, archive []byte) []byte) func(*scene) string {
 	return func(s *scene) string { return file(s, "x.zip", f(s, zipOf(s, items(s, s.signed(good()))))) }
 }
 
-// changed is a signed directory in which f has done something.
+// changed returns a signed directory that f has modified.
 func changed(f func(s *scene, dir string) error) func(*scene) string {
 	return func(s *scene) string {
 		dir := s.signed(good())
@@ -58,12 +58,12 @@ func changed(f func(s *scene, dir string) error) func(*scene) string {
 	}
 }
 
-// claims is a bundle with these files, signed without asking whether it may be.
+// claims returns a bundle with one file replaced, signed without validation.
 func claims(name, text string) func(*scene) string {
 	return func(s *scene) string { return s.forced(with(good(), name, text)) }
 }
 
-// forced lays files and signs them whatever they say.
+// forced writes files to a directory and signs them without validation.
 func (s *scene) forced(files map[string]string) string {
 	s.Helper()
 	dir := lay(s, files)
@@ -80,7 +80,7 @@ func (s *scene) forced(files map[string]string) string {
 
 func now() string { return time.Now().UTC().Format(time.RFC3339) }
 
-// before installs a bundle, and then makes another.
+// before installs a bundle and then creates another one.
 func before(version string, then func(s *scene) string) func(*scene) string {
 	return func(s *scene) string {
 		files := with(good(), "metadata.json", strings.Replace(metadata, "1.2.0", version, 1))
@@ -117,7 +117,7 @@ var attacks = []attack{
 	{"names that differ in width", bundle.Collision, smuggled(item{name: "src/\uff4dain.py", body: "x"})},
 	{"directories that differ in case", bundle.Collision, smuggled(item{name: "SRC/x", body: "x"})},
 
-	// What is not a file.
+	// Special files.
 	{"a symbolic link", bundle.Symlink, smuggled(item{name: "src/x", kind: tar.TypeSymlink, link: "/etc/shadow"})},
 	{"a symbolic link in a zip", bundle.Symlink, smuggledZip(item{name: "src/x", kind: tar.TypeSymlink, link: "/etc/shadow"})},
 	{"a symbolic link in a directory", bundle.Symlink, changed(func(_ *scene, dir string) error { return os.Symlink("/etc", filepath.Join(dir, "src/x")) })},
@@ -176,9 +176,9 @@ var attacks = []attack{
 	{"files without number", bundle.TooMany, smuggled(many(10_001)...)},
 	{"files without number in a zip", bundle.TooMany, smuggledZip(many(10_001)...)},
 	{"a zip that says it has few", bundle.TooMany, func(s *scene) string {
-		b := zipOf(s, many(70_000)) // 65536 more than it says
+		b := zipOf(s, many(70_000)) // 65536 more entries than the end record declares
 		end := len(b) - 22
-		if at := bytes.LastIndex(b, []byte("PK\x06\x06")); at > 0 { // without the directory for large ones
+		if at := bytes.LastIndex(b, []byte("PK\x06\x06")); at > 0 { // without the zip64 record
 			b = append(b[:at:at], b[end:]...)
 			end = at
 		}
@@ -190,7 +190,7 @@ var attacks = []attack{
 		return file(s, "x.zip", b)
 	}},
 
-	// What was signed.
+	// Signatures.
 	{"no signature", bundle.Unsigned, changed(func(_ *scene, dir string) error { return os.Remove(filepath.Join(dir, bundle.SignatureFile)) })},
 	{"a signature that is no JSON", bundle.BadSignature, signature(func(string) string { return "{" })},
 	{"a signature with a key twice", bundle.BadSignature, signature(func(s string) string { return strings.Replace(s, "{", `{"name": "other",`, 1) })},
@@ -200,7 +200,7 @@ var attacks = []attack{
 	{"a signature that is someone's word", bundle.WrongKey, signature(func(s string) string { return strings.Replace(s, `"1.2.0"`, `"9.9.9"`, 1) })},
 	{"a signature that another key made", bundle.WrongKey, func(s *scene) string {
 		dir := s.resigned(good(), newKey(s.T), func(*bundle.Signature) {})
-		return changeFile(s, dir, bundle.SignatureFile, func(text string) string { // and that names the publisher's
+		return changeFile(s, dir, bundle.SignatureFile, func(text string) string { // with the publisher's key in it
 			return replaceLine(text, `"key"`, fmt.Sprintf(`  "key": %q,`, s.key.Public()))
 		})
 	}},
@@ -235,7 +235,7 @@ var attacks = []attack{
 		return s.resigned(good(), s.key, func(sig *bundle.Signature) { sig.Publisher = "trusted-inc" })
 	}},
 
-	// What it says.
+	// Metadata.
 	{"no metadata", bundle.BadMetadata, claims("metadata.json", "")},
 	{"metadata with a word that nobody knows", bundle.BadMetadata, claims("metadata.json", strings.Replace(metadata, "effects", "efects", 1))},
 	{"metadata in another case", bundle.BadMetadata, claims("metadata.json", strings.Replace(metadata, "effects", "Effects", 1))},
@@ -259,7 +259,7 @@ var attacks = []attack{
 	{"effects of a reader", bundle.Exceeds, claims("metadata.json", strings.Replace(metadata, `"standard"`, `"read-only"`, 1))},
 	{"a capability for two people", bundle.Exceeds, claims("capabilities/places.search.rtfs", strings.Replace(manifestText, ":tier :standard", ":tier :elevated", 1))},
 
-	// Whose word it is.
+	// Trust.
 	{"a publisher whom nobody knows", bundle.UnknownPublisher, func(s *scene) string {
 		s.key = newKey(s.T)
 		return s.signed(with(good(), "metadata.json", strings.Replace(metadata, "acme", "emca", 1)))
@@ -308,7 +308,7 @@ var attacks = []attack{
 		return s.signed(good())
 	}},
 
-	// What is installed.
+	// Conflicts with the installed bundle.
 	{"an older version", bundle.Downgrade, before("1.10.0", func(s *scene) string { return s.signed(good()) })},
 	{"an older version, as semver orders it", bundle.Downgrade, before("1.2.0", func(s *scene) string {
 		return s.signed(with(good(), "metadata.json", strings.Replace(metadata, "1.2.0", "1.2.0-rc.1", 1)))
@@ -348,13 +348,13 @@ func changeFile(s *scene, dir, name string, f func(string) string) string {
 	s.ok(err)
 	after := f(string(text))
 	if after == string(text) {
-		s.Fatalf("%s is as it was", name)
+		s.Fatalf("%s is unchanged", name)
 	}
 	s.ok(os.WriteFile(filepath.Join(dir, name), []byte(after), 0o644))
 	return dir
 }
 
-// replaceLine replaces the first line that has a word in it.
+// replaceLine replaces the first line that contains a word.
 func replaceLine(text, word, line string) string {
 	lines := strings.Split(text, "\n")
 	at := slices.IndexFunc(lines, func(l string) bool { return strings.Contains(l, word) })
@@ -386,31 +386,31 @@ func TestAttacks(t *testing.T) {
 				t.Fatalf("refused as %q (%v), want %q", got, err, a.want)
 			}
 			if fault.KindOf(err) == "" || fault.RemedyOf(err) == "" {
-				t.Errorf("%v says neither what it is nor what to do", err)
+				t.Errorf("%v has no reason or no remedy", err)
 			}
 			if len(err.Error()) > 1000 || strings.ContainsAny(err.Error(), "\x1b\u202e") {
-				t.Errorf("the error is made of what was attacked with: %.200q", err)
+				t.Errorf("the error contains unescaped or excessive input: %.200q", err)
 			}
 			if text := err.Error(); strings.Contains(text, filepath.Dir(path)) || !strings.Contains(text, filepath.Base(path)) {
-				t.Errorf("the error names the bundle by a path, or not at all: %s", text)
+				t.Errorf("the error contains the path of the bundle, or lacks its name: %s", text)
 			}
 			if len(s.seen) != asked || len(s.have) != len(had) {
-				t.Error("somebody was asked, or something was registered")
+				t.Error("an approval was requested, or a bundle was registered")
 			}
 			if now := below(t, s.Dir); !slices.Equal(now, laid) {
-				t.Errorf("it left files: %v", now)
+				t.Errorf("left-over files: %v", now)
 			}
 		})
 	}
 	for _, r := range bundle.Rules() {
 		if !tried[r] {
-			t.Errorf("nothing is tried that is refused as %q", r)
+			t.Errorf("no attack is refused as %q", r)
 		}
 	}
 }
 
-func TestAZipIsNotReadTwice(t *testing.T) {
-	// A zip has names twice, before the bytes and in its directory. Only the
+func TestZipDirectoryIsAuthoritative(t *testing.T) {
+	// A zip lists names in local headers and in the central directory. Only the central
 	// directory counts; other data in the file is ignored.
 	s := newScene(t)
 	archive := zipOf(s, items(s, s.signed(good())))

@@ -8,14 +8,14 @@ import (
 	"glasshouse/bundle"
 )
 
-func TestEveryRefusalIsDocumented(t *testing.T) {
+func TestEveryReasonIsDocumented(t *testing.T) {
 	text, err := os.ReadFile("../docs/bundles.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, r := range bundle.Rules() {
 		if !strings.Contains(string(text), "`"+string(r)+"`") {
-			t.Errorf("docs/bundles.md does not say what %q is", r)
+			t.Errorf("docs/bundles.md does not document the reason %q", r)
 		}
 	}
 }

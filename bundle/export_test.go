@@ -5,7 +5,7 @@ import (
 	"io"
 )
 
-// Rules are all reasons that there are.
+// Rules returns all reasons.
 func Rules() []Reason {
 	var all []Reason
 	for r := range rules {
@@ -14,13 +14,13 @@ func Rules() []Reason {
 	return all
 }
 
-// Stage puts the files of a bundle where they stay.
+// Stage exports stage.
 func (i *Installer) Stage(b *Bundle) (*Bundle, error) { return i.stage(b) }
 
-// ParseSignature reads a signature.json.
+// ParseSignature exports parseSignature.
 var ParseSignature = parseSignature
 
-// Sign signs again what a test has changed.
+// Sign signs s again after a test has changed it.
 func (s *Signature) Sign(k *SecretKey) ([]byte, error) {
 	if err := s.sign(k); err != nil {
 		return nil, err
@@ -28,7 +28,7 @@ func (s *Signature) Sign(k *SecretKey) ([]byte, error) {
 	return s.text()
 }
 
-// Names of what walk hands on of an archive.
+// Names returns the names of the entries of an archive.
 func Names(archive []byte) (names []string, err error) {
 	err = walkArchive(bytes.NewReader(archive), int64(len(archive)), func(e entry) error {
 		names = append(names, e.name)
@@ -38,7 +38,7 @@ func Names(archive []byte) (names []string, err error) {
 	return names, err
 }
 
-// TarNames are those of a tar that was not compressed.
+// TarNames returns the names of the entries of an uncompressed tar.
 func TarNames(plain []byte) (names []string, err error) {
 	w := &walker{names: newNames(), left: maxBytes, visit: func(e entry) error {
 		names = append(names, e.name)
@@ -48,5 +48,5 @@ func TarNames(plain []byte) (names []string, err error) {
 	return names, w.tar(bytes.NewReader(plain))
 }
 
-// CheckName refuses what may not be a name in a bundle.
+// CheckName exports checkName.
 var CheckName = checkName

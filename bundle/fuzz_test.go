@@ -10,7 +10,7 @@ import (
 	"glasshouse/bundle"
 )
 
-// seeds are archives of all kinds, small ones.
+// seeds adds small archives of all kinds to the corpus.
 func seeds(f *testing.F, pack func(testing.TB, []item) []byte) {
 	f.Helper()
 	f.Add(pack(f, []item{{name: "a", body: "1"}, {name: "d/b", body: "2", mode: 0o755}}))
@@ -20,16 +20,16 @@ func seeds(f *testing.F, pack func(testing.TB, []item) []byte) {
 	f.Add(pack(f, nil))
 }
 
-// sane fails if a name that was handed on could lead anywhere.
+// sane fails if a name is invalid or a duplicate.
 func sane(t *testing.T, names []string) {
 	t.Helper()
 	seen := map[string]bool{}
 	for _, n := range names {
 		if !filepath.IsLocal(n) || filepath.Clean(n) != n || strings.ContainsAny(n, "\\\x00\n") {
-			t.Errorf("%q was handed on", n)
+			t.Errorf("invalid name %q was accepted", n)
 		}
 		if seen[strings.ToLower(n)] {
-			t.Errorf("%q was handed on twice", n)
+			t.Errorf("name %q was accepted twice", n)
 		}
 		seen[strings.ToLower(n)] = true
 	}
@@ -54,7 +54,7 @@ func FuzzTar(f *testing.F) {
 }
 
 func FuzzSignature(f *testing.F) {
-	// Each worker must make the same: the key and the time are fixed.
+	// Workers must generate the same corpus, so the key and the time are fixed.
 	key, err := os.ReadFile("testdata/open.key")
 	if err != nil {
 		f.Fatal(err)
@@ -81,9 +81,9 @@ func FuzzSignature(f *testing.F) {
 			}
 			return
 		}
-		// Only who has the key can make another that is right.
+		// Only the holder of the key can create another valid signature.
 		if !strings.Contains(signed, s.Signature) {
-			t.Errorf("a signature that nobody made: %s", text)
+			t.Errorf("a forged signature was accepted: %s", text)
 		}
 	})
 }

@@ -19,7 +19,7 @@ import (
 	"glasshouse/internal/atomicfile"
 )
 
-func TestABundleIsInstalledUpdatedAndRemoved(t *testing.T) {
+func TestInstallUpdateAndRemove(t *testing.T) {
 	s := newScene(t)
 	first, err := s.Install(t.Context(), s.signed(good()))
 	s.ok(err)
@@ -39,7 +39,7 @@ func TestABundleIsInstalledUpdatedAndRemoved(t *testing.T) {
 	}
 	s.ok(s.Sweep([]string{second.Digest}))
 	if _, err := os.Stat(filepath.Join(s.Dir, first.Digest)); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the old version is there still: %v", err)
+		t.Errorf("the old version was not removed: %v", err)
 	}
 	s.ok(s.Remove(t.Context(), "local-places"))
 	if left := below(t, s.Dir); len(left) != 0 || len(s.have) != 0 {
@@ -60,7 +60,7 @@ func TestInstalledBundleNeedsNoNewApproval(t *testing.T) {
 	if first.Digest != second.Digest || len(s.seen) != 1 {
 		t.Errorf("asked %d times", len(s.seen))
 	}
-	// The same content with a new signature needs no approval, either.
+	// The same content with a new signature needs no approval either.
 	fresh := newKey(t)
 	s.ok(s.Trust.Rotate(s.key.Public(), fresh.Public()))
 	third, err := s.Install(t.Context(), s.resigned(good(), fresh, func(*bundle.Signature) {}))
@@ -115,7 +115,7 @@ func TestChangesDuringApproval(t *testing.T) {
 	}
 }
 
-func TestAnArchiveThatIsSwappedIsNotExtracted(t *testing.T) {
+func TestReplacedArchiveIsNotExtracted(t *testing.T) {
 	for name, c := range map[string]struct {
 		swap func(s *scene, dir string)
 		want bundle.Reason
@@ -187,7 +187,7 @@ func TestConcurrentInstalls(t *testing.T) {
 	}
 }
 
-// fileRegistry is a registry that outlives a kill.
+// fileRegistry is a registry that survives the death of the process.
 type fileRegistry struct{ name string }
 
 func (r fileRegistry) Installed(context.Context, string) (*bundle.Installed, error) {
@@ -212,7 +212,8 @@ func (r fileRegistry) Register(_ context.Context, in *bundle.Installed, _ *bundl
 
 func (r fileRegistry) Forget(context.Context, string) error { return os.Remove(r.name) }
 
-// victim is who installs, and is killed. The environment says what and where.
+// victim is the environment variable that makes the test binary install bundles until it is
+// killed. Its value is the directory.
 const victim = "GLASSHOUSE_TEST_INSTALLS"
 
 func TestMain(m *testing.M) {
@@ -233,7 +234,7 @@ func installerIn(dir string) (*bundle.Installer, error) {
 	}, err
 }
 
-// install installs two versions, one after the other, without end.
+// install alternately installs two versions without end.
 func install(dir string) error {
 	i, err := installerIn(dir)
 	if err != nil {
@@ -251,7 +252,7 @@ func install(dir string) error {
 	}
 }
 
-func TestAnInstallerMayBeKilledAtAnyMoment(t *testing.T) {
+func TestInstallSurvivesKill(t *testing.T) {
 	s := newScene(t)
 	dir := t.TempDir()
 	s.ok(openTrust(t, dir).Add("acme", bundle.Standard, s.key.Public()))
@@ -275,7 +276,7 @@ func TestAnInstallerMayBeKilledAtAnyMoment(t *testing.T) {
 	}
 }
 
-// whole checks what a kill has left, and that a repeat finishes.
+// whole checks the state after a kill, and that a repeated installation completes.
 func whole(t *testing.T, dir string) {
 	t.Helper()
 	i, err := installerIn(dir)
@@ -291,7 +292,7 @@ func whole(t *testing.T, dir string) {
 			continue
 		}
 		if _, err := i.Open(e.Name()); err != nil {
-			t.Errorf("a part of a bundle is there: %v", err)
+			t.Errorf("a partial bundle exists: %v", err)
 		}
 	}
 	was, err := i.Register.Installed(t.Context(), "local-places")
@@ -302,7 +303,7 @@ func whole(t *testing.T, dir string) {
 	if was != nil {
 		keep = append(keep, was.Digest)
 		if _, err := i.Open(was.Digest); err != nil {
-			t.Errorf("what is registered is not there: %v", err)
+			t.Errorf("the registered bundle is missing: %v", err)
 		}
 	}
 	if err := i.Sweep(keep); err != nil {
@@ -310,7 +311,7 @@ func whole(t *testing.T, dir string) {
 	}
 	in, err := i.Install(t.Context(), filepath.Join(dir, "two.zip"))
 	if err != nil {
-		t.Fatalf("a repeat does not finish: %v", err)
+		t.Fatalf("the repeated installation fails: %v", err)
 	}
 	if _, err := i.Open(in.Digest); err != nil {
 		t.Error(err)

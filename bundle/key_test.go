@@ -28,7 +28,7 @@ func password(word string) func() ([]byte, error) {
 
 // The files in testdata were made by minisign 0.11.
 
-func TestKeysOfMinisignAreRead(t *testing.T) {
+func TestMinisignKeysAreParsed(t *testing.T) {
 	for _, name := range []string{"open", "sealed"} {
 		public, err := bundle.ParsePublicKey(read(t, "testdata/"+name+".pub"))
 		if err != nil {
@@ -39,10 +39,10 @@ func TestKeysOfMinisignAreRead(t *testing.T) {
 			t.Fatal(err)
 		}
 		if secret.Public() != public {
-			t.Errorf("%s: the halves do not belong together", name)
+			t.Errorf("%s: the public and the secret key do not match", name)
 		}
 		if want := fmt.Sprintf("untrusted comment: minisign public key %s\n", public.ID()); !strings.HasPrefix(read(t, "testdata/"+name+".pub"), want) {
-			t.Errorf("%s: its id is %s, and minisign has another", name, public.ID())
+			t.Errorf("%s: id %s differs from that of minisign", name, public.ID())
 		}
 		if got := string(public.File()); got != read(t, "testdata/"+name+".pub") {
 			t.Errorf("%s: the public key is written as\n%s", name, got)
@@ -50,7 +50,7 @@ func TestKeysOfMinisignAreRead(t *testing.T) {
 	}
 }
 
-func TestAKeyIsWrittenAsMinisignWritesIt(t *testing.T) {
+func TestKeyFilesMatchMinisign(t *testing.T) {
 	theirs := read(t, "testdata/open.key")
 	secret, err := bundle.ParseSecretKey(theirs, nil)
 	if err != nil {
@@ -66,7 +66,7 @@ func TestAKeyIsWrittenAsMinisignWritesIt(t *testing.T) {
 	}
 }
 
-func TestASealedKeyOpensWithItsPasswordAlone(t *testing.T) {
+func TestEncryptedKeyNeedsItsPassword(t *testing.T) {
 	k := newKey(t)
 	text, err := k.File([]byte("open sesame"))
 	if err != nil {
@@ -76,7 +76,7 @@ func TestASealedKeyOpensWithItsPasswordAlone(t *testing.T) {
 	if err != nil || back.Public() != k.Public() {
 		t.Errorf("with its password: %v", err)
 	}
-	theirs := read(t, "testdata/sealed.key") // it costs less
+	theirs := read(t, "testdata/sealed.key") // with lower scrypt limits
 	for name, ask := range map[string]func() ([]byte, error){"another": password("open"), "none": nil} {
 		_, err = bundle.ParseSecretKey(theirs, ask)
 		if !errors.Is(err, bundle.ErrPassword) || !errors.Is(err, fault.Denied) {
@@ -85,11 +85,11 @@ func TestASealedKeyOpensWithItsPasswordAlone(t *testing.T) {
 	}
 	broken := errors.New("no terminal")
 	if _, err = bundle.ParseSecretKey(theirs, func() ([]byte, error) { return nil, broken }); !errors.Is(err, broken) {
-		t.Errorf("when nobody can be asked: %v", err)
+		t.Errorf("without a password function: %v", err)
 	}
 }
 
-func TestASecretKeyDoesNotPrint(t *testing.T) {
+func TestSecretKeyIsNotPrinted(t *testing.T) {
 	k := newKey(t)
 	open, err := k.File(nil)
 	if err != nil {
@@ -102,13 +102,13 @@ func TestASecretKeyDoesNotPrint(t *testing.T) {
 	line := strings.Split(string(open), "\n")[1]
 	for _, said := range []string{fmt.Sprint(k), fmt.Sprintf("%+v %#v", k, k), string(asJSON)} {
 		if strings.Contains(said, line[len(line)-200:]) || len(said) > 200 {
-			t.Errorf("it says %s", said)
+			t.Errorf("the output contains the key: %s", said)
 		}
 	}
 	// Parse errors do not contain the key.
 	_, err = bundle.ParsePublicKey(string(open))
 	if err == nil || strings.Contains(err.Error(), line[:20]) {
-		t.Errorf("taken for a public key: %v", err)
+		t.Errorf("parsed as a public key: %v", err)
 	}
 }
 
@@ -140,12 +140,12 @@ func TestInvalidKeysAreRejected(t *testing.T) {
 	}
 }
 
-// costly is a sealed key whose password takes more memory than there is.
+// costly returns an encrypted key with excessive scrypt limits.
 func costly(t *testing.T, sealed string) string {
 	t.Helper()
 	lines := strings.Split(sealed, "\n")
 	b := []byte(lines[1])
-	copy(b[56:], "/////////////////////") // the limits, as far as base64 has them whole
+	copy(b[56:], "/////////////////////") // the limits, aligned to whole base64 characters
 	return lines[0] + "\n" + string(b) + "\n"
 }
 
@@ -176,7 +176,7 @@ func FuzzKeys(f *testing.F) {
 			t.Errorf("it does not come back: %v", err)
 		}
 		if twice, _ := again.File(nil); !bytes.Equal(twice, file) {
-			t.Error("it is written in two ways")
+			t.Error("the two encodings differ")
 		}
 	})
 }

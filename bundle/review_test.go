@@ -9,7 +9,7 @@ import (
 	"glasshouse/bundle"
 )
 
-// reviewed installs bundles one after the other and returns what the last approver saw.
+// reviewed installs bundles in order and returns the review of the last one.
 func (s *scene) reviewed(versions ...map[string]string) *bundle.Review {
 	s.Helper()
 	for _, files := range versions {
@@ -19,7 +19,7 @@ func (s *scene) reviewed(versions ...map[string]string) *bundle.Review {
 	return s.seen[len(s.seen)-1]
 }
 
-// next is files with the version after good's.
+// next returns files with the version after that of good.
 func next(files map[string]string) map[string]string {
 	return with(files, "metadata.json", strings.Replace(files["metadata.json"], "1.2.0", "1.3.0", 1))
 }
@@ -35,7 +35,7 @@ func change(t *testing.T, r *bundle.Review, path string) bundle.FileReview {
 	return bundle.FileReview{}
 }
 
-func TestAnApproverSeesAllOfAFirstInstallation(t *testing.T) {
+func TestReviewOfFirstInstallation(t *testing.T) {
 	s := newScene(t)
 	r := s.reviewed(good())
 	if r.Name != "local-places" || r.Version != "1.2.0" || r.Publisher != "acme" || r.Replaces != "" || r.Key != s.key.Public().ID() {
@@ -69,7 +69,7 @@ func TestAnApproverSeesAllOfAFirstInstallation(t *testing.T) {
 	}
 }
 
-func TestAnApproverSeesWhatAnUpdateChanges(t *testing.T) {
+func TestReviewOfUpdate(t *testing.T) {
 	s := newScene(t)
 	after := next(good())
 	after["metadata.json"] = strings.Replace(after["metadata.json"], `["places.googleapis.com"]`, `["places.googleapis.com", "evil.example"]`, 1)
@@ -101,7 +101,7 @@ func TestAnApproverSeesWhatAnUpdateChanges(t *testing.T) {
 	}
 	for _, f := range r.Files {
 		if f.Path == "skill.yaml" {
-			t.Error("what is as it was is shown")
+			t.Error("unchanged files are listed")
 		}
 	}
 	text := r.Text()
@@ -112,7 +112,7 @@ func TestAnApproverSeesWhatAnUpdateChanges(t *testing.T) {
 	}
 }
 
-func TestACapabilityThatComesOrGoesIsSeen(t *testing.T) {
+func TestReviewOfAddedAndRemovedCapabilities(t *testing.T) {
 	s := newScene(t)
 	after := next(good())
 	after["capabilities/places.find.rtfs"] = strings.Replace(manifestText, "places.search", "places.find", 1)
@@ -137,15 +137,15 @@ func TestDiffShowsHiddenCharacters(t *testing.T) {
 	f := change(t, r, "src/main.py")
 	for _, hidden := range []string{"\u202e", "\u2066", "\x1b", "\r", "\u200b"} {
 		if strings.Contains(f.Diff, hidden) || strings.Contains(r.Text(), hidden) {
-			t.Errorf("%q is in what is shown", hidden)
+			t.Errorf("the review contains %q", hidden)
 		}
 	}
 	if !strings.Contains(f.Diff, `\u202e`) || !strings.Contains(f.Diff, `\x1b`) {
-		t.Errorf("what is hidden is not written out:\n%s", f.Diff)
+		t.Errorf("hidden characters are not escaped:\n%s", f.Diff)
 	}
 }
 
-func TestAReviewIsBounded(t *testing.T) {
+func TestReviewIsBounded(t *testing.T) {
 	s := newScene(t)
 	files := good()
 	files["src/large.txt"] = strings.Repeat("all work and no play\n", 20_000)

@@ -70,7 +70,7 @@ Use places.search with a query.
 `
 )
 
-// good are the files of a bundle that nothing is wrong with.
+// good returns the files of a valid bundle.
 func good() map[string]string {
 	return map[string]string{
 		"metadata.json":                   metadata,
@@ -81,7 +81,7 @@ func good() map[string]string {
 	}
 }
 
-// with is files with one more, or another, or one less.
+// with returns a copy of files with one file added, replaced or, if text is empty, removed.
 func with(files map[string]string, name, text string) map[string]string {
 	files = maps.Clone(files)
 	files[name] = text
@@ -91,7 +91,7 @@ func with(files map[string]string, name, text string) map[string]string {
 	return files
 }
 
-// A scene is an installer, a publisher whom it trusts, and who would approve.
+// A scene is an installer with a trusted publisher and an approver.
 type scene struct {
 	*testing.T
 	key *bundle.SecretKey
@@ -135,7 +135,7 @@ func openTrust(t *testing.T, dir string) *bundle.Trust {
 	return trust
 }
 
-// lay writes files into a directory of their own. What ends in .sh may be executed.
+// lay writes files to a new directory. Files that end in .sh are executable.
 func lay(t testing.TB, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -155,7 +155,7 @@ func lay(t testing.TB, files map[string]string) string {
 	return dir
 }
 
-// signed lays files and signs them.
+// signed writes files to a new directory and signs them.
 func (s *scene) signed(files map[string]string) string {
 	s.Helper()
 	dir := lay(s, files)
@@ -164,7 +164,7 @@ func (s *scene) signed(files map[string]string) string {
 	return dir
 }
 
-// resigned lays files with a signature that f has changed before it was made.
+// resigned is signed with a signature that f has modified before signing.
 func (s *scene) resigned(files map[string]string, k *bundle.SecretKey, f func(*bundle.Signature)) string {
 	s.Helper()
 	dir := s.signed(files)
@@ -180,7 +180,7 @@ func (s *scene) resigned(files map[string]string, k *bundle.SecretKey, f func(*b
 	return dir
 }
 
-// An item is an entry of an archive that is made by hand.
+// An item is an entry of an archive.
 type item struct {
 	name string
 	body string
@@ -189,7 +189,7 @@ type item struct {
 	link string
 }
 
-// items are the files of a directory, in order.
+// items returns the files of a directory in order.
 func items(t testing.TB, dir string) []item {
 	t.Helper()
 	var all []item
@@ -294,11 +294,11 @@ func file(t testing.TB, name string, data []byte) string {
 	return name
 }
 
-// A registry is what is installed, in memory.
+// A registry is an in-memory Registry.
 type registry struct {
 	mu   sync.Mutex
 	have map[string]bundle.Installed
-	fail error // what Register answers
+	fail error // returned by Register
 }
 
 func (r *registry) Installed(_ context.Context, name string) (*bundle.Installed, error) {
@@ -355,7 +355,7 @@ func (a *approver) Approve(_ context.Context, r *bundle.Review) error {
 	return nil
 }
 
-// below lists what is under a directory.
+// below lists the files under a directory.
 func below(t testing.TB, dir string) []string {
 	t.Helper()
 	var all []string
@@ -380,7 +380,7 @@ func sha(s string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// sameID is another key with the id of k: the id is anybody's to choose.
+// sameID returns another key with the id of k. Ids are not authenticated.
 func sameID(s *scene, k *bundle.SecretKey) *bundle.SecretKey {
 	s.Helper()
 	mine, err := k.File(nil)
@@ -392,7 +392,7 @@ func sameID(s *scene, k *bundle.SecretKey) *bundle.SecretKey {
 	forged, err := bundle.ParseSecretKey(base64.StdEncoding.EncodeToString(b), nil)
 	s.ok(err)
 	if forged.Public().ID() != k.Public().ID() || forged.Public() == k.Public() {
-		s.Fatal("not another key with that id")
+		s.Fatal("the keys are equal or have different ids")
 	}
 	return forged
 }

@@ -19,7 +19,7 @@ import (
 	"glasshouse/fault"
 )
 
-func TestASignedBundleReadsAlikeFromEverywhere(t *testing.T) {
+func TestBundleIsEqualInAllFormats(t *testing.T) {
 	s := newScene(t)
 	dir := s.signed(good())
 	b, err := bundle.Open(dir)
@@ -58,9 +58,8 @@ func TestASignedBundleReadsAlikeFromEverywhere(t *testing.T) {
 	}
 }
 
-// TestTheFormatIsWhatTheDocumentationSays signs and verifies by hand, as somebody
-// would who has the documentation and no Glasshouse.
-func TestTheFormatIsWhatTheDocumentationSays(t *testing.T) {
+// Signs and verifies according to the documentation, without package bundle.
+func TestSignatureFormat(t *testing.T) {
 	s := newScene(t)
 	dir := s.signed(good())
 	text, err := os.ReadFile(filepath.Join(dir, bundle.SignatureFile))
@@ -130,7 +129,7 @@ func TestSignRejectsInvalidBundles(t *testing.T) {
 	}
 }
 
-func TestSigningAgainKeepsTheContent(t *testing.T) {
+func TestSigningAgainKeepsDigest(t *testing.T) {
 	s := newScene(t)
 	dir := s.signed(good())
 	first, err := bundle.Open(dir)
@@ -145,7 +144,7 @@ func TestSigningAgainKeepsTheContent(t *testing.T) {
 	}
 }
 
-func TestTheEarlierExpiryCounts(t *testing.T) {
+func TestEarlierExpiryCounts(t *testing.T) {
 	s := newScene(t)
 	dir := lay(t, with(good(), "metadata.json", strings.Replace(metadata, "{", `{"expires": "2999-01-01T00:00:00+02:00",`, 1)))
 	early := time.Now().Add(time.Hour).Truncate(time.Second)

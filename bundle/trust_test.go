@@ -11,7 +11,7 @@ import (
 	"glasshouse/fault"
 )
 
-func TestTrustOutlivesItsProcess(t *testing.T) {
+func TestTrustIsPersistent(t *testing.T) {
 	dir := t.TempDir()
 	first, second, third := newKey(t).Public(), newKey(t).Public(), newKey(t).Public()
 	trust := openTrust(t, dir)
@@ -61,7 +61,7 @@ func TestSignaturesOfRetiredKeyStayValid(t *testing.T) {
 	}
 }
 
-func TestARevokedKeyDoesNotComeBack(t *testing.T) {
+func TestRevokedKeyCannotBeAdded(t *testing.T) {
 	s := newScene(t)
 	key := s.key.Public()
 	s.ok(s.Trust.RevokeKey(key, "stolen"))
@@ -78,7 +78,7 @@ func TestARevokedKeyDoesNotComeBack(t *testing.T) {
 	}
 }
 
-func TestAPublisherWhoIsRemovedIsUnknown(t *testing.T) {
+func TestRemovedPublisherIsUnknown(t *testing.T) {
 	s := newScene(t)
 	dir := s.signed(good())
 	s.ok(s.Trust.Remove("acme"))
@@ -90,7 +90,7 @@ func TestAPublisherWhoIsRemovedIsUnknown(t *testing.T) {
 	}
 }
 
-func TestTrustIsNotGivenByMistake(t *testing.T) {
+func TestInvalidTrustChanges(t *testing.T) {
 	s := newScene(t)
 	key := newKey(t).Public()
 	for name, c := range map[string]struct {
@@ -114,7 +114,7 @@ func TestTrustIsNotGivenByMistake(t *testing.T) {
 	}
 }
 
-func TestATrustStoreThatOthersWriteIsNotRead(t *testing.T) {
+func TestWritableTrustStoreIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	name := filepath.Join(dir, bundle.TrustFile)
 	if err := openTrust(t, dir).Add("acme", bundle.Standard, newKey(t).Public()); err != nil {

@@ -37,9 +37,9 @@ func (h *Hash) UnmarshalText(text []byte) error {
 
 // An Entry records one decision or action.
 //
-// Its Hash is the RFC 6962 leaf hash, SHA-256 of a zero byte and what follows, of
-// the canonical JSON of all its other fields. So the entries' hashes are at the
-// same time the links of the chain and the leaves of the tree.
+// Its Hash is the RFC 6962 leaf hash (the SHA-256 of a zero byte and the data) of the canonical
+// JSON of all its other fields. The same hash therefore links the chain and is the leaf of the
+// Merkle tree.
 type Entry struct {
 	Seq    int64     // 1 for the first entry, then consecutive
 	Time   time.Time // when it was appended: UTC, whole milliseconds
@@ -260,7 +260,7 @@ func (f *fields) entry() Entry {
 	}
 }
 
-// A cursor reads a line of a known format. After the first error it reads nothing more.
+// A cursor reads a line of a known format. After the first error all reads fail.
 type cursor struct {
 	b   []byte
 	i   int

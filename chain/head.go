@@ -28,11 +28,10 @@ type headLine struct {
 	Checkpoint string    `json:"checkpoint"`
 }
 
-// ReadHead returns the largest checkpoint in a head file that key has signed, or one
-// of Size 0 if the file has none. The file outlives the data directory, so a database
-// that was cut or rolled back has fewer entries than its head. Lines that are not valid,
-// such as one that was cut by a crash, are ignored: a larger head cannot be forged
-// without the key.
+// ReadHead returns the largest checkpoint in a head file that key has signed, or one of Size 0 if
+// the file has none. The file is outside of the data directory, so a database that was truncated
+// or rolled back has fewer entries than its head. Invalid lines, such as one that a crash
+// truncated, are ignored: a larger head cannot be forged without the key.
 func ReadHead(name string, key PublicKey) (Checkpoint, error) {
 	f, err := os.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -73,7 +72,7 @@ func appendHead(name string, cp Checkpoint) error {
 	if err != nil {
 		return err
 	}
-	// A newline first: the last line may have been cut by a crash.
+	// A newline first: a crash may have truncated the last line.
 	_, err = f.Write(append(append([]byte("\n"), line...), '\n'))
 	return errors.Join(err, f.Sync(), f.Close())
 }
@@ -112,9 +111,9 @@ func (c *Chain) checkHead(ctx context.Context) error {
 	return nil
 }
 
-// publish copies the newest checkpoint out of the database: to the log, which on most
-// hosts is the journal of another user, and to the head file, if one is configured. Each
-// is written if the other fails. Only the writer calls it.
+// publish copies the newest checkpoint out of the database: to the log, which on most hosts is the
+// journal of another user, and to the head file, if one is configured. A failure of one does not
+// prevent the other. Only the writer calls it.
 func (c *Chain) publish(now bool) {
 	cp := c.Latest()
 	if cp.Size <= c.published || !now && time.Since(c.publishedAt) < headEvery {

@@ -66,7 +66,7 @@ type verifier struct {
 type pendingCheckpoint struct {
 	size int64
 	note string
-	seen bool // it is Trust.Seen and may have additional signatures
+	seen bool // it is TrustedInput.Seen and may have additional signatures
 	line int64
 }
 
@@ -184,7 +184,7 @@ func (v *verifier) report(key PublicKey, given bool, bad *Defect) Report {
 	return r
 }
 
-// withSeen inserts the checkpoint Trust.Seen into the sequence that next returns.
+// withSeen inserts the checkpoint TrustedInput.Seen into the sequence that next returns.
 func withSeen(t TrustedInput, next func() (*pendingCheckpoint, error)) (func() (*pendingCheckpoint, error), error) {
 	if t.Seen == "" {
 		return next, nil

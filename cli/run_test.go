@@ -112,7 +112,7 @@ func TestExecForwardsOutputAndExitCode(t *testing.T) {
 		{
 			name: "the stream has no start", line: "jail exec " + aJail + " ls",
 			answers: m{execPath: execExit(0)},
-			errs:    `the stream begins with "exit"`,
+			errs:    `unexpected first event "exit" of the stream`,
 			code:    125,
 		},
 		{
@@ -263,7 +263,7 @@ func TestExecsShowOutput(t *testing.T) {
 		{"text", `{"id":"x-aaaaaaaaaaaa","stdout":"out\n","stderr":"err\n","exit_code":0}`, "out\n", "err\n"},
 		{"bytes", `{"id":"x-aaaaaaaaaaaa","encoding":"base64","stdout":"//4K","stderr":"","exit_code":0}`, "\xff\xfe\n", ""},
 		{"the end only", `{"id":"x-aaaaaaaaaaaa","stdout":"out\n","truncated":true}`, "out\n", "glasshouse: only the end of the output was stored\n"},
-		{"an encoding of a later daemon", `{"id":"x-aaaaaaaaaaaa","encoding":"hex","stdout":"00"}`, "", "glasshouse: output in an unknown encoding, hex\n"},
+		{"an encoding of a later daemon", `{"id":"x-aaaaaaaaaaaa","encoding":"hex","stdout":"00"}`, "", "glasshouse: unknown output encoding hex\n"},
 		{"base64 that is none", `{"id":"x-aaaaaaaaaaaa","encoding":"base64","stdout":"?"}`, "", "glasshouse: illegal base64 data at input byte 0\n"},
 	} {
 		d := newScriptedDaemon(t, map[string]string{"GET " + path: c.answer})

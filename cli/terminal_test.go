@@ -182,8 +182,8 @@ func TestTerminalFailures(t *testing.T) {
 		use  use
 		want string
 	}{
-		"before it starts":   {func(conn *websocket.Conn, _ *http.Request) {}, "the connection to the daemon broke"},
-		"before its command": {func(conn *websocket.Conn, _ *http.Request) { say(t, conn, started) }, "the connection to the daemon broke"},
+		"before it starts":   {func(conn *websocket.Conn, _ *http.Request) {}, "connection to the daemon lost"},
+		"before its command": {func(conn *websocket.Conn, _ *http.Request) { say(t, conn, started) }, "connection to the daemon lost"},
 		"without an exit code": {func(conn *websocket.Conn, _ *http.Request) {
 			say(t, conn, started)
 			say(t, conn, wire.TerminalEvent{Exit: &wire.Exec{}})

@@ -29,7 +29,7 @@ import (
 	"glasshouse/run"
 )
 
-// A InboundWebhook is an inbound webhook, which accepts signed requests.
+// An InboundWebhook is an inbound webhook, which accepts signed requests.
 type InboundWebhook struct {
 	Name   string
 	Scheme webhook.Scheme
@@ -49,7 +49,7 @@ type Entry struct {
 	Limits  budget.Amounts  // of the run
 }
 
-// A OutboundWebhook is an outbound webhook, which delivers messages of sessions to an address.
+// An OutboundWebhook is an outbound webhook, which delivers messages of sessions to an address.
 type OutboundWebhook struct {
 	Name     string
 	Sessions []string // names, or patterns with *
@@ -104,7 +104,7 @@ type Connectors struct {
 	hooks  map[string]*hook
 	outs   []*out
 	keys   keys
-	busy   chan struct{} // semaphore for requests whose bodies are being read
+	busy   chan struct{} // semaphore: requests whose bodies are being read
 	ctx    context.Context
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
@@ -138,11 +138,11 @@ func New(cfg Config) (*Connectors, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	c := &Connectors{cfg: cfg, hooks: map[string]*hook{}, keys: keys{fetch: cfg.Key}, busy: make(chan struct{}, atOnce)}
+	c := &Connectors{cfg: cfg, hooks: map[string]*hook{}, keys: keys{fetch: cfg.Key}, busy: make(chan struct{}, maxConcurrent)}
 	names := map[string]bool{}
 	claim := func(field, name string) error {
 		if !nameForm.MatchString(name) || names[name] {
-			return fault.Fieldf("connector", field+".name", "%.60q is no name, or another connector's: 1 to 40 letters in lower case, digits and dashes", name)
+			return fault.Fieldf("connector", field+".name", "%.60q is invalid or used by another connector: want 1 to 40 lower-case letters, digits and dashes", name)
 		}
 		names[name] = true
 		return nil

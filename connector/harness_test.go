@@ -23,7 +23,7 @@ import (
 	"glasshouse/store/storetest"
 )
 
-// A harness is sessions with connectors, and the keys that they borrow.
+// A harness is a session manager with connectors and their secrets.
 type harness struct {
 	*testing.T
 	runs *run.Manager
@@ -31,7 +31,7 @@ type harness struct {
 	keys map[string]string
 }
 
-// soon has deliveries tried again at once, and given up early.
+// soon retries deliveries immediately and gives up after three attempts.
 var soon = run.Retry{First: time.Millisecond, Longest: time.Millisecond, Attempts: 3}
 
 func open(t *testing.T, cfg connector.Config) *harness {
@@ -55,12 +55,12 @@ func open(t *testing.T, cfg connector.Config) *harness {
 		t.Fatal(err)
 	}
 	h := &harness{T: t, keys: map[string]string{"key-a": "the key of a", "key-b": "the key of b"}}
-	told := func(e run.Event) {
+	onEvent := func(e run.Event) {
 		if h.Connectors != nil && e.Kind == run.MessageOut {
 			h.Wake()
 		}
 	}
-	if h.runs, err = run.New(t.Context(), run.Config{Store: db.Runs(), Chain: c, Key: seal, Retry: soon, OnEvent: told}); err != nil {
+	if h.runs, err = run.New(t.Context(), run.Config{Store: db.Runs(), Chain: c, Key: seal, Retry: soon, OnEvent: onEvent}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { h.runs.Close() })
@@ -82,7 +82,7 @@ func open(t *testing.T, cfg connector.Config) *harness {
 	return h
 }
 
-// signed are the headers of what is sent now.
+// signed returns the headers of a request that is signed with key now.
 func (h *harness) signed(key, id, body string) http.Header {
 	h.Helper()
 	head, err := webhook.Headers([]byte(key), id, time.Now(), []byte(body))
@@ -126,12 +126,12 @@ func (h *harness) settled(m run.Message, want ...run.DeliveryState) []run.Delive
 			return list
 		}
 		if time.Now().After(deadline) {
-			h.Fatalf("the deliveries are %+v, want them %v", list, want)
+			h.Fatalf("the deliveries are %+v, want the states %v", list, want)
 		}
 	}
 }
 
-// A receiver is a server elsewhere that is told things.
+// A receiver is an HTTP server that records outbound webhooks.
 type receiver struct {
 	*httptest.Server
 	mu sync.Mutex
@@ -173,18 +173,18 @@ func (r *receiver) all() []arrived {
 
 var here = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
 
-// kept remembers what it is told, for tests of what comes before.
-type kept struct {
+// fakeRuns is a fake of connector.Runs that records the session of the last message.
+type fakeRuns struct {
 	connector.Runs
 	session string
 }
 
-func (k *kept) Send(_ context.Context, m run.Message) (run.Message, error) {
+func (k *fakeRuns) Send(_ context.Context, m run.Message) (run.Message, error) {
 	k.session = m.Session
 	return m, nil
 }
 
-func (k *kept) start(context.Context, run.Request) (run.Run, error) { return run.Run{}, nil }
+func (k *fakeRuns) start(context.Context, run.Request) (run.Run, error) { return run.Run{}, nil }
 
 func aKey(context.Context, string, string, string) ([]byte, error) { return []byte("k"), nil }
 

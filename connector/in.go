@@ -21,8 +21,8 @@ import (
 // MaxBody is the maximum size of an inbound request in bytes.
 const MaxBody = 1 << 20
 
-// atOnce is the maximum number of bodies that are read concurrently.
-const atOnce = 64
+// maxConcurrent is the maximum number of bodies that are read concurrently.
+const maxConcurrent = 64
 
 type hook struct {
 	InboundWebhook
@@ -68,7 +68,7 @@ func newEntry(field string, e Entry) (entry, error) {
 	case e.Session == "" && e.Goal == "":
 		return made, fault.Fieldf("connector", field+".session", "session or goal is required")
 	case e.Session != "" && !made.session.fields() && !id.ValidSession(e.Session):
-		return made, fault.Fieldf("connector", field+".session", "%.140q is no name of a session: 1 to 128 of A-Z a-z 0-9 . _ : -", e.Session)
+		return made, fault.Fieldf("connector", field+".session", "%.140q is not a valid session name: want 1 to 128 of A-Z a-z 0-9 . _ : -", e.Session)
 	case e.Goal == "" && (e.Agent != nil || len(e.Limits) > 0):
 		return made, fault.Fieldf("connector", field+".goal", "goal is required when agent or limits are set")
 	}
@@ -89,7 +89,7 @@ func (c *Connectors) Enter(ctx context.Context) (leave func(), err error) {
 	case c.busy <- struct{}{}:
 		return func() { <-c.busy }, nil
 	default:
-		return nil, fault.Newf(fault.Exhausted, "connector.Receive", "", "%d requests are in progress", atOnce)
+		return nil, fault.Newf(fault.Exhausted, "connector.Receive", "", "%d requests are in progress", maxConcurrent)
 	}
 }
 

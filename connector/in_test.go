@@ -23,7 +23,7 @@ import (
 
 var public = []manifest.Label{manifest.Public}
 
-func TestWhatIsPostedIsToldToASessionOnce(t *testing.T) {
+func TestInboundWebhookIsIdempotent(t *testing.T) {
 	h := open(t, connector.Config{Hooks: []connector.InboundWebhook{{Name: "ci", Secret: "key-a", Labels: public, Entry: connector.Entry{Session: "builds"}}}})
 	head := h.signed("the key of a", "msg-1", `{"built": true}`)
 	first, err := h.Receive(t.Context(), "ci", head, []byte(`{"built": true}`))
@@ -31,11 +31,11 @@ func TestWhatIsPostedIsToldToASessionOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	var wg sync.WaitGroup
-	for range 50 { // sent again and again, by who has overheard it or heard no answer
+	for range 50 { // replays and retries
 		wg.Go(func() {
 			again, err := h.Receive(t.Context(), "ci", head, []byte(`{"built": true}`))
 			if err != nil || again != first {
-				t.Errorf("again: %+v, %v, want %+v", again, err, first)
+				t.Errorf("a replay returns %+v, %v, want %+v", again, err, first)
 			}
 		})
 	}
@@ -46,7 +46,7 @@ func TestWhatIsPostedIsToldToASessionOnce(t *testing.T) {
 	}
 }
 
-func TestWhatIsPostedBeginsARunOnce(t *testing.T) {
+func TestInboundWebhookStartsRunOnce(t *testing.T) {
 	h := open(t, connector.Config{Hooks: []connector.InboundWebhook{{
 		Name: "ci", Secret: "key-a", Labels: public,
 		Entry: connector.Entry{Session: "repo-{{repository.full_name}}", Goal: "Look at {{ repository.full_name }}: {{commits.1}}", Text: "{{repository}}", Limits: budget.Amounts{"steps": 3}},
@@ -62,7 +62,7 @@ func TestWhatIsPostedBeginsARunOnce(t *testing.T) {
 		if n == 0 {
 			first = got
 		} else if got != first {
-			t.Errorf("again it is %+v, want %+v", got, first)
+			t.Errorf("a replay returns %+v, want %+v", got, first)
 		}
 	}
 	r, err := h.runs.Get(t.Context(), first.Run)
@@ -74,7 +74,7 @@ func TestWhatIsPostedBeginsARunOnce(t *testing.T) {
 	}
 }
 
-func TestWithoutASessionEachHasItsOwn(t *testing.T) {
+func TestInboundWebhookCreatesSession(t *testing.T) {
 	h := open(t, connector.Config{Hooks: []connector.InboundWebhook{{Name: "ci", Secret: "key-a", Labels: public, Entry: connector.Entry{Goal: "look"}}}})
 	seen := map[string]bool{}
 	for n := range 4 {
@@ -89,27 +89,27 @@ func TestWithoutASessionEachHasItsOwn(t *testing.T) {
 	}
 }
 
-func TestWhatIsPostedWakesWhoWaitsForIt(t *testing.T) {
+func TestInboundWebhookWakesWaitingRun(t *testing.T) {
 	h := open(t, connector.Config{Hooks: []connector.InboundWebhook{{Name: "ci", Secret: "key-a", Entry: connector.Entry{Session: "builds"}}}})
 	r, err := h.runs.Create(t.Context(), run.Request{Session: "builds", Goal: "wait for the build"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if r, err = h.runs.WaitForEvent(t.Context(), r.ID, 0, "the build"); err != nil || r.Why != run.ForEvent {
-		t.Fatalf("it is %s (%s), %v", r.State, r.Why, err)
+		t.Fatalf("the run is %s (%s), %v", r.State, r.Why, err)
 	}
 	if _, err := h.Receive(t.Context(), "ci", h.signed("the key of a", "m", "done"), []byte("done")); err != nil {
 		t.Fatal(err)
 	}
 	if r, err = h.runs.Get(t.Context(), r.ID); err != nil || r.State != run.Active {
-		t.Errorf("it is %s (%s), %v", r.State, r.Why, err)
+		t.Errorf("the run is %s (%s), %v", r.State, r.Why, err)
 	}
 }
 
-func TestWhatIsPersonalStaysInQuarantine(t *testing.T) {
+func TestInboundPersonalDataIsQuarantined(t *testing.T) {
 	const canary = "anna@example.org, 1979-03-05"
 	h := open(t, connector.Config{Hooks: []connector.InboundWebhook{{
-		Name: "crm", Secret: "key-a", // no labels: it is taken for personal
+		Name: "crm", Secret: "key-a", // the default label is pii
 		Entry: connector.Entry{Session: "desk", Goal: "Answer {{who}}"},
 	}}})
 	body := `{"who": "` + canary + `"}`
@@ -121,23 +121,23 @@ func TestWhatIsPersonalStaysInQuarantine(t *testing.T) {
 	if err != nil || !run.IsHandle(r.Goal) {
 		t.Errorf("the goal is %q, %v", r.Goal, err)
 	}
-	told, err := h.runs.Inbox(t.Context(), "desk", 0, 10)
-	if err != nil || len(told) != 1 || !run.IsHandle(told[0].Text) {
-		t.Errorf("its agents are told %+v, %v", told, err)
+	inbox, err := h.runs.Inbox(t.Context(), "desk", 0, 10)
+	if err != nil || len(inbox) != 1 || !run.IsHandle(inbox[0].Text) {
+		t.Errorf("without clearance the inbox is %+v, %v", inbox, err)
 	}
 	events, err := h.runs.Events(t.Context(), "desk", 0, 100)
 	if text, _ := json.Marshal(events); err != nil || strings.Contains(string(text), "anna") {
-		t.Errorf("the feed is %s, %v", text, err)
+		t.Errorf("the event stream is %s, %v", text, err)
 	}
 	if _, err := h.runs.ChangeSettings(t.Context(), "desk", "me", func(s *run.Settings) { s.Labels = []manifest.Label{manifest.PII} }); err != nil {
 		t.Fatal(err)
 	}
-	if told, err = h.runs.Inbox(t.Context(), "desk", 0, 10); err != nil || told[0].Text != body {
-		t.Errorf("allowed, its agents are told %+v, %v", told, err)
+	if inbox, err = h.runs.Inbox(t.Context(), "desk", 0, 10); err != nil || inbox[0].Text != body {
+		t.Errorf("with clearance the inbox is %+v, %v", inbox, err)
 	}
 }
 
-func TestWhoCannotSignIsRefusedAndLearnsNothing(t *testing.T) {
+func TestInvalidSignaturesGetSameError(t *testing.T) {
 	h := open(t, connector.Config{Hooks: []connector.InboundWebhook{
 		{Name: "a", Secret: "key-a", Labels: public, Entry: connector.Entry{Session: "s"}},
 		{Name: "b", Secret: "key-b", Labels: public, Entry: connector.Entry{Session: "s"}},
@@ -156,12 +156,12 @@ func TestWhoCannotSignIsRefusedAndLearnsNothing(t *testing.T) {
 		head http.Header
 		body []byte
 	}{
-		"unsigned":                       {"a", http.Header{}, body},
-		"with another connector's key":   {"b", good, body},
-		"to a connector that is not":     {"nobody", good, body},
-		"another body":                   {"a", good, []byte(`{"x": 1}`)},
-		"signed for another way to sign": {"hub", good, body},
-		"unsigned, to no connector":      {"", http.Header{}, body},
+		"unsigned":                     {"a", http.Header{}, body},
+		"with another connector's key": {"b", good, body},
+		"to a missing connector":       {"none", good, body},
+		"another body":                 {"a", good, []byte(`{"x": 1}`)},
+		"signed with another scheme":   {"hub", good, body},
+		"unsigned, without connector":  {"", http.Header{}, body},
 	} {
 		_, err := h.Receive(t.Context(), c.to, c.head, c.body)
 		if !errors.Is(err, fault.Unauthenticated) {
@@ -171,21 +171,22 @@ func TestWhoCannotSignIsRefusedAndLearnsNothing(t *testing.T) {
 		said[err.Error()] = true
 	}
 	if len(said) != 1 {
-		t.Errorf("they are told apart: %v", said)
+		t.Errorf("the errors differ: %v", said)
 	}
 	if _, err := h.Receive(t.Context(), "a", old, body); !errors.Is(err, fault.Unauthenticated) {
-		t.Errorf("an hour old: %v", err)
+		t.Errorf("a signature that is an hour old: %v", err)
 	}
 	if _, err := h.Receive(t.Context(), "keyless", good, body); !errors.Is(err, fault.Unavailable) || strings.Contains(err.Error(), "gone") {
-		t.Errorf("to one whose key is gone: %v", err)
+		t.Errorf("to a webhook whose secret is missing: %v", err)
 	}
 	if list := h.inbox("s"); len(list) != 0 {
-		t.Errorf("the session was told %+v", list)
+		t.Errorf("the inbox is %+v, want it empty", list)
 	}
 }
 
-// GitHub signs the body alone: who has overheard one may give it another name.
-func TestAnOldMessageOfGitHubUnderAnotherNameIsTheSame(t *testing.T) {
+// TestGitHubReplayWithNewID replays a request with another delivery id. GitHub signs only the
+// body, so an attacker can change the id.
+func TestGitHubReplayWithNewID(t *testing.T) {
 	h := open(t, connector.Config{Hooks: []connector.InboundWebhook{{Name: "hub", Scheme: webhook.GitHub, Secret: "key-a", Labels: public, Entry: connector.Entry{Session: "s"}}}})
 	m := hmac.New(sha256.New, []byte("the key of a"))
 	m.Write([]byte("{}"))
@@ -200,7 +201,7 @@ func TestAnOldMessageOfGitHubUnderAnotherNameIsTheSame(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeTakenIsRefusedWithItsReason(t *testing.T) {
+func TestInvalidBodies(t *testing.T) {
 	h := open(t, connector.Config{Hooks: []connector.InboundWebhook{
 		{Name: "a", Secret: "key-a", Labels: public, Entry: connector.Entry{Session: "s-{{a.b}}"}},
 		{Name: "b", Secret: "key-a", Labels: public, Entry: connector.Entry{Session: "closed"}},
@@ -220,28 +221,28 @@ func TestWhatCannotBeTakenIsRefusedWithItsReason(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := h.Receive(t.Context(), "b", h.signed("the key of a", "m", "x"), []byte("x")); !errors.Is(err, fault.Conflict) {
-		t.Errorf("to a session that is closed: %v", err)
+		t.Errorf("to a closed session: %v", err)
 	}
 }
 
-func TestAConfigurationThatCannotBeMeant(t *testing.T) {
+func TestInvalidConfigurations(t *testing.T) {
 	to := connector.Entry{Session: "s"}
 	for name, cfg := range map[string]connector.Config{
 		"no name":              {Hooks: []connector.InboundWebhook{{Secret: "k", Entry: to}}},
 		"a name with a slash":  {Hooks: []connector.InboundWebhook{{Name: "a/b", Secret: "k", Entry: to}}},
-		"one name twice":       {Hooks: []connector.InboundWebhook{{Name: "a", Secret: "k", Entry: to}}, Posts: []connector.OutboundWebhook{{Name: "a", URL: "https://x", Sessions: []string{"s"}}}},
+		"duplicate name":       {Hooks: []connector.InboundWebhook{{Name: "a", Secret: "k", Entry: to}}, Posts: []connector.OutboundWebhook{{Name: "a", URL: "https://x", Sessions: []string{"s"}}}},
 		"no secret":            {Hooks: []connector.InboundWebhook{{Name: "a", Entry: to}}},
-		"no such scheme":       {Hooks: []connector.InboundWebhook{{Name: "a", Secret: "k", Scheme: "md5", Entry: to}}},
-		"no such label":        {Hooks: []connector.InboundWebhook{{Name: "a", Secret: "k", Labels: []manifest.Label{"mine"}, Entry: to}}},
-		"nothing comes of it":  {Hooks: []connector.InboundWebhook{{Name: "a", Secret: "k"}}},
-		"no session's name":    {Hooks: []connector.InboundWebhook{{Name: "a", Secret: "k", Entry: connector.Entry{Session: "a b"}}}},
-		"half a field":         {Hooks: []connector.InboundWebhook{{Name: "a", Secret: "k", Entry: connector.Entry{Session: "a{{b"}}}},
+		"unknown scheme":       {Hooks: []connector.InboundWebhook{{Name: "a", Secret: "k", Scheme: "md5", Entry: to}}},
+		"unknown label":        {Hooks: []connector.InboundWebhook{{Name: "a", Secret: "k", Labels: []manifest.Label{"mine"}, Entry: to}}},
+		"no session, no goal":  {Hooks: []connector.InboundWebhook{{Name: "a", Secret: "k"}}},
+		"invalid session":      {Hooks: []connector.InboundWebhook{{Name: "a", Secret: "k", Entry: connector.Entry{Session: "a b"}}}},
+		"unclosed field":       {Hooks: []connector.InboundWebhook{{Name: "a", Secret: "k", Entry: connector.Entry{Session: "a{{b"}}}},
 		"an empty field":       {Hooks: []connector.InboundWebhook{{Name: "a", Secret: "k", Entry: connector.Entry{Session: "a{{}}"}}}},
-		"an agent for nothing": {Hooks: []connector.InboundWebhook{{Name: "a", Secret: "k", Entry: connector.Entry{Session: "s", Agent: []byte("{}")}}}},
-		"no address":           {Posts: []connector.OutboundWebhook{{Name: "a", URL: "ftp://x", Sessions: []string{"s"}}}},
-		"nobody's words":       {Posts: []connector.OutboundWebhook{{Name: "a", URL: "https://x"}}},
-		"a broken pattern":     {Posts: []connector.OutboundWebhook{{Name: "a", URL: "https://x", Sessions: []string{"["}}}},
-		"an echo":              {Relays: []connector.Relay{{Name: "a", Sessions: []string{"s*"}, Entry: to}}},
+		"agent without a goal": {Hooks: []connector.InboundWebhook{{Name: "a", Secret: "k", Entry: connector.Entry{Session: "s", Agent: []byte("{}")}}}},
+		"unsupported URL":      {Posts: []connector.OutboundWebhook{{Name: "a", URL: "ftp://x", Sessions: []string{"s"}}}},
+		"no sessions":          {Posts: []connector.OutboundWebhook{{Name: "a", URL: "https://x"}}},
+		"invalid pattern":      {Posts: []connector.OutboundWebhook{{Name: "a", URL: "https://x", Sessions: []string{"["}}}},
+		"loop":                 {Relays: []connector.Relay{{Name: "a", Sessions: []string{"s*"}, Entry: to}}},
 	} {
 		if _, err := connector.New(cfg); !errors.Is(err, fault.Invalid) {
 			t.Errorf("%s: %v, want invalid", name, err)
@@ -249,8 +250,8 @@ func TestAConfigurationThatCannotBeMeant(t *testing.T) {
 	}
 }
 
-// Whatever comes from who may send, it is told to one session that there can be, or
-// refused as the sender's own fault.
+// FuzzReceive checks that an authenticated body is stored in a session with a valid name, or
+// rejected with fault.Invalid.
 func FuzzReceive(f *testing.F) {
 	for _, s := range []string{`{"a": {"b": "x"}}`, `{"a": [1]}`, `[]`, `null`, `{"a": {"b": {"c": "\u0000"}}}`, `{"a": {"b": 1e999}}`, "\xff"} {
 		f.Add([]byte(s))
@@ -259,7 +260,7 @@ func FuzzReceive(f *testing.F) {
 		if len(body) > 1<<16 {
 			return
 		}
-		runs := &kept{}
+		runs := &fakeRuns{}
 		c, err := connector.New(connector.Config{
 			Hooks: []connector.InboundWebhook{{Name: "a", Secret: "k", Labels: public, Entry: connector.Entry{Session: "s-{{a.b}}", Goal: "{{a}}"}}},
 			Runs:  runs, Start: runs.start, Key: aKey,
@@ -276,7 +277,7 @@ func FuzzReceive(f *testing.F) {
 			t.Errorf("%q: %v", body, err)
 		}
 		if err == nil && (got.Session != runs.session || strings.Trim(got.Session, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._:-") != "") {
-			t.Errorf("%q: told to %q", body, got.Session)
+			t.Errorf("%q: stored in the session %q", body, got.Session)
 		}
 	})
 }

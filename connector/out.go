@@ -22,7 +22,7 @@ type out struct {
 	info    Info
 	labels  []manifest.Label
 	wake    chan struct{}   // capacity 1
-	sender  *webhook.Sender // for a OutboundWebhook
+	sender  *webhook.Sender // for an OutboundWebhook
 	deliver func(ctx context.Context, d run.Delivery, m run.Message) error
 }
 
@@ -136,16 +136,16 @@ func (c *Connectors) Wake() {
 }
 
 const (
-	lookEvery = time.Second // poll interval for retries and for deliveries of other processes
-	together  = 4           // concurrent deliveries to one connector
+	pollInterval = time.Second // poll interval for retries and for deliveries of other processes
+	maxParallel  = 4           // concurrent deliveries to one connector
 )
 
 // deliverLoop delivers the messages for one connector.
 func (c *Connectors) deliverLoop(o *out) {
-	tick := time.NewTicker(lookEvery)
+	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	for {
-		list, err := c.cfg.Runs.TakeDeliveries(c.ctx, o.info.Name, together)
+		list, err := c.cfg.Runs.TakeDeliveries(c.ctx, o.info.Name, maxParallel)
 		if err != nil && c.ctx.Err() == nil {
 			c.cfg.Log.Error("cannot list pending deliveries", "connector", o.info.Name, "err", err)
 		}
@@ -154,7 +154,7 @@ func (c *Connectors) deliverLoop(o *out) {
 			wg.Go(func() { c.attempt(o, d) })
 		}
 		wg.Wait()
-		if len(list) == together && c.ctx.Err() == nil {
+		if len(list) == maxParallel && c.ctx.Err() == nil {
 			continue
 		}
 		select {
@@ -168,7 +168,7 @@ func (c *Connectors) deliverLoop(o *out) {
 
 // attempt makes one delivery attempt and records its outcome.
 func (c *Connectors) attempt(o *out, d run.Delivery) {
-	err := c.carry(o, d)
+	err := c.deliver(o, d)
 	log := c.cfg.Log.With("connector", o.info.Name, "delivery", d.ID)
 	ctx := context.WithoutCancel(c.ctx)
 	if err == nil {
@@ -189,7 +189,9 @@ func (c *Connectors) attempt(o *out, d run.Delivery) {
 	}
 }
 
-func (c *Connectors) carry(o *out, d run.Delivery) error {
+// deliver reads the message of a delivery and sends it. It replaces a handle by its value if the
+// connector is cleared for the message's labels.
+func (c *Connectors) deliver(o *out, d run.Delivery) error {
 	m, err := c.cfg.Runs.Message(c.ctx, d.Message)
 	if err != nil {
 		return err
@@ -198,7 +200,7 @@ func (c *Connectors) carry(o *out, d run.Delivery) error {
 		text, err := c.cfg.Runs.Reveal(c.ctx, m.Text, run.Reader{Name: "connector " + o.info.Name, Labels: o.labels})
 		if err == nil {
 			m.Text = text
-		} else if !errors.Is(err, fault.NotFound) { // it has expired
+		} else if !errors.Is(err, fault.NotFound) { // NotFound: the value has expired, so deliver the handle
 			return err
 		}
 	}

@@ -14,7 +14,7 @@ import (
 	"glasshouse/run"
 )
 
-func TestWhatIsSaidIsPostedSignedToWhomItConcerns(t *testing.T) {
+func TestOutboundWebhookSignsMatchingMessages(t *testing.T) {
 	rcv := newReceiver(t)
 	h := open(t, connector.Config{Posts: []connector.OutboundWebhook{{Name: "ops", Sessions: []string{"ops-*"}, URL: rcv.URL + "/in", Secret: "key-a", Networks: here}}})
 	m := h.say("ops-1", "all is well", run.Message{From: "builtin"})
@@ -23,26 +23,26 @@ func TestWhatIsSaidIsPostedSignedToWhomItConcerns(t *testing.T) {
 	h.settled(other)
 	got := rcv.all()
 	if len(got) != 1 {
-		t.Fatalf("posted are %+v", got)
+		t.Fatalf("got the requests %+v, want one", got)
 	}
 	did, err := webhook.Standard.Verify([]byte("the key of a"), got[0].header, got[0].body, time.Now())
 	if err != nil || did != d.ID {
-		t.Errorf("it is signed as %q, %v, want %q", did, err, d.ID)
+		t.Errorf("the signature verifies with the id %q, %v, want %q", did, err, d.ID)
 	}
 	var p connector.Posted
 	if err := json.Unmarshal(got[0].body, &p); err != nil || p.Type != "session.message" || p.Data.Text != "all is well" || p.Data.Session != "ops-1" || p.Data.Message != m.ID || p.Data.From != "builtin" {
-		t.Errorf("it is %s, %v", got[0].body, err)
+		t.Errorf("the body is %s, %v", got[0].body, err)
 	}
 }
 
-func TestWhatFailsIsPostedAgainUnderTheSameIDUntilItIsDead(t *testing.T) {
+func TestDeliveryRetriesKeepID(t *testing.T) {
 	rcv := newReceiver(t)
 	rcv.answer(503)
 	h := open(t, connector.Config{Posts: []connector.OutboundWebhook{{Name: "ops", Sessions: []string{"*"}, URL: rcv.URL, Networks: here}}})
 	m := h.say("s", "hello", run.Message{})
 	dead := h.settled(m, run.Dead)[0]
 	if dead.Attempts != 3 || !strings.Contains(dead.Error, "503") {
-		t.Errorf("it is %+v", dead)
+		t.Errorf("the dead letter is %+v", dead)
 	}
 	if all, err := h.List(t.Context()); err != nil || len(all) != 1 || all[0].Dead != 1 || all[0].Pending != 0 || all[0].Address != "127.0.0.1" {
 		t.Errorf("the connectors are %+v, %v", all, err)
@@ -60,23 +60,23 @@ func TestWhatFailsIsPostedAgainUnderTheSameIDUntilItIsDead(t *testing.T) {
 	for _, a := range rcv.all() {
 		ids[a.header.Get("Webhook-Id")+string(a.body)] = true
 		if a.header.Get("Webhook-Signature") != "" {
-			t.Error("it is signed without a key")
+			t.Error("a request is signed although there is no secret")
 		}
 	}
 	if len(ids) != 1 || len(rcv.all()) != 4 {
-		t.Errorf("posted %d times as %v", len(rcv.all()), ids)
+		t.Errorf("got %d requests with the ids %v", len(rcv.all()), ids)
 	}
 	if _, err := h.Redeliver(t.Context(), dead.ID); !errors.Is(err, fault.Conflict) {
-		t.Errorf("what was delivered, again: %v", err)
+		t.Errorf("Redeliver of a delivered message: %v", err)
 	}
-	if _, err := h.Deliveries(t.Context(), run.DeliveryFilter{To: "nobody"}); !errors.Is(err, fault.NotFound) {
-		t.Errorf("deliveries to nobody: %v", err)
+	if _, err := h.Deliveries(t.Context(), run.DeliveryFilter{To: "none"}); !errors.Is(err, fault.NotFound) {
+		t.Errorf("deliveries of a missing connector: %v", err)
 	}
 }
 
-// A post that somebody has pointed at this host, or that is led there by a name or a
-// redirect, goes nowhere.
-func TestNothingIsPostedIntoPrivateNetworksUnasked(t *testing.T) {
+// TestPrivateNetworksAreRefused checks that an outbound webhook cannot reach a private network by
+// an address, a host name or a redirect (SSRF).
+func TestPrivateNetworksAreRefused(t *testing.T) {
 	rcv := newReceiver(t)
 	away := newReceiver(t)
 	away.Config.Handler = redirectTo(rcv.URL)
@@ -95,11 +95,11 @@ func TestNothingIsPostedIntoPrivateNetworksUnasked(t *testing.T) {
 		}
 	}
 	if got := rcv.all(); len(got) != 0 {
-		t.Errorf("it was told %+v", got)
+		t.Errorf("the private server received %+v", got)
 	}
 }
 
-func TestAReceiverThatDoesNotAnswerHoldsUpNobodyElse(t *testing.T) {
+func TestSlowReceiverDoesNotDelayOthers(t *testing.T) {
 	slow, rcv := newReceiver(t), newReceiver(t)
 	hold := make(chan struct{})
 	slow.Config.Handler = waitFor(hold)
@@ -116,7 +116,7 @@ func TestAReceiverThatDoesNotAnswerHoldsUpNobodyElse(t *testing.T) {
 	h.settled(last, run.Delivered, run.Delivered)
 }
 
-func TestWhatIsPersonalIsPostedAsItsHandleUnlessItMayGo(t *testing.T) {
+func TestPersonalDataIsSentAsHandle(t *testing.T) {
 	rcv := newReceiver(t)
 	h := open(t, connector.Config{
 		Posts: []connector.OutboundWebhook{
@@ -139,23 +139,24 @@ func TestWhatIsPersonalIsPostedAsItsHandleUnlessItMayGo(t *testing.T) {
 		seen[p.Data.Text] = true
 	}
 	if len(seen) != 2 || !seen["anna@example.org"] || !seen[m.Text] || !run.IsHandle(m.Text) {
-		t.Errorf("posted are %v", seen)
+		t.Errorf("the webhooks received %v", seen)
 	}
-	// In a session that may have it, it is sealed anew; of another's handle nothing is had.
+	// A relay that is cleared for pii stores the value under a new handle in the destination
+	// session. The handle of another session cannot be revealed there.
 	for session, want := range map[string]string{"any": m.Text, "may": "anna@example.org"} {
 		if list := h.inbox(session); len(list) != 1 || !run.IsHandle(list[0].Text) {
-			t.Errorf("%s is told %+v", session, list)
+			t.Errorf("the inbox of %s is %+v", session, list)
 		}
 		if _, err := h.runs.ChangeSettings(t.Context(), session, "me", func(s *run.Settings) { s.Labels = []manifest.Label{manifest.PII} }); err != nil {
 			t.Fatal(err)
 		}
 		if list, err := h.runs.Inbox(t.Context(), session, 0, 10); err != nil || list[0].Text != want {
-			t.Errorf("%s reads %+v, %v, want %q", session, list, err, want)
+			t.Errorf("the revealed inbox of %s is %+v, %v, want %q", session, list, err, want)
 		}
 	}
 }
 
-func TestARelayTellsOneSessionWhatAnotherSays(t *testing.T) {
+func TestRelay(t *testing.T) {
 	h := open(t, connector.Config{Relays: []connector.Relay{
 		{Name: "review", Sessions: []string{"write-*"}, Entry: connector.Entry{Session: "review-{{session_id}}", Goal: "Review what {{from}} says"}},
 		{Name: "gone", Sessions: []string{"write-*"}, Entry: connector.Entry{Session: "archive"}},
@@ -170,7 +171,7 @@ func TestARelayTellsOneSessionWhatAnotherSays(t *testing.T) {
 	h.settled(m, run.Dead, run.Delivered)
 	list := h.inbox("review-write-1")
 	if len(list) != 1 || list[0].Text != "it is written" || list[0].From != "connector review" {
-		t.Errorf("the reviewer is told %+v", list)
+		t.Errorf("the inbox of the destination is %+v", list)
 	}
 	runs, err := h.runs.List(t.Context(), run.Filter{Session: "review-write-1"})
 	if err != nil || len(runs) != 1 || runs[0].Goal != "Review what builtin says" {

@@ -18,7 +18,7 @@ type template []part
 // A part is a text, or the path of a field.
 type part struct {
 	text string
-	way  []string
+	path []string
 }
 
 // parseTemplate parses "a {{b.c}} d".
@@ -36,13 +36,13 @@ func parseTemplate(s string) (template, error) {
 		if !closed {
 			return nil, errors.New("missing }} after {{")
 		}
-		way := strings.Split(strings.TrimSpace(inside), ".")
-		for _, word := range way {
+		path := strings.Split(strings.TrimSpace(inside), ".")
+		for _, word := range path {
 			if word == "" || strings.ContainsAny(word, " \t\n{}") {
 				return nil, fmt.Errorf("invalid field {{%.60s}}: want names separated by dots, such as {{repository.name}}", inside)
 			}
 		}
-		t, s = append(t, part{way: way}), after
+		t, s = append(t, part{path: path}), after
 	}
 	return t, nil
 }
@@ -50,7 +50,7 @@ func parseTemplate(s string) (template, error) {
 // fields reports whether a template refers to fields.
 func (t template) fields() bool {
 	for _, p := range t {
-		if p.way != nil {
+		if p.path != nil {
 			return true
 		}
 	}
@@ -61,11 +61,11 @@ func (t template) fields() bool {
 func (t template) fill(doc any, as func(string) string) (string, error) {
 	var b strings.Builder
 	for _, p := range t {
-		if p.way == nil {
+		if p.path == nil {
 			b.WriteString(p.text)
 			continue
 		}
-		text, err := field(doc, p.way)
+		text, err := field(doc, p.path)
 		if err != nil {
 			return "", err
 		}
@@ -75,8 +75,8 @@ func (t template) fill(doc any, as func(string) string) (string, error) {
 }
 
 // field returns the value at a path: a string, or else its JSON.
-func field(doc any, way []string) (string, error) {
-	for i, word := range way {
+func field(doc any, path []string) (string, error) {
+	for i, word := range path {
 		found := false
 		switch v := doc.(type) {
 		case map[string]any:
@@ -87,7 +87,7 @@ func field(doc any, way []string) (string, error) {
 			}
 		}
 		if !found {
-			return "", fault.Newf(fault.Invalid, "connector", "", "the body has no field %s", strings.Join(way[:i+1], "."))
+			return "", fault.Newf(fault.Invalid, "connector", "", "the body has no field %s", strings.Join(path[:i+1], "."))
 		}
 	}
 	if s, ok := doc.(string); ok {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// info describes a sandbox to the programs in it. Commands get it as environment variables.
+// info returns the description of a sandbox for programs in it. Commands get it as environment variables.
 // Programs that are not started as commands read it from files.
 func (b *Sandbox) info() map[string]string {
 	return map[string]string{"E2B_SANDBOX": "true", "E2B_SANDBOX_ID": b.ID, "E2B_TEMPLATE_ID": b.Template}

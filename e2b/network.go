@@ -89,10 +89,10 @@ func (n Network) check() error {
 		}
 	}
 	if n.Proxy != nil {
-		return invalid("egressProxy is not available here")
+		return invalid("egressProxy is not supported")
 	}
 	if n.MaskHost != "" && !hostAndPort(strings.ReplaceAll(n.MaskHost, "${PORT}", "1")) {
-		return invalid("invalid maskRequestHost %q: want a host, and a port or ${PORT} behind a colon", short(n.MaskHost))
+		return invalid("invalid maskRequestHost %q: want HOST, HOST:PORT or HOST:${PORT}", short(n.MaskHost))
 	}
 	for _, port := range n.HTTPS {
 		if port < 1 || port > 65535 {

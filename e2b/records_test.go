@@ -228,7 +228,7 @@ func TestSecretsArePerTeamAndNeverReturned(t *testing.T) {
 	}
 	kept.fail = errors.New("cannot seal " + value)
 	if w := d.api(500, "POST", "/secrets", `{"name":"third","value":"`+value+`"}`); strings.Contains(w.Body.String(), "horse") {
-		t.Errorf("a failing keeper: got %s, want it without the value", w.Body)
+		t.Errorf("a failing secret store: got %s, want the error without the value", w.Body)
 	}
 	kept.fail = nil
 	d.api(204, "DELETE", "/secrets/api-key", "")

@@ -203,7 +203,7 @@ type Secrets interface {
 	DeleteOwned(ctx context.Context, owner, ref, by string) error
 }
 
-var errPlaceholder = errors.New("it has an incomplete placeholder, or one without a secret name")
+var errPlaceholder = errors.New("the value has an incomplete placeholder, or one without a secret name")
 
 // parseHeader parses a header value with placeholders for secrets: ${e2b.secrets.NAME}. A value
 // without placeholders is one text part.
@@ -211,7 +211,7 @@ func parseHeader(value string) (parts []egress.Part, err error) {
 	for {
 		text, rest, more := strings.Cut(value, secretPlaceholder)
 		if strings.Contains(text, marker) {
-			return nil, errors.New("it has the unsupported placeholder " + marker + "…}: workload identities are not supported")
+			return nil, errors.New("the value has the unsupported placeholder " + marker + "…}: workload identities are not supported")
 		}
 		if text != "" {
 			parts = append(parts, egress.Part{Text: text})

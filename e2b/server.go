@@ -19,7 +19,7 @@ import (
 	"glasshouse/internal/linger"
 )
 
-// An PortServer serves the ports of sandboxes. *envd.Server implements it.
+// A PortServer serves the ports of sandboxes. *envd.Server implements it.
 type PortServer interface {
 	ServeSandbox(w http.ResponseWriter, r *http.Request, sandbox string, port int)
 }
@@ -169,7 +169,7 @@ func (r request) sandbox() string { return canonicalID(r.PathValue("sandbox")) }
 func (r request) read(v any) error { return ReadBody(r.w, r.Request, v, maxBody) }
 
 // errPassOn makes route pass the request to the next handler.
-var errPassOn = errors.New("another handler serves it")
+var errPassOn = errors.New("another handler serves the request")
 
 // route authenticates requests, calls do and writes the response. A status without a body has an
 // empty response.

@@ -101,7 +101,7 @@ func TestIdleness(t *testing.T) {
 		at = at.Add(5 * time.Second)
 		i.note(at, look.cpu, look.used)
 		if idle := !i.since.IsZero(); idle != look.idle {
-			t.Errorf("look %d: idle %t, want %t", n, idle, look.idle)
+			t.Errorf("sample %d: idle %t, want %t", n, idle, look.idle)
 		}
 	}
 	if want := at; !i.since.Equal(want) {

@@ -80,7 +80,7 @@ type content struct {
 }
 
 // errAnswered means that the response has been sent.
-var errAnswered = errors.New("it is answered")
+var errAnswered = errors.New("the response has been sent")
 
 // content serves a request for the files of a volume.
 func (s *Server) content(do func(content) (int, any, error)) http.Handler {
@@ -305,7 +305,7 @@ func makeDir(c content) (int, any, error) {
 	case err != nil:
 		return 0, nil, err
 	case exists && !force:
-		return 0, nil, fault.Newf(fault.Conflict, "e2b", c.path, "%s exists already", short(c.path))
+		return 0, nil, fault.Newf(fault.Conflict, "e2b", c.path, "%s already exists", short(c.path))
 	case !exists:
 		change = withOwner(change)
 	}
@@ -329,7 +329,7 @@ func makeDir(c content) (int, any, error) {
 
 func removeFile(c content) (int, any, error) {
 	if c.path == "/" {
-		return 0, nil, invalid("a volume's own directory is not removed: destroy the volume")
+		return 0, nil, invalid("cannot remove the root directory of a volume: destroy the volume")
 	}
 	return http.StatusNoContent, nil, c.root.Remove(c.Context(), c.path, true)
 }
@@ -362,7 +362,7 @@ func writeFile(c content) (int, any, error) {
 	case err != nil:
 		return 0, nil, err
 	case exists && c.q.Get("force") == "false":
-		return 0, nil, fault.Newf(fault.Conflict, "e2b", c.path, "%s exists already", short(c.path))
+		return 0, nil, fault.Newf(fault.Conflict, "e2b", c.path, "%s already exists", short(c.path))
 	case !exists:
 		change = withOwner(change)
 	}
@@ -388,7 +388,7 @@ type source struct{ r io.Reader }
 func (s source) Read(p []byte) (int, error) {
 	n, err := s.r.Read(p)
 	if err != nil && err != io.EOF {
-		err = invalid("the body ends before the file does: %v", err)
+		err = invalid("cannot read the request body: %v", err)
 	}
 	return n, err
 }

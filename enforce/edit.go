@@ -213,7 +213,7 @@ func relative(workspace, name string) (string, bool) {
 // approvedEdit is an edit that was approved and is about to be made.
 type approvedEdit struct {
 	edit       edit
-	readOnly   bool // the file may only be read
+	readOnly   bool // the file is only opened for reading
 	size       int64
 	targets    []*target
 	questions  []policy.Question

@@ -44,8 +44,8 @@ type Jail struct {
 	Log        *slog.Logger   // nil discards
 }
 
-// A Mismatch is a mismatch: a call did something else than what was approved. The process that made
-// the call was killed.
+// A Mismatch reports a call that did something other than what was approved. The process that
+// made the call was killed.
 type Mismatch struct {
 	PID      int             // pid on the host
 	Approved policy.Question // what was approved
@@ -167,7 +167,7 @@ var (
 func (w *watch) decide(c notify.Call) {
 	p, err := w.caller(c)
 	if err != nil {
-		return // it has ended
+		return // it has exited
 	}
 	defer p.close()
 	if p.tgid == w.Init || w.tracers.isRestart(c) {

@@ -14,8 +14,8 @@ import (
 	"glasshouse/internal/notify"
 )
 
-// A process is the caller of one call. It is suspended while the call is pending, so what is
-// read of it refers to the same process.
+// A process is the caller of one call. It is suspended while the call is pending, so all data
+// that is read about it refers to the same process.
 type process struct {
 	tid, tgid int
 	root      int          // descriptor of its root directory, or -1

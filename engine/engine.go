@@ -1,6 +1,8 @@
-// Package engine is what runs capabilities: one Engine for each kind of runtime,
-// all under one contract. Who may call, and whether what goes in and comes out is
-// as declared, the kernel has settled before, and settles after.
+// Package engine defines the contract of the engines that run capabilities. There is one
+// Engine for each kind of runtime.
+//
+// An Engine does not authorise calls and does not check types. The policy engine authorises
+// a call and checks its input before Engine.Call, and checks the output afterwards.
 package engine
 
 import (
@@ -16,92 +18,93 @@ import (
 
 // An Engine runs capabilities of one runtime. It is safe for concurrent use.
 type Engine interface {
-	// Prepare does what a capability needs once, before it is called the first
-	// time: it compiles, unpacks, and finds what is missing.
+	// Prepare does the work that is needed once before the first call of a capability,
+	// such as compiling or unpacking. It returns an error if the capability cannot run
+	// on this host.
 	Prepare(ctx context.Context, c *Installed) error
 
-	// Call calls it once. When ctx ends, whatever the call has started is killed.
-	// An error is a *Failure if the capability failed, and anything else if the
-	// engine did.
+	// Call calls a capability once. When ctx ends, all processes that the call has
+	// started are killed. The error is a *Failure if the capability failed, and of
+	// another type if the engine failed.
 	Call(ctx context.Context, call *Call) (Result, error)
 
-	// Drop ends all sandboxes of a capability that wait for calls, and with
-	// purge removes what it has kept on disk.
+	// Drop ends the idle sandboxes of a capability. With purge, it also removes the
+	// files of the capability.
 	Drop(ctx context.Context, c *Installed, purge bool) error
 
-	// EndSession removes what capabilities of mode session have kept for a session
-	// that has ended.
+	// EndSession removes the files that capabilities of mode session have stored for a
+	// session that has ended.
 	EndSession(ctx context.Context, session string) error
 
-	// Close kills the calls that run, and ends all sandboxes.
+	// Close kills the running calls and ends all sandboxes.
 	Close() error
 }
 
-// An Installed is a capability where it is installed.
+// An Installed is an installed capability.
 type Installed struct {
 	*manifest.Capability
-	Dir    string // that its paths are relative to
-	Digest string // of manifest and files: another digest is another capability
+	Dir    string // the directory to which its paths are relative
+	Digest string // of the manifest and the files; identifies the version
 	Trust  bool   // an operator trusts this digest to run on the host itself
 
-	// Warning is for the caller and the audit log: why this is not the version that the
-	// caller expects. Most have none.
+	// Warning explains to the caller and in the audit log why this is not the version
+	// that the caller expects. It is usually empty.
 	Warning string
 }
 
-// A Call is one call.
+// A Call is one call of a capability.
 type Call struct {
 	ID         string // "c-…"
 	Capability *Installed
 	Input      form.Value // of the input type, with keywords for keys
 
-	Jail    string // who calls, if it is a jail
-	Session string // whose files a capability of mode session sees
+	Jail    string // the calling jail; empty: the caller is not a jail
+	Session string // the session whose files a capability of mode session sees
 	Run     string
 	Agent   string
 	Key     string         // the idempotency key; empty: none
 	Label   manifest.Label // of the input
-	Entry   int64          // of the chain, which says that it began; 0: nothing does
+	Entry   int64          // number of the audit log entry that records the start of the call; 0: none
 
-	Host Host // what the capability may call in its turn; nil: nothing
+	Host Host // executes nested calls of the capability; nil: nested calls are not supported
 }
 
-// A Host answers calls of a capability: the kernel. It decides as if the caller of
-// the capability had asked.
+// A Host executes the nested calls of a capability. It is implemented by the policy
+// engine, which authorises a nested call as if the caller of the capability had made it.
 type Host interface {
 	Call(ctx context.Context, id string, input form.Value) (form.Value, error)
 
-	// CallJSON is Call for those who speak JSON: the kernel knows what types the
-	// one who is called has declared, so it reads and writes them.
+	// CallJSON is like Call for engines that exchange JSON. The Host decodes the input
+	// and encodes the output with the declared types of the called capability.
 	CallJSON(ctx context.Context, id string, input json.RawMessage) (json.RawMessage, error)
 }
 
-// MayCall returns nil if the capability may call others at all: who has declared no
-// effects has none through others either.
+// MayCall returns an error if the capability must not call other capabilities: one that
+// declares no effects must not cause effects through nested calls.
 func (c *Installed) MayCall() error {
 	if len(c.Effects) == 0 {
-		return fault.Newf(fault.Denied, "engine.Call", c.ID, "it declares no effects, and may call nothing")
+		return fault.Newf(fault.Denied, "engine.Call", c.ID, "the capability declares no effects and cannot call other capabilities")
 	}
 	return nil
 }
 
-// A Result is what came of a call.
+// A Result is the result of a call.
 type Result struct {
 	Output form.Value
 
-	// Label is of the output, where that depends on what came out. It raises what the
-	// manifest and the input make of it, and never lowers.
+	// Label is the data class of the output, if it depends on the output. It can raise the
+	// class that follows from the manifest and the input, and never lowers it.
 	Label manifest.Label
 
 	Usage  Usage
-	Warm   bool                     // a sandbox was there already
-	Jail   string                   // the jail that served it, also when it failed; empty: none did
-	Times  map[string]time.Duration // "sandbox", "forward": where the time went
-	Log    string                   // what it wrote to its standard error, its end
-	Replay json.RawMessage          // what it takes to run it again and compare; nil: it cannot be
+	Warm   bool                     // the call used an existing sandbox
+	Jail   string                   // the jail that served the call, also if the call failed; empty: none
+	Times  map[string]time.Duration // time spent on "sandbox" and "forward"
+	Log    string                   // the end of its standard error
+	Replay json.RawMessage          // the record for a replay; nil: a replay is not possible
 }
 
-// Usage is what a call took.
+// Usage is the resource usage of a call.
 type Usage struct {
 	Wall         time.Duration
 	CPU          time.Duration
@@ -116,18 +119,18 @@ type Usage struct {
 type Kind string
 
 const (
-	Failed    Kind = "failed"    // it said so, or ended with an exit code
-	TimedOut  Kind = "timeout"   // it took longer than it may
-	Memory    Kind = "memory"    // it used more than it may
-	Network   Kind = "network"   // it sent more than it may
-	Storage   Kind = "storage"   // it wrote more than it may
-	Crashed   Kind = "crashed"   // its sandbox ended
-	Unstarted Kind = "unstarted" // its sandbox did not come up
-	Garbled   Kind = "garbled"   // what it answered cannot be read
-	Cancelled Kind = "cancelled" // the caller did not want it any more
+	Failed    Kind = "failed"    // the program reported a failure or exited with a nonzero code
+	TimedOut  Kind = "timeout"   // it exceeded its time limit
+	Memory    Kind = "memory"    // it exceeded its memory limit
+	Network   Kind = "network"   // it exceeded its network limit
+	Storage   Kind = "storage"   // it exceeded its disk quota
+	Crashed   Kind = "crashed"   // its program or its sandbox ended during the call
+	Unstarted Kind = "unstarted" // its program or its sandbox did not start
+	Garbled   Kind = "garbled"   // its output cannot be decoded
+	Cancelled Kind = "cancelled" // the caller cancelled the call
 )
 
-// A Failure is how a capability failed. What it took until then is in Usage.
+// A Failure is the error of a capability that failed. Usage is its usage until the failure.
 type Failure struct {
 	Kind   Kind
 	Reason string
@@ -139,8 +142,7 @@ type Failure struct {
 func (f *Failure) Error() string { return string(f.Kind) + ": " + f.Reason }
 func (f *Failure) Unwrap() error { return f.Err }
 
-// KindOf returns the kind of the failure in err's tree, or "" if the capability did
-// not fail.
+// KindOf returns the kind of the Failure in err's tree, or "" if there is no Failure.
 func KindOf(err error) Kind {
 	if f, ok := errors.AsType[*Failure](err); ok {
 		return f.Kind

@@ -9,7 +9,7 @@ import (
 	"glasshouse/event"
 )
 
-// typical is a call as most are: a descriptor, an address, numbers.
+// typical is a typical system call with a descriptor, an address and numbers.
 var typical = event.Event{
 	Type: event.Syscall, Seq: 1_234_567, TS: 1_706_000_000_123, NS: 81_234_567_890_123, Jail: "j-3f2akm9x7qpw",
 	PID: 42, TID: 42, HostPID: 31_337, Comm: "python3", NR: 1, Name: "write",
@@ -35,8 +35,8 @@ var cases = []struct {
 	e    *event.Event
 }{{"syscall", &typical}, {"openat", &withPath}, {"packet", &packet}, {"exec", &began}}
 
-// calls are many that differ as they do in life, so that no branch is foreseen
-// and no table is warm for one of them alone.
+// calls contains many different calls, so that neither branch prediction nor caches favour a
+// single one.
 var calls = func() []event.Event {
 	r := rand.New(rand.NewPCG(1, 1))
 	names := []string{"read", "write", "mmap", "epoll_wait", "futex", "newfstatat", "close", "recvfrom"}
@@ -64,7 +64,7 @@ var calls = func() []event.Event {
 	return list
 }()
 
-// asStruct is the record of a call as encoding/json would have it.
+// asStruct is the record of a system call for encoding/json.
 type asStruct struct {
 	Type    string    `json:"type"`
 	Seq     uint64    `json:"seq"`
@@ -87,7 +87,7 @@ func structOf(e *event.Event) asStruct {
 	return asStruct{e.Type.String(), e.Seq, e.TS, e.NS, string(e.Jail), e.PID, e.TID, e.HostPID, e.Comm, e.NR, e.Name, e.Args, e.Ret, e.Dur, e.Path}
 }
 
-// byStrconv is the obvious encoder by hand, which trusts its strings.
+// byStrconv is a simple encoder with strconv, which does not escape strings.
 func byStrconv(b []byte, e *event.Event) []byte {
 	b = append(b, `{"type":"`...)
 	b = append(b, e.Type.String()...)

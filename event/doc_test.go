@@ -12,7 +12,7 @@ import (
 	"glasshouse/event"
 )
 
-// manual is docs/events.md, line by line.
+// manual returns the lines of docs/events.md.
 func manual(t *testing.T) []string {
 	t.Helper()
 	f, err := os.Open("../docs/events.md")
@@ -31,7 +31,7 @@ func manual(t *testing.T) []string {
 	return lines
 }
 
-func TestTheRecordsInTheManualAreReal(t *testing.T) {
+func TestDocumentedEventsAreValid(t *testing.T) {
 	seen := map[event.Type]bool{}
 	for _, line := range manual(t) {
 		if !strings.HasPrefix(line, "{") {
@@ -41,18 +41,18 @@ func TestTheRecordsInTheManualAreReal(t *testing.T) {
 		if err := event.Parse([]byte(line), &e); err != nil {
 			t.Errorf("%v: %s", err, line)
 		} else if got := string(e.AppendJSON(nil)); got != line {
-			t.Errorf("the manual has\n%s\nand it is written\n%s", line, got)
+			t.Errorf("documented as\n%s\nbut encoded as\n%s", line, got)
 		}
 		seen[e.Type] = true
 	}
 	for _, ty := range event.Types {
 		if !seen[ty] {
-			t.Errorf("the manual shows no record of type %s", ty)
+			t.Errorf("the documentation has no record of type %s", ty)
 		}
 	}
 }
 
-// firstColumns returns what stands in backquotes in the first column of tables.
+// firstColumns returns the quoted texts in the first column of tables.
 func firstColumns(lines []string) []string {
 	var found []string
 	for _, line := range lines {
@@ -66,7 +66,7 @@ func firstColumns(lines []string) []string {
 	return found
 }
 
-func TestTheManualNamesEveryField(t *testing.T) {
+func TestEveryFieldIsDocumented(t *testing.T) {
 	named := map[string]bool{}
 	for _, s := range firstColumns(manual(t)) {
 		named[s] = true
@@ -87,12 +87,12 @@ func TestTheManualNamesEveryField(t *testing.T) {
 	}
 	for name := range written {
 		if !named[name] {
-			t.Errorf("the manual does not explain %s", name)
+			t.Errorf("%s is not documented", name)
 		}
 	}
 }
 
-func TestTheFiltersInTheManualWork(t *testing.T) {
+func TestDocumentedFiltersAreValid(t *testing.T) {
 	lines := manual(t)
 	lines = lines[slices.Index(lines, "## Filters")+1:]
 	if end := slices.IndexFunc(lines, func(line string) bool { return strings.HasPrefix(line, "## ") }); end >= 0 {
@@ -107,7 +107,7 @@ func TestTheFiltersInTheManualWork(t *testing.T) {
 			keys = []string{}
 		case "| filter | answers |":
 			if len(keys) < 20 {
-				t.Errorf("the manual has only the keys %v", keys)
+				t.Errorf("only these keys are documented: %v", keys)
 			}
 			keys = nil
 		}
@@ -119,20 +119,20 @@ func TestTheFiltersInTheManualWork(t *testing.T) {
 				continue
 			}
 			keys = append(keys, s)
-			if _, err := event.ParseFilter(s + ":1"); err != nil && strings.Contains(err.Error(), "there is no key") {
-				t.Errorf("the manual has %s: %v", s, err)
+			if _, err := event.ParseFilter(s + ":1"); err != nil && strings.Contains(err.Error(), "unknown key") {
+				t.Errorf("documented key %s: %v", s, err)
 			}
 		}
 	}
 
-	// The refusal of a key that is none lists all there are.
+	// The error for an unknown key lists all keys.
 	_, err := event.ParseFilter("nokey:1")
-	_, all, _ := strings.Cut(err.Error(), "there are ")
+	_, all, _ := strings.Cut(err.Error(), "keys are ")
 	all, _, _ = strings.Cut(all, ".")
 	in := strings.Join(firstColumns(lines), " ") + " "
 	for _, key := range strings.Split(all, ", ") {
 		if !strings.Contains(in, key+" ") {
-			t.Errorf("the manual does not explain the key %s", key)
+			t.Errorf("the key %s is not documented", key)
 		}
 	}
 }

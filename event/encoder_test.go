@@ -8,19 +8,19 @@ import (
 	"glasshouse/event"
 )
 
-// An encoder remembers what it wrote. Whatever came before a record, its text is
-// the one that AppendJSON makes.
+// The encoder caches encoded parts of earlier events. Its output must equal that of AppendJSON
+// after any sequence of events.
 
 func wantSame(t *testing.T, enc *event.Encoder, e *event.Event) {
 	t.Helper()
 	before := []byte("before ")
 	want, got := e.AppendJSON(before), enc.Append(before, e)
 	if !bytes.Equal(want, got) {
-		t.Fatalf("AppendJSON writes %s\nEncoder writes    %s", want, got)
+		t.Fatalf("AppendJSON: %s\nEncoder:    %s", want, got)
 	}
 }
 
-func TestAnEncoderWritesAnyRecordsAsAppendJSONDoes(t *testing.T) {
+func TestEncoderEqualsAppendJSON(t *testing.T) {
 	d := die{rand.New(rand.NewPCG(7, 7))}
 	var enc event.Encoder
 	for range 20_000 {
@@ -30,9 +30,9 @@ func TestAnEncoderWritesAnyRecordsAsAppendJSONDoes(t *testing.T) {
 	wantSame(t, &enc, &event.Event{})
 }
 
-// Each record differs from the one before in few things, so that most of what is
-// remembered is used, and all of it is once out of date.
-func TestAnEncoderWritesRecordsThatHardlyDifferAsAppendJSONDoes(t *testing.T) {
+// Each event differs in few fields from the previous one, so that most cached parts are used, and
+// each of them becomes outdated at some time.
+func TestEncoderEqualsAppendJSONForSimilarEvents(t *testing.T) {
 	d := die{rand.New(rand.NewPCG(8, 8))}
 	var enc event.Encoder
 	var e event.Event
@@ -43,11 +43,11 @@ func TestAnEncoderWritesRecordsThatHardlyDifferAsAppendJSONDoes(t *testing.T) {
 		func(o *event.Event) { e.Jail = o.Jail },
 		func(o *event.Event) { e.PID = o.PID },
 		func(o *event.Event) { e.TID = o.TID },
-		func(o *event.Event) { e.TID += 16 * d.Int32N(3) }, // has the place of another thread
+		func(o *event.Event) { e.TID += 16 * d.Int32N(3) }, // has the same cache slot as another thread
 		func(o *event.Event) { e.HostPID = o.HostPID },
 		func(o *event.Event) { e.Comm = o.Comm },
 		func(o *event.Event) { e.NR = o.NR },
-		func(o *event.Event) { e.NR = d.Int32N(3) * 64 }, // has the place of another call
+		func(o *event.Event) { e.NR = d.Int32N(3) * 64 }, // has the same cache slot as another call
 		func(o *event.Event) { e.Name = o.Name },
 		func(o *event.Event) { e.ABI = o.ABI },
 		func(o *event.Event) { e.Args = o.Args },
@@ -68,7 +68,7 @@ func TestAnEncoderWritesRecordsThatHardlyDifferAsAppendJSONDoes(t *testing.T) {
 	}
 }
 
-func TestAnEncoderAllocatesNothing(t *testing.T) {
+func TestEncoderDoesNotAllocate(t *testing.T) {
 	var enc event.Encoder
 	buf := make([]byte, 0, 4096)
 	for _, r := range day {

@@ -9,8 +9,8 @@ import (
 	"glasshouse/fault"
 )
 
-// What is understood is written in a form that means the same and stays the
-// same; no record that a filter means is of a type it does not list.
+// FuzzParseFilter checks that the canonical text of a filter parses to an equal filter with the
+// same text, and that Types lists the types of all matching events.
 func FuzzParseFilter(f *testing.F) {
 	for _, q := range []string{
 		"type:net,gap host:*.example.com ret:<0 pid:42", `-path:"/a b/*",/c\*d "-x:" -"y,z" \"`, "ret:EAGAIN dur:1ms..2s bytes:>=0",
@@ -28,13 +28,13 @@ func FuzzParseFilter(f *testing.F) {
 		}
 		text := filter.String()
 		again, err := event.ParseFilter(text)
-		if err != nil && len(text) <= 4096 { // quoting may make it longer than it may be
-			t.Fatalf("%q is written %q: %v", q, text, err)
+		if err != nil && len(text) <= 4096 { // quoting may exceed the maximum length
+			t.Fatalf("%q has the text %q: %v", q, text, err)
 		} else if err != nil {
 			return
 		}
 		if second := again.String(); second != text {
-			t.Fatalf("%q is written %q, and that %q", q, text, second)
+			t.Fatalf("%q has the text %q, which has the text %q", q, text, second)
 		}
 		lists := map[event.Type]bool{}
 		for _, ty := range filter.Types() {
@@ -45,18 +45,18 @@ func FuzzParseFilter(f *testing.F) {
 			e := d.event(ty)
 			got := filter.Match(&e)
 			if got != again.Match(&e) {
-				t.Fatalf("%q and %q do not mean the same of %+v", q, text, e)
+				t.Fatalf("%q and %q differ for %+v", q, text, e)
 			}
 			beside := ty == event.Gap && (lists[e.Source] || e.Source == 0)
 			if got && !lists[ty] && !beside {
-				t.Fatalf("%q is of %v and means %+v", q, filter.Types(), e)
+				t.Fatalf("%q has the types %v but matches %+v", q, filter.Types(), e)
 			}
 		}
 	})
 }
 
-// A filter's text says the same for all who ask the same.
-func TestTheFormOfAFilter(t *testing.T) {
+// Equal filters have the same text.
+func TestFilterString(t *testing.T) {
 	for q, want := range map[string]string{
 		"":                                   "",
 		"  pid:42\ttype:net  pid:42 ":        "type:net pid:42",
@@ -81,26 +81,25 @@ func TestTheFormOfAFilter(t *testing.T) {
 		if err != nil {
 			t.Errorf("%s: %v", q, err)
 		} else if got := f.String(); got != want {
-			t.Errorf("%s is written %s, want %s", q, got, want)
+			t.Errorf("%s has the text %s, want %s", q, got, want)
 		}
 	}
 }
 
-func TestNoFilterMeansEverything(t *testing.T) {
+func TestNilFilterMatchesAll(t *testing.T) {
 	var f *event.Filter
 	for _, r := range day {
 		if !f.Match(r.e) {
-			t.Errorf("no filter does not mean %s", r.name)
+			t.Errorf("a nil filter does not match %s", r.name)
 		}
 	}
 	if got := len(f.Types()); got != len(event.Types) || f.String() != "" {
-		t.Errorf("no filter is of %v and written %q", f.Types(), f.String())
+		t.Errorf("a nil filter has the types %v and the text %q", f.Types(), f.String())
 	}
 }
 
-// What a source used a record for before does not matter: only fields of its
-// type are looked at.
-func TestAUsedRecordIsMatchedByItsTypeAlone(t *testing.T) {
+// Sources reuse events. Match must ignore fields that the event's type does not have.
+func TestMatchIgnoresFieldsOfOtherTypes(t *testing.T) {
 	e := event.Event{Type: event.Net, Comm: "old", Path: "/old", Exe: "/old", Name: "old", Argv: []string{"old"}, Signal: "SIGKILL", Op: event.OpExit, Ret: -1}
 	for _, q := range []string{"old", "comm:old", "path:/old", "exe:/old", "name:old", "argv:old", "signal:KILL", "op:exit", "ret:<0", "pid:0"} {
 		f, err := event.ParseFilter(q)
@@ -108,7 +107,7 @@ func TestAUsedRecordIsMatchedByItsTypeAlone(t *testing.T) {
 			t.Fatal(err)
 		}
 		if f.Match(&e) {
-			t.Errorf("%s means a packet for what it was before", q)
+			t.Errorf("%s matches a packet because of fields of another type", q)
 		}
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"glasshouse/fault"
 )
 
-// The day of a jail, one record of each kind.
+// Events of a jail, at least one of each type.
 var (
 	opened = event.Event{Type: event.Syscall, Seq: 1, PID: 42, TID: 43, HostPID: 9042, Comm: "python3", NR: 257, Name: "openat",
 		Path: "passwd", Real: "/etc/passwd", Ret: -13, Dur: 12_000_000, FD: -1}
@@ -39,13 +39,13 @@ var day = []struct {
 	{"sent", &sent}, {"six", &six}, {"arp", &arp}, {"began", &began}, {"exited", &exited}, {"killed", &killed}, {"used", &used}, {"branch", &branch}, {"lost", &lost},
 }
 
-func TestWhatAFilterMeans(t *testing.T) {
+func TestFilterMatch(t *testing.T) {
 	for _, tt := range []struct{ q, want, types string }{
 		{"", "opened denied died joined wrote moved sent six arp began exited killed used branch lost", "syscall file net proc usage lineage"},
 		{"type:net", "sent six arp", "net"},
 		{"type:net,gap", "sent six arp lost", "net"},
 		{"type:gap", "lost", "gap"},
-		{"type:syscall,gap", "opened denied died joined", "syscall"}, // the gap is among packets
+		{"type:syscall,gap", "opened denied died joined", "syscall"}, // the gap reports packets
 		{"-type:syscall,gap,usage,lineage", "wrote moved sent six arp began exited killed", "file net proc"},
 		{"type:usage", "used", "usage"},
 		{"type:lineage", "branch", "lineage"},
@@ -59,7 +59,7 @@ func TestWhatAFilterMeans(t *testing.T) {
 		{"-pid:42 -type:gap", "moved sent six arp began exited killed used branch", "syscall file net proc usage lineage"},
 		{"tid:43..47 type:syscall,proc", "opened began exited killed", "syscall proc"},
 		{"host_pid:>9000", "opened lost", "syscall file net proc"},
-		{"pid:0", "lost", "syscall file net proc"}, // whose packet it was is not known
+		{"pid:0", "lost", "syscall file net proc"}, // the process of the packet is unknown
 		{"ppid:42", "began exited killed", "proc"},
 		{"uid:1000", "began", "proc"},
 		{"comm:python3 type:file", "wrote", "file"},
@@ -76,7 +76,7 @@ func TestWhatAFilterMeans(t *testing.T) {
 		{"ret:0 type:file", "wrote moved", "file"},
 		{"-ret:<0 type:syscall", "died joined", "syscall"},
 		{"dur:>10ms", "opened", "syscall"},
-		{"dur:<1ms", "denied died", "syscall"}, // not joined: when it began is not known
+		{"dur:<1ms", "denied died", "syscall"}, // not joined: its start is unknown
 		{"dur:1ms..12ms", "opened", "syscall"},
 		{"flag:denied", "denied lost", "syscall file net proc usage lineage"},
 		{"flag:thread,partial type:proc", "killed", "proc"},
@@ -85,16 +85,16 @@ func TestWhatAFilterMeans(t *testing.T) {
 		{"op:exec,rename", "moved began", "file proc lineage"},
 		{"bytes:>=1024", "wrote lost", "file net"},
 		{"bytes:<100 type:net", "six arp", "net"},
-		{"bytes:0 type:file", "", "file"}, // renaming is not of bytes
+		{"bytes:0 type:file", "", "file"}, // rename has no number of bytes
 		{"path:/work", "wrote moved", "syscall file"},
 		{"path:/work/", "wrote moved", "syscall file"},
 		{"path:/wor", "", "syscall file"},
 		{"path:/", "opened wrote moved", "syscall file"},
 		{"path:passwd", "opened", "syscall file"},
-		{"path:/etc/passwd", "opened", "syscall file"}, // what the kernel opened
+		{"path:/etc/passwd", "opened", "syscall file"}, // matches Real
 		{"path:*.txt", "wrote", "syscall file"},
 		{"path:/w*/*t", "wrote", "syscall file"},
-		{`path:"/tmp/a b, c"`, "moved", "syscall file"}, // where it went
+		{`path:"/tmp/a b, c"`, "moved", "syscall file"}, // matches To
 		{`path:/tmp/a\ b\,*`, "moved", "syscall file"},
 		{`path:"/tmp/*"`, "moved", "syscall file"},
 		{`path:/tmp/\*`, "", "syscall file"},
@@ -130,7 +130,7 @@ func TestWhatAFilterMeans(t *testing.T) {
 		{"argv:git*example", "began", "proc"},
 		{"argv:example*git", "", "proc"},
 		{"exit_code:3", "exited", "proc"},
-		{"exit_code:0", "", "proc"}, // neither the end by a signal nor a beginning
+		{"exit_code:0", "", "proc"}, // excludes termination by a signal, and events other than exit
 		{"signal:SIGKILL", "killed", "proc"},
 		{"signal:kill,TERM", "killed", "proc"},
 		{"signal:9", "killed", "proc"},
@@ -162,28 +162,28 @@ func TestWhatAFilterMeans(t *testing.T) {
 			}
 		}
 		if got, want := strings.Join(got, " "), tt.want; got != want {
-			t.Errorf("%s means %q, want %q", tt.q, got, want)
+			t.Errorf("%s matches %q, want %q", tt.q, got, want)
 		}
 		var types []string
 		for _, ty := range f.Types() {
 			types = append(types, ty.String())
 		}
 		if got := strings.Join(types, " "); got != tt.types {
-			t.Errorf("%s is of types %q, want %q", tt.q, got, tt.types)
+			t.Errorf("%s has the types %q, want %q", tt.q, got, tt.types)
 		}
 	}
 }
 
-func TestAFilterIsRefusedWithWhatWouldBeRight(t *testing.T) {
+func TestParseFilterErrors(t *testing.T) {
 	for q, want := range map[string]string{
-		"colour:red":               `"colour:red": there is no key "colour"; there are argv, bytes, comm, dir, dst, dur, exe, exit_code, flag, host, host_pid, name, nr, op, parent, path, pid, port, ppid, proto, ret, seq, signal, snapshot, src, tid, type, uid. To look for the text, put it in quotes`,
+		"colour:red":               `"colour:red": unknown key "colour"; keys are argv, bytes, comm, dir, dst, dur, exe, exit_code, flag, host, host_pid, name, nr, op, parent, path, pid, port, ppid, proto, ret, seq, signal, snapshot, src, tid, type, uid. To search for this text, put it in quotes`,
 		"pid:42 type:packet":       `"type:packet": "packet" is not one of [syscall file net proc gap usage lineage]`,
 		"pid:python":               `"pid:python": "python" is not a number; write 3, <3, >=3 or 3..5`,
 		"pid:":                     `"pid:": a value is missing`,
 		"pid:1,":                   `"pid:1,": a value is missing`,
 		`path:""`:                  `a value is missing`,
 		`path:"/a b`:               `"path:\"/a b": a quote is not closed`,
-		`path:a\`:                  `it ends in a backslash; a backslash itself is \\`,
+		`path:a\`:                  `the value ends in a backslash; write a backslash as \\`,
 		"ret:EPREM":                `"EPREM" is neither a number nor the name of an error; write EPERM, 3, <0, >=3 or 3..5`,
 		"ret:<EPERM":               `is neither a number`,
 		"ret:5..3":                 `nothing is between 5 and 3; write the smaller one first`,
@@ -197,7 +197,7 @@ func TestAFilterIsRefusedWithWhatWouldBeRight(t *testing.T) {
 		"op:unlink":                `"unlink" is not one of [open create close`,
 		"dir:out":                  `"out" is not one of [egress ingress loopback]`,
 		"flag:odd":                 `"odd" is not one of [denied unfinished`,
-		"10.0.0.1:80":              `to look for text with a colon, put it in quotes`,
+		"10.0.0.1:80":              `to search for text with a colon, put it in quotes`,
 		"-":                        `"-": a value is missing`,
 		"host:.":                   `a value is missing`,
 		strings.Repeat("a", 5000):  `5000 bytes are more than the 4096 a filter may have`,
@@ -209,7 +209,7 @@ func TestAFilterIsRefusedWithWhatWouldBeRight(t *testing.T) {
 	}
 }
 
-func TestNotPIDIsTheFilterOfOneProcessLeftOut(t *testing.T) {
+func TestNotPID(t *testing.T) {
 	for text, want := range map[string]int32{
 		"-pid:1": 1, " -pid:42 ": 42,
 		"": 0, "pid:1": 0, "-pid:1,2": 0, "-pid:1..3": 0, "-pid:<2": 0, "-pid:0": 0, "-tid:1": 0, "-pid:1 type:file": 0, "-pid:4294967297": 0,

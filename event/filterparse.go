@@ -79,7 +79,7 @@ func (s *scanner) term() (term, error) {
 	name := s.key()
 	i := slices.IndexFunc(keys, func(k key) bool { return k.name == name })
 	if i < 0 {
-		return t, fmt.Errorf("there is no key %q; there are %s. To look for the text, put it in quotes", name, keyNames())
+		return t, fmt.Errorf("unknown key %q; keys are %s. To search for this text, put it in quotes", name, keyNames())
 	}
 	t.key = &keys[i]
 	for {
@@ -148,11 +148,11 @@ func (s *scanner) value(bare bool) ([]string, error) {
 		case c == '\\':
 			s.i++
 			if s.i == len(s.q) {
-				return nil, fmt.Errorf(`it ends in a backslash; a backslash itself is \\`)
+				return nil, fmt.Errorf(`the value ends in a backslash; write a backslash as \\`)
 			}
 			piece = append(piece, s.q[s.i])
 		case c == ':' && bare && !quoted:
-			return nil, fmt.Errorf("to look for text with a colon, put it in quotes")
+			return nil, fmt.Errorf("to search for text with a colon, put it in quotes")
 		default:
 			piece = append(piece, c)
 		}

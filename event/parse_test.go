@@ -14,8 +14,7 @@ import (
 	"glasshouse/id"
 )
 
-// A die makes records of every kind at random, with the fields that their kind
-// writes and nothing else.
+// A die creates random events of every type with the fields that the type has.
 type die struct{ *rand.Rand }
 
 func (d die) int() int64 {
@@ -34,7 +33,7 @@ func (d die) int32() int32   { return int32(d.int()) }
 func (d die) uint() uint64   { return uint64(d.int()) }
 func (d die) uint32() uint32 { return uint32(d.int()) }
 
-// word is never empty.
+// word returns a string that is not empty.
 func (d die) word() string {
 	parts := []string{
 		"a", "openat", "/usr/lib/python3.11", "name with spaces", `"`, `\`, `\u0041`, "\n", "\t\r", "\x00", "\x1f", "\x7f", "é", "日本", "💀",
@@ -116,7 +115,7 @@ func (d die) event(t event.Type) event.Event {
 	return e
 }
 
-// wantWhole fails unless e is what its JSON is read back as.
+// wantWhole fails the test unless e is equal after encoding and parsing.
 func wantWhole(t *testing.T, e *event.Event) {
 	t.Helper()
 	line := e.AppendJSON(nil)
@@ -128,16 +127,16 @@ func wantWhole(t *testing.T, e *event.Event) {
 			t.Fatalf("byte %#x in %q", c, line)
 		}
 	}
-	got := event.Event{Type: event.Usage, Comm: "of another record", Argv: []string{"x"}, Ret: 9, Host: "x"}
+	got := event.Event{Type: event.Usage, Comm: "of an earlier event", Argv: []string{"x"}, Ret: 9, Host: "x"}
 	if err := event.Parse(line, &got); err != nil {
 		t.Fatalf("%v: %s", err, line)
 	}
 	if diff := cmp.Diff(*e, got); diff != "" {
-		t.Fatalf("%s\nwas written, and read as (-, +)\n%s", line, diff)
+		t.Fatalf("%s\nis parsed as (-want +got)\n%s", line, diff)
 	}
 }
 
-func TestEveryRecordIsReadAsItWasWritten(t *testing.T) {
+func TestRoundTrip(t *testing.T) {
 	d := die{rand.New(rand.NewPCG(1, 2))}
 	for range 5000 {
 		for _, ty := range event.Types {
@@ -150,12 +149,12 @@ func TestEveryRecordIsReadAsItWasWritten(t *testing.T) {
 	}
 }
 
-func TestBytesThatAreNoTextSurvive(t *testing.T) {
+func TestInvalidUTF8RoundTrip(t *testing.T) {
 	for _, tt := range []struct{ path, json string }{
 		{"/tmp/\xff\xfe", `"/tmp/\udcff\udcfe"`},
 		{"caf\xe9", `"caf\udce9"`},
 		{"café", `"café"`},
-		{"\xed\xb2\x80", `"\udced\udcb2\udc80"`}, // U+DC80 in UTF-8, which is none
+		{"\xed\xb2\x80", `"\udced\udcb2\udc80"`}, // U+DC80 encoded as UTF-8, which is invalid
 		{"💀", `"💀"`},
 		{"\u2028\u2029", `"\u2028\u2029"`},
 		{"\x00\x01\x1b[2J\x7f", `"\u0000\u0001\u001b[2J\u007f"`},
@@ -163,24 +162,24 @@ func TestBytesThatAreNoTextSurvive(t *testing.T) {
 	} {
 		e := event.Event{Type: event.File, Op: event.OpClose, Path: tt.path, FD: -1}
 		if line := string(e.AppendJSON(nil)); !strings.Contains(line, `"path":`+tt.json) {
-			t.Errorf("%q is written %s, want %s", tt.path, line, tt.json)
+			t.Errorf("%q is encoded as %s, want %s", tt.path, line, tt.json)
 		}
 		wantWhole(t, &e)
 	}
 }
 
-func TestOthersJSONIsRead(t *testing.T) {
+func TestParseForeignJSON(t *testing.T) {
 	const record = `{"type":"file","path":%s}`
 	for in, want := range map[string]string{
 		`"\/\b\f\n\r\t\"\\"`:   "/\b\f\n\r\t\"\\",
 		`"\u00e9\u00E9"`:       "éé",
-		`"\ud83d\udc80"`:       "💀", // a pair, though its second half alone would be a byte
+		`"\ud83d\udc80"`:       "💀", // a pair, although its second half alone would encode a byte
 		`"\ud83d\uDC80\udc80"`: "💀\x80",
 		`"\ud83d"`:             "\ufffd",
 		`"\ud83dx"`:            "\ufffdx",
 		`"\ud83d\ud83d\udc80"`: "\ufffd💀",
 		`"\udc41\udd00"`:       "\ufffd\ufffd",
-		`"\udcc3\udca9"`:       "é", // bytes that are text together
+		`"\udcc3\udca9"`:       "é", // two bytes that form a valid character
 		"\"\xff\"":             "\xff",
 		`null`:                 "",
 		`"a", "path" : "b" `:   "b",
@@ -191,7 +190,7 @@ func TestOthersJSONIsRead(t *testing.T) {
 	} {
 		var e event.Event
 		if err := event.Parse(fmt.Appendf(nil, record, in), &e); err != nil || e.Path != want {
-			t.Errorf("%s is read as %q, %v; want %q", in, e.Path, err, want)
+			t.Errorf("%s is parsed as %q, %v; want %q", in, e.Path, err, want)
 		}
 	}
 
@@ -205,7 +204,7 @@ func TestOthersJSONIsRead(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoRecordIsRefused(t *testing.T) {
+func TestParseErrors(t *testing.T) {
 	deep := strings.Repeat("[", 100) + strings.Repeat("]", 100)
 	for line, want := range map[string]string{
 		``:                             "no object at byte 0",
@@ -258,19 +257,19 @@ func TestWhatIsNoRecordIsRefused(t *testing.T) {
 	}
 }
 
-func TestEveryBeginningOfALineIsRefused(t *testing.T) {
+func TestParseRejectsTruncatedLines(t *testing.T) {
 	var e event.Event
 	for _, r := range day {
 		line := r.e.AppendJSON(nil)
 		for n := range line {
 			if err := event.Parse(line[:n], &e); err == nil {
-				t.Fatalf("%s is taken for a record", line[:n])
+				t.Fatalf("%s is accepted", line[:n])
 			}
 		}
 	}
 }
 
-func TestAParsedRecordIsItsOwn(t *testing.T) {
+func TestParseRetainsNoReference(t *testing.T) {
 	line := began.AppendJSON(nil)
 	var e event.Event
 	if err := event.Parse(line, &e); err != nil {
@@ -283,12 +282,12 @@ func TestAParsedRecordIsItsOwn(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := string(first.AppendJSON(nil)); got != before {
-		t.Errorf("when the line was used again, the record became %s, it was %s", got, before)
+		t.Errorf("after the line was overwritten, the event is %s, want %s", got, before)
 	}
 }
 
-// A record read from anywhere is written in one form, and whoever checks that
-// form with encoding/json finds the same.
+// FuzzParse checks that an accepted event has a canonical encoding that encoding/json decodes to
+// the same values.
 func FuzzParse(f *testing.F) {
 	for _, r := range day {
 		f.Add(r.e.AppendJSON(nil))
@@ -300,22 +299,22 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		if !json.Valid(line) {
-			t.Fatalf("%q is not JSON, and was read", line)
+			t.Fatalf("%q is not JSON but was accepted", line)
 		}
 		first := e.AppendJSON(nil)
 		if !json.Valid(first) {
-			t.Fatalf("%q was written as %s", line, first)
+			t.Fatalf("%q was encoded as %s", line, first)
 		}
 		if err := event.Parse(first, &again); err != nil {
 			t.Fatalf("%v: %s", err, first)
 		}
 		if second := again.AppendJSON(nil); string(first) != string(second) {
-			t.Fatalf("%s\nwas read and written as\n%s", first, second)
+			t.Fatalf("%s\nwas parsed and encoded as\n%s", first, second)
 		}
 	})
 }
 
-// Valid JSON with the right kinds of values is never refused.
+// FuzzParseTakesWhatOthersWrite checks that valid JSON with the expected types is accepted.
 func FuzzParseTakesWhatOthersWrite(f *testing.F) {
 	f.Add("path", "/a", int64(3), true)
 	f.Add("seq\"", "\xff\u2028\\", int64(-3), false)
@@ -337,7 +336,7 @@ func FuzzParseTakesWhatOthersWrite(f *testing.F) {
 			t.Fatal(err)
 		}
 		if e.Path != want.Path || e.TS != n || (e.Flags == event.Thread) != b {
-			t.Fatalf("%s was read as %+v", line, e)
+			t.Fatalf("%s was parsed as %+v", line, e)
 		}
 	})
 }

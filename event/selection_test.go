@@ -13,17 +13,17 @@ import (
 	"glasshouse/observe/syscalls"
 )
 
-func TestWhatIsLeftOpenComesFromTheDefaults(t *testing.T) {
+func TestSelectionDefaults(t *testing.T) {
 	everything := event.Selection{Syscalls: "all", Files: "all", Network: "packets", OnOverload: "throttle"}
 	for _, tt := range []struct {
 		name                string
 		own, defaults, want event.Selection
 	}{
-		{"nothing is said", event.Selection{}, event.Selection{}, everything},
-		{"the daemon says something", event.Selection{},
+		{"all defaults", event.Selection{}, event.Selection{}, everything},
+		{"defaults of the daemon", event.Selection{},
 			event.Selection{Syscalls: "security", Ignore: []string{"futex"}, Sample: 10, Packets: 128},
 			event.Selection{Syscalls: "security", Ignore: []string{"futex"}, Sample: 10, Packets: 128, Files: "all", Network: "packets", OnOverload: "throttle"}},
-		{"the jail's own word wins",
+		{"values of the jail take precedence",
 			event.Selection{Syscalls: "all", Files: "off", Network: "flows", OnOverload: "count", Sample: 1, Packets: 64, Allow: []string{"read"}, Ignore: []string{}},
 			event.Selection{Syscalls: "off", Files: "all", Network: "off", OnOverload: "throttle", Sample: 10, Packets: 128, Allow: []string{"bpf"}, Ignore: []string{"futex"}},
 			event.Selection{Syscalls: "all", Files: "off", Network: "flows", OnOverload: "count", Sample: 1, Packets: 64, Allow: []string{"read"}, Ignore: []string{}}},
@@ -38,7 +38,7 @@ func TestWhatIsLeftOpenComesFromTheDefaults(t *testing.T) {
 	}
 }
 
-func TestASelectionIsRefusedByTheFieldThatIsWrong(t *testing.T) {
+func TestSelectionCheck(t *testing.T) {
 	for _, tt := range []struct {
 		s     event.Selection
 		field string
@@ -69,7 +69,7 @@ func TestASelectionIsRefusedByTheFieldThatIsWrong(t *testing.T) {
 	}
 }
 
-func TestSecurityNamesCallsThatExistOnce(t *testing.T) {
+func TestSecurityNamesAreValidAndUnique(t *testing.T) {
 	seen := map[string]bool{}
 	for _, name := range event.Security {
 		if !syscalls.Known(name) {
@@ -87,7 +87,7 @@ func TestSecurityNamesCallsThatExistOnce(t *testing.T) {
 	}
 	for _, name := range []string{"read", "write", "futex", "epoll_wait", "clock_gettime", "getpid"} {
 		if slices.Contains(event.Security, name) {
-			t.Errorf("%s is recorded: the log would be most of what all has", name)
+			t.Errorf("%s is recorded, although it is frequent", name)
 		}
 	}
 }

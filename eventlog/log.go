@@ -67,7 +67,7 @@ type Config struct {
 
 // maxBuffered bounds the memory for records that are not yet written. A record that arrives
 // when the buffer is full is dropped and counted. Sources that can delay their reads should do
-// so when it is half full: see Room. At a million records a second, maxBuffered covers a disk
+// so when it is half full: see HasRoom. At a million records a second, maxBuffered covers a disk
 // stall of 30 ms.
 const (
 	maxBuffered    = 8 << 20
@@ -118,7 +118,7 @@ type Log struct {
 	dropping      bool // records are dropped until there is room
 	lost          counts
 	unreported    counts                  // lost, and not yet reported in a gap
-	unreportedMin [event.Lineage + 1]bool // owed is a lower bound of the loss
+	unreportedMin [event.Lineage + 1]bool // the count is a lower bound of the loss
 	err           string                  // why writes fail; "" if they succeed
 
 	disk     sync.Mutex
@@ -310,7 +310,7 @@ func (l *Log) appendLossGaps() {
 }
 
 // HasRoom reports whether the buffer is less than half full. A source that can delay its reads
-// should do so while Room returns false.
+// should do so while HasRoom returns false.
 func (l *Log) HasRoom() bool { return !l.pressure.Load() }
 
 // Last returns the last assigned sequence number.

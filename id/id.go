@@ -1,4 +1,4 @@
-// Package id holds the typed identifiers of Glasshouse.
+// Package id defines the typed identifiers of Glasshouse.
 package id
 
 import (
@@ -11,31 +11,31 @@ type (
 	Jail string // "j-…": a jail
 	Exec string // "x-…": a command run in a jail
 
-	Snapshot string // "s-…": a jail as it was at one moment
+	Snapshot string // "s-…": a snapshot of a jail
 
-	Approval string // "a-…": a question that a person is to answer
+	Approval string // "a-…": an approval request
 
-	Token string // "t-…": a bearer token's name in lists; not its secret
+	Token string // "t-…": a bearer token; not its secret
 
-	Login   string // "b-…": a browser that is logged in
-	Browser string // "u-…": one that is told when a person is asked
+	Login   string // "b-…": a browser login
+	Browser string // "u-…": a browser that receives push notifications
 
-	Grant string // "g-…": leave to use one secret
+	Grant string // "g-…": a grant of a secret
 
 	Call string // "k-…": one call of a capability
 
-	CA string // "c-…": a certificate authority that jails trust
+	CA string // "c-…": a certificate authority for TLS interception
 
-	Run        string // "r-…": one goal pursued in a session
-	Checkpoint string // "p-…": a run as it was at one moment
-	Schedule   string // "h-…": when runs are made
-	Message    string // "m-…": of a session
-	Request    string // "q-…": of one sibling to another
+	Run        string // "r-…": a run in a session
+	Checkpoint string // "p-…": a checkpoint of a run
+	Schedule   string // "h-…": a schedule of runs
+	Message    string // "m-…": a message of a session
+	Request    string // "q-…": a request from one sibling to another
 	LLMCall    string // "l-…": one call of a language model
 )
 
-// NewJail and its like return fresh identifiers: 60 random bits, lower case,
-// safe as file names, host names and cgroup names.
+// NewJail and the similar functions return new identifiers with 60 random bits. They consist of
+// lower-case characters that are safe in file names, host names and cgroup names.
 func NewJail() Jail         { return Jail("j-" + random()) }
 func NewExec() Exec         { return Exec("x-" + random()) }
 func NewSnapshot() Snapshot { return Snapshot("s-" + random()) }
@@ -54,10 +54,10 @@ func NewMessage() Message       { return Message("m-" + random()) }
 func NewRequest() Request       { return Request("q-" + random()) }
 func NewLLMCall() LLMCall       { return LLMCall("l-" + random()) }
 
-// NewSession returns the name of a session whose opener gave it none.
+// NewSession returns the name of a session for which the caller gave none.
 func NewSession() string { return "sess-" + random() }
 
-// ValidSession reports whether s can be the name of a session.
+// ValidSession reports whether s is a valid session name.
 func ValidSession(s string) bool {
 	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._:-"
 	return s != "" && len(s) <= 128 && strings.Trim(s, letters) == ""
@@ -71,8 +71,8 @@ func random() string {
 	return encoding.EncodeToString(b[:])[:12]
 }
 
-// Valid reports whether s has the shape of an identifier with the given
-// one-letter prefix, so that strangers' strings never become file names.
+// Valid reports whether s has the format of an identifier with the given one-letter prefix. Check
+// untrusted strings with it before using them as file names.
 func Valid(prefix byte, s string) bool {
 	if len(s) != 14 || s[0] != prefix || s[1] != '-' {
 		return false

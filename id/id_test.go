@@ -26,7 +26,7 @@ func TestNewIsValidAndDistinct(t *testing.T) {
 	}
 }
 
-func TestValidRefusesStrangersStrings(t *testing.T) {
+func TestValidRejectsInvalidStrings(t *testing.T) {
 	for _, s := range []string{"", "j-", "../../etc", "j-AAAAAAAAAAAA", "x-aaaaaaaaaaaa", "j-aaaaaaaaaaa/", "j-aaaaaaaaaaaaa"} {
 		if id.Valid('j', s) {
 			t.Errorf("Valid('j', %q) = true, want false", s)

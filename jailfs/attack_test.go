@@ -20,15 +20,15 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-// A scene is a root that somebody hostile has prepared, beside what must not
-// be reached.
+// A scene is a root that an attacker controls, and a directory outside of it that must not be
+// reached.
 type scene struct {
 	*jailfs.Root
-	root    string // of the jail
-	outside string // a directory beside it with a file "secret"
+	root    string // directory of Root
+	outside string // sibling of root with a file "secret"
 }
 
-// marker is what nobody may read who is confined to the root.
+// marker is the content of the secret outside of the root.
 const marker = "of the host"
 
 func eachScene(t *testing.T, test func(t *testing.T, s scene)) {
@@ -60,11 +60,11 @@ func (s scene) wantUntouched(t *testing.T) {
 	must(t, err)
 	b, err := os.ReadFile(s.outside + "/secret")
 	if len(entries) != 1 || string(b) != marker {
-		t.Errorf("outside there are %v, the secret is %q, %v", entries, b, err)
+		t.Errorf("outside of the root: entries %v, secret %q, %v", entries, b, err)
 	}
 }
 
-// Everything tries each operation on name and returns what it could read.
+// everything tries each operation on name and returns all data that it could read.
 func (s scene) everything(t *testing.T, name string) string {
 	ctx := t.Context()
 	var got strings.Builder
@@ -103,7 +103,7 @@ func oneFile(t *testing.T, name string) io.Reader {
 	return &b
 }
 
-func TestNoPathLeadsOut(t *testing.T) {
+func TestPathsAreConfinedToRoot(t *testing.T) {
 	eachScene(t, func(t *testing.T, s scene) {
 		must(t, os.WriteFile(s.root+"/bait", nil, 0o644))
 		must(t, os.MkdirAll(s.root+"/a/b/c", 0o755))
@@ -141,16 +141,16 @@ func TestAbsoluteSymlinksResolveInside(t *testing.T) {
 				continue
 			}
 			if b, _ := io.ReadAll(r); string(b) != "the jail's own" {
-				t.Errorf("%s holds %q", name, b)
+				t.Errorf("%s contains %q", name, b)
 			}
 			r.Close()
 		}
 	})
 }
 
-// Somebody swaps a directory for a symlink to the outside, as fast as can be,
-// while every operation goes through it.
-func TestSwappingADirectoryForASymlink(t *testing.T) {
+// TestSwapDirectoryForSymlink replaces a directory by a symlink to the outside in a tight loop,
+// while all operations use paths through it.
+func TestSwapDirectoryForSymlink(t *testing.T) {
 	eachScene(t, func(t *testing.T, s scene) {
 		ctx, stop := context.WithTimeout(t.Context(), 2*time.Second)
 		defer stop()
@@ -169,7 +169,7 @@ func TestSwappingADirectoryForASymlink(t *testing.T) {
 		attacker, err := os.OpenRoot(s.root)
 		must(t, err)
 		defer attacker.Close()
-		wg.Go(func() { // and moves directories about under whoever goes up again
+		wg.Go(func() { // moves directories away while removeAll opens ".." in them
 			for ctx.Err() == nil {
 				attacker.MkdirAll("dir/sub/deep/er", 0o755)
 				attacker.Rename("dir/sub/deep", "elsewhere")
@@ -189,8 +189,8 @@ func TestSwappingADirectoryForASymlink(t *testing.T) {
 	})
 }
 
-// A directory that is moved out of the tree being removed must not make the
-// removal go up somewhere else.
+// TestRemoveRacedByMoves moves a directory out of the tree that Remove removes. Remove must not
+// continue in the new parent of the directory.
 func TestRemoveRacedByMoves(t *testing.T) {
 	eachScene(t, func(t *testing.T, s scene) {
 		ctx, stop := context.WithTimeout(t.Context(), time.Second)
@@ -216,7 +216,7 @@ func TestRemoveRacedByMoves(t *testing.T) {
 	})
 }
 
-func TestFIFOThatTakesAFilesPlaceDoesNotBlock(t *testing.T) {
+func TestSwapFileForFIFO(t *testing.T) {
 	eachScene(t, func(t *testing.T, s scene) {
 		ctx, stop := context.WithTimeout(t.Context(), time.Second)
 		defer stop()
@@ -242,13 +242,13 @@ func TestFIFOThatTakesAFilesPlaceDoesNotBlock(t *testing.T) {
 		select {
 		case <-done:
 		case <-time.After(10 * time.Second):
-			t.Error("it blocks")
+			t.Error("an open of the FIFO blocks")
 		}
 		wg.Wait()
 	})
 }
 
-func TestFilesOfProcAreReadToTheirEnd(t *testing.T) {
+func TestReadFileOfProc(t *testing.T) {
 	for name, prepare := range map[string]func(*jailfs.Root){"ByKernel": func(*jailfs.Root) {}, "ByWalking": jailfs.WithoutOpenat2} {
 		t.Run(name, func(t *testing.T) {
 			r := open(t, "/")
@@ -261,13 +261,13 @@ func TestFilesOfProcAreReadToTheirEnd(t *testing.T) {
 				t.Errorf("%d bytes, %v, size %d", len(b), err, info.Size)
 			}
 			if _, _, err := r.Read(t.Context(), "/proc/self/root/etc/passwd", 0, -1); name == "ByKernel" && fault.KindOf(err) != fault.Invalid {
-				t.Errorf("through a magic link: %v, want it refused", err)
+				t.Errorf("Read through a magic link: %v, want invalid", err)
 			}
 		})
 	}
 }
 
-func TestNoDescriptorIsLeft(t *testing.T) {
+func TestNoDescriptorLeak(t *testing.T) {
 	eachScene(t, func(t *testing.T, s scene) {
 		must(t, os.MkdirAll(s.root+"/a/b", 0o755))
 		must(t, os.Symlink("a/b", s.root+"/l"))
@@ -311,7 +311,7 @@ func FuzzUntar(f *testing.F) {
 		r := open(t, top+"/root")
 		r.Untar(t.Context(), "/", bytes.NewReader(archive))
 		if entries, _ := os.ReadDir(top + "/outside"); len(entries) > 0 {
-			t.Errorf("it reached the outside: %v", entries)
+			t.Errorf("Untar created files outside of the root: %v", entries)
 		}
 	})
 }

@@ -8,14 +8,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Change is what is to be changed of a file; nil leaves it.
+// A Change is a change of a file's mode and owner. Fields that are nil are not changed.
 type Change struct {
 	Mode     *fs.FileMode // permission bits with setuid, setgid, sticky
 	UID, GID *uint32
 }
 
-// Change changes the owner and the mode of a file, through symlinks. It is for the host:
-// it needs a /proc that can be trusted.
+// Change changes the owner and the mode of a file. It follows symlinks. It is for the daemon
+// only, because it needs a trusted /proc.
 func (r *Root) Change(_ context.Context, name string, c Change) error {
 	if err := check("Change", name); err != nil {
 		return err

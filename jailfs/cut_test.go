@@ -6,7 +6,7 @@ import (
 	"glasshouse/internal/texttest"
 )
 
-func TestLongPathIsCutBetweenCharacters(t *testing.T) {
+func TestLongPathIsTruncatedAtCharacter(t *testing.T) {
 	texttest.CutsBetweenCharacters(t, "the path in an error", func(name string) string {
 		_, err := (&packer{ctx: t.Context()}).entry(-1, "", name)
 		if err == nil {

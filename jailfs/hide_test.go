@@ -15,9 +15,8 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-// What is on a filesystem that is hidden is not found by any operation, whatever
-// leads there.
-func TestWhatIsHiddenIsNotThere(t *testing.T) {
+// TestHiddenFilesystem checks that no operation finds files on a hidden filesystem, by any path.
+func TestHiddenFilesystem(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("mounting needs root")
 	}
@@ -50,7 +49,7 @@ func TestWhatIsHiddenIsNotThere(t *testing.T) {
 		errs := map[string]error{"Read": err, "WriteTar": root.WriteTar(ctx, name, io.Discard)}
 		_, _, errs["List"] = root.List(ctx, name, "", 0)
 		errs["Untar"] = root.Untar(ctx, name, strings.NewReader(""))
-		if name != "file" { // which is a link, and is there
+		if name != "file" { // a symlink, which is not hidden itself
 			_, errs["Stat"] = root.Stat(ctx, name)
 			_, errs["Tar"] = root.Tar(ctx, name)
 		}
@@ -68,13 +67,13 @@ func TestWhatIsHiddenIsNotThere(t *testing.T) {
 	}
 	infos, _, err := root.List(ctx, "run", "", 0)
 	if err != nil || len(infos) != 1 || infos[0].Name != "other" {
-		t.Errorf("run holds %+v, %v", infos, err)
+		t.Errorf("List(run) = %+v, %v; want only other", infos, err)
 	}
 	var archive strings.Builder
 	if err := root.WriteTar(ctx, "/", &archive); err != nil || strings.Contains(archive.String(), "canary") || !strings.Contains(archive.String(), "seen") {
-		t.Errorf("the archive of all has it, or not the rest, or %v", err)
+		t.Errorf("WriteTar(/) contains the hidden file or lacks others: %v", err)
 	}
 	if b, err := os.ReadFile(at + "/below/key"); err != nil || string(b) != "canary" {
-		t.Errorf("it is now %q, %v", b, err)
+		t.Errorf("the hidden file has changed to %q, %v", b, err)
 	}
 }

@@ -10,9 +10,9 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-// metaOf returns what is kept with the file that is base in the directory of fd, or with
-// fd's own if base is "". Where nothing can be kept there is nothing. It goes by /proc,
-// as the file itself may be one that opening does something to.
+// metaOf returns the metadata of the file base in the directory fd, or of fd itself if base is
+// "". It returns nil if the filesystem does not support extended attributes. It uses a path in
+// /proc instead of opening the file, because opening a device can have side effects.
 func metaOf(fd int, base string) map[string]string {
 	name, list, get := "/proc/self/fd/"+strconv.Itoa(fd), unix.Listxattr, unix.Getxattr
 	if base != "" {
@@ -36,7 +36,7 @@ func metaOf(fd int, base string) map[string]string {
 		}
 		n, err := get(name, attr, value)
 		if err != nil || !printable(key) || !printable(string(value[:n])) {
-			continue // it is a program's of the jail, and nothing that a client has kept
+			continue // not set by setMeta, but by a program in the jail
 		}
 		if left -= len(attr) + n; left < 0 {
 			break
@@ -49,26 +49,26 @@ func metaOf(fd int, base string) map[string]string {
 	return meta
 }
 
-// printable reports whether s can be part of what is kept.
+// printable reports whether s is printable ASCII, as metadata must be.
 func printable(s string) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r > '~' })
 }
 
-// setMeta has meta kept with an open file, and nothing else. To those that allow it no
-// attributes it returns fault.Unsupported if there is something to keep.
+// setMeta replaces the metadata of an open file. It returns fault.Unsupported if meta is not
+// empty and the filesystem does not support extended attributes.
 func setMeta(fd int, meta map[string]string) error {
 	size := 0
 	for key, value := range meta {
 		size += len(protocol.MetaPrefix) + len(key) + len(value)
 		if key == "" || !printable(key) || !printable(value) || size > protocol.MaxMeta {
-			return fault.Fieldf("Write", "meta", "want names and values of printable ASCII, of %d bytes in all", protocol.MaxMeta)
+			return fault.Fieldf("Write", "meta", "names and values must be printable ASCII of at most %d bytes in total", protocol.MaxMeta)
 		}
 	}
 	for key, value := range meta {
 		switch err := unix.Fsetxattr(fd, protocol.MetaPrefix+key, []byte(value), 0); err {
 		case nil:
 		case unix.EOPNOTSUPP:
-			return fault.Cannot("Write", "the file's filesystem keeps nothing with files", "")
+			return fault.Cannot("Write", "the filesystem does not support user extended attributes", "")
 		case unix.ERANGE, unix.E2BIG:
 			return fault.Fieldf("Write", "meta", "a name is too long")
 		default:
@@ -78,7 +78,7 @@ func setMeta(fd int, meta map[string]string) error {
 	names := make([]byte, maxXattr)
 	n, err := unix.Flistxattr(fd, names)
 	if err != nil {
-		return nil // there are none
+		return nil // the file has no metadata that could be removed
 	}
 	for attr := range strings.SplitSeq(string(names[:n]), "\x00") {
 		key, ok := strings.CutPrefix(attr, protocol.MetaPrefix)

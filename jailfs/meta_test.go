@@ -13,9 +13,9 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-// TestWhatAJailPutsBesideItsFilesIsNoMetadata has attributes that no client can have
-// set, and one that is read through a symlink: they are not shown, nor is too much.
-func TestWhatAJailPutsBesideItsFilesIsNoMetadata(t *testing.T) {
+// TestMetadataIgnoresForeignAttributes sets extended attributes that setMeta cannot set. Stat and
+// List must not return them, and must not read attributes through a symlink.
+func TestMetadataIgnoresForeignAttributes(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "f")
 	if err := os.WriteFile(file, nil, 0o644); err != nil {
@@ -26,9 +26,9 @@ func TestWhatAJailPutsBesideItsFilesIsNoMetadata(t *testing.T) {
 		"user.e2b.large": strings.Repeat("v", protocol.MaxMeta+1),
 	} {
 		switch err := unix.Setxattr(file, name, []byte(value), 0); err {
-		case nil, unix.ENOSPC, unix.E2BIG: // there may be no room for the large one
+		case nil, unix.ENOSPC, unix.E2BIG: // the filesystem may not have room for the large one
 		case unix.EOPNOTSUPP:
-			t.Skip("the filesystem of temporary files keeps no attributes of users")
+			t.Skip("the filesystem of temporary files does not support user extended attributes")
 		default:
 			t.Fatal(name, err)
 		}
@@ -54,7 +54,7 @@ func TestWhatAJailPutsBesideItsFilesIsNoMetadata(t *testing.T) {
 	}
 	for _, bad := range []map[string]string{{"": "x"}, {"a\n": "x"}, {"a": "\xff"}, {"a": strings.Repeat("v", protocol.MaxMeta)}, {strings.Repeat("k", 300): "v"}} {
 		if _, err := r.Write(t.Context(), "g", strings.NewReader("x"), protocol.WriteOptions{Meta: &bad}); err == nil {
-			t.Errorf("%.40v was kept", bad)
+			t.Errorf("the metadata %.40v was accepted", bad)
 		}
 	}
 	none := map[string]string{}
@@ -62,9 +62,9 @@ func TestWhatAJailPutsBesideItsFilesIsNoMetadata(t *testing.T) {
 		t.Error(i, err)
 	}
 	if i, err := r.Stat(t.Context(), "f"); err != nil || i.Meta != nil {
-		t.Errorf("after a write of none: %v, %v", i.Meta, err)
+		t.Errorf("after a write with empty metadata: %v, %v", i.Meta, err)
 	}
 	if n, err := unix.Getxattr(file, "user.other", make([]byte, 8)); n != 1 {
-		t.Errorf("what is not ours is gone: %v", err)
+		t.Errorf("a foreign attribute was removed: %v", err)
 	}
 }

@@ -10,9 +10,9 @@ import (
 	"glasshouse/fault"
 )
 
-// Move renames a file or directory, with replace also over an existing file or
-// empty directory. Between file systems it copies and then removes. Symlinks
-// at the end of either path are not followed.
+// Move renames a file or directory. With replace it replaces an existing file or empty
+// directory. Between filesystems it copies and then removes. It does not follow symlinks at
+// the end of either path.
 func (r *Root) Move(ctx context.Context, from, to string, replace bool) error {
 	fromDir, fromBase, err := r.parent("Move", from)
 	if err != nil {
@@ -30,7 +30,7 @@ func (r *Root) Move(ctx context.Context, from, to string, replace bool) error {
 
 	err = rename(fromDir, fromBase, toDir, toBase, replace)
 	if err == unix.EXDEV {
-		err = r.carry(ctx, from, fromDir, fromBase, toDir, toBase, replace)
+		err = r.copyAndRemove(ctx, from, fromDir, fromBase, toDir, toBase, replace)
 	}
 	if err == unix.EINVAL {
 		return fault.Newf(fault.Invalid, "Move", from, "cannot be moved into itself")
@@ -42,13 +42,14 @@ func (r *Root) Move(ctx context.Context, from, to string, replace bool) error {
 	return explain("Move", on, err)
 }
 
-// rename is renameat2, or where that is missing the closest to it.
+// rename calls renameat2(2). If the kernel or the filesystem does not support RENAME_NOREPLACE,
+// it checks for the destination first, which is not atomic.
 func rename(fromDir int, from string, toDir int, to string, replace bool) error {
 	if replace {
 		return unix.Renameat(fromDir, from, toDir, to)
 	}
 	err := unix.Renameat2(fromDir, from, toDir, to, unix.RENAME_NOREPLACE)
-	if err != unix.ENOSYS && err != unix.EINVAL { // EINVAL: this file system has no such flag
+	if err != unix.ENOSYS && err != unix.EINVAL { // EINVAL: the filesystem does not support the flag
 		return err
 	}
 	var st unix.Stat_t
@@ -61,9 +62,9 @@ func rename(fromDir int, from string, toDir int, to string, replace bool) error 
 	return unix.Renameat(fromDir, from, toDir, to)
 }
 
-// carry moves a file or tree to another file system: as an archive into a
-// directory beside its goal, from there to the goal in one step.
-func (r *Root) carry(ctx context.Context, from string, fromDir int, fromBase string, toDir int, toBase string, replace bool) error {
+// copyAndRemove moves a file or tree to another filesystem. It copies the tree as an archive to
+// a temporary directory in toDir, renames the copy to its final name, and removes the source.
+func (r *Root) copyAndRemove(ctx context.Context, from string, fromDir int, fromBase string, toDir int, toBase string, replace bool) error {
 	temp := tempName()
 	if err := unix.Mkdirat(toDir, temp, 0o700); err != nil {
 		return err

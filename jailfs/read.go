@@ -15,12 +15,12 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-// defaultPage is how many entries List returns if it is not told.
+// defaultPage is the default limit of List.
 const defaultPage = 1000
 
-// Read returns the bytes of a regular file from offset on, at most limit of
-// them, or with limit below 0 to the end. That need not be FileInfo.Size: the
-// files of /proc say 0. The caller closes the reader.
+// Read returns at most limit bytes of a regular file, beginning at offset; a negative limit
+// means up to the end. The number of bytes may differ from FileInfo.Size, which is 0 for
+// files of /proc. The caller closes the reader.
 func (r *Root) Read(_ context.Context, name string, offset, limit int64) (io.ReadCloser, protocol.FileInfo, error) {
 	if err := check("Read", name); err != nil {
 		return nil, protocol.FileInfo{}, err
@@ -47,10 +47,9 @@ func (r *Root) Read(_ context.Context, name string, offset, limit int64) (io.Rea
 	return &file{name: name, fd: fd, left: limit}, info, nil
 }
 
-// openRegular opens a file to be read if it is a regular one. Looking first
-// keeps devices from being opened, which can do things; O_NONBLOCK keeps a
-// FIFO that has taken the place meanwhile from blocking; looking again refuses
-// it.
+// openRegular opens a regular file for reading. It checks the type before the open, because
+// opening a device can have side effects. The file can be replaced in the meantime: O_NONBLOCK
+// keeps the open of a FIFO from blocking, and a second check rejects it.
 func (r *Root) openRegular(name string) (int, unix.Stat_t, error) {
 	var st unix.Stat_t
 	probe, err := r.open(name, unix.O_PATH, 0)
@@ -79,7 +78,7 @@ func (r *Root) openRegular(name string) (int, unix.Stat_t, error) {
 	return fd, st, nil
 }
 
-// regular refuses what is not a regular file.
+// regular returns an error if a file is not a regular file.
 func regular(op, name string, st *unix.Stat_t) error {
 	switch t := types[st.Mode&unix.S_IFMT]; t {
 	case "file":
@@ -91,8 +90,8 @@ func regular(op, name string, st *unix.Stat_t) error {
 	}
 }
 
-// A file is read from a descriptor without the runtime's poller, which knows
-// no regular files.
+// A file reads from a descriptor without the runtime's poller, which does not support regular
+// files (epoll_ctl(2), EPERM).
 type file struct {
 	name string
 	fd   int
@@ -131,9 +130,9 @@ func (f *file) Close() error {
 	return err
 }
 
-// List returns the entries of a directory sorted by name, beginning after the
-// name given, at most limit of them (0 means 1000). More tells that there are
-// others. An entry that vanishes meanwhile is left out.
+// List returns at most limit entries of a directory, sorted by name, whose names are after the
+// given one. The limit 0 means 1000. More reports whether there are further entries. An entry
+// that is removed concurrently is omitted.
 func (r *Root) List(ctx context.Context, name, after string, limit int) (infos []protocol.FileInfo, more bool, err error) {
 	if err := check("List", name); err != nil {
 		return nil, false, err
@@ -167,7 +166,8 @@ func notDir(err error) error {
 	return err
 }
 
-// A listed name is compared, and shown, as UTF-8.
+// A listed is a name in a directory: as the kernel returns it, and converted to UTF-8 for
+// sorting and display.
 type listed struct{ raw, shown string }
 
 func (r *Root) entry(dir int, e listed) (protocol.FileInfo, bool) {
@@ -185,13 +185,13 @@ func (r *Root) entry(dir int, e listed) (protocol.FileInfo, bool) {
 	return info, true
 }
 
-// A page keeps the first limit names after a given one, of any number that is
-// offered: its memory is the page's and not the directory's.
+// A page selects the first limit names after a given one. Its memory is proportional to limit,
+// not to the size of the directory.
 type page struct {
 	limit int
 	after string
 	more  bool
-	kept  []listed // a heap, the last name on top
+	kept  []listed // a heap with the greatest name on top
 }
 
 func (p *page) Len() int           { return len(p.kept) }
@@ -224,7 +224,7 @@ func (p *page) sorted() []listed {
 	return p.kept
 }
 
-// eachEntry calls f with every name in the directory, as the kernel gives them.
+// eachEntry calls f with every name in the directory, in the order of getdents64(2).
 func eachEntry(ctx context.Context, dir int, f func(name string) error) error {
 	buf := make([]byte, 32<<10)
 	var names []string

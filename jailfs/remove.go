@@ -9,15 +9,15 @@ import (
 	"glasshouse/fault"
 )
 
-// Remove removes a file or an empty directory, or recursively a full one. A
-// symlink is removed itself.
+// Remove removes a file or an empty directory, with recursive also a directory that is not
+// empty. It does not follow a symlink at the end of name.
 func (r *Root) Remove(ctx context.Context, name string, recursive bool) error {
 	dir, base, err := r.parent("Remove", name)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(dir)
-	if strings.HasSuffix(name, "/") { // "link/" is not the link
+	if strings.HasSuffix(name, "/") { // a trailing slash requires a directory
 		var st unix.Stat_t
 		if err := unix.Fstatat(dir, base, &st, unix.AT_SYMLINK_NOFOLLOW); err == nil && !isType(&st, unix.S_IFDIR) {
 			return explain("Remove", name, unix.ENOTDIR)
@@ -42,13 +42,13 @@ func unlink(dir int, name string) error {
 	return err
 }
 
-// A level is a directory on the way down a tree. Going up again by ".." leads
-// to it or, if somebody has moved something meanwhile, is refused; so a tree
-// of any depth needs one descriptor.
+// A level is a directory on the path from the top of a tree to the current directory. ascend
+// opens it with ".." and compares the inode, which fails if the tree was moved in the
+// meantime. Therefore a walk needs only one descriptor, whatever the depth of the tree.
 type level struct {
 	name     string
 	dev, ino uint64
-	names    []string // entries that are still to be visited, if the walk needs them
+	names    []string // entries not yet visited; unused by removeAll
 }
 
 func newLevel(fd int, name string) (level, error) {
@@ -71,7 +71,7 @@ func descend(dir int, name string) (int, level, error) {
 	return fd, l, nil
 }
 
-// ascend opens the directory above dir, which has to be l.
+// ascend opens the parent of dir. It returns an error if that is not l.
 func ascend(dir int, l level) (int, error) {
 	fd, err := openat(dir, "..", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -79,7 +79,7 @@ func ascend(dir int, l level) (int, error) {
 	}
 	if got, err := newLevel(fd, ""); err != nil || got.dev != l.dev || got.ino != l.ino {
 		unix.Close(fd)
-		return -1, fault.Newf(fault.Conflict, "", "", "the directory was moved meanwhile")
+		return -1, fault.Newf(fault.Conflict, "", "", "the directory was moved concurrently")
 	}
 	return fd, nil
 }
@@ -100,7 +100,7 @@ func removeAll(ctx context.Context, top int, base string) error {
 		if full != "" {
 			fd, l, err := descend(at, full)
 			if err == unix.ENOENT || err == unix.ENOTDIR {
-				continue // somebody else was faster
+				continue // removed or replaced concurrently
 			}
 			if err != nil {
 				return err
@@ -126,8 +126,7 @@ func removeAll(ctx context.Context, top int, base string) error {
 	}
 }
 
-// unlinkDir removes a directory that was emptied. If it has been filled again
-// the next round will see it.
+// unlinkDir removes an empty directory. It succeeds if the directory does not exist.
 func unlinkDir(dir int, name string) error {
 	err := unix.Unlinkat(dir, name, unix.AT_REMOVEDIR)
 	if err == unix.ENOENT {
@@ -136,8 +135,8 @@ func unlinkDir(dir int, name string) error {
 	return err
 }
 
-// empty removes what is in dir, or returns the name of a directory that has
-// to be emptied first.
+// empty removes the entries of dir. If an entry is a directory that is not empty, it returns
+// that entry's name; the caller must empty it and call empty again.
 func empty(ctx context.Context, dir int) (full string, err error) {
 	for {
 		if _, err := unix.Seek(dir, 0, 0); err != nil {
@@ -165,5 +164,5 @@ func empty(ctx context.Context, dir int) (full string, err error) {
 	}
 }
 
-// errFull ends a round at a directory that is not empty.
+// errFull ends an iteration at a directory that is not empty.
 var errFull = unix.ENOTEMPTY

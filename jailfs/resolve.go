@@ -9,16 +9,17 @@ import (
 	"glasshouse/fault"
 )
 
-// maxLinks is how many symlinks one path may lead through, as in the kernel.
+// maxLinks is the maximum number of symlinks in the resolution of one path, as in the kernel
+// (path_resolution(7)).
 const maxLinks = 40
 
-// open opens name below r.
+// open opens name below r. It returns ENOENT for files on hidden filesystems.
 func (r *Root) open(name string, flags int, mode uint32) (int, error) {
 	fd, err := r.resolve(name, flags, mode)
 	if r.hidden == nil {
 		return fd, err
 	}
-	if err == unix.ENOTDIR && flags&unix.O_DIRECTORY != 0 { // which says that something is there
+	if err == unix.ENOTDIR && flags&unix.O_DIRECTORY != 0 { // ENOTDIR would reveal that a hidden file exists
 		if there, probeErr := r.open(name, unix.O_PATH, 0); probeErr == nil {
 			unix.Close(there)
 		} else {
@@ -43,8 +44,9 @@ func (r *Root) resolve(name string, flags int, mode uint32) (int, error) {
 	if !r.openat2 {
 		return r.walk(name, flags, mode)
 	}
-	// EAGAIN: something above was renamed while ".." was followed. Somebody
-	// who does that on purpose gets the slower way, which it cannot disturb.
+	// EAGAIN: a rename or mount anywhere on the system raced with the resolution of ".."
+	// (openat2(2)). A process that provokes it continuously only forces the slower walk,
+	// which such races do not disturb.
 	for range 32 {
 		fd, err := r.kernelOpen(name, flags, mode)
 		if err != unix.EAGAIN {
@@ -68,9 +70,9 @@ func (r *Root) kernelOpen(name string, flags int, mode uint32) (int, error) {
 	}
 }
 
-// walk opens name one part at a time, never following a symlink in the kernel
-// and never asking it for "..": the parent is the directory that was come
-// through. So nothing that is renamed meanwhile can lead out of r.
+// walk opens name one component at a time. It never lets the kernel follow a symlink or
+// resolve "..": the parent is the directory that walk came from. Therefore no concurrent
+// rename can lead out of r.
 func (r *Root) walk(name string, flags int, mode uint32) (int, error) {
 	w := walker{root: r.fd}
 	defer w.close()
@@ -138,10 +140,11 @@ func (r *Root) walk(name string, flags int, mode uint32) (int, error) {
 	}
 }
 
-// maxWalk bounds a path while symlinks are put into it.
+// maxWalk is the maximum length of a path in which symlinks have been expanded.
 const maxWalk = 64 << 10
 
-// A walker is the directories that were come through.
+// A walker is the stack of directories between the root and the current component. It does
+// not own root.
 type walker struct {
 	root int
 	dirs []int
@@ -167,7 +170,7 @@ func (w *walker) close() {
 	}
 }
 
-// openat opens one part of a path.
+// openat opens one component of a path.
 func openat(dir int, part string, flags int, mode uint32) (int, error) {
 	for {
 		fd, err := unix.Openat(dir, part, flags|unix.O_CLOEXEC, mode)
@@ -177,8 +180,8 @@ func openat(dir int, part string, flags int, mode uint32) (int, error) {
 	}
 }
 
-// parent opens the directory that name is in, and returns its last part, which
-// is not followed.
+// parent opens the parent directory of name. It returns the last component of name, which it
+// does not follow.
 func (r *Root) parent(op, name string) (dir int, base string, err error) {
 	if err := check(op, name); err != nil {
 		return -1, "", err
@@ -191,15 +194,14 @@ func (r *Root) parent(op, name string) (dir int, base string, err error) {
 	return dir, base, explain(op, name, err)
 }
 
-// target is parent of the file that name leads to, through symlinks at its end
-// if need be. The file need not exist.
+// target is like parent, but follows symlinks in the last component. The file need not exist.
 func (r *Root) target(op, name string) (dir int, base string, err error) {
 	for range maxLinks {
 		if dir, base, err = r.parent(op, name); err != nil {
 			return -1, "", err
 		}
 		link, err := readlink(dir, base)
-		if err != nil { // not a symlink, or nothing
+		if err != nil { // not a symlink, or it does not exist
 			return dir, base, nil
 		}
 		unix.Close(dir)

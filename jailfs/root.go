@@ -1,10 +1,9 @@
-// Package jailfs works on files below one directory and never beyond it,
-// whatever symlinks, ".." and races somebody hostile has prepared there.
-// Absolute symlinks lead to the directory itself, as in a chroot.
+// Package jailfs implements file operations that are confined to one directory. Symlinks, ".."
+// and concurrent renames by hostile processes cannot lead out of it. Absolute symlinks are
+// resolved relative to the directory, as in a chroot.
 //
-// A jail's init uses it on "/", and the daemon on the files of a jail that
-// does not run. Names that are not UTF-8 are shown with replacement
-// characters and cannot be used.
+// A jail's init uses it for "/", and the daemon for the files of a stopped jail. Names that
+// are not UTF-8 are listed with replacement characters and cannot be used as paths.
 package jailfs
 
 import (
@@ -30,14 +29,14 @@ type Root struct {
 	hidden  func(dev uint64) bool
 }
 
-// Hide leaves filesystems out, by their device: what is on one is not found,
-// whatever path leads there. It is called before anything else.
+// Hide hides the filesystems for whose device hidden returns true: their files are not found
+// by any path. It must be called before all other methods.
 func (r *Root) Hide(hidden func(dev uint64) bool) { r.hidden = hidden }
 
-// hides reports whether a file is on a filesystem that is left out.
+// hides reports whether a file is on a hidden filesystem.
 func (r *Root) hides(st *unix.Stat_t) bool { return r.hidden != nil && r.hidden(st.Dev) }
 
-// Open returns the root at the directory dir of the calling process.
+// Open returns a Root for dir. The caller closes it.
 func Open(dir string) (*Root, error) {
 	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -56,7 +55,7 @@ func newRoot(fd int, name string) *Root {
 	return &Root{dir: os.NewFile(uintptr(fd), name), fd: fd}
 }
 
-// sub is a root at a directory of r.
+// sub returns a Root for a directory in r. The caller closes it.
 func (r *Root) sub(name string) (*Root, error) {
 	fd, err := r.open(name, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
@@ -67,7 +66,7 @@ func (r *Root) sub(name string) (*Root, error) {
 	return s, nil
 }
 
-// Close lets go of the directory.
+// Close closes the directory. It may be called more than once.
 func (r *Root) Close() error {
 	if err := r.dir.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
 		return err
@@ -100,7 +99,7 @@ func (r *Root) Stat(_ context.Context, name string) (protocol.FileInfo, error) {
 	return info, nil
 }
 
-// check refuses a name that no file can have.
+// check returns an error if name cannot be a path.
 func check(op, name string) error {
 	switch {
 	case name == "":
@@ -158,14 +157,14 @@ func unixMode(mode os.FileMode) uint32 {
 
 func isType(st *unix.Stat_t, t uint32) bool { return st.Mode&unix.S_IFMT == t }
 
-// reasons says what the kernel's errors mean to somebody who works with files.
+// reasons maps errnos to kinds of errors and messages.
 var reasons = map[unix.Errno]struct {
 	kind fault.Kind
 	text string
 }{
 	unix.ENOENT:       {fault.NotFound, "no such file or directory"},
 	unix.ENOTDIR:      {fault.NotFound, "a part of the path is not a directory"},
-	unix.EEXIST:       {fault.Conflict, "exists already"},
+	unix.EEXIST:       {fault.Conflict, "already exists"},
 	unix.EISDIR:       {fault.Conflict, "is a directory"},
 	unix.ENOTEMPTY:    {fault.Conflict, "the directory is not empty"},
 	unix.EBUSY:        {fault.Conflict, "is in use, or a mount point"},
@@ -173,7 +172,7 @@ var reasons = map[unix.Errno]struct {
 	unix.EACCES:       {fault.Denied, "permission denied"},
 	unix.EPERM:        {fault.Denied, "operation not permitted"},
 	unix.EROFS:        {fault.Denied, "the file system is read-only"},
-	unix.ELOOP:        {fault.Invalid, "too many symbolic links, or one into /proc that may not be followed"},
+	unix.ELOOP:        {fault.Invalid, "too many symbolic links, or a magic link of /proc, which is not followed"},
 	unix.ENAMETOOLONG: {fault.Invalid, "a name is too long"},
 	unix.EINVAL:       {fault.Invalid, "invalid argument"},
 	unix.ENOSPC:       {fault.NoSpace, "the jail's disk is full"},
@@ -184,7 +183,7 @@ var reasons = map[unix.Errno]struct {
 	unix.EFBIG:        {fault.TooLarge, "the file is too large"},
 }
 
-// explain gives a kernel's error its kind. Others are passed on.
+// explain converts an errno to a fault.Error. It returns other errors unchanged.
 func explain(op, name string, err error) error {
 	if err == nil || fault.KindOf(err) != "" {
 		return err
@@ -200,7 +199,7 @@ func explain(op, name string, err error) error {
 	return &fault.Error{Op: op, On: name, Kind: reason.kind, Err: &because{reason.text, e}}
 }
 
-// because is an errno in words.
+// because is an errno with a message.
 type because struct {
 	text  string
 	errno unix.Errno

@@ -18,16 +18,16 @@ import (
 )
 
 const (
-	maxTarName = 16 << 10 // of a path in an archive
-	maxLinked  = 1 << 18  // files with several names that are remembered
-	maxXattr   = 64 << 10 // of one value, as in the kernel
+	maxTarName = 16 << 10 // bytes of a path in an archive
+	maxLinked  = 1 << 18  // files with several hard links that packer.seen records
+	maxXattr   = 64 << 10 // bytes of one value, as XATTR_SIZE_MAX
 	xattrKey   = "SCHILY.xattr."
 )
 
-// Tar returns a tar archive of what is below name, with names relative to it;
-// of a file, the file alone. It has owners, modes, symlinks, hard links, FIFOs
-// and devices, and extended attributes where the file system gives them.
-// Sockets are left out: an archive cannot hold them. The caller closes it.
+// Tar returns a tar archive of the directory name, with paths relative to it, or of the single
+// file name. The archive contains owners, modes, symlinks, hard links, FIFOs, devices, and the
+// extended attributes that belong to files. Sockets are omitted, because tar has no type for
+// them. The caller closes the archive.
 func (r *Root) Tar(ctx context.Context, name string) (io.ReadCloser, error) {
 	if _, err := r.Stat(ctx, name); err != nil {
 		return nil, err
@@ -37,7 +37,7 @@ func (r *Root) Tar(ctx context.Context, name string) (io.ReadCloser, error) {
 	return read, nil
 }
 
-// WriteTar is Tar to a writer.
+// WriteTar writes the archive that Tar returns to w.
 func (r *Root) WriteTar(ctx context.Context, name string, w io.Writer) error {
 	if err := check("Tar", name); err != nil {
 		return err
@@ -71,7 +71,7 @@ type packer struct {
 	root *Root
 	tar  *tar.Writer
 	buf  []byte
-	seen map[[2]uint64]string // the first name of each file with several
+	seen map[[2]uint64]string // device and inode of a file with several hard links → its first name
 }
 
 func (r *Root) newPacker(ctx context.Context, w io.Writer) *packer {
@@ -80,7 +80,7 @@ func (r *Root) newPacker(ctx context.Context, w io.Writer) *packer {
 
 func (p *packer) close() error { return p.tar.Close() }
 
-// add packs the file base in dir, as name, and what is in it.
+// add packs the file or tree base in dir under the given name.
 func (p *packer) add(dir int, base, name string) error {
 	isDir, err := p.entry(dir, base, name)
 	if err != nil || !isDir {
@@ -93,8 +93,7 @@ func (p *packer) add(dir int, base, name string) error {
 	return p.tree(fd, name)
 }
 
-// tree packs what is in the directory at, which it closes. Its own name is
-// prefix.
+// tree packs the entries of the directory at, with prefix before their names. It closes at.
 func (p *packer) tree(at int, prefix string) error {
 	defer func() { unix.Close(at) }()
 	l, err := newLevel(at, prefix)
@@ -104,13 +103,13 @@ func (p *packer) tree(at int, prefix string) error {
 	if l.names, err = entries(p.ctx, at); err != nil {
 		return err
 	}
-	for way := []level{l}; ; {
-		l := &way[len(way)-1]
+	for levels := []level{l}; ; {
+		l := &levels[len(levels)-1]
 		if len(l.names) == 0 {
-			if way = way[:len(way)-1]; len(way) == 0 {
+			if levels = levels[:len(levels)-1]; len(levels) == 0 {
 				return nil
 			}
-			up, err := ascend(at, way[len(way)-1])
+			up, err := ascend(at, levels[len(levels)-1])
 			if err != nil {
 				return err
 			}
@@ -130,7 +129,7 @@ func (p *packer) tree(at int, prefix string) error {
 		}
 		down, next, err := descend(at, base)
 		if err == unix.ENOENT || err == unix.ENOTDIR {
-			continue // gone, or replaced, since it was looked at
+			continue // removed or replaced after entry
 		}
 		if err != nil {
 			return explain("Tar", name, err)
@@ -140,7 +139,7 @@ func (p *packer) tree(at int, prefix string) error {
 		if next.names, err = entries(p.ctx, at); err != nil {
 			return explain("Tar", name, err)
 		}
-		way = append(way, next)
+		levels = append(levels, next)
 	}
 }
 
@@ -153,14 +152,14 @@ func entries(ctx context.Context, dir int) (names []string, err error) {
 	return names, err
 }
 
-// entry packs one file and tells whether it is a directory. A file that has
-// vanished is left out.
+// entry packs one file and reports whether it is a directory. A file that does not exist any
+// longer is omitted.
 func (p *packer) entry(dir int, base, name string) (isDir bool, err error) {
 	if err := p.ctx.Err(); err != nil {
 		return false, err
 	}
 	if len(name) > maxTarName {
-		return false, fault.Newf(fault.TooLarge, "Tar", text.Clip(name, 80), "a path of more than %d bytes", maxTarName)
+		return false, fault.Newf(fault.TooLarge, "Tar", text.Clip(name, 80), "the path exceeds %d bytes", maxTarName)
 	}
 	var st unix.Stat_t
 	if err := unix.Fstatat(dir, base, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
@@ -213,7 +212,7 @@ func header(name string, st *unix.Stat_t) *tar.Header {
 	}
 }
 
-// again returns the name under which the file is in the archive already.
+// again returns the name of an earlier hard link to the file in the archive.
 func (p *packer) again(st *unix.Stat_t, name string) (string, bool) {
 	if st.Nlink < 2 {
 		return "", false
@@ -228,8 +227,8 @@ func (p *packer) again(st *unix.Stat_t, name string) (string, bool) {
 	return "", false
 }
 
-// file packs a regular file, as long as it was when it was opened: a tar
-// header comes before the bytes. If it shrinks meanwhile zeros fill it up.
+// file packs a regular file. The header with the size precedes the content. If the file shrinks
+// in the meantime, it is padded with zeros; if it grows, it is truncated.
 func (p *packer) file(dir int, base string, h *tar.Header, st *unix.Stat_t) error {
 	h.Typeflag = tar.TypeReg
 	if first, again := p.again(st, h.Name); again {
@@ -248,7 +247,7 @@ func (p *packer) file(dir int, base string, h *tar.Header, st *unix.Stat_t) erro
 		return err
 	}
 	if !isType(st, unix.S_IFREG) || p.root.hides(st) {
-		return nil // replaced since it was looked at
+		return nil // replaced after the first stat
 	}
 	h.Size = st.Size
 	readXattrs(fd, h)
@@ -264,8 +263,8 @@ func (p *packer) file(dir int, base string, h *tar.Header, st *unix.Stat_t) erro
 	return err
 }
 
-// writerOnly and readerOnly keep io.Copy from taking short cuts around ctx
-// and the buffer.
+// writerOnly and readerOnly hide io.ReaderFrom and io.WriterTo, with which io.CopyBuffer would
+// bypass ctx and the buffer.
 type (
 	writerOnly struct{ p *packer }
 	readerOnly struct{ io.Reader }
@@ -293,9 +292,9 @@ func (p *packer) xattrs(dir int, base string, h *tar.Header) {
 	readXattrs(fd, h)
 }
 
-// carried tells which extended attributes belong to the file rather than to
-// the file system it is on.
-func carried(name string) bool {
+// portable reports whether an extended attribute belongs to the file rather than to the
+// filesystem that stores it.
+func portable(name string) bool {
 	return strings.HasPrefix(name, "user.") || name == "security.capability" || strings.HasPrefix(name, "system.posix_acl_")
 }
 
@@ -309,7 +308,7 @@ func readXattrs(fd int, h *tar.Header) {
 		return
 	}
 	for name := range strings.SplitSeq(string(list[:size]), "\x00") {
-		if !carried(name) || strings.Contains(name, "=") {
+		if !portable(name) || strings.Contains(name, "=") {
 			continue
 		}
 		value := make([]byte, maxXattr)
@@ -319,10 +318,10 @@ func readXattrs(fd int, h *tar.Header) {
 	}
 }
 
-// Untar extracts a tar archive below name, an existing directory. No entry
-// leaves it: ".." in names is refused, and symlinks, be they extracted or
-// there before, resolve inside of it as in a chroot. Files are replaced one by
-// one, so a failure leaves what was extracted before it.
+// Untar extracts a tar archive to the existing directory name. No entry is written outside of
+// it: names with ".." are rejected, and symlinks, both extracted and existing ones, are resolved
+// relative to it as in a chroot. Each file is replaced atomically. If Untar fails, the entries
+// extracted before remain.
 func (r *Root) Untar(ctx context.Context, name string, src io.Reader) error {
 	if err := check("Untar", name); err != nil {
 		return err
@@ -335,17 +334,17 @@ func (r *Root) Untar(ctx context.Context, name string, src io.Reader) error {
 	if err := below.unpack(ctx, src); err != nil {
 		return explain("Untar", name, err)
 	}
-	_, err = io.Copy(io.Discard, src) // what fills up the last block: its sender is still sending it
+	_, err = io.Copy(io.Discard, src) // read the padding after the end marker, so that the sender does not block
 	return err
 }
 
-// maxDirTimes bounds the directories whose times are set again at the end.
+// maxDirTimes is the maximum number of directories whose times are restored at the end.
 const maxDirTimes = 1 << 17
 
 // unpack extracts src into r.
 func (r *Root) unpack(ctx context.Context, src io.Reader) error {
 	t := tar.NewReader(src)
-	times := map[string]time.Time{} // of directories: what is put into them changes theirs
+	times := map[string]time.Time{} // of directories; extracting a file changes its directory's time
 	for {
 		h, err := t.Next()
 		if err == io.EOF {
@@ -380,8 +379,7 @@ func (r *Root) unpack(ctx context.Context, src io.Reader) error {
 	return nil
 }
 
-// damaged gives the errors of package tar, and of a source that broke off,
-// their kind.
+// damaged marks errors of package tar and io.ErrUnexpectedEOF as fault.Invalid.
 func damaged(err error) error {
 	if errors.Is(err, tar.ErrHeader) || errors.Is(err, tar.ErrFieldTooLong) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return fault.Newf(fault.Invalid, "Untar", "", "the archive is damaged: %w", err)
@@ -389,7 +387,7 @@ func damaged(err error) error {
 	return err
 }
 
-// entryName checks a name in an archive and makes it relative.
+// entryName validates a name in an archive and returns it as a relative path.
 func entryName(field, name string) (string, error) {
 	if slices.Contains(strings.Split(name, "/"), "..") {
 		return "", fault.Fieldf("Untar", field, `%q: ".." is not allowed in an archive`, text.Clip(name, 80))
@@ -400,7 +398,7 @@ func entryName(field, name string) (string, error) {
 
 func (r *Root) extract(ctx context.Context, name string, h *tar.Header, src io.Reader) error {
 	if above := path.Dir(name); above != "." {
-		if err := r.mkdirAll(above, nobodys); err != nil {
+		if err := r.mkdirAll(above, defaultOwner); err != nil {
 			return err
 		}
 	}
@@ -415,15 +413,15 @@ func (r *Root) extract(ctx context.Context, name string, h *tar.Header, src io.R
 	case tar.TypeDir:
 		return extractDir(dir, base, h)
 	case tar.TypeSymlink:
-		return place(dir, base, h, func(temp string) error { return unix.Symlinkat(h.Linkname, dir, temp) })
+		return createAndRename(dir, base, h, func(temp string) error { return unix.Symlinkat(h.Linkname, dir, temp) })
 	case tar.TypeFifo:
-		return place(dir, base, h, func(temp string) error { return unix.Mknodat(dir, temp, unix.S_IFIFO|uint32(h.Mode)&0o777, 0) })
+		return createAndRename(dir, base, h, func(temp string) error { return unix.Mknodat(dir, temp, unix.S_IFIFO|uint32(h.Mode)&0o777, 0) })
 	case tar.TypeLink:
 		return r.extractLink(dir, base, h)
 	case tar.TypeChar, tar.TypeBlock:
-		return fault.Newf(fault.Invalid, "Untar", h.Name, "is a device, which a jail cannot have")
+		return fault.Newf(fault.Invalid, "Untar", h.Name, "device files are not allowed in a jail")
 	}
-	return fault.Newf(fault.Invalid, "Untar", h.Name, "is of type %q, which is not known", h.Typeflag)
+	return fault.Newf(fault.Invalid, "Untar", h.Name, "unknown entry type %q", h.Typeflag)
 }
 
 func extractFile(ctx context.Context, dir int, base string, h *tar.Header, src io.Reader) (err error) {
@@ -441,7 +439,7 @@ func extractFile(ctx context.Context, dir int, base string, h *tar.Header, src i
 	if err := copyTo(ctx, fd, src); err != nil {
 		return err
 	}
-	if err := dress(fd, h); err != nil {
+	if err := setAttributes(fd, h); err != nil {
 		return err
 	}
 	return unix.Renameat(dir, temp, dir, base)
@@ -456,7 +454,7 @@ func extractDir(dir int, base string, h *tar.Header) error {
 		}
 		switch {
 		case isType(&st, unix.S_IFLNK):
-			return nil // "bin/" over bin → usr/bin: what follows goes there
+			return nil // a directory "bin/" where bin is a symlink to usr/bin: extract its entries there
 		case !isType(&st, unix.S_IFDIR):
 			return fault.Newf(fault.Conflict, "Untar", h.Name, "exists and is not a directory")
 		}
@@ -468,11 +466,11 @@ func extractDir(dir int, base string, h *tar.Header) error {
 		return err
 	}
 	defer unix.Close(fd)
-	return dress(fd, h)
+	return setAttributes(fd, h)
 }
 
-// dress gives an extracted file its owner, mode, attributes and time.
-func dress(fd int, h *tar.Header) error {
+// setAttributes sets owner, mode, extended attributes and time of an extracted file.
+func setAttributes(fd int, h *tar.Header) error {
 	if err := owner(unix.Fchown(fd, h.Uid, h.Gid)); err != nil {
 		return err
 	}
@@ -480,15 +478,15 @@ func dress(fd int, h *tar.Header) error {
 		return err
 	}
 	for key, value := range h.PAXRecords {
-		if name, ok := strings.CutPrefix(key, xattrKey); ok && carried(name) {
-			unix.Fsetxattr(fd, name, []byte(value), 0) // where possible
+		if name, ok := strings.CutPrefix(key, xattrKey); ok && portable(name) {
+			unix.Fsetxattr(fd, name, []byte(value), 0) // best effort
 		}
 	}
 	return setTime(fd, h.ModTime)
 }
 
-// owner forgives an owner that cannot be given: by an ordinary user, or
-// because the jail has no such id.
+// owner ignores errors of chown that mean that the process is not root (EPERM) or that the user
+// namespace does not map the id (EINVAL).
 func owner(err error) error {
 	if err == unix.EPERM || err == unix.EINVAL {
 		return nil
@@ -501,13 +499,13 @@ func setTime(fd int, at time.Time) error {
 	return unix.Futimes(fd, []unix.Timeval{t, t})
 }
 
-// place makes something under another name and renames it over base.
-func place(dir int, base string, h *tar.Header, make func(temp string) error) error {
+// createAndRename creates a file with make under a temporary name and renames it to base.
+func createAndRename(dir int, base string, h *tar.Header, make func(temp string) error) error {
 	temp := tempName()
 	if err := make(temp); err != nil {
 		return err
 	}
-	defer unix.Unlinkat(dir, temp, 0) // gone, unless the renaming did not work
+	defer unix.Unlinkat(dir, temp, 0) // ENOENT unless the rename has failed
 	if err := owner(unix.Fchownat(dir, temp, h.Uid, h.Gid, unix.AT_SYMLINK_NOFOLLOW)); err != nil {
 		return err
 	}
@@ -516,7 +514,7 @@ func place(dir int, base string, h *tar.Header, make func(temp string) error) er
 	return unix.Renameat(dir, temp, dir, base)
 }
 
-// extractLink makes a hard link to what was extracted, or there, before.
+// extractLink creates a hard link to an extracted or existing file.
 func (r *Root) extractLink(dir int, base string, h *tar.Header) error {
 	target, err := entryName("linkname", h.Linkname)
 	if err != nil {
@@ -531,6 +529,6 @@ func (r *Root) extractLink(dir int, base string, h *tar.Header) error {
 	if err := unix.Linkat(from, fromBase, dir, temp, 0); err != nil {
 		return err
 	}
-	defer unix.Unlinkat(dir, temp, 0) // renaming to another name of the same file does nothing
+	defer unix.Unlinkat(dir, temp, 0) // rename(2) does nothing if both names are links to the same file
 	return unix.Renameat(dir, temp, dir, base)
 }

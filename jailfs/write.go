@@ -15,15 +15,15 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-// tempPrefix begins the names of files that are being written.
+// tempPrefix is the prefix of the names of temporary files.
 const tempPrefix = ".glasshouse-"
 
 func tempName() string { return tempPrefix + rand.Text()[:16] }
 
-// Write makes a file of what src gives. It replaces an existing one in one
-// step, when src has ended well, and keeps that one's mode and owner. With
-// Append it adds to the file while src is read, with InPlace it empties the file
-// first. A symlink at the end of name is followed.
+// Write writes src to a file. It replaces an existing file atomically, once src has returned
+// io.EOF, and keeps the mode and owner of that file. With Append it appends to the existing
+// file, with InPlace it truncates and rewrites it; neither is atomic. A symlink at the end of
+// name is followed.
 func (r *Root) Write(ctx context.Context, name string, src io.Reader, o protocol.WriteOptions) (protocol.FileInfo, error) {
 	if err := check("Write", name); err != nil {
 		return protocol.FileInfo{}, err
@@ -54,7 +54,7 @@ func (r *Root) Write(ctx context.Context, name string, src io.Reader, o protocol
 	return info, nil
 }
 
-// A writer puts src into the file base in dir, a descriptor.
+// A writer writes src to the file base in dir, a descriptor.
 type writer struct {
 	ctx  context.Context
 	dir  int
@@ -90,7 +90,7 @@ func (w *writer) write(o protocol.WriteOptions) (unix.Stat_t, error) {
 	return w.replace(mode, uid, gid, o.Meta)
 }
 
-// open writes into the file that is there, or into a new one.
+// open writes to the existing file or to a new one, without a temporary file.
 func (w *writer) open(mode uint32, o protocol.WriteOptions) (st unix.Stat_t, err error) {
 	flags := unix.O_WRONLY | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_NOCTTY
 	if o.Append {
@@ -112,8 +112,7 @@ func (w *writer) open(mode uint32, o protocol.WriteOptions) (st unix.Stat_t, err
 	if err := regular("Write", w.base, &st); err != nil {
 		return st, err
 	}
-	// Who watches a file is told of every change of its attributes, also of one to what
-	// they were.
+	// chmod and chown cause an inotify event even if they change nothing. Skip them then.
 	if made && st.Mode&0o7777 != mode {
 		if err := unix.Fchmod(fd, mode); err != nil {
 			return st, err
@@ -147,7 +146,7 @@ func idOr(id *uint32) int {
 	return int(*id)
 }
 
-// replace writes a file beside the old one and renames it over it.
+// replace writes a temporary file in the same directory and renames it to the final name.
 func (w *writer) replace(mode uint32, uid, gid int, meta *map[string]string) (st unix.Stat_t, err error) {
 	temp := tempName()
 	fd, err := openat(w.dir, temp, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, 0o600)
@@ -179,14 +178,14 @@ func (w *writer) replace(mode uint32, uid, gid int, meta *map[string]string) (st
 	switch err := unix.Renameat(w.dir, temp, w.dir, w.base); err {
 	case nil:
 		return st, unix.Fstat(fd, &st)
-	case unix.EBUSY: // a file that something is mounted on can only be written in place
+	case unix.EBUSY: // a mount point cannot be replaced: write it in place
 		return w.inPlace(fd, temp)
 	default:
 		return st, err
 	}
 }
 
-// inPlace overwrites the file with what was written to the temporary one.
+// inPlace overwrites the file with the contents of the temporary file.
 func (w *writer) inPlace(from int, temp string) (st unix.Stat_t, err error) {
 	defer unix.Unlinkat(w.dir, temp, 0)
 	fd, err := openat(w.dir, w.base, unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
@@ -243,8 +242,8 @@ func writeAll(fd int, p []byte) error {
 	return nil
 }
 
-// Mkdir makes a directory, with parents also the missing ones above it; then
-// it may be there already. Mode 0 means 0755.
+// Mkdir creates a directory. Mode 0 means 0755. With parents it also creates missing parents
+// and succeeds if the directory exists.
 func (r *Root) Mkdir(_ context.Context, name string, mode fs.FileMode, parents bool) error {
 	if err := check("Mkdir", name); err != nil {
 		return err
@@ -256,7 +255,7 @@ func (r *Root) Mkdir(_ context.Context, name string, mode fs.FileMode, parents b
 		if fd, err := r.open(name, unix.O_PATH|unix.O_DIRECTORY, 0); err == nil {
 			return unix.Close(fd)
 		}
-		if err := r.mkdirAll(path.Dir(strings.TrimRight(name, "/")), nobodys); err != nil {
+		if err := r.mkdirAll(path.Dir(strings.TrimRight(name, "/")), defaultOwner); err != nil {
 			return explain("Mkdir", name, err)
 		}
 	}
@@ -269,20 +268,20 @@ func (r *Root) Mkdir(_ context.Context, name string, mode fs.FileMode, parents b
 	if err == unix.EEXIST && parents {
 		var st unix.Stat_t
 		if unix.Fstatat(dir, base, &st, unix.AT_SYMLINK_NOFOLLOW) == nil && isType(&st, unix.S_IFDIR) {
-			return nil // somebody else was faster
+			return nil // created concurrently
 		}
 	}
 	return explain("Mkdir", name, err)
 }
 
-// mkdirat makes a directory of exactly this mode, whatever the umask.
+// mkdirat creates a directory with exactly this mode, independently of the umask.
 func mkdirat(dir int, base string, mode uint32) error {
 	if err := unix.Mkdirat(dir, base, mode&0o777); err != nil {
 		return err
 	}
 	fd, err := openat(dir, base, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, unix.EACCES) {
-		return nil // an ordinary user's directory that nobody may read
+		return nil // the mode does not let its owner read it; the owner is not root
 	}
 	if err != nil {
 		return err
@@ -291,8 +290,8 @@ func mkdirat(dir int, base string, mode uint32) error {
 	return unix.Fchmod(fd, mode)
 }
 
-// MkdirFor makes a directory and the missing ones above it, which are all o's. It may
-// be there already.
+// MkdirFor creates a directory and its missing parents with the owner o. It succeeds if the
+// directory exists.
 func (r *Root) MkdirFor(_ context.Context, name string, o protocol.Owner) error {
 	if err := check("Mkdir", name); err != nil {
 		return err
@@ -300,12 +299,12 @@ func (r *Root) MkdirFor(_ context.Context, name string, o protocol.Owner) error 
 	return explain("Mkdir", name, r.mkdirAll(strings.TrimRight(name, "/"), ownership{int(o.UID), int(o.GID)}))
 }
 
-// An ownership is whose a new directory is to be; -1 leaves it to the kernel.
+// An ownership is the owner of a new directory. -1 means the default of the kernel.
 type ownership struct{ uid, gid int }
 
-var nobodys = ownership{-1, -1}
+var defaultOwner = ownership{-1, -1}
 
-// mkdirAll makes name and what is missing above it, with mode 0755.
+// mkdirAll creates name and its missing parents with mode 0755.
 func (r *Root) mkdirAll(name string, o ownership) error {
 	if fd, err := r.open(name, unix.O_PATH|unix.O_DIRECTORY, 0); err == nil {
 		return unix.Close(fd)
@@ -316,7 +315,7 @@ func (r *Root) mkdirAll(name string, o ownership) error {
 		}
 		switch path.Base(name[:i]) {
 		case ".", "/", "..":
-			continue // "", or a directory that has been come through
+			continue // "", or a directory that exists
 		}
 		if err := r.ensureDir(name[:i], o); err != nil {
 			return err
@@ -339,15 +338,15 @@ func (r *Root) ensureDir(name string, o ownership) error {
 	}
 	defer unix.Close(dir)
 	switch err := mkdirat(dir, base, 0o755); {
-	case err == nil && o != nobodys:
+	case err == nil && o != defaultOwner:
 		return unix.Fchownat(dir, base, o.uid, o.gid, unix.AT_SYMLINK_NOFOLLOW)
 	case err != unix.EEXIST:
 		return err
 	}
-	// Somebody was faster, or it is a symlink that leads nowhere.
+	// Created concurrently, or a dangling symlink.
 	fd, err = r.open(name, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
-		return fault.Newf(fault.Conflict, "Mkdir", name, "is a symbolic link that leads nowhere")
+		return fault.Newf(fault.Conflict, "Mkdir", name, "is a dangling symbolic link")
 	}
 	return unix.Close(fd)
 }

@@ -119,13 +119,13 @@ func (in *Init) runHook(name string, env []string) error {
 	select {
 	case <-p.ended:
 	case <-bound.C:
-		return fmt.Errorf("it did not end and could not be killed (command %s)", p.id)
+		return fmt.Errorf("it did not exit and could not be killed (command %s)", p.id)
 	}
 	switch s := p.snapshot(); {
 	case s.TimedOut:
-		return fmt.Errorf("it did not end within %v (command %s)", hookTimeout, p.id)
+		return fmt.Errorf("it did not exit within %v (command %s)", hookTimeout, p.id)
 	case s.Code != 0:
-		return fmt.Errorf("it ended with code %d (command %s)", s.Code, p.id)
+		return fmt.Errorf("it exited with code %d (command %s)", s.Code, p.id)
 	}
 	_, err = in.forget(p.id)
 	return err

@@ -14,7 +14,8 @@ import (
 	"glasshouse/llm"
 )
 
-// benchUpstream answers at once: a whole answer, or a stream of so many events.
+// benchUpstream starts a provider that responds immediately with a complete answer, or with a
+// stream of the given number of events.
 func benchUpstream(b *testing.B, events int) *httptest.Server {
 	var stream strings.Builder
 	for range events {
@@ -40,7 +41,7 @@ func benchUpstream(b *testing.B, events int) *httptest.Server {
 	return srv
 }
 
-// benchGateway is a gateway to it, with a budget and a record, as a run's is.
+// benchGateway starts a gateway to the provider, with a budget and recording, as for a run.
 func benchGateway(b *testing.B, up string) string {
 	most, err := budget.New("run", nil, budget.State{Limits: budget.Amounts{budget.Tokens: 1 << 50, budget.Cost: 1 << 50}}, nil)
 	if err != nil {
@@ -59,8 +60,8 @@ func benchGateway(b *testing.B, up string) string {
 	return srv.URL + "/v1"
 }
 
-// BenchmarkCall compares a model that is called directly with one behind the gateway.
-// A request has the size of an agent's.
+// BenchmarkCall compares a direct model call with a call through the gateway. The request has a
+// size that is typical for agents.
 func BenchmarkCall(b *testing.B) {
 	prompt := strings.Repeat("What agents say is long, and they say it again each time. ", 700)
 	for _, events := range []int{0, 1000} {

@@ -42,7 +42,7 @@ func object(text []byte) ([]field, error) {
 		}
 		name := strings.ToLower(f.name)
 		if seen[name] {
-			return nil, notJSON(nil, "duplicate field "+quoted(f.name)+" twice")
+			return nil, notJSON(nil, "duplicate field "+quoted(f.name))
 		}
 		seen[name] = true
 		s.space()

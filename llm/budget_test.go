@@ -12,7 +12,7 @@ import (
 	"glasshouse/llm"
 )
 
-func TestWhatACallTookIsTakenFromTheBudget(t *testing.T) {
+func TestCallIsChargedToBudget(t *testing.T) {
 	for _, a := range asks {
 		t.Run(a.name, func(t *testing.T) {
 			h := open(t, hello, nil)
@@ -22,13 +22,13 @@ func TestWhatACallTookIsTakenFromTheBudget(t *testing.T) {
 			}
 			s := h.caller.Budget.State()
 			if s.Consumed[budget.Tokens] != 170 || s.Consumed[budget.Cost] != 615 || len(s.Held) > 0 {
-				t.Errorf("the budget is %+v, want 170 tokens and 615 millionths consumed, and nothing held", s)
+				t.Errorf("the budget is %+v, want 170 tokens and 615 millionths consumed, and nothing reserved", s)
 			}
 		})
 	}
 }
 
-func TestARequestThatMayCostMoreThanIsLeftIsRefusedBeforeItIsMade(t *testing.T) {
+func TestRequestBeyondBudgetIsRefused(t *testing.T) {
 	for _, c := range []struct {
 		path, body string
 		limits     budget.Amounts
@@ -51,10 +51,10 @@ func TestARequestThatMayCostMoreThanIsLeftIsRefusedBeforeItIsMade(t *testing.T) 
 			t.Errorf("%s %s: %d %s, want 402 with %v", c.path, c.body, r.status, r.body, c.want)
 		}
 		if !strings.Contains(r.body, "raise the limit") {
-			t.Errorf("%s does not say what helps: %s", c.path, r.body)
+			t.Errorf("%s: the error has no remedy: %s", c.path, r.body)
 		}
 		if len(h.exceeded) != 1 || len(h.mock.Seen()) > 0 {
-			t.Errorf("%s: told %d times, %d requests went through; want 1 and none", c.path, len(h.exceeded), len(h.mock.Seen()))
+			t.Errorf("%s: Exceeded was called %d times and %d requests were sent; want 1 and none", c.path, len(h.exceeded), len(h.mock.Seen()))
 		}
 		if s := h.caller.Budget.State(); len(s.Consumed)+len(s.Held) > 0 {
 			t.Errorf("%s: the budget is %+v", c.path, s)
@@ -62,7 +62,7 @@ func TestARequestThatMayCostMoreThanIsLeftIsRefusedBeforeItIsMade(t *testing.T) 
 	}
 }
 
-func TestWhenOthersHoldTheBudgetItIsWorthWaiting(t *testing.T) {
+func TestReservedBudgetIsRetryable(t *testing.T) {
 	h := open(t, hello, nil)
 	h.caller.Budget = newBudget(t, budget.Amounts{budget.Tokens: 2000})
 	if _, err := h.caller.Budget.Reserve(budget.Amounts{budget.Tokens: 1500}); err != nil {
@@ -70,14 +70,14 @@ func TestWhenOthersHoldTheBudgetItIsWorthWaiting(t *testing.T) {
 	}
 	r := h.post("/v1/messages", `{"model":"fake-1","max_tokens":1000}`)
 	if r.status != 429 || field(t, r.body, "error", "type") != "rate_limit_error" || r.header.Get("X-Should-Retry") != "" {
-		t.Errorf("%d %s, want 429 and that it may be tried again", r.status, r.body)
+		t.Errorf("%d %s, want 429 and a remedy to retry", r.status, r.body)
 	}
 	if len(h.exceeded) > 0 {
-		t.Errorf("it is told that the budget is spent: %v", h.exceeded)
+		t.Errorf("Exceeded was called: %v", h.exceeded)
 	}
 }
 
-func TestAStreamWithoutALimitBeginsWithWhatIsLeft(t *testing.T) {
+func TestStreamWithoutLimitReservesRemainder(t *testing.T) {
 	h := open(t, hello, nil)
 	h.caller.Budget = newBudget(t, budget.Amounts{budget.Tokens: 1200})
 	if r := h.post("/v1/responses", `{"model":"fake-1","stream":true,"input":"hi"}`); r.status != 200 || h.last().Outcome != llm.Answered {
@@ -85,7 +85,7 @@ func TestAStreamWithoutALimitBeginsWithWhatIsLeft(t *testing.T) {
 	}
 }
 
-// long is an answer of some 5000 tokens, of which usage is only told at the end.
+// long is a script with an answer of about 5000 tokens, whose usage is reported at the end only.
 var long = fmt.Sprintf(`
 conversations:
   - name: long
@@ -96,33 +96,33 @@ conversations:
         usage: {input: 10, output: 5000}
 `, strings.Repeat("all work and no play ", 1000))
 
-func TestAStreamThatSpendsTheBudgetIsEndedInItsOwnWords(t *testing.T) {
+func TestStreamBeyondBudgetEndsInFormat(t *testing.T) {
 	for _, a := range []struct {
 		name, path, body string
 		check            func(t *testing.T, last []string)
 	}{
 		{"chat", "/v1/chat/completions", `{"model":"fake-1","stream":true,"messages":[{"role":"user","content":"hi"}]}`, func(t *testing.T, last []string) {
 			if last[1] != "[DONE]" || field(t, last[0], "error", "code") != "insufficient_quota" {
-				t.Errorf("it ends with %q", last)
+				t.Errorf("the stream ends with %q", last)
 			}
 		}},
 		{"responses", "/v1/responses", `{"model":"fake-1","stream":true,"input":"hi"}`, func(t *testing.T, last []string) {
 			if field(t, last[1], "type") != "response.failed" || field(t, last[1], "response", "error", "code") != "insufficient_quota" ||
 				!strings.HasPrefix(field(t, last[1], "response", "id").(string), "resp_") {
-				t.Errorf("it ends with %q", last)
+				t.Errorf("the stream ends with %q", last)
 			}
 			if a, b := field(t, last[0], "sequence_number").(float64), field(t, last[1], "sequence_number").(float64); b != a+1 {
-				t.Errorf("event %v comes after %v", b, a)
+				t.Errorf("event %v follows %v", b, a)
 			}
 		}},
 		{"messages", "/v1/messages", `{"model":"fake-1","max_tokens":400,"stream":true,"messages":[{"role":"user","content":"hi"}]}`, func(t *testing.T, last []string) {
 			if field(t, last[1], "type") != "error" || field(t, last[1], "error", "type") != "billing_error" {
-				t.Errorf("it ends with %q", last)
+				t.Errorf("the stream ends with %q", last)
 			}
 		}},
 		{"gemini", "/v1beta/models/fake-1:streamGenerateContent?alt=sse", `{"contents":[{"role":"user","parts":[{"text":"hi"}]}]}`, func(t *testing.T, last []string) {
 			if field(t, last[1], "error", "status") != "RESOURCE_EXHAUSTED" {
-				t.Errorf("it ends with %q", last)
+				t.Errorf("the stream ends with %q", last)
 			}
 		}},
 	} {
@@ -136,26 +136,26 @@ func TestAStreamThatSpendsTheBudgetIsEndedInItsOwnWords(t *testing.T) {
 			}
 			for _, text := range d {
 				if text != "[DONE]" && !json.Valid([]byte(text)) {
-					t.Errorf("an event is no JSON: %q", text)
+					t.Errorf("an event is not JSON: %q", text)
 				}
 			}
 			a.check(t, d[len(d)-2:])
 			c := h.last()
 			if c.Outcome != llm.BudgetExhausted || !c.Usage.Estimated || len(h.exceeded) != 1 {
-				t.Errorf("recorded %v, %+v; told %d times", c.Outcome, c.Usage, len(h.exceeded))
+				t.Errorf("recorded %v, %+v; Exceeded was called %d times", c.Outcome, c.Usage, len(h.exceeded))
 			}
-			// One event goes beyond, which is 100 tokens here, and no more.
+			// At most one event, about 100 tokens here, exceeds the limit.
 			if got := h.caller.Budget.Consumed()[budget.Tokens]; got < 900 || got > 1100 {
-				t.Errorf("%d tokens are spent of 1000", got)
+				t.Errorf("%d of 1000 tokens consumed", got)
 			}
 			if s := h.caller.Budget.State(); len(s.Held) > 0 {
-				t.Errorf("still held: %v", s.Held)
+				t.Errorf("still reserved: %v", s.Held)
 			}
 		})
 	}
 }
 
-func TestWhenAStreamIsCutTheProviderIsLeft(t *testing.T) {
+func TestTruncatedStreamCancelsProvider(t *testing.T) {
 	gone := make(chan struct{})
 	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
@@ -173,11 +173,11 @@ func TestWhenAStreamIsCutTheProviderIsLeft(t *testing.T) {
 	h.post("/v1/chat/completions", `{"model":"fake-1","stream":true}`)
 	<-gone
 	if c := h.last(); c.Outcome != llm.BudgetExhausted || c.Cost < 98_000 || c.Cost > 103_000 {
-		t.Errorf("recorded %v with a cost of %d, want it cut at 100000", c.Outcome, c.Cost)
+		t.Errorf("recorded %v with a cost of %d, want it ended at 100000", c.Outcome, c.Cost)
 	}
 }
 
-func TestWhatIsNotReportedIsEstimatedAndSaidSo(t *testing.T) {
+func TestMissingUsageIsEstimated(t *testing.T) {
 	script := `
 conversations:
   - when: {user: hi}
@@ -195,13 +195,13 @@ conversations:
 				t.Errorf("the estimate is %+v, want about 20 in and 16 out", u)
 			}
 			if got := h.caller.Budget.Consumed()[budget.Tokens]; got != u.Total() {
-				t.Errorf("%d tokens are spent, want %d", got, u.Total())
+				t.Errorf("%d tokens consumed, want %d", got, u.Total())
 			}
 		})
 	}
 }
 
-func TestAModelWithoutAPriceIsMarked(t *testing.T) {
+func TestModelWithoutPrice(t *testing.T) {
 	h := open(t, hello, nil)
 	h.post("/v1/chat/completions", `{"model":"fake-2","messages":[{"role":"user","content":"hi"}]}`)
 	if c := h.last(); c.Priced || c.Cost != 0 || c.Usage.Output != 20 {
@@ -212,7 +212,7 @@ func TestAModelWithoutAPriceIsMarked(t *testing.T) {
 	}
 }
 
-func TestCountingAndEmbeddingTakeNothingOfTheAnswer(t *testing.T) {
+func TestCountingAndEmbeddingsReserveNoOutput(t *testing.T) {
 	h := open(t, hello, nil)
 	h.caller.Budget = newBudget(t, budget.Amounts{budget.Tokens: 100})
 	if r := h.post("/v1/messages/count_tokens?beta=true", `{"model":"fake-1","messages":[]}`); r.status != 200 || field(t, r.body, "input_tokens") == nil {
@@ -222,15 +222,15 @@ func TestCountingAndEmbeddingTakeNothingOfTheAnswer(t *testing.T) {
 		t.Errorf("%d %s", r.status, r.body)
 	}
 	if got := h.caller.Budget.Consumed()[budget.Tokens]; got != 0 {
-		t.Errorf("counting took %d tokens", got)
+		t.Errorf("counting consumed %d tokens", got)
 	}
 	if r := h.post("/v1/embeddings", `{"model":"fake-1","input":"a sentence to be compared"}`); r.status != 200 {
 		t.Errorf("%d %s", r.status, r.body)
 	}
 	if u := h.last().Usage; u.Output != 0 || u.Input != 7 || u.Estimated {
-		t.Errorf("the embedding took %+v, want 7 tokens in", u)
+		t.Errorf("usage of the embedding = %+v, want 7 input tokens", u)
 	}
 	if r := h.post("/v1/embeddings", `{"model":"fake-1","input":"`+strings.Repeat("word ", 200)+`"}`); r.status != 402 {
-		t.Errorf("more than is left: %d %s", r.status, r.body)
+		t.Errorf("request beyond the budget: %d %s", r.status, r.body)
 	}
 }

@@ -19,11 +19,11 @@ import (
 	"glasshouse/llm"
 )
 
-// upstream is a provider that a test plays itself.
+// upstream starts a gateway to a provider whose handler is serve.
 func upstream(t *testing.T, change func(*llm.Config), serve http.HandlerFunc) *harness {
 	t.Helper()
 	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		io.Copy(io.Discard, r.Body) // else the server does not see who hangs up
+		io.Copy(io.Discard, r.Body) // otherwise the server does not detect a disconnect
 		serve(w, r)
 	}))
 	t.Cleanup(up.Close)
@@ -44,7 +44,7 @@ const (
 	chatReply = `{"choices":[{"message":{"content":"hello"}}],"usage":{"prompt_tokens":3,"completion_tokens":2}}`
 )
 
-func TestAProviderThatIsBusyIsAskedAgain(t *testing.T) {
+func TestBusyProviderIsRetried(t *testing.T) {
 	for _, busy := range []int{429, 500, 502, 503, 504, 529} {
 		var n atomic.Int32
 		h := upstream(t, nil, func(w http.ResponseWriter, r *http.Request) {
@@ -56,7 +56,7 @@ func TestAProviderThatIsBusyIsAskedAgain(t *testing.T) {
 			fmt.Fprint(w, chatReply)
 		})
 		if r := h.post("/v1/chat/completions", chatAsk); r.status != 200 || r.body != chatReply {
-			t.Errorf("after %d came %d %s", busy, r.status, r.body)
+			t.Errorf("after status %d: %d %s", busy, r.status, r.body)
 		}
 		if c := h.last(); c.Retries != 2 || c.Usage.Total() != 5 || len(h.called()) != 1 {
 			t.Errorf("after %d: recorded %+v", busy, c)
@@ -64,10 +64,10 @@ func TestAProviderThatIsBusyIsAskedAgain(t *testing.T) {
 	}
 }
 
-func TestWhatWillNotChangeIsNotAskedAgain(t *testing.T) {
+func TestPermanentErrorsAreNotRetried(t *testing.T) {
 	for name, serve := range map[string]http.HandlerFunc{
 		"a wrong request": func(w http.ResponseWriter, _ *http.Request) { http.Error(w, `{"error":{"message":"no"}}`, 400) },
-		"a provider's word": func(w http.ResponseWriter, _ *http.Request) {
+		"a provider's header": func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("X-Should-Retry", "false")
 			w.WriteHeader(529)
 		},
@@ -81,37 +81,37 @@ func TestWhatWillNotChangeIsNotAskedAgain(t *testing.T) {
 		h.caller.Budget = newBudget(t, budget.Amounts{budget.Tokens: 100_000})
 		r := h.post("/v1/chat/completions", chatAsk)
 		if n.Load() != 1 || r.status < 400 {
-			t.Errorf("%s: asked %d times, answered %d", name, n.Load(), r.status)
+			t.Errorf("%s: %d requests, status %d", name, n.Load(), r.status)
 		}
 		if name == "a long wait" && r.header.Get("Retry-After") != "3600" {
-			t.Errorf("the caller is not told how long: %v", r.header)
+			t.Errorf("the response has no Retry-After: %v", r.header)
 		}
 		if c := h.last(); c.Outcome != llm.Failed || c.Usage.Total() != 0 || h.caller.Budget.Consumed()[budget.Tokens] != 0 {
-			t.Errorf("%s: recorded %v %+v; it cost nothing", name, c.Outcome, c.Usage)
+			t.Errorf("%s: recorded %v %+v, want no usage", name, c.Outcome, c.Usage)
 		}
 	}
 }
 
-func TestAConnectionThatEndsBeforeTheFirstByteIsMadeAgain(t *testing.T) {
+func TestBrokenConnectionBeforeFirstByteIsRetried(t *testing.T) {
 	for _, stream := range []bool{false, true} {
 		var n atomic.Int32
 		h := upstream(t, nil, func(w http.ResponseWriter, r *http.Request) {
 			if n.Add(1) == 1 {
 				if stream {
 					w.Header().Set("Content-Type", "text/event-stream")
-					http.NewResponseController(w).Flush() // a header, and then nothing
+					http.NewResponseController(w).Flush() // only a header
 				}
 				panic(http.ErrAbortHandler)
 			}
 			fmt.Fprint(w, chatReply)
 		})
 		if r := h.post("/v1/chat/completions", chatAsk); r.status != 200 || h.last().Retries != 1 {
-			t.Errorf("%d %s after %d tries", r.status, r.body, n.Load())
+			t.Errorf("%d %s after %d attempts", r.status, r.body, n.Load())
 		}
 	}
 }
 
-func TestAfterTheFirstByteNothingIsMadeAgain(t *testing.T) {
+func TestNoRetryAfterFirstByte(t *testing.T) {
 	var n atomic.Int32
 	h := upstream(t, nil, func(w http.ResponseWriter, r *http.Request) {
 		n.Add(1)
@@ -127,21 +127,21 @@ func TestAfterTheFirstByteNothingIsMadeAgain(t *testing.T) {
 	})
 	for path, want := range map[string]llm.Usage{
 		"/v1/chat/completions": {Input: 18, Output: 5, Estimated: true},
-		"/v1/messages":         {Input: 40, Output: 5, Estimated: true}, // what went in was told
+		"/v1/messages":         {Input: 40, Output: 5, Estimated: true}, // the input was reported
 	} {
 		n.Store(0)
 		r := h.post(path, `{"model":"fake-1","max_tokens":50,"stream":true,"messages":[1,2,3,4,5]}`)
 		if n.Load() != 1 || !strings.Contains(r.body, "some twelve letters") || !strings.Contains(r.body, "the stream is truncated") {
-			t.Errorf("%s: asked %d times, and passed on %q", path, n.Load(), r.body)
+			t.Errorf("%s: %d requests, response %q", path, n.Load(), r.body)
 		}
 		c := h.last()
 		if c.Outcome != llm.Truncated || c.Usage != want {
-			t.Errorf("%s: recorded %v with %+v, want it broken with %+v", path, c.Outcome, c.Usage, want)
+			t.Errorf("%s: recorded %v with %+v, want it truncated with %+v", path, c.Outcome, c.Usage, want)
 		}
 	}
 }
 
-func TestAProvidersErrorComesThroughWithoutItsKey(t *testing.T) {
+func TestProviderErrorDoesNotContainKey(t *testing.T) {
 	const key = "sk-very-secret-1234"
 	status := 400
 	h := upstream(t, func(c *llm.Config) {
@@ -156,22 +156,22 @@ func TestAProvidersErrorComesThroughWithoutItsKey(t *testing.T) {
 	}
 	for _, status = range []int{401, 403, 302} {
 		if r = h.post("/v1/chat/completions", chatAsk); r.status != 503 || strings.Contains(r.body, "you came") {
-			t.Errorf("a %d is passed on as %d %s; the caller can do nothing about it", status, r.status, r.body)
+			t.Errorf("status %d is forwarded as %d %s, want 503 without the provider's text", status, r.status, r.body)
 		}
 	}
 }
 
-func TestAKeyThatIsNotToBeHadIsNotTalkedAbout(t *testing.T) {
+func TestUnavailableKeyIsNotRevealed(t *testing.T) {
 	h := upstream(t, func(c *llm.Config) {
-		c.Providers[0].Key = func(context.Context) ([]byte, error) { return nil, errors.New("the vault at 10.0.0.1 says no") }
-	}, func(http.ResponseWriter, *http.Request) { t.Error("a request was made without the key") })
+		c.Providers[0].Key = func(context.Context) ([]byte, error) { return nil, errors.New("the vault at 10.0.0.1 denied access") }
+	}, func(http.ResponseWriter, *http.Request) { t.Error("a request was sent without the key") })
 	r := h.post("/v1/chat/completions", chatAsk)
 	if r.status != 503 || strings.Contains(r.body, "10.0.0.1") || strings.Contains(h.last().Problem, "10.0.0.1") {
 		t.Errorf("%d %s; recorded %q", r.status, r.body, h.last().Problem)
 	}
 }
 
-func TestAProviderThatCannotBeReachedIsSaidToBe(t *testing.T) {
+func TestUnreachableProvider(t *testing.T) {
 	h := upstream(t, func(c *llm.Config) { c.Providers[0].BaseURL, c.Retries = "http://127.0.0.1:1", -1 }, nil)
 	r := h.post("/v1/chat/completions", chatAsk)
 	if r.status != 503 || strings.Contains(r.body, "127.0.0.1") || field(t, r.body, "error", "type") != "server_error" {
@@ -182,7 +182,7 @@ func TestAProviderThatCannotBeReachedIsSaidToBe(t *testing.T) {
 	}
 }
 
-func TestWhenTheCallerHangsUpTheProviderIsLeftAndWhatItSaidCounts(t *testing.T) {
+func TestDisconnectedCallerCancelsProvider(t *testing.T) {
 	gone := make(chan struct{})
 	h := upstream(t, nil, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
@@ -212,11 +212,11 @@ func TestWhenTheCallerHangsUpTheProviderIsLeftAndWhatItSaidCounts(t *testing.T) 
 		t.Errorf("recorded %v with %+v", c.Outcome, c.Usage)
 	}
 	if s := h.caller.Budget.State(); s.Consumed[budget.Tokens] != c.Usage.Total() || len(s.Held) > 0 {
-		t.Errorf("the budget is %+v, want %d tokens spent", s, c.Usage.Total())
+		t.Errorf("the budget is %+v, want %d tokens consumed", s, c.Usage.Total())
 	}
 }
 
-func TestEachEventIsPassedOnWhenItComes(t *testing.T) {
+func TestEventsAreForwardedImmediately(t *testing.T) {
 	next := make(chan string)
 	h := upstream(t, nil, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
@@ -241,7 +241,7 @@ func TestEachEventIsPassedOnWhenItComes(t *testing.T) {
 	for i := range 5 {
 		part := fmt.Sprintf("data: {\"choices\":[{\"delta\":{\"content\":\"%d\"}}]}\n\n", i)
 		if i > 0 {
-			next <- part[:20] // an event comes in two parts
+			next <- part[:20] // send an event in two parts
 			next <- part[20:]
 		} else {
 			part = ": a comment\r\n\r\n"
@@ -261,7 +261,7 @@ func TestEachEventIsPassedOnWhenItComes(t *testing.T) {
 	close(next)
 }
 
-func TestAnAnswerThatCannotBeRecordedIsNotGiven(t *testing.T) {
+func TestUnrecordedAnswerIsWithheld(t *testing.T) {
 	h := open(t, hello, func(c *llm.Config) {
 		c.Record = func(context.Context, llm.Call) error { return errors.New("the disk is full") }
 	})
@@ -272,14 +272,14 @@ func TestAnAnswerThatCannotBeRecordedIsNotGiven(t *testing.T) {
 		}
 		for _, end := range []string{`"stop"`, "response.completed", "message_stop", `"STOP"`} {
 			if strings.Contains(r.body, end) {
-				t.Errorf("%s: the end of the answer was seen: %s", a.name, r.body)
+				t.Errorf("%s: the caller received the end of the answer: %s", a.name, r.body)
 			}
 		}
 	}
 }
 
-func TestAStreamOfAnotherShapeIsPassedOnWhole(t *testing.T) {
-	// No [DONE], no empty line at the end, two lines of data, CR LF, an unknown field.
+func TestUnusualStreamIsForwardedUnchanged(t *testing.T) {
+	// The stream has no [DONE], no empty line at the end, two data lines, CR LF and an unknown field.
 	stream := "id: 7\r\ndata: {\"choices\":\r\ndata: [{\"delta\":{\"content\":\"abcd\"}}]}\r\n\r\n\r\ndata: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n"
 	h := upstream(t, nil, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
@@ -294,7 +294,7 @@ func TestAStreamOfAnotherShapeIsPassedOnWhole(t *testing.T) {
 	}
 }
 
-func TestAnEventThatIsTooLongEndsTheStream(t *testing.T) {
+func TestOverlongEventEndsStream(t *testing.T) {
 	h := upstream(t, nil, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		fmt.Fprint(w, "data: ")
@@ -310,10 +310,10 @@ func TestAnEventThatIsTooLongEndsTheStream(t *testing.T) {
 	}
 }
 
-func TestAProviderThatPacksItsAnswerIsCountedAllTheSame(t *testing.T) {
+func TestCompressedAnswerIsCounted(t *testing.T) {
 	h := upstream(t, func(c *llm.Config) { c.Retries = -1 }, func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Accept-Encoding") != "identity" {
-			t.Errorf("it is asked for %q", r.Header.Get("Accept-Encoding"))
+			t.Errorf("the request has Accept-Encoding %q", r.Header.Get("Accept-Encoding"))
 		}
 		w.Header().Set("Content-Encoding", "gzip")
 		z := gzip.NewWriter(w)
@@ -324,12 +324,12 @@ func TestAProviderThatPacksItsAnswerIsCountedAllTheSame(t *testing.T) {
 		t.Errorf("%d %q, counted %+v", r.status, r.body, h.last().Usage)
 	}
 	if r := h.post("/v1/chat/completions", chatAsk, "Content-Encoding", "zstd"); r.status != 400 || !strings.Contains(r.body, "zstd") {
-		t.Errorf("a packed request: %d %s", r.status, r.body)
+		t.Errorf("a compressed request: %d %s", r.status, r.body)
 	}
 }
 
-func TestWhatGoesWrongInTheGatewayHoldsNothingBack(t *testing.T) {
-	h := open(t, hello, func(c *llm.Config) { c.Record = func(context.Context, llm.Call) error { panic("a bug") } })
+func TestPanicReleasesReservation(t *testing.T) {
+	h := open(t, hello, func(c *llm.Config) { c.Record = func(context.Context, llm.Call) error { panic("test panic") } })
 	b := newBudget(t, budget.Amounts{budget.Tokens: 20_000})
 	h.caller.Budget = b
 	for _, a := range asks {
@@ -337,15 +337,15 @@ func TestWhatGoesWrongInTheGatewayHoldsNothingBack(t *testing.T) {
 			defer func() { recover() }()
 			w := httptest.NewRecorder()
 			h.gateway.ServeHTTP(w, httptest.NewRequest("POST", a.path, strings.NewReader(a.body)))
-			t.Errorf("%s: nothing went wrong", a.name)
+			t.Errorf("%s: the call succeeded", a.name)
 		}()
 	}
 	if s := b.State(); len(s.Held) > 0 {
-		t.Errorf("held are %v", s.Held)
+		t.Errorf("still reserved: %v", s.Held)
 	}
 }
 
-func TestSettingsThatMakeNoSenseAreRefused(t *testing.T) {
+func TestInvalidConfig(t *testing.T) {
 	good := llm.Provider{Name: "p", API: llm.OpenAI, BaseURL: "https://example.com/v1", Models: []string{"m"}}
 	with := func(change func(*llm.Provider)) []llm.Provider {
 		p := good
@@ -372,7 +372,7 @@ func TestSettingsThatMakeNoSenseAreRefused(t *testing.T) {
 	} {
 		_, err := llm.New(c.cfg)
 		if fault.FieldOf(err) != c.field || strings.Contains(fmt.Sprint(err), "sk-1") {
-			t.Errorf("%s: %v, want it to name %s", name, err, c.field)
+			t.Errorf("%s: %v, want an error for the field %s", name, err, c.field)
 		}
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"glasshouse/llm"
 )
 
-// A diary is a Journal in memory. A test that kills the daemon keeps the diary.
+// A diary is a Journal in memory. It survives a simulated crash of the daemon.
 type diary struct {
 	mu     sync.Mutex
 	begun  map[string]string
@@ -44,14 +44,14 @@ func (d *diary) End(_ context.Context, key, digest string, r llm.Recorded) error
 		return d.broken
 	}
 	if _, ok := d.ended[key]; ok || d.begun[key] != digest {
-		return errors.New("an end without its beginning")
+		return errors.New("End without Begin")
 	}
 	r.Body = append([]byte(nil), r.Body...)
 	d.ended[key] = r
 	return nil
 }
 
-func TestARequestThatWasAnsweredIsAnsweredAgainAndCostsNothing(t *testing.T) {
+func TestReplayedAnswerIsFree(t *testing.T) {
 	for _, a := range asks {
 		t.Run(a.name, func(t *testing.T) {
 			h := open(t, hello, nil)
@@ -61,26 +61,26 @@ func TestARequestThatWasAnsweredIsAnsweredAgainAndCostsNothing(t *testing.T) {
 			spent := h.caller.Budget.Consumed()[budget.Tokens]
 			again := h.post(a.path, a.body, "Idempotency-Key", "step-1")
 			if again.body != first.body || again.status != first.status || again.header.Get("Content-Type") != first.header.Get("Content-Type") {
-				t.Errorf("again came\n%d %s, want\n%d %s", again.status, again.body, first.status, first.body)
+				t.Errorf("second response\n%d %s, want\n%d %s", again.status, again.body, first.status, first.body)
 			}
 			if first.header.Get("Idempotent-Replay") != "" || again.header.Get("Idempotent-Replay") != "true" {
-				t.Errorf("it is not said which is a replay: %v, %v", first.header, again.header)
+				t.Errorf("the replay header is wrong: %v, %v", first.header, again.header)
 			}
 			if got := h.caller.Budget.Consumed()[budget.Tokens]; got != spent || len(h.mock.Seen()) != 1 || len(h.called()) != 1 {
-				t.Errorf("%d tokens, then %d; %d requests, %d records", spent, got, len(h.mock.Seen()), len(h.called()))
+				t.Errorf("%d tokens, then %d; %d requests, %d recorded calls", spent, got, len(h.mock.Seen()), len(h.called()))
 			}
 			if h.post(a.path, a.body, "Idempotency-Key", "step-2"); len(h.mock.Seen()) != 2 {
-				t.Error("another key was not another request")
+				t.Error("a request with another key was not sent")
 			}
 			other := strings.Replace(a.body, "hi", "ho hi", 1)
 			if r := h.post(a.path, other, "Idempotency-Key", "step-1"); r.status != 400 || !strings.Contains(r.body, "another request") {
-				t.Errorf("another request with the key: %d %s", r.status, r.body)
+				t.Errorf("another request with the same key: %d %s", r.status, r.body)
 			}
 		})
 	}
 }
 
-func TestWhatWasNoWholeAnswerIsMadeAgain(t *testing.T) {
+func TestIncompleteAnswerIsNotReplayed(t *testing.T) {
 	for name, script := range map[string]string{
 		"an error":      "conversations: [{turns: [{text: hello, fail: {status: 400, times: 1}}]}]",
 		"a cut stream":  "conversations: [{turns: [{text: hello, fail: {cut_after: 2, times: 1}}]}]",
@@ -95,35 +95,35 @@ func TestWhatWasNoWholeAnswerIsMadeAgain(t *testing.T) {
 			h.caller.Journal = d
 			h.post(a.path, a.body, "Idempotency-Key", "k")
 			if len(d.ended) > 0 {
-				// Gemini has so few events that it is whole before it is cut.
+				// Gemini's stream has so few events that it is complete before it is truncated.
 				if strings.HasPrefix(a.name, "gemini") && name != "an error" {
 					continue
 				}
-				t.Errorf("%s, %s: it was kept: %s", a.name, name, d.ended["k"].Body)
+				t.Errorf("%s, %s: the answer was stored: %s", a.name, name, d.ended["k"].Body)
 			}
 			if r := h.post(a.path, a.body, "Idempotency-Key", "k"); r.status != 200 || len(d.ended) != 1 || h.last().Outcome != llm.Answered {
-				t.Errorf("%s, %s: then came %d %s", a.name, name, r.status, r.body)
+				t.Errorf("%s, %s: second response: %d %s", a.name, name, r.status, r.body)
 			}
 		}
 	}
 }
 
-func TestADaemonThatDiesInTheMiddleMakesTheRequestAgain(t *testing.T) {
+func TestRequestIsRepeatedAfterDaemonCrash(t *testing.T) {
 	d := newDiary()
 	h := open(t, hello, nil)
 	h.caller.Journal = d
 	d.broken = errors.New("killed")
 	for _, a := range asks {
-		// The agent has not seen the end of an answer that is not kept, so it cannot
-		// have acted on it.
+		// The agent has not seen the end of an answer that is not stored, so it cannot have acted on
+		// the answer.
 		r := h.post(a.path, a.body, "Idempotency-Key", a.name)
 		for _, end := range []string{"finish_reason\":\"stop", "response.completed", "message_stop", "end_turn\",\"stop_sequence\":null,\"type", "finishReason"} {
 			if strings.Contains(r.body, end) {
-				t.Errorf("%s: the end was seen before it was kept: %s", a.name, r.body)
+				t.Errorf("%s: the agent received the end before it was stored: %s", a.name, r.body)
 			}
 		}
 	}
-	d.broken = nil // the daemon is back; it finds requests that began and did not end
+	d.broken = nil // the daemon has restarted and finds unfinished requests
 	for _, a := range asks {
 		first := h.post(a.path, a.body, "Idempotency-Key", a.name)
 		again := h.post(a.path, a.body, "Idempotency-Key", a.name)
@@ -133,7 +133,7 @@ func TestADaemonThatDiesInTheMiddleMakesTheRequestAgain(t *testing.T) {
 	}
 }
 
-func TestTheSameRequestTwiceAtOnceGoesOutOnce(t *testing.T) {
+func TestConcurrentEqualRequestsAreSentOnce(t *testing.T) {
 	h := open(t, hello, nil)
 	h.caller.Journal = newDiary()
 	var wg sync.WaitGroup
@@ -151,11 +151,11 @@ func TestTheSameRequestTwiceAtOnceGoesOutOnce(t *testing.T) {
 	wg.Wait()
 	for _, b := range bodies {
 		if b != bodies[0] || !strings.Contains(b, "message_stop") {
-			t.Fatalf("one was answered %s, another %s", b, bodies[0])
+			t.Fatalf("different answers: %s and %s", b, bodies[0])
 		}
 	}
 	if len(h.mock.Seen()) != 1 || replays.Load() != 49 {
-		t.Errorf("%d requests went out, %d were replays; want 1 and 49", len(h.mock.Seen()), replays.Load())
+		t.Errorf("%d requests sent, %d replays; want 1 and 49", len(h.mock.Seen()), replays.Load())
 	}
 }
 
@@ -174,11 +174,11 @@ func TestRunsDoNotShareKeys(t *testing.T) {
 		h.post("/v1/messages", asks[5].body, "Idempotency-Key", "same")
 	}
 	if len(h.mock.Seen()) != 2 {
-		t.Errorf("%d requests went out, want 2", len(h.mock.Seen()))
+		t.Errorf("%d requests sent, want 2", len(h.mock.Seen()))
 	}
 }
 
-func TestAKeyThatIsTooLongIsRefused(t *testing.T) {
+func TestOverlongKeyIsRefused(t *testing.T) {
 	h := open(t, hello, nil)
 	h.caller.Journal = newDiary()
 	if r := h.post("/v1/messages", asks[5].body, "Idempotency-Key", strings.Repeat("k", 256)); r.status != 400 {

@@ -13,7 +13,7 @@ import (
 	"glasshouse/fault"
 )
 
-func TestSoManyRequestsAMinuteAreLetThrough(t *testing.T) {
+func TestRequestsPerMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newTurnstile(Limit{Requests: 60})
 		began := time.Now()
@@ -25,12 +25,12 @@ func TestSoManyRequestsAMinuteAreLetThrough(t *testing.T) {
 			leave()
 		}
 		if took := time.Since(began); took < 29*time.Second || took > 31*time.Second {
-			t.Errorf("90 requests of 60 a minute took %v, want 30s beyond the first minute's worth", took)
+			t.Errorf("90 requests with a limit of 60 per minute took %v, want 30s", took)
 		}
 	})
 }
 
-func TestWhoWouldWaitTooLongIsToldWhenToCome(t *testing.T) {
+func TestLongWaitIsRefusedWithRetryAfter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newTurnstile(Limit{Tokens: 1000})
 		if _, err := s.enter(t.Context(), "it", 1000, 0); err != nil {
@@ -40,18 +40,18 @@ func TestWhoWouldWaitTooLongIsToldWhenToCome(t *testing.T) {
 		_, err := s.enter(t.Context(), "it", 500, 10*time.Second)
 		wait, told := waitOf(err)
 		if !errors.Is(err, fault.Exhausted) || !told || wait < 30*time.Second || wait > 32*time.Second || time.Since(began) != 0 {
-			t.Errorf("got %v after %v, want to be told at once to come in half a minute", err, time.Since(began))
+			t.Errorf("got %v after %v, want an immediate error with a retry after 30s", err, time.Since(began))
 		}
 		if p := problemOf(err); p.status != http.StatusTooManyRequests || p.wait != wait {
-			t.Errorf("it is answered as %+v", p)
+			t.Errorf("the problem is %+v", p)
 		}
 		if _, err := s.enter(t.Context(), "it", 500, 31*time.Second); err != nil {
-			t.Errorf("who has the patience is not let in: %v", err)
+			t.Errorf("enter with more patience: %v", err)
 		}
 	})
 }
 
-func TestMoreThanAMinutesTokensWaitForAFullMinuteAndNotForEver(t *testing.T) {
+func TestRequestLargerThanBucket(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newTurnstile(Limit{Tokens: 1000})
 		for range 2 {
@@ -62,7 +62,7 @@ func TestMoreThanAMinutesTokensWaitForAFullMinuteAndNotForEver(t *testing.T) {
 	})
 }
 
-func TestUnusedTokensAreGivenBack(t *testing.T) {
+func TestUnusedTokensAreReturned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newTurnstile(Limit{Tokens: 1000})
 		for range 50 {
@@ -77,7 +77,7 @@ func TestUnusedTokensAreGivenBack(t *testing.T) {
 	})
 }
 
-func TestSoManyAreInsideAtOnce(t *testing.T) {
+func TestConcurrencyLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newTurnstile(Limit{Concurrent: 3})
 		var mu sync.Mutex
@@ -99,12 +99,12 @@ func TestSoManyAreInsideAtOnce(t *testing.T) {
 				inside--
 				mu.Unlock()
 				leave()
-				leave() // twice does no harm
+				leave() // calling it twice has no effect
 			})
 		}
 		wg.Wait()
 		if most != 3 {
-			t.Errorf("%d were inside at once, want 3", most)
+			t.Errorf("%d concurrent requests, want 3", most)
 		}
 		for range 3 {
 			if _, err := s.enter(t.Context(), "it", 0, 0); err != nil {
@@ -113,17 +113,17 @@ func TestSoManyAreInsideAtOnce(t *testing.T) {
 		}
 		began := time.Now()
 		if _, err := s.enter(t.Context(), "it", 0, time.Minute); !errors.Is(err, fault.Exhausted) || time.Since(began) != time.Minute {
-			t.Errorf("the fourth got %v after %v, want refused after a minute", err, time.Since(began))
+			t.Errorf("the fourth request got %v after %v, want an error after a minute", err, time.Since(began))
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if _, err := s.enter(ctx, "it", 0, time.Minute); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("who goes away gets %v", err)
+			t.Errorf("a cancelled request gets %v", err)
 		}
 	})
 }
 
-func TestCallersAreForgottenWhenNothingHasToBeRemembered(t *testing.T) {
+func TestIdleCallersAreRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := callers{limit: Limit{Requests: 2}}
 		busy, err := c.of("busy").enter(t.Context(), "it", 0, 0)
@@ -139,16 +139,16 @@ func TestCallersAreForgottenWhenNothingHasToBeRemembered(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		if n := len(c.all); n > manyCallers+1 {
-			t.Errorf("%d callers are remembered", n)
+			t.Errorf("%d callers are stored", n)
 		}
 		if c.all["busy"] == nil {
-			t.Error("one who is at it was forgotten")
+			t.Error("an active caller was removed")
 		}
 		busy()
 	})
 }
 
-func TestWhenToComeAgainIsReadInAllItsForms(t *testing.T) {
+func TestRetryAfterFormats(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	for _, c := range []struct {
 		name, value string

@@ -32,7 +32,7 @@ type harness struct {
 	gateway  *llm.Gateway
 }
 
-// open serves a gateway. change may alter how it is configured.
+// open starts a gateway. change may modify its configuration.
 func open(t *testing.T, script string, change func(*llm.Config)) *harness {
 	t.Helper()
 	s, err := mockllm.Parse([]byte(script))
@@ -81,7 +81,7 @@ func (h *harness) called() []llm.Call {
 	return append([]llm.Call(nil), h.calls...)
 }
 
-// last is the call that was recorded last.
+// last returns the last recorded call.
 func (h *harness) last() llm.Call {
 	h.t.Helper()
 	calls := h.called()
@@ -91,7 +91,7 @@ func (h *harness) last() llm.Call {
 	return calls[len(calls)-1]
 }
 
-// A reply is what came back.
+// A reply is a response of the gateway.
 type reply struct {
 	status int
 	header http.Header
@@ -119,7 +119,7 @@ func (h *harness) post(path, body string, header ...string) reply {
 	return reply{res.StatusCode, res.Header, string(text)}
 }
 
-// field reads what stands at a path of keys and indexes.
+// field returns the value at a path of keys and indexes in a JSON text.
 func field(t *testing.T, text string, path ...any) any {
 	t.Helper()
 	var v any
@@ -142,7 +142,7 @@ func field(t *testing.T, text string, path ...any) any {
 	return v
 }
 
-// datas are the data of a stream's events.
+// datas returns the data of the events of a stream.
 func datas(t *testing.T, stream string) []string {
 	t.Helper()
 	var list []string
@@ -163,7 +163,7 @@ func newBudget(t *testing.T, limits budget.Amounts) *budget.Budget {
 	return b
 }
 
-// asks is one question in each of the ways there are.
+// asks is the same question in all formats.
 var asks = []struct{ name, path, body string }{
 	{"chat", "/v1/chat/completions", `{"model":"fake-1","messages":[{"role":"user","content":"hi"}]}`},
 	{"chat stream", "/v1/chat/completions", `{"model":"fake-1","stream":true,"messages":[{"role":"user","content":"hi"}]}`},
@@ -185,7 +185,7 @@ conversations:
         usage: {input: 100, output: 20, cache_read: 50, reasoning: 4}
 `
 
-func TestAnAnswerComesBackByteForByteAndIsCountedInEveryAPI(t *testing.T) {
+func TestAnswerIsForwardedUnchangedAndCounted(t *testing.T) {
 	for _, a := range asks {
 		t.Run(a.name, func(t *testing.T) {
 			h := open(t, hello, nil)
@@ -195,7 +195,7 @@ func TestAnAnswerComesBackByteForByteAndIsCountedInEveryAPI(t *testing.T) {
 			plain := (&harness{t: t, url: direct.URL}).post(a.path, a.body)
 
 			if through.status != 200 || through.body != plain.body {
-				t.Errorf("through the gateway came\n%d %s\nwant\n%d %s", through.status, through.body, plain.status, plain.body)
+				t.Errorf("response through the gateway\n%d %s\nwant\n%d %s", through.status, through.body, plain.status, plain.body)
 			}
 			if got, want := through.header.Get("Content-Type"), plain.header.Get("Content-Type"); got != want {
 				t.Errorf("Content-Type is %q, want %q", got, want)
@@ -203,7 +203,7 @@ func TestAnAnswerComesBackByteForByteAndIsCountedInEveryAPI(t *testing.T) {
 			c := h.last()
 			want := llm.Usage{Input: 100, Output: 20, CacheRead: 50, Reasoning: 4}
 			if strings.HasPrefix(a.name, "messages") {
-				want.Reasoning = 0 // that API does not tell
+				want.Reasoning = 0 // this API does not report it
 			}
 			if c.Usage != want {
 				t.Errorf("counted %+v, want %+v", c.Usage, want)
@@ -218,7 +218,7 @@ func TestAnAnswerComesBackByteForByteAndIsCountedInEveryAPI(t *testing.T) {
 	}
 }
 
-func TestTheCallersKeysStayAndTheProvidersKeyGoes(t *testing.T) {
+func TestOnlyProviderKeyIsSent(t *testing.T) {
 	var got []http.Header
 	var paths []string
 	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -242,7 +242,7 @@ func TestTheCallersKeysStayAndTheProvidersKeyGoes(t *testing.T) {
 		r := h.post(path, `{"model":"fake-1","max_tokens":5}`, "Authorization", "Bearer mine", "X-Api-Key", "mine", "X-Goog-Api-Key", "mine", "Cookie", "mine",
 			"OpenAI-Organization", "mine", "Proxy-Authorization", "mine", "X-Forwarded-For", "mine", "Anthropic-Beta", "tools-1", "X-Session-Id", "ses_1")
 		if r.header.Get("Set-Cookie")+r.header.Get("Openai-Organization") != "" || r.header.Get("X-Request-Id") != "req-1" {
-			t.Errorf("the answer's header is %v", r.header)
+			t.Errorf("the response header is %v", r.header)
 		}
 	}
 	for i, want := range []struct{ name, value, path string }{
@@ -251,21 +251,21 @@ func TestTheCallersKeysStayAndTheProvidersKeyGoes(t *testing.T) {
 		{"X-Goog-Api-Key", "sk-the-real-one", "/v1beta/models/fake-1:generateContent"},
 	} {
 		if got[i].Get(want.name) != want.value || paths[i] != want.path {
-			t.Errorf("%s came with %s: %q, want %s with %q", paths[i], want.name, got[i].Get(want.name), want.path, want.value)
+			t.Errorf("request for %s has %s: %q, want %s with %q", paths[i], want.name, got[i].Get(want.name), want.path, want.value)
 		}
 		if text := fmt.Sprint(got[i]); strings.Contains(text, "mine") || strings.Contains(text, "ses_1") {
-			t.Errorf("what was the caller's came through: %v", got[i])
+			t.Errorf("headers of the caller were forwarded: %v", got[i])
 		}
 	}
 	if got[0].Get("X-Own") != "yes" || got[1].Get("Anthropic-Beta") != "tools-1" || got[1].Get("Anthropic-Version") == "" {
 		t.Errorf("headers are missing: %v, %v", got[0], got[1])
 	}
 	if h.last().Hint != "ses_1" {
-		t.Errorf("the agent's word for its session is recorded as %q", h.last().Hint)
+		t.Errorf("the recorded session hint is %q", h.last().Hint)
 	}
 }
 
-func TestOnlyWhatHasToChangeIsChanged(t *testing.T) {
+func TestRequestIsChangedMinimally(t *testing.T) {
 	var got string
 	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		b, _ := io.ReadAll(r.Body)
@@ -288,12 +288,12 @@ func TestOnlyWhatHasToChangeIsChanged(t *testing.T) {
 	} {
 		h.post("/v1/chat/completions", c.sent)
 		if got != c.want {
-			t.Errorf("of %s came\n%s, want\n%s", c.sent, got, c.want)
+			t.Errorf("%s was forwarded as\n%s, want\n%s", c.sent, got, c.want)
 		}
 	}
 }
 
-func TestAModelThatIsNotThereIsRefusedInTheCallersWords(t *testing.T) {
+func TestUnknownModelErrorFormat(t *testing.T) {
 	h := open(t, hello, func(c *llm.Config) {
 		c.Providers = append(c.Providers, llm.Provider{Name: "elsewhere", API: llm.Anthropic, BaseURL: "http://127.0.0.1:1", Models: []string{"claude-x"}})
 	})
@@ -310,18 +310,18 @@ func TestAModelThatIsNotThereIsRefusedInTheCallersWords(t *testing.T) {
 	} {
 		r := h.post(c.path, `{"model":"`+c.model+`","max_tokens":9}`)
 		if r.status != 404 || field(t, r.body, c.at...) != c.want || !strings.Contains(r.body, c.what) {
-			t.Errorf("%s of %s: %d %s, want 404 with %v %v, saying %q", c.path, c.model, r.status, r.body, c.at, c.want, c.what)
+			t.Errorf("%s of %s: %d %s, want 404 with %v %v and the text %q", c.path, c.model, r.status, r.body, c.at, c.want, c.what)
 		}
 		if r.header.Get("X-Should-Retry") != "false" {
-			t.Errorf("%s: a client may try again", c.path)
+			t.Errorf("%s: the error is retryable", c.path)
 		}
 	}
 	if len(h.called()) > 0 {
-		t.Errorf("calls are recorded that were not made: %v", h.called())
+		t.Errorf("calls were recorded that were not sent: %v", h.called())
 	}
 }
 
-func TestModelsAreThoseTheCallerMayUse(t *testing.T) {
+func TestModelListOfCaller(t *testing.T) {
 	h := open(t, hello, func(c *llm.Config) {
 		c.Providers = mockllm.Providers("http://127.0.0.1:1", "fake-2", "fake-1", "more-*")
 		c.Aliases = []llm.Alias{{Name: "best", Model: "fake-2"}}
@@ -349,15 +349,15 @@ func TestModelsAreThoseTheCallerMayUse(t *testing.T) {
 	}
 	h.caller.Models = []string{"be*"}
 	if got := fmt.Sprint(ids()); got != "[best]" {
-		t.Errorf("the models of one who may use be* are %s", got)
+		t.Errorf("the models of a caller that may use be* are %s", got)
 	}
 	r := h.post("/v1/messages", `{"model":"fake-1","max_tokens":1}`)
 	if r.status != 403 || field(t, r.body, "error", "type") != "permission_error" || strings.Contains(r.body, "fake-2") {
-		t.Errorf("another model is answered with %d %s", r.status, r.body)
+		t.Errorf("request for another model: %d %s", r.status, r.body)
 	}
 }
 
-func TestWhatCannotBePassedOnIsRefused(t *testing.T) {
+func TestInvalidRequestsAreRefused(t *testing.T) {
 	h := open(t, hello, nil)
 	for _, c := range []struct {
 		path, body string
@@ -369,7 +369,7 @@ func TestWhatCannotBePassedOnIsRefused(t *testing.T) {
 		{"/v1/chat/completions", `{"model":"fake-1"} {}`, 400},
 		{"/v1/chat/completions", `{"messages":[]}`, 400},
 		{"/v1/chat/completions", `{"model":7}`, 400},
-		{"/v1/chat/completions", `{"model":"fake-1","model":"fake-2"}`, 400},  // another parser takes the other
+		{"/v1/chat/completions", `{"model":"fake-1","model":"fake-2"}`, 400},  // parsers differ in which value they use
 		{"/v1/chat/completions", `{"model":"fake-1","Model":"fake-2"}`, 400},  //
 		{"/v1/chat/completions", `{"model":"fake-1","MAX_TOKENS":900}`, 400},  //
 		{"/v1/chat/completions", `{"model":"fake-1","max_tokens":-1}`, 400},   //
@@ -393,11 +393,11 @@ func TestWhatCannotBePassedOnIsRefused(t *testing.T) {
 		t.Errorf("a request of 33 MiB: %d %s", r.status, r.body)
 	}
 	if n := len(h.mock.Seen()); n > 0 {
-		t.Errorf("%d requests went through", n)
+		t.Errorf("%d requests were sent", n)
 	}
 }
 
-func TestWhoIsNotKnownIsToldSo(t *testing.T) {
+func TestUnauthenticatedCaller(t *testing.T) {
 	h := open(t, hello, func(c *llm.Config) {
 		c.Caller = func(*http.Request) (llm.Caller, error) {
 			return llm.Caller{}, fault.Newf(fault.Unauthenticated, "door", "", "nobody knows you")

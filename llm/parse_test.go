@@ -30,7 +30,7 @@ func readAll(t testing.TB, r io.Reader, longest int) (list []sse, err error) {
 	}
 }
 
-func TestEventsAreReadAsTheyAreWritten(t *testing.T) {
+func TestReadEvents(t *testing.T) {
 	for _, c := range []struct {
 		text string
 		want []string // name=data
@@ -55,7 +55,7 @@ func TestEventsAreReadAsTheyAreWritten(t *testing.T) {
 			raw = append(raw, ev.raw...)
 		}
 		if !slices.Equal(names, c.want) || string(raw) != c.text {
-			t.Errorf("%q reads as %q, want %q; in all %q", c.text, names, c.want, raw)
+			t.Errorf("%q reads as %q, want %q; raw %q", c.text, names, c.want, raw)
 		}
 	}
 	if _, err := readAll(t, strings.NewReader("data: "+strings.Repeat("x", 100)), 50); !errors.Is(err, errEvent) {
@@ -73,24 +73,24 @@ func FuzzEvents(f *testing.F) {
 		for _, ev := range got {
 			raw = append(raw, ev.raw...)
 			if len(ev.raw) > 64 {
-				t.Fatalf("an event of %d bytes", len(ev.raw))
+				t.Fatalf("event has %d bytes", len(ev.raw))
 			}
 		}
 		switch {
 		case err == io.EOF && !bytes.Equal(raw, text):
-			t.Fatalf("of %q came %q", text, raw)
+			t.Fatalf("%q was read as %q", text, raw)
 		case err != io.EOF && !errors.Is(err, errEvent):
 			t.Fatal(err)
 		case !bytes.HasPrefix(text, raw):
-			t.Fatalf("of %q came %q", text, raw)
+			t.Fatalf("%q was read as %q", text, raw)
 		}
 	})
 }
 
 var formats = []*format{chat, responses, embeddings, messages, counting, generate, generateStream, countGemini}
 
-// FuzzTally: whatever a provider says, what is counted makes sense and every price of
-// it can be computed.
+// FuzzTally checks for arbitrary responses that the usage is valid and that its cost can be
+// computed.
 func FuzzTally(f *testing.F) {
 	for _, s := range []string{
 		`{"choices":[{"delta":{"content":"x","tool_calls":[{"function":{"arguments":"{"}}]},"finish_reason":"stop"}],"usage":{"prompt_tokens":5,"completion_tokens":7,"prompt_tokens_details":{"cached_tokens":9}}}`,
@@ -112,7 +112,7 @@ func FuzzTally(f *testing.F) {
 				u := ta.usage()
 				for _, n := range []int64{u.Input, u.Output, u.CacheRead, u.CacheWrite, u.Reasoning} {
 					if n < 0 || n > 4*maxTokens {
-						t.Fatalf("%s counts %+v of %q, %q", fm.name, u, one, two)
+						t.Fatalf("%s: usage is %+v for %q, %q", fm.name, u, one, two)
 					}
 				}
 				if ta.full == u.Estimated {
@@ -140,8 +140,8 @@ func mustRead(t testing.TB, text []byte) []sse {
 	return list
 }
 
-// FuzzRequest: a request that is understood is forwarded with one field changed, and
-// everything else as it was.
+// FuzzRequest checks that an accepted request can be forwarded with one field changed and
+// everything else unchanged.
 func FuzzRequest(f *testing.F) {
 	for _, s := range []string{
 		`{"model":"m","stream":true}`, `{"stream_options":{"x":1},"model":"m"}`, ` { "model" : "m" , "a":[{"model":"no"}] } `,
@@ -161,7 +161,7 @@ func FuzzRequest(f *testing.F) {
 			}
 			changed, err := withModel(body, "other/model")
 			if err != nil {
-				t.Fatalf("%q was read, and cannot be changed: %v", body, err)
+				t.Fatalf("%q was accepted but cannot be changed: %v", body, err)
 			}
 			if fm == chat {
 				if with, err := withUsage(changed); err == nil {
@@ -188,8 +188,8 @@ func FuzzRequest(f *testing.F) {
 	})
 }
 
-// FuzzCutter: whatever is streamed in whatever parts, a budget is not overspent by
-// more than the event that spends it, and nothing stays held.
+// FuzzCutter checks for arbitrary streams that a budget is exceeded by at most the last event, and
+// that nothing remains reserved.
 func FuzzCutter(f *testing.F) {
 	f.Add(int64(1000), int64(300), []byte{10, 200, 255, 255})
 	f.Add(int64(1), int64(0), []byte{0, 1})
@@ -203,7 +203,7 @@ func FuzzCutter(f *testing.F) {
 		a := account{budget: b, price: Price{Model: "m", Input: 3_000_000, Output: 1_500_000}}
 		if a.open(1, first) != nil {
 			if len(b.State().Held) > 0 {
-				t.Fatal("a refusal holds something")
+				t.Fatal("a refused call holds a reservation")
 			}
 			return
 		}
@@ -214,18 +214,18 @@ func FuzzCutter(f *testing.F) {
 			u.Output += last
 			if err := a.covers(u); err != nil {
 				if !overdrawn(err) {
-					t.Fatalf("nobody else holds anything, and yet: %v", err)
+					t.Fatalf("covers fails without other reservations: %v", err)
 				}
 				break
 			}
 			if s := b.State(); s.Held[budget.Tokens] < u.Total() || s.Held[budget.Cost] < a.price.Cost(u) {
-				t.Fatalf("%+v is used, and %v held", u, s.Held)
+				t.Fatalf("%+v used, but %v reserved", u, s.Held)
 			}
 		}
 		a.settle(u)
 		s := b.State()
 		if len(s.Held) > 0 || s.Consumed[budget.Tokens] != u.Total() {
-			t.Fatalf("settled as %+v, want %d tokens and nothing held", s, u.Total())
+			t.Fatalf("settled as %+v, want %d tokens and nothing reserved", s, u.Total())
 		}
 		if over := s.Consumed[budget.Tokens] - limit; over > last {
 			t.Fatalf("%d tokens beyond the limit; the last event had %d", over, last)
@@ -242,23 +242,23 @@ func TestModelsAreMatchedByNameAndPattern(t *testing.T) {
 		{"a*c", "acb", false}, {"*b*", "abc", true}, {"a*b*c", "a.b.b.c", true}, {"a*a", "a", false}, {"a*bc*c", "abc", false}, {"[a]", "a", false}, {"**", "x", true},
 	} {
 		if got := matches(c.pattern, c.name); got != c.want {
-			t.Errorf("%q means %q: %v, want %v", c.pattern, c.name, got, c.want)
+			t.Errorf("%q matches %q: %v, want %v", c.pattern, c.name, got, c.want)
 		}
 	}
 }
 
-func TestPicturesAreNotCountedByTheirLetters(t *testing.T) {
+func TestImageEstimate(t *testing.T) {
 	text := estimateRequest([]byte(`{"content":"` + strings.Repeat("a word of text ", 1000) + `"}`))
 	picture := estimateRequest([]byte(`{"content":"` + strings.Repeat("iVBORw0KGgo", 100_000) + `"}`))
 	if text < 3500 || text > 4000 || picture < image || picture > image+100 {
-		t.Errorf("text is %d tokens, a picture %d", text, picture)
+		t.Errorf("text is %d tokens, image is %d", text, picture)
 	}
 	if got := estimate("中文字符"); got != 4 {
-		t.Errorf("four signs are %d tokens", got)
+		t.Errorf("four characters are %d tokens", got)
 	}
 }
 
-func TestPricesAreThoseOfTheModelNamed(t *testing.T) {
+func TestDefaultPrices(t *testing.T) {
 	g := &Gateway{prices: DefaultPrices()}
 	for _, p := range g.prices {
 		if err := p.check("x"); err != nil || p.Source == "" {
@@ -274,7 +274,7 @@ func TestPricesAreThoseOfTheModelNamed(t *testing.T) {
 		}
 	}
 	if p, ok := g.price("gpt-5-pro"); ok {
-		t.Errorf("gpt-5-pro costs as %s", p.Model)
+		t.Errorf("gpt-5-pro has the price of %s", p.Model)
 	}
 	if got := (Price{Input: 1}).Cost(Usage{Input: 1}); got != 1 {
 		t.Errorf("the smallest cost is %d, want it rounded up to 1", got)
@@ -285,7 +285,7 @@ func TestPricesAreThoseOfTheModelNamed(t *testing.T) {
 	}
 }
 
-func TestACallFitsIntoAnEntryOfTheChain(t *testing.T) {
+func TestEntryIsWithinSizeLimit(t *testing.T) {
 	nasty := bytes.Repeat([]byte{0, 0xff, '"', 0xe4}, 100_000)
 	e := Call{ID: "l-1", Request: nasty, Answer: nasty, Problem: strings.Repeat("p", 300), Caller: Caller{Run: "r-1", Parent: 7}}.Entry()
 	if len(e.Body) > chain.MaxBody || !json.Valid(e.Body) || e.Parent != 7 || e.Run != "r-1" || e.Kind != chain.LLMCalled {
@@ -295,11 +295,11 @@ func TestACallFitsIntoAnEntryOfTheChain(t *testing.T) {
 		t.Error(err)
 	}
 	if strings.Contains(string(Call{}.Entry().Body), `"request":`) {
-		t.Error("bodies are recorded that nobody asked for")
+		t.Error("bodies are recorded although they are disabled")
 	}
 }
 
-func TestTotalsAreKeptForSoManyAndAddedUpForTheRest(t *testing.T) {
+func TestTotalsAreBounded(t *testing.T) {
 	var g Gateway
 	const n = maxTotals + 5000
 	for i := range n {
@@ -307,22 +307,22 @@ func TestTotalsAreKeptForSoManyAndAddedUpForTheRest(t *testing.T) {
 	}
 	all := g.Usage()
 	if len(all) > maxTotals+1 {
-		t.Errorf("%d totals are kept", len(all))
+		t.Errorf("%d totals are stored", len(all))
 	}
 	sum := Sum(all, func(k Key) Key { return Key{Model: k.Model} })
 	if len(sum) != 1 || sum[0].Calls != n || sum[0].Cost != 2*n || sum[0].Usage.Input != n {
-		t.Errorf("in all it is %+v, want %d calls", sum, n)
+		t.Errorf("the sum is %+v, want %d calls", sum, n)
 	}
 	if runs := Sum(all, func(k Key) Key { return Key{Run: k.Run} }); len(runs) < 5000 {
-		t.Errorf("%d runs are told apart", len(runs))
+		t.Errorf("%d runs have their own totals", len(runs))
 	}
 }
 
-func TestARecordedBodyIsCutBetweenCharacters(t *testing.T) {
+func TestRecordedBodyIsTruncatedBetweenCharacters(t *testing.T) {
 	for n := range 4 {
 		body := strings.Repeat("x", n) + strings.Repeat("€", 1000)
 		if got := clip([]byte(body), 300); !strings.HasPrefix(body, got) || !utf8.ValidString(got) || len(got) < 100 || len(got) > 300 {
-			t.Errorf("%d bytes are kept, ending in %q", len(got), got[max(0, len(got)-6):])
+			t.Errorf("%d bytes are recorded, ending in %q", len(got), got[max(0, len(got)-6):])
 		}
 	}
 }

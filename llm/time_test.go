@@ -14,12 +14,12 @@ import (
 	"glasshouse/llm"
 )
 
-// A wire is a provider without a network, so that time can be the test's.
+// A wire is a provider without a network, for use with synctest.
 type wire func(r *http.Request) (*http.Response, error)
 
 func (w wire) RoundTrip(r *http.Request) (*http.Response, error) { return w(r) }
 
-// says is an answer that comes in parts and then does what end does.
+// says returns a response that arrives in parts and then ends with the result of end.
 func says(r *http.Request, contentType string, parts []string, end func(ctx context.Context) error) *http.Response {
 	body, in := io.Pipe()
 	go func() {
@@ -38,7 +38,7 @@ func hang(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// timed is a gateway to a wire, in a bubble of time.
+// timed returns a gateway to a wire in a synctest bubble.
 func timed(t *testing.T, w wire, change func(*llm.Config)) (ask func(body string) *httptest.ResponseRecorder, last func() llm.Call) {
 	var calls []llm.Call
 	cfg := llm.Config{
@@ -64,7 +64,7 @@ func timed(t *testing.T, w wire, change func(*llm.Config)) (ask func(body string
 
 const streamAsk = `{"model":"fake-1","stream":true}`
 
-func TestAProviderThatFallsSilentIsGivenUp(t *testing.T) {
+func TestSilentProviderTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ask, last := timed(t, func(r *http.Request) (*http.Response, error) { return nil, hang(r.Context()) }, nil)
 		began := time.Now()
@@ -84,7 +84,7 @@ func TestAProviderThatFallsSilentIsGivenUp(t *testing.T) {
 	})
 }
 
-func TestAProviderThatIsSlowIsWaitedForAsLongAsItSaysSomething(t *testing.T) {
+func TestSlowProviderDoesNotTimeOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ask, last := timed(t, func(r *http.Request) (*http.Response, error) {
 			body, in := io.Pipe()
@@ -104,7 +104,7 @@ func TestAProviderThatIsSlowIsWaitedForAsLongAsItSaysSomething(t *testing.T) {
 	})
 }
 
-func TestAProviderThatDoesNotHangUpIsNotWaitedFor(t *testing.T) {
+func TestStreamEndsWithoutProviderClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ask, last := timed(t, func(r *http.Request) (*http.Response, error) {
 			return says(r, "text/event-stream", []string{"data: {\"choices\":[{\"delta\":{\"content\":\"abcd\"}}]}\n\n", "data: [DONE]\n\n"}, hang), nil
@@ -117,7 +117,7 @@ func TestAProviderThatDoesNotHangUpIsNotWaitedFor(t *testing.T) {
 	})
 }
 
-func TestAProviderThatGoesOnAfterTheEndIsNotListenedTo(t *testing.T) {
+func TestDataAfterEndIsIgnored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ask, last := timed(t, func(r *http.Request) (*http.Response, error) {
 			body, in := io.Pipe()
@@ -138,7 +138,7 @@ func TestAProviderThatGoesOnAfterTheEndIsNotListenedTo(t *testing.T) {
 	})
 }
 
-func TestBetweenTriesItWaitsLongerEachTime(t *testing.T) {
+func TestRetryDelayGrows(t *testing.T) {
 	for name, answer := range map[string]func() (*http.Response, error){
 		"nobody there": func() (*http.Response, error) { return nil, errors.New("connection refused") },
 		"busy": func() (*http.Response, error) {
@@ -156,18 +156,18 @@ func TestBetweenTriesItWaitsLongerEachTime(t *testing.T) {
 			}, nil)
 			r := ask(chatAsk)
 			if len(tries) != 4 || r.Code != 503 || last().Retries != 3 {
-				t.Fatalf("%s: %d tries, answered %d, recorded %+v", name, len(tries), r.Code, last())
+				t.Fatalf("%s: %d attempts, status %d, recorded %+v", name, len(tries), r.Code, last())
 			}
 			for i, want := range []time.Duration{500 * time.Millisecond, time.Second, 2 * time.Second} {
 				if got := tries[i+1].Sub(tries[i]); got < want*3/4 || got > want*5/4 {
-					t.Errorf("%s: wait %d was %v, want about %v", name, i+1, got, want)
+					t.Errorf("%s: delay %d was %v, want about %v", name, i+1, got, want)
 				}
 			}
 		})
 	}
 }
 
-func TestAProviderThatSaysWhenIsAskedThen(t *testing.T) {
+func TestRetryAfterIsHonoured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var tries []time.Time
 		ask, _ := timed(t, func(r *http.Request) (*http.Response, error) {
@@ -177,12 +177,12 @@ func TestAProviderThatSaysWhenIsAskedThen(t *testing.T) {
 			return says(r, "application/json", []string{chatReply}, func(context.Context) error { return nil }), nil
 		}, nil)
 		if r := ask(chatAsk); r.Code != 200 || tries[1].Sub(tries[0]) != 17*time.Second {
-			t.Errorf("answered %d after %v, want 17s", r.Code, tries[1].Sub(tries[0]))
+			t.Errorf("status %d after %v, want 17s", r.Code, tries[1].Sub(tries[0]))
 		}
 	})
 }
 
-func TestWhoAsksTooOftenWaitsHisTurnOrIsToldWhenItIs(t *testing.T) {
+func TestRateLimitedCallerWaitsOrIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ask, _ := timed(t, func(r *http.Request) (*http.Response, error) {
 			return says(r, "application/json", []string{chatReply}, func(context.Context) error { return nil }), nil
@@ -191,12 +191,12 @@ func TestWhoAsksTooOftenWaitsHisTurnOrIsToldWhenItIs(t *testing.T) {
 			t.Fatal(r.Code, r.Body)
 		}
 		if r := ask(chatAsk); r.Code != 429 || r.Header().Get("Retry-After") != "61" || !strings.Contains(r.Body.String(), "this caller") {
-			t.Errorf("%d %v %s, want told to come in a minute", r.Code, r.Header(), r.Body)
+			t.Errorf("%d %v %s, want 429 with a retry after a minute", r.Code, r.Header(), r.Body)
 		}
 		time.Sleep(20 * time.Second)
 		began := time.Now()
 		if r := ask(chatAsk); r.Code != 200 || time.Since(began) != 40*time.Second {
-			t.Errorf("%d after %v, want answered after 40s", r.Code, time.Since(began))
+			t.Errorf("status %d after %v, want a response after 40s", r.Code, time.Since(began))
 		}
 	})
 }

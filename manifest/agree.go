@@ -22,10 +22,10 @@ func (s *sections) agreeFiles() {
 	}
 	fs := slices.Contains(s.c.Effects, "fs")
 	if slices.ContainsFunc(f.Mounts, func(m Mount) bool { return m.Write }) && !fs {
-		s.problem(n, "filesystem.mounts", "it writes into the workspace, and effects does not say :fs")
+		s.problem(n, "filesystem.mounts", "it writes to the workspace, but effects lacks :fs")
 	}
 	if f.Mode == Persistent && !fs && !slices.Contains(s.c.Effects, "state") {
-		s.problem(n, "filesystem.mode", "what it writes is kept from call to call, and effects says neither :state nor :fs")
+		s.problem(n, "filesystem.mode", "its files persist between calls, but effects lacks :state and :fs")
 	}
 }
 
@@ -39,16 +39,16 @@ func (s *sections) agreeReach() {
 	}
 	switch c.Runtime.Type {
 	case RTFS:
-		const pure = "code of :rtfs touches nothing itself: what it needs it calls"
+		const pure = "an :rtfs capability has no access of its own: call a capability for it"
 		refuse("filesystem", pure, len(c.Filesystem.Mounts) > 0 || c.Filesystem.Mode != Ephemeral || c.Filesystem.QuotaMB > 0)
 		refuse("network", pure, c.Network.Mode != ModeNone)
 		refuse("secrets", pure, len(c.Secrets) > 0)
 	case Native:
-		const free = "a process of the host itself cannot be held to it: run it as :container"
+		const free = "it cannot be enforced for a process on the host: use :container"
 		refuse("filesystem", free, len(c.Filesystem.Mounts) > 0 || c.Filesystem.Mode != Ephemeral || c.Filesystem.QuotaMB > 0)
 		refuse("network", free, true)
 		refuse("egress", free, c.NoEgress)
-		refuse("resources", "the bytes that a process of the host sends are not counted: run it as :container", c.Resources.NetworkBytes > 0)
+		refuse("resources", "the traffic of a process on the host is not counted: use :container", c.Resources.NetworkBytes > 0)
 	}
 }
 
@@ -59,10 +59,10 @@ func (s *sections) agreeEstimates() {
 		return
 	}
 	if worst := c.Estimates["wall-clock-ms"].Worst; c.Resources.Timeout > 0 && time.Duration(worst)*time.Millisecond > c.Resources.Timeout {
-		s.problem(n, "resource-estimates.wall-clock-ms", "the worst, %d, is more than resources.timeout-ms allows, %d", worst, c.Resources.Timeout.Milliseconds())
+		s.problem(n, "resource-estimates.wall-clock-ms", "the worst case %d exceeds resources.timeout-ms %d", worst, c.Resources.Timeout.Milliseconds())
 	}
 	if worst := c.Estimates["network-bytes"].Worst; c.Resources.NetworkBytes > 0 && worst > c.Resources.NetworkBytes {
-		s.problem(n, "resource-estimates.network-bytes", "the worst, %d, is more than resources.network-bytes allows, %d", worst, c.Resources.NetworkBytes)
+		s.problem(n, "resource-estimates.network-bytes", "the worst case %d exceeds resources.network-bytes %d", worst, c.Resources.NetworkBytes)
 	}
 }
 
@@ -73,9 +73,9 @@ func (s *sections) agreeClasses() {
 	lowers := len(d.lowered()) > 0
 	switch {
 	case n != nil && d.Declassifies && !lowers:
-		s.problem(n, "declassifier", "nothing in data-classes is lower behind it than before it")
+		s.problem(n, "declassifier", "no output class in data-classes is lower than the input class")
 	case n != nil && !d.Declassifies && lowers:
-		s.problem(n, "declassifier", "data-classes names an output that is lower than the input, and this says that nothing is lowered")
+		s.problem(n, "declassifier", "it is false, but data-classes has an output class lower than the input class")
 	}
 	d.Declassifies = lowers
 }

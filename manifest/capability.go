@@ -72,7 +72,7 @@ func (s *sections) keys() keys {
 func (s *sections) version(n *form.Node) {
 	v := s.str(n, "version")
 	if v != "" && !ValidVersion(v) {
-		s.problem(n, "version", "%.64q is not a version: three numbers with dots between, such as 1.0.0, and what semver allows behind them", v)
+		s.problem(n, "version", "%.64q is not a semantic version such as 1.0.0", v)
 		return
 	}
 	s.c.Version = v
@@ -137,13 +137,13 @@ func (s *sections) estimate(n *form.Node, name string) {
 		return // not applicable
 	}
 	if n.Kind != form.VectorNode || len(n.Items) != 2 {
-		s.problem(n, field, "it is [typical worst], two whole numbers, or nil where it does not apply")
+		s.problem(n, field, "must be [typical worst], two integers, or nil if not applicable")
 		return
 	}
 	before := len(s.problems)
 	e := Estimate{Typical: s.integer(n.Items[0], field, 0, maxBytes), Worst: s.integer(n.Items[1], field, 0, maxBytes)}
 	if e.Typical > e.Worst && len(s.problems) == before {
-		s.problem(n, field, "what is typical, %d, is more than the worst, %d", e.Typical, e.Worst)
+		s.problem(n, field, "the typical value %d exceeds the worst case %d", e.Typical, e.Worst)
 	}
 	s.c.Estimates[name] = e
 }
@@ -176,7 +176,7 @@ func (s *sections) labels(n *form.Node, field string) []Label {
 // metadata converts plain data to the same form for both syntaxes: keywords become strings.
 func (s *sections) metadata(n *form.Node) {
 	if n.Kind != form.MapNode {
-		s.problem(n, "metadata", "it is a map, not %s", s.name(n))
+		s.problem(n, "metadata", "must be a map, not %s", s.name(n))
 		return
 	}
 	s.c.Metadata = map[string]form.Value{}
@@ -202,7 +202,7 @@ func (s *sections) plainKey(n *form.Node, field string) (string, bool) {
 			return k, true
 		}
 	}
-	s.problem(n, field, "a key is a keyword or a string, not %s", s.name(n))
+	s.problem(n, field, "a key must be a keyword or a string, not %s", s.name(n))
 	return "", false
 }
 
@@ -241,6 +241,6 @@ func (s *sections) plain(n *form.Node, field string) form.Value {
 			return string(v)
 		}
 	}
-	s.problem(n, field, "it is plain data, not %s", s.name(n))
+	s.problem(n, field, "must be plain data, not %s", s.name(n))
 	return nil
 }

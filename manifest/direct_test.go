@@ -14,7 +14,7 @@ func TestDirectNetworkIsNotReportedAsNone(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "network.mode") {
 		t.Fatalf("reading a manifest with :mode :direct: %v, want a problem of network.mode", err)
 	}
-	if strings.Contains(err.Error(), "the mode is :none") {
+	if strings.Contains(err.Error(), "with mode :none") {
 		t.Errorf("reading a manifest with :mode :direct: %v, want no problem that calls the mode :none", err)
 	}
 }

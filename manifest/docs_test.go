@@ -9,7 +9,7 @@ import (
 	"glasshouse/manifest"
 )
 
-func TestTheExamplesOfTheReferenceAreRead(t *testing.T) {
+func TestReferenceExamplesAreValid(t *testing.T) {
 	doc, err := os.ReadFile("../docs/manifest.md")
 	if err != nil {
 		t.Fatal(err)
@@ -29,9 +29,8 @@ func TestTheExamplesOfTheReferenceAreRead(t *testing.T) {
 	}
 }
 
-// TestTheReferenceNamesEveryKey asks the reader what keys there are: it says so when
-// it is given one that nobody knows.
-func TestTheReferenceNamesEveryKey(t *testing.T) {
+// The reader lists the valid keys in its error for an unknown key.
+func TestReferenceListsEveryKey(t *testing.T) {
 	doc, err := os.ReadFile("../docs/manifest.md")
 	if err != nil {
 		t.Fatal(err)
@@ -47,7 +46,7 @@ func TestTheReferenceNamesEveryKey(t *testing.T) {
 		"data-classes.": `(capability "a" :data-classes {` + odd + `})`,
 	} {
 		_, err := manifest.Read("x", []byte(text))
-		m := regexp.MustCompile(`unknown key; there are (.*)`).FindStringSubmatch(err.Error())
+		m := regexp.MustCompile(`unknown key; valid: (.*)`).FindStringSubmatch(err.Error())
 		if m == nil {
 			t.Fatalf("Read(%s) = %v, want the keys", text, err)
 		}

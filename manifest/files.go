@@ -36,7 +36,7 @@ func (s *sections) mounts(n *form.Node) {
 		}
 		for _, key := range []string{"host", "guest"} {
 			if !hasKey(item, key) {
-				s.problem(item, at+"."+key, "it is missing")
+				s.problem(item, at+"."+key, "is required")
 			}
 		}
 		if m.Guest != "" && slices.ContainsFunc(s.c.Filesystem.Mounts, func(o Mount) bool { return o.Guest == m.Guest }) {
@@ -52,7 +52,7 @@ func (s *sections) guest(n *form.Node, field string) string {
 		return ""
 	}
 	if slices.ContainsFunc(reserved, func(r string) bool { return under(p, r) || under(r, p) }) {
-		s.problem(n, field, "nothing can be mounted at %s", p)
+		s.problem(n, field, "%s is reserved: choose another mount point", p)
 		return ""
 	}
 	return p

@@ -40,7 +40,7 @@ func (s *sections) interim() {
 		at := s.at[join("metadata", name)]
 		text, ok := given.(string)
 		if !ok {
-			s.problem(at, join("metadata", name), "it is a string that holds JSON, not %s", s.name(at))
+			s.problem(at, join("metadata", name), "must be a string with JSON, not %s", s.name(at))
 			continue
 		}
 		n, p := nodeOfJSON("", []byte(text))

@@ -34,7 +34,7 @@ func nodeOfJSON(file string, src []byte) (*form.Node, *problem.Problem) {
 	}
 	at := t.next()
 	if _, err := t.dec.Token(); err != io.EOF {
-		return nil, t.problem(at, "there is more text behind the end")
+		return nil, t.problem(at, "unexpected data after the end of the value")
 	}
 	return n, nil
 }
@@ -77,9 +77,9 @@ func (t *jsonText) token() (json.Token, int, *problem.Problem) {
 	case err == nil:
 		return tok, at, nil
 	case ok:
-		return nil, 0, t.problem(min(max(int(syntax.Offset)-1, 0), len(t.src)), "it is not JSON: %v", syntax)
+		return nil, 0, t.problem(min(max(int(syntax.Offset)-1, 0), len(t.src)), "not JSON: %v", syntax)
 	}
-	return nil, 0, t.problem(len(t.src), "it is not JSON: it ends too early")
+	return nil, 0, t.problem(len(t.src), "not JSON: unexpected end of text")
 }
 
 func (t *jsonText) value(depth int) (*form.Node, *problem.Problem) {
@@ -88,7 +88,7 @@ func (t *jsonText) value(depth int) (*form.Node, *problem.Problem) {
 		return nil, p
 	}
 	if depth > nested {
-		return nil, t.problem(at, "it is nested deeper than %d", nested)
+		return nil, t.problem(at, "nested more than %d levels deep", nested)
 	}
 	n := &form.Node{Pos: t.pos(at)}
 	switch tok := tok.(type) {
@@ -117,7 +117,7 @@ func (t *jsonText) inside(n *form.Node, open json.Delim, depth int) *problem.Pro
 			}
 			name, ok := key.(string)
 			if !ok {
-				return t.problem(at, "it is not JSON: a key is a string")
+				return t.problem(at, "not JSON: a key must be a string")
 			}
 			n.Items = append(n.Items, &form.Node{Atom: form.Keyword(name), Pos: t.pos(at), End: int(t.dec.InputOffset())})
 		}
@@ -137,7 +137,7 @@ func (t *jsonText) number(s string, at int) (form.Value, *problem.Problem) {
 	}
 	f, err := strconv.ParseFloat(s, 64)
 	if err != nil {
-		return nil, t.problem(at, "%s is too large a number", s)
+		return nil, t.problem(at, "the number %s is too large", s)
 	}
 	return f, nil
 }

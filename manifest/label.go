@@ -15,7 +15,7 @@ type Label string
 // The classes in ascending order.
 const (
 	Public   Label = "public"
-	Redacted Label = "redacted" // was of a higher class, and has lost what made it so
+	Redacted Label = "redacted" // of a higher class, with the protected parts removed
 	PII      Label = "pii"      // personal data
 	Secret   Label = "secret"
 )
@@ -26,11 +26,11 @@ var classes = []Label{Public, Redacted, PII, Secret}
 func ParseLabel(s string) (Label, error) {
 	class, _, _ := strings.Cut(s, ".")
 	if !slices.Contains(classes, Label(class)) {
-		return "", fmt.Errorf("%.60q is no class of data: public, redacted, pii or secret, and with dots what of it, such as pii.chat.message%s",
+		return "", fmt.Errorf("%.60q is not a data class: use public, redacted, pii or secret, optionally with a subclass such as pii.chat.message%s",
 			s, problem.Meant(class, "public", "redacted", "pii", "secret"))
 	}
 	if len(s) > 128 || !dotted.MatchString(s) {
-		return "", fmt.Errorf("%.60q is not written as a label: words in lower case with dots between, 128 letters at most", s)
+		return "", fmt.Errorf("%.60q is not a valid data class: use lower-case words separated by dots, at most 128 characters", s)
 	}
 	return Label(s), nil
 }

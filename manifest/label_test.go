@@ -8,7 +8,7 @@ import (
 
 var labels = []manifest.Label{"", "public", "public.place", "redacted", "redacted.chat", "pii", "pii.chat", "pii.chat.message", "pii.email", "secret", "secret.key"}
 
-func TestALabelCoversWhatIsLowerAndWhatItNames(t *testing.T) {
+func TestLabelCovers(t *testing.T) {
 	for _, c := range []struct {
 		have, want manifest.Label
 		covers     bool
@@ -25,7 +25,7 @@ func TestALabelCoversWhatIsLowerAndWhatItNames(t *testing.T) {
 	}
 }
 
-func TestWhatIsMadeOfTwoHasTheLabelOfBoth(t *testing.T) {
+func TestLabelJoin(t *testing.T) {
 	for _, c := range []struct{ a, b, want manifest.Label }{
 		{"public", "pii.chat", "pii.chat"}, {"", "", "public"}, {"pii.chat.message", "pii.chat.name", "pii.chat"},
 		{"pii.chat", "pii.email", "pii"}, {"pii.chat", "pii.chat.message", "pii.chat"}, {"redacted", "secret.key", "secret.key"},
@@ -52,7 +52,7 @@ func TestWhatIsMadeOfTwoHasTheLabelOfBoth(t *testing.T) {
 	}
 }
 
-func TestALabelIsOfAClassThatThereIs(t *testing.T) {
+func TestParseLabel(t *testing.T) {
 	for _, s := range []string{"public", "redacted", "pii", "secret", "pii.chat.message", "secret.api-key", "public.x_y"} {
 		if l, err := manifest.ParseLabel(s); err != nil || string(l) != s {
 			t.Errorf("ParseLabel(%q) = %q, %v", s, l, err)
@@ -65,7 +65,7 @@ func TestALabelIsOfAClassThatThereIs(t *testing.T) {
 	}
 }
 
-func TestNoLabelsAreAsPublic(t *testing.T) {
+func TestNoLabelsMeanPublic(t *testing.T) {
 	if !manifest.Covered(nil, "public") || manifest.Covered(nil, "pii") || !manifest.Covered([]manifest.Label{"redacted", "pii.chat"}, "pii.chat.message") {
 		t.Error("Covered: want public alone for none, and each of several to count")
 	}

@@ -154,7 +154,7 @@ type Resources struct {
 type Tier string
 
 const (
-	Preapproved Tier = "preapproved" // nobody
+	Preapproved Tier = "preapproved" // without approval
 	Standard    Tier = "standard"    // a person
 	Elevated    Tier = "elevated"    // a person with more authority
 )

@@ -43,7 +43,7 @@ func (s *sections) network(n *form.Node) {
 
 func (s *sections) networkMode(n *form.Node) string {
 	if w := n.Atom; n.Kind == form.AtomNode && (w == form.Value(form.Keyword("direct")) || w == form.Value("direct")) {
-		s.problem(n, "network.mode", "nothing here reaches the network directly: what leaves is seen and can be refused; say :proxy with allowed-hosts")
+		s.problem(n, "network.mode", "direct network access is not supported: use :proxy with allowed-hosts")
 		return "" // no mode: further problems of :network are about what the manifest says
 	}
 	return s.oneOf(n, "network.mode", ModeNone, ModeProxy)
@@ -80,7 +80,7 @@ func (s *sections) secret(n *form.Node, field string) string {
 // CheckSecret returns an error if the name of a secret is invalid.
 func CheckSecret(name string) error {
 	if !secretName.MatchString(name) {
-		return fmt.Errorf("%.80q is not the name of a secret: a letter or _, then letters, digits, _ . -", name)
+		return fmt.Errorf("%.80q is not a valid secret name: use a letter or _, then letters, digits, _ . -", name)
 	}
 	return nil
 }
@@ -100,7 +100,7 @@ func (s *sections) host(n *form.Node, field string) string {
 	return plain
 }
 
-var errHost = errors.New("is neither the name of a host, nor *. and a name, nor an address")
+var errHost = errors.New("is not a host name, *.NAME or an address")
 
 // parseHost returns the canonical form of a host.
 func parseHost(h string) (string, error) {
@@ -117,7 +117,7 @@ func parseHost(h string) (string, error) {
 	case strings.Contains(h, "://"):
 		return "", errors.New("is a URL: give the host name only")
 	case strings.Contains(h, ":"):
-		return "", errors.New("names a port: ports stand in allowed-ports")
+		return "", errors.New("contains a port: use allowed-ports")
 	case strings.Contains(h, "/"):
 		return "", errors.New("has a path: give the host name only")
 	}
@@ -145,7 +145,7 @@ func checkName(name string) error {
 	// Lenient parsers interpret such a name as an IPv4 address.
 	last := labels[len(labels)-1]
 	if strings.Trim(last, "0123456789") == "" || strings.HasPrefix(last, "0x") && strings.Trim(last[2:], "0123456789abcdef") == "" {
-		return errors.New("ends in a number and is no address as it must be written")
+		return errors.New("ends in a number but is not an address in canonical form")
 	}
 	return nil
 }
@@ -198,7 +198,7 @@ func (s *sections) inject(n *form.Node) {
 			"bearer": func(n *form.Node) {
 				ways++
 				if !s.flag(n, at+".bearer") {
-					s.problem(n, at+".bearer", "it is true, or it is not there")
+					s.problem(n, at+".bearer", "must be true or absent")
 				}
 			},
 			"basic":  way("basic"),
@@ -209,11 +209,11 @@ func (s *sections) inject(n *form.Node) {
 		}
 		switch {
 		case ways > 1:
-			s.problem(item, at, "it is shown in one way: bearer, basic, header or query")
+			s.problem(item, at, "specify exactly one of bearer, basic, header or query")
 		case in.As == "header" && in.Name != "" && !headerForSecret(in.Name):
-			s.problem(item, at+".header", "%.60q cannot be a header for a secret", in.Name)
+			s.problem(item, at+".header", "%.60q is not a valid header for a secret", in.Name)
 		case in.As == "basic" && strings.ContainsAny(in.Name, ":\r\n"):
-			s.problem(item, at+".basic", "%.60q cannot be the name of a user", in.Name)
+			s.problem(item, at+".basic", "%.60q is not a valid user name", in.Name)
 		}
 		s.c.Network.Inject = append(s.c.Network.Inject, in)
 		s.at[at] = item
@@ -240,11 +240,11 @@ func (s *sections) egress(n *form.Node) {
 		if w := s.word(n, field); w == "" || w == "none" {
 			return w
 		}
-		s.problem(n, field, "it is [:none], which closes the network; hosts stand in network as allowed-hosts")
+		s.problem(n, field, "must be [:none], which disables the network; list hosts in network.allowed-hosts")
 		return ""
 	})
 	if n.Kind == form.VectorNode && len(n.Items) == 0 {
-		s.problem(n, "egress", "it is empty: say [:none], or leave it out")
+		s.problem(n, "egress", "must not be empty: use [:none], or omit it")
 	}
 	s.c.NoEgress = len(words) == 1
 }
@@ -258,27 +258,27 @@ func (s *sections) agreeNetwork() {
 	if w.Mode == ModeNone {
 		for _, key := range []string{"allowed-hosts", "allowed-ports", "egress-rate-limit", "inject"} {
 			if at := s.at["network."+key]; at != nil {
-				s.problem(at, "network."+key, "the mode is :none: nothing is reached")
+				s.problem(at, "network."+key, "it has no effect with mode :none")
 			}
 		}
 		return
 	}
 	if w.Mode == ModeProxy && s.at["network.allowed-hosts"] == nil || w.Mode == ModeProxy && len(s.at["network.allowed-hosts"].Items) == 0 {
-		s.problem(n, "network.allowed-hosts", "no host is named: name some, or say :mode :none")
+		s.problem(n, "network.allowed-hosts", "no host is listed: list hosts, or use :mode :none")
 	}
 	if len(w.Hosts) > 0 && !slices.Contains(s.c.Effects, "network") {
-		s.problem(n, "network", "it reaches hosts, and effects does not say :network")
+		s.problem(n, "network", "it reaches hosts, but effects lacks :network")
 	}
 	for i, in := range w.Inject {
 		at := fmt.Sprintf("network.inject[%d]", i)
 		switch {
 		case in.Secret == "":
-			s.problem(s.at[at], at+".secret", "it is not said which secret")
+			s.problem(s.at[at], at+".secret", "the secret is required")
 		case !slices.Contains(s.c.Secrets, in.Secret):
-			s.problem(s.at[at], at+".secret", "%s is not among secrets", in.Secret)
+			s.problem(s.at[at], at+".secret", "%s is not listed in secrets", in.Secret)
 		}
 		if in.Host != "" && !slices.ContainsFunc(w.Hosts, func(h string) bool { return coversHost(h, in.Host) }) {
-			s.problem(s.at[at], at+".host", "%s is not among allowed-hosts", in.Host)
+			s.problem(s.at[at], at+".host", "%s is not listed in allowed-hosts", in.Host)
 		}
 	}
 }

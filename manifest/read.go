@@ -20,15 +20,15 @@ const MaxText = 1 << 20
 
 const opRead = "manifest.Read"
 
-// Read reads the manifests of a text: (capability "id" …) forms, or their JSON twin
-// if it begins with "{" or "[". An error of kind fault.Invalid wraps a
-// problem.List: all that is wrong, not the first of it.
+// Read parses the manifests of a text: (capability "id" …) forms, or their JSON form if it
+// begins with "{" or "[". An error of kind fault.Invalid wraps a problem.List with all
+// problems.
 func Read(file string, text []byte) ([]*Capability, error) {
 	return read(&reader{file: file, src: text})
 }
 
-// ReadServer reads the manifest of a server of tools, of which capabilities are to be
-// made: it says :stdio :mcp, and names no tool.
+// ReadServer parses the manifest of a tool server, from which the caller derives capabilities.
+// It has :stdio :mcp and no :tool.
 func ReadServer(file string, text []byte) (*Capability, error) {
 	all, err := read(&reader{file: file, src: text, server: true})
 	if err != nil {
@@ -36,7 +36,7 @@ func ReadServer(file string, text []byte) (*Capability, error) {
 	}
 	if len(all) != 1 || all[0].Runtime.Stdio != MCPStdio || all[0].Runtime.Tool != (Tool{}) {
 		return nil, &fault.Error{Op: "manifest.ReadServer", On: file, Kind: fault.Invalid,
-			Err: errors.New("it is not the manifest of one server"), Remedy: "say :stdio :mcp, without a :tool, in one manifest"}
+			Err: errors.New("not the manifest of exactly one tool server"), Remedy: "use one manifest with :stdio :mcp and without :tool"}
 	}
 	return all[0], nil
 }
@@ -44,7 +44,7 @@ func ReadServer(file string, text []byte) (*Capability, error) {
 func read(r *reader) ([]*Capability, error) {
 	file, text := r.file, r.src
 	if len(text) > MaxText {
-		return nil, fault.Newf(fault.TooLarge, opRead, file, "a text of manifests has at most %d bytes, not %d", MaxText, len(text))
+		return nil, fault.Newf(fault.TooLarge, opRead, file, "the text has %d bytes, more than %d", MaxText, len(text))
 	}
 	var all []*Capability
 	if lead := bytes.TrimLeft(text, " \t\r\n"); len(lead) > 0 && (lead[0] == '{' || lead[0] == '[') {
@@ -70,16 +70,16 @@ func (r *reader) readRTFS() []*Capability {
 		return nil
 	}
 	if len(nodes) == 0 {
-		r.problems = append(r.problems, problem.Problem{Message: `there is no (capability "id" …) in it`})
+		r.problems = append(r.problems, problem.Problem{Message: `the text contains no (capability "id" …)`})
 	}
 	var all []*Capability
 	for _, n := range nodes {
 		if n.Kind != form.ListNode || len(n.Items) == 0 || n.Items[0].Atom != form.Value(form.Symbol("capability")) {
-			r.problem(n, "", `only (capability "id" …) may stand here, not %s`, r.name(n))
+			r.problem(n, "", `expected (capability "id" …), got %s`, r.name(n))
 			continue
 		}
 		if len(n.Items) == 1 {
-			r.problem(n, "", "it has no id")
+			r.problem(n, "", "the id is missing")
 			continue
 		}
 		all = append(all, r.capability(n, n.Items[1], n.Items[2:]))
@@ -99,13 +99,13 @@ func (r *reader) readJSON() []*Capability {
 	if top.Kind == form.VectorNode {
 		nodes = r.list(top, "")
 		if len(top.Items) == 0 {
-			r.problem(top, "", "there is no capability in it")
+			r.problem(top, "", "the text contains no capability")
 		}
 	}
 	var all []*Capability
 	for _, n := range nodes {
 		if n.Kind != form.MapNode {
-			r.problem(n, "", "a capability is an object, not %s", r.name(n))
+			r.problem(n, "", "a capability must be an object, not %s", r.name(n))
 			continue
 		}
 		all = append(all, r.twin(n))
@@ -161,9 +161,9 @@ const maxID = 64
 func CheckID(id string) error {
 	switch {
 	case !dotted.MatchString(id):
-		return fmt.Errorf("%.80q is not an id: words in lower case with dots between, such as places.search, and - or _ within words", id)
+		return fmt.Errorf("%.80q is not a valid id: use lower-case words separated by dots, such as places.search, with - or _ within words", id)
 	case len(id)+strings.Count(id, ".") > maxID:
-		return fmt.Errorf("%q is too long: %d letters at most, of which a dot counts for two", id, maxID)
+		return fmt.Errorf("%q is too long: at most %d characters, a dot counts as two", id, maxID)
 	}
 	return nil
 }
@@ -175,7 +175,7 @@ const maxDescription = 4096
 func (r *reader) description(n *form.Node, field string) string {
 	s := r.str(n, field)
 	if utf8.RuneCountInString(s) > maxDescription {
-		r.problem(n, field, "it is longer than %d letters", maxDescription)
+		r.problem(n, field, "longer than %d characters", maxDescription)
 	}
 	if strings.ContainsFunc(s, func(c rune) bool { return text.Covert(c) || unicode.IsControl(c) && c != '\n' && c != '\t' }) {
 		r.problem(n, field, "contains invisible characters")

@@ -15,7 +15,7 @@ import (
 	"glasshouse/schema"
 )
 
-// plain compares capabilities without what only tells how they were written.
+// plain compares capabilities without the fields that depend on their source text.
 var plain = cmp.Options{
 	cmpopts.IgnoreFields(manifest.Capability{}, "Source", "Input", "Output"),
 	cmpopts.IgnoreFields(manifest.Spec{}, "Code"),
@@ -44,7 +44,7 @@ func read(t *testing.T, text string) *manifest.Capability {
 	return all[0]
 }
 
-func TestTheManifestOfPlacesIsReadAsItIsPrinted(t *testing.T) {
+func TestReadPlacesManifest(t *testing.T) {
 	got := read(t, places(t))
 	want := &manifest.Capability{
 		ID:          "places.search",
@@ -88,7 +88,7 @@ func TestTheManifestOfPlacesIsReadAsItIsPrinted(t *testing.T) {
 	}
 }
 
-// whole is a manifest that uses every key that a container may have.
+// whole is a manifest that uses every key of a container.
 const whole = `
 (capability "notes.publish"
   :description "Publishes a note" :version "2.1.0-rc.1+build.5"
@@ -112,7 +112,7 @@ const whole = `
   :declassifier true
   :metadata {:author "someone" :tags [:a "b"] :nested {:k 1 "l" 2.5 :n nil}})`
 
-func TestEveryKeyOfAManifestIsRead(t *testing.T) {
+func TestReadEveryKey(t *testing.T) {
 	got := read(t, whole)
 	want := &manifest.Capability{
 		ID: "notes.publish", Description: "Publishes a note", Version: "2.1.0-rc.1+build.5",
@@ -153,7 +153,7 @@ func TestEveryKeyOfAManifestIsRead(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotSaidHasADefault(t *testing.T) {
+func TestDefaults(t *testing.T) {
 	got := read(t, `(capability "plain" :runtime {:type :container :image "x" :entrypoint ["run"]})`)
 	want := &manifest.Capability{
 		ID: "plain", Version: "0.0.0",
@@ -167,7 +167,7 @@ func TestWhatIsNotSaidHasADefault(t *testing.T) {
 	}
 }
 
-func TestEveryRuntimeIsRead(t *testing.T) {
+func TestReadEveryRuntime(t *testing.T) {
 	for text, want := range map[string]manifest.Spec{
 		`(capability "a" :implementation (fn [input] (get input :x)))`:                                                  {Type: manifest.RTFS},
 		`(capability "a" :implementation (fn [input : [:map [:x :int]]] : int ^{:runtime.timeout 5} (call "b" input)))`: {Type: manifest.RTFS},
@@ -188,7 +188,7 @@ func TestEveryRuntimeIsRead(t *testing.T) {
 	}
 }
 
-func TestATextMayHoldSeveral(t *testing.T) {
+func TestReadSeveralManifests(t *testing.T) {
 	all, err := manifest.Read("x", []byte("; two of them\n(capability \"a.b\" :implementation (fn [x] x))\n(capability \"a.c\" :implementation (fn [x] x))"))
 	if err != nil || len(all) != 2 || all[0].ID != "a.b" || all[1].ID != "a.c" {
 		t.Fatalf("Read = %v, %v", all, err)
@@ -198,7 +198,7 @@ func TestATextMayHoldSeveral(t *testing.T) {
 	}
 }
 
-func TestTheWordsOfBeforeAreReadWhereTheKeyIsAbsent(t *testing.T) {
+func TestEarlyMetadataKeysAreReadIfKeyIsAbsent(t *testing.T) {
 	const text = `(capability "old.one" :effects [:fs] :metadata {
 		:sandbox_filesystem "{\"mounts\":[{\"host_path\":\"src\",\"guest_path\":\"/app\",\"mode\":\"ReadWrite\"}],\"quota_mb\":0,\"mode\":\"Session\"}"
 		:sandbox_resources "{\"cpu_shares\":256,\"memory_mb\":512,\"timeout_ms\":30000,\"network_egress_bytes\":1024}"
@@ -227,7 +227,7 @@ func TestTheWordsOfBeforeAreReadWhereTheKeyIsAbsent(t *testing.T) {
 	}
 }
 
-func TestAChatIsSummarizedWithoutItsPeople(t *testing.T) {
+func TestDeclassifyingManifest(t *testing.T) {
 	c := read(t, `(capability "chat.summarize"
 	  :data-classes {:input [:pii.chat.message] :output [:redacted]}
 	  :egress [:none]
@@ -240,7 +240,7 @@ func TestAChatIsSummarizedWithoutItsPeople(t *testing.T) {
 	}
 }
 
-func TestATextThatIsTooLargeIsNotRead(t *testing.T) {
+func TestTooLargeTextIsRefused(t *testing.T) {
 	_, err := manifest.Read("x", make([]byte, manifest.MaxText+1))
 	if fault.KindOf(err) != fault.TooLarge {
 		t.Errorf("Read = %v, want too large", err)

@@ -36,7 +36,7 @@ func (r *reader) adopt(n *form.Node, field string, err error) {
 // bare refuses ^ metadata, which has no meaning outside of code.
 func (r *reader) bare(n *form.Node) {
 	if len(n.Meta) > 0 {
-		r.problem(n, "", "what ^ says of it has no meaning here")
+		r.problem(n, "", "metadata with ^ is not allowed here")
 	}
 	for i, item := range n.Items {
 		if i > 0 && n.Items[i-1].Atom == form.Value(form.Keyword("implementation")) {
@@ -60,26 +60,26 @@ func (k keys) names() []string {
 
 // gone maps keys of other formats to the remedy.
 var gone = map[string]string{
-	"name":            "the id is its name, and what it does stands in description",
-	"id":              "the id stands behind capability",
-	"permissions":     "say in effects what it does",
-	"provider":        "say in runtime what runs it",
-	"code":            "a module of :wasm is named in runtime as module, and code of :rtfs is implementation",
+	"name":            "use the id as the name, and description for the purpose",
+	"id":              "write the id after capability",
+	"permissions":     "use effects",
+	"provider":        "use runtime",
+	"code":            "use runtime.module for :wasm, and implementation for :rtfs",
 	"command":         "say entrypoint",
 	"cmd":             "say entrypoint",
-	"args":            "they belong into entrypoint",
+	"args":            "use entrypoint",
 	"hosts":           "say allowed-hosts",
 	"ports":           "say allowed-ports",
 	"memory":          "say memory-mb",
 	"timeout":         "say timeout-ms",
 	"quota":           "say quota-mb",
-	"implementations": "there is one implementation",
+	"implementations": "use implementation",
 }
 
 // entries parses a map. Each key must be known and may occur once.
 func (r *reader) entries(n *form.Node, field string, known keys) bool {
 	if n.Kind != form.MapNode {
-		r.problem(n, field, "it is a map, not %s", r.name(n))
+		r.problem(n, field, "must be a map, not %s", r.name(n))
 		return false
 	}
 	r.pairs(n.Items, field, known)
@@ -92,14 +92,14 @@ func (r *reader) pairs(items []*form.Node, field string, known keys) {
 	for i := 0; i < len(items); i += 2 {
 		key, ok := items[i].Atom.(form.Keyword)
 		if !ok || items[i].Kind != form.AtomNode {
-			r.problem(items[i], field, "a key is a keyword, such as :%s, not %s", known.names()[0], r.name(items[i]))
+			r.problem(items[i], field, "a key must be a keyword such as :%s, not %s", known.names()[0], r.name(items[i]))
 			continue
 		}
 		name := string(key)
 		read := known[name]
 		switch {
 		case i+1 == len(items):
-			r.problem(items[i], join(field, name), "it has no value")
+			r.problem(items[i], join(field, name), "the value is missing")
 		case seen[name]:
 			r.problem(items[i], join(field, name), "duplicate key")
 		case read == nil:
@@ -117,7 +117,7 @@ func (r *reader) unknown(n *form.Node, field, name string, known keys) {
 		hint = "; " + gone[strings.ToLower(name)]
 	}
 	if hint == "" {
-		hint = "; there are " + strings.Join(known.names(), ", ")
+		hint = "; valid: " + strings.Join(known.names(), ", ")
 	}
 	r.problem(n, join(field, fmt.Sprintf("%.60s", name)), "unknown key%s", hint)
 }
@@ -164,11 +164,11 @@ func (r *reader) str(n *form.Node, field string) string {
 	s, ok := n.Atom.(string)
 	switch {
 	case !ok || n.Kind != form.AtomNode:
-		r.problem(n, field, "it is a string, not %s", r.name(n))
+		r.problem(n, field, "must be a string, not %s", r.name(n))
 	case strings.TrimSpace(s) == "":
-		r.problem(n, field, "it is empty")
+		r.problem(n, field, "must not be empty")
 	case strings.ContainsRune(s, 0):
-		r.problem(n, field, "it holds a zero byte")
+		r.problem(n, field, "must not contain a zero byte")
 	default:
 		return s
 	}
@@ -186,17 +186,17 @@ func (r *reader) word(n *form.Node, field string) string {
 				return v
 			}
 			if r.json {
-				r.problem(n, field, "in JSON it is written without a colon, %q", strings.TrimLeft(v, ":"))
+				r.problem(n, field, "must be written without a colon in JSON: %q", strings.TrimLeft(v, ":"))
 				return ""
 			}
-			r.problem(n, field, "it is a keyword, :%.60s, not a string", v)
+			r.problem(n, field, "must be the keyword :%.60s, not a string", v)
 			return ""
 		}
 	}
 	if r.json {
-		r.problem(n, field, "it is a string, not %s", r.name(n))
+		r.problem(n, field, "must be a string, not %s", r.name(n))
 	} else {
-		r.problem(n, field, "it is a keyword, not %s", r.name(n))
+		r.problem(n, field, "must be a keyword, not %s", r.name(n))
 	}
 	return ""
 }
@@ -208,9 +208,9 @@ func (r *reader) oneOf(n *form.Node, field string, words ...string) string {
 	if len(r.problems) == before && !slices.Contains(words, s) {
 		hint := problem.Meant(s, words...)
 		if hint == "" {
-			hint = "; there are " + strings.Join(words, ", ")
+			hint = "; valid: " + strings.Join(words, ", ")
 		}
-		r.problem(n, field, "%.60q is not among what it may be%s", s, hint)
+		r.problem(n, field, "%.60q is not a valid value%s", s, hint)
 		return ""
 	}
 	return s
@@ -221,9 +221,9 @@ func (r *reader) integer(n *form.Node, field string, least, most int64) int64 {
 	i, ok := n.Atom.(int64)
 	switch {
 	case !ok || n.Kind != form.AtomNode:
-		r.problem(n, field, "it is a whole number, not %s", r.name(n))
+		r.problem(n, field, "must be an integer, not %s", r.name(n))
 	case i < least || i > most:
-		r.problem(n, field, "%d is not from %d to %d", i, least, most)
+		r.problem(n, field, "%d is not between %d and %d", i, least, most)
 	default:
 		return i
 	}
@@ -233,7 +233,7 @@ func (r *reader) integer(n *form.Node, field string, least, most int64) int64 {
 func (r *reader) flag(n *form.Node, field string) bool {
 	b, ok := n.Atom.(bool)
 	if !ok || n.Kind != form.AtomNode {
-		r.problem(n, field, "it is true or false, not %s", r.name(n))
+		r.problem(n, field, "must be true or false, not %s", r.name(n))
 	}
 	return b
 }
@@ -244,11 +244,11 @@ const most = 256
 // list returns the elements of a vector.
 func (r *reader) list(n *form.Node, field string) []*form.Node {
 	if n.Kind != form.VectorNode {
-		r.problem(n, field, "it is a vector, not %s", r.name(n))
+		r.problem(n, field, "must be a vector, not %s", r.name(n))
 		return nil
 	}
 	if len(n.Items) > most {
-		r.problem(n, field, "it has %d elements, and %d are the most", len(n.Items), most)
+		r.problem(n, field, "has %d elements, more than %d", len(n.Items), most)
 		return nil
 	}
 	return n.Items

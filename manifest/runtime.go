@@ -63,7 +63,7 @@ func (s *sections) runtime(n *form.Node) {
 		}
 	}
 	if s.at["runtime.type"] == nil {
-		s.problem(n, "runtime.type", "it is missing; there are %s", strings.Join(runtimes, ", "))
+		s.problem(n, "runtime.type", "is required; valid: %s", strings.Join(runtimes, ", "))
 	}
 }
 
@@ -78,7 +78,7 @@ func (s *sections) image(n *form.Node) string {
 		return s.absolute(n, "runtime.image")
 	}
 	if v != "" && !imageForm.MatchString(v) {
-		s.problem(n, "runtime.image", "%.80q is not the name of an image, such as python:3.12-slim", v)
+		s.problem(n, "runtime.image", "%.80q is not a valid image name such as python:3.12-slim", v)
 		return ""
 	}
 	return v
@@ -94,19 +94,19 @@ func (s *sections) entrypoint(n *form.Node) {
 		arg, ok := item.Atom.(string)
 		switch {
 		case !ok || item.Kind != form.AtomNode:
-			s.problem(item, at, "it is a string, not %s", s.name(item))
+			s.problem(item, at, "must be a string, not %s", s.name(item))
 		case i == 0 && strings.TrimSpace(arg) == "":
 			s.problem(item, at, "the program is empty")
 		case strings.ContainsRune(arg, 0):
-			s.problem(item, at, "it holds a zero byte")
+			s.problem(item, at, "must not contain a zero byte")
 		case len(arg) > maxArgument:
-			s.problem(item, at, "it is longer than %d bytes", maxArgument)
+			s.problem(item, at, "longer than %d bytes", maxArgument)
 		default:
 			s.c.Runtime.Entrypoint = append(s.c.Runtime.Entrypoint, arg)
 		}
 	}
 	if n.Kind == form.VectorNode && len(n.Items) == 0 {
-		s.problem(n, field, "it is empty")
+		s.problem(n, field, "must not be empty")
 	}
 }
 
@@ -115,7 +115,7 @@ var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
 func (s *sections) env(n *form.Node) {
 	const field = "runtime.env"
 	if n.Kind != form.MapNode {
-		s.problem(n, field, "it is a map, not %s", s.name(n))
+		s.problem(n, field, "must be a map, not %s", s.name(n))
 		return
 	}
 	s.c.Runtime.Env = map[string]string{}
@@ -130,9 +130,9 @@ func (s *sections) env(n *form.Node) {
 		case twice:
 			s.problem(n.Items[i], join(field, key), "duplicate variable")
 		case !isString || n.Items[i+1].Kind != form.AtomNode:
-			s.problem(n.Items[i+1], join(field, key), "it is a string, not %s", s.name(n.Items[i+1]))
+			s.problem(n.Items[i+1], join(field, key), "must be a string, not %s", s.name(n.Items[i+1]))
 		case strings.ContainsRune(value, 0):
-			s.problem(n.Items[i+1], join(field, key), "it holds a zero byte")
+			s.problem(n.Items[i+1], join(field, key), "must not contain a zero byte")
 		default:
 			s.c.Runtime.Env[key] = value
 		}
@@ -144,7 +144,7 @@ var digestForm = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 func (s *sections) digest(n *form.Node, field string) string {
 	v := s.str(n, field)
 	if v != "" && !digestForm.MatchString(v) {
-		s.problem(n, field, "%.80q is not a digest: sha256: and 64 hexadecimal digits", v)
+		s.problem(n, field, "%.80q is not a digest: use sha256: and 64 hexadecimal digits", v)
 		return ""
 	}
 	return v
@@ -158,7 +158,7 @@ func (s *sections) tool(n *form.Node) {
 	s.entries(n, "runtime.tool", keys{
 		"name": func(n *form.Node) {
 			if t.Name = s.str(n, "runtime.tool.name"); len(t.Name) > maxTool {
-				s.problem(n, "runtime.tool.name", "it is longer than %d bytes", maxTool)
+				s.problem(n, "runtime.tool.name", "longer than %d bytes", maxTool)
 			}
 		},
 		"digest": func(n *form.Node) { t.Digest = s.digest(n, "runtime.tool.digest") },
@@ -170,11 +170,11 @@ func (s *sections) agreeTool(spec *Spec, n *form.Node) {
 	at := s.at["runtime.tool"]
 	switch {
 	case at != nil && spec.Stdio != MCPStdio:
-		s.problem(at, "runtime.tool", "it is for a server of tools: say :stdio :mcp")
+		s.problem(at, "runtime.tool", "it requires a tool server: use :stdio :mcp")
 	case spec.Stdio == MCPStdio && !s.server && (spec.Tool.Name == "" || spec.Tool.Digest == ""):
-		s.problem(n, "runtime.tool", "it is missing: {:name \"…\" :digest \"sha256:…\"}, as an import writes it")
+		s.problem(n, "runtime.tool", "is required: {:name \"…\" :digest \"sha256:…\"}, as written by an import")
 	case spec.Stdio == MCPStdio && spec.Type == Native:
-		s.problem(s.at["runtime.stdio"], "runtime.stdio", "servers of others run in jails: say :container")
+		s.problem(s.at["runtime.stdio"], "runtime.stdio", "external tool servers run in jails: use :container")
 	}
 }
 
@@ -188,7 +188,7 @@ func (s *sections) warm(n *form.Node) {
 		"ttl-ms": func(n *form.Node) { w.TTL = s.millis(n, "runtime.warm.ttl-ms") },
 	})
 	if w.Max == 0 && w.TTL > 0 {
-		s.problem(n, "runtime.warm", "none are kept, so none is kept for %v: say max", w.TTL)
+		s.problem(n, "runtime.warm", "ttl %v has no effect without max", w.TTL)
 	}
 }
 
@@ -209,7 +209,7 @@ func (s *sections) implementation(n *form.Node) {
 		s.c.Runtime.code = s.source(n)
 	}
 	if code.Kind != form.ListNode || len(code.Items) < 3 || code.Items[0].Atom != form.Value(form.Symbol("fn")) || parameters(code.Items[1]) != 1 {
-		s.problem(n, field, "it is a function of one parameter, the input: (fn [input] …)")
+		s.problem(n, field, "must be a function of one parameter: (fn [input] …)")
 		return
 	}
 	s.c.Runtime.Code = code
@@ -241,7 +241,7 @@ func (s *sections) embedded(n *form.Node, field string) *form.Node {
 	case err != nil:
 		s.problem(n, field, "%v", err)
 	case len(nodes) != 1:
-		s.problem(n, field, "it holds %d forms, not one", len(nodes))
+		s.problem(n, field, "must contain one form, not %d", len(nodes))
 	default:
 		return nodes[0]
 	}
@@ -264,11 +264,11 @@ func (s *sections) agreeRuntime() {
 	}
 	for _, key := range slices.Sorted(maps.Keys(runtimeKeys)) {
 		if at := s.at["runtime."+key]; at != nil && !slices.Contains(runtimeKeys[key], spec.Type) {
-			s.problem(at, "runtime."+key, "it has no meaning for :%s, only for %s", spec.Type, list(runtimeKeys[key]))
+			s.problem(at, "runtime."+key, "not applicable to :%s, only to %s", spec.Type, list(runtimeKeys[key]))
 		}
 	}
 	if at := s.at["implementation"]; at != nil && spec.Type != RTFS {
-		s.problem(at, "implementation", "it is for :rtfs, and the runtime is :%s", spec.Type)
+		s.problem(at, "implementation", "only applicable to :rtfs, but the runtime is :%s", spec.Type)
 	}
 	s.needs(spec, n)
 	s.agreeTool(spec, n)
@@ -278,15 +278,15 @@ func (s *sections) agreeRuntime() {
 				continue
 			}
 			if at := s.at["runtime."+key]; at != nil && slices.Contains(runtimeKeys[key], spec.Type) {
-				s.problem(at, "runtime."+key, "it needs a server, but no port is given")
+				s.problem(at, "runtime."+key, "it requires a port")
 			}
 		}
 	} else if at := s.at["runtime.stdio"]; at != nil {
-		s.problem(at, "runtime.stdio", "a server with a port is spoken to by HTTP")
+		s.problem(at, "runtime.stdio", "not applicable with a port: requests use HTTP")
 	}
 	for _, name := range s.c.Secrets {
 		if _, ok := spec.Env[name]; ok {
-			s.problem(s.at["runtime.env"], "runtime.env."+name, "a secret is never in the environment: it is in the file /run/secrets/%s", name)
+			s.problem(s.at["runtime.env"], "runtime.env."+name, "secrets are not passed in the environment: read the file /run/secrets/%s", name)
 		}
 	}
 }
@@ -300,9 +300,9 @@ func (s *sections) needs(spec *Spec, n *form.Node) {
 	}
 	switch spec.Type {
 	case RTFS:
-		missing("implementation", "it is missing: (fn [input] …)")
+		missing("implementation", "is required: (fn [input] …)")
 	case WASM:
-		missing("runtime.module", "it is missing: the file of the module, relative to the workspace")
+		missing("runtime.module", "is required: the file of the module, relative to the workspace")
 	case Container, MicroVM:
 		image, rootfs := s.at["runtime.image"], s.at["runtime.rootfs"]
 		switch {
@@ -311,12 +311,12 @@ func (s *sections) needs(spec *Spec, n *form.Node) {
 		case image != nil && rootfs != nil:
 			s.problem(rootfs, "runtime.rootfs", "image and rootfs are mutually exclusive")
 		}
-		missing("runtime.entrypoint", "it is missing: the program and its arguments")
+		missing("runtime.entrypoint", "is required: the program and its arguments")
 		if spec.Port == 0 && spec.Stdio == "" {
 			spec.Stdio = JSONStdio
 		}
 	case Native:
-		missing("runtime.entrypoint", "it is missing: the program and its arguments")
+		missing("runtime.entrypoint", "is required: the program and its arguments")
 		if spec.Stdio == "" {
 			spec.Stdio = JSONStdio
 		}
@@ -356,7 +356,7 @@ func (s *sections) absolute(n *form.Node, field string) string {
 	case p == "":
 		return ""
 	case !path.IsAbs(p):
-		s.problem(n, field, "%.80q is not absolute: it is a path inside, such as /app", p)
+		s.problem(n, field, "%.80q is not an absolute path in the sandbox, such as /app", p)
 	case slices.Contains(strings.Split(p, "/"), "..") || strings.ContainsFunc(p, unicode.IsControl) || len(p) > 1024:
 		s.problem(n, field, "%.80q is not a path", p)
 	default:
@@ -369,7 +369,7 @@ func (s *sections) urlPath(n *form.Node, field string) string {
 	p := s.str(n, field)
 	odd := func(r rune) bool { return r <= ' ' || r > '~' || r == '#' || r == '\\' }
 	if p != "" && (!strings.HasPrefix(p, "/") || strings.HasPrefix(p, "//") || strings.ContainsFunc(p, odd) || len(p) > 1024) {
-		s.problem(n, field, "%.80q is not the path of a request: it begins with one /", p)
+		s.problem(n, field, "%.80q is not a valid request path: it must begin with a single /", p)
 		return ""
 	}
 	return p

@@ -27,7 +27,7 @@ func (s *sections) schema(n *form.Node, field string) *schema.Type {
 		s.problem(n, field, "unknown type %s: no value would match", strings.Join(typ.Unknown(), ", "))
 	case err == nil:
 		return typ
-	case s.json && n.Kind == form.AtomNode: // its places are those of another text
+	case s.json && n.Kind == form.AtomNode: // positions in it refer to the embedded text
 		s.problem(n, field, "%v", err)
 	default:
 		s.adopt(n, field, err)

@@ -15,7 +15,7 @@ func toolManifest(runtime string) string {
 	return `(capability "files.read" :runtime {:type :container :image "node:22" :entrypoint ["npx" "server"] ` + runtime + `})`
 }
 
-func TestAToolOfAServerIsNamedWithItsDigest(t *testing.T) {
+func TestServerToolHasDigest(t *testing.T) {
 	text := toolManifest(`:stdio :mcp :startup-timeout-ms 60000 :tool {:name "Read File" :digest "` + toolDigest + `"}`)
 	all, err := manifest.Read("a.rtfs", []byte(text))
 	if err != nil {
@@ -42,15 +42,15 @@ func TestAToolOfAServerIsNamedWithItsDigest(t *testing.T) {
 	}
 }
 
-func TestAToolWithoutItsServerIsRefused(t *testing.T) {
+func TestToolWithoutServerIsRefused(t *testing.T) {
 	for runtime, want := range map[string]string{
-		`:stdio :mcp`:                   `runtime.tool: it is missing`,
-		`:stdio :mcp :tool {:name "x"}`: `runtime.tool: it is missing`,
+		`:stdio :mcp`:                   `runtime.tool: is required`,
+		`:stdio :mcp :tool {:name "x"}`: `runtime.tool: is required`,
 		`:stdio :mcp :tool {:name "x" :digest "sha256:00"}`:                                    `"sha256:00" is not a digest`,
-		`:stdio :mcp :health-check "/" :tool {:name "x" :digest "` + toolDigest + `"}`:         `runtime.health-check: it needs a server, but no port is given`,
-		`:stdio :json :tool {:name "x" :digest "` + toolDigest + `"}`:                          `runtime.tool: it is for a server of tools`,
-		`:tool {:name "x" :digest "` + toolDigest + `"}`:                                       `runtime.tool: it is for a server of tools`,
-		`:stdio :mcp :tool {:name "` + strings.Repeat("x", 129) + `" :digest "sha256:` + `0"}`: `it is longer than 128 bytes`,
+		`:stdio :mcp :health-check "/" :tool {:name "x" :digest "` + toolDigest + `"}`:         `runtime.health-check: it requires a port`,
+		`:stdio :json :tool {:name "x" :digest "` + toolDigest + `"}`:                          `runtime.tool: it requires a tool server`,
+		`:tool {:name "x" :digest "` + toolDigest + `"}`:                                       `runtime.tool: it requires a tool server`,
+		`:stdio :mcp :tool {:name "` + strings.Repeat("x", 129) + `" :digest "sha256:` + `0"}`: `longer than 128 bytes`,
 	} {
 		_, err := manifest.Read("a.rtfs", []byte(toolManifest(runtime)))
 		if !errors.Is(err, fault.Invalid) || !strings.Contains(err.Error(), want) {
@@ -59,7 +59,7 @@ func TestAToolWithoutItsServerIsRefused(t *testing.T) {
 	}
 }
 
-func TestAServersManifestNamesNoTool(t *testing.T) {
+func TestReadServer(t *testing.T) {
 	server := func(more string) string {
 		return `(capability "files" :version "1.0.0" :effects [:exec]
 			:runtime {:type :container :rootfs "debian" :entrypoint ["serve"] ` + more + `})`

@@ -14,15 +14,16 @@ import (
 	"glasshouse/schema"
 )
 
-// same fails unless two capabilities are, their types by how they are written.
+// same fails the test unless two capabilities are equal. Types are compared by their source
+// form.
 func same(t *testing.T, want, got *manifest.Capability) {
 	t.Helper()
 	if d := cmp.Diff(want, got, plain); d != "" {
-		t.Errorf("what comes back differs (-want +got):\n%s", d)
+		t.Errorf("the result differs (-want +got):\n%s", d)
 	}
 	for _, p := range [][2]*schema.Type{{want.Input, got.Input}, {want.Output, got.Output}} {
 		if (p[0] == nil) != (p[1] == nil) || p[0] != nil && !form.Equal(p[0].Form(), p[1].Form()) {
-			t.Errorf("the types of what comes back differ: %v and %v", p[0], p[1])
+			t.Errorf("the types differ: %v and %v", p[0], p[1])
 		}
 	}
 	if digest(t, want) != digest(t, got) {
@@ -46,7 +47,7 @@ func twin(t *testing.T, c *manifest.Capability) string {
 		t.Fatal(err)
 	}
 	if !json.Valid(b) {
-		t.Fatalf("JSON = %s, which is none", b)
+		t.Fatalf("JSON = %s, which is invalid", b)
 	}
 	return string(b)
 }
@@ -62,14 +63,14 @@ var samples = []string{
 	`(capability "a" :input-schema [:map ["s" :string] [:t :string ?]] :output-schema [:or :int [:vector [:union :string :nil]]] :implementation (fn [x] x))`,
 }
 
-func TestTheTwinComesBackAsTheSameManifest(t *testing.T) {
+func TestJSONRoundTrip(t *testing.T) {
 	for _, text := range append(samples, places(t)) {
 		c := read(t, text)
 		j := twin(t, c)
 		back := read(t, j)
 		same(t, c, back)
 		if again := twin(t, back); again != j {
-			t.Errorf("the twin of what comes back is another:\n%s\n%s", j, again)
+			t.Errorf("the JSON of the result differs:\n%s\n%s", j, again)
 		}
 		if back.Source != j {
 			t.Errorf("Source = %s, want the twin", back.Source)
@@ -77,14 +78,14 @@ func TestTheTwinComesBackAsTheSameManifest(t *testing.T) {
 	}
 }
 
-func TestAManifestThatIsWrittenDownIsReadAgain(t *testing.T) {
+func TestTextRoundTrip(t *testing.T) {
 	for _, text := range append(samples, places(t)) {
 		c := read(t, text)
 		same(t, c, read(t, c.Text()))
 	}
 }
 
-func TestTheTwinSaysItInTheSameWords(t *testing.T) {
+func TestJSONForm(t *testing.T) {
 	const want = `{"capability":"places.search","description":"Search for nearby places using Google Places API","version":"1.0.0",` +
 		`"input-schema":[":map",[":query",":string"],[":location",[":map",[":lat",":float"],[":lng",":float"]]],` +
 		`[":filters",{"optional":true},[":map",[":open_now",{"optional":true},":bool"],[":min_rating",{"optional":true},[":and",":float",[":>=",0],[":<=",5]]],` +
@@ -102,7 +103,7 @@ func TestTheTwinSaysItInTheSameWords(t *testing.T) {
 	}
 }
 
-func TestATypeIsWrittenInJSONAsArraysTextOrSchema(t *testing.T) {
+func TestTypesInJSON(t *testing.T) {
 	want := read(t, `(capability "a" :input-schema [:map [:query :string] [:n {:optional true} :int]] :implementation (fn [x] x))`)
 	for _, s := range []string{
 		`["map",[":query",":string"],[":n",{"optional":true},":int"]]`,
@@ -121,7 +122,7 @@ func TestATypeIsWrittenInJSONAsArraysTextOrSchema(t *testing.T) {
 	}
 }
 
-func TestTheDigestIsThatOfWhatAManifestSays(t *testing.T) {
+func TestDigestIgnoresLayout(t *testing.T) {
 	a := read(t, places(t))
 	b := read(t, strings.ReplaceAll(places(t), "  ", "   "))
 	if digest(t, a) != digest(t, b) {

@@ -9,7 +9,7 @@ import (
 	"glasshouse/manifest"
 )
 
-// wide is a manifest that may do some of everything.
+// wide is a manifest with all kinds of effects.
 const wide = `(capability "a.b" :version "1.0.0" :effects [:network :fs]
 	:runtime {:type :microvm :image "x" :entrypoint ["x"]}
 	:filesystem {:quota-mb 10 :mounts [{:host "src" :guest "/app"}]}
@@ -20,7 +20,7 @@ const wide = `(capability "a.b" :version "1.0.0" :effects [:network :fs]
 	:approval {:tier :elevated :requires-per-use true}
 	:data-classes {:input [:pii.chat]})`
 
-// changes are what a new version of it has in place of what, and what that means.
+// changes are modifications of wide with their expected effects.
 var changes = []struct {
 	old, new string
 	want     []string
@@ -75,7 +75,7 @@ var changes = []struct {
 	{`[:pii.chat]}`, `[:pii.chat] :output [:redacted]}`, []string{"makes redacted of data that is pii.chat: it lowers what protects it"}},
 }
 
-func TestWhatANewVersionMayDoMoreIsSaid(t *testing.T) {
+func TestWidens(t *testing.T) {
 	for _, c := range changes {
 		if !strings.Contains(wide, c.old) {
 			t.Fatalf("%q is not in the manifest", c.old)
@@ -87,7 +87,7 @@ func TestWhatANewVersionMayDoMoreIsSaid(t *testing.T) {
 	}
 }
 
-func TestALimitOfItsOwnInPlaceOfTheHostsIsSaid(t *testing.T) {
+func TestWidensReplacesHostDefault(t *testing.T) {
 	const text = `(capability "a" :runtime {:type :container :image "x" :entrypoint ["x"]} %)`
 	for limit, want := range map[string]string{
 		":resources {:memory-mb 9000}":  "may use 9000 MiB of memory, where the host decided",
@@ -116,14 +116,14 @@ func TestSmallStepsDoNotWiden(t *testing.T) {
 		for j, b := range all {
 			for k, c := range all {
 				if quiet[i][j] && quiet[j][k] && !quiet[i][k] {
-					t.Errorf("in two steps nobody is asked, and in one: %q\n%s\n%s\n%s", manifest.Widens(a, c), a.Source, b.Source, c.Source)
+					t.Errorf("two steps need no approval, but one step widens by %q\n%s\n%s\n%s", manifest.Widens(a, c), a.Source, b.Source, c.Source)
 				}
 			}
 		}
 	}
 }
 
-func TestANetworkThatWasClosedIsOpened(t *testing.T) {
+func TestWidensOpensNetwork(t *testing.T) {
 	const text = `(capability "a" :effects [:network] :runtime {:type :container :image "x" :entrypoint ["x"]}
 		:egress [:none] :network {:allowed-hosts ["x.example"] :allowed-ports [443 25]})`
 	closed := read(t, text)
@@ -136,7 +136,7 @@ func TestANetworkThatWasClosedIsOpened(t *testing.T) {
 	}
 }
 
-func TestWhatIsNewIsSaidWhole(t *testing.T) {
+func TestWidensFirstVersion(t *testing.T) {
 	got := manifest.Widens(nil, read(t, places(t)))
 	want := []string{
 		"uses the network (:network)",
@@ -153,7 +153,7 @@ func TestWhatIsNewIsSaidWhole(t *testing.T) {
 	}
 }
 
-func TestAManifestCannotAgreeToItself(t *testing.T) {
+func TestEffectiveTier(t *testing.T) {
 	const preapproved = ` :approval {:tier :preapproved})`
 	for text, want := range map[string]manifest.Tier{
 		`(capability "a" :implementation (fn [x] x)` + preapproved:                                                 manifest.Preapproved,
@@ -174,7 +174,7 @@ func TestAManifestCannotAgreeToItself(t *testing.T) {
 	}
 }
 
-func TestAnotherProgramOnTheHostIsSaid(t *testing.T) {
+func TestWidensNativeProgram(t *testing.T) {
 	const text = `(capability "a" :runtime {:type :native :entrypoint ["x"]})`
 	got := manifest.Widens(read(t, text), read(t, strings.Replace(text, `"x"`, `"y"`, 1)))
 	if d := cmp.Diff([]string{"runs another program on the host itself"}, got); d != "" {
@@ -186,7 +186,7 @@ func TestAnotherProgramOnTheHostIsSaid(t *testing.T) {
 	}
 }
 
-func TestVersionsAreComparedAsSemver(t *testing.T) {
+func TestCompareVersions(t *testing.T) {
 	for _, c := range []struct {
 		a, b string
 		want int

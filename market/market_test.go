@@ -25,7 +25,7 @@ import (
 	"glasshouse/market"
 )
 
-// A stall is a market: a directory with bundles in it, and who keeps it.
+// A stall is a market in a directory, with its signing key.
 type stall struct {
 	testing.TB
 	dir     string
@@ -57,7 +57,7 @@ func (s *stall) ok(err error) {
 	}
 }
 
-// lay puts a bundle into the market.
+// lay adds a bundle to the market.
 func (s *stall) lay(name, version, publisher string) string {
 	s.Helper()
 	src := s.TempDir()
@@ -95,7 +95,7 @@ func names(offers []market.Offer) []string {
 	return all
 }
 
-func TestBundlesAreFoundFetchedAndUpdated(t *testing.T) {
+func TestSearchFetchAndUpdate(t *testing.T) {
 	s := newStall(t)
 	s.lay("places", "1.9.0", "acme")
 	newest := s.lay("places", "1.10.0", "acme")
@@ -151,11 +151,11 @@ func TestBundlesAreFoundFetchedAndUpdated(t *testing.T) {
 		t.Errorf("Outdated = %+v, want places from 1.9.0 to 1.10.0", updates)
 	}
 	if updates := x.Outdated([]bundle.Installed{{Name: "places", Version: "1.9.0", Publisher: "me"}}); len(updates) != 0 {
-		t.Errorf("another publisher's bundle is taken for an update: %+v", updates)
+		t.Errorf("another publisher's bundle is reported as an update: %+v", updates)
 	}
 }
 
-func TestAnIndexIsPublishedAgainWithAHigherNumber(t *testing.T) {
+func TestPublishIncreasesSerial(t *testing.T) {
 	s := newStall(t)
 	s.lay("places", "1.0.0", "acme")
 	first := s.publish()
@@ -169,7 +169,7 @@ func TestAnIndexIsPublishedAgainWithAHigherNumber(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeOfferedIsNotPublished(t *testing.T) {
+func TestPublishRejectsInvalidBundles(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil func(s *stall)
 		want  error
@@ -202,7 +202,7 @@ func TestWhatCannotBeOfferedIsNotPublished(t *testing.T) {
 	}
 }
 
-// rewritten publishes an index that f has changed, and signs it again.
+// rewritten publishes an index that f has changed and signs it again.
 func (s *stall) rewritten(f func(x *market.Index)) {
 	s.Helper()
 	text, err := os.ReadFile(filepath.Join(s.dir, market.IndexFile))
@@ -225,14 +225,14 @@ func (s *stall) edited(f func(text string) string) {
 	s.ok(err)
 	after := f(string(text))
 	if after == string(text) {
-		s.Fatal("the index is as it was")
+		s.Fatal("the index is unchanged")
 	}
 	s.ok(os.WriteFile(name, []byte(after), 0o644))
 }
 
 func stamp(d time.Duration) string { return time.Now().Add(d).UTC().Format(time.RFC3339) }
 
-func TestAHostileIndexIsRefused(t *testing.T) {
+func TestHostileIndexIsRefused(t *testing.T) {
 	signed := func(f func(x *market.Index)) func(*stall) { return func(s *stall) { s.rewritten(f) } }
 	for _, c := range []struct {
 		name  string
@@ -295,14 +295,14 @@ func refused(t *testing.T, err error, want market.Reason) {
 		t.Fatalf("refused as %q (%v), want %q", got, err, want)
 	}
 	if fault.KindOf(err) == "" || fault.RemedyOf(err) == "" {
-		t.Errorf("%v says neither what it is nor what to do", err)
+		t.Errorf("%v has no reason or no remedy", err)
 	}
 	if strings.ContainsAny(err.Error(), "\x1b\n") {
-		t.Errorf("the error drives the terminal: %q", err)
+		t.Errorf("the error contains control characters: %q", err)
 	}
 }
 
-func TestWhatIsFetchedIsWhatWasPromised(t *testing.T) {
+func TestFetchVerifiesDigest(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		want  market.Reason
@@ -333,13 +333,13 @@ func TestWhatIsFetchedIsWhatWasPromised(t *testing.T) {
 			_, err := s.visited.Fetch(t.Context(), o, to)
 			refused(t, err, c.want)
 			if left, _ := os.ReadDir(to); len(left) != 0 {
-				t.Errorf("it left %v", left)
+				t.Errorf("left-over files: %v", left)
 			}
 		})
 	}
 }
 
-func TestALinkInTheMarketLeadsNowhere(t *testing.T) {
+func TestLinkOutOfMarketIsNotFollowed(t *testing.T) {
 	s := newStall(t)
 	file := s.lay("places", "1.0.0", "acme")
 	o := s.publish().Offers[0]
@@ -351,7 +351,7 @@ func TestALinkInTheMarketLeadsNowhere(t *testing.T) {
 	}
 }
 
-func TestAServerThatLeadsElsewhereIsNotFollowed(t *testing.T) {
+func TestRedirectToOtherHostIsRefused(t *testing.T) {
 	s := newStall(t)
 	s.lay("places", "1.0.0", "acme")
 	s.publish()
@@ -369,14 +369,14 @@ func TestAServerThatLeadsElsewhereIsNotFollowed(t *testing.T) {
 	_, err := s.visited.Index(t.Context())
 	refused(t, err, market.OffHostRedirect)
 	if asked.Load() != 0 {
-		t.Error("the other host was asked")
+		t.Error("the other host received a request")
 	}
-	to = web.URL + "/again/index.json" // without end
+	to = web.URL + "/again/index.json" // redirects without end
 	_, err = s.visited.Index(t.Context())
 	refused(t, err, market.OffHostRedirect)
 }
 
-func TestAServersAnswerIsNotTheIndex(t *testing.T) {
+func TestInvalidServerResponses(t *testing.T) {
 	s := newStall(t)
 	for name, c := range map[string]struct {
 		answer http.HandlerFunc
@@ -409,7 +409,7 @@ func TestAServersAnswerIsNotTheIndex(t *testing.T) {
 	}
 }
 
-// pipes is a network in memory, on which waiting takes no time.
+// pipes is an in-memory network.
 type pipes struct {
 	conns chan net.Conn
 	done  chan struct{}
@@ -426,7 +426,7 @@ func (p *pipes) Accept() (net.Conn, error) {
 func (p *pipes) Close() error   { close(p.done); return nil }
 func (p *pipes) Addr() net.Addr { return &net.UnixAddr{} }
 
-func TestAServerThatIsSlowIsLeft(t *testing.T) {
+func TestSlowServerTimesOut(t *testing.T) {
 	for name, answer := range map[string]http.HandlerFunc{
 		"says nothing": func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
 		"stops in the middle": func(w http.ResponseWriter, r *http.Request) {
@@ -470,7 +470,7 @@ func TestAServerThatIsSlowIsLeft(t *testing.T) {
 	}
 }
 
-func TestAMarketIsADirectoryOrAWebServer(t *testing.T) {
+func TestInvalidMarketAddress(t *testing.T) {
 	s := newStall(t)
 	for _, base := range []string{"", "bundles", "ftp://example.com/b", "http://", "http://user:pw@example.com/", "https://example.com/?q=1"} {
 		s.visited.Base = base
@@ -481,7 +481,7 @@ func TestAMarketIsADirectoryOrAWebServer(t *testing.T) {
 }
 
 func FuzzIndex(f *testing.F) {
-	// Each worker must make the same: the key and the time are fixed.
+	// Workers must generate the same corpus, so the key and the time are fixed.
 	text, err := os.ReadFile("../bundle/testdata/open.key")
 	if err != nil {
 		f.Fatal(err)
@@ -513,9 +513,9 @@ func FuzzIndex(f *testing.F) {
 			}
 			return
 		}
-		// Only who has the key can make another that is right.
+		// Only the holder of the key can create another valid signature.
 		if got.Signature != x.Signature {
-			t.Errorf("an index that nobody signed: %s", text)
+			t.Errorf("an unsigned index was accepted: %s", text)
 		}
 	})
 }

@@ -119,7 +119,7 @@ func TestAmbiguousToolsAreRefused(t *testing.T) {
 		"read":     "2 tools have this name",
 		"Write-It": "2 tools would have the id their.write-it",
 		"write it": "2 tools would have the id their.write-it",
-		"🙈":        "is not an id",
+		"🙈":        "is not a valid id",
 		"huge":     "input schema: ",
 	} {
 		if !strings.Contains(why[tool], want) {

@@ -233,7 +233,7 @@ func (m *Engine) Restore(ctx context.Context, s Scope, text json.RawMessage) err
 			err = errors.New("duplicate key")
 		case e.Version <= 0 || e.Version > c.Version:
 			err = fmt.Errorf("version %d exceeds the scope's version %d", e.Version, c.Version)
-		default: // whoever kept the text may have written it otherwise
+		default: // the caller may have stored the text in another encoding
 			c.Entries[i].Value, err = canonical(e.Value)
 		}
 		if err != nil {

@@ -25,21 +25,21 @@ import (
 func TestInBothDatabases(t *testing.T) {
 	server := postgrestest.Start(t)
 	for name, test := range map[string]func(t *testing.T, where string){
-		"WhatIsPutIsGot": whatIsPutIsGot, "MemoryHasLimits": memoryHasLimits, "ManyWritersAtOnce": manyWritersAtOnce,
-		"ABranchGoesOnWithWhatWasRemembered": aBranchGoesOn,
+		"PutAndGet": testPutAndGet, "Limits": memoryHasLimits, "ConcurrentWriters": testConcurrentWriters,
+		"CaptureAndRestore": testCaptureAndRestore,
 	} {
 		t.Run(name+"/SQLite", func(t *testing.T) { test(t, filepath.Join(t.TempDir(), "g.db")) })
 		t.Run(name+"/PostgreSQL", func(t *testing.T) { test(t, server.URL(t)) })
 	}
 }
 
-// A mind calls memory's capabilities as the kernel does, for one run of a session.
+// A mind calls the memory capabilities like the policy engine, for one run of a session.
 type mind struct {
 	*memory.Engine
 	t            *testing.T
 	session, run string
 	key          string         // the idempotency key of the next calls
-	label        manifest.Label // of what goes in
+	label        manifest.Label // of the inputs
 }
 
 func newMind(t *testing.T, where string, l memory.Limits) *mind {
@@ -59,11 +59,11 @@ func installed(t *testing.T, cid string) *engine.Installed {
 			return c
 		}
 	}
-	t.Fatalf("there is no capability %s", cid)
+	t.Fatalf("no capability %s", cid)
 	return nil
 }
 
-// try makes a call, whose input and output must be what the manifest says.
+// try makes a call. Its input and output must have the declared types.
 func (m *mind) try(cid, input string) (map[string]any, manifest.Label, error) {
 	m.t.Helper()
 	c := installed(m.t, cid)
@@ -79,7 +79,7 @@ func (m *mind) try(cid, input string) (map[string]any, manifest.Label, error) {
 		return nil, "", err
 	}
 	if err := c.Output.Check(r.Output); err != nil {
-		m.t.Errorf("%s gives what its manifest does not say: %v", cid, err)
+		m.t.Errorf("the output of %s does not have the declared type: %v", cid, err)
 	}
 	text, err := schema.ToJSON(r.Output)
 	if err != nil {
@@ -101,7 +101,7 @@ func (m *mind) do(cid, input string) map[string]any {
 	return out
 }
 
-// value is what is remembered by a key, as JSON; "" is nothing.
+// value returns the value of a key as JSON, or "" if there is no entry.
 func (m *mind) value(key string) string {
 	m.t.Helper()
 	out := m.do("memory.get", fmt.Sprintf(`{"key":%q}`, key))
@@ -115,12 +115,12 @@ func (m *mind) value(key string) string {
 	return string(text)
 }
 
-func whatIsPutIsGot(t *testing.T, where string) {
+func testPutAndGet(t *testing.T, where string) {
 	m := newMind(t, where, memory.Limits{})
 	for i, value := range []string{`null`, `1`, `-0.5`, `9007199254740993`, `"ä <b> & \u0000 \u2028"`, `[]`, `{"a":{"b":[1,null,true]},"Ä":"x"}`, `"` + strings.Repeat("x", 60<<10) + `"`} {
 		key := fmt.Sprintf("some/key %d", i)
 		m.do("memory.put", fmt.Sprintf(`{"key":%q,"value":%s}`, key, value))
-		m.do("memory.put", fmt.Sprintf(`{"key":%q,"value":%s}`, key, value)) // in place of itself
+		m.do("memory.put", fmt.Sprintf(`{"key":%q,"value":%s}`, key, value)) // replaces the same value
 		var want any
 		json.Unmarshal([]byte(value), &want)
 		out := newMind(t, where, memory.Limits{}).do("memory.get", fmt.Sprintf(`{"key":%q}`, key))
@@ -131,59 +131,59 @@ func whatIsPutIsGot(t *testing.T, where string) {
 	out := m.do("memory.get", `{"key":"some/key 1"}`)
 	from := out["from"].(map[string]any)
 	if from["run"] != "r-a" || from["call"] != "k-1" || from["agent"] != "builder" || from["jail"] != "j-a" || out["version"] != float64(4) {
-		t.Errorf("it comes from %v, version %v", from, out["version"])
+		t.Errorf("from = %v, version = %v", from, out["version"])
 	}
 	if out := m.do("memory.get", `{"key":"other"}`); out["found"] != false {
-		t.Errorf("what was never put is %v", out)
+		t.Errorf("get of an unknown key = %v, want not found", out)
 	}
 	for range 2 {
 		m.do("memory.forget", `{"key":"some/key 1"}`)
 	}
 	if got := m.value("some/key 1"); got != "" {
-		t.Errorf("what was forgotten is %s", got)
+		t.Errorf("get of a deleted key = %s, want not found", got)
 	}
 	if out := m.do("memory.put", `{"key":"some/key 1","value":2}`); out["version"] != float64(17) {
-		t.Errorf("put again it has version %v: a version is given twice", out["version"])
+		t.Errorf("version after delete and put = %v, want 17: versions must not be reused", out["version"])
 	}
 }
 
-func TestOthersMemoryIsOutOfReach(t *testing.T) {
+func TestMemoryScopesAreIsolated(t *testing.T) {
 	m := newMind(t, "", memory.Limits{})
 	m.do("memory.put", `{"key":"k","value":"of the session"}`)
 	m.do("memory.put", `{"key":"k","value":"of the run","scope":"run"}`)
 	other := *m
 	other.run = "r-b"
 	if got := other.value("k"); got != `"of the session"` {
-		t.Errorf("another run of the session gets %s", got)
+		t.Errorf("get by another run of the session = %s", got)
 	}
 	if out := other.do("memory.get", `{"key":"k","scope":"run"}`); out["found"] != false {
-		t.Errorf("another run gets what is one run's: %v", out)
+		t.Errorf("another run reads the scope of a run: %v", out)
 	}
 	other.session = "sess-b"
 	if got := other.value("k"); got != "" {
-		t.Errorf("another session gets %s", got)
+		t.Errorf("another session reads %s", got)
 	}
 	for _, scope := range []string{"session/sess-a", "run/r-a", "", "Session"} {
 		if _, _, err := m.try("memory.get", fmt.Sprintf(`{"key":"k","scope":%q}`, scope)); err == nil {
-			t.Errorf("a scope may be called %q", scope)
+			t.Errorf("scope %q was accepted, want an error", scope)
 		}
 	}
 	m.session, m.run = "", ""
 	for _, scope := range []string{"session", "run"} {
 		if _, _, err := m.try("memory.put", fmt.Sprintf(`{"key":"k","value":1,"scope":%q}`, scope)); fault.KindOf(err) != fault.Conflict || engine.KindOf(err) != engine.Failed {
-			t.Errorf("who has no %s puts: %v", scope, err)
+			t.Errorf("put without a %s = %v, want an error", scope, err)
 		}
 	}
 }
 
-func TestWhatIsGotHasTheLabelOfWhatWasPut(t *testing.T) {
+func TestMemoryLabels(t *testing.T) {
 	m := newMind(t, "", memory.Limits{})
 	put := func(key string, in manifest.Label, says string) error {
 		m.label = in
 		defer func() { m.label = manifest.Public }()
 		_, label, err := m.try("memory.put", fmt.Sprintf(`{"key":%q,"value":"coffee","tags":["drink"],"label":%q}`, key, says))
 		if err == nil && !label.Covers(in) {
-			t.Errorf("putting what is %s is answered with %s", in, label)
+			t.Errorf("put of data with label %s: output has label %s", in, label)
 		}
 		return err
 	}
@@ -201,7 +201,7 @@ func TestWhatIsGotHasTheLabelOfWhatWasPut(t *testing.T) {
 		}
 	}
 	must(put("chat", "pii.chat.message", ""))
-	must(put("said", manifest.Public, "pii.chat.name")) // raised by whoever puts it
+	must(put("said", manifest.Public, "pii.chat.name")) // raised by the caller
 	must(put("plain", "", ""))
 	must(put("never lower", "pii.chat", "public"))
 	get("memory.get", `{"key":"chat"}`, "pii.chat.message")
@@ -215,16 +215,16 @@ func TestWhatIsGotHasTheLabelOfWhatWasPut(t *testing.T) {
 	get("memory.list", `{"prefix":"plain"}`, "public")
 	get("memory.list", `{}`, "pii.chat")
 
-	must(put("chat", "redacted", "")) // what was personal is there no more
+	must(put("chat", "redacted", "")) // replaces the value of class pii
 	get("memory.get", `{"key":"chat"}`, "redacted")
 
 	for _, c := range []struct{ in, says manifest.Label }{{manifest.Secret, ""}, {manifest.Public, "secret.key"}} {
 		if err := put("s", c.in, string(c.says)); fault.KindOf(err) != fault.Denied || fault.RemedyOf(err) == "" {
-			t.Errorf("a secret is put: %v", err)
+			t.Errorf("put of a secret = %v, want an error", err)
 		}
 	}
 	if err := put("s", "", "personal"); fault.FieldOf(err) != "label" {
-		t.Errorf("a label that is none: %v", err)
+		t.Errorf("put with an invalid label = %v, want an error", err)
 	}
 }
 
@@ -249,15 +249,15 @@ func memoryHasLimits(t *testing.T, where string) {
 	}
 	holds := m.do("memory.list", `{}`)["holds"].(map[string]any)
 	if want := map[string]any{"entries": 3.0, "bytes": 38.0, "entries_limit": 3.0, "bytes_limit": 40.0}; !cmp.Equal(holds, want) {
-		t.Errorf("it holds %v, want %v", holds, want)
+		t.Errorf("holds = %v, want %v", holds, want)
 	}
 	m.do("memory.forget", `{"key":"a"}`)
 	if err := put("d", 2); err != nil {
-		t.Errorf("there is room again: %v", err)
+		t.Errorf("put after a deletion = %v, want no error", err)
 	}
 }
 
-func TestWhatCannotBeRemembered(t *testing.T) {
+func TestPutRejectsInvalidEntries(t *testing.T) {
 	m := newMind(t, "", memory.Limits{})
 	many, _ := json.Marshal(slices.Repeat([]string{"t"}, 17))
 	for _, input := range []string{
@@ -266,50 +266,50 @@ func TestWhatCannotBeRemembered(t *testing.T) {
 		`{"key":"a","value":1,"tags":[""]}`, `{"key":"a","value":1,"tags":` + string(many) + `}`, `{"key":"a","value":1,"if_version":-1}`, `[]`, `null`,
 	} {
 		if _, _, err := m.try("memory.put", input); err == nil {
-			t.Errorf("%.60s is remembered", input)
+			t.Errorf("put of %.60s succeeded, want an error", input)
 		}
 	}
 	if out := m.do("memory.list", `{}`); out["more"] != false || len(out["entries"].([]any)) != 0 {
-		t.Errorf("there is %v", out)
+		t.Errorf("list after rejected puts = %v", out)
 	}
 }
 
-func TestOfTwoWhoChangeTheSameOneIsTold(t *testing.T) {
+func TestConditionalPut(t *testing.T) {
 	m := newMind(t, "", memory.Limits{})
 	first := m.do("memory.put", `{"key":"k","value":1,"if_version":0}`)
 	if _, _, err := m.try("memory.put", `{"key":"k","value":2,"if_version":0}`); fault.KindOf(err) != fault.Conflict {
-		t.Errorf("put where there should be nothing: %v", err)
+		t.Errorf("put with if_version 0 on an existing entry = %v, want a conflict", err)
 	}
 	m.do("memory.put", fmt.Sprintf(`{"key":"k","value":2,"if_version":%v}`, first["version"]))
 	if _, _, err := m.try("memory.put", fmt.Sprintf(`{"key":"k","value":3,"if_version":%v}`, first["version"])); fault.KindOf(err) != fault.Conflict {
-		t.Errorf("put upon an old version: %v", err)
+		t.Errorf("put with an old if_version = %v, want a conflict", err)
 	}
 	m.do("memory.forget", `{"key":"k"}`)
-	m.do("memory.put", `{"key":"k","value":4}`) // the same key, and never the same version
+	m.do("memory.put", `{"key":"k","value":4}`) // the same key with a new version
 	if _, _, err := m.try("memory.put", fmt.Sprintf(`{"key":"k","value":5,"if_version":%v}`, first["version"])); fault.KindOf(err) != fault.Conflict {
-		t.Errorf("put upon the version of what was forgotten: %v", err)
+		t.Errorf("put with the version of a deleted entry = %v, want a conflict", err)
 	}
 	if got := m.value("k"); got != "4" {
-		t.Errorf("there is %s", got)
+		t.Errorf("value = %s", got)
 	}
 }
 
-// A call that was made, and of which nobody heard, is made again with the same key.
-func TestThePutThatNobodyHeardOfIsNotDoneTwice(t *testing.T) {
+// TestPutIsIdempotent repeats a call with the same idempotency key, as after a lost response.
+func TestPutIsIdempotent(t *testing.T) {
 	m := newMind(t, "", memory.Limits{})
 	m.key = "step 7"
 	first := m.do("memory.put", `{"key":"k","value":1,"if_version":0}`)
 	again := m.do("memory.put", `{"key":"k","value":1,"if_version":0}`)
 	if diff := cmp.Diff(first, again); diff != "" {
-		t.Errorf("made again it says\n%s", diff)
+		t.Errorf("output of the retry differs:\n%s", diff)
 	}
 	m.key = "step 8"
 	if _, _, err := m.try("memory.put", `{"key":"k","value":1,"if_version":0}`); fault.KindOf(err) != fault.Conflict {
-		t.Errorf("another step: %v", err)
+		t.Errorf("put of another step: %v", err)
 	}
 }
 
-func manyWritersAtOnce(t *testing.T, where string) {
+func testConcurrentWriters(t *testing.T, where string) {
 	const each = 25
 	var minds []*mind
 	for range 4 {
@@ -318,7 +318,7 @@ func manyWritersAtOnce(t *testing.T, where string) {
 	var wg sync.WaitGroup
 	for _, m := range minds {
 		wg.Go(func() {
-			for range each { // each adds one to a number, and begins anew if another was faster
+			for range each { // increments a counter and retries after a conflict
 				for {
 					out, _, err := m.try("memory.get", `{"key":"n"}`)
 					if err != nil {
@@ -341,10 +341,10 @@ func manyWritersAtOnce(t *testing.T, where string) {
 	}
 	wg.Wait()
 	if got := minds[0].value("n"); got != fmt.Sprint(4*each) {
-		t.Errorf("counted together: %s, want %d", got, 4*each)
+		t.Errorf("counter = %s, want %d", got, 4*each)
 	}
 	if out := minds[0].do("memory.get", `{"key":"n"}`); out["version"] != float64(4*each) {
-		t.Errorf("the version is %v", out["version"])
+		t.Errorf("version = %v", out["version"])
 	}
 }
 
@@ -360,7 +360,7 @@ func TestSearchFindsWords(t *testing.T) {
 		m.do("memory.put", put)
 	}
 	for _, c := range []struct{ input, want string }{
-		{`{"query":"ada"}`, "ada/notes plan user/name"}, // a key, then values, the newest first
+		{`{"query":"ada"}`, "ada/notes plan user/name"}, // a match in the key, then matches in values, newest first
 		{`{"query":"ADA love"}`, "user/name"},
 		{`{"query":"lovelace"}`, "user/name"},
 		{`{"query":"velace"}`, ""},
@@ -385,21 +385,21 @@ func TestSearchFindsWords(t *testing.T) {
 			got = append(got, f.(map[string]any)["key"].(string))
 		}
 		if strings.Join(got, " ") != c.want {
-			t.Errorf("%s finds %v, want %s", c.input, got, c.want)
+			t.Errorf("search %s = %v, want %s", c.input, got, c.want)
 		}
 	}
 	if out := m.do("memory.search", `{"query":"ada","limit":1}`); out["total"] != 3.0 {
-		t.Errorf("of three there are said to be %v", out["total"])
+		t.Errorf("total = %v, want 3", out["total"])
 	}
 	long := strings.Repeat("ä", 300)
 	m.do("memory.put", fmt.Sprintf(`{"key":"long","value":%q}`, long))
 	found := m.do("memory.search", `{"prefix":"long"}`)["found"].([]any)[0].(map[string]any)
 	if e := found["excerpt"].(string); len(e) > 250 || !strings.HasSuffix(e, "ä…") {
-		t.Errorf("the excerpt is %q", e)
+		t.Errorf("excerpt = %q", e)
 	}
 }
 
-func TestListsComeInPages(t *testing.T) {
+func TestMemoryListPages(t *testing.T) {
 	m := newMind(t, "", memory.Limits{})
 	for n := range 25 {
 		m.do("memory.put", fmt.Sprintf(`{"key":"n/%02d","value":%d}`, n, n))
@@ -414,11 +414,11 @@ func TestListsComeInPages(t *testing.T) {
 		after, more = keys[len(keys)-1], out["more"].(bool)
 	}
 	if len(keys) != 25 || !slices.IsSorted(keys) {
-		t.Errorf("in pages there are %v", keys)
+		t.Errorf("keys of all pages = %v", keys)
 	}
 }
 
-func aBranchGoesOn(t *testing.T, where string) {
+func testCaptureAndRestore(t *testing.T, where string) {
 	ctx := t.Context()
 	m := newMind(t, where, memory.Limits{})
 	m.label = "pii.chat"
@@ -429,7 +429,7 @@ func aBranchGoesOn(t *testing.T, where string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Whoever keeps it may write it in his own way.
+	// The captured state may be stored in another JSON encoding.
 	if kept, err = json.MarshalIndent(map[string]any{"memory": kept}, "", " "); err != nil {
 		t.Fatal(err)
 	}
@@ -447,46 +447,46 @@ func aBranchGoesOn(t *testing.T, where string) {
 	branch.run = "r-branch"
 	out, label, err := branch.try("memory.get", `{"key":"a","scope":"run"}`)
 	if err != nil || out["value"] != "<1>" || label != "pii.chat" || out["from"].(map[string]any)["run"] != "r-a" {
-		t.Errorf("the branch remembers %v, %s, %v", out, label, err)
+		t.Errorf("get in the branch = %v, label %s, %v", out, label, err)
 	}
 	branch.do("memory.put", `{"key":"a","value":"of the branch","scope":"run"}`)
 	if out := m.do("memory.get", `{"key":"a","scope":"run"}`); out["value"] != "<1>" {
-		t.Errorf("what the branch put the other gets: %v", out)
+		t.Errorf("the original scope reads an entry of the branch: %v", out)
 	}
 	if out := branch.do("memory.list", `{"scope":"run"}`); out["holds"].(map[string]any)["entries"] != 2.0 {
-		t.Errorf("the branch holds %v", out)
+		t.Errorf("list in the branch = %v", out)
 	}
 
-	if err := m.Restore(ctx, here, in.Memory); err != nil { // back to where it was
+	if err := m.Restore(ctx, here, in.Memory); err != nil { // rewind
 		t.Fatal(err)
 	}
 	if again, err := m.Capture(ctx, here); err != nil || !strings.Contains(string(again), `"version":4`) {
-		t.Errorf("the version went back: %s, %v", again, err)
+		t.Errorf("the version has decreased: %s, %v", again, err)
 	}
 	if out := m.do("memory.get", `{"key":"b","scope":"run"}`); out["value"] != 2.0 {
-		t.Errorf("back there is %v", out)
+		t.Errorf("get after the rewind = %v", out)
 	}
 	if out := m.do("memory.get", `{"key":"c","scope":"run"}`); out["found"] != false {
-		t.Errorf("what came later is still there: %v", out)
+		t.Errorf("a later entry exists after the rewind: %v", out)
 	}
 	before := m.do("memory.list", `{"scope":"run"}`)["holds"]
-	m.do("memory.put", `{"key":"a","value":"<1>","tags":["t"],"scope":"run"}`) // as it was: counted as it was
+	m.do("memory.put", `{"key":"a","value":"<1>","tags":["t"],"scope":"run"}`) // restores the previous usage
 	if after := m.do("memory.list", `{"scope":"run"}`)["holds"]; !cmp.Equal(before, after) {
-		t.Errorf("it counted %v, and now %v", before, after)
+		t.Errorf("usage before = %v, after = %v", before, after)
 	}
 
 	if err := m.Delete(ctx, there); err != nil {
 		t.Fatal(err)
 	}
 	if empty, err := m.Capture(ctx, there); err != nil || m.Restore(ctx, here, empty) != nil {
-		t.Errorf("nothing is captured as %s, %v", empty, err)
+		t.Errorf("Capture of an empty scope = %s, %v", empty, err)
 	}
 	if out := m.do("memory.list", `{"scope":"run"}`); len(out["entries"].([]any)) != 0 {
-		t.Errorf("nothing is restored as %v", out)
+		t.Errorf("list after Restore of an empty scope = %v", out)
 	}
 }
 
-func TestASessionThatEndsIsForgotten(t *testing.T) {
+func TestMemoryEndSession(t *testing.T) {
 	m := newMind(t, "", memory.Limits{})
 	m.do("memory.put", `{"key":"k","value":1}`)
 	m.do("memory.put", `{"key":"k","value":1,"scope":"run"}`)
@@ -494,16 +494,16 @@ func TestASessionThatEndsIsForgotten(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := m.value("k"); got != "" {
-		t.Errorf("it is remembered: %s", got)
+		t.Errorf("get after EndSession = %s, want not found", got)
 	}
 	if out := m.do("memory.get", `{"key":"k","scope":"run"}`); out["found"] != true {
-		t.Error("the run's is gone")
+		t.Error("EndSession has deleted the scope of the run")
 	}
 }
 
 const aCapture = `{"version":3,"entries":[{"key":"a","value":1,"label":"public","from":{},"version":2,"created":"2026-01-02T03:04:05Z","updated":"2026-01-02T03:04:05Z"}]}`
 
-func TestWhatWasNotCapturedIsNotRestored(t *testing.T) {
+func TestRestoreRejectsInvalidState(t *testing.T) {
 	m := newMind(t, "", memory.Limits{})
 	m.do("memory.put", `{"key":"k","value":1}`)
 	entry := strings.TrimSuffix(strings.TrimPrefix(aCapture, `{"version":3,"entries":[`), `]}`)
@@ -513,11 +513,11 @@ func TestWhatWasNotCapturedIsNotRestored(t *testing.T) {
 		strings.Replace(aCapture, entry, entry+","+entry, 1), aCapture[:40],
 	} {
 		if err := m.Restore(t.Context(), memory.SessionScope("sess-a"), json.RawMessage(text)); fault.KindOf(err) != fault.Invalid {
-			t.Errorf("%.50s is restored: %v", text, err)
+			t.Errorf("Restore of %.50s = %v, want invalid", text, err)
 		}
 	}
 	if got := m.value("k"); got != "1" {
-		t.Errorf("what could not be restored has changed something: %s", got)
+		t.Errorf("value after failed calls of Restore = %s", got)
 	}
 	small := *m
 	small.Engine = memory.New(nil, memory.Limits{})
@@ -542,7 +542,7 @@ func FuzzRestore(f *testing.F) {
 		}
 		if err := m.Restore(t.Context(), s, json.RawMessage(text)); err != nil {
 			if fault.KindOf(err) != fault.Invalid {
-				t.Errorf("%v is not invalid", err)
+				t.Errorf("Restore = %v, want invalid", err)
 			}
 			return
 		}
@@ -551,53 +551,53 @@ func FuzzRestore(f *testing.F) {
 			t.Fatal(err)
 		}
 		if err := m.Restore(t.Context(), s, first); err != nil {
-			t.Fatalf("what was captured is not restored: %v", err)
+			t.Fatalf("Restore of a captured scope: %v", err)
 		}
 		if second, err := m.Capture(t.Context(), s); err != nil || string(first) != string(second) {
-			t.Errorf("captured again it is %s, %v; was %s", second, err, first)
+			t.Errorf("second Capture = %s, %v, want %s", second, err, first)
 		}
 	})
 }
 
-// A broken store fails.
+// A broken store returns an error from each method.
 type broken struct{ memory.Store }
 
 func (broken) Get(context.Context, memory.Scope, string) (memory.Entry, error) {
 	return memory.Entry{}, errors.New("the disk is full")
 }
 
-func TestABrokenStoreIsNoFailureOfTheCaller(t *testing.T) {
+func TestStoreErrorIsNotACapabilityFailure(t *testing.T) {
 	m := &mind{Engine: memory.New(broken{}, memory.Limits{}), t: t, session: "s"}
 	if _, _, err := m.try("memory.get", `{"key":"k"}`); err == nil || engine.KindOf(err) != "" {
-		t.Errorf("it says %v", err)
+		t.Errorf("Call with a broken store = %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	in, _ := installed(t, "memory.get").Input.FromJSON([]byte(`{"key":"k"}`))
 	if _, err := m.Call(ctx, &engine.Call{Capability: installed(t, "memory.get"), Input: in, Session: "s"}); engine.KindOf(err) != engine.Cancelled {
-		t.Errorf("called off it says %v", err)
+		t.Errorf("cancelled call = %v", err)
 	}
 	strange := *installed(t, "memory.get")
 	c := *strange.Capability
 	c.ID, strange.Capability = "memory.dream", &c
 	if _, err := m.Call(t.Context(), &engine.Call{Capability: &strange, Input: in, Session: "s"}); fault.KindOf(err) != fault.Unsupported {
-		t.Errorf("a capability that is none: %v", err)
+		t.Errorf("call of an unknown capability = %v", err)
 	}
 }
 
-// No manifest that others write can have its runtime.
+// TestNoManifestCanNameTheRuntime checks that a manifest file cannot set the runtime builtin.
 func TestNoManifestCanNameTheRuntime(t *testing.T) {
 	for _, text := range []string{
 		`(capability "memory.get" :version "1.0.0" :effects [] :runtime {:type :builtin})`,
 		`{"capability":"memory.get","version":"1.0.0","effects":[],"runtime":{"type":"builtin"}}`,
 	} {
 		if _, err := manifest.Read("m", []byte(text)); err == nil || !strings.Contains(err.Error(), "runtime.type") {
-			t.Errorf("%s is read: %v", text, err)
+			t.Errorf("Read(%s) = %v, want an error for runtime.type", text, err)
 		}
 	}
 	for _, c := range memory.Installed() {
 		if c.Runtime.Type != manifest.Builtin || c.Digest == "" || c.Description == "" {
-			t.Errorf("%s is %+v", c.ID, c.Runtime)
+			t.Errorf("runtime of %s = %+v", c.ID, c.Runtime)
 		}
 	}
 }

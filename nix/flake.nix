@@ -9,11 +9,11 @@
       forEach = f: builtins.listToAttrs
         (map (system: { name = system; value = f nixpkgs.legacyPackages.${system}; }) systems);
 
-      # What every profile has. No systemd, no bootloader, no kernel: a jail's
-      # init is the daemon's and the kernel is the host's.
+      # Packages of every profile. There is no systemd, bootloader or kernel: the daemon provides
+      # init, and the kernel is the host's.
       base = pkgs: with pkgs; [ bashInteractive coreutils curl cacert ];
 
-      # What an agent has on top, by profile.
+      # Additional packages by profile.
       profiles = pkgs: with pkgs; {
         base = [ ];
         python = [ python3 git ];
@@ -21,10 +21,9 @@
         build = [ git gcc gnumake binutils ];
       };
 
-      # A directory tree to put under an overlay: the store paths that the
-      # packages need, /bin and the like as links to them, and the few files of
-      # /etc that programs look for. Mount points and the jail's own /etc files
-      # come from layers the daemon adds.
+      # A directory tree for an overlay: the store paths of the packages, /bin and similar
+      # directories with links to them, and the files in /etc that programs need. The daemon adds
+      # mount points and the jail's own /etc files in further layers.
       tree = pkgs: name: extra:
         let
           packages = base pkgs ++ extra;
@@ -50,7 +49,7 @@
             group: files
             hosts: files dns
           '';
-          # A login shell sets the search path and nothing else.
+          # Login shells need the search path only.
           profile = pkgs.writeText "profile" ''
             PATH=/usr/local/bin:/usr/bin:/bin
             export PATH

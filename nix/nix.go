@@ -1,8 +1,7 @@
-// Package nix holds the Nix flake that makes root filesystems for jails.
+// Package nix contains the Nix flake that builds root filesystems for jails.
 //
-// It follows one release of nixpkgs and has no lock file: nix writes one into
-// the copy it builds from, so two hosts may get different patch releases. What
-// a jail stands on is named by the digest of the tree, not by the flake.
+// The flake follows a release of nixpkgs and has no lock file, so two hosts may get different
+// patch releases. A root filesystem is identified by the digest of its tree, not by the flake.
 package nix
 
 import "embed"

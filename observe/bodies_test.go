@@ -26,7 +26,7 @@ import (
 func TestMain(m *testing.M) { observetest.Main(m) }
 
 func init() {
-	observetest.Works["told"] = func(args []string) { // makes calls for every line it reads
+	observetest.Works["told"] = func(args []string) { // makes calls for every line that it reads
 		in := bufio.NewScanner(os.Stdin)
 		fmt.Println("ready")
 		for in.Scan() {
@@ -36,7 +36,7 @@ func init() {
 	}
 }
 
-// A harness is observers who watch with the kernel.
+// A harness is an Observers with the kernel source.
 type harness struct {
 	*observe.Observers
 	t   *testing.T
@@ -71,7 +71,7 @@ func (h *harness) must(err error) {
 	}
 }
 
-// jail makes the directory of one.
+// jail creates the directory of a jail.
 func (h *harness) jail() id.Jail {
 	h.t.Helper()
 	jid := id.NewJail()
@@ -79,7 +79,7 @@ func (h *harness) jail() id.Jail {
 	return jid
 }
 
-// A body is a cell that jid is in.
+// A body is a cell that serves as an instance of jid.
 type body struct {
 	*observetest.Cell
 	observe.Target
@@ -121,7 +121,7 @@ func (b *body) calls(n int) {
 	observetest.Output(b.t, b.Work("getppid", fmt.Sprint(n)))
 }
 
-// records returns what the log holds of a filter.
+// records returns the events of the log that match a filter.
 func (h *harness) records(jid id.Jail, q string) []event.Event {
 	h.t.Helper()
 	l, err := h.Log(h.t.Context(), jid)
@@ -144,7 +144,7 @@ func (h *harness) records(jid id.Jail, q string) []event.Event {
 	}
 }
 
-func TestARewoundJailIsRecordedWithoutABreak(t *testing.T) {
+func TestReattachAfterRewindLosesNothing(t *testing.T) {
 	h := newHarness(t)
 	jid := h.jail()
 	a := h.body(jid)
@@ -153,7 +153,7 @@ func TestARewoundJailIsRecordedWithoutABreak(t *testing.T) {
 	total := 1000
 	for round := range 5 {
 		b := h.body(jid)
-		// A process that is in the middle of its life, as those of a snapshot are.
+		// A running process, as in a snapshot.
 		cmd := b.Work("told")
 		in, err := cmd.StdinPipe()
 		h.must(err)
@@ -165,7 +165,7 @@ func TestARewoundJailIsRecordedWithoutABreak(t *testing.T) {
 
 		a.freeze(true)
 		b.freeze(true)
-		fmt.Fprintln(in, 700) // is read in the moment of the thaw
+		fmt.Fprintln(in, 700) // read immediately after the thaw
 		h.must(h.Reattach(t.Context(), b.Target))
 		b.freeze(false)
 		lines.Scan()
@@ -185,11 +185,11 @@ func TestARewoundJailIsRecordedWithoutABreak(t *testing.T) {
 	}
 	h.must(h.Detach(t.Context(), jid))
 	if got := len(h.records(jid, "name:getppid")); got != total {
-		t.Errorf("in the end %d calls are recorded, want %d", got, total)
+		t.Errorf("finally %d calls are recorded, want %d", got, total)
 	}
 }
 
-func TestAJailThatGoesBackToItsFirstBodyIsWatchedThere(t *testing.T) {
+func TestReattachToPreviousInstance(t *testing.T) {
 	h := newHarness(t)
 	jid := h.jail()
 	a, b := h.body(jid), h.body(jid)
@@ -207,7 +207,7 @@ func TestAJailThatGoesBackToItsFirstBodyIsWatchedThere(t *testing.T) {
 	}
 }
 
-func TestABodyThatCannotBeWatchedLeavesTheJailAsItWas(t *testing.T) {
+func TestFailedReattachKeepsWatch(t *testing.T) {
 	h := newHarness(t)
 	jid := h.jail()
 	a := h.body(jid)
@@ -215,18 +215,18 @@ func TestABodyThatCannotBeWatchedLeavesTheJailAsItWas(t *testing.T) {
 	other := a.Target
 	other.PID, other.Cgroup = 1<<30, other.Cgroup+1
 	if err := h.Reattach(t.Context(), other); err == nil {
-		t.Fatal("a body that is not there is watched")
+		t.Fatal("a missing instance is watched")
 	}
 	a.calls(50)
 	if got := len(h.records(jid, "name:getppid")); got != 50 {
 		t.Errorf("%d calls are recorded of 50", got)
 	}
 	if err := h.Reattach(t.Context(), observe.Target{Jail: h.jail()}); !errors.Is(err, fault.Conflict) {
-		t.Errorf("Reattach of a jail that nobody watches: %v", err)
+		t.Errorf("Reattach of a jail that is not watched: %v", err)
 	}
 }
 
-func TestASpareCopyIsWatchedBeforeItsFirstInstruction(t *testing.T) {
+func TestFrozenJailIsWatchedBeforeItsFirstInstruction(t *testing.T) {
 	h := newHarness(t)
 	jid := h.jail()
 	spare := h.body(jid)
@@ -253,7 +253,7 @@ func TestASpareCopyIsWatchedBeforeItsFirstInstruction(t *testing.T) {
 	}
 }
 
-func TestABranchsRecordGoesOnWhereItsParentsWas(t *testing.T) {
+func TestBranchLogContinuesParentNumbers(t *testing.T) {
 	h := newHarness(t)
 	parent, branch := h.jail(), h.jail()
 	a := h.body(parent)
@@ -265,7 +265,7 @@ func TestABranchsRecordGoesOnWhereItsParentsWas(t *testing.T) {
 	h.must(err)
 	taken := h.records(parent, "type:lineage")
 	if len(taken) != 1 || taken[0].Seq != seq+1 || taken[0].ParentSeq != seq || taken[0].Op != event.OpSnapshot || taken[0].Parent != parent || seq < 10 {
-		t.Fatalf("the parent's log says %+v of the snapshot at %d", taken, seq)
+		t.Fatalf("the parent's log has %+v for the snapshot at %d", taken, seq)
 	}
 	a.freeze(false)
 
@@ -279,7 +279,7 @@ func TestABranchsRecordGoesOnWhereItsParentsWas(t *testing.T) {
 		all := h.records(branch, "")
 		for i, e := range all {
 			if e.Seq != seq+1+uint64(i) {
-				t.Fatalf("record %d has the number %d, want %d", i, e.Seq, seq+1+uint64(i))
+				t.Fatalf("event %d has the number %d, want %d", i, e.Seq, seq+1+uint64(i))
 			}
 		}
 		if all[0].Type != event.Lineage || all[0].Snapshot != snapshot || all[0].ParentSeq != seq || all[0].Jail != branch {
@@ -288,33 +288,33 @@ func TestABranchsRecordGoesOnWhereItsParentsWas(t *testing.T) {
 		return all[len(all)-1].Seq
 	}
 	last := whole()
-	for range 2 { // the daemon ends, and another comes
+	for range 2 { // restart the daemon
 		h.must(h.Close())
 		h.open()
 		b.Resumed = true
 		h.must(h.Attach(t.Context(), b.Target))
 		b.calls(20)
 		if now := whole(); now < last+20 {
-			t.Errorf("the log ends with %d, and before there were 20 calls with %d", now, last)
+			t.Errorf("the log ends with %d, 20 calls after %d", now, last)
 		} else {
 			last = now
 		}
 	}
 	if _, err := h.Lineage(t.Context(), branch, observe.Lineage{Op: event.OpBranch, Snapshot: snapshot, Parent: parent, ParentSeq: seq}); !errors.Is(err, fault.Conflict) {
-		t.Errorf("a log with records was made to begin again: %v", err)
+		t.Errorf("Lineage for a log with events = %v, want an error", err)
 	}
 	_, err = h.Lineage(t.Context(), branch, observe.Lineage{Op: event.OpRewind, Snapshot: snapshot, Parent: parent, ParentSeq: seq})
 	h.must(err)
 	whole()
 	if back := h.records(branch, "type:lineage op:rewind"); len(back) != 1 {
-		t.Errorf("the log tells of %d rewinds", len(back))
+		t.Errorf("the log has %d rewinds", len(back))
 	}
 	if _, err := h.Lineage(t.Context(), branch, observe.Lineage{Op: "copy"}); !errors.Is(err, fault.Invalid) {
-		t.Errorf("a lineage of no kind: %v", err)
+		t.Errorf("an invalid lineage: %v", err)
 	}
 }
 
-func TestWhatIsDoneInAJailsNameIsMarked(t *testing.T) {
+func TestMuteMarksEvents(t *testing.T) {
 	h := newHarness(t)
 	jid := h.jail()
 	a := h.body(jid)
@@ -329,7 +329,7 @@ func TestWhatIsDoneInAJailsNameIsMarked(t *testing.T) {
 	}
 }
 
-func TestATracerLetsGoWhileASnapshotIsTaken(t *testing.T) {
+func TestTracerDetachesDuringSnapshot(t *testing.T) {
 	kernel, network, ptrace := &source{name: "kernel", probe: fault.Newf(fault.Unsupported, "probe", "", "no")}, &source{name: "network"}, &source{name: "ptrace"}
 	o, target := observers(t, kernel, network, ptrace)
 	if err := o.Attach(t.Context(), target); err != nil {
@@ -345,7 +345,7 @@ func TestATracerLetsGoWhileASnapshotIsTaken(t *testing.T) {
 	if ptrace.released != 1 || network.released != 0 || o.Status(target.Jail)["ptrace"].Err == "" {
 		t.Errorf("released %d times, the other %d; status %+v", ptrace.released, network.released, o.Status(target.Jail))
 	}
-	on(true) // twice is once
+	on(true) // a repeated Mute has no effect
 	on(false)
 	on(false)
 	if ptrace.watches != 2 || ptrace.released != 1 || o.Status(target.Jail)["ptrace"].Err != "" {
@@ -374,13 +374,13 @@ func TestATracerLetsGoWhileASnapshotIsTaken(t *testing.T) {
 		}
 	}
 	if want := []event.Type{event.File, event.Syscall, event.Proc}; !slices.Equal(gaps, want) {
-		t.Errorf("the log says that records of %v are missing, want %v", gaps, want)
+		t.Errorf("the log has gaps of %v, want %v", gaps, want)
 	}
 
 	on(true)
 	ptrace.attach = errors.New("broken")
 	if err := o.Mute(t.Context(), target.Jail, false); !errors.Is(err, ptrace.attach) {
-		t.Errorf("a tracer that cannot go on: %v", err)
+		t.Errorf("a tracer that cannot attach again: %v", err)
 	}
 	ptrace.attach = nil
 	on(false)
@@ -412,7 +412,7 @@ func (b *body) start(cmd *exec.Cmd) (say func(string)) {
 	}
 }
 
-func TestWhetherAJailHasChanged(t *testing.T) {
+func TestChanged(t *testing.T) {
 	dir := t.TempDir()
 	old := filepath.Join(dir, "old")
 	if err := os.WriteFile(old, []byte("there"), 0o600); err != nil {
@@ -422,14 +422,14 @@ func TestWhetherAJailHasChanged(t *testing.T) {
 		name    string
 		do      func(b *body)
 		changed bool
-		blind   bool // the same where calls and files are not recorded
+		blind   bool // expected result without recording of calls and files
 	}
 	sh := func(script string) func(*body) {
 		return func(b *body) { observetest.Output(b.t, b.Command("/bin/sh", "-c", script)) }
 	}
 	doings := []doing{
 		{"nothing", func(*body) {}, false, false},
-		{"it was held, and let go on", func(b *body) { b.freeze(true); b.freeze(false); time.Sleep(200 * time.Millisecond) }, false, true},
+		{"frozen and thawed", func(b *body) { b.freeze(true); b.freeze(false); time.Sleep(200 * time.Millisecond) }, false, true},
 		{"a command that looks", sh("cat " + old + "; ls / > /dev/null; true"), false, true},
 		{"a command that writes", sh("echo x > " + dir + "/new"), true, true},
 		{"a command that empties", sh(": > " + old), true, true},
@@ -480,20 +480,20 @@ func TestWhetherAJailHasChanged(t *testing.T) {
 				}
 			}
 			if got, err := h.Changed(t.Context(), jid, observe.Mark{}); err != nil || !got {
-				t.Errorf("since nobody knows when: %v, %v", got, err)
+				t.Errorf("since an unknown mark: %v, %v", got, err)
 			}
 			m, err := h.Mark(t.Context(), jid)
 			h.must(err)
 			next := h.body(jid)
 			h.must(h.Reattach(t.Context(), next.Target))
 			if got, err := h.Changed(t.Context(), jid, m); err != nil || !got {
-				t.Errorf("with another body: %v, %v", got, err)
+				t.Errorf("with another instance: %v, %v", got, err)
 			}
 		})
 	}
 }
 
-// BenchmarkReattach is how long a jail that is rewound waits to be watched again.
+// BenchmarkReattach measures how long a rewound jail waits for its watch.
 func BenchmarkReattach(b *testing.B) {
 	src := kernel.New(kernel.Config{})
 	if err := src.Probe(b.Context()); err != nil {

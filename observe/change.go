@@ -116,7 +116,7 @@ func whole(s event.Selection) bool {
 // doings counts the operations of a jail as reported by its sources.
 type doings struct {
 	mu       sync.Mutex
-	changes  int64           // operations with lasting effects, and losses of unknown events
+	changes  int64           // operations with lasting effects, and gaps with an unknown number of lost events
 	lives    int64           // starts and ends of processes and programs
 	selected int64           // changes of the selection
 	calls    map[int32]int64 // completed calls by host PID

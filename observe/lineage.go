@@ -40,14 +40,14 @@ func (o *Observers) Lineage(ctx context.Context, jid id.Jail, l Lineage) (uint64
 		}
 	case event.OpRewind:
 	default:
-		return 0, fault.Newf(fault.Invalid, op, string(jid), "%q is nothing that a snapshot has to do with a jail", l.Op)
+		return 0, fault.Newf(fault.Invalid, op, string(jid), "%q is not a snapshot operation", l.Op)
 	}
 	e := event.Event{
 		Type: event.Lineage, TS: time.Now().UnixMilli(), NS: Now(), FD: -1,
 		Op: l.Op, Snapshot: l.Snapshot, Parent: l.Parent, ParentSeq: l.ParentSeq,
 	}
 	if j.log.Append(&e); e.Seq == 0 {
-		return 0, fault.Newf(fault.Unavailable, op, string(jid), "its log takes no records")
+		return 0, fault.Newf(fault.Unavailable, op, string(jid), "the log of the jail does not accept events")
 	}
 	j.log.FlushSoon()
 	return l.ParentSeq, nil
@@ -64,7 +64,7 @@ func (o *Observers) Reattach(ctx context.Context, t Target) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.gone || j.watches == nil {
-		return fault.Newf(fault.Conflict, "observe", string(t.Jail), "it is not watched, or removed")
+		return fault.Newf(fault.Conflict, "observe", string(t.Jail), "the jail is not watched or was removed")
 	}
 	o.drain(ctx, t.Jail, j.watches) // to record the events of the old instance first
 	j.closing.Wait()                // the jail may return to its previous instance
@@ -79,7 +79,7 @@ func (o *Observers) Reattach(ctx context.Context, t Target) error {
 		}
 		j.closing.Go(func() {
 			if err := w.Close(); err != nil {
-				o.cfg.Log.Error("what watched a jail before it was rewound stays", "jail", t.Jail, "source", name, "err", err)
+				o.cfg.Log.Error("failed to close the watch of a jail's previous instance", "jail", t.Jail, "source", name, "err", err)
 			}
 		})
 	}

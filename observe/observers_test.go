@@ -14,7 +14,7 @@ import (
 	"glasshouse/observe"
 )
 
-// A source that says what a test wants it to say.
+// A source is a mock source with configurable results.
 type source struct {
 	name   string
 	probe  error
@@ -45,7 +45,7 @@ func (watch) Status() observe.Status       { return observe.Status{Seen: 7} }
 func (w watch) Close() error               { w.s.closed++; return nil }
 func (w watch) Release() error             { w.s.released++; return nil }
 
-// observers are of one jail, whose directory is there.
+// observers returns an Observers with one jail, whose directory exists.
 func observers(t *testing.T, kernel, network, ptrace *source) (*observe.Observers, observe.Target) {
 	t.Helper()
 	dir, jail := t.TempDir(), id.NewJail()
@@ -64,7 +64,7 @@ func observers(t *testing.T, kernel, network, ptrace *source) (*observe.Observer
 	return o, observe.Target{Jail: jail, Runtime: "runc", Cgroup: 1}
 }
 
-func TestTheTracerStandsInForTheKernelAndTheStatusSaysWhy(t *testing.T) {
+func TestTracerIsFallbackForKernel(t *testing.T) {
 	none := fault.Newf(fault.Unsupported, "probe", "", "no programs here")
 	kernel, network, ptrace := &source{name: "kernel", probe: none}, &source{name: "network"}, &source{name: "ptrace"}
 	o, target := observers(t, kernel, network, ptrace)
@@ -76,7 +76,7 @@ func TestTheTracerStandsInForTheKernelAndTheStatusSaysWhy(t *testing.T) {
 		t.Errorf("status %+v", st)
 	}
 	if err := o.Attach(t.Context(), target); !errors.Is(err, fault.Conflict) {
-		t.Errorf("watched twice: %v", err)
+		t.Errorf("second Attach: %v", err)
 	}
 	l, err := o.Log(t.Context(), target.Jail)
 	if err != nil || l.Last() != 2 {
@@ -87,7 +87,7 @@ func TestTheTracerStandsInForTheKernelAndTheStatusSaysWhy(t *testing.T) {
 	}
 }
 
-func TestWhereTheKernelWatchesNobodyTraces(t *testing.T) {
+func TestNoTracerWithKernelSource(t *testing.T) {
 	kernel, network, ptrace := &source{name: "kernel"}, &source{name: "network"}, &source{name: "ptrace"}
 	o, target := observers(t, kernel, network, ptrace)
 	if err := o.Attach(t.Context(), target); err != nil {
@@ -97,20 +97,20 @@ func TestWhereTheKernelWatchesNobodyTraces(t *testing.T) {
 		t.Errorf("%d watches of the kernel, %d of the tracer", kernel.watches, ptrace.watches)
 	}
 	if err := errors.Join(o.Close(), o.Close()); err != nil || kernel.released != 1 || network.released != 1 || kernel.closed != 0 {
-		t.Errorf("Close: %v, released %d and %d, ended %d; want the jail let go of", err, kernel.released, network.released, kernel.closed)
+		t.Errorf("Close: %v, released %d and %d, ended %d; want the jail released", err, kernel.released, network.released, kernel.closed)
 	}
 }
 
-func TestAJailThatIsThoughtToBeWatchedIs(t *testing.T) {
+func TestAttachFailsWithBrokenSource(t *testing.T) {
 	broken := errors.New("broken")
 	kernel, network, ptrace := &source{name: "kernel"}, &source{name: "network", attach: broken}, &source{name: "ptrace"}
 	o, target := observers(t, kernel, network, ptrace)
 	if err := o.Attach(t.Context(), target); !errors.Is(err, broken) || kernel.closed != 1 {
-		t.Errorf("Attach with a broken source: %v; the other was ended %d times, want once", err, kernel.closed)
+		t.Errorf("Attach with a broken source: %v; the other was closed %d times, want once", err, kernel.closed)
 	}
 	network.attach = nil
 	if err := o.Attach(t.Context(), target); err != nil {
-		t.Errorf("and again when it is whole: %v", err)
+		t.Errorf("Attach after the repair of the source: %v", err)
 	}
 }
 
@@ -122,15 +122,15 @@ func TestOnlyJailsHaveLogs(t *testing.T) {
 		}
 	}
 	if err := o.Detach(t.Context(), id.NewJail()); err != nil {
-		t.Errorf("Detach of a jail that is not there: %v", err)
+		t.Errorf("Detach of a missing jail: %v", err)
 	}
 	if err := errors.Join(o.Forget(target.Jail), o.Forget(target.Jail)); err != nil {
 		t.Error(err)
 	}
 }
 
-// An idle jail is not recorded again and again, but a disk that has failed is.
-func TestADiskThatFailsIsRecordedThoughTheJailIsIdle(t *testing.T) {
+// The usage of an idle jail is not recorded again, except when its disk has failed.
+func TestDiskFailureIsRecordedForIdleJail(t *testing.T) {
 	o, target := observers(t, &source{name: "kernel"}, &source{name: "network"}, &source{name: "ptrace"})
 	var flags event.Flags
 	target.Usage = func(_ context.Context, e *event.Event) error { e.Flags = flags; return nil }
@@ -162,7 +162,7 @@ func TestADiskThatFailsIsRecordedThoughTheJailIsIdle(t *testing.T) {
 			}
 		}
 		if err := c.Close(); err != nil || (said == 1) != failed {
-			t.Errorf("failed %v: recorded %d times, %v", failed, said, err)
+			t.Errorf("disk failed %v: recorded %d times, %v", failed, said, err)
 		}
 	}
 }

@@ -7,7 +7,7 @@ import (
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 )
 
-func TestARequestInJSONHasItsIdsInHexadecimal(t *testing.T) {
+func TestJSONHasHexadecimalIDs(t *testing.T) {
 	m := &tracepb.TracesData{ResourceSpans: []*tracepb.ResourceSpans{{ScopeSpans: []*tracepb.ScopeSpans{{Spans: []*tracepb.Span{{
 		TraceId: []byte("\x00\x01\xfe\xff0123456789ab"), SpanId: []byte("abcdefgh"), Kind: tracepb.Span_SPAN_KIND_CLIENT,
 		StartTimeUnixNano: 1<<63 + 1, Name: "<traceId>",
@@ -18,11 +18,11 @@ func TestARequestInJSONHasItsIdsInHexadecimal(t *testing.T) {
 	}
 	want := `{"resourceSpans":[{"scopeSpans":[{"spans":[{"kind":3,"name":"\u003ctraceId\u003e","spanId":"6162636465666768","startTimeUnixNano":"9223372036854775809","traceId":"0001feff303132333435363738396162"}]}]}]}`
 	if string(got) != want {
-		t.Errorf("it is %s; want %s", got, want)
+		t.Errorf("got %s; want %s", got, want)
 	}
 }
 
-func TestWhatACollectorSaysInJSONOfWhatItDidNotTake(t *testing.T) {
+func TestPartialSuccessInJSON(t *testing.T) {
 	for answer, want := range map[string]string{
 		`{}`:                    "",
 		`{"partialSuccess":{}}`: "",

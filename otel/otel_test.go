@@ -50,17 +50,17 @@ func attribute(all []*commonpb.KeyValue, key string) *commonpb.AnyValue {
 	return nil
 }
 
-func TestAProcessIsASpanBelowItsParent(t *testing.T) {
+func TestProcessSpanHasParent(t *testing.T) {
 	s := mapped(t, otel.NewEvents(jail, nil), shell, fork, exec, wrote, exit, bye)
 	if len(s.Spans) != 2 || len(s.Logs) != 6 {
 		t.Fatalf("%d spans and %d logs; want 2 and 6", len(s.Spans), len(s.Logs))
 	}
 	git, bash := s.Spans[0], s.Spans[1]
 	if git.Name != "git" || bash.Name != "bash" {
-		t.Errorf("the spans are %s and %s", git.Name, bash.Name)
+		t.Errorf("spans are %s and %s", git.Name, bash.Name)
 	}
 	if string(git.ParentSpanId) != string(bash.SpanId) || string(git.TraceId) != string(bash.TraceId) {
-		t.Error("git is not below bash")
+		t.Error("the span of git is not a child of that of bash")
 	}
 	if took := git.EndTimeUnixNano - git.StartTimeUnixNano; took != 100_000_000 || git.EndTimeUnixNano != 1706000000600_000_000 {
 		t.Errorf("git took %d and ended at %d", took, git.EndTimeUnixNano)
@@ -69,19 +69,19 @@ func TestAProcessIsASpanBelowItsParent(t *testing.T) {
 		t.Errorf("exit code 128 is %v, and 0 is %v", git.Status, bash.Status)
 	}
 	if a := attribute(git.Attributes, "process.command_args").GetArrayValue().GetValues(); len(a) != 3 || a[1].GetStringValue() != "push" {
-		t.Errorf("its arguments are %v", a)
+		t.Errorf("arguments are %v", a)
 	}
 	write := s.Logs[3]
 	if string(write.SpanId) != string(git.SpanId) || write.Body.GetStringValue() != "write /work/a" || write.EventName != "glasshouse.file" {
-		t.Errorf("what it wrote is %v", write)
+		t.Errorf("the log record of the write is %v", write)
 	}
 	if n := attribute(write.Attributes, "glasshouse.bytes").GetIntValue(); n != 7 {
-		t.Errorf("it wrote %d bytes", n)
+		t.Errorf("bytes written: %d", n)
 	}
 }
 
-// Who begins again in the middle has the processes of that instant from the daemon.
-func TestAnExportThatGoesOnMakesTheSameSpans(t *testing.T) {
+// An export that starts in the middle gets the processes at that time from the daemon.
+func TestResumedExportProducesSameSpans(t *testing.T) {
 	whole := mapped(t, otel.NewEvents(jail, nil), shell, fork, exec, wrote, exit, bye)
 	alive := []wire.Process{
 		{PID: 42, Begin: 110000000, Exe: "/bin/bash", Argv: []string{"bash"}},
@@ -100,7 +100,7 @@ func TestAnExportThatGoesOnMakesTheSameSpans(t *testing.T) {
 	}
 }
 
-// entry makes an entry whose hash is its own.
+// entry returns an entry with a hash derived from its sequence number.
 func entry(seq, parent int64, kind, run, body string) wire.ChainEntry {
 	return wire.ChainEntry{
 		Seq: seq, Parent: parent, Kind: kind, Run: run, Session: "a", Jail: jail, Capability: "git.push", Body: json.RawMessage(body),
@@ -148,7 +148,7 @@ func told(t *testing.T, entries []wire.ChainEntry) (all otel.Signals) {
 	return all
 }
 
-func TestARunItsCallsAndItsStepsAreOneTrace(t *testing.T) {
+func TestRunCallsAndStepsAreOneTrace(t *testing.T) {
 	s := told(t, story)
 	var names []string
 	byName := map[string]*tracepb.Span{}
@@ -157,32 +157,32 @@ func TestARunItsCallsAndItsStepsAreOneTrace(t *testing.T) {
 		byName[span.Name] = span
 	}
 	if want := []string{"llm m", "call git.push", "run r-1", "tool ls", "session a"}; !slices.Equal(names, want) {
-		t.Fatalf("the spans are %q; want %q", names, want)
+		t.Fatalf("spans are %q; want %q", names, want)
 	}
 	run := byName["run r-1"]
 	for child, parent := range map[string]string{"llm m": "call git.push", "call git.push": "run r-1", "tool ls": "run r-1"} {
 		if string(byName[child].ParentSpanId) != string(byName[parent].SpanId) || string(byName[child].TraceId) != string(run.TraceId) {
-			t.Errorf("%s is not below %s", child, parent)
+			t.Errorf("span %s is not a child of %s", child, parent)
 		}
 	}
 	if l := run.Links; len(run.ParentSpanId) != 0 || len(l) != 1 || string(l[0].SpanId) != string(byName["session a"].SpanId) {
 		t.Errorf("the run is not linked to its session: %v", run)
 	}
 	if d := run.EndTimeUnixNano - run.StartTimeUnixNano; d != 500_000_000 {
-		t.Errorf("the run took %d ns; want from its first entry to its last", d)
+		t.Errorf("duration of the run is %d ns; want from its first entry to its last", d)
 	}
 	if d := byName["llm m"].EndTimeUnixNano - byName["llm m"].StartTimeUnixNano; d != 50_000_000 {
-		t.Errorf("the model took %d ns", d)
+		t.Errorf("duration of the model call is %d ns", d)
 	}
 	if byName["call git.push"].Status.GetCode() != tracepb.Status_STATUS_CODE_ERROR || run.Status != nil {
-		t.Error("a call that failed is no error, or a run that is done is one")
+		t.Error("the failed call has no error status, or the completed run has one")
 	}
 	if len(s.Logs) != len(story) || string(s.Logs[2].SpanId) != string(run.SpanId) {
-		t.Errorf("the decision is not of the run: %v", s.Logs[2])
+		t.Errorf("the decision does not belong to the run: %v", s.Logs[2])
 	}
 }
 
-func TestEntriesThatAreReadFromTheMiddleMakeTheSameSpans(t *testing.T) {
+func TestEntriesFromMiddleProduceSameSpans(t *testing.T) {
 	whole, rest := told(t, story), told(t, story[4:])
 	if len(rest.Spans) != len(whole.Spans) {
 		t.Fatalf("%d spans; want %d", len(rest.Spans), len(whole.Spans))
@@ -194,7 +194,7 @@ func TestEntriesThatAreReadFromTheMiddleMakeTheSameSpans(t *testing.T) {
 	}
 }
 
-// valid fails the test unless a collector would take all of s.
+// valid fails the test unless a collector would accept s.
 func valid(t *testing.T, s otel.Signals) {
 	t.Helper()
 	for _, l := range s.Logs {
@@ -202,7 +202,7 @@ func valid(t *testing.T, s otel.Signals) {
 			t.Errorf("%v: %v", l, err)
 		}
 		if n := len(l.SpanId); n != 0 && (n != 8 || len(l.TraceId) != 16) {
-			t.Errorf("ids of %d and %d bytes", len(l.TraceId), n)
+			t.Errorf("ids have %d and %d bytes", len(l.TraceId), n)
 		}
 	}
 	for _, span := range s.Spans {
@@ -211,10 +211,10 @@ func valid(t *testing.T, s otel.Signals) {
 		}
 		zero := strings.Repeat("\x00", 16)
 		if len(span.TraceId) != 16 || len(span.SpanId) != 8 || string(span.SpanId) == zero[:8] || string(span.TraceId) == zero {
-			t.Errorf("the ids %x and %x", span.TraceId, span.SpanId)
+			t.Errorf("invalid ids %x and %x", span.TraceId, span.SpanId)
 		}
 		if span.EndTimeUnixNano < span.StartTimeUnixNano || span.Name == "" {
-			t.Errorf("%q from %d to %d", span.Name, span.StartTimeUnixNano, span.EndTimeUnixNano)
+			t.Errorf("span %q has invalid times %d to %d", span.Name, span.StartTimeUnixNano, span.EndTimeUnixNano)
 		}
 	}
 }

@@ -20,7 +20,7 @@ import (
 	"glasshouse/otel"
 )
 
-// A collector takes what is sent to it, after what it answers first.
+// A collector is a fake collector. It uses the scripted answers first, and then accepts requests.
 type collector struct {
 	t      *testing.T
 	server *httptest.Server
@@ -32,7 +32,7 @@ type collector struct {
 	received received
 }
 
-// received is what a collector was sent.
+// received contains the requests of a collector.
 type received struct {
 	asked  []time.Time // when requests came
 	spans  []*tracepb.ResourceSpans
@@ -111,14 +111,14 @@ func batch(t *testing.T) *otel.Batch {
 	return b
 }
 
-func TestACollectorGetsSpansAndLogsWithTheirJail(t *testing.T) {
+func TestSendSpansAndLogs(t *testing.T) {
 	c := collect(t)
 	if err := c.sender().Send(t.Context(), batch(t)); err != nil {
 		t.Fatal(err)
 	}
 	got := c.got()
 	if len(got.spans) != 1 || len(got.spans[0].ScopeSpans[0].Spans) != 2 || len(got.logs) != 1 || len(got.logs[0].ScopeLogs[0].LogRecords) != 6 {
-		t.Fatalf("it got %v and %v", got.spans, got.logs)
+		t.Fatalf("received %v and %v", got.spans, got.logs)
 	}
 	for key, want := range map[string]string{"service.name": "glasshouse", "host.name": "h", "glasshouse.jail.id": jail, "glasshouse.jail.name": "builder"} {
 		for _, r := range [][]string{{attribute(got.spans[0].Resource.Attributes, key).GetStringValue()}, {attribute(got.logs[0].Resource.Attributes, key).GetStringValue()}} {
@@ -128,36 +128,36 @@ func TestACollectorGetsSpansAndLogsWithTheirJail(t *testing.T) {
 		}
 	}
 	if got.header.Get("X-Key") != "k" {
-		t.Error("the headers did not come")
+		t.Error("the headers are missing")
 	}
 }
 
-func TestACollectorThatIsBusyIsAskedAgainWhenItSays(t *testing.T) {
+func TestRetryAfterBusyCollector(t *testing.T) {
 	c := collect(t, status(429, "Retry-After", "1"), status(503))
 	if err := c.sender().Send(t.Context(), batch(t)); err != nil {
 		t.Fatal(err)
 	}
 	got := c.got()
-	if len(got.asked) != 4 || len(got.spans) != 1 || len(got.logs) != 1 { // two refused, then traces and logs
-		t.Fatalf("%d requests, %d and %d taken", len(got.asked), len(got.spans), len(got.logs))
+	if len(got.asked) != 4 || len(got.spans) != 1 || len(got.logs) != 1 { // two refused requests, then traces and logs
+		t.Fatalf("%d requests, %d spans and %d logs accepted", len(got.asked), len(got.spans), len(got.logs))
 	}
 	if d := got.asked[1].Sub(got.asked[0]); d < time.Second {
-		t.Errorf("it was asked again after %v; it said a second", d)
+		t.Errorf("retried after %v, want a second", d)
 	}
 }
 
-func TestACollectorThatAsksForMoreTimeThanThereIsEndsIt(t *testing.T) {
+func TestRetryAfterBeyondPatience(t *testing.T) {
 	at := time.Now().Add(9 * time.Minute).UTC().Format(http.TimeFormat)
 	c := collect(t, status(503, "Retry-After", at))
 	if err := c.sender().Send(t.Context(), batch(t)); !errors.Is(err, fault.Unavailable) {
-		t.Fatalf("it ended with %v", err)
+		t.Fatalf("Send = %v", err)
 	}
 	if n := len(c.got().asked); n != 1 {
 		t.Errorf("%d requests", n)
 	}
 }
 
-func TestWhatACollectorRefusesIsNotSentAgain(t *testing.T) {
+func TestRefusedBatchIsNotRetried(t *testing.T) {
 	for code, kind := range map[int]fault.Kind{400: fault.Invalid, 413: fault.Invalid, 401: fault.Denied} {
 		c := collect(t, status(code))
 		if err := c.sender().Send(t.Context(), batch(t)); !errors.Is(err, kind) {
@@ -169,7 +169,7 @@ func TestWhatACollectorRefusesIsNotSentAgain(t *testing.T) {
 	}
 }
 
-func TestWhatACollectorRejectsIsTold(t *testing.T) {
+func TestRejectedItemsAreReported(t *testing.T) {
 	inner := protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), 3)
 	inner = protowire.AppendString(protowire.AppendTag(inner, 2, protowire.BytesType), "too old")
 	answer := protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), inner)
@@ -186,10 +186,10 @@ func TestWhatACollectorRejectsIsTold(t *testing.T) {
 	}
 }
 
-func TestHeadersAreReadAsTheyAreInTheEnvironment(t *testing.T) {
+func TestParseHeaders(t *testing.T) {
 	h, err := otel.ParseHeaders("x-key=a%20b%3D, authorization=Basic YQ==,")
 	if err != nil || h.Get("X-Key") != "a b=" || h.Get("Authorization") != "Basic YQ==" {
-		t.Errorf("they are %v, %v", h, err)
+		t.Errorf("headers are %v, %v", h, err)
 	}
 	for _, s := range []string{"secret", "=v", "k=%zz", "k=a%0d%0ab"} {
 		if _, err := otel.ParseHeaders(s); !errors.Is(err, fault.Invalid) || strings.Contains(err.Error(), "%zz") {

@@ -8,7 +8,7 @@ import (
 	"glasshouse/policy"
 )
 
-// file is a set made of one permission file and nothing else that asks.
+// file returns a set of one permission file without a framework.
 func file(t testing.TB, text string, change ...func(*policy.Config)) *policy.Set {
 	t.Helper()
 	c := policy.Config{
@@ -23,14 +23,13 @@ func file(t testing.TB, text string, change ...func(*policy.Config)) *policy.Set
 	return compile(t, c)
 }
 
-// TestADeniedCommandIsDeniedInEveryForm: every form in which a command gets
-// past OpenCode's own patterns.
-func TestADeniedCommandIsDeniedInEveryForm(t *testing.T) {
+// Forms of a command that bypass the patterns of OpenCode itself.
+func TestDeniedCommandInEveryForm(t *testing.T) {
 	denied := []string{
 		"rm x", "rm", "a && rm x", "a; rm x", "a\nrm x", "a | rm x", "(rm x)", "a $(rm x)", "a `rm x`",
 		"if true; then rm x; fi", "for i in 1 2; do rm $i; done", "while true; do rm x; done", "case x in x) rm x;; esac",
 		"f(){ rm x; }; f", "cat <(rm x)", "! rm x", "rm x &", "rm x 2>/dev/null",
-		// These OpenCode lets run.
+		// OpenCode allows these.
 		"rm\tx", "X=1 rm x", `bash -c "rm x"`, `sh -c 'rm x'`, `eval "rm x"`, "command rm x", "env rm x", "env X=1 sudo rm x",
 		"timeout 5 rm x", "nice rm x", "sudo rm x", "echo x | xargs rm", "find . -exec rm {} \\;", "/bin/rm x", `\rm x`, `"rm" x`, "r''m x",
 		"R=rm; $R x", "rm>o x", "time rm x", "exec rm x", "bash <<EOF\nrm x\nEOF", "nohup rm x", "busybox rm x",
@@ -44,7 +43,7 @@ func TestADeniedCommandIsDeniedInEveryForm(t *testing.T) {
 		}
 		for _, line := range []string{`eval "$X"`, "$X y", "python -c 'import os'", `. ./x`, "rm x )", "a ${b"} {
 			if d := decide(s, "", "bash", line); d.Effect == policy.Allow {
-				t.Errorf("match %s: %q is allowed, and nobody can tell what it runs", m, line)
+				t.Errorf("match %s: %q is allowed, but its commands are unknown", m, line)
 			}
 		}
 		for _, line := range []string{"ls", "rmdir x", "echo rm x", "git rm x", `echo "rm x"`, "cd src && ls -l | wc"} {
@@ -55,9 +54,8 @@ func TestADeniedCommandIsDeniedInEveryForm(t *testing.T) {
 	}
 }
 
-// TestAnAllowedCommandIsAllowedOnlyAsItIsMeant: what is allowed is one program,
-// not whatever looks like it.
-func TestAnAllowedCommandIsAllowedOnlyAsItIsMeant(t *testing.T) {
+// An allowed pattern allows one program, not programs with similar names.
+func TestAllowedCommandOnlyInIntendedForm(t *testing.T) {
 	s := file(t, `{"permission": {"bash": {"*": "ask", "npm *": "allow", "git status": "allow", "./run.sh *": "allow", "timeout *": "allow"}}}`, match(policy.Last))
 	tests := []struct {
 		line string
@@ -109,7 +107,7 @@ func TestAnAllowedCommandIsAllowedOnlyAsItIsMeant(t *testing.T) {
 	}
 }
 
-func TestWhatTheLineDoesNotTellCouldBeWhatIsDenied(t *testing.T) {
+func TestUnknownPartsMayMatchDenial(t *testing.T) {
 	s := file(t, `{"permission": {"bash": {"*": "allow", "git push *": "deny", "curl * --upload *": "ask"}}}`, match(policy.Last))
 	for line, want := range map[string]policy.Effect{
 		"git $X":              policy.Ask,
@@ -139,7 +137,7 @@ func TestRedirectionsAreEdits(t *testing.T) {
 		{"cat a > /work/pkg.json", policy.Deny},
 		{"cd lib && echo x > a", policy.Ask},
 		{"cd lib && echo x > ../pkg.json", policy.Deny},
-		{"cd lib; echo x > ../pkg.json", policy.Ask}, // there may be no lib
+		{"cd lib; echo x > ../pkg.json", policy.Ask}, // lib may not exist
 		{"cd lib; echo x > zz", policy.Ask},
 		{"echo x > $F", policy.Ask},
 		{"echo x > $F.txt", policy.Ask}, // lib/a.txt
@@ -174,8 +172,8 @@ func TestRedirectionsAreEdits(t *testing.T) {
 	}
 }
 
-// TestWhoAllowsAllOfBashAllowsWhatCannotBeUnderstood, and nobody else.
-func TestWhoAllowsAllOfBashAllowsWhatCannotBeUnderstood(t *testing.T) {
+// Only a rule that allows all of bash allows opaque lines.
+func TestAllowAllOfBashAllowsOpaqueLines(t *testing.T) {
 	obscure := []string{`eval "$X"`, "$X", "python x.py | sh", `sh -c "$X"`, "if"}
 	for text, want := range map[string]policy.Effect{
 		`{"permission": {"bash": "allow"}}`: policy.Allow,
@@ -203,12 +201,12 @@ func TestWhoAllowsAllOfBashAllowsWhatCannotBeUnderstood(t *testing.T) {
 		}),
 	} {
 		if d := decide(stricter, "", "bash", `eval "$X"`); d.Effect != policy.Ask {
-			t.Errorf("all of bash is allowed but for %s, and what cannot be understood is %s", name, d.Effect)
+			t.Errorf("all of bash is allowed except %s, but opaque lines are %s", name, d.Effect)
 		}
 	}
 }
 
-func TestTheReasonNamesThePartThatDecided(t *testing.T) {
+func TestReasonNamesDecidingPart(t *testing.T) {
 	s := project(t)
 	d := decide(s, "worker", "bash", "npm test && rm -rf node_modules; git push")
 	if !strings.Contains(d.Reason, "rm -rf node_modules") || !strings.Contains(d.Reason, "opencode.json:13") || d.Rule.Line != 13 || d.Remedy == "" {
@@ -220,8 +218,8 @@ func TestTheReasonNamesThePartThatDecided(t *testing.T) {
 	}
 }
 
-// TestOneLineMany: how a line is cut does not make it weaker than its parts.
-func TestALineIsAsStrictAsItsStrictestCommand(t *testing.T) {
+// The structure of a line does not weaken the decision.
+func TestLineIsAsStrictAsStrictestCommand(t *testing.T) {
 	s := project(t)
 	commands := []string{"npm test", "git status", "echo hi", "git push", "rm -rf x", "sudo id", "git add ."}
 	for _, a := range commands {
@@ -237,9 +235,8 @@ func TestALineIsAsStrictAsItsStrictestCommand(t *testing.T) {
 	}
 }
 
-// TestWhatOnlyStartsOthersIsNotAskedAbout, unless a rule names it: what it
-// starts is.
-func TestWhatOnlyStartsOthersIsNotAskedAbout(t *testing.T) {
+// Wrappers need no approval unless a rule names them. The commands that they start are decided.
+func TestWrappersNeedNoApproval(t *testing.T) {
 	s := project(t)
 	tests := []struct {
 		line   string
@@ -281,9 +278,9 @@ func TestWhatOnlyStartsOthersIsNotAskedAbout(t *testing.T) {
 	}
 }
 
-// TestWhatTheMachineSawOutside is every file of every program: defaults are no
-// question about it, and what a file says counts.
-func TestWhatTheMachineSawOutside(t *testing.T) {
+// The Linux kernel reports every file of every program. Default rules do not ask about these
+// accesses; rules in files apply.
+func TestObservedOutsideAccess(t *testing.T) {
 	none := file(t, `{}`)
 	asks := file(t, `{"permission": {"external_directory": "ask"}}`)
 	denies := project(t)
@@ -291,8 +288,8 @@ func TestWhatTheMachineSawOutside(t *testing.T) {
 		set      *policy.Set
 		action   string
 		resource string
-		said     policy.Effect // when its agent asks
-		seen     policy.Effect // when the machine saw it
+		said     policy.Effect // for a request of the agent
+		seen     policy.Effect // for an observed access
 	}{
 		{none, "external_directory", "/usr/lib/x", policy.Ask, policy.Allow},
 		{none, "edit", "/usr/lib/x", policy.Ask, policy.Allow},
@@ -321,7 +318,7 @@ func TestWhatTheMachineSawOutside(t *testing.T) {
 	}
 }
 
-func TestALineThatGoesOnIsNotUnderstood(t *testing.T) {
+func TestTruncatedLineIsOpaque(t *testing.T) {
 	s := project(t)
 	q := policy.Question{Action: "bash", Resource: "npm test", Attributes: map[string]string{"cut": "true"}}
 	if d := s.Decide(q); d.Effect != policy.Ask {
@@ -329,8 +326,8 @@ func TestALineThatGoesOnIsNotUnderstood(t *testing.T) {
 	}
 }
 
-// TestWhereALineBegan: names of files start where the command does.
-func TestWhereALineBegan(t *testing.T) {
+// File names are relative to the directory of the command.
+func TestInitialDirectory(t *testing.T) {
 	s := project(t)
 	for cwd, want := range map[string]policy.Effect{"": policy.Ask, "/work": policy.Ask, "/work/sub": policy.Ask, "sub": policy.Ask, "/etc": policy.Deny} {
 		q := policy.Question{Action: "bash", Resource: "npm test > package.json", Attributes: map[string]string{"cwd": cwd}}
@@ -340,7 +337,7 @@ func TestWhereALineBegan(t *testing.T) {
 	}
 }
 
-func TestDevicesThatEveryProgramHasAreNoFiles(t *testing.T) {
+func TestCommonDevicesAreAllowed(t *testing.T) {
 	s := file(t, `{"permission": {"edit": "deny", "read": "deny", "external_directory": "deny"}}`)
 	for _, name := range []string{"/dev/null", "/dev/stderr", "/dev/fd/2", "/dev/urandom"} {
 		for _, action := range []string{"edit", "write", "read"} {
@@ -356,7 +353,7 @@ func TestDevicesThatEveryProgramHasAreNoFiles(t *testing.T) {
 	}
 }
 
-func TestAnAllowedCommandIsAllowedByItsOwnRule(t *testing.T) {
+func TestAllowedCommandNamesItsRule(t *testing.T) {
 	d := decide(project(t), "worker", "bash", "npm test > out.txt 2>/dev/null")
 	if d.Effect != policy.Allow || d.Rule.Pattern != "npm *" {
 		t.Errorf("npm test = %s by %s, want allow by npm *", d.Effect, d.Rule)

@@ -8,7 +8,7 @@ import (
 	"glasshouse/policy"
 )
 
-// thousand is a file of 1 000 rules over commands and files.
+// thousand returns a file of 1,000 rules for commands and files.
 func thousand(t testing.TB, m policy.Match) *policy.Set {
 	var b strings.Builder
 	b.WriteString(`{"permission": {"bash": {"*": "ask"`)
@@ -26,8 +26,7 @@ func thousand(t testing.TB, m policy.Match) *policy.Set {
 	})
 }
 
-// BenchmarkDecideOptions: a thousand rules that are all about options of one
-// program.
+// BenchmarkDecideOptions uses a thousand rules for options of one program.
 func BenchmarkDecideOptions(b *testing.B) {
 	var text strings.Builder
 	text.WriteString(`{"permission": {"bash": {"*": "allow"`)
@@ -45,7 +44,7 @@ func BenchmarkDecideOptions(b *testing.B) {
 	}
 }
 
-// BenchmarkDecideNewLine is what a line costs that was never seen.
+// BenchmarkDecideNewLine measures lines that are not cached.
 func BenchmarkDecideNewLine(b *testing.B) {
 	s := thousand(b, policy.Longest)
 	n := 0

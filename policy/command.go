@@ -99,7 +99,7 @@ func (j *judge) guess(c *command, x *subject, v verdict) verdict {
 		return false
 	}
 	ask := func(e *entry) verdict {
-		return verdict{effect: Ask, by: e, why: "what the line does not tell could be that", final: e.final && e.rule.Effect == Ask}
+		return verdict{effect: Ask, by: e, why: "an unknown part of the command line could match it", final: e.final && e.rule.Effect == Ask}
 	}
 	if i := slices.IndexFunc(j.s.strict.entries, may); i >= 0 {
 		return ask(j.s.strict.entries[i])

@@ -5,9 +5,9 @@ import "fmt"
 // A verdict is an intermediate decision.
 type verdict struct {
 	effect Effect
-	by     *entry // nil if no rule matches
+	by     *entry // nil: no rule matches
 	base   *entry // the rule of files and defaults, even if another rule decides
-	why    string // explanation in addition to that of by
+	why    string // explanation appended to that of by
 	part   string // of the question
 	listed bool
 	final  bool
@@ -194,7 +194,7 @@ var notUnderstood = &entry{
 	rule:   Rule{Action: ActionRun, Pattern: "*", Effect: Ask, File: setKernel},
 	origin: setKernel,
 	reason: "the command cannot be analysed, so it needs approval",
-	remedy: "write the command plainly: names and arguments as they are, no eval, no variables for what runs",
+	remedy: "write the command with literal names and arguments, without eval and without variables for program names",
 }
 
 func (j *judge) decision() Decision {

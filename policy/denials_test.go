@@ -8,7 +8,7 @@ import (
 	"glasshouse/policy"
 )
 
-func TestWhatIsDeniedWithoutException(t *testing.T) {
+func TestDenials(t *testing.T) {
 	tests := []struct {
 		name, match, permission string
 		want                    []string // action pattern
@@ -40,10 +40,10 @@ func TestWhatIsDeniedWithoutException(t *testing.T) {
 				if r.File == "opencode.json" {
 					got[r.Action+" "+r.Pattern] = true
 				}
-				// Whatever it matches is denied.
+				// All resources that it matches are denied.
 				some := strings.TrimSuffix(r.Pattern, "*") + "some"
 				if d := set.Decide(policy.Question{Action: r.Action, Resource: some}); strings.HasSuffix(r.Pattern, "*") && d.Effect != policy.Deny {
-					t.Errorf("%s is said to be denied, and %q is %v", r, some, d)
+					t.Errorf("%s is reported as denied, but %q is %v", r, some, d)
 				}
 			}
 			want := map[string]bool{}
@@ -57,7 +57,7 @@ func TestWhatIsDeniedWithoutException(t *testing.T) {
 	}
 }
 
-func TestWhatTightensIsDenied(t *testing.T) {
+func TestDenialsIncludeTightening(t *testing.T) {
 	set := file(t, `{"edit": "allow"}`, level(policy.Full)).Remember(policy.Rule{Action: "edit", Pattern: "/etc/*", Effect: policy.Deny})
 	for _, r := range set.Denials("") {
 		if r.Action == "edit" && r.Pattern == "/etc/*" {

@@ -111,7 +111,7 @@ func (j *judge) file(action, name, cwd string, which int) {
 // guessFile changes the verdict to a question if parts of the path are unknown. If all of bash
 // is allowed, it asks only if a rule other than a built-in one could match.
 func (j *judge) guessFile(x *subject, v verdict) verdict {
-	const why = "which file it is follows from what the line does not tell"
+	const why = "the path depends on an unknown part of the command line"
 	if !j.s.free(j.v) {
 		return verdict{effect: Ask, by: notUnderstood, why: why}
 	}
@@ -170,7 +170,7 @@ func (j *judge) seen(v verdict, forms [2]string) verdict {
 var seenOutside = &entry{
 	rule:   Rule{Action: ActionOutside, Pattern: "*", Effect: Allow, File: setKernel},
 	origin: setKernel,
-	reason: "what programs do outside the workspace is asked of the agent that starts them",
+	reason: "accesses of programs outside the workspace need no approval of their own",
 }
 
 // caches are directories in the home directory with data that programs can recreate.

@@ -14,23 +14,23 @@ type Framework struct {
 	Entries []Entry `json:"entries"`
 }
 
-// An Entry is one thing that a framework says.
+// An Entry is one item of a decision framework.
 type Entry struct {
 	Kind  EntryKind `json:"kind"`
 	Text  string    `json:"text"`
 	File  string    `json:"file"`
 	Line  int       `json:"line"`
-	Rules []Rule    `json:"rules,omitempty"` // what was recognised in it; none of advice
+	Rules []Rule    `json:"rules,omitempty"` // rules derived from the text; none for advice
 }
 
-// An EntryKind says what an entry is for.
+// An EntryKind is the effect of an entry.
 type EntryKind string
 
 const (
-	PreApproved   EntryKind = "pre-approved"   // may be done without a question
-	NeedsApproval EntryKind = "needs approval" // a person is asked
-	Forbidden     EntryKind = "forbidden"      // not at all
-	Advice        EntryKind = "advice"         // for the agent to read
+	PreApproved   EntryKind = "pre-approved"   // allowed without approval
+	NeedsApproval EntryKind = "needs approval" // requires approval
+	Forbidden     EntryKind = "forbidden"      // denied
+	Advice        EntryKind = "advice"         // for the agent only, without rules
 )
 
 func (k EntryKind) effect() Effect {
@@ -45,30 +45,29 @@ func (k EntryKind) effect() Effect {
 
 const originFramework = "decision framework"
 
-// ReadFramework reads the decision framework of an AGENTS.md: the lists under
-// headings that say what is pre-approved, needs approval or is forbidden, and
-// the questions that are answered so. Entries in which nothing can be
-// recognised, and all else that is written, are advice.
+// ReadFramework parses the decision framework of an AGENTS.md: the lists under headings about
+// pre-approved, approval-requiring and forbidden actions, and the questions with their answers.
+// Entries without a recognised action and all other text become advice.
 func ReadFramework(name string, data []byte) (*Framework, error) {
 	if len(data) > maxFile {
-		return nil, invalid(name, 0, "make it smaller, or move what is no rule to other files",
-			"%d bytes, more than the %d that are read", len(data), maxFile)
+		return nil, invalid(name, 0, "make it smaller, or move text that contains no rules to other files",
+			"%d bytes, more than the limit of %d", len(data), maxFile)
 	}
 	r := &frameworkReader{f: &Framework{File: name}, section: Advice}
 	text := strings.TrimPrefix(strings.ToValidUTF8(string(data), "\ufffd"), "\ufeff")
 	for line := range strings.SplitSeq(text, "\n") {
 		r.at++
 		if len(line) > maxEntry {
-			return nil, invalid(name, r.at, "break it into several lines", "a line of %d bytes, more than the %d that are read", len(line), maxEntry)
+			return nil, invalid(name, r.at, "break it into several lines", "a line of %d bytes, more than the limit of %d", len(line), maxEntry)
 		}
 		r.line(strings.TrimRight(line, " \t\r"))
 	}
 	r.flush()
 	switch {
 	case r.long > 0:
-		return nil, invalid(name, r.long, "make several entries of it", "an entry of more than the %d bytes that are read", maxEntry)
+		return nil, invalid(name, r.long, "make several entries of it", "an entry of more than %d bytes", maxEntry)
 	case r.rules > maxRules:
-		return nil, invalid(name, 0, "list fewer actions", "%d rules, more than the %d that are read", r.rules, maxRules)
+		return nil, invalid(name, 0, "list fewer actions", "%d rules, more than the limit of %d", r.rules, maxRules)
 	}
 	return r.f, nil
 }

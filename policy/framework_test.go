@@ -9,7 +9,7 @@ import (
 	"glasshouse/policy"
 )
 
-func TestWhatAFrameworkSays(t *testing.T) {
+func TestReadFramework(t *testing.T) {
 	tests := []struct {
 		heading, item string
 		kind          policy.EntryKind
@@ -60,9 +60,9 @@ func TestWhatAFrameworkSays(t *testing.T) {
 	}
 }
 
-func TestQuestionsThatAreAnswered(t *testing.T) {
+func TestFrameworkQuestions(t *testing.T) {
 	for line, want := range map[string]policy.EntryKind{
-		"1. Is this within my authorized tools? → YES: Act autonomously":           policy.Advice, // the permissions say which
+		"1. Is this within my authorized tools? → YES: Act autonomously":           policy.Advice, // the permissions define them
 		"2. Is this modifying src/ code? → YES: Autonomous":                        policy.PreApproved,
 		"3. Is this a destructive operation? → YES: Ask for approval":              policy.NeedsApproval,
 		"4. Does this affect project configuration? -> Yes: ask":                   policy.NeedsApproval,
@@ -78,7 +78,7 @@ func TestQuestionsThatAreAnswered(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoEntryOfAListIsAdvice(t *testing.T) {
+func TestOtherTextIsAdvice(t *testing.T) {
 	f := framework(t, `# My project
 
 Some words, with `+"`npm test`"+` in them,
@@ -127,11 +127,11 @@ Before these, ask:
 		advice = append(advice, a.Text)
 	}
 	if len(advice) != 2 || s.Advice()[1].Line != 4 {
-		t.Errorf("advice is %q, want the two sentences that are no rule", advice)
+		t.Errorf("advice is %q, want the two sentences without rules", advice)
 	}
 }
 
-func TestPreApprovedLiftsQuestionsAndNeverDenials(t *testing.T) {
+func TestPreApprovalNeverOverridesDenial(t *testing.T) {
 	agents := "## Pre-approved\n- Run `make deploy`\n- Run `rm`\n- Edit lib/x.ts\n## Needs approval\n- Edit lib/\n- Run `npm test`\n## Forbidden\n- Run `sudo`\n"
 	text := `{"permission": {"bash": {"*": "ask", "rm *": "deny", "npm *": "allow", "sudo *": "allow"}, "edit": "ask"}}`
 	with := func(c *policy.Config) { c.Frameworks = append(c.Frameworks, framework(t, agents)) }
@@ -158,15 +158,14 @@ func TestPreApprovedLiftsQuestionsAndNeverDenials(t *testing.T) {
 	}
 }
 
-func TestAFrameworkOfAMegabyteIsRefused(t *testing.T) {
+func TestTooLargeFrameworkIsRefused(t *testing.T) {
 	if _, err := policy.ReadFramework("AGENTS.md", make([]byte, 2<<20)); err == nil {
 		t.Error("it was read")
 	}
 }
 
-// TestAStrangersFileCostsLittle: files made to be slow to read, or to be large
-// when they are read, are small or refused.
-func TestAStrangersFileCostsLittle(t *testing.T) {
+// Files that are designed to be slow to parse or to become large are refused or stay small.
+func TestHostileFilesAreCheap(t *testing.T) {
 	for what, text := range map[string]string{
 		"one paragraph of short lines": strings.Repeat("a\n", 500_000),
 		"many comments":                strings.Repeat("<!---->\n", 120_000),

@@ -6,8 +6,8 @@ import (
 	"glasshouse/policy"
 )
 
-// FuzzReadPermissions: whatever a file holds, it is an error with a remedy or
-// rules with their lines, and both readings decide by them.
+// FuzzReadPermissions checks that every file is an error with a remedy, or has rules with line
+// numbers that decide in both match modes.
 func FuzzReadPermissions(f *testing.F) {
 	f.Add([]byte(read(f, "testdata/opencode.json")), "rm -rf x")
 	f.Add([]byte(`{"permission": "ask", "mode": {"a": {"disable": true}},}`), "a && b")
@@ -31,7 +31,7 @@ func FuzzReadPermissions(f *testing.F) {
 					t.Errorf("%s has no line", d.Rule)
 				}
 				if d.Effect == policy.Deny && !d.Final {
-					t.Errorf("%s %q is denied, and not for good", action, line)
+					t.Errorf("%s %q is denied, but not finally", action, line)
 				}
 			}
 			for _, finding := range s.Lint() {
@@ -43,8 +43,8 @@ func FuzzReadPermissions(f *testing.F) {
 	})
 }
 
-// FuzzReadFramework: whatever is written, what comes of it is entries with
-// their lines, and rules only of lists that say what they are for.
+// FuzzReadFramework checks that entries have line numbers, and that only lists of rules have
+// rules.
 func FuzzReadFramework(f *testing.F) {
 	f.Add([]byte(read(f, "testdata/AGENTS.md")))
 	f.Add([]byte("## Never\n- Run `rm -rf /`\n```\n- x\n~~~\n```\n<!-- - a --> - b\n**Ask first**\n1. Is it src/? → YES: stop"))

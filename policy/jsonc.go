@@ -53,14 +53,14 @@ const (
 func parseJSONC(name string, data []byte) (value, error) {
 	if len(data) > maxFile {
 		return value{}, invalid(name, 0, "make it smaller: permissions need a few KiB",
-			"%d bytes, more than the %d that are read", len(data), maxFile)
+			"%d bytes, more than the limit of %d", len(data), maxFile)
 	}
 	p := &jsonc{name: name, s: string(data), line: 1}
 	p.s = strings.TrimPrefix(p.s, "\ufeff")
 	v := p.value(0)
 	p.space()
 	if p.err == nil && p.i < len(p.s) {
-		p.fail("there is more after the end of the file's one value", "remove what follows it")
+		p.fail("unexpected data after the end of the value", "remove the text after it")
 	}
 	return v, p.err
 }
@@ -99,7 +99,7 @@ func (p *jsonc) space() {
 		case strings.HasPrefix(p.s[p.i:], "/*"):
 			end := strings.Index(p.s[p.i+2:], "*/")
 			if end < 0 {
-				p.fail("a comment has no end", `close it with "*/"`)
+				p.fail("unterminated comment", `close it with "*/"`)
 				return
 			}
 			comment := p.s[p.i : p.i+2+end+2]
@@ -126,9 +126,9 @@ func (p *jsonc) value(depth int) value {
 	v := value{line: p.line}
 	switch {
 	case depth > maxDepth:
-		p.fail(fmt.Sprintf("values in values, more than %d deep", maxDepth), "make the file flatter")
+		p.fail(fmt.Sprintf("nested more than %d levels deep", maxDepth), "reduce the nesting")
 	case p.i == len(p.s):
-		p.fail("the file ends where a value should be", "write the value, or close what is open")
+		p.fail("unexpected end of file, expected a value", "write the value, or close the open brackets")
 	case p.next('{'):
 		v.kind = kindObject
 		v.members = p.members(depth)
@@ -155,7 +155,7 @@ func (p *jsonc) members(depth int) []member {
 		p.space()
 		m := member{line: p.line}
 		if p.i == len(p.s) || p.s[p.i] != '"' {
-			p.fail("a name in double quotes should be here", `write "name": value, and close the object with "}"`)
+			p.fail("expected a name in double quotes", `write "name": value, and close the object with "}"`)
 			return nil
 		}
 		m.key = p.str()
@@ -175,7 +175,7 @@ func (p *jsonc) members(depth int) []member {
 
 func (p *jsonc) close(c byte) {
 	if p.err == nil && !p.next(c) {
-		p.fail(fmt.Sprintf("a comma or %q should be here", c), "add what is missing")
+		p.fail(fmt.Sprintf("expected a comma or %q", c), "add what is missing")
 	}
 }
 
@@ -194,7 +194,7 @@ func (p *jsonc) word(v *value) {
 		v.kind, v.text = kindNumber, w
 	default:
 		p.i = start
-		p.fail("no value: "+snippet(p.s[start:]), "write a string in double quotes, a number, true, false, null, an object or an array")
+		p.fail("not a JSON value: "+snippet(p.s[start:]), "write a string in double quotes, a number, true, false, null, an object or an array")
 	}
 }
 
@@ -228,11 +228,11 @@ func (p *jsonc) str() string {
 		case c == '\\':
 			return p.escaped(start, i)
 		case c < ' ':
-			p.fail("a string has no end on its line", `close it with a double quote; a line break in it is \n`)
+			p.fail("unterminated string: it does not end on its line", `close it with a double quote; write a line break as \n`)
 			return ""
 		}
 	}
-	p.fail("a string has no end", "close it with a double quote")
+	p.fail("unterminated string", "close it with a double quote")
 	return ""
 }
 
@@ -249,7 +249,7 @@ func (p *jsonc) escaped(start, i int) string {
 			p.i++
 			return strings.ToValidUTF8(b.String(), string(utf8.RuneError))
 		case c < ' ':
-			p.fail("a string has no end on its line", `close it with a double quote; a line break in it is \n`)
+			p.fail("unterminated string: it does not end on its line", `close it with a double quote; write a line break as \n`)
 			return ""
 		case c != '\\':
 			b.WriteByte(c)
@@ -260,11 +260,11 @@ func (p *jsonc) escaped(start, i int) string {
 			b.WriteByte(escapes[p.s[p.i+1]])
 			p.i += 2
 		default:
-			p.fail("an escape that JSON does not have: "+snippet(p.s[p.i:]), `a backslash itself is \\`)
+			p.fail("unknown JSON escape: "+snippet(p.s[p.i:]), `write a backslash as \\`)
 			return ""
 		}
 	}
-	p.fail("a string has no end", "close it with a double quote")
+	p.fail("unterminated string", "close it with a double quote")
 	return ""
 }
 
@@ -279,7 +279,7 @@ func (p *jsonc) unicode(b *strings.Builder) {
 	}
 	r, ok := unit()
 	if !ok {
-		p.fail("an escape that JSON does not have: "+snippet(p.s[p.i:]), `write \u and four hexadecimal digits`)
+		p.fail("unknown JSON escape: "+snippet(p.s[p.i:]), `write \u and four hexadecimal digits`)
 		return
 	}
 	p.i += 6

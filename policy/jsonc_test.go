@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// plain is a value as encoding/json would have it.
+// plain returns a value as encoding/json would decode it.
 func (v *value) plain() any {
 	switch v.kind {
 	case kindObject:
@@ -35,7 +35,7 @@ func (v *value) plain() any {
 	return nil
 }
 
-// FuzzJSONC: all JSON is read, and as any other reader reads it.
+// FuzzJSONC checks that all JSON is accepted, with the same result as encoding/json.
 func FuzzJSONC(f *testing.F) {
 	for _, s := range []string{`{"a": [1, -2.5e3, true, null, "\u00e9\ud83d\ude00\n"]}`, `{"a": 1, "a": {"b": []}}`, "[]", `"x"`, "{ // c\n\"a\": 1, /* d */ }", "0", "-"} {
 		f.Add(s)

@@ -23,7 +23,7 @@ var questions = []policy.Question{
 	{Action: "doom_loop", Resource: "bash"}, {Action: "some_tool", Resource: "x"}, {Action: "question", Resource: "x"},
 }
 
-func TestWhatTheLevelsAdd(t *testing.T) {
+func TestLevels(t *testing.T) {
 	tests := []struct {
 		action, resource string
 		want             string // at levels 1, 2 and 3, without any file
@@ -54,8 +54,8 @@ func TestWhatTheLevelsAdd(t *testing.T) {
 	}
 }
 
-// TestALowerLevelIsNeverWeaker, whatever files say.
-func TestALowerLevelIsNeverWeaker(t *testing.T) {
+// This holds for all permission files.
+func TestLowerLevelIsNeverWeaker(t *testing.T) {
 	for seed := range uint64(100) {
 		text := randomFile(rand.New(rand.NewPCG(seed, 1)))
 		for _, m := range []policy.Match{policy.Longest, policy.Last} {
@@ -91,7 +91,7 @@ var (
 
 func pick(r *rand.Rand, from []string) string { return from[r.IntN(len(from))] }
 
-// randomFile is a permission file that nobody wrote.
+// randomFile returns a random permission file.
 func randomFile(r *rand.Rand) string {
 	block := func() string {
 		var tools []string
@@ -119,15 +119,15 @@ func randomFile(r *rand.Rand) string {
 	return text + "}"
 }
 
-// TestAnotherDenialNeverMakesItWeaker, when the longest pattern wins.
-func TestAnotherDenialNeverMakesItWeaker(t *testing.T) {
+// This holds in match mode Longest.
+func TestAddedDenialNeverWeakens(t *testing.T) {
 	for seed := range uint64(500) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		text := randomFile(r)
 		tool, pattern := pick(r, someTools), pick(r, somePatterns)
 		more := fmt.Sprintf(`{"permission": {%q: {%q: "deny"}}}`, tool, pattern)
 		if strings.Contains(text, fmt.Sprintf("%q: \"", tool)) {
-			continue // a word, which an object would replace: that takes a rule away
+			continue // a single effect, which an object would replace
 		}
 		l := policy.Level(1 + r.IntN(3))
 		before := file(t, text, match(policy.Longest), level(l))
@@ -164,7 +164,7 @@ func TestStricterIsALattice(t *testing.T) {
 	}
 }
 
-func TestAnAlwaysNeverOverridesADenial(t *testing.T) {
+func TestRememberedAnswerNeverOverridesDenial(t *testing.T) {
 	s := project(t)
 	allow := func(action, pattern string) policy.Rule {
 		return policy.Rule{Action: action, Pattern: pattern, Effect: policy.Allow}
@@ -176,7 +176,7 @@ func TestAnAlwaysNeverOverridesADenial(t *testing.T) {
 		final                   bool
 	}{
 		{"worker", "bash", "echo hi", policy.Allow, false},
-		{"worker", "bash", "git push", policy.Allow, false}, // a person has said so
+		{"worker", "bash", "git push", policy.Allow, false}, // a person has allowed it
 		{"worker", "edit", "package.json", policy.Allow, false},
 		{"worker", "bash", "rm -rf x", policy.Deny, true},
 		{"worker", "bash", "echo hi && sudo id", policy.Deny, true},
@@ -210,9 +210,9 @@ func TestAnAlwaysNeverOverridesADenial(t *testing.T) {
 	}
 }
 
-// TestAnAnswerForAQuestionIsForAllOfIt: who was asked about a file outside, for
-// that it is outside, is not asked again.
-func TestAnAnswerForAQuestionIsForAllOfIt(t *testing.T) {
+// An approved access to a file outside the workspace does not need a second approval for being
+// outside.
+func TestRememberedAnswerCoversAllParts(t *testing.T) {
 	for _, q := range []policy.Question{
 		{Action: "edit", Resource: "/srv/x"},
 		{Action: "bash", Resource: "cat /srv/x && eval \"$X\""},
@@ -233,7 +233,7 @@ func TestAnAnswerForAQuestionIsForAllOfIt(t *testing.T) {
 	}
 }
 
-func TestARememberedAnswerIsForItsCommandOnly(t *testing.T) {
+func TestRememberedAnswerCoversOnlyItsCommand(t *testing.T) {
 	s := project(t).Remember(policy.Rule{Action: "bash", Pattern: "git push *", Effect: policy.Allow})
 	for line, want := range map[string]policy.Effect{
 		"git push":                    policy.Allow,
@@ -244,7 +244,7 @@ func TestARememberedAnswerIsForItsCommandOnly(t *testing.T) {
 		"git push > package.json":     policy.Ask,
 		"git pull":                    policy.Ask,
 		`git push origin "$BRANCH"`:   policy.Allow,
-		`git push origin $(cat list)`: policy.Ask, // cat is asked
+		`git push origin $(cat list)`: policy.Ask, // cat needs approval
 	} {
 		if d := decide(s, "worker", "bash", line); d.Effect != want {
 			t.Errorf("%q = %s: %s, want %s", line, d.Effect, d.Reason, want)
@@ -261,7 +261,7 @@ func hold(t *testing.T, s *policy.Set, ceiling policy.Level) *policy.Holder {
 	return h
 }
 
-func TestAnAgentTightensAndNeverRaises(t *testing.T) {
+func TestAgentCannotRaiseLevel(t *testing.T) {
 	h := hold(t, file(t, `{}`, level(policy.Full)), policy.Intelligent)
 	ls := policy.Question{Action: "bash", Resource: "ls"}
 	if l := h.Set().Level(); l != policy.Intelligent {
@@ -306,8 +306,8 @@ func TestAnAgentTightensAndNeverRaises(t *testing.T) {
 	}
 }
 
-// TestWhatIsTightenedHolds over files, remembered answers and a raised level.
-func TestWhatIsTightenedHolds(t *testing.T) {
+// Tightening takes precedence over files, remembered answers and a raised level.
+func TestTighteningTakesPrecedence(t *testing.T) {
 	h := hold(t, file(t, `{"permission": "allow"}`), policy.Full)
 	h.Remember(policy.Rule{Action: "*", Pattern: "*", Effect: policy.Allow})
 	if err := h.Tighten(policy.Full,
@@ -330,8 +330,8 @@ func TestWhatIsTightenedHolds(t *testing.T) {
 	}
 }
 
-// TestEverybodySeesATighteningAtOnce: no decision after it is by older rules.
-func TestEverybodySeesATighteningAtOnce(t *testing.T) {
+// No later decision uses the older rules.
+func TestTighteningIsImmediate(t *testing.T) {
 	h := hold(t, file(t, `{"permission": "allow"}`), policy.Full)
 	var wg sync.WaitGroup
 	for i := range 8 {

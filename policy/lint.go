@@ -28,7 +28,7 @@ func (s *Set) Lint() []Finding {
 	l.frameworks()
 	if l.exhausted(0) && len(s.config.Permissions) > 0 {
 		l.add(Finding{Kind: TooMany, File: s.config.Permissions[0].name, Line: 1,
-			Message: "there are so many rules that not all were compared", Remedy: "use wildcards, and fewer rules for each agent"})
+			Message: "the limit of comparisons was reached, so some rules were not checked", Remedy: "use wildcards and fewer rules per agent"})
 	}
 	slices.SortStableFunc(l.findings, func(a, b Finding) int {
 		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Kind, b.Kind))
@@ -132,11 +132,11 @@ func (l *linter) ownLines(name string) map[place]bool {
 func (l *linter) never(v *view, i int) {
 	e := v.base.entries[i]
 	if d := v.base.covering(i); d != nil {
-		remedy := fmt.Sprintf("remove it, or move it behind line %d", d.rule.Line)
+		remedy := fmt.Sprintf("remove it, or move it after line %d", d.rule.Line)
 		if l.s.config.Match == Longest || d.rule.File != e.rule.File {
 			remedy = "remove it"
 		}
-		l.about(e.rule, Never, remedy, "%s can never count: %s matches all that it matches, and counts over it", short(e.rule), d.rule)
+		l.about(e.rule, Never, remedy, "%s can never decide: %s matches everything that it matches and takes precedence", short(e.rule), d.rule)
 	}
 }
 
@@ -185,11 +185,11 @@ func (l *linter) cancels(name string, v *view, i int, own map[place]bool) {
 		return
 	}
 	if files {
-		l.about(e.rule, Weak, "remove it, or put the patterns that must hold into the agent's own block",
-			"for agent %s it cancels %s", name, strings.Join(gone, "; "))
+		l.about(e.rule, Weak, "remove it, or add the required patterns to the agent's own block",
+			"for agent %s it overrides %s", name, strings.Join(gone, "; "))
 		return
 	}
-	l.about(e.rule, Weak, "write these again behind it if they should hold", "it also lifts defaults: %s", strings.Join(gone, "; "))
+	l.about(e.rule, Weak, "repeat these rules after it to keep them", "it also overrides defaults: %s", strings.Join(gone, "; "))
 }
 
 // holds reports whether the same rule takes precedence over the entry at position i.
@@ -228,7 +228,7 @@ func (l *linter) readingThere(agent string, e *entry) {
 }
 
 func (l *linter) settle() string {
-	return fmt.Sprintf("set match: %s, and write the file so that both say the same", l.s.config.Match)
+	return fmt.Sprintf("set match: %s, and write the file so that both modes give the same result", l.s.config.Match)
 }
 
 // examples returns resources that match a rule: instances of its pattern, the same options in
@@ -307,18 +307,18 @@ func (l *linter) spelling(e *entry) {
 	}
 	switch {
 	case meant != "":
-		l.about(r, NoEffect, fmt.Sprintf("write %q", meant), "no tool is called %q", r.Action)
+		l.about(r, NoEffect, fmt.Sprintf("write %q", meant), "there is no tool %q", r.Action)
 	case l.s.config.Match == Last && r.Action != ActionEdit && slices.Contains(editTools, r.Action):
-		l.about(r, NoEffect, `write "edit", which all tools that write are asked as`, "today's OpenCode asks nobody about %q", r.Action)
+		l.about(r, NoEffect, `write "edit", which applies to all tools that write files`, "current OpenCode never checks %q", r.Action)
 	case r.Pattern != "*" && slices.Contains(oneWord, r.Action):
-		l.about(r, NoEffect, "keep it if only this kernel reads the file", "OpenCode itself takes one word for %q and refuses a file with patterns; here they count", r.Action)
+		l.about(r, NoEffect, "keep it if only Glasshouse reads the file", "OpenCode accepts only a single effect for %q and rejects a file with patterns; Glasshouse applies them", r.Action)
 	}
 	if editTool(r.Action) == ActionEdit || r.Action == ActionRead {
 		switch {
 		case strings.HasPrefix(r.Pattern, "./"):
 			l.about(r, Never, fmt.Sprintf("write %q", r.Pattern[2:]), "no path begins with %q: they are relative to the workspace", "./")
 		case strings.HasSuffix(r.Pattern, "/"):
-			l.about(r, Never, fmt.Sprintf("write %q", r.Pattern+"*"), "no path ends in a slash: %q is not what is in the directory", r.Pattern)
+			l.about(r, Never, fmt.Sprintf("write %q", r.Pattern+"*"), "no path ends in a slash: %q does not match the files in the directory", r.Pattern)
 		}
 	}
 }
@@ -329,7 +329,7 @@ func (l *linter) frameworks() {
 		for _, e := range f.Entries {
 			if e.Kind == Advice && misencoded(e.Text) {
 				l.add(Finding{Kind: NoEffect, File: e.File, Line: e.Line,
-					Message: fmt.Sprintf("it is advice and no rule: the text is wrongly encoded, such as %q in place of an arrow", mojibake.FindString(e.Text)),
+					Message: fmt.Sprintf("it is treated as advice, not as a rule: the text is wrongly encoded, such as %q in place of an arrow", mojibake.FindString(e.Text)),
 					Remedy:  "save the file as UTF-8, or write -> for the arrow"})
 			}
 		}
@@ -338,7 +338,7 @@ func (l *linter) frameworks() {
 		for _, w := range witnesses(&e.on) {
 			d := l.s.Decide(Question{Action: e.rule.Action, Resource: w})
 			if d.Effect == Deny {
-				l.about(e.rule, Never, "remove it here, or the denial there", "%q is pre-approved, and denied by %s", w, d.Rule)
+				l.about(e.rule, Never, "remove the pre-approval or the denial", "%q is pre-approved but denied by %s", w, d.Rule)
 				break
 			}
 		}
@@ -367,7 +367,7 @@ func (l *linter) evaded(agent string, e *entry) {
 	program, rest, _ := strings.Cut(e.on.text, " ")
 	for _, op := range []string{"&&", "||", ";", " | "} {
 		if strings.Contains(e.on.text, op) {
-			l.about(e.rule, Never, "write a pattern for each command", "lines are taken apart at %q before patterns are looked at", strings.TrimSpace(op))
+			l.about(e.rule, Never, "write a pattern for each command", "command lines are split at %q before patterns are matched", strings.TrimSpace(op))
 			return
 		}
 	}
@@ -376,13 +376,13 @@ func (l *linter) evaded(agent string, e *entry) {
 		return
 	}
 	if strings.Contains(program, "/") && !strings.ContainsAny(program, "*?") {
-		l.about(e.rule, Evaded, fmt.Sprintf("write %q, which is about every path", strings.TrimSpace(shell.Base(program)+" "+rest)),
-			"it is about this path only; %q is another command", shell.Base(program))
+		l.about(e.rule, Evaded, fmt.Sprintf("write %q, which matches every path", strings.TrimSpace(shell.Base(program)+" "+rest)),
+			"it matches only this path; %q is a different command", shell.Base(program))
 		return
 	}
 	if ways := l.ways(agent, e, program); len(ways) > 0 {
-		l.about(e.rule, Evaded, `write a wider pattern, deny these too, or make "*" ask`,
-			"%s: but allowed is %s", short(e.rule), strings.Join(ways, ", "))
+		l.about(e.rule, Evaded, `write a wider pattern, deny these commands too, or set "*" to ask`,
+			"%s, but these are allowed: %s", short(e.rule), strings.Join(ways, ", "))
 	}
 }
 
@@ -459,7 +459,7 @@ func (l *linter) lets(agent string, e *entry, program string) {
 		return
 	}
 	if d := l.s.Decide(Question{Subject: Subject{Agent: agent}, Action: ActionRun, Resource: example}); d.Effect == Allow {
-		l.about(e.rule, Evaded, "name what it may run, and have the machine's kernel check what is run below it",
-			"%s allows %q too, and with it whatever that is told to run", short(e.rule), example)
+		l.about(e.rule, Evaded, "list the commands that it may run, and use --enforce to check the programs that it starts",
+			"%s also allows %q, which can run any other command", short(e.rule), example)
 	}
 }

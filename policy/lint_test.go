@@ -9,7 +9,7 @@ import (
 	"glasshouse/policy"
 )
 
-// brief is findings as "line kind".
+// brief formats findings as "line kind".
 func brief(all []policy.Finding) string {
 	var s []string
 	for _, f := range all {
@@ -18,9 +18,9 @@ func brief(all []policy.Finding) string {
 	return strings.Join(s, ", ")
 }
 
-// TestLintNamesWhatTheOtherReadingWouldChange: every rule of the project's file
-// that today's OpenCode would read otherwise, and nothing else of bash.
-func TestLintNamesWhatTheOtherReadingWouldChange(t *testing.T) {
+// Lint reports every rule of the project's file that current OpenCode would evaluate
+// differently, and no other rule of bash.
+func TestLintReportsOtherMatchMode(t *testing.T) {
 	got := brief(project(t).Lint())
 	want := "7 evaded, 7 reading, 8 evaded, 8 reading, 9 reading, 10 reading, 11 reading, 12 reading, 13 reading, 14 reading, 15 reading, 29 reading, 37 reading"
 	if got != want {
@@ -42,27 +42,27 @@ func TestLintNames(t *testing.T) {
 		says       string // in one of them
 	}{
 		{"nothing, where nothing is wrong", "{\"permission\": {\"bash\": {\n\"*\": \"ask\",\n\"git log *\": \"allow\"}}}", policy.Last, "", ""},
-		{"a rule behind which all is matched", "{\"permission\": {\"bash\": {\n\"git log *\": \"ask\",\n\"git *\": \"ask\"}}}", policy.Last,
-			"2 never", `"git *": ask (opencode.json:3) matches all that it matches`},
-		{"a tool behind which all tools are matched", "{\"permission\": {\n\"webfetch\": \"deny\",\n\"*\": \"ask\"}}", policy.Last,
-			"2 never, 2 reading", "move it behind line 3"},
+		{"a rule after one that matches everything", "{\"permission\": {\"bash\": {\n\"git log *\": \"ask\",\n\"git *\": \"ask\"}}}", policy.Last,
+			"2 never", `"git *": ask (opencode.json:3) matches everything that it matches`},
+		{"a tool after a rule for all tools", "{\"permission\": {\n\"webfetch\": \"deny\",\n\"*\": \"ask\"}}", policy.Last,
+			"2 never, 2 reading", "move it after line 3"},
 		{"a key that nobody asks about", "{\"permission\": {\n\"write\": \"deny\"}}", policy.Last, "2 no effect, 2 reading", `write "edit"`},
 		{"the same key, honoured", "{\"permission\": {\n\"write\": \"deny\"}}", policy.Longest, "2 reading", "with match: last it would be allow"},
 		{"a name that no tool has", "{\"permission\": {\n\"shell\": \"deny\"}}", policy.Last, "2 no effect", `write "bash"`},
 		{"a name written large", "{\"permission\": {\n\"Bash\": \"deny\"}}", policy.Last, "2 no effect", `write "bash"`},
 		{"a key written twice", "{\"permission\": {\"bash\": {\n\"a\": \"deny\",\n\"b\": \"ask\",\n\"a\": \"ask\"}}}", policy.Last, "2 no effect, 3 evaded, 4 evaded", ""},
-		{"patterns where OpenCode takes a word", "{\"permission\": {\"webfetch\": {\n\"https://x/*\": \"deny\"}}}", policy.Last, "2 no effect", "refuses"},
+		{"patterns where OpenCode accepts one effect", "{\"permission\": {\"webfetch\": {\n\"https://x/*\": \"deny\"}}}", policy.Last, "2 no effect", "rejects"},
 		{"options in another order", "{\"permission\": {\"bash\": {\n\"rm -rf *\": \"deny\"}}}", policy.Last, "2 evaded, 2 reading", `"rm -fr x"`},
 		{"other programs that do the same", "{\"permission\": {\"bash\": {\n\"rm *\": \"deny\"}}}", policy.Longest, "2 evaded", `"unlink x"`},
 		{"no other program, where all is asked", "{\"permission\": {\"bash\": {\n\"*\": \"ask\",\n\"rm *\": \"deny\"}}}", policy.Longest, "", ""},
 		{"a path of a program", "{\"permission\": {\"bash\": {\n\"/bin/rm *\": \"deny\"}}}", policy.Last, "2 evaded", `write "rm *"`},
 		{"a command without its arguments", "{\"permission\": {\"bash\": {\n\"git push\": \"deny\"}}}", policy.Last, "2 evaded", `"git push x"`},
-		{"several commands in one pattern", "{\"permission\": {\"bash\": {\n\"* && rm *\": \"deny\"}}}", policy.Last, "2 never", "taken apart"},
+		{"several commands in one pattern", "{\"permission\": {\"bash\": {\n\"* && rm *\": \"deny\"}}}", policy.Last, "2 never", "are split"},
 		{"what runs anything", "{\"permission\": {\"bash\": {\n\"*\": \"ask\",\n\"make *\": \"allow\"}}}", policy.Last, "3 evaded", `"make x"`},
 		{"a path that no path is like", "{\"permission\": {\"edit\": {\n\"./src/*\": \"deny\",\n\"lib/\": \"deny\"}}}", policy.Last, "2 never, 3 never", `write "lib/*"`},
 		{"a word that lifts a default", "{\"permission\": {\n\"read\": \"allow\"}}", policy.Last, "2 weak", `"*.env": ask`},
 		{"an agent's word that cancels denials", "{\"permission\": {\"bash\": {\n\"x\": \"deny\",\n\"x *\": \"deny\"}}, \"agent\": {\"a\": {\n\"permission\": {\"bash\": \"allow\"}}}}", policy.Last,
-			"2 never, 3 reading, 4 reading, 4 weak", "for agent a it cancels"},
+			"2 never, 3 reading, 4 reading, 4 weak", "for agent a it overrides"},
 	}
 	for _, tt := range tests {
 		all := file(t, tt.file, match(tt.match)).Lint()
@@ -78,7 +78,7 @@ func TestLintNames(t *testing.T) {
 	}
 }
 
-func TestLintNamesWhatIsPreApprovedAndDenied(t *testing.T) {
+func TestLintReportsDeniedPreApproval(t *testing.T) {
 	s := file(t, `{"permission": {"bash": {"*": "ask", "git push *": "deny"}}}`, func(c *policy.Config) {
 		c.Frameworks = append(c.Frameworks, framework(t, "## Pre-approved\n- Push to git\n"))
 	})
@@ -88,7 +88,7 @@ func TestLintNamesWhatIsPreApprovedAndDenied(t *testing.T) {
 	}
 }
 
-func TestExplainShowsWhatWouldHappen(t *testing.T) {
+func TestExplain(t *testing.T) {
 	s := project(t)
 	q := policy.Question{Subject: policy.Subject{Agent: "worker"}, Action: "bash", Resource: "npm test && rm -rf x > package.json"}
 	d, all := s.Explain(q)
@@ -128,8 +128,8 @@ func TestExplainShowsWhatWouldHappen(t *testing.T) {
 	}
 }
 
-// TestLintOfAVeryLargeFileEnds, and says that it did not look at all of it.
-func TestLintOfAVeryLargeFileEnds(t *testing.T) {
+// Lint also reports that it did not check all rules.
+func TestLintIsBounded(t *testing.T) {
 	var b strings.Builder
 	b.WriteString(`{"permission": {"bash": {"x": "ask"`)
 	for i := range 2400 {
@@ -146,7 +146,7 @@ func TestLintOfAVeryLargeFileEnds(t *testing.T) {
 	b.WriteString(`}}`)
 	all := file(t, b.String(), match(policy.Last)).Lint()
 	if !slices.ContainsFunc(all, func(f policy.Finding) bool { return f.Kind == policy.TooMany }) {
-		t.Error("it does not say that it did not look at all rules")
+		t.Error("no finding reports that rules were skipped")
 	}
 	small := thousand(t, policy.Last).Lint()
 	if slices.ContainsFunc(small, func(f policy.Finding) bool { return f.Kind == policy.TooMany }) {
@@ -154,9 +154,8 @@ func TestLintOfAVeryLargeFileEnds(t *testing.T) {
 	}
 }
 
-// TestLintNamesQuestionsThatAreWronglyEncoded: an arrow that was read in another encoding and
-// written again makes them advice.
-func TestLintNamesQuestionsThatAreWronglyEncoded(t *testing.T) {
+// An arrow that was decoded with a wrong encoding turns a question into advice.
+func TestLintReportsWrongEncoding(t *testing.T) {
 	const questions = `
 1. Is this within my authorized tools? %[1]s YES: Act autonomously
 2. Is this modifying src/ code? %[1]s YES: Autonomous

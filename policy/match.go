@@ -60,7 +60,7 @@ func (r *reader) signOfOrder(t toolRules) {
 	case i == 0:
 		r.sign(t.rules[i].at.line, Last, hint, `"*" before the other patterns of %q`, t.tool)
 	case slices.ContainsFunc(t.rules[:i], func(p patternRule) bool { return p.effect != t.rules[i].effect }):
-		r.sign(t.rules[i].at.line, Longest, sure, `"*" behind other patterns of %q`, t.tool)
+		r.sign(t.rules[i].at.line, Longest, sure, `"*" after other patterns of %q`, t.tool)
 	}
 }
 
@@ -78,9 +78,9 @@ func detect(files []*Permissions) (Match, string) {
 	}
 	switch {
 	case best == nil:
-		return Last, "nothing in the files tells, so they are read as today's OpenCode does"
+		return Last, "the files give no indication, so the mode of current OpenCode is used"
 	case best.match == Longest:
-		return Longest, fmt.Sprintf("%s (%s): written when the longest pattern won", best.what, best.at)
+		return Longest, fmt.Sprintf("%s (%s): written for OpenCode before 1.1", best.what, best.at)
 	}
-	return Last, fmt.Sprintf("%s (%s): written for today's OpenCode", best.what, best.at)
+	return Last, fmt.Sprintf("%s (%s): written for current OpenCode", best.what, best.at)
 }

@@ -9,14 +9,13 @@ import (
 	"glasshouse/policy"
 )
 
-// today asks what OpenCode 1.18 answers to a file.
+// today returns a set in the match mode of OpenCode 1.18.
 func today(t *testing.T, text string) *policy.Set { return file(t, text, match(policy.Last)) }
 
 const printed = "testdata/opencode.json"
 
-// TestTodaysOpenCodeReadsItOtherwise: the same file, read as OpenCode 1.18
-// reads it, as measured.
-func TestTodaysOpenCodeReadsItOtherwise(t *testing.T) {
+// The same file in the match mode of OpenCode 1.18, as measured with OpenCode.
+func TestMatchLastDiffers(t *testing.T) {
 	s := today(t, read(t, printed))
 	for _, line := range []string{"npm --version", "sudo true", "echo hi", "git status", "rm -rf x", "git commit -m x"} {
 		if d := decide(s, "", "bash", line); d.Effect != policy.Ask || d.Rule.Line != 15 {
@@ -31,12 +30,12 @@ func TestTodaysOpenCodeReadsItOtherwise(t *testing.T) {
 	}
 }
 
-func TestDecisionsOfTodaysOpenCode(t *testing.T) {
+func TestDecisionsMatchLast(t *testing.T) {
 	tests := []struct {
 		name, file              string
 		agent, action, resource string
 		want                    policy.Effect
-		rule                    string // that decides: its pattern
+		rule                    string // pattern of the deciding rule
 	}{
 		{"nothing said", `{}`, "", "bash", "rm -rf x", "allow", "*"},
 		{"any tool", `{}`, "", "some_tool", "x", "allow", "*"},
@@ -48,7 +47,7 @@ func TestDecisionsOfTodaysOpenCode(t *testing.T) {
 		{"question of the default agent", `{}`, "", "question", "x", "allow", "*"},
 		{"question of others", `{}`, "mine", "question", "x", "deny", "*"},
 		{"plan edits nothing", `{}`, "plan", "edit", "a.ts", "deny", "*"},
-		{"plan edits plans", `{}`, "plan", "edit", ".opencode/plans/x.md", "ask", ".opencode/*"}, // the kernel asks
+		{"plan edits plans", `{}`, "plan", "edit", ".opencode/plans/x.md", "ask", ".opencode/*"}, // a built-in rule asks
 		{"explore runs nothing else", `{}`, "explore", "task", "x", "deny", "*"},
 		{"explore reads", `{}`, "explore", "read", "a", "allow", "*"},
 		{"general has no list", `{}`, "general", "todowrite", "x", "deny", "*"},
@@ -94,8 +93,8 @@ func TestDecisionsOfTodaysOpenCode(t *testing.T) {
 	}
 }
 
-// TestSeveralFiles: later files count over earlier ones, but a key keeps the
-// place it had first, which decides what counts last.
+// Later files take precedence over earlier ones, but a key keeps the position of its first
+// occurrence.
 func TestSeveralFiles(t *testing.T) {
 	files := func(m policy.Match, texts ...string) *policy.Set {
 		c := policy.Config{Match: m, Level: policy.Full}
@@ -131,7 +130,7 @@ func TestSeveralFiles(t *testing.T) {
 	}
 }
 
-func TestDecisionsWhenTheLongestPatternWins(t *testing.T) {
+func TestDecisionsMatchLongest(t *testing.T) {
 	tests := []struct {
 		name, file              string
 		agent, action, resource string
@@ -165,14 +164,14 @@ func TestDecisionsWhenTheLongestPatternWins(t *testing.T) {
 	}
 }
 
-func TestForWhichReadingAFileWasWritten(t *testing.T) {
+func TestDetectMatchMode(t *testing.T) {
 	tests := []struct {
 		file, why string
 		want      policy.Match
 	}{
-		{`{}`, "nothing in the files tells", policy.Last},
-		{`{"permission": {"bash": {"npm *": "allow", "*": "ask"}}}`, `"*" behind other patterns of "bash" (opencode.json:1)`, policy.Longest},
-		{`{"permission": {"bash": {"npm *": "ask", "*": "ask"}}}`, "nothing", policy.Last},
+		{`{}`, "the files give no indication", policy.Last},
+		{`{"permission": {"bash": {"npm *": "allow", "*": "ask"}}}`, `"*" after other patterns of "bash" (opencode.json:1)`, policy.Longest},
+		{`{"permission": {"bash": {"npm *": "ask", "*": "ask"}}}`, "no indication", policy.Last},
 		{`{"permission": {"bash": {"*": "ask", "npm *": "allow"}}}`, `"*" before the other patterns`, policy.Last},
 		{`{"agent": {"a": {"maxSteps": 5}}}`, `"maxSteps"`, policy.Longest},
 		{`{"agent": {"a": {"steps": 5}}}`, `"steps"`, policy.Last},
@@ -180,7 +179,7 @@ func TestForWhichReadingAFileWasWritten(t *testing.T) {
 		{`{"permission": {"write": "allow"}}`, `"write"`, policy.Longest},
 		{`{"permission": {"read": "allow"}}`, `"read"`, policy.Last},
 		{`{"permission": {"read": "allow"}, "tools": {"bash": true}}`, `"read"`, policy.Last},
-		{`{"permission": {"read": "allow", "bash": {"npm *": "allow", "*": "ask"}}}`, `"*" behind`, policy.Longest},
+		{`{"permission": {"read": "allow", "bash": {"npm *": "allow", "*": "ask"}}}`, `"*" after`, policy.Longest},
 	}
 	for _, tt := range tests {
 		s := compile(t, policy.Config{Permissions: []*policy.Permissions{permissions(t, "opencode.json", tt.file)}})
@@ -190,14 +189,14 @@ func TestForWhichReadingAFileWasWritten(t *testing.T) {
 	}
 }
 
-func TestCommentsAndCommasAreNoErrors(t *testing.T) {
+func TestCommentsAndTrailingCommas(t *testing.T) {
 	s := file(t, "\ufeff// who may what\n{\n  /* of\n bash */ \"permission\": {\n    \"bash\": {\n      \"*\": \"ask\", // all\n      \"npm *\": \"deny\",\n    },\n  },\n \"other\": [1, 2,],\n}\n// end")
 	if d := decide(s, "", "bash", "npm x"); d.Effect != policy.Deny || d.Rule.Line != 7 {
 		t.Errorf("npm x = %s by %s, want deny by line 7", d.Effect, d.Rule)
 	}
 }
 
-func TestWhatCannotBeUsedIsAnErrorWithItsLine(t *testing.T) {
+func TestInvalidFilesHaveLines(t *testing.T) {
 	tests := []struct{ file, on, says string }{
 		{"{\n\"permission\": {\n\"bash\": \"maybe\"}}", "opencode.json:3", `"maybe"`},
 		{"{\n\"permission\": 1}", "opencode.json:2", "a number"},
@@ -213,20 +212,20 @@ func TestWhatCannotBeUsedIsAnErrorWithItsLine(t *testing.T) {
 		{"{\"agent\": {\"a\": {\"disable\": 1}}}", "opencode.json:1", "a number"},
 		{"{\"default_agent\": {}}", "opencode.json:1", "an object"},
 		{"[]", "opencode.json:1", "an array"},
-		{"", "opencode.json:1", "ends"},
+		{"", "opencode.json:1", "unexpected end of file"},
 		{"{\n\n", "opencode.json:3", "double quotes"},
-		{"{\"a\": 1} x", "opencode.json:1", "more after"},
+		{"{\"a\": 1} x", "opencode.json:1", "data after"},
 		{"{\"a\" 1}", "opencode.json:1", "no colon"},
 		{"{\"a\": 1 \"b\": 2}", "opencode.json:1", "comma"},
 		{"{a: 1}", "opencode.json:1", "double quotes"},
-		{"{\"a\": yes}", "opencode.json:1", "no value"},
-		{"{\"a\": 01}", "opencode.json:1", "no value"},
-		{"{\"a\": \"\n\"}", "opencode.json:1", "no end on its line"},
+		{"{\"a\": yes}", "opencode.json:1", "not a JSON value"},
+		{"{\"a\": 01}", "opencode.json:1", "not a JSON value"},
+		{"{\"a\": \"\n\"}", "opencode.json:1", "not end on its line"},
 		{`{"a": "\x"}`, "opencode.json:1", "escape"},
 		{`{"a": "\u12"}`, "opencode.json:1", "escape"},
 		{"/* {", "opencode.json:1", "comment"},
 		{`{"permission": {"bash": {"a\u0000": "deny"}}}`, "opencode.json:1", "zero byte"},
-		{`{"permission": {"bash": {"{env:X} *": "deny"}}}`, "opencode.json:1", "stands for something else"},
+		{`{"permission": {"bash": {"{env:X} *": "deny"}}}`, "opencode.json:1", "is a reference to another value"},
 		{`{"permission": {"bash": {"` + strings.Repeat("x", 5000) + `": "deny"}}}`, "opencode.json:1", "5000 bytes"},
 		{strings.Repeat("[", 100), "opencode.json:1", "deep"},
 		{strings.Repeat(" ", 2<<20), "opencode.json", "bytes"},
@@ -240,7 +239,7 @@ func TestWhatCannotBeUsedIsAnErrorWithItsLine(t *testing.T) {
 	}
 }
 
-func TestUnknownKeysAreLeftAlone(t *testing.T) {
+func TestUnknownKeysAreIgnored(t *testing.T) {
 	file(t, `{"$schema": "x", "model": 1, "provider": {"a": [null, {"b": 1e9}]}, "agent": {"a": {"model": {}, "prompt": ["x"]}},
 		"permission": {"some_tool": "deny", "skill": {"x": "ask"}, "lsp": "allow"}}`)
 }

@@ -29,7 +29,7 @@ func TestPatternsMatchAsInOpenCode(t *testing.T) {
 		{"*.env.*", ".env.local", true},
 		{"~/x/*", "/root/x/y", true},
 		{"$HOME/x", "/root/x", true},
-		{"$HOMER", "/rootR", true}, // as there
+		{"$HOMER", "/rootR", true}, // as in OpenCode
 		{"a~", "a~", true},
 		{`C:\x\*`, "C:/x/y", true},
 		{"a.c", "abc", false},
@@ -54,7 +54,7 @@ func TestPatternsMatchAsInOpenCode(t *testing.T) {
 	}
 }
 
-// reference is the pattern as OpenCode makes it: a regular expression.
+// reference returns the regular expression to which OpenCode converts a pattern.
 func reference(pattern string) *regexp.Regexp {
 	e := regexp.QuoteMeta(strings.ReplaceAll(pattern, `\`, "/"))
 	e = strings.ReplaceAll(strings.ReplaceAll(e, `\*`, ".*"), `\?`, ".")
@@ -71,7 +71,7 @@ func FuzzPatternIsItsReference(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, pattern, s string) {
 		if strings.ContainsRune(s, hole) || len(pattern) > 100 || !validText(pattern) || !validText(s) {
-			return // a zero byte is no text, but stands for some
+			return // a zero byte represents unknown text
 		}
 		p := compilePattern(pattern, "")
 		s = slashes(s)
@@ -83,8 +83,7 @@ func FuzzPatternIsItsReference(f *testing.F) {
 
 func validText(s string) bool { return strings.ToValidUTF8(s, "") == s }
 
-// FuzzUnknownText: whatever text a hole stands for, what certainly matches
-// does, and what cannot match does not.
+// FuzzUnknownText checks matches of texts with holes against all texts for the holes.
 func FuzzUnknownText(f *testing.F) {
 	f.Add("git push *", "git \x00", "push x")
 	f.Add("*a?c", "x\x00c", "ab")
@@ -122,7 +121,7 @@ func FuzzCoversIsSound(f *testing.F) {
 	})
 }
 
-func TestOptionsAreOptionsHoweverTheyAreWritten(t *testing.T) {
+func TestOptionSpellings(t *testing.T) {
 	tests := []struct {
 		pattern, line string
 		want          bool

@@ -71,15 +71,15 @@ func ReadPermissions(name string, data []byte) (*Permissions, error) {
 		return nil, err
 	}
 	if root.kind != kindObject {
-		return nil, invalid(name, root.line, `write { "permission": { … } }`, "the file holds %s, not an object", root.kind)
+		return nil, invalid(name, root.line, `write { "permission": { … } }`, "the file contains %s, not an object", root.kind)
 	}
 	r := &reader{p: &Permissions{name: name}}
 	r.file(&root)
 	if r.err == nil && r.rules > maxRules {
-		r.fail(0, "use wildcards", "%d rules, more than the %d that are read", r.rules, maxRules)
+		r.fail(0, "use wildcards", "%d rules, more than the limit of %d", r.rules, maxRules)
 	}
 	if r.err == nil && len(r.p.agents) > maxAgents {
-		r.fail(0, "give agents what they have in common globally", "%d agents, more than the %d that are read", len(r.p.agents), maxAgents)
+		r.fail(0, "move the common rules of agents to the global permissions", "%d agents, more than the limit of %d", len(r.p.agents), maxAgents)
 	}
 	if r.err != nil {
 		return nil, r.err
@@ -111,7 +111,7 @@ func (r *reader) note(line int, kind FindingKind, remedy, format string, args ..
 // want reports whether m has the given kind, and fails otherwise.
 func (r *reader) want(m *member, k kind) bool {
 	if m.kind != k {
-		r.fail(m.value.line, fmt.Sprintf("write %s, or remove %q", k, m.key), "%q is %s, and must be %s", m.key, m.kind, k)
+		r.fail(m.value.line, fmt.Sprintf("write %s, or remove %q", k, m.key), "%q is %s, but must be %s", m.key, m.kind, k)
 	}
 	return m.kind == k
 }
@@ -124,7 +124,7 @@ func (r *reader) each(v *value, do func(m *member)) {
 	for i := range v.members {
 		m := &v.members[i]
 		if k, twice := seen[m.key]; twice {
-			r.note(order[k].line, NoEffect, "remove one of the two", "%q is written again in line %d, which counts", m.key, m.line)
+			r.note(order[k].line, NoEffect, "remove one of the two", "%q is repeated in line %d, which takes precedence", m.key, m.line)
 			order[k] = m
 			continue
 		}
@@ -217,7 +217,7 @@ func (r *reader) permission(m *member) permission {
 	case kindObject:
 	default:
 		r.fail(m.value.line, `write "allow", "ask", "deny" or { "bash": { "npm *": "allow" } }`,
-			"%q is %s, and must be a word or an object", m.key, m.kind)
+			"%q is %s, but must be a word or an object", m.key, m.kind)
 		return nil
 	}
 	var all permission
@@ -233,7 +233,7 @@ func (r *reader) permission(m *member) permission {
 			all = append(all, r.patterns(m))
 		default:
 			r.fail(m.value.line, `write "allow", "ask", "deny" or an object of patterns`,
-				"%q is %s, and must be a word or an object of patterns", m.key, m.kind)
+				"%q is %s, but must be a word or an object of patterns", m.key, m.kind)
 		}
 	})
 	return all
@@ -250,7 +250,7 @@ func (r *reader) patterns(m *member) toolRules {
 			return
 		}
 		if p.kind != kindString {
-			r.fail(p.value.line, `write "allow", "ask" or "deny"`, "%q of %q is %s, and must be a word", p.key, m.key, p.kind)
+			r.fail(p.value.line, `write "allow", "ask" or "deny"`, "%q of %q is %s, but must be a word", p.key, m.key, p.kind)
 			return
 		}
 		t.rules = append(t.rules, patternRule{p.key, r.effect(p), r.at(p.line)})
@@ -264,7 +264,7 @@ func (r *reader) effect(m *member) Effect {
 	case Allow, Ask, Deny:
 		return e
 	}
-	r.fail(m.value.line, `write "allow", "ask" or "deny"`, "%q is %q, and must be allow, ask or deny", m.key, m.text)
+	r.fail(m.value.line, `write "allow", "ask" or "deny"`, "%q is %q, but must be allow, ask or deny", m.key, m.text)
 	return Deny
 }
 
@@ -273,12 +273,12 @@ func (r *reader) pattern(m *member) bool {
 	r.rules++
 	switch {
 	case len(m.key) > maxPattern:
-		r.fail(m.line, "make it shorter, with a wildcard", "a pattern of %d bytes, more than the %d that are read", len(m.key), maxPattern)
+		r.fail(m.line, "make it shorter, with a wildcard", "a pattern of %d bytes, more than the limit of %d", len(m.key), maxPattern)
 	case strings.IndexByte(m.key, hole) >= 0:
-		r.fail(m.line, "remove it: no resource holds one", "the pattern %q holds a zero byte", m.key)
+		r.fail(m.line, "remove it: no resource contains a zero byte", "the pattern %q contains a zero byte", m.key)
 	case strings.Contains(m.key, "{env:") || strings.Contains(m.key, "{file:"):
-		r.fail(m.line, "write what it stands for: rules do not depend on an environment or another file",
-			"the pattern %q stands for something else", m.key)
+		r.fail(m.line, "write the value itself: rules cannot refer to environment variables or other files",
+			"the pattern %q is a reference to another value", m.key)
 	default:
 		return true
 	}

@@ -8,8 +8,7 @@ import (
 	"glasshouse/policy"
 )
 
-// project is a set made of the two files of a project that was set up for
-// autonomous agents.
+// project returns a set of the two files of an example project for autonomous agents.
 func project(t testing.TB, change ...func(*policy.Config)) *policy.Set {
 	t.Helper()
 	c := policy.Config{
@@ -61,7 +60,7 @@ func compile(t testing.TB, c policy.Config) *policy.Set {
 	return s
 }
 
-// decide asks as an agent: "worker" asks as worker, "" as the default agent.
+// decide decides a question of an agent; "" is the default agent.
 func decide(s *policy.Set, agent, action, resource string) policy.Decision {
 	return s.Decide(policy.Question{Subject: policy.Subject{Agent: agent}, Action: action, Resource: resource})
 }
@@ -74,9 +73,8 @@ func match(m policy.Match) func(*policy.Config) {
 	return func(c *policy.Config) { c.Match = m }
 }
 
-// TestTheFilesDoWhatTheirAuthorMeant is the example workflow: who the files
-// let go ahead, whom they stop, and what the trail calls it.
-func TestTheFilesDoWhatTheirAuthorMeant(t *testing.T) {
+// The example workflow: allowed and denied actions, and whether they are pre-approved.
+func TestExampleProject(t *testing.T) {
 	tests := []struct {
 		agent, action, resource string
 		want                    policy.Effect
@@ -144,7 +142,7 @@ func TestTheFilesDoWhatTheirAuthorMeant(t *testing.T) {
 				tt.agent, tt.action, tt.resource, d.Effect, d.Listed, d.Reason, tt.want, tt.listed)
 		}
 	}
-	if m, why := s.Match(); m != policy.Longest || !strings.Contains(why, `"*" behind other patterns of "bash" (opencode.json:15)`) {
+	if m, why := s.Match(); m != policy.Longest || !strings.Contains(why, `"*" after other patterns of "bash" (opencode.json:15)`) {
 		t.Errorf("Match = %s, %q; want longest, for the pattern in line 15", m, why)
 	}
 	if n, ok := s.Steps("worker"); n != 5 || !ok {

@@ -325,8 +325,8 @@ func (e *entry) say() {
 	case Allow:
 		e.reason = fmt.Sprintf("%s is allowed (%s)", what, where)
 	case Ask:
-		e.reason = fmt.Sprintf("%s needs a person's answer (%s)", what, where)
-		e.remedy = "wait for the answer, or do it in a way that is allowed"
+		e.reason = fmt.Sprintf("%s needs approval (%s)", what, where)
+		e.remedy = "wait for the approval, or use an action that is allowed"
 	default:
 		e.reason = fmt.Sprintf("%s is denied (%s)", what, where)
 		e.remedy = "do it another way; only an operator can change this"

@@ -245,7 +245,7 @@ func (r *Registry) NotCallableReason(name string) error {
 	return r.barred(name)
 }
 
-// barred is Barred for callers that hold r.mu.
+// barred is NotCallableReason for callers that hold r.mu.
 //
 // +checklocksread:r.mu
 func (r *Registry) barred(name string) error {
@@ -260,7 +260,7 @@ func (r *Registry) barred(name string) error {
 	return r.cfg.Trust.Holds(w)
 }
 
-var errUnvouched = errors.New("the bundle is not trusted any longer")
+var errUnvouched = errors.New("the bundle is no longer trusted")
 
 // TrustChanged withdraws the pending approvals of calls to bundles that are no longer trusted.
 // Such calls are refused from the moment of the trust change, also without it.
@@ -348,7 +348,7 @@ func (i installed) Register(ctx context.Context, in *bundle.Installed, b *bundle
 		return errors.Join(err, r.tidy())
 	}
 	for _, old := range c.asked {
-		r.withdraw(ctx, old, "it was allowed with the bundle "+in.Name)
+		r.withdraw(ctx, old, "it was approved with the bundle "+in.Name)
 	}
 	return r.dropAll(ctx, c.Gone)
 }
@@ -453,7 +453,7 @@ func (a approver) Approve(ctx context.Context, v *bundle.Review) error {
 	q := reviewed(v)
 	asked, err := r.cfg.Approvals.Open(ctx, q)
 	if err != nil {
-		return fmt.Errorf("ask whether it may: %w", err)
+		return fmt.Errorf("request approval: %w", err)
 	}
 	if err := r.noteAsked(ctx, v, asked.ID); err != nil {
 		return err

@@ -72,7 +72,7 @@ func (r *Registry) register(ctx context.Context, req Request, c *manifest.Capabi
 	}
 	asked, err := r.cfg.Approvals.Open(ctx, r.question(rec, c))
 	if err != nil {
-		return rec, fmt.Errorf("ask whether it may: %w", err)
+		return rec, fmt.Errorf("request approval: %w", err)
 	}
 	rec.Approval = asked.ID
 	if err := r.settle(ctx, rec, in); err != nil {
@@ -231,7 +231,7 @@ func (r *Registry) await(rec Record, c *manifest.Capability) {
 func (r *Registry) answer(ctx context.Context, q approval.Request) (approval.Request, error) {
 	asked, err := r.cfg.Approvals.Open(ctx, q)
 	if err != nil {
-		return approval.Request{}, fmt.Errorf("ask whether it may: %w", err)
+		return approval.Request{}, fmt.Errorf("request approval: %w", err)
 	}
 	a, err := r.cfg.Approvals.Wait(ctx, asked.ID)
 	if err == nil && a.State == approval.Pending {

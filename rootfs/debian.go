@@ -26,15 +26,15 @@ import (
 
 const opDebian = "rootfs.debian"
 
-// Suites are the Debian releases that the recipe was tried on, the default first.
+// Suites are the Debian releases that the recipe is tested with. The first is the default.
 var Suites = []string{"bookworm", "trixie"}
 
-// packages are what a Debian tree has beyond the essential. Python is whole: without
-// its library, scripts cannot even read JSON.
+// packages are the packages of a Debian tree in addition to the essential ones. It contains
+// python3 instead of python3-minimal, which lacks most of the standard library, such as json.
 var packages = []string{"bash", "coreutils", "curl", "ca-certificates", "python3", "git"}
 
-// recipe is what else goes into a Debian tree. It is hashed into the key under
-// which the tree is kept, so a change here makes a new one.
+// recipe is the rest of the definition of a Debian tree. The key of the tree contains a hash of
+// it, so each change causes a new bootstrap.
 var recipe = struct{ Include, Exclude, Hooks []string }{
 	Exclude: []string{
 		"/usr/share/doc/*", "/usr/share/info/*", "/usr/share/man/*", "/usr/share/lintian/*",
@@ -42,23 +42,22 @@ var recipe = struct{ Include, Exclude, Hooks []string }{
 	},
 	Include: []string{"/usr/share/doc/*/copyright", "/usr/share/locale/locale.alias"},
 	Hooks: []string{
-		// A login shell runs every profile script: 240 to 500 ms for nothing.
+		// A login shell would run all profile scripts, which takes 240 to 500 ms.
 		`printf '# Set the search path and nothing else: a login shell should start at once.\nPATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\nexport PATH\n' > "$1/etc/profile"`,
 		`rm -rf "$1/etc/profile.d"; mkdir "$1/etc/profile.d"`,
 		`chroot "$1" useradd --create-home --user-group --uid 1000 --shell /bin/bash agent`,
-		// Every jail brings its own.
+		// The identity layer of each jail contains these files.
 		`rm -f "$1/etc/hostname" "$1/etc/resolv.conf"`,
 		`rm -rf "$1"/var/lib/apt/lists/* "$1"/var/cache/apt/* "$1"/var/cache/debconf/*-old "$1"/var/lib/dpkg/*-old "$1"/var/log/* "$1"/etc/*-`,
 	},
 }
 
-// epoch is the newest time a file of the tree may have, so that the same
-// packages make the same tree on any day. 2025-01-01.
+// epoch, 2025-01-01, is the maximum modification time of files in the tree (SOURCE_DATE_EPOCH). It
+// makes the build reproducible: the same packages result in the same tree.
 const epoch = 1735689600
 
-// debian bootstraps a Debian tree with mmdebstrap, about half a minute, once.
-// Its digest is that of the archive mmdebstrap writes, which is the same for the
-// same packages.
+// debian returns a Debian tree. It creates a missing tree with mmdebstrap, which takes about half a
+// minute. The digest of the tree is that of mmdebstrap's archive, which is reproducible.
 func (p *Provider) debian(ctx context.Context, suite string) (Layer, error) {
 	if !slices.Contains(Suites, suite) {
 		return Layer{}, fault.Fieldf(opDebian, "rootfs.debian", "%q is not one of %s", suite, strings.Join(Suites, ", "))
@@ -87,9 +86,9 @@ func (p *Provider) debianKey(suite string) string {
 func (p *Provider) bootstrap(ctx context.Context, suite, key, tree, scratch string) (Image, error) {
 	tool, err := exec.LookPath("mmdebstrap")
 	if err != nil {
-		return Image{}, fault.Cannot(opDebian, "mmdebstrap is not installed, and nothing else makes a Debian tree", "apt-get install mmdebstrap")
+		return Image{}, fault.Cannot(opDebian, "mmdebstrap, which creates Debian root filesystems, is not installed", "apt-get install mmdebstrap")
 	}
-	p.log.Info("making a Debian root filesystem, which takes about half a minute", "suite", suite)
+	p.log.Info("creating a Debian root filesystem, which takes about half a minute", "suite", suite)
 	cmd := exec.CommandContext(ctx, tool, p.mmdebstrapArgs(ctx, suite)...)
 	cmd.Env = bootstrapEnv(scratch)
 	img, err := p.fromCommand(ctx, cmd, tree)
@@ -125,13 +124,13 @@ func (p *Provider) mmdebstrapArgs(ctx context.Context, suite string) []string {
 	return append(args, hostMirrors(ctx, suite)...)
 }
 
-// bootstrapEnv is what the packages' scripts may know of the daemon's
-// environment: the way to the network, and nothing secret.
+// bootstrapEnv returns the environment of mmdebstrap and of the packages' scripts. It contains
+// only those variables of the daemon that are needed for network access, and no secrets.
 func bootstrapEnv(scratch string) []string {
 	env := []string{"LANG=C.UTF-8", "SOURCE_DATE_EPOCH=" + strconv.Itoa(epoch)}
 	if os.Geteuid() == 0 {
-		// Where the sweep finds it after a crash. Without root the ids that
-		// mmdebstrap works as could not enter our closed directory.
+		// sweep removes the scratch directory after a crash. Without root, mmdebstrap uses
+		// subordinate ids, which cannot access the images directory.
 		env = append(env, "TMPDIR="+scratch)
 	}
 	for _, name := range []string{
@@ -145,8 +144,8 @@ func bootstrapEnv(scratch string) []string {
 	return env
 }
 
-// hostMirrors returns the apt lines by which the host itself gets this suite, or
-// none, which leaves mmdebstrap its default of deb.debian.org.
+// hostMirrors returns the apt sources from which the host gets this suite. Without any,
+// mmdebstrap uses deb.debian.org.
 func hostMirrors(ctx context.Context, suite string) []string {
 	out, err := exec.CommandContext(ctx, "apt-get", "indextargets",
 		"--format", "$(REPO_URI) $(RELEASE) $(COMPONENT)", "Created-By: Packages").Output()
@@ -156,7 +155,7 @@ func hostMirrors(ctx context.Context, suite string) []string {
 	return debianLines(string(out), suite)
 }
 
-// debianLines picks from apt's index targets those that are Debian's own.
+// debianLines returns apt sources for the index targets that belong to Debian.
 func debianLines(targets, suite string) []string {
 	var lines []string
 	for target := range strings.Lines(targets) {
@@ -171,7 +170,7 @@ func debianLines(targets, suite string) []string {
 			lines = append(lines, line)
 		}
 	}
-	// Updates alone make no system.
+	// The updates suite does not contain all packages of a system.
 	if !slices.ContainsFunc(lines, func(l string) bool { return strings.HasSuffix(l, " "+suite+" main") }) {
 		return nil
 	}
@@ -187,11 +186,12 @@ func debianArchive(uri string) bool {
 	return last == "debian" || last == "debian-security"
 }
 
-// fromCommand unpacks the tar that cmd writes. The tree's digest is the tar's.
+// fromCommand unpacks the tar that cmd writes to its standard output. The digest of the tree is
+// that of the tar.
 func (p *Provider) fromCommand(ctx context.Context, cmd *exec.Cmd, tree string) (Image, error) {
 	var stderr tail
 	cmd.Stderr = &stderr
-	// The whole process group dies with the request.
+	// If ctx is cancelled, the whole process group is killed.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 5 * time.Second
@@ -210,13 +210,13 @@ func (p *Provider) fromCommand(ctx context.Context, cmd *exec.Cmd, tree string) 
 	}
 	out.Close()
 	if werr := cmd.Wait(); werr != nil && ctx.Err() == nil {
-		// What the command says explains more than the tar it broke off.
+		// The command's error is more specific than the error about its truncated tar.
 		return Image{}, &commandError{name: path.Base(cmd.Path), err: werr, said: stderr.String()}
 	}
 	return img, cmp.Or(ctx.Err(), err)
 }
 
-// fromTar unpacks one tar and names the tree by its digest.
+// fromTar unpacks a tar. The digest of the tree is that of the tar.
 func (p *Provider) fromTar(ctx context.Context, r io.Reader, tree string) (Image, error) {
 	x, err := newExtractor(tree, p.cfg.MaxBytes, p.cfg.MaxFiles)
 	if err != nil {
@@ -236,7 +236,7 @@ func (p *Provider) fromTar(ctx context.Context, r io.Reader, tree string) (Image
 	}, nil
 }
 
-// A commandError is a tool that failed, with its last words.
+// A commandError is the error of an external program, with the end of its stderr.
 type commandError struct {
 	name string
 	err  error
@@ -244,12 +244,13 @@ type commandError struct {
 }
 
 func (e *commandError) Error() string {
-	return fmt.Sprintf("%s: %v: %s", e.name, e.err, cmp.Or(e.said, "it said nothing"))
+	return fmt.Sprintf("%s: %v: %s", e.name, e.err, cmp.Or(e.said, "no error output"))
 }
 
 func (e *commandError) Unwrap() error { return e.err }
 
-// bootstrapError tells a network that is down from a host that cannot.
+// bootstrapError classifies an error of mmdebstrap: an unreachable mirror is fault.Unavailable, a
+// missing prerequisite on the host is fault.Unsupported.
 func bootstrapError(suite string, err error) error {
 	ce, ok := errors.AsType[*commandError](err)
 	if !ok {
@@ -258,7 +259,7 @@ func bootstrapError(suite string, err error) error {
 	e := &fault.Error{Op: opDebian, On: suite, Err: ce}
 	switch {
 	case containsAny(ce.said, "Could not resolve", "Could not connect", "Connection failed", "Temporary failure", "Failed to fetch"):
-		e.Kind, e.Remedy = fault.Unavailable, "check the network, or set rootfs.mirror to a Debian mirror this host reaches"
+		e.Kind, e.Remedy = fault.Unavailable, "check the network, or set rootfs.mirror to a Debian mirror that this host can reach"
 	case containsAny(ce.said, "newuidmap", "/etc/subuid", "unprivileged_userns_clone", "unable to pick chroot mode"):
 		e.Kind, e.Remedy = fault.Unsupported, "apt-get install uidmap, and give your user a range in /etc/subuid and /etc/subgid; or run the daemon as root"
 	case containsAny(ce.said, "NO_PUBKEY", "not signed", "unknown keyring"):
@@ -271,7 +272,7 @@ func containsAny(s string, words ...string) bool {
 	return slices.ContainsFunc(words, func(w string) bool { return strings.Contains(s, w) })
 }
 
-// A tail keeps the last of what is written to it.
+// A tail is a writer that keeps the last 2048 bytes.
 type tail struct{ b []byte }
 
 func (t *tail) Write(b []byte) (int, error) {

@@ -11,9 +11,9 @@ import (
 	"glasshouse/fault"
 )
 
-// dir is a directory of the host as it is: never copied, never written. Its
-// digest tells one directory from another and notices a replaced one; it does
-// not vouch for what is inside.
+// dir returns a layer for a directory of the host, which is neither copied nor written. Its
+// digest identifies the directory and changes if the directory is replaced. It does not cover the
+// files in the directory.
 func (p *Provider) dir(path string) (Layer, error) {
 	real, fi, err := p.hostPath("rootfs.dir", path)
 	if err != nil {
@@ -29,8 +29,7 @@ func (p *Provider) dir(path string) (Layer, error) {
 	}, nil
 }
 
-// hostPath follows path to where it really leads and checks that this is under a
-// directory that the configuration allows.
+// hostPath resolves all symlinks in path and checks that the result is in an allowed directory.
 func (p *Provider) hostPath(field, path string) (string, fs.FileInfo, error) {
 	const op = "rootfs.Resolve"
 	if !filepath.IsAbs(path) {
@@ -41,12 +40,12 @@ func (p *Provider) hostPath(field, path string) (string, fs.FileInfo, error) {
 	if err != nil {
 		judged = filepath.Clean(path)
 	}
-	// The error is the same whether a forbidden path exists or not.
+	// The error does not disclose whether a forbidden path exists.
 	if !p.allowed(judged) {
 		return "", nil, &fault.Error{
 			Op: op, On: path, Kind: fault.Denied, Field: field,
-			Remedy: "add a directory above it to rootfs.allow in the daemon's configuration",
-			Err:    errors.New("the configuration does not allow this path of the host"),
+			Remedy: "add the path or one of its parents to rootfs.allow in the daemon's configuration",
+			Err:    errors.New("this host path is not allowed by rootfs.allow"),
 		}
 	}
 	if err != nil {

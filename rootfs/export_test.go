@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Extract unpacks layers into dir as Resolve would, and returns what it skipped.
+// Extract unpacks layers into dir in the same way as Resolve, and returns the skipped entries.
 func Extract(ctx context.Context, dir string, maxBytes, maxFiles int64, layers ...io.Reader) ([]string, error) {
 	x, err := newExtractor(dir, maxBytes, maxFiles)
 	if err != nil {
@@ -21,7 +21,7 @@ func Extract(ctx context.Context, dir string, maxBytes, maxFiles int64, layers .
 	return x.skipped, x.finish()
 }
 
-// Age makes an image look as if it was resolved that long ago.
+// Age sets back the time at which an image was last resolved.
 func (p *Provider) Age(digest string, by time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

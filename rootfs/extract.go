@@ -23,31 +23,31 @@ import (
 	"glasshouse/internal/text"
 )
 
-// An extractor unpacks the layers of an image, one tar after the other, into one directory,
-// and trusts none of them.
+// An extractor unpacks the layers of an image into one directory. The layers are untrusted tar
+// archives.
 //
-// Every path is walked by the kernel with the directory as its root (RESOLVE_IN_ROOT), so that
-// a symbolic link leads where it would lead inside a jail and never out. The last component is
-// never followed: what is there is removed and created again. Device nodes are left out and
-// noted, as jails have a /dev of their own; so are attributes that would steer the overlay
-// mount.
+// The kernel resolves each path with the directory as its root (RESOLVE_IN_ROOT, openat2(2)), so
+// that a symlink has the same target as inside a jail and cannot lead out. The last component is
+// never followed: an existing file is removed and created again. Device nodes are skipped and
+// reported, because jails have their own /dev, and so are extended attributes that overlayfs
+// interprets.
 //
-// Nobody else may write to the directory meanwhile.
+// No other process may write to the directory during the extraction.
 type extractor struct {
 	root   *os.File
-	owners bool // set owners and capabilities: root can, others keep all as theirs
+	owners bool // set owners and capabilities, which only root can
 
-	maxBytes    int64 // of all files
-	streamLeft  int64 // of what the archives unpack to, headers and all
+	maxBytes    int64 // limit for the content of all files
+	streamLeft  int64 // remaining limit for the uncompressed archives including headers
 	entriesLeft int64
-	size, files int64 // written so far
+	size, files int64 // bytes and files written so far
 
-	fresh   map[string]bool       // paths of the current layer, which its own whiteouts spare
-	dirs    map[string]tar.Header // owner, mode and time to set in the end
+	fresh   map[string]bool       // paths in the current layer, which its own whiteouts do not hide
+	dirs    map[string]tar.Header // owner, mode and time that finish sets
 	skipped []string
 }
 
-// maxSkipped bounds how many notes one image may cause.
+// maxSkipped is the maximum number of skipped entries that are reported.
 const maxSkipped = 100
 
 func newExtractor(dir string, maxBytes, maxFiles int64) (*extractor, error) {
@@ -59,7 +59,7 @@ func newExtractor(dir string, maxBytes, maxFiles int64) (*extractor, error) {
 		root:        root,
 		owners:      os.Geteuid() == 0,
 		maxBytes:    maxBytes,
-		streamLeft:  maxBytes + 2*maxFiles*1024, // two blocks of header and padding for each file
+		streamLeft:  maxBytes + 2*maxFiles*1024, // per file: a header block and at most one block of padding, doubled for extended headers
 		entriesLeft: maxFiles,
 		dirs:        map[string]tar.Header{},
 	}, nil
@@ -67,8 +67,8 @@ func newExtractor(dir string, maxBytes, maxFiles int64) (*extractor, error) {
 
 func (x *extractor) Close() error { return x.root.Close() }
 
-// layer applies one tar on top of what is there, and reads it to the end of the
-// stream, so that a digest computed on the way covers all of it.
+// layer applies one tar to the tree. It reads r up to its end, so that a digest that the caller
+// computes from the same stream is complete.
 func (x *extractor) layer(ctx context.Context, r io.Reader) error {
 	x.fresh = map[string]bool{}
 	r = &meter{ctx: ctx, r: r, left: &x.streamLeft}
@@ -94,14 +94,14 @@ func (x *extractor) layer(ctx context.Context, r io.Reader) error {
 	return nil
 }
 
-// archiveError tells a bad archive from a bad host: what the archive's author
-// can cause is Invalid, what the network does to it Unavailable.
+// archiveError classifies an error: errors that the content of an archive can cause become
+// fault.Invalid, network errors become fault.Unavailable, and others get no kind.
 func archiveError(name string, err error) error {
 	if fault.KindOf(err) != "" || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
 	_, network := errors.AsType[*net.OpError](err)
-	errno, kernel := errors.AsType[unix.Errno](err) // itself a net.Error
+	errno, kernel := errors.AsType[unix.Errno](err) // implements net.Error too
 	_, timeout := errors.AsType[net.Error](err)
 	switch {
 	case network, timeout && !kernel:
@@ -112,13 +112,13 @@ func archiveError(name string, err error) error {
 	return fault.New(fault.Invalid, "rootfs.extract", name, err)
 }
 
-// authored are the refusals of the kernel that a strange archive can provoke.
+// authored are the errnos that the content of an archive can cause.
 var authored = []unix.Errno{
 	unix.ENAMETOOLONG, unix.ENOTDIR, unix.ELOOP, unix.EISDIR, unix.EINVAL, unix.ENOENT,
 	unix.EEXIST, unix.EXDEV, unix.EMLINK, unix.EPERM, unix.EFBIG, unix.EOVERFLOW,
 }
 
-// A meter reads until ctx ends or the budget is spent.
+// A meter is a reader that fails when ctx is done or when it has read more than *left bytes.
 type meter struct {
 	ctx  context.Context
 	r    io.Reader
@@ -131,7 +131,7 @@ func (m *meter) Read(b []byte) (int, error) {
 	}
 	n, err := m.r.Read(b)
 	if *m.left -= int64(n); *m.left < 0 {
-		return 0, fault.Newf(fault.TooLarge, "rootfs.extract", "", "the image is larger unpacked than the limit")
+		return 0, fault.Newf(fault.TooLarge, "rootfs.extract", "", "the unpacked image exceeds the size limit")
 	}
 	return n, err
 }
@@ -139,7 +139,7 @@ func (m *meter) Read(b []byte) (int, error) {
 const (
 	whiteout       = ".wh."
 	whiteoutOpaque = ".wh..wh..opq"
-	whiteoutMeta   = ".wh..wh." // book-keeping of aufs
+	whiteoutMeta   = ".wh..wh." // prefix of aufs metadata
 )
 
 func (x *extractor) entry(hdr *tar.Header, r io.Reader) error {
@@ -178,28 +178,28 @@ func cleanName(name string) (string, error) {
 		return "", fault.Newf(fault.Invalid, "rootfs.extract", short(name), "the name is too long")
 	}
 	if slices.Contains(strings.Split(name, "/"), "..") {
-		return "", fault.Newf(fault.Invalid, "rootfs.extract", name, "the name climbs out of its directory")
+		return "", fault.Newf(fault.Invalid, "rootfs.extract", name, "the name leads out of the root directory")
 	}
 	return path.Clean(strings.TrimLeft(name, "/")), nil
 }
 
-// short bounds a stranger's name for messages and notes.
+// short truncates an untrusted name for messages.
 func short(name string) string { return text.Clip(name, 200) }
 
-// later keeps what finish needs of hdr: a few words, not the records a stranger
-// can fill it with.
+// later stores the fields of hdr that finish needs. It does not store the PAX records, whose size
+// the image controls.
 func (x *extractor) later(name string, hdr *tar.Header) {
 	x.dirs[name] = tar.Header{Uid: hdr.Uid, Gid: hdr.Gid, Mode: hdr.Mode, ModTime: hdr.ModTime}
 }
 
-// touch notes that the current layer holds name and so the directories above.
+// touch records that the current layer contains name and its parents.
 func (x *extractor) touch(name string) {
 	for ; name != "." && !x.fresh[name]; name = path.Dir(name) {
 		x.fresh[name] = true
 	}
 }
 
-// create makes one file under parent.
+// create creates one file in the directory parent.
 func (x *extractor) create(parent int, name string, hdr *tar.Header, r io.Reader) error {
 	base := path.Base(name)
 	switch hdr.Typeflag {
@@ -238,8 +238,9 @@ func (x *extractor) skip(name, why string) error {
 	return nil
 }
 
-// mkdir keeps a directory that is there, with its files, and replaces all else.
-// Its mode and times come last, in finish: files are yet to be made in it.
+// mkdir keeps an existing directory with its files, and replaces any other file. finish sets the
+// directory's mode and times, because creating files in it needs write permission and changes
+// its times.
 func (x *extractor) mkdir(parent int, name string, hdr *tar.Header) error {
 	base := path.Base(name)
 	var st unix.Stat_t
@@ -263,9 +264,9 @@ func (x *extractor) mkdir(parent int, name string, hdr *tar.Header) error {
 }
 
 func (x *extractor) file(parent int, name string, hdr *tar.Header, r io.Reader) error {
-	// A sparse file unpacks to more than its bytes in the archive.
+	// The size of a sparse file can exceed that of its data in the archive.
 	if hdr.Size < 0 || hdr.Size > x.maxBytes-x.size {
-		return fault.Newf(fault.TooLarge, "rootfs.extract", name, "a file of %d bytes is over the limit", hdr.Size)
+		return fault.Newf(fault.TooLarge, "rootfs.extract", name, "a file of %d bytes exceeds the size limit", hdr.Size)
 	}
 	if err := x.remove(parent, name); err != nil {
 		return err
@@ -285,7 +286,7 @@ func (x *extractor) file(parent int, name string, hdr *tar.Header, r io.Reader) 
 	if err := x.own(parent, name, hdr); err != nil {
 		return err
 	}
-	// Modes and capabilities last: a change of owner takes them away.
+	// Set the mode and capabilities last: chown(2) clears set-id bits and capabilities.
 	if err := unix.Fchmod(fd, mode(hdr)); err != nil {
 		return err
 	}
@@ -309,9 +310,8 @@ func (x *extractor) symlink(parent int, name string, hdr *tar.Header) error {
 	return times(parent, path.Base(name), hdr)
 }
 
-// link makes another name for a file that is in the tree. Only the directories
-// of the old name are walked, inside the root; a symbolic link at its end is
-// linked itself, not followed.
+// link creates a hard link to a file in the tree. The parent of the old name is resolved inside
+// the root. If the last component is a symlink, the new name is a link to the symlink itself.
 func (x *extractor) link(parent int, name string, hdr *tar.Header) error {
 	old, err := cleanName(hdr.Linkname)
 	if err != nil {
@@ -331,7 +331,7 @@ func (x *extractor) link(parent int, name string, hdr *tar.Header) error {
 	}
 	var at unix.Stat_t
 	if unix.Fstatat(parent, path.Base(name), &at, unix.AT_SYMLINK_NOFOLLOW) == nil && at.Ino == st.Ino {
-		return nil // two names of one file already; removing either could lose it
+		return nil // already hard links to the same file: removing one could remove the content
 	}
 	if err := x.remove(parent, name); err != nil {
 		return err
@@ -343,12 +343,12 @@ func (x *extractor) link(parent int, name string, hdr *tar.Header) error {
 	return nil
 }
 
-// metadata sets owner, mode and times of what is neither file, link nor directory.
+// metadata sets owner, mode and times of a special file.
 func (x *extractor) metadata(parent int, name string, hdr *tar.Header) error {
 	if err := x.own(parent, name, hdr); err != nil {
 		return err
 	}
-	// Made by us a moment ago and no link, so following is safe.
+	// The extractor has created the file and it is not a symlink, so chmod cannot follow one.
 	if err := unix.Fchmodat(parent, path.Base(name), mode(hdr), 0); err != nil {
 		return err
 	}
@@ -356,9 +356,9 @@ func (x *extractor) metadata(parent int, name string, hdr *tar.Header) error {
 }
 
 func (x *extractor) own(parent int, name string, hdr *tar.Header) error {
-	const maxID = 1<<32 - 2 // the last id is "no change" to the kernel
+	const maxID = 1<<32 - 2 // -1 means "no change" (chown(2))
 	if hdr.Uid < 0 || hdr.Gid < 0 || hdr.Uid > maxID || hdr.Gid > maxID {
-		return fault.Newf(fault.Invalid, "rootfs.extract", name, "owner %d:%d is not an id", hdr.Uid, hdr.Gid)
+		return fault.Newf(fault.Invalid, "rootfs.extract", name, "invalid owner %d:%d", hdr.Uid, hdr.Gid)
 	}
 	if !x.owners {
 		return nil
@@ -368,9 +368,9 @@ func (x *extractor) own(parent int, name string, hdr *tar.Header) error {
 
 const xattrPrefix = "SCHILY.xattr."
 
-// xattrs keeps the attributes that belong to a file's content. An image has no
-// say in the others: trusted. and user.overlay. would redirect lookups of the
-// overlay that the tree is mounted in.
+// xattrs sets capabilities and user attributes and skips all others. An image must not set
+// trusted.overlay.* and user.overlay.*: overlayfs, in which the tree is mounted, would interpret
+// them, for example as redirects.
 func (x *extractor) xattrs(fd int, name string, hdr *tar.Header) error {
 	for _, record := range slices.Sorted(maps.Keys(hdr.PAXRecords)) {
 		attr, ok := strings.CutPrefix(record, xattrPrefix)
@@ -403,9 +403,10 @@ func times(parent int, base string, hdr *tar.Header) error {
 	return unix.UtimesNanoAt(parent, base, []unix.Timespec{ts, ts}, unix.AT_SYMLINK_NOFOLLOW)
 }
 
-// finish sets what directories could not have before all files were in them.
+// finish sets the owners, times and modes of directories after all files have been created.
 func (x *extractor) finish() error {
-	// The deepest first: without root a mode may close the way to what is below.
+	// In reverse order, children before parents: the final mode of a parent may prevent an
+	// ordinary user from accessing its children.
 	names := slices.Sorted(maps.Keys(x.dirs))
 	for _, name := range slices.Backward(names) {
 		hdr := x.dirs[name]
@@ -425,7 +426,7 @@ func (x *extractor) finishDir(name string, hdr *tar.Header) error {
 		return err
 	}
 	defer unix.Close(parent)
-	// A later layer may have put something else here.
+	// A later layer may have replaced the directory.
 	fd, err := unix.Openat(parent, path.Base(name), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if gone(err) || x.closed(err) {
 		return nil
@@ -443,18 +444,19 @@ func (x *extractor) finishDir(name string, hdr *tar.Header) error {
 	return unix.Fchmod(fd, mode(hdr))
 }
 
-// closed reports whether an ordinary user met a directory that got its mode
-// already, under another name that a link gave it.
+// closed reports whether an ordinary user cannot access a directory, because its final mode was
+// already set under another name, which contains a symlink.
 func (x *extractor) closed(err error) bool { return !x.owners && errors.Is(err, unix.EACCES) }
 
 func gone(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP)
 }
 
-// whiteout hides what earlier layers have at name; what this layer has stays.
+// whiteout removes the files that earlier layers have at a name. Files of the current layer
+// remain (OCI image specification, layer.md, "Whiteouts").
 func (x *extractor) whiteout(dir, base string) error {
 	if base == "" || base == "." || base == ".." {
-		return fault.Newf(fault.Invalid, "rootfs.extract", whiteout+base, "a whiteout of no file")
+		return fault.Newf(fault.Invalid, "rootfs.extract", whiteout+base, "a whiteout without a file name")
 	}
 	name := path.Join(dir, base)
 	if x.fresh[name] {
@@ -471,7 +473,7 @@ func (x *extractor) whiteout(dir, base string) error {
 	return x.remove(parent, name)
 }
 
-// clear removes from a directory what earlier layers put there.
+// clear removes the entries of a directory that come from earlier layers.
 func (x *extractor) clear(dir string) error {
 	fd, err := x.open(dir)
 	if gone(err) {
@@ -513,7 +515,7 @@ func (x *extractor) clearIn(fd int, dir string) error {
 	return nil
 }
 
-// list returns the names in the directory that fd is.
+// list returns the names in the directory fd.
 func list(fd int) ([]string, error) {
 	again, err := unix.Openat(fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -524,8 +526,8 @@ func list(fd int) ([]string, error) {
 	return f.Readdirnames(-1)
 }
 
-// remove removes the last component of name, which is under parent, with all
-// that is in it, and follows no link.
+// remove removes the last component of name in the directory parent, recursively. It does not
+// follow symlinks.
 func (x *extractor) remove(parent int, name string) error {
 	base := path.Base(name)
 	err := unix.Unlinkat(parent, base, 0)
@@ -553,7 +555,7 @@ func (x *extractor) remove(parent int, name string) error {
 	return unix.Unlinkat(parent, base, unix.AT_REMOVEDIR)
 }
 
-// open opens a directory of the tree, walking with the tree as root.
+// open opens a directory of the tree. Symlinks are resolved with the tree as root.
 func (x *extractor) open(dir string) (int, error) {
 	how := &unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,
@@ -564,7 +566,7 @@ func (x *extractor) open(dir string) (int, error) {
 		switch err {
 		case nil:
 			return fd, nil
-		case unix.EINTR, unix.EAGAIN: // a rename elsewhere on the host disturbed the walk
+		case unix.EINTR, unix.EAGAIN: // EAGAIN: a concurrent rename on the host (openat2(2))
 		case unix.ENOSYS:
 			return -1, fault.Cannot("rootfs.extract", "this kernel has no openat2", "use Linux 5.6 or later")
 		default:
@@ -573,7 +575,8 @@ func (x *extractor) open(dir string) (int, error) {
 	}
 }
 
-// parent opens a directory of the tree and makes it if an archive forgot to.
+// parent opens a directory of the tree. It creates missing directories, because archives need not
+// have entries for parents.
 func (x *extractor) parent(dir string) (int, error) {
 	fd, err := x.open(dir)
 	if err == nil {
@@ -592,8 +595,8 @@ func (x *extractor) parent(dir string) (int, error) {
 	}
 	defer unix.Close(up)
 	if err := unix.Mkdirat(up, path.Base(dir), 0o700); err != nil {
-		if err == unix.EEXIST { // a link to nowhere is in the way
-			return -1, fault.Newf(fault.Invalid, "rootfs.extract", dir, "leads through a link to nowhere")
+		if err == unix.EEXIST { // a dangling symlink
+			return -1, fault.Newf(fault.Invalid, "rootfs.extract", dir, "the path contains a dangling symlink")
 		}
 		return -1, err
 	}
@@ -604,8 +607,8 @@ func (x *extractor) parent(dir string) (int, error) {
 	return x.open(dir)
 }
 
-// shallow refuses directories so deep that removing the tree would take more
-// open files than a process has. Links can build them out of short names.
+// shallow returns an error if directories are nested so deeply that removing the tree could exceed
+// the limit of open files. Symlinks make such trees possible with short names.
 func shallow(fd int) error {
 	var buf [unix.PathMax]byte
 	n, err := unix.Readlink("/proc/self/fd/"+strconv.Itoa(fd), buf[:])
@@ -615,9 +618,8 @@ func shallow(fd int) error {
 	return nil
 }
 
-// tarTree writes the tree at dir as a tar that is the same for the same tree:
-// sorted, without times, owned by root but for the files under the given paths,
-// and writable by its owner even if the original is not.
+// tarTree writes the tree at dir as a reproducible tar: sorted and without times. All files are
+// writable by their owner. The owner is root, except for files below the given paths.
 func tarTree(ctx context.Context, dir string, w io.Writer, owners map[string]int) error {
 	tw := tar.NewWriter(w)
 	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {

@@ -24,7 +24,7 @@ import (
 	"glasshouse/rootfs"
 )
 
-// The kinds of members an archive has, in few letters for tables.
+// Short constructors of archive members for tables.
 func file(name, text string) member { return member{Name: name, Typeflag: tar.TypeReg, text: text} }
 func dir(name string) member        { return member{Name: name, Typeflag: tar.TypeDir} }
 func symlink(name, to string) member {
@@ -72,7 +72,7 @@ func archive(t testing.TB, members ...member) []byte {
 	return b.Bytes()
 }
 
-// extract unpacks layers under limits that no honest test reaches.
+// extract unpacks layers with limits that only tests of the limits reach.
 func extract(t testing.TB, into string, layers ...[]byte) ([]string, error) {
 	t.Helper()
 	var rs []io.Reader
@@ -116,7 +116,7 @@ func look(t testing.TB, dir string) []string {
 	return lines
 }
 
-func TestLayersFlattenAsTheImageSpecSays(t *testing.T) {
+func TestLayersFollowImageSpec(t *testing.T) {
 	tests := []struct {
 		name   string
 		layers [][]member
@@ -185,7 +185,7 @@ func TestLayersFlattenAsTheImageSpecSays(t *testing.T) {
 	}
 }
 
-// victim is a directory beside the tree that no archive may change.
+// victim returns a directory for a tree, and a directory outside of it that no archive may change.
 func victim(t testing.TB) (into, outside string) {
 	t.Helper()
 	top := t.TempDir()
@@ -198,7 +198,7 @@ func victim(t testing.TB) (into, outside string) {
 	if err := os.WriteFile(filepath.Join(outside, "secret"), []byte("keep"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// Modes of the tree may keep an ordinary user's own cleaning out.
+	// The modes of extracted directories may make t.TempDir's cleanup fail for an ordinary user.
 	t.Cleanup(func() { rootfs.RemoveTree(into) })
 	return into, outside
 }
@@ -206,16 +206,16 @@ func victim(t testing.TB) (into, outside string) {
 func unharmed(t testing.TB, outside string) {
 	t.Helper()
 	if diff := cmp.Diff([]string{"secret = keep"}, look(t, outside)); diff != "" {
-		t.Errorf("the archive reached outside (-want +got):\n%s", diff)
+		t.Errorf("the archive has changed the outside directory (-want +got):\n%s", diff)
 	}
 	if fi, err := os.Stat(filepath.Join(outside, "secret")); err != nil || fi.Mode() != 0o600 {
-		t.Errorf("outside file is now %v, %v", fi, err)
+		t.Errorf("the outside file has changed to %v, %v", fi, err)
 	}
 }
 
-func TestHostileArchivesStayInside(t *testing.T) {
+func TestHostileArchivesAreConfined(t *testing.T) {
 	into, outside := victim(t)
-	// Links make paths longer than any name may be.
+	// With symlinks, directories can be nested deeper than PATH_MAX allows in one path.
 	wide := strings.Repeat(strings.Repeat("d", 250)+"/", 8)
 	nested := []member{dir("0/" + wide)}
 	for i := range 3 {
@@ -227,17 +227,17 @@ func TestHostileArchivesStayInside(t *testing.T) {
 		members []member
 		refused bool
 	}{
-		{"climbing names", []member{file("../outside/secret", "x")}, true},
-		{"climbing names in the middle", []member{dir("a"), file("a/../../outside/new", "x")}, true},
+		{"names with ..", []member{file("../outside/secret", "x")}, true},
+		{"names with .. in the middle", []member{dir("a"), file("a/../../outside/new", "x")}, true},
 		{"absolute names", []member{file(outside+"/secret", "x")}, false},
 		{"write through an absolute link", []member{symlink("l", outside), file("l/secret", "x")}, true},
-		{"write through a climbing link", []member{symlink("l", "../outside"), file("l/secret", "x")}, true},
+		{"write through a link with ..", []member{symlink("l", "../outside"), file("l/secret", "x")}, true},
 		{"write through a chain of links", []member{symlink("a", ".."), symlink("b", "a/.."), dir("c"), symlink("c/l", "../b/outside"), file("c/l/new", "x")}, true},
 		{"a link, then a file of the same name", []member{symlink("l", outside+"/secret"), file("l", "x")}, false},
 		{"a link, then a directory of the same name", []member{symlink("l", outside), dir("l"), file("l/secret", "x")}, false},
 		{"a directory's mode set through a link", []member{dir("l"), symlink("l", outside)}, false},
 		{"hard link to a file outside", []member{link("h", outside+"/secret"), file("h", "x")}, true},
-		{"hard link climbing out", []member{link("h", "../outside/secret")}, true},
+		{"hard link with ..", []member{link("h", "../outside/secret")}, true},
 		{"hard link through a link", []member{symlink("l", outside), link("h", "l/secret")}, true},
 		{"hard link to a link, then a write", []member{symlink("l", outside+"/secret"), link("h", "l"), file("h", "x")}, false},
 		{"whiteout through a link", []member{symlink("l", outside), file("l/.wh.secret", "")}, false},
@@ -247,11 +247,11 @@ func TestHostileArchivesStayInside(t *testing.T) {
 		{"whiteout of no name", []member{file(".wh.", "")}, true},
 		{"a loop of links", []member{symlink("a", "b"), symlink("b", "a"), file("a/x", "x")}, true},
 		{"magic links", []member{symlink("p", "/proc/self/root"), file("p/tmp/x", "x")}, true},
-		{"a name longer than paths are", []member{file(strings.Repeat("a/", 3000)+"x", "x")}, true},
-		{"a component longer than names are", []member{file(strings.Repeat("a", 300), "x")}, true},
-		{"directories nested without end", nested, true},
+		{"a name longer than PATH_MAX", []member{file(strings.Repeat("a/", 3000)+"x", "x")}, true},
+		{"a component longer than NAME_MAX", []member{file(strings.Repeat("a", 300), "x")}, true},
+		{"directories nested too deeply", nested, true},
 		{"a file as a directory", []member{file("a", "x"), file("a/b", "x")}, true},
-		{"an owner that is no id", []member{{Name: "a", Typeflag: tar.TypeReg, Uid: 1<<32 - 1}}, true},
+		{"an invalid owner", []member{{Name: "a", Typeflag: tar.TypeReg, Uid: 1<<32 - 1}}, true},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -266,14 +266,14 @@ func TestHostileArchivesStayInside(t *testing.T) {
 			case tt.refused && !errors.Is(err, fault.Invalid):
 				t.Errorf("extract = %v, want invalid", err)
 			case !tt.refused && err != nil:
-				t.Errorf("extract = %v, want contained without error", err)
+				t.Errorf("extract = %v, want success", err)
 			}
 			unharmed(t, outside)
 		})
 	}
 }
 
-func TestBombsAreRefused(t *testing.T) {
+func TestExtractLimits(t *testing.T) {
 	sparse := func() []byte { // one sparse file of a terabyte in two blocks
 		var b bytes.Buffer
 		w := tar.NewWriter(&b)
@@ -289,7 +289,7 @@ func TestBombsAreRefused(t *testing.T) {
 	}{
 		{"a large file", bytes.NewReader(archive(t, file("a", strings.Repeat("x", 5000)))), 4096, 10},
 		{"many files", bytes.NewReader(archive(t, file("a", ""), file("b", ""), file("c", ""))), 4096, 2},
-		{"many files together large", bytes.NewReader(archive(t, file("a", strings.Repeat("x", 3000)), file("b", strings.Repeat("x", 3000)))), 4096, 10},
+		{"many files of a large total size", bytes.NewReader(archive(t, file("a", strings.Repeat("x", 3000)), file("b", strings.Repeat("x", 3000)))), 4096, 10},
 		{"an endless trailer", io.MultiReader(bytes.NewReader(sparse()), zeros{}), 4096, 10},
 		{"a header without end", io.MultiReader(bytes.NewReader(paxHeader(1<<40)), zeros{}), 4096, 10},
 	}
@@ -307,7 +307,7 @@ type zeros struct{}
 
 func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }
 
-// paxHeader is the block of an extended header that claims size bytes.
+// paxHeader returns the block of an extended header with the given size.
 func paxHeader(size int64) []byte {
 	b := make([]byte, 512)
 	copy(b, "PaxHeaders.0/a")
@@ -324,9 +324,9 @@ func paxHeader(size int64) []byte {
 	return b
 }
 
-func TestSparseFileIsMeasuredByWhatItUnpacksTo(t *testing.T) {
-	// Written by hand: the writer of archive/tar makes no sparse files. This is
-	// the PAX 1.0 form, whose map comes first in the data.
+func TestSparseFileLimit(t *testing.T) {
+	// Encoded by hand, because archive/tar does not write sparse files. In the PAX 1.0 format the
+	// sparse map is at the beginning of the data.
 	data := "1\n0\n0\n"
 	data += strings.Repeat("\x00", 512-len(data))
 	var b bytes.Buffer
@@ -340,7 +340,7 @@ func TestSparseFileIsMeasuredByWhatItUnpacksTo(t *testing.T) {
 
 	_, err := extract(t, t.TempDir(), b.Bytes())
 	if !errors.Is(err, fault.TooLarge) {
-		t.Errorf("a terabyte of holes under a limit of 1 MiB: %v, want too large", err)
+		t.Errorf("a sparse file of 1 TB with a limit of 1 MiB: %v, want too large", err)
 	}
 }
 
@@ -369,7 +369,7 @@ func rawHeader(name string, kind byte, size int) []byte {
 	return b
 }
 
-func TestDevicesAndSteeringAttributesAreLeftOut(t *testing.T) {
+func TestDevicesAndOverlayAttributesAreSkipped(t *testing.T) {
 	into := t.TempDir()
 	skipped, err := extract(t, into, archive(t,
 		member{Name: "null", Typeflag: tar.TypeChar},
@@ -397,7 +397,7 @@ func TestDevicesAndSteeringAttributesAreLeftOut(t *testing.T) {
 		var buf [16]byte
 		n, err := unix.Lgetxattr(filepath.Join(into, name), attr, buf[:])
 		if errors.Is(err, unix.ENOTSUP) {
-			continue // the test's directory is on a filesystem without them
+			continue // the filesystem does not support user attributes
 		}
 		if got := string(buf[:max(n, 0)]); got != "kept" {
 			t.Errorf("%s of %s = %q, %v, want kept", attr, name, got, err)
@@ -405,11 +405,11 @@ func TestDevicesAndSteeringAttributesAreLeftOut(t *testing.T) {
 	}
 }
 
-func TestOwnersModesAndTimesAreKept(t *testing.T) {
+func TestOwnersModesAndTimes(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("only root can give files away")
+		t.Skip("chown needs root")
 	}
-	// A capability of version 2: cap_net_raw permitted and effective.
+	// A version 2 capability (capabilities(7)): cap_net_raw, permitted and effective.
 	capability := "\x01\x00\x00\x02\x00\x20\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"
 	into := t.TempDir()
 	old := syscall.Umask(0o077)
@@ -451,7 +451,7 @@ func TestOwnersModesAndTimesAreKept(t *testing.T) {
 	}
 }
 
-func TestExtractEndsWithItsContext(t *testing.T) {
+func TestExtractIsCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err := rootfs.Extract(ctx, t.TempDir(), 1<<20, 10, bytes.NewReader(archive(t, file("a", "1"))))
@@ -460,7 +460,7 @@ func TestExtractEndsWithItsContext(t *testing.T) {
 	}
 }
 
-func TestCopiedTreeIsTheSameEveryTime(t *testing.T) {
+func TestTarTreeIsReproducible(t *testing.T) {
 	from := t.TempDir()
 	must(t, os.MkdirAll(filepath.Join(from, "home/agent"), 0o755))
 	must(t, os.Chmod(filepath.Join(from, "home/agent"), 0o555))
@@ -475,7 +475,7 @@ func TestCopiedTreeIsTheSameEveryTime(t *testing.T) {
 	now := time.Now().Add(time.Hour)
 	must(t, os.Chtimes(filepath.Join(from, "tool"), now, now))
 	if !bytes.Equal(first, tree()) {
-		t.Error("the same tree made two different archives")
+		t.Error("two archives of the same tree differ")
 	}
 	into := t.TempDir()
 	if _, err := extract(t, into, first); err != nil {
@@ -496,8 +496,8 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// FuzzExtract feeds archives to two layers' worth of extraction: whatever they
-// hold, what is outside stays as it is and errors have a kind.
+// FuzzExtract extracts two layers. They must not change the outside directory, and errors must have
+// a kind.
 func FuzzExtract(f *testing.F) {
 	f.Add(archive(f, dir("a"), file("a/b", "1"), symlink("l", "../outside"), file("l/x", "1")), []byte{})
 	f.Add(archive(f, symlink("l", "/"), link("h", "l/outside/secret")), archive(f, file("a/.wh..wh..opq", ""), file(".wh.h", "")))
@@ -507,15 +507,15 @@ func FuzzExtract(f *testing.F) {
 		into, outside := victim(t)
 		_, err := extract(t, into, one, two)
 		if err != nil && fault.KindOf(err) == "" {
-			t.Errorf("extract = %v, which is no fault of the archive", err)
+			t.Errorf("extract = %v, want an error with a kind", err)
 		}
 		unharmed(t, outside)
 	})
 }
 
-// TestRandomArchivesStayInside builds valid archives out of names and links that
-// are likely to collide, which a byte fuzzer seldom does.
-func TestRandomArchivesStayInside(t *testing.T) {
+// TestRandomArchivesAreConfined extracts valid archives of random names and links that are likely to
+// collide. A fuzzer of bytes rarely generates such archives.
+func TestRandomArchivesAreConfined(t *testing.T) {
 	names := []string{"a", "b", "a/b", "a/b/c", "b/a", "l/secret", "a/l/secret", ".wh.a", "a/.wh.b", "a/.wh..wh..opq", ".wh..wh..opq", ".", "b/.wh.l"}
 	targets := []string{"a", "b", "../outside", "..", "/", "../..", "l", "a/b", "../outside/secret", "."}
 	kinds := []byte{tar.TypeReg, tar.TypeDir, tar.TypeSymlink, tar.TypeLink, tar.TypeFifo, tar.TypeChar}
@@ -539,7 +539,7 @@ func TestRandomArchivesStayInside(t *testing.T) {
 			layers = append(layers, archive(t, members...))
 		}
 		if _, err := extract(t, into, layers...); err != nil && fault.KindOf(err) == "" {
-			t.Errorf("extract = %v, which is no fault of the archive", err)
+			t.Errorf("extract = %v, want an error with a kind", err)
 		}
 		unharmed(t, outside)
 	}

@@ -10,7 +10,7 @@ import (
 	"glasshouse/fault"
 )
 
-// baseDirs are the mount points every jail needs, whatever its tree.
+// baseDirs are the mount points that every jail needs.
 var baseDirs = []struct {
 	name string
 	mode fs.FileMode
@@ -20,9 +20,9 @@ var baseDirs = []struct {
 	{".glasshouse", 0o755},
 }
 
-// Base fills dir with the mount points that every jail needs, to be the lowest
-// of its layers, so that any tree will do and none is written to. It may be
-// called again; what is there is left alone.
+// Base creates the mount points that every jail needs in dir, which becomes the lowest layer of
+// the jail. Therefore trees need not contain them and are not modified. Base keeps existing
+// directories.
 func Base(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("make base layer: %w", err)
@@ -35,15 +35,15 @@ func Base(dir string) error {
 	return nil
 }
 
-// hostName is a host name by RFC 1123, so that nothing else gets into files.
+// hostName matches host names (RFC 1123, section 2.1). Other text must not get into files.
 var hostName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9.-]{0,62}[A-Za-z0-9])?$`)
 
-// Identity fills dir with what tells one jail from another, to be the topmost of
-// its read-only layers: its name, and resolv as its resolv.conf. What was there
-// from an earlier start is replaced.
+// Identity writes the files that are specific to a jail to dir, which becomes the topmost
+// read-only layer of the jail: its host name, and resolv as its resolv.conf. It replaces files
+// of an earlier start.
 func Identity(dir, hostname, resolv string) error {
 	if !hostName.MatchString(hostname) {
-		return fault.Fieldf("rootfs.Identity", "hostname", "%q is not a host name: letters, digits, hyphens and dots, 64 at most", hostname)
+		return fault.Fieldf("rootfs.Identity", "hostname", "%q is not a host name: want at most 64 letters, digits, hyphens and dots", hostname)
 	}
 	etc := filepath.Join(dir, "etc")
 	for _, d := range []string{dir, etc, filepath.Join(dir, ".glasshouse")} {
@@ -63,7 +63,7 @@ func Identity(dir, hostname, resolv string) error {
 	return nil
 }
 
-// writeFile writes a file that everybody in the jail may read, whatever the umask.
+// writeFile writes a file that all users can read, independently of the umask.
 func writeFile(file, text string) error {
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		return err

@@ -22,11 +22,11 @@ import (
 
 const opNix = "rootfs.nix"
 
-// Profiles are the trees the flake makes.
+// Profiles are the profiles of the flake.
 var Profiles = []string{"base", "python", "node", "build"}
 
-// nix builds a profile of the flake, once. The tree is copied out of the Nix
-// store, so that collecting garbage there does not break jails here.
+// nix returns the tree of a profile of the flake, and builds it if it is missing. The tree is a
+// copy, so that garbage collection in the Nix store does not affect jails.
 func (p *Provider) nix(ctx context.Context, profile string) (Layer, error) {
 	if !slices.Contains(Profiles, profile) {
 		return Layer{}, fault.Fieldf(opNix, "rootfs.nix", "%q is not one of %s", profile, strings.Join(Profiles, ", "))
@@ -46,7 +46,7 @@ func (p *Provider) nix(ctx context.Context, profile string) (Layer, error) {
 	return p.layer(digest)
 }
 
-// nixKey names a profile of this very flake.
+// nixKey returns the key of a profile. It depends on the content of the flake.
 func nixKey(profile string) (string, error) {
 	sum := sha256.New()
 	err := fs.WalkDir(nix.Flake, ".", func(name string, d fs.DirEntry, err error) error {
@@ -63,7 +63,7 @@ func nixKey(profile string) (string, error) {
 func (p *Provider) nixBuild(ctx context.Context, profile, key, tree, scratch string) (Image, error) {
 	tool, err := exec.LookPath("nix")
 	if err != nil {
-		return Image{}, fault.Cannot(opNix, "nix is not installed, and the flake needs it", "install nix, see https://nixos.org/download, or use rootfs.debian")
+		return Image{}, fault.Cannot(opNix, "nix, which builds the flake's profiles, is not installed", "install nix, see https://nixos.org/download, or use rootfs.debian")
 	}
 	flake := filepath.Join(scratch, "flake")
 	if err := os.CopyFS(flake, nix.Flake); err != nil {
@@ -82,8 +82,8 @@ func (p *Provider) nixBuild(ctx context.Context, profile, key, tree, scratch str
 	return img, nil
 }
 
-// nixOutput builds and returns the path in the store. The link keeps it from
-// being collected until it is copied.
+// nixOutput builds a profile and returns its path in the store. The result link is a garbage
+// collection root: it retains the path until it has been copied.
 func (p *Provider) nixOutput(ctx context.Context, tool, flake, profile, link string) (string, error) {
 	cmd := exec.CommandContext(ctx, tool, "--extra-experimental-features", "nix-command flakes",
 		"build", "--out-link", link, "path:"+flake+"#rootfs-"+profile)
@@ -109,8 +109,8 @@ func nixError(profile string, err *commandError) error {
 	return e
 }
 
-// copyTree copies a tree of the Nix store. There nothing is writable and all is
-// root's; in the copy files are writable by their owner, and the agent has a home.
+// copyTree copies a tree of the Nix store, in which all files are read-only and owned by root. In
+// the copy, files are writable by their owner, and the user agent owns its home.
 func (p *Provider) copyTree(ctx context.Context, from, tree string) (Image, error) {
 	r, w := io.Pipe()
 	var wg sync.WaitGroup
@@ -118,7 +118,7 @@ func (p *Provider) copyTree(ctx context.Context, from, tree string) (Image, erro
 		w.CloseWithError(tarTree(ctx, from, w, map[string]int{"home/agent": 1000}))
 	})
 	img, err := p.fromTar(ctx, r, tree)
-	r.CloseWithError(err) // ends the writer if the reader gave up
+	r.CloseWithError(err) // unblocks the writer if the reader has failed
 	wg.Wait()
 	return img, err
 }

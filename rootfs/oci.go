@@ -33,22 +33,22 @@ import (
 
 const opOCI = "rootfs.oci"
 
-// maxMeta bounds manifests and configurations, which are read into memory.
+// maxMeta is the maximum size of manifests and configurations, which are read into memory.
 const maxMeta = 8 << 20
 
-// platform is what images must be made for: jails run on the host's kernel.
+// platform is the required platform of images: jails run on the host's kernel.
 var platform = v1.Platform{OS: "linux", Architecture: runtime.GOARCH}
 
-// A picture is an image that was found but not unpacked.
+// A picture is an image that has been found but not unpacked.
 type picture struct {
 	image  v1.Image
 	digest v1.Hash  // of its manifest; of its configuration if it came from a docker tar
 	source string   // the request and the digest
-	keys   []string // requests that always mean this image
+	keys   []string // requests that always resolve to this image
 }
 
-// oci resolves an image reference, or the absolute path of an OCI layout or of
-// an image tar. Either may be pinned by @sha256:…, which is verified.
+// oci resolves an image reference, or the absolute path of an OCI layout or an image tar. A digest
+// (@sha256:…) in the request is verified.
 func (p *Provider) oci(ctx context.Context, ref string) (Layer, error) {
 	if strings.HasPrefix(ref, "/") {
 		return p.localImage(ctx, ref)
@@ -61,7 +61,7 @@ func ociKey(digest string) string { return "oci:" + digest }
 func (p *Provider) remoteImage(ctx context.Context, ref string) (Layer, error) {
 	r, err := name.ParseReference(ref)
 	if err == nil && strings.HasPrefix(ref, ".") {
-		err = errors.New("a file is named by its absolute path")
+		err = errors.New("the path of a file must be absolute")
 	}
 	if err != nil {
 		return Layer{}, fault.Fieldf(opOCI, "rootfs.oci", "%v", err)
@@ -78,9 +78,9 @@ func (p *Provider) remoteImage(ctx context.Context, ref string) (Layer, error) {
 	return p.unpack(ctx, pic)
 }
 
-// Pull is Resolve of an image in a registry, for a caller without access to the local image
-// already: the registry is asked in any case, with the login, or with that of the daemon's
-// user if it is nil. A login is kept nowhere.
+// Pull resolves an image of a registry like Resolve, but always asks the registry, because a caller
+// may lack access to an image that another caller has pulled. It uses login, or the credentials
+// of the daemon's user if login is nil. It does not store login.
 func (p *Provider) Pull(ctx context.Context, ref string, login authn.Authenticator) (Layer, error) {
 	r, err := name.ParseReference(ref)
 	if err != nil || strings.HasPrefix(ref, ".") || strings.HasPrefix(ref, "/") {
@@ -100,7 +100,7 @@ func (p *Provider) Pull(ctx context.Context, ref string, login authn.Authenticat
 	return Layer{}, err
 }
 
-// find asks a registry for an image.
+// find looks up an image in its registry.
 func (p *Provider) find(ctx context.Context, r name.Reference, as remote.Option) (picture, error) {
 	desc, err := remote.Get(r, remote.WithContext(ctx), remote.WithPlatform(platform), as, remote.WithTransport(p.cfg.Transport))
 	if err != nil {
@@ -120,19 +120,19 @@ func (p *Provider) find(ctx context.Context, r name.Reference, as remote.Option)
 	}
 	return picture{
 		image: img, digest: digest, source: source,
-		// A manifest list's digest pins its image just as well.
+		// The digest of a manifest list identifies its image for this platform, too.
 		keys: []string{ociKey(digest.String()), ociKey(desc.Digest.String())},
 	}, nil
 }
 
-// known returns the digest of the image that key leads to, or "".
+// known returns the digest of the image for key, or "".
 func (p *Provider) known(key string) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.keys[key]
 }
 
-// registryError says what the caller can do about a registry's refusal.
+// registryError adds a kind and a remedy to an error of a registry.
 func (p *Provider) registryError(r name.Reference, err error) error {
 	if errors.Is(err, context.Canceled) || fault.KindOf(err) != "" {
 		return err
@@ -147,14 +147,14 @@ func (p *Provider) registryError(r name.Reference, err error) error {
 	case answered && te.StatusCode == http.StatusTooManyRequests:
 		e.Kind, e.Remedy = fault.Exhausted, "wait, or log in as the daemon's user: docker login "+r.Context().RegistryStr()
 	case strings.Contains(err.Error(), "no child with platform"):
-		e.Kind, e.Remedy = fault.Unsupported, "use an image made for "+platform.String()
+		e.Kind, e.Remedy = fault.Unsupported, "use an image for "+platform.String()
 	case !answered:
-		e.Remedy = "check the network; an image that is here already can be had by its digest, without asking the registry" + p.pins(r)
+		e.Remedy = "check the network; a local image can be used by its digest without access to the registry" + p.pins(r)
 	}
 	return e
 }
 
-// pins names the digests that the reference led to before.
+// pins lists the digests to which the reference resolved before.
 func (p *Provider) pins(r name.Reference) string {
 	for _, img := range p.List() {
 		for _, s := range img.Sources {
@@ -186,7 +186,7 @@ func (p *Provider) localImage(ctx context.Context, ref string) (Layer, error) {
 	return Layer{}, fault.Fieldf(opOCI, "rootfs.oci", "%s is neither an OCI layout nor an image tar", file)
 }
 
-// layoutImage unpacks the image of the OCI layout in dir.
+// layoutImage unpacks the image in the OCI layout dir.
 func (p *Provider) layoutImage(ctx context.Context, file, dir, pin string) (Layer, error) {
 	img, digest, err := fromLayout(dir, pin)
 	if err != nil {
@@ -199,7 +199,7 @@ func (p *Provider) layoutImage(ctx context.Context, file, dir, pin string) (Laye
 	})
 }
 
-// inField says which field of the request named the file that is wrong.
+// inField adds the request's field that names the file to an error.
 func inField(file string, err error) error {
 	if fault.KindOf(err) == "" {
 		return fmt.Errorf("read image %s: %w", file, err)
@@ -207,15 +207,15 @@ func inField(file string, err error) error {
 	return &fault.Error{Op: opOCI, On: file, Field: "rootfs.oci", Kind: fault.KindOf(err), Err: err}
 }
 
-// fromLayout finds the one image in an OCI layout that fits the pin, or else
-// this machine.
+// fromLayout returns the image in an OCI layout with the requested digest, or else the only one
+// for this platform.
 func fromLayout(dir, pin string) (v1.Image, v1.Hash, error) {
 	if err := plainFiles(dir); err != nil {
 		return nil, v1.Hash{}, err
 	}
 	index, err := layout.ImageIndexFromPath(dir)
 	if err != nil {
-		return nil, v1.Hash{}, fault.New(fault.Invalid, opOCI, "", fmt.Errorf("no OCI layout: %w", err))
+		return nil, v1.Hash{}, fault.New(fault.Invalid, opOCI, "", fmt.Errorf("not an OCI layout: %w", err))
 	}
 	found := map[v1.Hash]v1.Image{}
 	if err := collect(index, pin, found, 0); err != nil {
@@ -227,7 +227,7 @@ func fromLayout(dir, pin string) (v1.Image, v1.Hash, error) {
 			digests = append(digests, h.String())
 		}
 		return nil, v1.Hash{}, fault.Newf(fault.Invalid, opOCI, "",
-			"the layout has %d images for %s; name one as %s@sha256:… %s", len(found), platform, dir, strings.Join(digests, " "))
+			"the layout has %d images for %s; select one with %s@sha256:… %s", len(found), platform, dir, strings.Join(digests, " "))
 	}
 	for h, img := range found {
 		return img, h, nil
@@ -235,8 +235,8 @@ func fromLayout(dir, pin string) (v1.Image, v1.Hash, error) {
 	panic("unreachable")
 }
 
-// plainFiles refuses a layout whose files are links, devices or pipes: reading
-// one could show another file, or never end.
+// plainFiles returns an error if a layout contains symlinks, devices or pipes: reading them could
+// disclose other files or block.
 func plainFiles(dir string) error {
 	for _, top := range []string{"index.json", "oci-layout", "blobs"} {
 		err := filepath.WalkDir(filepath.Join(dir, top), func(p string, d fs.DirEntry, err error) error {
@@ -244,12 +244,12 @@ func plainFiles(dir string) error {
 				return err
 			}
 			if !d.IsDir() && !d.Type().IsRegular() {
-				return fault.Newf(fault.Invalid, opOCI, filepath.Base(p), "not a plain file")
+				return fault.Newf(fault.Invalid, opOCI, filepath.Base(p), "not a regular file")
 			}
 			return nil
 		})
 		if errors.Is(err, fs.ErrNotExist) {
-			return fault.Newf(fault.Invalid, opOCI, "", "no OCI layout: it has no %s", top)
+			return fault.Newf(fault.Invalid, opOCI, "", "not an OCI layout: %s is missing", top)
 		}
 		if err != nil {
 			return err
@@ -257,12 +257,12 @@ func plainFiles(dir string) error {
 	}
 	fi, err := os.Stat(filepath.Join(dir, "index.json"))
 	if err == nil && fi.Size() > maxMeta {
-		return fault.Newf(fault.TooLarge, opOCI, "index.json", "%d bytes, more than %d", fi.Size(), maxMeta)
+		return fault.Newf(fault.TooLarge, opOCI, "index.json", "%d bytes exceed the limit of %d", fi.Size(), maxMeta)
 	}
 	return err
 }
 
-// collect gathers the images that fit, walking indexes in indexes.
+// collect collects matching images, also in nested indexes.
 func collect(index v1.ImageIndex, pin string, found map[v1.Hash]v1.Image, depth int) error {
 	if depth > 4 {
 		return fault.Newf(fault.Invalid, opOCI, "", "indexes nested too deeply")
@@ -294,7 +294,7 @@ func collectOne(index v1.ImageIndex, d v1.Descriptor, pin string, found map[v1.H
 		if err := sameDigest(raw, err, d.Digest); err != nil {
 			return err
 		}
-		if pinned { // whatever is inside is vouched for
+		if pinned { // the digest of the index covers its images
 			pin = ""
 		}
 		return collect(child, pin, found, depth+1)
@@ -311,7 +311,7 @@ func collectOne(index v1.ImageIndex, d v1.Descriptor, pin string, found map[v1.H
 	return nil
 }
 
-// sameDigest checks bytes that were read without being verified.
+// sameDigest verifies the digest of bytes that were read without verification.
 func sameDigest(raw []byte, err error, want v1.Hash) error {
 	if err != nil {
 		return fault.New(fault.Invalid, opOCI, want.String(), err)
@@ -322,8 +322,8 @@ func sameDigest(raw []byte, err error, want v1.Hash) error {
 	return nil
 }
 
-// tarImage unpacks the image in a tar, made by docker save or holding an OCI
-// layout, compressed by gzip or not.
+// tarImage unpacks the image in a tar of docker save or of an OCI layout, optionally compressed
+// with gzip.
 func (p *Provider) tarImage(ctx context.Context, file, real, pin string) (Layer, error) {
 	members, err := tarMembers(ctx, real)
 	if err != nil {
@@ -337,7 +337,7 @@ func (p *Provider) tarImage(ctx context.Context, file, real, pin string) (Layer,
 		return Layer{}, inField(file, err)
 	}
 	if pin != "" && pin != digest.String() {
-		return Layer{}, fault.Fieldf(opOCI, "rootfs.oci", "%s holds the image %s", file, digest)
+		return Layer{}, fault.Fieldf(opOCI, "rootfs.oci", "%s contains the image %s", file, digest)
 	}
 	return p.unpack(ctx, picture{
 		image: img, digest: digest,
@@ -353,7 +353,7 @@ func tarMembers(ctx context.Context, file string) (map[string]int64, error) {
 		return nil, err
 	}
 	defer f.Close()
-	const maxMembers = 10_000 // layers and their descriptions, not files
+	const maxMembers = 10_000 // layers and their metadata
 	members := map[string]int64{}
 	for tr := tar.NewReader(f); ; {
 		hdr, err := tr.Next()
@@ -361,19 +361,19 @@ func tarMembers(ctx context.Context, file string) (map[string]int64, error) {
 			return members, nil
 		}
 		if err != nil {
-			return nil, fault.New(fault.Invalid, opOCI, "", fmt.Errorf("no image tar: %w", err))
+			return nil, fault.New(fault.Invalid, opOCI, "", fmt.Errorf("not an image tar: %w", err))
 		}
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
 		if len(members) == maxMembers {
-			return nil, fault.Newf(fault.TooLarge, opOCI, "", "more than %d files in an image tar", maxMembers)
+			return nil, fault.Newf(fault.TooLarge, opOCI, "", "the image tar contains more than %d files", maxMembers)
 		}
 		members[path.Clean(hdr.Name)] = hdr.Size
 	}
 }
 
-// openTar opens a tar, through gzip if that is what it is.
+// openTar opens a tar and decompresses it if it is compressed with gzip.
 func openTar(file string) (io.ReadCloser, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -398,9 +398,8 @@ func openTar(file string) (io.ReadCloser, error) {
 	}{z, f}, nil
 }
 
-// fromDockerTar finds the image in what docker save wrote. Its digest is that of
-// its configuration, which docker calls the image's id: the tar has no manifest
-// that a registry would know.
+// fromDockerTar returns the image in a tar of docker save. Its digest is that of its
+// configuration, which is Docker's image ID, because the tar lacks the manifest of the registry.
 func fromDockerTar(file string, members map[string]int64) (v1.Image, v1.Hash, error) {
 	open := func() (io.ReadCloser, error) { return openTar(file) }
 	bad := func(err error) (v1.Image, v1.Hash, error) {
@@ -414,7 +413,7 @@ func fromDockerTar(file string, members map[string]int64) (v1.Image, v1.Hash, er
 		return bad(err)
 	}
 	if len(m) != 1 {
-		return bad(fmt.Errorf("the tar holds %d images; save one alone", len(m)))
+		return bad(fmt.Errorf("the tar contains %d images; run docker save with one image", len(m)))
 	}
 	if n := members[path.Clean(m[0].Config)]; n > maxMeta {
 		return bad(fmt.Errorf("a configuration of %d bytes", n))
@@ -430,8 +429,8 @@ func fromDockerTar(file string, members map[string]int64) (v1.Image, v1.Hash, er
 	return img, digest, nil
 }
 
-// layoutTar unpacks the image of an OCI layout in a tar. The layout is unpacked
-// first, next to the images, and as warily as the image itself.
+// layoutTar unpacks the image of an OCI layout in a tar. It first unpacks the layout to a temporary
+// directory in the images directory, with the same checks as for an image.
 func (p *Provider) layoutTar(ctx context.Context, file, real, pin string) (Layer, error) {
 	tmp, err := os.MkdirTemp(p.cfg.Dir, tmpPrefix)
 	if err != nil {
@@ -464,7 +463,7 @@ func (p *Provider) untar(ctx context.Context, file, dir string) error {
 	return x.layer(ctx, f)
 }
 
-// unpack flattens an image into a tree, unless that was done before.
+// unpack unpacks the layers of an image into one tree, unless the tree exists.
 func (p *Provider) unpack(ctx context.Context, pic picture) (Layer, error) {
 	digest, err := p.once(ctx, ociKey(pic.digest.String()), func() (string, error) {
 		return p.build(ctx, func(tree, _ string) (Image, error) {
@@ -480,13 +479,13 @@ func (p *Provider) unpack(ctx context.Context, pic picture) (Layer, error) {
 	return p.layer(digest)
 }
 
-// note records one more way to ask for an image that is there.
+// note records another request that resolves to an existing image.
 func (p *Provider) note(digest string, pic picture) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	img, ok := p.images[digest]
 	if !ok {
-		return nil // layer will say so
+		return nil // layer returns the error
 	}
 	return p.learn(img, []string{pic.source}, pic.keys)
 }
@@ -521,9 +520,8 @@ func (p *Provider) flatten(ctx context.Context, pic picture, tree string) (Image
 	}, nil
 }
 
-// verified checks an image's manifest and configuration against its digest, and
-// that it was made for this machine. With that, the configuration vouches for
-// the layers, which applyLayer holds it to.
+// verified verifies an image's manifest and configuration by its digest, and checks its platform.
+// The configuration contains the digests of the layers, which applyLayer verifies.
 func verified(pic picture) (*v1.ConfigFile, []v1.Layer, error) {
 	if err := verifyMeta(pic); err != nil {
 		return nil, nil, err
@@ -540,12 +538,12 @@ func verified(pic picture) (*v1.ConfigFile, []v1.Layer, error) {
 		return bad(err)
 	}
 	if len(layers) != len(cfg.RootFS.DiffIDs) {
-		return bad(fmt.Errorf("%d layers, but the configuration lists %d: no image of a filesystem", len(layers), len(cfg.RootFS.DiffIDs)))
+		return bad(fmt.Errorf("%d layers, but the configuration lists %d: not a filesystem image", len(layers), len(cfg.RootFS.DiffIDs)))
 	}
 	if cfg.OS != "" && cfg.OS != platform.OS || cfg.Architecture != "" && cfg.Architecture != platform.Architecture {
 		return nil, nil, fault.Cannot(opOCI,
-			fmt.Sprintf("%s is made for %s/%s", pic.source, cfg.OS, cfg.Architecture),
-			"use an image made for "+platform.String())
+			fmt.Sprintf("%s is an image for %s/%s", pic.source, cfg.OS, cfg.Architecture),
+			"use an image for "+platform.String())
 	}
 	return cfg, layers, nil
 }
@@ -570,7 +568,7 @@ func verifyMeta(pic picture) error {
 	return sameDigest(raw, err, m.Config.Digest)
 }
 
-// applyLayer unpacks one layer and checks that it was what the image promised.
+// applyLayer unpacks one layer and verifies its digest.
 func applyLayer(ctx context.Context, x *extractor, l v1.Layer, want v1.Hash) error {
 	r, err := l.Uncompressed()
 	if err != nil {

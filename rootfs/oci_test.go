@@ -34,7 +34,7 @@ import (
 	"glasshouse/rootfs"
 )
 
-// image makes an image for this machine out of layers.
+// image returns an image for this platform with the given layers.
 func image(t testing.TB, layers ...[]byte) v1.Image {
 	t.Helper()
 	img := mutate.MediaType(empty.Image, types.OCIManifestSchema1)
@@ -84,17 +84,17 @@ func writeLayout(t testing.TB, images ...v1.Image) string {
 	return string(p)
 }
 
-// layoutWith is a layout of one image with one layer.
+// layoutWith returns an OCI layout of one image with one layer.
 func layoutWith(t testing.TB, members ...member) string {
 	t.Helper()
 	return writeLayout(t, image(t, archive(t, members...)))
 }
 
-// A hub is a registry that counts what it is asked and can be told to fail.
+// A hub is a registry that counts requests and can be made to fail.
 type hub struct {
 	host  string
 	asked atomic.Int64
-	fail  atomic.Int64 // status to answer with, if not 0
+	fail  atomic.Int64 // status of all responses, if not 0
 }
 
 func newHub(t testing.TB) *hub {
@@ -157,7 +157,7 @@ func TestImageFromRegistry(t *testing.T) {
 	}
 }
 
-func TestPinnedImageNeedsNoRegistryOnceItIsHere(t *testing.T) {
+func TestLocalPinnedImageNeedsNoRegistry(t *testing.T) {
 	h := newHub(t)
 	img := image(t, archive(t, file("a", "1")))
 	h.push(t, "app:v1", img)
@@ -174,7 +174,7 @@ func TestPinnedImageNeedsNoRegistryOnceItIsHere(t *testing.T) {
 	}
 }
 
-func TestTagFollowsTheRegistry(t *testing.T) {
+func TestTagIsResolvedByRegistry(t *testing.T) {
 	h := newHub(t)
 	p := open(t)
 	h.push(t, "app:latest", image(t, archive(t, file("a", "1"))))
@@ -184,14 +184,14 @@ func TestTagFollowsTheRegistry(t *testing.T) {
 	second, err := p.Resolve(t.Context(), jail.Rootfs{OCI: h.host + "/app"})
 	must(t, err)
 	if first.Digest == second.Digest || look(t, second.Dir)[0] != "a = 2" {
-		t.Errorf("a moved tag gave %s, then %s", first.Digest, second.Digest)
+		t.Errorf("before and after the tag was moved: %s and %s", first.Digest, second.Digest)
 	}
 	if got := look(t, first.Dir)[0]; got != "a = 1" {
-		t.Errorf("the tree of the first is now %q", got)
+		t.Errorf("the first tree has changed to %q", got)
 	}
 }
 
-func TestManifestListGivesThisMachinesImage(t *testing.T) {
+func TestManifestListSelectsPlatform(t *testing.T) {
 	mine := image(t, archive(t, file("mine", "1")))
 	other := withArch(t, image(t, archive(t, file("other", "1"))), "s390x")
 	idx := mutate.AppendManifests(empty.Index,
@@ -209,16 +209,16 @@ func TestManifestListGivesThisMachinesImage(t *testing.T) {
 	}
 	_, err := p.Resolve(t.Context(), jail.Rootfs{OCI: h.host + "/multi@" + digestOf(t, other)})
 	if !errors.Is(err, fault.Unsupported) {
-		t.Errorf("Resolve of another machine's image = %v, want unsupported", err)
+		t.Errorf("Resolve of an image for another platform = %v, want unsupported", err)
 	}
 	only := h.pushIndex(t, "multi:2", mutate.AppendManifests(empty.Index,
 		mutate.IndexAddendum{Add: other, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: "s390x"}}}))
 	if _, err := p.Resolve(t.Context(), jail.Rootfs{OCI: only}); !errors.Is(err, fault.Unsupported) {
-		t.Errorf("Resolve of a list without this machine = %v, want unsupported", err)
+		t.Errorf("Resolve of a list without this platform = %v, want unsupported", err)
 	}
 }
 
-func TestRegistryRefusalsSayWhatToDo(t *testing.T) {
+func TestRegistryErrorsHaveKind(t *testing.T) {
 	h := newHub(t)
 	p := open(t)
 	ref := h.push(t, "app:v1", image(t, archive(t, file("a", "1"))))
@@ -234,7 +234,7 @@ func TestRegistryRefusalsSayWhatToDo(t *testing.T) {
 	} {
 		h.fail.Store(code)
 		if _, err := p.Resolve(t.Context(), jail.Rootfs{OCI: ref}); !errors.Is(err, kind) {
-			t.Errorf("registry answers %d: %v, want %s", code, err, kind)
+			t.Errorf("registry status %d: %v, want %s", code, err, kind)
 		}
 	}
 	down := open(t, func(c *rootfs.Config) { c.Transport = deadNetwork{} })
@@ -250,7 +250,7 @@ func (deadNetwork) RoundTrip(*http.Request) (*http.Response, error) {
 	return nil, errors.New("network is unreachable")
 }
 
-func TestUnreachableRegistryNamesThePinThatWorks(t *testing.T) {
+func TestUnreachableRegistryRemedyHasDigest(t *testing.T) {
 	h := newHub(t)
 	images := filepath.Join(t.TempDir(), "images")
 	ref := h.push(t, "app:v1", image(t, archive(t, file("a", "1"))))
@@ -264,11 +264,11 @@ func TestUnreachableRegistryNamesThePinThatWorks(t *testing.T) {
 		t.Fatalf("remedy of %v = %q, want it to name %s", err, fault.RemedyOf(err), pin)
 	}
 	if _, err := offline.Resolve(t.Context(), jail.Rootfs{OCI: pin}); err != nil {
-		t.Errorf("what the remedy says does not work: %v", err)
+		t.Errorf("Resolve of the digest in the remedy: %v", err)
 	}
 }
 
-func TestManyAskForOneImageAndItIsPulledOnce(t *testing.T) {
+func TestConcurrentResolvesPullOnce(t *testing.T) {
 	h := newHub(t)
 	img := image(t, archive(t, file("a", "1")))
 	ref := h.push(t, "app:v1", img)
@@ -283,7 +283,7 @@ func TestManyAskForOneImageAndItIsPulledOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	// Each asks for the tag (a ping and the manifest); one fetches layer and configuration.
+	// Each caller requests a ping and the manifest, one also the layer and the configuration.
 	if n := h.asked.Load() - before; n > 20*2+2 {
 		t.Errorf("%d requests for 20 callers, want at most 42: the image was pulled more than once", n)
 	}
@@ -341,20 +341,20 @@ func TestImageFromLayoutAndTars(t *testing.T) {
 				t.Errorf("with a wrong pin: %v, want invalid", err)
 			}
 			if left, _ := filepath.Glob(images + "/.tmp-*"); len(left) > 0 {
-				t.Errorf("leftovers: %v", left)
+				t.Errorf("temporary directories remain: %v", left)
 			}
 		})
 	}
 }
 
-func TestLayoutOfSeveralImagesNeedsAPin(t *testing.T) {
+func TestLayoutOfSeveralImagesNeedsDigest(t *testing.T) {
 	one, two := image(t, archive(t, file("a", "1"))), image(t, archive(t, file("a", "2")))
 	other := withArch(t, one, "s390x")
 	p := open(t, allow("/"))
 
 	lay := writeLayout(t, one, two)
 	if _, err := p.Resolve(t.Context(), jail.Rootfs{OCI: lay}); !errors.Is(err, fault.Invalid) || !strings.Contains(err.Error(), digestOf(t, two)) {
-		t.Errorf("Resolve = %v, want invalid, naming the choices", err)
+		t.Errorf("Resolve = %v, want invalid with the digests", err)
 	}
 	l, err := p.Resolve(t.Context(), jail.Rootfs{OCI: lay + "@" + digestOf(t, two)})
 	if err != nil || l.Digest != digestOf(t, two) {
@@ -362,12 +362,12 @@ func TestLayoutOfSeveralImagesNeedsAPin(t *testing.T) {
 	}
 	l, err = p.Resolve(t.Context(), jail.Rootfs{OCI: writeLayout(t, other, one)})
 	if err != nil || l.Digest != digestOf(t, one) {
-		t.Errorf("Resolve of the one image for this machine = %+v, %v", l, err)
+		t.Errorf("Resolve of the only image for this platform = %+v, %v", l, err)
 	}
 }
 
-// TestDamagedContentIsNeverUsed changes each part of an image in turn.
-func TestDamagedContentIsNeverUsed(t *testing.T) {
+// TestDamagedImagesAreRejected damages each part of an image, one at a time.
+func TestDamagedImagesAreRejected(t *testing.T) {
 	img := image(t, archive(t, file("a", "1")))
 	m, err := img.Manifest()
 	must(t, err)
@@ -401,14 +401,14 @@ func TestDamagedContentIsNeverUsed(t *testing.T) {
 					t.Errorf("Resolve = %+v, %v, want invalid", l, err)
 				}
 				if n := len(p.List()); n != 0 {
-					t.Errorf("%d images kept", n)
+					t.Errorf("%d images were stored, want none", n)
 				}
 			})
 		}
 	}
 }
 
-func TestHostileImageIsRefusedWhole(t *testing.T) {
+func TestHostileImageLeavesNothing(t *testing.T) {
 	outside := t.TempDir()
 	images := filepath.Join(t.TempDir(), "images")
 	p := open(t, in(images), allow("/"))
@@ -418,16 +418,16 @@ func TestHostileImageIsRefusedWhole(t *testing.T) {
 		t.Errorf("Resolve = %v, want invalid", err)
 	}
 	if left, _ := os.ReadDir(images); len(left) > 0 {
-		t.Errorf("left behind: %v", left)
+		t.Errorf("files remain: %v", left)
 	}
 	if left, _ := os.ReadDir(outside); len(left) > 0 {
-		t.Errorf("written outside: %v", left)
+		t.Errorf("files were written outside: %v", left)
 	}
 }
 
-func TestImageOverTheLimit(t *testing.T) {
+func TestImageSizeLimit(t *testing.T) {
 	small := func(c *rootfs.Config) { c.MaxBytes, c.MaxFiles = 1<<20, 100 }
-	// A megabyte and a half of zeros is a few kilobytes packed.
+	// 1.5 MB of zeros are compressed to a few kB.
 	lay := layoutWith(t, file("zeros", strings.Repeat("\x00", 3<<19)))
 	if _, err := open(t, small, allow("/")).Resolve(t.Context(), jail.Rootfs{OCI: lay}); !errors.Is(err, fault.TooLarge) {
 		t.Errorf("Resolve = %v, want too large", err)
@@ -441,7 +441,7 @@ func TestImageOverTheLimit(t *testing.T) {
 	}
 }
 
-func TestLayoutMadeOfLinksIsRefused(t *testing.T) {
+func TestLayoutWithSymlinksIsRejected(t *testing.T) {
 	secret := filepath.Join(t.TempDir(), "secret")
 	must(t, os.WriteFile(secret, []byte("root:hash"), 0o600))
 	for _, name := range []string{"index.json", "blobs/sha256/" + fmt.Sprintf("%x", sha256.Sum256(nil))} {
@@ -450,12 +450,12 @@ func TestLayoutMadeOfLinksIsRefused(t *testing.T) {
 		must(t, os.Symlink(secret, filepath.Join(lay, name)))
 		_, err := open(t, allow("/")).Resolve(t.Context(), jail.Rootfs{OCI: lay})
 		if !errors.Is(err, fault.Invalid) || strings.Contains(err.Error(), "hash") {
-			t.Errorf("%s is a link: %v, want invalid", name, err)
+			t.Errorf("%s is a symlink: %v, want invalid", name, err)
 		}
 	}
 }
 
-func TestTarsThatAreNoImages(t *testing.T) {
+func TestInvalidImageTars(t *testing.T) {
 	big := strings.Repeat(" ", 9<<20)
 	for name, b := range map[string][]byte{
 		"empty":            nil,

@@ -1,11 +1,9 @@
-// Package rootfs finds and makes the read-only trees that jails stand on: a
-// Debian bootstrap, an OCI image, a profile of the Nix flake, or a directory of
-// the host as it is.
+// Package rootfs resolves and creates the read-only root filesystems (trees) of jails: a Debian
+// bootstrap, an OCI image, a profile of the Nix flake, or an unmodified directory of the host.
 //
-// What it makes it keeps under one directory, each tree under the digest of its
-// content, and makes only once. A tree holds the ids it has inside a jail, root
-// as 0, so the directory is closed to everybody but the daemon: a stranger's
-// image may well hold a set-user-id program.
+// It stores each created tree once, in one directory, under the digest of its content. Files in
+// a tree have the same owners as inside a jail, such as 0 for root. Therefore only the daemon can
+// access the directory: an untrusted image may contain set-user-id programs.
 package rootfs
 
 import (
@@ -22,34 +20,34 @@ import (
 	"glasshouse/jail"
 )
 
-// Config says where trees are kept and what may become one.
+// Config configures a Provider.
 type Config struct {
-	Dir     string      // {DATA}/images, made if missing
-	Default jail.Rootfs // what an empty request means; default: Debian bookworm
+	Dir     string      // {DATA}/images; Open creates it
+	Default jail.Rootfs // the tree of an empty request; default: Debian bookworm
 
-	// Allow lists the host directories under which a request may name a
-	// directory, an OCI layout or an image tar. None means none may be named.
+	// Allow lists the host directories in which a request may name a directory, an OCI layout
+	// or an image tar. If it is empty, requests cannot name host paths.
 	Allow []string
 
 	Mirror   string        // Debian mirror; default: the host's own if it runs that suite, else deb.debian.org
 	MaxBytes int64         // of one unpacked image; default 16 GiB
 	MaxFiles int64         // of one unpacked image; default 1,000,000
-	Grace    time.Duration // how long Prune spares what was resolved last; default 10 minutes
+	Grace    time.Duration // Prune keeps images that were resolved within this time; default 10 minutes
 
 	Keychain  authn.Keychain    // credentials of registries; default: those of docker login
 	Transport http.RoundTripper // to registries; default: http.DefaultTransport
 	Log       *slog.Logger      // default: discard
 }
 
-// A Layer is a tree to put under a jail's writable layer.
+// A Layer is a tree that is mounted below a jail's writable layer.
 type Layer struct {
-	Dir    string // of the host, not to be written; empty for the host's own tree, which the bwrap backend binds
+	Dir    string // directory on the host, read-only; empty for the host's own tree, which the bwrap backend binds
 	Digest string // "sha256:…" of the image or archive, "dir:…" for a host directory, "host"
 	Source string // the requested name with the resolved digest
 	Config ImageConfig
 }
 
-// ImageConfig is what an image says about running it. Only OCI images say it.
+// ImageConfig is the runtime configuration in an image. Only OCI images have one.
 type ImageConfig struct {
 	Env        []string `json:"env,omitempty"`
 	Entrypoint []string `json:"entrypoint,omitempty"`
@@ -68,9 +66,9 @@ type Provider struct {
 	// +checklocks:mu
 	images map[string]Image // by digest
 	// +checklocks:mu
-	keys map[string]string // what was asked for, to digest
+	keys map[string]string // request → digest
 	// +checklocks:mu
-	flights map[string]*flight // what is being made, by key
+	flights map[string]*flight // builds in progress, by key
 }
 
 // New returns a provider with cfg's defaults filled in.
@@ -99,14 +97,13 @@ func New(cfg Config) *Provider {
 	return &Provider{cfg: cfg, log: cfg.Log, flights: map[string]*flight{}}
 }
 
-// Resolve returns the layer r names, making it if it is not there yet, which can
-// take a minute. Callers that ask for the same thing at once share the work.
+// Resolve returns the layer that r names. It creates a missing layer, which can take a minute.
+// Concurrent calls with the same request share one build.
 //
-// It returns fault.Invalid if r makes no sense or an image is damaged or
-// hostile, fault.Denied if a host path is not allowed, fault.NotFound if there
-// is no such image or directory, fault.TooLarge if an image is over the limits,
-// fault.Unsupported if this host lacks the tool, and fault.Unavailable if a
-// registry or mirror does not answer.
+// It returns fault.Invalid if r is invalid or an image is damaged or hostile, fault.Denied if a
+// host path is not allowed, fault.NotFound if the image or directory does not exist,
+// fault.TooLarge if an image exceeds the limits, fault.Unsupported if a tool is missing on this
+// host, and fault.Unavailable if a registry or mirror does not respond.
 func (p *Provider) Resolve(ctx context.Context, r jail.Rootfs) (Layer, error) {
 	if r == (jail.Rootfs{User: r.User}) {
 		of := r.User
@@ -132,7 +129,7 @@ func (p *Provider) Resolve(ctx context.Context, r jail.Rootfs) (Layer, error) {
 	}
 }
 
-// checkOne refuses a request that names two trees.
+// checkOne returns an error if a request names more than one tree.
 func checkOne(r jail.Rootfs) error {
 	n := 0
 	for _, set := range []bool{r.Debian != "", r.Dir != "", r.OCI != "", r.Nix != "", r.Host} {
@@ -141,21 +138,21 @@ func checkOne(r jail.Rootfs) error {
 		}
 	}
 	if n > 1 {
-		return fault.Fieldf("rootfs.Resolve", "rootfs", "set one of debian, dir, oci, nix and host, not %d", n)
+		return fault.Fieldf("rootfs.Resolve", "rootfs", "only one of debian, dir, oci, nix and host can be set, not %d", n)
 	}
 	return nil
 }
 
-// A flight is one tree being made, for everybody who waits for it.
+// A flight is a build in progress that several callers may wait for.
 type flight struct {
 	done   chan struct{}
 	digest string // valid after done
 	err    error  // valid after done
 }
 
-// once returns the digest known for key, or that of what build makes. Callers
-// with the same key wait for one build and share its outcome, except that a
-// caller who gave up does not make the others give up.
+// once returns the digest for key. If it is unknown, once calls build. Concurrent callers with the
+// same key share one build and its result. If the caller that runs the build is cancelled, another
+// caller starts a new build.
 func (p *Provider) once(ctx context.Context, key string, build func() (string, error)) (string, error) {
 	for {
 		p.mu.Lock()

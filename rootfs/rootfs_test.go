@@ -24,7 +24,7 @@ import (
 	"glasshouse/rootfs"
 )
 
-// open returns a provider on a fresh directory, changed by each of edit.
+// open returns a provider with an empty directory. Each edit changes its configuration.
 func open(t testing.TB, edit ...func(*rootfs.Config)) *rootfs.Provider {
 	t.Helper()
 	cfg := rootfs.Config{Dir: filepath.Join(t.TempDir(), "images")}
@@ -44,7 +44,7 @@ func in(dir string) func(*rootfs.Config) {
 	return func(c *rootfs.Config) { c.Dir = dir }
 }
 
-func TestRequestsThatMakeNoSense(t *testing.T) {
+func TestInvalidRequests(t *testing.T) {
 	p := open(t, allow("/"))
 	tests := []struct {
 		r    jail.Rootfs
@@ -72,14 +72,14 @@ func TestRequestsThatMakeNoSense(t *testing.T) {
 	}
 }
 
-func TestHostTreeIsLeftToTheBackend(t *testing.T) {
+func TestHostTreeHasNoDir(t *testing.T) {
 	l, err := open(t).Resolve(t.Context(), jail.Rootfs{Host: true})
 	if err != nil || l.Dir != "" || l.Digest != "host" {
 		t.Errorf("Resolve(host) = %+v, %v", l, err)
 	}
 }
 
-func TestDirIsUsedAsItIs(t *testing.T) {
+func TestDirIsNotModified(t *testing.T) {
 	dir := t.TempDir()
 	must(t, os.WriteFile(filepath.Join(dir, "a"), []byte("1"), 0o600))
 	p := open(t, allow(filepath.Dir(dir)))
@@ -95,7 +95,7 @@ func TestDirIsUsedAsItIs(t *testing.T) {
 	must(t, os.Chtimes(dir, then, then))
 	second, err := p.Resolve(t.Context(), jail.Rootfs{Dir: dir})
 	if err != nil || second.Digest == first.Digest {
-		t.Errorf("digest of a changed directory = %s, %v, same as before", second.Digest, err)
+		t.Errorf("digest of a replaced directory = %s, %v, want another one", second.Digest, err)
 	}
 }
 
@@ -122,7 +122,7 @@ func TestDirMustBeAllowed(t *testing.T) {
 		{[]string{"open"}, "closed", fault.Denied},
 		{[]string{"open"}, "open/way-out", fault.Denied},
 		{[]string{"open"}, "open/../closed", fault.Denied},
-		{[]string{"open"}, "closed/none", fault.Denied}, // not even whether it exists
+		{[]string{"open"}, "closed/none", fault.Denied}, // does not disclose whether it exists
 		{[]string{"open"}, "open/none", fault.NotFound},
 	}
 	for _, tt := range tests {
@@ -134,7 +134,7 @@ func TestDirMustBeAllowed(t *testing.T) {
 		for _, r := range []jail.Rootfs{{Dir: top + "/" + tt.dir}, {OCI: top + "/" + tt.dir}} {
 			_, err := p.Resolve(t.Context(), r)
 			if r.OCI != "" && tt.want == nil {
-				continue // allowed, though no layout
+				continue // allowed, but not a layout
 			}
 			if !errors.Is(err, tt.want) {
 				t.Errorf("Resolve(%+v) with %v allowed = %v, want %v", r, tt.allow, err, tt.want)
@@ -143,16 +143,16 @@ func TestDirMustBeAllowed(t *testing.T) {
 	}
 }
 
-func TestImagesAreClosedToOtherUsers(t *testing.T) {
+func TestImagesDirectoryIsPrivate(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "images")
 	must(t, os.Mkdir(dir, 0o755))
 	open(t, in(dir))
 	if fi, err := os.Stat(dir); err != nil || fi.Mode().Perm() != 0o700 {
-		t.Errorf("mode of the images directory = %v, %v, want 0700: trees hold set-user-id files of root", fi.Mode(), err)
+		t.Errorf("mode of the images directory = %v, %v, want 0700: trees may contain set-user-id programs", fi.Mode(), err)
 	}
 }
 
-func TestWreckIsSweptAndWorkInProgressIsNot(t *testing.T) {
+func TestOpenRemovesUnlockedTemporaries(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "images")
 	for _, d := range []string{".tmp-dead/ready/rootfs/etc", ".tmp-live", "sha256-half/rootfs"} {
 		must(t, os.MkdirAll(filepath.Join(dir, d), 0o755))
@@ -164,17 +164,17 @@ func TestWreckIsSweptAndWorkInProgressIsNot(t *testing.T) {
 
 	p := open(t, in(dir))
 	if _, err := os.Stat(filepath.Join(dir, ".tmp-dead")); !errors.Is(err, os.ErrNotExist) {
-		t.Error("a dead process's leftover is still there")
+		t.Error("the temporary directory of an ended process still exists")
 	}
 	if _, err := os.Stat(filepath.Join(dir, ".tmp-live")); err != nil {
-		t.Errorf("the work of a live process is gone: %v", err)
+		t.Errorf("the temporary directory of a running process was removed: %v", err)
 	}
 	if got := p.List(); len(got) != 0 {
-		t.Errorf("List = %+v, want no image of a half tree", got)
+		t.Errorf("List = %+v, want no incomplete image", got)
 	}
 }
 
-func TestBaseHasTheMountPoints(t *testing.T) {
+func TestBase(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "base")
 	old := syscall.Umask(0o077)
 	defer syscall.Umask(old)
@@ -190,7 +190,7 @@ func TestBaseHasTheMountPoints(t *testing.T) {
 	}
 }
 
-func TestIdentityTellsJailsApart(t *testing.T) {
+func TestIdentity(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "identity")
 	must(t, rootfs.Identity(dir, "first", ""))
 	must(t, rootfs.Identity(dir, "web-1", "nameserver 10.0.0.1\n"))
@@ -219,7 +219,7 @@ func BenchmarkIdentity(b *testing.B) {
 	}
 }
 
-func TestHostMirrorsAreDebiansOwn(t *testing.T) {
+func TestDebianLinesOmitOtherVendors(t *testing.T) {
 	targets := `http://mirror.example/debian/ bookworm main
 http://mirror.example/debian/ bookworm main
 http://mirror.example/debian/ bookworm-updates main
@@ -241,19 +241,19 @@ nonsense
 		t.Errorf("lines (-want +got):\n%s", diff)
 	}
 	if got := rootfs.DebianLines("http://m.example/debian/ bookworm-updates main\n", "bookworm"); got != nil {
-		t.Errorf("lines of updates alone = %q, want none", got)
+		t.Errorf("lines of only the updates suite = %q, want none", got)
 	}
 }
 
-// TestDebianTree bootstraps for real, once for everything there is to know of it.
+// TestDebianTree runs mmdebstrap once and checks all properties of the tree.
 func TestDebianTree(t *testing.T) {
 	if os.Getenv("GLASSHOUSE_TEST") != "all" {
-		t.Skip("takes half a minute and the network: runs with GLASSHOUSE_TEST=all")
+		t.Skip("needs half a minute and network access: set GLASSHOUSE_TEST=all")
 	}
 	images := filepath.Join(t.TempDir(), "images")
 	p := open(t, in(images))
 
-	// Several ask at once; one builds.
+	// Of several concurrent callers, one builds.
 	var wg sync.WaitGroup
 	layers, errs := make([]rootfs.Layer, 4), make([]error, 4)
 	for i := range layers {
@@ -273,11 +273,11 @@ func TestDebianTree(t *testing.T) {
 
 	list := p.List()
 	if len(list) != 1 || list[0].Digest != l.Digest || list[0].Size < 50<<20 || list[0].Size > 250<<20 {
-		t.Errorf("List = %+v, want this one tree of some 150 MB", list)
+		t.Errorf("List = %+v, want one tree of about 150 MB", list)
 	}
 	t.Logf("%s: %d MB in %d files, skipped %q", l.Digest, list[0].Size>>20, list[0].Files, list[0].Skipped)
 
-	// A restarted daemon finds it at once.
+	// A restarted daemon does not build the tree again.
 	start := time.Now()
 	again, err := open(t, in(images)).Resolve(t.Context(), jail.Rootfs{Debian: "bookworm"})
 	if err != nil || again.Dir != l.Dir || time.Since(start) > 10*time.Second {
@@ -289,7 +289,7 @@ func checkDebian(t *testing.T, dir string) {
 	t.Helper()
 	for _, bin := range []string{"bash", "ls", "curl", "python3", "git"} {
 		if _, err := os.Stat(filepath.Join(dir, "usr/bin", bin)); err != nil {
-			t.Errorf("no %s: %v", bin, err)
+			t.Errorf("%s is missing: %v", bin, err)
 		}
 	}
 	for _, empty := range []string{"etc/profile.d", "var/lib/apt/lists", "var/cache/apt", "usr/share/man"} {
@@ -302,7 +302,7 @@ func checkDebian(t *testing.T, dir string) {
 	}
 	for _, gone := range []string{"etc/hostname", "etc/resolv.conf"} {
 		if _, err := os.Lstat(filepath.Join(dir, gone)); err == nil {
-			t.Errorf("%s is of the host", gone)
+			t.Errorf("%s exists, want it only in the identity layer", gone)
 		}
 	}
 	if os.Geteuid() != 0 {
@@ -311,7 +311,7 @@ func checkDebian(t *testing.T, dir string) {
 	fi, err := os.Stat(filepath.Join(dir, "home/agent"))
 	must(t, err)
 	if uid := fi.Sys().(*syscall.Stat_t).Uid; uid != 1000 {
-		t.Errorf("home/agent belongs to %d, want 1000", uid)
+		t.Errorf("owner of home/agent = %d, want 1000", uid)
 	}
 	script := `test "$PATH" = /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin && id -un 1000 && python3 -c 'import json, http.server, urllib.request; print(6*7)' && git --version`
 	out, err := exec.Command("chroot", dir, "/usr/bin/env", "-i", "bash", "-lc", script).CombinedOutput()
@@ -320,7 +320,7 @@ func checkDebian(t *testing.T, dir string) {
 	}
 }
 
-func TestWithoutMmdebstrapTheReasonIsTold(t *testing.T) {
+func TestMissingMmdebstrap(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	_, err := open(t).Resolve(t.Context(), jail.Rootfs{Debian: "trixie"})
 	if !errors.Is(err, fault.Unsupported) || !strings.Contains(fault.RemedyOf(err), "apt-get install mmdebstrap") {
@@ -332,10 +332,10 @@ func TestWithoutMmdebstrapTheReasonIsTold(t *testing.T) {
 	}
 }
 
-func TestNixProfileIsCopiedOutOfTheStore(t *testing.T) {
+func TestNixProfileIsCopied(t *testing.T) {
 	store := t.TempDir()
 	asked := filepath.Join(t.TempDir(), "asked")
-	// As nix does: nothing writable, the result a link.
+	// Like nix: all files are read-only, and the result is a symlink.
 	tool(t, "nix", `echo "$@" >> `+asked+`
 while [ $# -gt 0 ]; do case $1 in --out-link) link=$2;; path:*) flake=$1;; esac; shift; done
 dir=${flake#path:}; test -s "${dir%#*}/flake.nix" || exit 9
@@ -351,13 +351,13 @@ ln -s `+store+`/out "$link"`)
 		t.Errorf("tree (-want +got):\n%s", diff)
 	}
 	if fi, err := os.Stat(filepath.Join(l.Dir, "bin/sh")); err != nil || fi.Mode().Perm() != 0o755 {
-		t.Errorf("mode of bin/sh = %v, %v, want it writable by root in the jail", fi.Mode(), err)
+		t.Errorf("mode of bin/sh = %v, %v, want writable by its owner", fi.Mode(), err)
 	}
 	if os.Geteuid() == 0 {
 		fi, err := os.Stat(filepath.Join(l.Dir, "home/agent"))
 		must(t, err)
 		if uid := fi.Sys().(*syscall.Stat_t).Uid; uid != 1000 {
-			t.Errorf("home/agent belongs to %d, want the agent", uid)
+			t.Errorf("owner of home/agent = %d, want that of the agent", uid)
 		}
 	}
 	if _, err := open(t, in(images)).Resolve(t.Context(), jail.Rootfs{Nix: "python"}); err != nil {
@@ -366,11 +366,11 @@ ln -s `+store+`/out "$link"`)
 	b, err := os.ReadFile(asked)
 	must(t, err)
 	if n := strings.Count(string(b), "#rootfs-python"); n != 1 || strings.Count(string(b), "\n") != 1 {
-		t.Errorf("nix was run with %q, want one build of rootfs-python", b)
+		t.Errorf("nix ran with %q, want one build of rootfs-python", b)
 	}
 }
 
-func TestFlakeHasEveryProfile(t *testing.T) {
+func TestFlakeHasAllProfiles(t *testing.T) {
 	b, err := nix.Flake.ReadFile("flake.nix")
 	must(t, err)
 	for _, p := range rootfs.Profiles {
@@ -380,7 +380,7 @@ func TestFlakeHasEveryProfile(t *testing.T) {
 	}
 }
 
-// tool puts a program of that name in front of the PATH.
+// tool creates a program and puts its directory first in PATH.
 func tool(t *testing.T, name, script string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -409,17 +409,17 @@ func TestFailedBootstrapLeavesNothing(t *testing.T) {
 				t.Errorf("Resolve = %v, want kind %q", err, tt.kind)
 			}
 			if left, _ := os.ReadDir(dir); len(left) > 0 || len(p.List()) > 0 {
-				t.Errorf("left behind: %v", left)
+				t.Errorf("files remain: %v", left)
 			}
 		})
 	}
 }
 
-func TestImpatientCallerEndsTheBuildAndOthersRetry(t *testing.T) {
+func TestCancelledBuildIsRetriedByWaiter(t *testing.T) {
 	tar := filepath.Join(t.TempDir(), "tree.tar")
 	must(t, os.WriteFile(tar, archive(t, file("etc/os", "x")), 0o600))
 	mark := filepath.Join(t.TempDir(), "started")
-	// The first run hangs, with a child that would outlive it; the second works.
+	// The first run hangs and has a child process; the second run succeeds.
 	tool(t, "mmdebstrap", "if [ -e "+mark+" ]; then exec cat "+tar+"; fi; echo $$ > "+mark+"; sleep 300 & wait")
 	p := open(t)
 
@@ -434,18 +434,18 @@ func TestImpatientCallerEndsTheBuildAndOthersRetry(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	wg.Go(func() { _, second = p.Resolve(t.Context(), jail.Rootfs{}) })
-	time.Sleep(10 * time.Millisecond) // most likely it waits for the first by now; it must do well in either case
+	time.Sleep(10 * time.Millisecond) // the second caller probably waits for the first; the test does not depend on it
 	cancel()
 	wg.Wait()
 	if !errors.Is(first, context.Canceled) {
-		t.Errorf("the caller who gave up got %v", first)
+		t.Errorf("the cancelled caller got %v", first)
 	}
 	if second != nil {
-		t.Errorf("the caller who waited got %v", second)
+		t.Errorf("the waiting caller got %v", second)
 	}
 }
 
-func TestPruneSparesWhatIsUsed(t *testing.T) {
+func TestPruneKeepsUsedImages(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "images")
 	p := open(t, in(dir), allow("/"))
 	var layers []rootfs.Layer
@@ -464,18 +464,18 @@ func TestPruneSparesWhatIsUsed(t *testing.T) {
 	}
 	for _, l := range []rootfs.Layer{used, fresh} {
 		if _, err := os.Stat(l.Dir); err != nil {
-			t.Errorf("pruned although used: %v", err)
+			t.Errorf("an image in use was pruned: %v", err)
 		}
 	}
 	if _, err := os.Stat(filepath.Dir(stale.Dir)); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the pruned tree is still there: %v", err)
+		t.Errorf("the pruned tree still exists: %v", err)
 	}
 	if left, _ := filepath.Glob(dir + "/.tmp-*"); len(left) > 0 {
-		t.Errorf("leftovers: %v", left)
+		t.Errorf("temporary directories remain: %v", left)
 	}
 }
 
-func TestDamagedImageIsMadeAgain(t *testing.T) {
+func TestDamagedImageIsReplaced(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "images")
 	layout := layoutWith(t, file("a", "1"))
 	l, err := open(t, in(dir), allow("/")).Resolve(t.Context(), jail.Rootfs{OCI: layout})
@@ -491,7 +491,7 @@ func TestDamagedImageIsMadeAgain(t *testing.T) {
 	}
 }
 
-func TestImageRecordSaysWhereItIsFrom(t *testing.T) {
+func TestImageRecord(t *testing.T) {
 	p := open(t, allow("/"))
 	layout := layoutWith(t, file("a", "1"), member{Name: "null", Typeflag: '3'})
 	l, err := p.Resolve(t.Context(), jail.Rootfs{OCI: layout})

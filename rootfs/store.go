@@ -18,47 +18,47 @@ import (
 	"glasshouse/jail"
 )
 
-// The directory holds sha256-<hex>/{rootfs/,image.json} for each whole tree and
-// .tmp-* for those being made or removed. A tree is complete before it gets its
-// name, and on disk before that, so a name is a promise.
+// The directory contains sha256-<hex>/{rootfs/,image.json} for each tree, and .tmp-* for trees that
+// are being created or removed. A tree is renamed to its final name after it is complete and
+// synced to disk, so a tree with a final name is always complete.
 const (
 	treeName  = "rootfs"
 	imageName = "image.json"
 	tmpPrefix = ".tmp-"
 )
 
-// An Image is a tree that is kept.
+// An Image is a stored tree.
 type Image struct {
 	Digest  string      `json:"digest"`
-	Sources []string    `json:"sources"` // every request that led here, resolved
+	Sources []string    `json:"sources"` // resolved requests for this image
 	Keys    []string    `json:"keys"`
 	Config  ImageConfig `json:"config,omitzero"`
 	Size    int64       `json:"size"` // bytes of the files
 	Files   int64       `json:"files"`
 	Created time.Time   `json:"created"`
-	Skipped []string    `json:"skipped,omitempty"` // what the archive held and the tree does not, with the reason
-	Used    time.Time   `json:"-"`                 // when it was resolved last
+	Skipped []string    `json:"skipped,omitempty"` // entries of the archives that were not extracted, with the reason
+	Used    time.Time   `json:"-"`                 // time of the last Resolve
 }
 
-// Open makes the directory, sweeps what an earlier process left half done, and
-// learns what is there.
+// Open creates the directory, removes incomplete trees of earlier processes, and loads the list of
+// images.
 func (p *Provider) Open() error {
 	if !filepath.IsAbs(p.cfg.Dir) {
 		return fault.Newf(fault.Invalid, "rootfs.Open", p.cfg.Dir, "the images directory must be an absolute path")
 	}
 	if err := os.MkdirAll(p.cfg.Dir, 0o700); err != nil {
-		return fmt.Errorf("make images directory: %w", err)
+		return fmt.Errorf("create images directory: %w", err)
 	}
-	// An older or careless mode would show set-user-id files to local users.
+	// With another mode, local users could run set-user-id programs of images.
 	if err := os.Chmod(p.cfg.Dir, 0o700); err != nil {
-		return fmt.Errorf("close images directory: %w", err)
+		return fmt.Errorf("set the mode of the images directory: %w", err)
 	}
 	p.sweep()
 	return p.load()
 }
 
-// sweep removes the leftovers of processes that are gone. Whoever works in a
-// temporary directory holds a lock on it, so a live one is left alone.
+// sweep removes the temporary directories of ended processes. A process holds a lock on its
+// temporary directory, so sweep skips locked directories.
 func (p *Provider) sweep() {
 	left, err := filepath.Glob(filepath.Join(p.cfg.Dir, tmpPrefix+"*"))
 	if err != nil {
@@ -73,13 +73,13 @@ func (p *Provider) sweep() {
 			err = errors.Join(removeTree(dir), lock.Close())
 		}
 		if err != nil {
-			p.log.Warn("could not remove a leftover", "dir", dir, "err", err)
+			p.log.Warn("cannot remove a temporary directory", "dir", dir, "err", err)
 		}
 	}
 }
 
-// load reads every image.json. A directory without a readable one is no image: it is skipped,
-// and replaced if its content is ever created again.
+// load reads all image.json files. It skips directories without a valid one; put replaces such a
+// directory if the same tree is created again.
 func (p *Provider) load() error {
 	entries, err := os.ReadDir(p.cfg.Dir)
 	if err != nil {
@@ -92,7 +92,7 @@ func (p *Provider) load() error {
 		}
 		img, err := readImage(filepath.Join(p.cfg.Dir, e.Name()))
 		if err != nil || dirName(img.Digest) != e.Name() {
-			p.log.Warn("not an image", "dir", e.Name(), "err", err)
+			p.log.Warn("ignoring a directory without a valid image.json", "dir", e.Name(), "err", err)
 			continue
 		}
 		images[img.Digest] = img
@@ -125,21 +125,22 @@ func readImage(dir string) (Image, error) {
 	return img, err
 }
 
-// dirName returns the directory that holds digest's tree.
+// dirName returns the name of the directory for a digest.
 func dirName(digest string) string { return strings.Replace(digest, ":", "-", 1) }
 
-// layer returns a kept image as a layer and notes that it was used.
+// layer returns a stored image as a layer and updates the time of its last use.
 func (p *Provider) layer(digest string) (Layer, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	img, ok := p.images[digest]
 	if !ok {
-		return Layer{}, fault.Newf(fault.Unavailable, "rootfs.Resolve", digest, "the image was pruned meanwhile")
+		return Layer{}, fault.Newf(fault.Unavailable, "rootfs.Resolve", digest, "the image was pruned concurrently")
 	}
 	img.Used = time.Now()
 	p.images[digest] = img
 	dir := filepath.Join(p.cfg.Dir, dirName(digest))
-	// The file's time outlives the process; losing it costs no more than an early prune.
+	// The modification time is the persistent time of the last use. If the change is lost, the
+	// image may be pruned early.
 	os.Chtimes(filepath.Join(dir, imageName), img.Used, img.Used)
 	return Layer{
 		Dir:    filepath.Join(dir, treeName),
@@ -149,19 +150,19 @@ func (p *Provider) layer(digest string) (Layer, error) {
 	}, nil
 }
 
-// build lets fill make a tree in a temporary directory, and moves it to its
-// place under the digest that fill returns, unless that is there already.
+// build calls fill to create a tree in a temporary directory. Then it renames the tree to the
+// directory for the digest that fill returns, unless that exists.
 func (p *Provider) build(ctx context.Context, fill func(tree, scratch string) (Image, error)) (string, error) {
 	tmp, err := os.MkdirTemp(p.cfg.Dir, tmpPrefix)
 	if err != nil {
-		return "", fmt.Errorf("make a place to build: %w", err)
+		return "", fmt.Errorf("create a temporary directory: %w", err)
 	}
 	lock, err := lockDir(tmp)
 	if err != nil {
 		return "", errors.Join(err, os.Remove(tmp))
 	}
 	defer lock.Close()
-	defer removeTree(tmp) // nothing is left to remove after the move
+	defer removeTree(tmp) // on success, put has moved the tree away
 
 	ready, scratch := filepath.Join(tmp, "ready"), filepath.Join(tmp, "scratch")
 	tree := filepath.Join(ready, treeName)
@@ -180,7 +181,7 @@ func (p *Provider) build(ctx context.Context, fill func(tree, scratch string) (I
 	return img.Digest, p.put(ready, img)
 }
 
-// put gives the finished tree in ready its name.
+// put renames the complete tree in ready to its final name and adds it to the images.
 func (p *Provider) put(ready string, img Image) error {
 	img.Created = time.Now().UTC()
 	img.Used = img.Created
@@ -202,15 +203,15 @@ func (p *Provider) put(ready string, img Image) error {
 		err = p.replace(ready, home)
 	}
 	if err != nil {
-		return fmt.Errorf("keep the finished tree: %w", err)
+		return fmt.Errorf("store the tree: %w", err)
 	}
 	p.remember(img)
-	p.log.Info("root filesystem made", "digest", img.Digest, "source", img.Sources, "bytes", img.Size, "files", img.Files)
+	p.log.Info("root filesystem created", "digest", img.Digest, "source", img.Sources, "bytes", img.Size, "files", img.Files)
 	return nil
 }
 
-// replace deals with a directory that has the name of a finished tree already:
-// another process was faster, or it is a wreck.
+// replace handles an existing directory at a tree's final name. It keeps a complete tree, which
+// another process has created, and replaces a damaged one.
 func (p *Provider) replace(ready, home string) error {
 	if _, err := readImage(home); err == nil {
 		return nil
@@ -221,7 +222,7 @@ func (p *Provider) replace(ready, home string) error {
 	return os.Rename(ready, home)
 }
 
-// learn records that more requests lead to img. The caller holds p.mu.
+// learn records more requests that resolve to img. The caller holds p.mu.
 //
 // +checklocks:p.mu
 func (p *Provider) learn(img Image, sources, keys []string) error {
@@ -234,7 +235,7 @@ func (p *Provider) learn(img Image, sources, keys []string) error {
 	return writeImage(filepath.Join(p.cfg.Dir, dirName(img.Digest)), img)
 }
 
-// remember lists img. The caller holds p.mu.
+// remember adds img to the images in memory. The caller holds p.mu.
 //
 // +checklocks:p.mu
 func (p *Provider) remember(img Image) {
@@ -244,7 +245,7 @@ func (p *Provider) remember(img Image) {
 	}
 }
 
-// union appends to a what it lacks of b, and shares no memory with either.
+// union returns a new slice with the elements of a, and those of b that are not in a.
 func union(a, b []string) []string {
 	a = slices.Clone(a)
 	for _, s := range b {
@@ -255,7 +256,7 @@ func union(a, b []string) []string {
 	return a
 }
 
-// List returns what is kept, the newest first.
+// List returns the images, newest first.
 func (p *Provider) List() []Image {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -273,8 +274,8 @@ func (p *Provider) List() []Image {
 }
 
 // Prune removes the images whose digest is not in inUse and that no request has resolved
-// within the grace period, so that a jail about to be recorded keeps its layer. It returns
-// what it removed.
+// within the grace period, so that a jail about to be recorded keeps its layer. It returns the
+// removed images.
 func (p *Provider) Prune(ctx context.Context, inUse []string) ([]Image, error) {
 	var removed []Image
 	var errs []error
@@ -315,7 +316,8 @@ func (p *Provider) prune(digest string) (bool, error) {
 	return true, nil
 }
 
-// discard takes dir's name away in one step before it removes it.
+// discard renames dir to a temporary directory before it removes the files, so that no incomplete
+// tree is left at dir.
 func (p *Provider) discard(dir string) error {
 	tmp, err := os.MkdirTemp(p.cfg.Dir, tmpPrefix)
 	if err != nil {
@@ -332,8 +334,8 @@ func (p *Provider) discard(dir string) error {
 	return removeTree(tmp)
 }
 
-// removeTree removes dir with everything in it. The modes of an image do not
-// bind root, but they do an ordinary user, who must open directories first.
+// removeTree removes dir recursively. An ordinary user must first change the modes of directories
+// that are not writable.
 func removeTree(dir string) error {
 	err := os.RemoveAll(dir)
 	if err == nil || !errors.Is(err, fs.ErrPermission) || os.Geteuid() == 0 {
@@ -348,7 +350,7 @@ func removeTree(dir string) error {
 	return os.RemoveAll(dir)
 }
 
-// makeDir makes a directory with exactly this mode, whatever the umask.
+// makeDir creates a directory with exactly this mode, independently of the umask.
 func makeDir(dir string, mode fs.FileMode) error {
 	if err := os.Mkdir(dir, mode); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
@@ -356,7 +358,7 @@ func makeDir(dir string, mode fs.FileMode) error {
 	return os.Chmod(dir, mode)
 }
 
-// lockDir locks dir for as long as the returned file is open.
+// lockDir locks dir with flock(2) until the returned file is closed. It does not block.
 func lockDir(dir string) (*os.File, error) {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -369,7 +371,7 @@ func lockDir(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// writeImage writes dir's image.json in one step.
+// writeImage writes dir's image.json atomically.
 func writeImage(dir string, img Image) error {
 	b, err := json.MarshalIndent(img, "", "  ")
 	if err != nil {
@@ -382,8 +384,8 @@ func writeImage(dir string, img Image) error {
 	return os.Rename(file+".new", file)
 }
 
-// syncTree puts the filesystem that holds dir on disk, so that no power cut
-// leaves a named tree with empty files.
+// syncTree syncs the filesystem of dir (syncfs(2)), so that a power failure cannot leave a renamed
+// tree with empty files.
 func syncTree(dir string) error {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -396,9 +398,8 @@ func syncTree(dir string) error {
 	return nil
 }
 
-// Kept returns the layer with a digest, if it is here: what r names if that is a
-// directory of the host, else an image. Nothing is made for it. It returns
-// fault.NotFound if it is not here.
+// Kept returns the existing layer with a digest: a stored image, or the host directory that r
+// names. It creates nothing. It returns fault.NotFound if the layer does not exist.
 func (p *Provider) Kept(r jail.Rootfs, digest string) (Layer, error) {
 	const op = "rootfs.Kept"
 	p.mu.Lock()
@@ -412,8 +413,8 @@ func (p *Provider) Kept(r jail.Rootfs, digest string) (Layer, error) {
 		if err != nil || l.Digest == digest {
 			return l, err
 		}
-		return Layer{}, fault.Newf(fault.NotFound, op, digest, "%s is another directory, or was changed", r.Dir)
+		return Layer{}, fault.Newf(fault.NotFound, op, digest, "%s is a different directory or was replaced", r.Dir)
 	}
 	return Layer{}, &fault.Error{Op: op, On: digest, Kind: fault.NotFound,
-		Err: errors.New("this root filesystem is not here"), Remedy: "make it ready with glasshouse rootfs; it must have the same digest"}
+		Err: errors.New("no root filesystem with this digest exists on this host"), Remedy: "create it with glasshouse rootfs; it must have the same digest"}
 }

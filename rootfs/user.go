@@ -25,17 +25,17 @@ const (
 	userID = 1000
 )
 
-// userName is what the tools that make users take for a name.
+// userName matches the user names that useradd(8) accepts.
 var userName = regexp.MustCompile(`^[a-z_][a-z0-9_-]{0,30}$`)
 
-// user is a tree with one user more, whose id is 1000 and who comes before others of
-// that id. The files that they have in common are the same files, so that it takes
-// little room and is in the host's page cache once.
+// user returns a tree with an additional user. The user has the id 1000 and precedes other users
+// with that id in /etc/passwd. The unchanged files are hard links to those of the base tree, so
+// they need no disk space and share the host's page cache.
 func (p *Provider) user(ctx context.Context, r jail.Rootfs) (Layer, error) {
 	name := r.User
 	r.User = ""
 	if !userName.MatchString(name) {
-		return Layer{}, fault.Fieldf(opUser, "rootfs.user", "%.40q is not the name of a user", name)
+		return Layer{}, fault.Fieldf(opUser, "rootfs.user", "%.40q is not a valid user name", name)
 	}
 	base, err := p.Resolve(ctx, r)
 	if err != nil {
@@ -69,10 +69,10 @@ func (p *Provider) user(ctx context.Context, r jail.Rootfs) (Layer, error) {
 	return p.layer(digest)
 }
 
-// hasUser reports whether a tree has a user of that name.
+// hasUser reports whether a tree has a user with that name.
 func hasUser(tree, name string) (bool, error) {
 	if tree == "" {
-		return false, nil // the host's
+		return false, nil // the host's own tree
 	}
 	root, err := os.OpenRoot(tree)
 	if err != nil {
@@ -91,13 +91,13 @@ func (p *Provider) image(digest string) (Image, error) {
 	defer p.mu.Unlock()
 	img, ok := p.images[digest]
 	if !ok {
-		return Image{}, fault.Newf(fault.Unavailable, opUser, digest, "the image was pruned meanwhile")
+		return Image{}, fault.Newf(fault.Unavailable, opUser, digest, "the image was pruned concurrently")
 	}
 	return img, nil
 }
 
-// linkTree makes the directories of one tree in another, which is empty, and gives its
-// files second names there. Nobody writes to the files of either.
+// linkTree copies a tree to an empty directory: it creates the directories, and hard links to the
+// files. The files of both trees must not be modified in place.
 func linkTree(from, to string) error {
 	return filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -109,7 +109,7 @@ func linkTree(from, to string) error {
 		}
 		at := filepath.Join(to, rel)
 		if !d.IsDir() {
-			return unix.Linkat(unix.AT_FDCWD, path, unix.AT_FDCWD, at, 0) // of a link it is the link
+			return unix.Linkat(unix.AT_FDCWD, path, unix.AT_FDCWD, at, 0) // does not follow a symlink
 		}
 		if rel != "." {
 			if err := os.Mkdir(at, 0o700); err != nil {
@@ -120,7 +120,7 @@ func linkTree(from, to string) error {
 	})
 }
 
-// sameDir gives one directory the owner, mode and times of another.
+// sameDir copies the owner, mode and times of a directory.
 func sameDir(from, to string) error {
 	var st unix.Stat_t
 	if err := unix.Stat(from, &st); err != nil {
@@ -132,8 +132,8 @@ func sameDir(from, to string) error {
 	return unix.Chmod(to, st.Mode&0o7777)
 }
 
-// addUser writes the user into the files that know of users, and makes a home. All is
-// done within the tree, wherever its own links lead.
+// addUser adds a user to the tree's user database and creates the user's home. Symlinks in the
+// tree cannot lead out of it (os.Root).
 func addUser(tree, name string) error {
 	root, err := os.OpenRoot(tree)
 	if err != nil {
@@ -161,14 +161,14 @@ func addUser(tree, name string) error {
 		return err
 	}
 	if os.Geteuid() != 0 {
-		return nil // the tree's ids are those of who reads it
+		return nil // an ordinary user's tree: owners are not set
 	}
 	return root.Lchown(home, userID, userID)
 }
 
-// addLine puts a line before all whose id is as large and in place of one of the same
-// name: of two users with one id the first gives it its name. The file becomes another
-// one, and the tree's that it was linked from stays.
+// addLine inserts a line before the first line with the same id, because the first entry with an id
+// determines its name, and removes lines with the same name. It creates a new file: the old
+// one is a hard link to a file of the base tree, which must not change.
 func addLine(root *os.Root, file, name, line string, mode fs.FileMode) error {
 	old, err := root.ReadFile(file)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -203,7 +203,7 @@ func addLine(root *os.Root, file, name, line string, mode fs.FileMode) error {
 	if err := root.WriteFile(file, b.Bytes(), mode); err != nil {
 		return err
 	}
-	if err := root.Chmod(file, mode); err != nil { // whatever the umask
+	if err := root.Chmod(file, mode); err != nil { // independently of the umask
 		return err
 	}
 	if owner == nil || os.Geteuid() != 0 {

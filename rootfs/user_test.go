@@ -11,7 +11,7 @@ import (
 	"glasshouse/jail"
 )
 
-func TestATreeWithAUserMore(t *testing.T) {
+func TestAddUser(t *testing.T) {
 	const passwd = "root:x:0:0::/root:/bin/sh\nagent:x:1000:1000::/home/agent:/bin/sh\n"
 	lay := layoutWith(t, file("etc/passwd", passwd), file("etc/group", "root:x:0:\n"), file("bin/bash", "a shell"), file("a/b", "1"))
 	p := open(t, allow("/"))
@@ -20,7 +20,7 @@ func TestATreeWithAUserMore(t *testing.T) {
 	with, err := p.Resolve(t.Context(), jail.Rootfs{OCI: lay, User: "user"})
 	must(t, err)
 	if with.Digest == base.Digest || with.Dir == base.Dir {
-		t.Fatalf("it is the same tree: %+v", with)
+		t.Fatalf("got the base tree %+v, want another tree", with)
 	}
 	for name, want := range map[string]string{
 		"etc/passwd": "root:x:0:0::/root:/bin/sh\nuser:x:1000:1000::/home/user:/bin/bash\nagent:x:1000:1000::/home/agent:/bin/sh\n",
@@ -32,31 +32,31 @@ func TestATreeWithAUserMore(t *testing.T) {
 		}
 	}
 	if got, _ := os.ReadFile(filepath.Join(base.Dir, "etc/passwd")); string(got) != passwd {
-		t.Errorf("the tree that it comes from has %q", got)
+		t.Errorf("/etc/passwd of the base tree has changed to %q", got)
 	}
 	home, err := os.Stat(filepath.Join(with.Dir, "home/user"))
 	must(t, err)
 	if st := home.Sys().(*syscall.Stat_t); os.Geteuid() == 0 && st.Uid != 1000 {
-		t.Errorf("the home is %d's", st.Uid)
+		t.Errorf("the owner of the home is %d, want 1000", st.Uid)
 	}
 	one, err := os.Stat(filepath.Join(base.Dir, "a/b"))
 	must(t, err)
 	two, err := os.Stat(filepath.Join(with.Dir, "a/b"))
 	must(t, err)
 	if !os.SameFile(one, two) {
-		t.Error("what they have in common takes room twice")
+		t.Error("an unchanged file is not a hard link to that of the base tree")
 	}
 	again, err := p.Resolve(t.Context(), jail.Rootfs{OCI: lay, User: "user"})
 	if err != nil || again.Digest != with.Digest {
-		t.Errorf("asked again = %+v, %v", again, err)
+		t.Errorf("the second Resolve = %+v, %v; want the same tree", again, err)
 	}
 	has, err := p.Resolve(t.Context(), jail.Rootfs{OCI: lay, User: "agent"})
 	if err != nil || has.Digest != base.Digest {
-		t.Errorf("with a user that is there = %+v, %v; want the tree itself", has, err)
+		t.Errorf("with an existing user = %+v, %v; want the base tree", has, err)
 	}
 }
 
-func TestUsersThatNoTreeGets(t *testing.T) {
+func TestRejectedUsers(t *testing.T) {
 	p := open(t, allow("/"))
 	lay := layoutWith(t, file("a", "1"))
 	for _, name := range []string{"a:b", "a\nroot", "-x", "A", "../../etc", "a b"} {
@@ -64,11 +64,11 @@ func TestUsersThatNoTreeGets(t *testing.T) {
 			t.Errorf("the user %q = %v, want invalid", name, err)
 		}
 	}
-	dir := t.TempDir() // the host's own is not added to
+	dir := t.TempDir() // host directories are not modified
 	if _, err := p.Resolve(t.Context(), jail.Rootfs{Dir: dir, User: "user"}); !errors.Is(err, fault.Invalid) {
 		t.Errorf("a directory of the host = %v, want invalid", err)
 	}
 	if left, _ := os.ReadDir(dir); len(left) > 0 {
-		t.Errorf("it was written to: %v", left)
+		t.Errorf("the directory was modified: %v", left)
 	}
 }

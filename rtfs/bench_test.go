@@ -47,8 +47,8 @@ func starlarkFib(tb testing.TB) func() {
 	}
 }
 
-// BenchmarkFib runs the same program here and in Starlark, and reports how many times
-// as long it takes here.
+// BenchmarkFib runs the same program in RTFS and in Starlark, and reports the ratio of the
+// times.
 func BenchmarkFib(b *testing.B) {
 	f, other := functionOf(b, fibRTFS), starlarkFib(b)
 	var here, there time.Duration
@@ -68,7 +68,7 @@ func BenchmarkFib(b *testing.B) {
 	b.ReportMetric(float64(there.Microseconds())/float64(b.N), "us-starlark")
 }
 
-// BenchmarkCall is one call of a function as capabilities are made of.
+// BenchmarkCall measures one call of a typical capability function.
 func BenchmarkCall(b *testing.B) {
 	f := functionOf(b, `(fn [{:keys [query limit] :or {limit 10}}] {:query (str "q=" query) :limit (min limit 50)})`)
 	input := form.NewMap(form.Keyword("query"), "coffee")
@@ -80,7 +80,7 @@ func BenchmarkCall(b *testing.B) {
 	}
 }
 
-// BenchmarkReduce is a function of the library that calls back.
+// BenchmarkReduce measures a library function that calls back.
 func BenchmarkReduce(b *testing.B) {
 	f := functionOf(b, "(fn [n] (reduce (fn [a x] (+ a (* x x))) 0 (range 0 n)))")
 	b.ReportAllocs()

@@ -36,7 +36,7 @@ func (c *compiler) let(n *form.Node, p spot) code {
 	}
 }
 
-// brackets are the items of the vector that a form has at an index.
+// brackets returns the items of the vector at index i of a form.
 func (c *compiler) brackets(n *form.Node, i int) ([]*form.Node, bool) {
 	if len(n.Items) <= i || n.Items[i].Kind != form.VectorNode {
 		c.fail(n, "%s needs a vector: (%s […] …)", headOf(n), headOf(n))
@@ -45,8 +45,8 @@ func (c *compiler) brackets(n *form.Node, i int) ([]*form.Node, bool) {
 	return n.Items[i].Items, true
 }
 
-// binding compiles one pattern and its value, and returns what comes after. Between
-// the two it calls back.
+// binding compiles one pattern and its value, and returns the remaining items. It calls between
+// after compiling the value and before declaring the pattern.
 func (c *compiler) binding(n *form.Node, items []*form.Node, p spot, between func()) (func(f *frame) error, []*form.Node) {
 	pattern := items[0]
 	typ, items := c.annotation(items, false)
@@ -89,8 +89,8 @@ func (c *compiler) binding(n *form.Node, items []*form.Node, p spot, between fun
 	}, items[1:]
 }
 
-// annotation returns the type that stands behind the first item, and what comes
-// after: x : int, x:int, and among parameters also x :int.
+// annotation returns the type after the first item, and the remaining items. A type is written
+// x : int or x:int, and in parameters also x :int.
 func (c *compiler) annotation(items []*form.Node, parameter bool) (*form.Node, []*form.Node) {
 	if len(items) < 2 {
 		return nil, items[1:]
@@ -109,16 +109,16 @@ func (c *compiler) annotation(items []*form.Node, parameter bool) (*form.Node, [
 	return nil, items[1:]
 }
 
-// A checker returns why a value is not of a type.
+// A checker returns an error if a value is not of a type.
 type checker func(m *machine, v form.Value) error
 
-// check compiles a type. It answers nil if there is none.
+// check compiles a type. It returns nil if typ is nil.
 func (c *compiler) check(typ *form.Node, what string) checker {
 	if typ == nil || c.err != nil {
 		return nil
 	}
 	if c.in.cfg.Check == nil {
-		c.fail(typ, "there is nothing here that could check the type of %s", what)
+		c.fail(typ, "type annotations are not supported here: the type of %s", what)
 		return nil
 	}
 	valid, err := c.in.cfg.Check(typ)

@@ -53,12 +53,12 @@ func (c *compiler) keywordCall(n *form.Node, key form.Keyword, p spot) code {
 	}
 }
 
-// few is how many arguments a call may have without its stack of arguments being
-// counted as memory.
+// few is the number of arguments of a call up to which the argument stack is not counted as
+// memory.
 const few = 16
 
-// argumentsOf computes arguments on the machine's stack of them. Who calls it takes
-// them off.
+// argumentsOf evaluates arguments and pushes them on the machine's argument stack. The caller
+// pops them.
 func (f *frame) argumentsOf(n *form.Node, args []code) (values []form.Value, base int, err error) {
 	m, base := f.m, len(f.m.args)
 	if len(args) > few {
@@ -76,7 +76,7 @@ func (f *frame) argumentsOf(n *form.Node, args []code) (values []form.Value, bas
 	return m.args[base:len(m.args):len(m.args)], base, nil
 }
 
-// builtinCall compiles a call of the library.
+// builtinCall compiles a call of a library function.
 func (c *compiler) builtinCall(n *form.Node, b *lib.Builtin, p spot) code {
 	if made := c.inline(n, b, p); made != nil || c.err != nil {
 		return made
@@ -96,7 +96,7 @@ func (c *compiler) builtinCall(n *form.Node, b *lib.Builtin, p spot) code {
 	}
 }
 
-// callCode is a call whose value is needed here.
+// callCode returns the code of a call that is not a tail call.
 func callCode(n *form.Node, fn code, args []code) code {
 	switch len(args) {
 	case 0:
@@ -177,8 +177,8 @@ func callCode(n *form.Node, fn code, args []code) code {
 	}
 }
 
-// tailCode is a call that its function ends in: the frame is set up for it, and enter
-// goes on from there.
+// tailCode returns the code of a tail call. It prepares the frame, and enter then runs the
+// function in it.
 func tailCode(n *form.Node, fn code, args []code) code {
 	if len(args) == 1 {
 		a := args[0]
@@ -217,7 +217,7 @@ func tailCode(n *form.Node, fn code, args []code) code {
 	}
 }
 
-// tail sets a frame up for the function that comes next in it.
+// tail prepares frame f for a tail call of g.
 func (f *frame) tail(g *Func, args []form.Value, n *form.Node) (form.Value, error) {
 	if err := f.room(len(args)); err != nil {
 		return nil, failed(err, n)
@@ -226,8 +226,8 @@ func (f *frame) tail(g *Func, args []form.Value, n *form.Node) (form.Value, erro
 	return tailCall, nil
 }
 
-// callee returns the function that fv is and the frame for it. Without a frame fv is
-// something else, or the error says why there is none.
+// callee returns fv as a function with a new frame. If the frame is nil, fv is not a function
+// of the program, or err is the reason why no frame can be created.
 func (f *frame) callee(fv form.Value) (*Func, *frame, error) {
 	g, ok := fv.(*Func)
 	if !ok || g.w.unit != f.m.unit {
@@ -240,7 +240,7 @@ func (f *frame) callee(fv form.Value) (*Func, *frame, error) {
 	return g, f.next, nil
 }
 
-// result runs a function in a frame that is set up.
+// result runs a function in a prepared frame.
 func (f *frame) result(c *frame, g *Func, n *form.Node) (form.Value, error) {
 	v, err := c.enter(g)
 	if err != nil {
@@ -249,7 +249,7 @@ func (f *frame) result(c *frame, g *Func, n *form.Node) (form.Value, error) {
 	return v, nil
 }
 
-// other calls what is not a function of the program, or fails with err.
+// other calls a value that is not a function of the program. It returns err if that is not nil.
 func (f *frame) other(n *form.Node, fv form.Value, err error, args ...form.Value) (form.Value, error) {
 	if err != nil {
 		return nil, failed(err, n)

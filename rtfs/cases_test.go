@@ -14,7 +14,7 @@ import (
 	"glasshouse/schema"
 )
 
-// types checks annotations with what the whole system checks them with.
+// types checks annotations with package schema, as the daemon does.
 func types(n *form.Node) (func(form.Value) error, error) {
 	t, err := schema.Compile(n)
 	if err != nil {
@@ -23,7 +23,7 @@ func types(n *form.Node) (func(form.Value) error, error) {
 	return t.Check, nil
 }
 
-// quiet answers what programs print.
+// quiet is a host that ignores output.
 type quiet struct{}
 
 func (quiet) Call(_ context.Context, id string, _ form.Value) (form.Value, error) {
@@ -87,7 +87,7 @@ func elements(v form.Value) []form.Value {
 
 func TestProbes(t *testing.T) { holds(t, "testdata/probes.jsonl") }
 
-// holds runs the programs of a file.
+// holds runs the cases of a file.
 func holds(t *testing.T, name string) {
 	t.Helper()
 	file, err := os.Open(name)

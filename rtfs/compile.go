@@ -9,24 +9,24 @@ import (
 	"glasshouse/rtfs/lib"
 )
 
-// maxDepth is how deeply forms may stand in each other once macros are expanded.
+// maxDepth is the maximum nesting depth of forms after macro expansion.
 const maxDepth = 4 * form.MaxNesting
 
-// A compiler makes code of nodes. The first error ends it: what comes after is
-// compiled into nothing, and never run.
+// A compiler generates code from nodes. It stops at the first error; the code that it returns
+// afterwards is never run.
 type compiler struct {
 	*unit
 	module  *module
 	depth   int
-	count   int             // of the forms that were compiled
-	assumed map[string]bool // names that were taken for the library's
-	counted bool            // vector patterns have as many elements as their value: parameters
+	count   int             // number of compiled forms
+	assumed map[string]bool // names that were resolved to the library
+	counted bool            // vector patterns must have as many elements as their value, as in parameters
 	err     error
-	expand  *expander           // nil: no macro was used yet
-	fixed   map[*form.Node]bool // of collections: whether they are literals
+	expand  *expander           // nil until a macro is used
+	fixed   map[*form.Node]bool // whether a collection is a literal
 }
 
-// fail keeps the first error.
+// fail records the first error.
 func (c *compiler) fail(n *form.Node, format string, args ...any) code {
 	if c.err == nil {
 		c.err = &form.Error{Kind: "ParseError", Message: fmt.Sprintf(format, args...), Pos: n.Pos}
@@ -48,7 +48,7 @@ func (c *compiler) expr(n *form.Node, p spot) code {
 		return nil
 	}
 	if c.depth++; c.depth > maxDepth {
-		return c.fail(n, "forms stand more than %d deep in each other", maxDepth)
+		return c.fail(n, "forms are nested more than %d levels deep", maxDepth)
 	}
 	defer func() { c.depth-- }()
 	c.count++
@@ -67,15 +67,15 @@ func (c *compiler) expr(n *form.Node, p spot) code {
 	return constant(n.Atom)
 }
 
-// cost is how many steps it is to run what was compiled since: one, and more if it is
-// so long that the clock would not be looked at in time.
+// cost returns the number of steps of the code compiled since a count. It is more than one for
+// long code, because the time limit is checked only between steps.
 func (c *compiler) cost(since int) int64 { return 1 + int64(c.count-since)/64 }
 
 func constant(v form.Value) code {
 	return func(*frame) (form.Value, error) { return v, nil }
 }
 
-// exprs compiles forms whose values are all needed.
+// exprs compiles forms whose values are all used.
 func (c *compiler) exprs(nodes []*form.Node, p spot) []code {
 	all := make([]code, len(nodes))
 	for i, n := range nodes {
@@ -84,7 +84,7 @@ func (c *compiler) exprs(nodes []*form.Node, p spot) []code {
 	return all
 }
 
-// sequence compiles forms of which the last one's value counts.
+// sequence compiles forms. Its value is that of the last form.
 func (c *compiler) sequence(nodes []*form.Node, p spot) code {
 	if len(nodes) == 0 {
 		return constant(nil)
@@ -113,7 +113,7 @@ func (c *compiler) sequence(nodes []*form.Node, p spot) code {
 	}
 }
 
-// body is a sequence that may not be empty.
+// body compiles a non-empty sequence.
 func (c *compiler) body(form *form.Node, nodes []*form.Node, p spot) code {
 	if len(nodes) == 0 {
 		return c.fail(form, "%s needs a body", headOf(form))
@@ -177,8 +177,8 @@ func (c *compiler) symbol(n *form.Node, name string, p spot) code {
 	}
 }
 
-// resolve finds what a name means that is not a variable: a function of the
-// library, or a global name.
+// resolve resolves a name that is not a local variable: to a library function or to a global
+// name.
 func (c *compiler) resolve(n *form.Node, name string) (*lib.Builtin, string) {
 	whole := name
 	switch m, base := c.owner(name); {
@@ -196,7 +196,7 @@ func (c *compiler) resolve(n *form.Node, name string) (*lib.Builtin, string) {
 	return nil, whole
 }
 
-// owner is the module that a name belongs to, if it is one of a module.
+// owner returns the module of a qualified name, and the name within the module.
 func (c *compiler) owner(name string) (*module, string) {
 	if c.module.names[name] {
 		return c.module, name
@@ -214,7 +214,7 @@ func (c *compiler) owner(name string) (*module, string) {
 	return nil, ""
 }
 
-// vector compiles [a b c]. One that never changes is made once.
+// vector compiles [a b c]. A literal vector is created only once.
 func (c *compiler) vector(n *form.Node, p spot) code {
 	if c.literal(n) {
 		return constant(n.Value())
@@ -237,7 +237,7 @@ func (c *compiler) vector(n *form.Node, p spot) code {
 	}
 }
 
-// mapping compiles {k v}. Keys stand for themselves.
+// mapping compiles {k v}. Keys are not evaluated.
 func (c *compiler) mapping(n *form.Node, p spot) code {
 	for i := 0; i < len(n.Items); i += 2 {
 		if !isKey(n.Items[i]) {
@@ -269,7 +269,7 @@ func (c *compiler) mapping(n *form.Node, p spot) code {
 	}
 }
 
-// literal reports whether a node is the same value whenever it is evaluated.
+// literal reports whether a node evaluates to the same value each time.
 func (c *compiler) literal(n *form.Node) bool {
 	switch n.Kind {
 	case form.ListNode:
@@ -289,7 +289,7 @@ func (c *compiler) literal(n *form.Node) bool {
 	return known
 }
 
-// isKey reports whether a node can stand for itself as a key of a map.
+// isKey reports whether a node can be an unevaluated key of a map.
 func isKey(n *form.Node) bool {
 	switch n.Atom.(type) {
 	case form.Keyword, string, int64:
@@ -298,11 +298,11 @@ func isKey(n *form.Node) bool {
 	return false
 }
 
-// define makes a global name.
+// define declares a global name.
 func (c *compiler) define(n *form.Node) (int, string, bool) {
 	name, ok := n.Atom.(form.Symbol)
 	if !ok || strings.HasPrefix(string(name), "@") || name == ":" || name == "&" {
-		c.fail(n, "a name belongs here, and this is %s", brief(n.Value()))
+		c.fail(n, "expected a name, got %s", brief(n.Value()))
 		return 0, "", false
 	}
 	whole := string(name)
@@ -314,8 +314,8 @@ func (c *compiler) define(n *form.Node) (int, string, bool) {
 	return c.global(whole), string(name), true
 }
 
-// scan finds the names that a module defines, so that they are known where they are
-// used before.
+// scan declares the names that a module defines, so that they can be used before their
+// definition.
 func (c *compiler) scan(m *module, nodes []*form.Node) {
 	for _, n := range nodes {
 		if n.Kind != form.ListNode || len(n.Items) < 2 {

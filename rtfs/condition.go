@@ -5,7 +5,7 @@ import "glasshouse/rtfs/form"
 // branch compiles (if c then else).
 func (c *compiler) branch(n *form.Node, p spot) code {
 	if len(n.Items) < 3 || len(n.Items) > 4 {
-		return c.fail(n, "%s takes a condition, what then, and what else", headOf(n))
+		return c.fail(n, "%s takes a condition, a form if it holds, and an optional form if not", headOf(n))
 	}
 	test := c.test(n.Items[1], p)
 	then, other := c.expr(n.Items[2], p), constant(nil)
@@ -91,7 +91,7 @@ func (c *compiler) caseForm(n *form.Node, p spot) code {
 			table.add(quoted(k), len(bodies))
 		}
 		if len(table.collections) > maxCollections {
-			return c.fail(clauses[0], "a case has more than %d collections to compare with", maxCollections)
+			return c.fail(clauses[0], "a case has more than %d collections as constants", maxCollections)
 		}
 		bodies = append(bodies, c.expr(clauses[1], p))
 		clauses = clauses[2:]
@@ -109,26 +109,26 @@ func (c *compiler) caseForm(n *form.Node, p spot) code {
 			return bodies[i](f)
 		}
 		if other == nil {
-			return nil, failed(form.Errorf("MatchError", "no case is for %s", brief(v)), n)
+			return nil, failed(form.Errorf("MatchError", "no case matches %s", brief(v)), n)
 		}
 		return other(f)
 	}
 }
 
-// maxCollections is how many vectors, lists and maps a case compares with, one after
-// the other.
+// maxCollections is the maximum number of collections among the constants of a case, which are
+// compared one by one.
 const maxCollections = 1000
 
-// constants are those of a case, and which of its bodies is for each.
+// constants holds the constants of a case and the index of the body for each.
 type constants struct {
 	atoms       map[form.Value]int
 	collections []form.Value
-	bodies      []int // of the collections
+	bodies      []int // index of the body for each collection
 }
 
 func (t *constants) add(k form.Value, body int) {
 	if _, ok := t.find(k); ok {
-		return // the first of two that are equal counts
+		return // the first of several equal constants takes precedence
 	}
 	if isCollection(k) {
 		t.collections, t.bodies = append(t.collections, k), append(t.bodies, body)
@@ -140,7 +140,8 @@ func (t *constants) add(k form.Value, body int) {
 	t.atoms[k] = body
 }
 
-// find follows a constant down, and never the value, which may be without end.
+// find looks v up. It recurses into the constants and not into v, which may be nested without
+// bound.
 func (t *constants) find(v form.Value) (int, bool) {
 	if !isCollection(v) {
 		if !isAtom(v) {
@@ -165,7 +166,7 @@ func isCollection(v form.Value) bool {
 	return false
 }
 
-// isAtom reports whether Go compares a value as form.Equal does.
+// isAtom reports whether the Go operator == compares a value as form.Equal does.
 func isAtom(v form.Value) bool {
 	switch v.(type) {
 	case nil, bool, int64, float64, string, form.Keyword, form.Symbol, form.Resource:
@@ -174,7 +175,7 @@ func isAtom(v form.Value) bool {
 	return false
 }
 
-// quoted is a constant of case or match: 'x is x.
+// quoted returns the value of a constant of case or match: 'x is x.
 func quoted(n *form.Node) form.Value {
 	if n.Kind == form.ListNode && len(n.Items) == 2 && headOf(n) == "quote" {
 		return n.Items[1].Value()
@@ -182,7 +183,7 @@ func quoted(n *form.Node) form.Value {
 	return n.Value()
 }
 
-// and, or stop at the value that decides.
+// and, or stop at the first value that decides the result.
 func (c *compiler) and(n *form.Node, p spot) code { return c.deciding(n, p, false) }
 func (c *compiler) or(n *form.Node, p spot) code  { return c.deciding(n, p, true) }
 

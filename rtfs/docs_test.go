@@ -15,7 +15,7 @@ import (
 	"glasshouse/schema"
 )
 
-// printer is the host of the reference: it prints, and knows nothing else.
+// printer is the host of the reference, which only prints.
 type printer struct{}
 
 func (printer) Call(_ context.Context, id string, _ form.Value) (form.Value, error) {
@@ -41,28 +41,27 @@ func reference(t *testing.T) (text string, in *rtfs.Interp) {
 	return string(b), rtfs.New(rtfs.Config{Host: printer{}, Check: check, Limits: rtfs.Limits{Steps: 200_000}})
 }
 
-// example runs src and compares what comes of it with what is said: a value, or, behind
-// a !, the kind of an error.
+// example runs src and compares the result with want: a value, or an error kind after !.
 func example(t *testing.T, s *rtfs.Session, src, want string) {
 	t.Helper()
 	v, err := s.Eval(t.Context(), "", []byte(src))
 	if kind, fails := strings.CutPrefix(want, "!"); fails {
 		if e, ok := errors.AsType[*form.Error](err); !ok || e.Kind != kind {
-			t.Errorf("%s\nis %s, %v; the reference says %s", src, form.Text(v), err, kind)
+			t.Errorf("%s\nis %s, %v; the reference has %s", src, form.Text(v), err, kind)
 		}
 		return
 	}
 	nodes, readErr := form.Read("", []byte(want))
 	if readErr != nil || len(nodes) != 1 {
-		t.Errorf("%s\nthe reference says %q, which is no value: %v", src, want, readErr)
+		t.Errorf("%s\nthe reference has %q, which is not a value: %v", src, want, readErr)
 		return
 	}
 	if err != nil || !form.Equal(v, nodes[0].Value()) {
-		t.Errorf("%s\nis %s, %v; the reference says %s", src, form.Text(v), err, want)
+		t.Errorf("%s\nis %s, %v; the reference has %s", src, form.Text(v), err, want)
 	}
 }
 
-func TestExamplesOfTheReferenceAreTrue(t *testing.T) {
+func TestReferenceExamples(t *testing.T) {
 	text, in := reference(t)
 	tried := 0
 	for _, block := range strings.Split(text, "```clojure\n")[1:] {
@@ -81,7 +80,7 @@ func TestExamplesOfTheReferenceAreTrue(t *testing.T) {
 			tried++
 		}
 		if strings.TrimSpace(src) != "" {
-			t.Errorf("nobody says what comes of\n%s", src)
+			t.Errorf("no result is given for\n%s", src)
 		}
 	}
 	if tried < 50 {
@@ -94,7 +93,7 @@ var (
 	named = regexp.MustCompile("(?m)^\\| `([^ `]*)` \\| `(ccos[^`]*)` \\|$")
 )
 
-func TestTheReferenceHasEveryFunction(t *testing.T) {
+func TestReferenceListsEveryFunction(t *testing.T) {
 	text, in := reference(t)
 	described := map[string]string{}
 	for _, m := range row.FindAllStringSubmatch(text, -1) {
@@ -108,16 +107,16 @@ func TestTheReferenceHasEveryFunction(t *testing.T) {
 	for _, b := range lib.All() {
 		call := strings.TrimSpace(b.Name + " " + strings.Trim(b.Args, "[]"))
 		if described[call] != b.Doc {
-			t.Errorf("the reference says of (%s) %q, the library %q", call, described[call], b.Doc)
+			t.Errorf("the reference describes (%s) as %q, the library as %q", call, described[call], b.Doc)
 		}
 		delete(described, call)
 	}
 	for call := range described {
-		t.Errorf("the reference has (%s), and there is no such function", call)
+		t.Errorf("the reference has (%s), but there is no such function", call)
 	}
 }
 
-func TestTheReferenceHasEveryNameOfTheHost(t *testing.T) {
+func TestReferenceListsEveryHostName(t *testing.T) {
 	text, _ := reference(t)
 	got := map[string]string{}
 	for _, m := range named.FindAllStringSubmatch(text, -1) {

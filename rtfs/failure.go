@@ -8,10 +8,10 @@ import (
 	"glasshouse/rtfs/form"
 )
 
-// stackShown is how many calls an error names.
+// stackShown is the maximum number of calls in the stack of an error.
 const stackShown = 32
 
-// A failure is an error on its way out of a program.
+// A failure is an error during its propagation.
 type failure struct {
 	err   *form.Error
 	pos   form.Pos
@@ -22,8 +22,8 @@ type failure struct {
 func (f *failure) Error() string { return f.err.Error() }
 func (f *failure) Unwrap() error { return f.err }
 
-// failed makes a failure of what went wrong at a node. It is given what the library
-// or the host returned, or what is a failure already.
+// failed converts an error to a failure at node n. err comes from the library or the host, or
+// is already a failure.
 func failed(err error, n *form.Node) *failure {
 	f, ok := err.(*failure)
 	if !ok {
@@ -41,7 +41,7 @@ func failed(err error, n *form.Node) *failure {
 	return f
 }
 
-// called is failed, and the call at n was on the way.
+// called is failed that also adds the call at n to the stack.
 func (f *frame) called(err error, n *form.Node) error {
 	e := failed(err, n)
 	if len(e.stack) < stackShown {
@@ -54,8 +54,8 @@ func (f *frame) called(err error, n *form.Node) error {
 	return e
 }
 
-// value is the failure as a value. An error that was caught and is thrown again
-// keeps the place where it happened.
+// value returns the failure as an error value. An error that was caught and thrown again keeps
+// its original position.
 func (f *failure) value() *form.Error {
 	if f.err.Pos.Line != 0 || f.pos.Line == 0 {
 		return f.err
@@ -65,7 +65,7 @@ func (f *failure) value() *form.Error {
 	return &e
 }
 
-// exhausted is the failure of a program that takes more than it may.
+// exhausted returns the failure of a program that exceeds a limit.
 func exhausted(dimension string, limit form.Value, format string, args ...any) *failure {
 	return &failure{fatal: true, err: &form.Error{
 		Kind:    "BudgetExhausted",
@@ -74,7 +74,8 @@ func exhausted(dimension string, limit form.Value, format string, args ...any) *
 	}}
 }
 
-// Exhausted says which limit an error is about: "steps", "depth", "alloc" or "time".
+// Exhausted returns the limit that an error reports as exceeded: "steps", "depth", "alloc" or
+// "time".
 func Exhausted(err error) (dimension string, ok bool) {
 	e, ok := errors.AsType[*form.Error](err)
 	if !ok || e.Kind != "BudgetExhausted" {
@@ -86,7 +87,7 @@ func Exhausted(err error) (dimension string, ok bool) {
 	return string(name), ok
 }
 
-// reason is what an error says, without its kind.
+// reason returns the message of an error without its kind.
 func reason(err error) string {
 	if e, ok := err.(*form.Error); ok {
 		return e.Message
@@ -94,7 +95,7 @@ func reason(err error) string {
 	return err.Error()
 }
 
-// brief is a value in a message.
+// brief returns a value for a message, truncated.
 func brief(v form.Value) string {
 	const most = 80
 	text, whole := form.Within(v, most)

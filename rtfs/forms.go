@@ -5,12 +5,12 @@ import "glasshouse/rtfs/form"
 // A special is a form that is not a call.
 type special struct {
 	compile func(c *compiler, n *form.Node, p spot) code
-	fixed   bool                    // the name means this form whatever else is called so
-	when    func(n *form.Node) bool // it is this form only then; nil: always
+	fixed   bool                    // the name cannot be redefined or shadowed
+	when    func(n *form.Node) bool // whether a node is this form; nil: always
 }
 
-// formNamed finds a special form. Names that are fixed cannot be taken for something
-// else; of the others a program may make its own.
+// formNamed returns a special form. Fixed names cannot be redefined; programs may define the
+// others.
 func formNamed(name string) (special, bool) {
 	fixed := func(compile func(*compiler, *form.Node, spot) code) (special, bool) {
 		return special{compile: compile, fixed: true}, true
@@ -95,7 +95,7 @@ func formNamed(name string) (special, bool) {
 	return special{}, false
 }
 
-// Forms are the names of the special forms.
+// Forms returns the names of the special forms.
 func Forms() []string {
 	return []string{
 		"let", "letfn", "if", "do", "fn", "λ", "def", "defn", "defn-", "defmacro", "defstruct", "quote", "quasiquote",

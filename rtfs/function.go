@@ -14,7 +14,7 @@ func isFn(n *form.Node) bool {
 // fn compiles (fn name? [params] body…).
 func (c *compiler) fn(n *form.Node, p spot) code { return c.function(n, p, "") }
 
-// function compiles a fn that is bound to a name, which it may refer to.
+// function compiles a fn that is bound to a name and may refer to itself by that name.
 func (c *compiler) function(n *form.Node, p spot, name string) code {
 	if c.err != nil {
 		return nil
@@ -27,7 +27,7 @@ func (c *compiler) function(n *form.Node, p spot, name string) code {
 	return c.closure(n, 1, p, name, name)
 }
 
-// closure compiles a function whose parameters are the item at an index.
+// closure compiles a function whose parameters are the item at index at.
 func (c *compiler) closure(n *form.Node, at int, p spot, name, self string) code {
 	var sig signature
 	if len(n.Items) > at+1 && sig.read(n.Items[at]) {
@@ -48,7 +48,7 @@ func (c *compiler) closure(n *form.Node, at int, p spot, name, self string) code
 	since := c.count
 	body := n.Items[at+1:]
 	if len(body) > 1 && sig.read(body[0]) {
-		body = body[1:] // {:type …} behind them
+		body = body[1:] // {:type …} after the parameters
 	}
 	c.parameters(fn, s, params, sig.args)
 	fn.result = c.check(sig.result, "what "+fn.title()+" returns")
@@ -80,7 +80,7 @@ type signature struct {
 	result *form.Node
 }
 
-// read reads a signature. Another map is not one.
+// read parses a signature. It reports whether the map is one.
 func (s *signature) read(n *form.Node) bool {
 	types := valueAt(n, "type")
 	if types == nil || types.Kind != form.MapNode {
@@ -110,15 +110,15 @@ func valueAt(n *form.Node, key form.Keyword) *form.Node {
 	return nil
 }
 
-// capture copies what a closure uses of the frame it is made in.
+// capture copies the variables of the enclosing functions that the closure uses from frame f.
 func (g *Func) capture(f *frame) {
 	for i, site := range g.p.sites {
 		g.captured[i] = site.value(f)
 	}
 }
 
-// resultType returns the type that a body begins with, if it does: : T, or the
-// keyword of a type with something behind it.
+// resultType returns the type at the beginning of a body, and the remaining body. A type is
+// written : T, or as the keyword of a type followed by more forms.
 func (c *compiler) resultType(body []*form.Node) (*form.Node, []*form.Node) {
 	switch {
 	case len(body) > 1 && body[0].Atom == form.Symbol(":"):
@@ -131,17 +131,17 @@ func (c *compiler) resultType(body []*form.Node) (*form.Node, []*form.Node) {
 	return nil, body
 }
 
-// typeKeywords are the types that may stand without a colon of their own.
+// typeKeywords lists the types that can be written without a separate colon.
 var typeKeywords = []form.Keyword{
 	"int", "integer", "float", "number", "string", "bool", "boolean", "nil", "keyword", "symbol", "any", "never",
 	"int?", "float?", "number?", "string?", "bool?", "keyword?", "symbol?", "vector", "list", "map",
 }
 
-// parameters declares them. Where one is a pattern, or has a type, there is something
-// to do before the body.
+// parameters declares the parameters. Patterns and types add code that runs before the body.
 //
-// A type is behind its parameter, [s : string] or [s :string], or before all of them if
-// the first one is: [:string s :int n]. Signed are the types of {:type …}, or nil.
+// A type follows its parameter, as in [s : string] or [s :string]. If the first item is a type,
+// the types precede the parameters: [:string s :int n]. signed is the types of {:type …}, or
+// nil.
 func (c *compiler) parameters(fn *proto, s *scope, items, signed []*form.Node) {
 	type param struct {
 		pattern, typ *form.Node
@@ -152,7 +152,7 @@ func (c *compiler) parameters(fn *proto, s *scope, items, signed []*form.Node) {
 	for len(items) > 0 {
 		if before && isTypeKeyword(items[0]) {
 			if len(items) < 2 || isTypeKeyword(items[1]) || items[1].Atom == form.Symbol("&") {
-				c.fail(items[0], "a parameter belongs behind the type %s", brief(items[0].Value()))
+				c.fail(items[0], "a parameter must follow the type %s", brief(items[0].Value()))
 				return
 			}
 			all = append(all, param{items[1], items[0]})
@@ -161,12 +161,12 @@ func (c *compiler) parameters(fn *proto, s *scope, items, signed []*form.Node) {
 		}
 		if items[0].Atom == form.Symbol("&") {
 			if len(items) < 2 || !isName(items[1]) {
-				c.fail(items[0], "a name belongs behind &, and nothing else")
+				c.fail(items[0], "& must be followed by exactly one name")
 				return
 			}
 			typ, after := c.annotation(items[1:], true)
 			if len(after) > 0 {
-				c.fail(after[0], "nothing may come after the rest of the arguments")
+				c.fail(after[0], "no parameter may follow the rest parameter")
 				return
 			}
 			rest = &param{items[1], typ}
@@ -221,13 +221,13 @@ func isTypeKeyword(n *form.Node) bool {
 	return ok && slices.Contains(typeKeywords, k)
 }
 
-// isName reports whether a pattern is just a name.
+// isName reports whether a pattern is only a name.
 func isName(n *form.Node) bool {
 	name, ok := n.Atom.(form.Symbol)
 	return ok && name != ":" && name != "&"
 }
 
-// restOf makes a list of the arguments from i on.
+// restOf binds a list of the arguments from index i.
 func restOf(i int, check checker) func(f *frame) error {
 	return func(f *frame) error {
 		if err := f.m.Alloc(int64(f.argc-i)*16 + 24); err != nil {
@@ -247,7 +247,7 @@ func restOf(i int, check checker) func(f *frame) error {
 	}
 }
 
-// letfn compiles (letfn [(name [params] body…) …] body…), functions that know each
+// letfn compiles (letfn [(name [params] body…) …] body…). The functions can refer to each
 // other.
 func (c *compiler) letfn(n *form.Node, p spot) code {
 	fns, ok := c.brackets(n, 1)
@@ -275,7 +275,7 @@ func (c *compiler) letfn(n *form.Node, p spot) code {
 			}
 			f.slots[slots[i]] = fn
 		}
-		for _, slot := range slots { // now all of them are there
+		for _, slot := range slots { // all functions exist at this point
 			f.slots[slot].(*Func).capture(f)
 		}
 		return body(f)

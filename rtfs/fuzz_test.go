@@ -30,8 +30,7 @@ var programs = []string{
 	`(serialize-json {:a [1 2.5 nil true "x"]}) (parse-json "{\"a\":[1]}")`,
 }
 
-// Whatever text one gives it, a program ends within its limits, and does the same
-// each time.
+// Every program ends within its limits and is deterministic.
 func FuzzRun(f *testing.F) {
 	for _, p := range programs {
 		f.Add(p)
@@ -55,7 +54,7 @@ func runTwice(t *testing.T, in *rtfs.Interp, src string) {
 	first, used := outcome(t, p)
 	again, usedAgain := outcome(t, p)
 	if strings.Contains(src, "step-parallel") && strings.Contains(first, "BudgetExhausted") && strings.Contains(again, "BudgetExhausted") {
-		return // which branch exhausts the limits, and how far the others are, is a matter of time
+		return // which branch exhausts the limits depends on timing
 	}
 	if first != again || used != usedAgain {
 		t.Fatalf("one run is %s and takes %+v, the next is %s and takes %+v", first, used, again, usedAgain)
@@ -77,8 +76,8 @@ func outcome(t *testing.T, p *rtfs.Program) (string, rtfs.Usage) {
 	return text, used
 }
 
-// FuzzProgram makes programs of random bytes that compile more often than not: calls
-// of the library with all kinds of values, in forms of all kinds.
+// FuzzProgram generates programs from random bytes that usually compile: library calls with all
+// kinds of values in all kinds of forms.
 func FuzzProgram(f *testing.F) {
 	f.Add([]byte("\x00\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c\x0d\x0e\x0f"))
 	f.Add([]byte("reduce map filter and what else there is to fold into a program"))
@@ -96,7 +95,7 @@ func FuzzProgram(f *testing.F) {
 	})
 }
 
-// A generator spends bytes on choices.
+// A generator consumes bytes for its choices.
 type generator struct {
 	data  []byte
 	names []string

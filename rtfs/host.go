@@ -8,8 +8,8 @@ import (
 	"glasshouse/rtfs/lib"
 )
 
-// intrinsics are functions that need the machine: the way to the host, and what a
-// run has around it.
+// intrinsics returns the functions that need the machine: calls of the host and the context of
+// a run.
 func intrinsics() []lib.Builtin {
 	all := []lib.Builtin{
 		{Name: "call", Min: 1, Max: -1, Args: "[id & input]", Doc: "Calls a capability. One argument is its input; several are a vector.", Fn: callHost},
@@ -31,16 +31,16 @@ func intrinsics() []lib.Builtin {
 	return all
 }
 
-// says reports whether a capability prints its arguments. It is given all of them as a
-// vector, one too: to print [1 2] is not to print 1 and 2.
+// says reports whether a capability prints its arguments. It receives them as a vector even if
+// there is only one, because printing [1 2] differs from printing 1 and 2.
 func says(id string) bool {
 	return id == "ccos.io.println" || id == "ccos.io.print" || id == "ccos.io.log"
 }
 
-// machineOf is the machine behind what the library is given.
+// machineOf returns the machine behind a library call.
 func machineOf(c lib.Call) *machine { return c.(*machine) }
 
-// inputOf is what a capability is given.
+// inputOf returns the input of a capability for the arguments of a call.
 func inputOf(args []form.Value) form.Value {
 	switch len(args) {
 	case 0:
@@ -58,7 +58,7 @@ func callHost(c lib.Call, args []form.Value) (form.Value, error) {
 	case form.Keyword:
 		return machineOf(c).call(string(id), inputOf(args[1:]))
 	}
-	return nil, form.Errorf("TypeError", "call takes the id of a capability, and this is %s", brief(args[0]))
+	return nil, form.Errorf("TypeError", "call takes the id of a capability, got %s", brief(args[0]))
 }
 
 func askModel(c lib.Call, args []form.Value) (form.Value, error) {
@@ -70,14 +70,14 @@ func askModel(c lib.Call, args []form.Value) (form.Value, error) {
 	input := form.NewMap(form.Keyword("model"), model, form.Keyword("prompt"), prompt)
 	if len(args) > 2 {
 		if len(args) != 4 || args[2] != form.Keyword("system") {
-			return nil, form.Errorf("InvalidArgument", "llm-execute takes :system and a text behind the prompt")
+			return nil, form.Errorf("InvalidArgument", "llm-execute takes :system and a string after the prompt")
 		}
 		input = input.With(form.Keyword("system"), args[3])
 	}
 	return machineOf(c).call("llm.execute", input)
 }
 
-// around looks a key of the context up, as a keyword and as a string.
+// around looks up a key in the context, as a keyword and as a string.
 func (m *machine) around(key form.Value) (form.Value, bool) {
 	if !isAtom(key) {
 		return nil, false
@@ -105,7 +105,7 @@ func contextGet(c lib.Call, args []form.Value) (form.Value, error) {
 func contextSet(c lib.Call, args []form.Value) (form.Value, error) {
 	m := machineOf(c)
 	if !isAtom(args[0]) {
-		return nil, form.Errorf("TypeError", "a key of the context is a keyword or a string, and this is %s", brief(args[0]))
+		return nil, form.Errorf("TypeError", "a key of the context must be a keyword or a string, got %s", brief(args[0]))
 	}
 	if err := m.Alloc(int64(m.context.Len()+1) * 48); err != nil {
 		return nil, err
@@ -124,7 +124,7 @@ func gensym(c lib.Call, args []form.Value) (form.Value, error) {
 		case form.Symbol:
 			prefix = string(p)
 		default:
-			return nil, form.Errorf("TypeError", "gensym takes a string, and this is %s", brief(p))
+			return nil, form.Errorf("TypeError", "gensym takes a string, got %s", brief(p))
 		}
 	}
 	m := machineOf(c)
@@ -132,7 +132,7 @@ func gensym(c lib.Call, args []form.Value) (form.Value, error) {
 	return form.Symbol(fmt.Sprint(prefix, m.path, m.names)), nil
 }
 
-// isShortGet recognizes (get :key), which reads what is around a run.
+// isShortGet recognizes (get :key), which reads the context of a run.
 func isShortGet(n *form.Node) bool {
 	if len(n.Items) != 2 {
 		return false
@@ -141,7 +141,7 @@ func isShortGet(n *form.Node) bool {
 	return ok
 }
 
-// getContext compiles (get :key): the context, or else the variable of that name.
+// getContext compiles (get :key). It falls back to the variable of that name.
 func (c *compiler) getContext(n *form.Node, p spot) code {
 	key := n.Items[1].Atom.(form.Keyword)
 	var variable code
@@ -156,8 +156,8 @@ func (c *compiler) getContext(n *form.Node, p spot) code {
 	}
 }
 
-// reference compiles @name and @:key. What the context does not have is the
-// reference itself, or the variable of that name.
+// reference compiles @name and @:key. If the context lacks the key, @name evaluates to itself
+// and @:key to the variable of that name.
 func (c *compiler) reference(n *form.Node, name string, p spot) code {
 	key, keyed := strings.CutPrefix(name, "@:")
 	other := constant(name)

@@ -7,10 +7,10 @@ import (
 	"glasshouse/rtfs/lib"
 )
 
-// A condition is a form of which only matters whether it is true.
+// A condition is a compiled form that is used only as true or false.
 type condition func(f *frame) (bool, error)
 
-// small are integers that need no memory of their own.
+// small contains preallocated integers.
 var small = func() (all [2048]form.Value) {
 	for i := range all {
 		all[i] = int64(i - len(all)/2)
@@ -39,7 +39,7 @@ func (c *compiler) test(n *form.Node, p spot) condition {
 	}
 }
 
-// libraryHead is the function of the library that a node is a call of, if it is.
+// libraryHead returns the library function that a node calls, or nil.
 func (c *compiler) libraryHead(n *form.Node, p spot) *lib.Builtin {
 	if c.err != nil || n.Kind != form.ListNode || len(n.Items) == 0 {
 		return nil
@@ -58,8 +58,8 @@ func (c *compiler) libraryHead(n *form.Node, p spot) *lib.Builtin {
 	return b
 }
 
-// inline compiles what is done most, on integers: the library is asked only for
-// other values. It answers nil for other calls.
+// inline compiles the most frequent operations on integers without a library call. The library
+// handles other values. inline returns nil for other functions.
 func (c *compiler) inline(n *form.Node, b *lib.Builtin, p spot) code {
 	switch {
 	case len(n.Items) == 2 && (b.Name == "inc" || b.Name == "dec"):
@@ -85,7 +85,7 @@ func (c *compiler) inline(n *form.Node, b *lib.Builtin, p spot) code {
 	return nil
 }
 
-// slowly has the library do what is not on integers.
+// slowly calls the library for operands that are not integers.
 func (f *frame) slowly(n *form.Node, b *lib.Builtin, x, y form.Value) (form.Value, error) {
 	m, base := f.m, len(f.m.args)
 	m.args = append(m.args, x, y)
@@ -98,8 +98,8 @@ func (f *frame) slowly(n *form.Node, b *lib.Builtin, x, y form.Value) (form.Valu
 	return v, nil
 }
 
-// arithmetic compiles two operands. Those that overflow go to the library, which
-// says so.
+// arithmetic compiles an operation with two operands. On overflow it calls the library, which
+// returns the error.
 func (c *compiler) arithmetic(n *form.Node, b *lib.Builtin, op string, left, right *form.Node, p spot) code {
 	if op != "+" && op != "-" && op != "*" {
 		return nil
@@ -172,7 +172,7 @@ func (c *compiler) arithmetic(n *form.Node, b *lib.Builtin, op string, left, rig
 	}
 }
 
-// comparison compiles two operands and how they compare.
+// comparison compiles a comparison of two operands.
 func (c *compiler) comparison(n *form.Node, b *lib.Builtin, p spot) condition {
 	switch b.Name {
 	case "<", ">", "<=", ">=", "=", "!=", "not=":
@@ -222,7 +222,7 @@ func compareIntegers(name string, i, j int64) bool {
 	return i != j
 }
 
-// compareConstant is a comparison with an integer that is written there.
+// compareConstant compiles a comparison with an integer constant.
 func compareConstant(name string, x code, k int64, slowly func(f *frame, v, w form.Value) (bool, error)) condition {
 	boxed := integer(k)
 	operand := func(f *frame) (i int64, ok, yes bool, err error) {

@@ -9,8 +9,8 @@ import (
 	"glasshouse/rtfs/form"
 )
 
-// What is done on integers in place is what the library does, with all values.
-func TestArithmeticInPlaceIsThatOfTheLibrary(t *testing.T) {
+// Inlined integer operations give the same results as the library for all values.
+func TestInlineArithmeticMatchesLibrary(t *testing.T) {
 	values := []string{
 		"0", "1", "-1", "7", "-3", "2147483647", "-2147483648", "4294967296", "9223372036854775807", "-9223372036854775808",
 		"0.0", "-0.0", "2.5", "1.0", "##Inf", "##NaN", `"a"`, `"b"`, "nil", "true", ":k", "[1]", "[1.0]", "{:a 1}", "(fn [x] x)",
@@ -58,7 +58,7 @@ func TestArithmeticInPlaceIsThatOfTheLibrary(t *testing.T) {
 	}
 }
 
-func TestFormsThatAreNotWrittenAsTheyShouldBe(t *testing.T) {
+func TestMalformedForms(t *testing.T) {
 	for _, src := range []string{
 		"(if 1)", "(let)", "(let 5 1)", "(letfn 5 1)", "(letfn [5] 1)", "(letfn [(f)] 1)", "(fn 5)", "(fn [1] 1)", "(defn)", "(defn f)",
 		"(defn f 5)", "(defn 5 [] 1)", "(def @x 1)", "(def x)", "(def x 1 2)", "(defmacro)", "(defmacro m)", "(defmacro 5 [] 1)",
@@ -78,7 +78,7 @@ func TestFormsThatAreNotWrittenAsTheyShouldBe(t *testing.T) {
 	}
 }
 
-func TestAModelIsAskedThroughTheHost(t *testing.T) {
+func TestModelCallsUseTheHost(t *testing.T) {
 	var got string
 	host := hostOf(func(id string, input form.Value) (form.Value, error) {
 		got = id + " " + form.Text(input)

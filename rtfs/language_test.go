@@ -8,8 +8,8 @@ import (
 	"glasshouse/rtfs/form"
 )
 
-// A scenario is a program and its value. One that begins with ! is the kind of its
-// error, and * is any error.
+// A scenario is a program and its value. ! precedes the kind of an expected error, and * is any
+// error.
 type scenario struct{ src, want string }
 
 func check(t *testing.T, scenarios []scenario) {
@@ -251,7 +251,7 @@ func TestMatching(t *testing.T) {
 	})
 }
 
-func TestErrorsAreCaught(t *testing.T) {
+func TestCatch(t *testing.T) {
 	check(t, []scenario{
 		{"(try (/ 1 0) (catch DivisionByZero e 1))", "1"},
 		{"(try (/ 1 0) (catch TypeError e 1) (catch DivisionByZero e 2))", "2"},
@@ -406,7 +406,7 @@ func TestStructs(t *testing.T) {
 	})
 }
 
-func TestAnnotationsAreChecked(t *testing.T) {
+func TestAnnotations(t *testing.T) {
 	check(t, []scenario{
 		{"((fn [x : int] x) 1)", "1"},
 		{`((fn [x : int] x) "a")`, "!TypeValidationError"},
@@ -445,9 +445,9 @@ func TestSteps(t *testing.T) {
 	})
 }
 
-func TestEveryFormIsKnown(t *testing.T) {
+func TestForms(t *testing.T) {
 	for _, name := range rtfs.Forms() {
-		// A form that stands alone is no call of something unknown.
+		// A form without arguments is not a call of an unknown function.
 		if _, err := run(t, "("+name+")"); kindOf(err) == "UndefinedSymbol" {
 			t.Errorf("%s is not known", name)
 		}

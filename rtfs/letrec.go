@@ -2,16 +2,16 @@ package rtfs
 
 import "glasshouse/rtfs/form"
 
-// A later function is one that a let binds, and that functions before it may use if
-// its name means nothing else to them.
+// A later function is bound by a let after other functions, which may refer to it if its name
+// has no other meaning for them.
 type later struct {
 	name   string
 	value  *form.Node
-	slot   int   // where those before it find it
+	slot   int   // through which the preceding functions access it
 	before []int // the slots of those functions
 }
 
-// bindings compiles what a let binds, in turn.
+// bindings compiles the bindings of a let in order.
 func (c *compiler) bindings(n *form.Node, items []*form.Node, p spot) []func(f *frame) error {
 	ahead := c.ahead(items, p)
 	var steps []func(f *frame) error
@@ -46,7 +46,7 @@ func (c *compiler) bindings(n *form.Node, items []*form.Node, p spot) []func(f *
 	return steps
 }
 
-// lending compiles a binding whose function may use those ahead.
+// lending compiles a binding whose function may refer to later functions.
 func (c *compiler) lending(n *form.Node, items []*form.Node, ahead []*later, p spot) (func(f *frame) error, []*form.Node) {
 	for _, l := range ahead {
 		p.names[l.name] = append(p.names[l.name], l.slot)
@@ -69,7 +69,7 @@ func nameOf(n *form.Node) string {
 	return string(name)
 }
 
-// arrive is what happens when a later function is bound: those before it learn of it.
+// arrive stores a later function into the closures of the preceding functions when it is bound.
 func (l *later) arrive(slots []int) func(f *frame) error {
 	if len(slots) == 0 {
 		return nil
@@ -84,11 +84,11 @@ func (l *later) arrive(slots []int) func(f *frame) error {
 	}
 }
 
-// maxAhead is how many of them there are at most: what names mean is to be found out
-// in a time that the length of the text bounds.
+// maxAhead is the maximum number of later functions in a let. It bounds the time to
+// resolve names.
 const maxAhead = 256
 
-// ahead finds the functions that a let binds after other functions.
+// ahead returns the functions that a let binds after other functions.
 func (c *compiler) ahead(items []*form.Node, p spot) (all []*later) {
 	first, bound := true, map[string]bool{}
 	for len(items) > 1 && len(all) < maxAhead {
@@ -109,7 +109,7 @@ func (c *compiler) ahead(items []*form.Node, p spot) (all []*later) {
 	return all
 }
 
-// names collects all names in a pattern.
+// names collects the names in a pattern.
 func names(pattern *form.Node, all map[string]bool) {
 	all[nameOf(pattern)] = true
 	for _, item := range pattern.Items {
@@ -117,7 +117,7 @@ func names(pattern *form.Node, all map[string]bool) {
 	}
 }
 
-// means reports whether a name means something already.
+// means reports whether a name is already defined.
 func (c *compiler) means(name string, p spot) bool {
 	if _, ok := p.find(name); ok {
 		return true

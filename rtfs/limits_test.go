@@ -13,7 +13,7 @@ import (
 	"glasshouse/rtfs/form"
 )
 
-// within runs a program within limits.
+// within runs a program with limits.
 func within(t *testing.T, l rtfs.Limits, src string) (form.Value, error) {
 	t.Helper()
 	p, err := rtfs.New(rtfs.Config{Limits: l}).Compile("t.rtfs", []byte(src))
@@ -30,7 +30,7 @@ func wantExhausted(t *testing.T, err error, dimension string) {
 	}
 }
 
-func TestATailCallDoesNotGrowTheStack(t *testing.T) {
+func TestTailCallsDoNotGrowStack(t *testing.T) {
 	for _, src := range []string{
 		"(defn f [n] (if (= n 0) :done (f (- n 1)))) (f 1000000)",
 		"(defn e? [n] (if (= n 0) :done (o? (- n 1)))) (defn o? [n] (if (= n 0) :odd (e? (- n 1)))) (e? 100000)",
@@ -56,7 +56,7 @@ func TestATailCallDoesNotGrowTheStack(t *testing.T) {
 	}
 }
 
-func TestARecursionThatIsTooDeepIsAnError(t *testing.T) {
+func TestTooDeepRecursionIsAnError(t *testing.T) {
 	for _, src := range []string{
 		"(defn f [n] (+ 1 (f n))) (f 1)",
 		"(defn f [n] [(f n)]) (f 1)",
@@ -73,21 +73,21 @@ func TestARecursionThatIsTooDeepIsAnError(t *testing.T) {
 	}
 }
 
-// A caller who allows any depth still does not get a stack that Go would end the
-// process for.
-func TestTheStackIsBoundedWhateverTheCallerAllows(t *testing.T) {
+// Without a useful depth limit the program still must not exceed the maximum Go stack, which
+// would end the process.
+func TestStackIsBoundedForAnyDepthLimit(t *testing.T) {
 	_, err := within(t, rtfs.Limits{Depth: 1 << 40, Time: time.Minute}, "(defn f [n] (let [x [(+ 1 (f n))]] x)) (f 1)")
 	wantExhausted(t, err, "depth")
 }
 
-func TestADeepRecursionThatEndsRuns(t *testing.T) {
+func TestDeepRecursionWithinLimit(t *testing.T) {
 	v, err := within(t, rtfs.Limits{}, "(defn sum [n] (if (= n 0) 0 (+ n (sum (- n 1))))) (sum 9000)")
 	if err != nil || v != int64(40504500) {
 		t.Errorf("= %v, %v", v, err)
 	}
 }
 
-func TestAProgramThatDoesNotEndIsEnded(t *testing.T) {
+func TestStepLimit(t *testing.T) {
 	for _, src := range []string{
 		"(loop [] (recur))",
 		"(defn f [] (f)) (f)",
@@ -102,7 +102,7 @@ func TestAProgramThatDoesNotEndIsEnded(t *testing.T) {
 	}
 }
 
-func TestAProgramThatTakesTooLongIsEnded(t *testing.T) {
+func TestTimeLimit(t *testing.T) {
 	_, err := within(t, rtfs.Limits{Steps: 1 << 60, Time: 20 * time.Millisecond}, "(loop [] (recur))")
 	wantExhausted(t, err, "time")
 
@@ -118,11 +118,11 @@ func TestAProgramThatTakesTooLongIsEnded(t *testing.T) {
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := p.Run(gone); !errors.Is(err, context.Canceled) || kindOf(err) != "Cancelled" {
-		t.Errorf("a run that nobody wants ends with %v", err)
+		t.Errorf("a cancelled run ends with %v", err)
 	}
 }
 
-func TestAHostIsNotWaitedForLongerThanTheProgramMayTake(t *testing.T) {
+func TestTimeLimitCancelsHostCalls(t *testing.T) {
 	var host again = func(ctx context.Context, _ form.Value) (form.Value, error) {
 		<-ctx.Done()
 		return nil, ctx.Err()
@@ -135,7 +135,7 @@ func TestAHostIsNotWaitedForLongerThanTheProgramMayTake(t *testing.T) {
 	wantExhausted(t, err, "time")
 }
 
-func TestAProgramThatTakesTooMuchMemoryIsEnded(t *testing.T) {
+func TestAllocLimit(t *testing.T) {
 	for _, src := range []string{
 		`(loop [s "x"] (recur (str s s)))`,
 		`(reduce (fn [s i] (str s s)) "x" (range 0 100))`,
@@ -158,7 +158,7 @@ func TestAProgramThatTakesTooMuchMemoryIsEnded(t *testing.T) {
 	}
 }
 
-func TestWhatARunTakesIsTold(t *testing.T) {
+func TestUsage(t *testing.T) {
 	p, err := rtfs.New(rtfs.Config{}).Compile("", []byte("(dotimes [i 100] [i])"))
 	if err != nil {
 		t.Fatal(err)
@@ -174,7 +174,7 @@ func TestWhatARunTakesIsTold(t *testing.T) {
 	}
 }
 
-func TestAProgramRunsManyTimesAtOnce(t *testing.T) {
+func TestConcurrentRuns(t *testing.T) {
 	p, err := rtfs.New(rtfs.Config{}).Compile("", []byte("(def n 0) (defn f [x] (def n (+ n x)) n) f"))
 	if err != nil {
 		t.Fatal(err)
@@ -200,7 +200,7 @@ func TestAProgramRunsManyTimesAtOnce(t *testing.T) {
 	wg.Wait()
 }
 
-func TestAnErrorSaysWhereAndOnWhatWay(t *testing.T) {
+func TestErrorPositionAndStack(t *testing.T) {
 	_, err := run(t, "(defn inner [x]\n  (/ 1 x))\n(defn outer [x]\n  (+ 1 (inner x)))\n(+ 1\n   (outer 0))")
 	e, ok := errors.AsType[*form.Error](err)
 	if !ok || e.Kind != "DivisionByZero" {
@@ -218,7 +218,7 @@ func TestAnErrorSaysWhereAndOnWhatWay(t *testing.T) {
 	}
 }
 
-func TestAnErrorNamesABoundedNumberOfCalls(t *testing.T) {
+func TestErrorStackIsBounded(t *testing.T) {
 	_, err := within(t, rtfs.Limits{}, "(defn f [n] (+ 1 (f n))) (f 1)")
 	e, _ := errors.AsType[*form.Error](err)
 	if n := len(e.Stack); n == 0 || n > 64 {
@@ -226,7 +226,7 @@ func TestAnErrorNamesABoundedNumberOfCalls(t *testing.T) {
 	}
 }
 
-func TestAnErrorIsFoundWhileCompiling(t *testing.T) {
+func TestCompileError(t *testing.T) {
 	_, err := run(t, "(let [x 1]\n  (if))")
 	e, ok := errors.AsType[*form.Error](err)
 	if !ok || e.Kind != "ParseError" || e.Pos.Line != 2 || !strings.Contains(e.Message, "2 |   (if))") {
@@ -234,14 +234,14 @@ func TestAnErrorIsFoundWhileCompiling(t *testing.T) {
 	}
 }
 
-// A hostOf answers calls with a function.
+// A hostOf is a Host that calls a function.
 type hostOf func(id string, input form.Value) (form.Value, error)
 
 func (h hostOf) Call(_ context.Context, id string, input form.Value) (form.Value, error) {
 	return h(id, input)
 }
 
-func TestACapabilityIsCalledByOneRule(t *testing.T) {
+func TestCapabilityInput(t *testing.T) {
 	var got []string
 	host := hostOf(func(id string, input form.Value) (form.Value, error) {
 		got = append(got, id+" "+form.Text(input))
@@ -262,7 +262,7 @@ func TestACapabilityIsCalledByOneRule(t *testing.T) {
 	}
 }
 
-func TestWhatTheHostRefusesCanBeCaught(t *testing.T) {
+func TestHostErrorsCanBeCaught(t *testing.T) {
 	host := hostOf(func(id string, _ form.Value) (form.Value, error) {
 		switch id {
 		case "none":
@@ -295,7 +295,7 @@ func TestWhatTheHostRefusesCanBeCaught(t *testing.T) {
 	}
 }
 
-// A reporter writes steps down.
+// A reporter records steps.
 type reporter struct {
 	quiet
 	steps *[]string
@@ -309,7 +309,7 @@ func (r reporter) Step(_ context.Context, s rtfs.Step) {
 	*r.steps = append(*r.steps, line)
 }
 
-func TestAHostHearsOfSteps(t *testing.T) {
+func TestReporter(t *testing.T) {
 	var steps []string
 	p, err := rtfs.New(rtfs.Config{Host: reporter{steps: &steps}}).Compile("", []byte(
 		`(step "a" (step "b" 1)) (try (step "c" (/ 1 0)) (catch e 2))`))
@@ -324,7 +324,7 @@ func TestAHostHearsOfSteps(t *testing.T) {
 	}
 }
 
-func TestARunHasAContext(t *testing.T) {
+func TestContext(t *testing.T) {
 	p, err := rtfs.New(rtfs.Config{}).Compile("", []byte(`(def before (get :user)) (context/set :user "b") [before (get :user) @user (context/get :none 5)]`))
 	if err != nil {
 		t.Fatal(err)
@@ -338,7 +338,7 @@ func TestARunHasAContext(t *testing.T) {
 	}
 }
 
-func TestASessionKeepsWhatItDefines(t *testing.T) {
+func TestSessionKeepsDefinitions(t *testing.T) {
 	s := rtfs.New(rtfs.Config{}).Session()
 	for _, line := range []struct{ src, want string }{
 		{"(def x 1)", "1"},
@@ -367,11 +367,11 @@ func TestASessionKeepsWhatItDefines(t *testing.T) {
 	}
 }
 
-// bomb is a value that is small, and has more parts than anybody can go through: the
-// same one twice, and that twice, and so on.
+// bomb is a small value with exponentially many parts: it contains the same part twice at each
+// level.
 const bomb = "(def bomb (loop [x [1] i 0] (if (< i 200) (recur [x x] (inc i)) x))) "
 
-func TestAValueThatIsTheSameAgainAndAgainStopsNobody(t *testing.T) {
+func TestSharedValuesAreBounded(t *testing.T) {
 	for src, want := range map[string]string{
 		"bomb":                                          "steps",
 		"{:a bomb}":                                     "steps",
@@ -406,19 +406,19 @@ func TestAValueThatIsTheSameAgainAndAgainStopsNobody(t *testing.T) {
 	v, err := within(t, rtfs.Limits{Steps: 100_000}, bomb+"(throw {:type :k :data bomb})")
 	e, _ := errors.AsType[*form.Error](err)
 	if e == nil || e.Kind != "k" || e.Data != nil {
-		t.Errorf("what an error carries is %v, %v, with data that nobody can go through", v, err)
+		t.Errorf("the data of the error is %v, %v, want it removed", v, err)
 	}
 }
 
-func TestADeepValueDoesNotLeaveAProgram(t *testing.T) {
+func TestDeepResultIsRefused(t *testing.T) {
 	_, err := within(t, rtfs.Limits{}, "(loop [x [] i 0] (if (< i 100000) (recur [x] (inc i)) x))")
 	if kindOf(err) != "InvalidArgument" {
 		t.Errorf("a value nested 100000 deep leaves with %v", err)
 	}
 }
 
-// Programs that call each other through the host share one stack.
-func TestProgramsThatCallEachOtherWithoutEndAreEnded(t *testing.T) {
+// Programs that call each other through the host share one stack limit.
+func TestMutualHostCallsAreBounded(t *testing.T) {
 	var f *rtfs.Func
 	p, err := rtfs.New(rtfs.Config{}).Compile("", []byte(`(fn [x] [(call "self" x)])`))
 	if err != nil {

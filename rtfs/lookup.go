@@ -5,7 +5,7 @@ import (
 	"glasshouse/rtfs/lib"
 )
 
-// field looks a key up in a map or an error; in nil there is none.
+// field looks up a key in a map or an error. nil has no keys.
 func field(target, key form.Value, other []form.Value) (form.Value, error) {
 	switch t := target.(type) {
 	case *form.Map:
@@ -18,7 +18,7 @@ func field(target, key form.Value, other []form.Value) (form.Value, error) {
 		}
 	case nil:
 	default:
-		return nil, form.Errorf("TypeError", "%s is looked up in a map, and this is %s", brief(key), brief(target))
+		return nil, form.Errorf("TypeError", "%s is looked up in a map, got %s", brief(key), brief(target))
 	}
 	if len(other) > 0 {
 		return other[0], nil
@@ -29,7 +29,7 @@ func field(target, key form.Value, other []form.Value) (form.Value, error) {
 func element(v form.Vector, index form.Value, other []form.Value) (form.Value, error) {
 	i, ok := index.(int64)
 	if !ok {
-		return nil, form.Errorf("TypeError", "a vector is called with an index, and this is %s", brief(index))
+		return nil, form.Errorf("TypeError", "a vector must be called with an index, got %s", brief(index))
 	}
 	if 0 <= i && i < int64(len(v)) {
 		return v[i], nil

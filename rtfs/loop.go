@@ -2,13 +2,13 @@ package rtfs
 
 import "glasshouse/rtfs/form"
 
-// A target is what recur goes back to.
+// A target is the loop or function that recur jumps to.
 type target struct {
 	n     int
-	rest  bool     // of a function: one more value is the rest of the arguments
+	rest  bool     // of a function: one more value is the list of the remaining arguments
 	call  bool     // it is a function
 	binds []binder // of a loop
-	slots []int    // of a loop whose bindings are names; nil: they are not
+	slots []int    // of a loop whose bindings are all names; otherwise nil
 }
 
 // loopForm compiles (loop [pattern value …] body…).
@@ -66,7 +66,7 @@ func (c *compiler) loopForm(n *form.Node, p spot) code {
 func (c *compiler) recur(n *form.Node, p spot) code {
 	t := p.loop
 	if t == nil {
-		return c.fail(n, "recur is not the last thing that its loop or function does")
+		return c.fail(n, "recur must be in tail position of its loop or function")
 	}
 	args := c.exprs(n.Items[1:], p)
 	want := t.n
@@ -74,7 +74,7 @@ func (c *compiler) recur(n *form.Node, p spot) code {
 		want++
 	}
 	if len(args) != want {
-		return c.fail(n, "recur takes %d values here, and was given %d", want, len(args))
+		return c.fail(n, "recur takes %d values here, got %d", want, len(args))
 	}
 	switch {
 	case t.call:
@@ -108,7 +108,7 @@ func (c *compiler) recur(n *form.Node, p spot) code {
 	}
 }
 
-// recurCall is recur to a function: it calls itself.
+// recurCall compiles recur to a function as a call of itself.
 func recurCall(n *form.Node, t *target, args []code) code {
 	return func(f *frame) (form.Value, error) {
 		values, base, err := f.argumentsOf(n, args)
@@ -118,7 +118,7 @@ func recurCall(n *form.Node, t *target, args []code) code {
 		if t.rest {
 			rest, ok := sequence(values[t.n])
 			if !ok {
-				return nil, failed(form.Errorf("TypeError", "the rest of the arguments is a list, and this is %s", brief(values[t.n])), n)
+				return nil, failed(form.Errorf("TypeError", "the rest of the arguments must be a list, got %s", brief(values[t.n])), n)
 			}
 			values = append(values[:t.n:t.n], rest...)
 		}
@@ -149,7 +149,7 @@ func (c *compiler) dotimes(n *form.Node, p spot) code {
 		}
 		times, ok := v.(int64)
 		if !ok {
-			return nil, failed(form.Errorf("TypeError", "dotimes takes an integer, and this is %s", brief(v)), n)
+			return nil, failed(form.Errorf("TypeError", "dotimes takes an integer, got %s", brief(v)), n)
 		}
 		var last form.Value
 		for i := range times {
@@ -165,8 +165,8 @@ func (c *compiler) dotimes(n *form.Node, p spot) code {
 	}
 }
 
-// comprehension compiles (for [x xs y ys] body): the body's value for each x and
-// each y. Between them may stand :when, :while and :let.
+// comprehension compiles (for [x xs y ys] body): the values of body for each combination of x
+// and y. The bindings may contain :when, :while and :let.
 func (c *compiler) comprehension(n *form.Node, p spot) code {
 	bindings, ok := c.brackets(n, 1)
 	if !ok {
@@ -186,7 +186,7 @@ func (c *compiler) comprehension(n *form.Node, p spot) code {
 	}
 }
 
-// A nest runs the rest of a for. It answers false if the loop around it is to end.
+// A nest runs the inner part of a for. It returns false to end the surrounding loop.
 type nest func(f *frame, made *form.Vector) (bool, error)
 
 func (c *compiler) nested(n *form.Node, items []*form.Node, p spot) nest {
@@ -197,7 +197,7 @@ func (c *compiler) nested(n *form.Node, items []*form.Node, p spot) nest {
 		return func(f *frame, made *form.Vector) (bool, error) {
 			v, err := body(f)
 			if err == nil {
-				err = f.m.Alloc(2 * 16) // a vector grows by its half
+				err = f.m.Alloc(2 * 16) // append grows a vector by half
 			}
 			if err == nil {
 				err = f.m.Step(cost)
@@ -265,7 +265,7 @@ func (c *compiler) nestedLet(n *form.Node, items []*form.Node, p spot) nest {
 	}
 }
 
-// each is what a for goes through: elements, entries of a map, characters.
+// each returns the items that for iterates over: elements, entries of a map, or characters.
 func (m *machine) each(v form.Value) ([]form.Value, error) {
 	switch v := v.(type) {
 	case form.Vector, form.List:
@@ -290,5 +290,5 @@ func (m *machine) each(v form.Value) ([]form.Value, error) {
 		}
 		return all, nil
 	}
-	return nil, form.Errorf("TypeError", "for goes through a collection, and this is %s", brief(v))
+	return nil, form.Errorf("TypeError", "for takes a collection, got %s", brief(v))
 }

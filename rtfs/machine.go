@@ -12,24 +12,24 @@ import (
 	"glasshouse/rtfs/lib"
 )
 
-// A code is a compiled form: what it does in a frame, and its value.
+// A code is a compiled form: it runs in a frame and returns the value of the form.
 type code func(f *frame) (form.Value, error)
 
 // A proto is a compiled function.
 type proto struct {
 	name   string
-	params int                    // how many it must have
-	rest   bool                   // it takes more
-	bind   []func(f *frame) error // takes arguments apart; nil: they are where they belong
-	result checker                // checks what it returns; nil: it may be anything
+	params int                    // number of required parameters
+	rest   bool                   // accepts further arguments
+	bind   []func(f *frame) error // destructures arguments; nil: parameters are plain names
+	result checker                // checks the result; nil: no check
 	body   code
-	slots  int   // of its frame
+	slots  int   // number of slots of its frame
 	cost   int64 // in steps
-	nest   int   // how deeply its forms stand in each other
-	sites  []ref // where a closure finds what it uses of the functions around it
+	nest   int   // nesting depth of its forms
+	sites  []ref // where a closure finds the variables of enclosing functions
 }
 
-// A world is what a program's global names mean.
+// A world holds the global names of a program.
 type world struct {
 	unit    *unit
 	globals []form.Value
@@ -38,29 +38,29 @@ type world struct {
 // unbound is the value of a global name before its def.
 type unbound struct{}
 
-// A frame is where one call has its values. Frames are linked, and used again by
-// the next call of the same depth. Closures copy what they need of one.
+// A frame holds the variables of one call. Frames are linked and reused by the next call at the
+// same depth. Closures copy the values that they use.
 type frame struct {
 	m          *machine
 	fn         *Func
-	slots      []form.Value // the first argc are arguments when the function begins
+	slots      []form.Value // the first argc are the arguments on entry
 	argc       int
-	nest       int // how many forms stand in each other, in all frames to this one
+	nest       int // nesting depth of forms, summed over this frame and its callers
 	depth      int64
 	prev, next *frame
 }
 
 const (
-	firstSlots = 8 // that every frame has: as many arguments are written without asking
+	firstSlots = 8 // slots of every frame; up to as many arguments need no check
 
-	// maxNest bounds the stack of Go, of which each form that stands in another
-	// takes a few hundred bytes: a process whose stack grows to 1 GB is ended.
+	// maxNest bounds the Go stack. Each nested form needs a few hundred bytes of it, and the Go
+	// runtime ends a process whose stack exceeds 1 GB (runtime/debug.SetMaxStack).
 	maxNest   = 1 << 19
-	frameNest = 8 // what a call takes besides its forms
+	frameNest = 8 // nesting counted for a call in addition to its forms
 )
 
-// A caller is what a call of the host says of its program: how much of the stack is taken
-// already, for a program that the host runs, and the branch that calls.
+// A caller describes the calling program in the context of a host call: its use of the stack,
+// for programs that the host runs, and its branch.
 type caller struct {
 	nest   int
 	branch string
@@ -68,11 +68,11 @@ type caller struct {
 
 type callerKey struct{}
 
-// hostNest is what the host takes of the stack.
+// hostNest is the nesting counted for the host's own use of the stack.
 const hostNest = 256
 
-// BranchOf returns the branch of a step-parallel that a Host is called from, or "". The
-// branches of a program have the same names whenever it runs.
+// BranchOf returns the branch of a step-parallel that calls a Host, or "". The names of
+// branches are the same in each run of a program.
 func BranchOf(ctx context.Context) string {
 	c, _ := ctx.Value(callerKey{}).(caller)
 	return c.branch
@@ -88,10 +88,10 @@ type machine struct {
 	context *form.Map
 	written []form.Value // keys of the context that a branch of a step-parallel has set
 	root    frame
-	cur     *frame       // in which a builtin is called
-	tail    *Func        // who is called when a function returns tailCall
-	args    []form.Value // a stack of arguments that are being computed
-	names   int          // that gensym has given
+	cur     *frame       // current frame of a builtin call
+	tail    *Func        // function to call when a function returns tailCall
+	args    []form.Value // stack of arguments being evaluated
+	names   int          // number of symbols created by gensym
 
 	group   *group       // of the run; nil before its first step-parallel
 	holds   bool         // of a branch: it may have portions of the budget that it has not used
@@ -99,17 +99,17 @@ type machine struct {
 	forks   int          // step-parallel forms that were entered
 	defined map[int]bool // globals that a branch has set
 
-	fuel     int64 // steps until the limits are looked at
-	granted  int64 // steps that were put into fuel
+	fuel     int64 // steps until the next check of the limits
+	granted  int64 // steps added to fuel
 	alloc    int64
 	deadline time.Time
 }
 
-// Markers are returned in place of a value, and are none of the language: the frame
-// is set up, and whoever waits for the value goes on with it.
+// Markers are returned in place of a value. They are not values of the language: the frame is
+// prepared, and the receiver of the marker continues with it.
 type (
-	tailMark struct{ _ byte } // for enter: a call of m.tail
-	turnMark struct{ _ byte } // for a loop: the next turn
+	tailMark struct{ _ byte } // for enter: call m.tail
+	turnMark struct{ _ byte } // for a loop: next iteration
 )
 
 var (
@@ -117,7 +117,7 @@ var (
 	nextTurn form.Value = &turnMark{}
 )
 
-// run calls a function in a machine of its own.
+// run calls a function in a new machine.
 func (w *world) run(ctx context.Context, env Env, fn *Func, args []form.Value) (form.Value, error) {
 	cfg := &w.unit.in.cfg
 	m := &machine{world: w, globals: w.globals, ctx: ctx, host: cfg.Host, limits: env.Limits.or(cfg.Limits), context: env.Context}
@@ -133,7 +133,7 @@ func (w *world) run(ctx context.Context, env Env, fn *Func, args []form.Value) (
 		v, err = m.apply(&m.root, fn, args)
 	}
 	if err == nil {
-		err = lib.Weigh(m, v) // whoever is given it will go through it
+		err = lib.Weigh(m, v) // the caller may traverse it
 	}
 	if env.Used != nil {
 		*env.Used = Usage{Steps: m.granted - m.fuel, Alloc: m.alloc}
@@ -144,7 +144,8 @@ func (w *world) run(ctx context.Context, env Env, fn *Func, args []form.Value) (
 	return v, nil
 }
 
-// last is the error that a run ends with. What it carries somebody will go through.
+// last returns the error that a run ends with. It removes the data of the error if their text
+// would exceed the limits, because the caller may print them.
 func (m *machine) last(f *failure) *form.Error {
 	e := f.value()
 	if !f.fatal && lib.Weigh(m, e.Data) != nil {
@@ -160,16 +161,16 @@ func (m *machine) begin() {
 	m.deadline = time.Now().Add(m.limits.Time)
 }
 
-// extend makes the frame of a call in f.
+// extend returns the frame for a call from f.
 func (f *frame) extend() (*frame, error) {
 	if f.depth >= f.m.limits.Depth {
-		return nil, exhausted("depth", f.m.limits.Depth, "calls are more than %d deep", f.m.limits.Depth)
+		return nil, exhausted("depth", f.m.limits.Depth, "calls are nested more than %d levels deep", f.m.limits.Depth)
 	}
 	f.next = &frame{m: f.m, slots: make([]form.Value, firstSlots), depth: f.depth + 1, prev: f}
 	return f.next, nil
 }
 
-// room makes sure that there are n slots.
+// room grows the frame to at least n slots.
 func (f *frame) room(n int) error {
 	more := n - len(f.slots)
 	if more <= 0 {
@@ -182,7 +183,7 @@ func (f *frame) room(n int) error {
 	return nil
 }
 
-// enter runs a function whose arguments are in f, and those that it ends in.
+// enter runs a function whose arguments are in f, and the tail calls that it ends with.
 func (f *frame) enter(fn *Func) (form.Value, error) {
 	m := f.m
 	for {
@@ -194,7 +195,7 @@ func (f *frame) enter(fn *Func) (form.Value, error) {
 			}
 		}
 		if f.nest = f.prev.nest + p.nest; f.nest > maxNest {
-			return nil, exhausted("depth", m.limits.Depth, "calls are too deep for what stands in them")
+			return nil, exhausted("depth", m.limits.Depth, "calls and forms are nested too deeply")
 		}
 		if len(f.slots) < p.slots {
 			if err := f.room(p.slots); err != nil {
@@ -228,12 +229,12 @@ func (f *frame) enter(fn *Func) (form.Value, error) {
 	}
 }
 
-// forward makes a tail call one that returns, because what it returns is checked.
+// forward performs a tail call as an ordinary call, because the result must be checked.
 func (f *frame) forward(fn *Func) (form.Value, error) {
 	return f.m.apply(f, fn, slices.Clone(f.slots[:f.argc]))
 }
 
-// arguments counts them, and takes them apart.
+// arguments checks the number of arguments and destructures them.
 func (f *frame) arguments(p *proto) error {
 	if f.argc < p.params || f.argc > p.params && !p.rest {
 		return arity(p.title(), p.params, p.params, p.rest, f.argc)
@@ -257,11 +258,11 @@ func arity(name string, least, most int, open bool, n int) *form.Error {
 	e := form.Errorf("ArityMismatch", "")
 	switch {
 	case open || most < 0:
-		e.Message = fmt.Sprintf("%s takes at least %d, and was given %d", name, least, n)
+		e.Message = fmt.Sprintf("%s takes at least %d, got %d", name, least, n)
 	case least != most:
-		e.Message = fmt.Sprintf("%s takes %d to %d arguments, and was given %d", name, least, most, n)
+		e.Message = fmt.Sprintf("%s takes %d to %d arguments, got %d", name, least, most, n)
 	default:
-		e.Message = fmt.Sprintf("%s takes %d, and was given %d", name, least, n)
+		e.Message = fmt.Sprintf("%s takes %d, got %d", name, least, n)
 	}
 	return e
 }
@@ -290,7 +291,7 @@ func (m *machine) apply(f *frame, fv form.Value, args []form.Value) (form.Value,
 	return c.enter(fn)
 }
 
-// applyOther calls what can be called and is not a function of the program.
+// applyOther calls a value that is callable but not a function of the program.
 func (m *machine) applyOther(f *frame, fv form.Value, args []form.Value) (form.Value, error) {
 	switch fn := fv.(type) {
 	case *lib.Builtin:
@@ -303,7 +304,7 @@ func (m *machine) applyOther(f *frame, fv form.Value, args []form.Value) (form.V
 		case form.Keyword:
 			return field(args[0], fn, args[1:])
 		case *form.Map:
-			if isCollection(args[0]) { // a key that takes long to compare
+			if isCollection(args[0]) { // comparing it may take long
 				return m.builtin(f, m.unit.in.names["get"], append([]form.Value{fn}, args...))
 			}
 			return field(fn, args[0], args[1:])
@@ -327,7 +328,7 @@ func (m *machine) builtin(f *frame, b *lib.Builtin, args []form.Value) (form.Val
 	return b.Fn(m, args)
 }
 
-// Apply is how the library calls functions.
+// Apply implements lib.Call.
 func (m *machine) Apply(fn form.Value, args ...form.Value) (form.Value, error) {
 	cur := m.cur
 	v, err := m.apply(cur, fn, args)
@@ -335,7 +336,7 @@ func (m *machine) Apply(fn form.Value, args ...form.Value) (form.Value, error) {
 	return v, err
 }
 
-// Alloc counts bytes.
+// Alloc implements lib.Call.
 func (m *machine) Alloc(n int64) error {
 	if m.alloc += n; n >= 0 && m.alloc >= 0 && m.alloc <= m.limits.Alloc {
 		return nil
@@ -352,7 +353,7 @@ func (m *machine) Alloc(n int64) error {
 		}
 	}
 	most := m.whole().Alloc
-	return exhausted("alloc", most, "more than %d bytes are taken", most)
+	return exhausted("alloc", most, "the program allocates more than %d bytes", most)
 }
 
 // branch reports whether m runs a branch of a step-parallel.
@@ -378,7 +379,7 @@ func (m *machine) setGlobal(i int, v form.Value) {
 	m.defined[i] = true
 }
 
-// Step counts steps. Without any it looks at the clock at once.
+// Step implements lib.Call. With n = 0 it checks the limits immediately.
 func (m *machine) Step(n int64) error {
 	if m.fuel -= n; m.fuel < 0 || n == 0 {
 		return m.refuel()
@@ -386,9 +387,9 @@ func (m *machine) Step(n int64) error {
 	return nil
 }
 
-// refuel looks at the limits of steps and time.
+// refuel checks the limits of steps and time.
 func (m *machine) refuel() error {
-	const often = 1024 // steps between two looks at the clock
+	const often = 1024 // steps between two checks of the clock
 	used := m.granted - m.fuel
 	if m.branch() && used+often > m.limits.Steps {
 		m.limits.Steps += m.take(stepsOf, max(0, used-m.limits.Steps), used+often-m.limits.Steps)
@@ -398,12 +399,12 @@ func (m *machine) refuel() error {
 			return err
 		}
 		most := m.whole().Steps
-		return exhausted("steps", most, "more than %d steps are taken", most)
+		return exhausted("steps", most, "the program takes more than %d steps", most)
 	}
 	m.granted = min(used+often, m.limits.Steps)
 	m.fuel = m.granted - used
 	if !time.Now().Before(m.deadline) {
-		return exhausted("time", m.limits.Time.Milliseconds(), "it takes longer than %s", m.limits.Time)
+		return exhausted("time", m.limits.Time.Milliseconds(), "the program runs longer than %s", m.limits.Time)
 	}
 	return m.cancelled()
 }
@@ -412,19 +413,19 @@ func (m *machine) refuel() error {
 func (m *machine) cancelled() error {
 	if err := m.ctx.Err(); err != nil {
 		if errors.Is(err, context.DeadlineExceeded) {
-			e := exhausted("time", nil, "it takes longer than the caller waits")
+			e := exhausted("time", nil, "the deadline of the caller has passed")
 			e.err.Cause = err
 			return e
 		}
-		return &failure{fatal: true, err: &form.Error{Kind: "Cancelled", Message: "the caller does not want it any more", Cause: context.Cause(m.ctx)}}
+		return &failure{fatal: true, err: &form.Error{Kind: "Cancelled", Message: "the caller cancelled the run", Cause: context.Cause(m.ctx)}}
 	}
 	return nil
 }
 
-// call asks the host.
+// call calls a capability through the host.
 func (m *machine) call(id string, input form.Value) (form.Value, error) {
 	if m.host == nil {
-		e := form.Errorf("SecurityViolation", "%s is called, and this program may call nothing", id)
+		e := form.Errorf("SecurityViolation", "%s cannot be called: the program has no host", id)
 		e.Host = true
 		return nil, e
 	}

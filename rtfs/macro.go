@@ -7,9 +7,9 @@ import (
 )
 
 const (
-	// maxExpansions is how many macro calls one text may have in all.
+	// maxExpansions is the maximum number of macro calls in a text.
 	maxExpansions = 10_000
-	// maxExpanded is how many nodes they may come to.
+	// maxExpanded is the maximum number of nodes that macros produce.
 	maxExpanded = 1 << 20
 )
 
@@ -17,11 +17,11 @@ const (
 type expander struct {
 	machine
 	calls, nodes int
-	origin       map[*form.Value]*form.Node // of what was written, and not made by a macro
+	origin       map[*form.Value]*form.Node // nodes of the source, as opposed to those produced by macros
 }
 
-// defmacro compiles (defmacro name [params] body…): from here on calls of the name
-// are replaced by what the macro makes of them.
+// defmacro compiles (defmacro name [params] body…). Subsequent calls of the name are replaced
+// by the result of the macro.
 func (c *compiler) defmacro(n *form.Node, _ spot) code {
 	if len(n.Items) < 4 || !isName(n.Items[1]) {
 		return c.fail(n, "defmacro takes a name, parameters and a body")
@@ -48,7 +48,7 @@ func (c *compiler) defmacro(n *form.Node, _ spot) code {
 	return constant(name)
 }
 
-// expanded compiles what a macro makes of a call.
+// expanded compiles the expansion of a macro call.
 func (c *compiler) expanded(n *form.Node, macro *Func, p spot) code {
 	if c.expand == nil {
 		c.expand = newExpander(c.unit)
@@ -69,7 +69,7 @@ func newExpander(u *unit) *expander {
 	return x
 }
 
-// call runs a macro on what stands in its call.
+// call runs a macro with the unevaluated arguments of its call.
 func (x *expander) call(n *form.Node, macro *Func) (*form.Node, error) {
 	if x.calls++; x.calls > maxExpansions {
 		return nil, form.Errorf("ParseError", "macros are expanded more than %d times", maxExpansions)
@@ -89,7 +89,7 @@ func (x *expander) call(n *form.Node, macro *Func) (*form.Node, error) {
 	return x.node(v, n, 0)
 }
 
-// count counts a node and what is in it.
+// count counts a node and its descendants.
 func (x *expander) count(n *form.Node) {
 	x.nodes++
 	for _, item := range n.Items {
@@ -99,7 +99,7 @@ func (x *expander) count(n *form.Node) {
 	}
 }
 
-// value is a node's value, of which node finds the places again.
+// value returns a node's value and records the node, so that node can restore its position.
 func (x *expander) value(n *form.Node) form.Value {
 	v := n.Value()
 	x.remember(v, n)
@@ -120,11 +120,11 @@ func (x *expander) remember(v form.Value, n *form.Node) {
 	}
 }
 
-// node makes a node of a value. It stands where the call does, unless it came from
-// there unchanged.
+// node converts a value to a node. Its position is that of the macro call, unless it is an
+// unchanged part of the call.
 func (x *expander) node(v form.Value, at *form.Node, depth int) (*form.Node, error) {
 	if x.nodes++; x.nodes > maxExpanded || depth > maxDepth {
-		return nil, form.Errorf("ParseError", "it makes too much: more than %d nodes, or more than %d deep", maxExpanded, maxDepth)
+		return nil, form.Errorf("ParseError", "the expansion exceeds %d nodes or %d levels", maxExpanded, maxDepth)
 	}
 	n := &form.Node{Pos: at.Pos, End: at.End}
 	var items []form.Value
@@ -141,7 +141,7 @@ func (x *expander) node(v form.Value, at *form.Node, depth int) (*form.Node, err
 	case nil, bool, int64, float64, string, form.Keyword, form.Symbol, form.Resource:
 		n.Atom = v
 	default:
-		return nil, form.Errorf("TypeError", "it makes something that cannot be written: %s", brief(v))
+		return nil, form.Errorf("TypeError", "the expansion contains a value without source form: %s", brief(v))
 	}
 	if len(items) > 0 {
 		if was, ok := x.origin[&items[0]]; ok && len(was.Items) == len(items) && was.Kind == n.Kind {
@@ -166,12 +166,12 @@ func (c *compiler) quote(n *form.Node, _ spot) code {
 	return constant(n.Items[1].Value())
 }
 
-// unquote is not a form of its own.
+// unquote reports an unquote outside of a quasi-quotation.
 func (c *compiler) unquote(n *form.Node, _ spot) code {
-	return c.fail(n, "%s stands in no quasi-quotation", headOf(n))
+	return c.fail(n, "%s is only valid in a quasi-quotation", headOf(n))
 }
 
-// quasiquote compiles `x: what stands there, but for what is unquoted in it.
+// quasiquote compiles `x: the form x with its unquoted parts evaluated.
 func (c *compiler) quasiquote(n *form.Node, p spot) code {
 	if len(n.Items) != 2 {
 		return c.fail(n, "quasiquote takes one form")
@@ -179,10 +179,10 @@ func (c *compiler) quasiquote(n *form.Node, p spot) code {
 	return c.template(n.Items[1], p.inner(), 1)
 }
 
-// template compiles a form that stands in level quasi-quotations.
+// template compiles a form inside level nested quasi-quotations.
 func (c *compiler) template(n *form.Node, p spot, level int) code {
 	if c.depth++; c.depth > maxDepth {
-		return c.fail(n, "forms stand more than %d deep in each other", maxDepth)
+		return c.fail(n, "forms are nested more than %d levels deep", maxDepth)
 	}
 	defer func() { c.depth-- }()
 	c.count++
@@ -208,7 +208,7 @@ func (c *compiler) template(n *form.Node, p spot, level int) code {
 	case n.Kind == form.ListNode && len(n.Items) == 2 && head == "unquote" && level == 1:
 		return c.expr(n.Items[1], p)
 	case n.Kind == form.ListNode && len(n.Items) == 2 && head == "unquote-splicing" && level == 1:
-		return c.fail(n, "~@ stands in a list, a vector or a map")
+		return c.fail(n, "~@ is only valid in a list, a vector or a map")
 	case n.Kind == form.ListNode && (head == "unquote" || head == "unquote-splicing"):
 		level--
 	case n.Kind == form.ListNode && head == "quasiquote":
@@ -225,7 +225,7 @@ func (c *compiler) template(n *form.Node, p spot, level int) code {
 	}
 }
 
-// templates compiles what stands in brackets, and splices.
+// templates compiles the items of a collection, including splices.
 func (c *compiler) templates(nodes []*form.Node, p spot, level int) func(f *frame) ([]form.Value, error) {
 	parts, splice := make([]code, len(nodes)), make([]bool, len(nodes))
 	for i, n := range nodes {
@@ -246,7 +246,7 @@ func (c *compiler) templates(nodes []*form.Node, p spot, level int) func(f *fram
 			if splice[i] {
 				var ok bool
 				if more, ok = sequence(v); !ok {
-					return nil, failed(form.Errorf("TypeError", "~@ takes a vector or a list, and this is %s", brief(v)), nodes[i])
+					return nil, failed(form.Errorf("TypeError", "~@ takes a vector or a list, got %s", brief(v)), nodes[i])
 				}
 			}
 			if err := f.m.Alloc(int64(len(more)) * 16); err != nil {

@@ -5,8 +5,7 @@ import (
 	"glasshouse/rtfs/lib"
 )
 
-// A matcher reports whether a value has a shape, and gives names their values on
-// the way.
+// A matcher reports whether a value matches a pattern, and binds the names in the pattern.
 type matcher func(f *frame, v form.Value) (bool, error)
 
 // A clause is one pattern of a match.
@@ -16,8 +15,8 @@ type clause struct {
 	body  code
 }
 
-// match compiles (match value pattern body pattern when guard body …). Vectors must
-// be as long as their pattern, unless it has a rest; maps may have more keys.
+// match compiles (match value pattern body pattern when guard body …). A vector must have the
+// length of its pattern, unless the pattern has a rest. A map may have additional keys.
 func (c *compiler) match(n *form.Node, p spot) code {
 	if len(n.Items) < 2 {
 		return c.fail(n, "match needs a value")
@@ -46,7 +45,7 @@ func (c *compiler) match(n *form.Node, p spot) code {
 				return cl.body(f)
 			}
 		}
-		return nil, failed(form.Errorf("MatchError", "no pattern is for %s", brief(v)), n)
+		return nil, failed(form.Errorf("MatchError", "no pattern matches %s", brief(v)), n)
 	}
 }
 
@@ -67,7 +66,7 @@ func (c *compiler) clause(items []*form.Node, p spot) (clause, []*form.Node) {
 	return cl, items[1:]
 }
 
-// typed is a shape of values that are of a type besides.
+// typed restricts a matcher to values of a type.
 func (c *compiler) typed(shape matcher, typ *form.Node) matcher {
 	valid := c.check(typ, "the value")
 	if valid == nil {
@@ -110,7 +109,7 @@ func (c *compiler) shape(n *form.Node, p spot) matcher {
 	return func(_ *frame, v form.Value) (bool, error) { return form.Equal(want, v), nil }
 }
 
-// isType reports whether a node is a type: a keyword or [:vector :int] and the like.
+// isType reports whether a node is a type: a keyword, or a vector such as [:vector :int].
 func isType(n *form.Node) bool {
 	if n.Kind == form.VectorNode && len(n.Items) > 0 {
 		n = n.Items[0]
@@ -119,12 +118,13 @@ func isType(n *form.Node) bool {
 	return ok
 }
 
-// typePattern compiles (:int pattern): values of the type that also have the pattern.
+// typePattern compiles (:int pattern), which matches values of the type that also match the
+// pattern.
 func (c *compiler) typePattern(n *form.Node, p spot) matcher {
 	shape := c.shape(n.Items[1], p)
 	switch kind := n.Items[0].Atom; kind {
-	// An integer is valid where the type is a float, and collections have no type without
-	// their elements: these patterns ask what kind of value it is.
+	// A float type accepts integers, and collection types need element types. These patterns
+	// test the kind of the value instead.
 	case form.Keyword("float"), form.Keyword("vector"), form.Keyword("list"), form.Keyword("map"):
 		want := string(kind.(form.Keyword))
 		return all(func(_ *frame, v form.Value) (bool, error) { return lib.TypeName(v) == want, nil }, shape)
@@ -132,12 +132,12 @@ func (c *compiler) typePattern(n *form.Node, p spot) matcher {
 	return c.typed(shape, n.Items[0])
 }
 
-// bound is a pattern that every value has.
+// bound returns a matcher that matches every value and binds it.
 func bound(bind binder) matcher {
 	return func(f *frame, v form.Value) (bool, error) { return true, bind(f, v) }
 }
 
-// all is what each of two shapes is.
+// all returns a matcher that requires both a and b.
 func all(a, b matcher) matcher {
 	return func(f *frame, v form.Value) (bool, error) {
 		if ok, err := a(f, v); !ok || err != nil {

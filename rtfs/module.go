@@ -7,15 +7,15 @@ import (
 	"glasshouse/rtfs/form"
 )
 
-// moduleForm compiles (module name (:exports [a b]) forms…). Its names are its own;
-// other modules can use those that it exports, with :exports or (export a b). The value
-// is a map of the name and the exports.
+// moduleForm compiles (module name (:exports [a b]) forms…). Its names are separate from those
+// of other modules, which can use only the names that it exports, with :exports or (export a
+// b). The value is a map of the name and the exports.
 func (c *compiler) moduleForm(n *form.Node, p spot) code {
 	if len(n.Items) < 2 || !isName(n.Items[1]) {
 		return c.fail(n, "module takes a name and forms")
 	}
 	if p.outer != nil || c.module != c.top {
-		return c.fail(n, "a module stands in nothing else")
+		return c.fail(n, "a module must be at the top level")
 	}
 	m := newModule(string(n.Items[1].Atom.(form.Symbol)))
 	var forms, exports []*form.Node
@@ -25,7 +25,7 @@ func (c *compiler) moduleForm(n *form.Node, p spot) code {
 			exports = append(exports, item.Items[1:]...)
 		case i == 0 && item.Kind == form.ListNode && len(item.Items) > 0 && item.Items[0].Atom == form.Keyword("exports"):
 			exports = append(exports, item.Items[1:]...)
-			m.exports = map[string]bool{} // none, unless some are named
+			m.exports = map[string]bool{} // no exports unless some are named
 		default:
 			forms = append(forms, item)
 		}
@@ -42,7 +42,7 @@ func (c *compiler) moduleForm(n *form.Node, p spot) code {
 	c.module = outside
 	for _, name := range names {
 		if !m.names[name.(string)] && c.macros[name.(string)] == nil {
-			return c.fail(n, "module %s exports %s, and does not define it", m.name, name)
+			return c.fail(n, "module %s exports %s but does not define it", m.name, name)
 		}
 	}
 	value := form.NewMap("name", m.name, "exports", names)
@@ -54,7 +54,7 @@ func (c *compiler) moduleForm(n *form.Node, p spot) code {
 	}
 }
 
-// exports reads the names that a module exports: symbols, vectors of symbols, or :all.
+// exports parses the exported names: symbols, vectors of symbols, or :all.
 func (c *compiler) exports(m *module, items []*form.Node) (form.Vector, bool) {
 	names, all := form.Vector{}, false
 	for len(items) > 0 {
@@ -77,7 +77,7 @@ func (c *compiler) exports(m *module, items []*form.Node) (form.Vector, bool) {
 			}
 		}
 		if item.Kind != form.VectorNode {
-			c.fail(item, "a module exports names, and this is %s", brief(item.Value()))
+			c.fail(item, "a module exports names, got %s", brief(item.Value()))
 			return nil, false
 		}
 		items = append(slices.Clone(item.Items), items...)
@@ -88,9 +88,9 @@ func (c *compiler) exports(m *module, items []*form.Node) (form.Vector, bool) {
 	return names, true
 }
 
-// exportForm refuses an export that is not in a module.
+// exportForm reports an export outside of a module.
 func (c *compiler) exportForm(n *form.Node, _ spot) code {
-	return c.fail(n, "export belongs directly into a module")
+	return c.fail(n, "export must be directly inside a module")
 }
 
 // importForm compiles (import m), (import m :as alias), (import m :only [names]) and
@@ -124,11 +124,11 @@ func (c *compiler) importForm(n *form.Node, _ spot) code {
 		return constant(nil)
 	}
 	return func(*frame) (form.Value, error) {
-		return nil, failed(form.Errorf("ModuleNotFound", "there is no module %s here", missing), n)
+		return nil, failed(form.Errorf("ModuleNotFound", "there is no module %s", missing), n)
 	}
 }
 
-// importModule makes the names of a module known as the options say.
+// importModule declares the names of a module according to the options.
 func (c *compiler) importModule(m *module, options []*form.Node) bool {
 	c.module.aliases[m.name] = m
 	for ; len(options) > 0; options = options[2:] {
@@ -160,7 +160,7 @@ func (c *compiler) importOnly(m *module, names *form.Node) bool {
 	for _, item := range names.Items {
 		name, ok := item.Atom.(form.Symbol)
 		if ok && m.exports[string(name)] && c.macros[string(name)] != nil {
-			continue // macros are known everywhere in the text
+			continue // macros are visible in the whole text
 		}
 		if !ok || !m.gives(string(name)) {
 			c.fail(item, "module %s does not export %s", m.name, brief(item.Value()))
@@ -206,13 +206,12 @@ func (c *compiler) declaration(n *form.Node, p spot) code {
 	switch n.Items[1].Atom.(type) {
 	case string, form.Symbol, form.Keyword:
 	default:
-		return c.fail(n.Items[1], "%s takes a name first, and this is %s", headOf(n), brief(n.Items[1].Value()))
+		return c.fail(n.Items[1], "%s takes a name first, got %s", headOf(n), brief(n.Items[1].Value()))
 	}
 	return c.properties(n, n.Items[2:], p)
 }
 
-// properties compiles keys and values to a map with the keys as strings. Types are
-// not computed, but kept as they are written.
+// properties compiles keys and values to a map with strings as keys. Types are not evaluated.
 func (c *compiler) properties(n *form.Node, pairs []*form.Node, p spot) code {
 	if len(pairs)%2 != 0 {
 		return c.fail(pairs[len(pairs)-1], "this key has no value")
@@ -221,7 +220,7 @@ func (c *compiler) properties(n *form.Node, pairs []*form.Node, p spot) code {
 	for i := range keys {
 		key, ok := pairs[2*i].Atom.(form.Keyword)
 		if !ok {
-			return c.fail(pairs[2*i], "a keyword belongs here, and this is %s", brief(pairs[2*i].Value()))
+			return c.fail(pairs[2*i], "expected a keyword, got %s", brief(pairs[2*i].Value()))
 		}
 		keys[i] = string(key)
 		if value := pairs[2*i+1]; strings.HasSuffix(string(key), "schema") {

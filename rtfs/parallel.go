@@ -38,7 +38,7 @@ type budget struct {
 	changed chan struct{}
 }
 
-// A dimension is one of the limits that branches share: what a budget has left of it.
+// A dimension selects the remainder of one of the limits that branches share.
 type dimension func(b *budget) *int64
 
 // +checklocks:b.mu
@@ -128,7 +128,7 @@ type branch struct {
 	cancel  context.CancelFunc
 	value   form.Value
 	err     error
-	crashed any // what it panicked with
+	crashed any // the value of a panic
 }
 
 // stepParallel compiles (step-parallel [:merge-policy p] branch…). The branches run

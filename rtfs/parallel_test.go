@@ -14,8 +14,8 @@ import (
 	"glasshouse/rtfs/form"
 )
 
-// A meeting is a host whose call "meet" returns when as many calls wait as it says. A
-// program whose branches ran one after the other would wait until its time is over.
+// A meeting is a host whose call "meet" returns when the given number of calls wait. A program
+// that runs its branches one after the other would wait until its time limit.
 type meeting struct {
 	of      int
 	mu      sync.Mutex
@@ -79,7 +79,7 @@ func TestStepParallelBoundsConcurrency(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Eight goroutines and that of the caller.
+	// Eight goroutines and the caller's.
 	if most := h.most.Load(); most > 9 {
 		t.Errorf("calls at the same time = %d, want at most 9", most)
 	}
@@ -92,7 +92,7 @@ func TestStepParallelReturnsTheFirstErrorInOrder(t *testing.T) {
 		{`(step-parallel 1 (throw (ex-info "odd" {:type :odd})) (/ 1 0))`, "odd"},
 		// A branch that was cancelled does not cancel those before the one that failed.
 		{`(step-parallel (do (call "meet" 1) (nth [] (count (map inc (range 0 90000))))) (do (call "meet" 1) (throw "b")) (call "hang" 1))`, "IndexOutOfBounds"},
-		// The branch behind the one that failed is cancelled: it would hang for a minute.
+		// The branch after the failed one is cancelled: it would hang for a minute.
 		{`(step-parallel (throw "now") (call "hang" 1))`, "ApplicationError"},
 		{`(step-parallel 1 (step-parallel (/ 1 0) (call "hang" 1)) (call "hang" 2))`, "DivisionByZero"},
 		{`(step-parallel (loop [] (recur)) (call "hang" 1))`, "BudgetExhausted"},

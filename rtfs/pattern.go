@@ -7,11 +7,11 @@ import (
 	"glasshouse/rtfs/lib"
 )
 
-// A binder gives the names of a pattern their values.
+// A binder binds the names of a pattern.
 type binder func(f *frame, v form.Value) error
 
-// pattern compiles what stands on the left of a binding. What a value does not have
-// is nil, and what it has besides does not matter.
+// pattern compiles the left side of a binding. Missing elements are bound to nil, and
+// additional ones are ignored.
 func (c *compiler) pattern(n *form.Node, p spot) binder {
 	c.count++
 	switch {
@@ -21,7 +21,7 @@ func (c *compiler) pattern(n *form.Node, p spot) binder {
 	case n.Kind == form.MapNode:
 		return c.mapPattern(n, p)
 	case !isName(n):
-		c.fail(n, "a name, a vector or a map belongs here, and this is %s", brief(n.Value()))
+		c.fail(n, "expected a name, a vector or a map, got %s", brief(n.Value()))
 	case n.Atom == form.Symbol("_"):
 		return func(*frame, form.Value) error { return nil }
 	default:
@@ -34,8 +34,8 @@ func (c *compiler) pattern(n *form.Node, p spot) binder {
 	return nil
 }
 
-// parameter is a pattern of a parameter. Arguments are counted, and so are the elements
-// of a vector that is destructured as one.
+// parameter compiles the pattern of a parameter. The number of arguments is checked, and for a
+// vector that is destructured as a parameter also the number of its elements.
 func (c *compiler) parameter(n *form.Node, p spot) binder {
 	outer := c.counted
 	c.counted = true
@@ -43,11 +43,11 @@ func (c *compiler) parameter(n *form.Node, p spot) binder {
 	return c.placed(n, p)
 }
 
-// placed is a pattern whose errors say where it stands.
+// placed adds the position of the pattern to the errors of a binder.
 func (c *compiler) placed(n *form.Node, p spot) binder {
 	bind := c.pattern(n, p)
 	if isName(n) {
-		return bind // it takes everything
+		return bind // a name accepts every value
 	}
 	return func(f *frame, v form.Value) error {
 		if err := bind(f, v); err != nil {
@@ -57,7 +57,7 @@ func (c *compiler) placed(n *form.Node, p spot) binder {
 	}
 }
 
-// A sequencePieces is [a b & rest :as whole], taken to pieces.
+// A sequencePieces is the parsed pattern [a b & rest :as whole].
 type sequencePieces struct {
 	items       []*form.Node
 	rest, whole *form.Node
@@ -69,13 +69,13 @@ func (c *compiler) splitSequence(n *form.Node) (s sequencePieces) {
 		marks := item.Atom == form.Symbol("&") || item.Atom == form.Keyword("as")
 		if !marks {
 			if s.rest != nil || s.whole != nil {
-				c.fail(item, "nothing may come after & rest and :as")
+				c.fail(item, "no pattern may follow & rest and :as")
 			}
 			s.items = append(s.items, item)
 			continue
 		}
 		if i++; i == len(n.Items) {
-			c.fail(item, "%s of what?", brief(item.Atom))
+			c.fail(item, "%s must be followed by a name", brief(item.Atom))
 			return s
 		}
 		if item.Atom == form.Symbol("&") && s.rest == nil {
@@ -106,7 +106,7 @@ func (c *compiler) vectorPattern(n *form.Node, p spot) binder {
 	return func(f *frame, v form.Value) error {
 		items, ok := sequence(v)
 		if !ok {
-			return form.Errorf("TypeError", "%s is taken apart as a vector, and this is %s", brief(n.Value()), brief(v))
+			return form.Errorf("TypeError", "%s destructures a vector, got %s", brief(n.Value()), brief(v))
 		}
 		if counted && len(items) != len(binds) {
 			return arity(brief(n.Value()), len(binds), len(binds), false, len(items))
@@ -132,8 +132,8 @@ func (c *compiler) vectorPattern(n *form.Node, p spot) binder {
 	}
 }
 
-// sequence returns the elements of a vector, a list, or nil, which has none. Nobody
-// may append to them.
+// sequence returns the elements of a vector or list, or none for nil. Callers must not append
+// to the result.
 func sequence(v form.Value) ([]form.Value, bool) {
 	switch v := v.(type) {
 	case form.Vector:
@@ -150,11 +150,11 @@ func sequence(v form.Value) ([]form.Value, bool) {
 type entry struct {
 	key   form.Value
 	bind  binder
-	match matcher // in place of bind, of a pattern of match
-	other code    // what :or says; nil: nothing
+	match matcher // used instead of bind in a match
+	other code    // the default of :or; nil: none
 }
 
-// A mapPieces is a map pattern, taken to pieces.
+// A mapPieces is a parsed map pattern.
 type mapPieces struct {
 	keys     []form.Value
 	patterns []*form.Node
@@ -203,12 +203,11 @@ func (c *compiler) keyBehind(pattern, key *form.Node, add func(form.Value, *form
 	case form.Keyword, string, int64:
 		add(key.Atom, pattern)
 	default:
-		c.fail(key, "a key belongs behind %s: a keyword, a string or an integer", brief(pattern.Value()))
+		c.fail(key, "a key must follow %s: a keyword, a string or an integer", brief(pattern.Value()))
 	}
 }
 
-// named adds the names of :keys and :strs, of which those in a namespace are bound
-// without it.
+// named adds the names of :keys and :strs. Qualified names are bound without their namespace.
 func (c *compiler) named(n *form.Node, add func(form.Value, *form.Node), key func(string) form.Value) {
 	for _, item := range n.Items {
 		name := ""
@@ -219,7 +218,7 @@ func (c *compiler) named(n *form.Node, add func(form.Value, *form.Node), key fun
 			name = string(a)
 		}
 		if name == "" || name == "&" || name == ":" {
-			c.fail(item, "names belong here, and this is %s", brief(item.Value()))
+			c.fail(item, "expected names, got %s", brief(item.Value()))
 			return
 		}
 		bound := *item
@@ -237,7 +236,7 @@ func (c *compiler) defaults(n *form.Node) map[string]*form.Node {
 		case form.Keyword:
 			others[string(name)] = n.Items[i+1]
 		default:
-			c.fail(n.Items[i], ":or gives names their defaults, and this is %s", brief(n.Items[i].Value()))
+			c.fail(n.Items[i], ":or maps names to defaults, got %s", brief(n.Items[i].Value()))
 		}
 	}
 	return others
@@ -278,7 +277,7 @@ func (c *compiler) mapPattern(n *form.Node, p spot) binder {
 	}
 }
 
-// other compiles what :or has for the name of a key.
+// other compiles the default of :or for a key.
 func (c *compiler) other(s mapPieces, i int, p spot) code {
 	if !isName(s.patterns[i]) {
 		return nil
@@ -302,7 +301,8 @@ func (c *compiler) restAndWhole(s mapPieces, p spot) (rest, whole binder) {
 	return rest, whole
 }
 
-// record is what a map pattern takes apart: a map, an error, or nil, which is empty.
+// record returns the value that a map pattern destructures as a map: a map, an error, or nil,
+// which is empty.
 func record(v form.Value, n *form.Node) (*form.Map, error) {
 	switch v := v.(type) {
 	case *form.Map:
@@ -312,7 +312,7 @@ func record(v form.Value, n *form.Node) (*form.Map, error) {
 	case nil:
 		return nil, nil
 	}
-	return nil, form.Errorf("TypeError", "%s is taken apart as a map, and this is %s", brief(n.Value()), brief(v))
+	return nil, form.Errorf("TypeError", "%s destructures a map, got %s", brief(n.Value()), brief(v))
 }
 
 func without(m *form.Map, keys []form.Value) *form.Map {

@@ -1,6 +1,6 @@
-// Package rtfs runs RTFS: a small, pure, Lisp-like language whose only way out is
-// a Host. A program is compiled once, and run as often as one likes, at the same
-// time and each time as if it were the first.
+// Package rtfs implements RTFS, a small, pure, Lisp-like language. A Host provides all side
+// effects. A program is compiled once and can be run many times, also concurrently; runs do not
+// affect each other.
 package rtfs
 
 import (
@@ -12,11 +12,11 @@ import (
 	"glasshouse/rtfs/lib"
 )
 
-// A Host is what a program can call. It must be safe for concurrent use: the branches of
-// a step-parallel call it concurrently.
+// A Host executes the calls of a program. It must be safe for concurrent use, because the
+// branches of a step-parallel call it concurrently.
 type Host interface {
-	// Call calls a capability. (call "id" x) gives x as its input; more arguments
-	// are one vector, and none is an empty map.
+	// Call calls a capability. The input of (call "id" x) is x. Several arguments are passed as
+	// a vector, and no arguments as an empty map.
 	Call(ctx context.Context, id string, input form.Value) (form.Value, error)
 }
 
@@ -34,18 +34,18 @@ type Canceller interface {
 	Cancelled(branch string)
 }
 
-// A Step is a (step "name" …) that begins or ends.
+// A Step is the begin or end of a (step "name" …).
 type Step struct {
 	Name    string
 	Phase   Phase
 	Branch  string // of a step-parallel; "": the step is in none
 	Params  *form.Map
-	Context *form.Map  // what the step exposes of the context; nil: nothing
-	Value   form.Value // of a step that is completed
-	Err     error      // of one that failed
+	Context *form.Map  // the exposed part of the context; nil: none
+	Value   form.Value // of a completed step
+	Err     error      // of a failed step
 }
 
-// A Phase is how far a step is.
+// A Phase is the progress of a step.
 type Phase string
 
 const (
@@ -54,12 +54,12 @@ const (
 	StepFailed Phase = "fail"
 )
 
-// Limits are what one run may take. What is zero has the default.
+// Limits bounds the resources of one run. Zero values mean the defaults.
 type Limits struct {
-	Steps int64         // calls and turns of loops; 50 million
-	Depth int64         // calls in each other that are not tail calls; 10 000
-	Alloc int64         // bytes that are taken in all, given back or not; 256 MiB
-	Time  time.Duration // 10 seconds
+	Steps int64         // calls and loop iterations; default 50 million
+	Depth int64         // nested calls that are not tail calls; default 10 000
+	Alloc int64         // total bytes allocated, including bytes that were freed; default 256 MiB
+	Time  time.Duration // default 10 seconds
 }
 
 func (l Limits) or(d Limits) Limits {
@@ -77,26 +77,25 @@ func (l Limits) or(d Limits) Limits {
 
 var defaults = Limits{Steps: 50_000_000, Depth: 10_000, Alloc: 256 << 20, Time: 10 * time.Second}
 
-// A Config is what programs have around them. The zero Config is that of a pure
-// program without types.
+// A Config is the environment of programs. The zero Config is for pure programs without types.
 type Config struct {
-	Host   Host // nil: nothing can be called
+	Host   Host // nil: calls fail
 	Limits Limits
 
-	// Check compiles the type of an annotation, as in [x : int]. Without it
-	// programs that have annotations do not compile.
+	// Check compiles the type of an annotation, as in [x : int]. If it is nil, programs with
+	// annotations do not compile.
 	Check func(*form.Node) (func(form.Value) error, error)
 }
 
-// An Env is what one run has around it, in place of what the Config says.
+// An Env overrides parts of the Config for one run.
 type Env struct {
-	Host    Host      // nil: that of the Config
-	Limits  Limits    // what is zero is as in the Config
-	Context *form.Map // what (get :key) and @key read; nil: it is empty
-	Used    *Usage    // is filled in when the run ends; nil: nobody wants to know
+	Host    Host      // nil: the Config's
+	Limits  Limits    // zero values mean the Config's
+	Context *form.Map // read by (get :key) and @key; nil: empty
+	Used    *Usage    // set when the run ends; may be nil
 }
 
-// Usage is what a run took.
+// Usage is the resource usage of a run.
 type Usage struct {
 	Steps, Alloc int64
 }
@@ -107,7 +106,7 @@ type Interp struct {
 	names map[string]*lib.Builtin
 }
 
-// New returns an Interp.
+// New returns an Interp for cfg.
 func New(cfg Config) *Interp {
 	cfg.Limits = cfg.Limits.or(defaults)
 	in := &Interp{cfg: cfg, names: map[string]*lib.Builtin{}}
@@ -117,7 +116,7 @@ func New(cfg Config) *Interp {
 	return in
 }
 
-// Compile compiles a program. An error is a *form.Error with the place.
+// Compile compiles a program. An error is a *form.Error with a position.
 func (in *Interp) Compile(file string, src []byte) (*Program, error) {
 	nodes, err := form.Read(file, src)
 	if err != nil {
@@ -127,7 +126,7 @@ func (in *Interp) Compile(file string, src []byte) (*Program, error) {
 	return p, shown(err, src)
 }
 
-// shown adds the line of a compiler's error to what it says.
+// shown adds the source line to the message of a compile error.
 func shown(err error, src []byte) error {
 	if e, ok := err.(*form.Error); ok {
 		e.Message += "\n" + form.Excerpt(src, e.Pos)
@@ -135,7 +134,7 @@ func shown(err error, src []byte) error {
 	return err
 }
 
-// CompileNodes compiles what was read already.
+// CompileNodes compiles nodes that were already parsed.
 func (in *Interp) CompileNodes(nodes ...*form.Node) (*Program, error) {
 	u := newUnit(in)
 	main, err := u.compile(nodes)
@@ -145,22 +144,22 @@ func (in *Interp) CompileNodes(nodes ...*form.Node) (*Program, error) {
 	return &Program{unit: u, main: main}, nil
 }
 
-// A Program is compiled. It is safe for concurrent use.
+// A Program is a compiled program. It is safe for concurrent use.
 type Program struct {
 	unit *unit
 	main *proto
 	env  Env
 }
 
-// With returns a program that runs in an Env.
+// With returns p with a different environment.
 func (p *Program) With(env Env) *Program {
 	q := *p
 	q.env = env
 	return &q
 }
 
-// Run runs a program in a fresh environment and returns the value of its last form.
-// An error is a *form.Error.
+// Run runs a program in a fresh environment and returns the value of its last form. An error is
+// a *form.Error.
 func (p *Program) Run(ctx context.Context) (form.Value, error) {
 	w := &world{unit: p.unit, globals: p.unit.fresh()}
 	return w.run(ctx, p.env, &Func{p: p.main, w: w}, nil)
@@ -169,36 +168,35 @@ func (p *Program) Run(ctx context.Context) (form.Value, error) {
 // A Func is a function of a program. It is safe for concurrent use.
 type Func struct {
 	p        *proto
-	captured []form.Value // what it uses of the functions around it
+	captured []form.Value // variables of enclosing functions
 	w        *world
 	env      Env
 }
 
-// FuncName is the function's name, or "".
+// FuncName returns the function's name, or "".
 func (f *Func) FuncName() string { return f.p.name }
 
-// With returns a function that is called in an Env.
+// With returns f with a different environment.
 func (f *Func) With(env Env) *Func {
 	g := *f
 	g.env = env
 	return &g
 }
 
-// Call calls f. What it defines while it runs is gone afterwards. An error is a
-// *form.Error.
+// Call calls f. Definitions that f makes are discarded afterwards. An error is a *form.Error.
 func (f *Func) Call(ctx context.Context, args ...form.Value) (form.Value, error) {
 	w := &world{unit: f.w.unit, globals: slices.Clone(f.w.globals)}
 	return w.run(ctx, f.env, f, args)
 }
 
-// A Session keeps what its texts define, as somebody who types them expects. It is
-// not safe for concurrent use.
+// A Session keeps the definitions of its texts, for interactive use. It is not safe for
+// concurrent use.
 type Session struct {
 	world *world
 	Env   Env
 }
 
-// Session begins a session.
+// Session returns a new session.
 func (in *Interp) Session() *Session {
 	u := newUnit(in)
 	return &Session{world: &world{unit: u}}
@@ -219,5 +217,5 @@ func (s *Session) Eval(ctx context.Context, file string, src []byte) (form.Value
 	return s.world.run(ctx, s.Env, &Func{p: main, w: s.world}, nil)
 }
 
-// Names are the names that the session's texts have defined.
+// Names returns the names that the session has defined.
 func (s *Session) Names() []string { return s.world.unit.defined() }

@@ -2,21 +2,21 @@ package rtfs
 
 import "glasshouse/rtfs/form"
 
-// A scope is what names mean in one function, while it is compiled.
+// A scope resolves names in one function during compilation.
 type scope struct {
 	outer  *scope
 	self   string           // what the function is bound to; "": nothing
-	vars   []string         // that are visible, the innermost last
-	names  map[string][]int // the slots of each, the innermost last
+	vars   []string         // visible variables, the innermost last
+	names  map[string][]int // slots of each name, the innermost last
 	height int              // slots in use
-	slots  int              // the most that were in use at once
-	sites  []ref            // where a closure finds what it uses of the functions around it
-	caught map[string]int   // the index of each site
-	start  int              // how deeply the function itself stands
-	nest   int              // how deeply its forms stand in it
+	slots  int              // maximum of height
+	sites  []ref            // where a closure finds the variables of enclosing functions
+	caught map[string]int   // index of each site
+	start  int              // nesting depth of the function itself
+	nest   int              // nesting depth of its forms
 }
 
-// A ref is where a value is.
+// A ref is the location of a value.
 type ref struct {
 	in    place
 	index int
@@ -34,7 +34,7 @@ func newScope(outer *scope, self string, start int) *scope {
 	return &scope{outer: outer, self: self, start: start, names: map[string][]int{}, caught: map[string]int{}}
 }
 
-// find says where a name's value is. What it needs of outer functions it captures.
+// find returns the location of a name. It captures variables of enclosing functions.
 func (s *scope) find(name string) (ref, bool) {
 	if s == nil {
 		return ref{}, false
@@ -57,7 +57,7 @@ func (s *scope) find(name string) (ref, bool) {
 	return ref{inCaptured, len(s.sites) - 1}, true
 }
 
-// declare makes a variable.
+// declare declares a variable.
 func (s *scope) declare(name string) int {
 	slot := s.reserve()
 	s.vars = append(s.vars, name)
@@ -65,19 +65,19 @@ func (s *scope) declare(name string) int {
 	return slot
 }
 
-// reserve takes a slot without a name.
+// reserve allocates a slot without a name.
 func (s *scope) reserve() int {
 	s.height++
 	s.slots = max(s.slots, s.height)
 	return s.height - 1
 }
 
-// A mark is how far a scope was.
+// A mark is a position in a scope, to which release returns.
 type mark struct{ vars, height int }
 
 func (s *scope) mark() mark { return mark{len(s.vars), s.height} }
 
-// release ends the variables that came since.
+// release ends the variables that were declared since m.
 func (s *scope) release(m mark) {
 	for _, name := range s.vars[m.vars:] {
 		slots := s.names[name]
@@ -86,17 +86,17 @@ func (s *scope) release(m mark) {
 	s.vars, s.height = s.vars[:m.vars], m.height
 }
 
-// A spot is where a form stands.
+// A spot is the context of a form.
 type spot struct {
 	*scope
-	tail bool    // the function returns what the form is
-	loop *target // the loop does
+	tail bool    // the form is in tail position of the function
+	loop *target // the form is in tail position of the loop; nil: of none
 }
 
-// inner is a spot whose value is needed for something.
+// inner returns the context of a form that is not in tail position.
 func (p spot) inner() spot { return spot{scope: p.scope} }
 
-// read is the code of a variable.
+// read returns the code that reads a variable.
 func (r ref) read() code {
 	i := r.index
 	switch r.in {
@@ -108,7 +108,7 @@ func (r ref) read() code {
 	return func(f *frame) (form.Value, error) { return f.slots[i], nil }
 }
 
-// value is what a closure that is made in f captures.
+// value returns the value that a closure created in f captures.
 func (r ref) value(f *frame) form.Value {
 	switch r.in {
 	case inCaptured:

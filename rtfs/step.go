@@ -6,7 +6,7 @@ import (
 	"glasshouse/rtfs/form"
 )
 
-// step compiles (step "name" options… body…): the host hears when it begins and ends.
+// step compiles (step "name" options… body…). The host is notified when it begins and ends.
 func (c *compiler) step(n *form.Node, p spot) code {
 	if len(n.Items) < 2 {
 		return c.fail(n, "step takes a name and a body")
@@ -42,7 +42,7 @@ func (c *compiler) step(n *form.Node, p spot) code {
 	}
 }
 
-// stepOf computes what a step is told by its options.
+// stepOf evaluates the options of a step.
 func (f *frame) stepOf(name code, options map[form.Keyword]code) (Step, error) {
 	s := Step{Params: form.NewMap()}
 	title, err := name(f)
@@ -55,7 +55,7 @@ func (f *frame) stepOf(name code, options map[form.Keyword]code) (Step, error) {
 	case form.Keyword:
 		s.Name = string(title)
 	default:
-		return s, form.Errorf("TypeError", "the name of a step is a string, and this is %s", brief(title))
+		return s, form.Errorf("TypeError", "the name of a step must be a string, got %s", brief(title))
 	}
 	if params, ok := options["params"]; ok {
 		v, err := params(f)
@@ -63,13 +63,13 @@ func (f *frame) stepOf(name code, options map[form.Keyword]code) (Step, error) {
 			return s, err
 		}
 		if s.Params, ok = v.(*form.Map); !ok {
-			return s, form.Errorf("TypeError", "the :params of a step are a map, and this is %s", brief(v))
+			return s, form.Errorf("TypeError", "the :params of a step must be a map, got %s", brief(v))
 		}
 	}
 	return s, f.exposed(&s, options)
 }
 
-// exposed finds what a step shows the host of the context: all of it, or some keys.
+// exposed sets the part of the context that a step shows the host: all of it, or some keys.
 func (f *frame) exposed(s *Step, options map[form.Keyword]code) error {
 	expose, ok := options["expose-context"]
 	if !ok {
@@ -89,7 +89,7 @@ func (f *frame) exposed(s *Step, options map[form.Keyword]code) error {
 	}
 	all, ok := sequence(v)
 	if !ok {
-		return form.Errorf("TypeError", "the :context-keys of a step are a vector, and this is %s", brief(v))
+		return form.Errorf("TypeError", "the :context-keys of a step must be a vector, got %s", brief(v))
 	}
 	s.Context = form.NewMap()
 	for _, k := range all {
@@ -114,10 +114,10 @@ func (m *machine) report(s Step, phase Phase, v form.Value, err error) {
 	r.Step(m.ctx, s)
 }
 
-// branchName names the branch that the machine runs, or is "".
+// branchName returns the name of the branch that the machine runs, or "".
 func (m *machine) branchName() string { return strings.TrimSuffix(m.path, "-") }
 
-// maxTurns is how often a step-loop goes round.
+// maxTurns is the maximum number of iterations of a step-loop.
 const maxTurns = 10_000
 
 // stepLoop compiles (step-loop condition body…).
@@ -134,7 +134,7 @@ func (c *compiler) stepLoop(n *form.Node, p spot) code {
 				return last, err
 			}
 			if i == maxTurns {
-				return nil, failed(form.Errorf("Generic", "step-loop goes round more than %d times", maxTurns), n)
+				return nil, failed(form.Errorf("Generic", "step-loop exceeds %d iterations", maxTurns), n)
 			}
 			if err := f.m.Step(1); err != nil {
 				return nil, failed(err, n)

@@ -44,7 +44,7 @@ func (c *compiler) defstruct(n *form.Node, _ spot) code {
 func construct(m *machine, name string, fields []fieldType, v form.Value) (form.Value, error) {
 	fieldsOf, ok := v.(*form.Map)
 	if !ok {
-		return nil, form.Errorf("TypeError", "%s is made of a map, and this is %s", name, brief(v))
+		return nil, form.Errorf("TypeError", "%s takes a map, got %s", name, brief(v))
 	}
 	for _, field := range fields {
 		value, ok := fieldsOf.Get(field.name)

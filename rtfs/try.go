@@ -10,7 +10,7 @@ import (
 
 // A catcher is one (catch type name body…).
 type catcher struct {
-	wants form.Value // a kind, a keyword; nil: everything
+	wants form.Value // kind, keyword or class to match; nil: everything
 	slots []int      // of the names that the error gets
 	body  code
 }
@@ -30,7 +30,7 @@ func (c *compiler) try(n *form.Node, p spot) code {
 		if headOf(last) == "catch" {
 			catches = append([]*form.Node{last}, catches...)
 		} else if finally != nil || len(catches) > 0 {
-			return c.fail(last, "finally is the last of its try, and the only one")
+			return c.fail(last, "finally must be the last clause of its try, and the only finally")
 		} else {
 			finally = last
 		}
@@ -39,8 +39,8 @@ func (c *compiler) try(n *form.Node, p spot) code {
 		return c.fail(n, "try needs a catch or a finally")
 	}
 	do := c.sequence(body, p.inner())
-	// What catch evaluates last is what the whole form ends with, so it may be a recur or
-	// a tail call. With a finally the form ends with that.
+	// The last form of a catch is in tail position, so it may be a recur or a tail call. With a
+	// finally, it is not.
 	last := p
 	if finally != nil {
 		last = p.inner()
@@ -68,14 +68,14 @@ func (c *compiler) try(n *form.Node, p spot) code {
 	}
 }
 
-// attempt runs a body, and what catches its error.
+// attempt runs a body and, if it fails, the matching catch.
 func (f *frame) attempt(do code, catchers []catcher) (form.Value, error) {
 	base := len(f.m.args)
 	v, err := do(f)
 	if err == nil {
 		return v, nil
 	}
-	f.m.args = f.m.args[:base] // of calls that did not come to pass
+	f.m.args = f.m.args[:base] // arguments of calls that were not made
 	failure := failed(err, nil)
 	if failure.fatal {
 		return nil, err
@@ -122,7 +122,7 @@ func (c *compiler) catch(n *form.Node, p spot) catcher {
 	return cat
 }
 
-// wanted is what a catch compares with; nil if it catches everything.
+// wanted returns the value that a catch matches; nil if it catches everything.
 func wanted(what form.Value) form.Value {
 	switch w := what.(type) {
 	case form.Symbol:
@@ -139,7 +139,7 @@ func capital(name string) bool {
 	return unicode.IsUpper(r)
 }
 
-// catches compares what is wanted with the kind of an error, and with its data.
+// catches reports whether a catch matches the kind or the data of an error.
 func (c *catcher) catches(e *form.Error) bool {
 	switch want := c.wants.(type) {
 	case nil:

@@ -2,8 +2,8 @@ package rtfs
 
 import "slices"
 
-// Undefined are the names that a program uses, and that neither it nor the library
-// defines, sorted. To use one when the program runs is an error.
+// Undefined returns the names that a program uses but neither it nor the library defines,
+// sorted. Evaluating one of them is an error.
 func (p *Program) Undefined() []string {
 	var names []string
 	for name, i := range p.unit.index {

@@ -7,7 +7,7 @@ import (
 	"glasshouse/rtfs"
 )
 
-func TestNamesThatNobodyDefinesAreKnownBeforehand(t *testing.T) {
+func TestUndefined(t *testing.T) {
 	p, err := rtfs.New(rtfs.Config{}).Compile("", []byte(`
 		(defn f [x] (g (later x) (inc x) (let [y 1] y)))
 		(defn later [x] (println x) zz)

@@ -7,16 +7,16 @@ import (
 	"glasshouse/rtfs/form"
 )
 
-// A unit is all that is compiled together: the global names, macros and modules of
-// a program or of a session.
+// A unit is the compile-time state of a program or a session: the global names, macros and
+// modules.
 type unit struct {
 	in      *Interp
 	index   map[string]int // of global names
-	initial []form.Value   // their values before their def
+	initial []form.Value   // values of the global names before their def
 	defs    map[string]bool
 	macros  map[string]*Func
 	modules map[string]*module
-	top     *module // what is in no module
+	top     *module // names outside of modules
 }
 
 // A module is a set of global names.
@@ -24,9 +24,9 @@ type module struct {
 	name    string
 	names   map[string]bool
 	private map[string]bool    // defined by defn-
-	exports map[string]bool    // nil: all that is not private
+	exports map[string]bool    // nil: all names that are not private
 	aliases map[string]*module // (import m :as alias)
-	only    map[string]string  // (import m :only [name]): the whole name
+	only    map[string]string  // (import m :only [name]): the qualified name
 }
 
 func newModule(name string) *module {
@@ -40,9 +40,8 @@ func newUnit(in *Interp) *unit {
 	}
 }
 
-// compile compiles a text. Names of the library stand for what they stand for
-// everywhere, until a text turns out to define one of them: then it is compiled
-// again, and they are looked up.
+// compile compiles a text. It resolves library names directly until the text defines one of
+// them. Then it compiles the text again with a lookup of that name at run time.
 func (u *unit) compile(nodes []*form.Node) (*proto, error) {
 	for {
 		c := &compiler{unit: u, module: u.top, assumed: map[string]bool{}, fixed: map[*form.Node]bool{}}
@@ -61,7 +60,7 @@ func (u *unit) compile(nodes []*form.Node) (*proto, error) {
 	}
 }
 
-// global is the index of a global name.
+// global returns the index of a global name.
 func (u *unit) global(name string) int {
 	if i, ok := u.index[name]; ok {
 		return i
@@ -75,14 +74,14 @@ func (u *unit) global(name string) int {
 	return u.index[name]
 }
 
-// fresh are the global values of a program that begins.
+// fresh returns the initial global values of a program.
 func (u *unit) fresh() []form.Value { return slices.Clone(u.initial) }
 
 func (u *unit) defined() []string {
 	return slices.Sorted(maps.Keys(u.defs))
 }
 
-// whole is the global name of a name in a module.
+// whole returns the qualified name of a name in a module.
 func (m *module) whole(name string) string {
 	if m.name == "" {
 		return name
@@ -90,7 +89,7 @@ func (m *module) whole(name string) string {
 	return m.name + "/" + name
 }
 
-// gives reports whether others may use a name of m.
+// gives reports whether other modules may use a name of m.
 func (m *module) gives(name string) bool {
 	if m.exports == nil {
 		return m.names[name] && !m.private[name]

@@ -11,7 +11,7 @@ const (
 	placesJSON = `{"query":"coffee","location":{"lat":51.5,"lng":-0.1},"filters":{"open_now":true,"min_rating":4,"types":["cafe","bar"]}}`
 )
 
-func TestCheckingAllocatesNothing(t *testing.T) {
+func TestCheckDoesNotAllocate(t *testing.T) {
 	typ, v := typeOf(t, places), valueOf(t, placesText)
 	if n := testing.AllocsPerRun(100, func() {
 		if typ.Check(v) != nil {

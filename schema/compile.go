@@ -9,13 +9,13 @@ import (
 	"glasshouse/rtfs/form"
 )
 
-// A compiler makes typs of what was read.
+// A compiler converts nodes to types.
 type compiler struct {
 	depth   int
 	unknown []string
 }
 
-// heads are the words that begin a type in brackets.
+// heads are the names of types with arguments.
 var heads = []string{"and", "array", "dict", "enum", "fn", "map", "map-of", "or", "record", "resource", "tuple", "union", "val", "vector"}
 
 // foreign maps type names of other languages to those of RTFS.
@@ -35,7 +35,7 @@ func errorf(n *form.Node, format string, args ...any) error {
 // typ compiles one type.
 func (c *compiler) typ(n *form.Node) (typ, error) {
 	if c.depth++; c.depth > deepest {
-		return nil, errorf(n, "a type that is nested more than %d deep", deepest)
+		return nil, errorf(n, "types are nested more than %d levels deep", deepest)
 	}
 	defer func() { c.depth-- }()
 
@@ -71,7 +71,7 @@ func (c *compiler) name(n *form.Node, colon, name string) (typ, error) {
 		return nil, errorf(n, "there is no type %s%s: did you mean %s?", colon, name, meant)
 	}
 	if slices.Contains(heads, name) {
-		return nil, errorf(n, "%s%s stands in brackets: [:%[2]s …]", colon, name)
+		return nil, errorf(n, "%s%s needs brackets: [:%[2]s …]", colon, name)
 	}
 	if meant := nearest(name, wordList); meant != "" && !isOwn(name, meant) {
 		return nil, errorf(n, "there is no type %s%s: did you mean %[1]s%[3]s?", colon, name, meant)
@@ -80,13 +80,13 @@ func (c *compiler) name(n *form.Node, colon, name string) (typ, error) {
 	return unknown{"type", name}, nil
 }
 
-// isOwn reports whether a name is likely to be one that somebody has given: Book is
-// near to Bool, but no slip.
+// isOwn reports whether a name is probably user-defined and not a misspelling: Book is close to
+// Bool, but is capitalised and short.
 func isOwn(name, meant string) bool {
 	return unicode.IsUpper([]rune(name)[0]) && (len(name) < 5 || problem.Distance(name, meant) > 1)
 }
 
-// brackets compiles [:vector T] and its like.
+// brackets compiles a type with arguments, such as [:vector T].
 func (c *compiler) brackets(n *form.Node) (typ, error) {
 	head, args, err := split(n)
 	if err != nil {
@@ -94,7 +94,7 @@ func (c *compiler) brackets(n *form.Node) (typ, error) {
 	}
 	switch head {
 	case "vector":
-		elem, err := c.only(n, args, "[:vector T] has one type")
+		elem, err := c.only(n, args, "[:vector T] takes one type")
 		return &vector{elem: elem, min: 0, max: -1}, err
 	case "array":
 		return c.array(n, args)
@@ -106,7 +106,7 @@ func (c *compiler) brackets(n *form.Node) (typ, error) {
 	case "map-of", "dict":
 		kv, err := c.types(n, args)
 		if err == nil && len(kv) != 2 {
-			err = errorf(n, "[:%s K V] has a type of keys and a type of values", head)
+			err = errorf(n, "[:%s K V] takes a key type and a value type", head)
 		}
 		if err != nil {
 			return nil, err
@@ -118,7 +118,7 @@ func (c *compiler) brackets(n *form.Node) (typ, error) {
 		return literals(n, args)
 	case "val":
 		if len(args) != 1 {
-			return nil, errorf(n, "[:val v] has one value")
+			return nil, errorf(n, "[:val v] takes one value")
 		}
 		return literals(n, args)
 	case "union", "or":
@@ -127,22 +127,22 @@ func (c *compiler) brackets(n *form.Node) (typ, error) {
 			return nil, err
 		}
 		if len(branches) == 0 {
-			return nil, errorf(n, "[:%s …] has at least one type", head)
+			return nil, errorf(n, "[:%s …] takes at least one type", head)
 		}
 		return union(branches), nil
 	case "and":
 		return c.and(n, args)
 	case "resource":
 		if len(args) > 1 {
-			return nil, errorf(n, "[:resource name] has one name")
+			return nil, errorf(n, "[:resource name] takes one name")
 		}
 		return resource, nil
 	}
 	if _, ok := predicates[head]; ok {
-		return nil, errorf(n, "[:%s …] is a predicate, and stands in [:and T …]", head)
+		return nil, errorf(n, "[:%s …] is a predicate: use it in [:and T …]", head)
 	}
 	if _, ok := words[head]; ok && len(args) == 0 {
-		return nil, errorf(n, "[:%s] has no brackets: :%[1]s", head)
+		return nil, errorf(n, "[:%s] takes no arguments: write :%[1]s", head)
 	}
 	if meant := foreign[head]; meant != "" {
 		return nil, errorf(n, "there is no type [:%s …]: did you mean %s?", head, meant)
@@ -153,7 +153,7 @@ func (c *compiler) brackets(n *form.Node) (typ, error) {
 	return nil, errorf(n, "there is no type [:%s …]", head)
 }
 
-// split returns the word that a type in brackets begins with, and what follows.
+// split returns the head and the arguments of a type in brackets.
 func split(n *form.Node) (head string, args []*form.Node, err error) {
 	if len(n.Items) == 0 {
 		return "", nil, errorf(n, "[] is not a type")
@@ -167,7 +167,7 @@ func split(n *form.Node) (head string, args []*form.Node, err error) {
 	return "", nil, errorf(n.Items[0], "a type in brackets begins with a word, as in [:vector T]")
 }
 
-// types compiles several types, each of which may be followed by a ?.
+// types compiles several types, each of which may be followed by ?.
 func (c *compiler) types(n *form.Node, nodes []*form.Node) ([]typ, error) {
 	var all []typ
 	for _, n := range nodes {
@@ -184,7 +184,7 @@ func (c *compiler) types(n *form.Node, nodes []*form.Node) ([]typ, error) {
 	return all, nil
 }
 
-// only compiles the one type that there must be.
+// only compiles nodes that must be exactly one type. rule is the error message otherwise.
 func (c *compiler) only(n *form.Node, nodes []*form.Node, rule string) (typ, error) {
 	all, err := c.types(n, nodes)
 	if err != nil {
@@ -196,14 +196,14 @@ func (c *compiler) only(n *form.Node, nodes []*form.Node, rule string) (typ, err
 	return all[0], nil
 }
 
-// isMark reports whether n is the ? behind a type.
+// isMark reports whether n is the ? after a type.
 func isMark(n *form.Node) bool { return n.Atom == form.Symbol("?") }
 
-// function compiles [:fn [T… & T] R]. Which values a function takes and gives
-// nobody knows before it is called, so the types in it are only read.
+// function compiles [:fn [T… & T] R]. The types of parameters and results cannot be checked
+// before a call, so they are only parsed.
 func (c *compiler) function(n *form.Node, args []*form.Node) (typ, error) {
 	if len(args) == 0 || args[0].Kind != form.VectorNode {
-		return nil, errorf(n, "[:fn [T…] R] has a vector of types and the type of the result")
+		return nil, errorf(n, "[:fn [T…] R] takes a vector of parameter types and a result type")
 	}
 	params := args[0].Items
 	if i := slices.IndexFunc(params, func(p *form.Node) bool { return p.Atom == form.Symbol("&") }); i >= 0 {
@@ -215,11 +215,11 @@ func (c *compiler) function(n *form.Node, args []*form.Node) (typ, error) {
 	if _, err := c.types(args[0], params); err != nil {
 		return nil, err
 	}
-	_, err := c.only(n, args[1:], "[:fn [T…] R] has one type of the result")
+	_, err := c.only(n, args[1:], "[:fn [T…] R] takes one result type")
 	return function, err
 }
 
-// unknown is a name that is not part of the language: nothing fits it.
+// unknown is a name that is not defined by the language. No value matches it.
 type unknown struct{ what, name string }
 
 func (u unknown) ok(form.Value) bool              { return false }

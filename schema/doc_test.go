@@ -9,7 +9,7 @@ import (
 	"glasshouse/schema"
 )
 
-// manual is docs/schema.md, in blocks of Clojure and rows of tables.
+// manual returns the Clojure blocks and the table rows of docs/schema.md.
 func manual(t *testing.T) (blocks [][]string, rows [][]string) {
 	t.Helper()
 	text, err := os.ReadFile("../docs/schema.md")
@@ -38,7 +38,7 @@ func manual(t *testing.T) (blocks [][]string, rows [][]string) {
 	return blocks, rows
 }
 
-func TestTheManualIsTrue(t *testing.T) {
+func TestManualExamples(t *testing.T) {
 	blocks, rows := manual(t)
 	if len(blocks) < 10 || len(rows) < 20 {
 		t.Fatalf("%d blocks, %d rows", len(blocks), len(rows))
@@ -68,7 +68,7 @@ func TestTheManualIsTrue(t *testing.T) {
 				}
 			}
 			if len(valueOf(t, "["+yes+no+"]").(form.Vector)) == 0 {
-				t.Errorf("%s: nothing is said", line)
+				t.Errorf("%s: no explanation", line)
 			}
 		}
 	}
@@ -77,7 +77,7 @@ func TestTheManualIsTrue(t *testing.T) {
 	}
 }
 
-// checkRow checks a row of the tables of JSON, of JSON Schemas, or of imports.
+// checkRow checks a row of a table of JSON values, JSON Schemas, or imports.
 func checkRow(t *testing.T, row []string) {
 	t.Helper()
 	switch {

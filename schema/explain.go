@@ -11,15 +11,15 @@ import (
 	"glasshouse/rtfs/form"
 )
 
-// A Mismatch is how a value differs from its type. It is a fault.Invalid.
+// A Mismatch describes how a value differs from its type. Its fault kind is fault.Invalid.
 type Mismatch struct {
 	Problems []Problem
-	More     bool // there are more problems than are listed
+	More     bool // the list of problems is truncated
 }
 
-// A Problem is what is wrong at one place of a value.
+// A Problem describes an error at one position in a value.
 type Problem struct {
-	Path []form.Value // the keys and indices that lead there
+	Path []form.Value // keys and indices from the root to the position
 	Text string
 }
 
@@ -47,10 +47,10 @@ func (p Problem) String() string {
 	return "at [" + strings.Join(keys, " ") + "]: " + p.Text
 }
 
-// listed is how many problems of one value are listed.
+// listed is the maximum number of problems in a Mismatch.
 const listed = 16
 
-// A report is a Mismatch in the making.
+// A report collects the problems of a Mismatch.
 type report struct {
 	path     []form.Value
 	problems []Problem
@@ -65,24 +65,24 @@ func (r *report) addf(format string, args ...any) {
 	r.problems = append(r.problems, Problem{slices.Clone(r.path), fmt.Sprintf(format, args...)})
 }
 
-// not says what v should have been.
+// not reports that v is not the expected noun.
 func (r *report) not(v form.Value, noun string) { r.addf("%s is not %s", describe(v), cut(noun, 200)) }
 
-// in goes one key or index deeper for as long as f runs.
+// in runs f with key appended to the path.
 func (r *report) in(key form.Value, f func()) {
 	r.path = append(r.path, key)
 	f()
 	r.path = r.path[:len(r.path)-1]
 }
 
-// child explains what is at a key, if anything is wrong there.
+// child explains v, the value at key, if it is not of type t.
 func (r *report) child(key form.Value, t typ, v form.Value) {
 	if !r.more && !t.ok(v) {
 		r.in(key, func() { t.explain(v, r) })
 	}
 }
 
-// describe is v in an explanation: short, however big it is.
+// describe returns a short description of v for messages, independent of its size.
 func describe(v form.Value) string {
 	switch v := v.(type) {
 	case string:
@@ -108,19 +108,20 @@ func describe(v form.Value) string {
 	return form.Text(v)
 }
 
-// shorten cuts a text that is too long to stand in a line.
+// shorten truncates a text to fit in one line.
 func shorten(s string) string { return cut(s, 60) }
 
-// cut returns s if it has at most most+1 characters, and else most of them and "…".
+// cut returns s if it has at most most+1 characters, and otherwise its first characters and
+// "…".
 func cut(s string, most int) string {
 	return safetext.Columns(s, most+1)
 }
 
-// or joins nouns: "an int, a string or nil". Nobody reads more than a few.
+// or joins nouns, for example "an int, a string or nil". It lists only the first few.
 func or(nouns []string) string {
 	const most = 8
 	if len(nouns) > most {
-		nouns = append(slices.Clone(nouns[:most]), "something else that is allowed")
+		nouns = append(slices.Clone(nouns[:most]), "another allowed type")
 	}
 	if len(nouns) < 2 {
 		return strings.Join(nouns, "")
@@ -129,8 +130,8 @@ func or(nouns []string) string {
 	return strings.Join(nouns[:last], ", ") + " or " + nouns[last]
 }
 
-// nearest returns what name was probably meant to be, or "". A short name is near
-// to few.
+// nearest returns the known name that name was probably meant to be, or "". Short names must be
+// closer than long ones.
 func nearest(name string, known []string) string {
 	best, least := "", 1+len(name)/4
 	for _, k := range known {

@@ -12,12 +12,13 @@ import (
 	"glasshouse/rtfs/form"
 )
 
-// FromJSON reads a JSON text as a value of type t: keys of objects become keywords
-// where t names them so, strings where it is a keyword or an enum of them, and
-// numbers what t wants. It does not check more than that. Without a type keys are strings.
+// FromJSON parses a JSON text as a value of type t. Keys of objects become keywords where t
+// names them as keywords. Strings become keywords where t is a keyword or an enum of keywords.
+// Numbers become the kind of number that t expects. FromJSON does not check the value
+// otherwise. Without a type, keys remain strings.
 //
-// Nothing is lost or guessed: a key that is there twice, a number that does not fit,
-// half a surrogate pair are errors.
+// FromJSON does not lose data: duplicate keys, numbers out of range and unpaired surrogates are
+// errors.
 func (t *Type) FromJSON(text []byte) (form.Value, error) {
 	v, err := t.fromJSON(text)
 	if err != nil {
@@ -41,10 +42,10 @@ func (t *Type) fromJSON(text []byte) (form.Value, error) {
 	return v, err
 }
 
-// A big is a whole number that is no int64. Only a float can take it.
+// A big is an integer that does not fit in an int64. Only the type float accepts it.
 type big string
 
-// fits returns an error if a big number has been left in a value.
+// fits returns an error if v contains a big.
 func fits(v form.Value, path form.Vector) error {
 	switch v := v.(type) {
 	case big:
@@ -65,7 +66,7 @@ func fits(v form.Value, path form.Vector) error {
 	return nil
 }
 
-// A reader reads JSON: objects as maps with string keys, whole numbers as ints.
+// A reader parses JSON: objects to maps with string keys, integers to ints.
 type reader struct {
 	text  []byte
 	i     int
@@ -73,7 +74,7 @@ type reader struct {
 	big   bool // a big was read
 }
 
-var errEnds = errors.New("the text ends too early")
+var errEnds = errors.New("unexpected end of text")
 
 func (r *reader) whole() (form.Value, error) {
 	v, err := r.value()
@@ -97,7 +98,7 @@ func (r *reader) space() {
 	}
 }
 
-// next returns the byte of the next token, or 0 at the end.
+// next skips white space and returns the next byte, or 0 at the end.
 func (r *reader) next() byte {
 	if r.space(); r.i < len(r.text) {
 		return r.text[r.i]
@@ -107,7 +108,7 @@ func (r *reader) next() byte {
 
 func (r *reader) value() (form.Value, error) {
 	if r.depth++; r.depth > deepest {
-		return nil, fmt.Errorf("nested more than %d deep", deepest)
+		return nil, fmt.Errorf("nested more than %d levels deep", deepest)
 	}
 	defer func() { r.depth-- }()
 
@@ -204,7 +205,7 @@ func (r *reader) object() (form.Value, error) {
 			r.i++
 			m := form.NewMap(pairs...)
 			if m.Len() < len(pairs)/2 {
-				return nil, fmt.Errorf("the key %s is there twice", describe(twice(pairs)))
+				return nil, fmt.Errorf("duplicate key %s", describe(twice(pairs)))
 			}
 			return m, nil
 		default:
@@ -213,7 +214,7 @@ func (r *reader) object() (form.Value, error) {
 	}
 }
 
-// twice returns the first key that has been there before.
+// twice returns the first duplicate key.
 func twice(pairs []form.Value) form.Value {
 	seen := map[form.Value]bool{}
 	for i := 0; ; i += 2 {
@@ -224,7 +225,8 @@ func twice(pairs []form.Value) form.Value {
 	}
 }
 
-// number reads an int64, a float64 if it has a point or an exponent, or a big.
+// number parses a number: a float64 if it has a point or an exponent, otherwise an int64, or a
+// big if it does not fit.
 func (r *reader) number() (form.Value, error) {
 	start := r.i
 	if r.text[r.i] == '-' {
@@ -234,7 +236,7 @@ func (r *reader) number() (form.Value, error) {
 		return nil, r.unexpected()
 	} else if r.text[first] == '0' && r.i > first+1 {
 		r.i = first
-		return nil, errors.New("a number does not begin with 0")
+		return nil, errors.New("a number must not have leading zeros")
 	}
 	whole := true
 	if r.i < len(r.text) && r.text[r.i] == '.' {
@@ -300,7 +302,7 @@ func (r *reader) valid(s []byte) error {
 	return nil
 }
 
-// escaped reads the rest of a string that has escapes in it.
+// escaped parses the rest of a string with escape sequences.
 func (r *reader) escaped(s []byte) (string, error) {
 	for r.i < len(r.text) {
 		c := r.text[r.i]
@@ -346,7 +348,8 @@ func (r *reader) escaped(s []byte) (string, error) {
 	return "", errEnds
 }
 
-// unicode reads u and four digits, and the second half of a pair if it is the first.
+// unicode parses a \u escape, and the second half of a surrogate pair after the first (RFC
+// 8259, section 7).
 func (r *reader) unicode() (rune, error) {
 	c, err := r.hex()
 	if err != nil || !utf16.IsSurrogate(c) {
@@ -362,7 +365,7 @@ func (r *reader) unicode() (rune, error) {
 			return pair, nil
 		}
 	}
-	return 0, errors.New("half a surrogate pair")
+	return 0, errors.New("unpaired surrogate")
 }
 
 func (r *reader) hex() (rune, error) {
@@ -371,16 +374,16 @@ func (r *reader) hex() (rune, error) {
 	}
 	c, err := strconv.ParseUint(string(r.text[r.i+1:r.i+5]), 16, 16)
 	if err != nil {
-		return 0, errors.New(`\u is followed by four digits`)
+		return 0, errors.New(`\u must be followed by four hexadecimal digits`)
 	}
 	r.i += 5
 	return rune(c), nil
 }
 
-// exact is up to where every whole number is a float.
+// exact is the limit up to which a float64 represents every integer exactly.
 const exact = 1 << 53
 
-// take makes of what was read what a word wants.
+// take converts v, which was parsed from JSON, to the kind of value that w expects.
 func (w word) take(v form.Value) form.Value {
 	switch v := v.(type) {
 	case string:
@@ -417,7 +420,7 @@ func (w word) takeText(s string) form.Value {
 	return s
 }
 
-// isSymbol reports whether a name is read as a symbol: nil and -1 are not.
+// isSymbol reports whether the RTFS reader parses name as a symbol, unlike nil and -1.
 func isSymbol(name string) bool {
 	nodes, err := form.Read("", []byte(name))
 	return err == nil && len(nodes) == 1 && nodes[0].Atom == form.Symbol(name)

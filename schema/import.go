@@ -11,17 +11,17 @@ import (
 	"glasshouse/rtfs/form"
 )
 
-// Bounds of what FromJSONSchema makes: of types, whose number references multiply,
-// and of what it says is lost.
+// Limits of FromJSONSchema: the number of types, which references can multiply, and the number
+// of entries in lost.
 const (
 	mostTypes = 20_000
 	mostLost  = 100
 )
 
-// FromJSONSchema is the type that a JSON Schema describes, and what of it no type can
-// say, each with its place: "/properties/n: multipleOf". Where the type differs it
-// takes more than the schema, unless lost says otherwise. Form returns it as it is
-// written. A schema that refers to itself is taken as :any where it does.
+// FromJSONSchema converts a JSON Schema to a type. lost lists the constraints that RTFS types
+// cannot express, each with its location: "/properties/n: multipleOf". Where the type differs
+// from the schema it accepts more values, unless lost says otherwise. Form returns the type in
+// source form. A recursive reference becomes :any.
 func FromJSONSchema(text []byte) (t *Type, lost []string, err error) {
 	r := reader{text: text}
 	root, err := r.whole()
@@ -39,7 +39,7 @@ func FromJSONSchema(text []byte) (t *Type, lost []string, err error) {
 	return t, im.lost, nil
 }
 
-// node is a value as if it had been read.
+// node converts a value to a node without positions.
 func node(v form.Value) *form.Node {
 	n := &form.Node{}
 	switch v := v.(type) {
@@ -59,11 +59,11 @@ func node(v form.Value) *form.Node {
 	return n
 }
 
-// An importer makes types, as they are written, of JSON Schemas.
+// An importer converts JSON Schemas to the source form of types.
 type importer struct {
 	root    form.Value
-	open    []string             // references that are being followed
-	anchors map[string]*form.Map // nil until one is looked for
+	open    []string             // references being resolved
+	anchors map[string]*form.Map // nil before the first lookup
 	depth   int
 	types   int
 	lost    []string
@@ -85,15 +85,15 @@ const (
 	neverForm = form.Keyword("never")
 )
 
-// schema makes the type of one schema at a place. What kinds of value it is about,
-// if it does not say so itself, what stands around it may have said.
+// schema converts one schema at location at. around is the kinds of the enclosing schema. They
+// apply if the schema has no type of its own.
 func (im *importer) schema(v form.Value, at string, around []string) (form.Value, error) {
 	if im.depth++; im.depth > deepest {
-		return nil, fmt.Errorf("%s: nested more than %d deep", at, deepest)
+		return nil, fmt.Errorf("%s: nested more than %d levels deep", at, deepest)
 	}
 	defer func() { im.depth-- }()
 	if im.types++; im.types > mostTypes {
-		return nil, fmt.Errorf("more than %d schemas, references followed", mostTypes)
+		return nil, fmt.Errorf("more than %d schemas, including references", mostTypes)
 	}
 	switch v {
 	case true:
@@ -109,21 +109,21 @@ func (im *importer) schema(v form.Value, at string, around []string) (form.Value
 	return s.whole(around)
 }
 
-// A source is one schema that is read.
+// A source is one schema object during its conversion.
 type source struct {
 	*importer
 	words *form.Map
 	at    string
 }
 
-// get returns what stands behind a word.
+// get returns the value of a keyword.
 func (s *source) get(word string) (form.Value, bool) { return s.words.Get(word) }
 
 func (s *source) wrong(word string, v form.Value) error {
-	return fmt.Errorf("%s/%s: %s is not what it can be", s.at, word, describe(v))
+	return fmt.Errorf("%s/%s: %s is not a valid value", s.at, word, describe(v))
 }
 
-// in is the place behind a word.
+// in returns the location of a keyword's value.
 func (s *source) in(word string, more ...any) string {
 	at := s.at + "/" + word
 	for _, m := range more {
@@ -132,7 +132,7 @@ func (s *source) in(word string, more ...any) string {
 	return at
 }
 
-// whole makes the type of everything that a schema says: all of it must hold.
+// whole returns the conjunction of all keywords of a schema.
 func (s *source) whole(around []string) (form.Value, error) {
 	kinds, err := s.kinds(around)
 	if err != nil {
@@ -154,7 +154,7 @@ func (s *source) whole(around []string) (form.Value, error) {
 	return t, nil
 }
 
-// allHold is the type of which all types hold, of which some may be predicates.
+// allHold returns the type [:and …] of all types. Some of them may be predicates.
 func allHold(all []form.Value) form.Value {
 	all = slices.DeleteFunc(all, func(t form.Value) bool { return t == anyForm })
 	if len(all) == 0 {
@@ -179,7 +179,7 @@ func isPredicate(t form.Value) bool {
 	return ok
 }
 
-// kinds are the types of JSON that a schema is about.
+// kinds returns the JSON types that a schema applies to.
 func (s *source) kinds(around []string) ([]string, error) {
 	v, ok := s.get("type")
 	if !ok {
@@ -208,7 +208,7 @@ func (s *source) kinds(around []string) ([]string, error) {
 	return kinds, nil
 }
 
-// about are the words that say something of values of one kind only.
+// about lists the keywords that apply to one kind of value only.
 var about = []struct {
 	kind  string
 	words []string
@@ -223,7 +223,7 @@ func (s *source) says(words []string) bool {
 	return slices.ContainsFunc(words, func(w string) bool { _, ok := s.get(w); return ok })
 }
 
-// byKind makes the type of what is said kind by kind.
+// byKind converts the keywords that depend on the kind of value.
 func (s *source) byKind(kinds []string) ([]form.Value, error) {
 	_, typed := s.get("type")
 	if !typed {
@@ -246,8 +246,8 @@ func (s *source) byKind(kinds []string) ([]form.Value, error) {
 	return []form.Value{typeOf("union", branches...)}, nil
 }
 
-// implied are the kinds that a schema without a type is about. To be exact it says
-// nothing of other kinds, but nobody means that.
+// implied returns the kinds of a schema without type, derived from its keywords. In JSON Schema
+// such keywords do not restrict values of other kinds, but authors rarely intend that.
 func (s *source) implied(around []string) []string {
 	var kinds []string
 	for _, a := range about {
@@ -261,17 +261,17 @@ func (s *source) implied(around []string) []string {
 			kinds = append(kinds, "integer")
 		case around == nil:
 			kinds = append(kinds, a.kind)
-			s.lose(s.at, "no type, taken for type %q", a.kind)
+			s.lose(s.at, "no type, treated as type %q", a.kind)
 		}
 	}
-	if len(kinds) > 0 && around != nil { // of the others nothing more is said
+	if len(kinds) > 0 && around != nil { // the remaining kinds have no further constraints
 		return around
 	}
 	return kinds
 }
 
-// settled reports whether an enum says all that the type does: its values are chosen
-// by kind, and nothing more is said of them.
+// settled reports whether enum or const makes other type constraints redundant: the values are
+// filtered by kind, and no keyword restricts them further.
 func (s *source) settled() bool {
 	if !s.says([]string{"enum", "const"}) {
 		return false
@@ -285,7 +285,7 @@ func (s *source) settled() bool {
 	return !has
 }
 
-// reference makes the type of what $ref points at.
+// reference converts the target of $ref.
 func (s *source) reference([]string) ([]form.Value, error) {
 	v, ok := s.get("$ref")
 	if !ok {
@@ -298,10 +298,10 @@ func (s *source) reference([]string) ([]form.Value, error) {
 	target, ok := s.follow(ref)
 	switch {
 	case !ok:
-		s.lose(s.at, "$ref %s, which is not in the text", form.Text(ref))
+		s.lose(s.at, "$ref %s, which is not in this document", form.Text(ref))
 		return nil, nil
 	case slices.Contains(s.open, ref):
-		s.lose(s.at, "$ref %s, which is inside what it refers to", form.Text(ref))
+		s.lose(s.at, "$ref %s, which is recursive", form.Text(ref))
 		return nil, nil
 	}
 	s.open = append(s.open, ref)
@@ -310,7 +310,7 @@ func (s *source) reference([]string) ([]form.Value, error) {
 	return []form.Value{t}, err
 }
 
-// follow finds what a reference points at, if it points into this text.
+// follow resolves a reference within this text.
 func (im *importer) follow(ref string) (form.Value, bool) {
 	pointer, ok := strings.CutPrefix(ref, "#")
 	if !ok {
@@ -352,7 +352,7 @@ func (im *importer) follow(ref string) (form.Value, bool) {
 	return at, true
 }
 
-// anchor notes every $anchor in v.
+// anchor records every $anchor in v.
 func (im *importer) anchor(v form.Value) {
 	switch v := v.(type) {
 	case *form.Map:
@@ -369,8 +369,8 @@ func (im *importer) anchor(v form.Value) {
 	}
 }
 
-// silent are the words that do not say what values look like, and those that are
-// read whatever a schema is about.
+// silent lists the keywords that do not constrain values, and those that are converted for
+// every kind of value.
 var silent = []string{
 	"$schema", "$id", "$anchor", "$comment", "$defs", "definitions", "$vocabulary", "$ref", "id",
 	"title", "description", "default", "examples", "example", "deprecated", "readOnly", "writeOnly",
@@ -378,13 +378,13 @@ var silent = []string{
 	"contentEncoding", "contentMediaType", "contentSchema", "then", "else",
 }
 
-// unsaid are the words of about that no type can say.
+// unsaid lists the keywords of about that RTFS types cannot express.
 var unsaid = []string{
 	"multipleOf", "uniqueItems", "contains", "unevaluatedItems", "patternProperties", "dependentRequired",
 	"dependentSchemas", "unevaluatedProperties",
 }
 
-// others notes what has not been read.
+// others records the unknown keywords as lost.
 func (s *source) others() {
 	for key, v := range s.words.All() {
 		word := key.(string)

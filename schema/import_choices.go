@@ -6,7 +6,7 @@ import (
 	"glasshouse/rtfs/form"
 )
 
-// list makes the types of a word that has several schemas.
+// list converts a keyword whose value is a list of schemas.
 func (s *source) list(word string, kinds []string) ([]form.Value, error) {
 	v, ok := s.get(word)
 	if !ok {
@@ -29,7 +29,7 @@ func (s *source) list(word string, kinds []string) ([]form.Value, error) {
 
 func (s *source) allOf(kinds []string) ([]form.Value, error) { return s.list("allOf", kinds) }
 
-// choices makes the types of anyOf and oneOf.
+// choices converts anyOf and oneOf.
 func (s *source) choices(kinds []string) ([]form.Value, error) {
 	var all []form.Value
 	for _, word := range []string{"anyOf", "oneOf"} {
@@ -38,7 +38,7 @@ func (s *source) choices(kinds []string) ([]form.Value, error) {
 			return nil, err
 		}
 		if word == "oneOf" && len(branches) > 1 && !disjoint(branches) {
-			s.lose(s.at, "oneOf, taken for anyOf")
+			s.lose(s.at, "oneOf, treated as anyOf")
 		}
 		switch len(branches) {
 		case 0:
@@ -51,8 +51,8 @@ func (s *source) choices(kinds []string) ([]form.Value, error) {
 	return all, nil
 }
 
-// disjoint reports whether it is plain that no value fits two of these types: they
-// are of different kinds, or different values, or maps of which a field is.
+// disjoint reports whether provably no value matches two of these types: they have different
+// kinds, different values, or are maps that differ in a required field.
 func disjoint(types []form.Value) bool {
 	if len(types) > 100 {
 		return false
@@ -87,7 +87,7 @@ func apart(a, b form.Value) bool {
 	return false
 }
 
-// values are those of an enum, or nil.
+// values returns the values of an enum, or nil for other types.
 func values(t form.Value) []form.Value {
 	if v, ok := t.(form.Vector); ok && isPredicateOf(t, "enum", "val") {
 		return v[1:]
@@ -95,7 +95,7 @@ func values(t form.Value) []form.Value {
 	return nil
 }
 
-// kindOf says what kind of value fits a type, or "" if that is not plain.
+// kindOf returns the kind of value that a type accepts, or "" if it is not a single known kind.
 func kindOf(t form.Value) string {
 	switch t {
 	case form.Keyword("int"), form.Keyword("float"):
@@ -133,7 +133,7 @@ func kindOf(t form.Value) string {
 	return ""
 }
 
-// neededFields are the entries of a map type that are not optional.
+// neededFields returns the required entries of a map type.
 func neededFields(t form.Value) map[form.Value]form.Value {
 	v, ok := t.(form.Vector)
 	if !ok || len(v) == 0 || v[0] != form.Keyword("map") {
@@ -152,7 +152,7 @@ func neededFields(t form.Value) map[form.Value]form.Value {
 	return fields
 }
 
-// not makes the predicates of what must not be.
+// not converts not to predicates.
 func (s *source) not([]string) ([]form.Value, error) {
 	v, ok := s.get("not")
 	if !ok {

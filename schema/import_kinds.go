@@ -8,7 +8,7 @@ import (
 	"glasshouse/rtfs/form"
 )
 
-// kind makes the type of one kind of value.
+// kind converts the keywords for one kind of value.
 func (s *source) kind(kind string) (form.Value, error) {
 	switch kind {
 	case "null":
@@ -27,7 +27,7 @@ func (s *source) kind(kind string) (form.Value, error) {
 	return s.object()
 }
 
-// values makes the type of enum and const.
+// values converts enum and const.
 func (s *source) values(kinds []string) ([]form.Value, error) {
 	var all []form.Value
 	if v, ok := s.get("enum"); ok {
@@ -81,7 +81,7 @@ func isKind(v form.Value, kind string) bool {
 	return kind == "object"
 }
 
-// number makes the type of numbers.
+// number converts the keywords for numbers.
 func (s *source) number(head string) (form.Value, error) {
 	all := []form.Value{form.Keyword(head)}
 	for _, b := range []struct{ word, op, strict string }{
@@ -90,7 +90,7 @@ func (s *source) number(head string) (form.Value, error) {
 	} {
 		v, ok := s.get(b.word)
 		if _, isFlag := v.(bool); !ok || isFlag && b.strict == "" {
-			continue // drafts before 6 have a flag beside minimum
+			continue // before draft 6, exclusiveMinimum is a boolean that modifies minimum
 		}
 		if n, isBig := v.(big); isBig {
 			v, _ = strconv.ParseFloat(string(n), 64)
@@ -107,7 +107,7 @@ func (s *source) number(head string) (form.Value, error) {
 	return allHold(all), nil
 }
 
-// count reads how many there may be of something, and -1 if nothing is said.
+// count reads a keyword with a count, or returns -1 if it is absent.
 func (s *source) count(word string) (int64, error) {
 	v, ok := s.get(word)
 	if !ok {
@@ -120,7 +120,7 @@ func (s *source) count(word string) (int64, error) {
 	return n, nil
 }
 
-// counts reads how many there may be of something, from and to.
+// counts reads the minimum and maximum count for a keyword suffix.
 func (s *source) counts(of string) (least, most int64, err error) {
 	if least, err = s.count("min" + of); err != nil {
 		return 0, 0, err
@@ -129,7 +129,7 @@ func (s *source) counts(of string) (least, most int64, err error) {
 	return least, most, err
 }
 
-// sizedAs adds the predicates of how many there may be to a type.
+// sizedAs adds size predicates to a type.
 func sizedAs(t form.Value, predicate string, least, most int64) form.Value {
 	all := []form.Value{t}
 	switch {
@@ -148,7 +148,7 @@ func sizedAs(t form.Value, predicate string, least, most int64) form.Value {
 	return allHold(all)
 }
 
-// string makes the type of strings.
+// string converts the keywords for strings.
 func (s *source) string() (form.Value, error) {
 	least, most, err := s.counts("Length")
 	if err != nil {
@@ -161,7 +161,7 @@ func (s *source) string() (form.Value, error) {
 	if v, ok := s.get("format"); ok && !known {
 		if v == "email" {
 			t = allHold([]form.Value{t, typeOf("is-email")})
-			s.lose(s.at, "format \"email\", taken for [:is-email]")
+			s.lose(s.at, "format \"email\", treated as [:is-email]")
 		} else {
 			s.lose(s.at, "format %s", describe(v))
 		}
@@ -169,8 +169,8 @@ func (s *source) string() (form.Value, error) {
 	return sizedAs(t, "length", least, most), nil
 }
 
-// pattern makes the type of strings that a pattern fits. It is known if it is one
-// that JSONSchema writes.
+// pattern converts a pattern to a type of strings. known reports whether it is a pattern that
+// JSONSchema generates.
 func (s *source) pattern() (t form.Value, known bool, err error) {
 	text := form.Keyword("string")
 	v, ok := s.get("pattern")
@@ -207,7 +207,7 @@ func isPredicateOf(t form.Value, names ...string) bool {
 	return slices.Contains(names, string(head))
 }
 
-// array makes the type of arrays.
+// array converts the keywords for arrays.
 func (s *source) array() (form.Value, error) {
 	first, rest, err := s.items()
 	if err != nil {
@@ -225,13 +225,13 @@ func (s *source) array() (form.Value, error) {
 		return tuples(first, max(least, 0), most), nil
 	}
 	if size > 0 {
-		s.lose(s.at, "which element is which, in prefixItems")
+		s.lose(s.at, "order of elements in prefixItems")
 		rest = typeOf("union", append(first, rest)...)
 	}
 	return sizedAs(typeOf("vector", rest), "count", least, most), nil
 }
 
-// tuples is a tuple of which elements at the end may be missing.
+// tuples returns a union of tuples whose trailing elements may be missing.
 func tuples(first []form.Value, least, most int64) form.Value {
 	var branches []form.Value
 	for n := least; n <= most; n++ {
@@ -246,12 +246,12 @@ func tuples(first []form.Value, least, most int64) form.Value {
 	return typeOf("union", branches...)
 }
 
-// items makes the types of the first elements, and of all behind them.
+// items converts the schemas of the first elements and of all further elements.
 func (s *source) items() (first []form.Value, rest form.Value, err error) {
 	word, restWord := "prefixItems", "items"
 	v, _ := s.get(word)
 	if items, ok := s.get("items"); ok {
-		if list, ok := items.(form.Vector); ok { // before 2020-12
+		if list, ok := items.(form.Vector); ok { // before draft 2020-12, items may be a list
 			v, word, restWord = list, "items", "additionalItems"
 		}
 	}
@@ -273,14 +273,14 @@ func (s *source) items() (first []form.Value, rest form.Value, err error) {
 	return first, rest, err
 }
 
-// object makes the type of objects.
+// object converts the keywords for objects.
 func (s *source) object() (form.Value, error) {
 	least, most, err := s.counts("Properties")
 	if err != nil {
 		return nil, err
 	}
 	var others form.Value = anyForm
-	if v, ok := s.get("additionalProperties"); ok && !s.says([]string{"patternProperties"}) { // of which they would be others
+	if v, ok := s.get("additionalProperties"); ok && !s.says([]string{"patternProperties"}) { // patternProperties would exempt keys from additionalProperties
 		if others, err = s.schema(v, s.in("additionalProperties"), nil); err != nil {
 			return nil, err
 		}
@@ -307,7 +307,7 @@ func (s *source) object() (form.Value, error) {
 	return sizedAs(t, "count", least, most), nil
 }
 
-// keyType makes the type of the keys of a map without named entries.
+// keyType returns the key type of a map without named entries.
 func (s *source) keyType(names form.Value, named bool) (form.Value, error) {
 	if !named {
 		return form.Keyword("string"), nil
@@ -327,8 +327,8 @@ func (s *source) keyType(names form.Value, named bool) (form.Value, error) {
 	return key, err
 }
 
-// entries makes those of [:map …]. What must be there without being described is one
-// of the others.
+// entries returns the entries of [:map …]. A required property without a schema has the type of
+// the other entries.
 func (s *source) entries(others form.Value) ([]form.Value, error) {
 	needed, err := s.required()
 	if err != nil {
@@ -361,10 +361,10 @@ func (s *source) entries(others form.Value) ([]form.Value, error) {
 	return entries, nil
 }
 
-// required are the names of what must be there, as the keys of a map.
+// required returns the names of the required properties, as the keys of a map.
 func (s *source) required() (*form.Map, error) {
 	v, ok := s.get("required")
-	if _, isFlag := v.(bool); !ok || isFlag { // drafts before 4 have it inside the property
+	if _, isFlag := v.(bool); !ok || isFlag { // in draft 3, required is a boolean in the property
 		return nil, nil
 	}
 	list, ok := v.(form.Vector)
@@ -381,7 +381,7 @@ func (s *source) required() (*form.Map, error) {
 	return form.NewMap(pairs...), nil
 }
 
-// keyOf is a keyword for every name that can be one.
+// keyOf returns name as a keyword if it is a valid keyword, and otherwise as a string.
 func keyOf(name string) form.Value {
 	if name != "*" && nameExpr.MatchString(name) {
 		return form.Keyword(name)
@@ -389,7 +389,7 @@ func keyOf(name string) form.Value {
 	return name
 }
 
-// describedAs is what stands between a key and its type.
+// describedAs returns the property map between a key and its type.
 func describedAs(property form.Value, optional bool) *form.Map {
 	props := form.NewMap()
 	if optional {

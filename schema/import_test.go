@@ -12,7 +12,7 @@ import (
 	"glasshouse/schema"
 )
 
-func TestAJSONSchemaAsAType(t *testing.T) {
+func TestFromJSONSchema(t *testing.T) {
 	for _, c := range []struct{ json, want, lost string }{
 		{`true`, ":any", ""},
 		{`false`, ":never", ""},
@@ -27,7 +27,7 @@ func TestAJSONSchemaAsAType(t *testing.T) {
 		{`{"type": "string", "maxLength": 1e10}`, "[:and :string [:max-length 10000000000]]", ""},
 		{`{"type": "string", "minLength": 3, "maxLength": 2}`, ":never", ""},
 		{`{"type": "string", "pattern": "(?=a)"}`, ":string", `: pattern "(?=a)"`},
-		{`{"type": "string", "format": "email"}`, "[:and :string [:is-email]]", `: format "email", taken for [:is-email]`},
+		{`{"type": "string", "format": "email"}`, "[:and :string [:is-email]]", `: format "email", treated as [:is-email]`},
 		{`{"type": "string", "format": "date-time"}`, ":string", `: format "date-time"`},
 		{`{"type": "integer", "minimum": 0, "exclusiveMaximum": 10}`, "[:and :int [:>= 0] [:< 10]]", ""},
 		{`{"type": "number", "minimum": 0, "exclusiveMinimum": true}`, "[:and :float [:> 0]]", ""},
@@ -46,7 +46,7 @@ func TestAJSONSchemaAsAType(t *testing.T) {
 		{`{"type": "array", "prefixItems": [{"type": "string"}, true], "minItems": 2, "maxItems": 2}`, "[:tuple :string :any]", ""},
 		{`{"type": "array", "prefixItems": [{"type": "string"}, true], "minItems": 2, "items": false}`, "[:tuple :string :any]", ""},
 		{`{"type": "array", "prefixItems": [{"type": "string"}, true], "items": false}`, "[:union [:tuple] [:tuple :string] [:tuple :string :any]]", ""},
-		{`{"type": "array", "prefixItems": [{"type": "string"}], "items": {"type": "integer"}}`, "[:vector [:union :string :int]]", ": which element is which, in prefixItems"},
+		{`{"type": "array", "prefixItems": [{"type": "string"}], "items": {"type": "integer"}}`, "[:vector [:union :string :int]]", ": order of elements in prefixItems"},
 		{`{"type": "array", "items": [{"type": "string"}], "additionalItems": false, "minItems": 1}`, "[:tuple :string]", ""},
 		{`{"type": "object"}`, "[:map]", ""},
 		{`{"type": "object", "properties": {"a": {"type": "string"}, "b c": true}, "required": ["a", "z"]}`,
@@ -60,19 +60,19 @@ func TestAJSONSchemaAsAType(t *testing.T) {
 		{`{"type": "object", "propertyNames": {"pattern": "^a"}}`, `[:map-of [:and :string [:matches-regex "^a"]] :any]`, ""},
 		{`{"type": "object", "properties": {"a": true}, "propertyNames": {"pattern": "^a"}, "patternProperties": {}}`, `[:map [:a {:optional true} :any]]`, ": propertyNames|: patternProperties"},
 		{`{"type": "object", "patternProperties": {"^x": true}, "additionalProperties": false}`, "[:map]", ": patternProperties"},
-		{`{"properties": {"a": {"minimum": 1}}}`, "[:map [:a {:optional true} [:and :float [:>= 1]]]]", `: no type, taken for type "object"|/properties/a: no type, taken for type "number"`},
+		{`{"properties": {"a": {"minimum": 1}}}`, "[:map [:a {:optional true} [:and :float [:>= 1]]]]", `: no type, treated as type "object"|/properties/a: no type, treated as type "number"`},
 		{`{"type": "object", "allOf": [{"required": ["a"]}, {"properties": {"b": {"type": "integer"}}}]}`,
 			"[:and [:map] [:map [:a :any]] [:map [:b {:optional true} :int]]]", ""},
 		{`{"type": "integer", "allOf": [{"minimum": 1}]}`, "[:and :int [:and :int [:>= 1]]]", ""},
 		{`{"anyOf": [{"type": "string"}, {"type": "integer"}]}`, "[:union :string :int]", ""},
 		{`{"anyOf": [{"type": "string"}]}`, ":string", ""},
 		{`{"oneOf": [{"type": "string"}, {"type": "null"}]}`, "[:union :string :nil]", ""},
-		{`{"oneOf": [{"type": "integer"}, {"type": "number"}]}`, "[:union :int :float]", ": oneOf, taken for anyOf"},
+		{`{"oneOf": [{"type": "integer"}, {"type": "number"}]}`, "[:union :int :float]", ": oneOf, treated as anyOf"},
 		{`{"oneOf": [{"const": "a"}, {"enum": ["b", "c"]}]}`, `[:union [:val "a"] [:enum "b" "c"]]`, ""},
 		{`{"oneOf": [{"type": "object", "properties": {"t": {"const": "a"}}, "required": ["t"]}, {"type": "object", "properties": {"t": {"const": "b"}}, "required": ["t"]}]}`,
 			`[:union [:map [:t [:val "a"]]] [:map [:t [:val "b"]]]]`, ""},
 		{`{"oneOf": [{"type": "object", "properties": {"t": {"const": "a"}}}, {"type": "object", "properties": {"t": {"const": "b"}}}]}`,
-			`[:union [:map [:t {:optional true} [:val "a"]]] [:map [:t {:optional true} [:val "b"]]]]`, ": oneOf, taken for anyOf"},
+			`[:union [:map [:t {:optional true} [:val "a"]]] [:map [:t {:optional true} [:val "b"]]]]`, ": oneOf, treated as anyOf"},
 		{`{"not": {}}`, ":never", ""},
 		{`{"not": {"const": 18446744073709551615}}`, ":any", ": not"},
 		{`{"not": {"const": 1}}`, "[:and :any [:!= 1]]", ""},
@@ -84,17 +84,17 @@ func TestAJSONSchemaAsAType(t *testing.T) {
 		{`{"$ref": "#/definitions/a%20b", "definitions": {"a b": {"type": "integer"}}}`, ":int", ""},
 		{`{"$ref": "#here", "$defs": {"a": [{"$anchor": "here", "type": "integer"}]}}`, ":int", ""},
 		{`{"$ref": "#/allOf/0/not", "allOf": [{"not": {"const": 1}}]}`, "[:and [:val 1] [:and :any [:!= 1]]]", ""},
-		{`{"$ref": "#/allOf/7"}`, ":any", `: $ref "#/allOf/7", which is not in the text`},
-		{`{"$ref": "#/type/a", "type": "string"}`, ":string", `: $ref "#/type/a", which is not in the text`},
+		{`{"$ref": "#/allOf/7"}`, ":any", `: $ref "#/allOf/7", which is not in this document`},
+		{`{"$ref": "#/type/a", "type": "string"}`, ":string", `: $ref "#/type/a", which is not in this document`},
 		{`{"type": "array", "prefixItems": [true], "maxItems": 1, "minItems": 2}`, ":never", ""},
 		{`{"type": "object", "propertyNames": {"maxLength": 3, "type": "string"}, "additionalProperties": {"type": "null"}}`,
 			"[:map-of [:and :string [:max-length 3]] :nil]", ""},
 		{`{"type": "object", "propertyNames": {}}`, "[:map-of :string :any]", ""},
-		{`{"$ref": "#/nowhere"}`, ":any", `: $ref "#/nowhere", which is not in the text`},
-		{`{"$ref": "https://a.example/s"}`, ":any", `: $ref "https://a.example/s", which is not in the text`},
+		{`{"$ref": "#/nowhere"}`, ":any", `: $ref "#/nowhere", which is not in this document`},
+		{`{"$ref": "https://a.example/s"}`, ":any", `: $ref "https://a.example/s", which is not in this document`},
 		{`{"$ref": "#/$defs/node", "$defs": {"node": {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}}}}`,
-			"[:map [:next {:optional true} :any]]", `#/$defs/node/properties/next: $ref "#/$defs/node", which is inside what it refers to`},
-		{`{"$ref": "#"}`, ":any", `#: $ref "#", which is inside what it refers to`},
+			"[:map [:next {:optional true} :any]]", `#/$defs/node/properties/next: $ref "#/$defs/node", which is recursive`},
+		{`{"$ref": "#"}`, ":any", `#: $ref "#", which is recursive`},
 	} {
 		typ, lost, err := schema.FromJSONSchema([]byte(c.json))
 		if err != nil {
@@ -108,16 +108,16 @@ func TestAJSONSchemaAsAType(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoJSONSchemaIsRefused(t *testing.T) {
+func TestFromJSONSchemaErrors(t *testing.T) {
 	wide := `{"$ref": "#/$defs/a0", "$defs": {`
 	for i := range 40 {
 		wide += fmt.Sprintf(`"a%d": {"allOf": [{"$ref": "#/$defs/a%[2]d"}, {"$ref": "#/$defs/a%[2]d"}]}, `, i, i+1)
 	}
 	wide += `"a40": {}}}`
 	for text, want := range map[string]string{
-		`{`:                  "JSON at byte 1: the text ends too early",
+		`{`:                  "JSON at byte 1: unexpected end of text",
 		`5`:                  "5 is not a schema",
-		`{"type": "strin"}`:  `/type: "strin" is not what it can be`,
+		`{"type": "strin"}`:  `/type: "strin" is not a valid value`,
 		`{"type": 5}`:        "/type: 5",
 		`{"properties": []}`: "/properties: a vector of 0",
 		`{"properties": {"a/b": {"type": "object", "required": [1]}}}`: "/properties/a~1b/required: a vector of 1",
@@ -140,7 +140,7 @@ func TestWhatIsNoJSONSchemaIsRefused(t *testing.T) {
 		`{"$ref": 5}`:                                   "/$ref: 5",
 		wide:                                            "more than 20000 schemas",
 		strings.Repeat(`{"not":{"not":`, 400):           "nested more than",
-		strings.Repeat(`{"items":`, 400) + "true":       "ends too early",
+		strings.Repeat(`{"items":`, 400) + "true":       "unexpected end of text",
 	} {
 		typ, _, err := schema.FromJSONSchema([]byte(text))
 		if err == nil || !strings.Contains(err.Error(), want) || fault.KindOf(err) != fault.Invalid {
@@ -149,7 +149,7 @@ func TestWhatIsNoJSONSchemaIsRefused(t *testing.T) {
 	}
 }
 
-// randomSchema makes a JSON Schema of what there is in the wild.
+// randomSchema returns a JSON Schema of a common form.
 func (s sampler) randomSchema(depth int) form.Value {
 	m := form.NewMap()
 	put := func(word string, v form.Value) { m = m.With(word, v) }
@@ -243,7 +243,7 @@ func (s sampler) randomSchema(depth int) form.Value {
 	return m
 }
 
-// like makes a value that a schema may take.
+// like returns a value that a schema may accept.
 func (s sampler) like(schema form.Value) form.Value {
 	m, ok := schema.(*form.Map)
 	if !ok || s.IntN(6) == 0 {
@@ -301,7 +301,7 @@ func importLikeTheLibrary(t testing.TB, seed uint64) (exact bool) {
 		t.Fatalf("seed %d: %s: %v", seed, text, err)
 	}
 	back := typeOf(t, typ.String())
-	if slices.ContainsFunc(lost, func(l string) bool { return strings.Contains(l, "taken for type") }) {
+	if slices.ContainsFunc(lost, func(l string) bool { return strings.Contains(l, "treated as type") }) {
 		return false
 	}
 	other := judge(t, text)
@@ -322,7 +322,7 @@ func importLikeTheLibrary(t testing.TB, seed uint64) (exact bool) {
 	return len(lost) == 0
 }
 
-func TestAnImportedSchemaTakesWhatTheSchemaTakes(t *testing.T) {
+func TestImportedSchemaMatchesLibrary(t *testing.T) {
 	exact := 0
 	for seed := range uint64(300) {
 		if importLikeTheLibrary(t, seed) {
@@ -330,11 +330,11 @@ func TestAnImportedSchemaTakesWhatTheSchemaTakes(t *testing.T) {
 		}
 	}
 	if exact < 100 {
-		t.Errorf("only %d of the schemas were taken over exactly", exact)
+		t.Errorf("only %d of the schemas were imported exactly", exact)
 	}
 }
 
-func FuzzAnImportedSchemaTakesWhatTheSchemaTakes(f *testing.F) {
+func FuzzImportedSchemaMatchesLibrary(f *testing.F) {
 	f.Add(uint64(1))
 	f.Fuzz(func(t *testing.T, seed uint64) { importLikeTheLibrary(t, seed) })
 }

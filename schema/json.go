@@ -10,10 +10,10 @@ import (
 	"glasshouse/rtfs/form"
 )
 
-// ToJSON writes a value as JSON: keywords without their colon, maps in the order of
-// their entries, and floats so that they are floats when they are read again. What
-// JSON cannot say is an error: a function, ##NaN, a key that is a vector, a map with
-// a key in two spellings.
+// ToJSON encodes a value as JSON. Keywords lose their colon, maps keep the order of their
+// entries, and floats keep a decimal point or exponent. Values without a JSON form are errors:
+// functions, ##NaN, vectors as keys, and maps that have the same key as a keyword and as a
+// string.
 func ToJSON(v form.Value) ([]byte, error) {
 	w := writer{text: make([]byte, 0, 256)}
 	if err := w.value(v, 0); err != nil {
@@ -26,7 +26,7 @@ type writer struct{ text []byte }
 
 func (w *writer) value(v form.Value, depth int) error {
 	if depth > deepest {
-		return fmt.Errorf("nested more than %d deep", deepest)
+		return fmt.Errorf("nested more than %d levels deep", deepest)
 	}
 	switch v := v.(type) {
 	case nil:
@@ -48,14 +48,14 @@ func (w *writer) value(v form.Value, depth int) error {
 		if items, ok := elements(v); ok {
 			return w.array(items, depth)
 		}
-		return fmt.Errorf("%s has no JSON", describe(v))
+		return fmt.Errorf("%s cannot be encoded as JSON", describe(v))
 	}
 	return nil
 }
 
 func (w *writer) float(f float64) error {
 	if math.IsNaN(f) || math.IsInf(f, 0) {
-		return fmt.Errorf("%s has no JSON", form.Text(f))
+		return fmt.Errorf("%s cannot be encoded as JSON", form.Text(f))
 	}
 	size := math.Abs(f)
 	if size != 0 && (size < 1e-6 || size >= 1e21) {
@@ -85,14 +85,14 @@ func (w *writer) array(items []form.Value, depth int) error {
 
 func (w *writer) object(m *form.Map, depth int) error {
 	if name, ok := inTwoSpellings(m); ok {
-		return fmt.Errorf("the key %q is there in two spellings", name)
+		return fmt.Errorf("duplicate key %q, as a keyword and as a string", name)
 	}
 	w.text = append(w.text, '{')
 	first := true
 	for key, value := range m.All() {
 		name, ok := keyText(key)
 		if !ok {
-			return fmt.Errorf("the key %s has no JSON", describe(key))
+			return fmt.Errorf("the key %s cannot be encoded as JSON", describe(key))
 		}
 		if !first {
 			w.text = append(w.text, ',')
@@ -110,7 +110,7 @@ func (w *writer) object(m *form.Map, depth int) error {
 	return nil
 }
 
-// keyText is a key as JSON writes it.
+// keyText returns a key as a JSON object key.
 func keyText(key form.Value) (string, bool) {
 	if i, ok := key.(int64); ok {
 		return strconv.FormatInt(i, 10), true
@@ -118,8 +118,8 @@ func keyText(key form.Value) (string, bool) {
 	return text(key)
 }
 
-// inTwoSpellings finds a key that JSON could not tell from another. Keys that are
-// all keywords, or all strings, differ.
+// inTwoSpellings returns a key that would occur twice in JSON. If all keys are keywords, or all
+// are strings, there are no duplicates.
 func inTwoSpellings(m *form.Map) (name string, found bool) {
 	keywords, strings := 0, 0
 	for key := range m.All() {

@@ -10,7 +10,7 @@ import (
 	"glasshouse/schema"
 )
 
-func TestJSONBecomesWhatTheTypeWants(t *testing.T) {
+func TestFromJSON(t *testing.T) {
 	for _, c := range []struct{ typ, json, want string }{
 		{":any", `{"a": [1, 1.5, "x", true, null, {}]}`, `{"a" [1 1.5 "x" true nil {}]}`},
 		{":any", `"\"\\\/\b\f\n\r\t\u00e4\ud83d\ude00"`, "\"\\\"\\\\/\b\f\\n\\r\\tä😀\""},
@@ -68,7 +68,7 @@ func TestJSONBecomesWhatTheTypeWants(t *testing.T) {
 	}
 }
 
-func TestNoTypeGivesStringKeys(t *testing.T) {
+func TestFromJSONWithoutType(t *testing.T) {
 	var none *schema.Type
 	v, err := none.FromJSON([]byte(` {"a" : {"b":[ ]}} `))
 	if err != nil || form.Text(v) != `{"a" {"b" []}}` {
@@ -76,38 +76,38 @@ func TestNoTypeGivesStringKeys(t *testing.T) {
 	}
 }
 
-func TestJSONThatWouldLoseSomethingIsRefused(t *testing.T) {
+func TestFromJSONErrors(t *testing.T) {
 	typ := typeOf(t, "[:map [:a {:optional true} [:vector :any]]]")
 	for text, want := range map[string]string{
 		`{"a":[9223372036854775808]}`:    "at [:a 0]: 9223372036854775808 does not fit an int",
 		`1e999`:                          "1e999 does not fit a float",
-		`{"a":1,"b":2,"a":3}`:            `the key "a" is there twice`,
-		`{"a":1,"\u0061":3}`:             `the key "a" is there twice`,
-		`"\ud800"`:                       "half a surrogate pair",
-		`"\ud800\u0041"`:                 "half a surrogate pair",
+		`{"a":1,"b":2,"a":3}`:            `duplicate key "a"`,
+		`{"a":1,"\u0061":3}`:             `duplicate key "a"`,
+		`"\ud800"`:                       "unpaired surrogate",
+		`"\ud800\u0041"`:                 "unpaired surrogate",
 		"\"\xff\"":                       "not UTF-8",
 		"\"a\\n\xff\"":                   "not UTF-8",
 		"\"a\nb\"":                       `'\n' is not expected`,
-		`{"a":1`:                         "ends too early",
+		`{"a":1`:                         "unexpected end of text",
 		`{"a" 1}`:                        "JSON at byte 5: '1' is not expected here",
 		`{"a":1,}`:                       "'}' is not expected",
 		`[1,]`:                           "']' is not expected",
 		`{a:1}`:                          "'a' is not expected",
-		`01`:                             "does not begin with 0",
-		`-`:                              "ends too early",
-		`1.`:                             "ends too early",
+		`01`:                             "must not have leading zeros",
+		`-`:                              "unexpected end of text",
+		`1.`:                             "unexpected end of text",
 		`1.e5`:                           "'e' is not expected",
 		`.5`:                             "'.' is not expected",
 		`+1`:                             "'+' is not expected",
 		`NaN`:                            "'N' is not expected",
 		`nul`:                            "'n' is not expected",
 		`"\x"`:                           "'x' is not expected",
-		`"\u00g0"`:                       "four digits",
-		`"\u00`:                          "ends too early",
-		`"a`:                             "ends too early",
-		`"a\`:                            "ends too early",
+		`"\u00g0"`:                       "four hexadecimal digits",
+		`"\u00`:                          "unexpected end of text",
+		`"a`:                             "unexpected end of text",
+		`"a\`:                            "unexpected end of text",
 		`1 2`:                            "more than one value",
-		``:                               "ends too early",
+		``:                               "unexpected end of text",
 		strings.Repeat("[", 600):         "nested more than",
 		strings.Repeat(`{"a":`, 100_000): "nested more than",
 		"[" + strings.Repeat("1,", 100) + "1" + "}": "'}' is not expected",
@@ -121,12 +121,12 @@ func TestJSONThatWouldLoseSomethingIsRefused(t *testing.T) {
 	for _, c := range strings.Repeat("abcdefghijklmnopqrstuvwxyz", 2) {
 		many.WriteString(`,"` + string(c) + `":1`)
 	}
-	if _, err := typ.FromJSON([]byte("{" + many.String()[1:] + "}")); err == nil || !strings.Contains(err.Error(), "twice") {
+	if _, err := typ.FromJSON([]byte("{" + many.String()[1:] + "}")); err == nil || !strings.Contains(err.Error(), "duplicate") {
 		t.Errorf("%v", err)
 	}
 }
 
-func TestAValueIsWrittenAsJSON(t *testing.T) {
+func TestToJSON(t *testing.T) {
 	for value, want := range map[string]string{
 		"nil":                                    "null",
 		"[true false 1 -2]":                      "[true,false,1,-2]",
@@ -153,19 +153,19 @@ type fn struct{}
 
 func (fn) FuncName() string { return "f" }
 
-func TestWhatHasNoJSONIsRefused(t *testing.T) {
+func TestToJSONErrors(t *testing.T) {
 	deep := form.Value(nil)
 	for range 1000 {
 		deep = form.Vector{deep}
 	}
 	for want, v := range map[string]form.Value{
-		"a function has no JSON":           form.NewMap(form.Keyword("a"), fn{}),
-		"##NaN has no JSON":                math.NaN(),
-		"##-Inf has no JSON":               form.Vector{math.Inf(-1)},
-		"the key a vector of 0 has no":     form.NewMap(form.Vector{}, int64(1)),
-		`the key "a" is there in two spel`: form.NewMap("a", int64(1), form.Keyword("a"), int64(1)),
-		"is not UTF-8":                     "\xff",
-		"nested more than":                 deep,
+		"a function cannot be encoded as JSON": form.NewMap(form.Keyword("a"), fn{}),
+		"##NaN cannot be encoded as JSON":      math.NaN(),
+		"##-Inf cannot be encoded as JSON":     form.Vector{math.Inf(-1)},
+		"the key a vector of 0 cannot":         form.NewMap(form.Vector{}, int64(1)),
+		`duplicate key "a"`:                    form.NewMap("a", int64(1), form.Keyword("a"), int64(1)),
+		"is not UTF-8":                         "\xff",
+		"nested more than":                     deep,
 	} {
 		text, err := schema.ToJSON(v)
 		if err == nil || !strings.Contains(err.Error(), want) || fault.KindOf(err) != fault.Invalid {

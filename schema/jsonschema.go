@@ -7,8 +7,8 @@ import (
 	"glasshouse/rtfs/form"
 )
 
-// What a string must be like to be read as a keyword, a symbol, or a resource: what
-// their texts in a program are like.
+// Patterns of strings that are converted to a keyword, a symbol or a resource. They match the
+// RTFS syntax of these values.
 const (
 	namePattern     = `^[A-Za-z_$+*/=<>!?%-][A-Za-z0-9_$+*/=<>!?%.@-]*(:v[0-9]+(\.[0-9]+)*/[A-Za-z0-9_$+*/=<>!?%.@-]+)?$`
 	intPattern      = `^(0|-?[1-9][0-9]*)$`
@@ -20,9 +20,9 @@ var (
 	resourceExpr = regexp.MustCompile(resourcePattern)
 )
 
-// JSONSchema is t as JSON Schema 2020-12. What has no JSON, such as a function, is a
-// schema that nothing fits. Maps are open, so additionalProperties is set only where t
-// says something of other keys: [:* T].
+// JSONSchema returns t as JSON Schema 2020-12. A type without a JSON form, such as a function,
+// becomes a schema that no value matches. RTFS maps allow additional keys, so
+// additionalProperties is set only if t has [:* T].
 func (t *Type) JSONSchema() ([]byte, error) {
 	if t.empty() {
 		return []byte("{}"), nil
@@ -62,7 +62,7 @@ func (t *vector) schema() *form.Map {
 	return ranged(s, "Items", t.min, t.max)
 }
 
-// ranged adds how much of something there may be.
+// ranged adds the minimum and maximum keywords for a size.
 func ranged(s *form.Map, of string, min, max int) *form.Map {
 	if min > 0 {
 		s = s.With("min"+of, int64(min))
@@ -132,7 +132,7 @@ func (m *mapOf) schema() *form.Map {
 
 func (t maybe) schema() *form.Map { return union{t.typ, nilType}.schema() }
 
-// schema of a union of words is one with several types.
+// schema returns a schema with several types if all branches are single words.
 func (t union) schema() *form.Map {
 	var types form.Vector
 	for _, branch := range t {
@@ -184,7 +184,7 @@ func (t enum) schema() *form.Map {
 	return s.With("enum", all)
 }
 
-// schema joins what the members say, in one schema where that means the same.
+// schema merges the schemas of the members into one schema if that has the same meaning.
 func (t and) schema() *form.Map {
 	s := t[0].schema()
 	var apart form.Vector
@@ -210,14 +210,13 @@ func (t and) schema() *form.Map {
 	return s
 }
 
-// alone are the words of JSON Schema whose meaning does not depend on what stands
-// beside them.
+// alone lists the JSON Schema keywords whose meaning does not depend on adjacent keywords.
 var alone = []string{
 	"type", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minLength", "maxLength", "pattern",
 	"format", "minItems", "maxItems", "minProperties", "maxProperties", "required", "const", "not",
 }
 
-// join adds one schema to another if neither changes the other's meaning.
+// join merges add into s if this changes the meaning of neither schema.
 func join(s, add *form.Map) (*form.Map, bool) {
 	for word, v := range add.All() {
 		old, taken := s.Get(word)
@@ -236,7 +235,7 @@ func join(s, add *form.Map) (*form.Map, bool) {
 
 func (p bound) schema() *form.Map {
 	words := map[string]string{">": "exclusiveMinimum", ">=": "minimum", "<": "exclusiveMaximum", "<=": "maximum"}
-	if _, err := ToJSON(p.limit); err != nil { // infinite
+	if _, err := ToJSON(p.limit); err != nil { // infinity has no JSON form
 		if positive, _ := compare(p.limit, int64(0)); positive > 0 == (p.op[0] == '<') {
 			return object("type", "number")
 		}
@@ -256,7 +255,7 @@ func (p equal) schema() *form.Map {
 	return object()
 }
 
-// of is the schema of a size if it is known what has it.
+// of returns the size keywords for a kind of value, if it is known.
 func (p size) of(kind form.Value) *form.Map {
 	switch kind {
 	case "string":

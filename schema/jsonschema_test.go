@@ -10,7 +10,7 @@ import (
 	"glasshouse/schema"
 )
 
-// judge is what somebody else's library makes of a JSON Schema.
+// judge compiles a JSON Schema with an independent library.
 func judge(t testing.TB, text []byte) *jsonschema.Schema {
 	t.Helper()
 	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
@@ -37,7 +37,7 @@ func accepts(t testing.TB, s *jsonschema.Schema, text []byte) bool {
 	return s.Validate(doc) == nil
 }
 
-// check reads a JSON text as a type and checks it.
+// check parses a JSON text as a type and checks it.
 func check(t testing.TB, typ *schema.Type, text []byte) (form.Value, error) {
 	t.Helper()
 	v, err := typ.FromJSON(text)
@@ -56,8 +56,8 @@ func jsonSchema(t testing.TB, typ *schema.Type) []byte {
 	return text
 }
 
-// compareWithTheLibrary holds a random type against its JSON Schema, and that against
-// the type that is made of it.
+// compareWithTheLibrary compares a random type with its JSON Schema, and that with the type
+// imported from it.
 func compareWithTheLibrary(t testing.TB, seed uint64) (fit, all int) {
 	s := newSampler(seed)
 	of := s.typ(3)
@@ -80,7 +80,7 @@ func compareWithTheLibrary(t testing.TB, seed uint64) (fit, all int) {
 			t.Fatalf("seed %d: %s\nis %s\nof %s: read as %s: %v; the library says %v", seed, typ, text, doc, form.Text(v), err, want)
 		}
 		if err != nil && err.Error() == "" {
-			t.Fatalf("seed %d: %s of %s is wrong, but how is not said", seed, doc, typ)
+			t.Fatalf("seed %d: %s of %s is invalid, but without an explanation", seed, doc, typ)
 		}
 		if _, err := check(t, back, doc); (err == nil) != want {
 			t.Fatalf("seed %d: %s\nis %s\nis %s\nof %s: %v; the library says %v", seed, typ, text, back, doc, err, want)
@@ -100,7 +100,7 @@ func compareWithTheLibrary(t testing.TB, seed uint64) (fit, all int) {
 	return fit, all
 }
 
-func TestTypesAndTheirJSONSchemasSayTheSame(t *testing.T) {
+func TestJSONSchemaMatchesType(t *testing.T) {
 	fit, all := 0, 0
 	for seed := range uint64(300) {
 		f, a := compareWithTheLibrary(t, seed)
@@ -111,12 +111,12 @@ func TestTypesAndTheirJSONSchemasSayTheSame(t *testing.T) {
 	}
 }
 
-func FuzzTypesAndTheirJSONSchemasSayTheSame(f *testing.F) {
+func FuzzJSONSchemaMatchesType(f *testing.F) {
 	f.Add(uint64(1))
 	f.Fuzz(func(t *testing.T, seed uint64) { compareWithTheLibrary(t, seed) })
 }
 
-func TestATypeAsJSONSchema(t *testing.T) {
+func TestJSONSchema(t *testing.T) {
 	for typ, want := range map[string]string{
 		places: `{"type":"object","properties":{` +
 			`"query":{"type":"string"},` +

@@ -6,7 +6,7 @@ import (
 	"glasshouse/rtfs/form"
 )
 
-// An enum is [:enum v…] and [:val v]: one of these.
+// An enum is [:enum v…] or [:val v]: one of several values.
 type enum []form.Value
 
 // literals compiles the values of an enum.
@@ -47,7 +47,7 @@ func (t enum) noun() string {
 	return "one of " + t.list()
 }
 
-// list is the values, or the first of them.
+// list returns the values, truncated.
 func (t enum) list() string {
 	const most = 12
 	var b []byte
@@ -75,7 +75,7 @@ func (t enum) take(v form.Value) form.Value {
 	return v
 }
 
-// An equal is [:= v] and [:!= v]. Numbers are equal by what they are worth.
+// An equal is [:= v] or [:!= v]. Integers and floats are compared by numeric value.
 type equal struct {
 	value form.Value
 	is    bool
@@ -84,7 +84,7 @@ type equal struct {
 func equality(is bool) predicate {
 	return func(n *form.Node, args []*form.Node) (typ, error) {
 		if len(args) != 1 {
-			return nil, errorf(n, "%s has one value", form.Text(n.Value()))
+			return nil, errorf(n, "%s takes one value", form.Text(n.Value()))
 		}
 		return equal{args[0].Value(), is}, nil
 	}
@@ -98,7 +98,7 @@ func (p equal) explain(v form.Value, r *report) {
 	case p.is:
 		r.not(v, p.noun())
 	default:
-		r.addf("%s is just what it must not be", describe(v))
+		r.addf("%s is not allowed", describe(v))
 	}
 }
 
@@ -116,13 +116,13 @@ func (p equal) take(v form.Value) form.Value {
 	return v
 }
 
-// worth is form.Equal with numbers compared by value.
+// worth reports whether a and b are equal. Integers and floats are compared by numeric value.
 func worth(a, b form.Value) bool {
 	return same(a, b, form.Equal)
 }
 
-// alike reports whether JSON writes two values the same: numbers by what they are
-// worth, keywords and symbols as strings.
+// alike reports whether a and b have the same JSON form: numbers by numeric value, keywords and
+// symbols as strings.
 func alike(a, b form.Value) bool {
 	return same(a, b, func(a, b form.Value) bool {
 		x, ok := text(a)
@@ -131,7 +131,7 @@ func alike(a, b form.Value) bool {
 	})
 }
 
-// same compares deeply, numbers by what they are worth, and other scalars by scalar.
+// same compares deeply: numbers by numeric value, and other scalars by scalar.
 func same(a, b form.Value, scalar func(a, b form.Value) bool) bool {
 	if x, ok := elements(a); ok {
 		y, ok := elements(b)
@@ -157,7 +157,7 @@ func same(a, b form.Value, scalar func(a, b form.Value) bool) bool {
 	return scalar(a, b)
 }
 
-// lookup finds a key that is the same.
+// lookup finds a key by scalar equality.
 func lookup(m *form.Map, key form.Value, scalar func(a, b form.Value) bool) (form.Value, bool) {
 	if v, ok := m.Get(key); ok {
 		return v, true
@@ -170,7 +170,7 @@ func lookup(m *form.Map, key form.Value, scalar func(a, b form.Value) bool) (for
 	return nil, false
 }
 
-// text is what JSON writes a value as, if it is a string there.
+// text returns the JSON string for a value, if JSON encodes it as a string.
 func text(v form.Value) (string, bool) {
 	switch v := v.(type) {
 	case string:

@@ -7,28 +7,28 @@ import (
 	"glasshouse/rtfs/form"
 )
 
-// A fields is [:map …]: named entries, and what else there may be. A key is as
-// good as a keyword as it is as a string.
+// A fields is [:map …]: named entries and the type of all other entries. A value may have a key
+// as a keyword or as a string.
 type fields struct {
 	entries []field
-	index   map[string]int // of entries by name, if there are many
-	others  typ            // of the values of all other keys; nil: any
-	needed  int            // how many entries are not optional
+	index   map[string]int // entries by name, if there are many
+	others  typ            // type of all other values; nil: any
+	needed  int            // number of required entries
 }
 
 // A field is one entry.
 type field struct {
 	name        string
-	key         form.Value // as the type spells it
+	key         form.Value // as in the source
 	optional    bool
 	description string
 	typ         typ
 }
 
-// many is from how many fields on a table is faster than looking.
+// many is the number of fields from which an index is faster than a linear search.
 const many = 12
 
-// fields compiles what is in [:map …].
+// fields compiles the entries of [:map …].
 func (c *compiler) fields(args []*form.Node) (typ, error) {
 	m := &fields{}
 	for _, arg := range args {
@@ -41,7 +41,7 @@ func (c *compiler) fields(args []*form.Node) (typ, error) {
 				err = c.put(m, arg, arg.Items[i], arg.Items[i+1:i+2], nil)
 			}
 		default:
-			err = errorf(arg, "a map has entries like [:key T] or {:key T}")
+			err = errorf(arg, "the entries of a map are written [:key T] or {:key T}")
 		}
 		if err != nil {
 			return nil, err
@@ -53,7 +53,7 @@ func (c *compiler) fields(args []*form.Node) (typ, error) {
 // field compiles [:key T], [:key T ?], [:key {:optional true} T] or [:* T].
 func (c *compiler) field(m *fields, n *form.Node) error {
 	if len(n.Items) == 0 {
-		return errorf(n, "a map has entries like [:key T]")
+		return errorf(n, "the entries of a map are written [:key T]")
 	}
 	key, rest := n.Items[0], n.Items[1:]
 	var props *form.Node
@@ -77,10 +77,10 @@ func (c *compiler) put(m *fields, n, key *form.Node, types []*form.Node, props *
 	case form.Symbol:
 		return errorf(key, "%s is not a key: did you mean :%[1]s?", k)
 	default:
-		return errorf(key, "a key is a keyword or a string")
+		return errorf(key, "a key must be a keyword or a string")
 	}
 	if _, ok := m.field(f.name); ok {
-		return errorf(key, "%s is there twice", form.Text(f.key))
+		return errorf(key, "duplicate key %s", form.Text(f.key))
 	}
 	if err := f.properties(props); err != nil {
 		return err
@@ -89,7 +89,7 @@ func (c *compiler) put(m *fields, n, key *form.Node, types []*form.Node, props *
 		f.optional = true
 		types = types[:last]
 	}
-	t, err := c.only(n, types, "an entry of a map has one type")
+	t, err := c.only(n, types, "an entry of a map takes one type")
 	if err != nil {
 		return err
 	}
@@ -104,15 +104,15 @@ func (c *compiler) put(m *fields, n, key *form.Node, types []*form.Node, props *
 	return nil
 }
 
-// putOthers compiles the type of all other keys.
+// putOthers compiles [:* T].
 func (c *compiler) putOthers(m *fields, n *form.Node, types []*form.Node, props *form.Node) error {
 	switch {
 	case props != nil:
-		return errorf(props, "[:* T] has a type and nothing else")
+		return errorf(props, "[:* T] takes only a type")
 	case m.others != nil:
-		return errorf(n, "[:* T] is there twice")
+		return errorf(n, "duplicate [:* T]")
 	}
-	t, err := c.only(n, types, "[:* T] has one type")
+	t, err := c.only(n, types, "[:* T] takes one type")
 	m.others = t
 	return err
 }
@@ -130,11 +130,11 @@ func (m *fields) add(f field) {
 	}
 }
 
-// joined reports whether a ? stands right behind a type: [:k [:vector T]?] may be
-// nil, and [:k [:vector T] ?] may not.
+// joined reports whether ? follows a type without a space: [:k [:vector T]?] may be nil,
+// whereas [:k [:vector T] ?] is optional.
 func joined(t, mark *form.Node) bool { return t.End > 0 && t.End == mark.Pos.Offset }
 
-// properties reads what stands between key and type.
+// properties parses the map between key and type.
 func (f *field) properties(n *form.Node) error {
 	if n == nil {
 		return nil
@@ -161,7 +161,7 @@ func (f *field) properties(n *form.Node) error {
 	return nil
 }
 
-// field finds an entry by its name.
+// field finds an entry by name.
 func (m *fields) field(name string) (int, bool) {
 	if m.index != nil {
 		i, ok := m.index[name]
@@ -175,7 +175,7 @@ func (m *fields) field(name string) (int, bool) {
 	return 0, false
 }
 
-// of finds the entry that a key of a value is for.
+// of finds the entry for a key of a value.
 func (m *fields) of(key form.Value) (int, bool) {
 	switch key := key.(type) {
 	case form.Keyword:
@@ -232,7 +232,7 @@ func (m *fields) explain(v form.Value, r *report) {
 			m.other(key, value, r)
 		case !ok:
 		case seen[i]:
-			r.in(m.entries[i].key, func() { r.addf("is there both as a keyword and as a string") })
+			r.in(m.entries[i].key, func() { r.addf("duplicate key, as a keyword and as a string") })
 		default:
 			seen[i] = true
 			r.child(m.entries[i].key, m.entries[i].typ, value)
@@ -245,7 +245,7 @@ func (m *fields) explain(v form.Value, r *report) {
 	}
 }
 
-// other explains what is wrong with a key that the type does not name.
+// other explains the value of a key that the type does not name.
 func (m *fields) other(key, value form.Value, r *report) {
 	if m.others != never {
 		r.child(key, m.others, value)
@@ -258,7 +258,7 @@ func (m *fields) other(key, value form.Value, r *report) {
 	r.in(key, func() { r.addf("not allowed here%s", hint) })
 }
 
-// meant is the hint that a missing field may be there under another name.
+// meant returns a hint if a missing field may be present under a similar name.
 func (m *fields) meant(f *field, all *form.Map) string {
 	looked := 0
 	for key := range all.All() {
@@ -302,7 +302,7 @@ func (m *fields) take(v form.Value) form.Value {
 	return form.NewMap(pairs...)
 }
 
-// spelling is a key without its colon, or "".
+// spelling returns a keyword without its colon, or a string; "" for other keys.
 func spelling(key form.Value) string {
 	switch key := key.(type) {
 	case string:
@@ -360,7 +360,7 @@ func (m *mapOf) take(v form.Value) form.Value {
 	return form.NewMap(pairs...)
 }
 
-// takeKey is take for a key, which JSON writes as a string even if it is an int.
+// takeKey is take for a key. JSON encodes every key as a string, including ints.
 func (m *mapOf) takeKey(key form.Value) form.Value {
 	if taken := m.key.take(key); m.key.ok(taken) {
 		return taken
@@ -394,7 +394,7 @@ func (p required) explain(v form.Value, r *report) {
 	}
 }
 
-// has reports whether a map has a key in either spelling.
+// has reports whether a map has a key, as a keyword or as a string.
 func has(m *form.Map, key form.Value) bool {
 	name := spelling(key)
 	if _, ok := m.Get(form.Keyword(name)); ok {

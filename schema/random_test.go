@@ -8,13 +8,13 @@ import (
 	"glasshouse/rtfs/form"
 )
 
-// A sampler makes types that JSON Schema can say exactly, and for each of them JSON
-// texts of which about half fit.
+// A sampler generates types that JSON Schema can express exactly, and JSON texts of which about
+// half match.
 type sampler struct{ *rand.Rand }
 
 func newSampler(seed uint64) sampler { return sampler{rand.New(rand.NewPCG(seed, 1))} }
 
-// A sample is a type, and what makes a value that it takes.
+// A sample is a type with a generator of matching values.
 type sample struct {
 	typ   string
 	value func() form.Value
@@ -30,7 +30,7 @@ func (s sampler) int() form.Value { return int64(s.IntN(9) - 4) }
 
 func (s sampler) float() form.Value { return float64(s.IntN(17)-8) / 2 }
 
-// any makes a value that nobody asked for.
+// any returns a random value.
 func (s sampler) any(depth int) form.Value {
 	switch n := s.IntN(9); {
 	case n == 0:
@@ -61,7 +61,7 @@ func (s sampler) some(value func() form.Value) form.Vector {
 	return items
 }
 
-// json makes a value for a type, in which now and then something is different.
+// json returns a value for a type, occasionally modified.
 func (s sampler) json(of sample) form.Value {
 	v := of.value()
 	for s.IntN(2) == 0 {
@@ -70,7 +70,7 @@ func (s sampler) json(of sample) form.Value {
 	return v
 }
 
-// spoil changes one thing in a value.
+// spoil modifies one part of a value.
 func (s sampler) spoil(v form.Value) form.Value {
 	if s.IntN(3) == 0 {
 		return s.any(2)

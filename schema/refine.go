@@ -10,13 +10,13 @@ import (
 	"glasshouse/rtfs/form"
 )
 
-// An and is [:and T …]: a type, and what else must hold.
+// An and is [:and T …]: a type and further constraints.
 type and []typ
 
-// A predicate makes a typ of what follows its name: [:min-length 3].
+// A predicate compiles the arguments of a predicate such as [:min-length 3].
 type predicate func(n *form.Node, args []*form.Node) (typ, error)
 
-// predicates are the predicates by their names.
+// predicates maps the names of predicates to their compilers.
 var predicates = map[string]predicate{
 	">":  comparison(">"),
 	">=": comparison(">="),
@@ -45,10 +45,10 @@ var predicates = map[string]predicate{
 
 var predicateList = slices.Sorted(maps.Keys(predicates))
 
-// and compiles [:and T pred…], in which T may be followed by types too.
+// and compiles [:and T pred…]. T may be followed by further types.
 func (c *compiler) and(n *form.Node, args []*form.Node) (typ, error) {
 	if len(args) == 0 {
-		return nil, errorf(n, "[:and T …] has a type, and predicates behind it")
+		return nil, errorf(n, "[:and T …] takes a type, followed by predicates")
 	}
 	var all and
 	for i, arg := range args {
@@ -68,7 +68,7 @@ func (c *compiler) and(n *form.Node, args []*form.Node) (typ, error) {
 	return all, nil
 }
 
-// member compiles one member of [:and …], of which the first is a type.
+// member compiles one member of [:and …]. The first one must be a type.
 func (c *compiler) member(n *form.Node, first bool) (typ, error) {
 	word, args := n, []*form.Node(nil)
 	if n.Kind == form.VectorNode && len(n.Items) > 0 {
@@ -85,7 +85,7 @@ func (c *compiler) member(n *form.Node, first bool) (typ, error) {
 	_, isWord := words[name]
 	switch {
 	case known && first:
-		return nil, errorf(n, "[:and …] begins with a type: did you mean [:and %s %s]?", base(name), form.Text(n.Value()))
+		return nil, errorf(n, "[:and …] must begin with a type: did you mean [:and %s %s]?", base(name), form.Text(n.Value()))
 	case known:
 		return p(n, args)
 	case first || word == n || isWord || slices.Contains(heads, name) || name == "=>" || foreign[name] != "" || name == "":
@@ -101,7 +101,7 @@ func (c *compiler) member(n *form.Node, first bool) (typ, error) {
 	return unknown{"predicate", name}, nil
 }
 
-// base is the type that a predicate is mostly used with.
+// base returns the type that a predicate is most often used with.
 func base(predicate string) string {
 	switch predicate {
 	case ">", ">=", "<", "<=", "=", "!=", "in-range":
@@ -123,8 +123,8 @@ func (t and) ok(v form.Value) bool {
 	return true
 }
 
-// explain says what all members find wrong. If it is not even of the type, then
-// that is enough.
+// explain reports the problems of all members. If v is not of the first type, it reports only
+// that.
 func (t and) explain(v form.Value, r *report) {
 	for i, member := range t {
 		if member.ok(v) {
@@ -139,14 +139,14 @@ func (t and) explain(v form.Value, r *report) {
 
 func (t and) noun() string { return t[0].noun() }
 
-// take lets each member take v, unless it would take it away from one before:
-// in [:and :int :float] an int stays one.
+// take lets each member convert v, unless the result no longer matches a preceding member: in
+// [:and :int :float] an int stays an int.
 func (t and) take(v form.Value) form.Value {
 	v = t[0].take(v)
 	for i, member := range t[1:] {
 		switch member.(type) {
 		case bound, size, pattern, required, unknown:
-			continue // they take everything as it is
+			continue // predicates do not convert values
 		}
 		taken := member.take(v)
 		spoilt := func(m typ) bool { return m.ok(v) && !m.ok(taken) }
@@ -157,7 +157,7 @@ func (t and) take(v form.Value) form.Value {
 	return v
 }
 
-// A bound is a predicate that compares numbers, ints with floats too.
+// A bound is a predicate that compares numbers. Ints and floats are comparable.
 type bound struct {
 	op    string
 	limit form.Value
@@ -166,7 +166,7 @@ type bound struct {
 func comparison(op string) predicate {
 	return func(n *form.Node, args []*form.Node) (typ, error) {
 		if len(args) != 1 {
-			return nil, errorf(n, "[:%s n] has one number", op)
+			return nil, errorf(n, "[:%s n] takes one number", op)
 		}
 		limit, err := number(args[0])
 		return bound{op, limit}, err
@@ -175,7 +175,7 @@ func comparison(op string) predicate {
 
 func inRange(n *form.Node, args []*form.Node) (typ, error) {
 	if len(args) != 2 {
-		return nil, errorf(n, "[:in-range from to] has two numbers")
+		return nil, errorf(n, "[:in-range from to] takes two numbers")
 	}
 	from, err := number(args[0])
 	if err != nil {
@@ -218,7 +218,7 @@ func (p bound) explain(v form.Value, r *report) {
 func (p bound) take(v form.Value) form.Value { return v }
 func (p bound) noun() string                 { return "a number" }
 
-// number reads a number of a predicate. No number is < ##NaN or > it.
+// number parses the number of a predicate. ##NaN is refused, because it has no order.
 func number(n *form.Node) (form.Value, error) {
 	if f, ok := n.Atom.(float64); ok && f != f || !isNumber(n.Atom) {
 		return nil, errorf(n, "%s is not a number", form.Text(n.Value()))
@@ -238,12 +238,12 @@ func isNumber(v form.Value) bool {
 func natural(n *form.Node) (int, error) {
 	i, ok := n.Atom.(int64)
 	if !ok || i < 0 || i > math.MaxInt {
-		return 0, errorf(n, "%s is not how many there can be of something", form.Text(n.Value()))
+		return 0, errorf(n, "%s is not a valid count", form.Text(n.Value()))
 	}
 	return int(i), nil
 }
 
-// compare orders two numbers, exactly.
+// compare orders two numbers exactly.
 func compare(a, b form.Value) (order int, ok bool) {
 	switch a := a.(type) {
 	case int64:
@@ -292,22 +292,22 @@ func sign(less, more bool) int {
 	return 0
 }
 
-// sized returns a predicate over the number of elements.
+// sized returns a predicate on the number of elements.
 func sized(of func(n int) size) predicate {
 	return func(n *form.Node, args []*form.Node) (typ, error) {
 		if len(args) != 1 {
-			return nil, errorf(n, "%s has one number", form.Text(n.Value()))
+			return nil, errorf(n, "%s takes one number", form.Text(n.Value()))
 		}
 		count, err := natural(args[0])
 		return of(count), err
 	}
 }
 
-// bare is a predicate that nothing follows.
+// bare returns a predicate without arguments.
 func bare(t typ) predicate {
 	return func(n *form.Node, args []*form.Node) (typ, error) {
 		if len(args) > 0 {
-			return nil, errorf(n, "nothing follows in %s", form.Text(n.Value()))
+			return nil, errorf(n, "%s takes no arguments", form.Text(n.Value()))
 		}
 		return t, nil
 	}
@@ -315,14 +315,14 @@ func bare(t typ) predicate {
 
 func hasKey(n *form.Node, args []*form.Node) (typ, error) {
 	if len(args) != 1 {
-		return nil, errorf(n, "[:has-key :k] has one key")
+		return nil, errorf(n, "[:has-key :k] takes one key")
 	}
 	return keys(args)
 }
 
 func requiredKeys(n *form.Node, args []*form.Node) (typ, error) {
 	if len(args) != 1 || args[0].Kind != form.VectorNode {
-		return nil, errorf(n, "[:required-keys [:k …]] has a vector of keys")
+		return nil, errorf(n, "[:required-keys [:k …]] takes a vector of keys")
 	}
 	return keys(args[0].Items)
 }
@@ -340,14 +340,14 @@ func keys(nodes []*form.Node) (typ, error) {
 	return required{all}, nil
 }
 
-// What [:is-url] and [:is-email] take: what one sees on the web and in letters, not
-// all that the standards allow.
+// The syntax that [:is-url] and [:is-email] accept: common URLs and addresses, a subset of the
+// standards.
 var (
 	urls   = regexp.MustCompile(`^https?://[^\s/?#]+[^\s]*$`)
 	emails = regexp.MustCompile(`^[A-Za-z0-9._%+-]+@[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*\.[A-Za-z]{2,}$`)
 )
 
-// A pattern is a predicate on the text of a string.
+// A pattern is a predicate that matches a regular expression.
 type pattern struct {
 	expr   *regexp.Regexp
 	what   string // "a URL"; "": it is matched
@@ -356,7 +356,7 @@ type pattern struct {
 
 func matching(n *form.Node, args []*form.Node) (typ, error) {
 	if len(args) != 1 {
-		return nil, errorf(n, "[:matches-regex \"…\"] has one expression")
+		return nil, errorf(n, "[:matches-regex \"…\"] takes one expression")
 	}
 	text, ok := args[0].Atom.(string)
 	if !ok {

@@ -1,5 +1,5 @@
-// Package schema says what values look like: the types of RTFS, compiled once,
-// and checked often.
+// Package schema implements the types of RTFS. A type is compiled once and checks values,
+// converts JSON to values, and converts to and from JSON Schema.
 package schema
 
 import (
@@ -8,11 +8,11 @@ import (
 	"glasshouse/rtfs/form"
 )
 
-// deepest is how deep types, JSON texts and values to be written may nest.
+// deepest is the maximum nesting depth of types, JSON texts and encoded values.
 const deepest = 512
 
-// A Type is a compiled type. It is safe for concurrent use. A nil *Type and the zero
-// Type are :any.
+// A Type is a compiled type. It is safe for concurrent use. A nil *Type and the zero Type mean
+// :any.
 type Type struct {
 	root    typ
 	written form.Value
@@ -24,41 +24,41 @@ type typ interface {
 	// ok reports whether v is of this type.
 	ok(v form.Value) bool
 
-	// explain adds to r what is wrong with v, and nothing if it is ok.
+	// explain adds the problems of v to r. It adds none if ok(v).
 	explain(v form.Value, r *report)
 
-	// take returns v, which was read from JSON, as this type would have it: a
-	// keyword for a string, a float for an int. What cannot be had stays as it is.
+	// take converts v, which was parsed from JSON, to this type: a string to a keyword, an int
+	// to a float. It returns v unchanged if the conversion is not possible.
 	take(v form.Value) form.Value
 
-	// schema is the type as JSON Schema.
+	// schema returns the type as JSON Schema.
 	schema() *form.Map
 
-	// noun is what an explanation calls it: "an int".
+	// noun returns the name of the type in messages: "an int".
 	noun() string
 }
 
-// Compile compiles a type as it stands in a program: :int, [:map [:k :string]], T?.
-// An error is a *form.Error with the place.
+// Compile compiles a type from its source form: :int, [:map [:k :string]], T?. An error is a
+// *form.Error with a position.
 func Compile(n *form.Node) (*Type, error) {
 	return compile([]*form.Node{n})
 }
 
-// Parse compiles a type from its text. An error is a *form.Error with the place.
+// Parse compiles a type from its text. An error is a *form.Error with a position.
 func Parse(file, text string) (*Type, error) {
 	nodes, err := form.Read(file, []byte(text))
 	if err != nil {
 		return nil, err
 	}
 	if len(nodes) == 0 {
-		return nil, form.Errorf("ParseError", "there is no type")
+		return nil, form.Errorf("ParseError", "the type is missing")
 	}
 	return compile(nodes)
 }
 
 func compile(nodes []*form.Node) (*Type, error) {
 	var c compiler
-	root, err := c.only(nodes[0], nodes, "there must be one type")
+	root, err := c.only(nodes[0], nodes, "expected exactly one type")
 	if err != nil {
 		return nil, err
 	}
@@ -71,8 +71,8 @@ func compile(nodes []*form.Node) (*Type, error) {
 
 func (t *Type) empty() bool { return t == nil || t.root == nil }
 
-// Unknown lists the names in t of types and predicates that are not part of the
-// language: [:and :int [:lucky]]. No value fits them.
+// Unknown returns the names of types and predicates in t that the language does not define, as
+// in [:and :int [:lucky]]. No value matches them.
 func (t *Type) Unknown() []string {
 	if t.empty() {
 		return nil
@@ -80,8 +80,8 @@ func (t *Type) Unknown() []string {
 	return slices.Clone(t.unknown)
 }
 
-// Check returns nil if v is of type t. Otherwise it returns a *Mismatch, which says
-// of every place what is wrong there: "at [:filters :min_rating]: 6 is not <= 5".
+// Check returns nil if v is of type t. Otherwise it returns a *Mismatch that lists every
+// problem with its position: "at [:filters :min_rating]: 6 is not <= 5".
 func (t *Type) Check(v form.Value) error {
 	if t.empty() || t.root.ok(v) {
 		return nil
@@ -91,7 +91,7 @@ func (t *Type) Check(v form.Value) error {
 	return &Mismatch{Problems: r.problems, More: r.more}
 }
 
-// Form is t as it is written.
+// Form returns the source form of t.
 func (t *Type) Form() form.Value {
 	if t.empty() {
 		return form.Keyword("any")
@@ -99,5 +99,5 @@ func (t *Type) Form() form.Value {
 	return t.written
 }
 
-// String is the text of t.
+// String returns the text of t.
 func (t *Type) String() string { return form.Text(t.Form()) }

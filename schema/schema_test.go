@@ -32,7 +32,7 @@ func valueOf(t testing.TB, text string) form.Value {
 	return nodes[0].Value()
 }
 
-// problem is what Check says, or "".
+// problem returns the message of Check, or "".
 func problem(typ *schema.Type, v form.Value) string {
 	if err := typ.Check(v); err != nil {
 		return err.Error()
@@ -40,9 +40,9 @@ func problem(typ *schema.Type, v form.Value) string {
 	return ""
 }
 
-func TestTheProbesHold(t *testing.T) { holds(t, "testdata/probes.jsonl") }
+func TestProbes(t *testing.T) { holds(t, "testdata/probes.jsonl") }
 
-// holds checks values against types as a file says.
+// holds checks the cases of a file.
 func holds(t *testing.T, name string) {
 	t.Helper()
 	f, err := os.Open(name)
@@ -81,7 +81,7 @@ func holds(t *testing.T, name string) {
 	}
 }
 
-func TestValuesFitTheirTypesAndNoOthers(t *testing.T) {
+func TestCheck(t *testing.T) {
 	for _, c := range []struct{ typ, yes, no string }{
 		{":int", "[42 -1]", `[1.0 "1" nil true]`},
 		{"int", "[42]", "[1.5]"},
@@ -189,7 +189,7 @@ func TestValuesFitTheirTypesAndNoOthers(t *testing.T) {
 	}
 }
 
-func TestListsAreVectorsAndNothingIsAnything(t *testing.T) {
+func TestListsAndNilType(t *testing.T) {
 	if err := typeOf(t, "[:vector :int]").Check(form.List{int64(1)}); err != nil {
 		t.Error(err)
 	}
@@ -211,7 +211,7 @@ const places = `[:map
       [:min_rating {:optional true} [:and :float [:>= 0] [:<= 5]]]
       [:types {:optional true} [:vector :string]]]]]`
 
-func TestAnExplanationSaysWhatIsWrongAndWhere(t *testing.T) {
+func TestExplanations(t *testing.T) {
 	here := `{:query "coffee" :location {:lat 51.5 :lng -0.1}`
 	for _, c := range []struct{ typ, value, want string }{
 		{places, here + "}", ""},
@@ -222,14 +222,14 @@ func TestAnExplanationSaysWhatIsWrongAndWhere(t *testing.T) {
 		{places, `{:query "coffee" :locaton {:lat 1 :lng 2}}`, "at [:location]: missing (there is :locaton: did you mean :location?)"},
 		{places, `{:location {:lat "x"}}`, `at [:location :lat]: "x" is not a float; at [:location :lng]: missing; at [:query]: missing`},
 		{places, `[]`, "a vector of 0 is not a map"},
-		{"[:map [:a :int]]", `{:a 1 "a" 2}`, "at [:a]: is there both as a keyword and as a string"},
+		{"[:map [:a :int]]", `{:a 1 "a" 2}`, "at [:a]: duplicate key, as a keyword and as a string"},
 		{"[:map [:size :int] [:* :never]]", "{:size 1 :siez 1}", "at [:siez]: not allowed here: did you mean :size?"},
 		{"[:vector :int]", `["a"]`, `at [0]: "a" is not an int`},
 		{"[:union :int :string]", "nil", "nil is not an int or a string"},
 		{"[:union [:map [:type [:val 1]] [:a :int]] [:map [:type [:val 2]] [:b :int]]]", `{:type 2 :b "x"}`, `at [:b]: "x" is not an int`},
 		{"[:and :int [:> 0]]", `"a"`, `"a" is not an int`},
 		{"[:and :int? [:> 0]]", "nil", "nil is not a number"},
-		{"[:and :int [:> 0] [:!= -1]]", "-1", "-1 is not > 0; -1 is just what it must not be"},
+		{"[:and :int [:> 0] [:!= -1]]", "-1", "-1 is not > 0; -1 is not allowed"},
 		{"[:and :string [:min-length 3]]", `"ab"`, `"ab" has 2 characters, not at least 3`},
 		{"[:and :string [:max-length 1]]", `"ab"`, `"ab" has 2 characters, not at most 1`},
 		{"[:and [:vector :int] [:count 3]]", `[1 2]`, `a vector of 2 has not 3 elements`},
@@ -259,7 +259,7 @@ func TestAnExplanationSaysWhatIsWrongAndWhere(t *testing.T) {
 	}
 }
 
-func TestAnExplanationEndsHoweverMuchIsWrong(t *testing.T) {
+func TestExplanationIsBounded(t *testing.T) {
 	all := make(form.Vector, 100_000)
 	err := typeOf(t, "[:vector :int]").Check(all)
 	m, ok := errors.AsType[*schema.Mismatch](err)
@@ -271,9 +271,9 @@ func TestAnExplanationEndsHoweverMuchIsWrong(t *testing.T) {
 	}
 }
 
-func TestAMistakeInATypeIsShownWithItsPlace(t *testing.T) {
+func TestCompileErrors(t *testing.T) {
 	for _, c := range []struct{ typ, want string }{
-		{"", "there is no type"},
+		{"", "the type is missing"},
 		{":strng", "t:1:1: ParseError: there is no type :strng: did you mean :string?"},
 		{"strng", "did you mean string?"},
 		{"[:map\n [:a :itn]]", "t:2:6: ParseError: there is no type :itn: did you mean :int?"},
@@ -283,65 +283,65 @@ func TestAMistakeInATypeIsShownWithItsPlace(t *testing.T) {
 		{"[:vectr :int]", "did you mean [:vector …]?"},
 		{"[:set :int]", "did you mean [:vector T]?"},
 		{"[:zebra]", "there is no type [:zebra …]"},
-		{"[:vector]", "[:vector T] has one type, not 0"},
-		{"[:vector :int :int]", "[:vector T] has one type, not 2"},
+		{"[:vector]", "[:vector T] takes one type, not 0"},
+		{"[:vector :int :int]", "[:vector T] takes one type, not 2"},
 		{"[]", "[] is not a type"},
 		{"[[:int]]", "begins with a word"},
 		{"{:a :int}", "did you mean [:map {…}]?"},
 		{"(int)", "a list is not a type"},
 		{"42", "did you mean [:val 42]?"},
-		{":int :int", "there must be one type, not 2"},
-		{"[:map-of :int]", "a type of keys and a type of values"},
-		{"[:map :a]", "a map has entries like"},
+		{":int :int", "expected exactly one type, not 2"},
+		{"[:map-of :int]", "a key type and a value type"},
+		{"[:map :a]", "the entries of a map are written"},
 		{"[:map [a :int]]", "did you mean :a?"},
-		{"[:map [1 :int]]", "a key is a keyword or a string"},
-		{"[:map [:a]]", "an entry of a map has one type, not 0"},
-		{"[:map [:a :int] [\"a\" :int]]", "\"a\" is there twice"},
-		{"[:map [:* :int] [:* :int]]", "twice"},
-		{"[:map [:* {:optional true} :int]]", "nothing else"},
+		{"[:map [1 :int]]", "a key must be a keyword or a string"},
+		{"[:map [:a]]", "an entry of a map takes one type, not 0"},
+		{"[:map [:a :int] [\"a\" :int]]", "duplicate key \"a\""},
+		{"[:map [:* :int] [:* :int]]", "duplicate"},
+		{"[:map [:* {:optional true} :int]]", "only a type"},
 		{"[:map [:a {:optinal true} :int]]", "did you mean :optional?"},
 		{"[:map [:a {:optional 1} :int]]", ":optional is not 1"},
-		{"[:map []]", "a map has entries like [:key T]"},
+		{"[:map []]", "the entries of a map are written [:key T]"},
 		{"[:map [:a {:zebra 1} :int]]", "it may have :optional and :description"},
-		{"[:int]", "[:int] has no brackets: :int"},
+		{"[:int]", "[:int] takes no arguments: write :int"},
 		{"[:fn [:itn] :int]", "did you mean :int?"},
-		{"[:resource a b]", "has one name"},
+		{"[:resource a b]", "takes one name"},
 		{"[:tuple (x)]", "a list is not a type"},
 		{"[:and [:min-count 1]]", "did you mean [:and [:vector T] [:min-count 1]]?"},
 		{"[:and [:has-key :a]]", "did you mean [:and [:map] [:has-key :a]]?"},
 		{"[:and [:is-url]]", "did you mean [:and :string [:is-url]]?"},
 		{"[:and :int [:vectr :int]]", "did you mean [:vector …]?"},
 		{"[:and :int [:set :int]]", "did you mean [:vector T]?"},
-		{"[:and :int [:>]]", "[:> n] has one number"},
+		{"[:and :int [:>]]", "[:> n] takes one number"},
 		{"[:and :int [:> ##NaN]]", "##NaN is not a number"},
-		{"[:and :int [:=]]", "has one value"},
-		{"[:and :int [:in-range 1]]", "has two numbers"},
+		{"[:and :int [:=]]", "takes one value"},
+		{"[:and :int [:in-range 1]]", "takes two numbers"},
 		{"[:and :int [:in-range 1 a]]", "a is not a number"},
 		{"[:and :int [:in-range a 1]]", "a is not a number"},
-		{"[:and :string [:length]]", "has one number"},
-		{"[:and :string [:is-url 1]]", "nothing follows"},
-		{"[:and :string [:matches-regex]]", "has one expression"},
-		{"[:and [:map] [:has-key]]", "has one key"},
+		{"[:and :string [:length]]", "takes one number"},
+		{"[:and :string [:is-url 1]]", "takes no arguments"},
+		{"[:and :string [:matches-regex]]", "takes one expression"},
+		{"[:and [:map] [:has-key]]", "takes one key"},
 		{"[:and [:map] [:has-key 1]]", "1 is not a key"},
 		{"[:enum]", "at least one value"},
 		{"[:val]", "one value"},
 		{"[:union]", "at least one type"},
-		{"[:and]", "has a type"},
+		{"[:and]", "takes a type"},
 		{"[:and [:> 0]]", "did you mean [:and :float [:> 0]]?"},
-		{"[:> 0]", "stands in [:and T …]"},
+		{"[:> 0]", "use it in [:and T …]"},
 		{"[:and :string [:min-lenght 3]]", "did you mean [:min-length …]?"},
-		{"[:and :string [:min-length \"3\"]]", "\"3\" is not how many"},
-		{"[:and :string [:min-length -3]]", "-3 is not how many"},
+		{"[:and :string [:min-length \"3\"]]", "\"3\" is not a valid count"},
+		{"[:and :string [:min-length -3]]", "-3 is not a valid count"},
 		{"[:and :int [:> :a]]", ":a is not a number"},
 		{"[:and :int [:in-range 5 1]]", "is empty"},
 		{"[:and :string [:matches-regex \"(\"]]", "missing closing"},
 		{"[:and :string [:matches-regex 1]]", "1 is not a string"},
 		{"[:and [:map] [:required-keys :a]]", "a vector of keys"},
-		{"[:fn :int :int]", "a vector of types"},
-		{"[:fn [:int]]", "one type of the result"},
+		{"[:fn :int :int]", "a vector of parameter types"},
+		{"[:fn [:int]]", "one result type"},
 		{"[:fn [& :int :int] :int]", "& is followed by one type"},
-		{"[:array :int [-1]]", "-1 is not how many"},
-		{"[:array :int [a]]", "a is not how many"},
+		{"[:array :int [-1]]", "-1 is not a valid count"},
+		{"[:array :int [a]]", "a is not a valid count"},
 		{strings.Repeat("[:vector ", 600) + ":int" + strings.Repeat("]", 600), "nested more than"},
 	} {
 		_, err := schema.Parse("t", c.typ)
@@ -352,7 +352,7 @@ func TestAMistakeInATypeIsShownWithItsPlace(t *testing.T) {
 	}
 }
 
-func TestATypeOfAnyLengthIsReadInItsTime(t *testing.T) {
+func TestLongTypesCompileInLinearTime(t *testing.T) {
 	marks := strings.Repeat("?", 100_000)
 	for _, text := range []string{":int" + marks, "[:tuple :int " + strings.ReplaceAll(marks, "?", "? ") + "]"} {
 		if err := typeOf(t, text).Check(true); err == nil {
@@ -368,7 +368,7 @@ func TestATypeOfAnyLengthIsReadInItsTime(t *testing.T) {
 	}
 }
 
-func TestATypeStandsInAProgram(t *testing.T) {
+func TestTypeInProgram(t *testing.T) {
 	nodes, err := form.Read("p.rtfs", []byte("(defn f [x : [:vector :itn]] x)"))
 	if err != nil {
 		t.Fatal(err)
@@ -379,7 +379,7 @@ func TestATypeStandsInAProgram(t *testing.T) {
 	}
 }
 
-func TestNamesThatNobodyKnowsAreListed(t *testing.T) {
+func TestUnknown(t *testing.T) {
 	typ := typeOf(t, "[:map [:a Wombat] [:b [:and :int [:lucky 7]]]]")
 	if got := strings.Join(typ.Unknown(), " "); got != "Wombat lucky" {
 		t.Errorf("unknown: %s", got)

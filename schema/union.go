@@ -6,10 +6,10 @@ import (
 	"glasshouse/rtfs/form"
 )
 
-// A maybe is T?: nil will do too.
+// A maybe is T?: T or nil.
 type maybe struct{ typ }
 
-// orNil is T? of a T, which may be one already.
+// orNil returns T? for T, which may be of the form T? already.
 func orNil(t typ) typ {
 	if _, ok := t.(maybe); ok {
 		return t
@@ -46,8 +46,8 @@ func (t union) ok(v form.Value) bool {
 	return false
 }
 
-// explain takes the branch that v is nearest to, if it is of the same kind: the
-// one that finds the least wrong, and finds it inside v.
+// explain reports the problems of the branch that is closest to v, if it accepts values of the
+// same kind: the one with the fewest problems, all of them inside v.
 func (t union) explain(v form.Value, r *report) {
 	if t.ok(v) {
 		return
@@ -88,8 +88,8 @@ func (t union) noun() string {
 	return or(nouns)
 }
 
-// take takes the first branch that fits, and before it the first that fits without
-// an int becoming a float or a float an int.
+// take converts v by the first matching branch that does not change ints to floats or floats to
+// ints, or else by the first matching branch.
 func (t union) take(v form.Value) form.Value {
 	var fits []form.Value
 	for _, branch := range t {
@@ -108,8 +108,7 @@ func (t union) take(v form.Value) form.Value {
 	return v
 }
 
-// kept reports whether all numbers in what was read are still of their kind in what
-// was made of it.
+// kept reports whether all numbers in made have the same kind as in read.
 func kept(read, made form.Value) bool {
 	switch read := read.(type) {
 	case int64:
@@ -121,7 +120,7 @@ func kept(read, made form.Value) bool {
 	case form.Vector:
 		made, ok := made.(form.Vector)
 		return ok && slices.EqualFunc(read, made, kept)
-	case *form.Map: // keys come in the same order
+	case *form.Map: // conversion keeps the order of the keys
 		made, ok := made.(*form.Map)
 		if !ok || made.Len() != read.Len() {
 			return false

@@ -7,7 +7,7 @@ import (
 	"glasshouse/rtfs/form"
 )
 
-// elements returns those of a vector or a list, which equals one.
+// elements returns the elements of a vector or a list, which are interchangeable.
 func elements(v form.Value) ([]form.Value, bool) {
 	switch v := v.(type) {
 	case form.Vector:
@@ -24,10 +24,9 @@ type vector struct {
 	min, max int // max < 0: no limit
 }
 
-// array compiles [:array T [3 ?]]: vectors in vectors, as many as there are
-// dimensions.
+// array compiles [:array T [3 ?]] to nested vectors, one for each dimension.
 func (c *compiler) array(n *form.Node, args []*form.Node) (typ, error) {
-	const rule = "[:array T [n …]] has a type and how long each dimension is"
+	const rule = "[:array T [n …]] takes a type and the length of each dimension"
 	var dims []*form.Node
 	if last := len(args) - 1; last > 0 && args[last].Kind == form.VectorNode {
 		args, dims = args[:last], args[last].Items
@@ -40,7 +39,7 @@ func (c *compiler) array(n *form.Node, args []*form.Node) (typ, error) {
 		return &vector{elem: t, max: -1}, nil
 	}
 	if c.depth+len(dims) > deepest {
-		return nil, errorf(n, "an array of more than %d dimensions", deepest)
+		return nil, errorf(n, "an array has more than %d dimensions", deepest)
 	}
 	for i := len(dims) - 1; i >= 0; i-- {
 		if isMark(dims[i]) {
@@ -150,10 +149,10 @@ func (t tuple) take(v form.Value) form.Value {
 	return taken
 }
 
-// A size is a predicate on how long something is: [:min-length n], [:count n], …
+// A size is a predicate on length: [:min-length n], [:count n], …
 type size struct{ min, max int } // max < 0: no limit
 
-// measure counts characters, elements or entries. What has none has -1.
+// measure counts characters, elements or entries. It returns -1 for values without a length.
 func measure(v form.Value) (n int, unit string) {
 	switch v := v.(type) {
 	case string:

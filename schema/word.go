@@ -7,7 +7,7 @@ import (
 	"glasshouse/rtfs/form"
 )
 
-// A word is a type that is written as one word.
+// A word is a type without arguments.
 type word uint8
 
 const (
@@ -24,8 +24,8 @@ const (
 	resource
 )
 
-// words are the words of the language. Those with a capital are how annotations
-// in programs call them.
+// words maps the names of the word types. Capitalised names are those of annotations in
+// programs.
 var words = map[string]word{
 	"any": anyType, "Any": anyType,
 	"never": never, "Never": never,
@@ -52,7 +52,7 @@ func (w word) ok(v form.Value) bool {
 	case intType:
 		_, ok := v.(int64)
 		return ok
-	case floatType: // an int will do
+	case floatType: // ints are accepted too
 		switch v.(type) {
 		case float64, int64:
 			return true
@@ -69,7 +69,7 @@ func (w word) ok(v form.Value) bool {
 	case resource:
 		_, ok := v.(form.Resource)
 		return ok
-	case function: // keywords, maps and vectors can be called too
+	case function: // keywords, maps and vectors are callable
 		switch v.(type) {
 		case form.Func, form.Keyword, *form.Map, form.Vector:
 			return true

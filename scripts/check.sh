@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 #
-# check.sh DATA_DIR: check that what is generated from sources is what is committed:
-# formatting, kernel programs, the UI, the clients, and that all of it is valid for the
-# other processor; and that comments, messages and documents use established words
-# (internal/wording). Each check is skipped if it has passed with the same inputs before.
+# check.sh DATA_DIR: check that generated files match their sources: formatting, eBPF programs, the
+# UI, the clients; that the code is valid for the other architecture; and that comments, messages
+# and documents use established terms (internal/wording). A check is skipped if it has passed with
+# the same inputs before.
 #
-# It works on a copy of the sources, so that it changes nothing.
+# It works on a copy of the sources, so that it does not change them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 DATA=${1:?usage: check.sh DATA_DIR}
@@ -21,13 +21,13 @@ packages=$PWD/web/ui/node_modules
 cd "$copy"
 git init -q && git add -A
 
-# sum PATH...: of the contents of files, and of the versions of the tools.
+# sum PATH...: a hash of the contents of files and of the versions of the tools.
 sum() {
 	{
 		git ls-files -s -- "$@"
 		go version
 		node --version 2>/dev/null || true
-		echo "CI=${CI:-}" # which installs missing tools instead of leaving a check out
+		echo "CI=${CI:-}" # in CI missing tools are installed; otherwise their checks are skipped
 		clang-14 --version 2>/dev/null | head -n 1 || true
 	} | sha256sum | cut -d' ' -f1
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 #
-# deb.sh BINARY OUTPUT_DIRECTORY: make a Debian package of a built glasshouse. Prints
-# the package's name. The same commit makes the same package, byte by byte.
+# deb.sh BINARY OUTPUT_DIRECTORY: build a Debian package of a built glasshouse and print its name.
+# The build is reproducible: the same commit produces the same bytes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 binary=$(realpath "${1:?usage: deb.sh BINARY OUTPUT_DIRECTORY}")
@@ -11,13 +11,13 @@ umask 022
 version=${DEB_VERSION:-0.1.0~git$(git rev-list --count HEAD).$(git rev-parse --short HEAD)}
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
 export SOURCE_DATE_EPOCH
-# The processor is the one the program is for, which need not be this machine's: then one
-# like it, of the same source, says what is in the manual.
+# The package is for the architecture of the binary. If that is not the host's, the manual pages
+# and completions come from a build of the same source for the host.
 arch=$("${GO:-go}" version -m "$binary" | sed -n 's/^\tbuild\tGOARCH=//p')
 speaks=$binary
 case $arch in
 amd64 | arm64) ;;
-*) echo "deb.sh: no package is made for ${arch:-a program that does not say what for}" >&2; exit 1 ;;
+*) echo "deb.sh: unsupported architecture: ${arch:-unknown}" >&2; exit 1 ;;
 esac
 
 tree=$(mktemp -d)
@@ -48,17 +48,17 @@ gzip -9nc CHANGELOG.md >"$share/doc/glasshouse/CHANGELOG.md.gz"
 gzip -9n >"$share/doc/glasshouse/changelog.gz" <<END
 glasshouse ($version) unstable; urgency=medium
 
-  * Built of commit $(git rev-parse --short HEAD).
-  * What is new is in CHANGELOG.md.gz, beside this file.
+  * Built from commit $(git rev-parse --short HEAD).
+  * See CHANGELOG.md.gz in this directory for changes.
 
  -- Glasshouse <glasshouse@localhost>  $(date -Ru -d "@$SOURCE_DATE_EPOCH")
 END
 install -m 0644 packaging/deb/lintian-overrides "$share/lintian/overrides/glasshouse"
 
-# Every setting, as the documentation has it, with its default.
+# A configuration file with every setting of the documentation, commented out.
 {
-	echo "# Glasshouse. Every setting is here with its default, but for audit.head_file, which is set:"
-	echo "# take the # away from a line to change it, and from the lines that it is within."
+	echo "# Glasshouse. All settings with their defaults, except for audit.head_file, which is set."
+	echo "# To change a setting, remove the # from its line and from the lines of its parents."
 	echo "# docs: /usr/share/doc/glasshouse"
 	echo
 	# The package has a directory for the head of the audit log, outside of the data directory.
@@ -75,6 +75,6 @@ install -m 0755 packaging/deb/{postinst,prerm,postrm} "$tree/DEBIAN/"
 (cd "$tree" && find usr etc -type f -print0 | sort -z | xargs -0 md5sum) >"$tree/DEBIAN/md5sums"
 
 package=$out/glasshouse_${version}_$arch.deb
-# Debian's own format; DEB_COMPRESSION=zstd takes a fifth of the time, and Debian 12 to unpack.
+# xz is Debian's default. DEB_COMPRESSION=zstd takes a fifth of the time; unpacking needs Debian 12.
 dpkg-deb --root-owner-group -Z"${DEB_COMPRESSION:-xz}" --build "$tree" "$package" >/dev/null
 echo "$package"

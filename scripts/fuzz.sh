@@ -3,7 +3,7 @@
 # other, beginning with the one after the last that ended. FUZZPARALLEL is how many
 # workers run at the same time (default 2). Stops at the first find and prints the
 # command that reproduces it. FUZZCOUNT ends after so many targets (default: all, once).
-# Minimizing an input may take five seconds: by default, large ones take all the time.
+# Minimizing an input is limited to five seconds. Otherwise large inputs would take all the time.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export CGO_ENABLED=0 LC_ALL=C
@@ -16,8 +16,8 @@ total=${#targets[@]}
 [ "$total" -gt 0 ] || { echo "no fuzz targets found" >&2; exit 1; }
 count=${FUZZCOUNT:-$total}
 
-# The record is the name of the next target, so that it stays right when targets come
-# and go. A target that no longer exists is followed by the next in the order.
+# The record contains the name of the next target, because positions change when targets are
+# added or removed. If the target no longer exists, the next one in the order is used.
 next=$(cat "$record" 2>/dev/null || true)
 first=0
 for i in "${!targets[@]}"; do

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
 #
-# leaks.sh DIR: list what a run of the tests left on the host. All of its temporary
-# files are below DIR, so that whatever names DIR is the run's, and nothing else is:
-# other daemons and other runs on this host do not count.
+# leaks.sh DIR: list the processes, mounts, loop devices and cgroups that a test run left on the
+# host. All temporary files of the run are below DIR, so a resource that refers to DIR belongs to
+# the run. Those of other daemons and other runs do not refer to it.
 set -u
 dir=${1:?usage: leaks.sh DIR}
 
 for p in /proc/[0-9]*; do
 	pid=${p#/proc/}
 	[ "$pid" != $$ ] || continue
-	# A jail's processes do not have the run's environment, but see its root file
-	# system, whose layers are below DIR.
+	# A jail's processes do not have the run's environment, but the layers of their root file
+	# system are below DIR.
 	if grep -qF "$dir/" "$p/environ" "$p/cmdline" 2>/dev/null ||
 		awk '$5 == "/"' "$p/mountinfo" 2>/dev/null | grep -qF "$dir/"; then
 		echo "process $pid $(tr '\0' ' ' <"$p/cmdline" 2>/dev/null | cut -c1-120)"
@@ -20,7 +20,7 @@ awk '{print "mount " $5}' /proc/self/mountinfo | grep -F "$dir/"
 for f in /sys/block/loop*/loop/backing_file; do
 	[ -e "$f" ] && grep -F "$dir/" "$f" 2>/dev/null | sed 's/^/loop /'
 done
-# The record of a daemon's cgroup has its data directory; see host/claims.
+# An extended attribute of a daemon's cgroup contains its data directory; see host/claims.
 for d in /sys/fs/cgroup/glasshouse-* /sys/fs/cgroup/unified/glasshouse-*; do
 	[ -d "$d" ] || continue
 	python3 - "$d" "$dir/" <<'PY' 2>/dev/null

@@ -1,13 +1,12 @@
 #!/usr/bin/env bash
 #
-# peers.sh DIR: unpack the proxies that `make bench` compares with, tinyproxy and
-# mitmproxy of the machine's own Debian, under DIR. Nothing is installed, and
-# nothing needs them: where they cannot be had, the benchmarks say so.
+# peers.sh DIR: unpack the proxies that `make bench` compares with, tinyproxy and mitmproxy from
+# this machine's Debian, into DIR. Nothing is installed. The benchmarks report missing proxies.
 set -euo pipefail
 DIR=${1:?usage: peers.sh DIR}
-command -v apt-get >/dev/null || { echo "peers: there is no apt-get here"; exit 0; }
+command -v apt-get >/dev/null || { echo "peers: apt-get is missing"; exit 0; }
 
-# fetch NAME PACKAGE: a package and those it needs that this system lacks.
+# fetch NAME PACKAGE: a package and its dependencies that are not installed.
 fetch() {
     local into=$DIR/$1 new=$DIR/$1.new list deb
     [ ! -d "$into" ] || return 0

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 #
-# sdk.sh [check]: make what of the clients in sdk/ follows from the API, and build the
-# one for TypeScript, which is committed so that npm can install it from here. With
-# check, fail if what is committed is not what the sources make.
+# sdk.sh [check]: generate the parts of the clients in sdk/ that depend on the API, and build
+# the TypeScript client, which is committed so that npm can install it from this repository.
+# With check, fail if the committed files differ from the generated ones.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -10,7 +10,7 @@ sums() { find sdk/python/src sdk/typescript/src sdk/typescript/dist -type f ! -n
 before=$(sums)
 ${GO:-go} run ./sdk/gen
 
-# Who changes no route needs no Node.
+# Without npm, check only the files that need no Node.
 if command -v npm >/dev/null; then
 	cd sdk/typescript
 	npm ci --loglevel error >/dev/null
@@ -18,19 +18,19 @@ if command -v npm >/dev/null; then
 	npm run --silent build
 	cd ../..
 elif [ "${1-}" != check ] || [ -n "${CI:-}" ]; then
-	echo "sdk: npm is not there; Node 20 or newer has it"
+	echo "sdk: npm is missing; install Node 20 or newer"
 	exit 1
 else
-	echo "the client for TypeScript is not checked: npm is not there"
+	echo "the TypeScript client is not checked: npm is missing"
 fi
 
 if command -v mypy >/dev/null; then
 	(cd sdk/python && mypy --no-incremental)
 elif [ "${1-}" != check ]; then
-	echo "the types of the client for Python are not checked: mypy is not there"
+	echo "the types of the Python client are not checked: mypy is missing"
 fi
 
 if [ "${1-}" = check ] && ! diff <(echo "$before") <(sums); then
-	echo "the clients in sdk/ differ from what the API says: run make sdk"
+	echo "the clients in sdk/ are out of date: run make sdk"
 	exit 1
 fi

@@ -1,30 +1,28 @@
 #!/usr/bin/env bash
 #
-# setup.sh DATA [tests|criu]: install what Glasshouse needs and this machine lacks; with
-# tests, also what only they use; with criu, fetch that into DATA/tools and do nothing else.
+# setup.sh DATA [tests|criu]: install the missing programs that Glasshouse needs. With tests, also
+# install programs that only tests need. With criu, only fetch CRIU into DATA/tools.
 #
-# Packages come from the machine's own apt. Where they are too old for the
-# running kernel (CRIU) or too old at all (runsc), newer ones are fetched from
-# the next Debian release into DATA/tools and never into the system. What is
-# there already is left alone, so a second run takes about a second. No service
-# is enabled and no configuration file changed.
+# Packages come from the machine's apt. If a version is too old for the running kernel (CRIU) or in
+# general (runsc), a newer one is fetched from the next Debian release into DATA/tools, not into the
+# system. Existing programs are not changed, so a second run takes about a second. No service is
+# enabled and no configuration file is changed.
 #
-# One line for each thing: what it is, found, installed or fetched, its version.
+# The output has one line for each program: name, found, installed or fetched, and version.
 
 set -euo pipefail
 export LC_ALL=C.UTF-8
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
 
-RELEASE=trixie               # where newer packages come from
-CRIU_RELEASE=${CRIU_RELEASE:-forky} # the first that has CRIU 4.2
-CRIU_SINCE=4.1               # older ones lack what jails need
+RELEASE=trixie               # release of newer packages
+CRIU_RELEASE=${CRIU_RELEASE:-forky} # the first release with CRIU 4.2
+CRIU_SINCE=4.1               # older ones lack required features
 CRIU_SINCE_6_11=4.2          # older ones copy the state of getrandom(2) into every branch; from Linux 6.16 on they fail at sockets
-RUNSC_SINCE=20240101         # older ones lack what jails need
-RUNSC_WRITES=20260905        # older ones cannot write down jails that run
+RUNSC_SINCE=20240101         # older ones lack required features
+RUNSC_WRITES=20260905        # older ones cannot checkpoint running jails
 RUNSC_MODULE=gvisor.dev/gvisor/runsc@v0.0.0-20260905035102-160fafc42237
 
-# A command that shows a package to be there, and the package. The one marked
-# with ? is welcome but not needed.
+# A command or file of each package, and the package. Those marked with ? are optional.
 NEEDED='
 runc        runc
 crun        crun            ?
@@ -39,8 +37,7 @@ patchelf    patchelf
 /etc/ssl/certs/ca-certificates.crt             ca-certificates
 /usr/share/keyrings/debian-archive-keyring.gpg debian-archive-keyring
 '
-# The browser that the UI is tried in, large with all that it brings, and what others
-# read captures with.
+# The browser for tests of the UI, which is large, and the program that checks packet captures.
 TESTS='
 chromium    chromium        ?
 tshark      tshark          ?
@@ -66,7 +63,7 @@ apt_install() {
     DEBIAN_FRONTEND=noninteractive quietly apt-get install -y --no-install-recommends "$@"
 }
 
-# packages: install what is missing of $NEEDED by apt.
+# packages: install the missing packages of $NEEDED with apt.
 packages() {
     local file name optional missing=() wanted=()
     while read -r file name optional; do
@@ -100,7 +97,7 @@ packages() {
     done
 }
 
-# mirror: where this machine gets Debian from; else the documented default.
+# mirror: the Debian mirror of this machine, or the default one.
 mirror() {
     local uri
     # shellcheck disable=SC2016 # apt's variables, not the shell's
@@ -109,8 +106,8 @@ mirror() {
     echo "${uri:-http://deb.debian.org/debian}"
 }
 
-# private_apt COMMAND...: apt-get that knows one release and nothing else: its own
-# sources, lists, cache and an empty list of installed packages.
+# private_apt COMMAND...: apt-get with its own sources, lists, cache and an empty list of installed
+# packages, so that it knows only one release.
 private_apt() {
     local home=$TOOLS/apt
     apt-get -q \
@@ -121,11 +118,11 @@ private_apt() {
         -o Acquire::Languages=none -o APT::Sandbox::User="$(id -un)" "$@"
 }
 
-# private_update RELEASE: learn what it has, once a run.
+# private_update RELEASE: update the package lists of the release, once per run.
 private_update() {
     local home=$TOOLS/apt keys=/usr/share/keyrings/debian-archive-keyring.gpg
     [ "${PRIVATE_UPDATED-}" != "$1" ] || return 0
-    have apt-get || { echo "there is no apt-get here" >&2; return 1; }
+    have apt-get || { echo "apt-get is missing" >&2; return 1; }
     mkdir -p "$home/lists/partial" "$home/cache/archives/partial"
     : >"$home/status"
     echo "deb [signed-by=$keys] $(mirror) $1 main" >"$home/sources.list"
@@ -159,7 +156,7 @@ criu_fits() {
 
 criu_version() { "$1" --version 2>/dev/null | sed -n 's/^Version: *//p' | head -n 1; }
 
-# criu: the distribution's if it fits the kernel, else one of our own.
+# criu: use the distribution's CRIU if it supports the kernel, or else fetch one.
 criu() {
     local ours=$TOOLS/bin/criu theirs
     if ! root; then
@@ -182,12 +179,11 @@ criu() {
         say criu fetched "$(criu_version "$ours") of Debian $CRIU_RELEASE, $ours"
         return
     fi
-    say criu missing "no CRIU fits kernel $(uname -r): jails work, snapshots of memory do not. Try: criu check"
+    say criu missing "no CRIU for kernel $(uname -r): snapshots of memory are not available. Try: criu check"
 }
 
-# criu_fetch: unpack CRIU beside its own libraries, down to the C library, and
-# bind it to them. A plain RUNPATH is not inherited by libraries, so it must be an
-# RPATH.
+# criu_fetch: unpack CRIU with its libraries, including the C library, and set its RPATH to them.
+# RUNPATH does not work, because libraries do not inherit it (ld.so(8)).
 criu_fetch() {
     local dir=$TOOLS/criu new=$TOOLS/criu.new bin lib loader packages
     rm -rf "$new"
@@ -196,7 +192,7 @@ criu_fetch() {
     # shellcheck disable=SC2086 # a list of words
     unpack "$CRIU_RELEASE" "$new/root" criu $packages || return 1
     mkdir -p "$new/lib"
-    # The libraries themselves, not the modules in directories below them.
+    # Only libraries, not the modules in subdirectories.
     find "$new/root" -regextype egrep -regex '.*/lib/[^/]+-linux-gnu[^/]*/[^/]+\.so(\.[^/]*)?' \
         -exec cp -a -t "$new/lib" {} + || return 1
     bin=$(find "$new/root" -type f -path '*bin/criu' | head -n 1)
@@ -210,7 +206,7 @@ criu_fetch() {
     ln -sfn ../criu/criu "$TOOLS/bin/criu"
 }
 
-# runsc_fits FILE [SINCE]: whether this gVisor is new enough.
+# runsc_fits FILE [SINCE]: whether this runsc is new enough.
 runsc_fits() {
     local date
     have "$1" || return 1
@@ -218,7 +214,7 @@ runsc_fits() {
     [ -z "$date" ] || [ "$date" -ge "${2:-$RUNSC_SINCE}" ]
 }
 
-# runsc_version FILE: what it says, or the version of the module that Go has built it from.
+# runsc_version FILE: its version, or the version of the Go module that it was built from.
 runsc_version() {
     local version
     version=$("$1" --version 2>/dev/null | sed -n 's/^runsc version *//p')
@@ -228,8 +224,8 @@ runsc_version() {
     printf '%s\n' "$version"
 }
 
-# runsc: one that can write down jails, which Go builds; where there is no Go,
-# apt's if it is new enough, else the next release's.
+# runsc: build one that can checkpoint running jails with Go. Without Go, use apt's if it is new
+# enough, or else that of the next release.
 runsc() {
     local ours=$TOOLS/bin/runsc theirs date
     if runsc_fits "$ours" "$RUNSC_WRITES"; then
@@ -288,12 +284,12 @@ main() {
         exit 2
     fi
     [ "$(uname -s)" = Linux ] || fail "Glasshouse runs on Linux"
-    [ -d "$1" ] || install -d -m 0711 "$1" || fail "cannot make $1"
+    [ -d "$1" ] || install -d -m 0711 "$1" || fail "cannot create $1"
     TOOLS=$(cd "$1" && pwd)/tools
     mkdir -p "$TOOLS/bin" || fail "cannot write to $1"
 
     exec 9>"$TOOLS/.lock"
-    flock 9 # two at once would undo each other's work
+    flock 9 # concurrent runs would interfere with each other
 
     if [ "${2-}" = criu ]; then
         [ -x "$TOOLS/bin/criu" ] || criu_fetch || fail "cannot fetch CRIU: see above"

@@ -1,17 +1,16 @@
 #!/usr/bin/env bash
 #
-# test.sh DATA_DIR: the tests of all packages. HOST is a regular expression of the
-# packages whose tests start jails or daemons, or change the host.
+# test.sh DATA_DIR: run the tests of all packages. HOST is a regular expression of the packages
+# whose tests start jails or daemons, or change the host.
 #
-# setup.sh installs what is missing, and meanwhile the tests are compiled. Then they run,
-# several processes at a time (internal/testrun). Results of packages that are not in HOST
-# are cached by the go command. Nothing is run twice: a test that fails has failed. A test
-# that was skipped although test/skips.txt does not list it fails the run if CI is set.
-# With GLASSHOUSE_TEST=all also what takes long or repeats is run.
+# setup.sh installs missing programs while the tests are compiled. Then several test processes run
+# in parallel (internal/testrun). The go command caches the results of packages that do not match
+# HOST. Failed tests are not retried. If CI is set, a skipped test that test/skips.txt does not list
+# fails the run. With GLASSHOUSE_TEST=all, slow and repetitive tests run as well.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 DATA=${1:?usage: test.sh DATA_DIR}
-# Tests mostly wait: for processes, timeouts and disks.
+# Tests mostly wait for processes, timeouts and disks, so run more than one per processor.
 JOBS=${JOBS:-$((2 * $(nproc)))}
 
 run=$(mktemp -d /tmp/ghXXXX) # short: unix sockets have at most 108 characters
@@ -33,7 +32,7 @@ cleanup() {
 trap cleanup EXIT
 say() { printf '%4ds  %s\n' "$SECONDS" "$*"; }
 
-scripts/setup.sh "$DATA" tests 8>&- & # which can start services
+scripts/setup.sh "$DATA" tests 8>&- & # without the lock's descriptor, because it can start services
 setup=$!
 jobs_started+=("$setup")
 say "compile, next to setup"
@@ -50,18 +49,18 @@ log=$run/log
 "$run/gotestsum" --format pkgname --format-hide-empty-pkg --hide-summary=skipped --jsonfile "$log" \
 	--raw-command -- "${testrun[@]}" ./... || status=1
 
-# A server of memory waits half a minute for another branch before it ends.
+# The page server waits half a minute for further branches before it exits.
 for _ in $(seq 45); do
 	left=$(scripts/leaks.sh "$run")
 	[ -n "$left" ] || break
 	sleep 1
 done
 if [ -n "$left" ]; then
-	echo "the tests left something behind:"
+	echo "resources left by the tests:"
 	echo "$left"
 	status=1
 fi
-# Processes of one package may share it with others, so the slowest tests are listed, not packages.
+# Times are per test, because the processes of a package overlap with those of others.
 echo "the slowest tests:"
 "$run/gotestsum" tool slowest --threshold 10s --jsonfile "$log" | head -n 25 || true
 echo "the processes with the most processor time, in seconds:"
@@ -74,7 +73,7 @@ fi
 skipped=$(grep '"Action":"skip"' "$log" | sed -nE 's/.*"Package":"([^"]*)","Test":"([^"]*)".*/\1 \2/p' | sort || true)
 unexpected=$(grep -vxFf <(grep -v '^#' test/skips.txt) <<<"$skipped" || true)
 if [ -n "${CI:-}" ] && [ "$(id -u)" = 0 ] && [ -n "${unexpected// /}" ]; then
-	echo "skipped, and test/skips.txt does not expect it:"
+	echo "skipped, but not listed in test/skips.txt:"
 	echo "$unexpected"
 	status=1
 fi

@@ -1,26 +1,26 @@
 #!/usr/bin/env bash
 #
-# ui.sh [check|install]: build the UI in web/ui into web/dist, and the types of the API
-# that it is written against. With check, fail if what is committed is not what
-# the sources make, which a changed API is too. With install, only fetch the packages
-# that it is built with, unless they are there.
+# ui.sh [check|install]: build the UI in web/ui into web/dist, and generate its TypeScript types
+# of the API. With check, fail if a committed file differs from the result, for example because
+# the API has changed. With install, only install the npm packages if they are missing or out of
+# date.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# Who changes no page needs no Node: the built files are committed.
+# The built files are committed, so that a check without Node is possible if the UI is unchanged.
 if ! command -v npm >/dev/null; then
 	if [ "${1-}" = "" ]; then
-		echo "ui: npm is not there; Node 20 or newer has it"
+		echo "ui: npm is missing; install Node 20 or newer"
 		exit 1
 	fi
 	if [ -z "${CI:-}" ] || [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
-		echo "the UI is not checked: npm is not there"
+		echo "the UI is not checked: npm is missing"
 		exit 0
 	fi
 	apt-get update -qq >/dev/null && apt-get install -y -qq --no-install-recommends nodejs npm >/dev/null
 fi
 
-# install: as the lock file says; it takes half a minute, so not if nothing has changed.
+# install: npm ci takes half a minute, so run it only if the lock file has changed.
 install() {
 	local want
 	want=$(sha256sum <web/ui/package-lock.json)
@@ -44,6 +44,6 @@ npm run --silent build
 cd ../..
 
 if [ "${1-}" = check ] && ! diff <(echo "$before") <(sums); then
-	echo "the built UI, or the types of its API, differ from what is committed: run make ui"
+	echo "the built UI or its API types are out of date: run make ui"
 	exit 1
 fi

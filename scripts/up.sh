@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# From a clone to a running daemon with a demo jail. Every step looks first
-# whether it is done already.
+# Starts a daemon with a demo jail from a clone of the repository. Each step is skipped if its
+# result exists.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 DATA=${1:?usage: up.sh DATA_DIR LISTEN}
@@ -11,31 +11,31 @@ scripts/setup.sh "$DATA"
 make -s build DATA="$DATA"
 gh() { bin/glasshouse "$@"; }
 
-# Whether the daemon that this script started is there.
+# ours: whether the daemon that this script started is running.
 ours() {
 	local pid
 	pid=$(cat "$DATA/daemon.pid" 2>/dev/null) || return 1
 	[[ $(readlink "/proc/$pid/exe" 2>/dev/null) == "$(realpath "$DATA")/bin/glasshouse"* ]]
 }
 
-# A daemon of another build makes way for this one; its jails go on.
+# Replace a daemon of another build. Its jails continue to run.
 mkdir -p "$DATA"
 new=$(sha256sum bin/glasshouse | cut -d' ' -f1)
 old=$(cat "$DATA/daemon.build" 2>/dev/null || true)
 if ours && [ "$new" != "$old" ]; then
 	scripts/down.sh "$DATA"
 fi
-# One that a command has started for itself ends with the command.
+# A daemon that a command has started for itself ends with the command: wait for that.
 for _ in $(seq 50); do
 	ours || ! gh health >/dev/null 2>&1 && break
 	sleep 0.2
 done
 if gh health >/dev/null 2>&1; then
-	ours || echo "daemon    one that make up has not started answers on $DATA; it is used as it is"
+	ours || echo "daemon    using the running daemon on $DATA, which make up did not start"
 else
 	install -d -m 0711 "$DATA/bin"
 	install -m 0755 bin/glasshouse "$DATA/bin/glasshouse"
-	# Agents have a model that plays from a script, unless there is a real one.
+	# Without a configured model, agents use a scripted mock model.
 	if [ -z "${GLASSHOUSE_MODELS:-}" ]; then
 		setsid nohup "$DATA/bin/glasshouse" mock-llm >"$DATA/mock-llm.log" 2>&1 </dev/null &
 		echo $! >"$DATA/mock-llm.pid"
@@ -47,7 +47,7 @@ else
 			rm -f "$DATA/mock-llm.pid"
 		fi
 	fi
-	# Clients of the E2B protocol are served too, unless somebody else is there.
+	# Also serve clients of the E2B protocol, unless the port is in use.
 	if [ -z "${GLASSHOUSE_E2B+set}" ] && ! (: <>/dev/tcp/127.0.0.1/8083) 2>/dev/null; then
 		export GLASSHOUSE_E2B=127.0.0.1:8083
 	fi
@@ -78,12 +78,12 @@ Glasshouse is up.
   UI       $(gh ui 2>/dev/null || echo "http://$LISTEN   (a link to log in: glasshouse ui)")
   API      http://$LISTEN   (token: $DATA/token)
   CLI      bin/glasshouse --help
-The link logs one browser in, once, within ten minutes; glasshouse ui makes others.
+The login link works once, within ten minutes; glasshouse ui creates another.
 Try next
-  bin/glasshouse run -- bash                    a shell in a fresh jail, this directory copy-on-write
+  bin/glasshouse run -- bash                    a shell in a new jail, with this directory copy-on-write
   bin/glasshouse jail create --name box && bin/glasshouse jail start box && bin/glasshouse jail exec box -- uname -a
-  bin/glasshouse goal "count the files here"    an agent in a jail of its own; its model is played from a script
-  eval "$(bin/glasshouse e2b)"                  projects that use an E2B SDK have their sandboxes here
-  bin/glasshouse doctor                         what this host can do, and the remedy for what it cannot
+  bin/glasshouse goal "count the files here"    an agent in its own jail, with a scripted mock model
+  eval "$(bin/glasshouse e2b)"                  make E2B SDKs use this daemon
+  bin/glasshouse doctor                         features of this host, and remedies for missing ones
   curl --unix-socket $DATA/glasshouse.sock http://glasshouse/jails
 NEXT

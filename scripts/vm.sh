@@ -126,9 +126,9 @@ image() (
 	echo "$DISK"
 )
 
-# tools TREE: the CRIU that setup.sh fetches on a machine with a network, for the suite to
-# put into the data directory. Its libraries are found by their absolute path, so it is
-# fetched into a directory that has its later name.
+# tools TREE: fetch CRIU with setup.sh on a machine with a network, because the VM has none. The
+# suite puts it into the data directory. CRIU finds its libraries by their absolute path, so it is
+# fetched into a directory with the later path.
 tools() {
 	local tree=$1 later=/var/lib/glasshouse fetched=$HOME_OF_VM/fetched/$ARCH
 	mkdir -p "$fetched" "$later"

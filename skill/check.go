@@ -65,7 +65,7 @@ func refusal(name string, unknown, unapproved []string) error {
 	}
 	return &fault.Error{
 		Op: opCheck, On: name, Kind: fault.Denied, Remedy: strings.Join(remedies, "; "),
-		Err: fmt.Errorf("it names capabilities that are %s", strings.Join(says, "; ")),
+		Err: fmt.Errorf("the skill names capabilities that are %s", strings.Join(says, "; ")),
 	}
 }
 

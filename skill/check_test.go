@@ -13,7 +13,7 @@ import (
 	"glasshouse/skill"
 )
 
-// A shelf is capabilities that are installed, by id.
+// A shelf maps ids to installed capabilities.
 type shelf map[string]*manifest.Capability
 
 func shelve(t *testing.T, manifests ...string) shelf {
@@ -33,20 +33,20 @@ func shelve(t *testing.T, manifests ...string) shelf {
 
 func (s shelf) approved(id string) (*manifest.Capability, bool) { return s[id], true }
 
-// jailed is a capability in a jail, with what else it has.
+// jailed returns the manifest of a capability in a jail, with further keys.
 func jailed(id, more string) string {
 	return fmt.Sprintf(`(capability %q :runtime {:type :container :image "x" :entrypoint ["x"]} %s)`, id, more)
 }
 
 const places = `:effects [:network] :network {:allowed-hosts ["places.example"]} :secrets [:GOOGLE_PLACES_API_KEY]`
 
-// of is a skill that names capabilities, with what else its block holds.
+// of returns a skill that names capabilities, with further keys in its block.
 func of(t *testing.T, ids, more string) *skill.Skill {
 	t.Helper()
 	return read(t, "---\nname: s\ndescription: d\nglasshouse:\n  capabilities: ["+ids+"]\n  "+more+"\n---\nText\n")
 }
 
-func TestTheSkillOfPlacesPassesWithItsCapabilities(t *testing.T) {
+func TestCheckPlacesSkill(t *testing.T) {
 	s := shelve(t, jailed("places.search", places), jailed("places.resolve", places), jailed("places.details", places))
 	got, err := read(t, local(t)).Check(s.approved)
 	if err != nil {
@@ -61,7 +61,7 @@ func TestTheSkillOfPlacesPassesWithItsCapabilities(t *testing.T) {
 	}
 }
 
-func TestUnknownAndUnapprovedCapabilitiesAreRefusedWithTheList(t *testing.T) {
+func TestCheckListsUnknownAndUnapprovedCapabilities(t *testing.T) {
 	s := shelve(t, jailed("a.known", ""), jailed("a.asked", ""), jailed("b.asked", ""))
 	_, err := of(t, "a.known, a.missing, a.asked, b.missing, b.asked", "effects: [network]").Check(func(id string) (*manifest.Capability, bool) {
 		return s[id], id == "a.known"
@@ -69,7 +69,7 @@ func TestUnknownAndUnapprovedCapabilitiesAreRefusedWithTheList(t *testing.T) {
 	if fault.KindOf(err) != fault.Denied {
 		t.Fatalf("Check = %v, want denied", err)
 	}
-	if want := "it names capabilities that are unknown: a.missing, b.missing; not approved: a.asked, b.asked"; !strings.Contains(err.Error(), want) {
+	if want := "the skill names capabilities that are unknown: a.missing, b.missing; not approved: a.asked, b.asked"; !strings.Contains(err.Error(), want) {
 		t.Errorf("Check = %v, want %q", err, want)
 	}
 	if got, want := fault.RemedyOf(err), "install a.missing, b.missing; have a.asked, b.asked approved"; got != want {
@@ -77,7 +77,7 @@ func TestUnknownAndUnapprovedCapabilitiesAreRefusedWithTheList(t *testing.T) {
 	}
 }
 
-func TestTheTierIsThatOfTheCapabilities(t *testing.T) {
+func TestCheckTier(t *testing.T) {
 	s := shelve(t,
 		`(capability "pure" :implementation (fn [x] x))`,
 		jailed("quiet", ""), jailed("net", `:effects [:network]`), jailed("keys", `:secrets [:K]`), jailed("state", `:effects [:state]`), jailed("files", `:effects [:fs]`),
@@ -114,7 +114,7 @@ func index(t skill.Tier) int {
 	return -1
 }
 
-func TestWhatASkillShowsIsWhatItsCapabilitiesAre(t *testing.T) {
+func TestCheckMismatches(t *testing.T) {
 	s := shelve(t, jailed("p", places+` :data-classes {:input [:pii.chat]}`), jailed("q", ``), jailed("asks", `:approval {:requires-per-use true}`))
 	for _, c := range []struct{ ids, more, want string }{
 		{"p", "effects: []", "the effects that the document shows do not include network"},
@@ -137,11 +137,11 @@ func TestWhatASkillShowsIsWhatItsCapabilitiesAre(t *testing.T) {
 	}
 	k, err := of(t, "asks", "").Check(s.approved)
 	if err != nil || !k.PerUse {
-		t.Errorf("Check = %+v, %v, want that each use is asked about", k, err)
+		t.Errorf("Check = %+v, %v, want approval for each use", k, err)
 	}
 }
 
-func TestAnAgentReadsTheTextAndItsTools(t *testing.T) {
+func TestRender(t *testing.T) {
 	s := shelve(t,
 		jailed("places.search", `:description "Finds\n## places" :input-schema [:map [:query :string] [:n {:optional true} :int]]`),
 		jailed("math.square_root", `:input-schema :float`), jailed("clock.now", ``))
@@ -197,7 +197,7 @@ func decode(t *testing.T, v any) func(b json.RawMessage, err error) {
 	}
 }
 
-func TestWhatAToolIsCalledWithIsTheInputOfItsCapability(t *testing.T) {
+func TestToolArguments(t *testing.T) {
 	s := shelve(t, jailed("a", `:input-schema [:map [:q :string]]`), jailed("b", `:input-schema [:vector :int]`), jailed("c", ``))
 	for _, c := range []struct{ id, given, want string }{
 		{"a", `{"q":"x"}`, `{"q":"x"}`}, {"a", ``, `{}`}, {"b", `{"input":[1,2]}`, `[1,2]`}, {"c", ``, `{}`},
@@ -218,7 +218,7 @@ func TestWhatAToolIsCalledWithIsTheInputOfItsCapability(t *testing.T) {
 	}
 }
 
-func TestTheNameOfAToolIsThatOfOneCapability(t *testing.T) {
+func TestToolNames(t *testing.T) {
 	for _, id := range []string{"a", "places.search", "a.b.c", "a_b.c-d", "x1.2y"} {
 		tool := skill.ToolName(id)
 		if got, err := skill.CapabilityID(tool); err != nil || got != id || strings.Contains(tool, ".") {

@@ -9,7 +9,7 @@ import (
 	"glasshouse/skill"
 )
 
-func TestTheExampleOfTheGuidePasses(t *testing.T) {
+func TestGuideExample(t *testing.T) {
 	doc, err := os.ReadFile("../docs/skills.md")
 	if err != nil {
 		t.Fatal(err)

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// ImportFiles imports a folder that is in memory.
+// ImportFiles imports an in-memory folder.
 func ImportFiles(files map[string]string) (*Imported, error) {
 	f := &folder{files: map[string]file{}}
 	for _, name := range slices.Sorted(maps.Keys(files)) {

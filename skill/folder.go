@@ -56,7 +56,7 @@ func readFolder(dir string) (*folder, error) {
 			return fault.New(fault.Invalid, opImport, "", err)
 		}
 		if f.seen++; f.seen > maxNamesRead {
-			return fault.Newf(fault.TooLarge, opImport, "", "the folder holds more than %d names", maxNamesRead)
+			return fault.Newf(fault.TooLarge, opImport, "", "the folder has more than %d names", maxNamesRead)
 		}
 		return f.take(root, name, d)
 	})

@@ -41,7 +41,7 @@ type front struct {
 // may be YAML only.
 func (f *front) open(op string) (*yaml.Node, string, error) {
 	if len(f.text) > MaxText {
-		return nil, "", fault.Newf(fault.TooLarge, op, f.file, "a skill has at most %d bytes, not %d", MaxText, len(f.text))
+		return nil, "", fault.Newf(fault.TooLarge, op, f.file, "the skill has %[2]d bytes, more than %[1]d", MaxText, len(f.text))
 	}
 	f.text = bytes.TrimPrefix(f.text, []byte("\uFEFF"))
 	for i, c := range f.text {
@@ -49,25 +49,25 @@ func (f *front) open(op string) (*yaml.Node, string, error) {
 			f.lines = append(f.lines, i)
 		}
 		if c < ' ' && c != '\n' && c != '\r' && c != '\t' {
-			return nil, "", f.fail(op, form.Pos{}, "it is not a text: it holds the byte %#02x", c)
+			return nil, "", f.fail(op, form.Pos{}, "not a text: it contains the byte %#02x", c)
 		}
 	}
 	if !utf8.Valid(f.text) {
-		return nil, "", f.fail(op, form.Pos{}, "it is not a text in UTF-8")
+		return nil, "", f.fail(op, form.Pos{}, "not valid UTF-8")
 	}
 	head, body, err := f.split()
 	if err != nil {
 		return nil, "", f.fail(op, form.Pos{File: f.file, Line: 1, Col: 1}, "%v", err)
 	}
 	if len(head) > maxFront {
-		return nil, "", fault.Newf(fault.TooLarge, op, f.file, "what is before the Markdown has at most %d bytes, not %d", maxFront, len(head))
+		return nil, "", fault.Newf(fault.TooLarge, op, f.file, "the front matter has %[2]d bytes, more than %[1]d", maxFront, len(head))
 	}
 	var doc yaml.Node
 	if err := yaml.Unmarshal(head, &doc); err != nil {
-		return nil, "", f.fail(op, f.placeOf(err), "it is not YAML: %s", strings.TrimPrefix(err.Error(), "yaml: "))
+		return nil, "", f.fail(op, f.placeOf(err), "not YAML: %s", strings.TrimPrefix(err.Error(), "yaml: "))
 	}
 	if len(doc.Content) == 0 {
-		return nil, "", f.fail(op, form.Pos{File: f.file, Line: 1, Col: 1}, "there is nothing between the lines of ---")
+		return nil, "", f.fail(op, form.Pos{File: f.file, Line: 1, Col: 1}, "the front matter is empty")
 	}
 	return doc.Content[0], body, nil
 }
@@ -85,7 +85,7 @@ func (f *front) seen() {
 		line, _, _ := bytes.Cut(f.text[from:], []byte("\n"))
 		if at := bytes.IndexFunc(line, text.Covert); at >= 0 {
 			r, _ := utf8.DecodeRune(line[at:])
-			f.problems = append(f.problems, problem.At(f.text, f.pos(i+1-f.first, utf8.RuneCount(line[:at])+1), "", "this character cannot be seen: %U", r))
+			f.problems = append(f.problems, problem.At(f.text, f.pos(i+1-f.first, utf8.RuneCount(line[:at])+1), "", "invisible character %U", r))
 			if len(f.problems) > maxList {
 				return
 			}
@@ -100,7 +100,7 @@ func (f *front) split() (head []byte, body string, err error) {
 		if f.isYAML() {
 			return f.text, "", nil
 		}
-		return nil, "", fmt.Errorf("it does not begin with a line of ---, and YAML behind it")
+		return nil, "", fmt.Errorf("the document does not begin with --- and YAML front matter")
 	}
 	f.first = 1
 	for at := 0; at < len(rest); {
@@ -118,7 +118,7 @@ func (f *front) split() (head []byte, body string, err error) {
 	if f.isYAML() {
 		return rest, "", nil
 	}
-	return nil, "", fmt.Errorf("the YAML that begins in its first line does not end: a line of --- is missing")
+	return nil, "", fmt.Errorf("the front matter is not closed: add a line with ---")
 }
 
 func (f *front) isYAML() bool {
@@ -179,9 +179,9 @@ func (f *front) entries(n *yaml.Node, field string, known keys) {
 		hint := problem.Meant(key.Value, known.names()...)
 		switch {
 		case hint == "" && slices.Contains(foreign, key.Value):
-			hint = "; it is of skills of another kind, which are imported"
+			hint = "; this key is part of the skill format of other agents: use glasshouse skill import"
 		case hint == "":
-			hint = "; there are " + strings.Join(known.names(), ", ")
+			hint = "; valid: " + strings.Join(known.names(), ", ")
 		}
 		f.problem(key, at, "unknown key%s", hint)
 	})
@@ -190,7 +190,7 @@ func (f *front) entries(n *yaml.Node, field string, known keys) {
 // each yields the keys and values of a mapping.
 func (f *front) each(n *yaml.Node, field string, yield func(key, value *yaml.Node)) {
 	if n.Kind != yaml.MappingNode {
-		f.problem(n, field, "it is a mapping of keys to values, not %s", name(n))
+		f.problem(n, field, "must be a mapping, not %s", name(n))
 		return
 	}
 	seen := map[string]bool{}
@@ -198,7 +198,7 @@ func (f *front) each(n *yaml.Node, field string, yield func(key, value *yaml.Nod
 		key := n.Content[i]
 		switch {
 		case key.Kind != yaml.ScalarNode || key.ShortTag() != "!!str":
-			f.problem(key, field, "a key is a word, not %s", name(key))
+			f.problem(key, field, "a key must be a string, not %s", name(key))
 		case seen[key.Value]:
 			f.problem(key, join(field, clip(key.Value)), "duplicate key")
 		default:
@@ -230,7 +230,7 @@ func name(n *yaml.Node) string {
 	case yaml.SequenceNode:
 		return "a list"
 	case yaml.AliasNode:
-		return "an alias, which is not read here"
+		return "an alias, which is not supported"
 	}
 	switch n.ShortTag() {
 	case "!!null":
@@ -247,9 +247,9 @@ func name(n *yaml.Node) string {
 func (f *front) str(n *yaml.Node, field string) string {
 	switch {
 	case n.Kind != yaml.ScalarNode || n.ShortTag() != "!!str":
-		f.problem(n, field, "it is a string, not %s", name(n))
+		f.problem(n, field, "must be a string, not %s", name(n))
 	case strings.TrimSpace(n.Value) == "":
-		f.problem(n, field, "it is empty")
+		f.problem(n, field, "must not be empty")
 	default:
 		return strings.TrimSpace(n.Value)
 	}
@@ -259,7 +259,7 @@ func (f *front) str(n *yaml.Node, field string) string {
 func (f *front) flag(n *yaml.Node, field string) *bool {
 	var b bool
 	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!bool" || n.Decode(&b) != nil {
-		f.problem(n, field, "it is true or false, not %s", name(n))
+		f.problem(n, field, "must be true or false, not %s", name(n))
 		return nil
 	}
 	return &b
@@ -269,7 +269,7 @@ func (f *front) flag(n *yaml.Node, field string) *bool {
 func (f *front) list(n *yaml.Node, field string, check func(s string) error) []string {
 	all := []string{}
 	if n.Kind != yaml.SequenceNode {
-		f.problem(n, field, "it is a list, not %s", name(n))
+		f.problem(n, field, "must be a list, not %s", name(n))
 		return all
 	}
 	if len(n.Content) > maxList {

@@ -88,7 +88,7 @@ func Import(dir string) (*Imported, error) {
 func importFolder(f *folder) (*Imported, error) {
 	doc, ok := f.files["SKILL.md"]
 	if !ok {
-		return nil, fault.Newf(fault.Invalid, opImport, "", "there is no SKILL.md in the folder")
+		return nil, fault.Newf(fault.Invalid, opImport, "", "the folder contains no SKILL.md")
 	}
 	im := &Imported{folder: f}
 	secrets, err := im.document(doc.text)
@@ -124,7 +124,7 @@ func (im *Imported) document(text []byte) (secrets []string, err error) {
 		switch key.Value {
 		case "name":
 			if s.Name = slug(f.str(value, "name"), 40); s.Name == "" {
-				f.problem(value, "name", "no letter of it can be in a name")
+				f.problem(value, "name", "no character of it is valid in a name")
 			}
 		case "description":
 			s.Description = cut(safetext.OneLine(f.str(value, "description")), 1000)
@@ -132,12 +132,12 @@ func (im *Imported) document(text []byte) (secrets []string, err error) {
 			if value.Kind == yaml.ScalarNode && manifest.ValidVersion(value.Value) {
 				s.Version = value.Value
 			} else {
-				im.drop("version", "it is none of semver")
+				im.drop("version", "not a semantic version")
 			}
 		case "license", "homepage", "author", "compatibility":
-			im.drop(key.Value, "it says nothing that can be held")
+			im.drop(key.Value, "it contains no supported setting")
 		case "allowed-tools", "tools":
-			im.drop(key.Value+": "+cut(safetext.OneLine(scalars(value)), 120), "its skill has its own capabilities and no others")
+			im.drop(key.Value+": "+cut(safetext.OneLine(scalars(value)), 120), "the skill can use only its own capabilities")
 		case "metadata":
 			secrets = im.requirements(value)
 		default:
@@ -145,7 +145,7 @@ func (im *Imported) document(text []byte) (secrets []string, err error) {
 		}
 	})
 	if top.Kind == yaml.MappingNode && !has(top, "name") {
-		f.problem(top, "name", "it is missing")
+		f.problem(top, "name", "is required")
 	}
 	return secrets, f.problems.Fault(opImport)
 }
@@ -349,7 +349,7 @@ func (im *Imported) teach() {
 	var b strings.Builder
 	b.WriteString(strings.Join(out, "\n"))
 	if len(im.Report.Scripts) > 0 {
-		b.WriteString("\n\n## Its scripts\n\nThey are not run as commands. Each is a capability that takes `args`, a list, and\n`stdin`, a text, and gives `stdout`, `stderr` and `exit_code`. It has no network.\n\n")
+		b.WriteString("\n\n## Scripts\n\nThe scripts are not run as commands. Each is a capability that takes `args`, a list, and\n`stdin`, a string, and returns `stdout`, `stderr` and `exit_code`. It has no network.\n\n")
 	}
 	for _, w := range im.Report.Scripts {
 		fmt.Fprintf(&b, "- `%s` is `%s`\n", w.Script, w.ID)
@@ -418,7 +418,7 @@ func (s *Skill) text() ([]byte, error) {
 	}
 	text := "---\n" + string(head) + "---\n\n" + s.Body + "\n"
 	if !utf8.ValidString(text) {
-		return nil, errors.New("write the skill: it is no text")
+		return nil, errors.New("write the skill: not a text")
 	}
 	return []byte(text), nil
 }

@@ -29,7 +29,7 @@ func Read(file string, text []byte) (*Skill, error) {
 	block := func(name string) func(n *yaml.Node) {
 		return func(n *yaml.Node) {
 			if governed != nil {
-				f.problem(n, name, "it is said twice, as ccos and as glasshouse: they are the same")
+				f.problem(n, name, "duplicate block: ccos and glasshouse are synonyms")
 				return
 			}
 			governed = n
@@ -47,7 +47,7 @@ func Read(file string, text []byte) (*Skill, error) {
 	if top.Kind == yaml.MappingNode {
 		for _, field := range []string{"name", "description"} {
 			if !has(top, field) {
-				f.problem(top, field, "it is missing")
+				f.problem(top, field, "is required")
 			}
 		}
 	}
@@ -106,7 +106,7 @@ func (f *front) display(s *Skill, n *yaml.Node) {
 func (f *front) short(n *yaml.Node, field string, most int) string {
 	s := f.str(n, field)
 	if utf8.RuneCountInString(s) > most || strings.ContainsFunc(s, unicode.IsControl) {
-		f.problem(n, field, "it is one line of at most %d letters", most)
+		f.problem(n, field, "must be one line of at most %d characters", most)
 		return ""
 	}
 	return s
@@ -117,7 +117,7 @@ var nameForm = regexp.MustCompile(`^[a-z0-9]+(?:[-_.][a-z0-9]+)*$`)
 func (f *front) name(n *yaml.Node) string {
 	s := f.str(n, "name")
 	if s != "" && (len(s) > 64 || !nameForm.MatchString(s)) {
-		f.problem(n, "name", "%q is not the name of a skill: letters in lower case, digits, and - between, 64 at most", clip(s))
+		f.problem(n, "name", "%q is not a valid skill name: use lower-case letters, digits and - in between, at most 64 characters", clip(s))
 		return ""
 	}
 	return s
@@ -126,7 +126,7 @@ func (f *front) name(n *yaml.Node) string {
 func (f *front) description(n *yaml.Node) string {
 	s := f.str(n, "description")
 	if utf8.RuneCountInString(s) > 1024 {
-		f.problem(n, "description", "it is longer than 1024 letters")
+		f.problem(n, "description", "longer than 1024 characters")
 	}
 	return s
 }
@@ -134,7 +134,7 @@ func (f *front) description(n *yaml.Node) string {
 func (f *front) version(n *yaml.Node) string {
 	s := f.str(n, "version")
 	if s != "" && !manifest.ValidVersion(s) {
-		f.problem(n, "version", "%q is not a version: three numbers with dots between, such as 1.0.0, and what semver allows behind them", clip(s))
+		f.problem(n, "version", "%q is not a semantic version such as 1.0.0", clip(s))
 	}
 	return s
 }
@@ -173,8 +173,8 @@ func oneOf(words []string) func(s string) error {
 		}
 		hint := problem.Meant(s, words...)
 		if hint == "" {
-			hint = "; there are " + strings.Join(words, ", ")
+			hint = "; valid: " + strings.Join(words, ", ")
 		}
-		return fmt.Errorf("%q is not among what it may be%s", clip(s), hint)
+		return fmt.Errorf("%q is not a valid value%s", clip(s), hint)
 	}
 }

@@ -79,7 +79,7 @@ func runs(name string, f file) (in *interpreter, why string) {
 		}
 	}
 	if language := unrunnable[ext]; language != "" {
-		return nil, fmt.Sprintf("it is %s, which is not run as it is: compile it, and write a manifest for it", language)
+		return nil, fmt.Sprintf("it is %s, which cannot be run directly: compile it, and write a manifest for it", language)
 	}
 	return nil, ""
 }

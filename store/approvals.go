@@ -128,8 +128,8 @@ func (as Approvals) GetLink(ctx context.Context, hash string) (approval.Link, er
 	return list[0], nil
 }
 
-// Forget deletes links that ended before now, and finished requests and notices older than
-// old, which their recipients have received by then or never will.
+// Forget deletes links that expired before now, and finished requests and notices older than old.
+// Recipients have received them by that time or never will.
 func (as Approvals) Forget(ctx context.Context, now, old time.Time) error {
 	for _, d := range []struct {
 		query  string

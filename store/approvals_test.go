@@ -24,7 +24,7 @@ func TestApprovalsInPostgreSQL(t *testing.T) {
 	approvals(t, postgrestest.Start(t).URL(t))
 }
 
-// approvals checks that what is kept comes back after reopening.
+// approvals checks that stored data can be read after reopening the database.
 func approvals(t *testing.T, where string) {
 	ctx := t.Context()
 	s := open(t, where)
@@ -104,7 +104,7 @@ func approvals(t *testing.T, where string) {
 		}
 	}
 	if notices, err := as.Notices(ctx); err != nil || len(notices) != 1 {
-		t.Errorf("%d notices are left, %v", len(notices), err)
+		t.Errorf("%d notices remain, %v", len(notices), err)
 	}
 	if err := as.Forget(ctx, epoch.Add(time.Minute), epoch); err != nil {
 		t.Fatal(err)
@@ -114,14 +114,14 @@ func approvals(t *testing.T, where string) {
 		t.Errorf("link: %v\n%s", err, diff)
 	}
 	got, err = as.List(ctx, approval.Filter{})
-	check("while all are young", []approval.Request{five, four, three, two, one}, got, err)
+	check("before any is old", []approval.Request{five, four, three, two, one}, got, err)
 	if err := as.Forget(ctx, epoch, five.Created.Add(time.Nanosecond)); err != nil {
 		t.Fatal(err)
 	}
 	got, err = as.List(ctx, approval.Filter{})
-	check("what is not finished stays", []approval.Request{five, two, one}, got, err)
+	check("unfinished requests remain", []approval.Request{five, two, one}, got, err)
 	if notices, err := as.Notices(ctx); err != nil || len(notices) != 0 {
-		t.Errorf("%d old notices are left, %v", len(notices), err)
+		t.Errorf("%d old notices remain, %v", len(notices), err)
 	}
 	for _, hash := range []string{"old", ""} {
 		if _, err := as.GetLink(ctx, hash); !errors.Is(err, fault.NotFound) {

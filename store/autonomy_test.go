@@ -85,7 +85,7 @@ func requestsComeBack(t *testing.T, where string) {
 	again := aRequest(6, "a", "c", autonomy.Queued)
 	again.Key = "k"
 	if err := put("team", again); !errors.Is(err, fault.Conflict) {
-		t.Errorf("the key a second time: %v", err)
+		t.Errorf("a duplicate key: %v", err)
 	}
 
 	a = open(t, where).Autonomy()
@@ -121,10 +121,10 @@ func requestsComeBack(t *testing.T, where string) {
 	single, err = a.RequestByKey(ctx, sibling("b").Key(), "k")
 	check("by key", []autonomy.Request{two}, []autonomy.Request{single}, err)
 	if _, err := a.RequestByKey(ctx, sibling("c").Key(), ""); !errors.Is(err, fault.NotFound) {
-		t.Errorf("without a key: %v", err)
+		t.Errorf("an empty key: %v", err)
 	}
 	if _, err := a.Request(ctx, "q-none"); !errors.Is(err, fault.NotFound) {
-		t.Errorf("a request that is none: %v", err)
+		t.Errorf("a missing request: %v", err)
 	}
 }
 
@@ -149,7 +149,7 @@ func groupAlone(t *testing.T, where string) {
 	wg.Wait()
 	err := a.ChangeGroup(t.Context(), "team", func(g *autonomy.Group) ([]autonomy.Request, error) {
 		if n := g.History.Hops["q-root"]; n != 40 {
-			t.Errorf("of 40 changes %d were kept", n)
+			t.Errorf("%d of 40 changes were stored", n)
 		}
 		return nil, nil
 	})
@@ -158,7 +158,7 @@ func groupAlone(t *testing.T, where string) {
 	}
 }
 
-// team is a group of which everybody may ask everybody.
+// team is a group whose members may all send requests to each other.
 type team []string
 
 func (f team) Members(context.Context, string) (list []autonomy.Member, err error) {
@@ -184,8 +184,8 @@ func broker(t *testing.T, where string, cfg autonomy.BrokerConfig) *autonomy.Bro
 	return b
 }
 
-// twoDaemonsOneGraph has all of a group wait for the next at once, from two
-// daemons: exactly one of them would close the cycle, and is refused.
+// twoDaemonsOneGraph has each member of a group wait for the next one concurrently, through two
+// daemons. Exactly one request would close the cycle and is refused.
 func twoDaemonsOneGraph(t *testing.T, where string) {
 	names := team{"a", "b", "c", "d", "e", "f"}
 	two := []*autonomy.Broker{broker(t, where, autonomy.BrokerConfig{Siblings: names}), broker(t, where, autonomy.BrokerConfig{Siblings: names})}
@@ -219,7 +219,7 @@ func twoDaemonsOneGraph(t *testing.T, where string) {
 	cancel()
 	wg.Wait()
 	if n := len(refused); n != 0 {
-		t.Errorf("%d more were refused", n)
+		t.Errorf("%d further requests were refused", n)
 	}
 }
 
@@ -227,12 +227,12 @@ func waitFor(t *testing.T, f func() bool) {
 	t.Helper()
 	for end := time.Now().Add(5 * time.Minute); !f(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatal("it did not come to be within five minutes")
+			t.Fatal("the condition is not true after five minutes")
 		}
 	}
 }
 
-// counter counts how often each request is brought.
+// counter counts how often each request is delivered.
 type counter struct {
 	mu sync.Mutex
 	n  map[id.Request]int
@@ -245,8 +245,8 @@ func (c *counter) Deliver(_ context.Context, r autonomy.Request) error {
 	return nil
 }
 
-// twoDaemonsDeliverOnce has two daemons bring the same requests: as long as none
-// is killed, each is brought once, and its answer reaches who asked another.
+// twoDaemonsDeliverOnce has two daemons deliver the same requests. If no daemon is killed, each
+// request is delivered once, and its reply reaches the sender through the other daemon.
 func twoDaemonsDeliverOnce(t *testing.T, where string) {
 	c := &counter{n: map[id.Request]int{}}
 	names := team{"a", "b", "c", "d"}
@@ -281,11 +281,11 @@ func twoDaemonsDeliverOnce(t *testing.T, where string) {
 	})
 	wg.Wait()
 	if len(c.n) != asks {
-		t.Errorf("%d of %d were brought", len(c.n), asks)
+		t.Errorf("%d of %d requests were delivered", len(c.n), asks)
 	}
 	for q, n := range c.n {
 		if n != 1 {
-			t.Errorf("%s was brought %d times", q, n)
+			t.Errorf("%s was delivered %d times", q, n)
 		}
 	}
 }
@@ -327,7 +327,7 @@ func grantsComeBack(t *testing.T, where string) {
 			t.Errorf("%s: %v\n%s", name, err, cmp.Diff(tt.want, got))
 		}
 	}
-	g.Held, g.Applied = g.Base, false // being taken back
+	g.Held, g.Applied = g.Base, false // the grant is being revoked
 	change([]autonomy.Grant{g}, nil)
 	if got, err := a.Grants(ctx); err != nil || len(got) != 1 {
 		t.Errorf("%d grants, %v", len(got), err)
@@ -355,7 +355,7 @@ func tasksComeBack(t *testing.T, where string) {
 		}
 	}
 	if err := a.AddTask(ctx, one); !errors.Is(err, fault.Conflict) {
-		t.Errorf("the id a second time: %v", err)
+		t.Errorf("a duplicate id: %v", err)
 	}
 	two.Status, two.Written = autonomy.Done, true
 	if err := a.ChangeTask(ctx, two.ID, func(x *autonomy.Task) error { *x = two; return nil }); err != nil {

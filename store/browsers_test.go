@@ -33,7 +33,7 @@ func browsersEnd(t *testing.T, where string) {
 	}
 	ann, bob := login("ann"), login("bob")
 	var first approval.Browser
-	for _, endpoint := range []string{"https://a/1", "https://a/2", "https://a/2"} { // the last is the second again
+	for _, endpoint := range []string{"https://a/1", "https://a/2", "https://a/2"} { // the second endpoint occurs twice
 		b, err := put(ann, endpoint)
 		if err != nil {
 			t.Fatal(err)
@@ -43,7 +43,7 @@ func browsersEnd(t *testing.T, where string) {
 		}
 	}
 	if _, err := put(ann, "https://a/3"); !errors.Is(err, fault.Exhausted) {
-		t.Errorf("a third browser of a login that may have two: %v", err)
+		t.Errorf("a third browser of a login with a maximum of two: %v", err)
 	}
 	if _, err := put(bob, "https://b/1"); err != nil {
 		t.Fatal(err)
@@ -56,20 +56,20 @@ func browsersEnd(t *testing.T, where string) {
 	if list, err := again.Browsers(ctx); err != nil || len(list) != 3 {
 		t.Errorf("%d browsers, want 3: %v", len(list), err)
 	}
-	if err := s.Logins().UseLogin(ctx, bob, time.Now().Add(-30*24*time.Hour)); err != nil { // it was not used for so long
+	if err := s.Logins().UseLogin(ctx, bob, time.Now().Add(-30*24*time.Hour)); err != nil { // the login has expired
 		t.Fatal(err)
 	}
 	if err := logins.End(ctx, ann); err != nil {
 		t.Fatal(err)
 	}
 	if list, err := again.Browsers(ctx); err != nil || len(list) != 0 {
-		t.Errorf("of logins that are over: %+v, %v", list, err)
+		t.Errorf("browsers of expired logins: %+v, %v", list, err)
 	}
 	if _, err := again.Browser(ctx, first.ID); !errors.Is(err, fault.NotFound) {
-		t.Errorf("a browser whose login is over: %v", err)
+		t.Errorf("a browser of an expired login: %v", err)
 	}
 	if err := s.Browsers().DeleteBrowser(ctx, first.ID); err != nil {
-		t.Errorf("one that is not there: %v", err)
+		t.Errorf("a missing browser: %v", err)
 	}
 	private, public, err := s.Browsers().PushKey(ctx, "x", "y")
 	if err != nil || private != "x" || public != "y" {

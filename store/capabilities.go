@@ -116,7 +116,7 @@ func putNamed(ctx context.Context, to execer, table, name string, v any) error {
 
 func deleteNamed(ctx context.Context, from execer, table, name string) error {
 	if _, err := from.ExecContext(ctx, `DELETE FROM `+table+` WHERE name = $1`, name); err != nil {
-		return fmt.Errorf("forget %s in %s: %w", name, table, err)
+		return fmt.Errorf("delete %s from %s: %w", name, table, err)
 	}
 	return nil
 }

@@ -235,8 +235,8 @@ func appendRows(ctx context.Context, tx *sql.Tx, insert inserter, last int64, ro
 	return err
 }
 
-// insertMany inserts rows many at a time: on PostgreSQL each statement is a way
-// to the server and back.
+// insertMany inserts many rows per statement, because on PostgreSQL each statement needs a round
+// trip to the server.
 func insertMany(ctx context.Context, tx *sql.Tx, rows []chain.Row) error {
 	const many = 64
 	for len(rows) > 0 {
@@ -256,8 +256,8 @@ func insertMany(ctx context.Context, tx *sql.Tx, rows []chain.Row) error {
 	return nil
 }
 
-// insertEach inserts rows one at a time: on SQLite a statement is prepared faster
-// the fewer arguments it has, and more than in proportion.
+// insertEach inserts one row per statement. On SQLite the time to prepare a statement grows more
+// than linearly with its number of arguments.
 func insertEach(ctx context.Context, tx *sql.Tx, rows []chain.Row) error {
 	if len(rows) == 0 {
 		return nil
@@ -286,7 +286,7 @@ const (
 	rowColumns   = 10
 )
 
-// insertRows is the statement that inserts n rows.
+// insertRows returns the statement that inserts n rows.
 func insertRows(n int) string {
 	var b strings.Builder
 	b.WriteString("INSERT INTO chain_entries (" + entryColumns + ") VALUES ")

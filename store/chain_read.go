@@ -17,11 +17,11 @@ import (
 	"glasshouse/fault"
 )
 
-// A ChainReader reads the causal chain; it is a chain.Reader.
+// A ChainReader reads the causal chain; it implements chain.Reader.
 type ChainReader struct{ db *sql.DB }
 
-// ReadChain opens the chain in a database to be read alone: nothing in it is made,
-// changed or locked, also if its daemon is running. The caller closes it.
+// ReadChain opens the chain in a database read-only. It creates, changes and locks nothing and can
+// be used while the daemon runs. The caller must close the ChainReader.
 func ReadChain(ctx context.Context, where string) (*ChainReader, error) {
 	db, err := openReadOnly(where)
 	if err != nil {
@@ -54,10 +54,10 @@ func openReadOnly(where string) (*sql.DB, error) {
 	return sql.Open("sqlite", (&url.URL{Scheme: "file", Path: path, RawQuery: q.Encode()}).String())
 }
 
-// Close ends reading. It is for a reader from ReadChain.
+// Close closes the database of a ChainReader that ReadChain returned.
 func (c *ChainReader) Close() error { return c.db.Close() }
 
-// Last returns the last entry, or a row without a number.
+// Last returns the last entry, or a row with Seq 0 if the chain is empty.
 func (c *ChainReader) Last(ctx context.Context) (chain.Row, error) {
 	rows, err := c.query(ctx, "SELECT "+readColumns+" FROM chain_entries ORDER BY seq DESC LIMIT 1")
 	if err != nil || len(rows) == 0 {
@@ -66,7 +66,7 @@ func (c *ChainReader) Last(ctx context.Context) (chain.Row, error) {
 	return rows[0], nil
 }
 
-// Rows returns those of the given entries that are there.
+// Rows returns those of the given entries that exist.
 func (c *ChainReader) Rows(ctx context.Context, seqs []int64) ([]chain.Row, error) {
 	if len(seqs) == 0 {
 		return nil, nil
@@ -76,7 +76,7 @@ func (c *ChainReader) Rows(ctx context.Context, seqs []int64) ([]chain.Row, erro
 	return c.query(ctx, "SELECT "+readColumns+" FROM chain_entries"+w.String(), w.args...)
 }
 
-// Select returns the entries that q asks for, in its order.
+// Select returns the entries that match q, in its order.
 func (c *ChainReader) Select(ctx context.Context, q chain.Query) ([]chain.Row, error) {
 	var w where
 	for _, f := range []struct{ column, value string }{
@@ -90,15 +90,15 @@ func (c *ChainReader) Select(ctx context.Context, q chain.Query) ([]chain.Row, e
 		w.add("parent = ", q.Parent)
 	}
 	if q.Under > 0 {
-		// Not UNION ALL: what is damaged may go in circles.
+		// UNION removes duplicates, so the recursion ends even if damaged rows form a cycle.
 		w.add(`seq IN (WITH RECURSIVE under(seq) AS (SELECT e.seq FROM chain_entries e WHERE e.parent = `, q.Under)
 		w.more(` UNION SELECT e.seq FROM chain_entries e JOIN under ON e.parent = under.seq) SELECT seq FROM under)`)
 	}
-	few := w.text != "" // what is found by that is in the order of its numbers
+	few := w.text != "" // these columns have indexes that yield rows in the order of seq
 	timed := !q.From.IsZero() || !q.Until.IsZero()
 	kind := "kind"
 	if timed && !few {
-		kind = "kind || ''" // to be looked at, not to be looked up: the time says more
+		kind = "kind || ''" // an expression, so that the index on kind is not used: the one on time is more selective
 	}
 	if len(q.Kinds) > 0 {
 		in(&w, kind, q.Kinds)
@@ -118,16 +118,16 @@ func (c *ChainReader) Select(ctx context.Context, q chain.Query) ([]chain.Row, e
 	}
 	conditions, limit := w.String(), " LIMIT "+strconv.Itoa(q.Limit)
 	if !few && (timed || len(q.Kinds) > 1) {
-		// All that fit have to be put in order. Their numbers are, not their lines;
-		// and by +seq no database thinks of reading the chain from its beginning.
+		// All matching rows must be sorted. Sort their numbers instead of complete rows; +seq keeps the
+		// query planner from scanning the chain in order of seq.
 		conditions = " WHERE seq IN (SELECT seq FROM chain_entries" + conditions + " ORDER BY +seq" + order + limit + ")"
 	}
 	return c.query(ctx, "SELECT "+readColumns+" FROM chain_entries"+conditions+" ORDER BY seq"+order+limit, w.args...)
 }
 
-// readColumns are entryColumns without nulls. None is a plain column of text: of
-// these the driver of SQLite asks for every value whether it is declared to be a
-// time, which takes longer than to read it.
+// readColumns is entryColumns without nulls. No column is a plain text column: for each value of
+// such a column the SQLite driver checks whether the column is declared as a time, which takes
+// longer than reading it.
 const readColumns = "seq, time, COALESCE(kind, ''), COALESCE(parent, 0), COALESCE(jail, ''), COALESCE(session, ''), " +
 	"COALESCE(run, ''), COALESCE(capability, ''), COALESCE(line, ''), COALESCE(nodes, '')"
 
@@ -153,7 +153,7 @@ func (c *ChainReader) Checkpoints(ctx context.Context, after int64, limit int) (
 	return c.checkpoints(ctx, "SELECT size, note FROM chain_checkpoints WHERE size > $1 ORDER BY size LIMIT "+strconv.Itoa(limit), after)
 }
 
-// LastCheckpoint returns the largest, or one without a size.
+// LastCheckpoint returns the largest checkpoint, or one with Size 0.
 func (c *ChainReader) LastCheckpoint(ctx context.Context) (chain.Checkpoint, error) {
 	list, err := c.checkpoints(ctx, "SELECT size, note FROM chain_checkpoints ORDER BY size DESC LIMIT 1")
 	if err != nil || len(list) == 0 {

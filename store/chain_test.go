@@ -35,7 +35,7 @@ func TestChainInMemory(t *testing.T) {
 	c := openChain(t, s, key)
 	appendTo(t, c, 10)
 	if _, err := chain.Open(t.Context(), chain.Config{Store: s.Chain(), Key: key}); !errors.Is(err, fault.Conflict) {
-		t.Errorf("Open again = %v, want conflict", err)
+		t.Errorf("second Open = %v, want conflict", err)
 	}
 	chainRight(t, c, 10)
 }
@@ -141,7 +141,7 @@ func oneAppends(t *testing.T, where string) {
 	first := openChain(t, open(t, where), key)
 	other := open(t, where)
 	if _, err := chain.Open(t.Context(), chain.Config{Store: other.Chain(), Key: key}); !errors.Is(err, fault.Conflict) || fault.RemedyOf(err) == "" {
-		t.Errorf("Open of a chain that is open = %v, want conflict and a remedy", err)
+		t.Errorf("Open of an open chain = %v, want conflict and a remedy", err)
 	}
 	if err := other.Chain().Append(t.Context(), 0, nil, chain.Checkpoint{Size: 1, Note: "x"}); !errors.Is(err, fault.Conflict) {
 		t.Errorf("Append without a claim = %v, want conflict", err)
@@ -225,16 +225,16 @@ func wholeBatch(t *testing.T, where string) {
 		rows []chain.Row
 		cp   chain.Checkpoint
 	}{
-		"not where it ends":        {149, []chain.Row{row(151)}, chain.Checkpoint{}},
-		"a number that is there":   {150, []chain.Row{row(151), row(152), row(7)}, chain.Checkpoint{}},
-		"a checkpoint that is too": {150, []chain.Row{row(151)}, chain.Checkpoint{Size: 150, Note: "other"}},
+		"wrong last entry":     {149, []chain.Row{row(151)}, chain.Checkpoint{}},
+		"duplicate number":     {150, []chain.Row{row(151), row(152), row(7)}, chain.Checkpoint{}},
+		"duplicate checkpoint": {150, []chain.Row{row(151)}, chain.Checkpoint{Size: 150, Note: "other"}},
 	} {
 		if err := s.Chain().Append(t.Context(), c.last, c.rows, c.cp); !errors.Is(err, fault.Conflict) {
 			t.Errorf("%s: Append = %v, want conflict", name, err)
 		}
 		last, err := s.Chain().Last(t.Context())
 		if err != nil || last.Seq != 150 || last.Line != "line 150" {
-			t.Errorf("%s: then the last is %+v, %v", name, last, err)
+			t.Errorf("%s: last entry afterwards is %+v, %v", name, last, err)
 		}
 	}
 	cps, err := s.Chain().Checkpoints(t.Context(), 0, 10)
@@ -258,7 +258,7 @@ func readAlone(t *testing.T, where string) {
 	}
 }
 
-// endConnections has the server end all connections to the database but its own.
+// endConnections makes the server end all other connections to the database.
 func endConnections(t *testing.T, where string) {
 	t.Helper()
 	db, err := sql.Open("pgx", where)
@@ -281,7 +281,7 @@ func lostConnection(t *testing.T, where string) {
 		if _, err := c.Append(t.Context(), entryFor(0)); err == nil {
 			added++
 		} else if !errors.Is(err, fault.Unavailable) {
-			t.Errorf("Append on a connection that was ended = %v, want unavailable", err)
+			t.Errorf("Append on a terminated connection = %v, want unavailable", err)
 		}
 	}
 	appendTo(t, c, 1)
@@ -300,11 +300,11 @@ func lostLock(t *testing.T, where string) {
 	endConnections(t, where)
 	next := openChain(t, open(t, where), key)
 	appendTo(t, next, 3)
-	if _, err := old.Append(t.Context(), entryFor(0)); err == nil { // it finds its connections ended
-		t.Fatal("both append")
+	if _, err := old.Append(t.Context(), entryFor(0)); err == nil { // its connections were terminated
+		t.Fatal("both stores can append")
 	}
 	if _, err := old.Append(t.Context(), entryFor(0)); !errors.Is(err, fault.Conflict) {
-		t.Errorf("Append where another has taken over = %v, want conflict", err)
+		t.Errorf("Append after another process has claimed the chain = %v, want conflict", err)
 	}
 	chainRight(t, next, 6)
 }

@@ -21,7 +21,7 @@ func (s *Store) InstanceID(ctx context.Context, id string) (string, error) {
 		return err
 	})
 	if err != nil {
-		return "", fmt.Errorf("whose database this is: %w", err)
+		return "", fmt.Errorf("read the instance id: %w", err)
 	}
 	return have, nil
 }

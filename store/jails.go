@@ -11,14 +11,14 @@ import (
 	"glasshouse/jail"
 )
 
-// Jails keeps the record of every jail; it is a jail.Store.
+// Jails stores the records of jails; it implements jail.Store.
 type Jails struct{ s *Store }
 
 // Jails returns the database's jails.
 func (s *Store) Jails() Jails { return Jails{s} }
 
-// Put records j, new or changed. A range of host ids that another jail has is
-// a fault.Conflict.
+// Put stores a new or changed record. If another jail has the same range of host ids, the error is
+// fault.Conflict.
 func (js Jails) Put(ctx context.Context, j jail.Jail) error {
 	doc, err := json.Marshal(j)
 	if err != nil {
@@ -56,10 +56,10 @@ func (js Jails) All(ctx context.Context) ([]jail.Jail, error) {
 	return js.query(ctx, "SELECT document FROM jails ORDER BY created, id")
 }
 
-// Delete forgets a jail. One that is not there is forgotten already.
+// Delete deletes a record. A missing record is not an error.
 func (js Jails) Delete(ctx context.Context, jid id.Jail) error {
 	if _, err := js.s.write.ExecContext(ctx, "DELETE FROM jails WHERE id = $1", jid); err != nil {
-		return fmt.Errorf("forget jail %s: %w", jid, err)
+		return fmt.Errorf("delete jail %s: %w", jid, err)
 	}
 	return nil
 }

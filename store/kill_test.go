@@ -14,7 +14,7 @@ import (
 	"glasshouse/store"
 )
 
-// TestMain lets the test binary be the process that is killed.
+// TestMain runs the test binary as the process to be killed if requested.
 func TestMain(m *testing.M) {
 	if where := os.Getenv("STORE_TEST_WRITER"); where != "" {
 		writeForever(where)
@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// writeForever records jails and says the id of each once it is recorded.
+// writeForever stores jails and prints the id of each one after it is stored.
 func writeForever(where string) {
 	start, _ := strconv.Atoi(os.Getenv("STORE_TEST_START"))
 	ctx := context.Background()
@@ -41,7 +41,7 @@ func writeForever(where string) {
 	}
 }
 
-func TestWhatWasAcknowledgedSurvivesKill(t *testing.T) {
+func TestAcknowledgedWritesSurviveKill(t *testing.T) {
 	where := filepath.Join(t.TempDir(), "g.db")
 	want := map[id.Jail]bool{}
 	for round := range 5 {
@@ -52,13 +52,13 @@ func TestWhatWasAcknowledgedSurvivesKill(t *testing.T) {
 			delete(want, j.ID)
 		}
 		if len(want) > 0 {
-			t.Fatalf("round %d: %d acknowledged jails are gone: %v", round, len(want), want)
+			t.Fatalf("round %d: %d acknowledged jails are missing: %v", round, len(want), want)
 		}
 	}
 }
 
-// killedWriter lets a process write until it has acknowledged n jails, kills it
-// in the middle of the next ones, and returns all it acknowledged.
+// killedWriter runs a process that writes until it has acknowledged n jails, kills it during the
+// next writes, and returns all acknowledged jails.
 func killedWriter(t *testing.T, where string, start, n int) []id.Jail {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -75,14 +75,14 @@ func killedWriter(t *testing.T, where string, start, n int) []id.Jail {
 	defer cmd.Process.Kill()
 	var acknowledged []id.Jail
 	lines := bufio.NewScanner(out)
-	for lines.Scan() { // on after the kill, to what the pipe still holds
+	for lines.Scan() { // continue after the kill with the rest of the pipe
 		acknowledged = append(acknowledged, id.Jail(lines.Text()))
 		if len(acknowledged) == n {
 			cmd.Process.Kill()
 		}
 	}
 	if len(acknowledged) < n {
-		t.Fatalf("the writer ended after %d jails", len(acknowledged))
+		t.Fatalf("the writer exited after %d jails", len(acknowledged))
 	}
 	return acknowledged
 }

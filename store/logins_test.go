@@ -7,7 +7,7 @@ import (
 	"glasshouse/access"
 )
 
-// loginsComeBack logs in, and looks again from another process.
+// loginsComeBack creates a login and checks it from another process.
 func loginsComeBack(t *testing.T, where string) {
 	ctx := t.Context()
 	ls := access.Logins{Store: open(t, where).Logins()}
@@ -18,14 +18,14 @@ func loginsComeBack(t *testing.T, where string) {
 	again := access.Logins{Store: open(t, where).Logins()}
 	l, secret, err := again.Redeem(ctx, code)
 	if err != nil {
-		t.Fatalf("a link that another process made: %v", err)
+		t.Fatalf("a link of another process: %v", err)
 	}
 	c, err := ls.Check(ctx, secret)
 	if err != nil || c.Login != l.ID || c.Role != access.Operator || c.Name != "root" {
 		t.Errorf("Check = %+v, %v", c, err)
 	}
 	if _, _, err := ls.Redeem(ctx, code); err == nil {
-		t.Error("the link works a second time")
+		t.Error("the link works twice")
 	}
 	list, err := ls.List(ctx)
 	if err != nil || len(list) != 1 || !list[0].Used.Equal(l.Used) || list[0].Hash != l.Hash {
@@ -38,6 +38,6 @@ func loginsComeBack(t *testing.T, where string) {
 		t.Errorf("End: %v", err)
 	}
 	if err := ls.End(ctx, l.ID); err == nil {
-		t.Error("it ended twice")
+		t.Error("DeleteLogin succeeded twice")
 	}
 }

@@ -25,8 +25,8 @@ func TestMemoryOfAgentsInPostgreSQL(t *testing.T) {
 	remembers(t, postgrestest.Start(t).URL(t))
 }
 
-// remembers checks that what is kept comes back after reopening, by scope, and that
-// what is counted is what is there.
+// remembers checks that entries can be read after reopening the database, by scope, and that the
+// usage counters match the entries.
 func remembers(t *testing.T, where string) {
 	ctx := t.Context()
 	const here, there = memory.Scope("session/a"), memory.Scope("session/b")
@@ -56,48 +56,48 @@ func remembers(t *testing.T, where string) {
 		t.Errorf("%v\n%s", err, diff)
 	}
 	if wantU := (memory.Usage{Version: 3, Entries: 2, Bytes: want[0].Bytes() + want[1].Bytes()}); u != wantU {
-		t.Errorf("it counts %+v, want %+v", u, wantU)
+		t.Errorf("usage is %+v, want %+v", u, wantU)
 	}
 	if got, err := ms.Get(ctx, here, strange); err != nil || !cmp.Equal(got, want[1]) {
 		t.Errorf("Get = %+v, %v", got, err)
 	}
 	if _, err := ms.Get(ctx, here, "b"); !errors.Is(err, fault.NotFound) {
-		t.Errorf("Get of nothing = %v", err)
+		t.Errorf("Get of a missing entry = %v", err)
 	}
 
 	no := errors.New("no")
 	err = ms.Change(ctx, here, "a", func(old *memory.Entry, rest memory.Usage) (*memory.Entry, error) {
 		if old == nil || rest.Entries != 1 || rest.Bytes != want[1].Bytes() || rest.Version != 3 {
-			t.Errorf("it changes %+v beside %+v", old, rest)
+			t.Errorf("Change got the entry %+v and the usage %+v", old, rest)
 		}
 		return nil, no
 	})
 	if !errors.Is(err, no) {
 		t.Errorf("Change = %v", err)
 	}
-	for range 2 { // forgotten twice is forgotten
+	for range 2 { // deleting a missing entry is not an error
 		if err := ms.Change(ctx, here, "a", func(*memory.Entry, memory.Usage) (*memory.Entry, error) { return nil, nil }); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if _, u, err := ms.All(ctx, here); err != nil || u != (memory.Usage{Version: 3, Entries: 1, Bytes: want[1].Bytes()}) {
-		t.Errorf("it counts %+v, %v", u, err)
+		t.Errorf("usage is %+v, %v", u, err)
 	}
 
 	if err := ms.Replace(ctx, here, []memory.Entry{*entry("c", 1), *entry("d", 2)}, 2); err != nil {
 		t.Fatal(err)
 	}
 	if all, u, err := ms.All(ctx, here); err != nil || len(all) != 2 || u.Version != 3 || u.Entries != 2 || u.Bytes != all[0].Bytes()+all[1].Bytes() {
-		t.Errorf("replaced it counts %+v, %v", u, err)
+		t.Errorf("usage after Replace is %+v, %v", u, err)
 	}
 	if err := ms.Delete(ctx, here); err != nil {
 		t.Fatal(err)
 	}
 	if all, u, err := ms.All(ctx, here); err != nil || len(all) != 0 || u != (memory.Usage{}) {
-		t.Errorf("deleted it counts %+v, %v", u, err)
+		t.Errorf("usage after Delete is %+v, %v", u, err)
 	}
 	if all, _, err := ms.All(ctx, there); err != nil || len(all) != 1 {
-		t.Errorf("the other scope holds %d, %v", len(all), err)
+		t.Errorf("the other scope has %d entries, %v", len(all), err)
 	}
 
 	var wg sync.WaitGroup
@@ -115,6 +115,6 @@ func remembers(t *testing.T, where string) {
 	}
 	wg.Wait()
 	if all, u, err := ms.All(ctx, here); err != nil || len(all) != 5 || u.Version != 20 || u.Entries != 5 || u.Bytes != 5*all[0].Bytes() {
-		t.Errorf("changed by twenty at once it counts %+v, %v", u, err)
+		t.Errorf("usage after twenty concurrent changes is %+v, %v", u, err)
 	}
 }

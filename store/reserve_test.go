@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// smallDisk mounts a filesystem of some megabytes.
+// smallDisk mounts a file system of a few megabytes.
 func smallDisk(t *testing.T, size string) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -23,7 +23,7 @@ func smallDisk(t *testing.T, size string) string {
 	return dir
 }
 
-func TestCommitsGoOnWhileTheDiskIsFull(t *testing.T) {
+func TestCommitsContinueOnFullDisk(t *testing.T) {
 	dir := smallDisk(t, "256m")
 	s, err := Open(t.Context(), filepath.Join(dir, "glasshouse.db"))
 	if err != nil {
@@ -38,9 +38,9 @@ func TestCommitsGoOnWhileTheDiskIsFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "filler"), make([]byte, int64(disk.Bavail+1)*disk.Bsize), 0o600); !errors.Is(err, unix.ENOSPC) {
-		t.Fatalf("the disk takes all: %v", err)
+		t.Fatalf("the disk is not full: %v", err)
 	}
-	// Each commit adds a page to the log at least: together more than it has when it is copied.
+	// Each commit adds at least a page to the write-ahead log: in total more than the checkpoint limit.
 	for i := range 5000 {
 		if err := s.Writable(t.Context()); err != nil {
 			t.Fatalf("commit %d with a full disk: %v", i, err)
@@ -48,7 +48,7 @@ func TestCommitsGoOnWhileTheDiskIsFull(t *testing.T) {
 	}
 }
 
-func TestNoMoreIsSparedThanADiskCanGive(t *testing.T) {
+func TestPreallocationIsBounded(t *testing.T) {
 	dir := smallDisk(t, "8m")
 	s, err := Open(t.Context(), filepath.Join(dir, "glasshouse.db"))
 	if err != nil {
@@ -60,6 +60,6 @@ func TestNoMoreIsSparedThanADiskCanGive(t *testing.T) {
 		t.Fatal(err)
 	}
 	if left := int64(disk.Bavail) * disk.Bsize; left < 4<<20 {
-		t.Errorf("a new database leaves %d bytes of 8 MiB, want half at least", left)
+		t.Errorf("%d of 8 MiB are free with a new database, want at least half", left)
 	}
 }

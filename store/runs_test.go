@@ -69,7 +69,7 @@ func aRun(sid string, n int) run.Run {
 	return run.Run{ID: id.NewRun(), Session: sid, Goal: "g", State: run.Active, OnExceed: run.PauseRun, Created: epoch.Add(time.Duration(n)), Version: 1}
 }
 
-// got is what was read, which must be there.
+// got returns a function that returns a read value and fails the test on an error.
 func got[T any](v T, err error) func(t *testing.T) T {
 	return func(t *testing.T) T {
 		t.Helper()
@@ -108,7 +108,7 @@ func runsComeBack(t *testing.T, where string) {
 		Sealed: []run.Sealed{sealed}, Events: []run.Event{{Session: "sess-a", Kind: run.SessionOpened, Body: json.RawMessage(`{}`), At: epoch}, {Session: "sess-a", Run: r.ID, Kind: run.RunCreated, Body: json.RawMessage(`{}`), At: epoch}},
 	})
 	if c.Messages[0].Seq != 1 || c.Messages[1].Seq != 1 || c.Messages[2].Seq != 2 || c.Events[1].Seq != 2 {
-		t.Errorf("the numbers are %+v, %+v", c.Messages, c.Events)
+		t.Errorf("assigned numbers are %+v, %+v", c.Messages, c.Events)
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
@@ -150,10 +150,10 @@ func runsComeBack(t *testing.T, where string) {
 		}
 	}
 	if n := got(rs.Purge(ctx, epoch.Add(time.Hour-1)))(t); n != 0 {
-		t.Errorf("%d were purged before their time", n)
+		t.Errorf("%d rows were purged before their expiry", n)
 	}
 	if n := got(rs.Purge(ctx, epoch.Add(time.Hour)))(t); n != 1 {
-		t.Errorf("%d were purged", n)
+		t.Errorf("%d rows were purged", n)
 	}
 }
 
@@ -171,12 +171,12 @@ func runsWhole(t *testing.T, where string) {
 	same, twin, stale, again, ahead := message, aRun("s", 2), r, *aSession("s"), r
 	same.ID, twin.Key, ahead.Version = id.NewMessage(), "k", 3
 	for what, c := range map[string]run.Change{
-		"a session that is there":     {ID: "s", Session: &again},
-		"a run of a version that was": {ID: "s", Runs: []run.Run{stale}},
-		"a run of a version to come":  {ID: "s", Runs: []run.Run{ahead}},
-		"a run with another's key":    {ID: "s", Runs: []run.Run{twin}},
-		"a message with a key":        {ID: "s", Messages: []run.Message{same}},
-		"what needs a claim":          {ID: "s", Holder: "me", Runs: nil},
+		"an existing session":          {ID: "s", Session: &again},
+		"an old version of a run":      {ID: "s", Runs: []run.Run{stale}},
+		"a future version of a run":    {ID: "s", Runs: []run.Run{ahead}},
+		"a duplicate key of a run":     {ID: "s", Runs: []run.Run{twin}},
+		"a duplicate key of a message": {ID: "s", Messages: []run.Message{same}},
+		"a write without a claim":      {ID: "s", Holder: "me", Runs: nil},
 	} {
 		c.Events = event
 		if err := rs.Write(ctx, &c); !errors.Is(err, fault.Conflict) {
@@ -184,10 +184,10 @@ func runsWhole(t *testing.T, where string) {
 		}
 	}
 	if err := rs.Write(ctx, &run.Change{ID: "none", Events: event}); !errors.Is(err, fault.NotFound) {
-		t.Errorf("a session that is not there: Write = %v, want not found", err)
+		t.Errorf("a missing session: Write = %v, want not found", err)
 	}
 	if list := got(rs.Events(ctx, "s", 0, 10))(t); len(list) != 0 {
-		t.Errorf("of what was refused is left: %+v", list)
+		t.Errorf("runs of refused writes exist: %+v", list)
 	}
 	if c := write(t, rs, run.Change{ID: "s", Events: event}); c.Events[0].Seq != 1 {
 		t.Errorf("the first event has number %d", c.Events[0].Seq)
@@ -201,7 +201,7 @@ func runsPaged(t *testing.T, where string) {
 	for _, sid := range []string{"s", "other"} {
 		c := run.Change{ID: sid, Session: aSession(sid)}
 		for n := range 10 {
-			r := aRun(sid, n/2) // made at the same moment, two by two
+			r := aRun(sid, n/2) // pairs have the same creation time
 			if n%2 == 0 {
 				r.State = run.Done
 			}
@@ -214,7 +214,7 @@ func runsPaged(t *testing.T, where string) {
 	}
 	all := got(rs.Runs(ctx, run.Filter{Limit: 100}))(t)
 	if len(all) != 20 || !slices.IsSortedFunc(all, func(a, b run.Run) int { return b.Created.Compare(a.Created) }) {
-		t.Fatalf("%d are listed, or not the newest first", len(all))
+		t.Fatalf("%d runs are listed, or not in descending order", len(all))
 	}
 	for _, r := range all {
 		want = append(want, r.ID)
@@ -241,11 +241,11 @@ func runsPaged(t *testing.T, where string) {
 	} {
 		c.f.Limit = 100
 		if n := len(got(rs.Runs(ctx, c.f))(t)); n != c.want {
-			t.Errorf("of %+v there are %d, want %d", c.f, n, c.want)
+			t.Errorf("filter %+v: %d runs, want %d", c.f, n, c.want)
 		}
 	}
 	if n := len(got(rs.Sessions(ctx, run.SessionFilter{State: run.Open, Limit: 1, After: "s"}))(t)); n != 1 {
-		t.Errorf("%d sessions follow", n)
+		t.Errorf("%d further sessions", n)
 	}
 }
 
@@ -265,7 +265,7 @@ func runsClaimed(t *testing.T, where string) {
 	unclaimed := func(holder string, now time.Time, want int) {
 		t.Helper()
 		if list := got(rs.Unclaimed(ctx, holder, now, "", 10))(t); len(list) != want {
-			t.Errorf("for %s %d runs are free, want %d", holder, len(list), want)
+			t.Errorf("%s: %d unclaimed runs, want %d", holder, len(list), want)
 		}
 	}
 	unclaimed("a", epoch, 1)
@@ -277,7 +277,7 @@ func runsClaimed(t *testing.T, where string) {
 	unclaimed("b", epoch, 0)
 	unclaimed("b", later.Add(1), 1)
 	if list := got(rs.Unclaimed(ctx, "a", epoch, a.ID, 10))(t); len(list) != 0 {
-		t.Errorf("after the last there are %v", list)
+		t.Errorf("unclaimed runs after the last one: %v", list)
 	}
 	if list := got(rs.Renew(ctx, "a", later.Add(time.Minute)))(t); !slices.Equal(list, []string{"s"}) {
 		t.Errorf("renewed are %v", list)
@@ -300,7 +300,7 @@ func runsClaimed(t *testing.T, where string) {
 	}
 	claim("a", later, true)
 	if won := got(rs.Claim(ctx, "none", "a", epoch, later))(t); won {
-		t.Error("a session that is not there is claimed")
+		t.Error("a missing session was claimed")
 	}
 	due := aRun("s", 3)
 	due.State, due.NextRunAt = run.Scheduled, later
@@ -373,7 +373,7 @@ func runsOwed(t *testing.T, where string) {
 		t.Errorf("owed (-want +got):\n%s", diff)
 	}
 	if list := got(rs.TakePendingRecords(ctx, "a", epoch.Add(time.Minute), epoch, 10))(t); len(list) != 0 {
-		t.Errorf("a takes its own: %v", list)
+		t.Errorf("a takes its own records: %v", list)
 	}
 	if list := got(rs.TakePendingRecords(ctx, "b", epoch.Add(time.Minute), epoch.Add(time.Minute), 10))(t); len(list) != 3 {
 		t.Errorf("b takes %v", list)
@@ -387,7 +387,7 @@ func runsOwed(t *testing.T, where string) {
 		}
 	}
 	if n := len(got(rs.PendingRecords(ctx, "a", 10))(t)) + len(got(rs.PendingRecords(ctx, "b", 10))(t)); n != 0 {
-		t.Errorf("%d are still owed", n)
+		t.Errorf("%d records are still pending", n)
 	}
 	if s := got(rs.Session(ctx, "s"))(t); s.Entry != 1 {
 		t.Errorf("the session's entry is %d", s.Entry)
@@ -429,7 +429,7 @@ func runsAtOnce(t *testing.T, where string) {
 	}
 	wg.Wait()
 	if won.Load() != 1 {
-		t.Errorf("%d made the second version", won.Load())
+		t.Errorf("%d writers created the second version", won.Load())
 	}
 	for i, e := range got(rs.Events(ctx, "s", 0, 1000))(t) {
 		if e.Seq != int64(i+1) {
@@ -438,7 +438,7 @@ func runsAtOnce(t *testing.T, where string) {
 	}
 }
 
-// entries is a chain that numbers what it is given.
+// entries is an audit log that assigns numbers to entries.
 type entries struct{ n atomic.Int64 }
 
 func (c *entries) Append(_ context.Context, e chain.Entry) (chain.Entry, error) {
@@ -448,8 +448,7 @@ func (c *entries) Append(_ context.Context, e chain.Entry) (chain.Entry, error) 
 
 func (c *entries) Entries(context.Context, chain.Query) ([]chain.Entry, error) { return nil, nil }
 
-// runsOfTwo has two daemons, each with its own connections, carry out runs of the
-// same sessions.
+// runsOfTwo has two daemons, each with its own connections, execute runs of the same sessions.
 func runsOfTwo(t *testing.T, where string) {
 	ctx := t.Context()
 	var c entries
@@ -474,7 +473,7 @@ func runsOfTwo(t *testing.T, where string) {
 				key := fmt.Sprint("k", k)
 				_, fresh, err := m.Begin(ctx, r.ID, run.StepRequest{Key: key, Kind: run.Tool, Name: "n"})
 				if errors.Is(err, fault.Conflict) {
-					return // the other has the session, or has done with the run
+					return // the other daemon has claimed the session or finished the run
 				}
 				if err != nil {
 					t.Error(err)
@@ -502,6 +501,6 @@ func runsOfTwo(t *testing.T, where string) {
 		}
 	}
 	if len(list) != 12 || began != did.Load() || began == 0 {
-		t.Errorf("%d runs began %d steps, and %d were done", len(list), began, did.Load())
+		t.Errorf("%d runs began %d steps, and %d were executed", len(list), began, did.Load())
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"glasshouse/fault"
 )
 
-// checker fails the test of an error.
+// checker returns a function that fails the test on an error.
 func checker(t *testing.T) func(error) {
 	return func(err error) {
 		t.Helper()
@@ -38,7 +38,7 @@ func sandboxesComeBack(t *testing.T, where string) {
 	}
 	b := e2b.Sandbox{ID: "ib", Team: "t-2", State: e2b.Creating}
 	s := open(t, where)
-	for _, box := range []e2b.Sandbox{b, a, a} { // again is the same
+	for _, box := range []e2b.Sandbox{b, a, a} { // storing it twice has no effect
 		check(s.Sandboxes().Put(t.Context(), box))
 	}
 	b.State = e2b.Paused
@@ -56,7 +56,7 @@ func sandboxesComeBack(t *testing.T, where string) {
 	if got, err := s.Sandboxes().All(t.Context()); err != nil || len(got) != 1 || got[0].ID != "ib" {
 		t.Errorf("left: %v, %v", got, err)
 	}
-	// Many at once, as many clients make them.
+	// Concurrent writes, as from many clients.
 	var wg sync.WaitGroup
 	for i := range 20 {
 		wg.Go(func() {
@@ -87,7 +87,7 @@ func volumesComeBack(t *testing.T, where string) {
 	twice := v
 	twice.ID = "volc"
 	if err := s.Volumes().Add(t.Context(), twice); !errors.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "data") {
-		t.Errorf("a second one of that name: %v, want a conflict", err)
+		t.Errorf("a duplicate name: %v, want conflict", err)
 	}
 	got, err := open(t, where).Volumes().All(t.Context())
 	if err != nil {

@@ -56,7 +56,7 @@ func schedulesComeBack(t *testing.T, where string) {
 		t.Fatal(err)
 	}
 	if err := s.Schedules().Create(ctx, never); err == nil {
-		t.Error("one is created twice")
+		t.Error("a schedule was created twice")
 	}
 	s.Close()
 	ss := open(t, where).Schedules()
@@ -73,14 +73,14 @@ func schedulesComeBack(t *testing.T, where string) {
 		t.Fatal(err)
 	}
 	if wake, err := ss.Wake(ctx); err != nil || !wake.IsZero() {
-		t.Errorf("Wake where none is due = %v, %v", wake, err)
+		t.Errorf("Wake without schedules = %v, %v", wake, err)
 	}
 	_, err := ss.Get(ctx, want.ID)
 	_, change := ss.Change(ctx, want.ID, func(*schedule.Schedule) error { return nil })
 	_, list := ss.List(ctx, schedule.Filter{After: want.ID})
 	for _, err := range []error{err, ss.Delete(ctx, want.ID), change, list} {
 		if !errors.Is(err, fault.NotFound) {
-			t.Errorf("of one that is deleted: %v", err)
+			t.Errorf("a deleted schedule: %v", err)
 		}
 	}
 }
@@ -90,7 +90,7 @@ func schedulesInPages(t *testing.T, where string) {
 	var want []id.Schedule
 	for n := range 10 {
 		s := aSchedule(9 - n)
-		s.Created = epoch.Add(time.Duration(n / 3)) // several in one moment
+		s.Created = epoch.Add(time.Duration(n / 3)) // several have the same creation time
 		s.Session = fmt.Sprint(n % 2)
 		want = append(want, s.ID)
 		if err := ss.Create(t.Context(), s); err != nil {
@@ -112,17 +112,17 @@ func schedulesInPages(t *testing.T, where string) {
 		}
 		for _, s := range page {
 			if !s.Created.Equal(all[len(got)].Created) || s.ID != all[len(got)].ID {
-				t.Errorf("in pages %s is at %d", s.ID, len(got))
+				t.Errorf("schedule %s is at position %d of the pages", s.ID, len(got))
 			}
 			got = append(got, s.ID)
 		}
 		after = got[len(got)-1]
 	}
 	if len(got) != len(want) {
-		t.Errorf("pages hold %d of %d", len(got), len(want))
+		t.Errorf("pages have %d of %d schedules", len(got), len(want))
 	}
 	if odd, err := ss.List(t.Context(), schedule.Filter{Session: "1", After: got[4]}); err != nil || len(odd) == 0 || len(odd) > 4 {
-		t.Errorf("of a session there are %d more, %v", len(odd), err)
+		t.Errorf("%d further schedules of the session, %v", len(odd), err)
 	}
 }
 
@@ -150,7 +150,7 @@ func schedulesChanged(t *testing.T, where string) {
 		t.Errorf("Change = %v", err)
 	}
 	if got, err := first.Get(t.Context(), s.ID); err != nil || got.Counts.Fired != 40 {
-		t.Errorf("changed forty times it counts %d, %v", got.Counts.Fired, err)
+		t.Errorf("counter after forty changes is %d, %v", got.Counts.Fired, err)
 	}
 }
 
@@ -179,7 +179,7 @@ func schedulesClaimed(t *testing.T, where string) {
 				for _, s := range list {
 					claimed[s.ID]++
 					if s.Claim != fmt.Sprint(n) || !s.WakeAt.Equal(now.Add(time.Hour)) || s.Name == "" {
-						t.Errorf("claimed is %+v", s)
+						t.Errorf("claimed schedule is %+v", s)
 					}
 				}
 				done := len(claimed) == due
@@ -197,7 +197,7 @@ func schedulesClaimed(t *testing.T, where string) {
 		}
 	}
 	if len(claimed) != due {
-		t.Errorf("%d are claimed, want %d", len(claimed), due)
+		t.Errorf("%d schedules are claimed, want %d", len(claimed), due)
 	}
 }
 
@@ -214,7 +214,7 @@ func schedulesLeased(t *testing.T, where string) {
 	}{{epoch.Add(-1), 0}, {epoch, 1}, {epoch, 0}, {lease.Add(-1), 0}, {lease, 1}} {
 		list, err := ss.Claim(t.Context(), c.at, lease, "x", 5)
 		if err != nil || len(list) != c.want {
-			t.Errorf("at %v there are %d to claim, %v; want %d", c.at, len(list), err, c.want)
+			t.Errorf("at %v %d schedules can be claimed, %v; want %d", c.at, len(list), err, c.want)
 		}
 	}
 }

@@ -123,7 +123,7 @@ func (ss Secrets) Grants(ctx context.Context) ([]secret.Grant, error) {
 	return list, nil
 }
 
-// PutGrant records a grant.
+// PutGrant stores a grant.
 func (ss Secrets) PutGrant(ctx context.Context, g secret.Grant) error {
 	doc, err := json.Marshal(g)
 	if err == nil {

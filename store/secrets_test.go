@@ -55,12 +55,12 @@ func secretsComeBack(t *testing.T, where string) {
 	a.Sealed = "bmV3"
 	check("changed", []secret.Record{a, b}, grants)
 	ok(s.DeleteGrants(ctx, []id.Grant{grants[2].ID, "g-aaaaaaaaaaaa"}))
-	check("a grant is gone", []secret.Record{a, b}, grants[:2])
+	check("after deleting a grant", []secret.Record{a, b}, grants[:2])
 	ok(s.DeleteSecret(ctx, "A"))
 	ok(s.DeleteSecret(ctx, "A"))
-	check("a secret is gone", []secret.Record{b}, grants[1:2])
+	check("after deleting a secret", []secret.Record{b}, grants[1:2])
 	ok(s.PutSecret(ctx, c))
 	c.Owned.Version, c.Owned.Metadata = 4, nil
 	ok(s.PutSecret(ctx, c))
-	check("one that is somebody's", []secret.Record{b, c}, grants[1:2])
+	check("with an owned secret", []secret.Record{b, c}, grants[1:2])
 }

@@ -178,9 +178,8 @@ func (s *Store) Close() error {
 	return err
 }
 
-// update runs f in a transaction that is committed if f returns nil. On
-// PostgreSQL it is serialized with every other update of the same name, as on
-// SQLite all are.
+// update runs f in a transaction that is committed if f returns nil. On PostgreSQL, updates with
+// the same name are serialized; SQLite serializes all updates.
 func (s *Store) update(ctx context.Context, name string, f func(tx *sql.Tx) error) error {
 	tx, err := s.write.BeginTx(ctx, nil)
 	if err != nil {

@@ -44,7 +44,7 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// conform checks one database; fresh returns where a new, empty one is.
+// conform tests one database. fresh returns the location of a new, empty one.
 func conform(t *testing.T, fresh func(t *testing.T) string) {
 	for _, c := range []struct {
 		name string
@@ -123,7 +123,7 @@ func all(t *testing.T, s *store.Store) []jail.Jail {
 func jailsComeBack(t *testing.T, where string) {
 	s := open(t, where)
 	var want []jail.Jail
-	for n := range 5 { // put in reverse: the order is of creation, to the nanosecond
+	for n := range 5 { // stored in reverse; the order is by creation time in nanoseconds
 		j := aJail(4 - n)
 		put(t, s, j)
 		want = append([]jail.Jail{j}, want...)
@@ -144,7 +144,7 @@ func jailsComeBack(t *testing.T, where string) {
 		t.Errorf("Get = %v, %v; want the running jail", got, err)
 	}
 
-	for range 2 { // forgetting twice is forgetting
+	for range 2 { // deleting a missing jail is not an error
 		if err := s.Jails().Delete(t.Context(), want[0].ID); err != nil {
 			t.Fatalf("Delete: %v", err)
 		}
@@ -153,7 +153,7 @@ func jailsComeBack(t *testing.T, where string) {
 		t.Errorf("after Delete (-want +got):\n%s", diff)
 	}
 	if _, err := s.Jails().Get(t.Context(), want[0].ID); !errors.Is(err, fault.NotFound) {
-		t.Errorf("Get of a forgotten jail = %v, want not found", err)
+		t.Errorf("Get of a deleted jail = %v, want not found", err)
 	}
 }
 
@@ -170,7 +170,7 @@ func hostIDsAreUnique(t *testing.T, where string) {
 	}
 	put(t, s, second)
 
-	for n := range 2 { // jails without ids of their own share nothing
+	for n := range 2 { // jails without host ids do not conflict
 		j := aJail(10 + n)
 		j.IDs = jail.IDRange{}
 		put(t, s, j)
@@ -222,7 +222,7 @@ func tokens(t *testing.T, where string) {
 		t.Errorf("List: %v (-want +got):\n%s", err, diff)
 	}
 	if err := s.Tokens().Add(ctx, made[0]); !errors.Is(err, fault.Conflict) {
-		t.Errorf("Add of a token that is there = %v, want conflict", err)
+		t.Errorf("Add of an existing token = %v, want conflict", err)
 	}
 	_, secret, err := ts.Create(ctx, "gone", access.Admin, nil)
 	if err != nil {
@@ -268,7 +268,7 @@ func firstToken(t *testing.T, where string) {
 	}
 }
 
-// begin claims a key and wants the given answer, nil for "go on".
+// begin claims a key and expects the given response, or nil if the caller has claimed it.
 func begin(t *testing.T, s *store.Store, k replay.Key, body string, want *replay.Response) {
 	t.Helper()
 	got, err := s.Replays().Begin(t.Context(), k, body)
@@ -288,7 +288,7 @@ func replayFinished(t *testing.T, where string) {
 
 	begin(t, s, k, "digest", nil)
 	if _, err := s.Replays().Begin(ctx, k, "digest"); !errors.Is(err, fault.Conflict) {
-		t.Errorf("Begin of a key that is going on = %v, want conflict", err)
+		t.Errorf("Begin of a key in progress = %v, want conflict", err)
 	}
 	if _, err := s.Replays().Begin(ctx, k, "other"); !errors.Is(err, fault.Mismatch) {
 		t.Errorf("Begin with another body = %v, want mismatch", err)
@@ -296,7 +296,7 @@ func replayFinished(t *testing.T, where string) {
 	if err := s.Replays().Finish(ctx, k, answer); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Replays().Abandon(ctx, k); err != nil { // too late: it is answered
+	if err := s.Replays().Abandon(ctx, k); err != nil { // no effect, because the response is stored
 		t.Fatal(err)
 	}
 	begin(t, s, k, "digest", &answer)
@@ -325,7 +325,7 @@ func replayTakenOver(t *testing.T, where string) {
 		t.Fatal(err)
 	}
 	if _, err := after.Replays().Begin(t.Context(), k, "digest"); !errors.Is(err, fault.Conflict) {
-		t.Errorf("Begin after the old owner's late answer = %v, want conflict: it is no longer its key", err)
+		t.Errorf("Begin after a late Finish of the previous owner = %v, want conflict", err)
 	}
 }
 
@@ -349,7 +349,7 @@ func replaysAtOnce(t *testing.T, where string) {
 	}
 	wg.Wait()
 	if won != 1 {
-		t.Errorf("%d of 16 requests went on, want 1", won)
+		t.Errorf("%d of 16 requests claimed the key, want 1", won)
 	}
 }
 
@@ -376,7 +376,7 @@ func parallelWriters(t *testing.T, where string) {
 	}
 	wg.Wait()
 	if got := len(all(t, s)); got != 25 {
-		t.Errorf("%d jails are left, want 25", got)
+		t.Errorf("%d jails remain, want 25", got)
 	}
 }
 
@@ -418,7 +418,7 @@ func newerSchema(t *testing.T, where string) {
 	}
 }
 
-func TestOpenRefusesWhatItDoesNotKnow(t *testing.T) {
+func TestOpenRejectsInvalidLocation(t *testing.T) {
 	for _, where := range []string{"mysql://host/db", "postgres://u:hunter2@[bad/db"} {
 		_, err := store.Open(t.Context(), where)
 		if !errors.Is(err, fault.Invalid) {
@@ -433,7 +433,7 @@ func TestOpenRefusesWhatItDoesNotKnow(t *testing.T) {
 	}
 }
 
-func TestTheFileIsPrivate(t *testing.T) {
+func TestDatabaseFileIsPrivate(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "g.db")
 	s := open(t, file)
 	put(t, s, aJail(1))
@@ -448,14 +448,14 @@ func TestTheFileIsPrivate(t *testing.T) {
 	}
 }
 
-func TestAFailedMigrationLeavesNothing(t *testing.T) {
+func TestFailedMigrationIsRolledBack(t *testing.T) {
 	s := open(t, filepath.Join(t.TempDir(), "g.db"))
 	err := s.MigrateFurther(t.Context(), "CREATE TABLE half (a TEXT);\nCREATE TABLE jails (a TEXT);\n")
 	if err == nil {
-		t.Fatal("a migration that makes a table twice went well")
+		t.Fatal("a migration that creates a table twice returned no error")
 	}
 	if err := s.MigrateFurther(t.Context(), "-- a comment; not a statement\nCREATE TABLE half (\n\ta TEXT\n);"); err != nil {
-		t.Errorf("the mended migration: %v", err)
+		t.Errorf("the corrected migration: %v", err)
 	}
 }
 
@@ -473,15 +473,15 @@ func BenchmarkPutJail(b *testing.B) {
 	}
 }
 
-// Who is cut off while it reads takes its connection along, and not the database.
-func TestADatabaseInMemoryOutlivesWhoIsCutOff(t *testing.T) {
+// Cancelling a read closes its connection, but must not delete the database.
+func TestMemoryDatabaseSurvivesCancelledRead(t *testing.T) {
 	s := open(t, "")
 	for range 3 {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 		_, err := s.Exec(ctx, "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000000) SELECT count(*) FROM n")
 		cancel()
 		if err == nil {
-			t.Fatal("it was not cut off")
+			t.Fatal("the statement was not cancelled")
 		}
 		if _, err := s.Approvals().List(t.Context(), approval.Filter{}); err != nil {
 			t.Error(err)

@@ -47,7 +47,7 @@ func templatesComeBack(t *testing.T, where string) {
 	save()
 	check()
 	if err := ts.PutTemplate(t.Context(), template.Template{ID: "t2", Team: team, Name: "app"}); err == nil {
-		t.Error("two templates of a team have one name")
+		t.Error("two templates of a team have the same name")
 	}
 	for range 2 {
 		for _, err := range []error{ts.DeleteTemplate(t.Context(), "t1"), ts.DeleteBuild(t.Context(), "b1"), ts.DeleteLayer(t.Context(), "k1")} {
@@ -62,7 +62,7 @@ func templatesComeBack(t *testing.T, where string) {
 		"layers":    func() int { all, _ := ts.Layers(t.Context()); return len(all) },
 	} {
 		if got := n(); got != 0 {
-			t.Errorf("%d %s are left", got, name)
+			t.Errorf("%d %s remain", got, name)
 		}
 	}
 }

@@ -731,7 +731,7 @@ func TestPolicyLintAndExplain(t *testing.T) {
 	if code != 1 || stderr != "" {
 		t.Errorf("lint: exit code %d\n%s", code, stderr)
 	}
-	for _, want := range []string{"longest", `"*" behind other patterns of "bash" (opencode.json:15)`, "finding  opencode.json:13: reading: ", "advice"} {
+	for _, want := range []string{"longest", `"*" after other patterns of "bash" (opencode.json:15)`, "finding  opencode.json:13: reading: ", "advice"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("lint does not report %q:\n%s", want, out)
 		}

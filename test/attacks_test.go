@@ -440,8 +440,8 @@ func TestAttackEscapeByTheKernel(t *testing.T) {
 	}()
 	if !usable {
 		_, err := d.Register(t.Context(), wire.Register{File: "vm.rtfs", Manifest: microvm, Dir: d.dir})
-		if err == nil || !strings.Contains(err.Error(), "kernel of its own") {
-			t.Errorf("registered without a kernel of its own: %v", err)
+		if err == nil || !strings.Contains(err.Error(), "requires gVisor") {
+			t.Errorf("registered without gVisor: %v", err)
 		}
 		t.Skip("gVisor is not installed, and nothing was run instead")
 	}

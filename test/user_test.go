@@ -306,10 +306,10 @@ func TestUnprivilegedStartErrors(t *testing.T) {
 	u := newUser(t)
 	file := u.write("file", "", 0o644)
 	for want, args := range map[string][]string{
-		"not a directory":     {"run", "--data", filepath.Join(file, "data"), "--", "true"},
-		"no daemon answers":   {"jail", "ls", "--addr", "unix://" + u.home + "/none.sock"},
-		"--db":                {"jail", "ls", "--data", u.elsewhere()},
-		"No such file or dir": {"health", "--data", u.home + "/none"},
+		"not a directory":              {"run", "--data", filepath.Join(file, "data"), "--", "true"},
+		"cannot connect to the daemon": {"jail", "ls", "--addr", "unix://" + u.home + "/none.sock"},
+		"--db":                         {"jail", "ls", "--data", u.elsewhere()},
+		"No such file or dir":          {"health", "--data", u.home + "/none"},
 	} {
 		begun := time.Now()
 		fails := 1

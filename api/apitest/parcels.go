@@ -37,7 +37,7 @@ func (k *Snapshots) Import(_ context.Context, r io.Reader, o snapshot.ImportOpti
 		return s, fault.New(fault.Invalid, "snapshot.Import", "", err)
 	}
 	if s.Host.CPU != "one" && s.Memory && !o.Force && !o.FilesOnly {
-		return s, fault.Cannot("snapshot.Import", "its processes ran on another processor", "leave them behind with --files-only")
+		return s, fault.Cannot("snapshot.Import", "its processes ran on a different CPU", "import only the files with --files-only")
 	}
 	s.ID, s.Reason, s.Created = id.NewSnapshot(), snapshot.Imported, time.Now()
 	s.Memory = s.Memory && !o.FilesOnly

@@ -16,8 +16,9 @@ func approvalPath(a id.Approval, rest string) string {
 	return "/approvals/" + url.PathEscape(string(a)) + rest
 }
 
-// Approvals returns what waits for a person or, in another state ("all" is any),
-// what no longer does. An empty jail is any.
+// Approvals returns the approval requests in a state: pending ones oldest first, settled
+// ones newest first. State "" is pending and "all" is every state. An empty jail selects all
+// jails.
 func (c *Client) Approvals(ctx context.Context, state string, j id.Jail) ([]wire.Approval, error) {
 	q := url.Values{}
 	if state != "" {
@@ -31,8 +32,8 @@ func (c *Client) Approvals(ctx context.Context, state string, j id.Jail) ([]wire
 	return p.Items, err
 }
 
-// Approval returns a request, if wait is not zero as soon as it is settled, or
-// after that time.
+// Approval returns an approval request. If wait is not zero, it returns when the request is
+// settled or after wait.
 func (c *Client) Approval(ctx context.Context, a id.Approval, wait time.Duration) (wire.Approval, error) {
 	q := url.Values{}
 	if wait > 0 {
@@ -43,22 +44,22 @@ func (c *Client) Approval(ctx context.Context, a id.Approval, wait time.Duration
 	return w, err
 }
 
-// Answer answers a request.
+// Answer answers an approval request.
 func (c *Client) Answer(ctx context.Context, a id.Approval, answer wire.AnswerApproval) (wire.Approval, error) {
 	var w wire.Approval
 	err := c.do(ctx, request{method: "POST", path: approvalPath(a, ""), json: answer}, &w)
 	return w, err
 }
 
-// Withdraw ends a request that nobody needs the answer of.
+// Withdraw withdraws an approval request.
 func (c *Client) Withdraw(ctx context.Context, a id.Approval) (wire.Approval, error) {
 	var w wire.Approval
 	err := c.do(ctx, request{method: "DELETE", path: approvalPath(a, "")}, &w)
 	return w, err
 }
 
-// ApprovalEvents yields what happens to requests, what waits already first, until
-// ctx ends or the daemon does.
+// ApprovalEvents yields the state changes of approval requests, beginning with the pending
+// requests. It ends when ctx is cancelled or the daemon stops.
 func (c *Client) ApprovalEvents(ctx context.Context) iter.Seq2[wire.ApprovalEvent, error] {
 	return func(yield func(wire.ApprovalEvent, error) bool) {
 		body, err := c.open(ctx, request{method: "GET", path: "/approvals/events"})
@@ -80,14 +81,14 @@ func (c *Client) ApprovalEvents(ctx context.Context) iter.Seq2[wire.ApprovalEven
 	}
 }
 
-// DeadNotices returns the notices that could not be delivered.
+// DeadNotices returns the notifications that could not be delivered.
 func (c *Client) DeadNotices(ctx context.Context) ([]wire.DeadNotice, error) {
 	var p wire.Page[wire.DeadNotice]
 	err := c.do(ctx, request{method: "GET", path: "/notices/dead"}, &p)
 	return p.Items, err
 }
 
-// Redeliver tries a notice anew.
+// Redeliver retries a notification.
 func (c *Client) Redeliver(ctx context.Context, nid string) error {
 	return c.do(ctx, request{method: "POST", path: "/notices/" + url.PathEscape(nid) + "/redeliver"}, nil)
 }

@@ -20,7 +20,7 @@ func schedulePath(h id.Schedule, rest string) string {
 	return "/schedules/" + url.PathEscape(string(h)) + rest
 }
 
-// OpenSession opens a session, or finds the one of that name.
+// OpenSession opens a session. An existing session with the same id is returned.
 func (c *Client) OpenSession(ctx context.Context, o wire.OpenSession) (wire.Session, error) {
 	var w wire.Session
 	err := c.do(ctx, request{method: "POST", path: "/chat/session", json: o}, &w)
@@ -39,20 +39,20 @@ func (c *Client) Sessions(ctx context.Context) iter.Seq2[wire.Session, error] {
 	return pages[wire.Session](ctx, c, "/chat/session", nil)
 }
 
-// CloseSession closes a session. What it said stays.
+// CloseSession closes a session. Its messages are kept.
 func (c *Client) CloseSession(ctx context.Context, session string) error {
 	return c.do(ctx, request{method: "DELETE", path: sessionPath(session)}, nil)
 }
 
-// Send tells a session's agent something.
+// Send sends a message to a session's agent.
 func (c *Client) Send(ctx context.Context, m wire.SendMessage) (wire.Message, error) {
 	var w wire.Message
 	err := c.do(ctx, request{method: "POST", path: "/chat/send", json: m}, &w)
 	return w, err
 }
 
-// Messages yields the messages of a session, oldest first, of one direction ("in",
-// "out") or of both ("").
+// Messages yields the messages of a session, oldest first. Direction is "in" (to the agent),
+// "out" (from the agent) or "" (both).
 func (c *Client) Messages(ctx context.Context, session, direction string) iter.Seq2[wire.Message, error] {
 	q := url.Values{"session_id": {session}}
 	if direction != "" {
@@ -61,7 +61,7 @@ func (c *Client) Messages(ctx context.Context, session, direction string) iter.S
 	return pages[wire.Message](ctx, c, "/chat/inbox", q)
 }
 
-// StartRun asks for a goal to be pursued.
+// StartRun starts a run, immediately or on a schedule.
 func (c *Client) StartRun(ctx context.Context, r wire.StartRun) (wire.Run, error) {
 	var w wire.Run
 	err := c.do(ctx, request{method: "POST", path: "/chat/run", json: r}, &w)
@@ -75,7 +75,7 @@ func (c *Client) Run(ctx context.Context, r id.Run) (wire.Run, error) {
 	return w, err
 }
 
-// Runs yields runs, newest first: of a session, in a state, or all.
+// Runs yields runs, newest first. An empty session or state selects all.
 func (c *Client) Runs(ctx context.Context, session, state string) iter.Seq2[wire.Run, error] {
 	q := url.Values{}
 	if session != "" {
@@ -87,12 +87,12 @@ func (c *Client) Runs(ctx context.Context, session, state string) iter.Seq2[wire
 	return pages[wire.Run](ctx, c, "/chat/run", q)
 }
 
-// RunActions yields what a run has done, oldest first.
+// RunActions yields the steps of a run, oldest first.
 func (c *Client) RunActions(ctx context.Context, r id.Run) iter.Seq2[wire.RunAction, error] {
 	return pages[wire.RunAction](ctx, c, runPath(r, "/actions"), nil)
 }
 
-// CheckpointRun keeps a run as it is.
+// CheckpointRun takes a checkpoint of a run.
 func (c *Client) CheckpointRun(ctx context.Context, r id.Run, t wire.TakeCheckpoint) (wire.Checkpoint, error) {
 	var w wire.Checkpoint
 	err := c.do(ctx, request{method: "POST", path: runPath(r, "/checkpoint"), json: t}, &w)
@@ -106,36 +106,36 @@ func (c *Client) Checkpoints(ctx context.Context, r id.Run) ([]wire.Checkpoint, 
 	return p.Items, err
 }
 
-// ResumeRun has a run go on, or makes others that go on from it.
+// ResumeRun resumes a run, or branches new runs from it. It returns the resumed runs.
 func (c *Client) ResumeRun(ctx context.Context, r id.Run, how wire.ResumeRun) ([]wire.Run, error) {
 	var w wire.Resumed
 	err := c.do(ctx, request{method: "POST", path: runPath(r, "/resume"), json: how}, &w)
 	return w.Runs, err
 }
 
-// MoveRun changes a run's state by hand.
+// MoveRun changes a run's state manually.
 func (c *Client) MoveRun(ctx context.Context, r id.Run, m wire.MoveRun) (wire.Run, error) {
 	var w wire.Run
 	err := c.do(ctx, request{method: "POST", path: runPath(r, "/transition"), json: m}, &w)
 	return w, err
 }
 
-// PauseRun has a run wait.
+// PauseRun pauses a run.
 func (c *Client) PauseRun(ctx context.Context, r id.Run) (wire.Run, error) {
 	var w wire.Run
 	err := c.do(ctx, request{method: "POST", path: runPath(r, "/pause")}, &w)
 	return w, err
 }
 
-// CancelRun ends a run, and those that are a part of it.
+// CancelRun cancels a run and its child runs.
 func (c *Client) CancelRun(ctx context.Context, r id.Run) (wire.Run, error) {
 	var w wire.Run
 	err := c.do(ctx, request{method: "POST", path: runPath(r, "/cancel")}, &w)
 	return w, err
 }
 
-// RunEvents yields what happens in a session, from after a number on: what has
-// happened and what will, until ctx ends or the daemon does.
+// RunEvents yields the events of a session with a number greater than after: the stored
+// ones, then new ones. It ends when ctx is cancelled or the daemon stops.
 func (c *Client) RunEvents(ctx context.Context, session string, after int64) iter.Seq2[wire.RunEvent, error] {
 	return func(yield func(wire.RunEvent, error) bool) {
 		q := url.Values{"after": {strconv.FormatInt(after, 10)}}
@@ -163,14 +163,14 @@ func (c *Client) Schedules(ctx context.Context) iter.Seq2[wire.Schedule, error] 
 	return pages[wire.Schedule](ctx, c, "/schedules", nil)
 }
 
-// Schedule returns a schedule, with its next times.
+// Schedule returns a schedule with its next due times.
 func (c *Client) Schedule(ctx context.Context, h id.Schedule) (wire.Schedule, error) {
 	var w wire.Schedule
 	err := c.do(ctx, request{method: "GET", path: schedulePath(h, "")}, &w)
 	return w, err
 }
 
-// PauseSchedule has a schedule make no runs until it is resumed.
+// PauseSchedule pauses or resumes a schedule. A paused schedule starts no runs.
 func (c *Client) PauseSchedule(ctx context.Context, h id.Schedule, pause bool) (wire.Schedule, error) {
 	rest := "/resume"
 	if pause {
@@ -181,21 +181,21 @@ func (c *Client) PauseSchedule(ctx context.Context, h id.Schedule, pause bool) (
 	return w, err
 }
 
-// EditSchedule changes when a schedule makes runs.
+// EditSchedule changes when a schedule starts runs.
 func (c *Client) EditSchedule(ctx context.Context, h id.Schedule, e wire.EditSchedule) (wire.Schedule, error) {
 	var w wire.Schedule
 	err := c.do(ctx, request{method: "PATCH", path: schedulePath(h, ""), json: e}, &w)
 	return w, err
 }
 
-// ScheduleTimes says when a schedule would be due that is made now.
+// ScheduleTimes returns the due times that a schedule would have if it were created now.
 func (c *Client) ScheduleTimes(ctx context.Context, cron, zone string) ([]time.Time, error) {
 	var w wire.Times
 	err := c.do(ctx, request{method: "GET", path: "/schedules/times", query: url.Values{"schedule": {cron}, "time_zone": {zone}}}, &w)
 	return w.Times, err
 }
 
-// DeleteSchedule removes a schedule. Runs that it has made stay.
+// DeleteSchedule deletes a schedule. Its runs are kept.
 func (c *Client) DeleteSchedule(ctx context.Context, h id.Schedule) error {
 	return c.do(ctx, request{method: "DELETE", path: schedulePath(h, "")}, nil)
 }

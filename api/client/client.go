@@ -1,6 +1,6 @@
-// Package client speaks the HTTP API from Go: over the daemon's unix socket or
-// over TCP with a token. Errors come back as package fault's, with the kind,
-// field and remedy that the daemon gave them.
+// Package client is a Go client of the HTTP API. It connects to the daemon's unix socket, or
+// over TCP with a token. The errors of the daemon are returned as fault.Error, with their kind,
+// field and remedy.
 package client
 
 import (
@@ -24,17 +24,17 @@ import (
 	"glasshouse/fault"
 )
 
-// DefaultAddr is where a daemon listens that was told nothing else.
+// DefaultAddr is the default listen address of the daemon.
 const DefaultAddr = "http://127.0.0.1:8082"
 
-// Options say where the daemon is and who is calling. The zero value takes both
-// from the environment.
+// Options are the address of the daemon and the credentials of the caller. The zero value
+// uses the environment.
 type Options struct {
 	Addr  string // unix:///path, /path, http://host:port, https://… or host:port; default $GLASSHOUSE_ADDR, then DefaultAddr
-	Token string // default $GLASSHOUSE_TOKEN; a unix socket needs none
+	Token string // default $GLASSHOUSE_TOKEN; a unix socket does not require a token
 
-	// HTTP makes the requests, if the defaults do not serve. It must not have
-	// a Timeout: commands and streams last as long as they last.
+	// HTTP replaces the default HTTP client. It must not have a Timeout, because
+	// commands and streams have no maximum duration.
 	HTTP *http.Client
 }
 
@@ -86,22 +86,22 @@ func httpClient(dial func(ctx context.Context, network, addr string) (net.Conn, 
 			DialContext: dial, MaxIdleConnsPerHost: 16, IdleConnTimeout: time.Minute,
 			TLSHandshakeTimeout: 10 * time.Second, ForceAttemptHTTP2: true,
 		},
-		// A daemon redirects nobody; a token must not follow whoever does.
+		// The daemon never redirects. A redirect of another server must not receive the token.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }
 
-// A request is one call before it is made.
+// A request is an HTTP request of the API.
 type request struct {
 	method, path string
 	query        url.Values
 	header       http.Header
 	body         io.Reader
-	json         any // the body, if it is not nil
+	json         any // the JSON body; takes precedence over body if it is not nil
 	key          string
 }
 
-// do makes a call and decodes its JSON answer into out, unless that is nil.
+// do sends a request and decodes the JSON response into out, unless out is nil.
 func (c *Client) do(ctx context.Context, r request, out any) error {
 	resp, err := c.send(ctx, r)
 	if err != nil {
@@ -109,7 +109,7 @@ func (c *Client) do(ctx context.Context, r request, out any) error {
 	}
 	defer resp.Body.Close()
 	if out == nil {
-		_, err := io.Copy(io.Discard, io.LimitReader(resp.Body, 1<<20)) // so that the connection is used again
+		_, err := io.Copy(io.Discard, io.LimitReader(resp.Body, 1<<20)) // an unread body would prevent the reuse of the connection
 		return err
 	}
 	if err := json.NewDecoder(resp.Body).Decode(out); err != nil {
@@ -118,8 +118,8 @@ func (c *Client) do(ctx context.Context, r request, out any) error {
 	return nil
 }
 
-// once makes a call that has an idempotency key, again if the connection breaks:
-// the daemon does it one time.
+// once sends a request with an idempotency key and retries it if the connection breaks. The
+// daemon executes it only once.
 func (c *Client) once(ctx context.Context, r request, out any) error {
 	const tries = 3
 	r.key = rand.Text()
@@ -136,7 +136,8 @@ func (c *Client) once(ctx context.Context, r request, out any) error {
 	}
 }
 
-// send makes a call and returns an answer of success, or an error.
+// send sends a request. It returns the response if its status is 2xx, and an error
+// otherwise. The caller closes the body of the response.
 func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
 	req, err := c.prepare(ctx, r)
 	if err != nil {
@@ -187,44 +188,44 @@ func (c *Client) prepare(ctx context.Context, r request) (*http.Request, error) 
 	return req, nil
 }
 
-// errBroken marks calls whose answer never came.
-var errBroken = errors.New("the connection to the daemon broke")
+// errBroken marks requests whose response was not received completely.
+var errBroken = errors.New("connection to the daemon lost")
 
-// lost explains a call that has no answer.
+// lost returns the error of a request without a complete response.
 func (c *Client) lost(ctx context.Context, r request, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	if e, ok := errors.AsType[*url.Error](err); ok {
-		err = e.Err // the URL is no news, and its query may be long
+		err = e.Err // omit the URL: its query may be long
 	}
 	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
-		return &fault.Error{Op: "client", Kind: fault.Unavailable, Err: fmt.Errorf("no daemon answers: %w", err), Remedy: "start one: glasshouse serve"}
+		return &fault.Error{Op: "client", Kind: fault.Unavailable, Err: fmt.Errorf("cannot connect to the daemon: %w", err), Remedy: "start one: glasshouse serve"}
 	}
 	return fault.New(fault.Unavailable, "client", r.method+" "+r.path, errors.Join(errBroken, err))
 }
 
-// kinds is every error kind a daemon can name.
+// kinds are the error kinds that a daemon can return.
 var kinds = []fault.Kind{
 	fault.Invalid, fault.Unauthenticated, fault.Denied, fault.NotFound, fault.Conflict, fault.TooLarge,
 	fault.Mismatch, fault.Exhausted, fault.NoSpace, fault.Unsupported, fault.Unavailable, fault.Timeout,
 }
 
-// problemOf returns the error that an answer is.
+// problemOf returns the error that a response describes.
 func problemOf(resp *http.Response) error {
 	const maxProblem = 64 << 10
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxProblem))
 	if err != nil {
-		return fault.Newf(fault.Unavailable, "client", "", "the daemon answered %s and no more: %v", resp.Status, err)
+		return fault.Newf(fault.Unavailable, "client", "", "cannot read the body of the daemon's %s response: %v", resp.Status, err)
 	}
 	var p wire.Problem
 	if !strings.HasPrefix(resp.Header.Get("Content-Type"), wire.ProblemType) || json.Unmarshal(body, &p) != nil {
-		return fmt.Errorf("client: %s answered %s, which no glasshouse daemon says", resp.Request.URL.Host, resp.Status)
+		return fmt.Errorf("client: unexpected response %s: %s is not a glasshouse daemon", resp.Status, resp.Request.URL.Host)
 	}
 	return Error(p)
 }
 
-// Error returns a problem as the error it was in the daemon.
+// Error converts a problem to the error that it had in the daemon.
 func Error(p wire.Problem) error {
 	e := &fault.Error{Field: p.Field, Remedy: p.Remedy, Err: errors.New(cmp.Or(p.Detail, p.Title))}
 	if k := fault.Kind(p.Kind()); slices.Contains(kinds, k) {

@@ -34,9 +34,9 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(apitest.Main(m)) }
 
-// A daemon is a real server on a unix socket and behind a line that can be cut.
+// A daemon is an API server that listens on a unix socket and on TCP.
 type daemon struct {
-	*client.Client // over the socket
+	*client.Client // connects to the unix socket
 	jails          *apitest.Jails
 	watched        *apitest.Watched
 	server         *api.Server
@@ -162,23 +162,23 @@ func TestJails(t *testing.T) {
 	}
 }
 
-func TestErrorsComeBackAsTheyWere(t *testing.T) {
+func TestErrorsKeepKindFieldAndRemedy(t *testing.T) {
 	d := start(t, apitest.New())
 	for _, kind := range []fault.Kind{
 		fault.Invalid, fault.Unauthenticated, fault.Denied, fault.NotFound, fault.Conflict, fault.TooLarge,
 		fault.Mismatch, fault.Exhausted, fault.NoSpace, fault.Unsupported, fault.Unavailable, fault.Timeout,
 	} {
 		d.jails.Fail = func(string) error {
-			return &fault.Error{Op: "jail.Start", On: "j-1", Kind: kind, Field: "a.b", Remedy: "do this", Err: errors.New("that is why")}
+			return &fault.Error{Op: "jail.Start", On: "j-1", Kind: kind, Field: "a.b", Remedy: "do this", Err: errors.New("the cause")}
 		}
 		_, err := d.StartJail(t.Context(), "j-aaaaaaaaaaaa")
-		if !errors.Is(err, kind) || fault.FieldOf(err) != "a.b" || fault.RemedyOf(err) != "do this" || !strings.Contains(err.Error(), "j-1: that is why") {
-			t.Errorf("%s came back as %v", kind, err)
+		if !errors.Is(err, kind) || fault.FieldOf(err) != "a.b" || fault.RemedyOf(err) != "do this" || !strings.Contains(err.Error(), "j-1: the cause") {
+			t.Errorf("StartJail with an error of kind %s = %v", kind, err)
 		}
 	}
 	d.jails.Fail = func(string) error { return errors.New("secret") }
 	if _, err := d.StartJail(t.Context(), "j-aaaaaaaaaaaa"); err == nil || fault.KindOf(err) != "" || strings.Contains(err.Error(), "secret") {
-		t.Errorf("an internal error came back as %v", err)
+		t.Errorf("StartJail with an internal error = %v, want an error without a kind and details", err)
 	}
 }
 
@@ -202,21 +202,21 @@ func TestAddresses(t *testing.T) {
 	t.Setenv("GLASSHOUSE_ADDR", "http://"+d.tcp)
 	t.Setenv("GLASSHOUSE_TOKEN", d.token)
 	if _, err := d.dial(t, client.Options{}).Version(t.Context()); err != nil {
-		t.Errorf("from the environment: %v", err)
+		t.Errorf("Version with options from the environment: %v", err)
 	}
-	nobody := d.dial(t, client.Options{Addr: "/no/such/socket"})
-	if err := nobody.Health(t.Context()); !errors.Is(err, fault.Unavailable) || fault.RemedyOf(err) == "" {
-		t.Errorf("without a daemon: %v, want unavailable and a remedy", err)
+	absent := d.dial(t, client.Options{Addr: "/no/such/socket"})
+	if err := absent.Health(t.Context()); !errors.Is(err, fault.Unavailable) || fault.RemedyOf(err) == "" {
+		t.Errorf("Health without a daemon = %v, want unavailable and a remedy", err)
 	}
-	stranger := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	redirector := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") != "Bearer t" {
-			t.Error("no token was sent")
+			t.Error("the request has no token")
 		}
-		http.Redirect(w, r, "http://elsewhere.example/", http.StatusFound)
+		http.Redirect(w, r, "http://other.example/", http.StatusFound)
 	}))
-	defer stranger.Close()
-	if err := d.dial(t, client.Options{Addr: stranger.URL, Token: "t"}).Health(t.Context()); err == nil || fault.KindOf(err) != "" {
-		t.Errorf("a redirect: %v, want an error without a kind", err)
+	defer redirector.Close()
+	if err := d.dial(t, client.Options{Addr: redirector.URL, Token: "t"}).Health(t.Context()); err == nil || fault.KindOf(err) != "" {
+		t.Errorf("Health with a redirect = %v, want an error without a kind", err)
 	}
 }
 
@@ -250,13 +250,13 @@ func TestDaemonCalls(t *testing.T) {
 	}
 	viewer := d.dial(t, client.Options{Addr: d.tcp, Token: tok.Token})
 	if _, err := viewer.CreateJail(ctx, wire.CreateJail{}); !errors.Is(err, fault.Denied) {
-		t.Errorf("a viewer's CreateJail = %v, want denied", err)
+		t.Errorf("CreateJail with role viewer = %v, want denied", err)
 	}
 	if err := d.RevokeToken(ctx, tok.ID); err != nil {
 		t.Error(err)
 	}
 	if _, err := viewer.Version(ctx); !errors.Is(err, fault.Unauthenticated) {
-		t.Errorf("a revoked token = %v, want unauthenticated", err)
+		t.Errorf("request with a revoked token = %v, want unauthenticated", err)
 	}
 }
 
@@ -272,7 +272,7 @@ func TestExec(t *testing.T) {
 		t.Errorf("Output = %q, %q, %v of %+v", stdout, stderr, err, x)
 	}
 	if _, err := d.Exec(ctx, j, wire.ExecRequest{}); !errors.Is(err, fault.Invalid) {
-		t.Errorf("Exec of nothing = %v, want invalid", err)
+		t.Errorf("Exec without a command = %v, want invalid", err)
 	}
 	x, err = d.Exec(ctx, j, wire.ExecRequest{Cmd: "cat; stty size", PTY: &wire.Size{Cols: 10, Rows: 10}, StdinOpen: true, Detach: true})
 	if err != nil {
@@ -289,7 +289,7 @@ func TestExec(t *testing.T) {
 		t.Fatal(err)
 	}
 	if out := drain(t, s); !strings.Contains(out, "typed") || !strings.Contains(out, "44 33") {
-		t.Errorf("followed %q", out)
+		t.Errorf("Follow returned the output %q", out)
 	}
 	x, _ = d.Exec(ctx, j, wire.ExecRequest{Argv: []string{"sleep", "60"}, Detach: true})
 	if err := d.Signal(ctx, j, x.ID, "KILL"); err != nil {
@@ -300,7 +300,7 @@ func TestExec(t *testing.T) {
 	}
 	drain(t, s)
 	if got := s.Exec(); got.Signal != "KILL" || got.Running {
-		t.Errorf("followed to %+v, want it killed", got)
+		t.Errorf("Follow ended with %+v, want a killed command", got)
 	}
 	if list, err := client.Collect(d.Execs(ctx, j)); err != nil || len(list) != 3 {
 		t.Errorf("Execs = %v, %v; want 3", list, err)
@@ -309,7 +309,7 @@ func TestExec(t *testing.T) {
 		t.Errorf("ExecResult = %v, %v", got, err)
 	}
 	if _, err := d.Follow(ctx, j, "x-aaaaaaaaaaaa", 0); !errors.Is(err, fault.NotFound) {
-		t.Errorf("Follow of nothing = %v, want not found", err)
+		t.Errorf("Follow of an unknown command = %v, want not found", err)
 	}
 }
 
@@ -332,8 +332,9 @@ func drain(t testing.TB, s *client.ExecStream) string {
 	}
 }
 
-// A line is a TCP proxy to a daemon, which can be cut.
-type line struct {
+// A proxy is a TCP proxy to a daemon. Tests break its connections with disconnect, and make it
+// refuse new ones with down.
+type proxy struct {
 	net.Listener
 	down atomic.Bool
 	mu   sync.Mutex
@@ -342,14 +343,14 @@ type line struct {
 	n    atomic.Int32
 }
 
-func newLine(t testing.TB, to string) *line {
+func newProxy(t testing.TB, to string) *proxy {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	ln := &line{Listener: l, open: map[net.Conn]bool{}}
-	t.Cleanup(func() { l.Close(); ln.cut() })
+	ln := &proxy{Listener: l, open: map[net.Conn]bool{}}
+	t.Cleanup(func() { l.Close(); ln.disconnect() })
 	go func() {
 		for {
 			c, err := l.Accept()
@@ -372,7 +373,8 @@ func newLine(t testing.TB, to string) *line {
 	return ln
 }
 
-func (l *line) cut() {
+// disconnect resets all open connections.
+func (l *proxy) disconnect() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for c := range l.open {
@@ -384,10 +386,10 @@ func (l *line) cut() {
 	}
 }
 
-func TestAStreamGoesOnWhereItsLineWasCut(t *testing.T) {
+func TestStreamResumesAfterDisconnect(t *testing.T) {
 	d := start(t, apitest.Start(t))
 	ctx, j := t.Context(), d.running(t)
-	ln := newLine(t, d.tcp)
+	ln := newProxy(t, d.tcp)
 	c := d.dial(t, client.Options{Addr: ln.Addr().String(), Token: d.token})
 	s, err := c.Stream(ctx, j, wire.ExecRequest{Cmd: `i=0; while [ $i -lt 400 ]; do i=$((i+1)); echo line $i; [ $((i%20)) = 0 ] && sleep 0.05; done; exit 9`})
 	if err != nil {
@@ -404,7 +406,7 @@ func TestAStreamGoesOnWhereItsLineWasCut(t *testing.T) {
 			t.Fatalf("Next: %v", err)
 		}
 		if n%3 == 0 {
-			ln.cut()
+			ln.disconnect()
 		}
 		if n == 5 {
 			ln.down.Store(true)
@@ -417,20 +419,20 @@ func TestAStreamGoesOnWhereItsLineWasCut(t *testing.T) {
 		fmt.Fprintf(&want, "line %d\n", i+1)
 	}
 	if out.String() != want.String() {
-		t.Errorf("%d bytes came, not the %d that were written, or not in order", out.Len(), want.Len())
+		t.Errorf("received %d bytes, want the %d written bytes in order", out.Len(), want.Len())
 	}
 	if got := s.Exec(); got.ExitCode == nil || *got.ExitCode != 9 {
-		t.Errorf("the command ended as %+v, want 9", got)
+		t.Errorf("the command ended with %+v, want exit code 9", got)
 	}
 	if ln.n.Load() < 3 {
-		t.Errorf("the line was used %d times; it was never cut", ln.n.Load())
+		t.Errorf("%d connections through the proxy, want at least 3", ln.n.Load())
 	}
 	if list, _ := client.Collect(d.Execs(ctx, j)); len(list) != 1 {
 		t.Errorf("%d commands ran, want 1", len(list))
 	}
 }
 
-func TestAStreamThatIsClosedEnds(t *testing.T) {
+func TestClosedStreamEnds(t *testing.T) {
 	apitest.Goroutines(t)
 	d := start(t, apitest.Start(t))
 	j := d.running(t)
@@ -447,8 +449,9 @@ func TestAStreamThatIsClosedEnds(t *testing.T) {
 	}
 }
 
-// A create whose answer is lost on the way is sent again, and is one create.
-func TestALostAnswerDoesNotMakeASecondJail(t *testing.T) {
+// The response to the first request is lost, so the client sends the request again with the
+// same idempotency key.
+func TestLostResponseCreatesOneJail(t *testing.T) {
 	jails := apitest.New()
 	d := start(t, jails)
 	var n atomic.Int32
@@ -471,7 +474,7 @@ func TestALostAnswerDoesNotMakeASecondJail(t *testing.T) {
 		t.Fatalf("CreateJail = %v, %v", j, err)
 	}
 	if jails.Created() != 1 || n.Load() != 2 {
-		t.Errorf("%d jails were made by %d requests, want 1 by 2", jails.Created(), n.Load())
+		t.Errorf("%d jails after %d requests, want 1 jail after 2 requests", jails.Created(), n.Load())
 	}
 }
 
@@ -490,7 +493,7 @@ func TestFiles(t *testing.T) {
 		t.Errorf("read %q", got)
 	}
 	if got := read(t)(d.ReadFile(ctx, j, dir+"/a/b c", 3, 4)); got != "lo w" {
-		t.Errorf("read 4 from 3 on: %q", got)
+		t.Errorf("4 bytes at offset 3: %q", got)
 	}
 	if f, err := d.Mkdir(ctx, j, dir+"/x", 0o700, false); err != nil || f.Type != "dir" || f.Mode != "0700" {
 		t.Errorf("Mkdir = %+v, %v", f, err)
@@ -505,10 +508,10 @@ func TestFiles(t *testing.T) {
 		t.Errorf("Files = %v, %v", list, err)
 	}
 	if _, err := d.ReadFile(ctx, j, dir+"/none", 0, -1); !errors.Is(err, fault.NotFound) {
-		t.Errorf("ReadFile of nothing = %v, want not found", err)
+		t.Errorf("ReadFile of a missing file = %v, want not found", err)
 	}
 	if _, err := d.ReadFile(ctx, j, dir, 0, -1); err == nil {
-		t.Error("ReadFile of a directory went well")
+		t.Error("ReadFile of a directory succeeded")
 	}
 	archive, err := d.Tar(ctx, j, dir+"/x")
 	if err != nil {
@@ -526,7 +529,7 @@ func TestFiles(t *testing.T) {
 		t.Error(err)
 	}
 	if err := d.Remove(ctx, j, dir+"/x", true); !errors.Is(err, fault.NotFound) {
-		t.Errorf("Remove of nothing = %v, want not found", err)
+		t.Errorf("Remove of a missing file = %v, want not found", err)
 	}
 }
 
@@ -545,7 +548,7 @@ func read(t *testing.T) func(io.ReadCloser, error) string {
 	}
 }
 
-func TestBigFilesAreNotHeldInMemory(t *testing.T) {
+func TestLargeFileTransfer(t *testing.T) {
 	d := start(t, apitest.Start(t))
 	ctx, j, name := t.Context(), d.running(t), t.TempDir()+"/big"
 	const size = 64 << 20
@@ -587,7 +590,7 @@ func TestWatch(t *testing.T) {
 		}
 	}
 	if !seen {
-		t.Error("the watch did not see the file come")
+		t.Error("the watch did not report the created file")
 	}
 }
 
@@ -600,7 +603,7 @@ func TestTerminal(t *testing.T) {
 	}
 	fmt.Fprintf(term, "stty size; X=kept; echo si''zed\n")
 	if got := until(t, term, "sized"); !strings.Contains(got, "20 50") {
-		t.Errorf("the terminal shows %q, want its size", got)
+		t.Errorf("output of the terminal is %q, want its size", got)
 	}
 	if err := term.Resize(wire.Size{Cols: 60, Rows: 30}); err != nil {
 		t.Error(err)
@@ -619,16 +622,16 @@ func TestTerminal(t *testing.T) {
 	fmt.Fprintf(again, "echo $X-$((40+2)); exit 6\n")
 	rest, err := io.ReadAll(again)
 	if err != nil || !strings.Contains(string(rest), "kept-42") {
-		t.Errorf("came back to %q, %v", rest, err)
+		t.Errorf("output after reconnecting is %q, %v", rest, err)
 	}
 	if x := again.Exec(); x.ExitCode == nil || *x.ExitCode != 6 {
-		t.Errorf("ended as %+v, want 6", x)
+		t.Errorf("the command ended with %+v, want exit code 6", x)
 	}
 	if err := again.Err(); !errors.Is(err, fault.Invalid) {
-		t.Errorf("an unknown signal: %v, want invalid", err)
+		t.Errorf("Err after an unknown signal = %v, want invalid", err)
 	}
 	if _, err := d.Terminal(ctx, j, client.TerminalOptions{Exec: "x-aaaaaaaaaaaa"}); !errors.Is(err, fault.NotFound) {
-		t.Errorf("Terminal of nothing = %v, want not found", err)
+		t.Errorf("Terminal of an unknown command = %v, want not found", err)
 	}
 	bad := d.dial(t, client.Options{Addr: d.tcp, Token: "gh_bad"})
 	if _, err := bad.Terminal(ctx, j, client.TerminalOptions{}); !errors.Is(err, fault.Unauthenticated) {
@@ -650,8 +653,8 @@ func until(t *testing.T, r io.Reader, text string) string {
 	return string(got)
 }
 
-// BenchmarkExec is a command's round trip through the whole door, with what
-// the command itself costs beside it.
+// BenchmarkExec measures the round trip of a command through the client and the API, and, for
+// comparison, the command without them.
 func BenchmarkExec(b *testing.B) {
 	jails := apitest.Start(b)
 	d := start(b, jails)
@@ -670,15 +673,15 @@ func BenchmarkExec(b *testing.B) {
 	})
 }
 
-// noop is a Manager whose commands cost nothing.
+// noop is a Manager that does not run the commands.
 type noop struct{ *apitest.Jails }
 
 func (noop) Exec(context.Context, id.Jail, jail.ExecRequest, *control.AttachOptions) (*control.Stream, protocol.ExecStatus, error) {
 	return nil, protocol.ExecStatus{ID: "x-aaaaaaaaaaaa", Started: time.Now()}, nil
 }
 
-// BenchmarkExecOfNothing is what the door adds to a command.
-func BenchmarkExecOfNothing(b *testing.B) {
+// BenchmarkExecOverhead measures the overhead of the client and the API for a command.
+func BenchmarkExecOverhead(b *testing.B) {
 	jails := apitest.New()
 	d := startWith(b, jails, noop{jails})
 	j := d.running(b)
@@ -689,7 +692,7 @@ func BenchmarkExecOfNothing(b *testing.B) {
 	}
 }
 
-// BenchmarkRoundTrip is a request that does no work.
+// BenchmarkRoundTrip measures a request that does no work.
 func BenchmarkRoundTrip(b *testing.B) {
 	d := start(b, apitest.New())
 	j, err := d.CreateJail(b.Context(), wire.CreateJail{})

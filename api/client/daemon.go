@@ -11,62 +11,61 @@ import (
 	"glasshouse/id"
 )
 
-// Health returns nil if the daemon lives.
+// Health returns nil if the daemon is alive.
 func (c *Client) Health(ctx context.Context) error {
 	return c.do(ctx, request{method: "GET", path: "/health"}, nil)
 }
 
-// Ready returns nil if the daemon can serve.
+// Ready returns nil if the daemon is ready to serve requests.
 func (c *Client) Ready(ctx context.Context) error {
 	return c.do(ctx, request{method: "GET", path: "/health/ready"}, nil)
 }
 
-// Version returns what runs.
+// Version returns the daemon's version.
 func (c *Client) Version(ctx context.Context) (wire.Version, error) {
 	var v wire.Version
 	err := c.do(ctx, request{method: "GET", path: "/version"}, &v)
 	return v, err
 }
 
-// Backends yields what can isolate on the daemon's host.
+// Backends yields the isolation backends of the daemon's host.
 func (c *Client) Backends(ctx context.Context) iter.Seq2[wire.Backend, error] {
 	return pages[wire.Backend](ctx, c, "/backends", nil)
 }
 
-// Images yields the root filesystems that are ready, the newest first.
+// Images yields the prepared root filesystems, newest first.
 func (c *Client) Images(ctx context.Context) iter.Seq2[wire.Image, error] {
 	return pages[wire.Image](ctx, c, "/images", nil)
 }
 
-// PrepareImage makes a root filesystem ready; the zero Rootfs is the daemon's
-// default. The first time it may take minutes.
+// PrepareImage prepares a root filesystem. The zero Rootfs is the daemon's default. The
+// first preparation can take minutes.
 func (c *Client) PrepareImage(ctx context.Context, r wire.Rootfs) (wire.Prepared, error) {
 	var out wire.Prepared
 	err := c.do(ctx, request{method: "POST", path: "/images", json: r}, &out)
 	return out, err
 }
 
-// PruneImages removes the root filesystems that no jail uses and returns them.
+// PruneImages deletes the root filesystems that no jail uses and returns them.
 func (c *Client) PruneImages(ctx context.Context) ([]wire.Image, error) {
 	var page wire.Page[wire.Image]
 	err := c.do(ctx, request{method: "POST", path: "/images/prune"}, &page)
 	return page.Items, err
 }
 
-// Doctor yields what the daemon's host can do.
+// Doctor yields the results of checking the daemon's host.
 func (c *Client) Doctor(ctx context.Context) iter.Seq2[wire.Probe, error] {
 	return pages[wire.Probe](ctx, c, "/doctor", nil)
 }
 
-// Storage is what the daemon keeps on the disk, and the jails that it has made ahead
-// of need.
+// Storage returns the daemon's disk usage and the state of the warm pool.
 func (c *Client) Storage(ctx context.Context) (wire.Storage, error) {
 	var out wire.Storage
 	err := c.do(ctx, request{method: "GET", path: "/storage"}, &out)
 	return out, err
 }
 
-// Metrics returns the metrics in Prometheus's text form.
+// Metrics returns the metrics in the Prometheus text format.
 func (c *Client) Metrics(ctx context.Context) ([]byte, error) {
 	resp, err := c.send(ctx, request{method: "GET", path: "/metrics"})
 	if err != nil {
@@ -83,14 +82,15 @@ func (c *Client) OpenAPI(ctx context.Context) (json.RawMessage, error) {
 	return doc, err
 }
 
-// CreateE2BKey makes a key for clients of the E2B protocol; the answer alone has it.
+// CreateE2BKey creates a key for clients of the E2B protocol. The key cannot be retrieved
+// later.
 func (c *Client) CreateE2BKey(ctx context.Context, r wire.CreateE2BKey) (wire.E2BKey, error) {
 	var k wire.E2BKey
 	err := c.do(ctx, request{method: "POST", path: "/e2b/keys", json: r}, &k)
 	return k, err
 }
 
-// CreateToken makes a token; the answer alone has its secret.
+// CreateToken creates a token. Its secret cannot be retrieved later.
 func (c *Client) CreateToken(ctx context.Context, r wire.CreateToken) (wire.Token, error) {
 	var t wire.Token
 	err := c.do(ctx, request{method: "POST", path: "/tokens", json: r}, &t)
@@ -102,7 +102,7 @@ func (c *Client) Tokens(ctx context.Context) iter.Seq2[wire.Token, error] {
 	return pages[wire.Token](ctx, c, "/tokens", nil)
 }
 
-// RevokeToken ends a token.
+// RevokeToken revokes a token.
 func (c *Client) RevokeToken(ctx context.Context, t id.Token) error {
 	return c.do(ctx, request{method: "DELETE", path: "/tokens/" + url.PathEscape(string(t))}, nil)
 }

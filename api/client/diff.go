@@ -11,23 +11,23 @@ import (
 	"glasshouse/id"
 )
 
-// CompareOptions say what of a comparison is wanted. The zero value is all of it,
-// without the differences of text files.
+// CompareOptions selects the parts of a comparison. The zero value selects all parts,
+// without diffs of text files.
 type CompareOptions struct {
 	Only    []string // files, workspace, processes, events, usage
 	Unified bool
 }
 
-// Compare returns what has to change to come from one jail or snapshot to the
-// other. Of a snapshot, "" is the jail it was taken of.
+// Compare returns the changes that lead from one jail or snapshot to another. If the first
+// is a snapshot, "" as the second is the jail of the snapshot.
 func (c *Client) Compare(ctx context.Context, from, to string, o CompareOptions) (wire.Comparison, error) {
 	var out wire.Comparison
 	err := c.do(ctx, compareRequest(from, to, o), &out)
 	return out, err
 }
 
-// ComparisonPage is Compare in another form: text/plain, text/html, or
-// application/json as the daemon sent it. The caller closes it.
+// ComparisonPage is like Compare but returns the response in another format: text/plain,
+// text/html, or unparsed application/json. The caller closes it.
 func (c *Client) ComparisonPage(ctx context.Context, kind, from, to string, o CompareOptions) (io.ReadCloser, error) {
 	r := compareRequest(from, to, o)
 	r.header = http.Header{"Accept": {kind}}

@@ -18,16 +18,15 @@ import (
 	"glasshouse/id"
 )
 
-// EventQuery says which of a jail's records are wanted. The zero value is all
-// that are kept.
+// EventQuery selects events of a jail. The zero value selects all stored events.
 type EventQuery struct {
-	Filter string    // terms joined by spaces, as in docs/events.md
-	Since  time.Time // not before
-	Until  time.Time // not after
-	After  uint64    // only later sequence numbers
-	Tail   int       // of those there are, only the last so many; 0 is all
-	Limit  int       // at most so many; 0 is all
-	Follow bool      // go on with those to come
+	Filter string    // terms separated by spaces, as in docs/events.md
+	Since  time.Time // start of the time range; zero is unbounded
+	Until  time.Time // end of the time range; zero is unbounded
+	After  uint64    // only events with a higher sequence number
+	Tail   int       // only the last Tail of the stored events; 0 is all
+	Limit  int       // maximum number of events; 0 is unlimited
+	Follow bool      // continue with new events
 }
 
 func (q EventQuery) values() url.Values {
@@ -46,25 +45,25 @@ func (q EventQuery) values() url.Values {
 	return v
 }
 
-// A Record is one record of a jail's log, as the daemon sent it.
+// A Record is an event of a jail's log in the encoding of the daemon.
 type Record struct {
-	Seq  uint64 // 0 in a gap that is this reader's own
+	Seq  uint64 // 0 for a gap that concerns only this stream
 	Type string
 	JSON []byte
 }
 
-// Event decodes a record. A string that is not UTF-8 is changed by that; JSON has
-// it in full.
+// Event decodes the record. Decoding replaces invalid UTF-8 in strings; r.JSON contains the
+// original bytes.
 func (r Record) Event() (wire.Event, error) {
 	var e wire.Event
 	err := json.Unmarshal(r.JSON, &e)
 	return e, err
 }
 
-// Events yields a jail's records, oldest first: those there are and, to follow,
-// those to come until ctx ends or the jail is deleted. If the connection breaks
-// it goes on where it was; only a daemon that stays away ends it. It is to be
-// ranged over once.
+// Events yields the events of a jail, oldest first. With q.Follow it continues with new
+// events until ctx is cancelled or the jail is deleted. If the connection breaks, Events
+// reconnects and resumes after the last event; it fails if the daemon is unavailable for too
+// long. The iterator can be used once.
 func (c *Client) Events(ctx context.Context, j id.Jail, q EventQuery) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
@@ -93,7 +92,7 @@ type eventStream struct {
 	q    EventQuery
 	body io.ReadCloser
 	sse  *sseReader
-	all  bool // as many have come as were asked for
+	all  bool // the limit is reached
 }
 
 func (s *eventStream) request() request {
@@ -109,8 +108,7 @@ func (s *eventStream) connect(ctx context.Context) error {
 	return nil
 }
 
-// next returns the next record, and io.EOF when the daemon has said that there
-// is no more.
+// next returns the next event, or io.EOF after the last.
 func (s *eventStream) next(ctx context.Context) (Record, error) {
 	for {
 		if s.all {
@@ -144,7 +142,7 @@ func (s *eventStream) next(ctx context.Context) (Record, error) {
 	}
 }
 
-// seen has a stream that comes back go on after a record.
+// seen makes a reconnect resume after the event with the given sequence number.
 func (s *eventStream) seen(seq uint64) {
 	s.q.After, s.q.Tail = seq, 0
 	if s.q.Limit > 0 {
@@ -153,14 +151,14 @@ func (s *eventStream) seen(seq uint64) {
 	}
 }
 
-// comeBack connects again after the connection broke with cause.
+// comeBack reconnects after the connection broke with cause.
 func (s *eventStream) comeBack(ctx context.Context, cause error) error {
 	s.body.Close()
 	return s.c.comeBack(ctx, s.request(), cause, func() error { return s.connect(ctx) })
 }
 
-// comeBack calls connect until it works, the daemon has refused, or it has stayed
-// away for too long since cause.
+// comeBack calls connect until it succeeds, fails with another error than fault.Unavailable,
+// or patience has elapsed.
 func (c *Client) comeBack(ctx context.Context, r request, cause error, connect func() error) error {
 	start := time.Now()
 	for wait := firstTry; ; wait = min(2*wait, lastTry) {
@@ -172,7 +170,7 @@ func (c *Client) comeBack(ctx context.Context, r request, cause error, connect f
 			return nil
 		}
 		if !errors.Is(err, fault.Unavailable) {
-			return err // what it was about is gone, or we may no longer
+			return err // not transient: for example, the object was deleted or access was revoked
 		}
 		if time.Since(start) > patience {
 			return c.lost(ctx, r, errors.Join(cause, err))
@@ -184,16 +182,16 @@ func (c *Client) comeBack(ctx context.Context, r request, cause error, connect f
 	}
 }
 
-// Processes returns the tree of a jail's processes, each after its parent. At is
-// a time, or how long ago, or a sequence number of the log; "" is now. With all
-// those that have ended are in it.
+// Processes returns the process tree of a jail, with each process after its parent. At is a
+// time, a duration before now or the sequence number of an event; "" is now. If all is true,
+// the tree includes processes that have ended.
 func (c *Client) Processes(ctx context.Context, j id.Jail, at string, all bool) (wire.Processes, error) {
 	var p wire.Processes
 	err := c.do(ctx, request{method: "GET", path: jailPath(j, "/processes"), query: atQuery(at, all)}, &p)
 	return p, err
 }
 
-// ProcessText is Processes as a table for people.
+// ProcessText returns Processes as a text table.
 func (c *Client) ProcessText(ctx context.Context, j id.Jail, at string, all bool) (string, error) {
 	return c.text(ctx, jailPath(j, "/processes"), atQuery(at, all))
 }
@@ -206,7 +204,7 @@ func atQuery(at string, all bool) url.Values {
 	return q
 }
 
-// text returns an answer in the form for people.
+// text returns a response in text format.
 func (c *Client) text(ctx context.Context, path string, q url.Values) (string, error) {
 	resp, err := c.send(ctx, request{method: "GET", path: path, query: q, header: http.Header{"Accept": {"text/plain"}}})
 	if err != nil {
@@ -218,23 +216,22 @@ func (c *Client) text(ctx context.Context, path string, q url.Values) (string, e
 	return b.String(), err
 }
 
-// Flows yields a jail's connections, in the order they began.
+// Flows yields a jail's network flows, in order of their start.
 func (c *Client) Flows(ctx context.Context, j id.Jail) iter.Seq2[wire.Flow, error] {
 	return pages[wire.Flow](ctx, c, jailPath(j, "/network/log"), url.Values{"limit": {"1000"}})
 }
 
-// NetworkText is what a jail said to whom, as a table for people.
+// NetworkText returns a jail's network flows as a text table.
 func (c *Client) NetworkText(ctx context.Context, j id.Jail) (string, error) {
 	return c.text(ctx, jailPath(j, "/network/log"), nil)
 }
 
-// Packets returns the bytes kept of a jail's packets, as pcapng. The caller
-// closes it.
+// Packets returns a jail's captured packets in pcapng format. The caller closes it.
 func (c *Client) Packets(ctx context.Context, j id.Jail) (io.ReadCloser, error) {
 	return c.open(ctx, request{method: "GET", path: jailPath(j, "/network/pcap")})
 }
 
-// Report returns the report on a jail, as "json", "html" or "md". The caller
+// Report returns the report about a jail in the format "json", "html" or "md". The caller
 // closes it.
 func (c *Client) Report(ctx context.Context, j id.Jail, format string) (io.ReadCloser, error) {
 	return c.open(ctx, request{method: "GET", path: jailPath(j, "/report"), query: url.Values{"format": {format}}})

@@ -39,31 +39,31 @@ func TestEvents(t *testing.T) {
 			}
 			e, err := r.Event()
 			if err != nil || e.Seq != r.Seq || e.Type != r.Type || e.Path == "" {
-				t.Errorf("record %d is %+v, %v", r.Seq, e, err)
+				t.Errorf("event %d is %+v, %v", r.Seq, e, err)
 			}
 			got = append(got, fmt.Sprint(r.Seq))
 		}
 		if strings.Join(got, " ") != c.want {
-			t.Errorf("%+v: records %v, want %s", c.q, got, c.want)
+			t.Errorf("%+v: events %v, want %s", c.q, got, c.want)
 		}
 	}
 	for _, err := range d.Events(ctx, j, client.EventQuery{Filter: "nonsense:"}) {
 		if !errors.Is(err, fault.Invalid) || fault.FieldOf(err) != "q" {
-			t.Errorf("a bad filter: %v", err)
+			t.Errorf("Events with an invalid filter = %v", err)
 		}
 	}
 	for _, err := range d.Events(ctx, "j-aaaaaaaaaaaa", client.EventQuery{}) {
 		if !errors.Is(err, fault.NotFound) {
-			t.Errorf("no jail: %v", err)
+			t.Errorf("Events of an unknown jail = %v", err)
 		}
 	}
 }
 
-func TestEventsGoOnWhereTheirLineWasCut(t *testing.T) {
+func TestEventsResumeAfterDisconnect(t *testing.T) {
 	apitest.Goroutines(t)
 	d := start(t, apitest.New())
 	j := d.running(t)
-	ln := newLine(t, d.tcp)
+	ln := newProxy(t, d.tcp)
 	c := d.dial(t, client.Options{Addr: ln.Addr().String(), Token: d.token})
 	const records, before = 300, 20
 	for n := range before {
@@ -75,13 +75,13 @@ func TestEventsGoOnWhereTheirLineWasCut(t *testing.T) {
 			t.Fatal(err)
 		}
 		if n++; r.Seq != n {
-			t.Fatalf("record %d came after %d", r.Seq, n-1)
+			t.Fatalf("received event %d after event %d", r.Seq, n-1)
 		}
 		switch {
 		case n == records:
-			d.watched.Close(j) // the jail is deleted: the stream ends by itself
+			d.watched.Close(j) // as the deletion of the jail does, which ends the stream
 		case n >= before && n%20 == 0:
-			ln.cut()
+			ln.disconnect()
 			fallthrough
 		case n >= before:
 			d.watched.Append(j, opened(1, fmt.Sprint("/", n)))
@@ -92,14 +92,14 @@ func TestEventsGoOnWhereTheirLineWasCut(t *testing.T) {
 		}
 	}
 	if n != records {
-		t.Errorf("%d records came, want %d", n, records)
+		t.Errorf("received %d events, want %d", n, records)
 	}
 	if ln.n.Load() < 5 {
-		t.Errorf("the line was used %d times; it was hardly cut", ln.n.Load())
+		t.Errorf("%d connections through the proxy, want at least 5", ln.n.Load())
 	}
 }
 
-func TestWhatIsMadeOfEvents(t *testing.T) {
+func TestEventReports(t *testing.T) {
 	d := start(t, apitest.New())
 	ctx, j := t.Context(), d.running(t)
 	d.watched.Append(j,
@@ -115,7 +115,7 @@ func TestWhatIsMadeOfEvents(t *testing.T) {
 		}
 	}
 	if p, err := d.Processes(ctx, j, "2", false); err != nil || len(p.Items) != 2 {
-		t.Errorf("Processes at record 2 = %+v, %v", p, err)
+		t.Errorf("Processes at event 2 = %+v, %v", p, err)
 	}
 	if s, err := d.ProcessText(ctx, j, "", true); err != nil || !strings.Contains(s, "exit 3") {
 		t.Errorf("ProcessText = %q, %v", s, err)
@@ -127,7 +127,7 @@ func TestWhatIsMadeOfEvents(t *testing.T) {
 		t.Errorf("NetworkText = %q, %v", s, err)
 	}
 	if _, err := d.Packets(ctx, j); !errors.Is(err, fault.NotFound) || fault.RemedyOf(err) == "" {
-		t.Errorf("Packets where none are kept = %v", err)
+		t.Errorf("Packets without captured packets = %v", err)
 	}
 	for format, holds := range map[string]string{"json": "{", "html": "<html", "md": "#"} {
 		r, err := d.Report(ctx, j, format)

@@ -12,7 +12,7 @@ import (
 	"glasshouse/fault"
 )
 
-// answering is a client of a server that gives one answer.
+// answering returns a client of a server that sends the same response to every request.
 func answering(status int, contentType, body string) (*client.Client, func()) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", contentType)
@@ -64,7 +64,7 @@ func ExampleClient_Exec() {
 	// exit code 2, "ls: no such file", <nil>
 }
 
-// Errors have the kind and the remedy that the daemon gave them.
+// Errors have the kind and the remedy of the daemon's error.
 func ExampleError() {
 	c, closeServer := answering(404, "application/problem+json", `{"type":"/problems/not-found","title":"Not found","status":404,"detail":"no such jail","remedy":"list jails with glasshouse jail ls"}`)
 	defer closeServer()

@@ -22,9 +22,9 @@ func execPath(j id.Jail, x id.Exec, rest string) string {
 	return jailPath(j, "/execs/"+url.PathEscape(string(x))+rest)
 }
 
-// Exec runs a command and waits for it, or with Detach only starts it. It is
-// sent once and without an idempotency key, whose two durable writes would cost
-// more than the command's start.
+// Exec runs a command and waits for it, or only starts it if r.Detach is set. It is not
+// retried: an idempotency key would require two durable writes, which cost more than
+// starting the command.
 func (c *Client) Exec(ctx context.Context, j id.Jail, r wire.ExecRequest) (wire.Exec, error) {
 	if r.Stream {
 		return wire.Exec{}, fault.Fieldf("client.Exec", "stream", "use Stream")
@@ -34,25 +34,25 @@ func (c *Client) Exec(ctx context.Context, j id.Jail, r wire.ExecRequest) (wire.
 	return x, err
 }
 
-// Output returns what an Exec's answer carries of its output.
+// Output decodes the output that x contains.
 func Output(x wire.Exec) (stdout, stderr []byte, err error) {
 	if x.Encoding == "" {
 		return []byte(x.Stdout), []byte(x.Stderr), nil
 	}
 	if x.Encoding != "base64" {
-		return nil, nil, fmt.Errorf("output in an unknown encoding, %s", x.Encoding)
+		return nil, nil, fmt.Errorf("unknown output encoding %s", x.Encoding)
 	}
 	stdout, err1 := base64.StdEncoding.DecodeString(x.Stdout)
 	stderr, err2 := base64.StdEncoding.DecodeString(x.Stderr)
 	return stdout, stderr, errors.Join(err1, err2)
 }
 
-// Execs yields the commands of a jail that are still known, oldest first.
+// Execs yields the recent and running commands of a jail, oldest first.
 func (c *Client) Execs(ctx context.Context, j id.Jail) iter.Seq2[wire.Exec, error] {
 	return pages[wire.Exec](ctx, c, jailPath(j, "/execs"), nil)
 }
 
-// ExecResult returns a command with the output that is kept of it.
+// ExecResult returns a command with its buffered output.
 func (c *Client) ExecResult(ctx context.Context, j id.Jail, x id.Exec) (wire.Exec, error) {
 	var out wire.Exec
 	err := c.do(ctx, request{method: "GET", path: execPath(j, x, "")}, &out)
@@ -69,20 +69,21 @@ func (c *Client) Resize(ctx context.Context, j id.Jail, x id.Exec, size wire.Siz
 	return c.do(ctx, request{method: "POST", path: execPath(j, x, "/resize"), json: size}, nil)
 }
 
-// Stdin gives a command what r gives, and with end then closes its input.
+// Stdin writes the content of r to a command's standard input. If end is true, it then
+// closes the standard input.
 func (c *Client) Stdin(ctx context.Context, j id.Jail, x id.Exec, r io.Reader, end bool) error {
 	return c.do(ctx, request{method: "POST", path: execPath(j, x, "/stdin"), query: flags("close", end), body: r}, nil)
 }
 
-// Stream runs a command and returns its output as it comes. The caller closes
-// the stream, which does not end the command.
+// Stream runs a command and streams its output. The caller closes the stream. Closing it
+// does not end the command.
 func (c *Client) Stream(ctx context.Context, j id.Jail, r wire.ExecRequest) (*ExecStream, error) {
 	r.Stream = true
 	return c.stream(ctx, &ExecStream{c: c, jail: j, lossless: r.Lossless}, request{method: "POST", path: jailPath(j, "/exec"), json: r})
 }
 
-// Follow returns the output of a command that was started before, from an
-// offset on; below zero is the oldest still kept.
+// Follow streams the output of an existing command from an offset. A negative offset is the
+// oldest buffered byte.
 func (c *Client) Follow(ctx context.Context, j id.Jail, x id.Exec, from int64) (*ExecStream, error) {
 	s := &ExecStream{c: c, jail: j, exec: wire.Exec{ID: x}}
 	return c.stream(ctx, s, s.request(from))
@@ -105,9 +106,9 @@ func (c *Client) stream(ctx context.Context, s *ExecStream, r request) (*ExecStr
 	return s, nil
 }
 
-// An ExecStream is a command's output. If its connection breaks it makes
-// another and goes on where it was; only a daemon that stays away ends it. It
-// is for one goroutine, save for Close.
+// An ExecStream is a stream of a command's output. If the connection breaks, the stream
+// reconnects and resumes after the last byte; it fails if the daemon is unavailable for too
+// long. Its methods, except Close, must not be called concurrently.
 type ExecStream struct {
 	c        *Client
 	ctx      context.Context
@@ -115,33 +116,33 @@ type ExecStream struct {
 	jail     id.Jail
 	lossless bool
 	exec     wire.Exec
-	next     int64 // offset of the byte after the last one given; 0 if none was
+	next     int64 // offset of the first byte that Next has not returned
 	body     io.ReadCloser
 	sse      *sseReader
 	done     error
 }
 
-// How long a stream tries to come back to a daemon that has gone away.
+// Time limit and backoff for reconnecting a stream.
 const (
 	patience = 30 * time.Second
 	firstTry = 50 * time.Millisecond
 	lastTry  = 2 * time.Second
 )
 
-// Exec is the command: as it started, and after Next has returned io.EOF as it
-// ended.
+// Exec returns the command: as it was at its start, or, after Next has returned io.EOF, as
+// it was at its end.
 func (s *ExecStream) Exec() wire.Exec { return s.exec }
 
-// Offset is where to follow the command from, to go on after what Next gave.
+// Offset returns the offset of the next byte, from which Follow can resume.
 func (s *ExecStream) Offset() int64 { return s.next }
 
-// Close lets go of the command.
+// Close closes the stream. The command continues to run.
 func (s *ExecStream) Close() error {
 	s.cancel()
 	return nil
 }
 
-// Next returns the next piece of output, and io.EOF after the last.
+// Next returns the next chunk of output, or io.EOF after the last.
 func (s *ExecStream) Next() (wire.Output, error) {
 	for s.done == nil {
 		e, err := s.sse.next()
@@ -162,7 +163,7 @@ func (s *ExecStream) Next() (wire.Output, error) {
 	return wire.Output{}, s.done
 }
 
-// take makes sense of one event.
+// take processes an event. If the event contains output, got is true.
 func (s *ExecStream) take(e event) (out wire.Output, got bool, err error) {
 	switch e.name {
 	case wire.EventOutput:
@@ -183,17 +184,17 @@ func (s *ExecStream) take(e event) (out wire.Output, got bool, err error) {
 		}
 		return out, false, Error(p)
 	}
-	return out, false, nil // a later daemon may say more
+	return out, false, nil // ignore the event types of newer daemons
 }
 
 func (s *ExecStream) start(e event) error {
 	if e.name != wire.EventStart {
-		return fmt.Errorf("the stream begins with %q", e.name)
+		return fmt.Errorf("unexpected first event %q of the stream", e.name)
 	}
 	return json.Unmarshal([]byte(e.data), &s.exec)
 }
 
-// comeBack connects again after the connection broke with cause.
+// comeBack reconnects after the connection broke with cause.
 func (s *ExecStream) comeBack(cause error) error {
 	s.hangUp()
 	r := s.request(s.next)

@@ -23,7 +23,7 @@ func filesRequest(method string, j id.Jail, rest, path string, q url.Values) req
 	return request{method: method, path: jailPath(j, "/files"+rest), query: q}
 }
 
-// Stat describes a file. A symlink is not followed.
+// Stat returns the metadata of a file. It does not follow symlinks.
 func (c *Client) Stat(ctx context.Context, j id.Jail, path string) (wire.File, error) {
 	var f wire.File
 	err := c.do(ctx, filesRequest("GET", j, "", path, flags("stat", true)), &f)
@@ -38,8 +38,8 @@ func (c *Client) Files(ctx context.Context, j id.Jail, path string) iter.Seq2[wi
 	return pages[wire.File](ctx, c, jailPath(j, "/files"), q)
 }
 
-// ReadFile returns a file's bytes from offset on, at most n of them, or with n
-// below 0 to the end. The caller closes the reader.
+// ReadFile reads at most n bytes of a file, beginning at offset. A negative n reads to the
+// end. The caller closes the reader.
 func (c *Client) ReadFile(ctx context.Context, j id.Jail, path string, offset, n int64) (io.ReadCloser, error) {
 	q := url.Values{"offset": {strconv.FormatInt(offset, 10)}}
 	if n >= 0 {
@@ -56,17 +56,17 @@ func (c *Client) open(ctx context.Context, r request) (io.ReadCloser, error) {
 	return resp.Body, nil
 }
 
-// WriteOptions say how a file is written. The zero value replaces it in one
-// step.
+// WriteOptions configures how a file is written. The zero value replaces the file
+// atomically.
 type WriteOptions struct {
 	Mode    fs.FileMode // of a new file; 0 is the default, 0644
 	Append  bool
-	Parents bool // make missing directories above it
+	Parents bool // create missing parent directories
 	UID     *uint32
 	GID     *uint32
 }
 
-// WriteFile makes a file of what r gives.
+// WriteFile writes the content of r to a file.
 func (c *Client) WriteFile(ctx context.Context, j id.Jail, path string, r io.Reader, o WriteOptions) (wire.File, error) {
 	q := flags("append", o.Append, "parents", o.Parents)
 	setMode(q, o.Mode)
@@ -95,8 +95,8 @@ func setMode(q url.Values, m fs.FileMode) {
 	q.Set("mode", fmt.Sprintf("%o", uint32(n)))
 }
 
-// Mkdir makes a directory, with parents also the missing ones above it. Mode 0
-// is the default, 0755.
+// Mkdir creates a directory and, if parents is true, its missing parents. Mode 0 is the
+// default, 0755.
 func (c *Client) Mkdir(ctx context.Context, j id.Jail, path string, mode fs.FileMode, parents bool) (wire.File, error) {
 	q := flags("mkdir", true, "parents", parents)
 	setMode(q, mode)
@@ -105,7 +105,8 @@ func (c *Client) Mkdir(ctx context.Context, j id.Jail, path string, mode fs.File
 	return f, err
 }
 
-// Remove removes a file or an empty directory, or recursively a full one.
+// Remove deletes a file or an empty directory, or, if recursive is true, a directory with
+// its contents.
 func (c *Client) Remove(ctx context.Context, j id.Jail, path string, recursive bool) error {
 	return c.do(ctx, filesRequest("DELETE", j, "", path, flags("recursive", recursive)), nil)
 }
@@ -115,20 +116,20 @@ func (c *Client) Move(ctx context.Context, j id.Jail, m wire.MoveFile) error {
 	return c.do(ctx, request{method: "POST", path: jailPath(j, "/files/move"), json: m}, nil)
 }
 
-// Tar returns a tar archive of a file and all below it. The caller closes it.
+// Tar returns a tar archive of a file or directory tree. The caller closes it.
 func (c *Client) Tar(ctx context.Context, j id.Jail, path string) (io.ReadCloser, error) {
 	return c.open(ctx, filesRequest("GET", j, "", path, flags("tar", true)))
 }
 
-// Untar extracts a tar archive below path, with parents making it first.
+// Untar extracts a tar archive below path. If parents is true, it first creates path.
 func (c *Client) Untar(ctx context.Context, j id.Jail, path string, r io.Reader, parents bool) error {
 	req := filesRequest("PUT", j, "", path, flags("tar", true, "parents", parents))
 	req.body = r
 	return c.do(ctx, req, nil)
 }
 
-// Watch returns when the watch is on. What it returns yields changes until ctx
-// or the jail ends; it is to be ranged over once.
+// Watch watches a path for changes. It returns when the watch is active. The iterator yields
+// changes until ctx is cancelled or the jail stops, and can be used once.
 func (c *Client) Watch(ctx context.Context, j id.Jail, path string, recursive bool) (iter.Seq2[wire.FileEvent, error], error) {
 	r := filesRequest("GET", j, "/watch", path, flags("recursive", recursive))
 	r.header = http.Header{"Accept": {"text/event-stream"}}

@@ -12,28 +12,29 @@ import (
 
 func jailPath(j id.Jail, rest string) string { return "/jails/" + url.PathEscape(string(j)) + rest }
 
-// CreateJail makes a jail. A broken connection does not make two.
+// CreateJail creates a jail. It is retried if the connection breaks, and creates only one
+// jail.
 func (c *Client) CreateJail(ctx context.Context, r wire.CreateJail) (wire.Jail, error) {
 	var j wire.Jail
 	err := c.once(ctx, request{method: "POST", path: "/jails", json: r}, &j)
 	return j, err
 }
 
-// Jail returns a jail and what it uses.
+// Jail returns a jail with its resource usage.
 func (c *Client) Jail(ctx context.Context, j id.Jail) (wire.Jail, error) {
 	var out wire.Jail
 	err := c.do(ctx, request{method: "GET", path: jailPath(j, "")}, &out)
 	return out, err
 }
 
-// JailFilter chooses jails. Its zero value chooses all.
+// JailFilter selects jails. The zero value selects all jails.
 type JailFilter struct {
 	State string
 	Name  string
 	Label map[string]string
 }
 
-// Jails yields the jails that f chooses, oldest first.
+// Jails yields the jails that match f, oldest first.
 func (c *Client) Jails(ctx context.Context, f JailFilter) iter.Seq2[wire.Jail, error] {
 	q := url.Values{}
 	if f.State != "" {
@@ -48,7 +49,7 @@ func (c *Client) Jails(ctx context.Context, f JailFilter) iter.Seq2[wire.Jail, e
 	return pages[wire.Jail](ctx, c, "/jails", q)
 }
 
-// pages yields every item of a list, page by page.
+// pages yields the items of a list and requests the pages as needed.
 func pages[T any](ctx context.Context, c *Client, path string, q url.Values) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		next := url.Values{}
@@ -74,7 +75,7 @@ func pages[T any](ctx context.Context, c *Client, path string, q url.Values) ite
 	}
 }
 
-// Collect gathers what a list yields, up to its first error.
+// Collect returns the items of a sequence up to its first error.
 func Collect[T any](list iter.Seq2[T, error]) ([]T, error) {
 	var all []T
 	for v, err := range list {
@@ -91,17 +92,18 @@ func (c *Client) StartJail(ctx context.Context, j id.Jail) (wire.Jail, error) {
 	return c.moveJail(ctx, j, "/start", nil)
 }
 
-// StopJail ends every process of a jail, which have grace to do so themselves.
+// StopJail stops a jail. Its processes are killed if they do not end within grace after
+// SIGTERM.
 func (c *Client) StopJail(ctx context.Context, j id.Jail, grace time.Duration) (wire.Jail, error) {
 	return c.moveJail(ctx, j, "/stop", wire.StopJail{GraceMS: grace.Milliseconds()})
 }
 
-// PauseJail freezes a jail.
+// PauseJail pauses (freezes) a jail.
 func (c *Client) PauseJail(ctx context.Context, j id.Jail) (wire.Jail, error) {
 	return c.moveJail(ctx, j, "/pause", nil)
 }
 
-// ResumeJail lets a frozen jail go on.
+// ResumeJail resumes a paused jail.
 func (c *Client) ResumeJail(ctx context.Context, j id.Jail) (wire.Jail, error) {
 	return c.moveJail(ctx, j, "/resume", nil)
 }
@@ -112,21 +114,21 @@ func (c *Client) moveJail(ctx context.Context, j id.Jail, verb string, body any)
 	return out, err
 }
 
-// DeleteJail removes a jail, whatever its state, and its files.
+// DeleteJail deletes a jail and its files, in any state.
 func (c *Client) DeleteJail(ctx context.Context, j id.Jail) error {
 	return c.do(ctx, request{method: "DELETE", path: jailPath(j, "")}, nil)
 }
 
-// ChangesOptions say which changes of a jail's files are wanted. The zero value
-// is all in its root filesystem.
+// ChangesOptions selects file changes of a jail. The zero value selects all changes in its
+// root filesystem.
 type ChangesOptions struct {
-	Workspace bool   // those in its workspace instead
-	Path      string // only those at this path or below it
-	Unified   bool   // with the differences of text files
-	Against   string // a snapshot or a jail: how the jail differs from that
+	Workspace bool   // changes in the workspace instead
+	Path      string // only this path and the paths below it
+	Unified   bool   // include unified diffs of text files
+	Against   string // compare with this snapshot or jail instead
 }
 
-// Changes yields what a jail changed, by path.
+// Changes yields a jail's file changes, by path.
 func (c *Client) Changes(ctx context.Context, j id.Jail, o ChangesOptions) iter.Seq2[wire.Change, error] {
 	q := flags("workspace", o.Workspace)
 	q.Set("limit", "1000")
@@ -142,7 +144,8 @@ func (c *Client) Changes(ctx context.Context, j id.Jail, o ChangesOptions) iter.
 	return pages[wire.Change](ctx, c, jailPath(j, "/fs/diff"), q)
 }
 
-// flags returns a query of those of the name, value pairs that are true.
+// flags returns a query with the names whose values are true. Pairs alternates names and
+// values.
 func flags(pairs ...any) url.Values {
 	q := url.Values{}
 	for i := 0; i < len(pairs); i += 2 {

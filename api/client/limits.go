@@ -9,13 +9,14 @@ import (
 	"glasshouse/id"
 )
 
-// LimitJail changes what a jail may use, at once. A 0 leaves one as it is.
+// LimitJail changes a jail's limits. They take effect immediately. A zero limit is
+// unchanged.
 func (c *Client) LimitJail(ctx context.Context, j id.Jail, l wire.Limits) (w wire.Jail, err error) {
 	return w, c.do(ctx, request{method: "PATCH", path: jailPath(j, "/limits"), json: l}, &w)
 }
 
-// JailLimits returns what a jail may use, and what became of requests for more after
-// a number.
+// JailLimits returns a jail's limits and the history of changes and requests with a number
+// greater than after.
 func (c *Client) JailLimits(ctx context.Context, j id.Jail, after int64) (w wire.JailLimits, err error) {
 	q := url.Values{}
 	if after > 0 {

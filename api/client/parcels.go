@@ -13,13 +13,13 @@ func (c *Client) ExportSnapshot(ctx context.Context, s id.Snapshot) (io.ReadClos
 	return c.open(ctx, request{method: "GET", path: snapshotPath(s, "/export")})
 }
 
-// ImportOptions say what of an archive is taken.
+// ImportOptions configures the import of a snapshot.
 type ImportOptions struct {
-	FilesOnly bool // without its processes
-	Force     bool // with them, though they may not run there
+	FilesOnly bool // omit the processes
+	Force     bool // import the processes even if they may be incompatible with the host
 }
 
-// ImportSnapshot keeps the snapshot in an archive.
+// ImportSnapshot imports a snapshot from an archive.
 func (c *Client) ImportSnapshot(ctx context.Context, r io.Reader, o ImportOptions) (wire.Snapshot, error) {
 	var s wire.Snapshot
 	err := c.do(ctx, request{method: "POST", path: "/snapshots/import", query: flags("files_only", o.FilesOnly, "force", o.Force), body: r}, &s)

@@ -9,8 +9,9 @@ import (
 	"glasshouse/id"
 )
 
-// Past returns how a jail was at an instant: a time, how long ago, or the number of a
-// record; "" is now. With all those processes that ended last before are in it.
+// Past returns the state of a jail at an instant: a time, a duration before now, or the
+// sequence number of an event; "" is now. If all is true, the result includes processes that
+// ended before the instant.
 func (c *Client) Past(ctx context.Context, j id.Jail, ts string, all bool) (wire.Past, error) {
 	var p wire.Past
 	q := flags("all", all)
@@ -21,14 +22,14 @@ func (c *Client) Past(ctx context.Context, j id.Jail, ts string, all bool) (wire
 	return p, err
 }
 
-// ProfileQuery says which system calls are meant. The zero value is all.
+// ProfileQuery selects system calls. The zero value selects all.
 type ProfileQuery struct {
-	Filter    string // terms joined by spaces, as in docs/events.md
-	From, To  string // times, or how long ago; "" is no bound
-	Processes int    // of so many processes the part as well
+	Filter    string // terms separated by spaces, as in docs/events.md
+	From, To  string // times, or durations before now; "" is unbounded
+	Processes int    // number of processes to list, those with the most calls
 }
 
-// Profile returns which system calls a jail made, how long they took and how they failed.
+// Profile summarizes the system calls of a jail: frequency, duration and errors.
 func (c *Client) Profile(ctx context.Context, j id.Jail, q ProfileQuery) (wire.Profile, error) {
 	v := url.Values{}
 	for name, value := range map[string]string{"q": q.Filter, "from": q.From, "to": q.To} {
@@ -44,7 +45,8 @@ func (c *Client) Profile(ctx context.Context, j id.Jail, q ProfileQuery) (wire.P
 	return p, err
 }
 
-// Connections returns whom a jail talked to, by host, and what was decided about it.
+// Connections summarizes the network connections of a jail by host, with the egress
+// decisions.
 func (c *Client) Connections(ctx context.Context, j id.Jail) (wire.Connections, error) {
 	var cs wire.Connections
 	err := c.do(ctx, request{method: "GET", path: jailPath(j, "/connections")}, &cs)

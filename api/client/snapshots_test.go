@@ -19,7 +19,7 @@ func TestSnapshots(t *testing.T) {
 		t.Fatalf("TakeSnapshot = %+v, %v", s, err)
 	}
 	if got, err := d.Snapshot(ctx, s.ID); err != nil || got.ID != s.ID || got.Usage == nil {
-		t.Errorf("Snapshot = %+v, %v; want it with its usage", got, err)
+		t.Errorf("Snapshot = %+v, %v; want usage", got, err)
 	}
 	made, err := d.BranchSnapshot(ctx, s.ID, wire.Branch{Count: 2, Overrides: wire.Overrides{Name: "try"}})
 	if err != nil || len(made.Jails) != 2 || made.Jails[1].Name != "try-2" {
@@ -38,7 +38,7 @@ func TestSnapshots(t *testing.T) {
 	if n, err := d.WarmSnapshot(ctx, s.ID, 2); err != nil || n != 2 {
 		t.Errorf("WarmSnapshot = %d, %v; want 2", n, err)
 	}
-	for range 150 { // more than a page
+	for range 150 { // more than one page
 		if _, err := d.TakeSnapshot(ctx, j, wire.TakeSnapshot{}); err != nil {
 			t.Fatal(err)
 		}
@@ -53,7 +53,7 @@ func TestSnapshots(t *testing.T) {
 	}
 	some, err := client.Collect(d.Snapshots(ctx, client.SnapshotFilter{Jail: other, Usage: true}))
 	if err != nil || len(some) != 1 || some[0].Usage == nil {
-		t.Errorf("Snapshots of one jail = %+v, %v; want one with its usage", some, err)
+		t.Errorf("Snapshots of one jail = %+v, %v; want one with usage", some, err)
 	}
 	trees, err := client.Collect(d.Lineage(ctx, ""))
 	if err != nil || len(trees) != 2 || len(trees[0].Snapshots) != 152 || len(trees[0].Snapshots[0].Jails) != 3 {
@@ -66,12 +66,12 @@ func TestSnapshots(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := d.BranchSnapshot(ctx, s.ID, wire.Branch{Count: 1}); !errors.Is(err, fault.NotFound) {
-		t.Errorf("a branch of what was deleted: %v", err)
+		t.Errorf("BranchSnapshot of a deleted snapshot = %v, want not found", err)
 	}
 	if err := d.DeleteJailAndSnapshots(ctx, j); err != nil {
 		t.Error(err)
 	}
 	if left, err := client.Collect(d.Snapshots(ctx, client.SnapshotFilter{})); err != nil || len(left) != 1 {
-		t.Errorf("%d snapshots are left, %v; want that of the other jail", len(left), err)
+		t.Errorf("%d snapshots after deletion, %v; want only that of the other jail", len(left), err)
 	}
 }

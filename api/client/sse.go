@@ -7,32 +7,34 @@ import (
 	"strings"
 )
 
-// An event is one server-sent event.
+// An event is a server-sent event.
 type event struct {
-	id   string // the last one seen, also on an earlier event
-	own  bool   // id is this event's own
+	id   string // the last event ID, which may be that of an earlier event
+	own  bool   // the event itself has an id field
 	name string
 	data string
 }
 
-// maxLine bounds a line of a stream: a daemon's are far shorter.
+// maxLine is the maximum length of a line or event, in bytes. The daemon's lines are far
+// shorter.
 const maxLine = 4 << 20
 
 var errLongLine = errors.New("a line of the event stream is too long")
 
-// A sseReader reads an event stream as the WHATWG's HTML standard has it.
+// A sseReader reads an event stream as specified by the WHATWG HTML standard, section 9.2
+// (Server-sent events).
 type sseReader struct {
 	r    *bufio.Reader
 	id   string
-	past bool // the byte order mark
+	past bool // the position is after an optional byte order mark
 }
 
 func newSSEReader(r io.Reader) *sseReader {
 	return &sseReader{r: bufio.NewReaderSize(r, 64<<10)}
 }
 
-// next returns the next event that has data. An event that the stream's end
-// cuts off is not one.
+// next returns the next event that has data. An incomplete event at the end of the stream is
+// discarded.
 func (s *sseReader) next() (event, error) {
 	var e event
 	var data []string
@@ -68,7 +70,7 @@ func (s *sseReader) next() (event, error) {
 	}
 }
 
-// line returns the next line without its end, which is CR, LF or both.
+// line returns the next line without its terminator, which is CR, LF or CRLF.
 func (s *sseReader) line() (string, error) {
 	var b strings.Builder
 	for {
@@ -95,8 +97,8 @@ func (s *sseReader) line() (string, error) {
 	return line, nil
 }
 
-// skipLF drops the LF of a CRLF. It may wait for the next byte: a daemon ends
-// its lines with LF.
+// skipLF discards the LF of a CRLF. It may block until the next byte arrives; the daemon
+// terminates lines with LF only.
 func (s *sseReader) skipLF() {
 	if next, err := s.r.Peek(1); err == nil && next[0] == '\n' {
 		s.r.Discard(1)

@@ -27,7 +27,7 @@ func TestEventStreams(t *testing.T) {
 	}{
 		{"", nil},
 		{"data: a\n\n", []event{{data: "a"}}},
-		{"data: a\n", nil}, // cut off
+		{"data: a\n", nil}, // truncated
 		{"data:a\ndata:  b\n\n", []event{{data: "a\n b"}}},
 		{"id: 1\nevent: x\ndata: a\n\ndata: b\n\n", []event{{"1", true, "x", "a"}, {"1", false, "", "b"}}},
 		{"\uFEFFdata: a\n\n", []event{{data: "a"}}},
@@ -42,10 +42,10 @@ func TestEventStreams(t *testing.T) {
 		}
 	}
 	if _, err := readEvents("data: " + strings.Repeat("a", maxLine)); err != errLongLine {
-		t.Errorf("an endless line: %v, want %v", err, errLongLine)
+		t.Errorf("line that is too long: %v, want %v", err, errLongLine)
 	}
 	if _, err := readEvents(strings.Repeat("data: "+strings.Repeat("a", 1<<20)+"\n", 8)); err != errLongLine {
-		t.Errorf("an endless event: %v, want %v", err, errLongLine)
+		t.Errorf("event that is too long: %v, want %v", err, errLongLine)
 	}
 }
 
@@ -56,16 +56,16 @@ func FuzzEventStream(f *testing.F) {
 	f.Fuzz(func(t *testing.T, s string) {
 		events, err := readEvents(s)
 		if err == nil {
-			t.Fatal("a stream without an end")
+			t.Fatal("readEvents returned no error at the end of the stream")
 		}
 		for _, e := range events {
 			if strings.ContainsAny(e.id, "\x00\n\r") || strings.ContainsAny(e.name, "\n\r") || strings.Contains(e.data, "\r") {
 				t.Errorf("event %+v of %q", e, s)
 			}
-			// What is read can be written and read again.
+			// Encoding and decoding the event again must not change it.
 			again, _ := readEvents("id: " + e.id + "\nevent: " + e.name + "\ndata: " + strings.ReplaceAll(e.data, "\n", "\ndata: ") + "\n\n")
 			if e.own = true; len(again) != 1 || again[0] != e {
-				t.Errorf("%+v came back as %+v", e, again)
+				t.Errorf("%+v was decoded as %+v", e, again)
 			}
 		}
 	})

@@ -18,12 +18,12 @@ import (
 	"glasshouse/id"
 )
 
-// TerminalOptions say what runs on a terminal. The zero value is the jail's
-// shell on 80 by 24.
+// TerminalOptions selects the command of a terminal. The zero value is the jail's shell on a
+// terminal of 80 by 24 characters.
 type TerminalOptions struct {
-	Exec id.Exec // come back to this command; then only Size counts
+	Exec id.Exec // reconnect to this command; then only Size is used
 	Argv []string
-	Cmd  string // a line for /bin/sh
+	Cmd  string // a command line for /bin/sh
 	User string
 	Cwd  string
 	Size wire.Size
@@ -46,13 +46,14 @@ func (o TerminalOptions) query() url.Values {
 	return q
 }
 
-// A Terminal is a command's terminal: what is written to it is typed, what is
-// read from it is shown. One goroutine may read and others write.
+// A Terminal is a connection to a command's terminal. Write sends input and Read returns output.
+// Write may be called concurrently with Read and with itself; Read must not be called
+// concurrently with itself.
 type Terminal struct {
 	conn   *websocket.Conn
 	ctx    context.Context
 	cancel context.CancelFunc
-	left   []byte // read, not yet given
+	left   []byte // received, but not yet returned by Read
 
 	mu sync.Mutex
 	// +checklocks:mu
@@ -61,7 +62,7 @@ type Terminal struct {
 	err error
 }
 
-// keyTime is how long a daemon may take for what is sent to it.
+// keyTime is the time limit for sending a message to the daemon.
 const keyTime = 30 * time.Second
 
 // Terminal opens a terminal. Closing it does not end the command.
@@ -76,7 +77,7 @@ func (c *Client) Terminal(ctx context.Context, j id.Jail, o TerminalOptions) (*T
 	})
 	if err != nil {
 		if resp != nil && resp.StatusCode >= 400 {
-			return nil, problemOf(resp) // Dial keeps the start of the body
+			return nil, problemOf(resp) // Dial preserves the start of the body
 		}
 		return nil, c.lost(ctx, r, err)
 	}
@@ -89,37 +90,36 @@ func (c *Client) Terminal(ctx context.Context, j id.Jail, o TerminalOptions) (*T
 	return t, nil
 }
 
-// first waits for the daemon to say what runs on the terminal.
+// first reads the first frame, which describes the command on the terminal.
 func (t *Terminal) first() error {
 	kind, data, err := t.conn.Read(t.ctx)
 	if err != nil {
 		return err
 	}
 	if kind != websocket.MessageText {
-		return errors.New("the terminal does not say what runs on it")
+		return errors.New("the first frame of the terminal does not describe its command")
 	}
 	_, err = t.hear(data)
 	return err
 }
 
-// Exec is the command on the terminal: as it started, and after Read has
-// returned io.EOF as it ended.
+// Exec returns the command on the terminal: as it was at its start, or, after Read has
+// returned io.EOF, as it was at its end.
 func (t *Terminal) Exec() wire.Exec {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.exec
 }
 
-// Err returns the last thing the daemon could not do that was asked of it, such
-// as an unknown signal, or nil.
+// Err returns the last error that the daemon reported for a frame, such as an unknown
+// signal, or nil.
 func (t *Terminal) Err() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.err
 }
 
-// Read reads what the command writes. It returns io.EOF when the command has
-// ended.
+// Read reads output of the command. It returns io.EOF when the command has ended.
 func (t *Terminal) Read(p []byte) (int, error) {
 	for len(t.left) == 0 {
 		kind, data, err := t.conn.Read(t.ctx)
@@ -142,7 +142,7 @@ func (t *Terminal) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// hear takes a word of the daemon, and reports whether it was the last.
+// hear processes a text frame of the daemon. It reports whether the command has ended.
 func (t *Terminal) hear(data []byte) (exit bool, err error) {
 	var e wire.TerminalEvent
 	if err := json.Unmarshal(data, &e); err != nil {
@@ -162,7 +162,7 @@ func (t *Terminal) hear(data []byte) (exit bool, err error) {
 	return false, nil
 }
 
-// ended explains a terminal that broke before its command ended.
+// ended returns the error for a connection that broke before the command ended.
 func (t *Terminal) ended(err error) error {
 	if t.ctx.Err() != nil {
 		return context.Cause(t.ctx)
@@ -173,9 +173,9 @@ func (t *Terminal) ended(err error) error {
 	return fault.New(fault.Unavailable, "client", "terminal", errors.Join(errBroken, err))
 }
 
-// Write types p.
+// Write sends p as input.
 func (t *Terminal) Write(p []byte) (int, error) {
-	const most = 256 << 10 // of one message
+	const most = 256 << 10 // maximum size of a message
 	for rest := p; len(rest) > 0; {
 		n := min(len(rest), most)
 		if err := t.send(websocket.MessageBinary, rest[:n]); err != nil {
@@ -206,7 +206,7 @@ func (t *Terminal) send(kind websocket.MessageType, data []byte) error {
 	return t.conn.Write(ctx, kind, data)
 }
 
-// Close leaves the terminal. The command goes on.
+// Close disconnects from the terminal. The command continues to run.
 func (t *Terminal) Close() error {
 	t.cancel()
 	return t.conn.CloseNow()

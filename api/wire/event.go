@@ -6,89 +6,89 @@ import (
 	"glasshouse/id"
 )
 
-// Observe says what of a jail is recorded. What is left out takes the daemon's
-// default, which records everything.
+// Observe configures what is recorded of a jail. Omitted fields take the daemon's
+// defaults, which record everything.
 type Observe struct {
-	Syscalls   string   `json:"syscalls,omitempty" enum:"all,security,off" description:"Which system calls. security: those that change privileges, namespaces, mounts, programs or other processes."`
-	Allow      []string `json:"allow,omitempty" description:"Names of system calls recorded as well, whatever syscalls says."`
-	Ignore     []string `json:"ignore,omitempty" description:"Names of system calls not recorded, whatever else is said."`
-	Sample     int      `json:"sample,omitempty" minimum:"0" description:"Of the calls left, one in so many is recorded."`
-	Files      string   `json:"files,omitempty" enum:"all,off" description:"Operations on files."`
-	Network    string   `json:"network,omitempty" enum:"packets,flows,off" description:"Each packet, or sums of them for each connection."`
-	Packets    int      `json:"packet_bytes,omitempty" minimum:"0" maximum:"65535" description:"Of each packet so many bytes are kept for GET …/network/pcap."`
-	OnOverload string   `json:"on_overload,omitempty" enum:"throttle,count" description:"throttle: the jail is slowed so that nothing is lost. count: it runs on, and what is lost is counted in a gap."`
+	Syscalls   string   `json:"syscalls,omitempty" enum:"all,security,off" description:"Which system calls to record. security: calls that change privileges, namespaces or mounts, run programs, or act on other processes."`
+	Allow      []string `json:"allow,omitempty" description:"Names of system calls to record in addition to those that syscalls selects."`
+	Ignore     []string `json:"ignore,omitempty" description:"Names of system calls not to record. It takes precedence over syscalls and allow."`
+	Sample     int      `json:"sample,omitempty" minimum:"0" description:"Sampling of the remaining system calls: record one of this many."`
+	Files      string   `json:"files,omitempty" enum:"all,off" description:"Whether to record file operations."`
+	Network    string   `json:"network,omitempty" enum:"packets,flows,off" description:"Record each packet, totals for each connection (flows), or neither."`
+	Packets    int      `json:"packet_bytes,omitempty" minimum:"0" maximum:"65535" description:"Number of bytes of each packet to keep for GET …/network/pcap."`
+	OnOverload string   `json:"on_overload,omitempty" enum:"throttle,count" description:"throttle: slow down the jail so that no event is lost. count: do not slow down the jail; lost events are counted in a gap."`
 }
 
-// Observation is how a jail is being recorded.
+// Observation is the state of a jail's recording.
 type Observation struct {
-	Sources map[string]Source `json:"sources" description:"By name: kernel, network, gvisor, ptrace. None when the jail does not run."`
+	Sources map[string]Source `json:"sources" description:"Observers by name: kernel, network, gvisor, ptrace. Empty when the jail does not run."`
 	Log     EventLog          `json:"log"`
 }
 
-// Source is one way in which a jail is watched.
+// Source is the state of one observer of a jail.
 type Source struct {
-	Seen      uint64 `json:"seen" description:"Records made since it began to watch."`
-	Lost      uint64 `json:"lost" description:"Records that were not kept. Each is counted in a gap."`
-	Throttled uint64 `json:"throttled" description:"Times the jail was held so that nothing is lost."`
-	Err       string `json:"err,omitempty" description:"Why it does not see all that it should."`
+	Seen      uint64 `json:"seen" description:"Events recorded since the observer started."`
+	Lost      uint64 `json:"lost" description:"Events that were lost. A gap event counts them."`
+	Throttled uint64 `json:"throttled" description:"How often the jail was throttled so that no event is lost."`
+	Err       string `json:"err,omitempty" description:"Why the observation is incomplete."`
 }
 
-// EventLog is what is kept of a jail's events.
+// EventLog is the state of a jail's event log.
 type EventLog struct {
-	Events   int64            `json:"events" description:"Records that are kept."`
-	Bytes    int64            `json:"bytes" description:"What they take on disk."`
-	Segments int              `json:"segments" description:"Files."`
-	First    uint64           `json:"first,omitempty" description:"Sequence number of the oldest record kept."`
-	Last     uint64           `json:"last" description:"Sequence number given last."`
-	Lost     map[string]int64 `json:"lost,omitempty" description:"By type: records that found no room. Each is counted in a gap."`
-	Err      string           `json:"err,omitempty" description:"Why nothing can be written now."`
+	Events   int64            `json:"events" description:"Number of stored events."`
+	Bytes    int64            `json:"bytes" description:"Disk usage in bytes."`
+	Segments int              `json:"segments" description:"Number of files."`
+	First    uint64           `json:"first,omitempty" description:"Sequence number of the oldest stored event."`
+	Last     uint64           `json:"last" description:"Sequence number that was assigned last."`
+	Lost     map[string]int64 `json:"lost,omitempty" description:"Events that were dropped because of the size limit, by type. Gap events count them."`
+	Err      string           `json:"err,omitempty" description:"Why events cannot be written now."`
 }
 
-// EventEnd ends a stream of a jail's events that has nothing more to say: the
-// jail is gone, or all that was asked for has been sent. Its data is {}. Other
-// events are named by the type of their record.
+// EventEnd is the event that ends a stream of a jail's events: the jail was deleted, or
+// all requested events were sent. Its data is {}. The other events of the stream are
+// named by their type.
 const EventEnd = "end"
 
-// Event is one record of what a jail did. Which fields there are follows from
-// the type; docs/events.md has them all. Strings are bytes of the jail's: one
-// that is not UTF-8 is written as the escape \udc80 to \udcff.
+// Event is one event of a jail. Its type determines which fields are present;
+// docs/events.md describes them. Strings are bytes from the jail: each byte that is not
+// part of valid UTF-8 is escaped as a code point from \udc80 to \udcff.
 type Event struct {
 	Type string  `json:"type" required:"true" enum:"syscall,file,net,proc,gap,usage,lineage"`
-	Seq  uint64  `json:"seq" required:"true" description:"Gapless in one jail, from 1; in one made from a snapshot, from where its parent was."`
-	TS   int64   `json:"ts" required:"true" description:"Milliseconds since 1970."`
-	NS   int64   `json:"ns,omitempty" description:"Monotonic nanoseconds of the host."`
+	Seq  uint64  `json:"seq" required:"true" description:"Sequence number in the jail, without gaps, from 1. A jail made from a snapshot continues the numbering of its parent."`
+	TS   int64   `json:"ts" required:"true" description:"Time, in milliseconds since 1970."`
+	NS   int64   `json:"ns,omitempty" description:"Monotonic clock of the host, in nanoseconds."`
 	Jail id.Jail `json:"jail" required:"true"`
 
-	PID     int32  `json:"pid,omitempty" description:"Inside the jail."`
-	TID     int32  `json:"tid,omitempty"`
-	HostPID int32  `json:"host_pid,omitempty"`
-	Comm    string `json:"comm,omitempty"`
+	PID     int32  `json:"pid,omitempty" description:"PID inside the jail."`
+	TID     int32  `json:"tid,omitempty" description:"Thread ID inside the jail."`
+	HostPID int32  `json:"host_pid,omitempty" description:"PID on the host."`
+	Comm    string `json:"comm,omitempty" description:"Command name of the process."`
 
-	NR   int32    `json:"nr,omitempty"`
-	Name string   `json:"name,omitempty" description:"Of the system call."`
-	ABI  string   `json:"abi,omitempty" description:"If it is not the machine's own."`
-	Args []uint64 `json:"args,omitempty"`
-	Ret  *int64   `json:"ret,omitempty" description:"Negative is -errno."`
-	Dur  int64    `json:"dur_ns,omitempty"`
+	NR   int32    `json:"nr,omitempty" description:"Number of the system call."`
+	Name string   `json:"name,omitempty" description:"Name of the system call."`
+	ABI  string   `json:"abi,omitempty" description:"ABI of the system call, if it is not the native one."`
+	Args []uint64 `json:"args,omitempty" description:"Arguments of the system call."`
+	Ret  *int64   `json:"ret,omitempty" description:"Return value of the system call. A negative value is -errno."`
+	Dur  int64    `json:"dur_ns,omitempty" description:"Duration in nanoseconds."`
 	Addr string   `json:"addr,omitempty"`
 
-	Op    string `json:"op,omitempty" description:"What was done to a file, happened to a process, or was done with a snapshot."`
-	Path  string `json:"path,omitempty" description:"Inside the jail."`
-	To    string `json:"to,omitempty"`
-	Real  string `json:"real,omitempty" description:"What the kernel opened, where that differs from path."`
-	Bytes *int64 `json:"bytes,omitempty"`
-	Calls int64  `json:"calls,omitempty" description:"Of reads or writes in quick succession, how many this record sums up."`
-	FD    *int32 `json:"fd,omitempty"`
+	Op    string `json:"op,omitempty" description:"The file operation, process event or snapshot operation."`
+	Path  string `json:"path,omitempty" description:"Path inside the jail."`
+	To    string `json:"to,omitempty" description:"New path of a renamed or linked file."`
+	Real  string `json:"real,omitempty" description:"The path that the kernel opened, if it differs from path."`
+	Bytes *int64 `json:"bytes,omitempty" description:"Number of bytes read, written or transferred."`
+	Calls int64  `json:"calls,omitempty" description:"Number of consecutive reads or writes that this event aggregates."`
+	FD    *int32 `json:"fd,omitempty" description:"File descriptor."`
 
 	Dir     string `json:"dir,omitempty" enum:"egress,ingress,loopback"`
 	Proto   string `json:"proto,omitempty"`
-	Src     string `json:"src,omitempty"`
-	Dst     string `json:"dst,omitempty"`
-	Host    string `json:"host,omitempty" description:"The name the jail asked for to get the other side's address."`
-	Iface   string `json:"iface,omitempty"`
-	TCP     string `json:"tcp,omitempty" description:"Flags of the packet, or all of a flow."`
-	Packets int64  `json:"packets,omitempty" description:"Of a flow."`
-	Begin   int64  `json:"begin,omitempty" description:"ns of a flow's first packet, or at which the process began."`
+	Src     string `json:"src,omitempty" description:"Source address."`
+	Dst     string `json:"dst,omitempty" description:"Destination address."`
+	Host    string `json:"host,omitempty" description:"The DNS name that the jail resolved to the remote address."`
+	Iface   string `json:"iface,omitempty" description:"Network interface."`
+	TCP     string `json:"tcp,omitempty" description:"TCP flags of the packet, or of all packets of a flow."`
+	Packets int64  `json:"packets,omitempty" description:"Number of packets of a flow."`
+	Begin   int64  `json:"begin,omitempty" description:"Value of ns at the first packet of a flow, or at the start of a process."`
 
 	PPID     int32    `json:"ppid,omitempty"`
 	UID      *uint32  `json:"uid,omitempty"`
@@ -96,15 +96,15 @@ type Event struct {
 	Exe      string   `json:"exe,omitempty"`
 	Argv     []string `json:"argv,omitempty"`
 	Cwd      string   `json:"cwd,omitempty"`
-	Code     *int32   `json:"exit_code,omitempty"`
-	Signal   string   `json:"signal,omitempty" description:"That ended the process."`
-	UserNS   int64    `json:"user_ns,omitempty"`
-	SystemNS int64    `json:"system_ns,omitempty"`
-	RSS      int64    `json:"rss,omitempty"`
+	Code     *int32   `json:"exit_code,omitempty" description:"Exit status of the process."`
+	Signal   string   `json:"signal,omitempty" description:"The signal that ended the process."`
+	UserNS   int64    `json:"user_ns,omitempty" description:"User CPU time in nanoseconds."`
+	SystemNS int64    `json:"system_ns,omitempty" description:"System CPU time in nanoseconds."`
+	RSS      int64    `json:"rss,omitempty" description:"Peak resident set size in bytes."`
 
-	Source  string `json:"source,omitempty" description:"Type of the records that are missing here."`
-	Lost    int64  `json:"lost,omitempty" description:"How many; -1 is unknown."`
-	Reason  string `json:"reason,omitempty"`
+	Source  string `json:"source,omitempty" description:"For a gap: type of the lost events."`
+	Lost    int64  `json:"lost,omitempty" description:"For a gap: number of lost events; -1 if unknown."`
+	Reason  string `json:"reason,omitempty" description:"For a gap: why events were lost."`
 	From    uint64 `json:"from,omitempty"`
 	Through uint64 `json:"through,omitempty"`
 
@@ -116,66 +116,66 @@ type Event struct {
 	Tx     int64 `json:"tx_bytes,omitempty"`
 
 	Snapshot  id.Snapshot `json:"snapshot,omitempty"`
-	Parent    id.Jail     `json:"parent,omitempty" description:"The jail that the snapshot was taken of."`
-	ParentSeq *uint64     `json:"parent_seq,omitempty" description:"Of the last record in the parent's log that the snapshot knows of."`
+	Parent    id.Jail     `json:"parent,omitempty" description:"The jail of which the snapshot was taken."`
+	ParentSeq *uint64     `json:"parent_seq,omitempty" description:"Sequence number of the last event in the parent's log that the snapshot includes."`
 
-	Denied     bool `json:"denied,omitempty" description:"seccomp refused the call before it was entered."`
-	Unfinished bool `json:"unfinished,omitempty" description:"The caller died inside the call."`
-	Partial    bool `json:"partial,omitempty" description:"The caller was inside the call when observation began."`
+	Denied     bool `json:"denied,omitempty" description:"seccomp denied the system call before it was executed."`
+	Unfinished bool `json:"unfinished,omitempty" description:"The caller died during the system call."`
+	Partial    bool `json:"partial,omitempty" description:"The caller was in the system call when observation began."`
 	Child      bool `json:"child,omitempty" description:"The return of fork or clone in the new task."`
-	Cut        bool `json:"cut,omitempty" description:"A string or list is longer than what is kept."`
-	Raced      bool `json:"raced,omitempty" description:"Memory said another path than the kernel used."`
-	Injected   bool `json:"injected,omitempty" description:"Made by Glasshouse in the jail's processes."`
-	Unresolved bool `json:"unresolved,omitempty" description:"The path of a descriptor is not known."`
-	Existing   bool `json:"existing,omitempty" description:"Was there when observation began."`
-	Thread     bool `json:"thread,omitempty" description:"Of a thread, not of a whole process."`
-	ReadOnly   bool `json:"read_only,omitempty" description:"The jail's disk refuses writes after an error."`
+	Cut        bool `json:"cut,omitempty" description:"A string or list is truncated."`
+	Raced      bool `json:"raced,omitempty" description:"The path in memory differed from the path that the kernel used (a TOCTOU race)."`
+	Injected   bool `json:"injected,omitempty" description:"Glasshouse made the call in a process of the jail."`
+	Unresolved bool `json:"unresolved,omitempty" description:"The path of the file descriptor is unknown."`
+	Existing   bool `json:"existing,omitempty" description:"The process existed when observation began."`
+	Thread     bool `json:"thread,omitempty" description:"The event concerns a thread and not a process."`
+	ReadOnly   bool `json:"read_only,omitempty" description:"The jail's disk is read-only after an error."`
 }
 
-// Processes is the tree of a jail's processes at one instant.
+// Processes is the process tree of a jail at one instant.
 type Processes struct {
-	Items     []Process `json:"items" required:"true" description:"Each after its parent, siblings as they began."`
-	Count     int64     `json:"count" description:"All there ever were."`
-	Forgotten int64     `json:"forgotten,omitempty" description:"That have ended and are not kept."`
-	Untold    int64     `json:"untold,omitempty" description:"That are not told of: there were too many at once."`
-	Lost      Lost      `json:"lost" description:"Records of processes that are missing."`
+	Items     []Process `json:"items" required:"true" description:"Processes, each after its parent, siblings in order of creation."`
+	Count     int64     `json:"count" description:"Total number of processes, including those that ended."`
+	Forgotten int64     `json:"forgotten,omitempty" description:"Number of ended processes that are no longer stored."`
+	Untold    int64     `json:"untold,omitempty" description:"Number of processes that are not listed because too many existed at the same time."`
+	Lost      Lost      `json:"lost" description:"Process events that were lost."`
 }
 
-// Lost is how much is not known.
+// Lost counts lost events.
 type Lost struct {
-	Records int64 `json:"records" description:"At least."`
-	Unknown bool  `json:"unknown,omitempty" description:"Some gap could not say how many."`
+	Records int64 `json:"records" description:"Number of lost events, at least."`
+	Unknown bool  `json:"unknown,omitempty" description:"The number is incomplete: the size of a gap is not known."`
 }
 
 // Process is one process of a jail.
 type Process struct {
-	PID      int32      `json:"pid" required:"true" description:"Inside the jail."`
+	PID      int32      `json:"pid" required:"true" description:"PID inside the jail."`
 	PPID     int32      `json:"ppid"`
-	HostPID  int32      `json:"host_pid,omitempty"`
-	Depth    int        `json:"depth" description:"In the tree."`
+	HostPID  int32      `json:"host_pid,omitempty" description:"PID on the host."`
+	Depth    int        `json:"depth" description:"Depth in the process tree."`
 	Children []int32    `json:"children,omitempty"`
 	Threads  int        `json:"threads"`
 	UID      uint32     `json:"uid"`
 	GID      uint32     `json:"gid"`
-	Comm     string     `json:"comm"`
+	Comm     string     `json:"comm" description:"Command name."`
 	Exe      string     `json:"exe,omitempty"`
 	Argv     []string   `json:"argv,omitempty"`
 	Cwd      string     `json:"cwd,omitempty"`
-	Cut      bool       `json:"cut,omitempty" description:"exe, argv and cwd are longer than shown."`
-	State    string     `json:"state" required:"true" enum:"running,exited,killed,lost" description:"lost: it ended, and nobody saw how."`
+	Cut      bool       `json:"cut,omitempty" description:"exe, argv or cwd is truncated."`
+	State    string     `json:"state" required:"true" enum:"running,exited,killed,lost" description:"lost: the process ended, and its exit was not observed."`
 	Began    time.Time  `json:"began"`
-	Begin    int64      `json:"begin_ns" description:"With pid, which process it is: pids come back."`
-	Existing bool       `json:"existing,omitempty" description:"Was there when observation began."`
+	Begin    int64      `json:"begin_ns" description:"Start time. PIDs are reused, so pid and begin_ns together identify a process."`
+	Existing bool       `json:"existing,omitempty" description:"The process existed when observation began."`
 	Ended    *time.Time `json:"ended,omitempty"`
-	Duration int64      `json:"duration_ns,omitempty"`
+	Duration int64      `json:"duration_ns,omitempty" description:"Run time in nanoseconds."`
 	Code     *int32     `json:"exit_code,omitempty"`
-	Signal   string     `json:"signal,omitempty" description:"That ended it."`
-	UserNS   int64      `json:"user_ns,omitempty" description:"Processor time, as of its end."`
-	SystemNS int64      `json:"system_ns,omitempty"`
-	RSS      int64      `json:"rss,omitempty" description:"Most memory it held, in bytes."`
-	Execs    []Program  `json:"execs,omitempty" description:"The last few programs it ran, the present one last."`
-	ExecsAll int        `json:"execs_count"`
-	Events   EventLink  `json:"events" description:"Where its records are."`
+	Signal   string     `json:"signal,omitempty" description:"The signal that ended the process."`
+	UserNS   int64      `json:"user_ns,omitempty" description:"User CPU time in nanoseconds, when the process ended."`
+	SystemNS int64      `json:"system_ns,omitempty" description:"System CPU time in nanoseconds, when the process ended."`
+	RSS      int64      `json:"rss,omitempty" description:"Peak resident set size, in bytes."`
+	Execs    []Program  `json:"execs,omitempty" description:"The last programs that the process executed, the current one last."`
+	ExecsAll int        `json:"execs_count" description:"Total number of programs that the process executed."`
+	Events   EventLink  `json:"events" description:"Events of the process."`
 }
 
 // Program is one program that a process ran.
@@ -186,39 +186,39 @@ type Program struct {
 	Argv []string  `json:"argv"`
 }
 
-// EventLink names records: those that match q, from first to last.
+// EventLink identifies the events that match the filter Q, from First to Last.
 type EventLink struct {
-	Q     string `json:"q" description:"A filter, for GET …/events."`
-	First uint64 `json:"first"`
-	Last  uint64 `json:"last,omitempty"`
+	Q     string `json:"q" description:"A filter for GET …/events."`
+	First uint64 `json:"first" description:"First sequence number."`
+	Last  uint64 `json:"last,omitempty" description:"Last sequence number."`
 }
 
-// Flow is all packets between two addresses, or two of their ports.
+// Flow summarizes all packets between two addresses, or between two ports of them.
 type Flow struct {
 	Proto   string    `json:"proto" required:"true"`
-	Dir     string    `json:"dir" required:"true" enum:"egress,ingress,loopback" description:"Who began it."`
+	Dir     string    `json:"dir" required:"true" enum:"egress,ingress,loopback" description:"Direction of the first packet."`
 	Local   string    `json:"local" required:"true"`
 	Remote  string    `json:"remote" required:"true"`
-	Host    string    `json:"host,omitempty" description:"The name the jail asked for to get the address."`
+	Host    string    `json:"host,omitempty" description:"The DNS name that the jail resolved to the remote address."`
 	PID     int32     `json:"pid,omitempty"`
 	Comm    string    `json:"comm,omitempty"`
-	State   string    `json:"state" enum:"unanswered,refused,established,closed,reset,open" description:"open: a protocol without connections."`
-	Times   int64     `json:"times" description:"It was begun; more than 1 if its ports were used again."`
-	Refused int64     `json:"refused"`
-	AtLeast bool      `json:"at_least,omitempty" description:"There was more before it found room in the list."`
+	State   string    `json:"state" enum:"unanswered,refused,established,closed,reset,open" description:"State of the connection. open: the protocol has no connections."`
+	Times   int64     `json:"times" description:"Number of connections; more than 1 if the ports were reused."`
+	Refused int64     `json:"refused" description:"Number of refused connections."`
+	AtLeast bool      `json:"at_least,omitempty" description:"The counts are lower bounds: earlier packets were not counted because the list was full."`
 	Begin   time.Time `json:"begin"`
-	End     time.Time `json:"end" description:"Of its last packet so far."`
+	End     time.Time `json:"end" description:"Time of the last packet so far."`
 
 	PacketsOut int64 `json:"packets_out"`
 	BytesOut   int64 `json:"bytes_out"`
 	PacketsIn  int64 `json:"packets_in"`
 	BytesIn    int64 `json:"bytes_in"`
 
-	Events EventLink `json:"events" description:"Where its records are."`
+	Events EventLink `json:"events" description:"Events of the flow."`
 }
 
-// Flows is a page of the flows of a jail.
+// Flows is a page of a jail's network flows.
 type Flows struct {
 	Page[Flow]
-	Count int64 `json:"count" description:"All there were. If they are too many to be kept, those of the most bytes are listed."`
+	Count int64 `json:"count" description:"Total number of flows. If there are too many to store, the list contains those with the most bytes."`
 }

@@ -7,63 +7,65 @@ import (
 	"glasshouse/id"
 )
 
-// Policy is files that decide what a jail may do, and how they are read.
+// Policy is a set of policy files and the options with which they are evaluated.
 type Policy struct {
-	Files   []PolicyFile `json:"files,omitempty" maxItems:"16" description:"Permission files (opencode.json, .jsonc; later ones count over earlier ones) and decision frameworks (AGENTS.md)."`
-	Match   string       `json:"match,omitempty" enum:"longest,last" description:"Which of several matching patterns counts. The default is what the files were written for."`
-	Agent   string       `json:"agent,omitempty" maxLength:"128" description:"Whose rules count where nobody says who asks."`
-	Level   int          `json:"level,omitempty" minimum:"0" maximum:"3" description:"Of autonomy: 1 guided (the default), 2 intelligent, 3 full."`
-	Ceiling int          `json:"ceiling,omitempty" minimum:"0" maximum:"3" description:"To which the level may be raised. The default is the level."`
-	Answers []PolicyRule `json:"answers,omitempty" description:"What people wanted remembered."`
+	Files   []PolicyFile `json:"files,omitempty" maxItems:"16" description:"Permission files (opencode.json, .jsonc; later files take precedence over earlier ones) and decision frameworks (AGENTS.md)."`
+	Match   string       `json:"match,omitempty" enum:"longest,last" description:"Which of several matching patterns takes precedence. Default: the convention that the files were written for."`
+	Agent   string       `json:"agent,omitempty" maxLength:"128" description:"The agent whose rules apply when a request names no agent."`
+	Level   int          `json:"level,omitempty" minimum:"0" maximum:"3" description:"Autonomy level: 1 guided (the default), 2 intelligent, 3 full."`
+	Ceiling int          `json:"ceiling,omitempty" minimum:"0" maximum:"3" description:"The highest level that the jail can be raised to. Default: the level."`
+	Answers []PolicyRule `json:"answers,omitempty" description:"Remembered answers to approval requests."`
 
-	Tiers []PolicyTier `json:"tiers,omitempty" description:"What it takes to allow what is asked. The first that matches counts; without one it is standard."`
+	Tiers []PolicyTier `json:"tiers,omitempty" description:"Who must approve an action. The first match applies; without a match the tier is standard."`
 
-	Home      string `json:"home,omitempty" description:"The home directory in the jail, for ~ in patterns; the default is /root."`
-	Workspace string `json:"workspace,omitempty" description:"The project's directory in the jail, which patterns of files are relative to."`
+	Home      string `json:"home,omitempty" description:"The home directory in the jail, which replaces ~ in patterns. Default: /root."`
+	Workspace string `json:"workspace,omitempty" description:"The project directory in the jail, to which file patterns are relative."`
 }
 
-// PolicyTier says what it takes to allow some of what is asked: nobody
-// (preapproved), a person (standard), or one who types a phrase, or two (elevated).
+// PolicyTier sets who must approve matching actions: no person (preapproved), one person
+// (standard), or one person who types a confirmation phrase, or two persons (elevated).
 type PolicyTier struct {
-	Action  string `json:"action" required:"true"`
-	Pattern string `json:"pattern" required:"true"`
+	Action  string `json:"action" required:"true" description:"A tool name or pattern."`
+	Pattern string `json:"pattern" required:"true" description:"Pattern for the resource."`
 	Tier    string `json:"tier" required:"true" enum:"preapproved,standard,elevated"`
 }
 
-// PolicyFile is a file that decides, by its name.
+// PolicyFile is a policy file. Its name determines its format.
 type PolicyFile struct {
 	Name string `json:"name" required:"true" maxLength:"256"`
-	Text string `json:"text" required:"true"`
+	Text string `json:"text" required:"true" description:"Content of the file."`
 }
 
-// PolicyRule is one thing that a file, a level or a person says.
+// PolicyRule is a rule of a policy file, of an autonomy level, or of a remembered
+// answer.
 type PolicyRule struct {
-	Action  string `json:"action" required:"true"`
-	Pattern string `json:"pattern" required:"true"`
+	Action  string `json:"action" required:"true" description:"A tool name or pattern."`
+	Pattern string `json:"pattern" required:"true" description:"Pattern for the resource."`
 	Effect  string `json:"effect" required:"true" enum:"allow,ask,deny"`
-	File    string `json:"file,omitempty"`
-	Line    int    `json:"line,omitempty"`
+	File    string `json:"file,omitempty" description:"The policy file of the rule."`
+	Line    int    `json:"line,omitempty" description:"The line in the file."`
 }
 
-// PolicyState is the policy of a jail and what follows from it.
+// PolicyState is the policy of a jail and how it was interpreted.
 type PolicyState struct {
 	Policy   *Policy         `json:"policy,omitempty"`
-	Match    string          `json:"match,omitempty" description:"How the files are read."`
-	Why      string          `json:"why,omitempty" description:"Why they are read so."`
+	Match    string          `json:"match,omitempty" description:"Which of several matching patterns takes precedence."`
+	Why      string          `json:"why,omitempty" description:"Why this precedence was chosen."`
 	Level    int             `json:"level,omitempty"`
 	Ceiling  int             `json:"ceiling,omitempty"`
-	Advice   []PolicyAdvice  `json:"advice,omitempty" description:"What decision frameworks say that is no rule, for the agent to read."`
-	Findings []PolicyFinding `json:"findings,omitempty" description:"What in the files does not do what it seems to."`
+	Advice   []PolicyAdvice  `json:"advice,omitempty" description:"Guidelines of decision frameworks that are not rules. The agent can read them."`
+	Findings []PolicyFinding `json:"findings,omitempty" description:"Lint findings: parts of the files that have another effect than they seem to have."`
 }
 
-// PolicyAdvice is something that a decision framework says.
+// PolicyAdvice is a guideline of a decision framework.
 type PolicyAdvice struct {
 	Text string `json:"text" required:"true"`
 	File string `json:"file" required:"true"`
 	Line int    `json:"line" required:"true"`
 }
 
-// PolicyFinding is something in a file that does not do what it seems to.
+// PolicyFinding is a lint finding: a part of a file that has another effect than it
+// seems to have.
 type PolicyFinding struct {
 	Kind    string `json:"kind" required:"true"`
 	File    string `json:"file" required:"true"`
@@ -72,144 +74,145 @@ type PolicyFinding struct {
 	Remedy  string `json:"remedy,omitempty"`
 }
 
-// PolicyLevel changes a jail's level of autonomy.
+// PolicyLevel changes the autonomy level of a jail.
 type PolicyLevel struct {
-	Level int `json:"level" required:"true" minimum:"1" maximum:"3"`
+	Level int `json:"level" required:"true" minimum:"1" maximum:"3" description:"Autonomy level: 1 guided, 2 intelligent, 3 full."`
 }
 
-// Question is one thing that somebody wants to do.
+// Question is an action that the policy engine evaluates.
 type Question struct {
-	Action     string            `json:"action" required:"true" minLength:"1" maxLength:"128" description:"A tool's name: bash, edit, read, webfetch, connect, …"`
-	Resource   string            `json:"resource,omitempty" description:"What it is done to: a command line, a path, a URL, host:port."`
-	Agent      string            `json:"agent,omitempty" maxLength:"128"`
-	Attributes map[string]string `json:"attributes,omitempty"`
+	Action     string            `json:"action" required:"true" minLength:"1" maxLength:"128" description:"A tool name: bash, edit, read, webfetch, connect, …"`
+	Resource   string            `json:"resource,omitempty" description:"The object of the action: a command line, path, URL or host:port."`
+	Agent      string            `json:"agent,omitempty" maxLength:"128" description:"The agent that performs the action."`
+	Attributes map[string]string `json:"attributes,omitempty" description:"Additional attributes of the action."`
 }
 
-// Decide asks a question about a jail.
+// Decide evaluates an action in the context of a jail.
 type Decide struct {
 	Question
-	WaitMS int64 `json:"wait_ms,omitempty" minimum:"0" maximum:"3600000" description:"How long to wait for a person, if one is to be asked. The default is a minute."`
+	WaitMS int64 `json:"wait_ms,omitempty" minimum:"0" maximum:"3600000" description:"How long to wait for a person's answer, in milliseconds, if approval is required. Default: one minute."`
 }
 
-// Decision is the answer to a question, and why.
+// Decision is the result of evaluating the policy rules, with the reason.
 type Decision struct {
-	Effect string     `json:"effect" required:"true" enum:"allow,ask,deny" description:"What the rules say."`
-	Rule   PolicyRule `json:"rule" required:"true" description:"That decided."`
+	Effect string     `json:"effect" required:"true" enum:"allow,ask,deny" description:"Result of the rules."`
+	Rule   PolicyRule `json:"rule" required:"true" description:"The rule that decided."`
 	Reason string     `json:"reason" required:"true"`
 	Remedy string     `json:"remedy,omitempty"`
 	Listed bool       `json:"listed,omitempty" description:"The list of pre-approved actions allows it."`
-	Final  bool       `json:"final,omitempty" description:"No remembered answer changes it."`
+	Final  bool       `json:"final,omitempty" description:"Remembered answers cannot override this decision."`
 }
 
-// Verdict is what became of a question.
+// Verdict is the final outcome for an action, after a person has answered if approval
+// was required.
 type Verdict struct {
 	Allow    bool     `json:"allow" required:"true"`
-	Tag      string   `json:"tag" required:"true" enum:"AUTONOMOUS,WHITELISTED,APPROVED,DENIED"`
+	Tag      string   `json:"tag" required:"true" enum:"AUTONOMOUS,WHITELISTED,APPROVED,DENIED" description:"AUTONOMOUS: the rules allowed it. WHITELISTED: the list of pre-approved actions allowed it. APPROVED: a person approved it. DENIED: it was denied."`
 	Decision Decision `json:"decision" required:"true"`
 	By       string   `json:"by,omitempty" description:"The person who answered."`
-	Instead  string   `json:"instead,omitempty" description:"What is allowed in the place of what was asked."`
-	Entry    int64    `json:"entry" required:"true" description:"Of the chain."`
+	Instead  string   `json:"instead,omitempty" description:"The resource that is allowed instead of the requested one."`
+	Entry    int64    `json:"entry" required:"true" description:"Number of the audit log entry."`
 }
 
-// Explain asks what a policy would say to a question.
+// Explain requests the evaluation of an action without performing it.
 type Explain struct {
-	Policy   *Policy  `json:"policy,omitempty" description:"The default is the jail's."`
+	Policy   *Policy  `json:"policy,omitempty" description:"The policy to evaluate. Default: the jail's policy."`
 	Jail     id.Jail  `json:"jail,omitempty"`
 	Question Question `json:"question" required:"true"`
 }
 
-// Explained is what a policy would say, and which rules were looked at.
+// Explained is the result of an evaluation and the rules that were considered.
 type Explained struct {
 	Decision   Decision         `json:"decision" required:"true"`
 	Considered []ConsideredRule `json:"considered,omitempty"`
-	Egress     *ExplainedEgress `json:"egress,omitempty" description:"Of a connection from a jail behind the proxy, whose rules come first: what they allow leaves without a question."`
+	Egress     *ExplainedEgress `json:"egress,omitempty" description:"For a connection from a jail in network mode proxy: the result of the egress rules. They are evaluated before the policy, and a connection that they allow is not evaluated by the policy."`
 }
 
-// ExplainedEgress is what the egress rules of a jail say to a connection.
+// ExplainedEgress is the result of evaluating a jail's egress rules for a connection.
 type ExplainedEgress struct {
 	Allow  bool   `json:"allow" required:"true"`
-	Asks   bool   `json:"asks,omitempty" description:"They leave it to the policy."`
-	Rule   string `json:"rule,omitempty" description:"That allows it, or comes nearest."`
+	Asks   bool   `json:"asks,omitempty" description:"The egress rules defer to the policy."`
+	Rule   string `json:"rule,omitempty" description:"The rule that allows the connection, or the closest one."`
 	Reason string `json:"reason,omitempty"`
 	Detail string `json:"detail,omitempty"`
 	Remedy string `json:"remedy,omitempty"`
 }
 
-// ConsideredRule is a rule that was looked at for a part of a question.
+// ConsideredRule is a rule that was considered for a part of the action.
 type ConsideredRule struct {
-	Part    string     `json:"part" required:"true"`
+	Part    string     `json:"part" required:"true" description:"The part of the action, such as one command of a command line."`
 	Rule    PolicyRule `json:"rule" required:"true"`
-	Set     string     `json:"set" required:"true"`
-	Matches bool       `json:"matches,omitempty"`
-	Decides bool       `json:"decides,omitempty"`
+	Set     string     `json:"set" required:"true" description:"The rule set to which the rule belongs."`
+	Matches bool       `json:"matches,omitempty" description:"The rule matches."`
+	Decides bool       `json:"decides,omitempty" description:"The rule determines the result for this part."`
 }
 
-// Egress is what leaves a jail in network mode proxy.
+// Egress is the egress rules of a jail in network mode proxy.
 type Egress struct {
-	Allow []EgressRule `json:"allow,omitempty" maxItems:"4096" description:"The first rule that matches counts."`
-	Ask   bool         `json:"ask,omitempty" description:"What no rule allows a person is asked about, rather than refused."`
-	Limit EgressLimit  `json:"limit,omitzero" description:"For everything together."`
-	Query bool         `json:"query,omitempty" description:"Paths are recorded with their query, which may hold what is private."`
+	Allow []EgressRule `json:"allow,omitempty" maxItems:"4096" description:"Rules in order of precedence. The first matching rule applies."`
+	Ask   bool         `json:"ask,omitempty" description:"Request approval for access that no rule allows, instead of denying it."`
+	Limit EgressLimit  `json:"limit,omitzero" description:"Limit for all access together."`
+	Query bool         `json:"query,omitempty" description:"Record the query strings of URLs, which may contain private data."`
 }
 
-// EgressRule allows something to leave.
+// EgressRule allows network access.
 type EgressRule struct {
-	Name       string         `json:"name,omitempty" maxLength:"128" description:"As people know it, for messages."`
-	Host       string         `json:"host" required:"true" maxLength:"256" description:"A name, *.example.com, * for every name, or an address or prefix. Only what is listed as an address may be one of a private network."`
-	Ports      []uint16       `json:"ports,omitempty" description:"The default is 80 and 443."`
-	Methods    []string       `json:"methods,omitempty"`
-	Paths      []string       `json:"paths,omitempty" description:"Patterns, in which * is any run of characters."`
-	Capability string         `json:"capability,omitempty" maxLength:"256"`
+	Name       string         `json:"name,omitempty" maxLength:"128" description:"Display name, used in messages."`
+	Host       string         `json:"host" required:"true" maxLength:"256" description:"A host name, *.example.com, * for every name, or an IP address or prefix. A private address is allowed only by an address or prefix rule."`
+	Ports      []uint16       `json:"ports,omitempty" description:"Destination ports. Default: 80 and 443."`
+	Methods    []string       `json:"methods,omitempty" description:"Allowed HTTP methods. Default: all except TRACE."`
+	Paths      []string       `json:"paths,omitempty" description:"URL path patterns, in which * matches any sequence of characters."`
+	Capability string         `json:"capability,omitempty" maxLength:"256" description:"The capability to which the rule belongs."`
 	Limit      EgressLimit    `json:"limit,omitzero"`
-	Inject     []EgressInject `json:"inject,omitempty" description:"Secrets put into requests. The jail never has them."`
-	Intercept  bool           `json:"intercept,omitempty" description:"Look into TLS, with a certificate authority that this jail alone trusts. Implied by inject, methods and paths."`
-	Internet   bool           `json:"internet,omitempty" description:"Of an address or prefix: only what of it is on the Internet. Without ports, every port."`
-	Deny       bool           `json:"deny,omitempty" description:"Refuse the address or prefix, by whatever name it is reached, unless a rule before this one allows it. Without ports, every port."`
+	Inject     []EgressInject `json:"inject,omitempty" description:"Secrets to add to requests. They are never visible in the jail."`
+	Intercept  bool           `json:"intercept,omitempty" description:"Intercept TLS with a certificate authority that only this jail trusts. Implied by inject, methods and paths."`
+	Internet   bool           `json:"internet,omitempty" description:"For an address or prefix: match only its public Internet addresses. Without ports, all ports match."`
+	Deny       bool           `json:"deny,omitempty" description:"Deny the address or prefix, whatever name resolves to it, unless an earlier rule allows it. Without ports, all ports match."`
 }
 
-// EgressLimit bounds requests and bytes.
+// EgressLimit limits requests and bytes.
 type EgressLimit struct {
-	Requests int   `json:"requests,omitempty" minimum:"0" description:"In a minute, or in per_ms."`
-	PerMS    int64 `json:"per_ms,omitempty" minimum:"0"`
-	Bytes    int64 `json:"bytes,omitempty" minimum:"0" description:"Both ways together."`
+	Requests int   `json:"requests,omitempty" minimum:"0" description:"Requests per per_ms, or per minute if per_ms is omitted."`
+	PerMS    int64 `json:"per_ms,omitempty" minimum:"0" description:"Period of the request limit, in milliseconds."`
+	Bytes    int64 `json:"bytes,omitempty" minimum:"0" description:"Bytes, sent and received together."`
 }
 
-// EgressInject puts a secret into requests.
+// EgressInject adds a secret to requests.
 type EgressInject struct {
 	Secret string `json:"secret" required:"true" maxLength:"128"`
-	As     string `json:"as" required:"true" enum:"bearer,header,query,basic"`
-	Name   string `json:"name,omitempty" maxLength:"128" description:"Of the header, parameter or user."`
+	As     string `json:"as" required:"true" enum:"bearer,header,query,basic" description:"How the secret is added: as a bearer token, a header, a query parameter, or the password of HTTP Basic authentication."`
+	Name   string `json:"name,omitempty" maxLength:"128" description:"Name of the header, query parameter or user."`
 }
 
-// EgressState is what leaves a jail, by rule and in numbers.
+// EgressState is the egress rules of a jail and the statistics of its proxy.
 type EgressState struct {
 	Egress Egress       `json:"egress" required:"true"`
-	Stats  *EgressStats `json:"stats,omitempty" description:"Of this life of the jail."`
+	Stats  *EgressStats `json:"stats,omitempty" description:"Statistics since the jail was started."`
 }
 
-// EgressStats are numbers of a jail's proxy.
+// EgressStats is the statistics of a jail's egress proxy.
 type EgressStats struct {
-	Open        int              `json:"open" required:"true" description:"Connections at this moment."`
+	Open        int              `json:"open" required:"true" description:"Connections that are open now."`
 	Connections int64            `json:"connections" required:"true"`
 	Requests    int64            `json:"requests" required:"true"`
-	Queries     int64            `json:"queries" required:"true" description:"Of DNS."`
-	Sent        int64            `json:"sent" required:"true" description:"Bytes from the jail."`
-	Received    int64            `json:"received" required:"true"`
-	Refused     map[string]int64 `json:"refused,omitempty" description:"By reason."`
+	Queries     int64            `json:"queries" required:"true" description:"DNS queries."`
+	Sent        int64            `json:"sent" required:"true" description:"Bytes sent by the jail."`
+	Received    int64            `json:"received" required:"true" description:"Bytes received by the jail."`
+	Refused     map[string]int64 `json:"refused,omitempty" description:"Number of denied requests, by reason."`
 }
 
-// ClaimedDecision is what a plugin says that its agent is about to do.
+// ClaimedDecision is a plugin's report of a tool call that its agent is about to make.
 type ClaimedDecision struct {
-	Tool      string          `json:"tool" required:"true" minLength:"1" maxLength:"128"`
-	Args      json.RawMessage `json:"args,omitempty"`
+	Tool      string          `json:"tool" required:"true" minLength:"1" maxLength:"128" description:"Name of the tool."`
+	Args      json.RawMessage `json:"args,omitempty" description:"Arguments of the tool call."`
 	Agent     string          `json:"agent,omitempty" maxLength:"128"`
 	Timestamp string          `json:"timestamp,omitempty" maxLength:"64"`
-	WaitMS    int64           `json:"wait_ms,omitempty" minimum:"0" maximum:"3600000"`
+	WaitMS    int64           `json:"wait_ms,omitempty" minimum:"0" maximum:"3600000" description:"How long to wait for a person's answer, in milliseconds, if approval is required."`
 }
 
-// TrailEntry is a decision, as the audit trail has it.
+// TrailEntry is a policy decision in the audit log.
 type TrailEntry struct {
-	Seq      int64      `json:"seq" required:"true" description:"Of the entry in the chain."`
+	Seq      int64      `json:"seq" required:"true" description:"Number of the audit log entry."`
 	At       time.Time  `json:"at" required:"true"`
 	Action   string     `json:"action" required:"true"`
 	Resource string     `json:"resource" required:"true"`
@@ -219,65 +222,67 @@ type TrailEntry struct {
 	Rule     PolicyRule `json:"rule" required:"true"`
 	Reason   string     `json:"reason,omitempty"`
 	By       string     `json:"by,omitempty"`
-	Observed bool       `json:"observed,omitempty" description:"The machine's kernel saw it; nobody said it."`
-	Line     string     `json:"line" required:"true" description:"As the trail is printed."`
+	Observed bool       `json:"observed,omitempty" description:"The Linux kernel reported the action; the agent did not."`
+	Line     string     `json:"line" required:"true" description:"The entry as a line of text."`
 }
 
-// ChainEntry is an entry of the causal chain, exactly as it is hashed.
+// ChainEntry is an entry of the causal chain (the audit log), exactly as it is hashed.
 type ChainEntry struct {
 	Seq        int64           `json:"seq" required:"true"`
 	Time       string          `json:"time" required:"true"`
 	Kind       string          `json:"kind" required:"true"`
-	Parent     int64           `json:"parent" required:"true" description:"The entry that caused this one; 0 if none did."`
+	Parent     int64           `json:"parent" required:"true" description:"The entry that caused this one, or 0."`
 	Jail       string          `json:"jail" required:"true"`
 	Session    string          `json:"session" required:"true"`
 	Run        string          `json:"run" required:"true"`
 	Capability string          `json:"capability" required:"true"`
 	Agent      string          `json:"agent" required:"true"`
 	Body       json.RawMessage `json:"body" required:"true"`
-	Prev       string          `json:"prev" required:"true"`
-	Hash       string          `json:"hash" required:"true"`
+	Prev       string          `json:"prev" required:"true" description:"Hash of the previous entry."`
+	Hash       string          `json:"hash" required:"true" description:"Hash of this entry."`
 }
 
-// ChainHead is what the chain is at this moment.
+// ChainHead is the current state of the audit log.
 type ChainHead struct {
-	Entries    int64  `json:"entries" required:"true"`
-	Key        string `json:"key" required:"true" description:"The public key that checkpoints are verified with."`
-	Checkpoint string `json:"checkpoint,omitempty" description:"The newest, signed, in the format of C2SP tlog-checkpoint."`
+	Entries    int64  `json:"entries" required:"true" description:"Number of entries."`
+	Key        string `json:"key" required:"true" description:"The public key that verifies checkpoints."`
+	Checkpoint string `json:"checkpoint,omitempty" description:"The newest signed checkpoint, in C2SP tlog-checkpoint format."`
 }
 
-// ChainReport is what verifying found.
+// ChainReport is the result of verifying the audit log.
 type ChainReport struct {
-	Entries     int64     `json:"entries" required:"true" description:"That are right, from the first."`
-	Checkpoints int64     `json:"checkpoints" required:"true" description:"That were checked."`
-	Signed      int64     `json:"signed" required:"true" description:"Entries that the last of them vouches for."`
-	Key         string    `json:"key,omitempty"`
-	KeyGiven    bool      `json:"key_given" required:"true" description:"Rather than found beside what it vouches for."`
-	Bad         *ChainBad `json:"bad,omitempty" description:"The first thing that is wrong, if anything is."`
+	Entries     int64     `json:"entries" required:"true" description:"Number of valid entries, from the first."`
+	Checkpoints int64     `json:"checkpoints" required:"true" description:"Number of verified checkpoints."`
+	Signed      int64     `json:"signed" required:"true" description:"Number of entries that the last verified checkpoint covers."`
+	Key         string    `json:"key,omitempty" description:"The public key that was used."`
+	KeyGiven    bool      `json:"key_given" required:"true" description:"true if the key was supplied for the verification, false if it was stored with the log."`
+	Bad         *ChainBad `json:"bad,omitempty" description:"The first error, if there is one."`
 }
 
-// ChainBad is the first thing in a chain that is wrong.
+// ChainBad is the first error found in an audit log.
 type ChainBad struct {
-	Seq    int64  `json:"seq,omitempty" description:"Of the entry; none if all entries are right."`
-	Line   int64  `json:"line,omitempty" description:"Of an export."`
+	Seq    int64  `json:"seq,omitempty" description:"Number of the invalid entry. Omitted if all entries are valid."`
+	Line   int64  `json:"line,omitempty" description:"Line of an export."`
 	Reason string `json:"reason" required:"true"`
 }
 
-// ChainProof proves that an entry is in the chain, to who has the public key.
+// ChainProof proves that an entry is in the audit log. It is verified with the public
+// key.
 type ChainProof struct {
 	Entry      ChainEntry `json:"entry" required:"true"`
-	Path       []string   `json:"path" required:"true" description:"Hashes, base64, from the entry to the root, as in RFC 6962."`
-	Checkpoint string     `json:"checkpoint" required:"true"`
+	Path       []string   `json:"path" required:"true" description:"Hashes in base64 from the entry to the root, as in RFC 6962."`
+	Checkpoint string     `json:"checkpoint" required:"true" description:"Signed checkpoint that covers the entry."`
 }
 
-// ChainConsistency proves that one checkpoint's chain goes on in another's.
+// ChainConsistency proves that the log of one checkpoint is a prefix of the log of
+// another.
 type ChainConsistency struct {
-	From string   `json:"from" required:"true"`
-	To   string   `json:"to" required:"true"`
-	Path []string `json:"path" required:"true"`
+	From string   `json:"from" required:"true" description:"The earlier checkpoint."`
+	To   string   `json:"to" required:"true" description:"The later checkpoint."`
+	Path []string `json:"path" required:"true" description:"Hashes in base64, as in RFC 6962."`
 }
 
 // ChainFrom names an earlier checkpoint.
 type ChainFrom struct {
-	Checkpoint string `json:"checkpoint" required:"true"`
+	Checkpoint string `json:"checkpoint" required:"true" description:"Signed checkpoint, as returned by GET /chain/head."`
 }

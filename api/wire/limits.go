@@ -2,33 +2,33 @@ package wire
 
 import "time"
 
-// JailLimits is what a jail may use, and how it came to that.
+// JailLimits is the limits of a jail with their history.
 type JailLimits struct {
-	Limits  Limits        `json:"limits" description:"In force now."`
-	Own     *Limits       `json:"own,omitempty" description:"Its own, while it is lent others."`
-	Until   *time.Time    `json:"until,omitempty" description:"When what it is lent is taken back."`
-	History []LimitChange `json:"history" description:"What became of requests and changes, oldest first."`
-	Next    int64         `json:"next,omitempty" description:"The 'after' of the next page."`
+	Limits  Limits        `json:"limits" description:"Limits in effect now."`
+	Own     *Limits       `json:"own,omitempty" description:"The permanent limits, while temporary ones are in effect."`
+	Until   *time.Time    `json:"until,omitempty" description:"When the temporary limits end."`
+	History []LimitChange `json:"history" description:"Requests and changes with their outcome, oldest first."`
+	Next    int64         `json:"next,omitempty" description:"Pass as 'after' to get the next page."`
 }
 
-// LimitChange is a change of what a jail may use, or one that was refused.
+// LimitChange is a change of a jail's limits, or a refused request.
 type LimitChange struct {
 	N     int64      `json:"n"`
 	At    time.Time  `json:"at"`
 	State string     `json:"state" enum:"applied,refused,failed"`
 	Why   string     `json:"why,omitempty"`
-	By    string     `json:"by,omitempty" description:"The person who set, allowed or refused it."`
-	Want  *Bounds    `json:"want,omitempty" description:"What was asked for."`
+	By    string     `json:"by,omitempty" description:"The person who made, approved or refused the change."`
+	Want  *Bounds    `json:"want,omitempty" description:"The requested limits."`
 	From  Bounds     `json:"from"`
 	To    Bounds     `json:"to"`
-	Until *time.Time `json:"until,omitempty"`
-	Entry int64      `json:"entry,omitempty" description:"Of the causal chain."`
+	Until *time.Time `json:"until,omitempty" description:"When a temporary change ends."`
+	Entry int64      `json:"entry,omitempty" description:"Number of the audit log entry."`
 }
 
-// Bounds are limits as agents ask for them.
+// Bounds are limits in the form in which agents request them.
 type Bounds struct {
-	CPU      float64 `json:"cpu,omitempty" description:"Processors: a weight of 1024 is one."`
-	MemoryMB int64   `json:"memory_mb,omitempty" description:"MiB."`
-	DiskMB   int64   `json:"disk_mb,omitempty" description:"MiB."`
-	PIDs     int64   `json:"pids,omitempty"`
+	CPU      float64 `json:"cpu,omitempty" description:"Number of CPUs. One CPU corresponds to a CPU weight of 1024."`
+	MemoryMB int64   `json:"memory_mb,omitempty" description:"Memory in MiB."`
+	DiskMB   int64   `json:"disk_mb,omitempty" description:"Disk space in MiB."`
+	PIDs     int64   `json:"pids,omitempty" description:"Number of processes and threads."`
 }

@@ -6,142 +6,142 @@ import (
 	"glasshouse/id"
 )
 
-// TakeSnapshot says what snapshot is taken of a jail. Its body may be left out.
+// TakeSnapshot configures a snapshot of a jail. The request body is optional.
 type TakeSnapshot struct {
-	Name     string            `json:"name,omitempty" description:"A name for people. Need not be unique."`
+	Name     string            `json:"name,omitempty" description:"Display name. It need not be unique."`
 	Labels   map[string]string `json:"labels,omitempty"`
-	Stop     bool              `json:"stop,omitempty" description:"Leave the jail stopped, instead of having it go on."`
-	Layering string            `json:"layering,omitempty" enum:"copied,stacked" description:"How the writable layer is taken. copied: the jail keeps its own. stacked: it goes on over a new one, and what it had connected outside is closed. Default: copied where that is quick."`
+	Stop     bool              `json:"stop,omitempty" description:"Stop the jail after the snapshot."`
+	Layering string            `json:"layering,omitempty" enum:"copied,stacked" description:"How the writable layer is saved. copied: it is copied, and the jail keeps its own. stacked: the jail continues on a new layer above it, and its external connections are closed. Default: copied where that is fast."`
 }
 
-// Snapshot is a jail as it was at one moment.
+// Snapshot is the saved state of a jail.
 type Snapshot struct {
 	ID        id.Snapshot       `json:"id" required:"true"`
-	Jail      id.Jail           `json:"jail" required:"true" description:"Of which it was taken. It may be gone."`
+	Jail      id.Jail           `json:"jail" required:"true" description:"The jail of which the snapshot was taken. It may have been deleted."`
 	JailName  string            `json:"jail_name,omitempty"`
-	Parent    id.Snapshot       `json:"parent,omitempty" description:"The snapshot that the jail had been taken to, made from or rewound to last. It may be gone."`
+	Parent    id.Snapshot       `json:"parent,omitempty" description:"The previous snapshot of the jail: the one last taken, made from or rewound to. It may have been deleted."`
 	Name      string            `json:"name,omitempty"`
 	Labels    map[string]string `json:"labels,omitempty"`
 	CreatedAt time.Time         `json:"created_at" required:"true"`
-	Reason    string            `json:"reason" required:"true" enum:"asked,every,before,after,branched,imported,checkpoint" description:"Why it was taken: a client asked; it was time; before or after something; the jail was branched; it comes from another host; for an automatic checkpoint of a run."`
-	Trigger   string            `json:"trigger,omitempty" description:"Of an automatic one: what it came before or after."`
+	Reason    string            `json:"reason" required:"true" enum:"asked,every,before,after,branched,imported,checkpoint" description:"Why the snapshot was taken. asked: on request. every: by interval. before, after: by a command. branched: the jail was branched. imported: from another host. checkpoint: for an automatic checkpoint of a run."`
+	Trigger   string            `json:"trigger,omitempty" description:"For an automatic snapshot: the command that triggered it."`
 
-	Memory   bool   `json:"memory" description:"Its processes are part of it, not its files alone."`
-	Digest   string `json:"digest,omitempty" description:"Of the images of its processes."`
-	Seq      uint64 `json:"seq" description:"Of the last record in the jail's log."`
-	PausedUS int64  `json:"paused_us" description:"How long the jail waited, in microseconds."`
-	Layering string `json:"layering,omitempty" enum:"copied,stacked" description:"How the writable layer of a live jail was taken."`
+	Memory   bool   `json:"memory" description:"The snapshot includes processes, not only files."`
+	Digest   string `json:"digest,omitempty" description:"Digest of the process images."`
+	Seq      uint64 `json:"seq" description:"Sequence number of the last event in the jail's log."`
+	PausedUS int64  `json:"paused_us" description:"How long the jail was paused, in microseconds."`
+	Layering string `json:"layering,omitempty" enum:"copied,stacked" description:"How the writable layer of a running jail was saved."`
 
 	Backend     string `json:"backend" required:"true"`
 	Runtime     string `json:"runtime,omitempty"`
 	Limits      Limits `json:"limits"`
 	Network     string `json:"network" required:"true" enum:"isolated,proxy,bridged,full"`
-	MemoryBytes int64  `json:"memory_bytes" description:"That the jail used."`
-	DiskBytes   int64  `json:"disk_bytes" description:"That the jail had written."`
-	PIDs        int64  `json:"pids" description:"Processes and threads that the jail had."`
-	Host        Host   `json:"host" description:"Where it was taken."`
-	Copies      int    `json:"copies,omitempty" description:"Frozen copies of it that wait to become branches."`
+	MemoryBytes int64  `json:"memory_bytes" description:"Memory usage of the jail."`
+	DiskBytes   int64  `json:"disk_bytes" description:"Bytes that the jail had written to disk."`
+	PIDs        int64  `json:"pids" description:"Number of processes and threads."`
+	Host        Host   `json:"host" description:"The host on which the snapshot was taken."`
+	Copies      int    `json:"copies,omitempty" description:"Number of frozen copies that are ready to become branches."`
 
-	Usage *SnapshotUsage    `json:"usage,omitempty" description:"What it takes on the disk. When one snapshot is asked for, or a list with usage=true."`
+	Usage *SnapshotUsage    `json:"usage,omitempty" description:"Disk usage. Only in the response for a single snapshot, or with usage=true."`
 	Links map[string]string `json:"links,omitempty"`
 }
 
-// Host is what a snapshot needs of the host that goes on with its processes.
+// Host is the properties of a host that are needed to restore processes.
 type Host struct {
 	Arch   string `json:"arch"`
 	Kernel string `json:"kernel"`
-	CPU    string `json:"cpu"`
+	CPU    string `json:"cpu" description:"Model of the CPU."`
 }
 
-// SnapshotUsage is what a snapshot takes on the disk.
+// SnapshotUsage is the disk usage of a snapshot.
 type SnapshotUsage struct {
-	OwnBytes    int64 `json:"own_bytes" description:"Would be free without it."`
-	SharedBytes int64 `json:"shared_bytes" description:"Is there for jails and other snapshots as well."`
+	OwnBytes    int64 `json:"own_bytes" description:"Bytes that deleting the snapshot would free."`
+	SharedBytes int64 `json:"shared_bytes" description:"Bytes shared with jails and other snapshots."`
 }
 
-// Overrides are what may differ in jails made from a snapshot. What is left out
-// is as it was, save the name and the labels, which a jail has for itself. Where
-// all may be left out, so may the body.
+// Overrides are the settings that may differ in jails made from a snapshot. Omitted
+// settings are taken from the snapshot, except for the name and the labels. If every
+// setting is omitted, the request body is optional.
 type Overrides struct {
-	Name     string            `json:"name,omitempty" description:"A name for people. Of several jails, each has its number at the end."`
+	Name     string            `json:"name,omitempty" description:"Display name. If several jails are created, a number is appended."`
 	Labels   map[string]string `json:"labels,omitempty"`
 	Hostname string            `json:"hostname,omitempty" description:"Default: the jail's id."`
 	Limits   Limits            `json:"limits,omitzero"`
 	Network  string            `json:"network,omitempty" enum:"isolated,proxy,bridged,full"`
 
-	KeepConnections bool `json:"keep_connections,omitempty" description:"Refused: of a jail and its branches only one could speak on a connection. Rewind the jail instead."`
+	KeepConnections bool `json:"keep_connections,omitempty" description:"Rejected if true: a connection cannot be shared between a jail and its branches. Rewind the jail instead."`
 }
 
-// Branch asks for jails that go on from where one was.
+// Branch creates (forks) jails from a jail or snapshot.
 type Branch struct {
-	Count int `json:"count" minimum:"1" maximum:"256" description:"Default 1."`
+	Count int `json:"count" minimum:"1" maximum:"256" description:"Number of jails to create. Default 1."`
 	Overrides
 }
 
-// Default sets what a request need not say.
+// Default sets the default values before a request is decoded.
 func (b *Branch) Default() { b.Count = 1 }
 
-// Branches are the jails that were made. At least one was, or the answer is a
-// problem.
+// Branches are the created jails. There is at least one; if none could be created, the
+// response is a problem.
 type Branches struct {
-	Snapshot *Snapshot     `json:"snapshot,omitempty" description:"That was taken for them, if a jail was branched."`
+	Snapshot *Snapshot     `json:"snapshot,omitempty" description:"The snapshot that was taken, if a jail was branched."`
 	Jails    []Jail        `json:"jails" required:"true"`
-	Errors   []BranchError `json:"errors,omitempty"`
+	Errors   []BranchError `json:"errors,omitempty" description:"Errors of jails that were not created."`
 }
 
-// BranchError is why one of several jails was not made.
+// BranchError reports why one of several jails was not created.
 type BranchError struct {
-	Number  int     `json:"number" required:"true" description:"Of the jail, from 1."`
+	Number  int     `json:"number" required:"true" description:"Number of the jail, from 1."`
 	Problem Problem `json:"problem" required:"true"`
 }
 
-// Rewind says what a jail is taken back to.
+// Rewind selects the snapshot to rewind a jail to.
 type Rewind struct {
-	Snapshot id.Snapshot `json:"snapshot" required:"true" description:"Of this jail, or of one that it comes from."`
+	Snapshot id.Snapshot `json:"snapshot" required:"true" description:"A snapshot of this jail or of an ancestor."`
 
-	KeepConnections *bool `json:"keep_connections,omitempty" description:"What a program has connected outside of the jail goes on if the program has neither read nor written there since the snapshot; all else is closed, as everything is without this. Default: as snapshots.keep_connections of the jail says."`
+	KeepConnections *bool `json:"keep_connections,omitempty" description:"Keep the external connections on which the program has neither read nor written since the snapshot. All other external connections are closed. Default: snapshots.keep_connections of the jail."`
 }
 
-// Warm asks for frozen copies of a snapshot, made ahead of need.
+// Warm sets the number of frozen copies of a snapshot to create in advance.
 type Warm struct {
-	Count int `json:"count" required:"true" minimum:"1" maximum:"256" description:"How many are to wait."`
+	Count int `json:"count" required:"true" minimum:"1" maximum:"256" description:"Number of frozen copies to keep ready."`
 }
 
-// Warmed says how many frozen copies wait. They are fewer than were asked for if
-// there is no memory for more.
+// Warmed is the number of frozen copies that are ready. It is less than requested if
+// there is not enough memory.
 type Warmed struct {
-	Copies int `json:"copies" required:"true"`
+	Copies int `json:"copies" required:"true" description:"Number of frozen copies that are ready."`
 }
 
-// Origin is what a jail was made from.
+// Origin is the snapshot that a jail was made from.
 type Origin struct {
 	Snapshot id.Snapshot `json:"snapshot" required:"true"`
-	Jail     id.Jail     `json:"jail" required:"true" description:"Of which the snapshot is."`
-	Number   int         `json:"number" required:"true" description:"Among those made with it, from 1."`
+	Jail     id.Jail     `json:"jail" required:"true" description:"The jail of which the snapshot was taken."`
+	Number   int         `json:"number" required:"true" description:"Number of the jail among those created by the same request, from 1."`
 }
 
-// LineageJail is a jail with what comes from it.
+// LineageJail is a jail with its descendants.
 type LineageJail struct {
 	ID        id.Jail     `json:"id" required:"true"`
 	Name      string      `json:"name,omitempty"`
-	State     string      `json:"state" required:"true" description:"A jail's state, or gone: it was deleted, and its snapshots are there."`
+	State     string      `json:"state" required:"true" description:"State of the jail, or gone if it was deleted and has snapshots."`
 	CreatedAt time.Time   `json:"created_at" required:"true"`
 	Origin    *Origin     `json:"origin,omitempty"`
-	Nearest   id.Snapshot `json:"nearest,omitempty" description:"The snapshot it is nearest to."`
+	Nearest   id.Snapshot `json:"nearest,omitempty" description:"The snapshot that was last taken of the jail, that it was made from, or that it was last rewound to."`
 
-	Snapshots []LineageSnapshot `json:"snapshots,omitempty" description:"Taken of it, oldest first."`
-	Jails     []LineageJail     `json:"jails,omitempty" description:"Made from snapshots of it that are gone."`
+	Snapshots []LineageSnapshot `json:"snapshots,omitempty" description:"Snapshots of the jail, oldest first."`
+	Jails     []LineageJail     `json:"jails,omitempty" description:"Jails made from deleted snapshots of the jail."`
 }
 
-// LineageSnapshot is a snapshot with what comes from it.
+// LineageSnapshot is a snapshot with its descendants.
 type LineageSnapshot struct {
 	ID        id.Snapshot `json:"id" required:"true"`
 	Name      string      `json:"name,omitempty"`
-	Parent    id.Snapshot `json:"parent,omitempty" description:"The snapshot that the jail had been taken to, made from or rewound to last."`
+	Parent    id.Snapshot `json:"parent,omitempty" description:"The previous snapshot of the jail: the one last taken, made from or rewound to."`
 	CreatedAt time.Time   `json:"created_at" required:"true"`
 	Reason    string      `json:"reason" required:"true"`
 	Trigger   string      `json:"trigger,omitempty"`
-	Memory    bool        `json:"memory"`
+	Memory    bool        `json:"memory" description:"The snapshot includes processes, not only files."`
 
-	Jails []LineageJail `json:"jails,omitempty" description:"Made from it, oldest first."`
+	Jails []LineageJail `json:"jails,omitempty" description:"Jails made from the snapshot, oldest first."`
 }

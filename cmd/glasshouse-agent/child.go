@@ -28,10 +28,10 @@ type child struct {
 }
 
 func (c *child) flags(set *flag.FlagSet) {
-	set.Uint64Var(&c.data, "data", 0, "let each process of the agent write so many `bytes` of memory")
-	set.Uint64Var(&c.nproc, "nproc", 0, "let the agent's user have so many `processes` and threads")
-	set.IntVar(&c.ready, "ready-fd", -1, "say on descriptor `n` whether the agent runs")
-	set.IntVar(&c.lifeline, "lifeline-fd", -1, "end with the agent when descriptor `n` ends")
+	set.Uint64Var(&c.data, "data", 0, "limit the data segment of each process to `bytes`; 0: no limit")
+	set.Uint64Var(&c.nproc, "nproc", 0, "limit the user's `processes` and threads; 0: no limit")
+	set.IntVar(&c.ready, "ready-fd", -1, "report on descriptor `n` whether the agent was started")
+	set.IntVar(&c.lifeline, "lifeline-fd", -1, "end the agent at the end of file on descriptor `n`")
 }
 
 // closeOthers ensures that the agent inherits only its three standard streams and, if
@@ -40,7 +40,7 @@ func (c *child) closeOthers() error {
 	if err := unix.CloseRange(3, ^uint(0), unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		entries, err := os.ReadDir("/proc/self/fd") // before Linux 5.11, or if a seccomp filter denies close_range(2)
 		if err != nil {
-			return fmt.Errorf("find out which files are open: %w", err)
+			return fmt.Errorf("list open file descriptors: %w", err)
 		}
 		for _, e := range entries {
 			if fd, err := strconv.Atoi(e.Name()); err == nil && fd > 2 {
@@ -104,7 +104,7 @@ func (c *child) start() (pid, code int, err error) {
 	became := func() error { return nil }
 	if c.data > 0 || c.nproc > 0 {
 		if c.token == errorFD {
-			return 0, exitUsage, fmt.Errorf("the token's descriptor may not be %d where there are limits", errorFD)
+			return 0, exitUsage, fmt.Errorf("the token's descriptor cannot be %d if limits are set", errorFD)
 		}
 		if became, err = c.limited(cmd); err != nil {
 			return 0, exitShim, err

@@ -13,12 +13,12 @@ func keepMain(args []string, stderr io.Writer) int {
 	flags := flag.NewFlagSet("glasshouse-agent keep", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	c.flags(flags)
-	flags.IntVar(&c.token, "token-fd", -1, "leave descriptor `n` to the agent, which reads its token from it")
+	flags.IntVar(&c.token, "token-fd", -1, "pass descriptor `n` to the agent, which reads its token from it")
 	if err := flags.Parse(args); err != nil {
 		return exitUsage
 	}
 	if c.argv = flags.Args(); len(c.argv) == 0 {
-		fmt.Fprintln(stderr, "glasshouse-agent keep: nothing to run: say -- ARGV...")
+		fmt.Fprintln(stderr, "glasshouse-agent keep: no command: give one after --")
 		return exitUsage
 	}
 	code, err := exitShim, c.closeOthers()

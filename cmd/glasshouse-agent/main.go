@@ -4,10 +4,10 @@
 //	glasshouse-agent                       pursue the run of the agent endpoint
 //	glasshouse-agent shim [flags] -- ARGV  serve the agent endpoint on a TCP port
 //	                                       namespace's loopback, and run ARGV
-//	glasshouse-agent keep [flags] -- ARGV  run ARGV, and end with it all it has started
+//	glasshouse-agent keep [flags] -- ARGV  run ARGV, and end all its processes with it
 //
-// The environment has the address of the agent endpoint, GLASSHOUSE_DOOR (http://host:port or
-// unix:///path), and from which descriptor a token for it is read, GLASSHOUSE_TOKEN_FD.
+// The environment has the address of the agent endpoint in GLASSHOUSE_DOOR (http://host:port or
+// unix:///path), and in GLASSHOUSE_TOKEN_FD the descriptor from which its token is read.
 package main
 
 import (
@@ -28,7 +28,7 @@ func main() {
 		switch os.Args[1] {
 		case "shim":
 			os.Exit(shimMain(os.Args[2:], os.Stderr))
-		case "limited": // which is how the other two start what has limits
+		case "limited": // used by shim and keep to start an agent with limits
 			os.Exit(limitedMain(os.Args[2:], os.Stderr))
 		case "keep":
 			os.Exit(keepMain(os.Args[2:], os.Stderr))
@@ -66,7 +66,7 @@ const maxToken = 4096
 func readToken(fd string) (string, error) {
 	n, err := strconv.Atoi(fd)
 	if err != nil || n < 3 {
-		return "", fmt.Errorf("the token's descriptor is a number from 3 on, not %q", fd)
+		return "", fmt.Errorf("invalid token descriptor %q: want a number of at least 3", fd)
 	}
 	f := os.NewFile(uintptr(n), "token")
 	defer f.Close()
@@ -75,11 +75,11 @@ func readToken(fd string) (string, error) {
 		return "", fmt.Errorf("read the token: %w", err)
 	}
 	if len(b) == 0 || len(b) > maxToken {
-		return "", fmt.Errorf("the token is %d bytes long", len(b))
+		return "", fmt.Errorf("the token has an invalid length of %d bytes", len(b))
 	}
 	for _, c := range b {
 		if c <= ' ' || c > '~' {
-			return "", fmt.Errorf("the token holds the byte %#02x", c)
+			return "", fmt.Errorf("the token contains the invalid byte %#02x", c)
 		}
 	}
 	return string(b), nil

@@ -18,11 +18,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// asMain makes this program glasshouse-agent.
+// asMain is a variable that makes the test binary run as glasshouse-agent.
 const asMain = "GLASSHOUSE_AGENT_TEST"
 
 func TestMain(m *testing.M) {
-	if os.Getenv(asMain) != "" || len(os.Args) > 1 && os.Args[1] == "limited" { // the latter it is by itself
+	if os.Getenv(asMain) != "" || len(os.Args) > 1 && os.Args[1] == "limited" { // glasshouse-agent starts itself with limited
 		os.Unsetenv(asMain)
 		main()
 		return
@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// agent is glasshouse-agent with the arguments. Standard error goes with the output.
+// agent returns a command that runs glasshouse-agent. Its standard error is part of the output.
 func agent(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	self, err := os.Executable()
@@ -53,7 +53,7 @@ func output(cmd *exec.Cmd) (string, int) {
 	return string(out), 0
 }
 
-// gateway answers on a unix socket with what it was sent.
+// gateway starts a gateway on a unix socket that responds with the received request.
 func gateway(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "g.sock")
@@ -64,7 +64,7 @@ func gateway(t *testing.T) string {
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(w, "%s %s %q %q", r.Method, r.URL.RequestURI(), r.Header.Get("Glasshouse-Token"), r.Header.Get("Authorization"))
 		if r.URL.Path == "/slowly" {
-			for r.Context().Err() == nil { // until whoever reads has had enough
+			for r.Context().Err() == nil { // until the client disconnects
 				io.WriteString(w, ".")
 				w.(http.Flusher).Flush()
 				time.Sleep(5 * time.Millisecond)
@@ -76,7 +76,7 @@ func gateway(t *testing.T) string {
 	return path
 }
 
-func TestExitCodesAreTheAgents(t *testing.T) {
+func TestExitCode(t *testing.T) {
 	for _, mode := range [][]string{{"keep"}, {"shim", "-socket", ""}} {
 		for script, want := range map[string]int{"exit 0": 0, "exit 42": 42, "kill -9 $$": 137, "kill $$": 143} {
 			if out, code := output(agent(t, append(mode, "--", "sh", "-c", script)...)); code != want {
@@ -96,7 +96,7 @@ func TestExitCodesAreTheAgents(t *testing.T) {
 	}
 }
 
-func TestSignalsGoToTheAgentAndNotFurther(t *testing.T) {
+func TestSignalsAreForwardedToAgentOnly(t *testing.T) {
 	cmd := agent(t, "keep", "--", "sh", "-c", `trap 'echo got; exit 9' USR1; echo up; while :; do sleep 0.05; done`)
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -120,7 +120,7 @@ func TestSignalsGoToTheAgentAndNotFurther(t *testing.T) {
 	}
 }
 
-func TestTheAgentInheritsItsStreamsAndNothingElse(t *testing.T) {
+func TestAgentInheritsStreamsOnly(t *testing.T) {
 	for _, mode := range [][]string{{"keep"}, {"shim", "-socket", ""}} {
 		cmd := agent(t, append(mode, "--", "sh", "-c", "ls /proc/$$/fd")...)
 		for range 5 {
@@ -132,12 +132,12 @@ func TestTheAgentInheritsItsStreamsAndNothingElse(t *testing.T) {
 			cmd.ExtraFiles = append(cmd.ExtraFiles, f)
 		}
 		if out, code := output(cmd); code != 0 || strings.Join(strings.Fields(out), " ") != "0 1 2" {
-			t.Errorf("%v: it has the descriptors %q", mode, out)
+			t.Errorf("%v: inherited descriptors are %q", mode, out)
 		}
 	}
 }
 
-func TestLimitsAreTheAgents(t *testing.T) {
+func TestLimitsApplyToAgent(t *testing.T) {
 	for argv, want := range map[string]int{"/no/such": 126, "nosuch": 126, "true": 0, "false": 1} {
 		if out, code := output(agent(t, "keep", "-data", "1048576", "--", argv)); code != want || want > 1 && !strings.Contains(out, argv) {
 			t.Errorf("with limits %s: exit code %d, want %d: %q", argv, code, want, out)
@@ -150,10 +150,10 @@ func TestLimitsAreTheAgents(t *testing.T) {
 	}
 }
 
-// TestTheDoorIsServedInANetworkOfItsOwn is where nobody has brought up the loopback yet.
-func TestTheDoorIsServedInANetworkOfItsOwn(t *testing.T) {
+// TestShimInNetworkNamespace runs the shim in a new network namespace, whose loopback is down.
+func TestShimInNetworkNamespace(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("needs root to make a network namespace")
+		t.Skip("creating a network namespace needs root")
 	}
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -173,9 +173,9 @@ curl -sSN http://localhost:4097/slowly 2>/dev/null | head -c 11; curl -sS http:/
 	}
 }
 
-func TestAGatewayThatIsAwayIsSaidToBe(t *testing.T) {
+func TestShimWithoutGateway(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("needs root to make a network namespace")
+		t.Skip("creating a network namespace needs root")
 	}
 	cmd := agent(t, "shim", "-socket", "/no/such.sock", "--", "curl", "-sS", "-w", "%{http_code} %{content_type}", "http://localhost:4097/run")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET}
@@ -184,7 +184,7 @@ func TestAGatewayThatIsAwayIsSaidToBe(t *testing.T) {
 	}
 }
 
-func TestATokenIsReadOnceAndWhole(t *testing.T) {
+func TestReadToken(t *testing.T) {
 	file := func(text string) string {
 		r, w, err := os.Pipe()
 		if err != nil {
@@ -204,17 +204,17 @@ func TestATokenIsReadOnceAndWhole(t *testing.T) {
 	}
 	for _, bad := range []string{"", "a\n", "a b", strings.Repeat("x", 4097), "\x00"} {
 		if got, err := readToken(file(bad)); err == nil {
-			t.Errorf("%q is taken for the token %q", bad, got)
+			t.Errorf("readToken accepts %q as %q", bad, got)
 		}
 	}
 	for _, fd := range []string{"", "x", "0", "2", "-1"} {
 		if _, err := readToken(fd); err == nil {
-			t.Errorf("a token is read from %q", fd)
+			t.Errorf("readToken accepts the descriptor %q", fd)
 		}
 	}
 }
 
-func TestNothingIsLeftWhenTheLifelineEnds(t *testing.T) {
+func TestLifelineEndsAllProcesses(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -240,12 +240,12 @@ func TestNothingIsLeftWhenTheLifelineEnds(t *testing.T) {
 	case <-done:
 	case <-time.After(time.Minute):
 		cmd.Process.Kill()
-		t.Fatal("it goes on")
+		t.Fatal("the agent did not exit")
 	}
 	dirs, _ := filepath.Glob("/proc/[0-9]*/environ")
 	for _, d := range dirs {
 		if b, _ := os.ReadFile(d); bytes.Contains(b, []byte(mark)) {
-			t.Errorf("%s is left", d)
+			t.Errorf("process %s still runs", d)
 		}
 	}
 }

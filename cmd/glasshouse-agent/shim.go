@@ -39,7 +39,7 @@ func shimMain(args []string, stderr io.Writer) int {
 		return exitUsage
 	}
 	if s.child.argv = flags.Args(); len(s.child.argv) == 0 {
-		fmt.Fprintln(stderr, "glasshouse-agent shim: nothing to run: say -- ARGV...")
+		fmt.Fprintln(stderr, "glasshouse-agent shim: no command: give one after --")
 		return exitUsage
 	}
 	code, err := s.run(stderr)
@@ -109,7 +109,7 @@ func (s *shim) forward(token string, stderr io.Writer) http.Handler {
 			}
 			w.Header().Set("Content-Type", "application/problem+json")
 			w.WriteHeader(http.StatusServiceUnavailable)
-			io.WriteString(w, `{"type":"about:blank","title":"unavailable","status":503,"detail":"the gateway does not answer","remedy":"try again later"}`)
+			io.WriteString(w, `{"type":"about:blank","title":"unavailable","status":503,"detail":"the gateway does not respond","remedy":"try again later"}`)
 		},
 	}
 }

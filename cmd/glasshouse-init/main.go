@@ -30,7 +30,7 @@ func main() {
 	}
 	in := &jailinit.Init{}
 	flag.StringVar(&in.Socket, "socket", "/.glasshouse/init.sock", "listen for the daemon on the unix socket at `path`")
-	flag.BoolVar(&in.FDListener, "door", false, "take the connections that come in by standard input instead")
+	flag.BoolVar(&in.FDListener, "door", false, "receive connections from standard input instead")
 	flag.Parse()
 	if err := run(in); err != nil {
 		fmt.Fprintln(os.Stderr, "glasshouse-init:", err)

@@ -139,11 +139,11 @@ func create(domain string, now time.Time) ([]byte, error) {
 func parse(text []byte, domain string, now func() time.Time) (*Authority, error) {
 	pair, err := tls.X509KeyPair(text, text)
 	if err != nil {
-		return nil, errors.New("it is not a certificate and its key") // the parser's error may quote the key
+		return nil, errors.New("the file does not contain a certificate and its key") // the parser's error may quote the key
 	}
 	key, ok := pair.PrivateKey.(*ecdsa.PrivateKey)
 	if !ok || !pair.Leaf.IsCA {
-		return nil, errors.New("it is not a certificate authority that this program has created")
+		return nil, errors.New("the file is not a certificate authority created by this program")
 	}
 	leafKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

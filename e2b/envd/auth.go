@@ -15,28 +15,28 @@ import (
 	"glasshouse/e2b/interpreter"
 )
 
-// What requests prove with that they may be made.
+// Headers with credentials.
 const (
 	tokenHeader   = "X-Access-Token"
 	trafficHeader = "E2b-Traffic-Access-Token"
 )
 
-// same compares what a stranger says with a secret, in constant time.
+// same compares an untrusted value with a secret, in constant time.
 func same(said, secret string) bool {
 	a, b := sha256.Sum256([]byte(said)), sha256.Sum256([]byte(secret))
 	return subtle.ConstantTimeCompare(a[:], b[:]) == 1
 }
 
-// A denial is why a request may not reach a sandbox.
+// A denial is the error of a request that lacks credentials.
 type denial struct {
 	status  int
-	title   string // of the page that a browser gets; "": the answer is envd's own JSON
+	title   string // of the HTML page for browsers; "": the response is envd's JSON
 	message string
 }
 
 func (d *denial) Error() string { return d.message }
 
-// write answers the request.
+// write sends d as the response.
 func (d *denial) write(w http.ResponseWriter, r *http.Request, sandbox string) {
 	if d.title == "" {
 		writeError(w, d.status, d.message)
@@ -54,12 +54,13 @@ var (
 	errWrongTraffic = &denial{http.StatusForbidden, "Invalid Traffic Access Token", "Sandbox is secured with traffic access token. Provided token in header '" + strings.ToLower(trafficHeader) + "' is invalid"}
 )
 
-// fileOperation is what a signed link to a file permits, by the method that it is used with.
+// fileOperation maps the method of a request for /files to the operation that a signed URL
+// must permit.
 var fileOperation = map[string]string{http.MethodGet: "read", http.MethodHead: "read", http.MethodPost: "write"}
 
 // admit returns a *denial if a request lacks the credentials that a sandbox asks for.
-// It is the only check of credentials, and depends on nothing inside the sandbox, so that it
-// can precede the resume of a paused one.
+// It is the only check of credentials. It does not depend on the state inside the sandbox, so
+// that it can run before a paused sandbox is resumed.
 func admit(r *http.Request, port int, b Box, running bool) error {
 	said := r.Header.Get(tokenHeader)
 	hasToken := b.Token == "" || same(said, b.Token)
@@ -78,7 +79,8 @@ func admit(r *http.Request, port int, b Box, running bool) error {
 	operation := fileOperation[r.Method]
 	switch {
 	case r.URL.Path == "/health" && operation == "read":
-		// A running sandbox answers everybody. A resume costs its owner, so it takes the token.
+		// The health check of a running sandbox needs no token. Resuming a paused sandbox
+		// costs its owner, so it needs the token.
 		if !running && !hasToken {
 			return errAsleep
 		}
@@ -100,8 +102,8 @@ func openToAll(p string) bool {
 	return p == "/health" || p == "/contexts" || strings.HasPrefix(p, "/contexts/")
 }
 
-// signed returns nil for a request that carries the token, or whose link to one file was
-// signed with it.
+// signed returns nil if the request carries the token or a valid signature of the URL that
+// was made with the token.
 func signed(token, said string, q url.Values, operation string, now time.Time) error {
 	if token == "" {
 		return nil
@@ -127,8 +129,8 @@ func signed(token, said string, q url.Values, operation string, now time.Time) e
 	return nil
 }
 
-// SignedWith tells whether a link to a file was made with this token. Operation is read
-// or write. Whether it has expired is another question.
+// SignedWith reports whether the URL of a file was signed with this token. Operation is "read"
+// or "write". SignedWith does not check the expiration.
 func SignedWith(token string, q url.Values, operation string) bool {
 	text := q.Get("path") + ":" + operation + ":" + q.Get("username") + ":" + token
 	if q.Has("signature_expiration") {

@@ -9,7 +9,7 @@ import (
 	"glasshouse/jailinit/control"
 )
 
-// BenchmarkExec runs a command to its end: as clients do it, and without the protocol.
+// BenchmarkExec measures a command with the Connect protocol and with jail.Manager directly.
 func BenchmarkExec(b *testing.B) {
 	w := newWorld(b)
 	for codec := range codecs {

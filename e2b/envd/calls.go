@@ -11,10 +11,10 @@ import (
 	"glasshouse/fault"
 )
 
-// maxMessage bounds one message of a client.
+// maxMessage is the maximum size of a client's message in bytes.
 const maxMessage = 8 << 20
 
-// procedures are the calls of the protocol, by their paths.
+// procedures returns the handlers of the Connect RPCs by path.
 func (s *Server) procedures() map[string]http.Handler {
 	calls := map[string]http.Handler{}
 	unary(calls, "/process.Process/List", s.list)
@@ -56,7 +56,7 @@ func streamed[Q, A any](calls map[string]http.Handler, path string, f func(conte
 	}, options...)
 }
 
-// codes are what the protocol calls the kinds of failure.
+// codes maps kinds of errors to Connect status codes.
 var codes = map[fault.Kind]connect.Code{
 	fault.Invalid:         connect.CodeInvalidArgument,
 	fault.Unauthenticated: connect.CodeUnauthenticated,
@@ -71,7 +71,7 @@ var codes = map[fault.Kind]connect.Code{
 	fault.Timeout:         connect.CodeDeadlineExceeded,
 }
 
-// answer is err in the words of the protocol.
+// answer converts err to a *connect.Error.
 func answer(err error) error {
 	if err == nil {
 		return nil
@@ -92,8 +92,8 @@ func answer(err error) error {
 	return connect.NewError(code, err)
 }
 
-// ended is why a stream broke off: where it was cut because its sandbox does not run any
-// more, that is said, in words that clients look for.
+// ended returns the error of a stream that was interrupted with err. If the sandbox has been
+// killed or paused, the error says so in the words that E2B's SDK matches.
 func (s *Server) ended(v *visit, err error) error {
 	if err == nil || connect.CodeOf(answer(err)) != connect.CodeUnavailable {
 		return err
@@ -108,5 +108,5 @@ func (s *Server) ended(v *visit, err error) error {
 	return err
 }
 
-// refuse is an error of this code.
+// refuse returns an error with this code.
 func refuse(code connect.Code, why string) error { return connect.NewError(code, errors.New(why)) }

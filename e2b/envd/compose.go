@@ -10,13 +10,13 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-// Bounds of one composition.
+// Limits of one compose request.
 const (
 	maxSources = 10_000
-	maxCompose = 8 << 20 // of the request
+	maxCompose = 8 << 20 // bytes of the request body
 )
 
-// composeFiles puts files together into one, and removes them when that is done.
+// composeFiles concatenates files into one and then removes the sources.
 func (s *Server) composeFiles(w http.ResponseWriter, r *http.Request) {
 	f, err := s.compose(w, r)
 	if err != nil {
@@ -33,10 +33,10 @@ func (s *Server) compose(w http.ResponseWriter, r *http.Request) (written, error
 		Username    string   `json:"username"`
 	}
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxCompose)).Decode(&q); err != nil {
-		return written{}, bad("the request is not JSON as expected: %w", err)
+		return written{}, bad("invalid JSON request: %w", err)
 	}
 	if len(q.Sources) == 0 || len(q.Sources) > maxSources || q.Destination == "" {
-		return written{}, bad("give a destination, and from 1 to %d source_paths", maxSources)
+		return written{}, bad("destination and 1 to %d source_paths are required", maxSources)
 	}
 	v := visited(r.Context())
 	name, err := v.named(q.Username)
@@ -61,7 +61,8 @@ func (s *Server) compose(w http.ResponseWriter, r *http.Request) (written, error
 	return d.join(r, p, sources)
 }
 
-// join writes the destination in one step: until all is there, it is what it was.
+// join replaces the destination atomically with the concatenation of the sources, and then
+// removes the sources.
 func (d *desk) join(r *http.Request, to string, sources []string) (written, error) {
 	ctx := r.Context()
 	for _, p := range sources {
@@ -95,7 +96,7 @@ func (d *desk) join(r *http.Request, to string, sources []string) (written, erro
 	return written{Path: i.Path, Name: i.Name, Type: "file"}, nil
 }
 
-// A chain reads one after the other, each opened when its turn comes.
+// A chain reads files one after the other. It opens each file when it reaches it.
 type chain struct {
 	open func(string) (io.ReadCloser, error)
 	left []string

@@ -1,15 +1,15 @@
-// Package envd serves the inside of sandboxes to clients of the E2B protocol: their
-// commands, files and ports.
+// Package envd implements the in-sandbox API of the E2B protocol: commands, files and ports
+// of sandboxes.
 //
-// What a sandbox is, whether it runs and who may have it are for Boxes to say; what is
-// done in its jail goes through the jail's own init, like everything else, and is
-// watched and governed like everything else. Nothing is kept here but the watchers that
-// clients ask for what has changed: commands are found again by what init knows of them.
+// Boxes maps a sandbox to its jail, its state and its credentials. All operations in a jail
+// go through the jail's init, so that the observers record them and the policy applies to
+// them. The package keeps no state except for the watchers that clients poll. It finds
+// running commands through init.
 package envd
 
-// Version is the version of the protocol that is served.
+// Version is the version of E2B's envd that the package is compatible with.
 const Version = "0.6.4"
 
-// Port is the port of a sandbox at which its commands and files are served. All others
-// are ports of servers in the jail.
+// Port is the port of the envd API. Requests to other ports are proxied to servers in the
+// jail.
 const Port = 49983

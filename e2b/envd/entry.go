@@ -17,15 +17,14 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-// A desk is where one request works on the files of a sandbox.
+// A desk gives one request access to the files of a sandbox, as one user.
 type desk struct {
 	jail.Files
 	*visit
 	account account
 }
 
-// files opens the files of a sandbox for the user whom a request names. The caller
-// closes them.
+// files opens the files of a sandbox for the user of the request. The caller closes them.
 func (s *Server) files(ctx context.Context, v *visit) (*desk, error) {
 	name, err := v.user()
 	if err != nil {
@@ -70,8 +69,8 @@ func (d *desk) entry(ctx context.Context, p string) (*envdpb.EntryInfo, error) {
 	return d.describe(ctx, i, n)
 }
 
-// describe says what a file is. Of a symlink type and mode are those of what it leads
-// to, if that is there.
+// describe converts a FileInfo. The type and mode of a symlink are those of its target, if the
+// target exists.
 func (d *desk) describe(ctx context.Context, i protocol.FileInfo, n names) (*envdpb.EntryInfo, error) {
 	e := &envdpb.EntryInfo{
 		Name: i.Name, Type: types[i.Type], Path: i.Path, Size: i.Size, Mode: uint32(i.Mode.Perm()),
@@ -95,17 +94,18 @@ func (d *desk) describe(ctx context.Context, i protocol.FileInfo, n names) (*env
 	return e, nil
 }
 
-// maxLinks is how many symlinks are followed, as in the kernel.
+// maxLinks is the maximum number of symlinks that are followed, as in the kernel
+// (path_resolution(7)).
 const maxLinks = 40
 
 var errTooManyLinks = refuse(connect.CodeFailedPrecondition, fmt.Sprintf("a cyclic symlink, or more than %d of them", maxLinks))
 
-// follow returns what a symlink leads to.
+// follow returns the final target of a symlink.
 func (d *desk) follow(ctx context.Context, i protocol.FileInfo) (protocol.FileInfo, error) {
 	for range maxLinks {
 		to := i.Target
 		if !path.IsAbs(to) {
-			to = strings.TrimSuffix(path.Dir(i.Path), "/") + "/" + to // init knows what .. is behind a symlink
+			to = strings.TrimSuffix(path.Dir(i.Path), "/") + "/" + to // not path.Join: init resolves ".." after it has followed symlinks
 		}
 		var err error
 		if i, err = d.Stat(ctx, to); err != nil || i.Type != "symlink" {
@@ -115,7 +115,7 @@ func (d *desk) follow(ctx context.Context, i protocol.FileInfo) (protocol.FileIn
 	return i, errTooManyLinks
 }
 
-// resolved is Stat of what a path leads to, through symlinks.
+// resolved is Stat that follows symlinks.
 func (d *desk) resolved(ctx context.Context, p string) (protocol.FileInfo, error) {
 	i, err := d.Stat(ctx, p)
 	if err == nil && i.Type == "symlink" {

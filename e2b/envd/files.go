@@ -20,7 +20,7 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-// A problem is how HTTP requests that are no calls are refused.
+// A problem is an error of a plain HTTP request, one that is not a Connect RPC.
 type problem struct {
 	status int
 	err    error
@@ -33,7 +33,7 @@ func bad(format string, args ...any) error {
 	return &problem{http.StatusBadRequest, fmt.Errorf(format, args...)}
 }
 
-// writeError refuses a request.
+// writeError sends an error response in the format of E2B's envd.
 func writeError(w http.ResponseWriter, status int, message string) {
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
@@ -44,7 +44,7 @@ func writeError(w http.ResponseWriter, status int, message string) {
 	}{status, message})
 }
 
-// statuses are what failures are called where there are no calls.
+// statuses maps Connect codes to HTTP statuses.
 var statuses = map[connect.Code]int{
 	connect.CodeInvalidArgument: http.StatusBadRequest, connect.CodeUnauthenticated: http.StatusUnauthorized,
 	connect.CodePermissionDenied: http.StatusForbidden, connect.CodeNotFound: http.StatusNotFound,
@@ -53,7 +53,7 @@ var statuses = map[connect.Code]int{
 	connect.CodeDeadlineExceeded: http.StatusGatewayTimeout, connect.CodeCanceled: 499,
 }
 
-// refused answers with why a request is refused.
+// refused sends err as the response.
 func (s *Server) refused(w http.ResponseWriter, r *http.Request, err error) {
 	if p, ok := errors.AsType[*problem](err); ok {
 		writeError(w, p.status, p.Error())
@@ -73,7 +73,8 @@ func writeJSON(w http.ResponseWriter, v any) {
 	json.NewEncoder(w).Encode(v)
 }
 
-// open opens the files of a sandbox for the user whom a request names.
+// open opens the files of a sandbox for the user in the query parameter username, or else for
+// the user of the request.
 func (s *Server) open(r *http.Request) (*desk, error) {
 	v, q := visited(r.Context()), r.URL.Query()
 	var name string
@@ -131,20 +132,19 @@ func (s *Server) sendFile(w http.ResponseWriter, r *http.Request) error {
 	}
 	defer body.Close()
 	w.Header().Set("Content-Encoding", "gzip")
-	z, err := gzip.NewWriterLevel(w, gzip.BestSpeed) // clients ask for it without meaning it: their libraries do
+	z, err := gzip.NewWriterLevel(w, gzip.BestSpeed) // HTTP libraries send Accept-Encoding by default, so compression must be cheap
 	if err != nil {
 		return err
 	}
 	if _, err := io.Copy(z, body); err != nil {
-		panic(http.ErrAbortHandler) // the answer has begun: the client must not take it for whole
+		panic(http.ErrAbortHandler) // part of the response has been sent: the client must notice that it is truncated
 	}
 	z.Close()
 	return nil
 }
 
-// download sets the headers of bytes that came out of a jail. They are never the
-// daemon's own words: a browser saves them, runs nothing in them and gives them no
-// origin.
+// download sets the headers for a file from a jail. The content is untrusted: a browser must
+// save it, and must neither run scripts in it nor give it the daemon's origin.
 func download(h http.Header, i protocol.FileInfo) {
 	kind := mime.TypeByExtension(path.Ext(i.Name))
 	if kind == "" {
@@ -157,12 +157,13 @@ func download(h http.Header, i protocol.FileInfo) {
 	h.Set("Vary", "Accept-Encoding")
 }
 
-// partial tells whether a client may want a part of a file, or none of it.
+// partial reports whether a request is a range request or a conditional request.
 func partial(h http.Header) bool {
 	return h.Get("Range") != "" || h.Get("If-Modified-Since") != "" || h.Get("If-None-Match") != "" || h.Get("If-Range") != ""
 }
 
-// wantsGzip tells whether an answer is to be compressed.
+// wantsGzip reports whether the client prefers a response in gzip (RFC 9110, section 12.5.3).
+// The error is 406 if the client accepts neither gzip nor identity.
 func wantsGzip(h http.Header) (bool, error) {
 	q := map[string]float64{}
 	for part := range strings.SplitSeq(h.Get("Accept-Encoding"), ",") {
@@ -171,7 +172,7 @@ func wantsGzip(h http.Header) (bool, error) {
 		if value, ok := strings.CutPrefix(strings.ReplaceAll(rest, " ", ""), "q="); ok {
 			n, err := strconv.ParseFloat(value, 64)
 			if err != nil || n < 0 || n > 1 {
-				return false, bad("Accept-Encoding: %.64q is no weight", value)
+				return false, bad("Accept-Encoding: %.64q is not a weight from 0 to 1", value)
 			}
 			weight = n
 		}
@@ -190,13 +191,13 @@ func wantsGzip(h http.Header) (bool, error) {
 		}
 	}
 	if zip == 0 && plain == 0 {
-		return false, &problem{http.StatusNotAcceptable, errors.New("gzip and identity are what there is")}
+		return false, &problem{http.StatusNotAcceptable, errors.New("only the encodings gzip and identity are supported")}
 	}
 	_, asked := q["gzip"]
 	return zip > 0 && (asked || plain == 0), nil
 }
 
-// A reader is a file of a jail that is read from any place. It opens it when it is read.
+// A reader is an io.ReadSeeker of a file in a jail. The first Read after a Seek opens the file.
 type reader struct {
 	ctx  context.Context
 	desk *desk
@@ -241,7 +242,7 @@ func (f *reader) Close() error {
 	return err
 }
 
-// A written is a file that was uploaded.
+// A written describes an uploaded file.
 type written struct {
 	Path string `json:"path"`
 	Name string `json:"name"`
@@ -283,13 +284,13 @@ func (s *Server) takeFiles(r *http.Request) ([]written, error) {
 	return nil, bad("unsupported content type: %.64s, expected multipart/form-data or application/octet-stream", r.Header.Get("Content-Type"))
 }
 
-// Bounds of what is kept with a file.
+// Header prefix and limit of the metadata of a file.
 const (
 	metaHeader = "X-Metadata-"
-	maxMetaKey = 246 // with what is before it, a name as long as the kernel takes
+	maxMetaKey = 246 // with protocol.MetaPrefix it does not exceed the kernel's XATTR_NAME_MAX
 )
 
-// metadata is what a client wants kept with the files that it sends: it may be nothing.
+// metadata returns the metadata from a request's headers. It may be empty.
 func metadata(h http.Header) (map[string]string, error) {
 	meta, size := map[string]string{}, 0
 	for name, values := range h {
@@ -299,7 +300,7 @@ func metadata(h http.Header) (map[string]string, error) {
 		}
 		key = strings.ToLower(key)
 		if key == "" || len(key) > maxMetaKey {
-			return nil, bad("metadata key %.64q is not 1 to %d bytes", key, maxMetaKey)
+			return nil, bad("metadata key %.64q is not 1 to %d bytes long", key, maxMetaKey)
 		}
 		if strings.ContainsFunc(key+values[0], func(r rune) bool { return r < ' ' || r > '~' }) {
 			return nil, bad("metadata of key %.64q is not printable US-ASCII", key)
@@ -308,12 +309,12 @@ func metadata(h http.Header) (map[string]string, error) {
 		size += len(protocol.MetaPrefix) + len(key) + len(values[0])
 	}
 	if size > protocol.MaxMeta {
-		return nil, bad("the metadata of a file is %d bytes, more than %d", size, protocol.MaxMeta)
+		return nil, bad("metadata of %d bytes exceeds the limit of %d", size, protocol.MaxMeta)
 	}
 	return meta, nil
 }
 
-// unzipped is the body of a request as it was before it was compressed.
+// unzipped returns the decompressed body of a request.
 func unzipped(r *http.Request) (io.Reader, error) {
 	switch h := strings.ToLower(strings.TrimSpace(r.Header.Get("Content-Encoding"))); h {
 	case "", "identity":
@@ -341,7 +342,7 @@ func (d *desk) takeOne(r *http.Request, body io.Reader, meta map[string]string) 
 	return []written{f}, err
 }
 
-// maxParts bounds the files of one upload.
+// maxParts is the maximum number of files in one upload.
 const maxParts = 10_000
 
 func (d *desk) takeForm(r *http.Request, form *multipart.Reader, meta map[string]string) ([]written, error) {
@@ -379,20 +380,20 @@ func (d *desk) takeForm(r *http.Request, form *multipart.Reader, meta map[string
 	}
 }
 
-// fileName is what a part of a form says that its file is called, with directories.
+// fileName returns the filename parameter of a part including directories, which Part.FileName
+// removes.
 func fileName(part *multipart.Part) (string, error) {
 	_, params, err := mime.ParseMediaType(part.Header.Get("Content-Disposition"))
 	if err != nil || params["filename"] == "" {
-		return "", bad("a part of the form has no filename, and there is no path query parameter")
+		return "", bad("a form part has no filename, and the request has no path query parameter")
 	}
 	return params["filename"], nil
 }
 
-// newMode is of files that clients make.
+// newMode is the mode of new files.
 const newMode = 0o644
 
-// save writes a file where it is, as an editor does: it stays the same file, and who
-// watches it sees it written.
+// save writes a file in place, so that it keeps its inode and watchers see a write.
 func (d *desk) save(ctx context.Context, p string, body io.Reader, meta map[string]string) (written, error) {
 	i, err := d.resolved(ctx, p)
 	switch {
@@ -407,12 +408,13 @@ func (d *desk) save(ctx context.Context, p string, body io.Reader, meta map[stri
 		Meta: &meta,
 	})
 	if err != nil && from.err != nil {
-		err = bad("the body ends before the file does: %w", from.err)
+		err = bad("cannot read the request body: %w", from.err)
 	}
 	return written{Path: i.Path, Name: i.Name, Type: "file", Metadata: i.Meta}, err
 }
 
-// A source remembers that it was the client's fault.
+// A source stores the error of its reader. It distinguishes an error of the client from one of
+// the jail.
 type source struct {
 	r   io.Reader
 	err error

@@ -23,7 +23,7 @@ import (
 	"glasshouse/e2b/envdpb"
 )
 
-// put writes a file as a raw body.
+// put uploads a file as a raw body.
 func (w *world) put(path, text string, h ...string) {
 	w.Helper()
 	status, answer, _ := w.do("POST", "/files?path="+url.QueryEscape(path), strings.NewReader(text), append([]string{"Content-Type", "application/octet-stream"}, h...)...)
@@ -70,22 +70,22 @@ func filesOfAllKinds(w *world) {
 	}
 	if e.Name != "file.txt" || e.Path != "/home/user/a/b/file.txt" || e.Type != envdpb.FileType_FILE_TYPE_FILE || e.Size != 5 || e.Mode != 0o644 ||
 		e.Permissions != "-rw-r--r--" || e.Owner != "user" || e.Group != "user" || time.Since(e.ModifiedTime.AsTime()).Abs() > time.Hour {
-		w.Errorf("described as %v", e)
+		w.Errorf("the entry is %v", e)
 	}
 	if out := w.run("stat -c '%U %a' a a/b a/b/file.txt").out; out != "user 755\nuser 755\nuser 644\n" {
-		w.Errorf("directories and file are %q", out)
+		w.Errorf("owners and modes are %q", out)
 	}
 	w.run("chmod 700 a/b/file.txt; ln a/b/file.txt a/same; ln -s b/file.txt a/link; ln -s b a/dirlink; ln -s nowhere a/dangling; ln -s loop a/loop; mkfifo a/pipe; : > a/empty")
 	w.put("a/b/file.txt", "hi")
 	if out := w.run("cat a/same; stat -c ' %a' a/b/file.txt").out; out != "hi 700\n" {
-		w.Errorf("written over it is %q: not the same file", out)
+		w.Errorf("after overwriting, the other hard link has %q: the inode has changed", out)
 	}
 	w.put("a/link", "through")
 	if got := w.get("a/b/file.txt"); got != "through" {
-		w.Errorf("written through a link: %q", got)
+		w.Errorf("after writing through a symlink the target has %q", got)
 	}
 	if w.get("a/empty") != "" {
-		w.Error("an empty file is not")
+		w.Error("an empty file has content")
 	}
 	for name, want := range map[string]struct {
 		kind        envdpb.FileType
@@ -101,7 +101,7 @@ func filesOfAllKinds(w *world) {
 	} {
 		e, err := w.statOf(name)
 		if err != nil || e.Type != want.kind || e.Permissions != want.permissions || e.GetSymlinkTarget() != want.target {
-			w.Errorf("%s is %v, %v; want %v", name, e, err, want)
+			w.Errorf("Stat(%s) = %v, %v; want %v", name, e, err, want)
 		}
 	}
 	_, err = w.statOf("a/none")
@@ -115,7 +115,7 @@ func filesOfAllKinds(w *world) {
 	w.wantCode(w.makeDir("a/same"), connect.CodeInvalidArgument, "not a directory")
 	w.wantCode(w.makeDir("a/same/below"), connect.CodeNotFound, "")
 	if out := w.run("stat -c %U made made/below").out; out != "user\nuser\n" {
-		w.Errorf("directories of %q", out)
+		w.Errorf("owners of new directories are %q", out)
 	}
 }
 
@@ -141,7 +141,7 @@ func listing(w *world) {
 	for asked, as := range map[string]string{"l/to": "l/to/", "l/to/": "l/to/", "/home/user/l/./to": "l/to/", "l/to/../to": "l/to/", "/home/user/l/to/../to": "l/one/"} {
 		all, err := w.list(asked, 1)
 		if err != nil || len(all) != 2 || all[0].Path != "/home/user/"+as+"two" || all[1].Path != "/home/user/"+as+"y" {
-			w.Errorf("through a link, %s: %v, %v", asked, all, err)
+			w.Errorf("through the symlink %s: %v, %v", asked, all, err)
 		}
 	}
 	w.run("ln -s round l/round")
@@ -171,15 +171,15 @@ func movedAndRemoved(w *world) {
 		w.Errorf("moved to %v, %v", e, err)
 	}
 	if _, err := move("m/new/place/c", "m/b"); err != nil {
-		w.Errorf("over a file: %v", err)
+		w.Errorf("a move to an existing file: %v", err)
 	}
 	if got := w.get("m/b"); got != "one\n" {
-		w.Errorf("the file moved over is %q", got)
+		w.Errorf("after the move the destination has %q", got)
 	}
 	_, err := move("m/none", "m/elsewhere/x")
 	w.wantCode(err, connect.CodeNotFound, "")
 	if _, err := w.statOf("m/elsewhere"); connect.CodeOf(err) != connect.CodeNotFound {
-		w.Errorf("a move of nothing has made a directory: %v", err)
+		w.Errorf("the failed move of a missing file has created a directory: %v", err)
 	}
 	_, err = move("m/d", "m/d/e/f")
 	w.wantCode(err, connect.CodeInvalidArgument, "into itself")
@@ -189,11 +189,11 @@ func movedAndRemoved(w *world) {
 		}
 	}
 	if all, err := w.list("m", 1); err != nil || len(all) != 1 {
-		w.Errorf("left: %v, %v", all, err)
+		w.Errorf("remaining entries: %v, %v", all, err)
 	}
 }
 
-// form is an upload of files by name and text in turn.
+// form returns a multipart form with files. Pairs alternates names and contents.
 func form(pairs ...string) (body *bytes.Buffer, kind string) {
 	body = &bytes.Buffer{}
 	f := multipart.NewWriter(body)
@@ -222,7 +222,7 @@ func uploads(w *world) {
 		w.Errorf("three files: %d %s, want %s", status, text, want)
 	}
 	if w.get("up/one")+w.get("/tmp/two")+w.get("ümläut ✓ \"q\"") != "123" {
-		w.Error("not what was uploaded")
+		w.Error("the files differ from the upload")
 	}
 	body, kind = form("ignored", "named by the query")
 	if status, text, _ := w.do("POST", "/files?path=up/named&username=root", body, "Content-Type", kind); status != http.StatusOK || !strings.Contains(text, "/root/up/named") {
@@ -230,10 +230,10 @@ func uploads(w *world) {
 	}
 	big := strings.Repeat("0123456789abcdef", 1<<16)
 	if status, text, _ := w.do("POST", "/files?path=up/zipped", zipped(big), "Content-Type", "application/octet-stream", "Content-Encoding", "gzip"); status != http.StatusOK {
-		w.Errorf("zipped: %d %s", status, text)
+		w.Errorf("gzip upload: %d %s", status, text)
 	}
 	if w.get("up/zipped") != big {
-		w.Error("unzipped it is something else")
+		w.Error("the decompressed file differs from the upload")
 	}
 	for name, q := range map[string]struct {
 		query, kind, encoding string
@@ -243,19 +243,19 @@ func uploads(w *world) {
 		"no path":             {"", "application/octet-stream", "", strings.NewReader("x"), 400},
 		"a directory":         {"?path=up", "application/octet-stream", "", strings.NewReader("x"), 400},
 		"below a file":        {"?path=up/one/x", "application/octet-stream", "", strings.NewReader("x"), 404},
-		"another type":        {"?path=x", "application/json", "", strings.NewReader("{}"), 400},
+		"unsupported type":    {"?path=x", "application/json", "", strings.NewReader("{}"), 400},
 		"no type":             {"?path=x", "", "", strings.NewReader("{}"), 400},
-		"another encoding":    {"?path=x", "application/octet-stream", "br", strings.NewReader("x"), 400},
-		"no gzip":             {"?path=x", "application/octet-stream", "gzip", strings.NewReader("no gzip at all"), 400},
-		"half of a gzip":      {"?path=x", "application/octet-stream", "gzip", bytes.NewReader(zipped(big).Bytes()[:1000]), 400},
+		"unknown encoding":    {"?path=x", "application/octet-stream", "br", strings.NewReader("x"), 400},
+		"invalid gzip":        {"?path=x", "application/octet-stream", "gzip", strings.NewReader("no gzip at all"), 400},
+		"truncated gzip":      {"?path=x", "application/octet-stream", "gzip", bytes.NewReader(zipped(big).Bytes()[:1000]), 400},
 		"an unknown user":     {"?path=x&username=nobody-here", "application/octet-stream", "", strings.NewReader("x"), 401},
 		"a user and a group":  {"?path=x&username=user:root", "application/octet-stream", "", strings.NewReader("x"), 401},
-		"a form without end":  {"", "multipart/form-data; boundary=b", "", strings.NewReader("--b\r\nContent-Disposition: form-data; name=file; filename=x\r\n\r\nhalf"), 400},
-		"a part with no name": {"", "multipart/form-data; boundary=b", "", strings.NewReader("--b\r\nContent-Disposition: form-data; name=file\r\n\r\nx\r\n--b--\r\n"), 400},
+		"truncated form":      {"", "multipart/form-data; boundary=b", "", strings.NewReader("--b\r\nContent-Disposition: form-data; name=file; filename=x\r\n\r\nhalf"), 400},
+		"part without a name": {"", "multipart/form-data; boundary=b", "", strings.NewReader("--b\r\nContent-Disposition: form-data; name=file\r\n\r\nx\r\n--b--\r\n"), 400},
 		"a NUL":               {"?path=x%00y", "application/octet-stream", "", strings.NewReader("x"), 400},
 		"a name too long":     {"?path=" + strings.Repeat("n", 300), "application/octet-stream", "", strings.NewReader("x"), 400},
 		"a path too long":     {"?path=" + strings.Repeat("n/", 3000), "application/octet-stream", "", strings.NewReader("x"), 400},
-		"no text":             {"?path=%ff%fe", "application/octet-stream", "", strings.NewReader("x"), 400},
+		"invalid UTF-8":       {"?path=%ff%fe", "application/octet-stream", "", strings.NewReader("x"), 400},
 	} {
 		if status, text, _ := w.do("POST", "/files"+q.query, q.body, "Content-Type", q.kind, "Content-Encoding", q.encoding); status != q.status || !strings.Contains(text, `"message"`) {
 			w.Errorf("%s: %d %s, want %d", name, status, text, q.status)
@@ -263,7 +263,7 @@ func uploads(w *world) {
 	}
 	body, kind = form("twice", "1", "twice", "2")
 	if status, text, _ := w.do("POST", "/files", body, "Content-Type", kind); status != http.StatusBadRequest || !strings.Contains(text, "multiple files to the same path") {
-		w.Errorf("one path twice: %d %s", status, text)
+		w.Errorf("two files with one path: %d %s", status, text)
 	}
 }
 
@@ -273,23 +273,23 @@ func downloads(w *world) {
 	status, text, h := w.do("GET", "/files?path=down.html", nil)
 	if status != http.StatusOK || text != big || h.Get("Content-Length") != fmt.Sprint(len(big)) || !strings.HasPrefix(h.Get("Content-Type"), "text/html") ||
 		!strings.HasPrefix(h.Get("Content-Disposition"), "attachment") || !strings.Contains(h.Get("Content-Security-Policy"), "sandbox") {
-		w.Errorf("whole: %d, %d bytes, %v", status, len(text), h)
+		w.Errorf("full download: %d, %d bytes, %v", status, len(text), h)
 	}
 	status, text, h = w.do("GET", "/files?path=down.html", nil, "Range", "bytes=5-14")
 	if status != http.StatusPartialContent || text != big[5:15] {
-		w.Errorf("a part: %d %q %v", status, text, h)
+		w.Errorf("range request: %d %q %v", status, text, h)
 	}
 	status, _, _ = w.do("GET", "/files?path=down.html", nil, "Range", "bytes=99999999-")
 	if status != http.StatusRequestedRangeNotSatisfiable {
-		w.Errorf("a part that is not there: %d", status)
+		w.Errorf("range beyond the end: %d", status)
 	}
 	status, text, h = w.do("GET", "/files?path=down.html", nil, "Accept-Encoding", "gzip")
 	z, err := gzip.NewReader(strings.NewReader(text))
 	if status != http.StatusOK || h.Get("Content-Encoding") != "gzip" || err != nil {
-		w.Fatalf("zipped: %d %v %v", status, h, err)
+		w.Fatalf("gzip download: %d %v %v", status, h, err)
 	}
 	if plain, err := io.ReadAll(z); err != nil || string(plain) != big {
-		w.Errorf("unzipped: %d bytes, %v", len(plain), err)
+		w.Errorf("decompressed download: %d bytes, %v", len(plain), err)
 	}
 	for q, want := range map[string]int{"path=none": 404, "path=/etc": 400, "path=/dev/null": 400, "path=/etc/shadow/x": 404, "path=~root/x": 400, "path=x&username=0": 401} {
 		if status, text, _ := w.do("GET", "/files?"+q, nil); status != want || !strings.Contains(text, fmt.Sprintf(`"code":%d`, want)) {
@@ -319,14 +319,14 @@ func composed(w *world) {
 		w.Errorf("composed: %d %s, want %s", status, text, want)
 	}
 	if got := w.get("c/below/all"); got != "one two three" {
-		w.Errorf("together: %q", got)
+		w.Errorf("the composed file has %q", got)
 	}
 	if all, err := w.list("c", 1); err != nil || len(all) != 1 {
-		w.Errorf("left: %v, %v", all, err)
+		w.Errorf("remaining entries: %v, %v", all, err)
 	}
 	w.put("c/4", "four")
 	if status, text := compose(`{"source_paths":["c/below/all","c/4"],"destination":"c/below/all"}`); status != http.StatusOK || w.get("c/below/all") != "one two threefour" {
-		w.Errorf("onto its own first part: %d %s", status, text)
+		w.Errorf("with the first source as destination: %d %s", status, text)
 	}
 	w.put("c/5", "five")
 	for q, want := range map[string]int{
@@ -339,11 +339,11 @@ func composed(w *world) {
 		}
 	}
 	if w.get("c/5") != "five" {
-		w.Error("a composition that failed has removed a part")
+		w.Error("a failed compose request has removed a source")
 	}
 }
 
-// sign makes a link as the SDK does.
+// sign returns a signed URL as the SDK makes it.
 func sign(path, operation, user, token string, until int64) string {
 	text := path + ":" + operation + ":" + user + ":" + token
 	q := url.Values{"path": {path}}
@@ -367,18 +367,18 @@ func links(w *world) {
 		link   string
 		status int
 	}{
-		"for ever":               {sign("signed", "read", "", "secret", 0), 200},
-		"of a user":              {sign("/home/user/signed", "read", "root", "secret", 0), 200},
+		"without expiration":     {sign("signed", "read", "", "secret", 0), 200},
+		"with a user":            {sign("/home/user/signed", "read", "root", "secret", 0), 200},
 		"not expired":            {sign("signed", "read", "user", "secret", now+60), 200},
 		"expired":                {sign("signed", "read", "user", "secret", now-60), 401},
-		"for writing":            {sign("signed", "write", "", "secret", 0), 401},
+		"for upload":             {sign("signed", "write", "", "secret", 0), 401},
 		"of another sandbox":     {sign("signed", "read", "", "another", 0), 401},
-		"with no token":          {sign("signed", "read", "", "", 0), 401},
+		"signed without a token": {sign("signed", "read", "", "", 0), 401},
 		"not signed":             {"/files?path=signed", 401},
 		"of another file":        {strings.Replace(sign("signed", "read", "", "secret", 0), "path=signed", "path=%2Fetc%2Fpasswd", 1), 401},
 		"of another user":        {sign("signed", "read", "", "secret", 0) + "&username=root", 401},
-		"expired, but prolonged": {strings.Replace(sign("signed", "read", "", "secret", now-60), fmt.Sprint(now-60), fmt.Sprint(now+60), 1), 401},
-		"with no expiration":     {strings.Replace(sign("signed", "read", "", "secret", now-60), "signature_expiration", "x", 1), 401},
+		"changed expiration":     {strings.Replace(sign("signed", "read", "", "secret", now-60), fmt.Sprint(now-60), fmt.Sprint(now+60), 1), 401},
+		"removed expiration":     {strings.Replace(sign("signed", "read", "", "secret", now-60), "signature_expiration", "x", 1), 401},
 		"empty signature":        {"/files?path=signed&signature=", 401},
 	} {
 		if status, text, _ := w.do("GET", q.link, nil, safe...); status != q.status {
@@ -386,13 +386,13 @@ func links(w *world) {
 		}
 	}
 	if status, text, _ := w.do("POST", sign("signed", "write", "", "secret", now+60), strings.NewReader("new"), append(safe, "Content-Type", "application/octet-stream")...); status != 200 || w.get("signed") != "new" {
-		w.Errorf("written by a link: %d %s", status, text)
+		w.Errorf("upload with a signed URL: %d %s", status, text)
 	}
 	if status, _, _ := w.do("POST", sign("signed", "read", "", "secret", 0), strings.NewReader("forged"), append(safe, "Content-Type", "application/octet-stream")...); status != 401 || w.get("signed") != "new" {
-		w.Errorf("written by a link for reading: %d", status)
+		w.Errorf("upload with a signed URL for reading: %d", status)
 	}
 	if status, _, _ := w.do("GET", sign("signed", "read", "", "secret", 0), nil, append(safe, "X-Access-Token", "wrong")...); status != 401 {
-		w.Errorf("a good link with a wrong token: %d", status)
+		w.Errorf("valid signed URL with a wrong token: %d", status)
 	}
 }
 
@@ -421,7 +421,8 @@ func tokens(w *world) {
 	}
 }
 
-// paths go through what leads elsewhere: the host's files are never what is found.
+// paths tests symlinks and ".." that lead out of the jail's root: they must never reach files of
+// the host.
 func paths(w *world) {
 	w.run("ln -s ../../../../../../../../etc out; ln -s /proc/1/root back; ln -s /../../../etc/hostname name")
 	for _, p := range []string{"../../../../../../../etc/passwd", "/../../etc/passwd", "out/passwd", "back/etc/passwd", "~/../../../../etc/passwd"} {
@@ -436,11 +437,11 @@ func paths(w *world) {
 		w.wantCode(w.makeDir(p), connect.CodeInvalidArgument, "")
 	}
 	if _, err := w.statOf(""); err != nil {
-		w.Errorf("no path is the home: %v", err)
+		w.Errorf("Stat of the empty path: %v", err)
 	}
 }
 
-// brokenBodies breaks off in the middle of a body.
+// brokenBodies closes a connection in the middle of a request body.
 func brokenBodies(w *world) {
 	u, err := url.Parse(w.url)
 	if err != nil {
@@ -455,7 +456,7 @@ func brokenBodies(w *world) {
 	answer, _ := io.ReadAll(conn)
 	conn.Close()
 	if bytes.Contains(answer, []byte("200 OK")) {
-		w.Errorf("half a body was taken for whole: %s", answer)
+		w.Errorf("an upload with a truncated body succeeded: %s", answer)
 	}
 }
 
@@ -499,7 +500,7 @@ func changes(w *world) {
 	}
 	w.put("w/old", "new")
 	if e := until("old", envdpb.EventType_EVENT_TYPE_WRITE); e.GetEntry().GetPath() != "/home/user/w/old" || e.GetEntry().GetOwner() != "user" {
-		w.Errorf("what was written is %v", e.Entry)
+		w.Errorf("the entry of the write event is %v", e.Entry)
 	}
 	w.put("w/d/fresh", "x")
 	until("d/fresh", envdpb.EventType_EVENT_TYPE_CREATE)
@@ -510,7 +511,7 @@ func changes(w *world) {
 	until("e", envdpb.EventType_EVENT_TYPE_CREATE)
 	w.put("w/e/inside", "x")
 	until("e/inside", envdpb.EventType_EVENT_TYPE_WRITE)
-	w.run("mkdir -p w/f/g/h; echo deep > w/f/g/h/file") // faster than anybody watches
+	w.run("mkdir -p w/f/g/h; echo deep > w/f/g/h/file") // faster than watches of new directories can be added
 	until("f/g/h/file", envdpb.EventType_EVENT_TYPE_CREATE)
 	w.put("w/f/g/h/file", "again")
 	until("f/g/h/file", envdpb.EventType_EVENT_TYPE_WRITE)
@@ -519,7 +520,7 @@ func changes(w *world) {
 	until("old", envdpb.EventType_EVENT_TYPE_RENAME)
 	until("moved", envdpb.EventType_EVENT_TYPE_CREATE)
 	if e := until("gone", envdpb.EventType_EVENT_TYPE_REMOVE); e.Entry != nil {
-		w.Errorf("what is gone is %v", e.Entry)
+		w.Errorf("the remove event has an entry: %v", e.Entry)
 	}
 	_, err = w.watch(&envdpb.WatchDirRequest{Path: "w/none"})
 	w.wantCode(err, connect.CodeNotFound, "")
@@ -527,8 +528,7 @@ func changes(w *world) {
 	w.wantCode(err, connect.CodeInvalidArgument, "not a directory")
 }
 
-// missedChanges watches more directories than can be watched: it is told that it does
-// not hear of all.
+// missedChanges watches more directories than the limit. The watch must end with an error.
 func missedChanges(w *world) {
 	if r := w.run("mkdir -p many && cd many && mkdir d{1..8200}"); r.end.ExitCode != 0 {
 		w.Fatalf("%+v", r)
@@ -552,7 +552,7 @@ func missedChanges(w *world) {
 	w.run("rm -rf many")
 }
 
-// metadata is kept with files, shown with them, and replaced with them.
+// metadata tests that metadata is stored with files, returned, moved and replaced.
 func metadata(w *world) {
 	stat := func(p string) map[string]string {
 		w.Helper()
@@ -569,44 +569,44 @@ func metadata(w *world) {
 		w.Fatalf("%d %s", status, text)
 	}
 	if got := stat("meta/f"); !maps.Equal(got, want) {
-		w.Errorf("it has %v, want %v", got, want)
+		w.Errorf("the metadata is %v, want %v", got, want)
 	}
 	list := must[envdpb.ListDirRequest, envdpb.ListDirResponse](w, "/filesystem.Filesystem/ListDir", &envdpb.ListDirRequest{Path: "meta"})
 	if len(list.Entries) != 1 || !maps.Equal(list.Entries[0].Metadata, want) {
-		w.Errorf("listed as %v", list.Entries)
+		w.Errorf("ListDir returns %v", list.Entries)
 	}
 	moved := must[envdpb.MoveRequest, envdpb.MoveResponse](w, "/filesystem.Filesystem/Move", &envdpb.MoveRequest{Source: "meta/f", Destination: "meta/g"})
 	if !maps.Equal(moved.Entry.Metadata, want) {
-		w.Errorf("moved it has %v", moved.Entry.Metadata)
+		w.Errorf("after a move the metadata is %v", moved.Entry.Metadata)
 	}
 	send("meta/g", "X-Metadata-Other", "2")
 	if got := stat("meta/g"); !maps.Equal(got, map[string]string{"other": "2"}) {
-		w.Errorf("written again it has %v", got)
+		w.Errorf("after an upload with other metadata it is %v", got)
 	}
 	send("meta/g")
 	if got := stat("meta/g"); len(got) != 0 {
-		w.Errorf("written without, it has %v", got)
+		w.Errorf("after an upload without metadata it is %v", got)
 	}
 	body, kind := form("meta/one", "1", "meta/two", "2")
 	if status, text, _ := w.do("POST", "/files", body, "Content-Type", kind, "X-Metadata-Of", "both"); status != http.StatusOK || strings.Count(text, `"of":"both"`) != 2 {
 		w.Errorf("%d %s", status, text)
 	}
 	for what, h := range map[string][]string{
-		"no ASCII":  {"X-Metadata-A", "ü"},
-		"no key":    {"X-Metadata-", "v"},
-		"long key":  {"X-Metadata-" + strings.Repeat("k", 247), "v"},
-		"much":      {"X-Metadata-A", strings.Repeat("v", 4090)},
-		"much more": {"X-Metadata-A", strings.Repeat("v", 3000), "X-Metadata-B", strings.Repeat("v", 3000)},
+		"not ASCII":        {"X-Metadata-A", "ü"},
+		"empty key":        {"X-Metadata-", "v"},
+		"long key":         {"X-Metadata-" + strings.Repeat("k", 247), "v"},
+		"long value":       {"X-Metadata-A", strings.Repeat("v", 4090)},
+		"too large in sum": {"X-Metadata-A", strings.Repeat("v", 3000), "X-Metadata-B", strings.Repeat("v", 3000)},
 	} {
 		if status, text := send("meta/bad", h...); status != http.StatusBadRequest {
 			w.Errorf("%s: %d %s, want 400", what, status, text)
 		}
 	}
 	if _, err := call[envdpb.StatRequest, envdpb.StatResponse](w, "/filesystem.Filesystem/Stat", &envdpb.StatRequest{Path: "meta/bad"}); err == nil {
-		w.Error("a file that was refused is there")
+		w.Error("an upload with invalid metadata has created a file")
 	}
 	if status, text := send("meta/most", "X-Metadata-"+strings.Repeat("k", 246), strings.Repeat("v", 3000)); status != http.StatusOK {
-		w.Errorf("as much as is allowed: %d %s", status, text)
+		w.Errorf("metadata of the maximum size: %d %s", status, text)
 	}
 }
 
@@ -629,7 +629,7 @@ func watchers(w *world) {
 		}
 	}
 	if want := []string{"x EVENT_TYPE_CREATE", "x EVENT_TYPE_CHMOD", "x EVENT_TYPE_WRITE"}; !slices.Equal(got, want) {
-		w.Errorf("kept: %v, want %v", got, want) // no more of one kind: clients count them
+		w.Errorf("events: %v, want %v", got, want) // without duplicates: clients count them
 	}
 	remove := func() error {
 		_, err := call[envdpb.RemoveWatcherRequest, envdpb.RemoveWatcherResponse](w, "/filesystem.Filesystem/RemoveWatcher", &envdpb.RemoveWatcherRequest{WatcherId: made.WatcherId})

@@ -15,7 +15,8 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-// filesAt is files, and a path of theirs as it is asked for.
+// filesAt returns the files of a sandbox and the absolute path of name. The caller closes the
+// desk.
 func (s *Server) filesAt(ctx context.Context, v *visit, name string) (*desk, string, error) {
 	d, err := s.files(ctx, v)
 	if err != nil {
@@ -88,7 +89,7 @@ func (s *Server) move(ctx context.Context, v *visit, q *envdpb.MoveRequest) (*en
 	return &envdpb.MoveResponse{Entry: e}, err
 }
 
-// Bounds of one listing: what is deeper or more is asked for in parts.
+// Limits of one listing. A client lists larger or deeper trees in parts.
 const (
 	maxEntries = 100_000
 	maxDepth   = 256
@@ -112,7 +113,7 @@ func (s *Server) listDir(ctx context.Context, v *visit, q *envdpb.ListDirRequest
 		return nil, err
 	}
 	l := lister{desk: d, names: n, from: i.Path, as: i.Path}
-	if !slices.Contains(strings.Split(p, "/"), "..") { // behind a symlink that is elsewhere
+	if !slices.Contains(strings.Split(p, "/"), "..") { // path.Clean of ".." is wrong after a symlink
 		l.as = path.Clean(p)
 	}
 	if err := l.list(ctx, i.Path, int(min(max(q.GetDepth(), 1), maxDepth))); err != nil {
@@ -121,8 +122,8 @@ func (s *Server) listDir(ctx context.Context, v *visit, q *envdpb.ListDirRequest
 	return &envdpb.ListDirResponse{Entries: l.entries}, nil
 }
 
-// A lister lists directories and what is below them, each before its entries. What is
-// reached through a symlink is named as it was asked for.
+// A lister lists directory trees in pre-order. Paths of entries begin with the requested path
+// (as) even if that leads through a symlink to another one (from).
 type lister struct {
 	*desk
 	names    names
@@ -150,7 +151,7 @@ func (l *lister) list(ctx context.Context, dir string, depth int) error {
 
 func (l *lister) add(ctx context.Context, i protocol.FileInfo, depth int) error {
 	if len(l.entries) >= maxEntries {
-		return refuse(connect.CodeResourceExhausted, fmt.Sprintf("more than %d entries: list less deep", maxEntries))
+		return refuse(connect.CodeResourceExhausted, fmt.Sprintf("more than %d entries: reduce the depth", maxEntries))
 	}
 	e, err := l.describe(ctx, i, l.names)
 	if err != nil {
@@ -161,7 +162,7 @@ func (l *lister) add(ctx context.Context, i protocol.FileInfo, depth int) error 
 	if i.Type != "dir" || depth <= 1 {
 		return nil
 	}
-	if err := l.list(ctx, i.Path, depth-1); !errors.Is(err, fault.NotFound) { // it may have gone since
+	if err := l.list(ctx, i.Path, depth-1); !errors.Is(err, fault.NotFound) { // the directory may have been removed
 		return err
 	}
 	return nil
@@ -173,7 +174,7 @@ func (s *Server) remove(ctx context.Context, v *visit, q *envdpb.RemoveRequest) 
 		return nil, err
 	}
 	defer d.Close()
-	if err := d.Remove(ctx, p, true); !errors.Is(err, fault.NotFound) { // what is not there is removed
+	if err := d.Remove(ctx, p, true); !errors.Is(err, fault.NotFound) { // removing a missing file succeeds
 		return &envdpb.RemoveResponse{}, err
 	}
 	return &envdpb.RemoveResponse{}, nil

@@ -10,20 +10,20 @@ import (
 	"unicode/utf8"
 )
 
-// FuzzLink forges links: without the token none is let in.
+// FuzzLink checks that no forged signature is accepted.
 func FuzzLink(f *testing.F) {
 	f.Add("path=a&signature=v1_x", "")
 	f.Add("path=a&username=b&signature_expiration=99999999999&signature=v1_", "wrong")
 	f.Add("signature&signature_expiration=-1", "token")
 	f.Fuzz(func(t *testing.T, query, said string) {
 		q, _ := url.ParseQuery(query)
-		if signed("a token that nobody guesses", said, q, "read", time.Now()) == nil {
-			t.Errorf("%q with %q was let in", query, said)
+		if signed("an unguessable token", said, q, "read", time.Now()) == nil {
+			t.Errorf("the query %q with the token %q was accepted", query, said)
 		}
 	})
 }
 
-// FuzzPath expands what strangers call paths: it is absolute, or refused.
+// FuzzPath checks that each path is rejected or becomes absolute.
 func FuzzPath(f *testing.F) {
 	for _, p := range []string{"", "~", "~/a", "~root", "a/../../b", "/x//y", "a\x00b", "~\x00", "../../.."} {
 		f.Add(p)
@@ -39,7 +39,7 @@ func FuzzPath(f *testing.F) {
 	})
 }
 
-// FuzzName takes what strangers call users: a name is never a uid, nor has it a group.
+// FuzzName checks that an accepted user name is neither a uid nor contains a group.
 func FuzzName(f *testing.F) {
 	for _, n := range []string{"", "user", "0", "a:b", "18446744073709551616", "x\ny", "+1", "-1"} {
 		f.Add(n)
@@ -47,12 +47,12 @@ func FuzzName(f *testing.F) {
 	f.Fuzz(func(t *testing.T, name string) {
 		got, err := (&visit{}).named(name)
 		if err == nil && (got == "" || strings.ContainsAny(got, ":/\x00\n") || strings.Trim(got, "0123456789") == "") {
-			t.Errorf("%q is taken for the user %q", name, got)
+			t.Errorf("%q is accepted as the user %q", name, got)
 		}
 	})
 }
 
-// FuzzEncoding reads what strangers accept.
+// FuzzEncoding checks that gzip is used only for clients that accept it.
 func FuzzEncoding(f *testing.F) {
 	for _, h := range []string{"gzip", "gzip;q=0", "*;q=0", "identity;q=0, gzip;q=0.5", ";;,,=", "gzip;q=NaN", "br;q=1e309"} {
 		f.Add(h)
@@ -60,12 +60,12 @@ func FuzzEncoding(f *testing.F) {
 	f.Fuzz(func(t *testing.T, h string) {
 		zip, err := wantsGzip(http.Header{"Accept-Encoding": {h}})
 		if zip && (err != nil || !strings.Contains(strings.ToLower(h), "gzip") && !strings.Contains(h, "*")) {
-			t.Errorf("%q is zipped", h)
+			t.Errorf("gzip is used for %q", h)
 		}
 	})
 }
 
-// FuzzNote keeps notes as small as init keeps them, and text.
+// FuzzNote checks that notes do not exceed protocol.MaxNote and are valid UTF-8.
 func FuzzNote(f *testing.F) {
 	f.Add("tag", "K", "v", "dir")
 	f.Add(strings.Repeat("t", 70_000), "K", "v", "dir")

@@ -12,7 +12,7 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-// An input writes to one command.
+// An input writes to the stdin or terminal of one command.
 type input struct {
 	st protocol.ExecStatus
 	w  io.WriteCloser
@@ -21,7 +21,7 @@ type input struct {
 func (s *Server) openInput(ctx context.Context, v *visit, st protocol.ExecStatus) (*input, error) {
 	w, err := s.jails.Stdin(ctx, v.Jail, st.ID)
 	if errors.Is(err, fault.Conflict) || errors.Is(err, fault.Invalid) {
-		err = connect.NewError(connect.CodeInternal, err) // what clients are used to
+		err = connect.NewError(connect.CodeInternal, err) // as E2B's envd
 	}
 	return &input{st, w}, err
 }
@@ -46,7 +46,7 @@ func (in *input) write(i *envdpb.ProcessInput) error {
 	return err
 }
 
-// leave waits until the command has been given everything. Its input stays open.
+// leave waits until all data has been delivered to the command, and leaves its stdin open.
 func (in *input) leave() error {
 	return in.w.(interface{ Leave() error }).Leave()
 }
@@ -57,7 +57,7 @@ func (s *Server) sendInput(ctx context.Context, v *visit, q *envdpb.SendInputReq
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // lets go of the input if it is not left
+	defer cancel() // releases the input if leave is not called
 	in, err := s.openInput(ctx, v, st)
 	if err != nil {
 		return nil, err
@@ -95,7 +95,7 @@ func (s *Server) streamInput(ctx context.Context, from *connect.ClientStream[env
 			}
 		case *envdpb.StreamInputRequest_Keepalive:
 		default:
-			return nil, refuse(connect.CodeUnimplemented, "what comes is start, data or keepalive")
+			return nil, refuse(connect.CodeUnimplemented, "a stream event must be start, data or keepalive")
 		}
 	}
 	if err := from.Err(); err != nil {
@@ -113,11 +113,11 @@ func (s *Server) closeStdin(ctx context.Context, v *visit, q *envdpb.CloseStdinR
 		return nil, err
 	}
 	if st.PTY {
-		return nil, refuse(connect.CodeUnknown, "the input of a terminal is not closed: send Ctrl+D")
+		return nil, refuse(connect.CodeUnknown, "cannot close the input of a terminal: send Ctrl+D")
 	}
 	w, err := s.jails.Stdin(ctx, v.Jail, st.ID)
 	switch {
-	case errors.Is(err, fault.Conflict): // it is closed
+	case errors.Is(err, fault.Conflict): // closed already
 		return &envdpb.CloseStdinResponse{}, nil
 	case err != nil:
 		return nil, err

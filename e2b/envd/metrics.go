@@ -9,7 +9,7 @@ import (
 	"glasshouse/jail"
 )
 
-// measured is what a sandbox uses, of what.
+// measured is the resource usage of a sandbox, in the format of E2B's envd.
 type measured struct {
 	At        int64   `json:"ts"`
 	CPUs      int     `json:"cpu_count"`
@@ -23,7 +23,7 @@ type measured struct {
 	DiskTotal int64   `json:"disk_total"`
 }
 
-// between is how long is looked at how much of the processors is used.
+// between is the interval over which CPU usage is measured.
 const between = 100 * time.Millisecond
 
 func (s *Server) metrics(w http.ResponseWriter, r *http.Request) {
@@ -58,10 +58,10 @@ func (s *Server) measure(r *http.Request) (measured, error) {
 	return use(j.Spec, before, after, time.Since(began), time.Now()), nil
 }
 
-// use is what was used in the time between two measurements. The percentage is of all
-// processors that the sandbox has.
+// use computes the usage from two measurements. The percentage is relative to all CPUs of the
+// sandbox.
 func use(spec jail.Spec, before, after jail.Stats, took time.Duration, now time.Time) measured {
-	cpus := runtime.NumCPU() // shares are of what others want too: alone, a sandbox has them all
+	cpus := runtime.NumCPU() // CPU shares apply only under contention: an idle host gives a sandbox all CPUs
 	pct := 100 * float64(after.CPU-before.CPU) / float64(took) / float64(cpus)
 	return measured{
 		At: now.Unix(), CPUs: cpus, CPUUsed: math.Round(100*min(max(pct, 0), 100)) / 100,
@@ -71,7 +71,7 @@ func use(spec jail.Spec, before, after jail.Stats, took time.Duration, now time.
 	}
 }
 
-// envs are the variables that all commands of the sandbox have.
+// envs returns the environment variables that all commands of the sandbox have.
 func (s *Server) envs(w http.ResponseWriter, r *http.Request) {
 	env := visited(r.Context()).Env
 	if env == nil {

@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// How long a client may say nothing in the middle of a body, and take nothing of an
-// answer. Clients that have nothing to say send a word every minute and a half.
+// Timeouts of one read of a request body and of one write of a response. Idle clients send a
+// keepalive every 90 seconds.
 const (
 	silence  = 2 * time.Minute
 	standing = 5 * time.Minute
 )
 
-// patient is the body of a request whose client may be slow, but not silent.
+// patient returns the request's body with a timeout per read instead of one for all of it.
 func patient(w http.ResponseWriter, r *http.Request) io.ReadCloser {
 	return &patientReader{ReadCloser: r.Body, rc: http.NewResponseController(w)}
 }
@@ -27,13 +27,13 @@ func (p *patientReader) Read(b []byte) (int, error) {
 	p.rc.SetReadDeadline(time.Now().Add(silence))
 	n, err := p.ReadCloser.Read(b)
 	if err != nil {
-		p.rc.SetReadDeadline(time.Time{}) // or the server would take the client for gone
+		p.rc.SetReadDeadline(time.Time{}) // net/http's background read would take an expired deadline for a disconnect
 	}
 	return n, err
 }
 
-// A patientWriter answers a client who may be slow, but has to take something now and
-// then.
+// A patientWriter is a ResponseWriter with a timeout per write instead of one for the whole
+// response.
 type patientWriter struct{ http.ResponseWriter }
 
 func (p *patientWriter) Unwrap() http.ResponseWriter { return p.ResponseWriter }
@@ -43,5 +43,5 @@ func (p *patientWriter) Write(b []byte) (int, error) {
 	return p.ResponseWriter.Write(b)
 }
 
-// Flush implements http.Flusher, which is looked for by its type.
+// Flush implements http.Flusher. Connect looks for the interface by a type assertion, not with Unwrap.
 func (p *patientWriter) Flush() { http.NewResponseController(p.ResponseWriter).Flush() }

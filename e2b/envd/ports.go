@@ -22,12 +22,12 @@ import (
 	"glasshouse/jail"
 )
 
-// headerPatience bounds how long a server in a jail may take to begin its answer.
+// headerPatience is the timeout for the response header of a server in a jail.
 const headerPatience = 10 * time.Minute
 
-// proxy passes requests on to servers in the jails. Every request has a connection of
-// its own: one that waits for the next is lost when the jail is paused, and with it
-// whatever is sent on it.
+// proxy returns a reverse proxy to the servers in the jails. Each request uses its own
+// connection: an idle connection would break when the jail is paused, and the next request on
+// it would be lost.
 func (s *Server) proxy() http.Handler {
 	p := &httputil.ReverseProxy{
 		Rewrite: rewrite,
@@ -39,26 +39,26 @@ func (s *Server) proxy() http.Handler {
 				}
 				return s.jails.Dial(ctx, v.Jail, v.port)
 			},
-			// Their certificates are their own, and the connection leaves nobody's memory.
+			// Servers in jails have self-signed certificates. The connection does not leave
+			// the host, so there is nothing to verify.
 			TLSClientConfig:        &tls.Config{InsecureSkipVerify: true},
 			DisableKeepAlives:      true,
 			DisableCompression:     true,
 			ResponseHeaderTimeout:  headerPatience,
 			MaxResponseHeaderBytes: 1 << 20,
 		},
-		FlushInterval: -1, // events are to come when they happen
+		FlushInterval: -1, // server-sent events must not be buffered
 		ErrorHandler:  s.unreached,
-		ErrorLog:      log.New(io.Discard, "", 0), // what a server in a jail does wrong is no news of the daemon's
+		ErrorLog:      log.New(io.Discard, "", 0), // errors of servers in jails do not belong in the daemon's log
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// A server may answer before it has been sent all, and is not cut off for that.
-		http.NewResponseController(w).EnableFullDuplex() // where it is not supported it is so anyway
+		// A server may respond before it has read the whole request body.
+		http.NewResponseController(w).EnableFullDuplex() // for HTTP/1; HTTP/2 is always full duplex
 		p.ServeHTTP(w, r)
 	})
 }
 
-// dialInterpreter reaches the code interpreter, which runs as commands do that name
-// nobody.
+// dialInterpreter connects to the code interpreter, which runs as the sandbox's default user.
 func (s *Server) dialInterpreter(ctx context.Context, v *visit) (net.Conn, error) {
 	user, err := v.named("")
 	if err != nil {
@@ -73,8 +73,8 @@ func (s *Server) dialInterpreter(ctx context.Context, v *visit) (net.Conn, error
 	return s.code.Dial(ctx, v.Jail, jail.ExecRequest{User: user, Cwd: dir, Env: env})
 }
 
-// rewrite makes of a request the one that the server in the jail gets. What the client
-// proved with that it may come in is not for those inside.
+// rewrite prepares a request for the server in the jail. It removes the client's credentials,
+// which programs in the jail must not see.
 func rewrite(r *httputil.ProxyRequest) {
 	v := visited(r.In.Context())
 	r.Out.URL.Scheme = "http"
@@ -92,16 +92,16 @@ func rewrite(r *httputil.ProxyRequest) {
 	r.SetXForwarded()
 }
 
-// A refusal is how requests to ports that nobody serves are answered.
+// A refusal is the response to a request that cannot be proxied.
 type refusal struct {
-	Title   string `json:"-"` // of the page; "": the status
+	Title   string `json:"-"` // of the HTML page; "": the status code
 	Sandbox string `json:"sandboxId"`
 	Message string `json:"message"`
 	Port    int    `json:"port,omitempty"`
 	Code    int    `json:"code"`
 }
 
-// refused is the page that a browser gets.
+// refused is the HTML page for browsers.
 var refused = template.Must(template.New("").Parse(`<html><head><title>{{or .Title .Code}}</title></head><body>
 <h1>{{or .Title .Message}}</h1>
 {{with .Title}}<p>{{$.Message}}</p>
@@ -124,10 +124,10 @@ func writeRefusal(w http.ResponseWriter, q *http.Request, status int, r refusal)
 	json.NewEncoder(w).Encode(r)
 }
 
-// unreached answers when the server in the jail does not.
+// unreached responds if the server in the jail cannot be reached.
 func (s *Server) unreached(w http.ResponseWriter, r *http.Request, err error) {
 	v := visited(r.Context())
-	if errors.Is(err, interpreter.ErrNoPython) { // of 502 clients say that the sandbox is gone
+	if errors.Is(err, interpreter.ErrNoPython) { // not 502: E2B's SDK takes that for a sandbox that was killed
 		http.Error(w, interpreter.ErrNoPython.Error(), http.StatusNotFound)
 		return
 	}
@@ -138,7 +138,7 @@ func (s *Server) unreached(w http.ResponseWriter, r *http.Request, err error) {
 	writeRefusal(w, r, http.StatusBadGateway, refusal{Sandbox: v.sandbox, Message: message, Port: v.port})
 }
 
-// absent answers for a sandbox that cannot be had.
+// absent responds if Boxes cannot open the sandbox.
 func (s *Server) absent(w http.ResponseWriter, r *http.Request, sandbox string, err error) {
 	no := refusal{Title: "Sandbox Not Found", Sandbox: sandbox, Message: "The sandbox was not found"}
 	switch {
@@ -146,7 +146,7 @@ func (s *Server) absent(w http.ResponseWriter, r *http.Request, sandbox string, 
 	case errors.Is(err, fault.Conflict):
 		no.Title, no.Message = "Sandbox Not Running", "The sandbox is not running"
 	default:
-		s.log.Error("sandbox not opened", "sandbox", sandbox, "err", err)
+		s.log.Error("cannot open a sandbox", "sandbox", sandbox, "err", err)
 		no.Title, no.Message = "Sandbox Not Reachable", "The sandbox cannot be reached now"
 	}
 	writeRefusal(w, r, http.StatusBadGateway, no)

@@ -46,24 +46,24 @@ func ports(w *world) {
 	}
 	status, text, h = w.do("GET", "/", nil, append(browser, "E2b-Sandbox-Id", "<script>")...)
 	if status != 502 || strings.Contains(text, "<script>") || h.Get("Content-Security-Policy") != "default-src 'none'" {
-		w.Errorf("a sandbox with markup for a name in a browser: %d %s %s", status, h, text)
+		w.Errorf("a sandbox id with HTML in a browser: %d %s %s", status, h, text)
 	}
 	serverSentEvents(w, at)
 	body, in := io.Pipe()
-	go func() { // what is sent after the answer has begun arrives too
+	go func() { // the second write follows the response header and must arrive too
 		in.Write(make([]byte, 1000))
 		time.Sleep(50 * time.Millisecond)
 		in.Write(make([]byte, 1<<20))
 		in.Close()
 	}()
 	if status, text, _ = w.do("POST", "/early", body, at...); text != fmt.Sprint("early ", 1000+1<<20, nil) {
-		w.Errorf("a server that answers early: %d %s", status, text)
+		w.Errorf("a server that responds before it has read the body: %d %s", status, text)
 	}
 	webSocket(w)
 	overTLS(w)
 }
 
-// overTLS reaches a server that speaks TLS at a port of which that was said, and at no other.
+// overTLS tests that the proxy uses TLS for the ports in Box.HTTPS and for no other port.
 func overTLS(w *world) {
 	c, err := w.start(sh("/srv/server 8443 tls & exec /srv/server 8444 tls"), "json")
 	if err != nil {
@@ -80,10 +80,10 @@ func overTLS(w *world) {
 		return status, text
 	}
 	if status, text := reach("8443"); status != 200 || !strings.HasPrefix(text, "GET /x host=") {
-		w.Errorf("a server that speaks TLS: %d %s", status, text)
+		w.Errorf("a TLS server at a port in Box.HTTPS: %d %s", status, text)
 	}
-	if status, text := reach("8444"); status != 400 { // as Go's server says to whom does not speak it
-		w.Errorf("one that nobody said that of: %d %s", status, text)
+	if status, text := reach("8444"); status != 400 { // net/http's response to plain HTTP at a TLS port
+		w.Errorf("a TLS server at another port: %d %s", status, text)
 	}
 }
 
@@ -130,7 +130,7 @@ func webSocket(w *world) {
 	}
 }
 
-// interpreters come to nothing in a jail without python3, or with one that lies.
+// interpreters tests the errors in a jail without python3, or with one that is not Python.
 func interpreters(w *world) {
 	at := []string{"E2b-Sandbox-Port", "49999"}
 	execute := func(h ...string) (int, string) {
@@ -146,24 +146,24 @@ func interpreters(w *world) {
 		}
 	}
 	root := []string{"Authorization", "Basic cm9vdDo="}
-	for name, lies := range map[string]string{
-		"one that says no end of things": `echo $$ > /tmp/liar; while :; do echo nonsense; done`,
-		"one that complains for ever":    `echo $$ > /tmp/liar; while :; do echo nonsense >&2; done`,
-		"one that listens nowhere":       `echo $$ > /tmp/liar; echo ready 49999; exec sleep 1000`,
-		"one that ends":                  `echo no such luck >&2; exit 3`,
+	for name, script := range map[string]string{
+		"endless stdout":   `echo $$ > /tmp/pid; while :; do echo nonsense; done`,
+		"endless stderr":   `echo $$ > /tmp/pid; while :; do echo nonsense >&2; done`,
+		"no listener":      `echo $$ > /tmp/pid; echo ready 49999; exec sleep 1000`,
+		"exits at startup": `echo no such luck >&2; exit 3`,
 	} {
-		w.run("mkdir -p /usr/local/bin; printf '#!/bin/bash\n%s\n' '"+lies+"' > /usr/local/bin/python3; chmod 755 /usr/local/bin/python3; rm -f /tmp/liar", root...)
+		w.run("mkdir -p /usr/local/bin; printf '#!/bin/bash\n%s\n' '"+script+"' > /usr/local/bin/python3; chmod 755 /usr/local/bin/python3; rm -f /tmp/pid", root...)
 		began := time.Now()
 		if status, text := execute(); status != 502 || strings.Contains(text, "port is not open") {
 			w.Errorf("%s: %d %s, want 502", name, status, text)
 		}
-		// A minute is how long the interpreter may take to begin.
+		// The startup timeout of the interpreter is one minute.
 		if took := time.Since(began); took >= time.Minute {
 			w.Errorf("%s: the failure was reported after %v, want before the time limit", name, took)
 		}
-		// Who is killed needs a moment to end.
-		if got := w.run("[ -e /tmp/liar ] || exit 0; n=0; while kill -0 $(cat /tmp/liar) && [ $n -lt 600 ]; do n=$((n+1)); sleep 0.05; done; [ $n -lt 600 ]", root...); got.end.ExitCode != 0 {
-			w.Errorf("%s goes on", name)
+		// A killed process may take a moment to exit.
+		if got := w.run("[ -e /tmp/pid ] || exit 0; n=0; while kill -0 $(cat /tmp/pid) && [ $n -lt 600 ]; do n=$((n+1)); sleep 0.05; done; [ $n -lt 600 ]", root...); got.end.ExitCode != 0 {
+			w.Errorf("%s: the process still runs", name)
 		}
 	}
 	w.run("rm /usr/local/bin/python3", root...)

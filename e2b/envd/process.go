@@ -22,16 +22,16 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-// A note is what init keeps of a command for who looks for it later. It stays with the
-// command through pauses, forks and ends of the daemon.
+// A note is metadata that init stores with a command. It survives pauses, forks and restarts of
+// the daemon.
 type note struct {
 	Tag  *string           `json:"tag,omitempty"`
 	Envs map[string]string `json:"envs,omitempty"`
 	Cwd  *string           `json:"cwd,omitempty"`
 }
 
-// write drops the environment if there is too much of it to be kept. It is for people
-// who look at lists.
+// write encodes a note. It omits the environment if the note exceeds protocol.MaxNote: the
+// environment is only for display.
 func (n note) write() (string, error) {
 	for {
 		text, err := json.Marshal(n)
@@ -39,13 +39,13 @@ func (n note) write() (string, error) {
 			return string(text), err
 		}
 		if n.Envs == nil {
-			return "", fault.Fieldf("process.Start", "tag", "longer than can be kept")
+			return "", fault.Fieldf("process.Start", "tag", "the tag is too long")
 		}
 		n.Envs = nil
 	}
 }
 
-// list says what runs, also what was not started by clients of this protocol.
+// list returns the running commands, including those that were not started through this API.
 func (s *Server) list(ctx context.Context, v *visit, _ *envdpb.ListRequest) (*envdpb.ListResponse, error) {
 	execs, err := s.jails.Execs(ctx, v.Jail)
 	if err != nil {
@@ -62,7 +62,7 @@ func (s *Server) list(ctx context.Context, v *visit, _ *envdpb.ListRequest) (*en
 
 func info(st protocol.ExecStatus) *envdpb.ProcessInfo {
 	var n note
-	json.Unmarshal([]byte(st.Note), &n) // who started it may have noted other things
+	json.Unmarshal([]byte(st.Note), &n) // commands started through another API have other notes
 	c := &envdpb.ProcessConfig{Envs: n.Envs, Cwd: n.Cwd}
 	if len(st.Argv) > 0 {
 		c.Cmd, c.Args = st.Argv[0], st.Argv[1:]
@@ -70,8 +70,8 @@ func info(st protocol.ExecStatus) *envdpb.ProcessInfo {
 	return &envdpb.ProcessInfo{Config: c, Pid: uint32(st.PID), Tag: n.Tag}
 }
 
-// find returns the command that runs and is meant. Of several with one tag it is the
-// last.
+// find returns the running command that by selects. If several have the same tag, it returns
+// the one that was started last.
 func (s *Server) find(ctx context.Context, v *visit, by *envdpb.ProcessSelector) (protocol.ExecStatus, error) {
 	var meant func(protocol.ExecStatus) bool
 	switch by := by.GetSelector().(type) {
@@ -80,7 +80,7 @@ func (s *Server) find(ctx context.Context, v *visit, by *envdpb.ProcessSelector)
 	case *envdpb.ProcessSelector_Tag:
 		meant = func(st protocol.ExecStatus) bool { t := info(st).Tag; return t != nil && *t == by.Tag }
 	default:
-		return protocol.ExecStatus{}, refuse(connect.CodeInvalidArgument, "which process? give pid or tag")
+		return protocol.ExecStatus{}, refuse(connect.CodeInvalidArgument, "pid or tag is required")
 	}
 	execs, err := s.jails.Execs(ctx, v.Jail)
 	if err != nil {
@@ -101,8 +101,8 @@ func named(by *envdpb.ProcessSelector) string {
 	return fmt.Sprintf("pid %d", by.GetPid())
 }
 
-// start runs a command. It goes on when the client leaves, but not beyond the time that
-// the client said it would wait.
+// start runs a command and streams its output. The command continues if the client disconnects,
+// until the timeout of the request.
 func (s *Server) start(ctx context.Context, v *visit, q *envdpb.StartRequest, to *connect.ServerStream[envdpb.StartResponse]) error {
 	r, err := v.command(q)
 	if err != nil {
@@ -121,11 +121,11 @@ func (s *Server) start(ctx context.Context, v *visit, q *envdpb.StartRequest, to
 	return s.ended(v, v.tell(ctx, stream, st, func(e *envdpb.ProcessEvent) error { return to.Send(&envdpb.StartResponse{Event: e}) }))
 }
 
-// command is what a request to start one asks for.
+// command converts a request to start a command.
 func (v *visit) command(q *envdpb.StartRequest) (jail.ExecRequest, error) {
 	c := q.GetProcess()
 	if c.GetCmd() == "" {
-		return jail.ExecRequest{}, refuse(connect.CodeInvalidArgument, "which command? give process.cmd")
+		return jail.ExecRequest{}, refuse(connect.CodeInvalidArgument, "process.cmd is required")
 	}
 	user, err := v.user()
 	if err != nil {
@@ -157,7 +157,8 @@ func (v *visit) command(q *envdpb.StartRequest) (jail.ExecRequest, error) {
 	return r, err
 }
 
-// timeout is how long a client says that it waits. 0: for ever.
+// timeout returns the timeout of a request according to the Connect protocol, or 0 if it has
+// none.
 func (v *visit) timeout() (time.Duration, error) {
 	h := v.header.Get("Connect-Timeout-Ms")
 	if h == "" {
@@ -173,12 +174,12 @@ func (v *visit) timeout() (time.Duration, error) {
 func sizeOf(p *envdpb.PTY) (protocol.Size, error) {
 	cols, rows := p.GetSize().GetCols(), p.GetSize().GetRows()
 	if cols > 0xffff || rows > 0xffff {
-		return protocol.Size{}, refuse(connect.CodeInvalidArgument, "no terminal is that large")
+		return protocol.Size{}, refuse(connect.CodeInvalidArgument, "the terminal is too large: at most 65535 columns and rows")
 	}
 	return protocol.Size{Cols: uint16(cols), Rows: uint16(rows)}, nil
 }
 
-// connect tells from now on what becomes of a command.
+// connect streams the future output of a running command.
 func (s *Server) connect(ctx context.Context, v *visit, q *envdpb.ConnectRequest, to *connect.ServerStream[envdpb.ConnectResponse]) error {
 	st, err := s.find(ctx, v, q.GetProcess())
 	if err != nil {
@@ -191,7 +192,7 @@ func (s *Server) connect(ctx context.Context, v *visit, q *envdpb.ConnectRequest
 	return s.ended(v, v.tell(ctx, stream, st, func(e *envdpb.ProcessEvent) error { return to.Send(&envdpb.ConnectResponse{Event: e}) }))
 }
 
-// tell sends what becomes of a command until it has ended, and closes the stream.
+// tell sends the events of a command until it has ended, and closes the stream.
 func (v *visit) tell(ctx context.Context, stream *control.Stream, st protocol.ExecStatus, send func(*envdpb.ProcessEvent) error) error {
 	defer stream.Close()
 	begun := &envdpb.ProcessEvent{Event: &envdpb.ProcessEvent_Start{Start: &envdpb.ProcessEvent_StartEvent{Pid: uint32(st.PID)}}}
@@ -203,7 +204,7 @@ func (v *visit) tell(ctx context.Context, stream *control.Stream, st protocol.Ex
 	var reading sync.WaitGroup
 	reading.Go(func() { over <- read(ctx, stream, chunks) })
 	defer reading.Wait()
-	defer stream.Close() // ends the reading
+	defer stream.Close() // makes read return
 	defer cancel()
 	alive := time.NewTicker(v.keepalive())
 	defer alive.Stop()
@@ -212,7 +213,7 @@ func (v *visit) tell(ctx context.Context, stream *control.Stream, st protocol.Ex
 		select {
 		case c := <-chunks:
 			if c.Lost > 0 {
-				return refuse(connect.CodeDataLoss, fmt.Sprintf("%d bytes of output were not taken in time", c.Lost))
+				return refuse(connect.CodeDataLoss, fmt.Sprintf("%d bytes of output were lost: the client is too slow", c.Lost))
 			}
 			e = data(c, st.PTY)
 			alive.Reset(v.keepalive())
@@ -223,7 +224,7 @@ func (v *visit) tell(ctx context.Context, stream *control.Stream, st protocol.Ex
 				return cmp.Or(ctx.Err(), err)
 			}
 			if stream.Status().TimedOut {
-				return refuse(connect.CodeDeadlineExceeded, "the command took longer than the client waits")
+				return refuse(connect.CodeDeadlineExceeded, "the command exceeded the timeout of the request")
 			}
 			return send(end(stream.Status()))
 		}
@@ -233,7 +234,7 @@ func (v *visit) tell(ctx context.Context, stream *control.Stream, st protocol.Ex
 	}
 }
 
-// read gives what comes of a stream to chunks. It ends with the stream or with ctx.
+// read sends the chunks of a stream to chunks, until the stream ends or ctx is done.
 func read(ctx context.Context, stream *control.Stream, chunks chan<- protocol.Chunk) error {
 	for {
 		c, err := stream.Next()
@@ -261,7 +262,7 @@ func data(c protocol.Chunk, pty bool) *envdpb.ProcessEvent {
 	return &envdpb.ProcessEvent{Event: &envdpb.ProcessEvent_Data{Data: d}}
 }
 
-// end says how a command ended, as a Go program says it of its children.
+// end returns the end event of a command. Its Status has the format of os.ProcessState.String.
 func end(st protocol.ExecStatus) *envdpb.ProcessEvent {
 	e := &envdpb.ProcessEvent_EndEvent{ExitCode: int32(st.Code), Exited: true, Status: fmt.Sprintf("exit status %d", st.Code)}
 	if st.Signal != "" {
@@ -273,7 +274,7 @@ func end(st protocol.ExecStatus) *envdpb.ProcessEvent {
 	return &envdpb.ProcessEvent{Event: &envdpb.ProcessEvent_End{End: e}}
 }
 
-// spoken is a signal in the words of the C library, as far as clients look at them.
+// spoken returns the description of a signal as syscall.Signal.String returns it.
 func spoken(signal string) string {
 	words := map[string]string{
 		"KILL": "killed", "TERM": "terminated", "INT": "interrupt", "HUP": "hangup", "QUIT": "quit", "ABRT": "aborted",
@@ -283,13 +284,13 @@ func spoken(signal string) string {
 	return cmp.Or(words[signal], strings.ToLower(signal))
 }
 
-// What keepalives may be asked for, and what they are if nobody asks.
+// Default and minimum interval of keepalives.
 const (
 	beat    = 90 * time.Second
 	minBeat = time.Second
 )
 
-// keepalive is how often a client wants to hear that the stream is alive.
+// keepalive returns the interval of keepalives that the client has requested.
 func (v *visit) keepalive() time.Duration {
 	n, err := strconv.ParseUint(v.header.Get("Keepalive-Ping-Interval"), 10, 31)
 	if err != nil || n == 0 {
@@ -324,7 +325,7 @@ func (s *Server) sendSignal(ctx context.Context, v *visit, q *envdpb.SendSignalR
 		return nil, err
 	}
 	err = s.jails.Signal(ctx, v.Jail, st.ID, name)
-	if errors.Is(err, fault.Conflict) { // it has ended since
+	if errors.Is(err, fault.Conflict) { // it has ended in the meantime
 		err = connect.NewError(connect.CodeNotFound, err)
 	}
 	return &envdpb.SendSignalResponse{}, err

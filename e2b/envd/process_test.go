@@ -14,9 +14,9 @@ import (
 	"glasshouse/jail"
 )
 
-// All scenarios that need no jail of their own share one: it takes longer to make than
-// to use.
-func TestASandboxForClientsOfE2B(t *testing.T) {
+// TestScenarios runs the tests that can share one jail, because creating a jail takes longer than
+// each of the tests.
+func TestScenarios(t *testing.T) {
 	w := newWorld(t)
 	for name, scenario := range scenarios {
 		t.Run(name, func(t *testing.T) {
@@ -28,44 +28,44 @@ func TestASandboxForClientsOfE2B(t *testing.T) {
 }
 
 var scenarios = map[string]func(*world){
-	"ACommandRunsAsTheUserInTheirHome":       aCommandRuns,
-	"BothCodecsSayTheSame":                   bothCodecs,
-	"HowACommandEndsIsTold":                  howItEnds,
-	"ACommandIsFoundAgainByPIDAndTag":        foundAgain,
-	"StdinIsWrittenAndClosed":                stdin,
-	"InputIsStreamed":                        streamedInput,
-	"ATerminalIsResizedAndTypedInto":         terminal,
-	"SignalsReachACommand":                   signals,
-	"ACommandOutlivesWhoStartedIt":           outlives,
-	"ACommandEndsWithTheTimeOfTheClient":     timeouts,
-	"AStreamThatIsQuietIsKeptAlive":          keepalives,
-	"NothingOfALotOfOutputIsLost":            muchOutput,
-	"CallsAreRefusedInTheWordsOfTheProtocol": refusedCalls,
-	"MalformedMessagesAreRefused":            malformed,
-	"FilesAreWrittenReadAndDescribed":        filesOfAllKinds,
-	"DirectoriesAreListedInDepth":            listing,
-	"FilesAreMovedAndRemoved":                movedAndRemoved,
-	"UploadsInAllForms":                      uploads,
-	"DownloadsInParts":                       downloads,
-	"FilesAreComposed":                       composed,
-	"LinksAreSignedForOneFile":               links,
-	"TokensOfOthersOpenNothing":              tokens,
-	"PathsLeadNowhereElse":                   paths,
-	"ABodyThatBreaksOffIsRefused":            brokenBodies,
-	"ChangesAreTold":                         changes,
-	"WatchersKeepWhatChanges":                watchers,
-	"ChangesThatAreMissedAreToldOf":          missedChanges,
-	"MetadataIsKeptWithFiles":                metadata,
-	"MetricsAndVariables":                    metrics,
-	"ServersInTheSandboxAreReached":          ports,
-	"InterpretersThatDoNotBegin":             interpreters,
-	"SandboxesThatAreNotThere":               absent,
+	"RunCommand":          runCommand,
+	"Codecs":              bothCodecs,
+	"EndEvent":            endEvent,
+	"FindByPIDAndTag":     findCommand,
+	"Stdin":               stdin,
+	"StreamInput":         streamedInput,
+	"Terminal":            terminal,
+	"Signals":             signals,
+	"ClientDisconnects":   disconnect,
+	"Timeout":             timeouts,
+	"Keepalive":           keepalives,
+	"LargeOutput":         muchOutput,
+	"ErrorCodes":          refusedCalls,
+	"MalformedMessages":   malformed,
+	"Files":               filesOfAllKinds,
+	"ListDir":             listing,
+	"MoveAndRemove":       movedAndRemoved,
+	"Upload":              uploads,
+	"Download":            downloads,
+	"Compose":             composed,
+	"SignedURLs":          links,
+	"AccessTokens":        tokens,
+	"PathTraversal":       paths,
+	"TruncatedBody":       brokenBodies,
+	"WatchDir":            changes,
+	"PolledWatcher":       watchers,
+	"LostEvents":          missedChanges,
+	"Metadata":            metadata,
+	"MetricsAndVariables": metrics,
+	"ProxyToServers":      ports,
+	"BrokenInterpreters":  interpreters,
+	"MissingSandbox":      absent,
 }
 
-func aCommandRuns(w *world) {
+func runCommand(w *world) {
 	r := w.run(`echo "$(id -un) $PWD $HOME $USER $LOGNAME $FROM $BOTH"; echo bad >&2`)
 	if want := "user /home/user /home/user user user sandbox sandbox\n"; r.out != want || r.err != "bad\n" || r.end.ExitCode != 0 {
-		w.Errorf("got %+v, want %q and bad on stderr", r, want)
+		w.Errorf("got %+v, want stdout %q and stderr \"bad\"", r, want)
 	}
 	if r := w.run("id -u; pwd", "Authorization", basic("root")); r.out != "0\n/root\n" {
 		w.Errorf("as root: %q", r.out)
@@ -79,14 +79,14 @@ func aCommandRuns(w *world) {
 		w.Fatal(err)
 	}
 	if r, err := c.wait(); err != nil || r.out != "/home/user/new request\n" {
-		w.Errorf("in a directory: %q, %v", r.out, err)
+		w.Errorf("with a cwd below ~: %q, %v", r.out, err)
 	}
 	dir = "new/below"
 	if c, err = w.start(q, "json"); err != nil {
 		w.Fatal(err)
 	}
 	if r, err := c.wait(); err != nil || r.out != "/home/user/new/below request\n" {
-		w.Errorf("in a relative directory: %q, %v", r.out, err)
+		w.Errorf("with a relative cwd: %q, %v", r.out, err)
 	}
 }
 
@@ -103,7 +103,7 @@ func bothCodecs(w *world) {
 	}
 }
 
-func howItEnds(w *world) {
+func endEvent(w *world) {
 	for script, want := range map[string]*envdpb.ProcessEvent_EndEvent{
 		"exit 0":      {ExitCode: 0, Exited: true, Status: "exit status 0"},
 		"exit 42":     {ExitCode: 42, Exited: true, Status: "exit status 42"},
@@ -117,7 +117,7 @@ func howItEnds(w *world) {
 	}
 }
 
-func foundAgain(w *world) {
+func findCommand(w *world) {
 	tag := "mine"
 	q := sh("echo early; read -t 60 line < /tmp/none; while :; do echo late; sleep 0.1; done")
 	q.Tag, q.Process.Envs = &tag, map[string]string{"A": "b"}
@@ -133,7 +133,7 @@ func foundAgain(w *world) {
 		}
 	}
 	if found == nil || found.GetTag() != tag || found.Config.Cmd != "/bin/bash" || len(found.Config.Args) != 3 || found.Config.Envs["A"] != "b" {
-		w.Fatalf("listed as %v", found)
+		w.Fatalf("the command is listed as %v", found)
 	}
 	for _, by := range []*envdpb.ProcessSelector{byPID(first.pid), byTag(tag)} {
 		c, err := w.connect(by)
@@ -145,13 +145,13 @@ func foundAgain(w *world) {
 		}
 		e, err := c.next()
 		if got := string(e.GetData().GetStdout()); err != nil || strings.Contains(got, "early") || !strings.Contains(got, "late") {
-			w.Errorf("the first output after connecting is %q, %v; want that of now", got, err)
+			w.Errorf("the first output after Connect is %q, %v; want only new output", got, err)
 		}
 		c.cancel()
 	}
 	must[envdpb.SendSignalRequest, envdpb.SendSignalResponse](w, "/process.Process/SendSignal", &envdpb.SendSignalRequest{Process: byTag(tag), Signal: envdpb.Signal_SIGNAL_SIGKILL})
 	if r, err := first.wait(); err != nil || r.end.GetStatus() != "signal: killed" {
-		w.Errorf("it ended with %v, %v", r.end, err)
+		w.Errorf("the command ended with %v, %v", r.end, err)
 	}
 	_, err = w.connect(byPID(first.pid))
 	w.wantCode(err, connect.CodeNotFound, "not found")
@@ -179,7 +179,7 @@ func closeInput(w *world, pid uint32) error {
 
 func stdin(w *world) {
 	q := sh(`cat; echo over`)
-	q.Stdin = nil // kept open, as for older clients
+	q.Stdin = nil // as older clients: stdin stays open
 	c, err := w.start(q, "json")
 	if err != nil {
 		w.Fatal(err)
@@ -204,7 +204,7 @@ func stdin(w *world) {
 	}
 	w.wantCode(send(w, without.pid, toStdin("x")), connect.CodeInternal, "stdin")
 	if err := closeInput(w, without.pid); err != nil {
-		w.Errorf("closing what is closed: %v", err)
+		w.Errorf("CloseStdin of a closed stdin: %v", err)
 	}
 	kill(w, without.pid)
 }
@@ -295,7 +295,7 @@ func signals(w *world) {
 	w.wantCode(err, connect.CodeNotFound, "not found")
 }
 
-func outlives(w *world) {
+func disconnect(w *world) {
 	c, err := w.start(sh("echo ready; while [ ! -e /tmp/go ]; do sleep 0.05; done; echo done"), "json")
 	if err != nil {
 		w.Fatal(err)
@@ -324,7 +324,7 @@ func timeouts(w *world) {
 			break
 		}
 		if time.Now().After(deadline) {
-			w.Fatal("the command goes on")
+			w.Fatal("the command still runs after its timeout")
 		}
 	}
 	_, err = w.start(sh("true"), "json", "Connect-Timeout-Ms", "soon")
@@ -337,7 +337,7 @@ func keepalives(w *world) {
 		w.Fatal(err)
 	}
 	if r, err := c.wait(); err != nil || r.alive == 0 {
-		w.Errorf("%d keepalives in more than two seconds, one a second was asked for (%v)", r.alive, err)
+		w.Errorf("got %d keepalives in 2.5 seconds, want one per second (%v)", r.alive, err)
 	}
 }
 
@@ -354,7 +354,7 @@ func muchOutput(w *world) {
 
 func refusedCalls(w *world) {
 	_, err := w.start(&envdpb.StartRequest{}, "json")
-	w.wantCode(err, connect.CodeInvalidArgument, "which command")
+	w.wantCode(err, connect.CodeInvalidArgument, "process.cmd is required")
 	_, err = w.start(sh("true"), "json", "Authorization", basic("nobody-here"))
 	w.wantCode(err, connect.CodeUnauthenticated, "nobody-here")
 	for _, name := range []string{"0", "us/er", strings.Repeat("x", 300)} {
@@ -368,7 +368,7 @@ func refusedCalls(w *world) {
 	w.wantCode(err, connect.CodeInvalidArgument, "no such directory")
 	dir = "~root/x"
 	_, err = w.start(nowhere, "json")
-	w.wantCode(err, connect.CodeInvalidArgument, "only the user's own home")
+	w.wantCode(err, connect.CodeInvalidArgument, "~user is not supported")
 	_, err = w.start(&envdpb.StartRequest{Process: &envdpb.ProcessConfig{Cmd: "/no/such/program"}}, "json")
 	w.wantCode(err, connect.CodeInvalidArgument, "no such file")
 	_, err = w.start(&envdpb.StartRequest{Process: &envdpb.ProcessConfig{Cmd: "/bin/bash", Envs: map[string]string{"A=B\x00": "x"}}}, "json")
@@ -381,17 +381,17 @@ func refusedCalls(w *world) {
 	w.wantCode(err, connect.CodeNotFound, "not found")
 }
 
-// malformed sends what no client sends.
+// malformed sends requests that violate the protocol.
 func malformed(w *world) {
 	for name, q := range map[string]struct {
 		kind, body string
 		status     int
 	}{
-		"no JSON":              {"application/json", `{"path":`, http.StatusBadRequest},
-		"another type":         {"application/json", `{"path":{}}`, http.StatusBadRequest},
-		"no protobuf":          {"application/proto", "\xff\xff\xff", http.StatusBadRequest},
-		"another content type": {"text/plain", "x", http.StatusUnsupportedMediaType},
-		"too much":             {"application/json", `{"path":"` + strings.Repeat("a", 9<<20) + `"}`, http.StatusTooManyRequests},
+		"invalid JSON":             {"application/json", `{"path":`, http.StatusBadRequest},
+		"wrong field type":         {"application/json", `{"path":{}}`, http.StatusBadRequest},
+		"invalid protobuf":         {"application/proto", "\xff\xff\xff", http.StatusBadRequest},
+		"unsupported content type": {"text/plain", "x", http.StatusUnsupportedMediaType},
+		"too large":                {"application/json", `{"path":"` + strings.Repeat("a", 9<<20) + `"}`, http.StatusTooManyRequests},
 	} {
 		status, text, _ := w.do("POST", "/filesystem.Filesystem/Stat", strings.NewReader(q.body), "Content-Type", q.kind)
 		if status != q.status {
@@ -399,11 +399,11 @@ func malformed(w *world) {
 		}
 	}
 	for name, body := range map[string]string{
-		"a length that is not there": "\x00\xff\xff\xff\xff",
-		"half a frame":               "\x00\x00\x00\x00\x10{}",
-		"an unknown flag":            "\x80\x00\x00\x00\x02{}",
-		"nothing":                    "",
-		"two messages":               "\x00\x00\x00\x00\x02{}\x00\x00\x00\x00\x02{}",
+		"length without data": "\x00\xff\xff\xff\xff",
+		"truncated frame":     "\x00\x00\x00\x00\x10{}",
+		"unknown flag":        "\x80\x00\x00\x00\x02{}",
+		"empty":               "",
+		"two messages":        "\x00\x00\x00\x00\x02{}\x00\x00\x00\x00\x02{}",
 	} {
 		status, text, _ := w.do("POST", "/process.Process/Start", strings.NewReader(body), "Content-Type", "application/connect+json")
 		if status != http.StatusOK || !strings.Contains(text, `"error"`) {
@@ -411,10 +411,10 @@ func malformed(w *world) {
 		}
 	}
 	if status, _, _ := w.do("GET", "/process.Process/List", nil); status != http.StatusMethodNotAllowed {
-		w.Errorf("GET of a call: %d", status)
+		w.Errorf("GET of an RPC: status %d", status)
 	}
 	if status, _, _ := w.do("POST", "/init", strings.NewReader("{}")); status != http.StatusUnauthorized {
-		w.Errorf("/init, which is for hosts alone: got %d, want 401", status)
+		w.Errorf("/init from a client: got %d, want 401", status)
 	}
 	a := must[envdpb.StatRequest, envdpb.StatResponse](w, "/filesystem.Filesystem/Stat", &envdpb.StatRequest{Path: "/"})
 	if a.GetEntry().GetType() != envdpb.FileType_FILE_TYPE_DIRECTORY {
@@ -422,11 +422,11 @@ func malformed(w *world) {
 	}
 	status, _, _ := w.do("POST", "/filesystem.Filesystem/Stat", strings.NewReader(`{"path":"/","new_field":[1,{"a":null}]}`), "Content-Type", "application/json")
 	if status != http.StatusOK {
-		w.Errorf("a field of tomorrow: %d", status)
+		w.Errorf("a request with an unknown field: status %d", status)
 	}
 }
 
-func TestAClosedServerEndsItsStreamsAndServesNoMore(t *testing.T) {
+func TestCloseEndsStreams(t *testing.T) {
 	w := newWorld(t)
 	c, err := w.start(sh("echo ready; sleep 60"), "json")
 	if err != nil {
@@ -441,21 +441,21 @@ func TestAClosedServerEndsItsStreamsAndServesNoMore(t *testing.T) {
 			t.Error(err)
 		}
 	case <-time.After(30 * time.Second):
-		t.Fatal("Close waits for a stream")
+		t.Fatal("Close has not returned while a stream is open")
 	}
 	if _, err := c.wait(); err == nil {
-		t.Error("the stream goes on")
+		t.Error("the stream ended without an error")
 	}
 	if status, _, _ := w.do("GET", "/health", nil); status != http.StatusServiceUnavailable {
-		t.Errorf("after Close: %d", status)
+		t.Errorf("after Close: status %d, want 503", status)
 	}
 	execs, err := w.jails.Execs(context.Background(), w.jail)
 	if err != nil || len(execs) != 1 || execs[0].Ended != nil {
-		t.Errorf("the command is %v, %v; want that it goes on", execs, err)
+		t.Errorf("after Close the commands are %v, %v; want one running", execs, err)
 	}
 }
 
-func TestAStreamSaysWhatBecameOfItsSandbox(t *testing.T) {
+func TestStreamErrorNamesReason(t *testing.T) {
 	w := newWorld(t)
 	var streams [3]*command
 	for i, sandbox := range []string{"open", "other", "tls"} {

@@ -18,37 +18,37 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-// A Box is a sandbox that runs.
+// A Box is a running sandbox.
 type Box struct {
 	Jail id.Jail
-	User string            // of requests that name none; "": user
-	Env  map[string]string // of every command, beneath the request's own
-	Dir  string            // of commands and relative paths; "": the user's home
+	User string            // default user of requests; "": user
+	Env  map[string]string // environment of every command; the request's variables take precedence
+	Dir  string            // default directory; "": the user's home
 
-	// Token is what requests to Port must carry, Traffic what those to other ports
-	// must; "" lets everybody in.
+	// Token is the access token for requests to Port, Traffic the one for requests to other
+	// ports. If it is empty, no token is required.
 	Token   string
 	Traffic string
 
-	// Host is what servers at other ports see as the host they were asked for; "":
-	// what the client asked for. ${PORT} in it is the port.
+	// Host is the Host header that servers at other ports receive; "": the client's.
+	// ${PORT} in it is replaced by the port.
 	Host string
 
-	// HTTPS are the ports at which servers speak TLS.
+	// HTTPS lists the ports whose servers use TLS.
 	HTTPS []int
 }
 
 // Boxes finds sandboxes.
 type Boxes interface {
-	// Open returns the sandbox that a request is for, and resumes it if it is paused and
-	// resumes by itself. Open calls v.Admit before it does so, and returns its error
-	// unchanged. The sandbox is not paused until release is called. Other errors are
-	// fault.NotFound if there is no such sandbox, and fault.Conflict if it does not run
-	// and does not resume by itself.
+	// Open returns the sandbox of a request. It resumes a paused sandbox that has automatic
+	// resume. Before that, Open calls v.Admit and returns its error unchanged. The sandbox
+	// is not paused until the caller calls release. Other errors are fault.NotFound if the
+	// sandbox does not exist, and fault.Conflict if it does not run and has no automatic
+	// resume.
 	Open(ctx context.Context, sandbox string, v Visit) (box Box, release func(), err error)
 
-	// Check returns nil for a sandbox that runs, and otherwise the error that Open
-	// returns for one that does not resume by itself.
+	// Check returns nil if the sandbox runs, and otherwise the error that Open returns for a
+	// sandbox without automatic resume.
 	Check(sandbox string) error
 }
 
@@ -56,7 +56,7 @@ type Boxes interface {
 type Visit struct {
 	Use Use
 
-	// Admit returns an error if the request lacks the credentials that the sandbox asks for.
+	// Admit returns an error if the request lacks the credentials that the sandbox requires.
 	Admit func(box Box, running bool) error
 }
 
@@ -64,12 +64,12 @@ type Visit struct {
 type Use int
 
 const (
-	Ask    Use = iota // it waits for its answer
-	Stay              // it is a stream or a connection, which ends when the client wants
-	Glance            // it asks whether the sandbox runs, and does not keep it from being paused
+	Ask    Use = iota // a request with one response
+	Stay              // a stream or a connection, which lasts until the client closes it
+	Glance            // a health check, which does not delay a pause
 )
 
-// streams are the procedures that go on until the client has enough.
+// streams are the RPCs that last until the client closes them.
 var streams = map[string]bool{
 	"/process.Process/Start": true, "/process.Process/Connect": true, "/process.Process/StreamInput": true,
 	"/filesystem.Filesystem/WatchDir": true,
@@ -86,7 +86,7 @@ func useOf(r *http.Request, port int) Use {
 	return Ask
 }
 
-// Jails is what is asked of jails. *jail.Manager is one.
+// Jails manages jails. *jail.Manager implements it.
 type Jails interface {
 	Get(context.Context, id.Jail) (jail.Jail, error)
 	Exec(context.Context, id.Jail, jail.ExecRequest, *control.AttachOptions) (*control.Stream, protocol.ExecStatus, error)
@@ -101,7 +101,7 @@ type Jails interface {
 	Dial(ctx context.Context, j id.Jail, port int) (net.Conn, error)
 }
 
-// Config is what a Server works with.
+// Config configures a Server.
 type Config struct {
 	Boxes Boxes
 	Jails Jails
@@ -113,8 +113,8 @@ type Server struct {
 	boxes    Boxes
 	jails    Jails
 	log      *slog.Logger
-	inside   http.Handler // what is at Port
-	ports    http.Handler // what is at the others
+	inside   http.Handler // for Port
+	ports    http.Handler // for all other ports
 	code     *interpreter.Interpreters
 	watchers watchers
 
@@ -124,7 +124,7 @@ type Server struct {
 	mu sync.Mutex
 	// +checklocks:mu
 	closed bool
-	wg     sync.WaitGroup // requests, and what they left running; not added to once closed
+	wg     sync.WaitGroup // requests and watchers; not incremented once closed
 }
 
 // New returns a server. The caller closes it.
@@ -136,7 +136,8 @@ func New(c Config) *Server {
 	return s
 }
 
-// Close ends what is still served and waits for it. Commands go on in their jails.
+// Close cancels all requests and watchers and waits for them. Commands continue to run in their
+// jails.
 func (s *Server) Close() error {
 	s.mu.Lock()
 	s.closed = true
@@ -146,18 +147,18 @@ func (s *Server) Close() error {
 	return nil
 }
 
-// enter is called before anything that Close is to wait for.
+// enter registers work that Close waits for. The caller must call leave at its end.
 func (s *Server) enter() (leave func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return nil, fault.Newf(fault.Unavailable, "e2b.Serve", "", "the daemon ends")
+		return nil, fault.Newf(fault.Unavailable, "e2b.Serve", "", "the daemon is shutting down")
 	}
 	s.wg.Add(1)
 	return s.wg.Done, nil
 }
 
-// A visit is a request to a sandbox. It travels in the request's context.
+// A visit is a request to a sandbox. It is stored in the request's context.
 type visit struct {
 	Box
 	sandbox string
@@ -169,8 +170,8 @@ type visitKey struct{}
 
 func visited(ctx context.Context) *visit { return ctx.Value(visitKey{}).(*visit) }
 
-// ServeSandbox answers a request to a port of a sandbox. The path is the one that the
-// server there is to see.
+// ServeSandbox serves a request to a port of a sandbox. The path of r is the one that the
+// server at that port receives.
 func (s *Server) ServeSandbox(w http.ResponseWriter, r *http.Request, sandbox string, port int) {
 	leave, err := s.enter()
 	if err != nil {
@@ -202,13 +203,14 @@ func (s *Server) ServeSandbox(w http.ResponseWriter, r *http.Request, sandbox st
 	s.ports.ServeHTTP(w, r)
 }
 
-// routes are what is at Port. Requests have been admitted.
+// routes returns the handler for Port. Its requests have passed admit.
 func (s *Server) routes() http.Handler {
 	m := http.NewServeMux()
 	m.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
 	m.HandleFunc("POST /init", func(w http.ResponseWriter, _ *http.Request) {
-		// E2B's control plane sets a sandbox up by this call. Here the daemon does, by other means.
-		writeError(w, http.StatusUnauthorized, "the daemon alone initializes sandboxes: clients cannot change the access token")
+		// E2B's control plane configures a sandbox with this call. Here the daemon does so
+		// without it.
+		writeError(w, http.StatusUnauthorized, "only the daemon can initialize a sandbox: clients cannot change the access token")
 	})
 	m.HandleFunc("GET /files", s.getFile)
 	m.HandleFunc("POST /files", s.postFiles)

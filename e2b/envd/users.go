@@ -18,17 +18,17 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-// defaultUser is whom requests are for that name nobody.
+// defaultUser is the user of requests that name none, unless the sandbox has another default.
 const defaultUser = "user"
 
-// user is the name of whom a request is for.
+// user returns the name of the user that the request runs as.
 func (v *visit) user() (string, error) {
 	name, _, _ := (&http.Request{Header: v.header}).BasicAuth()
 	return v.named(name)
 }
 
-// named is the user of this name, or whom requests are for that name nobody. Names go
-// into what init reads as "name:group" and "uid".
+// named validates a user name; "" is the default user. It rejects numbers and colons because
+// init accepts "name:group" and "uid" where it accepts a name.
 func (v *visit) named(name string) (string, error) {
 	if name == "" {
 		name = v.User
@@ -48,12 +48,12 @@ type account struct {
 	owner      protocol.Owner
 }
 
-// maxAccounts bounds what is read of /etc/passwd and /etc/group, which are the jail's
-// to write.
+// maxAccounts is the maximum number of bytes read from /etc/passwd and /etc/group, which the
+// jail controls.
 const maxAccounts = 4 << 20
 
-// accountOf looks a user up in the jail. It is connect.CodeUnauthenticated if there is
-// none.
+// accountOf looks up a user in the jail's /etc/passwd. The error has
+// connect.CodeUnauthenticated if the user does not exist.
 func accountOf(ctx context.Context, f jail.Files, name string) (account, error) {
 	a := account{name: name}
 	found := false
@@ -73,7 +73,8 @@ func accountOf(ctx context.Context, f jail.Files, name string) (account, error) 
 	return a, err
 }
 
-// lines gives the fields of a file's lines to take. A file that is not there has none.
+// lines calls take with the colon-separated fields of each line of a file. A missing file has
+// no lines.
 func lines(ctx context.Context, f jail.Files, name string, take func([]string)) error {
 	body, _, err := f.Read(ctx, name, 0, maxAccounts)
 	if errors.Is(err, fault.NotFound) {
@@ -90,10 +91,10 @@ func lines(ctx context.Context, f jail.Files, name string, take func([]string)) 
 	if err := text.Err(); !errors.Is(err, bufio.ErrTooLong) {
 		return err
 	}
-	return nil // what the jail has there is no list of accounts
+	return nil // not a valid passwd or group file
 }
 
-// names are what ids are called in a jail.
+// names are the names of the user and group ids in a jail.
 type names struct{ users, groups map[uint32]string }
 
 func namesIn(ctx context.Context, f jail.Files) (names, error) {

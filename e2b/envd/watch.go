@@ -17,21 +17,21 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-// A watching is what a client wants to know of a directory.
+// A watching is an active watch of a directory.
 type watching struct {
 	path    string
-	entries bool // with a description of what has changed
+	entries bool // events describe the changed file
 	changes <-chan protocol.FileEvent
 }
 
-// asked is what the requests for watchers have in common.
+// asked is the common interface of requests that start a watch.
 type asked interface {
 	GetPath() string
 	GetRecursive() bool
 	GetIncludeEntry() bool
 }
 
-// watch begins to watch until ctx ends.
+// watch starts a watch, which lasts until ctx is done.
 func (s *Server) watch(ctx context.Context, v *visit, q asked) (watching, error) {
 	d, p, err := s.filesAt(ctx, v, q.GetPath())
 	if err != nil {
@@ -55,14 +55,16 @@ var changed = map[string]envdpb.EventType{
 	"attrib": envdpb.EventType_EVENT_TYPE_CHMOD,
 }
 
-// missed ends a watch of which changes were lost, or that does not cover all: the
-// protocol has no other word for it, and who waits for a change must not wait for ever.
+// missed returns the error of a watch that has lost events or does not cover all directories.
+// The protocol has no event for that. The stream must end, because otherwise a client could wait
+// forever for a lost event.
 func missed(w watching) error {
-	return refuse(connect.CodeDataLoss, "changes below "+w.path+" were missed: there are too many, or too many directories. Look at what is there and watch again")
+	return refuse(connect.CodeDataLoss, "changes below "+w.path+" were missed: too many events or too many directories. List the directory and watch it again")
 }
 
-// told is a change in the words of the protocol. It has none for some: nil.
-func (s *Server) told(ctx context.Context, v *visit, w watching, c protocol.FileEvent) (*envdpb.FilesystemEvent, error) {
+// eventOf converts a change to an event of the protocol. It returns nil if the protocol has no
+// event for it.
+func (s *Server) eventOf(ctx context.Context, v *visit, w watching, c protocol.FileEvent) (*envdpb.FilesystemEvent, error) {
 	if c.Op == "overflow" {
 		return nil, missed(w)
 	}
@@ -84,7 +86,7 @@ func (s *Server) told(ctx context.Context, v *visit, w watching, c protocol.File
 	}
 	defer d.Close()
 	if e.Entry, err = d.entry(ctx, c.Path); errors.Is(err, fault.NotFound) || errors.Is(err, fault.Invalid) {
-		err = nil // it has gone since, or nobody can say its name
+		err = nil // removed in the meantime, or its name is not UTF-8 and cannot be a path
 	}
 	return e, err
 }
@@ -111,7 +113,7 @@ func (s *Server) watchDir(ctx context.Context, v *visit, q *envdpb.WatchDirReque
 			if !ok {
 				return s.ended(v, over(ctx, w.path))
 			}
-			e, err := s.told(ctx, v, w, c)
+			e, err := s.eventOf(ctx, v, w, c)
 			if err != nil {
 				return s.ended(v, err)
 			}
@@ -127,23 +129,23 @@ func (s *Server) watchDir(ctx context.Context, v *visit, q *envdpb.WatchDirReque
 	}
 }
 
-// over says why nothing more is told of a directory.
+// over returns the reason why a watch has ended.
 func over(ctx context.Context, path string) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return connect.NewError(connect.CodeUnavailable, fmt.Errorf("%s is not watched any more: it has gone, or the sandbox has stopped", path))
+	return connect.NewError(connect.CodeUnavailable, fmt.Errorf("the watch of %s has ended: the directory was removed or the sandbox has stopped", path))
 }
 
-// Bounds of watchers that are asked for what has changed.
+// Limits of polled watchers.
 const (
-	maxWatchers = 64     // of one sandbox
-	maxKept     = 10_000 // changes that one keeps
-	forgotten   = time.Hour
+	maxWatchers = 64        // per sandbox
+	maxKept     = 10_000    // buffered events per watcher
+	forgotten   = time.Hour // without a poll
 )
 
-// watchers are those that clients ask for what has changed. They end when nobody has
-// asked for a while, and with the daemon.
+// watchers are the watchers that clients poll. A watcher ends when no client has polled it for
+// the time forgotten, and when the daemon shuts down.
 type watchers struct {
 	mu sync.Mutex
 	// +checklocks:mu
@@ -153,13 +155,13 @@ type watchers struct {
 type watcher struct {
 	jail   id.Jail
 	cancel context.CancelFunc
-	idle   *time.Timer // ends it
+	idle   *time.Timer // drops it
 
 	mu sync.Mutex
 	// +checklocks:mu
 	kept []*envdpb.FilesystemEvent
 	// +checklocks:mu
-	err error // why there will be no more
+	err error // the reason why the watch has ended
 }
 
 func (s *Server) createWatcher(ctx context.Context, v *visit, q *envdpb.CreateWatcherRequest) (*envdpb.CreateWatcherResponse, error) {
@@ -194,15 +196,15 @@ func (s *Server) createWatcher(ctx context.Context, v *visit, q *envdpb.CreateWa
 	return &envdpb.CreateWatcherResponse{WatcherId: name}, nil
 }
 
-// collect keeps what changes until it cannot.
+// collect buffers events in w until the watch ends, and returns the reason.
 func (s *Server) collect(ctx context.Context, v *visit, of watching, w *watcher) error {
 	for c := range of.changes {
-		e, err := s.told(ctx, v, of, c)
+		e, err := s.eventOf(ctx, v, of, c)
 		if err != nil {
 			return answer(err)
 		}
 		if e != nil && !w.add(e) {
-			return refuse(connect.CodeResourceExhausted, "more has changed than is kept: make another watcher, and ask it more often")
+			return refuse(connect.CodeResourceExhausted, "the watcher's event buffer is full: create a new watcher and poll it more often")
 		}
 	}
 	return over(ctx, of.path)
@@ -218,7 +220,7 @@ func (w *watcher) add(e *envdpb.FilesystemEvent) bool {
 	return true
 }
 
-// keep remembers why there will be no more.
+// keep stores the reason why the watch has ended.
 func (w *watcher) keep(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -246,7 +248,7 @@ func (l *watchers) add(name string, w *watcher) error {
 		}
 	}
 	if n >= maxWatchers {
-		return refuse(connect.CodeResourceExhausted, fmt.Sprintf("%d watchers are open already: remove some", n))
+		return refuse(connect.CodeResourceExhausted, fmt.Sprintf("the sandbox has %d watchers, the maximum: remove some", n))
 	}
 	if l.open == nil {
 		l.open = map[string]*watcher{}
@@ -256,7 +258,7 @@ func (l *watchers) add(name string, w *watcher) error {
 	return nil
 }
 
-// drop ends a watcher. It tells whether there was one.
+// drop ends a watcher. It reports whether the watcher existed.
 func (l *watchers) drop(name string) bool {
 	l.mu.Lock()
 	w := l.open[name]
@@ -270,7 +272,7 @@ func (l *watchers) drop(name string) bool {
 	return true
 }
 
-// get returns a watcher of this sandbox. To others it is as if there was none.
+// get returns a watcher of this sandbox. It does not find watchers of other sandboxes.
 func (l *watchers) get(v *visit, name string) (*watcher, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

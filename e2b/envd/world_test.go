@@ -30,7 +30,7 @@ import (
 	"glasshouse/jail"
 )
 
-// A world is one jail as a daemon has them, and a server of the sandbox in it.
+// A world is a running jail, sandboxes that use it, and a Server for them.
 type world struct {
 	testing.TB
 	*boxes
@@ -41,13 +41,13 @@ type world struct {
 	url   string
 }
 
-// boxes are the sandboxes of a world.
+// boxes implements envd.Boxes.
 type boxes struct {
 	mu sync.Mutex
 	// +checklocks:mu
 	all map[string]envd.Box
 	// +checklocks:mu
-	users int // of sandboxes now
+	users int // boxes opened and not released
 }
 
 // Open implements envd.Boxes.
@@ -83,13 +83,13 @@ func (w *boxes) Check(sandbox string) error {
 	return nil
 }
 
-// newWorld makes a jail that runs, as the sandboxes "open", which everybody may use,
-// "safe" with the token "secret" and the traffic token "pass", "other" with other
-// tokens, "paused", which does not run, and "tls", whose port 8443 speaks that.
+// newWorld starts a jail and creates these sandboxes of it: "open" without tokens, "safe" with the
+// token "secret" and the traffic token "pass", "other" with other tokens, "paused", which does
+// not run, and "tls", whose port 8443 uses TLS.
 func newWorld(t testing.TB) *world {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("isolating jails for others needs root")
+		t.Skip("runc jails need root")
 	}
 	dir, err := os.MkdirTemp("", "glasshouse-envd-")
 	if err != nil {
@@ -147,19 +147,19 @@ func newWorld(t testing.TB) *world {
 		w.envd.ServeSandbox(rw, r, cmp.Or(r.Header.Get("E2b-Sandbox-Id"), "open"), port)
 	}))
 	w.url = server.URL
-	t.Cleanup(func() { // before the jail goes
+	t.Cleanup(func() { // runs before the jail is deleted
 		w.envd.Close()
 		server.Close()
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if w.users != 0 {
-			t.Errorf("%d users of sandboxes are left", w.users)
+			t.Errorf("%d opened boxes were not released", w.users)
 		}
 	})
 	return w
 }
 
-// tree is a small root filesystem in which there is a user.
+// tree returns a small root filesystem with a user.
 func (w *world) tree() backendtest.Trees {
 	own := filepath.Join(w.dir, "own")
 	for _, d := range []string{"etc", "home/user", "srv"} {
@@ -201,7 +201,7 @@ func (w *world) end() {
 		os.Remove(d)
 	}
 	if b, _ := os.ReadFile("/proc/self/mountinfo"); bytes.Contains(b, []byte(w.dir+"/")) {
-		w.Errorf("mounts left below %s", w.dir)
+		w.Errorf("mounts remain below %s", w.dir)
 	}
 	if err := unix.Unmount(w.dir, unix.MNT_DETACH); err != nil {
 		w.Error(err)
@@ -209,7 +209,7 @@ func (w *world) end() {
 	os.RemoveAll(w.dir)
 }
 
-// header is what requests of a test have: name and value in turn.
+// header lists headers of a request. Names and values alternate.
 type header []string
 
 func (h header) set(to http.Header) {
@@ -224,10 +224,10 @@ func basic(user string) string {
 	return r.Header.Get("Authorization")
 }
 
-// codec is how the calls of a test are written.
+// codecs are the encodings of RPCs.
 var codecs = map[string][]connect.ClientOption{"json": {connect.WithProtoJSON()}, "proto": nil}
 
-// call makes a call of one message for one, as the SDK does it.
+// call makes a unary RPC in the same way as the SDK.
 func call[Q, A any](w *world, path string, q *Q, h ...string) (*A, error) {
 	w.Helper()
 	r := connect.NewRequest(q)
@@ -241,7 +241,7 @@ func call[Q, A any](w *world, path string, q *Q, h ...string) (*A, error) {
 	return a.Msg, nil
 }
 
-// must is call that may not fail.
+// must is call for an RPC that must succeed.
 func must[Q, A any](w *world, path string, q *Q, h ...string) *A {
 	w.Helper()
 	a, err := call[Q, A](w, path, q, h...)
@@ -251,15 +251,15 @@ func must[Q, A any](w *world, path string, q *Q, h ...string) *A {
 	return a
 }
 
-// wantCode checks how a call was refused.
+// wantCode checks the error of an RPC.
 func (w *world) wantCode(err error, want connect.Code, text string) {
 	w.Helper()
 	if got := connect.CodeOf(err); err == nil || got != want || !strings.Contains(err.Error(), text) {
-		w.Errorf("refused with %v (%v), want %v with %q", got, err, want, text)
+		w.Errorf("got the code %v (%v), want %v with %q", got, err, want, text)
 	}
 }
 
-// A command is one that was started or connected to.
+// A command is the event stream of a started or connected command.
 type command struct {
 	*world
 	pid    uint32
@@ -267,7 +267,7 @@ type command struct {
 	cancel context.CancelFunc
 }
 
-// result is what became of a command.
+// A result is the output and the end event of a command.
 type result struct {
 	out, err, pty string
 	alive         int // keepalives
@@ -322,7 +322,7 @@ func (w *world) begun(cancel context.CancelFunc, next func() (*envdpb.ProcessEve
 	return &command{w, e.GetStart().GetPid(), next, cancel}, nil
 }
 
-// wait reads to the end.
+// wait reads events until the stream ends.
 func (c *command) wait() (r result, err error) {
 	for {
 		e, err := c.next()
@@ -345,7 +345,7 @@ func (c *command) wait() (r result, err error) {
 	}
 }
 
-// until reads until the output has a text.
+// until reads events until the output contains text.
 func (c *command) until(text string) {
 	c.Helper()
 	for all := ""; !strings.Contains(all, text); {
@@ -358,13 +358,13 @@ func (c *command) until(text string) {
 	}
 }
 
-// sh is a request to run a script, as the SDK makes it.
+// sh returns a request to run a script in the form of the SDK.
 func sh(script string) *envdpb.StartRequest {
 	no := false
 	return &envdpb.StartRequest{Process: &envdpb.ProcessConfig{Cmd: "/bin/bash", Args: []string{"-l", "-c", script}}, Stdin: &no}
 }
 
-// run runs a script to its end.
+// run runs a script and waits for its end.
 func (w *world) run(script string, h ...string) result {
 	w.Helper()
 	c, err := w.start(sh(script), "json", h...)
@@ -376,7 +376,7 @@ func (w *world) run(script string, h ...string) result {
 		w.Fatal(err)
 	}
 	if r.end == nil {
-		w.Fatalf("%s: no end", script)
+		w.Fatalf("%s: no end event", script)
 	}
 	return r
 }
@@ -389,7 +389,7 @@ func byTag(tag string) *envdpb.ProcessSelector {
 	return &envdpb.ProcessSelector{Selector: &envdpb.ProcessSelector_Tag{Tag: tag}}
 }
 
-// do makes a request that is no call, and reads the answer.
+// do makes a plain HTTP request and reads the response.
 func (w *world) do(method, path string, body io.Reader, h ...string) (int, string, http.Header) {
 	w.Helper()
 	r, err := http.NewRequestWithContext(w.Context(), method, w.url+path, body)

@@ -1,7 +1,7 @@
-"""What a figure of matplotlib shows, as the numbers and words that were drawn.
+"""Extracts the data of charts from figures of matplotlib.
 
-These are the charts of E2B's protocol: which kinds there are, and by what a figure is
-taken for one, is as clients of it know them. A figure that is no chart of these has none.
+The kinds of charts, and the rules by which a figure is recognized as one, are those of E2B's
+protocol. Other figures have no chart.
 """
 import datetime
 import re
@@ -9,7 +9,7 @@ import sys
 
 
 def is_a(value, package, *names):
-    """Whether a value is of a class of that name in a package, which need not be there."""
+    """Whether a value's class has one of the names in a package, which may not be installed."""
     return any(c.__name__ in names and c.__module__.split(".")[0] == package for c in type(value).__mro__)
 
 
@@ -18,7 +18,7 @@ def drawn_as(artist, *names):
 
 
 def chart_of(figure):
-    """The chart of a figure, or None if there is nothing in it."""
+    """The chart of a figure, or None if the figure is empty."""
     charts = [chart for chart in map(chart_of_axes, figure.get_axes()) if chart]
     if len(figure.get_axes()) <= 1:
         return charts[0] if charts else None
@@ -52,7 +52,7 @@ def kind_of(artists):
 
 
 def is_guide(artist):
-    """Whether it is a straight line along an axis, which is there to read others by."""
+    """Whether an artist is a straight line parallel to an axis, such as a grid line."""
     if not drawn_as(artist, "Line2D"):
         return False
     xs, ys = list(artist.get_xdata()), list(artist.get_ydata())
@@ -60,7 +60,7 @@ def is_guide(artist):
 
 
 def same(a, b):
-    """Whether two ends are at the same place. Those of words and dates have no distance."""
+    """Whether two coordinates are equal: numbers with a tolerance, text and dates exactly."""
     if isinstance(a, (int, float)) and isinstance(b, (int, float)):
         return abs(a - b) <= 1e-9 * max(abs(a), abs(b), 1e-300)
     return bool(a == b)
@@ -79,7 +79,7 @@ def labels_of(ax):
 
 
 def turned(chart):
-    """Who reads a chart of bars that lie expects what they measure at y."""
+    """Swap the axes of a horizontal chart: clients expect the values at y."""
     for what in ("label", "unit"):
         x, y = "x_" + what, "y_" + what
         chart[x], chart[y] = chart[y], chart[x]
@@ -106,13 +106,13 @@ def of_dates(axis):
 
 
 def place(v):
-    """A coordinate, as JSON has it but for numbers of numpy."""
+    """A coordinate for JSON. Numbers of numpy are converted later."""
     if isinstance(v, datetime.date):
         return v.isoformat()
     if type(v).__name__ == "datetime64":
         return str(v.astype("datetime64[s]"))
     if getattr(v, "mask", None) is not None and bool(v.mask):
-        return None  # it was left out of the drawing
+        return None  # matplotlib does not draw masked values
     return v
 
 
@@ -126,7 +126,7 @@ def lines(ax, chart):
 
 
 def named(artist, given, kind):
-    """The label of something, which matplotlib gives a number where nobody gave one."""
+    """The label of an artist. Without a label, matplotlib uses a prefix and a number."""
     label = str(artist.get_label())
     number = label[len(given):]
     return "%s %s" % (kind, number) if label.startswith(given) and number.isdigit() else label
@@ -157,8 +157,8 @@ def bars(ax, chart):
 
 
 def names_at(axis, places):
-    """What an axis calls places on it: one after the other if it has a word for each, else
-    by where its words are, or the number that is there."""
+    """The labels of positions on an axis: the tick labels in order if there are as many as
+    positions, else the label of the tick at the position, or the number."""
     words = [label.get_text() for label in axis.get_ticklabels()]
     if len(words) == len(places):
         return words
@@ -168,14 +168,14 @@ def names_at(axis, places):
 
 def slices(ax, chart):
     for wedge in ax.patches:
-        # matplotlib reckons with few digits.
+        # matplotlib computes angles in single precision.
         chart["elements"].append({"label": str(wedge.get_label()), "angle": abs(round(float(wedge.theta2) - float(wedge.theta1), 4)), "radius": float(wedge.r)})
 
 
 def boxes(ax, chart):
     found = [Box(patch) for patch in ax.patches]
     straight = [line for line in ax.lines if len(line.get_xdata()) == 2 and line.get_linestyle() != "None"]
-    # A median is in its box, from one side to the other. Whiskers may have no length.
+    # A median line crosses its box, so it determines the orientation. Whiskers may have no length.
     upright = not any(same(*line.get_xdata()) and not same(*line.get_ydata()) and box.holds(line) for line in straight for box in found)
     for box in found:
         box.stand(upright)
@@ -195,7 +195,7 @@ def boxes(ax, chart):
 
 
 class Box:
-    """One box, and what belongs to it."""
+    """A box with its median, whiskers and outliers."""
 
     def __init__(self, patch):
         vertices = patch.get_path().vertices
@@ -218,7 +218,7 @@ class Box:
             return
         elif same(*along):
             if self.first <= along[0] <= self.third and abs(across[1] - across[0]) > self.widest:
-                self.median, self.widest = along[0], abs(across[1] - across[0])  # the ends of whiskers are shorter
+                self.median, self.widest = along[0], abs(across[1] - across[0])  # the caps of whiskers are shorter
         elif same(max(along), self.first):
             self.low = min(along)
         elif same(min(along), self.third):

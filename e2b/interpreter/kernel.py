@@ -1,15 +1,17 @@
 """The code interpreter of a sandbox: a server of contexts, and the contexts.
 
-It is given to the jail's own python3 on its standard input and needs nothing but the
-standard library. The server listens on the sandbox's loopback and has one process for
-each context; those of Python run this program too. Whoever may come in was asked at
-the sandbox's door.
+The jail's own python3 reads this program from its standard input. The program needs only the
+standard library. The server listens on the sandbox's loopback and runs one process per
+context; the processes of Python contexts run this program, too. The server does not
+authenticate requests: the proxy to the sandbox's ports does.
 
-A context's process and the server have, beside its standard output and error, which
-its children write to as well:
+The process of a context shares its standard output and error with its children. In addition,
+it is connected to the server by:
 
-    a socket, for one line of JSON per cell to run, and lines about what becomes of it
-    a pipe, for one byte whenever the server has passed on what it was told to wait for
+    a socket: the server sends one JSON line per cell, the process sends JSON lines with
+        the cell's results
+    a pipe: the server writes one byte when it has forwarded a line with "ordered" set, for
+        which the process waits
 """
 import ast
 import asyncio
@@ -53,13 +55,13 @@ OWN = "<interpreter>"  # the name of this file in tracebacks
 
 # --- the server -------------------------------------------------------------------
 
-BEAT = 5  # seconds between two lines that say that a cell still runs
-PATIENCE = 2  # seconds in which a cell that was interrupted ends, where it cannot be forced to
+BEAT = 5  # seconds between two keepalive lines while a cell runs
+PATIENCE = 2  # seconds until the process of an interrupted cell is killed; not for Python
 MAX_BODY = 64 << 20
 
 
 class Refusal(Exception):
-    """What is answered instead, as text."""
+    """An error response with a text."""
 
     def __init__(self, status, text):
         super().__init__(text)
@@ -67,12 +69,12 @@ class Refusal(Exception):
 
 
 class Execution:
-    """One cell on its way. What becomes of it is taken from items; None is its end."""
+    """The execution of one cell. Its results are in the queue items; None marks the end."""
 
     def __init__(self):
-        self.items = queue.Queue(256)  # a client who is slow slows the cell, and not the memory
+        self.items = queue.Queue(256)  # bounded: a slow client slows down the cell
         self.over = threading.Event()
-        self.left = False  # nobody listens
+        self.left = False  # the client has disconnected
 
     def put(self, item):
         while not self.left:
@@ -93,7 +95,7 @@ class Process:
         self.language = language
         self.count = 0
         self.mu = threading.Lock()
-        self.execution = None  # that runs now. guarded by mu
+        self.execution = None  # the running one. guarded by mu
         self.dead = False  # guarded by mu
         ours, its = socket.socketpair()
         went_r, self.went = os.pipe()
@@ -119,12 +121,13 @@ class Process:
                 if language == "python":
                     to.write(SOURCE)
         except BrokenPipeError:
-            pass  # it has ended, which is told to whoever runs something
+            pass  # the process has ended, which bury reports
         threading.Thread(target=self.reap, daemon=True).start()
         threading.Thread(target=self.pump, daemon=True).start()
 
     def reap(self):
-        """Wait for the end, which a child that has the socket too would hide."""
+        """Wait for the end of the process. EOF on the socket is not sufficient, because a
+        child may have inherited it."""
         self.child.wait()
         try:
             self.ctl.shutdown(socket.SHUT_RDWR)
@@ -132,7 +135,7 @@ class Process:
             pass
 
     def pump(self):
-        """Pass on what the process says and writes, until it has ended."""
+        """Forward the messages and the output of the process until it has ended."""
         texts = {fd: codecs.getincrementaldecoder("utf-8")("replace") for fd in (self.out, self.err)}
         ready = selectors.DefaultSelector()
         for fd in (self.out, self.err, self.ctl):
@@ -145,7 +148,7 @@ class Process:
             self.tell({"type": "stdout" if fd == self.out else "stderr", "text": texts[fd].decode(text)})
 
         def drain():
-            """What is told next was told after all that is in the pipes now."""
+            """Forward all output that was written before the next message."""
             for fd in (self.out, self.err):
                 size = bytearray(4)
                 fcntl.ioctl(fd, termios.FIONREAD, size)
@@ -153,7 +156,7 @@ class Process:
                 if left:
                     take(fd, left)
 
-        told = []  # of a line whose end has not come
+        partial = []  # of an incomplete line
         while True:
             fds = [key.fd for key, _ in ready.select()]
             for fd in (self.out, self.err):
@@ -167,17 +170,17 @@ class Process:
                 more = b""
             if not more:
                 break
-            told.append(more)
+            partial.append(more)
             if b"\n" not in more:
                 continue
-            *lines, rest = b"".join(told).split(b"\n")
-            told = [rest]
+            *lines, rest = b"".join(partial).split(b"\n")
+            partial = [rest]
             for line in lines:
                 drain()
                 if not self.hear(line):
                     break
         drain()
-        self.kill()  # it may have closed the socket and gone on
+        self.kill()  # it may have closed the socket and still run
         self.bury()
         ready.close()
         for fd in (self.out, self.err, self.went):
@@ -187,7 +190,7 @@ class Process:
     def hear(self, line):
         try:
             said = json.loads(line)
-            if said.get("told"):
+            if said.get("ordered"):
                 os.write(self.went, b".")
             if "item" in said:
                 self.tell(said["item"])
@@ -197,7 +200,7 @@ class Process:
                 if execution:
                     execution.end()
         except (ValueError, AttributeError, OSError):
-            self.kill()  # a program wrote where the context writes
+            self.kill()  # another program has written to the socket
             return False
         return True
 
@@ -230,7 +233,7 @@ class Process:
         try:
             self.ctl.sendall(request_of(self.language, code, env, self.count))
         except OSError:
-            pass  # pump tells
+            pass  # the process has ended, which pump reports
         return execution
 
     def interrupt(self):
@@ -248,7 +251,7 @@ class Process:
 
 
 class Context:
-    """A place where cells run one after the other and find what earlier ones left."""
+    """Runs cells one after the other. They share the state of earlier cells."""
 
     def __init__(self, language, cwd):
         self.id, self.language, self.cwd = str(uuid.uuid4()), language, cwd
@@ -261,7 +264,7 @@ class Context:
         return {"id": self.id, "language": self.language, "cwd": self.cwd}
 
     def begin(self, code, env):
-        """Run a cell, in a new process if there is none any more."""
+        """Run a cell, in a new process if the last one has ended."""
         for _ in range(3):
             with self.mu:
                 if self.removed:
@@ -272,7 +275,7 @@ class Context:
             execution = process.run(code, env)
             if execution:
                 return process, execution
-        raise Refusal(500, "the context does not start")
+        raise Refusal(500, "the process of the context does not start")
 
     def end(self, remove=False):
         with self.mu:
@@ -283,13 +286,13 @@ class Context:
 
 
 class Contexts:
-    """All that there are, and which one is meant where none is named."""
+    """All contexts, and the default context of each language."""
 
     def __init__(self):
         self.home = os.getcwd()
         self.mu = threading.Lock()
         self.all = {}  # guarded by mu
-        self.usual = {}  # by language. guarded by mu
+        self.usual = {}  # default contexts by language. guarded by mu
         for language in ("python", "javascript"):
             if language == "python" or lacks(language) is None:
                 self.default(language)
@@ -300,7 +303,7 @@ class Contexts:
             return known or self.add(language, self.home, usual=True)
 
     def add(self, language, cwd, usual=False):
-        """Who calls it has mu."""
+        """The caller holds mu."""
         why = lacks(language)
         if why:
             raise Refusal(500, "Failed to create context: " + why)
@@ -350,7 +353,7 @@ PROGRAMS = {"python": sys.executable, "javascript": "node", "typescript": "node"
 
 
 def lacks(language):
-    """Why a language cannot be had here, or None."""
+    """The reason why a language is not available, or None."""
     if language not in PROGRAMS:
         return "no such kernel named %s: there are %s" % (language[:64], ", ".join(PROGRAMS))
     if not shutil.which(PROGRAMS[language]):
@@ -367,7 +370,7 @@ def argv_of(language, ctl, went):
 
 
 def request_of(language, code, env, count):
-    """A cell as its process reads it."""
+    """The encoded cell for the process of its context."""
     if language != "bash":
         return json.dumps({"code": code, "env": env, "count": count}).encode() + b"\n"
     return b"".join(s.replace("\0", "").encode("utf-8", "replace") + b"\0" for s in (bash_before(env), code, bash_after(env)))
@@ -391,12 +394,12 @@ def bash_after(env):
         for k in env if NAME.match(k))
 
 
-# The shell of a context runs what comes, and says how it ended. Its cells have neither
-# the socket nor its input.
+# The shell of a Bash context reads cells from the socket, runs them and reports their exit
+# status. Cells have neither the socket nor the shell's standard input.
 BASH = r"""
 exec WENT<&-
 trap : INT
-# What is different in every branch of the sandbox: its host name and its notice.
+# The host name and the branch notice differ in every branch of the sandbox.
 __branch() {
     local IFS= notice=
     read -r __now </proc/sys/kernel/hostname
@@ -418,22 +421,22 @@ while IFS= read -r -d '' -u CTL __before && IFS= read -r -d '' -u CTL __code && 
 done
 """
 
-# Node has an evaluator for people at a terminal, which keeps what a cell declares and
-# waits for what is awaited.
-# It is a block: what it declares is not in the way of what cells declare.
+# A context of JavaScript uses Node's REPL, which keeps declarations between cells and supports
+# top-level await. The program is a block, so that its own declarations do not conflict with
+# those of cells.
 NODE = r"""{
 const fs = require('fs'), os = require('os'), crypto = require('crypto'), net = require('net'), path = require('path'), repl = require('repl'), util = require('util')
 const { PassThrough } = require('stream')
 const [ctl, language] = process.argv.slice(-2)
 const socket = new net.Socket({ fd: Number(ctl), readable: true, writable: true })
 const say = (o) => socket.write(JSON.stringify(o) + '\n')
-// Without who asks and reads there is nothing to be done, and nobody to be told.
+// If the server has closed a connection, the context ends.
 for (const s of [socket, process.stdout, process.stderr]) s.on('error', () => process.exit())
 process.argv.length = 1
 const shell = repl.start({ prompt: '', input: new PassThrough(), output: new PassThrough(), terminal: false, useGlobal: true })
 shell.context.require = require('module').createRequire(path.join(process.cwd(), 'cell.js'))
-// What is written in TypeScript runs without its types: node takes them off, or the
-// package typescript, if it is installed.
+// TypeScript runs without type checks: node removes the types, or else the package typescript,
+// if it is installed.
 const roots = [process.cwd(), ...require('module').globalPaths, ...(process.env.NODE_PATH || '').split(':'), path.join(process.execPath, '../../lib/node_modules'), '/usr/lib/node_modules', '/usr/local/lib/node_modules', '/usr/share/nodejs']
 const compiler = () => {
   try {
@@ -449,7 +452,7 @@ let fail = null
 const onError = (e) => fail && fail(e)
 process.on('SIGINT', () => onError(Object.assign(new Error('interrupted'), { name: 'KeyboardInterrupt' })))
 if (shell._domain) {
-  shell._domain.removeAllListeners('error') // what is thrown goes there, and not to the callback
+  shell._domain.removeAllListeners('error') // the REPL reports exceptions there, not to the callback
   shell._domain.on('error', (e) => (fail ? fail(e) : console.error(e)))
 }
 process.removeAllListeners('uncaughtException')
@@ -464,8 +467,8 @@ const evaluate = (code) =>
     }
     shell.eval(code + '\n', shell.context, 'cell', (e, v) => (e ? reject(e.err ?? e) : resolve(v)))
   })
-// Math.random and OpenSSL, from which node:crypto draws, have the same state in all branches
-// of a sandbox. Neither can be seeded from here, so the kernel's numbers take their place.
+// Math.random and OpenSSL, which node:crypto uses, have the same state in all branches of a
+// sandbox. JavaScript cannot seed them, so they are replaced by functions that read /dev/urandom.
 const branch = () => {
   try {
     return os.hostname() + fs.readFileSync('/run/glasshouse/branch.json')
@@ -497,7 +500,7 @@ const reseed = () => {
   Math.random = () => draw() / 2 ** 48
   crypto.randomInt = (min, max, done) => {
     if (typeof max !== 'number') [min, max, done] = [0, min, max]
-    randomInt(min, max) // says what is wrong with them
+    randomInt(min, max) // throws for invalid arguments
     const span = max - min, most = 2 ** 48 - (2 ** 48 % span)
     let n = draw()
     while (n >= most) n = draw()
@@ -608,13 +611,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
         except ValueError as e:
             raise Refusal(422, "the request is not JSON: %s" % e)
         if not isinstance(b, dict):
-            raise Refusal(422, "the request is not an object")
+            raise Refusal(422, "the request is not a JSON object")
         for name in ("code", "language", "context_id", "cwd"):
             if not isinstance(b.get(name, ""), (str, type(None))):
                 raise Refusal(422, "%s is not a string" % name)
         env = b.get("env_vars") or {}
         if not isinstance(env, dict) or any(not isinstance(v, str) or "\0" in k + v or not k or "=" in k for k, v in env.items()):
-            raise Refusal(422, "env_vars are not names with strings")
+            raise Refusal(422, "env_vars is not an object with valid names and string values")
         return b
 
     def chunks(self):
@@ -623,7 +626,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             try:
                 size = int(self.rfile.readline(32).split(b";")[0], 16)
             except ValueError:
-                raise Refusal(400, "the request is cut")
+                raise Refusal(400, "the request is truncated")
             if size < 0 or len(text) + size > MAX_BODY:
                 raise Refusal(413, "the request is larger than %d bytes" % MAX_BODY)
             text += self.rfile.read(size)
@@ -636,7 +639,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.reply(status, "application/json", text)
 
     def refuse(self, status, text):
-        self.close_connection = True  # what is left of the request is not read
+        self.close_connection = True  # the rest of the request is not read
         self.reply(status, "application/json" if text.startswith("{") else "text/plain; charset=utf-8", text.encode())
 
     def reply(self, status, kind, text):
@@ -651,7 +654,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if b.get("context_id") and b.get("language"):
             raise Refusal(400, "Only one of context_id or language can be provided")
         if "code" not in b:
-            raise Refusal(422, "code is missing")
+            raise Refusal(422, "code is required")
         if b.get("context_id"):
             context = self.contexts.get(b["context_id"])
         else:
@@ -693,7 +696,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.abandon(process, execution)
 
     def abandon(self, process, execution):
-        """End what nobody waits for any more. Who holds the turn waits for that."""
+        """Interrupt a cell whose client has disconnected, and wait for its end. The caller
+        holds the context's lock."""
         since = time.monotonic()
         while not execution.over.is_set():
             process.interrupt()
@@ -708,7 +712,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.beat = time.monotonic() + BEAT
 
     def there(self):
-        """Whether the client is still there, who hears from us now and then."""
+        """Whether the client is still connected. Sends a keepalive if one is due."""
         self.connection.settimeout(None)
         if select.select([self.connection], [], [], 0)[0]:
             try:
@@ -741,7 +745,7 @@ def serve(port):
     sys.stdout.write("ready %d\n" % server.server_address[1])
     sys.stdout.flush()
     null = os.open(os.devnull, os.O_RDWR)
-    for fd in (0, 1, 2):  # nobody listens to it from now on
+    for fd in (0, 1, 2):  # the daemon reads no more output
         os.dup2(null, fd)
     server.serve_forever(poll_interval=None)
 
@@ -749,7 +753,7 @@ def serve(port):
 # --- a context of Python ----------------------------------------------------------
 
 class Stream(io.TextIOWrapper):
-    """What Python writes, which comes at the end of a line, or soon."""
+    """A line-buffered output stream. Incomplete lines are flushed after a short delay."""
 
     soon = kernel = None
 
@@ -763,7 +767,7 @@ class Stream(io.TextIOWrapper):
 
 
 class Kernel:
-    """Runs cells, in the main thread, where interrupts arrive."""
+    """Runs cells in the main thread, which receives signals."""
 
     def __init__(self, ctl, went):
         for fd in (ctl, went):
@@ -773,7 +777,7 @@ class Kernel:
         self.busy = self.masked = self.pending = False
         self.count = 0
         self.writes = None  # the stream that was written to last
-        self.captured = None  # in place of the client it is given what is shown
+        self.captured = None  # if a list, results are appended to it and not sent to the client
         self.loop = None
         self.pid = os.getpid()
         self.cells, self.values = [""], {}
@@ -819,14 +823,14 @@ class Kernel:
             try:
                 stream.flush()
             except Exception:
-                pass  # somebody has put something else there
+                pass  # code has replaced the stream
 
     def change_to(self, stream):
-        """Have what was written to the other stream come first."""
+        """Flush the other stream before the first write to stream, to keep the order."""
         was, self.writes = self.writes, stream
         if was and self.busy and threading.current_thread() is threading.main_thread():
             self.flush()
-            self.say(told=True)
+            self.say(ordered=True)
 
     def interrupted(self, *_):
         if self.masked:
@@ -834,17 +838,18 @@ class Kernel:
         elif self.busy:
             raise KeyboardInterrupt
 
-    def say(self, told=False, **what):
-        """Tell the server, and wait until that is passed on if it is to be told in order."""
+    def say(self, ordered=False, **what):
+        """Send a message to the server. With ordered, wait until the server has forwarded it, so
+        that it is in order with the output."""
         if os.getpid() != self.pid:
-            return  # a child, whose words would be taken for its parent's
-        text = json.dumps(dict(what, told=told)).encode() + b"\n"
+            return  # a forked child: the server would take the message for its parent's
+        text = json.dumps(dict(what, ordered=ordered)).encode() + b"\n"
         with self.saying:
             self.masked = threading.current_thread() is threading.main_thread() or self.masked
             try:
                 self.ctl.sendall(text)
-                if told and not os.read(self.went, 1):
-                    os._exit(0)  # there is no server any more
+                if ordered and not os.read(self.went, 1):
+                    os._exit(0)  # the server has ended
             finally:
                 self.masked = False
         if self.pending and threading.current_thread() is threading.main_thread():
@@ -858,7 +863,7 @@ class Kernel:
         saved = {k: os.environ.get(k) for k in env}
         os.environ.update(env)
         self.attempt(lambda: self.cell(code))
-        self.attempt(self.show_figures)  # also of a cell that failed
+        self.attempt(self.show_figures)  # even if the cell has failed
         for k, v in saved.items():
             if v is None:
                 os.environ.pop(k, None)
@@ -867,11 +872,11 @@ class Kernel:
         self.pending = False
         self.flush()
         if os.getpid() != self.pid:
-            os._exit(0)  # a child that came to the end of its cell
+            os._exit(0)  # a forked child has reached the end of the cell
         self.say(done=True)
 
     def attempt(self, do):
-        """Do it, and tell what goes wrong."""
+        """Call do and report its exception."""
         try:
             try:
                 self.busy = True
@@ -939,10 +944,10 @@ class Kernel:
         if self.captured is not None:
             return self.captured.append(data)
         self.flush()
-        self.say(told=True, item=dict(wire(data), type="result", is_main_result=main))
+        self.say(ordered=True, item=dict(wire(data), type="result", is_main_result=main))
 
     def forget(self):
-        """Begin with none of what code left."""
+        """Remove all variables that code has defined."""
         for name in [n for n in self.ns if n not in self.first]:
             del self.ns[name]
         self.values.clear()
@@ -967,22 +972,22 @@ class Kernel:
         try:
             value = str(e)
         except Exception:
-            value = "<it cannot be said>"
+            value = "<the exception cannot be converted to a string>"
         self.flush()
         if os.getpid() != self.pid:
             sys.stderr.write(text)
             return
-        self.say(told=True, item={"type": "error", "name": type(e).__name__, "value": value, "traceback": text})
+        self.say(ordered=True, item={"type": "error", "name": type(e).__name__, "value": value, "traceback": text})
 
 
 def dedented(code):
-    """The code of a cell without the margin of its first line."""
+    """The code of a cell without the indentation of its first line."""
     margin = re.match(r"(?:[ \t]*\n)*([ \t]*)", code)[1]
     return re.sub("(?m)^" + margin, "", code) if margin else code
 
 
 def silenced(code):
-    """Whether the last expression is not to be shown."""
+    """Whether the code ends with a semicolon, which suppresses the result."""
     return re.search(r";\s*(#[^\n]*)?\Z", code) is not None
 
 
@@ -990,7 +995,7 @@ MAGIC = re.compile(r"([ \t]*)((?:[\w., ]+=\s*)?)([!%])(.*)", re.S)
 
 
 def with_magics(code):
-    """The code with lines of commands for people in words of Python."""
+    """The code with magics and shell commands replaced by Python calls."""
     lines = []
     for line in re.sub(r"(?m)^([ \t]*[!%].*?)\\\n", r"\1 ", code).split("\n"):
         m = MAGIC.match(line)
@@ -1009,7 +1014,7 @@ class UsageError(Exception):
 
 
 class Captured:
-    """What a cell wrote and showed while it was captured."""
+    """The captured output and results of a cell."""
 
     def __init__(self, out, err, shown):
         self.stdout, self.stderr, self.outputs = out, err, shown
@@ -1027,7 +1032,7 @@ class Captured:
 
 
 class Shell:
-    """As much of IPython's shell as cells are written for."""
+    """The part of IPython's InteractiveShell that cells commonly use."""
 
     def __init__(self, kernel):
         self.kernel, self.user_ns = kernel, kernel.ns
@@ -1107,7 +1112,7 @@ class Shell:
                 self.user_ns[names[0]] = Captured(out.getvalue(), err.getvalue(), shown)
 
     def timeit(self, line, cell):
-        """Time a line, or a cell for which the line is the beginning."""
+        """Time a line, or a cell with the line as its setup."""
         runs, rest = re.match(r"((?:-[nr]\s*\d+\s+)*)(.*)", line + " ", re.S).groups()
         given = {what: int(n) for what, n in re.findall(r"-([nr])\s*(\d+)", runs)}
         rest = rest.strip()
@@ -1163,10 +1168,10 @@ def spec_with(change, name, path, target):
 
 
 def branch():
-    """What is different in every branch of the sandbox.
+    """A value that differs in every branch of the sandbox: its host name and its notice.
 
-    The host name is the id of its jail, if no other was given, and is set before its
-    processes run. The notice has a seed; it is written before a client knows of the branch.
+    The host name, by default the jail's id, is set before the processes run. The notice
+    contains a seed and is written before a client can access the branch.
     """
     name = os.uname().nodename
     try:
@@ -1177,10 +1182,10 @@ def branch():
 
 
 class Randomness:
-    """Seeds the global generators of random, numpy.random and OpenSSL again in a branch.
+    """Reseeds the global generators of random, numpy.random and OpenSSL in a branch.
 
-    All branches of a snapshot have the same generators, with the same state. A generator
-    that code has seeded with a value, or whose state it has set, stays as it is.
+    Otherwise they would have the same state in all branches of a snapshot. A generator that
+    code has seeded with a value, or whose state code has set, is not changed.
     """
 
     MODULES = ("random", "numpy.random")
@@ -1202,10 +1207,10 @@ class Randomness:
                 module.seed()
         ssl = sys.modules.get("ssl")
         if hasattr(ssl, "RAND_add"):
-            ssl.RAND_add(os.urandom(32), 32)  # OpenSSL takes entropy of its own with it
+            ssl.RAND_add(os.urandom(32), 32)  # OpenSSL mixes this with entropy of its own
 
     def watch(self, module):
-        """Note whether code seeds the global generator of a module."""
+        """Record whether code seeds the global generator of a module."""
         name = module.__name__
 
         def noting(function):
@@ -1231,7 +1236,7 @@ class Randomness:
 
 
 class Pictures:
-    """Has figures of matplotlib and images of PIL shown where people see them."""
+    """Makes matplotlib and PIL display figures and images as results."""
 
     def __init__(self, kernel):
         self.kernel = kernel
@@ -1243,7 +1248,7 @@ class Pictures:
         return spec_with(self.changes[name], name, path, target)
 
     def pyplot(self, module):
-        def show(*_, **__):  # no method: matplotlib writes a signature on it
+        def show(*_, **__):  # a function, because matplotlib sets its __signature__
             self.kernel.show_figures()
 
         module.show = show
@@ -1258,7 +1263,7 @@ class Pictures:
         write = module.Image.save
 
         def save(image, fp, format=None, **params):
-            """As it is with E2B, who writes an image to a file by its name is shown it."""
+            """Display an image that is saved to a named file, as E2B's interpreter does."""
             if isinstance(fp, str) and not sys._getframe(1).f_globals.get("__name__", "").startswith("matplotlib"):
                 self.kernel.display(image)
             return write(image, fp, format, **params)
@@ -1267,7 +1272,7 @@ class Pictures:
 
 
 class Notebook:
-    """Has what cells import of IPython where there is none."""
+    """Provides the imports of IPython that cells commonly use if IPython is not installed."""
 
     def __init__(self, kernel):
         self.kernel = kernel
@@ -1289,7 +1294,7 @@ class Notebook:
 
 
 class Shown:
-    """Something of a kind, given as text or bytes, or read from a file or an address."""
+    """A value of one MIME type, from text or bytes, a file or a URL."""
 
     kinds = ()
     binary = False
@@ -1364,7 +1369,7 @@ TEXTS = {"html": HTML, "markdown": Markdown, "latex": Latex, "svg": SVG, "javasc
 KINDS = (HTML, Markdown, Latex, Math, SVG, Javascript, JSON, Pretty, Image)
 
 
-# --- what a value looks like ------------------------------------------------------
+# --- representations of values ----------------------------------------------------
 
 def seconds(t):
     for unit, size in (("s", 1), ("ms", 1e-3), ("μs", 1e-6)):
@@ -1382,7 +1387,8 @@ METHODS = {
 
 
 def method(value, name):
-    """A method of a value that it really has: some say that they have any."""
+    """A method of a value, or None. Some objects return something for every attribute; the
+    canary, which IPython uses too, detects them."""
     if isinstance(value, type):
         return None
     try:
@@ -1395,7 +1401,7 @@ def method(value, name):
 
 
 def asked(f, *args, **kw):
-    """What a value says of itself. What goes wrong is the value's, and said aloud."""
+    """The result of a representation method. Its exceptions are printed."""
     try:
         got = f(*args, **kw)
     except NotImplementedError:
@@ -1407,7 +1413,7 @@ def asked(f, *args, **kw):
 
 
 def bundle(value):
-    """All that a value looks like, by kind."""
+    """All representations of a value, by MIME type."""
     data = {"text/plain": pretty(value)}
     for kind, name in METHODS.items():
         f = method(value, name)
@@ -1421,14 +1427,14 @@ def bundle(value):
         try:
             data["e2b/chart"] = chart_of(value)
         except Exception:
-            pass  # it is drawn in a way that is read by nobody; there is the picture
+            pass  # an unsupported figure: the image is sufficient
     if is_a(value, "pandas", "DataFrame"):
         data["e2b/data"] = asked(value.to_dict, orient="list")
     if type(value) in (list, dict):
         try:
             data["application/json"] = plain(value, strict=True)
         except (TypeError, RecursionError):
-            pass  # there is something in it that JSON does not have
+            pass  # the value contains something that JSON cannot represent
     f = method(value, "_repr_mimebundle_")
     more = asked(f, include=None, exclude=None) if f else None
     if isinstance(more, dict):
@@ -1444,7 +1450,7 @@ FIELDS = {
 
 
 def wire(data):
-    """What a value looks like as the protocol has it."""
+    """The representations of a value in the protocol's format."""
     item, extra = {}, {}
     for kind, got in data.items():
         if got is None:
@@ -1464,8 +1470,8 @@ def wire(data):
 
 
 def plain(v, depth=0, strict=False):
-    """A value as JSON has it, which knows neither NaN nor whatever else there is: that is
-    what it is in words, or if one is strict a TypeError."""
+    """A value that JSON can represent. NaN and infinities become None. Other values become
+    strings, or a TypeError if strict is set."""
     if v is None or isinstance(v, (str, bool, int)):
         return v
     if isinstance(v, float):
@@ -1490,7 +1496,7 @@ WIDTH, MOST = 79, 1000
 
 
 def pretty(v):
-    """A value as text: on one line if it fits, else with a line for each of its parts."""
+    """A value as text: on one line if it fits, else with one line per element."""
     try:
         return laid_out(v, 0, ())
     except Exception:

@@ -177,7 +177,7 @@ func entryName(name string) (string, error) {
 	case strings.HasPrefix(name, "/") || slices.Contains(parts, ".."):
 		return "", invalid("%q leads out of the archive", short(name))
 	case len(name) > maxPath || len(parts) > maxDepth:
-		return "", invalid("%q is too long a name", short(name))
+		return "", invalid("the name %q is too long", short(name))
 	}
 	return path.Clean(name), nil
 }

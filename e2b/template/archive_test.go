@@ -112,7 +112,7 @@ func TestPackRemovesOwners(t *testing.T) {
 		digests = append(digests, digest)
 	}
 	if digests[0] != digests[1] {
-		t.Error("what was compressed is another")
+		t.Error("the digest of the compressed archive differs")
 	}
 }
 
@@ -130,12 +130,12 @@ func TestPackDigest(t *testing.T) {
 	runs.mode = 0o755
 	one := digest(file("a", "x"))
 	if got := digest(later); got != one {
-		t.Error("it knows of times")
+		t.Error("the digest depends on modification times")
 	}
 	seen := map[string]bool{one: true}
 	for _, other := range []string{digest(file("a", "y")), digest(file("b", "x")), digest(runs), digest(link("a", "x")), digest(dir("a")), digest(file("a", "x"), file("b", "")), digest()} {
 		if seen[other] {
-			t.Error("two archives have one digest")
+			t.Error("two different archives have the same digest")
 		}
 		seen[other] = true
 	}
@@ -160,8 +160,8 @@ func hostile(t testing.TB) map[string]struct {
 		many = append(many, dir(fmt.Sprint("d", i)))
 	}
 	return map[string]attack{
-		"a way out":                     {archive(t, file("../a", "")), fault.Invalid},
-		"a way out in the middle":       {archive(t, file("a/../../b", "")), fault.Invalid},
+		"a name with ..":                {archive(t, file("../a", "")), fault.Invalid},
+		"a name with .. in the middle":  {archive(t, file("a/../../b", "")), fault.Invalid},
 		"an absolute name":              {archive(t, file("/etc/passwd", "")), fault.Invalid},
 		"below a link":                  {archive(t, link("a", "/etc"), file("a/passwd", "")), fault.Invalid},
 		"far below a link":              {archive(t, link("a", ".."), file("a/b/c/d", "")), fault.Invalid},
@@ -169,7 +169,7 @@ func hostile(t testing.TB) map[string]struct {
 		"a link after a directory":      {archive(t, dir("a"), file("a/x", ""), link("a", "/etc")), fault.Invalid},
 		"a link in place of a parent":   {archive(t, file("a/x", ""), link("a", "/etc"), file("a/passwd", "")), fault.Invalid},
 		"below a file":                  {archive(t, file("a", ""), file("a/b", "")), fault.Invalid},
-		"a hard link to what is not":    {archive(t, second("a", "etc/passwd")), fault.Invalid},
+		"a hard link to a missing file": {archive(t, second("a", "etc/passwd")), fault.Invalid},
 		"a hard link outside":           {archive(t, second("a", "../../etc/passwd")), fault.Invalid},
 		"a hard link to a link":         {archive(t, link("a", "/etc/passwd"), second("b", "a")), fault.Invalid},
 		"a hard link to a directory":    {archive(t, dir("a"), second("b", "a")), fault.Invalid},
@@ -177,16 +177,16 @@ func hostile(t testing.TB) map[string]struct {
 		"a pipe":                        {archive(t, fifo), fault.Invalid},
 		"a device":                      {archive(t, device), fault.Invalid},
 		"too deep":                      {archive(t, file(deep, "")), fault.Invalid},
-		"too long a name":               {archive(t, file(strings.Repeat("x", maxPath+1), "")), fault.Invalid},
+		"a name that is too long":       {archive(t, file(strings.Repeat("x", maxPath+1), "")), fault.Invalid},
 		"a bomb":                        {bomb, fault.TooLarge},
 		"a bomb of empty directories":   {archive(t, many...), fault.TooLarge},
-		"a file of holes":               {sparse(1 << 32), fault.TooLarge},
-		"a small file of holes":         {sparse(256 << 10), fault.Invalid},
-		"one that breaks off":           {good[:2000], fault.Invalid},
-		"one that breaks off, zipped":   {zipped(t, good)[:60], fault.Invalid},
-		"one that is no archive":        {bytes.Repeat([]byte("no"), 2000), fault.Invalid},
-		"what is no gzip":               {[]byte{0x1f, 0x8b, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, fault.Invalid},
-		"what gzip has a wrong sum for": {wrongSum(zipped(t, good)), fault.Invalid},
+		"a large sparse file":           {sparse(1 << 32), fault.TooLarge},
+		"a small sparse file":           {sparse(256 << 10), fault.Invalid},
+		"a truncated archive":           {good[:2000], fault.Invalid},
+		"a truncated gzip archive":      {zipped(t, good)[:60], fault.Invalid},
+		"not an archive":                {bytes.Repeat([]byte("no"), 2000), fault.Invalid},
+		"invalid gzip data":             {[]byte{0x1f, 0x8b, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, fault.Invalid},
+		"a wrong gzip checksum":         {wrongSum(zipped(t, good)), fault.Invalid},
 	}
 }
 

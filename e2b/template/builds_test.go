@@ -31,7 +31,7 @@ func TestBuild(t *testing.T) {
 	}
 	made, err := b.Find(t.Context(), "mine", "app")
 	if err != nil || made.ID != of.TemplateID || made.User != "agent" || made.Dir != "/app" || made.Env["B"] != "1-yes" || made.CPU != 1 || made.MemoryMB != 256 || made.Snapshot == "" {
-		t.Errorf("got %+v, %v, want what the steps set", made, err)
+		t.Errorf("got %+v, %v, want the settings of the steps", made, err)
 	}
 	if text := b.jails.files["/etc/passwd"]; !strings.Contains(text, "agent:x:1001:1001::/home/agent:/bin/sh\n") {
 		t.Errorf("/etc/passwd: got %s, want the user agent", text)
@@ -83,7 +83,7 @@ func TestFailedBuilds(t *testing.T) {
 	b.jails.fail = fault.Newf(fault.Exhausted, "jail.Create", "", "there are too many jails")
 	got := b.run(b.request(`{"name":"bad"}`), `{"fromImage":"e2bdev/base"}`)
 	if got.Status != Failed || !strings.Contains(got.Reason.Message, "too many jails") || got.Reason.Step != "finalize" {
-		t.Errorf("without room for jails: got %+v, want why", got.Reason)
+		t.Errorf("without disk space for jails: got %+v, want the reason", got.Reason)
 	}
 }
 
@@ -146,7 +146,7 @@ func TestTags(t *testing.T) {
 	b := newBuilds(t)
 	first := b.request(`{"name":"app:v1"}`)
 	if !slices.Equal(first.Tags, []string{"v1"}) {
-		t.Errorf("a tag behind the name: got %v, want v1", first.Tags)
+		t.Errorf("a name with a tag: got %v, want v1", first.Tags)
 	}
 	b.run(first, `{"fromImage":"e2bdev/base","steps":[{"type":"ENV","args":["V","1"]}]}`)
 	second := b.request(`{"name":"app","tags":["default","stable"]}`)
@@ -202,7 +202,7 @@ func TestListAndDeleteTemplates(t *testing.T) {
 	w := b.api(200, "GET", "/v2/templates?limit=2", "")
 	next := w.Header().Get("X-Next-Token")
 	if got := e2btest.Read[[]wireTemplate](b, w); len(got) != 2 || next == "" {
-		t.Errorf("a page: got %d and the token %q, want two and one", len(got), next)
+		t.Errorf("a page: got %d templates and the token %q, want two and a token", len(got), next)
 	}
 	w = b.api(200, "GET", "/v2/templates?limit=2&nextToken="+next, "")
 	if got := e2btest.Read[[]wireTemplate](b, w); len(got) != 1 || got[0].Aliases[0] != "t0" || w.Header().Get("X-Next-Token") != "" {
@@ -304,7 +304,7 @@ func TestUploadByLink(t *testing.T) {
 	link := e2btest.Read[wireUpload](b, b.api(201, "GET", "/templates/"+of.TemplateID+"/files/"+hash, ""))
 	path, ok := strings.CutPrefix(link.URL, "http://example.com")
 	if link.Present || !ok {
-		t.Fatalf("got %+v, want a link to this host, and nothing there yet", link)
+		t.Fatalf("got %+v, want a link to this host and no file yet", link)
 	}
 	send := func(method, path, body string) int {
 		w := httptest.NewRecorder()
@@ -312,15 +312,15 @@ func TestUploadByLink(t *testing.T) {
 		return w.Code
 	}
 	if got := send("POST", path, ""); got != 400 {
-		t.Errorf("by another method: got %d, want 400", got)
+		t.Errorf("with another method: got %d, want 400", got)
 	}
 	if got := send("PUT", path[:len(path)-1]+"_", ""); got < 400 || got > 403 {
-		t.Errorf("by a link that is changed: got %d, want that it is refused", got)
+		t.Errorf("with a modified link: got %d, want an error", got)
 	}
 	if got := send("PUT", path, "no archive"); got != 400 {
-		t.Errorf("what is no archive: got %d, want 400", got)
+		t.Errorf("a body that is not an archive: got %d, want 400", got)
 	}
 	if link := e2btest.Read[wireUpload](b, b.api(201, "GET", "/templates/"+of.TemplateID+"/files/"+hash, "")); link.Present {
-		t.Error("what was refused is there")
+		t.Error("a rejected upload was stored")
 	}
 }

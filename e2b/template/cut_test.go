@@ -6,6 +6,6 @@ import (
 	"glasshouse/internal/texttest"
 )
 
-func TestLongTextIsCutBetweenCharacters(t *testing.T) {
+func TestLongTextIsTruncatedAtCharacter(t *testing.T) {
 	texttest.CutsBetweenCharacters(t, "short", short)
 }

@@ -316,7 +316,7 @@ func (b *builds) await(at string) wireStatus {
 		}
 		select {
 		case <-b.Context().Done():
-			b.Fatal("the build does not end")
+			b.Fatal("the build has not ended in time")
 		case <-time.After(time.Millisecond):
 		}
 	}

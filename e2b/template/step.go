@@ -44,7 +44,7 @@ func (p Plan) check() error {
 		return invalid("exactly one of fromImage and fromTemplate must be given")
 	}
 	if len(p.Steps) > maxSteps {
-		return invalid("%d steps are over the maximum of %d", len(p.Steps), maxSteps)
+		return invalid("%d steps exceed the maximum of %d", len(p.Steps), maxSteps)
 	}
 	for _, text := range []string{p.Start, p.Ready} {
 		if len(text) > maxCommand || strings.Contains(text, "\x00") {
@@ -79,7 +79,7 @@ var (
 // parse parses a step. It checks everything that does not depend on the tree.
 func (s Step) parse() (any, error) {
 	if len(s.Args) > maxArgs {
-		return nil, invalid("%d arguments are over the maximum of %d", len(s.Args), maxArgs)
+		return nil, invalid("%d arguments exceed the maximum of %d", len(s.Args), maxArgs)
 	}
 	for _, a := range s.Args {
 		if len(a) > maxCommand || strings.Contains(a, "\x00") {

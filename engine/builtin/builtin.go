@@ -1,6 +1,6 @@
 // Package builtin runs the host functions of RTFS: printing, the clock, randomness,
-// variables, files, HTTP and keyed values. Each is a capability of the daemon, so that
-// every use of one is decided and recorded like any other call.
+// environment variables, files, HTTP and keyed values. Each function is a capability of the
+// daemon, so that each use is authorised and logged like other calls.
 package builtin
 
 import (
@@ -23,7 +23,7 @@ import (
 	"glasshouse/rtfs/form"
 )
 
-// Prefix begins the ids of all capabilities of this package.
+// Prefix is the prefix of the ids of all capabilities of this package.
 const Prefix = "ccos."
 
 const (
@@ -32,14 +32,14 @@ const (
 	maxSleep = time.Minute
 )
 
-// Config is what the functions work with. A field that is nil makes its functions
-// unsupported.
+// Config is the configuration of an Engine. If a function in it is nil, the capabilities that
+// use it are unsupported.
 type Config struct {
-	// Env are the variables of the daemon's environment that programs may read.
+	// Env contains the environment variables that programs can read.
 	Env map[string]string
 
-	// Read, Write, Delete and Exists use the files of the calling jail, after the
-	// policy of that jail has allowed it.
+	// Read, Write, Delete and Exists access the files of the calling jail, if the policy of
+	// the jail allows it.
 	Read   func(ctx context.Context, call *engine.Call, path string, limit int64) ([]byte, error)
 	Write  func(ctx context.Context, call *engine.Call, path string, data []byte) error
 	Delete func(ctx context.Context, call *engine.Call, path string) error
@@ -72,18 +72,18 @@ var functions = []function{
 	{"ccos.io.println", "Writes its arguments and a line break to the log of the call.", nil, nil},
 	{"ccos.io.print", "Writes its arguments to the log of the call.", nil, nil},
 	{"ccos.io.log", "Writes a line to the log of the call.", nil, nil},
-	{"ccos.system.now", "The time as a string of RFC 3339, in UTC.", nil, (*Engine).now},
-	{"ccos.system.current-time-millis", "The milliseconds since 1970.", nil, (*Engine).millis},
-	{"ccos.system.rand", "A random float from 0 to 1, or an integer from 0 to below its argument.", nil, (*Engine).rand},
-	{"ccos.system.uuid", "A random UUID.", nil, (*Engine).uuid},
-	{"ccos.system.get-env", "A variable that the operator lets programs read, or nil.", nil, (*Engine).getEnv},
-	{"ccos.system.sleep-ms", "Waits for so many milliseconds, 60 000 at most.", nil, (*Engine).sleep},
-	{"ccos.io.file-exists", "Whether the calling jail has a file.", []string{"fs"}, (*Engine).exists},
-	{"ccos.io.read-file", "The text of a file of the calling jail.", []string{"fs"}, (*Engine).read},
+	{"ccos.system.now", "Returns the current time in UTC as an RFC 3339 string.", nil, (*Engine).now},
+	{"ccos.system.current-time-millis", "Returns the milliseconds since 1970-01-01 00:00 UTC.", nil, (*Engine).millis},
+	{"ccos.system.rand", "Returns a random float in [0, 1), or with an argument n a random integer in [0, n).", nil, (*Engine).rand},
+	{"ccos.system.uuid", "Returns a random UUID.", nil, (*Engine).uuid},
+	{"ccos.system.get-env", "Returns an environment variable that the operator has released to programs, or nil.", nil, (*Engine).getEnv},
+	{"ccos.system.sleep-ms", "Waits for the given milliseconds, at most 60000.", nil, (*Engine).sleep},
+	{"ccos.io.file-exists", "Reports whether a file exists in the calling jail.", []string{"fs"}, (*Engine).exists},
+	{"ccos.io.read-file", "Returns the text of a file of the calling jail.", []string{"fs"}, (*Engine).read},
 	{"ccos.io.write-file", "Writes a file of the calling jail.", []string{"fs"}, (*Engine).write},
 	{"ccos.io.delete-file", "Deletes a file of the calling jail.", []string{"fs"}, (*Engine).remove},
-	{"ccos.network.http-fetch", "Makes a request through the egress proxy of the calling jail.", []string{"network"}, (*Engine).fetch},
-	{"ccos.state.kv.get", "The value of a key in the caller's session, or nil.", []string{"state"}, (*Engine).get},
+	{"ccos.network.http-fetch", "Makes an HTTP request through the egress proxy of the calling jail.", []string{"network"}, (*Engine).fetch},
+	{"ccos.state.kv.get", "Returns the value of a key in the caller's session, or nil.", []string{"state"}, (*Engine).get},
 	{"ccos.state.kv.assoc", "Sets entries of the map under a key, and returns the map.", []string{"state"}, (*Engine).assoc},
 	{"ccos.state.kv.dissoc", "Removes entries of the map under a key, and returns the map.", []string{"state"}, (*Engine).dissoc},
 	{"ccos.state.kv.conj", "Adds values to the vector under a key, and returns the vector.", []string{"state"}, (*Engine).conj},
@@ -109,15 +109,15 @@ func Installed() []*engine.Installed {
 	return all
 }
 
-// Harmless reports whether a function of this package affects nothing, so that a
-// capability without effects may call it. Its answers are recorded for a replay.
+// Harmless reports whether id is a function of this package without effects. A capability
+// that declares no effects may call it. Its results are recorded for a replay.
 func Harmless(id string) bool {
 	i := slices.IndexFunc(functions, func(f function) bool { return f.id == id })
 	return i >= 0 && len(functions[i].effects) == 0
 }
 
-// Prints reports whether a function does nothing but write to the log of the call, and
-// returns what it writes.
+// Prints reports whether id is a function that only writes to the log of the call, and
+// returns the text that it writes for an input.
 func Prints(id string, input form.Value) (text string, ok bool) {
 	if id != "ccos.io.println" && id != "ccos.io.print" && id != "ccos.io.log" {
 		return "", false
@@ -137,13 +137,14 @@ func Prints(id string, input form.Value) (text string, ok bool) {
 	return text, true
 }
 
-// Prepare implements engine.Engine. There is nothing to prepare.
+// Prepare implements engine.Engine. It does nothing.
 func (e *Engine) Prepare(context.Context, *engine.Installed) error { return nil }
 
-// Drop implements engine.Engine. Nothing is kept.
+// Drop implements engine.Engine. It does nothing.
 func (e *Engine) Drop(context.Context, *engine.Installed, bool) error { return nil }
 
-// EndSession implements engine.Engine. Keyed values are kept, and deleted, by memory.
+// EndSession implements engine.Engine. It does nothing: package memory stores and deletes
+// keyed values.
 func (e *Engine) EndSession(context.Context, string) error { return nil }
 
 // Close implements engine.Engine. Calls end with their contexts.
@@ -156,14 +157,14 @@ func (e *Engine) Call(ctx context.Context, call *engine.Call) (engine.Result, er
 	}
 	i := slices.IndexFunc(functions, func(f function) bool { return f.id == call.Capability.ID })
 	if i < 0 {
-		return engine.Result{}, fault.Newf(fault.Unsupported, "builtin.Call", call.Capability.ID, "there is no such function")
+		return engine.Result{}, fault.Newf(fault.Unsupported, "builtin.Call", call.Capability.ID, "unknown function")
 	}
 	v, err := functions[i].do(e, ctx, call, arguments(call.Input))
 	switch {
 	case err == nil:
 		return engine.Result{Output: v, Warm: true}, nil
 	case ctx.Err() != nil:
-		return engine.Result{}, &engine.Failure{Kind: engine.TimedOut, Reason: "it took longer than it may", Err: err}
+		return engine.Result{}, &engine.Failure{Kind: engine.TimedOut, Reason: "it exceeded its time limit", Err: err}
 	case fault.KindOf(err) == "":
 		return engine.Result{}, err
 	}
@@ -174,8 +175,8 @@ func (e *Engine) Call(ctx context.Context, call *engine.Call) (engine.Result, er
 	return engine.Result{}, &engine.Failure{Kind: engine.Failed, Reason: reason, Err: err}
 }
 
-// arguments are those of a function, from the input that RTFS makes of them: several
-// are a vector, none is an empty map.
+// arguments returns the arguments of a function. RTFS passes several arguments as a vector,
+// and no arguments as an empty map.
 func arguments(input form.Value) []form.Value {
 	switch v := input.(type) {
 	case form.Vector:
@@ -194,14 +195,14 @@ func wrong(call *engine.Call, format string, args ...any) error {
 	return fault.Fieldf(call.Capability.ID, "input", format, args...)
 }
 
-// text returns the only argument, or the first of n, as a string.
+// text returns the first of n arguments as a string.
 func text(call *engine.Call, args []form.Value, n int) (string, error) {
 	if len(args) != n {
-		return "", wrong(call, "it takes %d arguments, and got %d", n, len(args))
+		return "", wrong(call, "want %d arguments, got %d", n, len(args))
 	}
 	s, ok := args[0].(string)
 	if !ok {
-		return "", wrong(call, "its first argument is a string, and got %s", form.Text(args[0]))
+		return "", wrong(call, "the first argument must be a string, got %s", form.Text(args[0]))
 	}
 	return s, nil
 }
@@ -223,7 +224,7 @@ func (e *Engine) rand(_ context.Context, call *engine.Call, args []form.Value) (
 	}
 	n, ok := args[0].(int64)
 	if !ok || n <= 0 || len(args) > 1 {
-		return nil, wrong(call, "it takes nothing, or one integer above 0")
+		return nil, wrong(call, "want no argument or one integer above 0")
 	}
 	return int64(bits % uint64(n)), nil
 }
@@ -248,11 +249,11 @@ func (e *Engine) getEnv(_ context.Context, call *engine.Call, args []form.Value)
 
 func (e *Engine) sleep(ctx context.Context, call *engine.Call, args []form.Value) (form.Value, error) {
 	if len(args) != 1 {
-		return nil, wrong(call, "it takes one argument, and got %d", len(args))
+		return nil, wrong(call, "want one argument, got %d", len(args))
 	}
 	ms, ok := args[0].(int64)
 	if !ok || ms < 0 || ms > maxSleep.Milliseconds() {
-		return nil, wrong(call, "it takes an integer of milliseconds from 0 to %d", maxSleep.Milliseconds())
+		return nil, wrong(call, "the argument must be an integer from 0 to %d milliseconds", maxSleep.Milliseconds())
 	}
 	timer := time.NewTimer(time.Duration(ms) * time.Millisecond)
 	defer timer.Stop()
@@ -264,9 +265,9 @@ func (e *Engine) sleep(ctx context.Context, call *engine.Call, args []form.Value
 	}
 }
 
-// unsupported is the error of a function that needs a jail.
+// unsupported returns the error of a function that requires a calling jail.
 func unsupported(call *engine.Call, what string) error {
-	return fault.Cannot(call.Capability.ID, "it uses "+what+" of the calling jail, and the caller is in no jail", "call it from a jail")
+	return fault.Cannot(call.Capability.ID, "it uses "+what+" of the calling jail, but the caller is not in a jail", "call it from a jail")
 }
 
 func (e *Engine) exists(ctx context.Context, call *engine.Call, args []form.Value) (form.Value, error) {
@@ -306,7 +307,7 @@ func (e *Engine) write(ctx context.Context, call *engine.Call, args []form.Value
 	}
 	data, ok := args[1].(string)
 	if !ok || len(data) > maxFile {
-		return nil, wrong(call, "its second argument is a string of at most %d bytes", maxFile)
+		return nil, wrong(call, "the second argument must be a string of at most %d bytes", maxFile)
 	}
 	if call.Jail == "" || e.cfg.Write == nil {
 		return nil, unsupported(call, "the files")
@@ -333,10 +334,10 @@ func field(m *form.Map, name string) (form.Value, bool) {
 	return m.Get(name)
 }
 
-// fetch takes a URL, or a map of :url, :method, :headers and :body.
+// fetch takes a URL, or a map with :url, :method, :headers and :body.
 func (e *Engine) fetch(ctx context.Context, call *engine.Call, args []form.Value) (form.Value, error) {
 	if len(args) != 1 {
-		return nil, wrong(call, "it takes a URL, or a map of :url, :method, :headers and :body")
+		return nil, wrong(call, "want a URL, or a map with :url, :method, :headers and :body")
 	}
 	m, ok := args[0].(*form.Map)
 	if !ok {
@@ -353,7 +354,7 @@ func (e *Engine) fetch(ctx context.Context, call *engine.Call, args []form.Value
 		case form.Keyword:
 			return strings.ToUpper(string(v)), nil
 		}
-		return "", wrong(call, ":%s is a string, and got %s", name, form.Text(v))
+		return "", wrong(call, ":%s must be a string, got %s", name, form.Text(v))
 	}
 	address, err := word("url", "")
 	if err != nil {
@@ -377,7 +378,7 @@ func (e *Engine) fetch(ctx context.Context, call *engine.Call, args []form.Value
 	if headers, _ := field(m, "headers"); headers != nil {
 		all, ok := headers.(*form.Map)
 		if !ok {
-			return nil, wrong(call, ":headers is a map")
+			return nil, wrong(call, ":headers must be a map")
 		}
 		for key, value := range all.All() {
 			name, ok := key.(string)
@@ -386,7 +387,7 @@ func (e *Engine) fetch(ctx context.Context, call *engine.Call, args []form.Value
 			}
 			text, is := value.(string)
 			if !ok || !is {
-				return nil, wrong(call, ":headers are strings")
+				return nil, wrong(call, "the names and values of :headers must be strings")
 			}
 			r.Header.Set(name, text)
 		}

@@ -20,7 +20,7 @@ import (
 	"glasshouse/rtfs/form"
 )
 
-// A kernel answers a capability like the daemon's policy engine, without rules.
+// A kernel executes nested calls like the daemon's policy engine, without rules.
 type kernel struct {
 	functions *builtin.Engine
 	jail      string
@@ -135,16 +135,16 @@ func TestHostFunctions(t *testing.T) {
 	}
 }
 
-func TestHostFunctionsAreHeldToEffectsAndJails(t *testing.T) {
+func TestHostFunctionErrors(t *testing.T) {
 	for _, tt := range []struct{ jail, effects, program, want string }{
-		{"j-1", "", `(read-file "/a")`, "it declares no effects"},
-		{"j-1", "", `(kv/conj! :k 1)`, "it declares no effects"},
-		{"", ":fs", `(read-file "/a")`, "the caller is in no jail"},
-		{"", ":network", `(http-fetch "https://a.example")`, "the caller is in no jail"},
+		{"j-1", "", `(read-file "/a")`, "declares no effects"},
+		{"j-1", "", `(kv/conj! :k 1)`, "declares no effects"},
+		{"", ":fs", `(read-file "/a")`, "the caller is not in a jail"},
+		{"", ":network", `(http-fetch "https://a.example")`, "the caller is not in a jail"},
 		{"j-1", ":fs", `(read-file "/none")`, "no such file"},
 		{"j-1", "", `(rand 0)`, "integer above 0"},
 		{"j-1", "", `(thread/sleep 3600000)`, "60000"},
-		{"j-1", ":state", `(do (kv/conj! :k 1) (kv/assoc! :k :a 1))`, "which is no map"},
+		{"j-1", ":state", `(do (kv/conj! :k 1) (kv/assoc! :k :a 1))`, "not a map"},
 	} {
 		_, err := run(t, newKernel(tt.jail), tt.effects, tt.program)
 		if err == nil || !strings.Contains(err.Error(), tt.want) {

@@ -8,14 +8,14 @@ import (
 	"glasshouse/rtfs/form"
 )
 
-// Keyed values lie in the memory of the caller's session, as text of the language,
-// which loses nothing. The capabilities of memory are called for them, so that these
-// are decided and recorded too.
+// Keyed values are stored in the memory of the caller's session as RTFS text, which is
+// lossless. They are accessed with the capabilities of package memory, so that each access is
+// authorised and logged.
 
-// stored returns the name of a key in memory.
+// stored returns the name of a key in memory. args must have at least least elements.
 func stored(call *engine.Call, args []form.Value, least int) (string, error) {
 	if len(args) < least {
-		return "", wrong(call, "it takes %d arguments at least, and got %d", least, len(args))
+		return "", wrong(call, "want at least %d arguments, got %d", least, len(args))
 	}
 	switch key := args[0].(type) {
 	case string:
@@ -23,12 +23,12 @@ func stored(call *engine.Call, args []form.Value, least int) (string, error) {
 	case form.Keyword:
 		return "kv/" + string(key), nil
 	}
-	return "", wrong(call, "a key is a keyword or a string, and got %s", form.Text(args[0]))
+	return "", wrong(call, "the key must be a keyword or a string, got %s", form.Text(args[0]))
 }
 
 func (e *Engine) load(ctx context.Context, call *engine.Call, key string) (form.Value, error) {
 	if call.Host == nil {
-		return nil, fault.Cannot(call.Capability.ID, "nothing can be called here", "use a daemon that was started by glasshouse serve")
+		return nil, fault.Cannot(call.Capability.ID, "nested calls are not supported here", "use a daemon that was started with glasshouse serve")
 	}
 	out, err := call.Host.Call(ctx, "memory.get", form.NewMap(form.Keyword("key"), key))
 	if err != nil {
@@ -63,7 +63,7 @@ func (e *Engine) get(ctx context.Context, call *engine.Call, args []form.Value) 
 	return e.load(ctx, call, key)
 }
 
-// change replaces the value of a key by what f makes of it.
+// change replaces the value of a key with the result of f. Concurrent changes are serialised.
 func (e *Engine) change(ctx context.Context, call *engine.Call, args []form.Value, least int, f func(old form.Value) (form.Value, error)) (form.Value, error) {
 	key, err := stored(call, args, least)
 	if err != nil {
@@ -82,7 +82,7 @@ func (e *Engine) change(ctx context.Context, call *engine.Call, args []form.Valu
 	return e.save(ctx, call, key, next)
 }
 
-// asMap returns the map under a key; nothing is an empty one.
+// asMap returns v as a map. nil is an empty map.
 func asMap(call *engine.Call, v form.Value) (*form.Map, error) {
 	switch v := v.(type) {
 	case nil:
@@ -90,12 +90,12 @@ func asMap(call *engine.Call, v form.Value) (*form.Map, error) {
 	case *form.Map:
 		return v, nil
 	}
-	return nil, wrong(call, "the key has %s, which is no map", form.Text(v))
+	return nil, wrong(call, "the value of the key is %s, not a map", form.Text(v))
 }
 
 func (e *Engine) assoc(ctx context.Context, call *engine.Call, args []form.Value) (form.Value, error) {
 	if len(args)%2 == 0 {
-		return nil, wrong(call, "it takes a key, and then names and values in pairs")
+		return nil, wrong(call, "want a key, followed by pairs of names and values")
 	}
 	return e.change(ctx, call, args, 3, func(old form.Value) (form.Value, error) {
 		m, err := asMap(call, old)
@@ -130,7 +130,7 @@ func (e *Engine) conj(ctx context.Context, call *engine.Call, args []form.Value)
 		case form.Vector:
 			have = v
 		default:
-			return nil, wrong(call, "the key has %s, which is no vector", form.Text(old))
+			return nil, wrong(call, "the value of the key is %s, not a vector", form.Text(old))
 		}
 		all := make(form.Vector, 0, len(have)+len(args)-1)
 		return append(append(all, have...), args[1:]...), nil

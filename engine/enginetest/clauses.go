@@ -25,79 +25,79 @@ func filtered() bool {
 	return f != nil && f.Value.String() != ""
 }
 
-func (s *suite) whatGoesInComesOut(t *testing.T) {
+func (s *suite) encodesInputAndOutput(t *testing.T) {
 	c := s.caller(t, nil)
 	deep := form.NewMap("list", form.Vector{int64(1), 2.5, nil, true, "ä\n\"\\"}, "map", form.NewMap("empty", form.Vector{}))
 	m := c.ask("echo", form.Keyword("deep"), deep, form.Keyword("big"), int64(1)<<53)
 	got := form.NewMap("deep", field(m, "deep"), "big", field(m, "big"))
 	if want := form.NewMap("deep", deep, "big", int64(1)<<53); !form.Equal(got, want) {
-		t.Errorf("answered %s, want %s", form.Text(got), form.Text(want))
+		t.Errorf("output = %s, want %s", form.Text(got), form.Text(want))
 	}
 	r, err := c.call("echo")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if r.Usage.Wall <= 0 || r.Usage.CPU < 0 {
-		t.Errorf("it took %+v", r.Usage)
+		t.Errorf("usage = %+v, want a positive wall time", r.Usage)
 	}
 }
 
-func (s *suite) aFailureSaysWhatItIs(t *testing.T) {
+func (s *suite) reportsFailure(t *testing.T) {
 	c := s.caller(t, nil)
 	f := c.fails(engine.Failed, "fail")
 	if !strings.Contains(f.Reason+f.Log, "on purpose") {
-		t.Errorf("what it said is lost: %q, %q", f.Reason, f.Log)
+		t.Errorf("reason %q and log %q do not contain the message of the probe", f.Reason, f.Log)
 	}
 	c.works("after a failure")
 }
 
-func (s *suite) anAnswerThatCannotBeRead(t *testing.T) {
+func (s *suite) rejectsInvalidOutput(t *testing.T) {
 	c := s.caller(t, nil)
 	c.fails(engine.Garbled, "garble")
-	c.works("after an answer that cannot be read")
+	c.works("after an invalid output")
 }
 
-func (s *suite) anAnswerWithoutEnd(t *testing.T) {
+func (s *suite) limitsOutput(t *testing.T) {
 	c := s.caller(t, func(c *manifest.Capability) { c.Resources.Timeout = patience })
 	c.fails(engine.Garbled, "flood")
-	c.works("after an answer without end")
+	c.works("after an unlimited output")
 }
 
-func (s *suite) aTimeoutKills(t *testing.T) {
+func (s *suite) timeoutKillsBusyCall(t *testing.T) {
 	c := s.caller(t, func(c *manifest.Capability) { c.Resources.Timeout = 50 * time.Millisecond })
 	if f := c.fails(engine.TimedOut, "spin"); f.Usage.Wall <= 0 {
-		t.Error("nobody knows how long it ran")
+		t.Error("the failure reports no wall time")
 	}
 	c.with(s.opts.Install(t, func(*manifest.Capability) {})).works("after a timeout")
 }
 
-func (s *suite) waitingIsKilledToo(t *testing.T) {
+func (s *suite) timeoutKillsWaitingCall(t *testing.T) {
 	c := s.caller(t, func(c *manifest.Capability) { c.Resources.Timeout = 50 * time.Millisecond })
 	c.fails(engine.TimedOut, "wait")
 	c.with(s.opts.Install(t, func(*manifest.Capability) {})).works("after a timeout")
 }
 
-func (s *suite) theCallerGivesUp(t *testing.T) {
+func (s *suite) callerCancels(t *testing.T) {
 	c := s.caller(t, func(c *manifest.Capability) { c.Resources.Timeout = patience })
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(50*time.Millisecond, cancel)
 	_, err := c.engine.Call(ctx, c.request("spin"))
-	c.is(engine.Cancelled, "spin, and the caller gives up", err)
+	c.is(engine.Cancelled, "spin, cancelled by the caller", err)
 
 	ctx, cancel = context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	_, err = c.engine.Call(ctx, c.request("spin"))
-	c.is(engine.TimedOut, "spin, and the caller's time is over", err)
-	c.works("after callers have given up")
+	c.is(engine.TimedOut, "spin, deadline of the caller", err)
+	c.works("after cancelled calls")
 }
 
-func (s *suite) memoryRunsOut(t *testing.T) {
+func (s *suite) memoryLimit(t *testing.T) {
 	c := s.caller(t, func(c *manifest.Capability) { c.Resources.MemoryMB, c.Resources.Timeout = 32, patience })
 	c.fails(engine.Memory, "eat")
-	c.works("after memory ran out")
+	c.works("after the memory limit was exceeded")
 }
 
-func (s *suite) fiftyAtOnce(t *testing.T) {
+func (s *suite) fiftyConcurrentCalls(t *testing.T) {
 	c := s.caller(t, func(c *manifest.Capability) { c.Runtime.Warm.Max, c.Resources.Timeout = 4, patience })
 	var wg sync.WaitGroup
 	for n := range int64(50) {
@@ -108,40 +108,40 @@ func (s *suite) fiftyAtOnce(t *testing.T) {
 				return
 			}
 			if m, ok := r.Output.(*form.Map); !ok || field(m, "n") != form.Value(n) {
-				t.Errorf("call %d was answered %s", n, form.Text(r.Output))
+				t.Errorf("output of call %d = %s, want its input", n, form.Text(r.Output))
 			}
 		})
 	}
 	wg.Wait()
 }
 
-func (s *suite) nothingIsLeftInMemory(t *testing.T) {
+func (s *suite) callsShareNoMemory(t *testing.T) {
 	for _, warm := range []int{0, 2} {
 		t.Run(fmt.Sprint("warm-", warm), func(t *testing.T) {
 			c := s.caller(t, func(c *manifest.Capability) { c.Runtime.Warm.Max = warm })
 			for n := range 10 {
 				if got := c.count("remember"); got != 1 {
-					t.Fatalf("call %d remembers %d calls, want its own", n, got)
+					t.Fatalf("call %d counts %d calls in memory, want 1", n, got)
 				}
 			}
 		})
 	}
 }
 
-func (s *suite) ephemeralFilesAreGone(t *testing.T) {
+func (s *suite) ephemeralFilesAreRemoved(t *testing.T) {
 	for _, warm := range []int{0, 2} {
 		t.Run(fmt.Sprint("warm-", warm), func(t *testing.T) {
 			c := s.caller(t, func(c *manifest.Capability) { c.Filesystem.Mode, c.Runtime.Warm.Max = manifest.Ephemeral, warm })
 			for n := range 5 {
 				if got := c.in("s").count("note"); got != 1 {
-					t.Fatalf("call %d finds %d notes, want its own", n, got)
+					t.Fatalf("call %d finds %d notes, want 1", n, got)
 				}
 			}
 		})
 	}
 }
 
-func (s *suite) sessionFilesAreTheSessions(t *testing.T) {
+func (s *suite) sessionFiles(t *testing.T) {
 	c := s.caller(t, func(c *manifest.Capability) { c.Filesystem.Mode, c.Runtime.Warm.Max = manifest.Session, 2 })
 	for want := range int64(3) {
 		if got := c.in("one").count("note"); got != want+1 {
@@ -149,7 +149,7 @@ func (s *suite) sessionFilesAreTheSessions(t *testing.T) {
 		}
 	}
 	if got := c.in("two").count("note"); got != 1 {
-		t.Errorf("another session finds %d notes, want its own", got)
+		t.Errorf("another session finds %d notes, want 1", got)
 	}
 	if _, err := c.call("note"); !errors.Is(err, fault.Invalid) {
 		t.Errorf("a call without a session: %v, want invalid", err)
@@ -158,14 +158,14 @@ func (s *suite) sessionFilesAreTheSessions(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := c.in("one").count("note"); got != 1 {
-		t.Errorf("after its end the session finds %d notes, want its own", got)
+		t.Errorf("after its end the session finds %d notes, want 1", got)
 	}
 	if got := c.in("two").count("note"); got != 2 {
 		t.Errorf("the other session finds %d notes, want 2", got)
 	}
 }
 
-func (s *suite) persistentFilesStay(t *testing.T) {
+func (s *suite) persistentFiles(t *testing.T) {
 	persistent := func(c *manifest.Capability) { c.Filesystem.Mode, c.Runtime.Warm.Max = manifest.Persistent, 2 }
 	c := s.caller(t, persistent)
 	c.in("one").count("note")
@@ -187,11 +187,11 @@ func (s *suite) persistentFilesStay(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := c.with(c.probe).count("note"); got != 1 {
-		t.Errorf("after it was removed there are %d notes, want its own", got)
+		t.Errorf("after the removal of the capability there are %d notes, want 1", got)
 	}
 }
 
-func (s *suite) noMoreThanTheQuota(t *testing.T) {
+func (s *suite) diskQuota(t *testing.T) {
 	for _, mode := range []manifest.Mode{manifest.Ephemeral, manifest.Persistent} {
 		t.Run(string(mode), func(t *testing.T) {
 			c := s.caller(t, func(c *manifest.Capability) {
@@ -205,7 +205,7 @@ func (s *suite) noMoreThanTheQuota(t *testing.T) {
 	}
 }
 
-func (s *suite) aMountIsShownOnly(t *testing.T) {
+func (s *suite) mounts(t *testing.T) {
 	for _, write := range []bool{false, true} {
 		t.Run(fmt.Sprint("write-", write), func(t *testing.T) { s.mountAndTouch(t, write) })
 	}
@@ -225,11 +225,11 @@ func (s *suite) mountAndTouch(t *testing.T, write bool) {
 		t.Fatal(err)
 	}
 	if changed := string(got) != "as it was"; changed != write || (errno == 0) != write {
-		t.Errorf("the probe was answered %d, and the file is %q", errno, got)
+		t.Errorf("write: %t: the probe got errno %d, and the file is %q", write, errno, got)
 	}
 }
 
-// A host answers calls as {"heard": id, "input": input}, or refuses.
+// A host returns {"heard": id, "input": input} for each call, or the error refuse.
 type host struct{ refuse error }
 
 func (h host) Call(_ context.Context, id string, input form.Value) (form.Value, error) {
@@ -246,38 +246,38 @@ func (h host) CallJSON(_ context.Context, id string, input json.RawMessage) (jso
 	return json.Marshal(map[string]any{"heard": id, "input": input})
 }
 
-func (s *suite) callingOthers(t *testing.T) {
+func (s *suite) nestedCalls(t *testing.T) {
 	c := s.caller(t, func(c *manifest.Capability) { c.Effects = []string{"state"} })
 	c.host = host{}
 	if text := form.Text(c.ask("call")); !strings.Contains(text, "test.other") || !strings.Contains(text, "1") {
-		t.Errorf("what was called answers %s", text)
+		t.Errorf("output of the nested call = %s", text)
 	}
 	refusal := fault.Newf(fault.Denied, "test", "", "not today")
 	c.host = host{refuse: refusal}
-	c.refused("called what is refused", "not today")
+	c.refused("nested call that the host denies", "not today")
 	c.host = nil
-	c.refused("called, and there is nobody", "")
+	c.refused("nested call without a host", "")
 
 	pure := c.with(s.opts.Install(t, func(c *manifest.Capability) { c.Effects = nil }))
 	pure.host = host{}
-	pure.refused("called, and declares no effects", "")
+	pure.refused("nested call without declared effects", "")
 }
 
-// refused fails the test if the probe's call is not refused: by failing, or in its
-// answer.
+// refused fails the test unless the nested call of the probe fails. The error is the error of
+// the probe or part of its output.
 func (c *caller) refused(when, why string) {
 	c.t.Helper()
 	r, err := c.call("call")
 	said := fmt.Sprint(form.Text(r.Output), err)
 	if err == nil && !strings.Contains(said, "error") || strings.Contains(said, "heard") {
-		c.t.Errorf("%s, and was answered %s", when, said)
+		c.t.Errorf("%s: output %s, want an error", when, said)
 	}
 	if !strings.Contains(said, why) {
-		c.t.Errorf("%s, and nobody says %q: %s", when, why, said)
+		c.t.Errorf("%s: %s, want %q in the error", when, said, why)
 	}
 }
 
-func (s *suite) aNewVersion(t *testing.T) {
+func (s *suite) newVersion(t *testing.T) {
 	slow := func(c *manifest.Capability) { c.Runtime.Warm.Max, c.Resources.Timeout = 2, patience }
 	old := s.caller(t, slow)
 	old.works("the old version")
@@ -295,16 +295,16 @@ func (s *suite) aNewVersion(t *testing.T) {
 	next.works("the new version")
 	cancel()
 	select {
-	case <-done: // what runs may have been cancelled or not have begun
+	case <-done: // the call may have been cancelled before it started
 	case <-time.After(patience):
-		t.Fatal("a call of the old version does not end")
+		t.Fatal("the call of the old version does not end")
 	}
 	if err := old.engine.Drop(t.Context(), old.probe, false); err != nil {
-		t.Errorf("drop it twice: %v", err)
+		t.Errorf("second Drop: %v", err)
 	}
 }
 
-func (s *suite) warmIsNoDifferent(t *testing.T) {
+func (s *suite) warmCalls(t *testing.T) {
 	c := s.caller(t, func(c *manifest.Capability) { c.Runtime.Warm.Max, c.Runtime.Warm.TTL = 2, time.Hour })
 	c.works("the first call")
 	warm := false
@@ -316,41 +316,41 @@ func (s *suite) warmIsNoDifferent(t *testing.T) {
 		warm = r.Warm
 	}
 	if !warm {
-		t.Error("no call ever finds a sandbox that waits")
+		t.Errorf("no call used a warm sandbox within %v", patience)
 	}
 	c.fails(engine.Failed, "fail")
 	c.works("after a failure in a warm sandbox")
 }
 
-func (s *suite) closeLeavesNothing(t *testing.T) {
+func (s *suite) closeReleasesResources(t *testing.T) {
 	round := func() {
 		c := s.caller(t, func(c *manifest.Capability) { c.Runtime.Warm.Max, c.Resources.Timeout = 2, patience })
-		c.works("before it is closed")
+		c.works("before Close")
 		running := make(chan error, 1)
 		go func() {
 			_, err := c.call("spin")
 			running <- err
 		}()
-		time.Sleep(20 * time.Millisecond) // it most likely runs; whether it does, it must end
+		time.Sleep(20 * time.Millisecond) // the call has probably started; it must end in any case
 		if err := c.engine.Close(); err != nil {
 			t.Errorf("Close: %v", err)
 		}
 		select {
 		case err := <-running:
 			if err == nil {
-				t.Error("a call without end has ended well")
+				t.Error("an endless call has succeeded")
 			}
 		case <-time.After(patience):
-			t.Fatal("a call outlives its engine")
+			t.Fatal("the call does not end after Close")
 		}
 		if _, err := c.call("echo"); err == nil {
-			t.Error("a closed engine answers")
+			t.Error("a call of a closed engine has succeeded")
 		}
 		if err := c.engine.Close(); err != nil {
-			t.Errorf("closed twice: %v", err)
+			t.Errorf("second Close: %v", err)
 		}
 	}
-	round() // what is made once and kept is there now
+	round() // allocates resources that are created once per process
 	files, routines := descriptors(t), runtime.NumGoroutine()
 	for range 3 {
 		round()
@@ -359,12 +359,12 @@ func (s *suite) closeLeavesNothing(t *testing.T) {
 	settles(t, "goroutines", routines, runtime.NumGoroutine)
 }
 
-// settles waits until there is no more of something than before.
+// settles waits until now returns at most before.
 func settles(t *testing.T, what string, before int, now func() int) {
 	t.Helper()
 	for end := time.Now().Add(patience); now() > before; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Errorf("%d %s, and %d before", now(), what, before)
+			t.Errorf("%d %s, want at most %d", now(), what, before)
 			return
 		}
 	}

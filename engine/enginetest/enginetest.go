@@ -1,21 +1,21 @@
-// Package enginetest is the contract of engine.Engine as tests.
+// Package enginetest tests implementations of engine.Engine against its contract.
 //
-// An engine's whole test is a call of Run. What is tested is what those who call
-// capabilities can see; they are tried on the probe, a capability that does what its
-// input says, which each engine's test writes in what that engine runs:
+// The test of an engine calls Run. The contract covers behaviour that callers of capabilities
+// can observe. It is tested with the probe, a capability that executes the command in its
+// input. The test of each engine provides the probe for its runtime. The commands are:
 //
-//	{:do "echo" …}     answers its input
-//	{:do "fail"}       fails, and says "on purpose"
-//	{:do "garble"}     answers what cannot be read
-//	{:do "flood"}      answers without end
-//	{:do "spin"}       computes without end
-//	{:do "wait"}       waits without end, and computes nothing
-//	{:do "eat"}        takes memory without end
-//	{:do "remember"}   counts in its memory how often it was called: {"count" n}
-//	{:do "note"}       makes a file a byte longer: {"count" how long it is}
-//	{:do "fill" :n n}  writes n megabytes to a file, and fails if it cannot
-//	{:do "touch"}      tries to write the file "file" of its first mount: {"errno" n}
-//	{:do "call"}       calls test.other with {"x" 1}, and answers what that answers
+//	{:do "echo" …}     return the input
+//	{:do "fail"}       fail with the message "on purpose"
+//	{:do "garble"}     return an output that cannot be decoded
+//	{:do "flood"}      write an endless output
+//	{:do "spin"}       compute endlessly
+//	{:do "wait"}       block endlessly without computing
+//	{:do "eat"}        allocate memory endlessly
+//	{:do "remember"}   count the calls in memory: {"count" n}
+//	{:do "note"}       append a byte to a file: {"count" size of the file}
+//	{:do "fill" :n n}  write n megabytes to a file; fail if a write fails
+//	{:do "touch"}      write to the file "file" of the first mount: {"errno" n}
+//	{:do "call"}       call test.other with {"x" 1} and return its output
 package enginetest
 
 import (
@@ -29,53 +29,53 @@ import (
 	"glasshouse/rtfs/form"
 )
 
-// Options is what a run of the suite has to know of the engine.
+// Options describes the engine under test.
 type Options struct {
-	// Install installs the probe as change wants its manifest. Whenever it is
-	// called it is another version of the same capability.
+	// Install installs the probe with the manifest that change has modified. Each call
+	// installs a new version of the same capability.
 	Install func(t *testing.T, change func(c *manifest.Capability)) *engine.Installed
 
-	// Without names clauses that are left out, which another run checks and this one
-	// would only repeat.
+	// Without names clauses that are skipped because another run checks them for the same
+	// engine.
 	Without []string
 
-	// Lacks names clauses of the contract that this engine cannot hold, each with
-	// the reason. A clause is the name of a test below Run's. One that is named and
-	// does not exist fails the run, so that no excuse outlives its cause.
+	// Lacks names clauses of the contract that the engine cannot satisfy, with the reason.
+	// A clause is the name of a subtest of Run. A name that does not exist fails the test,
+	// so that obsolete exceptions are found.
 	Lacks map[string]string
 }
 
-// Run checks the engine that open returns against the contract documented on
-// engine.Engine. open is called once for each daemon that a clause has: two calls
-// with the same t are two daemons one after the other, which find each other's files.
+// Run checks the engine that open returns against the contract of engine.Engine. open is
+// called for each start of a daemon in a clause. Two calls with the same t represent a restart
+// of the daemon, so the second engine must use the files of the first.
 func Run(t *testing.T, open func(t *testing.T) engine.Engine, opts Options) {
 	s := &suite{open: open, opts: opts}
-	s.clause(t, "WhatGoesInComesOut", s.whatGoesInComesOut)
-	s.clause(t, "AFailureSaysWhatItIs", s.aFailureSaysWhatItIs)
-	s.clause(t, "AnAnswerThatCannotBeRead", s.anAnswerThatCannotBeRead)
-	s.clause(t, "AnAnswerWithoutEnd", s.anAnswerWithoutEnd)
-	s.clause(t, "ATimeoutKills", s.aTimeoutKills)
-	s.clause(t, "WaitingIsKilledToo", s.waitingIsKilledToo)
-	s.clause(t, "TheCallerGivesUp", s.theCallerGivesUp)
-	s.clause(t, "MemoryRunsOut", s.memoryRunsOut)
-	s.clause(t, "FiftyAtOnce", s.fiftyAtOnce)
-	s.clause(t, "NothingIsLeftInMemory", s.nothingIsLeftInMemory)
-	s.clause(t, "EphemeralFilesAreGone", s.ephemeralFilesAreGone)
-	s.clause(t, "SessionFilesAreTheSessions", s.sessionFilesAreTheSessions)
-	s.clause(t, "PersistentFilesStay", s.persistentFilesStay)
-	s.clause(t, "NoMoreThanTheQuota", s.noMoreThanTheQuota)
-	s.clause(t, "AMountIsShownOnly", s.aMountIsShownOnly)
-	s.clause(t, "CallingOthers", s.callingOthers)
-	s.clause(t, "ANewVersion", s.aNewVersion)
-	s.clause(t, "WarmIsNoDifferent", s.warmIsNoDifferent)
-	s.clause(t, "CloseLeavesNothing", s.closeLeavesNothing)
+	s.clause(t, "EncodesInputAndOutput", s.encodesInputAndOutput)
+	s.clause(t, "ReportsFailure", s.reportsFailure)
+	s.clause(t, "RejectsInvalidOutput", s.rejectsInvalidOutput)
+	s.clause(t, "LimitsOutput", s.limitsOutput)
+	s.clause(t, "TimeoutKillsBusyCall", s.timeoutKillsBusyCall)
+	s.clause(t, "TimeoutKillsWaitingCall", s.timeoutKillsWaitingCall)
+	s.clause(t, "CallerCancels", s.callerCancels)
+	s.clause(t, "MemoryLimit", s.memoryLimit)
+	s.clause(t, "FiftyConcurrentCalls", s.fiftyConcurrentCalls)
+	s.clause(t, "CallsShareNoMemory", s.callsShareNoMemory)
+	s.clause(t, "EphemeralFilesAreRemoved", s.ephemeralFilesAreRemoved)
+	s.clause(t, "SessionFiles", s.sessionFiles)
+	s.clause(t, "PersistentFiles", s.persistentFiles)
+	s.clause(t, "DiskQuota", s.diskQuota)
+	s.clause(t, "Mounts", s.mounts)
+	s.clause(t, "NestedCalls", s.nestedCalls)
+	s.clause(t, "NewVersion", s.newVersion)
+	s.clause(t, "WarmCalls", s.warmCalls)
+	s.clause(t, "CloseReleasesResources", s.closeReleasesResources)
 
 	if filtered() {
-		return // not every clause has had its turn
+		return // -run may have skipped clauses
 	}
 	for name, reason := range opts.Lacks {
 		if !slices.Contains(s.clauses, name) {
-			t.Errorf("Options.Lacks excuses %q (%s), which is no clause of the contract", name, reason)
+			t.Errorf("Options.Lacks names %q (%s), which is not a clause of the contract", name, reason)
 		}
 	}
 }
@@ -87,7 +87,7 @@ type suite struct {
 	clauses []string
 }
 
-// clause runs one clause of the contract, unless the engine lacks what it takes.
+// clause runs one clause of the contract, unless it is in Options.Without or Options.Lacks.
 func (s *suite) clause(t *testing.T, name string, f func(t *testing.T)) {
 	s.clauses = append(s.clauses, name)
 	if slices.Contains(s.opts.Without, name) {
@@ -95,17 +95,17 @@ func (s *suite) clause(t *testing.T, name string, f func(t *testing.T)) {
 	}
 	t.Run(name, func(t *testing.T) {
 		if reason, ok := s.opts.Lacks[name]; ok {
-			t.Logf("the engine lacks this: %s", reason)
+			t.Logf("not supported by the engine: %s", reason)
 			return
 		}
 		f(t)
 	})
 }
 
-// patience is how long anything may take that is to come to its end.
+// patience is the timeout of operations that must end.
 const patience = time.Minute
 
-// A caller calls one capability in one engine.
+// A caller calls one version of the probe in one engine.
 type caller struct {
 	t       *testing.T
 	engine  engine.Engine
@@ -114,7 +114,7 @@ type caller struct {
 	host    engine.Host
 }
 
-// caller opens an engine with the probe in it.
+// caller opens an engine and installs the probe.
 func (s *suite) caller(t *testing.T, change func(c *manifest.Capability)) *caller {
 	t.Helper()
 	e := s.open(t)
@@ -154,7 +154,7 @@ func (c *caller) call(do string, more ...form.Value) (engine.Result, error) {
 	return c.engine.Call(c.t.Context(), c.request(do, more...))
 }
 
-// ask calls the probe, which must answer a map.
+// ask calls the probe, which must return a map.
 func (c *caller) ask(do string, more ...form.Value) *form.Map {
 	c.t.Helper()
 	r, err := c.call(do, more...)
@@ -163,12 +163,12 @@ func (c *caller) ask(do string, more ...form.Value) *form.Map {
 	}
 	m, ok := r.Output.(*form.Map)
 	if !ok {
-		c.t.Fatalf("%s: answered %s, want a map", do, form.Text(r.Output))
+		c.t.Fatalf("%s: output = %s, want a map", do, form.Text(r.Output))
 	}
 	return m
 }
 
-// count is the number that the probe answers.
+// count calls the probe and returns the field count of its output.
 func (c *caller) count(do string, more ...form.Value) int64 {
 	c.t.Helper()
 	return number(c.t, c.ask(do, more...), "count")
@@ -178,12 +178,13 @@ func number(t *testing.T, m *form.Map, name string) int64 {
 	t.Helper()
 	n, ok := field(m, name).(int64)
 	if !ok {
-		t.Fatalf("there is no number %s in %s", name, form.Text(m))
+		t.Fatalf("no integer %s in %s", name, form.Text(m))
 	}
 	return n
 }
 
-// field is that of a name, which is a string where no type says that it is a keyword.
+// field returns a field of an output. Its key is a string, or a keyword if the output has a
+// declared type.
 func field(m *form.Map, name string) form.Value {
 	if v, ok := m.Get(name); ok {
 		return v
@@ -192,7 +193,7 @@ func field(m *form.Map, name string) form.Value {
 	return v
 }
 
-// fails calls the probe, which must fail in this way.
+// fails calls the probe, which must fail with a Failure of kind want.
 func (c *caller) fails(want engine.Kind, do string, more ...form.Value) *engine.Failure {
 	c.t.Helper()
 	_, err := c.call(do, more...)
@@ -206,17 +207,17 @@ func (c *caller) is(want engine.Kind, do string, err error) *engine.Failure {
 		c.t.Fatalf("%s: %v, want a failure of kind %s", do, err, want)
 	}
 	if strings.TrimSpace(f.Reason) == "" {
-		c.t.Errorf("%s: it does not say why", do)
+		c.t.Errorf("%s: the failure has no reason", do)
 	}
 	return f
 }
 
-// works fails the test if the probe does not answer as ever.
+// works fails the test unless the probe succeeds.
 func (c *caller) works(when string) {
 	c.t.Helper()
 	if r, err := c.call("echo"); err != nil {
 		c.t.Errorf("%s: %v", when, err)
 	} else if m, ok := r.Output.(*form.Map); !ok || field(m, "do") != form.Value("echo") {
-		c.t.Errorf("%s: it answered %s", when, form.Text(r.Output))
+		c.t.Errorf("%s: output = %s", when, form.Text(r.Output))
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"glasshouse/manifest"
 )
 
-// BenchmarkCold is a call for which a sandbox is made: of a script that does nothing,
-// so that all of it is the engine's, and of a server, with its start.
+// BenchmarkCold measures a call with a new sandbox: of a script that does nothing, which measures
+// the overhead of the engine, and of a server, including its start.
 func BenchmarkCold(b *testing.B) {
 	for name, change := range map[string]func(*manifest.Capability){
 		"script": script("/app/program"), "server": server("/app/program"),
@@ -19,7 +19,7 @@ func BenchmarkCold(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			w := newWorld(b, "runc")
 			c := w.capability(change)
-			w.call(c, in("do", "echo")) // templates are made once
+			w.call(c, in("do", "echo")) // creates the disk templates
 			var took []time.Duration
 			for b.Loop() {
 				_, r := w.call(c, in("do", "echo"))
@@ -30,7 +30,7 @@ func BenchmarkCold(b *testing.B) {
 	}
 }
 
-// BenchmarkWarm is a call to a server that answers at once, in a sandbox that is there.
+// BenchmarkWarm measures a call of an idle server that responds immediately.
 func BenchmarkWarm(b *testing.B) {
 	for _, runtime := range []string{"runc", "runsc"} {
 		b.Run(runtime, func(b *testing.B) {
@@ -47,7 +47,7 @@ func BenchmarkWarm(b *testing.B) {
 	}
 }
 
-// report adds the median and the slowest but a hundredth of what was measured.
+// report reports the median and the 99th percentile.
 func report(b *testing.B, took []time.Duration, what string) {
 	slices.SortFunc(took, cmp.Compare[time.Duration])
 	at := func(of int) float64 { return float64(took[len(took)*of/100]) / float64(time.Millisecond) }

@@ -10,17 +10,17 @@ import (
 	"glasshouse/manifest"
 )
 
-// TestContract runs the contract of engines with a server in a container, and with a
-// microvm where this host has a kernel for it.
+// TestContract runs the engine contract with a server in a container and, if gVisor is
+// installed, in a microvm.
 func TestContract(t *testing.T) {
 	for _, runtime := range []string{"runc", "runsc"} {
 		t.Run(runtime, func(t *testing.T) {
 			worlds := map[*testing.T]*world{}
-			var last *world // whose files the probe is in
+			var last *world // the world that contains the files of the probe
 			version := 0
 			var without []string
 			if runtime == "runsc" && os.Getenv("GLASSHOUSE_TEST") != "all" {
-				without = []string{"FiftyAtOnce", "NothingIsLeftInMemory", "SessionFilesAreTheSessions", "AMountIsShownOnly", "CallingOthers", "ANewVersion", "WarmIsNoDifferent", "CloseLeavesNothing"}
+				without = []string{"FiftyConcurrentCalls", "CallsShareNoMemory", "SessionFiles", "Mounts", "NestedCalls", "NewVersion", "WarmCalls", "CloseReleasesResources"}
 			}
 			enginetest.Run(t, func(t *testing.T) engine.Engine {
 				w := worlds[t]

@@ -15,12 +15,12 @@ import (
 	"glasshouse/fault"
 )
 
-// The endpoint of a sandbox is a socket at which its programs call other capabilities:
-// POST /call/{id} with the input as JSON, and the output as JSON comes back. Who calls
-// is the capability that runs there, by the socket alone.
+// The endpoint of a sandbox is a socket on which its programs call other capabilities with
+// POST /call/{id}. Input and output are JSON. The socket identifies the caller: it is the
+// capability of the sandbox.
 
 const (
-	maxCalls     = 8        // of one sandbox at a time; more wait
+	maxCalls     = 8        // concurrent connections of one sandbox; others wait
 	maxCallInput = 16 << 20 // in bytes
 )
 
@@ -32,13 +32,13 @@ func newEndpoint(s *sandbox) *http.Server {
 		Handler:           mux,
 		ReadHeaderTimeout: 10 * time.Second,
 		MaxHeaderBytes:    maxHeaders,
-		ErrorLog:          slog.NewLogLogger(s.engine.log.Handler(), slog.LevelDebug), // it is the capability's to stumble
+		ErrorLog:          slog.NewLogLogger(s.engine.log.Handler(), slog.LevelDebug), // errors of the client are not errors of the daemon
 	}
-	server.SetKeepAlivesEnabled(false) // who has made his call leaves room for the next
+	server.SetKeepAlivesEnabled(false) // an idle connection would count towards maxCalls
 	return server
 }
 
-// answer makes one call for the capability.
+// answer handles one nested call of the capability.
 func (s *sandbox) answer(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	output, err := s.callOther(r)
@@ -55,17 +55,17 @@ func (s *sandbox) callOther(r *http.Request) (json.RawMessage, error) {
 	const op = "jailed.call"
 	now := s.serving.Load()
 	if now == nil {
-		return nil, fault.Newf(fault.Conflict, op, s.c.ID, "no call is being served here, of which another could be a part")
+		return nil, fault.Newf(fault.Conflict, op, s.c.ID, "no call is in progress in this sandbox; nested calls are allowed only during a call")
 	}
 	if err := s.c.MayCall(); err != nil {
 		return nil, err
 	}
 	if now.call.Host == nil {
-		return nil, fault.Newf(fault.Unsupported, op, s.c.ID, "there is nobody to call")
+		return nil, fault.Newf(fault.Unsupported, op, s.c.ID, "nested calls are not supported here")
 	}
 	text, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, maxCallInput))
 	if e, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return nil, fault.Newf(fault.TooLarge, op, s.c.ID, "an input of more than %d bytes", e.Limit)
+		return nil, fault.Newf(fault.TooLarge, op, s.c.ID, "the input exceeds %d bytes", e.Limit)
 	}
 	if err != nil {
 		return nil, err
@@ -73,20 +73,20 @@ func (s *sandbox) callOther(r *http.Request) (json.RawMessage, error) {
 	if !json.Valid(text) {
 		return nil, fault.Newf(fault.Invalid, op, s.c.ID, "the input is not JSON")
 	}
-	// It ends with the call it is a part of, and when its caller hangs up.
+	// The nested call ends with the outer call, and when the client disconnects.
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
 	defer context.AfterFunc(now.ctx, func() { cancel(context.Cause(now.ctx)) })()
 	return now.call.Host.CallJSON(ctx, r.PathValue("id"), text)
 }
 
-// statuses are how kinds of faults are told over HTTP.
+// statuses maps kinds of faults to HTTP status codes.
 var statuses = map[fault.Kind]int{
 	fault.Invalid: 400, fault.Unauthenticated: 401, fault.Denied: 403, fault.NotFound: 404, fault.Conflict: 409, fault.TooLarge: 413,
 	fault.Mismatch: 422, fault.Exhausted: 429, fault.NoSpace: 507, fault.Unsupported: 501, fault.Unavailable: 503, fault.Timeout: 504,
 }
 
-// kindOf says in a word how a call has failed, and with which status.
+// kindOf returns the kind of an error and the HTTP status code for it.
 func kindOf(err error) (kind string, status int) {
 	if k := engine.KindOf(err); k != "" {
 		return string(k), http.StatusBadGateway
@@ -97,7 +97,7 @@ func kindOf(err error) (kind string, status int) {
 	return "failed", http.StatusInternalServerError
 }
 
-// limited lets so many in at a time as a sandbox may make calls.
+// limited returns a listener that accepts at most maxCalls concurrent connections.
 func limited(l net.Listener) net.Listener {
 	return &limitedListener{Listener: l, free: make(chan struct{}, maxCalls)}
 }

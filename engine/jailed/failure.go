@@ -13,8 +13,8 @@ import (
 	"glasshouse/jail"
 )
 
-// A trouble is how serving a call went wrong, as far as can be seen from what the
-// program answers. What the sandbox met may say more.
+// A trouble is an error in the response of the program. A limit that the sandbox has
+// exceeded may be the actual cause; see failure.
 type trouble struct {
 	kind   engine.Kind
 	reason string
@@ -28,8 +28,8 @@ func troublef(kind engine.Kind, err error, format string, args ...any) *trouble 
 	return &trouble{kind, fmt.Sprintf(format, args...), err}
 }
 
-// failure finds out why a call has failed. A limit that was met comes first: all
-// else follows from it.
+// failure returns why a call has failed. Exceeded limits take precedence, because other
+// errors follow from them.
 func (s *sandbox) failure(ctx context.Context, err error, stats jail.Stats, statsErr error) *engine.Failure {
 	c := s.c
 	f := &engine.Failure{Kind: engine.Crashed, Reason: err.Error(), Err: err}
@@ -41,24 +41,24 @@ func (s *sandbox) failure(ctx context.Context, err error, stats jail.Stats, stat
 	}
 	switch cause := context.Cause(ctx); {
 	case cause == errTimeout:
-		f.Kind, f.Reason = engine.TimedOut, fmt.Sprintf("it took longer than the %v it may", s.timeout())
+		f.Kind, f.Reason = engine.TimedOut, fmt.Sprintf("it exceeded its time limit of %v", s.timeout())
 		return f
 	case cause == errNetwork:
-		f.Kind, f.Reason = engine.Network, fmt.Sprintf("it sent more than the %d bytes it may", c.Resources.NetworkBytes)
+		f.Kind, f.Reason = engine.Network, fmt.Sprintf("it exceeded its network limit of %d bytes", c.Resources.NetworkBytes)
 		return f
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		f.Kind, f.Reason = engine.TimedOut, "it took longer than its caller gave it"
+		f.Kind, f.Reason = engine.TimedOut, "it exceeded the deadline of its caller"
 		return f
 	case cause != nil:
-		f.Kind, f.Reason, f.Err = engine.Cancelled, unwanted(ctx), cause
+		f.Kind, f.Reason, f.Err = engine.Cancelled, cancelReason(ctx), cause
 		return f
 	}
 	if s.outOfMemory(stats, statsErr) {
-		f.Kind, f.Reason = engine.Memory, "it used more memory than it may"
+		f.Kind, f.Reason = engine.Memory, "it exceeded its memory limit"
 		return f
 	}
 	if s.outOfRoom(stats, statsErr) {
-		f.Kind, f.Reason = engine.Storage, fmt.Sprintf("it wrote more than the %d MiB it may: %s", quota(c), f.Reason)
+		f.Kind, f.Reason = engine.Storage, fmt.Sprintf("it exceeded its disk quota of %d MiB: %s", quota(c), f.Reason)
 	}
 	return f
 }
@@ -70,11 +70,11 @@ func (s *sandbox) timeout() time.Duration {
 	return defaultTimeout
 }
 
-// endTime is how long after its program is gone a sandbox may take to be seen to be.
+// endTime bounds the wait until the jail of a program that has exited is reported as ended.
 const endTime = 2 * time.Second
 
-// outOfMemory reports whether memory was refused to the sandbox, which may have
-// ended it.
+// outOfMemory reports whether the OOM killer has killed a process of the sandbox. The jail
+// may have ended because of that.
 func (s *sandbox) outOfMemory(stats jail.Stats, err error) bool {
 	if err == nil && stats.OOMKills > s.base.kills {
 		return true
@@ -82,8 +82,8 @@ func (s *sandbox) outOfMemory(stats jail.Stats, err error) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), endTime)
 	defer cancel()
 	for wait := time.Millisecond; ; wait *= 2 {
-		// Stats fails while the jail has ended and is still recorded as running. The
-		// state is read afterwards: of an ended jail Stats counts nothing.
+		// Stats fails while the jail has ended but is recorded as running. The state is
+		// read after Stats, because Stats reports no kills of an ended jail.
 		now, statsErr := s.engine.cfg.Jails.Stats(ctx, s.jail)
 		j, err := s.engine.cfg.Jails.Get(ctx, s.jail)
 		if err != nil || j.State != jail.Running {
@@ -100,11 +100,11 @@ func (s *sandbox) outOfMemory(stats jail.Stats, err error) bool {
 	}
 }
 
-// full is how many of a hundred parts of a disk must be used for somebody who failed
-// on it to have failed because of it: what was refused is not used.
+// full is the usage of a disk, in percent, from which a failure is attributed to a full
+// disk. It is below 100 because a rejected write does not use space.
 const full = 95
 
-// outOfRoom reports whether a disk that the sandbox writes to is full.
+// outOfRoom reports whether the disk of the jail or its volume is full.
 func (s *sandbox) outOfRoom(stats jail.Stats, err error) bool {
 	if err == nil && stats.DiskLimit > 0 && stats.DiskBytes >= stats.DiskLimit/100*full {
 		return true
@@ -116,7 +116,7 @@ func (s *sandbox) outOfRoom(stats jail.Stats, err error) bool {
 	return free <= (used+free)/100*(100-full)
 }
 
-// volumeUse is what of a volume is used, and what a program could still write.
+// volumeUse returns the used bytes of a volume and the bytes that are available to a program.
 func volumeUse(dir string) (used, free int64) {
 	var st unix.Statfs_t
 	if unix.Statfs(dir, &st) != nil {
@@ -125,15 +125,15 @@ func volumeUse(dir string) (used, free int64) {
 	return int64(st.Blocks-st.Bfree) * st.Bsize, int64(st.Bavail) * st.Bsize
 }
 
-// tooMuch is the trouble of a call that has sent or written more than it may, whatever
-// it says itself.
+// tooMuch returns an error if a call has exceeded its network limit or its quota, even if
+// the program reports success.
 func (s *sandbox) tooMuch(u engine.Usage) error {
 	if limit := s.c.Resources.NetworkBytes; limit > 0 && u.NetworkOut > limit {
-		return troublef(engine.Network, errNetwork, "it sent %d bytes and may send %d", u.NetworkOut, limit)
+		return troublef(engine.Network, errNetwork, "it sent %d bytes, the limit is %d", u.NetworkOut, limit)
 	}
-	// The disk of a jail can be no smaller than this. It holds to more.
+	// The disk of a jail has at least disk.MinMB, so it does not enforce a smaller quota.
 	if mb := quota(s.c); mb < disk.MinMB && u.StorageWrite > int64(mb)<<20 {
-		return troublef(engine.Storage, nil, "it wrote %d bytes and may write %d MiB", u.StorageWrite, mb)
+		return troublef(engine.Storage, nil, "it wrote %d bytes, the quota is %d MiB", u.StorageWrite, mb)
 	}
 	return nil
 }

@@ -13,7 +13,7 @@ import (
 	"glasshouse/manifest"
 )
 
-func TestNothingLeaksFromOneCallToTheNext(t *testing.T) {
+func TestEphemeralCallsAreIsolated(t *testing.T) {
 	w := newWorld(t, "runc")
 	places := []string{"/tmp/left", "/var/tmp/left", "/dev/shm/left", "/root/left", "/run/left", "/home/agent/left", "/left", "/run/glasshouse/left", "/etc/left"}
 	for _, warm := range []int{0, 2} {
@@ -26,56 +26,56 @@ func TestNothingLeaksFromOneCallToTheNext(t *testing.T) {
 					t.Errorf("warm %v: the next call finds %s", r.Warm, found)
 				}
 				if get(m, "count") != int64(1) {
-					t.Errorf("warm %v: the next call is the %vth of its program", r.Warm, get(m, "count"))
+					t.Errorf("warm %v: the next call is number %v of its program, want 1", r.Warm, get(m, "count"))
 				}
 			}
 		}
 	}
 }
 
-func TestASandboxThatWaitsIsUsed(t *testing.T) {
+func TestWarmPoolSandboxIsUsed(t *testing.T) {
 	w := newWorld(t, "runc")
 	c := w.capability(func(c *manifest.Capability) { c.Runtime.Warm.Max, c.Runtime.Warm.TTL = 1, time.Hour })
 	if _, r := w.call(c, in("do", "echo")); r.Warm {
-		t.Error("the first call is warm, and nothing was made ahead")
+		t.Error("the first call is warm, but the pool was empty")
 	}
 	w.eventually("a warm call", func() bool {
 		_, r := w.call(c, in("do", "echo"))
 		return r.Warm
 	})
-	w.eventually("one that waits", func() bool { return len(w.list()) == 1 })
+	w.eventually("one idle sandbox", func() bool { return len(w.list()) == 1 })
 
-	// Another version has nothing to do with those of the first.
+	// A call of a new version drains the pool of the old version.
 	next := *c.Capability
 	next.Version, next.Runtime.Warm.Max = "2.0.0", 0
 	w.call(&engine.Installed{Capability: &next, Dir: c.Dir, Digest: "sha256:next"}, in("do", "echo"))
-	w.eventually("the old version drained", func() bool { return len(w.list()) == 0 })
+	w.eventually("drained pool of the old version", func() bool { return len(w.list()) == 0 })
 }
 
-func TestNobodyWaitsForEver(t *testing.T) {
+func TestIdleSandboxesExpire(t *testing.T) {
 	w := newWorld(t, "runc")
 	for _, mode := range []manifest.Mode{manifest.Ephemeral, manifest.Session} {
 		c := w.capability(func(c *manifest.Capability) {
 			c.Filesystem.Mode, c.Runtime.Warm.Max, c.Runtime.Warm.TTL = mode, 1, 100*time.Millisecond
 		})
 		w.call(c, in("do", "echo"))
-		w.eventually("the "+string(mode)+" sandbox put away", func() bool { return len(w.list()) == 0 })
+		w.eventually("the "+string(mode)+" sandbox removed", func() bool { return len(w.list()) == 0 })
 	}
 }
 
-func TestNoMoreSandboxesWaitThanMay(t *testing.T) {
+func TestIdleSandboxesAreLimited(t *testing.T) {
 	w := newWorld(t, "runc")
 	c := w.capability(script("/app/program"), func(c *manifest.Capability) { c.Filesystem.Mode, c.Runtime.Warm.Max = manifest.Session, 1 })
 	for _, session := range []string{"one", "two", "three"} {
 		w.call(c, in("do", "echo"), func(call *engine.Call) { call.Session = session })
 	}
-	w.eventually("one that waits", func() bool { return len(w.list()) == 1 })
+	w.eventually("one idle sandbox", func() bool { return len(w.list()) == 1 })
 	if _, r := w.call(c, in("do", "echo"), func(call *engine.Call) { call.Session = "one" }); !r.Warm {
-		t.Error("the one that waited was not used")
+		t.Error("the idle sandbox was not used")
 	}
 }
 
-func TestFilesStayAsLongAsTheyAreTo(t *testing.T) {
+func TestVolumeLifetime(t *testing.T) {
 	w := newWorld(t, "runc")
 	persistent := w.capability(func(c *manifest.Capability) { c.Filesystem.Mode, c.Runtime.Warm.Max = manifest.Persistent, 1 })
 	session := w.capability(func(c *manifest.Capability) { c.Filesystem.Mode = manifest.Session })
@@ -92,17 +92,17 @@ func TestFilesStayAsLongAsTheyAreTo(t *testing.T) {
 	note(session, 2)
 	note(session, 1, in2)
 
-	t.Run("when the sandbox errs", func(t *testing.T) {
+	t.Run("after failures", func(t *testing.T) {
 		w.fails(engine.Crashed, persistent, in("do", "die"))
 		w.fails(engine.Failed, session, in("do", "fail"))
 		note(persistent, 3)
 		note(session, 3)
 	})
-	t.Run("when the daemon is another one", func(t *testing.T) {
-		w.eventually("used sandboxes gone, and one that waits", func() bool { return len(w.list()) == 1 })
-		w.open() // as if the first had been killed: nobody has closed it
+	t.Run("after a restart of the daemon", func(t *testing.T) {
+		w.eventually("one idle sandbox and no others", func() bool { return len(w.list()) == 1 })
+		w.open() // without closing the first engine, as after a crash
 		if left := w.list(); len(left) > 0 {
-			t.Errorf("the next daemon has left the sandboxes %v", left)
+			t.Errorf("sandboxes left after Open: %v", left)
 		}
 		note(persistent, 4)
 		note(session, 4)
@@ -130,20 +130,20 @@ func TestFilesStayAsLongAsTheyAreTo(t *testing.T) {
 		more.Filesystem.QuotaMB = 64
 		_, err := w.try(&engine.Installed{Capability: &more, Dir: persistent.Dir, Digest: "sha256:more"}, in("do", "note"))
 		if !errors.Is(err, fault.Conflict) || fault.RemedyOf(err) == "" {
-			t.Errorf("with another quota: %v, want a conflict and its remedy", err)
+			t.Errorf("call with another quota = %v, want a conflict with a remedy", err)
 		}
 	})
-	t.Run("and nobody else's are seen", func(t *testing.T) {
+	t.Run("isolated from other capabilities", func(t *testing.T) {
 		other := w.capability(func(c *manifest.Capability) { c.Filesystem.Mode = manifest.Persistent })
 		note(other, 1)
 		m, _ := w.call(other, in("do", "list", "paths", []string{"/data"}))
 		if got := words(get(m, "found")); got != "note" {
-			t.Errorf("its files are %q", got)
+			t.Errorf("files of the other capability = %q, want note", got)
 		}
 	})
 }
 
-func TestADataDirectoryBehindALink(t *testing.T) {
+func TestDataDirectoryBehindSymlink(t *testing.T) {
 	w := newWorld(t, "runc", func(w *world) {
 		w.tune = func(c *jailed.Config) {
 			link := filepath.Join(w.dir, "link")
@@ -156,7 +156,7 @@ func TestADataDirectoryBehindALink(t *testing.T) {
 	w.call(w.capability(func(c *manifest.Capability) { c.Filesystem.Mode = manifest.Session }), in("do", "note"))
 }
 
-func TestWhatIsTalkedToIsKilled(t *testing.T) {
+func TestProcessCloseKillsProgram(t *testing.T) {
 	w := newWorld(t, "runc")
 	c := w.capability(script("sh", "-c", `echo ready >&2; while read line; do echo "heard $line"; done`), func(c *manifest.Capability) {
 		c.Runtime.Stdio = manifest.MCPStdio
@@ -172,11 +172,11 @@ func TestWhatIsTalkedToIsKilled(t *testing.T) {
 		}
 		n, err := p.Read(buf)
 		if got, want := string(buf[:n]), "heard "+word+"\n"; err != nil || got != want {
-			t.Errorf("it answers %q, %v, want %q", got, err, want)
+			t.Errorf("Read = %q, %v, want %q", got, err, want)
 		}
 	}
 	if p.Log() != "ready\n" || p.Usage().CPU <= 0 {
-		t.Errorf("its log is %q, and it took %+v", p.Log(), p.Usage())
+		t.Errorf("log = %q, usage = %+v", p.Log(), p.Usage())
 	}
 	reading := make(chan error, 1)
 	go func() {
@@ -189,14 +189,14 @@ func TestWhatIsTalkedToIsKilled(t *testing.T) {
 		}
 	}
 	if err := <-reading; err == nil {
-		t.Error("who reads learns nothing of the end")
+		t.Error("a pending Read returned no error after Close")
 	}
 	if left := w.list(); len(left) > 0 || p.Usage().CPU <= 0 {
-		t.Errorf("left %v, and it took %+v", left, p.Usage())
+		t.Errorf("jails left: %v, usage = %+v", left, p.Usage())
 	}
 	if q, err := w.engine.Start(t.Context(), c, ""); err != nil {
 		t.Fatal(err)
 	} else if err := w.engine.Close(); err != nil || len(w.list()) > 0 {
-		t.Errorf("Close with %v open: %v", q.Usage(), err)
+		t.Errorf("Close with an open process: %v, usage = %v", err, q.Usage())
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"glasshouse/rtfs/form"
 )
 
-// grants are the secrets that jails are to have. They implement jail.Secrets.
+// grants holds the secrets of jails. It implements jail.Secrets.
 type grants struct {
 	mu sync.Mutex
 	// +checklocks:mu

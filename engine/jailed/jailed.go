@@ -1,11 +1,11 @@
-// Package jailed runs capabilities in jails: of the host's kernel as container, and
-// with a kernel of their own as microvm. The program in the jail is a server that is
-// asked over HTTP, or a script that is started for each call.
+// Package jailed runs capabilities in jails. The runtime container uses the kernel of the
+// host; the runtime microvm uses gVisor. The program in the jail is an HTTP server, or a
+// script that is started for each call.
 //
-// A sandbox is a jail with the program in it. It serves one call at a time. One of an
-// ephemeral capability serves one call ever, and is destroyed: sandboxes that are kept
-// warm have not been used. Files that are to stay, for a session or for good, lie on a
-// volume outside of the jail, so that a sandbox can be killed at any time.
+// A sandbox is a jail with the program in it. It serves one call at a time. The sandbox of
+// an ephemeral capability serves a single call and is then destroyed, so the spares in its
+// warm pool are unused. Files of mode session or persistent are on a volume outside of the
+// jail, so a sandbox can be killed at any time.
 package jailed
 
 import (
@@ -30,7 +30,7 @@ import (
 	"glasshouse/manifest"
 )
 
-// Jails is what the engine needs of a jail.Manager.
+// Jails is the part of jail.Manager that the engine uses.
 type Jails interface {
 	Check(jail.Spec) (jail.Spec, error)
 	Create(context.Context, jail.Spec) (jail.Jail, error)
@@ -46,32 +46,32 @@ type Jails interface {
 	Listen(ctx context.Context, jid id.Jail, path string) (net.Listener, error)
 }
 
-// Config is what an Engine needs. Jails and Dir must be set; a function that is nil
-// has nothing to say.
+// Config is the configuration of an Engine. Jails and Dir are required. A function that is
+// nil is not called.
 type Config struct {
 	Jails  Jails
-	Images jail.RootfsProvider // of what Jails makes jails of; nil: images are got with the first call
-	Dir    string              // the engine's own, absolute, for volumes and what jails are shown
+	Images jail.RootfsProvider // resolves images in Prepare; nil: the first call fetches the image
+	Dir    string              // absolute, used by this engine only, for volumes and client files
 
-	// Govern is what the Enforcer of a capability's jails is to go by. It is asked
-	// before each jail is made.
+	// Govern returns the policy of a capability's jails for their Enforcer. It is called
+	// before each jail is created.
 	Govern func(context.Context, *engine.Installed) (json.RawMessage, error)
 
-	// Grant gives a jail that is made, and has not run yet, what its capability is
-	// to have: its secrets.
+	// Grant gives a jail the secrets of its capability. It is called after the jail was
+	// created and before it is started.
 	Grant func(context.Context, id.Jail, *engine.Installed) error
 
-	// Serving is told of each call which jail serves it, before that learns of the
-	// call. What it returns is called when the call has ended.
+	// Serving is called with the jail of each call before the jail receives the call.
+	// The engine calls done when the call has ended.
 	Serving func(id.Jail, *engine.Call) (done func())
 
-	// Meter tells how much the proxy has carried for a jail.
+	// Meter returns the traffic of a jail through the egress proxy.
 	Meter func(id.Jail) Traffic
 
 	Log *slog.Logger // default: discard
 }
 
-// Traffic is what was carried, in bytes.
+// Traffic is a number of transferred bytes.
 type Traffic struct{ Sent, Received int64 }
 
 // label marks the jails of this engine. Its value is the capability.
@@ -83,25 +83,25 @@ const (
 	defaultTTL     = 5 * time.Minute
 	defaultQuotaMB = 256
 
-	// forgotten is how long files of a session stay that nobody calls in any more,
-	// and of which nobody has said that it has ended.
-	forgotten = 24 * time.Hour
+	// sessionRetention is how long the files of an unused session are kept if EndSession
+	// is not called.
+	sessionRetention = 24 * time.Hour
 
-	// makers is how many jails are made at a time: more would only make each of them
-	// later.
+	// makers limits the jails that are created concurrently. A higher limit would only
+	// delay each of them.
 	makers = 4
 
-	// removers is how many used sandboxes are destroyed at a time beside the calls.
-	// Whoever leaves another one waits for its end himself, so that they are never
-	// made faster than they go.
+	// removers limits the used sandboxes that are destroyed in the background. Above the
+	// limit, a call destroys its sandbox itself, so that sandboxes are not created faster
+	// than they are destroyed.
 	removers = 4
 )
 
-// An Engine implements engine.Engine for container and microvm.
+// An Engine implements engine.Engine for the runtimes container and microvm.
 type Engine struct {
 	cfg      Config
 	log      *slog.Logger
-	making   chan struct{} // one token per jail that is being made
+	making   chan struct{} // one token per jail that is being created
 	removing chan struct{} // one token per sandbox that is being destroyed
 
 	ctx    context.Context // ends with Close
@@ -116,14 +116,14 @@ type Engine struct {
 	// +checklocks:mu
 	volumes map[string]*volume // by directory
 	// +checklocks:mu
-	waiting map[string]int // sandboxes with volumes that wait, by capability
+	waiting map[string]int // number of idle sandboxes with volumes, by capability
 	// +checklocks:mu
-	lacks map[string]map[string]string // of each backend and runtime, once known
+	lacks map[string]map[string]string // limits that a backend/runtime cannot enforce; nil: not yet known
 }
 
 var _ engine.Engine = (*Engine)(nil)
 
-// New returns an engine that has touched nothing yet.
+// New returns an engine. It does not access the disk or jails before Open.
 func New(cfg Config) *Engine {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -134,8 +134,8 @@ func New(cfg Config) *Engine {
 	}
 }
 
-// Open removes what an earlier daemon left of its sandboxes, and keeps their volumes.
-// Jails must be open.
+// Open removes the sandboxes of an earlier daemon and keeps their volumes. The caller must
+// have opened Config.Jails.
 func (e *Engine) Open(ctx context.Context) error {
 	if err := e.layOut(); err != nil {
 		return err
@@ -190,12 +190,12 @@ func (e *Engine) Close() error {
 	return err
 }
 
-// sweepTime is how often what nobody uses any more is looked for.
+// sweepTime is the interval between searches for idle sandboxes.
 const sweepTime = time.Second
 
-// sweep removes sandboxes that have waited for long enough.
+// sweep removes sandboxes whose idle time has expired, until the engine is closed.
 func (e *Engine) sweep() {
-	tick, seldom := time.NewTicker(sweepTime), time.NewTicker(forgotten/24)
+	tick, seldom := time.NewTicker(sweepTime), time.NewTicker(sessionRetention/24)
 	defer tick.Stop()
 	defer seldom.Stop()
 	for {
@@ -203,16 +203,16 @@ func (e *Engine) sweep() {
 		case <-e.ctx.Done():
 			return
 		case now := <-tick.C:
-			e.putAway(now)
+			e.removeIdle(now)
 		case <-seldom.C:
-			if err := e.forgetSessions(e.ctx); err != nil && e.ctx.Err() == nil {
-				e.log.Error("files of forgotten sessions were not removed", "err", err)
+			if err := e.expireSessions(e.ctx); err != nil && e.ctx.Err() == nil {
+				e.log.Error("failed to remove the files of expired sessions", "err", err)
 			}
 		}
 	}
 }
 
-func (e *Engine) putAway(now time.Time) {
+func (e *Engine) removeIdle(now time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for key, p := range e.pools {
@@ -223,18 +223,18 @@ func (e *Engine) putAway(now time.Time) {
 	}
 	for _, v := range e.volumes {
 		if v.stale(now) {
-			e.wg.Go(func() { v.rest(e, now) })
+			e.wg.Go(func() { v.closeIdle(e, now) })
 		}
 	}
 }
 
-// EndSession removes the files of a session, of all capabilities, and the sandboxes
-// that have them.
+// EndSession removes the files of a session for all capabilities, and the sandboxes that
+// use these files.
 func (e *Engine) EndSession(ctx context.Context, session string) error {
 	return e.endVolumes(ctx, func(k volumeKey) bool { return k.kind == manifest.Session && k.session == session }, true)
 }
 
-// Drop implements engine.Engine. Calls that are being served go on to their end.
+// Drop implements engine.Engine. Running calls are completed.
 func (e *Engine) Drop(ctx context.Context, c *engine.Installed, purge bool) error {
 	e.mu.Lock()
 	p := e.pools[c.Digest]
@@ -266,7 +266,7 @@ func (e *Engine) Prepare(ctx context.Context, c *engine.Installed) error {
 		return err
 	}
 	if c.Resources.NetworkBytes > 0 && spec.Network != jail.Isolated && e.cfg.Meter == nil {
-		return fault.Cannot(op, "nobody counts what this capability sends, so its :network-bytes would not hold", "run it where a proxy governs its network, or leave :network-bytes out")
+		return fault.Cannot(op, "cannot enforce :network-bytes: the traffic of this capability is not metered", "enable the egress proxy, or remove :network-bytes from the manifest")
 	}
 	if e.cfg.Images == nil {
 		return nil
@@ -277,18 +277,18 @@ func (e *Engine) Prepare(ctx context.Context, c *engine.Installed) error {
 	return nil
 }
 
-// canGiveFiles returns an error if the sandbox that a capability is to have cannot be
-// given secrets as files, so that it is not approved and then fails at each call.
+// canGiveFiles returns an error if the sandbox of a capability cannot receive secrets as
+// files. Without this check the capability would be approved and each call would fail.
 func canGiveFiles(c *engine.Installed, s jail.Spec) error {
 	files := c.SecretFiles()
 	if len(files) > 0 && s.Backend == "bwrap" && os.Geteuid() != 0 {
-		return fault.Cannot("engine.Prepare", fmt.Sprintf("%s asks for the secrets %s as files, and without root nothing can be mounted in a running sandbox", c.ID, strings.Join(files, ", ")),
-			"run the daemon as root, or have the proxy put them into requests, with :inject of :network")
+		return fault.Cannot("engine.Prepare", fmt.Sprintf("cannot give %s the secrets %s as files: a mount in a running sandbox requires root", c.ID, strings.Join(files, ", ")),
+			"run the daemon as root, or let the proxy insert the secrets into requests with :inject of :network")
 	}
 	return nil
 }
 
-// canMicroVM says what is missing for jails that have a kernel of their own.
+// canMicroVM returns an error if gVisor, which microvm capabilities use, is not usable.
 func (e *Engine) canMicroVM(ctx context.Context) error {
 	for _, b := range e.cfg.Jails.Backends(ctx) {
 		if b.Name != "oci" || b.Runtime != sentry {
@@ -298,9 +298,9 @@ func (e *Engine) canMicroVM(ctx context.Context) error {
 			return nil
 		}
 		return &fault.Error{Op: "engine.Prepare", Kind: fault.Unsupported, Remedy: b.Remedy,
-			Err: errors.New("a microvm has a kernel of its own, and here nothing has: " + b.Reason)}
+			Err: errors.New("a microvm capability requires gVisor (runsc), which is not usable: " + b.Reason)}
 	}
-	return fault.Cannot("engine.Prepare", "a microvm has a kernel of its own, and this daemon has no runtime that gives it one: gVisor's runsc is missing", "install runsc, or change the capability's :type to :container")
+	return fault.Cannot("engine.Prepare", "a microvm capability requires gVisor, and runsc is missing on this host", "install runsc, or change the capability's :type to :container")
 }
 
 // Call implements engine.Engine.
@@ -312,7 +312,7 @@ func (e *Engine) Call(ctx context.Context, call *engine.Call) (engine.Result, er
 	}
 	defer done()
 	if call.Capability.Runtime.Stdio == manifest.MCPStdio {
-		return engine.Result{}, fault.Newf(fault.Invalid, "engine.Call", call.Capability.ID, "it is a tool of a server, which is talked to and not called")
+		return engine.Result{}, fault.Newf(fault.Invalid, "engine.Call", call.Capability.ID, "it is a tool of an MCP server and cannot be called directly")
 	}
 	input, err := inputOf(call)
 	if err != nil {
@@ -331,7 +331,8 @@ func (e *Engine) Call(ctx context.Context, call *engine.Call) (engine.Result, er
 	return r, err
 }
 
-// begin counts a call in, so that Close waits for it, and has it end with the engine.
+// begin registers a call, so that Close cancels it and waits for it. The caller must call
+// the returned function when the call has ended.
 func (e *Engine) begin(ctx context.Context, c *engine.Installed) (context.Context, func(), error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -348,8 +349,9 @@ func (e *Engine) begin(ctx context.Context, c *engine.Installed) (context.Contex
 	}, nil
 }
 
-// sandboxFor finds or makes a sandbox for a call. Release gives it back; one that is
-// not sound is destroyed before release returns.
+// sandboxFor returns an idle or a new sandbox for a call; warm reports that it was idle.
+// release returns the sandbox to the engine. If it is not sound, release destroys it before
+// it returns.
 func (e *Engine) sandboxFor(ctx context.Context, call *engine.Call) (s *sandbox, warm bool, release func(sound bool), err error) {
 	if mode := call.Capability.Filesystem.Mode; mode == manifest.Session || mode == manifest.Persistent {
 		return e.fromVolume(ctx, call.Capability, call.Session)
@@ -357,27 +359,28 @@ func (e *Engine) sandboxFor(ctx context.Context, call *engine.Call) (s *sandbox,
 	return e.fromPool(ctx, call.Capability)
 }
 
-// asCancelled is the failure of a call that was not wanted any more before it had
-// a sandbox.
+// asCancelled returns the failure of a call whose context ended before it had a sandbox.
+// If the context has not ended, it returns err.
 func asCancelled(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() == nil:
 		return err
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return &engine.Failure{Kind: engine.TimedOut, Reason: "its time was over before it had a sandbox", Err: err}
+		return &engine.Failure{Kind: engine.TimedOut, Reason: "timed out while waiting for a sandbox", Err: err}
 	}
-	return &engine.Failure{Kind: engine.Cancelled, Reason: unwanted(ctx), Err: err}
+	return &engine.Failure{Kind: engine.Cancelled, Reason: cancelReason(ctx), Err: err}
 }
 
-// unwanted says why a call was cancelled.
-func unwanted(ctx context.Context) string {
+// cancelReason returns why a call was cancelled.
+func cancelReason(ctx context.Context) string {
 	if context.Cause(ctx) == errClosed {
 		return "the daemon is stopping"
 	}
-	return "the caller does not want it any more"
+	return "the caller cancelled the call"
 }
 
-// remove destroys a sandbox that nobody uses, beside the caller if there is room.
+// remove destroys an unused sandbox. It does so in the background unless the limit removers
+// is reached.
 func (e *Engine) remove(s *sandbox) {
 	select {
 	case e.removing <- struct{}{}:

@@ -15,7 +15,7 @@ import (
 	"glasshouse/rtfs/form"
 )
 
-// server makes a capability a server in some language.
+// server returns a change of a manifest that runs a server.
 func server(argv ...string) func(*manifest.Capability) {
 	return func(c *manifest.Capability) { c.Runtime.Entrypoint = argv }
 }
@@ -37,19 +37,19 @@ func TestServersAndScriptsOfAnyLanguageAnswer(t *testing.T) {
 			needs(t, c.needs)
 			m, r := w.call(w.capability(c.change), in("text", "hello"))
 			if get(m, "language") != c.language || get(m, "text") != c.text {
-				t.Errorf("it answers %v", m)
+				t.Errorf("output = %v", m)
 			}
 			if r.Usage.Wall <= 0 || r.Usage.CPU <= 0 || r.Usage.MemoryPeak <= 0 || r.Times["sandbox"] <= 0 || r.Times["forward"] <= 0 || r.Warm {
-				t.Errorf("it took %+v, %v, warm %v", r.Usage, r.Times, r.Warm)
+				t.Errorf("usage = %+v, times = %v, warm = %v", r.Usage, r.Times, r.Warm)
 			}
 			if strings.HasPrefix(c.name, "a script") && !strings.Contains(r.Log, "thinking") {
-				t.Errorf("what it said beside its answer is %q", r.Log)
+				t.Errorf("log = %q", r.Log)
 			}
 		})
 	}
 }
 
-func TestWhatAServerIsToldOfACall(t *testing.T) {
+func TestServerRequest(t *testing.T) {
 	w := newWorld(t, "runc")
 	c := w.capability(func(c *manifest.Capability) { c.ID = "places.search" })
 	m, _ := w.call(c, in("do", "headers"), func(call *engine.Call) { call.ID, call.Key = "c-1", "once" })
@@ -60,20 +60,20 @@ func TestWhatAServerIsToldOfACall(t *testing.T) {
 	}
 	by, err := time.Parse(time.RFC3339Nano, get(m, "Glasshouse-Deadline").(string))
 	if left := time.Until(by); err != nil || left <= 0 || left > time.Minute {
-		t.Errorf("it is to answer within %v (%v), want a minute at most", left, err)
+		t.Errorf("time until the deadline = %v, %v, want at most a minute", left, err)
 	}
 	other := w.capability(func(c *manifest.Capability) { c.Runtime.Path = "/v2/find" })
 	if m, _ := w.call(other, in("do", "headers")); get(m, "path") != "/v2/find" || get(m, "Idempotency-Key") != "" {
-		t.Errorf("asked at %v with the key %q", get(m, "path"), get(m, "Idempotency-Key"))
+		t.Errorf("path = %v, idempotency key = %q", get(m, "path"), get(m, "Idempotency-Key"))
 	}
 }
 
-func TestAScriptThatKnowsNothingOfCapabilities(t *testing.T) {
+func TestTextStdioScript(t *testing.T) {
 	w := newWorld(t, "runc")
 	c := w.capability(script("/app/wc.sh", "first"), func(c *manifest.Capability) { c.Runtime.Stdio = manifest.TextStdio })
 	m, _ := w.call(c, in("args", []string{"two words", "$HOME"}, "stdin", "123456"))
 	if get(m, "stdout") != "3 arguments: first two words $HOME\n6\n" || get(m, "stderr") != "complaint\n" || get(m, "exit_code") != int64(4) {
-		t.Errorf("it answers %v", m)
+		t.Errorf("output = %v", m)
 	}
 	eats := w.capability(script("/app/program"), func(c *manifest.Capability) { c.Runtime.Stdio, c.Resources.MemoryMB = manifest.TextStdio, 32 })
 	w.fails(engine.Memory, eats, in("stdin", `{"do": "eat"}`))
@@ -118,51 +118,51 @@ func TestACapabilityCallsAnother(t *testing.T) {
 			m, _ := w.call(caller, in("do", "call-other", "call", "test.other", "input", in("x", 1)), with)
 			text, err := json.Marshal(plain(get(m, "output")))
 			if want := `{"heard":"test.other","input":{"x":1}}`; err != nil || string(text) != want {
-				t.Errorf("it was answered %s, %v, want %s", text, err, want)
+				t.Errorf("nested call = %s, %v, want %s", text, err, want)
 			}
 			for id, kind := range map[string]string{"test.denied": "denied", "test.slow": "timeout", "test.broken": "failed"} {
 				if m, _ := w.call(caller, in("do", "call-other", "call", id), with); get(m, "kind") != kind {
-					t.Errorf("%s is %v to it, want %s", id, get(m, "kind"), kind)
+					t.Errorf("nested call of %s: kind %v, want %s", id, get(m, "kind"), kind)
 				}
 			}
 		})
 	}
-	t.Run("that declares no effects", func(t *testing.T) {
+	t.Run("without declared effects", func(t *testing.T) {
 		pure := w.capability(func(c *manifest.Capability) { c.Effects = nil })
 		if m, _ := w.call(pure, in("do", "call-other", "call", "test.other"), with); get(m, "kind") != "denied" {
-			t.Errorf("it is %v, want denied", get(m, "kind"))
+			t.Errorf("kind = %v, want denied", get(m, "kind"))
 		}
 	})
-	t.Run("when its own call is over", func(t *testing.T) {
+	t.Run("after the end of the outer call", func(t *testing.T) {
 		c := w.capability(func(c *manifest.Capability) { c.Filesystem.Mode, c.Runtime.Warm.Max = manifest.Session, 1 })
 		var kind any
-		for ms := 10; kind == nil || kind == "answered" && ms <= 10000; ms *= 10 { // on a busy host the first call may take longer than the other waits
+		for ms := 10; kind == nil || kind == "answered" && ms <= 10000; ms *= 10 { // on a busy host the outer call may take longer than ms
 			file := fmt.Sprint("/tmp/kind-", ms)
 			w.call(c, in("do", "call-later", "n", ms, "call", "test.other", "paths", []string{file}), with)
 			w.eventually("the late call", func() bool {
-				m, _ := w.call(c, in("do", "look", "paths", []string{file})) // which may not make calls
+				m, _ := w.call(c, in("do", "look", "paths", []string{file})) // without a host
 				if len(get(m, "found").(form.Vector)) == 0 {
 					return false
 				}
 				m, _ = w.call(c, in("do", "read", "paths", []string{file}))
 				kind = get(m, "text")
-				return kind != "" // it is made before it is written
+				return kind != "" // the file is created before it is written
 			})
 		}
 		if kind != "conflict" && kind != "unsupported" {
-			t.Errorf("it is %q, want conflict, or unsupported in a call that may call nobody", kind)
+			t.Errorf("kind = %q, want conflict, or unsupported during a call without a host", kind)
 		}
 	})
-	t.Run("that hangs with it", func(t *testing.T) {
+	t.Run("that blocks until the timeout", func(t *testing.T) {
 		c := w.capability(func(c *manifest.Capability) { c.Resources.Timeout = 300 * time.Millisecond })
 		_, err := w.try(c, in("do", "call-other", "call", "test.hangs"), with)
 		if engine.KindOf(err) != engine.TimedOut {
-			t.Errorf("it ends with %v, want a timeout", err)
+			t.Errorf("Call = %v, want a timeout", err)
 		}
 	})
 }
 
-// plain is a value as encoding/json knows it.
+// plain converts a value to the types of encoding/json.
 func plain(v any) any {
 	switch v := v.(type) {
 	case *form.Map:

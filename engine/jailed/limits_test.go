@@ -19,7 +19,7 @@ import (
 	"glasshouse/rtfs/form"
 )
 
-func TestWhatAServerMayDoWrong(t *testing.T) {
+func TestServerFailures(t *testing.T) {
 	w := newWorld(t, "runc")
 	c := w.capability()
 	for _, s := range []struct {
@@ -30,7 +30,7 @@ func TestWhatAServerMayDoWrong(t *testing.T) {
 		{"fail", engine.Failed, "418 I'm a teapot: on purpose"},
 		{"garble", engine.Garbled, "JSON"},
 		{"no-http", engine.Garbled, "HTTP"},
-		{"flood", engine.Garbled, "longer"},
+		{"flood", engine.Garbled, "exceeds"},
 		{"die", engine.Crashed, "exit code 7"},
 	} {
 		t.Run(s.do, func(t *testing.T) {
@@ -38,19 +38,19 @@ func TestWhatAServerMayDoWrong(t *testing.T) {
 			w.t = t
 			f := w.fails(s.kind, c, in("do", s.do))
 			if !strings.Contains(f.Reason, s.says) {
-				t.Errorf("it says %q, want %q in it", f.Reason, s.says)
+				t.Errorf("reason = %q, want %q in it", f.Reason, s.says)
 			}
 			if left := w.list(); len(left) > 0 {
-				t.Errorf("the sandbox that erred is still there: %v", left)
+				t.Errorf("jails left after the failure: %v", left)
 			}
 		})
 	}
 	if f := w.fails(engine.Failed, c, in("do", "fail")); f.Usage.Wall <= 0 || f.Usage.CPU <= 0 {
-		t.Errorf("until then it took %+v", f.Usage)
+		t.Errorf("usage of the failure = %+v, want wall and CPU time", f.Usage)
 	}
 }
 
-func TestWhatAScriptMayDoWrong(t *testing.T) {
+func TestScriptFailures(t *testing.T) {
 	w := newWorld(t, "runc")
 	c := w.capability(script("/app/program"))
 	for _, s := range []struct {
@@ -60,69 +60,69 @@ func TestWhatAScriptMayDoWrong(t *testing.T) {
 	}{
 		{"fail", engine.Failed, "exit code 1: asked to fail\non purpose"},
 		{"garble", engine.Garbled, "JSON"},
-		{"flood", engine.Garbled, "longer"},
+		{"flood", engine.Garbled, "exceeds"},
 		{"die", engine.Crashed, "KILL"},
 	} {
 		t.Run(s.do, func(t *testing.T) {
 			w := *w
 			w.t = t
 			if f := w.fails(s.kind, c, in("do", s.do)); !strings.Contains(f.Reason, s.says) {
-				t.Errorf("it says %q, want %q in it", f.Reason, s.says)
+				t.Errorf("reason = %q, want %q in it", f.Reason, s.says)
 			}
 			if left := w.list(); len(left) > 0 {
-				t.Errorf("the sandbox that erred is still there: %v", left)
+				t.Errorf("jails left after the failure: %v", left)
 			}
 		})
 	}
 }
 
-func TestASandboxThatDoesNotComeUp(t *testing.T) {
+func TestSandboxStartFailures(t *testing.T) {
 	w := newWorld(t, "runc")
 	for _, s := range []struct {
 		name   string
 		change func(*manifest.Capability)
 		says   string
 	}{
-		{"the program is not there", server("/app/nothing"), "cannot be started"},
-		{"the program ends", server("/app/program", "exit"), "exit code 3"},
-		{"it is never healthy", func(c *manifest.Capability) {
+		{"missing program", server("/app/nothing"), "cannot be started"},
+		{"program exits", server("/app/program", "exit"), "exit code 3"},
+		{"unhealthy server", func(c *manifest.Capability) {
 			c.Runtime.Entrypoint, c.Runtime.StartupTimeout = []string{"/app/program", "sick"}, 300*time.Millisecond
 		}, "not healthy within 300ms"},
-		{"nobody listens", func(c *manifest.Capability) {
+		{"no listener", func(c *manifest.Capability) {
 			c.Runtime.Entrypoint, c.Runtime.StartupTimeout, c.Runtime.HealthCheck = []string{"sleep", "1000"}, 300*time.Millisecond, ""
 		}, "not healthy"},
-		{"the script is not there", script("/app/nothing"), "cannot be started"},
+		{"missing script", script("/app/nothing"), "cannot be started"},
 	} {
 		t.Run(s.name, func(t *testing.T) {
 			w := *w
 			w.t = t
 			f := w.fails(engine.Unstarted, w.capability(s.change), in("do", "echo"))
 			if !strings.Contains(f.Reason, s.says) {
-				t.Errorf("it says %q, want %q in it", f.Reason, s.says)
+				t.Errorf("reason = %q, want %q in it", f.Reason, s.says)
 			}
-			if s.name == "the program ends" && !strings.Contains(f.Log, "no wish to serve") {
-				t.Errorf("what it said is %q", f.Log)
+			if s.name == "program exits" && !strings.Contains(f.Log, "no wish to serve") {
+				t.Errorf("log = %q", f.Log)
 			}
 		})
 	}
 	w.fails(engine.Memory, w.capability(server("/app/program", "eat")), in("do", "echo"))
 	if left := w.list(); len(left) > 0 {
-		t.Errorf("sandboxes that did not come up are still there: %v", left)
+		t.Errorf("jails left after failed starts: %v", left)
 	}
 }
 
-func TestAForkBombEndsWithItsCall(t *testing.T) {
+func TestTimeoutKillsForkBomb(t *testing.T) {
 	w := newWorld(t, "runc")
 	for _, kind := range []func(*manifest.Capability){server("/app/program"), script("/app/program")} {
 		c := w.capability(kind, func(c *manifest.Capability) { c.Resources.Timeout = time.Second })
 		w.fails(engine.TimedOut, c, in("do", "fork"))
 		if left := w.list(); len(left) > 0 {
-			t.Errorf("left: %v", left)
+			t.Errorf("jails left: %v", left)
 		}
 	}
 }
 
-func TestWhoSendsTooMuchIsStopped(t *testing.T) {
+func TestNetworkLimitEndsCall(t *testing.T) {
 	var sent, ended atomic.Int64
 	w := newWorld(t, "runc", func(w *world) {
 		w.tune = func(c *jailed.Config) {
@@ -132,7 +132,7 @@ func TestWhoSendsTooMuchIsStopped(t *testing.T) {
 					t.Errorf("%s serves %s: %v, %v", jid, call.Capability.ID, j.Spec.Labels, err)
 				}
 				n, _ := call.Input.(*form.Map).Get(form.Keyword("sends"))
-				sent.Add(n.(int64)) // while it is at work on the call
+				sent.Add(n.(int64)) // during the call
 				return func() { ended.Add(1) }
 			}
 		}
@@ -141,25 +141,25 @@ func TestWhoSendsTooMuchIsStopped(t *testing.T) {
 		c.Network.Mode, c.Network.Hosts, c.Resources.NetworkBytes = "proxy", []string{"example.com"}, 2000
 	}
 	w.call(w.capability(proxied), in("do", "echo", "sends", 100))
-	for _, do := range []string{"wait", "echo"} { // while it runs, and when it has answered
+	for _, do := range []string{"wait", "echo"} { // limit exceeded during the call, and found after the response
 		if f := w.fails(engine.Network, w.capability(proxied), in("do", do, "sends", 2001)); f.Usage.NetworkOut != 2001 {
-			t.Errorf("%s: it has sent %d bytes, want 2001", do, f.Usage.NetworkOut)
+			t.Errorf("%s: sent %d bytes, want 2001", do, f.Usage.NetworkOut)
 		}
 	}
 	if _, r := w.call(w.capability(proxied), in("do", "echo", "sends", 2000)); r.Usage.NetworkOut != 2000 || r.Usage.NetworkIn != 4000 {
-		t.Errorf("it has sent %d bytes and received %d, want 2000 and 4000", r.Usage.NetworkOut, r.Usage.NetworkIn)
+		t.Errorf("sent %d bytes and received %d, want 2000 and 4000", r.Usage.NetworkOut, r.Usage.NetworkIn)
 	}
 	if _, r := w.call(w.capability(proxied, func(c *manifest.Capability) { c.NoEgress = true }), in("do", "echo", "sends", 3000)); r.Usage.NetworkOut != 0 {
-		t.Errorf("who has no network has sent %d bytes", r.Usage.NetworkOut)
+		t.Errorf("capability with NoEgress: sent %d bytes, want 0", r.Usage.NetworkOut)
 	}
 	if n := ended.Load(); n != 5 {
-		t.Errorf("%d calls have ended of 5", n)
+		t.Errorf("done was called %d times, want 5", n)
 	}
 	w.engine.Close()
 	w.tune = nil
 	w.open()
 	if err := w.engine.Prepare(t.Context(), w.capability(proxied)); !errors.Is(err, fault.Unsupported) {
-		t.Errorf("where nobody counts, Prepare = %v, want unsupported", err)
+		t.Errorf("Prepare without Meter = %v, want unsupported", err)
 	}
 }
 
@@ -168,14 +168,14 @@ func TestAMicroVMIsNeverDowngraded(t *testing.T) {
 	c := w.capability(func(c *manifest.Capability) { c.Runtime.Type = manifest.MicroVM })
 	err := w.engine.Prepare(t.Context(), c)
 	if !errors.Is(err, fault.Unsupported) || !strings.Contains(err.Error(), "runsc") || fault.RemedyOf(err) == "" {
-		t.Errorf("Prepare = %v, remedy %q; want what is missing, and what to do", err, fault.RemedyOf(err))
+		t.Errorf("Prepare = %v, remedy %q; want an error that names runsc, with a remedy", err, fault.RemedyOf(err))
 	}
 	if r, err := w.try(c, in("do", "echo")); err == nil {
-		t.Errorf("it was called, and answers %v", r.Output)
+		t.Errorf("Call = %v, want an error", r.Output)
 	}
 }
 
-func TestAMountNeverLeadsOut(t *testing.T) {
+func TestMountStaysInCapabilityDirectory(t *testing.T) {
 	w := newWorld(t, "runc")
 	outside := filepath.Join(w.dir, "outside")
 	if err := os.Mkdir(outside, 0o755); err != nil {
@@ -205,17 +205,17 @@ func TestAMountNeverLeadsOut(t *testing.T) {
 	}
 	w.call(w.capability(func(c *manifest.Capability) { c.Filesystem.Mounts[0].Host = "inside" }), in("do", "echo"))
 	if f := w.fails(engine.Failed, w.capability(), in("do", "write", "paths", []string{"/app/new"})); !strings.Contains(f.Reason, "read-only") {
-		t.Errorf("to write to a mount that is shown only: %v", f)
+		t.Errorf("write to a read-only mount = %v", f)
 	}
 }
 
-func TestNobodySeesTheSecretsOfOthers(t *testing.T) {
+func TestCapabilitySecretsAreIsolated(t *testing.T) {
 	for _, runtime := range []string{"runc", "runsc"} {
-		t.Run(runtime, func(t *testing.T) { nobodySeesTheSecretsOfOthers(t, runtime) })
+		t.Run(runtime, func(t *testing.T) { testSecretIsolation(t, runtime) })
 	}
 }
 
-func nobodySeesTheSecretsOfOthers(t *testing.T, runtime string) {
+func testSecretIsolation(t *testing.T, runtime string) {
 	given := &grants{all: map[id.Jail][]jail.Secret{}}
 	w := newWorld(t, runtime, func(w *world) {
 		w.secrets = given
@@ -235,12 +235,12 @@ func nobodySeesTheSecretsOfOthers(t *testing.T, runtime string) {
 	}{{[]string{"KEY_A"}, "KEY_A"}, {[]string{"KEY_B"}, "KEY_B"}, {nil, ""}} {
 		m, _ := w.call(w.capability(func(m *manifest.Capability) { m.Secrets = c.secrets }), look)
 		if got := words(get(m, "found")); got != c.want {
-			t.Errorf("who was given %v finds %q", c.secrets, got)
+			t.Errorf("capability with the secrets %v finds %q", c.secrets, got)
 		}
 	}
 	m, _ := w.call(w.capability(func(m *manifest.Capability) { m.Secrets = []string{"KEY_A"} }), in("do", "read", "paths", []string{"/run/secrets/KEY_A"}))
 	if get(m, "text") != "the value of KEY_A" {
-		t.Errorf("its own is %q", get(m, "text"))
+		t.Errorf("value of its secret = %q", get(m, "text"))
 	}
 	m, _ = w.call(w.capability(script("/app/wc.sh"), func(m *manifest.Capability) {
 		m.Secrets, m.Runtime.Entrypoint, m.Runtime.Stdio = []string{"KEY_A"}, []string{"sh", "-c", "env; cat /proc/*/environ"}, manifest.TextStdio

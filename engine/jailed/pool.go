@@ -9,9 +9,8 @@ import (
 	"glasshouse/engine"
 )
 
-// A pool is the sandboxes of one ephemeral capability that wait for a call. None of
-// them has served one. As many are made ahead as calls came lately, up to what the
-// capability allows.
+// A pool is the warm pool of one ephemeral capability: sandboxes that have not served a
+// call. It holds as many spares as there were calls within the last ttl, at most max.
 type pool struct {
 	c   *engine.Installed
 	max int
@@ -23,14 +22,14 @@ type pool struct {
 	// +checklocks:mu
 	making int
 	// +checklocks:mu
-	calls []time.Time // that came within the last ttl, at most max
+	calls []time.Time // times of the calls within the last ttl, at most max
 	// +checklocks:mu
-	used time.Time // when one was last asked for
+	used time.Time // time of the last call
 	// +checklocks:mu
-	drained bool // no sandbox is made
+	drained bool // no more sandboxes are created
 }
 
-// poolOf returns the pool of a capability. Those of its other versions are drained.
+// poolOf returns the pool of a capability and drains the pools of its other versions.
 func (e *Engine) poolOf(c *engine.Installed) *pool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -56,7 +55,7 @@ func ttlOf(c *engine.Installed) time.Duration {
 	return defaultTTL
 }
 
-// fromPool gives a call a sandbox for itself: one that waits, or a new one.
+// fromPool returns a spare or a new sandbox for a single call.
 func (e *Engine) fromPool(ctx context.Context, c *engine.Installed) (*sandbox, bool, func(bool), error) {
 	p := e.poolOf(c)
 	s := p.take(ctx, e)
@@ -77,7 +76,7 @@ func (e *Engine) fromPool(ctx context.Context, c *engine.Installed) (*sandbox, b
 	}, nil
 }
 
-// take returns a sandbox that waits, or nil, and remembers that one was asked for.
+// take records a call and returns a spare, or nil if the pool is empty.
 func (p *pool) take(ctx context.Context, e *Engine) *sandbox {
 	p.mu.Lock()
 	p.used = time.Now()
@@ -100,7 +99,7 @@ func (p *pool) take(ctx context.Context, e *Engine) *sandbox {
 	}
 }
 
-// fill makes what is missing, one after the other: nobody waits for it.
+// fill creates the missing spares in the background, one after the other.
 func (p *pool) fill(e *Engine) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -112,7 +111,7 @@ func (p *pool) fill(e *Engine) {
 	e.wg.Go(func() {
 		s, err := e.make(e.ctx, p.c, nil)
 		if err == nil {
-			s.remember(e.ctx) // what it took to start is no call's
+			s.resetUsage(e.ctx) // the start does not count as usage of a call
 		}
 		p.mu.Lock()
 		p.making--
@@ -127,19 +126,19 @@ func (p *pool) fill(e *Engine) {
 		case err == nil:
 			s.kill()
 		case e.ctx.Err() == nil:
-			e.log.Warn("no sandbox was made ahead", "capability", p.c.ID, "err", err)
+			e.log.Warn("failed to create a spare sandbox", "capability", p.c.ID, "err", err)
 		}
 	})
 }
 
-// stale reports whether nobody has asked for a sandbox in a while.
+// stale reports whether there was no call within the last ttl.
 func (p *pool) stale(now time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return now.Sub(p.used) > p.ttl
 }
 
-// drain removes what waits. What is being made is removed when it is.
+// drain removes all spares. A spare that is being created is removed when it is complete.
 func (p *pool) drain(e *Engine) {
 	p.mu.Lock()
 	p.drained = true

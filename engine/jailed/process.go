@@ -14,9 +14,9 @@ import (
 	"glasshouse/manifest"
 )
 
-// A Process is a capability's program that somebody talks to by its standard input
-// and output for longer than one call: Write and Read do. It is killed, and its
-// sandbox with it, by Close, which ends both and may be called more than once.
+// A Process is a running program of a capability that serves more than one call. Write
+// writes to its standard input, and Read reads its standard output. Close kills the program
+// and its sandbox.
 type Process struct {
 	io.Reader
 	io.Writer
@@ -29,14 +29,15 @@ type Process struct {
 	// +checklocks:mu
 	last engine.Usage
 	// +checklocks:mu
-	met engine.Kind // of limits, the one that ended it
+	met engine.Kind // the limit that was exceeded, or ""
 	// +checklocks:mu
-	over bool // last is all
+	over bool // the process has ended; last and met are final
 }
 
-// Start starts a capability's program in a sandbox of its own, which sees the files
-// of a session if the capability has that mode. Ctx is for starting only. Where files
-// stay, one process at a time sees them; others wait.
+// Start starts a capability's program in a new sandbox, with the files of the session if
+// the capability has mode session. ctx limits the start only. The files of the modes session
+// and persistent are used by one process at a time; Start waits for them. The caller must
+// close the Process.
 func (e *Engine) Start(ctx context.Context, c *engine.Installed, session string) (*Process, error) {
 	starting, done, err := e.begin(ctx, c)
 	if err != nil {
@@ -55,7 +56,7 @@ func (e *Engine) Start(ctx context.Context, c *engine.Installed, session string)
 	return p, nil
 }
 
-// sandboxOf makes a sandbox that is no pool's.
+// sandboxOf returns a sandbox that does not come from a warm pool.
 func (e *Engine) sandboxOf(ctx context.Context, c *engine.Installed, session string) (*sandbox, func(bool), error) {
 	if mode := c.Filesystem.Mode; mode == manifest.Session || mode == manifest.Persistent {
 		s, _, release, err := e.fromVolume(ctx, c, session)
@@ -68,7 +69,7 @@ func (e *Engine) sandboxOf(ctx context.Context, c *engine.Installed, session str
 	return s, func(bool) { s.kill() }, nil
 }
 
-// talk starts the program. Release is called when it is closed.
+// talk starts the program. Process.Close calls release.
 func (s *sandbox) talk(ctx context.Context, release func(bool)) (*Process, error) {
 	jails := s.engine.cfg.Jails
 	live, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -114,14 +115,14 @@ func (s *sandbox) talk(ctx context.Context, release func(bool)) (*Process, error
 	return p, nil
 }
 
-// Close kills the process, with all it has started.
+// Close kills the process and its sandbox. It may be called more than once.
 func (p *Process) Close() error { return p.end() }
 
-// Log is the end of what the process wrote to its standard error.
+// Log returns the end of the standard error of the process.
 func (p *Process) Log() string { return p.said.String() }
 
-// Usage is what the process has used since it was started. After its end it is what
-// was last known.
+// Usage returns the usage of the process since its start. After Close it returns the last
+// known usage.
 func (p *Process) Usage() engine.Usage {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -136,7 +137,7 @@ func (p *Process) Usage() engine.Usage {
 	return p.last
 }
 
-// Limit is which limit has ended the process, or "".
+// Limit returns the limit that the process has exceeded, or "".
 func (p *Process) Limit() engine.Kind {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -154,7 +155,7 @@ func (p *Process) Limit() engine.Kind {
 	return p.met
 }
 
-// settle remembers what was used until now as all that was.
+// settle records the final usage and limit.
 func (p *Process) settle() {
 	p.Usage()
 	p.Limit()

@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	serverRing = 64 << 10 // what init keeps of a server's output until it is taken
+	serverRing = 64 << 10 // bytes of a server's output that init buffers
 	scriptRing = 1 << 20
-	maxLog     = 8 << 10 // what is kept of what a program says beside its answer
+	maxLog     = 8 << 10 // bytes of a program's log that are kept
 )
 
 var (
@@ -21,16 +21,16 @@ var (
 	lossless = &control.AttachOptions{Follow: true, Lossless: true}
 )
 
-// A program is a server that runs, and what it writes.
+// A program is a running server and the end of its output.
 type program struct {
 	stream *control.Stream
 	tail   tail
 	done   chan struct{}       // closed when it has ended, or its jail has
 	status protocol.ExecStatus // read it after done
-	lost   error               // why nothing is known of its end, or nil. Read it after done
+	lost   error               // why its exit status is unknown, or nil. Read it after done
 }
 
-// watch follows what a program writes, to its end.
+// watch reads the output of a program until the program ends.
 func watch(stream *control.Stream) *program {
 	p := &program{stream: stream, done: make(chan struct{})}
 	go func() {
@@ -54,11 +54,10 @@ func (p *program) ended() bool {
 	}
 }
 
-// settleTime is how long a program may take to be seen to have ended once its
-// connections have.
+// settleTime bounds the wait for the exit of a program whose connections were closed.
 const settleTime = 250 * time.Millisecond
 
-// settle waits a moment for the program's end.
+// settle waits up to settleTime for the exit of the program.
 func (p *program) settle() {
 	select {
 	case <-p.done:
@@ -66,34 +65,34 @@ func (p *program) settle() {
 	}
 }
 
-// obituary says how the program ended.
-func (p *program) obituary() string {
+// exitReason returns how the program ended.
+func (p *program) exitReason() string {
 	if p.lost != nil {
 		return "its sandbox ended"
 	}
-	return "its program " + ending(p.status)
+	return "its program " + describeExit(p.status)
 }
 
-func ending(s protocol.ExecStatus) string {
+func describeExit(s protocol.ExecStatus) string {
 	if s.Signal != "" {
-		return "was ended by the signal " + s.Signal
+		return "was killed by signal " + s.Signal
 	}
-	return fmt.Sprintf("ended with the exit code %d", s.Code)
+	return fmt.Sprintf("ended with exit code %d", s.Code)
 }
 
-// close ends the following.
+// close detaches from the output and waits for watch.
 func (p *program) close() {
 	p.stream.Detach()
 	<-p.done
 }
 
-// A tail keeps the end of what was written. It is safe for concurrent use.
+// A tail keeps the end of an output. It is safe for concurrent use.
 type tail struct {
 	mu sync.Mutex
 	// +checklocks:mu
 	text []byte
 	// +checklocks:mu
-	cut bool // there was more before it
+	cut bool // earlier output was discarded
 }
 
 func (t *tail) add(p []byte) {

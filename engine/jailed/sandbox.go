@@ -16,41 +16,42 @@ import (
 	"glasshouse/jail"
 )
 
-// A sandbox is a jail with a capability's program in it, or ready to start it. It
-// serves one call at a time.
+// A sandbox is a jail that runs a capability's server or can start its script. It serves
+// one call at a time.
 type sandbox struct {
 	engine *Engine
 	c      *engine.Installed
 	jail   id.Jail
-	ready  time.Time // when it was last known to be healthy
-	volume string    // on the host, of what stays; empty: nothing does
-	base   mark      // what it had used when it was last idle
-	moved  Traffic   // what was carried for it before the call
+	ready  time.Time // when it was last healthy
+	volume string    // data directory of its volume on the host; empty: none
+	base   mark      // its usage when it was last idle
+	moved  Traffic   // its traffic before the call
 
-	program *program        // the server; nil of a script
+	program *program        // the server; nil for a script
 	http    *http.Transport // to the server
 
-	endpoint *http.Server // for calls of the capability's own
+	endpoint *http.Server // for nested calls
 	serving  atomic.Pointer[serving]
 
 	killing sync.Once
 }
 
-// A mark is what a sandbox has used.
+// A mark is the usage of a sandbox at one time.
 type mark struct {
 	cpu   time.Duration
-	disk  int64 // of its own and of its volume
-	kills int64 // for memory
+	disk  int64 // of its jail and its volume
+	kills int64 // by the OOM killer
 }
 
-// A serving is a call that a sandbox is at work on.
+// A serving is the call that a sandbox is executing.
 type serving struct {
 	ctx  context.Context
 	call *engine.Call
 }
 
-// make makes a sandbox, with its server running and healthy. An error is a Failure if
-// that is the capability's fault. What it has started is gone then.
+// make creates a sandbox and, if the capability is a server, waits until the server is
+// healthy. The error is a Failure if the capability caused it. On error, the jail is
+// removed.
 func (e *Engine) make(ctx context.Context, c *engine.Installed, data *jail.Mount) (_ *sandbox, err error) {
 	spec, err := e.specOf(c)
 	if err != nil {
@@ -61,7 +62,8 @@ func (e *Engine) make(ctx context.Context, c *engine.Installed, data *jail.Mount
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	// A server that is slow to start keeps nobody else from starting his.
+	// The token is released before the server starts, so that a slow server does not
+	// delay other sandboxes.
 	made := sync.OnceFunc(func() { <-e.making })
 	defer made()
 	s := &sandbox{engine: e, c: c}
@@ -71,12 +73,12 @@ func (e *Engine) make(ctx context.Context, c *engine.Installed, data *jail.Mount
 	}
 	if e.cfg.Govern != nil {
 		if spec.Policy, err = e.cfg.Govern(ctx, c); err != nil {
-			return nil, fmt.Errorf("the rules of %s: %w", c.ID, err)
+			return nil, fmt.Errorf("get the policy of %s: %w", c.ID, err)
 		}
 	}
 	j, err := e.cfg.Jails.Create(ctx, spec)
 	if err != nil {
-		return nil, fmt.Errorf("a sandbox for %s: %w", c.ID, err)
+		return nil, fmt.Errorf("create a sandbox for %s: %w", c.ID, err)
 	}
 	s.jail = j.ID
 	defer func() {
@@ -84,16 +86,16 @@ func (e *Engine) make(ctx context.Context, c *engine.Installed, data *jail.Mount
 			s.kill()
 		}
 	}()
-	if err := e.mayHold(ctx, c, j); err != nil {
+	if err := e.checkLimits(ctx, c, j); err != nil {
 		return nil, err
 	}
 	if e.cfg.Grant != nil {
 		if err := e.cfg.Grant(ctx, j.ID, c); err != nil {
-			return nil, fmt.Errorf("what %s is to have: %w", c.ID, err)
+			return nil, fmt.Errorf("grant secrets to %s: %w", c.ID, err)
 		}
 	}
 	if _, err := e.cfg.Jails.Start(ctx, j.ID); err != nil {
-		return nil, fmt.Errorf("a sandbox for %s: %w", c.ID, err)
+		return nil, fmt.Errorf("start a sandbox for %s: %w", c.ID, err)
 	}
 	if err := s.openEndpoint(ctx); err != nil {
 		return nil, err
@@ -105,12 +107,12 @@ func (e *Engine) make(ctx context.Context, c *engine.Installed, data *jail.Mount
 		}
 	}
 	s.ready = time.Now()
-	s.remember(ctx)
-	s.base.cpu = 0 // a call that waits for it has caused it
+	s.resetUsage(ctx)
+	s.base.cpu = 0 // the CPU time of the start counts as usage of the first call
 	return s, nil
 }
 
-// sound reports whether a sandbox that has waited can serve a call.
+// sound reports whether an idle sandbox can serve a call.
 func (s *sandbox) sound(ctx context.Context) bool {
 	if s.program == nil {
 		j, err := s.engine.cfg.Jails.Get(ctx, s.jail)
@@ -128,15 +130,14 @@ func (s *sandbox) sound(ctx context.Context) bool {
 }
 
 const (
-	// trusted is how long a server that was healthy is believed to be.
+	// trusted is how long a healthy server is used without another health check.
 	trusted = 10 * time.Second
 
-	// lookTime is how long a server that has waited may take to say that it is
-	// healthy.
+	// lookTime bounds the health check of an idle server.
 	lookTime = 2 * time.Second
 )
 
-// serve has the sandbox serve a call. An error is a Failure, after which the sandbox
+// serve executes a call in the sandbox. The error is a Failure; after an error the sandbox
 // must not be used again.
 func (s *sandbox) serve(ctx context.Context, call *engine.Call, input []byte) (engine.Result, error) {
 	began := time.Now()
@@ -156,14 +157,14 @@ func (s *sandbox) serve(ctx context.Context, call *engine.Call, input []byte) (e
 	} else {
 		body, log, err = s.run(ctx, input)
 	}
-	if err == nil { // an answer after the end of the call is too late, for example one that only reports that end
+	if err == nil { // a response after the end of the call is discarded, for example one that only reports that end
 		err = context.Cause(ctx)
 	}
 	r := engine.Result{Log: log}
 	if err == nil {
 		r.Output, err = outputOf(call, body)
 	}
-	// What it has used is of interest also when nobody waits for it any more.
+	// The usage is also recorded if the caller has cancelled the call.
 	stats, statsErr := s.engine.cfg.Jails.Stats(context.WithoutCancel(ctx), s.jail)
 	now := s.mark(stats)
 	r.Usage = s.usage(now, stats.MemoryPeak, time.Since(began))
@@ -180,13 +181,14 @@ func (s *sandbox) serve(ctx context.Context, call *engine.Call, input []byte) (e
 }
 
 var (
-	errTimeout = errors.New("the capability's time is over")
-	errNetwork = errors.New("the capability has sent more than it may")
+	errTimeout = errors.New("the capability exceeded its time limit")
+	errNetwork = errors.New("the capability exceeded its network limit")
 	errClosed  = errors.New("the engine is closed")
 )
 
-// limit bounds a call in time and in what it sends. The cause of the context's end is
-// which of them it was.
+// limit returns a context that ends when the call exceeds its time limit or its network
+// limit. The cause of the context is errTimeout or errNetwork. The caller must call the
+// returned function.
 func (s *sandbox) limit(ctx context.Context) (context.Context, func()) {
 	ctx, timed := context.WithTimeoutCause(ctx, s.timeout(), errTimeout)
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -208,8 +210,8 @@ func (s *sandbox) meters() bool {
 	return s.engine.cfg.Meter != nil && networkOf(s.c) != jail.Isolated
 }
 
-// meterTime is how often what a sandbox sends is looked at. The proxy holds it to the
-// byte; this ends the call.
+// meterTime is the interval at which the traffic of a sandbox is compared with its limit. The
+// proxy enforces the limit exactly; the engine then ends the call.
 const meterTime = 25 * time.Millisecond
 
 func (s *sandbox) watchTraffic(ctx context.Context, cancel context.CancelCauseFunc, limit int64) {
@@ -228,7 +230,7 @@ func (s *sandbox) watchTraffic(ctx context.Context, cancel context.CancelCauseFu
 	}
 }
 
-// mark is what the sandbox has used by its jail's statistics.
+// mark returns the usage of the sandbox for the statistics of its jail.
 func (s *sandbox) mark(st jail.Stats) mark {
 	m := mark{cpu: st.CPU, disk: st.DiskBytes, kills: st.OOMKills}
 	if s.volume != "" {
@@ -238,14 +240,14 @@ func (s *sandbox) mark(st jail.Stats) mark {
 	return m
 }
 
-// remember has what the sandbox used until now be no call's.
-func (s *sandbox) remember(ctx context.Context) {
+// resetUsage excludes the present usage of the sandbox from the usage of the next call.
+func (s *sandbox) resetUsage(ctx context.Context) {
 	if st, err := s.engine.cfg.Jails.Stats(ctx, s.jail); err == nil {
 		s.base = s.mark(st)
 	}
 }
 
-// usage is what a call has taken of what its sandbox has.
+// usage returns the usage of a call: the difference between now and the base of the sandbox.
 func (s *sandbox) usage(now mark, peak int64, wall time.Duration) engine.Usage {
 	u := engine.Usage{
 		Wall: wall, CPU: max(0, now.cpu-s.base.cpu), MemoryPeak: peak,
@@ -258,7 +260,7 @@ func (s *sandbox) usage(now mark, peak int64, wall time.Duration) engine.Usage {
 	return u
 }
 
-// openEndpoint makes the socket at which the capability calls others.
+// openEndpoint creates the socket for nested calls.
 func (s *sandbox) openEndpoint(ctx context.Context) error {
 	l, err := s.engine.cfg.Jails.Listen(ctx, s.jail, clients.Socket)
 	if err != nil {
@@ -266,13 +268,15 @@ func (s *sandbox) openEndpoint(ctx context.Context) error {
 	}
 	s.endpoint = newEndpoint(s)
 	s.engine.wg.Go(func() {
-		// It ends when the sandbox does; a capability that finds nobody here says so.
+		// Serve returns when the sandbox ends. If it fails earlier, nested calls of the
+		// capability fail.
 		s.endpoint.Serve(limited(l))
 	})
 	return nil
 }
 
-// kill ends the sandbox and all in it, and returns when nothing is left.
+// kill removes the jail of the sandbox with all its processes. It returns when the jail is
+// removed.
 func (s *sandbox) kill() {
 	s.killing.Do(func() {
 		if s.endpoint != nil {
@@ -286,7 +290,7 @@ func (s *sandbox) kill() {
 		}
 		err := s.engine.cfg.Jails.Delete(context.Background(), s.jail)
 		if err != nil && !errors.Is(err, fault.NotFound) {
-			s.engine.log.Error("a sandbox was not removed", "jail", s.jail, "capability", s.c.ID, "err", err)
+			s.engine.log.Error("failed to remove a sandbox", "jail", s.jail, "capability", s.c.ID, "err", err)
 		}
 	})
 }

@@ -20,8 +20,8 @@ import (
 	"glasshouse/manifest"
 )
 
-// run starts the capability's program, gives it the input, and returns what it
-// answers.
+// run starts the capability's program, writes the input to its standard input, and returns
+// its output and the end of its log.
 func (s *sandbox) run(ctx context.Context, input []byte) (body []byte, log string, err error) {
 	argv, text := s.c.Runtime.Entrypoint, s.c.Runtime.Stdio == manifest.TextStdio
 	if text {
@@ -52,7 +52,7 @@ func (s *sandbox) run(ctx context.Context, input []byte) (body []byte, log strin
 			said.Write(c.Data)
 		}
 		if out.Len()+said.Len() > maxOutput {
-			return troublef(engine.Garbled, nil, "its answer is longer than %d bytes", maxOutput)
+			return troublef(engine.Garbled, nil, "its output exceeds %d bytes", maxOutput)
 		}
 		return nil
 	})
@@ -66,8 +66,8 @@ func (s *sandbox) run(ctx context.Context, input []byte) (body []byte, log strin
 	return out.Bytes(), log, verdict(stream.Status(), log)
 }
 
-// textInput adds the arguments of a script that knows nothing of capabilities to its
-// command line, and returns what it is to read.
+// textInput returns the command line and the standard input of a program with the stdio
+// mode text, which takes arguments and text instead of JSON.
 func textInput(argv []string, input []byte) ([]string, []byte, error) {
 	var in struct {
 		Args  []string `json:"args"`
@@ -79,13 +79,13 @@ func textInput(argv []string, input []byte) ([]string, []byte, error) {
 	return append(slices.Clone(argv), in.Args...), []byte(in.Stdin), nil
 }
 
-// textOutput is what such a script has to say, however it ended. That it was killed
-// for its memory is nothing it says.
+// textOutput returns the output and the exit code of such a program as JSON. A nonzero exit
+// code is not an error, but a kill by the OOM killer is.
 func (s *sandbox) textOutput(stdout, stderr []byte, st protocol.ExecStatus) ([]byte, error) {
 	if st.Code == 128+int(syscall.SIGKILL) {
 		stats, err := s.engine.cfg.Jails.Stats(context.Background(), s.jail)
 		if s.outOfMemory(stats, err) {
-			return nil, troublef(engine.Memory, nil, "its program %s", ending(st))
+			return nil, troublef(engine.Memory, nil, "its program %s", describeExit(st))
 		}
 	}
 	return json.Marshal(struct {
@@ -95,8 +95,8 @@ func (s *sandbox) textOutput(stdout, stderr []byte, st protocol.ExecStatus) ([]b
 	}{validText(stdout), validText(stderr), st.Code})
 }
 
-// feed gives a program its input. One that does not want it ends before it has it
-// all.
+// feed writes the input to the standard input of a program. Write errors are ignored: a
+// program may exit without reading its input.
 func (s *sandbox) feed(ctx context.Context, st protocol.ExecStatus, input []byte) {
 	in, err := s.engine.cfg.Jails.Stdin(ctx, s.jail, st.ID)
 	if err != nil {
@@ -106,13 +106,13 @@ func (s *sandbox) feed(ctx context.Context, st protocol.ExecStatus, input []byte
 	in.Close()
 }
 
-// verdict is what the end of a script says of its call.
+// verdict returns an error if a script was killed by a signal or exited with a nonzero code.
 func verdict(st protocol.ExecStatus, log string) error {
 	switch {
 	case st.Signal != "":
-		return troublef(engine.Crashed, nil, "its program %s", ending(st))
+		return troublef(engine.Crashed, nil, "its program %s", describeExit(st))
 	case st.Code != 0:
-		reason := "its program " + ending(st)
+		reason := "its program " + describeExit(st)
 		if log = strings.TrimSpace(log); log != "" {
 			reason += ": " + engine.LogEnd([]byte(log), maxReason, false)
 		}
@@ -121,8 +121,8 @@ func verdict(st protocol.ExecStatus, log string) error {
 	return nil
 }
 
-// collect calls f with what a program writes, to its end. An error is f's, or that
-// the program's jail has ended.
+// collect calls f with each chunk of output until the program ends. It returns the error of
+// f, or an error if the jail has ended.
 func collect(stream *control.Stream, f func(protocol.Chunk) error) error {
 	for {
 		c, err := stream.Next()
@@ -138,5 +138,5 @@ func collect(stream *control.Stream, f func(protocol.Chunk) error) error {
 	}
 }
 
-// validText is what a program wrote, as text.
+// validText returns output as valid UTF-8.
 func validText(b []byte) string { return strings.ToValidUTF8(string(b), "�") }

@@ -9,7 +9,7 @@ import (
 	"glasshouse/manifest"
 )
 
-// checks are jails that agree to every spec.
+// checks implements Jails and accepts every spec.
 type checks struct{ Jails }
 
 func (checks) Check(s jail.Spec) (jail.Spec, error) { return s, nil }
@@ -17,7 +17,7 @@ func (checks) Backends(_ context.Context) []jail.BackendInfo {
 	return []jail.BackendInfo{{Name: "oci", Runtime: sentry, Usable: true}}
 }
 
-func TestASandboxIsPreparedForSecretsAsFiles(t *testing.T) {
+func TestSecretFilesInJailSpec(t *testing.T) {
 	all, err := manifest.Read("m.rtfs", []byte(`
 		(capability "a.file" :version "1.0.0" :effects [:network] :secrets [:KEY]
 		  :runtime {:type :microvm :image "x" :entrypoint ["/x"]}

@@ -19,25 +19,25 @@ import (
 )
 
 const (
-	maxOutput  = 16 << 20 // of what a capability answers
-	maxReason  = 2 << 10  // of what it says went wrong
+	maxOutput  = 16 << 20 // bytes of the output of a capability
+	maxReason  = 2 << 10  // bytes of an error message of a capability
 	maxHeaders = 64 << 10
 )
 
-// inputOf is what the program is told of a call.
+// inputOf returns the input of a call as JSON.
 func inputOf(call *engine.Call) ([]byte, error) {
 	text, err := schema.ToJSON(call.Input)
 	if err != nil {
-		return nil, fmt.Errorf("the input of %s as JSON: %w", call.Capability.ID, err)
+		return nil, fmt.Errorf("encode the input of %s: %w", call.Capability.ID, err)
 	}
 	return text, nil
 }
 
-// outputOf reads what the program has answered.
+// outputOf decodes the output of the program.
 func outputOf(call *engine.Call, text []byte) (form.Value, error) {
 	v, err := call.Capability.Output.FromJSON(text)
 	if err != nil {
-		return nil, troublef(engine.Garbled, err, "its answer is not JSON of its output type: %v", err)
+		return nil, troublef(engine.Garbled, err, "its output is not JSON of the declared output type: %v", err)
 	}
 	return v, nil
 }
@@ -78,7 +78,7 @@ func (s *sandbox) start(ctx context.Context) (*program, error) {
 	return watch(stream), nil
 }
 
-// awaitHealth asks until the server is healthy, has ended, or was given long enough.
+// awaitHealth polls the server until it is healthy, it has ended, or ctx has ended.
 func (s *sandbox) awaitHealth(ctx context.Context, startup time.Duration) error {
 	var last error
 	for wait := time.Millisecond; ; wait = min(wait*3/2, 50*time.Millisecond) {
@@ -91,7 +91,7 @@ func (s *sandbox) awaitHealth(ctx context.Context, startup time.Duration) error 
 		}
 		select {
 		case <-s.program.done:
-			return s.unstarted(ctx, s.program.obituary(), last)
+			return s.unstarted(ctx, s.program.exitReason(), last)
 		case <-ctx.Done():
 			return s.unstarted(ctx, fmt.Sprintf("it was not healthy within %v: %v", startup, last), last)
 		case <-time.After(wait):
@@ -99,18 +99,18 @@ func (s *sandbox) awaitHealth(ctx context.Context, startup time.Duration) error 
 	}
 }
 
-// unstarted is the failure of a sandbox that did not come up.
+// unstarted returns the failure of a server that did not become healthy.
 func (s *sandbox) unstarted(ctx context.Context, reason string, err error) error {
 	f := &engine.Failure{Kind: engine.Unstarted, Reason: reason, Log: s.program.tail.String(), Err: err}
 	stats, statsErr := s.engine.cfg.Jails.Stats(context.WithoutCancel(ctx), s.jail)
 	if s.outOfMemory(stats, statsErr) {
-		f.Kind, f.Reason = engine.Memory, "it used more memory than it may, before it was healthy"
+		f.Kind, f.Reason = engine.Memory, "it exceeded its memory limit before it was healthy"
 	}
 	f.Usage = s.usage(s.mark(stats), stats.MemoryPeak, 0)
 	return f
 }
 
-// healthy asks the server once.
+// healthy makes one health check. It returns nil if the server is healthy.
 func (s *sandbox) healthy(ctx context.Context) error {
 	r := s.c.Runtime
 	if r.HealthCheck == "" {
@@ -140,7 +140,7 @@ func (s *sandbox) url(path string) string {
 	return fmt.Sprintf("http://127.0.0.1:%d/%s", s.c.Runtime.Port, strings.TrimPrefix(path, "/"))
 }
 
-// path is where a server is asked: /places/search of places.search.
+// path returns the request path of the capability: /places/search for places.search.
 func (s *sandbox) path() string {
 	if p := s.c.Runtime.Path; p != "" {
 		return p
@@ -148,16 +148,16 @@ func (s *sandbox) path() string {
 	return "/" + strings.ReplaceAll(s.c.ID, ".", "/")
 }
 
-// ask has the server answer a call.
+// ask sends a call to the server and returns its response and its log.
 func (s *sandbox) ask(ctx context.Context, call *engine.Call, input []byte) (body []byte, log string, err error) {
 	s.program.tail.reset()
 	body, err = s.post(ctx, call, input)
 	if e, ok := errors.AsType[*brokenError](err); ok && ctx.Err() == nil {
-		// It ends its connections before it is seen to have ended itself.
+		// The connections of a program close before its exit is reported.
 		s.program.settle()
-		err = troublef(engine.Garbled, e.err, "what it answers is not HTTP to its end: %v", e.err)
+		err = troublef(engine.Garbled, e.err, "its HTTP response is invalid or incomplete: %v", e.err)
 		if s.program.ended() {
-			err = troublef(engine.Crashed, e.err, "%s", s.program.obituary())
+			err = troublef(engine.Crashed, e.err, "%s", s.program.exitReason())
 		}
 	}
 	return body, s.program.tail.String(), err
@@ -191,14 +191,14 @@ func (s *sandbox) post(ctx context.Context, call *engine.Call, input []byte) ([]
 	case err != nil:
 		return nil, &brokenError{err}
 	case len(body) > maxOutput:
-		return nil, troublef(engine.Garbled, nil, "its answer is longer than %d bytes", maxOutput)
+		return nil, troublef(engine.Garbled, nil, "its output exceeds %d bytes", maxOutput)
 	case answer.StatusCode == http.StatusNoContent:
 		return []byte("null"), nil
 	}
 	return body, nil
 }
 
-// A brokenError is an exchange that did not come to its end.
+// A brokenError is the error of an HTTP exchange that was not completed.
 type brokenError struct{ err error }
 
 func (b *brokenError) Error() string { return b.err.Error() }

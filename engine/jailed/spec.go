@@ -21,16 +21,17 @@ import (
 	"glasshouse/manifest"
 )
 
-// sentry is the runtime that has a kernel of its own.
+// sentry is gVisor's OCI runtime.
 const sentry = "runsc"
 
-// suite is the Debian that is meant where none is named.
+// suite is the Debian release of the rootfs "debian".
 const suite = "bookworm"
 
-// dataDir is where a capability finds the files that stay.
+// dataDir is the mount point of the volume in a sandbox.
 const dataDir = "/data"
 
-// layOut makes what sandboxes are shown. What is mounted is named by its real path.
+// layOut creates the directories of the engine and writes the client files that sandboxes
+// mount. It resolves symbolic links in Config.Dir, because mounts use real paths.
 func (e *Engine) layOut() (err error) {
 	if err := os.MkdirAll(e.cfg.Dir, 0o711); err != nil {
 		return err
@@ -56,7 +57,7 @@ func (e *Engine) layOut() (err error) {
 func (e *Engine) clients() string   { return filepath.Join(e.cfg.Dir, "clients") }
 func (e *Engine) volumeDir() string { return filepath.Join(e.cfg.Dir, "volumes") }
 
-// specOf is the jail of a capability, without what is a volume's or the kernel's.
+// specOf returns the jail.Spec of a capability, without its volume and its policy.
 func (e *Engine) specOf(c *engine.Installed) (jail.Spec, error) {
 	r := c.Runtime
 	s := jail.Spec{
@@ -73,7 +74,7 @@ func (e *Engine) specOf(c *engine.Installed) (jail.Spec, error) {
 		s.Backend, s.Runtime = "oci", sentry
 	}
 	if len(r.Entrypoint) == 0 {
-		return s, fault.Fieldf("engine.Prepare", ":runtime :entrypoint", "there is nothing to run")
+		return s, fault.Fieldf("engine.Prepare", ":runtime :entrypoint", "must not be empty")
 	}
 	var err error
 	if s.Rootfs, err = rootfsOf(c); err != nil {
@@ -90,7 +91,7 @@ func (e *Engine) specOf(c *engine.Installed) (jail.Spec, error) {
 	return s, jail.Plan{Mounts: s.Mounts}.CheckTargets()
 }
 
-// quota is how many MiB a capability may write.
+// quota returns the disk quota of a capability in MiB.
 func quota(c *engine.Installed) int {
 	if c.Filesystem.QuotaMB > 0 {
 		return c.Filesystem.QuotaMB
@@ -98,8 +99,8 @@ func quota(c *engine.Installed) int {
 	return defaultQuotaMB
 }
 
-// networkOf is how far a capability reaches: what is said not to leave does not,
-// whatever else is allowed.
+// networkOf returns the network mode of a capability. NoEgress takes precedence over the
+// mode in the manifest.
 func networkOf(c *engine.Installed) jail.Network {
 	if c.NoEgress || c.Network.Mode != "proxy" {
 		return jail.Isolated
@@ -124,7 +125,7 @@ func rootfsOf(c *engine.Installed) (jail.Rootfs, error) {
 	return jail.Rootfs{Dir: dir}, nil
 }
 
-// environment is what a capability's program finds set.
+// environment returns the environment variables of a capability's program.
 func environment(c *engine.Installed) map[string]string {
 	env := map[string]string{"GLASSHOUSE_CALL_SOCKET": clients.Socket, "PYTHONPATH": clients.Dir, "PYTHONDONTWRITEBYTECODE": "1"}
 	if c.Runtime.Port != 0 {
@@ -140,15 +141,15 @@ func environment(c *engine.Installed) map[string]string {
 	return env
 }
 
-// within returns the real path of a file below dir. What leads out of it, by .. or
-// by a symbolic link, is no such file.
+// within returns the real path of a file below dir. It returns an error if the path leads
+// out of dir through .. or a symbolic link.
 func within(dir, name string) (string, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return "", err
 	}
 	defer root.Close()
-	f, err := root.OpenFile(filepath.Clean(name), os.O_RDONLY|syscall.O_NONBLOCK, 0) // which does not wait at a pipe
+	f, err := root.OpenFile(filepath.Clean(name), os.O_RDONLY|syscall.O_NONBLOCK, 0) // O_NONBLOCK: opening a FIFO would block
 	if err != nil {
 		return "", fmt.Errorf("%s is not in the capability's directory: %w", name, err)
 	}
@@ -156,9 +157,9 @@ func within(dir, name string) (string, error) {
 	return os.Readlink(fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
 }
 
-// mayHold returns an error if the backend that made a jail does not hold it to the
-// limits that the capability declares.
-func (e *Engine) mayHold(ctx context.Context, c *engine.Installed, j jail.Jail) error {
+// checkLimits returns an error if the backend of a jail cannot enforce limits on memory, cpu
+// or disk.
+func (e *Engine) checkLimits(ctx context.Context, c *engine.Installed, j jail.Jail) error {
 	e.mu.Lock()
 	lacks := e.lacks[j.Spec.Backend+"/"+j.Spec.Runtime]
 	known := e.lacks != nil
@@ -177,8 +178,8 @@ func (e *Engine) mayHold(ctx context.Context, c *engine.Installed, j jail.Jail) 
 		if what != "memory" && what != "cpu" && what != "disk" {
 			continue
 		}
-		return fault.Cannot("engine.Call", fmt.Sprintf("jails of this host are not held to a limit on %s: %s", what, lacks[what]),
-			"run the daemon as root, with the cgroup controllers of memory and cpu")
+		return fault.Cannot("engine.Call", fmt.Sprintf("cannot enforce the %s limit on this host: %s", what, lacks[what]),
+			"run the daemon as root, with the memory and cpu cgroup controllers enabled")
 	}
 	return nil
 }

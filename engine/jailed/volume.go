@@ -24,31 +24,32 @@ import (
 	"glasshouse/manifest"
 )
 
-// A volume is files that outlive the sandboxes which see them: of one capability, in
-// one session or for good. It is of fixed size, which is the quota.
+// A volume holds files that outlive sandboxes. It belongs to one capability, or to one
+// capability in one session. Its size is fixed and is the quota.
 //
-// On disk it is a directory with the volume's image, where that is mounted while it is
-// used, and whose it is.
+// Its directory contains the disk image, the mount point and owner.json, which identifies
+// the owner.
 type volume struct {
 	key volumeKey
 	dir string
 
-	turn    chan struct{} // capacity 1: whoever holds the token uses the volume
-	gone    bool          // its directory was removed. guarded by turn, as all below
+	sem     chan struct{} // capacity 1: the mutex of the volume, see lock
+	closed  bool          // it is not in Engine.volumes any longer; guarded by sem, like all fields below
 	mounted bool
 	used    time.Time // when the last call ended
 	ttl     time.Duration
-	sandbox *sandbox // that waits for the next call; nil if none does
+	sandbox *sandbox // the idle sandbox, or nil
 }
 
-// A volumeKey says whose files they are.
+// A volumeKey identifies the owner of a volume.
 type volumeKey struct {
 	kind       manifest.Mode
 	capability string
-	session    string // empty of a persistent one
+	session    string // empty if persistent
 }
 
-// name is a file name that no stranger has chosen.
+// name returns the file name of the volume. It is a hash, because session ids come from
+// clients.
 func (k volumeKey) name() string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%s\x00%s", k.kind, k.capability, k.session))
 	return hex.EncodeToString(sum[:16])
@@ -58,15 +59,15 @@ func keyOf(c *engine.Installed, session string) (volumeKey, error) {
 	k := volumeKey{kind: c.Filesystem.Mode, capability: ownerOf(c)}
 	if k.kind == manifest.Session {
 		if session == "" {
-			return k, fault.Fieldf("engine.Call", "session", "the files of %s belong to a session, and the call is made in none", k.capability)
+			return k, fault.Fieldf("engine.Call", "session", "%s stores its files per session, but the call has no session", k.capability)
 		}
 		k.session = session
 	}
 	return k, nil
 }
 
-// ownerOf is whose files a capability sees: its own, or, as a tool of a server, those of
-// the server, which all of its tools are imported under.
+// ownerOf returns the id of the capability that owns the files. The tools of an MCP server
+// share the files of the server, whose name is the prefix of their ids.
 func ownerOf(c *engine.Installed) string {
 	if i := strings.LastIndexByte(c.ID, '.'); i > 0 && c.Runtime.Tool.Name != "" {
 		return c.ID[:i]
@@ -81,14 +82,14 @@ func (v *volume) owner() string { return filepath.Join(v.dir, "owner.json") }
 
 func (e *Engine) templates() string { return filepath.Join(e.cfg.Dir, "templates") }
 
-// volumeOf returns the volume of a key, which need not have been made yet.
+// volumeOf returns the volume of a key. It need not exist on disk.
 func (e *Engine) volumeOf(k volumeKey) *volume {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	dir := filepath.Join(e.volumeDir(), k.name())
 	v := e.volumes[dir]
 	if v == nil {
-		v = &volume{key: k, dir: dir, turn: make(chan struct{}, 1), used: time.Now()}
+		v = &volume{key: k, dir: dir, sem: make(chan struct{}, 1), used: time.Now()}
 		if !e.closed {
 			e.volumes[dir] = v
 		}
@@ -96,19 +97,20 @@ func (e *Engine) volumeOf(k volumeKey) *volume {
 	return v
 }
 
-// lock takes the volume's turn.
+// lock locks the volume, or returns an error if ctx ends before.
 func (v *volume) lock(ctx context.Context) error {
 	select {
-	case v.turn <- struct{}{}:
+	case v.sem <- struct{}{}:
 		return nil
 	case <-ctx.Done():
 		return fmt.Errorf("wait for the files of %s: %w", v.key.capability, context.Cause(ctx))
 	}
 }
 
-func (v *volume) unlock() { <-v.turn }
+func (v *volume) unlock() { <-v.sem }
 
-// fromVolume gives a call the sandbox that sees its files, when no other call has it.
+// fromVolume locks the volume of a call and returns a sandbox that uses it. It waits while
+// another call holds the volume. release unlocks the volume.
 func (e *Engine) fromVolume(ctx context.Context, c *engine.Installed, session string) (*sandbox, bool, func(bool), error) {
 	k, err := keyOf(c, session)
 	if err != nil {
@@ -119,7 +121,7 @@ func (e *Engine) fromVolume(ctx context.Context, c *engine.Installed, session st
 		if err := v.lock(ctx); err != nil {
 			return nil, false, nil, err
 		}
-		if !v.gone {
+		if !v.closed {
 			break
 		}
 		v.unlock()
@@ -135,7 +137,7 @@ func (e *Engine) fromVolume(ctx context.Context, c *engine.Installed, session st
 		switch {
 		case !sound:
 			s.kill()
-		case e.mayWait(c):
+		case e.keepIdle(c):
 			v.sandbox = s
 		default:
 			e.wg.Go(func() {
@@ -148,9 +150,9 @@ func (e *Engine) fromVolume(ctx context.Context, c *engine.Installed, session st
 	}, nil
 }
 
-// mayWait counts a sandbox of a capability among those that wait, if there is room for
-// it.
-func (e *Engine) mayWait(c *engine.Installed) bool {
+// keepIdle counts one more idle sandbox of a capability. It returns false if the limit of
+// the capability is reached.
+func (e *Engine) keepIdle(c *engine.Installed) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.waiting[c.ID] >= c.Runtime.Warm.Max {
@@ -160,8 +162,7 @@ func (e *Engine) mayWait(c *engine.Installed) bool {
 	return true
 }
 
-// take returns the sandbox that waits, or nil, and it waits no more. The caller has the
-// turn.
+// take removes and returns the idle sandbox, or returns nil. The caller holds the lock.
 func (v *volume) take(e *Engine) *sandbox {
 	s := v.sandbox
 	if s == nil {
@@ -176,7 +177,8 @@ func (v *volume) take(e *Engine) *sandbox {
 	return s
 }
 
-// enter returns the sandbox that waits, or another one. The caller has the turn.
+// enter returns the idle sandbox if it is sound and of the same version, or a new one. The
+// caller holds the lock.
 func (v *volume) enter(ctx context.Context, e *Engine, c *engine.Installed) (*sandbox, bool, error) {
 	s := v.take(e)
 	if s != nil && s.c.Digest == c.Digest && s.sound(ctx) {
@@ -186,13 +188,13 @@ func (v *volume) enter(ctx context.Context, e *Engine, c *engine.Installed) (*sa
 		s.kill()
 	}
 	if err := v.prepare(ctx, e, quota(c)); err != nil {
-		return nil, false, fmt.Errorf("the files of %s: %w", v.key.capability, err)
+		return nil, false, fmt.Errorf("prepare the files of %s: %w", v.key.capability, err)
 	}
 	s, err := e.make(ctx, c, &jail.Mount{Source: v.data(), Target: dataDir, Write: true})
 	return s, false, err
 }
 
-// prepare mounts the volume, and makes it first if it is missing.
+// prepare mounts the volume and creates it if it does not exist.
 func (v *volume) prepare(ctx context.Context, e *Engine, mb int) error {
 	if err := os.MkdirAll(v.mount(), 0o700); err != nil {
 		return err
@@ -206,7 +208,7 @@ func (v *volume) prepare(ctx context.Context, e *Engine, mb int) error {
 		}
 	}
 	if err == nil {
-		err = o.holds(mb)
+		err = o.checkQuota(mb)
 	}
 	if err != nil || v.mounted {
 		return err
@@ -218,8 +220,8 @@ func (v *volume) prepare(ctx context.Context, e *Engine, mb int) error {
 	return v.layOut(mb)
 }
 
-// layOut prepares a volume that is mounted: the files that stay are in a directory of
-// it, and what a small quota leaves of the smallest volume is taken up beside it.
+// layOut creates the data directory in a mounted volume. A volume has at least disk.MinMB;
+// for a smaller quota, layOut allocates the rest to the file "ballast".
 func (v *volume) layOut(mb int) error {
 	if err := os.MkdirAll(v.data(), 0o755); err != nil || mb >= disk.MinMB {
 		return err
@@ -237,12 +239,12 @@ func (v *volume) layOut(mb int) error {
 		err = unix.Fallocate(int(ballast.Fd()), 0, 0, over)
 	}
 	if err = errors.Join(err, ballast.Close()); err != nil {
-		return errors.Join(fmt.Errorf("hold it to %d MiB: %w", mb, err), os.Remove(ballast.Name()))
+		return errors.Join(fmt.Errorf("enforce the quota of %d MiB: %w", mb, err), os.Remove(ballast.Name()))
 	}
 	return nil
 }
 
-// An owner is a volumeKey as it is written down, and the volume's quota.
+// An owner is the content of owner.json: a volumeKey and the quota of the volume.
 type owner struct {
 	Kind       manifest.Mode `json:"kind"`
 	Capability string        `json:"capability"`
@@ -258,18 +260,18 @@ func readOwner(name string) (o owner, err error) {
 	return o, err
 }
 
-// holds refuses a quota that the volume was not made with: files that are there could
-// be more than it allows, and one that is not held would be a lie.
-func (o owner) holds(mb int) error {
+// checkQuota returns an error if the volume was created with another quota: existing files
+// could exceed the new quota, and the size of a volume does not change.
+func (o owner) checkQuota(mb int) error {
 	if o.QuotaMB == mb {
 		return nil
 	}
 	return &fault.Error{Op: "engine.Call", On: o.Capability, Kind: fault.Conflict, Field: ":filesystem :quota-mb",
-		Err: fmt.Errorf("its files lie on a volume of %d MiB, and the manifest says %d", o.QuotaMB, mb), Remedy: "keep the quota, or remove the capability with its files and install it again"}
+		Err: fmt.Errorf("its volume has a quota of %d MiB, but the manifest sets %d MiB", o.QuotaMB, mb), Remedy: "set the previous quota, or remove the capability with its files and install it again"}
 }
 
-// settleVolumes unmounts what an earlier daemon had mounted, and removes what it did
-// not finish, and sessions that are forgotten.
+// settleVolumes unmounts the volumes of an earlier daemon, and removes incomplete volumes
+// and expired sessions.
 func (e *Engine) settleVolumes(ctx context.Context) error {
 	dirs, err := os.ReadDir(e.volumeDir())
 	if err != nil {
@@ -286,11 +288,11 @@ func (e *Engine) settleVolumes(ctx context.Context) error {
 			}
 		}
 	}
-	return e.forgetSessions(ctx)
+	return e.expireSessions(ctx)
 }
 
-// forgetSessions removes the files of sessions that nobody has called in for long.
-func (e *Engine) forgetSessions(ctx context.Context) error {
+// expireSessions removes the files of sessions that were not used for sessionRetention.
+func (e *Engine) expireSessions(ctx context.Context) error {
 	return e.eachVolume(func(k volumeKey) error {
 		v := e.volumeOf(k)
 		if err := v.lock(ctx); err != nil {
@@ -298,7 +300,7 @@ func (e *Engine) forgetSessions(ctx context.Context) error {
 		}
 		defer v.unlock()
 		fi, err := os.Stat(v.image())
-		if k.kind != manifest.Session || v.mounted || err != nil || time.Since(fi.ModTime()) < forgotten {
+		if k.kind != manifest.Session || v.mounted || err != nil || time.Since(fi.ModTime()) < sessionRetention {
 			return nil
 		}
 		return v.close(e, true)
@@ -316,10 +318,10 @@ func (e *Engine) eachVolume(f func(volumeKey) error) error {
 		v := volume{dir: filepath.Join(e.volumeDir(), d.Name())}
 		o, err := readOwner(v.owner())
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // it is being made, or removed
+			continue // it is being created or removed
 		}
 		if err != nil {
-			errs = append(errs, fmt.Errorf("whose files are in %s: %w", v.dir, err))
+			errs = append(errs, fmt.Errorf("read the owner of %s: %w", v.dir, err))
 			continue
 		}
 		errs = append(errs, f(volumeKey{o.Kind, o.Capability, o.Session}))
@@ -327,8 +329,7 @@ func (e *Engine) eachVolume(f func(volumeKey) error) error {
 	return errors.Join(errs...)
 }
 
-// endVolumes ends the sandboxes of the volumes that match, and with purge removes
-// those with all that is on them.
+// endVolumes closes the volumes that match. With purge, it also removes them.
 func (e *Engine) endVolumes(ctx context.Context, match func(volumeKey) bool, purge bool) error {
 	return e.eachVolume(func(k volumeKey) error {
 		if !match(k) {
@@ -338,8 +339,7 @@ func (e *Engine) endVolumes(ctx context.Context, match func(volumeKey) bool, pur
 	})
 }
 
-// end waits for the call that uses the volume, ends the sandbox that waits, unmounts
-// it, and with purge removes it.
+// end waits for the call that uses the volume and then closes the volume.
 func (v *volume) end(ctx context.Context, e *Engine, purge bool) error {
 	if err := v.lock(ctx); err != nil {
 		return err
@@ -348,9 +348,10 @@ func (v *volume) end(ctx context.Context, e *Engine, purge bool) error {
 	return v.close(e, purge)
 }
 
-// close is end of a volume whose turn the caller has.
+// close ends the idle sandbox, unmounts the volume and, with purge, removes it. The caller
+// holds the lock.
 func (v *volume) close(e *Engine, purge bool) error {
-	if v.gone {
+	if v.closed {
 		return nil
 	}
 	if s := v.take(e); s != nil {
@@ -365,7 +366,7 @@ func (v *volume) close(e *Engine, purge bool) error {
 			return err
 		}
 	}
-	v.gone = true
+	v.closed = true
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.volumes[v.dir] == v {
@@ -374,31 +375,32 @@ func (v *volume) close(e *Engine, purge bool) error {
 	return nil
 }
 
-// stale reports whether nobody uses the volume now, nor has for a while.
+// stale reports whether the volume is not in use and its ttl has expired.
 func (v *volume) stale(now time.Time) bool {
 	select {
-	case v.turn <- struct{}{}:
+	case v.sem <- struct{}{}:
 		defer v.unlock()
-		return v.resting(now)
+		return v.expired(now)
 	default:
 		return false
 	}
 }
 
-func (v *volume) resting(now time.Time) bool {
-	return !v.gone && now.Sub(v.used) > cmp.Or(v.ttl, defaultTTL)
+func (v *volume) expired(now time.Time) bool {
+	return !v.closed && now.Sub(v.used) > cmp.Or(v.ttl, defaultTTL)
 }
 
-// rest ends the sandbox of a volume that nobody uses, and unmounts it.
-func (v *volume) rest(e *Engine, now time.Time) {
+// closeIdle closes the volume if its ttl has expired. It removes the volume if the retention
+// of its session has expired.
+func (v *volume) closeIdle(e *Engine, now time.Time) {
 	if err := v.lock(e.ctx); err != nil {
 		return
 	}
 	defer v.unlock()
-	if !v.resting(now) {
+	if !v.expired(now) {
 		return
 	}
-	if err := v.close(e, v.key.kind == manifest.Session && now.Sub(v.used) > forgotten); err != nil {
-		e.log.Error("a volume was not put away", "capability", v.key.capability, "err", err)
+	if err := v.close(e, v.key.kind == manifest.Session && now.Sub(v.used) > sessionRetention); err != nil {
+		e.log.Error("failed to close an idle volume", "capability", v.key.capability, "err", err)
 	}
 }

@@ -30,7 +30,7 @@ import (
 	"glasshouse/rtfs/form"
 )
 
-// A world is jails as a daemon has them, and an engine.
+// A world is a jail manager like that of a daemon, with an engine.
 type world struct {
 	t       testing.TB
 	dir     string
@@ -44,10 +44,11 @@ type world struct {
 	tune    func(*jailed.Config)
 }
 
-// made is how many capabilities were made, each under a name of its own.
+// made is the number of created capabilities. Each has its own name.
 var made atomic.Int64
 
-// newWorld makes a world with jails of a runtime, or skips the test.
+// newWorld returns a world with jails of a runtime. It skips the test if the runtime is not
+// available.
 func newWorld(t testing.TB, runtime string, change ...func(*world)) *world {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -101,7 +102,7 @@ func (w *world) backend() *oci.Backend {
 	})
 }
 
-// runtimePath is where a runtime is on this host, or its name.
+// runtimePath returns the path of a runtime on this host, or its name.
 func runtimePath(runtime string) string {
 	for _, p := range []string{runtime, os.Getenv("GLASSHOUSE_RUNSC"), "/var/lib/glasshouse/tools/bin/" + runtime} {
 		if path, err := exec.LookPath(p); err == nil {
@@ -111,7 +112,7 @@ func runtimePath(runtime string) string {
 	return runtime
 }
 
-// open begins the engine of a daemon.
+// open opens a new engine, as a daemon does at its start.
 func (w *world) open() {
 	w.t.Helper()
 	cfg := jailed.Config{Jails: w.jails, Dir: filepath.Join(w.dir, "engine"), Log: slog.New(slog.NewTextHandler(w.t.Output(), nil))}
@@ -132,7 +133,7 @@ func (w *world) end() {
 	}
 	if w.jails != nil {
 		if left := w.list(); len(left) > 0 {
-			w.t.Errorf("the closed engine has left the jails %v", left)
+			w.t.Errorf("jails left after Close: %v", left)
 			for _, j := range left {
 				w.jails.Delete(context.Background(), j)
 			}
@@ -146,7 +147,7 @@ func (w *world) end() {
 	os.RemoveAll(w.dir)
 }
 
-// list is the jails that there are.
+// list returns the existing jails.
 func (w *world) list() (all []id.Jail) {
 	list, err := w.jails.List(context.Background(), jail.ListOptions{})
 	if err != nil {
@@ -158,7 +159,7 @@ func (w *world) list() (all []id.Jail) {
 	return all
 }
 
-// nothingIsLeft reports what jails and volumes left on the host.
+// nothingIsLeft fails the test if jails or volumes have left resources on the host.
 func (w *world) nothingIsLeft() {
 	w.t.Helper()
 	if left, _ := filepath.Glob(filepath.Join(w.dir, "jails", "*")); len(left) > 0 {
@@ -186,7 +187,7 @@ func (w *world) nothingIsLeft() {
 	}
 }
 
-// capability is one whose program is the server that does as it is told.
+// capability returns a capability that runs the probe as a server.
 func (w *world) capability(change ...func(*manifest.Capability)) *engine.Installed {
 	c := &manifest.Capability{
 		ID: fmt.Sprintf("test.cap%d", made.Add(1)), Version: "1.0.0", Effects: []string{"fs"},
@@ -207,10 +208,10 @@ func (w *world) capability(change ...func(*manifest.Capability)) *engine.Install
 	return &engine.Installed{Capability: c, Dir: w.src, Digest: "sha256:" + c.ID + "@" + c.Version}
 }
 
-// app is where capabilities have their programs.
+// app is the directory of programs in a jail.
 var app = manifest.Mount{Host: "app", Guest: "/app"}
 
-// script makes a capability a process a call.
+// script returns a change of a manifest that starts a process for each call.
 func script(argv ...string) func(*manifest.Capability) {
 	return func(c *manifest.Capability) {
 		c.Runtime.Port, c.Runtime.HealthCheck, c.Runtime.Stdio = 0, "", manifest.JSONStdio
@@ -218,7 +219,7 @@ func script(argv ...string) func(*manifest.Capability) {
 	}
 }
 
-// in makes a map of the input's keys and values in turn.
+// in returns an input map for alternating keys and values.
 func in(pairs ...any) *form.Map {
 	for i := 0; i+1 < len(pairs); i += 2 {
 		pairs[i] = form.Keyword(pairs[i].(string))
@@ -236,7 +237,7 @@ func in(pairs ...any) *form.Map {
 	return form.NewMap(pairs...)
 }
 
-// call calls a capability, which may not fail.
+// call calls a capability, which must succeed.
 func (w *world) call(c *engine.Installed, input form.Value, change ...func(*engine.Call)) (*form.Map, engine.Result) {
 	w.t.Helper()
 	r, err := w.try(c, input, change...)
@@ -264,7 +265,7 @@ func (w *world) try(c *engine.Installed, input form.Value, change ...func(*engin
 	return w.engine.Call(ctx, call)
 }
 
-// fails calls a capability that must fail in the given way.
+// fails calls a capability, which must fail with a Failure of the given kind.
 func (w *world) fails(kind engine.Kind, c *engine.Installed, input form.Value) *engine.Failure {
 	w.t.Helper()
 	_, err := w.try(c, input)
@@ -275,13 +276,13 @@ func (w *world) fails(kind engine.Kind, c *engine.Installed, input form.Value) *
 	return f
 }
 
-// get is what a map has at a key.
+// get returns the value of a keyword in a map.
 func get(m *form.Map, key string) any {
 	v, _ := m.Get(key)
 	return v
 }
 
-// eventually waits until something is so.
+// eventually waits until a condition holds.
 func (w *world) eventually(what string, so func() bool) {
 	w.t.Helper()
 	for deadline := time.Now().Add(time.Minute); !so(); time.Sleep(5 * time.Millisecond) {
@@ -291,7 +292,7 @@ func (w *world) eventually(what string, so func() bool) {
 	}
 }
 
-// host answers calls of capabilities.
+// host executes nested calls.
 type host func(ctx context.Context, id string, input json.RawMessage) (json.RawMessage, error)
 
 func (h host) CallJSON(ctx context.Context, id string, input json.RawMessage) (json.RawMessage, error) {
@@ -302,7 +303,7 @@ func (h host) Call(context.Context, string, form.Value) (form.Value, error) {
 	return nil, errors.New("a jail speaks JSON")
 }
 
-// Programs are built, and languages gathered, once for all tests.
+// Programs are built and interpreters are copied once for all tests.
 var (
 	built    sync.Once
 	builtDir string
@@ -346,7 +347,7 @@ func build(t testing.TB) string {
 func program(t testing.TB) string   { return filepath.Join(build(t), "program") }
 func languages(t testing.TB) string { return filepath.Join(build(t), "languages") }
 
-// gather makes a tree of the interpreters that this host has.
+// gather creates a directory tree with the interpreters of this host.
 func gather(dir string) error {
 	if err := os.MkdirAll(filepath.Join(dir, "usr/bin"), 0o755); err != nil {
 		return err
@@ -392,7 +393,7 @@ func glob(pattern string) []string {
 	return all
 }
 
-// withLibraries puts a program into a tree, with the libraries it is linked with.
+// withLibraries copies a program and its shared libraries to a tree.
 func withLibraries(dir, program, at string) error {
 	if err := link(filepath.Join(dir, at), program); err != nil {
 		return err
@@ -421,7 +422,7 @@ func libraries(dir, program string) error {
 	return nil
 }
 
-// link copies a file or directory, by links if that is possible.
+// link copies a file or directory, with hard links if possible.
 func link(to, from string) error {
 	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
 		return err
@@ -436,7 +437,7 @@ func link(to, from string) error {
 	return nil
 }
 
-// needs skips a test of a program that the host does not have.
+// needs skips the test if the host does not have a program.
 func needs(t testing.TB, program string) {
 	t.Helper()
 	if _, err := os.Stat(filepath.Join(languages(t), "usr/bin", program)); err != nil {

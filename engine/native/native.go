@@ -1,10 +1,10 @@
-// Package native runs capabilities as processes of the host: for those alone that an
-// operator trusts, and only the very program that was trusted.
+// Package native runs capabilities as processes of the host. It runs only capabilities that
+// an operator trusts, and checks the digest of the program before each start.
 //
-// A process is started for each call, with the input as JSON on its standard input.
-// It has an empty environment, and without :network an empty network. Nothing else
-// stands between it and the host, so what a manifest asks for that cannot be held here
-// is refused, and not left out.
+// A process is started for each call, with the input as JSON on its standard input. It has a
+// minimal environment and, if the daemon runs as root, an empty network namespace. There is no
+// other isolation from the host. The engine therefore rejects a manifest that declares a limit
+// or a resource that it cannot enforce or provide.
 package native
 
 import (
@@ -25,10 +25,10 @@ import (
 	"glasshouse/schema"
 )
 
-// Config is what an Engine needs.
+// Config is the configuration of an Engine.
 type Config struct {
-	// CgroupPrefix names the tree of cgroups in which processes run: one path
-	// element, this daemon's and this engine's alone.
+	// CgroupPrefix is the name of the cgroup tree in which processes run. It is one path
+	// element that only this engine of this daemon uses.
 	CgroupPrefix string
 
 	Log *slog.Logger // default: discard
@@ -39,8 +39,8 @@ const defaultTimeout = 30 * time.Second
 // An Engine implements engine.Engine.
 type Engine struct {
 	log  *slog.Logger
-	tree *cgroup.Tree // nil: this host gives us none
-	none error        // why
+	tree *cgroup.Tree // nil: cgroups are not available
+	none error        // why tree is nil
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -53,7 +53,7 @@ type Engine struct {
 
 var _ engine.Engine = (*Engine)(nil)
 
-// New returns an engine, and removes what an earlier one has left running.
+// New returns an engine. It kills the processes of an earlier engine.
 func New(ctx context.Context, cfg Config) (*Engine, error) {
 	e := &Engine{log: cfg.Log}
 	if e.log == nil {
@@ -70,14 +70,14 @@ func New(ctx context.Context, cfg Config) (*Engine, error) {
 	}
 	left, err := e.tree.List()
 	for _, name := range left {
-		e.log.Info("ending a process that an earlier daemon has left", "call", name)
+		e.log.Info("killing a process of an earlier daemon", "call", name)
 		err = errors.Join(err, e.tree.Destroy(ctx, name))
 	}
 	return e, err
 }
 
-// Prepare implements engine.Engine: it returns why the capability cannot run here. That
-// nobody trusts it yet is no reason: it is registered first, and then looked at.
+// Prepare implements engine.Engine. It does not require that the capability is trusted,
+// because an operator reviews a capability after it was registered.
 func (e *Engine) Prepare(_ context.Context, c *engine.Installed) error {
 	if err := e.may(c); err != nil {
 		return err
@@ -89,39 +89,39 @@ func (e *Engine) Prepare(_ context.Context, c *engine.Installed) error {
 	return p.Close()
 }
 
-// trusted refuses what no operator trusts.
+// trusted returns an error if no operator trusts the capability.
 func trusted(c *engine.Installed) error {
 	if c.Trust {
 		return nil
 	}
 	return &fault.Error{Op: "engine.Run", On: c.ID, Kind: fault.Denied, Field: ":runtime :type",
-		Err:    errors.New("it would run on the host itself, and no operator trusts it"),
-		Remedy: "look at the program, and trust this digest of the capability; or declare it as :container"}
+		Err:    errors.New("it runs as a process of the host, and no operator trusts it"),
+		Remedy: "review the program and trust this digest of the capability, or declare it as :container"}
 }
 
-// may refuses what could not be held.
+// may returns an error if the engine cannot enforce or provide what the manifest declares.
 func (e *Engine) may(c *engine.Installed) error {
 	const op = "engine.Prepare"
-	inJail := "declare it as :container, where it is held"
+	inJail := "declare the capability as :container"
 	switch {
 	case c.Runtime.Digest == "":
 		return &fault.Error{Op: op, On: c.ID, Kind: fault.Invalid, Field: ":runtime :digest",
-			Err:    errors.New("it does not say which program is trusted"),
-			Remedy: "add the digest of the program: sha256: and what sha256sum says of it"}
+			Err:    errors.New("the digest of the program is required"),
+			Remedy: "set it to sha256: followed by the output of sha256sum for the program"}
 	case len(c.Runtime.Entrypoint) == 0:
-		return fault.Fieldf(op, ":runtime :entrypoint", "there is nothing to run")
+		return fault.Fieldf(op, ":runtime :entrypoint", "must not be empty")
 	case c.Runtime.Port != 0:
-		return fault.Fieldf(op, ":runtime :port", "a native capability is one process a call, with JSON on its standard input and output")
+		return fault.Fieldf(op, ":runtime :port", "a native capability cannot be a server: a process is started for each call")
 	case c.Filesystem.Mode == manifest.Session || c.Filesystem.Mode == manifest.Persistent:
-		return fault.Cannot(op, "a process of the host has the host's files, and none that belong to a session or to it alone", inJail)
+		return fault.Cannot(op, "a native capability uses the files of the host and has no files of its own", inJail)
 	case len(c.Filesystem.Mounts) > 0:
-		return fault.Cannot(op, "a process of the host has the host's files, and no :mounts of its own", inJail)
+		return fault.Cannot(op, "a native capability uses the files of the host and cannot have :mounts", inJail)
 	case c.Filesystem.QuotaMB > 0:
-		return fault.Cannot(op, "nothing holds a process of the host to its :quota-mb", inJail)
+		return fault.Cannot(op, "cannot enforce :quota-mb for a native capability", inJail)
 	case c.Network.Mode == "proxy":
-		return fault.Cannot(op, "nothing holds a process of the host to the proxy", inJail)
+		return fault.Cannot(op, "cannot restrict a native capability to the egress proxy", inJail)
 	case len(c.Secrets) > 0:
-		return fault.Cannot(op, "secrets are put into jails, and into the requests that leave them", inJail)
+		return fault.Cannot(op, "a native capability cannot have secrets", inJail)
 	}
 	lacks := e.lacks()
 	for _, limit := range []struct {
@@ -129,13 +129,13 @@ func (e *Engine) may(c *engine.Installed) error {
 		set  bool
 	}{{"memory", c.Resources.MemoryMB > 0}, {"cpu", c.Resources.CPUShares > 0}, {"pids", c.Resources.PIDs > 0}} {
 		if why := lacks[limit.what]; limit.set && why != "" {
-			return fault.Cannot(op, "nothing here holds a process to a limit on "+limit.what+": "+why, "run the daemon as root, with the cgroup controllers of memory, cpu and pids")
+			return fault.Cannot(op, "cannot enforce the "+limit.what+" limit on this host: "+why, "run the daemon as root, with the memory, cpu and pids cgroup controllers enabled")
 		}
 	}
 	return nil
 }
 
-// lacks is what processes are not held to, with the reason.
+// lacks returns the limits that cannot be enforced, with the reason.
 func (e *Engine) lacks() map[string]string {
 	if e.tree != nil {
 		return e.tree.Lacks()
@@ -164,7 +164,7 @@ func (e *Engine) Call(ctx context.Context, call *engine.Call) (engine.Result, er
 	defer done()
 	input, err := schema.ToJSON(call.Input)
 	if err != nil {
-		return engine.Result{}, fmt.Errorf("the input of %s as JSON: %w", c.ID, err)
+		return engine.Result{}, fmt.Errorf("encode the input of %s: %w", c.ID, err)
 	}
 	argv, stdin := c.Runtime.Entrypoint, input
 	if c.Runtime.Stdio == manifest.TextStdio {
@@ -186,7 +186,7 @@ func (e *Engine) Call(ctx context.Context, call *engine.Call) (engine.Result, er
 	body, err := p.verdict(ctx, c, end)
 	if err == nil {
 		if r.Output, err = c.Output.FromJSON(body); err != nil {
-			err = &engine.Failure{Kind: engine.Garbled, Reason: "its answer is not JSON of its output type: " + err.Error(), Err: err}
+			err = &engine.Failure{Kind: engine.Garbled, Reason: "its output is not JSON of the declared output type: " + err.Error(), Err: err}
 		}
 	}
 	if f, ok := errors.AsType[*engine.Failure](err); ok {
@@ -195,9 +195,10 @@ func (e *Engine) Call(ctx context.Context, call *engine.Call) (engine.Result, er
 	return r, err
 }
 
-var errTimeout = errors.New("the capability's time is over")
+var errTimeout = errors.New("the capability exceeded its time limit")
 
-// begin counts a call in, and bounds it.
+// begin registers a call, so that Close cancels it and waits for it. The context has the time
+// limit of the capability. The caller must call the returned function.
 func (e *Engine) begin(ctx context.Context, c *engine.Installed) (context.Context, func(), error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -223,7 +224,7 @@ func timeoutOf(c *engine.Installed) time.Duration {
 	return defaultTimeout
 }
 
-// Drop implements engine.Engine. Nothing waits, and nothing is kept.
+// Drop implements engine.Engine. There are no idle processes and no files.
 func (e *Engine) Drop(context.Context, *engine.Installed, bool) error { return nil }
 
 // EndSession implements engine.Engine.
@@ -243,7 +244,7 @@ func (e *Engine) Close() error {
 	return e.tree.Remove()
 }
 
-// environment is all that a process finds set.
+// environment returns the environment of a process.
 func environment(c *engine.Installed) []string {
 	env := map[string]string{"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
 	maps.Copy(env, c.Runtime.Env)
@@ -254,8 +255,8 @@ func environment(c *engine.Installed) []string {
 	return list
 }
 
-// textInput adds the arguments of a program that knows nothing of capabilities to its
-// command line, and returns what it is to read.
+// textInput returns the command line and the standard input of a program with the stdio
+// mode text, which takes arguments and text instead of JSON.
 func textInput(argv []string, input []byte) ([]string, []byte, error) {
 	var in struct {
 		Args  []string `json:"args"`

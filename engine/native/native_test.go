@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// program is the probe of the contract, which the jails run too.
+// program builds the probe of the contract, which is also used for jails.
 func program(t *testing.T) string {
 	t.Helper()
 	built.Do(func() {
@@ -82,7 +82,7 @@ func digest(t *testing.T, file string) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// capability is one whose program lies in its directory, and is trusted.
+// capability returns a trusted capability with the probe in its directory.
 func capability(t *testing.T, change ...func(*manifest.Capability)) *engine.Installed {
 	t.Helper()
 	dir := t.TempDir()
@@ -96,7 +96,7 @@ func capability(t *testing.T, change ...func(*manifest.Capability)) *engine.Inst
 	return install(t, dir, "program", change...)
 }
 
-// shell is a capability that is a shell script.
+// shell returns a trusted capability that is a shell script.
 func shell(t *testing.T, script string, change ...func(*manifest.Capability)) *engine.Installed {
 	t.Helper()
 	dir := t.TempDir()
@@ -147,13 +147,13 @@ func TestContract(t *testing.T) {
 			})
 		},
 		Lacks: map[string]string{
-			"SessionFilesAreTheSessions": "a process of the host has the host's files; Prepare refuses :session",
-			"PersistentFilesStay":        "a process of the host has the host's files; Prepare refuses :persistent",
-			"EphemeralFilesAreGone":      "a process of the host has the host's files, and what it writes stays",
-			"NoMoreThanTheQuota":         "nothing holds a process of the host to a quota; Prepare refuses it",
-			"AMountIsShownOnly":          "a process of the host has the host's files; Prepare refuses :mounts",
-			"CallingOthers":              "a process of the host calls nobody: it could do as it likes anyway",
-			"WarmIsNoDifferent":          "none waits: a process is started for each call",
+			"SessionFiles":             "native capabilities use the files of the host; Prepare rejects :session",
+			"PersistentFiles":          "native capabilities use the files of the host; Prepare rejects :persistent",
+			"EphemeralFilesAreRemoved": "native capabilities use the files of the host, which are not removed",
+			"DiskQuota":                "quotas cannot be enforced; Prepare rejects them",
+			"Mounts":                   "native capabilities use the files of the host; Prepare rejects :mounts",
+			"NestedCalls":              "native capabilities have no endpoint for nested calls",
+			"WarmCalls":                "there are no warm processes: a process is started for each call",
 		},
 	})
 }
@@ -170,28 +170,28 @@ func TestOnlyTheTrustedProgramRuns(t *testing.T) {
 	without := *c.Capability
 	without.Runtime.Digest = ""
 	if err := e.Prepare(t.Context(), &untrusted); err != nil {
-		t.Errorf("what is yet to be looked at cannot be registered: %v", err)
+		t.Errorf("Prepare of an untrusted capability = %v, want no error", err)
 	}
 	unnamed := &engine.Installed{Capability: &without, Dir: c.Dir, Trust: true}
 	for name, err := range map[string]error{
-		"what nobody trusts": errOf(call(t, e, &untrusted)),
-		"no digest":          errOf(call(t, e, unnamed)), "no digest, prepared": e.Prepare(t.Context(), unnamed),
+		"untrusted": errOf(call(t, e, &untrusted)),
+		"no digest": errOf(call(t, e, unnamed)), "no digest, prepared": e.Prepare(t.Context(), unnamed),
 	} {
 		if err == nil || fault.RemedyOf(err) == "" {
-			t.Errorf("%s: %v, remedy %q; want a refusal and its remedy", name, err, fault.RemedyOf(err))
+			t.Errorf("%s: %v, remedy %q; want an error with a remedy", name, err, fault.RemedyOf(err))
 		}
 	}
 	if err := os.WriteFile(filepath.Join(c.Dir, "script"), []byte("#!/bin/sh\necho '{\"ran\": \"another\"}'\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if r, err := call(t, e, c); !errors.Is(err, fault.Denied) || !strings.Contains(err.Error(), "not the program that is trusted") {
-		t.Errorf("a program that was changed: %s, %v, want denied", form.Text(r.Output), err)
+	if r, err := call(t, e, c); !errors.Is(err, fault.Denied) || !strings.Contains(err.Error(), "is not the trusted program") {
+		t.Errorf("call of a changed program = %s, %v, want denied", form.Text(r.Output), err)
 	}
 }
 
 func errOf(_ engine.Result, err error) error { return err }
 
-func TestWhatCannotBeHeldIsRefused(t *testing.T) {
+func TestPrepareRejectsUnenforceableManifest(t *testing.T) {
 	needRoot(t)
 	e := open(t)
 	for name, change := range map[string]func(*manifest.Capability){
@@ -206,15 +206,15 @@ func TestWhatCannotBeHeldIsRefused(t *testing.T) {
 	} {
 		c := shell(t, "exit 0", change)
 		if err := e.Prepare(t.Context(), c); err == nil {
-			t.Errorf("%s: it is prepared", name)
+			t.Errorf("%s: Prepare succeeded, want an error", name)
 		}
 		if _, err := call(t, e, c); err == nil || engine.KindOf(err) != "" {
-			t.Errorf("%s: it was called: %v", name, err)
+			t.Errorf("%s: Call = %v, want an error that is not a Failure", name, err)
 		}
 	}
 }
 
-func TestTheProgramIsInItsDirectory(t *testing.T) {
+func TestProgramStaysInDirectory(t *testing.T) {
 	needRoot(t)
 	e := open(t)
 	c := shell(t, "exit 0")
@@ -238,7 +238,7 @@ func TestTheProgramIsInItsDirectory(t *testing.T) {
 	}
 }
 
-func TestWhatAProcessFinds(t *testing.T) {
+func TestProcessEnvironment(t *testing.T) {
 	needRoot(t)
 	t.Setenv("HOST_SECRET", "do not tell")
 	e := open(t)
@@ -255,18 +255,18 @@ func TestWhatAProcessFinds(t *testing.T) {
 	lines := strings.Split(out.(string), "\n")
 	got := strings.Join(lines, "|")
 	if code != int64(3) || strings.Contains(got, "HOST_SECRET") || !strings.Contains(got, "MINE=1|") || !strings.Contains(got, "|"+c.Dir+"|") {
-		t.Errorf("it ends with %v and finds %s", code, got)
+		t.Errorf("exit code %v, output %s", code, got)
 	}
-	if !strings.Contains(got, "|"+c.Dir+"|3|") { // two lines of heading, and the loopback
-		t.Errorf("its network has more than a loopback: %s", got)
+	if !strings.Contains(got, "|"+c.Dir+"|3|") { // /proc/net/dev: two header lines and the loopback device
+		t.Errorf("the network namespace has more than the loopback device: %s", got)
 	}
 }
 
-func TestNothingOutlivesItsCall(t *testing.T) {
+func TestChildrenAreKilled(t *testing.T) {
 	needRoot(t)
 	e := open(t)
 	file := filepath.Join(t.TempDir(), "pids")
-	// One in a session of its own, whose parent is gone, and that heeds no signal.
+	// An orphan in a new session that ignores signals.
 	leave := `setsid sh -c 'trap "" TERM HUP INT; echo $$ >> ` + file + `; exec sleep 1000' >/dev/null 2>&1 </dev/null &
 while [ ! -s ` + file + ` ]; do sleep 0.01; done; `
 	alive := func() (left []int) {
@@ -289,19 +289,19 @@ while [ ! -s ` + file + ` ]; do sleep 0.01; done; `
 		t.Fatal(err)
 	}
 	if left := alive(); len(left) > 0 {
-		t.Errorf("after a call that went well: %v", left)
+		t.Errorf("processes left after a successful call: %v", left)
 	}
 	_, err := call(t, e, shell(t, leave+`exec sleep 1000`, func(c *manifest.Capability) { c.Resources.Timeout = 200 * time.Millisecond }))
 	if engine.KindOf(err) != engine.TimedOut {
-		t.Errorf("a call that takes too long: %v", err)
+		t.Errorf("call beyond its time limit = %v, want a timeout", err)
 	}
 	if left := alive(); len(left) > 0 {
-		t.Errorf("after a timeout: %v", left)
+		t.Errorf("processes left after a timeout: %v", left)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	begun := filepath.Join(t.TempDir(), "begun")
-	go func() { // gives the call up when its program runs
+	go func() { // cancels the call when its program runs
 		for ctx.Err() == nil {
 			if _, err := os.Stat(begun); err == nil {
 				cancel()
@@ -311,19 +311,19 @@ while [ ! -s ` + file + ` ]; do sleep 0.01; done; `
 	}()
 	_, err = e.Call(ctx, &engine.Call{ID: "c-1", Capability: shell(t, leave+`: >`+begun+`; exec sleep 1000`), Input: form.NewMap()})
 	if engine.KindOf(err) != engine.Cancelled {
-		t.Errorf("a call that is given up: %v", err)
+		t.Errorf("cancelled call = %v, want cancelled", err)
 	}
 	if left := alive(); len(left) > 0 {
-		t.Errorf("after it was given up: %v", left)
+		t.Errorf("processes left after a cancelled call: %v", left)
 	}
 }
 
-func TestProcessesAreHeldToTheirLimits(t *testing.T) {
+func TestPIDLimit(t *testing.T) {
 	needRoot(t)
 	e := open(t)
 	c := shell(t, `i=0; while [ $i -lt 100 ]; do sleep 1000 & i=$((i+1)); done; echo '{}'`, func(c *manifest.Capability) { c.Resources.PIDs = 8 })
 	r, err := call(t, e, c)
 	if err == nil && !strings.Contains(r.Log, "fork") {
-		t.Errorf("it started a hundred processes: %q", r.Log)
+		t.Errorf("the script started 100 processes with a limit of 8: %q", r.Log)
 	}
 }

@@ -22,33 +22,33 @@ import (
 )
 
 const (
-	maxOutput = 16 << 20 // of what a process answers
-	maxLog    = 8 << 10  // of what is kept of its standard error
-	maxReason = 2 << 10
+	maxOutput = 16 << 20 // bytes of the output of a process
+	maxLog    = 8 << 10  // bytes of its standard error that are kept
+	maxReason = 2 << 10  // bytes of its standard error in an error message
 
-	// lingering is how long what a process has started may hold its output open
-	// after it has ended itself.
+	// lingering is how long the children of a process may keep its output open after it has
+	// exited.
 	lingering = 2 * time.Second
 
-	// killTime bounds how long the end of what was killed is waited for.
+	// killTime bounds the wait for the end of killed processes.
 	killTime = 30 * time.Second
 )
 
 // A process is one call on the host.
 type process struct {
 	cmd    *exec.Cmd
-	group  *cgroup.Cgroup // nil where there are none
+	group  *cgroup.Cgroup // nil: cgroups are not available
 	text   bool
 	answer answer
 	log    tail
 	usage  engine.Usage
-	kills  int64         // for memory
-	over   chan struct{} // closed when it has written more than it may
+	kills  int64         // by the OOM killer
+	over   chan struct{} // closed when its output exceeds maxOutput
 	ended  chan error
 }
 
-// start starts a call's process, in a group and a cgroup of its own. It is killed if
-// this process dies.
+// start starts the process of a call in a new process group and a new cgroup. The kernel kills
+// the process if the daemon dies (PR_SET_PDEATHSIG).
 func (e *Engine) start(call *engine.Call, argv []string, stdin []byte) (*process, error) {
 	c := call.Capability
 	program, err := open(c)
@@ -61,7 +61,7 @@ func (e *Engine) start(call *engine.Call, argv []string, stdin []byte) (*process
 	p.cmd = &exec.Cmd{
 		Path: "/proc/self/fd/3", Args: argv, Env: environment(c),
 		Stdin: bytes.NewReader(stdin), Stdout: &p.answer.out, Stderr: &p.log,
-		ExtraFiles: []*os.File{program}, // the third, by which it is executed
+		ExtraFiles: []*os.File{program}, // descriptor 3, see Path
 		WaitDelay:  lingering,
 		SysProcAttr: &syscall.SysProcAttr{
 			Setpgid: true, Pdeathsig: syscall.SIGKILL,
@@ -83,7 +83,7 @@ func (e *Engine) start(call *engine.Call, argv []string, stdin []byte) (*process
 		r := c.Resources
 		p.group, err = e.tree.Create(string(id.NewExec()), cgroup.Limits{CPUShares: int64(r.CPUShares), MemoryBytes: int64(r.MemoryMB) << 20, PIDs: int64(r.PIDs)})
 		if err != nil {
-			return nil, fmt.Errorf("a cgroup for %s: %w", c.ID, err)
+			return nil, fmt.Errorf("create a cgroup for %s: %w", c.ID, err)
 		}
 	}
 	if err := p.run(); err != nil {
@@ -92,8 +92,9 @@ func (e *Engine) start(call *engine.Call, argv []string, stdin []byte) (*process
 	return p, nil
 }
 
-// run starts the program, and waits for it on the same thread: what is to die with
-// its parent dies with the thread that started it.
+// run starts the program and waits for it on the same thread. PR_SET_PDEATHSIG refers to the
+// thread that created the process, not to its process (prctl(2)), so the thread must not exit
+// before.
 func (p *process) run() error {
 	started := make(chan error, 1)
 	go thread.Alone(func() error {
@@ -114,8 +115,8 @@ func (p *process) born() error {
 	return p.group.StartIn(p.cmd.SysProcAttr, p.cmd.Start)
 }
 
-// wait returns when the process and all it has started are gone: of themselves, or
-// because ctx has ended or too much was written.
+// wait waits until the process has exited, and kills its children. It kills the process if
+// ctx ends or its output exceeds maxOutput.
 func (p *process) wait(ctx context.Context) error {
 	var err error
 	select {
@@ -127,12 +128,12 @@ func (p *process) wait(ctx context.Context) error {
 		p.kill()
 		err = <-p.ended
 	}
-	p.kill() // what it has left behind
+	p.kill() // the children of the process
 	p.measure()
 	return errors.Join(err, p.clean())
 }
 
-// kill ends the process and all that it has started.
+// kill kills the process and its children.
 func (p *process) kill() {
 	if p.group == nil {
 		syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
@@ -140,7 +141,7 @@ func (p *process) kill() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), killTime)
 	defer cancel()
-	p.group.Kill(ctx) // clean says what is left
+	p.group.Kill(ctx) // clean returns the error
 }
 
 func (p *process) measure() {
@@ -168,7 +169,7 @@ func (p *process) clean() error {
 	return p.group.Destroy(ctx)
 }
 
-// verdict is what the process has answered, or how it has failed.
+// verdict returns the output of the process, or the error of the call.
 func (p *process) verdict(ctx context.Context, c *engine.Installed, end error) ([]byte, error) {
 	fail := func(kind engine.Kind, format string, args ...any) ([]byte, error) {
 		return nil, &engine.Failure{Kind: kind, Reason: fmt.Sprintf(format, args...), Err: end}
@@ -177,17 +178,17 @@ func (p *process) verdict(ctx context.Context, c *engine.Installed, end error) (
 	_, exited := errors.AsType[*exec.ExitError](end)
 	switch {
 	case context.Cause(ctx) == errTimeout:
-		return fail(engine.TimedOut, "it took longer than the %v it may", timeoutOf(c))
+		return fail(engine.TimedOut, "it exceeded its time limit of %v", timeoutOf(c))
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return fail(engine.TimedOut, "it took longer than its caller gave it")
+		return fail(engine.TimedOut, "it exceeded the deadline of its caller")
 	case ctx.Err() != nil:
-		return fail(engine.Cancelled, "the caller does not want it any more")
+		return fail(engine.Cancelled, "the caller cancelled the call")
 	case p.answer.tooLong():
-		return fail(engine.Garbled, "its answer is longer than %d bytes", maxOutput)
+		return fail(engine.Garbled, "its output exceeds %d bytes", maxOutput)
 	case state == nil:
 		return nil, end
 	case p.kills > 0 && !state.Success():
-		return fail(engine.Memory, "it used more memory than it may")
+		return fail(engine.Memory, "it exceeded its memory limit")
 	}
 	status := state.Sys().(syscall.WaitStatus)
 	code := status.ExitStatus()
@@ -202,9 +203,9 @@ func (p *process) verdict(ctx context.Context, c *engine.Installed, end error) (
 			ExitCode int    `json:"exit_code"`
 		}{p.answer.out.String(), p.answer.err.String(), code})
 	case status.Signaled():
-		return fail(engine.Crashed, "its program was ended by the signal %d", status.Signal())
+		return fail(engine.Crashed, "its program was killed by signal %d", status.Signal())
 	case code != 0:
-		reason := fmt.Sprintf("its program ended with the exit code %d", code)
+		reason := fmt.Sprintf("its program ended with exit code %d", code)
 		if log := strings.TrimSpace(p.log.String()); log != "" {
 			reason += ": " + engine.LogEnd([]byte(log), maxReason, false)
 		}
@@ -215,14 +216,14 @@ func (p *process) verdict(ctx context.Context, c *engine.Installed, end error) (
 	return p.answer.out.text.Bytes(), nil
 }
 
-// An answer is what a process writes, as far as it may.
+// An answer is the output of a process, up to maxOutput bytes.
 type answer struct {
 	mu sync.Mutex
 	// +checklocks:mu
-	size int // of all together
+	size int // bytes written to out and err together
 	out  stream
 	err  stream
-	full func() // called when it is more than it may be
+	full func() // called when size exceeds maxOutput
 }
 
 type stream struct {
@@ -230,14 +231,14 @@ type stream struct {
 	text bytes.Buffer // guarded by a.mu
 }
 
-// tooLong reports whether more was written than there may be.
+// tooLong reports whether the output exceeds maxOutput.
 func (a *answer) tooLong() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.size > maxOutput
 }
 
-// Write implements io.Writer. What is too much is not kept.
+// Write implements io.Writer. Output beyond maxOutput is discarded.
 func (s *stream) Write(p []byte) (int, error) {
 	s.a.mu.Lock()
 	defer s.a.mu.Unlock()
@@ -250,7 +251,7 @@ func (s *stream) Write(p []byte) (int, error) {
 
 func (s *stream) String() string { return strings.ToValidUTF8(s.text.String(), "�") }
 
-// both writes to two.
+// both is a writer that writes to a and b.
 type both struct {
 	a, b interface{ Write([]byte) (int, error) }
 }
@@ -260,13 +261,13 @@ func (w *both) Write(p []byte) (int, error) {
 	return w.b.Write(p)
 }
 
-// A tail keeps the end of what was written.
+// A tail keeps the end of an output. It is safe for concurrent use.
 type tail struct {
 	mu sync.Mutex
 	// +checklocks:mu
 	text []byte
 	// +checklocks:mu
-	cut bool // there was more before it
+	cut bool // earlier output was discarded
 }
 
 func (t *tail) Write(p []byte) (int, error) {

@@ -16,12 +16,12 @@ import (
 	"glasshouse/fault"
 )
 
-// maxProgram bounds a program: it is copied into memory.
+// maxProgram limits the size of a program, because it is copied to memory.
 const maxProgram = 512 << 20
 
-// open returns the program of a capability, if it is the one that is trusted: a copy
-// in memory that nobody can change, made of the very bytes whose digest was taken. So
-// what is executed is what was looked at, whatever happens to the file.
+// open returns the program of a capability as a sealed memory file. It returns an error if
+// the digest is not the trusted one. The digest is computed from the bytes that are copied and
+// executed, so a later change of the file has no effect (no TOCTOU race).
 func open(c *engine.Installed) (_ *os.File, err error) {
 	const op = "engine.Prepare"
 	f, err := find(c)
@@ -56,8 +56,8 @@ func open(c *engine.Installed) (_ *os.File, err error) {
 	}
 	if got := "sha256:" + hex.EncodeToString(sum.Sum(nil)); got != c.Runtime.Digest {
 		return nil, &fault.Error{Op: op, On: c.ID, Kind: fault.Denied, Field: ":runtime :digest",
-			Err:    fmt.Errorf("%s is not the program that is trusted: its digest is %s, and not %s", c.Runtime.Entrypoint[0], got, c.Runtime.Digest),
-			Remedy: "find out who changed it; if that was meant, register the capability with the new digest, and have it trusted"}
+			Err:    fmt.Errorf("%s is not the trusted program: its digest is %s, want %s", c.Runtime.Entrypoint[0], got, c.Runtime.Digest),
+			Remedy: "check why the program has changed; if the change is intended, register the capability with the new digest and trust it"}
 	}
 	const seals = unix.F_SEAL_WRITE | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 	if _, err := unix.FcntlInt(memory.Fd(), unix.F_ADD_SEALS, seals); err != nil {
@@ -66,11 +66,11 @@ func open(c *engine.Installed) (_ *os.File, err error) {
 	return memory, nil
 }
 
-// find opens the program's file: of the capability's directory, out of which nothing
-// leads, or by its absolute path.
+// find opens the program's file. A relative path is below the capability's directory and
+// cannot lead out of it.
 func find(c *engine.Installed) (*os.File, error) {
 	name := c.Runtime.Entrypoint[0]
-	const flags = os.O_RDONLY | syscall.O_NONBLOCK // which does not wait at a pipe
+	const flags = os.O_RDONLY | syscall.O_NONBLOCK // O_NONBLOCK: opening a FIFO would block
 	if filepath.IsAbs(name) {
 		return os.OpenFile(name, flags, 0)
 	}
@@ -82,8 +82,8 @@ func find(c *engine.Installed) (*os.File, error) {
 	return root.OpenFile(filepath.Clean(name), flags, 0)
 }
 
-// memfd makes a file in memory that may be executed. Kernels before Linux 6.3 do not
-// know the flag, and need none.
+// memfd creates an executable file in memory. Kernels before Linux 6.3 reject MFD_EXEC and
+// create executable files by default (memfd_create(2)).
 func memfd() (*os.File, error) {
 	fd, err := unix.MemfdCreate("capability", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_EXEC)
 	if errors.Is(err, unix.EINVAL) {

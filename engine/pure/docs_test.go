@@ -12,7 +12,7 @@ import (
 	"glasshouse/schema"
 )
 
-func TestTheSummaryOfTheReferenceRuns(t *testing.T) {
+func TestManifestReferenceExample(t *testing.T) {
 	doc, err := os.ReadFile("../../docs/manifest.md")
 	if err != nil {
 		t.Fatal(err)

@@ -1,6 +1,6 @@
-// Package pure runs capabilities that are functions of RTFS, in this process. They
-// have no files, no network and no clock: all that a call depends on is its input and
-// what others answer it, so that it can be made again and compared.
+// Package pure runs capabilities that are RTFS functions, in this process. Functions have no
+// files, no network and no clock. A call depends only on its input and on the results of its
+// nested calls, so it can be replayed from a record and compared.
 package pure
 
 import (
@@ -43,7 +43,7 @@ func New() *Engine {
 	return e
 }
 
-// check compiles the type of an annotation.
+// check compiles the type of an annotation and returns its check.
 func check(n *form.Node) (func(form.Value) error, error) {
 	t, err := schema.Compile(n)
 	if err != nil {
@@ -58,7 +58,7 @@ func (e *Engine) Prepare(ctx context.Context, c *engine.Installed) error {
 	return err
 }
 
-// function returns a capability's function, and compiles it if need be.
+// function returns a capability's function. It compiles the function if necessary.
 func (e *Engine) function(ctx context.Context, c *engine.Installed) (*rtfs.Func, error) {
 	k := key{c.ID, c.Digest}
 	e.mu.RLock()
@@ -95,7 +95,7 @@ func (e *Engine) compile(ctx context.Context, c *engine.Installed) (*rtfs.Func, 
 	}
 	f, ok := v.(*rtfs.Func)
 	if !ok {
-		return nil, fault.Fieldf(op, "implementation", "%s is %s, and no function", c.ID, form.Text(v))
+		return nil, fault.Fieldf(op, "implementation", "%s evaluates to %s, which is not a function", c.ID, form.Text(v))
 	}
 	return f, nil
 }
@@ -118,7 +118,7 @@ func (e *Engine) Call(ctx context.Context, call *engine.Call) (engine.Result, er
 	return result, err
 }
 
-// run calls a capability, with a host that answers it.
+// run calls a capability. host executes its nested calls.
 func (e *Engine) run(ctx context.Context, call *engine.Call, host rtfs.Host, around *form.Map) (engine.Result, error) {
 	if !e.enter() {
 		return engine.Result{}, closed(call.Capability)
@@ -134,10 +134,10 @@ func (e *Engine) run(ctx context.Context, call *engine.Call, host rtfs.Host, aro
 	var used rtfs.Usage
 	output, err := f.With(rtfs.Env{Host: host, Context: around, Limits: limits(call.Capability), Used: &used}).Call(ctx, call.Input)
 	took := time.Since(begun)
-	// What it takes of memory is counted when it is taken, so this is no peak, but no less.
+	// Alloc is the sum of all allocations, an upper bound of the peak.
 	usage := engine.Usage{Wall: took, CPU: took, MemoryPeak: used.Alloc, Steps: used.Steps}
 	if err == nil && !data(output) {
-		err = &engine.Failure{Kind: engine.Garbled, Reason: "it answered a function, which is no data", Usage: usage}
+		err = &engine.Failure{Kind: engine.Garbled, Reason: "its output contains a function", Usage: usage}
 	} else if err != nil {
 		err = failure(ctx, err, usage)
 	}
@@ -147,7 +147,8 @@ func (e *Engine) run(ctx context.Context, call *engine.Call, host rtfs.Host, aro
 	return engine.Result{Output: output, Usage: usage, Warm: true, Times: map[string]time.Duration{"forward": took}}, nil
 }
 
-// enter counts a call in, so that Close waits for it.
+// enter registers a call, so that Close waits for it. It returns false if the engine is
+// closed.
 func (e *Engine) enter() bool {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
@@ -157,8 +158,8 @@ func (e *Engine) enter() bool {
 	return !e.closed
 }
 
-// during returns the context of a call, which ends with the engine too. Those who are
-// called in turn see from it when the time is over.
+// during returns the context of a call. It ends when the engine is closed. If the call can
+// have nested calls, it has the deadline of the call.
 func (e *Engine) during(ctx context.Context, c *engine.Installed) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(e.ctx, func() { cancel(context.Cause(e.ctx)) })
@@ -166,7 +167,7 @@ func (e *Engine) during(ctx context.Context, c *engine.Installed) (context.Conte
 		stop()
 		cancel(nil)
 	}
-	if len(c.Effects) == 0 || c.Resources.Timeout == 0 { // it calls nobody, or nothing bounds it
+	if len(c.Effects) == 0 || c.Resources.Timeout == 0 { // no nested calls, or no time limit
 		return ctx, end
 	}
 	ctx, timeout := context.WithTimeout(ctx, c.Resources.Timeout)
@@ -176,12 +177,13 @@ func (e *Engine) during(ctx context.Context, c *engine.Installed) (context.Conte
 	}
 }
 
-// limits are those of the manifest. What it leaves open is the language's own.
+// limits returns the limits of the manifest. Limits that it does not set have the defaults of
+// package rtfs.
 func limits(c *engine.Installed) rtfs.Limits {
 	return rtfs.Limits{Time: c.Resources.Timeout, Alloc: int64(c.Resources.MemoryMB) << 20}
 }
 
-// failure classifies how a function has failed.
+// failure returns the Failure for the error of a function.
 func failure(ctx context.Context, err error, usage engine.Usage) *engine.Failure {
 	f := &engine.Failure{Kind: engine.Failed, Reason: err.Error(), Usage: usage, Err: err}
 	dimension, _ := rtfs.Exhausted(err)
@@ -196,7 +198,7 @@ func failure(ctx context.Context, err error, usage engine.Usage) *engine.Failure
 	return f
 }
 
-// data reports whether a value has no function in it.
+// data reports whether a value contains no function.
 func data(v form.Value) bool {
 	switch v := v.(type) {
 	case form.Func:
@@ -224,7 +226,7 @@ func all(values []form.Value) bool {
 	return true
 }
 
-// Drop forgets a capability. It keeps nothing on disk.
+// Drop implements engine.Engine. There are no files.
 func (e *Engine) Drop(_ context.Context, c *engine.Installed, _ bool) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -235,7 +237,7 @@ func (e *Engine) Drop(_ context.Context, c *engine.Installed, _ bool) error {
 // EndSession does nothing: a function has no files.
 func (e *Engine) EndSession(context.Context, string) error { return nil }
 
-// Close ends the calls that run.
+// Close cancels the running calls.
 func (e *Engine) Close() error {
 	e.mu.Lock()
 	e.closed = true

@@ -30,7 +30,7 @@ const probe = `
 
 const (
 	noFiles  = "functions have no files"
-	noMemory = "functions remember nothing: there is no sandbox to be kept or to wait"
+	noMemory = "functions have no state and no sandbox"
 )
 
 func TestContract(t *testing.T) {
@@ -41,21 +41,21 @@ func TestContract(t *testing.T) {
 			return c
 		},
 		Lacks: map[string]string{
-			"AnAnswerWithoutEnd":         "an answer is a value, which has an end: what takes more memory than it may is MemoryRunsOut",
-			"WaitingIsKilledToo":         "functions cannot wait",
-			"NothingIsLeftInMemory":      noMemory,
-			"EphemeralFilesAreGone":      noFiles,
-			"SessionFilesAreTheSessions": noFiles,
-			"PersistentFilesStay":        noFiles,
-			"NoMoreThanTheQuota":         noFiles,
-			"AMountIsShownOnly":          noFiles,
+			"LimitsOutput":             "an output is a finite value; see MemoryLimit",
+			"TimeoutKillsWaitingCall":  "functions cannot block",
+			"CallsShareNoMemory":       noMemory,
+			"EphemeralFilesAreRemoved": noFiles,
+			"SessionFiles":             noFiles,
+			"PersistentFiles":          noFiles,
+			"DiskQuota":                noFiles,
+			"Mounts":                   noFiles,
 		},
 	})
 }
 
 var versions atomic.Int64
 
-// install makes a capability of a function.
+// install returns a capability with a function as its code.
 func install(t testing.TB, source string) *engine.Installed {
 	t.Helper()
 	nodes, err := form.Read("test", []byte(source))
@@ -72,34 +72,34 @@ func open(t testing.TB) *pure.Engine {
 	return e
 }
 
-func TestWhatDoesNotCompileIsRefusedWhenItIsPrepared(t *testing.T) {
+func TestPrepareRejectsInvalidFunctions(t *testing.T) {
 	e := open(t)
 	for _, source := range []string{"(fn [input] (if))", "(fn [input] (let [a] a))", "42", "(/ 1 0)"} {
 		if err := e.Prepare(t.Context(), install(t, source)); !errors.Is(err, fault.Invalid) {
-			t.Errorf("prepare %s: %v, want invalid", source, err)
+			t.Errorf("Prepare of %s = %v, want invalid", source, err)
 		}
 	}
 	c := install(t, "1")
 	c.Runtime.Code = nil
 	if err := e.Prepare(t.Context(), c); !errors.Is(err, fault.Invalid) {
-		t.Errorf("prepare nothing: %v, want invalid", err)
+		t.Errorf("Prepare without code = %v, want invalid", err)
 	}
 }
 
-func TestStepsAndDepthRunOut(t *testing.T) {
+func TestDepthLimitAndSteps(t *testing.T) {
 	e := open(t)
 	deep := install(t, `(fn [n] (+ 1 ((fn down [n] (+ 1 (down n))) n)))`)
 	_, err := e.Call(t.Context(), &engine.Call{Capability: deep, Input: int64(1)})
 	if engine.KindOf(err) != engine.Failed || !strings.Contains(err.Error(), "depth") {
-		t.Errorf("calls without end in each other: %v", err)
+		t.Errorf("unlimited recursion = %v, want a depth error", err)
 	}
 	r, err := e.Call(t.Context(), &engine.Call{Capability: install(t, `(fn [n] (reduce + 0 (range 0 n)))`), Input: int64(1000)})
 	if err != nil || r.Output != form.Value(int64(499500)) || r.Usage.Steps < 1000 {
-		t.Errorf("%v, %v, and took %+v", r.Output, err, r.Usage)
+		t.Errorf("output %v, error %v, usage %+v", r.Output, err, r.Usage)
 	}
 }
 
-// A host answers with what it has, or refuses.
+// A host maps ids of capabilities to outputs and errors.
 type host map[string]any
 
 func (h host) Call(_ context.Context, id string, input form.Value) (form.Value, error) {
@@ -119,7 +119,7 @@ func (h host) CallJSON(context.Context, string, json.RawMessage) (json.RawMessag
 	return nil, errors.New("a function has values in hand, not JSON")
 }
 
-// A slowHost answers at different times, so that concurrent calls end in any order.
+// A slowHost delays its results, so that concurrent calls end in any order.
 type slowHost struct{ n atomic.Int64 }
 
 func (h *slowHost) Call(ctx context.Context, id string, input form.Value) (form.Value, error) {
@@ -145,7 +145,7 @@ func TestReplayOfConcurrentBranches(t *testing.T) {
 			[(call "a" n) (call "b" n)]
 			(step-parallel (call "a" 1) [(call "a" 2) (call "c" 3)])
 			(map (fn [x] (call "d" x)) [1 2 3 4])))`,
-		// What the last branch has called when it is cancelled is a matter of time.
+		// The calls of the last branch before its cancellation vary.
 		`(fn [n] (try (step-parallel (call "a" n) (call "fail" n) (map (fn [x] (call "d" x)) [1 2 3 4 5 6]))
 			(catch HostError e (getMessage e))))`,
 	} {
@@ -169,7 +169,7 @@ func TestReplayOfConcurrentBranches(t *testing.T) {
 	}
 }
 
-func TestACallIsMadeAgainAndCompared(t *testing.T) {
+func TestReplayComparesCalls(t *testing.T) {
 	e := open(t)
 	const source = `
 (fn [input]
@@ -196,14 +196,14 @@ func TestACallIsMadeAgainAndCompared(t *testing.T) {
 				t.Fatal(err)
 			}
 			if !form.Equal(first.Output, again) {
-				t.Errorf("again it answers %s, and answered %s", form.Text(again), form.Text(first.Output))
+				t.Errorf("Replay = %s, want %s", form.Text(again), form.Text(first.Output))
 			}
 			call.Input = form.NewMap(form.Keyword("n"), int64(2))
 			if _, err := e.Replay(t.Context(), call, first.Replay); !errors.Is(err, fault.Conflict) {
-				t.Errorf("with another input: %v, want a conflict", err)
+				t.Errorf("Replay with another input = %v, want a conflict", err)
 			}
 			if _, err := e.Replay(t.Context(), call, json.RawMessage(`{}`)); !errors.Is(err, fault.Conflict) {
-				t.Errorf("with the record of another call: %v, want a conflict", err)
+				t.Errorf("Replay with an empty record = %v, want a conflict", err)
 			}
 		})
 	}
@@ -213,17 +213,17 @@ func TestACallIsMadeAgainAndCompared(t *testing.T) {
 		t.Fatal(err)
 	}
 	if again, err := e.Replay(t.Context(), &engine.Call{Capability: pure, Input: int64(12)}, r.Replay); err != nil || again != form.Value(int64(144)) {
-		t.Errorf("again: %v, %v", again, err)
+		t.Errorf("Replay = %v, %v, want 144", again, err)
 	}
 	if _, err := e.Replay(t.Context(), &engine.Call{Capability: pure, Input: int64(12)}, json.RawMessage(`{"calls":[{"id":"x","input":"1","output":"1"}]}`)); !errors.Is(err, fault.Conflict) {
-		t.Errorf("with a record of calls that it does not make: %v, want a conflict", err)
+		t.Errorf("Replay with a record of additional calls = %v, want a conflict", err)
 	}
 	if _, err := e.Replay(t.Context(), &engine.Call{Capability: pure, Input: int64(12)}, json.RawMessage(`{`)); !errors.Is(err, fault.Invalid) {
-		t.Errorf("with no record: %v, want invalid", err)
+		t.Errorf("Replay with an invalid record = %v, want invalid", err)
 	}
 }
 
-func TestWhoIsCalledHasNoMoreTimeThanTheCaller(t *testing.T) {
+func TestNestedCallHasDeadlineOfCaller(t *testing.T) {
 	e := open(t)
 	c := install(t, `(fn [input] (call "slow" input))`)
 	c.Effects, c.Resources.Timeout = []string{"state"}, 20*time.Millisecond
@@ -233,7 +233,7 @@ func TestWhoIsCalledHasNoMoreTimeThanTheCaller(t *testing.T) {
 	}
 }
 
-// slow answers when nobody waits any more.
+// slow is a host whose calls end with their context.
 type slow struct{ host }
 
 func (slow) Call(ctx context.Context, _ string, _ form.Value) (form.Value, error) {

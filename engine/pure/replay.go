@@ -17,16 +17,17 @@ import (
 	"glasshouse/rtfs/form"
 )
 
-// A record is what a call depends on besides its input: what others answered it.
+// A record contains everything that a call depends on in addition to its input: its context
+// and the results of its nested calls.
 type record struct {
-	Context string     `json:"context,omitempty"` // what @name read, if that was more than the call
+	Context string     `json:"context,omitempty"` // values of @name, if there are callers
 	Calls   []answered `json:"calls,omitempty"`
 }
 
-// An answered is one call to another capability. Values are in the text of the
-// language, which loses nothing.
+// An answered is one nested call with its result. Values are encoded as RTFS text, which is
+// lossless.
 type answered struct {
-	Branch string  `json:"branch,omitempty"` // of a step-parallel
+	Branch string  `json:"branch,omitempty"` // branch of a step-parallel
 	ID     string  `json:"id"`
 	Input  string  `json:"input"`
 	Output string  `json:"output,omitempty"`
@@ -35,17 +36,17 @@ type answered struct {
 
 // A mishap is an error as a function sees it.
 type mishap struct {
-	Form    bool   `json:"form,omitempty"` // it was one of the language's
+	Form    bool   `json:"form,omitempty"` // it was a *form.Error
 	Kind    string `json:"kind,omitempty"`
 	Message string `json:"message"`
 	Data    string `json:"data,omitempty"`
 }
 
-// alone is the record of a call that has called nobody.
+// alone is the record of a call without nested calls.
 var alone = json.RawMessage(`{}`)
 
-// A recorder calls the host of a function and records the answers. The branches of a
-// step-parallel call concurrently: the calls of one branch are recorded in their order.
+// A recorder passes nested calls to the host and records the results. The branches of a
+// step-parallel make calls concurrently; only the calls of one branch are in order.
 type recorder struct {
 	call *engine.Call
 
@@ -83,7 +84,7 @@ func (r *recorder) ask(ctx context.Context, id string, input form.Value) (form.V
 		}
 	}
 	if r.call.Host == nil {
-		return nil, fault.Newf(fault.Unsupported, "pure.Call", id, "there is nobody to call")
+		return nil, fault.Newf(fault.Unsupported, "pure.Call", id, "nested calls are not supported here")
 	}
 	return r.call.Host.Call(ctx, id, input)
 }
@@ -101,13 +102,13 @@ func (r *recorder) record() (json.RawMessage, error) {
 	return json.Marshal(record{around, r.calls})
 }
 
-// maxLog bounds what is kept of what a function prints.
+// maxLog limits the output of a function that is kept, in bytes.
 const maxLog = 64 << 10
 
 func (r *recorder) print(text string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.log) < 2*maxLog { // a program that prints without end fills no memory
+	if len(r.log) < 2*maxLog { // limits the memory for unbounded output
 		r.log = append(r.log, text...)
 	}
 }
@@ -118,7 +119,7 @@ func (r *recorder) said() string {
 	return engine.LogEnd(r.log, maxLog, false)
 }
 
-// callers are who calls, as pairs of names and values.
+// callers returns the run, session, jail and agent of a call as pairs of names and values.
 func callers(c *engine.Call) (pairs []form.Value) {
 	for _, p := range [][2]string{{"run", c.Run}, {"session", c.Session}, {"jail", c.Jail}, {"agent", c.Agent}} {
 		if p[1] != "" {
@@ -128,8 +129,8 @@ func callers(c *engine.Call) (pairs []form.Value) {
 	return pairs
 }
 
-// contextOf is what @name and (get :name) read: the call, its callers, and as plan-id
-// the run, or the call outside of a run.
+// contextOf returns the map that @name and (get :name) read: the call, its callers, and
+// plan-id, which is the run, or the call if there is no run.
 func contextOf(c *engine.Call) *form.Map {
 	m := form.NewMap(form.Keyword("plan-id"), cmp.Or(c.Run, c.ID), form.Keyword("call"), c.ID)
 	pairs := callers(c)
@@ -151,7 +152,7 @@ func mishapOf(err error) *mishap {
 	return m
 }
 
-// A replayed is an error of a kind that was only recorded.
+// A replayed is an error that was recreated from its recorded kind and message.
 type replayed struct {
 	fault.Kind
 	message string
@@ -175,9 +176,10 @@ func (m *mishap) err() error {
 	return e
 }
 
-// Replay makes a call again, of which a Result has the record: with the same input,
-// and others answered from the record, nobody is asked again. It returns what comes of
-// it. A function that calls others than it did is an error of kind fault.Conflict.
+// Replay repeats a call from the record in its Result. call must have the input of the
+// original call. Nested calls are not executed; their results come from the record. Replay
+// returns the output. If the nested calls differ from the record, the error is of kind
+// fault.Conflict.
 func (e *Engine) Replay(ctx context.Context, call *engine.Call, of json.RawMessage) (form.Value, error) {
 	p := &player{}
 	if err := json.Unmarshal(of, &p.record); err != nil {
@@ -191,7 +193,7 @@ func (e *Engine) Replay(ctx context.Context, call *engine.Call, of json.RawMessa
 		}
 		m, ok := v.(*form.Map)
 		if !ok {
-			return nil, fault.Newf(fault.Invalid, "pure.Replay", call.ID, "the context of the record is no map")
+			return nil, fault.Newf(fault.Invalid, "pure.Replay", call.ID, "the context of the record is not a map")
 		}
 		around = m
 	}
@@ -202,14 +204,14 @@ func (e *Engine) Replay(ctx context.Context, call *engine.Call, of json.RawMessa
 	return result.Output, err
 }
 
-// A player answers a function from a record. It answers each branch of a step-parallel with
-// the calls of that branch.
+// A player returns the recorded results to a function, separately for each branch of a
+// step-parallel.
 type player struct {
 	record record
 
 	mu sync.Mutex
-	// next is the index of the call that comes next, by branch. Calls before it are answered
-	// or belong to other branches.
+	// next is the index of the next call, by branch. Earlier calls were replayed or belong to
+	// other branches.
 	// +checklocks:mu
 	next map[string]int
 	// cancelled are the branches that were cancelled because another one failed.
@@ -237,9 +239,9 @@ func (p *player) Call(ctx context.Context, id string, input form.Value) (form.Va
 		}
 		fallthrough
 	case then == nil:
-		return nil, p.diverge("it now calls %s with %s, and then had made no more calls", now.ID, now.Input)
+		return nil, p.diverge("the replay calls %s with %s, but the record has no further call", now.ID, now.Input)
 	case then.ID != now.ID || then.Input != now.Input:
-		return nil, p.diverge("it now calls %s with %s, and then had called %s with %s", now.ID, now.Input, then.ID, then.Input)
+		return nil, p.diverge("the replay calls %s with %s, but the record has a call of %s with %s", now.ID, now.Input, then.ID, then.Input)
 	case then.Error != nil:
 		return nil, then.Error.err()
 	}
@@ -279,20 +281,20 @@ func (p *player) diverge(format string, args ...any) error {
 	return err
 }
 
-// differs returns what was different, if anything was.
+// differs returns an error if the calls of the replay differ from the record.
 func (p *player) differs(call string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	left := 0
 	for i, c := range p.record.Calls {
-		// When a branch is cancelled is a matter of time, so it may have made fewer calls.
+		// The time of a cancellation varies, so a cancelled branch may have made fewer calls.
 		within := func(branch string) bool { return c.Branch == branch || strings.HasPrefix(c.Branch, branch+"-") }
 		if i >= p.next[c.Branch] && !slices.ContainsFunc(p.cancelled, within) {
 			left++
 		}
 	}
 	if p.err == nil && left > 0 {
-		p.err = fmt.Errorf("it now makes %d calls less", left)
+		p.err = fmt.Errorf("the replay makes %d fewer calls than the record", left)
 	}
 	if p.err == nil {
 		return nil
@@ -300,14 +302,14 @@ func (p *player) differs(call string) error {
 	return fault.New(fault.Conflict, "pure.Replay", call, p.err)
 }
 
-// value reads the text of one value.
+// value parses the text of one value.
 func value(text string) (form.Value, error) {
 	nodes, err := form.Read("record", []byte(text))
 	if err != nil {
 		return nil, err
 	}
 	if len(nodes) != 1 {
-		return nil, fmt.Errorf("the record has %d values where one belongs", len(nodes))
+		return nil, fmt.Errorf("the record has %d values, want one", len(nodes))
 	}
 	return nodes[0].Value(), nil
 }

@@ -6,10 +6,10 @@ import (
 	"testing"
 )
 
-// TestTheAdapterTakesAllRunners calls scripts/wasi_testsuite.py as the runners of the
-// WASI test suite do: with arguments, environment and directory apart, in a tuple, and
-// in a list.
-func TestTheAdapterTakesAllRunners(t *testing.T) {
+// TestSuiteAdapterArguments calls scripts/wasi_testsuite.py like the different runners of the
+// WASI test suite: with separate arguments, environment and directory, with a tuple, and with
+// a list.
+func TestSuiteAdapterArguments(t *testing.T) {
 	const want = "glasshouse wasm run --env A=b --mount /root:/ /t.wasm one two"
 	for _, given := range []string{
 		`["one", "two"], {"A": "b"}, [("/root", "/")]`,

@@ -11,12 +11,12 @@ import (
 	"glasshouse/fault"
 )
 
-// races is how often a path is resolved again that the kernel could not resolve
-// because something on it was just being renamed.
+// races limits the retries after EAGAIN. openat2(2) returns EAGAIN if a concurrent rename
+// prevents the kernel from checking that a ".." stays beneath the directory.
 const races = 128
 
-// beneath returns an error if the kernel cannot keep paths where they belong. There is
-// no other way that is taken in its place.
+// beneath returns an error if the kernel does not support openat2 with RESOLVE_BENEATH. There
+// is no fallback.
 var beneath = sync.OnceValue(func() error {
 	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS}
 	fd, err := unix.Openat2(unix.AT_FDCWD, ".", &how)
@@ -24,14 +24,14 @@ var beneath = sync.OnceValue(func() error {
 		return unix.Close(fd)
 	}
 	if err != unix.ENOSYS && err != unix.EPERM {
-		return fmt.Errorf("find out whether the kernel has openat2: %w", err)
+		return fmt.Errorf("check whether the kernel supports openat2: %w", err)
 	}
-	return fault.Cannot("wasi.New", "the kernel, or a filter in front of it, has no openat2", "Linux 5.8 or later, without a filter that forbids it")
+	return fault.Cannot("wasi.New", "the kernel or a seccomp filter does not allow openat2", "use Linux 5.8 or later, and allow openat2 in the seccomp filter")
 })
 
-// openBeneath opens a path relative to a directory, and never what is not below it:
-// not through "..", nor a symbolic link in any component, nor /proc's magic ones. The
-// kernel sees to it, whatever is renamed meanwhile.
+// openBeneath opens a path relative to a directory. The path cannot lead out of the directory
+// through "..", a symbolic link in any component, or a magic link of /proc. The kernel
+// enforces this also during concurrent renames (openat2(2), RESOLVE_BENEATH).
 func openBeneath(dir int, path string, flags int, mode uint32) (int, error) {
 	how := unix.OpenHow{
 		Flags:   uint64(flags | unix.O_CLOEXEC),
@@ -44,14 +44,14 @@ func openBeneath(dir int, path string, flags int, mode uint32) (int, error) {
 		case unix.EAGAIN, unix.EINTR:
 			continue
 		case unix.EXDEV:
-			return -1, unix.EPERM // it would have led out
+			return -1, unix.EPERM // the path leads out of the directory
 		}
 		return fd, err
 	}
 	return -1, unix.EAGAIN
 }
 
-// openPath opens what a path names without opening it for anything: to stat it.
+// openPath opens a path with O_PATH, which permits stat but not reading or writing.
 func openPath(dir int, path string, follow bool) (int, error) {
 	flags := unix.O_PATH
 	if !follow {
@@ -60,8 +60,8 @@ func openPath(dir int, path string, follow bool) (int, error) {
 	return openBeneath(dir, path, flags, 0)
 }
 
-// atParent calls do with the directory in which the last component of a path is, and
-// that component with the slashes behind it. do must not follow it.
+// atParent calls do with the parent directory of a path and the last component of the path,
+// including trailing slashes. do must not follow a symbolic link in the last component.
 func atParent(dir int, path string, do func(parent int, name string) error) error {
 	if path == "" {
 		return unix.ENOENT
@@ -83,7 +83,7 @@ func atParent(dir int, path string, do func(parent int, name string) error) erro
 
 func trimSlashes(path string) string { return strings.TrimRight(path, "/") }
 
-// checkPath returns why the bytes of a path are none.
+// checkPath returns an errno if the bytes are not a valid path.
 func checkPath(path []byte) errno {
 	switch {
 	case len(path) >= unix.PathMax:

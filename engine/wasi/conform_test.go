@@ -13,7 +13,7 @@ import (
 	"glasshouse/engine/wasi"
 )
 
-func TestArgumentsAndEnvironmentAreCountedAndCopied(t *testing.T) {
+func TestArgumentsAndEnvironment(t *testing.T) {
 	g := enterWith(t, wasi.Options{Args: []string{"prog", "", "two words"}, Env: []string{"A=1", "B="}})
 	for _, c := range []struct {
 		sizes, get string
@@ -35,18 +35,18 @@ func TestArgumentsAndEnvironmentAreCountedAndCopied(t *testing.T) {
 	g.want("args_get outside of memory", g.call("args_get", 0xfffffff0, 0), EFAULT)
 }
 
-func TestClocksAndChanceAreTheHosts(t *testing.T) {
+func TestClocksAndRandomness(t *testing.T) {
 	g := enter(t)
 	before := time.Now().UnixNano()
 	g.want("realtime", g.call("clock_time_get", 0, 0, atResult), ok)
 	if got := int64(g.u64(atResult)); got < before || got > time.Now().UnixNano() {
-		t.Errorf("realtime is %d, and it was %d before", got, before)
+		t.Errorf("realtime = %d, want at least %d", got, before)
 	}
 	g.want("monotonic", g.call("clock_time_get", 1, 0, atResult), ok)
 	first := g.u64(atResult)
 	g.want("monotonic", g.call("clock_time_get", 1, 0, atResult), ok)
 	if g.u64(atResult) < first {
-		t.Error("the monotonic clock went back")
+		t.Error("the monotonic clock has decreased")
 	}
 	for id, want := range []errno{ok, ok, ENOTSUP, ENOTSUP, EINVAL} {
 		g.want(fmt.Sprint("resolution of clock ", id), g.call("clock_res_get", uint64(id), atResult), want)
@@ -55,14 +55,14 @@ func TestClocksAndChanceAreTheHosts(t *testing.T) {
 	a := g.bytes(atBuffer, 64)
 	g.want("random", g.call("random_get", atBuffer, 64), ok)
 	if bytes.Equal(a, g.bytes(atBuffer, 64)) || bytes.Equal(a, make([]byte, 64)) {
-		t.Error("chance repeats itself")
+		t.Error("random_get returned the same bytes twice")
 	}
 	g.want("random outside of memory", g.call("random_get", 0xffffff00, 0x100), EFAULT)
 	g.want("sched_yield", g.call("sched_yield"), ok)
 	g.want("proc_raise", g.call("proc_raise", 6), ENOTSUP)
 }
 
-func TestDirectoriesAreThereFromTheStartInTheirOrder(t *testing.T) {
+func TestPreopenedDirectories(t *testing.T) {
 	g := enter(t, wasi.Dir{Host: t.TempDir(), Guest: "/"}, wasi.Dir{Host: t.TempDir(), Guest: "/data"})
 	for i, want := range []string{"/", "/data"} {
 		fd := uint64(root + i)
@@ -82,7 +82,7 @@ func TestDirectoriesAreThereFromTheStartInTheirOrder(t *testing.T) {
 	g.want("the other is not", g.call("fd_fdstat_get", root+1, atResult), ok)
 }
 
-func TestADescriptorTakesTheNumberOfAnother(t *testing.T) {
+func TestRenumber(t *testing.T) {
 	g := here(t)
 	g.create("one", "first")
 	g.create("two", "second")
@@ -90,7 +90,7 @@ func TestADescriptorTakesTheNumberOfAnother(t *testing.T) {
 	g.want("renumber", g.call("fd_renumber", one, two), ok)
 	g.want("the old number is free", g.call("fd_close", one), EBADF)
 	if got, _ := g.read(two, 100); got != "first" {
-		t.Errorf("the number of the second file reads %q", got)
+		t.Errorf("descriptor of the second file reads %q", got)
 	}
 	g.want("onto what is not open", g.call("fd_renumber", two, one), EBADF)
 	g.want("from what is not open", g.call("fd_renumber", one, two), EBADF)
@@ -100,7 +100,7 @@ func TestADescriptorTakesTheNumberOfAnother(t *testing.T) {
 	old := g.fstat(dir)
 	g.want("over a directory of the start", g.call("fd_renumber", dir, root), ok)
 	if got := g.fstat(root); got.ino != old.ino {
-		t.Errorf("the number is another file's: %v, want %v", got, old)
+		t.Errorf("the descriptor belongs to another file: %v, want %v", got, old)
 	}
 	g.want("the old number is free", g.call("fd_fdstat_get", dir, atResult), EBADF)
 
@@ -111,16 +111,16 @@ func TestADescriptorTakesTheNumberOfAnother(t *testing.T) {
 		g.want("the file's is not", g.call("fd_fdstat_get", fd, atResult), ok)
 	}
 	if fd := g.open("one", opening{}); fd < 3 {
-		t.Errorf("a file was given the number %d, which programs take for a stream", fd)
+		t.Errorf("open returned %d, a descriptor of the standard streams", fd)
 	}
 }
 
-func TestReadingAndWritingAtPlaces(t *testing.T) {
+func TestSeekAndPositionalIO(t *testing.T) {
 	g := here(t)
 	fd := g.open("file", opening{how: creat, rights: both | toSeek})
 	tell := func() uint64 { g.want("tell", g.call("fd_tell", fd, atResult), ok); return g.u64(atResult) }
 	if n, e := g.write(fd, "0123456789"); n != 10 || e != ok || tell() != 10 {
-		t.Fatalf("wrote %d, %v; now at %d", n, e, tell())
+		t.Fatalf("wrote %d, %v; offset %d", n, e, tell())
 	}
 	for _, s := range []struct {
 		offset int64
@@ -140,12 +140,12 @@ func TestReadingAndWritingAtPlaces(t *testing.T) {
 	at, n = g.vector(4)
 	g.want("pread", g.call("fd_pread", fd, at, n, 3, atResult), ok)
 	if got := string(g.bytes(atBuffer, g.u32(atResult))); got != "3ab6" || tell() != 8 {
-		t.Errorf("read %q at 3, and the place is %d", got, tell())
+		t.Errorf("read %q at 3, offset %d", got, tell())
 	}
 	g.want("pread before the beginning", g.call("fd_pread", fd, at, n, 1<<63, atResult), EINVAL)
 	g.want("no buffers", g.call("fd_read", fd, at, 0, atResult), ok)
 	if g.u32(atResult) != 0 {
-		t.Error("without buffers something is read")
+		t.Error("a read without buffers returned data")
 	}
 	g.want("buffers outside of memory", g.call("fd_read", fd, 0xfffffff0, 1, atResult), EFAULT)
 	g.want("allocate", g.call("fd_allocate", fd, 5, 15), ok)
@@ -166,7 +166,7 @@ func TestReadingAndWritingAtPlaces(t *testing.T) {
 	g.want("datasync", g.call("fd_datasync", fd), ok)
 }
 
-func TestManyBuffersAreReadAndWrittenAsOne(t *testing.T) {
+func TestVectoredIO(t *testing.T) {
 	g := here(t)
 	fd := g.open("file", opening{how: creat, rights: both})
 	g.string(atBuffer, "abcdef")
@@ -179,11 +179,11 @@ func TestManyBuffersAreReadAndWrittenAsOne(t *testing.T) {
 		t.Errorf("wrote %d, want 6", got)
 	}
 	if got := g.content("file"); got != "abcdef" {
-		t.Errorf("the file has %q", got)
+		t.Errorf("content = %q", got)
 	}
 }
 
-func TestDescriptorsOnlyDoWhatTheyWereOpenedFor(t *testing.T) {
+func TestDescriptorRights(t *testing.T) {
 	g := here(t)
 	g.create("file", "content")
 	for _, c := range []struct {
@@ -193,7 +193,7 @@ func TestDescriptorsOnlyDoWhatTheyWereOpenedFor(t *testing.T) {
 		fd := g.open("file", opening{rights: c.rights})
 		_, _, base, _ := g.fdstat(fd)
 		if base&both != c.rights {
-			t.Errorf("opened with %#x, and has %#x", c.rights, base&both)
+			t.Errorf("opened with rights %#x, has %#x", c.rights, base&both)
 		}
 		_, e := g.read(fd, 10)
 		g.want(fmt.Sprintf("read with %#x", c.rights), e, c.read)
@@ -209,7 +209,7 @@ func TestDescriptorsOnlyDoWhatTheyWereOpenedFor(t *testing.T) {
 	}
 }
 
-func TestADirectoryIsNotReadAsAFile(t *testing.T) {
+func TestFileOperationsOnDirectory(t *testing.T) {
 	g := here(t)
 	g.want("mkdir", g.mkdir("dir"), ok)
 	fd := g.open("dir", opening{how: dironly, rights: toSeek})
@@ -250,10 +250,10 @@ func TestAppending(t *testing.T) {
 	v, n := g.vector(1)
 	g.want("pwrite", g.call("fd_pwrite", fd, v, n, 0, atResult), ok)
 	if now, _ := g.seek(fd, 0, 1); now != at {
-		t.Errorf("pwrite moved the place from %d to %d", at, now)
+		t.Errorf("pwrite moved the offset from %d to %d", at, now)
 	}
 	if got := g.content("file"); got != "xnetwo" {
-		t.Errorf("pwrite in a file that is appended to: %q", got)
+		t.Errorf("pwrite with append flag: %q", got)
 	}
 	g.want("no more appending", g.call("fd_fdstat_set_flags", fd, 0), ok)
 	g.seek(fd, 0, 0)
@@ -269,7 +269,7 @@ func TestAppending(t *testing.T) {
 	}
 }
 
-func TestOpeningMakesAndEmptiesFiles(t *testing.T) {
+func TestOpenCreatesAndTruncates(t *testing.T) {
 	g := here(t)
 	g.refused("file", opening{rights: both}, ENOENT)
 	g.create("file", "content")
@@ -281,18 +281,18 @@ func TestOpeningMakesAndEmptiesFiles(t *testing.T) {
 	g.want("nor is what is not open", second(g.openAt(99, "x", opening{how: creat})), EBADF)
 	fd := g.open("file", opening{how: creat, rights: both})
 	if got := g.fstat(fd).size; got != 7 {
-		t.Errorf("opened to be made, it has %d bytes", got)
+		t.Errorf("size after open with create = %d", got)
 	}
 	g.close(g.open("file", opening{how: trunc}))
 	if got := g.fstat(fd).size; got != 0 {
-		t.Errorf("emptied without a right to write, it has %d bytes", got)
+		t.Errorf("size after truncation without the write right = %d", got)
 	}
 	g.refused("file", opening{how: 16}, EINVAL)
 	g.refused("file", opening{flags: 32}, EINVAL)
 	g.want("no place for the number", g.call("path_open", root, 0, atPath, 4, 0, toRead, 0, 0, 0xfffffff0), EFAULT)
 }
 
-func TestPathsAreTakenAsTheyStand(t *testing.T) {
+func TestPathResolution(t *testing.T) {
 	g := here(t)
 	g.mkdir("dir")
 	g.mkdir("dir/nested")
@@ -325,7 +325,7 @@ func TestPathsAreTakenAsTheyStand(t *testing.T) {
 	g.want("a path outside of memory", g.call("path_open", root, 0, 0xfffffff0, 100, 0, 0, 0, 0, atResult), EFAULT)
 }
 
-func TestNamesAreMadeAndTakenAway(t *testing.T) {
+func TestCreateAndRemove(t *testing.T) {
 	g := here(t)
 	g.create("file", "x")
 	for _, c := range []struct {
@@ -389,7 +389,7 @@ func TestRenaming(t *testing.T) {
 		g.want(fmt.Sprintf("rename %s to %s", c.old, c.new), g.rename(c.old, c.new), c.want)
 	}
 	if got := g.content("file"); got != "b" {
-		t.Errorf("the file that was taken the place of has %q", got)
+		t.Errorf("content of the replaced file = %q", got)
 	}
 	g.refused("full/file", opening{}, ENOENT)
 }
@@ -402,7 +402,7 @@ func TestHardLinks(t *testing.T) {
 	a, _ := g.stat(nofollow, "file")
 	b, _ := g.stat(nofollow, "link")
 	if a != b || a.links != 2 {
-		t.Errorf("the two names are of %+v and %+v", a, b)
+		t.Errorf("status of the two names: %+v and %+v", a, b)
 	}
 	g.symlink("nowhere", "dangling")
 	g.symlink("loop", "loop")
@@ -492,13 +492,13 @@ func TestSymbolicLinks(t *testing.T) {
 	link, _ := g.stat(nofollow, "tofile")
 	file, _ := g.stat(follow, "tofile")
 	if link.kind != 7 || file.kind != 4 || file.size != 7 {
-		t.Errorf("the link is %+v, and leads to %+v", link, file)
+		t.Errorf("status of the link = %+v, of its target = %+v", link, file)
 	}
 	g.want("unlink a link", g.unlink("todir"), ok)
 	g.want("the directory is still there", second(g.stat(nofollow, "dir")), ok)
 }
 
-func TestTimesAreSet(t *testing.T) {
+func TestSetTimes(t *testing.T) {
 	g := here(t)
 	g.create("file", "x")
 	g.symlink("file", "link")
@@ -510,18 +510,18 @@ func TestTimesAreSet(t *testing.T) {
 	before, _ := g.stat(nofollow, "file")
 	g.want("times of a link", set(nofollow, "link", 0, 1_000_000_123, given), ok)
 	if link, _ := g.stat(nofollow, "link"); link.mtim != 1_000_000_123 {
-		t.Errorf("the link is of %d", link.mtim)
+		t.Errorf("mtime of the link = %d", link.mtim)
 	}
 	if file, _ := g.stat(nofollow, "file"); file.mtim != before.mtim {
-		t.Error("what the link leads to has changed")
+		t.Error("the target of the link has changed")
 	}
 	g.want("times through a link", set(follow, "link", 7, 2_000_000_456, given|1), ok)
 	if file, _ := g.stat(nofollow, "file"); file.mtim != 2_000_000_456 || file.atim != 7 {
-		t.Errorf("the file is %+v", file)
+		t.Errorf("status = %+v", file)
 	}
 	g.want("now", set(nofollow, "file", 0, 0, now), ok)
 	if file, _ := g.stat(nofollow, "file"); file.mtim < before.mtim || file.atim != 7 {
-		t.Errorf("the file is %+v", file)
+		t.Errorf("status = %+v", file)
 	}
 	fd := g.open("file", opening{rights: toRead})
 	for flags, want := range map[uint64]errno{given | now: EINVAL, 3: EINVAL, 16: EINVAL, 0: ok, given: ok} {
@@ -529,22 +529,22 @@ func TestTimesAreSet(t *testing.T) {
 		g.want(fmt.Sprint("by descriptor, flags ", flags), g.call("fd_filestat_set_times", fd, 1, 1, flags), want)
 	}
 	if st := g.fstat(fd); st.mtim != 1 {
-		t.Errorf("the file is %+v", st)
+		t.Errorf("status = %+v", st)
 	}
 	g.want("of what is not there", set(nofollow, "no", 0, 0, given), ENOENT)
 }
 
-func TestADirectoryIsListedPieceByPiece(t *testing.T) {
+func TestReaddirInPieces(t *testing.T) {
 	g := here(t)
 	g.mkdir("dir")
 	dir := g.open("dir", opening{how: dironly})
 	all, end := g.entries(dir, 256, 0)
 	if len(all) != 2 || !end {
-		t.Fatalf("an empty directory lists %v", all)
+		t.Fatalf("entries of an empty directory = %v", all)
 	}
 	for _, e := range all {
 		if e.kind != 3 || e.name == "." && e.ino != g.fstat(dir).ino {
-			t.Errorf("an entry is %+v", e)
+			t.Errorf("entry = %+v", e)
 		}
 	}
 	want := []string{".", ".."}
@@ -567,16 +567,16 @@ func TestADirectoryIsListedPieceByPiece(t *testing.T) {
 	all, _ = g.entries(dir, 1<<16, 0)
 	again, _ := g.entries(dir, 1<<16, all[99].next)
 	if len(again) != len(all)-100 || again[0] != all[100] {
-		t.Errorf("behind the hundredth there are %d, beginning with %v", len(again), again[0])
+		t.Errorf("after entry 100: %d entries, first %v", len(again), again[0])
 	}
 	file := g.open("dir/file.000", opening{rights: toRead})
 	g.want("a file has no entries", g.call("fd_readdir", file, atBuffer, 256, 0, atResult), ENOTDIR)
 	if got, _ := g.entries(dir, 10, 0); len(got) != 0 || g.u32(atResult) != 10 {
-		t.Error("a buffer too small for an entry is not full")
+		t.Error("a buffer that is smaller than an entry was not filled")
 	}
 }
 
-func TestWaiting(t *testing.T) {
+func TestPollOneoff(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -635,10 +635,10 @@ func TestWaiting(t *testing.T) {
 	}
 	w.WriteString("x")
 	if got, _, e := poll(sub{4, read, 0, 0, 0}, sub{7, clock, 1, late, 0}); e != ok || !slices.Equal(got, []uint64{4}) {
-		t.Errorf("with something to read: %v, %v", got, e)
+		t.Errorf("poll with readable data: %v, %v", got, e)
 	}
 	if got, errs, e := poll(sub{5, read, 99, 0, 0}, sub{7, clock, 1, late, 0}); e != ok || !slices.Equal(got, []uint64{5}) || errs[0] != uint16(EBADF) {
-		t.Errorf("for what is not open: %v, %v, %v", got, errs, e)
+		t.Errorf("poll of a closed descriptor: %v, %v, %v", got, errs, e)
 	}
 	_, _, e := poll()
 	g.want("for nothing", e, EINVAL)
@@ -651,7 +651,7 @@ func TestWaiting(t *testing.T) {
 	g.want("read what is not there yet", second(g.read(0, 10)), EAGAIN)
 }
 
-func TestThereAreNoSockets(t *testing.T) {
+func TestNoSockets(t *testing.T) {
 	g := here(t)
 	file := g.open("file", opening{how: creat})
 	for name, args := range map[string][]uint64{"sock_shutdown": {1}, "sock_accept": {0, atResult}, "sock_recv": {atVector, 0, 0, atResult, atResult}, "sock_send": {atVector, 0, 0, atResult}} {
@@ -660,7 +660,7 @@ func TestThereAreNoSockets(t *testing.T) {
 	}
 }
 
-func TestStreamsAreNoFiles(t *testing.T) {
+func TestStandardStreams(t *testing.T) {
 	var out bytes.Buffer
 	g := enterWith(t, wasi.Options{Stdin: strings.NewReader("input"), Stdout: &out})
 	if got, e := g.read(0, 3); got != "inp" || e != ok {
@@ -682,11 +682,11 @@ func TestStreamsAreNoFiles(t *testing.T) {
 	g.want("pread", g.call("fd_pread", 0, at, n, 0, atResult), ESPIPE)
 	g.want("set its size", g.call("fd_filestat_set_size", 1, 0), ESPIPE)
 	if st := g.fstat(1); st.ino != 0 || st.dev != 0 {
-		t.Errorf("a stream says which file of the host it is: %+v", st)
+		t.Errorf("the status of a stream reveals the file of the host: %+v", st)
 	}
 }
 
-func TestDescriptorsRunOut(t *testing.T) {
+func TestDescriptorLimit(t *testing.T) {
 	g := enterWith(t, wasi.Options{Dirs: []wasi.Dir{{Host: t.TempDir(), Guest: "/"}}, Files: 100})
 	g.create("file", "x")
 	var last errno
@@ -697,6 +697,6 @@ func TestDescriptorsRunOut(t *testing.T) {
 	g.want(fmt.Sprintf("after %d files", n), last, EMFILE)
 	g.close(50)
 	if fd := g.open("file", opening{}); fd != 50 {
-		t.Errorf("the free number is 50, and %d was given", fd)
+		t.Errorf("open = %d, want the free descriptor 50", fd)
 	}
 }

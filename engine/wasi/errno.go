@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An errno is an error number of preview 1. They are not Linux's.
+// An errno is an error number of preview 1. The numbers differ from those of Linux.
 type errno uint32
 
 const (
@@ -32,7 +32,7 @@ const (
 	eXdev        errno = 75
 )
 
-// numbers says what Linux's errors are called in preview 1.
+// numbers maps the error numbers of Linux to those of preview 1.
 var numbers = map[unix.Errno]errno{
 	unix.E2BIG: 1, unix.EACCES: 2, unix.EADDRINUSE: 3, unix.EADDRNOTAVAIL: 4, unix.EAFNOSUPPORT: 5, unix.EAGAIN: 6, unix.EALREADY: 7,
 	unix.EBADF: 8, unix.EBADMSG: 9, unix.EBUSY: 10, unix.ECANCELED: 11, unix.ECHILD: 12, unix.ECONNABORTED: 13, unix.ECONNREFUSED: 14,
@@ -47,7 +47,7 @@ var numbers = map[unix.Errno]errno{
 	unix.EROFS: 69, unix.ESPIPE: 70, unix.ESRCH: 71, unix.ESTALE: 72, unix.ETIMEDOUT: 73, unix.ETXTBSY: 74, unix.EXDEV: 75,
 }
 
-// number is the errno of what a system call answered.
+// number returns the errno for the error of a system call.
 func number(err error) errno {
 	if err == nil {
 		return eOK

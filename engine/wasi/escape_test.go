@@ -13,11 +13,12 @@ import (
 	"glasshouse/engine/wasi"
 )
 
-// A prison is a directory that a guest sees, with the host's secret beside it.
+// A prison is a guest with a root directory (the cell), and a secret file of the host next to
+// the cell.
 type prison struct {
 	*guest
-	cell   string // the guest's "/"
-	secret string // a file of the host's
+	cell   string // the guest's "/" on the host
+	secret string // a file of the host outside of the cell
 }
 
 func imprison(t *testing.T) *prison {
@@ -39,42 +40,42 @@ func imprison(t *testing.T) *prison {
 	return p
 }
 
-// untouched fails the test if something outside of the cell has changed.
+// untouched fails the test if a file outside of the cell has changed.
 func (p *prison) untouched() {
 	if got, err := os.ReadFile(p.secret); string(got) != "secret" || err != nil {
 		p.t.Errorf("the secret is now %q, %v", got, err)
 	}
 	outside, err := os.ReadDir(filepath.Dir(p.secret))
 	if err != nil || len(outside) != 3 {
-		p.t.Errorf("beside the cell there is now %v, %v", outside, err)
+		p.t.Errorf("entries outside of the cell: %v, %v", outside, err)
 	}
 	shown, err := os.ReadDir(filepath.Join(filepath.Dir(p.secret), "shown"))
 	if err != nil || len(shown) != 1 {
-		p.t.Errorf("what is only shown is now %v, %v", shown, err)
+		p.t.Errorf("entries of the read-only directory: %v, %v", shown, err)
 	}
 	if got, err := os.ReadFile(filepath.Join(filepath.Dir(p.secret), "shown", "file")); string(got) != "shown" || err != nil {
-		p.t.Errorf("the file that is only shown is now %q, %v", got, err)
+		p.t.Errorf("file in the read-only directory: %q, %v", got, err)
 	}
 }
 
-// spy tries to see what a path that leads out leads to. Where that is the host's own,
-// nothing else is tried: whoever breaks what is tested here keeps their machine.
+// spy tries to read and stat a path that leads out of the cell. It is used for paths to real
+// files of the host, which attack could damage if the code under test is broken.
 func (p *prison) spy(path string) {
 	p.t.Helper()
 	for _, o := range []opening{{lookup: follow, rights: toRead}, {rights: toRead}, {lookup: follow, how: dironly}} {
 		if fd, e := p.openAt(root, path, o); e == ok {
 			got, _ := p.read(fd, 10)
-			p.t.Errorf("%q is opened, %+v, and reads %q", path, o, got)
+			p.t.Errorf("open of %q with %+v succeeded and read %q", path, o, got)
 			p.close(fd)
 		}
 	}
 	if st, e := p.stat(follow, path); e == ok {
-		p.t.Errorf("%q is looked at: %+v", path, st)
+		p.t.Errorf("stat of %q succeeded: %+v", path, st)
 	}
 }
 
-// attack tries everything on a path that leads out, to what is the test's own, and
-// fails the test if anything succeeds.
+// attack tries all operations on a path that leads out of the cell to a file of the test. It
+// fails the test if an operation succeeds.
 func (p *prison) attack(path string) {
 	p.t.Helper()
 	p.spy(path)
@@ -86,29 +87,29 @@ func (p *prison) attack(path string) {
 		if fd, e := p.openAt(root, path, o); e == ok {
 			got, _ := p.read(fd, 100)
 			p.write(fd, "owned")
-			p.t.Errorf("%q is opened, %+v, and reads %q", path, o, got)
+			p.t.Errorf("open of %q with %+v succeeded and read %q", path, o, got)
 			p.close(fd)
 		}
 	}
 	q, n := p.string(atPath, path)
 	if e := p.call("path_filestat_set_times", root, follow, q, n, 1, 1, 5); e == ok {
-		p.t.Errorf("the times of %q are set", path)
+		p.t.Errorf("setting the times of %q succeeded", path)
 	}
 	for what, e := range map[string]errno{
-		"linked, followed":  p.link(follow, path, "stolen"),
-		"a directory below": p.mkdir(path + "/new"),
-		"a link below":      p.symlink("x", path+"/new"),
-		"renamed into":      p.rename("bait", path+"/bait"),
-		"unlinked below":    p.unlink(path + "/secret"),
-		"removed below":     p.rmdir(path + "/shown"),
+		"link to it":       p.link(follow, path, "stolen"),
+		"mkdir below it":   p.mkdir(path + "/new"),
+		"symlink below it": p.symlink("x", path+"/new"),
+		"rename into it":   p.rename("bait", path+"/bait"),
+		"unlink below it":  p.unlink(path + "/secret"),
+		"rmdir below it":   p.rmdir(path + "/shown"),
 	} {
 		if e == ok {
-			p.t.Errorf("%q: %s", path, what)
+			p.t.Errorf("%q: %s succeeded", path, what)
 		}
 	}
 }
 
-func TestLinksThatTheGuestMadeLeadNowhere(t *testing.T) {
+func TestGuestSymlinksCannotEscape(t *testing.T) {
 	p := imprison(t)
 	p.create("bait", "x")
 	p.mkdir("a")
@@ -139,7 +140,7 @@ func TestLinksThatTheGuestMadeLeadNowhere(t *testing.T) {
 	p.attack("b/deep")
 }
 
-func TestLinksOfTheHostLeadNowhere(t *testing.T) {
+func TestHostSymlinksCannotEscape(t *testing.T) {
 	p := imprison(t)
 	p.create("bait", "x")
 	link := func(name, target string) {
@@ -168,7 +169,7 @@ func TestLinksOfTheHostLeadNowhere(t *testing.T) {
 	}
 }
 
-func TestWhatIsOnlyShownIsNotChanged(t *testing.T) {
+func TestReadOnlyDirectory(t *testing.T) {
 	p := imprison(t)
 	p.create("bait", "x")
 	const shown = root + 1
@@ -212,9 +213,9 @@ func TestWhatIsOnlyShownIsNotChanged(t *testing.T) {
 	p.want("make through the number of the other", second(p.openAt(root, "new", opening{how: creat})), EROFS)
 }
 
-// The guest swaps a directory for a link out, while another of its instances opens
-// what lies behind it.
-func TestAPathIsSwappedWhileItIsOpened(t *testing.T) {
+// TestOpenSymlinkRace replaces a directory with a symbolic link that leads out, while another
+// instance opens a file below it.
+func TestOpenSymlinkRace(t *testing.T) {
 	p := imprison(t)
 	if err := os.Mkdir(filepath.Join(p.cell, "dir"), 0o700); err != nil {
 		t.Fatal(err)
@@ -242,7 +243,7 @@ func TestAPathIsSwappedWhileItIsOpened(t *testing.T) {
 			opened++
 			if got, _ := p.read(fd, 100); got != "harmless" {
 				out++
-				t.Errorf("the secret is read: %q", got)
+				t.Errorf("the guest has read the secret: %q", got)
 			}
 			p.close(fd)
 		}
@@ -259,9 +260,10 @@ func TestAPathIsSwappedWhileItIsOpened(t *testing.T) {
 	t.Logf("opened %d of 4000 times", opened)
 }
 
-// Names are made, moved and taken away behind a directory that is swapped for a link
-// out meanwhile. Whatever the moment, it is done inside or not at all.
-func TestAPathIsSwappedWhileNamesAreMadeAndTakenAway(t *testing.T) {
+// TestCreateAndRemoveSymlinkRace creates, renames and removes names below a directory that is
+// concurrently replaced with a symbolic link that leads out. Each operation must take effect
+// inside the cell or fail.
+func TestCreateAndRemoveSymlinkRace(t *testing.T) {
 	p := imprison(t)
 	p.mkdir("dir")
 	p.symlink("..", "out")
@@ -297,7 +299,7 @@ func TestAPathIsSwappedWhileNamesAreMadeAndTakenAway(t *testing.T) {
 		try("moved out", p.rename("dir/shown", "stolen2"))
 		if fd, e := p.openAt(root, "stolen", opening{rights: toRead}); e == ok {
 			if got, _ := p.read(fd, 100); got != "harmless" && got != "" {
-				t.Fatalf("a link was made to a file outside: %q", got)
+				t.Fatalf("a hard link to a file outside was created: %q", got)
 			}
 			p.close(fd)
 		}
@@ -312,7 +314,7 @@ func TestAPathIsSwappedWhileNamesAreMadeAndTakenAway(t *testing.T) {
 	stop.Store(true)
 	wg.Wait()
 	if done["moved out"] > 0 {
-		t.Error("a directory outside was moved in")
+		t.Error("a directory outside was moved to the cell")
 	}
 	if st, err := os.Stat(p.secret); err != nil || st.ModTime().Unix() == 0 {
 		t.Errorf("the times of the secret were set: %v, %v", st, err)
@@ -320,8 +322,9 @@ func TestAPathIsSwappedWhileNamesAreMadeAndTakenAway(t *testing.T) {
 	t.Logf("of 500 times: %v", done)
 }
 
-// A second name, or another place, makes no link lead further than it did.
-func TestLinksThatAreLinkedAndMovedLeadNowhere(t *testing.T) {
+// TestMovedSymlinksCannotEscape checks that a hard link to a symbolic link, and a moved symbolic
+// link, cannot lead out.
+func TestMovedSymlinksCannotEscape(t *testing.T) {
 	p := imprison(t)
 	if err := os.Symlink(p.secret, filepath.Join(p.cell, "host")); err != nil {
 		t.Fatal(err)
@@ -353,29 +356,28 @@ func TestLinksThatAreLinkedAndMovedLeadNowhere(t *testing.T) {
 	p.want("moved into what it is itself below", p.renameAt(root, "b", below, "b"), EINVAL)
 }
 
-// The names of a directory for itself and for what is above it are nobody's to make,
-// to move or to take away.
-func TestHereAndAboveAreNoNames(t *testing.T) {
+// TestDotAndDotDotAreNotNames checks that "." and ".." cannot be created, renamed or removed.
+func TestDotAndDotDotAreNotNames(t *testing.T) {
 	p := imprison(t)
 	p.create("bait", "x")
 	p.mkdir("dir")
 	p.symlink("..", "out")
 	for _, path := range []string{".", "..", "./", "../", "dir/..", "dir/.", "dir/../..", "dir/../../", "out/.", "out/..", "out/", "dir/../..//"} {
 		for what, e := range map[string]errno{
-			"made": p.mkdir(path), "a link": p.symlink("bait", path), "unlinked": p.unlink(path), "removed": p.rmdir(path),
-			"linked": p.link(nofollow, path, "new"), "linked to": p.link(nofollow, "bait", path),
-			"moved": p.rename(path, "new"), "moved to": p.rename("bait", path), "a directory moved to": p.rename("dir", path),
-			"opened anew": second(p.openAt(root, path, opening{how: creat | excl, rights: both})),
+			"mkdir": p.mkdir(path), "symlink": p.symlink("bait", path), "unlink": p.unlink(path), "rmdir": p.rmdir(path),
+			"link from it": p.link(nofollow, path, "new"), "link to it": p.link(nofollow, "bait", path),
+			"rename of it": p.rename(path, "new"), "rename of a file to it": p.rename("bait", path), "rename of a directory to it": p.rename("dir", path),
+			"exclusive create": second(p.openAt(root, path, opening{how: creat | excl, rights: both})),
 		} {
 			if e == ok {
-				t.Errorf("%q is %s", path, what)
+				t.Errorf("%q: %s succeeded", path, what)
 			}
 		}
 	}
 	p.want("all is as it was", second(p.stat(nofollow, "bait"))|second(p.stat(nofollow, "dir"))|second(p.stat(nofollow, "out")), ok)
 }
 
-func TestDevicesPipesAndSocketsOfTheHostAreNobodys(t *testing.T) {
+func TestHostDevicesPipesAndSockets(t *testing.T) {
 	p := imprison(t)
 	if err := syscall.Mkfifo(filepath.Join(p.cell, "pipe"), 0o600); err != nil {
 		t.Fatal(err)
@@ -383,12 +385,12 @@ func TestDevicesPipesAndSocketsOfTheHostAreNobodys(t *testing.T) {
 	p.refused("pipe", opening{rights: toRead}, EACCES)
 	p.refused("pipe", opening{rights: both}, EACCES)
 	if e := second(p.openAt(root, "pipe", opening{rights: toWrite})); e == ok {
-		t.Error("a pipe is opened to be written")
+		t.Error("opening a pipe for writing succeeded")
 	}
 	devices := enter(t, wasi.Dir{Host: "/dev", Guest: "/dev"})
 	for _, device := range []string{"tty", "kmsg", "mem", "console"} {
 		if fd, e := devices.openAt(root, device, opening{rights: toRead}); e == ok {
-			t.Errorf("/dev/%s is opened", device)
+			t.Errorf("opening /dev/%s succeeded", device)
 			devices.close(fd)
 		}
 	}
@@ -401,17 +403,17 @@ func TestDevicesPipesAndSocketsOfTheHostAreNobodys(t *testing.T) {
 	}
 }
 
-func TestProcIsNoWayOut(t *testing.T) {
+func TestProcCannotEscape(t *testing.T) {
 	g := enter(t, wasi.Dir{Host: "/proc/self", Guest: "/"})
 	for _, path := range []string{"root/etc/passwd", "cwd", "exe", "fd/0", "task/../root/etc/passwd"} {
 		if fd, e := g.openAt(root, path, opening{lookup: follow, rights: toRead}); e == ok {
-			t.Errorf("%s is opened", path)
+			t.Errorf("opening %s succeeded", path)
 			g.close(fd)
 		}
 	}
 }
 
-func TestAMountDoesNotLeadOutOfItsWorkspace(t *testing.T) {
+func TestBelowCannotEscape(t *testing.T) {
 	dir := t.TempDir()
 	workspace := filepath.Join(dir, "workspace")
 	if err := os.MkdirAll(filepath.Join(workspace, "src"), 0o700); err != nil {

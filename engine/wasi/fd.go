@@ -17,7 +17,7 @@ const (
 	flagSync     = 1 << 4
 )
 
-// regularFile is the file of argument 0, if it is one that has a length.
+// regularFile returns the file of argument 0. It returns an errno for a directory or a stream.
 func (c *call) regularFile() (*file, errno) {
 	f, n := c.file(0)
 	switch {
@@ -36,7 +36,7 @@ func fdAdvise(c *call) errno {
 	if n != eOK {
 		return n
 	}
-	// The numbers are Linux's, but for the last two, which have changed places.
+	// The numbers are those of Linux, except that SEQUENTIAL and RANDOM are swapped.
 	advice := c.u32(3)
 	linux := []int{unix.FADV_NORMAL, unix.FADV_SEQUENTIAL, unix.FADV_RANDOM, unix.FADV_WILLNEED, unix.FADV_DONTNEED, unix.FADV_NOREUSE}
 	if int64(advice) >= int64(len(linux)) {
@@ -62,8 +62,8 @@ func fdAllocate(c *call) errno {
 	})
 }
 
-// change changes a file's length, under the eyes of its volume if it has one. end
-// says where the change ends in a file of a size.
+// change calls do, which may change the length of a file, and charges the change to the
+// volume of the file, if any. See Volume.grown for end.
 func (c *call) change(f *file, end func(size int64) int64, do func() (int, error)) errno {
 	_, err := c.counted(f, end, do)
 	return c.answer(err)
@@ -76,7 +76,7 @@ func (c *call) counted(f *file, end func(size int64) int64, do func() (int, erro
 	return f.volume.grown(f, end, do)
 }
 
-// writes has do write, and counts how much.
+// writes calls do, which writes to a file, and adds the bytes to Process.Written.
 func (c *call) writes(f *file, end func(size int64) int64, do func() (int, error)) (int, error) {
 	n, err := c.counted(f, end, do)
 	c.p.written += int64(max(n, 0))
@@ -135,14 +135,15 @@ func fdFdstatSetFlags(c *call) errno {
 	case c.u32(1) > 31:
 		return eInval
 	case flags&fixed != f.flags&fixed:
-		return eNotsup // Linux does not change these either
+		return eNotsup // Linux does not change these flags either (fcntl(2), F_SETFL)
 	}
 	f.flags = flags
 	return eOK
 }
 
-// linuxFlags are Linux's of those of a descriptor, but for appending: with it Linux
-// would also append what fd_pwrite writes at a place. fdWrite appends.
+// linuxFlags returns the open flags of Linux for the flags of a descriptor, without O_APPEND:
+// with O_APPEND, Linux also appends the data of pwrite (pwrite(2), BUGS). fdWrite implements
+// appending.
 func linuxFlags(flags uint16) int {
 	linux := 0
 	for _, f := range []struct {
@@ -156,7 +157,7 @@ func linuxFlags(flags uint16) int {
 	return linux
 }
 
-// fdFdstatSetRights says what all do nowadays: rights are not taken away.
+// fdFdstatSetRights is not supported, as in other implementations of preview 1.
 func fdFdstatSetRights(c *call) errno {
 	if _, n := c.p.look(c.u32(0)); n != eOK {
 		return n
@@ -170,7 +171,7 @@ func fdFilestatGet(c *call) errno {
 		return n
 	}
 	if f.stream() {
-		// Which file of the host it is, is not the module's business.
+		// The module does not learn the inode of the host's file.
 		return c.putFilestat(c.u32(1), &unix.Stat_t{}, f.kind)
 	}
 	var st unix.Stat_t
@@ -226,7 +227,7 @@ func fdFilestatSetTimes(c *call) errno {
 	return number(unix.UtimesNanoAt(f.fd, "", times, unix.AT_EMPTY_PATH))
 }
 
-// timesOf are the times that flags ask to be set: those given, now, or none.
+// timesOf returns the times to set for fstflags: the given time, now, or UTIME_OMIT.
 func timesOf(atim, mtim uint64, flags uint32) ([]unix.Timespec, errno) {
 	const given, now = 1, 2
 	if flags > 15 || flags&3 == given|now || flags>>2 == given|now {
@@ -279,7 +280,8 @@ func fdPrestatDirName(c *call) errno {
 	return eOK
 }
 
-// transfer reads or writes the buffers that the arguments name, and answers how much.
+// transfer calls do with the buffers in arguments 1 and 2, and writes the number of bytes to
+// the address in argument result.
 func (c *call) transfer(f *file, result int, do func(bufs [][]byte) (int, error)) errno {
 	bufs, n := c.buffers(c.u32(1), c.u32(2))
 	if n != eOK {
@@ -295,7 +297,8 @@ func (c *call) transfer(f *file, result int, do func(bufs [][]byte) (int, error)
 	return c.put32(c.u32(result), uint32(done))
 }
 
-// readable and writable are the file of argument 0, if it can be.
+// readable and writable return the file of argument 0, or an errno if it is a directory or was
+// not opened for reading or writing.
 func (c *call) readable() (*file, errno) {
 	f, n := c.file(0)
 	switch {
@@ -335,8 +338,8 @@ func fdRead(c *call) errno {
 	})
 }
 
-// readStream reads what there is, once. A stream of the host's is waited for, so that
-// a module that is to end does.
+// readStream makes one read. It polls a stream of the host before, because a poll ends with
+// the context and a blocking read does not.
 func (c *call) readStream(f *file, bufs [][]byte) (int, error) {
 	if len(bufs) == 0 {
 		return 0, nil
@@ -412,7 +415,7 @@ func fdPwrite(c *call) errno {
 	})
 }
 
-// writesFrom is where the next write begins in a file of a size.
+// writesFrom returns the offset of the next write in a file of the given size.
 func (f *file) writesFrom(size int64) int64 {
 	if f.flags&flagAppend != 0 {
 		return size
@@ -476,8 +479,9 @@ func fdRenumber(c *call) errno {
 	return number(old.close())
 }
 
-// fdReaddir answers entries behind a cookie, which is the kernel's own, until the
-// buffer is full. The last entry may be cut off; the module then asks again for it.
+// fdReaddir writes the directory entries after a cookie until the buffer is full. The cookie
+// is d_off of the kernel (getdents64(2)). The last entry may be truncated; the module then
+// reads it again.
 func fdReaddir(c *call) errno {
 	f, n := c.file(0)
 	switch {
@@ -508,7 +512,7 @@ func readdir(fd int, cookie int64, buf []byte) (used int, err error) {
 			return used, err
 		}
 		for left := entries[:n]; len(left) > 0 && used < len(buf); {
-			// linux_dirent64: inode, offset of the next, length, type, name.
+			// struct linux_dirent64: d_ino, d_off, d_reclen, d_type, d_name (getdents64(2)).
 			size := binary.LittleEndian.Uint16(left[16:])
 			name := left[19:size]
 			for i, b := range name {

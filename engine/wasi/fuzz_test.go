@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// Whatever a module passes, it is answered, and nothing outside of its directories
-// changes. The first bytes are its memory, where paths and buffers are; each call is
-// one byte for the function, and two for each argument.
+// FuzzCalls checks that calls with arbitrary arguments return and change nothing outside of the
+// directories of the module. The first bytes of the input are the module's memory with paths and
+// buffers. Each call is one byte for the function and two bytes for each argument.
 func FuzzCalls(f *testing.F) {
 	memory := func(text string) []byte { b := make([]byte, 64); copy(b, text); return b }
 	f.Add(append(memory("../secret"), 31, 0, 3, 0, 1, 0, 0, 0, 9, 0, 1, 0, 66, 0, 0, 0, 0, 0, 40))
@@ -30,7 +30,7 @@ func FuzzCalls(f *testing.F) {
 				}
 				args[i] = uint64(binary.BigEndian.Uint16(data))
 				if args[i] > 0xff00 {
-					args[i] |= 0xffffffffffff0000 // the end of all numbers
+					args[i] |= 0xffffffffffff0000 // also test the largest numbers
 				}
 				if c.params[i] == 'i' {
 					args[i] &= 0xffffffff
@@ -38,7 +38,7 @@ func FuzzCalls(f *testing.F) {
 				data = data[2:]
 			}
 			if c.name == "poll_oneoff" {
-				continue // which may rightly wait for an hour
+				continue // poll_oneoff may block for an hour
 			}
 			p.call(c.name, args...)
 		}

@@ -13,16 +13,15 @@ import (
 	"glasshouse/engine/wasi"
 )
 
-// A guest is a module that does what the test says: for each function of preview 1
-// it exports one that calls it. What passes through its memory lies from the
-// addresses below on.
+// A guest is a module with an export for each function of preview 1, which forwards the call.
+// The constants below are the addresses of buffers in its memory.
 type guest struct {
 	t       *testing.T
 	ctx     context.Context
 	module  api.Module
 	process *wasi.Process
-	host    string // where its first directory is
-	checks  int    // that were made
+	host    string // path of its first directory on the host
+	checks  int    // number of checks
 }
 
 const (
@@ -35,7 +34,7 @@ const (
 	root = 3 // the first directory
 )
 
-// enter makes a guest that sees some directories.
+// enter returns a guest with the given directories.
 func enter(t *testing.T, dirs ...wasi.Dir) *guest {
 	t.Helper()
 	return enterWith(t, wasi.Options{Dirs: dirs})
@@ -69,10 +68,10 @@ func enterWith(t *testing.T, o wasi.Options) *guest {
 	return g
 }
 
-// here is a fresh directory as "/".
+// here returns a new directory as "/".
 func here(t *testing.T) *guest { return enter(t, wasi.Dir{Host: t.TempDir(), Guest: "/"}) }
 
-// calls are what the guest calls, with their parameters.
+// calls are the functions that the guest imports, with their parameters.
 var calls = []struct{ name, params string }{
 	{"args_get", "ii"}, {"args_sizes_get", "ii"}, {"clock_res_get", "ii"}, {"clock_time_get", "iIi"}, {"environ_get", "ii"}, {"environ_sizes_get", "ii"},
 	{"fd_advise", "iIIi"}, {"fd_allocate", "iII"}, {"fd_close", "i"}, {"fd_datasync", "i"}, {"fd_fdstat_get", "ii"}, {"fd_fdstat_set_flags", "ii"},
@@ -84,7 +83,7 @@ var calls = []struct{ name, params string }{
 	{"proc_raise", "i"}, {"random_get", "ii"}, {"sched_yield", ""}, {"sock_accept", "iii"}, {"sock_recv", "iiiiii"}, {"sock_send", "iiiii"}, {"sock_shutdown", "ii"},
 }
 
-// relay is the guest's module: functions that pass their parameters on.
+// relay returns the guest's module, whose exports forward their parameters to the imports.
 func relay() []byte {
 	count := uint64(len(calls))
 	list := func(items ...[]byte) []byte {
@@ -118,7 +117,7 @@ func relay() []byte {
 	return module
 }
 
-// An errno is what a call answers; its text is for people.
+// An errno is the result of a call. Its String is used in messages.
 type errno uint32
 
 const (
@@ -159,7 +158,7 @@ func (e errno) String() string {
 	return fmt.Sprintf("errno %d", uint32(e))
 }
 
-// call calls a function.
+// call calls a function of preview 1.
 func (g *guest) call(name string, args ...uint64) errno {
 	g.t.Helper()
 	results, err := g.module.ExportedFunction(name).Call(g.ctx, args...)
@@ -169,7 +168,7 @@ func (g *guest) call(name string, args ...uint64) errno {
 	return errno(results[0])
 }
 
-// want fails the test if a call has not answered what it should.
+// want fails the test if the result of a call differs from want.
 func (g *guest) want(what string, got, want errno) {
 	g.t.Helper()
 	g.checks++
@@ -178,7 +177,7 @@ func (g *guest) want(what string, got, want errno) {
 	}
 }
 
-// string puts a string into memory, and returns its address and length as arguments.
+// string writes a string to memory and returns its address and length as arguments.
 func (g *guest) string(at uint32, s string) (uint64, uint64) {
 	g.t.Helper()
 	if !g.module.Memory().WriteString(at, s) {
@@ -199,7 +198,7 @@ func (g *guest) bytes(at, n uint32) []byte {
 	return bytes.Clone(b)
 }
 
-// Flags of opening, rights and lookup.
+// Flags for path_open: oflags, rights and lookupflags.
 const (
 	creat, dironly, excl, trunc = 1, 2, 4, 8
 
@@ -209,7 +208,7 @@ const (
 	follow, nofollow = 1, 0
 )
 
-// An opening is how a path is opened.
+// An opening contains the parameters of path_open.
 type opening struct {
 	lookup, how, rights, flags uint64
 }
@@ -221,7 +220,7 @@ func (g *guest) openAt(dir uint64, path string, o opening) (uint64, errno) {
 	return uint64(g.u32(atResult)), e
 }
 
-// open opens a path that must open.
+// open opens a path, which must succeed.
 func (g *guest) open(path string, o opening) uint64 {
 	g.t.Helper()
 	fd, e := g.openAt(root, path, o)
@@ -231,7 +230,7 @@ func (g *guest) open(path string, o opening) uint64 {
 	return fd
 }
 
-// refused checks that a path is not opened.
+// refused checks that opening a path fails.
 func (g *guest) refused(path string, o opening, want errno) {
 	g.t.Helper()
 	fd, e := g.openAt(root, path, o)
@@ -243,7 +242,7 @@ func (g *guest) refused(path string, o opening, want errno) {
 
 func (g *guest) close(fd uint64) { g.t.Helper(); g.want("close", g.call("fd_close", fd), ok) }
 
-// create makes a file with some content.
+// create creates a file with the given content.
 func (g *guest) create(path, content string) {
 	g.t.Helper()
 	fd := g.open(path, opening{how: creat | trunc, rights: toWrite})
@@ -253,7 +252,7 @@ func (g *guest) create(path, content string) {
 	g.close(fd)
 }
 
-// vector puts one buffer's description into memory.
+// vector writes an iovec with one buffer to memory.
 func (g *guest) vector(length int) (at, count uint64) {
 	g.module.Memory().WriteUint32Le(atVector, atBuffer)
 	g.module.Memory().WriteUint32Le(atVector+4, uint32(length))
@@ -278,7 +277,7 @@ func (g *guest) read(fd uint64, most int) (string, errno) {
 	return string(g.bytes(atBuffer, g.u32(atResult))), ok
 }
 
-// content is that of a file.
+// content returns the content of a file.
 func (g *guest) content(path string) string {
 	g.t.Helper()
 	fd := g.open(path, opening{lookup: follow, rights: toRead})
@@ -288,7 +287,7 @@ func (g *guest) content(path string) string {
 	return s
 }
 
-// on calls a function that takes a directory and a path.
+// on calls a function with a directory and a path.
 func (g *guest) on(name, path string) errno {
 	g.t.Helper()
 	p, n := g.string(atPath, path)
@@ -336,7 +335,7 @@ func (g *guest) readlink(path string, most int) (string, errno) {
 	return string(g.bytes(atBuffer, g.u32(atResult))), ok
 }
 
-// A filestat is what is known of a file.
+// A filestat is the status of a file.
 type filestat struct {
 	dev, ino, links, size, atim, mtim, ctim uint64
 	kind                                    byte
@@ -362,7 +361,7 @@ func (g *guest) fstat(fd uint64) filestat {
 	return g.readFilestat()
 }
 
-// fdstat is a descriptor's kind, flags and rights.
+// fdstat returns the type, flags and rights of a descriptor.
 func (g *guest) fdstat(fd uint64) (kind byte, flags uint16, base, inheriting uint64) {
 	g.t.Helper()
 	g.want("fd_fdstat_get", g.call("fd_fdstat_get", fd, atBuffer), ok)
@@ -376,14 +375,15 @@ func (g *guest) seek(fd uint64, offset int64, whence uint64) (uint64, errno) {
 	return g.u64(atResult), e
 }
 
-// An entry is one of a directory.
+// An entry is a directory entry.
 type entry struct {
 	next, ino uint64
 	kind      byte
 	name      string
 }
 
-// entries reads once from a directory, behind a cookie. end says that these were the last.
+// entries makes one fd_readdir call with a cookie. end reports whether these are the last
+// entries.
 func (g *guest) entries(fd uint64, size uint32, cookie uint64) (all []entry, end bool) {
 	g.t.Helper()
 	if e := g.call("fd_readdir", fd, atBuffer, uint64(size), cookie, atResult); e != ok {

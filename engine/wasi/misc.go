@@ -15,7 +15,7 @@ func argsGet(c *call) errno         { return c.strings(c.p.args) }
 func environSizesGet(c *call) errno { return c.sizes(c.p.env) }
 func environGet(c *call) errno      { return c.strings(c.p.env) }
 
-// sizes answers how many strings there are, and how many bytes with their ends.
+// sizes returns the number of strings, and their size including the terminating zero bytes.
 func (c *call) sizes(all []string) errno {
 	size := len(all)
 	for _, s := range all {
@@ -27,7 +27,7 @@ func (c *call) sizes(all []string) errno {
 	return c.put32(c.u32(1), uint32(size))
 }
 
-// strings answers strings, each ended by a zero byte, and where each begins.
+// strings writes the zero-terminated strings and an array of their addresses.
 func (c *call) strings(all []string) errno {
 	pointers, at := c.u32(0), c.u32(1)
 	for i, s := range all {
@@ -44,8 +44,8 @@ func (c *call) strings(all []string) errno {
 	return eOK
 }
 
-// clock is the host's clock of a number. Those of processor time tell of the host's
-// process, not of the module, and are not there.
+// clock returns the clock of the host for a WASI clock id. CPU-time clocks are not supported:
+// they would measure the host's process and not the module.
 func clock(number uint32) (int32, errno) {
 	switch number {
 	case 0:
@@ -66,7 +66,7 @@ func clockTimeGet(c *call) errno {
 	return c.time(unix.ClockGettime, 2)
 }
 
-// time asks a clock, and answers at the place that argument result names.
+// time reads a clock with ask and writes the time to the address in argument result.
 func (c *call) time(ask func(clockid int32, t *unix.Timespec) error, result int) errno {
 	id, n := clock(c.u32(0))
 	if n != eOK {
@@ -93,17 +93,17 @@ func schedYield(*call) errno {
 	return eOK
 }
 
-// procExit ends the module at once.
+// procExit ends the module. It does not return.
 func procExit(c *call) errno {
 	c.p.exited, c.p.code = true, c.u32(0)
 	_ = c.mod.CloseWithExitCode(c.ctx, c.p.code)
 	panic(sys.NewExitError(c.p.code))
 }
 
-// procRaise would end the host's process.
+// procRaise is not supported: a signal would affect the host's process.
 func procRaise(*call) errno { return eNotsup }
 
-// sockAny answers for all that is done to sockets: a module has none.
+// sockAny implements all socket functions. A module has no sockets.
 func sockAny(c *call) errno {
 	if _, n := c.file(0); n != eOK {
 		return n
@@ -111,8 +111,7 @@ func sockAny(c *call) errno {
 	return eNotsock
 }
 
-// fields are the bytes of a structure, whose fields are at the offsets that C gives
-// them.
+// fields is a structure in the module's memory, with the field offsets of the C ABI.
 type fields []byte
 
 func (f fields) u8(at int, v uint8)   { f[at] = v }

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Flags of opening.
+// Flags of path_open (oflags).
 const (
 	openCreate    = 1 << 0
 	openDirectory = 1 << 1
@@ -14,7 +14,7 @@ const (
 	openTruncate  = 1 << 3
 )
 
-// directory is the file of an argument, if paths can begin there.
+// directory returns the directory of a descriptor argument.
 func (c *call) directory(i int) (*file, errno) {
 	f, n := c.file(i)
 	switch {
@@ -26,7 +26,7 @@ func (c *call) directory(i int) (*file, errno) {
 	return f, eOK
 }
 
-// path is what the arguments from i on name: where it is in memory, and its length.
+// path returns the path at the address in argument i, with the length in argument i+1.
 func (c *call) path(i int) (string, errno) {
 	b, ok := c.memory(c.u32(i), c.u32(i+1))
 	if !ok {
@@ -38,8 +38,8 @@ func (c *call) path(i int) (string, errno) {
 	return string(b), eOK
 }
 
-// place is a directory and a path that begins there.
-func (c *call) place(dir, path int) (*file, string, errno) {
+// dirAndPath returns the directory in argument dir and the path in argument path.
+func (c *call) dirAndPath(dir, path int) (*file, string, errno) {
 	f, n := c.directory(dir)
 	if n != eOK {
 		return nil, "", n
@@ -48,9 +48,9 @@ func (c *call) place(dir, path int) (*file, string, errno) {
 	return f, p, n
 }
 
-// changing is place, if something may be changed there.
+// changing is like dirAndPath, but returns eRofs for a read-only directory.
 func (c *call) changing(dir, path int) (*file, string, errno) {
-	f, p, n := c.place(dir, path)
+	f, p, n := c.dirAndPath(dir, path)
 	if n == eOK && f.readOnly {
 		return nil, "", eRofs
 	}
@@ -58,7 +58,7 @@ func (c *call) changing(dir, path int) (*file, string, errno) {
 }
 
 func pathOpen(c *call) errno {
-	dir, path, n := c.place(0, 2)
+	dir, path, n := c.dirAndPath(0, 2)
 	if n != eOK {
 		return n
 	}
@@ -111,9 +111,8 @@ func (c *call) open(f, dir *file, path string, how uint32, follow bool) errno {
 	return f.opened()
 }
 
-// opened finds out what has been opened. Devices, pipes and sockets of the host are
-// nobody's in a module, but for those that are only a way to write nothing, or to
-// read zeros and chance.
+// opened determines the type of an opened file. It closes the file and returns eAcces for
+// pipes, sockets and devices of the host, except harmless devices.
 func (f *file) opened() errno {
 	var st unix.Stat_t
 	err := unix.Fstat(f.fd, &st)
@@ -142,9 +141,9 @@ func harmless(device uint64) bool {
 	return false
 }
 
-// openFlags are Linux's to open f with.
+// openFlags returns the open flags of Linux for f.
 func (c *call) openFlags(f *file, how uint32, follow bool) int {
-	// Nothing is waited for: a pipe would be waited for without end.
+	// Without O_NONBLOCK, opening a FIFO would block.
 	linux := unix.O_NONBLOCK | unix.O_NOCTTY | linuxFlags(f.flags)
 	for _, o := range []struct {
 		flag  uint32
@@ -166,8 +165,8 @@ func (c *call) openFlags(f *file, how uint32, follow bool) int {
 	return linux
 }
 
-// refuse says why a file is not opened for a change in a directory where nothing may
-// be changed: perhaps because it is not there in the first place.
+// refuse returns the errno for opening a file for writing in a read-only directory. If the
+// file does not exist, the errno is that of the lookup.
 func (c *call) refuse(dir *file, path string, linux int, how uint32) errno {
 	fd, err := openBeneath(dir.fd, path, unix.O_PATH|linux&(unix.O_NOFOLLOW|unix.O_DIRECTORY), 0)
 	switch {
@@ -194,7 +193,7 @@ func pathCreateDirectory(c *call) errno {
 }
 
 func pathFilestatGet(c *call) errno {
-	dir, path, n := c.place(0, 2)
+	dir, path, n := c.dirAndPath(0, 2)
 	if n != eOK {
 		return n
 	}
@@ -227,8 +226,8 @@ func pathFilestatSetTimes(c *call) errno {
 	return number(unix.UtimesNanoAt(fd, "", times, unix.AT_EMPTY_PATH))
 }
 
-// pathLink links a file to a second name. Following a symbolic link first is not to
-// be had: no other system does it either.
+// pathLink creates a hard link. Following a symbolic link in the source is not supported, as
+// in other implementations of preview 1.
 func pathLink(c *call) errno {
 	if c.u32(1)&1 != 0 {
 		return eInval
@@ -253,8 +252,8 @@ func pathLink(c *call) errno {
 	}))
 }
 
-// linkDirectory says why what is named with a slash behind it cannot be linked: it is
-// a directory, or should be.
+// linkDirectory returns the errno for a hard link to a path with a trailing slash: ePerm for a
+// directory, otherwise that of the lookup.
 func linkDirectory(dir *file, path string) errno {
 	fd, err := openBeneath(dir.fd, path, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
@@ -265,7 +264,7 @@ func linkDirectory(dir *file, path string) errno {
 }
 
 func pathReadlink(c *call) errno {
-	dir, path, n := c.place(0, 1)
+	dir, path, n := c.dirAndPath(0, 1)
 	if n != eOK {
 		return n
 	}
@@ -281,7 +280,7 @@ func pathReadlink(c *call) errno {
 	target := make([]byte, unix.PathMax)
 	length, err := unix.Readlinkat(fd, "", target)
 	if err == unix.ENOENT {
-		return eInval // it is there, and no link
+		return eInval // not a symbolic link: do_readlinkat of Linux returns ENOENT for an empty path
 	}
 	if err != nil {
 		return number(err)
@@ -329,8 +328,8 @@ func pathRename(c *call) errno {
 	}))
 }
 
-// pathSymlink makes a symbolic link. One that leads out from the start is not made;
-// others may lead out, and then lead nowhere.
+// pathSymlink creates a symbolic link. An absolute target is rejected. A relative target may
+// lead out of the directory; openBeneath then rejects the link when it is followed.
 func pathSymlink(c *call) errno {
 	target, n := c.path(0)
 	if n != eOK {
@@ -354,7 +353,7 @@ func pathSymlink(c *call) errno {
 	}))
 }
 
-// naming has do make a name, counted if anybody counts.
+// naming calls do, which creates a name. It charges the name unless v is nil.
 func (v *Volume) naming(do func() error) error {
 	if v == nil {
 		return do()

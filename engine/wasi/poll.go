@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What a subscription is to.
+// Types of subscriptions (eventtype).
 const (
 	toClock = 0
 	toRead  = 1
@@ -23,19 +23,19 @@ const (
 	forever = time.Duration(-1)
 )
 
-// A subscription is one thing that a module waits for.
+// A subscription is one event for which a module waits.
 type subscription struct {
 	data uint64
 	kind uint8
-	fd   int           // of the host, if that is to be asked; else -1
-	wait time.Duration // of a clock, from the beginning of the call
+	fd   int           // descriptor of the host to poll; -1: none
+	wait time.Duration // timeout of a clock, from the start of the call
 
 	due   bool
 	errno errno
 	bytes uint64
 }
 
-// pollOneoff waits until at least one of some things is so, and answers all that are.
+// pollOneoff waits until at least one event has occurred, and returns all that have.
 func pollOneoff(c *call) errno {
 	count := c.u32(2)
 	if count == 0 || count > mostEvents {
@@ -84,7 +84,7 @@ func (c *call) subscribe(s *subscription, b []byte) errno {
 	return eOK
 }
 
-// left is how much can be read of a file at least.
+// left returns the minimum number of bytes that can be read from a file.
 func (f *file) left() uint64 {
 	var st unix.Stat_t
 	if f.stream() || f.kind != regular || unix.Fstat(f.fd, &st) != nil {
@@ -115,8 +115,8 @@ func (s *subscription) setClock(b []byte) errno {
 	return eOK
 }
 
-// await waits until something is due. What is to be asked of the host is asked once
-// in any case.
+// await waits until a subscription is due. It polls the descriptors of the host at least once,
+// also if another subscription is already due.
 func await(ctx context.Context, subs []subscription) error {
 	wait := forever
 	var in, out []int
@@ -133,7 +133,7 @@ func await(ctx context.Context, subs []subscription) error {
 		}
 	}
 	if len(out) > 0 {
-		wait = 0 // the host's streams are written without being asked
+		wait = 0 // streams of the host are always writable
 	}
 	begun := time.Now()
 	readable, err := ready(ctx, in, unix.POLLIN, wait)
@@ -141,7 +141,7 @@ func await(ctx context.Context, subs []subscription) error {
 		return err
 	}
 	if len(readable) > 0 {
-		wait = min(time.Since(begun), max(wait, 0)) // it was not all waited
+		wait = min(time.Since(begun), max(wait, 0)) // the poll may have ended before the timeout
 	}
 	for i := range subs {
 		s := &subs[i]
@@ -155,11 +155,11 @@ func await(ctx context.Context, subs []subscription) error {
 	return nil
 }
 
-// slice is how long the kernel is asked to wait at once, before the context is
-// looked at again.
+// slice bounds a single poll, after which the context is checked.
 const slice = 50 * time.Millisecond
 
-// ready waits until descriptors of the host are ready, or the time is over.
+// ready waits until descriptors of the host are ready, wait has passed, or ctx has ended. It
+// returns the ready descriptors.
 func ready(ctx context.Context, fds []int, events int16, wait time.Duration) (map[int]bool, error) {
 	if len(fds) == 0 {
 		return nil, sleep(ctx, wait)
@@ -192,7 +192,7 @@ func ready(ctx context.Context, fds []int, events int16, wait time.Duration) (ma
 	}
 }
 
-// sleep lets a time pass, or waits for the end of the context.
+// sleep waits for the given time, or until ctx ends. A negative time has no end.
 func sleep(ctx context.Context, wait time.Duration) error {
 	if wait == 0 {
 		return nil

@@ -1,7 +1,7 @@
-// Package wasi is the system that WebAssembly modules of WASI preview 1 see: their
-// arguments, descriptors and files. Every path stays beneath the directory through
-// which it is opened: the kernel resolves it (openat2, RESOLVE_BENEATH), so no
-// symbolic link, "..", rename or race leads out, for reading or for writing.
+// Package wasi implements the functions of WASI preview 1 for WebAssembly modules: arguments,
+// descriptors and files. Every path stays beneath the directory through which it is opened.
+// The kernel enforces this (openat2(2), RESOLVE_BENEATH), so symbolic links, "..", renames and
+// races cannot lead out of the directory.
 package wasi
 
 import (
@@ -17,7 +17,7 @@ import (
 	"glasshouse/fault"
 )
 
-// Options say what a module finds when it starts.
+// Options are the arguments, environment and files of a module.
 type Options struct {
 	Args   []string
 	Env    []string // "K=V"
@@ -25,24 +25,25 @@ type Options struct {
 	Stdout stdio.Writer
 	Stderr stdio.Writer
 	Dirs   []Dir // opened as descriptors 3, 4, … in this order
-	Files  int   // that may be open at once, each one of this process's; 0: 1024
+	Files  int   // limit of open files, which are descriptors of this process; 0: 1024
 }
 
-// A Dir is a directory of the host that a module sees.
+// A Dir is a directory of the host that a module can access.
 type Dir struct {
 	Host     string
-	Below    string // the directory that Host is relative to, and does not lead out of; empty: none
+	Below    string // Host is relative to this directory and cannot lead out of it; empty: none
 	Guest    string
 	ReadOnly bool
-	Volume   *Volume // counts what is written; nil: nobody counts
+	Volume   *Volume // quota accounting; nil: none
 
-	// Make makes the directory when the module uses it for the first time, and
-	// says what Host and Volume would. nil: it is there. Most modules do not use it.
+	// Make creates the directory when the module first uses it, and returns the values for
+	// Host and Volume. nil: the directory exists. Creating it late saves time, because most
+	// modules do not use it.
 	Make func() (host string, v *Volume, err error)
 }
 
-// A Process is what the instance of a module has open and was told. It serves one
-// instance, which has one thread.
+// A Process is the state of one instance of a module: its arguments, environment and open
+// files. It is not safe for concurrent use; an instance has one thread.
 type Process struct {
 	args, env []string
 	files     []*file // by number; nil: closed
@@ -114,8 +115,8 @@ func (d Dir) open() (int, error) {
 	return openBeneath(below, d.Host, flags, 0)
 }
 
-// SetStdio gives a process other standard streams. What is nil is empty, or takes
-// everything.
+// SetStdio replaces the standard streams. A nil reader is empty; a nil writer discards its
+// input.
 func (p *Process) SetStdio(in stdio.Reader, out, err stdio.Writer) {
 	if in == nil {
 		in = strings.NewReader("")
@@ -132,15 +133,15 @@ func (p *Process) SetStdio(in stdio.Reader, out, err stdio.Writer) {
 // Exited returns the code that the module passed to proc_exit, if it did.
 func (p *Process) Exited() (code uint32, ok bool) { return p.code, p.exited }
 
-// Full reports whether something was refused because its Volume was full, since Full
-// was last asked.
+// Full reports whether an operation failed because a Volume was full since the last call of
+// Full.
 func (p *Process) Full() bool {
 	full := p.full
 	p.full = false
 	return full
 }
 
-// Written is how many bytes the module has written to files.
+// Written returns the number of bytes that the module has written to files.
 func (p *Process) Written() int64 { return p.written }
 
 // Close closes all descriptors.
@@ -155,7 +156,7 @@ func (p *Process) Close() error {
 	return errors.Join(errs...)
 }
 
-// file looks a descriptor up, to use it.
+// file returns the file of a descriptor. It creates the directory of a Dir with Make.
 func (p *Process) file(n uint32) (*file, errno) {
 	f, e := p.look(n)
 	if e != eOK || f.make == nil {
@@ -168,7 +169,7 @@ func (p *Process) file(n uint32) (*file, errno) {
 	return f, eOK
 }
 
-// look looks a descriptor up, to say what it is.
+// look returns the file of a descriptor, which need not be open yet.
 func (p *Process) look(n uint32) (*file, errno) {
 	if int64(n) >= int64(len(p.files)) || p.files[n] == nil {
 		return nil, eBadf
@@ -176,7 +177,7 @@ func (p *Process) look(n uint32) (*file, errno) {
 	return p.files[n], eOK
 }
 
-// add gives a file the lowest free number behind the standard streams.
+// add assigns the lowest free descriptor above the standard streams to a file.
 func (p *Process) add(f *file) (uint32, errno) {
 	for n := 3; n < len(p.files); n++ {
 		if p.files[n] == nil {
@@ -193,7 +194,7 @@ func (p *Process) add(f *file) (uint32, errno) {
 
 type processKey struct{}
 
-// With returns a context whose calls into modules see p.
+// With returns a context for calls into modules that use p.
 func With(ctx context.Context, p *Process) context.Context {
 	return context.WithValue(ctx, processKey{}, p)
 }
@@ -216,26 +217,26 @@ const (
 
 // A file is an open descriptor: one of the host's, or a standard stream.
 type file struct {
-	fd   int // of the host; -1: a stream that is none
+	fd   int // descriptor of the host; -1: none
 	kind uint8
 
 	read, write bool
 	flags       uint16 // fdflags
-	readOnly    bool   // beneath a directory of which nothing may be changed
+	readOnly    bool   // it is in a read-only Dir
 	volume      *Volume
-	held        inode // in volume
+	held        inode // counted in volume.open
 
-	make      func() error // opens it, the first time that it is used; nil: it is open
-	guest     string       // the path of a directory that was there from the start
+	make      func() error // opens it at its first use; nil: it is open
+	guest     string       // path of a preopened directory
 	preopened bool
 
-	in  stdio.Reader // of a stream
+	in  stdio.Reader // of a standard stream
 	out stdio.Writer
 }
 
 func (f *file) stream() bool { return f.in != nil || f.out != nil }
 
-// stream makes a standard stream.
+// stream returns a standard stream.
 func stream(in stdio.Reader, out stdio.Writer) *file {
 	f := &file{fd: -1, in: in, out: out, read: in != nil, write: out != nil}
 	host, _ := in.(*os.File)
@@ -253,7 +254,8 @@ func stream(in stdio.Reader, out stdio.Writer) *file {
 	return f
 }
 
-// close closes what the process has opened; streams are their owner's.
+// close closes a file. It does not close a standard stream, which belongs to the caller of
+// New.
 func (f *file) close() error {
 	if f.stream() || f.fd < 0 {
 		return nil

@@ -1,8 +1,8 @@
 package wasi
 
-// Rights were given up by the makers of preview 1, and no program may count on
-// losing one. Descriptors still say what they are for: whether they read, write
-// and seek, and that in a directory everything can be tried.
+// Rights are deprecated in preview 1, and programs must not rely on removing them. The
+// reported rights state whether a file can be read, written and seeked. A directory reports
+// all rights.
 const (
 	rightDatasync uint64 = 1 << iota
 	rightRead
@@ -44,7 +44,8 @@ const (
 	rightsBelow = rightsOfDirectory | rightsOfFiles | rightsOfReading | rightsOfWriting
 )
 
-// rights are what a descriptor is for, and what those opened through it may be for.
+// rights returns the rights of a descriptor, and the rights of files that are opened through
+// it.
 func (f *file) rights() (base, inheriting uint64) {
 	switch {
 	case f.kind == directory:

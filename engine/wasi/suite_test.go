@@ -20,26 +20,26 @@ import (
 
 var update = flag.Bool("update", false, "write docs/wasi.md")
 
-// A demand is what one test of the public suite for preview 1 asks of a system, in our
-// words, and a probe of our own that asks for the same.
+// A demand describes one test of the public test suite for preview 1, with a probe that makes
+// the same requests.
 type demand struct {
 	test  string // the suite's name for it
 	what  string
 	probe func(g *guest)
-	given wasi.Options // beside the directory
+	given wasi.Options // options in addition to the directory
 }
 
-// suite is all that WebAssembly/wasi-testsuite asks for, in its three parts. A guest
-// has an empty directory as "/".
+// suite contains the tests of WebAssembly/wasi-testsuite in its three parts. A guest has an
+// empty directory as "/".
 var suite = []struct {
 	part    string
 	demands []demand
 }{{"C", inC}, {"AssemblyScript", inAssemblyScript}, {"Rust", inRust}}
 
-// docs/wasi.md is what TestThePublicSuite has found.
+// wasiDocs contains the results of TestPublicSuite.
 const wasiDocs = "../../docs/wasi.md"
 
-func TestThePublicSuite(t *testing.T) {
+func TestPublicSuite(t *testing.T) {
 	var found bytes.Buffer
 	demands, checks, partial := 0, 0, false
 	for _, part := range suite {
@@ -64,7 +64,7 @@ func TestThePublicSuite(t *testing.T) {
 		}
 	}
 	if partial {
-		return // -run has chosen some
+		return // -run has selected some of the tests
 	}
 	kept, err := os.ReadFile(wasiDocs)
 	if err != nil {
@@ -74,21 +74,21 @@ func TestThePublicSuite(t *testing.T) {
 	head, rest, _ := strings.Cut(string(kept), begin)
 	_, tail, ok := strings.Cut(rest, end)
 	if !ok {
-		t.Fatalf("%s has no place for the table", wasiDocs)
+		t.Fatalf("%s has no markers for the table", wasiDocs)
 	}
 	made := fmt.Sprintf("%s%s\n%d behaviours, %d checks of them.\n%s\n%s%s", head, begin, demands, checks, &found, end, tail)
 	if made == string(kept) {
 		return
 	}
 	if !*update {
-		t.Fatalf("%s is not what was found; run go test ./engine/wasi -update", wasiDocs)
+		t.Fatalf("%s is out of date; run go test ./engine/wasi -update", wasiDocs)
 	}
 	if err := os.WriteFile(wasiDocs, []byte(made), 0o644); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// is fails the test if something is not as it should be.
+// is fails the test if got differs from want.
 func is[T comparable](g *guest, what string, got, want T) {
 	g.t.Helper()
 	g.checks++
@@ -97,14 +97,14 @@ func is[T comparable](g *guest, what string, got, want T) {
 	}
 }
 
-// sub makes a directory and opens it.
+// sub creates a directory and opens it.
 func (g *guest) sub(path string) uint64 {
 	g.t.Helper()
 	g.want("mkdir "+path, g.mkdir(path), ok)
 	return g.open(path, opening{how: dironly})
 }
 
-// fresh makes an empty file and opens it.
+// fresh creates an empty file and opens it.
 func (g *guest) fresh(path string, rights, flags uint64) uint64 {
 	g.t.Helper()
 	fd := g.open(path, opening{how: creat, rights: rights, flags: flags})
@@ -148,17 +148,17 @@ func (g *guest) statted(lookup uint64, path string) filestat {
 	return st
 }
 
-// Flags of setting times.
+// Flags for setting times (fstflags).
 const (
 	setAtim, atimNow, setMtim, mtimNow = 1, 2, 4, 8
 )
 
-// Flags of descriptors.
+// Flags of descriptors (fdflags).
 const (
 	appended, nonblocking, synced = 1, 4, 16
 )
 
-// clockIs checks that a clock ticks, and says how finely.
+// clockIs checks the time and the resolution of a clock.
 func clockIs(id uint64) (resolution, time func(g *guest)) {
 	return func(g *guest) {
 			g.want("clock_res_get", g.call("clock_res_get", id, atResult), ok)
@@ -168,7 +168,7 @@ func clockIs(id uint64) (resolution, time func(g *guest)) {
 			for _, precision := range []uint64{1, 0, 0} {
 				g.want("clock_time_get", g.call("clock_time_get", id, precision, atResult), ok)
 				now := g.u64(atResult)
-				is(g, "it goes on", now > last || id == 0 && now > 0, true) // the real time may be put back
+				is(g, "the time increases", now > last || id == 0 && now > 0, true) // the real time clock may be set back
 				last = now
 			}
 		}
@@ -179,7 +179,7 @@ var (
 	monotonicResolution, monotonicTime = clockIs(1)
 )
 
-// inC is what programs in C ask of the system through their library.
+// inC contains the tests that are written in C.
 var inC = []demand{
 	{test: "clock_getres-monotonic", what: "the monotonic clock has a resolution", probe: monotonicResolution},
 	{test: "clock_getres-realtime", what: "the real time clock has a resolution", probe: realtimeResolution},
@@ -193,7 +193,7 @@ var inC = []demand{
 		inodes := map[uint64]bool{}
 		for _, e := range all {
 			if e.name == ".." {
-				continue // which is the host's, at the root
+				continue // ".." of the root has the inode of the host
 			}
 			is(g, "inode of "+e.name, e.ino, g.statted(nofollow, "listed/"+e.name).ino)
 			inodes[e.ino] = true
@@ -274,7 +274,7 @@ var inC = []demand{
 	}},
 }
 
-// strings are what args_get or environ_get answer.
+// strings returns the result of args_get or environ_get.
 func (g *guest) strings(sizes, get string) (all []string) {
 	g.t.Helper()
 	g.want(sizes, g.call(sizes, atResult, atResult+4), ok)
@@ -303,7 +303,7 @@ func environmentIs(want ...string) demand {
 
 func (d demand) named(test, what string) demand { d.test, d.what = test, what; return d }
 
-// exitsWith runs a module that asks for an exit code and goes on if it gets none.
+// exitsWith runs a module that calls proc_exit, and traps if proc_exit returns.
 func exitsWith(code byte) func(g *guest) {
 	return func(g *guest) {
 		module := slices.Concat(
@@ -326,7 +326,7 @@ func exitsWith(code byte) func(g *guest) {
 	}
 }
 
-// inAssemblyScript is what programs in AssemblyScript ask for, with no library between.
+// inAssemblyScript contains the tests that are written in AssemblyScript.
 var inAssemblyScript = []demand{
 	argumentsAre("program", "one", `a "quoted" one`, "3").named("args_get-multiple-arguments", "arguments arrive unchanged, including quotes"),
 	argumentsAre("program", "one", "", "three").named("args_sizes_get-multiple-arguments", "all of them are counted, including the program's name"),
@@ -360,7 +360,7 @@ var inAssemblyScript = []demand{
 
 var stdout bytes.Buffer
 
-// listed counts the names in a directory, read in pieces.
+// listed counts the names in a directory, which it reads with a small buffer.
 func (g *guest) listed(dir uint64, size uint32) int {
 	g.t.Helper()
 	names := map[string]bool{}
@@ -374,7 +374,7 @@ func (g *guest) listed(dir uint64, size uint32) int {
 	return len(names)
 }
 
-// inRust is what programs in Rust ask for, with no library between.
+// inRust contains the tests that are written in Rust.
 var inRust = []demand{
 	{test: "big_random_buf", what: "a kilobyte of random bytes is not all zeros", probe: func(g *guest) {
 		g.want("random_get", g.call("random_get", atBuffer, 1<<10), ok)

@@ -10,28 +10,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// perName is what the name of a file costs, so that empty files are not free.
+// perName is the size that is charged for each name, so that empty files count.
 const perName = 512
 
-// A Volume counts what lies in a directory that modules write, and refuses more than
-// a limit: the lengths of files, holes and all, and something for each name. A file
-// without a name counts until nobody has it open. Only what modules do through it is
-// counted. It is safe for concurrent use.
+// A Volume enforces a quota on a directory to which modules write. It charges the length of
+// each file, including holes, and perName for each name. A deleted file is charged until it is
+// closed. Changes that other processes make are not counted. It is safe for concurrent use.
 type Volume struct {
 	limit int64
 
-	// mu is held over each change of the directory and its counting, so that
-	// concurrent writers cannot both take the last byte.
+	// mu is held during each change of the directory and its accounting, so that concurrent
+	// writers cannot exceed the limit together.
 	mu    sync.Mutex
 	used  int64
-	open  map[inode]int  // how often a file is open
-	loose map[inode]bool // open files that have no name any more
+	open  map[inode]int  // number of descriptors of a file
+	loose map[inode]bool // open files without a name
 }
 
 type inode struct{ dev, ino uint64 }
 
-// NewVolume counts what lies in a directory. More than limit bytes are no error:
-// there is only no more to be had.
+// NewVolume returns a Volume for a directory and counts its content. If the content exceeds
+// limit, NewVolume succeeds and further growth is rejected.
 func NewVolume(dir string, limit int64) (*Volume, error) {
 	v := &Volume{limit: limit, open: map[inode]int{}, loose: map[inode]bool{}}
 	seen := map[inode]bool{}
@@ -52,22 +51,22 @@ func NewVolume(dir string, limit int64) (*Volume, error) {
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("count what lies in %s: %w", dir, err)
+		return nil, fmt.Errorf("count the files in %s: %w", dir, err)
 	}
 	return v, nil
 }
 
-// Used is how many bytes are counted.
+// Used returns the number of charged bytes.
 func (v *Volume) Used() int64 {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.used
 }
 
-// room is how much more fits. The caller holds mu.
+// room returns the remaining bytes. The caller holds mu.
 func (v *Volume) room() int64 { return max(v.limit-v.used, 0) }
 
-// named counts a new name, made by do.
+// named calls do, which creates a name, and charges the name.
 func (v *Volume) named(do func() error) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -81,7 +80,7 @@ func (v *Volume) named(do func() error) error {
 	return nil
 }
 
-// unnamed has do take the name of a file away, and counts what that frees.
+// unnamed calls do, which removes a name, and credits the freed bytes.
 func (v *Volume) unnamed(parent int, name string, do func() error) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -95,7 +94,7 @@ func (v *Volume) unnamed(parent int, name string, do func() error) error {
 	return nil
 }
 
-// renamed has do rename a file, which may take the place of another.
+// renamed calls do, which renames a file and may replace another file.
 func (v *Volume) renamed(from int, old string, to int, new string, do func() error) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -110,7 +109,8 @@ func (v *Volume) renamed(from int, old string, to int, new string, do func() err
 	return nil
 }
 
-// gone counts that a file has lost a name. The caller holds mu.
+// gone credits a removed name, and the file if this was its last name and it is not open. The
+// caller holds mu.
 func (v *Volume) gone(st unix.Stat_t) {
 	v.used -= perName
 	if kindOf(st.Mode) != regular || st.Nlink > 1 {
@@ -124,8 +124,8 @@ func (v *Volume) gone(st unix.Stat_t) {
 	v.used -= st.Size
 }
 
-// opened opens a file, which may make or empty it. open is called with the flags that
-// it shall use.
+// opened opens a file, which may create or truncate it. It calls open with the flags to use.
+// held is the inode of a regular file, for release.
 func (v *Volume) opened(flags int, open func(flags int) (int, error)) (fd int, held inode, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -151,8 +151,8 @@ func (v *Volume) opened(flags int, open func(flags int) (int, error)) (fd int, h
 	return fd, held, nil
 }
 
-// make opens a file, and makes it if it is not there. The caller holds mu, so
-// that what was not there a moment before is what was made.
+// make opens a file and creates it if it does not exist. The caller holds mu, so that no
+// other module can create the file between the two calls of open.
 func (v *Volume) make(flags int, open func(flags int) (int, error)) (int, error) {
 	if flags&unix.O_CREAT == 0 {
 		return open(flags)
@@ -172,7 +172,7 @@ func (v *Volume) make(flags int, open func(flags int) (int, error)) (int, error)
 	return fd, err
 }
 
-// release closes a file that has been counted.
+// release closes a file that opened has returned.
 func (v *Volume) release(f *file) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -189,8 +189,9 @@ func (v *Volume) release(f *file) error {
 	return unix.Close(f.fd)
 }
 
-// grown has do change the length of a file, by at most the room that there is if it
-// is to be longer than it was. end says where the change ends in a file of a size.
+// grown calls do, which may change the length of a file, and charges the change. It returns
+// EDQUOT if the file could grow by more than the remaining bytes. end returns the end of the
+// change in a file of the given size.
 func (v *Volume) grown(f *file, end func(size int64) int64, do func() (int, error)) (int, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -208,7 +209,7 @@ func (v *Volume) grown(f *file, end func(size int64) int64, do func() (int, erro
 	return n, err
 }
 
-// lookAt stats a name itself.
+// lookAt returns the status of a name. It does not follow a symbolic link.
 func lookAt(parent int, name string) (st unix.Stat_t, found bool) {
 	return st, unix.Fstatat(parent, trimSlashes(name), &st, unix.AT_SYMLINK_NOFOLLOW) == nil
 }

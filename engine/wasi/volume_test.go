@@ -16,7 +16,7 @@ const (
 	perName = 512
 )
 
-// counted is a guest whose directory has little room.
+// counted returns a guest whose directory has a small quota.
 func counted(t *testing.T) (*guest, *wasi.Volume, string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -27,7 +27,7 @@ func counted(t *testing.T) (*guest, *wasi.Volume, string) {
 	return enter(t, wasi.Dir{Host: dir, Guest: "/", Volume: v}), v, dir
 }
 
-// agrees fails the test if the volume counts anything but what is there.
+// agrees fails the test if the charged bytes differ from the content of the directory.
 func agrees(t *testing.T, what string, v *wasi.Volume, dir string) {
 	t.Helper()
 	fresh, err := wasi.NewVolume(dir, room)
@@ -35,11 +35,11 @@ func agrees(t *testing.T, what string, v *wasi.Volume, dir string) {
 		t.Fatal(err)
 	}
 	if v.Used() != fresh.Used() {
-		t.Errorf("%s: %d bytes are counted, and there are %d", what, v.Used(), fresh.Used())
+		t.Errorf("%s: %d bytes are charged, want %d", what, v.Used(), fresh.Used())
 	}
 }
 
-func TestNoMoreIsWrittenThanThereIsRoom(t *testing.T) {
+func TestVolumeLimit(t *testing.T) {
 	big := strings.Repeat("x", room)
 	for name, fill := range map[string]func(g *guest, fd uint64) errno{
 		"write": func(g *guest, fd uint64) errno { return second(g.write(fd, big)) },
@@ -66,14 +66,14 @@ func TestNoMoreIsWrittenThanThereIsRoom(t *testing.T) {
 				t.Errorf("%v, want EDQUOT", e)
 			}
 			if !g.process.Full() {
-				t.Error("nobody remembers that there was no room")
+				t.Error("Full = false after EDQUOT")
 			}
 			agrees(t, name, v, dir)
 		})
 	}
 }
 
-func TestEmptyFilesAreNotFree(t *testing.T) {
+func TestVolumeChargesNames(t *testing.T) {
 	for name, make := range map[string]func(g *guest, name string) errno{
 		"files": func(g *guest, name string) errno {
 			fd, e := g.openAt(root, name, opening{how: creat})
@@ -103,7 +103,7 @@ func TestEmptyFilesAreNotFree(t *testing.T) {
 	}
 }
 
-func TestWhatIsRemovedMakesRoom(t *testing.T) {
+func TestVolumeRemoveFreesSpace(t *testing.T) {
 	g, v, dir := counted(t)
 	half := strings.Repeat("x", room/2)
 	for what, free := range map[string]func(){
@@ -133,13 +133,13 @@ func TestWhatIsRemovedMakesRoom(t *testing.T) {
 	}
 }
 
-func TestAFileWithoutANameCountsUntilItIsClosed(t *testing.T) {
+func TestVolumeCountsDeletedOpenFile(t *testing.T) {
 	g, v, dir := counted(t)
 	fd := g.open("file", opening{how: creat, rights: both})
 	g.write(fd, strings.Repeat("x", 6000))
 	g.want("unlink", g.unlink("file"), ok)
 	if got := v.Used(); got != 6000 {
-		t.Errorf("%d bytes are counted, want 6000", got)
+		t.Errorf("%d bytes are charged, want 6000", got)
 	}
 	other := g.open("other", opening{how: creat, rights: both})
 	_, e := g.write(other, strings.Repeat("x", 6000))
@@ -150,7 +150,7 @@ func TestAFileWithoutANameCountsUntilItIsClosed(t *testing.T) {
 	agrees(t, "closed", v, dir)
 }
 
-func TestManyWritersDoNotOverfillAVolume(t *testing.T) {
+func TestVolumeConcurrentWriters(t *testing.T) {
 	dir := t.TempDir()
 	v, err := wasi.NewVolume(dir, room)
 	if err != nil {
@@ -178,11 +178,11 @@ func TestManyWritersDoNotOverfillAVolume(t *testing.T) {
 	wg.Wait()
 	agrees(t, "after many writers", v, dir)
 	if v.Used() > room {
-		t.Errorf("%d bytes in room for %d", v.Used(), room)
+		t.Errorf("%d bytes are charged with a limit of %d", v.Used(), room)
 	}
 }
 
-func TestNothingIsMovedFromOneVolumeToAnother(t *testing.T) {
+func TestRenameBetweenVolumes(t *testing.T) {
 	a, b := t.TempDir(), t.TempDir()
 	volume := func(dir string) *wasi.Volume {
 		v, err := wasi.NewVolume(dir, room)

@@ -10,11 +10,11 @@ import (
 	"github.com/tetratelabs/wazero/api"
 )
 
-// Name is what modules import.
+// Name is the name of the module from which modules import the functions of preview 1.
 const Name = "wasi_snapshot_preview1"
 
-// functions are all of preview 1: what they take, and what they do. They return an
-// errno, but for proc_exit.
+// functions are all functions of WASI preview 1 with their parameters. They return an errno,
+// except proc_exit, which does not return.
 var functions = map[string]struct {
 	params string // i: 32 bits, I: 64 bits
 	do     func(*call) errno
@@ -67,8 +67,8 @@ var functions = map[string]struct {
 	"sock_shutdown":           {"ii", sockAny},
 }
 
-// Instantiate gives a runtime the functions of preview 1. What they do they do to
-// the Process in the context of the call into a module.
+// Instantiate adds the functions of preview 1 to a runtime. They use the Process in the
+// context of the call into the module; see With.
 func Instantiate(ctx context.Context, r wazero.Runtime) error {
 	b := r.NewHostModuleBuilder(Name)
 	for _, name := range slices.Sorted(maps.Keys(functions)) {
@@ -96,7 +96,7 @@ func Instantiate(ctx context.Context, r wazero.Runtime) error {
 	return err
 }
 
-// A call is one call of a module into its system.
+// A call is one call of a module to a function of preview 1.
 type call struct {
 	ctx  context.Context
 	mod  api.Module
@@ -107,7 +107,7 @@ type call struct {
 func (c *call) u32(i int) uint32 { return uint32(c.args[i]) }
 func (c *call) u64(i int) uint64 { return c.args[i] }
 
-// memory is a piece of the module's memory, or not if it has no such piece.
+// memory returns a slice of the module's memory, or false if the range is out of bounds.
 func (c *call) memory(at, length uint32) ([]byte, bool) {
 	m := c.mod.Memory()
 	if m == nil {
@@ -116,7 +116,7 @@ func (c *call) memory(at, length uint32) ([]byte, bool) {
 	return m.Read(at, length)
 }
 
-// put32 and put64 answer a number.
+// put32 and put64 write a number to the module's memory.
 func (c *call) put32(at, v uint32) errno {
 	b, ok := c.memory(at, 4)
 	if !ok {
@@ -135,13 +135,14 @@ func (c *call) put64(at uint32, v uint64) errno {
 	return eOK
 }
 
-// file is the one whose number is argument i.
+// file returns the file whose descriptor is argument i.
 func (c *call) file(i int) (*file, errno) { return c.p.file(c.u32(i)) }
 
-// most is how many buffers are read or written at once; Linux takes no more.
+// most is the maximum number of buffers of a read or write, which is IOV_MAX of Linux
+// (readv(2)).
 const most = 1024
 
-// buffers are those of an iovec array that are not empty.
+// buffers returns the non-empty buffers of an iovec array.
 func (c *call) buffers(at, count uint32) ([][]byte, errno) {
 	if count > most {
 		count = most
@@ -165,8 +166,8 @@ func (c *call) buffers(at, count uint32) ([][]byte, errno) {
 	return bufs, eOK
 }
 
-// answer is the errno of what a system call answered. It remembers that there was
-// no room for more.
+// answer returns the errno for the error of a system call. It records an exceeded quota for
+// Process.Full.
 func (c *call) answer(err error) errno {
 	n := number(err)
 	if n == eDquot {
@@ -175,7 +176,7 @@ func (c *call) answer(err error) errno {
 	return n
 }
 
-// Has reports whether a function is one of preview 1.
+// Has reports whether name is a function of preview 1.
 func Has(name string) bool {
 	_, ok := functions[name]
 	return ok

@@ -15,8 +15,8 @@ import (
 	"github.com/tetratelabs/wazero"
 )
 
-// A cache keeps compiled modules on disk. They are machine code that is run as it is
-// read: nobody else may write there.
+// A cache keeps compiled modules on disk. They are machine code that is executed without
+// verification, so no other user may be able to write to the directory.
 type cache struct {
 	dir      string
 	limit    int64
@@ -35,8 +35,7 @@ func openCache(dir string, limit int64) (*cache, error) {
 	return c, c.prune()
 }
 
-// prune removes the files that were written the longest ago until the rest fits. A
-// module that is needed again is compiled again.
+// prune removes the oldest files until the size of the cache is within its limit.
 func (c *cache) prune() error {
 	type entry struct {
 		path string

@@ -19,16 +19,16 @@ import (
 	"glasshouse/schema"
 )
 
-// maxAnswer bounds what a module answers, and what it is answered.
+// maxAnswer limits the output of a module, and the response of a fetch, in bytes.
 const maxAnswer = 16 << 20
 
 // A run is one call in an instance.
 type run struct {
 	*engine.Call
 	egress Egress
-	kill   context.CancelCauseFunc // ends the module, with the *engine.Failure that it is then
+	kill   context.CancelCauseFunc // ends the module; the cause is an *engine.Failure
 
-	answer  []byte // of the last host function, until the module has fetched it
+	answer  []byte // result of the last host function, until the module has fetched it
 	out, in int64  // bytes over the network
 }
 
@@ -70,10 +70,10 @@ func (p *program) call(ctx context.Context, call *engine.Call) (engine.Result, e
 	return result, err
 }
 
-// during returns the context of something that may take so long, and no longer than
-// the engine lives.
+// during returns a context that ends after limit, with a Failure as cause, and when the
+// engine is closed.
 func (e *Engine) during(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, &engine.Failure{Kind: engine.TimedOut, Reason: fmt.Sprintf("it took longer than %v", limit)})
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, &engine.Failure{Kind: engine.TimedOut, Reason: fmt.Sprintf("it exceeded its time limit of %v", limit)})
 	ctx, kill := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(e.ctx, func() { kill(context.Cause(e.ctx)) })
 	return ctx, func() {
@@ -83,21 +83,21 @@ func (e *Engine) during(ctx context.Context, limit time.Duration) (context.Conte
 	}
 }
 
-// after keeps an instance for the next call with the same files, or ends it beside the
-// next call. What has failed is never kept, nor what has seen a call of its own.
+// after returns an instance to the pool or ends it in the background. It ends an instance
+// whose call failed, and an instance whose files belong to a single call.
 func (p *program) after(i *instance, err error) {
 	keep := err == nil && p.handler && i.scope != ""
 	if keep {
 		p.pool.put(i)
 		return
 	}
-	p.engine.work.Go(func() { i.close() }) // what it leaves, the next New removes
+	p.engine.work.Go(func() { i.close() }) // the next New removes files that remain after an error
 	if i.scope == "" || i.scope == persistent {
 		p.pool.fill(i.scope)
 	}
 }
 
-// call has an instance answer.
+// call executes a call in the instance.
 func (i *instance) call(ctx context.Context, call *engine.Call, input []byte) (engine.Result, error) {
 	ctx, kill := context.WithCancelCause(ctx)
 	defer kill(nil)
@@ -107,7 +107,7 @@ func (i *instance) call(ctx context.Context, call *engine.Call, input []byte) (e
 	usage := i.meter(r)
 	answer, err := i.forward(ctx, kill, input)
 	if ctx.Err() != nil {
-		err = i.failure(ctx, err) // who was to be killed has not answered, however it ended
+		err = i.failure(ctx, err) // the output of a killed module is discarded
 	}
 	result := engine.Result{Usage: usage(), Log: i.log.String()}
 	if err == nil {
@@ -122,11 +122,11 @@ func (i *instance) call(ctx context.Context, call *engine.Call, input []byte) (e
 	return result, err
 }
 
-// meter begins to measure a call; what it returns ends that. The processor's time is
-// that of this thread, on which the module runs.
+// meter starts to measure a call and locks the goroutine to its thread. The CPU time is that
+// of the thread, on which the module runs. The returned function ends the measurement.
 func (i *instance) meter(r *run) func() engine.Usage {
 	i.memory.denied = false
-	i.process.Full() // what earlier calls were refused is not this one's reason
+	i.process.Full() // reset: an earlier call may have exceeded the quota
 	runtime.LockOSThread()
 	begun, cpu := time.Now(), threadTime()
 	written := i.process.Written()
@@ -151,7 +151,7 @@ func threadTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// forward gives the input to the module, and returns what it answers.
+// forward passes the input to the module and returns its output.
 func (i *instance) forward(ctx context.Context, kill context.CancelCauseFunc, input []byte) ([]byte, error) {
 	if i.program.handler {
 		return i.handle(ctx, input)
@@ -165,7 +165,7 @@ func (i *instance) forward(ctx context.Context, kill context.CancelCauseFunc, in
 	return out.Bytes(), err
 }
 
-// killed is the failure for which a call was ended, if it was.
+// killed returns a copy of the failure for which the call was killed, or nil.
 func killed(ctx context.Context) *engine.Failure {
 	if f, ok := errors.AsType[*engine.Failure](context.Cause(ctx)); ok {
 		copied := *f
@@ -174,7 +174,7 @@ func killed(ctx context.Context) *engine.Failure {
 	return nil
 }
 
-// An answer is what a command writes to its standard output, up to a limit.
+// An answer collects the standard output of a command, up to maxAnswer bytes.
 type answer struct {
 	bytes.Buffer
 	kill context.CancelCauseFunc
@@ -188,26 +188,26 @@ func (a *answer) Write(b []byte) (int, error) {
 	return a.Buffer.Write(b)
 }
 
-var tooMuch = &engine.Failure{Kind: engine.Garbled, Reason: fmt.Sprintf("it answers more than %d MiB", maxAnswer>>20)}
+var tooMuch = &engine.Failure{Kind: engine.Garbled, Reason: fmt.Sprintf("its output exceeds %d MiB", maxAnswer>>20)}
 
-// output reads an answer as a value.
+// output decodes an answer as a value of the output type.
 func (i *instance) output(answer []byte) (form.Value, error) {
 	if len(bytes.TrimSpace(answer)) == 0 {
-		return nil, &engine.Failure{Kind: engine.Garbled, Reason: "it answered nothing"}
+		return nil, &engine.Failure{Kind: engine.Garbled, Reason: "its output is empty"}
 	}
 	v, err := i.program.capability.Output.FromJSON(answer)
 	if err != nil {
-		return nil, &engine.Failure{Kind: engine.Garbled, Reason: fmt.Sprintf("it answered no JSON of its output type: %s", beginning(answer)), Err: err}
+		return nil, &engine.Failure{Kind: engine.Garbled, Reason: fmt.Sprintf("its output is not JSON of the declared output type: %s", beginning(answer)), Err: err}
 	}
 	return v, nil
 }
 
-// beginning is the start of an answer, for a message.
+// beginning returns the first bytes of an answer for an error message.
 func beginning(answer []byte) string {
 	return strings.ToValidUTF8(text.Clip(string(answer), 80), "\ufffd")
 }
 
-// A request and a response of a handler: HTTP in JSON.
+// A request to a handler, and its response, are HTTP messages encoded as JSON.
 type request struct {
 	Method  string            `json:"method"`
 	Path    string            `json:"path"`
@@ -220,8 +220,8 @@ type response struct {
 	Body   json.RawMessage `json:"body"`
 }
 
-// handle has a handler answer a request. Both lie in the module's memory, which is
-// the module's to give and to take back.
+// handle passes a request to a handler and returns the body of its response. The module
+// allocates the memory of both and frees it.
 func (i *instance) handle(ctx context.Context, input []byte) ([]byte, error) {
 	c := i.program.capability
 	path := c.Runtime.Path
@@ -237,7 +237,7 @@ func (i *instance) handle(ctx context.Context, input []byte) ([]byte, error) {
 		return nil, err
 	}
 	if !i.module.Memory().Write(uint32(at[0]), text) {
-		return nil, &engine.Failure{Kind: engine.Garbled, Reason: exportAlloc + " gave no room for the request"}
+		return nil, &engine.Failure{Kind: engine.Garbled, Reason: exportAlloc + " returned no usable buffer for the request"}
 	}
 	packed, err := i.module.ExportedFunction(exportHandle).Call(ctx, at[0], uint64(len(text)))
 	if err != nil {
@@ -249,24 +249,24 @@ func (i *instance) handle(ctx context.Context, input []byte) ([]byte, error) {
 	}
 	b, ok := i.module.Memory().Read(begin, length)
 	if !ok {
-		return nil, &engine.Failure{Kind: engine.Garbled, Reason: "its response is not in its memory"}
+		return nil, &engine.Failure{Kind: engine.Garbled, Reason: "its response is outside of its memory"}
 	}
 	return body(b)
 }
 
-// body is that of a response, if it is not one of failure.
+// body returns the body of a response, or an error if the status is not 2xx.
 func body(text []byte) ([]byte, error) {
 	var r response
 	if err := json.Unmarshal(text, &r); err != nil {
-		return nil, &engine.Failure{Kind: engine.Garbled, Reason: "its response cannot be read: " + beginning(text), Err: err}
+		return nil, &engine.Failure{Kind: engine.Garbled, Reason: "its response cannot be decoded: " + beginning(text), Err: err}
 	}
 	if r.Status == 0 || r.Status/100 == 2 {
 		return bytes.Clone(r.Body), nil
 	}
-	return nil, &engine.Failure{Kind: engine.Failed, Reason: fmt.Sprintf("it answered %d: %s", r.Status, beginning(r.Body))}
+	return nil, &engine.Failure{Kind: engine.Failed, Reason: fmt.Sprintf("its response has status %d: %s", r.Status, beginning(r.Body))}
 }
 
-// failure classifies what became of a call that did not come to its end.
+// failure returns why a call was not completed.
 func (i *instance) failure(ctx context.Context, err error) *engine.Failure {
 	code, exited := i.process.Exited()
 	f := &engine.Failure{Err: err, Log: i.log.String()}
@@ -274,19 +274,19 @@ func (i *instance) failure(ctx context.Context, err error) *engine.Failure {
 	case cause != nil:
 		return cause
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		f.Kind, f.Reason = engine.TimedOut, "the caller's time was over"
+		f.Kind, f.Reason = engine.TimedOut, "it exceeded the deadline of its caller"
 	case errors.Is(context.Cause(ctx), errClosed):
 		f.Kind, f.Reason = engine.Cancelled, errClosed.Error()
 	case ctx.Err() != nil:
-		f.Kind, f.Reason = engine.Cancelled, "the caller did not want it any more"
+		f.Kind, f.Reason = engine.Cancelled, "the caller cancelled the call"
 	case i.memory.denied:
-		f.Kind, f.Reason = engine.Memory, fmt.Sprintf("it needs more than %d MiB of memory", i.memory.limit>>20)
+		f.Kind, f.Reason = engine.Memory, fmt.Sprintf("it exceeded its memory limit of %d MiB", i.memory.limit>>20)
 	case i.process.Full():
-		f.Kind, f.Reason = engine.Storage, "its files need more room than there is"
+		f.Kind, f.Reason = engine.Storage, "it exceeded its disk quota"
 	case exited:
-		f.Kind, f.Reason = engine.Failed, fmt.Sprintf("it ended with exit code %d", code)
+		f.Kind, f.Reason = engine.Failed, fmt.Sprintf("its program ended with exit code %d", code)
 	default:
-		// The first line says what; behind it is where.
+		// The first line is the message; the stack trace follows.
 		what, _, _ := strings.Cut(err.Error(), "\n")
 		f.Kind, f.Reason = engine.Crashed, strings.TrimSuffix(what, " (recovered by wazero)")
 	}

@@ -26,7 +26,7 @@ func TestContract(t *testing.T) {
 	}
 }
 
-// opener opens engines. Those of one test have one directory.
+// opener returns a function that opens engines. Engines of the same test share a directory.
 func opener() func(t *testing.T) engine.Engine {
 	var dirs sync.Map
 	return func(t *testing.T) engine.Engine {
@@ -42,7 +42,7 @@ func opener() func(t *testing.T) engine.Engine {
 
 var versions atomic.Int64
 
-// install puts the probe into a directory of its own.
+// install copies the probe to a new directory.
 func install(t testing.TB, module string, change func(*manifest.Capability)) *engine.Installed {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", module))

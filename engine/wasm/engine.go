@@ -1,6 +1,7 @@
-// Package wasm runs capabilities that are WebAssembly modules of WASI preview 1, in
-// this process: compiled when they are prepared, in a fresh instance each call, and
-// cut off from the host but for what their manifest names.
+// Package wasm runs capabilities that are WebAssembly modules of WASI preview 1, in this
+// process. A module is compiled by Prepare. Unless its files are shared between calls, each
+// call has a new instance. A module can access only the directories, hosts and capabilities
+// that its manifest declares.
 package wasm
 
 import (
@@ -20,21 +21,21 @@ import (
 	"glasshouse/fault"
 )
 
-// Config is what an engine needs.
+// Config is the configuration of an Engine.
 type Config struct {
-	// Dir is where compiled modules and the files of capabilities are kept. It must
-	// be the engine's own: what is in it is run.
+	// Dir is the directory for compiled modules and for the files of capabilities. No other
+	// user may have access to it, because it contains machine code that the daemon runs.
 	Dir string
 
-	// Egress is the way out of modules. nil: there is none.
+	// Egress makes the network requests of modules. nil: network access is not supported.
 	Egress Egress
 
-	// CacheMB bounds the compiled modules on disk; 0: 1024.
+	// CacheMB limits the compiled modules on disk, in MiB; 0: 1024.
 	CacheMB int
 }
 
-// An Egress makes requests for capabilities: whether the one who is called may, is
-// for it to decide. It is safe for concurrent use.
+// An Egress makes HTTP requests for capabilities. It decides whether the capability may make
+// a request. It is safe for concurrent use.
 type Egress interface {
 	Do(ctx context.Context, call *engine.Call, r *http.Request) (*http.Response, error)
 }
@@ -47,9 +48,9 @@ type Engine struct {
 	cache   *cache
 	runtime wazero.Runtime
 	files   *files
-	work    sync.WaitGroup // calls, and what is done beside them
+	work    sync.WaitGroup // calls and background work
 
-	preparing sync.Mutex // held while a module is compiled: one has all processors
+	preparing sync.Mutex // held while a module is compiled: one compilation uses all processors
 
 	mu       sync.Mutex
 	programs map[string]*program // by id and digest
@@ -60,7 +61,7 @@ var _ engine.Engine = (*Engine)(nil)
 
 var errClosed = errors.New("the engine is closed")
 
-// New opens an engine. What calls of an earlier one have left is removed.
+// New returns an engine. It removes the temporary files of earlier calls.
 func New(ctx context.Context, config Config) (*Engine, error) {
 	if config.Dir == "" {
 		return nil, errors.New("wasm.New: a directory is needed")
@@ -84,8 +85,8 @@ func New(ctx context.Context, config Config) (*Engine, error) {
 	return e, nil
 }
 
-// newRuntime makes a runtime whose modules can be ended at any time, with all that
-// modules import.
+// newRuntime returns a runtime with the host modules that modules can import. A module ends
+// when the context of its call ends.
 func newRuntime(ctx context.Context, compiled wazero.CompilationCache) (wazero.Runtime, error) {
 	config := wazero.NewRuntimeConfig().WithCloseOnContextDone(true)
 	if compiled != nil {
@@ -93,7 +94,7 @@ func newRuntime(ctx context.Context, compiled wazero.CompilationCache) (wazero.R
 	}
 	r := wazero.NewRuntimeWithConfig(ctx, config)
 	if err := errors.Join(wasi.Instantiate(ctx, r), instantiateHost(ctx, r)); err != nil {
-		return nil, errors.Join(fmt.Errorf("offer modules their system: %w", err), r.Close(ctx))
+		return nil, errors.Join(fmt.Errorf("instantiate the host modules: %w", err), r.Close(ctx))
 	}
 	return r, nil
 }
@@ -104,7 +105,7 @@ func (e *Engine) Prepare(ctx context.Context, c *engine.Installed) error {
 	return err
 }
 
-// program returns the compiled module of a capability, and compiles it if need be.
+// program returns the compiled module of a capability. It compiles the module if necessary.
 func (e *Engine) program(ctx context.Context, c *engine.Installed) (*program, error) {
 	if p, err := e.find(c); p != nil || err != nil {
 		return p, err
@@ -138,7 +139,8 @@ func (e *Engine) find(c *engine.Installed) (*program, error) {
 	return e.programs[key(c)], nil
 }
 
-// enter counts a call in, so that Close waits for it.
+// enter registers a call, so that Close waits for it. It returns false if the engine is
+// closed.
 func (e *Engine) enter() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -160,14 +162,14 @@ func (e *Engine) Call(ctx context.Context, call *engine.Call) (engine.Result, er
 		return engine.Result{}, err
 	}
 	if !p.hold() {
-		return engine.Result{}, fault.Newf(fault.Conflict, "wasm.Call", call.Capability.ID, "it is just being removed")
+		return engine.Result{}, fault.Newf(fault.Conflict, "wasm.Call", call.Capability.ID, "the capability is being removed")
 	}
 	defer p.release()
 	return p.call(ctx, call)
 }
 
-// Drop forgets a capability: instances that wait for calls are ended, calls that run
-// come to their own end. With purge its files are removed.
+// Drop implements engine.Engine. It ends the idle instances of a capability; running calls
+// are completed.
 func (e *Engine) Drop(_ context.Context, c *engine.Installed, purge bool) error {
 	e.mu.Lock()
 	p := e.programs[key(c)]
@@ -183,7 +185,7 @@ func (e *Engine) Drop(_ context.Context, c *engine.Installed, purge bool) error 
 	return errors.Join(errs...)
 }
 
-// EndSession removes what capabilities have kept for a session.
+// EndSession removes the instances and files of a session.
 func (e *Engine) EndSession(_ context.Context, session string) error {
 	e.mu.Lock()
 	var errs []error
@@ -194,7 +196,7 @@ func (e *Engine) EndSession(_ context.Context, session string) error {
 	return errors.Join(append(errs, e.files.removeSession(session))...)
 }
 
-// Close kills the calls that run, and ends all instances.
+// Close kills the running calls and ends all instances.
 func (e *Engine) Close() error {
 	e.mu.Lock()
 	if e.closed {
@@ -214,7 +216,7 @@ func (e *Engine) Close() error {
 	return errors.Join(append(errs, e.runtime.Close(context.Background()), e.cache.close(), e.files.close())...)
 }
 
-// What a manifest leaves open.
+// Defaults for values that a manifest does not set.
 const (
 	defaultMemoryMB = 256
 	defaultTimeout  = 30 * time.Second
@@ -230,8 +232,8 @@ func or[T int | time.Duration](v, otherwise T) T {
 	return v
 }
 
-// ownDir makes a directory that only this user may look into, or returns why what is
-// there is not one.
+// ownDir creates a directory that only this user can access. It returns an error if the path
+// exists and is not such a directory.
 func ownDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -241,7 +243,7 @@ func ownDir(dir string) error {
 		return err
 	}
 	if !info.IsDir() || info.Mode().Perm()&0o077 != 0 || !ownedByUs(info) {
-		return fault.Newf(fault.Conflict, "wasm.New", dir, "it must be a directory that only this user may enter, for what is in it is run")
+		return fault.Newf(fault.Conflict, "wasm.New", dir, "must be a directory that only the user of this process can access, because it contains executable code")
 	}
 	return nil
 }

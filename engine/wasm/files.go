@@ -18,19 +18,19 @@ import (
 	"glasshouse/manifest"
 )
 
-// files are the directories that modules write:
+// files are the directories to which modules write:
 //
-//	scratch/N                            of one instance
-//	kept/{capability}/sessions/{session} of mode session
-//	kept/{capability}/persistent         of mode persistent
+//	scratch/N                            files of one instance
+//	kept/{capability}/sessions/{session} files of mode session
+//	kept/{capability}/persistent         files of mode persistent
 //
-// Names are hashed: they are other people's words.
+// Capability and session are hashed, because these names come from clients.
 type files struct {
 	dir  string
 	next atomic.Int64
 
 	mu      sync.Mutex
-	volumes map[string]*wasi.Volume // by directory: those of calls at the same time are one
+	volumes map[string]*wasi.Volume // by limit and directory; shared by concurrent calls
 }
 
 func openFiles(dir string) (*files, error) {
@@ -39,12 +39,12 @@ func openFiles(dir string) (*files, error) {
 	}
 	f := &files{dir: dir, volumes: map[string]*wasi.Volume{}}
 	if err := f.close(); err != nil {
-		return nil, fmt.Errorf("remove what earlier calls have left: %w", err)
+		return nil, fmt.Errorf("remove the files of earlier calls: %w", err)
 	}
 	return f, os.Mkdir(f.scratch(), 0o700)
 }
 
-// close removes what was for single calls.
+// close removes the files of single calls.
 func (f *files) close() error { return os.RemoveAll(f.scratch()) }
 
 func (f *files) scratch() string { return filepath.Join(f.dir, "scratch") }
@@ -58,15 +58,16 @@ func hashed(name string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// persistent is the scope of calls that see the files of mode persistent.
+// persistent is the scope of calls with files of mode persistent.
 const persistent = "persistent"
 
-// scopeOf says whose files a call sees: "" for its own alone.
+// scopeOf returns the scope of a call, which identifies the files that it uses. "" means files
+// of the single call.
 func scopeOf(c *engine.Installed, session string) (string, error) {
 	switch c.Filesystem.Mode {
 	case manifest.Session:
 		if session == "" {
-			return "", fault.Newf(fault.Invalid, "wasm.Call", c.ID, "its files are those of a session, and the call names none")
+			return "", fault.Newf(fault.Invalid, "wasm.Call", c.ID, "it stores its files per session, but the call has no session")
 		}
 		return "session " + session, nil
 	case manifest.Persistent:
@@ -75,8 +76,8 @@ func scopeOf(c *engine.Installed, session string) (string, error) {
 	return "", nil
 }
 
-// own is a directory for one instance alone, which is made when it is used. done
-// removes it.
+// own returns a directory for a single instance. The directory is created at the first use.
+// done removes it.
 func (f *files) own(limit int64) (d wasi.Dir, done func() error) {
 	var dir string
 	made := func() (string, *wasi.Volume, error) {
@@ -95,12 +96,12 @@ func (f *files) own(limit int64) (d wasi.Dir, done func() error) {
 	}
 }
 
-// dirs are what an instance sees: "/", and the mounts of its manifest.
+// dirs returns the directories of an instance: "/" and the mounts of its manifest.
 func (f *files) dirs(c *engine.Installed, session string) (dirs []wasi.Dir, done func() error, err error) {
 	limit := int64(or(c.Filesystem.QuotaMB, defaultQuotaMB)) << 20
 	root, done, err := f.root(c, session, limit)
 	if err != nil {
-		return nil, nil, fmt.Errorf("make a directory for %s: %w", c.ID, err)
+		return nil, nil, fmt.Errorf("create a directory for %s: %w", c.ID, err)
 	}
 	dirs = []wasi.Dir{root}
 	for _, m := range c.Filesystem.Mounts {
@@ -115,7 +116,7 @@ func (f *files) dirs(c *engine.Installed, session string) (dirs []wasi.Dir, done
 	return dirs, done, nil
 }
 
-// root is what an instance sees as "/".
+// root returns the directory of an instance for "/".
 func (f *files) root(c *engine.Installed, session string, limit int64) (d wasi.Dir, done func() error, err error) {
 	var dir string
 	switch c.Filesystem.Mode {
@@ -134,7 +135,8 @@ func (f *files) root(c *engine.Installed, session string, limit int64) (d wasi.D
 	return wasi.Dir{Host: dir, Guest: "/", Volume: v}, func() error { return nil }, err
 }
 
-// volume counts what is in a directory. All instances that see it share the count.
+// volume returns the quota accounting of a directory. All instances that use the directory
+// share it.
 func (f *files) volume(dir string, limit int64) (*wasi.Volume, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -19,7 +19,7 @@ import (
 	"glasshouse/rtfs/form"
 )
 
-// example builds one of the examples in Go.
+// example builds one of the Go examples.
 func example(t *testing.T, name string, flags ...string) *engine.Installed {
 	t.Helper()
 	dir := filepath.Join("..", "..", "examples", "wasm", name)
@@ -37,11 +37,11 @@ func example(t *testing.T, name string, flags ...string) *engine.Installed {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build %s: %v\n%s", name, err, out)
 	}
-	all[0].Resources.Timeout, all[0].Runtime.StartupTimeout = time.Minute, time.Minute // of a busy machine
+	all[0].Resources.Timeout, all[0].Runtime.StartupTimeout = time.Minute, time.Minute // the machine may be busy
 	return &engine.Installed{Capability: all[0], Dir: to, Digest: "sha256:" + name}
 }
 
-func TestTheExamplesInGo(t *testing.T) {
+func TestGoExamples(t *testing.T) {
 	e := open(t, wasm.Config{Egress: upstream(func(call *engine.Call, r *http.Request) (*http.Response, error) {
 		return answer(200, r.URL.Host+" on "+r.Header.Get("Accept"))
 	})})
@@ -53,7 +53,7 @@ func TestTheExamplesInGo(t *testing.T) {
 	}
 	want := form.NewMap(form.Keyword("words"), int64(3), form.Keyword("longest"), "three")
 	if !form.Equal(r.Output, want) {
-		t.Errorf("wordcount answered %s, want %s", form.Text(r.Output), form.Text(want))
+		t.Errorf("wordcount = %s, want %s", form.Text(r.Output), form.Text(want))
 	}
 
 	lookup := example(t, "lookup", "-buildmode=c-shared")
@@ -66,29 +66,29 @@ func TestTheExamplesInGo(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := form.Text(r.Output); !strings.Contains(got, "dictionary.example on text/plain") || !strings.Contains(got, "7") {
-			t.Errorf("lookup answered %s", got)
+			t.Errorf("lookup = %s", got)
 		}
 	}
 }
 
-// A wordcounter answers calls of text.wordcount.
+// A wordcounter is a host that executes text.wordcount.
 type wordcounter struct{ t *testing.T }
 
 func (w wordcounter) Call(context.Context, string, form.Value) (form.Value, error) {
-	w.t.Error("a module speaks JSON")
+	w.t.Error("Call was used, want CallJSON")
 	return nil, nil
 }
 
 func (w wordcounter) CallJSON(_ context.Context, id string, input json.RawMessage) (json.RawMessage, error) {
 	if id != "text.wordcount" || string(input) != `{"text":"a b"}` {
-		w.t.Errorf("it calls %s with %s", id, input)
+		w.t.Errorf("nested call of %s with %s", id, input)
 	}
 	return json.RawMessage(`{"words":7}`), nil
 }
 
-// The tests that Go's own packages for files have are programs that others wrote, and
-// know nothing of this system. All of them take minutes.
-func TestGosOwnTestsOfFiles(t *testing.T) {
+// TestGoFileTestSuites runs the tests of file packages of the Go standard library as modules.
+// Running all of them takes minutes.
+func TestGoFileTestSuites(t *testing.T) {
 	packages := []string{"path/filepath"}
 	if os.Getenv("GLASSHOUSE_TEST") == "all" {
 		packages = append(packages, "os", "io/fs", "io/ioutil", "syscall", "bufio")
@@ -109,7 +109,7 @@ func TestGosOwnTestsOfFiles(t *testing.T) {
 			}
 			var said bytes.Buffer
 			code, err := wasm.Run(t.Context(), wasm.Program{
-				// The host's devices are not shown.
+				// The DevNull tests need /dev/null of the host, which the module cannot access.
 				Module: module, Args: []string{"test", "-test.short", "-test.v", "-test.skip=DevNull"}, Cache: cache,
 				Env:    []string{"PWD=" + src, "GOROOT=" + goroot, "TMPDIR=/tmp"},
 				Dirs:   []wasi.Dir{{Host: t.TempDir(), Guest: "/"}, {Host: t.TempDir(), Guest: "/tmp"}, {Host: goroot, Guest: goroot, ReadOnly: true}},

@@ -20,12 +20,12 @@ import (
 	"glasshouse/fault"
 )
 
-// hostName is what modules import to reach beyond themselves.
+// hostName is the name of the module from which modules import the host functions.
 const hostName = "glasshouse"
 
-// hostFunctions are what modules may ask for, in JSON that lies in their memory.
-// They return how long the answer is, which the module then fetches with "answer":
-// only it knows where in its memory there is room.
+// hostFunctions are the functions that modules can import. The request is JSON in the memory
+// of the module. "call" and "fetch" return the length of the answer. The module then allocates
+// a buffer and fetches the answer with "answer".
 var hostFunctions = map[string]func(ctx context.Context, r *run, mod api.Module, at, length uint32) uint32{
 	"call": func(ctx context.Context, r *run, mod api.Module, at, n uint32) uint32 {
 		return ask(ctx, r, mod, at, n, r.callOther)
@@ -36,8 +36,8 @@ var hostFunctions = map[string]func(ctx context.Context, r *run, mod api.Module,
 	"answer": giveAnswer,
 }
 
-// instantiateHost gives a runtime the functions. All take where something is in
-// memory and how long it is.
+// instantiateHost adds the host functions to a runtime. All of them take the address and the
+// length of a buffer.
 func instantiateHost(ctx context.Context, r wazero.Runtime) error {
 	b := r.NewHostModuleBuilder(hostName)
 	numbers := []api.ValueType{api.ValueTypeI32, api.ValueTypeI32}
@@ -50,16 +50,17 @@ func instantiateHost(ctx context.Context, r wazero.Runtime) error {
 	return err
 }
 
-// A refusal is the answer to what could not be done.
+// A refusal is the error of a host function.
 type refusal struct {
 	Kind    string `json:"kind"`
 	Message string `json:"message"`
 }
 
-// ask reads a question, has it answered, and keeps the answer for the module.
+// ask reads a request from the module's memory, executes it with do, stores the answer in r,
+// and returns its length.
 func ask(ctx context.Context, r *run, mod api.Module, at, length uint32, do func(ctx context.Context, question []byte) (any, error)) uint32 {
 	if r == nil {
-		return 0 // the module only begins; nobody calls it
+		return 0 // the module is being instantiated; there is no call
 	}
 	var answer any
 	var question []byte
@@ -67,7 +68,7 @@ func ask(ctx context.Context, r *run, mod api.Module, at, length uint32, do func
 	if memory != nil {
 		question, ok = memory.Read(at, length)
 	}
-	err := fault.Newf(fault.Invalid, "wasm.ask", "", "the question is not in the module's memory")
+	err := fault.Newf(fault.Invalid, "wasm.ask", "", "the request is outside of the module's memory")
 	if ok {
 		answer, err = do(ctx, question)
 	}
@@ -75,12 +76,12 @@ func ask(ctx context.Context, r *run, mod api.Module, at, length uint32, do func
 		answer = map[string]refusal{"error": {kindOf(err), err.Error()}}
 	}
 	if r.answer, err = json.Marshal(answer); err != nil {
-		r.answer = []byte(`{"error":{"kind":"internal","message":"the answer cannot be written"}}`)
+		r.answer = []byte(`{"error":{"kind":"internal","message":"the answer cannot be encoded"}}`)
 	}
 	return uint32(len(r.answer))
 }
 
-// kindOf is what a module learns of the kind of an error.
+// kindOf returns the kind of an error for the module.
 func kindOf(err error) string {
 	if kind := engine.KindOf(err); kind != "" {
 		return string(kind)
@@ -91,8 +92,8 @@ func kindOf(err error) string {
 	return "internal"
 }
 
-// giveAnswer copies the last answer into the module's memory, as far as there is room,
-// and returns how much that was.
+// giveAnswer copies the last answer to a buffer of the module, up to its length, and returns
+// the number of bytes. The answer is discarded afterwards.
 func giveAnswer(_ context.Context, r *run, mod api.Module, at, length uint32) uint32 {
 	if r == nil || mod.Memory() == nil {
 		return 0
@@ -105,7 +106,7 @@ func giveAnswer(_ context.Context, r *run, mod api.Module, at, length uint32) ui
 	return n
 }
 
-// callOther calls another capability: {"id", "input"}, answered by {"output"}.
+// callOther calls another capability. The request is {"id", "input"}, the answer {"output"}.
 func (r *run) callOther(ctx context.Context, question []byte) (any, error) {
 	var q struct {
 		ID    string          `json:"id"`
@@ -118,7 +119,7 @@ func (r *run) callOther(ctx context.Context, question []byte) (any, error) {
 		return nil, err
 	}
 	if r.Host == nil {
-		return nil, fault.Newf(fault.Unsupported, "wasm.call", q.ID, "there is nobody to call")
+		return nil, fault.Newf(fault.Unsupported, "wasm.call", q.ID, "nested calls are not supported here")
 	}
 	output, err := r.Host.CallJSON(ctx, q.ID, q.Input)
 	if err != nil {
@@ -127,7 +128,8 @@ func (r *run) callOther(ctx context.Context, question []byte) (any, error) {
 	return map[string]json.RawMessage{"output": output}, nil
 }
 
-// A question of fetch, and its answer. A body that is no text is in base64.
+// An httpQuestion is the request of fetch, an httpAnswer its answer. A body that is not UTF-8
+// is encoded in base64.
 type httpQuestion struct {
 	Method  string            `json:"method"`
 	URL     string            `json:"url"`
@@ -143,15 +145,15 @@ type httpAnswer struct {
 	Base64  bool        `json:"base64,omitempty"`
 }
 
-// fetch makes a request of HTTP, by the one way out that there is.
+// fetch makes an HTTP request through the Egress of the engine.
 func (r *run) fetch(ctx context.Context, question []byte) (any, error) {
 	const op = "wasm.fetch"
 	c := r.Capability
 	switch {
 	case c.Network.Mode != "proxy" || c.NoEgress:
-		return nil, fault.Newf(fault.Denied, op, c.ID, "it declares no network")
+		return nil, fault.Newf(fault.Denied, op, c.ID, "it declares no network access")
 	case r.egress == nil:
-		return nil, fault.Newf(fault.Unsupported, op, c.ID, "there is no way out of here")
+		return nil, fault.Newf(fault.Unsupported, op, c.ID, "network access is not supported here")
 	}
 	var q httpQuestion
 	if err := json.Unmarshal(question, &q); err != nil {
@@ -193,7 +195,7 @@ func (q *httpQuestion) request(ctx context.Context) (r *http.Request, size int64
 		return nil, 0, err
 	}
 	if r.URL.Scheme != "http" && r.URL.Scheme != "https" || r.URL.Host == "" {
-		return nil, 0, errors.New("only http and https are spoken")
+		return nil, 0, errors.New("only http and https URLs are supported")
 	}
 	size = int64(len(r.Method) + len(q.URL) + len(body))
 	for name, value := range q.Headers {
@@ -203,7 +205,8 @@ func (q *httpQuestion) request(ctx context.Context) (r *http.Request, size int64
 	return r, size, nil
 }
 
-// read reads a response's body, as long as there may be more.
+// read reads a response body. It returns an error if the body exceeds maxAnswer or the network
+// limit.
 func (r *run) read(body io.Reader) ([]byte, error) {
 	var all []byte
 	chunk := make([]byte, 32<<10)
@@ -215,7 +218,7 @@ func (r *run) read(body io.Reader) ([]byte, error) {
 		}
 		switch {
 		case len(all) > maxAnswer:
-			return nil, fault.Newf(fault.TooLarge, "wasm.fetch", "", "the response has more than %d MiB", maxAnswer>>20)
+			return nil, fault.Newf(fault.TooLarge, "wasm.fetch", "", "the response exceeds %d MiB", maxAnswer>>20)
 		case err == io.EOF:
 			return all, nil
 		case err != nil:
@@ -224,14 +227,14 @@ func (r *run) read(body io.Reader) ([]byte, error) {
 	}
 }
 
-// count counts bytes over the network. Who needs more than it may is ended.
+// count adds n to a traffic counter. It kills the module if the network limit is exceeded.
 func (r *run) count(to *int64, n int64) error {
 	*to += n
 	limit := r.Capability.Resources.NetworkBytes
 	if limit <= 0 || r.in+r.out <= limit {
 		return nil
 	}
-	f := &engine.Failure{Kind: engine.Network, Reason: fmt.Sprintf("it sent and received more than %d bytes", limit)}
+	f := &engine.Failure{Kind: engine.Network, Reason: fmt.Sprintf("it exceeded its network limit of %d bytes sent and received", limit)}
 	r.kill(f)
 	return f
 }

@@ -17,7 +17,7 @@ import (
 	"glasshouse/engine/wasi"
 )
 
-// An instance is a module with memory and files of its own, ready to be called.
+// An instance is an instantiated module with its memory and its open files.
 type instance struct {
 	program *program
 	scope   string
@@ -25,15 +25,15 @@ type instance struct {
 	memory  *memory
 	module  api.Module
 	log     *tail
-	since   time.Time    // it waits
-	done    func() error // removes its files, if they are its own
+	since   time.Time    // when it became idle
+	done    func() error // removes its files if they belong to a single call
 }
 
-// maxFiles is how many files an instance may have open: the daemon's are counted too.
+// maxFiles limits the open files of an instance, which are file descriptors of the daemon.
 const maxFiles = 128
 
-// instantiate makes an instance. A handler's _initialize has run then; a command
-// has not begun.
+// instantiate returns a new instance. It runs _initialize of a handler, but not _start of a
+// command.
 func (p *program) instantiate(ctx context.Context, scope, session string) (i *instance, err error) {
 	c := p.capability
 	dirs, done, err := p.engine.files.dirs(c, session)
@@ -45,14 +45,14 @@ func (p *program) instantiate(ctx context.Context, scope, session string) (i *in
 		return nil, errors.Join(err, done())
 	}
 	ctx = experimental.WithMemoryAllocator(wasi.With(ctx, i.process), i.memory)
-	config := wazero.NewModuleConfig().WithName("").WithStartFunctions().WithRandSource(rand.Reader) // or it seeds one of its own, each time
+	config := wazero.NewModuleConfig().WithName("").WithStartFunctions().WithRandSource(rand.Reader) // the default seeds a generator for each module
 	if p.handler {
 		config = config.WithStartFunctions(exportInitialize)
 	}
 	if i.module, err = p.engine.runtime.InstantiateModule(ctx, p.module, config); err != nil {
 		f := i.failure(ctx, err)
 		if ctx.Err() == nil || killed(ctx) != nil {
-			f.Kind = engine.Unstarted // and nobody has given it up
+			f.Kind = engine.Unstarted // the caller has not cancelled the call
 		}
 		f.Err = errors.Join(err, i.close())
 		return nil, f
@@ -60,7 +60,7 @@ func (p *program) instantiate(ctx context.Context, scope, session string) (i *in
 	return i, nil
 }
 
-// args are a command's: its name, and what the manifest adds.
+// args returns the arguments of a command: its name, and the entrypoint of the manifest.
 func args(c *engine.Installed) []string {
 	return append([]string{path.Base(c.Runtime.Module)}, c.Runtime.Entrypoint...)
 }
@@ -72,7 +72,7 @@ func environment(c *engine.Installed) (env []string) {
 	return env
 }
 
-// close ends an instance and removes what was its own.
+// close ends an instance and removes its files if they belong to a single call.
 func (i *instance) close() error {
 	var errs []error
 	if i.module != nil {
@@ -81,10 +81,10 @@ func (i *instance) close() error {
 	return errors.Join(append(errs, i.process.Close(), i.done())...)
 }
 
-// A tail keeps the end of what is written.
+// A tail keeps the end of an output.
 type tail struct {
 	bytes []byte
-	cut   bool // there was more before it
+	cut   bool // earlier output was discarded
 }
 
 const maxLog = 64 << 10

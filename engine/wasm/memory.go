@@ -4,20 +4,20 @@ import "github.com/tetratelabs/wazero/experimental"
 
 const page = 1 << 16
 
-// A memory is the linear memory of one instance, and its limit. The collector frees
-// it: whoever still holds a piece of it when the instance has ended holds memory.
+// A memory is the linear memory of one instance with its limit. The garbage collector frees
+// it, so a slice of it keeps the memory allocated after the instance has ended.
 type memory struct {
 	limit  uint64
 	bytes  []byte
-	denied bool // more was asked for than there may be
+	denied bool // the module has requested more than limit
 }
 
 var _ experimental.MemoryAllocator = (*memory)(nil)
 
-// Allocate makes the one memory that a module has.
+// Allocate implements experimental.MemoryAllocator. A module has one memory.
 func (m *memory) Allocate(_, _ uint64) experimental.LinearMemory { return m }
 
-// Reallocate makes it larger. It never becomes smaller.
+// Reallocate grows the memory. It returns nil if size exceeds the limit.
 func (m *memory) Reallocate(size uint64) []byte {
 	if size > m.limit {
 		m.denied = true

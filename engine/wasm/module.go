@@ -6,23 +6,23 @@ import (
 	"fmt"
 )
 
-// Limits of what a module may be.
+// Limits for modules.
 const (
 	maxModule = 64 << 20
 	maxTable  = 1 << 20 // entries of a table, of 8 bytes each
 )
 
-// Sections of a module that are looked into.
+// Ids of the sections that are inspected.
 const (
 	sectionTable  = 4
 	sectionMemory = 5
 )
 
-var errModule = errors.New("it is no WebAssembly module")
+var errModule = errors.New("invalid WebAssembly module")
 
-// bounded returns a module with its tables bounded: they grow outside of linear
-// memory, where no limit of the manifest holds, and the runtime sets none. memory is
-// how many bytes the module begins with.
+// bounded returns a copy of a module with a maximum for each table. Tables are outside of
+// linear memory, so the memory limit of the manifest does not apply, and wazero has no limit.
+// memory is the initial size of the module's memory in bytes.
 func bounded(module []byte) (out []byte, memory uint64, err error) {
 	if len(module) < 8 || string(module[:8]) != "\x00asm\x01\x00\x00\x00" {
 		return nil, 0, errModule
@@ -51,14 +51,14 @@ func bounded(module []byte) (out []byte, memory uint64, err error) {
 	return out, memory, nil
 }
 
-// sections reads the binary format: what is left of it.
+// sections is a reader of the WebAssembly binary format. left is the unread rest.
 type sections struct{ left []byte }
 
 func (r *sections) next() (id byte, body []byte, err error) {
 	id, r.left = r.left[0], r.left[1:]
 	size, err := r.u32()
 	if err != nil || uint64(size) > uint64(len(r.left)) {
-		return 0, nil, fmt.Errorf("%w: section %d ends too early", errModule, id)
+		return 0, nil, fmt.Errorf("%w: section %d is truncated", errModule, id)
 	}
 	body, r.left = r.left[:size], r.left[size:]
 	return id, body, nil
@@ -82,7 +82,7 @@ func (r *sections) u32() (uint32, error) {
 	return uint32(v), nil
 }
 
-// limits are how much there is at the beginning and at most.
+// limits reads the initial and the maximum size of a table or memory.
 func (r *sections) limits() (flags byte, low, high uint32, err error) {
 	if flags, err = r.byte(); err != nil {
 		return
@@ -104,7 +104,7 @@ func initialMemory(body []byte) (uint64, error) {
 	return uint64(low) * page, err
 }
 
-// boundTables writes a table section anew, each table with a maximum.
+// boundTables returns a table section in which each table has a maximum.
 func boundTables(body []byte) ([]byte, error) {
 	r := &sections{left: body}
 	count, err := r.u32()
@@ -125,7 +125,7 @@ func boundTables(body []byte) ([]byte, error) {
 			high = maxTable
 		}
 		if flags > 1 || low > maxTable || count > 16 {
-			return nil, fmt.Errorf("%w that is run here: it has more or larger tables than %d entries", errModule, maxTable)
+			return nil, fmt.Errorf("%w: too many tables, or a table with more than %d entries", errModule, maxTable)
 		}
 		out = append(out, kind, 1)
 		out = binary.AppendUvarint(out, uint64(low))

@@ -8,8 +8,8 @@ import (
 	"github.com/tetratelabs/wazero"
 )
 
-// table is a module with a table that may grow without end, and a function that
-// grows it by n entries and returns how many there were.
+// table is a module with an unbounded table, and a function that grows the table by n entries
+// and returns its previous size.
 var table = []byte("\x00asm\x01\x00\x00\x00" +
 	"\x01\x06\x01\x60\x01\x7f\x01\x7f" + // (func (param i32) (result i32))
 	"\x03\x02\x01\x00" +
@@ -17,8 +17,8 @@ var table = []byte("\x00asm\x01\x00\x00\x00" +
 	"\x07\x08\x01\x04grow\x00\x00" +
 	"\x0a\x0b\x01\x09\x00\xd0\x70\x20\x00\xfc\x0f\x00\x0b") // ref.null func, local.get 0, table.grow 0
 
-// Tables lie outside of a module's memory, and nothing else bounds them.
-func TestTablesDoNotGrowWithoutEnd(t *testing.T) {
+// Tables are outside of linear memory, and wazero does not limit them.
+func TestTablesAreBounded(t *testing.T) {
 	out, _, err := bounded(table)
 	if err != nil {
 		t.Fatal(err)
@@ -38,13 +38,13 @@ func TestTablesDoNotGrowWithoutEnd(t *testing.T) {
 		return int32(results[0])
 	}
 	if got := grow(100); got != 1 {
-		t.Errorf("a little: %d, want 1", got)
+		t.Errorf("small growth = %d, want 1", got)
 	}
 	if got := grow(1 << 30); got != -1 {
-		t.Errorf("a gigabyte of entries: %d, want to be refused", got)
+		t.Errorf("growth by a gigabyte = %d, want -1", got)
 	}
 	if got := grow(maxTable); got != -1 {
-		t.Errorf("more than there may be: %d, want to be refused", got)
+		t.Errorf("growth beyond the maximum = %d, want -1", got)
 	}
 }
 

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// A pool keeps instances of one program that wait for calls. Whose files calls see
-// is their scope. In the empty scope each call has its own: there an instance that
-// waits has never been called, and one that was called does not come back.
+// A pool is the warm pool of one program. Instances are kept by scope, which identifies the
+// files that they use. In the empty scope each call has its own files: the pool contains only
+// instances that were never called, and a called instance is not returned.
 type pool struct {
 	program *program
 	max     int
@@ -28,7 +28,7 @@ func newPool(p *program) *pool {
 	return &pool{program: p, max: warm.Max, ttl: or(warm.TTL, defaultTTL), idle: map[string][]*instance{}}
 }
 
-// take returns an instance that waits, if one does.
+// take removes and returns an idle instance, or returns nil.
 func (p *pool) take(scope string) *instance {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -41,7 +41,7 @@ func (p *pool) take(scope string) *instance {
 	return i
 }
 
-// set replaces those that wait in a scope. The caller holds mu.
+// set replaces the idle instances of a scope. The caller holds mu.
 func (p *pool) set(scope string, waiting []*instance) {
 	p.count += len(waiting) - len(p.idle[scope])
 	p.idle[scope] = waiting
@@ -50,7 +50,7 @@ func (p *pool) set(scope string, waiting []*instance) {
 	}
 }
 
-// put has an instance wait, or ends it if there are enough.
+// put adds an instance to the pool, or ends it if the pool is full or closed.
 func (p *pool) put(i *instance) error {
 	p.mu.Lock()
 	if p.closed || p.count >= p.max {
@@ -66,7 +66,7 @@ func (p *pool) put(i *instance) error {
 	return nil
 }
 
-// expire ends what has waited too long.
+// expire ends instances that were idle for ttl.
 func (p *pool) expire() {
 	p.mu.Lock()
 	var old []*instance
@@ -91,11 +91,11 @@ func (p *pool) expire() {
 		p.sweep = time.AfterFunc(next, p.expire)
 	}
 	p.mu.Unlock()
-	_ = closeAll(old) // what it leaves, the next New removes
+	_ = closeAll(old) // the next New removes files that remain after an error
 }
 
-// fill has new instances wait in a scope, beside the calls. It is not for sessions,
-// which come and go.
+// fill adds new instances to a scope in the background until the pool is full. It is not used
+// for the scopes of sessions.
 func (p *pool) fill(scope string) {
 	p.mu.Lock()
 	start := !p.filling && !p.closed && p.count < p.max
@@ -119,7 +119,7 @@ func (p *pool) fill(scope string) {
 			i, err := p.program.instantiate(ctx, scope, "")
 			cancel()
 			if err != nil {
-				p.stop() // the next call finds out why, and says so
+				p.stop() // the next call reports the error
 				return
 			}
 			p.put(i)
@@ -127,7 +127,7 @@ func (p *pool) fill(scope string) {
 	}()
 }
 
-// lacks reports whether there is still room. If not, whoever fills has stopped.
+// lacks reports whether the pool has room. If it has none, filling ends.
 func (p *pool) lacks() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -141,7 +141,7 @@ func (p *pool) stop() {
 	p.filling = false
 }
 
-// drop ends what waits for a session.
+// drop ends the idle instances of a session.
 func (p *pool) drop(session string) error {
 	scope := "session " + session
 	p.mu.Lock()
@@ -151,7 +151,7 @@ func (p *pool) drop(session string) error {
 	return closeAll(waiting)
 }
 
-// close ends all that waits, and lets nothing wait any more.
+// close ends all idle instances. Later calls of put end their instance.
 func (p *pool) close() error {
 	p.mu.Lock()
 	p.closed = true

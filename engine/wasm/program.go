@@ -18,12 +18,12 @@ import (
 	"glasshouse/fault"
 )
 
-// What a module exports that is called.
+// Exports of a module that the engine calls.
 const (
-	exportStart      = "_start"            // of a command: one call is its whole life
-	exportInitialize = "_initialize"       // of a handler: once, before all calls
-	exportAlloc      = "glasshouse_alloc"  // of a handler: room for a request
-	exportHandle     = "glasshouse_handle" // of a handler: a request, and its answer
+	exportStart      = "_start"            // of a command: called once per instance
+	exportInitialize = "_initialize"       // of a handler: called once, before all calls
+	exportAlloc      = "glasshouse_alloc"  // of a handler: allocates the buffer of a request
+	exportHandle     = "glasshouse_handle" // of a handler: takes a request and returns its response
 )
 
 // A program is the compiled module of one version of a capability.
@@ -37,18 +37,18 @@ type program struct {
 
 	mu sync.Mutex
 	// +checklocks:mu
-	users int // calls, and the engine
+	users int // number of calls, plus 1 for the engine
 }
 
-// compile makes a capability's module ready to be called.
+// compile compiles and checks a capability's module.
 func (e *Engine) compile(ctx context.Context, c *engine.Installed) (*program, error) {
 	const op = "wasm.Prepare"
 	if c.Runtime.Module == "" {
-		return nil, fault.Fieldf(op, "runtime.module", "%s names no module", c.ID)
+		return nil, fault.Fieldf(op, "runtime.module", "the manifest of %s names no module", c.ID)
 	}
 	if files := c.SecretFiles(); len(files) > 0 {
-		return nil, fault.Cannot(op, fmt.Sprintf("%s asks for %s as files, and a module is given no secrets", c.ID, strings.Join(files, ", ")),
-			"have the proxy put them into requests, with :inject of :network")
+		return nil, fault.Cannot(op, fmt.Sprintf("cannot give %s the secrets %s as files: modules have no secret files", c.ID, strings.Join(files, ", ")),
+			"let the proxy insert the secrets into requests with :inject of :network")
 	}
 	text, err := readModule(c.Dir, c.Runtime.Module)
 	if err != nil {
@@ -59,7 +59,7 @@ func (e *Engine) compile(ctx context.Context, c *engine.Installed) (*program, er
 		return nil, fault.New(fault.Invalid, op, c.Runtime.Module, err)
 	}
 	if limit := memoryOf(c); memory > limit {
-		return nil, fault.Fieldf(op, "resources.memory_mb", "%s begins with %d MiB, and may have %d", c.Runtime.Module, memory>>20, limit>>20)
+		return nil, fault.Fieldf(op, "resources.memory_mb", "the initial memory of %s is %d MiB, the limit is %d MiB", c.Runtime.Module, memory>>20, limit>>20)
 	}
 	compiled, err := e.runtime.CompileModule(ctx, module)
 	if err != nil {
@@ -73,7 +73,7 @@ func (e *Engine) compile(ctx context.Context, c *engine.Installed) (*program, er
 	return p, e.cache.prune()
 }
 
-// readModule reads a module that lies beneath a directory.
+// readModule reads a module below a directory. It does not follow links out of the directory.
 func readModule(dir, name string) ([]byte, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -93,7 +93,7 @@ func readModule(dir, name string) ([]byte, error) {
 		return nil, err
 	}
 	if len(text) > maxModule {
-		return nil, fault.Newf(fault.TooLarge, "wasm.Prepare", name, "a module has at most %d MiB", maxModule>>20)
+		return nil, fault.Newf(fault.TooLarge, "wasm.Prepare", name, "the module exceeds %d MiB", maxModule>>20)
 	}
 	return text, nil
 }
@@ -102,7 +102,8 @@ func memoryOf(c *engine.Installed) uint64 {
 	return uint64(or(c.Resources.MemoryMB, defaultMemoryMB)) << 20
 }
 
-// check finds out how a module is called, and whether all that it needs is there.
+// check determines whether the module is a command or a handler, and checks its imports and
+// exports.
 func (p *program) check() error {
 	if err := checkImports(p.module); err != nil {
 		return err
@@ -139,30 +140,31 @@ func checkImports(m wazero.CompiledModule) error {
 		return nil
 	}
 	slices.Sort(missing)
-	return fmt.Errorf("it imports what is not to be had: %s", strings.Join(missing, ", "))
+	return fmt.Errorf("unsupported imports: %s", strings.Join(missing, ", "))
 }
 
 func hasMemory(m wazero.CompiledModule) error {
 	if m.ExportedMemories()["memory"] == nil {
-		return errors.New("it exports no memory")
+		return errors.New("it does not export its memory")
 	}
 	return nil
 }
 
-// shape returns an error if an export is not a function of so many 32-bit numbers
-// with these results.
+// shape returns an error if an export is not a function with params parameters of type i32
+// and the given results.
 func shape(name string, f api.FunctionDefinition, params int, results ...api.ValueType) error {
 	if f == nil {
-		return fmt.Errorf("it exports no %s", name)
+		return fmt.Errorf("it does not export %s", name)
 	}
 	want := slices.Repeat([]api.ValueType{api.ValueTypeI32}, params)
 	if !slices.Equal(f.ParamTypes(), want) || !slices.Equal(f.ResultTypes(), results) {
-		return fmt.Errorf("its %s does not take and return what it should", name)
+		return fmt.Errorf("its %s has the wrong signature", name)
 	}
 	return nil
 }
 
-// hold counts a call in, so that the module is kept until its end.
+// hold registers a call, so that the module stays open until release. It returns false if the
+// module is closed.
 func (p *program) hold() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -173,7 +175,7 @@ func (p *program) hold() bool {
 	return true
 }
 
-// release counts a user out. The last one closes the module.
+// release unregisters a user. The last user closes the module.
 func (p *program) release() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -13,8 +13,8 @@ import (
 	"glasshouse/fault"
 )
 
-// A Program is a module that is run as a program of its own, by someone who has it
-// and says what it sees.
+// A Program is a module that is run as a program, outside of a capability. The caller selects
+// the directories that it can access.
 type Program struct {
 	Module  string   // a file
 	Args    []string // the first is its name
@@ -23,16 +23,16 @@ type Program struct {
 	Stdin   io.Reader
 	Stdout  io.Writer
 	Stderr  io.Writer
-	Cache   string // a directory of the caller's own for compiled modules; empty, or not to be used: none
+	Cache   string // directory of the caller for compiled modules; empty or unusable: no cache
 	CacheMB int    // 0: 1024
 }
 
-// ExitTrapped is the exit code of a program that has trapped: what a shell reports of
-// one that aborts.
+// ExitTrapped is the exit code of a program that has trapped. It is the code that a shell
+// reports for SIGABRT, 128+6.
 const ExitTrapped = 134
 
-// Run runs a program to its end, and returns its exit code. An error with the code
-// ExitTrapped says how it trapped; any other, why it did not run.
+// Run runs a program until it exits, and returns its exit code. If the code is ExitTrapped,
+// the error describes the trap. Any other error explains why the program did not run.
 func Run(ctx context.Context, p Program) (code int, err error) {
 	text, err := os.ReadFile(p.Module)
 	if errors.Is(err, os.ErrNotExist) {
@@ -71,9 +71,8 @@ func Run(ctx context.Context, p Program) (code int, err error) {
 	return ExitTrapped, fmt.Errorf("%s: %w", p.Module, err)
 }
 
-// compile compiles a program's module in a runtime of its own, which done ends. A cache
-// that is another user's, or on a disk that is full or not to be written, is none: that
-// costs the time which it would have saved.
+// compile compiles a program's module in a new runtime. The caller must call done to close
+// the runtime. A cache that belongs to another user or is not writable is ignored.
 func (p Program) compile(ctx context.Context, module []byte) (r wazero.Runtime, m wazero.CompiledModule, done func(), err error) {
 	if p.Cache != "" {
 		if c, err := openCache(p.Cache, int64(or(p.CacheMB, 1024))<<20); err == nil {

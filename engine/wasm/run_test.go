@@ -15,7 +15,7 @@ import (
 	"glasshouse/fault"
 )
 
-func TestAProgramHasItsStreamsAndItsExitCode(t *testing.T) {
+func TestRunStreamsAndExitCode(t *testing.T) {
 	cache := filepath.Join(t.TempDir(), "cache")
 	for _, test := range []struct {
 		input  string
@@ -49,7 +49,7 @@ func TestAProgramHasItsStreamsAndItsExitCode(t *testing.T) {
 	}
 }
 
-func TestAProgramThatDoesNotRun(t *testing.T) {
+func TestRunErrors(t *testing.T) {
 	dir := t.TempDir()
 	text := filepath.Join(dir, "text")
 	if err := os.WriteFile(text, []byte("no module"), 0o600); err != nil {
@@ -71,8 +71,8 @@ func TestAProgramThatDoesNotRun(t *testing.T) {
 	}
 }
 
-// What a cache cannot do is done without it.
-func TestAProgramRunsWithoutItsCache(t *testing.T) {
+// A cache that cannot be used is ignored.
+func TestRunWithoutUsableCache(t *testing.T) {
 	dir := t.TempDir()
 	file, others, full := filepath.Join(dir, "file"), filepath.Join(dir, "others"), filepath.Join(dir, "full")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -92,12 +92,12 @@ func TestAProgramRunsWithoutItsCache(t *testing.T) {
 	}
 	for _, cache := range []string{file, filepath.Join(file, "below"), others, "/proc/no-such"} {
 		if kept := run(cache); kept != "" {
-			t.Errorf("%s keeps %s", cache, kept)
+			t.Errorf("the unusable cache %s contains %s", cache, kept)
 		}
 	}
 	kept := run(full)
 	if kept == "" || strings.Contains(kept, " ") {
-		t.Fatalf("a cache keeps %q", kept)
+		t.Fatalf("the cache contains %q, want one file", kept)
 	}
 	for _, content := range []string{"", "not what was compiled"} {
 		if err := os.WriteFile(kept, []byte(content), 0o600); err != nil {
@@ -105,7 +105,7 @@ func TestAProgramRunsWithoutItsCache(t *testing.T) {
 		}
 		run(full)
 	}
-	// Nothing can be written where a directory is.
+	// A directory with the name of the cache file prevents writing.
 	if err := os.Remove(kept); err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +115,7 @@ func TestAProgramRunsWithoutItsCache(t *testing.T) {
 	run(full)
 }
 
-func TestAProgramEndsWithItsContext(t *testing.T) {
+func TestRunEndsWithContext(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	enough := errors.New("enough")
 	started := make(chan struct{})

@@ -37,7 +37,7 @@ func open(t testing.TB, config wasm.Config) *wasm.Engine {
 	return e
 }
 
-// ask calls the probe, and returns the answer's text.
+// ask calls the probe and returns its output as text.
 func ask(t testing.TB, e *wasm.Engine, c *engine.Installed, session, do string, more ...form.Value) (string, error) {
 	t.Helper()
 	input := form.NewMap(append([]form.Value{form.Keyword("do"), do}, more...)...)
@@ -45,7 +45,7 @@ func ask(t testing.TB, e *wasm.Engine, c *engine.Installed, session, do string, 
 	return form.Text(r.Output), err
 }
 
-func TestWhatCannotRunIsRefusedWhenItIsPrepared(t *testing.T) {
+func TestPrepareRejectsInvalidModules(t *testing.T) {
 	e := open(t, wasm.Config{})
 	put := func(c *engine.Installed, module string) *engine.Installed {
 		if err := os.WriteFile(filepath.Join(c.Dir, c.Runtime.Module), []byte(module), 0o600); err != nil {
@@ -62,25 +62,25 @@ func TestWhatCannotRunIsRefusedWhenItIsPrepared(t *testing.T) {
 		"no module named":    {install(t, "command.wasm", func(c *manifest.Capability) { c.Runtime.Module = "" }), fault.Invalid, "names no module"},
 		"no such module":     {install(t, "command.wasm", func(c *manifest.Capability) { c.Runtime.Module = "no.wasm" }), fault.NotFound, "no.wasm"},
 		"a module elsewhere": {install(t, "command.wasm", func(c *manifest.Capability) { c.Runtime.Module = "../../etc/passwd" }), "", "escapes"},
-		"not a module":       {put(install(t, "command.wasm", same), "#!/bin/sh\n"), fault.Invalid, "no WebAssembly"},
+		"not a module":       {put(install(t, "command.wasm", same), "#!/bin/sh\n"), fault.Invalid, "invalid WebAssembly module"},
 		"an empty module":    {put(install(t, "command.wasm", same), header), fault.Invalid, "exports neither"},
-		"half a module":      {put(install(t, "command.wasm", same), header+"\x01\x7f"), fault.Invalid, "ends too early"},
+		"half a module":      {put(install(t, "command.wasm", same), header+"\x01\x7f"), fault.Invalid, "is truncated"},
 		"imports of others":  {put(install(t, "command.wasm", same), header+"\x01\x04\x01\x60\x00\x00\x02\x09\x01\x03env\x01f\x00\x00"), fault.Invalid, "env.f"},
-		"too much memory":    {put(install(t, "command.wasm", func(c *manifest.Capability) { c.Resources.MemoryMB = 1 }), header+"\x05\x03\x01\x00\x64"), fault.Invalid, "may have"},
+		"too much memory":    {put(install(t, "command.wasm", func(c *manifest.Capability) { c.Resources.MemoryMB = 1 }), header+"\x05\x03\x01\x00\x64"), fault.Invalid, "the limit is 1 MiB"},
 		"secrets as files":   {install(t, "command.wasm", func(c *manifest.Capability) { c.Secrets = []string{"KEY"} }), fault.Unsupported, "KEY"},
-		"a huge table":       {put(install(t, "command.wasm", same), header+"\x04\x07\x01\x70\x00\xff\xff\xff\x3f"), fault.Invalid, "larger tables"},
+		"a huge table":       {put(install(t, "command.wasm", same), header+"\x04\x07\x01\x70\x00\xff\xff\xff\x3f"), fault.Invalid, "a table with more than"},
 	} {
 		err := e.Prepare(t.Context(), test.c)
 		if err == nil || fault.KindOf(err) != test.want || !strings.Contains(err.Error(), test.says) {
-			t.Errorf("%s: %v, want kind %q, and that it says %q", name, err, test.want, test.says)
+			t.Errorf("%s: Prepare = %v, want kind %q and text %q", name, err, test.want, test.says)
 		}
 	}
 }
 
 const header = "\x00asm\x01\x00\x00\x00"
 
-// While files are a session's, so may be what its module remembers.
-func TestAHandlerRemembersWithinASession(t *testing.T) {
+// In mode session, a handler may keep its memory between calls of the same session.
+func TestHandlerKeepsStateWithinSession(t *testing.T) {
 	e := open(t, wasm.Config{})
 	c := install(t, "handler.wasm", func(c *manifest.Capability) { c.Filesystem.Mode, c.Runtime.Warm.Max = manifest.Session, 4 })
 	for _, step := range []struct{ session, want string }{{"one", "1"}, {"one", "2"}, {"two", "1"}, {"one", "3"}, {"two", "2"}} {
@@ -89,7 +89,7 @@ func TestAHandlerRemembersWithinASession(t *testing.T) {
 		}
 	}
 	if _, err := ask(t, e, c, "one", "trap"); engine.KindOf(err) != engine.Crashed {
-		t.Errorf("a trap is %v", err)
+		t.Errorf("trap = %v, want crashed", err)
 	}
 	if got, err := ask(t, e, c, "one", "remember"); err != nil || !strings.Contains(got, "1") {
 		t.Errorf("after a trap: %s, %v; want a new instance", got, err)
@@ -105,7 +105,7 @@ func TestAHandlerRemembersWithinASession(t *testing.T) {
 	}
 }
 
-func TestWhatWaitsTooLongIsEnded(t *testing.T) {
+func TestIdleInstancesExpire(t *testing.T) {
 	e := open(t, wasm.Config{})
 	c := install(t, "handler.wasm", func(c *manifest.Capability) {
 		c.Filesystem.Mode, c.Runtime.Warm.Max, c.Runtime.Warm.TTL = manifest.Persistent, 1, time.Millisecond
@@ -121,10 +121,10 @@ func TestWhatWaitsTooLongIsEnded(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got == again {
-			return // it was a new one
+			return // a new instance has counted from 1
 		}
 		if time.Now().After(end) {
-			t.Fatalf("what waits a millisecond is still there: %s", again)
+			t.Fatalf("an instance with a ttl of 1 ms is still in use: %s", again)
 		}
 	}
 }
@@ -141,15 +141,15 @@ func TestExitCodesAndTraps(t *testing.T) {
 		says string
 	}{
 		{command, "exit", 7, engine.Failed, "exit code 7"},
-		{command, "exit", 0xffffffff, engine.Failed, "exit code 4294967295"}, // which the runtime means a cancelled call by
-		{command, "exit", 0xefffffff, engine.Failed, "exit code 4026531839"}, // and a timeout by this
-		{command, "exit", 0, engine.Garbled, "nothing"},
+		{command, "exit", 0xffffffff, engine.Failed, "exit code 4294967295"}, // wazero: ExitCodeContextCanceled
+		{command, "exit", 0xefffffff, engine.Failed, "exit code 4026531839"}, // wazero: ExitCodeDeadlineExceeded
+		{command, "exit", 0, engine.Garbled, "empty"},
 		{command, "trap", 0, engine.Crashed, "unreachable"},
-		{command, "silent", 0, engine.Garbled, "nothing"},
+		{command, "silent", 0, engine.Garbled, "empty"},
 		{handler, "exit", 0, engine.Failed, "exit code 0"},
 		{handler, "exit", 7, engine.Failed, "exit code 7"},
 		{handler, "trap", 0, engine.Crashed, "unreachable"},
-		{handler, "silent", 0, engine.Garbled, "cannot be read"},
+		{handler, "silent", 0, engine.Garbled, "cannot be decoded"},
 	} {
 		_, err := ask(t, e, test.c, "", test.do, form.Keyword("n"), test.n)
 		if engine.KindOf(err) != test.want || !strings.Contains(err.Error(), test.says) {
@@ -158,7 +158,7 @@ func TestExitCodesAndTraps(t *testing.T) {
 	}
 }
 
-// An upstream answers requests as a function says. It has no network.
+// An upstream is an Egress that calls a function instead of the network.
 type upstream func(call *engine.Call, r *http.Request) (*http.Response, error)
 
 func (u upstream) Do(_ context.Context, call *engine.Call, r *http.Request) (*http.Response, error) {
@@ -169,7 +169,7 @@ func answer(status int, body string) (*http.Response, error) {
 	return &http.Response{StatusCode: status, Header: http.Header{"X-From": {"upstream"}}, Body: io.NopCloser(strings.NewReader(body))}, nil
 }
 
-func TestRequestsGoOutByTheOneWay(t *testing.T) {
+func TestFetchUsesEgress(t *testing.T) {
 	e := open(t, wasm.Config{Egress: upstream(func(call *engine.Call, r *http.Request) (*http.Response, error) {
 		switch r.URL.Path {
 		case "/binary":
@@ -201,30 +201,30 @@ func TestRequestsGoOutByTheOneWay(t *testing.T) {
 		}
 		_, err := ask(t, e, c, "", "fetch", form.Keyword("url"), "http://up.test/big")
 		if engine.KindOf(err) != engine.Network {
-			t.Errorf("%s: more than it may: %v", module, err)
+			t.Errorf("%s: response beyond the network limit = %v, want network", module, err)
 		}
 		r, err := e.Call(t.Context(), &engine.Call{Capability: c, Input: form.NewMap(form.Keyword("do"), "fetch", form.Keyword("url"), "http://up.test/hello")})
 		if err != nil || r.Usage.NetworkIn == 0 || r.Usage.NetworkOut == 0 {
-			t.Errorf("%s: it took %+v, %v", module, r.Usage, err)
+			t.Errorf("%s: usage = %+v, %v", module, r.Usage, err)
 		}
 		for what, change := range map[string]func(*manifest.Capability){
 			"without a network": func(c *manifest.Capability) {},
-			"closed":            func(c *manifest.Capability) { networked(c); c.NoEgress = true },
+			"NoEgress":          func(c *manifest.Capability) { networked(c); c.NoEgress = true },
 			"of mode none":      func(c *manifest.Capability) { networked(c); c.Network.Mode = "none" },
 		} {
 			got, err := ask(t, e, install(t, module, change), "", "fetch", form.Keyword("url"), "http://up.test/hello")
-			if err != nil || !strings.Contains(got, "declares no network") {
+			if err != nil || !strings.Contains(got, "declares no network access") {
 				t.Errorf("%s: %s: %s, %v", module, what, got, err)
 			}
 		}
 	}
-	nowhere := open(t, wasm.Config{})
-	if got, err := ask(t, nowhere, install(t, "command.wasm", networked), "", "fetch", form.Keyword("url"), "http://up.test/"); err != nil || !strings.Contains(got, "no way out") {
-		t.Errorf("without a way out: %s, %v", got, err)
+	isolated := open(t, wasm.Config{})
+	if got, err := ask(t, isolated, install(t, "command.wasm", networked), "", "fetch", form.Keyword("url"), "http://up.test/"); err != nil || !strings.Contains(got, "not supported here") {
+		t.Errorf("fetch without Egress = %s, %v", got, err)
 	}
 }
 
-func TestAMountThatLeadsOutIsRefused(t *testing.T) {
+func TestMountOutsideOfDirectoryIsRejected(t *testing.T) {
 	e := open(t, wasm.Config{})
 	c := install(t, "command.wasm", func(c *manifest.Capability) {
 		c.Filesystem.Mounts = []manifest.Mount{{Host: "link", Guest: "/x"}}
@@ -233,11 +233,11 @@ func TestAMountThatLeadsOutIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, err := ask(t, e, c, "", "look"); err == nil {
-		t.Errorf("it is answered %s", got)
+		t.Errorf("output = %s, want an error", got)
 	}
 }
 
-func TestCompiledModulesAreKept(t *testing.T) {
+func TestCompilationCache(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "engine")
 	compiled := func() (files []string, size int64) {
 		filepath.Walk(filepath.Join(dir, "compiled"), func(path string, info os.FileInfo, err error) error {
@@ -268,9 +268,9 @@ func TestCompiledModulesAreKept(t *testing.T) {
 	}
 	prepare("command.wasm")
 	if again, _ := compiled(); len(again) != 1 {
-		t.Errorf("compiled modules are %v, want the one that was there", again)
+		t.Errorf("compiled modules are %v, want the existing one", again)
 	} else if after, err := os.Stat(first[0]); err != nil || !os.SameFile(before, after) {
-		t.Error("it was compiled again")
+		t.Error("the module was compiled again")
 	}
 
 	old := filepath.Join(filepath.Dir(first[0]), "an-old-one")
@@ -282,12 +282,12 @@ func TestCompiledModulesAreKept(t *testing.T) {
 	}
 	prepare("handler.wasm")
 	if files, size := compiled(); len(files) != 2 || size > 1<<20 {
-		t.Errorf("%d files of %d bytes are kept, want the two that fit", len(files), size)
+		t.Errorf("%d files of %d bytes are kept, want the 2 newest", len(files), size)
 	}
 }
 
-// What is in the cache is run as it is read.
-func TestADirectoryOfOthersIsNoCache(t *testing.T) {
+// The cache contains machine code that is executed without verification.
+func TestNewRejectsWritableCache(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "engine")
 	if err := os.MkdirAll(filepath.Join(dir, "compiled"), 0o700); err != nil {
 		t.Fatal(err)
@@ -296,18 +296,18 @@ func TestADirectoryOfOthersIsNoCache(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := wasm.New(t.Context(), wasm.Config{Dir: dir}); !errors.Is(err, fault.Conflict) {
-		t.Errorf("opened: %v, want a conflict", err)
+		t.Errorf("New = %v, want a conflict", err)
 	}
 }
 
-func TestWhatCallsHaveLeftIsRemoved(t *testing.T) {
+func TestScratchFilesAreRemoved(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "engine")
 	if err := os.MkdirAll(filepath.Join(dir, "scratch", "7", "deep"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	e := open(t, wasm.Config{Dir: dir})
 	if left, err := os.ReadDir(filepath.Join(dir, "scratch")); err != nil || len(left) > 0 {
-		t.Errorf("at the start there is %v, %v", left, err)
+		t.Errorf("scratch files after New: %v, %v", left, err)
 	}
 	c := install(t, "command.wasm", func(c *manifest.Capability) { c.Runtime.Warm.Max = 3 })
 	for range 5 {
@@ -319,13 +319,13 @@ func TestWhatCallsHaveLeftIsRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "scratch")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("closed, and it is still there: %v", err)
+		t.Errorf("the scratch directory exists after Close: %v", err)
 	}
 }
 
-// BenchmarkWarmCall calls one after the other, as fast as they are answered: where each
-// call has files of its own, instances are made beside the calls and may not keep up,
-// so it tells the median of the calls that found one, and how many did.
+// BenchmarkWarmCall makes sequential calls without pauses. In mode ephemeral, instances are
+// created in the background and the pool may become empty. The benchmark therefore reports the
+// median of the warm calls and their share.
 func BenchmarkWarmCall(b *testing.B) {
 	for _, module := range []string{"command.wasm", "handler.wasm"} {
 		for _, mode := range []manifest.Mode{manifest.Ephemeral, manifest.Persistent} {

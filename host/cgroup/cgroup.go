@@ -21,17 +21,17 @@ import (
 // holds no open resources and need not be closed.
 type Cgroup struct {
 	path    string // below the root of each hierarchy: /prefix/name
-	unified string // its directory in the second generation, "" without one
+	unified string // its directory in cgroup v2, "" without cgroup v2
 	v2      bool
 	dirs    []string          // its directories in all hierarchies
-	v1      map[string]string // controller to directory, first generation only
+	v1      map[string]string // controller to directory, cgroup v1 only
 	lacks   map[string]string
 	manager cgroups.Manager
 }
 
 // Limits limit the total resource usage of the processes of a cgroup. 0 is unlimited.
 type Limits struct {
-	CPUShares   int64 // relative weight, 2 to 262144; everybody else has 1024
+	CPUShares   int64 // relative weight, 2 to 262144; the default is 1024
 	MemoryBytes int64 // swap does not extend it
 	PIDs        int64 // processes and threads
 }
@@ -66,7 +66,7 @@ func (t *Tree) manager(name string) (cgroups.Manager, error) {
 	}
 	m, err := cgfs.NewManager(config, nil)
 	if cgroups.IsNotFound(err) {
-		config.SkipDevices = true // the runtime, not we, decides whether it can do without
+		config.SkipDevices = true // the container runtime sets the device rules
 		m, err = cgfs.NewManager(config, nil)
 	}
 	return m, err
@@ -142,13 +142,13 @@ func (c *Cgroup) resources(l Limits) *cgroups.Resources {
 // Stats contains the resource usage of a cgroup and the effects of its limits. A field listed
 // in NotMeasured is zero because this host cannot measure it.
 type Stats struct {
-	CPU         time.Duration // since the cgroup was made
-	MemoryBytes int64         // with the page cache its files brought in
-	CacheBytes  int64         // of that: of files, which can be read again
+	CPU         time.Duration // since the cgroup was created
+	MemoryBytes int64         // includes the page cache of its files
+	CacheBytes  int64         // the part of MemoryBytes that is page cache of files
 	MemoryPeak  int64
 	PIDs        int64 // processes and threads
-	PIDsRefused int64 // forks that met the limit
-	OOMKills    int64 // processes killed because memory met its limit
+	PIDsRefused int64 // forks that failed because of the limit
+	OOMKills    int64 // processes killed by the OOM killer because memory reached its limit
 	NotMeasured []string
 }
 
@@ -178,7 +178,7 @@ func (c *Cgroup) Stats() (Stats, error) {
 		s.NotMeasured = append(s.NotMeasured, "OOMKills")
 	}
 	if s.MemoryPeak == 0 && s.MemoryBytes > 0 {
-		s.NotMeasured = append(s.NotMeasured, "MemoryPeak") // memory.peak came with Linux 5.19
+		s.NotMeasured = append(s.NotMeasured, "MemoryPeak") // memory.peak exists since Linux 5.19
 	}
 	if c.lacks["pids"] != "" {
 		s.NotMeasured = append(s.NotMeasured, "PIDs", "PIDsRefused")

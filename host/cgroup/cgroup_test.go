@@ -26,7 +26,7 @@ import (
 
 const meg = 1 << 20
 
-// A host is a tree of cgroups of its own, gone after the test.
+// A host is a separate tree of cgroups that is removed after the test.
 type host struct {
 	t    testing.TB
 	tree *cgroup.Tree
@@ -61,7 +61,7 @@ func (h *host) must(err error) {
 	}
 }
 
-// needs skips the test if the host lacks a limit it is about.
+// needs skips the test if the host lacks a controller.
 func (h *host) needs(what ...string) {
 	h.t.Helper()
 	for _, w := range what {
@@ -78,15 +78,14 @@ func (h *host) create(l cgroup.Limits) *cgroup.Cgroup {
 	return c
 }
 
-// soon is the time within which the kernel must have done what it is told.
+// soon returns a context that bounds the wait for the kernel.
 func (h *host) soon() context.Context {
 	ctx, cancel := context.WithTimeoutCause(context.Background(), 30*time.Second, errors.New("it took thirty seconds"))
 	h.t.Cleanup(cancel)
 	return ctx
 }
 
-// run starts a shell in the cgroup and then lets it run the script. wait returns
-// how it ended.
+// run starts a shell in the cgroup and then lets it run the script. wait returns its exit status.
 func (h *host) run(join func(pid int) error, script string) (out *bufio.Reader, wait func() error) {
 	h.t.Helper()
 	cmd := exec.Command("/bin/sh", "-c", "read go; "+script)
@@ -111,7 +110,8 @@ func (h *host) stats(c *cgroup.Cgroup) cgroup.Stats {
 	return s
 }
 
-// forkBomb keeps the cgroup full: bash, unlike sh, does not end when it cannot fork.
+// forkBomb keeps the cgroup full. It needs bash, which, unlike sh, does not exit when it cannot
+// fork.
 const forkBomb = `exec bash -c 'f() { while :; do f & done; }; f' 2>/dev/null`
 
 // grown waits until the cgroup has at least n processes.
@@ -125,7 +125,7 @@ func (h *host) grown(c *cgroup.Cgroup, n int) {
 	h.t.Fatalf("the cgroup did not grow to %d processes", n)
 }
 
-func TestAMemoryBombIsKilledAndCounted(t *testing.T) {
+func TestMemoryLimitKillsAndCounts(t *testing.T) {
 	h := newHost(t)
 	h.needs("memory")
 	c := h.create(cgroup.Limits{MemoryBytes: 32 * meg})
@@ -146,11 +146,11 @@ func TestAMemoryBombIsKilledAndCounted(t *testing.T) {
 		t.Errorf("200 MB under a limit of 400: %v", err)
 	}
 	if again := h.stats(c).OOMKills; again != s.OOMKills {
-		t.Errorf("OOMKills went from %d to %d with room to spare", s.OOMKills, again)
+		t.Errorf("OOMKills went from %d to %d although the limit was not reached", s.OOMKills, again)
 	}
 }
 
-func TestAForkBombIsCappedAndKilled(t *testing.T) {
+func TestPIDLimitStopsForkBomb(t *testing.T) {
 	h := newHost(t)
 	h.needs("pids")
 	c := h.create(cgroup.Limits{PIDs: 64})
@@ -173,14 +173,14 @@ func TestAForkBombIsCappedAndKilled(t *testing.T) {
 	h.must(c.Destroy(h.soon()))
 }
 
-func TestCPUWeightsShareTheMachine(t *testing.T) {
+func TestCPUSharesDivideCPUTime(t *testing.T) {
 	h := newHost(t)
 	h.needs("cpu")
 	light, err := h.tree.Create("light", cgroup.Limits{CPUShares: 128})
 	h.must(err)
 	heavy, err := h.tree.Create("heavy", cgroup.Limits{CPUShares: 1024})
 	h.must(err)
-	var one unix.CPUSet // all on one processor, for weights are no promise across several
+	var one unix.CPUSet // all on one CPU, because weights do not apply across CPUs
 	one.Set(0)
 	on := func(c *cgroup.Cgroup) func(pid int) error {
 		return func(pid int) error { return errors.Join(unix.SchedSetaffinity(pid, &one), c.AddPID(pid)) }
@@ -196,7 +196,7 @@ func TestCPUWeightsShareTheMachine(t *testing.T) {
 	}
 }
 
-func TestFreezeStopsABusyTreeAndThawLetsItRunOn(t *testing.T) {
+func TestFreezeAndThaw(t *testing.T) {
 	h := newHost(t)
 	h.needs("freeze")
 	c := h.create(cgroup.Limits{PIDs: 200})
@@ -222,14 +222,14 @@ func TestFreezeStopsABusyTreeAndThawLetsItRunOn(t *testing.T) {
 	}
 }
 
-func TestFreezeGivesUpWithItsContextAndTheyRunOn(t *testing.T) {
+func TestFreezeCancelled(t *testing.T) {
 	h := newHost(t)
 	c := h.create(cgroup.Limits{})
 	out, _ := h.run(c.AddPID, "while echo tick; do sleep 0.02; done")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("changed my mind"))
 	if err := c.Freeze(ctx); err == nil {
-		h.must(c.Thaw(h.soon())) // it was faster than the question
+		h.must(c.Thaw(h.soon())) // it was frozen before the cancellation
 	} else if !strings.Contains(err.Error(), "changed my mind") {
 		t.Errorf("Freeze = %v, want the cause", err)
 	}
@@ -239,7 +239,7 @@ func TestFreezeGivesUpWithItsContextAndTheyRunOn(t *testing.T) {
 	}
 }
 
-func TestAFrozenTreeCanBeKilled(t *testing.T) {
+func TestKillFrozenCgroup(t *testing.T) {
 	h := newHost(t)
 	h.needs("freeze")
 	c := h.create(cgroup.Limits{PIDs: 64})
@@ -258,7 +258,7 @@ func TestAFrozenTreeCanBeKilled(t *testing.T) {
 	}
 }
 
-func TestKillFindsWhoIsInOneGenerationOnly(t *testing.T) {
+func TestKillFindsProcessesInOneHierarchy(t *testing.T) {
 	h := newHost(t)
 	c := h.create(cgroup.Limits{PIDs: 64})
 	freezer := "/sys/fs/cgroup/freezer" + c.Path()
@@ -280,7 +280,7 @@ func TestKillFindsWhoIsInOneGenerationOnly(t *testing.T) {
 		return strings.TrimSpace(string(b))
 	}
 	if got := len(strings.Fields(inUnified())); got < 2 {
-		t.Errorf("after Freeze the second generation has %d processes, want both", got)
+		t.Errorf("after Freeze the v2 cgroup has %d processes, want both", got)
 	}
 	h.must(c.Thaw(h.soon()))
 	h.run(joinFirst, forkBomb)
@@ -291,7 +291,7 @@ func TestKillFindsWhoIsInOneGenerationOnly(t *testing.T) {
 	}
 }
 
-func TestAKernelThatCannotKillACgroupAtOnce(t *testing.T) {
+func TestKillWithoutCgroupKill(t *testing.T) {
 	cgroup.NoKillFile(t)
 	h := newHost(t)
 	c := h.create(cgroup.Limits{PIDs: 64})
@@ -307,7 +307,7 @@ func TestAKernelThatCannotKillACgroupAtOnce(t *testing.T) {
 	}
 }
 
-func TestAHostWithTheFirstGenerationOnly(t *testing.T) {
+func TestCgroupV1Only(t *testing.T) {
 	h := newHost(t)
 	whole := h.create(cgroup.Limits{PIDs: 64})
 	c := cgroup.FirstOnly(whole)
@@ -339,11 +339,11 @@ func TestAHostWithTheFirstGenerationOnly(t *testing.T) {
 	h.must(c.Freeze(h.soon()))
 	h.must(c.Kill(h.soon()))
 	if c.ID() != 0 {
-		t.Errorf("ID = %d without a second generation", c.ID())
+		t.Errorf("ID = %d without cgroup v2, want 0", c.ID())
 	}
 }
 
-func TestDestroyTakesCgroupsBelowAndMayBeRepeated(t *testing.T) {
+func TestDestroyIsRecursiveAndIdempotent(t *testing.T) {
 	h := newHost(t)
 	c := h.create(cgroup.Limits{PIDs: 50})
 	below := 0
@@ -358,7 +358,7 @@ func TestDestroyTakesCgroupsBelowAndMayBeRepeated(t *testing.T) {
 		}, "trap '' TERM HUP INT; while :; do sleep 1; done")
 	}
 	if below == 0 {
-		t.Fatal("no cgroup could be made below the jail's")
+		t.Fatal("cannot create a cgroup below the jail's")
 	}
 	h.must(c.Destroy(h.soon()))
 	h.must(c.Destroy(h.soon()))
@@ -371,14 +371,14 @@ func TestDestroyTakesCgroupsBelowAndMayBeRepeated(t *testing.T) {
 		t.Errorf("Open after Destroy = %v, want not found", err)
 	}
 	if err := c.Kill(h.soon()); err != nil {
-		t.Errorf("Kill of what is gone = %v", err)
+		t.Errorf("Kill of a removed cgroup = %v", err)
 	}
 	if busy, err := c.Populated(); busy || err != nil {
-		t.Errorf("Populated of what is gone = %v, %v", busy, err)
+		t.Errorf("Populated of a removed cgroup = %v, %v", busy, err)
 	}
 }
 
-func TestWhatACrashLeftInOneHierarchyIsFoundAndRemoved(t *testing.T) {
+func TestLeftoversInOneHierarchyAreRemoved(t *testing.T) {
 	h := newHost(t)
 	c := h.create(cgroup.Limits{})
 	var root string
@@ -404,7 +404,7 @@ func TestWhatACrashLeftInOneHierarchyIsFoundAndRemoved(t *testing.T) {
 	}
 }
 
-func TestCreateTakesOverOnlyTheEmpty(t *testing.T) {
+func TestCreateReusesOnlyEmptyCgroup(t *testing.T) {
 	h := newHost(t)
 	c := h.create(cgroup.Limits{})
 	h.create(cgroup.Limits{})
@@ -424,11 +424,11 @@ func TestCreateTakesOverOnlyTheEmpty(t *testing.T) {
 		t.Errorf("a negative limit = %v, want invalid", err)
 	}
 	if _, err := h.tree.Open("n"); !errors.Is(err, fault.NotFound) {
-		t.Errorf("what a failed Create began: %v, want not found", err)
+		t.Errorf("Open after a failed Create: %v, want not found", err)
 	}
 }
 
-func TestIDIsTheKernels(t *testing.T) {
+func TestIDMatchesKernel(t *testing.T) {
 	h := newHost(t)
 	h.needs("identity")
 	c := h.create(cgroup.Limits{})
@@ -438,7 +438,7 @@ func TestIDIsTheKernels(t *testing.T) {
 	}
 	handle, _, err := unix.NameToHandleAt(unix.AT_FDCWD, root+c.Path(), 0)
 	h.must(err)
-	b := handle.Bytes() // kernfs: the id, in the machine's order
+	b := handle.Bytes() // kernfs: the id, in native byte order
 	var want uint64
 	for i := range 8 {
 		want |= uint64(b[i]) << (8 * i)
@@ -470,7 +470,7 @@ func TestStatsArePlausible(t *testing.T) {
 	}
 }
 
-func TestFiftyAtOnce(t *testing.T) {
+func TestFiftyConcurrentCgroups(t *testing.T) {
 	h := newHost(t)
 	var wg sync.WaitGroup
 	for i := range 50 {
@@ -516,12 +516,12 @@ func BenchmarkFreezeThaw(b *testing.B) {
 	}
 }
 
-func TestATreeIsHeldByOne(t *testing.T) {
+func TestHoldIsExclusive(t *testing.T) {
 	h := newHost(t)
 	held, err := h.tree.Hold(t.Context())
 	h.must(err)
 	if again, err := h.tree.Hold(t.Context()); !errors.Is(err, fault.Conflict) {
-		t.Fatalf("held twice: %v, %v", again, err)
+		t.Fatalf("Hold of a held tree: %v, %v", again, err)
 	}
 	c, err := h.tree.Create("x", cgroup.Limits{})
 	h.must(err)
@@ -532,7 +532,7 @@ func TestATreeIsHeldByOne(t *testing.T) {
 	h.must(h.tree.Remove())
 	h.must(held.Close())
 
-	// Those who come and go never hold it two at once.
+	// Concurrent processes never hold the tree simultaneously.
 	var wg sync.WaitGroup
 	var holders, most, times atomic.Int32
 	for range 8 {
@@ -551,7 +551,7 @@ func TestATreeIsHeldByOne(t *testing.T) {
 					most.Store(n)
 				}
 				runtime.Gosched()
-				holders.Add(-1) // removed, it can be made and held anew
+				holders.Add(-1) // after its removal another process can create and hold the tree
 				if err := h.tree.Remove(); err != nil {
 					t.Error(err)
 				}
@@ -561,6 +561,6 @@ func TestATreeIsHeldByOne(t *testing.T) {
 	}
 	wg.Wait()
 	if most.Load() != 1 || times.Load() == 0 {
-		t.Errorf("held %d times, by up to %d at once", times.Load(), most.Load())
+		t.Errorf("held %d times, by up to %d holders simultaneously", times.Load(), most.Load())
 	}
 }

@@ -65,8 +65,8 @@ func (c *Cgroup) shrinkFirst(limit int64) error {
 
 func (c *Cgroup) inUse(limit, used int64) error {
 	return &fault.Error{Op: "cgroup.Change", On: c.path, Kind: fault.Conflict,
-		Err:    fmt.Errorf("%d MiB of memory are in use, and cannot become %d", (used+1<<20-1)>>20, limit>>20),
-		Remedy: "have it use less first, or leave it more"}
+		Err:    fmt.Errorf("cannot reduce the memory limit to %d MiB: %d MiB are in use", limit>>20, (used+1<<20-1)>>20),
+		Remedy: "end processes in the jail, or choose a higher limit"}
 }
 
 // number reads a number of bytes. The value max exceeds all others.

@@ -8,29 +8,29 @@ import (
 	"glasshouse/host/cgroup"
 )
 
-// eats is a script that holds more than 40 MB of memory, says so and waits.
+// eats is a script that uses more than 40 MB of memory, prints a line and waits.
 const eats = `x=$(head -c 40000000 /dev/zero | tr '\0' x); echo ${#x}; read end`
 
-func TestLimitsChangeUnderARunningProcess(t *testing.T) {
+func TestChangeLimitsOfRunningProcess(t *testing.T) {
 	h := newHost(t)
 	h.needs("memory", "pids")
 	c := h.create(cgroup.Limits{CPUShares: 256, MemoryBytes: 24 * meg, PIDs: 20})
 	h.must(c.Change(cgroup.Limits{CPUShares: 2048, MemoryBytes: 256 * meg, PIDs: 40}))
 	out, _ := h.run(c.AddPID, eats+`; echo still here`)
 	if line, err := out.ReadString('\n'); err != nil || line != "40000000\n" {
-		t.Fatalf("it was to have room for 40 MB: %q, %v", line, err)
+		t.Fatalf("a process that needs 40 MB: %q, %v", line, err)
 	}
 	err := c.Change(cgroup.Limits{CPUShares: 256, MemoryBytes: 16 * meg, PIDs: 20})
 	if !errors.Is(err, fault.Conflict) {
-		t.Errorf("16 MB for who uses 40: %v, want a conflict", err)
+		t.Errorf("limit of 16 MB for a process that uses 40 MB: %v, want a conflict", err)
 	}
 	h.must(c.Change(cgroup.Limits{CPUShares: 256, MemoryBytes: 128 * meg, PIDs: 20}))
 	if s := h.stats(c); s.OOMKills > 0 || s.PIDs == 0 {
-		t.Errorf("a change of limits killed somebody: %+v", s)
+		t.Errorf("a change of limits killed a process: %+v", s)
 	}
 }
 
-func TestWhatIsOnlyCachedGivesWay(t *testing.T) {
+func TestChangeReclaimsPageCache(t *testing.T) {
 	h := newHost(t)
 	h.needs("memory")
 	c := h.create(cgroup.Limits{MemoryBytes: 128 * meg})
@@ -41,6 +41,6 @@ func TestWhatIsOnlyCachedGivesWay(t *testing.T) {
 	}
 	h.must(c.Change(cgroup.Limits{MemoryBytes: 24 * meg}))
 	if s := h.stats(c); s.OOMKills > 0 || s.PIDs == 0 || s.MemoryBytes > 24*meg {
-		t.Errorf("after it had to make room: %+v", s)
+		t.Errorf("after the page cache was reclaimed: %+v", s)
 	}
 }

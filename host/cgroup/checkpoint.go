@@ -24,8 +24,9 @@ func (c *Cgroup) Freezer() string {
 // in every hierarchy. In cgroup v1 a child inherits the cgroup of the forking thread, so this
 // thread enters the cgroup meanwhile.
 //
-// The thread writes 0 as its own id: since Linux 5.7 the kernel then does not wait for other
-// processors. With its number it would wait, as for the move of any other thread (see Hurry).
+// The thread writes 0 as its own id: since Linux 5.7 the kernel then does not take
+// cgroup_threadgroup_rwsem (cgroup_procs_write_start in kernel/cgroup/cgroup.c). With its number
+// it would wait for a grace period, as for the move of any other thread (see FastMoves).
 func (c *Cgroup) StartIn(attr *syscall.SysProcAttr, start func() error) (err error) {
 	own, err := ownPaths()
 	if err != nil {
@@ -38,7 +39,7 @@ func (c *Cgroup) StartIn(attr *syscall.SysProcAttr, start func() error) (err err
 		}
 		back, ok := c.own(own, dir)
 		if !ok {
-			return fmt.Errorf("cgroup %s: no way back from %s", c.path, dir)
+			return fmt.Errorf("cgroup %s: this process has no cgroup in the hierarchy of %s", c.path, dir)
 		}
 		// Leave the cgroup again: killing the cgroup while this thread is in it would kill the
 		// daemon.
@@ -80,10 +81,10 @@ func (c *Cgroup) MoveOut(pid int) error {
 	}
 	back, ok := c.own(own, c.Freezer())
 	if !ok {
-		return fmt.Errorf("cgroup %s: no way back from %s", c.path, c.Freezer())
+		return fmt.Errorf("cgroup %s: this process has no cgroup in the hierarchy of %s", c.path, c.Freezer())
 	}
 	if err := os.WriteFile(filepath.Join(back, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0); err != nil {
-		return fmt.Errorf("take process %d out of cgroup %s: %w", pid, c.path, err)
+		return fmt.Errorf("move process %d out of cgroup %s: %w", pid, c.path, err)
 	}
 	return nil
 }

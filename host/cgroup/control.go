@@ -74,8 +74,9 @@ func (c *Cgroup) Wait(ctx context.Context, until func(Events) bool) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		// The kernel limits notifications to one per ten milliseconds. The timeout covers that
-		// and ctx.
+		// The kernel limits notifications to one per ten milliseconds
+		// (CGROUP_FILE_NOTIFY_MIN_INTV in kernel/cgroup/cgroup.c). The timeout covers that and
+		// ctx.
 		fds := []unix.PollFd{{Fd: int32(f.Fd()), Events: unix.POLLPRI}}
 		if _, err := unix.Poll(fds, timeout); err != nil && err != unix.EINTR {
 			return fmt.Errorf("watch cgroup %s: %w", c.path, err)
@@ -252,7 +253,7 @@ func (c *Cgroup) killOnce() error {
 			return err
 		}
 	} else if c.v1["freezer"] != "" {
-		c.manager.Freeze(cgroups.Frozen) // what does not freeze is still killed
+		c.manager.Freeze(cgroups.Frozen) // best effort: processes that do not freeze are killed as well
 	}
 	pids, err := c.PIDs()
 	if err != nil {

@@ -58,7 +58,7 @@ func ownPath() (string, error) {
 			return path, nil
 		}
 	}
-	return "", fault.Cannot("cgroup.Delegated", "this process is in no cgroup of the second generation", delegateRemedy)
+	return "", fault.Cannot("cgroup.Delegated", "this process has no cgroup v2 cgroup", delegateRemedy)
 }
 
 // delegatedBase returns the nearest cgroup, own or an ancestor, that is writable and has no
@@ -67,14 +67,14 @@ func delegatedBase(root, own string) (string, error) {
 	given := ""
 	for path := own; ; path = filepath.Dir(path) {
 		if !writable(filepath.Join(root, path)) {
-			break // nor is anything above it, or it is not for us
+			break // cgroups above are not writable either, or not delegated
 		}
 		given = path
 		pids, err := cgroups.GetPids(filepath.Join(root, path))
 		if err != nil {
 			return "", fmt.Errorf("processes of cgroup %s: %w", path, err)
 		}
-		if len(pids) == 0 || path == "/" { // the root alone may have both
+		if len(pids) == 0 || path == "/" { // only the root may have processes and distribute controllers (cgroups(7), "no internal processes")
 			return path, nil
 		}
 	}
@@ -99,18 +99,18 @@ func writable(dir string) bool {
 func evacuate(dir string) error {
 	below := filepath.Join(dir, "daemon")
 	if err := os.Mkdir(below, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
-		return fmt.Errorf("make room in cgroup %s: %w", dir, err)
+		return fmt.Errorf("move processes out of cgroup %s: %w", dir, err)
 	}
-	for range 100 { // others of the same service may be starting
+	for range 100 { // other processes of the same service may be starting
 		pids, err := cgroups.GetPids(dir)
 		if err != nil || len(pids) == 0 {
 			return err
 		}
 		for _, pid := range pids {
 			if err := cgroups.WriteCgroupProc(below, pid); err != nil && !errors.Is(err, unix.ESRCH) {
-				return fmt.Errorf("make room in cgroup %s: %w", dir, err)
+				return fmt.Errorf("move processes out of cgroup %s: %w", dir, err)
 			}
 		}
 	}
-	return fault.Newf(fault.Unavailable, "cgroup.Delegated", dir, "processes keep coming")
+	return fault.Newf(fault.Unavailable, "cgroup.Delegated", dir, "new processes kept appearing in the cgroup")
 }

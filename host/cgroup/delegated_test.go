@@ -9,8 +9,7 @@ import (
 	"github.com/opencontainers/cgroups"
 )
 
-// unifiedDir makes a cgroup of the second generation, gone after the test with
-// the one below it.
+// unifiedDir creates a cgroup v2 cgroup. It is removed after the test with the cgroup below it.
 func unifiedDir(t *testing.T) string {
 	t.Helper()
 	root := mountpoint
@@ -51,7 +50,7 @@ func sleeperIn(t *testing.T, dir string) int {
 	return cmd.Process.Pid
 }
 
-func TestDaemonMakesRoomInTheCgroupItWasGiven(t *testing.T) {
+func TestDelegatedMovesDaemonToChildCgroup(t *testing.T) {
 	dir := unifiedDir(t)
 	pid := sleeperIn(t, dir)
 	for range 2 {
@@ -60,14 +59,14 @@ func TestDaemonMakesRoomInTheCgroupItWasGiven(t *testing.T) {
 		}
 	}
 	if pids, err := cgroups.GetPids(dir); err != nil || len(pids) != 0 {
-		t.Errorf("after making room: %v, %v", pids, err)
+		t.Errorf("processes of the delegated cgroup: %v, %v", pids, err)
 	}
 	if pids, err := cgroups.GetPids(filepath.Join(dir, "daemon")); err != nil || len(pids) != 1 || pids[0] != pid {
-		t.Errorf("below it: %v, %v, want %d", pids, err, pid)
+		t.Errorf("processes of the child cgroup: %v, %v, want %d", pids, err, pid)
 	}
 }
 
-func TestDelegatedBaseIsTheNearestWithoutProcesses(t *testing.T) {
+func TestDelegatedBaseIsNearestEmptyCgroup(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("not root")
 	}
@@ -83,8 +82,8 @@ func TestDelegatedBaseIsTheNearestWithoutProcesses(t *testing.T) {
 	}
 }
 
-func TestACgroupThatIsNotOursIsNotDelegated(t *testing.T) {
+func TestUnwritableCgroupIsNotDelegated(t *testing.T) {
 	if base, err := delegatedBase(t.TempDir(), "/absent"); err == nil {
-		t.Errorf("delegatedBase of a cgroup we may not write = %q", base)
+		t.Errorf("delegatedBase of an unwritable cgroup = %q", base)
 	}
 }

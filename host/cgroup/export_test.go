@@ -1,9 +1,9 @@
 package cgroup
 
-// Nudged has f told of each move. It must be called before Begin.
+// Nudged makes h call f after each move. It must be called before Begin.
 func (h *FastMoves) Nudged(f func(error)) { h.nudged = f }
 
-// Running tells whether moves are being made.
+// Running reports whether moves are being made.
 func (h *FastMoves) Running() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

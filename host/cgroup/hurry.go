@@ -29,7 +29,7 @@ type FastMoves struct {
 	// +checklocks:mu
 	running bool
 
-	nudged func(error) // for tests
+	nudged func(error) // called after each move, for tests
 }
 
 // hurryEvery is shorter than the kernel's idle time, which was measured as at least 12 ms.
@@ -37,8 +37,9 @@ type FastMoves struct {
 // necessary.
 const hurryEvery = 6 * time.Millisecond
 
-// Begin makes moves fast soon, until the returned function is called, once. It does not block.
-// It has no effect if this process may not write to its own cgroup.
+// Begin keeps moves fast until the caller calls end. Calling end again has no effect. Begin does
+// not block: the first moves after it may still be slow. It has no effect if this process may not
+// write to its own cgroup.
 func (h *FastMoves) Begin() (end func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -54,9 +55,9 @@ func (h *FastMoves) Begin() (end func()) {
 	})
 }
 
-// run returns soon after the last user.
+// run repeats the move while there are users. It returns at most one interval after the last one.
 func (h *FastMoves) run() {
-	runtime.LockOSThread() // it may be the thread that is moved to where it is
+	runtime.LockOSThread() // in cgroup v1 stay returns the id of this thread
 	defer runtime.UnlockOSThread()
 	file, who, err := stay()
 	for h.wanted(err) {

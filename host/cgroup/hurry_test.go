@@ -14,7 +14,7 @@ import (
 	"glasshouse/internal/thread"
 )
 
-// ownThreads returns the cgroups that threads of this process are in.
+// ownThreads returns the cgroups of the threads of this process.
 func ownThreads(t *testing.T) []string {
 	t.Helper()
 	var all []string
@@ -37,7 +37,7 @@ func eventually(t *testing.T, what string, is func() bool) {
 	}
 }
 
-func TestAHurryMovesNobody(t *testing.T) {
+func TestFastMovesKeepsCgroups(t *testing.T) {
 	h := newHost(t)
 	c := h.create(cgroup.Limits{PIDs: 64})
 	before := ownThreads(t)
@@ -54,7 +54,7 @@ func TestAHurryMovesNobody(t *testing.T) {
 	for range 3 {
 		h.must(<-moves)
 	}
-	// Who is born beside it is where it belongs, while threads of ours are there too.
+	// A new process starts in the intended cgroup while threads of this process are there, too.
 	for range 10 {
 		cmd := exec.Command("cat", "/proc/self/cgroup")
 		var out strings.Builder
@@ -67,27 +67,27 @@ func TestAHurryMovesNobody(t *testing.T) {
 			if strings.TrimSpace(path) == c.Path() {
 				limited++
 			} else if controllers == "pids" || controllers == "memory" || controllers == "" && c.Unified() != "" {
-				t.Errorf("it was born in %s", line)
+				t.Errorf("the process was started in %s", line)
 			}
 		}
 		if limited == 0 {
-			t.Errorf("it was born elsewhere: %s", out.String())
+			t.Errorf("the process was started in another cgroup: %s", out.String())
 		}
 	}
 	first()
-	first() // as often as one likes
+	first() // repeated calls have no effect
 	for range 3 {
 		h.must(<-moves)
 	}
 	second()
-	eventually(t, "it ends with the last who needs it", func() bool { return !hurry.Running() })
+	eventually(t, "moves end after the last user", func() bool { return !hurry.Running() })
 	if after := ownThreads(t); !slices.Equal(before, after) {
-		t.Errorf("we were in %q and are in %q", before, after)
+		t.Errorf("own cgroup was %q and is %q", before, after)
 	}
 	again := hurry.Begin()
 	for range 2 {
 		h.must(<-moves)
 	}
 	again()
-	eventually(t, "it ends again", func() bool { return !hurry.Running() })
+	eventually(t, "moves end again", func() bool { return !hurry.Running() })
 }

@@ -10,9 +10,9 @@ import (
 	"glasshouse/fault"
 )
 
-// KillAll ends the processes of all cgroups of the tree. It sends SIGTERM first and
-// waits up to grace until one process is left of each: the first process of a pid
-// namespace does not get that signal (pid_namespaces(7)), or ignores it.
+// KillAll ends the processes of all cgroups of the tree. It sends SIGTERM first and waits up to
+// grace until each cgroup has only one process left: the first process of a pid namespace does
+// not get that signal (pid_namespaces(7)), or ignores it.
 func (t *Tree) KillAll(ctx context.Context, grace time.Duration) error {
 	names, err := t.List()
 	if err != nil {
@@ -22,7 +22,7 @@ func (t *Tree) KillAll(ctx context.Context, grace time.Duration) error {
 	for _, name := range names {
 		c, err := t.Open(name)
 		if errors.Is(err, fault.NotFound) {
-			continue // it was removed since
+			continue // it was removed meanwhile
 		}
 		if err != nil {
 			return err
@@ -35,7 +35,7 @@ func (t *Tree) KillAll(ctx context.Context, grace time.Duration) error {
 			return err
 		}
 		for _, pid := range pids {
-			unix.Kill(pid, unix.SIGTERM) // a process may have ended since
+			unix.Kill(pid, unix.SIGTERM) // the process may have exited meanwhile
 		}
 	}
 	for end := time.Now().Add(grace); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {

@@ -7,7 +7,7 @@ import (
 	"glasshouse/host/cgroup"
 )
 
-func TestKillAllAsksFirst(t *testing.T) {
+func TestKillAllSendsSIGTERMFirst(t *testing.T) {
 	h := newHost(t)
 	jail, err := h.tree.Create("jail", cgroup.Limits{})
 	h.must(err)

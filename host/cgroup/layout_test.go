@@ -23,8 +23,7 @@ func NoKillFile(t *testing.T) {
 	t.Cleanup(func() { killFile = kept })
 }
 
-// FirstOnly returns c as a host without the second generation has it, or nil
-// where there is no first.
+// FirstOnly returns c as on a host without cgroup v2, or nil if the host has no cgroup v1.
 func FirstOnly(c *Cgroup) *Cgroup {
 	first := *c
 	first.unified = ""
@@ -35,8 +34,8 @@ func FirstOnly(c *Cgroup) *Cgroup {
 	return &first
 }
 
-// second returns a cgroup as a host has it that keeps all controllers in the
-// second generation, in a directory of plain files.
+// second returns a cgroup as on a host with all controllers in cgroup v2, in a directory of plain
+// files.
 func second(t *testing.T, files map[string]string) *Cgroup {
 	t.Helper()
 	cgroups.TestMode = true
@@ -55,7 +54,7 @@ func second(t *testing.T, files map[string]string) *Cgroup {
 	return &Cgroup{path: "/p/j", unified: dir, v2: true, dirs: []string{dir}, manager: m}
 }
 
-func TestLimitsInTheSecondGeneration(t *testing.T) {
+func TestLimitsV2(t *testing.T) {
 	c := second(t, map[string]string{
 		"cgroup.controllers": "cpu memory pids", "cpu.weight": "100", "memory.max": "max",
 		"memory.swap.max": "max", "pids.max": "max", "cgroup.freeze": "0",
@@ -74,15 +73,15 @@ func TestLimitsInTheSecondGeneration(t *testing.T) {
 	}
 }
 
-func TestLackingControllersAreLeftOut(t *testing.T) {
+func TestMissingControllersAreIgnored(t *testing.T) {
 	c := second(t, map[string]string{"cgroup.controllers": ""})
 	c.lacks = map[string]string{"cpu": "none", "memory": "none", "pids": "none"}
 	if err := c.Set(Limits{CPUShares: 256, MemoryBytes: 64 << 20, PIDs: 77}); err != nil {
-		t.Errorf("limits that nothing can hold: %v", err)
+		t.Errorf("limits without controllers: %v", err)
 	}
 }
 
-func TestStatsOfTheSecondGeneration(t *testing.T) {
+func TestStatsV2(t *testing.T) {
 	c := second(t, map[string]string{
 		"cpu.stat":       "usage_usec 1500\nuser_usec 1000\nsystem_usec 500\n",
 		"memory.stat":    "anon 4096\nfile 8192\n",
@@ -105,7 +104,7 @@ func TestStatsOfTheSecondGeneration(t *testing.T) {
 	}
 }
 
-func TestEventsAreRead(t *testing.T) {
+func TestEvents(t *testing.T) {
 	for text, want := range map[string]Events{
 		"":                         {},
 		"populated 0\nfrozen 0\n":  {},
@@ -119,7 +118,7 @@ func TestEventsAreRead(t *testing.T) {
 	}
 }
 
-func TestLimitsBecomeSmallerInTheSecondGenerationOnlyIfTheyCan(t *testing.T) {
+func TestChangeV2RejectsLimitBelowUsage(t *testing.T) {
 	files := map[string]string{
 		"cgroup.controllers": "cpu memory pids", "cpu.weight": "100", "memory.max": "67108864", "memory.high": "max",
 		"memory.current": "50331648\n", "memory.swap.max": "0", "pids.max": "max", "cgroup.freeze": "0",
@@ -136,7 +135,7 @@ func TestLimitsBecomeSmallerInTheSecondGenerationOnlyIfTheyCan(t *testing.T) {
 		c := second(t, files)
 		err := c.Change(Limits{CPUShares: 1024, MemoryBytes: tt.mb << 20, PIDs: 9})
 		if (err == nil) != tt.ok || err != nil && (!errors.Is(err, fault.Conflict) || fault.RemedyOf(err) == "") {
-			t.Errorf("%d MB where 48 are in use: %v", tt.mb, err)
+			t.Errorf("limit of %d MB with 48 MB in use: %v", tt.mb, err)
 		}
 		for name, want := range tt.want {
 			if got, _ := os.ReadFile(filepath.Join(c.unified, name)); strings.TrimSpace(string(got)) != want {

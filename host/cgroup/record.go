@@ -21,9 +21,9 @@ const (
 	// fs/kernfs/inode.c); they need CAP_SYS_ADMIN and end with the cgroup.
 	recordAttr = "trusted.glasshouse"
 
-	treePrefix = "glasshouse-" // of the names of trees that have records
+	treePrefix = "glasshouse-" // prefix of the names of trees that have records
 
-	recordTime = 10 * time.Second // to wait for others that read or write records
+	recordTime = 10 * time.Second // wait limit for other processes that read or write records
 )
 
 // A Lock tree belongs to this process until Close.
@@ -35,7 +35,7 @@ type Lock struct {
 // A Neighbour is another tree on this host, with its record.
 type Neighbour struct {
 	Name   string
-	Record []byte // nil: it has none
+	Record []byte // nil without a record
 	Held   bool   // a process holds it
 	Busy   bool   // processes are in its cgroups
 }
@@ -80,10 +80,9 @@ func (t *Tree) lockRecords(ctx context.Context) (unlock func(), err error) {
 	return nil, fmt.Errorf("lock the records of cgroups: %w", err)
 }
 
-// Hold makes the tree and holds it until the result is closed, or returns a
-// fault.Conflict if another process holds it. Processes that share the host's cgroups
-// share this lock, in whatever container they are. Only a tree that is held may be
-// removed.
+// Hold creates the tree and locks it until the result is closed, or returns a fault.Conflict if
+// another process holds it. Processes that share the host's cgroups share this lock, even if they
+// are in different containers. Only the holder of a tree may remove it.
 func (t *Tree) Hold(ctx context.Context) (*Lock, error) {
 	unlock, err := t.lockRecords(ctx)
 	if err != nil {
@@ -97,7 +96,7 @@ func (t *Tree) Hold(ctx context.Context) (*Lock, error) {
 		}
 		f, err := os.Open(dir)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // its last holder was just removing it
+			continue // its last holder removed it meanwhile
 		}
 		if err != nil {
 			return nil, err
@@ -117,19 +116,19 @@ func (t *Tree) Hold(ctx context.Context) (*Lock, error) {
 		if now, err := os.Stat(dir); err == nil && os.SameFile(locked, now) {
 			return &Lock{t, f}, nil
 		}
-		f.Close() // removed since it was opened
+		f.Close() // removed after it was opened
 	}
 }
 
 // Close releases the tree. Its cgroups and its record stay.
 func (h *Lock) Close() error { return h.f.Close() }
 
-// Record returns the record of the tree, which may be another process's; nil
-// without a record.
+// Record returns the record of the tree, or nil without a record. Another process may hold the
+// tree.
 func (t *Tree) Record() ([]byte, error) { return readRecord(filepath.Join(t.recordRoot(), t.prefix)) }
 
-// Update replaces the tree's record by what f makes of it and of the other trees on
-// this host. Until Update returns no other process reads or writes records. f may
+// Update replaces the tree's record by the result of f, which gets the current record and the
+// other trees on this host. Until Update returns no other process reads or writes records. f may
 // remove neighbours that are neither held nor busy with drop.
 func (h *Lock) Update(ctx context.Context, f func(own []byte, others []Neighbour, drop func(name string) error) ([]byte, error)) error {
 	t := h.tree
@@ -161,7 +160,7 @@ func (h *Lock) Update(ctx context.Context, f func(own []byte, others []Neighbour
 	return nil
 }
 
-// neighbours lists the other trees of this host. The records are locked.
+// neighbours lists the other trees of this host. The caller must have locked the records.
 func (t *Tree) neighbours() ([]Neighbour, error) {
 	entries, err := os.ReadDir(t.recordRoot())
 	if err != nil {
@@ -237,7 +236,7 @@ func readRecord(dir string) ([]byte, error) {
 		switch {
 		case err == nil:
 			return record[:n], nil
-		case errors.Is(err, unix.ERANGE): // it has grown
+		case errors.Is(err, unix.ERANGE): // the value has grown
 		case errors.Is(err, unix.ENODATA), errors.Is(err, unix.ENOENT):
 			return nil, nil
 		default:

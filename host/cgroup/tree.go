@@ -32,9 +32,9 @@ const mountpoint = "/sys/fs/cgroup"
 // delegated cgroup. It is safe for concurrent use.
 type Tree struct {
 	prefix  string            // its path below each root
-	unified string            // where the second generation is mounted, "" if nowhere
-	v2      bool              // it holds the controllers too
-	roots   map[string]string // controller to the root of its hierarchy, first generation only
+	unified string            // mount point of cgroup v2, "" if it is not mounted
+	v2      bool              // cgroup v2 has the controllers
+	roots   map[string]string // controller to the root of its hierarchy, cgroup v1 only
 	lacks   map[string]string
 }
 
@@ -58,7 +58,7 @@ func New(prefix string) (*Tree, error) {
 	}
 	for _, root := range t.hierarchies() {
 		if err := unix.Access(root, unix.W_OK); err != nil {
-			return nil, fault.Cannot("cgroup.New", fmt.Sprintf("%s may not be written: %v", root, err),
+			return nil, fault.Cannot("cgroup.New", fmt.Sprintf("%s is not writable: %v", root, err),
 				"run the daemon as root, outside containers or in one with the host's cgroups mounted read-write")
 		}
 	}
@@ -124,7 +124,7 @@ func (t *Tree) findLacks() error {
 		"pids":   "use a kernel with CONFIG_CGROUP_PIDS",
 	} {
 		if !have(controller) {
-			t.lacks[controller] = "the cgroup controller " + controller + " is not there; " + remedy
+			t.lacks[controller] = "the cgroup controller " + controller + " is not available; " + remedy
 		}
 	}
 	if t.unified == "" {
@@ -156,15 +156,15 @@ func exists(path string) bool {
 // ignored.
 func (t *Tree) Lacks() map[string]string { return t.lacks }
 
-// Create creates the empty cgroup name with the given limits. It takes over an existing empty
-// cgroup and returns a fault.Conflict if it has processes.
+// Create creates the empty cgroup name with the given limits. It reuses an existing empty cgroup
+// and returns a fault.Conflict if it has processes.
 func (t *Tree) Create(name string, limits Limits) (_ *Cgroup, err error) {
 	c, err := t.cgroup(name)
 	if err != nil {
 		return nil, err
 	}
 	if busy, err := c.Populated(); err != nil || busy {
-		return nil, errors.Join(err, fault.Newf(fault.Conflict, "cgroup.Create", c.path, "it holds processes"))
+		return nil, errors.Join(err, fault.Newf(fault.Conflict, "cgroup.Create", c.path, "the cgroup has processes"))
 	}
 	defer func() {
 		if err != nil {
@@ -224,7 +224,7 @@ func (t *Tree) Remove() error {
 		path := filepath.Join(root, t.prefix)
 		err := unix.Rmdir(path)
 		if err == unix.EBUSY || err == unix.ENOTEMPTY {
-			err = fault.Newf(fault.Conflict, "cgroup.Remove", path, "it is not empty")
+			err = fault.Newf(fault.Conflict, "cgroup.Remove", path, "the cgroup is not empty")
 		}
 		if err != nil && err != unix.ENOENT {
 			errs = append(errs, fmt.Errorf("remove %s: %w", path, err))

@@ -1,10 +1,11 @@
-// Package claims divides what is unique on a host among the daemons on it: host
-// user ids and transit addresses of jails.
+// Package claims divides resources that must be unique on a host among its daemons: host user ids
+// and transit addresses of jails.
 //
-// A daemon's claims are the record of its tree of cgroups (host/cgroup), which all
-// daemons that share the host's cgroups can read, also those in containers. A record
-// outlives a daemon that is killed, because its jails outlive it too, and ends when
-// the host restarts. An address of the default transit range is the number of a
+// A daemon's claims are the record of its tree of cgroups (host/cgroup). All daemons that share
+// the host's cgroups can read it, including daemons in containers. A record outlives a killed
+// daemon, because its jails outlive it too, and ends when the host restarts. An address of the
+// default transit range is the number of a jail's range of ids, so claims on ids also keep
+// addresses apart.
 // jail's range of ids, so claims on ids also keep addresses apart.
 package claims
 
@@ -68,7 +69,7 @@ type claim struct {
 
 func (c claim) String() string { return fmt.Sprintf("the daemon on %s (pid %d)", c.Data, c.PID) }
 
-// Claims are those of one daemon. They are safe for concurrent use.
+// Claims are the claims of one daemon. They are safe for concurrent use.
 type Claims struct {
 	cfg  Config
 	held *cgroup.Lock
@@ -78,9 +79,9 @@ type Claims struct {
 	own claim // as recorded
 }
 
-// Open takes back what an earlier daemon on the same data directory claimed. It
-// returns a fault.Conflict that names the other daemon if that one uses the same
-// tree of cgroups, or transit addresses of this one's range.
+// Open recovers the claims of an earlier daemon on the same data directory. It returns a
+// fault.Conflict that names the other daemon if another daemon uses the same tree of cgroups or
+// transit addresses in the same range.
 func Open(ctx context.Context, cfg Config) (*Claims, error) {
 	held, err := cfg.Tree.Hold(ctx)
 	if errors.Is(err, fault.Conflict) {
@@ -96,7 +97,7 @@ func Open(ctx context.Context, cfg Config) (*Claims, error) {
 	return c, nil
 }
 
-// copied names the daemon that holds the tree.
+// copied returns an error that names the daemon that holds the tree.
 func copied(cfg Config, err error) error {
 	var other claim
 	if record, e := cfg.Tree.Record(); e == nil && json.Unmarshal(record, &other) == nil {
@@ -133,11 +134,10 @@ func (c *Claims) open(ctx context.Context) error {
 	})
 }
 
-// collide reports whether jails of two daemons could get the same transit address
-// from the ranges a and b. From one and the same range they cannot, if it has an
-// address for each range of ids.
+// collide reports whether jails of two daemons could get the same transit address from the ranges
+// a and b. Equal ranges do not collide if they have an address for each range of ids.
 func collide(a, b netip.Prefix) bool {
-	const enough = 16 // bits: ids have as many numbers of ranges
+	const enough = 16 // bits of the number of a range of ids
 	return a.IsValid() && b.IsValid() && a.Overlaps(b) && (a.Masked() != b.Masked() || a.Bits() > 32-enough)
 }
 
@@ -146,8 +146,8 @@ type neighbour struct {
 	cgroup.Neighbour
 }
 
-// update replaces the record by what f makes of it. Claims of daemons that have
-// ended, with their data directories, are collected first.
+// update replaces the record by the one that f changes. It first removes claims of daemons whose
+// data directory no longer exists.
 func (c *Claims) update(ctx context.Context, f func(own *claim, others []neighbour) error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -163,7 +163,7 @@ func (c *Claims) update(ctx context.Context, f func(own *claim, others []neighbo
 		for _, n := range all {
 			o := neighbour{Neighbour: n}
 			if n.Record == nil || json.Unmarshal(n.Record, &o.claim) != nil {
-				continue // it claims nothing: an older daemon's, or a test's
+				continue // a tree without claims, of an older daemon or a test
 			}
 			if !n.Held && !n.Busy && o.Mounts == mounts && abandoned(o) {
 				if err := drop(n.Name); err == nil || !errors.Is(err, fault.Conflict) {
@@ -183,15 +183,14 @@ func (c *Claims) update(ctx context.Context, f func(own *claim, others []neighbo
 	return err
 }
 
-// abandoned reports whether the data directory of a claim does not exist any longer.
+// abandoned reports whether the data directory of a claim no longer exists.
 func abandoned(o neighbour) bool {
 	name, err := os.ReadFile(filepath.Join(o.Data, "cgroup"))
 	return errors.Is(err, os.ErrNotExist) || err == nil && strings.TrimSpace(string(name)) != o.Name
 }
 
-// Keep claims the blocks that ranges of jails are in, and gives up all others. It
-// returns the claimed blocks, without those that another daemon has claimed
-// meanwhile.
+// Keep claims the blocks that contain the ranges of jails, and releases all others. It returns
+// the claimed blocks, without those that another daemon has claimed meanwhile.
 func (c *Claims) Keep(ctx context.Context, used []Range) (kept []Range, err error) {
 	err = c.update(ctx, func(own *claim, others []neighbour) error {
 		own.IDs = nil
@@ -206,7 +205,7 @@ func (c *Claims) Keep(ctx context.Context, used []Range) (kept []Range, err erro
 	return kept, err
 }
 
-// blockOf is the block that a range of ids belongs to.
+// blockOf returns the block that contains a range of ids.
 func (c *Claims) blockOf(u Range) Range {
 	base := uint32(firstBlock)
 	if c.cfg.FirstID != 0 {
@@ -218,7 +217,7 @@ func (c *Claims) blockOf(u Range) Range {
 	return cut(base + (u.First-base)/Block*Block)
 }
 
-// cut is the block from first, shorter where ids end.
+// cut returns the block that starts at first. The last block is shorter.
 func cut(first uint32) Range {
 	return Range{first, uint32(min(Block, math.MaxUint32-uint64(first)))}
 }
@@ -246,7 +245,7 @@ func (c *Claims) More(ctx context.Context) (r Range, err error) {
 	return r, err
 }
 
-// next is the lowest block from the configured first id that the daemon has not.
+// next returns the lowest block from the configured first id that the daemon has not claimed.
 func (c *Claims) next(own *claim, others []neighbour) (Range, error) {
 	for at := uint64(c.cfg.FirstID); at+Block <= math.MaxUint32; at += Block {
 		r := cut(uint32(at))
@@ -255,15 +254,15 @@ func (c *Claims) next(own *claim, others []neighbour) (Range, error) {
 		}
 		if o := owner(others, r); o != nil {
 			return r, &fault.Error{Op: "claims.More", On: c.cfg.Data, Kind: fault.Conflict,
-				Err:    fmt.Errorf("host ids %d to %d, which first_id %d asks for, belong to %v", r.First, r.end()-1, c.cfg.FirstID, *o),
+				Err:    fmt.Errorf("host ids %d to %d (first_id is %d) are claimed by %v", r.First, r.end()-1, c.cfg.FirstID, *o),
 				Remedy: "remove first_id from the configuration, so that the daemon takes free ids, or set it to another value"}
 		}
 		return r, nil
 	}
-	return Range{}, fault.Newf(fault.Exhausted, "claims.More", c.cfg.Data, "no host ids are left above first_id %d", c.cfg.FirstID)
+	return Range{}, fault.Newf(fault.Exhausted, "claims.More", c.cfg.Data, "all host ids above first_id %d are claimed", c.cfg.FirstID)
 }
 
-// free is the lowest block that no daemon has.
+// free returns the lowest block that no daemon has claimed.
 func free(own *claim, others []neighbour) (Range, error) {
 	for at := uint64(firstBlock); at < endBlock; at += Block {
 		r := Range{uint32(at), Block}
@@ -283,7 +282,7 @@ func (c *Claims) Close() error {
 	if !used {
 		err = c.cfg.Tree.Remove()
 		if errors.Is(err, fault.Conflict) {
-			err = nil // jails without a record are left; the next daemon removes them
+			err = nil // jails without a record remain; the next daemon removes them
 		}
 	}
 	return errors.Join(err, c.held.Close())

@@ -16,8 +16,8 @@ import (
 
 var transit = netip.MustParsePrefix("100.64.0.0/16")
 
-// directory returns the configuration of a daemon on a new data directory. The tree
-// of cgroups is removed after the test.
+// directory returns the configuration of a daemon on a new data directory. The tree of cgroups is
+// removed after the test.
 func directory(t *testing.T) claims.Config {
 	t.Helper()
 	name := "glasshouse-test" + strings.ToLower(rand.Text()[:8])
@@ -65,17 +65,17 @@ func TestDaemonsGetDisjointBlocksOfIDs(t *testing.T) {
 	for _, c := range []*claims.Claims{a, b, a, b} {
 		r := more(t, c)
 		if seen[r] || r.First%claims.Block != 0 || r.Count != claims.Block {
-			t.Errorf("got block %+v, want one that nobody has: %v", r, seen)
+			t.Errorf("got block %+v, want an unclaimed one: %v", r, seen)
 		}
 		seen[r] = true
 	}
 }
 
-func TestClaimsOutliveADaemonThatHasJails(t *testing.T) {
+func TestClaimsOutliveDaemonWithJails(t *testing.T) {
 	cfg := directory(t)
 	first := open(t, cfg)
 	mine := more(t, first)
-	more(t, first) // without a jail, and so given up
+	more(t, first) // without a jail, and therefore released
 	jail := claims.Range{First: mine.First + 3*65536, Count: 65536}
 	if _, err := first.Keep(t.Context(), []claims.Range{jail}); err != nil {
 		t.Fatal(err)
@@ -103,7 +103,7 @@ func TestIDsOfAnotherDaemonAreNotKept(t *testing.T) {
 	}
 }
 
-func TestClaimsOfADeletedDirectoryAreCollected(t *testing.T) {
+func TestClaimsOfDeletedDirectoryAreRemoved(t *testing.T) {
 	cfg := directory(t)
 	gone := open(t, cfg)
 	more(t, gone)
@@ -117,7 +117,7 @@ func TestClaimsOfADeletedDirectoryAreCollected(t *testing.T) {
 	}
 }
 
-func TestACopyOfADirectoryInUseIsRefused(t *testing.T) {
+func TestCopiedDirectoryInUseIsRejected(t *testing.T) {
 	cfg := directory(t)
 	open(t, cfg)
 	copied := cfg
@@ -128,9 +128,9 @@ func TestACopyOfADirectoryInUseIsRefused(t *testing.T) {
 	}
 }
 
-func TestExplicitSettingsThatConflictNameTheOtherDaemon(t *testing.T) {
+func TestConflictingSettingsNameOtherDaemon(t *testing.T) {
 	first := directory(t)
-	first.FirstID, first.Transit = 0x90000000, netip.MustParsePrefix("100.127.0.0/16") // which nothing else uses
+	first.FirstID, first.Transit = 0x90000000, netip.MustParsePrefix("100.127.0.0/16") // no other daemon uses this range
 	a := open(t, first)
 	block := more(t, a)
 	if block.First != first.FirstID {

@@ -19,7 +19,7 @@ type NotifyFilter struct {
 	Filter []byte
 }
 
-// A continuer continues the calls of CRIU itself.
+// A continuer allows the system calls of CRIU itself.
 type continuer struct {
 	listener *notify.Listener
 	done     chan struct{}
@@ -62,7 +62,7 @@ func (w *Worker) Listener() *notify.Listener {
 	return a.listener
 }
 
-// startWithFilter starts a worker under the filter of asking.
+// startWithFilter starts a worker under the filter of asking. begin starts cmd.
 func startWithFilter(cmd *exec.Cmd, asking *NotifyFilter, begin func() error) (*continuer, error) {
 	path, err := exec.LookPath(cmd.Path)
 	if err != nil {

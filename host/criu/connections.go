@@ -42,9 +42,9 @@ func (c *Connections) Close() {
 	c.streams, c.taken, c.made = nil, nil, nil
 }
 
-// Move copies the state of the old processes' sockets in the network namespace bound to from
-// to the sockets of the new processes. The link must be down during Move, so nothing is
-// received or sent. The caller must call GoOn or Return next.
+// Move copies the state of the old processes' sockets in the network namespace bound to from to
+// the sockets of the new processes. The link must be down during Move, so nothing is received or
+// sent. The caller must call Resume or GiveBack next.
 func (c *Connections) Move(old *cgroup.Cgroup, from, to string) error {
 	taken, err := outwardStreams(old, from)
 	c.taken = taken

@@ -132,7 +132,7 @@ func (t *Tool) unshareMounts() error {
 	// MS_SLAVE: unmounts on the host propagate into this namespace, and nothing propagates
 	// back (mount_namespaces(7)).
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
-		return fmt.Errorf("make mounts follow the host's: %w", err)
+		return fmt.Errorf("make mounts slaves of the host's: %w", err)
 	}
 	if isTmpfs(runDir) {
 		return nil

@@ -72,7 +72,7 @@ func (t *Tool) PreDump(ctx context.Context, d Dump) (err error) {
 	for _, at := range d.External {
 		opts.External = append(opts.External, "mnt["+at+"]:"+at)
 	}
-	// Do not use the cgroup freezer: CRIU would thaw a jail that someone else has frozen
+	// Do not use the cgroup freezer: CRIU would thaw a jail that another caller has frozen
 	// meanwhile. CRIU stops each process with ptrace instead.
 	req := &rpc.CriuReq{Type: ptr(rpc.CriuReqType_PRE_DUMP), Opts: opts}
 	_, err = t.work(ctx, nil, workerConfig{netns: d.Netns, critical: true}, req, at, nil)
@@ -152,7 +152,7 @@ func readPart(name string) (*imagePart, error) {
 			return err
 		}
 		if n := e.GetVaddr() + pagesOf(e)*pageSize; pagesOf(e) > 1<<40 || n < e.GetVaddr() {
-			return errors.New("not a part of an address space")
+			return errors.New("page range exceeds the address space")
 		}
 		return nil
 	})

@@ -306,7 +306,7 @@ func TestDumpWithUnusablePreDumpWritesAll(t *testing.T) {
 	}
 }
 
-func TestTracksReportsMissingKernelFeature(t *testing.T) {
+func TestProbeDirtyTrackingReportsMissingKernelFeature(t *testing.T) {
 	tool, at := mockCRIU(t)
 	if err := tool.ProbeDirtyTracking(t.Context()); err != nil {
 		t.Errorf("Tracks = %v", err)
@@ -334,10 +334,10 @@ func TestMergeRejectsInconsistentImages(t *testing.T) {
 			t.Fatal(must)
 		}
 		if err := MergePreDump(dir); err == nil {
-			t.Errorf("%s: Whole = nil, want an error", name)
+			t.Errorf("%s: MergePreDump = nil, want an error", name)
 		}
 		if left, _ := filepath.Glob(filepath.Join(dir, "*.part")); len(left) > 0 {
-			t.Errorf("%s: Whole left %v", name, left)
+			t.Errorf("%s: MergePreDump left %v", name, left)
 		}
 	}
 }

@@ -19,7 +19,7 @@ type Restore struct {
 	Cgroup   *cgroup.Cgroup    // empty; frozen when Restore returns
 	Worker   *Worker           // from ToRestore, or nil
 
-	// Lazy restores the processes without the memory that MapOf lists. A server of package
+	// Lazy restores the processes without the memory that LazyMap lists. A server of package
 	// pages must be listening in Dir.
 	Lazy bool
 
@@ -44,7 +44,7 @@ func (t *Tool) Restore(ctx context.Context, r Restore) (pid int, err error) {
 	opts := options(dir)
 	opts.Root = ptr(r.Root)
 	opts.NotifyScripts = ptr(true)
-	opts.TcpClose = ptr(true) // reconnect connects them, unless r.Close
+	opts.TcpClose = ptr(true) // reconnect connects them, unless r.CloseConnections
 	for at, from := range r.External {
 		opts.External = append(opts.External, "mnt["+at+"]:"+from)
 	}
@@ -62,7 +62,7 @@ func (t *Tool) Restore(ctx context.Context, r Restore) (pid int, err error) {
 		// them. It must not leave earlier: until now killing the cgroup ends the whole
 		// restore.
 		if err := r.Cgroup.MoveOut(worker); err != nil {
-			return fmt.Errorf("take criu out of the cgroup: %w", err)
+			return fmt.Errorf("move criu out of the cgroup: %w", err)
 		}
 		return r.Cgroup.FreezeSoon()
 	})

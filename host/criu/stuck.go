@@ -23,15 +23,15 @@ type StuckWatcher struct {
 	since  time.Time // when it was first seen
 }
 
-// NewWatch returns a watch of a process. It ignores processes that are not CRIU.
+// NewWatch returns a StuckWatcher of a process. It ignores processes that are not CRIU.
 func NewWatch(pid int) *StuckWatcher { return &StuckWatcher{pid: pid} }
 
 // stuckAfter is how long CRIU may wait for a zombie. Usually it is notified immediately.
 const stuckAfter = 2 * time.Second
 
-// KillIfStuck kills the CRIU if it is stuck and reports whether it did. The processes of the jail
-// continue from where they were stopped. End detects a stuck process over time, so it must be
-// called repeatedly.
+// KillIfStuck kills CRIU if it is stuck and reports whether it did. The processes of the jail
+// continue from where they were stopped. A stuck process is detected over time, so the caller
+// must call KillIfStuck repeatedly.
 func (w *StuckWatcher) KillIfStuck() (bool, error) {
 	dead := w.zombieChild()
 	if dead == 0 || dead != w.zombie {
@@ -48,9 +48,9 @@ func (w *StuckWatcher) KillIfStuck() (bool, error) {
 	return err == nil, err
 }
 
-// zombieChild returns the pid that the CRIU waits for if that process is a zombie, or 0. A
-// pre-dump runs in a child process of the worker, so it also checks the process that the child
-// waits for.
+// zombieChild returns the pid of the process that CRIU waits for if that process is a zombie, or
+// 0. A pre-dump runs in a child process of the worker, so it also checks the process that the
+// child waits for.
 func (w *StuckWatcher) zombieChild() int {
 	pid := w.pid
 	for range 2 {

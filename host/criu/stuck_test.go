@@ -74,7 +74,7 @@ func TestStuckCRIUIsKilled(t *testing.T) {
 			break
 		}
 		if time.Now().After(end) {
-			t.Fatal("End did not kill the process")
+			t.Fatal("KillIfStuck did not kill the process")
 		}
 	}
 	if took := time.Since(first); took < stuckAfter-time.Second/10 {
@@ -90,7 +90,7 @@ func TestOnlyCRIUIsKilled(t *testing.T) {
 		w := NewWatch(pid)
 		w.zombie, w.since = w.zombieChild(), time.Now().Add(-time.Hour)
 		if ended, err := w.KillIfStuck(); ended || err != nil && !errors.Is(err, os.ErrNotExist) || w.zombie != 0 {
-			t.Errorf("%s: End = %v, %v with zombie %d, want false and 0", what, ended, err, w.zombie)
+			t.Errorf("%s: KillIfStuck = %v, %v with zombie %d, want false and 0", what, ended, err, w.zombie)
 		}
 	}
 }

@@ -97,7 +97,7 @@ func (w *Worker) Close() error {
 	return err
 }
 
-// startWorker starts a worker as at says.
+// startWorker starts a worker with the configuration at.
 func (t *Tool) startWorker(at workerConfig) (*Worker, error) {
 	var w *worker
 	err := thread.Alone(func() (err error) {

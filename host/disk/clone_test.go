@@ -17,7 +17,7 @@ import (
 	"glasshouse/host/disk"
 )
 
-// sharing runs a test on every filesystem of the host that shares blocks.
+// sharing runs a test on every filesystem of the host that can share blocks.
 func sharing(t *testing.T, test func(h *host)) {
 	for _, kind := range []struct {
 		name string
@@ -42,23 +42,23 @@ func sharing(t *testing.T, test func(h *host)) {
 				}
 			}
 			t.Cleanup(func() {
-				for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) { // devices below it may still be going
+				for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) { // its loop devices may not be detached yet
 					if err := unix.Unmount(mnt, 0); err != unix.EBUSY {
 						h.must(err)
 						return
 					}
 				}
-				t.Error("the test's own filesystem stays busy")
+				t.Error("the filesystem of the test stays busy")
 			})
 			test(&host{t, mnt})
 		})
 	}
 }
 
-func TestACloneIsTheVolumeAtOneInstant(t *testing.T) {
+func TestCloneIsConsistent(t *testing.T) {
 	sharing(t, func(h *host) {
 		if !disk.CanClone(h.dir) {
-			t.Fatal("CanClone says no where Clone works")
+			t.Fatal("CanClone = false although Clone works")
 		}
 		mnt := h.volume("v", 32)
 		h.must(os.WriteFile(filepath.Join(mnt, "note"), []byte("before"), 0o600))
@@ -73,7 +73,7 @@ func TestACloneIsTheVolumeAtOneInstant(t *testing.T) {
 		h.must(disk.Seal(h.img("clone")))
 		clone := h.show(h.img("clone"), "clone")
 		if b, err := os.ReadFile(filepath.Join(clone, "note")); string(b) != "before" {
-			h.t.Errorf("the clone has %q, %v; want what was there before", b, err)
+			h.t.Errorf("the clone has %q, %v; want the content before the clone", b, err)
 		}
 		h.must(disk.Unmount(clone))
 		h.must(open.Close())
@@ -86,8 +86,8 @@ func TestACloneIsTheVolumeAtOneInstant(t *testing.T) {
 	})
 }
 
-// Files are written and removed all the while; every clone is in order, and what
-// it holds was written in full or has not begun.
+// Files are written and removed continuously. Every clone is consistent, and its files are
+// complete or empty.
 func TestClonesOfABusyVolume(t *testing.T) {
 	sharing(t, func(h *host) {
 		mnt := h.volume("v", 32)
@@ -113,7 +113,7 @@ func TestClonesOfABusyVolume(t *testing.T) {
 			h.must(disk.Clone(t.Context(), h.img("v"), mnt, img))
 			h.must(disk.Seal(img))
 			if out, err := exec.Command("e2fsck", "-fn", img).CombinedOutput(); err != nil {
-				h.t.Errorf("clone %d is not in order: %v\n%s", i, err, out)
+				h.t.Errorf("clone %d is inconsistent: %v\n%s", i, err, out)
 			}
 			h.must(disk.Unmount(h.show(img, fmt.Sprint("m", i))))
 			h.must(os.Remove(img))
@@ -121,7 +121,7 @@ func TestClonesOfABusyVolume(t *testing.T) {
 	})
 }
 
-func TestACloneThatIsGivenUpLeavesNothing(t *testing.T) {
+func TestCancelledCloneLeavesNothing(t *testing.T) {
 	sharing(t, func(h *host) {
 		mnt := h.volume("v", 16)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -139,7 +139,7 @@ func TestACloneThatIsGivenUpLeavesNothing(t *testing.T) {
 	})
 }
 
-func TestCloneSaysWhereBlocksCannotBeShared(t *testing.T) {
+func TestCloneUnsupportedWithoutBlockSharing(t *testing.T) {
 	h := newHost(t)
 	if disk.CanClone(h.dir) {
 		t.Skip("the host's filesystem shares blocks")
@@ -153,12 +153,12 @@ func TestCloneSaysWhereBlocksCannotBeShared(t *testing.T) {
 		t.Errorf("left: %v", left)
 	}
 	if disk.CanClone(h.path("nowhere")) {
-		t.Error("CanClone of a directory that does not exist")
+		t.Error("CanClone of a missing directory = true")
 	}
 }
 
-// What a daemon leaves that is killed in the middle of a clone.
-func TestAFrozenVolumeIsThawed(t *testing.T) {
+// State of a volume after a daemon was killed during a clone.
+func TestThawFrozenVolume(t *testing.T) {
 	h := newHost(t)
 	mnt := h.volume("v", 16)
 	frozen := func() (write chan error) {
@@ -178,7 +178,7 @@ func TestAFrozenVolumeIsThawed(t *testing.T) {
 	}
 	h.must(disk.Thaw(mnt))
 	h.must(<-write)
-	h.must(disk.Thaw(mnt)) // harmless
+	h.must(disk.Thaw(mnt)) // no effect on a thawed volume
 	h.must(disk.Thaw(h.dir))
 	h.must(disk.Thaw(h.path("nowhere")))
 
@@ -187,25 +187,25 @@ func TestAFrozenVolumeIsThawed(t *testing.T) {
 	h.must(<-write)
 }
 
-// A clone that hangs in the host's filesystem does not hang the jail.
-func TestAVolumeIsThawedWhenItsCloneIsGivenUp(t *testing.T) {
+// A clone that blocks in the host's filesystem must not block the jail.
+func TestCancelledCloneThawsVolume(t *testing.T) {
 	h := newHost(t)
 	mnt := h.volume("v", 16)
 	ctx, cancel := context.WithCancel(t.Context())
 	wrote := false
 	err := disk.WhileFrozen(ctx, mnt, func() error {
 		cancel()
-		// This waits for the thaw, and the clone is still not done.
+		// This waits for the thaw, while the clone is still in progress.
 		err := os.WriteFile(filepath.Join(mnt, "note"), nil, 0o600)
 		wrote = err == nil
 		return err
 	})
 	if !errors.Is(err, context.Canceled) || !wrote {
-		t.Errorf("given up, it returns %v, and writing was possible: %v; want cancelled, true", err, wrote)
+		t.Errorf("cancelled Clone = %v, volume writable: %v; want cancelled, true", err, wrote)
 	}
 	broken := errors.New("broken")
 	if err := disk.WhileFrozen(t.Context(), mnt, func() error { return broken }); !errors.Is(err, broken) {
-		t.Errorf("a clone that fails returns %v", err)
+		t.Errorf("failed Clone = %v", err)
 	}
 	h.must(os.WriteFile(filepath.Join(mnt, "note"), nil, 0o600)) // thawed
 }

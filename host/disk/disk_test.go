@@ -21,7 +21,7 @@ import (
 
 const meg = 1 << 20
 
-// A host is a directory with room for volumes, which must leave no loop device.
+// A host is a directory for volumes. The test must leave no loop device below it.
 type host struct {
 	t   testing.TB
 	dir string
@@ -39,7 +39,7 @@ func newHost(t testing.TB) *host {
 	return h
 }
 
-// gone waits for the kernel to have let go of every device below the host.
+// gone waits until the kernel has released every device below the host.
 func (h *host) gone() {
 	h.t.Helper()
 	deadline := time.Now().Add(30 * time.Second)
@@ -67,7 +67,7 @@ func (h *host) must(err error) {
 	}
 }
 
-// volume makes and mounts a volume and returns where.
+// volume creates and mounts a volume and returns the mount point.
 func (h *host) volume(name string, mb int64) string {
 	h.t.Helper()
 	mnt := h.path(name)
@@ -77,7 +77,7 @@ func (h *host) volume(name string, mb int64) string {
 	return mnt
 }
 
-// onHost returns the bytes an image takes from the host.
+// onHost returns the number of bytes that an image uses on the host.
 func (h *host) onHost(name string) int64 {
 	h.t.Helper()
 	var st unix.Stat_t
@@ -85,7 +85,7 @@ func (h *host) onHost(name string) int64 {
 	return st.Blocks * 512
 }
 
-// fill writes to path until the volume is full and returns how much went in.
+// fill writes to path until the volume is full and returns the number of written bytes.
 func (h *host) fill(path string) int64 {
 	h.t.Helper()
 	f, err := os.Create(path)
@@ -107,7 +107,7 @@ func (h *host) fill(path string) int64 {
 	}
 }
 
-func TestTheLimitHolds(t *testing.T) {
+func TestVolumeSizeIsLimited(t *testing.T) {
 	for _, mb := range []int64{16, 100, 300} {
 		h := newHost(t)
 		mnt := h.volume("v", mb)
@@ -115,11 +115,11 @@ func TestTheLimitHolds(t *testing.T) {
 		used, total, err := disk.Usage(mnt)
 		h.must(err)
 		if used > 64<<10 || total < mb*meg || total > (mb+mb/50+6)*meg {
-			t.Errorf("a fresh volume of %d MB uses %d of %d bytes", mb, used, total)
+			t.Errorf("a new volume of %d MB uses %d of %d bytes", mb, used, total)
 		}
 		wrote := h.fill(filepath.Join(mnt, "big"))
 		if wrote < mb*meg*99/100 || wrote > total {
-			t.Errorf("%d bytes fit on a volume of %d MB that promised %d", wrote, mb, total)
+			t.Errorf("%d bytes fit on a volume of %d MB with %d bytes of capacity", wrote, mb, total)
 		}
 		if used, total, _ := disk.Usage(mnt); total-used > 128<<10 {
 			t.Errorf("a full volume reports %d of %d bytes used", used, total)
@@ -127,21 +127,21 @@ func TestTheLimitHolds(t *testing.T) {
 	}
 }
 
-func TestAFreshVolumeCostsNextToNothing(t *testing.T) {
+func TestNewVolumeUsesLittleHostSpace(t *testing.T) {
 	h := newHost(t)
 	mnt := h.path("v")
 	h.must(os.Mkdir(mnt, 0o755))
-	for range 2 { // from a new template and from a kept one
+	for range 2 { // from a new template and from an existing one
 		h.must(disk.Make(t.Context(), h.img("v"), mnt, 16384, h.templates()))
 		if got := h.onHost("v"); got > 5*meg {
-			t.Errorf("a fresh, mounted volume of 16 GB takes %d bytes on the host", got)
+			t.Errorf("a new, mounted volume of 16 GB takes %d bytes on the host", got)
 		}
 		h.unmount("v")
 		h.must(os.Remove(h.img("v")))
 	}
 }
 
-func TestDeletedFilesAreGivenBackToTheHost(t *testing.T) {
+func TestDeletedFilesFreeHostSpace(t *testing.T) {
 	h := newHost(t)
 	mnt := h.volume("v", 64)
 	deleted := func() int64 {
@@ -159,7 +159,7 @@ func TestDeletedFilesAreGivenBackToTheHost(t *testing.T) {
 	defer dir.Close()
 	deadline := time.Now().Add(20 * time.Second)
 	for h.onHost("v") > 8*meg && time.Now().Before(deadline) {
-		unix.Syncfs(int(dir.Fd())) // it happens with the journal's commits; do not wait for the next
+		unix.Syncfs(int(dir.Fd())) // discards happen at a journal commit; force one
 		time.Sleep(20 * time.Millisecond)
 	}
 	if got := h.onHost("v"); got > 8*meg {
@@ -174,23 +174,23 @@ func TestDeletedFilesAreGivenBackToTheHost(t *testing.T) {
 	}
 }
 
-func TestFilesOutliveTheMount(t *testing.T) {
+func TestFilesPersistAcrossMounts(t *testing.T) {
 	h := newHost(t)
 	mnt := h.volume("v", 16)
 	h.must(os.WriteFile(filepath.Join(mnt, "note"), []byte("kept"), 0o600))
 	h.unmount("v")
 	if _, err := os.Stat(filepath.Join(mnt, "note")); err == nil {
-		t.Fatal("the file shows although the volume is not mounted")
+		t.Fatal("the file is visible although the volume is not mounted")
 	}
-	h.volume("v", 16) // Make uses what exists
+	h.volume("v", 16) // Make uses the existing image
 	if b, err := os.ReadFile(filepath.Join(mnt, "note")); string(b) != "kept" {
 		t.Errorf("after mounting again the file reads %q, %v", b, err)
 	}
 }
 
-// A volume that lost its host is the image as it was at some instant: we copy
-// the image of a mounted, busy volume.
-func TestAnImageFromACrashMountsAgain(t *testing.T) {
+// After a crash of the host an image has the state of some moment. The test simulates that with a
+// copy of the image of a mounted, busy volume.
+func TestMountAfterCrash(t *testing.T) {
 	h := newHost(t)
 	mnt := h.volume("v", 32)
 	for i := range 200 {
@@ -212,15 +212,15 @@ func TestAnImageFromACrashMountsAgain(t *testing.T) {
 	names, err := os.ReadDir(again)
 	h.must(err)
 	if len(names) < 200 {
-		t.Errorf("after the crash %d of 200 synced files are there", len(names)-1)
+		t.Errorf("after the crash %d of 200 synced files exist", len(names)-1)
 	}
 	h.must(os.WriteFile(filepath.Join(again, "new"), []byte("writable"), 0o600))
 }
 
-func TestOneImageIsNeverMountedTwice(t *testing.T) {
+func TestMountTwiceConflicts(t *testing.T) {
 	h := newHost(t)
 	mnt := h.volume("v", 16)
-	h.must(disk.Mount(h.img("v"), mnt)) // where it is already: nothing to do
+	h.must(disk.Mount(h.img("v"), mnt)) // on the same mount point: no effect
 	other := h.path("other")
 	h.must(os.Mkdir(other, 0o755))
 	if err := disk.Mount(h.img("v"), other); !errors.Is(err, fault.Conflict) {
@@ -236,11 +236,11 @@ func TestOneImageIsNeverMountedTwice(t *testing.T) {
 	}
 	h.unmount("w")
 	if _, _, err := disk.Usage(h.path("w")); !errors.Is(err, fault.NotFound) {
-		t.Errorf("Usage of what is not mounted = %v, want not found", err)
+		t.Errorf("Usage of an unmounted volume = %v, want not found", err)
 	}
 }
 
-func TestUnmountMayBeCalledAnyTime(t *testing.T) {
+func TestUnmountIsIdempotent(t *testing.T) {
 	h := newHost(t)
 	h.must(disk.Unmount(h.path("never")))
 	h.must(os.Mkdir(h.path("dir"), 0o755))
@@ -250,12 +250,12 @@ func TestUnmountMayBeCalledAnyTime(t *testing.T) {
 	h.unmount("v")
 }
 
-func TestAVolumeThatAnotherNamespaceHoldsIsLeftAndFoundAgain(t *testing.T) {
+func TestMountVolumePinnedByOtherNamespace(t *testing.T) {
 	h := newHost(t)
 	mnt := h.volume("v", 16)
 	h.must(os.WriteFile(filepath.Join(mnt, "before"), nil, 0o600))
 
-	// A copy of our mounts, as any container that starts meanwhile would hold.
+	// A copy of our mounts, as a container that starts meanwhile has.
 	holder := exec.Command("sleep", "1000")
 	holder.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 	h.must(holder.Start())
@@ -265,7 +265,7 @@ func TestAVolumeThatAnotherNamespaceHoldsIsLeftAndFoundAgain(t *testing.T) {
 	}
 	h.must(disk.Mount(h.img("v"), mnt))
 	if _, err := os.Stat(filepath.Join(mnt, "before")); err != nil {
-		t.Errorf("mounted again while held: %v", err)
+		t.Errorf("mounted again while pinned: %v", err)
 	}
 	h.must(os.WriteFile(filepath.Join(mnt, "after"), nil, 0o600))
 	if left, _ := disk.Leftovers(h.dir); len(left) != 1 {
@@ -275,7 +275,7 @@ func TestAVolumeThatAnotherNamespaceHoldsIsLeftAndFoundAgain(t *testing.T) {
 	holder.Wait()
 	h.unmount("v")
 	if left, _ := disk.Leftovers(h.dir); len(left) != 0 {
-		t.Errorf("loop devices = %v after the holder is gone, want none", left)
+		t.Errorf("loop devices = %v after the namespace has ended, want none", left)
 	}
 	h.must(disk.Mount(h.img("v"), mnt))
 	if _, err := os.Stat(filepath.Join(mnt, "after")); err != nil {
@@ -283,12 +283,12 @@ func TestAVolumeThatAnotherNamespaceHoldsIsLeftAndFoundAgain(t *testing.T) {
 	}
 }
 
-func TestDetachTakesAForgottenDevice(t *testing.T) {
+func TestDetachForgottenDevice(t *testing.T) {
 	h := newHost(t)
 	mnt := h.volume("v", 16)
 	f, err := os.Create(filepath.Join(mnt, "open"))
 	h.must(err)
-	h.must(unix.Unmount(mnt, unix.MNT_DETACH)) // as a crashed daemon may have
+	h.must(unix.Unmount(mnt, unix.MNT_DETACH)) // as after a crash of the daemon
 	left, err := disk.Leftovers(h.dir)
 	h.must(err)
 	if len(left) != 1 {
@@ -307,7 +307,7 @@ func TestDetachTakesAForgottenDevice(t *testing.T) {
 	h.must(disk.Detach("/dev/loop999999"))
 }
 
-func TestFiftyVolumesAtOnce(t *testing.T) {
+func TestFiftyConcurrentVolumes(t *testing.T) {
 	h := newHost(t)
 	var wg sync.WaitGroup
 	for i := range 50 {
@@ -337,7 +337,7 @@ func TestFiftyVolumesAtOnce(t *testing.T) {
 	}
 }
 
-func TestACrashLeavesNoHalfTemplateOrImage(t *testing.T) {
+func TestPartialFilesAreReplaced(t *testing.T) {
 	h := newHost(t)
 	h.must(os.Mkdir(h.templates(), 0o700))
 	h.must(os.WriteFile(h.templates()+"/ext4-16.img.part", []byte("half a template"), 0o600))
@@ -366,7 +366,7 @@ func TestACrashLeavesNoHalfTemplateOrImage(t *testing.T) {
 	}
 }
 
-// TestMain lets the test binary be the victim of TestKilledAtAnyInstant.
+// TestMain lets the test binary run as the victim process of TestKillAtRandomTimes.
 func TestMain(m *testing.M) {
 	dir := os.Getenv("GLASSHOUSE_DISK_VICTIM")
 	for dir != "" {
@@ -379,7 +379,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func TestKilledAtAnyInstant(t *testing.T) {
+func TestKillAtRandomTimes(t *testing.T) {
 	h := newHost(t)
 	mnt := h.path("v")
 	h.must(os.Mkdir(mnt, 0o755))
@@ -391,7 +391,7 @@ func TestKilledAtAnyInstant(t *testing.T) {
 		h.must(cmd.Process.Kill())
 		var exit *exec.ExitError
 		if err := cmd.Wait(); !errors.As(err, &exit) || exit.Exited() {
-			t.Fatalf("the victim ended by itself: %v", err)
+			t.Fatalf("the victim exited by itself: %v", err)
 		}
 
 		h.must(disk.Unmount(mnt))
@@ -402,7 +402,7 @@ func TestKilledAtAnyInstant(t *testing.T) {
 			t.Fatalf("round %d left %v", i, left)
 		}
 		h.must(os.Remove(h.img("v")))
-		if i%2 == 0 { // the next is killed while it makes the template, or soon after
+		if i%2 == 0 { // the next process is killed while it creates the template, or soon after
 			h.must(os.RemoveAll(h.templates()))
 		}
 	}
@@ -419,7 +419,7 @@ func TestNoSetuidAndNoDevices(t *testing.T) {
 	var st unix.Statfs_t
 	h.must(unix.Statfs(mnt, &st))
 	if st.Flags&unix.ST_NOSUID == 0 {
-		t.Error("the volume honours setuid bits")
+		t.Error("setuid bits have an effect on the volume")
 	}
 }
 

@@ -5,10 +5,10 @@ import (
 	"os"
 )
 
-// ForgetDevices makes this process as ignorant as one that just began.
+// ForgetDevices clears the cache of devices, as in a new process.
 func ForgetDevices() { guesses.Clear() }
 
-// Freeze leaves a mounted volume as a Clone that is killed does.
+// Freeze leaves a mounted volume frozen, as a killed Clone does.
 func Freeze(mountpoint string) error {
 	dir, err := os.Open(mountpoint)
 	if err != nil {
@@ -18,7 +18,7 @@ func Freeze(mountpoint string) error {
 	return freeze(dir)
 }
 
-// WhileFrozen does something else than to clone.
+// WhileFrozen runs other work than cloning.
 func WhileFrozen(ctx context.Context, mountpoint string, work func() error) error {
 	return whileFrozen(ctx, mountpoint, work)
 }

@@ -11,7 +11,7 @@ import (
 	"glasshouse/host/disk"
 )
 
-func TestAVolumeGrowsWhileItIsWrittenAndStaysGrown(t *testing.T) {
+func TestGrowMountedVolume(t *testing.T) {
 	h := newHost(t)
 	if err := disk.CanGrow(); err != nil {
 		t.Skip(err)
@@ -35,26 +35,27 @@ func TestAVolumeGrowsWhileItIsWrittenAndStaysGrown(t *testing.T) {
 		t.Fatalf("%d MB fit in a volume of 32: %v", wrote, err)
 	}
 	h.must(disk.Grow(h.img("a"), at, 160))
-	h.must(disk.Grow(h.img("a"), at, 64)) // it is larger already
+	h.must(disk.Grow(h.img("a"), at, 64)) // the volume is already larger
 	for range 100 {
 		if _, err := f.Write(meg1); err != nil {
 			t.Fatalf("a volume that grew from 32 to 160 MB: %v", err)
 		}
 	}
 	if _, total, err := disk.Usage(at); err != nil || total < 158*meg || total > 170*meg {
-		t.Errorf("it holds %d MB, %v, want about 160", total/meg, err)
+		t.Errorf("capacity = %d MB, %v, want about 160", total/meg, err)
 	}
 	h.must(f.Close())
 	h.must(disk.Unmount(at))
-	// Whoever asks for less gets what is there.
+	// A smaller size has no effect.
 	h.must(disk.Make(t.Context(), h.img("a"), at, 32, h.templates()))
 	if st, err := os.Stat(filepath.Join(at, "full")); err != nil || st.Size() < 130*meg {
 		t.Errorf("after it was mounted again: %v, %v", st, err)
 	}
 }
 
-// A daemon may be killed between the steps; the record says what the volume is to be.
-func TestAVolumeThatIsToBeLargerIsSoWhenItIsMountedAgain(t *testing.T) {
+// A daemon may be killed between the steps of a growth. The requested size is in the jail's
+// record.
+func TestMakeCompletesInterruptedGrow(t *testing.T) {
 	h := newHost(t)
 	if err := disk.CanGrow(); err != nil {
 		t.Skip(err)
@@ -70,11 +71,11 @@ func TestAVolumeThatIsToBeLargerIsSoWhenItIsMountedAgain(t *testing.T) {
 	h.must(os.Truncate(h.img("a"), 100*meg)) // killed after the first step
 	h.must(disk.Make(t.Context(), h.img("a"), at, 64, h.templates()))
 	if _, total, err := disk.Usage(at); err != nil || total < 63*meg {
-		t.Errorf("it holds %d MB, %v, want 64 at least", total/meg, err)
+		t.Errorf("capacity = %d MB, %v, want at least 64", total/meg, err)
 	}
 }
 
-func TestAVolumeThatMayNotGrowSaysWhy(t *testing.T) {
+func TestGrowWithoutPrivilege(t *testing.T) {
 	h := newHost(t)
 	mnt := h.volume("v", 32)
 	err := disk.CanGrow()
@@ -82,10 +83,10 @@ func TestAVolumeThatMayNotGrowSaysWhy(t *testing.T) {
 		t.Skip("volumes may grow here")
 	}
 	if err := disk.Grow(h.img("v"), mnt, 64); !errors.Is(err, fault.Unsupported) || fault.RemedyOf(err) == "" {
-		t.Errorf("a volume grew without leave, or with no word of what to do: %v", err)
+		t.Errorf("Grow without the capability = %v, want unsupported with a remedy", err)
 	}
 	h.must(disk.Grow(h.img("v"), mnt, 32))
 	if st, err := os.Stat(h.img("v")); err != nil || st.Size() > 48*meg {
-		t.Errorf("its image has %d bytes, %v, and was to stay as it was", st.Size(), err)
+		t.Errorf("the image has %d bytes, %v, want it unchanged", st.Size(), err)
 	}
 }

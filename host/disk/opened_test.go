@@ -15,11 +15,11 @@ import (
 	"glasshouse/host/disk"
 )
 
-func TestASealedVolumeIsReadWithoutAPlace(t *testing.T) {
+func TestOpenSealedWithoutMountPoint(t *testing.T) {
 	h := newHost(t)
 	img := h.sealed("v")
-	mnt := h.show(img, "shown") // it may be mounted as well
-	places := func() int {      // other programs mount and unmount all the while
+	mnt := h.show(img, "shown") // the volume may also be mounted
+	places := func() int {      // other programs mount and unmount concurrently
 		all, err := os.ReadFile("/proc/self/mountinfo")
 		h.must(err)
 		return strings.Count(string(all), h.dir+"/")
@@ -39,7 +39,7 @@ func TestASealedVolumeIsReadWithoutAPlace(t *testing.T) {
 		}
 	}
 	if after := places(); after != before || before != 1 {
-		t.Errorf("it is mounted in %d places, then in %d; want one", before, after)
+		t.Errorf("the number of mounts was %d, then %d; want one", before, after)
 	}
 	h.must(disk.Unmount(mnt))
 	if left, _ := disk.Leftovers(h.dir); len(left) != 1 {
@@ -55,12 +55,12 @@ func TestASealedVolumeIsReadWithoutAPlace(t *testing.T) {
 			break
 		}
 		if time.Now().After(end) {
-			t.Fatalf("left when all is closed: %v", left)
+			t.Fatalf("devices after all files were closed: %v", left)
 		}
 	}
 }
 
-func TestAVolumeThatCanBeWrittenIsNotOpenedAsSealed(t *testing.T) {
+func TestOpenSealedRejectsWritableVolume(t *testing.T) {
 	h := newHost(t)
 	h.volume("v", 16)
 	dir, err := disk.OpenSealed(h.img("v"))
@@ -69,6 +69,6 @@ func TestAVolumeThatCanBeWrittenIsNotOpenedAsSealed(t *testing.T) {
 		dir.Close()
 	}
 	if _, err := disk.OpenSealed(filepath.Join(h.dir, "none")); !errors.Is(err, os.ErrNotExist) || errors.Is(err, fault.Conflict) {
-		t.Errorf("OpenSealed of nothing = %v", err)
+		t.Errorf("OpenSealed of a missing image = %v", err)
 	}
 }

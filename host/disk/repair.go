@@ -27,9 +27,9 @@ const (
 // also when there is space again, until Mount has repaired the volume. It costs a few
 // system calls.
 //
-// The mount need not say so: since Linux 6.12 (commit d3476f3dad4a) ext4 does not
-// set SB_RDONLY after an error. The count of errors is the same on all kernels:
-// Documentation/ABI/testing/sysfs-fs-ext4.
+// The flags of the mount do not show an error: since Linux 6.12 (commit d3476f3dad4a) ext4 does
+// not set SB_RDONLY after an error. The error count has the same meaning on all kernels
+// (Documentation/ABI/testing/sysfs-fs-ext4).
 func Failed(img string) (bool, error) {
 	f, err := os.Open(img)
 	if err != nil {
@@ -64,7 +64,7 @@ func repair(loop *os.File, img string) error {
 		return err
 	}
 	out, err := exec.Command(tool, "-f", "-y", loop.Name()).CombinedOutput()
-	// 1 is "errors were corrected", as e2fsck(8) says.
+	// Status 1 means "errors were corrected" (e2fsck(8)).
 	if e, ok := errors.AsType[*exec.ExitError](err); ok && e.ExitCode() == 1 {
 		err = nil
 	}
@@ -87,7 +87,7 @@ func checkRoom(op, img string, need int64) error {
 	if err != nil || free >= need {
 		return err
 	}
-	return hostFull(op, img, fmt.Errorf("the host's disk has %d KiB left, and this needs %d KiB", free>>10, need>>10))
+	return hostFull(op, img, fmt.Errorf("the host's disk has %d KiB left; %d KiB are needed", free>>10, need>>10))
 }
 
 func hostFull(op, img string, err error) error {

@@ -13,14 +13,14 @@ import (
 	"glasshouse/host/disk"
 )
 
-// small makes the host's directory a filesystem in memory of so many megabytes.
+// small mounts a tmpfs of the given number of megabytes on the host's directory.
 func (h *host) small(mb int) {
 	h.t.Helper()
 	h.must(unix.Mount("small", h.dir, "tmpfs", 0, fmt.Sprintf("size=%dm", mb)))
 	h.t.Cleanup(func() { unix.Unmount(h.dir, unix.MNT_DETACH) })
 }
 
-// crowd leaves 4 MiB of the host's space.
+// crowd fills the host's space except for 4 MiB.
 func (h *host) crowd() {
 	h.t.Helper()
 	var st unix.Statfs_t
@@ -28,8 +28,7 @@ func (h *host) crowd() {
 	h.must(os.WriteFile(h.path("filler"), make([]byte, int64(st.Bavail)*st.Bsize-4*meg), 0o600))
 }
 
-// breaks writes to a volume until the host has no space left and the volume refuses
-// all writes.
+// breaks writes to a volume until the host has no space left and the volume rejects all writes.
 func (h *host) breaks(mnt string) {
 	h.t.Helper()
 	for i := range 200 {
@@ -44,10 +43,10 @@ func (h *host) breaks(mnt string) {
 			return
 		}
 	}
-	h.t.Fatal("the volume still takes writes")
+	h.t.Fatal("the volume still accepts writes")
 }
 
-func TestAVolumeThatFailedOnAFullDiskIsRepairedWhenItIsMountedAgain(t *testing.T) {
+func TestMountRepairsVolumeThatFailedOnFullDisk(t *testing.T) {
 	h := newHost(t)
 	h.small(24)
 	mnt := h.volume("v", 256)
@@ -62,7 +61,7 @@ func TestAVolumeThatFailedOnAFullDiskIsRepairedWhenItIsMountedAgain(t *testing.T
 	h.breaks(mnt)
 	failed(true)
 	h.must(disk.Unmount(mnt))
-	failed(false) // it is not mounted
+	failed(false) // an unmounted volume has not failed
 	if err := disk.Seal(h.img("v")); !errors.Is(err, fault.Conflict) || fault.RemedyOf(err) == "" {
 		t.Errorf("Seal of a volume that failed = %v, want a conflict with a remedy", err)
 	}
@@ -81,7 +80,7 @@ func TestAVolumeThatFailedOnAFullDiskIsRepairedWhenItIsMountedAgain(t *testing.T
 	h.must(disk.Seal(h.img("v")))
 }
 
-func TestAVolumeIsNeitherMadeNorFlushedWithoutSpace(t *testing.T) {
+func TestMakeAndFlushNeedHostSpace(t *testing.T) {
 	h := newHost(t)
 	h.small(64)
 	mnt := h.volume("v", 256)
@@ -104,13 +103,14 @@ func TestAVolumeIsNeitherMadeNorFlushedWithoutSpace(t *testing.T) {
 	h.must(os.Remove(h.path("filler")))
 	h.must(flush())
 
-	// More than the host has left, which the kernel finds out when it writes it.
+	// More data than the host has space for, which the kernel only detects when it writes the
+	// data.
 	h.must(os.WriteFile(filepath.Join(mnt, "large"), make([]byte, 100*meg), 0o600))
-	noSpace("Flush of what does not fit", flush())
+	noSpace("Flush of too much data", flush())
 }
 
-// What using a volume ends with is explained by the disk only if that is full.
-func TestAnErrorNamesTheDiskIfThatIsFull(t *testing.T) {
+// WriteError reports a full disk only if the disk is full.
+func TestWriteErrorReportsFullDisk(t *testing.T) {
 	h := newHost(t)
 	h.small(64)
 	mnt := h.volume("v", 256)
@@ -133,7 +133,7 @@ func TestAnErrorNamesTheDiskIfThatIsFull(t *testing.T) {
 	}
 }
 
-func TestFailedOfAnImageThatIsMissing(t *testing.T) {
+func TestFailedMissingImage(t *testing.T) {
 	if _, err := disk.Failed(filepath.Join(t.TempDir(), "none")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("Failed = %v, want not exist", err)
 	}

@@ -17,7 +17,7 @@ import (
 	"glasshouse/host/disk"
 )
 
-// sealed makes an image that holds one file, note, and is sealed.
+// sealed creates a sealed image with one file, note.
 func (h *host) sealed(name string) (img string) {
 	h.t.Helper()
 	mnt := h.volume(name, 16)
@@ -44,7 +44,7 @@ func (h *host) conflict(what string, err error) {
 	}
 }
 
-func TestASealedVolumeIsShownInManyPlacesByOneDevice(t *testing.T) {
+func TestSealedMountsShareOneDevice(t *testing.T) {
 	h := newHost(t)
 	img := h.sealed("v")
 	var mounts []string
@@ -57,7 +57,7 @@ func TestASealedVolumeIsShownInManyPlacesByOneDevice(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(mnt, "new"), nil, 0o600); !errors.Is(err, unix.EROFS) {
 			t.Errorf("writing to a sealed volume = %v, want read-only", err)
 		}
-		h.must(disk.MountSealed(img, mnt)) // again does nothing
+		h.must(disk.MountSealed(img, mnt)) // a repeated mount has no effect
 	}
 	if left, _ := disk.Leftovers(h.dir); len(left) != 1 {
 		t.Errorf("loop devices = %v, want one", left)
@@ -72,7 +72,7 @@ func TestASealedVolumeIsShownInManyPlacesByOneDevice(t *testing.T) {
 	}
 }
 
-func TestManyMountASealedVolumeAtOnce(t *testing.T) {
+func TestConcurrentMountSealed(t *testing.T) {
 	h := newHost(t)
 	img := h.sealed("v")
 	for round := range 5 {
@@ -86,7 +86,7 @@ func TestManyMountASealedVolumeAtOnce(t *testing.T) {
 				if left, _ := disk.Leftovers(h.dir); len(left) != 1 {
 					t.Errorf("loop devices = %v, want one", left)
 				}
-				if err := disk.Unmount(mnt); err != nil { // the last takes the device along; the next makes it anew
+				if err := disk.Unmount(mnt); err != nil { // the last unmount detaches the device; the next mount attaches a new one
 					t.Error(err)
 				}
 			})
@@ -96,8 +96,8 @@ func TestManyMountASealedVolumeAtOnce(t *testing.T) {
 	}
 }
 
-// Jails come and go on one image: its device is found, made and let go at once.
-func TestASealedVolumeComesAndGoes(t *testing.T) {
+// Jails use one image for short times. Its device is found, created and released concurrently.
+func TestRepeatedMountSealed(t *testing.T) {
 	h := newHost(t)
 	img := h.sealed("v")
 	var wg sync.WaitGroup
@@ -122,7 +122,7 @@ func TestASealedVolumeComesAndGoes(t *testing.T) {
 	wg.Wait()
 }
 
-func TestAnImageIsNeverWritableAndSealedAtOnce(t *testing.T) {
+func TestWritableAndSealedConflict(t *testing.T) {
 	h := newHost(t)
 	rw := h.volume("rw", 16)
 	h.must(os.Mkdir(h.path("m"), 0o755))
@@ -130,22 +130,22 @@ func TestAnImageIsNeverWritableAndSealedAtOnce(t *testing.T) {
 	h.conflict("MountSealed where a writable volume is", disk.MountSealed(h.img("rw"), rw))
 	h.conflict("Seal of a mounted volume", disk.Seal(h.img("rw")))
 	if fi, err := os.Stat(h.img("rw")); err != nil || fi.Mode().Perm() != 0o600 {
-		t.Errorf("after Seal was refused the image is %v, %v; want it writable", fi.Mode(), err)
+		t.Errorf("after the rejected Seal the image is %v, %v; want it writable", fi.Mode(), err)
 	}
 
 	img := h.sealed("v")
 	ro := h.show(img, "ro")
 	h.conflict("Mount of a sealed volume in use", disk.Mount(img, h.path("m")))
 	h.conflict("Mount where a sealed volume is", disk.Mount(img, ro))
-	h.must(disk.Seal(img)) // in use, and sealed already
+	h.must(disk.Seal(img)) // in use, and already sealed
 }
 
-// A jail's overlay holds the file system after the layer is unmounted.
-func TestASealedVolumeIsFoundThoughItIsMountedNowhere(t *testing.T) {
+// The overlay of a jail keeps the file system open after the layer is unmounted.
+func TestSealedDeviceIsFoundWithoutMount(t *testing.T) {
 	h := newHost(t)
 	img := h.sealed("v")
 	first := h.show(img, "first")
-	holder, err := os.Open(filepath.Join(first, "note")) // stands for it
+	holder, err := os.Open(filepath.Join(first, "note")) // stands for the overlay
 	h.must(err)
 	defer holder.Close()
 	h.must(unix.Unmount(first, unix.MNT_DETACH))
@@ -154,7 +154,7 @@ func TestASealedVolumeIsFoundThoughItIsMountedNowhere(t *testing.T) {
 		t.Errorf("loop devices = %v, want the one", left)
 	}
 
-	// Another program, or the next daemon, has no idea where it is attached.
+	// Another program, or the next daemon, does not know the device of the image.
 	disk.ForgetDevices()
 	h.show(img, "third")
 	if left, _ := disk.Leftovers(h.dir); len(left) != 1 {
@@ -164,9 +164,9 @@ func TestASealedVolumeIsFoundThoughItIsMountedNowhere(t *testing.T) {
 	h.must(disk.Unmount(h.path("third")))
 }
 
-// A jail's own volume becomes a lower layer, of itself and of its branches, while
-// an overlay still has it.
-func TestARetiredVolumeIsSealedWhereItLies(t *testing.T) {
+// The volume of a jail becomes a lower layer of itself and of its branches while an overlay still
+// uses it.
+func TestSealRetiredVolume(t *testing.T) {
 	h := newHost(t)
 	mnt := h.volume("v", 16)
 	h.must(os.WriteFile(filepath.Join(mnt, "note"), []byte("last"), 0o600))
@@ -189,13 +189,13 @@ func TestARetiredVolumeIsSealedWhereItLies(t *testing.T) {
 		t.Errorf("loop devices = %v, want one", left)
 	}
 	if out, err := exec.Command("e2fsck", "-fn", h.img("layer")).CombinedOutput(); err != nil {
-		t.Errorf("the layer is not in order: %v\n%s", err, out)
+		t.Errorf("the layer is inconsistent: %v\n%s", err, out)
 	}
-	h.volume("v", 16) // the jail goes on with a fresh one
+	h.volume("v", 16) // the jail continues with a new volume
 	h.must(disk.Retire(h.path("nowhere")))
 }
 
-func TestAVolumeInUseIsNotRetired(t *testing.T) {
+func TestRetireVolumeInUse(t *testing.T) {
 	h := newHost(t)
 	mnt := h.volume("v", 16)
 	f, err := os.Create(filepath.Join(mnt, "open"))
@@ -209,8 +209,8 @@ func TestAVolumeInUseIsNotRetired(t *testing.T) {
 	h.must(f.Close())
 }
 
-// Stacking seals a jail's own image by giving it another name.
-func TestASealedVolumeMayBeRenamedAndRemovedWhileItIsUsed(t *testing.T) {
+// Snapshotting a jail renames its image before sealing it.
+func TestSealedImageCanBeRenamedAndRemovedInUse(t *testing.T) {
 	h := newHost(t)
 	img := h.sealed("v")
 	mnt := h.show(img, "m")
@@ -229,7 +229,7 @@ func TestASealedVolumeMayBeRenamedAndRemovedWhileItIsUsed(t *testing.T) {
 	h.must(disk.Unmount(other))
 }
 
-func TestSealRefusesWhatNeedsRepair(t *testing.T) {
+func TestSealRejectsUncleanImage(t *testing.T) {
 	h := newHost(t)
 	mnt := h.volume("v", 16)
 	h.must(os.WriteFile(filepath.Join(mnt, "note"), nil, 0o600))
@@ -243,14 +243,14 @@ func TestSealRefusesWhatNeedsRepair(t *testing.T) {
 	h.must(os.WriteFile(h.img("junk"), make([]byte, meg), 0o600))
 	h.conflict("Seal of zeros", disk.Seal(h.img("junk")))
 	if err := disk.Seal(h.img("none")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("Seal of nothing = %v, want not exist", err)
+		t.Errorf("Seal of a missing image = %v, want not exist", err)
 	}
 	if err := disk.MountSealed(h.img("none"), h.path("m")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("MountSealed of nothing = %v, want not exist", err)
+		t.Errorf("MountSealed of a missing image = %v, want not exist", err)
 	}
 }
 
-func TestASealedFileIsReadOnly(t *testing.T) {
+func TestSealedFileMode(t *testing.T) {
 	h := newHost(t)
 	img := h.sealed("v")
 	if fi, err := os.Stat(img); err != nil || fi.Mode().Perm() != 0o400 {
@@ -259,8 +259,8 @@ func TestASealedFileIsReadOnly(t *testing.T) {
 	h.must(disk.Seal(img))
 }
 
-// A namespace that copied our mounts keeps the writable device for a moment.
-func TestSealWaitsForTheLastHolder(t *testing.T) {
+// Another mount namespace with a copy of our mounts keeps the writable device for a moment.
+func TestSealWaitsForLastHolder(t *testing.T) {
 	h := newHost(t)
 	h.volume("v", 16)
 	holder := exec.Command("sleep", "1000")
@@ -282,9 +282,9 @@ func TestSealWaitsForTheLastHolder(t *testing.T) {
 	holder.Wait()
 }
 
-func TestTenVolumesArePreparedAtOnce(t *testing.T) {
+func TestTenConcurrentVolumes(t *testing.T) {
 	h := newHost(t)
-	h.volume("first", 64) // makes the template
+	h.volume("first", 64) // creates the template
 	h.unmount("first")
 	img := h.sealed("v")
 	var wg sync.WaitGroup

@@ -12,8 +12,8 @@ import (
 	"glasshouse/fault"
 )
 
-// CloseExternalConns aborts every TCP connection that leads out of the namespace bound to path. The
-// peer may have the same connection with another jail by now, or no longer have it.
+// CloseExternalConns aborts every TCP connection that leads out of the namespace bound to path.
+// The peer may meanwhile have the same connection with another jail, or no longer have it.
 // Connections within the jail stay open.
 func CloseExternalConns(path string) error {
 	return Do(path, func() error {

@@ -55,8 +55,8 @@ func (n *Net) connectGate() (err error) {
 	return Do(n.EndpointNetns, func() error { return awaitCarrier(linkName(n.Name)) })
 }
 
-// layTo creates a pair of links between the network and another namespace, in which its end
-// has the given name.
+// layTo creates a pair of links between the network and another namespace, in which its end has
+// the given name.
 func (n *Net) layTo(endpointNS, name string, far net.HardwareAddr) error {
 	jail, err := os.Open(n.Path)
 	if err != nil {

@@ -18,7 +18,8 @@ import (
 	"glasshouse/host/netns"
 )
 
-// answerAll listens at a port of a endpointNS and tells everybody whom they meant.
+// answerAll listens on a port in endpointNS and replies with the original destination of each
+// connection.
 func (w *world) answerAll(endpointNS string, port int) {
 	w.t.Helper()
 	var l net.Listener
@@ -40,7 +41,7 @@ func (w *world) answerAll(endpointNS string, port int) {
 	w.t.Cleanup(func() { l.Close(); wg.Wait() })
 }
 
-// original is where a connection was meant for.
+// original returns the original destination of a connection (SO_ORIGINAL_DST).
 func original(c *net.TCPConn) string {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -59,7 +60,7 @@ func original(c *net.TCPConn) string {
 	return to
 }
 
-func TestEveryConnectionOfAGatedJailComesToTheDaemon(t *testing.T) {
+func TestGatedConnectionsReachDaemon(t *testing.T) {
 	w := newWorld(t)
 	server := w.serve(w.path("internet"), serverAddr)
 	n := w.jail("gated", netns.Options{Reach: netns.Gated})
@@ -92,13 +93,13 @@ func TestEveryConnectionOfAGatedJailComesToTheDaemon(t *testing.T) {
 	}
 }
 
-func TestNothingElseLeavesAGatedJail(t *testing.T) {
+func TestGatedJailReachesNothingElse(t *testing.T) {
 	w := newWorld(t)
 	w.serve(w.path("internet"), serverAddr)
 	n := w.jail("gated", netns.Options{Reach: netns.Gated})
-	// Nobody listens at the gate: a connection is refused, and goes nowhere else.
+	// Without a listener at the gate a connection is refused and reaches no other destination.
 	if got, err := ask(n.Path, serverAddr+":80"); !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, unix.EHOSTUNREACH) {
-		t.Errorf("a connection while the daemon is away: %q, %v", got, err)
+		t.Errorf("a connection while the daemon does not listen: %q, %v", got, err)
 	}
 	send := func(network, addr string) error {
 		return netns.Do(n.Path, func() error {
@@ -118,16 +119,16 @@ func TestNothingElseLeavesAGatedJail(t *testing.T) {
 	for _, addr := range []string{"8.8.8.8:443", serverAddr + ":9", "10.0.0.1:3129", hostAddr + ":123"} {
 		err := send("udp4", addr)
 		if err == nil || os.IsTimeout(err) {
-			t.Errorf("a datagram to %s: %v; want a refusal, at once", addr, err)
+			t.Errorf("a datagram to %s: %v; want an immediate rejection", addr, err)
 		}
 	}
 	if err := send("udp6", "[2001:db8::1]:53"); err == nil {
-		t.Error("a datagram of IPv6 left")
+		t.Error("an IPv6 datagram was sent")
 	}
 	if _, err := ask(n.Path, "[2001:db8::1]:80"); err == nil {
-		t.Error("a connection of IPv6 was made")
+		t.Error("an IPv6 connection was established")
 	}
-	// An echo request, as ping sends it.
+	// An echo request as ping(8) sends it.
 	err := netns.Do(n.Path, func() error {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, unix.IPPROTO_ICMP)
 		if err != nil {
@@ -146,9 +147,9 @@ func TestNothingElseLeavesAGatedJail(t *testing.T) {
 		return err
 	})
 	if err == nil || errors.Is(err, syscall.EAGAIN) {
-		t.Errorf("a ping: %v; want a refusal, at once", err)
+		t.Errorf("a ping: %v; want an immediate rejection", err)
 	}
-	// Not even from the gate itself is there a way on.
+	// The gate itself has no route to other networks.
 	for _, addr := range []string{serverAddr + ":80", hostAddr + ":22"} {
 		if got, err := ask(n.EndpointNetns, addr); !errors.Is(err, unix.ENETUNREACH) {
 			t.Errorf("from the gate to %s: %q, %v", addr, got, err)
@@ -156,7 +157,7 @@ func TestNothingElseLeavesAGatedJail(t *testing.T) {
 	}
 }
 
-func TestAGroupSeesItselfAndNobodyElse(t *testing.T) {
+func TestGroupIsolation(t *testing.T) {
 	w := newWorld(t)
 	server := w.serve(w.path("internet"), serverAddr)
 	one, other := w.path("one"), w.path("other")
@@ -187,7 +188,7 @@ func TestAGroupSeesItselfAndNobodyElse(t *testing.T) {
 			t.Errorf("%s: %q, %v; want %q", c.what, got, err, c.want)
 		}
 	}
-	// Datagrams too.
+	// Datagrams have the same rules.
 	var pc net.PacketConn
 	w.must(netns.Do(b.Path, func() (err error) { pc, err = net.ListenPacket("udp4", "0.0.0.0:777"); return err }))
 	defer pc.Close()
@@ -205,7 +206,7 @@ func TestAGroupSeesItselfAndNobodyElse(t *testing.T) {
 	if m, from, err := pc.ReadFrom(buf); err != nil || string(buf[:m]) != "hello" || !strings.HasPrefix(from.String(), a.Transit.String()+":") {
 		t.Errorf("a datagram: %q from %v, %v", buf[:m], from, err)
 	}
-	// The daemon, at the same place for all.
+	// The daemon listens at the same address for all members.
 	w.answerAll(one, netns.NamePort)
 	for _, n := range []*netns.Net{a, d} {
 		if got, err := ask(n.Path, "10.0.0.1:53"); !strings.HasPrefix(got, "53: ") {
@@ -217,13 +218,13 @@ func TestAGroupSeesItselfAndNobodyElse(t *testing.T) {
 	}
 }
 
-func TestTheLastOfAGroupTakesItAlong(t *testing.T) {
+func TestLastMemberRemovesGroup(t *testing.T) {
 	w := newWorld(t)
 	group := w.path("group")
 	o := func(name string, i int) netns.Options {
 		return netns.Options{Path: w.path(name), Reach: netns.Grouped, Group: group, Index: i}
 	}
-	for range 3 { // a group of the same name may come again
+	for range 3 { // a group of the same name can be created again
 		var wg sync.WaitGroup
 		for i := range 8 {
 			wg.Go(func() {
@@ -240,7 +241,7 @@ func TestTheLastOfAGroupTakesItAlong(t *testing.T) {
 		}
 		wg.Wait()
 		if _, err := os.Stat(group); err != nil {
-			t.Errorf("half of the members left, and the group is gone: %v", err)
+			t.Errorf("the group was removed with half of its members: %v", err)
 		}
 		for i := range 8 {
 			name := fmt.Sprint("m", i)
@@ -248,15 +249,15 @@ func TestTheLastOfAGroupTakesItAlong(t *testing.T) {
 			w.must(netns.Clean(name, w.path(name)))
 		}
 		if _, err := os.Stat(group); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("all members left, and the group is there: %v", err)
+			t.Errorf("the group exists after all members were removed: %v", err)
 		}
 	}
 }
 
-func TestAGroupThatWasHalfMadeIsMadeAnew(t *testing.T) {
+func TestIncompleteGroupIsCompleted(t *testing.T) {
 	w := newWorld(t)
 	group := w.path("group")
-	_, err := netns.Create(t.Context(), "half", netns.Options{Path: group}) // a namespace, and no switch in it
+	_, err := netns.Create(t.Context(), "half", netns.Options{Path: group}) // a namespace without a bridge
 	w.must(err)
 	a := w.jail("a", netns.Options{Reach: netns.Grouped, Group: group, Index: 0})
 	b := w.jail("b", netns.Options{Reach: netns.Grouped, Group: group, Index: 1})
@@ -269,14 +270,14 @@ func TestAGroupThatWasHalfMadeIsMadeAnew(t *testing.T) {
 	}
 }
 
-func TestWhatAGateRefusesIsTold(t *testing.T) {
+func TestWatchRefused(t *testing.T) {
 	w := newWorld(t)
 	n := w.jail("gated", netns.Options{Reach: netns.Gated})
 	w.answerAll(n.EndpointNetns, netns.AllPort)
 	r, err := netns.WatchRefused(n.EndpointNetns)
 	w.must(err)
 	w.must(netns.Do(n.Path, func() error {
-		for _, addr := range []string{"9.9.9.9:53", "8.8.8.8:443"} { // the first is a question for a name
+		for _, addr := range []string{"9.9.9.9:53", "8.8.8.8:443"} { // the first is a DNS query, which is not rejected
 			c, err := net.Dial("udp4", addr)
 			if err != nil {
 				return err
@@ -286,7 +287,7 @@ func TestWhatAGateRefusesIsTold(t *testing.T) {
 		}
 		return nil
 	}))
-	if _, err := ask(n.Path, "8.8.8.8:80"); err != nil { // carried
+	if _, err := ask(n.Path, "8.8.8.8:80"); err != nil { // TCP is redirected, not rejected
 		t.Error(err)
 	}
 	p, err := r.Next()
@@ -295,6 +296,6 @@ func TestWhatAGateRefusesIsTold(t *testing.T) {
 	}
 	go func() { time.Sleep(20 * time.Millisecond); r.Close() }()
 	if p, err := r.Next(); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("then %+v, %v; want no other", p, err)
+		t.Errorf("second packet = %+v, %v; want none", p, err)
 	}
 }

@@ -13,11 +13,10 @@ import (
 	"glasshouse/fault"
 )
 
-// A network link can be handed over from one namespace to another when a jail is rewound.
-// Peers only notice a moment of silence. The far end, its addresses, its rules and its
-// connection tracking state stay. The handover has two steps, Pull and Plug. In between the
-// link is disconnected, so packets are lost and retransmitted instead of being answered by the
-// wrong jail.
+// A network link can be handed over from one namespace to another when a jail is rewound. Peers
+// notice only a short interruption. The far end keeps its addresses, its rules and its connection
+// tracking state. The handover has two steps, Pull and Plug. In between the link is disconnected,
+// so packets are lost and retransmitted instead of being answered by the wrong jail.
 
 const (
 	pulled = "pulled0" // name of a link between Pull and Plug

@@ -15,9 +15,9 @@ import (
 
 const awayMode = "GLASSHOUSE_NETNS_AWAY"
 
-// The thread that the process is named after is a thread like any other, and may
-// be in a jail's network while somebody else locks the host's rules.
-func TestTheLockIsTheHostsWhereverTheMainThreadIs(t *testing.T) {
+// The main thread of the process can be in the network namespace of a jail while another thread
+// locks the host's rules.
+func TestLockUsesHostNamespace(t *testing.T) {
 	w := newWorld(t)
 	n := w.jail("away", netns.Options{})
 	cmd := exec.Command("/proc/self/exe")
@@ -27,8 +27,8 @@ func TestTheLockIsTheHostsWhereverTheMainThreadIs(t *testing.T) {
 	}
 }
 
-// lockWhileAway locks the rules while the main thread, which it is called on, is
-// in the network at path, and again when it is back.
+// lockWhileAway locks the rules while the main thread, which calls it, is in the network at path,
+// and again after its return.
 func lockWhileAway(path string) error {
 	runtime.LockOSThread()
 	if unix.Gettid() != unix.Getpid() {
@@ -57,7 +57,7 @@ func lockWhileAway(path string) error {
 	}
 	defer unlock()
 	if _, err := netns.Lock(unix.LOCK_EX | unix.LOCK_NB); !errors.Is(err, unix.EWOULDBLOCK) {
-		return fmt.Errorf("a second one locks the rules too: %v", err)
+		return fmt.Errorf("a second caller can lock the rules as well: %v", err)
 	}
 	return nil
 }

@@ -14,9 +14,8 @@ import (
 	"glasshouse/host/netns"
 )
 
-// The tests run in a network and a mount namespace of their own, so that "the
-// host" of these tests is nobody's: not a rule, link or setting of the machine
-// is touched, and every leak is ours.
+// The tests run in their own network and mount namespaces, so that they change no rule, link or
+// setting of the machine and detect all leaks.
 func TestMain(m *testing.M) {
 	const inside = "GLASSHOUSE_NETNS_TEST"
 	if os.Geteuid() != 0 {
@@ -48,8 +47,8 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// victim makes and cleans a network without end, if it is to be the victim of
-// TestKilledAtAnyInstant.
+// victim creates and cleans networks in an endless loop if this is the victim process of
+// TestKillAtRandomTimes.
 func victim() {
 	path := os.Getenv("GLASSHOUSE_NETNS_VICTIM")
 	for path != "" {

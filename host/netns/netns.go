@@ -49,9 +49,8 @@ import (
 	"glasshouse/fault"
 )
 
-// Pool is where transit addresses come from unless Options says otherwise: a
-// part of the range that providers use between themselves and their customers
-// (RFC 6598), which neither the Internet nor private networks should need.
+// Pool is the default of Options.Pool: a part of the shared address space of providers (RFC
+// 6598), which neither the Internet nor private networks should use.
 var Pool = netip.MustParsePrefix("100.64.0.0/16")
 
 // Options describe a network. Path must be set.

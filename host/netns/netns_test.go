@@ -23,7 +23,7 @@ import (
 	"glasshouse/host/netns"
 )
 
-// A world is this host, an Internet beyond it, and the jails on it.
+// A world is this host, an Internet behind it, and the jails on it.
 //
 //	jails ── host 203.0.113.1 ── 203.0.113.2 Internet 198.51.100.7, 169.254.169.254
 type world struct {
@@ -68,7 +68,7 @@ func newWorld(t testing.TB) *world {
 	w.must(netns.Do(internet, func() error {
 		return errors.Join(address("eth0", "203.0.113.2/24"), address("lo", serverAddr+"/32"), address("lo", metadata+"/32"))
 	}))
-	for range 1000 { // until its link is up, the host drops what it sends
+	for range 1000 { // the host drops packets until the link is up
 		if l, err := netlink.LinkByName("wan0"); err == nil && l.Attrs().OperState == netlink.OperUp {
 			return w
 		}
@@ -99,7 +99,7 @@ func (w *world) must(err error) {
 
 func (w *world) path(name string) string { return filepath.Join(w.dir, name) }
 
-// nothingIsLeft checks that all networks of the test are gone from the host.
+// nothingIsLeft checks that the host has no networks of the test.
 func (w *world) nothingIsLeft() {
 	if names, err := netns.List(); err != nil || len(names) > 0 {
 		w.t.Errorf("networks left: %v, %v", names, err)
@@ -126,7 +126,7 @@ func (w *world) nothingIsLeft() {
 	}
 }
 
-// jail makes a network that is removed after the test.
+// jail creates a network that is removed after the test.
 func (w *world) jail(name string, o netns.Options) *netns.Net {
 	w.t.Helper()
 	o.Path = w.path(name)
@@ -136,8 +136,8 @@ func (w *world) jail(name string, o netns.Options) *netns.Net {
 	return n
 }
 
-// serve answers every connection at addr in the given network ("" is the host)
-// with the address it came from, and says on which port.
+// serve replies to every connection at addr in the given network ("" is the host) with the
+// address of the client, and returns the port.
 func (w *world) serve(path, addr string) string {
 	w.t.Helper()
 	var l net.Listener
@@ -165,7 +165,7 @@ func (w *world) serve(path, addr string) string {
 	return l.Addr().String()
 }
 
-// ask connects to addr from the given network and returns the answer.
+// ask connects to addr from the given network and returns the reply.
 func ask(path, addr string) (answer string, err error) {
 	err = netns.Do(path, func() error {
 		c, err := net.DialTimeout("tcp4", addr, 3*time.Second)
@@ -180,7 +180,7 @@ func ask(path, addr string) (answer string, err error) {
 	return answer, err
 }
 
-func TestAFullJailReachesTheInternetInTheHostsName(t *testing.T) {
+func TestFullJailReachesInternetWithHostAddress(t *testing.T) {
 	w := newWorld(t)
 	server := w.serve(w.path("internet"), serverAddr)
 	for i, direct := range []bool{false, true} {
@@ -206,12 +206,12 @@ func TestAFullJailReachesTheInternetInTheHostsName(t *testing.T) {
 			return err
 		}
 		if err := netns.Do(n.Path, udp); !errors.Is(err, unix.ECONNREFUSED) {
-			t.Errorf("the answer to a datagram for a closed port = %v, want connection refused from afar", err)
+			t.Errorf("the answer to a datagram for a closed port = %v, want connection refused by the server's host", err)
 		}
 	}
 }
 
-func TestAnIsolatedJailReachesNothing(t *testing.T) {
+func TestIsolatedJailReachesNothing(t *testing.T) {
 	w := newWorld(t)
 	n := w.jail("alone", netns.Options{})
 	for _, addr := range []string{w.serve(w.path("internet"), serverAddr), w.serve("", hostAddr), w.serve("", "127.0.0.1")} {
@@ -228,7 +228,7 @@ func TestAnIsolatedJailReachesNothing(t *testing.T) {
 	}
 }
 
-func TestJailsReachNeitherEachOtherNorTheHost(t *testing.T) {
+func TestJailsCannotReachEachOtherOrHost(t *testing.T) {
 	w := newWorld(t)
 	server := w.serve(w.path("internet"), serverAddr)
 	a := w.jail("j-aaaaaaaaaaaa", netns.Options{Reach: netns.Full, Index: 0})
@@ -236,7 +236,7 @@ func TestJailsReachNeitherEachOtherNorTheHost(t *testing.T) {
 	d := w.jail("j-dddddddddddd", netns.Options{Reach: netns.Full, Index: 2, Direct: true})
 	for _, n := range []*netns.Net{a, b, d} {
 		if got, err := ask(n.Path, server); got != hostAddr {
-			t.Errorf("%s, beside others, reaches the Internet as %q, %v", n.Name, got, err)
+			t.Errorf("%s, with other jails present, reaches the Internet as %q, %v", n.Name, got, err)
 		}
 	}
 	forbidden := map[string]string{
@@ -256,7 +256,7 @@ func TestJailsReachNeitherEachOtherNorTheHost(t *testing.T) {
 			t.Errorf("a jail reached %s at %s: %q", what, addr, got)
 		}
 		if what != "the host as its gateway" && os.IsTimeout(err) {
-			t.Errorf("%s: %v, want that it is refused", what, err)
+			t.Errorf("%s: %v, want it refused", what, err)
 		}
 	}
 	if got, err := ask(w.path("internet"), net.JoinHostPort(d.Transit.String(), strings.Split(forbidden["another jail with an address"], ":")[1])); err == nil {
@@ -264,7 +264,7 @@ func TestJailsReachNeitherEachOtherNorTheHost(t *testing.T) {
 	}
 }
 
-func TestAnOutsiderWithARouteCannotReachAJail(t *testing.T) {
+func TestOutsideHostCannotReachJail(t *testing.T) {
 	w := newWorld(t)
 	d := w.jail("direct", netns.Options{Reach: netns.Full, Direct: true})
 	addr := w.serve(d.Path, d.Transit.String())
@@ -277,7 +277,7 @@ func TestAnOutsiderWithARouteCannotReachAJail(t *testing.T) {
 	}
 }
 
-func TestThereIsNoIPv6OnTheWire(t *testing.T) {
+func TestLinksHaveNoIPv6(t *testing.T) {
 	w := newWorld(t)
 	n := w.jail("six", netns.Options{Reach: netns.Full})
 	has6 := func(name string) bool {
@@ -302,7 +302,7 @@ func TestThereIsNoIPv6OnTheWire(t *testing.T) {
 	}))
 }
 
-func TestAJailsRootMayListenAnywhereAndPing(t *testing.T) {
+func TestJailMayListenOnAnyPortAndPing(t *testing.T) {
 	w := newWorld(t)
 	n := w.jail("low", netns.Options{})
 	w.must(netns.Do(n.Path, func() error {
@@ -315,7 +315,7 @@ func TestAJailsRootMayListenAnywhereAndPing(t *testing.T) {
 	}))
 }
 
-func TestWhatIsInUseIsAConflictAndStays(t *testing.T) {
+func TestCreateConflict(t *testing.T) {
 	w := newWorld(t)
 	server := w.serve(w.path("internet"), serverAddr)
 	n := w.jail("first", netns.Options{Reach: netns.Full, Index: 5})
@@ -345,7 +345,7 @@ func TestWhatIsInUseIsAConflictAndStays(t *testing.T) {
 	}
 }
 
-func TestRefusals(t *testing.T) {
+func TestCreateAndDoErrors(t *testing.T) {
 	w := newWorld(t)
 	pool := netip.MustParsePrefix("100.64.9.0/30")
 	for _, c := range []struct {
@@ -372,7 +372,7 @@ func TestRefusals(t *testing.T) {
 		t.Errorf("Create after cancel = %v", err)
 	}
 	if err := netns.Do(w.path("never"), func() error { return nil }); err == nil {
-		t.Error("Do in a network that is not there succeeded")
+		t.Error("Do in a missing network succeeded")
 	}
 	w.must(os.WriteFile(w.path("file"), nil, 0o600))
 	if err := netns.Do(w.path("file"), func() error { return nil }); !errors.Is(err, fault.NotFound) {
@@ -381,18 +381,18 @@ func TestRefusals(t *testing.T) {
 	w.must(os.Remove(w.path("file")))
 }
 
-func TestWhatACrashLeftIsCleaned(t *testing.T) {
+func TestCleanIncompleteNetworks(t *testing.T) {
 	w := newWorld(t)
 	w.must(netns.Clean("never", w.path("never")))
 	w.must(netns.Clean("never", w.path("never/was/made")))
 
-	// The file was made, the namespace not.
+	// The file exists, but the namespace does not.
 	w.must(os.WriteFile(w.path("a"), nil, 0o444))
-	w.jail("a", netns.Options{Reach: netns.Full}) // and it is in nobody's way
+	w.jail("a", netns.Options{Reach: netns.Full}) // and the name is free
 	w.must(os.WriteFile(w.path("b"), nil, 0o444))
 	w.must(netns.Clean("b", w.path("b")))
 
-	// The wire was laid, but not labelled, and the namespace is lost.
+	// The link exists without its label, and the namespace is lost.
 	wire := netlink.NewVeth(netlink.NewLinkAttrs())
 	wire.Name, wire.PeerName, wire.Group = "ghcccccccccccc", "peer", 'g'<<8|'h'
 	w.must(netlink.LinkAdd(wire))
@@ -402,7 +402,7 @@ func TestWhatACrashLeftIsCleaned(t *testing.T) {
 	}
 	w.must(netns.Clean(names[1], w.path("c")))
 
-	// Everything twice, also while a process is still inside.
+	// Everything twice, also while a process is in the namespace.
 	n := w.jail("d", netns.Options{Reach: netns.Full, Index: 1})
 	var cmd *exec.Cmd
 	w.must(netns.Do(n.Path, func() error {
@@ -415,7 +415,7 @@ func TestWhatACrashLeftIsCleaned(t *testing.T) {
 	cmd.Wait()
 }
 
-func TestKilledAtAnyInstant(t *testing.T) {
+func TestKillAtRandomTimes(t *testing.T) {
 	w := newWorld(t)
 	server := w.serve(w.path("internet"), serverAddr)
 	path := w.path("victim")
@@ -427,7 +427,7 @@ func TestKilledAtAnyInstant(t *testing.T) {
 		w.must(cmd.Process.Kill())
 		var exit *exec.ExitError
 		if err := cmd.Wait(); !errors.As(err, &exit) || exit.Exited() {
-			t.Fatalf("the victim ended by itself: %v", err)
+			t.Fatalf("the victim exited by itself: %v", err)
 		}
 
 		w.must(netns.Clean("victim", path))
@@ -449,7 +449,7 @@ func TestKilledAtAnyInstant(t *testing.T) {
 	}
 }
 
-func TestALinkThatOnlyLooksLikeOursStays(t *testing.T) {
+func TestCleanKeepsForeignLink(t *testing.T) {
 	w := newWorld(t)
 	dummy := &netlink.Dummy{LinkAttrs: netlink.NewLinkAttrs()}
 	dummy.Name = "ghxxxxxxxxxxxx"
@@ -463,7 +463,7 @@ func TestALinkThatOnlyLooksLikeOursStays(t *testing.T) {
 	defer func() {
 		l, err := netlink.LinkByName("ghxxxxxxxxxxxx")
 		if err != nil {
-			t.Error("Clean removed a link that is not ours")
+			t.Error("Clean removed a foreign link")
 			return
 		}
 		netlink.LinkDel(l)
@@ -474,7 +474,7 @@ func TestALinkThatOnlyLooksLikeOursStays(t *testing.T) {
 	w.must(netns.Clean("j-xxxxxxxxxxxx", w.path("x")))
 }
 
-func TestAnOldEditionOfTheRulesIsReplaced(t *testing.T) {
+func TestOlderRulesAreReplaced(t *testing.T) {
 	w := newWorld(t)
 	if _, err := exec.LookPath("nft"); err != nil {
 		t.Skip(err)
@@ -494,14 +494,14 @@ func TestAnOldEditionOfTheRulesIsReplaced(t *testing.T) {
 	}
 	before := handles()
 	w.jail("newer", netns.Options{Reach: netns.Full, Index: 1})
-	w.must(netns.Release()) // jails still need them
+	w.must(netns.Release()) // no effect: jails need the rules
 	if after := handles(); after != before {
-		t.Errorf("rules that were right and needed changed from\n%s to\n%s", before, after)
+		t.Errorf("current rules changed from\n%s to\n%s", before, after)
 	}
 }
 
-// Daemons of two versions run on one host. The older one leaves the rules of the newer one.
-func TestALaterEditionOfTheRulesStays(t *testing.T) {
+// Daemons of two versions run on one host. The older one must keep the rules of the newer one.
+func TestNewerRulesAreKept(t *testing.T) {
 	w := newWorld(t)
 	if _, err := exec.LookPath("nft"); err != nil {
 		t.Skip(err)
@@ -528,11 +528,11 @@ func TestALaterEditionOfTheRulesStays(t *testing.T) {
 	w.must(netns.Release())
 }
 
-func TestRulesThatWereFlushedAreUpheld(t *testing.T) {
+func TestEnsureRulesReinstallsFlushedRules(t *testing.T) {
 	w := newWorld(t)
 	server := w.serve(w.path("internet"), serverAddr)
 	w.must(netns.Release())
-	w.must(netns.EnsureRules()) // no network needs them
+	w.must(netns.EnsureRules()) // no effect: no network needs the rules
 	nft := func(command string) string {
 		out, err := exec.Command("nft", strings.Fields(command)...).CombinedOutput()
 		if err != nil {
@@ -557,7 +557,7 @@ func TestRulesThatWereFlushedAreUpheld(t *testing.T) {
 	}
 }
 
-func TestOtherFirewallsThatDropAreNamed(t *testing.T) {
+func TestObstacles(t *testing.T) {
 	w := newWorld(t)
 	if _, err := exec.LookPath("nft"); err != nil {
 		t.Skip(err)
@@ -576,7 +576,7 @@ func TestOtherFirewallsThatDropAreNamed(t *testing.T) {
 	}
 }
 
-func TestSysfsShowsTheJailsLinks(t *testing.T) {
+func TestMountSysfsShowsJailLinks(t *testing.T) {
 	w := newWorld(t)
 	n := w.jail("seen", netns.Options{Reach: netns.Full})
 	dst := t.TempDir()
@@ -596,7 +596,7 @@ func TestSysfsShowsTheJailsLinks(t *testing.T) {
 	}
 }
 
-func TestDoLeavesNoThreadBehindInTheNamespace(t *testing.T) {
+func TestDoRestoresThreadNamespace(t *testing.T) {
 	w := newWorld(t)
 	n := w.jail("do", netns.Options{})
 	home, err := os.Readlink("/proc/self/ns/net")
@@ -610,7 +610,7 @@ func TestDoLeavesNoThreadBehindInTheNamespace(t *testing.T) {
 		}))
 	}
 	if err := netns.Do(n.Path, func() error { runtime.Goexit(); return nil }); err == nil {
-		t.Error("a function that never returned is no error")
+		t.Error("a function that did not return causes no error")
 	}
 	tasks, err := os.ReadDir("/proc/self/task")
 	w.must(err)
@@ -621,7 +621,7 @@ func TestDoLeavesNoThreadBehindInTheNamespace(t *testing.T) {
 	}
 }
 
-func TestTwentyAtOnce(t *testing.T) {
+func TestTwentyConcurrentNetworks(t *testing.T) {
 	w := newWorld(t)
 	server := w.serve(w.path("internet"), serverAddr)
 	var wg sync.WaitGroup

@@ -2,8 +2,7 @@ package netns
 
 import "testing"
 
-// FuzzPacket has the parser of refused packets, which a jail writes, read
-// anything.
+// FuzzPacket fuzzes the parser of rejected packets, whose content a jail controls.
 func FuzzPacket(f *testing.F) {
 	f.Add([]byte{0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 2, 8, 8, 8, 8, 0x10, 0, 1, 0xbb})
 	f.Add([]byte{0x4f, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 2, 8, 8, 8, 8})

@@ -99,9 +99,9 @@ func rulesAreCurrent() bool {
 	return err == nil && n >= edition
 }
 
-// EnsureRules reinstalls the host's rules if networks need them and they were removed, for example
-// by a reload of the host's firewall. Until then only that firewall separates jails and host,
-// so call Uphold periodically.
+// EnsureRules reinstalls the host's rules if networks need them and they were removed, for
+// example by a reload of the host's firewall. Until then only that firewall separates jails and
+// host, so the daemon calls EnsureRules periodically.
 func EnsureRules() error {
 	names, err := List()
 	if err != nil || len(names) == 0 {

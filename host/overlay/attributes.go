@@ -10,16 +10,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The overlay's mark on a directory of an upper layer that hides what lies under
-// it: root's overlays, and those of other users, who cannot set the first.
+// The marks of an opaque directory of an upper layer, which hides the layers below
+// (Documentation/filesystems/overlayfs.rst): the mark of root's overlays, and that of overlays
+// with the option userxattr, whose users cannot set the first.
 const (
 	opaqueMark     = "trusted.overlay.opaque"
 	userOpaqueMark = "user.overlay.opaque"
 )
 
-// copyAttributes gives name in the directory to the owner, mode, attributes and
-// times that st and name in from have. The order matters: a new owner takes
-// away setuid and capabilities, and everything changes times.
+// copyAttributes sets the owner, mode, extended attributes and times of name in the directory to
+// to those of st and of name in from. The order matters: chown(2) clears setuid and capabilities,
+// and every change sets the times.
 func copyAttributes(to, from *os.File, name string, st *unix.Stat_t) error {
 	fd := int(to.Fd())
 	if err := unix.Fchownat(fd, name, int(st.Uid), int(st.Gid), unix.AT_SYMLINK_NOFOLLOW); err != nil {
@@ -39,8 +40,8 @@ func copyAttributes(to, from *os.File, name string, st *unix.Stat_t) error {
 	return nil
 }
 
-// pathIn names an entry of an open directory, for the calls on attributes, which
-// know no descriptors of directories. The entry itself must not be followed.
+// pathIn returns a path of an entry of an open directory, for system calls on extended
+// attributes, which take no directory descriptor. Callers must not follow the entry itself.
 func pathIn(dir *os.File, name string) string {
 	return fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), name)
 }
@@ -73,15 +74,15 @@ func copyXattrs(to, from string) error {
 	return nil
 }
 
-// travels reports whether an attribute belongs to the file rather than to the
-// host, as the labels of its security modules do.
+// travels reports whether an attribute belongs to the file rather than to the host, as the labels
+// of security modules do.
 //
-// The overlay's own marks go along. The origin of a file or directory that was
-// copied up names the one in the lower layers, which are the same for the copy;
-// it is how a renamed file is recognized, and how the kernel knows that a
-// directory that it merges with no other may hold whiteouts (ovl_get_inode): it
-// would show them otherwise. Where it names nothing any more it is ignored.
-// Only the identity of the overlay itself, kept on the topmost directory, must
+// The overlay's own marks are copied. The origin attribute of a copied-up file or directory names
+// a file in the lower layers, which are the same for the copy. It is needed to recognize renamed
+// files, and the kernel uses it to detect that a directory that is not merged may contain
+// whiteouts (ovl_get_inode in fs/overlayfs/inode.c); otherwise it would show them. The kernel
+// ignores a stale origin. Only the uuid of the overlay itself, on the topmost directory, must be
+// unique.
 // not be had by two.
 func travels(name string) bool {
 	return strings.HasPrefix(name, "user.") || name == "security.capability" || strings.HasPrefix(name, "system.posix_acl_") ||
@@ -95,9 +96,8 @@ func ignore(err, harmless error) error {
 	return err
 }
 
-// isOpaque reports whether the kernel takes the directory name in dir as hiding
-// what lies under it. A mark among the user's attributes is any program's to
-// make, and nothing to the overlays that this package mounts.
+// isOpaque reports whether the directory name in dir hides the layers below it in the overlays
+// that this package mounts. They ignore the user mark, which any program can set.
 func isOpaque(dir *os.File, name string) bool {
 	var b [1]byte
 	n, err := unix.Lgetxattr(pathIn(dir, name), opaqueMark, b[:])

@@ -57,21 +57,19 @@ func Clone(src, dst string, opts CloneOptions) error {
 // appear as the overflow id and their files cannot be written.
 type Mapping struct{ Disk, Host, Count uint32 }
 
-// IDMapFD returns the id map of a jail: ids 0 to count-1 on disk show as first
-// and up. The caller closes it; mounts that use it keep it.
+// IDMapFD returns the id map of a jail: ids 0 to count-1 on disk are shown as first and up. The
+// caller must close it. Mounts that use it keep it.
 //
-// The id count on disk stands for the host's root, who stacks the layers: an
-// overlay makes its whiteouts and its work directory in root's name, and without
-// an id for root on disk it could not, and would be read-only. Neither the jail
-// nor its image can have that id.
+// The id count on disk stands for the host's root. The kernel creates whiteouts and the work
+// directory of an overlay as root; if root had no id on disk, that would fail and the overlay
+// would be read-only. Neither the jail nor its image can have that id.
 func IDMapFD(first, count uint32) (*os.File, error) {
 	m := []Mapping{{0, first, count}, {count, 0, 1}}
 	return IDMap(m, m)
 }
 
-// IDMap returns an id map of the given ranges of users and groups, such as for a
-// host directory that belongs to one person, whom the jail is to see as root.
-// The caller closes it; mounts that use it keep it.
+// IDMap returns an id map of the given ranges of users and groups, for example to show the jail a
+// user's host directory as owned by root. The caller must close it. Mounts that use it keep it.
 func IDMap(users, groups []Mapping) (*os.File, error) {
 	f, err := userNamespace(users, groups)
 	if err != nil {
@@ -113,7 +111,7 @@ func ranges(ms []Mapping) (out []syscall.SysProcIDMap) {
 	return out
 }
 
-// reap waits until the traced child is gone; its first report is that it stopped.
+// reap waits until the traced child has exited. Its first report is a stop.
 func reap(pid int) {
 	for {
 		var status unix.WaitStatus
@@ -133,7 +131,7 @@ func Unmount(path string) error {
 			err = unix.Unmount(path, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH)
 		}
 		switch err {
-		case nil: // there may be another below
+		case nil: // another mount may be below
 		case unix.EINVAL, unix.ENOENT, unix.ENOTDIR:
 			return nil
 		default:
@@ -142,8 +140,8 @@ func Unmount(path string) error {
 	}
 }
 
-// MountsBelow returns the paths of the mounts on dir and below it, deepest
-// first; a path with several mounts on it comes several times.
+// MountsBelow returns the paths of the mounts on dir and below it, deepest first. A path with
+// several mounts is listed several times.
 func MountsBelow(dir string) ([]string, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -166,8 +164,8 @@ func MountsBelow(dir string) ([]string, error) {
 	return paths, nil
 }
 
-// UnmountBelow unmounts everything mounted on dir and below it, deepest first,
-// and returns every failure.
+// UnmountBelow unmounts everything mounted on dir and below it, deepest first. It returns all
+// failures.
 func UnmountBelow(dir string) error {
 	paths, err := MountsBelow(dir)
 	if err != nil {

@@ -27,7 +27,7 @@ func (d *differ) differences(now, was fileAt) (what []string, err error) {
 		same = now.target() == was.target()
 	}
 	if moving(err) {
-		return []string{"content"}, nil // it changes right now
+		return []string{"content"}, nil // the file is being changed
 	}
 	if err != nil {
 		return nil, err
@@ -82,7 +82,7 @@ func sameFiles(now, was fileAt) (content, xattrs bool, err error) {
 func sameDirs(now, was fileAt) (xattrs bool) {
 	a, err := now.dirAt.open(unix.O_RDONLY | unix.O_DIRECTORY)
 	if err != nil {
-		return true // gone: nothing to tell
+		return true // the file no longer exists
 	}
 	defer a.Close()
 	b, err := was.dirAt.open(unix.O_RDONLY | unix.O_DIRECTORY)
@@ -93,8 +93,8 @@ func sameDirs(now, was fileAt) (xattrs bool) {
 	return sameXattrs(a, b)
 }
 
-// sameXattrs compares the extended attributes that programs set: their own,
-// capabilities and access lists. Others are the host's or the overlay's.
+// sameXattrs compares the extended attributes that programs set: user attributes, capabilities
+// and access control lists. Others belong to the host or to the overlay.
 func sameXattrs(a, b *os.File) bool {
 	names := xattrNames(a)
 	for name := range xattrNames(b) {
@@ -110,8 +110,8 @@ func sameXattrs(a, b *os.File) bool {
 	return true
 }
 
-// maxXattr is the most that the kernel gives of one attribute, and of the list
-// of their names.
+// maxXattr is the kernel's limit for one attribute and for the list of names (xattr(7):
+// XATTR_SIZE_MAX, XATTR_LIST_MAX).
 const maxXattr = 64 << 10
 
 func xattrNames(f *os.File) map[string]bool {

@@ -17,7 +17,7 @@ import (
 	"glasshouse/host/overlay"
 )
 
-// bruteForce compares two trees by looking at everything.
+// bruteForce compares two trees by reading all files.
 func bruteForce(t testing.TB, a, b string) (changes []string) {
 	t.Helper()
 	was, now := walk(t, a), walk(t, b)
@@ -98,8 +98,8 @@ func (x seen) differences(y seen) (what []string) {
 	return what
 }
 
-// compared is what Compare says, in the words of bruteForce: a renamed file is
-// one that is gone and one that has come.
+// compared returns the result of Compare in the format of bruteForce: a renamed file is a deleted
+// and an added one.
 func compared(t testing.TB, a, b overlay.Stack) (changes []string, renamed int) {
 	t.Helper()
 	found, err := overlay.Compare(t.Context(), a, b, overlay.DiffOptions{Owners: true})
@@ -121,7 +121,7 @@ func compared(t testing.TB, a, b overlay.Stack) (changes []string, renamed int) 
 	return changes, renamed
 }
 
-func TestCompareSaysWhatLookingAtEverythingSays(t *testing.T) {
+func TestCompareMatchesBruteForce(t *testing.T) {
 	s := newStage(t)
 	renamed := 0
 	for seed := range histories() {
@@ -159,8 +159,8 @@ func TestCompareSaysWhatLookingAtEverythingSays(t *testing.T) {
 	}
 }
 
-// Changed in one layer and renamed in another, a file is still that file.
-func TestCompareFollowsAFileThroughLayers(t *testing.T) {
+// A file that one layer changes and another renames is reported as the same file.
+func TestCompareFollowsFileThroughLayers(t *testing.T) {
 	s := newStage(t)
 	h := newHistory(s, 0)
 	base := h.new()
@@ -218,7 +218,7 @@ func TestCompareFollowsAFileThroughLayers(t *testing.T) {
 	}
 }
 
-func TestCompareLooksOnlyAtWhatIsNotShared(t *testing.T) {
+func TestCompareReadsOnlyUnsharedLayers(t *testing.T) {
 	s := newStage(t)
 	h := newHistory(s, 0)
 	base := h.new()
@@ -226,7 +226,7 @@ func TestCompareLooksOnlyAtWhatIsNotShared(t *testing.T) {
 	a, b := h.new(), h.new()
 	s.write("a", a, "own")
 	s.write("b", b, "own")
-	// A base that differs behind its back is not looked at.
+	// Compare does not read a base, so it does not detect differences between its two paths.
 	got, _ := compared(t, overlay.Stack{Layers: []string{a}, Base: []string{base}}, overlay.Stack{Layers: []string{b}, Base: []string{base}})
 	if want := []string{"modified /own content"}; !slices.Equal(got, want) {
 		t.Errorf("Compare = %q, want %q", got, want)
@@ -242,9 +242,8 @@ func TestCompareLooksOnlyAtWhatIsNotShared(t *testing.T) {
 	}
 }
 
-// A mark that any program can make is no mark to root's overlay, and none to
-// those who compare its layers.
-func TestCompareIsNotFooledByAMarkOfTheUser(t *testing.T) {
+// Root's overlays and Compare ignore the opaque mark that any program can set.
+func TestCompareIgnoresUserOpaqueMark(t *testing.T) {
 	s := newStage(t)
 	h := newHistory(s, 0)
 	base := h.new()
@@ -262,7 +261,7 @@ func TestCompareIsNotFooledByAMarkOfTheUser(t *testing.T) {
 	same(t, "flattened", h.shows(flat, base), h.shows(layer, base))
 }
 
-func TestCompareRefusesPathsWithoutEnd(t *testing.T) {
+func TestCompareRejectsTooLongPaths(t *testing.T) {
 	s := newStage(t)
 	layer := s.mkdir("layer")
 	s.deep(layer, 4096, "deep")

@@ -33,15 +33,13 @@ func (s *CopyStats) add(files, bytes int64, limit CopyLimit) error {
 	return nil
 }
 
-// CopyLayer copies the upper layer src, as it is on disk, to dst, an empty
-// directory of another filesystem or of the same: with whiteouts, opaque
-// directories and the overlay's other marks, owners, modes, times, attributes,
-// hard links and holes. It ends with fault.TooLarge as soon as the layer exceeds
-// limit, and with fault.Conflict if it changes meanwhile; then dst holds a part,
-// and is the caller's to remove.
+// CopyLayer copies the upper layer src, as it is on disk, to the empty directory dst, which may
+// be on another filesystem. It copies whiteouts, opaque directories and the overlay's other
+// marks, owners, modes, times, extended attributes, hard links and holes. It returns
+// fault.TooLarge if the layer exceeds limit and fault.Conflict if it changes meanwhile. If
+// CopyLayer fails the caller must remove the partial content of dst.
 //
-// Nothing outside of src is read, whatever its files are called and wherever
-// links lead.
+// Nothing outside of src is read, independent of file names and the targets of links.
 func CopyLayer(ctx context.Context, src, dst string, limit CopyLimit) (CopyStats, error) {
 	m, err := newMerger(ctx, []string{src}, dst)
 	if err != nil {

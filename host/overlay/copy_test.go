@@ -22,9 +22,8 @@ import (
 	"glasshouse/host/overlay"
 )
 
-// look is everything that a tree shows: a line for each path, with what lies
-// there. Directories have no size that means anything; marks says whether the
-// overlay's own attributes count.
+// look returns a line for each path of a tree that describes its file. The size of directories is
+// omitted. marks includes the overlay's own attributes.
 func look(t testing.TB, dir string, marks bool) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -86,7 +85,7 @@ func xattrsOf(t testing.TB, name string, marks bool) string {
 	return strings.Join(out, "")
 }
 
-// same reports the paths that two looks tell differently.
+// same reports the paths that differ between two results of look.
 func same(t testing.TB, what string, got, want map[string]string) bool {
 	t.Helper()
 	ok := true
@@ -98,7 +97,7 @@ func same(t testing.TB, what string, got, want map[string]string) bool {
 	}
 	for _, path := range slices.Sorted(maps.Keys(got)) {
 		if _, there := want[path]; !there {
-			t.Errorf("%s: %q is there and should not be: %s", what, path, got[path])
+			t.Errorf("%s: unexpected %q: %s", what, path, got[path])
 			ok = false
 		}
 	}
@@ -114,7 +113,7 @@ func inodeOf(t testing.TB, path string) (ino, nlink uint64) {
 	return st.Ino, uint64(st.Nlink)
 }
 
-// second is another volume, as a copy is written to.
+// second mounts another volume, as the destination of a copy.
 func (s *stage) second() string {
 	s.t.Helper()
 	top := s.t.TempDir()
@@ -125,7 +124,7 @@ func (s *stage) second() string {
 	return dir
 }
 
-func TestACopiedLayerIsTheLayer(t *testing.T) {
+func TestCopyLayerIsComplete(t *testing.T) {
 	s := newStage(t)
 	lower, upper, work, merged := s.mkdir("lower"), s.mkdir("upper"), s.mkdir("work"), s.mkdir("merged")
 	for _, name := range []string{"gone", "edited", "moved", "chmod", "dir/a", "dir/b", "opaque/x", "deep/er/f"} {
@@ -171,13 +170,13 @@ func TestACopiedLayerIsTheLayer(t *testing.T) {
 	s.must(err)
 	s.must(sparse.Truncate(40 << 20))
 	s.must(sparse.Close())
-	s.must(os.Chmod(in("dir"), 0)) // root enters all the same
+	s.must(os.Chmod(in("dir"), 0)) // root can still read it
 	for _, name := range []string{"dir", "opaque", "edited", "."} {
 		s.must(unix.UtimesNanoAt(unix.AT_FDCWD, in(name), []unix.Timespec{{Sec: 5, Nsec: 123456789}, {Sec: 7, Nsec: 987654321}}, 0))
 	}
 	s.must(overlay.Unmount(merged))
 
-	// What identifies this one overlay does not go along.
+	// The uuid of the overlay must not be copied.
 	s.must(unix.Setxattr(upper, "trusted.overlay.uuid", bytes.Repeat([]byte{1}, 16), 0))
 	want := look(t, upper, true)
 	want["."] = strings.ReplaceAll(want["."], ` trusted.overlay.uuid="`+strings.Repeat(`\x01`, 16)+`"`, "")
@@ -204,7 +203,7 @@ func TestACopiedLayerIsTheLayer(t *testing.T) {
 
 func (s *stage) path(name string) string { return filepath.Join(s.dir, name) }
 
-func TestACopyEndsAtItsLimit(t *testing.T) {
+func TestCopyLayerLimit(t *testing.T) {
 	s := newStage(t)
 	src := s.mkdir("src")
 	for i := range 10 {
@@ -230,7 +229,7 @@ func TestACopyEndsAtItsLimit(t *testing.T) {
 			t.Errorf("CopyLayer with %+v = %v, want too large: %v", c.limit, err, c.over)
 		}
 		if c.over && c.limit.Files > 0 && stats.Files != c.limit.Files+1 {
-			t.Errorf("CopyLayer with %+v counted %+v, and did not stop at once", c.limit, stats)
+			t.Errorf("CopyLayer with %+v counted %+v, and did not stop immediately", c.limit, stats)
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -243,7 +242,7 @@ func TestACopyEndsAtItsLimit(t *testing.T) {
 	}
 }
 
-// deep nests directories beyond what one path can name.
+// deep nests directories deeper than one path can name.
 func (s *stage) deep(top string, levels int, name string) {
 	s.t.Helper()
 	dir, err := unix.Open(top, unix.O_DIRECTORY, 0)
@@ -276,12 +275,12 @@ func (s *stage) depth(top, name string) (levels int) {
 	}
 	defer unix.Close(dir)
 	if err := unix.Faccessat(dir, "bottom", unix.F_OK, 0); err != nil {
-		s.t.Errorf("the deepest of %d directories in %s does not hold its file: %v", levels, top, err)
+		s.t.Errorf("the deepest of %d directories in %s does not contain its file: %v", levels, top, err)
 	}
 	return levels
 }
 
-func TestATreeTooDeepForAPathIsCopied(t *testing.T) {
+func TestCopyLayerDeeperThanPathMax(t *testing.T) {
 	s := newStage(t)
 	for name, n := range map[string]int{"d": 4096, strings.Repeat("long", 60): 512} {
 		src, dst := s.mkdir("src"+name[:1]), s.mkdir("dst"+name[:1])
@@ -300,9 +299,9 @@ func TestATreeTooDeepForAPathIsCopied(t *testing.T) {
 	}
 }
 
-// A jail that was not frozen after all changes what is being copied. The copy
-// fails or not; nothing outside of the layer comes into it.
-func TestACopyReadsNothingOutsideTheLayer(t *testing.T) {
+// A jail that is not frozen changes the layer during the copy. The copy may fail, but it must not
+// contain files from outside of the layer.
+func TestCopyLayerReadsNothingOutside(t *testing.T) {
 	s := newStage(t)
 	outside := s.mkdir("outside")
 	s.write("the host's secret", outside, "secret")
@@ -355,7 +354,7 @@ func TestACopyReadsNothingOutsideTheLayer(t *testing.T) {
 	}
 	close(stop)
 	<-done
-	t.Logf("%d copies came to their end", copied)
+	t.Logf("%d copies were completed", copied)
 }
 
 func BenchmarkCopyLayer(b *testing.B) {

@@ -18,7 +18,8 @@ type copier struct {
 	noShare, noKernel bool
 }
 
-// file makes name in the directory to what it is in from, without attributes.
+// file creates name in the directory to with the type and content of name in from, without its
+// attributes.
 func (c *copier) file(to, from *os.File, name string, st *unix.Stat_t) error {
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
@@ -26,7 +27,7 @@ func (c *copier) file(to, from *os.File, name string, st *unix.Stat_t) error {
 	case unix.S_IFLNK:
 		return symlink(to, from, name)
 	}
-	// A whiteout, a fifo, or a socket, whose name is all there is to it.
+	// A whiteout, a fifo, or a socket, which have no content.
 	if err := unix.Mknodat(int(to.Fd()), name, st.Mode&unix.S_IFMT|0o600, int(st.Rdev)); err != nil {
 		return &fs.PathError{Op: "mknod", Path: name, Err: err}
 	}
@@ -37,7 +38,7 @@ func symlink(to, from *os.File, name string) error {
 	target := make([]byte, unix.PathMax)
 	n, err := unix.Readlinkat(int(from.Fd()), name, target)
 	if err == unix.EINVAL {
-		return errMoving // it is no link any more
+		return errMoving // it is no longer a link
 	}
 	if err != nil {
 		return &fs.PathError{Op: "read link", Path: name, Err: err}
@@ -93,12 +94,12 @@ func (c *copier) content(dst, src *os.File, st *unix.Stat_t) error {
 		if !refused(err) {
 			return &fs.PathError{Op: "share", Path: src.Name(), Err: err}
 		}
-		c.noShare = err != unix.EINVAL // which is of this file alone
+		c.noShare = err != unix.EINVAL // EINVAL concerns only this file
 	}
 	for pos := int64(0); pos < st.Size; {
 		data, err := unix.Seek(int(src.Fd()), pos, unix.SEEK_DATA)
 		if err == unix.ENXIO {
-			break // only a hole is left
+			break // only a hole remains
 		}
 		if err != nil {
 			return &fs.PathError{Op: "seek", Path: src.Name(), Err: err}
@@ -118,7 +119,7 @@ func (c *copier) content(dst, src *os.File, st *unix.Stat_t) error {
 
 // extent copies the bytes between two offsets.
 func (c *copier) extent(dst, src *os.File, pos, end int64) error {
-	const most = 16 << 20 // between two looks at the context
+	const most = 16 << 20 // between two checks of the context
 	for pos < end {
 		if err := c.ctx.Err(); err != nil {
 			return err
@@ -146,7 +147,7 @@ func (c *copier) extent(dst, src *os.File, pos, end int64) error {
 			return &fs.PathError{Op: "copy", Path: src.Name(), Err: err}
 		}
 		if n == 0 {
-			return errMoving // it is shorter than it was
+			return errMoving // the file was truncated meanwhile
 		}
 		pos += int64(n)
 	}

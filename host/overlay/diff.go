@@ -23,19 +23,19 @@ type Change struct {
 	Size int64       // of a file
 	Mode fs.FileMode // permission bits with setuid, setgid, sticky
 
-	From string   // of a renamed file: where it was
-	What []string // what differs, where both sides are there: content, mode, owner, times, xattrs
+	From string   // of a renamed file: its old path
+	What []string // what differs, if both sides exist: content, mode, owner, times, xattrs
 
-	Diff   string // if asked for: the difference as unified text
-	NoDiff string // why a file has none: one of the words below
+	Diff   string // with DiffOptions.Text: the unified diff
+	NoDiff string // reason without Diff: one of the constants below
 }
 
 // The reasons why a change has no text.
 const (
 	Binary   = "binary"    // one side is not UTF-8 text
-	TooLarge = "too large" // one side, or the difference itself, is over its bound
-	Moving   = "moving"    // it changed, or went away, while it was read
-	Later    = "later"     // enough was compared; ask again from here on
+	TooLarge = "too large" // one side, or the difference itself, exceeds its limit
+	Moving   = "moving"    // it was changed or removed while it was read
+	Later    = "later"     // the limit of one call was reached; call again with After
 )
 
 // DiffOptions configure a comparison.
@@ -47,22 +47,20 @@ type DiffOptions struct {
 	// Below limits the result to this path and its descendants. "" is everything.
 	Below string
 
-	// Text adds unified diffs of text files, of those paths that come after
-	// After, in order, until enough is compared for one answer. At least one
-	// path is.
+	// Text adds unified diffs of text files whose paths are after After, in order, until the
+	// limit of one call is reached, but at least one.
 	Text  bool
 	After string
 }
 
-// Diff says what upper changes in the tree that lower, topmost first, makes
-// without it. A directory that is gone, or new, is reported with all that it
-// held or holds; a file that was copied up and is the same again, also in its
-// times, is not reported, and a directory's times follow from its entries. A file
-// that is gone and has come to be elsewhere is reported once, as renamed.
+// Diff returns the changes that the layer upper makes to the tree of the layers lower, topmost
+// first. A removed or new directory is reported with all its content. A file that was copied up
+// is not reported if it is unchanged, including its times; the times of a directory follow from
+// its entries. A file that was moved is reported once, as renamed.
 //
-// The upper may be in use: what changes meanwhile is seen or not, but nothing
-// outside the layers is ever read, whatever links the jail plants, and no fifo
-// or device is waited for.
+// The upper layer may be in use. Concurrent changes may or may not be reported. Nothing outside
+// the layers is read, regardless of links that the jail creates, and Diff does not block on fifos
+// or devices.
 func Diff(ctx context.Context, upper string, lower []string, o DiffOptions) ([]Change, error) {
 	d := differ{ctx: ctx, owners: o.Owners, opaque: []string{opaqueMark, userOpaqueMark}}
 	return d.compare(Stack{Base: lower}, Stack{Layers: []string{upper}, Base: lower}, o)
@@ -71,16 +69,16 @@ func Diff(ctx context.Context, upper string, lower []string, o DiffOptions) ([]C
 // A Stack is a tree of lower layers.
 type Stack struct {
 	Layers []string // upper layers of this side, sealed or in use, topmost first
-	Base   []string // the layers below them, which both sides have, topmost first
+	Base   []string // the layers below them, which both sides share, topmost first
 }
 
-// Compare says what has to change to come from the tree a to the tree b, two
-// branches on the same base, or one of them an ancestor of the other: what Diff
-// says of one layer. Only what some layer touched that the two do not share is
-// looked at, however large the base is.
+// Compare returns the changes from the tree a to the tree b in the format of Diff. Both must have
+// the same base: two branches, or one of them an ancestor of the other. Compare only reads the
+// paths in layers that the two trees do not share, so its cost does not depend on the size of the
+// base.
 func Compare(ctx context.Context, a, b Stack, o DiffOptions) ([]Change, error) {
 	if !slices.Equal(a.Base, b.Base) {
-		return nil, fault.Newf(fault.Invalid, "overlay.Compare", "", "the two trees do not stand on the same layers")
+		return nil, fault.Newf(fault.Invalid, "overlay.Compare", "", "the two trees have different base layers")
 	}
 	for len(a.Layers) > 0 && len(b.Layers) > 0 && a.Layers[len(a.Layers)-1] == b.Layers[len(b.Layers)-1] {
 		last := a.Layers[len(a.Layers)-1]
@@ -172,7 +170,7 @@ func (d *differ) close() {
 	}
 }
 
-// add records a change. It describes the side that is there now, or that was.
+// add records a change. It describes the current file, or the old one if it was deleted.
 func (d *differ) add(kind string, now, was *fileAt, what ...string) {
 	of := now
 	if of == nil {

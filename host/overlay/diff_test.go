@@ -17,9 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tree makes files below a new directory: a name ending in / is a directory,
-// content "-> x" a symlink, content "whiteout" a deletion, and a name ending in
-// /! makes its directory opaque.
+// tree creates files below a new directory: a name ending in / is a directory, content "-> x" a
+// symlink, content "whiteout" a deletion, and a name ending in /! makes its directory opaque.
 func tree(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -50,7 +49,7 @@ func tree(t *testing.T, files map[string]string) string {
 			t.Fatal(err)
 		}
 	}
-	// As if it had all been there since long ago, and copied up with its times.
+	// All files get the same old time, as if they were copied up with their times.
 	filepath.WalkDir(dir, func(name string, _ fs.DirEntry, _ error) error {
 		ts := []unix.Timespec{{Sec: 1e9}, {Sec: 1e9}}
 		return unix.UtimesNanoAt(unix.AT_FDCWD, name, ts, unix.AT_SYMLINK_NOFOLLOW)
@@ -58,7 +57,7 @@ func tree(t *testing.T, files map[string]string) string {
 	return dir
 }
 
-// diff is what Diff says, a line for a change.
+// diff returns the result of Diff, one line per change.
 func diff(t *testing.T, upper string, lower []string, o overlay.DiffOptions) []string {
 	t.Helper()
 	changes, err := overlay.Diff(t.Context(), upper, lower, o)
@@ -79,7 +78,7 @@ func diff(t *testing.T, upper string, lower []string, o overlay.DiffOptions) []s
 	return lines
 }
 
-func TestDiffSaysWhatTheUpperChanges(t *testing.T) {
+func TestDiffReportsChanges(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("whiteouts and trusted attributes are root's to make")
 	}
@@ -127,12 +126,12 @@ func TestDiffDoesNotFollowPlantedLinks(t *testing.T) {
 	}
 	for _, c := range changes {
 		if c.Kind == "added" {
-			t.Errorf("Diff looked behind the link: %+v", c)
+			t.Errorf("Diff followed the link: %+v", c)
 		}
 	}
 }
 
-func TestDiffCountsOwnersOnlyWhereLayersNameThemAlike(t *testing.T) {
+func TestDiffOwnersOption(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("giving files away is root's to do")
 	}
@@ -147,7 +146,7 @@ func TestDiffCountsOwnersOnlyWhereLayersNameThemAlike(t *testing.T) {
 	}
 }
 
-func TestDiffTellsContentFromTheRest(t *testing.T) {
+func TestDiffReportsWhatDiffers(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("giving files away is root's to do")
 	}
@@ -161,7 +160,7 @@ func TestDiffTellsContentFromTheRest(t *testing.T) {
 	for _, err := range []error{
 		os.Chmod(in("mode"), 0o600), os.Lchown(in("owner"), 7, 7), os.Chtimes(in("times"), time.Now(), time.Now()), set("xattr"),
 		os.Chmod(in("all"), 0o600), os.Lchown(in("all"), 7, 7), set("all"), os.Lchown(in("link"), 7, 7), os.Chmod(in("dir"), 0o700), set("dir"),
-		os.Chtimes(in("busy"), time.Now(), time.Now()), // as every directory that gets an entry
+		os.Chtimes(in("busy"), time.Now(), time.Now()), // a new entry changes the time of a directory
 	} {
 		if err != nil {
 			t.Fatal(err)
@@ -183,16 +182,16 @@ func TestDiffTellsContentFromTheRest(t *testing.T) {
 	}
 }
 
-func TestDiffRecognizesRenamedFilesByTheirBytes(t *testing.T) {
+func TestDiffRecognizesRenamesByContent(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("whiteouts are root's to make")
 	}
 	lower := tree(t, map[string]string{"d/a": "alpha", "d/b": "beta", "twin1": "twin", "twin2": "twin", "empty": "", "kept": "kept!"})
 	upper := tree(t, map[string]string{
-		"d": "whiteout", "e/a": "alpha", "e/c": "beta", // a renamed directory is one that is gone and one that has come
-		"twin1": "whiteout", "twin2": "whiteout", "x/twin2": "twin", "y": "twin", // the same name goes before
-		"empty": "whiteout", "nothing": "", // no bytes say nothing
-		"copy": "kept!", // of what is still there
+		"d": "whiteout", "e/a": "alpha", "e/c": "beta", // a renamed directory is reported as deleted and added
+		"twin1": "whiteout", "twin2": "whiteout", "x/twin2": "twin", "y": "twin", // a file with the same name is preferred
+		"empty": "whiteout", "nothing": "", // empty files are not paired
+		"copy": "kept!", // copy of an existing file
 	})
 	want := []string{
 		"added file /copy 5",
@@ -211,8 +210,8 @@ func TestDiffRecognizesRenamedFilesByTheirBytes(t *testing.T) {
 	}
 }
 
-// What a real overlay makes of a session is what its upper layer is compared by.
-func TestDiffOfARealOverlay(t *testing.T) {
+// The upper layer of a real overlay after a session.
+func TestDiffOfMountedOverlay(t *testing.T) {
 	s := newStage(t)
 	lower, upper, work, merged := s.mkdir("lower"), s.mkdir("upper"), s.mkdir("work"), s.mkdir("merged")
 	other := s.mkdir("other")
@@ -283,11 +282,11 @@ func TestDiffShowsText(t *testing.T) {
 		delete(want, c.Path)
 	}
 	for path := range want {
-		t.Errorf("nothing is said of %q", path)
+		t.Errorf("no change of %q is reported", path)
 	}
 }
 
-func TestDiffComparesEnoughForOneAnswer(t *testing.T) {
+func TestDiffTextLimitPerCall(t *testing.T) {
 	files := map[string]string{}
 	for i := range 20 {
 		files[fmt.Sprintf("f%02d", i)] = strings.Repeat("text\n", 90<<10)
@@ -308,15 +307,15 @@ func TestDiffComparesEnoughForOneAnswer(t *testing.T) {
 			}
 		}
 		if rounds > len(files) {
-			t.Fatal("asking again does not come to an end")
+			t.Fatal("repeated calls do not end")
 		}
 	}
 	if rounds < 2 {
-		t.Errorf("all in %d answers, want more: 9 MB is too much for one", rounds)
+		t.Errorf("all texts in %d calls, want more: 9 MB exceed the limit of one call", rounds)
 	}
 }
 
-func TestDiffBelowAPath(t *testing.T) {
+func TestDiffBelow(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("whiteouts are root's to make")
 	}
@@ -336,7 +335,7 @@ func TestDiffBelowAPath(t *testing.T) {
 	}
 }
 
-func TestDiffEndsWithItsContext(t *testing.T) {
+func TestDiffCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := overlay.Diff(ctx, tree(t, map[string]string{"a": "a"}), nil, overlay.DiffOptions{}); !errors.Is(err, context.Canceled) {
@@ -344,7 +343,7 @@ func TestDiffEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// withoutDevices mounts dir as a volume of layers is mounted.
+// withoutDevices mounts dir with the options of a volume for layers.
 func withoutDevices(t *testing.T, dir string) {
 	t.Helper()
 	if err := unix.Mount(dir, dir, "", unix.MS_BIND, ""); err != nil {
@@ -356,9 +355,9 @@ func withoutDevices(t *testing.T, dir string) {
 	}
 }
 
-// A jail that changes files under the reader's hands gets the reader nowhere
-// else, and does not stop it.
-func TestDiffWhileTheJailPlaysTricks(t *testing.T) {
+// A jail that changes files during a Diff must not redirect it to files outside of the layers or
+// stop it.
+func TestDiffDuringHostileChanges(t *testing.T) {
 	outside := tree(t, map[string]string{"secret": "the host's secret\n"})
 	lower, upper := tree(t, map[string]string{"f": "harmless\n"}), tree(t, map[string]string{"f": "harmless!\n"})
 	withoutDevices(t, upper)

@@ -13,8 +13,8 @@ import (
 	"glasshouse/host/overlay"
 )
 
-// A history is what happens to a few files over several layers, by chance. Names
-// are few, so that layers meet.
+// A history is a random sequence of changes of a few files over several layers. There are few
+// names, so that layers overlap.
 type history struct {
 	*stage
 	rand *rand.Rand
@@ -43,7 +43,7 @@ func (h *history) pick(root string) string {
 	return path
 }
 
-// happen does n things below root; many of them cannot be done and are not.
+// happen performs n operations below root. Many of them fail, which is ignored.
 func (h *history) happen(root string, n int) {
 	for range n {
 		at, other := h.pick(root), h.pick(root)
@@ -62,7 +62,7 @@ func (h *history) happen(root string, n int) {
 		case 9:
 			os.Symlink(filepath.Base(other), at)
 		case 10:
-			if fi, err := os.Lstat(at); err == nil && fi.Mode().Type() != os.ModeSymlink { // whose target it may leave
+			if fi, err := os.Lstat(at); err == nil && fi.Mode().Type() != os.ModeSymlink { // its target may be outside of the tree
 				os.Chmod(at, os.FileMode(0o600+h.rand.IntN(0o100))|[]os.FileMode{0, os.ModeSetgid}[h.rand.IntN(2)])
 			}
 		case 11:
@@ -85,14 +85,14 @@ func (h *history) happen(root string, n int) {
 	}
 }
 
-// base is a directory of files that no layer made.
+// base creates a directory of files below all layers.
 func (h *history) base() string {
 	dir := h.new()
 	h.happen(dir, 25)
 	return dir
 }
 
-// layer is an upper layer of what happened over the lower ones.
+// layer creates an upper layer by changes on the lower ones.
 func (h *history) layer(lower []string, things int) string {
 	upper, work, merged := h.new(), h.new(), h.new()
 	h.must(overlay.Mount(merged, lower, upper, work, overlay.Options{}))
@@ -101,7 +101,7 @@ func (h *history) layer(lower []string, things int) string {
 	return upper
 }
 
-// shows is what a stack shows.
+// shows returns the merged tree of a stack.
 func (h *history) shows(lower ...string) (all map[string]string) {
 	h.t.Helper()
 	h.merged(lower, func(merged string) { all = look(h.t, merged, false) })
@@ -119,7 +119,7 @@ func (h *history) merged(lower []string, do func(merged string)) {
 	do(merged)
 }
 
-// histories is how many histories are tried.
+// histories is the number of tested histories.
 func histories() uint64 {
 	if os.Getenv("GLASSHOUSE_TEST") == "all" {
 		return 200
@@ -127,7 +127,7 @@ func histories() uint64 {
 	return 60
 }
 
-func TestFlattenedLayersShowTheSame(t *testing.T) {
+func TestFlattenIsEquivalent(t *testing.T) {
 	s := newStage(t)
 	for seed := range histories() {
 		h := newHistory(s, seed)
@@ -142,7 +142,7 @@ func TestFlattenedLayersShowTheSame(t *testing.T) {
 		ok = same(t, "over another base", h.shows(flat, other), h.shows(append(layers, other)...)) && ok
 		ok = same(t, "over nothing", h.shows(flat), h.shows(layers...)) && ok
 
-		// Some of the layers, and the result again with the rest.
+		// Flatten some of the layers, and the result again with the others.
 		from := h.rand.IntN(len(layers))
 		to := from + 1 + h.rand.IntN(len(layers)-from)
 		some := h.new()
@@ -153,7 +153,7 @@ func TestFlattenedLayersShowTheSame(t *testing.T) {
 		h.must(overlay.Flatten(t.Context(), mixed, twice))
 		ok = same(t, "flattened twice", h.shows(twice, base), h.shows(flat, base)) && ok
 
-		// It is worked on like any other layer.
+		// The result can be used as any other layer.
 		ok = same(t, "under an upper", h.upper(flat, base), h.upper(append(layers, base)...)) && ok
 		if !ok {
 			t.Fatalf("seed %d", seed)
@@ -162,19 +162,19 @@ func TestFlattenedLayersShowTheSame(t *testing.T) {
 	}
 }
 
-// upper is what a stack shows after the same things happened over it.
+// upper returns the merged tree of a stack after the same changes on it.
 func (h *history) upper(lower ...string) map[string]string {
 	kept := h.rand
 	h.rand = rand.New(rand.NewPCG(7, 7))
 	defer func() { h.rand = kept }()
 	all := h.shows(append([]string{h.layer(lower, 30)}, lower...)...)
-	for path, line := range all { // times are of now
+	for path, line := range all { // times are current
 		all[path] = line[:len("100644 0:0")]
 	}
 	return all
 }
 
-func TestFlattenKeepsNamesOfOneFileTogether(t *testing.T) {
+func TestFlattenKeepsHardLinks(t *testing.T) {
 	s := newStage(t)
 	h := newHistory(s, 0)
 	base := h.new()
@@ -195,7 +195,7 @@ func TestFlattenKeepsNamesOfOneFileTogether(t *testing.T) {
 	same(t, "flattened", h.shows(flat, base), h.shows(upper, lower, base))
 }
 
-func TestFlattenOfNothingIsRefused(t *testing.T) {
+func TestFlattenWithoutLayers(t *testing.T) {
 	if err := overlay.Flatten(t.Context(), nil, t.TempDir()); err == nil {
 		t.Error("Flatten of no layers succeeded")
 	}

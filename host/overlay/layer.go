@@ -24,9 +24,9 @@ func (d dirAt) child(name string) dirAt { return dirAt{d.top, path.Join(d.rel, n
 
 func (d dirAt) open(flags int) (*os.File, error) { return openBelow(d.top, d.rel, flags) }
 
-// openBelow opens rel below the directory top, following no link. The kernel
-// takes names of a page at most; a jail can make longer ones, step by step, and
-// so they are opened step by step.
+// openBelow opens rel below the directory top without following links. The kernel limits a path
+// to PATH_MAX bytes. A jail can create longer paths with relative names, so long paths are opened
+// in steps.
 func openBelow(top *os.File, rel string, flags int) (*os.File, error) {
 	for len(rel) >= unix.PathMax {
 		cut := strings.LastIndexByte(rel[:unix.PathMax], '/')
@@ -91,8 +91,8 @@ func (d dirAt) target() string {
 	return string(buf[:n])
 }
 
-// marked reports whether the directory has one of the overlay's marks, such as
-// that it hides what lies under it.
+// marked reports whether the directory has one of the given marks of the overlay, for example the
+// opaque mark.
 func (d dirAt) marked(marks []string) bool {
 	f, err := d.open(unix.O_RDONLY | unix.O_DIRECTORY)
 	if err != nil {
@@ -114,12 +114,12 @@ type fileAt struct {
 	info fs.FileInfo
 }
 
-// open opens what should still be a regular file. O_NONBLOCK: it may be a fifo
-// by now.
+// open opens a regular file. O_NONBLOCK is necessary because a concurrent change may have
+// replaced it by a fifo.
 func (f fileAt) open() (*os.File, error) {
 	file, err := f.dirAt.open(unix.O_RDONLY | unix.O_NONBLOCK)
 	if errors.Is(err, unix.EACCES) {
-		return f.openPinned() // perhaps a whiteout by now: volumes are mounted without devices
+		return f.openPinned() // it may have become a whiteout: volumes are mounted without devices
 	}
 	if err != nil {
 		return nil, err
@@ -131,8 +131,8 @@ func (f fileAt) open() (*os.File, error) {
 	return file, nil
 }
 
-// openPinned opens the file by a descriptor that nothing can change into
-// another type, so that EACCES means that a regular file may not be read.
+// openPinned opens the file through an O_PATH descriptor, whose file cannot change its type. So
+// EACCES means that a regular file is not readable.
 func (f fileAt) openPinned() (*os.File, error) {
 	pin, err := f.dirAt.open(unix.O_PATH)
 	if err != nil {

@@ -14,13 +14,13 @@ import (
 	"glasshouse/fault"
 )
 
-// maxDepth bounds how many directories lie in one another in a layer that is
-// copied. Each is opened from the layer's top, so that a jail that nests them
-// costs neither descriptors nor memory; time is what this bounds.
+// maxDepth limits the nesting of directories in a layer that is copied. Each directory is opened
+// from the top of the layer, so deep nesting needs neither descriptors nor memory. The limit
+// bounds the time.
 const maxDepth = 16 << 10
 
-// A node is a directory of the tree that is being copied. Nodes share the
-// names above them: a deep tree is as cheap to remember as a flat one.
+// A node is a directory of the tree that is being copied. Nodes share the names of their parents,
+// so a deep tree needs no more memory than a flat one.
 type node struct {
 	up    *node // nil at the top
 	name  string
@@ -41,12 +41,11 @@ func (p *node) rel() string {
 	return strings.Join(names, "/")
 }
 
-// A merger writes layers as one layer that shows the same, over whatever lies
-// below.
+// A merger writes several layers as one equivalent layer.
 //
-// It walks without recursion and without holding a directory open for longer
-// than it works in it: a directory's entries are made at once, subdirectories
-// empty, and then it gets its times. What comes into a subdirectory later does
+// It walks without recursion and does not keep directories open. It creates all entries of a
+// directory, with empty subdirectories, and then sets its times. Filling a subdirectory later
+// does not change them.
 // not touch them.
 type merger struct {
 	ctx    context.Context
@@ -55,14 +54,14 @@ type merger struct {
 	limit  CopyLimit
 	stats  CopyStats
 	todo   []task
-	links  map[inode]link // the first names of files that have several
+	links  map[inode]link // first name of each file with several
 	data   copier
 }
 
 // A task is a created directory that must be filled.
 type task struct {
 	at     *node
-	layers []int // those that have a part in it, topmost first
+	layers []int // the layers that contain it, topmost first
 	opaque bool  // it hides what lies below all layers
 }
 
@@ -135,7 +134,7 @@ func (p part) stat(name string, st *unix.Stat_t) error {
 
 func (m *merger) dir(t task) error {
 	if t.at.depth > maxDepth {
-		return fault.Newf(fault.TooLarge, "overlay.CopyLayer", "", "the layer has more than %d directories in one another", maxDepth)
+		return fault.Newf(fault.TooLarge, "overlay.CopyLayer", "", "the layer has more than %d nested directories", maxDepth)
 	}
 	rel := t.at.rel()
 	to, err := openBelow(m.dst, rel, unix.O_RDONLY|unix.O_DIRECTORY)
@@ -204,13 +203,13 @@ func (m *merger) entry(t task, parts []part, to *os.File, name string) error {
 		return m.subdir(t, parts, to, name)
 	}
 	if t.opaque && len(t.layers) > 1 && st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == 0 {
-		return nil // what it hid has not come along, and below nothing shows
+		return nil // the file that it hides is not copied, and no layer below is visible
 	}
 	return m.file(t.at, parts[0], to, name, &st)
 }
 
-// subdir makes a directory and leaves it to be filled by those parts that show in
-// it: down to the first that is opaque, or not a directory.
+// subdir creates a directory and adds a task to fill it from the visible parts: those above and
+// including the first one that is opaque or not a directory.
 func (m *merger) subdir(t task, parts []part, to *os.File, name string) error {
 	sub := task{at: t.at.child(name)}
 	for _, p := range parts {
@@ -284,7 +283,7 @@ func (m *merger) link(first link, at *node, to *os.File, name string) (done bool
 	}
 	err = unix.Linkat(int(in.Fd()), first.name, int(to.Fd()), name, 0)
 	if err == unix.EMLINK {
-		m.stats.Files-- // it is counted as a file of its own
+		m.stats.Files-- // the caller counts it as a separate file
 		return false, nil
 	}
 	if err != nil {

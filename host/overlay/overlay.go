@@ -1,19 +1,18 @@
-// Package overlay stacks directories: read-only lower layers, one writable upper
-// layer, and idmapped clones that show either with other owners.
+// Package overlay stacks directories: read-only lower layers, one writable upper layer, and
+// idmapped clones that show them with other owners.
 //
-// A jail's files carry on disk the ids they have inside, so that one image
-// serves every jail and an upper layer can be read without knowing whose it was.
-// Each layer is therefore cloned through an id map before it is stacked, and the
-// overlay shows First+n where the disk says n. The overlay keeps its own hold on
-// its layers: the clones may be unmounted as soon as it is mounted.
+// The files of a jail have the same ids on disk as inside the jail, so that one image serves all
+// jails and an upper layer can be read without knowing its jail. Each layer is therefore cloned
+// through an id map before it is stacked, and the overlay shows First+n for the id n on disk. The
+// overlay holds its own references to its layers: the clones may be unmounted as soon as it is
+// mounted.
 //
-// Upper layers also stand for themselves, without being mounted: two trees that
-// share their lower layers are compared by what lies above those, and layers are
-// copied, or flattened into one. All of that reads what a hostile jail wrote.
+// Upper layers can also be used without mounting them: trees that share their lower layers are
+// compared by their upper layers, and layers are copied or merged into one. These functions read
+// files that a hostile jail has written.
 //
-// Every mount is private: it neither shows in other mount namespaces nor follows
-// what happens there. The package keeps no state; a mount is found again by its
-// path.
+// Every mount is private: mount events do not propagate to or from other mount namespaces
+// (mount_namespaces(7)). The package keeps no state. A mount is found by its path.
 package overlay
 
 import (
@@ -72,10 +71,10 @@ func (o Options) attrs() int {
 // shows what was changed.
 func Mount(dst string, lower []string, upper, work string, opts Options) error {
 	if len(lower) == 0 || len(lower) > MaxLayers || upper == "" && len(lower) < 2 {
-		return fault.Newf(fault.Invalid, "overlay.Mount", dst, "%d lower layers; the bounds are 1 (2 without an upper layer) and %d", len(lower), MaxLayers)
+		return fault.Newf(fault.Invalid, "overlay.Mount", dst, "%d lower layers; between 1 (2 without an upper layer) and %d are supported", len(lower), MaxLayers)
 	}
 	if (upper == "") != (work == "") {
-		return fault.Newf(fault.Invalid, "overlay.Mount", dst, "an upper layer and a work directory need each other")
+		return fault.Newf(fault.Invalid, "overlay.Mount", dst, "an upper layer needs a work directory and vice versa")
 	}
 	l, err := openLayers(lower, upper, work)
 	if err != nil {
@@ -99,15 +98,15 @@ func Mount(dst string, lower []string, upper, work string, opts Options) error {
 	return nil
 }
 
-// writable returns an error if the kernel made the overlay read-only, which it
-// does, with no more than a line in its log, where it cannot use work.
+// writable returns an error if the kernel made the overlay read-only. It does so, with only a
+// message in its log, if it cannot use work.
 func writable(dst string) error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dst, &st); err != nil {
 		return &fs.PathError{Op: "statfs", Path: dst, Err: err}
 	}
 	if st.Flags&unix.ST_RDONLY != 0 {
-		return fmt.Errorf("the upper or the work directory cannot be written: %w", unix.EROFS)
+		return fmt.Errorf("the upper or the work directory is not writable: %w", unix.EROFS)
 	}
 	return nil
 }
@@ -159,9 +158,8 @@ func (l *layers) close() {
 // inode numbers.
 var options = [][2]string{{"redirect_dir", "off"}, {"metacopy", "off"}, {"index", "off"}, {"xino", "auto"}}
 
-// addsLayers reports whether the kernel takes lower layers one at a time
-// (Linux 6.8). Only a kernel without overlays leaves it open, and there nothing
-// depends on the answer.
+// addsLayers reports whether the kernel accepts lower layers one at a time (Linux 6.8). It
+// returns an arbitrary value on a kernel without overlayfs.
 //
 // Before Linux 6.5 overlayfs has no parameters of its own for fsconfig(2), and the kernel
 // collects any name and value for mount(2)'s string (legacy_parse_param in fs/fs_context.c):
@@ -245,10 +243,10 @@ func complaint(fd int) string {
 	return ": " + strings.Join(all, "; ")
 }
 
-// mountByString is for kernels that want all layers in one string of at most a
-// page. Four hundred fit, for each is only the number of its descriptor: the
-// mount is made by a thread whose working directory is /proc/self/fd, and which
-// ends with its goroutine because no other may inherit that.
+// mountByString mounts the overlay with mount(2), on kernels that need all layers in one string
+// of at most a page. 400 layers fit, because each is named by its descriptor number only: the
+// mounting thread has the working directory /proc/self/fd. The thread exits with its goroutine,
+// because no other goroutine may inherit that directory.
 func mountByString(dst string, l *layers, opts Options) error {
 	dst, err := filepath.Abs(dst)
 	if err != nil {
@@ -295,7 +293,7 @@ func b2i(b bool) int {
 	return 0
 }
 
-// place makes the detached mount fd private, gives it attr, and attaches it.
+// place makes the detached mount fd private, sets attr on it, and attaches it to dst.
 func place(fd int, dst string, attr *unix.MountAttr) error {
 	attr.Propagation = unix.MS_PRIVATE
 	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, attr); err != nil {

@@ -21,7 +21,7 @@ import (
 
 const first, count = 700000, 65536
 
-// A stage is an ext4 volume to stack layers on. Nothing stays mounted after it.
+// A stage is an ext4 volume for layers. The test fails if a mount remains.
 type stage struct {
 	t   testing.TB
 	dir string
@@ -38,7 +38,7 @@ func newStage(t testing.TB) *stage {
 	}
 	top := t.TempDir()
 	s := &stage{t, filepath.Join(top, "volume")}
-	s.must(os.Chmod(filepath.Dir(top), 0o711)) // other users are to reach the files
+	s.must(os.Chmod(filepath.Dir(top), 0o711)) // other users need access to the files
 	s.must(os.Mkdir(s.dir, 0o755))
 	s.must(disk.Make(t.Context(), top+"/disk.img", s.dir, 64, top))
 	t.Cleanup(func() {
@@ -49,7 +49,7 @@ func newStage(t testing.TB) *stage {
 		s.must(disk.Unmount(s.dir))
 		left, err := disk.Leftovers(top)
 		for deadline := time.Now().Add(30 * time.Second); len(left) > 0 && time.Now().Before(deadline); {
-			time.Sleep(time.Millisecond) // the kernel is letting go
+			time.Sleep(time.Millisecond) // the kernel is still releasing mounts
 			left, err = disk.Leftovers(top)
 		}
 		if err != nil || len(left) != 0 {
@@ -112,7 +112,7 @@ func as(uid uint32, command string) error {
 	return nil
 }
 
-// jail mounts what a jail gets: lower and upper through the jail's id map.
+// jail mounts the layers of a jail: lower and upper through the jail's id map.
 func (s *stage) jail(lower string) (merged, upper string) {
 	s.t.Helper()
 	ids := s.idmap()
@@ -127,7 +127,7 @@ func (s *stage) jail(lower string) (merged, upper string) {
 	return merged, upper
 }
 
-func TestAJailSeesItsOwnIDsAndTheDiskKeepsNaturalOnes(t *testing.T) {
+func TestIDMapping(t *testing.T) {
 	for _, kernel := range []string{"this", "old"} {
 		t.Run(kernel, func(t *testing.T) {
 			if kernel == "old" {
@@ -178,7 +178,7 @@ func TestAJailSeesItsOwnIDsAndTheDiskKeepsNaturalOnes(t *testing.T) {
 	}
 }
 
-func TestNamesMayHoldAnyCharacter(t *testing.T) {
+func TestNamesWithSpecialCharacters(t *testing.T) {
 	for _, kernel := range []string{"this", "old"} {
 		t.Run(kernel, func(t *testing.T) {
 			if kernel == "old" {
@@ -212,7 +212,7 @@ func TestNamesMayHoldAnyCharacter(t *testing.T) {
 	}
 }
 
-func TestAsManyLayersAsPromised(t *testing.T) {
+func TestMaxLayers(t *testing.T) {
 	for _, kernel := range []string{"this", "old"} {
 		for _, n := range []int{100, overlay.MaxLayers} {
 			t.Run(fmt.Sprint(kernel, n), func(t *testing.T) {
@@ -241,7 +241,7 @@ func TestAsManyLayersAsPromised(t *testing.T) {
 	}
 }
 
-func TestImpossibleStacksAreRefused(t *testing.T) {
+func TestInvalidLayers(t *testing.T) {
 	s := newStage(t)
 	a, b := s.mkdir("a"), s.mkdir("b")
 	for _, c := range []struct {
@@ -268,7 +268,7 @@ func TestImpossibleStacksAreRefused(t *testing.T) {
 	}
 }
 
-func TestAnOverlayTheKernelMadeReadOnlyIsAnError(t *testing.T) {
+func TestMountDetectsReadOnlyOverlay(t *testing.T) {
 	s := newStage(t)
 	jailOnly := []overlay.Mapping{{Disk: 0, Host: first, Count: count}} // no id for the host's root
 	ids, err := overlay.IDMap(jailOnly, jailOnly)
@@ -287,7 +287,7 @@ func TestAnOverlayTheKernelMadeReadOnlyIsAnError(t *testing.T) {
 	}
 }
 
-func TestOnePersonsDirectoryIsRootsInTheJail(t *testing.T) {
+func TestUserDirectoryOwnedByJailRoot(t *testing.T) {
 	s := newStage(t)
 	src, dst := s.mkdir("home"), s.mkdir("seen")
 	s.write("hello", src, "file")
@@ -311,7 +311,7 @@ func TestOnePersonsDirectoryIsRootsInTheJail(t *testing.T) {
 	}
 }
 
-func TestAClonesOptionsHoldForItAlone(t *testing.T) {
+func TestCloneOptions(t *testing.T) {
 	s := newStage(t)
 	src, dst := s.mkdir("src"), s.mkdir("dst")
 	s.write("x", src, "file")
@@ -345,7 +345,7 @@ func TestAClonesOptionsHoldForItAlone(t *testing.T) {
 	}
 }
 
-func TestAFilesystemWithoutIDMapsIsUnsupported(t *testing.T) {
+func TestCloneWithoutIDMapSupport(t *testing.T) {
 	s := newStage(t)
 	err := overlay.Clone("/proc", s.mkdir("p"), overlay.CloneOptions{IDMap: s.idmap()})
 	if !errors.Is(err, fault.Unsupported) || fault.RemedyOf(err) == "" {
@@ -353,7 +353,7 @@ func TestAFilesystemWithoutIDMapsIsUnsupported(t *testing.T) {
 	}
 }
 
-func TestUnmountEndsStacksAndBusyMountsAndMayBeRepeated(t *testing.T) {
+func TestUnmountStackedAndBusyMounts(t *testing.T) {
 	s := newStage(t)
 	a, b, dst := s.mkdir("a"), s.mkdir("b"), s.mkdir("dst")
 	for range 3 {
@@ -376,7 +376,7 @@ func TestUnmountEndsStacksAndBusyMountsAndMayBeRepeated(t *testing.T) {
 	s.must(overlay.UnmountBelow(s.dir + "/never/was"))
 }
 
-func TestUnmountBelowSparesNeighbours(t *testing.T) {
+func TestUnmountBelowKeepsOtherMounts(t *testing.T) {
 	s := newStage(t)
 	a := s.mkdir("a")
 	in, next := s.mkdir("jail/m"), s.mkdir("jail-2/m")
@@ -419,7 +419,7 @@ func TestIDMapsLeaveNoProcess(t *testing.T) {
 	s.idmap()
 }
 
-// TestMain lets the test binary be the victim of TestKilledWhileMappingIDs.
+// TestMain lets the test binary run as the victim process of TestKilledWhileMappingIDs.
 func TestMain(m *testing.M) {
 	for os.Getenv("GLASSHOUSE_OVERLAY_VICTIM") != "" {
 		ids, err := overlay.IDMapFD(first, count)
@@ -444,10 +444,10 @@ func TestKilledWhileMappingIDs(t *testing.T) {
 		cmd.Process.Kill()
 		var exit *exec.ExitError
 		if err := cmd.Wait(); !errors.As(err, &exit) || exit.Exited() {
-			t.Fatalf("the victim ended by itself: %v", err)
+			t.Fatalf("the victim exited by itself: %v", err)
 		}
 	}
-	// Other tests of this host make such processes too, for a moment.
+	// Other tests on this host may briefly create such processes, too.
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		if len(idmappers(t)) == 0 {
 			return
@@ -456,7 +456,7 @@ func TestKilledWhileMappingIDs(t *testing.T) {
 	t.Errorf("processes left: %v", idmappers(t))
 }
 
-// idmappers returns the processes that hold nothing but an id map.
+// idmappers returns the processes that only hold an id map.
 func idmappers(t *testing.T) (pids []string) {
 	t.Helper()
 	names, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -487,7 +487,7 @@ func BenchmarkOverlay(b *testing.B) {
 	lower, low, rw, merged := s.mkdir("image"), s.mkdir("low"), s.mkdir("rw"), s.mkdir("merged")
 	s.mkdir("layers/upper")
 	s.mkdir("layers/work")
-	for b.Loop() { // everything a jail's root takes, and its end
+	for b.Loop() { // mount and unmount the root of a jail
 		ids, err := overlay.IDMapFD(first, count)
 		s.must(err)
 		s.must(overlay.Clone(lower, low, overlay.CloneOptions{IDMap: ids, Options: overlay.Options{ReadOnly: true}}))

@@ -13,8 +13,8 @@ import (
 // The amount of data read to recognize renamed files is limited. Beyond the limit a renamed
 // file is reported as deleted and created.
 const (
-	maxRename  = 64 << 20 // of one file
-	maxRenames = 1 << 30  // of all
+	maxRename  = 64 << 20 // for one file
+	maxRenames = 1 << 30  // for all files
 )
 
 // renames pairs deleted files with the created files that they were renamed to. Overlayfs
@@ -52,7 +52,7 @@ func (d *differ) renames() error {
 
 type renaming struct {
 	d      *differ
-	joined map[int]bool // gone and come that have found each other
+	joined map[int]bool // paired indices of gone and come
 	left   int64        // bytes that may still be read
 }
 
@@ -100,13 +100,13 @@ func (r *renaming) byOrigin(gone, come []int) error {
 	return nil
 }
 
-// A lineage knows which files are versions of one: a layer may have changed a
-// file that the next has renamed, and the one after that changed again. It is a
-// forest: each handle leads to another of the same lineage, or to itself.
+// A lineage identifies files that are versions of one file: a layer may have changed a file that
+// the next layer has renamed and a third one has changed again. It is a forest: each handle maps
+// to another handle of the same lineage, or to itself.
 type lineage map[string]string
 
-// lineage is of all files in the layers that the two trees do not share. Of a
-// single one the files that came and went tell enough.
+// lineage returns the lineage of all files in the layers that the two trees do not share. With
+// only one such layer the deleted and created files suffice.
 func (d *differ) lineage() (lineage, error) {
 	l := lineage{}
 	if len(d.own) < 2 {
@@ -117,7 +117,7 @@ func (d *differ) lineage() (lineage, error) {
 		dir := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
 		if len(dir.rel) > maxPath {
-			continue // hidden by another layer, or it had been refused
+			continue // hidden by another layer, otherwise the walk would have failed
 		}
 		if err := d.ctx.Err(); err != nil {
 			return nil, err
@@ -147,7 +147,7 @@ func (l lineage) add(f fileAt) {
 	}
 }
 
-// of names the lineage of a file, "" if its filesystem has no handles.
+// of returns the lineage of a file, or "" if its filesystem has no handles.
 func (l lineage) of(f fileAt) string { return l.first(handle(f)) }
 
 func (l lineage) first(id string) string {
@@ -160,9 +160,9 @@ func (l lineage) first(id string) string {
 	}
 }
 
-// origin returns the handle of the file that f was copied up from, or "". The
-// overlay keeps it behind a header of version, magic, length, flags, type and
-// the filesystem's id of 16 bytes (struct ovl_fb in the kernel's overlayfs.h).
+// origin returns the handle of the file that f was copied up from, or "". Overlayfs stores it
+// after a header of version, magic, length, flags, type and a 16-byte filesystem id (struct
+// ovl_fb in fs/overlayfs/overlayfs.h).
 func origin(f fileAt) string {
 	file, err := f.open()
 	if err != nil {
@@ -178,8 +178,8 @@ func origin(f fileAt) string {
 	return ""
 }
 
-// handle returns the kernel's handle of a file, or "" where its filesystem has
-// none.
+// handle returns the kernel's handle of a file (name_to_handle_at(2)), or "" if its filesystem
+// has none.
 func handle(f fileAt) string {
 	file, err := f.open()
 	if err != nil {
@@ -195,8 +195,8 @@ func handle(f fileAt) string {
 
 func handleKey(kind int32, fid []byte) string { return strconv.Itoa(int(kind)) + ":" + string(fid) }
 
-// byContent joins what is left by size and bytes; of several that are alike, one
-// of the same name first. Empty files are all alike and say nothing.
+// byContent pairs the remaining files by size and content. Among several equal files it prefers
+// one with the same name. Empty files are not paired.
 func (r *renaming) byContent(gone, come []int) error {
 	bySize := map[int64][]int{}
 	for _, i := range gone {
@@ -211,7 +211,7 @@ func (r *renaming) byContent(gone, come []int) error {
 		if !ok || r.joined[j] {
 			continue
 		}
-		for _, i := range alike { // read once, when the first of this size comes
+		for _, i := range alike { // read once, for the first file of this size
 			sum, ok, err := r.sum(*r.d.found[i].was)
 			if err != nil {
 				return err

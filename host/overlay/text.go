@@ -12,7 +12,7 @@ import (
 
 const (
 	maxText  = 512 << 10 // bytes of a side that is compared line by line
-	maxTexts = 4 << 20   // bytes of all sides that are compared for one answer
+	maxTexts = 4 << 20   // bytes of all sides that are compared in one call
 	maxDiff  = 1 << 20   // bytes of one unified diff
 )
 
@@ -64,8 +64,8 @@ func (f *finding) text() (read int, err error) {
 
 var errTooLarge = errors.New("too large to compare line by line")
 
-// readSide reads one side of a change. It is nil if there is none, or none with
-// lines: a directory, a device, a link.
+// readSide reads one side of a change. It returns nil if that side does not exist or is not a
+// regular file.
 func readSide(f *fileAt) (data []byte, read int, err error) {
 	if f == nil || !f.info.Mode().IsRegular() {
 		return nil, 0, nil

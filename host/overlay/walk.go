@@ -13,12 +13,12 @@ const maxPath = 16 << 10
 // A side is a directory of one of the two compared trees: the layers that contain it, topmost
 // first.
 type side struct {
-	own  []dirAt // of layers that the other tree does not stand on
-	base []dirAt // of layers that both stand on; none, if they are hidden
+	own  []dirAt // in layers that the other tree does not have
+	base []dirAt // in shared layers; empty if they are hidden
 }
 
-// dir compares a directory of two trees. Where both show the base, only what the
-// layers above it hold can differ.
+// dir compares a directory of two trees. If the base is visible in both, only the names in the
+// layers above it can differ.
 func (d *differ) dir(was, now side) error {
 	base := was.base
 	if len(base) == 0 {
@@ -35,7 +35,7 @@ func (d *differ) dir(was, now side) error {
 			return fault.Newf(fault.TooLarge, "overlay.Diff", "", "a path is longer than %d bytes", maxPath)
 		}
 		entries, err := part.list()
-		if err != nil && i < own { // what cannot be read in an image cannot be told
+		if err != nil && i < own { // unreadable directories of an image are skipped
 			return err
 		}
 		for _, e := range entries {
@@ -66,7 +66,7 @@ func (d *differ) entry(name string, base []dirAt, from, to side) error {
 		d.add("added", now.file, nil)
 	case now.file == nil:
 		d.add("deleted", nil, was.file)
-	case was.file.dirAt != now.file.dirAt: // else it is one and the same
+	case was.file.dirAt != now.file.dirAt: // otherwise it is the same file
 		if err := d.both(now.file, was.file); err != nil {
 			return err
 		}
@@ -94,15 +94,15 @@ func (d *differ) both(now, was *fileAt) error {
 
 // A lookup is the result of looking up a name in some layers of a directory.
 type lookup struct {
-	file *fileAt // nil if it is not there
-	dirs side    // if it is a directory, every layer's part of it
+	file *fileAt // nil if it does not exist
+	dirs side    // if it is a directory, its parts in all layers
 	ends bool    // layers below do not show
 }
 
 func (l lookup) isDir() bool { return l.file != nil && l.file.info.IsDir() }
 
-// lookup finds name in parts of a directory. They are of layers of one side; in
-// the result they are its own.
+// lookup finds name in parts of a directory, which belong to the layers of one side. The result
+// has them in dirs.own.
 func (d *differ) lookup(parts []dirAt, name string) (l lookup) {
 	for _, part := range parts {
 		at := part.child(name)
@@ -125,8 +125,8 @@ func (d *differ) lookup(parts []dirAt, name string) (l lookup) {
 	return l
 }
 
-// over is what a lookup in the layers of one side becomes by what the name is in
-// the base, if that is to be seen there.
+// over combines l, a lookup in the layers of one side, with a lookup in the base. seen reports
+// whether the base is visible there.
 func (l lookup) over(base lookup, seen bool) lookup {
 	switch {
 	case l.ends || !seen || base.file == nil:

@@ -33,7 +33,7 @@ type branch struct {
 	// +checklocks:mu
 	spaces map[*space]struct{}
 	// +checklocks:mu
-	whole bool // all its processes exist
+	whole bool // all processes of the branch exist
 	// +checklocks:mu
 	ended bool // gone is closed
 	// +checklocks:mu
@@ -46,7 +46,8 @@ const (
 	mapFile        = "lazy.map"
 )
 
-// newBranch listens for the restorer, which connects for each process.
+// newBranch registers a branch and listens for the restorer, which connects once for each
+// process.
 func (s *Server) newBranch(name, dir, marker string) (*branch, error) {
 	encoded, err := os.ReadFile(filepath.Join(dir, mapFile))
 	if err != nil {
@@ -90,7 +91,7 @@ func (b *branch) receive() {
 	}
 }
 
-// finished is what the restorer sends when all processes are made.
+// finished is the message of the restorer after all processes were created.
 const finished = 0x52535446
 
 func (b *branch) receiveAll() error {
@@ -168,7 +169,7 @@ func (b *branch) drop(s *space) {
 	b.settle()
 }
 
-// settle ends the branch if nothing is missing. The caller holds mu.
+// settle ends the branch if no memory is missing. The caller holds mu.
 //
 // +checklocks:b.mu
 func (b *branch) settle() {

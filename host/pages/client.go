@@ -154,7 +154,7 @@ func (c Client) Serve(ctx context.Context, b Branch) (*Watch, error) {
 	return &Watch{conn}, nil
 }
 
-// Watch returns a Watch of a branch that an earlier process had served.
+// Watch returns a Watch of a branch that an earlier process registered.
 func (c Client) Watch(ctx context.Context, name string) (*Watch, error) {
 	conn, _, err := c.ask(ctx, request{Op: "watch", Name: name})
 	if err != nil {

@@ -23,7 +23,7 @@ import (
 	"glasshouse/host/pages"
 )
 
-// The test's program is also the server, and the process whose memory is missing.
+// The test binary is also the server, and the process with missing memory.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 2 {
 		switch os.Args[1] {
@@ -43,22 +43,21 @@ func TestMain(m *testing.M) {
 
 var page = os.Getpagesize()
 
-// length of the memory, in pages, of which the last quarter is in no file.
+// length is the number of pages of the memory. The last quarter is in no file.
 const (
 	length = 256
 	filed  = 192
 )
 
-// What process asks the kernel for, by linux/userfaultfd.h.
+// Constants of linux/userfaultfd.h for process.
 const (
 	ioctlAPI      = 0xc018aa3f
 	ioctlRegister = 0xc020aa00
 	events        = 1<<1 | 1<<2 | 1<<3 | 1<<6 // fork, remap, remove, unmap
 )
 
-// process is what the restorer makes: it maps memory, hands its userfaultfd over at
-// the restorer's socket in dir, and then does as it is told, a word and a page at a
-// time.
+// process plays a restored process: it maps memory, sends its userfaultfd to the restorer's
+// socket in dir, and then executes commands from its input, each a word and a page number.
 func process(dir string) {
 	fail := func(err error) {
 		fmt.Println("failed:", err)
@@ -86,7 +85,7 @@ func process(dir string) {
 	}
 	fmt.Println(uintptr(at)) // for the map
 	in := bufio.NewScanner(os.Stdin)
-	in.Scan() // there is a server
+	in.Scan() // wait until a server is running
 	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: filepath.Join(dir, "lazy-pages.socket"), Net: "unix"})
 	if err != nil {
 		fail(err)
@@ -199,7 +198,7 @@ func newHarness(t *testing.T) *harness {
 
 func (h *harness) kill() { unix.Kill(h.pid, unix.SIGKILL) }
 
-// A proc is one process, of one branch.
+// A proc is one process of a branch.
 type proc struct {
 	h      *harness
 	name   string
@@ -210,7 +209,7 @@ type proc struct {
 	watch  *pages.Watch
 }
 
-// process starts a process of which the filed pages are missing.
+// process starts a process with the pages in the file missing.
 func (h *harness) process(name string) *proc {
 	h.Helper()
 	dir := filepath.Join(h.dir, name)
@@ -253,7 +252,7 @@ func (h *harness) process(name string) *proc {
 		h.Fatal(err)
 	}
 	fmt.Fprintln(in, "go")
-	p.waitFor("resident", "1") // what others read, and nothing else
+	p.waitFor("resident", "1") // only the page that the server loaded
 	return p
 }
 
@@ -270,12 +269,12 @@ func (p *proc) line() string {
 	case s := <-got:
 		return s
 	case <-time.After(30 * time.Second):
-		p.h.Fatal("the process does not go on")
+		p.h.Fatal("the process does not continue")
 		return ""
 	}
 }
 
-// do has the process do something and fails the test unless it says want.
+// do sends a command to the process and fails the test unless the reply is want.
 func (p *proc) do(what, want string) {
 	p.h.Helper()
 	fmt.Fprintln(p.in, what)
@@ -296,19 +295,19 @@ func (p *proc) waitFor(what, want string) {
 	}
 }
 
-func TestAPageComesWhenItIsTouched(t *testing.T) {
+func TestPageIsLoadedOnAccess(t *testing.T) {
 	p := newHarness(t).process("j")
 	p.do("read 0", "1000")
 	p.do("read 99", "1099")
 	p.do("read 100", "1100")
 	p.do("syscall 150", "1150 errno 0")
-	p.do("read 200", "0") // nobody ever wrote there
+	p.do("read 200", "0") // never written
 	p.do("write 5", "done")
 	p.do("read 5", "7")
 	p.do("read 6", "1006")
 }
 
-func TestNobodyIsGivenWhatHeDoesNotTouch(t *testing.T) {
+func TestUntouchedPagesAreNotLoaded(t *testing.T) {
 	p := newHarness(t).process("j")
 	p.do("read 0", "1000")
 	p.do("read 50", "1050")
@@ -319,19 +318,19 @@ func TestNobodyIsGivenWhatHeDoesNotTouch(t *testing.T) {
 	}
 }
 
-func TestWhoReadsInOrderIsGivenMoreEachTime(t *testing.T) {
+func TestSequentialReadAhead(t *testing.T) {
 	p := newHarness(t).process("j")
-	for _, n := range []int{60, 61, 63, 67} { // of which each is the first that is missing
+	for _, n := range []int{60, 61, 63, 67} { // each is the first missing page
 		p.do(fmt.Sprint("read ", n), fmt.Sprint(1000+n))
 	}
 	p.do("resident", fmt.Sprint(1+1+2+4+8))
-	for n := 60; n < 130; n++ { // over where one run of the map ends
+	for n := 60; n < 130; n++ { // across the end of a run of the map
 		p.do(fmt.Sprint("read ", n), fmt.Sprint(1000+n))
 	}
-	p.do("discard 131", "<nil>") // it may have come already
+	p.do("discard 131", "<nil>") // it may already be loaded
 	p.do("read 131", "0")
 	p.do("read 132", "1132")
-	p.do("protect 142", "<nil>") // a mapping of its own, in the middle of what is given at once
+	p.do("protect 142", "<nil>") // a separate mapping within the read-ahead
 	p.do("unmap 146", "errno 0")
 	for n := 133; n < 146; n++ {
 		p.do(fmt.Sprint("read ", n), fmt.Sprint(1000+n))
@@ -342,7 +341,7 @@ func TestWhoReadsInOrderIsGivenMoreEachTime(t *testing.T) {
 	p.do("read 200", "0")
 }
 
-func TestWhatWasDiscardedDoesNotComeBack(t *testing.T) {
+func TestDiscardedPagesAreZero(t *testing.T) {
 	p := newHarness(t).process("j")
 	p.do("discard 10", "<nil>") // untouched
 	p.do("read 10", "0")
@@ -353,7 +352,7 @@ func TestWhatWasDiscardedDoesNotComeBack(t *testing.T) {
 	p.do("read 13", "1013")
 }
 
-func TestWhatIsMovedIsThereWhereItWentTo(t *testing.T) {
+func TestMremap(t *testing.T) {
 	p := newHarness(t).process("j")
 	p.do("move 20", "errno 0")
 	p.do("read 255", "1020")
@@ -362,7 +361,7 @@ func TestWhatIsMovedIsThereWhereItWentTo(t *testing.T) {
 	p.do("read 22", "1022")
 }
 
-func TestAChildFindsWhatItsParentHadNotTouched(t *testing.T) {
+func TestForkedChildLoadsPages(t *testing.T) {
 	p := newHarness(t).process("j")
 	for n := range 100 {
 		p.do(fmt.Sprint("fork ", n), fmt.Sprint((1000+n)&0xff, " errno 0"))
@@ -374,35 +373,35 @@ func TestAChildFindsWhatItsParentHadNotTouched(t *testing.T) {
 	p.do("read 32", "1032")
 }
 
-func TestAllOfItCanBeAskedFor(t *testing.T) {
+func TestFill(t *testing.T) {
 	h := newHarness(t)
 	p, other := h.process("j"), h.process("k")
 	p.do("write 9", "done")
 	p.do("discard 10", "<nil>")
-	p.do("protect 40", "<nil>") // which makes three mappings of one
+	p.do("protect 40", "<nil>") // splits the mapping into three
 	if err := h.cl.Fill(t.Context(), "j"); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.watch.Wait(); err != nil {
-		t.Errorf("Wait = %v after all was given", err)
+		t.Errorf("Wait = %v after all memory was loaded", err)
 	}
 	if _, err := os.Stat(p.marker); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the marker is there: %v", err)
+		t.Errorf("the marker exists: %v", err)
 	}
-	h.kill() // it is not needed any more
+	h.kill() // the server is no longer needed
 	for n, want := range map[int]string{0: "1000", 9: "7", 10: "0", 39: "1039", 40: "1040", 41: "1041", 191: "1191", 192: "0"} {
 		p.do(fmt.Sprint("read ", n), want)
 	}
 	if err := other.watch.Wait(); !errors.Is(err, pages.ErrNoServer) {
-		t.Error("a branch whose memory is lost was told that all is well")
+		t.Error("Wait = nil for a branch with lost memory")
 	}
 	if _, err := os.Stat(other.marker); err != nil {
 		t.Errorf("the marker of a branch whose server was killed: %v", err)
 	}
 }
 
-// What a parent is given while its child is made the child must not lack.
-func TestChildrenAreMadeWhileAllIsAskedFor(t *testing.T) {
+// Pages that the parent gets during a fork must not be missing in the child.
+func TestForkDuringFill(t *testing.T) {
 	h := newHarness(t)
 	for i := range 40 {
 		p := h.process(fmt.Sprint("j", i))
@@ -418,11 +417,11 @@ func TestChildrenAreMadeWhileAllIsAskedFor(t *testing.T) {
 	}
 }
 
-func TestAServerIsDoneWithWhoHasEnded(t *testing.T) {
+func TestServerDropsExitedProcesses(t *testing.T) {
 	h := newHarness(t)
 	p := h.process("j")
 	p.end()
-	p.watch.Close() // as at the end of a jail
+	p.watch.Close() // as when a jail ends
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		if _, err := h.cl.Watch(t.Context(), "j"); errors.Is(err, pages.ErrUnknownBranch) {
 			break
@@ -432,11 +431,11 @@ func TestAServerIsDoneWithWhoHasEnded(t *testing.T) {
 		}
 	}
 	if _, err := os.Stat(p.marker); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the marker is there: %v", err)
+		t.Errorf("the marker exists: %v", err)
 	}
 }
 
-func TestALaterDaemonWatchesOn(t *testing.T) {
+func TestWatchFromLaterDaemon(t *testing.T) {
 	h := newHarness(t)
 	p := h.process("j")
 	p.watch.Close()
@@ -451,12 +450,12 @@ func TestALaterDaemonWatchesOn(t *testing.T) {
 		t.Errorf("Wait = %v after the server was killed", err)
 	}
 	if _, err := h.cl.Watch(t.Context(), "j"); !errors.Is(err, pages.ErrNoServer) {
-		t.Errorf("Watch = %v where no server is", err)
+		t.Errorf("Watch = %v without a server", err)
 	}
 }
 
-func TestABranchThatIsNotMadeIsForgotten(t *testing.T) {
-	for name, halfMade := range map[string]bool{"before it was begun": false, "in the middle": true} {
+func TestAbandonedBranchIsDropped(t *testing.T) {
+	for name, halfMade := range map[string]bool{"before its restore": false, "in the middle": true} {
 		t.Run(name, func(t *testing.T) { forgotten(t, halfMade) })
 	}
 }
@@ -471,7 +470,7 @@ func forgotten(t *testing.T, halfMade bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if halfMade { // by one who hangs
+	if halfMade { // the restorer hangs
 		conn, err := net.Dial("unix", filepath.Join(dir, "lazy-pages.socket"))
 		if err != nil {
 			t.Fatal(err)
@@ -484,24 +483,24 @@ func forgotten(t *testing.T, halfMade bool) {
 			break
 		}
 		if time.Now().After(end) {
-			t.Fatal("it is still waited for")
+			t.Fatal("the server still waits for the branch")
 		}
 	}
 }
 
-func TestFilesInUseAreKnown(t *testing.T) {
+func TestInUse(t *testing.T) {
 	h := newHarness(t)
 	name := filepath.Join(h.dir, "pages-1.img")
 	if pages.InUse(name) {
-		t.Error("in use before there was a branch")
+		t.Error("InUse = true before a branch exists")
 	}
 	h.process("j")
 	if !pages.InUse(name) {
-		t.Error("not in use although a branch is made from it")
+		t.Error("InUse = false although a branch uses the file")
 	}
 }
 
-func TestABranchMustBeOfFilesThatAreThere(t *testing.T) {
+func TestServeRejectsMissingFiles(t *testing.T) {
 	h := newHarness(t)
 	for name, m := range map[string]pages.Map{
 		"none":    {{PID: 1, File: "pages-2.img", Runs: []pages.Run{{Start: 1 << 20, End: 2 << 20}}}},

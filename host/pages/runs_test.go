@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// An address space of pages, each of which is missing, with an offset, or not, does
-// the same the simple way.
-func TestWhatIsMissingIsKeptTrackOf(t *testing.T) {
+// The model is a slice of pages, each missing with an offset, or present. It performs the same
+// operations in a simple way.
+func TestRunsMatchModel(t *testing.T) {
 	const n = 64
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 200 {
@@ -44,7 +44,7 @@ func TestWhatIsMissingIsKeptTrackOf(t *testing.T) {
 			last, missing := uint64(0), int64(0)
 			for _, r := range rs {
 				if r.Start < last || r.End <= r.Start {
-					t.Fatalf("not in order: %v", rs)
+					t.Fatalf("runs are not sorted: %v", rs)
 				}
 				last = r.End
 			}
@@ -58,10 +58,10 @@ func TestWhatIsMissingIsKeptTrackOf(t *testing.T) {
 				}
 			}
 			if rs.bytes() != missing {
-				t.Fatalf("%d are missing, said %d", missing, rs.bytes())
+				t.Fatalf("%d bytes are missing, bytes() = %d", missing, rs.bytes())
 			}
 			if at := rs.present(0, 1); at < n && simple[at] >= 0 {
-				t.Fatalf("page %d is missing, said to be there", at)
+				t.Fatalf("page %d is missing, but present() returned it", at)
 			}
 		}
 	}

@@ -45,8 +45,8 @@ const (
 	idleTime  = 30 * time.Second // a server without a branch exits after this time
 )
 
-// Main runs the server process. It takes over the socket that Start created at path and
-// returns after an idle time without a branch.
+// Main runs the server process. It uses the socket that Start created at path and returns after
+// an idle time without a branch.
 func Main(path string) error {
 	var most unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &most); err == nil {
@@ -57,7 +57,7 @@ func Main(path string) error {
 	f := os.NewFile(socketFD, "socket")
 	l, err := net.FileListener(f)
 	if err != nil {
-		return fmt.Errorf("take over the socket: %w", err)
+		return fmt.Errorf("use the inherited socket: %w", err)
 	}
 	f.Close()
 	unix.CloseOnExec(socketFD)
@@ -65,7 +65,7 @@ func Main(path string) error {
 	if !ok {
 		return errors.New("the socket is not a unix socket")
 	}
-	socket.SetUnlinkOnClose(false) // it knows itself by another path
+	socket.SetUnlinkOnClose(false) // its path as seen by the package is that of Start's descriptor
 	s := &Server{
 		socket: socket, path: path, wake: make(chan struct{}, 1),
 		branches: map[string]*branch{}, files: map[node]*content{}, used: time.Now(),
@@ -194,7 +194,7 @@ type request struct {
 type reply struct {
 	PID   int    `json:"pid"`
 	Left  int64  `json:"left,omitempty"`
-	None  bool   `json:"none,omitempty"` // there is no such branch
+	None  bool   `json:"none,omitempty"` // the branch does not exist
 	Error string `json:"error,omitempty"`
 }
 

@@ -226,24 +226,24 @@ func (s *space) alive() bool {
 	if s.over {
 		return false
 	}
-	// What is not missing, and not there, holds zeros already.
-	const lowest = 1 << 16 // that the kernel lets anybody map
+	// A page that is neither missing nor present reads as zeros anyway.
+	const lowest = 1 << 16 // above vm.mmap_min_addr, so that the page may be mapped
 	if zeroIn(s.fd, s.missing.present(lowest, pageSize), pageSize) == unix.ESRCH {
 		s.end(errGone)
 	}
 	return !s.over
 }
 
-// left returns how much is missing.
+// left returns the number of missing bytes.
 func (s *space) left() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.missing.bytes()
 }
 
-// end lets go of the address space if it needs nobody any more, or says that its
-// memory is lost: then it is kept, so that who touches it waits and finds no zeros. The
-// caller holds s.mu.
+// end releases the address space if nothing is missing or its processes have exited. For another
+// error it reports that the memory is lost and keeps the userfaultfd open, so that processes that
+// touch a missing page block instead of reading zeros. The caller holds s.mu.
 //
 // +checklocks:s.mu
 func (s *space) end(err error) {
@@ -257,6 +257,6 @@ func (s *space) end(err error) {
 		return
 	}
 	s.over = true
-	s.fd.Close() // the kernel gives zeros from here on, to those who wait as well
+	s.fd.Close() // from now on missing pages read as zeros, also for blocked threads (userfaultfd(2))
 	s.branch.drop(s)
 }

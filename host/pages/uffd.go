@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What linux/userfaultfd.h says.
+// Constants of linux/userfaultfd.h.
 const (
 	ioctlCopy = 0xc028aa03
 	ioctlZero = 0xc020aa04
@@ -23,7 +23,7 @@ const (
 	eventUnmap  = 0x16
 )
 
-// A message is what the kernel says happens to an address space.
+// A message is an event of an address space (struct uffd_msg).
 type message [messageSize]byte
 
 func (m *message) event() byte      { return m[0] }
@@ -35,7 +35,7 @@ func (m *message) fork() int { return int(binary.NativeEndian.Uint32(m[8:])) }
 // fault returns the address that was touched.
 func (m *message) fault() uint64 { return m.arg(1) }
 
-// untilReadable waits for messages, or for the deadline of f.
+// untilReadable waits until a message is available or the deadline of f has passed.
 func untilReadable(f *os.File) error {
 	conn, err := f.SyscallConn()
 	if err != nil {
@@ -47,7 +47,7 @@ func untilReadable(f *os.File) error {
 	})
 }
 
-// receive reads the messages that there are, and returns how many.
+// receive reads the available messages without blocking and returns their number.
 func receive(f *os.File, into []message) (n int, err error) {
 	conn, err := f.SyscallConn()
 	if err != nil {
@@ -75,13 +75,13 @@ func copyIn(f *os.File, addr uint64, from []byte) (n int64, err error) {
 	return max(0, int64(arg.copied)), err
 }
 
-// zeroIn has the page at addr be there and hold zeros.
+// zeroIn maps a page of zeros at addr, if none is present (UFFDIO_ZEROPAGE).
 func zeroIn(f *os.File, addr, page uint64) error {
 	arg := struct{ start, n, mode, zeroed uint64 }{start: addr, n: page}
 	return ioctl(f, ioctlZero, unsafe.Pointer(&arg))
 }
 
-// wake has those who wait for the page at addr look again.
+// wake wakes the threads that wait for the page at addr. They access it again.
 func wake(f *os.File, addr, page uint64) error {
 	arg := struct{ start, n uint64 }{addr, page}
 	return ioctl(f, ioctlWake, unsafe.Pointer(&arg))

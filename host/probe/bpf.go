@@ -17,7 +17,8 @@ import (
 
 const bpfRemedy = "use Linux 5.8 or later with CONFIG_BPF_SYSCALL, and give the daemon CAP_BPF and CAP_PERFMON"
 
-// noBPF says conclusively no where the kernel or the library does.
+// noBPF returns a conclusive negative result if the kernel or the library reports that it does
+// not support the feature.
 func noBPF(what string, err error) error {
 	if errors.Is(err, ebpf.ErrNotSupported) {
 		return cannot("this kernel has no "+what, bpfRemedy)
@@ -25,9 +26,8 @@ func noBPF(what string, err error) error {
 	return refused(what, firstLine(err), bpfRemedy)
 }
 
-// bpf makes the map and loads the type of program that watch system calls. A
-// program is loaded and not just asked for: "not permitted" is an answer to us,
-// though none about the kernel.
+// bpf creates the map and loads the type of program that observe system calls. Only loading a
+// program distinguishes a missing privilege from a missing kernel feature.
 func bpf(context.Context, Host) (string, error) {
 	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.RingBuf, MaxEntries: uint32(os.Getpagesize())})
 	if err != nil {
@@ -50,25 +50,25 @@ func btf(context.Context, Host) (string, error) {
 	const file = "/sys/kernel/btf/vmlinux"
 	fi, err := os.Stat(file)
 	if errors.Is(err, os.ErrNotExist) {
-		return "", cannot("the kernel does not describe its types: there is no "+file, "use a kernel with CONFIG_DEBUG_INFO_BTF, as distributions ship")
+		return "", cannot("the kernel has no type information: missing "+file, "use a kernel with CONFIG_DEBUG_INFO_BTF, as distributions ship")
 	}
 	if err != nil {
 		return "", err
 	}
 	if err := unix.Access(file, unix.R_OK); err != nil {
-		return "", refused("description of the kernel's types", err, "make "+file+" readable")
+		return "", refused("the kernel's type information", err, "make "+file+" readable")
 	}
 	return fmt.Sprintf("%d KiB", fi.Size()>>10), nil
 }
 
-// bpfTracing loads a program on a raw tracepoint with types (tp_btf), which
-// observers prefer, and asks for those on functions (fentry).
+// bpfTracing loads a program on a raw tracepoint with types (tp_btf), which observers prefer, and
+// then one on a function (fentry).
 func bpfTracing(context.Context, Host) (string, error) {
 	if err := loadTracing("sys_enter", ebpf.AttachTraceRawTp); err != nil {
 		return "", noBPF("typed tracepoint programs of BPF", err)
 	}
 	if err := loadTracing("do_exit", ebpf.AttachTraceFEntry); err != nil {
-		return "tracepoints, not functions: " + err.Error(), nil
+		return "tracepoints, but not functions: " + err.Error(), nil
 	}
 	return "tracepoints and functions", nil
 }
@@ -83,7 +83,7 @@ func loadTracing(to string, how ebpf.AttachType) error {
 	return p.Close()
 }
 
-// firstLine leaves out the library's advice and the verifier's log.
+// firstLine returns err without the library's advice and the verifier's log.
 func firstLine(err error) error {
 	if errno, ok := errors.AsType[unix.Errno](err); ok {
 		return errno
@@ -91,8 +91,8 @@ func firstLine(err error) error {
 	return err
 }
 
-// bpfLSM tells apart a kernel that has it off and one that has it on and yet
-// refuses such programs.
+// bpfLSM distinguishes a kernel on which the bpf security module is inactive from one on which it
+// is active but rejects such programs.
 func bpfLSM(context.Context, Host) (string, error) {
 	active, listErr := activeLSMs()
 	if listErr == nil && !strings.Contains(","+active+",", ",bpf,") {
@@ -106,14 +106,14 @@ func bpfLSM(context.Context, Host) (string, error) {
 			err = unix.EOPNOTSUPP
 		}
 		return "", refused("programs of the bpf security module", firstLine(err),
-			"use a kernel with CONFIG_BPF_LSM and trampolines for BPF, as distributions ship; nothing depends on it")
+			"use a kernel with CONFIG_BPF_LSM and trampolines for BPF, as distributions ship; jails work without it")
 	}
 	defer p.Close()
 	return active, nil
 }
 
-// activeLSMs reads the list from securityfs, mounted for this thread alone where
-// the host has not.
+// activeLSMs reads the list from securityfs. If the host has not mounted securityfs, it is
+// mounted in a mount namespace of this thread.
 func activeLSMs() (string, error) {
 	const file = "/sys/kernel/security/lsm"
 	if b, err := os.ReadFile(file); err == nil {
@@ -137,7 +137,8 @@ func activeLSMs() (string, error) {
 	return list, err
 }
 
-// tcx attaches a program to the loopback of a network that ends with the thread.
+// tcx attaches a program to the loopback interface of a network namespace that ends with the
+// thread.
 func tcx(context.Context, Host) (string, error) {
 	const remedy = "use Linux 6.6 or later; older ones count traffic through classic tc"
 	err := thread.Alone(func() error {
@@ -157,7 +158,7 @@ func tcx(context.Context, Host) (string, error) {
 		return l.Close()
 	})
 	if errors.Is(err, ebpf.ErrNotSupported) {
-		return "", cannot("this kernel attaches no programs through tcx", remedy)
+		return "", cannot("this kernel does not support tcx", remedy)
 	}
 	return "", refused("tcx", err, remedy)
 }

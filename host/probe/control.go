@@ -46,7 +46,7 @@ func cgroupLimits(context.Context, Host) (string, error) {
 		reasons = append(reasons, lacks[c])
 	}
 	if len(reasons) > 0 {
-		return "", cannot(strings.Join(reasons, "; "), "do what the reason says and reboot; jails work without, unlimited in what is missing")
+		return "", cannot(strings.Join(reasons, "; "), "follow the advice in the reason and reboot; jails work without it, but without these limits")
 	}
 	detail := layout() + " with " + strings.Join(have, ", ")
 	if lacks["swap"] != "" {
@@ -71,7 +71,7 @@ func cgroupControl(ctx context.Context, _ Host) (_ string, err error) {
 	defer func() { err = errors.Join(err, t.Remove()) }()
 	c, err := t.Create("p", cgroup.Limits{})
 	if err != nil {
-		return "", refused("making a cgroup", err, "run the daemon outside a container, or in one with the host's cgroups")
+		return "", refused("creating a cgroup", err, "run the daemon outside a container, or in one with the host's cgroups")
 	}
 	defer func() {
 		err = errors.Join(err, c.Destroy(context.WithoutCancel(ctx)))

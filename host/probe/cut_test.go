@@ -6,6 +6,6 @@ import (
 	"glasshouse/internal/texttest"
 )
 
-func TestLongTextIsCutBetweenCharacters(t *testing.T) {
+func TestTextIsTruncatedAtCharacterBoundary(t *testing.T) {
 	texttest.CutsBetweenCharacters(t, "firstWords", func(s string) string { return firstWords([]byte(s)) })
 }

@@ -13,11 +13,11 @@ import (
 	"glasshouse/host/probe"
 )
 
-// A user to whom systemd has delegated a cgroup can freeze and kill jails. Which limits
-// there are depends on the controllers of the second generation of this host.
-func TestAUserWithADelegatedCgroup(t *testing.T) {
+// A user with a cgroup delegated by systemd can freeze and kill jails. The available limits
+// depend on the cgroup v2 controllers of this host.
+func TestUserWithDelegatedCgroup(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("needs root, to become somebody else")
+		t.Skip("needs root, to change the user")
 	}
 	root := "/sys/fs/cgroup/unified"
 	if _, err := os.Stat(root); err != nil {
@@ -27,7 +27,7 @@ func TestAUserWithADelegatedCgroup(t *testing.T) {
 		t.Skip("no cgroup2 hierarchy is mounted")
 	}
 	const nobody = 65534
-	data, err := os.MkdirTemp("", "probe-user-") // t.TempDir's parents are closed to others
+	data, err := os.MkdirTemp("", "probe-user-") // other users cannot enter the parents of t.TempDir
 	if err != nil {
 		t.Fatal(err)
 	}

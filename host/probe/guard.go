@@ -13,7 +13,8 @@ import (
 
 const seccompRemedy = "use a kernel with CONFIG_SECCOMP_FILTER"
 
-// actionAvailable asks whether filters may answer with this action.
+// actionAvailable returns an error if the kernel does not support a filter action
+// (SECCOMP_GET_ACTION_AVAIL of seccomp(2)).
 func actionAvailable(action uint32) error {
 	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_GET_ACTION_AVAIL, 0, uintptr(unsafe.Pointer(&action)))
 	if errno != 0 {
@@ -43,12 +44,12 @@ func landlock(context.Context, Host) (string, error) {
 	return "ABI " + strconv.Itoa(int(abi)), nil
 }
 
-// fanotify marks the data directory's filesystem, where the jails' files will be.
+// fanotify marks the filesystem of the data directory, which will contain the jails' files.
 func fanotify(_ context.Context, h Host) (string, error) {
 	const remedy = "use Linux 5.9 or later with CONFIG_FANOTIFY, and give the daemon CAP_SYS_ADMIN"
 	fd, err := unix.FanotifyInit(unix.FAN_CLASS_NOTIF|unix.FAN_CLOEXEC|unix.FAN_NONBLOCK|unix.FAN_REPORT_DFID_NAME, unix.O_RDONLY)
 	if err != nil {
-		return "", refused("fanotify that reports names", err, remedy)
+		return "", refused("fanotify with file names", err, remedy)
 	}
 	defer unix.Close(fd)
 	err = unix.FanotifyMark(fd, unix.FAN_MARK_ADD|unix.FAN_MARK_FILESYSTEM, unix.FAN_DELETE_SELF, unix.AT_FDCWD, h.Data)
@@ -62,20 +63,20 @@ func userfaultfd(context.Context, Host) (string, error) {
 	}
 	unix.Close(int(fd))
 	if v, err := os.ReadFile("/proc/sys/vm/unprivileged_userfaultfd"); err == nil && len(v) > 0 && v[0] == '0' {
-		return "for root alone: large jails are branched when all their memory is there; with sysctl -w vm.unprivileged_userfaultfd=1, before. Jails themselves are refused it either way", nil
+		return "for root only: large jails are branched after all their memory is loaded; with sysctl -w vm.unprivileged_userfaultfd=1, before. Jails themselves cannot use it", nil
 	}
 	return "", nil
 }
 
 func kvm(context.Context, Host) (string, error) {
-	const remedy = "on a machine: turn on virtualization in its firmware and modprobe kvm; in a virtual one: have its host allow nested virtualization; without, microVMs are emulated, many times slower"
+	const remedy = "on a physical machine: enable virtualization in the firmware and run modprobe kvm; on a virtual machine: enable nested virtualization on its host; without KVM, microVMs are emulated, many times slower"
 	fd, err := unix.Open("/dev/kvm", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	switch err {
 	case nil:
 	case unix.ENOENT, unix.ENXIO, unix.ENODEV:
-		return "", cannot("there is no /dev/kvm", remedy)
+		return "", cannot("/dev/kvm does not exist", remedy)
 	case unix.EACCES, unix.EPERM:
-		return "", cannot("this user may not open /dev/kvm", "add the user to the group kvm: usermod -aG kvm USER")
+		return "", cannot("this user has no permission to open /dev/kvm", "add the user to the group kvm: usermod -aG kvm USER")
 	default:
 		return "", fmt.Errorf("open /dev/kvm: %w", err)
 	}
@@ -88,13 +89,13 @@ func kvm(context.Context, Host) (string, error) {
 	return kvmKind("/sys/module", "API "+strconv.Itoa(v))
 }
 
-// kvmKind tells PVM from KVM with the processor's help. PVM implements /dev/kvm for a
-// machine without nested virtualization; its guests need a kernel that was built for it
-// (CONFIG_PVM_GUEST of the patches at github.com/virt-pvm/linux), and others hang.
+// kvmKind distinguishes PVM from hardware-assisted KVM. PVM implements /dev/kvm on a machine
+// without nested virtualization. Its guests need a kernel that was built for PVM
+// (CONFIG_PVM_GUEST of the patches at github.com/virt-pvm/linux). Other guests hang.
 func kvmKind(modules, detail string) (string, error) {
 	if _, err := os.Stat(filepath.Join(modules, "kvm_pvm")); err == nil {
 		return "", cannot("/dev/kvm is PVM, on which only guests with a kernel built for PVM boot",
-			"have the host of this machine allow nested virtualization; without, microVMs are emulated, many times slower")
+			"enable nested virtualization on the host of this machine; without it, microVMs are emulated, many times slower")
 	}
 	return detail, nil
 }

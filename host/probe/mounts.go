@@ -22,12 +22,12 @@ func sizedDisks(context.Context, Host) (string, error) {
 	return "ext4 images through loop devices", disk.Probe()
 }
 
-// userOverlay stacks directories as an ordinary user does in a user namespace,
-// for copy-on-write workspaces under bubblewrap.
+// userOverlay mounts an overlay in a user namespace of an ordinary user, which copy-on-write
+// workspaces under bubblewrap need.
 func userOverlay(ctx context.Context, h Host) (string, error) {
 	unshare, err := exec.LookPath("unshare")
 	if err != nil {
-		return "", fmt.Errorf("the program unshare, to try it with: %w", err)
+		return "", fmt.Errorf("find the program unshare: %w", err)
 	}
 	return scratch(h.Data, func(dir string) (string, error) {
 		for _, d := range []string{"l", "u", "w", "m"} {
@@ -40,15 +40,15 @@ func userOverlay(ctx context.Context, h Host) (string, error) {
 		cmd.Dir = dir
 		out, err := cmd.CombinedOutput()
 		if _, ended := errors.AsType[*exec.ExitError](err); ended && ctx.Err() == nil {
-			return "", cannot("stacking directories in a user namespace is refused: "+strings.TrimSpace(string(out)),
-				"use Linux 5.11 or later with overlayfs (modprobe overlay), a data directory that is no overlay itself, and allow user namespaces")
+			return "", cannot("an overlay cannot be mounted in a user namespace: "+strings.TrimSpace(string(out)),
+				"use Linux 5.11 or later with overlayfs (modprobe overlay), a data directory that is not on an overlay, and enable user namespaces")
 		}
 		return "", err
 	})
 }
 
-// idmappedMounts maps the ids of the data directory's filesystem, in a mount
-// that is attached nowhere and ends with its descriptor.
+// idmappedMounts maps the ids of the data directory's filesystem in a detached mount, which ends
+// with its descriptor.
 func idmappedMounts(_ context.Context, h Host) (string, error) {
 	kind := filesystem(h.Data)
 	if os.Geteuid() != 0 {
@@ -70,7 +70,7 @@ func idmappedMounts(_ context.Context, h Host) (string, error) {
 	return kind, refused("id maps on "+kind, err, "put the data directory on ext4, xfs or btrfs")
 }
 
-// filesystem names the type of the filesystem that dir is on.
+// filesystem returns the type of the filesystem of dir.
 func filesystem(dir string) string {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
@@ -87,7 +87,7 @@ func filesystem(dir string) string {
 	return fmt.Sprintf("filesystem type %#x", st.Type)
 }
 
-// reflinks clones a file: branches of snapshots then share what they have in common.
+// reflinks clones a file. With reflinks branches of snapshots share unchanged blocks.
 func reflinks(_ context.Context, h Host) (string, error) {
 	return scratch(h.Data, func(dir string) (string, error) {
 		from := filepath.Join(dir, "a")
@@ -107,14 +107,14 @@ func reflinks(_ context.Context, h Host) (string, error) {
 		err = unix.IoctlFileClone(int(dst.Fd()), int(src.Fd()))
 		kind := filesystem(dir)
 		if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOTTY) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EXDEV) {
-			return "", cannot("the "+kind+" here cannot share blocks between files, so branches are copied whole", "put the data directory on xfs or btrfs if branches are large")
+			return "", cannot("this "+kind+" cannot share blocks between files, so branches are full copies", "put the data directory on xfs or btrfs if branches are large")
 		}
 		return kind, err
 	})
 }
 
-// projectQuotas asks for the state of project quotas on the data directory's
-// filesystem. Sized disks do without, so this is only told.
+// projectQuotas queries the state of project quotas on the data directory's filesystem. Nothing
+// depends on them: sized disks are used instead.
 func projectQuotas(_ context.Context, h Host) (string, error) {
 	dir, err := os.Open(h.Data)
 	if err != nil {
@@ -125,14 +125,14 @@ func projectQuotas(_ context.Context, h Host) (string, error) {
 		getInfo  = 0x800005 // Q_GETINFO of linux/quota.h
 		projects = 2        // PRJQUOTA
 	)
-	var info [3]uint64 // struct if_dqinfo: three words, the last two halves
+	var info [3]uint64 // struct if_dqinfo: three words, the last one with two fields
 	_, _, errno := unix.Syscall6(unix.SYS_QUOTACTL_FD, dir.Fd(), getInfo<<8|projects, 0, uintptr(unsafe.Pointer(&info)), 0, 0)
-	kind, remedy := filesystem(h.Data), "nothing need be done: jails have sized disks; mount with prjquota to have quotas as well"
+	kind, remedy := filesystem(h.Data), "no action is needed: jails have sized disks; mount with prjquota to enable quotas"
 	switch errno {
 	case 0:
 		return kind, nil
 	case unix.ESRCH, unix.ENOSYS, unix.EINVAL, unix.ENOTBLK, unix.EOPNOTSUPP, unix.ENOTTY, unix.ENODEV:
-		return "", cannot("project quotas are not on for this "+kind+", or its kernel has none", remedy)
+		return "", cannot("project quotas are disabled on this "+kind+", or the kernel does not support them", remedy)
 	}
 	return "", refused("quota state", errno, remedy)
 }

@@ -49,12 +49,12 @@ func privileges(context.Context, Host) (string, error) {
 	}
 	if len(missing) > 0 {
 		return "", cannot(
-			fmt.Sprintf("this is user %d, without %d of the %d capabilities the daemon works with", os.Geteuid(), len(missing), len(needed)),
+			fmt.Sprintf("user %d lacks %d of the %d capabilities that the daemon needs", os.Geteuid(), len(missing), len(needed)),
 			"run the daemon as root, or use jails of the bwrap backend")
 	}
-	detail := "user " + strconv.Itoa(os.Geteuid()) + " with the capabilities it takes"
+	detail := "user " + strconv.Itoa(os.Geteuid()) + " with all needed capabilities"
 	if caps&(1<<24) == 0 {
-		detail += "; not sys_resource, which raises limits"
+		detail += "; without sys_resource, which is needed to raise limits"
 	}
 	return detail, nil
 }
@@ -73,14 +73,14 @@ func effective() (uint64, error) {
 	return 0, errors.New("/proc/self/status has no CapEff")
 }
 
-// try runs true(1) with attr; that it starts is the answer.
+// try runs true(1) with attr and returns an error if it does not start.
 func try(ctx context.Context, attr *syscall.SysProcAttr) error {
 	cmd := exec.CommandContext(ctx, "true")
 	cmd.SysProcAttr = attr
 	return cmd.Run()
 }
 
-// asUser makes attr ask for a user namespace, with this user as its root.
+// asUser makes attr create a user namespace in which this user is root.
 func asUser(attr *syscall.SysProcAttr) *syscall.SysProcAttr {
 	attr.Cloneflags |= unix.CLONE_NEWUSER
 	attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}}
@@ -88,7 +88,7 @@ func asUser(attr *syscall.SysProcAttr) *syscall.SysProcAttr {
 	return attr
 }
 
-const userNSRemedy = "sysctl -w user.max_user_namespaces=15000, and in a container allow it to make user namespaces"
+const userNSRemedy = "sysctl -w user.max_user_namespaces=15000, and in a container allow creating user namespaces"
 
 func userNamespaces(ctx context.Context, _ Host) (string, error) {
 	err := try(ctx, asUser(&syscall.SysProcAttr{}))
@@ -98,32 +98,33 @@ func userNamespaces(ctx context.Context, _ Host) (string, error) {
 	return sysctl("user/max_user_namespaces", "%s at most"), refusedUserNS(err)
 }
 
-// refusedUserNS is refused for what root may not change by being root.
+// refusedUserNS returns a negative result whose remedy is for a setting that also applies to
+// root, or the result of refused.
 func refusedUserNS(err error) error {
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
-		return cannot("making a user namespace is not permitted", unprivilegedRemedy())
+		return cannot("creating a user namespace is not permitted", unprivilegedRemedy())
 	}
 	return refused("user namespaces", err, userNSRemedy)
 }
 
-// unprivilegedUserNamespaces asks as nobody when it is root: bubblewrap and the
-// agents' own sandboxes are run by ordinary users.
+// unprivilegedUserNamespaces probes as the user nobody if this process is root: bubblewrap and
+// the agents' own sandboxes are run by ordinary users.
 func unprivilegedUserNamespaces(ctx context.Context, h Host) (string, error) {
 	if os.Geteuid() != 0 {
 		return userNamespaces(ctx, h)
 	}
 	unshare, err := exec.LookPath("unshare")
 	if err != nil {
-		return "", fmt.Errorf("the program unshare, to try it with: %w", err)
+		return "", fmt.Errorf("find the program unshare: %w", err)
 	}
 	const nobody = 65534
-	// Mapping oneself to root is what some systems forbid.
+	// Some systems only forbid mapping oneself to root.
 	cmd := exec.CommandContext(ctx, unshare, "--user", "--map-root-user", "true")
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 	out, err := cmd.CombinedOutput()
 	if _, ended := errors.AsType[*exec.ExitError](err); ended && ctx.Err() == nil {
-		return "", cannot("an ordinary user may not make a user namespace: "+strings.TrimSpace(string(out)), unprivilegedRemedy())
+		return "", cannot("an ordinary user cannot create a user namespace: "+strings.TrimSpace(string(out)), unprivilegedRemedy())
 	}
 	return "", err
 }
@@ -139,7 +140,7 @@ func unprivilegedRemedy() string {
 			return "sysctl -w " + strings.ReplaceAll(s.name, "/", ".") + "=" + s.on
 		}
 	}
-	return "allow user namespaces in the security profile this runs under"
+	return "allow user namespaces in the security profile of the daemon"
 }
 
 // sysctl returns a formatted kernel setting, or "" if it does not exist.
@@ -151,7 +152,8 @@ func sysctl(name, form string) string {
 	return fmt.Sprintf(form, strings.TrimSpace(string(b)))
 }
 
-// namespace asks for one type of namespace, without root in a user namespace.
+// namespace returns a probe for one type of namespace. Without root it probes in a user
+// namespace.
 func namespace(flag uintptr) func(context.Context, Host) (string, error) {
 	return func(ctx context.Context, _ Host) (string, error) {
 		attr := &syscall.SysProcAttr{Cloneflags: flag}
@@ -169,7 +171,8 @@ func timeNamespaces(context.Context, Host) (string, error) {
 	if os.Geteuid() != 0 {
 		return "", nil
 	}
-	// clone cannot ask for one; unshare gives it to the children of a thread.
+	// clone(2) cannot create a time namespace. unshare(2) creates it for the children of a thread
+	// (time_namespaces(7)).
 	err := thread.Alone(func() error { return unix.Unshare(unix.CLONE_NEWTIME) })
 	return "", refused("time namespaces", err, "use Linux 5.6 or later with CONFIG_TIME_NS")
 }

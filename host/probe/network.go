@@ -12,10 +12,10 @@ import (
 	"glasshouse/internal/thread"
 )
 
-// nftables makes the kind of rule that lets jails out, in a network namespace
-// that ends with the thread.
+// nftables creates the type of rule that gives jails network access, in a network namespace that
+// ends with the thread.
 func nftables(context.Context, Host) (string, error) {
-	const remedy = "load the kernel modules nf_tables, nft_chain_nat and nft_masq; without them jails have no way out, isolated ones work"
+	const remedy = "load the kernel modules nf_tables, nft_chain_nat and nft_masq; without them only isolated jails work"
 	err := thread.Alone(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return err
@@ -32,16 +32,16 @@ func nftables(context.Context, Host) (string, error) {
 		c.AddRule(&nft.Rule{Table: table, Chain: chain, Exprs: []expr.Any{&expr.Masq{}}})
 		return c.Flush()
 	})
-	if err == unix.ENOENT { // what the kernel says for a module it does not have
+	if err == unix.ENOENT { // the kernel's error for a missing module
 		return "", cannot("this kernel has no nftables with address translation", remedy)
 	}
 	if err != nil {
 		return "", refused("nftables", err, remedy)
 	}
 	detail := "with address translation"
-	// Not for an ordinary user to see, and no reason to say that nothing works.
+	// Ordinary users cannot list the rules. This does not mean that nothing works.
 	if found, err := netns.Obstacles(); err == nil && len(found) > 0 {
-		detail += "; for jails with full network, have the firewall's " + strings.Join(found, ", ") + " accept links of group 26472"
+		detail += "; for jails with full network, change the firewall's " + strings.Join(found, ", ") + " to accept links of group 26472"
 	}
 	return detail, nil
 }

@@ -28,8 +28,8 @@ type Status string
 
 const (
 	OK          Status = "ok"
-	Unsupported Status = "unsupported" // tried, and this host cannot
-	Unknown     Status = "unknown"     // could not tell
+	Unsupported Status = "unsupported" // the host does not support it
+	Unknown     Status = "unknown"     // the probe failed
 )
 
 // A Result is the result of one probe.
@@ -37,14 +37,14 @@ type Result struct {
 	Name   string `json:"name"`
 	Status Status `json:"status"`
 	Detail string `json:"detail,omitempty"` // version, layout and the like
-	Reason string `json:"reason,omitempty"` // why not ok, a sentence
-	Remedy string `json:"remedy,omitempty"` // what the reader can do or type
+	Reason string `json:"reason,omitempty"` // reason if the status is not OK, as a sentence
+	Remedy string `json:"remedy,omitempty"` // instruction or command for the user
 }
 
 // Host configures the probes. The zero value probes only the system.
 type Host struct {
-	Data  string // the data directory, whether it exists yet or not; default: the temporary directory
-	Tools string // where make up puts programs; default: tools/bin in Data
+	Data  string // the data directory, need not exist; default: the temporary directory
+	Tools string // where make up installs programs; default: tools/bin in Data
 
 	// Limit is the timeout of one probe. The default of 30 seconds allows for a busy or
 	// emulated host.
@@ -95,15 +95,15 @@ var probes = []probe{
 	{"userfaultfd", userfaultfd},
 	{"private tools", privateTools},
 	{"runc", tool("runc", "apt-get install runc, or make setup")},
-	{"crun", tool("crun", "apt-get install crun; runc does as well")},
-	{"runsc", tool("runsc", "make setup, which fetches gVisor; runc does as well where its stronger isolation is not wanted")},
+	{"crun", tool("crun", "apt-get install crun; runc works as well")},
+	{"runsc", tool("runsc", "make setup, which downloads gVisor; runc works as well, with weaker isolation")},
 	{"bubblewrap", bubblewrap},
 	{"criu", checkpoint},
 	{"tracking of written memory", tracking},
 	{"kvm", kvm},
-	{"qemu", tool("qemu-system-"+qemuArch(), "apt-get install qemu-system-"+qemuPackage()+", if microVMs are wanted")},
+	{"qemu", tool("qemu-system-"+qemuArch(), "apt-get install qemu-system-"+qemuPackage()+", to use microVMs")},
 	{"mmdebstrap", tool("mmdebstrap", "apt-get install mmdebstrap, or use rootfs.oci or rootfs.dir")},
-	{"nix", tool("nix", "install nix, see https://nixos.org/download, if rootfs.nix is wanted")},
+	{"nix", tool("nix", "install nix, see https://nixos.org/download, to use rootfs.nix")},
 	{"postgresql", postgresql},
 }
 
@@ -163,7 +163,7 @@ func (p probe) run(ctx context.Context, h Host) Result {
 	case r := <-answer:
 		return r
 	case <-ctx.Done():
-		return p.result("", fmt.Errorf("no answer within %v: %w", h.Limit, ctx.Err()))
+		return p.result("", fmt.Errorf("no result within %v: %w", h.Limit, ctx.Err()))
 	}
 }
 
@@ -176,7 +176,7 @@ func (p probe) result(detail string, err error) Result {
 		r.Status = Unsupported
 	}
 	if r.Remedy == "" {
-		r.Remedy = "run glasshouse doctor again, as root if it was not"
+		r.Remedy = "run glasshouse doctor again, as root if possible"
 	}
 	return r
 }
@@ -213,12 +213,12 @@ func refused(what string, err error, remedy string) error {
 		return err
 	case errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES):
 		if os.Geteuid() != 0 {
-			return cannot(fmt.Sprintf("user %d may not use %s: %v", os.Geteuid(), what, err), "run the daemon as root")
+			return cannot(fmt.Sprintf("user %d has no permission to use %s: %v", os.Geteuid(), what, err), "run the daemon as root")
 		}
-		return cannot(fmt.Sprintf("even root may not use %s here: %v", what, err), remedy)
+		return cannot(fmt.Sprintf("root has no permission to use %s here: %v", what, err), remedy)
 	case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP),
 		errors.Is(err, unix.ENODEV), errors.Is(err, unix.EPROTONOSUPPORT), errors.Is(err, unix.ENOTTY):
-		return cannot("this kernel has no "+what+": "+err.Error(), remedy)
+		return cannot("this kernel does not support "+what+": "+err.Error(), remedy)
 	}
 	return fmt.Errorf("try %s: %w", what, err)
 }

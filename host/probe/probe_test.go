@@ -16,7 +16,7 @@ import (
 	"glasshouse/host/probe"
 )
 
-// TestMain prints the results as an ordinary user when the tests below ask so.
+// TestMain prints the results as an ordinary user for the tests below.
 func TestMain(m *testing.M) {
 	if data := os.Getenv("PROBE_TEST_DATA"); data != "" {
 		json.NewEncoder(os.Stdout).Encode(probe.All(context.Background(), probe.Host{Data: data}))
@@ -25,13 +25,13 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// sound checks what holds of every result on every host.
+// sound checks properties of every result on every host.
 func sound(t *testing.T, results []probe.Result) {
 	t.Helper()
 	seen := map[string]bool{}
 	for _, r := range results {
 		if r.Name == "" || seen[r.Name] {
-			t.Errorf("name %q is empty or there twice", r.Name)
+			t.Errorf("name %q is empty or a duplicate", r.Name)
 		}
 		seen[r.Name] = true
 		switch r.Status {
@@ -41,7 +41,7 @@ func sound(t *testing.T, results []probe.Result) {
 			}
 		case probe.Unsupported, probe.Unknown:
 			if !strings.HasSuffix(r.Reason, ".") || len(r.Reason) < 10 || strings.Contains(r.Reason, "\n") || r.Remedy == "" {
-				t.Errorf("%s is %s with reason %q and remedy %q, want a sentence and something to do", r.Name, r.Status, r.Reason, r.Remedy)
+				t.Errorf("%s is %s with reason %q and remedy %q, want a sentence and a remedy", r.Name, r.Status, r.Reason, r.Remedy)
 			}
 		default:
 			t.Errorf("%s has status %q", r.Name, r.Status)
@@ -68,8 +68,8 @@ func show(t *testing.T, results []probe.Result) {
 	}
 }
 
-// traces are what probes could leave behind: mounts, loop devices, files, cgroups
-// and networks named after them. Others may be at work on this host.
+// traces returns possible leftovers of probes: mounts, loop devices, files, cgroups and networks
+// with the names of probes. Other processes may probe this host concurrently.
 func traces(t *testing.T, data string) []string {
 	t.Helper()
 	var found []string
@@ -84,7 +84,7 @@ func traces(t *testing.T, data string) []string {
 	}
 	for line := range strings.Lines(string(text)) {
 		if strings.Contains(line, "probe") {
-			// A mount's number tells whose it is, not what it is.
+			// The number of a mount only identifies it.
 			found = append(found, line[strings.LastIndex(line, ":")+1:])
 		}
 	}
@@ -101,7 +101,7 @@ func traces(t *testing.T, data string) []string {
 	return found
 }
 
-func TestAsRootEverythingIsTold(t *testing.T) {
+func TestAllAsRoot(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
@@ -125,11 +125,11 @@ func TestAsRootEverythingIsTold(t *testing.T) {
 	}
 }
 
-func TestAnOrdinaryUserGetsAnswersToo(t *testing.T) {
+func TestAllAsOrdinaryUser(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("needs root, to become somebody else")
+		t.Skip("needs root, to change the user")
 	}
-	data, err := os.MkdirTemp("", "probe-user-") // t.TempDir's parents are closed to others
+	data, err := os.MkdirTemp("", "probe-user-") // other users cannot enter the parents of t.TempDir
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +138,7 @@ func TestAnOrdinaryUserGetsAnswersToo(t *testing.T) {
 	if err := os.Chown(data, nobody, nobody); err != nil {
 		t.Fatal(err)
 	}
-	// The test binary lies where others may not go.
+	// Other users may have no access to the directory of the test binary.
 	bin := filepath.Join(data, "probe.test")
 	copyFile(t, "/proc/self/exe", bin)
 
@@ -173,7 +173,7 @@ func TestAnOrdinaryUserGetsAnswersToo(t *testing.T) {
 func leftNothing(t *testing.T, data string, before []string) {
 	t.Helper()
 	left := slices.DeleteFunc(traces(t, data), func(trace string) bool { return slices.Contains(before, trace) })
-	// Others probe this host too: their traces go within moments.
+	// Other processes may probe this host too. Their traces disappear soon.
 	for end := time.Now().Add(30 * time.Second); len(left) > 0 && time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		now := traces(t, data)
 		left = slices.DeleteFunc(left, func(trace string) bool { return !slices.Contains(now, trace) })
@@ -194,7 +194,7 @@ func copyFile(t *testing.T, from, to string) {
 	}
 }
 
-// fakeTools is a tools directory with one program in it.
+// fakeTools creates a tools directory with one program.
 func fakeTools(t *testing.T, name, script string) probe.Host {
 	t.Helper()
 	dir := t.TempDir()
@@ -204,7 +204,7 @@ func fakeTools(t *testing.T, name, script string) probe.Host {
 	return probe.Host{Tools: dir}
 }
 
-func TestToolsDirectoryComesBeforeThePath(t *testing.T) {
+func TestToolsDirectoryPrecedesPATH(t *testing.T) {
 	h := fakeTools(t, "runsc", "echo runsc version release-20301231.0")
 	r := find(t, probe.All(t.Context(), h), "runsc")
 	if want := "release-20301231.0, " + h.Tools + "/runsc"; r.Status != probe.OK || r.Detail != want {
@@ -212,15 +212,15 @@ func TestToolsDirectoryComesBeforeThePath(t *testing.T) {
 	}
 }
 
-func TestBrokenToolProvesNothing(t *testing.T) {
+func TestBrokenToolIsUnknown(t *testing.T) {
 	h := fakeTools(t, "runsc", "echo no such library >&2; exit 127")
 	r := find(t, probe.All(t.Context(), h), "runsc")
 	if r.Status != probe.Unknown || !strings.Contains(r.Reason, "no such library") {
-		t.Errorf("runsc = %+v, want unknown, with its words", r)
+		t.Errorf("runsc = %+v, want unknown, with its output", r)
 	}
 }
 
-func TestCriuThatDoesNotFitIsNamed(t *testing.T) {
+func TestIncompatibleCRIUIsReported(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
@@ -231,14 +231,14 @@ func TestCriuThatDoesNotFitIsNamed(t *testing.T) {
 	}
 }
 
-func TestHangingToolIsLeftBehind(t *testing.T) {
+func TestHangingToolTimesOut(t *testing.T) {
 	mark := filepath.Join(t.TempDir(), "pid")
 	h := fakeTools(t, "runsc", "sleep 300 & echo $! > "+mark+"; wait")
 	h.Limit = 2 * time.Second
 	start := time.Now()
 	results := probe.All(t.Context(), h)
 	if r := find(t, results, "runsc"); r.Status != probe.Unknown || !strings.Contains(r.Reason, "no answer") && !strings.Contains(r.Reason, "No answer") {
-		t.Errorf("runsc = %+v, want unknown for want of an answer", r)
+		t.Errorf("runsc = %+v, want unknown because of a timeout", r)
 	}
 	if took := time.Since(start); took > time.Minute {
 		t.Errorf("All waited %v", took)
@@ -256,18 +256,18 @@ func TestHangingToolIsLeftBehind(t *testing.T) {
 	}
 }
 
-// running reports whether a process is there and no zombie.
+// running reports whether a process exists and is not a zombie.
 func running(pid string) bool {
 	b, err := os.ReadFile("/proc/" + pid + "/stat")
 	return err == nil && !bytes.Contains(b, []byte(") Z "))
 }
 
-// A build of gVisor's module has no version but that of the module, and prints that of
-// the OCI specification after it.
-func TestTheVersionOfAGoModule(t *testing.T) {
+// A program built as a Go module of gVisor prints no version of its own, but the version of the
+// OCI specification.
+func TestVersionOfGoModule(t *testing.T) {
 	h := fakeTools(t, "runsc", "echo runsc version VERSION_MISSING; echo spec: 1.2.1")
 	if r := find(t, probe.All(t.Context(), h), "runsc"); r.Status != probe.OK || strings.Contains(r.Detail, "1.2.1") {
-		t.Errorf("runsc = %+v, want no version of something else", r)
+		t.Errorf("runsc = %+v, want the version of the module", r)
 	}
 }
 
@@ -279,6 +279,6 @@ func TestPrivateToolsAreListed(t *testing.T) {
 	h = probe.Host{Data: t.TempDir()}
 	r := find(t, probe.All(t.Context(), h), "private tools")
 	if r.Status != probe.Unsupported || !strings.Contains(r.Reason, filepath.Join(h.Data, "tools", "bin")) || !strings.Contains(r.Remedy, "tools:") {
-		t.Errorf("without any: %+v, want where they would be, and the key tools", r)
+		t.Errorf("without tools: %+v, want their directory and the key tools", r)
 	}
 }

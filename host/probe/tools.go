@@ -22,8 +22,8 @@ import (
 	"glasshouse/internal/text"
 )
 
-// find searches a program in the directory of make setup, on the PATH, and in system
-// directories that an ordinary user's PATH lacks.
+// find searches a program in the tools directory, on the PATH, and in system directories that an
+// ordinary user's PATH lacks.
 func (h Host) find(name string) string {
 	if h.Tools != "" {
 		if p, err := exec.LookPath(filepath.Join(h.Tools, name)); err == nil {
@@ -41,7 +41,7 @@ func (h Host) find(name string) string {
 	return ""
 }
 
-// privateTools lists the programs that make setup has fetched.
+// privateTools lists the programs that make setup has downloaded.
 func privateTools(_ context.Context, h Host) (string, error) {
 	if h.Tools == "" {
 		return "", cannot("no data directory was given", "glasshouse --data DIR doctor")
@@ -57,8 +57,8 @@ func privateTools(_ context.Context, h Host) (string, error) {
 		}
 	}
 	if len(names) == 0 {
-		return "", cannot("there are no programs in "+h.Tools+", so those of the system are used",
-			"where these are too old: make setup for this data directory, or set tools: in the configuration to the tools/bin of another one")
+		return "", cannot("no programs in "+h.Tools+", so the programs of the system are used",
+			"if these are too old, run make setup for this data directory, or set tools: in the configuration to the tools/bin of another one")
 	}
 	return strings.Join(names, ", ") + ", in " + h.Tools, nil
 }
@@ -81,7 +81,7 @@ func tool(name, remedy string) func(context.Context, Host) (string, error) {
 		}
 		v, err := version(ctx, path)
 		if err != nil {
-			return "", fmt.Errorf("ask %s for its version: %w", path, err)
+			return "", fmt.Errorf("get the version of %s: %w", path, err)
 		}
 		return v + ", " + path, nil
 	}
@@ -99,8 +99,9 @@ func version(ctx context.Context, path string) (string, error) {
 	if v := number.FindString(first); v != "" {
 		return v, nil
 	}
-	// Built as a Go module, as make setup builds gVisor, a program has no other version:
-	// "runsc version VERSION_MISSING", and that of the OCI specification below.
+	// A program that was built as a Go module, as gVisor by make setup, prints "runsc version
+	// VERSION_MISSING" and the version of the OCI specification. Its version is in the build
+	// information.
 	if info, err := buildinfo.ReadFile(path); err == nil && strings.HasPrefix(info.Main.Version, "v") {
 		return info.Main.Version, nil
 	}
@@ -139,7 +140,7 @@ func checkpoint(ctx context.Context, h Host) (string, error) {
 func tracking(ctx context.Context, h Host) (string, error) {
 	path := h.find("criu")
 	if path == "" {
-		return "", cannot("the program criu is not installed", "make setup, if jails are to be snapshotted")
+		return "", cannot("the program criu is not installed", "make setup, to enable snapshots")
 	}
 	if os.Geteuid() != 0 {
 		return "", cannot("checkpointing processes needs root", "run the daemon as root")
@@ -147,7 +148,7 @@ func tracking(ctx context.Context, h Host) (string, error) {
 	return "", criu.New(path, "").ProbeDirtyTracking(ctx)
 }
 
-// bubblewrap creates a sandbox with it.
+// bubblewrap creates a sandbox with bwrap.
 func bubblewrap(ctx context.Context, h Host) (string, error) {
 	path := h.find("bwrap")
 	if path == "" {
@@ -156,7 +157,7 @@ func bubblewrap(ctx context.Context, h Host) (string, error) {
 	out, err := command(ctx, path, "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts",
 		"--die-with-parent", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "true").CombinedOutput()
 	if _, ended := errors.AsType[*exec.ExitError](err); ended && ctx.Err() == nil {
-		return "", cannot("bubblewrap cannot make a sandbox: "+firstWords(out), unprivilegedRemedy())
+		return "", cannot("bubblewrap cannot create a sandbox: "+firstWords(out), unprivilegedRemedy())
 	}
 	if err != nil {
 		return "", err
@@ -183,11 +184,11 @@ func postgresql(ctx context.Context, h Host) (string, error) {
 		}
 	}
 	if path == "" {
-		return "", cannot("no PostgreSQL server is installed here", "nothing need be done: SQLite is the default, and --db takes the URL of a server elsewhere; or apt-get install postgresql")
+		return "", cannot("no PostgreSQL server is installed here", "no action is needed: SQLite is the default, and --db takes the URL of a server elsewhere; or apt-get install postgresql")
 	}
 	v, err := version(ctx, path)
 	if err != nil {
-		return "", fmt.Errorf("ask %s for its version: %w", path, err)
+		return "", fmt.Errorf("get the version of %s: %w", path, err)
 	}
 	return strings.TrimSpace(v) + ", " + path, nil
 }

@@ -23,26 +23,25 @@ import (
 // A Process is one process of a cgroup.
 type Process struct {
 	PID   int       // in the namespace of the cgroup's first process
-	PPID  int       // 0: not one of these
-	Began time.Time // about: clocks are set
-	Start uint64    // the same in ticks since the host started
+	PPID  int       // 0 if the parent is not in the list
+	Began time.Time // approximate, because the clock can be set
+	Start uint64    // start time in ticks since the host started
 	Comm  string
 	Exe   string
 	Cwd   string
 	Argv  []string
 	Env   []string
-	Cut   bool // there is more of argv, the environment or sockets than is told
+	Cut   bool // argv, the environment or sockets are truncated
 
 	Sockets []Socket // of TCP and UDP
 }
 
-// What is told of one process at most, and of all together. Of a jail that wants
-// to be told of at length, the processes beyond are told without argv and
-// environment.
+// Limits for one process and for all processes of one list. Processes beyond the total limit are
+// listed without argv and environment.
 const (
-	maxText  = 64 << 10 // bytes of argv, and of the environment
+	maxText  = 64 << 10 // bytes of argv, and again of the environment
 	maxTexts = 16 << 20
-	maxFDs   = 4096 // descriptors that are looked at
+	maxFDs   = 4096 // descriptors that are read
 	maxAll   = 64 << 10
 )
 
@@ -63,7 +62,7 @@ func Now() uint64 {
 // network namespace. Exited processes and zombies are omitted.
 func List(pids []int, first int, cgroup string) ([]Process, error) {
 	r := newReading(cgroup)
-	inside := map[int]int{} // host's pids to theirs
+	inside := map[int]int{} // host pid to pid in the jail
 	var all []Process
 	var held [][]uint64
 	for _, pid := range pids {
@@ -105,8 +104,8 @@ var errStranger = errors.New("not a process of the cgroup")
 type reading struct {
 	cgroup string
 	texts  int             // bytes that may still be read
-	fds    int             // descriptors that may still be looked at
-	tables map[string]bool // in which there are sockets of theirs
+	fds    int             // descriptors that may still be read
+	tables map[string]bool // socket tables that contain sockets of the processes
 	now    time.Time
 	ticks  uint64
 }
@@ -145,7 +144,7 @@ func (r *reading) process(pid int) (p Process, parent int, inodes []uint64, err 
 	}
 	p = Process{PID: insidePID(b), Comm: s.comm, Start: s.start}
 	p.Began = r.now.Add(-time.Duration(int64(r.ticks)-int64(s.start)) * (time.Second / Hertz))
-	p.Exe, _ = readlink(dir, "exe") // of a process that is ending there is none
+	p.Exe, _ = readlink(dir, "exe") // an exiting process has none
 	p.Cwd, _ = readlink(dir, "cwd")
 	var cutArgv, cutEnv bool
 	if p.Argv, cutArgv, err = r.list(dir, "cmdline"); err != nil {
@@ -247,11 +246,11 @@ type stat struct {
 func parseStat(b []byte) (s stat, err error) {
 	begin, end := bytes.IndexByte(b, '('), bytes.LastIndexByte(b, ')')
 	if begin < 0 || end < begin {
-		return s, fmt.Errorf("%.80q is no /proc/PID/stat", b)
+		return s, fmt.Errorf("%.80q is not a /proc/PID/stat", b)
 	}
 	fields := bytes.Fields(b[end+1:])
 	if len(fields) < 20 || len(fields[0]) != 1 {
-		return s, fmt.Errorf("%.80q is no /proc/PID/stat", b)
+		return s, fmt.Errorf("%.80q is not a /proc/PID/stat", b)
 	}
 	s = stat{comm: string(b[begin+1 : end]), state: fields[0][0]}
 	if s.parent, err = strconv.Atoi(string(fields[1])); err != nil {
@@ -265,8 +264,8 @@ func parseStat(b []byte) (s stat, err error) {
 	return s, err
 }
 
-// insidePID returns the pid that a /proc/PID/status names second: in the
-// namespace below ours. A process may have made itself another below that.
+// insidePID returns the second pid in the NSpid line of /proc/PID/status (proc(5)): the pid in
+// the first pid namespace below the host's. A process can be in another namespace below that.
 func insidePID(status []byte) int {
 	for line := range bytes.Lines(status) {
 		if rest, ok := bytes.CutPrefix(line, []byte("NSpid:")); ok {

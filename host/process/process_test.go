@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 	help()
 }
 
-// help is a process that listens, is connected with itself, and has a child.
+// help is a process with a listener, a connection to itself, and a child.
 func help() {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -54,7 +54,7 @@ func help() {
 	os.Exit(0)
 }
 
-// ours is the cgroup of this process, in some hierarchy.
+// ours returns the cgroup of this process in some hierarchy.
 func ours(t *testing.T) string {
 	t.Helper()
 	b, err := os.ReadFile("/proc/self/cgroup")
@@ -65,7 +65,7 @@ func ours(t *testing.T) string {
 	return strings.SplitN(line, ":", 3)[2]
 }
 
-func TestAProcessIsToldAsItIs(t *testing.T) {
+func TestList(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
@@ -106,15 +106,15 @@ func TestAProcessIsToldAsItIs(t *testing.T) {
 	for entry := range strings.FieldsSeq(string(all)) {
 		fmt.Sscan(entry, &hostChild)
 	}
-	if hostChild == 0 { // another thread's
+	if hostChild == 0 { // child of another thread
 		entries, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", first))
 		for _, e := range entries {
 			b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%s/children", first, e.Name()))
 			fmt.Sscan(string(b), &hostChild)
 		}
 	}
-	// The kernel closes what exec closes, which tells that the child was started, before
-	// the new program has its arguments.
+	// exec closes descriptors before the arguments of the new program are visible, so a closed
+	// descriptor does not mean that the child is ready.
 	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", hostChild)); err != nil || len(b) > 0 {
 			break
@@ -127,7 +127,7 @@ func TestAProcessIsToldAsItIs(t *testing.T) {
 	}
 	p, c := list[0], list[1]
 	if p.PID != 1 || p.PPID != 0 || !slices.Equal(p.Argv, cmd.Args) || !slices.Equal(p.Env, cmd.Env) || p.Cwd != dir || p.Exe == "" || p.Comm == "" || p.Cut {
-		t.Errorf("the first is %+v", p)
+		t.Errorf("the first process is %+v", p)
 	}
 	if d := p.Began.Sub(before); d < -time.Second || d > 10*time.Second {
 		t.Errorf("it began %v after it was started", d)
@@ -146,11 +146,11 @@ func TestAProcessIsToldAsItIs(t *testing.T) {
 		t.Errorf("sockets are %v", said)
 	}
 	if list, err := List([]int{first, hostChild}, first, "/of-nobody"); err != nil || len(list) != 0 {
-		t.Errorf("of a cgroup that they are not in: %+v, %v", list, err)
+		t.Errorf("List of another cgroup = %+v, %v; want none", list, err)
 	}
 }
 
-func TestALongEnvironmentIsCut(t *testing.T) {
+func TestLongEnvironmentIsTruncated(t *testing.T) {
 	cmd := exec.Command("sleep", "1000")
 	for n := range 40 {
 		cmd.Env = append(cmd.Env, fmt.Sprintf("V%d=%s", n, strings.Repeat("x", 4000)))
@@ -171,7 +171,7 @@ func TestALongEnvironmentIsCut(t *testing.T) {
 	}
 }
 
-func TestTablesOfSockets(t *testing.T) {
+func TestParseTable(t *testing.T) {
 	const table = `  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
    0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 11 1 0 100 0 0 10 0
    1: 0200000A:C350 08080808:0035 01 00000000:00000000 00:00000000 00000000     0        0 12 1
@@ -204,13 +204,13 @@ func FuzzWhatProcSays(f *testing.F) {
 	f.Add([]byte("NSpid:\t77\t3\t1\n"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if s, err := parseStat(b); err == nil && !strings.Contains(string(b), "("+s.comm+")") {
-			t.Errorf("%q has the name %q", b, s.comm)
+			t.Errorf("the name in %q is parsed as %q", b, s.comm)
 		}
 		all := map[uint64]Socket{}
 		parseTable("tcp", b, all)
 		for inode, s := range all {
 			if _, err := netip.ParseAddrPort(s.Local); err != nil || inode == 0 {
-				t.Errorf("%q makes socket %d %+v", b, inode, s)
+				t.Errorf("%q is parsed as socket %d %+v", b, inode, s)
 			}
 		}
 		insidePID(b)

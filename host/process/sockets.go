@@ -19,20 +19,21 @@ import (
 type Socket struct {
 	Proto  string // tcp, udp
 	Local  string // address and port
-	Remote string // "" if it has none
+	Remote string // "" without a peer
 	State  string // listening, established, …; of udp: open
 }
 
 // maxTable limits the size of one socket table.
 const maxTable = 4 << 20
 
-// states are those of tcp, by their numbers in the kernel's include/net/tcp_states.h.
+// states are the names of the TCP states, indexed by their numbers in include/net/tcp_states.h of
+// the kernel.
 var states = []string{
 	"", "established", "connecting", "accepting", "closing", "closing", "closing", "closed", "closing", "closing", "listening", "closing", "accepting",
 }
 
-// sockets returns the sockets in a process's network, by inode, that are in the
-// given tables.
+// sockets returns the sockets of a process's network namespace that are in the given tables, by
+// inode.
 func sockets(pid int, tables map[string]bool) (map[uint64]Socket, error) {
 	all := map[uint64]Socket{}
 	if len(tables) == 0 {
@@ -100,15 +101,15 @@ func parseAddr(s string) (a netip.AddrPort, ok bool) {
 	return netip.AddrPortFrom(addr.Unmap(), uint16(n)), ok
 }
 
-// tables are the tables that sockets of a protocol, in the kernel's words, are in.
-// Those of multipath TCP are in the table of the paths.
+// tables maps a protocol, as named by the kernel, to the table that lists its sockets. Sockets of
+// multipath TCP are in the table of their subflows.
 var tables = map[string]string{
 	"TCP": "tcp", "MPTCP": "tcp", "TCPv6": "tcp6", "MPTCPv6": "tcp6", "UDP": "udp", "UDPv6": "udp6",
 }
 
-// inodes returns the sockets of TCP and UDP that a process holds, and notes which
-// tables they are in. To read one of TCP the kernel walks the connections of the
-// whole host, for milliseconds, and most jails have none.
+// inodes returns the inodes of the TCP and UDP sockets that a process has open, and notes the
+// tables that list them. The kernel walks the connections of the whole host to read a TCP table,
+// which takes milliseconds, and most jails have no TCP sockets.
 func (r *reading) inodes(dir *os.File) (all []uint64, cut bool, err error) {
 	fds, err := openAt(dir, "fd", 0)
 	if err != nil {

@@ -31,12 +31,12 @@ func BPF(arch string) ([]byte, error) {
 	}
 	var b bytes.Buffer
 	for _, in := range raw {
-		binary.Write(&b, binary.LittleEndian, in) // a Buffer takes everything
+		binary.Write(&b, binary.LittleEndian, in) // a Buffer accepts all writes
 	}
 	return b.Bytes(), nil
 }
 
-// Offsets in the kernel's struct seccomp_data. Every processor in tables is
+// Offsets in the kernel's struct seccomp_data (seccomp(2)). All processors in tables are
 // little-endian.
 const (
 	offsetNumber = 0
@@ -53,7 +53,7 @@ var (
 
 var tables = map[string]*arch.Info{"amd64": arch.X86_64, "arm64": arch.AARCH64}
 
-// number returns the number of a call. One call has another name in the tables.
+// number returns the number of a call. One call has a different name in the tables.
 func number(table *arch.Info, name string) (nr int, ok bool) {
 	nr, ok = table.SyscallNames[name]
 	if !ok && name == "newfstatat" {

@@ -58,10 +58,10 @@ func Notify(goarch string) ([]byte, error) {
 		bpf.LoadConstant{Dst: bpf.RegX, Val: marks[1]},
 		bpf.LoadAbsolute{Off: offsetArch, Size: 4},
 		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(table.ID), SkipTrue: 1},
-		absent, // another architecture has other call numbers
+		absent, // call numbers differ between architectures
 		bpf.LoadAbsolute{Off: offsetNumber, Size: 4},
 		bpf.JumpIf{Cond: bpf.JumpGreaterOrEqual, Val: 1 << 30, SkipFalse: 1},
-		absent, // as x32
+		absent, // x32 calls fail as well
 	}
 	for _, name := range asked {
 		if nr, ok := number(table, name); ok {
@@ -90,7 +90,7 @@ func Notify(goarch string) ([]byte, error) {
 	}
 	var b bytes.Buffer
 	for _, in := range raw {
-		binary.Write(&b, binary.LittleEndian, in) // a Buffer takes everything
+		binary.Write(&b, binary.LittleEndian, in) // a Buffer accepts all writes
 	}
 	return b.Bytes(), nil
 }

@@ -12,7 +12,7 @@ import (
 
 const ask = answer(unix.SECCOMP_RET_USER_NOTIF)
 
-// asking is the filter that asks, run by an interpreter.
+// asking is the notification filter, run by an interpreter.
 func asking(t *testing.T, arch string) filter {
 	t.Helper()
 	code, err := seccomp.Notify(arch)
@@ -30,7 +30,7 @@ func asking(t *testing.T, arch string) filter {
 	return filter{arch, processors[arch], vm}
 }
 
-func TestWhatIsAskedAbout(t *testing.T) {
+func TestNotifyFilter(t *testing.T) {
 	tests := []struct {
 		call string
 		args []uint64
@@ -42,7 +42,7 @@ func TestWhatIsAskedAbout(t *testing.T) {
 		{"openat", []uint64{0, 0, unix.O_WRONLY}, ask}, {"openat", []uint64{0, 0, unix.O_RDWR}, ask}, {"openat", []uint64{0, 0, 3}, ask},
 		{"openat", []uint64{0, 0, unix.O_RDONLY | unix.O_CREAT}, ask}, {"openat", []uint64{0, 0, unix.O_RDONLY | unix.O_TRUNC}, ask},
 		{"openat", []uint64{0, 0, 1<<32 | unix.O_WRONLY}, ask},
-		{"openat", []uint64{unix.O_RDWR, unix.O_RDWR, 0, unix.O_RDWR}, allow}, // other arguments than the flags
+		{"openat", []uint64{unix.O_RDWR, unix.O_RDWR, 0, unix.O_RDWR}, allow}, // arguments other than the flags
 		{"open", []uint64{0, unix.O_WRONLY}, ask}, {"open", []uint64{unix.O_WRONLY, 0, unix.O_WRONLY}, allow},
 		{"openat2", nil, ask}, {"creat", nil, ask}, {"truncate", nil, ask}, {"unlinkat", nil, ask}, {"renameat2", nil, ask}, {"linkat", nil, ask},
 		{"connect", nil, ask}, {"sendmsg", nil, ask}, {"sendmmsg", nil, ask},
@@ -56,33 +56,33 @@ func TestWhatIsAskedAbout(t *testing.T) {
 		for _, tt := range tests {
 			nr, ok := f.table.SyscallNames[tt.call]
 			if !ok {
-				continue // another processor's
+				continue // of another architecture
 			}
 			if got := f.answer(t, nr, tt.args...); got != tt.want {
-				t.Errorf("%s: %s(%#x) is answered %#x, want %#x", arch, tt.call, tt.args, got, tt.want)
+				t.Errorf("%s: %s(%#x) returns %#x, want %#x", arch, tt.call, tt.args, got, tt.want)
 			}
 		}
 		if got := f.run(t, data{nr: 1 << 30, arch: uint32(f.table.ID)}); got != enosys {
-			t.Errorf("%s: an x32 call is answered %#x", arch, got)
+			t.Errorf("%s: an x32 call returns %#x", arch, got)
 		}
 		if got := f.run(t, data{nr: 59, arch: 1}); got != enosys {
-			t.Errorf("%s: a call by another convention is answered %#x", arch, got)
+			t.Errorf("%s: a call of another ABI returns %#x", arch, got)
 		}
 	}
 }
 
-func TestTheFilterThatAsksIsRecognized(t *testing.T) {
+func TestIsNotify(t *testing.T) {
 	for _, arch := range []string{"amd64", "arm64"} {
 		code, err := seccomp.Notify(arch)
 		if err != nil || !seccomp.IsNotify(code) {
-			t.Errorf("%s: it is not, %v", arch, err)
+			t.Errorf("%s: IsNotify = false, %v", arch, err)
 		}
 		other, err := seccomp.BPF(arch)
 		if err != nil || seccomp.IsNotify(other) {
-			t.Errorf("%s: another is taken for it, %v", arch, err)
+			t.Errorf("%s: IsNotify of another filter = true, %v", arch, err)
 		}
 	}
 	if seccomp.IsNotify(seccomp.Allowing()) || seccomp.IsNotify(nil) {
-		t.Error("another is taken for it")
+		t.Error("IsNotify of another filter = true")
 	}
 }

@@ -27,47 +27,47 @@ var never = []struct {
 		"kexec_load", "kexec_file_load", "reboot",
 		"init_module", "finit_module", "delete_module", "create_module", "query_module", "get_kernel_syms",
 	}},
-	{"they load programs into the kernel, or look into it", []string{
+	{"they load programs into the kernel, or expose its internals", []string{
 		"bpf", "perf_event_open", "lookup_dcookie", "syslog", "kcmp",
 	}},
-	{"it stops the kernel in the middle of a copy, which exploits wait for", []string{
+	{"it can pause the kernel during a copy, which exploits of races use", []string{
 		"userfaultfd",
 	}},
 	{"keyrings belong to a user id, not to a jail", []string{
 		"keyctl", "add_key", "request_key",
 	}},
-	{"what they do is done by kernel threads that no filter and no observer sees", []string{
+	{"their operations bypass system call filters and observers", []string{
 		"io_uring_setup", "io_uring_enter", "io_uring_register",
 	}},
-	{"a jail's mounts are made for it", []string{
+	{"the daemon creates a jail's mounts", []string{
 		"mount", "umount", "umount2", "pivot_root", "chroot", "move_mount", "mount_setattr",
 		"open_tree", "open_tree_attr", "fsopen", "fsconfig", "fsmount", "fspick", "fanotify_init",
 	}},
-	{"a new namespace gives back the powers that the jail's took", []string{
+	{"a new user namespace would restore capabilities that the jail lacks", []string{
 		"unshare", "setns",
 	}},
-	{"a handle opens a file that no path in the jail leads to", []string{
+	{"a handle opens a file outside of the jail's root", []string{
 		"open_by_handle_at",
 	}},
-	{"a descriptor taken from a process goes round what was passed to it", []string{
+	{"it copies a descriptor from another process", []string{
 		"pidfd_getfd",
 	}},
-	{"they govern the host's disks and memory", []string{
+	{"they manage the host's disks and memory", []string{
 		"quotactl", "quotactl_fd", "swapon", "swapoff", "acct",
 	}},
-	{"the clock is the host's", []string{
+	{"they set the host's clock", []string{
 		"settimeofday", "stime", "clock_settime", "clock_settime64", "adjtimex", "clock_adjtime", "clock_adjtime64",
 	}},
-	{"a jail's name is given to it", []string{
+	{"the daemon sets a jail's host name", []string{
 		"sethostname", "setdomainname",
 	}},
-	{"they reach the machine's ports, segments and terminals", []string{
+	{"they access I/O ports, segment tables and terminals of the machine", []string{
 		"ioperm", "iopl", "modify_ldt", "vm86", "vm86old", "vhangup",
 	}},
-	{"only 32-bit programs make them, which the filter refuses; their arguments hide behind a pointer", []string{
+	{"only 32-bit programs use them, which the filter kills; their arguments are behind a pointer", []string{
 		"socketcall", "ipc",
 	}},
-	{"nothing written in this century makes them", []string{
+	{"obsolete: no current program uses them", []string{
 		"_sysctl", "afs_syscall", "bdflush", "epoll_ctl_old", "epoll_wait_old", "getpmsg", "nfsservctl", "putpmsg",
 		"remap_file_pages", "security", "sysfs", "tuxcall", "uselib", "ustat", "vserver",
 	}},

@@ -13,7 +13,7 @@ import (
 	"glasshouse/host/seccomp"
 )
 
-// An answer is what the filter says to one call.
+// An answer is the result of the filter for one call.
 type answer uint32
 
 const (
@@ -25,9 +25,8 @@ const (
 
 var processors = map[string]*arch.Info{"amd64": arch.X86_64, "arm64": arch.AARCH64}
 
-// dangerous are calls that no jail may make: the answer must be no, for
-// whatever arguments. Each line is one way out or one piece of kernel that
-// privilege escalations have come from.
+// dangerous lists calls that no jail may make with any arguments. Each line is one escape path or
+// one part of the kernel with a history of privilege escalations.
 var dangerous = []string{
 	"kexec_load", "kexec_file_load", "reboot",
 	"init_module", "finit_module", "delete_module",
@@ -47,8 +46,8 @@ var dangerous = []string{
 	"socketcall", "ipc",
 }
 
-// ordinary are calls that the programs an agent runs cannot do without: shells,
-// compilers, interpreters, git, apt, ssh, databases, a debugger, a browser.
+// ordinary lists calls that common programs of agents need: shells, compilers, interpreters, git,
+// apt, ssh, databases, a debugger, a browser.
 var ordinary = []string{
 	"read", "write", "openat", "openat2", "close", "close_range", "fstat", "statx", "lseek", "pread64", "pwrite64", "readv", "writev",
 	"preadv", "pwritev", "preadv2", "pwritev2", "mmap", "mprotect", "munmap", "mremap", "msync", "madvise", "mlock", "munlock", "brk", "memfd_create", "mincore", "membarrier",
@@ -65,23 +64,23 @@ var ordinary = []string{
 	"uname", "sysinfo", "getrandom", "getrlimit", "setrlimit", "getpriority", "setpriority", "ioprio_get", "ioprio_set",
 	"shmget", "shmat", "shmctl", "shmdt", "semget", "semop", "semctl", "semtimedop", "msgget", "msgsnd", "msgrcv", "mq_open", "mq_timedsend", "mq_timedreceive",
 	"io_setup", "io_submit", "io_getevents", "io_destroy", "pidfd_open", "pidfd_send_signal",
-	"ptrace", "process_vm_readv", "process_vm_writev", // a debugger, inside the jail
-	"seccomp", "landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self", // a program that confines itself further
+	"ptrace", "process_vm_readv", "process_vm_writev", // a debugger in the jail
+	"seccomp", "landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self", // a program that restricts itself further
 	"pkey_alloc", "pkey_mprotect", "mlock2", "name_to_handle_at", "restart_syscall",
 }
 
-// ordinaryX86 are the older forms that x86-64 still has.
+// ordinaryX86 lists the older variants that x86-64 still has.
 var ordinaryX86 = []string{
 	"open", "creat", "stat", "lstat", "access", "pipe", "dup2", "fork", "vfork", "getpgrp", "rename", "mkdir", "rmdir", "link", "unlink", "symlink", "readlink",
 	"chmod", "chown", "lchown", "poll", "select", "alarm", "pause", "utime", "utimes", "futimesat", "getdents", "time", "epoll_create", "epoll_wait", "eventfd", "inotify_init", "signalfd", "mknod", "arch_prctl",
 }
 
-func TestNoJailMakesADangerousCall(t *testing.T) {
+func TestDangerousCallsAreDenied(t *testing.T) {
 	for _, f := range filters(t) {
 		for _, name := range dangerous {
 			nr, ok := f.table.SyscallNames[name]
 			if !ok {
-				continue // another processor's
+				continue // of another architecture
 			}
 			if got := f.answer(t, nr); got == allow {
 				t.Errorf("%s: %s is allowed", f.arch, name)
@@ -90,7 +89,7 @@ func TestNoJailMakesADangerousCall(t *testing.T) {
 	}
 }
 
-func TestOrdinaryProgramsFindTheCallsTheyNeed(t *testing.T) {
+func TestOrdinaryCallsAreAllowed(t *testing.T) {
 	for _, f := range filters(t) {
 		names := append(slices.Clone(ordinary), "fstatat")
 		if f.arch == "amd64" {
@@ -103,14 +102,14 @@ func TestOrdinaryProgramsFindTheCallsTheyNeed(t *testing.T) {
 				continue
 			}
 			if got := f.answer(t, nr); got != allow {
-				t.Errorf("%s: %s is answered %#x, want allowed", f.arch, name, got)
+				t.Errorf("%s: %s returns %#x, want allowed", f.arch, name, got)
 			}
 		}
 	}
 }
 
-func TestArgumentsDecide(t *testing.T) {
-	const high = 1 << 32 // a bit the kernel does not read in an int
+func TestArgumentConditions(t *testing.T) {
+	const high = 1 << 32 // a bit that the kernel ignores in an int
 	tests := []struct {
 		call string
 		args []uint64
@@ -131,7 +130,7 @@ func TestArgumentsDecide(t *testing.T) {
 		{"socket", []uint64{unix.AF_PACKET, unix.SOCK_RAW}, eperm, "raw frames"},
 		{"socket", []uint64{unix.AF_BLUETOOTH, unix.SOCK_RAW}, eperm, "not in the namespace"},
 		{"socket", []uint64{high | unix.AF_VSOCK, unix.SOCK_STREAM}, eperm, "the kernel reads 32 bits"},
-		{"socket", []uint64{high | unix.AF_INET, unix.SOCK_STREAM}, eperm, "nobody honest sets that bit"},
+		{"socket", []uint64{high | unix.AF_INET, unix.SOCK_STREAM}, eperm, "no valid program sets that bit"},
 		{"socketpair", []uint64{unix.AF_UNIX, unix.SOCK_STREAM}, allow, "pipes with two ends"},
 		{"socketpair", []uint64{unix.AF_TIPC, unix.SOCK_STREAM}, eperm, "the only other family that has pairs"},
 
@@ -142,7 +141,7 @@ func TestArgumentsDecide(t *testing.T) {
 		{"clone", []uint64{unix.CLONE_NEWNS}, eperm, "a namespace"},
 		{"clone", []uint64{unix.CLONE_NEWPID}, eperm, "a namespace"},
 		{"clone", []uint64{unix.CLONE_NEWCGROUP}, eperm, "a namespace"},
-		{"clone", []uint64{high | unix.CLONE_NEWUSER}, eperm, "a namespace, with a bit nobody reads"},
+		{"clone", []uint64{high | unix.CLONE_NEWUSER}, eperm, "a namespace, with a bit that the kernel ignores"},
 		{"clone3", []uint64{0x7f0000000000, 88}, enosys, "its flags are behind a pointer; libc falls back to clone"},
 
 		{"personality", []uint64{0}, allow, "plain Linux"},
@@ -154,28 +153,28 @@ func TestArgumentsDecide(t *testing.T) {
 	for _, f := range filters(t) {
 		for _, tt := range tests {
 			if got := f.answer(t, f.table.SyscallNames[tt.call], tt.args...); got != tt.want {
-				t.Errorf("%s: %s(%#x) is answered %#x, want %#x: %s", f.arch, tt.call, tt.args, got, tt.want, tt.why)
+				t.Errorf("%s: %s(%#x) returns %#x, want %#x: %s", f.arch, tt.call, tt.args, got, tt.want, tt.why)
 			}
 		}
 	}
 }
 
-func TestUnknownCallsAreAbsentNotForbidden(t *testing.T) {
+func TestUnknownCallsReturnENOSYS(t *testing.T) {
 	for _, f := range filters(t) {
 		for _, nr := range []int{500, 1 << 20, -1} {
 			if got := f.answer(t, nr); got != enosys {
-				t.Errorf("%s: call %d is answered %#x, want ENOSYS, so that a libc falls back", f.arch, nr, got)
+				t.Errorf("%s: call %d returns %#x, want ENOSYS, so that a libc falls back", f.arch, nr, got)
 			}
 		}
 	}
 }
 
-func TestOtherCallingConventionsAreRefused(t *testing.T) {
+func TestOtherABIsAreKilled(t *testing.T) {
 	for _, f := range filters(t) {
 		for _, other := range []*arch.Info{arch.I386, arch.ARM} {
 			d := data{nr: 1, arch: uint32(other.ID)}
 			if got := f.run(t, d); got != killed {
-				t.Errorf("%s: a call by the convention of %s is answered %#x, want the process killed", f.arch, other.Name, got)
+				t.Errorf("%s: a call of the ABI of %s returns %#x, want the process killed", f.arch, other.Name, got)
 			}
 		}
 	}
@@ -183,14 +182,14 @@ func TestOtherCallingConventionsAreRefused(t *testing.T) {
 	for name, nr := range arch.X32.SyscallNames {
 		d := data{nr: uint32(nr | arch.X32.SeccompMask), arch: uint32(arch.X86_64.ID)}
 		if got := f.run(t, d); got != enosys {
-			t.Fatalf("x32 call %s is answered %#x, want ENOSYS", name, got)
+			t.Fatalf("x32 call %s returns %#x, want ENOSYS", name, got)
 		}
 	}
 }
 
-// TestBothFormsAgree compares what the BPF program answers to every call with
-// what the OCI profile says of it.
-func TestBothFormsAgree(t *testing.T) {
+// TestBPFMatchesOCIProfile compares the result of the BPF program with the OCI profile for every
+// call.
+func TestBPFMatchesOCIProfile(t *testing.T) {
 	for _, f := range filters(t) {
 		plain := map[string]bool{}
 		for _, rule := range seccomp.OCI(f.arch).Syscalls {
@@ -198,18 +197,18 @@ func TestBothFormsAgree(t *testing.T) {
 				plain[name] = plain[name] || rule.Action == specs.ActAllow && len(rule.Args) == 0
 			}
 		}
-		plain["fstatat"] = plain["newfstatat"] // so the table calls it on arm64
+		plain["fstatat"] = plain["newfstatat"] // its name in the arm64 table
 		const odd = 0xdead_beef_dead_beef      // satisfies no rule about arguments
 		for name, nr := range f.table.SyscallNames {
 			got := f.answer(t, nr, odd, odd, odd, odd, odd, odd)
 			if (got == allow) != plain[name] {
-				t.Errorf("%s: %s is answered %#x, but plainly allowed by the profile: %t", f.arch, name, got, plain[name])
+				t.Errorf("%s: %s returns %#x, but is allowed by the profile without conditions: %t", f.arch, name, got, plain[name])
 			}
 		}
 	}
 }
 
-func TestEveryRunGivesTheSameBytes(t *testing.T) {
+func TestBPFIsDeterministic(t *testing.T) {
 	for name := range processors {
 		first, err := seccomp.BPF(name)
 		if err != nil {
@@ -221,12 +220,12 @@ func TestEveryRunGivesTheSameBytes(t *testing.T) {
 			}
 		}
 		if n := len(first) / 8; n > 1024 {
-			t.Errorf("BPF(%s) has %d instructions; every call of every jail pays for them", name, n)
+			t.Errorf("BPF(%s) has %d instructions; they run at every call of every jail", name, n)
 		}
 	}
 }
 
-// A filter is the policy for one processor, run by an interpreter.
+// A filter is the policy for one architecture, run by an interpreter.
 type filter struct {
 	arch  string
 	table *arch.Info
@@ -269,8 +268,8 @@ type data struct {
 	args     [6]uint64
 }
 
-// run encodes d for the interpreter, which reads words as networks send them
-// where the kernel reads them as the processor has them.
+// run encodes d for the interpreter, which reads big-endian words, whereas the kernel reads
+// native ones.
 func (f filter) run(t *testing.T, d data) answer {
 	t.Helper()
 	words := []uint32{d.nr, d.arch, 0, 0}

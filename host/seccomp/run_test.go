@@ -18,8 +18,8 @@ import (
 	"glasshouse/host/seccomp"
 )
 
-// confined, as the first argument, makes the test binary put itself under the
-// filter and run the rest of its arguments.
+// confined, as the first argument, makes the test binary install the filter and run the remaining
+// arguments.
 const confined = "glasshouse-confined"
 
 func TestMain(m *testing.M) {
@@ -59,8 +59,8 @@ func runConfined(argv []string) error {
 	return unix.Exec(path, argv, os.Environ())
 }
 
-// calls are made for real under the filter. The arguments are such that, were a
-// call let through, a kernel would answer something else than the filter does.
+// calls are made under the real filter. Their arguments are chosen so that the kernel would
+// return another error if the filter allowed the call.
 var calls = []struct {
 	name string
 	nr   uintptr
@@ -86,7 +86,7 @@ var calls = []struct {
 	{"socket(AF_UNIX)", unix.SYS_SOCKET, [3]uintptr{unix.AF_UNIX, unix.SOCK_STREAM}, 0},
 	{"personality(ask)", unix.SYS_PERSONALITY, [3]uintptr{0xffffffff}, 0},
 	{"personality(READ_IMPLIES_EXEC)", unix.SYS_PERSONALITY, [3]uintptr{0x400000}, unix.EPERM},
-	{"clone(CLONE_NEWUSER)", unix.SYS_CLONE, [3]uintptr{unix.CLONE_NEWUSER | unix.CLONE_THREAD}, unix.EPERM}, // EINVAL if let through
+	{"clone(CLONE_NEWUSER)", unix.SYS_CLONE, [3]uintptr{unix.CLONE_NEWUSER | unix.CLONE_THREAD}, unix.EPERM}, // EINVAL if allowed
 	{"clone3", unix.SYS_CLONE3, [3]uintptr{}, unix.ENOSYS},
 	{"a call of the future", 900, [3]uintptr{}, unix.ENOSYS},
 	{"an x32 call", 1<<30 | 39, [3]uintptr{}, unix.ENOSYS},
@@ -100,7 +100,7 @@ func makeCalls() {
 	}
 }
 
-func TestTheKernelAnswersAsTheFilterSays(t *testing.T) {
+func TestFilterInKernel(t *testing.T) {
 	out, err := confine(t, "calls").Output()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -146,8 +146,8 @@ print(subprocess.run(["/bin/echo", "fine"], capture_output=True, text=True).stdo
 	}
 }
 
-// machine32 is a whole amd64 program: getpid by the 32-bit convention, then
-// exit(42) by its own.
+// machine32 is a complete amd64 program: getpid with the 32-bit ABI, then exit(42) with its own
+// ABI.
 var machine32 = elf64([]byte{
 	0xb8, 20, 0, 0, 0, // mov eax, 20 (getpid of i386)
 	0xcd, 0x80, // int 0x80
@@ -156,7 +156,7 @@ var machine32 = elf64([]byte{
 	0x0f, 0x05, // syscall
 })
 
-func TestThe32BitDoorIsShut(t *testing.T) {
+func Test32BitCallsAreKilled(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("int 0x80 is x86's")
 	}
@@ -170,10 +170,10 @@ func TestThe32BitDoorIsShut(t *testing.T) {
 	err := confine(t, program).Run()
 	exit, ok := errors.AsType[*exec.ExitError](err)
 	if !ok {
-		t.Fatalf("under the filter: %v, want death by SIGSYS", err)
+		t.Fatalf("under the filter: %v, want it killed by SIGSYS", err)
 	}
 	if status := exit.Sys().(syscall.WaitStatus); !status.Signaled() || status.Signal() != unix.SIGSYS {
-		t.Errorf("under the filter: %v, want death by SIGSYS", err)
+		t.Errorf("under the filter: %v, want it killed by SIGSYS", err)
 	}
 }
 
@@ -191,7 +191,7 @@ func exitCode(cmd *exec.Cmd) int {
 	return cmd.ProcessState.ExitCode()
 }
 
-// elf64 wraps code into the smallest file that the kernel runs.
+// elf64 wraps code into a minimal ELF file that the kernel can run.
 func elf64(code []byte) []byte {
 	const base, header = 0x400000, 64 + 56
 	le := binary.LittleEndian

@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A file that is still held for writing, as by a child that has not yet begun its own
-// program, delays the mount and does not prevent it.
-func TestAMountIsSealedWhenItsFilesAreLetGo(t *testing.T) {
+// A file that is still open for writing, for example in a child process before its execve, delays
+// the seal and does not prevent it.
+func TestSealWaitsForWriters(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
@@ -24,13 +24,13 @@ func TestAMountIsSealedWhenItsFilesAreLetGo(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}); err != unix.EBUSY {
-		t.Fatalf("a mount that is written to is sealed: %v", err)
+		t.Fatalf("a mount with a writer was sealed: %v", err)
 	}
 	time.AfterFunc(20*time.Millisecond, func() { unix.Close(held) })
 	if err := seal(fd); err != nil {
 		t.Error(err)
 	}
 	if _, err := unix.Openat(fd, "more", unix.O_CREAT|unix.O_WRONLY|unix.O_CLOEXEC, 0o600); err != unix.EROFS {
-		t.Errorf("a file is made in a mount that is sealed: %v", err)
+		t.Errorf("a file was created in a sealed mount: %v", err)
 	}
 }

@@ -41,7 +41,7 @@ const (
 // A File is a secret file that only its owner can read.
 type File struct {
 	Name     string
-	Data     []byte // nil: what is there under the name stays as it is, if anything is
+	Data     []byte // nil: an existing file of this name is kept
 	UID, GID uint32 // of the host
 }
 
@@ -95,7 +95,7 @@ func (n Namespace) Hide() error {
 		err := at.unmount()
 		if err == unix.EBUSY {
 			return &fault.Error{Op: "secretfs.Hide", Kind: fault.Conflict,
-				Err: errors.New("one of its processes has a file in " + Dir + " open, or is in it"), Remedy: "close it, and try again"}
+				Err: errors.New("a process of the jail has a file in " + Dir + " open, or its working directory there"), Remedy: "close the file and try again"}
 		}
 		return err
 	})
@@ -108,7 +108,7 @@ func check(files []File) error {
 	seen := map[string]bool{}
 	for _, f := range files {
 		if f.Name == "" || strings.ContainsAny(f.Name, "/\x00") || f.Name[0] == '.' || len(f.Name) > 200 || seen[f.Name] {
-			return fault.Newf(fault.Invalid, "secretfs.Show", "", "%.40q cannot be a file there, or is one twice", f.Name)
+			return fault.Newf(fault.Invalid, "secretfs.Show", "", "%.40q is not a valid file name, or is a duplicate", f.Name)
 		}
 		if len(f.Data) > MaxSize {
 			return fault.Newf(fault.TooLarge, "secretfs.Show", f.Name, "%d bytes are over the maximum of %d", len(f.Data), MaxSize)
@@ -151,9 +151,9 @@ func (n Namespace) become() error {
 		return os.NewSyscallError("capget", err)
 	}
 	unix.SetfsgidRetGid(int(n.GID))
-	unix.SetfsuidRetUid(int(n.UID)) // and takes the capabilities that are about files
+	unix.SetfsuidRetUid(int(n.UID)) // and clears the file capabilities, which are set again below
 	if uid, _ := unix.SetfsuidRetUid(-1); uid != int(n.UID) {
-		return errors.New("the thread cannot take the id of the jail's root")
+		return errors.New("cannot set the filesystem user id to the jail's root")
 	}
 	return os.NewSyscallError("capset", unix.Capset(&header, &caps[0]))
 }
@@ -191,7 +191,7 @@ func open(dir int, name string) (int, error) {
 	})
 }
 
-var errMoved = fault.Newf(fault.Conflict, "secretfs", "", "the jail is moving its directories about; try again")
+var errMoved = fault.Newf(fault.Conflict, "secretfs", "", "the jail is moving directories meanwhile; try again")
 
 // is reports whether name in dir is the root of the filesystem.
 func (p *place) is(dir int, name string) bool {
@@ -302,7 +302,7 @@ func Fill(dir string, files []File) error {
 		return os.NewSyscallError("fstatfs", err)
 	}
 	if st.Type != unix.TMPFS_MAGIC { // a value must not reach a disk
-		return fault.Newf(fault.Conflict, "secretfs.Fill", "", "no filesystem in memory is mounted on %s", dir)
+		return fault.Newf(fault.Conflict, "secretfs.Fill", "", "no tmpfs is mounted on %s", dir)
 	}
 	return fill(fd, files)
 }
@@ -340,7 +340,7 @@ func (n Namespace) mountPoint() (int, error) {
 			unix.Close(at)
 		}
 		if err == unix.ELOOP || err == unix.ENOTDIR {
-			return -1, fault.Newf(fault.Conflict, "secretfs.Show", "", "%s is not a directory there, or behind a symbolic link", Dir)
+			return -1, fault.Newf(fault.Conflict, "secretfs.Show", "", "%s is not a directory in the jail, or is behind a symbolic link", Dir)
 		}
 		if err != nil {
 			return -1, &os.PathError{Op: "open", Path: part, Err: err}

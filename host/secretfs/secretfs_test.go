@@ -16,8 +16,7 @@ import (
 	"glasshouse/host/secretfs"
 )
 
-// A guest is a shell in a mount namespace of its own, as root of a user namespace
-// of its own.
+// A guest is a shell in its own mount namespace, as root of its own user namespace.
 type guest struct {
 	secretfs.Namespace
 	t   *testing.T
@@ -64,7 +63,7 @@ func newGuest(t *testing.T) *guest {
 	return g
 }
 
-// run has the shell run a line and returns what it says.
+// run makes the shell execute a line and returns its output.
 func (g *guest) run(line string) string {
 	g.t.Helper()
 	const end = "that-was-it"
@@ -94,13 +93,13 @@ func (g *guest) show(files ...secretfs.File) {
 func (g *guest) says(line, want string) {
 	g.t.Helper()
 	if got := g.run(line); got != want {
-		g.t.Errorf("%q says %q, want %q", line, got, want)
+		g.t.Errorf("%q printed %q, want %q", line, got, want)
 	}
 }
 
 func file(name, data string) secretfs.File { return secretfs.File{Name: name, Data: []byte(data)} }
 
-func TestWhatIsShownIsThereAndNowhereElse(t *testing.T) {
+func TestShow(t *testing.T) {
 	g := newGuest(t)
 	other := file("B", "two")
 	other.UID, other.GID = first+6, first+7
@@ -109,20 +108,20 @@ func TestWhatIsShownIsThereAndNowhereElse(t *testing.T) {
 	g.says("stat -c '%n %a %u %g' /run/secrets/A /run/secrets/B", "/run/secrets/A 400 0 0\n/run/secrets/B 400 7 8")
 	g.says("grep -c 'ro,nosuid,nodev,noexec.* tmpfs glasshouse-secrets' /proc/self/mountinfo", "1")
 	if _, err := os.Stat("/run/secrets/A"); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the host has it too: %v", err)
+		t.Errorf("the file is visible on the host: %v", err)
 	}
 	if host, err := os.ReadFile("/proc/self/mountinfo"); err != nil || strings.Contains(string(host), secretfs.Source) {
-		t.Errorf("the mount has come to the host, or %v", err)
+		t.Errorf("the mount is visible on the host, or %v", err)
 	}
 }
 
-func TestFilesFollowWhatIsToBeThere(t *testing.T) {
+func TestShowReplacesFiles(t *testing.T) {
 	g := newGuest(t)
 	g.show(file("A", "one"), file("B", "two"))
 	g.says("exec 8</run/secrets/A 9</run/secrets/B; ls /run/secrets", "A\nB")
 	g.show(file("B", "two"), file("C", "three"))
 	g.says("ls /run/secrets; cat /run/secrets/*", "B\nC\ntwothree")
-	g.says("cat <&8; cat <&9", "two") // who held A has nothing left, who held B has it
+	g.says("cat <&8; cat <&9", "two") // the open file A is erased, B is unchanged
 	g.show(file("B", "second"))
 	g.says("ls /run/secrets; cat /run/secrets/*", "B\nsecond")
 	g.show(secretfs.File{Name: "B"}, secretfs.File{Name: "E"}, file("C", "three"))
@@ -136,7 +135,7 @@ func TestFilesFollowWhatIsToBeThere(t *testing.T) {
 	g.says("cat /run/secrets/D", "four")
 }
 
-func TestNothingIsHiddenUnderWhoHoldsIt(t *testing.T) {
+func TestHideConflictsWithOpenFiles(t *testing.T) {
 	g := newGuest(t)
 	g.show(file("A", "one"))
 	for _, hold := range []string{"exec 8</run/secrets/A", "exec 8</run/secrets", "cd /run/secrets"} {
@@ -147,7 +146,7 @@ func TestNothingIsHiddenUnderWhoHoldsIt(t *testing.T) {
 		g.says("cat /run/secrets/A", "one")
 		g.run("cd /; exec 8<&-")
 	}
-	for range 2 { // the second time there is nothing to do
+	for range 2 { // the second call has no effect
 		if err := g.Hide(); err != nil {
 			t.Errorf("Hide: %v", err)
 		}
@@ -157,9 +156,9 @@ func TestNothingIsHiddenUnderWhoHoldsIt(t *testing.T) {
 	g.says("cat /run/secrets/A", "one")
 }
 
-// The processes in the test are root with all privileges in their namespace; those
-// of a jail cannot mount. What they can do is what is tried here.
-func TestNobodyInsideCanChangeHideOrMoveThem(t *testing.T) {
+// The processes in the test are root with all capabilities in their namespace. Processes of a
+// jail cannot mount, so only other operations are tested here.
+func TestProcessesCannotChangeSecrets(t *testing.T) {
 	g := newGuest(t)
 	g.show(file("A", "one"))
 	for _, try := range []string{
@@ -171,7 +170,7 @@ func TestNobodyInsideCanChangeHideOrMoveThem(t *testing.T) {
 	g.says("cat /run/secrets/A; ls /run", "one"+"other\nsecrets")
 }
 
-func TestTheyAreFoundWhereverTheDirectoryAboveGoes(t *testing.T) {
+func TestMovedParentDirectory(t *testing.T) {
 	g := newGuest(t)
 	g.show(file("A", "one"))
 	g.says("mount -t tmpfs none /mnt && mkdir /mnt/run && mount --move /run /mnt/run", "")
@@ -184,7 +183,7 @@ func TestTheyAreFoundWhereverTheDirectoryAboveGoes(t *testing.T) {
 	g.says("grep -c glasshouse-secrets /proc/self/mountinfo", "0")
 }
 
-func TestASymbolicLinkIsNotFollowed(t *testing.T) {
+func TestSymlinkIsNotFollowed(t *testing.T) {
 	for _, prepare := range []string{"ln -s /tmp /run/secrets", "echo > /run/secrets", "mount -t tmpfs none /tmp; mkdir /tmp/secrets /tmp/x; mount --move /run /tmp/x; rm -rf /run/x; mount -t tmpfs none /run; ln -s /tmp /run/secrets"} {
 		g := newGuest(t)
 		g.run(prepare)
@@ -195,7 +194,7 @@ func TestASymbolicLinkIsNotFollowed(t *testing.T) {
 	}
 }
 
-func TestNamesAndSizesAreBounded(t *testing.T) {
+func TestInvalidFiles(t *testing.T) {
 	n := secretfs.Namespace{PID: os.Getpid()}
 	many := make([]secretfs.File, secretfs.MaxFiles+1)
 	for i := range many {
@@ -212,10 +211,10 @@ func TestNamesAndSizesAreBounded(t *testing.T) {
 	}
 }
 
-func TestAsMuchAsIsAllowedFits(t *testing.T) {
+func TestMaximumFiles(t *testing.T) {
 	g := newGuest(t)
 	files := make([]secretfs.File, secretfs.MaxFiles)
-	for round := range 2 { // and can be replaced
+	for round := range 2 { // and files can be replaced
 		for i := range files {
 			files[i] = file("F"+strings.Repeat("x", i), strings.Repeat(string(rune('a'+round)), secretfs.MaxSize))
 		}

@@ -1,5 +1,5 @@
-// Package atomicfile replaces files in one step, so that a reader sees the old
-// content or the new, never a part.
+// Package atomicfile replaces files atomically: a reader sees the old or the new content, never
+// a part of it.
 package atomicfile
 
 import (
@@ -10,19 +10,19 @@ import (
 	"glasshouse/internal/dirs"
 )
 
-// Write replaces name with data. It does not sync: after a power cut the old
-// content may be back.
+// Write replaces name with data. It does not sync: after a power failure the file may have the
+// old content.
 func Write(name string, data []byte, mode os.FileMode) error {
 	return write(name, data, mode, false)
 }
 
-// Durable is Write, and when it returns a power cut leaves the new content.
+// Durable is like Write, but the new content survives a power failure after it returns.
 func Durable(name string, data []byte, mode os.FileMode) error {
 	return write(name, data, mode, true)
 }
 
-// Update is Write, except that it leaves a file that has the content and mode already. A
-// daemon that updates its files starts also when the disk is full.
+// Update is like Write, but does not write a file that already has the content and mode. A
+// daemon that updates its files can therefore start when the disk is full.
 func Update(name string, data []byte, mode os.FileMode) error {
 	have, err := os.ReadFile(name)
 	if err == nil && bytes.Equal(have, data) {

@@ -8,7 +8,7 @@ import (
 	"glasshouse/internal/atomicfile"
 )
 
-func TestWriteReplacesAndLeavesNothingElse(t *testing.T) {
+func TestWriteReplacesFile(t *testing.T) {
 	for _, write := range []func(string, []byte, os.FileMode) error{atomicfile.Write, atomicfile.Durable, atomicfile.Update} {
 		replaces(t, write)
 	}
@@ -34,13 +34,13 @@ func replaces(t *testing.T, write func(string, []byte, os.FileMode) error) {
 	}
 }
 
-func TestWriteIntoNowhereFails(t *testing.T) {
+func TestWriteInMissingDirectory(t *testing.T) {
 	if err := atomicfile.Write(filepath.Join(t.TempDir(), "no", "f"), nil, 0o600); err == nil {
 		t.Error("Write into a missing directory = nil, want an error")
 	}
 }
 
-func TestUpdateLeavesWhatIsRight(t *testing.T) {
+func TestUpdateSkipsUnchangedFile(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "f")
 	if err := atomicfile.Update(name, []byte("first"), 0o600); err != nil {
 		t.Fatal(err)
@@ -62,7 +62,7 @@ func TestUpdateLeavesWhatIsRight(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got, _ := os.ReadFile(name); string(got) != c.text || after.Mode() != c.mode || os.SameFile(before, after) != c.stays {
-			t.Errorf("content = %q with mode %v, want %q with %v; the same file: %v, want %v", got, after.Mode(), c.text, c.mode, os.SameFile(before, after), c.stays)
+			t.Errorf("content = %q with mode %v, want %q with %v; unchanged: %v, want %v", got, after.Mode(), c.text, c.mode, os.SameFile(before, after), c.stays)
 		}
 		before = after
 	}

@@ -1,5 +1,5 @@
-// Package bpfstack tells how much stack a program for the kernel needs, so that a
-// program which one kernel takes and another refuses is found before it is shipped.
+// Package bpfstack computes how much stack an eBPF program needs. Tests use it to detect
+// programs that exceed the stack limit of some kernels.
 package bpfstack
 
 import (
@@ -9,20 +9,20 @@ import (
 	"github.com/cilium/ebpf/asm"
 )
 
-// Limit is what all functions of a program that call one another may need together.
-// Newer kernels give some programs more.
+// Limit is the maximum stack size in bytes of a call chain (MAX_BPF_STACK). Newer kernels give
+// some programs more.
 const Limit = 512
 
-// granularity is what the kernel rounds the need of a function up to: 32 bytes, and
-// on some processors of newer ones 16.
+// granularity is the unit to which the kernel rounds up the stack size of a function: 32 bytes,
+// or 16 on some processors with newer kernels.
 const granularity = 32
 
-// Deepest returns the chain of calls that needs the most stack, and how much that is.
-// Functions whose address is taken, as those that bpf_loop calls, are called.
+// Deepest returns the call chain that needs the most stack, and its stack size in bytes. It
+// assumes that functions whose address is taken, such as callbacks of bpf_loop, are called.
 func Deepest(program asm.Instructions) (chain string, bytes int, err error) {
 	frames, calls, first := map[string]int{}, map[string][]string{}, ""
 	var from string
-	// Which registers hold an address on the stack, as far as an offset from its top.
+	// The registers that hold a stack address, with its offset from the top of the stack.
 	var points map[asm.Register]int
 	for i := range program {
 		ins := &program[i]
@@ -44,7 +44,7 @@ func Deepest(program asm.Instructions) (chain string, bytes int, err error) {
 	return deepest(first, frames, calls, nil)
 }
 
-// isFunction tells functions from labels within them.
+// isFunction reports whether a symbol is a function, not a label inside of one.
 func isFunction(program asm.Instructions, symbol string) bool {
 	for i := range program {
 		if (program[i].IsFunctionCall() || program[i].IsLoadOfFunctionPointer()) && program[i].Reference() == symbol {
@@ -54,8 +54,8 @@ func isFunction(program asm.Instructions, symbol string) bool {
 	return false
 }
 
-// reaches returns how far below the top of the stack an instruction reaches, and
-// follows the addresses that it computes.
+// reaches returns how far below the top of the stack an instruction accesses memory, and updates
+// the stack addresses in points.
 func reaches(ins *asm.Instruction, points map[asm.Register]int) int {
 	class := ins.OpCode.Class()
 	switch {
@@ -91,12 +91,12 @@ func reaches(ins *asm.Instruction, points map[asm.Register]int) int {
 func deepest(function string, frames map[string]int, calls map[string][]string, above []string) (string, int, error) {
 	for _, a := range above {
 		if a == function {
-			return "", 0, fmt.Errorf("%s calls itself, by %s", function, strings.Join(above, ", "))
+			return "", 0, fmt.Errorf("recursion: %s is called through %s", function, strings.Join(above, ", "))
 		}
 	}
 	own, ok := frames[function]
 	if !ok {
-		return "", 0, fmt.Errorf("%s is called and not there", function)
+		return "", 0, fmt.Errorf("called function %s does not exist", function)
 	}
 	own = (own + granularity - 1) / granularity * granularity
 	chain, below := "", 0

@@ -9,10 +9,10 @@ import (
 	"glasshouse/internal/bpfstack"
 )
 
-func TestTheDeepestChainCounts(t *testing.T) {
+func TestDeepest(t *testing.T) {
 	program := asm.Instructions{
 		asm.Mov.Reg(asm.R6, asm.RFP).WithSymbol("program"),
-		asm.Add.Imm(asm.R6, -100), // 128 with what it is rounded up to
+		asm.Add.Imm(asm.R6, -100), // rounded up to 128
 		asm.Call.Label("flat"),
 		asm.Call.Label("deep"),
 		asm.Return(),
@@ -20,7 +20,7 @@ func TestTheDeepestChainCounts(t *testing.T) {
 		asm.Return(),
 		asm.LoadMem(asm.R1, asm.RFP, -200, asm.DWord).WithSymbol("deep"), // 224
 		asm.Mov.Imm(asm.R6, 1),
-		asm.Add.Imm(asm.R6, -500), // no address any more
+		asm.Add.Imm(asm.R6, -500), // R6 is no longer a stack address
 		asm.Call.Label("flat"),
 		asm.Return(),
 	}
@@ -33,12 +33,12 @@ func TestTheDeepestChainCounts(t *testing.T) {
 	}
 }
 
-func TestWhatCallsItselfIsRefused(t *testing.T) {
+func TestDeepestRejectsRecursion(t *testing.T) {
 	program := asm.Instructions{
 		asm.Call.Label("again").WithSymbol("again"),
 		asm.Return(),
 	}
-	if _, _, err := bpfstack.Deepest(program); err == nil || !strings.Contains(err.Error(), "calls itself") {
+	if _, _, err := bpfstack.Deepest(program); err == nil || !strings.Contains(err.Error(), "recursion") {
 		t.Errorf("%v", err)
 	}
 }

@@ -1,4 +1,4 @@
-// Package dirs makes, empties, removes and syncs directories.
+// Package dirs creates, empties, removes and syncs directories.
 package dirs
 
 import (
@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Make makes each directory, or leaves it as it is.
+// Make creates directories. Existing directories are not changed.
 func Make(names ...string) error {
 	for _, name := range names {
 		if err := os.Mkdir(name, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
@@ -19,7 +19,7 @@ func Make(names ...string) error {
 	return nil
 }
 
-// Empty makes an empty directory, or empties the one that is there.
+// Empty creates an empty directory, or removes the content of an existing one.
 func Empty(name string) error {
 	if err := os.RemoveAll(name); err != nil {
 		return err
@@ -27,7 +27,7 @@ func Empty(name string) error {
 	return os.Mkdir(name, 0o755)
 }
 
-// Place makes what a directory, or else a file, can be mounted on.
+// Place creates a mount point: an empty directory, or an empty file.
 func Place(name string, dir bool) error {
 	if dir {
 		return Make(name)
@@ -39,11 +39,11 @@ func Place(name string, dir bool) error {
 	return f.Close()
 }
 
-// ProcPath names an open file in a way that always leads to it.
+// ProcPath returns a path of an open file that stays valid if the file is renamed or removed.
 func ProcPath(f *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())) }
 
-// RemoveEmpty removes the directories that are empty, in the order given, up to
-// the first that is not.
+// RemoveEmpty removes directories in order and stops at the first one that is not empty. Missing
+// directories are ignored.
 func RemoveEmpty(names ...string) error {
 	for _, name := range names {
 		err := os.Remove(name)
@@ -57,7 +57,7 @@ func RemoveEmpty(names ...string) error {
 	return nil
 }
 
-// Sync returns when the names in a directory would survive a power cut.
+// Sync makes the entries of a directory durable.
 func Sync(dir string) error {
 	f, err := os.Open(dir)
 	if err != nil {

@@ -98,9 +98,8 @@ func (c *Command) Start() (pid int, s *Start, err error) {
 
 const sigsetSize = 8
 
-// fork returns the child's pid. The child has a copy of this process's memory but
-// none of its other threads: it makes calls and nothing else, and its stack must
-// not grow.
+// fork returns the child's pid. The child has a copy of this process's memory but none of its
+// other threads, so it may only make system calls, and its stack must not grow.
 //
 //go:nosplit
 //go:norace

@@ -103,7 +103,7 @@ type span struct{ first, last int }
 func changed(diff string) (map[string][]span, error) {
 	lines := map[string][]span{}
 	name := ""
-	removed, added := 0, 0 // lines of the present hunk that follow
+	removed, added := 0, 0 // remaining lines of the current hunk
 	for line := range strings.Lines(diff) {
 		switch {
 		case removed > 0 && strings.HasPrefix(line, "-"):

@@ -1,9 +1,10 @@
-// Package linger has who sends a large body hear the answer.
+// Package linger drains large request bodies after an early error response, so that the client
+// can read the response.
 //
-// A server that answers before it has read a body, and closes, resets the connection:
-// what its client still writes fails, and the answer that was sent may be thrown away
-// unread. So the answer goes out first, and the rest of the body is read and forgotten
-// for a while, until the client has seen the answer and closes.
+// If a server responds before it has read the request body and then closes the connection, the
+// kernel resets the connection: the client's writes fail, and the client may discard the
+// response unread. Therefore the handler sends the response first, and then reads and discards
+// the rest of the body for a limited time, until the client closes the connection.
 package linger
 
 import (
@@ -14,12 +15,12 @@ import (
 )
 
 const (
-	small = 256 << 10        // what net/http itself reads before it answers
-	most  = 64 << 20         // bytes that are forgotten: who does not listen while writing has to get rid of all of them
-	long  = 10 * time.Second // in all
+	small = 256 << 10        // net/http itself reads so much before it responds (maxPostHandlerReadBytes)
+	most  = 64 << 20         // bytes to discard; a client that does not read while it writes must be able to send its whole body
+	long  = 10 * time.Second // time limit for discarding
 )
 
-// Handler is h, and what h does not read of a large body is read behind it.
+// Handler returns a handler that calls h and then discards the unread rest of a large body.
 func Handler(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ProtoMajor != 1 || r.ContentLength >= 0 && r.ContentLength <= small {
@@ -29,7 +30,7 @@ func Handler(h http.Handler) http.Handler {
 		rc, body := http.NewResponseController(w), r.Body
 		h.ServeHTTP(&writer{ResponseWriter: w, rc: rc}, r)
 		if rc.Flush() != nil || rc.SetReadDeadline(time.Now().Add(long)) != nil {
-			return // it was broken off, or the connection is another's now
+			return // the connection failed or was hijacked
 		}
 		defer context.AfterFunc(r.Context(), func() { rc.SetReadDeadline(time.Now()) })()
 		if n, _ := io.CopyN(io.Discard, body, most); n < most {
@@ -38,7 +39,8 @@ func Handler(h http.Handler) http.Handler {
 	})
 }
 
-// A writer refuses at once: net/http would first wait for a part of the body.
+// A writer sends error responses immediately: without full duplex mode, net/http reads a part of
+// the body first.
 type writer struct {
 	http.ResponseWriter
 	rc *http.ResponseController

@@ -22,12 +22,12 @@ func serve(t *testing.T, h http.HandlerFunc) *httptest.Server {
 }
 
 func refuse(w http.ResponseWriter, r *http.Request) {
-	io.CopyN(io.Discard, r.Body, 10) // and no more
+	io.CopyN(io.Discard, r.Body, 10) // the rest is not read
 	http.Error(w, "not this", http.StatusForbidden)
 }
 
-// Who writes everything before reading anything is the client that has it hardest.
-func TestWhoOnlyReadsBehindItsBodyHearsTheAnswer(t *testing.T) {
+// The client writes its whole body before it reads the response, which is the hardest case.
+func TestClientReadsResponseAfterBody(t *testing.T) {
 	srv := serve(t, refuse)
 	body := bytes.Repeat([]byte("x"), 16<<20)
 	for name, head := range map[string]string{"known": fmt.Sprintf("Content-Length: %d\r\n\r\n", len(body)), "chunked": "Transfer-Encoding: chunked\r\n\r\n"} {
@@ -64,14 +64,14 @@ func TestWhoOnlyReadsBehindItsBodyHearsTheAnswer(t *testing.T) {
 	}
 }
 
-func TestNobodyWaitsForAClientThatSaysNoMore(t *testing.T) {
+func TestStalledClientIsNotWaitedFor(t *testing.T) {
 	srv := serve(t, refuse)
 	c, err := net.Dial("tcp", srv.Listener.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(30 * time.Second)) // without an answer this is the end
+	c.SetDeadline(time.Now().Add(30 * time.Second)) // fails the test if there is no response
 	fmt.Fprintf(c, "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n0123456789", 16<<20)
 	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 	if err != nil || resp.StatusCode != 403 {
@@ -79,7 +79,7 @@ func TestNobodyWaitsForAClientThatSaysNoMore(t *testing.T) {
 	}
 }
 
-func TestGoHearsTheAnswer(t *testing.T) {
+func TestGoClientReadsResponse(t *testing.T) {
 	for name, h := range map[string]http.HandlerFunc{
 		"403": refuse,
 		"200": func(w http.ResponseWriter, r *http.Request) { io.CopyN(io.Discard, r.Body, 10) },

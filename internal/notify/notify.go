@@ -187,7 +187,7 @@ func (l *Listener) Receive() (c Call, err error) {
 			case p[0].Revents&unix.POLLHUP != 0:
 				failed = ErrGone
 				return true
-			default: // a signal came while the kernel looked
+			default: // interrupted by a signal
 				continue
 			}
 			c = Call{}
@@ -195,7 +195,7 @@ func (l *Listener) Receive() (c Call, err error) {
 			case 0:
 				failed = nil
 				return true
-			case unix.ENOENT, unix.EINTR: // who asked has gone meanwhile
+			case unix.ENOENT, unix.EINTR: // the calling thread was interrupted or has ended
 			default:
 				failed = os.NewSyscallError("receive a call", e)
 				return true

@@ -40,8 +40,8 @@ func Run(argv []string) error {
 	return os.NewSyscallError("execve", unix.Exec(argv[0], argv, os.Environ()))
 }
 
-// A Starting is a process that is about to install a filter: it was started with the file of
-// Theirs as descriptor 4 and calls Run.
+// A Starting is a process that is about to install a filter: it was started with ChildFile as
+// descriptor 4 and calls Run.
 type Starting struct {
 	ours, theirs *os.File
 }
@@ -71,8 +71,8 @@ func (s *Starting) closeTheirs() error {
 	return err
 }
 
-// Filter sends the filter to the process and returns its listener. The process waits until
-// GoOn.
+// Filter sends the filter to the process and returns its listener. The process waits until Exec
+// is called.
 func (s *Starting) Filter(pid int, filter []byte) (*Listener, error) {
 	s.closeTheirs()
 	s.ours.SetDeadline(time.Now().Add(15 * time.Second))

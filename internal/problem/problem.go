@@ -1,5 +1,5 @@
-// Package problem is all that is wrong with a text that somebody wrote: each problem
-// with its place, the line it is in, and what was perhaps meant.
+// Package problem describes the errors in a text that a user wrote: each problem with its
+// position, its line, and a suggested correction.
 package problem
 
 import (
@@ -12,20 +12,19 @@ import (
 	"glasshouse/rtfs/form"
 )
 
-// A Problem is one thing that is wrong with a text.
+// A Problem is one error in a text.
 type Problem struct {
 	Pos     form.Pos
-	Field   string // "runtime.port"; empty: the text as a whole
+	Field   string // "runtime.port"; empty: the whole text
 	Message string
-	Line    string // of the text, where it is
-	mark    int    // in Line
+	Line    string // the line of the text at Pos
+	mark    int    // rune offset in Line
 }
 
-// A List is all that is wrong with a text, in its order.
+// A List is a list of problems in the order of their positions.
 type List []Problem
 
-// shown bounds the problems of which the text is told: whoever has more of them is
-// helped by the first.
+// shown is the maximum number of problems in an error message.
 const shown = 20
 
 func (l List) Error() string {
@@ -59,7 +58,7 @@ func (p Problem) String() string {
 	return fmt.Sprintf("%s\n  %s | %s\n  %s | %s^", s, number, p.Line, strings.Repeat(" ", len(number)), strings.Repeat(" ", p.mark))
 }
 
-// Fault is the error of kind fault.Invalid that wraps them, or nil if there are none.
+// Fault returns an error of kind fault.Invalid that wraps l, or nil if l is empty.
 func (l List) Fault(op string) error {
 	if len(l) == 0 {
 		return nil
@@ -67,7 +66,7 @@ func (l List) Fault(op string) error {
 	return &fault.Error{Op: op, Kind: fault.Invalid, Field: l[0].Field, Err: l}
 }
 
-// At is a problem at a place of a text.
+// At returns a problem at a position of text.
 func At(text []byte, pos form.Pos, field, format string, args ...any) Problem {
 	p := Problem{Pos: pos, Field: field, Message: fmt.Sprintf(format, args...)}
 	if pos.Line > 0 {
@@ -76,14 +75,14 @@ func At(text []byte, pos form.Pos, field, format string, args ...any) Problem {
 	return p
 }
 
-// wide is how much of a line is shown to both sides of where a problem is.
+// wide is the maximum number of bytes of a line that are shown on each side of a problem.
 const wide = 80
 
-// excerpt returns the part of a line that is shown for an offset, and where in it that is,
-// in runes.
+// excerpt returns the part of a line around an offset, and the position of the offset in it in
+// runes.
 func excerpt(text []byte, offset int) (line string, mark int) {
 	offset = min(max(offset, 0), len(text))
-	// Prefix and Suffix look at all of the character at the cut.
+	// Suffix and Prefix need all bytes of the character at the cut.
 	before := safetext.Suffix(string(text[max(0, offset-wide-utf8.UTFMax):offset]), wide)
 	after := safetext.Prefix(string(text[offset:min(len(text), offset+wide+utf8.UTFMax)]), wide)
 	before = before[strings.LastIndexByte(before, '\n')+1:]
@@ -93,11 +92,11 @@ func excerpt(text []byte, offset int) (line string, mark int) {
 	return strings.TrimRight(left+plain(after), " "), utf8.RuneCountInString(left)
 }
 
-// plain returns a part of a line in which everything can be seen. A tab becomes one
-// space, so that the mark below the line is at the right column.
+// plain returns s with invisible characters escaped. A tab becomes one space, so that the mark
+// below the line is in the right column.
 func plain(s string) string { return safetext.Visible(strings.ReplaceAll(s, "\t", " ")) }
 
-// Meant is "; did you mean …?" if s is nearly one of the words, and else nothing.
+// Meant returns "; did you mean …?" with the most similar of words, or "" if none is similar.
 func Meant(s string, words ...string) string {
 	plain := strings.NewReplacer("_", "-", " ", "-").Replace(strings.ToLower(strings.TrimLeft(s, ":")))
 	best, least := "", 4
@@ -120,8 +119,8 @@ func Meant(s string, words ...string) string {
 	return fmt.Sprintf("; did you mean %s?", best)
 }
 
-// Distance is how many letters are put in, taken out, changed or swapped with the
-// next to make one word of another. Long words are as far apart as they are long.
+// Distance returns the number of letters that must be inserted, deleted, replaced or swapped
+// with their neighbour to turn a into b. For long words it returns their length.
 func Distance(a, b string) int {
 	x, y := []rune(a), []rune(b)
 	if len(x) > 64 || len(y) > 64 {

@@ -10,7 +10,7 @@ import (
 	"glasshouse/rtfs/form"
 )
 
-func TestAProblemShowsWhereItIs(t *testing.T) {
+func TestProblemShowsPosition(t *testing.T) {
 	text := []byte("one\n\ttwö three\n")
 	p := problem.At(text, form.Pos{File: "f", Offset: 10, Line: 2, Col: 6}, "a.b", "%d is wrong", 3)
 	if want := "f:2:6: a.b: 3 is wrong\n  2 |  twö three\n    |      ^"; p.String() != want {
@@ -18,19 +18,19 @@ func TestAProblemShowsWhereItIs(t *testing.T) {
 	}
 }
 
-func TestALongLineIsCutAroundTheProblem(t *testing.T) {
+func TestLongLineIsTruncatedAroundProblem(t *testing.T) {
 	text := []byte(strings.Repeat("x", 5000) + "!" + strings.Repeat("\x1b", 5000))
 	p := problem.At(text, form.Pos{Offset: 5000, Line: 1, Col: 5001}, "", "here")
 	lines := strings.Split(p.String(), "\n")
 	if len(p.String()) > 600 || strings.IndexByte(lines[1], '!') != strings.IndexByte(lines[2], '^') {
-		t.Errorf("String =\n%s\nwant the mark below the !", p)
+		t.Errorf("String =\n%s\nwant the mark below !", p)
 	}
 	if strings.Contains(p.String(), "\x1b") {
-		t.Error("an escape character is shown as it is")
+		t.Error("an escape character is not escaped")
 	}
 }
 
-func TestALineIsShownWithoutHiddenCharacters(t *testing.T) {
+func TestHiddenCharactersAreEscaped(t *testing.T) {
 	text := "\tx\u202e\u009bm here"
 	p := problem.At([]byte(text), form.Pos{Offset: strings.Index(text, "here"), Line: 1, Col: 1}, "", "wrong")
 	lines := strings.Split(p.String(), "\n")
@@ -42,20 +42,20 @@ func TestALineIsShownWithoutHiddenCharacters(t *testing.T) {
 	}
 }
 
-func TestALongLineIsCutBetweenCharacters(t *testing.T) {
+func TestLongLineIsTruncatedBetweenCharacters(t *testing.T) {
 	texttest.CutsBetweenCharacters(t, "a line", func(line string) string {
 		middle := strings.Index(line, "世") + 30000
 		return problem.At([]byte(line), form.Pos{Offset: middle, Line: 1, Col: 1}, "", "here").Line
 	})
 }
 
-func TestAPlaceOutsideTheTextHarmsNobody(t *testing.T) {
+func TestPositionOutsideText(t *testing.T) {
 	for _, offset := range []int{-5, 0, 3, 99} {
 		_ = problem.At([]byte("abc"), form.Pos{Offset: offset, Line: 1, Col: 1}, "", "x").String()
 	}
 }
 
-func TestNoProblemsAreNoError(t *testing.T) {
+func TestEmptyListIsNoError(t *testing.T) {
 	if err := (problem.List{}).Fault("x"); err != nil {
 		t.Errorf("Fault = %v", err)
 	}
@@ -65,7 +65,7 @@ func TestNoProblemsAreNoError(t *testing.T) {
 	}
 }
 
-func TestWhatWasMeantIsAWordNearby(t *testing.T) {
+func TestMeantSuggestsSimilarWord(t *testing.T) {
 	words := []string{"allowed-hosts", "mode", "memory-mb", "effects"}
 	for given, want := range map[string]string{
 		"allowed_hosts": "allowed-hosts", "AllowedHosts": "allowed-hosts", ":mode": "mode", "moed": "mode", "efects": "effects",

@@ -10,10 +10,10 @@ import (
 	"glasshouse/internal/spare"
 )
 
-// things counts what is there.
+// things counts the created and dropped values.
 type things struct {
 	spare.Pool[int]
-	mu            sync.Mutex // made by the test and by the pool at the same time
+	mu            sync.Mutex // Make is called by the test and the pool concurrently
 	made, dropped int
 	err           error
 }
@@ -39,11 +39,11 @@ func settle() {
 	synctest.Wait()
 }
 
-func TestWhatIsTakenIsThereAlready(t *testing.T) {
+func TestTakeUsesPool(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newThings(2)
 		if p.made != 0 {
-			t.Errorf("%d are made before anybody needs one", p.made)
+			t.Errorf("%d values created before the first Take, want 0", p.made)
 		}
 		first, err := p.Take()
 		if err != nil || first != 1 {
@@ -51,29 +51,29 @@ func TestWhatIsTakenIsThereAlready(t *testing.T) {
 		}
 		settle()
 		if p.made != 3 {
-			t.Errorf("%d are made, want the one that was taken and two to spare", p.made)
+			t.Errorf("%d values created, want the one that was taken and two spares", p.made)
 		}
-		for range 3 { // one more than there are
+		for range 3 { // one more than the pool has
 			if _, err := p.Take(); err != nil {
 				t.Fatal(err)
 			}
 		}
 		if p.made != 4 {
-			t.Errorf("%d are made when four were taken at once", p.made)
+			t.Errorf("%d values created for four concurrent Takes", p.made)
 		}
 		settle()
 		p.Close()
 		p.Close()
 		if p.made != 6 || p.dropped != 2 {
-			t.Errorf("%d were made and %d dropped, want 6 and 2", p.made, p.dropped)
+			t.Errorf("%d values created and %d dropped, want 6 and 2", p.made, p.dropped)
 		}
 		if _, err := p.Take(); err != nil || p.made != 7 {
-			t.Errorf("of a closed pool one is made: %v", err)
+			t.Errorf("Take from a closed pool: %v", err)
 		}
 	})
 }
 
-func TestAPoolThatIsClosedAtOnceMakesNothing(t *testing.T) {
+func TestCloseBeforeRefill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newThings(2)
 		if _, err := p.Take(); err != nil {
@@ -82,12 +82,12 @@ func TestAPoolThatIsClosedAtOnceMakesNothing(t *testing.T) {
 		p.Close()
 		settle()
 		if p.made != 1 || p.dropped != 0 {
-			t.Errorf("%d made, %d dropped", p.made, p.dropped)
+			t.Errorf("%d values created, %d dropped", p.made, p.dropped)
 		}
 	})
 }
 
-func TestWhoNeedsOneHearsWhyThereIsNone(t *testing.T) {
+func TestTakeReturnsMakeError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newThings(2)
 		p.err = errors.New("none")
@@ -97,12 +97,12 @@ func TestWhoNeedsOneHearsWhyThereIsNone(t *testing.T) {
 		settle()
 		p.err = nil
 		if _, err := p.Take(); err != nil {
-			t.Errorf("and when there is one again: %v", err)
+			t.Errorf("Take after the error: %v", err)
 		}
 		settle()
 		p.Close()
 		if p.made != 3 || p.dropped != 2 {
-			t.Errorf("%d made, %d dropped", p.made, p.dropped)
+			t.Errorf("%d values created, %d dropped", p.made, p.dropped)
 		}
 	})
 }

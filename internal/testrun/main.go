@@ -3,17 +3,19 @@
 //
 //	testrun [-jobs N] [-dir DIR] [-built DIR] [-host PATTERN] [-compile] PACKAGE...
 //
-// With -compile it only compiles. Packages that do not match PATTERN are left to go test, which caches their results.
-// Each of the others is tested by one process, or by several with a few tests each if it
-// is listed in split. As root every process has a mount namespace of its own, so that
-// no package sees, holds or counts the mounts of another. Programs that most packages
-// need are built once, into a directory that tests find by GLASSHOUSE_BACKENDTEST_BIN.
-// Temporary files are below -dir, which scripts/leaks.sh looks for afterwards. Its file
+// With -compile it only compiles. Packages that do not match PATTERN are tested by go test, which
+// caches their results. Each of the others is tested by one process, or by several processes with
+// a few tests each if it is listed in split. If testrun runs as root, each process has its own
+// mount namespace, so that a package does not see, hold or count the mounts of another. Programs
+// that most packages need are built once, into a directory that tests find by
+// GLASSHOUSE_BACKENDTEST_BIN. Temporary files are below -dir, which scripts/leaks.sh checks
+// afterwards. The file times in -dir has a line for each process: seconds of CPU time, elapsed
+// seconds, package, tests.
 // times has a line for each process: seconds of processor time, seconds, package, tests.
 //
-// Programs are built in -built (default: -dir). What is there of an earlier run and is up
-// to date is not linked again, and the paths of programs stay the same, on which cached
-// results depend.
+// Programs are built in -built (default: -dir). Programs of an earlier run that are up to date
+// are not linked again. Their paths do not change, because cached test results depend on the
+// paths.
 package main
 
 import (
@@ -41,8 +43,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// split is how many tests a process gets, of packages that take minutes. A panic ends
-// only the process it happens in.
+// split is the maximum number of tests per process, for packages that take minutes. A panic ends
+// only the process in which it happens.
 var split = map[string]int{
 	"glasshouse/test":            4,
 	"glasshouse/snapshot":        6,
@@ -66,7 +68,7 @@ type job struct {
 	pkg, dir, bin string
 	run           string // pattern; "" is all
 
-	// Of the process and those it has waited for, once it has ended.
+	// Of the process and its waited-for children, set when it has ended.
 	processor, elapsed time.Duration
 }
 
@@ -146,9 +148,9 @@ func run(ctx context.Context, dir, kept string, workers int, host *regexp.Regexp
 	return ctx.Err() == nil && !sink.anyFailed(), nil
 }
 
-// goTest leaves packages to go test. It caches their results for the same files and the
-// same values of the environment variables that they read: that of the programs is
-// another in each run.
+// goTest runs packages with go test, which caches results as long as the files and the
+// environment variables that the tests read do not change. The variable with the directory of the
+// programs differs in each run, so it is not set.
 func goTest(ctx context.Context, pkgs []string, bin string, to *sink) {
 	args := append([]string{"go", "test", "-json", "-vet=off", "-ldflags=-w", "-p=1", "-timeout=20m"}, pkgs...)
 	cmd := exec.CommandContext(ctx, "env", isolated(args...)...)
@@ -159,8 +161,8 @@ func goTest(ctx context.Context, pkgs []string, bin string, to *sink) {
 	}
 }
 
-// isolated returns the arguments for env to run a command: with its handlers of signals
-// as they are by default, and as root in a mount namespace of its own.
+// isolated returns the arguments for env(1) that run a command with default signal handlers and,
+// as root, in its own mount namespace.
 func isolated(command ...string) []string {
 	// test2json ignores SIGINT and SIGQUIT, and its children inherit that (execve(2)):
 	// a program that a test interrupts would not end.
@@ -193,7 +195,7 @@ func stream(cmd *exec.Cmd, each func(line []byte)) error {
 	}
 }
 
-// list finds the packages that have tests.
+// list returns the packages that have tests.
 func list(ctx context.Context, patterns []string) ([]*job, error) {
 	var out strings.Builder
 	args := append([]string{"list", "-f", "{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{.Dir}}{{end}}"}, patterns...)
@@ -238,8 +240,8 @@ func compile(ctx context.Context, dir string, all []*job) error {
 	return nil
 }
 
-// plan returns the processes to run, those of split packages first, since they take
-// longest altogether.
+// plan returns the processes to run. Those of split packages come first, because they take the
+// longest in total.
 func plan(all []*job) ([]*job, error) {
 	var queue []*job
 	for _, j := range all {
@@ -332,7 +334,7 @@ func (j *job) test(ctx context.Context, tmp, bin string, to *sink) error {
 	return err
 }
 
-// A sink prints events of many processes, of each package as if it had been one.
+// A sink prints the events of many processes as if each package had been tested by one process.
 type sink struct {
 	mu sync.Mutex
 	// +checklocks:mu
@@ -365,7 +367,7 @@ func (s *sink) anyFailed() bool {
 	return len(s.failed) > 0
 }
 
-// pass prints a line as it is.
+// pass prints a line unchanged.
 func (s *sink) pass(line []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -373,7 +375,7 @@ func (s *sink) pass(line []byte) {
 	s.w.Flush()
 }
 
-// event prints one event, unless it is the end of a package, which end prints.
+// event prints an event, except for the end of a package, which the method end prints.
 func (s *sink) event(line []byte) {
 	var e event
 	if len(line) == 0 {
@@ -392,7 +394,7 @@ func (s *sink) event(line []byte) {
 	s.w.Flush()
 }
 
-// end notes the end of a process, and prints that of its package after the last one.
+// end records the end of a process, and prints the end of its package after the last process.
 func (s *sink) end(j *job, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -3,7 +3,7 @@
 // Names of files, jails and programs, messages of agents and answers of servers are
 // chosen by others. Shown as they are they can move the cursor of a terminal, set its
 // title, reverse the direction of a line or hide part of it. Cut at an arbitrary byte
-// they stop being UTF-8. All packages use these functions and have no own ones.
+// they stop being UTF-8. All packages use these functions instead of their own.
 //
 //   - Clip, Prefix and Suffix bound the length and cut between characters.
 //   - OneLine is for lists and summaries: it drops what cannot be seen.

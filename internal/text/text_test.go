@@ -47,7 +47,7 @@ func TestForTerminalKeepsLinesAndTabs(t *testing.T) {
 	}
 }
 
-func TestCutsAreBetweenCharacters(t *testing.T) {
+func TestTruncationIsBetweenCharacters(t *testing.T) {
 	const s = "añ世🙂z" // 1, 2, 3, 4 and 1 bytes
 	for n, want := range []string{"", "a", "a", "añ", "añ", "añ", "añ世", "añ世", "añ世", "añ世", "añ世🙂", s, s} {
 		if got := text.Prefix(s, n); got != want {
@@ -74,7 +74,7 @@ func TestCutsAreBetweenCharacters(t *testing.T) {
 }
 
 // The character at the cut can be the first one.
-func TestACutInTheFirstCharacterLeavesNothing(t *testing.T) {
+func TestTruncationInFirstCharacter(t *testing.T) {
 	for _, s := range []string{"ñ!", "世界", "🙂🙂"} {
 		_, size := utf8.DecodeRuneInString(s)
 		for n := range size {
@@ -88,7 +88,7 @@ func TestACutInTheFirstCharacterLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestBytesThatAreNotUTF8AreCutToo(t *testing.T) {
+func TestTruncationOfInvalidUTF8(t *testing.T) {
 	s := strings.Repeat("\x80", 100)
 	if got := text.Prefix(s, 10); len(got) != 10 {
 		t.Errorf("Prefix of 100 continuation bytes to 10 has %d bytes, want 10", len(got))
@@ -103,7 +103,7 @@ func TestBytesThatAreNotUTF8AreCutToo(t *testing.T) {
 
 // A letter may carry any number of combining marks. Its cut has the wanted length and
 // is UTF-8.
-func TestALongGraphemeIsBounded(t *testing.T) {
+func TestLongGraphemeIsBounded(t *testing.T) {
 	s := "e" + strings.Repeat("\u0301", 10000)
 	if got := text.Clip(s, 64); len(got) > 64+len("…") || !utf8.ValidString(got) {
 		t.Errorf("Clip of a letter with 10000 accents to 64 bytes = %d bytes, valid %v; want at most 67, valid", len(got), utf8.ValidString(got))
@@ -180,7 +180,7 @@ func ExampleOneLine() {
 	// Output: deploy to production
 }
 
-func TestTheEndOfWhatWasAppendedIsThatOfAllOfIt(t *testing.T) {
+func TestAppendEndEqualsSuffix(t *testing.T) {
 	const n = 10
 	for _, piece := range []string{"a", "€", "a€", "0123456789€", "a long piece, longer than all that is kept €"} {
 		all, kept := "", []byte(nil)

@@ -1,4 +1,4 @@
-// Package thread runs code on a thread of its own.
+// Package thread runs code on a dedicated thread.
 package thread
 
 import (
@@ -9,19 +9,19 @@ import (
 	"glasshouse/fault"
 )
 
-// Alone runs f on a thread that f may change in ways that no other code may
-// inherit: the thread ends with f. It never is the main thread, which cannot
-// end, and which /proc/self speaks of. A panic of f is returned as an error.
+// Alone runs f on a new thread, which ends with f, so that f may change the thread's state. It
+// is never the main thread, which cannot end and to which /proc/self refers. A panic of f is
+// returned as an error.
 func Alone(f func() error) error {
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // and never unlocked, save for the main thread
+		runtime.LockOSThread() // the runtime ends a goroutine's locked thread with the goroutine; only the main thread is unlocked
 		if unix.Gettid() == unix.Getpid() {
 			defer runtime.UnlockOSThread()
-			done <- Alone(f) // while this goroutine occupies the main thread
+			done <- Alone(f) // this goroutine keeps the main thread occupied meanwhile
 			return
 		}
-		done <- fault.Catch(f)() // the caller could not recover what panics here
+		done <- fault.Catch(f)() // a panic in this goroutine cannot be recovered by the caller
 	}()
 	return <-done
 }

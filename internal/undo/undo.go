@@ -1,7 +1,7 @@
-// Package undo takes back the steps of a work that failed half-way.
+// Package undo rolls back the completed steps of an operation that failed.
 //
-// Each step that acquires something pushes its inverse. If the work fails they
-// run, newest first; once it has succeeded, Keep forgets them:
+// Each step that acquires a resource pushes its inverse. If the operation fails, Run calls the
+// inverses, newest first. After success, Keep discards them:
 //
 //	var u undo.Stack
 //	defer func() { err = errors.Join(err, u.Run()) }()
@@ -21,9 +21,8 @@ import (
 	"sync"
 )
 
-// A Stack is the inverses of what was done so far. Its zero value is empty and
-// ready. It is safe for concurrent use, so that steps which do not depend on
-// each other can be taken at once.
+// A Stack holds the inverses of completed steps. The zero value is empty and ready to use. It is
+// safe for concurrent use, so independent steps can run concurrently.
 type Stack struct {
 	mu sync.Mutex
 	// +checklocks:mu
@@ -35,16 +34,16 @@ type step struct {
 	f    func() error
 }
 
-// Push adds f, which undoes the step just taken. What names it in errors:
-// "unmount the volume".
+// Push adds f, the inverse of the last step. what describes f in errors, such as "unmount the
+// volume".
 func (s *Stack) Push(what string, f func() error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.steps = append(s.steps, step{what, f})
 }
 
-// Run undoes everything, newest first, and forgets it. A step that fails does
-// not keep the older ones from being undone.
+// Run calls all functions, newest first, and removes them from the stack. If one fails, Run
+// calls the others nevertheless.
 func (s *Stack) Run() error {
 	s.mu.Lock()
 	steps := s.steps
@@ -60,7 +59,7 @@ func (s *Stack) Run() error {
 	return errors.Join(errs...)
 }
 
-// Keep forgets everything: what was done stays.
+// Keep removes all functions from the stack without calling them.
 func (s *Stack) Keep() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -27,7 +27,7 @@ func TestRunUndoesNewestFirstAndOnce(t *testing.T) {
 	}
 }
 
-func TestAFailingStepDoesNotStopTheOthers(t *testing.T) {
+func TestFailedStepDoesNotStopOthers(t *testing.T) {
 	var u undo.Stack
 	busy := errors.New("busy")
 	undone := false
@@ -43,7 +43,7 @@ func TestAFailingStepDoesNotStopTheOthers(t *testing.T) {
 	}
 }
 
-func TestKeepForgets(t *testing.T) {
+func TestKeepDiscardsSteps(t *testing.T) {
 	var u undo.Stack
 	u.Push("x", func() error { t.Error("undone after Keep"); return nil })
 	u.Keep()
@@ -52,7 +52,7 @@ func TestKeepForgets(t *testing.T) {
 	}
 }
 
-func TestPushFromManyAtOnce(t *testing.T) {
+func TestConcurrentPush(t *testing.T) {
 	var u undo.Stack
 	var wg sync.WaitGroup
 	n := 0

@@ -12,7 +12,7 @@ import (
 	"glasshouse/internal/webhook"
 )
 
-func TestAPostIsVerifiedByWhoHasTheKey(t *testing.T) {
+func TestPostIsSigned(t *testing.T) {
 	var got error
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
@@ -25,22 +25,22 @@ func TestAPostIsVerifiedByWhoHasTheKey(t *testing.T) {
 	s := webhook.NewSender(nil)
 	defer s.Close()
 	if err := s.Post(t.Context(), srv.URL, signed(t, secret, "m", now, "{}"), []byte("{}")); err != nil || got != nil {
-		t.Errorf("it was posted with %v and verified with %v", err, got)
+		t.Errorf("Post: %v; Verify: %v", err, got)
 	}
 }
 
-func TestASenderAsksBeforeItConnects(t *testing.T) {
+func TestSenderChecksAddressBeforeConnecting(t *testing.T) {
 	asked, answered := 0, 0
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		answered++
 		http.Redirect(w, r, "/elsewhere", http.StatusTemporaryRedirect)
 	}))
 	defer srv.Close()
-	closed := errors.New("not there")
+	closed := errors.New("address refused")
 	s := webhook.NewSender(func(at netip.AddrPort) error {
 		asked++
 		if !at.Addr().IsLoopback() || at.Port() == 0 {
-			t.Errorf("asked about %s", at)
+			t.Errorf("reach was called with %s", at)
 		}
 		return closed
 	})
@@ -51,11 +51,11 @@ func TestASenderAsksBeforeItConnects(t *testing.T) {
 		}
 	}
 	if asked < 2 || answered != 0 {
-		t.Errorf("it asked %d times, and %d were answered", asked, answered)
+		t.Errorf("reach was called %d times, and %d requests were received", asked, answered)
 	}
 	open := webhook.NewSender(func(netip.AddrPort) error { return nil })
 	defer open.Close()
 	if err := open.Post(t.Context(), srv.URL, http.Header{}, nil); err == nil || answered != 1 {
-		t.Errorf("a redirect: %v, answered %d times", err, answered)
+		t.Errorf("redirect: %v, %d requests received", err, answered)
 	}
 }

@@ -23,13 +23,13 @@ import (
 type Scheme string
 
 const (
-	// Standard is the Standard Webhooks': the header Webhook-Signature has "v1,"
-	// and the base64 of the HMAC-SHA256 of the headers Webhook-Id and
-	// Webhook-Timestamp and the body, with dots between; several, with spaces.
+	// Standard is the scheme of Standard Webhooks. The header Webhook-Signature has "v1," and the
+	// base64 of the HMAC-SHA256 of Webhook-Id, Webhook-Timestamp and the body, joined with dots. It
+	// may have several signatures, separated by spaces.
 	Standard Scheme = "standard"
 
-	// GitHub is GitHub's: the header X-Hub-Signature-256 has "sha256=" and the
-	// HMAC-SHA256 of the body, in hex. Nothing else is signed.
+	// GitHub is the scheme of GitHub: the header X-Hub-Signature-256 has "sha256=" and the
+	// HMAC-SHA256 of the body in hexadecimal. Only the body is signed.
 	GitHub Scheme = "github"
 )
 
@@ -53,7 +53,7 @@ func keyOf(secret []byte) ([]byte, error) {
 	}
 	key, err := base64.StdEncoding.DecodeString(string(text))
 	if err != nil || len(key) == 0 {
-		return nil, errors.New("the key to sign with begins with whsec_, and no base64 comes after")
+		return nil, errors.New("the signing key has the prefix whsec_, but the rest is not base64")
 	}
 	return key, nil
 }
@@ -131,8 +131,8 @@ func standard(key []byte, h http.Header, body []byte, now time.Time) (string, er
 	}
 	if d := now.Sub(time.Unix(at, 0)).Abs(); d > Window {
 		return "", &fault.Error{Op: "webhook", Kind: fault.Unauthenticated,
-			Err:    fmt.Errorf("it was signed for a time that is %s from now, and at most %s are believed", d.Round(time.Second), Window),
-			Remedy: "sign it when it is sent, and set the clocks"}
+			Err:    fmt.Errorf("the timestamp differs from the current time by %s; at most %s are accepted", d.Round(time.Second), Window),
+			Remedy: "sign messages when they are sent, and synchronize the clocks"}
 	}
 	return id, nil
 }

@@ -24,11 +24,11 @@ func signed(t *testing.T, secret, id string, at time.Time, body string) http.Hea
 	return h
 }
 
-// The examples are those that GitHub and the Standard Webhooks publish.
-func TestWhatOthersSignIsKnown(t *testing.T) {
+// The examples are published by GitHub and Standard Webhooks.
+func TestVerifyPublishedExamples(t *testing.T) {
 	h := http.Header{"X-Hub-Signature-256": {"sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17"}}
 	if _, err := webhook.GitHub.Verify([]byte("It's a Secret to Everybody"), h, []byte("Hello, World!"), now); err != nil {
-		t.Errorf("GitHub's own example: %v", err)
+		t.Errorf("example of GitHub: %v", err)
 	}
 	h = http.Header{}
 	h.Set("webhook-id", "msg_p5jXN8AQM9LWM0D4loKWxJek")
@@ -36,18 +36,18 @@ func TestWhatOthersSignIsKnown(t *testing.T) {
 	h.Set("webhook-signature", "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=")
 	const body = `{"test": 2432232314}`
 	if id, err := webhook.Standard.Verify([]byte(secret), h, []byte(body), now); id != "msg_p5jXN8AQM9LWM0D4loKWxJek" || err != nil {
-		t.Errorf("the Standard Webhooks' own example: %q, %v", id, err)
+		t.Errorf("example of Standard Webhooks: %q, %v", id, err)
 	}
 	if have := signed(t, secret, "msg_p5jXN8AQM9LWM0D4loKWxJek", now, body).Get("webhook-signature"); have != h.Get("webhook-signature") {
-		t.Errorf("signed here it is %s, want %s", have, h.Get("webhook-signature"))
+		t.Errorf("signature is %s, want %s", have, h.Get("webhook-signature"))
 	}
 }
 
-func TestASignatureIsOfOneMessageOneKeyAndOneTime(t *testing.T) {
+func TestVerifyRejectsChanges(t *testing.T) {
 	const body = `{"test": 2432232314}`
 	good := signed(t, secret, "msg_1", now, body)
 	if id, err := webhook.Standard.Verify([]byte(secret), good, []byte(body), now.Add(webhook.Window)); id != "msg_1" || err != nil {
-		t.Errorf("the message is %q, %v", id, err)
+		t.Errorf("Verify = %q, %v", id, err)
 	}
 	with := func(name, value string) http.Header {
 		h := good.Clone()
@@ -82,13 +82,13 @@ func TestASignatureIsOfOneMessageOneKeyAndOneTime(t *testing.T) {
 			t.Errorf("%s: %v, want unauthenticated", name, err)
 		}
 	}
-	// A sender that changes its key signs with both.
+	// During a key rotation senders sign with both keys.
 	if _, err := webhook.Standard.Verify([]byte(secret), with("Webhook-Signature", "v1,AAAA v1a,BBBB "+sig), []byte(body), now); err != nil {
 		t.Errorf("one of several: %v", err)
 	}
 }
 
-func TestAMessageOfGitHubIsKnownAgainByWhatIsSigned(t *testing.T) {
+func TestGitHubIDDependsOnBody(t *testing.T) {
 	h := http.Header{"X-Hub-Signature-256": {"sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17"}, "X-Github-Delivery": {"one"}}
 	key := []byte("It's a Secret to Everybody")
 	first, err := webhook.GitHub.Verify(key, h, []byte("Hello, World!"), now)
@@ -97,7 +97,7 @@ func TestAMessageOfGitHubIsKnownAgainByWhatIsSigned(t *testing.T) {
 	}
 	h.Set("X-GitHub-Delivery", "two")
 	if again, err := webhook.GitHub.Verify(key, h, []byte("Hello, World!"), now.Add(time.Hour)); again != first || err != nil {
-		t.Errorf("with another name it is %q, %v, want %q", again, err, first)
+		t.Errorf("id with another delivery header = %q, %v; want %q", again, err, first)
 	}
 	for _, sig := range []string{"", "sha256=", "sha1=" + h.Get("X-Hub-Signature-256")[7:], h.Get("X-Hub-Signature-256")[7:], "sha256=zz", h.Get("X-Hub-Signature-256") + "00"} {
 		if _, err := webhook.GitHub.Verify(key, http.Header{"X-Hub-Signature-256": {sig}}, []byte("Hello, World!"), now); !errors.Is(err, fault.Unauthenticated) {
@@ -106,18 +106,18 @@ func TestAMessageOfGitHubIsKnownAgainByWhatIsSigned(t *testing.T) {
 	}
 }
 
-func TestAKeyThatIsNoneSignsNothing(t *testing.T) {
+func TestInvalidKeys(t *testing.T) {
 	for _, key := range []string{"", "whsec_", "whsec_***"} {
 		if _, err := webhook.Headers([]byte(key), "m", now, nil); err == nil {
-			t.Errorf("%q signs", key)
+			t.Errorf("Headers accepts the key %q", key)
 		}
 		if _, err := webhook.Standard.Verify([]byte(key), http.Header{}, nil, now); err == nil || errors.Is(err, fault.Unauthenticated) {
-			t.Errorf("with %q: %v, want the receiver's own fault", key, err)
+			t.Errorf("with %q: %v, want an error of the receiver's configuration", key, err)
 		}
 	}
 }
 
-// Whatever is sent by who has not the key, it is refused as such; nothing panics.
+// Without the key, every message is refused as unauthenticated, and none causes a panic.
 func FuzzVerify(f *testing.F) {
 	f.Add("m", "1614265330", "v1,AAAA v1,", "sha256=00", []byte("{}"))
 	f.Add("", "-1", "v1,====", "sha256=", []byte(nil))
@@ -125,8 +125,8 @@ func FuzzVerify(f *testing.F) {
 	f.Fuzz(func(t *testing.T, id, stamp, sig, hub string, body []byte) {
 		h := http.Header{"Webhook-Id": {id}, "Webhook-Timestamp": {stamp}, "Webhook-Signature": {sig}, "X-Hub-Signature-256": {hub}}
 		for _, s := range []webhook.Scheme{webhook.Standard, webhook.GitHub} {
-			if id, err := s.Verify([]byte("a key that nobody has"), h, body, now); !errors.Is(err, fault.Unauthenticated) || id != "" {
-				t.Errorf("%s took it as %q: %v", s, id, err)
+			if id, err := s.Verify([]byte("an unknown key"), h, body, now); !errors.Is(err, fault.Unauthenticated) || id != "" {
+				t.Errorf("%s: Verify = %q, %v", s, id, err)
 			}
 		}
 	})

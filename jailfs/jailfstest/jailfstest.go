@@ -1,5 +1,5 @@
-// Package jailfstest is the contract of file operations in a jail, as tests.
-// It is held by jailfs.Root and, across the socket, by control.Client.
+// Package jailfstest tests the contract of file operations in a jail. jailfs.Root and
+// control.Client, which accesses a Root through init's socket, must pass the tests.
 package jailfstest
 
 import (
@@ -23,7 +23,7 @@ import (
 	"glasshouse/jailinit/protocol"
 )
 
-// Files is what is tested.
+// Files is the tested interface.
 type Files interface {
 	Stat(ctx context.Context, path string) (protocol.FileInfo, error)
 	List(ctx context.Context, path, after string, limit int) ([]protocol.FileInfo, bool, error)
@@ -37,8 +37,8 @@ type Files interface {
 	Untar(ctx context.Context, path string, r io.Reader) error
 }
 
-// Run tests open's files. Inside is how the host's directory dir is called in
-// them: "" if dir is their root.
+// Run tests the Files that open returns. Dir is a directory of the host, and inside is the path
+// of the same directory in f: "" if dir is the root of f.
 func Run(t *testing.T, open func(t *testing.T) (f Files, dir, inside string)) {
 	for _, test := range []struct {
 		name string
@@ -46,8 +46,8 @@ func Run(t *testing.T, open func(t *testing.T) (f Files, dir, inside string)) {
 	}{
 		{"WriteAndRead", (*suite).writeAndRead},
 		{"ReadPart", (*suite).readPart},
-		{"WriteReplacesInOneStep", (*suite).writeReplaces},
-		{"WriteFailsWithoutTrace", (*suite).writeFails},
+		{"WriteIsAtomic", (*suite).writeReplaces},
+		{"FailedWriteLeavesOldFile", (*suite).writeFails},
 		{"WriteFollowsSymlink", (*suite).writeFollows},
 		{"Append", (*suite).appendTo},
 		{"InPlace", (*suite).inPlace},
@@ -56,12 +56,12 @@ func Run(t *testing.T, open func(t *testing.T) (f Files, dir, inside string)) {
 		{"StatAllTypes", (*suite).stat},
 		{"List", (*suite).list},
 		{"ListManyFiles", (*suite).listMany},
-		{"ListNamesThatAreNotUTF8", (*suite).listOddNames},
+		{"ListInvalidUTF8", (*suite).listOddNames},
 		{"Mkdir", (*suite).mkdir},
 		{"Remove", (*suite).remove},
 		{"RemoveDeepTree", (*suite).removeDeep},
 		{"Move", (*suite).move},
-		{"MoveToAnotherFileSystem", (*suite).moveAcross},
+		{"MoveBetweenFilesystems", (*suite).moveAcross},
 		{"TarAndUntar", (*suite).tarAndUntar},
 		{"TarOfOneFile", (*suite).tarFile},
 		{"UntarHostile", (*suite).untarHostile},
@@ -83,7 +83,7 @@ type suite struct {
 	inside string
 }
 
-// in is a path as the files know it, on as the host does.
+// in returns the path of a file in Files, on the path on the host.
 func (s *suite) in(name string) string { return s.inside + "/" + name }
 func (s *suite) on(name string) string { return filepath.Join(s.dir, name) }
 
@@ -122,11 +122,11 @@ func (s *suite) wantFile(name, text string) {
 	s.Helper()
 	b, err := os.ReadFile(s.on(name))
 	if err != nil || string(b) != text {
-		s.Errorf("%s holds %.60q, %v; want %.60q", name, b, err, text)
+		s.Errorf("%s contains %.60q, %v; want %.60q", name, b, err, text)
 	}
 }
 
-// wantNames checks what is in a directory of the host, hidden files included.
+// wantNames checks the entries of a directory on the host, including hidden files.
 func (s *suite) wantNames(dir string, want ...string) {
 	s.Helper()
 	var got []string
@@ -151,7 +151,7 @@ func (s *suite) writeAndRead() {
 	big := strings.Repeat("0123456789abcdef", 1<<16) // 1 MiB
 	s.write("big", big, protocol.WriteOptions{Mode: 0o600})
 	if s.read("big", 0, -1) != big {
-		s.Error("1 MiB did not come back")
+		s.Error("the 1 MiB read differ from those written")
 	}
 	s.write("empty", "", protocol.WriteOptions{})
 	if got := s.read("empty", 0, -1); got != "" {
@@ -193,12 +193,12 @@ func (s *suite) writeReplaces() {
 	}
 	s.wantFile("f", "new and longer")
 	if b, _ := io.ReadAll(held); string(b) != "old" {
-		s.Errorf("who had it open reads %q, want the old file", b)
+		s.Errorf("a descriptor opened before the write reads %q, want the old content", b)
 	}
 	s.wantNames("", "f")
 }
 
-// broken fails after some bytes.
+// broken returns an error instead of io.EOF.
 type broken struct{ io.Reader }
 
 func (b broken) Read(p []byte) (int, error) {
@@ -215,7 +215,7 @@ func (s *suite) writeFails() {
 	if err == nil || !strings.Contains(err.Error(), "broke off") {
 		s.Errorf("Write = %v, want the source's error", err)
 	}
-	for range 100 { // across a socket the other side notices a little later
+	for range 100 { // the server of control.Client removes the temporary file asynchronously
 		if entries, _ := os.ReadDir(s.dir); len(entries) == 1 {
 			break
 		}
@@ -277,17 +277,17 @@ func (s *suite) inPlace() {
 	s.ok(os.Chmod(s.on("f"), 0o640))
 	info := s.write("f", "short", protocol.WriteOptions{InPlace: true, Mode: 0o600})
 	if got, err := os.ReadFile(s.on("same")); string(got) != "short" || err != nil || info.Mode != 0o640 || info.Size != 5 {
-		s.Errorf("by its other name it is %q, %v; info %+v", got, err, info)
+		s.Errorf("the other hard link has %q, %v; info %+v", got, err, info)
 	}
 	s.ok(os.Symlink("f", s.on("link")))
 	s.write("link", "through", protocol.WriteOptions{InPlace: true})
 	if got, err := os.ReadFile(s.on("same")); string(got) != "through" || err != nil {
-		s.Errorf("written through a link: %q, %v", got, err)
+		s.Errorf("after a write through a symlink the target has %q, %v", got, err)
 	}
 	s.ok(unix.Mkfifo(s.on("fifo"), 0o600))
 	for _, name := range []string{"fifo", "."} {
 		if _, err := s.Write(s.Context(), s.in(name), strings.NewReader("x"), protocol.WriteOptions{InPlace: true}); err == nil {
-			s.Errorf("%s was written to", name)
+			s.Errorf("Write to %s succeeded", name)
 		}
 	}
 }
@@ -304,7 +304,7 @@ func (s *suite) mkdirFor() {
 	for name, want := range map[string]uint32{"there": 0, "there/one": 1234, "there/one/two": 1234, "there/three": 1234, "there/three/f": 1234} {
 		var st unix.Stat_t
 		if err := unix.Lstat(s.on(name), &st); err != nil || st.Uid != want || want != 0 && st.Gid != o.GID {
-			s.Errorf("%s is %d's, %v; want %d's", name, st.Uid, err, want)
+			s.Errorf("the owner of %s is %d, %v; want %d", name, st.Uid, err, want)
 		}
 	}
 	s.ok(os.WriteFile(s.on("f"), nil, 0o644))
@@ -413,7 +413,7 @@ func (s *suite) listOddNames() {
 		s.ok(os.WriteFile(s.on(name), nil, 0o644))
 	}
 	seen, after := 0, ""
-	for range 10 { // a client that pages on what it is shown must come to an end
+	for range 10 { // paging by the converted names must terminate
 		infos, more, err := s.List(s.Context(), s.in(""), after, 2)
 		s.ok(err)
 		seen += len(infos)
@@ -423,7 +423,7 @@ func (s *suite) listOddNames() {
 		after = infos[len(infos)-1].Name
 	}
 	if seen < 4 || seen > 5 {
-		s.Errorf("%d of 5 names seen", seen)
+		s.Errorf("listed %d names, want 4 or 5", seen)
 	}
 }
 
@@ -446,7 +446,7 @@ func (s *suite) mkdir() {
 	s.ok(os.Symlink("x", s.on("link")))
 	s.ok(s.Mkdir(s.Context(), s.in("link/through"), 0, true))
 	s.ok(os.Symlink("nowhere", s.on("dangling")))
-	s.want(s.Mkdir(s.Context(), s.in("dangling/d"), 0, true), fault.Conflict, "leads nowhere")
+	s.want(s.Mkdir(s.Context(), s.in("dangling/d"), 0, true), fault.Conflict, "dangling symbolic link")
 	s.wantNames("x", "through", "y")
 }
 
@@ -471,7 +471,7 @@ func (s *suite) remove() {
 }
 
 func (s *suite) removeDeep() {
-	// Deeper than paths can be long, and than descriptors may be open.
+	// The tree exceeds PATH_MAX and the limit of open descriptors.
 	s.ok(os.Mkdir(s.on("deep"), 0o755))
 	dir, err := unix.Open(s.on("deep"), unix.O_DIRECTORY, 0)
 	s.ok(err)
@@ -510,7 +510,7 @@ func (s *suite) move() {
 
 func (s *suite) moveAcross() {
 	if err := unix.Mount("tmpfs", s.mkdirOn("other"), "tmpfs", 0, ""); err != nil {
-		s.Skip("needs another file system: ", err)
+		s.Skip("cannot mount a second filesystem: ", err)
 	}
 	defer unix.Unmount(s.on("other"), unix.MNT_DETACH)
 	s.ok(os.MkdirAll(s.on("tree/sub"), 0o750))
@@ -560,7 +560,7 @@ func (s *suite) tarAndUntar() {
 	archive, err := io.ReadAll(r)
 	s.ok(err)
 	s.ok(r.Close())
-	for range 2 { // the second time over what is there
+	for range 2 { // the second time over existing files
 		s.ok(s.Untar(s.Context(), s.in("to"), bytes.NewReader(archive)))
 	}
 
@@ -609,11 +609,11 @@ func (s *suite) tarFile() {
 		s.Errorf("contents %q", b)
 	}
 	if _, err := t.Next(); err != io.EOF {
-		s.Errorf("after it: %v, want the end", err)
+		s.Errorf("after the only entry: %v, want io.EOF", err)
 	}
 }
 
-// archive makes a tar file of entries, of which the body is in PAXRecords["body"].
+// archive returns a tar archive of entries. The content of an entry is in its Uname.
 func (s *suite) archive(entries ...tar.Header) io.Reader {
 	s.Helper()
 	var b bytes.Buffer
@@ -661,17 +661,17 @@ func (s *suite) untarHostile() {
 	} {
 		err := s.Untar(s.Context(), s.in("in"), s.archive(c.entries...))
 		if c.refused && fault.KindOf(err) == "" {
-			s.Errorf("%s: %v, want it refused", c.what, err)
+			s.Errorf("%s: %v, want an error with a kind", c.what, err)
 		}
 		s.wantNames("outside", "secret")
 		s.wantFile("outside/secret", "secret")
 		var st unix.Stat_t
 		s.ok(unix.Stat(s.on("outside/secret"), &st))
 		if st.Nlink != 1 {
-			s.Fatalf("%s: the secret has %d names now", c.what, st.Nlink)
+			s.Fatalf("%s: the secret has %d hard links, want 1", c.what, st.Nlink)
 		}
 		if info, _ := os.Stat(outside); info.Mode().Perm() != 0o755 {
-			s.Errorf("%s: the outside has mode %v now", c.what, info.Mode())
+			s.Errorf("%s: the mode of the outside directory has changed to %v", c.what, info.Mode())
 		}
 	}
 }
@@ -679,14 +679,14 @@ func (s *suite) untarHostile() {
 func (s *suite) untarDamaged() {
 	good, err := io.ReadAll(s.archive(tar.Header{Typeflag: tar.TypeReg, Name: "f", Uname: strings.Repeat("x", 5000)}))
 	s.ok(err)
-	for what, b := range map[string][]byte{"cut off": good[:3000], "no archive": []byte(strings.Repeat("nonsense", 200)), "a header cut off": good[:300]} {
+	for what, b := range map[string][]byte{"truncated content": good[:3000], "not an archive": []byte(strings.Repeat("nonsense", 200)), "truncated header": good[:300]} {
 		err := s.Untar(s.Context(), s.in(""), bytes.NewReader(b))
 		if !errors.Is(err, fault.Invalid) {
 			s.Errorf("%s: %v, want invalid", what, err)
 		}
 		s.wantNames("")
 	}
-	s.ok(s.Untar(s.Context(), s.in(""), bytes.NewReader(nil))) // nothing is in it
+	s.ok(s.Untar(s.Context(), s.in(""), bytes.NewReader(nil))) // an empty archive
 	s.want(s.Untar(s.Context(), s.in("nope"), bytes.NewReader(good)), fault.NotFound, "no such")
 }
 
@@ -700,7 +700,7 @@ func (s *suite) notRegular() {
 	dir, err := os.Open(s.dir)
 	s.ok(err)
 	defer dir.Close()
-	s.ok(unix.Bind(fd, &unix.SockaddrUnix{Name: fmt.Sprintf("/proc/self/fd/%d/socket", dir.Fd())})) // a short path
+	s.ok(unix.Bind(fd, &unix.SockaddrUnix{Name: fmt.Sprintf("/proc/self/fd/%d/socket", dir.Fd())})) // sun_path is limited to 108 bytes (unix(7))
 	kinds := map[string]string{"fifo": "fifo", "link": "fifo", "dir": "is a directory", "socket": "socket"}
 	if os.Geteuid() == 0 && unix.Mknod(s.on("null"), unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))) == nil {
 		kinds["null"] = "char"
@@ -714,7 +714,7 @@ func (s *suite) notRegular() {
 			s.want(err, fault.Conflict, text)
 		}
 		if took := time.Since(began); took > 5*time.Second {
-			s.Errorf("%s: it took %v", name, took)
+			s.Errorf("%s: the calls took %v", name, took)
 		}
 	}
 }

@@ -404,8 +404,8 @@ func (c *conn) write(frame func(*protocol.Writer) error) error {
 	return frame(c.w)
 }
 
-// reason returns the error that init sent before it closed the connection, or
-// what a lost connection means.
+// reason returns the error that init sent before it closed the connection, or the error for a
+// lost connection.
 func (c *conn) reason(err error) error {
 	if c.ctx.Err() == nil {
 		c.net.SetReadDeadline(time.Now().Add(time.Second))

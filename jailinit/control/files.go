@@ -118,7 +118,7 @@ func (c *Client) Read(ctx context.Context, path string, offset, limit int64) (io
 // A download reads Data frames up to an End frame.
 type download struct {
 	conn    *conn
-	allowed int64 // bytes that may still come
+	allowed int64 // bytes that may still follow
 	left    []byte
 	err     error
 }
@@ -302,7 +302,7 @@ type watch struct {
 	client *Client
 	conn   *conn
 	q      *protocol.Request
-	came   bool // something has, on this connection
+	came   bool // an event has arrived on this connection
 	events chan protocol.FileEvent
 }
 

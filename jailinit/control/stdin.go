@@ -263,7 +263,7 @@ func (s *stdin) resume(old *conn, parked protocol.Parked) (*conn, error) {
 	s.mu.Unlock()
 	switch {
 	case errors.Is(err, fault.NotFound):
-		return nil, fault.Newf(fault.NotFound, "exec.Stdin", string(s.id), "the jail does not have this command any longer: it was removed, or the jail was rewound to a time before its start")
+		return nil, fault.Newf(fault.NotFound, "exec.Stdin", string(s.id), "the jail no longer has this command: it was removed, or the jail was rewound to a time before its start")
 	case errors.Is(err, fault.Conflict) && s.end != nil && len(left) == 0:
 		return nil, nil // all bytes were written, and the command has ended
 	case err != nil:

@@ -128,7 +128,7 @@ func (s *Stream) next() (protocol.Chunk, error) {
 		return protocol.Chunk{}, hostile(err.Error())
 	}
 	if len(c.Data) == 0 && c.Lost == 0 || c.Offset-c.Lost != s.at {
-		return protocol.Chunk{}, hostile(fmt.Sprintf("output at %d where %d was next", c.Offset-c.Lost, s.at))
+		return protocol.Chunk{}, hostile(fmt.Sprintf("output at offset %d, want %d", c.Offset-c.Lost, s.at))
 	}
 	c.Data = bytes.Clone(c.Data)
 	s.at, s.received = c.Offset+int64(len(c.Data)), true
@@ -155,7 +155,7 @@ func (s *Stream) resume(parked *conn) error {
 	status, err := conn.status(s.id)
 	switch {
 	case errors.Is(err, fault.NotFound):
-		err = fault.Newf(fault.NotFound, "exec.Attach", string(s.id), "the jail does not have this command any longer: it was removed, or the jail was rewound to a time before its start")
+		err = fault.Newf(fault.NotFound, "exec.Attach", string(s.id), "the jail no longer has this command: it was removed, or the jail was rewound to a time before its start")
 	case errors.Is(err, fault.Invalid), err == nil && status.Next < s.at:
 		err = fault.Newf(fault.Conflict, "exec.Attach", string(s.id), "the jail was rewound to a time before the output at %d was written", s.at)
 	}

@@ -6,7 +6,7 @@ import (
 	"glasshouse/llm"
 )
 
-var anthropic = &dialect{api: llm.Anthropic, parse: parseMessages, whole: messagesWhole, stream: messagesStream, fail: anthropicFail}
+var anthropic = &dialect{api: llm.Anthropic, parse: parseMessages, complete: messagesComplete, stream: messagesStream, fail: anthropicFail}
 
 func anthropicFail(status int, message string) any {
 	kind := map[int]string{400: "invalid_request_error", 401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error", 529: "overloaded_error"}[status]
@@ -31,7 +31,7 @@ func (a answer) messagesObject(r *request, content []any, stop any, output int64
 	}
 }
 
-func messagesWhole(r *request, a answer) any {
+func messagesComplete(r *request, a answer) any {
 	content := []any{}
 	if a.text != "" || len(a.calls) == 0 {
 		content = append(content, object{"type": "text", "text": a.text})

@@ -6,14 +6,15 @@ import (
 	"strings"
 )
 
-// What agents ask for beside what they were told to do. They offer no tools for it.
+// Prompts of the auxiliary requests of agents, for a title or a summary. These requests offer
+// no tools.
 var (
 	titles    = regexp.MustCompile(`(?i)\b(generat|write|give|create|suggest|come up)\w*\b[^.]{0,60}\btitle\b|\btitle generator\b|\bnew conversation topic\b`)
 	summaries = regexp.MustCompile(`(?i)\b(summarize|summarise|summary of|summarizing)\b.{0,80}\bconversation\b|\bcontext checkpoint\b`)
 )
 
-// aside answers a request that is not part of the conversation: a title for it, a
-// summary of it, an object that a schema describes.
+// aside answers an auxiliary request, which is not part of the scripted conversation: a title,
+// a summary, or an object for a JSON Schema. It returns false for other requests.
 func aside(r *request, v scene) (string, bool) {
 	if len(r.tools) > 0 {
 		return "", false
@@ -43,7 +44,7 @@ func (r *request) called() bool {
 
 var word = regexp.MustCompile(`[\pL\pN][\pL\pN'-]*`)
 
-// firstWords is a short name for what a conversation is about.
+// firstWords returns the first words of the last user message.
 func firstWords(r *request) string {
 	for i := len(r.items) - 1; i >= 0; i-- {
 		if r.items[i].role != user {
@@ -60,7 +61,7 @@ func firstWords(r *request) string {
 	return "A conversation"
 }
 
-// instance is a value of a JSON Schema: the plainest, with a text where one is wanted.
+// instance returns a minimal value for a JSON Schema, with text as its strings.
 func instance(schema json.RawMessage, text string, depth int) any {
 	var s struct {
 		Type       any                        `json:"type"`

@@ -6,7 +6,7 @@ import (
 	"glasshouse/llm"
 )
 
-var gemini = &dialect{api: llm.Gemini, parse: parseGemini, whole: geminiWhole, stream: geminiStream, fail: geminiFail}
+var gemini = &dialect{api: llm.Gemini, parse: parseGemini, complete: geminiComplete, stream: geminiStream, fail: geminiFail}
 
 func geminiFail(status int, message string) any {
 	name := map[int]string{400: "INVALID_ARGUMENT", 404: "NOT_FOUND", 429: "RESOURCE_EXHAUSTED", 503: "UNAVAILABLE"}[status]
@@ -16,7 +16,7 @@ func geminiFail(status int, message string) any {
 	return object{"error": object{"code": status, "message": message, "status": name}}
 }
 
-// geminiPart is one part of an answer; finish is empty but for the last.
+// geminiPart returns a chunk of an answer. finish is set in the last chunk only.
 func (a answer) geminiPart(r *request, parts []any, finish string) object {
 	candidate := object{"index": 0, "content": object{"role": "model", "parts": parts}}
 	o := object{"candidates": []any{candidate}, "modelVersion": r.model, "responseId": a.id}
@@ -38,7 +38,7 @@ func (c call) geminiPart() object {
 	return object{"functionCall": object{"id": c.id, "name": c.tool, "args": json.RawMessage(c.arguments)}}
 }
 
-func geminiWhole(r *request, a answer) any {
+func geminiComplete(r *request, a answer) any {
 	parts := []any{}
 	if a.text != "" || len(a.calls) == 0 {
 		parts = append(parts, object{"text": a.text})

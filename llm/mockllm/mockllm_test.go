@@ -23,8 +23,8 @@ func parse(t *testing.T, script string) *mockllm.Script {
 	return s
 }
 
-// ask sends a request and returns status and body. A connection that is cut is an error
-// behind what came.
+// ask sends a request and returns status and body. If the connection is closed early, it returns
+// the received part of the body and an error.
 func ask(t *testing.T, h http.Handler, path, body string) (int, string, error) {
 	t.Helper()
 	srv := httptest.NewServer(h)
@@ -38,14 +38,14 @@ func ask(t *testing.T, h http.Handler, path, body string) (int, string, error) {
 	return res.StatusCode, string(text), err
 }
 
-// talk is what a conversation looks like in one API, after so many turns of it.
+// talk returns the request body of a conversation in one API after a number of turns.
 type talk func(turns int) string
 
-// talks have the user say "list it", and each answer call ls and get its result.
+// talks are conversations with the prompt "list it", in which each answer calls ls.
 var talks = []struct {
 	name, path string
 	body       talk
-	text, call string // what is found in the first answer
+	text, call string // substrings of the first answer
 }{
 	{"chat", "/v1/chat/completions", func(n int) string {
 		m := []string{`{"role":"system","content":"be brief"}`, `{"role":"user","content":[{"type":"text","text":"list it"}]}`}
@@ -92,7 +92,7 @@ conversations:
         calls: [{tool: ls}]
 `
 
-func TestTheTurnFollowsFromWhatWasSaid(t *testing.T) {
+func TestTurnFollowsFromHistory(t *testing.T) {
 	for _, a := range talks {
 		t.Run(a.name, func(t *testing.T) {
 			m := mockllm.New(parse(t, listing), nil)
@@ -102,15 +102,15 @@ func TestTheTurnFollowsFromWhatWasSaid(t *testing.T) {
 					t.Errorf("after %d turns: %d %s, want %s", n, status, body, want)
 				}
 				if n == 0 && !strings.Contains(body, a.call) {
-					t.Errorf("the call is not as it should be: %s, want %s", body, a.call)
+					t.Errorf("answer = %s, want the call %s", body, a.call)
 				}
 				if _, second, _ := ask(t, m, a.path, a.body(n)); second != body {
-					t.Errorf("the same again is answered %s, not %s", second, body)
+					t.Errorf("second answer to the same request = %s, want %s", second, body)
 				}
 			}
 			seen := m.Seen()
 			if s := seen[0]; s.Conversation != "listing" || s.Turn != 0 || s.User != "list it" || strings.TrimSpace(s.System) != "be brief" || s.Tools[0] != "ls" {
-				t.Errorf("it has seen %+v", s)
+				t.Errorf("Seen()[0] = %+v", s)
 			}
 			ids := map[string]bool{}
 			for n := range 3 {
@@ -118,13 +118,13 @@ func TestTheTurnFollowsFromWhatWasSaid(t *testing.T) {
 				ids[regexp.MustCompile(`call_[0-9a-f]+_0`).FindString(body)] = true
 			}
 			if len(ids) != 3 {
-				t.Errorf("three calls have the ids %v, want three", ids)
+				t.Errorf("ids of three calls = %v, want three", ids)
 			}
 		})
 	}
 }
 
-// streamed asks for the same as a stream.
+// streamed returns path and body of the same request with streaming.
 func streamed(path, body string) (string, string) {
 	if strings.Contains(path, "generateContent") {
 		return strings.Replace(path, "generateContent", "streamGenerateContent", 1) + "?alt=sse", body
@@ -132,8 +132,8 @@ func streamed(path, body string) (string, string) {
 	return path, strings.Replace(body, "{", `{"stream":true,`, 1)
 }
 
-// TestAStreamSaysWhatTheWholeAnswerDoes puts the parts of streams together.
-func TestAStreamSaysWhatTheWholeAnswerDoes(t *testing.T) {
+// TestStreamEqualsAnswer joins the chunks of streams.
+func TestStreamEqualsAnswer(t *testing.T) {
 	parts := map[string]*regexp.Regexp{
 		"chat":      regexp.MustCompile(`"content":"([^"]+)"|"arguments":"((?:[^"\\]|\\.)*)"`),
 		"responses": regexp.MustCompile(`"delta":"((?:[^"\\]|\\.)*)"`),
@@ -172,37 +172,37 @@ func TestAStreamSaysWhatTheWholeAnswerDoes(t *testing.T) {
 				}
 			}
 			if got, want := said.String(), `Let me see.{"dir":"of fake-1","of":["list it",7]}`; got != want {
-				t.Errorf("the stream says %s, want %s\n%s", got, want, text)
+				t.Errorf("joined stream = %s, want %s\n%s", got, want, text)
 			}
 		})
 	}
 }
 
-func TestAToolThatTakesATextIsCalledWithOne(t *testing.T) {
+func TestCustomTool(t *testing.T) {
 	m := mockllm.New(parse(t, `conversations: [{turns: [{calls: [{tool: apply_patch, arguments: {input: "*** {{.User}}"}}]}]}]`), nil)
 	body := `{"model":"fake-1","input":"patch","tools":[{"type":"custom","name":"apply_patch"}]}`
 	_, text, _ := ask(t, m, "/v1/responses", body)
 	if !strings.Contains(text, `"input":"*** patch"`) || !strings.Contains(text, `"type":"custom_tool_call"`) {
-		t.Errorf("it is called with %s", text)
+		t.Errorf("answer = %s, want a custom tool call", text)
 	}
 	_, text, _ = ask(t, m, "/v1/responses", strings.Replace(body, "{", `{"stream":true,`, 1))
 	if !strings.Contains(text, "event: response.custom_tool_call_input.delta\n") {
-		t.Errorf("streamed as %s", text)
+		t.Errorf("stream = %s", text)
 	}
 }
 
-func TestOfSeveralToolsTheFirstThatIsOfferedIsCalled(t *testing.T) {
+func TestFirstOfferedToolIsCalled(t *testing.T) {
 	m := mockllm.New(parse(t, `conversations: [{turns: [{calls: [{any: [{tool: Bash, arguments: {command: a}}, {tool: ls, arguments: {path: b}}]}]}]}]`), nil)
 	if _, text, _ := ask(t, m, talks[2].path, talks[2].body(0)); !strings.Contains(text, `"input":{"path":"b"},"name":"ls"`) {
-		t.Errorf("called %s", text)
+		t.Errorf("answer = %s, want a call of ls", text)
 	}
 	none := strings.ReplaceAll(talks[2].body(0), `"name":"ls"`, `"name":"cat"`)
 	if status, text, _ := ask(t, m, talks[2].path, none); status != 500 || !strings.Contains(text, "Bash, ls") {
-		t.Errorf("where none is offered: %d %s", status, text)
+		t.Errorf("request without a matching tool: %d %s", status, text)
 	}
 }
 
-func TestWhatAgentsAskBesideIsAnsweredSensibly(t *testing.T) {
+func TestAuxiliaryRequests(t *testing.T) {
 	m := mockllm.New(parse(t, `conversations: [{turns: [{text: wrong, calls: [{tool: ls}]}]}]`), nil)
 	for _, c := range []struct{ path, body, want string }{
 		{"/v1/chat/completions", `{"model":"fake-1","messages":[{"role":"system","content":"You are a title generator."},{"role":"user","content":"Please, add a button to the first page of it"}]}`, `"content":"Please add a button to the"`},
@@ -211,19 +211,19 @@ func TestWhatAgentsAskBesideIsAnsweredSensibly(t *testing.T) {
 		{"/v1/chat/completions", `{"model":"fake-1","messages":[{"role":"user","content":"is it good?"}]}`, `"content":"wrong"`}, // no tools, so no call
 	} {
 		if status, text, _ := ask(t, m, c.path, c.body); status != 200 || !strings.Contains(text, c.want) || strings.Contains(text, `"ls"`) {
-			t.Errorf("%s\nis answered %d %s\nwant %s", c.body, status, text, c.want)
+			t.Errorf("%s:\n%d %s\nwant %s", c.body, status, text, c.want)
 		}
 	}
 }
 
-func TestWithoutAScriptForItThatIsSaid(t *testing.T) {
+func TestNoMatchingConversation(t *testing.T) {
 	m := mockllm.New(parse(t, `conversations: [{when: {user: never}, turns: [{text: no}]}]`), nil)
 	if _, text, _ := ask(t, m, talks[0].path, talks[0].body(0)); !strings.Contains(text, "The script has no answer to this: list it") {
 		t.Error(text)
 	}
 }
 
-func TestAPromptThatFollowsAnAnswerIsANewOne(t *testing.T) {
+func TestSecondPrompt(t *testing.T) {
 	m := mockllm.New(parse(t, `
 conversations:
   - when: {user: first}
@@ -232,14 +232,14 @@ conversations:
 `), nil)
 	said := `{"model":"m","messages":[{"role":"user","content":"first"},{"role":"assistant","content":"one"},{"role":"user","content":"second"}`
 	if _, text, _ := ask(t, m, talks[0].path, said+`]}`); !strings.Contains(text, "to second: 0") {
-		t.Errorf("the second prompt is answered %s", text)
+		t.Errorf("answer to the second prompt = %s", text)
 	}
 	if _, text, _ := ask(t, m, talks[0].path, said+`,{"role":"assistant","content":"to second: 0"},{"role":"user","content":"first"}]}`); !strings.Contains(text, `"one"`) {
-		t.Errorf("the first prompt, again, is answered %s", text)
+		t.Errorf("answer to the repeated first prompt = %s", text)
 	}
 }
 
-func TestCallsThatWereWrittenDownOneByOneAreOneTurn(t *testing.T) {
+func TestParallelCallsAreOneTurn(t *testing.T) {
 	m := mockllm.New(parse(t, `conversations: [{turns: [{calls: [{tool: a}, {tool: b}]}, {text: second}, {text: third}]}]`), nil)
 	body := `{"model":"m","tools":[{"type":"function","name":"a"}],"input":[{"role":"user","content":"go"}%s]}`
 	_, first, _ := ask(t, m, "/v1/responses", fmt.Sprintf(body, ""))
@@ -252,11 +252,11 @@ func TestCallsThatWereWrittenDownOneByOneAreOneTurn(t *testing.T) {
 		fmt.Fprintf(&said, `,{"type":"function_call","call_id":%q,"name":"a","arguments":"{}"},{"type":"function_call_output","call_id":%q,"output":"x"}`, id[1], id[1])
 	}
 	if _, text, _ := ask(t, m, "/v1/responses", fmt.Sprintf(body, said.String())); !strings.Contains(text, `"second"`) {
-		t.Errorf("after both calls came %s", text)
+		t.Errorf("answer after both calls = %s, want the second turn", text)
 	}
 }
 
-func TestFailuresAreThoseOfTheScript(t *testing.T) {
+func TestScriptedFailures(t *testing.T) {
 	m := mockllm.New(parse(t, `
 conversations:
   - when: {user: busy}
@@ -299,15 +299,15 @@ conversations:
 	}
 }
 
-func TestAScriptThatCannotBePlayedIsRefusedWhenItIsRead(t *testing.T) {
+func TestScriptParseErrors(t *testing.T) {
 	for _, c := range []struct{ script, why string }{
 		{`conversation: []`, "field conversation not found"},
 		{`conversations: [{turns: []}]`, "has no turns"},
 		{`conversations: [{when: {user_matches: "("}, turns: [{}]}]`, "missing closing"},
-		{`conversations: [{when: {turn: 1}, turns: [{}]}]`, "for the turns to ask"},
+		{`conversations: [{when: {turn: 1}, turns: [{}]}]`, "only in conditions of turns"},
 		{`conversations: [{turns: [{when: {turn: 1}}]}]`, "have conditions"},
 		{`conversations: [{turns: [{text: "{{.Usr"}]}]`, "unclosed action"},
-		{`conversations: [{turns: [{calls: [{arguments: {}}]}]}]`, "a call has a tool"},
+		{`conversations: [{turns: [{calls: [{arguments: {}}]}]}]`, "a call must have"},
 		{`conversations: [{turns: [{delay: 5}]}]`, "is not a duration"},
 		{`conversations: [{turns: [{stop: never}]}]`, "is not \"length\""},
 		{`conversations: [{turns: [{fail: {status: 200}}]}]`, "not the status of an error"},
@@ -319,14 +319,14 @@ func TestAScriptThatCannotBePlayedIsRefusedWhenItIsRead(t *testing.T) {
 	}
 }
 
-func TestAMistakeOfATemplateIsSaid(t *testing.T) {
+func TestTemplateError(t *testing.T) {
 	m := mockllm.New(parse(t, `conversations: [{when: {user: a}, turns: [{text: "{{index .Match 9}}"}]}, {turns: [{text: "{{range $i, $e := (lines .User)}}{{end}}{{.Nothing}}"}]}]`), nil)
 	if status, text, _ := ask(t, m, "/v1/responses", `{"model":"m","input":"a"}`); status != 500 || !strings.Contains(text, "out of range") {
 		t.Errorf("%d %s", status, text)
 	}
 }
 
-func TestTheDemoPlaysWithTheToolsOfEveryAgent(t *testing.T) {
+func TestDefaultScriptWithToolsOfAgents(t *testing.T) {
 	for _, tool := range []string{"bash", "Bash", "exec", "exec_command", "run_shell_command"} {
 		m := mockllm.New(mockllm.Default(), nil)
 		body := `{"model":"fake-1","tools":[{"name":"other"},{"name":"` + tool + `"}],"messages":[{"role":"user","content":"tidy up"}%s]}`
@@ -341,14 +341,14 @@ func TestTheDemoPlaysWithTheToolsOfEveryAgent(t *testing.T) {
 	}
 }
 
-func TestTheExamplesOfTheManualArePlayed(t *testing.T) {
+func TestManualScripts(t *testing.T) {
 	manual, err := os.ReadFile("../../docs/models.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	blocks := regexp.MustCompile("(?s)```yaml script\n(.*?)```\n(?:\n```ask\n(.*?)```\n)?").FindAllStringSubmatch(string(manual), -1)
 	if len(blocks) < 3 {
-		t.Fatalf("%d scripts are in the manual", len(blocks))
+		t.Fatalf("docs/models.md has %d scripts, want at least 3", len(blocks))
 	}
 	for _, b := range blocks {
 		m := mockllm.New(parse(t, b[1]), nil)
@@ -356,7 +356,7 @@ func TestTheExamplesOfTheManualArePlayed(t *testing.T) {
 			said, want, _ := strings.Cut(strings.TrimSpace(line), " => ")
 			_, text, err := ask(t, m, "/v1/messages", fmt.Sprintf(`{"model":"fake-1","max_tokens":99,"tools":[{"name":"bash"}],"messages":[{"role":"user","content":%q}]}`, said))
 			if want == "" || err != nil || !strings.Contains(text, want) {
-				t.Errorf("to %q it says %s %v, want %q", said, text, err, want)
+				t.Errorf("answer to %q = %s, %v, want %q", said, text, err, want)
 			}
 		}
 	}
@@ -368,12 +368,12 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte("conversations: &a [*a]"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		if s, err := mockllm.Parse(text); err == nil && len(s.Models) == 0 {
-			t.Error("a script without a model")
+			t.Error("Parse returned a script without models")
 		}
 	})
 }
 
-// FuzzRequest: whatever comes, the server answers with JSON or with events of JSON.
+// FuzzRequest checks that every JSON answer of the server is valid.
 func FuzzRequest(f *testing.F) {
 	for _, a := range talks {
 		f.Add(a.path, []byte(a.body(2)))
@@ -392,7 +392,7 @@ func FuzzRequest(f *testing.F) {
 		w := httptest.NewRecorder()
 		m.ServeHTTP(w, r)
 		if w.Header().Get("Content-Type") == "application/json" && !json.Valid(w.Body.Bytes()) {
-			t.Errorf("%s %q is answered %q", path, body, w.Body)
+			t.Errorf("%s %q: invalid JSON %q", path, body, w.Body)
 		}
 	})
 }

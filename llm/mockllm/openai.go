@@ -4,12 +4,12 @@ import (
 	"glasshouse/llm"
 )
 
-// began is when all answers were made: the same each time.
+// began is the creation time of all answers. It is fixed, so that answers are reproducible.
 const began = 1767225600 // 2026-01-01
 
 type object = map[string]any
 
-var openAIChat = &dialect{api: llm.OpenAI, parse: parseChat, whole: chatWhole, stream: chatStream, fail: openAIFail}
+var openAIChat = &dialect{api: llm.OpenAI, parse: parseChat, complete: chatComplete, stream: chatStream, fail: openAIFail}
 
 func openAIFail(status int, message string) any {
 	kind := "invalid_request_error"
@@ -45,7 +45,7 @@ func (a answer) chatUsage() any {
 	}
 }
 
-func chatWhole(r *request, a answer) any {
+func chatComplete(r *request, a answer) any {
 	message := object{"role": "assistant", "content": a.text, "refusal": nil}
 	if len(a.calls) > 0 {
 		var calls []any
@@ -57,14 +57,14 @@ func chatWhole(r *request, a answer) any {
 			message["content"] = nil
 		}
 	}
-	whole := object{
+	o := object{
 		"id": "chatcmpl-" + a.id, "object": "chat.completion", "created": began, "model": r.model,
 		"choices": []any{object{"index": 0, "message": message, "finish_reason": a.finish("stop", "length", "tool_calls"), "logprobs": nil}},
 	}
 	if u := a.chatUsage(); u != nil {
-		whole["usage"] = u
+		o["usage"] = u
 	}
-	return whole
+	return o
 }
 
 func chatStream(r *request, a answer) []event {
@@ -94,9 +94,9 @@ func chatStream(r *request, a answer) []event {
 	return append(events, event{data: "[DONE]"})
 }
 
-var openAIResponses = &dialect{api: llm.OpenAI, parse: parseResponses, whole: responsesWhole, stream: responsesStream, fail: openAIFail}
+var openAIResponses = &dialect{api: llm.OpenAI, parse: parseResponses, complete: responsesComplete, stream: responsesStream, fail: openAIFail}
 
-// response is the object of the Responses API, with what is put out so far.
+// response returns a response object of the Responses API with the given output.
 func (a answer) response(r *request, status string, output []any) object {
 	o := object{
 		"id": "resp_" + a.id, "object": "response", "created_at": began, "status": status, "model": r.model, "output": output,
@@ -149,7 +149,7 @@ func (a answer) output() []any {
 	return output
 }
 
-func responsesWhole(r *request, a answer) any { return a.response(r, "completed", a.output()) }
+func responsesComplete(r *request, a answer) any { return a.response(r, "completed", a.output()) }
 
 func responsesStream(r *request, a answer) []event {
 	var events []event

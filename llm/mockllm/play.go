@@ -12,15 +12,15 @@ import (
 	"text/template"
 )
 
-// An answer is what is said to one request.
+// An answer is the answer to one request.
 type answer struct {
 	turn  *Turn
-	from  string // the conversation's name
-	nth   int    // of its turns
+	from  string // name of the conversation
+	nth   int    // index of the turn
 	text  string
 	calls []call
 	usage Usage
-	id    string // the same for the same request
+	id    string // equal for equal requests
 }
 
 type call struct {
@@ -30,19 +30,19 @@ type call struct {
 	custom    bool
 }
 
-// A scene is what templates may speak of.
+// A scene contains the values for templates.
 type scene struct {
 	Model   string
 	System  string
-	User    string   // what the user said, or that part of it the conversation asks for
-	Result  string   // what the last tool said
-	Results []string // what all have said since
-	Turn    int      // how many answers there were since
+	User    string   // the message of the user, or the message that the condition matches
+	Result  string   // the last tool result
+	Results []string // all tool results since the prompt
+	Turn    int      // the number of answers since the prompt
 	Match   []string // the groups of user_matches
 }
 
-// play answers a request from the script. It remembers nothing: which turn it is
-// follows from what the request says was said before.
+// play returns the answer of the script to a request. It is stateless: the turn follows from
+// the message history in the request.
 func (s *Script) play(r *request) (answer, error) {
 	prompt := r.prompt()
 	v := scene{Model: r.model, System: strings.TrimSpace(r.system), Turn: turns(prompt)}
@@ -67,7 +67,7 @@ func (s *Script) play(r *request) (answer, error) {
 	}
 	if len(r.tools) == 0 && len(a.turn.Calls) > 0 {
 		if a.text == "" {
-			a.text = "The script calls a tool here, and the request offers none."
+			a.text = "The script calls a tool here, but the request offers no tools."
 		}
 		return a.counted(r), nil
 	}
@@ -82,8 +82,8 @@ func (s *Script) play(r *request) (answer, error) {
 	return a.counted(r), nil
 }
 
-// prompt is what was said since the last answer that called no tool: what the user
-// wants now, and what was done about it.
+// prompt returns the items after the last answer without a tool call: the current prompt of
+// the user, and the tool calls and results since.
 func (r *request) prompt() []item {
 	for i := len(r.items) - 1; i >= 0; i-- {
 		if it := r.items[i]; it.role == assistant && !it.called && !r.inTurn(i) && i < len(r.items)-1 {
@@ -93,8 +93,8 @@ func (r *request) prompt() []item {
 	return r.items
 }
 
-// inTurn reports whether the answer that item i is part of calls a tool: some APIs
-// have what is said and each call as things of their own.
+// inTurn reports whether the answer that contains item i calls a tool. In some APIs the text
+// and each call of an answer are separate items.
 func (r *request) inTurn(i int) bool {
 	for j := i; j >= 0 && r.items[j].role == assistant; j-- {
 		if r.items[j].called {
@@ -109,8 +109,8 @@ func (r *request) inTurn(i int) bool {
 	return false
 }
 
-// turns counts answers. Those of one call after the other that came together, and
-// were written down with a result between, are one.
+// turns counts the answers in items. Calls of one answer count once, even if the client has
+// stored a result between them; their ids have the same prefix.
 func turns(items []item) int {
 	n, last := 0, ""
 	before := user
@@ -127,7 +127,7 @@ func turns(items []item) int {
 	return n
 }
 
-// position tells this point of this conversation from all others.
+// position returns a hash that identifies the conversation and the turn.
 func (r *request) position() string {
 	sum := sha256.New()
 	fmt.Fprintln(sum, r.model, len(r.tools) > 0, turns(r.items))
@@ -141,7 +141,7 @@ func (r *request) position() string {
 
 func callPrefix(position string) string { return "call_" + position + "_" }
 
-// choose finds the turn to give.
+// choose returns the turn for a request, its conversation and its index.
 func (s *Script) choose(r *request, prompt []item, v *scene) (*Turn, string, int) {
 	for i := range s.Conversations {
 		c := &s.Conversations[i]
@@ -157,8 +157,8 @@ func (s *Script) choose(r *request, prompt []item, v *scene) (*Turn, string, int
 	return s.Otherwise, "otherwise", 0
 }
 
-// turn is the first whose condition holds, or the one whose place in the order it is.
-// After the last that one is given again.
+// turn returns the first turn whose condition holds. Otherwise it selects the turn without a
+// condition by the number of answers since the prompt. The last one is repeated.
 func (c *Conversation) turn(r *request, prompt []item, v *scene) (*Turn, int) {
 	var placed []int
 	for i := range c.Turns {
@@ -175,8 +175,8 @@ func (c *Conversation) turn(r *request, prompt []item, v *scene) (*Turn, int) {
 	return &c.Turns[nth], nth
 }
 
-// meets reports whether a condition holds, and which of the things the user said it
-// was that it asks for.
+// meets reports whether a condition holds. said and match are the user message that matches
+// and the groups of user_matches.
 func (w *When) meets(r *request, prompt []item, v *scene) (said string, match []string, ok bool) {
 	said, match = v.User, v.Match
 	if w.Model != "" && !matches(w.Model, r.model) || w.Tool != "" && !r.offers(w.Tool) || w.Turn != nil && *w.Turn != v.Turn {
@@ -206,7 +206,8 @@ func holds(text, part string, e *regexp.Regexp) bool {
 	return strings.Contains(text, part) && (e == nil || e.MatchString(text))
 }
 
-// make fills in a call, or the first of several that the request can answer.
+// make returns the call with its arguments. Of the alternatives in Any it uses the first whose
+// tool the request offers.
 func (c *Call) make(r *request, v scene) (call, error) {
 	for i := range c.Any {
 		if r.offers(c.Any[i].Tool) {
@@ -214,7 +215,7 @@ func (c *Call) make(r *request, v scene) (call, error) {
 		}
 	}
 	if len(c.Any) > 0 {
-		return call{}, fmt.Errorf("none of the tools that the script wants is offered: %s", strings.Join(c.names(), ", "))
+		return call{}, fmt.Errorf("the request offers none of the tools of the script: %s", strings.Join(c.names(), ", "))
 	}
 	made := call{tool: c.Tool}
 	filled, err := fillAll(c.arguments, v)
@@ -243,10 +244,10 @@ func (c *Call) names() []string {
 	return names
 }
 
-// longest bounds what a template makes.
+// longest limits the output of a template, in bytes.
 const longest = 1 << 20
 
-var errLong = errors.New("a template makes more than 1 MiB")
+var errLong = errors.New("the output of a template exceeds 1 MiB")
 
 type limitedBuffer struct{ bytes.Buffer }
 
@@ -291,7 +292,7 @@ func fillAll(in any, v scene) (any, error) {
 	return in, nil
 }
 
-// counted says what the answer took, where the script does not.
+// counted returns the answer with its usage: that of the script, or an estimate.
 func (a answer) counted(r *request) answer {
 	if a.turn.Usage != nil {
 		a.usage = *a.turn.Usage
@@ -305,7 +306,8 @@ func (a answer) counted(r *request) answer {
 	return a
 }
 
-// matches is as models are matched in package llm: * is any run of characters.
+// matches reports whether a model name matches a pattern, as in package llm: * matches any
+// sequence of characters.
 func matches(pattern, name string) bool {
 	parts := strings.Split(pattern, "*")
 	for i := range parts {

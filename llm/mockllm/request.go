@@ -5,24 +5,24 @@ import (
 	"strings"
 )
 
-// A request is one of any API, as far as a script cares.
+// A request contains the parts of a request that scripts use, for all APIs.
 type request struct {
 	model  string
 	stream bool
-	usage  bool // chat completions: it asks for a chunk with the usage
+	usage  bool // chat completions: a chunk with the usage is requested
 	system string
 	items  []item
 	tools  []tool
-	schema json.RawMessage // what the answer is to look like; empty: it does not say
-	size   int             // bytes
+	schema json.RawMessage // JSON Schema of the answer; empty: none
+	size   int             // bytes of the body
 }
 
-// An item is one thing that was said.
+// An item is one message, tool call or tool result.
 type item struct {
 	role   role
 	text   string
-	call   string // the id of a call, or of the one that a result is of
-	called bool   // an assistant's: it calls a tool
+	call   string // id of the tool call or, in a result, of its call
+	called bool   // the item of the assistant calls a tool
 }
 
 type role int
@@ -33,10 +33,10 @@ const (
 	result
 )
 
-// A tool is one that is offered.
+// A tool is a tool that the request offers.
 type tool struct {
 	name   string
-	custom bool // Responses: its input is a text
+	custom bool // Responses API: its input is plain text
 }
 
 func (r *request) offers(name string) bool { return r.tool(name) != nil }
@@ -50,7 +50,7 @@ func (r *request) tool(name string) *tool {
 	return nil
 }
 
-// A text is a string, or a list of parts some of which are text.
+// A text is decoded from a string, or from the text in a list of parts.
 type text string
 
 func (t *text) UnmarshalJSON(data []byte) error {
@@ -238,7 +238,7 @@ func parseMessages(body []byte) (*request, error) {
 			}
 		}
 		who.text = strings.Join(said, "\n")
-		// What stands beside a tool's result are an agent's reminders.
+		// Text in a message with a tool result is a reminder of the agent, not a prompt.
 		if !results {
 			r.items = append(r.items, who)
 		}
@@ -273,7 +273,7 @@ func parseGemini(body []byte) (*request, error) {
 			Schema json.RawMessage `json:"responseJsonSchema"`
 			Old    json.RawMessage `json:"responseSchema"`
 		} `json:"generationConfig"`
-		Counted *struct { // countTokens has the request in another one
+		Counted *struct { // countTokens wraps the request
 			Contents []content `json:"contents"`
 		} `json:"generateContentRequest"`
 	}

@@ -17,85 +17,85 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// A Script is what a Server says, and when.
+// A Script defines the answers of a Server.
 type Script struct {
-	Models        []string       `yaml:"models"` // what GET /v1/models lists; empty: fake-1
+	Models        []string       `yaml:"models"` // models of GET /v1/models; empty: fake-1
 	Conversations []Conversation `yaml:"conversations"`
-	Otherwise     *Turn          `yaml:"otherwise"` // where no conversation fits; absent: it says so
+	Otherwise     *Turn          `yaml:"otherwise"` // answer if no conversation matches; absent: a default text
 }
 
-// A Conversation is what is answered to one kind of prompt, turn by turn.
+// A Conversation contains the answers to one kind of prompt, turn by turn.
 type Conversation struct {
 	Name  string `yaml:"name"`
 	When  When   `yaml:"when"`
 	Turns []Turn `yaml:"turns"`
 }
 
-// A When is a condition. All of what it names has to hold.
+// A When is a condition. It holds if all of its fields that are set match.
 type When struct {
-	Model         string `yaml:"model"` // a name, or a pattern in which * is any run of characters
-	User          string `yaml:"user"`  // part of what the user said
+	Model         string `yaml:"model"` // name or pattern; * matches any sequence of characters
+	User          string `yaml:"user"`  // substring of a user message
 	UserMatches   string `yaml:"user_matches"`
-	System        string `yaml:"system"` // part of the system prompt
+	System        string `yaml:"system"` // substring of the system prompt
 	SystemMatches string `yaml:"system_matches"`
-	Result        string `yaml:"result"` // part of what the last tool said
+	Result        string `yaml:"result"` // substring of the last tool result
 	ResultMatches string `yaml:"result_matches"`
-	Tool          string `yaml:"tool"` // a tool that the request offers
-	Turn          *int   `yaml:"turn"` // so many turns were answered since the prompt
+	Tool          string `yaml:"tool"` // name of a tool that the request offers
+	Turn          *int   `yaml:"turn"` // number of answers since the prompt
 
 	user, system, result *regexp.Regexp
 }
 
 // A Turn is one answer.
 type Turn struct {
-	When  *When  `yaml:"when"` // it is for this only; absent: it has its place in the order
+	When  *When  `yaml:"when"` // condition; absent: the turn is used in order
 	Text  string `yaml:"text"` // a template
 	Calls []Call `yaml:"calls"`
-	Stop  string `yaml:"stop"` // "length": it stops as if it were too long
+	Stop  string `yaml:"stop"` // "length": the answer reports that it reached the maximum length
 
-	Usage *Usage   `yaml:"usage"` // absent: four letters are a token
-	Delay Duration `yaml:"delay"` // before it begins
-	Pace  Duration `yaml:"pace"`  // between its parts, if it is streamed
-	Chunk int      `yaml:"chunk"` // letters of each part; 0: 16
+	Usage *Usage   `yaml:"usage"` // absent: estimated with four bytes per token
+	Delay Duration `yaml:"delay"` // before the answer
+	Pace  Duration `yaml:"pace"`  // between the chunks of a streamed answer
+	Chunk int      `yaml:"chunk"` // characters of a chunk; 0: 16
 	Fail  *Fail    `yaml:"fail"`
 
 	text *template.Template
 }
 
-// A Call is one of a tool. Agents name theirs differently: of the alternatives in Any
-// the first is taken whose tool the request offers.
+// A Call is a tool call. Agents use different names for their tools: of the alternatives in
+// Any, the first whose tool the request offers is used.
 type Call struct {
 	Tool      string         `yaml:"tool"`
-	Arguments map[string]any `yaml:"arguments"` // the strings in it are templates
+	Arguments map[string]any `yaml:"arguments"` // its strings are templates
 	Any       []Call         `yaml:"any"`
 
-	arguments any // with templates for strings
+	arguments any // Arguments with parsed templates instead of strings
 }
 
-// Usage is what an answer says it took.
+// Usage is the token usage that an answer reports.
 type Usage struct {
 	Input      int64 `yaml:"input"`
 	Output     int64 `yaml:"output"`
 	CacheRead  int64 `yaml:"cache_read"`
 	CacheWrite int64 `yaml:"cache_write"`
 	Reasoning  int64 `yaml:"reasoning"`
-	None       bool  `yaml:"none"` // nothing is reported
+	None       bool  `yaml:"none"` // no usage is reported
 }
 
-// A Fail is what goes wrong with an answer.
+// A Fail is a simulated failure of an answer.
 type Fail struct {
-	Status     int    `yaml:"status"` // an error instead of an answer
+	Status     int    `yaml:"status"` // HTTP status of an error that replaces the answer
 	Message    string `yaml:"message"`
 	RetryAfter int    `yaml:"retry_after"` // seconds
-	CutAfter   int    `yaml:"cut_after"`   // the connection is cut after so many events, from 1
-	Malformed  bool   `yaml:"malformed"`   // what comes is no JSON
-	Times      int    `yaml:"times"`       // only so often for one request; 0: always
+	CutAfter   int    `yaml:"cut_after"`   // the connection is closed after this number of events; 0: never
+	Malformed  bool   `yaml:"malformed"`   // the answer is invalid JSON
+	Times      int    `yaml:"times"`       // number of failures of equal requests; 0: always
 }
 
-// A Duration is written as "250ms".
+// A Duration is a duration in the format "250ms".
 type Duration time.Duration
 
-// UnmarshalYAML reads what time.ParseDuration does.
+// UnmarshalYAML parses a duration with time.ParseDuration. It must be from 0 to 1 hour.
 func (d *Duration) UnmarshalYAML(n *yaml.Node) error {
 	v, err := time.ParseDuration(n.Value)
 	if err != nil || v < 0 || v > time.Hour {
@@ -108,11 +108,11 @@ func (d *Duration) UnmarshalYAML(n *yaml.Node) error {
 //go:embed default.yaml
 var defaultScript []byte
 
-// Default is the script that is played if there is no other.
+// Default returns the built-in script.
 func Default() *Script {
 	s, err := Parse(defaultScript)
 	if err != nil {
-		panic(err) // a test reads it
+		panic(err) // tests parse the built-in script
 	}
 	return s
 }
@@ -130,7 +130,7 @@ func Load(file string) (*Script, error) {
 	return s, nil
 }
 
-// Parse reads a script, YAML or JSON. What it does not know is an error.
+// Parse parses a script in YAML or JSON. An unknown field is an error.
 func Parse(text []byte) (*Script, error) {
 	var s Script
 	dec := yaml.NewDecoder(bytes.NewReader(text))
@@ -165,13 +165,13 @@ func (s *Script) compile() error {
 
 func (c *Conversation) compile() error {
 	if len(c.Turns) == 0 {
-		return errors.New("it has no turns")
+		return errors.New("the conversation has no turns")
 	}
 	if err := c.When.compile(); err != nil {
 		return err
 	}
 	if c.When.Turn != nil || c.When.Result+c.When.ResultMatches != "" {
-		return errors.New("what turn it is and what a tool said are for the turns to ask")
+		return errors.New("turn, result and result_matches are allowed only in conditions of turns")
 	}
 	placed := false
 	for i := range c.Turns {
@@ -181,7 +181,7 @@ func (c *Conversation) compile() error {
 		placed = placed || c.Turns[i].When == nil
 	}
 	if !placed {
-		return errors.New("all of its turns have conditions; want one to give when none holds")
+		return errors.New("all turns have conditions; at least one turn without a condition is required")
 	}
 	return nil
 }
@@ -228,7 +228,7 @@ func (t *Turn) compile() (err error) {
 
 func (c *Call) compile() (err error) {
 	if (c.Tool == "") == (len(c.Any) == 0) {
-		return errors.New("a call has a tool, or any of several calls")
+		return errors.New("a call must have either tool or any")
 	}
 	for i := range c.Any {
 		if err := c.Any[i].compile(); err != nil {
@@ -239,7 +239,7 @@ func (c *Call) compile() (err error) {
 	return err
 }
 
-// compileAll has templates where v has strings.
+// compileAll returns a copy of v with parsed templates instead of strings.
 func compileAll(v any) (any, error) {
 	switch v := v.(type) {
 	case string:
@@ -263,7 +263,7 @@ func compileAll(v any) (any, error) {
 		}
 		return m, nil
 	case map[any]any:
-		return nil, errors.New("the names of arguments are strings")
+		return nil, errors.New("the names of arguments must be strings")
 	}
 	return v, nil
 }

@@ -1,10 +1,9 @@
-// Package mockllm is a scripted model server: it speaks the APIs of OpenAI, Anthropic
-// and Gemini and says what a file tells it to. With it demos need no key, and tests
-// run real agents without a network.
+// Package mockllm is a scripted mock of the model APIs of OpenAI, Anthropic and Gemini. With
+// it, demos need no API key, and tests run real agents without network access.
 //
-// It remembers nothing. What it says follows from the request alone, so an agent that
-// is resumed or replayed is told the same again; only failures that a script wants a
-// number of times are counted.
+// The server is stateless: an answer depends only on the request, so an agent that is resumed
+// or replayed receives the same answers. The only exception are failures with a number of
+// times, which are counted.
 package mockllm
 
 import (
@@ -24,13 +23,14 @@ import (
 	"glasshouse/llm"
 )
 
-// maxBody bounds a request.
+// maxBody limits the body of a request, in bytes.
 const maxBody = 32 << 20
 
-// maxSeen bounds what Seen returns.
+// maxSeen limits the number of requests that are kept for Seen.
 const maxSeen = 10_000
 
-// A Server answers as a Script says. It is an http.Handler.
+// A Server answers requests from a Script. It is an http.Handler and is safe for concurrent
+// use.
 type Server struct {
 	script *Script
 	log    *slog.Logger
@@ -38,26 +38,26 @@ type Server struct {
 
 	mu sync.Mutex
 	// +checklocks:mu
-	failed map[[32]byte]int // failures of a request that are counted
+	failed map[[32]byte]int // number of failures, by hash of the request
 	// +checklocks:mu
 	seen []Seen
 }
 
-// A Seen is a request that was answered.
+// A Seen is a request that the server has received.
 type Seen struct {
 	API          llm.API
 	Path         string
 	Model        string
 	Stream       bool
 	System       string
-	User         string // the last thing the user said
+	User         string // the last user message
 	Tools        []string
-	Conversation string // of the script; "aside": it was beside all of them
-	Turn         int    // of that, from 0
+	Conversation string // name in the script; "aside": an auxiliary request outside of the script
+	Turn         int    // index of the turn, from 0
 	Body         []byte
 }
 
-// New returns a server of a script. log may be nil.
+// New returns a server for a script. log may be nil.
 func New(s *Script, log *slog.Logger) *Server {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -78,22 +78,22 @@ func New(s *Script, log *slog.Logger) *Server {
 // ServeHTTP answers one request.
 func (m *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { m.mux.ServeHTTP(w, r) }
 
-// Seen is what was asked so far, the oldest first.
+// Seen returns the last 10000 requests, oldest first.
 func (m *Server) Seen() []Seen {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return append([]Seen(nil), m.seen...)
 }
 
-// A T is what Start needs of a *testing.T.
+// A T is the part of *testing.T that Start uses.
 type T interface {
 	Helper()
 	Cleanup(func())
 	Fatal(args ...any)
 }
 
-// Start serves a script on a port of the loopback until the test ends, and returns the
-// server and its address, "http://127.0.0.1:…".
+// Start serves a script on a loopback port until the test ends. It returns the server and its
+// base URL, "http://127.0.0.1:PORT".
 func Start(t T, s *Script) (m *Server, addr string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -111,7 +111,7 @@ func Start(t T, s *Script) (m *Server, addr string) {
 	return m, "http://" + l.Addr().String()
 }
 
-// Serve answers what comes to l until ctx is done, and closes l.
+// Serve serves connections of l until ctx ends. It closes l.
 func (m *Server) Serve(ctx context.Context, l net.Listener) error {
 	srv := &http.Server{Handler: m, ReadHeaderTimeout: 10 * time.Second, BaseContext: func(net.Listener) context.Context { return ctx }}
 	stop := context.AfterFunc(ctx, func() { srv.Close() })
@@ -122,7 +122,7 @@ func (m *Server) Serve(ctx context.Context, l net.Listener) error {
 	return nil
 }
 
-// Providers is how a gateway reaches a server at addr: one provider for each API.
+// Providers returns the gateway configuration for a server at addr: one provider for each API.
 func Providers(addr string, models ...string) []llm.Provider {
 	if len(models) == 0 {
 		models = []string{"fake-*"}
@@ -134,26 +134,26 @@ func Providers(addr string, models ...string) []llm.Provider {
 	}
 }
 
-// A dialect is how one API asks and is answered.
+// A dialect decodes the requests and encodes the answers of one API.
 type dialect struct {
-	api    llm.API
-	parse  func(body []byte) (*request, error)
-	whole  func(r *request, a answer) any
-	stream func(r *request, a answer) []event
-	fail   func(status int, message string) any
+	api      llm.API
+	parse    func(body []byte) (*request, error)
+	complete func(r *request, a answer) any
+	stream   func(r *request, a answer) []event
+	fail     func(status int, message string) any
 }
 
-// An event is one of a stream.
+// An event is a server-sent event.
 type event struct {
-	name string // empty: it has none
-	data any    // a string is sent as it is
+	name string // may be empty
+	data any    // encoded as JSON, except a string
 }
 
 func (m *Server) speak(d *dialect) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) { m.answer(w, r, d, func(*request) {}) }
 }
 
-// answer plays one request.
+// answer handles one request. more can change the request after it was parsed.
 func (m *Server) answer(w http.ResponseWriter, r *http.Request, d *dialect, more func(*request)) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err != nil {
@@ -162,14 +162,14 @@ func (m *Server) answer(w http.ResponseWriter, r *http.Request, d *dialect, more
 	}
 	req, err := d.parse(body)
 	if err != nil {
-		reply(w, http.StatusBadRequest, d.fail(http.StatusBadRequest, "the request cannot be read: "+err.Error()))
+		reply(w, http.StatusBadRequest, d.fail(http.StatusBadRequest, "cannot parse the request: "+err.Error()))
 		return
 	}
 	more(req)
 	a, err := m.script.play(req)
 	m.note(r, d, req, a, body, err)
 	if err != nil {
-		reply(w, http.StatusInternalServerError, d.fail(http.StatusInternalServerError, "the script: "+err.Error()))
+		reply(w, http.StatusInternalServerError, d.fail(http.StatusInternalServerError, "script error: "+err.Error()))
 		return
 	}
 	fail := m.failure(a.turn.Fail, r.URL.Path, body)
@@ -183,17 +183,17 @@ func (m *Server) answer(w http.ResponseWriter, r *http.Request, d *dialect, more
 		}
 		message := fail.Message
 		if message == "" {
-			message = "the script says so"
+			message = "failure requested by the script"
 		}
 		reply(w, fail.Status, d.fail(fail.Status, message))
 	case !req.stream:
-		m.sendWhole(w, d.whole(req, a), fail)
+		m.sendComplete(w, d.complete(req, a), fail)
 	default:
 		m.send(w, r, d.stream(req, a), a, fail)
 	}
 }
 
-// failure is what goes wrong this time.
+// failure returns the simulated failure for a request, which may be none, and counts it.
 func (m *Server) failure(f *Fail, path string, body []byte) Fail {
 	switch {
 	case f == nil:
@@ -234,13 +234,13 @@ func (m *Server) note(r *http.Request, d *dialect, req *request, a answer, body 
 	m.seen = append(m.seen, s)
 	m.mu.Unlock()
 	if err != nil {
-		m.log.Error("the script cannot be played", "conversation", a.from, "turn", a.nth, "error", err)
+		m.log.Error("failed to evaluate the script", "conversation", a.from, "turn", a.nth, "error", err)
 		return
 	}
 	m.log.Info("answered", "path", r.URL.Path, "model", req.model, "conversation", a.from, "turn", a.nth, "calls", len(a.calls))
 }
 
-func (m *Server) sendWhole(w http.ResponseWriter, body any, fail Fail) {
+func (m *Server) sendComplete(w http.ResponseWriter, body any, fail Fail) {
 	switch {
 	case fail.Malformed:
 		w.Header().Set("Content-Type", "application/json")
@@ -250,13 +250,13 @@ func (m *Server) sendWhole(w http.ResponseWriter, body any, fail Fail) {
 		w.Header().Set("Content-Length", "1000")
 		io.WriteString(w, `{"id": `)
 		http.NewResponseController(w).Flush()
-		panic(http.ErrAbortHandler) // the connection is cut
+		panic(http.ErrAbortHandler) // closes the connection
 	default:
 		reply(w, http.StatusOK, body)
 	}
 }
 
-// send streams an answer.
+// send sends an answer as server-sent events.
 func (m *Server) send(w http.ResponseWriter, r *http.Request, events []event, a answer, fail Fail) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-cache")
@@ -314,7 +314,7 @@ func reply(w http.ResponseWriter, status int, v any) {
 	w.Write(body)
 }
 
-// chunks cuts a text into the parts that it is streamed in.
+// chunks splits a text into the chunks of a stream.
 func (a answer) chunks(text string) []string {
 	size := a.turn.Chunk
 	if size <= 0 {
@@ -330,7 +330,7 @@ func (a answer) chunks(text string) []string {
 	return parts
 }
 
-// models is read by OpenAI's and Anthropic's clients.
+// models lists the models in a format that the clients of OpenAI and Anthropic accept.
 func (m *Server) models(w http.ResponseWriter, _ *http.Request) {
 	list := []any{}
 	for _, name := range m.script.Models {
@@ -349,7 +349,7 @@ func (m *Server) geminiModels(w http.ResponseWriter, _ *http.Request) {
 	reply(w, http.StatusOK, map[string]any{"models": list})
 }
 
-// count says that four letters are a token.
+// count estimates the number of tokens with four bytes per token.
 func (m *Server) count(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err != nil {
@@ -359,7 +359,7 @@ func (m *Server) count(w http.ResponseWriter, r *http.Request) {
 	reply(w, http.StatusOK, map[string]any{"input_tokens": (len(body) + 3) / 4})
 }
 
-// gemini has the model and what to do in the path.
+// gemini handles requests of the Gemini API, which have model and method in the path.
 func (m *Server) gemini(w http.ResponseWriter, r *http.Request) {
 	model, action, _ := strings.Cut(r.PathValue("call"), ":")
 	name := func(stream bool) func(*request) {
@@ -374,11 +374,11 @@ func (m *Server) gemini(w http.ResponseWriter, r *http.Request) {
 		n, _ := io.Copy(io.Discard, http.MaxBytesReader(w, r.Body, maxBody))
 		reply(w, http.StatusOK, map[string]any{"totalTokens": (n + 3) / 4})
 	default:
-		reply(w, http.StatusNotFound, gemini.fail(http.StatusNotFound, "there is no :"+action))
+		reply(w, http.StatusNotFound, gemini.fail(http.StatusNotFound, "unknown method :"+action))
 	}
 }
 
-// embed makes vectors of what the words are.
+// embed returns an embedding for each input.
 func (m *Server) embed(w http.ResponseWriter, r *http.Request) {
 	var in struct {
 		Model string          `json:"model"`
@@ -389,7 +389,7 @@ func (m *Server) embed(w http.ResponseWriter, r *http.Request) {
 		err = json.Unmarshal(body, &in)
 	}
 	if err != nil {
-		reply(w, http.StatusBadRequest, openAIChat.fail(http.StatusBadRequest, "the request cannot be read"))
+		reply(w, http.StatusBadRequest, openAIChat.fail(http.StatusBadRequest, "cannot parse the request"))
 		return
 	}
 	var texts []string
@@ -397,7 +397,7 @@ func (m *Server) embed(w http.ResponseWriter, r *http.Request) {
 	if json.Unmarshal(in.Input, &one) == nil {
 		texts = []string{one}
 	} else if json.Unmarshal(in.Input, &texts) != nil {
-		reply(w, http.StatusBadRequest, openAIChat.fail(http.StatusBadRequest, "the input is a text, or a list of texts"))
+		reply(w, http.StatusBadRequest, openAIChat.fail(http.StatusBadRequest, "input must be a string or a list of strings"))
 		return
 	}
 	list := []any{}
@@ -408,7 +408,7 @@ func (m *Server) embed(w http.ResponseWriter, r *http.Request) {
 	reply(w, http.StatusOK, map[string]any{"object": "list", "model": in.Model, "data": list, "usage": map[string]any{"prompt_tokens": n, "total_tokens": n}})
 }
 
-// vector is of 8 numbers, the same for the same text.
+// vector returns 8 numbers that depend only on the text.
 func vector(text string) []float64 {
 	sum := sha256.Sum256([]byte(text))
 	v := make([]float64, 8)

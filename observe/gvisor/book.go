@@ -165,7 +165,7 @@ func (b *book) entered(t *task, p *point) {
 	if t.inside { // the return point was dropped
 		if t.enter.renames() {
 			t.named, t.comm = true, ""
-			b.gap(-1, "gVisor does not say how a prctl ended; if that is because the thread's name is not UTF-8 now, its further ones are not seen either")
+			b.gap(-1, "gVisor did not report the return of a prctl; if the thread's name is no longer valid UTF-8, its later prctl calls are missing as well")
 		}
 		b.unfinished(t)
 	}
@@ -492,7 +492,7 @@ func (b *book) residents(all []resident, before int64) {
 		}
 		flags := event.Existing
 		if !r.recorded && r.Start == 0 {
-			flags |= event.Unresolved // it started while no daemon was watching
+			flags |= event.Unresolved // it started while it was not observed
 		}
 		e := b.begin(event.Proc, &task{tid: pid, pid: pid}, b.clock.first, flags)
 		e.Op, e.PPID, e.UID, e.GID, e.Exe, e.Argv, e.Cwd, e.Begin = event.OpExec, p.ppid, p.uid, p.gid, p.exe, r.Args, r.CWD, p.begin

@@ -13,7 +13,7 @@ import (
 	"glasshouse/observe/syscalls"
 )
 
-// A datagram is what gVisor sends, as these tests write it.
+// A datagram builds a message of gVisor.
 func datagram(k kind, dropped uint32, fields ...[]byte) []byte {
 	b := binary.NativeEndian.AppendUint16(nil, headerSize)
 	b = binary.NativeEndian.AppendUint16(b, uint16(k))
@@ -40,12 +40,12 @@ func message(n protowire.Number, fields ...[]byte) []byte {
 	return text(n, string(b))
 }
 
-// at is the context of a thread of a process at a time.
+// at is the context of a point: thread, process and time.
 func at(pid, tid int32, ns int64) []byte {
 	return message(1, num(1, uint64(ns)), num(2, uint64(tid)), num(4, uint64(pid)), message(7, num(1, 1000), num(4, 100)), text(8, "/work"))
 }
 
-// called is the same, with the name of the thread.
+// called is at with the name of the thread.
 func called(pid, tid int32, name string) []byte {
 	return message(1, num(1, 5), num(2, uint64(tid)), num(4, uint64(pid)), text(9, name))
 }
@@ -70,10 +70,10 @@ func enters(name string, args ...uint64) []byte {
 	return b
 }
 
-// A page is a log in memory, one line for each record.
+// A page is an in-memory log with one line per event.
 type page struct {
 	b     strings.Builder
-	names bool // of threads are all that is kept
+	names bool // keep only the names of threads
 }
 
 func (p *page) HasRoom() bool                                    { return true }
@@ -112,7 +112,7 @@ func (p *page) Append(e *event.Event) {
 	}
 }
 
-// told is what a book makes of datagrams.
+// told returns the events that a book makes of datagrams.
 func told(t testing.TB, s event.Selection, datagrams ...[]byte) string {
 	t.Helper()
 	b, p := newPage(t, s)
@@ -134,7 +134,7 @@ func newPage(t testing.TB, s event.Selection) (*book, *page) {
 	return b, p
 }
 
-// chosen is what a selection means for a gVisor that has all points.
+// chosen evaluates a selection for a gVisor that has all points.
 func chosen(t testing.TB, s event.Selection) *choice {
 	t.Helper()
 	ps := points{}
@@ -174,7 +174,7 @@ func expect(t *testing.T, got string, want ...string) {
 	}
 }
 
-func TestACallIsItsTwoPoints(t *testing.T) {
+func TestCallFromTwoPoints(t *testing.T) {
 	got := told(t, event.Selection{},
 		datagram(kindRaw, 0, at(7, 8, 100), enters("getppid", 5)),
 		datagram(kindRaw, 0, at(7, 9, 110), enters("getuid")),
@@ -183,7 +183,7 @@ func TestACallIsItsTwoPoints(t *testing.T) {
 	expect(t, got, "7/9 getuid(0) = 1000 in 10 ", "7/8 getppid(5) = -1 in 42 ")
 }
 
-func TestWhatAnOpenOpenedIsInItsThirdPoint(t *testing.T) {
+func TestOpenPathFromDetailPoint(t *testing.T) {
 	open := func(path, dir string) []byte {
 		return datagram(kindOpen, 0, at(7, 7, 3), exits(4), num(3, nr("openat")), num(4, 0), text(5, dir), text(6, path))
 	}
@@ -202,7 +202,7 @@ func TestWhatAnOpenOpenedIsInItsThirdPoint(t *testing.T) {
 	}
 }
 
-func TestOnlyAnExclusiveOpenIsSureToHaveMadeItsFile(t *testing.T) {
+func TestOnlyExclusiveOpenIsCreate(t *testing.T) {
 	for flags, op := range map[uint64]string{0o100: "open", 0o300: "create", 0o1100: "open", 0o200: "open"} {
 		got := told(t, event.Selection{Syscalls: "off"},
 			datagram(kindRaw, 0, at(7, 7, 1), enters("openat", 0, 0, flags)),
@@ -212,7 +212,7 @@ func TestOnlyAnExclusiveOpenIsSureToHaveMadeItsFile(t *testing.T) {
 	}
 }
 
-func TestReadingASocketIsNoOperationOnAFile(t *testing.T) {
+func TestSocketReadIsNotFileEvent(t *testing.T) {
 	for path, want := range map[string]string{
 		"/etc/passwd":         "7/7 read \"/etc/passwd\" 118 bytes fd 3 ret 0\n",
 		"socket:[4]":          "",
@@ -225,12 +225,12 @@ func TestReadingASocketIsNoOperationOnAFile(t *testing.T) {
 			datagram(kindRaw, 0, at(7, 7, 2), enters("read", 3), exits(118)),
 			datagram(kindRead, 0, at(7, 7, 3), exits(118), num(3, nr("read")), text(5, path)))
 		if got != want {
-			t.Errorf("a read of %s is %q, want %q", path, got, want)
+			t.Errorf("a read of %s is recorded as %q, want %q", path, got, want)
 		}
 	}
 }
 
-func TestAFileIsClosedUnderThePathItHadBefore(t *testing.T) {
+func TestClosePathFromEntryPoint(t *testing.T) {
 	got := told(t, event.Selection{Syscalls: "off"},
 		datagram(kindRaw, 0, at(7, 7, 1), enters("close", 3)),
 		datagram(kindClose, 0, at(7, 7, 2), num(3, nr("close")), num(4, 3), text(5, "/tmp/x")),
@@ -241,7 +241,7 @@ func TestAFileIsClosedUnderThePathItHadBefore(t *testing.T) {
 	expect(t, got, `7/7 close "/tmp/x" 0 bytes fd 3 ret 0`)
 }
 
-func TestACallWhoseDetailDoesNotComeIsRecordedWithoutIt(t *testing.T) {
+func TestCallWithoutDetailPoint(t *testing.T) {
 	got := told(t, event.Selection{},
 		datagram(kindRaw, 0, at(7, 7, 1), enters("openat", 9)),
 		datagram(kindRaw, 0, at(7, 7, 2), enters("openat", 9), exits(4)),
@@ -250,7 +250,7 @@ func TestACallWhoseDetailDoesNotComeIsRecordedWithoutIt(t *testing.T) {
 	expect(t, got, "7/7 openat(9) = 4 in 1  unresolved", `7/7 open "" 0 bytes fd 4 ret 0 unresolved`, "7/7 getppid(0) = 1 in 1 ")
 }
 
-func TestDetailThatComesTooLateMakesNoSecondRecord(t *testing.T) {
+func TestLateDetailPointIsIgnored(t *testing.T) {
 	b, p := newPage(t, event.Selection{Files: "off"})
 	feed(t, b, datagram(kindRaw, 0, at(7, 7, 1), enters("openat", 9)))
 	feed(t, b, datagram(kindRaw, 0, at(7, 7, 2), enters("openat", 9), exits(4)))
@@ -259,7 +259,7 @@ func TestDetailThatComesTooLateMakesNoSecondRecord(t *testing.T) {
 	expect(t, p.b.String(), "7/7 openat(9) = 4 in 1  unresolved")
 }
 
-func TestCallsOfWhichPointsWereDropped(t *testing.T) {
+func TestDroppedPoints(t *testing.T) {
 	read := func(ns int64) []byte {
 		return datagram(kindRead, 0, at(7, 7, ns), exits(5), num(3, nr("read")), text(5, "/x"))
 	}
@@ -277,7 +277,7 @@ func TestCallsOfWhichPointsWereDropped(t *testing.T) {
 	}
 }
 
-func TestAProgramRunsWhenItsExecHasReturned(t *testing.T) {
+func TestExecIsRecordedAtReturn(t *testing.T) {
 	begin := [][]byte{
 		datagram(kindRaw, 0, at(7, 7, 1), enters("execve")),
 		datagram(kindExec, 0, at(7, 7, 2), text(2, "/usr/bin/dash"), text(3, "sh"), text(3, ""), text(3, "a\nb"), text(4, "SECRET=1")),
@@ -288,15 +288,15 @@ func TestAProgramRunsWhenItsExecHasReturned(t *testing.T) {
 
 	failed := append(begin[:2:2], datagram(kindRaw, 0, at(7, 7, 3), enters("execve"), exits(-4)))
 	if got := told(t, event.Selection{Syscalls: "off"}, failed...); got != "" {
-		t.Errorf("an exec that failed is recorded: %s", got)
+		t.Errorf("a failed exec is recorded: %s", got)
 	}
-	// An environment that is not UTF-8 costs the point of the program.
+	// If the environment is not UTF-8, the exec point is missing.
 	expect(t, told(t, event.Selection{Syscalls: "off"}, begin[0], ok[2], detail), `7/7 exec of 0, 0:0 /bin/sh ["sh"] in "/work" code 0`)
-	// Arguments that are not cost both.
+	// If the arguments are not UTF-8, both points are missing.
 	expect(t, told(t, event.Selection{Syscalls: "off"}, begin[0], ok[2]), `7/7 exec of 0, 0:0  [] in "" code 0 unresolved`)
 }
 
-func TestAnEndlessListOfArgumentsIsCut(t *testing.T) {
+func TestLongArgumentListIsTruncated(t *testing.T) {
 	fields := [][]byte{at(7, 7, 2), text(2, "/x")}
 	for range maxArgs + 10 {
 		fields = append(fields, text(3, "a"))
@@ -305,11 +305,11 @@ func TestAnEndlessListOfArgumentsIsCut(t *testing.T) {
 		datagram(kindRaw, 0, at(7, 7, 1), enters("execve")), datagram(kindExec, 0, fields...),
 		datagram(kindRaw, 0, at(7, 7, 3), enters("execve"), exits(0)))
 	if n := strings.Count(got, `"a"`); n != maxArgs || !strings.HasSuffix(got, " cut\n") {
-		t.Errorf("%d arguments are kept, want %d: …%s", n, maxArgs, got[len(got)-20:])
+		t.Errorf("%d arguments are recorded, want %d: …%s", n, maxArgs, got[len(got)-20:])
 	}
 }
 
-func TestProcessesAndThreadsBeginAndEnd(t *testing.T) {
+func TestProcessAndThreadLifecycle(t *testing.T) {
 	got := told(t, event.Selection{Syscalls: "off"},
 		datagram(kindClone, 0, at(7, 8, 1), num(3, 20), num(4, 20)),
 		datagram(kindClone, 0, at(20, 20, 2), num(3, 21), num(4, 20), num(6, 0x10000)),
@@ -329,7 +329,7 @@ func TestProcessesAndThreadsBeginAndEnd(t *testing.T) {
 		`1/1 exit of 0, 1000:100  [] in "" code 1`)
 }
 
-func TestThreadsHaveTheNamesTheyGiveThemselves(t *testing.T) {
+func TestThreadNames(t *testing.T) {
 	b, p := newPage(t, event.Selection{Files: "off"})
 	p.names = true
 	for _, d := range [][]byte{
@@ -340,7 +340,7 @@ func TestThreadsHaveTheNamesTheyGiveThemselves(t *testing.T) {
 		datagram(kindRaw, 0, called(7, 8, "main"), enters("prctl", 15)),
 		datagram(kindRaw, 0, called(7, 8, "worker"), enters("prctl", 15), exits(0)),
 		datagram(kindClone, 0, at(7, 8, 1), num(3, 9), num(4, 9)),
-		datagram(kindRaw, 0, called(7, 7, "main"), enters("prctl", 15)), // gets a name that is not UTF-8
+		datagram(kindRaw, 0, called(7, 7, "main"), enters("prctl", 15)), // sets a name that is not UTF-8
 		datagram(kindRaw, 0, at(7, 7, 1), enters("getppid")),
 		datagram(kindRaw, 0, at(7, 7, 1), enters("getppid"), exits(1)),
 	} {
@@ -349,19 +349,19 @@ func TestThreadsHaveTheNamesTheyGiveThemselves(t *testing.T) {
 	expect(t, p.b.String(), "fork ", "prctl main", "fork main", "prctl worker", "fork worker", "gap ", "prctl ", "getppid ")
 }
 
-func TestAProcessThatComesFromNowhereIsRecorded(t *testing.T) {
+func TestProcessWithoutClonePoint(t *testing.T) {
 	got := told(t, event.Selection{},
 		datagram(kindRaw, 0, at(30, 30, 1), enters("getppid")),
 		datagram(kindRaw, 0, at(30, 30, 2), enters("getppid"), exits(0)))
 	expect(t, got, `30/30 exec of 0, 0:0  [] in "" code 0 unresolved`, "30/30 getppid(0) = 0 in 1 ")
 }
 
-func TestRecordsAreInTheOrderOfTheirTimes(t *testing.T) {
+func TestTimestampsAreMonotonic(t *testing.T) {
 	b, _ := newPage(t, event.Selection{})
 	last := int64(0)
 	b.sink = watcher(func(e *event.Event) {
 		if e.NS < last {
-			t.Errorf("a record of %d comes after one of %d", e.NS, last)
+			t.Errorf("an event at %d follows one at %d", e.NS, last)
 		}
 		last = e.NS
 	})
@@ -370,11 +370,11 @@ func TestRecordsAreInTheOrderOfTheirTimes(t *testing.T) {
 		feed(t, b, datagram(kindRaw, 0, at(7, int32(ns), ns+1), enters("getppid"), exits(1)))
 	}
 	if last != 41 {
-		t.Errorf("the last record is of %d, want 41", last)
+		t.Errorf("the last event is at %d, want 41", last)
 	}
 }
 
-// A watcher is a log that only looks.
+// A watcher is a log that only checks events.
 type watcher func(*event.Event)
 
 func (watcher) HasRoom() bool                                    { return true }
@@ -384,7 +384,7 @@ func (watcher) FlushSoon()                                       {}
 func (watcher) Kept(int64, event.Type, func(*event.Event)) error { return nil }
 func (w watcher) Append(e *event.Event)                          { w(e) }
 
-func TestTheEndOfTheSandboxEndsAllThatIsInIt(t *testing.T) {
+func TestSandboxEndEndsProcesses(t *testing.T) {
 	b, p := newPage(t, event.Selection{})
 	feed(t, b, datagram(kindClone, 0, at(1, 1, 1), num(3, 20), num(4, 20)))
 	feed(t, b, datagram(kindRaw, 0, at(20, 20, 2), enters("nanosleep", 3)))
@@ -394,14 +394,14 @@ func TestTheEndOfTheSandboxEndsAllThatIsInIt(t *testing.T) {
 	expect(t, p.b.String(), "20/20 nanosleep(3) = 0 in 0  unfinished", `20/20 exit of 1, 1000:100  [] in "" code 0SIGKILL`)
 }
 
-func TestTheEndOfAProgramIsNotAReturn(t *testing.T) {
+func TestExitIsUnfinishedCall(t *testing.T) {
 	got := told(t, event.Selection{},
 		datagram(kindRaw, 0, at(7, 7, 1), enters("exit_group", 3)),
 		datagram(kindRaw, 0, at(7, 7, 1), enters("exit_group", 3), exits(0)))
 	expect(t, got, "7/7 exit_group(3) = 0 in 0  unfinished")
 }
 
-func TestWhoWasThereBeforeIsRecordedOnce(t *testing.T) {
+func TestResidentsAreRecordedOnce(t *testing.T) {
 	all, err := parseResidents(strings.NewReader("PROCFS DUMP\n\n" +
 		`{"exe":"/init","args":["/init","x"],"cwd":"/","clone_ts":50,"status":{"comm":"init","pid":1,"uid":{"real":0},"gid":{"real":0}},"maps":[{}]}` + "\n\n" +
 		`{"exe":"/bin/a","args":["a"],"clone_ts":150,"status":{"comm":"a","pid":9,"ppid":1}}` + "\n"))
@@ -415,7 +415,7 @@ func TestWhoWasThereBeforeIsRecordedOnce(t *testing.T) {
 	expect(t, p.b.String(), `1/1 exec of 0, 0:0 /init ["/init" "x"] in "/" code 0 existing`)
 }
 
-func TestOfManyCallsOneInTenIsRecordedIfThatIsWanted(t *testing.T) {
+func TestSampling(t *testing.T) {
 	var all [][]byte
 	for range 100 {
 		all = append(all, datagram(kindRaw, 0, at(7, 7, 1), enters("getppid")), datagram(kindRaw, 0, at(7, 7, 1), enters("getppid"), exits(1)),
@@ -423,17 +423,17 @@ func TestOfManyCallsOneInTenIsRecordedIfThatIsWanted(t *testing.T) {
 	}
 	got := told(t, event.Selection{Sample: 10, Allow: []string{"getuid"}}, all...)
 	if sampled, exempt := strings.Count(got, "getppid"), strings.Count(got, "getuid"); sampled != 10 || exempt != 100 {
-		t.Errorf("of 100 calls each %d and %d are recorded, want 10 and all that are allowed", sampled, exempt)
+		t.Errorf("of 100 calls each, %d and %d are recorded, want 10 and all exempt ones", sampled, exempt)
 	}
 }
 
-func TestOnlyPointsThatAreNeededAreAskedFor(t *testing.T) {
+func TestOnlyNeededPointsAreRequested(t *testing.T) {
 	asked := func(s event.Selection) string {
 		return string(chosen(t, s).session)
 	}
-	// Of prctl alone, entered and returned.
+	// prctl has points at entry and return.
 	if n := strings.Count(asked(event.Selection{}), "process_name"); n != 2 {
-		t.Errorf("the name is asked for at %d points, want 2", n)
+		t.Errorf("the name is requested at %d points, want 2", n)
 	}
 	for _, c := range []struct {
 		name      string
@@ -452,18 +452,18 @@ func TestOnlyPointsThatAreNeededAreAskedFor(t *testing.T) {
 		got := asked(c.s)
 		for _, w := range c.with {
 			if !strings.Contains(got, w) {
-				t.Errorf("%s: %s is not asked for", c.name, w)
+				t.Errorf("%s: %s is not requested", c.name, w)
 			}
 		}
 		for _, n := range c.not {
 			if strings.Contains(got, n) {
-				t.Errorf("%s: %s is asked for", c.name, n)
+				t.Errorf("%s: %s is requested", c.name, n)
 			}
 		}
 	}
 }
 
-func TestTimesAreTheHostsAndNeverAhead(t *testing.T) {
+func TestClockIsBoundedByHostTime(t *testing.T) {
 	c := clock{first: 100, last: 1000, offset: 5000}
 	for wall, want := range map[int64]int64{5500: 500, 9000: 1000, 0: 100, -1 << 62: 100} {
 		if got := c.ns(wall); got != want {
@@ -496,7 +496,7 @@ func FuzzAnythingASandboxMaySend(f *testing.F) {
 		}
 		b.end()
 		if b.waiting != 0 || len(b.tasks) != 0 {
-			t.Errorf("%d calls wait, %d threads live after the end", b.waiting, len(b.tasks))
+			t.Errorf("%d calls are pending and %d threads exist after the end, want none", b.waiting, len(b.tasks))
 		}
 	})
 }
@@ -512,7 +512,7 @@ func FuzzAnythingRunscMayPrint(f *testing.F) {
 	})
 }
 
-func TestDroppedPointsAreReadFromTheListOfSessions(t *testing.T) {
+func TestDroppedFromSessionList(t *testing.T) {
 	if n, err := parseDropped([]byte("SESSIONS (1)\n\"Default\"\n\tSink: \"remote\", dropped: 12\n")); n != 12 || err != nil {
 		t.Errorf("dropped = %d, %v, want 12", n, err)
 	}

@@ -6,6 +6,6 @@ import (
 	"glasshouse/internal/texttest"
 )
 
-func TestLongTextIsCutBetweenCharacters(t *testing.T) {
+func TestTextIsTruncatedAtCharacterBoundary(t *testing.T) {
 	texttest.CutsBetweenCharacters(t, "short", func(s string) string { return string(short([]byte(s))) })
 }

@@ -71,7 +71,7 @@ func (s *Source) Name() string { return "gvisor" }
 // Probe implements observe.Source.
 func (s *Source) Probe(ctx context.Context) error {
 	if unix.Geteuid() != 0 {
-		return fault.Cannot("gvisor.Probe", "talking to gVisor's kernel needs root", "run the daemon as root")
+		return fault.Cannot("gvisor.Probe", "connecting to gVisor's kernel needs root", "run the daemon as root")
 	}
 	_, err := s.known(ctx)
 	return err
@@ -99,7 +99,7 @@ func (s *Source) Close() error { return nil }
 func (s *Source) Attach(ctx context.Context, t observe.Target, sink observe.Sink) (observe.Watch, error) {
 	const op = "gvisor.Attach"
 	if t.Runtime != "runsc" {
-		return nil, fault.Newf(fault.Unsupported, op, string(t.Jail), "the jail is not gVisor's")
+		return nil, fault.Newf(fault.Unsupported, op, string(t.Jail), "the jail does not run in gVisor")
 	}
 	pidfd, err := unix.PidfdOpen(t.PID, 0)
 	if err != nil {
@@ -127,7 +127,7 @@ func (s *Source) Attach(ctx context.Context, t observe.Target, sink observe.Sink
 		return nil, fmt.Errorf("watch jail %s: %w", t.Jail, err)
 	}
 	if t.Resumed && first.gap == "" {
-		first.gap = "nobody watched"
+		first.gap = "not watched"
 	}
 	first.residents, err = w.residents(ctx)
 	if err != nil && !w.dead(0) {
@@ -150,7 +150,7 @@ func (w *watch) takeOver(ctx context.Context) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	next.gap = fmt.Sprintf("no daemon was there to read; gVisor counted %d points that nobody took, and what was on its way was lost as well", dropped)
+	next.gap = fmt.Sprintf("no daemon was running; gVisor dropped %d points, and points in transit were lost as well", dropped)
 	return next, nil
 }
 

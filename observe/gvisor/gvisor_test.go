@@ -23,7 +23,7 @@ func is(typ event.Type, op, path string) func(*event.Event) bool {
 	return func(e *event.Event) bool { return e.Type == typ && e.Op == op && e.Path == path }
 }
 
-// program finds the run of a program by one of its arguments.
+// program returns the exec event of a program with a given argument.
 func program(t testing.TB, k *keeper, arg string) event.Event {
 	t.Helper()
 	found := k.all(func(e *event.Event) bool { return e.Op == event.OpExec && slices.Contains(e.Argv, arg) })
@@ -36,21 +36,21 @@ func program(t testing.TB, k *keeper, arg string) event.Event {
 func noGaps(t testing.TB, w observe.Watch, k *keeper) {
 	t.Helper()
 	if gaps := k.all(func(e *event.Event) bool { return e.Type == event.Gap }); len(gaps) > 0 {
-		t.Errorf("something is missing:\n%s", lines(gaps))
+		t.Errorf("unexpected gaps:\n%s", lines(gaps))
 	}
 	if s := w.Status(); s.Lost != 0 || s.Err != "" || s.Seen != k.Last() {
-		t.Errorf("status is %+v, with %d records and nothing lost", s, k.Last())
+		t.Errorf("status is %+v, want %d events and none lost", s, k.Last())
 	}
 }
 
-func TestAShellThatWritesAFileIsSeen(t *testing.T) {
+func TestShellWritingFile(t *testing.T) {
 	h := newHarness(t)
 	g := h.guest(t)
 	w, k := h.watch(t, g, event.Selection{})
 	script := "cd /tmp; echo 'hello \"there\"' > note\ncat note; exit 7"
 	began := time.Now()
 	if out, code := g.run(t, "/bin/bash", "-c", script); out != "hello \"there\"\n" || code != 7 {
-		t.Fatalf("the script printed %q and ended with %d", out, code)
+		t.Fatalf("the script printed %q and exited with %d", out, code)
 	}
 	drain(t, w)
 	ended := time.Now()
@@ -58,37 +58,37 @@ func TestAShellThatWritesAFileIsSeen(t *testing.T) {
 
 	bash := program(t, k, script)
 	if !slices.Equal(bash.Argv, []string{"/bin/bash", "-c", script}) || !slices.Contains([]string{"/usr/bin/bash", "/bin/bash"}, bash.Exe) || bash.PPID != 1 || bash.Comm != "bash" || bash.Cwd != "/" {
-		t.Errorf("the shell is\n%s", lines([]event.Event{bash}))
+		t.Errorf("unexpected event of the shell:\n%s", lines([]event.Event{bash}))
 	}
 	cat := program(t, k, "note")
 	if cat.PPID != bash.PID || cat.Cwd != "/tmp" || cat.Comm != "cat" {
-		t.Errorf("what the shell started is\n%s", lines([]event.Event{cat}))
+		t.Errorf("unexpected event of the child:\n%s", lines([]event.Event{cat}))
 	}
 	written := k.all(is(event.File, event.OpWrite, "/tmp/note"))
 	if len(written) != 1 || written[0].Bytes != 14 || written[0].PID != bash.PID {
-		t.Errorf("writing the file is\n%s", lines(written))
+		t.Errorf("unexpected events of the write:\n%s", lines(written))
 	}
 	read := k.all(func(e *event.Event) bool { return is(event.File, event.OpRead, "/tmp/note")(e) && e.Bytes == 14 })
 	if len(read) != 1 || read[0].PID != cat.PID {
-		t.Errorf("reading it is\n%s", lines(read))
+		t.Errorf("unexpected events of the read:\n%s", lines(read))
 	}
 	for pid, code := range map[int32]int32{bash.PID: 7, cat.PID: 0} {
 		exits := k.all(func(e *event.Event) bool { return e.Op == event.OpExit && e.PID == pid && e.Flags&event.Thread == 0 })
 		if len(exits) != 1 || exits[0].Code != code || exits[0].Signal != "" {
-			t.Errorf("the end of %d is\n%swant exit code %d", pid, lines(exits), code)
+			t.Errorf("unexpected exit of %d:\n%swant exit code %d", pid, lines(exits), code)
 		}
 	}
 	opens := k.all(func(e *event.Event) bool { return e.Name == "openat" && e.Path == "note" && e.PID == bash.PID })
 	if len(opens) != 1 || opens[0].Ret < 0 || opens[0].Dur <= 0 {
-		t.Errorf("the call that opened it is\n%s", lines(opens))
+		t.Errorf("unexpected events of the open call:\n%s", lines(opens))
 	}
 	for _, e := range k.all(func(e *event.Event) bool { return e.PID == bash.PID }) {
 		if e.TS < began.UnixMilli()-1 || e.TS > ended.UnixMilli()+1 || e.NS <= 0 {
-			t.Fatalf("a record is not of the time of the run, %d to %d:\n%s", began.UnixMilli(), ended.UnixMilli(), lines([]event.Event{e}))
+			t.Fatalf("an event is outside of the time of the run, %d to %d:\n%s", began.UnixMilli(), ended.UnixMilli(), lines([]event.Event{e}))
 		}
 	}
 	if init := k.all(func(e *event.Event) bool { return e.Flags&event.Existing != 0 }); len(init) != 1 || init[0].PID != 1 {
-		t.Errorf("what was there before is\n%s", lines(init))
+		t.Errorf("unexpected event of init:\n%s", lines(init))
 	}
 }
 
@@ -134,15 +134,15 @@ func TestEveryProcessIsCounted(t *testing.T) {
 			return len(k.all(func(o *event.Event) bool { return o.Op == op && o.PID == e.PID && o.Flags&event.Thread == 0 }))
 		}
 		if of(event.OpFork) != 1 || of(event.OpExit) != 1 {
-			t.Errorf("process %d began %d times and ended %d times", e.PID, of(event.OpFork), of(event.OpExit))
+			t.Errorf("process %d has %d starts and %d exits", e.PID, of(event.OpFork), of(event.OpExit))
 		}
 	}
 	if calls := k.all(func(e *event.Event) bool { return e.Type != event.Proc }); len(calls) > 0 {
-		t.Errorf("though only processes are wanted there is\n%s", lines(calls[:1]))
+		t.Errorf("unexpected call event with Syscalls off:\n%s", lines(calls[:1]))
 	}
 }
 
-func TestAJailsRecordsAreItsOwn(t *testing.T) {
+func TestEventsBelongToTheirJail(t *testing.T) {
 	h := newHarness(t)
 	one, other := h.guest(t), h.guest(t)
 	w1, k1 := h.watch(t, one, event.Selection{})
@@ -157,15 +157,15 @@ func TestAJailsRecordsAreItsOwn(t *testing.T) {
 		g            *guest
 	}{{k1, "/tmp/of-one", "/tmp/of-other", one}, {k2, "/tmp/of-other", "/tmp/of-one", other}} {
 		if len(c.k.all(is(event.File, event.OpWrite, c.own))) != 1 || len(c.k.all(is(event.File, event.OpWrite, c.foreign))) != 0 {
-			t.Errorf("the record of %s is not its own", c.g.target.Jail)
+			t.Errorf("the log of %s lacks its own event", c.g.target.Jail)
 		}
 		if wrong := c.k.all(func(e *event.Event) bool { return e.Jail != c.g.target.Jail }); len(wrong) > 0 {
-			t.Errorf("in the record of %s there is\n%s", c.g.target.Jail, lines(wrong[:1]))
+			t.Errorf("the log of %s has an event of another jail:\n%s", c.g.target.Jail, lines(wrong[:1]))
 		}
 	}
 }
 
-func TestWhatIsNotUTF8CannotHide(t *testing.T) {
+func TestNonUTF8CannotHideCalls(t *testing.T) {
 	h := newHarness(t)
 	g := h.guest(t)
 	w, k := h.watch(t, g, event.Selection{})
@@ -175,22 +175,22 @@ func TestWhatIsNotUTF8CannotHide(t *testing.T) {
 		return e.Type == event.File && e.Op == event.OpWrite && e.Flags&event.Unresolved != 0 && e.Bytes == 2
 	})
 	if len(hidden) != 1 {
-		t.Errorf("writing to a file with a strange name is\n%s", lines(hidden))
+		t.Errorf("write to a file whose name is not UTF-8:\n%s", lines(hidden))
 	}
 	if plain := k.all(is(event.File, event.OpWrite, "/tmp/plain")); len(plain) != 1 {
-		t.Errorf("and to another file\n%s", lines(plain))
+		t.Errorf("write to another file:\n%s", lines(plain))
 	}
 	if e := program(t, k, "in-plain-sight"); !slices.Equal(e.Argv, []string{"/usr/bin/true", "in-plain-sight"}) || e.Exe != "/usr/bin/true" {
-		t.Errorf("a program with a strange environment is\n%s", lines([]event.Event{e}))
+		t.Errorf("exec with an environment that is not UTF-8:\n%s", lines([]event.Event{e}))
 	}
-	// bash and two programs that it ran, one of them without a known name.
+	// bash and two programs, one of them without a known name.
 	strange := k.all(func(e *event.Event) bool { return e.Op == event.OpExec && e.Flags&event.Unresolved != 0 })
 	if len(strange) != 1 || len(strange[0].Argv) != 0 {
-		t.Errorf("a program with strange arguments is\n%s", lines(strange))
+		t.Errorf("exec with arguments that are not UTF-8:\n%s", lines(strange))
 	}
 }
 
-func TestConnectionsAreSeenWithTheirAddress(t *testing.T) {
+func TestConnectHasAddress(t *testing.T) {
 	h := newHarness(t)
 	g := h.guest(t)
 	w, k := h.watch(t, g, event.Selection{Syscalls: "security", Files: "off"})
@@ -198,11 +198,11 @@ func TestConnectionsAreSeenWithTheirAddress(t *testing.T) {
 	drain(t, w)
 	got := k.all(func(e *event.Event) bool { return e.Name == "connect" && e.Addr == "127.0.0.1:81" })
 	if len(got) != 1 || event.ErrnoName(got[0].Ret) != "ECONNREFUSED" {
-		t.Errorf("connecting is\n%s", lines(got))
+		t.Errorf("unexpected connect events:\n%s", lines(got))
 	}
 }
 
-func TestASlowReaderHoldsTheJailAndLosesNothing(t *testing.T) {
+func TestSlowReaderThrottlesJail(t *testing.T) {
 	h := newHarness(t)
 	g := h.guest(t)
 	w, k := h.watch(t, g, event.Selection{OnOverload: "throttle"})
@@ -219,7 +219,7 @@ func TestASlowReaderHoldsTheJailAndLosesNothing(t *testing.T) {
 	}
 	select {
 	case <-ended:
-		t.Error("the jail goes on though nobody takes its points")
+		t.Error("the jail continues although its points are not read")
 	case <-time.After(300 * time.Millisecond): // it cannot end: its points have no room
 	}
 	k.setFull(false)
@@ -235,18 +235,18 @@ func TestASlowReaderHoldsTheJailAndLosesNothing(t *testing.T) {
 func noGapsButThrottled(t testing.TB, w observe.Watch, k *keeper) {
 	t.Helper()
 	if w.Status().Throttled == 0 {
-		t.Error("nothing says that the jail was held")
+		t.Error("Status does not report that the jail was throttled")
 	}
 	noGaps(t, w, k)
 }
 
-func TestAReaderThatStallsIsNotWaitedForButWhatIsLostIsCounted(t *testing.T) {
+func TestLossesAreCountedWithoutThrottling(t *testing.T) {
 	h := newHarness(t)
 	g := h.guest(t)
 	w, k := h.watch(t, g, event.Selection{Syscalls: "off", Files: "off", Allow: []string{"read"}, OnOverload: "count"})
 	drain(t, w)
 	const n = 20000
-	k.mu.Lock() // the log takes nothing
+	k.mu.Lock() // the log blocks
 	g.run(t, "dd", "if=/dev/zero", "of=/dev/null", "bs=1", fmt.Sprint("count=", n))
 	k.mu.Unlock()
 	drain(t, w)
@@ -259,17 +259,17 @@ func TestAReaderThatStallsIsNotWaitedForButWhatIsLostIsCounted(t *testing.T) {
 		lost += e.Lost
 	}
 	reads := int64(len(k.all(func(e *event.Event) bool { return e.Name == "read" && (e.Comm == "dd" || e.Flags&event.Partial != 0) })))
-	t.Logf("of %d reads %d are recorded, and %d points are said to be lost", n, reads, lost)
-	// A read is three points. dd makes a few more than n, and it starts and ends.
+	t.Logf("of %d reads %d are recorded, and %d points are reported lost", n, reads, lost)
+	// A read has three points. dd makes a few more reads than n, and has start and exit points.
 	if lost == 0 || uint64(lost) != w.Status().Lost {
-		t.Errorf("%d points are said to be lost, the status is %+v", lost, w.Status())
+		t.Errorf("%d points are reported lost, the status is %+v", lost, w.Status())
 	}
 	if missing := n - reads; missing > lost || lost > 3*n+100 {
-		t.Errorf("%d reads are missing, and %d points are said to be lost", missing, lost)
+		t.Errorf("%d reads are missing, and %d points are reported lost", missing, lost)
 	}
 }
 
-func TestWhatIsRecordedCanBeChanged(t *testing.T) {
+func TestSelect(t *testing.T) {
 	h := newHarness(t)
 	g := h.guest(t)
 	w, k := h.watch(t, g, event.Selection{})
@@ -281,22 +281,22 @@ func TestWhatIsRecordedCanBeChanged(t *testing.T) {
 	drain(t, w)
 	for path, want := range map[string]int{"/tmp/first": 1, "/tmp/second": 0, "/tmp/third": 1} {
 		if got := k.all(is(event.File, event.OpWrite, path)); len(got) != want {
-			t.Errorf("%s was written %d times in the record, want %d", path, len(got), want)
+			t.Errorf("writes to %s: %d recorded, want %d", path, len(got), want)
 		}
 	}
 	program(t, k, "echo 2 > /tmp/second")
 	if gaps := k.all(func(e *event.Event) bool { return e.Type == event.Gap && e.Lost == -1 }); len(gaps) != 2 {
-		t.Errorf("the moments of change are\n%s", lines(gaps))
+		t.Errorf("unexpected gaps of the changes:\n%s", lines(gaps))
 	}
 }
 
-func TestASessionThatSomebodyRemovedIsMadeAgain(t *testing.T) {
+func TestRemovedSessionIsRecreated(t *testing.T) {
 	h := newHarness(t)
 	g := h.guest(t)
 	w, k := h.watch(t, g, event.Selection{})
 	must(t, exec.Command(runsc(), "--root", filepath.Join(h.dir, "run", "runsc"), "trace", "delete", "--name", "Default", string(g.target.Jail)).Run())
 	said := func() bool {
-		return len(k.all(func(e *event.Event) bool { return e.Type == event.Gap && strings.Contains(e.Reason, "somebody else") })) == 1
+		return len(k.all(func(e *event.Event) bool { return e.Type == event.Gap && strings.Contains(e.Reason, "another process") })) == 1
 	}
 	for !said() {
 		time.Sleep(time.Millisecond)
@@ -306,7 +306,7 @@ func TestASessionThatSomebodyRemovedIsMadeAgain(t *testing.T) {
 	program(t, k, "afterwards")
 }
 
-func TestWhatTheDaemonDoesInAJailIsMarked(t *testing.T) {
+func TestMuteMarksEvents(t *testing.T) {
 	h := newHarness(t)
 	g := h.guest(t)
 	w, k := h.watch(t, g, event.Selection{})
@@ -318,12 +318,12 @@ func TestWhatTheDaemonDoesInAJailIsMarked(t *testing.T) {
 	drain(t, w)
 	for arg, want := range map[string]bool{"before": false, "meanwhile": true, "after": false} {
 		if e := program(t, k, arg); (e.Flags&event.Injected != 0) != want {
-			t.Errorf("what ran %s is\n%s", arg, lines([]event.Event{e}))
+			t.Errorf("unexpected event %s:\n%s", arg, lines([]event.Event{e}))
 		}
 	}
 }
 
-func TestTheEndOfAJailIsInItsRecord(t *testing.T) {
+func TestJailEndIsRecorded(t *testing.T) {
 	h := newHarness(t)
 	g := h.guest(t)
 	w, k := h.watch(t, g, event.Selection{})
@@ -345,18 +345,18 @@ func TestTheEndOfAJailIsInItsRecord(t *testing.T) {
 	drain(t, w)
 	ends := k.all(func(e *event.Event) bool { return e.Op == event.OpExit && e.PID == sleep.PID })
 	if len(ends) != 1 || ends[0].Signal != "SIGKILL" {
-		t.Errorf("the end of what slept is\n%s", lines(ends))
+		t.Errorf("unexpected exit of the background process:\n%s", lines(ends))
 	}
 	asleep := k.all(func(e *event.Event) bool { return e.Name == "clock_nanosleep" && e.PID == sleep.PID })
 	if len(asleep) != 1 || asleep[0].Flags&event.Unfinished == 0 {
-		t.Errorf("and its sleep is\n%s", lines(asleep))
+		t.Errorf("unexpected call of the background process:\n%s", lines(asleep))
 	}
 	if s := w.Status(); s.Err != "" || s.Lost != 0 {
-		t.Errorf("an ordinary end leaves the status %+v", s)
+		t.Errorf("unexpected status after a regular end: %+v", s)
 	}
 }
 
-func TestNothingOfAClosedWatchStays(t *testing.T) {
+func TestCloseLeavesNothing(t *testing.T) {
 	h := newHarness(t)
 	g := h.guest(t)
 	w, k := h.watch(t, g, event.Selection{})
@@ -369,18 +369,18 @@ func TestNothingOfAClosedWatchStays(t *testing.T) {
 	must(t, w.Close())
 	must(t, w.Close())
 	if after := descriptors(t); after >= before {
-		t.Errorf("%d descriptors are open, %d were while the jail was watched", after, before)
+		t.Errorf("%d descriptors are open, %d during the watch", after, before)
 	}
 	out, err := exec.Command(runsc(), "--root", filepath.Join(h.dir, "run", "runsc"), "trace", "list", string(g.target.Jail)).Output()
 	if err != nil || !strings.Contains(string(out), "SESSIONS (0)") {
-		t.Errorf("the sandbox has still a session: %s, %v", out, err)
+		t.Errorf("the sandbox still has a session: %s, %v", out, err)
 	}
 	if _, err := os.Lstat(filepath.Join(g.target.Dir, "gvisor")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the socket's directory is still there: %v", err)
+		t.Errorf("the socket's directory still exists: %v", err)
 	}
 	last := k.Last()
 	if out, _ := g.run(t, "echo", "alive"); out != "alive\n" || k.Last() != last {
-		t.Errorf("the jail answers %q, and %d records came", out, k.Last()-last)
+		t.Errorf("the jail printed %q, and %d events were recorded", out, k.Last()-last)
 	}
 }
 
@@ -396,7 +396,7 @@ func descriptors(t testing.TB) int {
 	return len(fds)
 }
 
-func TestOnlyGVisorsJailsAreWatched(t *testing.T) {
+func TestAttachRejectsOtherRuntimes(t *testing.T) {
 	h := newHarness(t)
 	_, err := h.source.Attach(t.Context(), observe.Target{Jail: "j-x", Runtime: "runc", PID: os.Getpid()}, &keeper{})
 	if !errors.Is(err, fault.Unsupported) {
@@ -404,8 +404,8 @@ func TestOnlyGVisorsJailsAreWatched(t *testing.T) {
 	}
 }
 
-// daemonTarget tells a process of this test which jail it is to watch: its name,
-// its process and its directory.
+// daemonTarget passes the target of the watch to a process of this test: name, process and
+// directory.
 const daemonTarget = "GLASSHOUSE_GVISOR_TEST_TARGET"
 
 func TestMain(m *testing.M) {
@@ -434,7 +434,7 @@ func watchAsDaemon(s string) error {
 	return err
 }
 
-func TestAfterADaemonThatWasKilledTheNextOneGoesOn(t *testing.T) {
+func TestAttachAfterKilledDaemon(t *testing.T) {
 	h := newHarness(t)
 	g := h.guest(t)
 	daemon := exec.Command(os.Args[0])
@@ -444,13 +444,13 @@ func TestAfterADaemonThatWasKilledTheNextOneGoesOn(t *testing.T) {
 	must(t, daemon.Start())
 	line, _ := bufio.NewReader(out).ReadString('\n')
 	if line != "watching\n" {
-		t.Errorf("the first daemon says %q", line)
+		t.Errorf("the first daemon printed %q", line)
 	}
 	g.run(t, "/usr/bin/true", "before")
 	must(t, daemon.Process.Kill())
 	daemon.Wait()
 	if out, _ := g.run(t, "echo", "alive"); out != "alive\n" {
-		t.Errorf("without a daemon the jail says %q", out)
+		t.Errorf("without a daemon the jail printed %q", out)
 	}
 
 	w, k := h.watch(t, g, event.Selection{})
@@ -459,11 +459,11 @@ func TestAfterADaemonThatWasKilledTheNextOneGoesOn(t *testing.T) {
 	program(t, k, "after")
 	gaps := k.all(func(e *event.Event) bool { return e.Type == event.Gap })
 	if len(gaps) != 1 || gaps[0].Lost != -1 || !strings.Contains(gaps[0].Reason, "no daemon") {
-		t.Errorf("what nobody saw is\n%s", lines(gaps))
+		t.Errorf("unexpected gaps:\n%s", lines(gaps))
 	}
 }
 
-func TestAfterADaemonThatLetGoTheNextOneGoesOn(t *testing.T) {
+func TestAttachAfterRelease(t *testing.T) {
 	h := newHarness(t)
 	g := h.guest(t)
 	w, k := h.watch(t, g, event.Selection{})
@@ -477,12 +477,12 @@ func TestAfterADaemonThatLetGoTheNextOneGoesOn(t *testing.T) {
 	drain(t, w2)
 	program(t, k2, "after")
 	if gaps := k2.all(func(e *event.Event) bool { return e.Type == event.Gap }); len(gaps) != 1 || gaps[0].Lost != -1 {
-		t.Errorf("what nobody saw is\n%s", lines(gaps))
+		t.Errorf("unexpected gaps:\n%s", lines(gaps))
 	}
 }
 
-// A process may exit while gVisor lists it, which crashes gVisor (runsc.residents). So what a
-// new daemon knows of processes that run comes from the log.
+// A process may exit while gVisor lists it, which crashes gVisor (see runsc.residents). So a new
+// daemon learns about running processes from the log.
 func TestProcessesOfARunningJailComeFromTheLog(t *testing.T) {
 	h := newHarness(t)
 	g := h.guest(t)

@@ -24,7 +24,7 @@ import (
 	"glasshouse/observe/gvisor"
 )
 
-// runsc is gVisor's binary on this host, or its name if it is not here.
+// runsc is the path of gVisor's binary on this host, or its name if it is missing.
 func runsc() string {
 	for _, p := range []string{"runsc", os.Getenv("GLASSHOUSE_RUNSC"), "/var/lib/glasshouse/tools/bin/runsc"} {
 		if path, err := exec.LookPath(p); err == nil {
@@ -34,7 +34,7 @@ func runsc() string {
 	return "runsc"
 }
 
-// A harness is where the daemon of a test keeps what is its own.
+// A harness has the directories of a test daemon.
 type harness struct {
 	dir     string
 	backend *oci.Backend
@@ -47,7 +47,7 @@ func newHarness(t testing.TB) *harness {
 	must(t, os.MkdirAll(parent, 0o711))
 	dir, err := os.MkdirTemp(parent, "")
 	must(t, err)
-	must(t, os.Chmod(dir, 0o711)) // jails are strangers on the host
+	must(t, os.Chmod(dir, 0o711)) // jails run as other users
 	prefix := "glasshouse-gvisor-test-" + filepath.Base(dir)
 	h := &harness{
 		dir: dir,
@@ -73,7 +73,7 @@ func newHarness(t testing.TB) *harness {
 	return h
 }
 
-// gvisor is a source as a daemon would open it.
+// gvisor opens a source as the daemon does.
 func (h *harness) gvisor() *gvisor.Source {
 	return gvisor.New(gvisor.Config{Path: runsc(), Root: filepath.Join(h.dir, "run", "runsc")})
 }
@@ -85,7 +85,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// A guest is a running jail of gVisor's.
+// A guest is a running gVisor jail.
 type guest struct {
 	inst   jail.Instance
 	target observe.Target
@@ -119,7 +119,7 @@ func (h *harness) guest(t testing.TB, change ...func(*jail.Plan)) *guest {
 	}}
 }
 
-// run runs a program in the jail and returns what it prints and its exit code.
+// run runs a program in the jail and returns its output and exit code.
 func (g *guest) run(t testing.TB, argv ...string) (string, int) {
 	t.Helper()
 	out, code, err := run(t.Context(), g.inst.Control(), nil, argv)
@@ -147,7 +147,7 @@ func run(ctx context.Context, socket string, env, argv []string) (string, int, e
 	}
 }
 
-// watch begins to record a jail until the test ends.
+// watch records a jail until the test ends.
 func (h *harness) watch(t testing.TB, g *guest, s event.Selection) (observe.Watch, *keeper) {
 	t.Helper()
 	k := &keeper{}
@@ -163,7 +163,7 @@ func (h *harness) watch(t testing.TB, g *guest, s event.Selection) (observe.Watc
 	return w, k
 }
 
-// A keeper is a log in memory.
+// A keeper is an in-memory log.
 type keeper struct {
 	mu     sync.Mutex
 	events []event.Event
@@ -208,7 +208,7 @@ func (k *keeper) Kept(since int64, of event.Type, each func(*event.Event)) error
 	return nil
 }
 
-// all returns the records for which is is true.
+// all returns the events for which is returns true.
 func (k *keeper) all(is func(*event.Event) bool) []event.Event {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -221,7 +221,7 @@ func (k *keeper) all(is func(*event.Event) bool) []event.Event {
 	return found
 }
 
-// lines are records as people read them, for messages.
+// lines formats events for messages.
 func lines(events []event.Event) string {
 	var b []byte
 	for i := range events {

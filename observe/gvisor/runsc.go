@@ -44,7 +44,7 @@ func (r runsc) run(ctx context.Context, args ...string) ([]byte, error) {
 	cmd.Stdout, cmd.Stderr = out, complaint
 	err := cmd.Run()
 	if err == nil && out.left == 0 {
-		err = errors.New("it prints too much")
+		err = errors.New("the output is too large")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("runsc %s: %w%s", strings.Join(args, " "), errors.Join(err, ctx.Err()), complaint.said())
@@ -77,7 +77,7 @@ func (b *bounded) said() string {
 // metadata lists the points that this build of runsc has.
 func (r runsc) metadata(ctx context.Context) (points, error) {
 	const op = "gvisor.Probe"
-	remedy := "install the package runsc, or put the binary into the daemon's directory of tools"
+	remedy := "install the package runsc, or put the binary into the daemon's tools directory"
 	if _, err := exec.LookPath(r.path); err != nil {
 		return nil, fault.Cannot(op, fmt.Sprintf("%s is not installed", r.path), remedy)
 	}
@@ -109,7 +109,7 @@ func (r runsc) dropped(ctx context.Context, jail id.Jail) (uint32, error) {
 func parseDropped(out []byte) (n uint32, err error) {
 	_, rest, ok := bytes.Cut(out, []byte("dropped: "))
 	if !ok {
-		return 0, errors.New("runsc trace list: there is no session")
+		return 0, errors.New("runsc trace list: no session exists")
 	}
 	_, err = fmt.Sscan(string(rest[:min(len(rest), 20)]), &n)
 	return n, err
@@ -122,7 +122,7 @@ func (r runsc) remove(ctx context.Context, jail id.Jail) error {
 }
 
 // errExists is returned if a session exists already.
-var errExists = errors.New("there is a session already")
+var errExists = errors.New("a session already exists")
 
 // create creates a session that connects to d. If a session exists and must not be replaced,
 // create returns errExists.

@@ -150,7 +150,7 @@ func (c *conn) admit(ctx context.Context, pid int) (err error) {
 	}
 	// The peer's socket exists while it waits for the reply.
 	if err := widen(pid); err != nil {
-		return fmt.Errorf("make room for what gVisor sends: %w", err)
+		return fmt.Errorf("enlarge gVisor's send buffer: %w", err)
 	}
 	if err := await(ctx, c.fd); err != nil {
 		return fmt.Errorf("wait for gVisor's handshake: %w", err)
@@ -203,7 +203,7 @@ func widen(pid int) error {
 		}
 		unix.Close(fd)
 	}
-	return errors.New("runsc has no socket that is connected to us")
+	return errors.New("runsc has no socket that is connected to the daemon")
 }
 
 // isOurs reports whether a descriptor is a socket connected to a door.

@@ -13,8 +13,8 @@ import (
 	"glasshouse/fault"
 )
 
-func TestNobodyButTheProcessThatWasCalledComesIn(t *testing.T) {
-	// Longer than what fits into the address of a socket.
+func TestAcceptRejectsOtherProcesses(t *testing.T) {
+	// Longer than sun_path (unix(7)).
 	dir := filepath.Join(t.TempDir(), strings.Repeat("long", 30))
 	if err := os.Mkdir(dir, 0o711); err != nil {
 		t.Fatal(err)
@@ -41,17 +41,17 @@ func TestNobodyButTheProcessThatWasCalledComesIn(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := d.accept(t.Context(), 1); !errors.Is(err, fault.Denied) {
-		t.Errorf("a stranger comes in: %v, want denied", err)
+		t.Errorf("connection of another process: %v, want denied", err)
 	}
 	if err := d.Close(); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Lstat(d.path); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the socket's directory is still there: %v", err)
+		t.Errorf("the socket's directory still exists: %v", err)
 	}
 }
 
-func TestNobodyComesAndNobodyWaitsForEver(t *testing.T) {
+func TestAcceptCancelled(t *testing.T) {
 	d, err := openDoor(t.TempDir())
 	if err != nil {
 		t.Fatal(err)

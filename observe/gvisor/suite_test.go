@@ -28,13 +28,13 @@ func TestContract(t *testing.T) {
 		},
 		Slow: true,
 		Differs: map[string]string{
-			"ArgumentsComeBackByteForByte":     "gVisor cannot send text that is not UTF-8; TestWhatIsNotUTF8CannotHide says what is left",
-			"AFileIsSeenFromItsMakingToItsEnd": "gVisor has no points that tell the paths of rename, link, chmod and unlink",
+			"ArgumentsComeBackByteForByte":     "gVisor cannot send text that is not UTF-8; TestNonUTF8CannotHideCalls tests the remaining events",
+			"AFileIsSeenFromItsMakingToItsEnd": "gVisor has no points with the paths of rename, link, chmod and unlink",
 		},
 	})
 }
 
-// A cell is a jail of gVisor's as the suite wants it.
+// A cell is a gVisor jail for the suite.
 type cell struct{ *guest }
 
 func (c cell) Target(s event.Selection) observe.Target {
@@ -43,8 +43,8 @@ func (c cell) Target(s event.Selection) observe.Target {
 	return t
 }
 
-// jailSocket tells a process of this test to run a program in the jail whose init
-// has that socket.
+// jailSocket is the environment variable that makes a process of this test run a program in the
+// jail whose init has that socket.
 const jailSocket = "GLASSHOUSE_GVISOR_TEST_SOCKET"
 
 func (c cell) Command(argv ...string) *exec.Cmd {
@@ -53,7 +53,7 @@ func (c cell) Command(argv ...string) *exec.Cmd {
 	return cmd
 }
 
-// work is what the suite names its works by.
+// work is the environment variable with the name of a work of the suite.
 const work = "GLASSHOUSE_OBSERVE_WORK"
 
 func (c cell) Work(name string, args ...string) *exec.Cmd {

@@ -89,7 +89,7 @@ func (w *watch) establish(ctx context.Context, replace bool) (*session, error) {
 	}
 	d, err := openDoor(w.target.Dir)
 	if err != nil {
-		return nil, fmt.Errorf("make a socket for gVisor: %w", err)
+		return nil, fmt.Errorf("create a socket for gVisor: %w", err)
 	}
 	defer w.shut(d)
 	s := &session{choice: c, began: time.Now().UnixNano()}
@@ -168,11 +168,11 @@ func (w *watch) recover() {
 	}
 	s, err := w.establish(ctx, true)
 	if err != nil {
-		w.gap(-1, "gVisor's trace session was ended by somebody else, and there is no other")
-		w.fail(fmt.Errorf("the trace session is gone: %w", err))
+		w.gap(-1, "another process ended gVisor's trace session, and a new one could not be created")
+		w.fail(fmt.Errorf("the trace session has ended: %w", err))
 		return
 	}
-	s.gap = "gVisor's trace session was ended by somebody else"
+	s.gap = "another process ended gVisor's trace session"
 	w.mu.Lock()
 	w.queue = append(w.queue, s)
 	w.mu.Unlock()
@@ -303,7 +303,7 @@ func (w *watch) take(s *session, n int) {
 	}
 	w.publish()
 	if bad > 0 {
-		w.gap(int64(bad), "points that gVisor sent could not be read")
+		w.gap(int64(bad), "points from gVisor could not be decoded")
 		w.fail(errMalformed)
 	}
 }
@@ -312,7 +312,7 @@ func (w *watch) take(s *session, n int) {
 func (w *watch) dropped(s *session, now uint32) {
 	if n := now - s.dropped; n > 0 && n < math.MaxInt32 {
 		s.dropped = now
-		w.gap(int64(n), "gVisor could not deliver them in time; counted in points, of which a call has two or three")
+		w.gap(int64(n), "gVisor dropped points; the number counts points, and a call has two or three")
 	}
 }
 
@@ -417,9 +417,9 @@ func (w *watch) Select(s event.Selection) error {
 	next, err := w.establish(ctx, true)
 	if err != nil {
 		w.selection = before
-		return fmt.Errorf("change what is recorded of jail %s: %w", w.target.Jail, err)
+		return fmt.Errorf("change the selection of jail %s: %w", w.target.Jail, err)
 	}
-	next.gap = "what is recorded was changed; calls made at that moment may be missing"
+	next.gap = "the selection was changed; concurrent calls may be missing"
 	w.mu.Lock()
 	w.queue = append(w.queue, next)
 	w.mu.Unlock()

@@ -114,7 +114,7 @@ type point struct {
 	newFlags       uint64
 }
 
-var errMalformed = errors.New("not a message of gVisor's")
+var errMalformed = errors.New("not a gVisor message")
 
 // maxArgs and maxArgBytes bound the recorded arguments of a program. Longer ones are
 // truncated.

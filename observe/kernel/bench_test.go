@@ -11,8 +11,8 @@ import (
 	"glasshouse/observe/observetest"
 )
 
-// BenchmarkCalls is what watching costs the watched, with a log that costs
-// nothing: nobody watching, processes alone, calls, and what they do to files.
+// BenchmarkCalls measures the cost of observation for the jail with a log that costs nothing: no
+// observation, processes only, calls, and calls with files.
 func BenchmarkCalls(b *testing.B) {
 	const n = 1000000
 	for _, load := range []struct {
@@ -67,8 +67,8 @@ func BenchmarkCalls(b *testing.B) {
 	}
 }
 
-// BenchmarkAttach is how long a jail waits to be watched, on a host that watches
-// others already.
+// BenchmarkAttach measures how long a jail waits for its watch on a host that watches other
+// jails.
 func BenchmarkAttach(b *testing.B) {
 	s := kernel.New(kernel.Config{})
 	defer s.Close()

@@ -16,7 +16,7 @@ import (
 	"glasshouse/observe/observetest"
 )
 
-// bodies are two cells of one jail, as one has that is being rewound.
+// bodies are two cells as instances of one jail, as during a rewind.
 type bodies struct {
 	t        *testing.T
 	source   *kernel.Source
@@ -72,7 +72,7 @@ func (b *bodies) want(n int) {
 	}
 }
 
-func TestAJailInTwoBodiesIsRecordedOnce(t *testing.T) {
+func TestTwoInstancesAreRecordedOnce(t *testing.T) {
 	for _, cfg := range []kernel.Config{{}, {Pin: pins(t)}} {
 		b := twoBodies(t, cfg)
 		first := b.attach(b.old)
@@ -81,11 +81,11 @@ func TestAJailInTwoBodiesIsRecordedOnce(t *testing.T) {
 		b.calls(b.new, 20)
 		b.calls(b.old, 3)
 		if _, err := b.source.Attach(t.Context(), b.of[b.old], b.log); !errors.Is(err, fault.Conflict) {
-			t.Errorf("one body watched twice: %v", err)
+			t.Errorf("one instance watched twice: %v", err)
 		}
 		b.must(first.Close())
 		b.calls(b.new, 4000)
-		b.calls(b.old, 7) // is of no jail now
+		b.calls(b.old, 7) // no longer an instance of the jail
 		b.must(second.Drain(t.Context()))
 		b.want(4123)
 		b.must(second.Close())
@@ -93,7 +93,7 @@ func TestAJailInTwoBodiesIsRecordedOnce(t *testing.T) {
 	}
 }
 
-func TestADaemonThatIsKilledWhileAJailHasTwoBodiesLosesNothing(t *testing.T) {
+func TestKilledDaemonWithTwoInstancesLosesNothing(t *testing.T) {
 	cfg := kernel.Config{Pin: pins(t)}
 	b := twoBodies(t, cfg)
 	b.attach(b.old)
@@ -102,7 +102,7 @@ func TestADaemonThatIsKilledWhileAJailHasTwoBodiesLosesNothing(t *testing.T) {
 	b.must(last.Mute(true))
 	b.must(last.Mute(false))
 	b.calls(b.new, 20)
-	b.must(last.Mute(true)) // nobody is left to end it
+	b.must(last.Mute(true)) // no daemon remains to unmute it
 	b.must(b.source.Close())
 	b.calls(b.old, 3)
 
@@ -123,7 +123,7 @@ func TestADaemonThatIsKilledWhileAJailHasTwoBodiesLosesNothing(t *testing.T) {
 	b.must(w.Close())
 }
 
-func TestWhatAJailDidInTwoBodiesIsCollected(t *testing.T) {
+func TestCollectTwoInstances(t *testing.T) {
 	cfg := kernel.Config{Pin: pins(t)}
 	b := twoBodies(t, cfg)
 	b.attach(b.old)
@@ -139,7 +139,7 @@ func TestWhatAJailDidInTwoBodiesIsCollected(t *testing.T) {
 	b.want(120)
 }
 
-func TestProcessesThatWereThereAreKnownByTheirParentsAndBeginnings(t *testing.T) {
+func TestExistingProcessesHaveParentAndStart(t *testing.T) {
 	c := observetest.NewCell(t)
 	cmd := c.Command("/bin/sh", "-c", "sh -c 'echo up; read x <&3; exit 3' & read y; wait $!")
 	in, err := cmd.StdinPipe()
@@ -185,7 +185,7 @@ func TestProcessesThatWereThereAreKnownByTheirParentsAndBeginnings(t *testing.T)
 			continue
 		}
 		if there[e.PID] = e; (i == 0) != (e.PID == 1) {
-			t.Errorf("process %d is told of as number %d", e.PID, i)
+			t.Errorf("process %d is event number %d", e.PID, i)
 		}
 	}
 	ends := 0
@@ -197,26 +197,26 @@ func TestProcessesThatWereThereAreKnownByTheirParentsAndBeginnings(t *testing.T)
 		ends++
 		const tick = int64(11 * time.Millisecond)
 		if d := e.Begin - was.Begin; d < -tick || d > tick || was.Begin < began-tick {
-			t.Errorf("process %d began at %d, and when it was found it had begun at %d", e.PID, e.Begin, was.Begin)
+			t.Errorf("process %d has start time %d, but %d when it was found", e.PID, e.Begin, was.Begin)
 		}
-		if was.PPID != e.PPID && e.PPID != 1 { // an orphan is given to the first
-			t.Errorf("process %d was found as a child of %d, and ended as one of %d", e.PID, was.PPID, e.PPID)
+		if was.PPID != e.PPID && e.PPID != 1 { // orphans are reparented to init
+			t.Errorf("process %d was found with parent %d and exited with parent %d", e.PID, was.PPID, e.PPID)
 		}
 		if was.PPID != 0 && there[was.PPID].PID == 0 {
-			t.Errorf("process %d is a child of %d, of which nobody has heard", e.PID, was.PPID)
+			t.Errorf("process %d has the unknown parent %d", e.PID, was.PPID)
 		}
 	}
 	if ends < 2 {
-		t.Errorf("the ends of %d processes that were there are recorded, want 2", ends)
+		t.Errorf("%d exits of existing processes are recorded, want 2", ends)
 	}
 }
 
-func TestADaemonThatIsKilledAsItBeginsToWatch(t *testing.T) {
+func TestDaemonKilledDuringAttach(t *testing.T) {
 	cfg := kernel.Config{Pin: pins(t)}
 	b := twoBodies(t, cfg)
 	b.attach(b.new)
 	b.must(kernel.DieBeforeListing(b.source, b.of[b.new].Cgroup))
-	b.calls(b.new, 50) // nobody knows of them
+	b.calls(b.new, 50) // not recorded
 
 	b.open(cfg)
 	b.log = b.log.After()
@@ -229,7 +229,7 @@ func TestADaemonThatIsKilledAsItBeginsToWatch(t *testing.T) {
 	b.must(w.Close())
 }
 
-func TestADaemonThatIsKilledAsItEndsToWatch(t *testing.T) {
+func TestDaemonKilledDuringClose(t *testing.T) {
 	for _, again := range []bool{false, true} {
 		cfg := kernel.Config{Pin: pins(t)}
 		b := twoBodies(t, cfg)
@@ -251,7 +251,7 @@ func TestADaemonThatIsKilledAsItEndsToWatch(t *testing.T) {
 		}
 		b.must(b.source.Close())
 		if left, _ := filepath.Glob(filepath.Join(cfg.Pin, "*")); len(left) > 0 {
-			t.Errorf("attached again: %v, left: %v", again, left)
+			t.Errorf("second Attach: %v, leftovers: %v", again, left)
 		}
 	}
 }

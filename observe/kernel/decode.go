@@ -75,7 +75,7 @@ func payload(r *traceRecord) []byte {
 	return unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(r), fixedSize)), int(r.Size)-fixedSize)
 }
 
-// strings returns the two strings of a call's record.
+// texts returns the two strings of a call's record.
 func texts(r *traceRecord) (first, second []byte) {
 	p := payload(r)
 	n := min(int(r.Len), len(p))

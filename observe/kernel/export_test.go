@@ -1,7 +1,7 @@
 package kernel
 
-// DieBeforeListing has s leave a jail as a daemon does that is killed when it has
-// given the jail a slot, and has not yet said so to the programs.
+// DieBeforeListing leaves a jail in the state of a daemon that was killed after it allocated the
+// jail's slot and before it started recording.
 func DieBeforeListing(s *Source, cgroup uint64) error {
 	s.mu.Lock()
 	err := s.machine.jails.Delete(cgroup)
@@ -14,8 +14,8 @@ func DieBeforeListing(s *Source, cgroup uint64) error {
 	return nil
 }
 
-// DieWhileEnding has s leave a jail as a daemon does that is killed when it has
-// taken the jail's rings away, and not yet its slot.
+// DieWhileEnding leaves a jail in the state of a daemon that was killed after it removed the
+// jail's rings and before it freed its slot.
 func DieWhileEnding(s *Source, cgroup uint64) error {
 	s.mu.Lock()
 	err := s.machine.jails.Delete(cgroup)
@@ -31,7 +31,7 @@ func DieWhileEnding(s *Source, cgroup uint64) error {
 	return err
 }
 
-// die lets go of everything. What is pinned stays, whatever the count says.
+// die releases all resources of the daemon. Pins stay, even if no jail is counted.
 func (s *Source) die() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

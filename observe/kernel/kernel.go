@@ -42,9 +42,9 @@ const (
 	slackSize  = fixedSize + 2*4096 + 64
 )
 
-// preemptible is the version from which programs switch preemption off. Linux 7.0
-// needs it. Linux 6.15 is the first whose verifier then takes calls of functions that
-// are not static.
+// preemptible is the kernel version from which the programs disable preemption. Linux 7.0
+// requires it. Linux 6.15 is the first version whose verifier accepts calls of global functions
+// while preemption is disabled.
 const preemptible = 6<<16 | 15<<8
 
 // Config configures a Source.
@@ -141,7 +141,7 @@ func (s *Source) load() error {
 	var st unix.Stat_t
 	const firstNamespace = 0xEFFFFFFC // PROC_PID_INIT_INO
 	if err := unix.Stat("/proc/self/ns/pid", &st); err == nil && st.Ino != firstNamespace {
-		return unsupported(errors.New("the daemon is in a pid namespace of its own, and would not know the processes that the kernel names"),
+		return unsupported(errors.New("the daemon runs in its own pid namespace and cannot map the process ids that the kernel reports"),
 			"run it in the host's pid namespace")
 	}
 	spec, err := s.prepare()
@@ -151,15 +151,15 @@ func (s *Source) load() error {
 	c, err := ebpf.NewCollection(spec)
 	switch {
 	case errors.Is(err, btf.ErrNotSupported), errors.Is(err, os.ErrNotExist):
-		return unsupported(fmt.Errorf("the kernel does not describe its types: %w", err), "use a kernel with CONFIG_DEBUG_INFO_BTF")
+		return unsupported(fmt.Errorf("the kernel has no type information: %w", err), "use a kernel with CONFIG_DEBUG_INFO_BTF")
 	case errors.Is(err, unix.EPERM):
-		return unsupported(fmt.Errorf("the kernel refused the programs: %w", err), "run the daemon as root, or with CAP_BPF, CAP_PERFMON and CAP_SYS_RESOURCE")
+		return unsupported(fmt.Errorf("the kernel rejected the programs: %w", err), "run the daemon as root, or with CAP_BPF, CAP_PERFMON and CAP_SYS_RESOURCE")
 	case err != nil:
-		remedy := "tell the makers of Glasshouse, with what is said here: this kernel should take them"
+		remedy := "report this error to the developers of Glasshouse: this kernel should accept the programs"
 		if errors.Is(features.HaveProgramHelper(ebpf.Tracing, asm.FnLoop), ebpf.ErrNotSupported) {
 			remedy = "use Linux 5.17 or newer"
 		}
-		return unsupported(fmt.Errorf("the kernel refused the programs: %w", err), remedy)
+		return unsupported(fmt.Errorf("the kernel rejected the programs: %w", err), remedy)
 	}
 	s.loaded = c
 	return nil
@@ -190,7 +190,7 @@ func (s *Source) prepare() (*ebpf.CollectionSpec, error) {
 		return nil, fmt.Errorf("read the version of the kernel: %w", err)
 	}
 	if err := spec.Variables["preemptible"].Set(version >= preemptible); err != nil {
-		return nil, fmt.Errorf("set whether programs switch preemption off: %w", err)
+		return nil, fmt.Errorf("configure whether programs disable preemption: %w", err)
 	}
 	s.spec = spec
 	return spec, nil
@@ -211,11 +211,11 @@ func (s *Source) start() (err error) {
 		return nil
 	}
 	if s.closed {
-		return fault.Newf(fault.Unavailable, "observe", "kernel", "the daemon is ending")
+		return fault.Newf(fault.Unavailable, "observe", "kernel", "the daemon is shutting down")
 	}
 	m, err := s.takeOver()
 	if err != nil {
-		s.cfg.Log.Warn("what an earlier daemon left watching cannot be taken over", "err", err)
+		s.cfg.Log.Warn("cannot take over the programs of an earlier daemon", "err", err)
 	}
 	if m == nil {
 		if m, err = s.attach(); err != nil {
@@ -255,7 +255,7 @@ func (s *Source) attach() (*machine, error) {
 		m.pinned = filepath.Join(s.cfg.Pin, version())
 		if err := os.MkdirAll(m.pinned, 0o700); err != nil {
 			m.close()
-			return nil, fmt.Errorf("make the directory of pins: %w", err)
+			return nil, fmt.Errorf("create the pin directory: %w", err)
 		}
 	}
 	for name, p := range c.Programs {
@@ -316,7 +316,7 @@ func (s *Source) takeOver() (_ *machine, err error) {
 			dir = filepath.Join(s.cfg.Pin, e.Name())
 			continue
 		}
-		s.cfg.Log.Warn("another version's programs are removed; what they saw since is lost", "pin", e.Name())
+		s.cfg.Log.Warn("removing the programs of another version; their unread events are lost", "pin", e.Name())
 		if err := os.RemoveAll(filepath.Join(s.cfg.Pin, e.Name())); err != nil {
 			return nil, err
 		}
@@ -422,7 +422,7 @@ func (m *machine) close() {
 // Attach implements observe.Source.
 func (s *Source) Attach(ctx context.Context, t observe.Target, sink observe.Sink) (observe.Watch, error) {
 	if t.Cgroup == 0 || t.CgroupDir == "" {
-		return nil, unsupported(errors.New("the jail has no cgroup of the second generation"), "mount cgroup2, also beside the first: at /sys/fs/cgroup/unified")
+		return nil, unsupported(errors.New("the jail has no cgroup v2 cgroup"), "mount cgroup2; on a host that uses cgroup v1, mount it on /sys/fs/cgroup/unified")
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -504,7 +504,7 @@ func (s *Source) Close() error {
 	s.closed = true
 	if s.machine != nil {
 		s.sweeper.stop()
-		for _, w := range *s.watches.Load() { // normally there are none
+		for _, w := range *s.watches.Load() { // normally empty
 			w.thaw()
 			w.unmap()
 		}

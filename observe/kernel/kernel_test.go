@@ -37,7 +37,7 @@ func TestContractWithPins(t *testing.T) {
 	})
 }
 
-// pins is a directory on a bpf filesystem, the same for one test.
+// pins returns a directory on a BPF filesystem, the same throughout a test.
 func pins(t *testing.T) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -56,7 +56,7 @@ func pins(t *testing.T) string {
 	}
 	t.Cleanup(func() {
 		if left, _ := filepath.Glob(filepath.Join(dir, "kernel", "*")); len(left) > 0 {
-			t.Errorf("pins stay: %q", left)
+			t.Errorf("pins were not removed: %q", left)
 		}
 		if err := errors.Join(unix.Unmount(dir, 0), os.Remove(dir)); err != nil {
 			t.Error(err)
@@ -65,7 +65,7 @@ func pins(t *testing.T) string {
 	return filepath.Join(dir, "kernel")
 }
 
-// A jail is a cell that the kernel watches.
+// A jail is a cell that the kernel source watches.
 type jail struct {
 	*observetest.Cell
 	t     *testing.T
@@ -119,35 +119,35 @@ func (j *jail) drain() {
 	}
 }
 
-// one returns the only record of the calls of that name that pass.
+// one returns the only call event of that name that satisfies the condition.
 func (j *jail) one(name string, pass func(event.Event) bool) event.Event {
 	j.t.Helper()
 	some := slices.DeleteFunc(j.log.Events(event.Syscall, name), func(e event.Event) bool { return !pass(e) })
 	if len(some) != 1 {
-		j.t.Fatalf("%d records of %s are what is looked for, want 1", len(some), name)
+		j.t.Fatalf("%d events of %s match, want 1", len(some), name)
 	}
 	return some[0]
 }
 
-func TestCallsThatSeccompRefusesAreRecorded(t *testing.T) {
+func TestCallsDeniedBySeccompAreRecorded(t *testing.T) {
 	j := watched(t, kernel.Config{}, event.Selection{})
 	j.do("refused", "50")
 	calls := j.log.Events(event.Syscall, "getpgid")
 	if len(calls) != 50 {
-		t.Fatalf("%d refused calls are recorded of 50", len(calls))
+		t.Fatalf("%d of 50 denied calls are recorded", len(calls))
 	}
 	for _, e := range calls {
 		if e.Flags != event.Denied || e.Ret != -int64(unix.EPERM) || e.Dur != 0 {
-			t.Fatalf("a refused call is recorded as %s", e.AppendJSON(nil))
+			t.Fatalf("a denied call is recorded as %s", e.AppendJSON(nil))
 		}
 	}
 	e := j.one("unlinkat", func(e event.Event) bool { return e.Flags&event.Denied != 0 })
 	if e.Path != "/of-a-refused-call" {
-		t.Errorf("the path of a refused call is recorded as %q", e.Path)
+		t.Errorf("the path of a denied call is recorded as %q", e.Path)
 	}
 }
 
-func TestAPathThatFaultsOnEntryIsReadOnReturn(t *testing.T) {
+func TestPathIsReadOnReturnAfterFault(t *testing.T) {
 	j := watched(t, kernel.Config{}, event.Selection{})
 	name := filepath.Join(t.TempDir(), "page")
 	if err := os.WriteFile(name, append([]byte("/tmp/of-a-page-not-read-yet"), make([]byte, 5000)...), 0o644); err != nil {
@@ -159,14 +159,14 @@ func TestAPathThatFaultsOnEntryIsReadOnReturn(t *testing.T) {
 	})
 }
 
-func TestLongPathsAreWhole(t *testing.T) {
+func TestLongPaths(t *testing.T) {
 	j := watched(t, kernel.Config{}, event.Selection{})
 	long := "/tmp/" + strings.Repeat("a/../", 700) + "there-is-no-such-file"
 	j.do("open", long)
 	j.one("openat", func(e event.Event) bool { return e.Path == long })
 }
 
-func TestAThreadThatChangesAPathInFlightDoesNotHideIt(t *testing.T) {
+func TestConcurrentPathChangeIsFlagged(t *testing.T) {
 	j := watched(t, kernel.Config{}, event.Selection{})
 	dir := t.TempDir()
 	for _, name := range []string{"good", "evil"} {
@@ -183,18 +183,18 @@ func TestAThreadThatChangesAPathInFlightDoesNotHideIt(t *testing.T) {
 		return list
 	}
 	opened := map[string]int{}
-	// On a busy host the two threads seldom run at once.
+	// On a busy host the two threads rarely run simultaneously.
 	for i := 0; i < 30 && (i == 0 || len(raced()) == 0); i++ {
 		for line := range strings.Lines(j.do("race", dir, "5000")) {
 			opened[strings.TrimSpace(line)]++
 		}
 	}
 	if opened["good"] == 0 || opened["evil"] == 0 {
-		t.Fatalf("there was no race: %v", opened)
+		t.Fatalf("no race occurred: %v", opened)
 	}
 	seen := map[string]int{}
 	for _, e := range j.log.Events(event.File, event.OpOpen) {
-		if filepath.Dir(e.Path) == dir && e.Ret >= 0 { // the kernel finds no file if it reads a name that is half changed
+		if filepath.Dir(e.Path) == dir && e.Ret >= 0 { // a partially changed name does not exist
 			seen[filepath.Base(e.Path)]++
 		}
 	}
@@ -202,21 +202,21 @@ func TestAThreadThatChangesAPathInFlightDoesNotHideIt(t *testing.T) {
 		t.Errorf("opened %v, recorded %v", opened, seen)
 	}
 	if len(raced()) == 0 {
-		t.Error("no record says that its path changed during the call")
+		t.Error("no event has the flag raced")
 	}
 	for _, e := range raced() {
 		if !strings.HasPrefix(e.Path, dir) {
-			t.Errorf("nobody changed the path of %s", e.AppendJSON(nil))
+			t.Errorf("unexpected flag raced: %s", e.AppendJSON(nil))
 		}
 	}
 	for _, e := range j.log.Events(event.Syscall, "openat") {
 		if strings.HasPrefix(e.Path, dir) && e.Ret >= 0 && e.Real == "" && opened[filepath.Base(e.Path)] == 0 {
-			t.Errorf("a path nobody had: %s", e.AppendJSON(nil))
+			t.Errorf("a path that no thread used: %s", e.AppendJSON(nil))
 		}
 	}
 }
 
-func TestCallsThatNeverReturn(t *testing.T) {
+func TestUnfinishedCalls(t *testing.T) {
 	j := watched(t, kernel.Config{}, event.Selection{})
 	j.do("exit", "9")
 	last := j.log.Events(event.Syscall, "exit_group")
@@ -224,16 +224,16 @@ func TestCallsThatNeverReturn(t *testing.T) {
 		t.Errorf("exit_group is recorded as %+v", last)
 	}
 
-	// Killed while it sleeps.
+	// Killed during a sleep.
 	j.sh("sleep 100 & sleep 2; kill -9 $!; wait")
-	const interrupted = -516 // ERESTART_RESTARTBLOCK: the kernel means to go on, and the process does not
+	const interrupted = -516 // ERESTART_RESTARTBLOCK: the kernel would restart the call, but the process was killed
 	e := j.one("clock_nanosleep", func(e event.Event) bool { return e.Ret == interrupted })
 	if e.Dur < int64(100*time.Millisecond) {
-		t.Errorf("it slept %v before it was killed", time.Duration(e.Dur))
+		t.Errorf("duration of the killed sleep = %v", time.Duration(e.Dur))
 	}
 }
 
-func TestExecHasItsArgumentsThoughItsMemoryIsGone(t *testing.T) {
+func TestExecArguments(t *testing.T) {
 	j := watched(t, kernel.Config{}, event.Selection{})
 	j.do("exec-in-thread", "/bin/true")
 	e := j.one("execve", func(e event.Event) bool { return e.Path == "/bin/true" })
@@ -255,11 +255,11 @@ func TestExecHasItsArgumentsThoughItsMemoryIsGone(t *testing.T) {
 	j.sh("/there/is/no/such/program")
 	e = j.one("execve", func(e event.Event) bool { return e.Path == "/there/is/no/such/program" })
 	if e.Ret != -int64(unix.ENOENT) {
-		t.Errorf("a failed execve returned %d", e.Ret)
+		t.Errorf("a failed execve is recorded with result %d", e.Ret)
 	}
 }
 
-func TestNewTasksReturnFromACallTheyNeverMade(t *testing.T) {
+func TestForkReturnsInChild(t *testing.T) {
 	j := watched(t, kernel.Config{}, event.Selection{})
 	j.do("forks", "20")
 	children, parents := 0, 0
@@ -274,9 +274,9 @@ func TestNewTasksReturnFromACallTheyNeverMade(t *testing.T) {
 			t.Errorf("clone is recorded as %s", e.AppendJSON(nil))
 		}
 	}
-	// The first is of the process that entered, whose parent is outside.
+	// The first process is the one that entered the cell. Its parent is outside.
 	if children < 21 || parents != children-1 {
-		t.Errorf("%d returns in children and %d in parents, of 20, those of threads, and one from outside", children, parents)
+		t.Errorf("%d returns in children and %d in parents, want 20, those of threads, and one from outside", children, parents)
 	}
 	j.do("vfork", "/bin/true")
 	var got []string
@@ -295,11 +295,11 @@ func TestCallsOf32BitPrograms(t *testing.T) {
 	}
 	calls := slices.DeleteFunc(j.log.Events(event.Syscall, "getpgrp"), func(e event.Event) bool { return e.ABI != "i386" })
 	if len(calls) != 6 || calls[0].NR != 65 {
-		t.Errorf("%d calls are recorded of 6: %+v", len(calls), calls)
+		t.Errorf("%d of 6 calls are recorded: %+v", len(calls), calls)
 	}
 }
 
-func TestCallsThatASignalRestarts(t *testing.T) {
+func TestRestartedCalls(t *testing.T) {
 	j := watched(t, kernel.Config{}, event.Selection{})
 	j.do("restarted")
 	var got []int64
@@ -319,7 +319,7 @@ func TestCallsThatASignalRestarts(t *testing.T) {
 	}
 }
 
-func TestAChildCgroupIsSeen(t *testing.T) {
+func TestNestedCgroup(t *testing.T) {
 	j := watched(t, kernel.Config{}, event.Selection{})
 	child := filepath.Join(j.Dir(), "below")
 	if err := os.Mkdir(child, 0o755); err != nil {
@@ -335,11 +335,11 @@ func TestAChildCgroupIsSeen(t *testing.T) {
 	observetest.Output(t, cmd)
 	j.drain()
 	if n := len(j.log.Events(event.Syscall, "getppid")); n != 77 {
-		t.Errorf("%d calls are recorded of 77", n)
+		t.Errorf("%d of 77 calls are recorded", n)
 	}
 }
 
-func TestPathsInsideAChroot(t *testing.T) {
+func TestPathsInChroot(t *testing.T) {
 	j := watched(t, kernel.Config{}, event.Selection{})
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "inner"), []byte("x"), 0o644); err != nil {
@@ -354,11 +354,11 @@ func TestPathsInsideAChroot(t *testing.T) {
 	}
 	want := []string{"chroot ", "open /inner", "close /inner", "mkdir /made", "delete /made"}
 	if !slices.Equal(got, want) {
-		t.Errorf("in a chroot is recorded %q, want %q below %s", got, want, dir)
+		t.Errorf("in a chroot the path is recorded as %q, want %q below %s", got, want, dir)
 	}
 }
 
-func TestAFileThatIsDeletedWhileOpen(t *testing.T) {
+func TestDeletedOpenFile(t *testing.T) {
 	j := watched(t, kernel.Config{}, event.Selection{})
 	name := filepath.Join(t.TempDir(), "gone")
 	j.sh("exec 3> " + name + "; rm " + name + "; echo 12345 >&3; exec 3>&-; exec 3> " + name + "-next; echo 1 >&3")
@@ -373,7 +373,7 @@ func TestAFileThatIsDeletedWhileOpen(t *testing.T) {
 	}
 }
 
-func TestADirectoryThatIsRenamedTakesItsFilesAlong(t *testing.T) {
+func TestRenamedDirectoryChangesPaths(t *testing.T) {
 	j := watched(t, kernel.Config{}, event.Selection{})
 	dir := t.TempDir()
 	j.sh("mkdir " + dir + "/a && exec 3> " + dir + "/a/f && echo 1 >&3 && mv " + dir + "/a " + dir + "/b && echo 22 >&3")
@@ -404,7 +404,7 @@ func TestRelativePathsAndDescriptors(t *testing.T) {
 	}
 }
 
-func TestMemoryThatWritesAFileIsSaid(t *testing.T) {
+func TestSharedWritableMapping(t *testing.T) {
 	j := watched(t, kernel.Config{}, event.Selection{})
 	name := filepath.Join(t.TempDir(), "mapped")
 	j.do("mmap", name)
@@ -419,7 +419,7 @@ func TestMemoryThatWritesAFileIsSaid(t *testing.T) {
 	}
 }
 
-func TestAddressesOfSockets(t *testing.T) {
+func TestSocketAddresses(t *testing.T) {
 	j := watched(t, kernel.Config{}, event.Selection{})
 	j.do("connect")
 	for _, want := range []struct{ call, addr string }{
@@ -429,7 +429,7 @@ func TestAddressesOfSockets(t *testing.T) {
 	}
 }
 
-func TestHardlyEverUsedCopies(t *testing.T) {
+func TestUncommonCopyCalls(t *testing.T) {
 	j := watched(t, kernel.Config{}, event.Selection{})
 	dir := t.TempDir()
 	j.do("copy", dir)
@@ -445,7 +445,7 @@ func TestHardlyEverUsedCopies(t *testing.T) {
 	}
 }
 
-func TestReadsAndWritesInQuickSuccessionAreSummedUp(t *testing.T) {
+func TestFrequentReadsAndWritesAreSummed(t *testing.T) {
 	j := watched(t, kernel.Config{}, event.Selection{})
 	dir := t.TempDir()
 	j.sh("head -c 5000 /dev/zero > " + dir + "/from; dd bs=1 count=3000 if=" + dir + "/from of=" + dir + "/to status=none; echo end >> " + dir + "/to")
@@ -469,13 +469,13 @@ func TestReadsAndWritesInQuickSuccessionAreSummedUp(t *testing.T) {
 		}
 	}
 	if len(ends) == 0 || ends[len(ends)-1] != event.OpClose {
-		t.Errorf("the last of what dd did to its file is %q, want its close after all sums", ends[max(0, len(ends)-3):])
+		t.Errorf("the last events of dd's file are %q, want its close after all sums", ends[max(0, len(ends)-3):])
 	}
 }
 
-// The log takes records and does not write them, as when the disk is full. Until they are
-// written the rings keep them.
-func TestAJailIsHeldWhileItsRecordsAreNotWritten(t *testing.T) {
+// The log accepts events and does not write them, as with a full disk. The rings keep the records
+// until the events are written.
+func TestJailIsThrottledWhileLogIsStuck(t *testing.T) {
 	const n = 300000
 	j := watched(t, kernel.Config{RingBytes: 256 << 10}, event.Selection{Files: "off"})
 	j.log.Brief()
@@ -490,7 +490,7 @@ func TestAJailIsHeldWhileItsRecordsAreNotWritten(t *testing.T) {
 	time.Sleep(time.Second)
 	select {
 	case <-done:
-		t.Error("the jail was never held")
+		t.Error("the jail was never throttled")
 	default:
 	}
 	j.log.Hold(0)
@@ -498,13 +498,13 @@ func TestAJailIsHeldWhileItsRecordsAreNotWritten(t *testing.T) {
 	j.drain()
 	got := int64(j.log.Count(event.Syscall) - before)
 	if lost := j.log.Lost(event.Syscall); got < n || lost > 0 {
-		t.Errorf("%d calls are recorded and %d said to be missing, want at least %d and none", got, lost, n)
+		t.Errorf("%d calls are recorded and %d are reported lost, want at least %d and none", got, lost, n)
 	}
 }
 
-// What an earlier daemon had written is not written twice, and what it had read
-// but not written is not lost, wherever it was killed.
-func TestADaemonThatIsKilledLosesNothing(t *testing.T) {
+// Events that an earlier daemon has written are not recorded twice, and records that it read but
+// did not write are not lost, whenever it is killed.
+func TestKilledDaemonLosesNothing(t *testing.T) {
 	dir := pins(t)
 	cell := observetest.NewCell(t)
 	first := kernel.New(kernel.Config{Pin: dir})
@@ -520,7 +520,7 @@ func TestADaemonThatIsKilledLosesNothing(t *testing.T) {
 	if err := w.Drain(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	log.Hold(log.Last() + 200) // the rest never reaches the disk
+	log.Hold(log.Last() + 200) // later events are never written
 	observetest.Output(t, cell.Work("getppid", "300"))
 	if err := w.Drain(t.Context()); err != nil {
 		t.Fatal(err)
@@ -542,13 +542,13 @@ func TestADaemonThatIsKilledLosesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := len(after.Events(event.Syscall, "getppid")); n != 900 {
-		t.Errorf("%d calls are recorded of 900", n)
+		t.Errorf("%d of 900 calls are recorded", n)
 	}
 	if after.Gaps() > 0 {
-		t.Errorf("%d gaps where nothing is missing", after.Gaps())
+		t.Errorf("%d gaps although nothing is missing", after.Gaps())
 	}
 
-	// It watches new jails by what it has taken over.
+	// The daemon also watches new jails with the programs that it took over.
 	other := observetest.NewCell(t)
 	fresh := &observetest.Log{}
 	w2, err := second.Attach(t.Context(), other.Target(event.Selection{}), fresh)
@@ -561,11 +561,11 @@ func TestADaemonThatIsKilledLosesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := len(fresh.Events(event.Syscall, "getppid")); n != 44 {
-		t.Errorf("%d calls of a new jail are recorded of 44", n)
+		t.Errorf("%d of 44 calls of a new jail are recorded", n)
 	}
 }
 
-func TestWhileNoDaemonIsThereWhatDoesNotFitIsCounted(t *testing.T) {
+func TestLossesWithoutDaemonAreCounted(t *testing.T) {
 	dir := pins(t)
 	cell := observetest.NewCell(t)
 	cfg := kernel.Config{Pin: dir, RingBytes: 64 << 10}
@@ -582,10 +582,10 @@ func TestWhileNoDaemonIsThereWhatDoesNotFitIsCounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := log.Count(event.Syscall)
-	time.Sleep(2100 * time.Millisecond) // until it counts as gone
+	time.Sleep(2100 * time.Millisecond) // until the programs consider the daemon dead
 	start := time.Now()
 	observetest.Output(t, cell.Work("getppid", "100000"))
-	t.Logf("100000 calls nobody read took %v", time.Since(start))
+	t.Logf("100000 calls without a reader took %v", time.Since(start))
 
 	second := kernel.New(cfg)
 	defer second.Close()
@@ -599,14 +599,14 @@ func TestWhileNoDaemonIsThereWhatDoesNotFitIsCounted(t *testing.T) {
 	}
 	got, lost := after.Count(event.Syscall)-before, after.Lost(event.Syscall)
 	if lost == 0 || int64(got)+lost < 100000 || int64(got)+lost > 101000 {
-		t.Errorf("%d calls are recorded and %d said to be missing, of 100000 and a few more", got, lost)
+		t.Errorf("%d calls are recorded and %d are reported lost, want at least 100000 together", got, lost)
 	}
 	if err := w.Close(); err != nil {
 		t.Error(err)
 	}
 }
 
-func TestAGapOfADaemonThatIsKilledIsSaidOnce(t *testing.T) {
+func TestGapOfKilledDaemonIsRecordedOnce(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		written bool // when the daemon was killed
@@ -637,13 +637,13 @@ func TestAGapOfADaemonThatIsKilledIsSaidOnce(t *testing.T) {
 				t.Fatal(err)
 			}
 			if log.Lost(event.Syscall) == 0 {
-				t.Fatal("nothing was lost: the test shows nothing")
+				t.Fatal("no events were lost, so the test is inconclusive")
 			}
 			if err := errors.Join(w.Release(), first.Close()); err != nil {
 				t.Fatal(err)
 			}
 			if c.written {
-				log.Hold(0) // all of it reached the disk, and the daemon did not learn it
+				log.Hold(0) // all events were written, and the daemon did not learn it
 			}
 
 			second := kernel.New(cfg)
@@ -662,7 +662,7 @@ func TestAGapOfADaemonThatIsKilledIsSaidOnce(t *testing.T) {
 				lost[e.Source] += e.Lost
 			}
 			if got := int64(len(after.Events(event.Syscall, "getppid"))); got+lost[event.Syscall] != calls {
-				t.Errorf("%d calls are recorded and %d said to be lost, together %d of %d", got, lost[event.Syscall], got+lost[event.Syscall], calls)
+				t.Errorf("%d calls are recorded and %d reported lost, together %d of %d", got, lost[event.Syscall], got+lost[event.Syscall], calls)
 			}
 			if st, said := w.Status(), lost[event.Syscall]+lost[event.Proc]; st.Lost != uint64(said) {
 				t.Errorf("the status says %d are lost, the log %d", st.Lost, said)
@@ -674,7 +674,7 @@ func TestAGapOfADaemonThatIsKilledIsSaidOnce(t *testing.T) {
 	}
 }
 
-func TestAJailThatEndedWithoutADaemon(t *testing.T) {
+func TestCollectAfterEndWithoutDaemon(t *testing.T) {
 	dir := pins(t)
 	cell := observetest.NewCell(t)
 	first := kernel.New(kernel.Config{Pin: dir})
@@ -698,11 +698,11 @@ func TestAJailThatEndedWithoutADaemon(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := len(after.Events(event.Syscall, "getppid")); n != 321 {
-		t.Errorf("%d calls are recorded of 321", n)
+		t.Errorf("%d of 321 calls are recorded", n)
 	}
 }
 
-func TestFiftyJailsAtOnce(t *testing.T) {
+func TestFiftyConcurrentJails(t *testing.T) {
 	s := kernel.New(kernel.Config{RingBytes: 64 << 10})
 	defer s.Close()
 	var jails []*jail
@@ -724,7 +724,7 @@ func TestFiftyJailsAtOnce(t *testing.T) {
 	}
 	for i, j := range jails {
 		if n := len(j.log.Events(event.Syscall, "getppid")); n != 100+i {
-			t.Errorf("%d calls are recorded of %d", n, 100+i)
+			t.Errorf("%d of %d calls are recorded", n, 100+i)
 		}
 	}
 }

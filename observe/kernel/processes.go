@@ -102,7 +102,7 @@ func (w *watch) look(pid, root string) (_ *event.Event, parent int32, ok bool) {
 	dir := "/proc/" + pid
 	status, err := os.ReadFile(dir + "/status")
 	if err != nil {
-		return nil, 0, false // it has ended
+		return nil, 0, false // it has exited
 	}
 	e := &event.Event{Type: event.Proc, Op: event.OpExec, Flags: event.Existing, FD: -1, TS: time.Now().UnixMilli(), NS: observe.Now()}
 	host, _ := strconv.Atoi(pid)

@@ -50,7 +50,7 @@ type sweeper struct {
 func startSweeper(s *Source, m *machine) (*sweeper, error) {
 	bell, err := ringbuf.NewReader(m.bell)
 	if err != nil {
-		return nil, fmt.Errorf("listen to the bell: %w", err)
+		return nil, fmt.Errorf("poll the bell: %w", err)
 	}
 	sw := &sweeper{source: s, m: m, bell: bell}
 	atomic.StoreUint64(&m.ctl().Beat, uint64(observe.Now()))
@@ -75,7 +75,7 @@ func (sw *sweeper) run() {
 	// its goroutine.
 	runtime.LockOSThread()
 	if err := unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), -20); err != nil {
-		sw.source.cfg.Log.Debug("the sweeper has no precedence", "err", err)
+		sw.source.cfg.Log.Debug("cannot raise the priority of the sweeper", "err", err)
 	}
 	ctl := sw.m.ctl()
 	var rang ringbuf.Record
@@ -263,8 +263,8 @@ func (w *watch) merge(until int64) {
 		// Consecutive records are usually from the same CPU.
 		for r := w.scratch[first]; r != nil && r.Ns <= second; r = w.scratch[first] {
 			if int(r.Size) < fixedSize || int(r.Size) > slackSize || r.Size%8 != 0 {
-				w.err = fmt.Errorf("a record of %d bytes in the ring of processor %d", r.Size, first)
-				w.source.cfg.Log.Error("a jail is not watched any more", "jail", w.target.Jail, "err", w.err)
+				w.err = fmt.Errorf("invalid record of %d bytes in the ring of CPU %d", r.Size, first)
+				w.source.cfg.Log.Error("stopped watching a jail", "jail", w.target.Jail, "err", w.err)
 				w.behind = false
 				return
 			}
@@ -329,7 +329,7 @@ func (w *watch) thawLocked() {
 	ctx, cancel := context.WithTimeout(context.Background(), endTime)
 	defer cancel()
 	if err := w.target.Thaw(ctx); err != nil {
-		w.source.cfg.Log.Error("a jail that was held does not go on", "jail", w.target.Jail, "err", err)
+		w.source.cfg.Log.Error("failed to thaw a throttled jail", "jail", w.target.Jail, "err", err)
 		return
 	}
 	w.frozen = false

@@ -129,7 +129,7 @@ func (s *Source) watch(t observe.Target, sink observe.Sink) (*watch, error) {
 			free = i
 		case sl.Cgroup == 0 || slotJail(sl) != t.Jail:
 		case sl.Cgroup == t.Cgroup && live[i]:
-			return nil, fault.Newf(fault.Conflict, "observe", string(t.Jail), "its cgroup is watched already")
+			return nil, fault.Newf(fault.Conflict, "observe", string(t.Jail), "the cgroup is already watched")
 		case sl.Cgroup == t.Cgroup:
 			own = i
 		case !live[i]:
@@ -143,7 +143,7 @@ func (s *Source) watch(t observe.Target, sink observe.Sink) (*watch, error) {
 	case own >= 0:
 		return s.resume(own, t, sink)
 	case free < 0:
-		return nil, fault.Newf(fault.Exhausted, "observe", string(t.Jail), "%d jails are watched already", slotCount)
+		return nil, fault.Newf(fault.Exhausted, "observe", string(t.Jail), "the maximum of %d watched jails is reached", slotCount)
 	}
 	return s.begin(free, t, sink)
 }
@@ -173,7 +173,7 @@ func (s *Source) begin(i int, t observe.Target, sink observe.Sink) (_ *watch, er
 		return nil, err
 	}
 	if m.ctl().Jails > 0 && m.ctl().Level != level {
-		return nil, fault.Newf(fault.Unsupported, "observe", string(t.Jail), "its cgroup is %d levels deep, and that of jails watched now %d", level, m.ctl().Level)
+		return nil, fault.Newf(fault.Unsupported, "observe", string(t.Jail), "the cgroup has depth %d, but all watched jails must have the same depth, now %d", level, m.ctl().Level)
 	}
 	depth, err := namespaceDepth(t.PID)
 	if err != nil {
@@ -181,7 +181,7 @@ func (s *Source) begin(i int, t observe.Target, sink observe.Sink) (_ *watch, er
 	}
 	ring, err := m.spares.Take()
 	if err != nil {
-		return nil, fmt.Errorf("make the rings of %s: %w", t.Jail, err)
+		return nil, fmt.Errorf("create the rings of %s: %w", t.Jail, err)
 	}
 	defer ring.m.Close()
 	sl := m.slot(i)
@@ -189,7 +189,7 @@ func (s *Source) begin(i int, t observe.Target, sink observe.Sink) (_ *watch, er
 	copy(unsafe.Slice((*byte)(unsafe.Pointer(&sl.Jail[0])), len(sl.Jail)), t.Jail)
 	w := s.newWatch(i, t, sink, ring)
 	if err := w.install(ring); err != nil {
-		return nil, errors.Join(fmt.Errorf("give %s its rings: %w", t.Jail, err), w.unmap(), m.vacate(i))
+		return nil, errors.Join(fmt.Errorf("install the rings of %s: %w", t.Jail, err), w.unmap(), m.vacate(i))
 	}
 	if err := w.Select(t.Selection); err != nil {
 		return nil, errors.Join(err, w.unmap(), m.vacate(i))
@@ -210,7 +210,7 @@ func (s *Source) begin(i int, t observe.Target, sink observe.Sink) (_ *watch, er
 
 func (w *watch) sayUnwatched() {
 	for _, of := range sources {
-		w.sink.Append(&event.Event{Type: event.Gap, TS: time.Now().UnixMilli(), NS: observe.Now(), Source: of, Lost: -1, Reason: "nobody watched until now"})
+		w.sink.Append(&event.Event{Type: event.Gap, TS: time.Now().UnixMilli(), NS: observe.Now(), Source: of, Lost: -1, Reason: "not watched before"})
 	}
 }
 
@@ -299,7 +299,7 @@ func (w *watch) takeStock() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err := w.sink.Kept(int64(w.said.at)+1, event.Gap, w.alreadySaid); err != nil {
-		return fmt.Errorf("read what is kept of %s: %w", w.target.Jail, err)
+		return fmt.Errorf("read the log of %s: %w", w.target.Jail, err)
 	}
 	since := int64(-1)
 	for cpu := range w.count {
@@ -320,7 +320,7 @@ func (w *watch) takeStock() error {
 			}
 		})
 		if err != nil {
-			return fmt.Errorf("read what is kept of %s: %w", w.target.Jail, err)
+			return fmt.Errorf("read the log of %s: %w", w.target.Jail, err)
 		}
 	}
 	w.kept = kept
@@ -503,14 +503,14 @@ func levels(dir string, cgroup uint64) (uint32, error) {
 func namespaceDepth(pid int) (uint32, error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
-		return 0, fmt.Errorf("look at the jail's init: %w", err)
+		return 0, fmt.Errorf("read the status of the jail's init: %w", err)
 	}
 	for line := range strings.Lines(string(status)) {
 		if pids, ok := strings.CutPrefix(line, "NSpid:"); ok {
 			return uint32(len(strings.Fields(pids)) - 1), nil
 		}
 	}
-	return 0, errors.New("the kernel does not tell pids inside namespaces")
+	return 0, errors.New("the kernel does not report pids in namespaces")
 }
 
 // A key identifies a sequence of events that are in time order in the log: if one was written,

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// int80 makes calls as a 32-bit program does, by code that it writes itself.
+// int80 makes calls with the 32-bit ABI, with generated code.
 func int80(args []string) {
 	code, err := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_WRITE|unix.PROT_EXEC, unix.MAP_PRIVATE|unix.MAP_ANON)
 	check(err)

@@ -36,7 +36,7 @@ func check(err error) {
 	}
 }
 
-// refused has seccomp refuse two calls and makes them.
+// refused installs a seccomp filter that denies two calls, and makes them.
 func refused(args []string) {
 	runtime.LockOSThread()
 	check(unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
@@ -58,7 +58,7 @@ func refused(args []string) {
 	unix.RawSyscall(unix.SYS_UNLINKAT, uintptr(here), uintptr(unsafe.Pointer(&name[0])), unix.AT_REMOVEDIR)
 }
 
-// faulting opens a path that lies in memory not read yet.
+// faulting opens a path in memory that is not paged in.
 func faulting(args []string) {
 	f, err := os.Open(args[0])
 	check(err)
@@ -73,7 +73,7 @@ func openOne(args []string) {
 	}
 }
 
-// race opens a path that another thread changes, and prints what it opened.
+// race opens a path that another thread changes, and prints the opened files.
 func race(args []string) {
 	good, evil := []byte(args[0]+"/good\x00"), []byte(args[0]+"/evil\x00")
 	path := append([]byte(nil), good...)
@@ -103,12 +103,12 @@ func race(args []string) {
 	<-done
 }
 
-// execInThread begins a program from a thread that is not the first.
+// execInThread executes a program from a thread other than the first.
 func execInThread(args []string) {
 	done := make(chan struct{})
 	go func() {
 		runtime.LockOSThread()
-		for unix.Gettid() == os.Getpid() { // the first thread: have another one
+		for unix.Gettid() == os.Getpid() { // this is the first thread: use another one
 			ready := make(chan struct{})
 			go func() {
 				runtime.LockOSThread()
@@ -123,7 +123,7 @@ func execInThread(args []string) {
 	<-done
 }
 
-// vfork is what the standard library does to begin a program, with vfork's number.
+// vfork starts a program as the standard library does, but with the call vfork.
 func vfork(args []string) {
 	out, err := exec.Command("python3", "-c", "import ctypes,os\nl=ctypes.CDLL(None)\np=l.vfork()\nif p==0: l._exit(0)\nos.waitpid(p,0)").CombinedOutput()
 	if err != nil {
@@ -131,8 +131,8 @@ func vfork(args []string) {
 	}
 }
 
-// restarted waits for a child and is interrupted by a signal whose handler has
-// the call restarted.
+// restarted waits for a child and is interrupted by a signal whose handler makes the kernel
+// restart the call.
 func restarted([]string) {
 	c := make(chan os.Signal, 1)
 	signal.Notify(c, unix.SIGUSR1)
@@ -142,7 +142,7 @@ func restarted([]string) {
 	check(cmd.Start())
 	type thread struct {
 		tid int
-		dir string // of /proc, which may be of another namespace
+		dir string // of the process in /proc, which may be of another pid namespace
 	}
 	ready := make(chan thread)
 	go func() {
@@ -161,7 +161,7 @@ func restarted([]string) {
 		waits()
 		check(unix.Tgkill(os.Getpid(), t.tid, unix.SIGUSR1))
 		waits()
-		in.Close() // which ends the child
+		in.Close() // ends the child
 	}()
 	runtime.LockOSThread()
 	dir, err := os.Readlink("/proc/thread-self")
@@ -187,7 +187,7 @@ func mmap(args []string) {
 	mem, err := unix.Mmap(int(f.Fd()), 0, 8192, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	check(err)
 	mem[0] = 1
-	_, err = unix.Mmap(int(f.Fd()), 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE) // writes nobody's file
+	_, err = unix.Mmap(int(f.Fd()), 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE) // does not change the file
 	check(err)
 }
 

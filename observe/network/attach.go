@@ -70,11 +70,11 @@ func (s *Source) attach(ctx context.Context, t observe.Target, sink observe.Sink
 	if own, err := nsID(netnsOf(os.Getpid())); err != nil {
 		return nil, err
 	} else if own == id {
-		return nil, fault.Newf(fault.Invalid, op, string(t.Jail), "it has no network of its own, but the host's")
+		return nil, fault.Newf(fault.Invalid, op, string(t.Jail), "the jail uses the host's network")
 	}
 	for _, w := range *s.watches.Load() {
 		if w.netns == id {
-			return nil, fault.Newf(fault.Conflict, op, string(t.Jail), "the network is recorded already")
+			return nil, fault.Newf(fault.Conflict, op, string(t.Jail), "the network is already recorded")
 		}
 	}
 
@@ -90,7 +90,7 @@ func (s *Source) attach(ctx context.Context, t observe.Target, sink observe.Sink
 	if err := s.takeRing(w, &undone); err != nil {
 		return nil, err
 	}
-	undone.Push("forget the jail", func() error { return s.forget(w.netns, w.slot) })
+	undone.Push("remove the jail from the map", func() error { return s.forget(w.netns, w.slot) })
 	w.mu.Lock()
 	w.key = networkJail{Slot: w.slot, Pidns: pidns, Half: uint32(w.ring.size() / 2)}
 	err = w.configure(w.selection)
@@ -109,7 +109,7 @@ func (s *Source) attach(ctx context.Context, t observe.Target, sink observe.Sink
 		if err := other.yieldCapture(); err != nil {
 			return nil, err
 		}
-		undone.Push("go on keeping packets", other.regainCapture)
+		undone.Push("resume the capture", other.regainCapture)
 	}
 	if err := w.chooseCapture(w.selection); err != nil {
 		return nil, err
@@ -160,13 +160,13 @@ func (s *Source) takeRing(w *watch, undone *undo.Stack) error {
 	}
 	if s.strange[string(w.target.Jail)] {
 		delete(s.strange, string(w.target.Jail))
-		w.gap(observe.Now(), -1, "recorded by another version, whose records cannot be read")
+		w.gap(observe.Now(), -1, "unread records of another version of Glasshouse were discarded")
 	}
 	slot, err := s.takeSlot()
 	if err != nil {
 		return err
 	}
-	undone.Push("give back the slot", func() error { s.slots[slot] = false; return nil })
+	undone.Push("release the slot", func() error { s.slots[slot] = false; return nil })
 	if w.ring, err = s.spares.Take(); err != nil {
 		return err
 	}
@@ -175,12 +175,12 @@ func (s *Source) takeRing(w *watch, undone *undo.Stack) error {
 	*w.count = networkCount{}
 	if s.pins() {
 		w.pins = s.pinsOf(w.target.Jail, slot, w.netns)
-		undone.Push("remove what is pinned", func() error { return os.RemoveAll(w.pins) })
+		undone.Push("remove the pins", func() error { return os.RemoveAll(w.pins) })
 		if err := s.pinRing(w); err != nil {
 			return err
 		}
 	}
-	undone.Push("take the ring from the programs", func() error { return s.uninstall(slot) })
+	undone.Push("uninstall the ring", func() error { return s.uninstall(slot) })
 	return w.install()
 }
 
@@ -191,7 +191,7 @@ func (s *Source) takeSlot() (uint32, error) {
 			return uint32(i), nil
 		}
 	}
-	return 0, fault.Newf(fault.Exhausted, "network.Attach", "", "%d jails are recorded, and there is no room for more", maxJails)
+	return 0, fault.Newf(fault.Exhausted, "network.Attach", "", "the maximum of %d recorded jails is reached", maxJails)
 }
 
 // install passes a jail's ring to the programs. The update takes effect immediately, but the
@@ -201,7 +201,7 @@ func (w *watch) install() error {
 	rings, slot, fd := w.source.maps.Rings, w.slot, uint32(w.ring.m.FD())
 	info, err := w.ring.m.Info()
 	if err != nil {
-		return fmt.Errorf("look at the ring: %w", err)
+		return fmt.Errorf("get information about the ring: %w", err)
 	}
 	want, ok := info.ID()
 	if !ok {
@@ -232,7 +232,7 @@ func (w *watch) install() error {
 // uninstall removes a ring from the programs. When it returns, no program writes to it.
 func (s *Source) uninstall(slot uint32) error {
 	if err := s.maps.Rings.Delete(slot); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-		return fmt.Errorf("take the ring from the programs: %w", err)
+		return fmt.Errorf("uninstall the ring: %w", err)
 	}
 	return nil
 }
@@ -244,7 +244,7 @@ func (s *Source) forget(netns, slot uint32) error {
 		return nil
 	}
 	if err := s.maps.Jails.Delete(netns); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-		return fmt.Errorf("forget the jail: %w", err)
+		return fmt.Errorf("remove the jail from the map: %w", err)
 	}
 	return nil
 }
@@ -254,7 +254,7 @@ func (w *watch) enter(f func() error) error {
 	return netns.Do(netnsOf(w.target.PID), func() error {
 		// The process may have ended and its PID may have been reused.
 		if id, err := nsID("/proc/thread-self/ns/net"); err != nil || id != w.netns {
-			return fault.Newf(fault.NotFound, "network.Attach", string(w.target.Jail), "its network is gone")
+			return fault.Newf(fault.NotFound, "network.Attach", string(w.target.Jail), "the network namespace of the jail no longer exists")
 		}
 		return f()
 	})
@@ -364,7 +364,7 @@ func (w *watch) linkIface(h *netlink.Handle, index int, i iface) error {
 	p := &w.source.programs
 	out, in := p.Egress, p.Ingress
 	switch {
-	case i.loop: // outgoing loopback packets return at once; they are recorded on egress
+	case i.loop: // outgoing loopback packets return immediately; they are recorded on egress
 		out, in = p.Loopback, nil
 	case i.bare:
 		out, in = p.EgressBare, p.IngressBare
@@ -418,12 +418,12 @@ func bpfFilter(index int, parent uint32) *netlink.BpfFilter {
 
 func (w *watch) filterAt(h *netlink.Handle, index int, parent uint32, prog *ebpf.Program) error {
 	if err := h.QdiscAdd(clsact(index)); err != nil && !errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("make clsact: %w", err)
+		return fmt.Errorf("create clsact qdisc: %w", err)
 	}
 	f := bpfFilter(index, parent)
 	f.Fd = prog.FD()
 	if err := h.FilterReplace(f); err != nil {
-		return fmt.Errorf("make filter: %w", err)
+		return fmt.Errorf("create filter: %w", err)
 	}
 	w.filter = append(w.filter, filter{index, parent})
 	return nil

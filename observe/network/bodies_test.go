@@ -15,8 +15,8 @@ import (
 	"glasshouse/observe/network"
 )
 
-// another makes another body of a jail: other processes in another cgroup, and in
-// the same network.
+// another creates another instance of a jail: other processes in another cgroup and in the same
+// network namespace.
 func (j *jail) another() *jail {
 	j.Helper()
 	k := &jail{harness: j.harness, Target: j.Target, host: j.host, own: j.own, host6: j.host6, own6: j.own6, log: j.log}
@@ -45,8 +45,7 @@ func (j *jail) another() *jail {
 	return k
 }
 
-// to counts the packets that are recorded to or from a server, and those of them
-// whose process is not known.
+// to counts the recorded packets to or from a server, and those without a process.
 func (l *log) to(server string) (n, nobodys int) {
 	for _, e := range l.all(isNet) {
 		if e.Dst == server || e.Src == server {
@@ -59,7 +58,7 @@ func (l *log) to(server string) (n, nobodys int) {
 	return n, nobodys
 }
 
-func TestAJailThatMovesWithinItsNetworkIsRecordedOnce(t *testing.T) {
+func TestMoveWithinNetwork(t *testing.T) {
 	for _, pin := range []string{"", pins(t)} {
 		h := newHarness(t, network.Config{Pin: pin})
 		j := h.jail().attach()
@@ -75,14 +74,14 @@ func TestAJailThatMovesWithinItsNetworkIsRecordedOnce(t *testing.T) {
 		j.must(j.watch.Mute(false))
 		j.in.Close()
 		sender := k.run("send", server, "70", "64")
-		k.start("echo", "127.0.0.1:0") // a socket of the new body, which the first cgroup's hooks do not see
+		k.start("echo", "127.0.0.1:0") // a socket of the new instance, which the hooks of the first cgroup do not observe
 		j.drain()
 		if n, nobodys := j.log.to(server); n != 340 || nobodys > 0 {
-			t.Errorf("%d packets are recorded of 340, %d of them nobody's", n, nobodys)
+			t.Errorf("%d of 340 packets are recorded, %d without a process", n, nobodys)
 		}
 		all := j.log.all(func(e *event.Event) bool { return isNet(e) && (e.Dst == server || e.Src == server) })
 		if last := all[len(all)-1]; int(last.PID) != sender.PID || last.Flags != 0 {
-			t.Errorf("the last of them is recorded as %s, and process %d sent it", last.AppendJSON(nil), sender.PID)
+			t.Errorf("the last packet is recorded as %s, but process %d sent it", last.AppendJSON(nil), sender.PID)
 		}
 		if pin != "" {
 			left, _ := filepath.Glob(filepath.Join(pin, "*", string(j.Jail)+"-*", "create*"))
@@ -92,12 +91,12 @@ func TestAJailThatMovesWithinItsNetworkIsRecordedOnce(t *testing.T) {
 		}
 		other := h.jail()
 		if moved, err := j.watch.(observe.Mover).Move(t.Context(), other.Target); moved || err != nil {
-			t.Errorf("into another network: %v, %v", moved, err)
+			t.Errorf("Move to another network: %v, %v", moved, err)
 		}
 	}
 }
 
-func TestAJailInTwoNetworksIsRecordedOnce(t *testing.T) {
+func TestTwoNetworksAreRecordedOnce(t *testing.T) {
 	for _, pin := range []string{"", pins(t)} {
 		h := newHarness(t, network.Config{Pin: pin})
 		j, k := h.jail(), h.jail()
@@ -125,19 +124,19 @@ func TestAJailInTwoNetworksIsRecordedOnce(t *testing.T) {
 		for at := 0; at < len(capture); {
 			kind, size := binary.LittleEndian.Uint32(capture[at:]), int(binary.LittleEndian.Uint32(capture[at+4:]))
 			if size < 12 || size > len(capture)-at {
-				t.Fatalf("a block of %d bytes at %d of %d", size, at, len(capture))
+				t.Fatalf("invalid block of %d bytes at %d of %d", size, at, len(capture))
 			}
 			if at += size; kind == 6 {
 				kept++
 			}
 		}
 		if kept != 400 {
-			t.Errorf("the bytes of %d packets are kept, want 400", kept)
+			t.Errorf("the bytes of %d packets are captured, want 400", kept)
 		}
 	}
 }
 
-func TestADaemonThatIsKilledWhileAJailHasTwoNetworksLosesNothing(t *testing.T) {
+func TestKilledDaemonWithTwoNetworksLosesNothing(t *testing.T) {
 	h := newHarness(t, network.Config{})
 	pin := pins(t)
 	j, k := h.jail(), h.jail()
@@ -153,9 +152,9 @@ func TestADaemonThatIsKilledWhileAJailHasTwoNetworksLosesNothing(t *testing.T) {
 	j.run("send", here, "50", "64")
 	last, err := s.Attach(t.Context(), k.Target, l)
 	h.must(err)
-	h.must(last.Mute(true)) // nobody is left to end it
+	h.must(last.Mute(true)) // no daemon remains to unmute it
 	h.must(l.Close())
-	h.must(s.Close()) // and its watches are as if they had never been
+	h.must(s.Close()) // its watches are discarded
 	j.run("send", here, "10", "64")
 	k.run("send", there, "40", "64")
 
@@ -164,7 +163,7 @@ func TestADaemonThatIsKilledWhileAJailHasTwoNetworksLosesNothing(t *testing.T) {
 	for _, e := range k.onDisk() {
 		switch {
 		case e.Type == event.Gap:
-			t.Errorf("a gap: %s", e.AppendJSON(nil))
+			t.Errorf("unexpected gap: %s", e.AppendJSON(nil))
 		case e.Dst == here || e.Src == here:
 			a++
 		case e.Dst == there || e.Src == there:
@@ -175,11 +174,11 @@ func TestADaemonThatIsKilledWhileAJailHasTwoNetworksLosesNothing(t *testing.T) {
 		t.Errorf("%d and %d packets are recorded, want 120 and 80", a, b)
 	}
 	if left, _ := filepath.Glob(filepath.Join(pin, "*")); len(left) > 0 {
-		t.Errorf("pins stay: %q", left)
+		t.Errorf("pins were not removed: %q", left)
 	}
 }
 
-func TestADaemonThatIsKilledWhileAJailMovesTakesItUp(t *testing.T) {
+func TestKilledDaemonDuringMove(t *testing.T) {
 	h := newHarness(t, network.Config{})
 	pin := pins(t)
 	j := h.jail()
@@ -211,6 +210,6 @@ func TestADaemonThatIsKilledWhileAJailMovesTakesItUp(t *testing.T) {
 		}
 	}
 	if n != 180 || its < 80 {
-		t.Errorf("%d packets are recorded of 180, and %d are known to be of the new body, want 80", n, its)
+		t.Errorf("%d of 180 packets are recorded, %d with a process of the new instance, want 80", n, its)
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"glasshouse/observe/network"
 )
 
-func TestPacketsAreKeptForWireshark(t *testing.T) {
+func TestCaptureIsReadableByWireshark(t *testing.T) {
 	h := newHarness(t, network.Config{RingBytes: 16 << 20}) // no packet may be dropped
 	j := h.jail()
 	j.Selection.Packets = 65535
@@ -40,7 +40,7 @@ func TestPacketsAreKeptForWireshark(t *testing.T) {
 	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
 	events := j.log.all(isNet)
 	if len(lines) != len(events) {
-		t.Fatalf("%d packets are kept, %d recorded", len(lines), len(events))
+		t.Fatalf("%d packets are captured, %d recorded", len(lines), len(events))
 	}
 	for i, line := range lines {
 		f, e := strings.Split(line, "|"), events[i]
@@ -60,7 +60,7 @@ func TestPacketsAreKeptForWireshark(t *testing.T) {
 	}
 }
 
-func TestOnlySoManyBytesOfAPacketAreKept(t *testing.T) {
+func TestCaptureLength(t *testing.T) {
 	h := newHarness(t, network.Config{})
 	j := h.jail()
 	j.Selection.Packets = 60
@@ -76,11 +76,11 @@ func TestOnlySoManyBytesOfAPacketAreKept(t *testing.T) {
 	j.run("send", j.echoOn(j.host), "5", "1000")
 	j.drain()
 	if after, _ := os.ReadFile(filepath.Join(j.Dir, "events", "packets.pcapng")); len(after) != len(b) {
-		t.Error("packets are kept that are not selected")
+		t.Error("unselected packets are captured")
 	}
 }
 
-func TestAFullDiskEndsTheKeepingOfBytesAndNothingElse(t *testing.T) {
+func TestFullDiskEndsOnlyCapture(t *testing.T) {
 	h := newHarness(t, network.Config{})
 	j := h.jail()
 	j.Selection.Packets = 65535
@@ -90,7 +90,7 @@ func TestAFullDiskEndsTheKeepingOfBytesAndNothingElse(t *testing.T) {
 	j.run("send", server, "200", "1400")
 	j.drain()
 	if n := len(j.log.all(func(e *event.Event) bool { return e.Dst == server })); n != 200 {
-		t.Errorf("%d packets recorded of 200", n)
+		t.Errorf("%d of 200 packets are recorded", n)
 	}
 	gaps := j.log.all(func(e *event.Event) bool { return e.Type == event.Gap })
 	if s := j.watch.Status(); !strings.Contains(s.Err, "no space") || len(gaps) != 1 || !strings.Contains(gaps[0].Reason, "no space") {

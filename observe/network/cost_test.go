@@ -15,7 +15,7 @@ import (
 	"glasshouse/observe/network"
 )
 
-// tinyDisk is a file system with little room.
+// tinyDisk is a small file system.
 func (h *harness) tinyDisk() string {
 	h.Helper()
 	dir := h.TempDir()
@@ -24,7 +24,7 @@ func (h *harness) tinyDisk() string {
 	return dir
 }
 
-// gone fails the test if the kernel still has a map or a program after a while.
+// gone fails the test if the kernel still has a map or a program after some time.
 func gone(t testing.TB, maps []ebpf.MapID, programs []ebpf.ProgramID) {
 	t.Helper()
 	left := func() (n int) {
@@ -43,15 +43,15 @@ func gone(t testing.TB, maps []ebpf.MapID, programs []ebpf.ProgramID) {
 		return n
 	}
 	if len(maps) < 5 || len(programs) < 4 {
-		t.Fatalf("%d maps and %d programs were there", len(maps), len(programs))
+		t.Fatalf("%d maps and %d programs exist, want some of both", len(maps), len(programs))
 	}
-	for range 2000 { // the kernel frees a moment later
+	for range 2000 { // the kernel frees them asynchronously
 		if left() == 0 {
 			return
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	t.Errorf("%d of %d maps and programs are left", left(), len(maps)+len(programs))
+	t.Errorf("%d of %d maps and programs still exist", left(), len(maps)+len(programs))
 }
 
 func descriptors(t testing.TB) int {
@@ -63,7 +63,7 @@ func descriptors(t testing.TB) int {
 	return len(fds)
 }
 
-func TestNothingIsLeftOfAClosedWatch(t *testing.T) {
+func TestCloseLeavesNothing(t *testing.T) {
 	for _, pinned := range []bool{false, true} {
 		t.Run(fmt.Sprint("pinned ", pinned), func(t *testing.T) {
 			h := newHarness(t, network.Config{})
@@ -99,7 +99,7 @@ func TestNothingIsLeftOfAClosedWatch(t *testing.T) {
 	}
 }
 
-func TestAFailedAttachLeavesNothing(t *testing.T) {
+func TestFailedAttachLeavesNothing(t *testing.T) {
 	h := newHarness(t, network.Config{})
 	j := h.jail()
 	for what, spoil := range map[string]func(){
@@ -111,12 +111,12 @@ func TestAFailedAttachLeavesNothing(t *testing.T) {
 		good := j.Target
 		spoil()
 		if _, err := s.Attach(t.Context(), j.Target, j.log); err == nil {
-			t.Errorf("%s is no error", what)
+			t.Errorf("Attach with %s = nil, want an error", what)
 		}
 		j.Target = good
 		before := descriptors(t)
 		maps, programs := network.Held(s)
-		w, err := s.Attach(t.Context(), j.Target, j.log) // as if nothing had been
+		w, err := s.Attach(t.Context(), j.Target, j.log) // the failed Attach has no effect
 		h.must(err)
 		h.must(w.Close())
 		if after := descriptors(t); after != before {
@@ -127,8 +127,8 @@ func TestAFailedAttachLeavesNothing(t *testing.T) {
 	}
 }
 
-// An idle jail costs nothing: the reader is not woken, so it cannot have run.
-func TestAReaderOfIdleJailsSleeps(t *testing.T) {
+// The reader is not woken without packets, so an idle jail costs nothing.
+func TestReaderSleepsWithoutPackets(t *testing.T) {
 	h := newHarness(t, network.Config{})
 	j := h.jail()
 	j.acquaint()
@@ -147,12 +147,11 @@ func TestAReaderOfIdleJailsSleeps(t *testing.T) {
 			return
 		}
 	}
-	t.Errorf("asleep, it does not hear packets: %s", j.log)
+	t.Errorf("the sleeping reader does not record packets: %s", j.log)
 }
 
-// Every wakeup counts: a reader that slept through one would leave a packet in
-// the ring until the next.
-func TestNoPacketIsLeftInTheRing(t *testing.T) {
+// A missed wakeup would leave a packet in the ring until the next one.
+func TestReaderWakesForEachPacket(t *testing.T) {
 	h := newHarness(t, network.Config{})
 	j := h.jail()
 	j.acquaint()
@@ -169,7 +168,7 @@ func TestNoPacketIsLeftInTheRing(t *testing.T) {
 				break
 			}
 			if n > 30000 {
-				t.Fatalf("packet %d is not heard of", i)
+				t.Fatalf("packet %d is not recorded", i)
 			}
 			time.Sleep(time.Millisecond)
 		}
@@ -203,13 +202,13 @@ func BenchmarkAttach(b *testing.B) {
 	}
 }
 
-// discard is a log that keeps nothing.
+// discard is a log that discards all events.
 type discard struct{ log }
 
 func (*discard) Append(*event.Event) {}
 
-// What recording adds to a datagram of 64 bytes that goes to the host. The time in
-// the program is the kernel's own measure, which a busy machine spoils least.
+// The benchmark measures the cost of recording a 64-byte datagram to the host. The run time of
+// the program is measured by the kernel, because it depends least on the load of the machine.
 func BenchmarkDatagram(b *testing.B) {
 	for _, how := range []string{"none", "off", "packets", "flows", "bytes"} {
 		b.Run(how, func(b *testing.B) {
@@ -225,7 +224,7 @@ func BenchmarkDatagram(b *testing.B) {
 				h.must(err)
 				defer w.Close()
 			}
-			addr := net.JoinHostPort(j.host, "9") // nobody listens, nobody answers
+			addr := net.JoinHostPort(j.host, "9") // no listener and no reply
 			h.must(os.WriteFile("/proc/sys/net/ipv4/icmp_ratelimit", []byte("1000000"), 0))
 			var c net.Conn
 			h.must(j.enter(func() (err error) { c, err = net.Dial("udp", addr); return err }))

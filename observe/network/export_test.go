@@ -2,17 +2,17 @@ package network
 
 import "github.com/cilium/ebpf"
 
-// UseFilters has s do without links at interfaces, as on Linux before 6.6.
+// UseFilters makes s use filters instead of interface links, as on Linux before 6.6.
 func UseFilters(s *Source) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.clsact = true
 }
 
-// Rounds is how often the reader has looked at the rings.
+// Rounds returns the number of polls of the rings.
 func Rounds(s *Source) uint64 { return s.reader.rounds.Load() }
 
-// Held lists what s has the kernel keep for all jails, and the rings of jails.
+// Held returns the kernel objects that s holds for all jails, and the rings of jails.
 func Held(s *Source) (maps []ebpf.MapID, programs []ebpf.ProgramID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -36,5 +36,5 @@ func Held(s *Source) (maps []ebpf.MapID, programs []ebpf.ProgramID) {
 	return maps, programs
 }
 
-// Egress is the program at the way out.
+// Egress returns the egress program.
 func Egress(s *Source) *ebpf.Program { return s.programs.Egress }

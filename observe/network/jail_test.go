@@ -29,12 +29,12 @@ import (
 	"glasshouse/observe/network"
 )
 
-// A log keeps what a source appends, in memory.
+// A log is an in-memory sink.
 type log struct {
 	mu      sync.Mutex
 	events  []event.Event
-	full    bool // there is no room
-	unsafe  bool // nothing is written
+	full    bool // the log has no room
+	unsafe  bool // no event is written
 	pushed  int
 	written uint64
 }
@@ -67,7 +67,7 @@ func (l *log) Kept(since int64, of event.Type, each func(*event.Event)) error {
 
 func (l *log) setFull(on bool) { l.mu.Lock(); defer l.mu.Unlock(); l.full = on }
 
-// all returns the records for which f is true.
+// all returns the events for which f returns true.
 func (l *log) all(f func(*event.Event) bool) (found []event.Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -90,7 +90,7 @@ func (l *log) String() string {
 	return b.String()
 }
 
-// A harness is a host with a source, on which jails are made.
+// A harness is a host with a source and jails.
 type harness struct {
 	testing.TB
 	source *network.Source
@@ -120,11 +120,11 @@ func (h *harness) must(err error) {
 	}
 }
 
-// A jail is a process in namespaces of its own, with a wire to the host.
+// A jail is a process in separate namespaces with a veth link to the host.
 type jail struct {
 	*harness
 	observe.Target
-	host, own   string // addresses of the wire
+	host, own   string // addresses of the link
 	host6, own6 string
 	in          io.WriteCloser
 	out         *json.Decoder
@@ -139,8 +139,8 @@ var jailNumbers = struct {
 	n int
 }{}
 
-// jail makes a jail with a wire to the host. There is no IPv6 traffic on it but
-// what is asked for.
+// jail creates a jail with a link to the host. The link carries no IPv6 traffic unless the test
+// sends it.
 func (h *harness) jail() *jail {
 	h.Helper()
 	jailNumbers.Lock()
@@ -191,7 +191,7 @@ func (h *harness) jail() *jail {
 			return j
 		}
 	}
-	h.Fatal("the wire does not come up")
+	h.Fatal("the link does not come up")
 	return nil
 }
 
@@ -206,7 +206,7 @@ func cgroup2() string {
 }
 
 func removeCgroup(dir string) (err error) {
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) { // the kernel holds on to it for a moment
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) { // the kernel releases it asynchronously
 		if err = unix.Rmdir(dir); err != unix.EBUSY {
 			return err
 		}
@@ -214,7 +214,7 @@ func removeCgroup(dir string) (err error) {
 	return err
 }
 
-// quiet keeps the kernel from sending of its own accord on a link.
+// quiet keeps the kernel from sending packets of its own on a link.
 func quiet(t testing.TB, link string) {
 	for name, value := range map[string]string{"addr_gen_mode": "1", "accept_ra": "0", "router_solicitations": "0", "dad_transmits": "0"} {
 		os.WriteFile("/proc/sys/net/ipv6/conf/"+link+"/"+name, []byte(value), 0)
@@ -255,7 +255,7 @@ func (j *jail) kill() {
 	}
 }
 
-// attach begins to watch, until the end of the test.
+// attach watches the jail until the end of the test.
 func (j *jail) attach() *jail {
 	j.Helper()
 	w, err := j.source.Attach(j.Context(), j.Target, j.log)
@@ -285,7 +285,7 @@ func (j *jail) tell(o order) answer {
 	return a
 }
 
-// run runs an act in the jail to its end, start until it has written a line.
+// run executes an act in the jail to its end. start only waits until it has written a line.
 func (j *jail) run(act string, args ...string) answer {
 	j.Helper()
 	return j.tell(order{act, args, true})
@@ -295,7 +295,7 @@ func (j *jail) start(act string, args ...string) answer {
 	return j.tell(order{act, args, false})
 }
 
-// counters are those of the jail's end of the wire.
+// counters returns the counters of the jail's end of the link.
 func (j *jail) counters() (s netlink.LinkStatistics) {
 	j.Helper()
 	j.must(j.enter(func() error {
@@ -308,7 +308,7 @@ func (j *jail) counters() (s netlink.LinkStatistics) {
 	return s
 }
 
-// acts is what processes of jails can be told to do.
+// acts are the programs that processes of jails can execute.
 var acts map[string]func(args []string) error
 
 func init() {
@@ -320,7 +320,7 @@ func init() {
 
 func number(s string) int { n, _ := strconv.Atoi(s); return n }
 
-// sendAct ADDR N SIZE: N datagrams, and as many answers if ADDR answers.
+// sendAct ADDR N SIZE: sends N datagrams and, if ADDR replies, receives as many replies.
 func sendAct(args []string) error {
 	c, err := net.Dial("udp", args[0])
 	if err != nil {
@@ -340,7 +340,7 @@ func sendAct(args []string) error {
 	return nil
 }
 
-// floodAct ADDR N SIZE: N datagrams, unconnected, as fast as can be.
+// floodAct ADDR N SIZE: sends N unconnected datagrams as fast as possible.
 func floodAct(args []string) error {
 	to, err := net.ResolveUDPAddr("udp", args[0])
 	if err != nil {
@@ -361,7 +361,7 @@ func floodAct(args []string) error {
 	return nil
 }
 
-// echoAct ADDR: says where, then answers datagrams for ever.
+// echoAct ADDR: prints its address, then replies to datagrams forever.
 func echoAct(args []string) error {
 	c, err := net.ListenPacket("udp", args[0])
 	if err != nil {
@@ -384,7 +384,7 @@ func echo(c net.PacketConn) error {
 	}
 }
 
-// getAct ADDR N: sends N bytes, closes its side, reads to the end.
+// getAct ADDR N: sends N bytes, closes its write side, and reads to the end.
 func getAct(args []string) error {
 	c, err := net.Dial("tcp", args[0])
 	if err != nil {
@@ -400,7 +400,7 @@ func getAct(args []string) error {
 	return err
 }
 
-// serveAct ADDR: says where, then gives every connection to a child of its own.
+// serveAct ADDR: prints its address, then passes every connection to a new child process.
 func serveAct(args []string) error {
 	l, err := net.Listen("tcp", args[0])
 	if err != nil {
@@ -428,7 +428,7 @@ func serveAct(args []string) error {
 	}
 }
 
-// childAct reads what is asked on descriptor 3, and answers with its pid.
+// childAct reads a request from descriptor 3 and replies with its pid.
 func childAct([]string) error {
 	c, err := net.FileConn(os.NewFile(3, "connection"))
 	if err != nil {
@@ -442,7 +442,7 @@ func childAct([]string) error {
 	return err
 }
 
-// pingAct ADDR: one echo, from a raw socket.
+// pingAct ADDR: sends one echo request from a raw socket.
 func pingAct(args []string) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_ICMP)
 	if err != nil {
@@ -463,8 +463,8 @@ func pingAct(args []string) error {
 	return err
 }
 
-// askAct SERVER NAME PORT: looks the name up at the server and connects to the
-// first address, at the port.
+// askAct SERVER NAME PORT: resolves the name at the server and connects to the first address at
+// the port.
 func askAct(args []string) error {
 	r := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "udp", args[0])

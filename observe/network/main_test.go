@@ -13,18 +13,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What this program is when it is not the test: a jail's init, one of its
-// processes, or a daemon.
+// Roles of the test binary other than the test: a jail's init, one of its processes, or a daemon.
 const (
 	insideEnv = "GLASSHOUSE_NETWORK_TEST"
 	actEnv    = "GLASSHOUSE_NETWORK_ACT"
 )
 
-// bpffs is where the tests have a BPF file system of their own.
+// bpffs is the mount point of the tests' own BPF file system.
 var bpffs string
 
-// The tests run in a network and a mount namespace of their own, so that "the
-// host" of these tests is nobody's.
+// The tests run in their own network and mount namespaces, so they do not change the machine's
+// network.
 func TestMain(m *testing.M) {
 	if act := os.Getenv(actEnv); act != "" {
 		if err := acts[act](os.Args[1:]); err != nil {
@@ -34,7 +33,7 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	if os.Geteuid() != 0 {
-		os.Exit(m.Run()) // what needs root skips itself
+		os.Exit(m.Run()) // tests that need root skip themselves
 	}
 	if os.Getenv(insideEnv) != "" {
 		os.Exit(inside(m))
@@ -72,7 +71,7 @@ func inside(m *testing.M) int {
 	return m.Run()
 }
 
-// An order is what a jail's init is told to start; an answer is what came of it.
+// An order is a command for a jail's init. An answer is its result.
 type order struct {
 	Act  string
 	Args []string
@@ -85,7 +84,7 @@ type answer struct {
 	Err string
 }
 
-// initAct is a jail's init: it starts what it is told to, until its input ends.
+// initAct is a jail's init: it starts processes on request until its input ends.
 func initAct([]string) error {
 	in, out := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
 	for {

@@ -111,7 +111,7 @@ func (s *Source) load() error {
 		return nil
 	}
 	if _, err := os.Stat("/sys/kernel/btf/vmlinux"); errors.Is(err, fs.ErrNotExist) {
-		return fault.Cannot(op, "the kernel does not describe itself: no /sys/kernel/btf/vmlinux", remedy)
+		return fault.Cannot(op, "the kernel has no type information: missing /sys/kernel/btf/vmlinux", remedy)
 	}
 	err := s.loadPrograms()
 	if errors.Is(err, unix.EPERM) && rlimit.RemoveMemlock() == nil {
@@ -121,7 +121,7 @@ func (s *Source) load() error {
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES), errors.Is(err, ebpf.ErrNotSupported):
 		return fault.Cannot(op, err.Error(), remedy)
 	case err != nil:
-		return fmt.Errorf("load the programs that see packets: %w", err)
+		return fmt.Errorf("load the packet programs: %w", err)
 	}
 	s.loaded = true
 	return nil
@@ -210,7 +210,7 @@ func (s *Source) tap() error {
 			for _, l := range taps {
 				l.Close()
 			}
-			return fmt.Errorf("see who uses sockets: %w", err)
+			return fmt.Errorf("attach the socket tracepoints: %w", err)
 		}
 		taps = append(taps, l)
 	}
@@ -294,6 +294,6 @@ func (s *Source) Close() error {
 // flowsLost is the gap reason for flow state lost with a killed daemon.
 func (w *watch) flowsLost() {
 	e := w.fresh(event.Gap, observe.Now())
-	e.Source, e.Lost, e.Reason = event.Net, -1, "sums of flows were lost with the daemon"
+	e.Source, e.Lost, e.Reason = event.Net, -1, "totals of flows were lost with the previous daemon"
 	w.append(e)
 }

@@ -23,7 +23,7 @@ import (
 	"glasshouse/observe/network"
 )
 
-// echoOn answers datagrams on the host's end of the jail's wire.
+// echoOn replies to datagrams on the host's end of the jail's link.
 func (j *jail) echoOn(addr string) string {
 	j.Helper()
 	c, err := net.ListenPacket("udp", net.JoinHostPort(addr, "0"))
@@ -34,7 +34,7 @@ func (j *jail) echoOn(addr string) string {
 	return c.LocalAddr().String()
 }
 
-// serveOn reads each connection to its end and answers with so many bytes.
+// serveOn reads each connection to its end and replies with the given number of bytes.
 func (j *jail) serveOn(addr string, bytes int) string {
 	j.Helper()
 	l, err := net.Listen("tcp", net.JoinHostPort(addr, "0"))
@@ -56,8 +56,7 @@ func (j *jail) serveOn(addr string, bytes int) string {
 	return l.Addr().String()
 }
 
-// onBoth runs a test with links at interfaces, and with the filters that older
-// kernels have.
+// onBoth runs a test with interface links, and with the filters that older kernels need.
 func onBoth(t *testing.T, f func(t *testing.T, h *harness)) {
 	t.Run("links", func(t *testing.T) { f(t, newHarness(t, network.Config{})) })
 	t.Run("filters", func(t *testing.T) {
@@ -67,7 +66,7 @@ func onBoth(t *testing.T, f func(t *testing.T, h *harness)) {
 	})
 }
 
-func TestEveryPacketOfTheWireIsRecordedOnce(t *testing.T) {
+func TestEveryPacketIsRecordedOnce(t *testing.T) {
 	onBoth(t, func(t *testing.T, h *harness) {
 		j := h.jail().attach()
 		before, from := j.settled()
@@ -92,16 +91,16 @@ func TestEveryPacketOfTheWireIsRecordedOnce(t *testing.T) {
 			}
 		}
 		if want := after.TxPackets - before.TxPackets; tx != want {
-			t.Errorf("recorded %d packets that left, the interface counted %d", tx, want)
+			t.Errorf("recorded %d outgoing packets, the interface counted %d", tx, want)
 		}
 		if want := after.RxPackets - before.RxPackets; rx != want {
-			t.Errorf("recorded %d packets that came, the interface counted %d", rx, want)
+			t.Errorf("recorded %d incoming packets, the interface counted %d", rx, want)
 		}
 		if want := after.TxBytes - before.TxBytes; txBytes != want {
-			t.Errorf("recorded %d bytes that left, the interface counted %d", txBytes, want)
+			t.Errorf("recorded %d outgoing bytes, the interface counted %d", txBytes, want)
 		}
 		if want := after.RxBytes - before.RxBytes; rxBytes != want {
-			t.Errorf("recorded %d bytes that came, the interface counted %d", rxBytes, want)
+			t.Errorf("recorded %d incoming bytes, the interface counted %d", rxBytes, want)
 		}
 		if s := j.watch.Status(); s.Seen != uint64(len(j.log.all(isNet))) || s.Lost+s.Throttled != 0 || s.Err != "" {
 			t.Errorf("status %+v", s)
@@ -109,8 +108,7 @@ func TestEveryPacketOfTheWireIsRecordedOnce(t *testing.T) {
 	})
 }
 
-// settled returns the interface's counters and how many packets were recorded at
-// the same moment.
+// settled returns the interface's counters and the number of recorded packets at the same time.
 func (j *jail) settled() (netlink.LinkStatistics, int) {
 	j.Helper()
 	for range 1000 {
@@ -123,16 +121,16 @@ func (j *jail) settled() (netlink.LinkStatistics, int) {
 			return c, n
 		}
 	}
-	j.Fatal("there are packets all the time")
+	j.Fatal("the packet counters do not settle")
 	return netlink.LinkStatistics{}, 0
 }
 
-// one returns the only record for which f is true.
+// one returns the only event for which f returns true.
 func (j *jail) one(what string, f func(*event.Event) bool) event.Event {
 	j.Helper()
 	found := j.log.all(func(e *event.Event) bool { return e.Type == event.Net && f(e) })
 	if len(found) != 1 {
-		j.Fatalf("%d records of %s, want one, in\n%s", len(found), what, j.log)
+		j.Fatalf("%d events of %s, want one, in\n%s", len(found), what, j.log)
 	}
 	return found[0]
 }
@@ -141,16 +139,16 @@ func (j *jail) owned(what string, pid int, f func(*event.Event) bool) {
 	j.Helper()
 	found := j.log.all(func(e *event.Event) bool { return e.Type == event.Net && f(e) })
 	if len(found) == 0 {
-		j.Errorf("no record of %s", what)
+		j.Errorf("no event of %s", what)
 	}
 	for _, e := range found {
 		if int(e.PID) != pid {
-			j.Errorf("%s is of process %d, want %d: %s", what, e.PID, pid, e.AppendJSON(nil))
+			j.Errorf("%s has process %d, want %d: %s", what, e.PID, pid, e.AppendJSON(nil))
 		}
 	}
 }
 
-func TestAPacketIsOfTheProcessWhoseSocketItIs(t *testing.T) {
+func TestPacketHasProcessOfSocket(t *testing.T) {
 	onBoth(t, func(t *testing.T, h *harness) {
 		j := h.jail().attach()
 		one, two := j.echoOn(j.host), j.echoOn(j.host6)
@@ -182,12 +180,12 @@ func TestAPacketIsOfTheProcessWhoseSocketItIs(t *testing.T) {
 		j.owned("TCP client", web.PID, func(e *event.Event) bool { return e.Proto == "tcp" })
 		e := j.log.all(func(e *event.Event) bool { return e.Proto == "tcp" })[0]
 		if e.TCP != "SYN" || e.HostPID == 0 || e.HostPID == e.PID || e.TID < e.PID || e.Comm == "" {
-			t.Errorf("the first packet of a connection: %s", e.AppendJSON(nil))
+			t.Errorf("unexpected first packet of a connection: %s", e.AppendJSON(nil))
 		}
 	})
 }
 
-func TestAForkingServersAnswersAreOfTheChildThatGaveThem(t *testing.T) {
+func TestForkingServerPacketsHaveChildProcess(t *testing.T) {
 	h := newHarness(t, network.Config{})
 	j := h.jail().attach()
 	parent := j.start("serve", net.JoinHostPort(j.own, "0"))
@@ -217,7 +215,7 @@ func TestAForkingServersAnswersAreOfTheChildThatGaveThem(t *testing.T) {
 	}
 }
 
-func TestALoopbackPacketIsRecordedOnce(t *testing.T) {
+func TestLoopbackPacketIsRecordedOnce(t *testing.T) {
 	onBoth(t, func(t *testing.T, h *harness) {
 		j := h.jail().attach()
 		for _, addr := range []string{"127.0.0.1", "::1", j.own} {
@@ -242,7 +240,7 @@ func TestALoopbackPacketIsRecordedOnce(t *testing.T) {
 	})
 }
 
-func TestASuperPacketIsOneRecordWithItsSegments(t *testing.T) {
+func TestSegmentationOffloadIsOneEvent(t *testing.T) {
 	h := newHarness(t, network.Config{})
 	j := h.jail().attach()
 	j.run("get", j.serveOn(j.host, 10), "1000000")
@@ -252,21 +250,21 @@ func TestASuperPacketIsOneRecordWithItsSegments(t *testing.T) {
 		segments = max(segments, e.Packets)
 		bytes += e.Bytes
 		if e.Packets == 1 {
-			t.Errorf("a packet of one segment says so: %s", e.AppendJSON(nil))
+			t.Errorf("a packet of one segment has a segment count: %s", e.AppendJSON(nil))
 		}
 	}
 	if segments < 2 {
-		t.Error("no packet had segments: the test needs a wire with segmentation offload")
+		t.Error("no packet had segments: the test needs a link with segmentation offload")
 	}
 	if bytes < 1000000 {
 		t.Errorf("%d bytes recorded of a million sent", bytes)
 	}
 }
 
-func TestTwoJailsDoNotSeeEachOther(t *testing.T) {
+func TestJailsAreSeparate(t *testing.T) {
 	h := newHarness(t, network.Config{})
 	a, b := h.jail().attach(), h.jail().attach()
-	c := h.jail() // not watched
+	c := h.jail() // not observed
 	done := make(chan struct{}, 3)
 	for i, j := range []*jail{a, b, c} {
 		echo := j.echoOn(j.host)
@@ -287,7 +285,7 @@ func TestTwoJailsDoNotSeeEachOther(t *testing.T) {
 				t.Errorf("jail %s has another's packet: %s", j.Jail, e.AppendJSON(nil))
 			}
 			if e.Jail != j.Jail {
-				t.Errorf("a record of jail %s says %s", j.Jail, e.Jail)
+				t.Errorf("an event of jail %s has the jail %s", j.Jail, e.Jail)
 			}
 		}
 		if want := 200 * (i + 1); n != want {
@@ -296,7 +294,7 @@ func TestTwoJailsDoNotSeeEachOther(t *testing.T) {
 	}
 }
 
-func TestWhatAJailMayNotShareIsRefused(t *testing.T) {
+func TestAttachErrors(t *testing.T) {
 	h := newHarness(t, network.Config{})
 	j := h.jail().attach()
 	if _, err := h.source.Attach(t.Context(), j.Target, &log{}); !errors.Is(err, fault.Conflict) {
@@ -310,7 +308,7 @@ func TestWhatAJailMayNotShareIsRefused(t *testing.T) {
 	}
 }
 
-// nameServer answers on the host's end of the wire that every name is there.
+// nameServer answers every DNS query on the host's end of the link with the same address.
 func (j *jail) nameServer() string {
 	j.Helper()
 	c, err := net.ListenPacket("udp", net.JoinHostPort(j.host, "53"))
@@ -347,7 +345,7 @@ func (j *jail) nameServer() string {
 	return c.LocalAddr().String()
 }
 
-func TestARecordNamesTheHostThatWasAskedFor(t *testing.T) {
+func TestHostNameFromDNS(t *testing.T) {
 	h := newHarness(t, network.Config{})
 	j := h.jail().attach()
 	server := j.serveOn(j.host, 10)
@@ -365,7 +363,7 @@ func TestARecordNamesTheHostThatWasAskedFor(t *testing.T) {
 	}
 }
 
-// helloAct tls|http ADDR NAME: begins a conversation with NAME at ADDR.
+// helloAct tls|http ADDR NAME: starts a connection to NAME at ADDR.
 func helloAct(args []string) error {
 	c, err := net.Dial("tcp", args[1])
 	if err != nil {
@@ -373,7 +371,7 @@ func helloAct(args []string) error {
 	}
 	defer c.Close()
 	if args[0] == "tls" {
-		tls.Client(c, &tls.Config{ServerName: args[2]}).Handshake() // nobody there knows TLS
+		tls.Client(c, &tls.Config{ServerName: args[2]}).Handshake() // the server does not support TLS
 		return nil
 	}
 	r, err := http.NewRequest("GET", "http://"+args[2]+"/", nil)
@@ -388,13 +386,13 @@ func helloAct(args []string) error {
 	return err
 }
 
-func TestAConnectionIsNamedByWhatTheJailSaysInIt(t *testing.T) {
+func TestHostNameFromTLSAndHTTP(t *testing.T) {
 	h := newHarness(t, network.Config{})
 	j := h.jail().attach()
 	l, err := net.Listen("tcp", net.JoinHostPort(j.host, "0"))
 	h.must(err)
 	done := make(chan struct{})
-	go func() { // hears what is said first and hangs up
+	go func() { // reads the first bytes and closes the connection
 		defer close(done)
 		for {
 			c, err := l.Accept()
@@ -421,7 +419,7 @@ func TestAConnectionIsNamedByWhatTheJailSaysInIt(t *testing.T) {
 	}
 }
 
-func TestNothingPassesUnrecordedWhenTheRingIsFull(t *testing.T) {
+func TestThrottleDropsUnrecordedPackets(t *testing.T) {
 	onBoth(t, func(t *testing.T, h *harness) {
 		j := h.jail()
 		j.Selection.OnOverload = "throttle"
@@ -435,7 +433,7 @@ func TestNothingPassesUnrecordedWhenTheRingIsFull(t *testing.T) {
 		passed := got()
 		recorded := j.log.all(func(e *event.Event) bool { return e.Dst == sink })
 		if passed != len(recorded) || passed == 0 || passed == 20000 {
-			t.Errorf("%d datagrams of 20000 passed, %d are recorded", passed, len(recorded))
+			t.Errorf("%d of 20000 datagrams passed, but %d are recorded", passed, len(recorded))
 		}
 		gaps := j.log.all(func(e *event.Event) bool { return e.Type == event.Gap })
 		said := 0
@@ -447,7 +445,7 @@ func TestNothingPassesUnrecordedWhenTheRingIsFull(t *testing.T) {
 			said += n
 		}
 		if said+passed != 20000 {
-			t.Errorf("%d passed and %d are said to be dropped, of 20000", passed, said)
+			t.Errorf("%d passed and %d are reported dropped, want 20000 together", passed, said)
 		}
 		if s := j.watch.Status(); s.Throttled != uint64(said) || s.Lost != 0 {
 			t.Errorf("status %+v, want %d throttled", s, said)
@@ -455,7 +453,7 @@ func TestNothingPassesUnrecordedWhenTheRingIsFull(t *testing.T) {
 	})
 }
 
-func TestWhatWasNotRecordedIsCountedExactly(t *testing.T) {
+func TestLossesAreCountedExactly(t *testing.T) {
 	h := newHarness(t, network.Config{RingBytes: 128 << 10})
 	j := h.jail()
 	j.Selection.OnOverload = "count"
@@ -475,15 +473,15 @@ func TestWhatWasNotRecordedIsCountedExactly(t *testing.T) {
 		}
 	}
 	if recorded == 5000 || recorded+lost != 5000 || passed < 5000-passed/10 {
-		t.Errorf("%d passed, %d recorded, %d said to be lost, of 5000", passed, recorded, lost)
+		t.Errorf("%d passed, %d recorded, %d reported lost, of 5000", passed, recorded, lost)
 	}
 	if s := j.watch.Status(); s.Lost != uint64(lost) || s.Throttled != 0 {
 		t.Errorf("status %+v, want %d lost", s, lost)
 	}
 }
 
-// acquaint makes both ends of the wire know each other for good and ends IPv6 on
-// it, so that there is nothing on it but what processes send.
+// acquaint adds permanent neighbour entries to both ends of the link and disables IPv6 on it, so
+// that the kernel sends no packets of its own.
 func (j *jail) acquaint() {
 	j.Helper()
 	know := func(link, addr string, mac net.HardwareAddr) error {
@@ -510,7 +508,7 @@ func (j *jail) acquaint() {
 	j.must(know(j.Veth, j.own, own))
 }
 
-// swallow takes datagrams on the host and counts them.
+// swallow receives and counts datagrams on the host.
 func (j *jail) swallow() (got func() int, addr string) {
 	j.Helper()
 	c, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.ParseIP(j.host)})
@@ -530,7 +528,7 @@ func (j *jail) swallow() (got func() int, addr string) {
 	}, c.LocalAddr().String()
 }
 
-func TestFlowsAddUpToTheirPackets(t *testing.T) {
+func TestFlowTotals(t *testing.T) {
 	h := newHarness(t, network.Config{})
 	j := h.jail()
 	j.Selection.Network = "flows"
@@ -562,7 +560,7 @@ func TestFlowsAddUpToTheirPackets(t *testing.T) {
 	}
 }
 
-func TestAClosedConnectionIsRecordedWithoutWaiting(t *testing.T) {
+func TestClosedFlowIsRecordedPromptly(t *testing.T) {
 	h := newHarness(t, network.Config{})
 	j := h.jail()
 	j.Selection.Network = "flows"
@@ -580,7 +578,7 @@ func TestAClosedConnectionIsRecordedWithoutWaiting(t *testing.T) {
 	t.Errorf("not recorded in 30 seconds: %s", j.log)
 }
 
-func TestSelectAndMuteHoldFromNowOn(t *testing.T) {
+func TestSelectAndMuteApplyToLaterPackets(t *testing.T) {
 	h := newHarness(t, network.Config{})
 	j := h.jail().attach()
 	server := j.echoOn(j.host)

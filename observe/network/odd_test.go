@@ -16,7 +16,7 @@ import (
 	"glasshouse/observe/network"
 )
 
-// throw puts frames on the host's end of the wire.
+// throw sends frames from the host's end of the link.
 func (j *jail) throw(frames ...[]byte) {
 	j.Helper()
 	l, err := netlink.LinkByName(j.Veth)
@@ -39,7 +39,7 @@ func (j *jail) throw(frames ...[]byte) {
 	}
 }
 
-// frame is an Ethernet frame from hexadecimal parts, addresses to be filled in.
+// frame returns an Ethernet frame from hexadecimal parts. The addresses are filled in later.
 func frame(ethertype uint16, parts ...string) []byte {
 	b := make([]byte, 12)
 	b = binary.BigEndian.AppendUint16(b, ethertype)
@@ -55,7 +55,7 @@ func frame(ethertype uint16, parts ...string) []byte {
 
 func hexOf(addr string) string { return hex.EncodeToString(netip.MustParseAddr(addr).AsSlice()) }
 
-func TestEveryKindOfPacketIsRecorded(t *testing.T) {
+func TestUnusualPackets(t *testing.T) {
 	onBoth(t, func(t *testing.T, h *harness) {
 		j := h.jail()
 		j.acquaint()
@@ -98,7 +98,7 @@ func TestEveryKindOfPacketIsRecorded(t *testing.T) {
 			j.throw(test.frame)
 			j.drain()
 			found := j.log.all(isNet)[before:]
-			found = found[:min(1, len(found))] // what the jail answers is not the matter
+			found = found[:min(1, len(found))] // replies of the jail are not checked
 			if len(found) == 0 {
 				t.Errorf("%s is not recorded", test.what)
 				continue
@@ -119,9 +119,9 @@ func TestEveryKindOfPacketIsRecorded(t *testing.T) {
 	})
 }
 
-// A jail of ours has another address on the wire than it knows of; its records
-// say what the jail says.
-func TestAnAddressIsWhatTheJailThinksItIs(t *testing.T) {
+// The packets of a jail with address translation have another address on the link. Its events
+// have the jail's own address.
+func TestTranslatedAddressIsJailsOwn(t *testing.T) {
 	h := newHarness(t, network.Config{})
 	j := h.jail()
 	j.translate("100.64.9.9")
@@ -149,7 +149,7 @@ func TestAnAddressIsWhatTheJailThinksItIs(t *testing.T) {
 	}
 }
 
-// translate gives what leaves the jail another address, as host/netns does.
+// translate translates the source address of outgoing packets, as host/netns does.
 func (j *jail) translate(outer string) {
 	j.Helper()
 	nft, err := exec.LookPath("nft")

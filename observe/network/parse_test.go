@@ -41,7 +41,7 @@ func answer(t testing.TB, asked string, as ...string) []byte {
 	return b
 }
 
-func TestAnAnswerGivesAddressesTheNameThatWasAskedFor(t *testing.T) {
+func TestAnswers(t *testing.T) {
 	msg := answer(t, "WWW.Example.COM.", "192.0.2.1", "2001:db8::1")
 	var n names
 	answers(msg, n.learn)
@@ -57,10 +57,10 @@ func TestAnAnswerGivesAddressesTheNameThatWasAskedFor(t *testing.T) {
 	}
 	query := bytes.Clone(msg)
 	query[2] &^= 0x80
-	answers(query, func(a netip.Addr, s string) { t.Errorf("a question gives %v the name %q", a, s) })
+	answers(query, func(a netip.Addr, s string) { t.Errorf("a query sets the name of %v to %q", a, s) })
 }
 
-func TestTheNamesOfAJailAreBounded(t *testing.T) {
+func TestNamesAreBounded(t *testing.T) {
 	var n names
 	addr := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}) }
 	for i := range 3 * maxNames {
@@ -72,7 +72,7 @@ func TestTheNamesOfAJailAreBounded(t *testing.T) {
 	}
 }
 
-func TestConversationsAreBoundedAndTheirSumsAreNot(t *testing.T) {
+func TestConversationsAreBounded(t *testing.T) {
 	var c conversations
 	for i := range 3 * maxConversations {
 		v, way, gone := c.between(protoUDP, end{netip.AddrFrom4([4]byte{10, 0, 0, 2}), uint16(i)}, end{netip.AddrFrom4([4]byte{10, 0, 0, 1}), 53})
@@ -88,7 +88,7 @@ func TestConversationsAreBoundedAndTheirSumsAreNot(t *testing.T) {
 	}
 }
 
-// hello is the first thing that a client of name says.
+// hello returns the first message of a TLS client of name.
 func hello(t testing.TB, name string) []byte {
 	t.Helper()
 	a, b := net.Pipe()
@@ -105,12 +105,12 @@ func hello(t testing.TB, name string) []byte {
 	return buf[:n]
 }
 
-func TestNamesInFirstBytes(t *testing.T) {
+func TestServerNameAndHostHeader(t *testing.T) {
 	h := hello(t, "Secret.example.org")
 	if got := serverName(h); got != "secret.example.org" {
 		t.Errorf("TLS: %q", got)
 	}
-	for n := range h { // cut anywhere it is the name or nothing
+	for n := range h { // a truncated message yields the name or nothing
 		if got := serverName(h[:n]); got != "" && got != "secret.example.org" {
 			t.Fatalf("cut at %d: %q", n, got)
 		}
@@ -130,25 +130,25 @@ func TestNamesInFirstBytes(t *testing.T) {
 	}
 }
 
-func TestDecodeRefusesWhatIsNotARecord(t *testing.T) {
+func TestDecodeRejectsInvalidRecords(t *testing.T) {
 	for n := range recordSize {
 		if _, _, ok := decode(make([]byte, n)); ok {
-			t.Fatalf("%d bytes are a record", n)
+			t.Fatalf("decode of %d bytes succeeded", n)
 		}
 	}
 	b := make([]byte, recordSize+8)
 	r, _, ok := decode(b)
 	if !ok {
-		t.Fatal("a record is none")
+		t.Fatal("decode of a valid record failed")
 	}
 	if r.Kept = 9; true {
 		if _, _, ok := decode(b); ok {
-			t.Error("more bytes than there are")
+			t.Error("decode of a record with too large a length succeeded")
 		}
 	}
 }
 
-func TestACaptureIsRotatedAndContinued(t *testing.T) {
+func TestCaptureRotatesAndContinues(t *testing.T) {
 	dir := t.TempDir()
 	open := func() *capture {
 		c, err := openCapture(dir, map[uint32]iface{2: {name: "eth0"}, 3: {name: "tun0", bare: true}})
@@ -172,7 +172,7 @@ func TestACaptureIsRotatedAndContinued(t *testing.T) {
 	}
 	name := filepath.Join(dir, captureName)
 	whole, _ := os.ReadFile(name)
-	if err := os.WriteFile(name, append(bytes.Clone(whole), whole[:30]...), 0o600); err != nil { // a crash within a block
+	if err := os.WriteFile(name, append(bytes.Clone(whole), whole[:30]...), 0o600); err != nil { // as after a crash within a block
 		t.Fatal(err)
 	}
 	c = open()
@@ -203,7 +203,7 @@ func TestACaptureIsRotatedAndContinued(t *testing.T) {
 
 type blocks struct{ sections, interfaces, packets int }
 
-// count checks the structure of a capture and counts its blocks.
+// count checks the structure of a capture file and counts its blocks.
 func count(t testing.TB, b []byte) (n blocks) {
 	t.Helper()
 	ids := uint32(0)
@@ -275,7 +275,7 @@ func FuzzWholeBlocks(f *testing.F) {
 	})
 }
 
-func TestAFlowIsOverWhenItIsClosedOrSilent(t *testing.T) {
+func TestFlowEnd(t *testing.T) {
 	at := func(d time.Duration) uint64 { return uint64(time.Hour + d) }
 	packet := func(v *conversation, way int, d time.Duration, flags uint8) {
 		v.add(way, &networkRecord{Ns: at(d), Len: 40, Tcp: flags}, 0)
@@ -286,15 +286,15 @@ func TestAFlowIsOverWhenItIsClosedOrSilent(t *testing.T) {
 		t.Errorf("due %d, want %d", got, want)
 	}
 	if v.over(int64(at(flowIdle)) - 1) {
-		t.Error("over before it was silent for long enough")
+		t.Error("over before the idle time")
 	}
 	if !v.over(int64(at(flowIdle))) {
-		t.Error("silent, and not over")
+		t.Error("not over after the idle time")
 	}
 	packet(&v, 0, time.Second, tcpFIN)
 	packet(&v, 1, 2*time.Second, 16)
 	if v.closing != 0 {
-		t.Error("closed by one side alone")
+		t.Error("over although only one side has closed it")
 	}
 	packet(&v, 1, 3*time.Second, tcpFIN)
 	packet(&v, 0, 3*time.Second+time.Millisecond, 16)
@@ -305,11 +305,11 @@ func TestAFlowIsOverWhenItIsClosedOrSilent(t *testing.T) {
 		t.Errorf("sums %+v", v.sums)
 	}
 	if !v.again(&networkRecord{Tcp: tcpSYN}) {
-		t.Error("another connection between the same ends is taken for this one")
+		t.Error("another connection between the same ends is counted as this one")
 	}
 	var reset conversation
 	packet(&reset, 0, 0, tcpRST)
 	if reset.closing == 0 {
-		t.Error("reset, and not closed")
+		t.Error("not closed after a reset")
 	}
 }

@@ -20,13 +20,13 @@ import (
 	"glasshouse/observe"
 )
 
-// pinVersion is raised when records or maps change: what was pinned under
-// another name is not understood.
+// pinVersion must be increased when records or maps change. Pins of other versions are removed,
+// because they cannot be read.
 //
-//	{pin}/network-2/host/                 maps and tracepoints, for all jails
-//	{pin}/network-2/{jail}-{slot}-{netns}/  its ring, its cgroup's links, its interfaces' names
+//	{pin}/network-2/host/                   maps and tracepoints, for all jails
+//	{pin}/network-2/{jail}-{slot}-{netns}/  ring, cgroup links and interface names of a jail
 //
-// A jail that is being rewound has two of the latter for a moment.
+// A jail has two of the latter directories while it is rewound.
 const (
 	pinVersion = "network-2"
 	pinHost    = "host"
@@ -73,7 +73,7 @@ func (s *Source) leftovers() ([]leftover, error) {
 		jail, slot, _ := cutLast(rest, "-")
 		_, err := fmt.Sscanf(slot+" "+netns, "%x %x", &l.slot, &l.netns)
 		if l.jail = id.Jail(jail); err != nil || l.slot >= maxJails {
-			return nil, fmt.Errorf("%s is not one of ours", l.dir)
+			return nil, fmt.Errorf("%s is not a pin directory of this package", l.dir)
 		}
 		all = append(all, l)
 	}
@@ -123,7 +123,7 @@ func (s *Source) preparePins(spec *ebpf.CollectionSpec) error {
 	}
 	if st.Type != unix.BPF_FS_MAGIC {
 		return &fault.Error{Op: "network.Probe", On: parent, Kind: fault.Unsupported, Remedy: "mount -t bpf bpf " + parent,
-			Err: errors.New("not on a BPF file system, so nothing could record without a daemon")}
+			Err: errors.New("not on a BPF file system, which recording without a daemon requires")}
 	}
 	versions, err := os.ReadDir(parent)
 	if err != nil {
@@ -171,7 +171,7 @@ func (s *Source) discardPins(dir string) error {
 			s.strange[head[0]+"-"+head[1]] = true
 		}
 	}
-	s.log.Warn("recording of packets by another version of Glasshouse ends", "pins", dir, "jails", len(entries)-1)
+	s.log.Warn("stopping packet recording by another version of Glasshouse", "pins", dir, "jails", len(entries)-1)
 	return os.RemoveAll(dir)
 }
 
@@ -271,7 +271,7 @@ func (w *watch) findKept() error {
 	w.kept = map[keep]int{}
 	for _, t := range []event.Type{event.Net, event.Gap} {
 		if err := w.sink.Kept(oldest, t, func(e *event.Event) { w.kept[keepOf(e)]++ }); err != nil {
-			return fmt.Errorf("see what the log has: %w", err)
+			return fmt.Errorf("read the log: %w", err)
 		}
 	}
 	return nil

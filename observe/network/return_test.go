@@ -22,7 +22,7 @@ import (
 	"glasshouse/observe/network"
 )
 
-// sink is a log on disk as sources want it.
+// sink is an on-disk log as sources use it.
 type sink struct{ *eventlog.Log }
 
 func (s sink) Kept(since int64, of event.Type, each func(*event.Event)) error {
@@ -47,7 +47,7 @@ func openLog(dir string, t observe.Target) (sink, error) {
 	return sink{l}, l.Open()
 }
 
-// daemonAct PIN TARGET: watches a jail until its input ends, then lets go of it.
+// daemonAct PIN TARGET: watches a jail until its input ends, then releases it.
 func daemonAct(args []string) error {
 	var t observe.Target
 	if err := json.Unmarshal([]byte(args[1]), &t); err != nil {
@@ -89,7 +89,7 @@ func (j *jail) daemon(pin string) *daemon {
 	j.must(err)
 	j.must(d.cmd.Start())
 	if line, err := bufio.NewReader(out).ReadString('\n'); line != "watching\n" {
-		j.Fatalf("the daemon says %q, %v", line, err)
+		j.Fatalf("the daemon printed %q, %v", line, err)
 	}
 	return d
 }
@@ -105,7 +105,7 @@ func (d *daemon) end() {
 	d.must(d.cmd.Wait())
 }
 
-// pins makes a directory for pins and checks at the end that it is empty.
+// pins creates a directory for pins and checks at the end that it is empty.
 func pins(t testing.TB) string {
 	t.Helper()
 	if bpffs == "" {
@@ -143,7 +143,7 @@ func (j *jail) onDisk() (found []event.Event) {
 	}
 }
 
-func TestADaemonThatIsKilledLosesNothing(t *testing.T) {
+func TestKilledDaemonLosesNothing(t *testing.T) {
 	h := newHarness(t, network.Config{})
 	pin := pins(t)
 	j := h.jail()
@@ -168,10 +168,10 @@ func TestADaemonThatIsKilledLosesNothing(t *testing.T) {
 	for _, e := range j.onDisk() {
 		switch {
 		case e.Type == event.Gap && e.Lost == 1 && e.Reason == "torn by a crash":
-			// The kill came in the middle of a write. The log says that a line
-			// was torn; that its record comes again only we know.
+			// The daemon was killed during a write. The log has a gap for the torn line, although
+			// its event is recorded again.
 		case e.Type == event.Gap:
-			t.Errorf("a gap: %s", e.AppendJSON(nil))
+			t.Errorf("unexpected gap: %s", e.AppendJSON(nil))
 		case e.Dst == server:
 			there++
 		case e.Src == server:
@@ -198,7 +198,7 @@ func (j *jail) finish(pin string) {
 	j.must(errors.Join(w.Close(), w.Close(), l.Close(), s.Close(), s.Close()))
 }
 
-func TestAReleasedJailIsRecordedUntilTheRingIsFull(t *testing.T) {
+func TestReleasedJailIsRecordedUntilRingIsFull(t *testing.T) {
 	h := newHarness(t, network.Config{})
 	pin := pins(t)
 	j := h.jail()
@@ -207,8 +207,8 @@ func TestAReleasedJailIsRecordedUntilTheRingIsFull(t *testing.T) {
 	d := j.daemon(pin)
 	j.run("send", server, "100", "100")
 	d.end()
-	time.Sleep(2100 * time.Millisecond) // until it counts as gone: the jail goes on, though it is to be throttled
-	j.run("send", server, "8000", "10") // a megabyte is not enough for both ways
+	time.Sleep(2100 * time.Millisecond) // until the programs consider the daemon dead: the jail then continues without throttling
+	j.run("send", server, "8000", "10") // the ring has no room for both directions
 	j.finish(pin)
 
 	recorded, lost := 0, 0
@@ -226,7 +226,7 @@ func TestAReleasedJailIsRecordedUntilTheRingIsFull(t *testing.T) {
 	}
 }
 
-func TestWhatAJailDidBeforeItEndedIsCollected(t *testing.T) {
+func TestCollectStoppedJail(t *testing.T) {
 	h := newHarness(t, network.Config{})
 	pin := pins(t)
 	j := h.jail()
@@ -247,11 +247,11 @@ func TestWhatAJailDidBeforeItEndedIsCollected(t *testing.T) {
 		}
 	}
 	if n != 50 {
-		t.Errorf("%d packets of 50", n)
+		t.Errorf("%d of 50 packets are recorded", n)
 	}
 }
 
-func TestFlowsOfADaemonThatWasKilledAreSaidToBeLost(t *testing.T) {
+func TestFlowsOfKilledDaemonAreReportedLost(t *testing.T) {
 	h := newHarness(t, network.Config{})
 	pin := pins(t)
 	j := h.jail()
@@ -270,7 +270,7 @@ func TestFlowsOfADaemonThatWasKilledAreSaidToBeLost(t *testing.T) {
 	}
 }
 
-func TestWhatAnotherVersionLeftIsSaidAndRemoved(t *testing.T) {
+func TestPinsOfOtherVersionAreRemoved(t *testing.T) {
 	h := newHarness(t, network.Config{})
 	pin := pins(t)
 	j := h.jail()

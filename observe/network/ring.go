@@ -34,7 +34,7 @@ const spareRings = 2
 func (s *Source) makeRing() (*ring, error) {
 	m, err := ebpf.NewMap(&ebpf.MapSpec{Name: "packets", Type: ebpf.RingBuf, MaxEntries: s.bytes})
 	if err != nil {
-		return nil, fmt.Errorf("make a ring: %w", err)
+		return nil, fmt.Errorf("create a ring: %w", err)
 	}
 	r, err := newRing(m)
 	if err != nil {

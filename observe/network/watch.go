@@ -308,9 +308,9 @@ func (w *watch) failed(err error) {
 	}
 	w.capture.f.Close()
 	w.capture = nil
-	w.status.Err = "keep packets: " + err.Error()
-	w.source.log.Error("packets are no longer kept", "jail", w.target.Jail, "error", err)
-	w.gap(observe.Now(), 0, "the bytes of packets are no longer kept: "+err.Error())
+	w.status.Err = "capture packets: " + err.Error()
+	w.source.log.Error("stopped capturing packets", "jail", w.target.Jail, "error", err)
+	w.gap(observe.Now(), 0, "the capture of packet bytes has ended: "+err.Error())
 }
 
 // sum records the totals of a conversation since the last event, one event per direction.
@@ -500,7 +500,7 @@ func (w *watch) chooseCapture(sel event.Selection) error {
 	if wanted && w.capture == nil {
 		c, err := openCapture(filepath.Join(w.target.Dir, "events"), w.ifaces)
 		if err != nil {
-			return fmt.Errorf("keep the packets of jail %s: %w", w.target.Jail, err)
+			return fmt.Errorf("capture the packets of jail %s: %w", w.target.Jail, err)
 		}
 		w.capture = c
 	}

@@ -68,7 +68,7 @@ func (c *Cell) remove() {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	c.t.Errorf("cgroup %s stays", c.dir)
+	c.t.Errorf("cgroup %s was not removed", c.dir)
 }
 
 func unified(t testing.TB) string {

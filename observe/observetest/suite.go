@@ -141,11 +141,11 @@ func everyCall(t *testing.T, s Suite) {
 		before := len(sc.log.Events(event.Syscall, "getppid"))
 		sc.run(sc.jail.Work("getppid", fmt.Sprint(n)))
 		if got := len(sc.log.Events(event.Syscall, "getppid")) - before; got != n {
-			t.Errorf("%d calls are recorded of %d", got, n)
+			t.Errorf("%d of %d calls are recorded", got, n)
 		}
 	}
 	if sc.log.Gaps() > 0 {
-		t.Errorf("%d gaps", sc.log.Gaps())
+		t.Errorf("the log has %d gaps, want none", sc.log.Gaps())
 	}
 	e := sc.log.Events(event.Syscall, "getppid")[0]
 	if e.PID < 1 || e.TID < 1 || e.NS == 0 || e.TS == 0 || e.Comm == "" || e.Flags != 0 {
@@ -188,7 +188,7 @@ func apart(t *testing.T, s Suite) {
 	}{{one, "of-one", "of-two"}, {two, "of-two", "of-one"}} {
 		all := text(c.sc.log)
 		if !strings.Contains(all, c.mine) || strings.Contains(all, c.other) {
-			t.Errorf("the log of %s: its own seen %v, the other's seen %v", c.mine, strings.Contains(all, c.mine), strings.Contains(all, c.other))
+			t.Errorf("the log of %s: own events %v, events of the other jail %v", c.mine, strings.Contains(all, c.mine), strings.Contains(all, c.other))
 		}
 	}
 }
@@ -210,10 +210,10 @@ func host(t *testing.T, s Suite) {
 	sc.run(sc.jail.Command("/bin/echo", "in-the-jail"))
 	all := text(sc.log)
 	if strings.Contains(all, "on-the-host") {
-		t.Error("the log has what the host did")
+		t.Error("the log has an event of the host")
 	}
 	if !strings.Contains(all, "in-the-jail") {
-		t.Error("the log has not what the jail did")
+		t.Error("the log has no event of the jail")
 	}
 }
 
@@ -233,7 +233,7 @@ func arguments(t *testing.T, s Suite) {
 		}
 	}
 	if diff := cmp.Diff([][]string{argv}, got); diff != "" {
-		t.Errorf("what was run, and what is recorded:\n%.2000s", diff)
+		t.Errorf("recorded arguments differ (-want +got):\n%.2000s", diff)
 	}
 }
 
@@ -272,11 +272,11 @@ func crowds(t *testing.T, s Suite) {
 		}
 	}
 	if len(began) < n {
-		t.Fatalf("%d programs are recorded of %d", len(began), n)
+		t.Fatalf("%d of %d program starts are recorded", len(began), n)
 	}
 	for pid := range began {
 		if ends[pid] != 1 {
-			t.Errorf("the end of process %d is recorded %d times", pid, ends[pid])
+			t.Errorf("the exit of process %d is recorded %d times", pid, ends[pid])
 		}
 	}
 }
@@ -308,7 +308,7 @@ func forks(t *testing.T, s Suite) {
 		}
 	}
 	if most != n || ended < n {
-		t.Errorf("%d forks and %d ends are recorded of %d:\n%s", most, ended, n, text(sc.log))
+		t.Errorf("%d forks and %d exits are recorded, want %d:\n%s", most, ended, n, text(sc.log))
 	}
 }
 
@@ -333,7 +333,7 @@ func file(t *testing.T, s Suite) {
 	want := []string{"create", "write 1000", "write 1000", "write 1000", "close", "chmod", "rename>-2",
 		"open-2", "read-2 3000", "read-2", "close-2", "link-2>-3", "delete-2", "delete-3"}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("what happened to the file, and what is recorded:\n%s", diff)
+		t.Errorf("recorded file operations differ (-want +got):\n%s", diff)
 	}
 }
 
@@ -342,10 +342,10 @@ func rename(t *testing.T, s Suite) {
 	sc.run(sc.jail.Work("rename", "innocent"))
 	before, after := sc.log.Events(event.Syscall, "getppid"), sc.log.Events(event.Syscall, "getuid")
 	if len(before) == 0 || before[len(before)-1].Comm == "innocent" {
-		t.Error("the call before has the name of after")
+		t.Error("the call before the rename has the new name")
 	}
 	if n := len(after); n == 0 || after[n-1].Comm != "innocent" {
-		t.Error("the call after has the name of before")
+		t.Error("the call after the rename has the old name")
 	}
 }
 
@@ -372,7 +372,7 @@ func selection(t *testing.T, s Suite) {
 	}
 	sc.run(sc.jail.Work("getppid", "10"))
 	if n := len(sc.log.Events(event.Syscall, "getppid")); n != 10 {
-		t.Errorf("%d ignored calls are recorded", n-10)
+		t.Errorf("%d ignored calls are recorded, want none", n-10)
 	}
 }
 
@@ -393,7 +393,7 @@ func mute(t *testing.T, s Suite) {
 		}
 	}
 	if marked != 5 || len(all) != 12 {
-		t.Errorf("%d of %d calls are marked as ours, want 5 of 12", marked, len(all))
+		t.Errorf("%d of %d calls are marked as Injected, want 5 of 12", marked, len(all))
 	}
 }
 
@@ -418,10 +418,10 @@ func full(t *testing.T, s Suite) {
 	sc.drain()
 	got := int64(sc.log.Count(event.Syscall) - before)
 	if lost := sc.log.Lost(event.Syscall); got+lost < n || lost > 0 {
-		t.Errorf("%d calls are recorded and %d said to be missing, of %d and a few more", got, lost, n)
+		t.Errorf("%d calls are recorded and %d are lost, want at least %d recorded and none lost", got, lost, n)
 	}
 	if sc.watch.Status().Throttled == 0 {
-		t.Error("the jail was never held")
+		t.Error("the jail was never throttled")
 	}
 }
 
@@ -436,7 +436,7 @@ func order(t *testing.T, s Suite) {
 		last = e.NS
 	}
 	if back > 0 {
-		t.Errorf("%d records are earlier than the one before", back)
+		t.Errorf("%d events are out of order", back)
 	}
 }
 
@@ -451,7 +451,7 @@ func closed(t *testing.T, s Suite) {
 	Output(t, sc.jail.Work("getppid", "3"))
 	time.Sleep(50 * time.Millisecond)
 	if sc.log.Last() != n {
-		t.Errorf("%d records came after Close", sc.log.Last()-n)
+		t.Errorf("%d events were recorded after Close", sc.log.Last()-n)
 	}
 }
 
@@ -483,7 +483,7 @@ func release(t *testing.T, s Suite) {
 	if s.Pinned {
 		want += 22
 	} else if log.Gaps() == 0 {
-		t.Error("nothing says that records are missing")
+		t.Error("the log has no gap for the missing events")
 	}
 	if got := len(log.Events(event.Syscall, "getppid")); got != want {
 		t.Errorf("%d calls are recorded, want %d", got, want)

@@ -23,8 +23,7 @@ import (
 	"glasshouse/observe/ptrace"
 )
 
-// acts are what this test does when it is a program: in a jail, or as the daemon
-// of one.
+// acts are the programs that the test binary can be, in a jail or as its daemon.
 var acts = map[string]func(args []string){
 	"getppid":     getppid,
 	"threads":     threads,
@@ -68,14 +67,14 @@ func mustCall(r, _ uintptr, errno syscall.Errno) uintptr {
 	return r
 }
 
-// getppid makes so many calls.
+// getppid makes the given number of calls.
 func getppid(args []string) {
 	for range number(args[0]) {
 		unix.RawSyscall(unix.SYS_GETPPID, 0, 0, 0)
 	}
 }
 
-// threads makes so many calls in each of so many threads.
+// threads makes the given number of calls in each of the given number of threads.
 func threads(args []string) {
 	var all sync.WaitGroup
 	for range number(args[0]) {
@@ -88,7 +87,7 @@ func threads(args []string) {
 	fmt.Println("done")
 }
 
-// threadExec executes a program from a thread that is not the first.
+// threadExec executes a program from a thread other than the first.
 func threadExec(args []string) {
 	for range 3 {
 		go func() { select {} }()
@@ -101,7 +100,7 @@ func threadExec(args []string) {
 	<-done
 }
 
-// elsewhere runs f on a thread that is not the first.
+// elsewhere runs f on a thread other than the first.
 func elsewhere(f func()) {
 	go func() {
 		runtime.LockOSThread()
@@ -113,7 +112,7 @@ func elsewhere(f func()) {
 	}()
 }
 
-// threadsExit ends with all its threads in calls.
+// threadsExit exits while all its threads are in calls.
 func threadsExit(args []string) {
 	tids := make(chan int)
 	for range number(args[0]) {
@@ -146,7 +145,7 @@ func vfork(args []string) {
 	fmt.Println(st.ExitCode())
 }
 
-// refused makes calls that a filter of seccomp of its own refuses.
+// refused makes calls that its own seccomp filter denies.
 func refused(args []string) {
 	runtime.LockOSThread()
 	must(unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
@@ -167,8 +166,7 @@ func refused(args []string) {
 	fmt.Println("refused")
 }
 
-// vforkWait makes a child as vfork does, that waits for a line on its input and
-// ends.
+// vforkWait starts a child as vfork does. The child waits for a line of input and exits.
 func vforkWait([]string) {
 	const flags = unix.CLONE_VFORK | uintptr(unix.SIGCHLD)
 	var line [1]byte
@@ -179,7 +177,7 @@ func vforkWait([]string) {
 	child(pid)
 }
 
-// serve is an init that starts the programs that ask wants.
+// serve is an init that starts programs for ask.
 func serve(args []string) {
 	l, err := net.Listen("unix", args[0])
 	must(err)
@@ -201,7 +199,7 @@ func serve(args []string) {
 	}
 }
 
-// ask has serve start a program, and prints what that does.
+// ask makes serve start a program, and prints its output.
 func ask(args []string) {
 	c, err := net.Dial("unix", args[0])
 	must(err)
@@ -212,13 +210,13 @@ func ask(args []string) {
 	must(err)
 }
 
-// untraced makes a child by clone that asks not to be traced, and waits for it.
+// untraced creates a child with CLONE_UNTRACED and waits for it.
 func untraced([]string) {
 	const flags = unix.CLONE_UNTRACED | uintptr(unix.SIGCHLD)
 	child(mustCall(unix.RawSyscall6(unix.SYS_CLONE, flags, 0, 0, 0, 0, 0)))
 }
 
-// untraced3 does so by clone3.
+// untraced3 is untraced with clone3.
 func untraced3([]string) {
 	args := [8]uint64{unix.CLONE_UNTRACED, 0, 0, 0, uint64(unix.SIGCHLD)}
 	pid := mustCall(unix.RawSyscall(unix.SYS_CLONE3, uintptr(unsafe.Pointer(&args)), 64, 0))
@@ -228,8 +226,8 @@ func untraced3([]string) {
 	child(pid)
 }
 
-// child makes five calls if it is the child, and waits for it if not. Go's
-// runtime does not work in the child.
+// child makes five calls in the child and waits for it in the parent. Go's runtime does not work
+// in the child.
 func child(pid uintptr) {
 	if pid == 0 {
 		for range 5 {
@@ -243,7 +241,7 @@ func child(pid uintptr) {
 	fmt.Println("ended", ws.ExitStatus())
 }
 
-// handled tells which signals it gets, until SIGTERM.
+// handled prints the signals that it receives, until SIGTERM.
 func handled([]string) {
 	c := make(chan os.Signal, 100)
 	signal.Notify(c, unix.SIGUSR1, unix.SIGTERM, unix.SIGCONT)
@@ -263,7 +261,7 @@ func nameSelf(args []string) {
 	getppid([]string{"1"})
 }
 
-// opensFiles opens files in all the ways that can make one.
+// opensFiles opens files in all ways that can create one.
 func opensFiles(args []string) {
 	dir := args[0]
 	open := func(name string, flags int) {
@@ -272,7 +270,7 @@ func opensFiles(args []string) {
 		unix.Close(fd)
 	}
 	open("made", unix.O_CREAT|unix.O_WRONLY)
-	open("made", unix.O_CREAT|unix.O_WRONLY) // it is there now
+	open("made", unix.O_CREAT|unix.O_WRONLY) // the file exists now
 	open("exclusive", unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY)
 	open("exclusive", unix.O_RDONLY)
 	open("old", unix.O_CREAT|unix.O_RDWR|unix.O_TRUNC)
@@ -289,8 +287,8 @@ func tracer(args []string) {
 	select {}
 }
 
-// debugger traces a process and holds it until it is killed or, if told to, lets
-// it go at a line on its input.
+// debugger traces a process until the debugger is killed or, if requested, detaches at a line of
+// input.
 func debugger(args []string) {
 	runtime.LockOSThread()
 	pid := number(args[0])
@@ -336,7 +334,7 @@ func race(args []string) {
 	all.Wait()
 }
 
-// mapped writes a file through memory.
+// mapped writes a file through a memory mapping.
 func mapped(args []string) {
 	fd, err := unix.Open(args[0], unix.O_RDWR|unix.O_CREAT, 0o600)
 	must(err)

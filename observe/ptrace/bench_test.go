@@ -10,9 +10,8 @@ import (
 	"glasshouse/event"
 )
 
-// BenchmarkSlowdown runs the same programs untraced, under this package with
-// all that it can record and with processes alone, and under strace. It reports
-// how many times longer each takes than untraced.
+// BenchmarkSlowdown runs the same programs untraced, under this package with all events and with
+// processes only, and under strace. It reports the run time relative to untraced.
 func BenchmarkSlowdown(b *testing.B) {
 	for _, load := range []struct{ name, script string }{
 		{"getppid", "$SELF getppid 20000"},

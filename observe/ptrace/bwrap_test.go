@@ -21,9 +21,9 @@ import (
 	"glasshouse/observe/ptrace"
 )
 
-// TestAJailOfBubblewrap is what this package is for: run as an ordinary user, it
-// is all there is to see the jail by.
-func TestAJailOfBubblewrap(t *testing.T) {
+// TestBubblewrapJail tests the main use of this package: for an ordinary user it is the only
+// source.
+func TestBubblewrapJail(t *testing.T) {
 	inst, w, l := tracedJail(t)
 	argv := []string{"/bin/sh", "-c", "cd /tmp; echo hello > its; rm its; unshare -U true; exit 3"}
 	stream, _, err := control.Dial(inst.Control()).Exec(ctx(t), protocol.Exec{ID: id.NewExec(), Argv: argv, Env: []string{"PATH=/usr/bin:/bin"}}, &control.AttachOptions{})
@@ -38,7 +38,7 @@ func TestAJailOfBubblewrap(t *testing.T) {
 	}
 	drain(t, w)
 	if stream.Status().Code != 3 {
-		t.Errorf("the command ends with %+v", stream.Status())
+		t.Errorf("the command exited with %+v", stream.Status())
 	}
 	shells := l.all(func(e *event.Event) bool { return e.Op == event.OpExec && slices.Equal(e.Argv, argv) })
 	if len(shells) != 1 || shells[0].UID != 0 || shells[0].PPID != 1 || shells[0].PID == shells[0].HostPID || !strings.HasPrefix(shells[0].Exe, "/usr/bin/") {
@@ -54,14 +54,14 @@ func TestAJailOfBubblewrap(t *testing.T) {
 		}
 	}
 	if got := l.all(func(e *event.Event) bool { return e.Op == event.OpExit && e.PID == shells[0].PID && e.Code == 3 }); len(got) != 1 {
-		t.Errorf("ends of the shell: %+v", got)
+		t.Errorf("unexpected exits of the shell: %+v", got)
 	}
 	if got := l.all(func(e *event.Event) bool { return called("unshare")(e) && e.Ret < 0 }); len(got) != 1 {
-		t.Errorf("the call that the filter refuses: %+v", l.all(called("unshare")))
+		t.Errorf("unexpected events of the denied call: %+v", l.all(called("unshare")))
 	}
 }
 
-// tracedJail is a jail of bubblewrap with a tracer, and what the tracer saw.
+// tracedJail is a bubblewrap jail with a tracer and its log.
 func tracedJail(t *testing.T) (api.Instance, observe.Watch, *log) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "gh-")
@@ -111,9 +111,9 @@ func tracedJail(t *testing.T) (api.Instance, observe.Watch, *log) {
 	return inst, w, l
 }
 
-// TestRootInAJailDoesNotStopItsInit has root in a traced jail send SIGSTOP to the init.
-// Linux drops it for an init that is not traced.
-func TestRootInAJailDoesNotStopItsInit(t *testing.T) {
+// TestRootInJailCannotStopInit has root in a traced jail send SIGSTOP to init. Linux drops the
+// signal if init is not traced.
+func TestRootInJailCannotStopInit(t *testing.T) {
 	inst, _, _ := tracedJail(t)
 	for _, script := range []string{
 		"kill -STOP 1; echo sent",

@@ -189,9 +189,9 @@ func (tr *tracer) returns(t *task, ret int64) {
 	case c.kind == prctl && ret == 0 && c.args[0] == unix.PR_SET_NAME:
 		tr.rename(t)
 	case c.kind == debugs && ret == 0 && len(tr.foreign) > 0 && c.args[0] == unix.PTRACE_DETACH:
-		tr.takeOver("a debugger in the jail has let go")
+		tr.takeOver("a debugger in the jail has detached")
 	case (c.kind == forks || c.kind == makesTask || c.kind == makesTask3) && ret > 0 && !c.forked:
-		tr.takeOver("a process began where it could not be seen")
+		tr.takeOver("a process started untraced")
 	}
 	if c.want {
 		e := tr.callRecord(t)

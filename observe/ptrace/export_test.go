@@ -6,13 +6,12 @@ import (
 	"glasshouse/observe"
 )
 
-// Cached reports whether the kernel has a file in its cache, of a jail whose root is ours.
+// Cached reports whether the kernel has a file in its cache, for a jail with the test's root.
 func Cached(file string) bool {
 	return (&tracer{jail: observe.Target{PID: os.Getpid()}}).cached(file)
 }
 
-// NewOldStyle returns a source that acts as on a kernel which cannot say what
-// call a stop is about.
+// NewOldStyle returns a source that behaves as on kernels without PTRACE_GET_SYSCALL_INFO.
 func NewOldStyle() *Source { return &Source{oldStyle: true} }
 
 var ParseStat = func(b []byte) (comm string, state byte, err error) {

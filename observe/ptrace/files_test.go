@@ -18,7 +18,7 @@ import (
 	"glasshouse/observe/ptrace"
 )
 
-// line puts the record of a file operation in words.
+// line formats the event of a file operation.
 func line(e *event.Event, dir string) string {
 	cut := func(p string) string { return strings.TrimPrefix(p, dir+"/") }
 	s := e.Op + " " + cut(e.Path)
@@ -34,7 +34,7 @@ func line(e *event.Event, dir string) string {
 	return s
 }
 
-// filesOf lists what was done to files below the jail's directory.
+// filesOf lists the operations on files below the jail's directory.
 func filesOf(j *jail, l *log) (lines []string) {
 	for _, e := range l.all(func(e *event.Event) bool { return e.Type == event.File && strings.HasPrefix(e.Path, j.dir+"/") }) {
 		lines = append(lines, line(&e, j.dir))
@@ -42,7 +42,7 @@ func filesOf(j *jail, l *log) (lines []string) {
 	return lines
 }
 
-func TestWhatIsDoneToFiles(t *testing.T) {
+func TestFileOperations(t *testing.T) {
 	if _, err := exec.LookPath("python3"); err != nil {
 		t.Skip("python3 is not installed")
 	}
@@ -104,7 +104,7 @@ os.read(p, 100)
 		"open l", "create copy", "read l 4", "write copy 4",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("what was done (-want +got):\n%s", diff)
+		t.Errorf("file operations (-want +got):\n%s", diff)
 	}
 	for _, e := range l.all(func(e *event.Event) bool { return e.Type == event.File }) {
 		if !strings.HasPrefix(e.Path, "/") || e.Flags != 0 {
@@ -113,15 +113,15 @@ os.read(p, 100)
 	}
 }
 
-func TestOpensThatMakeFiles(t *testing.T) {
+func TestOpenCreatesFile(t *testing.T) {
 	j := newJail(t)
 	if err := os.WriteFile(filepath.Join(j.dir, "old"), []byte("x"), 0o666); err != nil {
 		t.Fatal(err)
 	}
 	l, w := watch(t, j, event.Selection{})
-	for range 20 { // the clock of files stands still for some milliseconds
+	for range 20 { // file timestamps have a granularity of some milliseconds
 		if out := j.sh("$SELF opens $PWD; rm made exclusive how"); out != "" {
-			t.Fatalf("it says %q", out)
+			t.Fatalf("unexpected output %q", out)
 		}
 	}
 	drain(t, w)
@@ -134,7 +134,7 @@ func TestOpensThatMakeFiles(t *testing.T) {
 	}
 }
 
-func TestAFileIsFoundInTheCacheWhileTheHostMounts(t *testing.T) {
+func TestCachedDuringConcurrentMounts(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("mounting needs root")
 	}
@@ -151,20 +151,20 @@ func TestAFileIsFoundInTheCacheWhileTheHostMounts(t *testing.T) {
 			missed++
 		}
 	}
-	if missed > lookups/10000 { // each try of one may meet a mount, if the host is busy enough
+	if missed > lookups/10000 { // on a busy host each attempt can coincide with a mount
 		t.Errorf("a cached file was not found in %d of %d lookups", missed, lookups)
 	}
 }
 
-// mounting mounts and unmounts a file system over and over, in a mount namespace of its
-// own, until the function that it returns is called. Each time, lookups of files that
-// are under way everywhere on the host begin again, or fail if they may not.
+// mounting mounts and unmounts a file system repeatedly, in its own mount namespace, until the
+// returned function is called. Each time, the kernel restarts concurrent path lookups on the
+// whole host, or fails cached lookups.
 func mounting(t *testing.T) (stop func()) {
 	t.Helper()
 	dir := t.TempDir()
 	end, ended := make(chan struct{}), make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // and not unlocked: the thread ends with the goroutine
+		runtime.LockOSThread() // not unlocked, so the thread ends with the goroutine
 		err := unix.Unshare(unix.CLONE_NEWNS)
 		if err == nil {
 			err = unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
@@ -189,7 +189,7 @@ func mounting(t *testing.T) (stop func()) {
 	}
 }
 
-func TestPathsOfCalls(t *testing.T) {
+func TestCallPaths(t *testing.T) {
 	j := newJail(t)
 	j.sh("mkdir real; echo x > real/file; ln -s real link")
 	l, w := watch(t, j, event.Selection{Files: "off"})
@@ -201,7 +201,7 @@ func TestPathsOfCalls(t *testing.T) {
 	}
 	for path, real := range map[string]string{"link/file": j.dir + "/real/file", j.dir + "/real/file": "", "none": ""} {
 		if got, ok := opens[path]; !ok || got != real {
-			t.Errorf("open of %q is of %q, want %q", path, got, real)
+			t.Errorf("open of %q is recorded as %q, want %q", path, got, real)
 		}
 	}
 	moved := l.all(func(e *event.Event) bool { return strings.HasPrefix(e.Name, "rename") && e.Ret == 0 })
@@ -209,11 +209,11 @@ func TestPathsOfCalls(t *testing.T) {
 		t.Errorf("renames: %+v", moved)
 	}
 	if files := l.all(func(e *event.Event) bool { return e.Type == event.File }); len(files) != 0 {
-		t.Errorf("with files off there are %d records of them", len(files))
+		t.Errorf("%d file events with Files off", len(files))
 	}
 }
 
-func TestAddressesOfCalls(t *testing.T) {
+func TestCallAddresses(t *testing.T) {
 	if _, err := exec.LookPath("python3"); err != nil {
 		t.Skip("python3 is not installed")
 	}
@@ -240,7 +240,7 @@ except OSError:
 	var server, client int
 	out := j.sh("python3 script")
 	if _, err := fmt.Sscan(out, &server, &client); err != nil {
-		t.Fatalf("python says %q", out)
+		t.Fatalf("python printed %q", out)
 	}
 	drain(t, w)
 	for name, want := range map[string]string{
@@ -256,13 +256,13 @@ except OSError:
 	}
 }
 
-func TestAPathThatChangesUnderTheCall(t *testing.T) {
+func TestConcurrentPathChangeIsFlagged(t *testing.T) {
 	j := newJail(t)
 	j.sh("echo > aaaaaaaa; echo > bbbbbbbb")
 	l, w := watch(t, j, event.Selection{})
 	raced := func(e *event.Event) bool { return e.Flags&event.Raced != 0 }
 	rounds, wrong := 0, 0
-	for len(l.all(raced)) == 0 && rounds < 100 { // on one processor the two may never meet
+	for len(l.all(raced)) == 0 && rounds < 100 { // on one CPU the threads may never run simultaneously
 		j.sh("$SELF race $PWD/aaaaaaaa $PWD/bbbbbbbb")
 		drain(t, w)
 		rounds++
@@ -271,7 +271,7 @@ func TestAPathThatChangesUnderTheCall(t *testing.T) {
 		return called("openat")(e) && (strings.HasPrefix(e.Path, j.dir+"/a") || strings.HasPrefix(e.Path, j.dir+"/b"))
 	})
 	if len(opens) != 300*rounds {
-		t.Errorf("%d of %d opens", len(opens), 300*rounds)
+		t.Errorf("%d of %d opens are recorded", len(opens), 300*rounds)
 	}
 	for _, e := range opens {
 		if e.Ret >= 0 && e.Real != "" {
@@ -282,11 +282,11 @@ func TestAPathThatChangesUnderTheCall(t *testing.T) {
 		}
 	}
 	if len(l.all(raced)) == 0 {
-		t.Errorf("no call is said to have raced, and %d have opened something else than they said", wrong)
+		t.Errorf("no call has the flag raced, but %d opened another file than recorded", wrong)
 	}
 }
 
-func TestAFileThatMemoryWrites(t *testing.T) {
+func TestSharedWritableMapping(t *testing.T) {
 	j := newJail(t)
 	l, w := watch(t, j, event.Selection{Syscalls: "off"})
 	if out := j.sh("$SELF mapped $PWD/file"); out != "" {
@@ -294,11 +294,11 @@ func TestAFileThatMemoryWrites(t *testing.T) {
 	}
 	drain(t, w)
 	if got := l.all(func(e *event.Event) bool { return e.Op == event.OpMmap && e.Path == j.dir+"/file" }); len(got) != 1 {
-		t.Errorf("%d records of a shared and a private mapping, want 1", len(got))
+		t.Errorf("%d events of a shared and a private mapping, want 1", len(got))
 	}
 }
 
-func TestPathsBehindAChroot(t *testing.T) {
+func TestPathsInChroot(t *testing.T) {
 	j := newJail(t)
 	if os.Geteuid() != 0 && unix.Access("/usr/sbin/chroot", unix.X_OK) != nil {
 		t.Skip("chroot is not installed")

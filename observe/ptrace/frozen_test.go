@@ -12,17 +12,17 @@ import (
 	"glasshouse/observe/ptrace"
 )
 
-// A freezer is a cgroup that a jail is in.
+// A freezer is a cgroup for a jail.
 type freezer struct {
 	t             *testing.T
 	dir           string
 	file          string
 	frozen, awake string
-	state         string // the file that says whether all are
+	state         string // the file with the frozen state
 	isFrozen      string
 }
 
-// freezers makes one of each generation that this host has.
+// freezers creates one freezer for each cgroup version of this host.
 func freezers(t *testing.T) map[string]*freezer {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -47,9 +47,9 @@ func freezers(t *testing.T) map[string]*freezer {
 		}
 		f.dir = dir
 		t.Cleanup(func() {
-			for i := 0; os.Remove(dir) != nil; i++ { // its last process has just ended
+			for i := 0; os.Remove(dir) != nil; i++ { // its last process may still be exiting
 				if i == 1000 {
-					t.Errorf("%s is left", dir)
+					t.Errorf("%s was not removed", dir)
 					return
 				}
 				time.Sleep(time.Millisecond)
@@ -81,7 +81,7 @@ func (f *freezer) freeze() {
 	}
 }
 
-func TestAPausedJail(t *testing.T) {
+func TestFrozenJail(t *testing.T) {
 	for name, f := range freezers(t) {
 		t.Run(name+"-generation", func(t *testing.T) {
 			j := newJail(t)
@@ -95,14 +95,14 @@ func TestAPausedJail(t *testing.T) {
 			f.freeze()
 			w, err := src.Attach(ctx(t), j.target(event.Selection{}), l)
 			if err != nil {
-				t.Fatalf("attach to a paused jail: %v", err)
+				t.Fatalf("attach to a frozen jail: %v", err)
 			}
 			f.write(f.file, f.awake)
 			j.sh("$SELF getppid 10; echo")
 			drain(t, w)
 			// The busy program is process 3.
 			if got := l.all(func(e *event.Event) bool { return called("getppid")(e) && e.PID > 3 }); len(got) != 10 {
-				t.Errorf("resumed it made %d calls, want 10", len(got))
+				t.Errorf("%d calls are recorded after the thaw, want 10", len(got))
 			}
 
 			f.freeze()
@@ -114,10 +114,10 @@ func TestAPausedJail(t *testing.T) {
 			at := l.Last()
 			j.sh("$SELF getppid 10; kill $!")
 			if l.Last() != at {
-				t.Error("a released jail is recorded")
+				t.Error("events of a released jail are recorded")
 			}
 			if s := j.states(); strings.Contains(s, ") t ") {
-				t.Errorf("left stopped:\n%s", s)
+				t.Errorf("stopped processes remain:\n%s", s)
 			}
 		})
 	}

@@ -37,20 +37,20 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// stranger is a user that the host does not know.
+// stranger is a user id that is unused on the host.
 const stranger = 12346
 
 // A jail is a shell that is process 1 of its own pid namespace.
 type jail struct {
 	t     testing.TB
-	cmd   *exec.Cmd // what holds it
+	cmd   *exec.Cmd // the process that created it
 	pid   int       // its init
-	dir   string    // its files; it sees the host's tree
+	dir   string    // its files; it has the host's file tree
 	self  string    // this test, as a program
 	stdin io.WriteCloser
 	out   *bufio.Reader
 	name  id.Jail
-	again bool // a daemon has watched it before
+	again bool // a daemon has observed it before
 }
 
 func newJail(t testing.TB) *jail {
@@ -58,7 +58,7 @@ func newJail(t testing.TB) *jail {
 	return newJailOf(t, "/bin/sh", "-s")
 }
 
-// newJailOf makes a jail with another init. It must say "up".
+// newJailOf creates a jail with another init, which must print "up".
 func newJailOf(t testing.TB, init ...string) *jail {
 	t.Helper()
 	if _, err := exec.LookPath("unshare"); err != nil {
@@ -105,7 +105,7 @@ func newJailOf(t testing.TB, init ...string) *jail {
 		if strings.Contains(complaints.String(), "not permitted") {
 			t.Skipf("no pid namespaces here: %s", complaints.String())
 		}
-		t.Fatalf("the jail says %q, %v\n%s", line, err, complaints.String())
+		t.Fatalf("the jail printed %q, %v\n%s", line, err, complaints.String())
 	}
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", j.cmd.Process.Pid))
 	if err != nil {
@@ -117,7 +117,7 @@ func newJailOf(t testing.TB, init ...string) *jail {
 	return j
 }
 
-// end kills the jail. No process of it may be left, be it stopped or a zombie.
+// end kills the jail. No process of it may remain, not even a stopped one or a zombie.
 func (j *jail) end() {
 	j.stdin.Close()
 	syscall.Kill(j.pid, syscall.SIGKILL)
@@ -129,16 +129,16 @@ func (j *jail) end() {
 	select {
 	case <-ended:
 	case <-time.After(time.Minute):
-		j.t.Errorf("the jail does not end:\n%s", j.states())
+		j.t.Errorf("the jail did not exit:\n%s", j.states())
 		j.cmd.Process.Kill()
 		<-ended
 	}
 	if left := j.states(); left != "" {
-		j.t.Errorf("left of the jail:\n%s", left)
+		j.t.Errorf("processes of the jail remain:\n%s", left)
 	}
 }
 
-// states lists the jail's processes: those in its directory.
+// states lists the processes in the jail's directory.
 func (j *jail) states() string {
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
 	var b strings.Builder
@@ -152,7 +152,7 @@ func (j *jail) states() string {
 	return b.String()
 }
 
-// sh runs a script in the jail's init and returns what it prints.
+// sh runs a script in the jail's init and returns its output.
 func (j *jail) sh(script string) string {
 	j.t.Helper()
 	const end = "-- the end --"
@@ -181,7 +181,7 @@ func (j *jail) target(s event.Selection) observe.Target {
 	return observe.Target{Jail: j.name, Dir: j.dir, PID: j.pid, Resumed: j.again, Selection: s}
 }
 
-// A log is a sink that keeps all.
+// A log is an in-memory sink.
 type log struct {
 	mu sync.Mutex
 	// +checklocks:mu
@@ -263,7 +263,7 @@ func (l *log) String() string {
 	return string(b)
 }
 
-// watch attaches to a jail until the test ends.
+// watch observes a jail until the test ends.
 func watch(t testing.TB, j *jail, s event.Selection) (*log, observe.Watch) {
 	t.Helper()
 	return watchWith(t, &ptrace.Source{}, j, s)

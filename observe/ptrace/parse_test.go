@@ -6,14 +6,13 @@ import (
 	"glasshouse/observe/ptrace"
 )
 
-// A process chooses its name, and may choose one that looks like the rest of the
-// file.
-func TestNamesThatLookLikeMore(t *testing.T) {
+// A process can choose a name that looks like other fields of the file.
+func TestParseStatWithUnusualNames(t *testing.T) {
 	const rest = " S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21\n"
 	for _, name := range []string{"sh", "", ") Z (", "a b", "(((", ")))", "\n", "\xff\xfe"} {
 		comm, state, err := ptrace.ParseStat([]byte("42 (" + name + ")" + rest))
 		if err != nil || comm != name || state != 'S' {
-			t.Errorf("of %q is read %q in state %c, %v", name, comm, state, err)
+			t.Errorf("name %q is parsed as %q in state %c, %v", name, comm, state, err)
 		}
 	}
 }

@@ -112,7 +112,7 @@ func parseStatus(b []byte) (status, error) {
 		}
 	}
 	if seen == 0 {
-		return s, fmt.Errorf("%.80q is no /proc/PID/status", b)
+		return s, fmt.Errorf("%.80q is not a /proc/PID/status", b)
 	}
 	return s, nil
 }
@@ -147,11 +147,11 @@ func readStat(tid int, name string) (stat, error) {
 func parseStat(b []byte) (stat, error) {
 	open, shut := bytes.IndexByte(b, '('), bytes.LastIndexByte(b, ')')
 	if open < 0 || shut < open {
-		return stat{}, fmt.Errorf("%.80q is no /proc/PID/stat", b)
+		return stat{}, fmt.Errorf("%.80q is not a /proc/PID/stat", b)
 	}
 	f := strings.Fields(string(b[shut+1:])) // from the third field
 	if len(f) < 20 {
-		return stat{}, fmt.Errorf("%.80q is no /proc/PID/stat", b)
+		return stat{}, fmt.Errorf("%.80q is not a /proc/PID/stat", b)
 	}
 	s := stat{comm: string(b[open+1 : shut]), state: f[0][0]}
 	for i, v := range map[int]*int64{11: &s.user, 12: &s.system, 19: &s.start} {

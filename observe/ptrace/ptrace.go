@@ -26,12 +26,12 @@ import (
 )
 
 // Note describes the effects of this source for users.
-const Note = "every system call is stopped twice: programs run several times slower, those that do little but call fifty times and more; " +
-	"leaving calls out of the record does not make them faster, except all of them and files too; " +
-	"debuggers do not work inside; a call that seccomp refused looks like one that the kernel refused; " +
-	"what a jail does while the daemon is not there is not recorded"
+const Note = "every system call stops twice: programs run several times slower, programs that mostly make system calls 50 times or more; " +
+	"excluding calls from recording makes them faster only if all calls and files are excluded; " +
+	"debuggers do not work in the jail; a call denied by seccomp looks like a call that the kernel rejected; " +
+	"nothing is recorded while the daemon is not running"
 
-const remedy = "let processes be traced: sysctl -w kernel.yama.ptrace_scope=1, and no seccomp profile that refuses ptrace around the daemon"
+const remedy = "allow ptrace: sysctl -w kernel.yama.ptrace_scope=1, and run the daemon without a seccomp profile that denies ptrace"
 
 // A Source is the observe.Source "ptrace". The zero value is ready to use.
 type Source struct {
@@ -67,7 +67,7 @@ func (s *Source) Probe(ctx context.Context) error {
 		return fmt.Errorf("%s: %w", op, err)
 	}
 	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("%s: a process to try it on: %w", op, err)
+		return fmt.Errorf("%s: start a test process: %w", op, err)
 	}
 	tried := make(chan error, 1)
 	onOwnThread(func() { tried <- try(cmd.Process.Pid) })
@@ -76,7 +76,7 @@ func (s *Source) Probe(ctx context.Context) error {
 	cmd.Wait() // fails, because nothing could be read
 	switch {
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.ENOSYS):
-		return fault.Cannot(op, "processes may not be traced: "+err.Error()+scope(), remedy)
+		return fault.Cannot(op, "processes cannot be traced: "+err.Error()+scope(), remedy)
 	case err != nil:
 		return fmt.Errorf("%s: %w", op, err)
 	}

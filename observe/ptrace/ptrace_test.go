@@ -27,7 +27,7 @@ import (
 
 var _ observe.Source = (*ptrace.Source)(nil)
 
-func TestTheHostCanTrace(t *testing.T) {
+func TestProbe(t *testing.T) {
 	src := &ptrace.Source{}
 	if err := src.Probe(t.Context()); err != nil {
 		t.Fatal(err)
@@ -37,7 +37,7 @@ func TestTheHostCanTrace(t *testing.T) {
 	}
 }
 
-// styles are the ways to learn what a task is doing.
+// styles are the two methods to get the call of a task.
 var styles = map[string]func() *ptrace.Source{
 	"as-kernels-tell":       func() *ptrace.Source { return &ptrace.Source{} },
 	"as-before-kernels-did": ptrace.NewOldStyle,
@@ -52,28 +52,28 @@ func TestEveryCallIsRecordedOnce(t *testing.T) {
 			drain(t, w)
 			got := l.all(called("getppid"))
 			if len(got) != 4000 {
-				t.Fatalf("%d records of 4000 calls", len(got))
+				t.Fatalf("%d of 4000 calls are recorded", len(got))
 			}
 			e := got[0]
 			if e.Ret != 1 || e.PID < 2 || e.HostPID == e.PID || e.Dur <= 0 || e.NS == 0 || e.TS == 0 || e.Jail != j.name || e.Flags != 0 || e.ABI != "" {
 				t.Errorf("a call is recorded as %s", e.AppendJSON(nil))
 			}
 			if st := w.Status(); st.Seen != l.Last() || st.Lost != 0 || st.Err != "" {
-				t.Errorf("status %+v with %d records", st, l.Last())
+				t.Errorf("status %+v, %d events", st, l.Last())
 			}
 		})
 	}
 }
 
-func TestThreadsInAStorm(t *testing.T) {
+func TestManyThreads(t *testing.T) {
 	j := newJail(t)
 	l, w := watch(t, j, event.Selection{})
 	if out := j.sh("$SELF threads 20 500"); out != "done\n" {
-		t.Errorf("the program says %q", out)
+		t.Errorf("the program printed %q", out)
 	}
 	drain(t, w)
 	if got := len(l.all(called("getppid"))); got != 20*500 {
-		t.Errorf("%d records of %d calls", got, 20*500)
+		t.Errorf("%d of %d calls are recorded", got, 20*500)
 	}
 	life := map[int32]int{}
 	for _, e := range l.all(func(e *event.Event) bool { return e.Type == event.Proc && e.Flags&event.Thread != 0 }) {
@@ -85,16 +85,16 @@ func TestThreadsInAStorm(t *testing.T) {
 		}
 	}
 	if len(life) < 20 {
-		t.Errorf("%d threads were seen, want at least 20", len(life))
+		t.Errorf("%d threads are recorded, want at least 20", len(life))
 	}
 	for tid, n := range life {
 		if n != 0 {
-			t.Errorf("thread %d: %d more beginnings than ends", tid, n)
+			t.Errorf("thread %d: %d more starts than exits", tid, n)
 		}
 	}
 }
 
-func TestProgramsInAStorm(t *testing.T) {
+func TestManyPrograms(t *testing.T) {
 	const n = 1000
 	j := newJail(t)
 	l, w := watch(t, j, event.Selection{Syscalls: "off", Files: "off"})
@@ -102,18 +102,18 @@ func TestProgramsInAStorm(t *testing.T) {
 	drain(t, w)
 	for _, op := range []string{event.OpExec, event.OpExit} {
 		if got := len(l.all(did(op))); got != n {
-			t.Errorf("%d records of %s, want %d", got, op, n)
+			t.Errorf("%d events of %s, want %d", got, op, n)
 		}
 	}
-	if got := len(l.all(did(event.OpFork))); got != n+1 { // init was there
-		t.Errorf("%d records of fork, want %d", got, n+1)
+	if got := len(l.all(did(event.OpFork))); got != n+1 { // including init
+		t.Errorf("%d events of fork, want %d", got, n+1)
 	}
 	if got := l.all(func(e *event.Event) bool { return e.Type != event.Proc }); len(got) != 0 {
-		t.Errorf("with calls and files off there are %d other records", len(got))
+		t.Errorf("%d other events with calls and files off", len(got))
 	}
 }
 
-func TestProgramsInAStormWithTheirCalls(t *testing.T) {
+func TestManyProgramsWithCalls(t *testing.T) {
 	const n = 200
 	j := newJail(t)
 	l, w := watch(t, j, event.Selection{})
@@ -126,7 +126,7 @@ func TestProgramsInAStormWithTheirCalls(t *testing.T) {
 		"return of fork":    l.all(func(e *event.Event) bool { return e.Type == event.Syscall && e.Flags == event.Child && e.Ret == 0 }),
 	} {
 		if len(got) != n {
-			t.Errorf("%d records of %s, want %d", len(got), what, n)
+			t.Errorf("%d events of %s, want %d", len(got), what, n)
 		}
 	}
 	begun := map[int32]bool{}
@@ -134,12 +134,12 @@ func TestProgramsInAStormWithTheirCalls(t *testing.T) {
 		if e.Type == event.Proc && e.Op == event.OpFork {
 			begun[e.PID] = true
 		} else if e.Type != event.Gap && !begun[e.PID] {
-			t.Fatalf("before its beginning: %s", e.AppendJSON(nil))
+			t.Fatalf("event before the start of its process: %s", e.AppendJSON(nil))
 		}
 	}
 }
 
-func TestArgumentsAreWhole(t *testing.T) {
+func TestArgumentsAreComplete(t *testing.T) {
 	j := newJail(t)
 	l, w := watch(t, j, event.Selection{Syscalls: "off"})
 	long := strings.Repeat("0123456789", 12000)
@@ -151,7 +151,7 @@ lines" '' "$(printf 'caf\351 \200')" "tab	é" "$(cat ../long)"; cd ..`)
 	drain(t, w)
 	got := l.all(func(e *event.Event) bool { return e.Op == event.OpExec && len(e.Argv) > 5 })
 	if len(got) != 1 {
-		t.Fatalf("%d programs with many arguments\n%s", len(got), l)
+		t.Fatalf("%d exec events with many arguments\n%s", len(got), l)
 	}
 	want := []string{"/bin/true", "it's", `"quoted"`, "two\nlines", "", "caf\xe9 \x80", "tab	é", long}
 	if diff := cmp.Diff(want, got[0].Argv); diff != "" {
@@ -166,7 +166,7 @@ lines" '' "$(printf 'caf\351 \200')" "tab	é" "$(cat ../long)"; cd ..`)
 	}
 }
 
-func TestHowProcessesEnd(t *testing.T) {
+func TestProcessExits(t *testing.T) {
 	j := newJail(t)
 	l, w := watch(t, j, event.Selection{})
 	j.sh(`/bin/sh -c 'exit 3'
@@ -184,46 +184,46 @@ kill -KILL $p; wait $p
 				return &exits[i]
 			}
 		}
-		t.Errorf("no process %s\n%s", what, l)
+		t.Errorf("no process has %s\n%s", what, l)
 		return &event.Event{}
 	}
 	find("ended with 3", func(e *event.Event) bool { return e.Code == 3 && e.Signal == "" })
 	find("ended by SIGTERM", func(e *event.Event) bool { return e.Signal == "SIGTERM" && e.Comm == "sh" })
 	e := find("ended by SIGKILL", func(e *event.Event) bool { return e.Signal == "SIGKILL" && e.Comm == "sleep" })
 	if e.RSS == 0 || e.Begin == 0 || e.Begin > e.NS || e.PPID != 1 {
-		t.Errorf("the killed one: %s", e.AppendJSON(nil))
+		t.Errorf("unexpected exit event of the killed process: %s", e.AppendJSON(nil))
 	}
 	slept := l.all(func(e *event.Event) bool { return strings.HasSuffix(e.Name, "nanosleep") && e.Comm == "sleep" })
 	if len(slept) != 1 || slept[0].Flags != event.Unfinished || slept[0].Dur <= 0 {
-		t.Errorf("the sleep that was cut short: %+v", slept)
+		t.Errorf("unexpected events of the interrupted sleep: %+v", slept)
 	}
 	if !slices.ContainsFunc(exits, func(e event.Event) bool { return e.UserNS > int64(time.Millisecond) && e.RSS > 100<<10 }) {
-		t.Errorf("no process has used a millisecond\n%s", l)
+		t.Errorf("no process has a CPU time of a millisecond\n%s", l)
 	}
 }
 
-func TestThreadsThatEndTogether(t *testing.T) {
+func TestThreadsExitTogether(t *testing.T) {
 	j := newJail(t)
 	l, w := watch(t, j, event.Selection{})
 	if out := j.sh("$SELF threadsexit 10; echo $?"); out != "7\n" {
-		t.Errorf("it ends with %q", out)
+		t.Errorf("unexpected output %q", out)
 	}
 	drain(t, w)
 	if got := l.all(func(e *event.Event) bool { return called("rt_sigsuspend")(e) && e.Flags == event.Unfinished }); len(got) != 10 {
-		t.Errorf("%d of 10 calls that never returned", len(got))
+		t.Errorf("%d of 10 unfinished calls are recorded", len(got))
 	}
 	if got := l.all(func(e *event.Event) bool { return e.Op == event.OpExit && e.Flags == 0 }); len(got) != 1 || got[0].Code != 7 {
-		t.Errorf("ends of processes: %+v", got)
+		t.Errorf("unexpected process exits: %+v", got)
 	}
 }
 
-func TestAThreadExecutesAProgram(t *testing.T) {
+func TestThreadExec(t *testing.T) {
 	for name, source := range styles {
 		t.Run(name, func(t *testing.T) {
 			j := newJail(t)
 			l, w := watchWith(t, source(), j, event.Selection{})
 			if out := j.sh("$SELF threadexec /bin/echo it works"); out != "it works\n" {
-				t.Errorf("it says %q", out)
+				t.Errorf("unexpected output %q", out)
 			}
 			drain(t, w)
 			execs := l.all(func(e *event.Event) bool {
@@ -234,7 +234,7 @@ func TestAThreadExecutesAProgram(t *testing.T) {
 			}
 			calls := l.all(func(e *event.Event) bool { return called("execve")(e) && e.Path == "/bin/echo" })
 			if len(calls) != 1 || calls[0].Ret != 0 || calls[0].Flags != 0 || calls[0].Args[0] == 0 {
-				t.Errorf("calls of execve: %+v", calls)
+				t.Errorf("unexpected execve calls: %+v", calls)
 			}
 			life := map[int32]int{}
 			for _, e := range l.all(func(e *event.Event) bool { return e.Type == event.Proc && e.PID == execs[0].PID }) {
@@ -247,18 +247,18 @@ func TestAThreadExecutesAProgram(t *testing.T) {
 			}
 			for tid, n := range life {
 				if n != 0 {
-					t.Errorf("task %d: %d more beginnings than ends\n%s", tid, n, l)
+					t.Errorf("task %d: %d more starts than exits\n%s", tid, n, l)
 				}
 			}
 		})
 	}
 }
 
-func TestAProgramIsStartedByVfork(t *testing.T) {
+func TestVfork(t *testing.T) {
 	j := newJail(t)
 	l, w := watch(t, j, event.Selection{})
 	if out := j.sh("$SELF vfork /bin/echo hello"); out != "hello\n0\n" {
-		t.Errorf("it says %q", out)
+		t.Errorf("unexpected output %q", out)
 	}
 	drain(t, w)
 	if got := l.all(func(e *event.Event) bool { return e.Op == event.OpExec && e.Comm == "echo" }); len(got) != 1 {
@@ -266,9 +266,9 @@ func TestAProgramIsStartedByVfork(t *testing.T) {
 	}
 }
 
-// TestAParentOfAVfork waits where it cannot be stopped, when the watch begins and
-// when it ends.
-func TestAParentOfAVfork(t *testing.T) {
+// TestVforkParent starts and ends a watch while the parent of a vfork is in an uninterruptible
+// wait.
+func TestVforkParent(t *testing.T) {
 	j := newJail(t)
 	j.sh(`mkfifo in; $SELF vforkwait <in >out & p=$!; exec 3>in; until grep -q '^State:.D' /proc/$p/task/*/status; do :; done`) // whichever thread it is
 	for range 2 {
@@ -279,7 +279,7 @@ func TestAParentOfAVfork(t *testing.T) {
 	}
 	l, w := watch(t, j, event.Selection{})
 	if out := j.sh("grep TracerPid /proc/$p/status; echo >&3; exec 3>&-; wait $p; cat out"); !strings.HasSuffix(out, "ended 0\n") {
-		t.Errorf("it says %q", out)
+		t.Errorf("unexpected output %q", out)
 	}
 	drain(t, w)
 	if got := l.all(called("getppid")); len(got) != 5 {
@@ -287,7 +287,7 @@ func TestAParentOfAVfork(t *testing.T) {
 	}
 }
 
-func TestSignalsArriveAsTheyWere(t *testing.T) {
+func TestSignalsAreDelivered(t *testing.T) {
 	j := newJail(t)
 	l, w := watch(t, j, event.Selection{})
 	out := j.sh(`$SELF handled > out & p=$!
@@ -302,15 +302,16 @@ kill -TERM $p; wait $p; echo $?; cat out`)
 	drain(t, w)
 	want := "0\nready\ncontinued\ncontinued\ncontinued\nuser defined signal 1\nterminated\n"
 	if out != want {
-		t.Errorf("the program got\n%s\nwant\n%s", out, want)
+		t.Errorf("the program received\n%s\nwant\n%s", out, want)
 	}
 	if got := l.all(func(e *event.Event) bool { return called("kill")(e) && e.Ret == 0 }); len(got) < 8 {
 		t.Errorf("%d calls of kill, want 8", len(got))
 	}
 }
 
-// TestAStoppedProcessStaysStopped also when the watch begins and ends.
-func TestAStoppedProcessStaysStopped(t *testing.T) {
+// TestStoppedProcessStaysStopped checks that a stopped process stays stopped when the watch
+// begins and ends.
+func TestStoppedProcessStaysStopped(t *testing.T) {
 	j := newJail(t)
 	j.sh(`sleep 1000 & p=$!; kill -STOP $p; until [ "$(cut -d' ' -f3 /proc/$p/stat)" = T ]; do :; done`)
 	l := &log{}
@@ -321,7 +322,7 @@ func TestAStoppedProcessStaysStopped(t *testing.T) {
 		}
 		drain(t, w)
 		if s := strings.TrimSpace(j.sh(`cut -d' ' -f3 /proc/$p/stat`)); s != "t" {
-			t.Errorf("watched it is in state %q, want t", s)
+			t.Errorf("state during the watch = %q, want t", s)
 		}
 		if err := w.Release(); err != nil {
 			t.Fatal(err)
@@ -331,8 +332,8 @@ func TestAStoppedProcessStaysStopped(t *testing.T) {
 	j.sh(`kill -CONT $p; kill $p; wait $p`)
 }
 
-// machine32 is a whole amd64 program: getpid as 32-bit programs call it, then
-// exit(42) as its own kind do.
+// machine32 is a complete amd64 program: getpid with the 32-bit ABI, then exit(42) with its own
+// ABI.
 var machine32 = elf64([]byte{
 	0xb8, 20, 0, 0, 0, // mov eax, 20
 	0xcd, 0x80, // int 0x80
@@ -365,48 +366,48 @@ func TestCallsOf32BitPrograms(t *testing.T) {
 	}
 }
 
-func TestCallsThatSeccompRefuses(t *testing.T) {
+func TestCallsDeniedBySeccompAreRecorded(t *testing.T) {
 	j := newJail(t)
 	l, w := watch(t, j, event.Selection{})
 	if out := j.sh("$SELF refused 50"); out != "refused\n" {
-		t.Fatalf("it says %q", out)
+		t.Fatalf("unexpected output %q", out)
 	}
 	drain(t, w)
 	got := l.all(called("getpgid"))
 	if len(got) != 50 {
-		t.Fatalf("%d records of 50 calls", len(got))
+		t.Fatalf("%d of 50 calls are recorded", len(got))
 	}
 	for _, e := range got {
 		if e.Ret != -int64(unix.EPERM) || e.Flags != 0 {
-			t.Fatalf("a refused call is recorded as %s", e.AppendJSON(nil))
+			t.Fatalf("a denied call is recorded as %s", e.AppendJSON(nil))
 		}
 	}
 }
 
-func TestATaskThatAsksNotToBeTraced(t *testing.T) {
+func TestCloneUntracedIsTraced(t *testing.T) {
 	for _, act := range []string{"untraced", "untraced3"} {
 		t.Run(act, func(t *testing.T) {
 			j := newJail(t)
 			l, w := watch(t, j, event.Selection{})
 			if out := j.sh("$SELF " + act); out != "ended 0\n" {
-				t.Errorf("it says %q", out)
+				t.Errorf("unexpected output %q", out)
 			}
 			drain(t, w)
 			if got := len(l.all(called("getppid"))); got != 5 {
-				t.Errorf("%d of its 5 calls are recorded\n%s", got, l)
+				t.Errorf("%d of 5 calls of the child are recorded\n%s", got, l)
 			}
 			asked := l.all(func(e *event.Event) bool {
-				// A signal of Go's runtime may have interrupted the call; then it is restarted.
+				// A signal of Go's runtime can interrupt the call, which is then restarted.
 				return called("clone")(e) && e.Args[0]&unix.CLONE_UNTRACED != 0 && e.Ret > 0
 			})
 			if act == "untraced" && len(asked) != 1 {
-				t.Errorf("that it asked for it is not recorded")
+				t.Errorf("the call with CLONE_UNTRACED is not recorded")
 			}
 		})
 	}
 }
 
-func TestNamesOfTasks(t *testing.T) {
+func TestTaskNames(t *testing.T) {
 	j := newJail(t)
 	l, w := watch(t, j, event.Selection{})
 	j.sh("$SELF nameself 'a (b) c'")
@@ -417,21 +418,21 @@ func TestNamesOfTasks(t *testing.T) {
 	j.sh("/bin/sh -c 'printf another > /proc/$$/comm; cat /proc/$$/comm; exit 9'")
 	drain(t, w)
 	if got := l.all(func(e *event.Event) bool { return e.Op == event.OpExit && e.Code == 9 }); len(got) != 1 || got[0].Comm != "another" {
-		t.Errorf("the one that wrote its name ends as %+v", got)
+		t.Errorf("unexpected exit event of the renamed task: %+v", got)
 	}
 }
 
-func TestRecordingOneOfSoMany(t *testing.T) {
+func TestSampling(t *testing.T) {
 	j := newJail(t)
 	l, w := watch(t, j, event.Selection{Syscalls: "off", Allow: []string{"getppid"}, Sample: 10, Files: "off"})
 	j.sh("$SELF getppid 1000")
 	drain(t, w)
 	if got := len(l.all(func(e *event.Event) bool { return e.Type == event.Syscall })); got != 100 {
-		t.Errorf("%d records, want 100", got)
+		t.Errorf("%d events, want 100", got)
 	}
 }
 
-func TestWhatIsRecordedCanBeChanged(t *testing.T) {
+func TestSelect(t *testing.T) {
 	j := newJail(t)
 	off := event.Selection{Syscalls: "off", Files: "off"}
 	l, w := watch(t, j, off)
@@ -448,13 +449,13 @@ func TestWhatIsRecordedCanBeChanged(t *testing.T) {
 		j.sh("$SELF getppid 10")
 		drain(t, w)
 		if got := len(l.all(called("getppid"))); got != step.want {
-			t.Errorf("step %d: %d records, want %d", i, got, step.want)
+			t.Errorf("step %d: %d events, want %d", i, got, step.want)
 		}
 	}
 	j.sh("kill $p; wait; cat out")
 }
 
-func TestCallsMadeByGlasshouseAreMarked(t *testing.T) {
+func TestMuteMarksEvents(t *testing.T) {
 	j := newJail(t)
 	l, w := watch(t, j, event.Selection{})
 	for _, on := range []bool{true, false} {
@@ -470,7 +471,7 @@ func TestCallsMadeByGlasshouseAreMarked(t *testing.T) {
 	}
 }
 
-func TestAFullLogHoldsTheJail(t *testing.T) {
+func TestFullLogThrottlesJail(t *testing.T) {
 	j := newJail(t)
 	l, w := watch(t, j, event.Selection{OnOverload: "throttle"})
 	l.fill(true)
@@ -479,29 +480,29 @@ func TestAFullLogHoldsTheJail(t *testing.T) {
 	for w.Status().Throttled == 0 {
 		time.Sleep(time.Millisecond)
 	}
-	drain(t, w) // orders are carried out all the same
+	drain(t, w) // orders are executed nevertheless
 	select {
 	case <-done:
 		t.Error("the program ended while the log was full")
 	default:
-		if n := l.Last(); n > 100 { // a drain lets a few go on
-			t.Errorf("the jail goes on: %d records", n)
+		if n := l.Last(); n > 100 { // a drain resumes a few tasks
+			t.Errorf("the jail continues: %d events", n)
 		}
 	}
 	l.fill(false)
 	<-done
 	drain(t, w)
 	if got := len(l.all(called("getppid"))); got != 1000 {
-		t.Errorf("%d records of 1000 calls", got)
+		t.Errorf("%d of 1000 calls are recorded", got)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.pushed == 0 {
-		t.Error("the log was not asked to write")
+		t.Error("FlushSoon was not called")
 	}
 }
 
-func TestAJailIsKilledWhileTheLogIsFull(t *testing.T) {
+func TestKillJailWhileLogIsFull(t *testing.T) {
 	j := newJail(t)
 	l, w := watch(t, j, event.Selection{OnOverload: "throttle"})
 	j.sh("sleep 1000 & $SELF threads 3 100000000 & (while :; do /bin/true; done) &")
@@ -520,11 +521,11 @@ func TestAJailIsKilledWhileTheLogIsFull(t *testing.T) {
 	select {
 	case <-ended:
 	case <-ctx(t).Done():
-		t.Errorf("it is not gone:\n%s", j.states())
+		t.Errorf("processes remain:\n%s", j.states())
 	}
 }
 
-func TestABusyJailIsDrained(t *testing.T) {
+func TestDrainBusyJail(t *testing.T) {
 	for _, s := range []event.Selection{{}, {Syscalls: "off", Files: "off"}} {
 		j := newJail(t)
 		_, w := watch(t, j, s)
@@ -533,18 +534,18 @@ func TestABusyJailIsDrained(t *testing.T) {
 	}
 }
 
-func TestAFullLogIsCountedIfSoAsked(t *testing.T) {
+func TestFullLogWithoutThrottling(t *testing.T) {
 	j := newJail(t)
 	l, w := watch(t, j, event.Selection{OnOverload: "count"})
 	l.fill(true)
 	j.sh("$SELF getppid 100")
 	drain(t, w)
 	if got := len(l.all(called("getppid"))); got != 100 || w.Status().Throttled != 0 {
-		t.Errorf("%d calls given to the log, held %d times; want 100, 0", got, w.Status().Throttled)
+		t.Errorf("%d calls appended, throttled %d times; want 100 and 0", got, w.Status().Throttled)
 	}
 }
 
-func TestWhatASnapshotsProcessesDidIsNotMissing(t *testing.T) {
+func TestAttachToRestoredJailHasNoGap(t *testing.T) {
 	j := newJail(t)
 	j.sh("$SELF handled > out & until grep -q ready out; do :; done; p=$!")
 	l, target := &log{}, j.target(event.Selection{})
@@ -556,22 +557,22 @@ func TestWhatASnapshotsProcessesDidIsNotMissing(t *testing.T) {
 	j.sh("$SELF getppid 10; kill $p; wait")
 	drain(t, w)
 	if got := len(l.all(called("getppid"))); got != 10 {
-		t.Errorf("%d calls are recorded of 10", got)
+		t.Errorf("%d of 10 calls are recorded", got)
 	}
 	if gaps := l.all(func(e *event.Event) bool { return e.Type == event.Gap }); len(gaps) > 0 {
-		t.Errorf("a gap: %s", gaps[0].AppendJSON(nil))
+		t.Errorf("unexpected gap: %s", gaps[0].AppendJSON(nil))
 	}
 	if err := w.Release(); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func TestReleaseAndComeBack(t *testing.T) {
+func TestReleaseAndAttach(t *testing.T) {
 	j := newJail(t)
 	src := &ptrace.Source{}
 	l := &log{}
 	missing := func() int {
-		return len(l.all(func(e *event.Event) bool { return e.Type == event.Gap && e.Lost == -1 && e.Reason == "nobody watched" }))
+		return len(l.all(func(e *event.Event) bool { return e.Type == event.Gap && e.Lost == -1 && e.Reason == "not watched" }))
 	}
 	attach := func() observe.Watch {
 		t.Helper()
@@ -583,49 +584,49 @@ func TestReleaseAndComeBack(t *testing.T) {
 	}
 	w := attach()
 	if missing() != 0 {
-		t.Error("a new jail misses records")
+		t.Error("the log of a new jail has a gap")
 	}
 	j.sh("$SELF getppid 10; $SELF handled > out & until grep -q ready out; do :; done; p=$!")
 	if err := w.Release(); err != nil {
 		t.Fatal(err)
 	}
 	if traced := j.sh("grep TracerPid /proc/[0-9]*/status"); strings.Contains(strings.ReplaceAll(traced, ":\t0\n", ""), ":\t") {
-		t.Errorf("released, and still traced:\n%s", traced)
+		t.Errorf("still traced after Release:\n%s", traced)
 	}
 	at := l.Last()
 	j.sh("$SELF getppid 10")
 	if l.Last() != at {
-		t.Error("what a released jail does is recorded")
+		t.Error("events of a released jail are recorded")
 	}
 	if err := w.Drain(ctx(t)); err == nil {
-		t.Error("a released watch drains")
+		t.Error("Drain of a released watch = nil")
 	}
 
 	w = attach()
 	j.sh("$SELF getppid 10; kill $p; wait; cat out")
 	drain(t, w)
 	if missing() != 3 {
-		t.Errorf("%d gaps, want one for each type of record", missing())
+		t.Errorf("%d gaps, want one for each event type", missing())
 	}
 	if got := len(l.all(called("getppid"))); got != 20 {
-		t.Errorf("%d records, want 20", got)
+		t.Errorf("%d events, want 20", got)
 	}
 	existing := l.all(func(e *event.Event) bool {
 		return e.Seq > at && e.Flags&event.Existing != 0 && e.Flags&event.Thread == 0
 	})
 	if len(existing) != 2 || existing[0].PID != 1 || existing[0].Comm != "sh" || !slices.Equal(existing[0].Argv, []string{"/bin/sh", "-s"}) || existing[1].Comm != filepath.Base(j.self)[:min(15, len(filepath.Base(j.self)))] {
-		t.Errorf("processes that were there: %+v", existing)
+		t.Errorf("unexpected events of existing processes: %+v", existing)
 	}
-	if err := src.Close(); err != nil { // with a watch still open
+	if err := src.Close(); err != nil { // while a watch is open
 		t.Fatal(err)
 	}
 	j.sh("$SELF getppid 10")
 	if got := len(l.all(called("getppid"))); got != 20 {
-		t.Errorf("after Close %d records, want 20", got)
+		t.Errorf("%d events after Close, want 20", got)
 	}
 }
 
-func TestTheDaemonIsKilled(t *testing.T) {
+func TestKilledDaemon(t *testing.T) {
 	for name, load := range map[string]string{"idle": "", "busy": "$SELF threads 4 100000000 &", "forking": "(while :; do /bin/true; done) &", "sleeping": "sleep 1000 &"} {
 		t.Run(name, func(t *testing.T) {
 			j := newJail(t)
@@ -641,31 +642,31 @@ func TestTheDaemonIsKilled(t *testing.T) {
 			line := make([]byte, 100)
 			n, _ := out.Read(line)
 			if string(line[:n]) != "attached\n" {
-				t.Errorf("the daemon says %q", line[:n])
+				t.Errorf("the daemon printed %q", line[:n])
 			}
 			if out := j.sh("/bin/echo traced"); out != "traced\n" {
-				t.Errorf("the jail says %q", out)
+				t.Errorf("the jail printed %q", out)
 			}
 			daemon.Process.Kill()
 			daemon.Wait()
 			if out := j.sh("/bin/echo lives; kill -0 $$ && $SELF getppid 100 && echo on"); out != "lives\non\n" {
-				t.Errorf("the jail says %q", out)
+				t.Errorf("the jail printed %q", out)
 			}
 			if s := j.states(); strings.Contains(s, ") t ") {
-				t.Errorf("a process is left stopped:\n%s", s)
+				t.Errorf("a process remains stopped:\n%s", s)
 			}
 			j.again = true
 			l, w := watch(t, j, event.Selection{}) // the next daemon
 			j.sh("$SELF getppid 100")
 			drain(t, w)
 			if got := l.all(func(e *event.Event) bool { return e.Type == event.Gap }); len(got) == 0 || got[0].Lost != -1 {
-				t.Errorf("the next daemon says of what is missing %+v", got)
+				t.Errorf("unexpected gaps of the next daemon: %+v", got)
 			}
 		})
 	}
 }
 
-func TestTheJailEnds(t *testing.T) {
+func TestJailEnd(t *testing.T) {
 	j := newJail(t)
 	l, w := watch(t, j, event.Selection{})
 	j.sh("sleep 1000 & sleep 1000 &")
@@ -674,7 +675,7 @@ func TestTheJailEnds(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	if got := l.all(func(e *event.Event) bool { return e.Op == event.OpExit && e.Signal == "SIGKILL" }); len(got) != 2 {
-		t.Errorf("%d of its 2 other processes have ended before it", len(got))
+		t.Errorf("%d of 2 other processes exited before init", len(got))
 	}
 	drain(t, w)
 	if err := w.Select(event.Selection{Syscalls: "off"}); err != nil {
@@ -687,11 +688,11 @@ func TestTheJailEnds(t *testing.T) {
 		t.Errorf("Close again: %v", err)
 	}
 	if _, err := os.Stat(filepath.Join(j.dir, "ptrace")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("a file is left: %v", err)
+		t.Errorf("a file was not removed: %v", err)
 	}
 }
 
-func TestAnInitThatIsTracedAlready(t *testing.T) {
+func TestAttachToTracedInit(t *testing.T) {
 	j := newJail(t)
 	watch(t, j, event.Selection{})
 	_, err := (&ptrace.Source{}).Attach(ctx(t), j.target(event.Selection{}), &log{})
@@ -699,34 +700,34 @@ func TestAnInitThatIsTracedAlready(t *testing.T) {
 		t.Errorf("Attach = %v, want unsupported with a remedy", err)
 	}
 	if out := j.sh("echo fine"); out != "fine\n" {
-		t.Errorf("the jail says %q", out)
+		t.Errorf("the jail printed %q", out)
 	}
 }
 
-func TestAnInitThatIsNotThere(t *testing.T) {
+func TestAttachToMissingInit(t *testing.T) {
 	cmd := exec.Command("/bin/true")
 	if err := cmd.Run(); err != nil {
 		t.Fatal(err)
 	}
 	if w, err := (&ptrace.Source{}).Attach(ctx(t), observe.Target{PID: cmd.Process.Pid}, &log{}); err == nil {
 		w.Close()
-		t.Error("a process that has ended can be watched")
+		t.Error("Attach to an exited process = nil, want an error")
 	}
 }
 
-func TestADebuggerInTheJailIsRefused(t *testing.T) {
+func TestDebuggerInJailFails(t *testing.T) {
 	j := newJail(t)
 	l, w := watch(t, j, event.Selection{})
 	if out := j.sh("sleep 1000 & $SELF debugger $!; kill $!; wait"); out != "operation not permitted\n" {
-		t.Errorf("the debugger says %q", out)
+		t.Errorf("the debugger printed %q", out)
 	}
 	drain(t, w)
 	if got := l.all(called("ptrace")); len(got) != 1 || got[0].Ret != -int64(unix.EPERM) {
-		t.Errorf("calls of ptrace: %+v", got)
+		t.Errorf("unexpected ptrace calls: %+v", got)
 	}
 }
 
-func TestADebuggerInTheJailWasThereBefore(t *testing.T) {
+func TestExistingDebuggerInJail(t *testing.T) {
 	for name, end := range map[string]string{"lets-go": "echo >&3; until grep -q let out; do :; done", "is-killed": "kill -KILL $d; wait $d"} {
 		t.Run(name, func(t *testing.T) {
 			j := newJail(t)
@@ -737,20 +738,20 @@ exec 3>in; until grep -q tracing out; do :; done`)
 			drain(t, w)
 			says := l.all(func(e *event.Event) bool { return e.Type == event.Gap && strings.Contains(e.Reason, "is traced by") })
 			if len(says) != 3 || says[0].Lost != -1 {
-				t.Errorf("of the process that cannot be watched the log says %+v", says)
+				t.Errorf("unexpected gaps for the process with another tracer: %+v", says)
 			}
 			j.sh(end)
 			drain(t, w)
 			j.sh("echo >go; wait $p; exec 3>&-; wait")
 			drain(t, w)
 			if got := len(l.all(called("getppid"))); got != 10 {
-				t.Errorf("when the debugger is gone %d of 10 calls are recorded\n%s", got, l)
+				t.Errorf("after the end of the debugger %d of 10 calls are recorded\n%s", got, l)
 			}
 		})
 	}
 }
 
-func TestTwoJailsStayApart(t *testing.T) {
+func TestJailsAreSeparate(t *testing.T) {
 	a, b := newJail(t), newJail(t)
 	la, wa := watch(t, a, event.Selection{})
 	lb, wb := watch(t, b, event.Selection{})
@@ -768,14 +769,14 @@ func TestTwoJailsStayApart(t *testing.T) {
 			t.Errorf("%d calls, want %d", got, w.want)
 		}
 		if other := w.l.all(func(e *event.Event) bool { return e.Jail != j.name }); len(other) != 0 {
-			t.Errorf("%d records of another jail", len(other))
+			t.Errorf("%d events of another jail", len(other))
 		}
 	}
 }
 
-// TestComingAndGoingUnderLoad attaches and releases while the jail works. It must
-// not notice.
-func TestComingAndGoingUnderLoad(t *testing.T) {
+// TestAttachAndReleaseUnderLoad attaches and releases while the jail is busy. The jail's programs
+// must not be affected.
+func TestAttachAndReleaseUnderLoad(t *testing.T) {
 	j := newJail(t)
 	j.sh(`(i=0; while [ ! -e stop ]; do /bin/echo x || echo failed; i=$((i+1)); done > forks) &
 ($SELF threads 3 200000 > threads) &
@@ -795,11 +796,11 @@ func TestComingAndGoingUnderLoad(t *testing.T) {
 	}
 	out := j.sh("touch stop; wait; sort -u forks; cat threads pipe")
 	if out != "x\ndone\n0\n" {
-		t.Errorf("the jail's programs say %q", out)
+		t.Errorf("the jail's programs printed %q", out)
 	}
 }
 
-func TestAsAnOrdinaryUser(t *testing.T) {
+func TestOrdinaryUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("this is one")
 	}
@@ -848,7 +849,7 @@ func TestAsAnOrdinaryUser(t *testing.T) {
 	}
 }
 
-// elf64 wraps code into the smallest file that the kernel runs.
+// elf64 wraps code into a minimal ELF file that the kernel can run.
 func elf64(code []byte) []byte {
 	const base, header = 0x400000, 64 + 56
 	le := binary.LittleEndian

@@ -22,10 +22,10 @@ func (tr *tracer) begin(ctx context.Context) error {
 		return err
 	}
 	if tr.tasks[tr.jail.PID] == nil {
-		return fmt.Errorf("init, process %d, is gone", tr.jail.PID)
+		return fmt.Errorf("the jail's init (process %d) has exited", tr.jail.PID)
 	}
 	if tr.jail.Resumed || len(tr.procs) > 1 && !tr.jail.ProcessesRecorded {
-		tr.missing("nobody watched")
+		tr.missing("not watched")
 	}
 	tr.announce(found)
 	return tr.settle(ctx)
@@ -59,7 +59,7 @@ func (tr *tracer) seizeAll(ctx context.Context) (all []*task, err error) {
 				t.fresh = false
 				all = append(all, t)
 				delete(tr.foreign, tid)
-			case unix.ESRCH: // it has ended
+			case unix.ESRCH: // it has exited
 			case unix.EPERM:
 				if err := tr.refused(tid); err != nil {
 					return all, err
@@ -82,11 +82,11 @@ func (tr *tracer) refused(tid int) error {
 	st, err := readStatus(tid)
 	switch {
 	case err != nil || st.state == 'Z' || st.state == 'X':
-		return nil // it has ended
+		return nil // it has exited
 	case st.tracer == unix.Gettid():
 		return nil // traced since its creation; its first stop is pending
 	case tid == tr.jail.PID && st.tracer != 0:
-		return fault.Cannot("seize", fmt.Sprintf("the jail's init is traced by process %d", st.tracer), "end that debugger")
+		return fault.Cannot("seize", fmt.Sprintf("the jail's init is traced by process %d", st.tracer), "end this process")
 	case tid == tr.jail.PID:
 		return cannotTrace(tid, unix.EPERM)
 	}
@@ -94,7 +94,7 @@ func (tr *tracer) refused(tid int) error {
 		return nil
 	}
 	tr.foreign[tid] = st.tracer
-	why := "may not be traced"
+	why := "cannot be traced"
 	if st.tracer != 0 {
 		why = fmt.Sprintf("is traced by process %d of the jail", tr.innerPID(st.tracer))
 	}
@@ -103,7 +103,7 @@ func (tr *tracer) refused(tid int) error {
 }
 
 func cannotTrace(pid int, err error) error {
-	return fault.Cannot("seize", fmt.Sprintf("the jail's init, process %d, may not be traced: %v%s", pid, err, scope()), remedy)
+	return fault.Cannot("seize", fmt.Sprintf("the jail's init (process %d) cannot be traced: %v%s", pid, err, scope()), remedy)
 }
 
 // announce records tasks that existed before the tracer, and makes them stop at calls if calls

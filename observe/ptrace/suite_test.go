@@ -12,8 +12,8 @@ import (
 	"glasshouse/observe/ptrace"
 )
 
-// A served jail starts the suite's programs itself: what enters a jail from
-// outside is not traced.
+// A served jail starts the suite's programs itself, because processes that enter a jail from
+// outside are not traced.
 type served struct {
 	*jail
 	socket string

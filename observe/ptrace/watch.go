@@ -38,7 +38,7 @@ type order struct {
 	done chan struct{}
 }
 
-var errGone = errors.New("the jail is not watched any more")
+var errGone = errors.New("the jail is no longer watched")
 
 func attach(ctx context.Context, t observe.Target, sink observe.Sink, log *slog.Logger, oldStyle bool) (*Watch, error) {
 	const op = "ptrace.Attach"

@@ -1,7 +1,7 @@
 //go:build ignore
 
-// Gen writes names.go from the numbers in golang.org/x/sys, which are made from
-// the kernel's own headers for every architecture.
+// Gen writes names.go from the numbers in golang.org/x/sys, which are generated from the kernel's
+// headers of every architecture.
 package main
 
 import (

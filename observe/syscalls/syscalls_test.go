@@ -28,7 +28,7 @@ func TestNamesByNumber(t *testing.T) {
 	}
 }
 
-func TestEveryShapeIsOfACallThatExists(t *testing.T) {
+func TestShapesNameExistingCalls(t *testing.T) {
 	for name, s := range syscalls.Shapes {
 		if !syscalls.Known(name) {
 			t.Errorf("no architecture has a call %q", name)
@@ -44,7 +44,7 @@ func TestEveryShapeIsOfACallThatExists(t *testing.T) {
 	}
 }
 
-func TestAddressesInWords(t *testing.T) {
+func TestAddress(t *testing.T) {
 	for in, want := range map[string]string{
 		"":                                 "",
 		"02":                               "",

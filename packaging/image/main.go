@@ -1,13 +1,13 @@
-// Image makes a container image of a built glasshouse, without Docker: a minimal Debian
-// with what the daemon needs, by mmdebstrap, and the daemon. Run in the repository:
+// Image builds a container image of a built glasshouse without Docker: a minimal Debian, created
+// with mmdebstrap, that has the daemon and the programs that it needs. Run it in the repository:
 //
 //	go run ./packaging/image [flags] BINARY... OUTPUT_DIRECTORY
 //
-// It writes an OCI image layout as one archive, with an index for docker load beside the
-// layout's own, and prints the archive's name and the image's digest. The same packages
-// and the same commit make the same image, byte by byte. Of binaries for several
-// processors it makes one image for all of them; a Debian for another processor than this
-// machine's is made where the kernel can run its programs, by qemu-user-static and binfmt_misc.
+// It writes an OCI image layout as one archive, which also contains the index that docker load
+// expects, and prints the name of the archive and the digest of the image. The build is
+// reproducible: the same packages and commit produce the same bytes. From binaries for several
+// architectures it builds a multi-architecture image. For an architecture other than the host's
+// it needs qemu-user-static and binfmt_misc.
 package main
 
 import (
@@ -37,20 +37,20 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// suite has the oldest runc, crun and CRIU that all of the daemon works with.
+// suite is the oldest Debian release whose runc, crun and CRIU support all features.
 const suite = "trixie"
 
-// packages are what the daemon runs, as in scripts/setup.sh and packaging/deb/control,
-// and what setup.sh needs to fetch what a release is too old for.
+// packages are the packages that the daemon uses, as in scripts/setup.sh and
+// packaging/deb/control, and those that setup.sh needs to fetch newer versions.
 var packages = []string{
 	"runc", "crun", "bubblewrap", "criu", "nftables", "iptables", "iproute2", "mmdebstrap", "e2fsprogs", "mount",
 	"uidmap", "patchelf", "ca-certificates", "debian-archive-keyring",
 }
 
-// excluded are files of packages that nobody reads in a container.
+// excluded are files of packages that are not needed in a container.
 var excluded = []string{"/usr/share/doc/*", "/usr/share/info/*", "/usr/share/man/*", "/usr/share/lintian/*", "/usr/share/locale/*", "/usr/share/bug/*"}
 
-// hooks remove what no two builds have alike, and what the container's engine brings.
+// hooks remove files that differ between builds, and files that the container engine provides.
 var hooks = []string{
 	`rm -rf "$1"/var/lib/apt/lists/* "$1"/var/cache/apt/* "$1"/var/cache/ldconfig/* "$1"/var/cache/debconf/*-old "$1"/var/lib/dpkg/*-old "$1"/var/log/* "$1"/etc/*-`,
 	`rm -f "$1/etc/hostname" "$1/etc/resolv.conf" "$1/etc/machine-id"`,
@@ -59,21 +59,21 @@ var hooks = []string{
 
 const data = "/var/lib/glasshouse"
 
-// A build is what an image is made of.
+// A build has the parameters of an image build.
 type build struct {
 	out, root, mirror, version string
 	epoch                      time.Time
 }
 
-// A part is the image for one processor, and what is run there.
+// A part is the image for one architecture and its inputs.
 type part struct {
 	arch, binary, root string
 	image              runnable
 }
 
-// A runnable is listed in an index as an image that is run. The library would name a type
-// of artifact there, which is for what is none: tools that copy an index drop it, and the
-// copy has another digest.
+// A runnable is an image without an artifact type in its index entry. The library would set
+// one, although an image is not an artifact. Tools that copy an index drop the field for images,
+// so the copy would have another digest.
 type runnable struct{ v1.Image }
 
 func (runnable) ArtifactType() (string, error) { return "", nil }
@@ -100,7 +100,7 @@ func main() {
 	fmt.Println(name, digest)
 }
 
-// tag is what a reference may have after its colon.
+// tag matches a valid tag of an image reference.
 var tag = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`)
 
 func (b *build) run(binaries []string) (name string, digest v1.Hash, err error) {
@@ -164,7 +164,7 @@ func (b *build) run(binaries []string) (name string, digest v1.Hash, err error) 
 	return name, digest, err
 }
 
-// architecture is that of a program of Go's.
+// architecture returns the architecture of a Go binary.
 func architecture(binary string) (string, error) {
 	info, err := buildinfo.ReadFile(binary)
 	if err != nil {
@@ -175,7 +175,7 @@ func architecture(binary string) (string, error) {
 			return s.Value, nil
 		}
 	}
-	return "", fmt.Errorf("%s does not say what processor it is for", binary)
+	return "", fmt.Errorf("%s has no build information about its architecture", binary)
 }
 
 func git(args ...string) (string, error) {
@@ -186,7 +186,7 @@ func git(args ...string) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
-// debian writes the tree that the daemon is put into.
+// debian creates the base layer of the image as a tar file.
 func (b *build) debian(p part) error {
 	args := []string{"--quiet", "--architectures=" + p.arch, "--variant=essential", "--format=tar", "--include=" + strings.Join(packages, ",")}
 	for _, x := range excluded {
@@ -209,7 +209,7 @@ func (b *build) debian(p part) error {
 	return nil
 }
 
-// image is the tree and, above it, the daemon.
+// image returns the image: the base layer and the layer with the daemon.
 func (b *build) image(p part, commit string) (v1.Image, error) {
 	daemon, err := b.daemon(p)
 	if err != nil {
@@ -248,12 +248,12 @@ func (b *build) image(p part, commit string) (v1.Image, error) {
 		ExposedPorts: map[string]struct{}{
 			"8082/tcp": {},
 		},
-		// Docker reads it; the specification of OCI has none.
+		// A Docker extension; the OCI image specification has no health check.
 		Healthcheck: &v1.HealthConfig{
 			Test:     []string{"CMD", "/usr/bin/glasshouse", "health"},
 			Interval: 10 * time.Second, Timeout: 5 * time.Second, StartPeriod: 30 * time.Second, Retries: 3,
 		},
-		// What it may be used for its owners have not said: there is no label for that.
+		// There is no label for the licence, because none has been published.
 		Labels: map[string]string{
 			"org.opencontainers.image.title":       "Glasshouse",
 			"org.opencontainers.image.description": "Runs autonomous agents in jails, watches and governs them",
@@ -265,7 +265,7 @@ func (b *build) image(p part, commit string) (v1.Image, error) {
 	return mutate.ConfigFile(image, file)
 }
 
-// daemon is the layer with what the repository has to give.
+// daemon returns the layer with the files of Glasshouse as a tar archive.
 func (b *build) daemon(p part) ([]byte, error) {
 	program, err := os.ReadFile(p.binary)
 	if err != nil {
@@ -320,8 +320,8 @@ func (b *build) put(w *tar.Writer, name string, mode, size int64, data io.Reader
 	return err
 }
 
-// archive writes the image as a layout at dir, and that as one file. For one processor
-// the layout has an image, for several an index of their images.
+// archive writes the images as an OCI layout in dir, and the layout as one file. Images for
+// several architectures are listed in an index.
 func (b *build) archive(parts []part, dir, name string) (digest v1.Hash, err error) {
 	at, err := layout.Write(dir, empty.Index)
 	if err != nil {
@@ -348,7 +348,7 @@ func (b *build) archive(parts []part, dir, name string) (digest v1.Hash, err err
 	if err != nil {
 		return digest, err
 	}
-	// Who reads that knows no indexes, and gets the first.
+	// Docker versions that read this list do not support indexes: they get the first image.
 	if err := indexForDocker(parts[0].image, dir, "glasshouse:"+b.version); err != nil {
 		return digest, err
 	}
@@ -375,8 +375,8 @@ func (b *build) save(dir, name string) error {
 	return os.Rename(tmp.Name(), name)
 }
 
-// indexForDocker adds what a docker that knows no layouts looks for: a list of images
-// whose parts may be anywhere in the archive.
+// indexForDocker adds manifest.json for Docker versions that do not support OCI layouts. It lists
+// the image's blobs by their paths in the archive.
 func indexForDocker(image v1.Image, dir, ref string) error {
 	manifest, err := image.Manifest()
 	if err != nil {
@@ -394,7 +394,7 @@ func indexForDocker(image v1.Image, dir, ref string) error {
 	return os.WriteFile(filepath.Join(dir, "manifest.json"), list, 0o644)
 }
 
-// pack writes the files of a tree, in the order of their names.
+// pack writes the files of a tree, sorted by name.
 func (b *build) pack(out io.Writer, tree fs.FS) error {
 	var names []string
 	err := fs.WalkDir(tree, ".", func(name string, e fs.DirEntry, err error) error {

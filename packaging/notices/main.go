@@ -1,12 +1,11 @@
-// Notices prints what the packages' copyright file says: what is known of the terms of
-// Glasshouse itself, and the notices of the programs of others that are compiled into it,
-// which their authors ask to be passed on. Run in the repository:
+// Notices prints the copyright file of the packages: the licence status of Glasshouse and the
+// notices of the third-party code that is compiled into it, which its licences require. Run it in
+// the repository:
 //
 //	go run ./packaging/notices BINARY...
 //
-// The modules are those that the binaries say they were made of, their notices those in
-// the module cache that made them. A module without one is an error: nobody may pass on
-// what nobody gave leave to.
+// The modules are read from the build information of the binaries, and their notices from the
+// module cache. A module without a licence is an error, because it may not be redistributed.
 package main
 
 import (
@@ -92,7 +91,7 @@ func write(out io.Writer, binaries []string) error {
 
 var licence = regexp.MustCompile(`(?m)^char LICENSE\[\] SEC\("license"\) = "(.*)";$`)
 
-// kernelPrograms lists the sources of the programs for the kernel with what they declare.
+// kernelPrograms lists the sources of the eBPF programs with the licences that they declare.
 func kernelPrograms(out io.Writer) error {
 	sources, err := filepath.Glob("*/*.bpf.c")
 	if err != nil {
@@ -118,8 +117,8 @@ func kernelPrograms(out io.Writer) error {
 	return nil
 }
 
-// uiPackages names what of npm is in the UI. Their notices are in their archives, which
-// building the program does not need.
+// uiPackages lists the npm packages in the UI. Their notices are in their archives, which are not
+// needed to build the program.
 func uiPackages(out io.Writer) error {
 	data, err := os.ReadFile("web/ui/package-lock.json")
 	if err != nil {
@@ -151,7 +150,7 @@ func uiPackages(out io.Writer) error {
 	return err
 }
 
-// modulesOf returns the modules in the binaries, each version once.
+// modulesOf returns the modules in the binaries, without duplicates.
 func modulesOf(binaries []string) ([]module.Version, error) {
 	var all []module.Version
 	for _, name := range binaries {

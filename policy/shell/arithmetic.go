@@ -7,10 +7,9 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// What is evaluated as arithmetic runs commands: in x='a[$(rm y)]' the index is
-// expanded wherever x is used as a number. So only what is known to be a number
-// is understood.
-const evaluated = "a value that may not be a number is evaluated as one"
+// Arithmetic evaluation can run commands: if x='a[$(rm y)]', bash expands the index wherever x
+// is used as a number. Therefore only values that are known to be numbers are supported.
+const evaluated = "a value that may not be a number is evaluated as arithmetic"
 
 var numberLiteral = regexp.MustCompile(`^(0[xX][0-9a-fA-F]+|[0-9]+(#[0-9a-zA-Z@_]+)?)?$`)
 
@@ -38,7 +37,7 @@ func (r *reader) arithmetic(s *scope, x syntax.ArithmExpr) {
 	case *syntax.Word:
 		r.operand(s, x)
 	default:
-		r.opaque("arithmetic that is not understood")
+		r.opaque("unsupported arithmetic")
 	}
 }
 
@@ -54,16 +53,16 @@ func isAssign(op syntax.BinAritOperator) bool {
 func (r *reader) assignNumber(s *scope, x syntax.ArithmExpr) {
 	word, ok := x.(*syntax.Word)
 	if !ok || !identifier.MatchString(word.Lit()) {
-		r.opaque("arithmetic that is not understood")
+		r.opaque("unsupported arithmetic")
 		return
 	}
 	if steers(word.Lit()) {
-		r.opaque("sets " + word.Lit() + ", which changes what programs do")
+		r.opaque("sets " + word.Lit() + ", which changes the behaviour of programs")
 	}
 	r.set(s, word.Lit(), someNumber)
 }
 
-// operand looks at one word of arithmetic.
+// operand checks one word of an arithmetic expression.
 func (r *reader) operand(s *scope, word *syntax.Word) {
 	if lit := word.Lit(); lit != "" || len(word.Parts) == 0 {
 		if numberLiteral.MatchString(lit) || identifier.MatchString(lit) && s.get(lit).number {
@@ -93,7 +92,7 @@ func (r *reader) operand(s *scope, word *syntax.Word) {
 	}
 }
 
-// index looks at the index of an array.
+// index checks the index of an array.
 func (r *reader) index(s *scope, x syntax.ArithmExpr) {
 	if word, ok := x.(*syntax.Word); ok {
 		if lit := word.Lit(); lit == "@" || lit == "*" {
@@ -103,7 +102,7 @@ func (r *reader) index(s *scope, x syntax.ArithmExpr) {
 	r.arithmetic(s, x)
 }
 
-// test looks at [[ … ]]: it starts nothing, but expands, and evaluates.
+// test checks [[ … ]]. It starts no program, but it expands words and evaluates arithmetic.
 func (r *reader) test(s *scope, x syntax.TestExpr) {
 	switch x := x.(type) {
 	case *syntax.BinaryTest:

@@ -6,10 +6,10 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// Assigned are the variables that a piece of shell may give a value.
+// assigned is the set of variables that a part of a script may assign.
 type assigned struct {
-	names map[string]bool // true: numbers only
-	all   bool            // any
+	names map[string]bool // true: only numbers are assigned
+	all   bool            // any variable may be assigned
 }
 
 func (a *assigned) add(name string, numeric bool) {
@@ -21,16 +21,16 @@ func (a *assigned) add(name string, numeric bool) {
 
 var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-// setters are builtins that give their arguments values.
+// setters are the builtins that assign variables named by their arguments.
 var setters = map[string]bool{
 	"read": true, "mapfile": true, "readarray": true, "printf": true, "getopts": true, "unset": true,
 	"wait": true, "declare": true, "typeset": true, "local": true, "export": true, "readonly": true, "let": true,
 }
 
-// sources are builtins that run text in the shell itself.
+// sources are the builtins that run text in the current shell.
 var sources = map[string]bool{"eval": true, "source": true, ".": true, "trap": true, "fc": true}
 
-// assignedIn tells what nodes may assign, whichever way they are gone through.
+// assignedIn returns the variables that nodes may assign on any execution path.
 func assignedIn(nodes ...syntax.Node) assigned {
 	a := assigned{names: map[string]bool{}}
 	for _, n := range nodes {
@@ -116,7 +116,7 @@ func (a *assigned) call(n *syntax.CallExpr) {
 	}
 }
 
-// literal is the text of a word in which nothing is expanded.
+// literal returns the text of a word without expansions.
 func literal(word *syntax.Word) (string, bool) {
 	var text []byte
 	for _, part := range word.Parts {
@@ -145,7 +145,7 @@ func literal(word *syntax.Word) (string, bool) {
 
 var sequence = regexp.MustCompile(`^(-?[0-9]*|\{-?[0-9]+\.\.-?[0-9]+(\.\.-?[0-9]+)?\})$`)
 
-// numericWord reports whether a word can be nothing but numbers.
+// numericWord reports whether a word always expands to a number.
 func numericWord(word *syntax.Word) bool {
 	if len(word.Parts) != 1 {
 		return false
@@ -161,7 +161,7 @@ func numericWord(word *syntax.Word) bool {
 	return false
 }
 
-// remember notes what the functions of a script may assign at any time.
+// remember records the variables that the functions of a script may assign at any time.
 func (w *walker) remember(s *scope, file *syntax.File) {
 	syntax.Walk(file, func(n syntax.Node) bool {
 		f, ok := n.(*syntax.FuncDecl)
@@ -172,8 +172,7 @@ func (w *walker) remember(s *scope, file *syntax.File) {
 	})
 }
 
-// vary notes that the variables of a may be assigned between any two
-// statements.
+// vary records that the variables of a may be assigned between any two statements.
 func (w *walker) vary(s *scope, a assigned) {
 	if a.all {
 		w.allVolatile = true

@@ -19,13 +19,13 @@ import (
 	"glasshouse/policy/shell"
 )
 
-// A sandbox is a directory of programs that write down that they were started,
-// and a bash that finds nothing else.
+// A sandbox is a directory of programs that log their start, and a bash that finds only these
+// programs.
 type sandbox struct {
 	bash, bin, work, log string
 }
 
-// Those that start others do so, after they are written down.
+// passers lists the programs that start others after logging.
 var passers = []string{"env", "timeout", "nice", "nohup", "setsid", "stdbuf", "xargs", "find", "sh", "bash", "flock", "cat", "sed", "awk", "head", "dd"}
 
 func newSandbox(t *testing.T) sandbox {
@@ -57,7 +57,7 @@ func newSandbox(t *testing.T) sandbox {
 	return sb
 }
 
-// run runs a line and returns what was started, each as its arguments.
+// run runs a line and returns the argument vectors of the started programs.
 func (sb sandbox) run(t *testing.T, line string) [][]string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -68,10 +68,10 @@ func (sb sandbox) run(t *testing.T, line string) [][]string {
 	cmd.Stdin = strings.NewReader("")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	var out bytes.Buffer // so that what runs in the background is waited for
+	var out bytes.Buffer // wait for background processes
 	cmd.Stdout, cmd.Stderr = &out, &out
 	cmd.WaitDelay = time.Second
-	cmd.Run() // whether it succeeds is not asked
+	cmd.Run() // the exit status is ignored
 	if ctx.Err() != nil {
 		t.Fatalf("%s: does not end", line)
 	}
@@ -90,7 +90,7 @@ func (sb sandbox) run(t *testing.T, line string) [][]string {
 	return started
 }
 
-// unquote reads a line of printf %q.
+// unquote parses a line of printf %q.
 func unquote(t *testing.T, sb sandbox, line string) []string {
 	out, err := exec.Command(sb.bash, "-c", `printf '%s\0' `+line).Output()
 	if err != nil {
@@ -100,8 +100,7 @@ func unquote(t *testing.T, sb sandbox, line string) []string {
 	return parts[:len(parts)-1]
 }
 
-// covers reports whether a command, with its Holes and globs, may be what was
-// started.
+// covers reports whether a command, with its Holes and globs, matches a started program.
 func (sb sandbox) covers(c shell.Command, argv []string) bool {
 	if len(c.Argv) == 0 || shell.Base(c.Argv[0]) != argv[0] {
 		return false
@@ -136,7 +135,8 @@ func opaque(l shell.Line) bool {
 	return l.Opaque != "" || slices.ContainsFunc(l.Commands, func(c shell.Command) bool { return c.Opaque != "" })
 }
 
-// check runs a line and compares. It returns how much was understood.
+// check runs a line and compares the started programs with Parse. It returns their number and
+// whether the line is not opaque.
 func (sb sandbox) check(t *testing.T, line string) (started int, understood bool) {
 	t.Helper()
 	l := shell.Parse(line)
@@ -152,7 +152,7 @@ func (sb sandbox) check(t *testing.T, line string) (started int, understood bool
 	return len(ran), true
 }
 
-func TestBashStartsNothingElse(t *testing.T) {
+func TestBashStartsOnlyReportedCommands(t *testing.T) {
 	sb := newSandbox(t)
 	for _, line := range []string{
 		"zap x", "zap\tx", `\zap x`, `"zap" x`, `z''ap x`, `$'\x7aap' x`, `$'zap\0q' x`, "z\\\nap x", "{zap,a}", "{zap,a} {b,c}{1..3}",
@@ -200,7 +200,7 @@ func TestBashStartsNothingElse(t *testing.T) {
 	}
 }
 
-// A maker writes lines that are hard to read.
+// A maker generates lines that are hard to parse.
 type maker struct {
 	*rand.Rand
 	n int
@@ -303,7 +303,7 @@ func (m *maker) line(depth int) string {
 	return m.simple()
 }
 
-func TestBashStartsNothingElseInLinesMadeUp(t *testing.T) {
+func TestBashStartsOnlyReportedCommandsInRandomLines(t *testing.T) {
 	sb := newSandbox(t)
 	lines, started, understood := 300, 0, 0
 	if testing.Short() {
@@ -327,7 +327,7 @@ func TestBashStartsNothingElseInLinesMadeUp(t *testing.T) {
 	}
 }
 
-func TestEveryCommandOfAPipelineIsFound(t *testing.T) {
+func TestPipelines(t *testing.T) {
 	names := []string{"rm", "ls", "cat", "grep", "make", "npm", "go", "curl", "/bin/rm", "./x"}
 	args := []string{"a", "-rf", "--flag=1", "x/y", "'q r'", `"s t"`, `u\ v`}
 	plain := []string{"a", "-rf", "--flag=1", "x/y", "q r", "s t", "u v"}
@@ -361,16 +361,16 @@ func TestEveryCommandOfAPipelineIsFound(t *testing.T) {
 	}
 }
 
-// someLines are lines of all kinds.
+// someLines contains lines of all kinds.
 var someLines = []string{"", "rm x", "a && b | c", "sh -c 'rm x'", "bash <<EOF\nrm $X\nEOF", "R=rm; $R x", "find . -exec rm {} +", "sed s/a/b/ f", "env -S 'a b'",
 	"echo ${x:-$(y)} {a,b}", "((a[i]++))", "[[ $a -eq 1 ]]", "git -c a=b c", "f() { a; }; f", "trap 'x' EXIT", "x=$'\\x41'", "case a in b) c;; esac", "tar", "su -- a -c b", "ssh -p", "xargs -I", "sed 's", "cd",
 	"cat <<A <<B\n$(x\nA\n`y`\nB\nrm z", "[[ a =~ (b ]]", "[[ a =~ (b|c) ]] && d", "echo `a \\`b\\``", "sh -c 'a; (b'", "a 'b", "cat <<E\nx"}
 
-// What is read a script with is used again for the next.
-func TestALineMeansTheSameWhateverWasReadBefore(t *testing.T) {
+// Parsers are reused for the next script.
+func TestParserReuse(t *testing.T) {
 	want := make([]shell.Line, len(someLines))
 	for i, line := range someLines {
-		runtime.GC() // twice, and nothing is kept
+		runtime.GC() // two collections empty a sync.Pool
 		runtime.GC()
 		want[i] = shell.Parse(line)
 	}

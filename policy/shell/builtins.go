@@ -7,13 +7,13 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// builtins are what bash runs itself. Those of other shells are among them.
+// builtins lists the builtin commands of bash and of other shells.
 var builtins = set(`: . [ alias bg bind break builtin caller cd command compgen complete compopt continue declare dirs
 	disown echo enable eval exec exit export false fc fg getopts hash help history jobs kill let local logout mapfile
 	popd printf pushd pwd read readarray readonly return set shift shopt source suspend test times trap true type typeset
 	ulimit umask unalias unset wait`)
 
-// builtin records a builtin and does to s what it does to its shell.
+// builtin records a builtin and applies its effect on the shell to s.
 func (r *reader) builtin(s *scope, c call) {
 	args := c.args[1:]
 	switch name := c.args[0].text; name {
@@ -27,17 +27,17 @@ func (r *reader) builtin(s *scope, c call) {
 		r.trap(s, c)
 		return
 	case ".", "source":
-		c.opaque = "runs a file in the line's own shell: what follows may not be what it seems"
+		c.opaque = "runs a file in the current shell, which may change the effect of later commands"
 		s.forget()
 		s.cwd = Hole
 		s.given = false
 	case "alias", "enable", "bind", "fc", "complete", "compgen", "coproc":
 		if len(args) > 0 || name == "fc" {
-			r.opaque(name + " changes what names mean, or runs what is not shown")
+			r.opaque(name + " redefines commands or runs commands that are not in the line")
 		}
 	case "hash":
 		if len(args) > 0 && (args[0].hole() || args[0].loose() || strings.HasPrefix(args[0].text, "-") && args[0].text != "-r") {
-			r.opaque("hash changes what names mean")
+			r.opaque("hash changes the lookup of commands")
 		}
 	case "cd", "pushd", "popd":
 		r.record(s, c, Command{Builtin: true})
@@ -50,7 +50,7 @@ func (r *reader) builtin(s *scope, c call) {
 				break
 			}
 			if a.hole() || a.loose() || strings.HasPrefix(a.text, "-") && strings.Contains(a.text, "k") {
-				r.opaque("set changes how words are read")
+				r.opaque("set changes the parsing of words")
 			}
 		}
 	case "shift":
@@ -58,7 +58,7 @@ func (r *reader) builtin(s *scope, c call) {
 	case "declare", "typeset", "local", "export", "readonly":
 		for _, a := range args {
 			if a.loose() {
-				r.opaque("a declaration of a name that is not known")
+				r.opaque("a declaration of an unknown name")
 				s.forget()
 				continue
 			}
@@ -68,7 +68,7 @@ func (r *reader) builtin(s *scope, c call) {
 			}
 		}
 	case "let":
-		r.opaque("arithmetic that is not understood")
+		r.opaque("unsupported arithmetic")
 		s.forget()
 	case "read", "mapfile", "readarray", "getopts", "unset", "printf", "wait":
 		r.setter(s, name, args)
@@ -82,7 +82,7 @@ func (r *reader) builtin(s *scope, c call) {
 	r.record(s, c, Command{Builtin: true})
 }
 
-// setter is a builtin that gives its arguments values.
+// setter records a builtin that assigns variables named by its arguments.
 func (r *reader) setter(s *scope, name string, args []field) {
 	if name == "printf" && !(len(args) > 0 && (args[0].hole() || args[0].loose() || strings.HasPrefix(args[0].text, "-v"))) {
 		return
@@ -98,19 +98,19 @@ func (r *reader) setter(s *scope, name string, args []field) {
 			text = strings.TrimPrefix(text, "-v")
 		}
 		if a.loose() || a.hole() && name != "printf" || strings.Contains(text, "[") && name != "printf" && strings.ContainsAny(text, "$`"+Hole) {
-			r.opaque(name + " of a name that is not known")
+			r.opaque(name + " with an unknown variable name")
 			s.forget()
 			return
 		}
 		if (name == "mapfile" || name == "readarray") && strings.HasPrefix(text, "-C") {
-			r.opaque(name + " calls what it is given")
+			r.opaque(name + " calls a callback command")
 		}
 		if name == "printf" && strings.Contains(text, "[") && a.text == args[min(1, len(args)-1)].text {
-			r.opaque("printf to a name that is not known")
+			r.opaque("printf -v with an unknown variable name")
 		}
 		if identifier.MatchString(text) {
 			if steers(text) && name != "printf" {
-				r.opaque("sets " + text + ", which changes what programs do")
+				r.opaque("sets " + text + ", which changes the behaviour of programs")
 			}
 			r.set(s, text, unknown)
 			if _, defined := s.funcs[text]; defined && name == "unset" {
@@ -142,7 +142,7 @@ func (r *reader) cd(s *scope, name string, args []field) {
 	}
 }
 
-// passing is a builtin that starts what follows it.
+// passing records a builtin that starts the command in its arguments.
 func (r *reader) passing(s *scope, c call) {
 	o := map[string]options{"command": {flags: "pvV"}, "builtin": {}, "exec": {flags: "cl", args: "a"}}[c.args[0].text]
 	got, n, bad := o.split(c.args[1:])
@@ -160,7 +160,7 @@ func (r *reader) passing(s *scope, c call) {
 	r.record(s, c, Command{Builtin: true, Wrapper: true})
 	if inner.shell && !rest[0].hole() {
 		outer := s.funcs
-		s.funcs = map[string]bool{} // functions are passed over
+		s.funcs = map[string]bool{} // functions are bypassed
 		defer func() { s.funcs = outer }()
 		if !builtins[rest[0].text] {
 			inner.shell = c.args[0].text == "builtin"
@@ -175,8 +175,8 @@ func (r *reader) eval(s *scope, c call) {
 		if a.hole() || a.loose() {
 			s.forget()
 			s.cwd = Hole
-			r.opaque("eval of what the line does not tell")
-			r.fail(s, c, "runs what the line does not tell")
+			r.opaque("eval of unknown text")
+			r.fail(s, c, "runs unknown text")
 			return
 		}
 		parts = append(parts, a.text)
@@ -191,7 +191,7 @@ func (r *reader) eval(s *scope, c call) {
 	}
 }
 
-// trap walks what is to run later, whenever that is.
+// trap walks a command that runs at a later, unknown time.
 func (r *reader) trap(s *scope, c call) {
 	args := c.args[1:]
 	if len(args) > 0 && args[0].text == "--" {
@@ -199,14 +199,14 @@ func (r *reader) trap(s *scope, c call) {
 	}
 	if len(args) < 2 || args[0].text == "-" || args[0].text == "" || args[0].text == "-p" || args[0].text == "-l" {
 		if len(args) > 0 && (args[0].hole() || args[0].loose()) {
-			r.opaque("trap of what the line does not tell")
+			r.opaque("trap with unknown text")
 		}
 		r.record(s, c, Command{Builtin: true})
 		return
 	}
 	if args[0].hole() || args[0].loose() {
-		r.opaque("trap of what the line does not tell")
-		r.fail(s, c, "runs what the line does not tell")
+		r.opaque("trap with unknown text")
+		r.fail(s, c, "runs unknown text")
 		return
 	}
 	r.record(s, c, Command{Builtin: true, Wrapper: true})

@@ -7,19 +7,19 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// A call is one command on its way to be started.
+// A call is a command whose effect is being determined.
 type call struct {
 	args   []field
 	text   string
 	via    []string
 	files  files
-	in     *input // nil: what the line's own shell reads
+	in     *input // nil: the standard input of the line's shell
 	env    map[string]value
-	shell  bool   // a shell looks the name up: builtins and functions come first
-	opaque string // why it is opaque already
+	shell  bool   // the name is resolved by a shell: builtins and functions take precedence
+	opaque string // reason why the call is opaque, if known already
 }
 
-// by is what c starts: args, through the program or builtin that c is.
+// by returns the call of args that c starts, through the program or builtin c.
 func (c call) by(args []field, shell bool) call {
 	return call{args: args, text: c.text, via: append(slices.Clip(c.via), Base(c.args[0].text)), in: c.in, env: c.env, shell: shell}
 }
@@ -41,10 +41,10 @@ func (r *reader) call(s *scope, st *syntax.Stmt, n *syntax.CallExpr, in *input) 
 		}
 		c.env[a.Name.Value] = r.assigned(s, a)
 		if steers(a.Name.Value) {
-			c.opaque = "sets " + a.Name.Value + ", which changes what programs do"
+			c.opaque = "sets " + a.Name.Value + ", which changes the behaviour of programs"
 		}
 	}
-	if len(c.args) == 0 { // $EMPTY: only assignments and redirections are left
+	if len(c.args) == 0 { // $EMPTY: only assignments and redirections remain
 		for name, v := range c.env {
 			r.set(s, name, v)
 		}
@@ -59,7 +59,7 @@ func (r *reader) call(s *scope, st *syntax.Stmt, n *syntax.CallExpr, in *input) 
 	r.start(s, c)
 }
 
-// record emits c as a command; more is what else is known of it.
+// record emits c as a command. more contains further properties of it.
 func (r *reader) record(s *scope, c call, more Command) {
 	for i, a := range c.args {
 		more.Argv = append(more.Argv, a.text)
@@ -79,7 +79,7 @@ func (r *reader) record(s *scope, c call, more Command) {
 	r.emit(s, more)
 }
 
-// start works out what a call starts.
+// start determines which commands a call starts.
 func (r *reader) start(s *scope, c call) {
 	r.depth++
 	defer func() { r.depth-- }()
@@ -91,16 +91,16 @@ func (r *reader) start(s *scope, c call) {
 	}
 	name := c.args[0]
 	if name.hole() || name.loose() {
-		c.opaque = "which command runs follows from what the line does not tell"
+		c.opaque = "the name of the command is unknown"
 		r.record(s, c, Command{})
-		if c.shell { // it may be eval, or cd
+		if c.shell { // it may be a builtin such as eval or cd
 			s.forget()
 			s.cwd = Hole
 		}
 		return
 	}
 	if c.shell {
-		// What stands before a builtin or a function may outlive it.
+		// Assignments before a builtin or a function may persist after it.
 		if _, isFunc := s.funcs[name.text]; isFunc || builtins[name.text] {
 			defer func() {
 				for env := range c.env {
@@ -143,7 +143,7 @@ func (r *reader) start(s *scope, c call) {
 	r.record(s, c, Command{})
 }
 
-// fail records a command whose doings are not understood.
+// fail records a command whose effect cannot be determined.
 func (r *reader) fail(s *scope, c call, reason string) {
 	if c.opaque == "" {
 		c.opaque = reason
@@ -154,14 +154,13 @@ func (r *reader) fail(s *scope, c call, reason string) {
 // within walks a script that c starts, in the scope s.
 func (r *reader) within(s *scope, c call, text field, posix bool) {
 	if text.hole() || text.loose() {
-		r.opaque("a script that the line does not tell")
+		r.opaque("a script with unknown text")
 		return
 	}
 	r.script(s, text.text, posix, append(slices.Clip(c.via), Base(c.args[0].text)))
 }
 
-// hides reports whether a function of that name would be taken for something
-// that is understood otherwise.
+// hides reports whether a function of that name would shadow a command with a known meaning.
 func hides(name string) bool {
 	if builtins[name] || programs[name] {
 		return true
@@ -178,7 +177,7 @@ func hides(name string) bool {
 	return strings.Contains(name, "/") || common[name] || name == "command_not_found_handle"
 }
 
-// common are programs that a reader of a line takes for what they are.
+// common lists programs whose names have a generally known meaning.
 var common = set(`apt apt-get basename cargo cat chgrp chmod chown clear cmp comm cp curl cut date dd df diff
 	dirname dnf docker dpkg du expand file fmt fold gcc getent go grep egrep fgrep groups gzip gunzip head hostname id
 	install iptables java javac join jq kubectl less link ln ls lsblk make md5sum mkdir mkfifo mknod mktemp more mount mv

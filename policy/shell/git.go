@@ -2,7 +2,7 @@ package shell
 
 import "strings"
 
-// quiet are settings of git that start nothing.
+// quiet lists settings of git that start no programs.
 var quiet = set(`user.name user.email author.name author.email committer.name committer.email core.quotepath core.autocrlf
 	core.filemode core.ignorecase core.abbrev core.longpaths core.compression init.defaultbranch commit.gpgsign tag.gpgsign
 	advice.detachedhead safe.directory color.ui color.diff color.status color.branch log.showsignature diff.renames
@@ -22,12 +22,12 @@ func (r *reader) git(s *scope, c call) {
 	for _, g := range got {
 		key, _, _ := strings.Cut(g.value.text, "=")
 		if g.name == "c" && (g.value.loose() || !quiet[strings.ToLower(key)]) {
-			c.opaque = "git is given the setting " + printable(key)
+			c.opaque = "git uses the setting " + printable(key)
 		}
 	}
 	for _, a := range c.args[1+n:] {
 		if strings.HasPrefix(a.text, "ext::") || strings.Contains(a.text, Hole+"::") {
-			c.opaque = "git is given a remote that is a command"
+			c.opaque = "the git remote is a command"
 		}
 	}
 	rest := c.args[1+n:]
@@ -36,7 +36,7 @@ func (r *reader) git(s *scope, c call) {
 		return
 	}
 	if rest[0].hole() || rest[0].loose() {
-		r.fail(s, c, "a git command that the line does not tell")
+		r.fail(s, c, "an unknown git command")
 		return
 	}
 	text, found := r.gitText(&c, rest[0].text, rest[1:])
@@ -51,13 +51,14 @@ func (r *reader) git(s *scope, c call) {
 	}
 }
 
-// gitText finds what a command of git starts: texts for a shell, or a command.
+// gitText returns the commands that a git command starts: texts for a shell, or an argument
+// vector.
 func (r *reader) gitText(c *call, name string, args []field) (text []field, cmd []field) {
 	for i, a := range args {
 		if a.multi || strings.HasPrefix(a.text, Hole) {
 			switch name {
 			case "submodule", "bisect", "rebase", "config", "filter-branch", "difftool", "mergetool", "for-each-repo":
-				c.opaque = "git is given what the line does not tell"
+				c.opaque = "git has an unknown argument"
 			}
 		}
 		value := field{text: Hole, multi: true}
@@ -105,8 +106,7 @@ func (r *reader) gitText(c *call, name string, args []field) (text []field, cmd 
 	return text, nil
 }
 
-// startsFor reports whether an option, or what it may be short for, names a
-// program.
+// startsFor reports whether an option, or an option that it may abbreviate, names a program.
 func startsFor(name, option string) bool {
 	for _, o := range []string{"--upload-pack", "--receive-pack", "--exec", "--open-files-in-pager", "--extcmd", "--config", "--template", "--config-env"} {
 		if strings.HasPrefix(o, option) || option == o {
@@ -127,7 +127,7 @@ func startsFor(name, option string) bool {
 	return false
 }
 
-// gitConfig judges a setting that stays: later commands run by it.
+// gitConfig checks a persistent setting, which affects later commands.
 func (r *reader) gitConfig(c *call, args []field) {
 	var operands []string
 	for _, a := range args {
@@ -146,6 +146,6 @@ func (r *reader) gitConfig(c *call, args []field) {
 		operands = operands[1:]
 	}
 	if len(operands) > 1 && operands[0] != "get" && operands[0] != "list" && operands[0] != "unset" && !quiet[strings.ToLower(operands[0])] {
-		c.opaque = "git is given the setting " + printable(operands[0])
+		c.opaque = "git uses the setting " + printable(operands[0])
 	}
 }

@@ -2,31 +2,31 @@ package shell
 
 import "strings"
 
-// Options are how a program reads what stands before its operands. Only what
-// is listed is understood.
+// options describes the option syntax of a program. Options that are not listed are
+// unsupported.
 type options struct {
 	flags string // short ones that take nothing: "ivk0"
-	args  string // short ones that take an argument, attached or next
-	maybe string // short ones whose argument is attached or not there
+	args  string // short options with an argument, attached or separate
+	maybe string // short options with an optional attached argument
 	longs string // long ones: "foreground kill-after= color?"
-	digit bool   // -5 is one
-	ends  string // short ones with an argument after which no more are read
+	digit bool   // -5 is an option
+	ends  string // short options with an argument, after which no options are parsed
 }
 
-// An option is one that was given: name is "k" or "kill-after".
+// An option is a parsed option; its name is "k" or "kill-after".
 type option struct {
 	name  string
 	value field
 }
 
-// split reads the options at the beginning of args and returns how many
-// arguments they are. bad says why they are not understood.
+// split parses the options at the beginning of args and returns the number of arguments they
+// occupy. bad is the reason if they cannot be parsed.
 func (o options) split(args []field) (got []option, n int, bad string) {
 	for n < len(args) {
 		a := args[n]
 		switch {
 		case a.loose() || strings.HasPrefix(a.text, Hole):
-			return got, n, "an option that the line does not tell"
+			return got, n, "an option with unknown text"
 		case a.text == "--":
 			return got, n + 1, ""
 		case len(a.text) < 2 || a.text[0] != '-':
@@ -61,12 +61,12 @@ func (o options) long(text string, next []field) (got []option, used int, bad st
 			return []option{{name, field{text: value}}}, 0, ""
 		case l == name+"=":
 			if len(next) == 0 || next[0].loose() {
-				return nil, 0, "option --" + name + " without a value that is known"
+				return nil, 0, "option --" + name + " has an unknown value"
 			}
 			return []option{{name, next[0]}}, 1, ""
 		}
 	}
-	return nil, 0, "option --" + printable(name) + " is not known"
+	return nil, 0, "unknown option --" + printable(name)
 }
 
 func (o options) short(text string, next []field) (got []option, used int, bad string) {
@@ -86,16 +86,16 @@ func (o options) short(text string, next []field) (got []option, used int, bad s
 			return append(got, option{name, field{text: rest}}), 0, ""
 		case strings.Contains(o.args+o.ends, name):
 			if len(next) == 0 || next[0].loose() {
-				return nil, 0, "option -" + name + " without a value that is known"
+				return nil, 0, "option -" + name + " has an unknown value"
 			}
 			return append(got, option{name, next[0]}), 1, ""
 		}
-		return nil, 0, "option -" + printable(name) + " is not known"
+		return nil, 0, "unknown option -" + printable(name)
 	}
 	return got, 0, ""
 }
 
-// printable is a text for a reason, without Holes.
+// printable returns a text for a reason, with an ellipsis in place of each Hole.
 func printable(s string) string { return strings.ReplaceAll(s, Hole, "…") }
 
 func has(got []option, names ...string) bool {
@@ -103,7 +103,7 @@ func has(got []option, names ...string) bool {
 	return there
 }
 
-// find returns the last of the options that has one of the names.
+// find returns the last option with one of the names.
 func find(got []option, names ...string) (field, bool) {
 	for i := len(got) - 1; i >= 0; i-- {
 		for _, name := range names {

@@ -10,29 +10,29 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// What a line may cost. A line beyond these is opaque.
+// Limits of the analysis. A line that exceeds one of them is opaque.
 const (
 	maxLine     = 64 << 10 // bytes of a line, and of a script within it
 	maxCommands = 1000
-	maxDepth    = 100      // statements within statements, scripts within scripts
+	maxDepth    = 100      // nesting of statements and scripts
 	maxValue    = 32 << 10 // bytes of a variable's value
-	maxWork     = 4 << 20  // bytes expanded and gone over again, variables copied
-	maxBraces   = 1000     // words one word becomes
+	maxWork     = 4 << 20  // bytes expanded or parsed again, and variables copied
+	maxBraces   = 1000     // words that result from one word
 	maxOpen     = 20       // braces in one word
 )
 
-// A walker goes through one line and gathers what it runs.
+// A walker analyses one line and collects its commands.
 type walker struct {
 	line  Line
 	depth int
 	work  int
 
-	// What functions and traps assign may change between any two statements.
-	// True are those that are only ever given numbers.
+	// volatile contains the variables that functions and traps may assign between any two
+	// statements. It is true for variables that are only assigned numbers.
 	volatile    map[string]bool
 	allVolatile bool
-	selects     bool // there is a select, which reads
-	opaqueCwd   bool // functions may change the directory whenever they are called
+	selects     bool // the script contains a select, which reads its input
+	opaqueCwd   bool // functions may change the directory when they are called
 }
 
 func parse(line string) Line {
@@ -41,14 +41,14 @@ func parse(line string) Line {
 	return w.line
 }
 
-// opaque says why the whole line is not understood. The first reason stays.
+// opaque marks the whole line as opaque. The first reason is kept.
 func (w *walker) opaque(reason string) {
 	if w.line.Opaque == "" {
 		w.line.Opaque = reason
 	}
 }
 
-// full reports whether enough was read: the rest of the line is not looked at.
+// full reports whether a limit is exceeded. Then the rest of the line is not analysed.
 func (w *walker) full() bool {
 	switch {
 	case len(w.line.Commands) >= maxCommands:
@@ -56,15 +56,15 @@ func (w *walker) full() bool {
 	case w.depth > maxDepth:
 		w.opaque("nested too deeply")
 	case w.work > maxWork:
-		w.opaque("too much to work out")
+		w.opaque("too expensive to analyse")
 	default:
 		return false
 	}
 	return true
 }
 
-// script reads a text as a shell does and walks it in s. posix says that the
-// shell may not be bash.
+// script parses a text as a shell script and walks it in s. posix is set if the shell may not
+// be bash.
 func (w *walker) script(s *scope, text string, posix bool, via []string) {
 	if reason := unreadable(text); reason != "" {
 		w.opaque(reason)
@@ -77,8 +77,8 @@ func (w *walker) script(s *scope, text string, posix bool, via []string) {
 	}
 	file, err := parseAs(posix, text)
 	if err != nil {
-		w.opaque("not understood as a shell command: " + message(err))
-		// What stands before the mistake runs all the same.
+		w.opaque("cannot be parsed as a shell command: " + message(err))
+		// The statements before a syntax error run nevertheless.
 		file, _ = syntax.NewParser(syntax.Variant(syntax.LangBash), syntax.RecoverErrors(10)).Parse(strings.NewReader(text), "")
 		if file == nil {
 			return
@@ -89,8 +89,8 @@ func (w *walker) script(s *scope, text string, posix bool, via []string) {
 	r.stmts(s, file.Stmts, nil)
 }
 
-// Parsers are kept for the next script: to make one takes as long as a short
-// script. Parse resets it, but one that has seen a mistake is not used again.
+// Parsers are reused, because creating one takes as long as parsing a short script. Parse
+// resets a parser. A parser that has reported an error is discarded.
 var bashParsers, posixParsers sync.Pool
 
 func parseAs(posix bool, text string) (*syntax.File, error) {
@@ -109,7 +109,7 @@ func parseAs(posix bool, text string) (*syntax.File, error) {
 	return file, err
 }
 
-// unreadable says why a text cannot be read the way every shell reads it.
+// unreadable returns the reason if shells disagree on the parsing of a text, or "".
 func unreadable(text string) string {
 	if len(text) > maxLine {
 		return "too long"
@@ -121,9 +121,9 @@ func unreadable(text string) string {
 		switch {
 		case c == '\n' || c == '\t':
 		case unicode.IsControl(c):
-			return "holds a control character"
+			return "contains a control character"
 		case c != ' ' && unicode.IsSpace(c):
-			return "holds a space that is none to the shell"
+			return "contains white space that is not white space in a shell"
 		}
 	}
 	if nesting(text) > maxDepth {
@@ -132,8 +132,8 @@ func unreadable(text string) string {
 	return ""
 }
 
-// nesting is a bound of how deeply the parser would have to go, so that its
-// stack stays small. Quotes are not looked at: more is counted than there is.
+// nesting returns an upper bound of the recursion depth of the parser, to limit its stack. It
+// does not interpret quotes, so it may exceed the actual depth.
 func nesting(text string) int {
 	depth, most := 0, 0
 	for i := range len(text) {

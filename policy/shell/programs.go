@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// programs are those that start others in ways of their own.
+// programs lists the programs that can start others by their own means.
 var programs = set(`bash rbash sh dash ash xargs find ssh su runuser git awk gawk mawk nawk original-awk sed gsed parallel
 	tar bsdtar cpio rsync scp sftp man sort split wget ip nix npx npm deno bun psql mysql mariadb sqlite3 tcpdump zip rpm apt
 	apt-get go gcc g++ cc cmake rg fd fdfind ag ack bat`)
@@ -30,13 +30,13 @@ func (r *reader) program(s *scope, c call) {
 	case "awk", "gawk", "mawk", "nawk", "original-awk":
 		r.awk(s, c)
 	case "parallel":
-		r.fail(s, c, "fills in the text of a shell command")
+		r.fail(s, c, "inserts its input into the text of a shell command")
 	default:
 		r.risky(s, c, base)
 	}
 }
 
-// shell is a POSIX shell or bash: what it runs is read too.
+// shell records a POSIX shell or bash, and walks the script that it runs.
 func (r *reader) shell(s *scope, c call) {
 	posix := Base(c.args[0].text) != "bash" && Base(c.args[0].text) != "rbash"
 	args := c.args[1:]
@@ -44,7 +44,7 @@ func (r *reader) shell(s *scope, c call) {
 	for len(args) > 0 {
 		a := args[0]
 		if a.loose() || strings.HasPrefix(a.text, Hole) {
-			r.fail(s, c, "an option that the line does not tell")
+			r.fail(s, c, "an option with unknown text")
 			return
 		}
 		if a.text == "--" || a.text == "-" {
@@ -70,12 +70,12 @@ func (r *reader) shell(s *scope, c call) {
 				stdin = true
 			case o == 'o' || o == 'O':
 				if len(args) == 0 || args[0].loose() {
-					r.fail(s, c, "an option that the line does not tell")
+					r.fail(s, c, "an option with unknown text")
 					return
 				}
 				args = args[1:]
 			case !strings.ContainsRune("abefhlmnprtuvxBCEHPT", o):
-				r.fail(s, c, "option "+printable(a.text)+" is not known")
+				r.fail(s, c, "unknown option "+printable(a.text))
 				return
 			}
 		}
@@ -91,7 +91,7 @@ func (r *reader) shell(s *scope, c call) {
 			in.params = c.args[:1]
 		}
 		if args[0].hole() || args[0].loose() {
-			r.fail(s, c, "runs a text that the line does not tell")
+			r.fail(s, c, "runs a script with unknown text")
 			return
 		}
 		r.record(s, c, Command{Wrapper: true})
@@ -100,33 +100,33 @@ func (r *reader) shell(s *scope, c call) {
 		r.record(s, c, Command{})
 	case stdin || len(args) == 0 || isStdin(args[0].text):
 		if c.in == nil || !c.in.known {
-			r.fail(s, c, "runs what it reads, which the line does not tell")
+			r.fail(s, c, "runs its standard input, which is unknown")
 			return
 		}
 		in.params, in.given = args, true
-		if stdin || len(args) == 0 { // else $0 is the file
+		if stdin || len(args) == 0 { // otherwise $0 is the file
 			in.params = append(c.args[:1:1], args...)
 		}
 		r.record(s, c, Command{Wrapper: true})
 		self := len(r.line.Commands)
 		r.within(in, c, field{text: c.in.text}, posix)
 		if r.readsItself(self) {
-			r.line.Commands[self-1].Opaque = "its commands may read what it runs next"
+			r.line.Commands[self-1].Opaque = "its commands may read the rest of the script"
 		}
 	case fromDescriptor(args[0]):
-		r.fail(s, c, "runs what it reads, which the line does not tell")
+		r.fail(s, c, "runs its standard input, which is unknown")
 	default:
 		r.record(s, c, Command{})
 	}
 }
 
-// leaving are programs that leave alone what their shell reads: a script that
-// is read from there is not entered at another byte after them.
+// leaving lists programs that do not read their standard input. A shell that reads its script
+// from there continues with the next command after them.
 var leaving = set(`basename cargo chgrp chmod chown cp date df dirname du env go hostname id ln ls make mkdir mktemp mv nice
 	nohup npm pnpm ps pytest readlink realpath rm rmdir sleep stat sync timeout touch uname whoami yarn`)
 
-// readsItself reports whether a command from the n-th on may read the script
-// that it is in, so that what follows is not what it seems.
+// readsItself reports whether a command from index n may read the script that it is part of, so
+// that the following commands are not reliable.
 func (r *reader) readsItself(n int) bool {
 	return r.selects || slices.ContainsFunc(r.line.Commands[n:], func(c Command) bool {
 		if slices.ContainsFunc(c.Reads, isStdin) || len(c.Argv) > 0 && c.Opaque != "" {
@@ -137,7 +137,7 @@ func (r *reader) readsItself(n int) bool {
 		}
 		name := Base(c.Argv[0])
 		if slices.Contains([]string{"cp", "ln", "mv", "rm"}, name) {
-			for _, a := range c.Argv[1:] { // -i asks, and reads the answer
+			for _, a := range c.Argv[1:] { // -i prompts and reads the answer
 				if strings.HasPrefix(a, "-") && strings.Contains(a, "i") || strings.HasPrefix(a, Hole) {
 					return true
 				}
@@ -151,8 +151,8 @@ func isStdin(file string) bool {
 	return slices.Contains([]string{"-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"}, path.Clean(file))
 }
 
-// fromDescriptor reports whether a file is, or may be, no file of a name: its
-// text cannot be looked at later.
+// fromDescriptor reports whether a file may be an open descriptor instead of a named file, so
+// that its text cannot be inspected later.
 func fromDescriptor(a field) bool {
 	return a.loose() || strings.HasPrefix(a.text, Hole) || isStdin(a.text) ||
 		strings.HasPrefix(path.Clean(a.text), "/dev/") || strings.HasPrefix(path.Clean(a.text), "/proc/")
@@ -171,7 +171,7 @@ func (r *reader) xargs(s *scope, c call) {
 	}
 	rest := slices.Clone(c.args[1+n:])
 	if len(rest) == 0 || has(got, "help", "version") {
-		r.record(s, c, Command{Wrapper: true}) // it runs echo
+		r.record(s, c, Command{Wrapper: true}) // without a command, xargs runs echo
 		return
 	}
 	r.record(s, c, Command{Wrapper: true})
@@ -191,7 +191,7 @@ func (r *reader) xargs(s *scope, c call) {
 	r.start(s.fresh(), inner)
 }
 
-// arity is how many arguments follow what find knows.
+// arity is the number of arguments of the supported expressions of find.
 var arity = func() map[string]int {
 	m := map[string]int{"-fprintf": 2}
 	for name := range set(`-print -print0 -prune -quit -ls -depth -d -mount -xdev -daystart -follow -noleaf -warn -nowarn -nogroup
@@ -213,7 +213,7 @@ func (r *reader) find(s *scope, c call) {
 	for i := 0; i < len(args); i++ {
 		a := args[i]
 		if a.multi || strings.HasPrefix(a.text, Hole) || a.glob && (matches(a.text, "-exec") || matches(a.text, "-delete")) {
-			r.fail(s, c, "an expression that the line does not tell")
+			r.fail(s, c, "an expression with unknown text")
 			return
 		}
 		n, there := arity[a.text]
@@ -231,12 +231,12 @@ func (r *reader) find(s *scope, c call) {
 			started = append(started, args[i+1:end])
 			i = end
 		case a.text == "-delete":
-			c.opaque = "deletes what it finds"
+			c.opaque = "deletes the files that it finds"
 		case strings.HasPrefix(a.text, "-newer") && len(a.text) == 8:
 			i++
 		case strings.HasPrefix(a.text, "-O") || !strings.HasPrefix(a.text, "-"):
 		default:
-			c.opaque = "an expression that is not known: " + printable(a.text)
+			c.opaque = "an unknown expression: " + printable(a.text)
 		}
 	}
 	r.record(s, c, Command{})
@@ -262,7 +262,7 @@ func matches(glob, name string) bool {
 	return ok || err != nil
 }
 
-// quietSSH are settings of ssh that start nothing.
+// quietSSH lists settings of ssh that start no programs.
 var quietSSH = set(`stricthostkeychecking userknownhostsfile connecttimeout batchmode loglevel serveraliveinterval
 	serveralivecountmax port user identityfile identitiesonly passwordauthentication preferredauthentications compression`)
 
@@ -273,7 +273,7 @@ func (r *reader) ssh(s *scope, c call) {
 	if bad == "" && len(rest) > 0 { // options may follow the host
 		var more []option
 		if rest[0].loose() {
-			bad = "a host that the line does not tell"
+			bad = "an unknown host"
 		}
 		more, n, bad2 := o.split(rest[1:])
 		if bad == "" {
@@ -306,7 +306,7 @@ func (r *reader) su(s *scope, c call) {
 	o := options{flags: "flmpP-", args: "cgGswu", longs: "command= session-command= group= supp-group= shell= whitelist-environment= user= fast login preserve-environment pty help version"}
 	var got []option
 	var operands []field
-	for args := c.args[1:]; len(args) > 0; { // options and operands in any order
+	for args := c.args[1:]; len(args) > 0; { // options and operands may be mixed
 		more, n, bad := o.split(args)
 		if bad != "" {
 			r.fail(s, c, bad)
@@ -326,18 +326,18 @@ func (r *reader) su(s *scope, c call) {
 	case has(got, "help", "version"):
 		r.record(s, c, Command{})
 	case has(got, "s", "shell"):
-		r.fail(s, c, "starts a shell that is not known")
+		r.fail(s, c, "starts an unknown shell")
 	case !there && has(got, "u", "user") && len(operands) > 0:
 		r.record(s, c, Command{})
 		in := s.clone()
 		in.remote = true
 		inner := c.by(operands, false)
-		inner.in = piped // a password is read first
+		inner.in = piped // su reads a password first
 		r.start(in, inner)
 	case !there || len(operands) > 2:
 		r.fail(s, c, startsShell)
 	case text.hole() || text.loose():
-		r.fail(s, c, "runs a text that the line does not tell")
+		r.fail(s, c, "runs a script with unknown text")
 	default:
 		r.record(s, c, Command{})
 		in := s.fresh()
@@ -346,7 +346,7 @@ func (r *reader) su(s *scope, c call) {
 	}
 }
 
-// risks are options with which a program starts others.
+// risks maps programs to the options with which they start others.
 var risks = map[string]string{
 	"tar":     "-I -F --to-command --checkpoint-action --use-compress-program --rmt-command --rsh-command --info-script --new-volume-script",
 	"bsdtar":  "--use-compress-program",
@@ -386,7 +386,7 @@ var risks = map[string]string{
 	"sqlite3": ".sh .sy .import .load .once .output .excel -init edit( load_extension",
 }
 
-// risky is a program that starts others only when an option says so.
+// risky records a program that starts others only with certain options.
 func (r *reader) risky(s *scope, c call, base string) {
 	database := base == "psql" || base == "mysql" || base == "mariadb" || base == "sqlite3"
 	for _, a := range c.args[1:] {
@@ -398,7 +398,7 @@ func (r *reader) risky(s *scope, c call, base string) {
 			case a.multi || strings.HasPrefix(a.text, Hole) || database && a.hole(),
 				short && strings.HasPrefix(a.text, "-") && !strings.HasPrefix(a.text, "--") && strings.Contains(a.text, risk[1:]),
 				base == "tar" && short && strings.Contains(c.args[1].text, risk[1:]) && !strings.ContainsAny(c.args[1].text, "/.-"),
-				long && len(name) > 2 && strings.HasPrefix(risk, name), // GNU's options may be shortened
+				long && len(name) > 2 && strings.HasPrefix(risk, name), // GNU options may be abbreviated (getopt_long(3))
 				!long && !short && risk[0] == '-' && "-"+strings.TrimLeft(name, "-") == risk,
 				!strings.HasPrefix(risk, "-") && (a.text == risk || database && strings.Contains(a.text, risk)):
 				r.fail(s, c, "may start other programs: "+risk)
@@ -407,7 +407,7 @@ func (r *reader) risky(s *scope, c call, base string) {
 		}
 	}
 	if database && (c.in == nil || !c.in.known || strings.ContainsAny(c.in.text, `\.`) || strings.Contains(c.in.text, "system")) && len(c.args) < 3 {
-		r.fail(s, c, "runs what it reads, which the line does not tell")
+		r.fail(s, c, "runs its standard input, which is unknown")
 		return
 	}
 	r.record(s, c, Command{})

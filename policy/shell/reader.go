@@ -7,15 +7,15 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// A reader walks one script: the line, or a text within it.
+// A reader walks one script: the line, or a script within it.
 type reader struct {
 	*walker
 	text  string // the script
-	posix bool   // its shell may not be bash
+	posix bool   // the shell may not be bash
 	via   []string
 }
 
-// source is a node as it is written.
+// source returns the source text of a node.
 func (r *reader) source(n syntax.Node) string {
 	return r.between(n.Pos().Offset(), n.End().Offset())
 }
@@ -29,7 +29,7 @@ func (r *reader) between(from, to uint) string {
 	return strings.TrimSpace(r.text[from:to])
 }
 
-// written is a statement as it is written, without what ends it.
+// written returns the source text of a statement without its terminator.
 func (r *reader) written(st *syntax.Stmt) string {
 	to := st.Position.Offset()
 	if st.Cmd != nil {
@@ -41,20 +41,19 @@ func (r *reader) written(st *syntax.Stmt) string {
 	return r.between(st.Position.Offset(), to)
 }
 
-// stmts walks statements that follow each other whatever comes of them. in is
-// what they read, if that is not their shell's.
+// stmts walks consecutive statements. in is their standard input if it differs from that of
+// their shell.
 func (r *reader) stmts(s *scope, list []*syntax.Stmt, in *input) {
 	for i, st := range list {
 		before := s.cwd
 		r.stmt(s, st, in)
 		if s.cwd != before && i < len(list)-1 && !surelyMoves(st) {
-			s.cwd = Hole // a cd may have failed
+			s.cwd = Hole // the preceding cd may have failed
 		}
 	}
 }
 
-// surelyMoves reports whether what follows a statement runs only if its cd
-// succeeded: cd x || exit.
+// surelyMoves reports whether the statements after a cd run only if it succeeded: cd x || exit.
 func surelyMoves(st *syntax.Stmt) bool {
 	b, ok := st.Cmd.(*syntax.BinaryCmd)
 	if !ok || b.Op != syntax.OrStmt || st.Background || st.Negated {
@@ -81,7 +80,7 @@ func (r *reader) stmt(s *scope, st *syntax.Stmt, in *input) {
 	if before := s.cwd; st.Negated {
 		defer func() {
 			if s.cwd != before {
-				s.cwd = Hole // what follows runs if a cd has failed
+				s.cwd = Hole // the second command runs if a cd has failed
 			}
 		}()
 	}
@@ -91,7 +90,7 @@ func (r *reader) stmt(s *scope, st *syntax.Stmt, in *input) {
 	}
 	files, own := r.redirects(s, st)
 	if own != nil {
-		in = piped // whoever reads first leaves the rest to the next
+		in = piped // an earlier command may have consumed a part of the input
 	}
 	if !files.none() {
 		r.emit(s, Command{Text: r.written(st), Via: r.via, Writes: files.writes, Reads: files.reads, Opaque: files.opaque})
@@ -152,7 +151,7 @@ func (r *reader) command(s *scope, st *syntax.Stmt, in *input) {
 			}
 		}
 	default:
-		r.opaque("a statement that is not understood")
+		r.opaque("an unsupported statement")
 	}
 }
 
@@ -167,7 +166,7 @@ func (r *reader) binary(s *scope, c *syntax.BinaryCmd, in *input) {
 		}
 		r.stmt(y, c.Y, in)
 		if c.Op == syntax.AndStmt {
-			moved := y.cwd // whoever follows with && runs only if y did
+			moved := y.cwd // a command after && runs only if y succeeded
 			s.join(y)
 			s.cwd = moved
 			return
@@ -178,12 +177,12 @@ func (r *reader) binary(s *scope, c *syntax.BinaryCmd, in *input) {
 		if leaves {
 			s.cwd = cwd
 		}
-	default: // a pipe
+	default: // a pipeline
 		x, y := s.clone(), s.clone()
 		r.stmt(x, c.X, in)
 		r.stmt(y, c.Y, piped)
 		cwd := s.cwd
-		s.join(x, y) // with lastpipe the shell itself runs the last
+		s.join(x, y) // with lastpipe, the current shell runs the last command
 		s.cwd = cwd
 	}
 }
@@ -205,7 +204,7 @@ func (r *reader) branches(s *scope, c *syntax.IfClause, in *input) {
 	s.join(then)
 }
 
-// loop walks what may run any number of times.
+// loop walks statements that may run any number of times.
 func (r *reader) loop(s *scope, nodes []syntax.Node, body func(*scope)) {
 	for _, n := range nodes {
 		r.work += 2 * int(n.End().Offset()-n.Pos().Offset())
@@ -233,7 +232,7 @@ func (r *reader) loop(s *scope, nodes []syntax.Node, body func(*scope)) {
 	s.join(in)
 }
 
-// moves reports whether a cd is among nodes.
+// moves reports whether nodes contain a cd.
 func moves(nodes ...syntax.Node) bool {
 	found := false
 	for _, n := range nodes {
@@ -258,7 +257,7 @@ func (r *reader) forClause(s *scope, c *syntax.ForClause, in *input) {
 		name = l.Name.Value
 		numeric = l.InPos.IsValid() && !slices.ContainsFunc(l.Items, func(w *syntax.Word) bool { return !numericWord(w) })
 		if steers(name) {
-			r.opaque("sets " + name + ", which changes what programs do")
+			r.opaque("sets " + name + ", which changes the behaviour of programs")
 		}
 	case *syntax.CStyleLoop:
 		if l.Init != nil {
@@ -282,7 +281,7 @@ func (r *reader) forClause(s *scope, c *syntax.ForClause, in *input) {
 
 func (r *reader) caseClause(s *scope, c *syntax.CaseClause, in *input) {
 	before := s.clone()
-	var through *scope // what falls through from the items before
+	var through *scope // state after the preceding items, for fall-through
 	for _, item := range c.Items {
 		if r.full() {
 			return
@@ -303,11 +302,11 @@ func (r *reader) caseClause(s *scope, c *syntax.CaseClause, in *input) {
 	s.join(before)
 }
 
-// function walks the body of a function where it is defined: it may be called
-// from anywhere, with any arguments.
+// function walks the body of a function at its definition, because it may be called from any
+// place with any arguments.
 func (r *reader) function(s *scope, f *syntax.FuncDecl) {
 	if f.Name == nil {
-		r.opaque("a function that is not understood")
+		r.opaque("an unsupported function")
 		return
 	}
 	name := f.Name.Value
@@ -330,25 +329,25 @@ func (r *reader) function(s *scope, f *syntax.FuncDecl) {
 	s.funcs[name] = true
 }
 
-// roams notes that a function may change the directory whenever it is called.
+// roams records that a function may change the directory at each call.
 func (r *reader) roams(s *scope) {
 	s.cwd = Hole
 	r.opaqueCwd = true
 }
 
-// assign gives a variable of the shell a value.
+// assign assigns a shell variable.
 func (r *reader) assign(s *scope, a *syntax.Assign) {
 	if a.Name == nil {
 		return
 	}
 	name := a.Name.Value
 	if steers(name) {
-		r.opaque("sets " + name + ", which changes what programs do")
+		r.opaque("sets " + name + ", which changes the behaviour of programs")
 	}
 	r.set(s, name, r.assigned(s, a))
 }
 
-// assigned is what an assignment makes of its variable.
+// assigned returns the value of an assignment.
 func (r *reader) assigned(s *scope, a *syntax.Assign) value {
 	if a.Index != nil {
 		r.index(s, a.Index)
@@ -382,7 +381,7 @@ func (r *reader) declare(s *scope, d *syntax.DeclClause) {
 			}
 		case a.Name != nil:
 			r.assign(s, a)
-			if d.Variant.Value == "local" { // it assigns nothing outside of functions
+			if d.Variant.Value == "local" { // outside of functions, local is an error
 				r.set(s, a.Name.Value, unknown)
 			}
 		default:
@@ -393,27 +392,27 @@ func (r *reader) declare(s *scope, d *syntax.DeclClause) {
 		}
 	}
 	if d.Variant.Value == "nameref" {
-		r.opaque("a variable that stands for another")
+		r.opaque("a reference to another variable")
 	}
 }
 
-// declareOption reads an option of declare or its like, or what is assigned
-// where only running it would tell.
+// declareOption handles an argument of declare or a similar builtin that is an option or is
+// known only at run time.
 func (r *reader) declareOption(s *scope, text string) {
 	if strings.HasPrefix(text, "-") || strings.HasPrefix(text, "+") {
 		if strings.Trim(text[1:], "aApxgtI-") != "" {
-			r.opaque("a declaration that changes what values are, or exports functions")
+			r.opaque("a declaration that changes the type of a variable or exports functions")
 		}
 		return
 	}
 	name, v, assigns := strings.Cut(text, "=")
 	if !identifier.MatchString(name) {
-		r.opaque("a declaration of a name that is not known")
+		r.opaque("a declaration of an unknown name")
 		s.forget()
 		return
 	}
 	if steers(name) {
-		r.opaque("sets " + name + ", which changes what programs do")
+		r.opaque("sets " + name + ", which changes the behaviour of programs")
 	}
 	if !assigns {
 		r.set(s, name, unknown)

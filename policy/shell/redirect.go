@@ -7,15 +7,15 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// An input is what a command reads that is not its shell's own.
+// An input is the standard input of a command if it differs from that of its shell.
 type input struct {
 	text  string
-	known bool // text is all that it reads
+	known bool // text is the complete input
 }
 
 var piped = &input{}
 
-// files are what redirections open.
+// files are the files that redirections open.
 type files struct {
 	writes, reads []string
 	opaque        string
@@ -23,8 +23,8 @@ type files struct {
 
 func (f files) none() bool { return f.writes == nil && f.reads == nil && f.opaque == "" }
 
-// redirects expands the redirections of a statement. The input is nil if it
-// has none of its own.
+// redirects expands the redirections of a statement. The input is nil if they do not redirect
+// standard input.
 func (r *reader) redirects(s *scope, st *syntax.Stmt) (files, *input) {
 	var f files
 	var in *input
@@ -46,7 +46,7 @@ func (r *reader) redirect(s *scope, rd *syntax.Redirect, f *files) *input {
 	if rd.N != nil && strings.HasPrefix(rd.N.Value, "{") {
 		r.set(s, strings.Trim(rd.N.Value, "{}"), someNumber)
 		if steers(strings.Trim(rd.N.Value, "{}")) {
-			r.opaque("sets a variable that changes what programs do")
+			r.opaque("sets a variable that changes the behaviour of programs")
 		}
 	}
 	switch rd.Op {
@@ -80,12 +80,12 @@ func (r *reader) redirect(s *scope, rd *syntax.Redirect, f *files) *input {
 		}
 		return piped
 	default:
-		f.opaque = "a redirection that is not understood"
+		f.opaque = "an unsupported redirection"
 	}
 	return nil
 }
 
-// descriptor reports whether what follows >& is no file: 2, 2-, -.
+// descriptor reports whether the target of >& is a descriptor and not a file: 2, 2-, -.
 func descriptor(target string) bool {
 	target = strings.TrimSuffix(target, "-")
 	if target == "" {
@@ -95,7 +95,7 @@ func descriptor(target string) bool {
 	return err == nil
 }
 
-// target is the file that a redirection opens.
+// target returns the file that a redirection opens.
 func (r *reader) target(s *scope, word *syntax.Word) string {
 	fields := r.fields(s, []*syntax.Word{word})
 	if len(fields) != 1 || fields[0].loose() {
@@ -104,7 +104,7 @@ func (r *reader) target(s *scope, word *syntax.Word) string {
 	return fields[0].text
 }
 
-// document is the text of a here-document, expanded if it is to be.
+// document returns the text of a here-document, expanded unless its delimiter is quoted.
 func (r *reader) document(s *scope, rd *syntax.Redirect) string {
 	if rd.Hdoc == nil {
 		return ""
@@ -124,8 +124,8 @@ func (r *reader) document(s *scope, rd *syntax.Redirect) string {
 	return strings.ReplaceAll(f.now.String(), home, Hole)
 }
 
-// isQuoted reports whether any of a here-document's delimiter is quoted, so
-// that its text is taken as it is.
+// isQuoted reports whether a part of a here-document's delimiter is quoted. Such a document is
+// not expanded.
 func isQuoted(word *syntax.Word) bool {
 	for _, part := range word.Parts {
 		if lit, ok := part.(*syntax.Lit); !ok || strings.Contains(lit.Value, `\`) {

@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// A value is what a variable holds: text, with Holes for what is not known.
+// A value is the value of a variable, with Holes for unknown parts.
 type value struct {
 	text   string
-	number bool // a number, though perhaps not known which
+	number bool // a number, possibly an unknown one
 }
 
 var (
@@ -26,15 +26,15 @@ var numeral = regexp.MustCompile(`^-?[0-9]*$`)
 
 func isNumber(s string) bool { return numeral.MatchString(s) }
 
-// A scope is what a shell knows where it stands.
+// A scope is the known state of a shell at one point of a script.
 type scope struct {
-	vars   map[string]value // those the line assigns; all others are unknown
+	vars   map[string]value // assigned by the line; all others are unknown
 	lost   bool             // any variable may have been assigned
-	funcs  map[string]bool  // functions defined; false if it is not sure
+	funcs  map[string]bool  // defined functions; false if the definition is uncertain
 	params []field          // $0, $1, …
 	given  bool             // params are known
 	cwd    string           // as in Command
-	work   *int             // the walker's, for what is copied
+	work   *int             // the walker's work counter, for copies
 	remote bool             // on another machine, or with another user's home
 }
 
@@ -42,7 +42,7 @@ func (w *walker) newScope() *scope {
 	return &scope{work: &w.work, vars: map[string]value{}, funcs: map[string]bool{}}
 }
 
-// clone is a scope of its own that begins as s is.
+// clone returns an independent copy of s.
 func (s *scope) clone() *scope {
 	*s.work += 10 + 50*(len(s.vars)+len(s.funcs))
 	c := *s
@@ -50,13 +50,13 @@ func (s *scope) clone() *scope {
 	return &c
 }
 
-// fresh is the scope of a shell that s starts: it has the directory, and may
-// have any variable.
+// fresh returns the scope of a shell that s starts: it inherits the directory, and its
+// variables are unknown.
 func (s *scope) fresh() *scope {
 	return &scope{work: s.work, vars: map[string]value{}, funcs: map[string]bool{}, cwd: s.cwd, remote: s.remote, lost: true}
 }
 
-// join makes s what holds whichever of the branches was taken, or none.
+// join sets s to the state that is common to all branches, one of which may have run.
 func (s *scope) join(branches ...*scope) {
 	for _, b := range branches {
 		for name, v := range b.vars {
@@ -91,7 +91,7 @@ func either(vars map[string]value, name string, v value) value {
 	return unknown
 }
 
-// numbers are variables that the shell itself keeps, and only as numbers.
+// numbers lists the variables that the shell sets itself, always to numbers.
 var numbers = map[string]bool{
 	"?": true, "#": true, "$": true, "!": true,
 	"RANDOM": true, "SECONDS": true, "LINENO": true, "UID": true, "EUID": true, "PPID": true,
@@ -111,13 +111,13 @@ func (s *scope) get(name string) value {
 	return unknown
 }
 
-// forget makes every variable unknown.
+// forget marks all variables as unknown.
 func (s *scope) forget() {
 	s.vars, s.lost = map[string]value{}, true
 }
 
-// dynamic are variables that bash changes by itself, or does not let be
-// assigned: what the line gives them they need not have.
+// dynamic lists the variables that bash sets itself or protects from assignment. Their values
+// may differ from the assigned ones.
 var dynamic = set(`_ FUNCNAME GROUPS DIRSTACK PIPESTATUS EPOCHREALTIME HISTCMD COLUMNS LINES COMP_WORDBREAKS COMP_LINE
 	COMP_POINT COMP_KEY COMP_TYPE COMP_WORDS COMP_CWORD`)
 
@@ -140,14 +140,14 @@ func (w *walker) set(s *scope, name string, v value) {
 	s.vars[name] = v
 }
 
-// fix makes a variable unknown for good: it is read-only, so that whether an
-// assignment counts depends on how it is made.
+// fix marks a variable as unknown permanently: it is read-only, and the effect of an assignment
+// depends on its form.
 func (w *walker) fix(s *scope, name string) {
 	w.volatile[name] = false
 	w.set(s, name, unknown)
 }
 
-// chdir moves s to dir, which may have Holes.
+// chdir changes the directory of s. dir may contain Holes.
 func (s *scope) chdir(dir string) {
 	switch {
 	case strings.Contains(dir, Hole):
@@ -162,8 +162,8 @@ func (s *scope) chdir(dir string) {
 	}
 }
 
-// steering are variables that change what programs do, or which are started.
-// To give one a value is to hide what runs.
+// steering lists variables that change the behaviour of programs or select which programs
+// start. Assigning one of them makes the effect of a line unknown.
 var steering = map[string]bool{
 	"PATH": true, "IFS": true, "BASH_ENV": true, "ENV": true, "PROMPT_COMMAND": true,
 	"PS0": true, "PS1": true, "PS2": true, "PS3": true, "PS4": true,
@@ -188,7 +188,7 @@ var steeringPrefixes = []string{
 	"LD_", "DYLD_", "BASH_FUNC_", "PYTHON", "npm_config_", "NPM_CONFIG_", "CARGO_", "GIT_", "HG",
 }
 
-// harmless would be steering by their prefix, and only name or number things.
+// harmless lists variables that match a steering prefix but contain only names or numbers.
 var harmless = map[string]bool{
 	"GIT_AUTHOR_NAME": true, "GIT_AUTHOR_EMAIL": true, "GIT_AUTHOR_DATE": true,
 	"GIT_COMMITTER_NAME": true, "GIT_COMMITTER_EMAIL": true, "GIT_COMMITTER_DATE": true,
@@ -197,7 +197,7 @@ var harmless = map[string]bool{
 	"CARGO_TERM_COLOR": true, "CARGO_INCREMENTAL": true,
 }
 
-// steers reports whether giving a value to a variable hides what runs.
+// steers reports whether assigning a variable makes the effect of the line unknown.
 func steers(name string) bool {
 	if steering[name] {
 		return true

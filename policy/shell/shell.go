@@ -1,6 +1,6 @@
-// Package shell tells which commands a shell command line really runs. It
-// reads the line as bash would, follows wrappers, scripts given as arguments
-// and values the line itself assigns, and says where it cannot tell.
+// Package shell determines which commands a shell command line runs. It parses the line like
+// bash, follows wrappers, scripts in arguments and variables that the line assigns, and reports
+// the parts that it cannot determine.
 package shell
 
 import (
@@ -8,61 +8,60 @@ import (
 	"strings"
 )
 
-// Hole stands in Argv, Writes, Reads and Cwd for text that the line does not
-// tell: any text, and where it was not quoted any number of arguments. No
-// argument of a program can hold it.
+// Hole represents unknown text in Argv, Writes, Reads and Cwd. Outside of quotes it may expand
+// to any number of arguments. An argument of a program cannot contain it.
 const Hole = "\x00"
 
-// A Line is what a command line runs.
+// A Line is the analysis of a command line.
 type Line struct {
-	// Commands are all that may run, in the order they are written. Those of a
-	// branch that is not taken are among them.
+	// Commands lists all commands that may run, in source order, including those of branches
+	// that may not be taken.
 	Commands []Command `json:"commands,omitempty"`
 
-	// Opaque says why the line as a whole cannot be understood; "" if it can.
-	// Commands then are what was understood of it, and others may run.
+	// Opaque is the reason if the line as a whole cannot be analysed; otherwise "". If it is
+	// set, Commands may be incomplete.
 	Opaque string `json:"opaque,omitempty"`
 }
 
-// A Command is one program, builtin or function that is started, or a
-// statement that runs nothing and only opens files.
+// A Command is the start of a program, builtin or function, or a statement that only opens
+// files.
 type Command struct {
-	// Argv is what it is started with: quotes removed, braces expanded, values
-	// the line assigns put in. Argv[0] is as written ("/bin/rm"). It is empty
-	// for a statement of redirections alone. An unquoted leading tilde, or
-	// $HOME, is kept as "~".
+	// Argv is the argument vector after quote removal, brace expansion and expansion of the
+	// variables that the line assigns. Argv[0] is as written ("/bin/rm"). Argv is empty for a
+	// statement that consists of redirections only. An unquoted leading tilde and $HOME are
+	// kept as "~".
 	Argv []string `json:"argv,omitempty"`
 
-	Unknown []int `json:"unknown,omitempty"` // indexes in Argv of what has a Hole
-	Globs   []int `json:"globs,omitempty"`   // indexes in Argv of what the shell matches with file names
+	Unknown []int `json:"unknown,omitempty"` // indexes in Argv of arguments with a Hole
+	Globs   []int `json:"globs,omitempty"`   // indexes in Argv of arguments that the shell expands to file names
 
 	Text string `json:"text"` // as written, with its redirections
 
-	// Via names what starts it, outermost first: "sudo", "env". Each of these
-	// is a command of its own before it, but for "f()": a function of the line.
+	// Via lists the commands that start this one, outermost first: "sudo", "env". Each of them
+	// precedes this command as a separate Command, except "f()", which is a function of the
+	// line.
 	Via []string `json:"via,omitempty"`
 
-	// Wrapper says that it does nothing but start the commands that name it in
-	// their Via, as they are: env, timeout, nice. What changes the user, the
-	// root or the machine is none.
+	// Wrapper is set if the command only starts the commands that list it in their Via, without
+	// changing user, root or machine: env, timeout, nice.
 	Wrapper bool `json:"wrapper,omitempty"`
 
-	// Builtin says that it is the line's own shell that does it.
+	// Builtin is set if the line's own shell executes the command.
 	Builtin bool `json:"builtin,omitempty"`
 
 	Writes []string `json:"writes,omitempty"` // files the shell opens for writing, as written
 	Reads  []string `json:"reads,omitempty"`  // files the shell opens for reading, as written
 
-	// Opaque says why it cannot be understood what it does, although its Argv
-	// may be known: program text, a name hidden by a function.
+	// Opaque is the reason if the effect of the command is unknown even though its Argv may be
+	// known: program text, or a name that a function may shadow.
 	Opaque string `json:"opaque,omitempty"`
 
-	// Cwd is where it runs: "" is where the line began, a relative path starts
-	// there, and Hole is somewhere else that the line does not tell.
+	// Cwd is the working directory: "" is the initial directory of the line, a relative path is
+	// relative to it, and Hole is an unknown directory.
 	Cwd string `json:"cwd,omitempty"`
 }
 
-// Base is the name of the program that argv0 starts: "rm" for "/bin/rm".
+// Base returns the base name of a program: "rm" for "/bin/rm".
 func Base(argv0 string) string {
 	if argv0 == "" {
 		return ""
@@ -70,14 +69,13 @@ func Base(argv0 string) string {
 	return path.Base(argv0)
 }
 
-// String is the command for people: its arguments, with what is not known as
-// an ellipsis.
+// String returns the command for people: its arguments, with an ellipsis for unknown parts.
 func (c Command) String() string {
 	return strings.ReplaceAll(strings.Join(c.Argv, " "), Hole, "…")
 }
 
-// Parse tells what a command line runs. It never fails: what cannot be
-// understood is Opaque.
+// Parse analyses a command line. It never fails: parts that cannot be analysed are marked as
+// Opaque.
 func Parse(line string) Line {
 	return parse(line)
 }

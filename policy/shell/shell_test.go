@@ -10,8 +10,8 @@ import (
 	"glasshouse/policy/shell"
 )
 
-// brief is a line as one text: its commands, each with why it is opaque, and
-// why the line is.
+// brief formats a line as one text: its commands, with ?? for opaque commands and ??? for an
+// opaque line.
 func brief(l shell.Line) string {
 	var all []string
 	for _, c := range l.Commands {
@@ -33,7 +33,7 @@ func brief(l shell.Line) string {
 	return strings.Join(all, " | ")
 }
 
-func TestWhatALineRuns(t *testing.T) {
+func TestParse(t *testing.T) {
 	for _, c := range []struct{ line, want string }{
 		// plain
 		{"rm x", "rm x"},
@@ -80,7 +80,7 @@ func TestWhatALineRuns(t *testing.T) {
 		{"alias ls='rm x'; ls", "alias ls=rm x | ls | ???"},
 		{"export -f f; bash -c f", "bash -c f | f | ???"},
 
-		// names in disguise
+		// quoted names
 		{`\rm x`, "rm x"},
 		{`"rm" x`, "rm x"},
 		{`r''m x`, "rm x"},
@@ -172,7 +172,7 @@ func TestWhatALineRuns(t *testing.T) {
 		{"X=1 >f", ">f"},
 		{"cat a > b", "cat a >b"},
 
-		// shells and what they are given
+		// shells and their scripts
 		{"bash -c 'rm x'", "bash -c rm x | rm x"},
 		{"sh -c 'rm x; a'", "sh -c rm x; a | rm x | a"},
 		{"bash -lc 'rm x'", "bash -lc rm x | rm x"},
@@ -278,7 +278,7 @@ func TestWhatALineRuns(t *testing.T) {
 		{"find $X", "find … ??"},
 		{"parallel rm ::: a", "parallel rm ::: a ??"},
 
-		// elsewhere
+		// other machines and users
 		{"ssh h rm x", "ssh h rm x | rm x"},
 		{"ssh -p 22 u@h 'rm x; a'", "ssh -p 22 u@h rm x; a | rm x | a"},
 		{"ssh h -p 22 rm x", "ssh h -p 22 rm x | rm x"},
@@ -351,7 +351,7 @@ func TestWhatALineRuns(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeReadIsOpaque(t *testing.T) {
+func TestUnreadableLinesAreOpaque(t *testing.T) {
 	for _, line := range []string{
 		"rm\x00x", "rm\rx", "ls\u00a0x", "ls\xff", "ls \x1b[2J", "ls '", "ls $(", "ls `",
 		strings.Repeat("a;", 2000), strings.Repeat("(", 2000), strings.Repeat("$(", 500),
@@ -370,7 +370,7 @@ func TestWhatCannotBeReadIsOpaque(t *testing.T) {
 	}
 }
 
-func TestHowACommandIsStarted(t *testing.T) {
+func TestCommandFields(t *testing.T) {
 	l := shell.Parse(`cd /srv && sudo env X=1 sh -c "rm '$PWD' *.o" >log`)
 	want := []shell.Command{
 		{Argv: []string{"cd", "/srv"}, Text: "cd /srv", Builtin: true},
@@ -379,7 +379,7 @@ func TestHowACommandIsStarted(t *testing.T) {
 		{Argv: []string{"env", "X=1", "sh", "-c", "rm '" + shell.Hole + "' *.o"}, Unknown: []int{4}, Wrapper: true, Via: []string{"sudo"},
 			Text: `sudo env X=1 sh -c "rm '$PWD' *.o" >log`, Cwd: "/srv"},
 		{Argv: []string{"sh", "-c", "rm '" + shell.Hole + "' *.o"}, Unknown: []int{2}, Via: []string{"sudo", "env"},
-			Text: `sudo env X=1 sh -c "rm '$PWD' *.o" >log`, Opaque: "runs a text that the line does not tell", Cwd: "/srv"},
+			Text: `sudo env X=1 sh -c "rm '$PWD' *.o" >log`, Opaque: "runs a script with unknown text", Cwd: "/srv"},
 	}
 	if diff := cmp.Diff(want, l.Commands); diff != "" {
 		t.Error(diff)
@@ -395,7 +395,7 @@ func TestHowACommandIsStarted(t *testing.T) {
 	}
 }
 
-func TestWhereACommandRuns(t *testing.T) {
+func TestCwd(t *testing.T) {
 	for _, c := range []struct{ line, want string }{
 		{"rm x", ""},
 		{"cd /a && rm x", "/a"},

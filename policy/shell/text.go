@@ -4,13 +4,13 @@ import (
 	"strings"
 )
 
-// An interpreter runs program text: a file's, which is the command itself, or
-// one that is given or read, which is not understood.
+// An interpreter runs program text: a file, which is the command itself, or text from an
+// argument or standard input, which is not analysed.
 type interpreter struct {
-	flags string // short options that take nothing
-	args  string // short options that take an argument
+	flags string // short options without an argument
+	args  string // short options with an argument
 	longs string // as in options
-	ends  string // short options whose argument is what runs: python -m
+	ends  string // short options whose argument selects the program: python -m
 }
 
 var interpreters = map[string]interpreter{
@@ -45,8 +45,7 @@ var interpreters = map[string]interpreter{
 
 const programText = "runs program text"
 
-// language is the name of an interpreter without its version: python for
-// python3.11.
+// language returns the name of an interpreter without its version: python for python3.11.
 func language(base string) string { return strings.TrimRight(base, "0123456789.-") }
 
 func (r *reader) interpreter(s *scope, c call, p interpreter) {
@@ -57,7 +56,7 @@ func (r *reader) interpreter(s *scope, c call, p interpreter) {
 		r.fail(s, c, programText+": "+bad)
 		return
 	}
-	if module, there := find(got, "m"); there && p.ends == "m" { // what follows is the module's
+	if module, there := find(got, "m"); there && p.ends == "m" { // the remaining arguments belong to the module
 		switch module.text {
 		case "timeit", "pdb", "code", "asyncio", "cProfile", "profile", "trace", "IPython", "ipdb":
 			r.fail(s, c, programText)
@@ -69,18 +68,18 @@ func (r *reader) interpreter(s *scope, c call, p interpreter) {
 	switch {
 	case has(got, "version", "help", "v", "V", "h") && len(rest) == 0 && language(Base(c.args[0].text)) != "lua":
 		r.record(s, c, Command{})
-	case len(rest) == 0 && has(got, "test"): // node's own tests, from their files
+	case len(rest) == 0 && has(got, "test"): // node runs its own tests from their files
 		r.record(s, c, Command{})
 	case len(rest) == 0:
-		r.fail(s, c, programText+" that it reads")
+		r.fail(s, c, programText+" from its standard input")
 	case fromDescriptor(rest[0]):
-		r.fail(s, c, programText+" that the line does not tell")
+		r.fail(s, c, programText+" that is unknown")
 	default:
 		r.record(s, c, Command{})
 	}
 }
 
-// awk runs text too, but most of it starts nothing and writes nothing.
+// awk records awk. Most awk programs start no programs and write no files.
 func (r *reader) awk(s *scope, c call) {
 	o := options{args: "Fv", longs: "field-separator= assign= posix traditional re-interval version help"}
 	_, n, bad := o.split(c.args[1:])
@@ -91,7 +90,7 @@ func (r *reader) awk(s *scope, c call) {
 	case len(rest) == 0:
 		r.record(s, c, Command{})
 	case rest[0].hole() || rest[0].loose():
-		r.fail(s, c, programText+" that the line does not tell")
+		r.fail(s, c, programText+" that is unknown")
 	case strings.ContainsAny(rest[0].text, "|>@") || strings.Contains(rest[0].text, "system") || strings.Contains(rest[0].text, "getline"):
 		r.fail(s, c, programText+" that may start programs or write files")
 	default:
@@ -99,7 +98,7 @@ func (r *reader) awk(s *scope, c call) {
 	}
 }
 
-// sed is like awk.
+// sed records sed, like awk.
 func (r *reader) sed(s *scope, c call) {
 	o := options{flags: "nEruzs", args: "el", maybe: "i",
 		longs: "quiet silent regexp-extended unbuffered null-data separate expression= line-length= in-place? debug posix follow-symlinks sandbox version help"}
@@ -120,7 +119,7 @@ func (r *reader) sed(s *scope, c call) {
 	}
 	for _, a := range rest { // options may follow the files
 		if a.multi || strings.HasPrefix(a.text, "-") && len(a.text) > 1 || strings.HasPrefix(a.text, Hole) {
-			c.opaque = programText + ": an option that is not read"
+			c.opaque = programText + ": unsupported option"
 		}
 	}
 	for _, t := range scripts {
@@ -131,8 +130,8 @@ func (r *reader) sed(s *scope, c call) {
 	r.record(s, c, Command{})
 }
 
-// quietSed reports whether a script of sed surely starts nothing and writes to
-// no file of a name: it knows only the commands that cannot.
+// quietSed reports whether a sed script certainly starts no programs and writes no named files.
+// It accepts only commands that cannot do either.
 func quietSed(script string) bool {
 	p := sedScript(script)
 	for p != "" {
@@ -188,8 +187,8 @@ func (p *sedScript) command() bool {
 	case 's', 'y':
 		return p.delimited(c == 's')
 	case 'a', 'i', 'c', 'b', 't', 'T', ':', '#':
-		// Text or a label, to the end of the line; a line that goes on is not
-		// looked at.
+		// A text or a label extends to the end of the line. Lines with a continuation are not
+		// analysed.
 		line, rest, _ := strings.Cut(string(*p), "\n")
 		if strings.Contains(line, `\`) && rest != "" || c == ':' && strings.Contains(line, ";") {
 			return false
@@ -206,7 +205,7 @@ func (p *sedScript) command() bool {
 	return false
 }
 
-// address reads one address, or none.
+// address parses one address, if present.
 func (p *sedScript) address() bool {
 	switch c := p.peek(); {
 	case c == '$':
@@ -225,8 +224,8 @@ func (p *sedScript) address() bool {
 	return true
 }
 
-// until reads up to a delimiter that no backslash takes away. Within brackets
-// seds differ: such are not read if the delimiter is in them.
+// until skips to an unescaped delimiter. Implementations of sed differ on delimiters in
+// brackets, so those are rejected.
 func (p *sedScript) until(d byte) bool {
 	bracket := false
 	for *p != "" {
@@ -248,7 +247,7 @@ func (p *sedScript) until(d byte) bool {
 	return false
 }
 
-// delimited reads what follows s or y.
+// delimited parses the parts of s or y.
 func (p *sedScript) delimited(flags bool) bool {
 	d := p.next()
 	if d == 0 || d == '\n' || d == '\\' || d >= 0x80 || d == '[' || d == ']' {
@@ -257,7 +256,7 @@ func (p *sedScript) delimited(flags bool) bool {
 	if !p.until(d) {
 		return false
 	}
-	for { // the replacement has no brackets
+	for { // the replacement has no bracket expressions
 		c := p.next()
 		if c == 0 || c == '\n' {
 			return false

@@ -10,21 +10,21 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// A field is one argument that a word becomes.
+// A field is one argument that results from a word.
 type field struct {
 	text  string // with Holes
 	multi bool   // stands for any number of arguments
-	glob  bool   // the shell replaces it by the names of files that it matches
+	glob  bool   // the shell replaces it by matching file names
 }
 
 func (f field) hole() bool { return strings.Contains(f.text, Hole) }
 
-// home stands for the value of HOME until its word is whole: only at the
-// beginning of a word can it be written as "~".
+// home represents the value of HOME while a word is being expanded. Only at the beginning of
+// the complete word it can be written as "~".
 const home = "\x01"
 
-// whole is the text of a word once it is whole. What begins with a tilde that
-// is none to the shell gets a Hole in its place.
+// whole returns the text of a completely expanded word. A literal leading tilde is replaced by
+// a Hole.
 func whole(text string) string {
 	if rest, is := strings.CutPrefix(text, home); is && (rest == "" || rest[0] == '/') {
 		return "~" + strings.ReplaceAll(rest, home, Hole)
@@ -35,7 +35,7 @@ func whole(text string) string {
 	return strings.ReplaceAll(text, home, Hole)
 }
 
-// raw is a whole text as part of another.
+// raw converts a complete text for use as a part of another word.
 func raw(text string) string {
 	if strings.HasPrefix(text, "~") {
 		return home + text[1:]
@@ -43,16 +43,16 @@ func raw(text string) string {
 	return text
 }
 
-// loose reports whether it may be other arguments than one.
+// loose reports whether the field may expand to a number of arguments other than one.
 func (f field) loose() bool { return f.multi || f.glob }
 
-// A fielder gathers the fields of one word.
+// A fielder collects the fields of one word.
 type fielder struct {
 	done   []field
 	now    strings.Builder
-	there  bool // now is a field, even if it is empty
+	there  bool // now is a field even if it is empty
 	multi  bool
-	active []bool // which bytes of now are not quoted, for globs
+	active []bool // which bytes of now are unquoted, for globs
 }
 
 func (f *fielder) quoted(s string) {
@@ -61,7 +61,7 @@ func (f *fielder) quoted(s string) {
 	f.active = append(f.active, make([]bool, len(s))...)
 }
 
-// plain adds what stands in the line without quotes.
+// plain adds unquoted literal text.
 func (f *fielder) plain(s string) {
 	if s == "" {
 		return
@@ -73,7 +73,7 @@ func (f *fielder) plain(s string) {
 	}
 }
 
-// split adds the value of what is expanded without quotes.
+// split adds the value of an unquoted expansion.
 func (f *fielder) split(v value) {
 	if v.number && v.text == Hole {
 		f.quoted(Hole)
@@ -106,7 +106,7 @@ func (f *fielder) end() {
 	f.there, f.multi, f.active = false, false, nil
 }
 
-// globs reports whether text has an active *, ? or [ with its ].
+// globs reports whether text has an unquoted *, ? or [ with its ].
 func globs(text string, active []bool) bool {
 	open := false
 	for i := range len(text) {
@@ -147,7 +147,7 @@ func (r *reader) fields(s *scope, words []*syntax.Word) []field {
 	return all
 }
 
-// braces is what a word becomes by brace expansion.
+// braces performs brace expansion.
 func (r *reader) braces(word *syntax.Word) []*syntax.Word {
 	open := 0
 	for _, part := range word.Parts {
@@ -172,7 +172,7 @@ func (r *reader) braces(word *syntax.Word) []*syntax.Word {
 	var words []*syntax.Word
 	for w, err := range expand.BracesSeq(nil, split) {
 		if err != nil || len(words) == maxBraces {
-			r.opaque("braces that become too many words")
+			r.opaque("braces that expand to too many words")
 			break
 		}
 		words = append(words, w)
@@ -180,7 +180,7 @@ func (r *reader) braces(word *syntax.Word) []*syntax.Word {
 	return words
 }
 
-// one expands a word that becomes exactly one text: a value, a file to open.
+// one expands a word that becomes exactly one text: a value, or a file to open.
 func (r *reader) one(s *scope, word *syntax.Word) string {
 	if word == nil {
 		return ""
@@ -197,7 +197,7 @@ func (r *reader) one(s *scope, word *syntax.Word) string {
 	return Hole
 }
 
-// assignable expands a word as the value of a variable: nothing is split.
+// assignable expands a word as the value of a variable, without word splitting.
 func (r *reader) assignable(s *scope, word *syntax.Word) value {
 	if word == nil {
 		return known("")
@@ -248,7 +248,7 @@ func (r *reader) parts(s *scope, f *fielder, parts []syntax.WordPart) {
 	}
 }
 
-// lit adds what stands in the line, with its backslashes taken away.
+// lit adds literal text, with backslashes removed.
 func (r *reader) lit(f *fielder, text string) {
 	for text != "" {
 		i := strings.IndexByte(text, '\\')
@@ -265,8 +265,8 @@ func (r *reader) lit(f *fielder, text string) {
 	}
 }
 
-// tilde keeps "~" and "~/", and makes a hole of every other home. It returns
-// what is left of the text.
+// tilde keeps "~" and "~/", and replaces other home directories by a Hole. It returns the rest
+// of the text.
 func (r *reader) tilde(f *fielder, text string, more bool) string {
 	name, rest, slash := strings.Cut(text[1:], "/")
 	switch {
@@ -284,8 +284,8 @@ func (r *reader) tilde(f *fielder, text string, more bool) string {
 	return ""
 }
 
-// quotedParts adds parts of which each stays within one field. bare says that
-// they stand outside of double quotes.
+// quotedParts adds parts that are not split into fields. bare is set if they are outside of
+// double quotes.
 func (r *reader) quotedParts(s *scope, f *fielder, parts []syntax.WordPart, bare bool) {
 	for _, part := range parts {
 		switch part := part.(type) {
@@ -300,7 +300,7 @@ func (r *reader) quotedParts(s *scope, f *fielder, parts []syntax.WordPart, bare
 			if part.Dollar {
 				text = strings.ReplaceAll(ansi(text), home, Hole)
 				if r.posix {
-					r.opaque("quotes that not every shell knows")
+					r.opaque("quotes that not every shell supports")
 				}
 			}
 			f.quoted(text)
@@ -330,19 +330,19 @@ func (r *reader) quotedParts(s *scope, f *fielder, parts []syntax.WordPart, bare
 		case *syntax.ExtGlob:
 			f.quoted(r.source(part))
 		default:
-			r.opaque("a word that is not understood")
+			r.opaque("an unsupported word")
 			f.quoted(Hole)
 			f.multi = true
 		}
 	}
 }
 
-// isAll reports whether p is $@ or $*, and nothing done to it.
+// isAll reports whether p is $@ or $* without modification.
 func isAll(p *syntax.ParamExp) bool {
 	return p.Param != nil && (p.Param.Value == "@" || p.Param.Value == "*") && plain(p)
 }
 
-// all adds the arguments that the shell was given.
+// all adds the positional parameters.
 func (r *reader) all(s *scope, f *fielder, quoted bool) {
 	if !s.given {
 		f.quoted(Hole)
@@ -362,7 +362,7 @@ func (r *reader) all(s *scope, f *fielder, quoted bool) {
 	}
 }
 
-// many reports whether p becomes several fields within double quotes.
+// many reports whether p expands to several fields within double quotes.
 func many(p *syntax.ParamExp) bool {
 	if p.Param != nil && p.Param.Value == "@" || p.Names != 0 || p.Excl {
 		return true
@@ -373,16 +373,16 @@ func many(p *syntax.ParamExp) bool {
 	return false
 }
 
-// plain reports whether p is a name and nothing else.
+// plain reports whether p consists only of a name.
 func plain(p *syntax.ParamExp) bool {
 	return !p.Excl && !p.Length && !p.Width && !p.IsSet && p.Flags == nil && p.NestedParam == nil && p.Index == nil &&
 		len(p.Modifiers) == 0 && p.Slice == nil && p.Repl == nil && p.Names == 0 && p.Exp == nil
 }
 
-// param is what a parameter expansion becomes.
+// param returns the value of a parameter expansion.
 func (r *reader) param(s *scope, p *syntax.ParamExp) value {
 	if p.Param == nil {
-		r.opaque("a parameter that is not understood")
+		r.opaque("an unsupported parameter")
 		return unknown
 	}
 	name := p.Param.Value
@@ -431,7 +431,7 @@ func (r *reader) parameter(s *scope, name string) value {
 	return known("")
 }
 
-// paramInside looks at what the expansion of a parameter runs.
+// paramInside checks the commands that a parameter expansion runs.
 func (r *reader) paramInside(s *scope, p *syntax.ParamExp) {
 	r.index(s, p.Index)
 	if p.Slice != nil {
@@ -443,26 +443,26 @@ func (r *reader) paramInside(s *scope, p *syntax.ParamExp) {
 		r.inside(s, p.Repl.With)
 	}
 	if p.Excl && p.Names == 0 {
-		// What it names may be an array's element, whose index is evaluated.
+		// The name may refer to an array element, whose index is evaluated.
 		if v := s.get(p.Param.Value); strings.ContainsAny(v.text, "["+Hole) {
-			r.opaque("a variable that is named by another")
+			r.opaque("an indirect variable with an unknown name")
 		}
 	}
 	if p.Exp != nil {
 		if p.Exp.Op == syntax.OtherParamOps {
-			r.opaque("a value that is evaluated once more")
+			r.opaque("a value that is expanded again")
 		}
 		r.inside(s, p.Exp.Word)
 		if p.Exp.Op == syntax.AssignUnset || p.Exp.Op == syntax.AssignUnsetOrNull {
 			if steers(p.Param.Value) {
-				r.opaque("sets " + p.Param.Value + ", which changes what programs do")
+				r.opaque("sets " + p.Param.Value + ", which changes the behaviour of programs")
 			}
 			r.set(s, p.Param.Value, unknown)
 		}
 	}
 }
 
-// inside looks at what the expansion of a word runs, whatever it becomes.
+// inside checks the commands that the expansion of a word runs.
 func (r *reader) inside(s *scope, word *syntax.Word) {
 	if word != nil {
 		r.parts(s, &fielder{}, word.Parts)
@@ -471,13 +471,13 @@ func (r *reader) inside(s *scope, word *syntax.Word) {
 
 func (r *reader) substitution(s *scope, c *syntax.CmdSubst) {
 	in := s
-	if !c.TempFile && !c.ReplyVar { // those run in the shell itself
+	if !c.TempFile && !c.ReplyVar { // these run in the current shell
 		in = s.clone()
 	}
 	r.stmts(in, c.Stmts, nil)
 }
 
-// unescape takes the backslashes away from what is not quoted.
+// unescape removes backslashes from unquoted text.
 func unescape(s string) string {
 	if !strings.Contains(s, `\`) {
 		return s
@@ -495,8 +495,7 @@ func unescape(s string) string {
 	return b.String()
 }
 
-// unescapeQuoted takes the backslashes away that mean something within double
-// quotes.
+// unescapeQuoted removes the backslashes that are special within double quotes.
 func unescapeQuoted(s string) string {
 	if !strings.Contains(s, `\`) {
 		return s
@@ -514,7 +513,7 @@ func unescapeQuoted(s string) string {
 	return b.String()
 }
 
-// ansi is the text of $'…'. It ends at a NUL, as it does for bash.
+// ansi returns the text of $'…'. Like bash, it stops at a NUL.
 func ansi(s string) string {
 	var b strings.Builder
 	for i := 0; i < len(s); i++ {
@@ -555,7 +554,7 @@ func ansi(s string) string {
 				if n == 0 {
 					return b.String()
 				}
-				if n >= 0x80 { // what it becomes depends on the locale
+				if n >= 0x80 { // the encoding depends on the locale
 					b.WriteString(Hole)
 				} else {
 					b.WriteByte(byte(n))

@@ -2,18 +2,17 @@ package shell
 
 import "strings"
 
-// A wrapper is a program that starts the command that stands at the end of its
-// arguments.
+// A wrapper is a program that starts the command at the end of its arguments.
 type wrapper struct {
 	options
-	operands int    // before the command: timeout's duration
-	assigns  bool   // NAME=VALUE may stand before the command
-	changes  bool   // the user, the root or the namespaces are others for the command
+	operands int    // number before the command, such as timeout's duration
+	assigns  bool   // NAME=VALUE may precede the command
+	changes  bool   // changes the user, the root or the namespaces of the command
 	none     string // options with which no command is started
-	bare     string // why it is opaque without a command
+	bare     string // reason for Opaque if the command is missing
 }
 
-const startsShell = "starts a shell that reads what the line does not tell"
+const startsShell = "starts a shell with unknown input"
 
 var wrappers = map[string]wrapper{
 	"env": {options: options{flags: "i0v", args: "uCSa",
@@ -53,7 +52,7 @@ var wrappers = map[string]wrapper{
 		changes: true, bare: startsShell},
 }
 
-// wrapper records a wrapper and what it starts.
+// wrapper records a wrapper and the command that it starts.
 func (r *reader) wrapper(s *scope, c call, w wrapper) {
 	base := Base(c.args[0].text)
 	w.longs += " help version"
@@ -70,7 +69,7 @@ func (r *reader) wrapper(s *scope, c call, w wrapper) {
 		r.envSplit(s, c, got, rest)
 		return
 	case base == "sudo" && has(got, "e", "edit"):
-		r.fail(s, c, "starts an editor that the line does not tell")
+		r.fail(s, c, "starts an unknown editor")
 		return
 	case len(rest) < w.operands:
 		r.record(s, c, Command{})
@@ -78,7 +77,7 @@ func (r *reader) wrapper(s *scope, c call, w wrapper) {
 	}
 	for _, a := range rest[:w.operands] {
 		if a.loose() {
-			r.fail(s, c, "an argument that the line does not tell")
+			r.fail(s, c, "an argument with unknown text")
 			return
 		}
 	}
@@ -111,13 +110,14 @@ func (r *reader) wrapper(s *scope, c call, w wrapper) {
 	default:
 		inner := c.by(rest, false)
 		if base == "sudo" && has(got, "S", "stdin") || base == "doas" || base == "pkexec" {
-			inner.in = piped // a password is read first
+			inner.in = piped // the program reads a password first
 		}
 		r.start(in, inner)
 	}
 }
 
-// wrapped is the scope of what a wrapper starts; c gets the files it opens.
+// wrapped returns the scope of the command that a wrapper starts. It adds the files that the
+// wrapper opens to c.
 func (r *reader) wrapped(s *scope, c *call, base string, got []option, operands []field) *scope {
 	in := s.clone()
 	switch base {
@@ -144,7 +144,7 @@ func (r *reader) wrapped(s *scope, c *call, base string, got []option, operands 
 	return in
 }
 
-// environment takes the assignments away that stand before a command.
+// environment removes the assignments before a command.
 func environment(c *call, rest []field) []field {
 	env := map[string]value{}
 	for name, v := range c.env {
@@ -156,7 +156,7 @@ func environment(c *call, rest []field) []field {
 			break
 		}
 		if steers(name) {
-			c.opaque = "sets " + printable(name) + ", which changes what programs do"
+			c.opaque = "sets " + printable(name) + ", which changes the behaviour of programs"
 		}
 		env[name] = known(v)
 		rest = rest[1:]
@@ -165,12 +165,12 @@ func environment(c *call, rest []field) []field {
 	return rest
 }
 
-// envSplit is env -S: a string that is split into arguments. Only what has no
-// quotes, backslashes or variables in it is.
+// envSplit handles env -S, which splits a string into arguments. Quotes, backslashes and
+// variables are unsupported.
 func (r *reader) envSplit(s *scope, c call, got []option, rest []field) {
 	text, _ := find(got, "S", "split-string")
 	if text.hole() || strings.ContainsAny(text.text, "'\"\\$#") {
-		r.fail(s, c, "env splits a text that is not understood")
+		r.fail(s, c, "env -S splits an unsupported text")
 		return
 	}
 	args := []field{c.args[0]}
@@ -187,7 +187,7 @@ func (r *reader) envSplit(s *scope, c call, got []option, rest []field) {
 	r.start(s, again)
 }
 
-// joined is what ssh and its like make of several arguments.
+// joined returns the concatenation that ssh and similar programs make of several arguments.
 func joined(args []field) field {
 	var all []string
 	f := field{}
@@ -199,7 +199,7 @@ func joined(args []field) field {
 	return f
 }
 
-// starters start other programs, in ways that are not read.
+// starters lists programs that start others by means that are not analysed.
 var starters = func() map[string]string {
 	m := map[string]string{}
 	add := func(reason, names string) {
@@ -207,7 +207,7 @@ var starters = func() map[string]string {
 			m[name] = reason
 		}
 	}
-	add("is a shell whose language is not read", "ksh ksh93 mksh lksh pdksh zsh fish csh tcsh yash elvish nu xonsh pwsh powershell rc es oil osh ysh")
+	add("is a shell with an unsupported language", "ksh ksh93 mksh lksh pdksh zsh fish csh tcsh yash elvish nu xonsh pwsh powershell rc es oil osh ysh")
 	add("starts other programs", `strace ltrace gdb lldb valgrind perf script systemd-run bwrap firejail proot fakechroot xvfb-run
 		dbus-run-session start-stop-daemon tmux screen dtach abduco at batch crontab entr inotifywait watchexec nodemon tini dumb-init
 		setpriv runcon chrt numactl prlimit cgexec setarch linux32 linux64 i386 x86_64 chpst softlimit run-parts runit sv

@@ -6,16 +6,16 @@ import (
 	"unicode/utf8"
 )
 
-// bodies are the forms whose insides are indented by two, wherever they begin.
+// bodies lists the forms whose contents are always indented by two.
 var bodies = []string{
 	"capability", "case", "catch", "cond", "def", "defmacro", "defn", "defn-", "defstruct", "do", "dotimes", "finally",
 	"fn", "for", "if", "intent", "let", "letfn", "loop", "match", "module", "plan", "resource", "step", "step-if",
 	"step-loop", "step-parallel", "try", "unless", "when", "λ",
 }
 
-// Format lays a text out as it is written here: its lines stay lines, indented by the
-// brackets they stand in, and what is on one line is one space apart. Comments stay.
-// What Read reads of it stays the same. An error is that of Read.
+// Format formats a text. It keeps line breaks, indents lines by the enclosing brackets, and
+// reduces white space within a line to one space. Comments are kept, and Read returns equal
+// nodes for the result. An error is that of Read.
 func Format(file string, src []byte) ([]byte, error) {
 	if _, err := Read(file, src); err != nil {
 		return nil, err
@@ -41,33 +41,33 @@ func Format(file string, src []byte) ([]byte, error) {
 	return []byte(f.out.String()), nil
 }
 
-// A formatter writes tokens one after the other.
+// A formatter writes tokens in order.
 type formatter struct {
 	src    string
 	out    strings.Builder
-	col    int // where the next character goes
-	indent int // of the line
+	col    int // column of the next character
+	indent int // indentation of the current line
 	last   token
 	open   []bracket
 }
 
-// A bracket is one that is open.
+// A bracket is an open bracket.
 type bracket struct {
 	text   string
 	col    int
-	indent int  // of its line
-	hangs  bool // what is in it begins on the next line
-	items  int  // how many are in it
-	body   bool // its first names a form with a body
-	second int  // the column of its second item, if that is on the line of the first; or -1
-	line   int  // how many lines were begun within it
+	indent int  // indentation of its line
+	hangs  bool // its contents begin on the next line
+	items  int  // number of items
+	body   bool // its first item names a form with a body
+	second int  // column of the second item if it is on the line of the first, otherwise -1
+	line   int  // number of lines begun within it
 }
 
 func (f *formatter) token(t token) {
 	gap := f.src[f.last.end:t.pos.Offset]
 	lines := strings.Count(gap, "\n")
 	if f.last.kind == endToken {
-		lines, gap = 0, "" // nothing is written yet
+		lines, gap = 0, "" // nothing has been written
 	}
 	if f.joins(t) {
 		lines = 0
@@ -80,8 +80,8 @@ func (f *formatter) token(t token) {
 	f.write(t)
 }
 
-// joins reports whether t belongs on the line of the last token, whatever there was
-// between them.
+// joins reports whether t is placed on the line of the previous token, even if the source has a
+// line break between them.
 func (f *formatter) joins(t token) bool {
 	switch {
 	case f.last.kind == commentToken && strings.HasPrefix(f.last.text, ";"):
@@ -122,7 +122,7 @@ func (f *formatter) newLine(t token, lines int) {
 	f.col = f.indent
 }
 
-// inside is where a line within a bracket begins.
+// inside returns the indentation of a line within a bracket.
 func (b *bracket) inside() int {
 	switch {
 	case b.hangs:
@@ -135,13 +135,13 @@ func (b *bracket) inside() int {
 	return b.col + utf8.RuneCountInString(b.text)
 }
 
-// space writes what is between two tokens of one line.
+// space writes the white space between two tokens of a line.
 func (f *formatter) space(t token, gap string) {
 	switch {
 	case f.last.kind == endToken || f.last.kind == openToken || t.kind == closeToken:
 		return
 	case t.kind == commentToken && strings.Trim(gap, " ") == "":
-		f.pad(max(1, len(gap))) // comments may stand below each other
+		f.pad(max(1, len(gap))) // comments may be aligned
 	case gap != "":
 		f.pad(1)
 	case f.last.kind == prefixToken || f.last.kind == atomToken && t.kind == atomToken:
@@ -178,8 +178,8 @@ func (f *formatter) write(t token) {
 	f.last = t
 }
 
-// item notes where something begins in the bracket it is in. What a prefix stands
-// before begins with the prefix.
+// item records the position of an item in its bracket. An item with a prefix begins at the
+// prefix.
 func (f *formatter) item(t token) {
 	b := f.top()
 	col := f.col
@@ -198,8 +198,8 @@ func (f *formatter) item(t token) {
 	b.items++
 }
 
-// Unfinished reports whether a text may become one that can be read if more is
-// written behind it: a bracket, a string or a comment is open.
+// Unfinished reports whether a text may become readable if more text is appended: a bracket, a
+// string or a comment is open.
 func Unfinished(src []byte) bool {
 	l, err := newLexer("", src)
 	if err != nil {
@@ -228,8 +228,8 @@ func Unfinished(src []byte) bool {
 	}
 }
 
-// endless reports whether rest, which cannot be cut into tokens, lacks nothing but
-// the end of what it begins with.
+// endless reports whether rest, which cannot be tokenized, lacks only the end of a string or
+// comment.
 func endless(rest string) bool {
 	end := map[bool]string{true: `"`, false: "|#"}[strings.HasPrefix(rest, `"`)]
 	if !strings.HasPrefix(rest, `"`) && !strings.HasPrefix(rest, "#|") {

@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
-func TestFormatIndentsByTheBrackets(t *testing.T) {
+func TestFormat(t *testing.T) {
 	for _, c := range []struct{ name, src, want string }{
 		{"one space between words", "( +   1\t2 )", "(+ 1 2)\n"},
 		{"a body by two", "(defn f [x]\n(+ x\n1))", "(defn f [x]\n  (+ x\n     1))\n"},
@@ -33,7 +33,7 @@ func TestFormatIndentsByTheBrackets(t *testing.T) {
 	}
 }
 
-func TestFormatRefusesWhatCannotBeRead(t *testing.T) {
+func TestFormatRefusesInvalidText(t *testing.T) {
 	if _, err := form.Format("t", []byte("(f 1")); err == nil {
 		t.Error("a text that is not closed was formatted")
 	}
@@ -66,13 +66,13 @@ func FuzzFormat(f *testing.F) {
 	})
 }
 
-func TestWhatIsUnfinished(t *testing.T) {
+func TestUnfinished(t *testing.T) {
 	for src, want := range map[string]bool{
 		"":            false,
 		"1":           false,
 		"(f 1":        true,
 		"(f \"a":      true,
-		"\"a\\":       false, // nothing can follow that makes sense of it all
+		"\"a\\":       false, // no continuation is valid
 		"\"a":         true,
 		"#| a":        true,
 		"'":           true,

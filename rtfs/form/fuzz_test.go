@@ -14,7 +14,7 @@ var seeds = []string{
 	"deadbeef-0000-4000-8000-00000000000a", "\"a\\n\\\"b\"", "(match x [a & b] when (> a 1) b _ nil)",
 }
 
-// What is read is written, and read again as the same.
+// The text of a parsed value is parsed as the same value.
 func FuzzRead(f *testing.F) {
 	for _, s := range seeds {
 		f.Add([]byte(s))
@@ -37,7 +37,7 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
-// Whatever a program can compute and write down is read as the same value.
+// The text of every computable value is parsed as the same value.
 func FuzzRoundTrip(f *testing.F) {
 	f.Add([]byte{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15})
 	f.Add([]byte("\x08\x03\x07a\x02\x01\xff\xff\xff\xff\xff\xff\xff\x7f"))

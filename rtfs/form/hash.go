@@ -2,11 +2,11 @@ package form
 
 import "hash/maphash"
 
-// seed differs from process to process, so that nobody can prepare keys of one hash.
-// Nothing that a program sees depends on it.
+// seed differs between processes, so that colliding keys cannot be prepared. Programs cannot
+// observe it.
 var seed = maphash.MakeSeed()
 
-// Hash is the same for values that are Equal, within this process.
+// Hash returns equal hashes for values that are Equal, within this process.
 func Hash(v Value) uint64 { return hash(v, 0) }
 
 func hash(v Value, depth int) uint64 {
@@ -21,7 +21,7 @@ func hash(v Value, depth int) uint64 {
 	case *Map:
 		sum := uint64(v.Len())
 		for k, item := range v.All() {
-			sum += mix(mix(0, hash(k, depth+1)), hash(item, depth+1)) // in whatever order they come
+			sum += mix(mix(0, hash(k, depth+1)), hash(item, depth+1)) // independent of the order
 		}
 		return sum
 	case nil, bool, int64, float64, string, Keyword, Symbol, Resource:
@@ -30,8 +30,8 @@ func hash(v Value, depth int) uint64 {
 	return 0 // functions and errors
 }
 
-// deepestHash is how far down a value is looked into. What differs only below has the
-// same hash.
+// deepestHash is the depth to which values are hashed. Values that differ only below it have
+// equal hashes.
 const deepestHash = 64
 
 func hashAll(values []Value, depth int) uint64 {

@@ -10,10 +10,10 @@ import (
 	"unicode/utf8"
 )
 
-// A token is the least piece of a text that means something.
+// A token is the smallest lexical unit of a text.
 type token struct {
 	kind  tokenKind
-	text  string // as it was written
+	text  string // as in the source
 	value Value  // of an atom
 	pos   Pos
 	end   int
@@ -27,16 +27,16 @@ const (
 	closeToken             // ) ] }
 	prefixToken            // ' ` ~ ~@ ^
 	atomToken              //
-	commentToken           // ; to the end of the line, #| to |#
+	commentToken           // ; to the end of the line, or #| to |#
 )
 
-// A lexer cuts a text into tokens.
+// A lexer splits a text into tokens.
 type lexer struct {
 	src string
 	pos Pos
 }
 
-// next returns the next token, comments among them.
+// next returns the next token, including comments.
 func (l *lexer) next() (token, error) {
 	l.space()
 	t := token{pos: l.pos}
@@ -55,7 +55,7 @@ func (l *lexer) next() (token, error) {
 	return t, nil
 }
 
-// cut finds out what rest begins with, and how long that is.
+// cut determines the token at the beginning of rest and returns its length.
 func (l *lexer) cut(rest string, t *token) (int, error) {
 	switch c := rest[0]; c {
 	case '(', '[', '{':
@@ -85,7 +85,7 @@ func (l *lexer) cut(rest string, t *token) (int, error) {
 		t.kind = atomToken
 		return l.str(rest, t)
 	case ',':
-		return 0, l.fail(l.pos, "a comma separates nothing here: use a space")
+		return 0, l.fail(l.pos, "a comma is not a separator: use a space")
 	}
 	t.kind = atomToken
 	return l.atom(rest, t)
@@ -114,12 +114,12 @@ func (l *lexer) hash(rest string, t *token) (int, error) {
 	case "##NaN":
 		t.value = math.NaN()
 	default:
-		return 0, l.fail(l.pos, "# begins nothing that is known: #( #| ##Inf ##-Inf ##NaN")
+		return 0, l.fail(l.pos, "unknown # syntax: valid are #( #| ##Inf ##-Inf ##NaN")
 	}
 	return n, nil
 }
 
-// str reads a string. What stands in it is what it means, but for a few escapes.
+// str reads a string with its escape sequences.
 func (l *lexer) str(rest string, t *token) (int, error) {
 	var b strings.Builder
 	for i := 1; i < len(rest); i++ {
@@ -144,7 +144,7 @@ func (l *lexer) str(rest string, t *token) (int, error) {
 	return 0, l.fail(l.pos, "this string is never closed")
 }
 
-// atom reads a number, a name, or one of the lexemes that look like either.
+// atom reads a number, a name, or a lexeme with a similar form.
 func (l *lexer) atom(rest string, t *token) (int, error) {
 	n := length(rest)
 	switch word := rest[:n]; {
@@ -172,14 +172,14 @@ func (l *lexer) atom(rest string, t *token) (int, error) {
 	return n, nil
 }
 
-// keyword reads :name, :ns/name, :ns:v1.0/name, and a colon alone, which stands
-// between a name and its type.
+// keyword reads :name, :ns/name, :ns:v1.0/name, and a single colon, which separates a name from
+// its type.
 func (l *lexer) keyword(rest string, t *token) (int, error) {
 	n := 1 + versioned(rest[1:])
 	if n == 1 {
 		if len(rest) > 1 && !isDelimiter(rest[1]) {
 			r, _ := utf8.DecodeRuneInString(rest[1:])
-			return 0, l.failAt(1, "%q cannot stand in a keyword", r)
+			return 0, l.failAt(1, "%q is not allowed in a keyword", r)
 		}
 		t.value = Symbol(":")
 		return 1, nil
@@ -191,7 +191,7 @@ func (l *lexer) keyword(rest string, t *token) (int, error) {
 func (l *lexer) symbol(rest string, t *token) (int, error) {
 	r, _ := utf8.DecodeRuneInString(rest)
 	if !isNameStart(r) && !(r == '.' && len(rest) > 1 && !isDigit(rest[1]) && length(rest[1:]) > 0) {
-		return 0, l.fail(l.pos, "%q begins nothing that is known", r)
+		return 0, l.fail(l.pos, "unexpected %q", r)
 	}
 	n := versioned(rest)
 	t.value = Symbol(rest[:n])
@@ -206,13 +206,13 @@ func (l *lexer) reference(rest string, t *token) (int, error) {
 	}
 	k := versioned(rest[n:])
 	if k == 0 {
-		return 0, l.fail(l.pos, "@ of what? A name belongs behind it")
+		return 0, l.fail(l.pos, "@ must be followed by a name")
 	}
 	t.value = Symbol(rest[:n+k])
 	return n + k, nil
 }
 
-// number reads an integer, a float, or a timestamp. It must end where a number can.
+// number reads an integer, a float, or a timestamp. A delimiter must follow it.
 func (l *lexer) number(rest string, t *token) (int, error) {
 	n := lexeme(rest)
 	word := rest[:n]
@@ -253,7 +253,7 @@ func (l *lexer) badNumber(word string, err error) error {
 	return l.fail(l.pos, "%s is not a number", short(word))
 }
 
-// space steps over white space.
+// space skips white space.
 func (l *lexer) space() {
 	n := 0
 	for rest := l.src[l.pos.Offset:]; n < len(rest) && isSpace(rest[n]); n++ {
@@ -261,7 +261,7 @@ func (l *lexer) space() {
 	l.advance(n)
 }
 
-// advance moves on by n bytes, and keeps count of lines and columns.
+// advance skips n bytes and updates line and column.
 func (l *lexer) advance(n int) {
 	for _, c := range []byte(l.src[l.pos.Offset : l.pos.Offset+n]) {
 		l.pos.Offset++
@@ -275,18 +275,18 @@ func (l *lexer) advance(n int) {
 	}
 }
 
-// failAt fails n bytes further on.
+// failAt returns an error at the position n bytes ahead.
 func (l *lexer) failAt(n int, format string, args ...any) error {
 	l.advance(n)
 	return l.fail(l.pos, format, args...)
 }
 
-// fail says what is wrong at a place, and shows it.
+// fail returns an error at pos, with an excerpt of the source.
 func (l *lexer) fail(pos Pos, format string, args ...any) error {
 	return failure(l.src, pos, fmt.Sprintf(format, args...))
 }
 
-// length is how many bytes of s a name can have.
+// length returns the length in bytes of the name at the beginning of s.
 func length(s string) int {
 	for i, r := range s {
 		if !isName(r) {
@@ -296,7 +296,7 @@ func length(s string) int {
 	return len(s)
 }
 
-// versioned is length, but a version may stand in the name: ns:v1.0/name.
+// versioned is like length, but accepts a name with a version: ns:v1.0/name.
 func versioned(s string) int {
 	n := length(s)
 	if n == 0 || !strings.HasPrefix(s[n:], ":v") || len(s) < n+3 || !isDigit(s[n+2]) {
@@ -309,7 +309,7 @@ func versioned(s string) int {
 	return n + 1 + version
 }
 
-// lexeme is how many bytes of s stand before the next delimiter.
+// lexeme returns the number of bytes before the next delimiter.
 func lexeme(s string) int {
 	for i := range len(s) {
 		if isDelimiter(s[i]) {
@@ -340,8 +340,7 @@ func isInteger(s string) bool {
 	return s != ""
 }
 
-// isFloat reports whether s is digits, a fraction, and an exponent, of which one of
-// the last two may be missing.
+// isFloat reports whether s consists of digits with a fraction, an exponent, or both.
 func isFloat(s string) bool {
 	if e := strings.IndexAny(s, "eE"); e >= 0 {
 		exponent := s[e+1:]
@@ -366,7 +365,7 @@ func isTimestamp(s string) bool {
 	return matches(s, second+"Z") || matches(s, second+"_000Z") || matches(s, second+"Z_000") || matches(s, second+".000Z")
 }
 
-// matches compares s with a shape: 0 stands for a digit, x for one of 16.
+// matches compares s with a shape: 0 matches a digit, x a hexadecimal digit.
 func matches(s, shape string) bool {
 	if len(s) != len(shape) {
 		return false

@@ -8,42 +8,41 @@ import (
 	"sync/atomic"
 )
 
-// A Map keeps its entries in the order in which their keys came. A small one is two
-// slices. A larger one is a tree of hashes, of which a map with one more entry shares
-// all but a few branches: so a program may build a map entry by entry.
+// A Map is an immutable map that keeps the insertion order of its entries. A small map consists
+// of two slices. A larger one is a hash array mapped trie: maps with one more entry share most
+// of its branches, so building a map entry by entry is efficient.
 type Map struct {
 	keys   []Value // of a small map
 	values []Value
 
 	root  *branch // of a larger one
 	count int
-	next  int // the number of the next entry
+	next  int // number of the next entry
 
-	order atomic.Pointer[[]*leaf] // the entries of root in their order, once asked for
+	order atomic.Pointer[[]*leaf] // entries of root in order; nil until the first request
 }
 
-// small is how many keys are found faster one by one.
+// small is the number of keys up to which a linear search is faster.
 const small = 8
 
-// A leaf is an entry of a larger map, which nobody changes.
+// A leaf is an entry of a larger map. It is immutable.
 type leaf struct {
 	hash       uint64
-	number     int // in the order of the map
+	number     int // position in the order of the map
 	key, value Value
 }
 
-// A branch divides by five bits of the hash. A slot is a *branch, a *leaf, or, where
-// the hash is used up, []*leaf.
+// A branch divides entries by five bits of the hash. A slot is a *branch, a *leaf, or, if all
+// bits of the hash are used, a []*leaf.
 type branch struct {
 	mask  uint32
 	slots []any
 }
 
-// level is how many bits a branch divides by; a hash has 64.
+// level is the number of hash bits per branch. A hash has 64 bits.
 const level = 5
 
-// NewMap returns a map of keys and values in turn. Of keys that are equal the last
-// value counts.
+// NewMap returns a map of alternating keys and values. The last value of equal keys is used.
 func NewMap(pairs ...Value) *Map {
 	n := min(len(pairs)/2, small)
 	m := &Map{keys: make([]Value, 0, n), values: make([]Value, 0, n)}
@@ -53,7 +52,7 @@ func NewMap(pairs ...Value) *Map {
 	return m
 }
 
-// Len is how many entries m has. A nil map is empty.
+// Len returns the number of entries. A nil map is empty.
 func (m *Map) Len() int {
 	switch {
 	case m == nil:
@@ -64,7 +63,7 @@ func (m *Map) Len() int {
 	return len(m.keys)
 }
 
-// Get looks a key up.
+// Get returns the value of a key.
 func (m *Map) Get(key Value) (Value, bool) {
 	if m == nil {
 		return nil, false
@@ -81,7 +80,7 @@ func (m *Map) Get(key Value) (Value, bool) {
 	return nil, false
 }
 
-// All yields the entries in their order.
+// All yields the entries in order.
 func (m *Map) All() iter.Seq2[Value, Value] {
 	return func(yield func(Value, Value) bool) {
 		if m == nil {
@@ -100,7 +99,7 @@ func (m *Map) All() iter.Seq2[Value, Value] {
 	}
 }
 
-// With returns m with one more entry, or another value in one.
+// With returns a copy of m in which key has the given value.
 func (m *Map) With(key, value Value) *Map {
 	if m == nil || m.root == nil {
 		n := &Map{}
@@ -115,7 +114,7 @@ func (m *Map) With(key, value Value) *Map {
 	return n
 }
 
-// Without returns m without a key.
+// Without returns a copy of m without a key.
 func (m *Map) Without(key Value) *Map {
 	if m == nil || m.root != nil {
 		return m.prune(key)
@@ -149,12 +148,12 @@ func (m *Map) prune(key Value) *Map {
 	return few
 }
 
-// find is where a small map has a key.
+// find returns the index of a key in a small map, or -1.
 func (m *Map) find(key Value) int {
 	return slices.IndexFunc(m.keys, func(k Value) bool { return Equal(k, key) })
 }
 
-// put changes a map that nobody has seen yet.
+// put modifies a map that is not shared yet.
 func (m *Map) put(key, value Value) {
 	if m.root != nil {
 		m.insert(m.root, key, value, true)
@@ -176,8 +175,8 @@ func (m *Map) put(key, value Value) {
 	m.insert(m.root, key, value, true)
 }
 
-// insert makes m the map of what is below root and one entry. If root is m's own, it
-// is changed.
+// insert sets m to the map of root and one more entry. If own is set, only m uses root, and
+// insert modifies it.
 func (m *Map) insert(root *branch, key, value Value, own bool) {
 	var added bool
 	m.root, added = root.with(&leaf{hash: Hash(key), number: m.next, key: key, value: value}, 0, own)
@@ -187,7 +186,7 @@ func (m *Map) insert(root *branch, key, value Value, own bool) {
 	}
 }
 
-// ordered are the entries of a larger map.
+// ordered returns the entries of a larger map in order.
 func (m *Map) ordered() []*leaf {
 	if m.root == nil {
 		return nil
@@ -201,7 +200,7 @@ func (m *Map) ordered() []*leaf {
 	return all
 }
 
-// slot is where a branch has what a hash leads to, and whether there is anything.
+// slot returns the bit and the index of a hash in a branch, and whether the slot is used.
 func (b *branch) slot(hash uint64, shift uint) (bit uint32, i int, is bool) {
 	bit = 1 << (hash >> shift % (1 << level))
 	return bit, bits.OnesCount32(b.mask & (bit - 1)), b.mask&bit != 0
@@ -232,7 +231,7 @@ func (b *branch) get(hash uint64, key Value) *leaf {
 
 func (l *leaf) is(hash uint64, key Value) bool { return l.hash == hash && Equal(l.key, key) }
 
-// with is a branch with one more entry, or with l in the place of one of the same key.
+// with returns a branch with l added, or with l in place of the entry with the same key.
 func (b *branch) with(l *leaf, shift uint, own bool) (with *branch, added bool) {
 	bit, i, is := b.slot(l.hash, shift)
 	if !is {
@@ -262,7 +261,7 @@ func (b *branch) with(l *leaf, shift uint, own bool) (with *branch, added bool) 
 	return b, added
 }
 
-// instead is an entry at another's place in the order.
+// instead returns l with the position of another entry.
 func (l *leaf) instead(of *leaf) *leaf {
 	return &leaf{hash: l.hash, number: of.number, key: of.key, value: l.value}
 }
@@ -276,7 +275,7 @@ func bucketWith(s []*leaf, l *leaf) (with []*leaf, added bool) {
 	return append(s, l), true
 }
 
-// apart is a slot for two entries whose hashes are the same so far.
+// apart returns a slot for two entries whose hashes are equal in the bits used so far.
 func apart(x, y *leaf, shift uint) any {
 	if shift >= 64 {
 		return []*leaf{x, y}
@@ -296,13 +295,13 @@ func apart(x, y *leaf, shift uint) any {
 	return b
 }
 
-// without is a branch without a key; nil if nothing is left.
+// without returns a branch without a key, or nil if it would be empty.
 func (b *branch) without(hash uint64, key Value, shift uint) (left *branch, found bool) {
 	bit, i, is := b.slot(hash, shift)
 	if !is {
 		return b, false
 	}
-	var slot any // what is left in the slot
+	var slot any // remainder of the slot
 	switch s := b.slots[i].(type) {
 	case *branch:
 		sub, found := s.without(hash, key, shift+level)

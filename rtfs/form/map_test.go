@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// pairs is a map as the slow and obvious thing that it stands for.
+// pairs is a simple reference implementation of a map.
 type pairs struct{ keys, values []Value }
 
 func (p *pairs) with(k, v Value) {
@@ -41,7 +41,7 @@ func (p *pairs) check(t *testing.T, m *Map) {
 	}
 }
 
-func TestAMapKeepsItsEntriesInOrderWhateverIsDoneToIt(t *testing.T) {
+func TestMapOrder(t *testing.T) {
 	key := func(r *rand.Rand) Value {
 		n := int64(r.IntN(60))
 		switch r.IntN(5) {
@@ -52,7 +52,7 @@ func TestAMapKeepsItsEntriesInOrderWhateverIsDoneToIt(t *testing.T) {
 		case 2:
 			return Vector{n, NewMap(n, "x")}
 		case 3:
-			return List{n} // another spelling of a vector
+			return List{n} // equal to a vector
 		}
 		return n
 	}
@@ -71,14 +71,14 @@ func TestAMapKeepsItsEntriesInOrderWhateverIsDoneToIt(t *testing.T) {
 			}
 			want.check(t, m)
 			if before.Len() != len(was) {
-				t.Fatal("a map changed when another was made of it")
+				t.Fatal("With modified its receiver")
 			}
 		}
 	}
 }
 
-func TestKeysOfOneHashAreKeptApart(t *testing.T) {
-	// What differs only far below has the same hash.
+func TestHashCollisions(t *testing.T) {
+	// Values that differ only below deepestHash have equal hashes.
 	deep := func(v Value) Value {
 		for range deepestHash + 5 {
 			v = Vector{v}
@@ -100,7 +100,7 @@ func TestKeysOfOneHashAreKeptApart(t *testing.T) {
 	}
 }
 
-func TestValuesThatAreEqualHaveOneHash(t *testing.T) {
+func TestEqualValuesHaveEqualHashes(t *testing.T) {
 	same := [][2]Value{
 		{Vector{int64(1), "a"}, List{int64(1), "a"}},
 		{NewMap("a", int64(1), "b", int64(2)), NewMap("b", int64(2), "a", int64(1))},
@@ -116,7 +116,7 @@ func TestValuesThatAreEqualHaveOneHash(t *testing.T) {
 	}
 }
 
-func BenchmarkAMapOfTenThousandBuiltOneByOne(b *testing.B) {
+func BenchmarkMapWith(b *testing.B) {
 	for b.Loop() {
 		m := &Map{}
 		for i := range int64(10_000) {

@@ -9,14 +9,14 @@ import (
 	"glasshouse/internal/text"
 )
 
-// MaxNesting is how deeply brackets may stand in each other.
+// MaxNesting is the maximum nesting depth of brackets.
 const MaxNesting = 500
 
-// maxSize is how long a text may be.
+// maxSize is the maximum size of a text in bytes.
 const maxSize = 16 << 20
 
-// Read reads a text whole: the nodes it is made of, in their order. An error is an
-// *Error of kind "ParseError" with its place, and its message shows the line.
+// Read parses a text and returns its nodes in order. An error is an *Error of kind "ParseError"
+// with a position and an excerpt of the source in its message.
 func Read(file string, src []byte) ([]*Node, error) {
 	l, err := newLexer(file, src)
 	if err != nil {
@@ -52,11 +52,11 @@ func newLexer(file string, src []byte) (*lexer, error) {
 	return l, nil
 }
 
-// A reader makes nodes of tokens.
+// A reader builds nodes from tokens.
 type reader struct {
 	*lexer
 	depth    int
-	shortFns int // how many #( are open
+	shortFns int // number of open #(
 }
 
 // token returns the next token that is not a comment.
@@ -69,7 +69,7 @@ func (r *reader) token() (token, error) {
 	}
 }
 
-// node reads one node. At the end of the text it returns nil.
+// node reads one node, or returns nil at the end of the text.
 func (r *reader) node() (*Node, error) {
 	t, err := r.token()
 	if err != nil || t.kind == endToken {
@@ -78,7 +78,7 @@ func (r *reader) node() (*Node, error) {
 	return r.begin(t)
 }
 
-// begin reads the node that a token begins.
+// begin reads the node that begins with a token.
 func (r *reader) begin(t token) (*Node, error) {
 	if r.depth++; r.depth > MaxNesting {
 		return nil, r.fail(t.pos, "nested more than %d levels deep", MaxNesting)
@@ -93,15 +93,15 @@ func (r *reader) begin(t token) (*Node, error) {
 		}
 		return r.prefixed(t)
 	case closeToken:
-		return nil, r.fail(t.pos, "%s closes nothing", t.text)
+		return nil, r.fail(t.pos, "unexpected %s", t.text)
 	}
 	if s, ok := t.value.(Symbol); ok && strings.HasPrefix(string(s), ".") {
-		return nil, r.fail(t.pos, "%s calls a method, and is the first in its parentheses", s)
+		return nil, r.fail(t.pos, "%s calls a method: it must be the first in its parentheses", s)
 	}
 	return &Node{Kind: AtomNode, Atom: t.value, Pos: t.pos, End: t.end}, nil
 }
 
-// closing is what closes what opens.
+// closing maps opening brackets to closing ones.
 var closing = map[string]string{"(": ")", "#(": ")", "[": "]", "{": "}"}
 
 func (r *reader) collection(open token) (*Node, error) {
@@ -116,7 +116,7 @@ func (r *reader) collection(open token) (*Node, error) {
 	}
 	if open.text == "#(" {
 		if r.shortFns++; r.shortFns > 1 {
-			return nil, r.fail(open.pos, "#( cannot stand in #(: write one as (fn [x] …)")
+			return nil, r.fail(open.pos, "#( cannot be nested in #(: write one as (fn [x] …)")
 		}
 		defer func() { r.shortFns-- }()
 	}
@@ -132,7 +132,7 @@ func (r *reader) collection(open token) (*Node, error) {
 	return n, nil
 }
 
-// items reads what stands between brackets.
+// items reads the contents of brackets.
 func (r *reader) items(open token, n *Node) error {
 	for {
 		t, err := r.token()
@@ -158,7 +158,7 @@ func (r *reader) items(open token, n *Node) error {
 	}
 }
 
-// abbreviations are what the prefixes stand for.
+// abbreviations maps prefixes to the forms that they abbreviate.
 var abbreviations = map[string]Symbol{"'": "quote", "`": "quasiquote", "~": "unquote", "~@": "unquote-splicing"}
 
 func (r *reader) prefixed(t token) (*Node, error) {
@@ -170,26 +170,26 @@ func (r *reader) prefixed(t token) (*Node, error) {
 	return &Node{Kind: ListNode, Items: []*Node{head, item}, Pos: t.pos, End: item.End}, nil
 }
 
-// behind reads the node that a prefix needs.
+// behind reads the node after a prefix.
 func (r *reader) behind(t token) (*Node, error) {
 	next, err := r.token()
 	if err != nil {
 		return nil, err
 	}
 	if next.kind == endToken || next.kind == closeToken {
-		return nil, r.fail(t.pos, "nothing stands behind this %s", t.text)
+		return nil, r.fail(t.pos, "%s must be followed by a form", t.text)
 	}
 	return r.begin(next)
 }
 
-// meta reads ^{…} x and ^:key x. A delegation is of more than one word.
+// meta reads ^{…} x and ^:key x. The key :delegation is followed by its own arguments.
 func (r *reader) meta(t token) (*Node, error) {
 	m, err := r.behind(t)
 	if err != nil {
 		return nil, err
 	}
 	if _, ok := m.Atom.(Keyword); !ok && m.Kind != MapNode {
-		return nil, r.fail(m.Pos, "metadata is a map or a keyword")
+		return nil, r.fail(m.Pos, "metadata must be a map or a keyword")
 	}
 	if m.Atom == Keyword("delegation") {
 		if m, err = r.delegation(t, m); err != nil {
@@ -204,7 +204,7 @@ func (r *reader) meta(t token) (*Node, error) {
 	return item, nil
 }
 
-// delegation reads what :delegation names: :local, :local-model "id" or :remote "id".
+// delegation reads the target of :delegation: :local, :local-model "id" or :remote "id".
 func (r *reader) delegation(t token, key *Node) (*Node, error) {
 	target, err := r.behind(t)
 	if err != nil {
@@ -222,12 +222,12 @@ func (r *reader) delegation(t token, key *Node) (*Node, error) {
 		}
 		target = &Node{Kind: VectorNode, Items: []*Node{target, model}, Pos: target.Pos, End: model.End}
 	default:
-		return nil, r.fail(target.Pos, "delegation is to :local, :local-model or :remote")
+		return nil, r.fail(target.Pos, "the target of :delegation must be :local, :local-model or :remote")
 	}
 	return &Node{Kind: MapNode, Items: []*Node{key, target}, Pos: key.Pos, End: target.End}, nil
 }
 
-// shortFn makes (fn [%1 %2] (…)) of #(…).
+// shortFn converts the body of #(…) to (fn [%1 %2] (…)).
 func shortFn(body *Node) *Node {
 	most, rest := 0, false
 	numberArguments(body, &most, &rest)
@@ -242,7 +242,7 @@ func shortFn(body *Node) *Node {
 	return at(&Node{Kind: ListNode, Items: []*Node{at(&Node{Atom: Symbol("fn")}), params, body}})
 }
 
-// numberArguments calls % by its number, and finds the highest.
+// numberArguments replaces % by %1 and finds the highest argument number.
 func numberArguments(n *Node, most *int, rest *bool) {
 	if name, ok := n.Atom.(Symbol); ok {
 		switch i, err := strconv.Atoi(strings.TrimPrefix(string(name), "%")); {
@@ -260,19 +260,19 @@ func numberArguments(n *Node, most *int, rest *bool) {
 	}
 }
 
-// failure is an error at a place of a text. Its message shows the line.
+// failure returns an error at a position, with an excerpt of the source.
 func failure(src string, pos Pos, message string) *Error {
 	return &Error{Kind: "ParseError", Pos: pos, Message: message + "\n" + excerpt(src, pos)}
 }
 
-// Excerpt shows the line of a place, and points at it.
+// Excerpt returns the line at a position with a marker below it.
 func Excerpt(src []byte, pos Pos) string { return excerpt(string(src), pos) }
 
 func excerpt(src string, pos Pos) string {
 	if pos.Offset > len(src) || pos.Line < 1 {
 		return ""
 	}
-	const before, after = 60, 40 // bytes that are shown of a line that is long
+	const before, after = 60, 40 // bytes shown of a long line
 	start := strings.LastIndexByte(src[:pos.Offset], '\n') + 1
 	start = max(start, pos.Offset-before)
 	end := len(src)
@@ -286,13 +286,13 @@ func excerpt(src string, pos Pos) string {
 		strings.Repeat(" ", len(line)), strings.Repeat(" ", utf8.RuneCountInString(plain(src[start:pos.Offset]))))
 }
 
-// plain has nothing in it that takes more or less room than a letter.
+// plain replaces hidden characters of s by spaces and removes invalid UTF-8.
 func plain(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
 		case r == utf8.RuneError:
-			return -1 // cut through
-		case text.Hidden(r): // a terminal would obey it, or show the line in another order
+			return -1 // part of a truncated character
+		case text.Hidden(r): // a terminal would interpret it, or reorder the line
 			return ' '
 		}
 		return r

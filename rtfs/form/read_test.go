@@ -21,7 +21,7 @@ func one(t *testing.T, src string) form.Value {
 	return nodes[0].Value()
 }
 
-func TestAReaderKnowsEveryLexeme(t *testing.T) {
+func TestReadLexemes(t *testing.T) {
 	sym := func(s string) form.Symbol { return form.Symbol(s) }
 	for src, want := range map[string]form.Value{
 		"nil": nil, "true": true, "false": false,
@@ -64,11 +64,11 @@ func TestAReaderKnowsEveryLexeme(t *testing.T) {
 	}
 }
 
-func TestAReaderRefusesWhatMeansNothing(t *testing.T) {
+func TestReadErrors(t *testing.T) {
 	for src, says := range map[string]string{
 		"(":                      "never closed",
 		"(+ 1 2":                 "never closed",
-		")":                      "closes nothing",
+		")":                      "unexpected )",
 		"(]":                     "does not close the ( of 1:1",
 		`"abc`:                   "never closed",
 		`"a\xb"`:                 `\x is not an escape`,
@@ -78,28 +78,28 @@ func TestAReaderRefusesWhatMeansNothing(t *testing.T) {
 		"1e5x":                   "1e5x is not a number",
 		"1/2":                    "1/2 is not a number",
 		"5.":                     "5. is not a number",
-		".5":                     "begins nothing",
+		".5":                     "unexpected '.'",
 		"0x":                     "0x is not a number",
 		"0x-5":                   "not a number",
 		"1_000":                  "not a number",
 		"9223372036854775808":    "too large",
 		"1e999":                  "too large",
-		"[1, 2]":                 "a comma separates nothing",
+		"[1, 2]":                 "a comma is not a separator",
 		"{:a}":                   "this key has no value",
-		"#{1 2}":                 "begins nothing that is known",
-		"#_x":                    "begins nothing that is known",
-		"##inf":                  "begins nothing that is known",
-		"#(a #(b))":              "#( cannot stand in #(",
-		"'":                      "nothing stands behind this '",
-		"(a ~@)":                 "nothing stands behind this ~@",
-		"^{:a 1}":                "nothing stands behind",
-		"^5 x":                   "metadata is a map or a keyword",
+		"#{1 2}":                 "unknown # syntax",
+		"#_x":                    "unknown # syntax",
+		"##inf":                  "unknown # syntax",
+		"#(a #(b))":              "#( cannot be nested in #(",
+		"'":                      "' must be followed by a form",
+		"(a ~@)":                 "~@ must be followed by a form",
+		"^{:a 1}":                "must be followed by a form",
+		"^5 x":                   "metadata must be a map or a keyword",
 		"^:delegation :remote x": "needs the name of a model",
-		"^:delegation 5 x":       "delegation is to",
+		"^:delegation 5 x":       "the target of :delegation must be",
 		"(a .b)":                 ".b calls a method",
-		"@":                      "@ of what",
+		"@":                      "@ must be followed by a name",
 		"\"\xff\"":               "not UTF-8",
-		"\\a":                    `'\\' begins nothing`,
+		"\\a":                    `unexpected '\\'`,
 		"resource://":            "of what",
 		strings.Repeat("[", form.MaxNesting+1) + strings.Repeat("]", form.MaxNesting+1): "nested more than",
 	} {
@@ -111,9 +111,9 @@ func TestAReaderRefusesWhatMeansNothing(t *testing.T) {
 	}
 }
 
-func TestAnErrorShowsTheLineAndPointsAtThePlace(t *testing.T) {
+func TestErrorExcerpt(t *testing.T) {
 	_, err := form.Read("f.rtfs", []byte("(let [x 1]\n\t(äh x, 2))\n"))
-	want := "f.rtfs:2:7: ParseError: a comma separates nothing here: use a space\n  2 |  (äh x, 2))\n    |       ^"
+	want := "f.rtfs:2:7: ParseError: a comma is not a separator: use a space\n  2 |  (äh x, 2))\n    |       ^"
 	if err == nil || err.Error() != want {
 		t.Errorf("got\n%v\nwant\n%s", err, want)
 	}
@@ -123,7 +123,7 @@ func TestAnErrorShowsTheLineAndPointsAtThePlace(t *testing.T) {
 	}
 }
 
-func TestNodesKnowWhereTheyStand(t *testing.T) {
+func TestNodePositions(t *testing.T) {
 	src := "(a\n  [b \"ç\" :d])"
 	nodes, err := form.Read("f", []byte(src))
 	if err != nil {
@@ -146,7 +146,7 @@ func TestNodesKnowWhereTheyStand(t *testing.T) {
 	}
 }
 
-func TestMetadataIsKept(t *testing.T) {
+func TestMetadata(t *testing.T) {
 	nodes, err := form.Read("", []byte("^{:a 1} ^:private ^:delegation :remote \"m\" (fn [x] x)"))
 	if err != nil {
 		t.Fatal(err)
@@ -173,7 +173,7 @@ func TestTextIsCanonical(t *testing.T) {
 	}
 }
 
-func TestADeepValueHasABoundedText(t *testing.T) {
+func TestTextOfDeepValueIsBounded(t *testing.T) {
 	v := form.Value(int64(1))
 	for range 1_000_000 {
 		v = form.Vector{v}

@@ -9,19 +9,19 @@ import (
 	textutil "glasshouse/internal/text"
 )
 
-// deepest is how deeply a value is written. What is deeper could not be read back.
+// deepest is the maximum nesting depth of a text. Deeper values could not be read again.
 const deepest = 20 * MaxNesting
 
-// Text is a value as a program would write it: what Read reads is the same value.
-// Functions and errors have no text of their own, and are shown as #<…>.
+// Text returns the source form of a value; Read returns an equal value for it. Functions and
+// errors have no source form and are shown as #<…>.
 func Text(v Value) string { return string(Append(nil, v)) }
 
 // Append appends the text of a value.
 func Append(b []byte, v Value) []byte { return writer{math.MaxInt}.value(b, v, 0) }
 
-// Within is the text of a value if it has no more bytes than most, or else about so
-// much of it. A small value may have a long text, if its parts are the same one again
-// and again.
+// Within returns the text of a value if it has at most most bytes, and otherwise approximately
+// its first most bytes. A value whose parts are shared can have a text that is much larger than
+// the value itself.
 func Within(v Value, most int) (text string, whole bool) {
 	b := writer{most}.value(nil, v, 0)
 	if len(b) <= most {
@@ -30,7 +30,7 @@ func Within(v Value, most int) (text string, whole bool) {
 	return textutil.Prefix(string(b), most), false
 }
 
-// A writer writes until there is more than it may write.
+// A writer stops when the text exceeds most bytes.
 type writer struct{ most int }
 
 func (w writer) value(b []byte, v Value, depth int) []byte {
@@ -101,7 +101,7 @@ func (w writer) entries(b []byte, m *Map, depth int) []byte {
 	return b
 }
 
-// appendFloat writes a float so that it cannot be taken for an integer.
+// appendFloat writes a float so that it is not read as an integer.
 func appendFloat(b []byte, f float64) []byte {
 	switch {
 	case math.IsInf(f, 1):
@@ -129,7 +129,7 @@ func appendFloat(b []byte, f float64) []byte {
 
 func appendString(b []byte, s string) []byte {
 	b = append(b, '"')
-	for _, r := range s { // what is not UTF-8 becomes U+FFFD
+	for _, r := range s { // invalid UTF-8 becomes U+FFFD
 		switch r {
 		case '\n':
 			b = append(b, `\n`...)

@@ -7,9 +7,9 @@ import (
 	"glasshouse/rtfs/form"
 )
 
-func TestATextEndsWhereItMay(t *testing.T) {
+func TestWithin(t *testing.T) {
 	var v form.Value = "äöü"
-	for range 100 { // written out, it is longer than all memory
+	for range 100 { // its complete text would exceed the memory
 		v = form.Vector{v, form.NewMap("k", v)}
 	}
 	for _, most := range []int{0, 1, 50, 103, 104, 105, 1000} {

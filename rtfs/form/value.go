@@ -1,5 +1,5 @@
-// Package form is what RTFS is written in and computes with: values, their text,
-// and the place in a text where each stands.
+// Package form defines the values of RTFS, their text, and the nodes of a parsed text with
+// their positions.
 package form
 
 import (
@@ -7,40 +7,40 @@ import (
 	"slices"
 )
 
-// A Value is nil, a bool, an int64, a float64, a string, or one of the types
-// below. Nobody changes a value that he was given or has handed out.
+// A Value is nil, a bool, an int64, a float64, a string, or one of the types below. Values are
+// immutable: neither the creator nor a receiver modifies them.
 type Value = any
 
-// A Keyword is kept without its colon.
+// A Keyword is a keyword without its colon.
 type Keyword string
 
 // A Symbol is a name in a program.
 type Symbol string
 
-// A Vector is written in brackets, a List in parentheses. They are equal if their
-// elements are.
+// A Vector is written in brackets, a List in parentheses. They are equal if their elements are
+// equal.
 type (
 	Vector []Value
 	List   []Value
 )
 
-// A Resource is a handle that the host understands: resource://…
+// A Resource is a handle that the host interprets: resource://…
 type Resource string
 
-// A Func is a value that can be called. What it is made of the evaluator knows.
+// A Func is a callable value. Its implementation is known to the evaluator only.
 type Func interface {
 	FuncName() string // "" if it has none
 }
 
-// An Error is what a program failed with, and a value that it can catch.
+// An Error is the failure of a program, and a value that the program can catch.
 type Error struct {
 	Kind    string // "DivisionByZero", "TypeError", …
 	Message string
-	Data    Value   // of ex-info and throw; nil: none
-	Pos     Pos     // where it happened
-	Stack   []Frame // the calls it happened in, the innermost first
-	Cause   error   // what the host said; nil: none
-	Host    bool    // the host failed to do what a call asked for
+	Data    Value   // from ex-info and throw; nil: none
+	Pos     Pos     // where the error occurred
+	Stack   []Frame // the active calls, innermost first
+	Cause   error   // the error of the host; nil: none
+	Host    bool    // the host failed to perform a call
 }
 
 // A Frame is one call.
@@ -58,12 +58,12 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Cause }
 
-// Errorf returns an error of a kind.
+// Errorf returns an error of the given kind.
 func Errorf(kind, format string, args ...any) *Error {
 	return &Error{Kind: kind, Message: fmt.Sprintf(format, args...)}
 }
 
-// A Pos is a place in a text. Lines and columns count from 1, columns in runes.
+// A Pos is a position in a text. Lines and columns count from 1, columns in runes.
 type Pos struct {
 	File   string
 	Offset int
@@ -78,27 +78,27 @@ func (p Pos) String() string {
 	return fmt.Sprintf("%s:%d:%d", p.File, p.Line, p.Col)
 }
 
-// A Kind says what a Node is.
+// A Kind is the kind of a Node.
 type Kind uint8
 
 const (
 	AtomNode   Kind = iota // Atom is its value: nil, bool, int64, float64, string, Keyword, Symbol, Resource
-	ListNode               // what the reader abbreviates is a list too: 'x is (quote x)
+	ListNode               // also for abbreviations: 'x is (quote x)
 	VectorNode             //
-	MapNode                // Items are keys and values in turn
+	MapNode                // Items are alternating keys and values
 )
 
-// A Node is a piece of a text that was read: a value, and where it stands.
+// A Node is a parsed value with its position.
 type Node struct {
 	Kind  Kind
 	Atom  Value
 	Items []*Node
-	Meta  []*Node // written before it by ^; nil: none
+	Meta  []*Node // metadata written before it with ^; nil: none
 	Pos   Pos
-	End   int // the offset behind it
+	End   int // offset after its last byte
 }
 
-// Value is what n stands for, without places.
+// Value returns the value of n without positions.
 func (n *Node) Value() Value {
 	switch n.Kind {
 	case ListNode:
@@ -123,8 +123,8 @@ func (n *Node) values() []Value {
 	return all
 }
 
-// Equal reports whether two values are: deeply, a vector as a list, and an integer
-// never as a float.
+// Equal reports whether two values are deeply equal. A vector can equal a list; an integer
+// never equals a float.
 func Equal(a, b Value) bool {
 	if x, ok := elements(a); ok {
 		y, ok := elements(b)
@@ -157,13 +157,13 @@ func Equal(a, b Value) bool {
 	return same(a, b)
 }
 
-// same compares what has an identity only: functions.
+// same compares values that have only an identity: functions.
 func same(a, b Value) (is bool) {
-	defer func() { recover() }() // of what cannot be compared
+	defer func() { recover() }() // comparing uncomparable types panics
 	return a == b
 }
 
-// elements returns those of a vector or list.
+// elements returns the elements of a vector or list.
 func elements(v Value) ([]Value, bool) {
 	switch v := v.(type) {
 	case Vector:

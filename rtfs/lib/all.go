@@ -10,8 +10,7 @@ func All() []Builtin {
 	)
 }
 
-// HostNames are functions of programs that the host answers: the name, and the
-// capability that it is a call of.
+// HostNames maps the functions that the host implements to the ids of their capabilities.
 var HostNames = map[string]string{
 	"println":             "ccos.io.println",
 	"print":               "ccos.io.print",

@@ -6,18 +6,18 @@ import (
 	"glasshouse/rtfs/form"
 )
 
-// What is charged for values: Call.Alloc says so.
+// Bytes charged for values; see Call.Alloc.
 const (
 	element = 16
 	entry   = 48
 )
 
-// wrong is the error of an argument that is not what it must be.
+// wrong returns the error for an argument of the wrong type.
 func wrong(op string, i int, want string, got form.Value) error {
 	return form.Errorf("TypeError", "%s expects %s as argument %d, got %s", op, want, i+1, describe(got))
 }
 
-// invalid is the error of an argument of the right type that makes no sense.
+// invalid returns the error for an invalid argument of the right type.
 func invalid(op, format string, args ...any) error {
 	return form.Errorf("InvalidArgument", "%s: %s", op, fmt.Sprintf(format, args...))
 }
@@ -26,7 +26,7 @@ func outOfBounds(op string, i int64, n int) error {
 	return form.Errorf("IndexOutOfBounds", "%s: index %d is not within the %d there are", op, i, n)
 }
 
-// describe says for people what a value is: its type, and its text if that is short.
+// describe describes a value for messages: its type, and its text if that is short.
 func describe(v form.Value) string {
 	name := article(TypeName(v))
 	switch v := v.(type) {
@@ -54,7 +54,7 @@ func article(noun string) string {
 	return "a " + noun
 }
 
-// TypeName is the name of the type of a value, as type-name gives it.
+// TypeName returns the name of the type of a value, as type-name does.
 func TypeName(v form.Value) string {
 	switch v.(type) {
 	case nil:
@@ -85,7 +85,7 @@ func TypeName(v form.Value) string {
 	return "function"
 }
 
-// truthy reports whether a condition holds: all but false and nil do.
+// truthy reports whether a condition holds: every value except false and nil.
 func truthy(v form.Value) bool { return v != nil && v != false }
 
 func text(op string, args []form.Value, i int) (string, error) {
@@ -109,7 +109,7 @@ func mapping(op string, args []form.Value, i int) (*form.Map, error) {
 	return nil, wrong(op, i, "a map", args[i])
 }
 
-// items are the elements of a vector or a list, which nobody may change.
+// items returns the elements of a vector or a list. Callers must not modify them.
 func items(op string, args []form.Value, i int) ([]form.Value, error) {
 	switch v := args[i].(type) {
 	case form.Vector:
@@ -120,8 +120,8 @@ func items(op string, args []form.Value, i int) ([]form.Value, error) {
 	return nil, wrong(op, i, "a vector or a list", args[i])
 }
 
-// each are the elements of a vector or list, or the entries of a map as vectors.
-// All of them are charged as steps, since whoever asks will look at them.
+// each returns the elements of a vector or list, or the entries of a map as vectors. It charges
+// a step for each, because callers iterate over all of them.
 func each(c Call, op string, args []form.Value, i int) ([]form.Value, error) {
 	m, ok := args[i].(*form.Map)
 	if !ok {
@@ -141,7 +141,7 @@ func each(c Call, op string, args []form.Value, i int) ([]form.Value, error) {
 	return all, nil
 }
 
-// charge is asked before n pieces of so many bytes are made.
+// charge accounts for n values of the given size before they are allocated.
 func charge(c Call, n int, bytes int64) error {
 	if err := c.Alloc(int64(n) * bytes); err != nil {
 		return err
@@ -149,7 +149,7 @@ func charge(c Call, n int, bytes int64) error {
 	return steps(c, n)
 }
 
-// steps is Call.Step where n may be 0, and means it.
+// steps is like Call.Step, but does nothing if n is 0.
 func steps(c Call, n int) error {
 	if n == 0 {
 		return nil
@@ -157,10 +157,10 @@ func steps(c Call, n int) error {
 	return c.Step(int64(n))
 }
 
-// scan is asked before a text is gone through, which is quick.
+// scan charges for reading a text.
 func scan(c Call, s string) error { return steps(c, len(s)/64) }
 
-// copied are arguments that are kept as elements.
+// copied charges for a copy of arguments and returns it.
 func copied(c Call, args []form.Value) ([]form.Value, error) {
 	if err := charge(c, len(args), element); err != nil {
 		return nil, err

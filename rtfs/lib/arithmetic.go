@@ -43,7 +43,7 @@ func overflow(op string, args ...form.Value) error {
 	return form.Errorf("InvalidArgument", "integer overflow: %s) does not fit 64 bits", msg)
 }
 
-// toFloat is a number as a float.
+// toFloat converts a number to a float.
 func toFloat(v form.Value) (float64, bool) {
 	switch v := v.(type) {
 	case int64:
@@ -54,7 +54,7 @@ func toFloat(v form.Value) (float64, bool) {
 	return 0, false
 }
 
-// binary computes with two numbers: as integers if both are, else as floats.
+// binary applies ints to two integers, and floats to other numbers.
 func binary(op string, i int, a, b form.Value, ints func(a, b int64) (int64, bool), floats func(a, b float64) float64) (form.Value, error) {
 	if x, ok := a.(int64); ok {
 		if y, ok := b.(int64); ok {
@@ -114,8 +114,8 @@ func mulInt(a, b int64) (int64, bool) {
 	return int64(lo), hi == 0 && lo < 1<<63
 }
 
-// magnitude is |n|; that of the smallest integer wraps to itself, which is right as
-// an unsigned number.
+// magnitude returns |n|. The smallest integer wraps to itself, which is its magnitude as an
+// unsigned number.
 func magnitude(n int64) int64 {
 	if n < 0 {
 		return -n
@@ -178,7 +178,7 @@ func divide(_ Call, args []form.Value) (form.Value, error) {
 // up to 2^53, and beyond that its last digits are not those of the quotient.
 const maxExact = 1 << 53
 
-// zeroDivisor reports whether b is a number that nothing can be divided by.
+// zeroDivisor reports whether b is 0 or 0.0.
 func zeroDivisor(b form.Value) bool {
 	y, ok := toFloat(b)
 	return ok && y == 0
@@ -280,7 +280,7 @@ func powInt(base, exp int64) (form.Value, error) {
 				return nil, overflow("pow", base, exp)
 			}
 		}
-		// The last square is not used, so it matters only if it is.
+		// The overflow of the last square matters only if that square is used.
 		var ok bool
 		factor, ok = mulInt(factor, factor)
 		fits = fits && ok
@@ -314,7 +314,7 @@ func rounded(op string, round func(float64) float64) Func {
 		case float64:
 			n, ok := wholeInt(round(x))
 			if !ok {
-				return nil, invalid(op, "%s has no integer near it", form.Text(x))
+				return nil, invalid(op, "%s has no nearest integer", form.Text(x))
 			}
 			return n, nil
 		}
@@ -322,7 +322,7 @@ func rounded(op string, round func(float64) float64) Func {
 	}
 }
 
-// wholeInt is a float without a fraction as an integer, if it fits.
+// wholeInt converts a float to an integer, if it is integral and in range.
 func wholeInt(f float64) (int64, bool) {
 	if f >= -(1<<63) && f < 1<<63 {
 		return int64(f), true
@@ -348,7 +348,7 @@ func sign(op string, want int) Func {
 		case int64:
 			return compareInts(x, 0) == want, nil
 		case float64:
-			// No comparison with NaN holds, so it has no sign and is not 0.
+			// NaN compares false with every number: it has no sign and is not 0.
 			return x == 0 && want == 0 || x > 0 && want == 1 || x < 0 && want == -1, nil
 		}
 		return nil, notANumber(op, 0, args[0])

@@ -59,7 +59,7 @@ func newList(c Call, args []form.Value) (form.Value, error) {
 	return form.List(all), err
 }
 
-// elementsOf is what vec makes a vector of, and is itself that vector where it can be.
+// elementsOf returns the elements as a vector. A vector argument is returned itself.
 func elementsOf(c Call, op string, args []form.Value, i int) (form.Vector, error) {
 	s, ok := args[i].(string)
 	if !ok {
@@ -96,7 +96,7 @@ func seq(c Call, args []form.Value) (form.Value, error) {
 	return all, nil
 }
 
-// lengthOf is how much there is in a collection or string.
+// lengthOf returns the length of a collection or string.
 func lengthOf(c Call, op string, v form.Value) (int, error) {
 	switch v := v.(type) {
 	case string:
@@ -137,8 +137,8 @@ func notEmpty(c Call, args []form.Value) (form.Value, error) {
 	return args[0], nil
 }
 
-// part is what lies between two indexes of a string, vector or list, of the same type.
-// The indexes are those of the function at, of the length, and brought within it.
+// part returns the part of a string, vector or list between two indexes, as the same type. at
+// computes the indexes from the length; they are clamped to it.
 func part(c Call, op string, i int, v form.Value, at func(length int) (from, to int)) (form.Value, error) {
 	within := func(length int) (int, int) {
 		from, to := at(length)
@@ -159,7 +159,7 @@ func part(c Call, op string, i int, v form.Value, at func(length int) (from, to 
 	return nil, wrong(op, i, "a vector, a list or a string", v)
 }
 
-// one is the element or character at an index, or nil.
+// one returns the element or character at an index, or nil.
 func one(op string, v form.Value, at func(length int) int) (form.Value, error) {
 	pick := func(all []form.Value) form.Value {
 		if i := at(len(all)); i >= 0 && i < len(all) {
@@ -267,7 +267,7 @@ func nth(c Call, args []form.Value) (form.Value, error) {
 	return nil, outOfBounds("nth", i, length)
 }
 
-// clamped is an integer as a number of elements.
+// clamped converts an integer to a number of elements.
 func clamped(n int64) int { return int(min(max(n, 0), 1<<40)) }
 
 func cut(op string, at func(n, length int) (from, to int)) Func {
@@ -432,7 +432,7 @@ func into(c Call, args []form.Value) (form.Value, error) {
 	return conjoin(c, "into", args[0], from)
 }
 
-// integers are those from one to another, which itself belongs to them if more is 1.
+// integers returns the integers of a range. If more is 1, the range includes its end.
 func integers(op string, more uint64) Func {
 	return func(c Call, args []form.Value) (form.Value, error) {
 		start, err := integer(op, args, 0)
@@ -461,7 +461,7 @@ func integers(op string, more uint64) Func {
 	}
 }
 
-// many charges for a number of elements that a program has named, however large.
+// many charges for a number of elements that a program has specified, which may be huge.
 func many(c Call, op string, n uint64) error {
 	if n > 1<<40 {
 		n = 1 << 40
@@ -470,7 +470,7 @@ func many(c Call, op string, n uint64) error {
 		return err
 	}
 	if n == 1<<40 {
-		return invalid(op, "nobody can hold that many elements")
+		return invalid(op, "too many elements")
 	}
 	return nil
 }
@@ -491,7 +491,7 @@ func flatten(c Call, args []form.Value) (form.Value, error) {
 		return nil, err
 	}
 	all := form.Vector{}
-	// A stack of its own: a program may nest deeper than Go would.
+	// An explicit stack: a program may nest values deeper than the Go stack allows.
 	left := []form.Value{args[0]}
 	for len(left) > 0 {
 		v := left[len(left)-1]

@@ -93,8 +93,8 @@ func isNaN(v form.Value) bool {
 
 func compareInts(a, b int64) int { return cmp.Compare(a, b) }
 
-// compareNumbers orders numbers by what they are worth, without the loss that large
-// integers suffer as floats. NaN comes before all others.
+// compareNumbers orders numbers by value, without converting large integers to floats. NaN
+// precedes all other numbers.
 func compareNumbers(a, b form.Value) int {
 	switch x := a.(type) {
 	case int64:
@@ -133,7 +133,7 @@ func compared(c Call, args []form.Value) (form.Value, error) {
 	return int64(n), err
 }
 
-// rank is where values of a type are sorted among those of others.
+// rank returns the sort position of a type among the other types.
 func rank(v form.Value) int {
 	switch v.(type) {
 	case nil:
@@ -156,7 +156,7 @@ func rank(v form.Value) int {
 	return -1
 }
 
-// compare orders any two values that have an order.
+// compare orders two values.
 func compare(c Call, op string, a, b form.Value, depth int) (int, error) {
 	ra, rb := rank(a), rank(b)
 	switch {

@@ -24,7 +24,7 @@ var failures = []Builtin{
 	{"getMessage", 1, 1, "[e]", "The message of an error, of a map with a :message, or a string itself.", getMessage},
 }
 
-// Thrown is the error that a program fails with when it throws a value.
+// Thrown returns the error of (throw v).
 func Thrown(v form.Value) *form.Error {
 	switch v := v.(type) {
 	case *form.Error:
@@ -41,7 +41,7 @@ func Thrown(v form.Value) *form.Error {
 	return &form.Error{Kind: "ApplicationError", Message: "thrown: " + describe(v), Data: v}
 }
 
-// kindIn is the kind that data name for their error.
+// kindIn returns the error kind in data, from its :type.
 func kindIn(data form.Value) string {
 	m, _ := data.(*form.Map)
 	switch kind, _ := m.Get(form.Keyword("type")); kind := kind.(type) {
@@ -168,7 +168,7 @@ func errorType(e *form.Error) form.Value {
 	return form.Keyword(dashed.String())
 }
 
-// Fields is an error as a map: what (:message e), match and destructuring see.
+// Fields returns an error as a map, for (:message e), match and destructuring.
 func Fields(e *form.Error) *form.Map {
 	return form.NewMap(
 		form.Keyword("type"), errorType(e),

@@ -7,11 +7,11 @@ import (
 	"glasshouse/rtfs/form"
 )
 
-// widest is how wide format makes one value at most.
+// widest is the maximum width and precision of a directive.
 const widest = 1000
 
-// format fills a template in. Its directives are those that other languages know, and
-// their arguments are checked, since a template may come from outside.
+// format implements the function format. It checks the number and types of the arguments,
+// because the template may come from outside the program.
 func format(c Call, args []form.Value) (form.Value, error) {
 	template, err := text("format", args, 0)
 	if err != nil {
@@ -38,7 +38,7 @@ func format(c Call, args []form.Value) (form.Value, error) {
 			continue
 		}
 		if used == len(args) {
-			return nil, invalid("format", "the template wants more than the %d values there are", used-1)
+			return nil, invalid("format", "the template needs more than the %d given values", used-1)
 		}
 		s, err := d.fill(c, args, used)
 		if err != nil {
@@ -59,9 +59,9 @@ func format(c Call, args []form.Value) (form.Value, error) {
 	return b.String(), nil
 }
 
-// A directive is what follows a percent sign.
+// A directive is a parsed % directive.
 type directive struct {
-	spec   string // with the percent sign, as package fmt reads it, without the verb
+	spec   string // with the percent sign, in the syntax of package fmt, without the verb
 	verb   byte
 	length int
 }
@@ -83,12 +83,12 @@ func readDirective(s string) (directive, error) {
 		return directive{}, invalid("format", "the template ends within a directive")
 	}
 	if strings.IndexByte("sdfexoc%", s[i]) < 0 {
-		return directive{}, invalid("format", "there is no directive %%%s", s[i:i+offset(s[i:], 1)])
+		return directive{}, invalid("format", "unknown directive %%%s", s[i:i+offset(s[i:], 1)])
 	}
 	return directive{spec: "%" + s[:i], verb: s[i], length: i + 1}, nil
 }
 
-// digits reads a number, which is cut off where it is too large anyway.
+// digits parses a number. It saturates at a value that is too large anyway.
 func digits(s string, i int) (next, n int) {
 	for i < len(s) && s[i] >= '0' && s[i] <= '9' {
 		n = min(n*10+int(s[i]-'0'), widest+1)

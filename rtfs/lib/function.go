@@ -6,7 +6,7 @@ import (
 	"glasshouse/rtfs/form"
 )
 
-// Functions that make functions. What they make is a *Builtin.
+// functions lists the functions that return functions. The results are of type *Builtin.
 var functions = []Builtin{
 	{"comp", 0, -1, "[& fs]", "A function that calls the last function with its arguments, the one before with the result, and so on.", comp},
 	{"partial", 1, -1, "[f & args]", "A function that calls f with these arguments, followed by its own.", partial},
@@ -16,7 +16,7 @@ var functions = []Builtin{
 	{"fnil", 2, 2, "[f x]", "A function that calls f with x in place of a first argument that is nil.", fnil},
 }
 
-// made is a function that a program made.
+// made returns a function that a program has created.
 func made(name string, least int, fn Func) (form.Value, error) {
 	return &Builtin{Name: name, Min: least, Max: -1, Args: "[& args]", Fn: fn}, nil
 }

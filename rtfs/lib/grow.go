@@ -6,13 +6,14 @@ import (
 	"glasshouse/rtfs/form"
 )
 
-// A spare lies in the last element of the memory behind a vector that conj made, and
-// counts the elements between that nobody has. A vector whose end is the first of them
-// can take them and leave every other vector as it is: so a vector that is built one by
-// one is not copied every time. Nobody sees a spare: it is never within the length.
+// A spare is stored in the last element of the array behind a vector that conj has created. It
+// counts the unused elements before it. A vector that ends at the first unused element can
+// append in place without affecting other vectors. Therefore building a vector element by
+// element does not copy it each time. The spare is never within the length of a vector, so
+// programs cannot observe it.
 type spare struct{ free atomic.Int64 }
 
-// push is v with more elements behind it.
+// push returns v with elements appended.
 func push(c Call, v form.Vector, more ...form.Value) (form.Vector, error) {
 	if grown, ok := takeSpare(v, more); ok {
 		return grown, nil
@@ -36,7 +37,7 @@ func takeSpare(v form.Vector, more []form.Value) (form.Vector, bool) {
 		return nil, false
 	}
 	end, ok := v[:cap(v)][cap(v)-1].(*spare)
-	// The count is as large as what lies behind v if and only if nobody was here.
+	// free equals the number of elements after v only if no other vector has used them.
 	if !ok || !end.free.CompareAndSwap(int64(behind), int64(behind-len(more))) {
 		return nil, false
 	}

@@ -20,7 +20,7 @@ var jsonTexts = []Builtin{
 	{"serialize-json-pretty", 1, 1, "[x]", "A value as an indented JSON text.", serializeJSON("serialize-json-pretty", "  ")},
 }
 
-// deepestJSON is how far JSON may be nested, in and out.
+// deepestJSON is the maximum nesting depth of JSON, for parsing and encoding.
 const deepestJSON = 500
 
 func jsonError(op, format string, args ...any) error {
@@ -45,13 +45,13 @@ func parseJSON(op string) Func {
 			return nil, err
 		}
 		if _, err := p.dec.Token(); err != io.EOF {
-			return nil, jsonError(op, "there is more behind the value, at byte %d", p.dec.InputOffset())
+			return nil, jsonError(op, "unexpected data after the value, at byte %d", p.dec.InputOffset())
 		}
 		return v, nil
 	}
 }
 
-// A jsonReader makes values of the tokens of a text, in the order in which they come.
+// A jsonReader converts the tokens of a text to values.
 type jsonReader struct {
 	c   Call
 	op  string
@@ -69,7 +69,7 @@ func (p *jsonReader) value(depth int) (form.Value, error) {
 	switch t := t.(type) {
 	case json.Delim:
 		if depth == deepestJSON {
-			return nil, jsonError(p.op, "it is nested more than %d deep", deepestJSON)
+			return nil, jsonError(p.op, "nested more than %d levels deep", deepestJSON)
 		}
 		if t == '[' {
 			return p.array(depth + 1)
@@ -156,7 +156,7 @@ type jsonWriter struct {
 
 func (w *jsonWriter) value(v form.Value, depth int) error {
 	if depth > deepestJSON {
-		return jsonError(w.op, "it is nested more than %d deep", deepestJSON)
+		return jsonError(w.op, "nested more than %d levels deep", deepestJSON)
 	}
 	switch v := v.(type) {
 	case nil:
@@ -184,7 +184,7 @@ func (w *jsonWriter) value(v form.Value, depth int) error {
 	return w.string(s)
 }
 
-// bare is the text of a value that JSON has as a string.
+// bare returns the text of a value that JSON encodes as a string.
 func bare(v form.Value) (string, bool) {
 	switch v := v.(type) {
 	case string:
@@ -199,7 +199,7 @@ func bare(v form.Value) (string, bool) {
 	return "", false
 }
 
-// raw writes what needs no escaping, and charges for it.
+// raw charges for text and writes it without escaping.
 func (w *jsonWriter) raw(s string) error {
 	if err := charge(w.c, 1, int64(len(s))); err != nil {
 		return err
@@ -220,7 +220,7 @@ func (w *jsonWriter) string(s string) error {
 	if err := enc.Encode(s); err != nil {
 		return jsonError(w.op, "%v", err)
 	}
-	w.b.Truncate(w.b.Len() - 1) // the encoder ends with a line
+	w.b.Truncate(w.b.Len() - 1) // remove the newline that the encoder appends
 	return nil
 }
 
@@ -278,7 +278,7 @@ func (w *jsonWriter) key(k form.Value) error {
 	return w.raw(": ")
 }
 
-// next begins the element number i.
+// next begins element i.
 func (w *jsonWriter) next(i, depth int) error {
 	if i > 0 {
 		if err := w.raw(","); err != nil {

@@ -1,38 +1,40 @@
-// Package lib is the standard library of RTFS: functions of values, and of nothing
-// else. The same arguments give the same answer everywhere and at any time.
+// Package lib is the standard library of RTFS. Its functions are pure: their results depend
+// only on the arguments.
 package lib
 
 import "glasshouse/rtfs/form"
 
-// A Call is what runs a function: the way back into the evaluator, and the meters.
+// A Call connects a library function to the evaluator: it calls functions of the program and
+// accounts for resources.
 type Call interface {
-	// Apply calls whatever can be called: a function, a keyword, a map, a vector.
-	// An error it returns is handed on as it is.
+	// Apply calls a callable value: a function, a keyword, a map or a vector. Library functions
+	// return its error unchanged.
 	Apply(f form.Value, args ...form.Value) (form.Value, error)
 
-	// Alloc is asked before memory is taken that grows with what a program gives:
-	// the bytes of strings, 16 for an element of a vector or list, 48 for one of a map.
+	// Alloc must be called before memory is allocated whose size depends on the program: the
+	// bytes of strings, 16 for each element of a vector or list, 48 for each entry of a map.
 	Alloc(bytes int64) error
 
-	// Step is asked before n steps of work that do not go through Apply. With 0 it
-	// looks whether there is time left: for work of which nobody knows how much it is.
+	// Step must be called before n steps of work that do not call Apply. With n = 0 it only
+	// checks the time limit, for work whose amount is unknown.
 	Step(n int64) error
 }
 
-// A Func is what a builtin does. It does not change its arguments, and it does not
-// keep args itself: the slice is the caller's, and used again.
+// A Func implements a builtin. It must not modify its arguments or retain args: the caller
+// reuses the slice.
 type Func func(c Call, args []form.Value) (form.Value, error)
 
-// A Builtin is a function of the library. The evaluator has counted the arguments
-// before Fn is called.
+// A Builtin is a library function. The evaluator checks the number of arguments before it calls
+// Fn.
 type Builtin struct {
 	Name     string
-	Min, Max int    // how many arguments; Max -1: any number
+	Min, Max int    // number of arguments; Max -1: unlimited
 	Args     string // "[f coll]"
-	Doc      string // one sentence, for people
+	Doc      string // one sentence for users
 	Fn       Func
 }
 
-// FuncName makes a *Builtin a function of programs: those that come out of comp,
-// partial and their kin are given to Call.Apply again, arity check and all.
+// FuncName implements form.Func. The functions that comp, partial and similar functions return
+// are values that programs call through Call.Apply, including the check of the number of
+// arguments.
 func (b *Builtin) FuncName() string { return b.Name }

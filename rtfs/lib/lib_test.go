@@ -12,9 +12,9 @@ import (
 	"glasshouse/rtfs/lib"
 )
 
-// The files in testdata have a program a line, and behind it its value, or the kind of
-// its error and the message, if that matters.
-func TestEveryLineSaysWhatTheLibraryDoes(t *testing.T) {
+// Each line of the files in testdata has a program and its value, or the kind and optionally
+// the message of its error.
+func TestLibrary(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.rtfs")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no files: %v", err)
@@ -39,7 +39,7 @@ func checkLine(t *testing.T, in *rtfs.Interp, file string, n int, line string) {
 	if !isValue {
 		var ok bool
 		if src, want, ok = strings.Cut(line, ";!> "); !ok {
-			t.Errorf("%s:%d: it does not say what comes of it", file, n)
+			t.Errorf("%s:%d: the result is missing", file, n)
 			return
 		}
 	}
@@ -71,7 +71,7 @@ func run(t *testing.T, in *rtfs.Interp, src string) (form.Value, error) {
 	return p.Run(t.Context())
 }
 
-func TestEveryFunctionIsTriedAndDescribed(t *testing.T) {
+func TestEveryFunctionIsTestedAndDocumented(t *testing.T) {
 	var tried strings.Builder
 	files, _ := filepath.Glob("testdata/*.rtfs")
 	for _, file := range files {
@@ -89,9 +89,9 @@ func TestEveryFunctionIsTriedAndDescribed(t *testing.T) {
 	for _, b := range lib.All() {
 		switch {
 		case seen[b.Name]:
-			t.Errorf("%s is there twice", b.Name)
+			t.Errorf("duplicate %s", b.Name)
 		case !words[b.Name]:
-			t.Errorf("%s is not tried in testdata", b.Name)
+			t.Errorf("%s is not tested in testdata", b.Name)
 		case b.Doc == "" || !strings.HasSuffix(b.Doc, ".") || !strings.HasPrefix(b.Args, "["):
 			t.Errorf("%s is described as %s %q", b.Name, b.Args, b.Doc)
 		}

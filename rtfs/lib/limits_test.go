@@ -10,9 +10,9 @@ import (
 	"glasshouse/rtfs/form"
 )
 
-// Bombs are programs that are short, and would take more than there is.
-func TestNoFunctionTakesMoreThanItMay(t *testing.T) {
-	// A value of sixty small vectors that is written out with 2^60 elements.
+// bombs are short programs that would exhaust memory or time.
+func TestFunctionsRespectLimits(t *testing.T) {
+	// A value of sixty small vectors whose text has 2^60 elements.
 	const shared = "(reduce (fn [a _] [a a]) 1 (range 0 60))"
 	bombs := []string{
 		"(range 0 9223372036854775807)",
@@ -72,8 +72,8 @@ func TestNoFunctionTakesMoreThanItMay(t *testing.T) {
 	}
 }
 
-// What nests deeper than anybody means is refused, and does not end the process.
-func TestNothingGoesDownWithoutEnd(t *testing.T) {
+// Excessive nesting is refused and does not crash the process.
+func TestDeepNestingIsRefused(t *testing.T) {
 	const deep = "(reduce (fn [a _] [a]) [] (range 0 30000))"
 	in := rtfs.New(rtfs.Config{})
 	for src, want := range map[string]string{
@@ -106,8 +106,9 @@ func TestNothingGoesDownWithoutEnd(t *testing.T) {
 	}
 }
 
-// A vector shares its end with the one that it was made of, and nobody sees that.
-func TestVectorsThatGrowFromOneDoNotKnowOfEachOther(t *testing.T) {
+// A vector may share its array with the one it was created from, but the values stay
+// independent.
+func TestVectorsWithSharedPrefixAreIndependent(t *testing.T) {
 	v, err := run(t, rtfs.New(rtfs.Config{}), `
 		(let [a (conj [1] 2)
 		      b (conj a :b)
@@ -123,7 +124,7 @@ func TestVectorsThatGrowFromOneDoNotKnowOfEachOther(t *testing.T) {
 	}
 }
 
-func TestVectorsGrowAtTheSameTime(t *testing.T) {
+func TestConcurrentConj(t *testing.T) {
 	p, err := rtfs.New(rtfs.Config{}).Compile("", []byte("(fn [v x] (reduce conj v (repeat 50 x)))"))
 	if err != nil {
 		t.Fatal(err)

@@ -31,7 +31,7 @@ func hashMap(c Call, args []form.Value) (form.Value, error) {
 	return newMap(c, args)
 }
 
-// newMap is a map of keys and values in turn, whatever the keys are.
+// newMap returns a map of alternating keys and values of any type.
 func newMap(c Call, pairs []form.Value) (form.Value, error) {
 	if err := charge(c, len(pairs)/2, entry); err != nil {
 		return nil, err
@@ -44,7 +44,7 @@ func newMap(c Call, pairs []form.Value) (form.Value, error) {
 	return form.NewMap(pairs...), nil
 }
 
-// look is the value of a key or index in a collection, and whether it is there.
+// look returns the value of a key or index in a collection, and whether it exists.
 func look(c Call, op string, coll, key form.Value) (form.Value, bool, error) {
 	if err := walk(c, key); err != nil {
 		return nil, false, err
@@ -71,7 +71,7 @@ func look(c Call, op string, coll, key form.Value) (form.Value, bool, error) {
 	return all[i], true, nil
 }
 
-// absent is the argument for what is not there, or nil.
+// absent returns the default argument, or nil.
 func absent(args []form.Value) form.Value {
 	if len(args) > 2 {
 		return args[2]
@@ -99,7 +99,7 @@ func getIn(c Call, args []form.Value) (form.Value, error) {
 		}
 		var ok bool
 		if rank(v) >= 0 && rank(v) < rank(form.Vector{}) {
-			return absent(args), nil // nothing is in a number or a string
+			return absent(args), nil // numbers and strings have no entries
 		}
 		if v, ok, err = look(c, "get-in", v, key); err != nil || !ok {
 			return absent(args), err
@@ -122,7 +122,7 @@ func assoc(c Call, args []form.Value) (form.Value, error) {
 	return coll, nil
 }
 
-// with is a collection with another value for one key.
+// with returns a collection with another value for one key.
 func with(c Call, op string, coll, key, value form.Value) (form.Value, error) {
 	if m, ok := coll.(*form.Map); ok {
 		if err := chargeWith(c, m, key); err != nil {
@@ -151,8 +151,8 @@ func with(c Call, op string, coll, key, value form.Value) (form.Value, error) {
 	return form.Vector(all), nil
 }
 
-// chargeWith charges for a map with one more entry. A large one shares most of what it
-// has with the one it is made of.
+// chargeWith charges for a map with one more entry. A large map shares most of its memory with
+// the original.
 func chargeWith(c Call, m *form.Map, key form.Value) error {
 	if err := walk(c, key); err != nil {
 		return err
@@ -160,7 +160,7 @@ func chargeWith(c Call, m *form.Map, key form.Value) error {
 	return charge(c, min(m.Len()+1, 24), entry)
 }
 
-// change replaces the value at the end of a path by what f makes of it.
+// change replaces the value at the end of a path by the result of f.
 func change(c Call, op string, coll form.Value, path []form.Value, f func(form.Value) (form.Value, error)) (form.Value, error) {
 	if len(path) == 0 {
 		return f(coll)
@@ -237,7 +237,7 @@ func updateIn(c Call, args []form.Value) (form.Value, error) {
 	return change(c, "update-in", args[0], path, applied(c, args))
 }
 
-// applied calls args[2] with a value and the arguments behind.
+// applied returns a function that calls args[2] with a value and the remaining arguments.
 func applied(c Call, args []form.Value) func(form.Value) (form.Value, error) {
 	return func(v form.Value) (form.Value, error) {
 		return c.Apply(args[2], append([]form.Value{v}, args[3:]...)...)
@@ -258,7 +258,8 @@ func dissoc(c Call, args []form.Value) (form.Value, error) {
 	return m, nil
 }
 
-// pairsOf are keys and values in turn of all maps among the arguments from one on.
+// pairsOf returns the alternating keys and values of all maps among the arguments from index
+// from.
 func pairsOf(c Call, op string, args []form.Value, from int) ([]form.Value, error) {
 	var pairs []form.Value
 	for i := from; i < len(args); i++ {
@@ -278,7 +279,7 @@ func pairsOf(c Call, op string, args []form.Value, from int) ([]form.Value, erro
 
 func merge(c Call, args []form.Value) (form.Value, error) {
 	if m, ok := args[0].(*form.Map); ok && len(args) == 2 {
-		// A few entries into a large map.
+		// A few entries are added to a large map.
 		if more, ok := args[1].(*form.Map); ok && more.Len() < m.Len()/4 {
 			return mergeFew(c, m, more)
 		}
@@ -324,7 +325,7 @@ func mergeWith(c Call, args []form.Value) (form.Value, error) {
 	return mapOf(c, keys.values, func(i int) form.Value { return values[i] })
 }
 
-// conjoinMap is a map with entries, which are [key value] or maps of them.
+// conjoinMap adds elements to a map. Each is [key value] or a map.
 func conjoinMap(c Call, op string, m *form.Map, elements []form.Value) (form.Value, error) {
 	var pairs []form.Value
 	for _, v := range elements {
@@ -456,7 +457,7 @@ func updateKeys(c Call, args []form.Value) (form.Value, error) {
 	})
 }
 
-// rebuilt is a map of what f makes of every entry.
+// rebuilt returns a map of the results of f for every entry.
 func rebuilt(c Call, m *form.Map, f func(k, v form.Value) (form.Value, form.Value, error)) (form.Value, error) {
 	if err := charge(c, m.Len(), entry); err != nil {
 		return nil, err

@@ -22,11 +22,11 @@ var patterns = []Builtin{
 type pattern struct {
 	text    string
 	find    *regexp.Regexp
-	longest *regexp.Regexp // prefers the longest of the matches that begin first
-	size    int64          // how many states a character may be compared with
+	longest *regexp.Regexp // leftmost-longest matching
+	size    int64          // maximum number of states per character
 }
 
-// What a pattern may be, so that compiling it takes no memory out of proportion.
+// Limits of patterns. They bound the memory that compiling a pattern needs.
 const (
 	longestPattern = 4096 // bytes
 	largestPattern = 10_000
@@ -53,10 +53,10 @@ func compilePattern(op, text string) (*pattern, error) {
 }
 
 func notAPattern(op, text string, err error) error {
-	return invalid(op, "%s is no pattern: %v", form.Text(text), err)
+	return invalid(op, "%s is not a valid pattern: %v", form.Text(text), err)
 }
 
-// states is how large a pattern is once its repetitions are written out.
+// states returns the size of a pattern with its repetitions expanded.
 func states(re *syntax.Regexp) int64 {
 	n := int64(1 + len(re.Rune))
 	if re.Op == syntax.OpCharClass {
@@ -71,19 +71,19 @@ func states(re *syntax.Regexp) int64 {
 	return n
 }
 
-// compiled keeps the patterns that were used last, for all programs: what a pattern
-// means does not depend on who uses it.
+// compiled caches the most recently used patterns of all programs. A compiled pattern does not
+// depend on the program.
 var compiled = struct {
 	sync.Mutex
 	byText map[string]*list.Element
-	used   *list.List // of *pattern, the latest first
+	used   *list.List // of *pattern, most recent first
 }{byText: map[string]*list.Element{}, used: list.New()}
 
-// patternsKept bounds the memory of compiled, with largestPattern.
+// patternsKept is the size of the cache. With largestPattern it bounds the memory of the cache.
 const patternsKept = 64
 
-// patternAnd are the pattern and the string of a function of them. What a search takes
-// at most is charged for: RE2 takes a pattern's size for every byte.
+// patternAnd returns the pattern and string arguments of a function. It charges for the worst
+// case of a search: RE2 needs time proportional to the size of the pattern for each byte.
 func patternAnd(c Call, op string, args []form.Value) (*pattern, string, error) {
 	expr, err := text(op, args, 0)
 	if err != nil {
@@ -101,7 +101,7 @@ func patternAnd(c Call, op string, args []form.Value) (*pattern, string, error) 
 }
 
 func lookUp(c Call, op, expr string) (*pattern, error) {
-	// Charged whether it is kept or not: a program takes the same steps every time.
+	// Charged also on a cache hit, so that a program takes the same number of steps each time.
 	if err := c.Step(16 + int64(len(expr))); err != nil {
 		return nil, err
 	}
@@ -189,7 +189,7 @@ func reReplace(c Call, args []form.Value) (form.Value, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A group may be named in the template again and again.
+	// A template may refer to a group several times.
 	named := int64(strings.Count(template, "$"))
 	most := int64(len(s))
 	err = p.eachMatch(c, s, func(match string) error {
@@ -205,12 +205,13 @@ func reReplace(c Call, args []form.Value) (form.Value, error) {
 	return p.find.ReplaceAllString(s, template), nil
 }
 
-// enough ends a search of package regexp, which has no other end than its own.
+// enough is the panic value that stops a search of package regexp, which cannot be cancelled
+// otherwise.
 type enough struct{ err error }
 
-// eachMatch finds every match. The search for the next one may look at as much of the
-// string as there is, however short the match; so it looks at the clock between them.
-// An error of f ends it all.
+// eachMatch calls f for every match. The search for the next match may read the whole string
+// even if the match is short, so eachMatch checks the time limit between matches. It stops at
+// the first error of f.
 func (p *pattern) eachMatch(c Call, s string, f func(match string) error) (err error) {
 	defer func() {
 		switch r := recover().(type) {

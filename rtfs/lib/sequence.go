@@ -6,8 +6,8 @@ import (
 	"glasshouse/rtfs/form"
 )
 
-// Functions of functions and collections. A collection is a vector, a list, or a map,
-// which is the vector of its entries.
+// sequences lists the functions that take functions and collections. A collection is a vector,
+// a list, or a map, which is treated as the vector of its entries.
 var sequences = []Builtin{
 	{"map", 2, 2, "[f coll]", "A vector of the results of f for each element.", mapping1("map")},
 	{"mapv", 2, 2, "[f coll]", "The same as map.", mapping1("mapv")},
@@ -37,8 +37,7 @@ var sequences = []Builtin{
 	{"zipmap", 2, 2, "[keys vals]", "A map of the keys and the values at the same index, up to the end of the shorter.", zipmap},
 }
 
-// applyEach calls f for each element and hands the answer to yield, until yield says
-// that it has enough.
+// applyEach calls f for each element and passes the result to yield, until yield returns false.
 func applyEach(c Call, f form.Value, all []form.Value, yield func(i int, answer form.Value) (more bool, err error)) error {
 	for i, v := range all {
 		answer, err := c.Apply(f, v)
@@ -189,7 +188,7 @@ func apply(c Call, args []form.Value) (form.Value, error) {
 		return nil, err
 	}
 	if last == 1 {
-		// The elements themselves may not become what a function takes for its own.
+		// A copy, because a function may retain its arguments.
 		all, err = copied(c, all)
 	} else {
 		all = slices.Concat(args[1:last], all)
@@ -217,7 +216,7 @@ func some(c Call, args []form.Value) (form.Value, error) {
 	return found, err
 }
 
-// any1 looks for an element for which pred is what it looks for.
+// any1 searches for an element whose result of pred is lookFor.
 func any1(op string, lookFor, ifFound bool) Func {
 	return func(c Call, args []form.Value) (form.Value, error) {
 		pred := args[0]
@@ -332,7 +331,7 @@ func frequencies(c Call, args []form.Value) (form.Value, error) {
 	return mapOf(c, keys.values, func(i int) form.Value { return counts[i] })
 }
 
-// mapOf is a map of keys to values by their place.
+// mapOf returns a map of keys to values by index.
 func mapOf(c Call, keys []form.Value, value func(i int) form.Value) (form.Value, error) {
 	if err := charge(c, len(keys), 2*element); err != nil {
 		return nil, err
@@ -403,7 +402,7 @@ func sortBy(c Call, args []form.Value) (form.Value, error) {
 	return made, err
 }
 
-// An ordering says which of two values comes first, as compare does.
+// An ordering compares two values like compare.
 type ordering = func(a, b form.Value) (int, error)
 
 func natural(c Call, op string) ordering {
@@ -415,8 +414,8 @@ func natural(c Call, op string) ordering {
 	}
 }
 
-// by is the ordering of a function of programs, which answers with a number, or with
-// whether its first argument comes first.
+// by returns the ordering of a comparator, which returns a number or whether its first argument
+// comes first.
 func by(c Call, op string, f form.Value) ordering {
 	return func(a, b form.Value) (int, error) {
 		answer, err := c.Apply(f, a, b)
@@ -436,7 +435,7 @@ func by(c Call, op string, f form.Value) ordering {
 	}
 }
 
-// sortStable sorts, and ends with the first error of an order.
+// sortStable sorts stably. It returns the first error of order.
 func sortStable[T any](all []T, order func(a, b T) (int, error)) error {
 	var failed error
 	slices.SortStableFunc(all, func(a, b T) int {
@@ -453,7 +452,7 @@ func sortStable[T any](all []T, order func(a, b T) (int, error)) error {
 func extremeBy(op string, want int) Func {
 	return func(c Call, args []form.Value) (form.Value, error) {
 		f := args[0]
-		// args is used again as soon as f is called.
+		// args is reused as soon as f is called.
 		all, err := copied(c, args[1:])
 		if err != nil {
 			return nil, err

@@ -52,7 +52,7 @@ var texts = []Builtin{
 	{"double", 1, 1, "[x]", "The same as float.", asFloat},
 }
 
-// display is the text of a value as str has it.
+// display returns the text of a value for str.
 func display(c Call, v form.Value) (string, error) {
 	switch v := v.(type) {
 	case string:
@@ -75,7 +75,7 @@ func displayFloat(f float64) string {
 	return strconv.FormatFloat(f, 'f', -1, 64)
 }
 
-// readable is the text of a value as programs write it.
+// readable returns the source form of a value.
 func readable(c Call, v form.Value) (string, error) {
 	if err := measure(c, v, 0); err != nil {
 		return "", err
@@ -83,8 +83,8 @@ func readable(c Call, v form.Value) (string, error) {
 	return form.Text(v), nil
 }
 
-// measure charges for the text of a value before it is made: a value that shares its
-// parts may be small, and its text not.
+// measure charges for the text of a value before it is created. If a value shares parts, its
+// text can be much larger than the value.
 func measure(c Call, v form.Value, depth int) error {
 	n := int64(8)
 	if depth > deepest {
@@ -135,7 +135,7 @@ func str(c Call, args []form.Value) (form.Value, error) {
 
 func prStr(c Call, args []form.Value) (form.Value, error) { return joined(c, " ", args, readable) }
 
-// joined is the texts of all with a separator between. It charges for the whole as it
+// joined concatenates the texts of all values with a separator, and charges while the result
 // grows.
 func joined(c Call, separator string, all []form.Value, textOf func(Call, form.Value) (string, error)) (form.Value, error) {
 	var b strings.Builder
@@ -191,13 +191,13 @@ func substring(c Call, args []form.Value) (form.Value, error) {
 	return runes(s, int(start), int(end)), nil
 }
 
-// runes are the characters of s from one to another.
+// runes returns the characters of s between two indexes.
 func runes(s string, from, to int) string {
 	start := offset(s, from)
 	return s[start : start+offset(s[start:], to-from)]
 }
 
-// offset is where the character number n of s begins, or the length of s.
+// offset returns the byte offset of character n of s, or the length of s.
 func offset(s string, n int) int {
 	for i := range s {
 		if n <= 0 {
@@ -208,7 +208,7 @@ func offset(s string, n int) int {
 	return len(s)
 }
 
-// two are the arguments of a function of two strings.
+// two returns the arguments of a function of two strings.
 func two(c Call, op string, args []form.Value) (a, b string, err error) {
 	if a, err = text(op, args, 0); err != nil {
 		return "", "", err
@@ -338,7 +338,7 @@ func replace(c Call, args []form.Value) (form.Value, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Of an empty old text there is one at every character.
+	// An empty old text occurs at every character.
 	n := int64(strings.Count(s, old))
 	if err := c.Alloc(int64(len(s)) + n*int64(len(with))); err != nil {
 		return nil, err
@@ -362,7 +362,7 @@ func namespaceOf(_ Call, args []form.Value) (form.Value, error) {
 	return space, nil
 }
 
-// named takes a keyword or symbol apart at its slash.
+// named splits a keyword or symbol at its slash.
 func named(op string, args []form.Value) (space, name string, err error) {
 	switch v := args[0].(type) {
 	case form.Keyword:
@@ -372,7 +372,7 @@ func named(op string, args []form.Value) (space, name string, err error) {
 	default:
 		return "", "", wrong(op, 0, "a keyword, a symbol or a string", v)
 	}
-	// A name of one character may be the slash itself.
+	// A name of one character may be a slash.
 	if i := strings.LastIndexByte(name, '/'); i > 0 && i < len(name)-1 {
 		return name[:i], name[i+1:], nil
 	}
@@ -435,7 +435,7 @@ func orNil[T any](v T, ok bool) (form.Value, error) {
 	return v, nil
 }
 
-// floatIn is the number that a string is in decimal.
+// floatIn parses a string as a decimal number.
 func floatIn(s string) (float64, bool) {
 	if strings.ContainsAny(s, "xX_") {
 		return 0, false

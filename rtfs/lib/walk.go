@@ -2,24 +2,23 @@ package lib
 
 import "glasshouse/rtfs/form"
 
-// deepest is how far down values are compared and written.
+// deepest is the maximum nesting depth of values that are compared and written.
 const deepest = 20 * form.MaxNesting
 
-// walk charges for going through all of a value, and refuses one that is nested too
-// deeply. Whatever follows values down has this done first: a value whose parts are
-// the same one again and again is small, and takes for ever to go through.
+// walk charges for traversing a value and refuses values that are nested too deeply. It must be
+// called before any recursive traversal: a value with shared parts can be small and yet take
+// exponential time to traverse.
 func walk(c Call, v form.Value) error { return walkTo(c, v, 0) }
 
-// Walk is the same for the evaluator, of values that meet a type.
+// Walk is walk for the evaluator, which uses it before checking types.
 func Walk(c Call, v form.Value) error { return walk(c, v) }
 
-// Weigh charges for the text of a value, which whoever is given it may write. A value
-// whose parts are long strings again and again is soon gone through, and its text takes
-// more memory than there is.
+// Weigh charges for the text of a value that leaves the program, because its receiver may print
+// it. The text of a value with shared strings can be much larger than the value.
 func Weigh(c Call, v form.Value) error { return measure(c, v, 0) }
 
 func tooDeep() error {
-	return form.Errorf("InvalidArgument", "a value is nested more than %d deep", deepest)
+	return form.Errorf("InvalidArgument", "a value is nested more than %d levels deep", deepest)
 }
 
 func walkTo(c Call, v form.Value, depth int) error {
@@ -60,7 +59,8 @@ func walkAll(c Call, all []form.Value, depth int) error {
 	return nil
 }
 
-// size is how much there is to look at, at least, in a value.
+// size returns the top-level length of a value for accounting. Values of different sizes are
+// not equal.
 func size(v form.Value) int {
 	switch v := v.(type) {
 	case string:
@@ -79,10 +79,10 @@ func size(v form.Value) int {
 	return 0
 }
 
-// same is form.Equal, paid for.
+// same is form.Equal with accounting.
 func same(c Call, a, b form.Value) (bool, error) {
 	if size(a) != size(b) {
-		return false, nil // each is of a type and length of its own
+		return false, nil
 	}
 	if err := walk(c, a); err != nil {
 		return false, err
@@ -90,14 +90,14 @@ func same(c Call, a, b form.Value) (bool, error) {
 	return form.Equal(a, b), nil
 }
 
-// A numbering numbers values that are not equal in the order in which they come. Its
-// zero value is empty.
+// A numbering numbers distinct values in the order of their occurrence. Its zero value is
+// empty.
 type numbering struct {
 	byHash map[uint64][]int
 	values []form.Value
 }
 
-// place is the number of a value, and whether it had one already.
+// place returns the number of a value, and whether the value already had one.
 func (x *numbering) place(c Call, v form.Value) (int, bool, error) {
 	if err := walk(c, v); err != nil {
 		return 0, false, err

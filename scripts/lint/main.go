@@ -84,7 +84,7 @@ func main() {
 //
 //	//lint:ignore CHECK[,CHECK] reason
 //
-// or have it at their end. The staticcheck command honours it, its analyzers do not.
+// or have it at their end. The staticcheck command honours it; its analyzers alone do not.
 func honourIgnore(a *analysis.Analyzer) {
 	run := a.Run
 	a.Run = func(p *analysis.Pass) (any, error) {

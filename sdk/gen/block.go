@@ -7,11 +7,11 @@ import (
 	"strings"
 )
 
-// ownHand are the modules of the Python client that both sides have of their own:
-// where it meets the operating system.
+// ownHand is the module of the Python client that is written by hand for both variants,
+// because it uses the operating system's asynchronous or blocking sockets.
 var ownHand = "connection.py"
 
-// blocking is what becomes of each word of a program that awaits when it is to block.
+// blocking lists the replacements that turn asynchronous Python code into blocking code.
 var blocking = []struct {
 	from *regexp.Regexp
 	to   string
@@ -22,13 +22,13 @@ var blocking = []struct {
 	{regexp.MustCompile(`\bStopAsyncIteration\b`), "StopIteration"},
 	{regexp.MustCompile(`\bAwaitable\[(\w+)\]`), "$1"},
 	{regexp.MustCompile(`\bAsync([A-Z]\w*)`), "$1"},
-	{regexp.MustCompile(`\basyncio\b`), "time"}, // its sleep is all that is used of it
+	{regexp.MustCompile(`\basyncio\b`), "time"}, // only asyncio.sleep is used
 	{regexp.MustCompile(`\baclose\b`), "close"},
 }
 
 const blockedHead = "# Made by `make sdk` from _async/%s. Do not edit.\n"
 
-// block writes the modules of the client that blocks, from those that await.
+// block generates the modules of the blocking client from those of the asynchronous client.
 func block(from, to string) error {
 	modules, err := filepath.Glob(filepath.Join(from, "*.py"))
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// A document is what of OpenAPI 3.1 the daemon's own document uses.
+// A document is the part of OpenAPI 3.1 that the daemon's document uses.
 type document struct {
 	Paths      map[string]map[string]described
 	Components struct{ Schemas map[string]*schema }
@@ -34,7 +34,7 @@ type described struct {
 
 type schema struct {
 	Ref                  string `json:"$ref"`
-	Type                 any    // a word, or a list of words of which one is null
+	Type                 any    // a type name, or a list of a type name and "null"
 	Enum                 []string
 	Items                *schema
 	Properties           map[string]*schema
@@ -44,10 +44,10 @@ type schema struct {
 	Description          string
 }
 
-// named is the name of the schema that s refers to.
+// named returns the name of the schema to which s refers.
 func (s *schema) named() string { return strings.TrimPrefix(s.Ref, "#/components/schemas/") }
 
-// kind is the type of s, and whether it may be null.
+// kind returns the type of s, and whether it may be null.
 func (s *schema) kind() (kind string, null bool) {
 	switch t := s.Type.(type) {
 	case string:
@@ -64,21 +64,21 @@ func (s *schema) kind() (kind string, null bool) {
 	return kind, null
 }
 
-// A form is one of the ways in which an operation answers.
+// A form is a representation of an operation's response.
 type form string
 
 const (
-	asJSON   form = ""       // the plain name is its own
+	asJSON   form = ""       // no suffix
 	asStream form = "stream" // server-sent events
-	asLines  form = "lines"  // JSON, a value a line
+	asLines  form = "lines"  // JSON, one value per line
 	asText   form = "text"
 	asHTML   form = "html"
 	asBytes  form = "bytes"
 	asNone   form = "none" // no content
 )
 
-// forms are the media types of answers, in the order in which they are asked for:
-// the first that an operation has is what its plain name gives.
+// forms lists the media types of responses in order of preference. The first form that an
+// operation has gets the method name without a suffix.
 var forms = []struct {
 	media string
 	form  form
@@ -95,11 +95,11 @@ var forms = []struct {
 	{"application/x-tar", asBytes},
 }
 
-// An operation is one route, answering in one form.
+// An operation is one route with one form of response.
 type operation struct {
 	id           string // getJailsById
 	form         form
-	plain        bool // the form that the plain name gives
+	plain        bool // has the method name without a suffix
 	doc          string
 	method, path string
 	places       []parameter // in the path, in its order
@@ -120,7 +120,8 @@ type parameter struct {
 
 var methods = []string{"get", "post", "put", "patch", "delete"}
 
-// operations are all operations, by path. What only a WebSocket serves is not among them.
+// operations returns all operations, ordered by path. Operations that are served only over a
+// WebSocket have no 2xx response and are omitted.
 func (d document) operations() ([]operation, error) {
 	var all []operation
 	for _, path := range slices.Sorted(maps.Keys(d.Paths)) {
@@ -150,7 +151,7 @@ func (o described) operations(method, path string) ([]operation, error) {
 		case p.Name == "Idempotency-Key":
 			base.key = true
 		default:
-			return nil, fmt.Errorf("a parameter %s in %s: nobody has said what becomes of it", p.Name, p.In)
+			return nil, fmt.Errorf("unsupported parameter %s in %s", p.Name, p.In)
 		}
 	}
 	slices.SortFunc(base.places, func(a, b parameter) int {
@@ -169,7 +170,7 @@ func (o described) operations(method, path string) ([]operation, error) {
 	return o.answers(base)
 }
 
-// answers are the operation in all forms in which it answers.
+// answers returns one operation for each form of the response.
 func (o described) answers(base operation) ([]operation, error) {
 	content := map[string]*schema{}
 	empty := false
@@ -194,7 +195,7 @@ func (o described) answers(base operation) ([]operation, error) {
 		all = append(all, op)
 	}
 	if len(content) > 0 {
-		return nil, fmt.Errorf("answers in %v, which no form is for", slices.Collect(maps.Keys(content)))
+		return nil, fmt.Errorf("unsupported media types of a response: %v", slices.Collect(maps.Keys(content)))
 	}
 	if len(all) == 0 && empty {
 		base.form, base.plain = asNone, true
@@ -203,7 +204,7 @@ func (o described) answers(base operation) ([]operation, error) {
 	return all, nil
 }
 
-// suffix tells the operation's form from the one that has the plain name.
+// suffix returns the suffix of the method name for the form.
 func (o operation) suffix() string {
 	if o.plain {
 		return ""
@@ -211,7 +212,7 @@ func (o operation) suffix() string {
 	return string(o.form)
 }
 
-// loose says that JSON is answered of which the document says no more.
+// loose reports whether the document does not describe the structure of the JSON response.
 func (o operation) loose() bool {
 	if o.result == nil {
 		return true
@@ -223,7 +224,7 @@ func (o operation) loose() bool {
 	return kind == "string" || kind == ""
 }
 
-// sentences are a description in lines of at most width.
+// sentences splits a text into lines of at most width bytes.
 func sentences(text string, width int) []string {
 	var lines []string
 	line := ""
@@ -239,7 +240,7 @@ func sentences(text string, width int) []string {
 	return lines
 }
 
-// words are the parts of a name in camel case.
+// words splits a camel-case name into words.
 func words(camel string) []string {
 	var all []string
 	start := 0

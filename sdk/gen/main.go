@@ -1,8 +1,8 @@
-// Gen writes what of the clients in sdk follows from the OpenAPI document: the types
-// of what is sent, and a method for each operation. It also makes the Python client
-// that blocks from the one that is awaited, which is the one that is written by hand.
+// Gen generates parts of the clients in sdk from the OpenAPI document: the types of requests
+// and responses, and a method for each operation. It also generates the blocking Python client
+// from the asynchronous one, which is written by hand.
 //
-// It is run at the top of the repository, by `make sdk`.
+// Run it in the top directory of the repository, with `make sdk`.
 package main
 
 import (

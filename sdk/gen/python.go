@@ -10,13 +10,13 @@ import (
 
 const pythonHead = "# Made by `make sdk` from the OpenAPI document. Do not edit.\n"
 
-// pythonTypes is wire.py: a TypedDict for each schema.
+// pythonTypes returns wire.py, which has a TypedDict for each schema.
 func pythonTypes(schemas map[string]*schema) string {
 	var b strings.Builder
-	b.WriteString(pythonHead + `"""What the API takes and gives, as the dictionaries that JSON makes of it.
+	b.WriteString(pythonHead + `"""The request and response types of the API, as dictionaries of JSON values.
 
-A field that an answer lacks is not in the dictionary: ask with get(). What a later
-daemon says beyond this is kept as it came.
+A field that a response lacks is not in the dictionary: use get(). Unknown fields of later
+versions of the daemon are kept.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from typing import Any, Literal, Optional, TypedDict
 	return b.String()
 }
 
-// pythonType writes a TypedDict. Python 3.9 has no Required: where some fields must be
-// there and some need not, the latter are a TypedDict of their own, for who gives the
-// others in another way. What no attribute can be called is in a third.
+// pythonType writes a TypedDict. Python 3.9 has no Required, so optional fields are in a base
+// class NAMEOptions with total=False. Fields whose names are not Python identifiers are in
+// another base class, which is written with the functional syntax.
 func pythonType(b *strings.Builder, name string, s *schema) {
 	var needs, rest, odd []string
 	for _, field := range slices.Sorted(maps.Keys(s.Properties)) {
@@ -79,7 +79,7 @@ func pythonFields(b *strings.Builder, s *schema, fields []string) {
 	}
 }
 
-// pythonName is a schema as a type, within wire.py.
+// pythonName returns the Python type of a schema for use in wire.py.
 func pythonName(s *schema) string {
 	name := plainPythonName(s)
 	if _, null := s.kind(); null {
@@ -115,7 +115,7 @@ func plainPythonName(s *schema) string {
 	return "Any"
 }
 
-// pythonResult is a schema as a type, outside of wire.py.
+// pythonResult returns the Python type of a schema for use outside of wire.py.
 func pythonResult(s *schema) string {
 	if len(s.OneOf) > 0 {
 		var all []string
@@ -140,7 +140,7 @@ var pythonForms = map[form]struct{ call, result string }{
 	asBytes:  {"_open", "AsyncAnswer"},
 }
 
-// pythonOperations is _async/operations.py: a method for each operation.
+// pythonOperations returns _async/operations.py, which has a method for each operation.
 func pythonOperations(ops []operation) string {
 	var b strings.Builder
 	b.WriteString(pythonHead + `"""One method for each operation of the API."""
@@ -198,7 +198,7 @@ func pythonOperation(b *strings.Builder, op operation) {
 	}
 }
 
-// pythonArguments are what a method takes, and what it passes on.
+// pythonArguments returns a method's parameters and the arguments of its transport call.
 func pythonArguments(op operation) (signature string, call []string) {
 	path, prefix := fmt.Sprintf("%q", op.path), ""
 	for _, p := range op.places {
@@ -254,7 +254,7 @@ func pythonArguments(op operation) (signature string, call []string) {
 
 var pythonWord = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-// pythonKeywords are those that could be the name of a field.
+// pythonKeywords lists the Python keywords that could be names of fields.
 var pythonKeywords = []string{
 	"and", "as", "assert", "async", "await", "break", "class", "continue", "def", "del", "elif", "else", "except", "finally", "for",
 	"from", "global", "if", "import", "in", "is", "lambda", "nonlocal", "not", "or", "pass", "raise", "return", "try", "while", "with", "yield",
@@ -264,7 +264,8 @@ func isPythonName(s string) bool {
 	return pythonWord.MatchString(s) && !slices.Contains(pythonKeywords, s)
 }
 
-// pythonVariable is a name as a variable's: what it may not be called gets a line behind it.
+// pythonVariable returns a valid Python variable name for s, with a trailing underscore if s is
+// not one.
 func pythonVariable(s string) string {
 	if isPythonName(s) {
 		return s

@@ -10,11 +10,11 @@ import (
 
 const typescriptHead = "// Made by `make sdk` from the OpenAPI document. Do not edit.\n"
 
-// typescriptTypes is wire.ts: an interface for each schema.
+// typescriptTypes returns wire.ts, which has an interface for each schema.
 func typescriptTypes(schemas map[string]*schema) string {
 	var b strings.Builder
 	b.WriteString(typescriptHead + `
-/** What the API takes and gives, as JSON has it. */
+/** The request and response types of the API, as JSON values. */
 
 `)
 	for _, name := range slices.Sorted(maps.Keys(schemas)) {
@@ -49,7 +49,7 @@ func typescriptField(name string) string {
 	return fmt.Sprintf("%q", name)
 }
 
-// typescriptName is a schema as a type; those of wire.ts are behind prefix.
+// typescriptName returns the TypeScript type of a schema. prefix qualifies the types of wire.ts.
 func typescriptName(s *schema, prefix string) string {
 	name := plainTypescriptName(s, prefix)
 	if _, null := s.kind(); null {
@@ -101,7 +101,7 @@ var typescriptForms = map[form]struct{ call, result string }{
 	asBytes:  {"open", "Answer"},
 }
 
-// typescriptOperations is operations.ts: a method for each operation.
+// typescriptOperations returns operations.ts, which has a method for each operation.
 func typescriptOperations(ops []operation) string {
 	var b strings.Builder
 	b.WriteString(typescriptHead + `
@@ -109,29 +109,29 @@ import { type Answer, type Content, part, Transport } from "./transport.js";
 import type { ServerEvent } from "./sse.js";
 import type * as wire from "./wire.js";
 
-/** What any operation can be told beside what it is about. */
+/** Options of any call. */
 export interface Call {
   /** Ends the call when it is aborted. */
   signal?: AbortSignal;
 }
 
-/** For operations that are to be done once, however often they are asked for. */
+/** Options of operations with an idempotency key. */
 export interface Keyed extends Call {
-  /** The same key within a day gets the first answer. With one, a call that breaks is made again. */
+  /** Requests with the same key within a day get the first response. With a key, a call is retried if the connection breaks. */
   idempotencyKey?: string;
 }
 
-/** For streams that are come back to. */
+/** Options of streams that can resume. */
 export interface Resumed extends Call {
-  /** The id of the last event that was seen. */
+  /** The id of the last received event. */
   lastEventId?: string;
 }
 
 /**
- * The API, route by route, with nothing done beyond what is asked.
+ * The API with one method for each operation.
  *
- * A route that answers in more than one form has a method for each: the plain name
- * gives the first of JSON, events, lines of JSON, text and bytes.
+ * An operation with several forms of response has a method for each form. The name without a
+ * suffix is the first of JSON, events, lines of JSON, text and bytes.
  */
 export class Operations extends Transport {
 `)
@@ -168,7 +168,7 @@ func typescriptOperation(b *strings.Builder, op operation) {
 	fmt.Fprintf(b, "    return this.%s%s({ %s });\n  }\n", f.call, kind, strings.Join(request, ", "))
 }
 
-// typescriptArguments are what a method takes, and the request that it makes of it.
+// typescriptArguments returns a method's parameters and the fields of its transport request.
 func typescriptArguments(op operation) (arguments, request []string) {
 	path := op.path
 	for _, p := range op.places {

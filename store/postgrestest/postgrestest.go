@@ -1,5 +1,5 @@
-// Package postgrestest starts a real PostgreSQL for a test, from the host's own
-// package, and removes every trace of it.
+// Package postgrestest starts a PostgreSQL server for a test from the host's package, and removes
+// its files afterwards.
 package postgrestest
 
 import (
@@ -24,23 +24,23 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
 )
 
-// A Server is a running PostgreSQL, on a unix socket only.
+// A Server is a running PostgreSQL server that listens on a unix socket only.
 type Server struct {
 	dir     string
 	command func() *exec.Cmd
 	log     bytes.Buffer
-	stop    func() // ends the one that runs
+	stop    func() // stops the running server process
 	n       atomic.Int64
 }
 
-// Start starts a server that ends with t, or skips t if the host has none.
+// Start starts a server that is stopped at the end of t. If the host has no PostgreSQL, it skips t.
 func Start(t testing.TB) *Server {
 	t.Helper()
 	bin := find(t)
 	cred := credential(t)
 
-	// Not t.TempDir: its parent keeps the server's user out, and its name can
-	// be too long for a socket.
+	// t.TempDir does not work: the server's user cannot access its parent directory, and its path can
+	// be too long for a unix socket.
 	dir, err := os.MkdirTemp("", "pg")
 	if err != nil {
 		t.Fatal(err)
@@ -62,7 +62,7 @@ func Start(t testing.TB) *Server {
 			"-c", "listen_addresses=", "-c", "fsync=off", "-c", "full_page_writes=off", "-c", "max_connections=200")
 	}}
 	s.run(t)
-	t.Cleanup(func() { // whatever is started anew ends here too: others still need it until then
+	t.Cleanup(func() { // stops the process of the latest Restart as well
 		s.stop()
 		if t.Failed() {
 			t.Logf("PostgreSQL said:\n%s", s.log.String())
@@ -72,8 +72,8 @@ func Start(t testing.TB) *Server {
 	return s
 }
 
-// Restart ends the server as a crash would, which cuts off everybody, and starts it anew
-// after a while.
+// Restart kills the server like a crash, which breaks all connections, and starts it again after a
+// delay.
 func (s *Server) Restart(t testing.TB, after time.Duration) {
 	t.Helper()
 	s.stop()
@@ -116,7 +116,7 @@ func find(t testing.TB) string {
 	return filepath.Dir(found[len(found)-1])
 }
 
-// credential returns who the server runs as: it refuses root.
+// credential returns the user that the server runs as, because PostgreSQL refuses to run as root.
 func credential(t testing.TB) *syscall.Credential {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -137,9 +137,9 @@ func command(cred *syscall.Credential, name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// run runs the server until stop is called. If the test binary itself is killed, the server
-// is too: SIGQUIT is its immediate shutdown. That signal comes when the thread
-// that forked ends, so one thread is kept for it.
+// run runs the server until stop is called. If the test binary is killed, the kernel sends the
+// server SIGQUIT, which is its immediate shutdown. The parent death signal is sent when the thread
+// that forked ends (prctl(2)), so run keeps that thread.
 func (s *Server) run(t testing.TB) {
 	t.Helper()
 	cmd := s.command()

@@ -1,4 +1,4 @@
-// Package storetest makes databases for tests.
+// Package storetest creates databases for tests.
 package storetest
 
 import (
@@ -12,9 +12,9 @@ import (
 	"glasshouse/store"
 )
 
-// Open is store.Open, but a new SQLite database is a copy of one that was made once:
-// many tests would spend most of their time on making the schema. If where is empty, the
-// database is a file that the test removes.
+// Open is like store.Open, but a new SQLite database is a copy of an empty one that is created once
+// per process, because creating the schema would dominate the time of many tests. If where is
+// empty, the database is a temporary file of the test.
 func Open(tb testing.TB, where string) (*store.Store, error) {
 	tb.Helper()
 	if where == "" {
@@ -26,8 +26,8 @@ func Open(tb testing.TB, where string) (*store.Store, error) {
 	return store.Open(tb.Context(), where)
 }
 
-// Create makes a SQLite database at path, unless one is there or path is the URL of a
-// PostgreSQL. store.Open has little to do then.
+// Create creates a SQLite database at path, unless the file exists or path is a PostgreSQL URL. A
+// later store.Open does not need to create the schema.
 func Create(path string) error {
 	if strings.Contains(path, "://") {
 		return nil
@@ -50,7 +50,7 @@ func Create(path string) error {
 	return f.Close()
 }
 
-// empty is a database without rows.
+// empty returns the content of an empty database.
 var empty = sync.OnceValues(func() ([]byte, error) {
 	dir, err := os.MkdirTemp("", "storetest")
 	if err != nil {
@@ -62,7 +62,7 @@ var empty = sync.OnceValues(func() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.Close(); err != nil { // which copies the write-ahead log into the file
+	if err := s.Close(); err != nil { // closing copies the write-ahead log into the file
 		return nil, err
 	}
 	return os.ReadFile(path)

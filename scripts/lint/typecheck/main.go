@@ -1,5 +1,5 @@
-// Command typecheck type-checks packages and their tests as on another processor. That
-// finds what compiling them would, in a tenth of the time: nothing is compiled.
+// Command typecheck type-checks packages and their tests for another architecture. It finds the
+// same errors as compiling them and takes a tenth of the time.
 //
 //	typecheck ARCH PACKAGE...
 package main
@@ -30,7 +30,7 @@ func main() {
 	}
 }
 
-// check prints the errors in packages and returns how many there are.
+// check prints the errors in packages and returns their number.
 func check(arch string, patterns []string) (int, error) {
 	here, err := os.Getwd()
 	if err != nil {
@@ -52,7 +52,7 @@ func check(arch string, patterns []string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	said := map[string]bool{} // a package and its tests have files in common
+	said := map[string]bool{} // a package and its test variant share files
 	for _, p := range all {
 		for _, e := range p.Errors {
 			inside := strings.HasPrefix(e.Pos, here+"/") || e.Kind == packages.ListError
@@ -65,8 +65,8 @@ func check(arch string, patterns []string) (int, error) {
 	return len(said), nil
 }
 
-// dropBodies removes the bodies of functions. What is wrong without them is not reported:
-// these are not files of this module.
+// dropBodies removes the bodies of functions in files outside of this module. Errors that this
+// causes are not reported.
 func dropBodies(f *ast.File) {
 	for _, d := range f.Decls {
 		fn, ok := d.(*ast.FuncDecl)

@@ -1,8 +1,7 @@
 """Builds the package (PEP 517, PEP 660).
 
-It is pure Python without dependencies, of which a wheel is an archive of its files. A
-backend of its own is shorter than the configuration of another, and installs where
-there is no network to fetch one from.
+A wheel of a pure Python package without dependencies is an archive of its files. This
+backend is shorter than the configuration of another one, and works without a network.
 """
 
 import base64
@@ -18,7 +17,7 @@ VERSION = "0.1.0"
 TAG = "py3-none-any"
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 INFO = f"{NAME}-{VERSION}.dist-info"
-THEN = (2020, 1, 1, 0, 0, 0)  # so that the same files make the same archive
+THEN = (2020, 1, 1, 0, 0, 0)  # fixed, so that builds are reproducible
 
 
 def _metadata():
@@ -27,7 +26,7 @@ def _metadata():
     return f"""Metadata-Version: 2.1
 Name: {NAME}
 Version: {VERSION}
-Summary: A client of Glasshouse, which runs agents in jails, watches and governs them
+Summary: A client for Glasshouse, which runs agents in jails, watches and governs them
 Requires-Python: >=3.9
 Classifier: Operating System :: POSIX
 Classifier: Programming Language :: Python :: 3
@@ -38,7 +37,7 @@ Description-Content-Type: text/markdown
 
 
 def _sources(under):
-    """The files of the package below a directory, as names below the root."""
+    """List the files of the package below a directory, relative to the root."""
     for folder, folders, files in os.walk(os.path.join(ROOT, under)):
         folders[:] = sorted(f for f in folders if f != "__pycache__")
         for name in sorted(files):

@@ -1,4 +1,4 @@
-/** Where the daemon is, as node:http has it. */
+/** The daemon's address as options of node:http. */
 export type Address = {
     socketPath: string;
 } | {
@@ -7,7 +7,7 @@ export type Address = {
     port: number;
 };
 /**
- * The place that an address names, or else $GLASSHOUSE_ADDR, or else the socket in the
- * data directory where there is one, or else the default port.
+ * Parses an address. Without one it uses $GLASSHOUSE_ADDR, the socket in the data directory
+ * if it exists, or the default port.
  */
 export declare function find(given?: string): Address;

@@ -13,84 +13,83 @@ import type * as wire from "./wire.js";
  *     console.log((await jail.run("uname -a")).stdout);
  */
 export declare class Glasshouse {
-    /** Has a method for each operation of the daemon, also for those that nothing more comfortable is for. */
+    /** Has a method for each operation of the daemon, including those without a method of this class. */
     readonly api: Operations;
     constructor(o?: Options);
-    /** Closes the connections that are kept. */
+    /** Closes idle connections. */
     close(): void;
     [Symbol.asyncDispose](): Promise<void>;
     version(): Promise<wire.Version>;
-    /** Who the daemon takes the caller for. */
+    /** Returns the identity and role of the caller. */
     me(): Promise<wire.Me>;
-    /** What this host can do, and what to do about what it cannot. */
+    /** Returns the features of the host, with remedies for missing ones. */
     doctor(): Promise<wire.Probe[]>;
-    /** Makes a jail and starts it, unless start is false. With `await using` it is removed at the end. */
+    /** Creates a jail and starts it, unless start is false. `await using` removes it at the end of the block. */
     jail(spec?: wire.CreateJail): Promise<Jail>;
-    /** A jail that is there, by its id. */
+    /** Returns an existing jail by its id. */
     findJail(id: string): Promise<Jail>;
-    /** Jails, oldest first. */
+    /** Lists jails, oldest first. */
     jails({ labels, ...q }?: {
         name?: string;
         state?: wire.Jail["state"];
         labels?: Record<string, string>;
     }): AsyncGenerator<Jail, void, undefined>;
     findSnapshot(id: string): Promise<Snapshot>;
-    /** Snapshots, oldest first. */
+    /** Lists snapshots, oldest first. */
     snapshots(): AsyncGenerator<Snapshot, void, undefined>;
-    /** Which jails and snapshots come from which, as trees. */
+    /** Returns the lineage of jails and snapshots as trees. */
     lineage(jail?: string): Promise<wire.LineageJail[]>;
-    /** What waits for a person, oldest first, or what is in another state. */
+    /** Lists pending approval requests, oldest first, or those in another state. */
     approvals(q?: {
         jail?: string;
         state?: "pending" | "answered" | "expired" | "withdrawn" | "all";
     }): Promise<wire.Approval[]>;
-    /** A request, after at most so many milliseconds if it is not settled before. */
+    /** Returns an approval request, after waiting up to wait milliseconds for a decision. */
     approval(id: string, { wait }?: {
         wait?: number;
     }): Promise<wire.Approval>;
-    /** Allows what is asked: once, or as scope says. The first answer counts. */
+    /** Approves a request: once, or for the given scope. The first decision is final. */
     approve(id: string, how?: Omit<wire.AnswerApproval, "answer">): Promise<wire.Approval>;
     deny(id: string, reason?: string): Promise<wire.Approval>;
     /**
-     * What happens to requests, those that wait first. When the connection has broken, those
-     * that wait are told once more.
+     * Streams changes of approval requests, starting with the pending ones. After a reconnect
+     * the pending requests are sent again.
      */
     approvalEvents(): Stream<wire.ApprovalEvent>;
-    /** The versions of all capabilities, by id, the newest first. */
+    /** Lists all versions of capabilities, by id, newest first. */
     capabilities(): Promise<wire.Capability[]>;
-    /** A version, with its manifest and its schemas; without one the newest. */
+    /** Returns a version of a capability with its manifest and schemas; by default the newest. */
     capability(id: string, version?: string): Promise<wire.Capability>;
     /**
-     * Registers the capabilities of a manifest's text. A person is asked about what they may
-     * do that is new.
+     * Registers the capabilities of a manifest. New permissions require approval by a person.
      */
     register(manifest: string, how?: Omit<wire.Register, "manifest">): Promise<wire.Capability[]>;
     /**
-     * Calls a capability and resolves to its output. CallFailed says that it failed; that it
-     * was refused is one of the other errors.
+     * Calls a capability and resolves to its output. If the capability fails, it throws
+     * CallFailed; if the call is denied, it throws one of the other errors.
      */
     call(capability: string, input?: unknown, how?: Omit<wire.Call, "input">): Promise<unknown>;
-    /** Calls a capability and resolves to all that became of it: output, usage, label, entry. */
+    /** Calls a capability and resolves to the complete result: output, usage, label, entry. */
     called(capability: string, input?: unknown, how?: Omit<wire.Call, "input">): Promise<wire.Called>;
-    /** Opens a session, or finds the one of that name. */
+    /** Opens a session, or returns the existing one with this name. */
     session(how?: wire.OpenSession): Promise<Session>;
     findSession(id: string): Promise<Session>;
-    /** Sessions, newest first. */
+    /** Lists sessions, newest first. */
     sessions(q?: {
         state?: "open" | "closed";
     }): AsyncGenerator<Session, void, undefined>;
-    /** Has an agent pursue a goal: now, at a time, or by a schedule. */
+    /** Starts an agent run for a goal: now, at a time, or by a schedule. */
     run(goal: string, how?: Omit<wire.StartRun, "goal">): Promise<Run>;
     findRun(id: string): Promise<Run>;
-    /** Runs, newest first. */
+    /** Lists runs, newest first. */
     runs({ session, state }?: {
         session?: string;
         state?: NonNullable<wire.Run["state"]>;
     }): AsyncGenerator<Run, void, undefined>;
     findSchedule(id: string): Promise<Schedule>;
-    /** Schedules, oldest first. */
+    /** Lists schedules, oldest first. */
     schedules(): AsyncGenerator<Schedule, void, undefined>;
-    /** Entries of the causal chain, oldest first. */
+    /** Lists entries of the audit log, oldest first. */
     chain({ after: from, ...q }?: {
         jail?: string;
         session?: string;
@@ -99,15 +98,15 @@ export declare class Glasshouse {
         after?: number;
     }): AsyncGenerator<wire.ChainEntry, void, undefined>;
     chainHead(): Promise<wire.ChainHead>;
-    /** Verifies the chain: since it was last verified, or all of it. */
+    /** Verifies the audit log: the entries since the last verification, or all. */
     verifyChain({ all }?: {
         all?: boolean;
     }): Promise<wire.ChainReport>;
-    /** The chain with its checkpoints and its key, line by line. */
+    /** Exports the audit log with its checkpoints and public key, line by line. */
     exportChain(): Promise<AsyncIterable<wire.ChainEntry>>;
     /**
-     * What happens, and how jails fare, on the topics that are named, joined by commas. An
-     * event's name is its topic.
+     * Streams events and resource usage of jails for comma-separated topics. The name of an
+     * event is its topic.
      */
     feed(topics?: string): Stream<ServerEvent>;
 }

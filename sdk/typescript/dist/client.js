@@ -12,12 +12,12 @@ import { newKey } from "./transport.js";
  *     console.log((await jail.run("uname -a")).stdout);
  */
 export class Glasshouse {
-    /** Has a method for each operation of the daemon, also for those that nothing more comfortable is for. */
+    /** Has a method for each operation of the daemon, including those without a method of this class. */
     api;
     constructor(o = {}) {
         this.api = new Operations(o);
     }
-    /** Closes the connections that are kept. */
+    /** Closes idle connections. */
     close() {
         this.api.close();
     }
@@ -27,24 +27,24 @@ export class Glasshouse {
     version() {
         return this.api.getVersion();
     }
-    /** Who the daemon takes the caller for. */
+    /** Returns the identity and role of the caller. */
     me() {
         return this.api.getMe();
     }
-    /** What this host can do, and what to do about what it cannot. */
+    /** Returns the features of the host, with remedies for missing ones. */
     async doctor() {
         return (await this.api.getDoctor()).items;
     }
     // Jails.
-    /** Makes a jail and starts it, unless start is false. With `await using` it is removed at the end. */
+    /** Creates a jail and starts it, unless start is false. `await using` removes it at the end of the block. */
     async jail(spec = {}) {
         return new Jail(this.api, await this.api.postJails({ start: true, ...spec }, { idempotencyKey: newKey() }));
     }
-    /** A jail that is there, by its id. */
+    /** Returns an existing jail by its id. */
     async findJail(id) {
         return new Jail(this.api, await this.api.getJailsById(id));
     }
-    /** Jails, oldest first. */
+    /** Lists jails, oldest first. */
     async *jails({ labels, ...q } = {}) {
         const label = labels && Object.entries(labels).map(([k, v]) => `${k}=${v}`);
         for await (const j of pages((after) => this.api.getJails({ ...q, label, after })))
@@ -53,25 +53,25 @@ export class Glasshouse {
     async findSnapshot(id) {
         return new Snapshot(this.api, await this.api.getSnapshotsBySid(id));
     }
-    /** Snapshots, oldest first. */
+    /** Lists snapshots, oldest first. */
     async *snapshots() {
         for await (const s of pages((after) => this.api.getSnapshots({ after })))
             yield new Snapshot(this.api, s);
     }
-    /** Which jails and snapshots come from which, as trees. */
+    /** Returns the lineage of jails and snapshots as trees. */
     async lineage(jail) {
         return (await this.api.getLineage({ jail })).items;
     }
-    // What people are asked.
-    /** What waits for a person, oldest first, or what is in another state. */
+    // Approvals.
+    /** Lists pending approval requests, oldest first, or those in another state. */
     async approvals(q = {}) {
         return (await this.api.getApprovals(q)).items;
     }
-    /** A request, after at most so many milliseconds if it is not settled before. */
+    /** Returns an approval request, after waiting up to wait milliseconds for a decision. */
     approval(id, { wait } = {}) {
         return this.api.getApprovalsByApproval(id, { wait_ms: wait });
     }
-    /** Allows what is asked: once, or as scope says. The first answer counts. */
+    /** Approves a request: once, or for the given scope. The first decision is final. */
     approve(id, how = {}) {
         return this.api.postApprovalsByApproval(id, { answer: "allow", ...how });
     }
@@ -79,8 +79,8 @@ export class Glasshouse {
         return this.api.postApprovalsByApproval(id, { answer: "deny", reason });
     }
     /**
-     * What happens to requests, those that wait first. When the connection has broken, those
-     * that wait are told once more.
+     * Streams changes of approval requests, starting with the pending ones. After a reconnect
+     * the pending requests are sent again.
      */
     approvalEvents() {
         return new Stream({
@@ -89,24 +89,23 @@ export class Glasshouse {
         });
     }
     // Capabilities.
-    /** The versions of all capabilities, by id, the newest first. */
+    /** Lists all versions of capabilities, by id, newest first. */
     async capabilities() {
         return (await this.api.getCapabilities()).items;
     }
-    /** A version, with its manifest and its schemas; without one the newest. */
+    /** Returns a version of a capability with its manifest and schemas; by default the newest. */
     capability(id, version) {
         return this.api.getCapabilitiesByCapability(id, { version });
     }
     /**
-     * Registers the capabilities of a manifest's text. A person is asked about what they may
-     * do that is new.
+     * Registers the capabilities of a manifest. New permissions require approval by a person.
      */
     async register(manifest, how = {}) {
         return (await this.api.postCapabilities({ manifest, ...how })).items;
     }
     /**
-     * Calls a capability and resolves to its output. CallFailed says that it failed; that it
-     * was refused is one of the other errors.
+     * Calls a capability and resolves to its output. If the capability fails, it throws
+     * CallFailed; if the call is denied, it throws one of the other errors.
      */
     async call(capability, input = {}, how = {}) {
         const called = await this.called(capability, input, how);
@@ -114,31 +113,31 @@ export class Glasshouse {
             return called.output;
         throw new CallFailed(`${capability}: ${called.error?.message ?? called.state}`, called, called.error?.remedy);
     }
-    /** Calls a capability and resolves to all that became of it: output, usage, label, entry. */
+    /** Calls a capability and resolves to the complete result: output, usage, label, entry. */
     called(capability, input = {}, how = {}) {
         return this.api.postCapabilitiesByCapabilityCall(capability, { input, ...how }, { idempotencyKey: newKey() });
     }
-    // Agents at work.
-    /** Opens a session, or finds the one of that name. */
+    // Sessions and runs.
+    /** Opens a session, or returns the existing one with this name. */
     async session(how = {}) {
         return new Session(this.api, await this.api.postChatSession(how, { idempotencyKey: newKey() }));
     }
     async findSession(id) {
         return new Session(this.api, await this.api.getChatSessionBySession(id));
     }
-    /** Sessions, newest first. */
+    /** Lists sessions, newest first. */
     async *sessions(q = {}) {
         for await (const s of pages((after) => this.api.getChatSession({ ...q, after })))
             yield new Session(this.api, s);
     }
-    /** Has an agent pursue a goal: now, at a time, or by a schedule. */
+    /** Starts an agent run for a goal: now, at a time, or by a schedule. */
     run(goal, how = {}) {
         return startRun(this.api, { ...how, goal });
     }
     async findRun(id) {
         return new Run(this.api, await this.api.getChatRunByRun(id));
     }
-    /** Runs, newest first. */
+    /** Lists runs, newest first. */
     async *runs({ session, state } = {}) {
         for await (const r of pages((after) => this.api.getChatRun({ session_id: session, state, after })))
             yield new Run(this.api, r);
@@ -146,30 +145,30 @@ export class Glasshouse {
     async findSchedule(id) {
         return new Schedule(this.api, await this.api.getSchedulesBySchedule(id));
     }
-    /** Schedules, oldest first. */
+    /** Lists schedules, oldest first. */
     async *schedules() {
         for await (const s of pages((after) => this.api.getSchedules({ after })))
             yield new Schedule(this.api, s);
     }
-    // What can be proved.
-    /** Entries of the causal chain, oldest first. */
+    // Audit log.
+    /** Lists entries of the audit log, oldest first. */
     chain({ after: from, ...q } = {}) {
         return pages((after) => this.api.getChain({ ...q, after: number(after) ?? from }));
     }
     chainHead() {
         return this.api.getChainHead();
     }
-    /** Verifies the chain: since it was last verified, or all of it. */
+    /** Verifies the audit log: the entries since the last verification, or all. */
     verifyChain({ all } = {}) {
         return this.api.getChainVerify({ all });
     }
-    /** The chain with its checkpoints and its key, line by line. */
+    /** Exports the audit log with its checkpoints and public key, line by line. */
     exportChain() {
         return this.api.getChainExport();
     }
     /**
-     * What happens, and how jails fare, on the topics that are named, joined by commas. An
-     * event's name is its topic.
+     * Streams events and resource usage of jails for comma-separated topics. The name of an
+     * event is its topic.
      */
     feed(topics) {
         return new Stream({

@@ -5,13 +5,13 @@ import type { Content } from "./transport.js";
 import { type Output, type Result } from "./values.js";
 import type * as wire from "./wire.js";
 /**
- * A command that runs, or ran, in a jail: go through it for what it writes.
+ * A command that runs, or ran, in a jail. Iterate over it to read its output.
  *
- * It goes on whether or not anybody listens, and also without the daemon.
+ * It runs independently of this client and of the daemon.
  */
 export declare class Command implements AsyncIterable<Output> {
     #private;
-    /** What was last heard of it. */
+    /** The last known state. */
     info: wire.Exec;
     constructor(api: Operations, jail: string, info: wire.Exec, first?: {
         events: AsyncIterable<ServerEvent>;
@@ -19,16 +19,16 @@ export declare class Command implements AsyncIterable<Output> {
     });
     get id(): string;
     /**
-     * What it wrote and writes, from an offset on: without one, from the first that is
-     * still kept. It goes on where it was when the connection breaks, to the end.
+     * Streams the output from an offset to the end; by default from the first byte that is
+     * still stored. The stream resumes if the connection breaks.
      */
     output(from?: number): Stream<Output>;
     [Symbol.asyncIterator](): Stream<Output>;
-    /** Waits for its end. The result has the output that is still kept in the jail. */
+    /** Waits for the end of the command. The result contains all output that is still stored in the jail. */
     wait(): Promise<Result>;
-    /** What is known of it now. */
+    /** Returns the current state. */
     result(): Promise<Result>;
-    /** Gives it something to read, and with close then nothing more. */
+    /** Writes to its standard input, and with close then closes it. */
     write(data: Content, { close }?: {
         close?: boolean | undefined;
     }): Promise<void>;
@@ -36,7 +36,7 @@ export declare class Command implements AsyncIterable<Output> {
     /** Sends a signal to its process group: INT, TERM, KILL or a number. */
     signal(signal: string): Promise<void>;
     resize(cols: number, rows: number): Promise<void>;
-    /** Listens no more. The command goes on. */
+    /** Stops reading output. The command continues to run. */
     close(): void;
     [Symbol.asyncDispose](): Promise<void>;
 }

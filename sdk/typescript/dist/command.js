@@ -1,16 +1,16 @@
 import { Stream } from "./stream.js";
 import { outputOf, resultOf } from "./values.js";
 /**
- * A command that runs, or ran, in a jail: go through it for what it writes.
+ * A command that runs, or ran, in a jail. Iterate over it to read its output.
  *
- * It goes on whether or not anybody listens, and also without the daemon.
+ * It runs independently of this client and of the daemon.
  */
 export class Command {
     #api;
     #jail;
     #first;
     #stream;
-    /** What was last heard of it. */
+    /** The last known state. */
     info;
     constructor(api, jail, info, first) {
         this.#api = api;
@@ -22,8 +22,8 @@ export class Command {
         return this.info.id;
     }
     /**
-     * What it wrote and writes, from an offset on: without one, from the first that is
-     * still kept. It goes on where it was when the connection breaks, to the end.
+     * Streams the output from an offset to the end; by default from the first byte that is
+     * still stored. The stream resumes if the connection breaks.
      */
     output(from) {
         const first = from === undefined ? this.#first : undefined;
@@ -36,7 +36,7 @@ export class Command {
                 if (event.name === "output")
                     return { item: outputOf(event.data) };
                 if (event.name !== "exit")
-                    return "nothing"; // a later daemon may say more
+                    return "nothing"; // other events may be added by later versions
                 this.info = event.data;
                 return "ended";
             },
@@ -45,19 +45,19 @@ export class Command {
     [Symbol.asyncIterator]() {
         return (this.#stream ??= this.output());
     }
-    /** Waits for its end. The result has the output that is still kept in the jail. */
+    /** Waits for the end of the command. The result contains all output that is still stored in the jail. */
     async wait() {
         if (this.info.exit_code == null)
             for await (const _ of this)
                 ;
         return this.result();
     }
-    /** What is known of it now. */
+    /** Returns the current state. */
     async result() {
         this.info = await this.#api.getJailsByIdExecsByExec(this.#jail, this.id);
         return resultOf(this.info);
     }
-    /** Gives it something to read, and with close then nothing more. */
+    /** Writes to its standard input, and with close then closes it. */
     async write(data, { close = false } = {}) {
         await this.#api.postJailsByIdExecsByExecStdin(this.#jail, this.id, data, { close });
     }
@@ -71,7 +71,7 @@ export class Command {
     resize(cols, rows) {
         return this.#api.postJailsByIdExecsByExecResize(this.#jail, this.id, { cols, rows });
     }
-    /** Listens no more. The command goes on. */
+    /** Stops reading output. The command continues to run. */
     close() {
         this.#stream?.close();
         this.#first?.abort.abort();

@@ -8,88 +8,88 @@ interface More {
     errorId?: string | undefined;
     cause?: unknown;
 }
-/** An error that the daemon told of, or that kept it from telling anything. */
+/** An error that the daemon returned, or that prevented a response. */
 export declare class GlasshouseError extends Error {
-    /** The HTTP status, if there was an answer. */
+    /** The HTTP status, if there was a response. */
     readonly status: number | undefined;
-    /** The field of the request that is at fault, if one is. */
+    /** The invalid field of the request, if any. */
     readonly field: string | undefined;
-    /** What can be done about it, if that is known. */
+    /** How to fix the problem, if known. */
     readonly remedy: string | undefined;
-    /** Where the daemon's log has more, for an internal error. */
+    /** The id of an internal error in the daemon's log. */
     readonly errorId: string | undefined;
-    /** What went wrong, without field and remedy, which the message has too. */
+    /** The description of the error. The message contains it together with field and remedy. */
     readonly detail: string;
     constructor(detail: string, more?: More);
 }
-/** The request must be changed. */
+/** The request is invalid. */
 export declare class Invalid extends GlasshouseError {
 }
-/** The daemon does not know who is calling: a token is missing, or not good. */
+/** The token is missing, invalid or revoked. */
 export declare class Unauthenticated extends GlasshouseError {
 }
-/** Whoever is calling may not do this, or a policy or a person said no. */
+/** The caller lacks permission, or a policy or a person denied the request. */
 export declare class Denied extends GlasshouseError {
 }
-/** There is no such thing. */
+/** The object does not exist. */
 export declare class NotFound extends GlasshouseError {
 }
-/** The thing is not in a state for this. */
+/** The state of the object does not allow the request. */
 export declare class Conflict extends GlasshouseError {
 }
-/** Less must be sent. */
+/** The request is too large. */
 export declare class TooLarge extends GlasshouseError {
 }
 /** The idempotency key belongs to another request. */
 export declare class Mismatch extends GlasshouseError {
 }
-/** A limit is reached: wait, or free something. */
+/** A limit is reached: retry later, or release resources. */
 export declare class Exhausted extends GlasshouseError {
 }
-/** This host cannot do it; remedy says what it would take. */
+/** This host does not support the operation. remedy lists the requirements. */
 export declare class Unsupported extends GlasshouseError {
 }
-/** Not now: no daemon answers, or it is about to end. */
+/** The daemon is unavailable: it cannot be reached, or it is shutting down. */
 export declare class Unavailable extends GlasshouseError {
 }
-/** The connection broke before the answer was there. What was asked for may be done. */
+/** The connection broke before the response. The request may have been executed. */
 export declare class Disconnected extends Unavailable {
 }
-/** It took too long, and was ended. */
+/** The operation exceeded its time limit and was cancelled. */
 export declare class TimedOut extends GlasshouseError {
 }
-/** Something went wrong in the daemon, whose log has more under errorId. */
+/** An internal error of the daemon. Its log has details under errorId. */
 export declare class Internal extends GlasshouseError {
 }
-/** A command ended with another code than 0. */
+/** A command ended with an exit code other than 0. */
 export declare class CommandFailed extends GlasshouseError {
     readonly result: Result;
     constructor(detail: string, result: Result);
 }
-/** A capability was called and failed. */
+/** A capability call failed. */
 export declare class CallFailed extends GlasshouseError {
-    /** The daemon's whole answer. */
+    /** The daemon's complete response. */
     readonly called: Called;
     constructor(detail: string, 
-    /** The daemon's whole answer. */
+    /** The daemon's complete response. */
     called: Called, remedy?: string);
 }
-/** A run ended without being done. */
+/** A run ended without success. */
 export declare class RunFailed extends GlasshouseError {
-    /** What became of it. */
+    /** The last state of the run. */
     readonly run: Run;
     constructor(detail: string, 
-    /** What became of it. */
+    /** The last state of the run. */
     run: Run);
 }
-/** Not all branches that were asked for were made. */
+/** Some branches could not be created. */
 export declare class BranchFailed extends GlasshouseError {
-    /** Those that were. */
+    /** The branches that were created. */
     readonly jails: Jail[];
     constructor(detail: string, 
-    /** Those that were. */
+    /** The branches that were created. */
     jails: Jail[], more: More);
 }
-/** The error that problem details (RFC 9457) tell of. */
+/** Converts problem details (RFC 9457) to an error. */
 export declare function ofProblem(p: Problem): GlasshouseError;
 export {};

@@ -1,14 +1,14 @@
-/** An error that the daemon told of, or that kept it from telling anything. */
+/** An error that the daemon returned, or that prevented a response. */
 export class GlasshouseError extends Error {
-    /** The HTTP status, if there was an answer. */
+    /** The HTTP status, if there was a response. */
     status;
-    /** The field of the request that is at fault, if one is. */
+    /** The invalid field of the request, if any. */
     field;
-    /** What can be done about it, if that is known. */
+    /** How to fix the problem, if known. */
     remedy;
-    /** Where the daemon's log has more, for an internal error. */
+    /** The id of an internal error in the daemon's log. */
     errorId;
-    /** What went wrong, without field and remedy, which the message has too. */
+    /** The description of the error. The message contains it together with field and remedy. */
     detail;
     constructor(detail, more = {}) {
         let message = more.field ? `${more.field}: ${detail}` : detail;
@@ -23,46 +23,46 @@ export class GlasshouseError extends Error {
         this.errorId = more.errorId;
     }
 }
-/** The request must be changed. */
+/** The request is invalid. */
 export class Invalid extends GlasshouseError {
 }
-/** The daemon does not know who is calling: a token is missing, or not good. */
+/** The token is missing, invalid or revoked. */
 export class Unauthenticated extends GlasshouseError {
 }
-/** Whoever is calling may not do this, or a policy or a person said no. */
+/** The caller lacks permission, or a policy or a person denied the request. */
 export class Denied extends GlasshouseError {
 }
-/** There is no such thing. */
+/** The object does not exist. */
 export class NotFound extends GlasshouseError {
 }
-/** The thing is not in a state for this. */
+/** The state of the object does not allow the request. */
 export class Conflict extends GlasshouseError {
 }
-/** Less must be sent. */
+/** The request is too large. */
 export class TooLarge extends GlasshouseError {
 }
 /** The idempotency key belongs to another request. */
 export class Mismatch extends GlasshouseError {
 }
-/** A limit is reached: wait, or free something. */
+/** A limit is reached: retry later, or release resources. */
 export class Exhausted extends GlasshouseError {
 }
-/** This host cannot do it; remedy says what it would take. */
+/** This host does not support the operation. remedy lists the requirements. */
 export class Unsupported extends GlasshouseError {
 }
-/** Not now: no daemon answers, or it is about to end. */
+/** The daemon is unavailable: it cannot be reached, or it is shutting down. */
 export class Unavailable extends GlasshouseError {
 }
-/** The connection broke before the answer was there. What was asked for may be done. */
+/** The connection broke before the response. The request may have been executed. */
 export class Disconnected extends Unavailable {
 }
-/** It took too long, and was ended. */
+/** The operation exceeded its time limit and was cancelled. */
 export class TimedOut extends GlasshouseError {
 }
-/** Something went wrong in the daemon, whose log has more under errorId. */
+/** An internal error of the daemon. Its log has details under errorId. */
 export class Internal extends GlasshouseError {
 }
-/** A command ended with another code than 0. */
+/** A command ended with an exit code other than 0. */
 export class CommandFailed extends GlasshouseError {
     result;
     constructor(detail, result) {
@@ -70,31 +70,31 @@ export class CommandFailed extends GlasshouseError {
         this.result = result;
     }
 }
-/** A capability was called and failed. */
+/** A capability call failed. */
 export class CallFailed extends GlasshouseError {
     called;
     constructor(detail, 
-    /** The daemon's whole answer. */
+    /** The daemon's complete response. */
     called, remedy) {
         super(detail, { remedy });
         this.called = called;
     }
 }
-/** A run ended without being done. */
+/** A run ended without success. */
 export class RunFailed extends GlasshouseError {
     run;
     constructor(detail, 
-    /** What became of it. */
+    /** The last state of the run. */
     run) {
         super(detail);
         this.run = run;
     }
 }
-/** Not all branches that were asked for were made. */
+/** Some branches could not be created. */
 export class BranchFailed extends GlasshouseError {
     jails;
     constructor(detail, 
-    /** Those that were. */
+    /** The branches that were created. */
     jails, more) {
         super(detail, more);
         this.jails = jails;
@@ -114,7 +114,7 @@ const kinds = {
     timeout: TimedOut,
     internal: Internal,
 };
-/** The error that problem details (RFC 9457) tell of. */
+/** Converts problem details (RFC 9457) to an error. */
 export function ofProblem(p) {
     const kind = String(p.type ?? "").split("/").at(-1) ?? "";
     const Kind = Object.hasOwn(kinds, kind) ? kinds[kind] : GlasshouseError;

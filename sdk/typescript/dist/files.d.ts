@@ -6,27 +6,27 @@ export interface WriteOptions {
     /** Permission bits, octal. */
     mode?: string;
     append?: boolean;
-    /** Make the directories that it is in. */
+    /** Create missing parent directories. */
     parents?: boolean;
     uid?: number;
     gid?: number;
 }
-/** The files of one jail, by paths that begin at its root. */
+/** The files of a jail. Paths are relative to its root directory. */
 export declare class Files {
     private readonly api;
     private readonly jail;
     constructor(api: Operations, jail: string);
-    /** What is in a file, or in a part of it. */
+    /** Returns the content of a file, or of a part of it. */
     read(path: string, { offset, size }?: {
         offset?: number;
         size?: number;
     }): Promise<Uint8Array>;
     readText(path: string): Promise<string>;
-    /** A file to be gone through piece by piece, whatever its size. */
+    /** Opens a file of any size to read it piece by piece. */
     open(path: string): Promise<Answer>;
-    /** Writes a file: a string, bytes, or pieces of it one after the other. */
+    /** Writes a file from a string, bytes, or an iterable of pieces. */
     write(path: string, data: Content, o?: WriteOptions): Promise<wire.File>;
-    /** What is in a directory, by name. */
+    /** Lists a directory, sorted by name. */
     list(path?: string): AsyncGenerator<wire.File, void, undefined>;
     stat(path: string): Promise<wire.File>;
     mkdir(path: string, { mode, parents }?: {
@@ -37,13 +37,13 @@ export declare class Files {
     remove(path: string, { recursive }?: {
         recursive?: boolean;
     }): Promise<void>;
-    /** A directory as a tar archive, to be read or gone through. */
+    /** Returns a directory as a tar archive, to read at once or piece by piece. */
     getTar(path: string): Promise<Answer>;
-    /** Unpacks a tar archive into a directory. */
+    /** Extracts a tar archive into a directory. */
     putTar(path: string, archive: Content): Promise<void>;
     /**
-     * What changes under a path from now on. A connection that breaks is an error: what
-     * happened meanwhile nobody knows.
+     * Streams changes below a path from now on. If the connection breaks, it throws an error:
+     * changes may have been missed.
      */
     watch(path: string, { recursive }?: {
         recursive?: boolean;

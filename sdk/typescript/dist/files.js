@@ -1,6 +1,6 @@
 import { Stream } from "./stream.js";
 import { part } from "./transport.js";
-/** The files of one jail, by paths that begin at its root. */
+/** The files of a jail. Paths are relative to its root directory. */
 export class Files {
     api;
     jail;
@@ -8,22 +8,22 @@ export class Files {
         this.api = api;
         this.jail = jail;
     }
-    /** What is in a file, or in a part of it. */
+    /** Returns the content of a file, or of a part of it. */
     async read(path, { offset, size } = {}) {
         return (await this.api.getJailsByIdFilesBytes(this.jail, { path, offset, bytes: size })).bytes();
     }
     async readText(path) {
         return (await this.open(path)).text();
     }
-    /** A file to be gone through piece by piece, whatever its size. */
+    /** Opens a file of any size to read it piece by piece. */
     open(path) {
         return this.api.getJailsByIdFilesBytes(this.jail, { path });
     }
-    /** Writes a file: a string, bytes, or pieces of it one after the other. */
+    /** Writes a file from a string, bytes, or an iterable of pieces. */
     write(path, data, o = {}) {
         return this.api.putJailsByIdFiles(this.jail, data, { path, ...o });
     }
-    /** What is in a directory, by name. */
+    /** Lists a directory, sorted by name. */
     async *list(path = "/") {
         let after;
         do {
@@ -44,11 +44,11 @@ export class Files {
     remove(path, { recursive } = {}) {
         return this.api.deleteJailsByIdFiles(this.jail, { path, recursive });
     }
-    /** A directory as a tar archive, to be read or gone through. */
+    /** Returns a directory as a tar archive, to read at once or piece by piece. */
     getTar(path) {
         return this.api.open({ method: "GET", path: `/jails/${part(this.jail)}/files`, query: { path, tar: true }, accept: "application/x-tar" });
     }
-    /** Unpacks a tar archive into a directory. */
+    /** Extracts a tar archive into a directory. */
     async putTar(path, archive) {
         const answer = await this.api.open({
             method: "PUT",
@@ -60,8 +60,8 @@ export class Files {
         await answer.bytes();
     }
     /**
-     * What changes under a path from now on. A connection that breaks is an error: what
-     * happened meanwhile nobody knows.
+     * Streams changes below a path from now on. If the connection breaks, it throws an error:
+     * changes may have been missed.
      */
     watch(path, { recursive } = {}) {
         return new Stream({

@@ -5,91 +5,91 @@ import { Stream } from "./stream.js";
 import { type CommandLine, type Result, type RunOptions } from "./values.js";
 import type * as wire from "./wire.js";
 export interface EventQuery {
-    /** Not before: a time (RFC 3339) or how long ago, such as 5m. */
+    /** Only events from this time (RFC 3339) or duration before now, such as 5m. */
     since?: string;
-    /** Not after. */
+    /** Only events until this time. */
     until?: string;
-    /** Only records with a later seq. */
+    /** Only events with a larger sequence number. */
     after?: number;
-    /** Of the records there are, only the last so many. */
+    /** Only this many of the last past events. */
     tail?: number;
-    /** At most so many. */
+    /** Maximum number of events. */
     limit?: number;
-    /** Go on with what happens from now on, which is the default. */
+    /** Continue with new events (default true). */
     follow?: boolean;
 }
-/** What is told of a comparison. */
+/** Options of a comparison. */
 export interface DiffOptions {
-    /** All if not given. */
+    /** Default: all. */
     only?: ("files" | "workspace" | "processes" | "events" | "usage")[];
-    /** With the differences of text files, as diff -u writes them. */
+    /** Include unified diffs of text files. */
     unified?: boolean;
 }
-/** A jail. With `await using` it is removed at the end. */
+/** A jail. `await using` removes it at the end of the block. */
 export declare class Jail {
     readonly api: Operations;
-    /** What was last heard of it; refresh asks anew. */
+    /** The last known state; refresh updates it. */
     info: wire.Jail;
     readonly files: Files;
     constructor(api: Operations, 
-    /** What was last heard of it; refresh asks anew. */
+    /** The last known state; refresh updates it. */
     info: wire.Jail);
     get id(): string;
     get name(): string;
-    /** As it was when last heard of. */
+    /** The last known state. */
     get state(): wire.Jail["state"];
     [Symbol.asyncDispose](): Promise<void>;
-    /** Asks how it is now, and what it uses. */
+    /** Updates info, including resource usage. */
     refresh(): Promise<wire.Jail>;
     start(): Promise<void>;
-    /** Ends every process. With grace, in milliseconds, they are asked first. Files stay. */
+    /** Ends all processes. grace is the time in milliseconds between SIGTERM and SIGKILL. Files are kept. */
     stop({ grace }?: {
         grace?: number;
     }): Promise<void>;
-    /** Freezes it, as it is. */
+    /** Freezes all processes. */
     pause(): Promise<void>;
     resume(): Promise<void>;
-    /** Removes it and its files, and with snapshots also those that were taken of it. */
+    /** Removes the jail and its files, and with snapshots also its snapshots. */
     delete({ snapshots }?: {
         snapshots?: boolean;
     }): Promise<void>;
-    /** Changes what it may use, while it runs. What is not named stays as it is. */
+    /** Changes resource limits while the jail runs. Limits that are not given do not change. */
     setLimits(limits: wire.Limits): Promise<void>;
-    /** Runs a command and waits for it. With check a code other than 0 throws CommandFailed. */
+    /** Runs a command and waits for its end. With check, an exit code other than 0 throws CommandFailed. */
     run(command: CommandLine, { check, ...how }?: RunOptions & {
         check?: boolean;
     }): Promise<Result>;
     /**
-     * Runs a command, to go through what it writes as it comes. stdinOpen lets one write to
-     * it; with lossless a slow reader slows it down, rather than lose output.
+     * Runs a command and streams its output. With stdinOpen, write() writes to its standard
+     * input. With lossless, a slow reader blocks the command instead of losing output.
      */
     stream(command: CommandLine, { stdinOpen, lossless, ...how }?: RunOptions & {
         stdinOpen?: boolean;
         lossless?: boolean;
     }): Promise<Command>;
-    /** Starts a command and leaves it to itself. What it writes is kept in the jail. */
+    /** Starts a command in the background. Its output is stored in the jail. */
     spawn(command: CommandLine, { stdinOpen, ...how }?: RunOptions & {
         stdinOpen?: boolean;
     }): Promise<Command>;
-    /** A command that was started before. */
+    /** Returns a command that was started before. */
     command(id: string): Promise<Command>;
-    /** The commands that are still known, oldest first. */
+    /** Lists the commands that are still known, oldest first. */
     commands(): AsyncGenerator<wire.Exec, void, undefined>;
     /**
-     * What it does, oldest first: what there is, and unless told otherwise what comes. The
-     * filter is of terms joined by spaces, such as "type:file path:/etc ret:<0". The stream
-     * ends with the jail, and goes on where it was when the daemon has been away.
+     * Streams events, oldest first: past events and, by default, new ones. The filter consists
+     * of terms separated by spaces, such as "type:file path:/etc ret:<0". The stream ends with
+     * the jail and resumes after a restart of the daemon.
      */
     events(filter?: string, q?: EventQuery): Stream<wire.Event>;
-    /** Its processes, each after its parent: now, or at a time, so long ago, or at a seq. */
+    /** Lists processes, each after its parent: now, at a time, at a duration before now, or at a sequence number. */
     processes({ at, all }?: {
         at?: string;
         all?: boolean;
     }): Promise<wire.Process[]>;
-    /** Whom it talked to, in the order it began. */
+    /** Lists network connections in the order of their start. */
     connections(): AsyncGenerator<wire.Flow, void, undefined>;
     /**
-     * What it changed in its root filesystem or its workspace, or how it differs from a
+     * Returns the changes of its root filesystem or workspace, or the differences from a
      * snapshot or another jail, by path.
      */
     changes({ unified, ...q }?: {
@@ -98,68 +98,68 @@ export declare class Jail {
         path?: string;
         unified?: boolean;
     }): AsyncGenerator<wire.Change, void, undefined>;
-    /** What would have to change to come from this jail to that jail or snapshot. */
+    /** Returns the changes that lead from this jail to another jail or a snapshot. */
     diff(against: string | Jail | Snapshot, o?: DiffOptions): Promise<wire.Comparison>;
-    /** Keeps it as it is, memory and files. It goes on. */
+    /** Takes a snapshot of memory and files. The jail continues to run. */
     snapshot(how?: wire.TakeSnapshot): Promise<Snapshot>;
-    /** Its snapshots, oldest first. */
+    /** Lists its snapshots, oldest first. */
     snapshots(): AsyncGenerator<Snapshot, void, undefined>;
     /**
-     * Makes so many jails that each go on from where this one is; it goes on too. With
-     * `await using` they and their snapshot are removed at the end. If not all can be made,
-     * BranchFailed has those that were.
+     * Branches (forks) count jails from the current state. This jail continues to run.
+     * `await using` removes the branches and their snapshot at the end of the block. If some
+     * cannot be created, it throws BranchFailed with those that were created.
      */
     branch(count?: number, how?: Omit<wire.Branch, "count">): Promise<Branches>;
-    /** Takes it back to a snapshot. What it did since stays in its log. */
+    /** Rewinds to a snapshot. Later events stay in the event log. */
     rewind(snapshot: string | Snapshot): Promise<void>;
-    /** Its policy, how it is read, and what in it does not do what it seems to. */
+    /** Returns the policy, its interpretation, and lint findings. */
     policy(): Promise<wire.PolicyState>;
-    /** Gives it another policy, at once. */
+    /** Replaces the policy. It takes effect immediately. */
     setPolicy(policy: wire.Policy): Promise<wire.PolicyState>;
-    /** Changes its level of autonomy, at once: down, or up to its ceiling. */
+    /** Changes the autonomy level: lowers it, or raises it up to its ceiling. It takes effect immediately. */
     setLevel(level: number): Promise<wire.PolicyState>;
     /**
-     * Asks whether something may be done, and waits so many milliseconds for a person, if
-     * one is to be asked.
+     * Evaluates the policy for an action, and waits up to wait milliseconds if it requires
+     * approval.
      */
     decide(action: string, resource?: string, { wait, ...more }?: {
         wait?: number;
         agent?: string;
         attributes?: Record<string, string>;
     }): Promise<wire.Verdict>;
-    /** What was decided about it, oldest first. */
+    /** Lists its policy decisions, oldest first. */
     trail(): AsyncGenerator<wire.TrailEntry, void, undefined>;
-    /** What may leave it, and what did, in numbers. */
+    /** Returns the egress rules and counters. */
     egress(): Promise<wire.EgressState>;
-    /** Changes what may leave it, at once. */
+    /** Changes the egress rules. They take effect immediately. */
     setEgress(rules: wire.Egress): Promise<wire.EgressState>;
 }
-/** A jail as it was at one moment. */
+/** A snapshot of a jail. */
 export declare class Snapshot {
     readonly api: Operations;
     info: wire.Snapshot;
     constructor(api: Operations, info: wire.Snapshot);
     get id(): string;
     refresh(): Promise<wire.Snapshot>;
-    /** Makes a jail from it, as it was. */
+    /** Restores a jail from the snapshot. */
     restore(how?: wire.Overrides): Promise<Jail>;
-    /** Makes so many jails from it. If not all can be made, BranchFailed has those that were. */
+    /** Branches (forks) count jails. If some cannot be created, it throws BranchFailed with those that were created. */
     branch(count?: number, how?: Omit<wire.Branch, "count">): Promise<Branches>;
-    /** Makes so many frozen copies of it ahead of need. */
+    /** Prepares count frozen copies, so that later branches start faster. */
     warm(count: number): Promise<wire.Warmed>;
-    /** What differs between it and the jail it was taken of, or another jail or snapshot. */
+    /** Returns the differences from its jail, or from another jail or snapshot. */
     diff(against?: string | Jail | Snapshot, o?: DiffOptions): Promise<wire.Comparison>;
-    /** Removes it. What jails and other snapshots stand on stays. */
+    /** Deletes the snapshot. Data that jails and other snapshots need is kept. */
     delete(): Promise<void>;
 }
-/** Jails that go on from one snapshot. */
+/** Branches of one snapshot. */
 export declare class Branches extends Array<Jail> {
-    /** The one that was taken for them, if it was. */
+    /** The snapshot, if it was taken for these branches. */
     snapshot: Snapshot | undefined;
     static get [Symbol.species](): ArrayConstructor;
     [Symbol.asyncDispose](): Promise<void>;
 }
-/** The items of a list, page by page. */
+/** Returns the items of a paged list. */
 export declare function pages<T>(page: (after: string | undefined) => Promise<{
     items: T[];
     next?: string;

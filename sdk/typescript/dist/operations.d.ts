@@ -1,92 +1,95 @@
 import { type Answer, type Content, Transport } from "./transport.js";
 import type { ServerEvent } from "./sse.js";
 import type * as wire from "./wire.js";
-/** What any operation can be told beside what it is about. */
+/** Options of any call. */
 export interface Call {
     /** Ends the call when it is aborted. */
     signal?: AbortSignal;
 }
-/** For operations that are to be done once, however often they are asked for. */
+/** Options of operations with an idempotency key. */
 export interface Keyed extends Call {
-    /** The same key within a day gets the first answer. With one, a call that breaks is made again. */
+    /** Requests with the same key within a day get the first response. With a key, a call is retried if the connection breaks. */
     idempotencyKey?: string;
 }
-/** For streams that are come back to. */
+/** Options of streams that can resume. */
 export interface Resumed extends Call {
-    /** The id of the last event that was seen. */
+    /** The id of the last received event. */
     lastEventId?: string;
 }
 /**
- * The API, route by route, with nothing done beyond what is asked.
+ * The API with one method for each operation.
  *
- * A route that answers in more than one form has a method for each: the plain name
- * gives the first of JSON, events, lines of JSON, text and bytes.
+ * An operation with several forms of response has a method for each form. The name without a
+ * suffix is the first of JSON, events, lines of JSON, text and bytes.
  */
 export declare class Operations extends Transport {
-    /** Show what a link would decide. */
+    /** Show the approval request of an approval link. */
     getAnswersByToken(token: string, how?: Call): Promise<string>;
-    /** Decide what a link decides, once. */
+    /** Answer the approval request of an approval link. */
     postAnswersByToken(token: string, how?: Call): Promise<string>;
-    /** List what waits for a person, oldest first, or what no longer does, newest first. Needs the role
-     * viewer. */
+    /** List approval requests: pending ones oldest first, or settled ones newest first. Requires the
+     * role viewer. */
     getApprovals(query?: {
         state?: "pending" | "answered" | "expired" | "withdrawn" | "all" | undefined;
         jail?: string | undefined;
         limit?: number | undefined;
     }, how?: Call): Promise<wire.ApprovalPage>;
-    /** Stream what happens to requests, what waits already first. Needs the role viewer. */
+    /** Stream the state changes of approval requests. The stream starts with the pending requests.
+     * Requires the role viewer. */
     getApprovalsEvents(how?: Resumed): Promise<AsyncIterable<ServerEvent>>;
-    /** Show a request, at once or as soon as it is settled. Needs the role viewer. */
+    /** Show an approval request, immediately or when it is settled. Requires the role viewer. */
     getApprovalsByApproval(approval: string, query?: {
         wait_ms?: number | undefined;
         last?: number | undefined;
     }, how?: Call): Promise<wire.Approval>;
-    /** Answer a request. The first answer counts; the same again is no error. Needs the role operator. */
+    /** Answer an approval request. Only the first answer takes effect; repeating it is not an error.
+     * Requires the role operator. */
     postApprovalsByApproval(approval: string, body: wire.AnswerApproval, how?: Keyed): Promise<wire.Approval>;
-    /** End a request that nobody needs the answer of. Needs the role operator. */
+    /** Withdraw an approval request. Requires the role operator. */
     deleteApprovalsByApproval(approval: string, how?: Call): Promise<wire.Approval>;
-    /** List what can isolate on this host. Needs the role viewer. */
+    /** List the isolation backends of this host. Requires the role viewer. */
     getBackends(how?: Call): Promise<wire.BackendPage>;
-    /** List bundles that are installed, or that a person is asked about, by name. Needs the role
-     * viewer. */
+    /** List installed bundles and pending installations, by name. Requires the role viewer. */
     getBundles(how?: Call): Promise<wire.BundlePage>;
-    /** Install a bundle. What is wrong with it is said at once; then a person is asked. Needs the role
+    /** Install a bundle. It is verified immediately; then approval is requested. Requires the role
      * admin. */
     postBundles(content: Content, query: {
         name: string;
     }, how?: Call): Promise<wire.Bundle>;
-    /** Remove a bundle with its capabilities and its skill. Needs the role admin. */
+    /** Delete a bundle with its capabilities and its skill. Requires the role admin. */
     deleteBundlesByName(name: string, how?: Call): Promise<void>;
-    /** Show what became of a call, of those that were last. Needs the role viewer. */
+    /** Show the result of a recent call. Requires the role viewer. */
     getCallsByCall(call: string, how?: Call): Promise<wire.Called>;
-    /** List the versions of all capabilities, by id, the newest first. Needs the role viewer. */
+    /** List the versions of all capabilities, by id, newest first. Requires the role viewer. */
     getCapabilities(how?: Call): Promise<wire.CapabilityPage>;
-    /** Register the capabilities of a manifest. About what they may do that is new a person is asked.
-     * Needs the role admin. */
+    /** Register the capabilities of a manifest. New permissions require approval. Requires the role
+     * admin. */
     postCapabilities(body: wire.Register, how?: Keyed): Promise<wire.CapabilityPage>;
-    /** Start somebody's server of the Model Context Protocol in a jail, and show manifests of its
-     * tools, to be registered. Needs the role admin. */
+    /** Start an MCP (Model Context Protocol) server in a jail and generate manifests for its tools.
+     * Requires the role admin. */
     postCapabilitiesImport(body: wire.ImportServer, how?: Keyed): Promise<wire.ImportedServer>;
-    /** Show a version of a capability, with its manifest and its schemas. Needs the role viewer. */
+    /** Show a version of a capability with its manifest and schemas. Requires the role viewer. */
     getCapabilitiesByCapability(capability: string, query?: {
         version?: string | undefined;
     }, how?: Call): Promise<wire.Capability>;
-    /** Remove a version of a capability, and what was kept for it. Needs the role admin. */
+    /** Delete a version of a capability and its stored data. Requires the role admin. */
     deleteCapabilitiesByCapability(capability: string, query?: {
         version?: string | undefined;
     }, how?: Call): Promise<void>;
-    /** Call a capability. That it failed is an answer; that it was refused is an error. Needs the role
-     * operator. */
+    /** Call a capability. A failed call is a successful response with state failed; a denied call is an
+     * error. Requires the role operator. */
     postCapabilitiesByCapabilityCall(capability: string, body: wire.Call, how?: Keyed): Promise<wire.Called>;
-    /** Have a version no longer be called, from now on. Needs the role operator. */
+    /** Revoke a version of a capability, so that it cannot be called. Requires the role operator. */
     postCapabilitiesByCapabilityRevoke(capability: string, body: wire.RevokeCapability, query?: {
         version?: string | undefined;
     }, how?: Keyed): Promise<wire.Capability>;
-    /** Say whether a version, by its digest, may run on the host itself. Needs the role admin. */
+    /** Set whether a version, identified by its digest, may run directly on the host. Requires the role
+     * admin. */
     postCapabilitiesByCapabilityTrust(capability: string, body: wire.TrustCapability, query?: {
         version?: string | undefined;
     }, how?: Keyed): Promise<wire.Capability>;
-    /** List entries of the causal chain, oldest first or newest first. Needs the role viewer. */
+    /** List entries of the causal chain (the audit log), oldest first or newest first. Requires the
+     * role viewer. */
     getChain(query?: {
         limit?: number | undefined;
         after?: number | undefined;
@@ -101,40 +104,40 @@ export declare class Operations extends Transport {
         until?: string | undefined;
         newest?: boolean | undefined;
     }, how?: Call): Promise<wire.ChainEntryPage>;
-    /** Prove that the chain contains one that an earlier checkpoint was signed over. Needs the role
-     * viewer. */
+    /** Prove that the audit log extends the log of an earlier checkpoint. Requires the role viewer. */
     postChainConsistency(body: wire.ChainFrom, how?: Keyed): Promise<wire.ChainConsistency>;
-    /** Download the chain with its checkpoints and its key, so that others can verify it. Needs the
-     * role viewer. */
+    /** Download the audit log with its checkpoints and public key, for verification elsewhere. Requires
+     * the role viewer. */
     getChainExport(how?: Call): Promise<AsyncIterable<wire.ChainEntry>>;
-    /** Show how long the chain is, its key, and its newest checkpoint. Needs the role viewer. */
+    /** Show the length of the audit log, its public key, and its newest checkpoint. Requires the role
+     * viewer. */
     getChainHead(how?: Call): Promise<wire.ChainHead>;
-    /** Verify the chain: entries, links, tree and signatures. Needs the role viewer. */
+    /** Verify the audit log: entries, hash links, tree and signatures. Requires the role viewer. */
     getChainVerify(query?: {
         all?: boolean | undefined;
     }, how?: Call): Promise<wire.ChainReport>;
-    /** Show an entry of the chain. Needs the role viewer. */
+    /** Show an entry of the audit log. Requires the role viewer. */
     getChainBySeq(seq: string, how?: Call): Promise<wire.ChainEntry>;
-    /** List what caused an entry, the first cause first. Needs the role viewer. */
+    /** List the causes of an audit log entry, first cause first. Requires the role viewer. */
     getChainBySeqCauses(seq: string, how?: Call): Promise<wire.ChainEntryPage>;
-    /** Prove that an entry is in the chain, to who has the public key. Needs the role viewer. */
+    /** Prove that an entry is in the audit log. The proof is verified with the public key. Requires the
+     * role viewer. */
     getChainBySeqProof(seq: string, how?: Call): Promise<wire.ChainProof>;
-    /** Make a recorded call of a pure capability again, and compare what comes out. Needs the role
-     * operator. */
+    /** Repeat a recorded call of a pure capability and compare the outputs. Requires the role operator. */
     postChainBySeqReplay(seq: string, how?: Keyed): Promise<wire.Replayed>;
-    /** Stream what happens in a session, from its first event on or from after a number or
-     * Last-Event-ID. Over a WebSocket each text frame is an event. Needs the role viewer. */
+    /** Stream the events of a session, from the first one, or after a number or Last-Event-ID. Over a
+     * WebSocket, each text frame is one event. Requires the role viewer. */
     getChatEventsBySession(session: string, query?: {
         after?: number | undefined;
     }, how?: Resumed): Promise<AsyncIterable<ServerEvent>>;
-    /** List the messages of a session that went one way, oldest first. Needs the role viewer. */
+    /** List the messages of a session in one direction, oldest first. Requires the role viewer. */
     getChatInbox(query?: {
         session_id?: string | undefined;
         direction?: "in" | "out" | undefined;
         limit?: number | undefined;
         after?: number | undefined;
     }, how?: Call): Promise<wire.MessagePage>;
-    /** List runs, newest first. Needs the role viewer. */
+    /** List runs, newest first. Requires the role viewer. */
     getChatRun(query?: {
         session_id?: string | undefined;
         state?: "scheduled" | "active" | "paused" | "done" | "failed" | "cancelled" | undefined;
@@ -142,89 +145,92 @@ export declare class Operations extends Transport {
         limit?: number | undefined;
         after?: string | undefined;
     }, how?: Call): Promise<wire.RunPage>;
-    /** Have an agent pursue a goal: now, at a time, or by a schedule. Needs the role operator. */
+    /** Start a run: an agent pursues a goal, now, at a given time, or on a schedule. Requires the role
+     * operator. */
     postChatRun(body: wire.StartRun, how?: Keyed): Promise<wire.Run>;
-    /** Show a run. Needs the role viewer. */
+    /** Show a run. Requires the role viewer. */
     getChatRunByRun(run: string, how?: Call): Promise<wire.Run>;
-    /** List what a run has done, in its order. Needs the role viewer. */
+    /** List the steps of a run in order. Requires the role viewer. */
     getChatRunByRunActions(run: string, query?: {
         limit?: number | undefined;
         after?: number | undefined;
     }, how?: Call): Promise<wire.RunActionPage>;
-    /** End a run and those that are a part of it; of one that waits for its schedule, the schedule.
-     * Needs the role operator. */
+    /** Cancel a run and its child runs. For a run that waits for its schedule, the schedule is
+     * cancelled. Requires the role operator. */
     postChatRunByRunCancel(run: string, how?: Keyed): Promise<wire.Run>;
-    /** Keep a run as it is, with its jail. Needs the role operator. */
+    /** Take a checkpoint of a run and its jail. Requires the role operator. */
     postChatRunByRunCheckpoint(run: string, body: wire.TakeCheckpoint | undefined, how?: Keyed): Promise<wire.Checkpoint>;
-    /** List the checkpoints of a run, oldest first. Needs the role viewer. */
+    /** List the checkpoints of a run, oldest first. Requires the role viewer. */
     getChatRunByRunCheckpoints(run: string, query?: {
         limit?: number | undefined;
         after?: number | undefined;
     }, how?: Call): Promise<wire.CheckpointPage>;
-    /** Show a checkpoint, with what the agent keeps of itself. Needs the role viewer. */
+    /** Show a checkpoint with the state that the agent saved. Requires the role viewer. */
     getChatRunByRunCheckpointsByCheckpoint(run: string, checkpoint: string, how?: Call): Promise<wire.Checkpoint>;
-    /** Have a run wait. Its jail stands still. Needs the role operator. */
+    /** Pause a run. Its jail is frozen. Requires the role operator. */
     postChatRunByRunPause(run: string, how?: Keyed): Promise<wire.Run>;
-    /** Have a run go on where it was, go back to a checkpoint, or go on as others from one. Needs the
-     * role operator. */
+    /** Resume a run where it was paused, rewind it to a checkpoint, or branch new runs from a
+     * checkpoint. Requires the role operator. */
     postChatRunByRunResume(run: string, body: wire.ResumeRun | undefined, how?: Keyed): Promise<wire.Resumed>;
-    /** Change a run's state by hand. Needs the role operator. */
+    /** Change a run's state manually. Requires the role operator. */
     postChatRunByRunTransition(run: string, body: wire.MoveRun, how?: Keyed): Promise<wire.Run>;
-    /** Tell a session's agent something. Needs the role operator. */
+    /** Send a message to a session's agent. Requires the role operator. */
     postChatSend(body: wire.SendMessage, how?: Keyed): Promise<wire.Message>;
-    /** List sessions, newest first. Needs the role viewer. */
+    /** List sessions, newest first. Requires the role viewer. */
     getChatSession(query?: {
         limit?: number | undefined;
         after?: string | undefined;
         state?: "open" | "closed" | undefined;
         group?: string | undefined;
     }, how?: Call): Promise<wire.SessionPage>;
-    /** Open a session, or find the one of that name. Needs the role operator. */
+    /** Open a session. An existing session with the same id is returned. Requires the role operator. */
     postChatSession(body: wire.OpenSession, how?: Keyed): Promise<wire.Session>;
-    /** Show a session. Needs the role viewer. */
+    /** Show a session. Requires the role viewer. */
     getChatSessionBySession(session: string, how?: Call): Promise<wire.Session>;
-    /** Close a session. What was said in it stays. Needs the role operator. */
+    /** Close a session. Its messages are kept. Requires the role operator. */
     deleteChatSessionBySession(session: string, how?: Call): Promise<void>;
-    /** List what joins sessions to others, and what of its deliveries waits. Needs the role viewer. */
+    /** List connectors (inbound webhooks, outbound webhooks and relays) and their pending deliveries.
+     * Requires the role viewer. */
     getConnectors(how?: Call): Promise<wire.ConnectorPage>;
-    /** List what is or was to be delivered to a connector, by when it is due. Needs the role viewer. */
+    /** List the deliveries of a connector, by due time. Requires the role viewer. */
     getConnectorsByConnectorDeliveries(connector: string, query?: {
         state?: "pending" | "delivered" | "dead" | undefined;
         limit?: number | undefined;
         after?: string | undefined;
     }, how?: Call): Promise<wire.DeliveryPage>;
-    /** Try a delivery anew that failed too often. Needs the role operator. */
+    /** Retry a failed delivery. Requires the role operator. */
     postDeliveriesByDeliveryRedeliver(delivery: string, how?: Keyed): Promise<wire.Delivery>;
-    /** Probe what this host can do, and what to do about what it cannot. Needs the role viewer. */
+    /** Check which features this host supports, with remedies for missing ones. Requires the role
+     * viewer. */
     getDoctor(how?: Call): Promise<wire.ProbePage>;
-    /** Make a key for clients of the E2B protocol. The answer alone has it. Needs the role admin. */
+    /** Create a key for clients of the E2B protocol. The key is returned only in this response.
+     * Requires the role admin. */
     postE2bKeys(body: wire.CreateE2BKey, how?: Call): Promise<wire.E2BKey>;
-    /** Stream what happens, and how jails fare. The topics jail, approval, run, notice, step, decision
-     * and egress are entries of the chain, and after a Last-Event-ID go on behind it; jails and
-     * schedules are as of now. Needs the role viewer. */
+    /** Stream events and the state of jails. The topics jail, approval, run, notice, step, decision and
+     * egress are audit log entries and resume after Last-Event-ID. The topics jails and schedules
+     * report the current state. Requires the role viewer. */
     getFeed(query?: {
         topics?: string | undefined;
     }, how?: Resumed): Promise<AsyncIterable<ServerEvent>>;
-    /** Take a grant away, at once. Needs the role operator. */
+    /** Revoke a grant. The revocation takes effect immediately. Requires the role operator. */
     deleteGrantsByGrant(grant: string, how?: Call): Promise<void>;
-    /** Say that the daemon lives. */
+    /** Check that the daemon is alive. */
     getHealth(how?: Call): Promise<wire.Health>;
-    /** Say that the daemon can serve. */
+    /** Check that the daemon is ready to serve requests. */
     getHealthReady(how?: Call): Promise<wire.Health>;
-    /** Tell a session something from outside, signed as the connector wants it: by the Standard
-     * Webhooks or as GitHub signs. */
+    /** Receive an inbound webhook for a session. */
     postHooksByConnector(connector: string, how?: Call): Promise<wire.Received>;
-    /** List the root filesystems that are ready, the newest first. Needs the role viewer. */
+    /** List the prepared root filesystems, newest first. Requires the role viewer. */
     getImages(query?: {
         limit?: number | undefined;
         after?: string | undefined;
     }, how?: Call): Promise<wire.ImagePage>;
-    /** Make a root filesystem ready, so that the first jail on it need not wait. Needs the role
+    /** Prepare a root filesystem, so that the first jail that uses it starts faster. Requires the role
      * operator. */
     postImages(body: wire.Rootfs, how?: Keyed): Promise<wire.Prepared>;
-    /** Remove the root filesystems that no jail uses, and list them. Needs the role admin. */
+    /** Delete the root filesystems that no jail uses, and list them. Requires the role admin. */
     postImagesPrune(how?: Keyed): Promise<wire.ImagePage>;
-    /** List jails, oldest first. Needs the role viewer. */
+    /** List jails, oldest first. Requires the role viewer. */
     getJails(query?: {
         limit?: number | undefined;
         after?: string | undefined;
@@ -232,62 +238,62 @@ export declare class Operations extends Transport {
         name?: string | undefined;
         label?: string[] | undefined;
     }, how?: Call): Promise<wire.JailPage>;
-    /** Make a jail. Needs the role operator. */
+    /** Create a jail. Requires the role operator. */
     postJails(body: wire.CreateJail | undefined, how?: Keyed): Promise<wire.Jail>;
-    /** Show a jail and what it uses. Needs the role viewer. */
+    /** Show a jail and its resource usage. Requires the role viewer. */
     getJailsById(id: string, how?: Call): Promise<wire.Jail>;
-    /** Remove a jail, whatever its state, and its files. Needs the role operator. */
+    /** Delete a jail and its files, in any state. Requires the role operator. */
     deleteJailsById(id: string, query?: {
         snapshots?: boolean | undefined;
     }, how?: Call): Promise<void>;
-    /** Show how a jail was at an instant: its processes, the files it had changed, and the nearest
-     * snapshot. Needs the role viewer. */
+    /** Show the state of a jail at an earlier time: its processes, changed files, and the nearest
+     * snapshot. Requires the role viewer. */
     getJailsByIdAt(id: string, query?: {
         ts?: string | undefined;
         all?: boolean | undefined;
         limit?: number | undefined;
     }, how?: Call): Promise<wire.Past>;
-    /** Take a snapshot of a jail and make jails from it. Needs the role operator. */
+    /** Branch (fork) a jail. A snapshot is taken, and new jails are created from it. Requires the role
+     * operator. */
     postJailsByIdBranch(id: string, body: wire.Branch | undefined, how?: Keyed): Promise<wire.Branches>;
-    /** Show whom a jail talked to, by host, and what was decided about it on its way out. Needs the
+    /** Summarize the network connections of a jail by host, with the egress decisions. Requires the
      * role viewer. */
     getJailsByIdConnections(id: string, query?: {
         from?: string | undefined;
         to?: string | undefined;
         limit?: number | undefined;
     }, how?: Call): Promise<wire.Connections>;
-    /** Ask whether something may be done, and wait for a person if one is to be asked. Needs the role
-     * operator. */
+    /** Evaluate a policy decision, and wait for approval if it is required. Requires the role operator. */
     postJailsByIdDecide(id: string, body: wire.Decide, how?: Keyed): Promise<wire.Verdict>;
-    /** Show what differs between a jail and another, or a snapshot. Needs the role viewer. */
+    /** Compare a jail with another jail or a snapshot. Requires the role viewer. */
     getJailsByIdDiff(id: string, query?: {
         against?: string | undefined;
         only?: string | undefined;
         content?: "unified" | undefined;
         format?: "json" | "text" | "html" | undefined;
     }, how?: Call): Promise<wire.Comparison>;
-    /** Show what differs between a jail and another, or a snapshot. Needs the role viewer. */
+    /** Compare a jail with another jail or a snapshot. Requires the role viewer. */
     getJailsByIdDiffText(id: string, query?: {
         against?: string | undefined;
         only?: string | undefined;
         content?: "unified" | undefined;
         format?: "json" | "text" | "html" | undefined;
     }, how?: Call): Promise<string>;
-    /** Show what differs between a jail and another, or a snapshot. Needs the role viewer. */
+    /** Compare a jail with another jail or a snapshot. Requires the role viewer. */
     getJailsByIdDiffHtml(id: string, query?: {
         against?: string | undefined;
         only?: string | undefined;
         content?: "unified" | undefined;
         format?: "json" | "text" | "html" | undefined;
     }, how?: Call): Promise<string>;
-    /** Show what may leave a jail, and what did, in numbers. Needs the role viewer. */
+    /** Show a jail's egress rules and traffic statistics. Requires the role viewer. */
     getJailsByIdEgress(id: string, how?: Call): Promise<wire.EgressState>;
-    /** Change what may leave a jail, at once. What is carried and not allowed any more is cut. Needs
-     * the role operator. */
+    /** Replace a jail's egress rules. They take effect immediately; open connections that they do not
+     * allow are closed. Requires the role operator. */
     putJailsByIdEgress(id: string, body: wire.Egress, how?: Call): Promise<wire.EgressState>;
-    /** Stream what a jail does, from its first record on or from where a filter, a time or
-     * Last-Event-ID says. Each event's id is its record's seq; 'end' comes last. With offset or at,
-     * answer with a window of it. Needs the role viewer. */
+    /** Stream the events of a jail, from the first one, or from the position that a filter, a time or
+     * Last-Event-ID selects. The id of each server-sent event is its seq; the last one is 'end'. With
+     * offset or at, return a JSON window of the events instead. Requires the role viewer. */
     getJailsByIdEvents(id: string, query?: {
         q?: string | undefined;
         type?: string | undefined;
@@ -308,9 +314,9 @@ export declare class Operations extends Transport {
         at?: string | undefined;
         format?: "sse" | "ndjson" | undefined;
     }, how?: Call): Promise<wire.EventWindow>;
-    /** Stream what a jail does, from its first record on or from where a filter, a time or
-     * Last-Event-ID says. Each event's id is its record's seq; 'end' comes last. With offset or at,
-     * answer with a window of it. Needs the role viewer. */
+    /** Stream the events of a jail, from the first one, or from the position that a filter, a time or
+     * Last-Event-ID selects. The id of each server-sent event is its seq; the last one is 'end'. With
+     * offset or at, return a JSON window of the events instead. Requires the role viewer. */
     getJailsByIdEventsStream(id: string, query?: {
         q?: string | undefined;
         type?: string | undefined;
@@ -331,9 +337,9 @@ export declare class Operations extends Transport {
         at?: string | undefined;
         format?: "sse" | "ndjson" | undefined;
     }, how?: Resumed): Promise<AsyncIterable<ServerEvent>>;
-    /** Stream what a jail does, from its first record on or from where a filter, a time or
-     * Last-Event-ID says. Each event's id is its record's seq; 'end' comes last. With offset or at,
-     * answer with a window of it. Needs the role viewer. */
+    /** Stream the events of a jail, from the first one, or from the position that a filter, a time or
+     * Last-Event-ID selects. The id of each server-sent event is its seq; the last one is 'end'. With
+     * offset or at, return a JSON window of the events instead. Requires the role viewer. */
     getJailsByIdEventsLines(id: string, query?: {
         q?: string | undefined;
         type?: string | undefined;
@@ -354,34 +360,34 @@ export declare class Operations extends Transport {
         at?: string | undefined;
         format?: "sse" | "ndjson" | undefined;
     }, how?: Call): Promise<AsyncIterable<wire.Event>>;
-    /** Run a command and wait for it, stream its output, or detach from it. Needs the role operator. */
+    /** Run a command and wait for it, stream its output, or detach from it. Requires the role operator. */
     postJailsByIdExec(id: string, body: wire.ExecRequest, how?: Keyed): Promise<wire.Exec>;
-    /** Run a command and wait for it, stream its output, or detach from it. Needs the role operator. */
+    /** Run a command and wait for it, stream its output, or detach from it. Requires the role operator. */
     postJailsByIdExecStream(id: string, body: wire.ExecRequest, how?: Keyed): Promise<AsyncIterable<ServerEvent>>;
-    /** List the commands of a jail that are still known, oldest first. Needs the role viewer. */
+    /** List the recent and running commands of a jail, oldest first. Requires the role viewer. */
     getJailsByIdExecs(id: string, query?: {
         limit?: number | undefined;
         after?: string | undefined;
     }, how?: Call): Promise<wire.ExecPage>;
-    /** Show a command and its output, or follow it as events. Needs the role viewer. */
+    /** Show a command and its output, or stream its output as events. Requires the role viewer. */
     getJailsByIdExecsByExec(id: string, exec: string, query?: {
         from?: number | undefined;
         lossless?: boolean | undefined;
     }, how?: Call): Promise<wire.Exec>;
-    /** Show a command and its output, or follow it as events. Needs the role viewer. */
+    /** Show a command and its output, or stream its output as events. Requires the role viewer. */
     getJailsByIdExecsByExecStream(id: string, exec: string, query?: {
         from?: number | undefined;
         lossless?: boolean | undefined;
     }, how?: Resumed): Promise<AsyncIterable<ServerEvent>>;
-    /** Change the size of a command's terminal. Needs the role operator. */
+    /** Change the size of a command's terminal. Requires the role operator. */
     postJailsByIdExecsByExecResize(id: string, exec: string, body: wire.Size, how?: Keyed): Promise<void>;
-    /** Send a signal to a command's process group. Needs the role operator. */
+    /** Send a signal to a command's process group. Requires the role operator. */
     postJailsByIdExecsByExecSignal(id: string, exec: string, body: wire.Signal, how?: Keyed): Promise<void>;
-    /** Write to a command's standard input. Needs the role operator. */
+    /** Write to a command's standard input. Requires the role operator. */
     postJailsByIdExecsByExecStdin(id: string, exec: string, content: Content, query?: {
         close?: boolean | undefined;
     }, how?: Call): Promise<void>;
-    /** Read a file, list a directory, describe either, or take a tar archive of it. Needs the role
+    /** Read a file, list a directory, show metadata, or download a tar archive. Requires the role
      * viewer. */
     getJailsByIdFiles(id: string, query: {
         path: string;
@@ -393,7 +399,7 @@ export declare class Operations extends Transport {
         limit?: number | undefined;
         after?: string | undefined;
     }, how?: Call): Promise<wire.File | wire.FilePage>;
-    /** Read a file, list a directory, describe either, or take a tar archive of it. Needs the role
+    /** Read a file, list a directory, show metadata, or download a tar archive. Requires the role
      * viewer. */
     getJailsByIdFilesBytes(id: string, query: {
         path: string;
@@ -405,7 +411,7 @@ export declare class Operations extends Transport {
         limit?: number | undefined;
         after?: string | undefined;
     }, how?: Call): Promise<Answer>;
-    /** Write a file, make a directory, or extract a tar archive. Needs the role operator. */
+    /** Write a file, create a directory, or extract a tar archive. Requires the role operator. */
     putJailsByIdFiles(id: string, content: Content, query: {
         path: string;
         tar?: boolean | undefined;
@@ -416,20 +422,20 @@ export declare class Operations extends Transport {
         uid?: number | undefined;
         gid?: number | undefined;
     }, how?: Call): Promise<wire.File>;
-    /** Remove a file or directory. Needs the role operator. */
+    /** Delete a file or directory. Requires the role operator. */
     deleteJailsByIdFiles(id: string, query: {
         path: string;
         recursive?: boolean | undefined;
     }, how?: Call): Promise<void>;
-    /** Rename a file or directory. Needs the role operator. */
+    /** Rename a file or directory. Requires the role operator. */
     postJailsByIdFilesMove(id: string, body: wire.MoveFile, how?: Keyed): Promise<void>;
-    /** Stream changes below a path as they happen. Needs the role viewer. */
+    /** Stream file changes below a path. Requires the role viewer. */
     getJailsByIdFilesWatch(id: string, query: {
         path: string;
         recursive?: boolean | undefined;
     }, how?: Resumed): Promise<AsyncIterable<ServerEvent>>;
-    /** List what a jail changed in its root filesystem or its workspace, or how it differs from a
-     * snapshot or another jail, by path. Needs the role viewer. */
+    /** List file changes by path: of a jail's root filesystem or workspace, or relative to a snapshot
+     * or another jail. Requires the role viewer. */
     getJailsByIdFsDiff(id: string, query?: {
         limit?: number | undefined;
         after?: string | undefined;
@@ -438,8 +444,8 @@ export declare class Operations extends Transport {
         path?: string | undefined;
         content?: "unified" | undefined;
     }, how?: Call): Promise<wire.ChangePage>;
-    /** List what a jail changed in its root filesystem or its workspace, or how it differs from a
-     * snapshot or another jail, by path. Needs the role viewer. */
+    /** List file changes by path: of a jail's root filesystem or workspace, or relative to a snapshot
+     * or another jail. Requires the role viewer. */
     getJailsByIdFsDiffText(id: string, query?: {
         limit?: number | undefined;
         after?: string | undefined;
@@ -448,8 +454,8 @@ export declare class Operations extends Transport {
         path?: string | undefined;
         content?: "unified" | undefined;
     }, how?: Call): Promise<string>;
-    /** List what a jail changed in its root filesystem or its workspace, or how it differs from a
-     * snapshot or another jail, by path. Needs the role viewer. */
+    /** List file changes by path: of a jail's root filesystem or workspace, or relative to a snapshot
+     * or another jail. Requires the role viewer. */
     getJailsByIdFsDiffHtml(id: string, query?: {
         limit?: number | undefined;
         after?: string | undefined;
@@ -458,14 +464,14 @@ export declare class Operations extends Transport {
         path?: string | undefined;
         content?: "unified" | undefined;
     }, how?: Call): Promise<string>;
-    /** Show what a jail may use, and what became of requests for more. Needs the role viewer. */
+    /** Show a jail's limits and the history of changes and requests. Requires the role viewer. */
     getJailsByIdLimits(id: string, query?: {
         after?: number | undefined;
     }, how?: Call): Promise<wire.JailLimits>;
-    /** Change what a jail may use, while it runs. What is not named stays as it is. Needs the role
+    /** Change a jail's limits, also while it runs. Omitted limits are unchanged. Requires the role
      * operator. */
     patchJailsByIdLimits(id: string, body: wire.Limits, how?: Call): Promise<wire.Jail>;
-    /** List whom a jail talked to, in the order it began. Needs the role viewer. */
+    /** List the network flows of a jail, in order of their start. Requires the role viewer. */
     getJailsByIdNetworkLog(id: string, query?: {
         limit?: number | undefined;
         after?: string | undefined;
@@ -473,7 +479,7 @@ export declare class Operations extends Transport {
         until?: string | undefined;
         packets?: boolean | undefined;
     }, how?: Call): Promise<wire.Flows>;
-    /** List whom a jail talked to, in the order it began. Needs the role viewer. */
+    /** List the network flows of a jail, in order of their start. Requires the role viewer. */
     getJailsByIdNetworkLogLines(id: string, query?: {
         limit?: number | undefined;
         after?: string | undefined;
@@ -481,7 +487,7 @@ export declare class Operations extends Transport {
         until?: string | undefined;
         packets?: boolean | undefined;
     }, how?: Call): Promise<AsyncIterable<wire.Event>>;
-    /** List whom a jail talked to, in the order it began. Needs the role viewer. */
+    /** List the network flows of a jail, in order of their start. Requires the role viewer. */
     getJailsByIdNetworkLogText(id: string, query?: {
         limit?: number | undefined;
         after?: string | undefined;
@@ -489,66 +495,67 @@ export declare class Operations extends Transport {
         until?: string | undefined;
         packets?: boolean | undefined;
     }, how?: Call): Promise<string>;
-    /** Download what is kept of a jail's packets. Needs the role viewer. */
+    /** Download the captured packets of a jail. Requires the role viewer. */
     getJailsByIdNetworkPcap(id: string, how?: Call): Promise<Answer>;
-    /** Freeze a jail. Needs the role operator. */
+    /** Pause (freeze) a jail. Requires the role operator. */
     postJailsByIdPause(id: string, how?: Keyed): Promise<wire.Jail>;
-    /** Show a jail's policy, how it is read, and what in it does not do what it seems to. Needs the
-     * role viewer. */
+    /** Show a jail's policy, how it is interpreted, and lint findings. Requires the role viewer. */
     getJailsByIdPolicy(id: string, how?: Call): Promise<wire.PolicyState>;
-    /** Give a jail another policy, at once. Needs the role operator. */
+    /** Replace a jail's policy. The new policy takes effect immediately. Requires the role operator. */
     putJailsByIdPolicy(id: string, body: wire.Policy, how?: Call): Promise<wire.PolicyState>;
-    /** Take a jail's policy away. Nothing is allowed any more that is asked about. Needs the role
+    /** Remove a jail's policy. Actions that need a policy decision are then denied. Requires the role
      * operator. */
     deleteJailsByIdPolicy(id: string, how?: Call): Promise<void>;
-    /** Change a jail's level of autonomy, at once: down, or up to its ceiling. Needs the role operator. */
+    /** Change a jail's autonomy level. It can be lowered, or raised up to the ceiling, and takes effect
+     * immediately. Requires the role operator. */
     postJailsByIdPolicyLevel(id: string, body: wire.PolicyLevel, how?: Keyed): Promise<wire.PolicyState>;
-    /** Show the tree of a jail's processes, as it is or as it was. Needs the role viewer. */
+    /** Show the process tree of a jail, now or at an earlier time. Requires the role viewer. */
     getJailsByIdProcesses(id: string, query?: {
         at?: string | undefined;
         all?: boolean | undefined;
     }, how?: Call): Promise<wire.Processes>;
-    /** Show the tree of a jail's processes, as it is or as it was. Needs the role viewer. */
+    /** Show the process tree of a jail, now or at an earlier time. Requires the role viewer. */
     getJailsByIdProcessesText(id: string, query?: {
         at?: string | undefined;
         all?: boolean | undefined;
     }, how?: Call): Promise<string>;
-    /** Report on all that a jail did, on one page. Needs the role viewer. */
+    /** Generate a report of the activity of a jail. Requires the role viewer. */
     getJailsByIdReport(id: string, query?: {
         since?: string | undefined;
         until?: string | undefined;
         format?: "json" | "html" | "md" | undefined;
     }, how?: Call): Promise<Record<string, unknown>>;
-    /** Report on all that a jail did, on one page. Needs the role viewer. */
+    /** Generate a report of the activity of a jail. Requires the role viewer. */
     getJailsByIdReportText(id: string, query?: {
         since?: string | undefined;
         until?: string | undefined;
         format?: "json" | "html" | "md" | undefined;
     }, how?: Call): Promise<string>;
-    /** Report on all that a jail did, on one page. Needs the role viewer. */
+    /** Generate a report of the activity of a jail. Requires the role viewer. */
     getJailsByIdReportHtml(id: string, query?: {
         since?: string | undefined;
         until?: string | undefined;
         format?: "json" | "html" | "md" | undefined;
     }, how?: Call): Promise<string>;
-    /** Let a frozen jail go on. Needs the role operator. */
+    /** Resume a paused jail. Requires the role operator. */
     postJailsByIdResume(id: string, how?: Keyed): Promise<wire.Jail>;
-    /** Take a jail back to a snapshot. What it did since stays in its log. Needs the role operator. */
+    /** Rewind a jail to a snapshot. Events since the snapshot are kept in the event log. Requires the
+     * role operator. */
     postJailsByIdRewind(id: string, body: wire.Rewind, how?: Keyed): Promise<wire.Jail>;
-    /** Take a snapshot of a jail, which goes on. Needs the role operator. */
+    /** Take a snapshot of a jail. The jail continues to run. Requires the role operator. */
     postJailsByIdSnapshot(id: string, body: wire.TakeSnapshot | undefined, how?: Keyed): Promise<wire.Snapshot>;
-    /** List the snapshots of a jail, oldest first, also of one that is gone. Needs the role viewer. */
+    /** List the snapshots of a jail, oldest first. The jail may have been deleted. Requires the role
+     * viewer. */
     getJailsByIdSnapshots(id: string, query?: {
         limit?: number | undefined;
         after?: string | undefined;
         usage?: boolean | undefined;
     }, how?: Call): Promise<wire.SnapshotPage>;
-    /** Start a jail. Needs the role operator. */
+    /** Start a jail. Requires the role operator. */
     postJailsByIdStart(id: string, how?: Keyed): Promise<wire.Jail>;
-    /** End every process of a jail. Its files stay. Needs the role operator. */
+    /** Stop a jail. Its processes end; its files are kept. Requires the role operator. */
     postJailsByIdStop(id: string, body: wire.StopJail | undefined, how?: Keyed): Promise<wire.Jail>;
-    /** Show which system calls a jail made, how long they took and how they failed. Needs the role
-     * viewer. */
+    /** Summarize the system calls of a jail: frequency, duration and errors. Requires the role viewer. */
     getJailsByIdSyscalls(id: string, query?: {
         q?: string | undefined;
         type?: string | undefined;
@@ -564,7 +571,7 @@ export declare class Operations extends Transport {
         processes?: number | undefined;
         limit?: number | undefined;
     }, how?: Call): Promise<wire.Profile>;
-    /** Count what a jail did by time and kind, and by process. Needs the role viewer. */
+    /** Count the events of a jail by time and type, and by process. Requires the role viewer. */
     getJailsByIdTimeline(id: string, query?: {
         q?: string | undefined;
         type?: string | undefined;
@@ -580,69 +587,73 @@ export declare class Operations extends Transport {
         buckets?: number | undefined;
         lanes?: number | undefined;
     }, how?: Call): Promise<wire.Timeline>;
-    /** Show which jails and snapshots come from which, as trees. Needs the role viewer. */
+    /** Show the lineage of jails and snapshots as trees. Requires the role viewer. */
     getLineage(query?: {
         jail?: string | undefined;
     }, how?: Call): Promise<wire.LineageJailPage>;
-    /** Log a browser in by the code of a link. */
+    /** Log in a browser with the code of a login link. */
     postLogin(body: wire.LogIn, how?: Call): Promise<wire.Me>;
-    /** Make a link by which a browser logs in, once, within ten minutes. Needs the role admin. */
+    /** Create a login link for a browser. It is valid for ten minutes and can be used once. Requires
+     * the role admin. */
     postLoginLinks(body: wire.CreateLoginLink, how?: Call): Promise<wire.LoginLink>;
-    /** List the browsers that are logged in, oldest first. Needs the role admin. */
+    /** List logged-in browsers, oldest first. Requires the role admin. */
     getLogins(query?: {
         limit?: number | undefined;
         after?: string | undefined;
     }, how?: Call): Promise<wire.LoginPage>;
-    /** End a login, and the streams it reads. Needs the role admin. */
+    /** End a login and close its streams. Requires the role admin. */
     deleteLoginsByLogin(login: string, how?: Call): Promise<void>;
-    /** End the login that the request's cookie is of. Needs the role viewer. */
+    /** End the login that the request's cookie identifies. Requires the role viewer. */
     postLogout(how?: Call): Promise<void>;
-    /** List what markets offer. Needs the role viewer. */
+    /** Search the bundles that markets offer. Requires the role viewer. */
     getMarket(query?: {
         q?: string | undefined;
     }, how?: Call): Promise<wire.OfferPage>;
-    /** Install what a market offers. Needs the role admin. */
+    /** Install a bundle from a market. Requires the role admin. */
     postMarketInstall(body: wire.MarketInstall, how?: Keyed): Promise<wire.Bundle>;
-    /** List what is installed and offered in a newer version by its publisher. Needs the role viewer. */
+    /** List installed bundles for which their publisher offers a newer version. Requires the role
+     * viewer. */
     getMarketOutdated(how?: Call): Promise<wire.OfferPage>;
-    /** Show who the caller is. Needs the role viewer. */
+    /** Show the identity of the caller. Requires the role viewer. */
     getMe(how?: Call): Promise<wire.Me>;
-    /** Metrics for Prometheus. Needs the role viewer. */
+    /** Get Prometheus metrics. Requires the role viewer. */
     getMetrics(how?: Call): Promise<string>;
-    /** List the notices that could not be delivered. Needs the role viewer. */
+    /** List the notifications that could not be delivered. Requires the role viewer. */
     getNoticesDead(how?: Call): Promise<wire.DeadNoticePage>;
-    /** Try a notice anew. Needs the role operator. */
+    /** Retry a notification. Requires the role operator. */
     postNoticesByNoticeRedeliver(notice: string, how?: Keyed): Promise<void>;
-    /** This document. */
+    /** Get this OpenAPI document. */
     getOpenapiJson(how?: Call): Promise<unknown>;
-    /** Say what a policy would answer, and which rules were looked at. Nothing is asked or recorded.
-     * Needs the role viewer. */
+    /** Evaluate a policy decision without effect, and show the rules considered. No approval is
+     * requested and nothing is recorded. Requires the role viewer. */
     postPolicyExplain(body: wire.Explain, how?: Keyed): Promise<wire.Explained>;
-    /** Say what in permission files does not do what it seems to. Needs the role viewer. */
+    /** Lint permission files. Requires the role viewer. */
     postPolicyLint(body: wire.Policy, how?: Keyed): Promise<wire.PolicyState>;
-    /** Explain a type of problem. */
+    /** Explain a problem type. */
     getProblemsByProblem(problem: string, how?: Call): Promise<string>;
-    /** List whose bundles are taken, and up to what tier. Needs the role viewer. */
+    /** List trusted publishers and the highest tier of each. Requires the role viewer. */
     getPublishers(how?: Call): Promise<wire.PublisherPage>;
-    /** Have nothing taken any more, nor called, that a key has signed, or that has a digest. Needs the
-     * role admin. */
+    /** Revoke trust in a key or bundle digest. Affected bundles can no longer be installed or called.
+     * Requires the role admin. */
     postPublishersRevoke(body: wire.RevokeTrust, how?: Keyed): Promise<void>;
-    /** Give a publisher a new key. What the old one signed until now stays good. Needs the role admin. */
+    /** Replace a publisher's key. Existing signatures of the old key remain valid. Requires the role
+     * admin. */
     postPublishersRotate(body: wire.RotateKey, how?: Keyed): Promise<void>;
-    /** Have bundles taken that are signed by a key. Needs the role admin. */
+    /** Trust a publisher's key. Requires the role admin. */
     putPublishersByName(name: string, body: wire.AddPublisher, how?: Call): Promise<void>;
-    /** Have none of a publisher's bundles taken any more, nor called. Needs the role admin. */
+    /** Remove a publisher. Its bundles can no longer be installed or called. Requires the role admin. */
     deletePublishersByName(name: string, how?: Call): Promise<void>;
-    /** List the browsers that are told, oldest first. Needs the role operator. */
+    /** List the browsers that receive push notifications, oldest first. Requires the role operator. */
     getPushBrowsers(how?: Call): Promise<wire.PushBrowserPage>;
-    /** Have a browser told when a person is asked, as long as its login is good. In place of what it
-     * had subscribed before. Needs the role operator. */
+    /** Subscribe a browser to push notifications for approval requests. The subscription replaces the
+     * browser's previous one and ends with its login. Requires the role operator. */
     postPushBrowsers(body: wire.SubscribeBrowser, how?: Call): Promise<wire.PushBrowser>;
-    /** Have a browser told no more. Needs the role operator. */
+    /** Unsubscribe a browser from push notifications. Requires the role operator. */
     deletePushBrowsersByBrowser(browser: string, how?: Call): Promise<void>;
-    /** Show the key that a browser subscribes to pushes with. Needs the role viewer. */
+    /** Show the public key with which a browser subscribes to push notifications. Requires the role
+     * viewer. */
     getPushKey(how?: Call): Promise<wire.PushKey>;
-    /** List what was decided about a jail, oldest first: its audit trail. Needs the role viewer. */
+    /** List the policy decisions about a jail, oldest first. Requires the role viewer. */
     getSandboxByIdDecisions(id: string, query?: {
         limit?: number | undefined;
         after?: number | undefined;
@@ -652,110 +663,109 @@ export declare class Operations extends Transport {
         from?: string | undefined;
         until?: string | undefined;
     }, how?: Call): Promise<wire.TrailEntryPage>;
-    /** Say what an agent is about to do, and hear whether it may. Needs the role operator. */
+    /** Report a tool call that an agent is about to make, and get the policy decision. Requires the
+     * role operator. */
     postSandboxByIdDecisions(id: string, body: wire.ClaimedDecision, how?: Keyed): Promise<wire.Verdict>;
-    /** List schedules, oldest first. Needs the role viewer. */
+    /** List schedules, oldest first. Requires the role viewer. */
     getSchedules(query?: {
         session_id?: string | undefined;
         limit?: number | undefined;
         after?: string | undefined;
     }, how?: Call): Promise<wire.SchedulePage>;
-    /** Say when a schedule would be due that is made now. None is made. Needs the role viewer. */
+    /** Preview the due times of a schedule. No schedule is created. Requires the role viewer. */
     getSchedulesTimes(query?: {
         schedule?: string | undefined;
         time_zone?: string | undefined;
     }, how?: Call): Promise<wire.Times>;
-    /** Show a schedule, and its next ten times. Needs the role viewer. */
+    /** Show a schedule and its next ten due times. Requires the role viewer. */
     getSchedulesBySchedule(schedule: string, how?: Call): Promise<wire.Schedule>;
-    /** Change when a schedule makes runs. What is not named stays as it is. Needs the role operator. */
+    /** Change when a schedule starts runs. Omitted fields are unchanged. Requires the role operator. */
     patchSchedulesBySchedule(schedule: string, body: wire.EditSchedule, how?: Call): Promise<wire.Schedule>;
-    /** Remove a schedule. Runs that it has made stay. Needs the role operator. */
+    /** Delete a schedule. Its runs are kept. Requires the role operator. */
     deleteSchedulesBySchedule(schedule: string, how?: Call): Promise<void>;
-    /** Have a schedule make no runs. Needs the role operator. */
+    /** Pause a schedule. Requires the role operator. */
     postSchedulesBySchedulePause(schedule: string, how?: Keyed): Promise<wire.Schedule>;
-    /** Have it make runs again. Needs the role operator. */
+    /** Resume a paused schedule. Requires the role operator. */
     postSchedulesByScheduleResume(schedule: string, how?: Keyed): Promise<wire.Schedule>;
-    /** List secrets by name, with who may have them. Nobody is shown their values. Needs the role
-     * viewer. */
+    /** List secrets and their grants, by name. Values are never returned. Requires the role viewer. */
     getSecrets(how?: Call): Promise<wire.SecretPage>;
-    /** Seal all secrets with a new key, and destroy the old one. Needs the role admin. */
+    /** Re-encrypt all secrets with a new key and destroy the old key. Requires the role admin. */
     postSecretsRotate(how?: Keyed): Promise<void>;
-    /** Keep a secret, sealed, or refer to one that others keep. Needs the role admin. */
+    /** Store a secret, encrypted, or a reference to an external secret. Requires the role admin. */
     putSecretsByName(name: string, body: wire.PutSecret, how?: Call): Promise<void>;
-    /** Remove a secret, from all who have it too. Needs the role admin. */
+    /** Delete a secret and revoke its grants. Requires the role admin. */
     deleteSecretsByName(name: string, how?: Call): Promise<void>;
-    /** Let a jail have a secret, as a file or in requests on their way out. Needs the role operator. */
+    /** Grant a jail the use of a secret, as a file or injected into requests. Requires the role
+     * operator. */
     postSecretsByNameGrants(name: string, body: wire.GrantSecret, how?: Keyed): Promise<wire.Grant>;
-    /** List skills, by name. Needs the role viewer. */
+    /** List skills, by name. Requires the role viewer. */
     getSkills(how?: Call): Promise<wire.SkillPage>;
-    /** Take up a skill, in place of one of the same name. One that names a capability that nobody has
-     * allowed is refused. Needs the role operator. */
+    /** Add a skill, or replace the one with the same name. A skill that names an unapproved capability
+     * is rejected. Requires the role operator. */
     postSkills(body: wire.AddSkill, how?: Keyed): Promise<wire.Skill>;
-    /** Show a skill as an agent reads it, with its capabilities as tools. Needs the role viewer. */
+    /** Show a skill as an agent reads it, with tool definitions of its capabilities. Requires the role
+     * viewer. */
     getSkillsByName(name: string, how?: Call): Promise<wire.Skill>;
-    /** Forget a skill. Its capabilities stay. Needs the role operator. */
+    /** Delete a skill. Its capabilities are kept. Requires the role operator. */
     deleteSkillsByName(name: string, how?: Call): Promise<void>;
-    /** List snapshots, oldest first. Needs the role viewer. */
+    /** List snapshots, oldest first. Requires the role viewer. */
     getSnapshots(query?: {
         limit?: number | undefined;
         after?: string | undefined;
         usage?: boolean | undefined;
     }, how?: Call): Promise<wire.SnapshotPage>;
-    /** Keep a snapshot that was exported. Its archive is trusted like a program that runs as root.
-     * Needs the role admin. */
+    /** Import an exported snapshot. The archive must be trusted like a program that runs as root.
+     * Requires the role admin. */
     postSnapshotsImport(content: Content, query?: {
         files_only?: boolean | undefined;
         force?: boolean | undefined;
     }, how?: Call): Promise<wire.Snapshot>;
-    /** Show a snapshot and what it takes on the disk. Needs the role viewer. */
+    /** Show a snapshot and its disk usage. Requires the role viewer. */
     getSnapshotsBySid(sid: string, how?: Call): Promise<wire.Snapshot>;
-    /** Remove a snapshot. What jails and other snapshots stand on stays. Needs the role operator. */
+    /** Delete a snapshot. Data that jails and other snapshots use is kept. Requires the role operator. */
     deleteSnapshotsBySid(sid: string, how?: Call): Promise<void>;
-    /** Make jails from a snapshot. Some may fail; the answer says which. Needs the role operator. */
+    /** Branch (fork) jails from a snapshot. If some cannot be created, the response lists the errors.
+     * Requires the role operator. */
     postSnapshotsBySidBranch(sid: string, body: wire.Branch | undefined, how?: Keyed): Promise<wire.Branches>;
-    /** Show what differs between a snapshot and the jail it was taken of, another jail or another
-     * snapshot. Needs the role viewer. */
+    /** Compare a snapshot with its jail, another jail or another snapshot. Requires the role viewer. */
     getSnapshotsBySidDiff(sid: string, query?: {
         against?: string | undefined;
         only?: string | undefined;
         content?: "unified" | undefined;
         format?: "json" | "text" | "html" | undefined;
     }, how?: Call): Promise<wire.Comparison>;
-    /** Show what differs between a snapshot and the jail it was taken of, another jail or another
-     * snapshot. Needs the role viewer. */
+    /** Compare a snapshot with its jail, another jail or another snapshot. Requires the role viewer. */
     getSnapshotsBySidDiffText(sid: string, query?: {
         against?: string | undefined;
         only?: string | undefined;
         content?: "unified" | undefined;
         format?: "json" | "text" | "html" | undefined;
     }, how?: Call): Promise<string>;
-    /** Show what differs between a snapshot and the jail it was taken of, another jail or another
-     * snapshot. Needs the role viewer. */
+    /** Compare a snapshot with its jail, another jail or another snapshot. Requires the role viewer. */
     getSnapshotsBySidDiffHtml(sid: string, query?: {
         against?: string | undefined;
         only?: string | undefined;
         content?: "unified" | undefined;
         format?: "json" | "text" | "html" | undefined;
     }, how?: Call): Promise<string>;
-    /** Download a snapshot, memory and files, as an archive that another host can import. Needs the
-     * role operator. */
+    /** Download a snapshot, with memory and files, as an archive that another host can import. Requires
+     * the role operator. */
     getSnapshotsBySidExport(sid: string, how?: Call): Promise<Answer>;
-    /** Make a jail from a snapshot, as it was. Needs the role operator. */
+    /** Restore a snapshot as a new jail. Requires the role operator. */
     postSnapshotsBySidRestore(sid: string, body: wire.Overrides | undefined, how?: Keyed): Promise<wire.Jail>;
-    /** Make frozen copies of a snapshot ahead of need. Needs the role operator. */
+    /** Create frozen copies of a snapshot in advance, for fast branches. Requires the role operator. */
     postSnapshotsBySidWarm(sid: string, body: wire.Warm, how?: Keyed): Promise<wire.Warmed>;
-    /** Show what the daemon keeps on the disk, by what it is for, and the jails that it has made ahead
-     * of need. Needs the role viewer. */
+    /** Show the daemon's disk usage by category, and the warm pool. Requires the role viewer. */
     getStorage(how?: Call): Promise<wire.Storage>;
-    /** List tokens, oldest first. Needs the role admin. */
+    /** List tokens, oldest first. Requires the role admin. */
     getTokens(query?: {
         limit?: number | undefined;
         after?: string | undefined;
     }, how?: Call): Promise<wire.TokenPage>;
-    /** Make a bearer token. The answer alone has its secret. Needs the role admin. */
+    /** Create a bearer token. The secret is returned only in this response. Requires the role admin. */
     postTokens(body: wire.CreateToken, how?: Call): Promise<wire.Token>;
-    /** Revoke a token. Needs the role admin. */
+    /** Revoke a token. Requires the role admin. */
     deleteTokensById(id: string, how?: Call): Promise<void>;
-    /** Show what runs. Needs the role viewer. */
+    /** Show the daemon's version. Requires the role viewer. */
     getVersion(how?: Call): Promise<wire.Version>;
 }

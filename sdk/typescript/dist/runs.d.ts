@@ -1,69 +1,69 @@
 import type { Operations } from "./operations.js";
 import { Stream } from "./stream.js";
 import type * as wire from "./wire.js";
-/** An agent that pursues a goal. */
+/** An agent run for a goal. */
 export declare class Run {
     #private;
     readonly api: Operations;
-    /** What was last heard of it; refresh asks anew. */
+    /** The last known state; refresh updates it. */
     info: wire.Run;
     constructor(api: Operations, 
-    /** What was last heard of it; refresh asks anew. */
+    /** The last known state; refresh updates it. */
     info: wire.Run);
     get id(): string;
-    /** As it was when last heard of. */
+    /** The last known state. */
     get state(): NonNullable<wire.Run["state"]>;
-    /** What it came to, once it is done. */
+    /** The result, once the run is done. */
     get result(): string;
     refresh(): Promise<wire.Run>;
     /**
-     * Waits until it is done, and resolves to its result. One that fails or is cancelled
-     * throws RunFailed. One that pauses, for a person or a budget, is waited for.
+     * Waits until the run is done, and resolves to its result. If it fails or is cancelled, it
+     * throws RunFailed. While it is paused, for approval or a budget, it continues to wait.
      */
     wait(): Promise<string>;
-    /** What it has done, in its order. */
+    /** Lists its actions in order. */
     actions(): AsyncGenerator<wire.RunAction, void, undefined>;
-    /** Has it wait. Its jail stands still. */
+    /** Pauses the run and freezes its jail. */
     pause(): Promise<void>;
-    /** Has it go on where it was, or go back to a checkpoint. */
+    /** Resumes the run, or restores it from a checkpoint. */
     resume(how?: wire.ResumeRun): Promise<void>;
-    /** Has so many others go on from a checkpoint of it. */
+    /** Starts count runs from a checkpoint of this one. */
     branch(count: number, how?: Omit<wire.ResumeRun, "branch">): Promise<Run[]>;
-    /** Ends it and those that are a part of it. */
+    /** Cancels the run and its child runs. */
     cancel(): Promise<void>;
-    /** Keeps it as it is, with its jail. */
+    /** Takes a checkpoint of the run and its jail. */
     checkpoint(how?: wire.TakeCheckpoint): Promise<wire.Checkpoint>;
-    /** Its checkpoints, oldest first. */
+    /** Lists its checkpoints, oldest first. */
     checkpoints(): AsyncGenerator<wire.Checkpoint, void, undefined>;
 }
-/** Somebody's conversation with agents: messages, and runs that share a budget. */
+/** A session: a conversation of a user with agents, with messages and runs that share a budget. */
 export declare class Session {
     readonly api: Operations;
     info: wire.Session;
     constructor(api: Operations, info: wire.Session);
     get id(): string;
-    /** Has an agent pursue a goal: now, at a time, or by a schedule. */
+    /** Starts an agent run for a goal: now, at a time, or by a schedule. */
     run(goal: string, how?: Omit<wire.StartRun, "goal" | "session_id">): Promise<Run>;
-    /** Tells its agent something. */
+    /** Sends a message to its agent. */
     send(text: string, how?: Omit<wire.SendMessage, "text" | "session_id">): Promise<wire.Message>;
-    /** What was said, oldest first, in one direction or both. */
+    /** Lists its messages, oldest first, in one direction or both. */
     messages(direction?: "in" | "out"): AsyncGenerator<wire.Message, void, undefined>;
-    /** What happens in it, from after a seq on, for as long as one asks. */
+    /** Streams its events after a sequence number. */
     events(after?: number): Stream<wire.RunEvent>;
-    /** Closes it. What was said in it stays. */
+    /** Closes the session. Its messages are kept. */
     close(): Promise<void>;
 }
-/** When runs are made. */
+/** A schedule of runs. */
 export declare class Schedule {
     readonly api: Operations;
     info: wire.Schedule;
     constructor(api: Operations, info: wire.Schedule);
     get id(): string;
-    /** Asks how it is now, and for its next ten times. */
+    /** Updates info, including the next ten times. */
     refresh(): Promise<wire.Schedule>;
     pause(): Promise<void>;
     resume(): Promise<void>;
-    /** Removes it. Runs that it has made stay. */
+    /** Deletes the schedule. Runs that it has started are kept. */
     delete(): Promise<void>;
 }
 export declare function startRun(api: Operations, how: wire.StartRun): Promise<Run>;

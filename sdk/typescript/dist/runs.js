@@ -2,12 +2,12 @@ import { RunFailed } from "./errors.js";
 import { number, pages } from "./jail.js";
 import { Stream } from "./stream.js";
 import { newKey } from "./transport.js";
-/** An agent that pursues a goal. */
+/** An agent run for a goal. */
 export class Run {
     api;
     info;
     constructor(api, 
-    /** What was last heard of it; refresh asks anew. */
+    /** The last known state; refresh updates it. */
     info) {
         this.api = api;
         this.info = info;
@@ -15,11 +15,11 @@ export class Run {
     get id() {
         return this.info.id;
     }
-    /** As it was when last heard of. */
+    /** The last known state. */
     get state() {
         return this.info.state;
     }
-    /** What it came to, once it is done. */
+    /** The result, once the run is done. */
     get result() {
         return this.info.result ?? "";
     }
@@ -27,13 +27,13 @@ export class Run {
         return (this.info = await this.api.getChatRunByRun(this.id));
     }
     /**
-     * Waits until it is done, and resolves to its result. One that fails or is cancelled
-     * throws RunFailed. One that pauses, for a person or a budget, is waited for.
+     * Waits until the run is done, and resolves to its result. If it fails or is cancelled, it
+     * throws RunFailed. While it is paused, for approval or a budget, it continues to wait.
      */
     async wait() {
         await this.refresh();
         if (!this.#ended()) {
-            // Told from the first event on, so that none is missed between the two.
+            // Read from the first event, so that no change after refresh is missed.
             for await (const event of sessionEvents(this.api, this.info.session_id, 0)) {
                 if (event.run !== this.id || event.kind !== "run.moved")
                     continue;
@@ -49,38 +49,38 @@ export class Run {
     #ended() {
         return ["done", "failed", "cancelled"].includes(this.state);
     }
-    /** What it has done, in its order. */
+    /** Lists its actions in order. */
     actions() {
         return pages((after) => this.api.getChatRunByRunActions(this.id, { after: number(after) }));
     }
-    /** Has it wait. Its jail stands still. */
+    /** Pauses the run and freezes its jail. */
     async pause() {
         this.info = await this.api.postChatRunByRunPause(this.id);
     }
-    /** Has it go on where it was, or go back to a checkpoint. */
+    /** Resumes the run, or restores it from a checkpoint. */
     async resume(how = {}) {
         const { runs } = await this.api.postChatRunByRunResume(this.id, how, { idempotencyKey: newKey() });
         this.info = runs[0] ?? this.info;
     }
-    /** Has so many others go on from a checkpoint of it. */
+    /** Starts count runs from a checkpoint of this one. */
     async branch(count, how = {}) {
         const { runs } = await this.api.postChatRunByRunResume(this.id, { branch: count, ...how }, { idempotencyKey: newKey() });
         return runs.map((r) => new Run(this.api, r));
     }
-    /** Ends it and those that are a part of it. */
+    /** Cancels the run and its child runs. */
     async cancel() {
         this.info = await this.api.postChatRunByRunCancel(this.id);
     }
-    /** Keeps it as it is, with its jail. */
+    /** Takes a checkpoint of the run and its jail. */
     checkpoint(how = {}) {
         return this.api.postChatRunByRunCheckpoint(this.id, how, { idempotencyKey: newKey() });
     }
-    /** Its checkpoints, oldest first. */
+    /** Lists its checkpoints, oldest first. */
     checkpoints() {
         return pages((after) => this.api.getChatRunByRunCheckpoints(this.id, { after: number(after) }));
     }
 }
-/** Somebody's conversation with agents: messages, and runs that share a budget. */
+/** A session: a conversation of a user with agents, with messages and runs that share a budget. */
 export class Session {
     api;
     info;
@@ -91,28 +91,28 @@ export class Session {
     get id() {
         return this.info.id;
     }
-    /** Has an agent pursue a goal: now, at a time, or by a schedule. */
+    /** Starts an agent run for a goal: now, at a time, or by a schedule. */
     run(goal, how = {}) {
         return startRun(this.api, { ...how, goal, session_id: this.id });
     }
-    /** Tells its agent something. */
+    /** Sends a message to its agent. */
     send(text, how = {}) {
         return this.api.postChatSend({ ...how, text, session_id: this.id }, { idempotencyKey: newKey() });
     }
-    /** What was said, oldest first, in one direction or both. */
+    /** Lists its messages, oldest first, in one direction or both. */
     messages(direction) {
         return pages((after) => this.api.getChatInbox({ session_id: this.id, direction, after: number(after) }));
     }
-    /** What happens in it, from after a seq on, for as long as one asks. */
+    /** Streams its events after a sequence number. */
     events(after = 0) {
         return sessionEvents(this.api, this.id, after);
     }
-    /** Closes it. What was said in it stays. */
+    /** Closes the session. Its messages are kept. */
     close() {
         return this.api.deleteChatSessionBySession(this.id);
     }
 }
-/** When runs are made. */
+/** A schedule of runs. */
 export class Schedule {
     api;
     info;
@@ -123,7 +123,7 @@ export class Schedule {
     get id() {
         return this.info.id;
     }
-    /** Asks how it is now, and for its next ten times. */
+    /** Updates info, including the next ten times. */
     async refresh() {
         return (this.info = await this.api.getSchedulesBySchedule(this.id));
     }
@@ -133,7 +133,7 @@ export class Schedule {
     async resume() {
         this.info = await this.api.postSchedulesByScheduleResume(this.id);
     }
-    /** Removes it. Runs that it has made stay. */
+    /** Deletes the schedule. Runs that it has started are kept. */
     delete() {
         return this.api.deleteSchedulesBySchedule(this.id);
     }

@@ -1,4 +1,4 @@
-/** The events of lines, as the WHATWG's HTML standard has them. */
+/** Parses lines into server-sent events, as specified in the WHATWG HTML standard. */
 export async function* eventsOf(lines) {
     let id;
     let name = "";

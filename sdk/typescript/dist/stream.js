@@ -1,16 +1,15 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { Disconnected, ofProblem, Unavailable } from "./errors.js";
-// How long a stream tries to come back to a daemon that has gone away, and how long it
-// waits between.
+// Time limit for reconnecting to a daemon, and delays between attempts.
 const PATIENCE_MS = 30_000;
 const FIRST_MS = 50;
 const LAST_MS = 2_000;
 /**
- * What the daemon tells, one after the other, for as long as one asks.
+ * A stream of items from the daemon.
  *
- * If the connection breaks it is made again, and the stream goes on behind the last that
- * was told; only a daemon that stays away for half a minute ends it. Leaving a for await
- * loop closes it.
+ * If the connection breaks, the stream reconnects and resumes after the last item. It ends
+ * with an error if the daemon is unavailable for half a minute. Leaving a for await loop
+ * closes it.
  */
 export class Stream {
     #source;
@@ -60,7 +59,7 @@ export class Stream {
         this.close();
         return { value: undefined, done: true };
     }
-    /** The next event, or nothing when the connection broke and may be made again. */
+    /** Returns the next event, or undefined if the connection broke and the stream may reconnect. */
     async #event() {
         this.#events ??= await this.#come();
         try {
@@ -76,13 +75,13 @@ export class Stream {
         }
         this.#events = undefined;
         if (this.#source.resumes === false)
-            throw new Disconnected("the stream broke, and what came since is not known");
-        // A daemon that takes the call and says nothing is not to be asked in haste.
+            throw new Disconnected("the stream broke, and events may have been missed");
+        // Delay the next attempt if the daemon accepts connections but sends no events.
         await this.#pause(this.#wait);
         this.#wait = Math.min(Math.max(2 * this.#wait, FIRST_MS), LAST_MS);
         return undefined;
     }
-    /** Connects: the first time at once or not at all, later with patience. */
+    /** Connects. The first time it does not retry; later it retries for PATIENCE_MS. */
     async #come() {
         const until = Date.now() + PATIENCE_MS;
         for (let wait = FIRST_MS;; wait = Math.min(2 * wait, LAST_MS)) {
@@ -93,7 +92,7 @@ export class Stream {
                 return events[Symbol.asyncIterator]();
             }
             catch (err) {
-                // Anything else: what it was about is gone, or we may no longer.
+                // For example, the jail was deleted or the token revoked.
                 if (!(err instanceof Unavailable) || !this.#begun || Date.now() > until)
                     throw err;
             }
@@ -103,7 +102,7 @@ export class Stream {
     #pause(ms) {
         return sleep(ms, undefined, { signal: this.#abort.signal });
     }
-    /** Hears no more. It may be called twice. */
+    /** Closes the stream. It may be called twice. */
     close() {
         this.#ended = true;
         this.#abort.abort();

@@ -1,14 +1,14 @@
 import * as http from "node:http";
 import { type ServerEvent } from "./sse.js";
-/** What is sent: all of it, or piece by piece. */
+/** The body of a request, complete or in pieces. */
 export type Content = string | Uint8Array | Iterable<Uint8Array> | AsyncIterable<Uint8Array>;
 export interface Options {
     /**
-     * unix:///path, http://host:port or https://host:port. Without one it is
-     * $GLASSHOUSE_ADDR, or the socket in the data directory, or port 8082 of this host.
+     * unix:///path, http://host:port or https://host:port. The default is $GLASSHOUSE_ADDR, the
+     * socket in the data directory, or port 8082 of this host.
      */
     address?: string;
-    /** Needed over the network; $GLASSHOUSE_TOKEN if not given. */
+    /** Required over the network; default $GLASSHOUSE_TOKEN. */
     token?: string;
 }
 type Query = Record<string, string | number | boolean | string[] | undefined>;
@@ -24,23 +24,23 @@ interface Request {
     lastEventId?: string;
     signal?: AbortSignal;
 }
-/** A value as one element of a path. */
+/** Encodes a value as a path element. */
 export declare const part: (value: string | number) => string;
-/** A key with which a request is done once, however often it is sent. */
+/** Returns an idempotency key: the daemon executes requests with the same key once. */
 export declare const newKey: () => string;
-/** An answer whose body is not read yet: read it, go through it, or close it. */
+/** A response whose body has not been read. Read it, iterate over it, or close it. */
 export declare class Answer implements AsyncIterable<Uint8Array> {
     private readonly message;
     constructor(message: http.IncomingMessage);
     get status(): number;
     get headers(): http.IncomingHttpHeaders;
     [Symbol.asyncIterator](): AsyncGenerator<Uint8Array, void, undefined>;
-    /** All of the body. */
+    /** Reads the whole body. */
     bytes(): Promise<Uint8Array>;
     text(): Promise<string>;
-    /** The lines of the body. What is cut off is not a line. */
+    /** Iterates over the lines of the body. An incomplete last line is dropped. */
     lines(): AsyncGenerator<string, void, undefined>;
-    /** Lets go of what is not read yet. It may be called twice. */
+    /** Discards the unread rest of the body. It may be called twice. */
     close(): void;
     [Symbol.asyncDispose](): Promise<void>;
 }
@@ -50,11 +50,11 @@ export declare class Transport {
     private readonly token;
     private readonly agent;
     constructor(o?: Options);
-    /** Closes what connections there are. */
+    /** Closes idle connections. */
     close(): void;
     /**
-     * Makes a request and resolves to its answer, if that is one of success. What can be
-     * made again without harm is, if its connection breaks.
+     * Makes a request and resolves to the response if its status is a success. If the connection
+     * breaks, it retries requests that are safe to repeat.
      */
     open(r: Request): Promise<Answer>;
     private send;

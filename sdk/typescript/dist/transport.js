@@ -7,21 +7,21 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { find } from "./address.js";
 import { Disconnected, GlasshouseError, Invalid, ofProblem, Unavailable } from "./errors.js";
 import { eventsOf } from "./sse.js";
-// How often a call is made that can be made again, and how long is waited before.
+// Maximum attempts of a request that can be retried, and the delay before a retry.
 const TRIES = 3;
 const TRY_MS = 200;
 const CONNECT_MS = 10_000;
 const LONGEST_LINE = 4 << 20;
-/** A value as one element of a path. */
+/** Encodes a value as a path element. */
 export const part = (value) => encodeURIComponent(value);
-/** A key with which a request is done once, however often it is sent. */
+/** Returns an idempotency key: the daemon executes requests with the same key once. */
 export const newKey = () => randomBytes(16).toString("hex");
-/** An answer whose body is not read yet: read it, go through it, or close it. */
+/** A response whose body has not been read. Read it, iterate over it, or close it. */
 export class Answer {
     message;
     constructor(message) {
         this.message = message;
-        message.on("error", () => { }); // whoever reads is told; nobody else needs to be
+        message.on("error", () => { }); // readers get the error from the iterator; without a listener it would end the process
     }
     get status() {
         return this.message.statusCode ?? 0;
@@ -38,7 +38,7 @@ export class Answer {
             throw broken(cause);
         }
     }
-    /** All of the body. */
+    /** Reads the whole body. */
     async bytes() {
         const pieces = [];
         for await (const piece of this)
@@ -48,7 +48,7 @@ export class Answer {
     async text() {
         return Buffer.from(await this.bytes()).toString("utf8");
     }
-    /** The lines of the body. What is cut off is not a line. */
+    /** Iterates over the lines of the body. An incomplete last line is dropped. */
     async *lines() {
         let rest = [];
         let size = 0;
@@ -63,10 +63,10 @@ export class Answer {
             rest.push(Buffer.from(piece.subarray(from)));
             size += piece.length - from;
             if (size > LONGEST_LINE)
-                throw new GlasshouseError("a line of the answer is too long");
+                throw new GlasshouseError("a line of the response is too long");
         }
     }
-    /** Lets go of what is not read yet. It may be called twice. */
+    /** Discards the unread rest of the body. It may be called twice. */
     close() {
         this.message.destroy();
     }
@@ -83,17 +83,17 @@ export class Transport {
         this.address = find(o.address);
         this.token = o.token ?? (process.env["GLASSHOUSE_TOKEN"] || undefined);
         if (this.token !== undefined && !/^[\x21-\x7e]+$/.test(this.token))
-            throw new Invalid("a token is of printable characters", { field: "token" });
+            throw new Invalid("a token consists of printable ASCII characters", { field: "token" });
         const keep = { keepAlive: true, maxFreeSockets: 16 };
         this.agent = "protocol" in this.address && this.address.protocol === "https:" ? new https.Agent(keep) : new http.Agent(keep);
     }
-    /** Closes what connections there are. */
+    /** Closes idle connections. */
     close() {
         this.agent.destroy();
     }
     /**
-     * Makes a request and resolves to its answer, if that is one of success. What can be
-     * made again without harm is, if its connection breaks.
+     * Makes a request and resolves to the response if its status is a success. If the connection
+     * breaks, it retries requests that are safe to repeat.
      */
     async open(r) {
         const again = r.method === "GET" || r.idempotencyKey !== undefined;
@@ -119,12 +119,12 @@ export class Transport {
                 problem = JSON.parse(text);
             }
             catch {
-                // it is no problem of ours, and below is said so
+                // Not problem details of a daemon: reported below.
             }
             if (problem)
                 throw ofProblem(problem);
         }
-        throw new GlasshouseError(`the answer has the status ${answer.status}, and no Glasshouse daemon says it so`, { status: answer.status });
+        throw new GlasshouseError(`unexpected response with status ${answer.status}: is this a Glasshouse daemon?`, { status: answer.status });
     }
     exchange(r) {
         const content = r.body === undefined ? r.content : JSON.stringify(r.body);
@@ -148,7 +148,7 @@ export class Transport {
                     connected = true;
                     return;
                 }
-                const late = setTimeout(() => req.destroy(new Error(`no answer in ${CONNECT_MS / 1000} s`)), CONNECT_MS);
+                const late = setTimeout(() => req.destroy(new Error(`connection timed out after ${CONNECT_MS / 1000} s`)), CONNECT_MS);
                 socket.once("connect", () => {
                     connected = true;
                     socket.setKeepAlive(true);
@@ -187,7 +187,7 @@ export class Transport {
             h["Authorization"] = "Bearer " + this.token;
         return h;
     }
-    // The forms in which operations answer.
+    // The forms of responses.
     async json(r) {
         return JSON.parse(await (await this.open(r)).text());
     }
@@ -213,7 +213,7 @@ function broken(cause) {
         return cause;
     return new Disconnected(`the connection to the daemon broke: ${cause instanceof Error ? cause.message : cause}`, { cause });
 }
-/** A query as it is sent: what is undefined is not said, and lists are said item by item. */
+/** Encodes a query. undefined is omitted, and a list becomes one parameter for each item. */
 function query(q = {}) {
     const said = new URLSearchParams();
     for (const [name, value] of Object.entries(q)) {

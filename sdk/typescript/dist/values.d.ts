@@ -6,39 +6,39 @@ export interface RunOptions {
     cwd?: string;
     user?: string;
     stdin?: string | Uint8Array;
-    /** Milliseconds, after which all of it is killed. */
+    /** Milliseconds after which the command is killed. */
     timeout?: number;
     /** Run it on a terminal of this size. */
     pty?: wire.Size;
-    /** How much of its output is kept in the jail for readers that come later. */
+    /** Maximum bytes of output that are stored in the jail for later readers. */
     keepBytes?: number;
 }
-/** A piece of what a command wrote. */
+/** A piece of a command's output. */
 export interface Output {
     stream: "stdout" | "stderr";
     data: Uint8Array;
     /** Counts the bytes of both streams together. */
     offset: number;
-    /** Bytes just before it that were no longer kept. */
+    /** Bytes before it that are no longer stored. */
     lost: number;
 }
-/** How a command ended, and what it wrote. */
+/** The exit code and the output of a command. */
 export declare class Result {
-    /** 128 plus the signal's number, if one ended it; -1 while it runs. */
+    /** 128 plus the number of the signal that terminated it; -1 while it runs. */
     readonly exitCode: number;
     readonly stdoutBytes: Uint8Array;
     readonly stderrBytes: Uint8Array;
     readonly info: wire.Exec;
     constructor(
-    /** 128 plus the signal's number, if one ended it; -1 while it runs. */
+    /** 128 plus the number of the signal that terminated it; -1 while it runs. */
     exitCode: number, stdoutBytes: Uint8Array, stderrBytes: Uint8Array, info: wire.Exec);
     get stdout(): string;
     get stderr(): string;
     get ok(): boolean;
     get timedOut(): boolean;
-    /** Whether there was more output than is kept. */
+    /** Whether output was dropped because of the storage limit. */
     get truncated(): boolean;
-    /** Throws CommandFailed unless it ended with 0. */
+    /** Throws CommandFailed unless the exit code is 0. */
     check(): this;
 }
 export declare function resultOf(x: wire.Exec): Result;

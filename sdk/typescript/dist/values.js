@@ -1,12 +1,12 @@
 import { CommandFailed, Invalid } from "./errors.js";
-/** How a command ended, and what it wrote. */
+/** The exit code and the output of a command. */
 export class Result {
     exitCode;
     stdoutBytes;
     stderrBytes;
     info;
     constructor(
-    /** 128 plus the signal's number, if one ended it; -1 while it runs. */
+    /** 128 plus the number of the signal that terminated it; -1 while it runs. */
     exitCode, stdoutBytes, stderrBytes, info) {
         this.exitCode = exitCode;
         this.stdoutBytes = stdoutBytes;
@@ -25,15 +25,15 @@ export class Result {
     get timedOut() {
         return this.info.timed_out ?? false;
     }
-    /** Whether there was more output than is kept. */
+    /** Whether output was dropped because of the storage limit. */
     get truncated() {
         return this.info.truncated ?? false;
     }
-    /** Throws CommandFailed unless it ended with 0. */
+    /** Throws CommandFailed unless the exit code is 0. */
     check() {
         if (this.ok)
             return this;
-        const why = this.timedOut ? "it took too long" : `exit code ${this.exitCode}`;
+        const why = this.timedOut ? "timed out" : `exit code ${this.exitCode}`;
         const said = this.stderr.trim().split("\n").at(-1);
         throw new CommandFailed([this.info.argv?.join(" "), why, said].filter(Boolean).join(": "), this);
     }
@@ -47,7 +47,7 @@ export function outputOf(o) {
 }
 export function execRequest(command, o) {
     if (command.length === 0)
-        throw new Invalid("there is no command", { field: "command" });
+        throw new Invalid("the command is empty", { field: "command" });
     const r = typeof command === "string" ? { cmd: command } : { argv: [...command] };
     if (typeof o.stdin === "string")
         r.stdin = o.stdin;

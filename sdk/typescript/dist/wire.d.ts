@@ -1,202 +1,238 @@
-/** What the API takes and gives, as JSON has it. */
+/** The request and response types of the API, as JSON values. */
 export interface AddPublisher {
-    /** A public key of minisign's format. */
+    /** Public key, in minisign format. */
     key: string;
-    /** What is taken from them at the most. */
+    /** The highest tier that the publisher's bundles may have. */
     tier: "informational" | "read-only" | "standard" | "elevated";
 }
 export interface AddSkill {
-    /** What it is called where something is wrong in it. */
+    /** File name, for error messages. */
     file?: string;
+    /** Text of the skill document. */
     text: string;
 }
 export interface AnswerApproval {
     answer: "allow" | "deny" | "modify";
-    /** The agent reads it. */
+    /** The reason, which is shown to the agent. */
     reason?: string;
-    /** With modify: what is allowed in the place of what was asked. */
+    /** With answer modify: the resource to allow instead of the requested one. */
     resource?: string;
-    /** How long it holds: for this request (the default), until the jail or the daemon ends, or with
-     * the policy of the jail. */
+    /** How long the answer applies. once (the default): this request. session: until the jail or the
+     * daemon stops. always: it is added to the jail's policy. */
     scope?: "once" | "session" | "always";
-    /** The phrase, if it takes one. */
+    /** The confirmation phrase, if one is required. */
     typed?: string;
 }
 export interface Approval {
+    /** The answer, if the request was answered. */
     answer?: ApprovalAnswer;
-    /** With last=N: the last records of the jail before, as docs/events.md has them, oldest first. */
+    /** With last=N: the last N events of the jail before the request, oldest first. docs/events.md
+     * describes them. */
     before?: unknown[];
+    /** Additional information for the decision, such as preceding actions. */
     context?: string;
     created_at: string;
+    /** Further facts about the action. */
     details?: string[];
-    /** What would change, as diff -u writes it: of a file as it was when it was asked. */
+    /** Unified diff (diff -u) of the proposed change, against the file at the time of the request. */
     diff?: string;
-    /** Of the chain, in which its end is recorded. */
+    /** Number of the audit log entry that records the outcome. */
     entry?: number;
+    /** When the request expires if it is not answered. */
     expires_at: string;
-    /** Who has allowed it, if it takes two. */
+    /** The first approver, if two are required and one has approved. */
     first?: string;
     id: string;
+    /** The jail that the request concerns. */
     jail?: string;
     /** Why there is no diff. */
     no_diff?: string;
-    /** Why it is no longer pending. */
+    /** Why the request is no longer pending. */
     outcome?: string;
-    /** To type, to allow it alone. */
+    /** The confirmation phrase. An approver who types it needs no second approver. */
     phrase?: string;
-    /** As it was asked. */
+    /** The policy question, as submitted. */
     question: Question;
-    /** That says to ask. */
+    /** The rule that requires approval. */
     rule: string;
+    /** When the request was answered, withdrawn or expired. */
     settled_at?: string | null;
+    /** pending: not answered yet. withdrawn: the caller or an operator withdrew the request. */
     state: "pending" | "answered" | "expired" | "withdrawn";
-    /** Who it takes to allow it: nobody, a person, or one who types the phrase, or two. */
+    /** Who must approve: preapproved needs no person, standard needs one person, elevated needs one
+     * person who types the confirmation phrase, or two persons. */
     tier: "preapproved" | "standard" | "elevated";
-    /** Short; never all there is to see. */
+    /** Short summary. It may omit details; see what. */
     title: string;
-    /** How many wait for it now. */
+    /** Number of callers that wait for the answer now. */
     waiting?: number;
-    /** All of what would be done. */
+    /** Complete text of the action. */
     what: string;
+    /** The agent or caller that requests the action. */
     who: string;
+    /** Why approval is required. */
     why: string;
-    /** The rule that allowing it for longer than once would write, by scope. */
+    /** The policy rule that an approval for longer than once adds, by scope. */
     writes?: Record<string, string>;
 }
 export interface ApprovalAnswer {
     answer: "allow" | "deny" | "modify";
     at: string;
+    /** Name of the person. */
     by: string;
+    /** How the answer was given: api, cli or link. */
     channel: string;
     reason?: string;
+    /** With answer modify: the resource that is allowed instead. */
     resource?: string;
+    /** How long the answer applies: once, for the session, or always. */
     scope: "once" | "session" | "always";
 }
 export interface ApprovalEvent {
     approval: Approval;
     at: string;
+    /** seconded: the first of two approvers approved. refused: the jail has too many pending requests,
+     * so the request was not queued. */
     kind: "asked" | "seconded" | "answered" | "expired" | "withdrawn" | "refused";
 }
 export interface ApprovalPage {
+    /** Items of the page. */
     items: Approval[];
     /** Pass as 'after' to get the items that follow. Absent on the last page. */
     next?: string;
 }
 export interface Backend {
-    /** What it cannot hold or do on this host, each with the reason. */
+    /** Limits and features that are unavailable on this host, each with the reason. */
     lacks?: Record<string, string>;
     name: string;
     /** Why it is not usable. */
     reason?: string;
+    /** How to make the backend usable. */
     remedy?: string;
     runtime?: string;
     usable: boolean;
 }
 export interface BackendPage {
+    /** Items of the page. */
     items: Backend[];
     /** Pass as 'after' to get the items that follow. Absent on the last page. */
     next?: string;
 }
 export interface Bounds {
-    /** Processors: a weight of 1024 is one. */
+    /** Number of CPUs. One CPU corresponds to a CPU weight of 1024. */
     cpu?: number;
-    /** MiB. */
+    /** Disk space in MiB. */
     disk_mb?: number;
-    /** MiB. */
+    /** Memory in MiB. */
     memory_mb?: number;
+    /** Number of processes and threads. */
     pids?: number;
 }
 export interface Branch {
-    /** Default 1. */
+    /** Number of jails to create. Default 1. */
     count?: number;
     /** Default: the jail's id. */
     hostname?: string;
-    /** Refused: of a jail and its branches only one could speak on a connection. Rewind the jail
+    /** Rejected if true: a connection cannot be shared between a jail and its branches. Rewind the jail
      * instead. */
     keep_connections?: boolean;
     labels?: Record<string, string>;
     limits?: Limits;
-    /** A name for people. Of several jails, each has its number at the end. */
+    /** Display name. If several jails are created, a number is appended. */
     name?: string;
     network?: "isolated" | "proxy" | "bridged" | "full";
 }
 export interface BranchError {
-    /** Of the jail, from 1. */
+    /** Number of the jail, from 1. */
     number: number;
     problem: Problem;
 }
 export interface Branches {
+    /** Errors of jails that were not created. */
     errors?: BranchError[];
     jails: Jail[];
-    /** That was taken for them, if a jail was branched. */
+    /** The snapshot that was taken, if a jail was branched. */
     snapshot?: Snapshot;
 }
 export interface BrowserKeys {
+    /** The authentication secret, in base64url. */
     auth: string;
+    /** The browser's P-256 public key, in base64url. */
     p256dh: string;
 }
 export interface Bundle {
-    /** Why nothing of it is called now: nobody vouches for it any more. */
+    /** Why the bundle's capabilities cannot be called now: the bundle is no longer trusted. */
     barred?: string;
-    /** id@version */
+    /** Capabilities of the bundle, each as id@version. */
     capabilities: string[];
+    /** Digest of the installed version. */
     digest?: string;
     installed?: string | null;
     name: string;
-    /** An installation that waits, or that was refused. */
+    /** An installation that is pending or was refused. */
     next?: BundleInstall;
     publisher?: string;
-    /** What can be done about that. */
+    /** How to make the bundle usable again. */
     remedy?: string;
+    /** Name of the skill in the bundle. */
     skill?: string;
     tier?: string;
-    /** From then on nothing of it is called. */
+    /** Time from which the bundle's capabilities cannot be called. */
     until?: string | null;
-    /** Of what is installed; empty if nothing is. */
+    /** The installed version. Empty if no version is installed. */
     version?: string;
 }
 export interface BundleInstall {
+    /** The approval request of a pending installation. */
     approval?: string;
     digest: string;
     state: "pending" | "refused";
     version: string;
+    /** Why the installation is pending or was refused. */
     why?: string;
 }
 export interface BundlePage {
+    /** Items of the page. */
     items: Bundle[];
     /** Pass as 'after' to get the items that follow. Absent on the last page. */
     next?: string;
 }
 export interface Call {
-    /** What the run may spend, by dimension: steps, wall-clock-ms, sandbox-cpu-ms, network-bytes,
-     * storage-bytes. It counts from the run's first call on. */
+    /** Budget of the run, by dimension: steps, wall-clock-ms, sandbox-cpu-ms, network-bytes,
+     * storage-bytes. It applies from the run's first call. */
     budget?: Record<string, number>;
-    /** As the input schema wants it. Without it, null. */
+    /** Input that conforms to the input schema. Default: null. */
     input?: unknown;
-    /** Call as this jail: its rules decide. */
+    /** Call on behalf of this jail. The jail's policy applies. */
     jail?: string;
-    /** Of what is in the input: public, redacted, pii, secret, and with dots what of it. */
+    /** Data classes of the input: public, redacted, pii or secret, optionally with a subclass after a
+     * dot. */
     labels?: string[];
-    /** Whose budget it draws from. */
+    /** Run whose budget the call consumes. */
     run?: string;
-    /** Whose files a capability of mode session sees. */
+    /** Session whose files a capability with session scope can access. */
     session?: string;
-    /** At most the capability's own. */
+    /** Timeout in milliseconds, up to the capability's own timeout. */
     timeout_ms?: number;
 }
 export interface CallBudget {
+    /** Consumption by dimension. */
     "run-budget-consumed": Record<string, number>;
+    /** Remaining budget by dimension. */
     "run-budget-remaining": Record<string, number>;
 }
 export interface CallError {
     kind: string;
-    /** The same, for agents. */
+    /** The reason, phrased for agents. */
     message?: string;
+    /** Why the call failed. */
     reason: string;
     remedy?: string;
 }
 export interface CallFailure {
+    /** The count is a lower bound. */
     at_least?: boolean;
+    /** denied: by seccomp. refused: for lack of permission. failed: other errors. */
     class?: "denied" | "refused" | "failed";
     comm?: string;
     count: number;
@@ -204,19 +240,23 @@ export interface CallFailure {
     events?: EventLink;
     name: string;
     path?: string;
-    /** Of the first, as are comm and path. */
+    /** PID of the first failure. comm and path also describe the first failure. */
     pid?: number;
 }
 export interface CallLimits {
+    /** CPU weight. */
     cpu_shares?: number;
+    /** Number of processes and threads. */
     max_pids?: number;
-    /** MiB. */
+    /** Memory, in MiB. */
     memory_mb?: number;
-    /** Both ways together. */
+    /** Network bytes, sent and received together. */
     network_bytes?: number;
+    /** Run time, in milliseconds. */
     timeout_ms?: number;
 }
 export interface CallProfile {
+    /** The counts are lower bounds. */
     at_least?: boolean;
     count: number;
     denied?: number;
@@ -224,18 +264,24 @@ export interface CallProfile {
     failed?: number;
     latency: Latency;
     name: string;
-    /** Of which it is known how long they took. */
+    /** Number of calls with a known duration. */
     timed?: number;
 }
 export interface CallUsage {
+    /** Peak memory usage in bytes. */
     memory_peak_bytes?: number;
+    /** Bytes sent. */
     network_egress_bytes: number;
+    /** Bytes received. */
     network_ingress_bytes?: number;
+    /** CPU time in milliseconds. */
     sandbox_cpu_ms: number;
     steps?: number;
-    /** Where the time went, in microseconds. */
+    /** Duration of each phase of the call, in microseconds. */
     steps_us: Record<string, number>;
+    /** Bytes written to storage. */
     storage_write_bytes: number;
+    /** Elapsed time in milliseconds. */
     wall_ms: number;
 }
 export interface Called {
@@ -243,25 +289,29 @@ export interface Called {
     budget?: CallBudget;
     capability: string;
     digest?: string;
-    /** Of the chain, in which it is recorded. */
+    /** Number of the audit log entry that records the call. */
     entry?: number;
     error?: CallError;
     id: string;
-    /** Of the output. */
+    /** Data class of the output. */
     label?: string;
-    /** The end of what it wrote to its standard error. */
+    /** The end of the capability's standard error output. */
     log?: string;
     output?: unknown;
-    /** The jail that served it. The chain has under its name what left it, and which secrets it used. */
+    /** The sandbox that served the call. The audit log contains its egress and its use of secrets under
+     * this name. */
     sandbox?: string;
+    /** failed: the capability was called and returned an error. refused: it was not called. */
     state: "done" | "failed" | "refused";
     usage: CallUsage;
     version?: string;
+    /** A sandbox from the warm pool served the call. */
     warm?: boolean;
-    /** Why the version that was called is not the newest one: a newer one is revoked. */
+    /** Why an older version was called: a newer one is revoked. */
     warning?: string;
 }
 export interface CallsOfOne {
+    /** The counts are lower bounds. */
     at_least?: boolean;
     comm: string;
     count: number;
@@ -271,65 +321,79 @@ export interface CallsOfOne {
     pid: number;
 }
 export interface Capability {
-    /** That it waits for, or had. */
+    /** The approval request of this version, pending or answered. */
     approval?: string;
+    /** The bundle that contains the capability. */
     bundle?: string;
+    /** Who registered the version. */
     by?: string;
     created: string;
     description?: string;
-    /** Of the manifest and the files that belong to it. */
+    /** Digest of the manifest and its files. */
     digest: string;
+    /** Declared side effects. */
     effects: string[];
+    /** Hosts that the capability may connect to. */
     hosts?: string[];
     id: string;
     /** JSON Schema 2020-12. */
     input_schema?: unknown;
-    /** Of one call, as the manifest has them; of one capability only. */
+    /** Resource limits of one call, from the manifest. Only in the response for a single capability. */
     limits?: CallLimits;
-    /** As it was given; of one capability only. */
+    /** The manifest as submitted. Only in the response for a single capability. */
     manifest?: string;
-    /** What a person has to allow, or has. */
+    /** Permissions that require approval, or that were approved. */
     new?: string[];
     /** JSON Schema 2020-12. */
     output_schema?: unknown;
-    /** A person is asked each time. */
+    /** Each call requires approval. */
     per_use?: boolean;
     runtime: string;
+    /** Names of the secrets that the capability uses. */
     secrets?: string[];
+    /** When the registration was approved, refused or revoked. */
     settled?: string | null;
     state: "pending" | "approved" | "refused" | "revoked";
+    /** The approval tier. */
     tier: string;
-    /** An operator trusts this digest to run on the host itself. */
+    /** An operator allowed this digest to run directly on the host. */
     trust?: boolean;
     version: string;
+    /** Why the version has its state. */
     why?: string;
 }
 export interface CapabilityPage {
+    /** Items of the page. */
     items: Capability[];
     /** Pass as 'after' to get the items that follow. Absent on the last page. */
     next?: string;
 }
 export interface ChainBad {
-    /** Of an export. */
+    /** Line of an export. */
     line?: number;
     reason: string;
-    /** Of the entry; none if all entries are right. */
+    /** Number of the invalid entry. Omitted if all entries are valid. */
     seq?: number;
 }
 export interface ChainConsistency {
+    /** The earlier checkpoint. */
     from: string;
+    /** Hashes in base64, as in RFC 6962. */
     path: string[];
+    /** The later checkpoint. */
     to: string;
 }
 export interface ChainEntry {
     agent: string;
     body: unknown;
     capability: string;
+    /** Hash of this entry. */
     hash: string;
     jail: string;
     kind: string;
-    /** The entry that caused this one; 0 if none did. */
+    /** The entry that caused this one, or 0. */
     parent: number;
+    /** Hash of the previous entry. */
     prev: string;
     run: string;
     seq: number;
@@ -337,153 +401,171 @@ export interface ChainEntry {
     time: string;
 }
 export interface ChainEntryPage {
+    /** Items of the page. */
     items: ChainEntry[];
     /** Pass as 'after' to get the items that follow. Absent on the last page. */
     next?: string;
 }
 export interface ChainFrom {
+    /** Signed checkpoint, as returned by GET /chain/head. */
     checkpoint: string;
 }
 export interface ChainHead {
-    /** The newest, signed, in the format of C2SP tlog-checkpoint. */
+    /** The newest signed checkpoint, in C2SP tlog-checkpoint format. */
     checkpoint?: string;
+    /** Number of entries. */
     entries: number;
-    /** The public key that checkpoints are verified with. */
+    /** The public key that verifies checkpoints. */
     key: string;
 }
 export interface ChainProof {
+    /** Signed checkpoint that covers the entry. */
     checkpoint: string;
     entry: ChainEntry;
-    /** Hashes, base64, from the entry to the root, as in RFC 6962. */
+    /** Hashes in base64 from the entry to the root, as in RFC 6962. */
     path: string[];
 }
 export interface ChainReport {
-    /** The first thing that is wrong, if anything is. */
+    /** The first error, if there is one. */
     bad?: ChainBad;
-    /** That were checked. */
+    /** Number of verified checkpoints. */
     checkpoints: number;
-    /** That are right, from the first. */
+    /** Number of valid entries, from the first. */
     entries: number;
+    /** The public key that was used. */
     key?: string;
-    /** Rather than found beside what it vouches for. */
+    /** true if the key was supplied for the verification, false if it was stored with the log. */
     key_given: boolean;
-    /** Entries that the last of them vouches for. */
+    /** Number of entries that the last verified checkpoint covers. */
     signed: number;
 }
 export interface Change {
-    /** With content=unified: the difference, as diff -u writes it. */
+    /** With content=unified: the unified diff (diff -u). */
     diff?: string;
-    /** Of a renamed file: where it was. */
+    /** For a renamed file: its former path. */
     from?: string;
+    /** metadata: only attributes of the file changed, not its content. */
     kind: "added" | "modified" | "deleted" | "metadata" | "renamed";
-    /** Permission bits, octal. */
+    /** Permission bits, in octal. */
     mode?: string;
-    /** With content=unified: why a file has no difference here: binary, too large, moving. */
+    /** With content=unified: why there is no diff: binary, too large, or modified during the
+     * comparison. */
     no_diff?: string;
     path: string;
+    /** Size in bytes. */
     size?: number;
     /** file, dir, symlink, fifo, socket, char or block. */
     type?: string;
-    /** What differs, where both sides are there: content, mode, owner, times, xattrs. */
+    /** What differs, if the file is on both sides: content, mode, owner, times, xattrs. */
     what?: string[];
 }
 export interface ChangePage {
+    /** Items of the page. */
     items: Change[];
     /** Pass as 'after' to get the items that follow. Absent on the last page. */
     next?: string;
 }
 export interface ChangedFile {
+    /** Number of bytes written. */
     bytes_written?: number;
+    /** Number of changes. */
     changes?: number;
     comm?: string;
-    /** Of a renamed file: where it was. */
+    /** For a renamed file: its former path. */
     from?: string;
     kind: "added" | "modified" | "deleted" | "metadata" | "renamed";
     path: string;
     pid?: number;
     seq?: number;
-    /** Changed after the snapshot: a branch of that has not this change. */
+    /** Changed after the snapshot. A branch of the snapshot does not contain the change. */
     since_snapshot?: boolean;
-    /** Of the last change, as are seq, pid and comm. */
+    /** Time of the last change. seq, pid and comm also describe the last change. */
     time?: string;
-    /** If it is known. */
+    /** The file type, if it is known. */
     type?: "file" | "dir" | "symlink" | "node";
 }
 export interface ChangedFiles {
-    /** There were more, changed earlier. */
+    /** More files were changed earlier and are not listed. */
     at_least?: boolean;
     count?: number;
-    /** The last change first. */
+    /** Changed files, most recently changed first. */
     items: ChangedFile[];
-    /** Records of files that are missing. */
+    /** File events that were lost. */
     lost?: Lost;
-    /** False where operations on files are not recorded of this jail. */
+    /** false if file operations of this jail are not recorded. */
     recorded?: boolean;
 }
 export interface ChangedProcess {
     argv?: string[];
     began?: string;
     comm?: string;
-    /** There is more than is told. */
+    /** Values are truncated. */
     cut?: boolean;
     cwd?: string;
+    /** Changed environment variables. */
     env?: EnvChange[];
     exe?: string;
-    /** Inside the jail. */
+    /** PID inside the jail. */
     pid: number;
     ppid?: number;
-    /** If what it runs, or where, differs. */
+    /** The process on the first side, if its program or working directory differs. */
     was?: ComparedProcess;
 }
 export interface Checkpoint {
     at: string;
-    /** Nobody asked for it: it is forgotten when there are enough newer ones. */
+    /** The checkpoint was taken automatically. It is deleted when there are enough newer ones. */
     auto?: boolean;
     digest: string;
-    /** Of the chain. */
+    /** Number of the audit log entry that records the checkpoint. */
     entry?: number;
     id: string;
+    /** Number of the checkpoint in the run. */
     n: number;
     reason?: string;
     run: string;
-    /** Of its jail. */
+    /** Snapshot of the run's jail. */
     snapshot?: string;
-    /** What the agent keeps of itself; of one checkpoint only. */
+    /** State that the agent saved. Only in the response for a single checkpoint. */
     state?: unknown;
-    /** How far the run had come. */
+    /** Number of steps that the run had made. */
     steps: number;
 }
 export interface CheckpointPage {
+    /** Items of the page. */
     items: Checkpoint[];
     /** Pass as 'after' to get the items that follow. Absent on the last page. */
     next?: string;
 }
 export interface ClaimedDecision {
     agent?: string;
+    /** Arguments of the tool call. */
     args?: unknown;
     timestamp?: string;
+    /** Name of the tool. */
     tool: string;
+    /** How long to wait for a person's answer, in milliseconds, if approval is required. */
     wait_ms?: number;
 }
 export interface ComparedEnd {
     jail: string;
     name?: string;
-    /** Of the last record in the jail's log then. */
+    /** Sequence number of the last event in the jail's log at that time. */
     seq?: number;
-    /** If it is one; else it is the jail as it is now. */
+    /** The compared snapshot. If omitted, the jail is compared as it is now. */
     snapshot?: string;
     state?: string;
+    /** Time of the compared state. */
     time?: string;
 }
 export interface ComparedProcess {
     argv?: string[];
     began?: string;
     comm?: string;
-    /** There is more than is told. */
+    /** Values are truncated. */
     cut?: boolean;
     cwd?: string;
     exe?: string;
-    /** Inside the jail. */
+    /** PID inside the jail. */
     pid: number;
     ppid?: number;
 }
@@ -491,29 +573,32 @@ export interface ComparedUsage {
     cpu_ns?: number;
     disk_bytes?: number;
     memory_bytes?: number;
+    /** Fields that could not be measured. */
     not_measured?: string[];
-    /** And threads. */
+    /** Number of processes and threads. */
     processes?: number;
     rx_bytes?: number;
     tx_bytes?: number;
 }
 export interface Comparison {
     events?: EventChanges;
-    /** In the root filesystem. */
+    /** Changes in the root filesystem. */
     files?: FileChanges;
     from: ComparedEnd;
     processes?: ProcessChanges;
     to: ComparedEnd;
     usage?: UsageChanges;
-    /** If a side has one. */
+    /** Changes in the workspace, if a side has one. */
     workspace?: FileChanges;
 }
 export interface Condition {
+    /** Description of the problem. */
     detail: string;
+    /** How to resolve the problem. */
     remedy?: string;
-    /** disk_read_only: its filesystem had an error, and refuses writes until the jail was stopped and
-     * started. events_not_written: it is held because its events cannot be written, and continues when
-     * they can be. */
+    /** disk_read_only: the filesystem had an error and is read-only until the jail is stopped and
+     * started. events_not_written: the jail is frozen because its events cannot be written, and
+     * continues when they can. */
     type: "disk_read_only" | "events_not_written";
 }
 export interface ConnectedHost {
@@ -521,277 +606,305 @@ export interface ConnectedHost {
     bytes_out?: number;
     connections?: number;
     first?: string | null;
-    /** Its name if the jail asked for it, else its address. */
+    /** The name that the jail resolved, or the address. */
     host: string;
     last?: string | null;
     packets_in?: number;
     packets_out?: number;
-    /** The first few. */
+    /** The first few processes that communicated with the host. */
     processes: Who[];
-    /** There were others. */
+    /** There were more processes. */
     processes_more?: boolean;
+    /** Number of refused connections. */
     refused?: number;
-    /** Of the most bytes first. */
+    /** Services with the most bytes first. */
     services: Service[];
+    /** Number of connections without a response. */
     unanswered?: number;
-    /** Of what governs the way out, the newest first. Of a jail without a proxy there are none. */
+    /** Egress decisions, newest first. Empty for a jail without the egress proxy. */
     verdicts: Verdicts[];
 }
 export interface Connection {
     comm?: string;
     local?: string;
+    /** PID inside the jail. */
     pid?: number;
     proto?: "tcp" | "udp";
     remote?: string;
-    /** listening, established and so on; of udp: open. */
+    /** listening, established, and so on; open for UDP. */
     state?: string;
 }
 export interface Connections {
+    /** Number of hosts. */
     count?: Estimate;
-    /** Of the most bytes first; then those that were only decided about. */
+    /** Hosts with the most bytes first, followed by hosts with decisions only. */
     items: ConnectedHost[];
-    /** Records of packets that are missing. */
+    /** Network events that were lost. */
     lost?: Lost;
-    /** Of hosts that are not in the list. */
+    /** Traffic of hosts that are not listed. */
     more?: Traffic;
     total?: Traffic;
-    /** Of requests, that are not in the list. */
+    /** Number of egress decisions that are not listed. */
     verdicts_more?: number;
 }
 export interface Connector {
-    /** Of a hook: where others find it. Of a post: the host it goes to. */
+    /** For a hook: the URL to post to. For a post: the destination host. */
     address?: string;
-    /** Deliveries that failed too often. */
+    /** Number of deliveries that failed permanently. */
     dead: number;
-    /** Of the run that it begins, as it is configured. */
+    /** Goal of the run that a message starts, as configured. */
     goal?: string;
-    /** A hook takes what others post, a post has what is said in sessions posted to others, a relay
-     * tells one session what is said in others. */
+    /** hook: inbound webhook, which adds received messages to a session. post: outbound webhook, which
+     * sends a session's messages to a URL. relay: forwards messages of sessions to another session. */
     kind: "hook" | "post" | "relay";
     name: string;
-    /** Deliveries that wait. */
+    /** Number of pending deliveries. */
     pending: number;
-    /** Whom it tells, as it is configured. */
+    /** The receiving session, as configured. */
     session?: string;
-    /** Whose words it carries: names, or patterns with *. */
+    /** Sessions whose messages are forwarded: names, or patterns with *. */
     sessions?: string[];
 }
 export interface ConnectorPage {
+    /** Items of the page. */
     items: Connector[];
     /** Pass as 'after' to get the items that follow. Absent on the last page. */
     next?: string;
 }
 export interface ConsideredRule {
+    /** The rule determines the result for this part. */
     decides?: boolean;
+    /** The rule matches. */
     matches?: boolean;
+    /** The part of the action, such as one command of a command line. */
     part: string;
     rule: PolicyRule;
+    /** The rule set to which the rule belongs. */
     set: string;
 }
 export interface CreateE2BKey {
-    /** Whose it is. Default: the caller's. */
+    /** Name of the key's user. Default: the caller's name. */
     name?: string;
 }
 export interface CreateJail {
-    /** What isolates: oci or bwrap. */
+    /** Isolation backend: oci or bwrap. */
     backend?: string;
-    /** Run at start. Its end does not end the jail. */
+    /** Command to run when the jail starts. The jail continues to run when it exits. */
     command?: string[];
     /** Working directory of every command. */
     cwd?: string;
-    /** Of a jail in network mode proxy: what leaves it. */
+    /** Egress rules of a jail in network mode proxy. */
     egress?: Egress;
-    /** The policy decides what the jail's processes do as the kernel of the machine sees it: programs,
-     * files, connections. */
+    /** Enforce the policy in the Linux kernel for the execution of programs, file access and
+     * connections of the jail's processes. */
     enforce?: boolean;
-    /** Environment of every command. */
+    /** Environment variables of every command. */
     env?: Record<string, string>;
     /** Default: the jail's id. */
     hostname?: string;
-    /** Words to find the jail by. */
+    /** Labels by which the jail can be found. */
     labels?: Record<string, string>;
     limits?: Limits;
+    /** Host paths to make available in the jail. */
     mounts?: Mount[];
-    /** A name for people. Need not be unique. */
+    /** Display name. It need not be unique. */
     name?: string;
-    /** isolated (the default) has only its own loopback; proxy reaches what the egress rules let
-     * through; bridged reaches jails of its group; full reaches outward. */
+    /** isolated (the default): only a loopback interface. proxy: network access through the egress
+     * proxy, as the egress rules allow. bridged: access to the jails of the network group. full:
+     * unrestricted network access. */
     network?: "isolated" | "proxy" | "bridged" | "full" | "Isolated" | "FullAccess";
-    /** Of a bridged jail: which jails it sees. The default is the group default. */
+    /** For a bridged jail: the group of jails that it can reach. Default: the group named default. */
     network_group?: string;
-    /** What of it is recorded. */
+    /** What is recorded of the jail. */
     observe?: Observe;
-    /** What it may do, and about what a person is asked. */
+    /** Which actions are allowed, denied or require approval. */
     policy?: Policy;
     rootfs?: Rootfs;
     /** The OCI runtime: runc, crun or runsc. */
     runtime?: string;
-    /** The session that it belongs to: its programs find the gateway at http://localhost:4097. */
+    /** The session of the jail. Its programs reach the gateway at http://localhost:4097. */
     session_id?: string;
-    /** When snapshots of it are taken unasked. */
+    /** When automatic snapshots are taken. */
     snapshots?: Snapshots;
-    /** Start it as well. A jail that cannot be started is not kept. */
+    /** Start the jail after creating it. If it cannot be started, it is deleted. */
     start?: boolean;
     /** User of every command: a name, a uid, name:group or uid:gid. */
     user?: string;
+    /** A host directory to make available copy-on-write. */
     workspace?: Workspace;
 }
 export interface CreateLoginLink {
-    /** Whose login it is; default: of who asks. */
+    /** Name of the login. Default: the caller's name. */
     label?: string;
-    /** What the login may do; default: what who asks may. */
+    /** Role of the login. Default: the caller's role. */
     role?: "admin" | "operator" | "viewer";
 }
 export interface CreateToken {
     /** Default: never. */
     expires_at?: string | null;
-    /** Whose it is. */
+    /** Name of the token's user. */
     name: string;
     role: "admin" | "operator" | "viewer" | "agent";
 }
 export interface DeadNotice {
     approval: string;
     attempts: number;
+    /** The content of the notification. */
     body?: unknown;
+    /** The notification channel. */
     channel: string;
     created_at: string;
+    /** Error of the last attempt. */
     error?: string;
     id: string;
     kind: string;
 }
 export interface DeadNoticePage {
+    /** Items of the page. */
     items: DeadNotice[];
     /** Pass as 'after' to get the items that follow. Absent on the last page. */
     next?: string;
 }
 export interface Decide {
-    /** A tool's name: bash, edit, read, webfetch, connect, … */
+    /** A tool name: bash, edit, read, webfetch, connect, … */
     action: string;
+    /** The agent that performs the action. */
     agent?: string;
+    /** Additional attributes of the action. */
     attributes?: Record<string, string>;
-    /** What it is done to: a command line, a path, a URL, host:port. */
+    /** The object of the action: a command line, path, URL or host:port. */
     resource?: string;
-    /** How long to wait for a person, if one is to be asked. The default is a minute. */
+    /** How long to wait for a person's answer, in milliseconds, if approval is required. Default: one
+     * minute. */
     wait_ms?: number;
 }
 export interface Decision {
-    /** What the rules say. */
+    /** Result of the rules. */
     effect: "allow" | "ask" | "deny";
-    /** No remembered answer changes it. */
+    /** Remembered answers cannot override this decision. */
     final?: boolean;
     /** The list of pre-approved actions allows it. */
     listed?: boolean;
     reason: string;
     remedy?: string;
-    /** That decided. */
+    /** The rule that decided. */
     rule: PolicyRule;
 }
 export interface Delivery {
     attempts: number;
     connector: string;
-    /** Of the last attempt. */
+    /** Error of the last attempt. */
     error?: string;
-    /** The same at each attempt. */
+    /** Delivery id. It is the same for all attempts. */
     id: string;
     message_id: string;
-    /** When it is tried next, or may be. */
+    /** Time of the next attempt. */
     next?: string | null;
     session_id: string;
+    /** dead: the delivery failed permanently. */
     state: "pending" | "delivered" | "dead";
 }
 export interface DeliveryPage {
+    /** Items of the page. */
     items: Delivery[];
     /** Pass as 'after' to get the items that follow. Absent on the last page. */
     next?: string;
 }
 export interface E2BKey {
-    /** The certificate, PEM, of the authority that clients have to trust, if the daemon has made one. */
+    /** PEM certificate of the certificate authority that clients must trust, if the daemon created one. */
     ca?: string;
-    /** For E2B_DOMAIN: the ports of sandboxes are hosts below it. */
+    /** Value for E2B_DOMAIN. Sandbox ports are served on subdomains of it. */
     domain: string;
-    /** The token's, by which it is revoked. */
+    /** Id of the token. Use it to revoke the key. */
     id: string;
-    /** For E2B_API_KEY. It is shown once. */
+    /** Value for E2B_API_KEY. It is returned only once. */
     key: string;
-    /** For E2B_API_URL and E2B_SANDBOX_URL. */
+    /** Value for E2B_API_URL and E2B_SANDBOX_URL. */
     url: string;
 }
 export interface EditSchedule {
     jitter_ms?: number | null;
     missed?: "skip" | "once" | "all" | null;
     overlap?: "skip" | "queue" | "allow" | null;
-    /** As of a run that is started. */
+    /** Cron expression, as in POST /runs. */
     schedule?: string | null;
     time_zone?: string | null;
 }
 export interface Egress {
-    /** The first rule that matches counts. */
+    /** Rules in order of precedence. The first matching rule applies. */
     allow?: EgressRule[];
-    /** What no rule allows a person is asked about, rather than refused. */
+    /** Request approval for access that no rule allows, instead of denying it. */
     ask?: boolean;
-    /** For everything together. */
+    /** Limit for all access together. */
     limit?: EgressLimit;
-    /** Paths are recorded with their query, which may hold what is private. */
+    /** Record the query strings of URLs, which may contain private data. */
     query?: boolean;
 }
 export interface EgressInject {
+    /** How the secret is added: as a bearer token, a header, a query parameter, or the password of HTTP
+     * Basic authentication. */
     as: "bearer" | "header" | "query" | "basic";
-    /** Of the header, parameter or user. */
+    /** Name of the header, query parameter or user. */
     name?: string;
     secret: string;
 }
 export interface EgressLimit {
-    /** Both ways together. */
+    /** Bytes, sent and received together. */
     bytes?: number;
+    /** Period of the request limit, in milliseconds. */
     per_ms?: number;
-    /** In a minute, or in per_ms. */
+    /** Requests per per_ms, or per minute if per_ms is omitted. */
     requests?: number;
 }
 export interface EgressRule {
+    /** The capability to which the rule belongs. */
     capability?: string;
-    /** Refuse the address or prefix, by whatever name it is reached, unless a rule before this one
-     * allows it. Without ports, every port. */
+    /** Deny the address or prefix, whatever name resolves to it, unless an earlier rule allows it.
+     * Without ports, all ports match. */
     deny?: boolean;
-    /** A name, *.example.com, * for every name, or an address or prefix. Only what is listed as an
-     * address may be one of a private network. */
+    /** A host name, *.example.com, * for every name, or an IP address or prefix. A private address is
+     * allowed only by an address or prefix rule. */
     host: string;
-    /** Secrets put into requests. The jail never has them. */
+    /** Secrets to add to requests. They are never visible in the jail. */
     inject?: EgressInject[];
-    /** Look into TLS, with a certificate authority that this jail alone trusts. Implied by inject,
+    /** Intercept TLS with a certificate authority that only this jail trusts. Implied by inject,
      * methods and paths. */
     intercept?: boolean;
-    /** Of an address or prefix: only what of it is on the Internet. Without ports, every port. */
+    /** For an address or prefix: match only its public Internet addresses. Without ports, all ports
+     * match. */
     internet?: boolean;
     limit?: EgressLimit;
+    /** Allowed HTTP methods. Default: all except TRACE. */
     methods?: string[];
-    /** As people know it, for messages. */
+    /** Display name, used in messages. */
     name?: string;
-    /** Patterns, in which * is any run of characters. */
+    /** URL path patterns, in which * matches any sequence of characters. */
     paths?: string[];
-    /** The default is 80 and 443. */
+    /** Destination ports. Default: 80 and 443. */
     ports?: number[];
 }
 export interface EgressState {
     egress: Egress;
-    /** Of this life of the jail. */
+    /** Statistics since the jail was started. */
     stats?: EgressStats;
 }
 export interface EgressStats {
     connections: number;
-    /** Connections at this moment. */
+    /** Connections that are open now. */
     open: number;
-    /** Of DNS. */
+    /** DNS queries. */
     queries: number;
+    /** Bytes received by the jail. */
     received: number;
-    /** By reason. */
+    /** Number of denied requests, by reason. */
     refused?: Record<string, number>;
     requests: number;
-    /** Bytes from the jail. */
+    /** Bytes sent by the jail. */
     sent: number;
 }
 export interface EnvChange {
     from?: string | null;
-    /** Its name is that of a secret: the values are left out. */
+    /** The name looks like that of a secret, so the values are omitted. */
     hidden?: boolean;
     name: string;
     to?: string | null;
@@ -801,187 +914,215 @@ export interface ErrorCount {
     errno: string;
 }
 export interface Estimate {
-    /** It is good to a few hundredths. */
+    /** The count is an estimate with an error of a few percent. */
     about?: boolean;
     count?: number;
 }
 export interface Event {
-    /** If it is not the machine's own. */
+    /** ABI of the system call, if it is not the native one. */
     abi?: string;
     addr?: string;
+    /** Arguments of the system call. */
     args?: number[];
     argv?: string[];
-    /** ns of a flow's first packet, or at which the process began. */
+    /** Value of ns at the first packet of a flow, or at the start of a process. */
     begin?: number;
+    /** Number of bytes read, written or transferred. */
     bytes?: number | null;
-    /** Of reads or writes in quick succession, how many this record sums up. */
+    /** Number of consecutive reads or writes that this event aggregates. */
     calls?: number;
     /** The return of fork or clone in the new task. */
     child?: boolean;
+    /** Command name of the process. */
     comm?: string;
     cpu_ns?: number;
-    /** A string or list is longer than what is kept. */
+    /** A string or list is truncated. */
     cut?: boolean;
     cwd?: string;
-    /** seccomp refused the call before it was entered. */
+    /** seccomp denied the system call before it was executed. */
     denied?: boolean;
     dir?: "egress" | "ingress" | "loopback";
     disk_bytes?: number;
+    /** Destination address. */
     dst?: string;
+    /** Duration in nanoseconds. */
     dur_ns?: number;
     exe?: string;
-    /** Was there when observation began. */
+    /** The process existed when observation began. */
     existing?: boolean;
+    /** Exit status of the process. */
     exit_code?: number | null;
+    /** File descriptor. */
     fd?: number | null;
     from?: number;
     gid?: number | null;
-    /** The name the jail asked for to get the other side's address. */
+    /** The DNS name that the jail resolved to the remote address. */
     host?: string;
+    /** PID on the host. */
     host_pid?: number;
+    /** Network interface. */
     iface?: string;
-    /** Made by Glasshouse in the jail's processes. */
+    /** Glasshouse made the call in a process of the jail. */
     injected?: boolean;
     jail: string;
-    /** How many; -1 is unknown. */
+    /** For a gap: number of lost events; -1 if unknown. */
     lost?: number;
     memory_bytes?: number;
-    /** Of the system call. */
+    /** Name of the system call. */
     name?: string;
+    /** Number of the system call. */
     nr?: number;
-    /** Monotonic nanoseconds of the host. */
+    /** Monotonic clock of the host, in nanoseconds. */
     ns?: number;
-    /** What was done to a file, happened to a process, or was done with a snapshot. */
+    /** The file operation, process event or snapshot operation. */
     op?: string;
-    /** Of a flow. */
+    /** Number of packets of a flow. */
     packets?: number;
-    /** The jail that the snapshot was taken of. */
+    /** The jail of which the snapshot was taken. */
     parent?: string;
-    /** Of the last record in the parent's log that the snapshot knows of. */
+    /** Sequence number of the last event in the parent's log that the snapshot includes. */
     parent_seq?: number | null;
-    /** The caller was inside the call when observation began. */
+    /** The caller was in the system call when observation began. */
     partial?: boolean;
-    /** Inside the jail. */
+    /** Path inside the jail. */
     path?: string;
-    /** Inside the jail. */
+    /** PID inside the jail. */
     pid?: number;
     pids?: number;
     ppid?: number;
     proto?: string;
-    /** Memory said another path than the kernel used. */
+    /** The path in memory differed from the path that the kernel used (a TOCTOU race). */
     raced?: boolean;
-    /** The jail's disk refuses writes after an error. */
+    /** The jail's disk is read-only after an error. */
     read_only?: boolean;
-    /** What the kernel opened, where that differs from path. */
+    /** The path that the kernel opened, if it differs from path. */
     real?: string;
+    /** For a gap: why events were lost. */
     reason?: string;
-    /** Negative is -errno. */
+    /** Return value of the system call. A negative value is -errno. */
     ret?: number | null;
+    /** Peak resident set size in bytes. */
     rss?: number;
     rx_bytes?: number;
-    /** Gapless in one jail, from 1; in one made from a snapshot, from where its parent was. */
+    /** Sequence number in the jail, without gaps, from 1. A jail made from a snapshot continues the
+     * numbering of its parent. */
     seq: number;
-    /** That ended the process. */
+    /** The signal that ended the process. */
     signal?: string;
     snapshot?: string;
-    /** Type of the records that are missing here. */
+    /** For a gap: type of the lost events. */
     source?: string;
+    /** Source address. */
     src?: string;
+    /** System CPU time in nanoseconds. */
     system_ns?: number;
-    /** Flags of the packet, or all of a flow. */
+    /** TCP flags of the packet, or of all packets of a flow. */
     tcp?: string;
-    /** Of a thread, not of a whole process. */
+    /** The event concerns a thread and not a process. */
     thread?: boolean;
     through?: number;
+    /** Thread ID inside the jail. */
     tid?: number;
+    /** New path of a renamed or linked file. */
     to?: string;
-    /** Milliseconds since 1970. */
+    /** Time, in milliseconds since 1970. */
     ts: number;
     tx_bytes?: number;
     type: "syscall" | "file" | "net" | "proc" | "gap" | "usage" | "lineage";
     uid?: number | null;
-    /** The caller died inside the call. */
+    /** The caller died during the system call. */
     unfinished?: boolean;
-    /** The path of a descriptor is not known. */
+    /** The path of the file descriptor is unknown. */
     unresolved?: boolean;
+    /** User CPU time in nanoseconds. */
     user_ns?: number;
 }
 export interface EventChanges {
-    /** From there to one side. */
+    /** Events between the common ancestor and the first side. */
     from?: EventCount;
-    /** Where both come from; none if they are not related. */
+    /** The common ancestor. Omitted if the sides are not related. */
     since?: ComparedEnd;
-    /** From there to the other. */
+    /** Events between the common ancestor and the second side. */
     to?: EventCount;
 }
 export interface EventCount {
-    /** by_type is less than the total: some are not kept, or there are too many. */
+    /** by_type counts fewer events than total: some events were deleted, or there are too many to
+     * count. */
     at_least?: boolean;
     by_type?: Record<string, number>;
     total?: number;
+    /** Why the events cannot be counted. */
     unknown?: string;
 }
 export interface EventLink {
+    /** First sequence number. */
     first?: number;
+    /** Last sequence number. */
     last?: number;
-    /** A filter, for GET …/events. */
+    /** A filter for GET …/events. */
     q?: string;
 }
 export interface EventLog {
-    /** What they take on disk. */
+    /** Disk usage in bytes. */
     bytes?: number;
-    /** Why nothing can be written now. */
+    /** Why events cannot be written now. */
     err?: string;
-    /** Records that are kept. */
+    /** Number of stored events. */
     events?: number;
-    /** Sequence number of the oldest record kept. */
+    /** Sequence number of the oldest stored event. */
     first?: number;
-    /** Sequence number given last. */
+    /** Sequence number that was assigned last. */
     last?: number;
-    /** By type: records that found no room. Each is counted in a gap. */
+    /** Events that were dropped because of the size limit, by type. Gap events count them. */
     lost?: Record<string, number>;
-    /** Files. */
+    /** Number of files. */
     segments?: number;
 }
 export interface EventWindow {
-    /** Records, as docs/events.md has them. */
+    /** Events. docs/events.md describes them. */
     items: unknown[];
-    /** Of the first of the items; 0 is the oldest record. */
+    /** Position of the first item; 0 is the oldest event. */
     offset: number;
-    /** How many records the filter means. */
+    /** Number of events that match the filter. */
     total: number;
 }
 export interface Exec {
     argv?: string[];
+    /** Run time in milliseconds. */
     duration_ms?: number;
-    /** base64 if stdout or stderr is not UTF-8; then both are encoded so. */
+    /** base64 if stdout or stderr is not valid UTF-8; then both are base64-encoded. */
     encoding?: "base64";
     ended_at?: string | null;
-    /** 128 plus the signal's number if one ended it. Absent while it runs. */
+    /** Exit status, or 128 plus the number of the signal that ended the command. Absent while it runs. */
     exit_code?: number | null;
     id: string;
-    /** Offset that the next output byte will have. */
+    /** Offset of the next output byte. */
     next?: number;
-    /** Offset of the first output byte still kept. */
+    /** Offset of the first buffered output byte. */
     oldest?: number;
-    /** Inside the jail. */
+    /** PID inside the jail. */
     pid?: number;
+    /** The command runs on a terminal. */
     pty?: boolean;
     running?: boolean;
-    /** The signal that ended it, such as KILL. */
+    /** The signal that ended the command, such as KILL. */
     signal?: string;
     started_at?: string;
+    /** Standard error, if the response includes output. */
     stderr?: string;
+    /** Bytes written so far, including discarded ones. */
     stderr_bytes?: number;
-    /** Where the answer carries output. */
+    /** Standard output, if the response includes output. */
     stdout?: string;
-    /** Written so far, kept or not. */
+    /** Bytes written so far, including discarded ones. */
     stdout_bytes?: number;
+    /** The command was killed because of its timeout. */
     timed_out?: boolean;
-    /** stdout and stderr do not hold all that was written. */
+    /** stdout or stderr is incomplete because buffered output was discarded. */
     truncated?: boolean;
 }
 export interface ExecPage {
+    /** Items of the page. */
     items: Exec[];
     /** Pass as 'after' to get the items that follow. Absent on the last page. */
     next?: string;
@@ -989,174 +1130,189 @@ export interface ExecPage {
 export interface ExecRequest {
     /** The command and its arguments. */
     argv?: string[];
-    /** A line for /bin/sh. */
+    /** A command line for /bin/sh. */
     cmd?: string;
+    /** Working directory. Default: the jail's working directory. */
     cwd?: string;
-    /** Answer as soon as the command runs. */
+    /** Respond as soon as the command has started. */
     detach?: boolean;
-    /** Added to the jail's environment. */
+    /** Environment variables, added to the jail's. */
     env?: Record<string, string>;
-    /** Output kept in the jail for readers that come later. Default 1 MiB. */
+    /** Number of output bytes buffered for later readers. Default 1 MiB. */
     keep_bytes?: number;
-    /** With stream: let a slow reader slow the command down, rather than lose output. A stream that
-     * ends without the event exit or error was cut off, as one is whose reader takes nothing for 5
-     * minutes; GET /jails/{id}/execs/{exec} with Last-Event-ID continues it. */
+    /** With stream: block the command when the client reads slowly, instead of dropping output. A
+     * stream that ends without the event exit or error was interrupted, for example because the client
+     * read nothing for 5 minutes. Continue it with GET /jails/{id}/execs/{exec} and Last-Event-ID. */
     lossless?: boolean;
-    /** Run on a terminal of this size. */
+    /** Run the command on a terminal of this size. */
     pty?: Size;
-    /** What the command reads. */
+    /** Standard input of the command. */
     stdin?: string;
     /** stdin is base64. */
     stdin_base64?: boolean;
     /** Keep standard input open after stdin, for POST …/stdin. */
     stdin_open?: boolean;
-    /** Answer with server-sent events: start, output, exit. */
+    /** Respond with server-sent events: start, output, exit. */
     stream?: boolean;
-    /** Then the whole process group is killed. */
+    /** Timeout in milliseconds, after which the whole process group is killed. */
     timeout_ms?: number;
+    /** User of the command: a name, a uid, name:group or uid:gid. Default: the jail's user. */
     user?: string;
 }
 export interface Explain {
     jail?: string;
-    /** The default is the jail's. */
+    /** The policy to evaluate. Default: the jail's policy. */
     policy?: Policy;
     question: Question;
 }
 export interface Explained {
     considered?: ConsideredRule[];
     decision: Decision;
-    /** Of a connection from a jail behind the proxy, whose rules come first: what they allow leaves
-     * without a question. */
+    /** For a connection from a jail in network mode proxy: the result of the egress rules. They are
+     * evaluated before the policy, and a connection that they allow is not evaluated by the policy. */
     egress?: ExplainedEgress;
 }
 export interface ExplainedEgress {
     allow: boolean;
-    /** They leave it to the policy. */
+    /** The egress rules defer to the policy. */
     asks?: boolean;
     detail?: string;
     reason?: string;
     remedy?: string;
-    /** That allows it, or comes nearest. */
+    /** The rule that allows the connection, or the closest one. */
     rule?: string;
 }
 export interface FeedEvent {
-    /** Who did it. */
+    /** The agent or user that caused the entry. */
     agent?: string;
-    /** Of the topic approval: the request, as it is now. */
+    /** For topic approval: the current state of the request. */
     approval?: Approval;
     at: string;
     body?: unknown;
     jail?: string;
-    /** Of the entry: jail.created, approval.asked, run.moved and so on. */
+    /** Kind of the entry: jail.created, approval.asked, run.moved and so on. */
     kind: string;
     run?: string;
-    /** Of its entry in the chain. */
+    /** Number of the audit log entry. */
     seq: number;
     session?: string;
 }
 export interface FeedHelloEvent {
     at: string;
-    /** The Last-Event-ID was none of this daemon's: what happened before now has to be asked for anew. */
+    /** The Last-Event-ID was not issued by this daemon. Reload earlier events with the other endpoints. */
     reset?: boolean;
 }
 export interface FeedJailsEvent {
+    /** The list is complete. Jails that it does not contain were deleted. */
     all?: boolean;
     jails: JailRow[];
 }
 export interface File {
     gid?: number;
-    /** Permission bits with setuid, setgid and sticky, octal. */
+    /** Permission bits with setuid, setgid and sticky, in octal. */
     mode: string;
     mtime?: string;
     name: string;
     path: string;
     size: number;
-    /** Of a symlink. */
+    /** Target of a symlink. */
     target?: string;
     type: "file" | "dir" | "symlink" | "fifo" | "socket" | "char" | "block";
     uid?: number;
 }
 export interface FileChanges {
-    /** By kind. */
+    /** Number of changes by kind. */
     counts?: Record<string, number>;
-    /** By path. */
+    /** Changes, sorted by path. */
     list?: Change[];
-    /** That are not listed. GET /jails/{id}/fs/diff lists all of a jail's, in pages. */
+    /** Number of changes that are not listed. GET /jails/{id}/fs/diff lists all changes of a jail, in
+     * pages. */
     more?: number;
-    /** Why nothing can be told. */
+    /** Why the trees cannot be compared. */
     unknown?: string;
 }
 export interface FileEvent {
     dir?: boolean;
-    /** overflow: some were missed. */
+    /** overflow: some changes were lost. */
     op: "create" | "write" | "delete" | "rename" | "attrib" | "overflow";
     path: string;
 }
 export interface FilePage {
+    /** Items of the page. */
     items: File[];
     /** Pass as 'after' to get the items that follow. Absent on the last page. */
     next?: string;
 }
 export interface Flow {
-    /** There was more before it found room in the list. */
+    /** The counts are lower bounds: earlier packets were not counted because the list was full. */
     at_least?: boolean;
     begin?: string;
     bytes_in?: number;
     bytes_out?: number;
     comm?: string;
-    /** Who began it. */
+    /** Direction of the first packet. */
     dir: "egress" | "ingress" | "loopback";
-    /** Of its last packet so far. */
+    /** Time of the last packet so far. */
     end?: string;
-    /** Where its records are. */
+    /** Events of the flow. */
     events?: EventLink;
-    /** The name the jail asked for to get the address. */
+    /** The DNS name that the jail resolved to the remote address. */
     host?: string;
     local: string;
     packets_in?: number;
     packets_out?: number;
     pid?: number;
     proto: string;
+    /** Number of refused connections. */
     refused?: number;
     remote: string;
-    /** open: a protocol without connections. */
+    /** State of the connection. open: the protocol has no connections. */
     state?: "unanswered" | "refused" | "established" | "closed" | "reset" | "open";
-    /** It was begun; more than 1 if its ports were used again. */
+    /** Number of connections; more than 1 if the ports were reused. */
     times?: number;
 }
 export interface Flows {
-    /** All there were. If they are too many to be kept, those of the most bytes are listed. */
+    /** Total number of flows. If there are too many to store, the list contains those with the most
+     * bytes. */
     count?: number;
+    /** Items of the page. */
     items: Flow[];
     /** Pass as 'after' to get the items that follow. Absent on the last page. */
     next?: string;
 }
 export interface Grant {
+    /** Branches of the jail receive their own grant. */
     branches?: boolean;
+    /** Who created the grant. */
     by?: string;
     capability?: string;
     created_at: string;
+    /** file: as /run/secrets/NAME in the jail. inject: added to requests by the egress proxy. */
     delivery: "file" | "inject";
     expires_at?: string | null;
-    /** That a branch has got this one by. */
+    /** For a jail that is a branch: the parent's grant that this one was derived from. */
     from?: string;
+    /** With delivery inject: hosts to which the secret may be sent. */
     hosts?: string[];
     id: string;
+    /** The jail that may use the secret. */
     jail?: string;
     run?: string;
     secret: string;
     session?: string;
 }
 export interface GrantSecret {
-    /** A branch of the jail gets a grant of its own. */
+    /** Branches of the jail receive their own grant. */
     branches?: boolean;
     capability?: string;
-    /** As /run/secrets/NAME in the jail (the default), or in requests on their way out, so that the
-     * jail never has it. */
+    /** file (the default): as /run/secrets/NAME in the jail. inject: the egress proxy adds the secret
+     * to requests, and it is never visible in the jail. */
     delivery?: "file" | "inject";
+    /** When the grant expires. Default: never. */
     expires_at?: string | null;
-    /** Of inject: where it may be sent, such as api.example.com. */
+    /** With delivery inject: hosts to which the secret may be sent, such as api.example.com. */
     hosts?: string[];
+    /** The jail that may use the secret. */
     jail?: string;
     run?: string;
     session?: string;
@@ -1166,6 +1322,7 @@ export interface Health {
 }
 export interface Host {
     arch?: string;
+    /** Model of the CPU. */
     cpu?: string;
     kernel?: string;
 }
@@ -1173,45 +1330,48 @@ export interface Image {
     created_at: string;
     digest: string;
     files: number;
-    /** Bytes of its files. */
+    /** Total size of its files, in bytes. */
     size: number;
-    /** What the archive held and the image does not, with the reason. */
+    /** Archive entries that were not unpacked, with the reason. */
     skipped?: string[];
-    /** What was asked for and led to it. */
+    /** References that resolved to this image. */
     sources: string[];
 }
 export interface ImagePage {
+    /** Items of the page. */
     items: Image[];
     /** Pass as 'after' to get the items that follow. Absent on the last page. */
     next?: string;
 }
 export interface ImportServer {
-    /** A directory of the host that the manifest's paths are relative to. */
+    /** A host directory against which the manifest's relative paths are resolved. */
     dir?: string;
+    /** File name of the manifest, for error messages. */
     file?: string;
-    /** A capability that says how the server runs: its id is the beginning of those of its tools. */
+    /** Manifest of a capability that starts the server. Its id is the prefix of the ids of the imported
+     * tools. */
     manifest: string;
 }
 export interface ImportedServer {
-    /** What the server says of its tools and no manifest can. */
+    /** Properties of the tools that a manifest cannot express. */
     lost?: string[];
-    /** Of the tools: what to register. */
+    /** Manifests of the tools. Register them with POST /capabilities. */
     manifests: string[];
-    /** Tools that are none, and why. */
+    /** Tools that cannot be imported, with the reason. */
     refused?: string[];
-    /** What it calls itself. */
+    /** Name that the server reports. */
     server: string;
 }
 export interface Jail {
     backend: string;
     command?: string[];
-    /** Lasting problems that the state does not show. */
+    /** Persistent problems that the state does not show. */
     conditions?: Condition[];
     created_at: string;
     cwd?: string;
-    /** Of the root filesystem. */
+    /** Digest of the root filesystem. */
     digest?: string;
-    /** Not shown to viewers. */
+    /** Environment variables. Hidden from viewers. */
     env?: Record<string, string>;
     hostname?: string;
     id: string;
@@ -1220,16 +1380,17 @@ export interface Jail {
     links?: Record<string, string>;
     mounts?: Mount[];
     name?: string;
-    /** The snapshot it is nearest to: taken of it, made from or rewound to last. */
+    /** The snapshot that was last taken of the jail, that it was made from, or that it was last rewound
+     * to. */
     nearest?: string;
     network: "isolated" | "proxy" | "bridged" | "full";
     network_group?: string;
-    /** How it is being recorded. Only when one jail is asked for. */
+    /** State of the recording. Only in the response for a single jail. */
     observation?: Observation;
     observe?: Observe;
-    /** The snapshot it was made from, if it was. */
+    /** The snapshot that the jail was made from. */
     origin?: Origin;
-    /** Why it failed, or stopped unasked. */
+    /** Why the jail failed, or stopped without a request. */
     reason?: string;
     rootfs?: Rootfs;
     runtime?: string;
@@ -1237,35 +1398,36 @@ export interface Jail {
     started_at?: string | null;
     state: "created" | "starting" | "running" | "paused" | "stopped" | "failed";
     stopped_at?: string | null;
-    /** What it uses now. Only when one jail is asked for, and it has processes. */
+    /** Current resource usage. Only in the response for a single jail that has processes. */
     usage?: Usage;
     user?: string;
     workspace?: Workspace;
 }
 export interface JailLimits {
-    /** What became of requests and changes, oldest first. */
+    /** Requests and changes with their outcome, oldest first. */
     history?: LimitChange[];
-    /** In force now. */
+    /** Limits in effect now. */
     limits?: Limits;
-    /** The 'after' of the next page. */
+    /** Pass as 'after' to get the next page. */
     next?: number;
-    /** Its own, while it is lent others. */
+    /** The permanent limits, while temporary ones are in effect. */
     own?: Limits;
-    /** When what it is lent is taken back. */
+    /** When the temporary limits end. */
     until?: string | null;
 }
 export interface JailPage {
+    /** Items of the page. */
     items: Jail[];
     /** Pass as 'after' to get the items that follow. Absent on the last page. */
     next?: string;
 }
 export interface JailRow {
     backend: string;
-    /** Processors it keeps busy. */
+    /** CPU usage, in number of CPUs. */
     cpu: number;
-    /** Recorded in a second. */
+    /** Events recorded per second. */
     events_s: number;
-    /** Records that are known to be missing, since the daemon started. */
+    /** Number of events known to be lost since the daemon started. */
     gaps: number;
     id: string;
     memory_bytes: number;
@@ -1273,28 +1435,30 @@ export interface JailRow {
     name?: string;
     pids: number;
     runtime?: string;
-    /** Received in a second. */
+    /** Bytes received per second. */
     rx_bytes_s: number;
     state: string;
-    /** Sent in a second. */
+    /** Bytes sent per second. */
     tx_bytes_s: number;
 }
 export interface Keep {
-    /** The last of each of so many days in which there is one. */
+    /** Retain the last snapshot of each day, for this many days that have one. */
     daily?: number;
-    /** The last of each of so many hours in which there is one. */
+    /** Retain the last snapshot of each hour, for this many hours that have one. */
     hourly?: number;
-    /** The last so many. */
+    /** Number of most recent snapshots to retain. */
     last?: number;
 }
 export interface Latency {
-    /** Each reaches to twice where it begins; from the first that is not empty to the last. */
+    /** Histogram. Each bucket ends at twice its start. Empty buckets at both ends are omitted. */
     buckets: LatencyBucket[];
     max_ns?: number;
     min_ns?: number;
-    /** Estimated from the buckets, as are the next two. */
+    /** Median, estimated from the buckets. */
     p50_ns?: number;
+    /** 90th percentile, estimated from the buckets. */
     p90_ns?: number;
+    /** 99th percentile, estimated from the buckets. */
     p99_ns?: number;
     total_ns?: number;
 }
@@ -1304,44 +1468,47 @@ export interface LatencyBucket {
 }
 export interface LimitChange {
     at?: string;
-    /** The person who set, allowed or refused it. */
+    /** The person who made, approved or refused the change. */
     by?: string;
-    /** Of the causal chain. */
+    /** Number of the audit log entry. */
     entry?: number;
     from?: Bounds;
     n?: number;
     state?: "applied" | "refused" | "failed";
     to?: Bounds;
+    /** When a temporary change ends. */
     until?: string | null;
-    /** What was asked for. */
+    /** The requested limits. */
     want?: Bounds;
     why?: string;
 }
 export interface Limits {
-    /** Default 256, at most 1024. */
+    /** CPU weight. Default 256, at most 1024. */
     cpu_shares?: number;
-    /** MiB. Default 1024, at most 16384. */
+    /** Disk space in MiB. Default 1024, at most 16384. */
     disk_mb?: number;
-    /** Processes and threads, without those of the jail's init. Default 128, at most 4096. */
+    /** Number of processes and threads, excluding those of the jail's init. Default 128, at most 4096. */
     max_pids?: number;
-    /** MiB. Default 512, at most 8192. */
+    /** Memory in MiB. Default 512, at most 8192. */
     memory_mb?: number;
 }
 export interface LineageJail {
     created_at: string;
     id: string;
-    /** Made from snapshots of it that are gone. */
+    /** Jails made from deleted snapshots of the jail. */
     jails?: LineageJail[];
     name?: string;
-    /** The snapshot it is nearest to. */
+    /** The snapshot that was last taken of the jail, that it was made from, or that it was last rewound
+     * to. */
     nearest?: string;
     origin?: Origin;
-    /** Taken of it, oldest first. */
+    /** Snapshots of the jail, oldest first. */
     snapshots?: LineageSnapshot[];
-    /** A jail's state, or gone: it was deleted, and its snapshots are there. */
+    /** State of the jail, or gone if it was deleted and has snapshots. */
     state: string;
 }
 export interface LineageJailPage {
+    /** Items of the page. */
     items: LineageJail[];
     /** Pass as 'after' to get the items that follow. Absent on the last page. */
     next?: string;
@@ -1349,11 +1516,12 @@ export interface LineageJailPage {
 export interface LineageSnapshot {
     created_at: string;
     id: string;
-    /** Made from it, oldest first. */
+    /** Jails made from the snapshot, oldest first. */
     jails?: LineageJail[];
+    /** The snapshot includes processes, not only files. */
     memory?: boolean;
     name?: string;
-    /** The snapshot that the jail had been taken to, made from or rewound to last. */
+    /** The previous snapshot of the jail: the one last taken, made from or rewound to. */
     parent?: string;
     reason: string;
     trigger?: string;
@@ -1363,57 +1531,62 @@ export interface LogIn {
 }
 export interface Login {
     created_at: string;
-    /** Unless it is used before. */
+    /** When the login expires. Each use extends it. */
     expires_at: string;
     id: string;
     name: string;
     role: "admin" | "operator" | "viewer";
-    /** To the hour. */
+    /** Time of the last use, rounded to an hour. */
     used_at: string;
 }
 export interface LoginLink {
-    /** What is to be sent to POST /login. */
+    /** The code to send to POST /login. */
     code: string;
     expires_at: string;
-    /** Where to go with it; the first is on this machine, others by which it is reached from elsewhere. */
+    /** Login URLs. The first one works on this host, the others from elsewhere. */
     urls: string[];
 }
 export interface LoginPage {
+    /** Items of the page. */
     items: Login[];
     /** Pass as 'after' to get the items that follow. Absent on the last page. */
     next?: string;
 }
 export interface Lost {
-    /** At least. */
+    /** Number of lost events, at least. */
     records?: number;
-    /** Some gap could not say how many. */
+    /** The number is incomplete: the size of a gap is not known. */
     unknown?: boolean;
 }
 export interface MarketInstall {
     name: string;
-    /** Without it the newest. */
+    /** Version to install. Default: the newest. */
     version?: string;
 }
 export interface Me {
-    /** Of a browser that is logged in. */
+    /** The login, if the caller is a logged-in browser. */
     login?: string;
     name: string;
     role: "admin" | "operator" | "viewer";
 }
 export interface Message {
     at: string;
-    /** in: to the agent. out: from it. */
+    /** in: to the agent. out: from the agent. */
     direction: "in" | "out";
+    /** The sender. */
     from?: string;
     id: string;
+    /** Data classes of the text. */
     labels?: string[];
     run?: string;
+    /** Position in the session. */
     seq: number;
     session_id: string;
-    /** What is personal or secret is a handle in its place. */
+    /** The text. Personal and secret data is replaced by handles. */
     text: string;
 }
 export interface MessagePage {
+    /** Items of the page. */
     items: Message[];
     /** Pass as 'after' to get the items that follow. Absent on the last page. */
     next?: string;
@@ -1421,16 +1594,16 @@ export interface MessagePage {
 export interface Meta {
 }
 export interface Mount {
-    /** A path of the host, which the configuration must allow. */
+    /** A host path that the configuration allows to be mounted. */
     source: string;
     /** A path in the jail. */
     target: string;
-    /** Otherwise read-only. */
+    /** Mount writable. Default: read-only. */
     write?: boolean;
 }
 export interface MoveFile {
     from: string;
-    /** Otherwise a file at 'to' is a conflict. */
+    /** Replace an existing file at 'to'. Otherwise an existing file is a conflict. */
     replace?: boolean;
     to: string;
 }
@@ -1441,33 +1614,33 @@ export interface MoveRun {
 }
 export interface Observation {
     log?: EventLog;
-    /** By name: kernel, network, gvisor, ptrace. None when the jail does not run. */
+    /** Observers by name: kernel, network, gvisor, ptrace. Empty when the jail does not run. */
     sources?: Record<string, Source>;
 }
 export interface Observe {
-    /** Names of system calls recorded as well, whatever syscalls says. */
+    /** Names of system calls to record in addition to those that syscalls selects. */
     allow?: string[];
-    /** Operations on files. */
+    /** Whether to record file operations. */
     files?: "all" | "off";
-    /** Names of system calls not recorded, whatever else is said. */
+    /** Names of system calls not to record. It takes precedence over syscalls and allow. */
     ignore?: string[];
-    /** Each packet, or sums of them for each connection. */
+    /** Record each packet, totals for each connection (flows), or neither. */
     network?: "packets" | "flows" | "off";
-    /** throttle: the jail is slowed so that nothing is lost. count: it runs on, and what is lost is
-     * counted in a gap. */
+    /** throttle: slow down the jail so that no event is lost. count: do not slow down the jail; lost
+     * events are counted in a gap. */
     on_overload?: "throttle" | "count";
-    /** Of each packet so many bytes are kept for GET …/network/pcap. */
+    /** Number of bytes of each packet to keep for GET …/network/pcap. */
     packet_bytes?: number;
-    /** Of the calls left, one in so many is recorded. */
+    /** Sampling of the remaining system calls: record one of this many. */
     sample?: number;
-    /** Which system calls. security: those that change privileges, namespaces, mounts, programs or
-     * other processes. */
+    /** Which system calls to record. security: calls that change privileges, namespaces or mounts, run
+     * programs, or act on other processes. */
     syscalls?: "all" | "security" | "off";
 }
 export interface Offer {
     description?: string;
     digest: string;
-    /** The version that is installed, from the same publisher. */
+    /** The installed version of the bundle from the same publisher. */
     installed?: string;
     market: string;
     name: string;
@@ -1476,84 +1649,88 @@ export interface Offer {
     version: string;
 }
 export interface OfferPage {
+    /** Items of the page. */
     items: Offer[];
     /** Pass as 'after' to get the items that follow. Absent on the last page. */
     next?: string;
 }
 export interface OpenSession {
-    /** Of runs that name none. */
+    /** Default agent of the session's runs. */
     agent?: RunAgent;
-    /** Data classes that its agents may see as they are; of all else they get a handle. */
+    /** Data classes that the session's agents may read in plain text. Other classified data is replaced
+     * by handles. */
     allow?: string[];
-    /** What all its runs together may spend. */
+    /** Budget shared by all runs of the session, by dimension. */
     budget?: Record<string, number>;
-    /** Whose members are its siblings. Default: nobody's. */
+    /** Name of a group. Sessions in the same group are siblings. Default: no group. */
     group?: string;
-    /** 1 to 128 letters, digits and ._:-; without it one is made. */
+    /** 1 to 128 letters, digits and ._:-; generated if omitted. */
     id?: string;
-    /** In which all its runs work. Default: each run gets a jail of its own. */
+    /** The jail for all runs of the session. Default: each run gets its own jail. */
     jail?: string;
     labels?: Record<string, string>;
-    /** What siblings call it, and people. */
+    /** Display name, also used by siblings to address the session. */
     name?: string;
 }
 export interface Origin {
-    /** Of which the snapshot is. */
+    /** The jail of which the snapshot was taken. */
     jail: string;
-    /** Among those made with it, from 1. */
+    /** Number of the jail among those created by the same request, from 1. */
     number: number;
     snapshot: string;
 }
 export interface Output {
-    /** Base64. */
+    /** Output bytes, in base64. */
     data: string;
-    /** Bytes just before offset that were no longer kept. */
+    /** Number of bytes before offset that were discarded. */
     lost?: number;
+    /** Offset of the first byte of data. Offsets count stdout and stderr together. */
     offset: number;
     stream: "stdout" | "stderr";
 }
 export interface Overrides {
     /** Default: the jail's id. */
     hostname?: string;
-    /** Refused: of a jail and its branches only one could speak on a connection. Rewind the jail
+    /** Rejected if true: a connection cannot be shared between a jail and its branches. Rewind the jail
      * instead. */
     keep_connections?: boolean;
     labels?: Record<string, string>;
     limits?: Limits;
-    /** A name for people. Of several jails, each has its number at the end. */
+    /** Display name. If several jails are created, a number is appended. */
     name?: string;
     network?: "isolated" | "proxy" | "bridged" | "full";
 }
 export interface Past {
     /** The instant, if it was given as a time. */
     at?: string | null;
-    /** That the jail was made from. It may be gone. */
+    /** The snapshot that the jail was made from. It may have been deleted. */
     base?: string;
     files: ChangedFiles;
     processes: Processes;
-    /** The nearest at or before the instant that no rewind has undone: what a branch from here begins
-     * with. */
+    /** The nearest snapshot at or before the instant that no rewind has undone. A branch from this
+     * instant starts with it. */
     snapshot?: Snapshot;
 }
 export interface Policy {
-    /** Whose rules count where nobody says who asks. */
+    /** The agent whose rules apply when a request names no agent. */
     agent?: string;
-    /** What people wanted remembered. */
+    /** Remembered answers to approval requests. */
     answers?: PolicyRule[];
-    /** To which the level may be raised. The default is the level. */
+    /** The highest level that the jail can be raised to. Default: the level. */
     ceiling?: number;
-    /** Permission files (opencode.json, .jsonc; later ones count over earlier ones) and decision
-     * frameworks (AGENTS.md). */
+    /** Permission files (opencode.json, .jsonc; later files take precedence over earlier ones) and
+     * decision frameworks (AGENTS.md). */
     files?: PolicyFile[];
-    /** The home directory in the jail, for ~ in patterns; the default is /root. */
+    /** The home directory in the jail, which replaces ~ in patterns. Default: /root. */
     home?: string;
-    /** Of autonomy: 1 guided (the default), 2 intelligent, 3 full. */
+    /** Autonomy level: 1 guided (the default), 2 intelligent, 3 full. */
     level?: number;
-    /** Which of several matching patterns counts. The default is what the files were written for. */
+    /** Which of several matching patterns takes precedence. Default: the convention that the files were
+     * written for. */
     match?: "longest" | "last";
-    /** What it takes to allow what is asked. The first that matches counts; without one it is standard. */
+    /** Who must approve an action. The first match applies; without a match the tier is standard. */
     tiers?: PolicyTier[];
-    /** The project's directory in the jail, which patterns of files are relative to. */
+    /** The project directory in the jail, to which file patterns are relative. */
     workspace?: string;
 }
 export interface PolicyAdvice {
@@ -1563,6 +1740,7 @@ export interface PolicyAdvice {
 }
 export interface PolicyFile {
     name: string;
+    /** Content of the file. */
     text: string;
 }
 export interface PolicyFinding {
@@ -1573,160 +1751,182 @@ export interface PolicyFinding {
     remedy?: string;
 }
 export interface PolicyLevel {
+    /** Autonomy level: 1 guided, 2 intelligent, 3 full. */
     level: number;
 }
 export interface PolicyRule {
+    /** A tool name or pattern. */
     action: string;
     effect: "allow" | "ask" | "deny";
+    /** The policy file of the rule. */
     file?: string;
+    /** The line in the file. */
     line?: number;
+    /** Pattern for the resource. */
     pattern: string;
 }
 export interface PolicyState {
-    /** What decision frameworks say that is no rule, for the agent to read. */
+    /** Guidelines of decision frameworks that are not rules. The agent can read them. */
     advice?: PolicyAdvice[];
     ceiling?: number;
-    /** What in the files does not do what it seems to. */
+    /** Lint findings: parts of the files that have another effect than they seem to have. */
     findings?: PolicyFinding[];
     level?: number;
-    /** How the files are read. */
+    /** Which of several matching patterns takes precedence. */
     match?: string;
     policy?: Policy;
-    /** Why they are read so. */
+    /** Why this precedence was chosen. */
     why?: string;
 }
 export interface PolicyTier {
+    /** A tool name or pattern. */
     action: string;
+    /** Pattern for the resource. */
     pattern: string;
     tier: "preapproved" | "standard" | "elevated";
 }
 export interface Prepared {
     digest: string;
-    /** What was asked for, with what it was resolved to. */
+    /** The requested reference and the reference to which it was resolved. */
     source: string;
 }
 export interface Probe {
-    /** What was found. */
+    /** What the probe found. */
     detail?: string;
     name: string;
     /** Why it is not ok. */
     reason?: string;
+    /** How to enable the mechanism. */
     remedy?: string;
-    /** unknown: the probe could not tell. */
+    /** unknown: the probe was inconclusive. */
     status: "ok" | "unsupported" | "unknown";
 }
 export interface ProbePage {
+    /** Items of the page. */
     items: Probe[];
     /** Pass as 'after' to get the items that follow. Absent on the last page. */
     next?: string;
 }
 export interface Problem {
-    /** What went wrong, in this case. */
+    /** What failed and why. */
     detail?: string;
-    /** Where the daemon's log has more, for an internal error. */
+    /** For an internal error: the id under which the daemon's log has details. */
     error_id?: string;
-    /** The field of the request, or its query parameter, that is at fault. */
+    /** The request field or query parameter that is invalid. */
     field?: string;
-    /** What the caller can do about it. */
+    /** How the caller can resolve the problem. */
     remedy?: string;
     /** The HTTP status. */
     status: number;
-    /** The kind in words. */
+    /** Short description of the problem type. */
     title: string;
-    /** What kind of problem this is, such as /problems/not-found. */
+    /** URI of the problem type, such as /problems/not-found. */
     type: string;
 }
 export interface Process {
     argv?: string[];
     began?: string;
-    /** With pid, which process it is: pids come back. */
+    /** Start time. PIDs are reused, so pid and begin_ns together identify a process. */
     begin_ns?: number;
     children?: number[];
+    /** Command name. */
     comm?: string;
-    /** exe, argv and cwd are longer than shown. */
+    /** exe, argv or cwd is truncated. */
     cut?: boolean;
     cwd?: string;
-    /** In the tree. */
+    /** Depth in the process tree. */
     depth?: number;
+    /** Run time in nanoseconds. */
     duration_ns?: number;
     ended?: string | null;
-    /** Where its records are. */
+    /** Events of the process. */
     events?: EventLink;
     exe?: string;
-    /** The last few programs it ran, the present one last. */
+    /** The last programs that the process executed, the current one last. */
     execs?: Program[];
+    /** Total number of programs that the process executed. */
     execs_count?: number;
-    /** Was there when observation began. */
+    /** The process existed when observation began. */
     existing?: boolean;
     exit_code?: number | null;
     gid?: number;
+    /** PID on the host. */
     host_pid?: number;
-    /** Inside the jail. */
+    /** PID inside the jail. */
     pid: number;
     ppid?: number;
-    /** Most memory it held, in bytes. */
+    /** Peak resident set size, in bytes. */
     rss?: number;
-    /** That ended it. */
+    /** The signal that ended the process. */
     signal?: string;
-    /** lost: it ended, and nobody saw how. */
+    /** lost: the process ended, and its exit was not observed. */
     state: "running" | "exited" | "killed" | "lost";
+    /** System CPU time in nanoseconds, when the process ended. */
     system_ns?: number;
     threads?: number;
     uid?: number;
-    /** Processor time, as of its end. */
+    /** User CPU time in nanoseconds, when the process ended. */
     user_ns?: number;
 }
 export interface ProcessChanges {
-    /** On both sides, and not alike. */
+    /** Processes that are on both sides and differ. */
     changed?: ChangedProcess[];
+    /** Connections that are only on the first side. */
     closed?: Connection[];
+    /** Processes that are only on the first side. */
     ended?: ComparedProcess[];
-    /** Connections in no list. */
+    /** Number of connections that are not listed. */
     more?: number;
+    /** Connections that are only on the second side. */
     opened?: Connection[];
-    /** On both sides and alike. */
+    /** Number of processes that are on both sides and equal. */
     same?: number;
+    /** Processes that are only on the second side. */
     started?: ComparedProcess[];
-    /** Why nothing can be told. */
+    /** Why the processes cannot be compared. */
     unknown?: string;
 }
 export interface Processes {
-    /** All there ever were. */
+    /** Total number of processes, including those that ended. */
     count?: number;
-    /** That have ended and are not kept. */
+    /** Number of ended processes that are no longer stored. */
     forgotten?: number;
-    /** Each after its parent, siblings as they began. */
+    /** Processes, each after its parent, siblings in order of creation. */
     items: Process[];
-    /** Records of processes that are missing. */
+    /** Process events that were lost. */
     lost?: Lost;
-    /** That are not told of: there were too many at once. */
+    /** Number of processes that are not listed because too many existed at the same time. */
     untold?: number;
 }
 export interface Profile {
-    /** The most frequent first. */
+    /** System calls, most frequent first. */
     calls: CallProfile[];
+    /** Number of system calls. */
     count: number;
-    /** By seccomp, before they were entered. */
+    /** Number of calls that seccomp denied before they were executed. */
     denied?: number;
-    /** By error, the most frequent first. */
+    /** Errors, most frequent first. */
     errors: ErrorCount[];
-    /** Returned an error. */
+    /** Number of calls that returned an error. */
     failed?: number;
-    /** By call and error: denied first, then refused, then the others. */
+    /** Failures by system call and error: denied first, then refused, then others. */
     failures: CallFailure[];
+    /** Number of failures that the list does not include. */
     failures_more?: number;
+    /** Number of distinct system calls. */
     kinds?: Estimate;
     latency: Latency;
-    /** Records of calls that are missing. */
+    /** System call events that were lost. */
     lost?: Lost;
-    /** Calls that are in none of them. */
+    /** Number of calls that the list does not include. */
     more?: number;
-    /** With the most calls first, as many as were asked for. */
+    /** Processes with the most calls first, as many as requested. */
     processes: CallsOfOne[];
-    /** For want of permission. */
+    /** Number of calls that failed for lack of permission. */
     refused?: number;
+    /** Total duration, in nanoseconds. */
     total_ns?: number;
-    /** Never returned. */
+    /** Number of calls that did not return. */
     unfinished?: number;
 }
 export interface Program {
@@ -1738,17 +1938,23 @@ export interface Program {
 export interface Publisher {
     keys?: PublisherKey[];
     name: string;
+    /** The highest tier that the publisher's bundles may have. */
     tier: "informational" | "read-only" | "standard" | "elevated";
 }
 export interface PublisherKey {
     added: string;
     id: string;
+    /** The public key, in minisign format. */
     key: string;
+    /** Why trust in the key was revoked. */
     reason?: string;
+    /** When the key was replaced by another one. */
     retired?: string | null;
+    /** When trust in the key was revoked. */
     revoked?: string | null;
 }
 export interface PublisherPage {
+    /** Items of the page. */
     items: Publisher[];
     /** Pass as 'after' to get the items that follow. Absent on the last page. */
     next?: string;
@@ -1756,65 +1962,71 @@ export interface PublisherPage {
 export interface PushBrowser {
     created_at: string;
     id: string;
+    /** The login of the browser. */
     login: string;
-    /** Whose login it is. */
+    /** Name of the logged-in user. */
     name: string;
-    /** The host of its push service. */
+    /** Host name of the push service. */
     service: string;
 }
 export interface PushBrowserPage {
+    /** Items of the page. */
     items: PushBrowser[];
     /** Pass as 'after' to get the items that follow. Absent on the last page. */
     next?: string;
 }
 export interface PushKey {
-    /** applicationServerKey, as base64url. */
+    /** The applicationServerKey, in base64url. */
     key: string;
 }
 export interface PutSecret {
-    /** The value, if it is not text. */
+    /** The value in base64, if it is not text. */
     base64?: string | null;
-    /** Where others keep it: env:NAME, file:PATH, vault:MOUNT/data/PATH#KEY. */
+    /** Reference to a value stored elsewhere: env:NAME, file:PATH, vault:MOUNT/data/PATH#KEY. */
     reference?: string;
-    /** Kept sealed. */
+    /** The value. It is encrypted at rest. */
     value?: string | null;
 }
 export interface Question {
-    /** A tool's name: bash, edit, read, webfetch, connect, … */
+    /** A tool name: bash, edit, read, webfetch, connect, … */
     action: string;
+    /** The agent that performs the action. */
     agent?: string;
+    /** Additional attributes of the action. */
     attributes?: Record<string, string>;
-    /** What it is done to: a command line, a path, a URL, host:port. */
+    /** The object of the action: a command line, path, URL or host:port. */
     resource?: string;
 }
 export interface Received {
     message_id: string;
-    /** That was begun. */
+    /** The run that was started. */
     run?: string;
     session_id: string;
 }
 export interface Register {
-    /** Ask again about a version that was refused or revoked. */
+    /** Request approval again for a version that was refused or revoked. */
     again?: boolean;
-    /** A directory of the host that the manifest's paths are relative to. What it names there is
+    /** A host directory against which the manifest's relative paths are resolved. The named files are
      * copied. */
     dir?: string;
-    /** What the manifest is called where something is wrong in it. */
+    /** File name of the manifest, for error messages. */
     file?: string;
-    /** (capability …) forms, or their JSON twin. */
+    /** The manifest: (capability …) forms, or the equivalent JSON. */
     manifest: string;
 }
 export interface Replayed {
-    /** This time. */
+    /** Output of the repeated call. */
     output: unknown;
+    /** The output equals the recorded output. */
     same: boolean;
 }
 export interface ResumeRun {
-    /** Make so many new runs that go on from there, and leave this one as it is. */
+    /** Create this many new runs from the checkpoint and leave this run unchanged. */
     branch?: number;
-    /** New limits. */
+    /** New limits, by dimension. */
     budget?: Record<string, number>;
-    /** Default: of a paused run the moment it was paused at, else its last. */
+    /** Checkpoint to restore. Default: a paused run continues where it was paused; other runs use their
+     * last checkpoint. */
     checkpoint?: string;
 }
 export interface Resumed {
@@ -1822,20 +2034,22 @@ export interface Resumed {
 }
 export interface RevokeCapability {
     reason?: string;
-    /** Without it the one that calls are for. */
+    /** Version to revoke. Default: the version that calls use. */
     version?: string;
 }
 export interface RevokeTrust {
+    /** Digest of a bundle that is no longer trusted. */
     digest?: string;
+    /** A public key. Bundles that it signed are no longer trusted. */
     key?: string;
     reason?: string;
 }
 export interface Rewind {
-    /** What a program has connected outside of the jail goes on if the program has neither read nor
-     * written there since the snapshot; all else is closed, as everything is without this. Default: as
-     * snapshots.keep_connections of the jail says. */
+    /** Keep the external connections on which the program has neither read nor written since the
+     * snapshot. All other external connections are closed. Default: snapshots.keep_connections of the
+     * jail. */
     keep_connections?: boolean | null;
-    /** Of this jail, or of one that it comes from. */
+    /** A snapshot of this jail or of an ancestor. */
     snapshot: string;
 }
 export interface Rootfs {
@@ -1849,21 +2063,20 @@ export interface Rootfs {
     nix?: string;
     /** An image reference, an OCI layout directory or an image tar. */
     oci?: string;
-    /** A user whom the tree is to have beside its own, with uid 1000 and a home; not of a directory of
-     * the host. */
+    /** A user to add to the tree, with uid 1000 and a home directory. Not available with dir. */
     user?: string;
 }
 export interface RotateKey {
-    /** The public key in its place. */
+    /** The new public key. */
     key: string;
-    /** The public key that is replaced. What it signed until now stays good. */
+    /** The public key to replace. Its existing signatures remain valid. */
     old: string;
 }
 export interface Run {
     agent: RunAgent;
     branch?: number;
     budget: RunBudget;
-    /** The last. */
+    /** The last checkpoint. */
     checkpoint?: string;
     created: string;
     ended?: string | null;
@@ -1871,132 +2084,156 @@ export interface Run {
     goal: string;
     id: string;
     jail?: string;
+    /** When a scheduled run starts. */
     next_run_at?: string | null;
-    /** Of which it is a branch. */
+    /** The run of which this run is a branch. */
     of?: string;
     parent?: string;
+    /** Explanation of the state. */
     reason?: string;
+    /** How often the agent was restarted. */
     restarts?: number;
+    /** The result that the agent reported. */
     result?: string;
     schedule?: string;
     session_id: string;
     started?: string | null;
+    /** scheduled: waits for its start time. paused: see why. */
     state: "scheduled" | "active" | "paused" | "done" | "failed" | "cancelled";
+    /** Number of steps so far. */
     steps: number;
+    /** The completion condition. */
     until?: unknown;
-    /** Of a run that is paused. */
+    /** Why the run is paused. */
     why?: "approval" | "checkpoint" | "schedule" | "event" | "budget" | "watchdog" | "operator";
 }
 export interface RunAction {
     began: string;
     ended?: string | null;
-    /** Of the chain. */
+    /** Number of the audit log entry that records the step. */
     entry?: number;
     input?: unknown;
+    /** Idempotency key of the step. */
     key: string;
     kind: string;
+    /** Data class of the output. */
     label?: string;
+    /** Step number. */
     n: number;
     name: string;
     output?: unknown;
     state: "begun" | "done" | "failed" | "refused";
 }
 export interface RunActionPage {
+    /** Items of the page. */
     items: RunAction[];
     /** Pass as 'after' to get the items that follow. Absent on the last page. */
     next?: string;
 }
 export interface RunAgent {
-    /** Of the preset shell: what is run. Of others: added. */
+    /** For preset shell: the command to run. For other presets: additional arguments. */
     argv?: string[];
+    /** Additional environment variables. */
     env?: Record<string, string>;
-    /** The jail that is made for it. */
+    /** The jail to create for the run. */
     jail?: CreateJail;
-    /** Its jail stays when the run has ended. */
+    /** Keep the created jail when the run ends. */
     keep?: boolean;
-    /** Of autonomy: 1 guided, 2 intelligent, 3 full. */
+    /** Autonomy level: 1 guided, 2 intelligent, 3 full. */
     level?: number;
-    /** Default: the daemon's. */
+    /** The model. Default: the daemon's default model. */
     model?: string;
-    /** The agent of the permission files whose rules apply to the run. Default: policy.agent of the
-     * jail, or else the default agent of the files. */
+    /** The agent name for which the permission files are evaluated. Default: policy.agent of the jail,
+     * or the default agent of the files. */
     policy_agent?: string;
-    /** builtin, claude, codex, opencode, gemini or shell. Default: the daemon's. */
+    /** builtin, claude, codex, opencode, gemini or shell. Default: the daemon's default preset. */
     preset?: string;
-    /** How the agent is spoken to: run, by its command line, or acp, by the Agent Client Protocol.
-     * Default: run. */
+    /** How the daemon communicates with the agent. run (the default): command line. acp: Agent Client
+     * Protocol. */
     protocol?: "run" | "acp";
-    /** When it is kept as it is without being asked. Default: the daemon's. */
+    /** Automatic checkpoints. Default: the daemon's configuration. */
     saves?: RunSaves;
-    /** That it is taught, and whose capabilities are its tools. */
+    /** Skills of the agent. The capabilities of the skills become its tools. */
     skills?: string[];
-    /** What the agent runs in. Default: the daemon's. */
+    /** What the agent process runs in. Default: the daemon's default spawner. */
     spawner?: "jail" | "bwrap" | "process";
-    /** How long it may take for things. Default: as its level has it. */
+    /** Time limits. Default: those of the autonomy level. */
     timers?: RunTimers;
 }
 export interface RunBudget {
+    /** Limits by dimension. */
     limits: Record<string, number>;
+    /** Consumption by dimension. */
     "run-budget-consumed": Record<string, number>;
+    /** Remaining budget by dimension. */
     "run-budget-remaining": Record<string, number>;
 }
 export interface RunEvent {
     at: string;
+    /** Details, which depend on the kind. */
     body?: unknown;
     kind: string;
     run?: string;
+    /** Number of the event. */
     seq: number;
     session_id: string;
 }
 export interface RunPage {
+    /** Items of the page. */
     items: Run[];
     /** Pass as 'after' to get the items that follow. Absent on the last page. */
     next?: string;
 }
 export interface RunSaves {
-    /** After so long; a second at least. */
+    /** Take a checkpoint after this many milliseconds, at least 1000. */
     every_ms?: number;
-    /** After so many steps. */
+    /** Take a checkpoint after this many steps. */
     steps?: number;
 }
 export interface RunTimers {
-    /** For nothing at all. */
+    /** Time without activity, in milliseconds. */
     idle_ms?: number;
-    /** For one step. */
+    /** Time for one step, in milliseconds. */
     step_ms?: number;
-    /** Altogether, without the time in which it waits for people. */
+    /** Total time in milliseconds, excluding the time in which the run waits for people. */
     wall_ms?: number;
 }
 export interface Schedule {
     created: string;
-    /** Why the last due time could not fire. Gone when one has. */
+    /** Why the last due time failed to start a run. Cleared by the next success. */
     error?: string;
-    /** Due times that were tried and given up. */
+    /** Number of due times that failed after all retries. */
     failed: number;
-    /** Due times that made a run. */
+    /** Number of due times that started a run. */
     fired: number;
     goal: string;
     id: string;
+    /** Maximum delay of each due time, in milliseconds. */
     jitter_ms?: number;
-    /** The due time that fired last. */
+    /** The due time that last started a run. */
     last?: string | null;
-    /** Due times that passed while nobody looked, and were left out. */
+    /** Number of due times that were missed and not made up for. */
     left_out: number;
+    /** Policy for missed due times: skip, once or all. */
     missed: string;
-    /** The next ten times; of one schedule only. */
+    /** The next ten due times. Only in the response for a single schedule. */
     next?: string[];
+    /** The next due time. */
     next_run_at?: string | null;
+    /** Policy for overlapping runs: skip, queue or allow. */
     overlap: string;
     paused?: boolean;
+    /** The cron expression. */
     schedule?: string;
     session_id: string;
-    /** Due times that were passed over because the run before was still at work. */
+    /** Number of due times that were skipped because the previous run was still active. */
     skipped: number;
     time_zone?: string;
-    /** A due time that waits for the run before it to end. */
+    /** A due time that is queued until the previous run ends. */
     waiting?: string | null;
 }
 export interface SchedulePage {
+    /** Items of the page. */
     items: Schedule[];
     /** Pass as 'after' to get the items that follow. Absent on the last page. */
     next?: string;
@@ -2005,25 +2242,27 @@ export interface Secret {
     created_at: string;
     grants: Grant[];
     name: string;
-    /** The key of a client of E2B whose secret it is alone, which is part of its name. No grant is of
-     * it. */
+    /** The E2B key that owns the secret. It is part of the secret's name. Such a secret cannot be
+     * granted. */
     owner?: string;
-    /** At the provider. */
+    /** Path of the secret at the provider. */
     path?: string;
-    /** Who keeps it; local is this daemon. */
+    /** Where the value is stored; local is this daemon. */
     provider: string;
     updated_at: string;
+    /** When the secret was last used. */
     used_at?: string | null;
 }
 export interface SecretPage {
+    /** Items of the page. */
     items: Secret[];
     /** Pass as 'after' to get the items that follow. Absent on the last page. */
     next?: string;
 }
 export interface SendMessage {
-    /** Data classes of what is in the text. */
+    /** Data classes of the text. */
     labels?: string[];
-    /** Its session_id counts where there is no other. */
+    /** Its session_id is used if session_id is omitted. */
     meta?: Meta;
     session_id?: string;
     text: string;
@@ -2032,15 +2271,17 @@ export interface Service {
     bytes_in?: number;
     bytes_out?: number;
     connections?: number;
-    /** Who began it. */
+    /** Direction of the connections. */
     dir: "egress" | "ingress" | "loopback";
-    /** Where its records are. */
+    /** Events of the service. */
     events?: EventLink;
     packets_in?: number;
     packets_out?: number;
     port?: number;
     proto: string;
+    /** Number of refused connections. */
     refused?: number;
+    /** Number of connections without a response. */
     unanswered?: number;
 }
 export interface Session {
@@ -2056,12 +2297,13 @@ export interface Session {
     state: "open" | "closed";
 }
 export interface SessionPage {
+    /** Items of the page. */
     items: Session[];
     /** Pass as 'after' to get the items that follow. Absent on the last page. */
     next?: string;
 }
 export interface Signal {
-    /** Such as INT, TERM, KILL or a number. */
+    /** Signal name, such as INT, TERM or KILL, or a number. */
     signal: string;
 }
 export interface Size {
@@ -2069,6 +2311,7 @@ export interface Size {
     rows: number;
 }
 export interface Skill {
+    /** The bundle that contains the skill. */
     bundle?: string;
     capabilities: string[];
     category?: string;
@@ -2077,23 +2320,26 @@ export interface Skill {
     effects?: string[];
     emoji?: string;
     name: string;
+    /** Each use requires approval. */
     per_use?: boolean;
-    /** Why agents are not given it now. */
+    /** Why the skill is not given to agents now. */
     refused?: string;
     secrets?: string[];
-    /** As an agent reads it; of one skill only. */
+    /** The text that an agent reads. Only in the response for a single skill. */
     text?: string;
     tier?: string;
-    /** Its capabilities, as models are told of tools; of one skill only. */
+    /** Tool definitions of the skill's capabilities. Only in the response for a single skill. */
     tools?: SkillTool[];
     version?: string;
 }
 export interface SkillPage {
+    /** Items of the page. */
     items: Skill[];
     /** Pass as 'after' to get the items that follow. Absent on the last page. */
     next?: string;
 }
 export interface SkillTool {
+    /** The capability, as id or id@version. */
     capability: string;
     description: string;
     input_schema: unknown;
@@ -2101,198 +2347,219 @@ export interface SkillTool {
 }
 export interface Snapshot {
     backend: string;
-    /** Frozen copies of it that wait to become branches. */
+    /** Number of frozen copies that are ready to become branches. */
     copies?: number;
     created_at: string;
-    /** Of the images of its processes. */
+    /** Digest of the process images. */
     digest?: string;
-    /** That the jail had written. */
+    /** Bytes that the jail had written to disk. */
     disk_bytes?: number;
-    /** Where it was taken. */
+    /** The host on which the snapshot was taken. */
     host?: Host;
     id: string;
-    /** Of which it was taken. It may be gone. */
+    /** The jail of which the snapshot was taken. It may have been deleted. */
     jail: string;
     jail_name?: string;
     labels?: Record<string, string>;
-    /** How the writable layer of a live jail was taken. */
+    /** How the writable layer of a running jail was saved. */
     layering?: "copied" | "stacked";
     limits?: Limits;
     links?: Record<string, string>;
-    /** Its processes are part of it, not its files alone. */
+    /** The snapshot includes processes, not only files. */
     memory?: boolean;
-    /** That the jail used. */
+    /** Memory usage of the jail. */
     memory_bytes?: number;
     name?: string;
     network: "isolated" | "proxy" | "bridged" | "full";
-    /** The snapshot that the jail had been taken to, made from or rewound to last. It may be gone. */
+    /** The previous snapshot of the jail: the one last taken, made from or rewound to. It may have been
+     * deleted. */
     parent?: string;
-    /** How long the jail waited, in microseconds. */
+    /** How long the jail was paused, in microseconds. */
     paused_us?: number;
-    /** Processes and threads that the jail had. */
+    /** Number of processes and threads. */
     pids?: number;
-    /** Why it was taken: a client asked; it was time; before or after something; the jail was branched;
-     * it comes from another host; for an automatic checkpoint of a run. */
+    /** Why the snapshot was taken. asked: on request. every: by interval. before, after: by a command.
+     * branched: the jail was branched. imported: from another host. checkpoint: for an automatic
+     * checkpoint of a run. */
     reason: "asked" | "every" | "before" | "after" | "branched" | "imported" | "checkpoint";
     runtime?: string;
-    /** Of the last record in the jail's log. */
+    /** Sequence number of the last event in the jail's log. */
     seq?: number;
-    /** Of an automatic one: what it came before or after. */
+    /** For an automatic snapshot: the command that triggered it. */
     trigger?: string;
-    /** What it takes on the disk. When one snapshot is asked for, or a list with usage=true. */
+    /** Disk usage. Only in the response for a single snapshot, or with usage=true. */
     usage?: SnapshotUsage;
 }
 export interface SnapshotPage {
+    /** Items of the page. */
     items: Snapshot[];
     /** Pass as 'after' to get the items that follow. Absent on the last page. */
     next?: string;
 }
 export interface SnapshotUsage {
-    /** Would be free without it. */
+    /** Bytes that deleting the snapshot would free. */
     own_bytes?: number;
-    /** Is there for jails and other snapshots as well. */
+    /** Bytes shared with jails and other snapshots. */
     shared_bytes?: number;
 }
 export interface Snapshots {
-    /** exec: after each command that was asked for, if anything may have changed. */
+    /** exec: take a snapshot after each command that a client requested, unless the jail cannot have
+     * changed. */
     after?: "exec";
-    /** Before a command: exec: and its words, such as exec:git push. The first is a program's name, the
-     * others are among its arguments, in this order; * stands for anything. */
+    /** Take a snapshot before matching commands: exec: and words, such as exec:git push. The first word
+     * is the program name; the others must occur among its arguments in this order. * matches
+     * anything. */
     before?: string[];
-    /** Every so often, if anything may have changed since the last: a time such as 10m, at least 10s. */
+    /** Interval such as 10m, at least 10s. A snapshot is skipped if the jail cannot have changed since
+     * the last one. */
     every?: string;
-    /** Which of these snapshots stay. Default: last 5, hourly 24, daily 7. */
+    /** Retention of automatic snapshots. Default: last 5, hourly 24, daily 7. */
     keep?: Keep;
-    /** A rewind that does not say keeps what the jail has connected outside, as far as it can. */
+    /** Default of keep_connections when the jail is rewound: keep external connections where possible. */
     keep_connections?: boolean;
 }
 export interface Source {
-    /** Why it does not see all that it should. */
+    /** Why the observation is incomplete. */
     err?: string;
-    /** Records that were not kept. Each is counted in a gap. */
+    /** Events that were lost. A gap event counts them. */
     lost?: number;
-    /** Records made since it began to watch. */
+    /** Events recorded since the observer started. */
     seen?: number;
-    /** Times the jail was held so that nothing is lost. */
+    /** How often the jail was throttled so that no event is lost. */
     throttled?: number;
 }
 export interface Spares {
     backend: string;
-    /** Of the root filesystem. */
+    /** Digest of the root filesystem. */
     digest?: string;
+    /** Number of jails being created. */
     making: number;
     network: string;
+    /** Number of jails ready for use. */
     ready: number;
     runtime?: string;
-    /** When one was last asked for. */
+    /** When a jail of this configuration was last requested. */
     used_at: string;
 }
 export interface StartRun {
+    /** The agent. Default: the session's agent, or the daemon's default. */
     agent?: RunAgent;
-    /** By dimension: steps, wall-clock-ms, llm-tokens, cost-micros, network-bytes, sandbox-cpu-ms,
-     * storage-bytes. */
+    /** Limits by dimension: steps, wall-clock-ms, llm-tokens, cost-micros, network-bytes,
+     * sandbox-cpu-ms, storage-bytes. */
     budget?: Record<string, number>;
+    /** The goal, in natural language. */
     goal: string;
+    /** Maximum delay of each due time, in milliseconds. It spreads schedules that are due at the same
+     * time. */
     jitter_ms?: number;
-    /** Its session_id counts where there is no other. */
+    /** Its session_id is used if session_id is omitted. */
     meta?: Meta;
-    /** What becomes of times that passed while nobody looked. Default: once. */
+    /** Policy for due times that passed while the scheduler was not running: skip them, run once, or
+     * run all. Default: once. */
     missed?: "skip" | "once" | "all";
-    /** Without a schedule: once, then. With one: not before. */
+    /** Without a schedule: the time of the run. With a schedule: the earliest time of the first run. */
     next_run_at?: string | null;
-    /** What happens when a limit is reached. Default: pause, for more to be given. */
+    /** Action when a limit is reached. pause (the default): the run can be resumed with a larger
+     * budget. */
     on_exceed?: "pause" | "stop";
-    /** What becomes of a time when the run before is still at work. Default: skip. */
+    /** Policy for a due time at which the previous run is still active: skip it, queue it, or allow
+     * both runs. Default: skip. */
     overlap?: "skip" | "queue" | "allow";
-    /** Of which it is a part: from whose budget it draws, and with which it is cancelled. */
+    /** Parent run. This run consumes the parent's budget and is cancelled with it. */
     parent?: string;
-    /** Cron, with five or six fields, the first of six being seconds; @hourly and its like; @every 10m. */
+    /** Cron expression with five fields, or six with leading seconds; or @hourly and similar; or @every
+     * 10m. */
     schedule?: string;
-    /** Opened if it is not there. Without it, a new one. */
+    /** The session, which is created if it does not exist. Default: a new session. */
     session_id?: string;
-    /** Of the schedule. Default: UTC. */
+    /** Time zone of the schedule. Default: UTC. */
     time_zone?: string;
-    /** When it is done: "manual", {"capability": id}, {"and": […]}, {"or": […]}, {"not": …} or
-     * {"rtfs": expression over the run}. Default: when the agent says so. */
+    /** Completion condition: "manual", {"capability": id}, {"and": […]}, {"or": […]}, {"not": …}
+     * or {"rtfs": expression over the run}. Default: the agent reports completion. */
     until?: unknown;
 }
 export interface StopJail {
-    /** How long its processes have after SIGTERM. A zero is the default. */
+    /** Milliseconds between SIGTERM and SIGKILL. Zero selects the default. */
     grace_ms?: number;
 }
 export interface Storage {
-    /** When it was counted: it is not counted anew each time that somebody asks. */
+    /** When the usage was measured. The result is cached. */
     at: string;
-    /** Of it, for the daemon. */
+    /** Free space of that file system available to the daemon. */
     free_bytes: number;
-    /** Of the data directory, the largest first. */
+    /** Parts of the data directory, largest first. */
     parts: StoragePart[];
-    /** Jails that are made ahead of need. */
+    /** The warm pool: jails created in advance. */
     pool: Spares[];
-    /** How many of a shape are to be ready; 0 means that none are made. */
+    /** Target number of spare jails for each configuration. 0 disables the pool. */
     pool_size: number;
-    /** Of the file system that the data directory is on. */
+    /** Size of the file system that contains the data directory. */
     total_bytes: number;
 }
 export interface StoragePart {
-    /** That it takes on the disk. */
+    /** Disk usage in bytes. */
     bytes: number;
     files: number;
     name: "events" | "jails" | "snapshots" | "images" | "database" | "capabilities" | "agents" | "other";
 }
 export interface SubscribeBrowser {
-    /** An https address of the browser's push service. */
+    /** The https URL of the subscription at the browser's push service. */
     endpoint: string;
-    /** Is not looked at: the service says when it is over. */
+    /** Ignored. The push service reports an expired subscription. */
     expirationTime?: number | null;
     keys: BrowserKeys;
 }
 export interface TakeCheckpoint {
-    /** The run waits to be resumed. */
+    /** Pause the run until it is resumed. */
     pause?: boolean;
     reason?: string;
 }
 export interface TakeSnapshot {
     labels?: Record<string, string>;
-    /** How the writable layer is taken. copied: the jail keeps its own. stacked: it goes on over a new
-     * one, and what it had connected outside is closed. Default: copied where that is quick. */
+    /** How the writable layer is saved. copied: it is copied, and the jail keeps its own. stacked: the
+     * jail continues on a new layer above it, and its external connections are closed. Default: copied
+     * where that is fast. */
     layering?: "copied" | "stacked";
-    /** A name for people. Need not be unique. */
+    /** Display name. It need not be unique. */
     name?: string;
-    /** Leave the jail stopped, instead of having it go on. */
+    /** Stop the jail after the snapshot. */
     stop?: boolean;
 }
 export interface TerminalControl {
+    /** New size of the terminal. */
     resize?: Size;
+    /** Signal to send to the command's process group. */
     signal?: string;
 }
 export interface TerminalEvent {
+    /** Error of a control frame or of the terminal. */
     error?: Problem;
-    /** First: the command on this terminal; pass its id as exec= to come back to it. */
+    /** First frame: the command on this terminal. Pass its id as exec= to reconnect. */
     exec?: Exec;
-    /** Last: how the command ended. */
+    /** Last frame: how the command ended. */
     exit?: Exec;
-    /** Bytes of output before the next frame that were no longer kept. */
+    /** Number of output bytes before the next frame that were discarded. */
     lost?: number;
 }
 export interface Timeline {
-    /** How long each is, in milliseconds: a power of two. */
+    /** Length of a bucket in milliseconds, a power of two. */
     bucket_ms: number;
     counts: TimelineCounts;
-    /** When the first of those was; missing if there is none. */
+    /** Time of the first matching event. Omitted if no event matches. */
     first?: string | null;
-    /** Where the first bucket begins. */
+    /** Start of the first bucket. */
     from: string;
-    /** Of the processes with the most records, the most first. */
+    /** The processes with the most events, in descending order. */
     lanes: TimelineLane[];
+    /** Time of the last matching event. */
     last?: string | null;
-    /** Records that the filter means, at any time. */
+    /** Number of events that match the filter, at any time. */
     total: number;
 }
 export interface TimelineCounts {
     file: number[];
     net: number[];
-    /** Gaps, usage, lineage. */
+    /** Gap, usage and lineage events. */
     other: number[];
     proc: number[];
     syscall: number[];
@@ -2300,11 +2567,12 @@ export interface TimelineCounts {
 export interface TimelineLane {
     comm: string;
     counts: TimelineCounts;
-    /** Inside the jail; 0: of no process that is known. */
+    /** PID inside the jail, or 0 if the process is unknown. */
     pid: number;
     total: number;
 }
 export interface Times {
+    /** The due times. */
     times: string[];
 }
 export interface Token {
@@ -2313,10 +2581,11 @@ export interface Token {
     id: string;
     name: string;
     role: "admin" | "operator" | "viewer" | "agent";
-    /** The secret itself; only in the answer to its creation. */
+    /** The secret. Only in the response to the token's creation. */
     token?: string;
 }
 export interface TokenPage {
+    /** Items of the page. */
     items: Token[];
     /** Pass as 'after' to get the items that follow. Absent on the last page. */
     next?: string;
@@ -2333,43 +2602,50 @@ export interface TrailEntry {
     allowed: boolean;
     at: string;
     by?: string;
-    /** As the trail is printed. */
+    /** The entry as a line of text. */
     line: string;
-    /** The machine's kernel saw it; nobody said it. */
+    /** The Linux kernel reported the action; the agent did not. */
     observed?: boolean;
     reason?: string;
     resource: string;
     rule: PolicyRule;
-    /** Of the entry in the chain. */
+    /** Number of the audit log entry. */
     seq: number;
     tag: string;
 }
 export interface TrailEntryPage {
+    /** Items of the page. */
     items: TrailEntry[];
     /** Pass as 'after' to get the items that follow. Absent on the last page. */
     next?: string;
 }
 export interface TrustCapability {
-    /** Of what is trusted: as it is shown. */
+    /** Digest of the version to trust, as GET /capabilities/{id} returns it. */
     digest: string;
+    /** true to trust the version, false to revoke the trust. */
     trust?: boolean;
     version?: string;
 }
 export interface Usage {
-    /** Processor time since the start. */
+    /** CPU time since the start, in milliseconds. */
     cpu_ms?: number;
-    /** Written by the jail. */
+    /** Bytes written by the jail. */
     disk_bytes?: number;
     disk_limit_bytes?: number;
     max_pids?: number;
+    /** Memory usage in bytes. */
     memory_bytes?: number;
+    /** Peak memory usage in bytes. */
     memory_peak_bytes?: number;
-    /** Fields that this backend cannot tell. */
+    /** Fields that this backend cannot measure. */
     not_measured?: string[];
+    /** Number of processes that the kernel's OOM killer ended. */
     oom_kills?: number;
-    /** Processes and threads, without those of the jail's init. */
+    /** Number of processes and threads, excluding those of the jail's init. */
     pids?: number;
+    /** Bytes received. */
     rx_bytes?: number;
+    /** Bytes sent. */
     tx_bytes?: number;
 }
 export interface UsageChanges {
@@ -2381,30 +2657,36 @@ export interface Verdict {
     /** The person who answered. */
     by?: string;
     decision: Decision;
-    /** Of the chain. */
+    /** Number of the audit log entry. */
     entry: number;
-    /** What is allowed in the place of what was asked. */
+    /** The resource that is allowed instead of the requested one. */
     instead?: string;
+    /** AUTONOMOUS: the rules allowed it. WHITELISTED: the list of pre-approved actions allowed it.
+     * APPROVED: a person approved it. DENIED: it was denied. */
     tag: "AUTONOMOUS" | "WHITELISTED" | "APPROVED" | "DENIED";
 }
 export interface Verdicts {
     allowed: boolean;
+    /** Number of requests. */
     count: number;
-    /** Of the newest, for people. */
+    /** Explanation of the newest decision. */
     detail?: string;
-    /** Of the chain, that records the newest. */
+    /** Number of the audit log entry of the newest decision. */
     entry: number;
     first: string;
-    /** Of what: the address of a name, a connection, a request of HTTP, a packet that no proxy carries. */
+    /** The kind of request: name, DNS resolution; connect, a connection; request, an HTTP request;
+     * packet, a packet that the proxy does not carry. */
     kind: "name" | "connect" | "request" | "packet";
     last: string;
     port?: number;
-    /** Why it was refused or broke off, in a word: host, port, method, path, denied, rate, bytes,
+    /** Reason of a denial or abort, as a keyword: host, port, method, path, denied, rate, bytes,
      * address, … */
     reason?: string;
+    /** Bytes received by the jail. */
     received?: number;
-    /** That decided. */
+    /** The rule that decided. */
     rule?: string;
+    /** Bytes sent by the jail. */
     sent?: number;
 }
 export interface Version {
@@ -2414,10 +2696,11 @@ export interface Version {
     version: string;
 }
 export interface Warm {
-    /** How many are to wait. */
+    /** Number of frozen copies to keep ready. */
     count: number;
 }
 export interface Warmed {
+    /** Number of frozen copies that are ready. */
     copies: number;
 }
 export interface Who {
@@ -2425,6 +2708,7 @@ export interface Who {
     pid: number;
 }
 export interface Workspace {
+    /** A host directory. */
     source: string;
     /** Default: the same path as source. */
     target?: string;

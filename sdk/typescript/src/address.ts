@@ -5,21 +5,21 @@ import { Invalid } from "./errors.js";
 
 const DEFAULT = "http://127.0.0.1:8082";
 
-/** Where the daemon is, as node:http has it. */
+/** The daemon's address as options of node:http. */
 export type Address = { socketPath: string } | { protocol: "http:" | "https:"; host: string; port: number };
 
 /**
- * The place that an address names, or else $GLASSHOUSE_ADDR, or else the socket in the
- * data directory where there is one, or else the default port.
+ * Parses an address. Without one it uses $GLASSHOUSE_ADDR, the socket in the data directory
+ * if it exists, or the default port.
  */
 export function find(given?: string): Address {
   let address = given || process.env["GLASSHOUSE_ADDR"] || socket() || DEFAULT;
   if (address.startsWith("unix://")) {
     address = address.slice("unix://".length);
-    if (!address.startsWith("/")) throw new Invalid(`unix://${address} is not unix:// and an absolute path`, { field: "address" });
+    if (!address.startsWith("/")) throw new Invalid(`unix://${address} is not an absolute path after unix://`, { field: "address" });
   }
   if (address.startsWith("/")) return { socketPath: address };
-  const wrong = () => new Invalid(`"${address}" is none of unix:///path, http://host:port and https://host:port`, { field: "address" });
+  const wrong = () => new Invalid(`invalid address "${address}": want unix:///path, http://host:port or https://host:port`, { field: "address" });
   let url: URL;
   try {
     url = new URL(address.includes("://") ? address : "http://" + address);

@@ -15,14 +15,14 @@ import type * as wire from "./wire.js";
  *     console.log((await jail.run("uname -a")).stdout);
  */
 export class Glasshouse {
-  /** Has a method for each operation of the daemon, also for those that nothing more comfortable is for. */
+  /** Has a method for each operation of the daemon, including those without a method of this class. */
   readonly api: Operations;
 
   constructor(o: Options = {}) {
     this.api = new Operations(o);
   }
 
-  /** Closes the connections that are kept. */
+  /** Closes idle connections. */
   close(): void {
     this.api.close();
   }
@@ -35,29 +35,29 @@ export class Glasshouse {
     return this.api.getVersion();
   }
 
-  /** Who the daemon takes the caller for. */
+  /** Returns the identity and role of the caller. */
   me(): Promise<wire.Me> {
     return this.api.getMe();
   }
 
-  /** What this host can do, and what to do about what it cannot. */
+  /** Returns the features of the host, with remedies for missing ones. */
   async doctor(): Promise<wire.Probe[]> {
     return (await this.api.getDoctor()).items;
   }
 
   // Jails.
 
-  /** Makes a jail and starts it, unless start is false. With `await using` it is removed at the end. */
+  /** Creates a jail and starts it, unless start is false. `await using` removes it at the end of the block. */
   async jail(spec: wire.CreateJail = {}): Promise<Jail> {
     return new Jail(this.api, await this.api.postJails({ start: true, ...spec }, { idempotencyKey: newKey() }));
   }
 
-  /** A jail that is there, by its id. */
+  /** Returns an existing jail by its id. */
   async findJail(id: string): Promise<Jail> {
     return new Jail(this.api, await this.api.getJailsById(id));
   }
 
-  /** Jails, oldest first. */
+  /** Lists jails, oldest first. */
   async *jails({ labels, ...q }: { name?: string; state?: wire.Jail["state"]; labels?: Record<string, string> } = {}): AsyncGenerator<Jail, void, undefined> {
     const label = labels && Object.entries(labels).map(([k, v]) => `${k}=${v}`);
     for await (const j of pages((after) => this.api.getJails({ ...q, label, after }))) yield new Jail(this.api, j);
@@ -67,29 +67,29 @@ export class Glasshouse {
     return new Snapshot(this.api, await this.api.getSnapshotsBySid(id));
   }
 
-  /** Snapshots, oldest first. */
+  /** Lists snapshots, oldest first. */
   async *snapshots(): AsyncGenerator<Snapshot, void, undefined> {
     for await (const s of pages((after) => this.api.getSnapshots({ after }))) yield new Snapshot(this.api, s);
   }
 
-  /** Which jails and snapshots come from which, as trees. */
+  /** Returns the lineage of jails and snapshots as trees. */
   async lineage(jail?: string): Promise<wire.LineageJail[]> {
     return (await this.api.getLineage({ jail })).items;
   }
 
-  // What people are asked.
+  // Approvals.
 
-  /** What waits for a person, oldest first, or what is in another state. */
+  /** Lists pending approval requests, oldest first, or those in another state. */
   async approvals(q: { jail?: string; state?: "pending" | "answered" | "expired" | "withdrawn" | "all" } = {}): Promise<wire.Approval[]> {
     return (await this.api.getApprovals(q)).items;
   }
 
-  /** A request, after at most so many milliseconds if it is not settled before. */
+  /** Returns an approval request, after waiting up to wait milliseconds for a decision. */
   approval(id: string, { wait }: { wait?: number } = {}): Promise<wire.Approval> {
     return this.api.getApprovalsByApproval(id, { wait_ms: wait });
   }
 
-  /** Allows what is asked: once, or as scope says. The first answer counts. */
+  /** Approves a request: once, or for the given scope. The first decision is final. */
   approve(id: string, how: Omit<wire.AnswerApproval, "answer"> = {}): Promise<wire.Approval> {
     return this.api.postApprovalsByApproval(id, { answer: "allow", ...how });
   }
@@ -99,8 +99,8 @@ export class Glasshouse {
   }
 
   /**
-   * What happens to requests, those that wait first. When the connection has broken, those
-   * that wait are told once more.
+   * Streams changes of approval requests, starting with the pending ones. After a reconnect
+   * the pending requests are sent again.
    */
   approvalEvents(): Stream<wire.ApprovalEvent> {
     return new Stream<wire.ApprovalEvent>({
@@ -111,27 +111,26 @@ export class Glasshouse {
 
   // Capabilities.
 
-  /** The versions of all capabilities, by id, the newest first. */
+  /** Lists all versions of capabilities, by id, newest first. */
   async capabilities(): Promise<wire.Capability[]> {
     return (await this.api.getCapabilities()).items;
   }
 
-  /** A version, with its manifest and its schemas; without one the newest. */
+  /** Returns a version of a capability with its manifest and schemas; by default the newest. */
   capability(id: string, version?: string): Promise<wire.Capability> {
     return this.api.getCapabilitiesByCapability(id, { version });
   }
 
   /**
-   * Registers the capabilities of a manifest's text. A person is asked about what they may
-   * do that is new.
+   * Registers the capabilities of a manifest. New permissions require approval by a person.
    */
   async register(manifest: string, how: Omit<wire.Register, "manifest"> = {}): Promise<wire.Capability[]> {
     return (await this.api.postCapabilities({ manifest, ...how })).items;
   }
 
   /**
-   * Calls a capability and resolves to its output. CallFailed says that it failed; that it
-   * was refused is one of the other errors.
+   * Calls a capability and resolves to its output. If the capability fails, it throws
+   * CallFailed; if the call is denied, it throws one of the other errors.
    */
   async call(capability: string, input: unknown = {}, how: Omit<wire.Call, "input"> = {}): Promise<unknown> {
     const called = await this.called(capability, input, how);
@@ -139,14 +138,14 @@ export class Glasshouse {
     throw new CallFailed(`${capability}: ${called.error?.message ?? called.state}`, called, called.error?.remedy);
   }
 
-  /** Calls a capability and resolves to all that became of it: output, usage, label, entry. */
+  /** Calls a capability and resolves to the complete result: output, usage, label, entry. */
   called(capability: string, input: unknown = {}, how: Omit<wire.Call, "input"> = {}): Promise<wire.Called> {
     return this.api.postCapabilitiesByCapabilityCall(capability, { input, ...how }, { idempotencyKey: newKey() });
   }
 
-  // Agents at work.
+  // Sessions and runs.
 
-  /** Opens a session, or finds the one of that name. */
+  /** Opens a session, or returns the existing one with this name. */
   async session(how: wire.OpenSession = {}): Promise<Session> {
     return new Session(this.api, await this.api.postChatSession(how, { idempotencyKey: newKey() }));
   }
@@ -155,12 +154,12 @@ export class Glasshouse {
     return new Session(this.api, await this.api.getChatSessionBySession(id));
   }
 
-  /** Sessions, newest first. */
+  /** Lists sessions, newest first. */
   async *sessions(q: { state?: "open" | "closed" } = {}): AsyncGenerator<Session, void, undefined> {
     for await (const s of pages((after) => this.api.getChatSession({ ...q, after }))) yield new Session(this.api, s);
   }
 
-  /** Has an agent pursue a goal: now, at a time, or by a schedule. */
+  /** Starts an agent run for a goal: now, at a time, or by a schedule. */
   run(goal: string, how: Omit<wire.StartRun, "goal"> = {}): Promise<Run> {
     return startRun(this.api, { ...how, goal });
   }
@@ -169,7 +168,7 @@ export class Glasshouse {
     return new Run(this.api, await this.api.getChatRunByRun(id));
   }
 
-  /** Runs, newest first. */
+  /** Lists runs, newest first. */
   async *runs({ session, state }: { session?: string; state?: NonNullable<wire.Run["state"]> } = {}): AsyncGenerator<Run, void, undefined> {
     for await (const r of pages((after) => this.api.getChatRun({ session_id: session, state, after }))) yield new Run(this.api, r);
   }
@@ -178,14 +177,14 @@ export class Glasshouse {
     return new Schedule(this.api, await this.api.getSchedulesBySchedule(id));
   }
 
-  /** Schedules, oldest first. */
+  /** Lists schedules, oldest first. */
   async *schedules(): AsyncGenerator<Schedule, void, undefined> {
     for await (const s of pages((after) => this.api.getSchedules({ after }))) yield new Schedule(this.api, s);
   }
 
-  // What can be proved.
+  // Audit log.
 
-  /** Entries of the causal chain, oldest first. */
+  /** Lists entries of the audit log, oldest first. */
   chain({ after: from, ...q }: { jail?: string; session?: string; run?: string; kind?: string; after?: number } = {}): AsyncGenerator<wire.ChainEntry, void, undefined> {
     return pages((after) => this.api.getChain({ ...q, after: number(after) ?? from }));
   }
@@ -194,19 +193,19 @@ export class Glasshouse {
     return this.api.getChainHead();
   }
 
-  /** Verifies the chain: since it was last verified, or all of it. */
+  /** Verifies the audit log: the entries since the last verification, or all. */
   verifyChain({ all }: { all?: boolean } = {}): Promise<wire.ChainReport> {
     return this.api.getChainVerify({ all });
   }
 
-  /** The chain with its checkpoints and its key, line by line. */
+  /** Exports the audit log with its checkpoints and public key, line by line. */
   exportChain(): Promise<AsyncIterable<wire.ChainEntry>> {
     return this.api.getChainExport();
   }
 
   /**
-   * What happens, and how jails fare, on the topics that are named, joined by commas. An
-   * event's name is its topic.
+   * Streams events and resource usage of jails for comma-separated topics. The name of an
+   * event is its topic.
    */
   feed(topics?: string): Stream<ServerEvent> {
     return new Stream<ServerEvent>({

@@ -6,16 +6,16 @@ import { type Output, outputOf, type Result, resultOf } from "./values.js";
 import type * as wire from "./wire.js";
 
 /**
- * A command that runs, or ran, in a jail: go through it for what it writes.
+ * A command that runs, or ran, in a jail. Iterate over it to read its output.
  *
- * It goes on whether or not anybody listens, and also without the daemon.
+ * It runs independently of this client and of the daemon.
  */
 export class Command implements AsyncIterable<Output> {
   readonly #api: Operations;
   readonly #jail: string;
   #first: { events: AsyncIterable<ServerEvent>; abort: AbortController } | undefined;
   #stream: Stream<Output> | undefined;
-  /** What was last heard of it. */
+  /** The last known state. */
   info: wire.Exec;
 
   constructor(api: Operations, jail: string, info: wire.Exec, first?: { events: AsyncIterable<ServerEvent>; abort: AbortController }) {
@@ -30,8 +30,8 @@ export class Command implements AsyncIterable<Output> {
   }
 
   /**
-   * What it wrote and writes, from an offset on: without one, from the first that is
-   * still kept. It goes on where it was when the connection breaks, to the end.
+   * Streams the output from an offset to the end; by default from the first byte that is
+   * still stored. The stream resumes if the connection breaks.
    */
   output(from?: number): Stream<Output> {
     const first = from === undefined ? this.#first : undefined;
@@ -47,7 +47,7 @@ export class Command implements AsyncIterable<Output> {
         ),
       take: (event) => {
         if (event.name === "output") return { item: outputOf(event.data as wire.Output) };
-        if (event.name !== "exit") return "nothing"; // a later daemon may say more
+        if (event.name !== "exit") return "nothing"; // other events may be added by later versions
         this.info = event.data as wire.Exec;
         return "ended";
       },
@@ -58,19 +58,19 @@ export class Command implements AsyncIterable<Output> {
     return (this.#stream ??= this.output());
   }
 
-  /** Waits for its end. The result has the output that is still kept in the jail. */
+  /** Waits for the end of the command. The result contains all output that is still stored in the jail. */
   async wait(): Promise<Result> {
     if (this.info.exit_code == null) for await (const _ of this);
     return this.result();
   }
 
-  /** What is known of it now. */
+  /** Returns the current state. */
   async result(): Promise<Result> {
     this.info = await this.#api.getJailsByIdExecsByExec(this.#jail, this.id);
     return resultOf(this.info);
   }
 
-  /** Gives it something to read, and with close then nothing more. */
+  /** Writes to its standard input, and with close then closes it. */
   async write(data: Content, { close = false } = {}): Promise<void> {
     await this.#api.postJailsByIdExecsByExecStdin(this.#jail, this.id, data, { close });
   }
@@ -88,7 +88,7 @@ export class Command implements AsyncIterable<Output> {
     return this.#api.postJailsByIdExecsByExecResize(this.#jail, this.id, { cols, rows });
   }
 
-  /** Listens no more. The command goes on. */
+  /** Stops reading output. The command continues to run. */
   close(): void {
     this.#stream?.close();
     this.#first?.abort.abort();

@@ -7,20 +7,20 @@ export interface WriteOptions {
   /** Permission bits, octal. */
   mode?: string;
   append?: boolean;
-  /** Make the directories that it is in. */
+  /** Create missing parent directories. */
   parents?: boolean;
   uid?: number;
   gid?: number;
 }
 
-/** The files of one jail, by paths that begin at its root. */
+/** The files of a jail. Paths are relative to its root directory. */
 export class Files {
   constructor(
     private readonly api: Operations,
     private readonly jail: string,
   ) {}
 
-  /** What is in a file, or in a part of it. */
+  /** Returns the content of a file, or of a part of it. */
   async read(path: string, { offset, size }: { offset?: number; size?: number } = {}): Promise<Uint8Array> {
     return (await this.api.getJailsByIdFilesBytes(this.jail, { path, offset, bytes: size })).bytes();
   }
@@ -29,17 +29,17 @@ export class Files {
     return (await this.open(path)).text();
   }
 
-  /** A file to be gone through piece by piece, whatever its size. */
+  /** Opens a file of any size to read it piece by piece. */
   open(path: string): Promise<Answer> {
     return this.api.getJailsByIdFilesBytes(this.jail, { path });
   }
 
-  /** Writes a file: a string, bytes, or pieces of it one after the other. */
+  /** Writes a file from a string, bytes, or an iterable of pieces. */
   write(path: string, data: Content, o: WriteOptions = {}): Promise<wire.File> {
     return this.api.putJailsByIdFiles(this.jail, data, { path, ...o });
   }
 
-  /** What is in a directory, by name. */
+  /** Lists a directory, sorted by name. */
   async *list(path = "/"): AsyncGenerator<wire.File, void, undefined> {
     let after: string | undefined;
     do {
@@ -65,12 +65,12 @@ export class Files {
     return this.api.deleteJailsByIdFiles(this.jail, { path, recursive });
   }
 
-  /** A directory as a tar archive, to be read or gone through. */
+  /** Returns a directory as a tar archive, to read at once or piece by piece. */
   getTar(path: string): Promise<Answer> {
     return this.api.open({ method: "GET", path: `/jails/${part(this.jail)}/files`, query: { path, tar: true }, accept: "application/x-tar" });
   }
 
-  /** Unpacks a tar archive into a directory. */
+  /** Extracts a tar archive into a directory. */
   async putTar(path: string, archive: Content): Promise<void> {
     const answer = await this.api.open({
       method: "PUT",
@@ -83,8 +83,8 @@ export class Files {
   }
 
   /**
-   * What changes under a path from now on. A connection that breaks is an error: what
-   * happened meanwhile nobody knows.
+   * Streams changes below a path from now on. If the connection breaks, it throws an error:
+   * changes may have been missed.
    */
   watch(path: string, { recursive }: { recursive?: boolean } = {}): Stream<wire.FileEvent> {
     return new Stream<wire.FileEvent>({

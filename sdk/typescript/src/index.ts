@@ -1,4 +1,4 @@
-/** A client of Glasshouse, which runs agents in jails, watches and governs them. */
+/** A client for Glasshouse, which runs agents in jails, watches and governs them. */
 
 export { Glasshouse } from "./client.js";
 export { Command } from "./command.js";

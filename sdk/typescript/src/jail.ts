@@ -8,35 +8,35 @@ import { type CommandLine, execRequest, type Result, resultOf, type RunOptions }
 import type * as wire from "./wire.js";
 
 export interface EventQuery {
-  /** Not before: a time (RFC 3339) or how long ago, such as 5m. */
+  /** Only events from this time (RFC 3339) or duration before now, such as 5m. */
   since?: string;
-  /** Not after. */
+  /** Only events until this time. */
   until?: string;
-  /** Only records with a later seq. */
+  /** Only events with a larger sequence number. */
   after?: number;
-  /** Of the records there are, only the last so many. */
+  /** Only this many of the last past events. */
   tail?: number;
-  /** At most so many. */
+  /** Maximum number of events. */
   limit?: number;
-  /** Go on with what happens from now on, which is the default. */
+  /** Continue with new events (default true). */
   follow?: boolean;
 }
 
-/** What is told of a comparison. */
+/** Options of a comparison. */
 export interface DiffOptions {
-  /** All if not given. */
+  /** Default: all. */
   only?: ("files" | "workspace" | "processes" | "events" | "usage")[];
-  /** With the differences of text files, as diff -u writes them. */
+  /** Include unified diffs of text files. */
   unified?: boolean;
 }
 
-/** A jail. With `await using` it is removed at the end. */
+/** A jail. `await using` removes it at the end of the block. */
 export class Jail {
   readonly files: Files;
 
   constructor(
     readonly api: Operations,
-    /** What was last heard of it; refresh asks anew. */
+    /** The last known state; refresh updates it. */
     public info: wire.Jail,
   ) {
     this.files = new Files(api, info.id);
@@ -50,7 +50,7 @@ export class Jail {
     return this.info.name ?? "";
   }
 
-  /** As it was when last heard of. */
+  /** The last known state. */
   get state(): wire.Jail["state"] {
     return this.info.state;
   }
@@ -59,7 +59,7 @@ export class Jail {
     await gone(this.delete());
   }
 
-  /** Asks how it is now, and what it uses. */
+  /** Updates info, including resource usage. */
   async refresh(): Promise<wire.Jail> {
     return (this.info = await this.api.getJailsById(this.id));
   }
@@ -68,12 +68,12 @@ export class Jail {
     this.info = await this.api.postJailsByIdStart(this.id);
   }
 
-  /** Ends every process. With grace, in milliseconds, they are asked first. Files stay. */
+  /** Ends all processes. grace is the time in milliseconds between SIGTERM and SIGKILL. Files are kept. */
   async stop({ grace }: { grace?: number } = {}): Promise<void> {
     this.info = await this.api.postJailsByIdStop(this.id, grace === undefined ? undefined : { grace_ms: grace });
   }
 
-  /** Freezes it, as it is. */
+  /** Freezes all processes. */
   async pause(): Promise<void> {
     this.info = await this.api.postJailsByIdPause(this.id);
   }
@@ -82,27 +82,27 @@ export class Jail {
     this.info = await this.api.postJailsByIdResume(this.id);
   }
 
-  /** Removes it and its files, and with snapshots also those that were taken of it. */
+  /** Removes the jail and its files, and with snapshots also its snapshots. */
   delete({ snapshots }: { snapshots?: boolean } = {}): Promise<void> {
     return this.api.deleteJailsById(this.id, { snapshots });
   }
 
-  /** Changes what it may use, while it runs. What is not named stays as it is. */
+  /** Changes resource limits while the jail runs. Limits that are not given do not change. */
   async setLimits(limits: wire.Limits): Promise<void> {
     this.info = await this.api.patchJailsByIdLimits(this.id, limits);
   }
 
   // Commands.
 
-  /** Runs a command and waits for it. With check a code other than 0 throws CommandFailed. */
+  /** Runs a command and waits for its end. With check, an exit code other than 0 throws CommandFailed. */
   async run(command: CommandLine, { check = false, ...how }: RunOptions & { check?: boolean } = {}): Promise<Result> {
     const result = resultOf(await this.api.postJailsByIdExec(this.id, execRequest(command, how)));
     return check ? result.check() : result;
   }
 
   /**
-   * Runs a command, to go through what it writes as it comes. stdinOpen lets one write to
-   * it; with lossless a slow reader slows it down, rather than lose output.
+   * Runs a command and streams its output. With stdinOpen, write() writes to its standard
+   * input. With lossless, a slow reader blocks the command instead of losing output.
    */
   async stream(command: CommandLine, { stdinOpen, lossless, ...how }: RunOptions & { stdinOpen?: boolean; lossless?: boolean } = {}): Promise<Command> {
     const request: wire.ExecRequest = { ...execRequest(command, how), stream: true };
@@ -111,34 +111,34 @@ export class Jail {
     const abort = new AbortController();
     const events = (await this.api.postJailsByIdExecStream(this.id, request, { signal: abort.signal }))[Symbol.asyncIterator]();
     const { value: start, done } = await events.next();
-    if (done) throw new Disconnected("the daemon hung up before it said which command it started");
+    if (done) throw new Disconnected("the connection was closed before the command's id was received");
     if (start.name === "error") throw ofProblem(start.data as wire.Problem);
     return new Command(this.api, this.id, start.data as wire.Exec, { events: { [Symbol.asyncIterator]: () => events }, abort });
   }
 
-  /** Starts a command and leaves it to itself. What it writes is kept in the jail. */
+  /** Starts a command in the background. Its output is stored in the jail. */
   async spawn(command: CommandLine, { stdinOpen, ...how }: RunOptions & { stdinOpen?: boolean } = {}): Promise<Command> {
     const request: wire.ExecRequest = { ...execRequest(command, how), detach: true };
     if (stdinOpen) request.stdin_open = true;
     return new Command(this.api, this.id, await this.api.postJailsByIdExec(this.id, request, { idempotencyKey: newKey() }));
   }
 
-  /** A command that was started before. */
+  /** Returns a command that was started before. */
   async command(id: string): Promise<Command> {
     return new Command(this.api, this.id, await this.api.getJailsByIdExecsByExec(this.id, id));
   }
 
-  /** The commands that are still known, oldest first. */
+  /** Lists the commands that are still known, oldest first. */
   commands(): AsyncGenerator<wire.Exec, void, undefined> {
     return pages((after) => this.api.getJailsByIdExecs(this.id, { after }));
   }
 
-  // What it does.
+  // Events.
 
   /**
-   * What it does, oldest first: what there is, and unless told otherwise what comes. The
-   * filter is of terms joined by spaces, such as "type:file path:/etc ret:<0". The stream
-   * ends with the jail, and goes on where it was when the daemon has been away.
+   * Streams events, oldest first: past events and, by default, new ones. The filter consists
+   * of terms separated by spaces, such as "type:file path:/etc ret:<0". The stream ends with
+   * the jail and resumes after a restart of the daemon.
    */
   events(filter?: string, q: EventQuery = {}): Stream<wire.Event> {
     return new Stream<wire.Event>({
@@ -159,75 +159,75 @@ export class Jail {
     });
   }
 
-  /** Its processes, each after its parent: now, or at a time, so long ago, or at a seq. */
+  /** Lists processes, each after its parent: now, at a time, at a duration before now, or at a sequence number. */
   async processes({ at, all }: { at?: string; all?: boolean } = {}): Promise<wire.Process[]> {
     return (await this.api.getJailsByIdProcesses(this.id, { at, all })).items;
   }
 
-  /** Whom it talked to, in the order it began. */
+  /** Lists network connections in the order of their start. */
   connections(): AsyncGenerator<wire.Flow, void, undefined> {
     return pages((after) => this.api.getJailsByIdNetworkLog(this.id, { after }));
   }
 
   /**
-   * What it changed in its root filesystem or its workspace, or how it differs from a
+   * Returns the changes of its root filesystem or workspace, or the differences from a
    * snapshot or another jail, by path.
    */
   changes({ unified, ...q }: { workspace?: boolean; against?: string; path?: string; unified?: boolean } = {}): AsyncGenerator<wire.Change, void, undefined> {
     return pages((after) => this.api.getJailsByIdFsDiff(this.id, { ...q, after, content: unified ? "unified" : undefined }));
   }
 
-  /** What would have to change to come from this jail to that jail or snapshot. */
+  /** Returns the changes that lead from this jail to another jail or a snapshot. */
   diff(against: string | Jail | Snapshot, o: DiffOptions = {}): Promise<wire.Comparison> {
     return this.api.getJailsByIdDiff(this.id, diffQuery(against, o));
   }
 
-  // As it was, and in many directions.
+  // Snapshots and branches.
 
-  /** Keeps it as it is, memory and files. It goes on. */
+  /** Takes a snapshot of memory and files. The jail continues to run. */
   async snapshot(how: wire.TakeSnapshot = {}): Promise<Snapshot> {
     return new Snapshot(this.api, await this.api.postJailsByIdSnapshot(this.id, how, { idempotencyKey: newKey() }));
   }
 
-  /** Its snapshots, oldest first. */
+  /** Lists its snapshots, oldest first. */
   async *snapshots(): AsyncGenerator<Snapshot, void, undefined> {
     for await (const s of pages((after) => this.api.getJailsByIdSnapshots(this.id, { after }))) yield new Snapshot(this.api, s);
   }
 
   /**
-   * Makes so many jails that each go on from where this one is; it goes on too. With
-   * `await using` they and their snapshot are removed at the end. If not all can be made,
-   * BranchFailed has those that were.
+   * Branches (forks) count jails from the current state. This jail continues to run.
+   * `await using` removes the branches and their snapshot at the end of the block. If some
+   * cannot be created, it throws BranchFailed with those that were created.
    */
   async branch(count = 1, how: Omit<wire.Branch, "count"> = {}): Promise<Branches> {
     return branchesOf(this.api, await this.api.postJailsByIdBranch(this.id, { count, ...how }, { idempotencyKey: newKey() }));
   }
 
-  /** Takes it back to a snapshot. What it did since stays in its log. */
+  /** Rewinds to a snapshot. Later events stay in the event log. */
   async rewind(snapshot: string | Snapshot): Promise<void> {
     this.info = await this.api.postJailsByIdRewind(this.id, { snapshot: idOf(snapshot) }, { idempotencyKey: newKey() });
   }
 
-  // What it may do.
+  // Policy.
 
-  /** Its policy, how it is read, and what in it does not do what it seems to. */
+  /** Returns the policy, its interpretation, and lint findings. */
   policy(): Promise<wire.PolicyState> {
     return this.api.getJailsByIdPolicy(this.id);
   }
 
-  /** Gives it another policy, at once. */
+  /** Replaces the policy. It takes effect immediately. */
   setPolicy(policy: wire.Policy): Promise<wire.PolicyState> {
     return this.api.putJailsByIdPolicy(this.id, policy);
   }
 
-  /** Changes its level of autonomy, at once: down, or up to its ceiling. */
+  /** Changes the autonomy level: lowers it, or raises it up to its ceiling. It takes effect immediately. */
   setLevel(level: number): Promise<wire.PolicyState> {
     return this.api.postJailsByIdPolicyLevel(this.id, { level });
   }
 
   /**
-   * Asks whether something may be done, and waits so many milliseconds for a person, if
-   * one is to be asked.
+   * Evaluates the policy for an action, and waits up to wait milliseconds if it requires
+   * approval.
    */
   decide(action: string, resource?: string, { wait, ...more }: { wait?: number; agent?: string; attributes?: Record<string, string> } = {}): Promise<wire.Verdict> {
     const body: wire.Decide = { action, ...more };
@@ -236,23 +236,23 @@ export class Jail {
     return this.api.postJailsByIdDecide(this.id, body);
   }
 
-  /** What was decided about it, oldest first. */
+  /** Lists its policy decisions, oldest first. */
   trail(): AsyncGenerator<wire.TrailEntry, void, undefined> {
     return pages((after) => this.api.getSandboxByIdDecisions(this.id, { after: number(after) }));
   }
 
-  /** What may leave it, and what did, in numbers. */
+  /** Returns the egress rules and counters. */
   egress(): Promise<wire.EgressState> {
     return this.api.getJailsByIdEgress(this.id);
   }
 
-  /** Changes what may leave it, at once. */
+  /** Changes the egress rules. They take effect immediately. */
   setEgress(rules: wire.Egress): Promise<wire.EgressState> {
     return this.api.putJailsByIdEgress(this.id, rules);
   }
 }
 
-/** A jail as it was at one moment. */
+/** A snapshot of a jail. */
 export class Snapshot {
   constructor(
     readonly api: Operations,
@@ -267,39 +267,39 @@ export class Snapshot {
     return (this.info = await this.api.getSnapshotsBySid(this.id));
   }
 
-  /** Makes a jail from it, as it was. */
+  /** Restores a jail from the snapshot. */
   async restore(how: wire.Overrides = {}): Promise<Jail> {
     return new Jail(this.api, await this.api.postSnapshotsBySidRestore(this.id, how, { idempotencyKey: newKey() }));
   }
 
-  /** Makes so many jails from it. If not all can be made, BranchFailed has those that were. */
+  /** Branches (forks) count jails. If some cannot be created, it throws BranchFailed with those that were created. */
   async branch(count = 1, how: Omit<wire.Branch, "count"> = {}): Promise<Branches> {
     return branchesOf(this.api, await this.api.postSnapshotsBySidBranch(this.id, { count, ...how }, { idempotencyKey: newKey() }));
   }
 
-  /** Makes so many frozen copies of it ahead of need. */
+  /** Prepares count frozen copies, so that later branches start faster. */
   warm(count: number): Promise<wire.Warmed> {
     return this.api.postSnapshotsBySidWarm(this.id, { count });
   }
 
-  /** What differs between it and the jail it was taken of, or another jail or snapshot. */
+  /** Returns the differences from its jail, or from another jail or snapshot. */
   diff(against?: string | Jail | Snapshot, o: DiffOptions = {}): Promise<wire.Comparison> {
     return this.api.getSnapshotsBySidDiff(this.id, diffQuery(against, o));
   }
 
-  /** Removes it. What jails and other snapshots stand on stays. */
+  /** Deletes the snapshot. Data that jails and other snapshots need is kept. */
   delete(): Promise<void> {
     return this.api.deleteSnapshotsBySid(this.id);
   }
 }
 
-/** Jails that go on from one snapshot. */
+/** Branches of one snapshot. */
 export class Branches extends Array<Jail> {
-  /** The one that was taken for them, if it was. */
+  /** The snapshot, if it was taken for these branches. */
   snapshot: Snapshot | undefined;
 
   static override get [Symbol.species](): ArrayConstructor {
-    return Array; // what is made of them by map is no jails
+    return Array; // map and similar methods return plain arrays
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -316,12 +316,12 @@ function branchesOf(api: Operations, made: wire.Branches): Branches {
   if (failed) {
     const cause = ofProblem(failed.problem);
     const all = made.errors!.length + jails.length;
-    throw new BranchFailed(`${made.errors!.length} of ${all} branches were not made: ${cause.detail}`, jails, { remedy: cause.remedy, cause });
+    throw new BranchFailed(`${made.errors!.length} of ${all} branches could not be created: ${cause.detail}`, jails, { remedy: cause.remedy, cause });
   }
   return jails;
 }
 
-/** The items of a list, page by page. */
+/** Returns the items of a paged list. */
 export async function* pages<T>(page: (after: string | undefined) => Promise<{ items: T[]; next?: string }>): AsyncGenerator<T, void, undefined> {
   let after: string | undefined;
   do {
@@ -340,7 +340,7 @@ function diffQuery(against: string | Jail | Snapshot | undefined, { only, unifie
   return { against: against === undefined ? undefined : idOf(against), only: only?.join(","), content };
 }
 
-/** Waits for a removal, of what may be gone already. */
+/** Waits for a removal. An object that no longer exists is not an error. */
 async function gone(removal: Promise<void>): Promise<void> {
   try {
     await removal;

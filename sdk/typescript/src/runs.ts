@@ -5,11 +5,11 @@ import { Stream } from "./stream.js";
 import { newKey } from "./transport.js";
 import type * as wire from "./wire.js";
 
-/** An agent that pursues a goal. */
+/** An agent run for a goal. */
 export class Run {
   constructor(
     readonly api: Operations,
-    /** What was last heard of it; refresh asks anew. */
+    /** The last known state; refresh updates it. */
     public info: wire.Run,
   ) {}
 
@@ -17,12 +17,12 @@ export class Run {
     return this.info.id!;
   }
 
-  /** As it was when last heard of. */
+  /** The last known state. */
   get state(): NonNullable<wire.Run["state"]> {
     return this.info.state!;
   }
 
-  /** What it came to, once it is done. */
+  /** The result, once the run is done. */
   get result(): string {
     return this.info.result ?? "";
   }
@@ -32,13 +32,13 @@ export class Run {
   }
 
   /**
-   * Waits until it is done, and resolves to its result. One that fails or is cancelled
-   * throws RunFailed. One that pauses, for a person or a budget, is waited for.
+   * Waits until the run is done, and resolves to its result. If it fails or is cancelled, it
+   * throws RunFailed. While it is paused, for approval or a budget, it continues to wait.
    */
   async wait(): Promise<string> {
     await this.refresh();
     if (!this.#ended()) {
-      // Told from the first event on, so that none is missed between the two.
+      // Read from the first event, so that no change after refresh is missed.
       for await (const event of sessionEvents(this.api, this.info.session_id!, 0)) {
         if (event.run !== this.id || event.kind !== "run.moved") continue;
         await this.refresh();
@@ -53,45 +53,45 @@ export class Run {
     return ["done", "failed", "cancelled"].includes(this.state);
   }
 
-  /** What it has done, in its order. */
+  /** Lists its actions in order. */
   actions(): AsyncGenerator<wire.RunAction, void, undefined> {
     return pages((after) => this.api.getChatRunByRunActions(this.id, { after: number(after) }));
   }
 
-  /** Has it wait. Its jail stands still. */
+  /** Pauses the run and freezes its jail. */
   async pause(): Promise<void> {
     this.info = await this.api.postChatRunByRunPause(this.id);
   }
 
-  /** Has it go on where it was, or go back to a checkpoint. */
+  /** Resumes the run, or restores it from a checkpoint. */
   async resume(how: wire.ResumeRun = {}): Promise<void> {
     const { runs } = await this.api.postChatRunByRunResume(this.id, how, { idempotencyKey: newKey() });
     this.info = runs[0] ?? this.info;
   }
 
-  /** Has so many others go on from a checkpoint of it. */
+  /** Starts count runs from a checkpoint of this one. */
   async branch(count: number, how: Omit<wire.ResumeRun, "branch"> = {}): Promise<Run[]> {
     const { runs } = await this.api.postChatRunByRunResume(this.id, { branch: count, ...how }, { idempotencyKey: newKey() });
     return runs.map((r) => new Run(this.api, r));
   }
 
-  /** Ends it and those that are a part of it. */
+  /** Cancels the run and its child runs. */
   async cancel(): Promise<void> {
     this.info = await this.api.postChatRunByRunCancel(this.id);
   }
 
-  /** Keeps it as it is, with its jail. */
+  /** Takes a checkpoint of the run and its jail. */
   checkpoint(how: wire.TakeCheckpoint = {}): Promise<wire.Checkpoint> {
     return this.api.postChatRunByRunCheckpoint(this.id, how, { idempotencyKey: newKey() });
   }
 
-  /** Its checkpoints, oldest first. */
+  /** Lists its checkpoints, oldest first. */
   checkpoints(): AsyncGenerator<wire.Checkpoint, void, undefined> {
     return pages((after) => this.api.getChatRunByRunCheckpoints(this.id, { after: number(after) }));
   }
 }
 
-/** Somebody's conversation with agents: messages, and runs that share a budget. */
+/** A session: a conversation of a user with agents, with messages and runs that share a budget. */
 export class Session {
   constructor(
     readonly api: Operations,
@@ -102,33 +102,33 @@ export class Session {
     return this.info.id!;
   }
 
-  /** Has an agent pursue a goal: now, at a time, or by a schedule. */
+  /** Starts an agent run for a goal: now, at a time, or by a schedule. */
   run(goal: string, how: Omit<wire.StartRun, "goal" | "session_id"> = {}): Promise<Run> {
     return startRun(this.api, { ...how, goal, session_id: this.id });
   }
 
-  /** Tells its agent something. */
+  /** Sends a message to its agent. */
   send(text: string, how: Omit<wire.SendMessage, "text" | "session_id"> = {}): Promise<wire.Message> {
     return this.api.postChatSend({ ...how, text, session_id: this.id }, { idempotencyKey: newKey() });
   }
 
-  /** What was said, oldest first, in one direction or both. */
+  /** Lists its messages, oldest first, in one direction or both. */
   messages(direction?: "in" | "out"): AsyncGenerator<wire.Message, void, undefined> {
     return pages((after) => this.api.getChatInbox({ session_id: this.id, direction, after: number(after) }));
   }
 
-  /** What happens in it, from after a seq on, for as long as one asks. */
+  /** Streams its events after a sequence number. */
   events(after = 0): Stream<wire.RunEvent> {
     return sessionEvents(this.api, this.id, after);
   }
 
-  /** Closes it. What was said in it stays. */
+  /** Closes the session. Its messages are kept. */
   close(): Promise<void> {
     return this.api.deleteChatSessionBySession(this.id);
   }
 }
 
-/** When runs are made. */
+/** A schedule of runs. */
 export class Schedule {
   constructor(
     readonly api: Operations,
@@ -139,7 +139,7 @@ export class Schedule {
     return this.info.id!;
   }
 
-  /** Asks how it is now, and for its next ten times. */
+  /** Updates info, including the next ten times. */
   async refresh(): Promise<wire.Schedule> {
     return (this.info = await this.api.getSchedulesBySchedule(this.id));
   }
@@ -152,7 +152,7 @@ export class Schedule {
     this.info = await this.api.postSchedulesByScheduleResume(this.id);
   }
 
-  /** Removes it. Runs that it has made stay. */
+  /** Deletes the schedule. Runs that it has started are kept. */
   delete(): Promise<void> {
     return this.api.deleteSchedulesBySchedule(this.id);
   }

@@ -1,13 +1,13 @@
 /** One server-sent event. */
 export interface ServerEvent {
-  /** Absent where it has none of its own. */
+  /** Absent if the event has none. */
   id?: string;
   name: string;
-  /** As JSON. */
+  /** Decoded from JSON. */
   data: unknown;
 }
 
-/** The events of lines, as the WHATWG's HTML standard has them. */
+/** Parses lines into server-sent events, as specified in the WHATWG HTML standard. */
 export async function* eventsOf(lines: AsyncIterable<string>): AsyncGenerator<ServerEvent, void, undefined> {
   let id: string | undefined;
   let name = "";

@@ -3,32 +3,31 @@ import { Disconnected, ofProblem, Unavailable } from "./errors.js";
 import type { ServerEvent } from "./sse.js";
 import type { Problem } from "./wire.js";
 
-// How long a stream tries to come back to a daemon that has gone away, and how long it
-// waits between.
+// Time limit for reconnecting to a daemon, and delays between attempts.
 const PATIENCE_MS = 30_000;
 const FIRST_MS = 50;
 const LAST_MS = 2_000;
 
-/** What an event tells: an item, nothing, or that nothing more comes. */
+/** The result of an event: an item, no item, or the end of the stream. */
 export type Taken<T> = { item: T } | "nothing" | "ended";
 
 export interface Source<T> {
-  /** Connects, to go on from the id of the last event, of so many items that were told. */
+  /** Connects, with the id of the last event and the number of items so far. */
   connect(at: { lastEventId?: string; told: number; signal: AbortSignal }): Promise<AsyncIterable<ServerEvent>>;
   take(event: ServerEvent): Taken<T>;
-  /** What it cannot go on from, when its connection breaks, ends it with an error. */
+  /** False if the source cannot resume: a broken connection then ends the stream with an error. */
   resumes?: boolean;
-  /** Events of a connection that is there already, and what ends it. */
+  /** The events of an open connection, and the controller that ends it. */
   events?: AsyncIterable<ServerEvent>;
   abort?: AbortController;
 }
 
 /**
- * What the daemon tells, one after the other, for as long as one asks.
+ * A stream of items from the daemon.
  *
- * If the connection breaks it is made again, and the stream goes on behind the last that
- * was told; only a daemon that stays away for half a minute ends it. Leaving a for await
- * loop closes it.
+ * If the connection breaks, the stream reconnects and resumes after the last item. It ends
+ * with an error if the daemon is unavailable for half a minute. Leaving a for await loop
+ * closes it.
  */
 export class Stream<T> implements AsyncIterableIterator<T> {
   readonly #source: Source<T>;
@@ -74,7 +73,7 @@ export class Stream<T> implements AsyncIterableIterator<T> {
     return { value: undefined, done: true };
   }
 
-  /** The next event, or nothing when the connection broke and may be made again. */
+  /** Returns the next event, or undefined if the connection broke and the stream may reconnect. */
   async #event(): Promise<ServerEvent | undefined> {
     this.#events ??= await this.#come();
     try {
@@ -87,14 +86,14 @@ export class Stream<T> implements AsyncIterableIterator<T> {
       if (!(err instanceof Disconnected)) throw err;
     }
     this.#events = undefined;
-    if (this.#source.resumes === false) throw new Disconnected("the stream broke, and what came since is not known");
-    // A daemon that takes the call and says nothing is not to be asked in haste.
+    if (this.#source.resumes === false) throw new Disconnected("the stream broke, and events may have been missed");
+    // Delay the next attempt if the daemon accepts connections but sends no events.
     await this.#pause(this.#wait);
     this.#wait = Math.min(Math.max(2 * this.#wait, FIRST_MS), LAST_MS);
     return undefined;
   }
 
-  /** Connects: the first time at once or not at all, later with patience. */
+  /** Connects. The first time it does not retry; later it retries for PATIENCE_MS. */
   async #come(): Promise<AsyncIterator<ServerEvent>> {
     const until = Date.now() + PATIENCE_MS;
     for (let wait = FIRST_MS; ; wait = Math.min(2 * wait, LAST_MS)) {
@@ -104,7 +103,7 @@ export class Stream<T> implements AsyncIterableIterator<T> {
         this.#begun = true;
         return events[Symbol.asyncIterator]();
       } catch (err) {
-        // Anything else: what it was about is gone, or we may no longer.
+        // For example, the jail was deleted or the token revoked.
         if (!(err instanceof Unavailable) || !this.#begun || Date.now() > until) throw err;
       }
       await this.#pause(wait);
@@ -115,7 +114,7 @@ export class Stream<T> implements AsyncIterableIterator<T> {
     return sleep(ms, undefined, { signal: this.#abort.signal });
   }
 
-  /** Hears no more. It may be called twice. */
+  /** Closes the stream. It may be called twice. */
   close(): void {
     this.#ended = true;
     this.#abort.abort();

@@ -9,28 +9,28 @@ export interface RunOptions {
   cwd?: string;
   user?: string;
   stdin?: string | Uint8Array;
-  /** Milliseconds, after which all of it is killed. */
+  /** Milliseconds after which the command is killed. */
   timeout?: number;
   /** Run it on a terminal of this size. */
   pty?: wire.Size;
-  /** How much of its output is kept in the jail for readers that come later. */
+  /** Maximum bytes of output that are stored in the jail for later readers. */
   keepBytes?: number;
 }
 
-/** A piece of what a command wrote. */
+/** A piece of a command's output. */
 export interface Output {
   stream: "stdout" | "stderr";
   data: Uint8Array;
   /** Counts the bytes of both streams together. */
   offset: number;
-  /** Bytes just before it that were no longer kept. */
+  /** Bytes before it that are no longer stored. */
   lost: number;
 }
 
-/** How a command ended, and what it wrote. */
+/** The exit code and the output of a command. */
 export class Result {
   constructor(
-    /** 128 plus the signal's number, if one ended it; -1 while it runs. */
+    /** 128 plus the number of the signal that terminated it; -1 while it runs. */
     readonly exitCode: number,
     readonly stdoutBytes: Uint8Array,
     readonly stderrBytes: Uint8Array,
@@ -53,15 +53,15 @@ export class Result {
     return this.info.timed_out ?? false;
   }
 
-  /** Whether there was more output than is kept. */
+  /** Whether output was dropped because of the storage limit. */
   get truncated(): boolean {
     return this.info.truncated ?? false;
   }
 
-  /** Throws CommandFailed unless it ended with 0. */
+  /** Throws CommandFailed unless the exit code is 0. */
   check(): this {
     if (this.ok) return this;
-    const why = this.timedOut ? "it took too long" : `exit code ${this.exitCode}`;
+    const why = this.timedOut ? "timed out" : `exit code ${this.exitCode}`;
     const said = this.stderr.trim().split("\n").at(-1);
     throw new CommandFailed([this.info.argv?.join(" "), why, said].filter(Boolean).join(": "), this);
   }
@@ -77,7 +77,7 @@ export function outputOf(o: wire.Output): Output {
 }
 
 export function execRequest(command: CommandLine, o: RunOptions): wire.ExecRequest {
-  if (command.length === 0) throw new Invalid("there is no command", { field: "command" });
+  if (command.length === 0) throw new Invalid("the command is empty", { field: "command" });
   const r: wire.ExecRequest = typeof command === "string" ? { cmd: command } : { argv: [...command] };
   if (typeof o.stdin === "string") r.stdin = o.stdin;
   else if (o.stdin) [r.stdin, r.stdin_base64] = [Buffer.from(o.stdin).toString("base64"), true];

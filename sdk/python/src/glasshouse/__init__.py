@@ -1,4 +1,4 @@
-"""A client of Glasshouse, which runs agents in jails, watches and governs them.
+"""A client for Glasshouse, which runs agents in jails, watches and governs them.
 
     from glasshouse import Glasshouse
 
@@ -8,7 +8,7 @@
             for n, copy in enumerate(copies):
                 copy.run(f"python3 tune.py --depth {n}")
 
-AsyncGlasshouse is the same, awaited.
+AsyncGlasshouse is the asynchronous client with the same methods.
 """
 
 from . import errors, wire

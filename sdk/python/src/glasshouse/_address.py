@@ -1,4 +1,4 @@
-"""Where the daemon is."""
+"""The daemon's address."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Address(NamedTuple):
 
     @property
     def authority(self) -> str:
-        """What the Host header says."""
+        """The value of the Host header."""
         if self.path:
             return "glasshouse"
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -28,18 +28,18 @@ class Address(NamedTuple):
 
 
 def find(address: Optional[str]) -> Address:
-    """The place that address names, or else $GLASSHOUSE_ADDR, or else the socket in
-    the data directory where there is one, or else the default port."""
+    """Parse address. Without one, use $GLASSHOUSE_ADDR, the socket in the data directory if
+    it exists, or the default port."""
     address = address or os.environ.get("GLASSHOUSE_ADDR") or _socket() or DEFAULT
     if address.startswith("unix://"):
         address = address[len("unix://") :]
         if not address.startswith("/"):
-            raise Invalid(f"unix://{address} is not unix:// and an absolute path", field="address")
+            raise Invalid(f"unix://{address} is not an absolute path after unix://", field="address")
     if address.startswith("/"):
         return Address(address, "", 0, None)
     url = urlsplit(address if "://" in address else "http://" + address)
     if url.scheme not in ("http", "https") or not url.hostname or url.path.strip("/"):
-        raise Invalid(f"{address!r} is none of unix:///path, http://host:port and https://host:port", field="address")
+        raise Invalid(f"invalid address {address!r}: want unix:///path, http://host:port or https://host:port", field="address")
     tls = ssl.create_default_context() if url.scheme == "https" else None
     return Address(None, url.hostname, url.port or (443 if tls else 80), tls)
 

@@ -1,4 +1,4 @@
-"""Server-sent events, as the WHATWG's HTML standard has them."""
+"""Server-sent events, as specified in the WHATWG HTML standard."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any, List, NamedTuple, Optional
 
 
 class ServerEvent(NamedTuple):
-    """One event. id is None where it has none of its own."""
+    """One event. id is None if the event has none."""
 
     id: Optional[str]
     name: str
-    data: Any  # as JSON
+    data: Any  # decoded from JSON
 
 
 class Events:
-    """Makes events of lines."""
+    """Parses lines into events."""
 
     def __init__(self) -> None:
         self._id: Optional[str] = None
@@ -23,7 +23,7 @@ class Events:
         self._data: List[str] = []
 
     def line(self, line: bytes) -> Optional[ServerEvent]:
-        """Take a line without its end. An empty one completes an event, if there is one."""
+        """Add a line without its end. Return the event that an empty line completes, or None."""
         text = line.decode("utf-8", "surrogateescape")
         if not text:
             id, name, data = self._id, self._name, self._data

@@ -1,4 +1,4 @@
-"""What commands wrote, and how they ended."""
+"""Output and results of commands."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Input = Union[str, bytes]
 
 @dataclass(frozen=True)
 class Output:
-    """A piece of what a command wrote. Offsets count the bytes of both streams together."""
+    """A piece of a command's output. Offsets count the bytes of both streams together."""
 
     stream: str  # "stdout" or "stderr"
     data: bytes
     offset: int
-    lost: int = 0  # bytes just before it that were no longer kept
+    lost: int = 0  # bytes before it that are no longer stored
 
     @property
     def text(self) -> str:
@@ -29,9 +29,9 @@ class Output:
 
 @dataclass(frozen=True)
 class Result:
-    """How a command ended, and what it wrote."""
+    """The exit code and the output of a command."""
 
-    exit_code: int  # 128 plus the signal's number, if one ended it
+    exit_code: int  # 128 plus the number of the signal that terminated it
     stdout_bytes: bytes
     stderr_bytes: bytes
     info: wire.Exec
@@ -54,14 +54,14 @@ class Result:
 
     @property
     def truncated(self) -> bool:
-        """Whether there was more output than is kept."""
+        """Report whether output was dropped because of the storage limit."""
         return self.info.get("truncated", False)
 
     def check(self) -> Result:
-        """Raise CommandFailed unless it ended with 0."""
+        """Raise CommandFailed unless the exit code is 0."""
         if not self.ok:
             said = self.stderr.strip().rpartition("\n")[2]
-            why = "it took too long" if self.timed_out else f"exit code {self.exit_code}"
+            why = "timed out" if self.timed_out else f"exit code {self.exit_code}"
             raise CommandFailed(": ".join(filter(None, (" ".join(self.info.get("argv", [])), why, said))), self)
         return self
 
@@ -90,9 +90,9 @@ def exec_request(
     pty: Optional[Tuple[int, int]],
     keep_bytes: Optional[int],
 ) -> wire.ExecRequest:
-    """A string is a line for /bin/sh; a list is a command and its arguments."""
+    """Encode a command: a string for /bin/sh, or a list of a program and its arguments."""
     if not command:
-        raise Invalid("there is no command", field="command")
+        raise Invalid("the command is empty", field="command")
     r: Dict[str, Any] = {"cmd": command} if isinstance(command, str) else {"argv": list(command)}
     if isinstance(stdin, bytes):
         r["stdin"], r["stdin_base64"] = base64.b64encode(stdin).decode(), True

@@ -1,4 +1,4 @@
-"""What goes wrong, by what a caller can do about it."""
+"""Errors, one class for each kind."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ __all__ = [
 
 
 class GlasshouseError(Exception):
-    """An error that the daemon told of, or that kept it from telling anything.
+    """An error that the daemon returned, or that prevented a response.
 
-    kind is its kind in words, such as "not found"; field is the field of the request
-    that is at fault, if one is; remedy is what can be done about it, if that is known.
+    kind names the kind, such as "not found". field is the invalid field of the request, if
+    any. remedy says how to fix the problem, if known.
     """
 
     kind = ""
@@ -61,37 +61,37 @@ class GlasshouseError(Exception):
 
 
 class Invalid(GlasshouseError):
-    """The request must be changed."""
+    """The request is invalid."""
 
     kind = "invalid"
 
 
 class Unauthenticated(GlasshouseError):
-    """The daemon does not know who is calling: a token is missing, or not good."""
+    """The token is missing, invalid or revoked."""
 
     kind = "unauthenticated"
 
 
 class Denied(GlasshouseError):
-    """Whoever is calling may not do this, or a policy or a person said no."""
+    """The caller lacks permission, or a policy or a person denied the request."""
 
     kind = "denied"
 
 
 class NotFound(GlasshouseError):
-    """There is no such thing."""
+    """The object does not exist."""
 
     kind = "not found"
 
 
 class Conflict(GlasshouseError):
-    """The thing is not in a state for this."""
+    """The state of the object does not allow the request."""
 
     kind = "conflict"
 
 
 class TooLarge(GlasshouseError):
-    """Less must be sent."""
+    """The request is too large."""
 
     kind = "too large"
 
@@ -103,41 +103,41 @@ class Mismatch(GlasshouseError):
 
 
 class Exhausted(GlasshouseError):
-    """A limit is reached: wait, or free something."""
+    """A limit is reached: retry later, or release resources."""
 
     kind = "exhausted"
 
 
 class Unsupported(GlasshouseError):
-    """This host cannot do it; remedy says what it would take."""
+    """This host does not support the operation. remedy lists the requirements."""
 
     kind = "unsupported"
 
 
 class Unavailable(GlasshouseError):
-    """Not now: no daemon answers, or it is about to end."""
+    """The daemon is unavailable: it cannot be reached, or it is shutting down."""
 
     kind = "unavailable"
 
 
 class Disconnected(Unavailable):
-    """The connection broke before the answer was there. What was asked for may be done."""
+    """The connection broke before the response. The request may have been executed."""
 
 
 class TimedOut(GlasshouseError):
-    """It took too long, and was ended."""
+    """The operation exceeded its time limit and was cancelled."""
 
     kind = "timeout"
 
 
 class Internal(GlasshouseError):
-    """Something went wrong in the daemon, whose log has more under error_id."""
+    """An internal error of the daemon. Its log has details under error_id."""
 
     kind = "internal"
 
 
 class CommandFailed(GlasshouseError):
-    """A command ended with another code than 0; result is how."""
+    """A command ended with an exit code other than 0. result has the details."""
 
     def __init__(self, detail: str, result: Any) -> None:
         super().__init__(detail)
@@ -145,7 +145,7 @@ class CommandFailed(GlasshouseError):
 
 
 class CallFailed(GlasshouseError):
-    """A capability was called and failed; called is the daemon's whole answer."""
+    """A capability call failed. called is the daemon's complete response."""
 
     def __init__(self, detail: str, called: Mapping[str, Any], remedy: Optional[str] = None) -> None:
         super().__init__(detail, remedy=remedy)
@@ -153,7 +153,7 @@ class CallFailed(GlasshouseError):
 
 
 class RunFailed(GlasshouseError):
-    """A run ended without being done; run is what became of it."""
+    """A run ended without success. run is its last state."""
 
     def __init__(self, detail: str, run: Mapping[str, Any]) -> None:
         super().__init__(detail)
@@ -161,7 +161,7 @@ class RunFailed(GlasshouseError):
 
 
 class BranchFailed(GlasshouseError):
-    """Not all branches that were asked for were made; jails are those that were."""
+    """Some branches could not be created. jails are those that were created."""
 
     def __init__(self, detail: str, jails: Any, remedy: Optional[str] = None) -> None:
         super().__init__(detail, remedy=remedy)
@@ -178,7 +178,7 @@ _KINDS: Dict[str, Type[GlasshouseError]] = {
 
 
 def of_problem(problem: Mapping[str, Any]) -> GlasshouseError:
-    """The error that problem details (RFC 9457) tell of."""
+    """Convert problem details (RFC 9457) to an error."""
     kind = str(problem.get("type", "")).rpartition("/")[2]
     return _KINDS.get(kind, GlasshouseError)(
         str(problem.get("detail") or problem.get("title") or kind),

@@ -1,8 +1,8 @@
 # Made by `make sdk` from the OpenAPI document. Do not edit.
-"""What the API takes and gives, as the dictionaries that JSON makes of it.
+"""The request and response types of the API, as dictionaries of JSON values.
 
-A field that an answer lacks is not in the dictionary: ask with get(). What a later
-daemon says beyond this is kept as it came.
+A field that a response lacks is not in the dictionary: use get(). Unknown fields of later
+versions of the daemon are kept.
 """
 
 from __future__ import annotations
@@ -11,30 +11,31 @@ from typing import Any, Literal, Optional, TypedDict
 
 
 class AddPublisher(TypedDict):
-    # A public key of minisign's format.
+    # Public key, in minisign format.
     key: str
-    # What is taken from them at the most.
+    # The highest tier that the publisher's bundles may have.
     tier: Literal["informational", "read-only", "standard", "elevated"]
 
 
 class AddSkillOptions(TypedDict, total=False):
-    # What it is called where something is wrong in it.
+    # File name, for error messages.
     file: str
 
 
 class AddSkill(AddSkillOptions):
+    # Text of the skill document.
     text: str
 
 
 class AnswerApprovalOptions(TypedDict, total=False):
-    # The agent reads it.
+    # The reason, which is shown to the agent.
     reason: str
-    # With modify: what is allowed in the place of what was asked.
+    # With answer modify: the resource to allow instead of the requested one.
     resource: str
-    # How long it holds: for this request (the default), until the jail or the daemon ends, or
-    # with the policy of the jail.
+    # How long the answer applies. once (the default): this request. session: until the jail
+    # or the daemon stops. always: it is added to the jail's policy.
     scope: Literal["once", "session", "always"]
-    # The phrase, if it takes one.
+    # The confirmation phrase, if one is required.
     typed: str
 
 
@@ -43,67 +44,84 @@ class AnswerApproval(AnswerApprovalOptions):
 
 
 class ApprovalOptions(TypedDict, total=False):
+    # The answer, if the request was answered.
     answer: ApprovalAnswer
-    # With last=N: the last records of the jail before, as docs/events.md has them, oldest
-    # first.
+    # With last=N: the last N events of the jail before the request, oldest first.
+    # docs/events.md describes them.
     before: list[Any]
+    # Additional information for the decision, such as preceding actions.
     context: str
+    # Further facts about the action.
     details: list[str]
-    # What would change, as diff -u writes it: of a file as it was when it was asked.
+    # Unified diff (diff -u) of the proposed change, against the file at the time of the
+    # request.
     diff: str
-    # Of the chain, in which its end is recorded.
+    # Number of the audit log entry that records the outcome.
     entry: int
-    # Who has allowed it, if it takes two.
+    # The first approver, if two are required and one has approved.
     first: str
+    # The jail that the request concerns.
     jail: str
     # Why there is no diff.
     no_diff: str
-    # Why it is no longer pending.
+    # Why the request is no longer pending.
     outcome: str
-    # To type, to allow it alone.
+    # The confirmation phrase. An approver who types it needs no second approver.
     phrase: str
+    # When the request was answered, withdrawn or expired.
     settled_at: Optional[str]
-    # How many wait for it now.
+    # Number of callers that wait for the answer now.
     waiting: int
-    # The rule that allowing it for longer than once would write, by scope.
+    # The policy rule that an approval for longer than once adds, by scope.
     writes: dict[str, str]
 
 
 class Approval(ApprovalOptions):
     created_at: str
+    # When the request expires if it is not answered.
     expires_at: str
     id: str
-    # As it was asked.
+    # The policy question, as submitted.
     question: Question
-    # That says to ask.
+    # The rule that requires approval.
     rule: str
+    # pending: not answered yet. withdrawn: the caller or an operator withdrew the request.
     state: Literal["pending", "answered", "expired", "withdrawn"]
-    # Who it takes to allow it: nobody, a person, or one who types the phrase, or two.
+    # Who must approve: preapproved needs no person, standard needs one person, elevated needs
+    # one person who types the confirmation phrase, or two persons.
     tier: Literal["preapproved", "standard", "elevated"]
-    # Short; never all there is to see.
+    # Short summary. It may omit details; see what.
     title: str
-    # All of what would be done.
+    # Complete text of the action.
     what: str
+    # The agent or caller that requests the action.
     who: str
+    # Why approval is required.
     why: str
 
 
 class ApprovalAnswerOptions(TypedDict, total=False):
     reason: str
+    # With answer modify: the resource that is allowed instead.
     resource: str
 
 
 class ApprovalAnswer(ApprovalAnswerOptions):
     answer: Literal["allow", "deny", "modify"]
     at: str
+    # Name of the person.
     by: str
+    # How the answer was given: api, cli or link.
     channel: str
+    # How long the answer applies: once, for the session, or always.
     scope: Literal["once", "session", "always"]
 
 
 class ApprovalEvent(TypedDict):
     approval: Approval
     at: str
+    # seconded: the first of two approvers approved. refused: the jail has too many pending
+    # requests, so the request was not queued.
     kind: Literal["asked", "seconded", "answered", "expired", "withdrawn", "refused"]
 
 
@@ -113,14 +131,16 @@ class ApprovalPageOptions(TypedDict, total=False):
 
 
 class ApprovalPage(ApprovalPageOptions):
+    # Items of the page.
     items: list[Approval]
 
 
 class BackendOptions(TypedDict, total=False):
-    # What it cannot hold or do on this host, each with the reason.
+    # Limits and features that are unavailable on this host, each with the reason.
     lacks: dict[str, str]
     # Why it is not usable.
     reason: str
+    # How to make the backend usable.
     remedy: str
     runtime: str
 
@@ -136,43 +156,46 @@ class BackendPageOptions(TypedDict, total=False):
 
 
 class BackendPage(BackendPageOptions):
+    # Items of the page.
     items: list[Backend]
 
 
 class Bounds(TypedDict, total=False):
-    # Processors: a weight of 1024 is one.
+    # Number of CPUs. One CPU corresponds to a CPU weight of 1024.
     cpu: float
-    # MiB.
+    # Disk space in MiB.
     disk_mb: int
-    # MiB.
+    # Memory in MiB.
     memory_mb: int
+    # Number of processes and threads.
     pids: int
 
 
 class Branch(TypedDict, total=False):
-    # Default 1.
+    # Number of jails to create. Default 1.
     count: int
     # Default: the jail's id.
     hostname: str
-    # Refused: of a jail and its branches only one could speak on a connection. Rewind the
-    # jail instead.
+    # Rejected if true: a connection cannot be shared between a jail and its branches. Rewind
+    # the jail instead.
     keep_connections: bool
     labels: dict[str, str]
     limits: Limits
-    # A name for people. Of several jails, each has its number at the end.
+    # Display name. If several jails are created, a number is appended.
     name: str
     network: Literal["isolated", "proxy", "bridged", "full"]
 
 
 class BranchError(TypedDict):
-    # Of the jail, from 1.
+    # Number of the jail, from 1.
     number: int
     problem: Problem
 
 
 class BranchesOptions(TypedDict, total=False):
+    # Errors of jails that were not created.
     errors: list[BranchError]
-    # That was taken for them, if a jail was branched.
+    # The snapshot that was taken, if a jail was branched.
     snapshot: Snapshot
 
 
@@ -181,36 +204,42 @@ class Branches(BranchesOptions):
 
 
 class BrowserKeys(TypedDict):
+    # The authentication secret, in base64url.
     auth: str
+    # The browser's P-256 public key, in base64url.
     p256dh: str
 
 
 class BundleOptions(TypedDict, total=False):
-    # Why nothing of it is called now: nobody vouches for it any more.
+    # Why the bundle's capabilities cannot be called now: the bundle is no longer trusted.
     barred: str
+    # Digest of the installed version.
     digest: str
     installed: Optional[str]
-    # An installation that waits, or that was refused.
+    # An installation that is pending or was refused.
     next: BundleInstall
     publisher: str
-    # What can be done about that.
+    # How to make the bundle usable again.
     remedy: str
+    # Name of the skill in the bundle.
     skill: str
     tier: str
-    # From then on nothing of it is called.
+    # Time from which the bundle's capabilities cannot be called.
     until: Optional[str]
-    # Of what is installed; empty if nothing is.
+    # The installed version. Empty if no version is installed.
     version: str
 
 
 class Bundle(BundleOptions):
-    # id@version
+    # Capabilities of the bundle, each as id@version.
     capabilities: list[str]
     name: str
 
 
 class BundleInstallOptions(TypedDict, total=False):
+    # The approval request of a pending installation.
     approval: str
+    # Why the installation is pending or was refused.
     why: str
 
 
@@ -226,24 +255,26 @@ class BundlePageOptions(TypedDict, total=False):
 
 
 class BundlePage(BundlePageOptions):
+    # Items of the page.
     items: list[Bundle]
 
 
 class Call(TypedDict, total=False):
-    # What the run may spend, by dimension: steps, wall-clock-ms, sandbox-cpu-ms,
-    # network-bytes, storage-bytes. It counts from the run's first call on.
+    # Budget of the run, by dimension: steps, wall-clock-ms, sandbox-cpu-ms, network-bytes,
+    # storage-bytes. It applies from the run's first call.
     budget: dict[str, int]
-    # As the input schema wants it. Without it, null.
+    # Input that conforms to the input schema. Default: null.
     input: Any
-    # Call as this jail: its rules decide.
+    # Call on behalf of this jail. The jail's policy applies.
     jail: str
-    # Of what is in the input: public, redacted, pii, secret, and with dots what of it.
+    # Data classes of the input: public, redacted, pii or secret, optionally with a subclass
+    # after a dot.
     labels: list[str]
-    # Whose budget it draws from.
+    # Run whose budget the call consumes.
     run: str
-    # Whose files a capability of mode session sees.
+    # Session whose files a capability with session scope can access.
     session: str
-    # At most the capability's own.
+    # Timeout in milliseconds, up to the capability's own timeout.
     timeout_ms: int
 
 
@@ -262,13 +293,14 @@ class CallBudget(_CallBudgetOdd, total=False):
 
 
 class CallErrorOptions(TypedDict, total=False):
-    # The same, for agents.
+    # The reason, phrased for agents.
     message: str
     remedy: str
 
 
 class CallError(CallErrorOptions):
     kind: str
+    # Why the call failed.
     reason: str
 
 
@@ -282,11 +314,12 @@ _CallFailureOdd = TypedDict(
 
 
 class CallFailureOptions(_CallFailureOdd, total=False):
+    # The count is a lower bound.
     at_least: bool
     comm: str
     events: EventLink
     path: str
-    # Of the first, as are comm and path.
+    # PID of the first failure. comm and path also describe the first failure.
     pid: int
 
 
@@ -297,21 +330,25 @@ class CallFailure(CallFailureOptions):
 
 
 class CallLimits(TypedDict, total=False):
+    # CPU weight.
     cpu_shares: int
+    # Number of processes and threads.
     max_pids: int
-    # MiB.
+    # Memory, in MiB.
     memory_mb: int
-    # Both ways together.
+    # Network bytes, sent and received together.
     network_bytes: int
+    # Run time, in milliseconds.
     timeout_ms: int
 
 
 class CallProfileOptions(TypedDict, total=False):
+    # The counts are lower bounds.
     at_least: bool
     denied: int
     events: EventLink
     failed: int
-    # Of which it is known how long they took.
+    # Number of calls with a known duration.
     timed: int
 
 
@@ -322,37 +359,44 @@ class CallProfile(CallProfileOptions):
 
 
 class CallUsageOptions(TypedDict, total=False):
+    # Peak memory usage in bytes.
     memory_peak_bytes: int
+    # Bytes received.
     network_ingress_bytes: int
     steps: int
 
 
 class CallUsage(CallUsageOptions):
+    # Bytes sent.
     network_egress_bytes: int
+    # CPU time in milliseconds.
     sandbox_cpu_ms: float
-    # Where the time went, in microseconds.
+    # Duration of each phase of the call, in microseconds.
     steps_us: dict[str, int]
+    # Bytes written to storage.
     storage_write_bytes: int
+    # Elapsed time in milliseconds.
     wall_ms: float
 
 
 class CalledOptions(TypedDict, total=False):
     budget: CallBudget
     digest: str
-    # Of the chain, in which it is recorded.
+    # Number of the audit log entry that records the call.
     entry: int
     error: CallError
-    # Of the output.
+    # Data class of the output.
     label: str
-    # The end of what it wrote to its standard error.
+    # The end of the capability's standard error output.
     log: str
     output: Any
-    # The jail that served it. The chain has under its name what left it, and which secrets it
-    # used.
+    # The sandbox that served the call. The audit log contains its egress and its use of
+    # secrets under this name.
     sandbox: str
     version: str
+    # A sandbox from the warm pool served the call.
     warm: bool
-    # Why the version that was called is not the newest one: a newer one is revoked.
+    # Why an older version was called: a newer one is revoked.
     warning: str
 
 
@@ -360,11 +404,13 @@ class Called(CalledOptions):
     began: str
     capability: str
     id: str
+    # failed: the capability was called and returned an error. refused: it was not called.
     state: Literal["done", "failed", "refused"]
     usage: CallUsage
 
 
 class CallsOfOneOptions(TypedDict, total=False):
+    # The counts are lower bounds.
     at_least: bool
     denied: int
     failed: int
@@ -378,39 +424,48 @@ class CallsOfOne(CallsOfOneOptions):
 
 
 class CapabilityOptions(TypedDict, total=False):
-    # That it waits for, or had.
+    # The approval request of this version, pending or answered.
     approval: str
+    # The bundle that contains the capability.
     bundle: str
+    # Who registered the version.
     by: str
     description: str
+    # Hosts that the capability may connect to.
     hosts: list[str]
     # JSON Schema 2020-12.
     input_schema: Any
-    # Of one call, as the manifest has them; of one capability only.
+    # Resource limits of one call, from the manifest. Only in the response for a single
+    # capability.
     limits: CallLimits
-    # As it was given; of one capability only.
+    # The manifest as submitted. Only in the response for a single capability.
     manifest: str
-    # What a person has to allow, or has.
+    # Permissions that require approval, or that were approved.
     new: list[str]
     # JSON Schema 2020-12.
     output_schema: Any
-    # A person is asked each time.
+    # Each call requires approval.
     per_use: bool
+    # Names of the secrets that the capability uses.
     secrets: list[str]
+    # When the registration was approved, refused or revoked.
     settled: Optional[str]
-    # An operator trusts this digest to run on the host itself.
+    # An operator allowed this digest to run directly on the host.
     trust: bool
+    # Why the version has its state.
     why: str
 
 
 class Capability(CapabilityOptions):
     created: str
-    # Of the manifest and the files that belong to it.
+    # Digest of the manifest and its files.
     digest: str
+    # Declared side effects.
     effects: list[str]
     id: str
     runtime: str
     state: Literal["pending", "approved", "refused", "revoked"]
+    # The approval tier.
     tier: str
     version: str
 
@@ -421,13 +476,14 @@ class CapabilityPageOptions(TypedDict, total=False):
 
 
 class CapabilityPage(CapabilityPageOptions):
+    # Items of the page.
     items: list[Capability]
 
 
 class ChainBadOptions(TypedDict, total=False):
-    # Of an export.
+    # Line of an export.
     line: int
-    # Of the entry; none if all entries are right.
+    # Number of the invalid entry. Omitted if all entries are valid.
     seq: int
 
 
@@ -445,7 +501,9 @@ _ChainConsistencyOdd = TypedDict(
 
 
 class ChainConsistency(_ChainConsistencyOdd):
+    # Hashes in base64, as in RFC 6962.
     path: list[str]
+    # The later checkpoint.
     to: str
 
 
@@ -453,11 +511,13 @@ class ChainEntry(TypedDict):
     agent: str
     body: Any
     capability: str
+    # Hash of this entry.
     hash: str
     jail: str
     kind: str
-    # The entry that caused this one; 0 if none did.
+    # The entry that caused this one, or 0.
     parent: int
+    # Hash of the previous entry.
     prev: str
     run: str
     seq: int
@@ -471,45 +531,50 @@ class ChainEntryPageOptions(TypedDict, total=False):
 
 
 class ChainEntryPage(ChainEntryPageOptions):
+    # Items of the page.
     items: list[ChainEntry]
 
 
 class ChainFrom(TypedDict):
+    # Signed checkpoint, as returned by GET /chain/head.
     checkpoint: str
 
 
 class ChainHeadOptions(TypedDict, total=False):
-    # The newest, signed, in the format of C2SP tlog-checkpoint.
+    # The newest signed checkpoint, in C2SP tlog-checkpoint format.
     checkpoint: str
 
 
 class ChainHead(ChainHeadOptions):
+    # Number of entries.
     entries: int
-    # The public key that checkpoints are verified with.
+    # The public key that verifies checkpoints.
     key: str
 
 
 class ChainProof(TypedDict):
+    # Signed checkpoint that covers the entry.
     checkpoint: str
     entry: ChainEntry
-    # Hashes, base64, from the entry to the root, as in RFC 6962.
+    # Hashes in base64 from the entry to the root, as in RFC 6962.
     path: list[str]
 
 
 class ChainReportOptions(TypedDict, total=False):
-    # The first thing that is wrong, if anything is.
+    # The first error, if there is one.
     bad: ChainBad
+    # The public key that was used.
     key: str
 
 
 class ChainReport(ChainReportOptions):
-    # That were checked.
+    # Number of verified checkpoints.
     checkpoints: int
-    # That are right, from the first.
+    # Number of valid entries, from the first.
     entries: int
-    # Rather than found beside what it vouches for.
+    # true if the key was supplied for the verification, false if it was stored with the log.
     key_given: bool
-    # Entries that the last of them vouches for.
+    # Number of entries that the last verified checkpoint covers.
     signed: int
 
 
@@ -523,20 +588,23 @@ _ChangeOdd = TypedDict(
 
 
 class ChangeOptions(_ChangeOdd, total=False):
-    # With content=unified: the difference, as diff -u writes it.
+    # With content=unified: the unified diff (diff -u).
     diff: str
-    # Permission bits, octal.
+    # Permission bits, in octal.
     mode: str
-    # With content=unified: why a file has no difference here: binary, too large, moving.
+    # With content=unified: why there is no diff: binary, too large, or modified during the
+    # comparison.
     no_diff: str
+    # Size in bytes.
     size: int
     # file, dir, symlink, fifo, socket, char or block.
     type: str
-    # What differs, where both sides are there: content, mode, owner, times, xattrs.
+    # What differs, if the file is on both sides: content, mode, owner, times, xattrs.
     what: list[str]
 
 
 class Change(ChangeOptions):
+    # metadata: only attributes of the file changed, not its content.
     kind: Literal["added", "modified", "deleted", "metadata", "renamed"]
     path: str
 
@@ -547,6 +615,7 @@ class ChangePageOptions(TypedDict, total=False):
 
 
 class ChangePage(ChangePageOptions):
+    # Items of the page.
     items: list[Change]
 
 
@@ -560,16 +629,18 @@ _ChangedFileOdd = TypedDict(
 
 
 class ChangedFileOptions(_ChangedFileOdd, total=False):
+    # Number of bytes written.
     bytes_written: int
+    # Number of changes.
     changes: int
     comm: str
     pid: int
     seq: int
-    # Changed after the snapshot: a branch of that has not this change.
+    # Changed after the snapshot. A branch of the snapshot does not contain the change.
     since_snapshot: bool
-    # Of the last change, as are seq, pid and comm.
+    # Time of the last change. seq, pid and comm also describe the last change.
     time: str
-    # If it is known.
+    # The file type, if it is known.
     type: Literal["file", "dir", "symlink", "node"]
 
 
@@ -579,17 +650,17 @@ class ChangedFile(ChangedFileOptions):
 
 
 class ChangedFilesOptions(TypedDict, total=False):
-    # There were more, changed earlier.
+    # More files were changed earlier and are not listed.
     at_least: bool
     count: int
-    # Records of files that are missing.
+    # File events that were lost.
     lost: Lost
-    # False where operations on files are not recorded of this jail.
+    # false if file operations of this jail are not recorded.
     recorded: bool
 
 
 class ChangedFiles(ChangedFilesOptions):
-    # The last change first.
+    # Changed files, most recently changed first.
     items: list[ChangedFile]
 
 
@@ -597,30 +668,31 @@ class ChangedProcessOptions(TypedDict, total=False):
     argv: list[str]
     began: str
     comm: str
-    # There is more than is told.
+    # Values are truncated.
     cut: bool
     cwd: str
+    # Changed environment variables.
     env: list[EnvChange]
     exe: str
     ppid: int
-    # If what it runs, or where, differs.
+    # The process on the first side, if its program or working directory differs.
     was: ComparedProcess
 
 
 class ChangedProcess(ChangedProcessOptions):
-    # Inside the jail.
+    # PID inside the jail.
     pid: int
 
 
 class CheckpointOptions(TypedDict, total=False):
-    # Nobody asked for it: it is forgotten when there are enough newer ones.
+    # The checkpoint was taken automatically. It is deleted when there are enough newer ones.
     auto: bool
-    # Of the chain.
+    # Number of the audit log entry that records the checkpoint.
     entry: int
     reason: str
-    # Of its jail.
+    # Snapshot of the run's jail.
     snapshot: str
-    # What the agent keeps of itself; of one checkpoint only.
+    # State that the agent saved. Only in the response for a single checkpoint.
     state: Any
 
 
@@ -628,9 +700,10 @@ class Checkpoint(CheckpointOptions):
     at: str
     digest: str
     id: str
+    # Number of the checkpoint in the run.
     n: int
     run: str
-    # How far the run had come.
+    # Number of steps that the run had made.
     steps: int
 
 
@@ -640,27 +713,32 @@ class CheckpointPageOptions(TypedDict, total=False):
 
 
 class CheckpointPage(CheckpointPageOptions):
+    # Items of the page.
     items: list[Checkpoint]
 
 
 class ClaimedDecisionOptions(TypedDict, total=False):
     agent: str
+    # Arguments of the tool call.
     args: Any
     timestamp: str
+    # How long to wait for a person's answer, in milliseconds, if approval is required.
     wait_ms: int
 
 
 class ClaimedDecision(ClaimedDecisionOptions):
+    # Name of the tool.
     tool: str
 
 
 class ComparedEndOptions(TypedDict, total=False):
     name: str
-    # Of the last record in the jail's log then.
+    # Sequence number of the last event in the jail's log at that time.
     seq: int
-    # If it is one; else it is the jail as it is now.
+    # The compared snapshot. If omitted, the jail is compared as it is now.
     snapshot: str
     state: str
+    # Time of the compared state.
     time: str
 
 
@@ -672,7 +750,7 @@ class ComparedProcessOptions(TypedDict, total=False):
     argv: list[str]
     began: str
     comm: str
-    # There is more than is told.
+    # Values are truncated.
     cut: bool
     cwd: str
     exe: str
@@ -680,7 +758,7 @@ class ComparedProcessOptions(TypedDict, total=False):
 
 
 class ComparedProcess(ComparedProcessOptions):
-    # Inside the jail.
+    # PID inside the jail.
     pid: int
 
 
@@ -688,8 +766,9 @@ class ComparedUsage(TypedDict, total=False):
     cpu_ns: int
     disk_bytes: int
     memory_bytes: int
+    # Fields that could not be measured.
     not_measured: list[str]
-    # And threads.
+    # Number of processes and threads.
     processes: int
     rx_bytes: int
     tx_bytes: int
@@ -706,11 +785,11 @@ _ComparisonOdd = TypedDict(
 
 class ComparisonOptions(_ComparisonOdd, total=False):
     events: EventChanges
-    # In the root filesystem.
+    # Changes in the root filesystem.
     files: FileChanges
     processes: ProcessChanges
     usage: UsageChanges
-    # If a side has one.
+    # Changes in the workspace, if a side has one.
     workspace: FileChanges
 
 
@@ -719,14 +798,16 @@ class Comparison(ComparisonOptions):
 
 
 class ConditionOptions(TypedDict, total=False):
+    # How to resolve the problem.
     remedy: str
 
 
 class Condition(ConditionOptions):
+    # Description of the problem.
     detail: str
-    # disk_read_only: its filesystem had an error, and refuses writes until the jail was
-    # stopped and started. events_not_written: it is held because its events cannot be
-    # written, and continues when they can be.
+    # disk_read_only: the filesystem had an error and is read-only until the jail is stopped
+    # and started. events_not_written: the jail is frozen because its events cannot be
+    # written, and continues when they can.
     type: Literal["disk_read_only", "events_not_written"]
 
 
@@ -738,68 +819,73 @@ class ConnectedHostOptions(TypedDict, total=False):
     last: Optional[str]
     packets_in: int
     packets_out: int
-    # There were others.
+    # There were more processes.
     processes_more: bool
+    # Number of refused connections.
     refused: int
+    # Number of connections without a response.
     unanswered: int
 
 
 class ConnectedHost(ConnectedHostOptions):
-    # Its name if the jail asked for it, else its address.
+    # The name that the jail resolved, or the address.
     host: str
-    # The first few.
+    # The first few processes that communicated with the host.
     processes: list[Who]
-    # Of the most bytes first.
+    # Services with the most bytes first.
     services: list[Service]
-    # Of what governs the way out, the newest first. Of a jail without a proxy there are none.
+    # Egress decisions, newest first. Empty for a jail without the egress proxy.
     verdicts: list[Verdicts]
 
 
 class Connection(TypedDict, total=False):
     comm: str
     local: str
+    # PID inside the jail.
     pid: int
     proto: Literal["tcp", "udp"]
     remote: str
-    # listening, established and so on; of udp: open.
+    # listening, established, and so on; open for UDP.
     state: str
 
 
 class ConnectionsOptions(TypedDict, total=False):
+    # Number of hosts.
     count: Estimate
-    # Records of packets that are missing.
+    # Network events that were lost.
     lost: Lost
-    # Of hosts that are not in the list.
+    # Traffic of hosts that are not listed.
     more: Traffic
     total: Traffic
-    # Of requests, that are not in the list.
+    # Number of egress decisions that are not listed.
     verdicts_more: int
 
 
 class Connections(ConnectionsOptions):
-    # Of the most bytes first; then those that were only decided about.
+    # Hosts with the most bytes first, followed by hosts with decisions only.
     items: list[ConnectedHost]
 
 
 class ConnectorOptions(TypedDict, total=False):
-    # Of a hook: where others find it. Of a post: the host it goes to.
+    # For a hook: the URL to post to. For a post: the destination host.
     address: str
-    # Of the run that it begins, as it is configured.
+    # Goal of the run that a message starts, as configured.
     goal: str
-    # Whom it tells, as it is configured.
+    # The receiving session, as configured.
     session: str
-    # Whose words it carries: names, or patterns with *.
+    # Sessions whose messages are forwarded: names, or patterns with *.
     sessions: list[str]
 
 
 class Connector(ConnectorOptions):
-    # Deliveries that failed too often.
+    # Number of deliveries that failed permanently.
     dead: int
-    # A hook takes what others post, a post has what is said in sessions posted to others, a
-    # relay tells one session what is said in others.
+    # hook: inbound webhook, which adds received messages to a session. post: outbound
+    # webhook, which sends a session's messages to a URL. relay: forwards messages of sessions
+    # to another session.
     kind: Literal["hook", "post", "relay"]
     name: str
-    # Deliveries that wait.
+    # Number of pending deliveries.
     pending: int
 
 
@@ -809,74 +895,83 @@ class ConnectorPageOptions(TypedDict, total=False):
 
 
 class ConnectorPage(ConnectorPageOptions):
+    # Items of the page.
     items: list[Connector]
 
 
 class ConsideredRuleOptions(TypedDict, total=False):
+    # The rule determines the result for this part.
     decides: bool
+    # The rule matches.
     matches: bool
 
 
 class ConsideredRule(ConsideredRuleOptions):
+    # The part of the action, such as one command of a command line.
     part: str
     rule: PolicyRule
+    # The rule set to which the rule belongs.
     set: str
 
 
 class CreateE2BKey(TypedDict, total=False):
-    # Whose it is. Default: the caller's.
+    # Name of the key's user. Default: the caller's name.
     name: str
 
 
 class CreateJail(TypedDict, total=False):
-    # What isolates: oci or bwrap.
+    # Isolation backend: oci or bwrap.
     backend: str
-    # Run at start. Its end does not end the jail.
+    # Command to run when the jail starts. The jail continues to run when it exits.
     command: list[str]
     # Working directory of every command.
     cwd: str
-    # Of a jail in network mode proxy: what leaves it.
+    # Egress rules of a jail in network mode proxy.
     egress: Egress
-    # The policy decides what the jail's processes do as the kernel of the machine sees it:
-    # programs, files, connections.
+    # Enforce the policy in the Linux kernel for the execution of programs, file access and
+    # connections of the jail's processes.
     enforce: bool
-    # Environment of every command.
+    # Environment variables of every command.
     env: dict[str, str]
     # Default: the jail's id.
     hostname: str
-    # Words to find the jail by.
+    # Labels by which the jail can be found.
     labels: dict[str, str]
     limits: Limits
+    # Host paths to make available in the jail.
     mounts: list[Mount]
-    # A name for people. Need not be unique.
+    # Display name. It need not be unique.
     name: str
-    # isolated (the default) has only its own loopback; proxy reaches what the egress rules
-    # let through; bridged reaches jails of its group; full reaches outward.
+    # isolated (the default): only a loopback interface. proxy: network access through the
+    # egress proxy, as the egress rules allow. bridged: access to the jails of the network
+    # group. full: unrestricted network access.
     network: Literal["isolated", "proxy", "bridged", "full", "Isolated", "FullAccess"]
-    # Of a bridged jail: which jails it sees. The default is the group default.
+    # For a bridged jail: the group of jails that it can reach. Default: the group named
+    # default.
     network_group: str
-    # What of it is recorded.
+    # What is recorded of the jail.
     observe: Observe
-    # What it may do, and about what a person is asked.
+    # Which actions are allowed, denied or require approval.
     policy: Policy
     rootfs: Rootfs
     # The OCI runtime: runc, crun or runsc.
     runtime: str
-    # The session that it belongs to: its programs find the gateway at http://localhost:4097.
+    # The session of the jail. Its programs reach the gateway at http://localhost:4097.
     session_id: str
-    # When snapshots of it are taken unasked.
+    # When automatic snapshots are taken.
     snapshots: Snapshots
-    # Start it as well. A jail that cannot be started is not kept.
+    # Start the jail after creating it. If it cannot be started, it is deleted.
     start: bool
     # User of every command: a name, a uid, name:group or uid:gid.
     user: str
+    # A host directory to make available copy-on-write.
     workspace: Workspace
 
 
 class CreateLoginLink(TypedDict, total=False):
-    # Whose login it is; default: of who asks.
+    # Name of the login. Default: the caller's name.
     label: str
-    # What the login may do; default: what who asks may.
+    # Role of the login. Default: the caller's role.
     role: Literal["admin", "operator", "viewer"]
 
 
@@ -886,19 +981,22 @@ class CreateTokenOptions(TypedDict, total=False):
 
 
 class CreateToken(CreateTokenOptions):
-    # Whose it is.
+    # Name of the token's user.
     name: str
     role: Literal["admin", "operator", "viewer", "agent"]
 
 
 class DeadNoticeOptions(TypedDict, total=False):
+    # The content of the notification.
     body: Any
+    # Error of the last attempt.
     error: str
 
 
 class DeadNotice(DeadNoticeOptions):
     approval: str
     attempts: int
+    # The notification channel.
     channel: str
     created_at: str
     id: str
@@ -911,25 +1009,29 @@ class DeadNoticePageOptions(TypedDict, total=False):
 
 
 class DeadNoticePage(DeadNoticePageOptions):
+    # Items of the page.
     items: list[DeadNotice]
 
 
 class DecideOptions(TypedDict, total=False):
+    # The agent that performs the action.
     agent: str
+    # Additional attributes of the action.
     attributes: dict[str, str]
-    # What it is done to: a command line, a path, a URL, host:port.
+    # The object of the action: a command line, path, URL or host:port.
     resource: str
-    # How long to wait for a person, if one is to be asked. The default is a minute.
+    # How long to wait for a person's answer, in milliseconds, if approval is required.
+    # Default: one minute.
     wait_ms: int
 
 
 class Decide(DecideOptions):
-    # A tool's name: bash, edit, read, webfetch, connect, …
+    # A tool name: bash, edit, read, webfetch, connect, …
     action: str
 
 
 class DecisionOptions(TypedDict, total=False):
-    # No remembered answer changes it.
+    # Remembered answers cannot override this decision.
     final: bool
     # The list of pre-approved actions allows it.
     listed: bool
@@ -937,27 +1039,28 @@ class DecisionOptions(TypedDict, total=False):
 
 
 class Decision(DecisionOptions):
-    # What the rules say.
+    # Result of the rules.
     effect: Literal["allow", "ask", "deny"]
     reason: str
-    # That decided.
+    # The rule that decided.
     rule: PolicyRule
 
 
 class DeliveryOptions(TypedDict, total=False):
-    # Of the last attempt.
+    # Error of the last attempt.
     error: str
-    # When it is tried next, or may be.
+    # Time of the next attempt.
     next: Optional[str]
 
 
 class Delivery(DeliveryOptions):
     attempts: int
     connector: str
-    # The same at each attempt.
+    # Delivery id. It is the same for all attempts.
     id: str
     message_id: str
     session_id: str
+    # dead: the delivery failed permanently.
     state: Literal["pending", "delivered", "dead"]
 
 
@@ -967,23 +1070,24 @@ class DeliveryPageOptions(TypedDict, total=False):
 
 
 class DeliveryPage(DeliveryPageOptions):
+    # Items of the page.
     items: list[Delivery]
 
 
 class E2BKeyOptions(TypedDict, total=False):
-    # The certificate, PEM, of the authority that clients have to trust, if the daemon has
-    # made one.
+    # PEM certificate of the certificate authority that clients must trust, if the daemon
+    # created one.
     ca: str
 
 
 class E2BKey(E2BKeyOptions):
-    # For E2B_DOMAIN: the ports of sandboxes are hosts below it.
+    # Value for E2B_DOMAIN. Sandbox ports are served on subdomains of it.
     domain: str
-    # The token's, by which it is revoked.
+    # Id of the token. Use it to revoke the key.
     id: str
-    # For E2B_API_KEY. It is shown once.
+    # Value for E2B_API_KEY. It is returned only once.
     key: str
-    # For E2B_API_URL and E2B_SANDBOX_URL.
+    # Value for E2B_API_URL and E2B_SANDBOX_URL.
     url: str
 
 
@@ -991,19 +1095,19 @@ class EditSchedule(TypedDict, total=False):
     jitter_ms: Optional[int]
     missed: Optional[Literal["skip", "once", "all"]]
     overlap: Optional[Literal["skip", "queue", "allow"]]
-    # As of a run that is started.
+    # Cron expression, as in POST /runs.
     schedule: Optional[str]
     time_zone: Optional[str]
 
 
 class Egress(TypedDict, total=False):
-    # The first rule that matches counts.
+    # Rules in order of precedence. The first matching rule applies.
     allow: list[EgressRule]
-    # What no rule allows a person is asked about, rather than refused.
+    # Request approval for access that no rule allows, instead of denying it.
     ask: bool
-    # For everything together.
+    # Limit for all access together.
     limit: EgressLimit
-    # Paths are recorded with their query, which may hold what is private.
+    # Record the query strings of URLs, which may contain private data.
     query: bool
 
 
@@ -1017,7 +1121,7 @@ _EgressInjectOdd = TypedDict(
 
 
 class EgressInjectOptions(_EgressInjectOdd, total=False):
-    # Of the header, parameter or user.
+    # Name of the header, query parameter or user.
     name: str
 
 
@@ -1026,43 +1130,47 @@ class EgressInject(EgressInjectOptions):
 
 
 class EgressLimit(TypedDict, total=False):
-    # Both ways together.
+    # Bytes, sent and received together.
     bytes: int
+    # Period of the request limit, in milliseconds.
     per_ms: int
-    # In a minute, or in per_ms.
+    # Requests per per_ms, or per minute if per_ms is omitted.
     requests: int
 
 
 class EgressRuleOptions(TypedDict, total=False):
+    # The capability to which the rule belongs.
     capability: str
-    # Refuse the address or prefix, by whatever name it is reached, unless a rule before this
-    # one allows it. Without ports, every port.
+    # Deny the address or prefix, whatever name resolves to it, unless an earlier rule allows
+    # it. Without ports, all ports match.
     deny: bool
-    # Secrets put into requests. The jail never has them.
+    # Secrets to add to requests. They are never visible in the jail.
     inject: list[EgressInject]
-    # Look into TLS, with a certificate authority that this jail alone trusts. Implied by
+    # Intercept TLS with a certificate authority that only this jail trusts. Implied by
     # inject, methods and paths.
     intercept: bool
-    # Of an address or prefix: only what of it is on the Internet. Without ports, every port.
+    # For an address or prefix: match only its public Internet addresses. Without ports, all
+    # ports match.
     internet: bool
     limit: EgressLimit
+    # Allowed HTTP methods. Default: all except TRACE.
     methods: list[str]
-    # As people know it, for messages.
+    # Display name, used in messages.
     name: str
-    # Patterns, in which * is any run of characters.
+    # URL path patterns, in which * matches any sequence of characters.
     paths: list[str]
-    # The default is 80 and 443.
+    # Destination ports. Default: 80 and 443.
     ports: list[int]
 
 
 class EgressRule(EgressRuleOptions):
-    # A name, *.example.com, * for every name, or an address or prefix. Only what is listed as
-    # an address may be one of a private network.
+    # A host name, *.example.com, * for every name, or an IP address or prefix. A private
+    # address is allowed only by an address or prefix rule.
     host: str
 
 
 class EgressStateOptions(TypedDict, total=False):
-    # Of this life of the jail.
+    # Statistics since the jail was started.
     stats: EgressStats
 
 
@@ -1071,19 +1179,20 @@ class EgressState(EgressStateOptions):
 
 
 class EgressStatsOptions(TypedDict, total=False):
-    # By reason.
+    # Number of denied requests, by reason.
     refused: dict[str, int]
 
 
 class EgressStats(EgressStatsOptions):
     connections: int
-    # Connections at this moment.
+    # Connections that are open now.
     open: int
-    # Of DNS.
+    # DNS queries.
     queries: int
+    # Bytes received by the jail.
     received: int
     requests: int
-    # Bytes from the jail.
+    # Bytes sent by the jail.
     sent: int
 
 
@@ -1097,7 +1206,7 @@ _EnvChangeOdd = TypedDict(
 
 
 class EnvChangeOptions(_EnvChangeOdd, total=False):
-    # Its name is that of a secret: the values are left out.
+    # The name looks like that of a secret, so the values are omitted.
     hidden: bool
     to: Optional[str]
 
@@ -1112,7 +1221,7 @@ class ErrorCount(TypedDict):
 
 
 class Estimate(TypedDict, total=False):
-    # It is good to a few hundredths.
+    # The count is an estimate with an error of a few percent.
     about: bool
     count: int
 
@@ -1127,105 +1236,123 @@ _EventOdd = TypedDict(
 
 
 class EventOptions(_EventOdd, total=False):
-    # If it is not the machine's own.
+    # ABI of the system call, if it is not the native one.
     abi: str
     addr: str
+    # Arguments of the system call.
     args: list[int]
     argv: list[str]
-    # ns of a flow's first packet, or at which the process began.
+    # Value of ns at the first packet of a flow, or at the start of a process.
     begin: int
+    # Number of bytes read, written or transferred.
     bytes: Optional[int]
-    # Of reads or writes in quick succession, how many this record sums up.
+    # Number of consecutive reads or writes that this event aggregates.
     calls: int
     # The return of fork or clone in the new task.
     child: bool
+    # Command name of the process.
     comm: str
     cpu_ns: int
-    # A string or list is longer than what is kept.
+    # A string or list is truncated.
     cut: bool
     cwd: str
-    # seccomp refused the call before it was entered.
+    # seccomp denied the system call before it was executed.
     denied: bool
     dir: Literal["egress", "ingress", "loopback"]
     disk_bytes: int
+    # Destination address.
     dst: str
+    # Duration in nanoseconds.
     dur_ns: int
     exe: str
-    # Was there when observation began.
+    # The process existed when observation began.
     existing: bool
+    # Exit status of the process.
     exit_code: Optional[int]
+    # File descriptor.
     fd: Optional[int]
     gid: Optional[int]
-    # The name the jail asked for to get the other side's address.
+    # The DNS name that the jail resolved to the remote address.
     host: str
+    # PID on the host.
     host_pid: int
+    # Network interface.
     iface: str
-    # Made by Glasshouse in the jail's processes.
+    # Glasshouse made the call in a process of the jail.
     injected: bool
-    # How many; -1 is unknown.
+    # For a gap: number of lost events; -1 if unknown.
     lost: int
     memory_bytes: int
-    # Of the system call.
+    # Name of the system call.
     name: str
+    # Number of the system call.
     nr: int
-    # Monotonic nanoseconds of the host.
+    # Monotonic clock of the host, in nanoseconds.
     ns: int
-    # What was done to a file, happened to a process, or was done with a snapshot.
+    # The file operation, process event or snapshot operation.
     op: str
-    # Of a flow.
+    # Number of packets of a flow.
     packets: int
-    # The jail that the snapshot was taken of.
+    # The jail of which the snapshot was taken.
     parent: str
-    # Of the last record in the parent's log that the snapshot knows of.
+    # Sequence number of the last event in the parent's log that the snapshot includes.
     parent_seq: Optional[int]
-    # The caller was inside the call when observation began.
+    # The caller was in the system call when observation began.
     partial: bool
-    # Inside the jail.
+    # Path inside the jail.
     path: str
-    # Inside the jail.
+    # PID inside the jail.
     pid: int
     pids: int
     ppid: int
     proto: str
-    # Memory said another path than the kernel used.
+    # The path in memory differed from the path that the kernel used (a TOCTOU race).
     raced: bool
-    # The jail's disk refuses writes after an error.
+    # The jail's disk is read-only after an error.
     read_only: bool
-    # What the kernel opened, where that differs from path.
+    # The path that the kernel opened, if it differs from path.
     real: str
+    # For a gap: why events were lost.
     reason: str
-    # Negative is -errno.
+    # Return value of the system call. A negative value is -errno.
     ret: Optional[int]
+    # Peak resident set size in bytes.
     rss: int
     rx_bytes: int
-    # That ended the process.
+    # The signal that ended the process.
     signal: str
     snapshot: str
-    # Type of the records that are missing here.
+    # For a gap: type of the lost events.
     source: str
+    # Source address.
     src: str
+    # System CPU time in nanoseconds.
     system_ns: int
-    # Flags of the packet, or all of a flow.
+    # TCP flags of the packet, or of all packets of a flow.
     tcp: str
-    # Of a thread, not of a whole process.
+    # The event concerns a thread and not a process.
     thread: bool
     through: int
+    # Thread ID inside the jail.
     tid: int
+    # New path of a renamed or linked file.
     to: str
     tx_bytes: int
     uid: Optional[int]
-    # The caller died inside the call.
+    # The caller died during the system call.
     unfinished: bool
-    # The path of a descriptor is not known.
+    # The path of the file descriptor is unknown.
     unresolved: bool
+    # User CPU time in nanoseconds.
     user_ns: int
 
 
 class Event(EventOptions):
     jail: str
-    # Gapless in one jail, from 1; in one made from a snapshot, from where its parent was.
+    # Sequence number in the jail, without gaps, from 1. A jail made from a snapshot continues
+    # the numbering of its parent.
     seq: int
-    # Milliseconds since 1970.
+    # Time, in milliseconds since 1970.
     ts: int
     type: Literal["syscall", "file", "net", "proc", "gap", "usage", "lineage"]
 
@@ -1240,80 +1367,90 @@ _EventChangesOdd = TypedDict(
 
 
 class EventChanges(_EventChangesOdd, total=False):
-    # Where both come from; none if they are not related.
+    # The common ancestor. Omitted if the sides are not related.
     since: ComparedEnd
-    # From there to the other.
+    # Events between the common ancestor and the second side.
     to: EventCount
 
 
 class EventCount(TypedDict, total=False):
-    # by_type is less than the total: some are not kept, or there are too many.
+    # by_type counts fewer events than total: some events were deleted, or there are too many
+    # to count.
     at_least: bool
     by_type: dict[str, int]
     total: int
+    # Why the events cannot be counted.
     unknown: str
 
 
 class EventLink(TypedDict, total=False):
+    # First sequence number.
     first: int
+    # Last sequence number.
     last: int
-    # A filter, for GET …/events.
+    # A filter for GET …/events.
     q: str
 
 
 class EventLog(TypedDict, total=False):
-    # What they take on disk.
+    # Disk usage in bytes.
     bytes: int
-    # Why nothing can be written now.
+    # Why events cannot be written now.
     err: str
-    # Records that are kept.
+    # Number of stored events.
     events: int
-    # Sequence number of the oldest record kept.
+    # Sequence number of the oldest stored event.
     first: int
-    # Sequence number given last.
+    # Sequence number that was assigned last.
     last: int
-    # By type: records that found no room. Each is counted in a gap.
+    # Events that were dropped because of the size limit, by type. Gap events count them.
     lost: dict[str, int]
-    # Files.
+    # Number of files.
     segments: int
 
 
 class EventWindow(TypedDict):
-    # Records, as docs/events.md has them.
+    # Events. docs/events.md describes them.
     items: list[Any]
-    # Of the first of the items; 0 is the oldest record.
+    # Position of the first item; 0 is the oldest event.
     offset: int
-    # How many records the filter means.
+    # Number of events that match the filter.
     total: int
 
 
 class ExecOptions(TypedDict, total=False):
     argv: list[str]
+    # Run time in milliseconds.
     duration_ms: int
-    # base64 if stdout or stderr is not UTF-8; then both are encoded so.
+    # base64 if stdout or stderr is not valid UTF-8; then both are base64-encoded.
     encoding: Literal["base64"]
     ended_at: Optional[str]
-    # 128 plus the signal's number if one ended it. Absent while it runs.
+    # Exit status, or 128 plus the number of the signal that ended the command. Absent while
+    # it runs.
     exit_code: Optional[int]
-    # Offset that the next output byte will have.
+    # Offset of the next output byte.
     next: int
-    # Offset of the first output byte still kept.
+    # Offset of the first buffered output byte.
     oldest: int
-    # Inside the jail.
+    # PID inside the jail.
     pid: int
+    # The command runs on a terminal.
     pty: bool
     running: bool
-    # The signal that ended it, such as KILL.
+    # The signal that ended the command, such as KILL.
     signal: str
     started_at: str
+    # Standard error, if the response includes output.
     stderr: str
+    # Bytes written so far, including discarded ones.
     stderr_bytes: int
-    # Where the answer carries output.
+    # Standard output, if the response includes output.
     stdout: str
-    # Written so far, kept or not.
+    # Bytes written so far, including discarded ones.
     stdout_bytes: int
+    # The command was killed because of its timeout.
     timed_out: bool
-    # stdout and stderr do not hold all that was written.
+    # stdout or stderr is incomplete because buffered output was discarded.
     truncated: bool
 
 
@@ -1327,43 +1464,47 @@ class ExecPageOptions(TypedDict, total=False):
 
 
 class ExecPage(ExecPageOptions):
+    # Items of the page.
     items: list[Exec]
 
 
 class ExecRequest(TypedDict, total=False):
     # The command and its arguments.
     argv: list[str]
-    # A line for /bin/sh.
+    # A command line for /bin/sh.
     cmd: str
+    # Working directory. Default: the jail's working directory.
     cwd: str
-    # Answer as soon as the command runs.
+    # Respond as soon as the command has started.
     detach: bool
-    # Added to the jail's environment.
+    # Environment variables, added to the jail's.
     env: dict[str, str]
-    # Output kept in the jail for readers that come later. Default 1 MiB.
+    # Number of output bytes buffered for later readers. Default 1 MiB.
     keep_bytes: int
-    # With stream: let a slow reader slow the command down, rather than lose output. A stream
-    # that ends without the event exit or error was cut off, as one is whose reader takes
-    # nothing for 5 minutes; GET /jails/{id}/execs/{exec} with Last-Event-ID continues it.
+    # With stream: block the command when the client reads slowly, instead of dropping output.
+    # A stream that ends without the event exit or error was interrupted, for example because
+    # the client read nothing for 5 minutes. Continue it with GET /jails/{id}/execs/{exec} and
+    # Last-Event-ID.
     lossless: bool
-    # Run on a terminal of this size.
+    # Run the command on a terminal of this size.
     pty: Size
-    # What the command reads.
+    # Standard input of the command.
     stdin: str
     # stdin is base64.
     stdin_base64: bool
     # Keep standard input open after stdin, for POST …/stdin.
     stdin_open: bool
-    # Answer with server-sent events: start, output, exit.
+    # Respond with server-sent events: start, output, exit.
     stream: bool
-    # Then the whole process group is killed.
+    # Timeout in milliseconds, after which the whole process group is killed.
     timeout_ms: int
+    # User of the command: a name, a uid, name:group or uid:gid. Default: the jail's user.
     user: str
 
 
 class ExplainOptions(TypedDict, total=False):
     jail: str
-    # The default is the jail's.
+    # The policy to evaluate. Default: the jail's policy.
     policy: Policy
 
 
@@ -1373,8 +1514,9 @@ class Explain(ExplainOptions):
 
 class ExplainedOptions(TypedDict, total=False):
     considered: list[ConsideredRule]
-    # Of a connection from a jail behind the proxy, whose rules come first: what they allow
-    # leaves without a question.
+    # For a connection from a jail in network mode proxy: the result of the egress rules. They
+    # are evaluated before the policy, and a connection that they allow is not evaluated by
+    # the policy.
     egress: ExplainedEgress
 
 
@@ -1383,12 +1525,12 @@ class Explained(ExplainedOptions):
 
 
 class ExplainedEgressOptions(TypedDict, total=False):
-    # They leave it to the policy.
+    # The egress rules defer to the policy.
     asks: bool
     detail: str
     reason: str
     remedy: str
-    # That allows it, or comes nearest.
+    # The rule that allows the connection, or the closest one.
     rule: str
 
 
@@ -1397,9 +1539,9 @@ class ExplainedEgress(ExplainedEgressOptions):
 
 
 class FeedEventOptions(TypedDict, total=False):
-    # Who did it.
+    # The agent or user that caused the entry.
     agent: str
-    # Of the topic approval: the request, as it is now.
+    # For topic approval: the current state of the request.
     approval: Approval
     body: Any
     jail: str
@@ -1409,15 +1551,15 @@ class FeedEventOptions(TypedDict, total=False):
 
 class FeedEvent(FeedEventOptions):
     at: str
-    # Of the entry: jail.created, approval.asked, run.moved and so on.
+    # Kind of the entry: jail.created, approval.asked, run.moved and so on.
     kind: str
-    # Of its entry in the chain.
+    # Number of the audit log entry.
     seq: int
 
 
 class FeedHelloEventOptions(TypedDict, total=False):
-    # The Last-Event-ID was none of this daemon's: what happened before now has to be asked
-    # for anew.
+    # The Last-Event-ID was not issued by this daemon. Reload earlier events with the other
+    # endpoints.
     reset: bool
 
 
@@ -1426,6 +1568,7 @@ class FeedHelloEvent(FeedHelloEventOptions):
 
 
 class FeedJailsEventOptions(TypedDict, total=False):
+    # The list is complete. Jails that it does not contain were deleted.
     all: bool
 
 
@@ -1436,13 +1579,13 @@ class FeedJailsEvent(FeedJailsEventOptions):
 class FileOptions(TypedDict, total=False):
     gid: int
     mtime: str
-    # Of a symlink.
+    # Target of a symlink.
     target: str
     uid: int
 
 
 class File(FileOptions):
-    # Permission bits with setuid, setgid and sticky, octal.
+    # Permission bits with setuid, setgid and sticky, in octal.
     mode: str
     name: str
     path: str
@@ -1451,13 +1594,14 @@ class File(FileOptions):
 
 
 class FileChanges(TypedDict, total=False):
-    # By kind.
+    # Number of changes by kind.
     counts: dict[str, int]
-    # By path.
+    # Changes, sorted by path.
     list: list[Change]
-    # That are not listed. GET /jails/{id}/fs/diff lists all of a jail's, in pages.
+    # Number of changes that are not listed. GET /jails/{id}/fs/diff lists all changes of a
+    # jail, in pages.
     more: int
-    # Why nothing can be told.
+    # Why the trees cannot be compared.
     unknown: str
 
 
@@ -1466,7 +1610,7 @@ class FileEventOptions(TypedDict, total=False):
 
 
 class FileEvent(FileEventOptions):
-    # overflow: some were missed.
+    # overflow: some changes were lost.
     op: Literal["create", "write", "delete", "rename", "attrib", "overflow"]
     path: str
 
@@ -1477,34 +1621,36 @@ class FilePageOptions(TypedDict, total=False):
 
 
 class FilePage(FilePageOptions):
+    # Items of the page.
     items: list[File]
 
 
 class FlowOptions(TypedDict, total=False):
-    # There was more before it found room in the list.
+    # The counts are lower bounds: earlier packets were not counted because the list was full.
     at_least: bool
     begin: str
     bytes_in: int
     bytes_out: int
     comm: str
-    # Of its last packet so far.
+    # Time of the last packet so far.
     end: str
-    # Where its records are.
+    # Events of the flow.
     events: EventLink
-    # The name the jail asked for to get the address.
+    # The DNS name that the jail resolved to the remote address.
     host: str
     packets_in: int
     packets_out: int
     pid: int
+    # Number of refused connections.
     refused: int
-    # open: a protocol without connections.
+    # State of the connection. open: the protocol has no connections.
     state: Literal["unanswered", "refused", "established", "closed", "reset", "open"]
-    # It was begun; more than 1 if its ports were used again.
+    # Number of connections; more than 1 if the ports were reused.
     times: int
 
 
 class Flow(FlowOptions):
-    # Who began it.
+    # Direction of the first packet.
     dir: Literal["egress", "ingress", "loopback"]
     local: str
     proto: str
@@ -1512,13 +1658,15 @@ class Flow(FlowOptions):
 
 
 class FlowsOptions(TypedDict, total=False):
-    # All there were. If they are too many to be kept, those of the most bytes are listed.
+    # Total number of flows. If there are too many to store, the list contains those with the
+    # most bytes.
     count: int
     # Pass as 'after' to get the items that follow. Absent on the last page.
     next: str
 
 
 class Flows(FlowsOptions):
+    # Items of the page.
     items: list[Flow]
 
 
@@ -1532,11 +1680,15 @@ _GrantOdd = TypedDict(
 
 
 class GrantOptions(_GrantOdd, total=False):
+    # Branches of the jail receive their own grant.
     branches: bool
+    # Who created the grant.
     by: str
     capability: str
     expires_at: Optional[str]
+    # With delivery inject: hosts to which the secret may be sent.
     hosts: list[str]
+    # The jail that may use the secret.
     jail: str
     run: str
     session: str
@@ -1544,21 +1696,24 @@ class GrantOptions(_GrantOdd, total=False):
 
 class Grant(GrantOptions):
     created_at: str
+    # file: as /run/secrets/NAME in the jail. inject: added to requests by the egress proxy.
     delivery: Literal["file", "inject"]
     id: str
     secret: str
 
 
 class GrantSecret(TypedDict, total=False):
-    # A branch of the jail gets a grant of its own.
+    # Branches of the jail receive their own grant.
     branches: bool
     capability: str
-    # As /run/secrets/NAME in the jail (the default), or in requests on their way out, so that
-    # the jail never has it.
+    # file (the default): as /run/secrets/NAME in the jail. inject: the egress proxy adds the
+    # secret to requests, and it is never visible in the jail.
     delivery: Literal["file", "inject"]
+    # When the grant expires. Default: never.
     expires_at: Optional[str]
-    # Of inject: where it may be sent, such as api.example.com.
+    # With delivery inject: hosts to which the secret may be sent, such as api.example.com.
     hosts: list[str]
+    # The jail that may use the secret.
     jail: str
     run: str
     session: str
@@ -1570,12 +1725,13 @@ class Health(TypedDict):
 
 class Host(TypedDict, total=False):
     arch: str
+    # Model of the CPU.
     cpu: str
     kernel: str
 
 
 class ImageOptions(TypedDict, total=False):
-    # What the archive held and the image does not, with the reason.
+    # Archive entries that were not unpacked, with the reason.
     skipped: list[str]
 
 
@@ -1583,9 +1739,9 @@ class Image(ImageOptions):
     created_at: str
     digest: str
     files: int
-    # Bytes of its files.
+    # Total size of its files, in bytes.
     size: int
-    # What was asked for and led to it.
+    # References that resolved to this image.
     sources: list[str]
 
 
@@ -1595,43 +1751,45 @@ class ImagePageOptions(TypedDict, total=False):
 
 
 class ImagePage(ImagePageOptions):
+    # Items of the page.
     items: list[Image]
 
 
 class ImportServerOptions(TypedDict, total=False):
-    # A directory of the host that the manifest's paths are relative to.
+    # A host directory against which the manifest's relative paths are resolved.
     dir: str
+    # File name of the manifest, for error messages.
     file: str
 
 
 class ImportServer(ImportServerOptions):
-    # A capability that says how the server runs: its id is the beginning of those of its
-    # tools.
+    # Manifest of a capability that starts the server. Its id is the prefix of the ids of the
+    # imported tools.
     manifest: str
 
 
 class ImportedServerOptions(TypedDict, total=False):
-    # What the server says of its tools and no manifest can.
+    # Properties of the tools that a manifest cannot express.
     lost: list[str]
-    # Tools that are none, and why.
+    # Tools that cannot be imported, with the reason.
     refused: list[str]
 
 
 class ImportedServer(ImportedServerOptions):
-    # Of the tools: what to register.
+    # Manifests of the tools. Register them with POST /capabilities.
     manifests: list[str]
-    # What it calls itself.
+    # Name that the server reports.
     server: str
 
 
 class JailOptions(TypedDict, total=False):
     command: list[str]
-    # Lasting problems that the state does not show.
+    # Persistent problems that the state does not show.
     conditions: list[Condition]
     cwd: str
-    # Of the root filesystem.
+    # Digest of the root filesystem.
     digest: str
-    # Not shown to viewers.
+    # Environment variables. Hidden from viewers.
     env: dict[str, str]
     hostname: str
     labels: dict[str, str]
@@ -1639,22 +1797,23 @@ class JailOptions(TypedDict, total=False):
     links: dict[str, str]
     mounts: list[Mount]
     name: str
-    # The snapshot it is nearest to: taken of it, made from or rewound to last.
+    # The snapshot that was last taken of the jail, that it was made from, or that it was last
+    # rewound to.
     nearest: str
     network_group: str
-    # How it is being recorded. Only when one jail is asked for.
+    # State of the recording. Only in the response for a single jail.
     observation: Observation
     observe: Observe
-    # The snapshot it was made from, if it was.
+    # The snapshot that the jail was made from.
     origin: Origin
-    # Why it failed, or stopped unasked.
+    # Why the jail failed, or stopped without a request.
     reason: str
     rootfs: Rootfs
     runtime: str
     snapshots: Snapshots
     started_at: Optional[str]
     stopped_at: Optional[str]
-    # What it uses now. Only when one jail is asked for, and it has processes.
+    # Current resource usage. Only in the response for a single jail that has processes.
     usage: Usage
     user: str
     workspace: Workspace
@@ -1669,15 +1828,15 @@ class Jail(JailOptions):
 
 
 class JailLimits(TypedDict, total=False):
-    # What became of requests and changes, oldest first.
+    # Requests and changes with their outcome, oldest first.
     history: list[LimitChange]
-    # In force now.
+    # Limits in effect now.
     limits: Limits
-    # The 'after' of the next page.
+    # Pass as 'after' to get the next page.
     next: int
-    # Its own, while it is lent others.
+    # The permanent limits, while temporary ones are in effect.
     own: Limits
-    # When what it is lent is taken back.
+    # When the temporary limits end.
     until: Optional[str]
 
 
@@ -1687,6 +1846,7 @@ class JailPageOptions(TypedDict, total=False):
 
 
 class JailPage(JailPageOptions):
+    # Items of the page.
     items: list[Jail]
 
 
@@ -1698,43 +1858,45 @@ class JailRowOptions(TypedDict, total=False):
 
 class JailRow(JailRowOptions):
     backend: str
-    # Processors it keeps busy.
+    # CPU usage, in number of CPUs.
     cpu: float
-    # Recorded in a second.
+    # Events recorded per second.
     events_s: float
-    # Records that are known to be missing, since the daemon started.
+    # Number of events known to be lost since the daemon started.
     gaps: int
     id: str
     memory_bytes: int
     pids: int
-    # Received in a second.
+    # Bytes received per second.
     rx_bytes_s: int
     state: str
-    # Sent in a second.
+    # Bytes sent per second.
     tx_bytes_s: int
 
 
 class Keep(TypedDict, total=False):
-    # The last of each of so many days in which there is one.
+    # Retain the last snapshot of each day, for this many days that have one.
     daily: int
-    # The last of each of so many hours in which there is one.
+    # Retain the last snapshot of each hour, for this many hours that have one.
     hourly: int
-    # The last so many.
+    # Number of most recent snapshots to retain.
     last: int
 
 
 class LatencyOptions(TypedDict, total=False):
     max_ns: int
     min_ns: int
-    # Estimated from the buckets, as are the next two.
+    # Median, estimated from the buckets.
     p50_ns: int
+    # 90th percentile, estimated from the buckets.
     p90_ns: int
+    # 99th percentile, estimated from the buckets.
     p99_ns: int
     total_ns: int
 
 
 class Latency(LatencyOptions):
-    # Each reaches to twice where it begins; from the first that is not empty to the last.
+    # Histogram. Each bucket ends at twice its start. Empty buckets at both ends are omitted.
     buckets: list[LatencyBucket]
 
 
@@ -1754,45 +1916,48 @@ _LimitChangeOdd = TypedDict(
 
 class LimitChange(_LimitChangeOdd, total=False):
     at: str
-    # The person who set, allowed or refused it.
+    # The person who made, approved or refused the change.
     by: str
-    # Of the causal chain.
+    # Number of the audit log entry.
     entry: int
     n: int
     state: Literal["applied", "refused", "failed"]
     to: Bounds
+    # When a temporary change ends.
     until: Optional[str]
-    # What was asked for.
+    # The requested limits.
     want: Bounds
     why: str
 
 
 class Limits(TypedDict, total=False):
-    # Default 256, at most 1024.
+    # CPU weight. Default 256, at most 1024.
     cpu_shares: int
-    # MiB. Default 1024, at most 16384.
+    # Disk space in MiB. Default 1024, at most 16384.
     disk_mb: int
-    # Processes and threads, without those of the jail's init. Default 128, at most 4096.
+    # Number of processes and threads, excluding those of the jail's init. Default 128, at
+    # most 4096.
     max_pids: int
-    # MiB. Default 512, at most 8192.
+    # Memory in MiB. Default 512, at most 8192.
     memory_mb: int
 
 
 class LineageJailOptions(TypedDict, total=False):
-    # Made from snapshots of it that are gone.
+    # Jails made from deleted snapshots of the jail.
     jails: list[LineageJail]
     name: str
-    # The snapshot it is nearest to.
+    # The snapshot that was last taken of the jail, that it was made from, or that it was last
+    # rewound to.
     nearest: str
     origin: Origin
-    # Taken of it, oldest first.
+    # Snapshots of the jail, oldest first.
     snapshots: list[LineageSnapshot]
 
 
 class LineageJail(LineageJailOptions):
     created_at: str
     id: str
-    # A jail's state, or gone: it was deleted, and its snapshots are there.
+    # State of the jail, or gone if it was deleted and has snapshots.
     state: str
 
 
@@ -1802,15 +1967,17 @@ class LineageJailPageOptions(TypedDict, total=False):
 
 
 class LineageJailPage(LineageJailPageOptions):
+    # Items of the page.
     items: list[LineageJail]
 
 
 class LineageSnapshotOptions(TypedDict, total=False):
-    # Made from it, oldest first.
+    # Jails made from the snapshot, oldest first.
     jails: list[LineageJail]
+    # The snapshot includes processes, not only files.
     memory: bool
     name: str
-    # The snapshot that the jail had been taken to, made from or rewound to last.
+    # The previous snapshot of the jail: the one last taken, made from or rewound to.
     parent: str
     trigger: str
 
@@ -1827,21 +1994,20 @@ class LogIn(TypedDict):
 
 class Login(TypedDict):
     created_at: str
-    # Unless it is used before.
+    # When the login expires. Each use extends it.
     expires_at: str
     id: str
     name: str
     role: Literal["admin", "operator", "viewer"]
-    # To the hour.
+    # Time of the last use, rounded to an hour.
     used_at: str
 
 
 class LoginLink(TypedDict):
-    # What is to be sent to POST /login.
+    # The code to send to POST /login.
     code: str
     expires_at: str
-    # Where to go with it; the first is on this machine, others by which it is reached from
-    # elsewhere.
+    # Login URLs. The first one works on this host, the others from elsewhere.
     urls: list[str]
 
 
@@ -1851,18 +2017,19 @@ class LoginPageOptions(TypedDict, total=False):
 
 
 class LoginPage(LoginPageOptions):
+    # Items of the page.
     items: list[Login]
 
 
 class Lost(TypedDict, total=False):
-    # At least.
+    # Number of lost events, at least.
     records: int
-    # Some gap could not say how many.
+    # The number is incomplete: the size of a gap is not known.
     unknown: bool
 
 
 class MarketInstallOptions(TypedDict, total=False):
-    # Without it the newest.
+    # Version to install. Default: the newest.
     version: str
 
 
@@ -1871,7 +2038,7 @@ class MarketInstall(MarketInstallOptions):
 
 
 class MeOptions(TypedDict, total=False):
-    # Of a browser that is logged in.
+    # The login, if the caller is a logged-in browser.
     login: str
 
 
@@ -1890,18 +2057,20 @@ _MessageOdd = TypedDict(
 
 
 class MessageOptions(_MessageOdd, total=False):
+    # Data classes of the text.
     labels: list[str]
     run: str
 
 
 class Message(MessageOptions):
     at: str
-    # in: to the agent. out: from it.
+    # in: to the agent. out: from the agent.
     direction: Literal["in", "out"]
     id: str
+    # Position in the session.
     seq: int
     session_id: str
-    # What is personal or secret is a handle in its place.
+    # The text. Personal and secret data is replaced by handles.
     text: str
 
 
@@ -1911,6 +2080,7 @@ class MessagePageOptions(TypedDict, total=False):
 
 
 class MessagePage(MessagePageOptions):
+    # Items of the page.
     items: list[Message]
 
 
@@ -1919,12 +2089,12 @@ class Meta(TypedDict, total=False):
 
 
 class MountOptions(TypedDict, total=False):
-    # Otherwise read-only.
+    # Mount writable. Default: read-only.
     write: bool
 
 
 class Mount(MountOptions):
-    # A path of the host, which the configuration must allow.
+    # A host path that the configuration allows to be mounted.
     source: str
     # A path in the jail.
     target: str
@@ -1940,7 +2110,7 @@ _MoveFileOdd = TypedDict(
 
 
 class MoveFileOptions(_MoveFileOdd, total=False):
-    # Otherwise a file at 'to' is a conflict.
+    # Replace an existing file at 'to'. Otherwise an existing file is a conflict.
     replace: bool
 
 
@@ -1959,34 +2129,34 @@ class MoveRun(MoveRunOptions):
 
 class Observation(TypedDict, total=False):
     log: EventLog
-    # By name: kernel, network, gvisor, ptrace. None when the jail does not run.
+    # Observers by name: kernel, network, gvisor, ptrace. Empty when the jail does not run.
     sources: dict[str, Source]
 
 
 class Observe(TypedDict, total=False):
-    # Names of system calls recorded as well, whatever syscalls says.
+    # Names of system calls to record in addition to those that syscalls selects.
     allow: list[str]
-    # Operations on files.
+    # Whether to record file operations.
     files: Literal["all", "off"]
-    # Names of system calls not recorded, whatever else is said.
+    # Names of system calls not to record. It takes precedence over syscalls and allow.
     ignore: list[str]
-    # Each packet, or sums of them for each connection.
+    # Record each packet, totals for each connection (flows), or neither.
     network: Literal["packets", "flows", "off"]
-    # throttle: the jail is slowed so that nothing is lost. count: it runs on, and what is
-    # lost is counted in a gap.
+    # throttle: slow down the jail so that no event is lost. count: do not slow down the jail;
+    # lost events are counted in a gap.
     on_overload: Literal["throttle", "count"]
-    # Of each packet so many bytes are kept for GET …/network/pcap.
+    # Number of bytes of each packet to keep for GET …/network/pcap.
     packet_bytes: int
-    # Of the calls left, one in so many is recorded.
+    # Sampling of the remaining system calls: record one of this many.
     sample: int
-    # Which system calls. security: those that change privileges, namespaces, mounts, programs
-    # or other processes.
+    # Which system calls to record. security: calls that change privileges, namespaces or
+    # mounts, run programs, or act on other processes.
     syscalls: Literal["all", "security", "off"]
 
 
 class OfferOptions(TypedDict, total=False):
     description: str
-    # The version that is installed, from the same publisher.
+    # The installed version of the bundle from the same publisher.
     installed: str
 
 
@@ -2005,43 +2175,46 @@ class OfferPageOptions(TypedDict, total=False):
 
 
 class OfferPage(OfferPageOptions):
+    # Items of the page.
     items: list[Offer]
 
 
 class OpenSession(TypedDict, total=False):
-    # Of runs that name none.
+    # Default agent of the session's runs.
     agent: RunAgent
-    # Data classes that its agents may see as they are; of all else they get a handle.
+    # Data classes that the session's agents may read in plain text. Other classified data is
+    # replaced by handles.
     allow: list[str]
-    # What all its runs together may spend.
+    # Budget shared by all runs of the session, by dimension.
     budget: dict[str, int]
-    # Whose members are its siblings. Default: nobody's.
+    # Name of a group. Sessions in the same group are siblings. Default: no group.
     group: str
-    # 1 to 128 letters, digits and ._:-; without it one is made.
+    # 1 to 128 letters, digits and ._:-; generated if omitted.
     id: str
-    # In which all its runs work. Default: each run gets a jail of its own.
+    # The jail for all runs of the session. Default: each run gets its own jail.
     jail: str
     labels: dict[str, str]
-    # What siblings call it, and people.
+    # Display name, also used by siblings to address the session.
     name: str
 
 
 class Origin(TypedDict):
-    # Of which the snapshot is.
+    # The jail of which the snapshot was taken.
     jail: str
-    # Among those made with it, from 1.
+    # Number of the jail among those created by the same request, from 1.
     number: int
     snapshot: str
 
 
 class OutputOptions(TypedDict, total=False):
-    # Bytes just before offset that were no longer kept.
+    # Number of bytes before offset that were discarded.
     lost: int
 
 
 class Output(OutputOptions):
-    # Base64.
+    # Output bytes, in base64.
     data: str
+    # Offset of the first byte of data. Offsets count stdout and stderr together.
     offset: int
     stream: Literal["stdout", "stderr"]
 
@@ -2049,12 +2222,12 @@ class Output(OutputOptions):
 class Overrides(TypedDict, total=False):
     # Default: the jail's id.
     hostname: str
-    # Refused: of a jail and its branches only one could speak on a connection. Rewind the
-    # jail instead.
+    # Rejected if true: a connection cannot be shared between a jail and its branches. Rewind
+    # the jail instead.
     keep_connections: bool
     labels: dict[str, str]
     limits: Limits
-    # A name for people. Of several jails, each has its number at the end.
+    # Display name. If several jails are created, a number is appended.
     name: str
     network: Literal["isolated", "proxy", "bridged", "full"]
 
@@ -2062,10 +2235,10 @@ class Overrides(TypedDict, total=False):
 class PastOptions(TypedDict, total=False):
     # The instant, if it was given as a time.
     at: Optional[str]
-    # That the jail was made from. It may be gone.
+    # The snapshot that the jail was made from. It may have been deleted.
     base: str
-    # The nearest at or before the instant that no rewind has undone: what a branch from here
-    # begins with.
+    # The nearest snapshot at or before the instant that no rewind has undone. A branch from
+    # this instant starts with it.
     snapshot: Snapshot
 
 
@@ -2075,26 +2248,26 @@ class Past(PastOptions):
 
 
 class Policy(TypedDict, total=False):
-    # Whose rules count where nobody says who asks.
+    # The agent whose rules apply when a request names no agent.
     agent: str
-    # What people wanted remembered.
+    # Remembered answers to approval requests.
     answers: list[PolicyRule]
-    # To which the level may be raised. The default is the level.
+    # The highest level that the jail can be raised to. Default: the level.
     ceiling: int
-    # Permission files (opencode.json, .jsonc; later ones count over earlier ones) and
-    # decision frameworks (AGENTS.md).
+    # Permission files (opencode.json, .jsonc; later files take precedence over earlier ones)
+    # and decision frameworks (AGENTS.md).
     files: list[PolicyFile]
-    # The home directory in the jail, for ~ in patterns; the default is /root.
+    # The home directory in the jail, which replaces ~ in patterns. Default: /root.
     home: str
-    # Of autonomy: 1 guided (the default), 2 intelligent, 3 full.
+    # Autonomy level: 1 guided (the default), 2 intelligent, 3 full.
     level: int
-    # Which of several matching patterns counts. The default is what the files were written
-    # for.
+    # Which of several matching patterns takes precedence. Default: the convention that the
+    # files were written for.
     match: Literal["longest", "last"]
-    # What it takes to allow what is asked. The first that matches counts; without one it is
+    # Who must approve an action. The first match applies; without a match the tier is
     # standard.
     tiers: list[PolicyTier]
-    # The project's directory in the jail, which patterns of files are relative to.
+    # The project directory in the jail, to which file patterns are relative.
     workspace: str
 
 
@@ -2106,6 +2279,7 @@ class PolicyAdvice(TypedDict):
 
 class PolicyFile(TypedDict):
     name: str
+    # Content of the file.
     text: str
 
 
@@ -2121,57 +2295,65 @@ class PolicyFinding(PolicyFindingOptions):
 
 
 class PolicyLevel(TypedDict):
+    # Autonomy level: 1 guided, 2 intelligent, 3 full.
     level: int
 
 
 class PolicyRuleOptions(TypedDict, total=False):
+    # The policy file of the rule.
     file: str
+    # The line in the file.
     line: int
 
 
 class PolicyRule(PolicyRuleOptions):
+    # A tool name or pattern.
     action: str
     effect: Literal["allow", "ask", "deny"]
+    # Pattern for the resource.
     pattern: str
 
 
 class PolicyState(TypedDict, total=False):
-    # What decision frameworks say that is no rule, for the agent to read.
+    # Guidelines of decision frameworks that are not rules. The agent can read them.
     advice: list[PolicyAdvice]
     ceiling: int
-    # What in the files does not do what it seems to.
+    # Lint findings: parts of the files that have another effect than they seem to have.
     findings: list[PolicyFinding]
     level: int
-    # How the files are read.
+    # Which of several matching patterns takes precedence.
     match: str
     policy: Policy
-    # Why they are read so.
+    # Why this precedence was chosen.
     why: str
 
 
 class PolicyTier(TypedDict):
+    # A tool name or pattern.
     action: str
+    # Pattern for the resource.
     pattern: str
     tier: Literal["preapproved", "standard", "elevated"]
 
 
 class Prepared(TypedDict):
     digest: str
-    # What was asked for, with what it was resolved to.
+    # The requested reference and the reference to which it was resolved.
     source: str
 
 
 class ProbeOptions(TypedDict, total=False):
-    # What was found.
+    # What the probe found.
     detail: str
     # Why it is not ok.
     reason: str
+    # How to enable the mechanism.
     remedy: str
 
 
 class Probe(ProbeOptions):
     name: str
-    # unknown: the probe could not tell.
+    # unknown: the probe was inconclusive.
     status: Literal["ok", "unsupported", "unknown"]
 
 
@@ -2181,132 +2363,146 @@ class ProbePageOptions(TypedDict, total=False):
 
 
 class ProbePage(ProbePageOptions):
+    # Items of the page.
     items: list[Probe]
 
 
 class ProblemOptions(TypedDict, total=False):
-    # What went wrong, in this case.
+    # What failed and why.
     detail: str
-    # Where the daemon's log has more, for an internal error.
+    # For an internal error: the id under which the daemon's log has details.
     error_id: str
-    # The field of the request, or its query parameter, that is at fault.
+    # The request field or query parameter that is invalid.
     field: str
-    # What the caller can do about it.
+    # How the caller can resolve the problem.
     remedy: str
 
 
 class Problem(ProblemOptions):
     # The HTTP status.
     status: int
-    # The kind in words.
+    # Short description of the problem type.
     title: str
-    # What kind of problem this is, such as /problems/not-found.
+    # URI of the problem type, such as /problems/not-found.
     type: str
 
 
 class ProcessOptions(TypedDict, total=False):
     argv: list[str]
     began: str
-    # With pid, which process it is: pids come back.
+    # Start time. PIDs are reused, so pid and begin_ns together identify a process.
     begin_ns: int
     children: list[int]
+    # Command name.
     comm: str
-    # exe, argv and cwd are longer than shown.
+    # exe, argv or cwd is truncated.
     cut: bool
     cwd: str
-    # In the tree.
+    # Depth in the process tree.
     depth: int
+    # Run time in nanoseconds.
     duration_ns: int
     ended: Optional[str]
-    # Where its records are.
+    # Events of the process.
     events: EventLink
     exe: str
-    # The last few programs it ran, the present one last.
+    # The last programs that the process executed, the current one last.
     execs: list[Program]
+    # Total number of programs that the process executed.
     execs_count: int
-    # Was there when observation began.
+    # The process existed when observation began.
     existing: bool
     exit_code: Optional[int]
     gid: int
+    # PID on the host.
     host_pid: int
     ppid: int
-    # Most memory it held, in bytes.
+    # Peak resident set size, in bytes.
     rss: int
-    # That ended it.
+    # The signal that ended the process.
     signal: str
+    # System CPU time in nanoseconds, when the process ended.
     system_ns: int
     threads: int
     uid: int
-    # Processor time, as of its end.
+    # User CPU time in nanoseconds, when the process ended.
     user_ns: int
 
 
 class Process(ProcessOptions):
-    # Inside the jail.
+    # PID inside the jail.
     pid: int
-    # lost: it ended, and nobody saw how.
+    # lost: the process ended, and its exit was not observed.
     state: Literal["running", "exited", "killed", "lost"]
 
 
 class ProcessChanges(TypedDict, total=False):
-    # On both sides, and not alike.
+    # Processes that are on both sides and differ.
     changed: list[ChangedProcess]
+    # Connections that are only on the first side.
     closed: list[Connection]
+    # Processes that are only on the first side.
     ended: list[ComparedProcess]
-    # Connections in no list.
+    # Number of connections that are not listed.
     more: int
+    # Connections that are only on the second side.
     opened: list[Connection]
-    # On both sides and alike.
+    # Number of processes that are on both sides and equal.
     same: int
+    # Processes that are only on the second side.
     started: list[ComparedProcess]
-    # Why nothing can be told.
+    # Why the processes cannot be compared.
     unknown: str
 
 
 class ProcessesOptions(TypedDict, total=False):
-    # All there ever were.
+    # Total number of processes, including those that ended.
     count: int
-    # That have ended and are not kept.
+    # Number of ended processes that are no longer stored.
     forgotten: int
-    # Records of processes that are missing.
+    # Process events that were lost.
     lost: Lost
-    # That are not told of: there were too many at once.
+    # Number of processes that are not listed because too many existed at the same time.
     untold: int
 
 
 class Processes(ProcessesOptions):
-    # Each after its parent, siblings as they began.
+    # Processes, each after its parent, siblings in order of creation.
     items: list[Process]
 
 
 class ProfileOptions(TypedDict, total=False):
-    # By seccomp, before they were entered.
+    # Number of calls that seccomp denied before they were executed.
     denied: int
-    # Returned an error.
+    # Number of calls that returned an error.
     failed: int
+    # Number of failures that the list does not include.
     failures_more: int
+    # Number of distinct system calls.
     kinds: Estimate
-    # Records of calls that are missing.
+    # System call events that were lost.
     lost: Lost
-    # Calls that are in none of them.
+    # Number of calls that the list does not include.
     more: int
-    # For want of permission.
+    # Number of calls that failed for lack of permission.
     refused: int
+    # Total duration, in nanoseconds.
     total_ns: int
-    # Never returned.
+    # Number of calls that did not return.
     unfinished: int
 
 
 class Profile(ProfileOptions):
-    # The most frequent first.
+    # System calls, most frequent first.
     calls: list[CallProfile]
+    # Number of system calls.
     count: int
-    # By error, the most frequent first.
+    # Errors, most frequent first.
     errors: list[ErrorCount]
-    # By call and error: denied first, then refused, then the others.
+    # Failures by system call and error: denied first, then refused, then others.
     failures: list[CallFailure]
     latency: Latency
-    # With the most calls first, as many as were asked for.
+    # Processes with the most calls first, as many as requested.
     processes: list[CallsOfOne]
 
 
@@ -2323,18 +2519,23 @@ class PublisherOptions(TypedDict, total=False):
 
 class Publisher(PublisherOptions):
     name: str
+    # The highest tier that the publisher's bundles may have.
     tier: Literal["informational", "read-only", "standard", "elevated"]
 
 
 class PublisherKeyOptions(TypedDict, total=False):
+    # Why trust in the key was revoked.
     reason: str
+    # When the key was replaced by another one.
     retired: Optional[str]
+    # When trust in the key was revoked.
     revoked: Optional[str]
 
 
 class PublisherKey(PublisherKeyOptions):
     added: str
     id: str
+    # The public key, in minisign format.
     key: str
 
 
@@ -2344,16 +2545,18 @@ class PublisherPageOptions(TypedDict, total=False):
 
 
 class PublisherPage(PublisherPageOptions):
+    # Items of the page.
     items: list[Publisher]
 
 
 class PushBrowser(TypedDict):
     created_at: str
     id: str
+    # The login of the browser.
     login: str
-    # Whose login it is.
+    # Name of the logged-in user.
     name: str
-    # The host of its push service.
+    # Host name of the push service.
     service: str
 
 
@@ -2363,37 +2566,40 @@ class PushBrowserPageOptions(TypedDict, total=False):
 
 
 class PushBrowserPage(PushBrowserPageOptions):
+    # Items of the page.
     items: list[PushBrowser]
 
 
 class PushKey(TypedDict):
-    # applicationServerKey, as base64url.
+    # The applicationServerKey, in base64url.
     key: str
 
 
 class PutSecret(TypedDict, total=False):
-    # The value, if it is not text.
+    # The value in base64, if it is not text.
     base64: Optional[str]
-    # Where others keep it: env:NAME, file:PATH, vault:MOUNT/data/PATH#KEY.
+    # Reference to a value stored elsewhere: env:NAME, file:PATH, vault:MOUNT/data/PATH#KEY.
     reference: str
-    # Kept sealed.
+    # The value. It is encrypted at rest.
     value: Optional[str]
 
 
 class QuestionOptions(TypedDict, total=False):
+    # The agent that performs the action.
     agent: str
+    # Additional attributes of the action.
     attributes: dict[str, str]
-    # What it is done to: a command line, a path, a URL, host:port.
+    # The object of the action: a command line, path, URL or host:port.
     resource: str
 
 
 class Question(QuestionOptions):
-    # A tool's name: bash, edit, read, webfetch, connect, …
+    # A tool name: bash, edit, read, webfetch, connect, …
     action: str
 
 
 class ReceivedOptions(TypedDict, total=False):
-    # That was begun.
+    # The run that was started.
     run: str
 
 
@@ -2403,32 +2609,34 @@ class Received(ReceivedOptions):
 
 
 class RegisterOptions(TypedDict, total=False):
-    # Ask again about a version that was refused or revoked.
+    # Request approval again for a version that was refused or revoked.
     again: bool
-    # A directory of the host that the manifest's paths are relative to. What it names there
-    # is copied.
+    # A host directory against which the manifest's relative paths are resolved. The named
+    # files are copied.
     dir: str
-    # What the manifest is called where something is wrong in it.
+    # File name of the manifest, for error messages.
     file: str
 
 
 class Register(RegisterOptions):
-    # (capability …) forms, or their JSON twin.
+    # The manifest: (capability …) forms, or the equivalent JSON.
     manifest: str
 
 
 class Replayed(TypedDict):
-    # This time.
+    # Output of the repeated call.
     output: Any
+    # The output equals the recorded output.
     same: bool
 
 
 class ResumeRun(TypedDict, total=False):
-    # Make so many new runs that go on from there, and leave this one as it is.
+    # Create this many new runs from the checkpoint and leave this run unchanged.
     branch: int
-    # New limits.
+    # New limits, by dimension.
     budget: dict[str, int]
-    # Default: of a paused run the moment it was paused at, else its last.
+    # Checkpoint to restore. Default: a paused run continues where it was paused; other runs
+    # use their last checkpoint.
     checkpoint: str
 
 
@@ -2438,25 +2646,27 @@ class Resumed(TypedDict):
 
 class RevokeCapability(TypedDict, total=False):
     reason: str
-    # Without it the one that calls are for.
+    # Version to revoke. Default: the version that calls use.
     version: str
 
 
 class RevokeTrust(TypedDict, total=False):
+    # Digest of a bundle that is no longer trusted.
     digest: str
+    # A public key. Bundles that it signed are no longer trusted.
     key: str
     reason: str
 
 
 class RewindOptions(TypedDict, total=False):
-    # What a program has connected outside of the jail goes on if the program has neither read
-    # nor written there since the snapshot; all else is closed, as everything is without this.
-    # Default: as snapshots.keep_connections of the jail says.
+    # Keep the external connections on which the program has neither read nor written since
+    # the snapshot. All other external connections are closed. Default:
+    # snapshots.keep_connections of the jail.
     keep_connections: Optional[bool]
 
 
 class Rewind(RewindOptions):
-    # Of this jail, or of one that it comes from.
+    # A snapshot of this jail or of an ancestor.
     snapshot: str
 
 
@@ -2471,36 +2681,40 @@ class Rootfs(TypedDict, total=False):
     nix: str
     # An image reference, an OCI layout directory or an image tar.
     oci: str
-    # A user whom the tree is to have beside its own, with uid 1000 and a home; not of a
-    # directory of the host.
+    # A user to add to the tree, with uid 1000 and a home directory. Not available with dir.
     user: str
 
 
 class RotateKey(TypedDict):
-    # The public key in its place.
+    # The new public key.
     key: str
-    # The public key that is replaced. What it signed until now stays good.
+    # The public key to replace. Its existing signatures remain valid.
     old: str
 
 
 class RunOptions(TypedDict, total=False):
     branch: int
-    # The last.
+    # The last checkpoint.
     checkpoint: str
     ended: Optional[str]
     error: str
     jail: str
+    # When a scheduled run starts.
     next_run_at: Optional[str]
-    # Of which it is a branch.
+    # The run of which this run is a branch.
     of: str
     parent: str
+    # Explanation of the state.
     reason: str
+    # How often the agent was restarted.
     restarts: int
+    # The result that the agent reported.
     result: str
     schedule: str
     started: Optional[str]
+    # The completion condition.
     until: Any
-    # Of a run that is paused.
+    # Why the run is paused.
     why: Literal["approval", "checkpoint", "schedule", "event", "budget", "watchdog", "operator"]
 
 
@@ -2511,23 +2725,28 @@ class Run(RunOptions):
     goal: str
     id: str
     session_id: str
+    # scheduled: waits for its start time. paused: see why.
     state: Literal["scheduled", "active", "paused", "done", "failed", "cancelled"]
+    # Number of steps so far.
     steps: int
 
 
 class RunActionOptions(TypedDict, total=False):
     ended: Optional[str]
-    # Of the chain.
+    # Number of the audit log entry that records the step.
     entry: int
     input: Any
+    # Data class of the output.
     label: str
     output: Any
 
 
 class RunAction(RunActionOptions):
     began: str
+    # Idempotency key of the step.
     key: str
     kind: str
+    # Step number.
     n: int
     name: str
     state: Literal["begun", "done", "failed", "refused"]
@@ -2539,36 +2758,38 @@ class RunActionPageOptions(TypedDict, total=False):
 
 
 class RunActionPage(RunActionPageOptions):
+    # Items of the page.
     items: list[RunAction]
 
 
 class RunAgent(TypedDict, total=False):
-    # Of the preset shell: what is run. Of others: added.
+    # For preset shell: the command to run. For other presets: additional arguments.
     argv: list[str]
+    # Additional environment variables.
     env: dict[str, str]
-    # The jail that is made for it.
+    # The jail to create for the run.
     jail: CreateJail
-    # Its jail stays when the run has ended.
+    # Keep the created jail when the run ends.
     keep: bool
-    # Of autonomy: 1 guided, 2 intelligent, 3 full.
+    # Autonomy level: 1 guided, 2 intelligent, 3 full.
     level: int
-    # Default: the daemon's.
+    # The model. Default: the daemon's default model.
     model: str
-    # The agent of the permission files whose rules apply to the run. Default: policy.agent of
-    # the jail, or else the default agent of the files.
+    # The agent name for which the permission files are evaluated. Default: policy.agent of
+    # the jail, or the default agent of the files.
     policy_agent: str
-    # builtin, claude, codex, opencode, gemini or shell. Default: the daemon's.
+    # builtin, claude, codex, opencode, gemini or shell. Default: the daemon's default preset.
     preset: str
-    # How the agent is spoken to: run, by its command line, or acp, by the Agent Client
-    # Protocol. Default: run.
+    # How the daemon communicates with the agent. run (the default): command line. acp: Agent
+    # Client Protocol.
     protocol: Literal["run", "acp"]
-    # When it is kept as it is without being asked. Default: the daemon's.
+    # Automatic checkpoints. Default: the daemon's configuration.
     saves: RunSaves
-    # That it is taught, and whose capabilities are its tools.
+    # Skills of the agent. The capabilities of the skills become its tools.
     skills: list[str]
-    # What the agent runs in. Default: the daemon's.
+    # What the agent process runs in. Default: the daemon's default spawner.
     spawner: Literal["jail", "bwrap", "process"]
-    # How long it may take for things. Default: as its level has it.
+    # Time limits. Default: those of the autonomy level.
     timers: RunTimers
 
 
@@ -2583,10 +2804,12 @@ _RunBudgetOdd = TypedDict(
 
 
 class RunBudget(_RunBudgetOdd):
+    # Limits by dimension.
     limits: dict[str, int]
 
 
 class RunEventOptions(TypedDict, total=False):
+    # Details, which depend on the kind.
     body: Any
     run: str
 
@@ -2594,6 +2817,7 @@ class RunEventOptions(TypedDict, total=False):
 class RunEvent(RunEventOptions):
     at: str
     kind: str
+    # Number of the event.
     seq: int
     session_id: str
 
@@ -2604,55 +2828,61 @@ class RunPageOptions(TypedDict, total=False):
 
 
 class RunPage(RunPageOptions):
+    # Items of the page.
     items: list[Run]
 
 
 class RunSaves(TypedDict, total=False):
-    # After so long; a second at least.
+    # Take a checkpoint after this many milliseconds, at least 1000.
     every_ms: int
-    # After so many steps.
+    # Take a checkpoint after this many steps.
     steps: int
 
 
 class RunTimers(TypedDict, total=False):
-    # For nothing at all.
+    # Time without activity, in milliseconds.
     idle_ms: int
-    # For one step.
+    # Time for one step, in milliseconds.
     step_ms: int
-    # Altogether, without the time in which it waits for people.
+    # Total time in milliseconds, excluding the time in which the run waits for people.
     wall_ms: int
 
 
 class ScheduleOptions(TypedDict, total=False):
-    # Why the last due time could not fire. Gone when one has.
+    # Why the last due time failed to start a run. Cleared by the next success.
     error: str
+    # Maximum delay of each due time, in milliseconds.
     jitter_ms: int
-    # The due time that fired last.
+    # The due time that last started a run.
     last: Optional[str]
-    # The next ten times; of one schedule only.
+    # The next ten due times. Only in the response for a single schedule.
     next: list[str]
+    # The next due time.
     next_run_at: Optional[str]
     paused: bool
+    # The cron expression.
     schedule: str
     time_zone: str
-    # A due time that waits for the run before it to end.
+    # A due time that is queued until the previous run ends.
     waiting: Optional[str]
 
 
 class Schedule(ScheduleOptions):
     created: str
-    # Due times that were tried and given up.
+    # Number of due times that failed after all retries.
     failed: int
-    # Due times that made a run.
+    # Number of due times that started a run.
     fired: int
     goal: str
     id: str
-    # Due times that passed while nobody looked, and were left out.
+    # Number of due times that were missed and not made up for.
     left_out: int
+    # Policy for missed due times: skip, once or all.
     missed: str
+    # Policy for overlapping runs: skip, queue or allow.
     overlap: str
     session_id: str
-    # Due times that were passed over because the run before was still at work.
+    # Number of due times that were skipped because the previous run was still active.
     skipped: int
 
 
@@ -2662,15 +2892,17 @@ class SchedulePageOptions(TypedDict, total=False):
 
 
 class SchedulePage(SchedulePageOptions):
+    # Items of the page.
     items: list[Schedule]
 
 
 class SecretOptions(TypedDict, total=False):
-    # The key of a client of E2B whose secret it is alone, which is part of its name. No grant
-    # is of it.
+    # The E2B key that owns the secret. It is part of the secret's name. Such a secret cannot
+    # be granted.
     owner: str
-    # At the provider.
+    # Path of the secret at the provider.
     path: str
+    # When the secret was last used.
     used_at: Optional[str]
 
 
@@ -2678,7 +2910,7 @@ class Secret(SecretOptions):
     created_at: str
     grants: list[Grant]
     name: str
-    # Who keeps it; local is this daemon.
+    # Where the value is stored; local is this daemon.
     provider: str
     updated_at: str
 
@@ -2689,13 +2921,14 @@ class SecretPageOptions(TypedDict, total=False):
 
 
 class SecretPage(SecretPageOptions):
+    # Items of the page.
     items: list[Secret]
 
 
 class SendMessageOptions(TypedDict, total=False):
-    # Data classes of what is in the text.
+    # Data classes of the text.
     labels: list[str]
-    # Its session_id counts where there is no other.
+    # Its session_id is used if session_id is omitted.
     meta: Meta
     session_id: str
 
@@ -2708,17 +2941,19 @@ class ServiceOptions(TypedDict, total=False):
     bytes_in: int
     bytes_out: int
     connections: int
-    # Where its records are.
+    # Events of the service.
     events: EventLink
     packets_in: int
     packets_out: int
     port: int
+    # Number of refused connections.
     refused: int
+    # Number of connections without a response.
     unanswered: int
 
 
 class Service(ServiceOptions):
-    # Who began it.
+    # Direction of the connections.
     dir: Literal["egress", "ingress", "loopback"]
     proto: str
 
@@ -2745,11 +2980,12 @@ class SessionPageOptions(TypedDict, total=False):
 
 
 class SessionPage(SessionPageOptions):
+    # Items of the page.
     items: list[Session]
 
 
 class Signal(TypedDict):
-    # Such as INT, TERM, KILL or a number.
+    # Signal name, such as INT, TERM or KILL, or a number.
     signal: str
 
 
@@ -2759,19 +2995,21 @@ class Size(TypedDict):
 
 
 class SkillOptions(TypedDict, total=False):
+    # The bundle that contains the skill.
     bundle: str
     category: str
     description: str
     effects: list[str]
     emoji: str
+    # Each use requires approval.
     per_use: bool
-    # Why agents are not given it now.
+    # Why the skill is not given to agents now.
     refused: str
     secrets: list[str]
-    # As an agent reads it; of one skill only.
+    # The text that an agent reads. Only in the response for a single skill.
     text: str
     tier: str
-    # Its capabilities, as models are told of tools; of one skill only.
+    # Tool definitions of the skill's capabilities. Only in the response for a single skill.
     tools: list[SkillTool]
     version: str
 
@@ -2788,10 +3026,12 @@ class SkillPageOptions(TypedDict, total=False):
 
 
 class SkillPage(SkillPageOptions):
+    # Items of the page.
     items: list[Skill]
 
 
 class SkillTool(TypedDict):
+    # The capability, as id or id@version.
     capability: str
     description: str
     input_schema: Any
@@ -2799,38 +3039,38 @@ class SkillTool(TypedDict):
 
 
 class SnapshotOptions(TypedDict, total=False):
-    # Frozen copies of it that wait to become branches.
+    # Number of frozen copies that are ready to become branches.
     copies: int
-    # Of the images of its processes.
+    # Digest of the process images.
     digest: str
-    # That the jail had written.
+    # Bytes that the jail had written to disk.
     disk_bytes: int
-    # Where it was taken.
+    # The host on which the snapshot was taken.
     host: Host
     jail_name: str
     labels: dict[str, str]
-    # How the writable layer of a live jail was taken.
+    # How the writable layer of a running jail was saved.
     layering: Literal["copied", "stacked"]
     limits: Limits
     links: dict[str, str]
-    # Its processes are part of it, not its files alone.
+    # The snapshot includes processes, not only files.
     memory: bool
-    # That the jail used.
+    # Memory usage of the jail.
     memory_bytes: int
     name: str
-    # The snapshot that the jail had been taken to, made from or rewound to last. It may be
-    # gone.
+    # The previous snapshot of the jail: the one last taken, made from or rewound to. It may
+    # have been deleted.
     parent: str
-    # How long the jail waited, in microseconds.
+    # How long the jail was paused, in microseconds.
     paused_us: int
-    # Processes and threads that the jail had.
+    # Number of processes and threads.
     pids: int
     runtime: str
-    # Of the last record in the jail's log.
+    # Sequence number of the last event in the jail's log.
     seq: int
-    # Of an automatic one: what it came before or after.
+    # For an automatic snapshot: the command that triggered it.
     trigger: str
-    # What it takes on the disk. When one snapshot is asked for, or a list with usage=true.
+    # Disk usage. Only in the response for a single snapshot, or with usage=true.
     usage: SnapshotUsage
 
 
@@ -2838,11 +3078,12 @@ class Snapshot(SnapshotOptions):
     backend: str
     created_at: str
     id: str
-    # Of which it was taken. It may be gone.
+    # The jail of which the snapshot was taken. It may have been deleted.
     jail: str
     network: Literal["isolated", "proxy", "bridged", "full"]
-    # Why it was taken: a client asked; it was time; before or after something; the jail was
-    # branched; it comes from another host; for an automatic checkpoint of a run.
+    # Why the snapshot was taken. asked: on request. every: by interval. before, after: by a
+    # command. branched: the jail was branched. imported: from another host. checkpoint: for
+    # an automatic checkpoint of a run.
     reason: Literal["asked", "every", "before", "after", "branched", "imported", "checkpoint"]
 
 
@@ -2852,159 +3093,177 @@ class SnapshotPageOptions(TypedDict, total=False):
 
 
 class SnapshotPage(SnapshotPageOptions):
+    # Items of the page.
     items: list[Snapshot]
 
 
 class SnapshotUsage(TypedDict, total=False):
-    # Would be free without it.
+    # Bytes that deleting the snapshot would free.
     own_bytes: int
-    # Is there for jails and other snapshots as well.
+    # Bytes shared with jails and other snapshots.
     shared_bytes: int
 
 
 class Snapshots(TypedDict, total=False):
-    # exec: after each command that was asked for, if anything may have changed.
+    # exec: take a snapshot after each command that a client requested, unless the jail cannot
+    # have changed.
     after: Literal["exec"]
-    # Before a command: exec: and its words, such as exec:git push. The first is a program's
-    # name, the others are among its arguments, in this order; * stands for anything.
+    # Take a snapshot before matching commands: exec: and words, such as exec:git push. The
+    # first word is the program name; the others must occur among its arguments in this order.
+    # * matches anything.
     before: list[str]
-    # Every so often, if anything may have changed since the last: a time such as 10m, at
-    # least 10s.
+    # Interval such as 10m, at least 10s. A snapshot is skipped if the jail cannot have
+    # changed since the last one.
     every: str
-    # Which of these snapshots stay. Default: last 5, hourly 24, daily 7.
+    # Retention of automatic snapshots. Default: last 5, hourly 24, daily 7.
     keep: Keep
-    # A rewind that does not say keeps what the jail has connected outside, as far as it can.
+    # Default of keep_connections when the jail is rewound: keep external connections where
+    # possible.
     keep_connections: bool
 
 
 class Source(TypedDict, total=False):
-    # Why it does not see all that it should.
+    # Why the observation is incomplete.
     err: str
-    # Records that were not kept. Each is counted in a gap.
+    # Events that were lost. A gap event counts them.
     lost: int
-    # Records made since it began to watch.
+    # Events recorded since the observer started.
     seen: int
-    # Times the jail was held so that nothing is lost.
+    # How often the jail was throttled so that no event is lost.
     throttled: int
 
 
 class SparesOptions(TypedDict, total=False):
-    # Of the root filesystem.
+    # Digest of the root filesystem.
     digest: str
     runtime: str
 
 
 class Spares(SparesOptions):
     backend: str
+    # Number of jails being created.
     making: int
     network: str
+    # Number of jails ready for use.
     ready: int
-    # When one was last asked for.
+    # When a jail of this configuration was last requested.
     used_at: str
 
 
 class StartRunOptions(TypedDict, total=False):
+    # The agent. Default: the session's agent, or the daemon's default.
     agent: RunAgent
-    # By dimension: steps, wall-clock-ms, llm-tokens, cost-micros, network-bytes,
+    # Limits by dimension: steps, wall-clock-ms, llm-tokens, cost-micros, network-bytes,
     # sandbox-cpu-ms, storage-bytes.
     budget: dict[str, int]
+    # Maximum delay of each due time, in milliseconds. It spreads schedules that are due at
+    # the same time.
     jitter_ms: int
-    # Its session_id counts where there is no other.
+    # Its session_id is used if session_id is omitted.
     meta: Meta
-    # What becomes of times that passed while nobody looked. Default: once.
+    # Policy for due times that passed while the scheduler was not running: skip them, run
+    # once, or run all. Default: once.
     missed: Literal["skip", "once", "all"]
-    # Without a schedule: once, then. With one: not before.
+    # Without a schedule: the time of the run. With a schedule: the earliest time of the first
+    # run.
     next_run_at: Optional[str]
-    # What happens when a limit is reached. Default: pause, for more to be given.
+    # Action when a limit is reached. pause (the default): the run can be resumed with a
+    # larger budget.
     on_exceed: Literal["pause", "stop"]
-    # What becomes of a time when the run before is still at work. Default: skip.
+    # Policy for a due time at which the previous run is still active: skip it, queue it, or
+    # allow both runs. Default: skip.
     overlap: Literal["skip", "queue", "allow"]
-    # Of which it is a part: from whose budget it draws, and with which it is cancelled.
+    # Parent run. This run consumes the parent's budget and is cancelled with it.
     parent: str
-    # Cron, with five or six fields, the first of six being seconds; @hourly and its like;
-    # @every 10m.
+    # Cron expression with five fields, or six with leading seconds; or @hourly and similar;
+    # or @every 10m.
     schedule: str
-    # Opened if it is not there. Without it, a new one.
+    # The session, which is created if it does not exist. Default: a new session.
     session_id: str
-    # Of the schedule. Default: UTC.
+    # Time zone of the schedule. Default: UTC.
     time_zone: str
-    # When it is done: "manual", {"capability": id}, {"and": […]}, {"or": […]}, {"not":
-    # …} or {"rtfs": expression over the run}. Default: when the agent says so.
+    # Completion condition: "manual", {"capability": id}, {"and": […]}, {"or": […]},
+    # {"not": …} or {"rtfs": expression over the run}. Default: the agent reports
+    # completion.
     until: Any
 
 
 class StartRun(StartRunOptions):
+    # The goal, in natural language.
     goal: str
 
 
 class StopJail(TypedDict, total=False):
-    # How long its processes have after SIGTERM. A zero is the default.
+    # Milliseconds between SIGTERM and SIGKILL. Zero selects the default.
     grace_ms: int
 
 
 class Storage(TypedDict):
-    # When it was counted: it is not counted anew each time that somebody asks.
+    # When the usage was measured. The result is cached.
     at: str
-    # Of it, for the daemon.
+    # Free space of that file system available to the daemon.
     free_bytes: int
-    # Of the data directory, the largest first.
+    # Parts of the data directory, largest first.
     parts: list[StoragePart]
-    # Jails that are made ahead of need.
+    # The warm pool: jails created in advance.
     pool: list[Spares]
-    # How many of a shape are to be ready; 0 means that none are made.
+    # Target number of spare jails for each configuration. 0 disables the pool.
     pool_size: int
-    # Of the file system that the data directory is on.
+    # Size of the file system that contains the data directory.
     total_bytes: int
 
 
 class StoragePart(TypedDict):
-    # That it takes on the disk.
+    # Disk usage in bytes.
     bytes: int
     files: int
     name: Literal["events", "jails", "snapshots", "images", "database", "capabilities", "agents", "other"]
 
 
 class SubscribeBrowserOptions(TypedDict, total=False):
-    # Is not looked at: the service says when it is over.
+    # Ignored. The push service reports an expired subscription.
     expirationTime: Optional[float]
 
 
 class SubscribeBrowser(SubscribeBrowserOptions):
-    # An https address of the browser's push service.
+    # The https URL of the subscription at the browser's push service.
     endpoint: str
     keys: BrowserKeys
 
 
 class TakeCheckpoint(TypedDict, total=False):
-    # The run waits to be resumed.
+    # Pause the run until it is resumed.
     pause: bool
     reason: str
 
 
 class TakeSnapshot(TypedDict, total=False):
     labels: dict[str, str]
-    # How the writable layer is taken. copied: the jail keeps its own. stacked: it goes on
-    # over a new one, and what it had connected outside is closed. Default: copied where that
-    # is quick.
+    # How the writable layer is saved. copied: it is copied, and the jail keeps its own.
+    # stacked: the jail continues on a new layer above it, and its external connections are
+    # closed. Default: copied where that is fast.
     layering: Literal["copied", "stacked"]
-    # A name for people. Need not be unique.
+    # Display name. It need not be unique.
     name: str
-    # Leave the jail stopped, instead of having it go on.
+    # Stop the jail after the snapshot.
     stop: bool
 
 
 class TerminalControl(TypedDict, total=False):
+    # New size of the terminal.
     resize: Size
+    # Signal to send to the command's process group.
     signal: str
 
 
 class TerminalEvent(TypedDict, total=False):
+    # Error of a control frame or of the terminal.
     error: Problem
-    # First: the command on this terminal; pass its id as exec= to come back to it.
+    # First frame: the command on this terminal. Pass its id as exec= to reconnect.
     exec: Exec
-    # Last: how the command ended.
+    # Last frame: how the command ended.
     exit: Exec
-    # Bytes of output before the next frame that were no longer kept.
+    # Number of output bytes before the next frame that were discarded.
     lost: int
 
 
@@ -3018,25 +3277,26 @@ _TimelineOdd = TypedDict(
 
 
 class TimelineOptions(_TimelineOdd, total=False):
-    # When the first of those was; missing if there is none.
+    # Time of the first matching event. Omitted if no event matches.
     first: Optional[str]
+    # Time of the last matching event.
     last: Optional[str]
 
 
 class Timeline(TimelineOptions):
-    # How long each is, in milliseconds: a power of two.
+    # Length of a bucket in milliseconds, a power of two.
     bucket_ms: int
     counts: TimelineCounts
-    # Of the processes with the most records, the most first.
+    # The processes with the most events, in descending order.
     lanes: list[TimelineLane]
-    # Records that the filter means, at any time.
+    # Number of events that match the filter, at any time.
     total: int
 
 
 class TimelineCounts(TypedDict):
     file: list[int]
     net: list[int]
-    # Gaps, usage, lineage.
+    # Gap, usage and lineage events.
     other: list[int]
     proc: list[int]
     syscall: list[int]
@@ -3045,18 +3305,19 @@ class TimelineCounts(TypedDict):
 class TimelineLane(TypedDict):
     comm: str
     counts: TimelineCounts
-    # Inside the jail; 0: of no process that is known.
+    # PID inside the jail, or 0 if the process is unknown.
     pid: int
     total: int
 
 
 class Times(TypedDict):
+    # The due times.
     times: list[str]
 
 
 class TokenOptions(TypedDict, total=False):
     expires_at: Optional[str]
-    # The secret itself; only in the answer to its creation.
+    # The secret. Only in the response to the token's creation.
     token: str
 
 
@@ -3073,6 +3334,7 @@ class TokenPageOptions(TypedDict, total=False):
 
 
 class TokenPage(TokenPageOptions):
+    # Items of the page.
     items: list[Token]
 
 
@@ -3086,7 +3348,7 @@ class Traffic(TypedDict, total=False):
 class TrailEntryOptions(TypedDict, total=False):
     agent: str
     by: str
-    # The machine's kernel saw it; nobody said it.
+    # The Linux kernel reported the action; the agent did not.
     observed: bool
     reason: str
 
@@ -3095,11 +3357,11 @@ class TrailEntry(TrailEntryOptions):
     action: str
     allowed: bool
     at: str
-    # As the trail is printed.
+    # The entry as a line of text.
     line: str
     resource: str
     rule: PolicyRule
-    # Of the entry in the chain.
+    # Number of the audit log entry.
     seq: int
     tag: str
 
@@ -3110,34 +3372,41 @@ class TrailEntryPageOptions(TypedDict, total=False):
 
 
 class TrailEntryPage(TrailEntryPageOptions):
+    # Items of the page.
     items: list[TrailEntry]
 
 
 class TrustCapabilityOptions(TypedDict, total=False):
+    # true to trust the version, false to revoke the trust.
     trust: bool
     version: str
 
 
 class TrustCapability(TrustCapabilityOptions):
-    # Of what is trusted: as it is shown.
+    # Digest of the version to trust, as GET /capabilities/{id} returns it.
     digest: str
 
 
 class Usage(TypedDict, total=False):
-    # Processor time since the start.
+    # CPU time since the start, in milliseconds.
     cpu_ms: int
-    # Written by the jail.
+    # Bytes written by the jail.
     disk_bytes: int
     disk_limit_bytes: int
     max_pids: int
+    # Memory usage in bytes.
     memory_bytes: int
+    # Peak memory usage in bytes.
     memory_peak_bytes: int
-    # Fields that this backend cannot tell.
+    # Fields that this backend cannot measure.
     not_measured: list[str]
+    # Number of processes that the kernel's OOM killer ended.
     oom_kills: int
-    # Processes and threads, without those of the jail's init.
+    # Number of processes and threads, excluding those of the jail's init.
     pids: int
+    # Bytes received.
     rx_bytes: int
+    # Bytes sent.
     tx_bytes: int
 
 
@@ -3157,39 +3426,44 @@ class UsageChanges(_UsageChangesOdd, total=False):
 class VerdictOptions(TypedDict, total=False):
     # The person who answered.
     by: str
-    # What is allowed in the place of what was asked.
+    # The resource that is allowed instead of the requested one.
     instead: str
 
 
 class Verdict(VerdictOptions):
     allow: bool
     decision: Decision
-    # Of the chain.
+    # Number of the audit log entry.
     entry: int
+    # AUTONOMOUS: the rules allowed it. WHITELISTED: the list of pre-approved actions allowed
+    # it. APPROVED: a person approved it. DENIED: it was denied.
     tag: Literal["AUTONOMOUS", "WHITELISTED", "APPROVED", "DENIED"]
 
 
 class VerdictsOptions(TypedDict, total=False):
-    # Of the newest, for people.
+    # Explanation of the newest decision.
     detail: str
     port: int
-    # Why it was refused or broke off, in a word: host, port, method, path, denied, rate,
+    # Reason of a denial or abort, as a keyword: host, port, method, path, denied, rate,
     # bytes, address, …
     reason: str
+    # Bytes received by the jail.
     received: int
-    # That decided.
+    # The rule that decided.
     rule: str
+    # Bytes sent by the jail.
     sent: int
 
 
 class Verdicts(VerdictsOptions):
     allowed: bool
+    # Number of requests.
     count: int
-    # Of the chain, that records the newest.
+    # Number of the audit log entry of the newest decision.
     entry: int
     first: str
-    # Of what: the address of a name, a connection, a request of HTTP, a packet that no proxy
-    # carries.
+    # The kind of request: name, DNS resolution; connect, a connection; request, an HTTP
+    # request; packet, a packet that the proxy does not carry.
     kind: Literal["name", "connect", "request", "packet"]
     last: str
 
@@ -3205,11 +3479,12 @@ class Version(VersionOptions):
 
 
 class Warm(TypedDict):
-    # How many are to wait.
+    # Number of frozen copies to keep ready.
     count: int
 
 
 class Warmed(TypedDict):
+    # Number of frozen copies that are ready.
     copies: int
 
 
@@ -3224,4 +3499,5 @@ class WorkspaceOptions(TypedDict, total=False):
 
 
 class Workspace(WorkspaceOptions):
+    # A host directory.
     source: str

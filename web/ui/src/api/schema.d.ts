@@ -11,10 +11,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Show what a link would decide */
+        /** Show the approval request of an approval link */
         get: operations["getAnswersByToken"];
         put?: never;
-        /** Decide what a link decides, once */
+        /** Answer the approval request of an approval link */
         post: operations["postAnswersByToken"];
         delete?: never;
         options?: never;
@@ -30,8 +30,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List what waits for a person, oldest first, or what no longer does, newest first
-         * @description List what waits for a person, oldest first, or what no longer does, newest first. Needs the role viewer.
+         * List approval requests: pending ones oldest first, or settled ones newest first
+         * @description List approval requests: pending ones oldest first, or settled ones newest first. Requires the role viewer.
          */
         get: operations["getApprovals"];
         put?: never;
@@ -50,8 +50,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Stream what happens to requests, what waits already first
-         * @description Stream what happens to requests, what waits already first. Needs the role viewer.
+         * Stream the state changes of approval requests
+         * @description Stream the state changes of approval requests. The stream starts with the pending requests. Requires the role viewer.
          */
         get: operations["getApprovalsEvents"];
         put?: never;
@@ -70,19 +70,19 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Show a request, at once or as soon as it is settled
-         * @description Show a request, at once or as soon as it is settled. Needs the role viewer.
+         * Show an approval request, immediately or when it is settled
+         * @description Show an approval request, immediately or when it is settled. Requires the role viewer.
          */
         get: operations["getApprovalsByApproval"];
         put?: never;
         /**
-         * Answer a request
-         * @description Answer a request. The first answer counts; the same again is no error. Needs the role operator.
+         * Answer an approval request
+         * @description Answer an approval request. Only the first answer takes effect; repeating it is not an error. Requires the role operator.
          */
         post: operations["postApprovalsByApproval"];
         /**
-         * End a request that nobody needs the answer of
-         * @description End a request that nobody needs the answer of. Needs the role operator.
+         * Withdraw an approval request
+         * @description Withdraw an approval request. Requires the role operator.
          */
         delete: operations["deleteApprovalsByApproval"];
         options?: never;
@@ -98,8 +98,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List what can isolate on this host
-         * @description List what can isolate on this host. Needs the role viewer.
+         * List the isolation backends of this host
+         * @description List the isolation backends of this host. Requires the role viewer.
          */
         get: operations["getBackends"];
         put?: never;
@@ -118,14 +118,14 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List bundles that are installed, or that a person is asked about, by name
-         * @description List bundles that are installed, or that a person is asked about, by name. Needs the role viewer.
+         * List installed bundles and pending installations, by name
+         * @description List installed bundles and pending installations, by name. Requires the role viewer.
          */
         get: operations["getBundles"];
         put?: never;
         /**
          * Install a bundle
-         * @description Install a bundle. What is wrong with it is said at once; then a person is asked. Needs the role admin.
+         * @description Install a bundle. It is verified immediately; then approval is requested. Requires the role admin.
          */
         post: operations["postBundles"];
         delete?: never;
@@ -145,8 +145,8 @@ export interface paths {
         put?: never;
         post?: never;
         /**
-         * Remove a bundle with its capabilities and its skill
-         * @description Remove a bundle with its capabilities and its skill. Needs the role admin.
+         * Delete a bundle with its capabilities and its skill
+         * @description Delete a bundle with its capabilities and its skill. Requires the role admin.
          */
         delete: operations["deleteBundlesByName"];
         options?: never;
@@ -162,8 +162,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Show what became of a call, of those that were last
-         * @description Show what became of a call, of those that were last. Needs the role viewer.
+         * Show the result of a recent call
+         * @description Show the result of a recent call. Requires the role viewer.
          */
         get: operations["getCallsByCall"];
         put?: never;
@@ -182,14 +182,14 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List the versions of all capabilities, by id, the newest first
-         * @description List the versions of all capabilities, by id, the newest first. Needs the role viewer.
+         * List the versions of all capabilities, by id, newest first
+         * @description List the versions of all capabilities, by id, newest first. Requires the role viewer.
          */
         get: operations["getCapabilities"];
         put?: never;
         /**
          * Register the capabilities of a manifest
-         * @description Register the capabilities of a manifest. About what they may do that is new a person is asked. Needs the role admin.
+         * @description Register the capabilities of a manifest. New permissions require approval. Requires the role admin.
          */
         post: operations["postCapabilities"];
         delete?: never;
@@ -208,8 +208,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Start somebody's server of the Model Context Protocol in a jail, and show manifests of its tools, to be registered
-         * @description Start somebody's server of the Model Context Protocol in a jail, and show manifests of its tools, to be registered. Needs the role admin.
+         * Start an MCP (Model Context Protocol) server in a jail and generate manifests for its tools
+         * @description Start an MCP (Model Context Protocol) server in a jail and generate manifests for its tools. Requires the role admin.
          */
         post: operations["postCapabilitiesImport"];
         delete?: never;
@@ -226,15 +226,15 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Show a version of a capability, with its manifest and its schemas
-         * @description Show a version of a capability, with its manifest and its schemas. Needs the role viewer.
+         * Show a version of a capability with its manifest and schemas
+         * @description Show a version of a capability with its manifest and schemas. Requires the role viewer.
          */
         get: operations["getCapabilitiesByCapability"];
         put?: never;
         post?: never;
         /**
-         * Remove a version of a capability, and what was kept for it
-         * @description Remove a version of a capability, and what was kept for it. Needs the role admin.
+         * Delete a version of a capability and its stored data
+         * @description Delete a version of a capability and its stored data. Requires the role admin.
          */
         delete: operations["deleteCapabilitiesByCapability"];
         options?: never;
@@ -253,7 +253,7 @@ export interface paths {
         put?: never;
         /**
          * Call a capability
-         * @description Call a capability. That it failed is an answer; that it was refused is an error. Needs the role operator.
+         * @description Call a capability. A failed call is a successful response with state failed; a denied call is an error. Requires the role operator.
          */
         post: operations["postCapabilitiesByCapabilityCall"];
         delete?: never;
@@ -272,8 +272,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Have a version no longer be called, from now on
-         * @description Have a version no longer be called, from now on. Needs the role operator.
+         * Revoke a version of a capability, so that it cannot be called
+         * @description Revoke a version of a capability, so that it cannot be called. Requires the role operator.
          */
         post: operations["postCapabilitiesByCapabilityRevoke"];
         delete?: never;
@@ -292,8 +292,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Say whether a version, by its digest, may run on the host itself
-         * @description Say whether a version, by its digest, may run on the host itself. Needs the role admin.
+         * Set whether a version, identified by its digest, may run directly on the host
+         * @description Set whether a version, identified by its digest, may run directly on the host. Requires the role admin.
          */
         post: operations["postCapabilitiesByCapabilityTrust"];
         delete?: never;
@@ -310,8 +310,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List entries of the causal chain, oldest first or newest first
-         * @description List entries of the causal chain, oldest first or newest first. Needs the role viewer.
+         * List entries of the causal chain (the audit log), oldest first or newest first
+         * @description List entries of the causal chain (the audit log), oldest first or newest first. Requires the role viewer.
          */
         get: operations["getChain"];
         put?: never;
@@ -332,8 +332,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Prove that the chain contains one that an earlier checkpoint was signed over
-         * @description Prove that the chain contains one that an earlier checkpoint was signed over. Needs the role viewer.
+         * Prove that the audit log extends the log of an earlier checkpoint
+         * @description Prove that the audit log extends the log of an earlier checkpoint. Requires the role viewer.
          */
         post: operations["postChainConsistency"];
         delete?: never;
@@ -350,8 +350,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Download the chain with its checkpoints and its key, so that others can verify it
-         * @description Download the chain with its checkpoints and its key, so that others can verify it. Needs the role viewer.
+         * Download the audit log with its checkpoints and public key, for verification elsewhere
+         * @description Download the audit log with its checkpoints and public key, for verification elsewhere. Requires the role viewer.
          */
         get: operations["getChainExport"];
         put?: never;
@@ -370,8 +370,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Show how long the chain is, its key, and its newest checkpoint
-         * @description Show how long the chain is, its key, and its newest checkpoint. Needs the role viewer.
+         * Show the length of the audit log, its public key, and its newest checkpoint
+         * @description Show the length of the audit log, its public key, and its newest checkpoint. Requires the role viewer.
          */
         get: operations["getChainHead"];
         put?: never;
@@ -390,8 +390,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Verify the chain: entries, links, tree and signatures
-         * @description Verify the chain: entries, links, tree and signatures. Needs the role viewer.
+         * Verify the audit log: entries, hash links, tree and signatures
+         * @description Verify the audit log: entries, hash links, tree and signatures. Requires the role viewer.
          */
         get: operations["getChainVerify"];
         put?: never;
@@ -410,8 +410,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Show an entry of the chain
-         * @description Show an entry of the chain. Needs the role viewer.
+         * Show an entry of the audit log
+         * @description Show an entry of the audit log. Requires the role viewer.
          */
         get: operations["getChainBySeq"];
         put?: never;
@@ -430,8 +430,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List what caused an entry, the first cause first
-         * @description List what caused an entry, the first cause first. Needs the role viewer.
+         * List the causes of an audit log entry, first cause first
+         * @description List the causes of an audit log entry, first cause first. Requires the role viewer.
          */
         get: operations["getChainBySeqCauses"];
         put?: never;
@@ -450,8 +450,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Prove that an entry is in the chain, to who has the public key
-         * @description Prove that an entry is in the chain, to who has the public key. Needs the role viewer.
+         * Prove that an entry is in the audit log
+         * @description Prove that an entry is in the audit log. The proof is verified with the public key. Requires the role viewer.
          */
         get: operations["getChainBySeqProof"];
         put?: never;
@@ -472,8 +472,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Make a recorded call of a pure capability again, and compare what comes out
-         * @description Make a recorded call of a pure capability again, and compare what comes out. Needs the role operator.
+         * Repeat a recorded call of a pure capability and compare the outputs
+         * @description Repeat a recorded call of a pure capability and compare the outputs. Requires the role operator.
          */
         post: operations["postChainBySeqReplay"];
         delete?: never;
@@ -490,8 +490,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Stream what happens in a session, from its first event on or from after a number or Last-Event-ID
-         * @description Stream what happens in a session, from its first event on or from after a number or Last-Event-ID. Over a WebSocket each text frame is an event. Needs the role viewer.
+         * Stream the events of a session, from the first one, or after a number or Last-Event-ID
+         * @description Stream the events of a session, from the first one, or after a number or Last-Event-ID. Over a WebSocket, each text frame is one event. Requires the role viewer.
          */
         get: operations["getChatEventsBySession"];
         put?: never;
@@ -510,8 +510,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List the messages of a session that went one way, oldest first
-         * @description List the messages of a session that went one way, oldest first. Needs the role viewer.
+         * List the messages of a session in one direction, oldest first
+         * @description List the messages of a session in one direction, oldest first. Requires the role viewer.
          */
         get: operations["getChatInbox"];
         put?: never;
@@ -531,13 +531,13 @@ export interface paths {
         };
         /**
          * List runs, newest first
-         * @description List runs, newest first. Needs the role viewer.
+         * @description List runs, newest first. Requires the role viewer.
          */
         get: operations["getChatRun"];
         put?: never;
         /**
-         * Have an agent pursue a goal: now, at a time, or by a schedule
-         * @description Have an agent pursue a goal: now, at a time, or by a schedule. Needs the role operator.
+         * Start a run: an agent pursues a goal, now, at a given time, or on a schedule
+         * @description Start a run: an agent pursues a goal, now, at a given time, or on a schedule. Requires the role operator.
          */
         post: operations["postChatRun"];
         delete?: never;
@@ -555,7 +555,7 @@ export interface paths {
         };
         /**
          * Show a run
-         * @description Show a run. Needs the role viewer.
+         * @description Show a run. Requires the role viewer.
          */
         get: operations["getChatRunByRun"];
         put?: never;
@@ -574,8 +574,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List what a run has done, in its order
-         * @description List what a run has done, in its order. Needs the role viewer.
+         * List the steps of a run in order
+         * @description List the steps of a run in order. Requires the role viewer.
          */
         get: operations["getChatRunByRunActions"];
         put?: never;
@@ -596,8 +596,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * End a run and those that are a part of it; of one that waits for its schedule, the schedule
-         * @description End a run and those that are a part of it; of one that waits for its schedule, the schedule. Needs the role operator.
+         * Cancel a run and its child runs
+         * @description Cancel a run and its child runs. For a run that waits for its schedule, the schedule is cancelled. Requires the role operator.
          */
         post: operations["postChatRunByRunCancel"];
         delete?: never;
@@ -616,8 +616,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Keep a run as it is, with its jail
-         * @description Keep a run as it is, with its jail. Needs the role operator.
+         * Take a checkpoint of a run and its jail
+         * @description Take a checkpoint of a run and its jail. Requires the role operator.
          */
         post: operations["postChatRunByRunCheckpoint"];
         delete?: never;
@@ -635,7 +635,7 @@ export interface paths {
         };
         /**
          * List the checkpoints of a run, oldest first
-         * @description List the checkpoints of a run, oldest first. Needs the role viewer.
+         * @description List the checkpoints of a run, oldest first. Requires the role viewer.
          */
         get: operations["getChatRunByRunCheckpoints"];
         put?: never;
@@ -654,8 +654,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Show a checkpoint, with what the agent keeps of itself
-         * @description Show a checkpoint, with what the agent keeps of itself. Needs the role viewer.
+         * Show a checkpoint with the state that the agent saved
+         * @description Show a checkpoint with the state that the agent saved. Requires the role viewer.
          */
         get: operations["getChatRunByRunCheckpointsByCheckpoint"];
         put?: never;
@@ -676,8 +676,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Have a run wait
-         * @description Have a run wait. Its jail stands still. Needs the role operator.
+         * Pause a run
+         * @description Pause a run. Its jail is frozen. Requires the role operator.
          */
         post: operations["postChatRunByRunPause"];
         delete?: never;
@@ -696,8 +696,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Have a run go on where it was, go back to a checkpoint, or go on as others from one
-         * @description Have a run go on where it was, go back to a checkpoint, or go on as others from one. Needs the role operator.
+         * Resume a run where it was paused, rewind it to a checkpoint, or branch new runs from a checkpoint
+         * @description Resume a run where it was paused, rewind it to a checkpoint, or branch new runs from a checkpoint. Requires the role operator.
          */
         post: operations["postChatRunByRunResume"];
         delete?: never;
@@ -716,8 +716,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Change a run's state by hand
-         * @description Change a run's state by hand. Needs the role operator.
+         * Change a run's state manually
+         * @description Change a run's state manually. Requires the role operator.
          */
         post: operations["postChatRunByRunTransition"];
         delete?: never;
@@ -736,8 +736,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Tell a session's agent something
-         * @description Tell a session's agent something. Needs the role operator.
+         * Send a message to a session's agent
+         * @description Send a message to a session's agent. Requires the role operator.
          */
         post: operations["postChatSend"];
         delete?: never;
@@ -755,13 +755,13 @@ export interface paths {
         };
         /**
          * List sessions, newest first
-         * @description List sessions, newest first. Needs the role viewer.
+         * @description List sessions, newest first. Requires the role viewer.
          */
         get: operations["getChatSession"];
         put?: never;
         /**
-         * Open a session, or find the one of that name
-         * @description Open a session, or find the one of that name. Needs the role operator.
+         * Open a session
+         * @description Open a session. An existing session with the same id is returned. Requires the role operator.
          */
         post: operations["postChatSession"];
         delete?: never;
@@ -779,14 +779,14 @@ export interface paths {
         };
         /**
          * Show a session
-         * @description Show a session. Needs the role viewer.
+         * @description Show a session. Requires the role viewer.
          */
         get: operations["getChatSessionBySession"];
         put?: never;
         post?: never;
         /**
          * Close a session
-         * @description Close a session. What was said in it stays. Needs the role operator.
+         * @description Close a session. Its messages are kept. Requires the role operator.
          */
         delete: operations["deleteChatSessionBySession"];
         options?: never;
@@ -802,8 +802,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List what joins sessions to others, and what of its deliveries waits
-         * @description List what joins sessions to others, and what of its deliveries waits. Needs the role viewer.
+         * List connectors (inbound webhooks, outbound webhooks and relays) and their pending deliveries
+         * @description List connectors (inbound webhooks, outbound webhooks and relays) and their pending deliveries. Requires the role viewer.
          */
         get: operations["getConnectors"];
         put?: never;
@@ -822,8 +822,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List what is or was to be delivered to a connector, by when it is due
-         * @description List what is or was to be delivered to a connector, by when it is due. Needs the role viewer.
+         * List the deliveries of a connector, by due time
+         * @description List the deliveries of a connector, by due time. Requires the role viewer.
          */
         get: operations["getConnectorsByConnectorDeliveries"];
         put?: never;
@@ -844,8 +844,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Try a delivery anew that failed too often
-         * @description Try a delivery anew that failed too often. Needs the role operator.
+         * Retry a failed delivery
+         * @description Retry a failed delivery. Requires the role operator.
          */
         post: operations["postDeliveriesByDeliveryRedeliver"];
         delete?: never;
@@ -862,8 +862,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Probe what this host can do, and what to do about what it cannot
-         * @description Probe what this host can do, and what to do about what it cannot. Needs the role viewer.
+         * Check which features this host supports, with remedies for missing ones
+         * @description Check which features this host supports, with remedies for missing ones. Requires the role viewer.
          */
         get: operations["getDoctor"];
         put?: never;
@@ -884,8 +884,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Make a key for clients of the E2B protocol
-         * @description Make a key for clients of the E2B protocol. The answer alone has it. Needs the role admin.
+         * Create a key for clients of the E2B protocol
+         * @description Create a key for clients of the E2B protocol. The key is returned only in this response. Requires the role admin.
          */
         post: operations["postE2bKeys"];
         delete?: never;
@@ -902,8 +902,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Stream what happens, and how jails fare
-         * @description Stream what happens, and how jails fare. The topics jail, approval, run, notice, step, decision and egress are entries of the chain, and after a Last-Event-ID go on behind it; jails and schedules are as of now. Needs the role viewer.
+         * Stream events and the state of jails
+         * @description Stream events and the state of jails. The topics jail, approval, run, notice, step, decision and egress are audit log entries and resume after Last-Event-ID. The topics jails and schedules report the current state. Requires the role viewer.
          */
         get: operations["getFeed"];
         put?: never;
@@ -925,8 +925,8 @@ export interface paths {
         put?: never;
         post?: never;
         /**
-         * Take a grant away, at once
-         * @description Take a grant away, at once. Needs the role operator.
+         * Revoke a grant
+         * @description Revoke a grant. The revocation takes effect immediately. Requires the role operator.
          */
         delete: operations["deleteGrantsByGrant"];
         options?: never;
@@ -941,7 +941,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Say that the daemon lives */
+        /** Check that the daemon is alive */
         get: operations["getHealth"];
         put?: never;
         post?: never;
@@ -958,7 +958,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Say that the daemon can serve */
+        /** Check that the daemon is ready to serve requests */
         get: operations["getHealthReady"];
         put?: never;
         post?: never;
@@ -977,7 +977,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Tell a session something from outside, signed as the connector wants it: by the Standard Webhooks or as GitHub signs */
+        /** Receive an inbound webhook for a session */
         post: operations["postHooksByConnector"];
         delete?: never;
         options?: never;
@@ -993,14 +993,14 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List the root filesystems that are ready, the newest first
-         * @description List the root filesystems that are ready, the newest first. Needs the role viewer.
+         * List the prepared root filesystems, newest first
+         * @description List the prepared root filesystems, newest first. Requires the role viewer.
          */
         get: operations["getImages"];
         put?: never;
         /**
-         * Make a root filesystem ready, so that the first jail on it need not wait
-         * @description Make a root filesystem ready, so that the first jail on it need not wait. Needs the role operator.
+         * Prepare a root filesystem, so that the first jail that uses it starts faster
+         * @description Prepare a root filesystem, so that the first jail that uses it starts faster. Requires the role operator.
          */
         post: operations["postImages"];
         delete?: never;
@@ -1019,8 +1019,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Remove the root filesystems that no jail uses, and list them
-         * @description Remove the root filesystems that no jail uses, and list them. Needs the role admin.
+         * Delete the root filesystems that no jail uses, and list them
+         * @description Delete the root filesystems that no jail uses, and list them. Requires the role admin.
          */
         post: operations["postImagesPrune"];
         delete?: never;
@@ -1038,13 +1038,13 @@ export interface paths {
         };
         /**
          * List jails, oldest first
-         * @description List jails, oldest first. Needs the role viewer.
+         * @description List jails, oldest first. Requires the role viewer.
          */
         get: operations["getJails"];
         put?: never;
         /**
-         * Make a jail
-         * @description Make a jail. Needs the role operator.
+         * Create a jail
+         * @description Create a jail. Requires the role operator.
          */
         post: operations["postJails"];
         delete?: never;
@@ -1061,15 +1061,15 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Show a jail and what it uses
-         * @description Show a jail and what it uses. Needs the role viewer.
+         * Show a jail and its resource usage
+         * @description Show a jail and its resource usage. Requires the role viewer.
          */
         get: operations["getJailsById"];
         put?: never;
         post?: never;
         /**
-         * Remove a jail, whatever its state, and its files
-         * @description Remove a jail, whatever its state, and its files. Needs the role operator.
+         * Delete a jail and its files, in any state
+         * @description Delete a jail and its files, in any state. Requires the role operator.
          */
         delete: operations["deleteJailsById"];
         options?: never;
@@ -1085,8 +1085,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Show how a jail was at an instant: its processes, the files it had changed, and the nearest snapshot
-         * @description Show how a jail was at an instant: its processes, the files it had changed, and the nearest snapshot. Needs the role viewer.
+         * Show the state of a jail at an earlier time: its processes, changed files, and the nearest snapshot
+         * @description Show the state of a jail at an earlier time: its processes, changed files, and the nearest snapshot. Requires the role viewer.
          */
         get: operations["getJailsByIdAt"];
         put?: never;
@@ -1107,8 +1107,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Take a snapshot of a jail and make jails from it
-         * @description Take a snapshot of a jail and make jails from it. Needs the role operator.
+         * Branch (fork) a jail
+         * @description Branch (fork) a jail. A snapshot is taken, and new jails are created from it. Requires the role operator.
          */
         post: operations["postJailsByIdBranch"];
         delete?: never;
@@ -1125,8 +1125,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Show whom a jail talked to, by host, and what was decided about it on its way out
-         * @description Show whom a jail talked to, by host, and what was decided about it on its way out. Needs the role viewer.
+         * Summarize the network connections of a jail by host, with the egress decisions
+         * @description Summarize the network connections of a jail by host, with the egress decisions. Requires the role viewer.
          */
         get: operations["getJailsByIdConnections"];
         put?: never;
@@ -1147,8 +1147,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Ask whether something may be done, and wait for a person if one is to be asked
-         * @description Ask whether something may be done, and wait for a person if one is to be asked. Needs the role operator.
+         * Evaluate a policy decision, and wait for approval if it is required
+         * @description Evaluate a policy decision, and wait for approval if it is required. Requires the role operator.
          */
         post: operations["postJailsByIdDecide"];
         delete?: never;
@@ -1165,8 +1165,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Show what differs between a jail and another, or a snapshot
-         * @description Show what differs between a jail and another, or a snapshot. Needs the role viewer.
+         * Compare a jail with another jail or a snapshot
+         * @description Compare a jail with another jail or a snapshot. Requires the role viewer.
          */
         get: operations["getJailsByIdDiff"];
         put?: never;
@@ -1185,13 +1185,13 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Show what may leave a jail, and what did, in numbers
-         * @description Show what may leave a jail, and what did, in numbers. Needs the role viewer.
+         * Show a jail's egress rules and traffic statistics
+         * @description Show a jail's egress rules and traffic statistics. Requires the role viewer.
          */
         get: operations["getJailsByIdEgress"];
         /**
-         * Change what may leave a jail, at once
-         * @description Change what may leave a jail, at once. What is carried and not allowed any more is cut. Needs the role operator.
+         * Replace a jail's egress rules
+         * @description Replace a jail's egress rules. They take effect immediately; open connections that they do not allow are closed. Requires the role operator.
          */
         put: operations["putJailsByIdEgress"];
         post?: never;
@@ -1209,8 +1209,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Stream what a jail does, from its first record on or from where a filter, a time or Last-Event-ID says
-         * @description Stream what a jail does, from its first record on or from where a filter, a time or Last-Event-ID says. Each event's id is its record's seq; 'end' comes last. With offset or at, answer with a window of it. Needs the role viewer.
+         * Stream the events of a jail, from the first one, or from the position that a filter, a time or Last-Event-ID selects
+         * @description Stream the events of a jail, from the first one, or from the position that a filter, a time or Last-Event-ID selects. The id of each server-sent event is its seq; the last one is 'end'. With offset or at, return a JSON window of the events instead. Requires the role viewer.
          */
         get: operations["getJailsByIdEvents"];
         put?: never;
@@ -1232,7 +1232,7 @@ export interface paths {
         put?: never;
         /**
          * Run a command and wait for it, stream its output, or detach from it
-         * @description Run a command and wait for it, stream its output, or detach from it. Needs the role operator.
+         * @description Run a command and wait for it, stream its output, or detach from it. Requires the role operator.
          */
         post: operations["postJailsByIdExec"];
         delete?: never;
@@ -1249,8 +1249,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List the commands of a jail that are still known, oldest first
-         * @description List the commands of a jail that are still known, oldest first. Needs the role viewer.
+         * List the recent and running commands of a jail, oldest first
+         * @description List the recent and running commands of a jail, oldest first. Requires the role viewer.
          */
         get: operations["getJailsByIdExecs"];
         put?: never;
@@ -1269,8 +1269,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Show a command and its output, or follow it as events
-         * @description Show a command and its output, or follow it as events. Needs the role viewer.
+         * Show a command and its output, or stream its output as events
+         * @description Show a command and its output, or stream its output as events. Requires the role viewer.
          */
         get: operations["getJailsByIdExecsByExec"];
         put?: never;
@@ -1292,7 +1292,7 @@ export interface paths {
         put?: never;
         /**
          * Change the size of a command's terminal
-         * @description Change the size of a command's terminal. Needs the role operator.
+         * @description Change the size of a command's terminal. Requires the role operator.
          */
         post: operations["postJailsByIdExecsByExecResize"];
         delete?: never;
@@ -1312,7 +1312,7 @@ export interface paths {
         put?: never;
         /**
          * Send a signal to a command's process group
-         * @description Send a signal to a command's process group. Needs the role operator.
+         * @description Send a signal to a command's process group. Requires the role operator.
          */
         post: operations["postJailsByIdExecsByExecSignal"];
         delete?: never;
@@ -1332,7 +1332,7 @@ export interface paths {
         put?: never;
         /**
          * Write to a command's standard input
-         * @description Write to a command's standard input. Needs the role operator.
+         * @description Write to a command's standard input. Requires the role operator.
          */
         post: operations["postJailsByIdExecsByExecStdin"];
         delete?: never;
@@ -1349,19 +1349,19 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Read a file, list a directory, describe either, or take a tar archive of it
-         * @description Read a file, list a directory, describe either, or take a tar archive of it. Needs the role viewer.
+         * Read a file, list a directory, show metadata, or download a tar archive
+         * @description Read a file, list a directory, show metadata, or download a tar archive. Requires the role viewer.
          */
         get: operations["getJailsByIdFiles"];
         /**
-         * Write a file, make a directory, or extract a tar archive
-         * @description Write a file, make a directory, or extract a tar archive. Needs the role operator.
+         * Write a file, create a directory, or extract a tar archive
+         * @description Write a file, create a directory, or extract a tar archive. Requires the role operator.
          */
         put: operations["putJailsByIdFiles"];
         post?: never;
         /**
-         * Remove a file or directory
-         * @description Remove a file or directory. Needs the role operator.
+         * Delete a file or directory
+         * @description Delete a file or directory. Requires the role operator.
          */
         delete: operations["deleteJailsByIdFiles"];
         options?: never;
@@ -1380,7 +1380,7 @@ export interface paths {
         put?: never;
         /**
          * Rename a file or directory
-         * @description Rename a file or directory. Needs the role operator.
+         * @description Rename a file or directory. Requires the role operator.
          */
         post: operations["postJailsByIdFilesMove"];
         delete?: never;
@@ -1397,8 +1397,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Stream changes below a path as they happen
-         * @description Stream changes below a path as they happen. Needs the role viewer.
+         * Stream file changes below a path
+         * @description Stream file changes below a path. Requires the role viewer.
          */
         get: operations["getJailsByIdFilesWatch"];
         put?: never;
@@ -1417,8 +1417,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List what a jail changed in its root filesystem or its workspace, or how it differs from a snapshot or another jail, by path
-         * @description List what a jail changed in its root filesystem or its workspace, or how it differs from a snapshot or another jail, by path. Needs the role viewer.
+         * List file changes by path: of a jail's root filesystem or workspace, or relative to a snapshot or another jail
+         * @description List file changes by path: of a jail's root filesystem or workspace, or relative to a snapshot or another jail. Requires the role viewer.
          */
         get: operations["getJailsByIdFsDiff"];
         put?: never;
@@ -1437,8 +1437,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Show what a jail may use, and what became of requests for more
-         * @description Show what a jail may use, and what became of requests for more. Needs the role viewer.
+         * Show a jail's limits and the history of changes and requests
+         * @description Show a jail's limits and the history of changes and requests. Requires the role viewer.
          */
         get: operations["getJailsByIdLimits"];
         put?: never;
@@ -1447,8 +1447,8 @@ export interface paths {
         options?: never;
         head?: never;
         /**
-         * Change what a jail may use, while it runs
-         * @description Change what a jail may use, while it runs. What is not named stays as it is. Needs the role operator.
+         * Change a jail's limits, also while it runs
+         * @description Change a jail's limits, also while it runs. Omitted limits are unchanged. Requires the role operator.
          */
         patch: operations["patchJailsByIdLimits"];
         trace?: never;
@@ -1461,8 +1461,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List whom a jail talked to, in the order it began
-         * @description List whom a jail talked to, in the order it began. Needs the role viewer.
+         * List the network flows of a jail, in order of their start
+         * @description List the network flows of a jail, in order of their start. Requires the role viewer.
          */
         get: operations["getJailsByIdNetworkLog"];
         put?: never;
@@ -1481,8 +1481,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Download what is kept of a jail's packets
-         * @description Download what is kept of a jail's packets. Needs the role viewer.
+         * Download the captured packets of a jail
+         * @description Download the captured packets of a jail. Requires the role viewer.
          */
         get: operations["getJailsByIdNetworkPcap"];
         put?: never;
@@ -1503,8 +1503,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Freeze a jail
-         * @description Freeze a jail. Needs the role operator.
+         * Pause (freeze) a jail
+         * @description Pause (freeze) a jail. Requires the role operator.
          */
         post: operations["postJailsByIdPause"];
         delete?: never;
@@ -1521,19 +1521,19 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Show a jail's policy, how it is read, and what in it does not do what it seems to
-         * @description Show a jail's policy, how it is read, and what in it does not do what it seems to. Needs the role viewer.
+         * Show a jail's policy, how it is interpreted, and lint findings
+         * @description Show a jail's policy, how it is interpreted, and lint findings. Requires the role viewer.
          */
         get: operations["getJailsByIdPolicy"];
         /**
-         * Give a jail another policy, at once
-         * @description Give a jail another policy, at once. Needs the role operator.
+         * Replace a jail's policy
+         * @description Replace a jail's policy. The new policy takes effect immediately. Requires the role operator.
          */
         put: operations["putJailsByIdPolicy"];
         post?: never;
         /**
-         * Take a jail's policy away
-         * @description Take a jail's policy away. Nothing is allowed any more that is asked about. Needs the role operator.
+         * Remove a jail's policy
+         * @description Remove a jail's policy. Actions that need a policy decision are then denied. Requires the role operator.
          */
         delete: operations["deleteJailsByIdPolicy"];
         options?: never;
@@ -1551,8 +1551,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Change a jail's level of autonomy, at once: down, or up to its ceiling
-         * @description Change a jail's level of autonomy, at once: down, or up to its ceiling. Needs the role operator.
+         * Change a jail's autonomy level
+         * @description Change a jail's autonomy level. It can be lowered, or raised up to the ceiling, and takes effect immediately. Requires the role operator.
          */
         post: operations["postJailsByIdPolicyLevel"];
         delete?: never;
@@ -1569,8 +1569,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Show the tree of a jail's processes, as it is or as it was
-         * @description Show the tree of a jail's processes, as it is or as it was. Needs the role viewer.
+         * Show the process tree of a jail, now or at an earlier time
+         * @description Show the process tree of a jail, now or at an earlier time. Requires the role viewer.
          */
         get: operations["getJailsByIdProcesses"];
         put?: never;
@@ -1589,8 +1589,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Report on all that a jail did, on one page
-         * @description Report on all that a jail did, on one page. Needs the role viewer.
+         * Generate a report of the activity of a jail
+         * @description Generate a report of the activity of a jail. Requires the role viewer.
          */
         get: operations["getJailsByIdReport"];
         put?: never;
@@ -1611,8 +1611,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Let a frozen jail go on
-         * @description Let a frozen jail go on. Needs the role operator.
+         * Resume a paused jail
+         * @description Resume a paused jail. Requires the role operator.
          */
         post: operations["postJailsByIdResume"];
         delete?: never;
@@ -1631,8 +1631,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Take a jail back to a snapshot
-         * @description Take a jail back to a snapshot. What it did since stays in its log. Needs the role operator.
+         * Rewind a jail to a snapshot
+         * @description Rewind a jail to a snapshot. Events since the snapshot are kept in the event log. Requires the role operator.
          */
         post: operations["postJailsByIdRewind"];
         delete?: never;
@@ -1651,8 +1651,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Take a snapshot of a jail, which goes on
-         * @description Take a snapshot of a jail, which goes on. Needs the role operator.
+         * Take a snapshot of a jail
+         * @description Take a snapshot of a jail. The jail continues to run. Requires the role operator.
          */
         post: operations["postJailsByIdSnapshot"];
         delete?: never;
@@ -1669,8 +1669,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List the snapshots of a jail, oldest first, also of one that is gone
-         * @description List the snapshots of a jail, oldest first, also of one that is gone. Needs the role viewer.
+         * List the snapshots of a jail, oldest first
+         * @description List the snapshots of a jail, oldest first. The jail may have been deleted. Requires the role viewer.
          */
         get: operations["getJailsByIdSnapshots"];
         put?: never;
@@ -1692,7 +1692,7 @@ export interface paths {
         put?: never;
         /**
          * Start a jail
-         * @description Start a jail. Needs the role operator.
+         * @description Start a jail. Requires the role operator.
          */
         post: operations["postJailsByIdStart"];
         delete?: never;
@@ -1711,8 +1711,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * End every process of a jail
-         * @description End every process of a jail. Its files stay. Needs the role operator.
+         * Stop a jail
+         * @description Stop a jail. Its processes end; its files are kept. Requires the role operator.
          */
         post: operations["postJailsByIdStop"];
         delete?: never;
@@ -1729,8 +1729,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Show which system calls a jail made, how long they took and how they failed
-         * @description Show which system calls a jail made, how long they took and how they failed. Needs the role viewer.
+         * Summarize the system calls of a jail: frequency, duration and errors
+         * @description Summarize the system calls of a jail: frequency, duration and errors. Requires the role viewer.
          */
         get: operations["getJailsByIdSyscalls"];
         put?: never;
@@ -1749,8 +1749,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Open a terminal as a WebSocket
-         * @description Open a terminal as a WebSocket. Binary frames are bytes; text frames are a TerminalEvent from the daemon and a TerminalControl to it. The close code is 4000 plus the exit code. Needs the role operator.
+         * Open a terminal over a WebSocket
+         * @description Open a terminal over a WebSocket. Binary frames carry terminal data. Text frames carry a TerminalEvent from the daemon or a TerminalControl from the client. The close code is 4000 plus the exit code. Requires the role operator.
          */
         get: operations["getJailsByIdTerminal"];
         put?: never;
@@ -1769,8 +1769,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Count what a jail did by time and kind, and by process
-         * @description Count what a jail did by time and kind, and by process. Needs the role viewer.
+         * Count the events of a jail by time and type, and by process
+         * @description Count the events of a jail by time and type, and by process. Requires the role viewer.
          */
         get: operations["getJailsByIdTimeline"];
         put?: never;
@@ -1789,8 +1789,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Show which jails and snapshots come from which, as trees
-         * @description Show which jails and snapshots come from which, as trees. Needs the role viewer.
+         * Show the lineage of jails and snapshots as trees
+         * @description Show the lineage of jails and snapshots as trees. Requires the role viewer.
          */
         get: operations["getLineage"];
         put?: never;
@@ -1810,7 +1810,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Log a browser in by the code of a link */
+        /** Log in a browser with the code of a login link */
         post: operations["postLogin"];
         delete?: never;
         options?: never;
@@ -1828,8 +1828,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Make a link by which a browser logs in, once, within ten minutes
-         * @description Make a link by which a browser logs in, once, within ten minutes. Needs the role admin.
+         * Create a login link for a browser
+         * @description Create a login link for a browser. It is valid for ten minutes and can be used once. Requires the role admin.
          */
         post: operations["postLoginLinks"];
         delete?: never;
@@ -1846,8 +1846,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List the browsers that are logged in, oldest first
-         * @description List the browsers that are logged in, oldest first. Needs the role admin.
+         * List logged-in browsers, oldest first
+         * @description List logged-in browsers, oldest first. Requires the role admin.
          */
         get: operations["getLogins"];
         put?: never;
@@ -1869,8 +1869,8 @@ export interface paths {
         put?: never;
         post?: never;
         /**
-         * End a login, and the streams it reads
-         * @description End a login, and the streams it reads. Needs the role admin.
+         * End a login and close its streams
+         * @description End a login and close its streams. Requires the role admin.
          */
         delete: operations["deleteLoginsByLogin"];
         options?: never;
@@ -1888,8 +1888,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * End the login that the request's cookie is of
-         * @description End the login that the request's cookie is of. Needs the role viewer.
+         * End the login that the request's cookie identifies
+         * @description End the login that the request's cookie identifies. Requires the role viewer.
          */
         post: operations["postLogout"];
         delete?: never;
@@ -1906,8 +1906,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List what markets offer
-         * @description List what markets offer. Needs the role viewer.
+         * Search the bundles that markets offer
+         * @description Search the bundles that markets offer. Requires the role viewer.
          */
         get: operations["getMarket"];
         put?: never;
@@ -1928,8 +1928,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Install what a market offers
-         * @description Install what a market offers. Needs the role admin.
+         * Install a bundle from a market
+         * @description Install a bundle from a market. Requires the role admin.
          */
         post: operations["postMarketInstall"];
         delete?: never;
@@ -1946,8 +1946,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List what is installed and offered in a newer version by its publisher
-         * @description List what is installed and offered in a newer version by its publisher. Needs the role viewer.
+         * List installed bundles for which their publisher offers a newer version
+         * @description List installed bundles for which their publisher offers a newer version. Requires the role viewer.
          */
         get: operations["getMarketOutdated"];
         put?: never;
@@ -1966,8 +1966,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Show who the caller is
-         * @description Show who the caller is. Needs the role viewer.
+         * Show the identity of the caller
+         * @description Show the identity of the caller. Requires the role viewer.
          */
         get: operations["getMe"];
         put?: never;
@@ -1986,8 +1986,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Metrics for Prometheus
-         * @description Metrics for Prometheus. Needs the role viewer.
+         * Get Prometheus metrics
+         * @description Get Prometheus metrics. Requires the role viewer.
          */
         get: operations["getMetrics"];
         put?: never;
@@ -2006,8 +2006,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List the notices that could not be delivered
-         * @description List the notices that could not be delivered. Needs the role viewer.
+         * List the notifications that could not be delivered
+         * @description List the notifications that could not be delivered. Requires the role viewer.
          */
         get: operations["getNoticesDead"];
         put?: never;
@@ -2028,8 +2028,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Try a notice anew
-         * @description Try a notice anew. Needs the role operator.
+         * Retry a notification
+         * @description Retry a notification. Requires the role operator.
          */
         post: operations["postNoticesByNoticeRedeliver"];
         delete?: never;
@@ -2045,7 +2045,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** This document */
+        /** Get this OpenAPI document */
         get: operations["getOpenapiJson"];
         put?: never;
         post?: never;
@@ -2065,8 +2065,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Say what a policy would answer, and which rules were looked at
-         * @description Say what a policy would answer, and which rules were looked at. Nothing is asked or recorded. Needs the role viewer.
+         * Evaluate a policy decision without effect, and show the rules considered
+         * @description Evaluate a policy decision without effect, and show the rules considered. No approval is requested and nothing is recorded. Requires the role viewer.
          */
         post: operations["postPolicyExplain"];
         delete?: never;
@@ -2085,8 +2085,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Say what in permission files does not do what it seems to
-         * @description Say what in permission files does not do what it seems to. Needs the role viewer.
+         * Lint permission files
+         * @description Lint permission files. Requires the role viewer.
          */
         post: operations["postPolicyLint"];
         delete?: never;
@@ -2102,7 +2102,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Explain a type of problem */
+        /** Explain a problem type */
         get: operations["getProblemsByProblem"];
         put?: never;
         post?: never;
@@ -2120,8 +2120,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List whose bundles are taken, and up to what tier
-         * @description List whose bundles are taken, and up to what tier. Needs the role viewer.
+         * List trusted publishers and the highest tier of each
+         * @description List trusted publishers and the highest tier of each. Requires the role viewer.
          */
         get: operations["getPublishers"];
         put?: never;
@@ -2142,8 +2142,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Have nothing taken any more, nor called, that a key has signed, or that has a digest
-         * @description Have nothing taken any more, nor called, that a key has signed, or that has a digest. Needs the role admin.
+         * Revoke trust in a key or bundle digest
+         * @description Revoke trust in a key or bundle digest. Affected bundles can no longer be installed or called. Requires the role admin.
          */
         post: operations["postPublishersRevoke"];
         delete?: never;
@@ -2162,8 +2162,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Give a publisher a new key
-         * @description Give a publisher a new key. What the old one signed until now stays good. Needs the role admin.
+         * Replace a publisher's key
+         * @description Replace a publisher's key. Existing signatures of the old key remain valid. Requires the role admin.
          */
         post: operations["postPublishersRotate"];
         delete?: never;
@@ -2181,14 +2181,14 @@ export interface paths {
         };
         get?: never;
         /**
-         * Have bundles taken that are signed by a key
-         * @description Have bundles taken that are signed by a key. Needs the role admin.
+         * Trust a publisher's key
+         * @description Trust a publisher's key. Requires the role admin.
          */
         put: operations["putPublishersByName"];
         post?: never;
         /**
-         * Have none of a publisher's bundles taken any more, nor called
-         * @description Have none of a publisher's bundles taken any more, nor called. Needs the role admin.
+         * Remove a publisher
+         * @description Remove a publisher. Its bundles can no longer be installed or called. Requires the role admin.
          */
         delete: operations["deletePublishersByName"];
         options?: never;
@@ -2204,14 +2204,14 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List the browsers that are told, oldest first
-         * @description List the browsers that are told, oldest first. Needs the role operator.
+         * List the browsers that receive push notifications, oldest first
+         * @description List the browsers that receive push notifications, oldest first. Requires the role operator.
          */
         get: operations["getPushBrowsers"];
         put?: never;
         /**
-         * Have a browser told when a person is asked, as long as its login is good
-         * @description Have a browser told when a person is asked, as long as its login is good. In place of what it had subscribed before. Needs the role operator.
+         * Subscribe a browser to push notifications for approval requests
+         * @description Subscribe a browser to push notifications for approval requests. The subscription replaces the browser's previous one and ends with its login. Requires the role operator.
          */
         post: operations["postPushBrowsers"];
         delete?: never;
@@ -2231,8 +2231,8 @@ export interface paths {
         put?: never;
         post?: never;
         /**
-         * Have a browser told no more
-         * @description Have a browser told no more. Needs the role operator.
+         * Unsubscribe a browser from push notifications
+         * @description Unsubscribe a browser from push notifications. Requires the role operator.
          */
         delete: operations["deletePushBrowsersByBrowser"];
         options?: never;
@@ -2248,8 +2248,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Show the key that a browser subscribes to pushes with
-         * @description Show the key that a browser subscribes to pushes with. Needs the role viewer.
+         * Show the public key with which a browser subscribes to push notifications
+         * @description Show the public key with which a browser subscribes to push notifications. Requires the role viewer.
          */
         get: operations["getPushKey"];
         put?: never;
@@ -2268,14 +2268,14 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List what was decided about a jail, oldest first: its audit trail
-         * @description List what was decided about a jail, oldest first: its audit trail. Needs the role viewer.
+         * List the policy decisions about a jail, oldest first
+         * @description List the policy decisions about a jail, oldest first. Requires the role viewer.
          */
         get: operations["getSandboxByIdDecisions"];
         put?: never;
         /**
-         * Say what an agent is about to do, and hear whether it may
-         * @description Say what an agent is about to do, and hear whether it may. Needs the role operator.
+         * Report a tool call that an agent is about to make, and get the policy decision
+         * @description Report a tool call that an agent is about to make, and get the policy decision. Requires the role operator.
          */
         post: operations["postSandboxByIdDecisions"];
         delete?: never;
@@ -2293,7 +2293,7 @@ export interface paths {
         };
         /**
          * List schedules, oldest first
-         * @description List schedules, oldest first. Needs the role viewer.
+         * @description List schedules, oldest first. Requires the role viewer.
          */
         get: operations["getSchedules"];
         put?: never;
@@ -2312,8 +2312,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Say when a schedule would be due that is made now
-         * @description Say when a schedule would be due that is made now. None is made. Needs the role viewer.
+         * Preview the due times of a schedule
+         * @description Preview the due times of a schedule. No schedule is created. Requires the role viewer.
          */
         get: operations["getSchedulesTimes"];
         put?: never;
@@ -2332,22 +2332,22 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Show a schedule, and its next ten times
-         * @description Show a schedule, and its next ten times. Needs the role viewer.
+         * Show a schedule and its next ten due times
+         * @description Show a schedule and its next ten due times. Requires the role viewer.
          */
         get: operations["getSchedulesBySchedule"];
         put?: never;
         post?: never;
         /**
-         * Remove a schedule
-         * @description Remove a schedule. Runs that it has made stay. Needs the role operator.
+         * Delete a schedule
+         * @description Delete a schedule. Its runs are kept. Requires the role operator.
          */
         delete: operations["deleteSchedulesBySchedule"];
         options?: never;
         head?: never;
         /**
-         * Change when a schedule makes runs
-         * @description Change when a schedule makes runs. What is not named stays as it is. Needs the role operator.
+         * Change when a schedule starts runs
+         * @description Change when a schedule starts runs. Omitted fields are unchanged. Requires the role operator.
          */
         patch: operations["patchSchedulesBySchedule"];
         trace?: never;
@@ -2362,8 +2362,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Have a schedule make no runs
-         * @description Have a schedule make no runs. Needs the role operator.
+         * Pause a schedule
+         * @description Pause a schedule. Requires the role operator.
          */
         post: operations["postSchedulesBySchedulePause"];
         delete?: never;
@@ -2382,8 +2382,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Have it make runs again
-         * @description Have it make runs again. Needs the role operator.
+         * Resume a paused schedule
+         * @description Resume a paused schedule. Requires the role operator.
          */
         post: operations["postSchedulesByScheduleResume"];
         delete?: never;
@@ -2400,8 +2400,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List secrets by name, with who may have them
-         * @description List secrets by name, with who may have them. Nobody is shown their values. Needs the role viewer.
+         * List secrets and their grants, by name
+         * @description List secrets and their grants, by name. Values are never returned. Requires the role viewer.
          */
         get: operations["getSecrets"];
         put?: never;
@@ -2422,8 +2422,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Seal all secrets with a new key, and destroy the old one
-         * @description Seal all secrets with a new key, and destroy the old one. Needs the role admin.
+         * Re-encrypt all secrets with a new key and destroy the old key
+         * @description Re-encrypt all secrets with a new key and destroy the old key. Requires the role admin.
          */
         post: operations["postSecretsRotate"];
         delete?: never;
@@ -2441,14 +2441,14 @@ export interface paths {
         };
         get?: never;
         /**
-         * Keep a secret, sealed, or refer to one that others keep
-         * @description Keep a secret, sealed, or refer to one that others keep. Needs the role admin.
+         * Store a secret, encrypted, or a reference to an external secret
+         * @description Store a secret, encrypted, or a reference to an external secret. Requires the role admin.
          */
         put: operations["putSecretsByName"];
         post?: never;
         /**
-         * Remove a secret, from all who have it too
-         * @description Remove a secret, from all who have it too. Needs the role admin.
+         * Delete a secret and revoke its grants
+         * @description Delete a secret and revoke its grants. Requires the role admin.
          */
         delete: operations["deleteSecretsByName"];
         options?: never;
@@ -2466,8 +2466,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Let a jail have a secret, as a file or in requests on their way out
-         * @description Let a jail have a secret, as a file or in requests on their way out. Needs the role operator.
+         * Grant a jail the use of a secret, as a file or injected into requests
+         * @description Grant a jail the use of a secret, as a file or injected into requests. Requires the role operator.
          */
         post: operations["postSecretsByNameGrants"];
         delete?: never;
@@ -2485,13 +2485,13 @@ export interface paths {
         };
         /**
          * List skills, by name
-         * @description List skills, by name. Needs the role viewer.
+         * @description List skills, by name. Requires the role viewer.
          */
         get: operations["getSkills"];
         put?: never;
         /**
-         * Take up a skill, in place of one of the same name
-         * @description Take up a skill, in place of one of the same name. One that names a capability that nobody has allowed is refused. Needs the role operator.
+         * Add a skill, or replace the one with the same name
+         * @description Add a skill, or replace the one with the same name. A skill that names an unapproved capability is rejected. Requires the role operator.
          */
         post: operations["postSkills"];
         delete?: never;
@@ -2508,15 +2508,15 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Show a skill as an agent reads it, with its capabilities as tools
-         * @description Show a skill as an agent reads it, with its capabilities as tools. Needs the role viewer.
+         * Show a skill as an agent reads it, with tool definitions of its capabilities
+         * @description Show a skill as an agent reads it, with tool definitions of its capabilities. Requires the role viewer.
          */
         get: operations["getSkillsByName"];
         put?: never;
         post?: never;
         /**
-         * Forget a skill
-         * @description Forget a skill. Its capabilities stay. Needs the role operator.
+         * Delete a skill
+         * @description Delete a skill. Its capabilities are kept. Requires the role operator.
          */
         delete: operations["deleteSkillsByName"];
         options?: never;
@@ -2533,7 +2533,7 @@ export interface paths {
         };
         /**
          * List snapshots, oldest first
-         * @description List snapshots, oldest first. Needs the role viewer.
+         * @description List snapshots, oldest first. Requires the role viewer.
          */
         get: operations["getSnapshots"];
         put?: never;
@@ -2554,8 +2554,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Keep a snapshot that was exported
-         * @description Keep a snapshot that was exported. Its archive is trusted like a program that runs as root. Needs the role admin.
+         * Import an exported snapshot
+         * @description Import an exported snapshot. The archive must be trusted like a program that runs as root. Requires the role admin.
          */
         post: operations["postSnapshotsImport"];
         delete?: never;
@@ -2572,15 +2572,15 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Show a snapshot and what it takes on the disk
-         * @description Show a snapshot and what it takes on the disk. Needs the role viewer.
+         * Show a snapshot and its disk usage
+         * @description Show a snapshot and its disk usage. Requires the role viewer.
          */
         get: operations["getSnapshotsBySid"];
         put?: never;
         post?: never;
         /**
-         * Remove a snapshot
-         * @description Remove a snapshot. What jails and other snapshots stand on stays. Needs the role operator.
+         * Delete a snapshot
+         * @description Delete a snapshot. Data that jails and other snapshots use is kept. Requires the role operator.
          */
         delete: operations["deleteSnapshotsBySid"];
         options?: never;
@@ -2598,8 +2598,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Make jails from a snapshot
-         * @description Make jails from a snapshot. Some may fail; the answer says which. Needs the role operator.
+         * Branch (fork) jails from a snapshot
+         * @description Branch (fork) jails from a snapshot. If some cannot be created, the response lists the errors. Requires the role operator.
          */
         post: operations["postSnapshotsBySidBranch"];
         delete?: never;
@@ -2616,8 +2616,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Show what differs between a snapshot and the jail it was taken of, another jail or another snapshot
-         * @description Show what differs between a snapshot and the jail it was taken of, another jail or another snapshot. Needs the role viewer.
+         * Compare a snapshot with its jail, another jail or another snapshot
+         * @description Compare a snapshot with its jail, another jail or another snapshot. Requires the role viewer.
          */
         get: operations["getSnapshotsBySidDiff"];
         put?: never;
@@ -2636,8 +2636,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Download a snapshot, memory and files, as an archive that another host can import
-         * @description Download a snapshot, memory and files, as an archive that another host can import. Needs the role operator.
+         * Download a snapshot, with memory and files, as an archive that another host can import
+         * @description Download a snapshot, with memory and files, as an archive that another host can import. Requires the role operator.
          */
         get: operations["getSnapshotsBySidExport"];
         put?: never;
@@ -2658,8 +2658,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Make a jail from a snapshot, as it was
-         * @description Make a jail from a snapshot, as it was. Needs the role operator.
+         * Restore a snapshot as a new jail
+         * @description Restore a snapshot as a new jail. Requires the role operator.
          */
         post: operations["postSnapshotsBySidRestore"];
         delete?: never;
@@ -2678,8 +2678,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Make frozen copies of a snapshot ahead of need
-         * @description Make frozen copies of a snapshot ahead of need. Needs the role operator.
+         * Create frozen copies of a snapshot in advance, for fast branches
+         * @description Create frozen copies of a snapshot in advance, for fast branches. Requires the role operator.
          */
         post: operations["postSnapshotsBySidWarm"];
         delete?: never;
@@ -2696,8 +2696,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Show what the daemon keeps on the disk, by what it is for, and the jails that it has made ahead of need
-         * @description Show what the daemon keeps on the disk, by what it is for, and the jails that it has made ahead of need. Needs the role viewer.
+         * Show the daemon's disk usage by category, and the warm pool
+         * @description Show the daemon's disk usage by category, and the warm pool. Requires the role viewer.
          */
         get: operations["getStorage"];
         put?: never;
@@ -2717,13 +2717,13 @@ export interface paths {
         };
         /**
          * List tokens, oldest first
-         * @description List tokens, oldest first. Needs the role admin.
+         * @description List tokens, oldest first. Requires the role admin.
          */
         get: operations["getTokens"];
         put?: never;
         /**
-         * Make a bearer token
-         * @description Make a bearer token. The answer alone has its secret. Needs the role admin.
+         * Create a bearer token
+         * @description Create a bearer token. The secret is returned only in this response. Requires the role admin.
          */
         post: operations["postTokens"];
         delete?: never;
@@ -2744,7 +2744,7 @@ export interface paths {
         post?: never;
         /**
          * Revoke a token
-         * @description Revoke a token. Needs the role admin.
+         * @description Revoke a token. Requires the role admin.
          */
         delete: operations["deleteTokensById"];
         options?: never;
@@ -2760,8 +2760,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Show what runs
-         * @description Show what runs. Needs the role viewer.
+         * Show the daemon's version
+         * @description Show the daemon's version. Requires the role viewer.
          */
         get: operations["getVersion"];
         put?: never;
@@ -2777,83 +2777,99 @@ export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
         AddPublisher: {
-            /** @description A public key of minisign's format. */
+            /** @description Public key, in minisign format. */
             key: string;
             /**
-             * @description What is taken from them at the most.
+             * @description The highest tier that the publisher's bundles may have.
              * @enum {string}
              */
             tier: "informational" | "read-only" | "standard" | "elevated";
         };
         AddSkill: {
-            /** @description What it is called where something is wrong in it. */
+            /** @description File name, for error messages. */
             file?: string;
+            /** @description Text of the skill document. */
             text: string;
         };
         AnswerApproval: {
             /** @enum {string} */
             answer: "allow" | "deny" | "modify";
-            /** @description The agent reads it. */
+            /** @description The reason, which is shown to the agent. */
             reason?: string;
-            /** @description With modify: what is allowed in the place of what was asked. */
+            /** @description With answer modify: the resource to allow instead of the requested one. */
             resource?: string;
             /**
-             * @description How long it holds: for this request (the default), until the jail or the daemon ends, or with the policy of the jail.
+             * @description How long the answer applies. once (the default): this request. session: until the jail or the daemon stops. always: it is added to the jail's policy.
              * @enum {string}
              */
             scope?: "once" | "session" | "always";
-            /** @description The phrase, if it takes one. */
+            /** @description The confirmation phrase, if one is required. */
             typed?: string;
         };
         Approval: {
+            /** @description The answer, if the request was answered. */
             answer?: components["schemas"]["ApprovalAnswer"];
-            /** @description With last=N: the last records of the jail before, as docs/events.md has them, oldest first. */
+            /** @description With last=N: the last N events of the jail before the request, oldest first. docs/events.md describes them. */
             before?: unknown[];
+            /** @description Additional information for the decision, such as preceding actions. */
             context?: string;
             /** Format: date-time */
             created_at: string;
+            /** @description Further facts about the action. */
             details?: string[];
-            /** @description What would change, as diff -u writes it: of a file as it was when it was asked. */
+            /** @description Unified diff (diff -u) of the proposed change, against the file at the time of the request. */
             diff?: string;
             /**
              * Format: int64
-             * @description Of the chain, in which its end is recorded.
+             * @description Number of the audit log entry that records the outcome.
              */
             entry?: number;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When the request expires if it is not answered.
+             */
             expires_at: string;
-            /** @description Who has allowed it, if it takes two. */
+            /** @description The first approver, if two are required and one has approved. */
             first?: string;
             id: string;
+            /** @description The jail that the request concerns. */
             jail?: string;
             /** @description Why there is no diff. */
             no_diff?: string;
-            /** @description Why it is no longer pending. */
+            /** @description Why the request is no longer pending. */
             outcome?: string;
-            /** @description To type, to allow it alone. */
+            /** @description The confirmation phrase. An approver who types it needs no second approver. */
             phrase?: string;
-            /** @description As it was asked. */
+            /** @description The policy question, as submitted. */
             question: components["schemas"]["Question"];
-            /** @description That says to ask. */
+            /** @description The rule that requires approval. */
             rule: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When the request was answered, withdrawn or expired.
+             */
             settled_at?: null | string;
-            /** @enum {string} */
+            /**
+             * @description pending: not answered yet. withdrawn: the caller or an operator withdrew the request.
+             * @enum {string}
+             */
             state: "pending" | "answered" | "expired" | "withdrawn";
             /**
-             * @description Who it takes to allow it: nobody, a person, or one who types the phrase, or two.
+             * @description Who must approve: preapproved needs no person, standard needs one person, elevated needs one person who types the confirmation phrase, or two persons.
              * @enum {string}
              */
             tier: "preapproved" | "standard" | "elevated";
-            /** @description Short; never all there is to see. */
+            /** @description Short summary. It may omit details; see what. */
             title: string;
-            /** @description How many wait for it now. */
+            /** @description Number of callers that wait for the answer now. */
             waiting?: number;
-            /** @description All of what would be done. */
+            /** @description Complete text of the action. */
             what: string;
+            /** @description The agent or caller that requests the action. */
             who: string;
+            /** @description Why approval is required. */
             why: string;
-            /** @description The rule that allowing it for longer than once would write, by scope. */
+            /** @description The policy rule that an approval for longer than once adds, by scope. */
             writes?: {
                 [key: string]: string;
             };
@@ -2863,38 +2879,50 @@ export interface components {
             answer: "allow" | "deny" | "modify";
             /** Format: date-time */
             at: string;
+            /** @description Name of the person. */
             by: string;
+            /** @description How the answer was given: api, cli or link. */
             channel: string;
             reason?: string;
+            /** @description With answer modify: the resource that is allowed instead. */
             resource?: string;
-            /** @enum {string} */
+            /**
+             * @description How long the answer applies: once, for the session, or always.
+             * @enum {string}
+             */
             scope: "once" | "session" | "always";
         };
         ApprovalEvent: {
             approval: components["schemas"]["Approval"];
             /** Format: date-time */
             at: string;
-            /** @enum {string} */
+            /**
+             * @description seconded: the first of two approvers approved. refused: the jail has too many pending requests, so the request was not queued.
+             * @enum {string}
+             */
             kind: "asked" | "seconded" | "answered" | "expired" | "withdrawn" | "refused";
         };
         ApprovalPage: {
+            /** @description Items of the page. */
             items: components["schemas"]["Approval"][];
             /** @description Pass as 'after' to get the items that follow. Absent on the last page. */
             next?: string;
         };
         Backend: {
-            /** @description What it cannot hold or do on this host, each with the reason. */
+            /** @description Limits and features that are unavailable on this host, each with the reason. */
             lacks?: {
                 [key: string]: string;
             };
             name: string;
             /** @description Why it is not usable. */
             reason?: string;
+            /** @description How to make the backend usable. */
             remedy?: string;
             runtime?: string;
             usable: boolean;
         };
         BackendPage: {
+            /** @description Items of the page. */
             items: components["schemas"]["Backend"][];
             /** @description Pass as 'after' to get the items that follow. Absent on the last page. */
             next?: string;
@@ -2902,129 +2930,147 @@ export interface components {
         Bounds: {
             /**
              * Format: double
-             * @description Processors: a weight of 1024 is one.
+             * @description Number of CPUs. One CPU corresponds to a CPU weight of 1024.
              */
             cpu?: number;
             /**
              * Format: int64
-             * @description MiB.
+             * @description Disk space in MiB.
              */
             disk_mb?: number;
             /**
              * Format: int64
-             * @description MiB.
+             * @description Memory in MiB.
              */
             memory_mb?: number;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Number of processes and threads.
+             */
             pids?: number;
         };
         Branch: {
-            /** @description Default 1. */
+            /** @description Number of jails to create. Default 1. */
             count?: number;
             /** @description Default: the jail's id. */
             hostname?: string;
-            /** @description Refused: of a jail and its branches only one could speak on a connection. Rewind the jail instead. */
+            /** @description Rejected if true: a connection cannot be shared between a jail and its branches. Rewind the jail instead. */
             keep_connections?: boolean;
             labels?: {
                 [key: string]: string;
             };
             limits?: components["schemas"]["Limits"];
-            /** @description A name for people. Of several jails, each has its number at the end. */
+            /** @description Display name. If several jails are created, a number is appended. */
             name?: string;
             /** @enum {string} */
             network?: "isolated" | "proxy" | "bridged" | "full";
         };
         BranchError: {
-            /** @description Of the jail, from 1. */
+            /** @description Number of the jail, from 1. */
             number: number;
             problem: components["schemas"]["Problem"];
         };
         Branches: {
+            /** @description Errors of jails that were not created. */
             errors?: components["schemas"]["BranchError"][];
             jails: components["schemas"]["Jail"][];
-            /** @description That was taken for them, if a jail was branched. */
+            /** @description The snapshot that was taken, if a jail was branched. */
             snapshot?: components["schemas"]["Snapshot"];
         };
         BrowserKeys: {
+            /** @description The authentication secret, in base64url. */
             auth: string;
+            /** @description The browser's P-256 public key, in base64url. */
             p256dh: string;
         };
         Bundle: {
-            /** @description Why nothing of it is called now: nobody vouches for it any more. */
+            /** @description Why the bundle's capabilities cannot be called now: the bundle is no longer trusted. */
             barred?: string;
-            /** @description id@version */
+            /** @description Capabilities of the bundle, each as id@version. */
             capabilities: string[];
+            /** @description Digest of the installed version. */
             digest?: string;
             /** Format: date-time */
             installed?: null | string;
             name: string;
-            /** @description An installation that waits, or that was refused. */
+            /** @description An installation that is pending or was refused. */
             next?: components["schemas"]["BundleInstall"];
             publisher?: string;
-            /** @description What can be done about that. */
+            /** @description How to make the bundle usable again. */
             remedy?: string;
+            /** @description Name of the skill in the bundle. */
             skill?: string;
             tier?: string;
             /**
              * Format: date-time
-             * @description From then on nothing of it is called.
+             * @description Time from which the bundle's capabilities cannot be called.
              */
             until?: null | string;
-            /** @description Of what is installed; empty if nothing is. */
+            /** @description The installed version. Empty if no version is installed. */
             version?: string;
         };
         BundleInstall: {
+            /** @description The approval request of a pending installation. */
             approval?: string;
             digest: string;
             /** @enum {string} */
             state: "pending" | "refused";
             version: string;
+            /** @description Why the installation is pending or was refused. */
             why?: string;
         };
         BundlePage: {
+            /** @description Items of the page. */
             items: components["schemas"]["Bundle"][];
             /** @description Pass as 'after' to get the items that follow. Absent on the last page. */
             next?: string;
         };
         Call: {
-            /** @description What the run may spend, by dimension: steps, wall-clock-ms, sandbox-cpu-ms, network-bytes, storage-bytes. It counts from the run's first call on. */
+            /** @description Budget of the run, by dimension: steps, wall-clock-ms, sandbox-cpu-ms, network-bytes, storage-bytes. It applies from the run's first call. */
             budget?: {
                 [key: string]: number;
             };
-            /** @description As the input schema wants it. Without it, null. */
+            /** @description Input that conforms to the input schema. Default: null. */
             input?: unknown;
-            /** @description Call as this jail: its rules decide. */
+            /** @description Call on behalf of this jail. The jail's policy applies. */
             jail?: string;
-            /** @description Of what is in the input: public, redacted, pii, secret, and with dots what of it. */
+            /** @description Data classes of the input: public, redacted, pii or secret, optionally with a subclass after a dot. */
             labels?: string[];
-            /** @description Whose budget it draws from. */
+            /** @description Run whose budget the call consumes. */
             run?: string;
-            /** @description Whose files a capability of mode session sees. */
+            /** @description Session whose files a capability with session scope can access. */
             session?: string;
             /**
              * Format: int64
-             * @description At most the capability's own.
+             * @description Timeout in milliseconds, up to the capability's own timeout.
              */
             timeout_ms?: number;
         };
         CallBudget: {
+            /** @description Consumption by dimension. */
             "run-budget-consumed": {
                 [key: string]: number;
             };
+            /** @description Remaining budget by dimension. */
             "run-budget-remaining": {
                 [key: string]: number;
             };
         };
         CallError: {
             kind: string;
-            /** @description The same, for agents. */
+            /** @description The reason, phrased for agents. */
             message?: string;
+            /** @description Why the call failed. */
             reason: string;
             remedy?: string;
         };
         CallFailure: {
+            /** @description The count is a lower bound. */
             at_least?: boolean;
-            /** @enum {string} */
+            /**
+             * @description denied: by seccomp. refused: for lack of permission. failed: other errors.
+             * @enum {string}
+             */
             class?: "denied" | "refused" | "failed";
             comm?: string;
             /** Format: int64 */
@@ -3035,24 +3081,30 @@ export interface components {
             path?: string;
             /**
              * Format: int32
-             * @description Of the first, as are comm and path.
+             * @description PID of the first failure. comm and path also describe the first failure.
              */
             pid?: number;
         };
         CallLimits: {
+            /** @description CPU weight. */
             cpu_shares?: number;
+            /** @description Number of processes and threads. */
             max_pids?: number;
-            /** @description MiB. */
+            /** @description Memory, in MiB. */
             memory_mb?: number;
             /**
              * Format: int64
-             * @description Both ways together.
+             * @description Network bytes, sent and received together.
              */
             network_bytes?: number;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Run time, in milliseconds.
+             */
             timeout_ms?: number;
         };
         CallProfile: {
+            /** @description The counts are lower bounds. */
             at_least?: boolean;
             /** Format: int64 */
             count: number;
@@ -3065,28 +3117,46 @@ export interface components {
             name: string;
             /**
              * Format: int64
-             * @description Of which it is known how long they took.
+             * @description Number of calls with a known duration.
              */
             timed?: number;
         };
         CallUsage: {
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Peak memory usage in bytes.
+             */
             memory_peak_bytes?: number;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Bytes sent.
+             */
             network_egress_bytes: number;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Bytes received.
+             */
             network_ingress_bytes?: number;
-            /** Format: double */
+            /**
+             * Format: double
+             * @description CPU time in milliseconds.
+             */
             sandbox_cpu_ms: number;
             /** Format: int64 */
             steps?: number;
-            /** @description Where the time went, in microseconds. */
+            /** @description Duration of each phase of the call, in microseconds. */
             steps_us: {
                 [key: string]: number;
             };
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Bytes written to storage.
+             */
             storage_write_bytes: number;
-            /** Format: double */
+            /**
+             * Format: double
+             * @description Elapsed time in milliseconds.
+             */
             wall_ms: number;
         };
         Called: {
@@ -3097,27 +3167,32 @@ export interface components {
             digest?: string;
             /**
              * Format: int64
-             * @description Of the chain, in which it is recorded.
+             * @description Number of the audit log entry that records the call.
              */
             entry?: number;
             error?: components["schemas"]["CallError"];
             id: string;
-            /** @description Of the output. */
+            /** @description Data class of the output. */
             label?: string;
-            /** @description The end of what it wrote to its standard error. */
+            /** @description The end of the capability's standard error output. */
             log?: string;
             output?: unknown;
-            /** @description The jail that served it. The chain has under its name what left it, and which secrets it used. */
+            /** @description The sandbox that served the call. The audit log contains its egress and its use of secrets under this name. */
             sandbox?: string;
-            /** @enum {string} */
+            /**
+             * @description failed: the capability was called and returned an error. refused: it was not called.
+             * @enum {string}
+             */
             state: "done" | "failed" | "refused";
             usage: components["schemas"]["CallUsage"];
             version?: string;
+            /** @description A sandbox from the warm pool served the call. */
             warm?: boolean;
-            /** @description Why the version that was called is not the newest one: a newer one is revoked. */
+            /** @description Why an older version was called: a newer one is revoked. */
             warning?: string;
         };
         CallsOfOne: {
+            /** @description The counts are lower bounds. */
             at_least?: boolean;
             comm: string;
             /** Format: int64 */
@@ -3131,43 +3206,54 @@ export interface components {
             pid: number;
         };
         Capability: {
-            /** @description That it waits for, or had. */
+            /** @description The approval request of this version, pending or answered. */
             approval?: string;
+            /** @description The bundle that contains the capability. */
             bundle?: string;
+            /** @description Who registered the version. */
             by?: string;
             /** Format: date-time */
             created: string;
             description?: string;
-            /** @description Of the manifest and the files that belong to it. */
+            /** @description Digest of the manifest and its files. */
             digest: string;
+            /** @description Declared side effects. */
             effects: string[];
+            /** @description Hosts that the capability may connect to. */
             hosts?: string[];
             id: string;
             /** @description JSON Schema 2020-12. */
             input_schema?: unknown;
-            /** @description Of one call, as the manifest has them; of one capability only. */
+            /** @description Resource limits of one call, from the manifest. Only in the response for a single capability. */
             limits?: components["schemas"]["CallLimits"];
-            /** @description As it was given; of one capability only. */
+            /** @description The manifest as submitted. Only in the response for a single capability. */
             manifest?: string;
-            /** @description What a person has to allow, or has. */
+            /** @description Permissions that require approval, or that were approved. */
             new?: string[];
             /** @description JSON Schema 2020-12. */
             output_schema?: unknown;
-            /** @description A person is asked each time. */
+            /** @description Each call requires approval. */
             per_use?: boolean;
             runtime: string;
+            /** @description Names of the secrets that the capability uses. */
             secrets?: string[];
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When the registration was approved, refused or revoked.
+             */
             settled?: null | string;
             /** @enum {string} */
             state: "pending" | "approved" | "refused" | "revoked";
+            /** @description The approval tier. */
             tier: string;
-            /** @description An operator trusts this digest to run on the host itself. */
+            /** @description An operator allowed this digest to run directly on the host. */
             trust?: boolean;
             version: string;
+            /** @description Why the version has its state. */
             why?: string;
         };
         CapabilityPage: {
+            /** @description Items of the page. */
             items: components["schemas"]["Capability"][];
             /** @description Pass as 'after' to get the items that follow. Absent on the last page. */
             next?: string;
@@ -3175,33 +3261,38 @@ export interface components {
         ChainBad: {
             /**
              * Format: int64
-             * @description Of an export.
+             * @description Line of an export.
              */
             line?: number;
             reason: string;
             /**
              * Format: int64
-             * @description Of the entry; none if all entries are right.
+             * @description Number of the invalid entry. Omitted if all entries are valid.
              */
             seq?: number;
         };
         ChainConsistency: {
+            /** @description The earlier checkpoint. */
             from: string;
+            /** @description Hashes in base64, as in RFC 6962. */
             path: string[];
+            /** @description The later checkpoint. */
             to: string;
         };
         ChainEntry: {
             agent: string;
             body: unknown;
             capability: string;
+            /** @description Hash of this entry. */
             hash: string;
             jail: string;
             kind: string;
             /**
              * Format: int64
-             * @description The entry that caused this one; 0 if none did.
+             * @description The entry that caused this one, or 0.
              */
             parent: number;
+            /** @description Hash of the previous entry. */
             prev: string;
             run: string;
             /** Format: int64 */
@@ -3210,80 +3301,100 @@ export interface components {
             time: string;
         };
         ChainEntryPage: {
+            /** @description Items of the page. */
             items: components["schemas"]["ChainEntry"][];
             /** @description Pass as 'after' to get the items that follow. Absent on the last page. */
             next?: string;
         };
         ChainFrom: {
+            /** @description Signed checkpoint, as returned by GET /chain/head. */
             checkpoint: string;
         };
         ChainHead: {
-            /** @description The newest, signed, in the format of C2SP tlog-checkpoint. */
+            /** @description The newest signed checkpoint, in C2SP tlog-checkpoint format. */
             checkpoint?: string;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Number of entries.
+             */
             entries: number;
-            /** @description The public key that checkpoints are verified with. */
+            /** @description The public key that verifies checkpoints. */
             key: string;
         };
         ChainProof: {
+            /** @description Signed checkpoint that covers the entry. */
             checkpoint: string;
             entry: components["schemas"]["ChainEntry"];
-            /** @description Hashes, base64, from the entry to the root, as in RFC 6962. */
+            /** @description Hashes in base64 from the entry to the root, as in RFC 6962. */
             path: string[];
         };
         ChainReport: {
-            /** @description The first thing that is wrong, if anything is. */
+            /** @description The first error, if there is one. */
             bad?: components["schemas"]["ChainBad"];
             /**
              * Format: int64
-             * @description That were checked.
+             * @description Number of verified checkpoints.
              */
             checkpoints: number;
             /**
              * Format: int64
-             * @description That are right, from the first.
+             * @description Number of valid entries, from the first.
              */
             entries: number;
+            /** @description The public key that was used. */
             key?: string;
-            /** @description Rather than found beside what it vouches for. */
+            /** @description true if the key was supplied for the verification, false if it was stored with the log. */
             key_given: boolean;
             /**
              * Format: int64
-             * @description Entries that the last of them vouches for.
+             * @description Number of entries that the last verified checkpoint covers.
              */
             signed: number;
         };
         Change: {
-            /** @description With content=unified: the difference, as diff -u writes it. */
+            /** @description With content=unified: the unified diff (diff -u). */
             diff?: string;
-            /** @description Of a renamed file: where it was. */
+            /** @description For a renamed file: its former path. */
             from?: string;
-            /** @enum {string} */
+            /**
+             * @description metadata: only attributes of the file changed, not its content.
+             * @enum {string}
+             */
             kind: "added" | "modified" | "deleted" | "metadata" | "renamed";
-            /** @description Permission bits, octal. */
+            /** @description Permission bits, in octal. */
             mode?: string;
-            /** @description With content=unified: why a file has no difference here: binary, too large, moving. */
+            /** @description With content=unified: why there is no diff: binary, too large, or modified during the comparison. */
             no_diff?: string;
             path: string;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Size in bytes.
+             */
             size?: number;
             /** @description file, dir, symlink, fifo, socket, char or block. */
             type?: string;
-            /** @description What differs, where both sides are there: content, mode, owner, times, xattrs. */
+            /** @description What differs, if the file is on both sides: content, mode, owner, times, xattrs. */
             what?: string[];
         };
         ChangePage: {
+            /** @description Items of the page. */
             items: components["schemas"]["Change"][];
             /** @description Pass as 'after' to get the items that follow. Absent on the last page. */
             next?: string;
         };
         ChangedFile: {
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Number of bytes written.
+             */
             bytes_written?: number;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Number of changes.
+             */
             changes?: number;
             comm?: string;
-            /** @description Of a renamed file: where it was. */
+            /** @description For a renamed file: its former path. */
             from?: string;
             /** @enum {string} */
             kind: "added" | "modified" | "deleted" | "metadata" | "renamed";
@@ -3291,28 +3402,28 @@ export interface components {
             /** Format: int32 */
             pid?: number;
             seq?: number;
-            /** @description Changed after the snapshot: a branch of that has not this change. */
+            /** @description Changed after the snapshot. A branch of the snapshot does not contain the change. */
             since_snapshot?: boolean;
             /**
              * Format: date-time
-             * @description Of the last change, as are seq, pid and comm.
+             * @description Time of the last change. seq, pid and comm also describe the last change.
              */
             time?: string;
             /**
-             * @description If it is known.
+             * @description The file type, if it is known.
              * @enum {string}
              */
             type?: "file" | "dir" | "symlink" | "node";
         };
         ChangedFiles: {
-            /** @description There were more, changed earlier. */
+            /** @description More files were changed earlier and are not listed. */
             at_least?: boolean;
             count?: number;
-            /** @description The last change first. */
+            /** @description Changed files, most recently changed first. */
             items: components["schemas"]["ChangedFile"][];
-            /** @description Records of files that are missing. */
+            /** @description File events that were lost. */
             lost?: components["schemas"]["Lost"];
-            /** @description False where operations on files are not recorded of this jail. */
+            /** @description false if file operations of this jail are not recorded. */
             recorded?: boolean;
         };
         ChangedProcess: {
@@ -3320,65 +3431,78 @@ export interface components {
             /** Format: date-time */
             began?: string;
             comm?: string;
-            /** @description There is more than is told. */
+            /** @description Values are truncated. */
             cut?: boolean;
             cwd?: string;
+            /** @description Changed environment variables. */
             env?: components["schemas"]["EnvChange"][];
             exe?: string;
-            /** @description Inside the jail. */
+            /** @description PID inside the jail. */
             pid: number;
             ppid?: number;
-            /** @description If what it runs, or where, differs. */
+            /** @description The process on the first side, if its program or working directory differs. */
             was?: components["schemas"]["ComparedProcess"];
         };
         Checkpoint: {
             /** Format: date-time */
             at: string;
-            /** @description Nobody asked for it: it is forgotten when there are enough newer ones. */
+            /** @description The checkpoint was taken automatically. It is deleted when there are enough newer ones. */
             auto?: boolean;
             digest: string;
             /**
              * Format: int64
-             * @description Of the chain.
+             * @description Number of the audit log entry that records the checkpoint.
              */
             entry?: number;
             id: string;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Number of the checkpoint in the run.
+             */
             n: number;
             reason?: string;
             run: string;
-            /** @description Of its jail. */
+            /** @description Snapshot of the run's jail. */
             snapshot?: string;
-            /** @description What the agent keeps of itself; of one checkpoint only. */
+            /** @description State that the agent saved. Only in the response for a single checkpoint. */
             state?: unknown;
             /**
              * Format: int64
-             * @description How far the run had come.
+             * @description Number of steps that the run had made.
              */
             steps: number;
         };
         CheckpointPage: {
+            /** @description Items of the page. */
             items: components["schemas"]["Checkpoint"][];
             /** @description Pass as 'after' to get the items that follow. Absent on the last page. */
             next?: string;
         };
         ClaimedDecision: {
             agent?: string;
+            /** @description Arguments of the tool call. */
             args?: unknown;
             timestamp?: string;
+            /** @description Name of the tool. */
             tool: string;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description How long to wait for a person's answer, in milliseconds, if approval is required.
+             */
             wait_ms?: number;
         };
         ComparedEnd: {
             jail: string;
             name?: string;
-            /** @description Of the last record in the jail's log then. */
+            /** @description Sequence number of the last event in the jail's log at that time. */
             seq?: number;
-            /** @description If it is one; else it is the jail as it is now. */
+            /** @description The compared snapshot. If omitted, the jail is compared as it is now. */
             snapshot?: string;
             state?: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description Time of the compared state.
+             */
             time?: string;
         };
         ComparedProcess: {
@@ -3386,11 +3510,11 @@ export interface components {
             /** Format: date-time */
             began?: string;
             comm?: string;
-            /** @description There is more than is told. */
+            /** @description Values are truncated. */
             cut?: boolean;
             cwd?: string;
             exe?: string;
-            /** @description Inside the jail. */
+            /** @description PID inside the jail. */
             pid: number;
             ppid?: number;
         };
@@ -3401,10 +3525,11 @@ export interface components {
             disk_bytes?: number;
             /** Format: int64 */
             memory_bytes?: number;
+            /** @description Fields that could not be measured. */
             not_measured?: string[];
             /**
              * Format: int64
-             * @description And threads.
+             * @description Number of processes and threads.
              */
             processes?: number;
             /** Format: int64 */
@@ -3414,20 +3539,22 @@ export interface components {
         };
         Comparison: {
             events?: components["schemas"]["EventChanges"];
-            /** @description In the root filesystem. */
+            /** @description Changes in the root filesystem. */
             files?: components["schemas"]["FileChanges"];
             from: components["schemas"]["ComparedEnd"];
             processes?: components["schemas"]["ProcessChanges"];
             to: components["schemas"]["ComparedEnd"];
             usage?: components["schemas"]["UsageChanges"];
-            /** @description If a side has one. */
+            /** @description Changes in the workspace, if a side has one. */
             workspace?: components["schemas"]["FileChanges"];
         };
         Condition: {
+            /** @description Description of the problem. */
             detail: string;
+            /** @description How to resolve the problem. */
             remedy?: string;
             /**
-             * @description disk_read_only: its filesystem had an error, and refuses writes until the jail was stopped and started. events_not_written: it is held because its events cannot be written, and continues when they can be.
+             * @description disk_read_only: the filesystem had an error and is read-only until the jail is stopped and started. events_not_written: the jail is frozen because its events cannot be written, and continues when they can.
              * @enum {string}
              */
             type: "disk_read_only" | "events_not_written";
@@ -3441,7 +3568,7 @@ export interface components {
             connections?: number;
             /** Format: date-time */
             first?: null | string;
-            /** @description Its name if the jail asked for it, else its address. */
+            /** @description The name that the jail resolved, or the address. */
             host: string;
             /** Format: date-time */
             last?: null | string;
@@ -3449,140 +3576,155 @@ export interface components {
             packets_in?: number;
             /** Format: int64 */
             packets_out?: number;
-            /** @description The first few. */
+            /** @description The first few processes that communicated with the host. */
             processes: components["schemas"]["Who"][];
-            /** @description There were others. */
+            /** @description There were more processes. */
             processes_more?: boolean;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Number of refused connections.
+             */
             refused?: number;
-            /** @description Of the most bytes first. */
+            /** @description Services with the most bytes first. */
             services: components["schemas"]["Service"][];
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Number of connections without a response.
+             */
             unanswered?: number;
-            /** @description Of what governs the way out, the newest first. Of a jail without a proxy there are none. */
+            /** @description Egress decisions, newest first. Empty for a jail without the egress proxy. */
             verdicts: components["schemas"]["Verdicts"][];
         };
         Connection: {
             comm?: string;
             local?: string;
+            /** @description PID inside the jail. */
             pid?: number;
             /** @enum {string} */
             proto?: "tcp" | "udp";
             remote?: string;
-            /** @description listening, established and so on; of udp: open. */
+            /** @description listening, established, and so on; open for UDP. */
             state?: string;
         };
         Connections: {
+            /** @description Number of hosts. */
             count?: components["schemas"]["Estimate"];
-            /** @description Of the most bytes first; then those that were only decided about. */
+            /** @description Hosts with the most bytes first, followed by hosts with decisions only. */
             items: components["schemas"]["ConnectedHost"][];
-            /** @description Records of packets that are missing. */
+            /** @description Network events that were lost. */
             lost?: components["schemas"]["Lost"];
-            /** @description Of hosts that are not in the list. */
+            /** @description Traffic of hosts that are not listed. */
             more?: components["schemas"]["Traffic"];
             total?: components["schemas"]["Traffic"];
             /**
              * Format: int64
-             * @description Of requests, that are not in the list.
+             * @description Number of egress decisions that are not listed.
              */
             verdicts_more?: number;
         };
         Connector: {
-            /** @description Of a hook: where others find it. Of a post: the host it goes to. */
+            /** @description For a hook: the URL to post to. For a post: the destination host. */
             address?: string;
             /**
              * Format: int64
-             * @description Deliveries that failed too often.
+             * @description Number of deliveries that failed permanently.
              */
             dead: number;
-            /** @description Of the run that it begins, as it is configured. */
+            /** @description Goal of the run that a message starts, as configured. */
             goal?: string;
             /**
-             * @description A hook takes what others post, a post has what is said in sessions posted to others, a relay tells one session what is said in others.
+             * @description hook: inbound webhook, which adds received messages to a session. post: outbound webhook, which sends a session's messages to a URL. relay: forwards messages of sessions to another session.
              * @enum {string}
              */
             kind: "hook" | "post" | "relay";
             name: string;
             /**
              * Format: int64
-             * @description Deliveries that wait.
+             * @description Number of pending deliveries.
              */
             pending: number;
-            /** @description Whom it tells, as it is configured. */
+            /** @description The receiving session, as configured. */
             session?: string;
-            /** @description Whose words it carries: names, or patterns with *. */
+            /** @description Sessions whose messages are forwarded: names, or patterns with *. */
             sessions?: string[];
         };
         ConnectorPage: {
+            /** @description Items of the page. */
             items: components["schemas"]["Connector"][];
             /** @description Pass as 'after' to get the items that follow. Absent on the last page. */
             next?: string;
         };
         ConsideredRule: {
+            /** @description The rule determines the result for this part. */
             decides?: boolean;
+            /** @description The rule matches. */
             matches?: boolean;
+            /** @description The part of the action, such as one command of a command line. */
             part: string;
             rule: components["schemas"]["PolicyRule"];
+            /** @description The rule set to which the rule belongs. */
             set: string;
         };
         CreateE2BKey: {
-            /** @description Whose it is. Default: the caller's. */
+            /** @description Name of the key's user. Default: the caller's name. */
             name?: string;
         };
         CreateJail: {
-            /** @description What isolates: oci or bwrap. */
+            /** @description Isolation backend: oci or bwrap. */
             backend?: string;
-            /** @description Run at start. Its end does not end the jail. */
+            /** @description Command to run when the jail starts. The jail continues to run when it exits. */
             command?: string[];
             /** @description Working directory of every command. */
             cwd?: string;
-            /** @description Of a jail in network mode proxy: what leaves it. */
+            /** @description Egress rules of a jail in network mode proxy. */
             egress?: components["schemas"]["Egress"];
-            /** @description The policy decides what the jail's processes do as the kernel of the machine sees it: programs, files, connections. */
+            /** @description Enforce the policy in the Linux kernel for the execution of programs, file access and connections of the jail's processes. */
             enforce?: boolean;
-            /** @description Environment of every command. */
+            /** @description Environment variables of every command. */
             env?: {
                 [key: string]: string;
             };
             /** @description Default: the jail's id. */
             hostname?: string;
-            /** @description Words to find the jail by. */
+            /** @description Labels by which the jail can be found. */
             labels?: {
                 [key: string]: string;
             };
             limits?: components["schemas"]["Limits"];
+            /** @description Host paths to make available in the jail. */
             mounts?: components["schemas"]["Mount"][];
-            /** @description A name for people. Need not be unique. */
+            /** @description Display name. It need not be unique. */
             name?: string;
             /**
-             * @description isolated (the default) has only its own loopback; proxy reaches what the egress rules let through; bridged reaches jails of its group; full reaches outward.
+             * @description isolated (the default): only a loopback interface. proxy: network access through the egress proxy, as the egress rules allow. bridged: access to the jails of the network group. full: unrestricted network access.
              * @enum {string}
              */
             network?: "isolated" | "proxy" | "bridged" | "full" | "Isolated" | "FullAccess";
-            /** @description Of a bridged jail: which jails it sees. The default is the group default. */
+            /** @description For a bridged jail: the group of jails that it can reach. Default: the group named default. */
             network_group?: string;
-            /** @description What of it is recorded. */
+            /** @description What is recorded of the jail. */
             observe?: components["schemas"]["Observe"];
-            /** @description What it may do, and about what a person is asked. */
+            /** @description Which actions are allowed, denied or require approval. */
             policy?: components["schemas"]["Policy"];
             rootfs?: components["schemas"]["Rootfs"];
             /** @description The OCI runtime: runc, crun or runsc. */
             runtime?: string;
-            /** @description The session that it belongs to: its programs find the gateway at http://localhost:4097. */
+            /** @description The session of the jail. Its programs reach the gateway at http://localhost:4097. */
             session_id?: string;
-            /** @description When snapshots of it are taken unasked. */
+            /** @description When automatic snapshots are taken. */
             snapshots?: components["schemas"]["Snapshots"];
-            /** @description Start it as well. A jail that cannot be started is not kept. */
+            /** @description Start the jail after creating it. If it cannot be started, it is deleted. */
             start?: boolean;
             /** @description User of every command: a name, a uid, name:group or uid:gid. */
             user?: string;
+            /** @description A host directory to make available copy-on-write. */
             workspace?: components["schemas"]["Workspace"];
         };
         CreateLoginLink: {
-            /** @description Whose login it is; default: of who asks. */
+            /** @description Name of the login. Default: the caller's name. */
             label?: string;
             /**
-             * @description What the login may do; default: what who asks may.
+             * @description Role of the login. Default: the caller's role.
              * @enum {string}
              */
             role?: "admin" | "operator" | "viewer";
@@ -3593,7 +3735,7 @@ export interface components {
              * @description Default: never.
              */
             expires_at?: null | string;
-            /** @description Whose it is. */
+            /** @description Name of the token's user. */
             name: string;
             /** @enum {string} */
             role: "admin" | "operator" | "viewer" | "agent";
@@ -3601,81 +3743,91 @@ export interface components {
         DeadNotice: {
             approval: string;
             attempts: number;
+            /** @description The content of the notification. */
             body?: unknown;
+            /** @description The notification channel. */
             channel: string;
             /** Format: date-time */
             created_at: string;
+            /** @description Error of the last attempt. */
             error?: string;
             id: string;
             kind: string;
         };
         DeadNoticePage: {
+            /** @description Items of the page. */
             items: components["schemas"]["DeadNotice"][];
             /** @description Pass as 'after' to get the items that follow. Absent on the last page. */
             next?: string;
         };
         Decide: {
-            /** @description A tool's name: bash, edit, read, webfetch, connect, … */
+            /** @description A tool name: bash, edit, read, webfetch, connect, … */
             action: string;
+            /** @description The agent that performs the action. */
             agent?: string;
+            /** @description Additional attributes of the action. */
             attributes?: {
                 [key: string]: string;
             };
-            /** @description What it is done to: a command line, a path, a URL, host:port. */
+            /** @description The object of the action: a command line, path, URL or host:port. */
             resource?: string;
             /**
              * Format: int64
-             * @description How long to wait for a person, if one is to be asked. The default is a minute.
+             * @description How long to wait for a person's answer, in milliseconds, if approval is required. Default: one minute.
              */
             wait_ms?: number;
         };
         Decision: {
             /**
-             * @description What the rules say.
+             * @description Result of the rules.
              * @enum {string}
              */
             effect: "allow" | "ask" | "deny";
-            /** @description No remembered answer changes it. */
+            /** @description Remembered answers cannot override this decision. */
             final?: boolean;
             /** @description The list of pre-approved actions allows it. */
             listed?: boolean;
             reason: string;
             remedy?: string;
-            /** @description That decided. */
+            /** @description The rule that decided. */
             rule: components["schemas"]["PolicyRule"];
         };
         Delivery: {
             attempts: number;
             connector: string;
-            /** @description Of the last attempt. */
+            /** @description Error of the last attempt. */
             error?: string;
-            /** @description The same at each attempt. */
+            /** @description Delivery id. It is the same for all attempts. */
             id: string;
             message_id: string;
             /**
              * Format: date-time
-             * @description When it is tried next, or may be.
+             * @description Time of the next attempt.
              */
             next?: null | string;
             session_id: string;
-            /** @enum {string} */
+            /**
+             * @description dead: the delivery failed permanently.
+             * @enum {string}
+             */
             state: "pending" | "delivered" | "dead";
         };
         DeliveryPage: {
+            /** @description Items of the page. */
             items: components["schemas"]["Delivery"][];
             /** @description Pass as 'after' to get the items that follow. Absent on the last page. */
             next?: string;
         };
         E2BKey: {
-            /** @description The certificate, PEM, of the authority that clients have to trust, if the daemon has made one. */
+            /** @description PEM certificate of the certificate authority that clients must trust, if the daemon created one. */
             ca?: string;
-            /** @description For E2B_DOMAIN: the ports of sandboxes are hosts below it. */
+            /** @description Value for E2B_DOMAIN. Sandbox ports are served on subdomains of it. */
             domain: string;
-            /** @description The token's, by which it is revoked. */
+            /** @description Id of the token. Use it to revoke the key. */
             id: string;
-            /** @description For E2B_API_KEY. It is shown once. */
+            /** @description Value for E2B_API_KEY. It is returned only once. */
             key: string;
-            /** @description For E2B_API_URL and E2B_SANDBOX_URL. */
+            /** @description Value for E2B_API_URL and E2B_SANDBOX_URL. */
             url: string;
         };
         EditSchedule: {
@@ -3684,77 +3836,88 @@ export interface components {
             missed?: "skip" | "once" | "all" | null;
             /** @enum {null|string} */
             overlap?: "skip" | "queue" | "allow" | null;
-            /** @description As of a run that is started. */
+            /** @description Cron expression, as in POST /runs. */
             schedule?: null | string;
             time_zone?: null | string;
         };
         Egress: {
-            /** @description The first rule that matches counts. */
+            /** @description Rules in order of precedence. The first matching rule applies. */
             allow?: components["schemas"]["EgressRule"][];
-            /** @description What no rule allows a person is asked about, rather than refused. */
+            /** @description Request approval for access that no rule allows, instead of denying it. */
             ask?: boolean;
-            /** @description For everything together. */
+            /** @description Limit for all access together. */
             limit?: components["schemas"]["EgressLimit"];
-            /** @description Paths are recorded with their query, which may hold what is private. */
+            /** @description Record the query strings of URLs, which may contain private data. */
             query?: boolean;
         };
         EgressInject: {
-            /** @enum {string} */
+            /**
+             * @description How the secret is added: as a bearer token, a header, a query parameter, or the password of HTTP Basic authentication.
+             * @enum {string}
+             */
             as: "bearer" | "header" | "query" | "basic";
-            /** @description Of the header, parameter or user. */
+            /** @description Name of the header, query parameter or user. */
             name?: string;
             secret: string;
         };
         EgressLimit: {
             /**
              * Format: int64
-             * @description Both ways together.
+             * @description Bytes, sent and received together.
              */
             bytes?: number;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Period of the request limit, in milliseconds.
+             */
             per_ms?: number;
-            /** @description In a minute, or in per_ms. */
+            /** @description Requests per per_ms, or per minute if per_ms is omitted. */
             requests?: number;
         };
         EgressRule: {
+            /** @description The capability to which the rule belongs. */
             capability?: string;
-            /** @description Refuse the address or prefix, by whatever name it is reached, unless a rule before this one allows it. Without ports, every port. */
+            /** @description Deny the address or prefix, whatever name resolves to it, unless an earlier rule allows it. Without ports, all ports match. */
             deny?: boolean;
-            /** @description A name, *.example.com, * for every name, or an address or prefix. Only what is listed as an address may be one of a private network. */
+            /** @description A host name, *.example.com, * for every name, or an IP address or prefix. A private address is allowed only by an address or prefix rule. */
             host: string;
-            /** @description Secrets put into requests. The jail never has them. */
+            /** @description Secrets to add to requests. They are never visible in the jail. */
             inject?: components["schemas"]["EgressInject"][];
-            /** @description Look into TLS, with a certificate authority that this jail alone trusts. Implied by inject, methods and paths. */
+            /** @description Intercept TLS with a certificate authority that only this jail trusts. Implied by inject, methods and paths. */
             intercept?: boolean;
-            /** @description Of an address or prefix: only what of it is on the Internet. Without ports, every port. */
+            /** @description For an address or prefix: match only its public Internet addresses. Without ports, all ports match. */
             internet?: boolean;
             limit?: components["schemas"]["EgressLimit"];
+            /** @description Allowed HTTP methods. Default: all except TRACE. */
             methods?: string[];
-            /** @description As people know it, for messages. */
+            /** @description Display name, used in messages. */
             name?: string;
-            /** @description Patterns, in which * is any run of characters. */
+            /** @description URL path patterns, in which * matches any sequence of characters. */
             paths?: string[];
-            /** @description The default is 80 and 443. */
+            /** @description Destination ports. Default: 80 and 443. */
             ports?: number[];
         };
         EgressState: {
             egress: components["schemas"]["Egress"];
-            /** @description Of this life of the jail. */
+            /** @description Statistics since the jail was started. */
             stats?: components["schemas"]["EgressStats"];
         };
         EgressStats: {
             /** Format: int64 */
             connections: number;
-            /** @description Connections at this moment. */
+            /** @description Connections that are open now. */
             open: number;
             /**
              * Format: int64
-             * @description Of DNS.
+             * @description DNS queries.
              */
             queries: number;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Bytes received by the jail.
+             */
             received: number;
-            /** @description By reason. */
+            /** @description Number of denied requests, by reason. */
             refused?: {
                 [key: string]: number;
             };
@@ -3762,13 +3925,13 @@ export interface components {
             requests: number;
             /**
              * Format: int64
-             * @description Bytes from the jail.
+             * @description Bytes sent by the jail.
              */
             sent: number;
         };
         EnvChange: {
             from?: null | string;
-            /** @description Its name is that of a secret: the values are left out. */
+            /** @description The name looks like that of a secret, so the values are omitted. */
             hidden?: boolean;
             name: string;
             to?: null | string;
@@ -3779,94 +3942,110 @@ export interface components {
             errno: string;
         };
         Estimate: {
-            /** @description It is good to a few hundredths. */
+            /** @description The count is an estimate with an error of a few percent. */
             about?: boolean;
             /** Format: int64 */
             count?: number;
         };
         Event: {
-            /** @description If it is not the machine's own. */
+            /** @description ABI of the system call, if it is not the native one. */
             abi?: string;
             addr?: string;
+            /** @description Arguments of the system call. */
             args?: number[];
             argv?: string[];
             /**
              * Format: int64
-             * @description ns of a flow's first packet, or at which the process began.
+             * @description Value of ns at the first packet of a flow, or at the start of a process.
              */
             begin?: number;
+            /** @description Number of bytes read, written or transferred. */
             bytes?: null | number;
             /**
              * Format: int64
-             * @description Of reads or writes in quick succession, how many this record sums up.
+             * @description Number of consecutive reads or writes that this event aggregates.
              */
             calls?: number;
             /** @description The return of fork or clone in the new task. */
             child?: boolean;
+            /** @description Command name of the process. */
             comm?: string;
             /** Format: int64 */
             cpu_ns?: number;
-            /** @description A string or list is longer than what is kept. */
+            /** @description A string or list is truncated. */
             cut?: boolean;
             cwd?: string;
-            /** @description seccomp refused the call before it was entered. */
+            /** @description seccomp denied the system call before it was executed. */
             denied?: boolean;
             /** @enum {string} */
             dir?: "egress" | "ingress" | "loopback";
             /** Format: int64 */
             disk_bytes?: number;
+            /** @description Destination address. */
             dst?: string;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Duration in nanoseconds.
+             */
             dur_ns?: number;
             exe?: string;
-            /** @description Was there when observation began. */
+            /** @description The process existed when observation began. */
             existing?: boolean;
+            /** @description Exit status of the process. */
             exit_code?: null | number;
+            /** @description File descriptor. */
             fd?: null | number;
             from?: number;
             gid?: null | number;
-            /** @description The name the jail asked for to get the other side's address. */
+            /** @description The DNS name that the jail resolved to the remote address. */
             host?: string;
-            /** Format: int32 */
+            /**
+             * Format: int32
+             * @description PID on the host.
+             */
             host_pid?: number;
+            /** @description Network interface. */
             iface?: string;
-            /** @description Made by Glasshouse in the jail's processes. */
+            /** @description Glasshouse made the call in a process of the jail. */
             injected?: boolean;
             jail: string;
             /**
              * Format: int64
-             * @description How many; -1 is unknown.
+             * @description For a gap: number of lost events; -1 if unknown.
              */
             lost?: number;
             /** Format: int64 */
             memory_bytes?: number;
-            /** @description Of the system call. */
+            /** @description Name of the system call. */
             name?: string;
-            /** Format: int32 */
+            /**
+             * Format: int32
+             * @description Number of the system call.
+             */
             nr?: number;
             /**
              * Format: int64
-             * @description Monotonic nanoseconds of the host.
+             * @description Monotonic clock of the host, in nanoseconds.
              */
             ns?: number;
-            /** @description What was done to a file, happened to a process, or was done with a snapshot. */
+            /** @description The file operation, process event or snapshot operation. */
             op?: string;
             /**
              * Format: int64
-             * @description Of a flow.
+             * @description Number of packets of a flow.
              */
             packets?: number;
-            /** @description The jail that the snapshot was taken of. */
+            /** @description The jail of which the snapshot was taken. */
             parent?: string;
-            /** @description Of the last record in the parent's log that the snapshot knows of. */
+            /** @description Sequence number of the last event in the parent's log that the snapshot includes. */
             parent_seq?: null | number;
-            /** @description The caller was inside the call when observation began. */
+            /** @description The caller was in the system call when observation began. */
             partial?: boolean;
-            /** @description Inside the jail. */
+            /** @description Path inside the jail. */
             path?: string;
             /**
              * Format: int32
-             * @description Inside the jail.
+             * @description PID inside the jail.
              */
             pid?: number;
             /** Format: int64 */
@@ -3874,40 +4053,52 @@ export interface components {
             /** Format: int32 */
             ppid?: number;
             proto?: string;
-            /** @description Memory said another path than the kernel used. */
+            /** @description The path in memory differed from the path that the kernel used (a TOCTOU race). */
             raced?: boolean;
-            /** @description The jail's disk refuses writes after an error. */
+            /** @description The jail's disk is read-only after an error. */
             read_only?: boolean;
-            /** @description What the kernel opened, where that differs from path. */
+            /** @description The path that the kernel opened, if it differs from path. */
             real?: string;
+            /** @description For a gap: why events were lost. */
             reason?: string;
-            /** @description Negative is -errno. */
+            /** @description Return value of the system call. A negative value is -errno. */
             ret?: null | number;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Peak resident set size in bytes.
+             */
             rss?: number;
             /** Format: int64 */
             rx_bytes?: number;
-            /** @description Gapless in one jail, from 1; in one made from a snapshot, from where its parent was. */
+            /** @description Sequence number in the jail, without gaps, from 1. A jail made from a snapshot continues the numbering of its parent. */
             seq: number;
-            /** @description That ended the process. */
+            /** @description The signal that ended the process. */
             signal?: string;
             snapshot?: string;
-            /** @description Type of the records that are missing here. */
+            /** @description For a gap: type of the lost events. */
             source?: string;
+            /** @description Source address. */
             src?: string;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description System CPU time in nanoseconds.
+             */
             system_ns?: number;
-            /** @description Flags of the packet, or all of a flow. */
+            /** @description TCP flags of the packet, or of all packets of a flow. */
             tcp?: string;
-            /** @description Of a thread, not of a whole process. */
+            /** @description The event concerns a thread and not a process. */
             thread?: boolean;
             through?: number;
-            /** Format: int32 */
+            /**
+             * Format: int32
+             * @description Thread ID inside the jail.
+             */
             tid?: number;
+            /** @description New path of a renamed or linked file. */
             to?: string;
             /**
              * Format: int64
-             * @description Milliseconds since 1970.
+             * @description Time, in milliseconds since 1970.
              */
             ts: number;
             /** Format: int64 */
@@ -3915,122 +4106,138 @@ export interface components {
             /** @enum {string} */
             type: "syscall" | "file" | "net" | "proc" | "gap" | "usage" | "lineage";
             uid?: null | number;
-            /** @description The caller died inside the call. */
+            /** @description The caller died during the system call. */
             unfinished?: boolean;
-            /** @description The path of a descriptor is not known. */
+            /** @description The path of the file descriptor is unknown. */
             unresolved?: boolean;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description User CPU time in nanoseconds.
+             */
             user_ns?: number;
         };
         EventChanges: {
-            /** @description From there to one side. */
+            /** @description Events between the common ancestor and the first side. */
             from?: components["schemas"]["EventCount"];
-            /** @description Where both come from; none if they are not related. */
+            /** @description The common ancestor. Omitted if the sides are not related. */
             since?: components["schemas"]["ComparedEnd"];
-            /** @description From there to the other. */
+            /** @description Events between the common ancestor and the second side. */
             to?: components["schemas"]["EventCount"];
         };
         EventCount: {
-            /** @description by_type is less than the total: some are not kept, or there are too many. */
+            /** @description by_type counts fewer events than total: some events were deleted, or there are too many to count. */
             at_least?: boolean;
             by_type?: {
                 [key: string]: number;
             };
             /** Format: int64 */
             total?: number;
+            /** @description Why the events cannot be counted. */
             unknown?: string;
         };
         EventLink: {
+            /** @description First sequence number. */
             first?: number;
+            /** @description Last sequence number. */
             last?: number;
-            /** @description A filter, for GET …/events. */
+            /** @description A filter for GET …/events. */
             q?: string;
         };
         EventLog: {
             /**
              * Format: int64
-             * @description What they take on disk.
+             * @description Disk usage in bytes.
              */
             bytes?: number;
-            /** @description Why nothing can be written now. */
+            /** @description Why events cannot be written now. */
             err?: string;
             /**
              * Format: int64
-             * @description Records that are kept.
+             * @description Number of stored events.
              */
             events?: number;
-            /** @description Sequence number of the oldest record kept. */
+            /** @description Sequence number of the oldest stored event. */
             first?: number;
-            /** @description Sequence number given last. */
+            /** @description Sequence number that was assigned last. */
             last?: number;
-            /** @description By type: records that found no room. Each is counted in a gap. */
+            /** @description Events that were dropped because of the size limit, by type. Gap events count them. */
             lost?: {
                 [key: string]: number;
             };
-            /** @description Files. */
+            /** @description Number of files. */
             segments?: number;
         };
         EventWindow: {
-            /** @description Records, as docs/events.md has them. */
+            /** @description Events. docs/events.md describes them. */
             items: unknown[];
             /**
              * Format: int64
-             * @description Of the first of the items; 0 is the oldest record.
+             * @description Position of the first item; 0 is the oldest event.
              */
             offset: number;
             /**
              * Format: int64
-             * @description How many records the filter means.
+             * @description Number of events that match the filter.
              */
             total: number;
         };
         Exec: {
             argv?: string[];
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Run time in milliseconds.
+             */
             duration_ms?: number;
             /**
-             * @description base64 if stdout or stderr is not UTF-8; then both are encoded so.
+             * @description base64 if stdout or stderr is not valid UTF-8; then both are base64-encoded.
              * @enum {string}
              */
             encoding?: "base64";
             /** Format: date-time */
             ended_at?: null | string;
-            /** @description 128 plus the signal's number if one ended it. Absent while it runs. */
+            /** @description Exit status, or 128 plus the number of the signal that ended the command. Absent while it runs. */
             exit_code?: null | number;
             id: string;
             /**
              * Format: int64
-             * @description Offset that the next output byte will have.
+             * @description Offset of the next output byte.
              */
             next?: number;
             /**
              * Format: int64
-             * @description Offset of the first output byte still kept.
+             * @description Offset of the first buffered output byte.
              */
             oldest?: number;
-            /** @description Inside the jail. */
+            /** @description PID inside the jail. */
             pid?: number;
+            /** @description The command runs on a terminal. */
             pty?: boolean;
             running?: boolean;
-            /** @description The signal that ended it, such as KILL. */
+            /** @description The signal that ended the command, such as KILL. */
             signal?: string;
             /** Format: date-time */
             started_at?: string;
+            /** @description Standard error, if the response includes output. */
             stderr?: string;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Bytes written so far, including discarded ones.
+             */
             stderr_bytes?: number;
-            /** @description Where the answer carries output. */
+            /** @description Standard output, if the response includes output. */
             stdout?: string;
             /**
              * Format: int64
-             * @description Written so far, kept or not.
+             * @description Bytes written so far, including discarded ones.
              */
             stdout_bytes?: number;
+            /** @description The command was killed because of its timeout. */
             timed_out?: boolean;
-            /** @description stdout and stderr do not hold all that was written. */
+            /** @description stdout or stderr is incomplete because buffered output was discarded. */
             truncated?: boolean;
         };
         ExecPage: {
+            /** @description Items of the page. */
             items: components["schemas"]["Exec"][];
             /** @description Pass as 'after' to get the items that follow. Absent on the last page. */
             next?: string;
@@ -4038,73 +4245,75 @@ export interface components {
         ExecRequest: {
             /** @description The command and its arguments. */
             argv?: string[];
-            /** @description A line for /bin/sh. */
+            /** @description A command line for /bin/sh. */
             cmd?: string;
+            /** @description Working directory. Default: the jail's working directory. */
             cwd?: string;
-            /** @description Answer as soon as the command runs. */
+            /** @description Respond as soon as the command has started. */
             detach?: boolean;
-            /** @description Added to the jail's environment. */
+            /** @description Environment variables, added to the jail's. */
             env?: {
                 [key: string]: string;
             };
-            /** @description Output kept in the jail for readers that come later. Default 1 MiB. */
+            /** @description Number of output bytes buffered for later readers. Default 1 MiB. */
             keep_bytes?: number;
-            /** @description With stream: let a slow reader slow the command down, rather than lose output. A stream that ends without the event exit or error was cut off, as one is whose reader takes nothing for 5 minutes; GET /jails/{id}/execs/{exec} with Last-Event-ID continues it. */
+            /** @description With stream: block the command when the client reads slowly, instead of dropping output. A stream that ends without the event exit or error was interrupted, for example because the client read nothing for 5 minutes. Continue it with GET /jails/{id}/execs/{exec} and Last-Event-ID. */
             lossless?: boolean;
-            /** @description Run on a terminal of this size. */
+            /** @description Run the command on a terminal of this size. */
             pty?: components["schemas"]["Size"];
-            /** @description What the command reads. */
+            /** @description Standard input of the command. */
             stdin?: string;
             /** @description stdin is base64. */
             stdin_base64?: boolean;
             /** @description Keep standard input open after stdin, for POST …/stdin. */
             stdin_open?: boolean;
-            /** @description Answer with server-sent events: start, output, exit. */
+            /** @description Respond with server-sent events: start, output, exit. */
             stream?: boolean;
             /**
              * Format: int64
-             * @description Then the whole process group is killed.
+             * @description Timeout in milliseconds, after which the whole process group is killed.
              */
             timeout_ms?: number;
+            /** @description User of the command: a name, a uid, name:group or uid:gid. Default: the jail's user. */
             user?: string;
         };
         Explain: {
             jail?: string;
-            /** @description The default is the jail's. */
+            /** @description The policy to evaluate. Default: the jail's policy. */
             policy?: components["schemas"]["Policy"];
             question: components["schemas"]["Question"];
         };
         Explained: {
             considered?: components["schemas"]["ConsideredRule"][];
             decision: components["schemas"]["Decision"];
-            /** @description Of a connection from a jail behind the proxy, whose rules come first: what they allow leaves without a question. */
+            /** @description For a connection from a jail in network mode proxy: the result of the egress rules. They are evaluated before the policy, and a connection that they allow is not evaluated by the policy. */
             egress?: components["schemas"]["ExplainedEgress"];
         };
         ExplainedEgress: {
             allow: boolean;
-            /** @description They leave it to the policy. */
+            /** @description The egress rules defer to the policy. */
             asks?: boolean;
             detail?: string;
             reason?: string;
             remedy?: string;
-            /** @description That allows it, or comes nearest. */
+            /** @description The rule that allows the connection, or the closest one. */
             rule?: string;
         };
         FeedEvent: {
-            /** @description Who did it. */
+            /** @description The agent or user that caused the entry. */
             agent?: string;
-            /** @description Of the topic approval: the request, as it is now. */
+            /** @description For topic approval: the current state of the request. */
             approval?: components["schemas"]["Approval"];
             /** Format: date-time */
             at: string;
             body?: unknown;
             jail?: string;
-            /** @description Of the entry: jail.created, approval.asked, run.moved and so on. */
+            /** @description Kind of the entry: jail.created, approval.asked, run.moved and so on. */
             kind: string;
             run?: string;
             /**
              * Format: int64
-             * @description Of its entry in the chain.
+             * @description Number of the audit log entry.
              */
             seq: number;
             session?: string;
@@ -4112,16 +4321,17 @@ export interface components {
         FeedHelloEvent: {
             /** Format: date-time */
             at: string;
-            /** @description The Last-Event-ID was none of this daemon's: what happened before now has to be asked for anew. */
+            /** @description The Last-Event-ID was not issued by this daemon. Reload earlier events with the other endpoints. */
             reset?: boolean;
         };
         FeedJailsEvent: {
+            /** @description The list is complete. Jails that it does not contain were deleted. */
             all?: boolean;
             jails: components["schemas"]["JailRow"][];
         };
         File: {
             gid?: number;
-            /** @description Permission bits with setuid, setgid and sticky, octal. */
+            /** @description Permission bits with setuid, setgid and sticky, in octal. */
             mode: string;
             /** Format: date-time */
             mtime?: string;
@@ -4129,43 +4339,44 @@ export interface components {
             path: string;
             /** Format: int64 */
             size: number;
-            /** @description Of a symlink. */
+            /** @description Target of a symlink. */
             target?: string;
             /** @enum {string} */
             type: "file" | "dir" | "symlink" | "fifo" | "socket" | "char" | "block";
             uid?: number;
         };
         FileChanges: {
-            /** @description By kind. */
+            /** @description Number of changes by kind. */
             counts?: {
                 [key: string]: number;
             };
-            /** @description By path. */
+            /** @description Changes, sorted by path. */
             list?: components["schemas"]["Change"][];
             /**
              * Format: int64
-             * @description That are not listed. GET /jails/{id}/fs/diff lists all of a jail's, in pages.
+             * @description Number of changes that are not listed. GET /jails/{id}/fs/diff lists all changes of a jail, in pages.
              */
             more?: number;
-            /** @description Why nothing can be told. */
+            /** @description Why the trees cannot be compared. */
             unknown?: string;
         };
         FileEvent: {
             dir?: boolean;
             /**
-             * @description overflow: some were missed.
+             * @description overflow: some changes were lost.
              * @enum {string}
              */
             op: "create" | "write" | "delete" | "rename" | "attrib" | "overflow";
             path: string;
         };
         FilePage: {
+            /** @description Items of the page. */
             items: components["schemas"]["File"][];
             /** @description Pass as 'after' to get the items that follow. Absent on the last page. */
             next?: string;
         };
         Flow: {
-            /** @description There was more before it found room in the list. */
+            /** @description The counts are lower bounds: earlier packets were not counted because the list was full. */
             at_least?: boolean;
             /** Format: date-time */
             begin?: string;
@@ -4175,18 +4386,18 @@ export interface components {
             bytes_out?: number;
             comm?: string;
             /**
-             * @description Who began it.
+             * @description Direction of the first packet.
              * @enum {string}
              */
             dir: "egress" | "ingress" | "loopback";
             /**
              * Format: date-time
-             * @description Of its last packet so far.
+             * @description Time of the last packet so far.
              */
             end?: string;
-            /** @description Where its records are. */
+            /** @description Events of the flow. */
             events?: components["schemas"]["EventLink"];
-            /** @description The name the jail asked for to get the address. */
+            /** @description The DNS name that the jail resolved to the remote address. */
             host?: string;
             local: string;
             /** Format: int64 */
@@ -4196,62 +4407,77 @@ export interface components {
             /** Format: int32 */
             pid?: number;
             proto: string;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Number of refused connections.
+             */
             refused?: number;
             remote: string;
             /**
-             * @description open: a protocol without connections.
+             * @description State of the connection. open: the protocol has no connections.
              * @enum {string}
              */
             state?: "unanswered" | "refused" | "established" | "closed" | "reset" | "open";
             /**
              * Format: int64
-             * @description It was begun; more than 1 if its ports were used again.
+             * @description Number of connections; more than 1 if the ports were reused.
              */
             times?: number;
         };
         Flows: {
             /**
              * Format: int64
-             * @description All there were. If they are too many to be kept, those of the most bytes are listed.
+             * @description Total number of flows. If there are too many to store, the list contains those with the most bytes.
              */
             count?: number;
+            /** @description Items of the page. */
             items: components["schemas"]["Flow"][];
             /** @description Pass as 'after' to get the items that follow. Absent on the last page. */
             next?: string;
         };
         Grant: {
+            /** @description Branches of the jail receive their own grant. */
             branches?: boolean;
+            /** @description Who created the grant. */
             by?: string;
             capability?: string;
             /** Format: date-time */
             created_at: string;
-            /** @enum {string} */
+            /**
+             * @description file: as /run/secrets/NAME in the jail. inject: added to requests by the egress proxy.
+             * @enum {string}
+             */
             delivery: "file" | "inject";
             /** Format: date-time */
             expires_at?: null | string;
-            /** @description That a branch has got this one by. */
+            /** @description For a jail that is a branch: the parent's grant that this one was derived from. */
             from?: string;
+            /** @description With delivery inject: hosts to which the secret may be sent. */
             hosts?: string[];
             id: string;
+            /** @description The jail that may use the secret. */
             jail?: string;
             run?: string;
             secret: string;
             session?: string;
         };
         GrantSecret: {
-            /** @description A branch of the jail gets a grant of its own. */
+            /** @description Branches of the jail receive their own grant. */
             branches?: boolean;
             capability?: string;
             /**
-             * @description As /run/secrets/NAME in the jail (the default), or in requests on their way out, so that the jail never has it.
+             * @description file (the default): as /run/secrets/NAME in the jail. inject: the egress proxy adds the secret to requests, and it is never visible in the jail.
              * @enum {string}
              */
             delivery?: "file" | "inject";
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When the grant expires. Default: never.
+             */
             expires_at?: null | string;
-            /** @description Of inject: where it may be sent, such as api.example.com. */
+            /** @description With delivery inject: hosts to which the secret may be sent, such as api.example.com. */
             hosts?: string[];
+            /** @description The jail that may use the secret. */
             jail?: string;
             run?: string;
             session?: string;
@@ -4262,6 +4488,7 @@ export interface components {
         };
         Host: {
             arch?: string;
+            /** @description Model of the CPU. */
             cpu?: string;
             kernel?: string;
         };
@@ -4273,47 +4500,49 @@ export interface components {
             files: number;
             /**
              * Format: int64
-             * @description Bytes of its files.
+             * @description Total size of its files, in bytes.
              */
             size: number;
-            /** @description What the archive held and the image does not, with the reason. */
+            /** @description Archive entries that were not unpacked, with the reason. */
             skipped?: string[];
-            /** @description What was asked for and led to it. */
+            /** @description References that resolved to this image. */
             sources: string[];
         };
         ImagePage: {
+            /** @description Items of the page. */
             items: components["schemas"]["Image"][];
             /** @description Pass as 'after' to get the items that follow. Absent on the last page. */
             next?: string;
         };
         ImportServer: {
-            /** @description A directory of the host that the manifest's paths are relative to. */
+            /** @description A host directory against which the manifest's relative paths are resolved. */
             dir?: string;
+            /** @description File name of the manifest, for error messages. */
             file?: string;
-            /** @description A capability that says how the server runs: its id is the beginning of those of its tools. */
+            /** @description Manifest of a capability that starts the server. Its id is the prefix of the ids of the imported tools. */
             manifest: string;
         };
         ImportedServer: {
-            /** @description What the server says of its tools and no manifest can. */
+            /** @description Properties of the tools that a manifest cannot express. */
             lost?: string[];
-            /** @description Of the tools: what to register. */
+            /** @description Manifests of the tools. Register them with POST /capabilities. */
             manifests: string[];
-            /** @description Tools that are none, and why. */
+            /** @description Tools that cannot be imported, with the reason. */
             refused?: string[];
-            /** @description What it calls itself. */
+            /** @description Name that the server reports. */
             server: string;
         };
         Jail: {
             backend: string;
             command?: string[];
-            /** @description Lasting problems that the state does not show. */
+            /** @description Persistent problems that the state does not show. */
             conditions?: components["schemas"]["Condition"][];
             /** Format: date-time */
             created_at: string;
             cwd?: string;
-            /** @description Of the root filesystem. */
+            /** @description Digest of the root filesystem. */
             digest?: string;
-            /** @description Not shown to viewers. */
+            /** @description Environment variables. Hidden from viewers. */
             env?: {
                 [key: string]: string;
             };
@@ -4328,17 +4557,17 @@ export interface components {
             };
             mounts?: components["schemas"]["Mount"][];
             name?: string;
-            /** @description The snapshot it is nearest to: taken of it, made from or rewound to last. */
+            /** @description The snapshot that was last taken of the jail, that it was made from, or that it was last rewound to. */
             nearest?: string;
             /** @enum {string} */
             network: "isolated" | "proxy" | "bridged" | "full";
             network_group?: string;
-            /** @description How it is being recorded. Only when one jail is asked for. */
+            /** @description State of the recording. Only in the response for a single jail. */
             observation?: components["schemas"]["Observation"];
             observe?: components["schemas"]["Observe"];
-            /** @description The snapshot it was made from, if it was. */
+            /** @description The snapshot that the jail was made from. */
             origin?: components["schemas"]["Origin"];
-            /** @description Why it failed, or stopped unasked. */
+            /** @description Why the jail failed, or stopped without a request. */
             reason?: string;
             rootfs?: components["schemas"]["Rootfs"];
             runtime?: string;
@@ -4349,30 +4578,31 @@ export interface components {
             state: "created" | "starting" | "running" | "paused" | "stopped" | "failed";
             /** Format: date-time */
             stopped_at?: null | string;
-            /** @description What it uses now. Only when one jail is asked for, and it has processes. */
+            /** @description Current resource usage. Only in the response for a single jail that has processes. */
             usage?: components["schemas"]["Usage"];
             user?: string;
             workspace?: components["schemas"]["Workspace"];
         };
         JailLimits: {
-            /** @description What became of requests and changes, oldest first. */
+            /** @description Requests and changes with their outcome, oldest first. */
             history?: components["schemas"]["LimitChange"][];
-            /** @description In force now. */
+            /** @description Limits in effect now. */
             limits?: components["schemas"]["Limits"];
             /**
              * Format: int64
-             * @description The 'after' of the next page.
+             * @description Pass as 'after' to get the next page.
              */
             next?: number;
-            /** @description Its own, while it is lent others. */
+            /** @description The permanent limits, while temporary ones are in effect. */
             own?: components["schemas"]["Limits"];
             /**
              * Format: date-time
-             * @description When what it is lent is taken back.
+             * @description When the temporary limits end.
              */
             until?: null | string;
         };
         JailPage: {
+            /** @description Items of the page. */
             items: components["schemas"]["Jail"][];
             /** @description Pass as 'after' to get the items that follow. Absent on the last page. */
             next?: string;
@@ -4381,17 +4611,17 @@ export interface components {
             backend: string;
             /**
              * Format: double
-             * @description Processors it keeps busy.
+             * @description CPU usage, in number of CPUs.
              */
             cpu: number;
             /**
              * Format: double
-             * @description Recorded in a second.
+             * @description Events recorded per second.
              */
             events_s: number;
             /**
              * Format: int64
-             * @description Records that are known to be missing, since the daemon started.
+             * @description Number of events known to be lost since the daemon started.
              */
             gaps: number;
             id: string;
@@ -4405,26 +4635,26 @@ export interface components {
             runtime?: string;
             /**
              * Format: int64
-             * @description Received in a second.
+             * @description Bytes received per second.
              */
             rx_bytes_s: number;
             state: string;
             /**
              * Format: int64
-             * @description Sent in a second.
+             * @description Bytes sent per second.
              */
             tx_bytes_s: number;
         };
         Keep: {
-            /** @description The last of each of so many days in which there is one. */
+            /** @description Retain the last snapshot of each day, for this many days that have one. */
             daily?: number;
-            /** @description The last of each of so many hours in which there is one. */
+            /** @description Retain the last snapshot of each hour, for this many hours that have one. */
             hourly?: number;
-            /** @description The last so many. */
+            /** @description Number of most recent snapshots to retain. */
             last?: number;
         };
         Latency: {
-            /** @description Each reaches to twice where it begins; from the first that is not empty to the last. */
+            /** @description Histogram. Each bucket ends at twice its start. Empty buckets at both ends are omitted. */
             buckets: components["schemas"]["LatencyBucket"][];
             /** Format: int64 */
             max_ns?: number;
@@ -4432,12 +4662,18 @@ export interface components {
             min_ns?: number;
             /**
              * Format: int64
-             * @description Estimated from the buckets, as are the next two.
+             * @description Median, estimated from the buckets.
              */
             p50_ns?: number;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description 90th percentile, estimated from the buckets.
+             */
             p90_ns?: number;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description 99th percentile, estimated from the buckets.
+             */
             p99_ns?: number;
             /** Format: int64 */
             total_ns?: number;
@@ -4451,11 +4687,11 @@ export interface components {
         LimitChange: {
             /** Format: date-time */
             at?: string;
-            /** @description The person who set, allowed or refused it. */
+            /** @description The person who made, approved or refused the change. */
             by?: string;
             /**
              * Format: int64
-             * @description Of the causal chain.
+             * @description Number of the audit log entry.
              */
             entry?: number;
             from?: components["schemas"]["Bounds"];
@@ -4464,31 +4700,34 @@ export interface components {
             /** @enum {string} */
             state?: "applied" | "refused" | "failed";
             to?: components["schemas"]["Bounds"];
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When a temporary change ends.
+             */
             until?: null | string;
-            /** @description What was asked for. */
+            /** @description The requested limits. */
             want?: components["schemas"]["Bounds"];
             why?: string;
         };
         Limits: {
             /**
              * Format: int64
-             * @description Default 256, at most 1024.
+             * @description CPU weight. Default 256, at most 1024.
              */
             cpu_shares?: number;
             /**
              * Format: int64
-             * @description MiB. Default 1024, at most 16384.
+             * @description Disk space in MiB. Default 1024, at most 16384.
              */
             disk_mb?: number;
             /**
              * Format: int64
-             * @description Processes and threads, without those of the jail's init. Default 128, at most 4096.
+             * @description Number of processes and threads, excluding those of the jail's init. Default 128, at most 4096.
              */
             max_pids?: number;
             /**
              * Format: int64
-             * @description MiB. Default 512, at most 8192.
+             * @description Memory in MiB. Default 512, at most 8192.
              */
             memory_mb?: number;
         };
@@ -4496,18 +4735,19 @@ export interface components {
             /** Format: date-time */
             created_at: string;
             id: string;
-            /** @description Made from snapshots of it that are gone. */
+            /** @description Jails made from deleted snapshots of the jail. */
             jails?: components["schemas"]["LineageJail"][];
             name?: string;
-            /** @description The snapshot it is nearest to. */
+            /** @description The snapshot that was last taken of the jail, that it was made from, or that it was last rewound to. */
             nearest?: string;
             origin?: components["schemas"]["Origin"];
-            /** @description Taken of it, oldest first. */
+            /** @description Snapshots of the jail, oldest first. */
             snapshots?: components["schemas"]["LineageSnapshot"][];
-            /** @description A jail's state, or gone: it was deleted, and its snapshots are there. */
+            /** @description State of the jail, or gone if it was deleted and has snapshots. */
             state: string;
         };
         LineageJailPage: {
+            /** @description Items of the page. */
             items: components["schemas"]["LineageJail"][];
             /** @description Pass as 'after' to get the items that follow. Absent on the last page. */
             next?: string;
@@ -4516,11 +4756,12 @@ export interface components {
             /** Format: date-time */
             created_at: string;
             id: string;
-            /** @description Made from it, oldest first. */
+            /** @description Jails made from the snapshot, oldest first. */
             jails?: components["schemas"]["LineageJail"][];
+            /** @description The snapshot includes processes, not only files. */
             memory?: boolean;
             name?: string;
-            /** @description The snapshot that the jail had been taken to, made from or rewound to last. */
+            /** @description The previous snapshot of the jail: the one last taken, made from or rewound to. */
             parent?: string;
             reason: string;
             trigger?: string;
@@ -4533,7 +4774,7 @@ export interface components {
             created_at: string;
             /**
              * Format: date-time
-             * @description Unless it is used before.
+             * @description When the login expires. Each use extends it.
              */
             expires_at: string;
             id: string;
@@ -4542,19 +4783,20 @@ export interface components {
             role: "admin" | "operator" | "viewer";
             /**
              * Format: date-time
-             * @description To the hour.
+             * @description Time of the last use, rounded to an hour.
              */
             used_at: string;
         };
         LoginLink: {
-            /** @description What is to be sent to POST /login. */
+            /** @description The code to send to POST /login. */
             code: string;
             /** Format: date-time */
             expires_at: string;
-            /** @description Where to go with it; the first is on this machine, others by which it is reached from elsewhere. */
+            /** @description Login URLs. The first one works on this host, the others from elsewhere. */
             urls: string[];
         };
         LoginPage: {
+            /** @description Items of the page. */
             items: components["schemas"]["Login"][];
             /** @description Pass as 'after' to get the items that follow. Absent on the last page. */
             next?: string;
@@ -4562,19 +4804,19 @@ export interface components {
         Lost: {
             /**
              * Format: int64
-             * @description At least.
+             * @description Number of lost events, at least.
              */
             records?: number;
-            /** @description Some gap could not say how many. */
+            /** @description The number is incomplete: the size of a gap is not known. */
             unknown?: boolean;
         };
         MarketInstall: {
             name: string;
-            /** @description Without it the newest. */
+            /** @description Version to install. Default: the newest. */
             version?: string;
         };
         Me: {
-            /** @description Of a browser that is logged in. */
+            /** @description The login, if the caller is a logged-in browser. */
             login?: string;
             name: string;
             /** @enum {string} */
@@ -4584,21 +4826,27 @@ export interface components {
             /** Format: date-time */
             at: string;
             /**
-             * @description in: to the agent. out: from it.
+             * @description in: to the agent. out: from the agent.
              * @enum {string}
              */
             direction: "in" | "out";
+            /** @description The sender. */
             from?: string;
             id: string;
+            /** @description Data classes of the text. */
             labels?: string[];
             run?: string;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Position in the session.
+             */
             seq: number;
             session_id: string;
-            /** @description What is personal or secret is a handle in its place. */
+            /** @description The text. Personal and secret data is replaced by handles. */
             text: string;
         };
         MessagePage: {
+            /** @description Items of the page. */
             items: components["schemas"]["Message"][];
             /** @description Pass as 'after' to get the items that follow. Absent on the last page. */
             next?: string;
@@ -4607,16 +4855,16 @@ export interface components {
             [key: string]: unknown;
         };
         Mount: {
-            /** @description A path of the host, which the configuration must allow. */
+            /** @description A host path that the configuration allows to be mounted. */
             source: string;
             /** @description A path in the jail. */
             target: string;
-            /** @description Otherwise read-only. */
+            /** @description Mount writable. Default: read-only. */
             write?: boolean;
         };
         MoveFile: {
             from: string;
-            /** @description Otherwise a file at 'to' is a conflict. */
+            /** @description Replace an existing file at 'to'. Otherwise an existing file is a conflict. */
             replace?: boolean;
             to: string;
         };
@@ -4628,37 +4876,37 @@ export interface components {
         };
         Observation: {
             log?: components["schemas"]["EventLog"];
-            /** @description By name: kernel, network, gvisor, ptrace. None when the jail does not run. */
+            /** @description Observers by name: kernel, network, gvisor, ptrace. Empty when the jail does not run. */
             sources?: {
                 [key: string]: components["schemas"]["Source"];
             };
         };
         Observe: {
-            /** @description Names of system calls recorded as well, whatever syscalls says. */
+            /** @description Names of system calls to record in addition to those that syscalls selects. */
             allow?: string[];
             /**
-             * @description Operations on files.
+             * @description Whether to record file operations.
              * @enum {string}
              */
             files?: "all" | "off";
-            /** @description Names of system calls not recorded, whatever else is said. */
+            /** @description Names of system calls not to record. It takes precedence over syscalls and allow. */
             ignore?: string[];
             /**
-             * @description Each packet, or sums of them for each connection.
+             * @description Record each packet, totals for each connection (flows), or neither.
              * @enum {string}
              */
             network?: "packets" | "flows" | "off";
             /**
-             * @description throttle: the jail is slowed so that nothing is lost. count: it runs on, and what is lost is counted in a gap.
+             * @description throttle: slow down the jail so that no event is lost. count: do not slow down the jail; lost events are counted in a gap.
              * @enum {string}
              */
             on_overload?: "throttle" | "count";
-            /** @description Of each packet so many bytes are kept for GET …/network/pcap. */
+            /** @description Number of bytes of each packet to keep for GET …/network/pcap. */
             packet_bytes?: number;
-            /** @description Of the calls left, one in so many is recorded. */
+            /** @description Sampling of the remaining system calls: record one of this many. */
             sample?: number;
             /**
-             * @description Which system calls. security: those that change privileges, namespaces, mounts, programs or other processes.
+             * @description Which system calls to record. security: calls that change privileges, namespaces or mounts, run programs, or act on other processes.
              * @enum {string}
              */
             syscalls?: "all" | "security" | "off";
@@ -4666,7 +4914,7 @@ export interface components {
         Offer: {
             description?: string;
             digest: string;
-            /** @description The version that is installed, from the same publisher. */
+            /** @description The installed version of the bundle from the same publisher. */
             installed?: string;
             market: string;
             name: string;
@@ -4675,50 +4923,54 @@ export interface components {
             version: string;
         };
         OfferPage: {
+            /** @description Items of the page. */
             items: components["schemas"]["Offer"][];
             /** @description Pass as 'after' to get the items that follow. Absent on the last page. */
             next?: string;
         };
         OpenSession: {
-            /** @description Of runs that name none. */
+            /** @description Default agent of the session's runs. */
             agent?: components["schemas"]["RunAgent"];
-            /** @description Data classes that its agents may see as they are; of all else they get a handle. */
+            /** @description Data classes that the session's agents may read in plain text. Other classified data is replaced by handles. */
             allow?: string[];
-            /** @description What all its runs together may spend. */
+            /** @description Budget shared by all runs of the session, by dimension. */
             budget?: {
                 [key: string]: number;
             };
-            /** @description Whose members are its siblings. Default: nobody's. */
+            /** @description Name of a group. Sessions in the same group are siblings. Default: no group. */
             group?: string;
-            /** @description 1 to 128 letters, digits and ._:-; without it one is made. */
+            /** @description 1 to 128 letters, digits and ._:-; generated if omitted. */
             id?: string;
-            /** @description In which all its runs work. Default: each run gets a jail of its own. */
+            /** @description The jail for all runs of the session. Default: each run gets its own jail. */
             jail?: string;
             labels?: {
                 [key: string]: string;
             };
-            /** @description What siblings call it, and people. */
+            /** @description Display name, also used by siblings to address the session. */
             name?: string;
         };
         Origin: {
-            /** @description Of which the snapshot is. */
+            /** @description The jail of which the snapshot was taken. */
             jail: string;
-            /** @description Among those made with it, from 1. */
+            /** @description Number of the jail among those created by the same request, from 1. */
             number: number;
             snapshot: string;
         };
         Output: {
             /**
              * Format: base64
-             * @description Base64.
+             * @description Output bytes, in base64.
              */
             data: string;
             /**
              * Format: int64
-             * @description Bytes just before offset that were no longer kept.
+             * @description Number of bytes before offset that were discarded.
              */
             lost?: number;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Offset of the first byte of data. Offsets count stdout and stderr together.
+             */
             offset: number;
             /** @enum {string} */
             stream: "stdout" | "stderr";
@@ -4726,13 +4978,13 @@ export interface components {
         Overrides: {
             /** @description Default: the jail's id. */
             hostname?: string;
-            /** @description Refused: of a jail and its branches only one could speak on a connection. Rewind the jail instead. */
+            /** @description Rejected if true: a connection cannot be shared between a jail and its branches. Rewind the jail instead. */
             keep_connections?: boolean;
             labels?: {
                 [key: string]: string;
             };
             limits?: components["schemas"]["Limits"];
-            /** @description A name for people. Of several jails, each has its number at the end. */
+            /** @description Display name. If several jails are created, a number is appended. */
             name?: string;
             /** @enum {string} */
             network?: "isolated" | "proxy" | "bridged" | "full";
@@ -4743,34 +4995,34 @@ export interface components {
              * @description The instant, if it was given as a time.
              */
             at?: null | string;
-            /** @description That the jail was made from. It may be gone. */
+            /** @description The snapshot that the jail was made from. It may have been deleted. */
             base?: string;
             files: components["schemas"]["ChangedFiles"];
             processes: components["schemas"]["Processes"];
-            /** @description The nearest at or before the instant that no rewind has undone: what a branch from here begins with. */
+            /** @description The nearest snapshot at or before the instant that no rewind has undone. A branch from this instant starts with it. */
             snapshot?: components["schemas"]["Snapshot"];
         };
         Policy: {
-            /** @description Whose rules count where nobody says who asks. */
+            /** @description The agent whose rules apply when a request names no agent. */
             agent?: string;
-            /** @description What people wanted remembered. */
+            /** @description Remembered answers to approval requests. */
             answers?: components["schemas"]["PolicyRule"][];
-            /** @description To which the level may be raised. The default is the level. */
+            /** @description The highest level that the jail can be raised to. Default: the level. */
             ceiling?: number;
-            /** @description Permission files (opencode.json, .jsonc; later ones count over earlier ones) and decision frameworks (AGENTS.md). */
+            /** @description Permission files (opencode.json, .jsonc; later files take precedence over earlier ones) and decision frameworks (AGENTS.md). */
             files?: components["schemas"]["PolicyFile"][];
-            /** @description The home directory in the jail, for ~ in patterns; the default is /root. */
+            /** @description The home directory in the jail, which replaces ~ in patterns. Default: /root. */
             home?: string;
-            /** @description Of autonomy: 1 guided (the default), 2 intelligent, 3 full. */
+            /** @description Autonomy level: 1 guided (the default), 2 intelligent, 3 full. */
             level?: number;
             /**
-             * @description Which of several matching patterns counts. The default is what the files were written for.
+             * @description Which of several matching patterns takes precedence. Default: the convention that the files were written for.
              * @enum {string}
              */
             match?: "longest" | "last";
-            /** @description What it takes to allow what is asked. The first that matches counts; without one it is standard. */
+            /** @description Who must approve an action. The first match applies; without a match the tier is standard. */
             tiers?: components["schemas"]["PolicyTier"][];
-            /** @description The project's directory in the jail, which patterns of files are relative to. */
+            /** @description The project directory in the jail, to which file patterns are relative. */
             workspace?: string;
         };
         PolicyAdvice: {
@@ -4780,6 +5032,7 @@ export interface components {
         };
         PolicyFile: {
             name: string;
+            /** @description Content of the file. */
             text: string;
         };
         PolicyFinding: {
@@ -4790,72 +5043,81 @@ export interface components {
             remedy?: string;
         };
         PolicyLevel: {
+            /** @description Autonomy level: 1 guided, 2 intelligent, 3 full. */
             level: number;
         };
         PolicyRule: {
+            /** @description A tool name or pattern. */
             action: string;
             /** @enum {string} */
             effect: "allow" | "ask" | "deny";
+            /** @description The policy file of the rule. */
             file?: string;
+            /** @description The line in the file. */
             line?: number;
+            /** @description Pattern for the resource. */
             pattern: string;
         };
         PolicyState: {
-            /** @description What decision frameworks say that is no rule, for the agent to read. */
+            /** @description Guidelines of decision frameworks that are not rules. The agent can read them. */
             advice?: components["schemas"]["PolicyAdvice"][];
             ceiling?: number;
-            /** @description What in the files does not do what it seems to. */
+            /** @description Lint findings: parts of the files that have another effect than they seem to have. */
             findings?: components["schemas"]["PolicyFinding"][];
             level?: number;
-            /** @description How the files are read. */
+            /** @description Which of several matching patterns takes precedence. */
             match?: string;
             policy?: components["schemas"]["Policy"];
-            /** @description Why they are read so. */
+            /** @description Why this precedence was chosen. */
             why?: string;
         };
         PolicyTier: {
+            /** @description A tool name or pattern. */
             action: string;
+            /** @description Pattern for the resource. */
             pattern: string;
             /** @enum {string} */
             tier: "preapproved" | "standard" | "elevated";
         };
         Prepared: {
             digest: string;
-            /** @description What was asked for, with what it was resolved to. */
+            /** @description The requested reference and the reference to which it was resolved. */
             source: string;
         };
         Probe: {
-            /** @description What was found. */
+            /** @description What the probe found. */
             detail?: string;
             name: string;
             /** @description Why it is not ok. */
             reason?: string;
+            /** @description How to enable the mechanism. */
             remedy?: string;
             /**
-             * @description unknown: the probe could not tell.
+             * @description unknown: the probe was inconclusive.
              * @enum {string}
              */
             status: "ok" | "unsupported" | "unknown";
         };
         ProbePage: {
+            /** @description Items of the page. */
             items: components["schemas"]["Probe"][];
             /** @description Pass as 'after' to get the items that follow. Absent on the last page. */
             next?: string;
         };
         Problem: {
-            /** @description What went wrong, in this case. */
+            /** @description What failed and why. */
             detail?: string;
-            /** @description Where the daemon's log has more, for an internal error. */
+            /** @description For an internal error: the id under which the daemon's log has details. */
             error_id?: string;
-            /** @description The field of the request, or its query parameter, that is at fault. */
+            /** @description The request field or query parameter that is invalid. */
             field?: string;
-            /** @description What the caller can do about it. */
+            /** @description How the caller can resolve the problem. */
             remedy?: string;
             /** @description The HTTP status. */
             status: number;
-            /** @description The kind in words. */
+            /** @description Short description of the problem type. */
             title: string;
-            /** @description What kind of problem this is, such as /problems/not-found. */
+            /** @description URI of the problem type, such as /problems/not-found. */
             type: string;
         };
         Process: {
@@ -4864,144 +5126,169 @@ export interface components {
             began?: string;
             /**
              * Format: int64
-             * @description With pid, which process it is: pids come back.
+             * @description Start time. PIDs are reused, so pid and begin_ns together identify a process.
              */
             begin_ns?: number;
             children?: number[];
+            /** @description Command name. */
             comm?: string;
-            /** @description exe, argv and cwd are longer than shown. */
+            /** @description exe, argv or cwd is truncated. */
             cut?: boolean;
             cwd?: string;
-            /** @description In the tree. */
+            /** @description Depth in the process tree. */
             depth?: number;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Run time in nanoseconds.
+             */
             duration_ns?: number;
             /** Format: date-time */
             ended?: null | string;
-            /** @description Where its records are. */
+            /** @description Events of the process. */
             events?: components["schemas"]["EventLink"];
             exe?: string;
-            /** @description The last few programs it ran, the present one last. */
+            /** @description The last programs that the process executed, the current one last. */
             execs?: components["schemas"]["Program"][];
+            /** @description Total number of programs that the process executed. */
             execs_count?: number;
-            /** @description Was there when observation began. */
+            /** @description The process existed when observation began. */
             existing?: boolean;
             exit_code?: null | number;
             gid?: number;
-            /** Format: int32 */
+            /**
+             * Format: int32
+             * @description PID on the host.
+             */
             host_pid?: number;
             /**
              * Format: int32
-             * @description Inside the jail.
+             * @description PID inside the jail.
              */
             pid: number;
             /** Format: int32 */
             ppid?: number;
             /**
              * Format: int64
-             * @description Most memory it held, in bytes.
+             * @description Peak resident set size, in bytes.
              */
             rss?: number;
-            /** @description That ended it. */
+            /** @description The signal that ended the process. */
             signal?: string;
             /**
-             * @description lost: it ended, and nobody saw how.
+             * @description lost: the process ended, and its exit was not observed.
              * @enum {string}
              */
             state: "running" | "exited" | "killed" | "lost";
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description System CPU time in nanoseconds, when the process ended.
+             */
             system_ns?: number;
             threads?: number;
             uid?: number;
             /**
              * Format: int64
-             * @description Processor time, as of its end.
+             * @description User CPU time in nanoseconds, when the process ended.
              */
             user_ns?: number;
         };
         ProcessChanges: {
-            /** @description On both sides, and not alike. */
+            /** @description Processes that are on both sides and differ. */
             changed?: components["schemas"]["ChangedProcess"][];
+            /** @description Connections that are only on the first side. */
             closed?: components["schemas"]["Connection"][];
+            /** @description Processes that are only on the first side. */
             ended?: components["schemas"]["ComparedProcess"][];
             /**
              * Format: int64
-             * @description Connections in no list.
+             * @description Number of connections that are not listed.
              */
             more?: number;
+            /** @description Connections that are only on the second side. */
             opened?: components["schemas"]["Connection"][];
             /**
              * Format: int64
-             * @description On both sides and alike.
+             * @description Number of processes that are on both sides and equal.
              */
             same?: number;
+            /** @description Processes that are only on the second side. */
             started?: components["schemas"]["ComparedProcess"][];
-            /** @description Why nothing can be told. */
+            /** @description Why the processes cannot be compared. */
             unknown?: string;
         };
         Processes: {
             /**
              * Format: int64
-             * @description All there ever were.
+             * @description Total number of processes, including those that ended.
              */
             count?: number;
             /**
              * Format: int64
-             * @description That have ended and are not kept.
+             * @description Number of ended processes that are no longer stored.
              */
             forgotten?: number;
-            /** @description Each after its parent, siblings as they began. */
+            /** @description Processes, each after its parent, siblings in order of creation. */
             items: components["schemas"]["Process"][];
-            /** @description Records of processes that are missing. */
+            /** @description Process events that were lost. */
             lost?: components["schemas"]["Lost"];
             /**
              * Format: int64
-             * @description That are not told of: there were too many at once.
+             * @description Number of processes that are not listed because too many existed at the same time.
              */
             untold?: number;
         };
         Profile: {
-            /** @description The most frequent first. */
+            /** @description System calls, most frequent first. */
             calls: components["schemas"]["CallProfile"][];
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Number of system calls.
+             */
             count: number;
             /**
              * Format: int64
-             * @description By seccomp, before they were entered.
+             * @description Number of calls that seccomp denied before they were executed.
              */
             denied?: number;
-            /** @description By error, the most frequent first. */
+            /** @description Errors, most frequent first. */
             errors: components["schemas"]["ErrorCount"][];
             /**
              * Format: int64
-             * @description Returned an error.
+             * @description Number of calls that returned an error.
              */
             failed?: number;
-            /** @description By call and error: denied first, then refused, then the others. */
+            /** @description Failures by system call and error: denied first, then refused, then others. */
             failures: components["schemas"]["CallFailure"][];
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Number of failures that the list does not include.
+             */
             failures_more?: number;
+            /** @description Number of distinct system calls. */
             kinds?: components["schemas"]["Estimate"];
             latency: components["schemas"]["Latency"];
-            /** @description Records of calls that are missing. */
+            /** @description System call events that were lost. */
             lost?: components["schemas"]["Lost"];
             /**
              * Format: int64
-             * @description Calls that are in none of them.
+             * @description Number of calls that the list does not include.
              */
             more?: number;
-            /** @description With the most calls first, as many as were asked for. */
+            /** @description Processes with the most calls first, as many as requested. */
             processes: components["schemas"]["CallsOfOne"][];
             /**
              * Format: int64
-             * @description For want of permission.
+             * @description Number of calls that failed for lack of permission.
              */
             refused?: number;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Total duration, in nanoseconds.
+             */
             total_ns?: number;
             /**
              * Format: int64
-             * @description Never returned.
+             * @description Number of calls that did not return.
              */
             unfinished?: number;
         };
@@ -5015,21 +5302,33 @@ export interface components {
         Publisher: {
             keys?: components["schemas"]["PublisherKey"][];
             name: string;
-            /** @enum {string} */
+            /**
+             * @description The highest tier that the publisher's bundles may have.
+             * @enum {string}
+             */
             tier: "informational" | "read-only" | "standard" | "elevated";
         };
         PublisherKey: {
             /** Format: date-time */
             added: string;
             id: string;
+            /** @description The public key, in minisign format. */
             key: string;
+            /** @description Why trust in the key was revoked. */
             reason?: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When the key was replaced by another one.
+             */
             retired?: null | string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When trust in the key was revoked.
+             */
             revoked?: null | string;
         };
         PublisherPage: {
+            /** @description Items of the page. */
             items: components["schemas"]["Publisher"][];
             /** @description Pass as 'after' to get the items that follow. Absent on the last page. */
             next?: string;
@@ -5038,68 +5337,73 @@ export interface components {
             /** Format: date-time */
             created_at: string;
             id: string;
+            /** @description The login of the browser. */
             login: string;
-            /** @description Whose login it is. */
+            /** @description Name of the logged-in user. */
             name: string;
-            /** @description The host of its push service. */
+            /** @description Host name of the push service. */
             service: string;
         };
         PushBrowserPage: {
+            /** @description Items of the page. */
             items: components["schemas"]["PushBrowser"][];
             /** @description Pass as 'after' to get the items that follow. Absent on the last page. */
             next?: string;
         };
         PushKey: {
-            /** @description applicationServerKey, as base64url. */
+            /** @description The applicationServerKey, in base64url. */
             key: string;
         };
         PutSecret: {
-            /** @description The value, if it is not text. */
+            /** @description The value in base64, if it is not text. */
             base64?: null | string;
-            /** @description Where others keep it: env:NAME, file:PATH, vault:MOUNT/data/PATH#KEY. */
+            /** @description Reference to a value stored elsewhere: env:NAME, file:PATH, vault:MOUNT/data/PATH#KEY. */
             reference?: string;
-            /** @description Kept sealed. */
+            /** @description The value. It is encrypted at rest. */
             value?: null | string;
         };
         Question: {
-            /** @description A tool's name: bash, edit, read, webfetch, connect, … */
+            /** @description A tool name: bash, edit, read, webfetch, connect, … */
             action: string;
+            /** @description The agent that performs the action. */
             agent?: string;
+            /** @description Additional attributes of the action. */
             attributes?: {
                 [key: string]: string;
             };
-            /** @description What it is done to: a command line, a path, a URL, host:port. */
+            /** @description The object of the action: a command line, path, URL or host:port. */
             resource?: string;
         };
         Received: {
             message_id: string;
-            /** @description That was begun. */
+            /** @description The run that was started. */
             run?: string;
             session_id: string;
         };
         Register: {
-            /** @description Ask again about a version that was refused or revoked. */
+            /** @description Request approval again for a version that was refused or revoked. */
             again?: boolean;
-            /** @description A directory of the host that the manifest's paths are relative to. What it names there is copied. */
+            /** @description A host directory against which the manifest's relative paths are resolved. The named files are copied. */
             dir?: string;
-            /** @description What the manifest is called where something is wrong in it. */
+            /** @description File name of the manifest, for error messages. */
             file?: string;
-            /** @description (capability …) forms, or their JSON twin. */
+            /** @description The manifest: (capability …) forms, or the equivalent JSON. */
             manifest: string;
         };
         Replayed: {
-            /** @description This time. */
+            /** @description Output of the repeated call. */
             output: unknown;
+            /** @description The output equals the recorded output. */
             same: boolean;
         };
         ResumeRun: {
-            /** @description Make so many new runs that go on from there, and leave this one as it is. */
+            /** @description Create this many new runs from the checkpoint and leave this run unchanged. */
             branch?: number;
-            /** @description New limits. */
+            /** @description New limits, by dimension. */
             budget?: {
                 [key: string]: number;
             };
-            /** @description Default: of a paused run the moment it was paused at, else its last. */
+            /** @description Checkpoint to restore. Default: a paused run continues where it was paused; other runs use their last checkpoint. */
             checkpoint?: string;
         };
         Resumed: {
@@ -5107,18 +5411,20 @@ export interface components {
         };
         RevokeCapability: {
             reason?: string;
-            /** @description Without it the one that calls are for. */
+            /** @description Version to revoke. Default: the version that calls use. */
             version?: string;
         };
         RevokeTrust: {
+            /** @description Digest of a bundle that is no longer trusted. */
             digest?: string;
+            /** @description A public key. Bundles that it signed are no longer trusted. */
             key?: string;
             reason?: string;
         };
         Rewind: {
-            /** @description What a program has connected outside of the jail goes on if the program has neither read nor written there since the snapshot; all else is closed, as everything is without this. Default: as snapshots.keep_connections of the jail says. */
+            /** @description Keep the external connections on which the program has neither read nor written since the snapshot. All other external connections are closed. Default: snapshots.keep_connections of the jail. */
             keep_connections?: null | boolean;
-            /** @description Of this jail, or of one that it comes from. */
+            /** @description A snapshot of this jail or of an ancestor. */
             snapshot: string;
         };
         Rootfs: {
@@ -5132,20 +5438,20 @@ export interface components {
             nix?: string;
             /** @description An image reference, an OCI layout directory or an image tar. */
             oci?: string;
-            /** @description A user whom the tree is to have beside its own, with uid 1000 and a home; not of a directory of the host. */
+            /** @description A user to add to the tree, with uid 1000 and a home directory. Not available with dir. */
             user?: string;
         };
         RotateKey: {
-            /** @description The public key in its place. */
+            /** @description The new public key. */
             key: string;
-            /** @description The public key that is replaced. What it signed until now stays good. */
+            /** @description The public key to replace. Its existing signatures remain valid. */
             old: string;
         };
         Run: {
             agent: components["schemas"]["RunAgent"];
             branch?: number;
             budget: components["schemas"]["RunBudget"];
-            /** @description The last. */
+            /** @description The last checkpoint. */
             checkpoint?: string;
             /** Format: date-time */
             created: string;
@@ -5155,25 +5461,38 @@ export interface components {
             goal: string;
             id: string;
             jail?: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When a scheduled run starts.
+             */
             next_run_at?: null | string;
-            /** @description Of which it is a branch. */
+            /** @description The run of which this run is a branch. */
             of?: string;
             parent?: string;
+            /** @description Explanation of the state. */
             reason?: string;
+            /** @description How often the agent was restarted. */
             restarts?: number;
+            /** @description The result that the agent reported. */
             result?: string;
             schedule?: string;
             session_id: string;
             /** Format: date-time */
             started?: null | string;
-            /** @enum {string} */
+            /**
+             * @description scheduled: waits for its start time. paused: see why.
+             * @enum {string}
+             */
             state: "scheduled" | "active" | "paused" | "done" | "failed" | "cancelled";
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Number of steps so far.
+             */
             steps: number;
+            /** @description The completion condition. */
             until?: unknown;
             /**
-             * @description Of a run that is paused.
+             * @description Why the run is paused.
              * @enum {string}
              */
             why?: "approval" | "checkpoint" | "schedule" | "event" | "budget" | "watchdog" | "operator";
@@ -5185,14 +5504,19 @@ export interface components {
             ended?: null | string;
             /**
              * Format: int64
-             * @description Of the chain.
+             * @description Number of the audit log entry that records the step.
              */
             entry?: number;
             input?: unknown;
+            /** @description Idempotency key of the step. */
             key: string;
             kind: string;
+            /** @description Data class of the output. */
             label?: string;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Step number.
+             */
             n: number;
             name: string;
             output?: unknown;
@@ -5200,52 +5524,57 @@ export interface components {
             state: "begun" | "done" | "failed" | "refused";
         };
         RunActionPage: {
+            /** @description Items of the page. */
             items: components["schemas"]["RunAction"][];
             /** @description Pass as 'after' to get the items that follow. Absent on the last page. */
             next?: string;
         };
         RunAgent: {
-            /** @description Of the preset shell: what is run. Of others: added. */
+            /** @description For preset shell: the command to run. For other presets: additional arguments. */
             argv?: string[];
+            /** @description Additional environment variables. */
             env?: {
                 [key: string]: string;
             };
-            /** @description The jail that is made for it. */
+            /** @description The jail to create for the run. */
             jail?: components["schemas"]["CreateJail"];
-            /** @description Its jail stays when the run has ended. */
+            /** @description Keep the created jail when the run ends. */
             keep?: boolean;
-            /** @description Of autonomy: 1 guided, 2 intelligent, 3 full. */
+            /** @description Autonomy level: 1 guided, 2 intelligent, 3 full. */
             level?: number;
-            /** @description Default: the daemon's. */
+            /** @description The model. Default: the daemon's default model. */
             model?: string;
-            /** @description The agent of the permission files whose rules apply to the run. Default: policy.agent of the jail, or else the default agent of the files. */
+            /** @description The agent name for which the permission files are evaluated. Default: policy.agent of the jail, or the default agent of the files. */
             policy_agent?: string;
-            /** @description builtin, claude, codex, opencode, gemini or shell. Default: the daemon's. */
+            /** @description builtin, claude, codex, opencode, gemini or shell. Default: the daemon's default preset. */
             preset?: string;
             /**
-             * @description How the agent is spoken to: run, by its command line, or acp, by the Agent Client Protocol. Default: run.
+             * @description How the daemon communicates with the agent. run (the default): command line. acp: Agent Client Protocol.
              * @enum {string}
              */
             protocol?: "run" | "acp";
-            /** @description When it is kept as it is without being asked. Default: the daemon's. */
+            /** @description Automatic checkpoints. Default: the daemon's configuration. */
             saves?: components["schemas"]["RunSaves"];
-            /** @description That it is taught, and whose capabilities are its tools. */
+            /** @description Skills of the agent. The capabilities of the skills become its tools. */
             skills?: string[];
             /**
-             * @description What the agent runs in. Default: the daemon's.
+             * @description What the agent process runs in. Default: the daemon's default spawner.
              * @enum {string}
              */
             spawner?: "jail" | "bwrap" | "process";
-            /** @description How long it may take for things. Default: as its level has it. */
+            /** @description Time limits. Default: those of the autonomy level. */
             timers?: components["schemas"]["RunTimers"];
         };
         RunBudget: {
+            /** @description Limits by dimension. */
             limits: {
                 [key: string]: number;
             };
+            /** @description Consumption by dimension. */
             "run-budget-consumed": {
                 [key: string]: number;
             };
+            /** @description Remaining budget by dimension. */
             "run-budget-remaining": {
                 [key: string]: number;
             };
@@ -5253,14 +5582,19 @@ export interface components {
         RunEvent: {
             /** Format: date-time */
             at: string;
+            /** @description Details, which depend on the kind. */
             body?: unknown;
             kind: string;
             run?: string;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Number of the event.
+             */
             seq: number;
             session_id: string;
         };
         RunPage: {
+            /** @description Items of the page. */
             items: components["schemas"]["Run"][];
             /** @description Pass as 'after' to get the items that follow. Absent on the last page. */
             next?: string;
@@ -5268,80 +5602,90 @@ export interface components {
         RunSaves: {
             /**
              * Format: int64
-             * @description After so long; a second at least.
+             * @description Take a checkpoint after this many milliseconds, at least 1000.
              */
             every_ms?: number;
-            /** @description After so many steps. */
+            /** @description Take a checkpoint after this many steps. */
             steps?: number;
         };
         RunTimers: {
             /**
              * Format: int64
-             * @description For nothing at all.
+             * @description Time without activity, in milliseconds.
              */
             idle_ms?: number;
             /**
              * Format: int64
-             * @description For one step.
+             * @description Time for one step, in milliseconds.
              */
             step_ms?: number;
             /**
              * Format: int64
-             * @description Altogether, without the time in which it waits for people.
+             * @description Total time in milliseconds, excluding the time in which the run waits for people.
              */
             wall_ms?: number;
         };
         Schedule: {
             /** Format: date-time */
             created: string;
-            /** @description Why the last due time could not fire. Gone when one has. */
+            /** @description Why the last due time failed to start a run. Cleared by the next success. */
             error?: string;
             /**
              * Format: int64
-             * @description Due times that were tried and given up.
+             * @description Number of due times that failed after all retries.
              */
             failed: number;
             /**
              * Format: int64
-             * @description Due times that made a run.
+             * @description Number of due times that started a run.
              */
             fired: number;
             goal: string;
             id: string;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Maximum delay of each due time, in milliseconds.
+             */
             jitter_ms?: number;
             /**
              * Format: date-time
-             * @description The due time that fired last.
+             * @description The due time that last started a run.
              */
             last?: null | string;
             /**
              * Format: int64
-             * @description Due times that passed while nobody looked, and were left out.
+             * @description Number of due times that were missed and not made up for.
              */
             left_out: number;
+            /** @description Policy for missed due times: skip, once or all. */
             missed: string;
-            /** @description The next ten times; of one schedule only. */
+            /** @description The next ten due times. Only in the response for a single schedule. */
             next?: string[];
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description The next due time.
+             */
             next_run_at?: null | string;
+            /** @description Policy for overlapping runs: skip, queue or allow. */
             overlap: string;
             paused?: boolean;
+            /** @description The cron expression. */
             schedule?: string;
             session_id: string;
             /**
              * Format: int64
-             * @description Due times that were passed over because the run before was still at work.
+             * @description Number of due times that were skipped because the previous run was still active.
              */
             skipped: number;
             time_zone?: string;
             /**
              * Format: date-time
-             * @description A due time that waits for the run before it to end.
+             * @description A due time that is queued until the previous run ends.
              */
             waiting?: null | string;
         };
         SchedulePage: {
+            /** @description Items of the page. */
             items: components["schemas"]["Schedule"][];
             /** @description Pass as 'after' to get the items that follow. Absent on the last page. */
             next?: string;
@@ -5351,26 +5695,30 @@ export interface components {
             created_at: string;
             grants: components["schemas"]["Grant"][];
             name: string;
-            /** @description The key of a client of E2B whose secret it is alone, which is part of its name. No grant is of it. */
+            /** @description The E2B key that owns the secret. It is part of the secret's name. Such a secret cannot be granted. */
             owner?: string;
-            /** @description At the provider. */
+            /** @description Path of the secret at the provider. */
             path?: string;
-            /** @description Who keeps it; local is this daemon. */
+            /** @description Where the value is stored; local is this daemon. */
             provider: string;
             /** Format: date-time */
             updated_at: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When the secret was last used.
+             */
             used_at?: null | string;
         };
         SecretPage: {
+            /** @description Items of the page. */
             items: components["schemas"]["Secret"][];
             /** @description Pass as 'after' to get the items that follow. Absent on the last page. */
             next?: string;
         };
         SendMessage: {
-            /** @description Data classes of what is in the text. */
+            /** @description Data classes of the text. */
             labels?: string[];
-            /** @description Its session_id counts where there is no other. */
+            /** @description Its session_id is used if session_id is omitted. */
             meta?: components["schemas"]["Meta"];
             session_id?: string;
             text: string;
@@ -5383,11 +5731,11 @@ export interface components {
             /** Format: int64 */
             connections?: number;
             /**
-             * @description Who began it.
+             * @description Direction of the connections.
              * @enum {string}
              */
             dir: "egress" | "ingress" | "loopback";
-            /** @description Where its records are. */
+            /** @description Events of the service. */
             events?: components["schemas"]["EventLink"];
             /** Format: int64 */
             packets_in?: number;
@@ -5395,9 +5743,15 @@ export interface components {
             packets_out?: number;
             port?: number;
             proto: string;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Number of refused connections.
+             */
             refused?: number;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Number of connections without a response.
+             */
             unanswered?: number;
         };
         Session: {
@@ -5418,12 +5772,13 @@ export interface components {
             state: "open" | "closed";
         };
         SessionPage: {
+            /** @description Items of the page. */
             items: components["schemas"]["Session"][];
             /** @description Pass as 'after' to get the items that follow. Absent on the last page. */
             next?: string;
         };
         Signal: {
-            /** @description Such as INT, TERM, KILL or a number. */
+            /** @description Signal name, such as INT, TERM or KILL, or a number. */
             signal: string;
         };
         Size: {
@@ -5431,6 +5786,7 @@ export interface components {
             rows: number;
         };
         Skill: {
+            /** @description The bundle that contains the skill. */
             bundle?: string;
             capabilities: string[];
             category?: string;
@@ -5440,23 +5796,26 @@ export interface components {
             effects?: string[];
             emoji?: string;
             name: string;
+            /** @description Each use requires approval. */
             per_use?: boolean;
-            /** @description Why agents are not given it now. */
+            /** @description Why the skill is not given to agents now. */
             refused?: string;
             secrets?: string[];
-            /** @description As an agent reads it; of one skill only. */
+            /** @description The text that an agent reads. Only in the response for a single skill. */
             text?: string;
             tier?: string;
-            /** @description Its capabilities, as models are told of tools; of one skill only. */
+            /** @description Tool definitions of the skill's capabilities. Only in the response for a single skill. */
             tools?: components["schemas"]["SkillTool"][];
             version?: string;
         };
         SkillPage: {
+            /** @description Items of the page. */
             items: components["schemas"]["Skill"][];
             /** @description Pass as 'after' to get the items that follow. Absent on the last page. */
             next?: string;
         };
         SkillTool: {
+            /** @description The capability, as id or id@version. */
             capability: string;
             description: string;
             input_schema: unknown;
@@ -5464,28 +5823,28 @@ export interface components {
         };
         Snapshot: {
             backend: string;
-            /** @description Frozen copies of it that wait to become branches. */
+            /** @description Number of frozen copies that are ready to become branches. */
             copies?: number;
             /** Format: date-time */
             created_at: string;
-            /** @description Of the images of its processes. */
+            /** @description Digest of the process images. */
             digest?: string;
             /**
              * Format: int64
-             * @description That the jail had written.
+             * @description Bytes that the jail had written to disk.
              */
             disk_bytes?: number;
-            /** @description Where it was taken. */
+            /** @description The host on which the snapshot was taken. */
             host?: components["schemas"]["Host"];
             id: string;
-            /** @description Of which it was taken. It may be gone. */
+            /** @description The jail of which the snapshot was taken. It may have been deleted. */
             jail: string;
             jail_name?: string;
             labels?: {
                 [key: string]: string;
             };
             /**
-             * @description How the writable layer of a live jail was taken.
+             * @description How the writable layer of a running jail was saved.
              * @enum {string}
              */
             layering?: "copied" | "stacked";
@@ -5493,42 +5852,43 @@ export interface components {
             links?: {
                 [key: string]: string;
             };
-            /** @description Its processes are part of it, not its files alone. */
+            /** @description The snapshot includes processes, not only files. */
             memory?: boolean;
             /**
              * Format: int64
-             * @description That the jail used.
+             * @description Memory usage of the jail.
              */
             memory_bytes?: number;
             name?: string;
             /** @enum {string} */
             network: "isolated" | "proxy" | "bridged" | "full";
-            /** @description The snapshot that the jail had been taken to, made from or rewound to last. It may be gone. */
+            /** @description The previous snapshot of the jail: the one last taken, made from or rewound to. It may have been deleted. */
             parent?: string;
             /**
              * Format: int64
-             * @description How long the jail waited, in microseconds.
+             * @description How long the jail was paused, in microseconds.
              */
             paused_us?: number;
             /**
              * Format: int64
-             * @description Processes and threads that the jail had.
+             * @description Number of processes and threads.
              */
             pids?: number;
             /**
-             * @description Why it was taken: a client asked; it was time; before or after something; the jail was branched; it comes from another host; for an automatic checkpoint of a run.
+             * @description Why the snapshot was taken. asked: on request. every: by interval. before, after: by a command. branched: the jail was branched. imported: from another host. checkpoint: for an automatic checkpoint of a run.
              * @enum {string}
              */
             reason: "asked" | "every" | "before" | "after" | "branched" | "imported" | "checkpoint";
             runtime?: string;
-            /** @description Of the last record in the jail's log. */
+            /** @description Sequence number of the last event in the jail's log. */
             seq?: number;
-            /** @description Of an automatic one: what it came before or after. */
+            /** @description For an automatic snapshot: the command that triggered it. */
             trigger?: string;
-            /** @description What it takes on the disk. When one snapshot is asked for, or a list with usage=true. */
+            /** @description Disk usage. Only in the response for a single snapshot, or with usage=true. */
             usage?: components["schemas"]["SnapshotUsage"];
         };
         SnapshotPage: {
+            /** @description Items of the page. */
             items: components["schemas"]["Snapshot"][];
             /** @description Pass as 'after' to get the items that follow. Absent on the last page. */
             next?: string;
@@ -5536,130 +5896,137 @@ export interface components {
         SnapshotUsage: {
             /**
              * Format: int64
-             * @description Would be free without it.
+             * @description Bytes that deleting the snapshot would free.
              */
             own_bytes?: number;
             /**
              * Format: int64
-             * @description Is there for jails and other snapshots as well.
+             * @description Bytes shared with jails and other snapshots.
              */
             shared_bytes?: number;
         };
         Snapshots: {
             /**
-             * @description exec: after each command that was asked for, if anything may have changed.
+             * @description exec: take a snapshot after each command that a client requested, unless the jail cannot have changed.
              * @enum {string}
              */
             after?: "exec";
-            /** @description Before a command: exec: and its words, such as exec:git push. The first is a program's name, the others are among its arguments, in this order; * stands for anything. */
+            /** @description Take a snapshot before matching commands: exec: and words, such as exec:git push. The first word is the program name; the others must occur among its arguments in this order. * matches anything. */
             before?: string[];
-            /** @description Every so often, if anything may have changed since the last: a time such as 10m, at least 10s. */
+            /** @description Interval such as 10m, at least 10s. A snapshot is skipped if the jail cannot have changed since the last one. */
             every?: string;
-            /** @description Which of these snapshots stay. Default: last 5, hourly 24, daily 7. */
+            /** @description Retention of automatic snapshots. Default: last 5, hourly 24, daily 7. */
             keep?: components["schemas"]["Keep"];
-            /** @description A rewind that does not say keeps what the jail has connected outside, as far as it can. */
+            /** @description Default of keep_connections when the jail is rewound: keep external connections where possible. */
             keep_connections?: boolean;
         };
         Source: {
-            /** @description Why it does not see all that it should. */
+            /** @description Why the observation is incomplete. */
             err?: string;
-            /** @description Records that were not kept. Each is counted in a gap. */
+            /** @description Events that were lost. A gap event counts them. */
             lost?: number;
-            /** @description Records made since it began to watch. */
+            /** @description Events recorded since the observer started. */
             seen?: number;
-            /** @description Times the jail was held so that nothing is lost. */
+            /** @description How often the jail was throttled so that no event is lost. */
             throttled?: number;
         };
         Spares: {
             backend: string;
-            /** @description Of the root filesystem. */
+            /** @description Digest of the root filesystem. */
             digest?: string;
+            /** @description Number of jails being created. */
             making: number;
             network: string;
+            /** @description Number of jails ready for use. */
             ready: number;
             runtime?: string;
             /**
              * Format: date-time
-             * @description When one was last asked for.
+             * @description When a jail of this configuration was last requested.
              */
             used_at: string;
         };
         StartRun: {
+            /** @description The agent. Default: the session's agent, or the daemon's default. */
             agent?: components["schemas"]["RunAgent"];
-            /** @description By dimension: steps, wall-clock-ms, llm-tokens, cost-micros, network-bytes, sandbox-cpu-ms, storage-bytes. */
+            /** @description Limits by dimension: steps, wall-clock-ms, llm-tokens, cost-micros, network-bytes, sandbox-cpu-ms, storage-bytes. */
             budget?: {
                 [key: string]: number;
             };
+            /** @description The goal, in natural language. */
             goal: string;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Maximum delay of each due time, in milliseconds. It spreads schedules that are due at the same time.
+             */
             jitter_ms?: number;
-            /** @description Its session_id counts where there is no other. */
+            /** @description Its session_id is used if session_id is omitted. */
             meta?: components["schemas"]["Meta"];
             /**
-             * @description What becomes of times that passed while nobody looked. Default: once.
+             * @description Policy for due times that passed while the scheduler was not running: skip them, run once, or run all. Default: once.
              * @enum {string}
              */
             missed?: "skip" | "once" | "all";
             /**
              * Format: date-time
-             * @description Without a schedule: once, then. With one: not before.
+             * @description Without a schedule: the time of the run. With a schedule: the earliest time of the first run.
              */
             next_run_at?: null | string;
             /**
-             * @description What happens when a limit is reached. Default: pause, for more to be given.
+             * @description Action when a limit is reached. pause (the default): the run can be resumed with a larger budget.
              * @enum {string}
              */
             on_exceed?: "pause" | "stop";
             /**
-             * @description What becomes of a time when the run before is still at work. Default: skip.
+             * @description Policy for a due time at which the previous run is still active: skip it, queue it, or allow both runs. Default: skip.
              * @enum {string}
              */
             overlap?: "skip" | "queue" | "allow";
-            /** @description Of which it is a part: from whose budget it draws, and with which it is cancelled. */
+            /** @description Parent run. This run consumes the parent's budget and is cancelled with it. */
             parent?: string;
-            /** @description Cron, with five or six fields, the first of six being seconds; @hourly and its like; @every 10m. */
+            /** @description Cron expression with five fields, or six with leading seconds; or @hourly and similar; or @every 10m. */
             schedule?: string;
-            /** @description Opened if it is not there. Without it, a new one. */
+            /** @description The session, which is created if it does not exist. Default: a new session. */
             session_id?: string;
-            /** @description Of the schedule. Default: UTC. */
+            /** @description Time zone of the schedule. Default: UTC. */
             time_zone?: string;
-            /** @description When it is done: "manual", {"capability": id}, {"and": […]}, {"or": […]}, {"not": …} or {"rtfs": expression over the run}. Default: when the agent says so. */
+            /** @description Completion condition: "manual", {"capability": id}, {"and": […]}, {"or": […]}, {"not": …} or {"rtfs": expression over the run}. Default: the agent reports completion. */
             until?: unknown;
         };
         StopJail: {
             /**
              * Format: int64
-             * @description How long its processes have after SIGTERM. A zero is the default.
+             * @description Milliseconds between SIGTERM and SIGKILL. Zero selects the default.
              */
             grace_ms?: number;
         };
         Storage: {
             /**
              * Format: date-time
-             * @description When it was counted: it is not counted anew each time that somebody asks.
+             * @description When the usage was measured. The result is cached.
              */
             at: string;
             /**
              * Format: int64
-             * @description Of it, for the daemon.
+             * @description Free space of that file system available to the daemon.
              */
             free_bytes: number;
-            /** @description Of the data directory, the largest first. */
+            /** @description Parts of the data directory, largest first. */
             parts: components["schemas"]["StoragePart"][];
-            /** @description Jails that are made ahead of need. */
+            /** @description The warm pool: jails created in advance. */
             pool: components["schemas"]["Spares"][];
-            /** @description How many of a shape are to be ready; 0 means that none are made. */
+            /** @description Target number of spare jails for each configuration. 0 disables the pool. */
             pool_size: number;
             /**
              * Format: int64
-             * @description Of the file system that the data directory is on.
+             * @description Size of the file system that contains the data directory.
              */
             total_bytes: number;
         };
         StoragePart: {
             /**
              * Format: int64
-             * @description That it takes on the disk.
+             * @description Disk usage in bytes.
              */
             bytes: number;
             /** Format: int64 */
@@ -5668,14 +6035,14 @@ export interface components {
             name: "events" | "jails" | "snapshots" | "images" | "database" | "capabilities" | "agents" | "other";
         };
         SubscribeBrowser: {
-            /** @description An https address of the browser's push service. */
+            /** @description The https URL of the subscription at the browser's push service. */
             endpoint: string;
-            /** @description Is not looked at: the service says when it is over. */
+            /** @description Ignored. The push service reports an expired subscription. */
             expirationTime?: null | number;
             keys: components["schemas"]["BrowserKeys"];
         };
         TakeCheckpoint: {
-            /** @description The run waits to be resumed. */
+            /** @description Pause the run until it is resumed. */
             pause?: boolean;
             reason?: string;
         };
@@ -5684,62 +6051,68 @@ export interface components {
                 [key: string]: string;
             };
             /**
-             * @description How the writable layer is taken. copied: the jail keeps its own. stacked: it goes on over a new one, and what it had connected outside is closed. Default: copied where that is quick.
+             * @description How the writable layer is saved. copied: it is copied, and the jail keeps its own. stacked: the jail continues on a new layer above it, and its external connections are closed. Default: copied where that is fast.
              * @enum {string}
              */
             layering?: "copied" | "stacked";
-            /** @description A name for people. Need not be unique. */
+            /** @description Display name. It need not be unique. */
             name?: string;
-            /** @description Leave the jail stopped, instead of having it go on. */
+            /** @description Stop the jail after the snapshot. */
             stop?: boolean;
         };
         TerminalControl: {
+            /** @description New size of the terminal. */
             resize?: components["schemas"]["Size"];
+            /** @description Signal to send to the command's process group. */
             signal?: string;
         };
         TerminalEvent: {
+            /** @description Error of a control frame or of the terminal. */
             error?: components["schemas"]["Problem"];
-            /** @description First: the command on this terminal; pass its id as exec= to come back to it. */
+            /** @description First frame: the command on this terminal. Pass its id as exec= to reconnect. */
             exec?: components["schemas"]["Exec"];
-            /** @description Last: how the command ended. */
+            /** @description Last frame: how the command ended. */
             exit?: components["schemas"]["Exec"];
             /**
              * Format: int64
-             * @description Bytes of output before the next frame that were no longer kept.
+             * @description Number of output bytes before the next frame that were discarded.
              */
             lost?: number;
         };
         Timeline: {
             /**
              * Format: int64
-             * @description How long each is, in milliseconds: a power of two.
+             * @description Length of a bucket in milliseconds, a power of two.
              */
             bucket_ms: number;
             counts: components["schemas"]["TimelineCounts"];
             /**
              * Format: date-time
-             * @description When the first of those was; missing if there is none.
+             * @description Time of the first matching event. Omitted if no event matches.
              */
             first?: null | string;
             /**
              * Format: date-time
-             * @description Where the first bucket begins.
+             * @description Start of the first bucket.
              */
             from: string;
-            /** @description Of the processes with the most records, the most first. */
+            /** @description The processes with the most events, in descending order. */
             lanes: components["schemas"]["TimelineLane"][];
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description Time of the last matching event.
+             */
             last?: null | string;
             /**
              * Format: int64
-             * @description Records that the filter means, at any time.
+             * @description Number of events that match the filter, at any time.
              */
             total: number;
         };
         TimelineCounts: {
             file: number[];
             net: number[];
-            /** @description Gaps, usage, lineage. */
+            /** @description Gap, usage and lineage events. */
             other: number[];
             proc: number[];
             syscall: number[];
@@ -5749,13 +6122,14 @@ export interface components {
             counts: components["schemas"]["TimelineCounts"];
             /**
              * Format: int32
-             * @description Inside the jail; 0: of no process that is known.
+             * @description PID inside the jail, or 0 if the process is unknown.
              */
             pid: number;
             /** Format: int64 */
             total: number;
         };
         Times: {
+            /** @description The due times. */
             times: string[];
         };
         Token: {
@@ -5767,10 +6141,11 @@ export interface components {
             name: string;
             /** @enum {string} */
             role: "admin" | "operator" | "viewer" | "agent";
-            /** @description The secret itself; only in the answer to its creation. */
+            /** @description The secret. Only in the response to the token's creation. */
             token?: string;
         };
         TokenPage: {
+            /** @description Items of the page. */
             items: components["schemas"]["Token"][];
             /** @description Pass as 'after' to get the items that follow. Absent on the last page. */
             next?: string;
@@ -5792,62 +6167,79 @@ export interface components {
             /** Format: date-time */
             at: string;
             by?: string;
-            /** @description As the trail is printed. */
+            /** @description The entry as a line of text. */
             line: string;
-            /** @description The machine's kernel saw it; nobody said it. */
+            /** @description The Linux kernel reported the action; the agent did not. */
             observed?: boolean;
             reason?: string;
             resource: string;
             rule: components["schemas"]["PolicyRule"];
             /**
              * Format: int64
-             * @description Of the entry in the chain.
+             * @description Number of the audit log entry.
              */
             seq: number;
             tag: string;
         };
         TrailEntryPage: {
+            /** @description Items of the page. */
             items: components["schemas"]["TrailEntry"][];
             /** @description Pass as 'after' to get the items that follow. Absent on the last page. */
             next?: string;
         };
         TrustCapability: {
-            /** @description Of what is trusted: as it is shown. */
+            /** @description Digest of the version to trust, as GET /capabilities/{id} returns it. */
             digest: string;
+            /** @description true to trust the version, false to revoke the trust. */
             trust?: boolean;
             version?: string;
         };
         Usage: {
             /**
              * Format: int64
-             * @description Processor time since the start.
+             * @description CPU time since the start, in milliseconds.
              */
             cpu_ms?: number;
             /**
              * Format: int64
-             * @description Written by the jail.
+             * @description Bytes written by the jail.
              */
             disk_bytes?: number;
             /** Format: int64 */
             disk_limit_bytes?: number;
             /** Format: int64 */
             max_pids?: number;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Memory usage in bytes.
+             */
             memory_bytes?: number;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Peak memory usage in bytes.
+             */
             memory_peak_bytes?: number;
-            /** @description Fields that this backend cannot tell. */
+            /** @description Fields that this backend cannot measure. */
             not_measured?: string[];
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Number of processes that the kernel's OOM killer ended.
+             */
             oom_kills?: number;
             /**
              * Format: int64
-             * @description Processes and threads, without those of the jail's init.
+             * @description Number of processes and threads, excluding those of the jail's init.
              */
             pids?: number;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Bytes received.
+             */
             rx_bytes?: number;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Bytes sent.
+             */
             tx_bytes?: number;
         };
         UsageChanges: {
@@ -5861,42 +6253,54 @@ export interface components {
             decision: components["schemas"]["Decision"];
             /**
              * Format: int64
-             * @description Of the chain.
+             * @description Number of the audit log entry.
              */
             entry: number;
-            /** @description What is allowed in the place of what was asked. */
+            /** @description The resource that is allowed instead of the requested one. */
             instead?: string;
-            /** @enum {string} */
+            /**
+             * @description AUTONOMOUS: the rules allowed it. WHITELISTED: the list of pre-approved actions allowed it. APPROVED: a person approved it. DENIED: it was denied.
+             * @enum {string}
+             */
             tag: "AUTONOMOUS" | "WHITELISTED" | "APPROVED" | "DENIED";
         };
         Verdicts: {
             allowed: boolean;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Number of requests.
+             */
             count: number;
-            /** @description Of the newest, for people. */
+            /** @description Explanation of the newest decision. */
             detail?: string;
             /**
              * Format: int64
-             * @description Of the chain, that records the newest.
+             * @description Number of the audit log entry of the newest decision.
              */
             entry: number;
             /** Format: date-time */
             first: string;
             /**
-             * @description Of what: the address of a name, a connection, a request of HTTP, a packet that no proxy carries.
+             * @description The kind of request: name, DNS resolution; connect, a connection; request, an HTTP request; packet, a packet that the proxy does not carry.
              * @enum {string}
              */
             kind: "name" | "connect" | "request" | "packet";
             /** Format: date-time */
             last: string;
             port?: number;
-            /** @description Why it was refused or broke off, in a word: host, port, method, path, denied, rate, bytes, address, … */
+            /** @description Reason of a denial or abort, as a keyword: host, port, method, path, denied, rate, bytes, address, … */
             reason?: string;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Bytes received by the jail.
+             */
             received?: number;
-            /** @description That decided. */
+            /** @description The rule that decided. */
             rule?: string;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Bytes sent by the jail.
+             */
             sent?: number;
         };
         Version: {
@@ -5907,10 +6311,11 @@ export interface components {
             version: string;
         };
         Warm: {
-            /** @description How many are to wait. */
+            /** @description Number of frozen copies to keep ready. */
             count: number;
         };
         Warmed: {
+            /** @description Number of frozen copies that are ready. */
             copies: number;
         };
         Who: {
@@ -5919,6 +6324,7 @@ export interface components {
             pid: number;
         };
         Workspace: {
+            /** @description A host directory. */
             source: string;
             /** @description Default: the same path as source. */
             target?: string;
@@ -5952,7 +6358,7 @@ export interface operations {
                     "text/html": string;
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -5983,7 +6389,7 @@ export interface operations {
                     "text/html": string;
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -5997,11 +6403,11 @@ export interface operations {
     getApprovals: {
         parameters: {
             query?: {
-                /** @description The default is pending. */
+                /** @description Default: pending. */
                 state?: "pending" | "answered" | "expired" | "withdrawn" | "all";
-                /** @description Only of this jail. */
+                /** @description Only requests of this jail. */
                 jail?: string;
-                /** @description Of those that are settled, the newest, 100 if not given. */
+                /** @description Maximum number of settled requests, newest first. Default 100. */
                 limit?: number;
             };
             header?: never;
@@ -6037,7 +6443,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -6084,7 +6490,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -6098,9 +6504,9 @@ export interface operations {
     getApprovalsByApproval: {
         parameters: {
             query?: {
-                /** @description Answer only when it is settled, or after this long. */
+                /** @description Respond when the request is settled, or after this many milliseconds. */
                 wait_ms?: number;
-                /** @description With so many of the last records of what its jail did before: files, network, processes. */
+                /** @description Include this many of the jail's last file, network and process events before the request. */
                 last?: number;
             };
             header?: never;
@@ -6138,7 +6544,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -6153,7 +6559,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description A request that brings this key again within a day gets the first one's answer, with Idempotent-Replay: true, and does nothing more. */
+                /** @description A key that makes the request idempotent. A request with the same key within 24 hours has no further effect and returns the first response with the header Idempotent-Replay: true. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -6194,7 +6600,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -6243,7 +6649,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -6290,7 +6696,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -6337,7 +6743,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -6351,7 +6757,7 @@ export interface operations {
     postBundles: {
         parameters: {
             query: {
-                /** @description The archive's name: its end says how it is packed. */
+                /** @description File name of the archive. The extension determines the archive format. */
                 name: string;
             };
             header?: never;
@@ -6391,7 +6797,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -6438,7 +6844,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -6487,7 +6893,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -6534,7 +6940,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -6549,7 +6955,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description A request that brings this key again within a day gets the first one's answer, with Idempotent-Replay: true, and does nothing more. */
+                /** @description A key that makes the request idempotent. A request with the same key within 24 hours has no further effect and returns the first response with the header Idempotent-Replay: true. */
                 "Idempotency-Key"?: string;
             };
             path?: never;
@@ -6588,7 +6994,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -6603,7 +7009,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description A request that brings this key again within a day gets the first one's answer, with Idempotent-Replay: true, and does nothing more. */
+                /** @description A key that makes the request idempotent. A request with the same key within 24 hours has no further effect and returns the first response with the header Idempotent-Replay: true. */
                 "Idempotency-Key"?: string;
             };
             path?: never;
@@ -6642,7 +7048,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -6656,7 +7062,7 @@ export interface operations {
     getCapabilitiesByCapability: {
         parameters: {
             query?: {
-                /** @description Without it the one that calls are for. */
+                /** @description Default: the version that calls use. */
                 version?: string;
             };
             header?: never;
@@ -6694,7 +7100,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -6708,7 +7114,7 @@ export interface operations {
     deleteCapabilitiesByCapability: {
         parameters: {
             query?: {
-                /** @description Without it the one that calls are for. */
+                /** @description Default: the version that calls use. */
                 version?: string;
             };
             header?: never;
@@ -6744,7 +7150,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -6759,7 +7165,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description A request that brings this key again within a day gets the first one's answer, with Idempotent-Replay: true, and does nothing more. */
+                /** @description A key that makes the request idempotent. A request with the same key within 24 hours has no further effect and returns the first response with the header Idempotent-Replay: true. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -6800,7 +7206,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -6814,11 +7220,11 @@ export interface operations {
     postCapabilitiesByCapabilityRevoke: {
         parameters: {
             query?: {
-                /** @description Without it the one that calls are for. */
+                /** @description Default: the version that calls use. */
                 version?: string;
             };
             header?: {
-                /** @description A request that brings this key again within a day gets the first one's answer, with Idempotent-Replay: true, and does nothing more. */
+                /** @description A key that makes the request idempotent. A request with the same key within 24 hours has no further effect and returns the first response with the header Idempotent-Replay: true. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -6859,7 +7265,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -6873,11 +7279,11 @@ export interface operations {
     postCapabilitiesByCapabilityTrust: {
         parameters: {
             query?: {
-                /** @description Without it the one that calls are for. */
+                /** @description Default: the version that calls use. */
                 version?: string;
             };
             header?: {
-                /** @description A request that brings this key again within a day gets the first one's answer, with Idempotent-Replay: true, and does nothing more. */
+                /** @description A key that makes the request idempotent. A request with the same key within 24 hours has no further effect and returns the first response with the header Idempotent-Replay: true. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -6918,7 +7324,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -6932,29 +7338,29 @@ export interface operations {
     getChain: {
         parameters: {
             query?: {
-                /** @description Items of a page, 100 if not given. */
+                /** @description Maximum number of items per page. Default 100. */
                 limit?: number;
-                /** @description The 'next' of the page before. */
+                /** @description The 'next' value of the previous page. */
                 after?: number;
-                /** @description Only of this session. */
+                /** @description Only entries of this session. */
                 session?: string;
-                /** @description Only of this run. */
+                /** @description Only entries of this run. */
                 run?: string;
-                /** @description Only of this jail. */
+                /** @description Only entries of this jail. */
                 jail?: string;
-                /** @description Only of this capability. */
+                /** @description Only entries of this capability. */
                 capability?: string;
-                /** @description Only of these kinds, with commas between: decision, egress. */
+                /** @description Only entries of these kinds, separated by commas, such as decision,egress. */
                 kind?: string;
-                /** @description Only what this entry caused. */
+                /** @description Only direct effects of this entry. */
                 parent?: number;
-                /** @description Only what this entry caused, or what that caused, and so on. */
+                /** @description Only direct and indirect effects of this entry. */
                 under?: number;
-                /** @description Not before. */
+                /** @description Start of the time range, inclusive. */
                 from?: string;
-                /** @description Before. */
+                /** @description End of the time range, exclusive. */
                 until?: string;
-                /** @description The newest first, not the oldest. */
+                /** @description List the newest entries first. Default: oldest first. */
                 newest?: boolean;
             };
             header?: never;
@@ -6990,7 +7396,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -7005,7 +7411,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description A request that brings this key again within a day gets the first one's answer, with Idempotent-Replay: true, and does nothing more. */
+                /** @description A key that makes the request idempotent. A request with the same key within 24 hours has no further effect and returns the first response with the header Idempotent-Replay: true. */
                 "Idempotency-Key"?: string;
             };
             path?: never;
@@ -7044,7 +7450,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -7091,7 +7497,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -7138,7 +7544,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -7152,7 +7558,7 @@ export interface operations {
     getChainVerify: {
         parameters: {
             query?: {
-                /** @description From the first entry, not from where it was last found right. */
+                /** @description Verify from the first entry. Default: from the last verified entry. */
                 all?: boolean;
             };
             header?: never;
@@ -7188,7 +7594,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -7237,7 +7643,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -7286,7 +7692,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -7335,7 +7741,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -7350,7 +7756,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description A request that brings this key again within a day gets the first one's answer, with Idempotent-Replay: true, and does nothing more. */
+                /** @description A key that makes the request idempotent. A request with the same key within 24 hours has no further effect and returns the first response with the header Idempotent-Replay: true. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -7387,7 +7793,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -7401,7 +7807,7 @@ export interface operations {
     getChatEventsBySession: {
         parameters: {
             query?: {
-                /** @description Only from after this number on. Last-Event-ID counts where it is given. */
+                /** @description Only events after this number. A Last-Event-ID header takes precedence. */
                 after?: number;
             };
             header?: never;
@@ -7448,7 +7854,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -7463,11 +7869,11 @@ export interface operations {
         parameters: {
             query?: {
                 session_id?: string;
-                /** @description Default: in, what the agent was told. */
+                /** @description in (the default): messages to the agent. out: messages from the agent. */
                 direction?: "in" | "out";
-                /** @description Items of a page, 100 if not given. */
+                /** @description Maximum number of items per page. Default 100. */
                 limit?: number;
-                /** @description The 'next' of the page before. */
+                /** @description The 'next' value of the previous page. */
                 after?: number;
             };
             header?: never;
@@ -7503,7 +7909,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -7520,9 +7926,9 @@ export interface operations {
                 session_id?: string;
                 state?: "scheduled" | "active" | "paused" | "done" | "failed" | "cancelled";
                 parent?: string;
-                /** @description Items of a page, 100 if not given. */
+                /** @description Maximum number of items per page. Default 100. */
                 limit?: number;
-                /** @description The 'next' of the page before. */
+                /** @description The 'next' value of the previous page. */
                 after?: string;
             };
             header?: never;
@@ -7558,7 +7964,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -7573,7 +7979,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description A request that brings this key again within a day gets the first one's answer, with Idempotent-Replay: true, and does nothing more. */
+                /** @description A key that makes the request idempotent. A request with the same key within 24 hours has no further effect and returns the first response with the header Idempotent-Replay: true. */
                 "Idempotency-Key"?: string;
             };
             path?: never;
@@ -7612,7 +8018,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -7661,7 +8067,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -7675,9 +8081,9 @@ export interface operations {
     getChatRunByRunActions: {
         parameters: {
             query?: {
-                /** @description Items of a page, 100 if not given. */
+                /** @description Maximum number of items per page. Default 100. */
                 limit?: number;
-                /** @description The 'next' of the page before. */
+                /** @description The 'next' value of the previous page. */
                 after?: number;
             };
             header?: never;
@@ -7715,7 +8121,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -7730,7 +8136,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description A request that brings this key again within a day gets the first one's answer, with Idempotent-Replay: true, and does nothing more. */
+                /** @description A key that makes the request idempotent. A request with the same key within 24 hours has no further effect and returns the first response with the header Idempotent-Replay: true. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -7767,7 +8173,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -7782,7 +8188,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description A request that brings this key again within a day gets the first one's answer, with Idempotent-Replay: true, and does nothing more. */
+                /** @description A key that makes the request idempotent. A request with the same key within 24 hours has no further effect and returns the first response with the header Idempotent-Replay: true. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -7823,7 +8229,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -7837,9 +8243,9 @@ export interface operations {
     getChatRunByRunCheckpoints: {
         parameters: {
             query?: {
-                /** @description Items of a page, 100 if not given. */
+                /** @description Maximum number of items per page. Default 100. */
                 limit?: number;
-                /** @description The 'next' of the page before. */
+                /** @description The 'next' value of the previous page. */
                 after?: number;
             };
             header?: never;
@@ -7877,7 +8283,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -7927,7 +8333,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -7942,7 +8348,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description A request that brings this key again within a day gets the first one's answer, with Idempotent-Replay: true, and does nothing more. */
+                /** @description A key that makes the request idempotent. A request with the same key within 24 hours has no further effect and returns the first response with the header Idempotent-Replay: true. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -7979,7 +8385,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -7994,7 +8400,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description A request that brings this key again within a day gets the first one's answer, with Idempotent-Replay: true, and does nothing more. */
+                /** @description A key that makes the request idempotent. A request with the same key within 24 hours has no further effect and returns the first response with the header Idempotent-Replay: true. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -8035,7 +8441,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -8050,7 +8456,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description A request that brings this key again within a day gets the first one's answer, with Idempotent-Replay: true, and does nothing more. */
+                /** @description A key that makes the request idempotent. A request with the same key within 24 hours has no further effect and returns the first response with the header Idempotent-Replay: true. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -8091,7 +8497,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -8106,7 +8512,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description A request that brings this key again within a day gets the first one's answer, with Idempotent-Replay: true, and does nothing more. */
+                /** @description A key that makes the request idempotent. A request with the same key within 24 hours has no further effect and returns the first response with the header Idempotent-Replay: true. */
                 "Idempotency-Key"?: string;
             };
             path?: never;
@@ -8145,7 +8551,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -8159,9 +8565,9 @@ export interface operations {
     getChatSession: {
         parameters: {
             query?: {
-                /** @description Items of a page, 100 if not given. */
+                /** @description Maximum number of items per page. Default 100. */
                 limit?: number;
-                /** @description The 'next' of the page before. */
+                /** @description The 'next' value of the previous page. */
                 after?: string;
                 state?: "open" | "closed";
                 group?: string;
@@ -8199,7 +8605,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -8214,7 +8620,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description A request that brings this key again within a day gets the first one's answer, with Idempotent-Replay: true, and does nothing more. */
+                /** @description A key that makes the request idempotent. A request with the same key within 24 hours has no further effect and returns the first response with the header Idempotent-Replay: true. */
                 "Idempotency-Key"?: string;
             };
             path?: never;
@@ -8253,7 +8659,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -8302,7 +8708,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -8349,7 +8755,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -8396,7 +8802,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -8411,9 +8817,9 @@ export interface operations {
         parameters: {
             query?: {
                 state?: "pending" | "delivered" | "dead";
-                /** @description Items of a page, 100 if not given. */
+                /** @description Maximum number of items per page. Default 100. */
                 limit?: number;
-                /** @description The 'next' of the page before. */
+                /** @description The 'next' value of the previous page. */
                 after?: string;
             };
             header?: never;
@@ -8451,7 +8857,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -8466,7 +8872,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description A request that brings this key again within a day gets the first one's answer, with Idempotent-Replay: true, and does nothing more. */
+                /** @description A key that makes the request idempotent. A request with the same key within 24 hours has no further effect and returns the first response with the header Idempotent-Replay: true. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -8503,7 +8909,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -8550,7 +8956,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -8601,7 +9007,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -8615,7 +9021,7 @@ export interface operations {
     getFeed: {
         parameters: {
             query?: {
-                /** @description Joined by commas: jails, schedules, jail, approval, run, notice, which are meant if none are given, and step, decision, egress. */
+                /** @description Topics, separated by commas. Default: jails, schedules, jail, approval, run, notice. Also available: step, decision, egress. */
                 topics?: string;
             };
             header?: never;
@@ -8651,7 +9057,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -8698,7 +9104,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -8727,7 +9133,7 @@ export interface operations {
                     "application/json": components["schemas"]["Health"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -8756,7 +9162,7 @@ export interface operations {
                     "application/json": components["schemas"]["Health"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -8787,7 +9193,7 @@ export interface operations {
                     "application/json": components["schemas"]["Received"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -8801,9 +9207,9 @@ export interface operations {
     getImages: {
         parameters: {
             query?: {
-                /** @description Items of a page, 100 if not given. */
+                /** @description Maximum number of items per page. Default 100. */
                 limit?: number;
-                /** @description The 'next' of the page before. */
+                /** @description The 'next' value of the previous page. */
                 after?: string;
             };
             header?: never;
@@ -8839,7 +9245,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -8854,7 +9260,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description A request that brings this key again within a day gets the first one's answer, with Idempotent-Replay: true, and does nothing more. */
+                /** @description A key that makes the request idempotent. A request with the same key within 24 hours has no further effect and returns the first response with the header Idempotent-Replay: true. */
                 "Idempotency-Key"?: string;
             };
             path?: never;
@@ -8893,7 +9299,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -8908,7 +9314,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description A request that brings this key again within a day gets the first one's answer, with Idempotent-Replay: true, and does nothing more. */
+                /** @description A key that makes the request idempotent. A request with the same key within 24 hours has no further effect and returns the first response with the header Idempotent-Replay: true. */
                 "Idempotency-Key"?: string;
             };
             path?: never;
@@ -8943,7 +9349,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -8957,13 +9363,13 @@ export interface operations {
     getJails: {
         parameters: {
             query?: {
-                /** @description Items of a page, 100 if not given. */
+                /** @description Maximum number of items per page. Default 100. */
                 limit?: number;
-                /** @description The 'next' of the page before. */
+                /** @description The 'next' value of the previous page. */
                 after?: string;
                 state?: "created" | "starting" | "running" | "paused" | "stopped" | "failed";
                 name?: string;
-                /** @description key=value; may be given several times, and all must match. */
+                /** @description A label, as key=value. If the parameter is repeated, all labels must match. */
                 label?: string[];
             };
             header?: never;
@@ -8999,7 +9405,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -9014,7 +9420,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description A request that brings this key again within a day gets the first one's answer, with Idempotent-Replay: true, and does nothing more. */
+                /** @description A key that makes the request idempotent. A request with the same key within 24 hours has no further effect and returns the first response with the header Idempotent-Replay: true. */
                 "Idempotency-Key"?: string;
             };
             path?: never;
@@ -9053,7 +9459,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -9102,7 +9508,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -9116,7 +9522,7 @@ export interface operations {
     deleteJailsById: {
         parameters: {
             query?: {
-                /** @description Its snapshots too. Without it those stay that were asked for. */
+                /** @description Also delete all snapshots of the jail. Default: snapshots that a client requested are kept. */
                 snapshots?: boolean;
             };
             header?: never;
@@ -9152,7 +9558,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -9166,11 +9572,11 @@ export interface operations {
     getJailsByIdAt: {
         parameters: {
             query?: {
-                /** @description The instant: a time (RFC 3339), how long ago, such as 5m, or the sequence number of a record. Default: now. */
+                /** @description The instant: a time (RFC 3339), a duration before now, such as 5m, or the sequence number of an event. Default: now. */
                 ts?: string;
-                /** @description Also the processes that ended last before. */
+                /** @description Include processes that ended before the instant, as far as they are stored. */
                 all?: boolean;
-                /** @description Of changed files, 1000 if not given. */
+                /** @description Maximum number of changed files. Default 1000. */
                 limit?: number;
             };
             header?: never;
@@ -9208,7 +9614,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -9223,7 +9629,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description A request that brings this key again within a day gets the first one's answer, with Idempotent-Replay: true, and does nothing more. */
+                /** @description A key that makes the request idempotent. A request with the same key within 24 hours has no further effect and returns the first response with the header Idempotent-Replay: true. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -9264,7 +9670,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -9278,11 +9684,11 @@ export interface operations {
     getJailsByIdConnections: {
         parameters: {
             query?: {
-                /** @description Not before: a time (RFC 3339) or how long ago, such as 5m. Default: the first record's. */
+                /** @description Start of the time range: a time (RFC 3339), or a duration before now, such as 5m. Default: the first event. */
                 from?: string;
-                /** @description Not after. Default: the last record's. */
+                /** @description End of the time range. Default: the last event. */
                 to?: string;
-                /** @description Hosts, 100 if not given. */
+                /** @description Maximum number of hosts. Default 100. */
                 limit?: number;
             };
             header?: never;
@@ -9320,7 +9726,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -9335,7 +9741,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description A request that brings this key again within a day gets the first one's answer, with Idempotent-Replay: true, and does nothing more. */
+                /** @description A key that makes the request idempotent. A request with the same key within 24 hours has no further effect and returns the first response with the header Idempotent-Replay: true. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -9376,7 +9782,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -9390,13 +9796,13 @@ export interface operations {
     getJailsByIdDiff: {
         parameters: {
             query?: {
-                /** @description A jail or a snapshot: what has to change to come from this one to that. */
+                /** @description The jail or snapshot to compare with. The result lists the changes that lead to it. */
                 against?: string;
-                /** @description Of files, workspace, processes, events and usage those that are told, joined by commas; all if not given. */
+                /** @description Parts to compare, separated by commas: files, workspace, processes, events, usage. Default: all. */
                 only?: string;
-                /** @description unified: with the differences of text files, as diff -u writes them, as far as they fit. */
+                /** @description unified: include unified diffs (diff -u) of text files, up to a size limit. */
                 content?: "unified";
-                /** @description As Accept: application/json, the default, text/plain and text/html. */
+                /** @description Response format, like the Accept header: application/json (the default), text/plain or text/html. */
                 format?: "json" | "text" | "html";
             };
             header?: never;
@@ -9436,7 +9842,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -9485,7 +9891,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -9538,7 +9944,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -9552,36 +9958,36 @@ export interface operations {
     getJailsByIdEvents: {
         parameters: {
             query?: {
-                /** @description A filter: terms joined by spaces, such as 'type:net host:*.example.com ret:<0 pid:42'. docs/events.md has the language. */
+                /** @description A filter: terms separated by spaces, such as 'type:net host:*.example.com ret:<0 pid:42'. docs/events.md describes the filter language. */
                 q?: string;
-                /** @description Short for a term of q, as are those that follow: one of syscall, file, net, proc, gap, usage, lineage, or several joined by commas. */
+                /** @description Event types, separated by commas: syscall, file, net, proc, gap, usage, lineage. Like pid, path, host, name, ret, comm and op, it adds a term to q. */
                 type?: string;
                 pid?: string;
                 path?: string;
                 host?: string;
-                /** @description Of a system call. */
+                /** @description Name of a system call. */
                 name?: string;
-                /** @description Such as <0 or EACCES. */
+                /** @description Return value of a system call, such as <0 or EACCES. */
                 ret?: string;
                 comm?: string;
                 op?: string;
-                /** @description Not before: a time (RFC 3339) or how long ago, such as 5m. */
+                /** @description Start of the time range: a time (RFC 3339), or a duration before now, such as 5m. */
                 since?: string;
-                /** @description Not after. */
+                /** @description End of the time range. */
                 until?: string;
-                /** @description Only records with a later sequence number. */
+                /** @description Only events with a higher sequence number. */
                 after?: number;
-                /** @description Of the records there are, only the last so many. */
+                /** @description Only the last this many of the stored events. */
                 tail?: number;
-                /** @description At most so many; all if not given. */
+                /** @description Maximum number of events. Default: no limit. */
                 limit?: number;
-                /** @description Go on with what happens from now on. Events do unless told otherwise, lines do not. */
+                /** @description Continue with new events. Default: true for server-sent events, false for lines of JSON. */
                 follow?: boolean;
-                /** @description Answer with JSON: of what the filter means the records from this place on, up to limit; 0 is the oldest, -1 the newest. */
+                /** @description Return a JSON window of the matching events, from this position, up to limit. 0 is the oldest event, -1 the newest. */
                 offset?: number;
-                /** @description The same from a moment on: a time (RFC 3339) or how long ago, such as 5m. */
+                /** @description Like offset, but the window starts at a time (RFC 3339), or a duration before now, such as 5m. */
                 at?: string;
-                /** @description As Accept: text/event-stream, the default, and application/x-ndjson. */
+                /** @description Response format, like the Accept header: text/event-stream (the default) or application/x-ndjson. */
                 format?: "sse" | "ndjson";
             };
             header?: never;
@@ -9621,7 +10027,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -9636,7 +10042,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description A request that brings this key again within a day gets the first one's answer, with Idempotent-Replay: true, and does nothing more. */
+                /** @description A key that makes the request idempotent. A request with the same key within 24 hours has no further effect and returns the first response with the header Idempotent-Replay: true. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -9687,7 +10093,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -9701,9 +10107,9 @@ export interface operations {
     getJailsByIdExecs: {
         parameters: {
             query?: {
-                /** @description Items of a page, 100 if not given. */
+                /** @description Maximum number of items per page. Default 100. */
                 limit?: number;
-                /** @description The 'next' of the page before. */
+                /** @description The 'next' value of the previous page. */
                 after?: string;
             };
             header?: never;
@@ -9741,7 +10147,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -9755,9 +10161,9 @@ export interface operations {
     getJailsByIdExecsByExec: {
         parameters: {
             query?: {
-                /** @description Offset of the first output byte wanted from a stream. Default: the oldest kept. Last-Event-ID goes before it. */
+                /** @description With a stream: offset of the first output byte to send. Default: the oldest buffered byte. A Last-Event-ID header takes precedence. */
                 from?: number;
-                /** @description With a stream: let a slow reader slow the command down, rather than lose output. Needs the role operator. A stream that ends without the event exit or error was cut off, as one is whose reader takes nothing for 5 minutes; Last-Event-ID continues it. */
+                /** @description With a stream: block the command when the client reads slowly, instead of dropping output. Requires the role operator. A stream that ends without the event exit or error was interrupted, for example because the client read nothing for 5 minutes. Continue it with Last-Event-ID. */
                 lossless?: boolean;
             };
             header?: never;
@@ -9797,7 +10203,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -9812,7 +10218,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description A request that brings this key again within a day gets the first one's answer, with Idempotent-Replay: true, and does nothing more. */
+                /** @description A key that makes the request idempotent. A request with the same key within 24 hours has no further effect and returns the first response with the header Idempotent-Replay: true. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -9852,7 +10258,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -9867,7 +10273,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description A request that brings this key again within a day gets the first one's answer, with Idempotent-Replay: true, and does nothing more. */
+                /** @description A key that makes the request idempotent. A request with the same key within 24 hours has no further effect and returns the first response with the header Idempotent-Replay: true. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -9907,7 +10313,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -9921,7 +10327,7 @@ export interface operations {
     postJailsByIdExecsByExecStdin: {
         parameters: {
             query?: {
-                /** @description Close the command's standard input after the body. */
+                /** @description Close the command's standard input after writing the body. */
                 close?: boolean;
             };
             header?: never;
@@ -9962,7 +10368,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -9976,21 +10382,21 @@ export interface operations {
     getJailsByIdFiles: {
         parameters: {
             query: {
-                /** @description Absolute, in the jail. */
+                /** @description Absolute path in the jail. */
                 path: string;
-                /** @description The entries of a directory, as JSON. Accept: application/json asks the same. */
+                /** @description List the entries of a directory as JSON. Equivalent to Accept: application/json. */
                 list?: boolean;
-                /** @description The file's description, as JSON. */
+                /** @description Return the file's metadata as JSON. */
                 stat?: boolean;
-                /** @description A tar archive of it and all below it. */
+                /** @description Return a tar archive of the file or directory tree. */
                 tar?: boolean;
-                /** @description First byte wanted. A Range header goes before it. */
+                /** @description Offset of the first byte. A Range header takes precedence. */
                 offset?: number;
-                /** @description Bytes wanted at most. */
+                /** @description Maximum number of bytes. */
                 bytes?: number;
-                /** @description Entries of a page, 100 if not given. */
+                /** @description Maximum number of entries per page. Default 100. */
                 limit?: number;
-                /** @description The 'next' of the page before: a name. */
+                /** @description The 'next' value of the previous page, which is a name. */
                 after?: string;
             };
             header?: never;
@@ -10039,7 +10445,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -10053,17 +10459,17 @@ export interface operations {
     putJailsByIdFiles: {
         parameters: {
             query: {
-                /** @description Absolute, in the jail. */
+                /** @description Absolute path in the jail. */
                 path: string;
                 /** @description The body is a tar archive to extract below path. */
                 tar?: boolean;
-                /** @description Make a directory; there is no body. */
+                /** @description Create a directory. The request has no body. */
                 mkdir?: boolean;
-                /** @description Permission bits of a new file or directory, octal. */
+                /** @description Permission bits of a new file or directory, in octal. */
                 mode?: string;
-                /** @description Add to the file. Otherwise it is replaced in one step. */
+                /** @description Append to the file. Default: replace it atomically. */
                 append?: boolean;
-                /** @description Make missing directories above it. */
+                /** @description Create missing parent directories. */
                 parents?: boolean;
                 uid?: number;
                 gid?: number;
@@ -10108,7 +10514,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -10122,9 +10528,9 @@ export interface operations {
     deleteJailsByIdFiles: {
         parameters: {
             query: {
-                /** @description Absolute, in the jail. */
+                /** @description Absolute path in the jail. */
                 path: string;
-                /** @description Also a directory that is not empty. */
+                /** @description Delete a directory with its contents. */
                 recursive?: boolean;
             };
             header?: never;
@@ -10160,7 +10566,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -10175,7 +10581,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description A request that brings this key again within a day gets the first one's answer, with Idempotent-Replay: true, and does nothing more. */
+                /** @description A key that makes the request idempotent. A request with the same key within 24 hours has no further effect and returns the first response with the header Idempotent-Replay: true. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -10214,7 +10620,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -10228,9 +10634,9 @@ export interface operations {
     getJailsByIdFilesWatch: {
         parameters: {
             query: {
-                /** @description Absolute, in the jail. */
+                /** @description Absolute path in the jail. */
                 path: string;
-                /** @description Also what is below directories in it. */
+                /** @description Also watch subdirectories. */
                 recursive?: boolean;
             };
             header?: never;
@@ -10268,7 +10674,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -10282,17 +10688,17 @@ export interface operations {
     getJailsByIdFsDiff: {
         parameters: {
             query?: {
-                /** @description Items of a page, 100 if not given. */
+                /** @description Maximum number of items per page. Default 100. */
                 limit?: number;
-                /** @description The 'next' of the page before. */
+                /** @description The 'next' value of the previous page. */
                 after?: string;
-                /** @description A snapshot or another jail: how the jail differs from that, instead of from its root filesystem. */
+                /** @description Compare with this snapshot or jail instead of the root filesystem. */
                 against?: string;
-                /** @description How its workspace differs from the host's directory, instead of its root filesystem. */
+                /** @description Compare the workspace with the host directory, instead of the root filesystem. */
                 workspace?: boolean;
-                /** @description Only this path and what is below it. */
+                /** @description Only this path and the paths below it. */
                 path?: string;
-                /** @description unified: with the differences of text files, as diff -u writes them. A page may then be shorter than its limit. */
+                /** @description unified: include unified diffs (diff -u) of text files. A page may then have fewer items than limit. */
                 content?: "unified";
             };
             header?: never;
@@ -10332,7 +10738,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -10346,7 +10752,7 @@ export interface operations {
     getJailsByIdLimits: {
         parameters: {
             query?: {
-                /** @description The 'next' of the page before. */
+                /** @description The 'next' value of the previous page. */
                 after?: number;
             };
             header?: never;
@@ -10384,7 +10790,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -10437,7 +10843,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -10451,15 +10857,15 @@ export interface operations {
     getJailsByIdNetworkLog: {
         parameters: {
             query?: {
-                /** @description Items of a page, 100 if not given. */
+                /** @description Maximum number of items per page. Default 100. */
                 limit?: number;
-                /** @description The 'next' of the page before. */
+                /** @description The 'next' value of the previous page. */
                 after?: string;
-                /** @description Not before: a time (RFC 3339) or how long ago, such as 5m. */
+                /** @description Start of the time range: a time (RFC 3339), or a duration before now, such as 5m. */
                 since?: string;
-                /** @description Not after. */
+                /** @description End of the time range. */
                 until?: string;
-                /** @description The records themselves, as lines of JSON; Accept: application/x-ndjson asks the same. */
+                /** @description Return the network events as lines of JSON. Equivalent to Accept: application/x-ndjson. */
                 packets?: boolean;
             };
             header?: never;
@@ -10499,7 +10905,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -10548,7 +10954,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -10563,7 +10969,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description A request that brings this key again within a day gets the first one's answer, with Idempotent-Replay: true, and does nothing more. */
+                /** @description A key that makes the request idempotent. A request with the same key within 24 hours has no further effect and returns the first response with the header Idempotent-Replay: true. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -10600,7 +11006,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -10649,7 +11055,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -10702,7 +11108,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -10749,7 +11155,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -10764,7 +11170,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description A request that brings this key again within a day gets the first one's answer, with Idempotent-Replay: true, and does nothing more. */
+                /** @description A key that makes the request idempotent. A request with the same key within 24 hours has no further effect and returns the first response with the header Idempotent-Replay: true. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -10805,7 +11211,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -10819,9 +11225,9 @@ export interface operations {
     getJailsByIdProcesses: {
         parameters: {
             query?: {
-                /** @description As it was then: a time (RFC 3339), how long ago, such as 5m, or the sequence number of a record. */
+                /** @description The instant: a time (RFC 3339), a duration before now, such as 5m, or the sequence number of an event. Default: now. */
                 at?: string;
-                /** @description Also those that have ended. */
+                /** @description Include processes that have ended. */
                 all?: boolean;
             };
             header?: never;
@@ -10860,7 +11266,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -10874,11 +11280,11 @@ export interface operations {
     getJailsByIdReport: {
         parameters: {
             query?: {
-                /** @description Of what happened not before: a time (RFC 3339) or how long ago, such as 5m. */
+                /** @description Start of the reported time range: a time (RFC 3339), or a duration before now, such as 5m. */
                 since?: string;
-                /** @description Nor after. */
+                /** @description End of the reported time range. */
                 until?: string;
-                /** @description As Accept: application/json, the default, text/html and text/markdown. */
+                /** @description Response format, like the Accept header: application/json (the default), text/html or text/markdown. */
                 format?: "json" | "html" | "md";
             };
             header?: never;
@@ -10920,7 +11326,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -10935,7 +11341,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description A request that brings this key again within a day gets the first one's answer, with Idempotent-Replay: true, and does nothing more. */
+                /** @description A key that makes the request idempotent. A request with the same key within 24 hours has no further effect and returns the first response with the header Idempotent-Replay: true. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -10972,7 +11378,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -10987,7 +11393,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description A request that brings this key again within a day gets the first one's answer, with Idempotent-Replay: true, and does nothing more. */
+                /** @description A key that makes the request idempotent. A request with the same key within 24 hours has no further effect and returns the first response with the header Idempotent-Replay: true. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -11028,7 +11434,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -11043,7 +11449,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description A request that brings this key again within a day gets the first one's answer, with Idempotent-Replay: true, and does nothing more. */
+                /** @description A key that makes the request idempotent. A request with the same key within 24 hours has no further effect and returns the first response with the header Idempotent-Replay: true. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -11084,7 +11490,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -11098,11 +11504,11 @@ export interface operations {
     getJailsByIdSnapshots: {
         parameters: {
             query?: {
-                /** @description Items of a page, 100 if not given. */
+                /** @description Maximum number of items per page. Default 100. */
                 limit?: number;
-                /** @description The 'next' of the page before. */
+                /** @description The 'next' value of the previous page. */
                 after?: string;
-                /** @description With what each takes on the disk. */
+                /** @description Include the disk usage of each snapshot. */
                 usage?: boolean;
             };
             header?: never;
@@ -11140,7 +11546,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -11155,7 +11561,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description A request that brings this key again within a day gets the first one's answer, with Idempotent-Replay: true, and does nothing more. */
+                /** @description A key that makes the request idempotent. A request with the same key within 24 hours has no further effect and returns the first response with the header Idempotent-Replay: true. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -11192,7 +11598,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -11207,7 +11613,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description A request that brings this key again within a day gets the first one's answer, with Idempotent-Replay: true, and does nothing more. */
+                /** @description A key that makes the request idempotent. A request with the same key within 24 hours has no further effect and returns the first response with the header Idempotent-Replay: true. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -11248,7 +11654,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -11262,26 +11668,26 @@ export interface operations {
     getJailsByIdSyscalls: {
         parameters: {
             query?: {
-                /** @description A filter: terms joined by spaces, such as 'type:net host:*.example.com ret:<0 pid:42'. docs/events.md has the language. */
+                /** @description A filter: terms separated by spaces, such as 'type:net host:*.example.com ret:<0 pid:42'. docs/events.md describes the filter language. */
                 q?: string;
-                /** @description Short for a term of q, as are those that follow: one of syscall, file, net, proc, gap, usage, lineage, or several joined by commas. */
+                /** @description Event types, separated by commas: syscall, file, net, proc, gap, usage, lineage. Like pid, path, host, name, ret, comm and op, it adds a term to q. */
                 type?: string;
                 pid?: string;
                 path?: string;
                 host?: string;
-                /** @description Of a system call. */
+                /** @description Name of a system call. */
                 name?: string;
-                /** @description Such as <0 or EACCES. */
+                /** @description Return value of a system call, such as <0 or EACCES. */
                 ret?: string;
                 comm?: string;
                 op?: string;
-                /** @description Not before: a time (RFC 3339) or how long ago, such as 5m. Default: the first record's. */
+                /** @description Start of the time range: a time (RFC 3339), or a duration before now, such as 5m. Default: the first event. */
                 from?: string;
-                /** @description Not after. Default: the last record's. */
+                /** @description End of the time range. Default: the last event. */
                 to?: string;
-                /** @description Of so many processes, those with the most calls, the part as well. */
+                /** @description Number of processes to list, those with the most calls first. Default 0. */
                 processes?: number;
-                /** @description Of each list, 100 if not given. */
+                /** @description Maximum number of items in each list. Default 100. */
                 limit?: number;
             };
             header?: never;
@@ -11319,7 +11725,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -11333,15 +11739,15 @@ export interface operations {
     getJailsByIdTerminal: {
         parameters: {
             query?: {
-                /** @description Come back to the terminal of this command. Otherwise a new one is started. */
+                /** @description Reconnect to the terminal of this command. Default: start a new command. */
                 exec?: string;
-                /** @description A line for /bin/sh. Default: the jail's shell. */
+                /** @description A command line for /bin/sh. Default: the jail's shell. */
                 cmd?: string;
-                /** @description The command and its arguments, each given once more. */
+                /** @description The command and its arguments. Repeat the parameter for each. */
                 argv?: string[];
-                /** @description Default 80. */
+                /** @description Width in columns. Default 80. */
                 cols?: number;
-                /** @description Default 24. */
+                /** @description Height in rows. Default 24. */
                 rows?: number;
                 user?: string;
                 cwd?: string;
@@ -11381,7 +11787,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -11395,26 +11801,26 @@ export interface operations {
     getJailsByIdTimeline: {
         parameters: {
             query?: {
-                /** @description A filter: terms joined by spaces, such as 'type:net host:*.example.com ret:<0 pid:42'. docs/events.md has the language. */
+                /** @description A filter: terms separated by spaces, such as 'type:net host:*.example.com ret:<0 pid:42'. docs/events.md describes the filter language. */
                 q?: string;
-                /** @description Short for a term of q, as are those that follow: one of syscall, file, net, proc, gap, usage, lineage, or several joined by commas. */
+                /** @description Event types, separated by commas: syscall, file, net, proc, gap, usage, lineage. Like pid, path, host, name, ret, comm and op, it adds a term to q. */
                 type?: string;
                 pid?: string;
                 path?: string;
                 host?: string;
-                /** @description Of a system call. */
+                /** @description Name of a system call. */
                 name?: string;
-                /** @description Such as <0 or EACCES. */
+                /** @description Return value of a system call, such as <0 or EACCES. */
                 ret?: string;
                 comm?: string;
                 op?: string;
-                /** @description Not before: a time (RFC 3339) or how long ago, such as 5m. Default: the first record's. */
+                /** @description Start of the time range: a time (RFC 3339), or a duration before now, such as 5m. Default: the first event. */
                 from?: string;
-                /** @description Not after. Default: the last record's. */
+                /** @description End of the time range. Default: the last event. */
                 to?: string;
-                /** @description About how many, 300 if not given: from as many to twice as many, fewer where the time is short. */
+                /** @description Approximate number of buckets. Default 300. The response contains up to twice as many, or fewer if the time range is short. */
                 buckets?: number;
-                /** @description Of so many processes, those with the most records, the part as well. */
+                /** @description Number of processes to list, those with the most events first. Default 0. */
                 lanes?: number;
             };
             header?: never;
@@ -11452,7 +11858,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -11466,7 +11872,7 @@ export interface operations {
     getLineage: {
         parameters: {
             query?: {
-                /** @description Only the tree that this jail is in. */
+                /** @description Only the tree that contains this jail. */
                 jail?: string;
             };
             header?: never;
@@ -11502,7 +11908,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -11535,7 +11941,7 @@ export interface operations {
                     "application/json": components["schemas"]["Me"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -11586,7 +11992,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -11600,9 +12006,9 @@ export interface operations {
     getLogins: {
         parameters: {
             query?: {
-                /** @description Items of a page, 100 if not given. */
+                /** @description Maximum number of items per page. Default 100. */
                 limit?: number;
-                /** @description The 'next' of the page before. */
+                /** @description The 'next' value of the previous page. */
                 after?: string;
             };
             header?: never;
@@ -11638,7 +12044,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -11685,7 +12091,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -11730,7 +12136,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -11744,7 +12150,7 @@ export interface operations {
     getMarket: {
         parameters: {
             query?: {
-                /** @description Words that are all in name, publisher or description. */
+                /** @description Search words. Each must occur in the name, publisher or description. */
                 q?: string;
             };
             header?: never;
@@ -11780,7 +12186,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -11795,7 +12201,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description A request that brings this key again within a day gets the first one's answer, with Idempotent-Replay: true, and does nothing more. */
+                /** @description A key that makes the request idempotent. A request with the same key within 24 hours has no further effect and returns the first response with the header Idempotent-Replay: true. */
                 "Idempotency-Key"?: string;
             };
             path?: never;
@@ -11834,7 +12240,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -11881,7 +12287,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -11928,7 +12334,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -11975,7 +12381,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -12022,7 +12428,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -12037,7 +12443,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description A request that brings this key again within a day gets the first one's answer, with Idempotent-Replay: true, and does nothing more. */
+                /** @description A key that makes the request idempotent. A request with the same key within 24 hours has no further effect and returns the first response with the header Idempotent-Replay: true. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -12072,7 +12478,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -12101,7 +12507,7 @@ export interface operations {
                     "application/json": string;
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -12116,7 +12522,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description A request that brings this key again within a day gets the first one's answer, with Idempotent-Replay: true, and does nothing more. */
+                /** @description A key that makes the request idempotent. A request with the same key within 24 hours has no further effect and returns the first response with the header Idempotent-Replay: true. */
                 "Idempotency-Key"?: string;
             };
             path?: never;
@@ -12155,7 +12561,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -12170,7 +12576,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description A request that brings this key again within a day gets the first one's answer, with Idempotent-Replay: true, and does nothing more. */
+                /** @description A key that makes the request idempotent. A request with the same key within 24 hours has no further effect and returns the first response with the header Idempotent-Replay: true. */
                 "Idempotency-Key"?: string;
             };
             path?: never;
@@ -12209,7 +12615,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -12240,7 +12646,7 @@ export interface operations {
                     "text/html": string;
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -12287,7 +12693,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -12302,7 +12708,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description A request that brings this key again within a day gets the first one's answer, with Idempotent-Replay: true, and does nothing more. */
+                /** @description A key that makes the request idempotent. A request with the same key within 24 hours has no further effect and returns the first response with the header Idempotent-Replay: true. */
                 "Idempotency-Key"?: string;
             };
             path?: never;
@@ -12339,7 +12745,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -12354,7 +12760,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description A request that brings this key again within a day gets the first one's answer, with Idempotent-Replay: true, and does nothing more. */
+                /** @description A key that makes the request idempotent. A request with the same key within 24 hours has no further effect and returns the first response with the header Idempotent-Replay: true. */
                 "Idempotency-Key"?: string;
             };
             path?: never;
@@ -12391,7 +12797,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -12442,7 +12848,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -12489,7 +12895,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -12536,7 +12942,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -12587,7 +12993,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -12634,7 +13040,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -12681,7 +13087,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -12695,18 +13101,18 @@ export interface operations {
     getSandboxByIdDecisions: {
         parameters: {
             query?: {
-                /** @description Items of a page, 100 if not given. */
+                /** @description Maximum number of items per page. Default 100. */
                 limit?: number;
-                /** @description The 'next' of the page before. */
+                /** @description The 'next' value of the previous page. */
                 after?: number;
-                /** @description Only what the machine's kernel saw, or only what was said. */
+                /** @description true: only actions that the Linux kernel reported. false: only actions that agents reported. */
                 observed?: "true" | "false";
-                /** @description Only of this tool. */
+                /** @description Only decisions about this tool. */
                 tool?: string;
                 tag?: "AUTONOMOUS" | "WHITELISTED" | "APPROVED" | "DENIED";
-                /** @description Not before. */
+                /** @description Start of the time range, inclusive. */
                 from?: string;
-                /** @description Before. */
+                /** @description End of the time range, exclusive. */
                 until?: string;
             };
             header?: never;
@@ -12744,7 +13150,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -12759,7 +13165,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description A request that brings this key again within a day gets the first one's answer, with Idempotent-Replay: true, and does nothing more. */
+                /** @description A key that makes the request idempotent. A request with the same key within 24 hours has no further effect and returns the first response with the header Idempotent-Replay: true. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -12800,7 +13206,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -12815,9 +13221,9 @@ export interface operations {
         parameters: {
             query?: {
                 session_id?: string;
-                /** @description Items of a page, 100 if not given. */
+                /** @description Maximum number of items per page. Default 100. */
                 limit?: number;
-                /** @description The 'next' of the page before. */
+                /** @description The 'next' value of the previous page. */
                 after?: string;
             };
             header?: never;
@@ -12853,7 +13259,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -12903,7 +13309,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -12952,7 +13358,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -12999,7 +13405,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -13052,7 +13458,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -13067,7 +13473,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description A request that brings this key again within a day gets the first one's answer, with Idempotent-Replay: true, and does nothing more. */
+                /** @description A key that makes the request idempotent. A request with the same key within 24 hours has no further effect and returns the first response with the header Idempotent-Replay: true. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -13104,7 +13510,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -13119,7 +13525,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description A request that brings this key again within a day gets the first one's answer, with Idempotent-Replay: true, and does nothing more. */
+                /** @description A key that makes the request idempotent. A request with the same key within 24 hours has no further effect and returns the first response with the header Idempotent-Replay: true. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -13156,7 +13562,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -13203,7 +13609,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -13218,7 +13624,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description A request that brings this key again within a day gets the first one's answer, with Idempotent-Replay: true, and does nothing more. */
+                /** @description A key that makes the request idempotent. A request with the same key within 24 hours has no further effect and returns the first response with the header Idempotent-Replay: true. */
                 "Idempotency-Key"?: string;
             };
             path?: never;
@@ -13251,7 +13657,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -13302,7 +13708,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -13349,7 +13755,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -13364,7 +13770,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description A request that brings this key again within a day gets the first one's answer, with Idempotent-Replay: true, and does nothing more. */
+                /** @description A key that makes the request idempotent. A request with the same key within 24 hours has no further effect and returns the first response with the header Idempotent-Replay: true. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -13405,7 +13811,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -13452,7 +13858,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -13467,7 +13873,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description A request that brings this key again within a day gets the first one's answer, with Idempotent-Replay: true, and does nothing more. */
+                /** @description A key that makes the request idempotent. A request with the same key within 24 hours has no further effect and returns the first response with the header Idempotent-Replay: true. */
                 "Idempotency-Key"?: string;
             };
             path?: never;
@@ -13506,7 +13912,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -13555,7 +13961,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -13602,7 +14008,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -13616,11 +14022,11 @@ export interface operations {
     getSnapshots: {
         parameters: {
             query?: {
-                /** @description Items of a page, 100 if not given. */
+                /** @description Maximum number of items per page. Default 100. */
                 limit?: number;
-                /** @description The 'next' of the page before. */
+                /** @description The 'next' value of the previous page. */
                 after?: string;
-                /** @description With what each takes on the disk. */
+                /** @description Include the disk usage of each snapshot. */
                 usage?: boolean;
             };
             header?: never;
@@ -13656,7 +14062,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -13670,9 +14076,9 @@ export interface operations {
     postSnapshotsImport: {
         parameters: {
             query?: {
-                /** @description Leave its processes behind. */
+                /** @description Import only the files, without the processes. */
                 files_only?: boolean;
-                /** @description Take its processes though they ran on another processor or a newer kernel. */
+                /** @description Import the processes even if they ran on a different CPU or a newer kernel. */
                 force?: boolean;
             };
             header?: never;
@@ -13713,7 +14119,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -13762,7 +14168,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -13809,7 +14215,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -13824,7 +14230,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description A request that brings this key again within a day gets the first one's answer, with Idempotent-Replay: true, and does nothing more. */
+                /** @description A key that makes the request idempotent. A request with the same key within 24 hours has no further effect and returns the first response with the header Idempotent-Replay: true. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -13865,7 +14271,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -13879,13 +14285,13 @@ export interface operations {
     getSnapshotsBySidDiff: {
         parameters: {
             query?: {
-                /** @description A jail or a snapshot: what has to change to come from this one to that. */
+                /** @description The jail or snapshot to compare with. The result lists the changes that lead to it. */
                 against?: string;
-                /** @description Of files, workspace, processes, events and usage those that are told, joined by commas; all if not given. */
+                /** @description Parts to compare, separated by commas: files, workspace, processes, events, usage. Default: all. */
                 only?: string;
-                /** @description unified: with the differences of text files, as diff -u writes them, as far as they fit. */
+                /** @description unified: include unified diffs (diff -u) of text files, up to a size limit. */
                 content?: "unified";
-                /** @description As Accept: application/json, the default, text/plain and text/html. */
+                /** @description Response format, like the Accept header: application/json (the default), text/plain or text/html. */
                 format?: "json" | "text" | "html";
             };
             header?: never;
@@ -13925,7 +14331,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -13974,7 +14380,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -13989,7 +14395,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description A request that brings this key again within a day gets the first one's answer, with Idempotent-Replay: true, and does nothing more. */
+                /** @description A key that makes the request idempotent. A request with the same key within 24 hours has no further effect and returns the first response with the header Idempotent-Replay: true. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -14030,7 +14436,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -14045,7 +14451,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description A request that brings this key again within a day gets the first one's answer, with Idempotent-Replay: true, and does nothing more. */
+                /** @description A key that makes the request idempotent. A request with the same key within 24 hours has no further effect and returns the first response with the header Idempotent-Replay: true. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -14086,7 +14492,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -14133,7 +14539,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -14147,9 +14553,9 @@ export interface operations {
     getTokens: {
         parameters: {
             query?: {
-                /** @description Items of a page, 100 if not given. */
+                /** @description Maximum number of items per page. Default 100. */
                 limit?: number;
-                /** @description The 'next' of the page before. */
+                /** @description The 'next' value of the previous page. */
                 after?: string;
             };
             header?: never;
@@ -14185,7 +14591,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -14236,7 +14642,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -14283,7 +14689,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -14330,7 +14736,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description What went wrong. */
+            /** @description An error. */
             default: {
                 headers: {
                     [name: string]: unknown;

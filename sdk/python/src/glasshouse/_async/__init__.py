@@ -1,1 +1,1 @@
-"""The client that is awaited. The one that blocks is made from it."""
+"""The asynchronous client. The blocking client is generated from it."""

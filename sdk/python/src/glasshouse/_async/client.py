@@ -1,4 +1,4 @@
-"""The client: what one daemon has."""
+"""The client for a daemon."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class AsyncGlasshouse:
             async with await gh.jail(name="box") as jail:
                 print((await jail.run("uname -a")).stdout)
 
-    address is unix:///path, http://host:port or https://host:port; without one it is
-    $GLASSHOUSE_ADDR, or the socket in the data directory, or port 8082 of this host. Over
-    the network a token is needed, which is $GLASSHOUSE_TOKEN if not given.
+    address is unix:///path, http://host:port or https://host:port. The default is
+    $GLASSHOUSE_ADDR, the socket in the data directory, or port 8082 of this host. Over the
+    network a token is required; the default is $GLASSHOUSE_TOKEN.
 
-    api has a method for each operation of the daemon, also for those that nothing more
-    comfortable is for.
+    api has a method for each operation of the daemon, including those without a method of
+    this class.
     """
 
     def __init__(self, address: Optional[str] = None, *, token: Optional[str] = None) -> None:
@@ -41,34 +41,34 @@ class AsyncGlasshouse:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close the connections that are kept."""
+        """Close idle connections."""
         await self.api.aclose()
 
     async def version(self) -> wire.Version:
         return await self.api.get_version()
 
     async def me(self) -> wire.Me:
-        """Who the daemon takes the caller for."""
+        """Return the identity and role of the caller."""
         return await self.api.get_me()
 
     async def doctor(self) -> List[wire.Probe]:
-        """What this host can do, and what to do about what it cannot."""
+        """Return the features of the host, with remedies for missing ones."""
         return (await self.api.get_doctor())["items"]
 
     # Jails.
 
     async def jail(self, **spec: Unpack[wire.CreateJail]) -> AsyncJail:
-        """Make a jail and start it, unless start is False. In a with block it is removed at
-        the end."""
+        """Create a jail and start it, unless start is False. A with block removes it at its
+        end."""
         spec.setdefault("start", True)
         return AsyncJail(self.api, await self.api.post_jails(spec, idempotency_key=new_key()))
 
     async def find_jail(self, id: str) -> AsyncJail:
-        """A jail that is there, by its id."""
+        """Return an existing jail by its id."""
         return AsyncJail(self.api, await self.api.get_jails_by_id(id))
 
     async def jails(self, *, name: Optional[str] = None, state: Optional[Any] = None, labels: Optional[Mapping[str, str]] = None) -> AsyncIterator[AsyncJail]:
-        """Jails, oldest first."""
+        """List jails, oldest first."""
         label = [f"{k}={v}" for k, v in labels.items()] if labels else None
         after: Optional[str] = None
         while True:
@@ -83,7 +83,7 @@ class AsyncGlasshouse:
         return AsyncSnapshot(self.api, await self.api.get_snapshots_by_sid(id))
 
     async def snapshots(self) -> AsyncIterator[AsyncSnapshot]:
-        """Snapshots, oldest first."""
+        """List snapshots, oldest first."""
         after: Optional[str] = None
         while True:
             page = await self.api.get_snapshots(after=after)
@@ -94,29 +94,29 @@ class AsyncGlasshouse:
                 return
 
     async def lineage(self, jail: Optional[str] = None) -> List[wire.LineageJail]:
-        """Which jails and snapshots come from which, as trees."""
+        """Return the lineage of jails and snapshots as trees."""
         return (await self.api.get_lineage(jail=jail))["items"]
 
-    # What people are asked.
+    # Approvals.
 
     async def approvals(self, *, jail: Optional[str] = None, state: Optional[Any] = None) -> List[wire.Approval]:
-        """What waits for a person, oldest first, or what is in another state."""
+        """List pending approval requests, oldest first, or those in another state."""
         return (await self.api.get_approvals(state=state, jail=jail))["items"]
 
     async def approval(self, id: str, *, wait: float = 0) -> wire.Approval:
-        """A request, after at most so many seconds if it is not settled before."""
+        """Return an approval request, after waiting up to wait seconds for a decision."""
         return await self.api.get_approvals_by_approval(id, wait_ms=round(wait * 1000) or None)
 
     async def approve(self, id: str, **how: Unpack[wire.AnswerApprovalOptions]) -> wire.Approval:
-        """Allow what is asked: once, or as scope says. The first answer counts."""
+        """Approve a request: once, or for the given scope. The first decision is final."""
         return await self.api.post_approvals_by_approval(id, cast(wire.AnswerApproval, {"answer": "allow", **how}))
 
     async def deny(self, id: str, reason: str = "") -> wire.Approval:
         return await self.api.post_approvals_by_approval(id, {"answer": "deny", "reason": reason})
 
     def approval_events(self) -> AsyncStream[wire.ApprovalEvent]:
-        """What happens to requests, those that wait first. When the connection has broken,
-        those that wait are told once more."""
+        """Stream changes of approval requests, starting with the pending ones. After a reconnect
+        the pending requests are sent again."""
 
         async def connect(last: Optional[str], told: int) -> AsyncEvents:
             return await self.api.get_approvals_events()
@@ -129,21 +129,21 @@ class AsyncGlasshouse:
     # Capabilities.
 
     async def capabilities(self) -> List[wire.Capability]:
-        """The versions of all capabilities, by id, the newest first."""
+        """List all versions of capabilities, by id, newest first."""
         return (await self.api.get_capabilities())["items"]
 
     async def capability(self, id: str, version: Optional[str] = None) -> wire.Capability:
-        """A version, with its manifest and its schemas; without one the newest."""
+        """Return a version of a capability with its manifest and schemas; by default the newest."""
         return await self.api.get_capabilities_by_capability(id, version=version)
 
     async def register(self, manifest: str, **how: Unpack[wire.RegisterOptions]) -> List[wire.Capability]:
-        """Register the capabilities of a manifest's text. dir is where its files are, on the
-        daemon's host. A person is asked about what they may do that is new."""
+        """Register the capabilities of a manifest. dir is the directory of its files on the
+        daemon's host. New permissions require approval by a person."""
         return (await self.api.post_capabilities(cast(wire.Register, {"manifest": manifest, **how})))["items"]
 
     async def call(self, capability: str, input: Any = None, /, **how: Unpack[wire.Call]) -> Any:
-        """Call a capability and return its output. CallFailed says that it failed; that it
-        was refused is one of the other errors."""
+        """Call a capability and return its output. If the capability fails, raise CallFailed; if
+        the call is denied, raise one of the other errors."""
         called = await self.called(capability, input, **how)
         if called.get("state") != "done":
             error = cast(Mapping[str, Any], called.get("error") or {})
@@ -151,21 +151,21 @@ class AsyncGlasshouse:
         return called.get("output")
 
     async def called(self, capability: str, input: Any = None, /, **how: Unpack[wire.Call]) -> wire.Called:
-        """Call a capability and return all that became of it: output, usage, label, entry."""
+        """Call a capability and return the complete result: output, usage, label, entry."""
         body = cast(wire.Call, {"input": {} if input is None else input, **how})
         return await self.api.post_capabilities_by_capability_call(capability, body, idempotency_key=new_key())
 
-    # Agents at work.
+    # Sessions and runs.
 
     async def session(self, **how: Unpack[wire.OpenSession]) -> AsyncSession:
-        """Open a session, or find the one of that name."""
+        """Open a session, or return the existing one with this name."""
         return AsyncSession(self.api, await self.api.post_chat_session(how, idempotency_key=new_key()))
 
     async def find_session(self, id: str) -> AsyncSession:
         return AsyncSession(self.api, await self.api.get_chat_session_by_session(id))
 
     async def sessions(self, *, state: Optional[Any] = None) -> AsyncIterator[AsyncSession]:
-        """Sessions, newest first."""
+        """List sessions, newest first."""
         after: Optional[str] = None
         while True:
             page = await self.api.get_chat_session(after=after, state=state)
@@ -176,14 +176,14 @@ class AsyncGlasshouse:
                 return
 
     async def run(self, goal: str, **how: Unpack[wire.StartRunOptions]) -> AsyncRun:
-        """Have an agent pursue a goal: now, at a time, or by a schedule."""
+        """Start an agent run for a goal: now, at a time, or by a schedule."""
         return await start_run(self.api, goal, cast(wire.StartRun, dict(how)))
 
     async def find_run(self, id: str) -> AsyncRun:
         return AsyncRun(self.api, await self.api.get_chat_run_by_run(id))
 
     async def runs(self, *, session: Optional[str] = None, state: Optional[Any] = None) -> AsyncIterator[AsyncRun]:
-        """Runs, newest first."""
+        """List runs, newest first."""
         after: Optional[str] = None
         while True:
             page = await self.api.get_chat_run(session_id=session, state=state, after=after)
@@ -197,7 +197,7 @@ class AsyncGlasshouse:
         return AsyncSchedule(self.api, await self.api.get_schedules_by_schedule(id))
 
     async def schedules(self) -> AsyncIterator[AsyncSchedule]:
-        """Schedules, oldest first."""
+        """List schedules, oldest first."""
         after: Optional[str] = None
         while True:
             page = await self.api.get_schedules(after=after)
@@ -207,10 +207,10 @@ class AsyncGlasshouse:
             if not after:
                 return
 
-    # What can be proved.
+    # Audit log.
 
     async def chain(self, *, jail: Optional[str] = None, session: Optional[str] = None, run: Optional[str] = None, kind: Optional[str] = None, after: Optional[int] = None) -> AsyncIterator[wire.ChainEntry]:
-        """Entries of the causal chain, oldest first."""
+        """List entries of the audit log, oldest first."""
         while True:
             page = await self.api.get_chain(jail=jail, session=session, run=run, kind=kind, after=after)
             for entry in page["items"]:
@@ -223,16 +223,16 @@ class AsyncGlasshouse:
         return await self.api.get_chain_head()
 
     async def verify_chain(self, *, all: bool = False) -> wire.ChainReport:
-        """Verify the chain: since it was last verified, or all of it."""
+        """Verify the audit log: the entries since the last verification, or all."""
         return await self.api.get_chain_verify(all=all or None)
 
     async def export_chain(self) -> AsyncLines:
-        """The chain with its checkpoints and its key, line by line."""
+        """Export the audit log with its checkpoints and public key, line by line."""
         return await self.api.get_chain_export()
 
     def feed(self, topics: Optional[str] = None) -> AsyncStream[ServerEvent]:
-        """What happens, and how jails fare, on the topics that are named, joined by commas.
-        An event's name is its topic."""
+        """Stream events and resource usage of jails for comma-separated topics. The name of an
+        event is its topic."""
 
         async def connect(last: Optional[str], told: int) -> AsyncEvents:
             return await self.api.get_feed(topics=topics, last_event_id=last)

@@ -1,4 +1,4 @@
-"""A connection to the daemon, by asyncio."""
+"""A connection to the daemon with asyncio."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Optional
 from .._address import Address
 
 CONNECT_SECONDS = 10
-_LINE = 64 << 10  # of HTTP's own lines
+_LINE = 64 << 10  # maximum length of a line of the HTTP header
 
 
 class AsyncConnection:
@@ -27,7 +27,7 @@ class AsyncConnection:
         try:
             reader, writer = await asyncio.wait_for(dial, CONNECT_SECONDS)
         except asyncio.TimeoutError:
-            raise OSError(f"no answer in {CONNECT_SECONDS} s") from None
+            raise OSError(f"connection timed out after {CONNECT_SECONDS} s") from None
         sock: Optional[socket.socket] = writer.get_extra_info("socket")
         if sock is not None and not address.path:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -38,22 +38,22 @@ class AsyncConnection:
         await self._writer.drain()
 
     async def readline(self) -> bytes:
-        """The next line, or less at the end."""
+        """Read a line; at the end of the stream it may be incomplete or empty."""
         try:
             return await self._reader.readline()
         except ValueError:
-            raise OSError("a line of the answer is too long") from None
+            raise OSError("a line of the response is too long") from None
 
     async def read(self, most: int) -> bytes:
-        """At least one byte, or nothing at the end."""
+        """Read at least one byte, or none at the end of the stream."""
         return await self._reader.read(most)
 
     def stale(self) -> bool:
-        """Whether the daemon has hung up, or the event loop is another one."""
+        """Report whether the daemon has closed the connection, or the event loop has changed."""
         return self._reader.at_eof() or self._writer.is_closing() or self._loop is not asyncio.get_running_loop()
 
     def hang_up(self) -> None:
         try:
             self._writer.transport.abort()
         except RuntimeError:
-            pass  # its event loop is closed, and with it the connection
+            pass  # the event loop is closed, which has closed the connection

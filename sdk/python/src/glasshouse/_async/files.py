@@ -12,14 +12,14 @@ from .transport import AsyncAnswer, AsyncEvents, Content
 
 
 class AsyncFiles:
-    """The files of one jail, by paths that begin at its root."""
+    """The files of a jail. Paths are relative to its root directory."""
 
     def __init__(self, api: AsyncOperations, jail: str) -> None:
         self._api = api
         self._jail = jail
 
     async def read(self, path: str, *, offset: Optional[int] = None, size: Optional[int] = None) -> bytes:
-        """What is in a file, or in a part of it."""
+        """Return the content of a file, or of a part of it."""
         answer = await self._api.get_jails_by_id_files_bytes(self._jail, path=path, offset=offset, bytes=size)
         return await answer.read()
 
@@ -27,7 +27,7 @@ class AsyncFiles:
         return (await self.read(path)).decode()
 
     async def open(self, path: str) -> AsyncAnswer:
-        """A file to be gone through piece by piece, whatever its size."""
+        """Open a file of any size to read it piece by piece."""
         return await self._api.get_jails_by_id_files_bytes(self._jail, path=path)
 
     async def write(
@@ -41,8 +41,8 @@ class AsyncFiles:
         uid: Optional[int] = None,
         gid: Optional[int] = None,
     ) -> wire.File:
-        """Write a file: bytes, or pieces of it one after the other. parents makes the
-        directories that it is in."""
+        """Write a file from bytes, or from an iterable of pieces. With parents, create missing
+        parent directories."""
         return await self._api.put_jails_by_id_files(
             self._jail, data, path=path, mode=mode, append=append or None, parents=parents or None, uid=uid, gid=gid
         )
@@ -51,7 +51,7 @@ class AsyncFiles:
         return await self.write(path, text.encode(), mode=mode, parents=parents)
 
     async def list(self, path: str = "/") -> AsyncIterator[wire.File]:
-        """What is in a directory, by name."""
+        """List a directory, sorted by name."""
         after: Optional[str] = None
         while True:
             page = cast(wire.FilePage, await self._api.get_jails_by_id_files(self._jail, path=path, list=True, after=after))
@@ -74,16 +74,16 @@ class AsyncFiles:
         await self._api.delete_jails_by_id_files(self._jail, path=path, recursive=recursive or None)
 
     async def get_tar(self, path: str) -> AsyncAnswer:
-        """A directory as a tar archive, to be read or gone through."""
+        """Return a directory as a tar archive, to read at once or piece by piece."""
         return await self._api._open("GET", f"/jails/{self._api._part(self._jail)}/files", query={"path": path, "tar": True}, accept="application/x-tar")
 
     async def put_tar(self, path: str, archive: Content) -> wire.File:
-        """Unpack a tar archive into a directory."""
+        """Extract a tar archive into a directory."""
         return await self._api.put_jails_by_id_files(self._jail, archive, path=path, tar=True, content_type="application/x-tar")
 
     def watch(self, path: str, *, recursive: bool = False) -> AsyncStream[wire.FileEvent]:
-        """What changes under a path from now on. A connection that breaks is an error:
-        what happened meanwhile nobody knows."""
+        """Stream changes below a path from now on. If the connection breaks, raise an error:
+        changes may have been missed."""
 
         async def connect(last: Optional[str], told: int) -> AsyncEvents:
             return await self._api.get_jails_by_id_files_watch(self._jail, path=path, recursive=recursive or None)

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 class AsyncJail:
-    """A jail. In a with block it is removed at the end.
+    """A jail. A with block removes it at its end.
 
-    info is what was last heard of it; refresh() asks anew.
+    info is the last known state; refresh() updates it.
     """
 
     def __init__(self, api: AsyncOperations, info: wire.Jail) -> None:
@@ -38,7 +38,7 @@ class AsyncJail:
 
     @property
     def state(self) -> str:
-        """created, starting, running, paused, stopped or failed, when last heard of."""
+        """The last known state: created, starting, running, paused, stopped or failed."""
         return self.info["state"]
 
     def __repr__(self) -> str:
@@ -54,7 +54,7 @@ class AsyncJail:
             pass
 
     async def refresh(self) -> wire.Jail:
-        """Ask how it is now, and what it uses."""
+        """Update info, including resource usage."""
         self.info = await self.api.get_jails_by_id(self.id)
         return self.info
 
@@ -62,23 +62,24 @@ class AsyncJail:
         self.info = await self.api.post_jails_by_id_start(self.id)
 
     async def stop(self, grace: Optional[float] = None) -> None:
-        """End every process. With grace, in seconds, they are asked first. Files stay."""
+        """End all processes. grace is the time in seconds between SIGTERM and SIGKILL. Files
+        are kept."""
         body = None if grace is None else cast(wire.StopJail, {"grace_ms": round(grace * 1000)})
         self.info = await self.api.post_jails_by_id_stop(self.id, body)
 
     async def pause(self) -> None:
-        """Freeze it, as it is."""
+        """Freeze all processes."""
         self.info = await self.api.post_jails_by_id_pause(self.id)
 
     async def resume(self) -> None:
         self.info = await self.api.post_jails_by_id_resume(self.id)
 
     async def delete(self, *, snapshots: bool = False) -> None:
-        """Remove it and its files, and with snapshots also those that were taken of it."""
+        """Remove the jail and its files, and with snapshots also its snapshots."""
         await self.api.delete_jails_by_id(self.id, snapshots=snapshots or None)
 
     async def set_limits(self, **limits: Unpack[wire.Limits]) -> None:
-        """Change what it may use, while it runs. What is not named stays as it is."""
+        """Change resource limits while the jail runs. Limits that are not given do not change."""
         self.info = await self.api.patch_jails_by_id_limits(self.id, limits)
 
     # Commands.
@@ -96,8 +97,8 @@ class AsyncJail:
         keep_bytes: Optional[int] = None,
         check: bool = False,
     ) -> Result:
-        """Run a command and wait for it: a string is a line for /bin/sh, a list a program
-        and its arguments. After timeout seconds all of it is killed. With check a code
+        """Run a command and wait for its end. A string is run by /bin/sh; a list is a program
+        and its arguments. After timeout seconds the command is killed. With check, an exit code
         other than 0 raises CommandFailed."""
         request = exec_request(command, env, cwd, user, stdin, timeout, pty, keep_bytes)
         result = result_of(await self.api.post_jails_by_id_exec(self.id, request))
@@ -117,8 +118,8 @@ class AsyncJail:
         keep_bytes: Optional[int] = None,
         lossless: bool = False,
     ) -> AsyncCommand:
-        """Run a command and go through what it writes as it comes. stdin_open lets one
-        write() to it; with lossless a slow reader slows it down, rather than lose output."""
+        """Run a command and stream its output. With stdin_open, write() writes to its standard
+        input. With lossless, a slow reader blocks the command instead of losing output."""
         request = exec_request(command, env, cwd, user, stdin, timeout, pty, keep_bytes)
         request["stream"] = True
         if stdin_open:
@@ -129,7 +130,7 @@ class AsyncJail:
         try:
             start = await events.__anext__()
         except StopAsyncIteration:
-            raise errors.Disconnected("the daemon hung up before it said which command it started") from None
+            raise errors.Disconnected("the connection was closed before the command's id was received") from None
         if start.name == "error":
             raise errors.of_problem(start.data)
         return AsyncCommand(self.api, self.id, start.data, events)
@@ -147,8 +148,8 @@ class AsyncJail:
         pty: Optional[Tuple[int, int]] = None,
         keep_bytes: Optional[int] = None,
     ) -> AsyncCommand:
-        """Start a command and leave it to itself. What it writes is kept in the jail, up
-        to keep_bytes, for whoever asks later."""
+        """Start a command in the background. Up to keep_bytes of its output are stored in the
+        jail for later readers."""
         request = exec_request(command, env, cwd, user, stdin, timeout, pty, keep_bytes)
         request["detach"] = True
         if stdin_open:
@@ -156,11 +157,11 @@ class AsyncJail:
         return AsyncCommand(self.api, self.id, await self.api.post_jails_by_id_exec(self.id, request, idempotency_key=new_key()))
 
     async def command(self, id: str) -> AsyncCommand:
-        """A command that was started before."""
+        """Return a command that was started before."""
         return AsyncCommand(self.api, self.id, await self.api.get_jails_by_id_execs_by_exec(self.id, id))
 
     async def commands(self) -> AsyncIterator[wire.Exec]:
-        """The commands that are still known, oldest first."""
+        """List the commands that are still known, oldest first."""
         after: Optional[str] = None
         while True:
             page = await self.api.get_jails_by_id_execs(self.id, after=after)
@@ -170,7 +171,7 @@ class AsyncJail:
             if not after:
                 return
 
-    # What it does.
+    # Events.
 
     def events(
         self,
@@ -183,11 +184,11 @@ class AsyncJail:
         limit: Optional[int] = None,
         follow: bool = True,
     ) -> AsyncStream[wire.Event]:
-        """What it does, oldest first: what there is, and unless told otherwise what comes.
+        """Stream events, oldest first: past events and, by default, new ones.
 
-        The filter is of terms joined by spaces, such as "type:file path:/etc ret:<0"; since
-        and until are times (RFC 3339) or how long ago, such as "5m"; after is a seq. The
-        stream ends with the jail, and goes on where it was when the daemon has been away.
+        The filter consists of terms separated by spaces, such as "type:file path:/etc ret:<0".
+        since and until are times (RFC 3339) or durations before now, such as "5m"; after is a
+        sequence number. The stream ends with the jail and resumes after a restart of the daemon.
         """
 
         async def connect(last: Optional[str], told: int) -> AsyncEvents:
@@ -209,12 +210,12 @@ class AsyncJail:
         return AsyncStream(connect, take)
 
     async def processes(self, at: Optional[str] = None, *, all: bool = False) -> List[wire.Process]:
-        """Its processes, each after its parent: now, or at a time, so long ago, or at a seq.
-        With all also those that have ended."""
+        """List processes, each after its parent: now, at a time, at a duration before now, or at a
+        sequence number. With all, include processes that have ended."""
         return (await self.api.get_jails_by_id_processes(self.id, at=at, all=all or None))["items"]
 
     async def connections(self) -> AsyncIterator[wire.Flow]:
-        """Whom it talked to, in the order it began."""
+        """List network connections in the order of their start."""
         after: Optional[str] = None
         while True:
             page = await self.api.get_jails_by_id_network_log(self.id, after=after)
@@ -225,8 +226,8 @@ class AsyncJail:
                 return
 
     async def changes(self, *, workspace: bool = False, against: Optional[str] = None, path: Optional[str] = None, unified: bool = False) -> AsyncIterator[wire.Change]:
-        """What it changed in its root filesystem or its workspace, or how it differs from a
-        snapshot or another jail, by path. With unified as diff -u has it."""
+        """Return the changes of its root filesystem or workspace, or the differences from a
+        snapshot or another jail, by path. With unified, include unified diffs."""
         after: Optional[str] = None
         while True:
             page = await self.api.get_jails_by_id_fs_diff(
@@ -239,20 +240,20 @@ class AsyncJail:
                 return
 
     async def diff(self, against: Union[str, AsyncJail, AsyncSnapshot], *, only: Optional[Sequence[str]] = None, unified: bool = False) -> wire.Comparison:
-        """What would have to change to come from this jail to that jail or snapshot: of
-        files, workspace, processes, events and usage, or only some of them."""
+        """Return the changes that lead from this jail to another jail or a snapshot: files,
+        workspace, processes, events and usage, or only some of them."""
         return await self.api.get_jails_by_id_diff(
             self.id, against=_id(against), only=",".join(only) if only else None, content="unified" if unified else None
         )
 
-    # As it was, and in many directions.
+    # Snapshots and branches.
 
     async def snapshot(self, **how: Unpack[wire.TakeSnapshot]) -> AsyncSnapshot:
-        """Keep it as it is, memory and files. It goes on."""
+        """Take a snapshot of memory and files. The jail continues to run."""
         return AsyncSnapshot(self.api, await self.api.post_jails_by_id_snapshot(self.id, how, idempotency_key=new_key()))
 
     async def snapshots(self) -> AsyncIterator[AsyncSnapshot]:
-        """Its snapshots, oldest first."""
+        """List its snapshots, oldest first."""
         after: Optional[str] = None
         while True:
             page = await self.api.get_jails_by_id_snapshots(self.id, after=after)
@@ -263,41 +264,42 @@ class AsyncJail:
                 return
 
     async def branch(self, count: int = 1, **how: Unpack[wire.BranchOptions]) -> AsyncBranches:
-        """Make so many jails that each go on from where this one is; it goes on too.
+        """Branch (fork) count jails from the current state. This jail continues to run.
 
-        What is returned is a list of them, and its snapshot is the one they are made from.
-        In a with block all of that is removed at the end. If not all can be made,
-        BranchFailed has those that were.
+        Returns a list of the branches with their snapshot. A with block removes all of them at
+        its end. If some branches cannot be created, raises BranchFailed with those that were
+        created.
         """
         body = cast(wire.Branch, {"count": count, **how})
         return _branches(self.api, await self.api.post_jails_by_id_branch(self.id, body, idempotency_key=new_key()))
 
     async def rewind(self, snapshot: Union[str, AsyncSnapshot]) -> None:
-        """Take it back to a snapshot. What it did since stays in its log."""
+        """Rewind to a snapshot. Later events stay in the event log."""
         self.info = await self.api.post_jails_by_id_rewind(self.id, {"snapshot": _id(snapshot)}, idempotency_key=new_key())
 
-    # What it may do.
+    # Policy.
 
     async def policy(self) -> wire.PolicyState:
-        """Its policy, how it is read, and what in it does not do what it seems to."""
+        """Return the policy, its interpretation, and lint findings."""
         return await self.api.get_jails_by_id_policy(self.id)
 
     async def set_policy(self, **policy: Unpack[wire.Policy]) -> wire.PolicyState:
-        """Give it another policy, at once."""
+        """Replace the policy. It takes effect immediately."""
         return await self.api.put_jails_by_id_policy(self.id, policy)
 
     async def set_level(self, level: int) -> wire.PolicyState:
-        """Change its level of autonomy, at once: down, or up to its ceiling."""
+        """Change the autonomy level: lower it, or raise it up to its ceiling. It takes effect
+        immediately."""
         return await self.api.post_jails_by_id_policy_level(self.id, {"level": level})
 
     async def decide(self, action: str, resource: str = "", *, agent: Optional[str] = None, attributes: Optional[Mapping[str, str]] = None, wait: float = 0) -> wire.Verdict:
-        """Ask whether something may be done, and wait so many seconds for a person, if one
-        is to be asked."""
+        """Evaluate the policy for an action, and wait up to wait seconds if it requires
+        approval."""
         body = {"action": action, "resource": resource, "agent": agent, "attributes": attributes and dict(attributes), "wait_ms": round(wait * 1000)}
         return await self.api.post_jails_by_id_decide(self.id, cast(wire.Decide, {k: v for k, v in body.items() if v}))
 
     async def trail(self) -> AsyncIterator[wire.TrailEntry]:
-        """What was decided about it, oldest first."""
+        """List its policy decisions, oldest first."""
         after: Optional[int] = None
         while True:
             page = await self.api.get_sandbox_by_id_decisions(self.id, after=after)
@@ -308,16 +310,16 @@ class AsyncJail:
             after = int(page["next"])
 
     async def egress(self) -> wire.EgressState:
-        """What may leave it, and what did, in numbers."""
+        """Return the egress rules and counters."""
         return await self.api.get_jails_by_id_egress(self.id)
 
     async def set_egress(self, **rules: Unpack[wire.Egress]) -> wire.EgressState:
-        """Change what may leave it, at once."""
+        """Change the egress rules. They take effect immediately."""
         return await self.api.put_jails_by_id_egress(self.id, rules)
 
 
 class AsyncSnapshot:
-    """A jail as it was at one moment."""
+    """A snapshot of a jail."""
 
     def __init__(self, api: AsyncOperations, info: wire.Snapshot) -> None:
         self.api = api
@@ -335,33 +337,33 @@ class AsyncSnapshot:
         return self.info
 
     async def restore(self, **how: Unpack[wire.Overrides]) -> AsyncJail:
-        """Make a jail from it, as it was."""
+        """Restore a jail from the snapshot."""
         return AsyncJail(self.api, await self.api.post_snapshots_by_sid_restore(self.id, how, idempotency_key=new_key()))
 
     async def branch(self, count: int = 1, **how: Unpack[wire.BranchOptions]) -> AsyncBranches:
-        """Make so many jails from it. If not all can be made, BranchFailed has those that
-        were."""
+        """Branch (fork) count jails from the snapshot. If some cannot be created, raises
+        BranchFailed with those that were created."""
         body = cast(wire.Branch, {"count": count, **how})
         return _branches(self.api, await self.api.post_snapshots_by_sid_branch(self.id, body, idempotency_key=new_key()))
 
     async def warm(self, count: int) -> wire.Warmed:
-        """Make so many frozen copies of it ahead of need."""
+        """Prepare count frozen copies, so that later branches start faster."""
         return await self.api.post_snapshots_by_sid_warm(self.id, {"count": count})
 
     async def diff(self, against: Union[None, str, AsyncJail, AsyncSnapshot] = None, *, only: Optional[Sequence[str]] = None, unified: bool = False) -> wire.Comparison:
-        """What differs between it and the jail it was taken of, or another jail or snapshot."""
+        """Return the differences from its jail, or from another jail or snapshot."""
         return await self.api.get_snapshots_by_sid_diff(
             self.id, against=None if against is None else _id(against), only=",".join(only) if only else None, content="unified" if unified else None
         )
 
     async def delete(self) -> None:
-        """Remove it. What jails and other snapshots stand on stays."""
+        """Delete the snapshot. Data that jails and other snapshots need is kept."""
         await self.api.delete_snapshots_by_sid(self.id)
 
 
 class AsyncBranches(List[AsyncJail]):
-    """Jails that go on from one snapshot. In a with block they are removed at the end,
-    and the snapshot too, if it was taken for them."""
+    """Branches of one snapshot. A with block removes them at its end, and also the snapshot
+    if it was taken for them."""
 
     snapshot: Optional[AsyncSnapshot] = None
 
@@ -386,7 +388,7 @@ def _branches(api: AsyncOperations, made: wire.Branches) -> AsyncBranches:
     failed = made.get("errors")
     if failed:
         cause = errors.of_problem(cast(Any, failed[0]["problem"]))
-        raise errors.BranchFailed(f"{len(failed)} of {len(failed) + len(jails)} branches were not made: {cause.detail}", jails, cause.remedy) from cause
+        raise errors.BranchFailed(f"{len(failed)} of {len(failed) + len(jails)} branches could not be created: {cause.detail}", jails, cause.remedy) from cause
     return jails
 
 

@@ -1,5 +1,5 @@
 # Made by `make sdk` from _async/client.py. Do not edit.
-"""The client: what one daemon has."""
+"""The client for a daemon."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Glasshouse:
             with gh.jail(name="box") as jail:
                 print((jail.run("uname -a")).stdout)
 
-    address is unix:///path, http://host:port or https://host:port; without one it is
-    $GLASSHOUSE_ADDR, or the socket in the data directory, or port 8082 of this host. Over
-    the network a token is needed, which is $GLASSHOUSE_TOKEN if not given.
+    address is unix:///path, http://host:port or https://host:port. The default is
+    $GLASSHOUSE_ADDR, the socket in the data directory, or port 8082 of this host. Over the
+    network a token is required; the default is $GLASSHOUSE_TOKEN.
 
-    api has a method for each operation of the daemon, also for those that nothing more
-    comfortable is for.
+    api has a method for each operation of the daemon, including those without a method of
+    this class.
     """
 
     def __init__(self, address: Optional[str] = None, *, token: Optional[str] = None) -> None:
@@ -42,34 +42,34 @@ class Glasshouse:
         self.close()
 
     def close(self) -> None:
-        """Close the connections that are kept."""
+        """Close idle connections."""
         self.api.close()
 
     def version(self) -> wire.Version:
         return self.api.get_version()
 
     def me(self) -> wire.Me:
-        """Who the daemon takes the caller for."""
+        """Return the identity and role of the caller."""
         return self.api.get_me()
 
     def doctor(self) -> List[wire.Probe]:
-        """What this host can do, and what to do about what it cannot."""
+        """Return the features of the host, with remedies for missing ones."""
         return (self.api.get_doctor())["items"]
 
     # Jails.
 
     def jail(self, **spec: Unpack[wire.CreateJail]) -> Jail:
-        """Make a jail and start it, unless start is False. In a with block it is removed at
-        the end."""
+        """Create a jail and start it, unless start is False. A with block removes it at its
+        end."""
         spec.setdefault("start", True)
         return Jail(self.api, self.api.post_jails(spec, idempotency_key=new_key()))
 
     def find_jail(self, id: str) -> Jail:
-        """A jail that is there, by its id."""
+        """Return an existing jail by its id."""
         return Jail(self.api, self.api.get_jails_by_id(id))
 
     def jails(self, *, name: Optional[str] = None, state: Optional[Any] = None, labels: Optional[Mapping[str, str]] = None) -> Iterator[Jail]:
-        """Jails, oldest first."""
+        """List jails, oldest first."""
         label = [f"{k}={v}" for k, v in labels.items()] if labels else None
         after: Optional[str] = None
         while True:
@@ -84,7 +84,7 @@ class Glasshouse:
         return Snapshot(self.api, self.api.get_snapshots_by_sid(id))
 
     def snapshots(self) -> Iterator[Snapshot]:
-        """Snapshots, oldest first."""
+        """List snapshots, oldest first."""
         after: Optional[str] = None
         while True:
             page = self.api.get_snapshots(after=after)
@@ -95,29 +95,29 @@ class Glasshouse:
                 return
 
     def lineage(self, jail: Optional[str] = None) -> List[wire.LineageJail]:
-        """Which jails and snapshots come from which, as trees."""
+        """Return the lineage of jails and snapshots as trees."""
         return (self.api.get_lineage(jail=jail))["items"]
 
-    # What people are asked.
+    # Approvals.
 
     def approvals(self, *, jail: Optional[str] = None, state: Optional[Any] = None) -> List[wire.Approval]:
-        """What waits for a person, oldest first, or what is in another state."""
+        """List pending approval requests, oldest first, or those in another state."""
         return (self.api.get_approvals(state=state, jail=jail))["items"]
 
     def approval(self, id: str, *, wait: float = 0) -> wire.Approval:
-        """A request, after at most so many seconds if it is not settled before."""
+        """Return an approval request, after waiting up to wait seconds for a decision."""
         return self.api.get_approvals_by_approval(id, wait_ms=round(wait * 1000) or None)
 
     def approve(self, id: str, **how: Unpack[wire.AnswerApprovalOptions]) -> wire.Approval:
-        """Allow what is asked: once, or as scope says. The first answer counts."""
+        """Approve a request: once, or for the given scope. The first decision is final."""
         return self.api.post_approvals_by_approval(id, cast(wire.AnswerApproval, {"answer": "allow", **how}))
 
     def deny(self, id: str, reason: str = "") -> wire.Approval:
         return self.api.post_approvals_by_approval(id, {"answer": "deny", "reason": reason})
 
     def approval_events(self) -> Stream[wire.ApprovalEvent]:
-        """What happens to requests, those that wait first. When the connection has broken,
-        those that wait are told once more."""
+        """Stream changes of approval requests, starting with the pending ones. After a reconnect
+        the pending requests are sent again."""
 
         def connect(last: Optional[str], told: int) -> Events:
             return self.api.get_approvals_events()
@@ -130,21 +130,21 @@ class Glasshouse:
     # Capabilities.
 
     def capabilities(self) -> List[wire.Capability]:
-        """The versions of all capabilities, by id, the newest first."""
+        """List all versions of capabilities, by id, newest first."""
         return (self.api.get_capabilities())["items"]
 
     def capability(self, id: str, version: Optional[str] = None) -> wire.Capability:
-        """A version, with its manifest and its schemas; without one the newest."""
+        """Return a version of a capability with its manifest and schemas; by default the newest."""
         return self.api.get_capabilities_by_capability(id, version=version)
 
     def register(self, manifest: str, **how: Unpack[wire.RegisterOptions]) -> List[wire.Capability]:
-        """Register the capabilities of a manifest's text. dir is where its files are, on the
-        daemon's host. A person is asked about what they may do that is new."""
+        """Register the capabilities of a manifest. dir is the directory of its files on the
+        daemon's host. New permissions require approval by a person."""
         return (self.api.post_capabilities(cast(wire.Register, {"manifest": manifest, **how})))["items"]
 
     def call(self, capability: str, input: Any = None, /, **how: Unpack[wire.Call]) -> Any:
-        """Call a capability and return its output. CallFailed says that it failed; that it
-        was refused is one of the other errors."""
+        """Call a capability and return its output. If the capability fails, raise CallFailed; if
+        the call is denied, raise one of the other errors."""
         called = self.called(capability, input, **how)
         if called.get("state") != "done":
             error = cast(Mapping[str, Any], called.get("error") or {})
@@ -152,21 +152,21 @@ class Glasshouse:
         return called.get("output")
 
     def called(self, capability: str, input: Any = None, /, **how: Unpack[wire.Call]) -> wire.Called:
-        """Call a capability and return all that became of it: output, usage, label, entry."""
+        """Call a capability and return the complete result: output, usage, label, entry."""
         body = cast(wire.Call, {"input": {} if input is None else input, **how})
         return self.api.post_capabilities_by_capability_call(capability, body, idempotency_key=new_key())
 
-    # Agents at work.
+    # Sessions and runs.
 
     def session(self, **how: Unpack[wire.OpenSession]) -> Session:
-        """Open a session, or find the one of that name."""
+        """Open a session, or return the existing one with this name."""
         return Session(self.api, self.api.post_chat_session(how, idempotency_key=new_key()))
 
     def find_session(self, id: str) -> Session:
         return Session(self.api, self.api.get_chat_session_by_session(id))
 
     def sessions(self, *, state: Optional[Any] = None) -> Iterator[Session]:
-        """Sessions, newest first."""
+        """List sessions, newest first."""
         after: Optional[str] = None
         while True:
             page = self.api.get_chat_session(after=after, state=state)
@@ -177,14 +177,14 @@ class Glasshouse:
                 return
 
     def run(self, goal: str, **how: Unpack[wire.StartRunOptions]) -> Run:
-        """Have an agent pursue a goal: now, at a time, or by a schedule."""
+        """Start an agent run for a goal: now, at a time, or by a schedule."""
         return start_run(self.api, goal, cast(wire.StartRun, dict(how)))
 
     def find_run(self, id: str) -> Run:
         return Run(self.api, self.api.get_chat_run_by_run(id))
 
     def runs(self, *, session: Optional[str] = None, state: Optional[Any] = None) -> Iterator[Run]:
-        """Runs, newest first."""
+        """List runs, newest first."""
         after: Optional[str] = None
         while True:
             page = self.api.get_chat_run(session_id=session, state=state, after=after)
@@ -198,7 +198,7 @@ class Glasshouse:
         return Schedule(self.api, self.api.get_schedules_by_schedule(id))
 
     def schedules(self) -> Iterator[Schedule]:
-        """Schedules, oldest first."""
+        """List schedules, oldest first."""
         after: Optional[str] = None
         while True:
             page = self.api.get_schedules(after=after)
@@ -208,10 +208,10 @@ class Glasshouse:
             if not after:
                 return
 
-    # What can be proved.
+    # Audit log.
 
     def chain(self, *, jail: Optional[str] = None, session: Optional[str] = None, run: Optional[str] = None, kind: Optional[str] = None, after: Optional[int] = None) -> Iterator[wire.ChainEntry]:
-        """Entries of the causal chain, oldest first."""
+        """List entries of the audit log, oldest first."""
         while True:
             page = self.api.get_chain(jail=jail, session=session, run=run, kind=kind, after=after)
             for entry in page["items"]:
@@ -224,16 +224,16 @@ class Glasshouse:
         return self.api.get_chain_head()
 
     def verify_chain(self, *, all: bool = False) -> wire.ChainReport:
-        """Verify the chain: since it was last verified, or all of it."""
+        """Verify the audit log: the entries since the last verification, or all."""
         return self.api.get_chain_verify(all=all or None)
 
     def export_chain(self) -> Lines:
-        """The chain with its checkpoints and its key, line by line."""
+        """Export the audit log with its checkpoints and public key, line by line."""
         return self.api.get_chain_export()
 
     def feed(self, topics: Optional[str] = None) -> Stream[ServerEvent]:
-        """What happens, and how jails fare, on the topics that are named, joined by commas.
-        An event's name is its topic."""
+        """Stream events and resource usage of jails for comma-separated topics. The name of an
+        event is its topic."""
 
         def connect(last: Optional[str], told: int) -> Events:
             return self.api.get_feed(topics=topics, last_event_id=last)

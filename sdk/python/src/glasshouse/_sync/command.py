@@ -14,9 +14,9 @@ from .transport import Events, Content
 
 
 class Command:
-    """A command that runs, or ran, in a jail: go through it for what it writes.
+    """A command that runs, or ran, in a jail. Iterate over it to read its output.
 
-    It goes on whether or not anybody listens, and also without the daemon.
+    It runs independently of this client and of the daemon.
     """
 
     def __init__(self, api: Operations, jail: str, info: wire.Exec, events: Optional[Events] = None) -> None:
@@ -31,8 +31,8 @@ class Command:
         return self.info["id"]
 
     def output(self, from_: Optional[int] = None) -> Stream[Output]:
-        """What it wrote and writes, from an offset on: without one, from the first that
-        is still kept. It goes on where it was when the connection breaks, to the end."""
+        """Stream the output from an offset to the end; by default from the first byte that is
+        still stored. The stream resumes if the connection breaks."""
         events, self._first = (self._first, None) if from_ is None else (None, self._first)
         at = from_
 
@@ -46,7 +46,7 @@ class Command:
             if event.name == "exit":
                 self.info = event.data
                 raise Ended
-            return None  # a later daemon may say more
+            return None  # other events may be added by later versions
 
         return Stream(connect, take, events=events)
 
@@ -59,8 +59,8 @@ class Command:
         return self._stream.__next__()
 
     def wait(self) -> Result:
-        """Wait for its end. The result has the output that is still kept in the jail;
-        its stdout and stderr are not what was gone through before, but all."""
+        """Wait for the end of the command. The result contains all output that is still stored in
+        the jail, including output that was read before."""
         if self.info.get("exit_code") is None:
             if self._stream is None:
                 self._stream = self.output()
@@ -69,12 +69,12 @@ class Command:
         return self.result()
 
     def result(self) -> Result:
-        """What is known of it now. The exit code of one that runs is -1."""
+        """Return the current state. The exit code of a running command is -1."""
         self.info = self._api.get_jails_by_id_execs_by_exec(self._jail, self.id)
         return result_of(self.info)
 
     def write(self, data: Union[Input, Content], *, close: bool = False) -> None:
-        """Give it something to read, and with close then nothing more."""
+        """Write to its standard input, and with close then close it."""
         content = data.encode() if isinstance(data, str) else data
         self._api.post_jails_by_id_execs_by_exec_stdin(self._jail, self.id, content, close=close)
 
@@ -89,7 +89,7 @@ class Command:
         self._api.post_jails_by_id_execs_by_exec_resize(self._jail, self.id, {"cols": cols, "rows": rows})
 
     def close(self) -> None:
-        """Listen no more. The command goes on."""
+        """Stop reading output. The command continues to run."""
         if self._stream is not None:
             self._stream.close()
         if self._first is not None:

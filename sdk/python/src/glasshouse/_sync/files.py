@@ -13,14 +13,14 @@ from .transport import Answer, Events, Content
 
 
 class Files:
-    """The files of one jail, by paths that begin at its root."""
+    """The files of a jail. Paths are relative to its root directory."""
 
     def __init__(self, api: Operations, jail: str) -> None:
         self._api = api
         self._jail = jail
 
     def read(self, path: str, *, offset: Optional[int] = None, size: Optional[int] = None) -> bytes:
-        """What is in a file, or in a part of it."""
+        """Return the content of a file, or of a part of it."""
         answer = self._api.get_jails_by_id_files_bytes(self._jail, path=path, offset=offset, bytes=size)
         return answer.read()
 
@@ -28,7 +28,7 @@ class Files:
         return (self.read(path)).decode()
 
     def open(self, path: str) -> Answer:
-        """A file to be gone through piece by piece, whatever its size."""
+        """Open a file of any size to read it piece by piece."""
         return self._api.get_jails_by_id_files_bytes(self._jail, path=path)
 
     def write(
@@ -42,8 +42,8 @@ class Files:
         uid: Optional[int] = None,
         gid: Optional[int] = None,
     ) -> wire.File:
-        """Write a file: bytes, or pieces of it one after the other. parents makes the
-        directories that it is in."""
+        """Write a file from bytes, or from an iterable of pieces. With parents, create missing
+        parent directories."""
         return self._api.put_jails_by_id_files(
             self._jail, data, path=path, mode=mode, append=append or None, parents=parents or None, uid=uid, gid=gid
         )
@@ -52,7 +52,7 @@ class Files:
         return self.write(path, text.encode(), mode=mode, parents=parents)
 
     def list(self, path: str = "/") -> Iterator[wire.File]:
-        """What is in a directory, by name."""
+        """List a directory, sorted by name."""
         after: Optional[str] = None
         while True:
             page = cast(wire.FilePage, self._api.get_jails_by_id_files(self._jail, path=path, list=True, after=after))
@@ -75,16 +75,16 @@ class Files:
         self._api.delete_jails_by_id_files(self._jail, path=path, recursive=recursive or None)
 
     def get_tar(self, path: str) -> Answer:
-        """A directory as a tar archive, to be read or gone through."""
+        """Return a directory as a tar archive, to read at once or piece by piece."""
         return self._api._open("GET", f"/jails/{self._api._part(self._jail)}/files", query={"path": path, "tar": True}, accept="application/x-tar")
 
     def put_tar(self, path: str, archive: Content) -> wire.File:
-        """Unpack a tar archive into a directory."""
+        """Extract a tar archive into a directory."""
         return self._api.put_jails_by_id_files(self._jail, archive, path=path, tar=True, content_type="application/x-tar")
 
     def watch(self, path: str, *, recursive: bool = False) -> Stream[wire.FileEvent]:
-        """What changes under a path from now on. A connection that breaks is an error:
-        what happened meanwhile nobody knows."""
+        """Stream changes below a path from now on. If the connection breaks, raise an error:
+        changes may have been missed."""
 
         def connect(last: Optional[str], told: int) -> Events:
             return self._api.get_jails_by_id_files_watch(self._jail, path=path, recursive=recursive or None)

@@ -1,5 +1,5 @@
 # Made by `make sdk` from _async/runs.py. Do not edit.
-"""Agents at work: sessions, runs, schedules."""
+"""Sessions, agent runs and schedules."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ENDED = ("done", "failed", "cancelled")
 
 
 class Run:
-    """An agent that pursues a goal. info is what was last heard of it."""
+    """An agent run for a goal. info is the last known state."""
 
     def __init__(self, api: Operations, info: wire.Run) -> None:
         self.api = api
@@ -30,12 +30,12 @@ class Run:
 
     @property
     def state(self) -> str:
-        """scheduled, active, paused, done, failed or cancelled, when last heard of."""
+        """The last known state: scheduled, active, paused, done, failed or cancelled."""
         return self.info["state"]
 
     @property
     def result(self) -> str:
-        """What it came to, once it is done."""
+        """The result, once the run is done."""
         return self.info.get("result", "")
 
     def __repr__(self) -> str:
@@ -46,11 +46,11 @@ class Run:
         return self.info
 
     def wait(self) -> str:
-        """Wait until it is done, and return its result. One that fails or is cancelled
-        raises RunFailed. One that pauses, for a person or a budget, is waited for."""
+        """Wait until the run is done, and return its result. If it fails or is cancelled, raise
+        RunFailed. While it is paused, for approval or a budget, continue to wait."""
         self.refresh()
         if self.state not in _ENDED:
-            # Told from the first event on, so that none is missed between the two.
+            # Read from the first event, so that no change after refresh is missed.
             with _session_events(self.api, self.info["session_id"], 0) as events:
                 for event in events:
                     if event.get("run") == self.id and event.get("kind") == "run.moved":
@@ -63,7 +63,7 @@ class Run:
         return self.result
 
     def actions(self) -> Iterator[wire.RunAction]:
-        """What it has done, in its order."""
+        """List its actions in order."""
         after: Optional[int] = None
         while True:
             page = self.api.get_chat_run_by_run_actions(self.id, after=after)
@@ -74,16 +74,16 @@ class Run:
             after = int(page["next"])
 
     def pause(self) -> None:
-        """Have it wait. Its jail stands still."""
+        """Pause the run and freeze its jail."""
         self.info = self.api.post_chat_run_by_run_pause(self.id)
 
     def resume(self, **how: Unpack[wire.ResumeRun]) -> None:
-        """Have it go on where it was, or go back to a checkpoint."""
+        """Resume the run, or restore it from a checkpoint."""
         runs = (self.api.post_chat_run_by_run_resume(self.id, how, idempotency_key=new_key()))["runs"]
         self.info = runs[0]
 
     def branch(self, count: int, checkpoint: Optional[str] = None) -> List[Run]:
-        """Have so many others go on from a checkpoint of it."""
+        """Start count runs from a checkpoint of this one."""
         how = cast(wire.ResumeRun, {"branch": count})
         if checkpoint is not None:
             how["checkpoint"] = checkpoint
@@ -91,15 +91,15 @@ class Run:
         return [Run(self.api, r) for r in runs]
 
     def cancel(self) -> None:
-        """End it and those that are a part of it."""
+        """Cancel the run and its child runs."""
         self.info = self.api.post_chat_run_by_run_cancel(self.id)
 
     def checkpoint(self, **how: Unpack[wire.TakeCheckpoint]) -> wire.Checkpoint:
-        """Keep it as it is, with its jail."""
+        """Take a checkpoint of the run and its jail."""
         return self.api.post_chat_run_by_run_checkpoint(self.id, how, idempotency_key=new_key())
 
     def checkpoints(self) -> Iterator[wire.Checkpoint]:
-        """Its checkpoints, oldest first."""
+        """List its checkpoints, oldest first."""
         after: Optional[int] = None
         while True:
             page = self.api.get_chat_run_by_run_checkpoints(self.id, after=after)
@@ -111,7 +111,8 @@ class Run:
 
 
 class Session:
-    """Somebody's conversation with agents: messages, and runs that share a budget."""
+    """A session: a conversation of a user with agents, with messages and runs that share a
+    budget."""
 
     def __init__(self, api: Operations, info: wire.Session) -> None:
         self.api = api
@@ -125,15 +126,15 @@ class Session:
         return f"<session {self.id}>"
 
     def run(self, goal: str, **how: Unpack[wire.StartRunOptions]) -> Run:
-        """Have an agent pursue a goal: now, at a time, or by a schedule."""
+        """Start an agent run for a goal: now, at a time, or by a schedule."""
         return start_run(self.api, goal, cast(wire.StartRun, {"session_id": self.id, **how}))
 
     def send(self, text: str, **how: Unpack[wire.SendMessageOptions]) -> wire.Message:
-        """Tell its agent something."""
+        """Send a message to its agent."""
         return self.api.post_chat_send(cast(wire.SendMessage, {"session_id": self.id, "text": text, **how}), idempotency_key=new_key())
 
     def messages(self, direction: Optional[Literal["in", "out"]] = None) -> Iterator[wire.Message]:
-        """What was said, oldest first, in one direction or both."""
+        """List its messages, oldest first, in one direction or both."""
         after: Optional[int] = None
         while True:
             page = self.api.get_chat_inbox(session_id=self.id, direction=direction, after=after)
@@ -144,16 +145,16 @@ class Session:
             after = int(page["next"])
 
     def events(self, after: int = 0) -> Stream[wire.RunEvent]:
-        """What happens in it, from after a seq on, for as long as one asks."""
+        """Stream its events after a sequence number."""
         return _session_events(self.api, self.id, after)
 
     def close(self) -> None:
-        """Close it. What was said in it stays."""
+        """Close the session. Its messages are kept."""
         self.api.delete_chat_session_by_session(self.id)
 
 
 class Schedule:
-    """When runs are made."""
+    """A schedule of runs."""
 
     def __init__(self, api: Operations, info: wire.Schedule) -> None:
         self.api = api
@@ -164,7 +165,7 @@ class Schedule:
         return self.info["id"]
 
     def refresh(self) -> wire.Schedule:
-        """Ask how it is now, and for its next ten times."""
+        """Update info, including the next ten times."""
         self.info = self.api.get_schedules_by_schedule(self.id)
         return self.info
 
@@ -175,7 +176,7 @@ class Schedule:
         self.info = self.api.post_schedules_by_schedule_resume(self.id)
 
     def delete(self) -> None:
-        """Remove it. Runs that it has made stay."""
+        """Delete the schedule. Runs that it has started are kept."""
         self.api.delete_schedules_by_schedule(self.id)
 
 

@@ -1,5 +1,5 @@
 # Made by `make sdk` from _async/stream.py. Do not edit.
-"""Streams that go on where they were when their connection breaks."""
+"""Streams that resume when their connection breaks."""
 
 from __future__ import annotations
 
@@ -13,23 +13,22 @@ from .transport import Events
 
 T = TypeVar("T")
 
-# How long a stream tries to come back to a daemon that has gone away, and how long it
-# waits between.
+# Time limit for reconnecting to a daemon, and delays between attempts.
 PATIENCE_SECONDS = 30.0
 _FIRST_SECONDS = 0.05
 _LAST_SECONDS = 2.0
 
 
 class Ended(Exception):
-    """Nothing more comes."""
+    """The stream has ended."""
 
 
 class Stream(Generic[T]):
-    """What the daemon tells, one after the other, for as long as one asks.
+    """A stream of items from the daemon.
 
-    If the connection breaks it is made again, and the stream goes on behind the last
-    that was told; only a daemon that stays away for half a minute ends it. Close it, or
-    use it in a with block, if it is left before its end.
+    If the connection breaks, the stream reconnects and resumes after the last item. It ends
+    with an error if the daemon is unavailable for half a minute. If you do not read it to its
+    end, close it or use it in a with block.
     """
 
     def __init__(
@@ -40,8 +39,8 @@ class Stream(Generic[T]):
         resumes: bool = True,
         events: Optional[Events] = None,
     ) -> None:
-        self._connect = connect  # from the id of the last event on, of so many that were told
-        self._take = take  # what an event tells, if it tells anything; or Ended
+        self._connect = connect  # with the id of the last event and the number of items so far
+        self._take = take  # converts an event to an item or None, or raises Ended
         self._resumes = resumes
         self._events = events
         self._begun = events is not None
@@ -76,7 +75,7 @@ class Stream(Generic[T]):
         raise StopIteration
 
     def _event(self) -> Optional[ServerEvent]:
-        """The next event, or None when the connection broke and may be made again."""
+        """Return the next event, or None if the connection broke and the stream may reconnect."""
         if self._events is None:
             self._events = self._come()
         try:
@@ -86,8 +85,8 @@ class Stream(Generic[T]):
             self._events = None
             if not self._resumes:
                 self._ended = True
-                raise errors.Disconnected("the stream broke, and what came since is not known") from e
-            # A daemon that takes the call and says nothing is not to be asked in haste.
+                raise errors.Disconnected("the stream broke, and events may have been missed") from e
+            # Delay the next attempt if the daemon accepts connections but sends no events.
             time.sleep(self._wait)
             self._wait = min(max(2 * self._wait, _FIRST_SECONDS), _LAST_SECONDS)
             return None
@@ -95,7 +94,7 @@ class Stream(Generic[T]):
         return event
 
     def _come(self) -> Events:
-        """Connect: the first time at once or not at all, later with patience."""
+        """Connect. The first time, do not retry; later, retry for PATIENCE_SECONDS."""
         until = time.monotonic() + PATIENCE_SECONDS
         wait = _FIRST_SECONDS
         while True:
@@ -108,13 +107,13 @@ class Stream(Generic[T]):
                     self._ended = True
                     raise
             except errors.GlasshouseError:
-                self._ended = True  # what it was about is gone, or we may no longer
+                self._ended = True  # for example, the jail was deleted or the token revoked
                 raise
             time.sleep(wait)
             wait = min(2 * wait, _LAST_SECONDS)
 
     def close(self) -> None:
-        """Hear no more. It may be called twice."""
+        """Close the stream. It may be called twice."""
         self._ended = True
         if self._events is not None:
             self._events.close()

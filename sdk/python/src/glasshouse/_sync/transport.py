@@ -1,5 +1,5 @@
 # Made by `make sdk` from _async/transport.py. Do not edit.
-"""HTTP/1.1 to one daemon: requests, answers, and what breaks."""
+"""HTTP/1.1 to one daemon: requests, responses and connection errors."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from .connection import Connection
 
 Content = Union[bytes, Iterable[bytes]]
 
-# How often a call is made that can be made again, and how long is waited before.
+# Maximum attempts of a request that can be retried, and the delay before a retry.
 _TRIES = 3
 _TRY_SECONDS = 0.2
-_IDLE = 16  # connections that are kept
+_IDLE = 16  # maximum number of idle connections
 _PIECE = 64 << 10
 _LONGEST_LINE = 4 << 20
 
 
 def new_key() -> str:
-    """A key with which a request is done once, however often it is sent."""
+    """Return an idempotency key: the daemon executes requests with the same key once."""
     return secrets.token_hex(16)
 
 
 class Answer:
-    """An answer whose body is not read yet: read it, go through it, or close it."""
+    """A response whose body has not been read. Read it, iterate over it, or close it."""
 
     def __init__(self, transport: Transport, connection: Connection, status: int, headers: Dict[str, str]) -> None:
         self.status = status
@@ -45,7 +45,7 @@ class Answer:
         self._first = True
 
     def piece(self) -> bytes:
-        """The next piece of the body; nothing at its end."""
+        """Read the next piece of the body; empty at its end."""
         connection = self._connection
         if connection is None:
             return b""
@@ -65,14 +65,14 @@ class Answer:
         if self._left is not None:
             if not data:
                 self.close()
-                raise errors.Disconnected("the daemon hung up in the middle of its answer")
+                raise errors.Disconnected("the connection was closed in the middle of the response")
             self._left -= len(data)
         elif not data:
             self.close()
         return data
 
     def _chunk(self, connection: Connection) -> int:
-        """The length of the next chunk, 0 after the last."""
+        """Read the length of the next chunk; 0 after the last one."""
         if not self._first:
             connection.readline()
         self._first = False
@@ -80,14 +80,14 @@ class Answer:
         try:
             size = int(line.split(b";")[0], 16)
         except ValueError:
-            raise OSError("the answer was cut off") from None
+            raise OSError("the response is truncated") from None
         if size == 0:
             while (connection.readline()).strip():
                 pass
         return size
 
     def read(self) -> bytes:
-        """All of the body."""
+        """Read the whole body."""
         pieces: List[bytes] = []
         while True:
             data = self.piece()
@@ -96,7 +96,8 @@ class Answer:
             pieces.append(data)
 
     def lines(self) -> Iterator[bytes]:
-        """The lines of the body, without their ends. What is cut off is not a line."""
+        """Iterate over the lines of the body, without line ends. An incomplete last line is
+        dropped."""
         rest = b""
         while True:
             data = self.piece()
@@ -107,7 +108,7 @@ class Answer:
                 yield line[:-1] if line.endswith(b"\r") else line
             if len(rest) > _LONGEST_LINE:
                 self.close()
-                raise errors.GlasshouseError("a line of the answer is too long")
+                raise errors.GlasshouseError("a line of the response is too long")
 
     def _release(self) -> None:
         connection, self._connection = self._connection, None
@@ -118,7 +119,7 @@ class Answer:
                 self._transport._keep(connection)
 
     def close(self) -> None:
-        """Let go of what is not read yet. It may be called twice."""
+        """Discard the unread rest of the body. It may be called twice."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.hang_up()
@@ -140,7 +141,7 @@ class Answer:
 
 
 class Lines:
-    """The lines of an answer, as JSON."""
+    """The lines of a response, decoded from JSON."""
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
@@ -157,7 +158,7 @@ class Lines:
 
 
 class Events:
-    """The events of one answer. It does not come back when its connection breaks."""
+    """The server-sent events of one response. It does not reconnect."""
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
@@ -179,17 +180,17 @@ class Events:
 
 
 class Transport:
-    """Makes requests. Safe for many threads, or tasks, at once."""
+    """Makes requests. Safe for concurrent use by threads or tasks."""
 
     def __init__(self, address: Optional[str] = None, token: Optional[str] = None) -> None:
         self._address = _address.find(address)
         self._token = token if token is not None else os.environ.get("GLASSHOUSE_TOKEN")
         if self._token and not re.fullmatch(r"[\x21-\x7e]+", self._token):
-            raise errors.Invalid("a token is of printable characters", field="token")
+            raise errors.Invalid("a token consists of printable ASCII characters", field="token")
         self._idle: List[Connection] = []
 
     def close(self) -> None:
-        """Close what connections there are. The client can be used on."""
+        """Close idle connections. The client can still be used."""
         while self._idle:
             self._idle.pop().hang_up()
 
@@ -215,7 +216,7 @@ class Transport:
 
     @staticmethod
     def _part(value: object) -> str:
-        """A value as one element of a path."""
+        """Encode a value as a path element."""
         return quote(str(value), safe="")
 
     def _open(
@@ -231,8 +232,8 @@ class Transport:
         key: Optional[str] = None,
         last: Optional[str] = None,
     ) -> Answer:
-        """Make a request and return its answer, if that is one of success. What can be
-        made again without harm is, if its connection breaks."""
+        """Make a request and return the response if its status is a success. If the connection
+        breaks, retry requests that are safe to repeat."""
         if body is not None:
             content, content_type = json.dumps(body).encode(), "application/json"
         headers = {"Host": self._address.authority, "Accept": accept or "application/json"}
@@ -261,7 +262,7 @@ class Transport:
             connection.hang_up()
             raise errors.Disconnected(f"the connection to the daemon broke: {e}") from e
         except BaseException:
-            connection.hang_up()  # nobody knows what would come next
+            connection.hang_up()  # the rest of the response cannot be used
             raise
         answer = Answer(self, connection, status, answered)
         if 200 <= status < 300:
@@ -286,7 +287,7 @@ class Transport:
 
 
 def _query(query: Optional[Mapping[str, Any]]) -> str:
-    """A query as it is sent: what is None is not said, and lists are said item by item."""
+    """Encode a query. None is omitted, and a list becomes one parameter for each item."""
     pairs: List[Tuple[str, str]] = []
     for name, value in (query or {}).items():
         for one in value if isinstance(value, (list, tuple)) else [value]:
@@ -304,7 +305,7 @@ def _write(connection: Connection, method: str, target: str, headers: Dict[str, 
         headers["Content-Length"] = "0"
     for name, value in headers.items():
         if "\r" in value or "\n" in value:
-            raise errors.Invalid("a header cannot have more than one line", field=name)
+            raise errors.Invalid("a header value cannot contain a line break", field=name)
     head = f"{method} {target} HTTP/1.1\r\n" + "".join(f"{name}: {value}\r\n" for name, value in headers.items()) + "\r\n"
     if content is None or isinstance(content, bytes):
         connection.write(head.encode("latin-1") + (content or b""))
@@ -317,25 +318,25 @@ def _write(connection: Connection, method: str, target: str, headers: Dict[str, 
 
 
 def _head(connection: Connection) -> Tuple[int, Dict[str, str]]:
-    """The status and the headers of an answer."""
+    """Read the status and the headers of a response."""
     while True:
         line = connection.readline()
         if not line:
-            raise OSError("the daemon hung up")
+            raise OSError("the connection was closed")
         version, _, rest = line.partition(b" ")
         if not version.startswith(b"HTTP/1.") or not rest[:3].isdigit():
-            raise OSError("what answers does not speak HTTP")
+            raise OSError("the response is not HTTP")
         headers: Dict[str, str] = {}
         while True:
             line = connection.readline()
             if not line.endswith(b"\n"):
-                raise OSError("the daemon hung up")
+                raise OSError("the connection was closed")
             if not line.strip():
                 break
             name, _, value = line.decode("latin-1").partition(":")
             headers[name.strip().lower()] = value.strip()
         status = int(rest[:3])
-        if status >= 200:  # what is below says that there is more to come
+        if status >= 200:  # skip informational responses (1xx)
             return status, headers
 
 
@@ -345,4 +346,4 @@ def _problem(status: int, headers: Mapping[str, str], body: bytes) -> errors.Gla
             return errors.of_problem(json.loads(body))
         except ValueError:
             pass
-    return errors.GlasshouseError(f"the answer has the status {status}, and no Glasshouse daemon says it so", status=status)
+    return errors.GlasshouseError(f"unexpected response with status {status}: is this a Glasshouse daemon?", status=status)
