@@ -3,7 +3,7 @@
 //
 // Init must survive everything that the jail does to itself. Its memory is bounded: ring
 // buffers bound output, and limits bound everything else. All threads are created at the start
-// (see spawnThreads), because the Go runtime aborts if it needs a thread and the jail has
+// (see thread.Reserve), because the Go runtime aborts if it needs a thread and the jail has
 // reached its process limit.
 package jailinit
 

@@ -40,7 +40,7 @@ var (
 // does not apply to programs in the sandbox.
 //
 // The filter protects the present threads of init. No thread is created later (see
-// spawnThreads).
+// thread.Reserve).
 func protect() error {
 	last, err := lastThread()
 	if err != nil {

@@ -6,9 +6,10 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strconv"
-	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"glasshouse/internal/thread"
 )
 
 const (
@@ -46,7 +47,7 @@ func becomeInit(children chan<- os.Signal) error {
 	if err := shield(); err != nil {
 		return err
 	}
-	spawnThreads()
+	thread.Reserve(threads)
 	return nil
 }
 
@@ -64,25 +65,6 @@ func ownStreams() {
 		unix.Dup3(fd, std, 0)
 	}
 	unix.Close(fd)
-}
-
-// spawnThreads creates all threads that init can need, so that none has to be created when the
-// jail has reached its process limit. The runtime keeps idle threads for reuse.
-func spawnThreads() {
-	var ready, done sync.WaitGroup
-	ready.Add(threads)
-	release := make(chan struct{})
-	for range threads {
-		done.Go(func() {
-			runtime.LockOSThread()
-			defer runtime.UnlockOSThread()
-			ready.Done()
-			<-release
-		})
-	}
-	ready.Wait()
-	close(release)
-	done.Wait()
 }
 
 // closeOnExec sets FD_CLOEXEC for all but the standard descriptors, so that commands do not

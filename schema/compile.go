@@ -167,7 +167,7 @@ func split(n *form.Node) (head string, args []*form.Node, err error) {
 	return "", nil, errorf(n.Items[0], "a type in brackets begins with a word, as in [:vector T]")
 }
 
-// types compiles several types, each of which may be followed by ?.
+// types compiles several types, each optionally followed by ?.
 func (c *compiler) types(n *form.Node, nodes []*form.Node) ([]typ, error) {
 	var all []typ
 	for _, n := range nodes {

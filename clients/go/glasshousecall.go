@@ -1,11 +1,11 @@
 // Package glasshousecall calls other capabilities from a program in a Glasshouse
-// sandbox. It is one file and needs the standard library alone: copy it.
+// sandbox. It is one file without dependencies; copy it into your program.
 //
 //	var found struct{ Results []Place }
 //	err := glasshousecall.Call(ctx, "places.resolve", map[string]any{"location_text": "Soho, London"}, &found)
 //
-// What may be called, with what and how often, the kernel decides anew for each
-// call; it sees the caller as the capability that runs here.
+// The policy engine evaluates each call. The caller is the capability that runs in
+// this sandbox.
 package glasshousecall
 
 import (

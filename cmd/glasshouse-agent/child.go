@@ -14,6 +14,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"glasshouse/internal/thread"
 )
 
 // A child is the agent that this process supervises.
@@ -55,8 +57,15 @@ func (c *child) closeOthers() error {
 	return os.NewSyscallError("fcntl", err)
 }
 
+// threads is the maximal number of threads that this process needs: two that run Go code, and
+// one each for the main goroutine, the lifeline, signals, the poller, the start of a thread for
+// a locked goroutine, and the runtime's own work. The spawner adds them to the process limit.
+const threads = 10
+
 // run runs the agent, forwards signals to it, and returns its exit code.
 func (c *child) run() (code int, err error) {
+	runtime.GOMAXPROCS(min(2, runtime.NumCPU()))
+	thread.Reserve(threads)
 	signals, ends := make(chan os.Signal, 64), make(chan os.Signal, 1)
 	signal.Notify(signals)
 	signal.Notify(ends, syscall.SIGCHLD) // separate: one pending signal covers several exits

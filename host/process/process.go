@@ -194,7 +194,7 @@ func readlink(dir *os.File, name string) (string, error) {
 	return string(buf[:n]), nil
 }
 
-// list reads a list of strings, each of which ends with a NUL.
+// list reads a list of strings that end with a NUL.
 func (r *reading) list(dir *os.File, name string) (all []string, cut bool, err error) {
 	most := min(maxText, r.texts)
 	b, err := read(dir, name, most)

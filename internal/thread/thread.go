@@ -1,8 +1,9 @@
-// Package thread runs code on a dedicated thread.
+// Package thread controls the threads of this process.
 package thread
 
 import (
 	"runtime"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -24,4 +25,25 @@ func Alone(f func() error) error {
 		done <- fault.Catch(f)() // a panic in this goroutine cannot be recovered by the caller
 	}()
 	return <-done
+}
+
+// Reserve creates n threads. The Go runtime keeps idle threads for reuse, so it creates no
+// others while it needs at most n. Call it in a process that shares a process limit with
+// untrusted programs: the runtime aborts if it needs a thread when the limit is reached
+// (newosproc in runtime/os_linux.go).
+func Reserve(n int) {
+	var ready, done sync.WaitGroup
+	ready.Add(n)
+	release := make(chan struct{})
+	for range n {
+		done.Go(func() {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			ready.Done()
+			<-release
+		})
+	}
+	ready.Wait()
+	close(release)
+	done.Wait()
 }

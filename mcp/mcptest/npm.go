@@ -21,7 +21,7 @@ const (
 	Program = "node_modules/" + npmServer + "/dist/index.js"
 )
 
-// npm runs npm without what it does beside its work.
+// npm runs npm without update checks, audits and telemetry.
 func npm(ctx context.Context, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, "npm", append(args, "--no-audit", "--no-fund", "--no-update-notifier", "--ignore-scripts", "--loglevel=error")...)
 	cmd.WaitDelay = time.Second

@@ -126,7 +126,7 @@ var errExists = errors.New("a session already exists")
 
 // create creates a session that connects to d. If a session exists and must not be replaced,
 // create returns errExists.
-func (r runsc) create(ctx context.Context, jail id.Jail, d *door, session []byte, replace bool) (_ *conn, err error) {
+func (r runsc) create(ctx context.Context, jail id.Jail, d *endpoint, session []byte, replace bool) (_ *conn, err error) {
 	if err := os.WriteFile(d.path+"/"+configName, session, 0o600); err != nil {
 		return nil, err
 	}

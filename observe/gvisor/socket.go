@@ -14,9 +14,9 @@ import (
 	"glasshouse/fault"
 )
 
-// A door is a socket to which one runsc connects. Only root can access its directory, and the
+// An endpoint is a socket to which one runsc connects. Only root can access its directory, and the
 // socket is removed after its first use.
-type door struct {
+type endpoint struct {
 	path string
 	lock *os.File // the jail's directory, with an exclusive flock(2)
 	dir  *os.File // directory of the socket, for access through /proc/self/fd
@@ -25,14 +25,14 @@ type door struct {
 
 // Names below a jail's directory and in the directory of the socket.
 const (
-	doorDir    = "gvisor"
-	doorName   = "sink"
-	configName = "session.json"
+	endpointDir  = "gvisor"
+	endpointName = "sink"
+	configName   = "session.json"
 )
 
-// openDoor creates a socket below a jail's directory. It removes a socket left by a daemon
+// openEndpoint creates a socket below a jail's directory. It removes a socket left by a daemon
 // that has ended, and waits until another watch of the jail has closed its socket.
-func openDoor(jail string) (_ *door, err error) {
+func openEndpoint(jail string) (_ *endpoint, err error) {
 	lock, err := os.Open(jail)
 	if err != nil {
 		return nil, err
@@ -43,7 +43,7 @@ func openDoor(jail string) (_ *door, err error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("lock %s: %w", jail, err), lock.Close())
 	}
-	d := &door{path: filepath.Join(jail, doorDir), lock: lock, sock: -1}
+	d := &endpoint{path: filepath.Join(jail, endpointDir), lock: lock, sock: -1}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, d.Close())
@@ -62,9 +62,9 @@ func openDoor(jail string) (_ *door, err error) {
 		return nil, fmt.Errorf("socket: %w", err)
 	}
 	// A socket path has at most 107 bytes (unix(7)), and a jail's directory may be longer.
-	short := fmt.Sprintf("/proc/self/fd/%d/%s", d.dir.Fd(), doorName)
+	short := fmt.Sprintf("/proc/self/fd/%d/%s", d.dir.Fd(), endpointName)
 	if err := unix.Bind(d.sock, &unix.SockaddrUnix{Name: short}); err != nil {
-		return nil, fmt.Errorf("bind %s: %w", filepath.Join(d.path, doorName), err)
+		return nil, fmt.Errorf("bind %s: %w", filepath.Join(d.path, endpointName), err)
 	}
 	if err := unix.Listen(d.sock, 1); err != nil {
 		return nil, fmt.Errorf("listen: %w", err)
@@ -73,7 +73,7 @@ func openDoor(jail string) (_ *door, err error) {
 }
 
 // Close removes the socket. Accepted connections stay open.
-func (d *door) Close() error {
+func (d *endpoint) Close() error {
 	var errs []error
 	if d.sock >= 0 {
 		errs = append(errs, unix.Close(d.sock))
@@ -87,7 +87,7 @@ func (d *door) Close() error {
 
 // accept accepts a connection from the process pid, which must run as root. It rejects other
 // processes.
-func (d *door) accept(ctx context.Context, pid int) (*conn, error) {
+func (d *endpoint) accept(ctx context.Context, pid int) (*conn, error) {
 	if err := await(ctx, d.sock); err != nil {
 		return nil, fmt.Errorf("wait for runsc: %w", err)
 	}
@@ -206,14 +206,14 @@ func widen(pid int) error {
 	return errors.New("runsc has no socket that is connected to the daemon")
 }
 
-// isOurs reports whether a descriptor is a socket connected to a door.
+// isOurs reports whether a descriptor is a socket connected to an endpoint.
 func isOurs(fd int) bool {
 	peer, err := unix.Getpeername(fd)
 	if err != nil {
 		return false
 	}
 	name, ok := peer.(*unix.SockaddrUnix)
-	return ok && filepath.Base(name.Name) == doorName
+	return ok && filepath.Base(name.Name) == endpointName
 }
 
 // slotCount is the number of messages received by one call.

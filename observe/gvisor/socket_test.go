@@ -19,7 +19,7 @@ func TestAcceptRejectsOtherProcesses(t *testing.T) {
 	if err := os.Mkdir(dir, 0o711); err != nil {
 		t.Fatal(err)
 	}
-	d, err := openDoor(dir)
+	d, err := openEndpoint(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +37,7 @@ func TestAcceptRejectsOtherProcesses(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer here.Close()
-	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: "/proc/self/fd/" + itoa(int32(here.Fd())) + "/" + doorName}); err != nil {
+	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: "/proc/self/fd/" + itoa(int32(here.Fd())) + "/" + endpointName}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := d.accept(t.Context(), 1); !errors.Is(err, fault.Denied) {
@@ -52,7 +52,7 @@ func TestAcceptRejectsOtherProcesses(t *testing.T) {
 }
 
 func TestAcceptCancelled(t *testing.T) {
-	d, err := openDoor(t.TempDir())
+	d, err := openEndpoint(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -83,11 +83,11 @@ func (w *watch) establish(ctx context.Context, replace bool) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := newChoice(w.selection.Defaults(event.Selection{}), ps, inherited+doorName)
+	c, err := newChoice(w.selection.Defaults(event.Selection{}), ps, inherited+endpointName)
 	if err != nil {
 		return nil, err
 	}
-	d, err := openDoor(w.target.Dir)
+	d, err := openEndpoint(w.target.Dir)
 	if err != nil {
 		return nil, fmt.Errorf("create a socket for gVisor: %w", err)
 	}

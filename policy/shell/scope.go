@@ -56,7 +56,7 @@ func (s *scope) fresh() *scope {
 	return &scope{work: s.work, vars: map[string]value{}, funcs: map[string]bool{}, cwd: s.cwd, remote: s.remote, lost: true}
 }
 
-// join sets s to the state that is common to all branches, one of which may have run.
+// join sets s to the state that all branches have in common. One of them may have run.
 func (s *scope) join(branches ...*scope) {
 	for _, b := range branches {
 		for name, v := range b.vars {

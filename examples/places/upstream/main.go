@@ -1,5 +1,5 @@
 // Upstream is as much of a places API as the example asks: a server over TLS that knows
-// a few places and answers nobody without the key.
+// a few places and rejects requests without the key.
 package main
 
 import (

@@ -1,7 +1,7 @@
 //go:build wasip1
 
-// Lookup is a capability as a handler: it starts once, and answers requests. It asks
-// another capability, and a web server through the one way out that it has.
+// Lookup is a capability as a handler: it starts once and answers requests. It calls another
+// capability and, through the egress proxy, a web server.
 //
 //	GOOS=wasip1 GOARCH=wasm go build -buildmode=c-shared -o lookup.wasm .
 package main
