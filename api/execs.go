@@ -191,20 +191,11 @@ func pump(stream *control.Stream, each func(protocol.Chunk) error) (protocol.Exe
 	var busy atomic.Bool
 	stop := renewing(stream, &busy)
 	defer stop()
-	for {
-		c, err := stream.Next()
-		if err == io.EOF {
-			return stream.Status(), nil
-		}
-		if err == nil {
-			busy.Store(true)
-			err = each(c)
-			busy.Store(false)
-		}
-		if err != nil {
-			return stream.Status(), err
-		}
-	}
+	return stream.Each(func(c protocol.Chunk) error {
+		busy.Store(true)
+		defer busy.Store(false)
+		return each(c)
+	})
 }
 
 // renewEvery is control.RenewEvery, except in tests.

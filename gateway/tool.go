@@ -218,18 +218,7 @@ func (g *Gateway) follow(ctx context.Context, jid id.Jail, x id.Exec, each func(
 		return g.cfg.Jails.Output(ctx, jid, x, each)
 	}
 	defer s.Close()
-	for {
-		c, err := s.Next()
-		if err == io.EOF {
-			return s.Status(), nil
-		}
-		if err != nil {
-			return protocol.ExecStatus{}, err
-		}
-		if err := each(c); err != nil {
-			return protocol.ExecStatus{}, err
-		}
-	}
+	return s.Each(each)
 }
 
 // truncatedOutput keeps the beginning and the end of the bytes written to it.

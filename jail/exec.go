@@ -256,18 +256,7 @@ func copyOutput(ctx context.Context, ctl *control.Client, x id.Exec, f func(prot
 		return protocol.ExecStatus{}, err
 	}
 	defer s.Close()
-	for {
-		switch ch, err := s.Next(); {
-		case err == io.EOF:
-			return s.Status(), nil
-		case err != nil:
-			return protocol.ExecStatus{}, err
-		default:
-			if err := f(ch); err != nil {
-				return protocol.ExecStatus{}, err
-			}
-		}
-	}
+	return s.Each(f)
 }
 
 // An archivedExec is a command in the state that it had when its jail stopped.
@@ -332,20 +321,19 @@ func (m *Manager) archived(jid id.Jail, x id.Exec) (protocol.ExecStatus, []proto
 }
 
 func readArchived(name string) (protocol.ExecStatus, []protocol.Chunk, error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return protocol.ExecStatus{}, nil, err
-	}
-	defer f.Close()
-	st, err := f.Stat()
+	data, err := os.ReadFile(name)
 	if err != nil {
 		return protocol.ExecStatus{}, nil, err
 	}
 	var a archivedExec
-	if err := json.NewDecoder(f).Decode(&a); err != nil {
+	if err := json.Unmarshal(data, &a); err != nil {
 		return protocol.ExecStatus{}, nil, fmt.Errorf("read archived command %s: %w", name, err)
 	}
 	if a.Status.Ended == nil { // Stop killed it right after the archive was written
+		st, err := os.Stat(name)
+		if err != nil {
+			return protocol.ExecStatus{}, nil, err
+		}
 		ended := st.ModTime()
 		a.Status.Ended, a.Status.Code, a.Status.Signal = &ended, 128+int(unix.SIGKILL), "KILL"
 	}

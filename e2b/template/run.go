@@ -293,17 +293,7 @@ func (r *builder) follow(stream *control.Stream, at, level string) (protocol.Exe
 			r.log.printf(level, at, "%s", line)
 		}
 	}
-	for {
-		c, err := stream.Next()
-		if err != nil {
-			for _, rest := range parts {
-				say(rest)
-			}
-			if err == io.EOF {
-				return stream.Status(), nil
-			}
-			return protocol.ExecStatus{}, err
-		}
+	status, err := stream.Each(func(c protocol.Chunk) error {
 		part := &parts[0]
 		if c.Stream == protocol.Stderr {
 			part = &parts[1]
@@ -311,12 +301,16 @@ func (r *builder) follow(stream *control.Stream, at, level string) (protocol.Exe
 		for *part = append(*part, c.Data...); ; {
 			line, rest, whole := bytes.Cut(*part, []byte("\n"))
 			if !whole && len(line) < maxLine {
-				break
+				return nil
 			}
 			say(line)
 			*part = bytes.Clone(rest)
 		}
+	})
+	for _, rest := range parts {
+		say(rest)
 	}
+	return status, err
 }
 
 // Limits of the wait for the start command: by the ready command, which is retried, or without

@@ -100,6 +100,23 @@ func (s *Stream) Next() (protocol.Chunk, error) {
 	return protocol.Chunk{}, s.err
 }
 
+// Each calls f with each piece of output until the command has ended, and returns the command's
+// status. It ends early with the error of f or of the stream.
+func (s *Stream) Each(f func(protocol.Chunk) error) (protocol.ExecStatus, error) {
+	for {
+		c, err := s.Next()
+		if err == io.EOF {
+			return s.Status(), nil
+		}
+		if err == nil {
+			err = f(c)
+		}
+		if err != nil {
+			return s.Status(), err
+		}
+	}
+}
+
 // next returns errParked if the stream can be resumed at the same offset.
 func (s *Stream) next() (protocol.Chunk, error) {
 	if s.opts.Lossless && s.at > s.acked.Load() {
