@@ -459,7 +459,7 @@ func TestDeliveryIsRetried(t *testing.T) {
 	})
 }
 
-// Gone fails a request whose asker waits. A request without waiting stays open.
+// ReceiverGone fails a request whose asker waits. A request without waiting stays open.
 func TestGoneFailsAwaitedRequests(t *testing.T) {
 	scenario(t, func(t *testing.T) {
 		b := newBroker(t, openStore(t, ""), autonomy.BrokerConfig{})

@@ -60,7 +60,8 @@ func open(t *testing.T, cfg connector.Config) *harness {
 			h.Wake()
 		}
 	}
-	if h.runs, err = run.New(t.Context(), run.Config{Store: db.Runs(), Chain: c, Key: seal, Retry: soon, OnEvent: onEvent}); err != nil {
+	h.runs, err = run.New(t.Context(), run.Config{Store: db.Runs(), Chain: c, Key: seal, Retry: soon, OnEvent: onEvent})
+	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { h.runs.Close() })

@@ -132,7 +132,8 @@ func TestInboundPersonalDataIsQuarantined(t *testing.T) {
 	if _, err := h.runs.ChangeSettings(t.Context(), "desk", "me", func(s *run.Settings) { s.Labels = []manifest.Label{manifest.PII} }); err != nil {
 		t.Fatal(err)
 	}
-	if inbox, err = h.runs.Inbox(t.Context(), "desk", 0, 10); err != nil || inbox[0].Text != body {
+	inbox, err = h.runs.Inbox(t.Context(), "desk", 0, 10)
+	if err != nil || inbox[0].Text != body {
 		t.Errorf("with clearance the inbox is %+v, %v", inbox, err)
 	}
 }

@@ -38,7 +38,7 @@ type conversation struct {
 	pending conversationState // stored with the next prompt, except for Position
 }
 
-// A conversationState is the stored position of a conversation: Details.Talk of a run.
+// A conversationState is the stored position of a conversation: Details.Conversation of a run.
 type conversationState struct {
 	Exec     id.Exec      `json:"exec"` // the agent's process
 	Position acp.Position `json:"position"`

@@ -136,7 +136,7 @@ func (g *Gateway) converse(ctx context.Context, sup *supervision, r run.Run, c a
 	return err
 }
 
-// waitForStop waits until a conversation must end. It returns acp.ErrLeft if the agent should
+// waitForStop waits until a conversation must end. It returns acp.ErrDetached if the agent should
 // keep running, and errRunOver if it should be stopped.
 func (g *Gateway) waitForStop(ctx, driveCtx context.Context, sup *supervision, rid id.Run, leave bool) error {
 	for {

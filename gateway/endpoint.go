@@ -83,7 +83,7 @@ func (e *agentEndpoint) close() error {
 }
 
 // JailStarted reports that a jail has started or was found running. If the jail belongs to a
-// session, its agent endpoint is opened. Arrived does not block.
+// session, its agent endpoint is opened. JailStarted does not block.
 func (g *Gateway) JailStarted(j jail.Jail) {
 	if j.Spec.Labels[LabelSession] == "" || g.ctx.Err() != nil {
 		return
@@ -102,7 +102,7 @@ func (g *Gateway) JailStarted(j jail.Jail) {
 		g.serveEndpoint(ctx, j.ID, e.ready)
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		if g.endpoints[j.ID] == e { // the jail was not visible yet: its start calls Arrived again
+		if g.endpoints[j.ID] == e { // the jail was not visible yet: its start calls JailStarted again
 			delete(g.endpoints, j.ID)
 		}
 	}()

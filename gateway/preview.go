@@ -26,7 +26,7 @@ const (
 )
 
 // preview returns the diff that an invocation would make to a file now, as an
-// approval.Foreseen. The file may change before the invocation is executed.
+// approval.Preview. The file may change before the invocation is executed.
 func (g *Gateway) preview(ctx context.Context, inv *invocation, name string, next func(before string) (string, error)) json.RawMessage {
 	var f approval.Preview
 	var err error

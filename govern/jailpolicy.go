@@ -84,7 +84,7 @@ type Guard struct {
 	Workspace string          // in the jail
 
 	Endpoint string                           // name of the endpoint that Open opens; "": none
-	Open     func() (*Endpoint, error)        // nil if Door is ""
+	Open     func() (*Endpoint, error)        // nil if Endpoint is ""
 	Init     int                              // host pid of the jail's init
 	Cgroup   uint64                           // cgroup id; 0: unknown
 	Adopted  bool                             // the jail was started by an earlier daemon process
@@ -93,7 +93,7 @@ type Guard struct {
 
 	InstallCA         func(ctx context.Context, ca *egress.CA) error // installs a certificate authority in the jail
 	Trusted           bool                                           // the jail was restored with its trust store, which cannot change now
-	TrustedUntilAwoke bool                                           // Trusted holds until Awoke is called
+	TrustedUntilAwoke bool                                           // Trusted holds until AfterRestore is called
 }
 
 // A jailPolicy is the policy context of a governed jail, or of a run outside of jails.
@@ -214,8 +214,8 @@ func checkEgress(e *Egress) error {
 	return p.Close(context.Background())
 }
 
-// Guard applies a Spec to a jail before its first instruction. It implements jail.Warden. It
-// is called again when the jail gets another endpoint or instance.
+// Guard applies a Spec to a jail before its first instruction, for
+// jail.Enforcer.Apply. It is called again when the jail gets another endpoint or instance.
 func (k *Engine) Guard(ctx context.Context, jid id.Jail, g Guard) error {
 	s, err := parse(g.Spec)
 	if err != nil {
@@ -267,8 +267,8 @@ func (k *Engine) SetSpec(ctx context.Context, jid id.Jail, raw json.RawMessage, 
 }
 
 // AfterRestore completes a jail that was restored from a snapshot: it installs the certificate
-// authority if the restored files lack it. same says that the snapshot has the same Spec. It
-// implements jail.Warden.
+// authority if the restored files lack it. same says that the snapshot has the same Spec.
+// jail.Enforcer.Resumed calls it.
 func (k *Engine) AfterRestore(ctx context.Context, jid id.Jail, same bool) error {
 	jp := k.find(jid)
 	if jp == nil {
@@ -281,8 +281,8 @@ func (k *Engine) AfterRestore(ctx context.Context, jid id.Jail, same bool) error
 	return jp.installCA(ctx, jp.ca)
 }
 
-// Release ends the policy context of a jail and withdraws its pending approval requests. It
-// implements jail.Warden.
+// Release ends the policy context of a jail and withdraws its pending approval requests.
+// jail.Enforcer.Release calls it.
 func (k *Engine) Release(jid id.Jail) {
 	k.endJail(jid)
 	k.withdraw(jid, "the jail has ended")

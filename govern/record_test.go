@@ -21,7 +21,7 @@ func TestDecidedLine(t *testing.T) {
 	}
 }
 
-// Fifty agents record actions concurrently. After Settle, each agent's actions are in the
+// Fifty agents record actions concurrently. After Flush, each agent's actions are in the
 // audit log once and in order.
 func TestSettleWaitsForRecordedActions(t *testing.T) {
 	h := newHarness(t)

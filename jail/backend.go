@@ -93,7 +93,7 @@ type Checkpointer interface {
 	Dumpable(ctx context.Context, p Plan, i Instance) error
 
 	// Stabilize thaws a frozen jail for short periods until none of its processes is in a state
-	// that cannot be dumped. The jail is frozen when Steady returns.
+	// that cannot be dumped. The jail is frozen when Stabilize returns.
 	Stabilize(ctx context.Context, p Plan, i Instance) error
 
 	// Dump writes the processes of a frozen jail to dir, which is empty. The jail's init has
@@ -159,7 +159,7 @@ type MovedLink interface {
 	// number of connections that the new processes keep and lose.
 	KeepConnections() (kept, closed int, err error)
 
-	// Undo moves the link back to the old processes. After GoOn it also closes their
+	// Undo moves the link back to the old processes. After KeepConnections it also closes their
 	// connections, because the new processes may have used them.
 	Undo() error
 

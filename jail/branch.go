@@ -272,7 +272,7 @@ func (m *Manager) Rewind(ctx context.Context, jid id.Jail, img Image, o RewindOp
 		if img.Images == "" {
 			return m.rewindFiles(ctx, b, cp, e, next)
 		}
-		rewire, err := m.rewirerFor(b, was, o)
+		rewire, err := m.linkMoverFor(b, was, o)
 		if err != nil {
 			return err
 		}
@@ -330,9 +330,9 @@ func (m *Manager) Rewind(ctx context.Context, jid id.Jail, img Image, o RewindOp
 	})
 }
 
-// rewirerFor returns the Rewirer that keeps the connections of a jail during a rewind. It
+// linkMoverFor returns the LinkMover that keeps the connections of a jail during a rewind. It
 // returns nil if connections are not to be kept or cannot exist.
-func (m *Manager) rewirerFor(b Backend, j Jail, o RewindOptions) (LinkMover, error) {
+func (m *Manager) linkMoverFor(b Backend, j Jail, o RewindOptions) (LinkMover, error) {
 	asked := o.KeepConnections != nil && *o.KeepConnections
 	if !asked && (o.KeepConnections != nil || !j.Spec.Snapshots.KeepConnections) || j.Spec.Network == Isolated {
 		return nil, nil

@@ -25,7 +25,7 @@ type Change struct {
 	What []string `json:"what,omitempty"` // what differs: content, mode, owner, times, xattrs
 
 	Diff   string `json:"diff,omitempty"`    // unified diff, if requested
-	NoDiff string `json:"no_diff,omitempty"` // reason for an empty Diff; DiffLater marks the end of a page
+	NoDiff string `json:"no_diff,omitempty"` // reason for an empty Diff; DiffTruncated marks the end of a page
 }
 
 // DiffTruncated means that the response has reached its size limit. The diffs from this path on
@@ -61,7 +61,7 @@ type Comparer interface {
 	Compare(ctx context.Context, from, to Tree, o ChangesOptions) ([]Change, error)
 }
 
-// A Version is the current state of a jail or, if Was is set, its state in a snapshot.
+// A Version is the current state of a jail or, if Snapshot is set, its state in a snapshot.
 type Version struct {
 	ID       id.Jail
 	Snapshot *Jail

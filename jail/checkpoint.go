@@ -554,7 +554,7 @@ func (m *Manager) switchInstance(ctx context.Context, b Backend, e *entry, next 
 	return func(ctx context.Context) error {
 		if old != nil {
 			if err := old.inst.Kill(ctx); err != nil {
-				m.cfg.Log.Warn("cannot kill the processes of a jail", "jail", was.ID, "err", err) // Shed kills again
+				m.cfg.Log.Warn("cannot kill the processes of a jail", "jail", was.ID, "err", err) // CleanAndRemoveLayer kills again
 			}
 			old.close()
 		}

@@ -51,10 +51,12 @@ func (m *Manager) ReplacePolicy(ctx context.Context, jid id.Jail, by func(json.R
 		was := *e.jail.Load()
 		j := was
 		var err error
-		if j.Spec.Policy, err = by(j.Spec.Policy); err != nil {
+		j.Spec.Policy, err = by(j.Spec.Policy)
+		if err != nil {
 			return err
 		}
-		if j.Spec.Policy, err = m.checkGovern(ctx, j.Spec); err != nil {
+		j.Spec.Policy, err = m.checkGovern(ctx, j.Spec)
+		if err != nil {
 			return err
 		}
 		if err := m.save(ctx, e, j); err != nil {

@@ -41,7 +41,8 @@ func (m *Manager) Create(ctx context.Context, s Spec) (Jail, error) {
 	if s.User == "" {
 		s.User = layers.User
 	}
-	if s.Policy, err = m.checkGovern(ctx, s); err != nil {
+	s.Policy, err = m.checkGovern(ctx, s)
+	if err != nil {
 		return Jail{}, err
 	}
 

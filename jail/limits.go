@@ -14,7 +14,7 @@ type LimitChange struct {
 	Limits Limits // 0 keeps a limit
 
 	// Temporary makes the change temporary: the jail keeps its own limits in its record, and jails
-	// that are made from its snapshots get those. Lent limits may exceed MaxLimits. It is
+	// that are made from its snapshots get those. Temporary limits may exceed MaxLimits. It is
 	// never set from a request body.
 	Temporary bool
 }

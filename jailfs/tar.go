@@ -106,7 +106,8 @@ func (p *packer) tree(at int, prefix string) error {
 	for levels := []level{l}; ; {
 		l := &levels[len(levels)-1]
 		if len(l.names) == 0 {
-			if levels = levels[:len(levels)-1]; len(levels) == 0 {
+			levels = levels[:len(levels)-1]
+			if len(levels) == 0 {
 				return nil
 			}
 			up, err := ascend(at, levels[len(levels)-1])

@@ -156,7 +156,7 @@ func TestOnlyActiveTimeIsCharged(t *testing.T) {
 	}
 	began := time.Now()
 	r = must(h.Move(ctx, r.ID, run.Move{To: run.Active}))(t)
-	// The duration of a call is charged by Charge, and not again by Measure.
+	// The duration of a call is charged by Charge, and not again by ChargeReadings.
 	must(h.Charge(ctx, r.ID, budget.Amounts{budget.Wall: time.Hour.Milliseconds()}))(t)
 	must(h.ChargeReadings(ctx, r.ID, nil))(t)
 	if got := h.spent(t, h.Manager, r, budget.Wall); got != before+time.Hour.Milliseconds() {

@@ -8,8 +8,8 @@ import (
 	"glasshouse/rtfs/form"
 )
 
-// A sampler generates types that JSON Schema can express exactly, and JSON texts of which about
-// half match.
+// A sampler generates types that JSON Schema can express exactly, and JSON texts. About half of
+// the texts match their type.
 type sampler struct{ *rand.Rand }
 
 func newSampler(seed uint64) sampler { return sampler{rand.New(rand.NewPCG(seed, 1))} }

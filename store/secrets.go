@@ -52,7 +52,8 @@ func (ss Secrets) PutSecret(ctx context.Context, r secret.Record) error {
 	var own []byte
 	if r.Owned != nil {
 		var err error
-		if own, err = json.Marshal(r.Owned); err != nil {
+		own, err = json.Marshal(r.Owned)
+		if err != nil {
 			return fmt.Errorf("record the owner of secret %s: %w", r.Name, err)
 		}
 	}

@@ -308,7 +308,7 @@ func (d *driver) next(ctx context.Context) (string, error) {
 }
 
 // ask sends a request and waits for the response. next is the offset after the response, or
-// 0 without a response. When ctx ends, the turn is cancelled and the agent has Grace to
+// 0 without a response. When ctx ends, the turn is cancelled and the agent has StopTimeout to
 // respond.
 func ask[T any](ctx context.Context, d *driver, method string, params any) (v T, next int64, err error) {
 	answers, err := d.transport.request(method, params)
@@ -324,7 +324,7 @@ func answerTo[T any](ctx context.Context, d *driver, answers <-chan message) (v 
 		return v, 0, err
 	}
 	switch {
-	case err != nil: // ctx ended, but the response arrived within Grace
+	case err != nil: // ctx ended, but the response arrived within StopTimeout
 		_ = json.Unmarshal(m.Result, &v)
 	case m.Error != nil:
 		err = errorOf(m.Error)

@@ -37,7 +37,7 @@ type Config struct {
 	// CheckpointInterval is the number of steps between two checkpoints. Default: 1.
 	CheckpointInterval int
 
-	// Transport sends the requests. Default: a direct connection to Door, without a proxy.
+	// Transport sends the requests. Default: a direct connection to Endpoint, without a proxy.
 	Transport http.RoundTripper
 
 	Log *slog.Logger // default: discard

@@ -148,7 +148,7 @@ type Run struct {
 	Steps      int64           `json:"steps" required:"true" description:"Number of steps so far."`
 	Restarts   int             `json:"restarts,omitempty" description:"How often the agent was restarted."`
 	Checkpoint id.Checkpoint   `json:"checkpoint,omitempty" description:"The last checkpoint."`
-	Of         id.Run          `json:"of,omitempty" description:"The run of which this run is a branch."`
+	Of         id.Run          `json:"of,omitempty" description:"The run that this run was branched from."`
 	Branch     int             `json:"branch,omitempty"`
 	Created    time.Time       `json:"created" required:"true"`
 	Started    *time.Time      `json:"started,omitempty"`

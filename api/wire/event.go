@@ -116,7 +116,7 @@ type Event struct {
 	Tx     int64 `json:"tx_bytes,omitempty"`
 
 	Snapshot  id.Snapshot `json:"snapshot,omitempty"`
-	Parent    id.Jail     `json:"parent,omitempty" description:"The jail of which the snapshot was taken."`
+	Parent    id.Jail     `json:"parent,omitempty" description:"The source jail of the snapshot."`
 	ParentSeq *uint64     `json:"parent_seq,omitempty" description:"Sequence number of the last event in the parent's log that the snapshot includes."`
 
 	Denied     bool `json:"denied,omitempty" description:"seccomp denied the system call before it was executed."`

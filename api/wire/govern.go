@@ -256,7 +256,7 @@ type ChainReport struct {
 	Signed      int64     `json:"signed" required:"true" description:"Number of entries that the last verified checkpoint covers."`
 	Key         string    `json:"key,omitempty" description:"The public key that was used."`
 	KeyGiven    bool      `json:"key_given" required:"true" description:"true if the key was supplied for the verification, false if it was stored with the log."`
-	Bad         *ChainBad `json:"bad,omitempty" description:"The first error, if there is one."`
+	Bad         *ChainBad `json:"bad,omitempty" description:"The first error; absent if the log is valid."`
 }
 
 // ChainBad is the first error found in an audit log.

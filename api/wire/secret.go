@@ -20,7 +20,7 @@ type Secret struct {
 
 // PutSecret stores a secret. Exactly one field must be set.
 type PutSecret struct {
-	Value     *string `json:"value,omitempty" maxLength:"65536" description:"The value. It is encrypted at rest."`
+	Value     *string `json:"value,omitempty" maxLength:"65536" description:"The value. The daemon stores it encrypted."`
 	Base64    *string `json:"base64,omitempty" maxLength:"87384" description:"The value in base64, if it is not text."`
 	Reference string  `json:"reference,omitempty" maxLength:"1024" description:"Reference to a value stored elsewhere: env:NAME, file:PATH, vault:MOUNT/data/PATH#KEY."`
 }

@@ -17,7 +17,7 @@ type TakeSnapshot struct {
 // Snapshot is the saved state of a jail.
 type Snapshot struct {
 	ID        id.Snapshot       `json:"id" required:"true"`
-	Jail      id.Jail           `json:"jail" required:"true" description:"The jail of which the snapshot was taken. It may have been deleted."`
+	Jail      id.Jail           `json:"jail" required:"true" description:"The source jail of the snapshot. It may have been deleted."`
 	JailName  string            `json:"jail_name,omitempty"`
 	Parent    id.Snapshot       `json:"parent,omitempty" description:"The previous snapshot of the jail: the one last taken, made from or rewound to. It may have been deleted."`
 	Name      string            `json:"name,omitempty"`
@@ -116,7 +116,7 @@ type Warmed struct {
 // Origin is the snapshot that a jail was made from.
 type Origin struct {
 	Snapshot id.Snapshot `json:"snapshot" required:"true"`
-	Jail     id.Jail     `json:"jail" required:"true" description:"The jail of which the snapshot was taken."`
+	Jail     id.Jail     `json:"jail" required:"true" description:"The source jail of the snapshot."`
 	Number   int         `json:"number" required:"true" description:"Number of the jail among those created by the same request, from 1."`
 }
 

@@ -72,7 +72,8 @@ func (e *Engine) make(ctx context.Context, c *engine.Installed, data *jail.Mount
 		s.volume = data.Source
 	}
 	if e.cfg.Govern != nil {
-		if spec.Policy, err = e.cfg.Govern(ctx, c); err != nil {
+		spec.Policy, err = e.cfg.Govern(ctx, c)
+		if err != nil {
 			return nil, fmt.Errorf("get the policy of %s: %w", c.ID, err)
 		}
 	}

@@ -82,7 +82,8 @@ func startWithFilter(cmd *exec.Cmd, asking *NotifyFilter, begin func() error) (*
 	l, err := s.Filter(cmd.Process.Pid, asking.Filter)
 	if err == nil {
 		a := continueAll(l)
-		if err = s.Exec(); err == nil {
+		err = s.Exec()
+		if err == nil {
 			return a, nil
 		}
 		a.stop()

@@ -89,7 +89,8 @@ func Decode(b []byte, page uint64) (m Map, err error) {
 			t.Runs = append(t.Runs, r)
 		}
 		for range get() {
-			if t.Eager = append(t.Eager, get()); bad {
+			t.Eager = append(t.Eager, get())
+			if bad {
 				return nil, errMap
 			}
 		}

@@ -257,6 +257,6 @@ func (s *space) end(err error) {
 		return
 	}
 	s.over = true
-	s.fd.Close() // from now on missing pages read as zeros, also for blocked threads (userfaultfd(2))
+	s.fd.Close() // after this, missing pages read as zeros, also for blocked threads (userfaultfd(2))
 	s.branch.drop(s)
 }

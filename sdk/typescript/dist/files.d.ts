@@ -42,7 +42,7 @@ export declare class Files {
     /** Extracts a tar archive into a directory. */
     putTar(path: string, archive: Content): Promise<void>;
     /**
-     * Streams changes below a path from now on. If the connection breaks, it throws an error:
+     * Streams later changes below a path. If the connection breaks, it throws an error:
      * changes may have been missed.
      */
     watch(path: string, { recursive }?: {

@@ -60,7 +60,7 @@ export class Files {
         await answer.bytes();
     }
     /**
-     * Streams changes below a path from now on. If the connection breaks, it throws an error:
+     * Streams later changes below a path. If the connection breaks, it throws an error:
      * changes may have been missed.
      */
     watch(path, { recursive } = {}) {

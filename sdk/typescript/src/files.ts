@@ -83,7 +83,7 @@ export class Files {
   }
 
   /**
-   * Streams changes below a path from now on. If the connection breaks, it throws an error:
+   * Streams later changes below a path. If the connection breaks, it throws an error:
    * changes may have been missed.
    */
   watch(path: string, { recursive }: { recursive?: boolean } = {}): Stream<wire.FileEvent> {

@@ -464,7 +464,7 @@ export interface ChainProof {
 }
 
 export interface ChainReport {
-  /** The first error, if there is one. */
+  /** The first error; absent if the log is valid. */
   bad?: ChainBad;
   /** Number of verified checkpoints. */
   checkpoints: number;
@@ -1057,7 +1057,7 @@ export interface Event {
   op?: string;
   /** Number of packets of a flow. */
   packets?: number;
-  /** The jail of which the snapshot was taken. */
+  /** The source jail of the snapshot. */
   parent?: string;
   /** Sequence number of the last event in the parent's log that the snapshot includes. */
   parent_seq?: number | null;
@@ -1811,7 +1811,7 @@ export interface OpenSession {
 }
 
 export interface Origin {
-  /** The jail of which the snapshot was taken. */
+  /** The source jail of the snapshot. */
   jail: string;
   /** Number of the jail among those created by the same request, from 1. */
   number: number;
@@ -2149,7 +2149,7 @@ export interface PutSecret {
   base64?: string | null;
   /** Reference to a value stored elsewhere: env:NAME, file:PATH, vault:MOUNT/data/PATH#KEY. */
   reference?: string;
-  /** The value. It is encrypted at rest. */
+  /** The value. The daemon stores it encrypted. */
   value?: string | null;
 }
 
@@ -2263,7 +2263,7 @@ export interface Run {
   jail?: string;
   /** When a scheduled run starts. */
   next_run_at?: string | null;
-  /** The run of which this run is a branch. */
+  /** The run that this run was branched from. */
   of?: string;
   parent?: string;
   /** Explanation of the state. */
@@ -2556,7 +2556,7 @@ export interface Snapshot {
   /** The host on which the snapshot was taken. */
   host?: Host;
   id: string;
-  /** The jail of which the snapshot was taken. It may have been deleted. */
+  /** The source jail of the snapshot. It may have been deleted. */
   jail: string;
   jail_name?: string;
   labels?: Record<string, string>;

@@ -561,7 +561,7 @@ class ChainProof(TypedDict):
 
 
 class ChainReportOptions(TypedDict, total=False):
-    # The first error, if there is one.
+    # The first error; absent if the log is valid.
     bad: ChainBad
     # The public key that was used.
     key: str
@@ -1293,7 +1293,7 @@ class EventOptions(_EventOdd, total=False):
     op: str
     # Number of packets of a flow.
     packets: int
-    # The jail of which the snapshot was taken.
+    # The source jail of the snapshot.
     parent: str
     # Sequence number of the last event in the parent's log that the snapshot includes.
     parent_seq: Optional[int]
@@ -2199,7 +2199,7 @@ class OpenSession(TypedDict, total=False):
 
 
 class Origin(TypedDict):
-    # The jail of which the snapshot was taken.
+    # The source jail of the snapshot.
     jail: str
     # Number of the jail among those created by the same request, from 1.
     number: int
@@ -2580,7 +2580,7 @@ class PutSecret(TypedDict, total=False):
     base64: Optional[str]
     # Reference to a value stored elsewhere: env:NAME, file:PATH, vault:MOUNT/data/PATH#KEY.
     reference: str
-    # The value. It is encrypted at rest.
+    # The value. The daemon stores it encrypted.
     value: Optional[str]
 
 
@@ -2701,7 +2701,7 @@ class RunOptions(TypedDict, total=False):
     jail: str
     # When a scheduled run starts.
     next_run_at: Optional[str]
-    # The run of which this run is a branch.
+    # The run that this run was branched from.
     of: str
     parent: str
     # Explanation of the state.
@@ -3078,7 +3078,7 @@ class Snapshot(SnapshotOptions):
     backend: str
     created_at: str
     id: str
-    # The jail of which the snapshot was taken. It may have been deleted.
+    # The source jail of the snapshot. It may have been deleted.
     jail: str
     network: Literal["isolated", "proxy", "bridged", "full"]
     # Why the snapshot was taken. asked: on request. every: by interval. before, after: by a

@@ -3329,7 +3329,7 @@ export interface components {
             path: string[];
         };
         ChainReport: {
-            /** @description The first error, if there is one. */
+            /** @description The first error; absent if the log is valid. */
             bad?: components["schemas"]["ChainBad"];
             /**
              * Format: int64
@@ -4035,7 +4035,7 @@ export interface components {
              * @description Number of packets of a flow.
              */
             packets?: number;
-            /** @description The jail of which the snapshot was taken. */
+            /** @description The source jail of the snapshot. */
             parent?: string;
             /** @description Sequence number of the last event in the parent's log that the snapshot includes. */
             parent_seq?: null | number;
@@ -4950,7 +4950,7 @@ export interface components {
             name?: string;
         };
         Origin: {
-            /** @description The jail of which the snapshot was taken. */
+            /** @description The source jail of the snapshot. */
             jail: string;
             /** @description Number of the jail among those created by the same request, from 1. */
             number: number;
@@ -5359,7 +5359,7 @@ export interface components {
             base64?: null | string;
             /** @description Reference to a value stored elsewhere: env:NAME, file:PATH, vault:MOUNT/data/PATH#KEY. */
             reference?: string;
-            /** @description The value. It is encrypted at rest. */
+            /** @description The value. The daemon stores it encrypted. */
             value?: null | string;
         };
         Question: {
@@ -5466,7 +5466,7 @@ export interface components {
              * @description When a scheduled run starts.
              */
             next_run_at?: null | string;
-            /** @description The run of which this run is a branch. */
+            /** @description The run that this run was branched from. */
             of?: string;
             parent?: string;
             /** @description Explanation of the state. */
@@ -5837,7 +5837,7 @@ export interface components {
             /** @description The host on which the snapshot was taken. */
             host?: components["schemas"]["Host"];
             id: string;
-            /** @description The jail of which the snapshot was taken. It may have been deleted. */
+            /** @description The source jail of the snapshot. It may have been deleted. */
             jail: string;
             jail_name?: string;
             labels?: {

@@ -82,7 +82,7 @@ class AsyncFiles:
         return await self._api.put_jails_by_id_files(self._jail, archive, path=path, tar=True, content_type="application/x-tar")
 
     def watch(self, path: str, *, recursive: bool = False) -> AsyncStream[wire.FileEvent]:
-        """Stream changes below a path from now on. If the connection breaks, raise an error:
+        """Stream later changes below a path. If the connection breaks, raise an error:
         changes may have been missed."""
 
         async def connect(last: Optional[str], told: int) -> AsyncEvents:

@@ -83,7 +83,7 @@ class Files:
         return self._api.put_jails_by_id_files(self._jail, archive, path=path, tar=True, content_type="application/x-tar")
 
     def watch(self, path: str, *, recursive: bool = False) -> Stream[wire.FileEvent]:
-        """Stream changes below a path from now on. If the connection breaks, raise an error:
+        """Stream later changes below a path. If the connection breaks, raise an error:
         changes may have been missed."""
 
         def connect(last: Optional[str], told: int) -> Events:
