@@ -49,7 +49,7 @@ func BenchmarkFollow1000(b *testing.B) {
 	sent := 0
 	for b.Loop() { // as fast as the log accepts events
 		for range batch {
-			if !l.Room() {
+			if !l.HasRoom() {
 				time.Sleep(time.Millisecond)
 			}
 			l.Append(&e)

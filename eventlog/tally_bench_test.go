@@ -17,7 +17,7 @@ func BenchmarkTally(b *testing.B) {
 	var e event.Event
 	const n = 1_000_000
 	for i := range n {
-		for !l.Room() {
+		for !l.HasRoom() {
 			time.Sleep(time.Millisecond)
 		}
 		if i%10 == 7 {

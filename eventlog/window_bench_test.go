@@ -25,7 +25,7 @@ func BenchmarkWindow(b *testing.B) {
 	n := 0
 	var e event.Event
 	for text := int64(0); text < size; n++ {
-		for !l.Room() {
+		for !l.HasRoom() {
 			time.Sleep(time.Millisecond)
 		}
 		if n%10 == 7 {

@@ -23,7 +23,7 @@ func million(b *testing.B) (*eventlog.Log, time.Time) {
 	ops := []string{event.OpOpen, event.OpRead, event.OpRead, event.OpClose, event.OpCreate, event.OpWrite}
 	begin := time.Date(2025, 3, 14, 9, 26, 53, 0, time.UTC)
 	for i := range 1_000_000 {
-		for !l.Room() {
+		for !l.HasRoom() {
 			time.Sleep(time.Millisecond)
 		}
 		pid := int32(100 + i/20%5000)
@@ -53,7 +53,7 @@ func BenchmarkPast(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		then.Told(false, 1000, 0)
+		then.Report(false, 1000, 0)
 	}
 	b.Run("first", func(b *testing.B) {
 		for b.Loop() {

@@ -63,7 +63,7 @@ func benchPureCall(t *testing.T) {
 				took = append(took, time.Since(began))
 			}
 		}
-		if err := k.Settle(t.Context()); err != nil {
+		if err := k.Flush(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -72,7 +72,7 @@ func benchPureCall(t *testing.T) {
 	for range many {
 		call()
 	}
-	if err := k.Settle(t.Context()); err != nil {
+	if err := k.Flush(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	figures("A capability that is a small pure function, through the kernel (load "+load()+")",

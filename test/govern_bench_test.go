@@ -320,7 +320,7 @@ func benchVerify(t *testing.T, dir string, c *chain.Chain) {
 	}
 	figures(fmt.Sprintf("Verifying %d entries, quickest (load %s)", c.Last(), load()),
 		verify("an export", 500000, func() (chain.Report, error) {
-			return chain.VerifyExport(t.Context(), f, chain.Trust{Key: c.Key()})
+			return chain.VerifyExport(t.Context(), f, chain.TrustedInput{Key: c.Key()})
 		}),
 		verify("the database, while the daemon has it", 500000, func() (chain.Report, error) { return c.VerifyAll(t.Context()) }),
 	)
@@ -341,7 +341,7 @@ func benchJudge(t *testing.T, c *chain.Chain) {
 	var list []figure
 	for _, askers := range []int{1, 32} {
 		took, rate, err := hurried(askers, 3*time.Second, func() error {
-			v, err := k.Judge(t.Context(), govern.Ask{Question: policy.Question{
+			v, err := k.Evaluate(t.Context(), govern.Ask{Question: policy.Question{
 				Subject: policy.Subject{Jail: jid}, Action: policy.ActionRun, Resource: "npm run task-399 --silent",
 			}})
 			if err == nil && (!v.Allow || v.Entry == 0) {
