@@ -88,10 +88,15 @@ func (o *Observers) mark(ctx context.Context, j *observed) (Mark, error) {
 		return Mark{}, err
 	}
 	m.processes = map[int]process{}
+	deadline := time.Now().Add(settleTime)
 	for _, pid := range pids {
-		if p, err := look(pid); pid != j.target.PID && err == nil {
+		if pid == j.target.PID {
+			continue
+		}
+		p, err := readSettled(pid, deadline)
+		if err == nil {
 			m.processes[pid] = p
-		} else if err != nil && !gone(err) {
+		} else if !gone(err) {
 			return Mark{}, err
 		}
 	}
@@ -265,48 +270,69 @@ func (is process) same(was process, whole bool) bool {
 	return is.where != "" && is.where == was.where || was.fresh && is.cpu-was.cpu < wakeTime
 }
 
-// look reads the state of a process from /proc.
-func look(pid int) (p process, err error) {
+// settleTime is how long mark waits for threads on their way back into a call. A thread of a
+// frozen or just thawed jail runs for some microseconds after a checkpoint has detached from it,
+// but a busy host may not schedule it for longer.
+const settleTime = 200 * time.Millisecond
+
+// readSettled reads the state of a process like readProcess, but waits until the deadline for
+// each thread that is running to sleep, stop or freeze.
+func readSettled(pid int, deadline time.Time) (process, error) {
+	for {
+		p, running, err := readProcess(pid)
+		if err != nil || !running || time.Now().After(deadline) {
+			return p, err
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// readProcess reads the state of a process from /proc, and whether one of its threads is running.
+func readProcess(pid int) (p process, running bool, err error) {
 	dir := "/proc/" + strconv.Itoa(pid)
 	stat, err := os.ReadFile(dir + "/stat")
 	if err != nil {
-		return p, err
+		return p, false, err
 	}
 	_, rest, _ := bytes.Cut(stat[bytes.LastIndexByte(stat, ')')+1:], []byte(" "))
 	fields := bytes.Fields(rest)
 	const starttime = 22 - 3
 	if len(fields) <= starttime {
-		return p, &fs.PathError{Op: "read", Path: dir + "/stat", Err: errors.New("too short")}
+		return p, false, &fs.PathError{Op: "read", Path: dir + "/stat", Err: errors.New("too short")}
 	}
 	p.began = string(fields[starttime])
 	if fields[0][0] == 'Z' {
-		return p, nil // it has exited
+		return p, false, nil // it has exited
 	}
 	threads, err := os.ReadDir(dir + "/task")
 	if err != nil {
-		return p, err
+		return p, false, err
 	}
 	waits := true
 	var where []byte
 	for _, t := range threads {
+		// The run time is read last: a thread that was stopped before has its final one.
+		call, callErr := os.ReadFile(dir + "/task/" + t.Name() + "/syscall")
+		at := bytes.Fields(call)
+		// The file says "running" for a running thread, and has three fields for one that is
+		// stopped outside of a call (proc_pid_syscall(5)).
+		running = running || bytes.HasPrefix(call, []byte("running"))
+		if waits = waits && callErr == nil && len(at) == 9; waits {
+			where = append(append(append(append(where, t.Name()...), at[7]...), at[8]...), ' ')
+		}
 		used, err := os.ReadFile(dir + "/task/" + t.Name() + "/schedstat")
 		if err != nil {
-			return p, err
+			return p, false, err
 		}
 		first, _, _ := bytes.Cut(used, []byte(" "))
 		ns, err := strconv.ParseUint(string(first), 10, 64)
 		if err != nil {
-			return p, err
+			return p, false, err
 		}
 		p.cpu += ns
-		call, err := os.ReadFile(dir + "/task/" + t.Name() + "/syscall")
-		at := bytes.Fields(call)
-		if waits = waits && err == nil && len(at) == 9; waits {
-			where = append(append(append(append(where, t.Name()...), at[7]...), at[8]...), ' ')
-		}
 	}
 	if waits {
 		p.where = string(where)
 	}
-	return p, nil
+	return p, running, nil
 }
