@@ -177,6 +177,47 @@ func TestSnapshotDuringStop(t *testing.T) {
 	}
 }
 
+// TestSnapshotWaitsForEndOfJail takes a snapshot of a jail whose processes have ended, before
+// that is recorded.
+func TestSnapshotWaitsForEndOfJail(t *testing.T) {
+	h := newHarness(t)
+	j := h.running()
+	h.sh(j, "echo one > /root/f")
+	release := make(chan struct{})
+	h.records.setBefore(func(r jail.Jail) {
+		if r.State == jail.Stopped {
+			<-release
+		}
+	})
+	var stop sync.WaitGroup
+	stop.Go(func() {
+		if _, err := h.jails.Stop(t.Context(), j, jail.StopOptions{Grace: 50 * time.Millisecond}); err != nil {
+			t.Errorf("stop: %v", err)
+		}
+	})
+	h.waitFor("the end of the jail", func() bool {
+		_, err := h.jails.Stats(t.Context(), j)
+		return errors.Is(err, fault.Conflict)
+	})
+	time.AfterFunc(200*time.Millisecond, func() { close(release) })
+	s, err := h.keeper.Take(t.Context(), j, snapshot.TakeOptions{})
+	stop.Wait()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Memory {
+		t.Error("the snapshot of an ended jail has memory")
+	}
+	h.records.setBefore(nil)
+	k := h.branch(s.ID, 1)[0]
+	if _, err := h.jails.Start(t.Context(), k); err != nil {
+		t.Fatal(err)
+	}
+	if got := h.sh(k, "cat /root/f"); got != "one\n" {
+		t.Errorf("the branch contains %q", got)
+	}
+}
+
 func TestSpareForBranchAndRewind(t *testing.T) {
 	h := newHarness(t)
 	j := h.running()

@@ -224,11 +224,24 @@ func (t rootTree) Resolve(context.Context, jail.Rootfs) (jail.Layers, error) {
 }
 
 type records struct {
-	mu  sync.Mutex
-	all map[id.Jail]jail.Jail
+	mu     sync.Mutex
+	all    map[id.Jail]jail.Jail
+	before func(jail.Jail) // called before each Put
+}
+
+func (r *records) setBefore(before func(jail.Jail)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.before = before
 }
 
 func (r *records) Put(_ context.Context, j jail.Jail) error {
+	r.mu.Lock()
+	before := r.before
+	r.mu.Unlock()
+	if before != nil {
+		before(j)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, other := range r.all {

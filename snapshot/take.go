@@ -146,15 +146,15 @@ func (t *taking) run(j jail.Jail) error {
 // the jail uses too much memory for that.
 func (t *taking) imageDir(j jail.Jail) (string, error) {
 	stats, err := t.k.cfg.Jails.Stats(t.ctx, j.ID)
-	if err != nil {
-		return "", err
+	if err == nil {
+		const beside = 16 << 20 // init, its program, and kernel state of the processes
+		err = t.k.cache.make(t.s.ID, stats.MemoryBytes+beside)
 	}
-	const beside = 16 << 20 // init, its program, and kernel state of the processes
-	err = t.k.cache.make(t.s.ID, stats.MemoryBytes+beside)
 	if err == nil {
 		return t.k.cache.path(t.s.ID), nil
 	}
-	if !errors.Is(err, fault.Exhausted) {
+	// Conflict: the jail is ending. Checkpoint waits for its end and then captures only files.
+	if !errors.Is(err, fault.Exhausted) && !errors.Is(err, fault.Conflict) {
 		return "", err
 	}
 	at := filepath.Join(t.dir, "images.part")
