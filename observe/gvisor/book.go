@@ -1,6 +1,7 @@
 package gvisor
 
 import (
+	"math"
 	"path"
 	"strconv"
 	"strings"
@@ -24,8 +25,8 @@ type book struct {
 
 	tasks     map[int32]*task
 	processes map[int32]*process
-	waiting   int // tasks with a call whose detail point is outstanding
-	count     int // number of calls, for sampling
+	held      map[*task]int64 // tasks with a call whose detail point is outstanding, and since when
+	count     int             // number of calls, for sampling
 
 	words   map[string]string
 	ev      event.Event
@@ -46,7 +47,6 @@ type task struct {
 	path    string   // path of the file that it closes; "" if it is not a file
 	program *program // the program that it is about to run
 
-	held  bool // a call returned (see ended) and its detail point is outstanding
 	late  bool // the call was recorded without its detail point, which may still arrive
 	ended call
 }
@@ -89,7 +89,7 @@ const maxTasks = 1 << 17
 func newBook(jail id.Jail, sink observe.Sink, muted func(int64) bool) *book {
 	return &book{
 		jail: jail, sink: sink, muted: muted,
-		tasks: map[int32]*task{}, processes: map[int32]*process{}, words: map[string]string{},
+		tasks: map[int32]*task{}, held: map[*task]int64{}, processes: map[int32]*process{}, words: map[string]string{},
 	}
 }
 
@@ -99,7 +99,7 @@ func (b *book) task(tid, pid int32) *task {
 	if t == nil {
 		if len(b.tasks) >= maxTasks {
 			clear(b.tasks)
-			b.waiting = 0
+			clear(b.held)
 		}
 		t = &task{tid: tid}
 		b.tasks[tid] = t
@@ -188,8 +188,8 @@ func (b *book) returned(t *task, p *point) {
 		}
 	}
 	if b.choice.detail[c.nr] == "exit" {
-		t.held, t.ended = true, c
-		b.waiting++
+		t.ended = c
+		b.held[t] = b.clock.now()
 		return
 	}
 	b.finish(t, &c, nil)
@@ -204,10 +204,9 @@ func (b *book) detail(t *task, p *point) {
 		return
 	}
 	nr := int32(p.nr)
-	switch {
-	case t.held && t.ended.nr == nr:
-		t.held = false
-		b.waiting--
+	switch _, held := b.held[t]; {
+	case held && t.ended.nr == nr:
+		delete(b.held, t)
 	case t.late && t.ended.nr == nr:
 		t.late = false
 		return
@@ -226,21 +225,32 @@ func (b *book) detail(t *task, p *point) {
 // settle records the returned call of a task if its detail point is outstanding. The task has
 // continued, so the detail point will not arrive.
 func (b *book) settle(t *task) {
-	if t.held {
-		t.held, t.late = false, true
-		b.waiting--
+	if _, held := b.held[t]; held {
+		delete(b.held, t)
+		t.late = true
 		b.finish(t, &t.ended, nil)
 	}
 }
 
+// settleBefore calls settle for all tasks whose detail point is outstanding since before a time.
+func (b *book) settleBefore(ns int64) {
+	for t, since := range b.held {
+		if since < ns {
+			b.settle(t)
+		}
+	}
+}
+
 // settleAll calls settle for all tasks.
-func (b *book) settleAll() {
-	if b.waiting == 0 {
-		return
+func (b *book) settleAll() { b.settleBefore(math.MaxInt64) }
+
+// oldest returns since when the first of the outstanding detail points is outstanding.
+func (b *book) oldest() int64 {
+	first := int64(math.MaxInt64)
+	for _, since := range b.held {
+		first = min(first, since)
 	}
-	for _, t := range b.tasks {
-		b.settle(t)
-	}
+	return first
 }
 
 // unfinished records a call without a return.

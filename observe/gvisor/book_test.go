@@ -495,8 +495,8 @@ func FuzzAnythingASandboxMaySend(f *testing.F) {
 			}
 		}
 		b.end()
-		if b.waiting != 0 || len(b.tasks) != 0 {
-			t.Errorf("%d calls are pending and %d threads exist after the end, want none", b.waiting, len(b.tasks))
+		if len(b.held) != 0 || len(b.tasks) != 0 {
+			t.Errorf("%d calls are pending and %d threads exist after the end, want none", len(b.held), len(b.tasks))
 		}
 	})
 }

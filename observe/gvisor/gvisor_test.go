@@ -106,7 +106,10 @@ func TestEveryCallIsCounted(t *testing.T) {
 			return e.PID == dd.PID && e.Type == event.Syscall && e.Name == call && e.Args[0] == fd && e.Ret == 1 && e.Flags == 0
 		})
 		if len(got) != n {
-			t.Errorf("%d records of %s, want %d", len(got), call, n)
+			other := k.all(func(e *event.Event) bool {
+				return e.PID == dd.PID && e.Type == event.Syscall && e.Name == call && e.Args[0] == fd && (e.Ret != 1 || e.Flags != 0)
+			})
+			t.Errorf("%d records of %s, want %d; its other calls:\n%s", len(got), call, n, lines(other))
 		}
 	}
 	for op, path := range map[string]string{event.OpRead: "/dev/zero", event.OpWrite: "/dev/null"} {

@@ -37,10 +37,10 @@ type watch struct {
 
 	mu       sync.Mutex // guards the fields below
 	changed  sync.Cond
-	queue    []*session      // sessions to read after the current one
-	coming   bool            // another session is being created
-	stop     stop            // what to do when the queue is empty
-	drains   []chan struct{} // drain requests
+	queue    []*session // sessions to read after the current one
+	coming   bool       // another session is being created
+	stop     stop       // what to do when the queue is empty
+	drains   []*drain   // requests, oldest first
 	throttle uint64
 	trouble  error
 
@@ -188,9 +188,20 @@ func (w *watch) dead(soon time.Duration) bool {
 	}
 }
 
-// grace is how long the reader waits for the detail point of a call. gVisor writes it
-// immediately, so it is late only on a busy host or with a full socket.
-const grace = 100 * time.Millisecond
+// A drain is a request to read all points that the sandbox has written.
+type drain struct {
+	done  chan struct{}
+	empty int64 // monotonic time at which the socket was empty after the request; 0 if it was not
+}
+
+// How long the reader waits for the detail point of a call, after which it records the call
+// without it. gVisor writes the point immediately, but a busy host may not run its thread for a
+// while; then the call must not lose its details. A drain does not wait that long: the thread may be
+// frozen.
+const (
+	detailTime = 10 * time.Second
+	drainGrace = 100 * time.Millisecond
+)
 
 // read records the points of a session until it ends.
 func (w *watch) read(s *session) {
@@ -202,7 +213,7 @@ func (w *watch) read(s *session) {
 	}
 	b.residents(s.residents, s.began)
 	for {
-		asked := w.asked()
+		asked, hurry := w.asked()
 		n, err := s.conn.receive()
 		if err != nil {
 			w.ended(s, err)
@@ -211,17 +222,30 @@ func (w *watch) read(s *session) {
 		if n > 0 {
 			w.take(s, n)
 			w.makeRoom(s)
-			if n < slotCount {
-				// More points are likely to arrive soon. Polling is cheaper for the jail,
-				// because it does not have to wake this thread.
-				time.Sleep(lull)
-			}
+		} else {
+			b.clock.read()
+		}
+		patience := detailTime
+		if hurry {
+			patience = drainGrace
+		}
+		if len(b.held) > 0 {
+			b.settleBefore(b.clock.now() - patience.Nanoseconds())
+			w.publish()
+		}
+		if n == slotCount {
 			continue
 		}
-		if b.waiting == 0 && w.settled(asked) == atOnce {
+		if w.settled(asked) == atOnce && len(b.held) == 0 {
 			return
 		}
-		if err := w.wait(s.conn); err != nil {
+		if n > 0 {
+			// More points are likely to arrive soon. Polling is cheaper for the jail, because it
+			// does not have to wake this thread.
+			time.Sleep(lull)
+			continue
+		}
+		if err := w.wait(s.conn, patience); err != nil {
 			w.ended(s, err)
 			return
 		}
@@ -231,37 +255,39 @@ func (w *watch) read(s *session) {
 // lull is the polling interval. The socket buffer has room for the points of many intervals.
 const lull = 200 * time.Microsecond
 
-// asked returns the current drain requests.
-func (w *watch) asked() int {
+// asked returns the number of drain requests, and whether a request waits for the reader.
+func (w *watch) asked() (drains int, hurry bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return len(w.drains)
+	return len(w.drains), len(w.drains) > 0 || w.stop != goOn
 }
 
-// settled completes the first drain requests and reports whether to stop.
+// settled is called when the socket is empty. It completes those of the first drain requests for
+// which all calls have been recorded, and reports whether to stop.
 func (w *watch) settled(drains int) stop {
+	now, oldest := w.book.clock.now(), w.book.oldest()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, d := range w.drains[:drains] {
-		close(d)
+		if d.empty == 0 {
+			d.empty = now
+		}
 	}
-	w.drains = w.drains[drains:]
+	for len(w.drains) > 0 && w.drains[0].empty != 0 && w.drains[0].empty < oldest {
+		close(w.drains[0].done)
+		w.drains = w.drains[1:]
+	}
 	return w.stop
 }
 
-// wait waits for points or a request.
-func (w *watch) wait(c *conn) error {
+// wait waits for points or a request, or until the detail point of a call is overdue.
+func (w *watch) wait(c *conn, patience time.Duration) error {
 	ms := -1
-	if w.book.waiting > 0 {
-		ms = int(grace.Milliseconds())
+	if len(w.book.held) > 0 {
+		ms = int(patience.Milliseconds()) + 1
 	}
-	ready, err := wait(ms, c.fd, w.bell)
-	if err != nil {
+	if _, err := wait(ms, c.fd, w.bell); err != nil {
 		return err
-	}
-	if !ready && ms > 0 {
-		w.book.clock.read()
-		w.book.settleAll()
 	}
 	var rung [8]byte
 	unix.Read(w.bell, rung[:]) // does not block; it fails if the eventfd was not signalled
@@ -378,20 +404,20 @@ func (w *watch) answer() {
 
 func (w *watch) answerLocked() {
 	for _, d := range w.drains {
-		close(d)
+		close(d.done)
 	}
 	w.drains = nil
 }
 
 // Drain implements observe.Watch.
 func (w *watch) Drain(ctx context.Context) error {
-	d := make(chan struct{})
+	d := &drain{done: make(chan struct{})}
 	w.mu.Lock()
 	w.drains = append(w.drains, d)
 	w.kick()
 	w.mu.Unlock()
 	select {
-	case <-d:
+	case <-d.done:
 		return nil
 	case <-w.done: // all points were read
 		return nil
