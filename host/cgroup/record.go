@@ -37,7 +37,18 @@ type Neighbour struct {
 	Name   string
 	Record []byte // nil without a record
 	Held   bool   // a process holds it
-	Busy   bool   // processes are in its cgroups
+
+	tree Tree
+}
+
+// Busy reports whether processes are in the cgroups of the tree. It reads every cgroup of the tree,
+// while other processes wait for the records.
+func (n *Neighbour) Busy() (bool, error) {
+	busy, err := n.tree.populated()
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil // removed by an administrator
+	}
+	return busy, err
 }
 
 // recordRoot is the hierarchy that has the records and the locks of trees: that of
@@ -171,16 +182,12 @@ func (t *Tree) neighbours() ([]Neighbour, error) {
 		if !e.IsDir() || !strings.HasPrefix(e.Name(), treePrefix) || e.Name() == t.prefix {
 			continue
 		}
-		n := Neighbour{Name: e.Name()}
+		n := Neighbour{Name: e.Name(), tree: *t}
+		n.tree.prefix = n.Name
 		dir := filepath.Join(t.recordRoot(), n.Name)
 		n.Record, err = readRecord(dir)
 		if err == nil {
 			n.Held, err = isHeld(dir)
-		}
-		if err == nil {
-			other := *t
-			other.prefix = n.Name
-			n.Busy, err = other.populated()
 		}
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // removed by an administrator

@@ -120,7 +120,17 @@ func (c *Claims) open(ctx context.Context) error {
 	return c.update(ctx, func(own *claim, others []neighbour) error {
 		own.Data, own.PID, own.Mounts, own.Network, own.Transit = c.cfg.Data, os.Getpid(), mounts, network, c.cfg.Transit
 		for _, o := range others {
-			if (o.Held || o.Busy) && o.Network == network && collide(o.Transit, c.cfg.Transit) {
+			if o.Network != network || !collide(o.Transit, c.cfg.Transit) {
+				continue
+			}
+			used := o.Held
+			if !used {
+				var err error
+				if used, err = o.Busy(); err != nil {
+					return err
+				}
+			}
+			if used {
 				return &fault.Error{Op: op, On: c.cfg.Data, Kind: fault.Conflict,
 					Err:    fmt.Errorf("network.transit %s overlaps %s of %v", c.cfg.Transit, o.Transit, o.claim),
 					Remedy: "set network.transit to a range that no other daemon on this host uses, or remove it from both configurations"}
@@ -165,9 +175,15 @@ func (c *Claims) update(ctx context.Context, f func(own *claim, others []neighbo
 			if n.Record == nil || json.Unmarshal(n.Record, &o.claim) != nil {
 				continue // a tree without claims, of an older daemon or a test
 			}
-			if !n.Held && !n.Busy && o.Mounts == mounts && abandoned(o) {
-				if err := drop(n.Name); err == nil || !errors.Is(err, fault.Conflict) {
-					continue
+			if !n.Held && o.Mounts == mounts && abandoned(o) {
+				busy, err := n.Busy()
+				if err != nil {
+					return nil, err
+				}
+				if !busy {
+					if err := drop(n.Name); err == nil || !errors.Is(err, fault.Conflict) {
+						continue
+					}
 				}
 			}
 			others = append(others, o)
