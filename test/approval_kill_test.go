@@ -261,7 +261,12 @@ func TestApprovalsUnderKills(t *testing.T) {
 		for range 2 {
 			work.Go(func() { d.person(busy, c, addr) })
 		}
-		time.Sleep(time.Duration(50+rand.IntN(700)) * time.Millisecond)
+		answered := func() int { d.mu.Lock(); defer d.mu.Unlock(); return len(d.acknowledged) }
+		before := answered()
+		if !within(time.Minute, func() bool { return answered() > before }) {
+			t.Errorf("no answer was acknowledged before kill %d", n+1)
+		}
+		time.Sleep(time.Duration(rand.IntN(700)) * time.Millisecond)
 		d.kill()
 		stop()
 		work.Wait()
