@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"regexp"
 	"runtime"
 	"strings"
 	"syscall"
@@ -44,6 +45,29 @@ func (d *harness) document() document {
 }
 
 var placeholders = strings.NewReplacer("{id}", "j-aaaaaaaaaaaa", "{exec}", "x-aaaaaaaaaaaa", "{sid}", "s-aaaaaaaaaaaa")
+
+// TestOperationIDsAreNames checks the ids of operations, which the SDKs use as method names.
+func TestOperationIDsAreNames(t *testing.T) {
+	d := open(t, apitest.New())
+	seen := map[string]string{}
+	for path, methods := range d.document().Paths {
+		for method, op := range methods {
+			where := method + " " + path
+			if !regexp.MustCompile(`^[a-z]+[A-Z][A-Za-z0-9]+$|^log(In|Out)$`).MatchString(op.ID) {
+				t.Errorf("%s has the operation id %q, want a verb and an object", where, op.ID)
+			}
+			if other := seen[op.ID]; other != "" {
+				t.Errorf("%s and %s have the operation id %q", where, other, op.ID)
+			}
+			seen[op.ID] = where
+		}
+	}
+	for id, where := range map[string]string{"createJail": "post /jails", "branchSnapshot": "post /snapshots/{sid}/branch", "listChainEntries": "get /chain"} {
+		if seen[id] != where {
+			t.Errorf("operation %s is %q, want %q", id, seen[id], where)
+		}
+	}
+}
 
 // Calls each operation with each role, and compares the result with the document.
 func TestRolesMatchOpenAPIDocument(t *testing.T) {

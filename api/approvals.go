@@ -267,7 +267,7 @@ func (s *Server) streamApprovals(w http.ResponseWriter, r *http.Request, _ none)
 	}
 }
 
-func (s *Server) deadNotices(ctx context.Context, _ none, _ none) (wire.Page[wire.DeadNotice], error) {
+func (s *Server) listDeadNotices(ctx context.Context, _ none, _ none) (wire.Page[wire.DeadNotice], error) {
 	page := wire.Page[wire.DeadNotice]{Items: []wire.DeadNotice{}}
 	q, err := s.approvals()
 	if err != nil {
@@ -289,7 +289,7 @@ type oneNotice struct {
 	ID string `path:"notice"`
 }
 
-func (s *Server) redeliver(ctx context.Context, p oneNotice, _ none) (none, error) {
+func (s *Server) redeliverNotice(ctx context.Context, p oneNotice, _ none) (none, error) {
 	q, err := s.approvals()
 	if err != nil {
 		return none{}, err

@@ -11,7 +11,7 @@ import (
 	"glasshouse/id"
 )
 
-func (s *Server) pushKey(_ context.Context, _, _ none) (wire.PushKey, error) {
+func (s *Server) getPushKey(_ context.Context, _, _ none) (wire.PushKey, error) {
 	q, err := s.approvals()
 	if err != nil {
 		return wire.PushKey{}, err

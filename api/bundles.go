@@ -203,8 +203,8 @@ func (s *Server) deletePublisher(ctx context.Context, p oneBundle, _ none) (none
 	return none{}, s.auditTrustChange(ctx, map[string]string{"what": "publisher no longer trusted", "publisher": p.Name})
 }
 
-// rotateKey replaces a key of a publisher.
-func (s *Server) rotateKey(ctx context.Context, _ none, b wire.RotateKey) (none, error) {
+// rotatePublisherKey replaces a key of a publisher.
+func (s *Server) rotatePublisherKey(ctx context.Context, _ none, b wire.RotateKey) (none, error) {
 	t, err := s.publishers()
 	if err != nil {
 		return none{}, err
@@ -234,8 +234,8 @@ func (s *Server) auditTrustChange(ctx context.Context, what map[string]string) e
 	return caps.TrustChanged(context.WithoutCancel(ctx))
 }
 
-// revokeTrust revokes trust in a key or a digest. Bundles with either are no longer accepted.
-func (s *Server) revokeTrust(ctx context.Context, _ none, b wire.RevokeTrust) (none, error) {
+// revokePublisherTrust revokes trust in a key or a digest. Bundles with either are no longer accepted.
+func (s *Server) revokePublisherTrust(ctx context.Context, _ none, b wire.RevokeTrust) (none, error) {
 	t, err := s.publishers()
 	if err != nil {
 		return none{}, err
@@ -305,7 +305,7 @@ func offerOf(name string, o market.Offer) wire.Offer {
 	return wire.Offer{Market: name, Name: o.Name, Version: o.Version, Publisher: o.Publisher, Tier: string(o.Tier), Description: o.Description, Digest: o.Digest}
 }
 
-func (s *Server) outdatedBundles(ctx context.Context, _ none, _ none) (wire.Page[wire.Offer], error) {
+func (s *Server) listOutdatedBundles(ctx context.Context, _ none, _ none) (wire.Page[wire.Offer], error) {
 	page := wire.Page[wire.Offer]{Items: []wire.Offer{}}
 	m, err := s.markets()
 	if err != nil {
@@ -326,7 +326,7 @@ func (s *Server) outdatedBundles(ctx context.Context, _ none, _ none) (wire.Page
 	return page, err
 }
 
-func (s *Server) installOffer(ctx context.Context, _ none, b wire.MarketInstall) (wire.Bundle, error) {
+func (s *Server) installFromMarket(ctx context.Context, _ none, b wire.MarketInstall) (wire.Bundle, error) {
 	m, err := s.markets()
 	if err != nil {
 		return wire.Bundle{}, err

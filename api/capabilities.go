@@ -114,7 +114,7 @@ type Importer interface {
 	ImportServer(ctx context.Context, file string, text []byte, dir string) (*mcp.Imported, error)
 }
 
-func (s *Server) importServer(ctx context.Context, _ none, b wire.ImportServer) (wire.ImportedServer, error) {
+func (s *Server) importCapabilities(ctx context.Context, _ none, b wire.ImportServer) (wire.ImportedServer, error) {
 	if s.o.Importer == nil {
 		return wire.ImportedServer{}, fault.Cannot("api", "this daemon has no capabilities", "start the daemon with glasshouse serve")
 	}

@@ -92,7 +92,7 @@ func (p listChain) query() (chain.Query, error) {
 	return q, nil
 }
 
-func (s *Server) listChain(ctx context.Context, p listChain, _ none) (wire.Page[wire.ChainEntry], error) {
+func (s *Server) listChainEntries(ctx context.Context, p listChain, _ none) (wire.Page[wire.ChainEntry], error) {
 	page := wire.Page[wire.ChainEntry]{Items: []wire.ChainEntry{}}
 	c, err := s.chain(ctx)
 	if err != nil {
@@ -135,7 +135,7 @@ func (p oneEntry) number() (int64, error) {
 	return n, nil
 }
 
-func (s *Server) chainEntry(ctx context.Context, p oneEntry, _ none) (wire.ChainEntry, error) {
+func (s *Server) getChainEntry(ctx context.Context, p oneEntry, _ none) (wire.ChainEntry, error) {
 	c, err := s.chain(ctx)
 	if err != nil {
 		return wire.ChainEntry{}, err
@@ -151,7 +151,7 @@ func (s *Server) chainEntry(ctx context.Context, p oneEntry, _ none) (wire.Chain
 	return entryOf(e), nil
 }
 
-func (s *Server) chainCauses(ctx context.Context, p oneEntry, _ none) (wire.Page[wire.ChainEntry], error) {
+func (s *Server) listChainCauses(ctx context.Context, p oneEntry, _ none) (wire.Page[wire.ChainEntry], error) {
 	page := wire.Page[wire.ChainEntry]{Items: []wire.ChainEntry{}}
 	c, err := s.chain(ctx)
 	if err != nil {
@@ -171,7 +171,7 @@ func (s *Server) chainCauses(ctx context.Context, p oneEntry, _ none) (wire.Page
 	return page, nil
 }
 
-func (s *Server) chainHead(ctx context.Context, _ none, _ none) (wire.ChainHead, error) {
+func (s *Server) getChainHead(ctx context.Context, _ none, _ none) (wire.ChainHead, error) {
 	c, err := s.chain(ctx)
 	if err != nil {
 		return wire.ChainHead{}, err
@@ -214,7 +214,7 @@ func (s *Server) exportChain(w http.ResponseWriter, r *http.Request, _ none) err
 	return err
 }
 
-func (s *Server) chainProof(ctx context.Context, p oneEntry, _ none) (wire.ChainProof, error) {
+func (s *Server) getChainProof(ctx context.Context, p oneEntry, _ none) (wire.ChainProof, error) {
 	c, err := s.chain(ctx)
 	if err != nil {
 		return wire.ChainProof{}, err
@@ -230,7 +230,7 @@ func (s *Server) chainProof(ctx context.Context, p oneEntry, _ none) (wire.Chain
 	return wire.ChainProof{Entry: entryOf(proof.Entry), Path: pathOf(proof.Path), Checkpoint: proof.Checkpoint}, nil
 }
 
-func (s *Server) chainConsistency(ctx context.Context, _ none, b wire.ChainFrom) (wire.ChainConsistency, error) {
+func (s *Server) getChainConsistency(ctx context.Context, _ none, b wire.ChainFrom) (wire.ChainConsistency, error) {
 	c, err := s.chain(ctx)
 	if err != nil {
 		return wire.ChainConsistency{}, err
@@ -271,9 +271,9 @@ func (f trailFilter) lets(t wire.TrailEntry) bool {
 	return (f.Observed == "" || t.Observed == (f.Observed == "true")) && (f.Tool == "" || t.Action == f.Tool) && (f.Tag == "" || t.Tag == f.Tag)
 }
 
-// trail lists the decisions about a jail. They are available as long as the chain is, also
+// listDecisions lists the decisions about a jail. They are available as long as the chain is, also
 // after the jail was deleted.
-func (s *Server) trail(ctx context.Context, p trailParams, _ none) (wire.Page[wire.TrailEntry], error) {
+func (s *Server) listDecisions(ctx context.Context, p trailParams, _ none) (wire.Page[wire.TrailEntry], error) {
 	page := wire.Page[wire.TrailEntry]{Items: []wire.TrailEntry{}}
 	c, err := s.chain(ctx)
 	if err != nil {
@@ -327,8 +327,8 @@ func trailOf(e chain.Entry) (wire.TrailEntry, error) {
 	}, nil
 }
 
-// claim evaluates an action that a plugin reports before its agent performs it.
-func (s *Server) claim(ctx context.Context, p oneJail, b wire.ClaimedDecision) (wire.Verdict, error) {
+// reportToolCall evaluates an action that a plugin reports before its agent performs it.
+func (s *Server) reportToolCall(ctx context.Context, p oneJail, b wire.ClaimedDecision) (wire.Verdict, error) {
 	return s.judge(ctx, policy.Question{
 		Subject: policy.Subject{Jail: p.ID, Agent: b.Agent}, Action: b.Tool, Resource: autonomy.ResourceOf(b.Tool, b.Args),
 	}, b.WaitMS)

@@ -78,7 +78,7 @@ var noAgents = fault.Cannot("api", "this daemon does not run agents", "start the
 // by returns the name of the caller, for the audit log.
 func by(ctx context.Context) string { return access.CallerOf(ctx).Name }
 
-func (s *Server) openSession(ctx context.Context, _ none, b wire.OpenSession) (wire.Session, error) {
+func (s *Server) createSession(ctx context.Context, _ none, b wire.OpenSession) (wire.Session, error) {
 	rs, err := s.runs()
 	if err != nil {
 		return wire.Session{}, err
@@ -213,9 +213,9 @@ type followSession struct {
 	After   int64  `query:"after" minimum:"0" description:"Only events after this number. A Last-Event-ID header takes precedence."`
 }
 
-// followSession streams the events of a session as server-sent events or over a WebSocket. The
+// streamSession streams the events of a session as server-sent events or over a WebSocket. The
 // stream starts with the first event, or after the last event that the client received.
-func (s *Server) followSession(w http.ResponseWriter, r *http.Request, p followSession) error {
+func (s *Server) streamSession(w http.ResponseWriter, r *http.Request, p followSession) error {
 	rs, err := s.runs()
 	if err != nil {
 		return err
@@ -522,7 +522,7 @@ func (s *Server) cancelRun(ctx context.Context, p oneRun, _ none) (wire.Run, err
 	return runOf(r), err
 }
 
-func (s *Server) moveRun(ctx context.Context, p oneRun, b wire.MoveRun) (wire.Run, error) {
+func (s *Server) transitionRun(ctx context.Context, p oneRun, b wire.MoveRun) (wire.Run, error) {
 	g, err := s.gateway()
 	if err != nil {
 		return wire.Run{}, err

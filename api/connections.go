@@ -25,9 +25,9 @@ type connectionParams struct {
 	Limit int `query:"limit" minimum:"1" maximum:"1000" description:"Maximum number of hosts. Default 100."`
 }
 
-// connections responds with the hosts that a jail communicated with, and the egress decisions
+// listConnections responds with the hosts that a jail communicated with, and the egress decisions
 // about them.
-func (s *Server) connections(w http.ResponseWriter, r *http.Request, p connectionParams) error {
+func (s *Server) listConnections(w http.ResponseWriter, r *http.Request, p connectionParams) error {
 	if _, err := s.readBody(w, r, &none{}); err != nil {
 		return err
 	}

@@ -16,14 +16,14 @@ import (
 	"glasshouse/rootfs"
 )
 
-func (s *Server) health(context.Context, none, none) (wire.Health, error) {
+func (s *Server) checkHealth(context.Context, none, none) (wire.Health, error) {
 	return wire.Health{Status: "ok"}, nil
 }
 
 // readyTime is the timeout of the readiness checks.
 const readyTime = 5 * time.Second
 
-func (s *Server) ready(ctx context.Context, _, _ none) (wire.Health, error) {
+func (s *Server) checkReadiness(ctx context.Context, _, _ none) (wire.Health, error) {
 	ctx, cancel := context.WithTimeout(ctx, readyTime)
 	defer cancel()
 	if s.ctx.Err() != nil {
@@ -47,17 +47,17 @@ func (s *Server) ready(ctx context.Context, _, _ none) (wire.Health, error) {
 	return wire.Health{Status: "ok"}, nil
 }
 
-func (s *Server) version(context.Context, none, none) (wire.Version, error) {
+func (s *Server) getVersion(context.Context, none, none) (wire.Version, error) {
 	return s.o.Version, nil
 }
 
-func (s *Server) backends(ctx context.Context, _, _ none) (wire.Page[wire.Backend], error) {
+func (s *Server) listBackends(ctx context.Context, _, _ none) (wire.Page[wire.Backend], error) {
 	return wire.Page[wire.Backend]{Items: each(s.o.Jails.Backends(ctx), func(b jail.BackendInfo) wire.Backend {
 		return wire.Backend(b)
 	})}, nil
 }
 
-func (s *Server) doctor(ctx context.Context, _, _ none) (wire.Page[wire.Probe], error) {
+func (s *Server) diagnoseHost(ctx context.Context, _, _ none) (wire.Page[wire.Probe], error) {
 	page := wire.Page[wire.Probe]{Items: []wire.Probe{}}
 	if s.o.Doctor != nil {
 		page.Items = append(page.Items, s.o.Doctor(ctx)...)
@@ -65,14 +65,14 @@ func (s *Server) doctor(ctx context.Context, _, _ none) (wire.Page[wire.Probe], 
 	return page, nil
 }
 
-func (s *Server) storage(ctx context.Context, _, _ none) (wire.Storage, error) {
+func (s *Server) getStorage(ctx context.Context, _, _ none) (wire.Storage, error) {
 	if s.o.Storage == nil {
 		return wire.Storage{}, fault.Cannot("api", "this daemon has no data directory", "start the daemon with glasshouse serve")
 	}
 	return s.o.Storage(ctx)
 }
 
-func (s *Server) images(_ context.Context, p paging, _ none) (wire.Page[wire.Image], error) {
+func (s *Server) listImages(_ context.Context, p paging, _ none) (wire.Page[wire.Image], error) {
 	page := wire.Page[wire.Image]{Items: []wire.Image{}}
 	n, err := limit(p.Limit)
 	if err != nil || s.o.Images == nil {
@@ -109,12 +109,12 @@ func (s *Server) pruneImages(ctx context.Context, _, _ none) (wire.Page[wire.Ima
 	return page, err
 }
 
-func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request, _ none) error {
+func (s *Server) getMetrics(w http.ResponseWriter, r *http.Request, _ none) error {
 	s.metrics.handler().ServeHTTP(w, r)
 	return nil
 }
 
-func (s *Server) serveOpenAPI(w http.ResponseWriter, _ *http.Request, _ none) error {
+func (s *Server) getOpenApi(w http.ResponseWriter, _ *http.Request, _ none) error {
 	text, err := s.openapi()
 	if err != nil {
 		return err
@@ -145,8 +145,8 @@ type E2B struct {
 	CA     string // CA certificate that clients must trust, PEM; "": a public CA
 }
 
-// createE2BKey creates an API key that is valid only on the E2B listener.
-func (s *Server) createE2BKey(ctx context.Context, _ none, b wire.CreateE2BKey) (wire.E2BKey, error) {
+// createE2bKey creates an API key that is valid only on the E2B listener.
+func (s *Server) createE2bKey(ctx context.Context, _ none, b wire.CreateE2BKey) (wire.E2BKey, error) {
 	if s.o.E2B.URL == "" {
 		return wire.E2BKey{}, fault.Cannot("api", "the E2B API is disabled", "set e2b.listen in the daemon's configuration")
 	}

@@ -52,27 +52,27 @@ type AgentGateway interface {
 
 // agentRoutes are the routes of the agent endpoint in a jail. Only agents have their role.
 var agentRoutes = []route{
-	{"GET /whoami", access.Agent, call(ok, (*Server).whoami), "Show the calling agent."},
-	{"GET /run", access.Agent, call(ok, (*Server).ownRun), "Show the agent's run and its last checkpoint."},
-	{"GET /run/tools", access.Agent, call(ok, (*Server).ownTools), "List the agent's tools."},
-	{"POST /run/call", access.Agent, call(ok, (*Server).useTool), "Call a tool, once for each key. Blocks while an approval is pending."},
-	{"POST /run/checkpoint", access.Agent, call(ok, (*Server).ownCheckpoint), "Store the agent's state as a checkpoint."},
-	{"POST /run/heartbeat", access.Agent, call(ok, (*Server).heartbeat), "Report that the agent is alive."},
-	{"GET /run/inbox", access.Agent, call(ok, (*Server).ownInbox), "Read the agent's messages; can wait for new ones."},
-	{"POST /run/messages", access.Agent, call(ok, (*Server).ownMessage), "Send a message to the followers of the session."},
-	{"POST /run/finish", access.Agent, call(ok, (*Server).ownFinish), "Report that the goal is reached."},
-	{"POST /run/fail", access.Agent, call(ok, (*Server).ownFail), "Report that the goal cannot be reached."},
-	{"POST /decide", access.Agent, call(ok, (*Server).decideTool), "Evaluate an action of the agent. Blocks while an approval is pending."},
-	{"POST /capabilities/{capability}/call", access.Agent, call(ok, (*Server).useCapability), "Call a capability."},
-	{"POST /sandbox/{id}/decisions", access.Agent, raw((*Server).recordDecision).gives(ok, wire.Noted{}), "Record an action of the agent with the decision of the rules."},
-	{"GET /sandbox/{id}/decisions", access.Agent, call(ok, (*Server).ownTrail), "List the decisions about the jail, oldest first."},
-	{"POST /sandbox/{id}/coordinate", access.Agent, call(ok, (*Server).coordinate), "Send a request to a sibling."},
-	{"POST /sandbox/{id}/coordinate/{to}", access.Agent, call(ok, (*Server).coordinateFrom), "Send a request to a sibling."},
-	{"GET /sandbox/{id}/requests", access.Agent, call(ok, (*Server).siblingRequests), "List the siblings' requests to the agent; can wait for new ones."},
-	{"POST /sandbox/{id}/requests/{request}/reply", access.Agent, call(ok, (*Server).replySibling), "Reply to a sibling's request."},
-	{"POST /sandbox/{id}/resources", access.Agent, raw((*Server).askResources).gives(ok, wire.Resources{}), "Request minimum resources. Larger temporary grants are returned."},
-	{"GET /sandbox/{id}/resources", access.Agent, call(ok, (*Server).ownResources), "Show the jail's resource limits and the outcome of resource requests."},
-	{"POST /sandbox/{id}/tasks", access.Agent, call(ok, (*Server).createTask), "Create a task in the backlog."},
+	{"getOwnIdentity", "GET /whoami", access.Agent, call(ok, (*Server).getOwnIdentity), "Show the calling agent."},
+	{"getOwnRun", "GET /run", access.Agent, call(ok, (*Server).getOwnRun), "Show the agent's run and its last checkpoint."},
+	{"listOwnTools", "GET /run/tools", access.Agent, call(ok, (*Server).listOwnTools), "List the agent's tools."},
+	{"callTool", "POST /run/call", access.Agent, call(ok, (*Server).callTool), "Call a tool, once for each key. Blocks while an approval is pending."},
+	{"storeOwnCheckpoint", "POST /run/checkpoint", access.Agent, call(ok, (*Server).storeOwnCheckpoint), "Store the agent's state as a checkpoint."},
+	{"sendHeartbeat", "POST /run/heartbeat", access.Agent, call(ok, (*Server).sendHeartbeat), "Report that the agent is alive."},
+	{"readOwnInbox", "GET /run/inbox", access.Agent, call(ok, (*Server).readOwnInbox), "Read the agent's messages; can wait for new ones."},
+	{"sendOwnMessage", "POST /run/messages", access.Agent, call(ok, (*Server).sendOwnMessage), "Send a message to the followers of the session."},
+	{"finishOwnRun", "POST /run/finish", access.Agent, call(ok, (*Server).finishOwnRun), "Report that the goal is reached."},
+	{"failOwnRun", "POST /run/fail", access.Agent, call(ok, (*Server).failOwnRun), "Report that the goal cannot be reached."},
+	{"decideTool", "POST /decide", access.Agent, call(ok, (*Server).decideTool), "Evaluate an action of the agent. Blocks while an approval is pending."},
+	{"useCapability", "POST /capabilities/{capability}/call", access.Agent, call(ok, (*Server).useCapability), "Call a capability."},
+	{"recordDecision", "POST /sandbox/{id}/decisions", access.Agent, raw((*Server).recordDecision).gives(ok, wire.Noted{}), "Record an action of the agent with the decision of the rules."},
+	{"ownTrail", "GET /sandbox/{id}/decisions", access.Agent, call(ok, (*Server).ownTrail), "List the decisions about the jail, oldest first."},
+	{"coordinate", "POST /sandbox/{id}/coordinate", access.Agent, call(ok, (*Server).coordinate), "Send a request to a sibling."},
+	{"coordinateFrom", "POST /sandbox/{id}/coordinate/{to}", access.Agent, call(ok, (*Server).coordinateFrom), "Send a request to a sibling."},
+	{"siblingRequests", "GET /sandbox/{id}/requests", access.Agent, call(ok, (*Server).siblingRequests), "List the siblings' requests to the agent; can wait for new ones."},
+	{"replySibling", "POST /sandbox/{id}/requests/{request}/reply", access.Agent, call(ok, (*Server).replySibling), "Reply to a sibling's request."},
+	{"askResources", "POST /sandbox/{id}/resources", access.Agent, raw((*Server).askResources).gives(ok, wire.Resources{}), "Request minimum resources. Larger temporary grants are returned."},
+	{"ownResources", "GET /sandbox/{id}/resources", access.Agent, call(ok, (*Server).ownResources), "Show the jail's resource limits and the outcome of resource requests."},
+	{"createTask", "POST /sandbox/{id}/tasks", access.Agent, call(ok, (*Server).createTask), "Create a task in the backlog."},
 }
 
 // modelPaths are the path prefixes of the model proxy, which is not part of this API.
@@ -171,7 +171,7 @@ func (s *Server) serveMCP(w http.ResponseWriter, r *http.Request) {
 	s.o.MCP(callerAt(r.Context())).ServeHTTP(w, r)
 }
 
-func (s *Server) whoami(ctx context.Context, _, _ none) (wire.Whoami, error) {
+func (s *Server) getOwnIdentity(ctx context.Context, _, _ none) (wire.Whoami, error) {
 	c := callerAt(ctx)
 	w := wire.Whoami{Jail: c.Jail, Session: c.Session, Run: c.Run, Agent: c.Agent, Level: int(c.Level), Group: c.Group, Siblings: []wire.Sibling{}}
 	all, err := s.o.Gateway.Siblings(ctx, c)
@@ -181,7 +181,7 @@ func (s *Server) whoami(ctx context.Context, _, _ none) (wire.Whoami, error) {
 	return w, err
 }
 
-func (s *Server) ownRun(ctx context.Context, _, _ none) (wire.OwnRun, error) {
+func (s *Server) getOwnRun(ctx context.Context, _, _ none) (wire.OwnRun, error) {
 	t, err := s.o.Gateway.Task(ctx, callerAt(ctx))
 	if err != nil {
 		return wire.OwnRun{}, err
@@ -198,12 +198,12 @@ func (s *Server) ownRun(ctx context.Context, _, _ none) (wire.OwnRun, error) {
 	return w, nil
 }
 
-func (s *Server) ownTools(ctx context.Context, _, _ none) (wire.Tools, error) {
+func (s *Server) listOwnTools(ctx context.Context, _, _ none) (wire.Tools, error) {
 	all, err := s.o.Gateway.Tools(ctx, callerAt(ctx))
 	return wire.Tools{Tools: each(all, func(t gateway.Tool) wire.Tool { return wire.Tool(t) })}, err
 }
 
-func (s *Server) useTool(ctx context.Context, _ none, b wire.UseTool) (wire.UsedTool, error) {
+func (s *Server) callTool(ctx context.Context, _ none, b wire.UseTool) (wire.UsedTool, error) {
 	u, err := s.o.Gateway.Call(ctx, callerAt(ctx), gateway.ToolUse{Key: b.Key, Tool: b.Tool, Input: b.Input})
 	return usedOf(u), err
 }
@@ -227,12 +227,12 @@ func (s *Server) useCapability(ctx context.Context, p capabilityAt, b wire.UseCa
 	return usedOf(u), err
 }
 
-func (s *Server) ownCheckpoint(ctx context.Context, _ none, b wire.OwnState) (wire.OwnCheckpointed, error) {
+func (s *Server) storeOwnCheckpoint(ctx context.Context, _ none, b wire.OwnState) (wire.OwnCheckpointed, error) {
 	c, err := s.o.Gateway.SaveState(ctx, callerAt(ctx), b.Reason, b.State)
 	return wire.OwnCheckpointed{Checkpoint: c.ID}, err
 }
 
-func (s *Server) heartbeat(ctx context.Context, _, _ none) (wire.Heartbeat, error) {
+func (s *Server) sendHeartbeat(ctx context.Context, _, _ none) (wire.Heartbeat, error) {
 	r, stop, err := s.o.Gateway.Beat(ctx, callerAt(ctx))
 	return wire.Heartbeat{State: string(r.State), Stop: stop}, err
 }
@@ -256,7 +256,7 @@ func waited(s string) (time.Duration, error) {
 	return min(d, maxWait), nil
 }
 
-func (s *Server) ownInbox(ctx context.Context, p readInbox, _ none) (wire.Inbox, error) {
+func (s *Server) readOwnInbox(ctx context.Context, p readInbox, _ none) (wire.Inbox, error) {
 	w := wire.Inbox{Messages: []wire.Told{}}
 	w.After = p.After
 	wait, err := waited(p.Wait)
@@ -273,17 +273,17 @@ func (s *Server) ownInbox(ctx context.Context, p readInbox, _ none) (wire.Inbox,
 	return w, err
 }
 
-func (s *Server) ownMessage(ctx context.Context, _ none, b wire.Say) (wire.Said, error) {
+func (s *Server) sendOwnMessage(ctx context.Context, _ none, b wire.Say) (wire.Said, error) {
 	m, err := s.o.Gateway.Post(ctx, callerAt(ctx), b.Text, b.Key)
 	return wire.Said{ID: m.ID}, err
 }
 
-func (s *Server) ownFinish(ctx context.Context, _ none, b wire.Finish) (wire.Finished, error) {
+func (s *Server) finishOwnRun(ctx context.Context, _ none, b wire.Finish) (wire.Finished, error) {
 	r, err := s.o.Gateway.Finish(ctx, callerAt(ctx), b.Result)
 	return wire.Finished{State: string(r.State), Why: string(r.Why)}, err
 }
 
-func (s *Server) ownFail(ctx context.Context, _ none, b wire.GiveUp) (wire.Finished, error) {
+func (s *Server) failOwnRun(ctx context.Context, _ none, b wire.GiveUp) (wire.Finished, error) {
 	r, err := s.o.Gateway.Fail(ctx, callerAt(ctx), b.Error)
 	return wire.Finished{State: string(r.State)}, err
 }
@@ -385,7 +385,7 @@ func (s *Server) ownTrail(ctx context.Context, p ownTrail, _ none) (wire.Page[wi
 	if err != nil {
 		return wire.Page[wire.TrailEntry]{}, err
 	}
-	return s.trail(ctx, trailParams{c.Jail, p.trailFilter}, none{})
+	return s.listDecisions(ctx, trailParams{c.Jail, p.trailFilter}, none{})
 }
 
 func askOf(to string, b wire.Coordinate, key string) (autonomy.Ask, error) {

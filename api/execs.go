@@ -30,9 +30,9 @@ type oneExec struct {
 
 func execPlace(j id.Jail, x id.Exec) string { return "/jails/" + string(j) + "/execs/" + string(x) }
 
-// exec runs a command. It responds with the output, with a stream of it, or immediately with
+// execCommand runs a command. It responds with the output, with a stream of it, or immediately with
 // the id of the command. The command continues if the client disconnects.
-func (s *Server) exec(w http.ResponseWriter, r *http.Request, p oneJail) error {
+func (s *Server) execCommand(w http.ResponseWriter, r *http.Request, p oneJail) error {
 	var b wire.ExecRequest
 	body, err := s.readBody(w, r, &b)
 	if err != nil {

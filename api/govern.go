@@ -139,8 +139,8 @@ func (s *Server) deletePolicy(ctx context.Context, p oneJail, _ none) (none, err
 	return none{}, err
 }
 
-// setLevel changes the autonomy level of a jail: down, or up to the ceiling.
-func (s *Server) setLevel(ctx context.Context, p oneJail, b wire.PolicyLevel) (wire.PolicyState, error) {
+// setPolicyLevel changes the autonomy level of a jail: down, or up to the ceiling.
+func (s *Server) setPolicyLevel(ctx context.Context, p oneJail, b wire.PolicyLevel) (wire.PolicyState, error) {
 	to := policy.Level(b.Level)
 	g, j, err := s.regovern(ctx, p.ID, fmt.Sprintf("level %d", b.Level), func(g *govern.Spec) error {
 		if g.Policy == nil {
@@ -252,9 +252,9 @@ func decisionOf(d policy.Decision) wire.Decision {
 // defaultWait is the default time limit for an approval.
 const defaultWait = time.Minute
 
-// decide evaluates a request with the policy engine. If the policy requires approval, it waits
+// requestDecision evaluates a request with the policy engine. If the policy requires approval, it waits
 // for the decision.
-func (s *Server) decide(ctx context.Context, p oneJail, b wire.Decide) (wire.Verdict, error) {
+func (s *Server) requestDecision(ctx context.Context, p oneJail, b wire.Decide) (wire.Verdict, error) {
 	return s.judge(ctx, questionOf(p.ID, b.Question), b.WaitMS)
 }
 

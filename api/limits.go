@@ -11,7 +11,7 @@ import (
 	"glasshouse/jail"
 )
 
-func (s *Server) limitJail(ctx context.Context, p oneJail, b wire.Limits) (wire.Jail, error) {
+func (s *Server) updateJailLimits(ctx context.Context, p oneJail, b wire.Limits) (wire.Jail, error) {
 	g, err := s.gateway()
 	if err != nil {
 		return wire.Jail{}, err
@@ -24,7 +24,7 @@ type limitsOfJail struct {
 	After int64   `query:"after" minimum:"0" description:"The 'next' value of the previous page."`
 }
 
-func (s *Server) jailLimits(ctx context.Context, p limitsOfJail, _ none) (wire.JailLimits, error) {
+func (s *Server) getJailLimits(ctx context.Context, p limitsOfJail, _ none) (wire.JailLimits, error) {
 	g, err := s.gateway()
 	if err != nil {
 		return wire.JailLimits{}, err

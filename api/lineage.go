@@ -16,7 +16,7 @@ type lineageParams struct {
 	Jail id.Jail `query:"jail" description:"Only the tree that contains this jail."`
 }
 
-func (s *Server) lineage(ctx context.Context, p lineageParams, _ none) (wire.Page[wire.LineageJail], error) {
+func (s *Server) getLineage(ctx context.Context, p lineageParams, _ none) (wire.Page[wire.LineageJail], error) {
 	page := wire.Page[wire.LineageJail]{Items: []wire.LineageJail{}}
 	k, err := s.snapshots()
 	if err != nil {

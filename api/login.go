@@ -92,7 +92,7 @@ func (s *Server) endLogin(ctx context.Context, l id.Login) error {
 	return err
 }
 
-func (s *Server) me(ctx context.Context, _, _ none) (wire.Me, error) {
+func (s *Server) getCaller(ctx context.Context, _, _ none) (wire.Me, error) {
 	c := access.CallerOf(ctx)
 	return wire.Me{Name: c.Name, Role: string(c.Role), Login: c.Login}, nil
 }

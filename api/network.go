@@ -26,8 +26,8 @@ type networkParams struct {
 	Packets bool   `query:"packets" description:"Return the network events as lines of JSON. Equivalent to Accept: application/x-ndjson."`
 }
 
-// networkLog responds with the network log of a jail.
-func (s *Server) networkLog(w http.ResponseWriter, r *http.Request, p networkParams) error {
+// listNetworkFlows responds with the network log of a jail.
+func (s *Server) listNetworkFlows(w http.ResponseWriter, r *http.Request, p networkParams) error {
 	if _, err := s.readBody(w, r, &none{}); err != nil {
 		return err
 	}
@@ -96,8 +96,8 @@ func from(list []report.Flow, after uint64) int {
 	return i
 }
 
-// networkPackets responds with the retained packets of a jail.
-func (s *Server) networkPackets(w http.ResponseWriter, r *http.Request, p oneJail) error {
+// getNetworkPackets responds with the retained packets of a jail.
+func (s *Server) getNetworkPackets(w http.ResponseWriter, r *http.Request, p oneJail) error {
 	if _, err := s.readBody(w, r, &none{}); err != nil {
 		return err
 	}

@@ -46,7 +46,7 @@ func describe(r *openapi31.Reflector, rt route) error {
 	if err != nil {
 		return err
 	}
-	oc.SetID(operationID(method, pattern))
+	oc.SetID(rt.id)
 	oc.SetTags(strings.Split(pattern, "/")[1])
 	summary, _, _ := strings.Cut(rt.doc, ". ")
 	oc.SetSummary(strings.TrimSuffix(summary, "."))
@@ -106,22 +106,6 @@ func describeAnswers(oc openapi.OperationContext, rt route) {
 		}
 	}
 }
-
-// operationID derives a stable, readable id: "GET /jails/{id}/execs/{exec}" becomes
-// getJailsExecsByExec.
-func operationID(method, pattern string) string {
-	var b strings.Builder
-	b.WriteString(strings.ToLower(method))
-	for word := range strings.FieldsFuncSeq(pattern, func(r rune) bool { return strings.ContainsRune("/._-", r) }) {
-		if name, ok := strings.CutPrefix(word, "{"); ok {
-			word = "by" + title(strings.TrimSuffix(name, "}"))
-		}
-		b.WriteString(title(word))
-	}
-	return b.String()
-}
-
-func title(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
 
 // schemaName returns the schema name of a type: Page[wire.Jail] becomes JailPage.
 func schemaName(t reflect.Type) string {

@@ -25,8 +25,8 @@ type pastParams struct {
 	Limit int     `query:"limit" minimum:"1" maximum:"10000" description:"Maximum number of changed files. Default 1000."`
 }
 
-// at responds with the state of a jail at an instant.
-func (s *Server) at(w http.ResponseWriter, r *http.Request, p pastParams) error {
+// getPastState responds with the state of a jail at an instant.
+func (s *Server) getPastState(w http.ResponseWriter, r *http.Request, p pastParams) error {
 	if _, err := s.readBody(w, r, &none{}); err != nil {
 		return err
 	}

@@ -52,8 +52,8 @@ type problemPath struct {
 	Problem string `path:"problem"`
 }
 
-// explainProblem serves the documentation page of a problem type.
-func (s *Server) explainProblem(w http.ResponseWriter, _ *http.Request, p problemPath) error {
+// getProblem serves the documentation page of a problem type.
+func (s *Server) getProblem(w http.ResponseWriter, _ *http.Request, p problemPath) error {
 	name := wire.Problem{Type: wire.TypeOf(p.Problem)}.Kind()
 	k, ok := kinds[fault.Kind(name)]
 	switch name {

@@ -53,8 +53,8 @@ type processParams struct {
 	All bool    `query:"all" description:"Include processes that have ended."`
 }
 
-// processes responds with the process tree of a jail.
-func (s *Server) processes(w http.ResponseWriter, r *http.Request, p processParams) error {
+// listProcesses responds with the process tree of a jail.
+func (s *Server) listProcesses(w http.ResponseWriter, r *http.Request, p processParams) error {
 	if _, err := s.readBody(w, r, &none{}); err != nil {
 		return err
 	}

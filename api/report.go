@@ -23,8 +23,8 @@ type reportParams struct {
 // followed. A report contains untrusted data of the jail.
 var reportPolicy = report.ContentSecurityPolicy + "; sandbox allow-downloads"
 
-// report responds with a report about a jail.
-func (s *Server) report(w http.ResponseWriter, r *http.Request, p reportParams) error {
+// getReport responds with a report about a jail.
+func (s *Server) getReport(w http.ResponseWriter, r *http.Request, p reportParams) error {
 	if _, err := s.readBody(w, r, &none{}); err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 
 // A route is a route of the API.
 type route struct {
+	id      string      // operation id of the OpenAPI document; the SDKs name their methods after it
 	pattern string      // pattern of http.ServeMux
 	role    access.Role // required role; "" allows requests without authentication
 	op      operation

@@ -79,8 +79,8 @@ func (s *Server) deleteSchedule(ctx context.Context, p oneSchedule, _ none) (non
 	return none{}, g.Unschedule(ctx, p.Schedule, by(ctx))
 }
 
-// editSchedule changes the times of a schedule. The waiting run is updated.
-func (s *Server) editSchedule(ctx context.Context, p oneSchedule, b wire.EditSchedule) (wire.Schedule, error) {
+// updateSchedule changes the times of a schedule. The waiting run is updated.
+func (s *Server) updateSchedule(ctx context.Context, p oneSchedule, b wire.EditSchedule) (wire.Schedule, error) {
 	g, err := s.gateway()
 	if err != nil {
 		return wire.Schedule{}, err
@@ -116,8 +116,8 @@ type timesParams struct {
 	TimeZone string `query:"time_zone"`
 }
 
-// scheduleTimes previews the times of a schedule that does not exist yet.
-func (s *Server) scheduleTimes(_ context.Context, p timesParams, _ none) (wire.Times, error) {
+// previewSchedule previews the times of a schedule that does not exist yet.
+func (s *Server) previewSchedule(_ context.Context, p timesParams, _ none) (wire.Times, error) {
 	spec := schedule.Spec{Cron: p.Schedule, TZ: p.TimeZone}
 	times, err := spec.Times(time.Now().UTC(), shownTimes)
 	if times == nil {

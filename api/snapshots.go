@@ -80,7 +80,7 @@ type listSnapshotsOf struct {
 	listSnapshots
 }
 
-func (s *Server) listSnapshotsOf(ctx context.Context, p listSnapshotsOf, _ none) (wire.Page[wire.Snapshot], error) {
+func (s *Server) listJailSnapshots(ctx context.Context, p listSnapshotsOf, _ none) (wire.Page[wire.Snapshot], error) {
 	page, err := s.pageOfSnapshots(ctx, p.listSnapshots, p.ID)
 	if err == nil && len(page.Items) == 0 && p.After == "" { // the jail does not exist or has no snapshots
 		_, err = s.o.Jails.Get(ctx, p.ID)

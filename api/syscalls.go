@@ -39,9 +39,9 @@ type syscallParams struct {
 	Limit     int `query:"limit" minimum:"1" maximum:"1000" description:"Maximum number of items in each list. Default 100."`
 }
 
-// syscalls responds with statistics about the system calls of a jail, their durations and
+// getSyscallProfile responds with statistics about the system calls of a jail, their durations and
 // errors.
-func (s *Server) syscalls(w http.ResponseWriter, r *http.Request, p syscallParams) error {
+func (s *Server) getSyscallProfile(w http.ResponseWriter, r *http.Request, p syscallParams) error {
 	if _, err := s.readBody(w, r, &none{}); err != nil {
 		return err
 	}

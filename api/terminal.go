@@ -44,9 +44,9 @@ const (
 // shell is the default command of a terminal.
 var shell = []string{"/bin/sh", "-c", "if command -v bash >/dev/null 2>&1; then exec bash; fi; exec sh"}
 
-// terminal connects a WebSocket to the terminal of a command. The command continues after the
+// openTerminal connects a WebSocket to the terminal of a command. The command continues after the
 // client disconnects.
-func (s *Server) terminal(w http.ResponseWriter, r *http.Request, p terminalParams) error {
+func (s *Server) openTerminal(w http.ResponseWriter, r *http.Request, p terminalParams) error {
 	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
 		return fault.Newf(fault.Invalid, "api", "", "a terminal needs a WebSocket: the Upgrade header is missing")
 	}
@@ -61,7 +61,7 @@ func (s *Server) terminal(w http.ResponseWriter, r *http.Request, p terminalPara
 	defer cancel()
 	defer s.present.enter(access.CallerOf(ctx).Login, cancel)()
 
-	stream, err := s.openTerminal(ctx, p)
+	stream, err := s.terminalStream(ctx, p)
 	if err != nil {
 		return err
 	}
@@ -98,8 +98,8 @@ func (s *Server) enter() (leave func(), err error) {
 	return s.streams.Done, nil
 }
 
-// openTerminal starts a command on a terminal, or attaches to a running one.
-func (s *Server) openTerminal(ctx context.Context, p terminalParams) (*control.Stream, error) {
+// terminalStream starts a command on a terminal, or attaches to a running one.
+func (s *Server) terminalStream(ctx context.Context, p terminalParams) (*control.Stream, error) {
 	if p.Exec != "" {
 		return s.attachTerminal(ctx, p)
 	}

@@ -82,7 +82,7 @@ type timelineParams struct {
 	Lanes   int `query:"lanes" minimum:"0" maximum:"100" description:"Number of processes to list, those with the most events first. Default 0."`
 }
 
-func (s *Server) timeline(ctx context.Context, p timelineParams, _ none) (wire.Timeline, error) {
+func (s *Server) getTimeline(ctx context.Context, p timelineParams, _ none) (wire.Timeline, error) {
 	var w wire.Timeline
 	const op = "api"
 	if p.Buckets == 0 {

@@ -97,7 +97,7 @@ var forms = []struct {
 
 // An operation is one route with one form of response.
 type operation struct {
-	id           string // getJailsById
+	id           string // getJail
 	form         form
 	plain        bool // has the method name without a suffix
 	doc          string

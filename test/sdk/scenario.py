@@ -179,7 +179,7 @@ def runs(gh):
 def refusals(gh, address):
     e = refused(errors.NotFound, lambda: gh.find_jail("j-nosuchjail2"))
     assert e.kind == "not found" and e.status == 404, e
-    e = refused(errors.Invalid, lambda: gh.api.post_jails({"network": "sideways"}))
+    e = refused(errors.Invalid, lambda: gh.api.create_jail({"network": "sideways"}))
     assert e.field == "network", vars(e)
     with Glasshouse(address, token=os.environ["VIEWER"]) as viewer:
         assert viewer.me()["role"] == "viewer"

@@ -183,7 +183,7 @@ async function runs(gh: Glasshouse) {
 
 async function refusals(gh: Glasshouse, address: string) {
   assert.equal((await refused(g.NotFound, () => gh.findJail("j-nosuchjail2"))).status, 404);
-  const e = await refused(g.Invalid, () => gh.api.postJails({ network: "sideways" as "full" }));
+  const e = await refused(g.Invalid, () => gh.api.createJail({ network: "sideways" as "full" }));
   assert.equal(e.field, "network");
   await using viewer = new Glasshouse({ address, token: process.env["VIEWER"]! });
   assert.equal((await viewer.me()).role, "viewer");
@@ -199,7 +199,7 @@ async function awaited(gh: Glasshouse) {
   const many = await Promise.all([...Array(10).keys()].map((n) => jail.run(`sleep 0.1; echo ${n}`)));
   assert.deepEqual(many.map((r) => r.stdout), [...Array(10).keys()].map((n) => `${n}\n`));
   const abort = new AbortController();
-  const forever = gh.api.postJailsByIdExec(jail.id, { cmd: "sleep 600" }, { signal: abort.signal });
+  const forever = gh.api.execCommand(jail.id, { cmd: "sleep 600" }, { signal: abort.signal });
   abort.abort();
   await refused(Error, () => forever);
   did("awaited");

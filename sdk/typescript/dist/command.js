@@ -31,7 +31,7 @@ export class Command {
             this.#first = undefined;
         return new Stream({
             ...first,
-            connect: ({ lastEventId, signal }) => this.#api.getJailsByIdExecsByExecStream(this.#jail, this.id, { from: lastEventId === undefined ? from : undefined }, { signal, ...(lastEventId === undefined ? {} : { lastEventId }) }),
+            connect: ({ lastEventId, signal }) => this.#api.getExecStream(this.#jail, this.id, { from: lastEventId === undefined ? from : undefined }, { signal, ...(lastEventId === undefined ? {} : { lastEventId }) }),
             take: (event) => {
                 if (event.name === "output")
                     return { item: outputOf(event.data) };
@@ -54,22 +54,22 @@ export class Command {
     }
     /** Returns the current state. */
     async result() {
-        this.info = await this.#api.getJailsByIdExecsByExec(this.#jail, this.id);
+        this.info = await this.#api.getExec(this.#jail, this.id);
         return resultOf(this.info);
     }
     /** Writes to its standard input, and with close then closes it. */
     async write(data, { close = false } = {}) {
-        await this.#api.postJailsByIdExecsByExecStdin(this.#jail, this.id, data, { close });
+        await this.#api.writeStdin(this.#jail, this.id, data, { close });
     }
     closeStdin() {
         return this.write("", { close: true });
     }
     /** Sends a signal to its process group: INT, TERM, KILL or a number. */
     signal(signal) {
-        return this.#api.postJailsByIdExecsByExecSignal(this.#jail, this.id, { signal });
+        return this.#api.signalExec(this.#jail, this.id, { signal });
     }
     resize(cols, rows) {
-        return this.#api.postJailsByIdExecsByExecResize(this.#jail, this.id, { cols, rows });
+        return this.#api.resizeExec(this.#jail, this.id, { cols, rows });
     }
     /** Stops reading output. The command continues to run. */
     close() {

@@ -10,39 +10,39 @@ export class Files {
     }
     /** Returns the content of a file, or of a part of it. */
     async read(path, { offset, size } = {}) {
-        return (await this.api.getJailsByIdFilesBytes(this.jail, { path, offset, bytes: size })).bytes();
+        return (await this.api.getFileBytes(this.jail, { path, offset, bytes: size })).bytes();
     }
     async readText(path) {
         return (await this.open(path)).text();
     }
     /** Opens a file of any size to read it piece by piece. */
     open(path) {
-        return this.api.getJailsByIdFilesBytes(this.jail, { path });
+        return this.api.getFileBytes(this.jail, { path });
     }
     /** Writes a file from a string, bytes, or an iterable of pieces. */
     write(path, data, o = {}) {
-        return this.api.putJailsByIdFiles(this.jail, data, { path, ...o });
+        return this.api.putFile(this.jail, data, { path, ...o });
     }
     /** Lists a directory, sorted by name. */
     async *list(path = "/") {
         let after;
         do {
-            const page = (await this.api.getJailsByIdFiles(this.jail, { path, list: true, after }));
+            const page = (await this.api.getFile(this.jail, { path, list: true, after }));
             yield* page.items;
             after = page.next;
         } while (after);
     }
     async stat(path) {
-        return (await this.api.getJailsByIdFiles(this.jail, { path, stat: true }));
+        return (await this.api.getFile(this.jail, { path, stat: true }));
     }
     mkdir(path, { mode, parents } = {}) {
-        return this.api.putJailsByIdFiles(this.jail, "", { path, mkdir: true, mode, parents });
+        return this.api.putFile(this.jail, "", { path, mkdir: true, mode, parents });
     }
     move(from, to) {
-        return this.api.postJailsByIdFilesMove(this.jail, { from, to });
+        return this.api.moveFile(this.jail, { from, to });
     }
     remove(path, { recursive } = {}) {
-        return this.api.deleteJailsByIdFiles(this.jail, { path, recursive });
+        return this.api.deleteFile(this.jail, { path, recursive });
     }
     /** Returns a directory as a tar archive, to read at once or piece by piece. */
     getTar(path) {
@@ -66,7 +66,7 @@ export class Files {
     watch(path, { recursive } = {}) {
         return new Stream({
             resumes: false,
-            connect: ({ signal }) => this.api.getJailsByIdFilesWatch(this.jail, { path, recursive }, { signal }),
+            connect: ({ signal }) => this.api.watchFiles(this.jail, { path, recursive }, { signal }),
             take: (event) => (event.name === "change" ? { item: event.data } : "nothing"),
         });
     }

@@ -31,34 +31,34 @@ export class Jail {
     }
     /** Updates info, including resource usage. */
     async refresh() {
-        return (this.info = await this.api.getJailsById(this.id));
+        return (this.info = await this.api.getJail(this.id));
     }
     async start() {
-        this.info = await this.api.postJailsByIdStart(this.id);
+        this.info = await this.api.startJail(this.id);
     }
     /** Ends all processes. grace is the time in milliseconds between SIGTERM and SIGKILL. Files are kept. */
     async stop({ grace } = {}) {
-        this.info = await this.api.postJailsByIdStop(this.id, grace === undefined ? undefined : { grace_ms: grace });
+        this.info = await this.api.stopJail(this.id, grace === undefined ? undefined : { grace_ms: grace });
     }
     /** Freezes all processes. */
     async pause() {
-        this.info = await this.api.postJailsByIdPause(this.id);
+        this.info = await this.api.pauseJail(this.id);
     }
     async resume() {
-        this.info = await this.api.postJailsByIdResume(this.id);
+        this.info = await this.api.resumeJail(this.id);
     }
     /** Removes the jail and its files, and with snapshots also its snapshots. */
     delete({ snapshots } = {}) {
-        return this.api.deleteJailsById(this.id, { snapshots });
+        return this.api.deleteJail(this.id, { snapshots });
     }
     /** Changes resource limits while the jail runs. Limits that are not given do not change. */
     async setLimits(limits) {
-        this.info = await this.api.patchJailsByIdLimits(this.id, limits);
+        this.info = await this.api.updateJailLimits(this.id, limits);
     }
     // Commands.
     /** Runs a command and waits for its end. With check, an exit code other than 0 throws CommandFailed. */
     async run(command, { check = false, ...how } = {}) {
-        const result = resultOf(await this.api.postJailsByIdExec(this.id, execRequest(command, how)));
+        const result = resultOf(await this.api.execCommand(this.id, execRequest(command, how)));
         return check ? result.check() : result;
     }
     /**
@@ -72,7 +72,7 @@ export class Jail {
         if (lossless)
             request.lossless = true;
         const abort = new AbortController();
-        const events = (await this.api.postJailsByIdExecStream(this.id, request, { signal: abort.signal }))[Symbol.asyncIterator]();
+        const events = (await this.api.execCommandStream(this.id, request, { signal: abort.signal }))[Symbol.asyncIterator]();
         const { value: start, done } = await events.next();
         if (done)
             throw new Disconnected("the connection was closed before the command's id was received");
@@ -85,15 +85,15 @@ export class Jail {
         const request = { ...execRequest(command, how), detach: true };
         if (stdinOpen)
             request.stdin_open = true;
-        return new Command(this.api, this.id, await this.api.postJailsByIdExec(this.id, request, { idempotencyKey: newKey() }));
+        return new Command(this.api, this.id, await this.api.execCommand(this.id, request, { idempotencyKey: newKey() }));
     }
     /** Returns a command that was started before. */
     async command(id) {
-        return new Command(this.api, this.id, await this.api.getJailsByIdExecsByExec(this.id, id));
+        return new Command(this.api, this.id, await this.api.getExec(this.id, id));
     }
     /** Lists the commands that are still known, oldest first. */
     commands() {
-        return pages((after) => this.api.getJailsByIdExecs(this.id, { after }));
+        return pages((after) => this.api.listExecs(this.id, { after }));
     }
     // Events.
     /**
@@ -114,38 +114,38 @@ export class Jail {
                     limit: q.limit === undefined ? undefined : q.limit - told,
                     follow: q.follow ?? true,
                 };
-                return this.api.getJailsByIdEventsStream(this.id, query, back ? { signal, lastEventId } : { signal });
+                return this.api.streamEventsStream(this.id, query, back ? { signal, lastEventId } : { signal });
             },
             take: (event) => ({ item: event.data }),
         });
     }
     /** Lists processes, each after its parent: now, at a time, at a duration before now, or at a sequence number. */
     async processes({ at, all } = {}) {
-        return (await this.api.getJailsByIdProcesses(this.id, { at, all })).items;
+        return (await this.api.listProcesses(this.id, { at, all })).items;
     }
     /** Lists network connections in the order of their start. */
     connections() {
-        return pages((after) => this.api.getJailsByIdNetworkLog(this.id, { after }));
+        return pages((after) => this.api.listNetworkFlows(this.id, { after }));
     }
     /**
      * Returns the changes of its root filesystem or workspace, or the differences from a
      * snapshot or another jail, by path.
      */
     changes({ unified, ...q } = {}) {
-        return pages((after) => this.api.getJailsByIdFsDiff(this.id, { ...q, after, content: unified ? "unified" : undefined }));
+        return pages((after) => this.api.diffFiles(this.id, { ...q, after, content: unified ? "unified" : undefined }));
     }
     /** Returns the changes that lead from this jail to another jail or a snapshot. */
     diff(against, o = {}) {
-        return this.api.getJailsByIdDiff(this.id, diffQuery(against, o));
+        return this.api.compareJail(this.id, diffQuery(against, o));
     }
     // Snapshots and branches.
     /** Takes a snapshot of memory and files. The jail continues to run. */
     async snapshot(how = {}) {
-        return new Snapshot(this.api, await this.api.postJailsByIdSnapshot(this.id, how, { idempotencyKey: newKey() }));
+        return new Snapshot(this.api, await this.api.takeSnapshot(this.id, how, { idempotencyKey: newKey() }));
     }
     /** Lists its snapshots, oldest first. */
     async *snapshots() {
-        for await (const s of pages((after) => this.api.getJailsByIdSnapshots(this.id, { after })))
+        for await (const s of pages((after) => this.api.listJailSnapshots(this.id, { after })))
             yield new Snapshot(this.api, s);
     }
     /**
@@ -154,24 +154,24 @@ export class Jail {
      * cannot be created, it throws BranchFailed with those that were created.
      */
     async branch(count = 1, how = {}) {
-        return branchesOf(this.api, await this.api.postJailsByIdBranch(this.id, { count, ...how }, { idempotencyKey: newKey() }));
+        return branchesOf(this.api, await this.api.branchJail(this.id, { count, ...how }, { idempotencyKey: newKey() }));
     }
     /** Rewinds to a snapshot. Later events stay in the event log. */
     async rewind(snapshot) {
-        this.info = await this.api.postJailsByIdRewind(this.id, { snapshot: idOf(snapshot) }, { idempotencyKey: newKey() });
+        this.info = await this.api.rewindJail(this.id, { snapshot: idOf(snapshot) }, { idempotencyKey: newKey() });
     }
     // Policy.
     /** Returns the policy, its interpretation, and lint findings. */
     policy() {
-        return this.api.getJailsByIdPolicy(this.id);
+        return this.api.getPolicy(this.id);
     }
     /** Replaces the policy. It takes effect immediately. */
     setPolicy(policy) {
-        return this.api.putJailsByIdPolicy(this.id, policy);
+        return this.api.putPolicy(this.id, policy);
     }
     /** Changes the autonomy level: lowers it, or raises it up to its ceiling. It takes effect immediately. */
     setLevel(level) {
-        return this.api.postJailsByIdPolicyLevel(this.id, { level });
+        return this.api.setPolicyLevel(this.id, { level });
     }
     /**
      * Evaluates the policy for an action, and waits up to wait milliseconds if it requires
@@ -183,19 +183,19 @@ export class Jail {
             body.resource = resource;
         if (wait)
             body.wait_ms = wait;
-        return this.api.postJailsByIdDecide(this.id, body);
+        return this.api.requestDecision(this.id, body);
     }
     /** Lists its policy decisions, oldest first. */
     trail() {
-        return pages((after) => this.api.getSandboxByIdDecisions(this.id, { after: number(after) }));
+        return pages((after) => this.api.listDecisions(this.id, { after: number(after) }));
     }
     /** Returns the egress rules and counters. */
     egress() {
-        return this.api.getJailsByIdEgress(this.id);
+        return this.api.getEgress(this.id);
     }
     /** Changes the egress rules. They take effect immediately. */
     setEgress(rules) {
-        return this.api.putJailsByIdEgress(this.id, rules);
+        return this.api.putEgress(this.id, rules);
     }
 }
 /** A snapshot of a jail. */
@@ -210,27 +210,27 @@ export class Snapshot {
         return this.info.id;
     }
     async refresh() {
-        return (this.info = await this.api.getSnapshotsBySid(this.id));
+        return (this.info = await this.api.getSnapshot(this.id));
     }
     /** Restores a jail from the snapshot. */
     async restore(how = {}) {
-        return new Jail(this.api, await this.api.postSnapshotsBySidRestore(this.id, how, { idempotencyKey: newKey() }));
+        return new Jail(this.api, await this.api.restoreSnapshot(this.id, how, { idempotencyKey: newKey() }));
     }
     /** Branches (forks) count jails. If some cannot be created, it throws BranchFailed with those that were created. */
     async branch(count = 1, how = {}) {
-        return branchesOf(this.api, await this.api.postSnapshotsBySidBranch(this.id, { count, ...how }, { idempotencyKey: newKey() }));
+        return branchesOf(this.api, await this.api.branchSnapshot(this.id, { count, ...how }, { idempotencyKey: newKey() }));
     }
     /** Prepares count frozen copies, so that later branches start faster. */
     warm(count) {
-        return this.api.postSnapshotsBySidWarm(this.id, { count });
+        return this.api.warmSnapshot(this.id, { count });
     }
     /** Returns the differences from its jail, or from another jail or snapshot. */
     diff(against, o = {}) {
-        return this.api.getSnapshotsBySidDiff(this.id, diffQuery(against, o));
+        return this.api.compareSnapshot(this.id, diffQuery(against, o));
     }
     /** Deletes the snapshot. Data that jails and other snapshots need is kept. */
     delete() {
-        return this.api.deleteSnapshotsBySid(this.id);
+        return this.api.deleteSnapshot(this.id);
     }
 }
 /** Branches of one snapshot. */

@@ -24,73 +24,73 @@ export interface Resumed extends Call {
  */
 export declare class Operations extends Transport {
     /** Show the approval request of an approval link. */
-    getAnswersByToken(token: string, how?: Call): Promise<string>;
+    showApprovalLink(token: string, how?: Call): Promise<string>;
     /** Answer the approval request of an approval link. */
-    postAnswersByToken(token: string, how?: Call): Promise<string>;
+    answerApprovalLink(token: string, how?: Call): Promise<string>;
     /** List approval requests: pending ones oldest first, or settled ones newest first. Requires the
      * role viewer. */
-    getApprovals(query?: {
+    listApprovals(query?: {
         state?: "pending" | "answered" | "expired" | "withdrawn" | "all" | undefined;
         jail?: string | undefined;
         limit?: number | undefined;
     }, how?: Call): Promise<wire.ApprovalPage>;
     /** Stream the state changes of approval requests. The stream starts with the pending requests.
      * Requires the role viewer. */
-    getApprovalsEvents(how?: Resumed): Promise<AsyncIterable<ServerEvent>>;
+    streamApprovals(how?: Resumed): Promise<AsyncIterable<ServerEvent>>;
     /** Show an approval request, immediately or when it is settled. Requires the role viewer. */
-    getApprovalsByApproval(approval: string, query?: {
+    getApproval(approval: string, query?: {
         wait_ms?: number | undefined;
         last?: number | undefined;
     }, how?: Call): Promise<wire.Approval>;
     /** Answer an approval request. Only the first answer takes effect; repeating it is not an error.
      * Requires the role operator. */
-    postApprovalsByApproval(approval: string, body: wire.AnswerApproval, how?: Keyed): Promise<wire.Approval>;
+    answerApproval(approval: string, body: wire.AnswerApproval, how?: Keyed): Promise<wire.Approval>;
     /** Withdraw an approval request. Requires the role operator. */
-    deleteApprovalsByApproval(approval: string, how?: Call): Promise<wire.Approval>;
+    withdrawApproval(approval: string, how?: Call): Promise<wire.Approval>;
     /** List the isolation backends of this host. Requires the role viewer. */
-    getBackends(how?: Call): Promise<wire.BackendPage>;
+    listBackends(how?: Call): Promise<wire.BackendPage>;
     /** List installed bundles and pending installations, by name. Requires the role viewer. */
-    getBundles(how?: Call): Promise<wire.BundlePage>;
+    listBundles(how?: Call): Promise<wire.BundlePage>;
     /** Install a bundle. It is verified immediately; then approval is requested. Requires the role
      * admin. */
-    postBundles(content: Content, query: {
+    installBundle(content: Content, query: {
         name: string;
     }, how?: Call): Promise<wire.Bundle>;
     /** Delete a bundle with its capabilities and its skill. Requires the role admin. */
-    deleteBundlesByName(name: string, how?: Call): Promise<void>;
+    deleteBundle(name: string, how?: Call): Promise<void>;
     /** Show the result of a recent call. Requires the role viewer. */
-    getCallsByCall(call: string, how?: Call): Promise<wire.Called>;
+    getCall(call: string, how?: Call): Promise<wire.Called>;
     /** List the versions of all capabilities, by id, newest first. Requires the role viewer. */
-    getCapabilities(how?: Call): Promise<wire.CapabilityPage>;
+    listCapabilities(how?: Call): Promise<wire.CapabilityPage>;
     /** Register the capabilities of a manifest. New permissions require approval. Requires the role
      * admin. */
-    postCapabilities(body: wire.Register, how?: Keyed): Promise<wire.CapabilityPage>;
+    registerCapabilities(body: wire.Register, how?: Keyed): Promise<wire.CapabilityPage>;
     /** Start an MCP (Model Context Protocol) server in a jail and generate manifests for its tools.
      * Requires the role admin. */
-    postCapabilitiesImport(body: wire.ImportServer, how?: Keyed): Promise<wire.ImportedServer>;
+    importCapabilities(body: wire.ImportServer, how?: Keyed): Promise<wire.ImportedServer>;
     /** Show a version of a capability with its manifest and schemas. Requires the role viewer. */
-    getCapabilitiesByCapability(capability: string, query?: {
+    getCapability(capability: string, query?: {
         version?: string | undefined;
     }, how?: Call): Promise<wire.Capability>;
     /** Delete a version of a capability and its stored data. Requires the role admin. */
-    deleteCapabilitiesByCapability(capability: string, query?: {
+    deleteCapability(capability: string, query?: {
         version?: string | undefined;
     }, how?: Call): Promise<void>;
     /** Call a capability. A failed call is a successful response with state failed; a denied call is an
      * error. Requires the role operator. */
-    postCapabilitiesByCapabilityCall(capability: string, body: wire.Call, how?: Keyed): Promise<wire.Called>;
+    callCapability(capability: string, body: wire.Call, how?: Keyed): Promise<wire.Called>;
     /** Revoke a version of a capability, so that it cannot be called. Requires the role operator. */
-    postCapabilitiesByCapabilityRevoke(capability: string, body: wire.RevokeCapability, query?: {
+    revokeCapability(capability: string, body: wire.RevokeCapability, query?: {
         version?: string | undefined;
     }, how?: Keyed): Promise<wire.Capability>;
     /** Set whether a version, identified by its digest, may run directly on the host. Requires the role
      * admin. */
-    postCapabilitiesByCapabilityTrust(capability: string, body: wire.TrustCapability, query?: {
+    trustCapability(capability: string, body: wire.TrustCapability, query?: {
         version?: string | undefined;
     }, how?: Keyed): Promise<wire.Capability>;
     /** List entries of the causal chain (the audit log), oldest first or newest first. Requires the
      * role viewer. */
-    getChain(query?: {
+    listChainEntries(query?: {
         limit?: number | undefined;
         after?: number | undefined;
         session?: string | undefined;
@@ -105,40 +105,40 @@ export declare class Operations extends Transport {
         newest?: boolean | undefined;
     }, how?: Call): Promise<wire.ChainEntryPage>;
     /** Prove that the audit log extends the log of an earlier checkpoint. Requires the role viewer. */
-    postChainConsistency(body: wire.ChainFrom, how?: Keyed): Promise<wire.ChainConsistency>;
+    getChainConsistency(body: wire.ChainFrom, how?: Keyed): Promise<wire.ChainConsistency>;
     /** Download the audit log with its checkpoints and public key, for verification elsewhere. Requires
      * the role viewer. */
-    getChainExport(how?: Call): Promise<AsyncIterable<wire.ChainEntry>>;
+    exportChain(how?: Call): Promise<AsyncIterable<wire.ChainEntry>>;
     /** Show the length of the audit log, its public key, and its newest checkpoint. Requires the role
      * viewer. */
     getChainHead(how?: Call): Promise<wire.ChainHead>;
     /** Verify the audit log: entries, hash links, tree and signatures. Requires the role viewer. */
-    getChainVerify(query?: {
+    verifyChain(query?: {
         all?: boolean | undefined;
     }, how?: Call): Promise<wire.ChainReport>;
     /** Show an entry of the audit log. Requires the role viewer. */
-    getChainBySeq(seq: string, how?: Call): Promise<wire.ChainEntry>;
+    getChainEntry(seq: string, how?: Call): Promise<wire.ChainEntry>;
     /** List the causes of an audit log entry, first cause first. Requires the role viewer. */
-    getChainBySeqCauses(seq: string, how?: Call): Promise<wire.ChainEntryPage>;
+    listChainCauses(seq: string, how?: Call): Promise<wire.ChainEntryPage>;
     /** Prove that an entry is in the audit log. The proof is verified with the public key. Requires the
      * role viewer. */
-    getChainBySeqProof(seq: string, how?: Call): Promise<wire.ChainProof>;
+    getChainProof(seq: string, how?: Call): Promise<wire.ChainProof>;
     /** Repeat a recorded call of a pure capability and compare the outputs. Requires the role operator. */
-    postChainBySeqReplay(seq: string, how?: Keyed): Promise<wire.Replayed>;
+    replayCall(seq: string, how?: Keyed): Promise<wire.Replayed>;
     /** Stream the events of a session, from the first one, or after a number or Last-Event-ID. Over a
      * WebSocket, each text frame is one event. Requires the role viewer. */
-    getChatEventsBySession(session: string, query?: {
+    streamSession(session: string, query?: {
         after?: number | undefined;
     }, how?: Resumed): Promise<AsyncIterable<ServerEvent>>;
     /** List the messages of a session in one direction, oldest first. Requires the role viewer. */
-    getChatInbox(query?: {
+    listMessages(query?: {
         session_id?: string | undefined;
         direction?: "in" | "out" | undefined;
         limit?: number | undefined;
         after?: number | undefined;
     }, how?: Call): Promise<wire.MessagePage>;
     /** List runs, newest first. Requires the role viewer. */
-    getChatRun(query?: {
+    listRuns(query?: {
         session_id?: string | undefined;
         state?: "scheduled" | "active" | "paused" | "done" | "failed" | "cancelled" | undefined;
         parent?: string | undefined;
@@ -147,91 +147,91 @@ export declare class Operations extends Transport {
     }, how?: Call): Promise<wire.RunPage>;
     /** Start a run: an agent pursues a goal, now, at a given time, or on a schedule. Requires the role
      * operator. */
-    postChatRun(body: wire.StartRun, how?: Keyed): Promise<wire.Run>;
+    startRun(body: wire.StartRun, how?: Keyed): Promise<wire.Run>;
     /** Show a run. Requires the role viewer. */
-    getChatRunByRun(run: string, how?: Call): Promise<wire.Run>;
+    getRun(run: string, how?: Call): Promise<wire.Run>;
     /** List the steps of a run in order. Requires the role viewer. */
-    getChatRunByRunActions(run: string, query?: {
+    listActions(run: string, query?: {
         limit?: number | undefined;
         after?: number | undefined;
     }, how?: Call): Promise<wire.RunActionPage>;
     /** Cancel a run and its child runs. For a run that waits for its schedule, the schedule is
      * cancelled. Requires the role operator. */
-    postChatRunByRunCancel(run: string, how?: Keyed): Promise<wire.Run>;
+    cancelRun(run: string, how?: Keyed): Promise<wire.Run>;
     /** Take a checkpoint of a run and its jail. Requires the role operator. */
-    postChatRunByRunCheckpoint(run: string, body: wire.TakeCheckpoint | undefined, how?: Keyed): Promise<wire.Checkpoint>;
+    checkpointRun(run: string, body: wire.TakeCheckpoint | undefined, how?: Keyed): Promise<wire.Checkpoint>;
     /** List the checkpoints of a run, oldest first. Requires the role viewer. */
-    getChatRunByRunCheckpoints(run: string, query?: {
+    listCheckpoints(run: string, query?: {
         limit?: number | undefined;
         after?: number | undefined;
     }, how?: Call): Promise<wire.CheckpointPage>;
     /** Show a checkpoint with the state that the agent saved. Requires the role viewer. */
-    getChatRunByRunCheckpointsByCheckpoint(run: string, checkpoint: string, how?: Call): Promise<wire.Checkpoint>;
+    getCheckpoint(run: string, checkpoint: string, how?: Call): Promise<wire.Checkpoint>;
     /** Pause a run. Its jail is frozen. Requires the role operator. */
-    postChatRunByRunPause(run: string, how?: Keyed): Promise<wire.Run>;
+    pauseRun(run: string, how?: Keyed): Promise<wire.Run>;
     /** Resume a run where it was paused, rewind it to a checkpoint, or branch new runs from a
      * checkpoint. Requires the role operator. */
-    postChatRunByRunResume(run: string, body: wire.ResumeRun | undefined, how?: Keyed): Promise<wire.Resumed>;
+    resumeRun(run: string, body: wire.ResumeRun | undefined, how?: Keyed): Promise<wire.Resumed>;
     /** Change a run's state manually. Requires the role operator. */
-    postChatRunByRunTransition(run: string, body: wire.MoveRun, how?: Keyed): Promise<wire.Run>;
+    transitionRun(run: string, body: wire.MoveRun, how?: Keyed): Promise<wire.Run>;
     /** Send a message to a session's agent. Requires the role operator. */
-    postChatSend(body: wire.SendMessage, how?: Keyed): Promise<wire.Message>;
+    sendMessage(body: wire.SendMessage, how?: Keyed): Promise<wire.Message>;
     /** List sessions, newest first. Requires the role viewer. */
-    getChatSession(query?: {
+    listSessions(query?: {
         limit?: number | undefined;
         after?: string | undefined;
         state?: "open" | "closed" | undefined;
         group?: string | undefined;
     }, how?: Call): Promise<wire.SessionPage>;
     /** Open a session. An existing session with the same id is returned. Requires the role operator. */
-    postChatSession(body: wire.OpenSession, how?: Keyed): Promise<wire.Session>;
+    createSession(body: wire.OpenSession, how?: Keyed): Promise<wire.Session>;
     /** Show a session. Requires the role viewer. */
-    getChatSessionBySession(session: string, how?: Call): Promise<wire.Session>;
+    getSession(session: string, how?: Call): Promise<wire.Session>;
     /** Close a session. Its messages are kept. Requires the role operator. */
-    deleteChatSessionBySession(session: string, how?: Call): Promise<void>;
+    closeSession(session: string, how?: Call): Promise<void>;
     /** List connectors (inbound webhooks, outbound webhooks and relays) and their pending deliveries.
      * Requires the role viewer. */
-    getConnectors(how?: Call): Promise<wire.ConnectorPage>;
+    listConnectors(how?: Call): Promise<wire.ConnectorPage>;
     /** List the deliveries of a connector, by due time. Requires the role viewer. */
-    getConnectorsByConnectorDeliveries(connector: string, query?: {
+    listDeliveries(connector: string, query?: {
         state?: "pending" | "delivered" | "dead" | undefined;
         limit?: number | undefined;
         after?: string | undefined;
     }, how?: Call): Promise<wire.DeliveryPage>;
     /** Retry a failed delivery. Requires the role operator. */
-    postDeliveriesByDeliveryRedeliver(delivery: string, how?: Keyed): Promise<wire.Delivery>;
+    redeliverMessage(delivery: string, how?: Keyed): Promise<wire.Delivery>;
     /** Check which features this host supports, with remedies for missing ones. Requires the role
      * viewer. */
-    getDoctor(how?: Call): Promise<wire.ProbePage>;
+    diagnoseHost(how?: Call): Promise<wire.ProbePage>;
     /** Create a key for clients of the E2B protocol. The key is returned only in this response.
      * Requires the role admin. */
-    postE2bKeys(body: wire.CreateE2BKey, how?: Call): Promise<wire.E2BKey>;
+    createE2bKey(body: wire.CreateE2BKey, how?: Call): Promise<wire.E2BKey>;
     /** Stream events and the state of jails. The topics jail, approval, run, notice, step, decision and
      * egress are audit log entries and resume after Last-Event-ID. The topics jails and schedules
      * report the current state. Requires the role viewer. */
-    getFeed(query?: {
+    streamFeed(query?: {
         topics?: string | undefined;
     }, how?: Resumed): Promise<AsyncIterable<ServerEvent>>;
     /** Revoke a grant. The revocation takes effect immediately. Requires the role operator. */
-    deleteGrantsByGrant(grant: string, how?: Call): Promise<void>;
+    revokeGrant(grant: string, how?: Call): Promise<void>;
     /** Check that the daemon is alive. */
-    getHealth(how?: Call): Promise<wire.Health>;
+    checkHealth(how?: Call): Promise<wire.Health>;
     /** Check that the daemon is ready to serve requests. */
-    getHealthReady(how?: Call): Promise<wire.Health>;
+    checkReadiness(how?: Call): Promise<wire.Health>;
     /** Receive an inbound webhook for a session. */
-    postHooksByConnector(connector: string, how?: Call): Promise<wire.Received>;
+    receiveHook(connector: string, how?: Call): Promise<wire.Received>;
     /** List the prepared root filesystems, newest first. Requires the role viewer. */
-    getImages(query?: {
+    listImages(query?: {
         limit?: number | undefined;
         after?: string | undefined;
     }, how?: Call): Promise<wire.ImagePage>;
     /** Prepare a root filesystem, so that the first jail that uses it starts faster. Requires the role
      * operator. */
-    postImages(body: wire.Rootfs, how?: Keyed): Promise<wire.Prepared>;
+    prepareImage(body: wire.Rootfs, how?: Keyed): Promise<wire.Prepared>;
     /** Delete the root filesystems that no jail uses, and list them. Requires the role admin. */
-    postImagesPrune(how?: Keyed): Promise<wire.ImagePage>;
+    pruneImages(how?: Keyed): Promise<wire.ImagePage>;
     /** List jails, oldest first. Requires the role viewer. */
-    getJails(query?: {
+    listJails(query?: {
         limit?: number | undefined;
         after?: string | undefined;
         state?: "created" | "starting" | "running" | "paused" | "stopped" | "failed" | undefined;
@@ -239,62 +239,62 @@ export declare class Operations extends Transport {
         label?: string[] | undefined;
     }, how?: Call): Promise<wire.JailPage>;
     /** Create a jail. Requires the role operator. */
-    postJails(body: wire.CreateJail | undefined, how?: Keyed): Promise<wire.Jail>;
+    createJail(body: wire.CreateJail | undefined, how?: Keyed): Promise<wire.Jail>;
     /** Show a jail and its resource usage. Requires the role viewer. */
-    getJailsById(id: string, how?: Call): Promise<wire.Jail>;
+    getJail(id: string, how?: Call): Promise<wire.Jail>;
     /** Delete a jail and its files, in any state. Requires the role operator. */
-    deleteJailsById(id: string, query?: {
+    deleteJail(id: string, query?: {
         snapshots?: boolean | undefined;
     }, how?: Call): Promise<void>;
     /** Show the state of a jail at an earlier time: its processes, changed files, and the nearest
      * snapshot. Requires the role viewer. */
-    getJailsByIdAt(id: string, query?: {
+    getPastState(id: string, query?: {
         ts?: string | undefined;
         all?: boolean | undefined;
         limit?: number | undefined;
     }, how?: Call): Promise<wire.Past>;
     /** Branch (fork) a jail. A snapshot is taken, and new jails are created from it. Requires the role
      * operator. */
-    postJailsByIdBranch(id: string, body: wire.Branch | undefined, how?: Keyed): Promise<wire.Branches>;
+    branchJail(id: string, body: wire.Branch | undefined, how?: Keyed): Promise<wire.Branches>;
     /** Summarize the network connections of a jail by host, with the egress decisions. Requires the
      * role viewer. */
-    getJailsByIdConnections(id: string, query?: {
+    listConnections(id: string, query?: {
         from?: string | undefined;
         to?: string | undefined;
         limit?: number | undefined;
     }, how?: Call): Promise<wire.Connections>;
     /** Evaluate a policy decision, and wait for approval if it is required. Requires the role operator. */
-    postJailsByIdDecide(id: string, body: wire.Decide, how?: Keyed): Promise<wire.Verdict>;
+    requestDecision(id: string, body: wire.Decide, how?: Keyed): Promise<wire.Verdict>;
     /** Compare a jail with another jail or a snapshot. Requires the role viewer. */
-    getJailsByIdDiff(id: string, query?: {
+    compareJail(id: string, query?: {
         against?: string | undefined;
         only?: string | undefined;
         content?: "unified" | undefined;
         format?: "json" | "text" | "html" | undefined;
     }, how?: Call): Promise<wire.Comparison>;
     /** Compare a jail with another jail or a snapshot. Requires the role viewer. */
-    getJailsByIdDiffText(id: string, query?: {
+    compareJailText(id: string, query?: {
         against?: string | undefined;
         only?: string | undefined;
         content?: "unified" | undefined;
         format?: "json" | "text" | "html" | undefined;
     }, how?: Call): Promise<string>;
     /** Compare a jail with another jail or a snapshot. Requires the role viewer. */
-    getJailsByIdDiffHtml(id: string, query?: {
+    compareJailHtml(id: string, query?: {
         against?: string | undefined;
         only?: string | undefined;
         content?: "unified" | undefined;
         format?: "json" | "text" | "html" | undefined;
     }, how?: Call): Promise<string>;
     /** Show a jail's egress rules and traffic statistics. Requires the role viewer. */
-    getJailsByIdEgress(id: string, how?: Call): Promise<wire.EgressState>;
+    getEgress(id: string, how?: Call): Promise<wire.EgressState>;
     /** Replace a jail's egress rules. They take effect immediately; open connections that they do not
      * allow are closed. Requires the role operator. */
-    putJailsByIdEgress(id: string, body: wire.Egress, how?: Call): Promise<wire.EgressState>;
+    putEgress(id: string, body: wire.Egress, how?: Call): Promise<wire.EgressState>;
     /** Stream the events of a jail, from the first one, or from the position that a filter, a time or
      * Last-Event-ID selects. The id of each server-sent event is its seq; the last one is 'end'. With
      * offset or at, return a JSON window of the events instead. Requires the role viewer. */
-    getJailsByIdEvents(id: string, query?: {
+    streamEvents(id: string, query?: {
         q?: string | undefined;
         type?: string | undefined;
         pid?: string | undefined;
@@ -317,7 +317,7 @@ export declare class Operations extends Transport {
     /** Stream the events of a jail, from the first one, or from the position that a filter, a time or
      * Last-Event-ID selects. The id of each server-sent event is its seq; the last one is 'end'. With
      * offset or at, return a JSON window of the events instead. Requires the role viewer. */
-    getJailsByIdEventsStream(id: string, query?: {
+    streamEventsStream(id: string, query?: {
         q?: string | undefined;
         type?: string | undefined;
         pid?: string | undefined;
@@ -340,7 +340,7 @@ export declare class Operations extends Transport {
     /** Stream the events of a jail, from the first one, or from the position that a filter, a time or
      * Last-Event-ID selects. The id of each server-sent event is its seq; the last one is 'end'. With
      * offset or at, return a JSON window of the events instead. Requires the role viewer. */
-    getJailsByIdEventsLines(id: string, query?: {
+    streamEventsLines(id: string, query?: {
         q?: string | undefined;
         type?: string | undefined;
         pid?: string | undefined;
@@ -361,35 +361,35 @@ export declare class Operations extends Transport {
         format?: "sse" | "ndjson" | undefined;
     }, how?: Call): Promise<AsyncIterable<wire.Event>>;
     /** Run a command and wait for it, stream its output, or detach from it. Requires the role operator. */
-    postJailsByIdExec(id: string, body: wire.ExecRequest, how?: Keyed): Promise<wire.Exec>;
+    execCommand(id: string, body: wire.ExecRequest, how?: Keyed): Promise<wire.Exec>;
     /** Run a command and wait for it, stream its output, or detach from it. Requires the role operator. */
-    postJailsByIdExecStream(id: string, body: wire.ExecRequest, how?: Keyed): Promise<AsyncIterable<ServerEvent>>;
+    execCommandStream(id: string, body: wire.ExecRequest, how?: Keyed): Promise<AsyncIterable<ServerEvent>>;
     /** List the recent and running commands of a jail, oldest first. Requires the role viewer. */
-    getJailsByIdExecs(id: string, query?: {
+    listExecs(id: string, query?: {
         limit?: number | undefined;
         after?: string | undefined;
     }, how?: Call): Promise<wire.ExecPage>;
     /** Show a command and its output, or stream its output as events. Requires the role viewer. */
-    getJailsByIdExecsByExec(id: string, exec: string, query?: {
+    getExec(id: string, exec: string, query?: {
         from?: number | undefined;
         lossless?: boolean | undefined;
     }, how?: Call): Promise<wire.Exec>;
     /** Show a command and its output, or stream its output as events. Requires the role viewer. */
-    getJailsByIdExecsByExecStream(id: string, exec: string, query?: {
+    getExecStream(id: string, exec: string, query?: {
         from?: number | undefined;
         lossless?: boolean | undefined;
     }, how?: Resumed): Promise<AsyncIterable<ServerEvent>>;
     /** Change the size of a command's terminal. Requires the role operator. */
-    postJailsByIdExecsByExecResize(id: string, exec: string, body: wire.Size, how?: Keyed): Promise<void>;
+    resizeExec(id: string, exec: string, body: wire.Size, how?: Keyed): Promise<void>;
     /** Send a signal to a command's process group. Requires the role operator. */
-    postJailsByIdExecsByExecSignal(id: string, exec: string, body: wire.Signal, how?: Keyed): Promise<void>;
+    signalExec(id: string, exec: string, body: wire.Signal, how?: Keyed): Promise<void>;
     /** Write to a command's standard input. Requires the role operator. */
-    postJailsByIdExecsByExecStdin(id: string, exec: string, content: Content, query?: {
+    writeStdin(id: string, exec: string, content: Content, query?: {
         close?: boolean | undefined;
     }, how?: Call): Promise<void>;
     /** Read a file, list a directory, show metadata, or download a tar archive. Requires the role
      * viewer. */
-    getJailsByIdFiles(id: string, query: {
+    getFile(id: string, query: {
         path: string;
         list?: boolean | undefined;
         stat?: boolean | undefined;
@@ -401,7 +401,7 @@ export declare class Operations extends Transport {
     }, how?: Call): Promise<wire.File | wire.FilePage>;
     /** Read a file, list a directory, show metadata, or download a tar archive. Requires the role
      * viewer. */
-    getJailsByIdFilesBytes(id: string, query: {
+    getFileBytes(id: string, query: {
         path: string;
         list?: boolean | undefined;
         stat?: boolean | undefined;
@@ -412,7 +412,7 @@ export declare class Operations extends Transport {
         after?: string | undefined;
     }, how?: Call): Promise<Answer>;
     /** Write a file, create a directory, or extract a tar archive. Requires the role operator. */
-    putJailsByIdFiles(id: string, content: Content, query: {
+    putFile(id: string, content: Content, query: {
         path: string;
         tar?: boolean | undefined;
         mkdir?: boolean | undefined;
@@ -423,20 +423,20 @@ export declare class Operations extends Transport {
         gid?: number | undefined;
     }, how?: Call): Promise<wire.File>;
     /** Delete a file or directory. Requires the role operator. */
-    deleteJailsByIdFiles(id: string, query: {
+    deleteFile(id: string, query: {
         path: string;
         recursive?: boolean | undefined;
     }, how?: Call): Promise<void>;
     /** Rename a file or directory. Requires the role operator. */
-    postJailsByIdFilesMove(id: string, body: wire.MoveFile, how?: Keyed): Promise<void>;
+    moveFile(id: string, body: wire.MoveFile, how?: Keyed): Promise<void>;
     /** Stream file changes below a path. Requires the role viewer. */
-    getJailsByIdFilesWatch(id: string, query: {
+    watchFiles(id: string, query: {
         path: string;
         recursive?: boolean | undefined;
     }, how?: Resumed): Promise<AsyncIterable<ServerEvent>>;
     /** List file changes by path: of a jail's root filesystem or workspace, or relative to a snapshot
      * or another jail. Requires the role viewer. */
-    getJailsByIdFsDiff(id: string, query?: {
+    diffFiles(id: string, query?: {
         limit?: number | undefined;
         after?: string | undefined;
         against?: string | undefined;
@@ -446,7 +446,7 @@ export declare class Operations extends Transport {
     }, how?: Call): Promise<wire.ChangePage>;
     /** List file changes by path: of a jail's root filesystem or workspace, or relative to a snapshot
      * or another jail. Requires the role viewer. */
-    getJailsByIdFsDiffText(id: string, query?: {
+    diffFilesText(id: string, query?: {
         limit?: number | undefined;
         after?: string | undefined;
         against?: string | undefined;
@@ -456,7 +456,7 @@ export declare class Operations extends Transport {
     }, how?: Call): Promise<string>;
     /** List file changes by path: of a jail's root filesystem or workspace, or relative to a snapshot
      * or another jail. Requires the role viewer. */
-    getJailsByIdFsDiffHtml(id: string, query?: {
+    diffFilesHtml(id: string, query?: {
         limit?: number | undefined;
         after?: string | undefined;
         against?: string | undefined;
@@ -465,14 +465,14 @@ export declare class Operations extends Transport {
         content?: "unified" | undefined;
     }, how?: Call): Promise<string>;
     /** Show a jail's limits and the history of changes and requests. Requires the role viewer. */
-    getJailsByIdLimits(id: string, query?: {
+    getJailLimits(id: string, query?: {
         after?: number | undefined;
     }, how?: Call): Promise<wire.JailLimits>;
     /** Change a jail's limits, also while it runs. Omitted limits are unchanged. Requires the role
      * operator. */
-    patchJailsByIdLimits(id: string, body: wire.Limits, how?: Call): Promise<wire.Jail>;
+    updateJailLimits(id: string, body: wire.Limits, how?: Call): Promise<wire.Jail>;
     /** List the network flows of a jail, in order of their start. Requires the role viewer. */
-    getJailsByIdNetworkLog(id: string, query?: {
+    listNetworkFlows(id: string, query?: {
         limit?: number | undefined;
         after?: string | undefined;
         since?: string | undefined;
@@ -480,7 +480,7 @@ export declare class Operations extends Transport {
         packets?: boolean | undefined;
     }, how?: Call): Promise<wire.Flows>;
     /** List the network flows of a jail, in order of their start. Requires the role viewer. */
-    getJailsByIdNetworkLogLines(id: string, query?: {
+    listNetworkFlowsLines(id: string, query?: {
         limit?: number | undefined;
         after?: string | undefined;
         since?: string | undefined;
@@ -488,7 +488,7 @@ export declare class Operations extends Transport {
         packets?: boolean | undefined;
     }, how?: Call): Promise<AsyncIterable<wire.Event>>;
     /** List the network flows of a jail, in order of their start. Requires the role viewer. */
-    getJailsByIdNetworkLogText(id: string, query?: {
+    listNetworkFlowsText(id: string, query?: {
         limit?: number | undefined;
         after?: string | undefined;
         since?: string | undefined;
@@ -496,67 +496,67 @@ export declare class Operations extends Transport {
         packets?: boolean | undefined;
     }, how?: Call): Promise<string>;
     /** Download the captured packets of a jail. Requires the role viewer. */
-    getJailsByIdNetworkPcap(id: string, how?: Call): Promise<Answer>;
+    getNetworkPackets(id: string, how?: Call): Promise<Answer>;
     /** Pause (freeze) a jail. Requires the role operator. */
-    postJailsByIdPause(id: string, how?: Keyed): Promise<wire.Jail>;
+    pauseJail(id: string, how?: Keyed): Promise<wire.Jail>;
     /** Show a jail's policy, how it is interpreted, and lint findings. Requires the role viewer. */
-    getJailsByIdPolicy(id: string, how?: Call): Promise<wire.PolicyState>;
+    getPolicy(id: string, how?: Call): Promise<wire.PolicyState>;
     /** Replace a jail's policy. The new policy takes effect immediately. Requires the role operator. */
-    putJailsByIdPolicy(id: string, body: wire.Policy, how?: Call): Promise<wire.PolicyState>;
+    putPolicy(id: string, body: wire.Policy, how?: Call): Promise<wire.PolicyState>;
     /** Remove a jail's policy. Actions that need a policy decision are then denied. Requires the role
      * operator. */
-    deleteJailsByIdPolicy(id: string, how?: Call): Promise<void>;
+    deletePolicy(id: string, how?: Call): Promise<void>;
     /** Change a jail's autonomy level. It can be lowered, or raised up to the ceiling, and takes effect
      * immediately. Requires the role operator. */
-    postJailsByIdPolicyLevel(id: string, body: wire.PolicyLevel, how?: Keyed): Promise<wire.PolicyState>;
+    setPolicyLevel(id: string, body: wire.PolicyLevel, how?: Keyed): Promise<wire.PolicyState>;
     /** Show the process tree of a jail, now or at an earlier time. Requires the role viewer. */
-    getJailsByIdProcesses(id: string, query?: {
+    listProcesses(id: string, query?: {
         at?: string | undefined;
         all?: boolean | undefined;
     }, how?: Call): Promise<wire.Processes>;
     /** Show the process tree of a jail, now or at an earlier time. Requires the role viewer. */
-    getJailsByIdProcessesText(id: string, query?: {
+    listProcessesText(id: string, query?: {
         at?: string | undefined;
         all?: boolean | undefined;
     }, how?: Call): Promise<string>;
     /** Generate a report of the activity of a jail. Requires the role viewer. */
-    getJailsByIdReport(id: string, query?: {
+    getReport(id: string, query?: {
         since?: string | undefined;
         until?: string | undefined;
         format?: "json" | "html" | "md" | undefined;
     }, how?: Call): Promise<Record<string, unknown>>;
     /** Generate a report of the activity of a jail. Requires the role viewer. */
-    getJailsByIdReportText(id: string, query?: {
+    getReportText(id: string, query?: {
         since?: string | undefined;
         until?: string | undefined;
         format?: "json" | "html" | "md" | undefined;
     }, how?: Call): Promise<string>;
     /** Generate a report of the activity of a jail. Requires the role viewer. */
-    getJailsByIdReportHtml(id: string, query?: {
+    getReportHtml(id: string, query?: {
         since?: string | undefined;
         until?: string | undefined;
         format?: "json" | "html" | "md" | undefined;
     }, how?: Call): Promise<string>;
     /** Resume a paused jail. Requires the role operator. */
-    postJailsByIdResume(id: string, how?: Keyed): Promise<wire.Jail>;
+    resumeJail(id: string, how?: Keyed): Promise<wire.Jail>;
     /** Rewind a jail to a snapshot. Events since the snapshot are kept in the event log. Requires the
      * role operator. */
-    postJailsByIdRewind(id: string, body: wire.Rewind, how?: Keyed): Promise<wire.Jail>;
+    rewindJail(id: string, body: wire.Rewind, how?: Keyed): Promise<wire.Jail>;
     /** Take a snapshot of a jail. The jail continues to run. Requires the role operator. */
-    postJailsByIdSnapshot(id: string, body: wire.TakeSnapshot | undefined, how?: Keyed): Promise<wire.Snapshot>;
+    takeSnapshot(id: string, body: wire.TakeSnapshot | undefined, how?: Keyed): Promise<wire.Snapshot>;
     /** List the snapshots of a jail, oldest first. The jail may have been deleted. Requires the role
      * viewer. */
-    getJailsByIdSnapshots(id: string, query?: {
+    listJailSnapshots(id: string, query?: {
         limit?: number | undefined;
         after?: string | undefined;
         usage?: boolean | undefined;
     }, how?: Call): Promise<wire.SnapshotPage>;
     /** Start a jail. Requires the role operator. */
-    postJailsByIdStart(id: string, how?: Keyed): Promise<wire.Jail>;
+    startJail(id: string, how?: Keyed): Promise<wire.Jail>;
     /** Stop a jail. Its processes end; its files are kept. Requires the role operator. */
-    postJailsByIdStop(id: string, body: wire.StopJail | undefined, how?: Keyed): Promise<wire.Jail>;
+    stopJail(id: string, body: wire.StopJail | undefined, how?: Keyed): Promise<wire.Jail>;
     /** Summarize the system calls of a jail: frequency, duration and errors. Requires the role viewer. */
-    getJailsByIdSyscalls(id: string, query?: {
+    getSyscallProfile(id: string, query?: {
         q?: string | undefined;
         type?: string | undefined;
         pid?: string | undefined;
@@ -572,7 +572,7 @@ export declare class Operations extends Transport {
         limit?: number | undefined;
     }, how?: Call): Promise<wire.Profile>;
     /** Count the events of a jail by time and type, and by process. Requires the role viewer. */
-    getJailsByIdTimeline(id: string, query?: {
+    getTimeline(id: string, query?: {
         q?: string | undefined;
         type?: string | undefined;
         pid?: string | undefined;
@@ -592,69 +592,69 @@ export declare class Operations extends Transport {
         jail?: string | undefined;
     }, how?: Call): Promise<wire.LineageJailPage>;
     /** Log in a browser with the code of a login link. */
-    postLogin(body: wire.LogIn, how?: Call): Promise<wire.Me>;
+    logIn(body: wire.LogIn, how?: Call): Promise<wire.Me>;
     /** Create a login link for a browser. It is valid for ten minutes and can be used once. Requires
      * the role admin. */
-    postLoginLinks(body: wire.CreateLoginLink, how?: Call): Promise<wire.LoginLink>;
+    createLoginLink(body: wire.CreateLoginLink, how?: Call): Promise<wire.LoginLink>;
     /** List logged-in browsers, oldest first. Requires the role admin. */
-    getLogins(query?: {
+    listLogins(query?: {
         limit?: number | undefined;
         after?: string | undefined;
     }, how?: Call): Promise<wire.LoginPage>;
     /** End a login and close its streams. Requires the role admin. */
-    deleteLoginsByLogin(login: string, how?: Call): Promise<void>;
+    deleteLogin(login: string, how?: Call): Promise<void>;
     /** End the login that the request's cookie identifies. Requires the role viewer. */
-    postLogout(how?: Call): Promise<void>;
+    logOut(how?: Call): Promise<void>;
     /** Search the bundles that markets offer. Requires the role viewer. */
-    getMarket(query?: {
+    searchMarket(query?: {
         q?: string | undefined;
     }, how?: Call): Promise<wire.OfferPage>;
     /** Install a bundle from a market. Requires the role admin. */
-    postMarketInstall(body: wire.MarketInstall, how?: Keyed): Promise<wire.Bundle>;
+    installFromMarket(body: wire.MarketInstall, how?: Keyed): Promise<wire.Bundle>;
     /** List installed bundles for which their publisher offers a newer version. Requires the role
      * viewer. */
-    getMarketOutdated(how?: Call): Promise<wire.OfferPage>;
+    listOutdatedBundles(how?: Call): Promise<wire.OfferPage>;
     /** Show the identity of the caller. Requires the role viewer. */
-    getMe(how?: Call): Promise<wire.Me>;
+    getCaller(how?: Call): Promise<wire.Me>;
     /** Get Prometheus metrics. Requires the role viewer. */
     getMetrics(how?: Call): Promise<string>;
     /** List the notifications that could not be delivered. Requires the role viewer. */
-    getNoticesDead(how?: Call): Promise<wire.DeadNoticePage>;
+    listDeadNotices(how?: Call): Promise<wire.DeadNoticePage>;
     /** Retry a notification. Requires the role operator. */
-    postNoticesByNoticeRedeliver(notice: string, how?: Keyed): Promise<void>;
+    redeliverNotice(notice: string, how?: Keyed): Promise<void>;
     /** Get this OpenAPI document. */
-    getOpenapiJson(how?: Call): Promise<unknown>;
+    getOpenApi(how?: Call): Promise<unknown>;
     /** Evaluate a policy decision without effect, and show the rules considered. No approval is
      * requested and nothing is recorded. Requires the role viewer. */
-    postPolicyExplain(body: wire.Explain, how?: Keyed): Promise<wire.Explained>;
+    explainPolicy(body: wire.Explain, how?: Keyed): Promise<wire.Explained>;
     /** Lint permission files. Requires the role viewer. */
-    postPolicyLint(body: wire.Policy, how?: Keyed): Promise<wire.PolicyState>;
+    lintPolicy(body: wire.Policy, how?: Keyed): Promise<wire.PolicyState>;
     /** Explain a problem type. */
-    getProblemsByProblem(problem: string, how?: Call): Promise<string>;
+    getProblem(problem: string, how?: Call): Promise<string>;
     /** List trusted publishers and the highest tier of each. Requires the role viewer. */
-    getPublishers(how?: Call): Promise<wire.PublisherPage>;
+    listPublishers(how?: Call): Promise<wire.PublisherPage>;
     /** Revoke trust in a key or bundle digest. Affected bundles can no longer be installed or called.
      * Requires the role admin. */
-    postPublishersRevoke(body: wire.RevokeTrust, how?: Keyed): Promise<void>;
+    revokePublisherTrust(body: wire.RevokeTrust, how?: Keyed): Promise<void>;
     /** Replace a publisher's key. Existing signatures of the old key remain valid. Requires the role
      * admin. */
-    postPublishersRotate(body: wire.RotateKey, how?: Keyed): Promise<void>;
+    rotatePublisherKey(body: wire.RotateKey, how?: Keyed): Promise<void>;
     /** Trust a publisher's key. Requires the role admin. */
-    putPublishersByName(name: string, body: wire.AddPublisher, how?: Call): Promise<void>;
+    putPublisher(name: string, body: wire.AddPublisher, how?: Call): Promise<void>;
     /** Remove a publisher. Its bundles can no longer be installed or called. Requires the role admin. */
-    deletePublishersByName(name: string, how?: Call): Promise<void>;
+    deletePublisher(name: string, how?: Call): Promise<void>;
     /** List the browsers that receive push notifications, oldest first. Requires the role operator. */
-    getPushBrowsers(how?: Call): Promise<wire.PushBrowserPage>;
+    listBrowsers(how?: Call): Promise<wire.PushBrowserPage>;
     /** Subscribe a browser to push notifications for approval requests. The subscription replaces the
      * browser's previous one and ends with its login. Requires the role operator. */
-    postPushBrowsers(body: wire.SubscribeBrowser, how?: Call): Promise<wire.PushBrowser>;
+    subscribeBrowser(body: wire.SubscribeBrowser, how?: Call): Promise<wire.PushBrowser>;
     /** Unsubscribe a browser from push notifications. Requires the role operator. */
-    deletePushBrowsersByBrowser(browser: string, how?: Call): Promise<void>;
+    unsubscribeBrowser(browser: string, how?: Call): Promise<void>;
     /** Show the public key with which a browser subscribes to push notifications. Requires the role
      * viewer. */
     getPushKey(how?: Call): Promise<wire.PushKey>;
     /** List the policy decisions about a jail, oldest first. Requires the role viewer. */
-    getSandboxByIdDecisions(id: string, query?: {
+    listDecisions(id: string, query?: {
         limit?: number | undefined;
         after?: number | undefined;
         observed?: "true" | "false" | undefined;
@@ -665,84 +665,84 @@ export declare class Operations extends Transport {
     }, how?: Call): Promise<wire.TrailEntryPage>;
     /** Report a tool call that an agent is about to make, and get the policy decision. Requires the
      * role operator. */
-    postSandboxByIdDecisions(id: string, body: wire.ClaimedDecision, how?: Keyed): Promise<wire.Verdict>;
+    reportToolCall(id: string, body: wire.ClaimedDecision, how?: Keyed): Promise<wire.Verdict>;
     /** List schedules, oldest first. Requires the role viewer. */
-    getSchedules(query?: {
+    listSchedules(query?: {
         session_id?: string | undefined;
         limit?: number | undefined;
         after?: string | undefined;
     }, how?: Call): Promise<wire.SchedulePage>;
     /** Preview the due times of a schedule. No schedule is created. Requires the role viewer. */
-    getSchedulesTimes(query?: {
+    previewSchedule(query?: {
         schedule?: string | undefined;
         time_zone?: string | undefined;
     }, how?: Call): Promise<wire.Times>;
     /** Show a schedule and its next ten due times. Requires the role viewer. */
-    getSchedulesBySchedule(schedule: string, how?: Call): Promise<wire.Schedule>;
+    getSchedule(schedule: string, how?: Call): Promise<wire.Schedule>;
     /** Change when a schedule starts runs. Omitted fields are unchanged. Requires the role operator. */
-    patchSchedulesBySchedule(schedule: string, body: wire.EditSchedule, how?: Call): Promise<wire.Schedule>;
+    updateSchedule(schedule: string, body: wire.EditSchedule, how?: Call): Promise<wire.Schedule>;
     /** Delete a schedule. Its runs are kept. Requires the role operator. */
-    deleteSchedulesBySchedule(schedule: string, how?: Call): Promise<void>;
+    deleteSchedule(schedule: string, how?: Call): Promise<void>;
     /** Pause a schedule. Requires the role operator. */
-    postSchedulesBySchedulePause(schedule: string, how?: Keyed): Promise<wire.Schedule>;
+    pauseSchedule(schedule: string, how?: Keyed): Promise<wire.Schedule>;
     /** Resume a paused schedule. Requires the role operator. */
-    postSchedulesByScheduleResume(schedule: string, how?: Keyed): Promise<wire.Schedule>;
+    resumeSchedule(schedule: string, how?: Keyed): Promise<wire.Schedule>;
     /** List secrets and their grants, by name. Values are never returned. Requires the role viewer. */
-    getSecrets(how?: Call): Promise<wire.SecretPage>;
+    listSecrets(how?: Call): Promise<wire.SecretPage>;
     /** Re-encrypt all secrets with a new key and destroy the old key. Requires the role admin. */
-    postSecretsRotate(how?: Keyed): Promise<void>;
+    rotateSecrets(how?: Keyed): Promise<void>;
     /** Store a secret, encrypted, or a reference to an external secret. Requires the role admin. */
-    putSecretsByName(name: string, body: wire.PutSecret, how?: Call): Promise<void>;
+    putSecret(name: string, body: wire.PutSecret, how?: Call): Promise<void>;
     /** Delete a secret and revoke its grants. Requires the role admin. */
-    deleteSecretsByName(name: string, how?: Call): Promise<void>;
+    deleteSecret(name: string, how?: Call): Promise<void>;
     /** Grant a jail the use of a secret, as a file or injected into requests. Requires the role
      * operator. */
-    postSecretsByNameGrants(name: string, body: wire.GrantSecret, how?: Keyed): Promise<wire.Grant>;
+    grantSecret(name: string, body: wire.GrantSecret, how?: Keyed): Promise<wire.Grant>;
     /** List skills, by name. Requires the role viewer. */
-    getSkills(how?: Call): Promise<wire.SkillPage>;
+    listSkills(how?: Call): Promise<wire.SkillPage>;
     /** Add a skill, or replace the one with the same name. A skill that names an unapproved capability
      * is rejected. Requires the role operator. */
-    postSkills(body: wire.AddSkill, how?: Keyed): Promise<wire.Skill>;
+    addSkill(body: wire.AddSkill, how?: Keyed): Promise<wire.Skill>;
     /** Show a skill as an agent reads it, with tool definitions of its capabilities. Requires the role
      * viewer. */
-    getSkillsByName(name: string, how?: Call): Promise<wire.Skill>;
+    getSkill(name: string, how?: Call): Promise<wire.Skill>;
     /** Delete a skill. Its capabilities are kept. Requires the role operator. */
-    deleteSkillsByName(name: string, how?: Call): Promise<void>;
+    deleteSkill(name: string, how?: Call): Promise<void>;
     /** List snapshots, oldest first. Requires the role viewer. */
-    getSnapshots(query?: {
+    listSnapshots(query?: {
         limit?: number | undefined;
         after?: string | undefined;
         usage?: boolean | undefined;
     }, how?: Call): Promise<wire.SnapshotPage>;
     /** Import an exported snapshot. The archive must be trusted like a program that runs as root.
      * Requires the role admin. */
-    postSnapshotsImport(content: Content, query?: {
+    importSnapshot(content: Content, query?: {
         files_only?: boolean | undefined;
         force?: boolean | undefined;
     }, how?: Call): Promise<wire.Snapshot>;
     /** Show a snapshot and its disk usage. Requires the role viewer. */
-    getSnapshotsBySid(sid: string, how?: Call): Promise<wire.Snapshot>;
+    getSnapshot(sid: string, how?: Call): Promise<wire.Snapshot>;
     /** Delete a snapshot. Data that jails and other snapshots use is kept. Requires the role operator. */
-    deleteSnapshotsBySid(sid: string, how?: Call): Promise<void>;
+    deleteSnapshot(sid: string, how?: Call): Promise<void>;
     /** Branch (fork) jails from a snapshot. If some cannot be created, the response lists the errors.
      * Requires the role operator. */
-    postSnapshotsBySidBranch(sid: string, body: wire.Branch | undefined, how?: Keyed): Promise<wire.Branches>;
+    branchSnapshot(sid: string, body: wire.Branch | undefined, how?: Keyed): Promise<wire.Branches>;
     /** Compare a snapshot with its jail, another jail or another snapshot. Requires the role viewer. */
-    getSnapshotsBySidDiff(sid: string, query?: {
+    compareSnapshot(sid: string, query?: {
         against?: string | undefined;
         only?: string | undefined;
         content?: "unified" | undefined;
         format?: "json" | "text" | "html" | undefined;
     }, how?: Call): Promise<wire.Comparison>;
     /** Compare a snapshot with its jail, another jail or another snapshot. Requires the role viewer. */
-    getSnapshotsBySidDiffText(sid: string, query?: {
+    compareSnapshotText(sid: string, query?: {
         against?: string | undefined;
         only?: string | undefined;
         content?: "unified" | undefined;
         format?: "json" | "text" | "html" | undefined;
     }, how?: Call): Promise<string>;
     /** Compare a snapshot with its jail, another jail or another snapshot. Requires the role viewer. */
-    getSnapshotsBySidDiffHtml(sid: string, query?: {
+    compareSnapshotHtml(sid: string, query?: {
         against?: string | undefined;
         only?: string | undefined;
         content?: "unified" | undefined;
@@ -750,22 +750,22 @@ export declare class Operations extends Transport {
     }, how?: Call): Promise<string>;
     /** Download a snapshot, with memory and files, as an archive that another host can import. Requires
      * the role operator. */
-    getSnapshotsBySidExport(sid: string, how?: Call): Promise<Answer>;
+    exportSnapshot(sid: string, how?: Call): Promise<Answer>;
     /** Restore a snapshot as a new jail. Requires the role operator. */
-    postSnapshotsBySidRestore(sid: string, body: wire.Overrides | undefined, how?: Keyed): Promise<wire.Jail>;
+    restoreSnapshot(sid: string, body: wire.Overrides | undefined, how?: Keyed): Promise<wire.Jail>;
     /** Create frozen copies of a snapshot in advance, for fast branches. Requires the role operator. */
-    postSnapshotsBySidWarm(sid: string, body: wire.Warm, how?: Keyed): Promise<wire.Warmed>;
+    warmSnapshot(sid: string, body: wire.Warm, how?: Keyed): Promise<wire.Warmed>;
     /** Show the daemon's disk usage by category, and the warm pool. Requires the role viewer. */
     getStorage(how?: Call): Promise<wire.Storage>;
     /** List tokens, oldest first. Requires the role admin. */
-    getTokens(query?: {
+    listTokens(query?: {
         limit?: number | undefined;
         after?: string | undefined;
     }, how?: Call): Promise<wire.TokenPage>;
     /** Create a bearer token. The secret is returned only in this response. Requires the role admin. */
-    postTokens(body: wire.CreateToken, how?: Call): Promise<wire.Token>;
+    createToken(body: wire.CreateToken, how?: Call): Promise<wire.Token>;
     /** Revoke a token. Requires the role admin. */
-    deleteTokensById(id: string, how?: Call): Promise<void>;
+    revokeToken(id: string, how?: Call): Promise<void>;
     /** Show the daemon's version. Requires the role viewer. */
     getVersion(how?: Call): Promise<wire.Version>;
 }

@@ -8,105 +8,105 @@ import { part, Transport } from "./transport.js";
  */
 export class Operations extends Transport {
     /** Show the approval request of an approval link. */
-    getAnswersByToken(token, how = {}) {
+    showApprovalLink(token, how = {}) {
         return this.text({ method: "GET", path: `/answers/${part(token)}`, accept: "text/html", ...how });
     }
     /** Answer the approval request of an approval link. */
-    postAnswersByToken(token, how = {}) {
+    answerApprovalLink(token, how = {}) {
         return this.text({ method: "POST", path: `/answers/${part(token)}`, accept: "text/html", ...how });
     }
     /** List approval requests: pending ones oldest first, or settled ones newest first. Requires the
      * role viewer. */
-    getApprovals(query = {}, how = {}) {
+    listApprovals(query = {}, how = {}) {
         return this.json({ method: "GET", path: "/approvals", query, ...how });
     }
     /** Stream the state changes of approval requests. The stream starts with the pending requests.
      * Requires the role viewer. */
-    getApprovalsEvents(how = {}) {
+    streamApprovals(how = {}) {
         return this.events({ method: "GET", path: "/approvals/events", accept: "text/event-stream", ...how });
     }
     /** Show an approval request, immediately or when it is settled. Requires the role viewer. */
-    getApprovalsByApproval(approval, query = {}, how = {}) {
+    getApproval(approval, query = {}, how = {}) {
         return this.json({ method: "GET", path: `/approvals/${part(approval)}`, query, ...how });
     }
     /** Answer an approval request. Only the first answer takes effect; repeating it is not an error.
      * Requires the role operator. */
-    postApprovalsByApproval(approval, body, how = {}) {
+    answerApproval(approval, body, how = {}) {
         return this.json({ method: "POST", path: `/approvals/${part(approval)}`, body, ...how });
     }
     /** Withdraw an approval request. Requires the role operator. */
-    deleteApprovalsByApproval(approval, how = {}) {
+    withdrawApproval(approval, how = {}) {
         return this.json({ method: "DELETE", path: `/approvals/${part(approval)}`, ...how });
     }
     /** List the isolation backends of this host. Requires the role viewer. */
-    getBackends(how = {}) {
+    listBackends(how = {}) {
         return this.json({ method: "GET", path: "/backends", ...how });
     }
     /** List installed bundles and pending installations, by name. Requires the role viewer. */
-    getBundles(how = {}) {
+    listBundles(how = {}) {
         return this.json({ method: "GET", path: "/bundles", ...how });
     }
     /** Install a bundle. It is verified immediately; then approval is requested. Requires the role
      * admin. */
-    postBundles(content, query, how = {}) {
+    installBundle(content, query, how = {}) {
         return this.json({ method: "POST", path: "/bundles", content, contentType: "application/octet-stream", query, ...how });
     }
     /** Delete a bundle with its capabilities and its skill. Requires the role admin. */
-    deleteBundlesByName(name, how = {}) {
+    deleteBundle(name, how = {}) {
         return this.none({ method: "DELETE", path: `/bundles/${part(name)}`, ...how });
     }
     /** Show the result of a recent call. Requires the role viewer. */
-    getCallsByCall(call, how = {}) {
+    getCall(call, how = {}) {
         return this.json({ method: "GET", path: `/calls/${part(call)}`, ...how });
     }
     /** List the versions of all capabilities, by id, newest first. Requires the role viewer. */
-    getCapabilities(how = {}) {
+    listCapabilities(how = {}) {
         return this.json({ method: "GET", path: "/capabilities", ...how });
     }
     /** Register the capabilities of a manifest. New permissions require approval. Requires the role
      * admin. */
-    postCapabilities(body, how = {}) {
+    registerCapabilities(body, how = {}) {
         return this.json({ method: "POST", path: "/capabilities", body, ...how });
     }
     /** Start an MCP (Model Context Protocol) server in a jail and generate manifests for its tools.
      * Requires the role admin. */
-    postCapabilitiesImport(body, how = {}) {
+    importCapabilities(body, how = {}) {
         return this.json({ method: "POST", path: "/capabilities/import", body, ...how });
     }
     /** Show a version of a capability with its manifest and schemas. Requires the role viewer. */
-    getCapabilitiesByCapability(capability, query = {}, how = {}) {
+    getCapability(capability, query = {}, how = {}) {
         return this.json({ method: "GET", path: `/capabilities/${part(capability)}`, query, ...how });
     }
     /** Delete a version of a capability and its stored data. Requires the role admin. */
-    deleteCapabilitiesByCapability(capability, query = {}, how = {}) {
+    deleteCapability(capability, query = {}, how = {}) {
         return this.none({ method: "DELETE", path: `/capabilities/${part(capability)}`, query, ...how });
     }
     /** Call a capability. A failed call is a successful response with state failed; a denied call is an
      * error. Requires the role operator. */
-    postCapabilitiesByCapabilityCall(capability, body, how = {}) {
+    callCapability(capability, body, how = {}) {
         return this.json({ method: "POST", path: `/capabilities/${part(capability)}/call`, body, ...how });
     }
     /** Revoke a version of a capability, so that it cannot be called. Requires the role operator. */
-    postCapabilitiesByCapabilityRevoke(capability, body, query = {}, how = {}) {
+    revokeCapability(capability, body, query = {}, how = {}) {
         return this.json({ method: "POST", path: `/capabilities/${part(capability)}/revoke`, body, query, ...how });
     }
     /** Set whether a version, identified by its digest, may run directly on the host. Requires the role
      * admin. */
-    postCapabilitiesByCapabilityTrust(capability, body, query = {}, how = {}) {
+    trustCapability(capability, body, query = {}, how = {}) {
         return this.json({ method: "POST", path: `/capabilities/${part(capability)}/trust`, body, query, ...how });
     }
     /** List entries of the causal chain (the audit log), oldest first or newest first. Requires the
      * role viewer. */
-    getChain(query = {}, how = {}) {
+    listChainEntries(query = {}, how = {}) {
         return this.json({ method: "GET", path: "/chain", query, ...how });
     }
     /** Prove that the audit log extends the log of an earlier checkpoint. Requires the role viewer. */
-    postChainConsistency(body, how = {}) {
+    getChainConsistency(body, how = {}) {
         return this.json({ method: "POST", path: "/chain/consistency", body, ...how });
     }
     /** Download the audit log with its checkpoints and public key, for verification elsewhere. Requires
      * the role viewer. */
-    getChainExport(how = {}) {
+    exportChain(how = {}) {
         return this.lines({ method: "GET", path: "/chain/export", accept: "application/x-ndjson", ...how });
     }
     /** Show the length of the audit log, its public key, and its newest checkpoint. Requires the role
@@ -115,406 +115,406 @@ export class Operations extends Transport {
         return this.json({ method: "GET", path: "/chain/head", ...how });
     }
     /** Verify the audit log: entries, hash links, tree and signatures. Requires the role viewer. */
-    getChainVerify(query = {}, how = {}) {
+    verifyChain(query = {}, how = {}) {
         return this.json({ method: "GET", path: "/chain/verify", query, ...how });
     }
     /** Show an entry of the audit log. Requires the role viewer. */
-    getChainBySeq(seq, how = {}) {
+    getChainEntry(seq, how = {}) {
         return this.json({ method: "GET", path: `/chain/${part(seq)}`, ...how });
     }
     /** List the causes of an audit log entry, first cause first. Requires the role viewer. */
-    getChainBySeqCauses(seq, how = {}) {
+    listChainCauses(seq, how = {}) {
         return this.json({ method: "GET", path: `/chain/${part(seq)}/causes`, ...how });
     }
     /** Prove that an entry is in the audit log. The proof is verified with the public key. Requires the
      * role viewer. */
-    getChainBySeqProof(seq, how = {}) {
+    getChainProof(seq, how = {}) {
         return this.json({ method: "GET", path: `/chain/${part(seq)}/proof`, ...how });
     }
     /** Repeat a recorded call of a pure capability and compare the outputs. Requires the role operator. */
-    postChainBySeqReplay(seq, how = {}) {
+    replayCall(seq, how = {}) {
         return this.json({ method: "POST", path: `/chain/${part(seq)}/replay`, ...how });
     }
     /** Stream the events of a session, from the first one, or after a number or Last-Event-ID. Over a
      * WebSocket, each text frame is one event. Requires the role viewer. */
-    getChatEventsBySession(session, query = {}, how = {}) {
+    streamSession(session, query = {}, how = {}) {
         return this.events({ method: "GET", path: `/chat/events/${part(session)}`, query, accept: "text/event-stream", ...how });
     }
     /** List the messages of a session in one direction, oldest first. Requires the role viewer. */
-    getChatInbox(query = {}, how = {}) {
+    listMessages(query = {}, how = {}) {
         return this.json({ method: "GET", path: "/chat/inbox", query, ...how });
     }
     /** List runs, newest first. Requires the role viewer. */
-    getChatRun(query = {}, how = {}) {
+    listRuns(query = {}, how = {}) {
         return this.json({ method: "GET", path: "/chat/run", query, ...how });
     }
     /** Start a run: an agent pursues a goal, now, at a given time, or on a schedule. Requires the role
      * operator. */
-    postChatRun(body, how = {}) {
+    startRun(body, how = {}) {
         return this.json({ method: "POST", path: "/chat/run", body, ...how });
     }
     /** Show a run. Requires the role viewer. */
-    getChatRunByRun(run, how = {}) {
+    getRun(run, how = {}) {
         return this.json({ method: "GET", path: `/chat/run/${part(run)}`, ...how });
     }
     /** List the steps of a run in order. Requires the role viewer. */
-    getChatRunByRunActions(run, query = {}, how = {}) {
+    listActions(run, query = {}, how = {}) {
         return this.json({ method: "GET", path: `/chat/run/${part(run)}/actions`, query, ...how });
     }
     /** Cancel a run and its child runs. For a run that waits for its schedule, the schedule is
      * cancelled. Requires the role operator. */
-    postChatRunByRunCancel(run, how = {}) {
+    cancelRun(run, how = {}) {
         return this.json({ method: "POST", path: `/chat/run/${part(run)}/cancel`, ...how });
     }
     /** Take a checkpoint of a run and its jail. Requires the role operator. */
-    postChatRunByRunCheckpoint(run, body, how = {}) {
+    checkpointRun(run, body, how = {}) {
         return this.json({ method: "POST", path: `/chat/run/${part(run)}/checkpoint`, body, ...how });
     }
     /** List the checkpoints of a run, oldest first. Requires the role viewer. */
-    getChatRunByRunCheckpoints(run, query = {}, how = {}) {
+    listCheckpoints(run, query = {}, how = {}) {
         return this.json({ method: "GET", path: `/chat/run/${part(run)}/checkpoints`, query, ...how });
     }
     /** Show a checkpoint with the state that the agent saved. Requires the role viewer. */
-    getChatRunByRunCheckpointsByCheckpoint(run, checkpoint, how = {}) {
+    getCheckpoint(run, checkpoint, how = {}) {
         return this.json({ method: "GET", path: `/chat/run/${part(run)}/checkpoints/${part(checkpoint)}`, ...how });
     }
     /** Pause a run. Its jail is frozen. Requires the role operator. */
-    postChatRunByRunPause(run, how = {}) {
+    pauseRun(run, how = {}) {
         return this.json({ method: "POST", path: `/chat/run/${part(run)}/pause`, ...how });
     }
     /** Resume a run where it was paused, rewind it to a checkpoint, or branch new runs from a
      * checkpoint. Requires the role operator. */
-    postChatRunByRunResume(run, body, how = {}) {
+    resumeRun(run, body, how = {}) {
         return this.json({ method: "POST", path: `/chat/run/${part(run)}/resume`, body, ...how });
     }
     /** Change a run's state manually. Requires the role operator. */
-    postChatRunByRunTransition(run, body, how = {}) {
+    transitionRun(run, body, how = {}) {
         return this.json({ method: "POST", path: `/chat/run/${part(run)}/transition`, body, ...how });
     }
     /** Send a message to a session's agent. Requires the role operator. */
-    postChatSend(body, how = {}) {
+    sendMessage(body, how = {}) {
         return this.json({ method: "POST", path: "/chat/send", body, ...how });
     }
     /** List sessions, newest first. Requires the role viewer. */
-    getChatSession(query = {}, how = {}) {
+    listSessions(query = {}, how = {}) {
         return this.json({ method: "GET", path: "/chat/session", query, ...how });
     }
     /** Open a session. An existing session with the same id is returned. Requires the role operator. */
-    postChatSession(body, how = {}) {
+    createSession(body, how = {}) {
         return this.json({ method: "POST", path: "/chat/session", body, ...how });
     }
     /** Show a session. Requires the role viewer. */
-    getChatSessionBySession(session, how = {}) {
+    getSession(session, how = {}) {
         return this.json({ method: "GET", path: `/chat/session/${part(session)}`, ...how });
     }
     /** Close a session. Its messages are kept. Requires the role operator. */
-    deleteChatSessionBySession(session, how = {}) {
+    closeSession(session, how = {}) {
         return this.none({ method: "DELETE", path: `/chat/session/${part(session)}`, ...how });
     }
     /** List connectors (inbound webhooks, outbound webhooks and relays) and their pending deliveries.
      * Requires the role viewer. */
-    getConnectors(how = {}) {
+    listConnectors(how = {}) {
         return this.json({ method: "GET", path: "/connectors", ...how });
     }
     /** List the deliveries of a connector, by due time. Requires the role viewer. */
-    getConnectorsByConnectorDeliveries(connector, query = {}, how = {}) {
+    listDeliveries(connector, query = {}, how = {}) {
         return this.json({ method: "GET", path: `/connectors/${part(connector)}/deliveries`, query, ...how });
     }
     /** Retry a failed delivery. Requires the role operator. */
-    postDeliveriesByDeliveryRedeliver(delivery, how = {}) {
+    redeliverMessage(delivery, how = {}) {
         return this.json({ method: "POST", path: `/deliveries/${part(delivery)}/redeliver`, ...how });
     }
     /** Check which features this host supports, with remedies for missing ones. Requires the role
      * viewer. */
-    getDoctor(how = {}) {
+    diagnoseHost(how = {}) {
         return this.json({ method: "GET", path: "/doctor", ...how });
     }
     /** Create a key for clients of the E2B protocol. The key is returned only in this response.
      * Requires the role admin. */
-    postE2bKeys(body, how = {}) {
+    createE2bKey(body, how = {}) {
         return this.json({ method: "POST", path: "/e2b/keys", body, ...how });
     }
     /** Stream events and the state of jails. The topics jail, approval, run, notice, step, decision and
      * egress are audit log entries and resume after Last-Event-ID. The topics jails and schedules
      * report the current state. Requires the role viewer. */
-    getFeed(query = {}, how = {}) {
+    streamFeed(query = {}, how = {}) {
         return this.events({ method: "GET", path: "/feed", query, accept: "text/event-stream", ...how });
     }
     /** Revoke a grant. The revocation takes effect immediately. Requires the role operator. */
-    deleteGrantsByGrant(grant, how = {}) {
+    revokeGrant(grant, how = {}) {
         return this.none({ method: "DELETE", path: `/grants/${part(grant)}`, ...how });
     }
     /** Check that the daemon is alive. */
-    getHealth(how = {}) {
+    checkHealth(how = {}) {
         return this.json({ method: "GET", path: "/health", ...how });
     }
     /** Check that the daemon is ready to serve requests. */
-    getHealthReady(how = {}) {
+    checkReadiness(how = {}) {
         return this.json({ method: "GET", path: "/health/ready", ...how });
     }
     /** Receive an inbound webhook for a session. */
-    postHooksByConnector(connector, how = {}) {
+    receiveHook(connector, how = {}) {
         return this.json({ method: "POST", path: `/hooks/${part(connector)}`, ...how });
     }
     /** List the prepared root filesystems, newest first. Requires the role viewer. */
-    getImages(query = {}, how = {}) {
+    listImages(query = {}, how = {}) {
         return this.json({ method: "GET", path: "/images", query, ...how });
     }
     /** Prepare a root filesystem, so that the first jail that uses it starts faster. Requires the role
      * operator. */
-    postImages(body, how = {}) {
+    prepareImage(body, how = {}) {
         return this.json({ method: "POST", path: "/images", body, ...how });
     }
     /** Delete the root filesystems that no jail uses, and list them. Requires the role admin. */
-    postImagesPrune(how = {}) {
+    pruneImages(how = {}) {
         return this.json({ method: "POST", path: "/images/prune", ...how });
     }
     /** List jails, oldest first. Requires the role viewer. */
-    getJails(query = {}, how = {}) {
+    listJails(query = {}, how = {}) {
         return this.json({ method: "GET", path: "/jails", query, ...how });
     }
     /** Create a jail. Requires the role operator. */
-    postJails(body, how = {}) {
+    createJail(body, how = {}) {
         return this.json({ method: "POST", path: "/jails", body, ...how });
     }
     /** Show a jail and its resource usage. Requires the role viewer. */
-    getJailsById(id, how = {}) {
+    getJail(id, how = {}) {
         return this.json({ method: "GET", path: `/jails/${part(id)}`, ...how });
     }
     /** Delete a jail and its files, in any state. Requires the role operator. */
-    deleteJailsById(id, query = {}, how = {}) {
+    deleteJail(id, query = {}, how = {}) {
         return this.none({ method: "DELETE", path: `/jails/${part(id)}`, query, ...how });
     }
     /** Show the state of a jail at an earlier time: its processes, changed files, and the nearest
      * snapshot. Requires the role viewer. */
-    getJailsByIdAt(id, query = {}, how = {}) {
+    getPastState(id, query = {}, how = {}) {
         return this.json({ method: "GET", path: `/jails/${part(id)}/at`, query, ...how });
     }
     /** Branch (fork) a jail. A snapshot is taken, and new jails are created from it. Requires the role
      * operator. */
-    postJailsByIdBranch(id, body, how = {}) {
+    branchJail(id, body, how = {}) {
         return this.json({ method: "POST", path: `/jails/${part(id)}/branch`, body, ...how });
     }
     /** Summarize the network connections of a jail by host, with the egress decisions. Requires the
      * role viewer. */
-    getJailsByIdConnections(id, query = {}, how = {}) {
+    listConnections(id, query = {}, how = {}) {
         return this.json({ method: "GET", path: `/jails/${part(id)}/connections`, query, ...how });
     }
     /** Evaluate a policy decision, and wait for approval if it is required. Requires the role operator. */
-    postJailsByIdDecide(id, body, how = {}) {
+    requestDecision(id, body, how = {}) {
         return this.json({ method: "POST", path: `/jails/${part(id)}/decide`, body, ...how });
     }
     /** Compare a jail with another jail or a snapshot. Requires the role viewer. */
-    getJailsByIdDiff(id, query = {}, how = {}) {
+    compareJail(id, query = {}, how = {}) {
         return this.json({ method: "GET", path: `/jails/${part(id)}/diff`, query, ...how });
     }
     /** Compare a jail with another jail or a snapshot. Requires the role viewer. */
-    getJailsByIdDiffText(id, query = {}, how = {}) {
+    compareJailText(id, query = {}, how = {}) {
         return this.text({ method: "GET", path: `/jails/${part(id)}/diff`, query, accept: "text/plain", ...how });
     }
     /** Compare a jail with another jail or a snapshot. Requires the role viewer. */
-    getJailsByIdDiffHtml(id, query = {}, how = {}) {
+    compareJailHtml(id, query = {}, how = {}) {
         return this.text({ method: "GET", path: `/jails/${part(id)}/diff`, query, accept: "text/html", ...how });
     }
     /** Show a jail's egress rules and traffic statistics. Requires the role viewer. */
-    getJailsByIdEgress(id, how = {}) {
+    getEgress(id, how = {}) {
         return this.json({ method: "GET", path: `/jails/${part(id)}/egress`, ...how });
     }
     /** Replace a jail's egress rules. They take effect immediately; open connections that they do not
      * allow are closed. Requires the role operator. */
-    putJailsByIdEgress(id, body, how = {}) {
+    putEgress(id, body, how = {}) {
         return this.json({ method: "PUT", path: `/jails/${part(id)}/egress`, body, ...how });
     }
     /** Stream the events of a jail, from the first one, or from the position that a filter, a time or
      * Last-Event-ID selects. The id of each server-sent event is its seq; the last one is 'end'. With
      * offset or at, return a JSON window of the events instead. Requires the role viewer. */
-    getJailsByIdEvents(id, query = {}, how = {}) {
+    streamEvents(id, query = {}, how = {}) {
         return this.json({ method: "GET", path: `/jails/${part(id)}/events`, query, ...how });
     }
     /** Stream the events of a jail, from the first one, or from the position that a filter, a time or
      * Last-Event-ID selects. The id of each server-sent event is its seq; the last one is 'end'. With
      * offset or at, return a JSON window of the events instead. Requires the role viewer. */
-    getJailsByIdEventsStream(id, query = {}, how = {}) {
+    streamEventsStream(id, query = {}, how = {}) {
         return this.events({ method: "GET", path: `/jails/${part(id)}/events`, query, accept: "text/event-stream", ...how });
     }
     /** Stream the events of a jail, from the first one, or from the position that a filter, a time or
      * Last-Event-ID selects. The id of each server-sent event is its seq; the last one is 'end'. With
      * offset or at, return a JSON window of the events instead. Requires the role viewer. */
-    getJailsByIdEventsLines(id, query = {}, how = {}) {
+    streamEventsLines(id, query = {}, how = {}) {
         return this.lines({ method: "GET", path: `/jails/${part(id)}/events`, query, accept: "application/x-ndjson", ...how });
     }
     /** Run a command and wait for it, stream its output, or detach from it. Requires the role operator. */
-    postJailsByIdExec(id, body, how = {}) {
+    execCommand(id, body, how = {}) {
         return this.json({ method: "POST", path: `/jails/${part(id)}/exec`, body, ...how });
     }
     /** Run a command and wait for it, stream its output, or detach from it. Requires the role operator. */
-    postJailsByIdExecStream(id, body, how = {}) {
+    execCommandStream(id, body, how = {}) {
         return this.events({ method: "POST", path: `/jails/${part(id)}/exec`, body, accept: "text/event-stream", ...how });
     }
     /** List the recent and running commands of a jail, oldest first. Requires the role viewer. */
-    getJailsByIdExecs(id, query = {}, how = {}) {
+    listExecs(id, query = {}, how = {}) {
         return this.json({ method: "GET", path: `/jails/${part(id)}/execs`, query, ...how });
     }
     /** Show a command and its output, or stream its output as events. Requires the role viewer. */
-    getJailsByIdExecsByExec(id, exec, query = {}, how = {}) {
+    getExec(id, exec, query = {}, how = {}) {
         return this.json({ method: "GET", path: `/jails/${part(id)}/execs/${part(exec)}`, query, ...how });
     }
     /** Show a command and its output, or stream its output as events. Requires the role viewer. */
-    getJailsByIdExecsByExecStream(id, exec, query = {}, how = {}) {
+    getExecStream(id, exec, query = {}, how = {}) {
         return this.events({ method: "GET", path: `/jails/${part(id)}/execs/${part(exec)}`, query, accept: "text/event-stream", ...how });
     }
     /** Change the size of a command's terminal. Requires the role operator. */
-    postJailsByIdExecsByExecResize(id, exec, body, how = {}) {
+    resizeExec(id, exec, body, how = {}) {
         return this.none({ method: "POST", path: `/jails/${part(id)}/execs/${part(exec)}/resize`, body, ...how });
     }
     /** Send a signal to a command's process group. Requires the role operator. */
-    postJailsByIdExecsByExecSignal(id, exec, body, how = {}) {
+    signalExec(id, exec, body, how = {}) {
         return this.none({ method: "POST", path: `/jails/${part(id)}/execs/${part(exec)}/signal`, body, ...how });
     }
     /** Write to a command's standard input. Requires the role operator. */
-    postJailsByIdExecsByExecStdin(id, exec, content, query = {}, how = {}) {
+    writeStdin(id, exec, content, query = {}, how = {}) {
         return this.none({ method: "POST", path: `/jails/${part(id)}/execs/${part(exec)}/stdin`, content, contentType: "application/octet-stream", query, ...how });
     }
     /** Read a file, list a directory, show metadata, or download a tar archive. Requires the role
      * viewer. */
-    getJailsByIdFiles(id, query, how = {}) {
+    getFile(id, query, how = {}) {
         return this.json({ method: "GET", path: `/jails/${part(id)}/files`, query, ...how });
     }
     /** Read a file, list a directory, show metadata, or download a tar archive. Requires the role
      * viewer. */
-    getJailsByIdFilesBytes(id, query, how = {}) {
+    getFileBytes(id, query, how = {}) {
         return this.open({ method: "GET", path: `/jails/${part(id)}/files`, query, accept: "application/octet-stream", ...how });
     }
     /** Write a file, create a directory, or extract a tar archive. Requires the role operator. */
-    putJailsByIdFiles(id, content, query, how = {}) {
+    putFile(id, content, query, how = {}) {
         return this.json({ method: "PUT", path: `/jails/${part(id)}/files`, content, contentType: "application/octet-stream", query, ...how });
     }
     /** Delete a file or directory. Requires the role operator. */
-    deleteJailsByIdFiles(id, query, how = {}) {
+    deleteFile(id, query, how = {}) {
         return this.none({ method: "DELETE", path: `/jails/${part(id)}/files`, query, ...how });
     }
     /** Rename a file or directory. Requires the role operator. */
-    postJailsByIdFilesMove(id, body, how = {}) {
+    moveFile(id, body, how = {}) {
         return this.none({ method: "POST", path: `/jails/${part(id)}/files/move`, body, ...how });
     }
     /** Stream file changes below a path. Requires the role viewer. */
-    getJailsByIdFilesWatch(id, query, how = {}) {
+    watchFiles(id, query, how = {}) {
         return this.events({ method: "GET", path: `/jails/${part(id)}/files/watch`, query, accept: "text/event-stream", ...how });
     }
     /** List file changes by path: of a jail's root filesystem or workspace, or relative to a snapshot
      * or another jail. Requires the role viewer. */
-    getJailsByIdFsDiff(id, query = {}, how = {}) {
+    diffFiles(id, query = {}, how = {}) {
         return this.json({ method: "GET", path: `/jails/${part(id)}/fs/diff`, query, ...how });
     }
     /** List file changes by path: of a jail's root filesystem or workspace, or relative to a snapshot
      * or another jail. Requires the role viewer. */
-    getJailsByIdFsDiffText(id, query = {}, how = {}) {
+    diffFilesText(id, query = {}, how = {}) {
         return this.text({ method: "GET", path: `/jails/${part(id)}/fs/diff`, query, accept: "text/plain", ...how });
     }
     /** List file changes by path: of a jail's root filesystem or workspace, or relative to a snapshot
      * or another jail. Requires the role viewer. */
-    getJailsByIdFsDiffHtml(id, query = {}, how = {}) {
+    diffFilesHtml(id, query = {}, how = {}) {
         return this.text({ method: "GET", path: `/jails/${part(id)}/fs/diff`, query, accept: "text/html", ...how });
     }
     /** Show a jail's limits and the history of changes and requests. Requires the role viewer. */
-    getJailsByIdLimits(id, query = {}, how = {}) {
+    getJailLimits(id, query = {}, how = {}) {
         return this.json({ method: "GET", path: `/jails/${part(id)}/limits`, query, ...how });
     }
     /** Change a jail's limits, also while it runs. Omitted limits are unchanged. Requires the role
      * operator. */
-    patchJailsByIdLimits(id, body, how = {}) {
+    updateJailLimits(id, body, how = {}) {
         return this.json({ method: "PATCH", path: `/jails/${part(id)}/limits`, body, ...how });
     }
     /** List the network flows of a jail, in order of their start. Requires the role viewer. */
-    getJailsByIdNetworkLog(id, query = {}, how = {}) {
+    listNetworkFlows(id, query = {}, how = {}) {
         return this.json({ method: "GET", path: `/jails/${part(id)}/network/log`, query, ...how });
     }
     /** List the network flows of a jail, in order of their start. Requires the role viewer. */
-    getJailsByIdNetworkLogLines(id, query = {}, how = {}) {
+    listNetworkFlowsLines(id, query = {}, how = {}) {
         return this.lines({ method: "GET", path: `/jails/${part(id)}/network/log`, query, accept: "application/x-ndjson", ...how });
     }
     /** List the network flows of a jail, in order of their start. Requires the role viewer. */
-    getJailsByIdNetworkLogText(id, query = {}, how = {}) {
+    listNetworkFlowsText(id, query = {}, how = {}) {
         return this.text({ method: "GET", path: `/jails/${part(id)}/network/log`, query, accept: "text/plain", ...how });
     }
     /** Download the captured packets of a jail. Requires the role viewer. */
-    getJailsByIdNetworkPcap(id, how = {}) {
+    getNetworkPackets(id, how = {}) {
         return this.open({ method: "GET", path: `/jails/${part(id)}/network/pcap`, accept: "application/x-pcapng", ...how });
     }
     /** Pause (freeze) a jail. Requires the role operator. */
-    postJailsByIdPause(id, how = {}) {
+    pauseJail(id, how = {}) {
         return this.json({ method: "POST", path: `/jails/${part(id)}/pause`, ...how });
     }
     /** Show a jail's policy, how it is interpreted, and lint findings. Requires the role viewer. */
-    getJailsByIdPolicy(id, how = {}) {
+    getPolicy(id, how = {}) {
         return this.json({ method: "GET", path: `/jails/${part(id)}/policy`, ...how });
     }
     /** Replace a jail's policy. The new policy takes effect immediately. Requires the role operator. */
-    putJailsByIdPolicy(id, body, how = {}) {
+    putPolicy(id, body, how = {}) {
         return this.json({ method: "PUT", path: `/jails/${part(id)}/policy`, body, ...how });
     }
     /** Remove a jail's policy. Actions that need a policy decision are then denied. Requires the role
      * operator. */
-    deleteJailsByIdPolicy(id, how = {}) {
+    deletePolicy(id, how = {}) {
         return this.none({ method: "DELETE", path: `/jails/${part(id)}/policy`, ...how });
     }
     /** Change a jail's autonomy level. It can be lowered, or raised up to the ceiling, and takes effect
      * immediately. Requires the role operator. */
-    postJailsByIdPolicyLevel(id, body, how = {}) {
+    setPolicyLevel(id, body, how = {}) {
         return this.json({ method: "POST", path: `/jails/${part(id)}/policy/level`, body, ...how });
     }
     /** Show the process tree of a jail, now or at an earlier time. Requires the role viewer. */
-    getJailsByIdProcesses(id, query = {}, how = {}) {
+    listProcesses(id, query = {}, how = {}) {
         return this.json({ method: "GET", path: `/jails/${part(id)}/processes`, query, ...how });
     }
     /** Show the process tree of a jail, now or at an earlier time. Requires the role viewer. */
-    getJailsByIdProcessesText(id, query = {}, how = {}) {
+    listProcessesText(id, query = {}, how = {}) {
         return this.text({ method: "GET", path: `/jails/${part(id)}/processes`, query, accept: "text/plain", ...how });
     }
     /** Generate a report of the activity of a jail. Requires the role viewer. */
-    getJailsByIdReport(id, query = {}, how = {}) {
+    getReport(id, query = {}, how = {}) {
         return this.json({ method: "GET", path: `/jails/${part(id)}/report`, query, ...how });
     }
     /** Generate a report of the activity of a jail. Requires the role viewer. */
-    getJailsByIdReportText(id, query = {}, how = {}) {
+    getReportText(id, query = {}, how = {}) {
         return this.text({ method: "GET", path: `/jails/${part(id)}/report`, query, accept: "text/markdown", ...how });
     }
     /** Generate a report of the activity of a jail. Requires the role viewer. */
-    getJailsByIdReportHtml(id, query = {}, how = {}) {
+    getReportHtml(id, query = {}, how = {}) {
         return this.text({ method: "GET", path: `/jails/${part(id)}/report`, query, accept: "text/html", ...how });
     }
     /** Resume a paused jail. Requires the role operator. */
-    postJailsByIdResume(id, how = {}) {
+    resumeJail(id, how = {}) {
         return this.json({ method: "POST", path: `/jails/${part(id)}/resume`, ...how });
     }
     /** Rewind a jail to a snapshot. Events since the snapshot are kept in the event log. Requires the
      * role operator. */
-    postJailsByIdRewind(id, body, how = {}) {
+    rewindJail(id, body, how = {}) {
         return this.json({ method: "POST", path: `/jails/${part(id)}/rewind`, body, ...how });
     }
     /** Take a snapshot of a jail. The jail continues to run. Requires the role operator. */
-    postJailsByIdSnapshot(id, body, how = {}) {
+    takeSnapshot(id, body, how = {}) {
         return this.json({ method: "POST", path: `/jails/${part(id)}/snapshot`, body, ...how });
     }
     /** List the snapshots of a jail, oldest first. The jail may have been deleted. Requires the role
      * viewer. */
-    getJailsByIdSnapshots(id, query = {}, how = {}) {
+    listJailSnapshots(id, query = {}, how = {}) {
         return this.json({ method: "GET", path: `/jails/${part(id)}/snapshots`, query, ...how });
     }
     /** Start a jail. Requires the role operator. */
-    postJailsByIdStart(id, how = {}) {
+    startJail(id, how = {}) {
         return this.json({ method: "POST", path: `/jails/${part(id)}/start`, ...how });
     }
     /** Stop a jail. Its processes end; its files are kept. Requires the role operator. */
-    postJailsByIdStop(id, body, how = {}) {
+    stopJail(id, body, how = {}) {
         return this.json({ method: "POST", path: `/jails/${part(id)}/stop`, body, ...how });
     }
     /** Summarize the system calls of a jail: frequency, duration and errors. Requires the role viewer. */
-    getJailsByIdSyscalls(id, query = {}, how = {}) {
+    getSyscallProfile(id, query = {}, how = {}) {
         return this.json({ method: "GET", path: `/jails/${part(id)}/syscalls`, query, ...how });
     }
     /** Count the events of a jail by time and type, and by process. Requires the role viewer. */
-    getJailsByIdTimeline(id, query = {}, how = {}) {
+    getTimeline(id, query = {}, how = {}) {
         return this.json({ method: "GET", path: `/jails/${part(id)}/timeline`, query, ...how });
     }
     /** Show the lineage of jails and snapshots as trees. Requires the role viewer. */
@@ -522,41 +522,41 @@ export class Operations extends Transport {
         return this.json({ method: "GET", path: "/lineage", query, ...how });
     }
     /** Log in a browser with the code of a login link. */
-    postLogin(body, how = {}) {
+    logIn(body, how = {}) {
         return this.json({ method: "POST", path: "/login", body, ...how });
     }
     /** Create a login link for a browser. It is valid for ten minutes and can be used once. Requires
      * the role admin. */
-    postLoginLinks(body, how = {}) {
+    createLoginLink(body, how = {}) {
         return this.json({ method: "POST", path: "/login-links", body, ...how });
     }
     /** List logged-in browsers, oldest first. Requires the role admin. */
-    getLogins(query = {}, how = {}) {
+    listLogins(query = {}, how = {}) {
         return this.json({ method: "GET", path: "/logins", query, ...how });
     }
     /** End a login and close its streams. Requires the role admin. */
-    deleteLoginsByLogin(login, how = {}) {
+    deleteLogin(login, how = {}) {
         return this.none({ method: "DELETE", path: `/logins/${part(login)}`, ...how });
     }
     /** End the login that the request's cookie identifies. Requires the role viewer. */
-    postLogout(how = {}) {
+    logOut(how = {}) {
         return this.none({ method: "POST", path: "/logout", ...how });
     }
     /** Search the bundles that markets offer. Requires the role viewer. */
-    getMarket(query = {}, how = {}) {
+    searchMarket(query = {}, how = {}) {
         return this.json({ method: "GET", path: "/market", query, ...how });
     }
     /** Install a bundle from a market. Requires the role admin. */
-    postMarketInstall(body, how = {}) {
+    installFromMarket(body, how = {}) {
         return this.json({ method: "POST", path: "/market/install", body, ...how });
     }
     /** List installed bundles for which their publisher offers a newer version. Requires the role
      * viewer. */
-    getMarketOutdated(how = {}) {
+    listOutdatedBundles(how = {}) {
         return this.json({ method: "GET", path: "/market/outdated", ...how });
     }
     /** Show the identity of the caller. Requires the role viewer. */
-    getMe(how = {}) {
+    getCaller(how = {}) {
         return this.json({ method: "GET", path: "/me", ...how });
     }
     /** Get Prometheus metrics. Requires the role viewer. */
@@ -564,63 +564,63 @@ export class Operations extends Transport {
         return this.text({ method: "GET", path: "/metrics", accept: "text/plain", ...how });
     }
     /** List the notifications that could not be delivered. Requires the role viewer. */
-    getNoticesDead(how = {}) {
+    listDeadNotices(how = {}) {
         return this.json({ method: "GET", path: "/notices/dead", ...how });
     }
     /** Retry a notification. Requires the role operator. */
-    postNoticesByNoticeRedeliver(notice, how = {}) {
+    redeliverNotice(notice, how = {}) {
         return this.none({ method: "POST", path: `/notices/${part(notice)}/redeliver`, ...how });
     }
     /** Get this OpenAPI document. */
-    getOpenapiJson(how = {}) {
+    getOpenApi(how = {}) {
         return this.json({ method: "GET", path: "/openapi.json", ...how });
     }
     /** Evaluate a policy decision without effect, and show the rules considered. No approval is
      * requested and nothing is recorded. Requires the role viewer. */
-    postPolicyExplain(body, how = {}) {
+    explainPolicy(body, how = {}) {
         return this.json({ method: "POST", path: "/policy/explain", body, ...how });
     }
     /** Lint permission files. Requires the role viewer. */
-    postPolicyLint(body, how = {}) {
+    lintPolicy(body, how = {}) {
         return this.json({ method: "POST", path: "/policy/lint", body, ...how });
     }
     /** Explain a problem type. */
-    getProblemsByProblem(problem, how = {}) {
+    getProblem(problem, how = {}) {
         return this.text({ method: "GET", path: `/problems/${part(problem)}`, accept: "text/html", ...how });
     }
     /** List trusted publishers and the highest tier of each. Requires the role viewer. */
-    getPublishers(how = {}) {
+    listPublishers(how = {}) {
         return this.json({ method: "GET", path: "/publishers", ...how });
     }
     /** Revoke trust in a key or bundle digest. Affected bundles can no longer be installed or called.
      * Requires the role admin. */
-    postPublishersRevoke(body, how = {}) {
+    revokePublisherTrust(body, how = {}) {
         return this.none({ method: "POST", path: "/publishers/revoke", body, ...how });
     }
     /** Replace a publisher's key. Existing signatures of the old key remain valid. Requires the role
      * admin. */
-    postPublishersRotate(body, how = {}) {
+    rotatePublisherKey(body, how = {}) {
         return this.none({ method: "POST", path: "/publishers/rotate", body, ...how });
     }
     /** Trust a publisher's key. Requires the role admin. */
-    putPublishersByName(name, body, how = {}) {
+    putPublisher(name, body, how = {}) {
         return this.none({ method: "PUT", path: `/publishers/${part(name)}`, body, ...how });
     }
     /** Remove a publisher. Its bundles can no longer be installed or called. Requires the role admin. */
-    deletePublishersByName(name, how = {}) {
+    deletePublisher(name, how = {}) {
         return this.none({ method: "DELETE", path: `/publishers/${part(name)}`, ...how });
     }
     /** List the browsers that receive push notifications, oldest first. Requires the role operator. */
-    getPushBrowsers(how = {}) {
+    listBrowsers(how = {}) {
         return this.json({ method: "GET", path: "/push/browsers", ...how });
     }
     /** Subscribe a browser to push notifications for approval requests. The subscription replaces the
      * browser's previous one and ends with its login. Requires the role operator. */
-    postPushBrowsers(body, how = {}) {
+    subscribeBrowser(body, how = {}) {
         return this.json({ method: "POST", path: "/push/browsers", body, ...how });
     }
     /** Unsubscribe a browser from push notifications. Requires the role operator. */
-    deletePushBrowsersByBrowser(browser, how = {}) {
+    unsubscribeBrowser(browser, how = {}) {
         return this.none({ method: "DELETE", path: `/push/browsers/${part(browser)}`, ...how });
     }
     /** Show the public key with which a browser subscribes to push notifications. Requires the role
@@ -629,126 +629,126 @@ export class Operations extends Transport {
         return this.json({ method: "GET", path: "/push/key", ...how });
     }
     /** List the policy decisions about a jail, oldest first. Requires the role viewer. */
-    getSandboxByIdDecisions(id, query = {}, how = {}) {
+    listDecisions(id, query = {}, how = {}) {
         return this.json({ method: "GET", path: `/sandbox/${part(id)}/decisions`, query, ...how });
     }
     /** Report a tool call that an agent is about to make, and get the policy decision. Requires the
      * role operator. */
-    postSandboxByIdDecisions(id, body, how = {}) {
+    reportToolCall(id, body, how = {}) {
         return this.json({ method: "POST", path: `/sandbox/${part(id)}/decisions`, body, ...how });
     }
     /** List schedules, oldest first. Requires the role viewer. */
-    getSchedules(query = {}, how = {}) {
+    listSchedules(query = {}, how = {}) {
         return this.json({ method: "GET", path: "/schedules", query, ...how });
     }
     /** Preview the due times of a schedule. No schedule is created. Requires the role viewer. */
-    getSchedulesTimes(query = {}, how = {}) {
+    previewSchedule(query = {}, how = {}) {
         return this.json({ method: "GET", path: "/schedules/times", query, ...how });
     }
     /** Show a schedule and its next ten due times. Requires the role viewer. */
-    getSchedulesBySchedule(schedule, how = {}) {
+    getSchedule(schedule, how = {}) {
         return this.json({ method: "GET", path: `/schedules/${part(schedule)}`, ...how });
     }
     /** Change when a schedule starts runs. Omitted fields are unchanged. Requires the role operator. */
-    patchSchedulesBySchedule(schedule, body, how = {}) {
+    updateSchedule(schedule, body, how = {}) {
         return this.json({ method: "PATCH", path: `/schedules/${part(schedule)}`, body, ...how });
     }
     /** Delete a schedule. Its runs are kept. Requires the role operator. */
-    deleteSchedulesBySchedule(schedule, how = {}) {
+    deleteSchedule(schedule, how = {}) {
         return this.none({ method: "DELETE", path: `/schedules/${part(schedule)}`, ...how });
     }
     /** Pause a schedule. Requires the role operator. */
-    postSchedulesBySchedulePause(schedule, how = {}) {
+    pauseSchedule(schedule, how = {}) {
         return this.json({ method: "POST", path: `/schedules/${part(schedule)}/pause`, ...how });
     }
     /** Resume a paused schedule. Requires the role operator. */
-    postSchedulesByScheduleResume(schedule, how = {}) {
+    resumeSchedule(schedule, how = {}) {
         return this.json({ method: "POST", path: `/schedules/${part(schedule)}/resume`, ...how });
     }
     /** List secrets and their grants, by name. Values are never returned. Requires the role viewer. */
-    getSecrets(how = {}) {
+    listSecrets(how = {}) {
         return this.json({ method: "GET", path: "/secrets", ...how });
     }
     /** Re-encrypt all secrets with a new key and destroy the old key. Requires the role admin. */
-    postSecretsRotate(how = {}) {
+    rotateSecrets(how = {}) {
         return this.none({ method: "POST", path: "/secrets/rotate", ...how });
     }
     /** Store a secret, encrypted, or a reference to an external secret. Requires the role admin. */
-    putSecretsByName(name, body, how = {}) {
+    putSecret(name, body, how = {}) {
         return this.none({ method: "PUT", path: `/secrets/${part(name)}`, body, ...how });
     }
     /** Delete a secret and revoke its grants. Requires the role admin. */
-    deleteSecretsByName(name, how = {}) {
+    deleteSecret(name, how = {}) {
         return this.none({ method: "DELETE", path: `/secrets/${part(name)}`, ...how });
     }
     /** Grant a jail the use of a secret, as a file or injected into requests. Requires the role
      * operator. */
-    postSecretsByNameGrants(name, body, how = {}) {
+    grantSecret(name, body, how = {}) {
         return this.json({ method: "POST", path: `/secrets/${part(name)}/grants`, body, ...how });
     }
     /** List skills, by name. Requires the role viewer. */
-    getSkills(how = {}) {
+    listSkills(how = {}) {
         return this.json({ method: "GET", path: "/skills", ...how });
     }
     /** Add a skill, or replace the one with the same name. A skill that names an unapproved capability
      * is rejected. Requires the role operator. */
-    postSkills(body, how = {}) {
+    addSkill(body, how = {}) {
         return this.json({ method: "POST", path: "/skills", body, ...how });
     }
     /** Show a skill as an agent reads it, with tool definitions of its capabilities. Requires the role
      * viewer. */
-    getSkillsByName(name, how = {}) {
+    getSkill(name, how = {}) {
         return this.json({ method: "GET", path: `/skills/${part(name)}`, ...how });
     }
     /** Delete a skill. Its capabilities are kept. Requires the role operator. */
-    deleteSkillsByName(name, how = {}) {
+    deleteSkill(name, how = {}) {
         return this.none({ method: "DELETE", path: `/skills/${part(name)}`, ...how });
     }
     /** List snapshots, oldest first. Requires the role viewer. */
-    getSnapshots(query = {}, how = {}) {
+    listSnapshots(query = {}, how = {}) {
         return this.json({ method: "GET", path: "/snapshots", query, ...how });
     }
     /** Import an exported snapshot. The archive must be trusted like a program that runs as root.
      * Requires the role admin. */
-    postSnapshotsImport(content, query = {}, how = {}) {
+    importSnapshot(content, query = {}, how = {}) {
         return this.json({ method: "POST", path: "/snapshots/import", content, contentType: "application/octet-stream", query, ...how });
     }
     /** Show a snapshot and its disk usage. Requires the role viewer. */
-    getSnapshotsBySid(sid, how = {}) {
+    getSnapshot(sid, how = {}) {
         return this.json({ method: "GET", path: `/snapshots/${part(sid)}`, ...how });
     }
     /** Delete a snapshot. Data that jails and other snapshots use is kept. Requires the role operator. */
-    deleteSnapshotsBySid(sid, how = {}) {
+    deleteSnapshot(sid, how = {}) {
         return this.none({ method: "DELETE", path: `/snapshots/${part(sid)}`, ...how });
     }
     /** Branch (fork) jails from a snapshot. If some cannot be created, the response lists the errors.
      * Requires the role operator. */
-    postSnapshotsBySidBranch(sid, body, how = {}) {
+    branchSnapshot(sid, body, how = {}) {
         return this.json({ method: "POST", path: `/snapshots/${part(sid)}/branch`, body, ...how });
     }
     /** Compare a snapshot with its jail, another jail or another snapshot. Requires the role viewer. */
-    getSnapshotsBySidDiff(sid, query = {}, how = {}) {
+    compareSnapshot(sid, query = {}, how = {}) {
         return this.json({ method: "GET", path: `/snapshots/${part(sid)}/diff`, query, ...how });
     }
     /** Compare a snapshot with its jail, another jail or another snapshot. Requires the role viewer. */
-    getSnapshotsBySidDiffText(sid, query = {}, how = {}) {
+    compareSnapshotText(sid, query = {}, how = {}) {
         return this.text({ method: "GET", path: `/snapshots/${part(sid)}/diff`, query, accept: "text/plain", ...how });
     }
     /** Compare a snapshot with its jail, another jail or another snapshot. Requires the role viewer. */
-    getSnapshotsBySidDiffHtml(sid, query = {}, how = {}) {
+    compareSnapshotHtml(sid, query = {}, how = {}) {
         return this.text({ method: "GET", path: `/snapshots/${part(sid)}/diff`, query, accept: "text/html", ...how });
     }
     /** Download a snapshot, with memory and files, as an archive that another host can import. Requires
      * the role operator. */
-    getSnapshotsBySidExport(sid, how = {}) {
+    exportSnapshot(sid, how = {}) {
         return this.open({ method: "GET", path: `/snapshots/${part(sid)}/export`, accept: "application/zstd", ...how });
     }
     /** Restore a snapshot as a new jail. Requires the role operator. */
-    postSnapshotsBySidRestore(sid, body, how = {}) {
+    restoreSnapshot(sid, body, how = {}) {
         return this.json({ method: "POST", path: `/snapshots/${part(sid)}/restore`, body, ...how });
     }
     /** Create frozen copies of a snapshot in advance, for fast branches. Requires the role operator. */
-    postSnapshotsBySidWarm(sid, body, how = {}) {
+    warmSnapshot(sid, body, how = {}) {
         return this.json({ method: "POST", path: `/snapshots/${part(sid)}/warm`, body, ...how });
     }
     /** Show the daemon's disk usage by category, and the warm pool. Requires the role viewer. */
@@ -756,15 +756,15 @@ export class Operations extends Transport {
         return this.json({ method: "GET", path: "/storage", ...how });
     }
     /** List tokens, oldest first. Requires the role admin. */
-    getTokens(query = {}, how = {}) {
+    listTokens(query = {}, how = {}) {
         return this.json({ method: "GET", path: "/tokens", query, ...how });
     }
     /** Create a bearer token. The secret is returned only in this response. Requires the role admin. */
-    postTokens(body, how = {}) {
+    createToken(body, how = {}) {
         return this.json({ method: "POST", path: "/tokens", body, ...how });
     }
     /** Revoke a token. Requires the role admin. */
-    deleteTokensById(id, how = {}) {
+    revokeToken(id, how = {}) {
         return this.none({ method: "DELETE", path: `/tokens/${part(id)}`, ...how });
     }
     /** Show the daemon's version. Requires the role viewer. */

@@ -24,7 +24,7 @@ export class Run {
         return this.info.result ?? "";
     }
     async refresh() {
-        return (this.info = await this.api.getChatRunByRun(this.id));
+        return (this.info = await this.api.getRun(this.id));
     }
     /**
      * Waits until the run is done, and resolves to its result. If it fails or is cancelled, it
@@ -51,33 +51,33 @@ export class Run {
     }
     /** Lists its actions in order. */
     actions() {
-        return pages((after) => this.api.getChatRunByRunActions(this.id, { after: number(after) }));
+        return pages((after) => this.api.listActions(this.id, { after: number(after) }));
     }
     /** Pauses the run and freezes its jail. */
     async pause() {
-        this.info = await this.api.postChatRunByRunPause(this.id);
+        this.info = await this.api.pauseRun(this.id);
     }
     /** Resumes the run, or restores it from a checkpoint. */
     async resume(how = {}) {
-        const { runs } = await this.api.postChatRunByRunResume(this.id, how, { idempotencyKey: newKey() });
+        const { runs } = await this.api.resumeRun(this.id, how, { idempotencyKey: newKey() });
         this.info = runs[0] ?? this.info;
     }
     /** Starts count runs from a checkpoint of this one. */
     async branch(count, how = {}) {
-        const { runs } = await this.api.postChatRunByRunResume(this.id, { branch: count, ...how }, { idempotencyKey: newKey() });
+        const { runs } = await this.api.resumeRun(this.id, { branch: count, ...how }, { idempotencyKey: newKey() });
         return runs.map((r) => new Run(this.api, r));
     }
     /** Cancels the run and its child runs. */
     async cancel() {
-        this.info = await this.api.postChatRunByRunCancel(this.id);
+        this.info = await this.api.cancelRun(this.id);
     }
     /** Takes a checkpoint of the run and its jail. */
     checkpoint(how = {}) {
-        return this.api.postChatRunByRunCheckpoint(this.id, how, { idempotencyKey: newKey() });
+        return this.api.checkpointRun(this.id, how, { idempotencyKey: newKey() });
     }
     /** Lists its checkpoints, oldest first. */
     checkpoints() {
-        return pages((after) => this.api.getChatRunByRunCheckpoints(this.id, { after: number(after) }));
+        return pages((after) => this.api.listCheckpoints(this.id, { after: number(after) }));
     }
 }
 /** A session: a conversation of a user with agents, with messages and runs that share a budget. */
@@ -97,11 +97,11 @@ export class Session {
     }
     /** Sends a message to its agent. */
     send(text, how = {}) {
-        return this.api.postChatSend({ ...how, text, session_id: this.id }, { idempotencyKey: newKey() });
+        return this.api.sendMessage({ ...how, text, session_id: this.id }, { idempotencyKey: newKey() });
     }
     /** Lists its messages, oldest first, in one direction or both. */
     messages(direction) {
-        return pages((after) => this.api.getChatInbox({ session_id: this.id, direction, after: number(after) }));
+        return pages((after) => this.api.listMessages({ session_id: this.id, direction, after: number(after) }));
     }
     /** Streams its events after a sequence number. */
     events(after = 0) {
@@ -109,7 +109,7 @@ export class Session {
     }
     /** Closes the session. Its messages are kept. */
     close() {
-        return this.api.deleteChatSessionBySession(this.id);
+        return this.api.closeSession(this.id);
     }
 }
 /** A schedule of runs. */
@@ -125,27 +125,27 @@ export class Schedule {
     }
     /** Updates info, including the next ten times. */
     async refresh() {
-        return (this.info = await this.api.getSchedulesBySchedule(this.id));
+        return (this.info = await this.api.getSchedule(this.id));
     }
     async pause() {
-        this.info = await this.api.postSchedulesBySchedulePause(this.id);
+        this.info = await this.api.pauseSchedule(this.id);
     }
     async resume() {
-        this.info = await this.api.postSchedulesByScheduleResume(this.id);
+        this.info = await this.api.resumeSchedule(this.id);
     }
     /** Deletes the schedule. Runs that it has started are kept. */
     delete() {
-        return this.api.deleteSchedulesBySchedule(this.id);
+        return this.api.deleteSchedule(this.id);
     }
 }
 export async function startRun(api, how) {
-    return new Run(api, await api.postChatRun(how, { idempotencyKey: newKey() }));
+    return new Run(api, await api.startRun(how, { idempotencyKey: newKey() }));
 }
 function sessionEvents(api, session, after) {
     return new Stream({
         connect: ({ lastEventId, signal }) => lastEventId === undefined
-            ? api.getChatEventsBySession(session, { after }, { signal })
-            : api.getChatEventsBySession(session, {}, { signal, lastEventId }),
+            ? api.streamSession(session, { after }, { signal })
+            : api.streamSession(session, {}, { signal, lastEventId }),
         take: (event) => ({ item: event.data }),
     });
 }

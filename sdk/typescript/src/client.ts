@@ -37,39 +37,39 @@ export class Glasshouse {
 
   /** Returns the identity and role of the caller. */
   me(): Promise<wire.Me> {
-    return this.api.getMe();
+    return this.api.getCaller();
   }
 
   /** Returns the features of the host, with remedies for missing ones. */
   async doctor(): Promise<wire.Probe[]> {
-    return (await this.api.getDoctor()).items;
+    return (await this.api.diagnoseHost()).items;
   }
 
   // Jails.
 
   /** Creates a jail and starts it, unless start is false. `await using` removes it at the end of the block. */
   async jail(spec: wire.CreateJail = {}): Promise<Jail> {
-    return new Jail(this.api, await this.api.postJails({ start: true, ...spec }, { idempotencyKey: newKey() }));
+    return new Jail(this.api, await this.api.createJail({ start: true, ...spec }, { idempotencyKey: newKey() }));
   }
 
   /** Returns an existing jail by its id. */
   async findJail(id: string): Promise<Jail> {
-    return new Jail(this.api, await this.api.getJailsById(id));
+    return new Jail(this.api, await this.api.getJail(id));
   }
 
   /** Lists jails, oldest first. */
   async *jails({ labels, ...q }: { name?: string; state?: wire.Jail["state"]; labels?: Record<string, string> } = {}): AsyncGenerator<Jail, void, undefined> {
     const label = labels && Object.entries(labels).map(([k, v]) => `${k}=${v}`);
-    for await (const j of pages((after) => this.api.getJails({ ...q, label, after }))) yield new Jail(this.api, j);
+    for await (const j of pages((after) => this.api.listJails({ ...q, label, after }))) yield new Jail(this.api, j);
   }
 
   async findSnapshot(id: string): Promise<Snapshot> {
-    return new Snapshot(this.api, await this.api.getSnapshotsBySid(id));
+    return new Snapshot(this.api, await this.api.getSnapshot(id));
   }
 
   /** Lists snapshots, oldest first. */
   async *snapshots(): AsyncGenerator<Snapshot, void, undefined> {
-    for await (const s of pages((after) => this.api.getSnapshots({ after }))) yield new Snapshot(this.api, s);
+    for await (const s of pages((after) => this.api.listSnapshots({ after }))) yield new Snapshot(this.api, s);
   }
 
   /** Returns the lineage of jails and snapshots as trees. */
@@ -81,21 +81,21 @@ export class Glasshouse {
 
   /** Lists pending approval requests, oldest first, or those in another state. */
   async approvals(q: { jail?: string; state?: "pending" | "answered" | "expired" | "withdrawn" | "all" } = {}): Promise<wire.Approval[]> {
-    return (await this.api.getApprovals(q)).items;
+    return (await this.api.listApprovals(q)).items;
   }
 
   /** Returns an approval request, after waiting up to wait milliseconds for a decision. */
   approval(id: string, { wait }: { wait?: number } = {}): Promise<wire.Approval> {
-    return this.api.getApprovalsByApproval(id, { wait_ms: wait });
+    return this.api.getApproval(id, { wait_ms: wait });
   }
 
   /** Approves a request: once, or for the given scope. The first decision is final. */
   approve(id: string, how: Omit<wire.AnswerApproval, "answer"> = {}): Promise<wire.Approval> {
-    return this.api.postApprovalsByApproval(id, { answer: "allow", ...how });
+    return this.api.answerApproval(id, { answer: "allow", ...how });
   }
 
   deny(id: string, reason = ""): Promise<wire.Approval> {
-    return this.api.postApprovalsByApproval(id, { answer: "deny", reason });
+    return this.api.answerApproval(id, { answer: "deny", reason });
   }
 
   /**
@@ -104,7 +104,7 @@ export class Glasshouse {
    */
   approvalEvents(): Stream<wire.ApprovalEvent> {
     return new Stream<wire.ApprovalEvent>({
-      connect: ({ signal }) => this.api.getApprovalsEvents({ signal }),
+      connect: ({ signal }) => this.api.streamApprovals({ signal }),
       take: (event) => ({ item: event.data as wire.ApprovalEvent }),
     });
   }
@@ -113,19 +113,19 @@ export class Glasshouse {
 
   /** Lists all versions of capabilities, by id, newest first. */
   async capabilities(): Promise<wire.Capability[]> {
-    return (await this.api.getCapabilities()).items;
+    return (await this.api.listCapabilities()).items;
   }
 
   /** Returns a version of a capability with its manifest and schemas; by default the newest. */
   capability(id: string, version?: string): Promise<wire.Capability> {
-    return this.api.getCapabilitiesByCapability(id, { version });
+    return this.api.getCapability(id, { version });
   }
 
   /**
    * Registers the capabilities of a manifest. New permissions require approval by a person.
    */
   async register(manifest: string, how: Omit<wire.Register, "manifest"> = {}): Promise<wire.Capability[]> {
-    return (await this.api.postCapabilities({ manifest, ...how })).items;
+    return (await this.api.registerCapabilities({ manifest, ...how })).items;
   }
 
   /**
@@ -140,23 +140,23 @@ export class Glasshouse {
 
   /** Calls a capability and resolves to the complete result: output, usage, label, entry. */
   called(capability: string, input: unknown = {}, how: Omit<wire.Call, "input"> = {}): Promise<wire.Called> {
-    return this.api.postCapabilitiesByCapabilityCall(capability, { input, ...how }, { idempotencyKey: newKey() });
+    return this.api.callCapability(capability, { input, ...how }, { idempotencyKey: newKey() });
   }
 
   // Sessions and runs.
 
   /** Opens a session, or returns the existing one with this name. */
   async session(how: wire.OpenSession = {}): Promise<Session> {
-    return new Session(this.api, await this.api.postChatSession(how, { idempotencyKey: newKey() }));
+    return new Session(this.api, await this.api.createSession(how, { idempotencyKey: newKey() }));
   }
 
   async findSession(id: string): Promise<Session> {
-    return new Session(this.api, await this.api.getChatSessionBySession(id));
+    return new Session(this.api, await this.api.getSession(id));
   }
 
   /** Lists sessions, newest first. */
   async *sessions(q: { state?: "open" | "closed" } = {}): AsyncGenerator<Session, void, undefined> {
-    for await (const s of pages((after) => this.api.getChatSession({ ...q, after }))) yield new Session(this.api, s);
+    for await (const s of pages((after) => this.api.listSessions({ ...q, after }))) yield new Session(this.api, s);
   }
 
   /** Starts an agent run for a goal: now, at a time, or by a schedule. */
@@ -165,28 +165,28 @@ export class Glasshouse {
   }
 
   async findRun(id: string): Promise<Run> {
-    return new Run(this.api, await this.api.getChatRunByRun(id));
+    return new Run(this.api, await this.api.getRun(id));
   }
 
   /** Lists runs, newest first. */
   async *runs({ session, state }: { session?: string; state?: NonNullable<wire.Run["state"]> } = {}): AsyncGenerator<Run, void, undefined> {
-    for await (const r of pages((after) => this.api.getChatRun({ session_id: session, state, after }))) yield new Run(this.api, r);
+    for await (const r of pages((after) => this.api.listRuns({ session_id: session, state, after }))) yield new Run(this.api, r);
   }
 
   async findSchedule(id: string): Promise<Schedule> {
-    return new Schedule(this.api, await this.api.getSchedulesBySchedule(id));
+    return new Schedule(this.api, await this.api.getSchedule(id));
   }
 
   /** Lists schedules, oldest first. */
   async *schedules(): AsyncGenerator<Schedule, void, undefined> {
-    for await (const s of pages((after) => this.api.getSchedules({ after }))) yield new Schedule(this.api, s);
+    for await (const s of pages((after) => this.api.listSchedules({ after }))) yield new Schedule(this.api, s);
   }
 
   // Audit log.
 
   /** Lists entries of the audit log, oldest first. */
   chain({ after: from, ...q }: { jail?: string; session?: string; run?: string; kind?: string; after?: number } = {}): AsyncGenerator<wire.ChainEntry, void, undefined> {
-    return pages((after) => this.api.getChain({ ...q, after: number(after) ?? from }));
+    return pages((after) => this.api.listChainEntries({ ...q, after: number(after) ?? from }));
   }
 
   chainHead(): Promise<wire.ChainHead> {
@@ -195,12 +195,12 @@ export class Glasshouse {
 
   /** Verifies the audit log: the entries since the last verification, or all. */
   verifyChain({ all }: { all?: boolean } = {}): Promise<wire.ChainReport> {
-    return this.api.getChainVerify({ all });
+    return this.api.verifyChain({ all });
   }
 
   /** Exports the audit log with its checkpoints and public key, line by line. */
   exportChain(): Promise<AsyncIterable<wire.ChainEntry>> {
-    return this.api.getChainExport();
+    return this.api.exportChain();
   }
 
   /**
@@ -209,7 +209,7 @@ export class Glasshouse {
    */
   feed(topics?: string): Stream<ServerEvent> {
     return new Stream<ServerEvent>({
-      connect: ({ lastEventId, signal }) => this.api.getFeed({ topics }, lastEventId === undefined ? { signal } : { signal, lastEventId }),
+      connect: ({ lastEventId, signal }) => this.api.streamFeed({ topics }, lastEventId === undefined ? { signal } : { signal, lastEventId }),
       take: (event) => ({ item: event }),
     });
   }

@@ -39,7 +39,7 @@ export class Command implements AsyncIterable<Output> {
     return new Stream<Output>({
       ...first,
       connect: ({ lastEventId, signal }) =>
-        this.#api.getJailsByIdExecsByExecStream(
+        this.#api.getExecStream(
           this.#jail,
           this.id,
           { from: lastEventId === undefined ? from : undefined },
@@ -66,13 +66,13 @@ export class Command implements AsyncIterable<Output> {
 
   /** Returns the current state. */
   async result(): Promise<Result> {
-    this.info = await this.#api.getJailsByIdExecsByExec(this.#jail, this.id);
+    this.info = await this.#api.getExec(this.#jail, this.id);
     return resultOf(this.info);
   }
 
   /** Writes to its standard input, and with close then closes it. */
   async write(data: Content, { close = false } = {}): Promise<void> {
-    await this.#api.postJailsByIdExecsByExecStdin(this.#jail, this.id, data, { close });
+    await this.#api.writeStdin(this.#jail, this.id, data, { close });
   }
 
   closeStdin(): Promise<void> {
@@ -81,11 +81,11 @@ export class Command implements AsyncIterable<Output> {
 
   /** Sends a signal to its process group: INT, TERM, KILL or a number. */
   signal(signal: string): Promise<void> {
-    return this.#api.postJailsByIdExecsByExecSignal(this.#jail, this.id, { signal });
+    return this.#api.signalExec(this.#jail, this.id, { signal });
   }
 
   resize(cols: number, rows: number): Promise<void> {
-    return this.#api.postJailsByIdExecsByExecResize(this.#jail, this.id, { cols, rows });
+    return this.#api.resizeExec(this.#jail, this.id, { cols, rows });
   }
 
   /** Stops reading output. The command continues to run. */

@@ -22,7 +22,7 @@ export class Files {
 
   /** Returns the content of a file, or of a part of it. */
   async read(path: string, { offset, size }: { offset?: number; size?: number } = {}): Promise<Uint8Array> {
-    return (await this.api.getJailsByIdFilesBytes(this.jail, { path, offset, bytes: size })).bytes();
+    return (await this.api.getFileBytes(this.jail, { path, offset, bytes: size })).bytes();
   }
 
   async readText(path: string): Promise<string> {
@@ -31,38 +31,38 @@ export class Files {
 
   /** Opens a file of any size to read it piece by piece. */
   open(path: string): Promise<Answer> {
-    return this.api.getJailsByIdFilesBytes(this.jail, { path });
+    return this.api.getFileBytes(this.jail, { path });
   }
 
   /** Writes a file from a string, bytes, or an iterable of pieces. */
   write(path: string, data: Content, o: WriteOptions = {}): Promise<wire.File> {
-    return this.api.putJailsByIdFiles(this.jail, data, { path, ...o });
+    return this.api.putFile(this.jail, data, { path, ...o });
   }
 
   /** Lists a directory, sorted by name. */
   async *list(path = "/"): AsyncGenerator<wire.File, void, undefined> {
     let after: string | undefined;
     do {
-      const page = (await this.api.getJailsByIdFiles(this.jail, { path, list: true, after })) as wire.FilePage;
+      const page = (await this.api.getFile(this.jail, { path, list: true, after })) as wire.FilePage;
       yield* page.items;
       after = page.next;
     } while (after);
   }
 
   async stat(path: string): Promise<wire.File> {
-    return (await this.api.getJailsByIdFiles(this.jail, { path, stat: true })) as wire.File;
+    return (await this.api.getFile(this.jail, { path, stat: true })) as wire.File;
   }
 
   mkdir(path: string, { mode, parents }: { mode?: string; parents?: boolean } = {}): Promise<wire.File> {
-    return this.api.putJailsByIdFiles(this.jail, "", { path, mkdir: true, mode, parents });
+    return this.api.putFile(this.jail, "", { path, mkdir: true, mode, parents });
   }
 
   move(from: string, to: string): Promise<void> {
-    return this.api.postJailsByIdFilesMove(this.jail, { from, to });
+    return this.api.moveFile(this.jail, { from, to });
   }
 
   remove(path: string, { recursive }: { recursive?: boolean } = {}): Promise<void> {
-    return this.api.deleteJailsByIdFiles(this.jail, { path, recursive });
+    return this.api.deleteFile(this.jail, { path, recursive });
   }
 
   /** Returns a directory as a tar archive, to read at once or piece by piece. */
@@ -89,7 +89,7 @@ export class Files {
   watch(path: string, { recursive }: { recursive?: boolean } = {}): Stream<wire.FileEvent> {
     return new Stream<wire.FileEvent>({
       resumes: false,
-      connect: ({ signal }) => this.api.getJailsByIdFilesWatch(this.jail, { path, recursive }, { signal }),
+      connect: ({ signal }) => this.api.watchFiles(this.jail, { path, recursive }, { signal }),
       take: (event) => (event.name === "change" ? { item: event.data as wire.FileEvent } : "nothing"),
     });
   }

@@ -28,7 +28,7 @@ export class Run {
   }
 
   async refresh(): Promise<wire.Run> {
-    return (this.info = await this.api.getChatRunByRun(this.id));
+    return (this.info = await this.api.getRun(this.id));
   }
 
   /**
@@ -55,39 +55,39 @@ export class Run {
 
   /** Lists its actions in order. */
   actions(): AsyncGenerator<wire.RunAction, void, undefined> {
-    return pages((after) => this.api.getChatRunByRunActions(this.id, { after: number(after) }));
+    return pages((after) => this.api.listActions(this.id, { after: number(after) }));
   }
 
   /** Pauses the run and freezes its jail. */
   async pause(): Promise<void> {
-    this.info = await this.api.postChatRunByRunPause(this.id);
+    this.info = await this.api.pauseRun(this.id);
   }
 
   /** Resumes the run, or restores it from a checkpoint. */
   async resume(how: wire.ResumeRun = {}): Promise<void> {
-    const { runs } = await this.api.postChatRunByRunResume(this.id, how, { idempotencyKey: newKey() });
+    const { runs } = await this.api.resumeRun(this.id, how, { idempotencyKey: newKey() });
     this.info = runs[0] ?? this.info;
   }
 
   /** Starts count runs from a checkpoint of this one. */
   async branch(count: number, how: Omit<wire.ResumeRun, "branch"> = {}): Promise<Run[]> {
-    const { runs } = await this.api.postChatRunByRunResume(this.id, { branch: count, ...how }, { idempotencyKey: newKey() });
+    const { runs } = await this.api.resumeRun(this.id, { branch: count, ...how }, { idempotencyKey: newKey() });
     return runs.map((r) => new Run(this.api, r));
   }
 
   /** Cancels the run and its child runs. */
   async cancel(): Promise<void> {
-    this.info = await this.api.postChatRunByRunCancel(this.id);
+    this.info = await this.api.cancelRun(this.id);
   }
 
   /** Takes a checkpoint of the run and its jail. */
   checkpoint(how: wire.TakeCheckpoint = {}): Promise<wire.Checkpoint> {
-    return this.api.postChatRunByRunCheckpoint(this.id, how, { idempotencyKey: newKey() });
+    return this.api.checkpointRun(this.id, how, { idempotencyKey: newKey() });
   }
 
   /** Lists its checkpoints, oldest first. */
   checkpoints(): AsyncGenerator<wire.Checkpoint, void, undefined> {
-    return pages((after) => this.api.getChatRunByRunCheckpoints(this.id, { after: number(after) }));
+    return pages((after) => this.api.listCheckpoints(this.id, { after: number(after) }));
   }
 }
 
@@ -109,12 +109,12 @@ export class Session {
 
   /** Sends a message to its agent. */
   send(text: string, how: Omit<wire.SendMessage, "text" | "session_id"> = {}): Promise<wire.Message> {
-    return this.api.postChatSend({ ...how, text, session_id: this.id }, { idempotencyKey: newKey() });
+    return this.api.sendMessage({ ...how, text, session_id: this.id }, { idempotencyKey: newKey() });
   }
 
   /** Lists its messages, oldest first, in one direction or both. */
   messages(direction?: "in" | "out"): AsyncGenerator<wire.Message, void, undefined> {
-    return pages((after) => this.api.getChatInbox({ session_id: this.id, direction, after: number(after) }));
+    return pages((after) => this.api.listMessages({ session_id: this.id, direction, after: number(after) }));
   }
 
   /** Streams its events after a sequence number. */
@@ -124,7 +124,7 @@ export class Session {
 
   /** Closes the session. Its messages are kept. */
   close(): Promise<void> {
-    return this.api.deleteChatSessionBySession(this.id);
+    return this.api.closeSession(this.id);
   }
 }
 
@@ -141,33 +141,33 @@ export class Schedule {
 
   /** Updates info, including the next ten times. */
   async refresh(): Promise<wire.Schedule> {
-    return (this.info = await this.api.getSchedulesBySchedule(this.id));
+    return (this.info = await this.api.getSchedule(this.id));
   }
 
   async pause(): Promise<void> {
-    this.info = await this.api.postSchedulesBySchedulePause(this.id);
+    this.info = await this.api.pauseSchedule(this.id);
   }
 
   async resume(): Promise<void> {
-    this.info = await this.api.postSchedulesByScheduleResume(this.id);
+    this.info = await this.api.resumeSchedule(this.id);
   }
 
   /** Deletes the schedule. Runs that it has started are kept. */
   delete(): Promise<void> {
-    return this.api.deleteSchedulesBySchedule(this.id);
+    return this.api.deleteSchedule(this.id);
   }
 }
 
 export async function startRun(api: Operations, how: wire.StartRun): Promise<Run> {
-  return new Run(api, await api.postChatRun(how, { idempotencyKey: newKey() }));
+  return new Run(api, await api.startRun(how, { idempotencyKey: newKey() }));
 }
 
 function sessionEvents(api: Operations, session: string, after: number): Stream<wire.RunEvent> {
   return new Stream<wire.RunEvent>({
     connect: ({ lastEventId, signal }) =>
       lastEventId === undefined
-        ? api.getChatEventsBySession(session, { after }, { signal })
-        : api.getChatEventsBySession(session, {}, { signal, lastEventId }),
+        ? api.streamSession(session, { after }, { signal })
+        : api.streamSession(session, {}, { signal, lastEventId }),
     take: (event) => ({ item: event.data as wire.RunEvent }),
   });
 }

@@ -12,10 +12,10 @@ export interface paths {
             cookie?: never;
         };
         /** Show the approval request of an approval link */
-        get: operations["getAnswersByToken"];
+        get: operations["showApprovalLink"];
         put?: never;
         /** Answer the approval request of an approval link */
-        post: operations["postAnswersByToken"];
+        post: operations["answerApprovalLink"];
         delete?: never;
         options?: never;
         head?: never;
@@ -33,7 +33,7 @@ export interface paths {
          * List approval requests: pending ones oldest first, or settled ones newest first
          * @description List approval requests: pending ones oldest first, or settled ones newest first. Requires the role viewer.
          */
-        get: operations["getApprovals"];
+        get: operations["listApprovals"];
         put?: never;
         post?: never;
         delete?: never;
@@ -53,7 +53,7 @@ export interface paths {
          * Stream the state changes of approval requests
          * @description Stream the state changes of approval requests. The stream starts with the pending requests. Requires the role viewer.
          */
-        get: operations["getApprovalsEvents"];
+        get: operations["streamApprovals"];
         put?: never;
         post?: never;
         delete?: never;
@@ -73,18 +73,18 @@ export interface paths {
          * Show an approval request, immediately or when it is settled
          * @description Show an approval request, immediately or when it is settled. Requires the role viewer.
          */
-        get: operations["getApprovalsByApproval"];
+        get: operations["getApproval"];
         put?: never;
         /**
          * Answer an approval request
          * @description Answer an approval request. Only the first answer takes effect; repeating it is not an error. Requires the role operator.
          */
-        post: operations["postApprovalsByApproval"];
+        post: operations["answerApproval"];
         /**
          * Withdraw an approval request
          * @description Withdraw an approval request. Requires the role operator.
          */
-        delete: operations["deleteApprovalsByApproval"];
+        delete: operations["withdrawApproval"];
         options?: never;
         head?: never;
         patch?: never;
@@ -101,7 +101,7 @@ export interface paths {
          * List the isolation backends of this host
          * @description List the isolation backends of this host. Requires the role viewer.
          */
-        get: operations["getBackends"];
+        get: operations["listBackends"];
         put?: never;
         post?: never;
         delete?: never;
@@ -121,13 +121,13 @@ export interface paths {
          * List installed bundles and pending installations, by name
          * @description List installed bundles and pending installations, by name. Requires the role viewer.
          */
-        get: operations["getBundles"];
+        get: operations["listBundles"];
         put?: never;
         /**
          * Install a bundle
          * @description Install a bundle. It is verified immediately; then approval is requested. Requires the role admin.
          */
-        post: operations["postBundles"];
+        post: operations["installBundle"];
         delete?: never;
         options?: never;
         head?: never;
@@ -148,7 +148,7 @@ export interface paths {
          * Delete a bundle with its capabilities and its skill
          * @description Delete a bundle with its capabilities and its skill. Requires the role admin.
          */
-        delete: operations["deleteBundlesByName"];
+        delete: operations["deleteBundle"];
         options?: never;
         head?: never;
         patch?: never;
@@ -165,7 +165,7 @@ export interface paths {
          * Show the result of a recent call
          * @description Show the result of a recent call. Requires the role viewer.
          */
-        get: operations["getCallsByCall"];
+        get: operations["getCall"];
         put?: never;
         post?: never;
         delete?: never;
@@ -185,13 +185,13 @@ export interface paths {
          * List the versions of all capabilities, by id, newest first
          * @description List the versions of all capabilities, by id, newest first. Requires the role viewer.
          */
-        get: operations["getCapabilities"];
+        get: operations["listCapabilities"];
         put?: never;
         /**
          * Register the capabilities of a manifest
          * @description Register the capabilities of a manifest. New permissions require approval. Requires the role admin.
          */
-        post: operations["postCapabilities"];
+        post: operations["registerCapabilities"];
         delete?: never;
         options?: never;
         head?: never;
@@ -211,7 +211,7 @@ export interface paths {
          * Start an MCP (Model Context Protocol) server in a jail and generate manifests for its tools
          * @description Start an MCP (Model Context Protocol) server in a jail and generate manifests for its tools. Requires the role admin.
          */
-        post: operations["postCapabilitiesImport"];
+        post: operations["importCapabilities"];
         delete?: never;
         options?: never;
         head?: never;
@@ -229,14 +229,14 @@ export interface paths {
          * Show a version of a capability with its manifest and schemas
          * @description Show a version of a capability with its manifest and schemas. Requires the role viewer.
          */
-        get: operations["getCapabilitiesByCapability"];
+        get: operations["getCapability"];
         put?: never;
         post?: never;
         /**
          * Delete a version of a capability and its stored data
          * @description Delete a version of a capability and its stored data. Requires the role admin.
          */
-        delete: operations["deleteCapabilitiesByCapability"];
+        delete: operations["deleteCapability"];
         options?: never;
         head?: never;
         patch?: never;
@@ -255,7 +255,7 @@ export interface paths {
          * Call a capability
          * @description Call a capability. A failed call is a successful response with state failed; a denied call is an error. Requires the role operator.
          */
-        post: operations["postCapabilitiesByCapabilityCall"];
+        post: operations["callCapability"];
         delete?: never;
         options?: never;
         head?: never;
@@ -275,7 +275,7 @@ export interface paths {
          * Revoke a version of a capability, so that it cannot be called
          * @description Revoke a version of a capability, so that it cannot be called. Requires the role operator.
          */
-        post: operations["postCapabilitiesByCapabilityRevoke"];
+        post: operations["revokeCapability"];
         delete?: never;
         options?: never;
         head?: never;
@@ -295,7 +295,7 @@ export interface paths {
          * Set whether a version, identified by its digest, may run directly on the host
          * @description Set whether a version, identified by its digest, may run directly on the host. Requires the role admin.
          */
-        post: operations["postCapabilitiesByCapabilityTrust"];
+        post: operations["trustCapability"];
         delete?: never;
         options?: never;
         head?: never;
@@ -313,7 +313,7 @@ export interface paths {
          * List entries of the causal chain (the audit log), oldest first or newest first
          * @description List entries of the causal chain (the audit log), oldest first or newest first. Requires the role viewer.
          */
-        get: operations["getChain"];
+        get: operations["listChainEntries"];
         put?: never;
         post?: never;
         delete?: never;
@@ -335,7 +335,7 @@ export interface paths {
          * Prove that the audit log extends the log of an earlier checkpoint
          * @description Prove that the audit log extends the log of an earlier checkpoint. Requires the role viewer.
          */
-        post: operations["postChainConsistency"];
+        post: operations["getChainConsistency"];
         delete?: never;
         options?: never;
         head?: never;
@@ -353,7 +353,7 @@ export interface paths {
          * Download the audit log with its checkpoints and public key, for verification elsewhere
          * @description Download the audit log with its checkpoints and public key, for verification elsewhere. Requires the role viewer.
          */
-        get: operations["getChainExport"];
+        get: operations["exportChain"];
         put?: never;
         post?: never;
         delete?: never;
@@ -393,7 +393,7 @@ export interface paths {
          * Verify the audit log: entries, hash links, tree and signatures
          * @description Verify the audit log: entries, hash links, tree and signatures. Requires the role viewer.
          */
-        get: operations["getChainVerify"];
+        get: operations["verifyChain"];
         put?: never;
         post?: never;
         delete?: never;
@@ -413,7 +413,7 @@ export interface paths {
          * Show an entry of the audit log
          * @description Show an entry of the audit log. Requires the role viewer.
          */
-        get: operations["getChainBySeq"];
+        get: operations["getChainEntry"];
         put?: never;
         post?: never;
         delete?: never;
@@ -433,7 +433,7 @@ export interface paths {
          * List the causes of an audit log entry, first cause first
          * @description List the causes of an audit log entry, first cause first. Requires the role viewer.
          */
-        get: operations["getChainBySeqCauses"];
+        get: operations["listChainCauses"];
         put?: never;
         post?: never;
         delete?: never;
@@ -453,7 +453,7 @@ export interface paths {
          * Prove that an entry is in the audit log
          * @description Prove that an entry is in the audit log. The proof is verified with the public key. Requires the role viewer.
          */
-        get: operations["getChainBySeqProof"];
+        get: operations["getChainProof"];
         put?: never;
         post?: never;
         delete?: never;
@@ -475,7 +475,7 @@ export interface paths {
          * Repeat a recorded call of a pure capability and compare the outputs
          * @description Repeat a recorded call of a pure capability and compare the outputs. Requires the role operator.
          */
-        post: operations["postChainBySeqReplay"];
+        post: operations["replayCall"];
         delete?: never;
         options?: never;
         head?: never;
@@ -493,7 +493,7 @@ export interface paths {
          * Stream the events of a session, from the first one, or after a number or Last-Event-ID
          * @description Stream the events of a session, from the first one, or after a number or Last-Event-ID. Over a WebSocket, each text frame is one event. Requires the role viewer.
          */
-        get: operations["getChatEventsBySession"];
+        get: operations["streamSession"];
         put?: never;
         post?: never;
         delete?: never;
@@ -513,7 +513,7 @@ export interface paths {
          * List the messages of a session in one direction, oldest first
          * @description List the messages of a session in one direction, oldest first. Requires the role viewer.
          */
-        get: operations["getChatInbox"];
+        get: operations["listMessages"];
         put?: never;
         post?: never;
         delete?: never;
@@ -533,13 +533,13 @@ export interface paths {
          * List runs, newest first
          * @description List runs, newest first. Requires the role viewer.
          */
-        get: operations["getChatRun"];
+        get: operations["listRuns"];
         put?: never;
         /**
          * Start a run: an agent pursues a goal, now, at a given time, or on a schedule
          * @description Start a run: an agent pursues a goal, now, at a given time, or on a schedule. Requires the role operator.
          */
-        post: operations["postChatRun"];
+        post: operations["startRun"];
         delete?: never;
         options?: never;
         head?: never;
@@ -557,7 +557,7 @@ export interface paths {
          * Show a run
          * @description Show a run. Requires the role viewer.
          */
-        get: operations["getChatRunByRun"];
+        get: operations["getRun"];
         put?: never;
         post?: never;
         delete?: never;
@@ -577,7 +577,7 @@ export interface paths {
          * List the steps of a run in order
          * @description List the steps of a run in order. Requires the role viewer.
          */
-        get: operations["getChatRunByRunActions"];
+        get: operations["listActions"];
         put?: never;
         post?: never;
         delete?: never;
@@ -599,7 +599,7 @@ export interface paths {
          * Cancel a run and its child runs
          * @description Cancel a run and its child runs. For a run that waits for its schedule, the schedule is cancelled. Requires the role operator.
          */
-        post: operations["postChatRunByRunCancel"];
+        post: operations["cancelRun"];
         delete?: never;
         options?: never;
         head?: never;
@@ -619,7 +619,7 @@ export interface paths {
          * Take a checkpoint of a run and its jail
          * @description Take a checkpoint of a run and its jail. Requires the role operator.
          */
-        post: operations["postChatRunByRunCheckpoint"];
+        post: operations["checkpointRun"];
         delete?: never;
         options?: never;
         head?: never;
@@ -637,7 +637,7 @@ export interface paths {
          * List the checkpoints of a run, oldest first
          * @description List the checkpoints of a run, oldest first. Requires the role viewer.
          */
-        get: operations["getChatRunByRunCheckpoints"];
+        get: operations["listCheckpoints"];
         put?: never;
         post?: never;
         delete?: never;
@@ -657,7 +657,7 @@ export interface paths {
          * Show a checkpoint with the state that the agent saved
          * @description Show a checkpoint with the state that the agent saved. Requires the role viewer.
          */
-        get: operations["getChatRunByRunCheckpointsByCheckpoint"];
+        get: operations["getCheckpoint"];
         put?: never;
         post?: never;
         delete?: never;
@@ -679,7 +679,7 @@ export interface paths {
          * Pause a run
          * @description Pause a run. Its jail is frozen. Requires the role operator.
          */
-        post: operations["postChatRunByRunPause"];
+        post: operations["pauseRun"];
         delete?: never;
         options?: never;
         head?: never;
@@ -699,7 +699,7 @@ export interface paths {
          * Resume a run where it was paused, rewind it to a checkpoint, or branch new runs from a checkpoint
          * @description Resume a run where it was paused, rewind it to a checkpoint, or branch new runs from a checkpoint. Requires the role operator.
          */
-        post: operations["postChatRunByRunResume"];
+        post: operations["resumeRun"];
         delete?: never;
         options?: never;
         head?: never;
@@ -719,7 +719,7 @@ export interface paths {
          * Change a run's state manually
          * @description Change a run's state manually. Requires the role operator.
          */
-        post: operations["postChatRunByRunTransition"];
+        post: operations["transitionRun"];
         delete?: never;
         options?: never;
         head?: never;
@@ -739,7 +739,7 @@ export interface paths {
          * Send a message to a session's agent
          * @description Send a message to a session's agent. Requires the role operator.
          */
-        post: operations["postChatSend"];
+        post: operations["sendMessage"];
         delete?: never;
         options?: never;
         head?: never;
@@ -757,13 +757,13 @@ export interface paths {
          * List sessions, newest first
          * @description List sessions, newest first. Requires the role viewer.
          */
-        get: operations["getChatSession"];
+        get: operations["listSessions"];
         put?: never;
         /**
          * Open a session
          * @description Open a session. An existing session with the same id is returned. Requires the role operator.
          */
-        post: operations["postChatSession"];
+        post: operations["createSession"];
         delete?: never;
         options?: never;
         head?: never;
@@ -781,14 +781,14 @@ export interface paths {
          * Show a session
          * @description Show a session. Requires the role viewer.
          */
-        get: operations["getChatSessionBySession"];
+        get: operations["getSession"];
         put?: never;
         post?: never;
         /**
          * Close a session
          * @description Close a session. Its messages are kept. Requires the role operator.
          */
-        delete: operations["deleteChatSessionBySession"];
+        delete: operations["closeSession"];
         options?: never;
         head?: never;
         patch?: never;
@@ -805,7 +805,7 @@ export interface paths {
          * List connectors (inbound webhooks, outbound webhooks and relays) and their pending deliveries
          * @description List connectors (inbound webhooks, outbound webhooks and relays) and their pending deliveries. Requires the role viewer.
          */
-        get: operations["getConnectors"];
+        get: operations["listConnectors"];
         put?: never;
         post?: never;
         delete?: never;
@@ -825,7 +825,7 @@ export interface paths {
          * List the deliveries of a connector, by due time
          * @description List the deliveries of a connector, by due time. Requires the role viewer.
          */
-        get: operations["getConnectorsByConnectorDeliveries"];
+        get: operations["listDeliveries"];
         put?: never;
         post?: never;
         delete?: never;
@@ -847,7 +847,7 @@ export interface paths {
          * Retry a failed delivery
          * @description Retry a failed delivery. Requires the role operator.
          */
-        post: operations["postDeliveriesByDeliveryRedeliver"];
+        post: operations["redeliverMessage"];
         delete?: never;
         options?: never;
         head?: never;
@@ -865,7 +865,7 @@ export interface paths {
          * Check which features this host supports, with remedies for missing ones
          * @description Check which features this host supports, with remedies for missing ones. Requires the role viewer.
          */
-        get: operations["getDoctor"];
+        get: operations["diagnoseHost"];
         put?: never;
         post?: never;
         delete?: never;
@@ -887,7 +887,7 @@ export interface paths {
          * Create a key for clients of the E2B protocol
          * @description Create a key for clients of the E2B protocol. The key is returned only in this response. Requires the role admin.
          */
-        post: operations["postE2bKeys"];
+        post: operations["createE2bKey"];
         delete?: never;
         options?: never;
         head?: never;
@@ -905,7 +905,7 @@ export interface paths {
          * Stream events and the state of jails
          * @description Stream events and the state of jails. The topics jail, approval, run, notice, step, decision and egress are audit log entries and resume after Last-Event-ID. The topics jails and schedules report the current state. Requires the role viewer.
          */
-        get: operations["getFeed"];
+        get: operations["streamFeed"];
         put?: never;
         post?: never;
         delete?: never;
@@ -928,7 +928,7 @@ export interface paths {
          * Revoke a grant
          * @description Revoke a grant. The revocation takes effect immediately. Requires the role operator.
          */
-        delete: operations["deleteGrantsByGrant"];
+        delete: operations["revokeGrant"];
         options?: never;
         head?: never;
         patch?: never;
@@ -942,7 +942,7 @@ export interface paths {
             cookie?: never;
         };
         /** Check that the daemon is alive */
-        get: operations["getHealth"];
+        get: operations["checkHealth"];
         put?: never;
         post?: never;
         delete?: never;
@@ -959,7 +959,7 @@ export interface paths {
             cookie?: never;
         };
         /** Check that the daemon is ready to serve requests */
-        get: operations["getHealthReady"];
+        get: operations["checkReadiness"];
         put?: never;
         post?: never;
         delete?: never;
@@ -978,7 +978,7 @@ export interface paths {
         get?: never;
         put?: never;
         /** Receive an inbound webhook for a session */
-        post: operations["postHooksByConnector"];
+        post: operations["receiveHook"];
         delete?: never;
         options?: never;
         head?: never;
@@ -996,13 +996,13 @@ export interface paths {
          * List the prepared root filesystems, newest first
          * @description List the prepared root filesystems, newest first. Requires the role viewer.
          */
-        get: operations["getImages"];
+        get: operations["listImages"];
         put?: never;
         /**
          * Prepare a root filesystem, so that the first jail that uses it starts faster
          * @description Prepare a root filesystem, so that the first jail that uses it starts faster. Requires the role operator.
          */
-        post: operations["postImages"];
+        post: operations["prepareImage"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1022,7 +1022,7 @@ export interface paths {
          * Delete the root filesystems that no jail uses, and list them
          * @description Delete the root filesystems that no jail uses, and list them. Requires the role admin.
          */
-        post: operations["postImagesPrune"];
+        post: operations["pruneImages"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1040,13 +1040,13 @@ export interface paths {
          * List jails, oldest first
          * @description List jails, oldest first. Requires the role viewer.
          */
-        get: operations["getJails"];
+        get: operations["listJails"];
         put?: never;
         /**
          * Create a jail
          * @description Create a jail. Requires the role operator.
          */
-        post: operations["postJails"];
+        post: operations["createJail"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1064,14 +1064,14 @@ export interface paths {
          * Show a jail and its resource usage
          * @description Show a jail and its resource usage. Requires the role viewer.
          */
-        get: operations["getJailsById"];
+        get: operations["getJail"];
         put?: never;
         post?: never;
         /**
          * Delete a jail and its files, in any state
          * @description Delete a jail and its files, in any state. Requires the role operator.
          */
-        delete: operations["deleteJailsById"];
+        delete: operations["deleteJail"];
         options?: never;
         head?: never;
         patch?: never;
@@ -1088,7 +1088,7 @@ export interface paths {
          * Show the state of a jail at an earlier time: its processes, changed files, and the nearest snapshot
          * @description Show the state of a jail at an earlier time: its processes, changed files, and the nearest snapshot. Requires the role viewer.
          */
-        get: operations["getJailsByIdAt"];
+        get: operations["getPastState"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1110,7 +1110,7 @@ export interface paths {
          * Branch (fork) a jail
          * @description Branch (fork) a jail. A snapshot is taken, and new jails are created from it. Requires the role operator.
          */
-        post: operations["postJailsByIdBranch"];
+        post: operations["branchJail"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1128,7 +1128,7 @@ export interface paths {
          * Summarize the network connections of a jail by host, with the egress decisions
          * @description Summarize the network connections of a jail by host, with the egress decisions. Requires the role viewer.
          */
-        get: operations["getJailsByIdConnections"];
+        get: operations["listConnections"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1150,7 +1150,7 @@ export interface paths {
          * Evaluate a policy decision, and wait for approval if it is required
          * @description Evaluate a policy decision, and wait for approval if it is required. Requires the role operator.
          */
-        post: operations["postJailsByIdDecide"];
+        post: operations["requestDecision"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1168,7 +1168,7 @@ export interface paths {
          * Compare a jail with another jail or a snapshot
          * @description Compare a jail with another jail or a snapshot. Requires the role viewer.
          */
-        get: operations["getJailsByIdDiff"];
+        get: operations["compareJail"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1188,12 +1188,12 @@ export interface paths {
          * Show a jail's egress rules and traffic statistics
          * @description Show a jail's egress rules and traffic statistics. Requires the role viewer.
          */
-        get: operations["getJailsByIdEgress"];
+        get: operations["getEgress"];
         /**
          * Replace a jail's egress rules
          * @description Replace a jail's egress rules. They take effect immediately; open connections that they do not allow are closed. Requires the role operator.
          */
-        put: operations["putJailsByIdEgress"];
+        put: operations["putEgress"];
         post?: never;
         delete?: never;
         options?: never;
@@ -1212,7 +1212,7 @@ export interface paths {
          * Stream the events of a jail, from the first one, or from the position that a filter, a time or Last-Event-ID selects
          * @description Stream the events of a jail, from the first one, or from the position that a filter, a time or Last-Event-ID selects. The id of each server-sent event is its seq; the last one is 'end'. With offset or at, return a JSON window of the events instead. Requires the role viewer.
          */
-        get: operations["getJailsByIdEvents"];
+        get: operations["streamEvents"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1234,7 +1234,7 @@ export interface paths {
          * Run a command and wait for it, stream its output, or detach from it
          * @description Run a command and wait for it, stream its output, or detach from it. Requires the role operator.
          */
-        post: operations["postJailsByIdExec"];
+        post: operations["execCommand"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1252,7 +1252,7 @@ export interface paths {
          * List the recent and running commands of a jail, oldest first
          * @description List the recent and running commands of a jail, oldest first. Requires the role viewer.
          */
-        get: operations["getJailsByIdExecs"];
+        get: operations["listExecs"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1272,7 +1272,7 @@ export interface paths {
          * Show a command and its output, or stream its output as events
          * @description Show a command and its output, or stream its output as events. Requires the role viewer.
          */
-        get: operations["getJailsByIdExecsByExec"];
+        get: operations["getExec"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1294,7 +1294,7 @@ export interface paths {
          * Change the size of a command's terminal
          * @description Change the size of a command's terminal. Requires the role operator.
          */
-        post: operations["postJailsByIdExecsByExecResize"];
+        post: operations["resizeExec"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1314,7 +1314,7 @@ export interface paths {
          * Send a signal to a command's process group
          * @description Send a signal to a command's process group. Requires the role operator.
          */
-        post: operations["postJailsByIdExecsByExecSignal"];
+        post: operations["signalExec"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1334,7 +1334,7 @@ export interface paths {
          * Write to a command's standard input
          * @description Write to a command's standard input. Requires the role operator.
          */
-        post: operations["postJailsByIdExecsByExecStdin"];
+        post: operations["writeStdin"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1352,18 +1352,18 @@ export interface paths {
          * Read a file, list a directory, show metadata, or download a tar archive
          * @description Read a file, list a directory, show metadata, or download a tar archive. Requires the role viewer.
          */
-        get: operations["getJailsByIdFiles"];
+        get: operations["getFile"];
         /**
          * Write a file, create a directory, or extract a tar archive
          * @description Write a file, create a directory, or extract a tar archive. Requires the role operator.
          */
-        put: operations["putJailsByIdFiles"];
+        put: operations["putFile"];
         post?: never;
         /**
          * Delete a file or directory
          * @description Delete a file or directory. Requires the role operator.
          */
-        delete: operations["deleteJailsByIdFiles"];
+        delete: operations["deleteFile"];
         options?: never;
         head?: never;
         patch?: never;
@@ -1382,7 +1382,7 @@ export interface paths {
          * Rename a file or directory
          * @description Rename a file or directory. Requires the role operator.
          */
-        post: operations["postJailsByIdFilesMove"];
+        post: operations["moveFile"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1400,7 +1400,7 @@ export interface paths {
          * Stream file changes below a path
          * @description Stream file changes below a path. Requires the role viewer.
          */
-        get: operations["getJailsByIdFilesWatch"];
+        get: operations["watchFiles"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1420,7 +1420,7 @@ export interface paths {
          * List file changes by path: of a jail's root filesystem or workspace, or relative to a snapshot or another jail
          * @description List file changes by path: of a jail's root filesystem or workspace, or relative to a snapshot or another jail. Requires the role viewer.
          */
-        get: operations["getJailsByIdFsDiff"];
+        get: operations["diffFiles"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1440,7 +1440,7 @@ export interface paths {
          * Show a jail's limits and the history of changes and requests
          * @description Show a jail's limits and the history of changes and requests. Requires the role viewer.
          */
-        get: operations["getJailsByIdLimits"];
+        get: operations["getJailLimits"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1450,7 +1450,7 @@ export interface paths {
          * Change a jail's limits, also while it runs
          * @description Change a jail's limits, also while it runs. Omitted limits are unchanged. Requires the role operator.
          */
-        patch: operations["patchJailsByIdLimits"];
+        patch: operations["updateJailLimits"];
         trace?: never;
     };
     "/jails/{id}/network/log": {
@@ -1464,7 +1464,7 @@ export interface paths {
          * List the network flows of a jail, in order of their start
          * @description List the network flows of a jail, in order of their start. Requires the role viewer.
          */
-        get: operations["getJailsByIdNetworkLog"];
+        get: operations["listNetworkFlows"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1484,7 +1484,7 @@ export interface paths {
          * Download the captured packets of a jail
          * @description Download the captured packets of a jail. Requires the role viewer.
          */
-        get: operations["getJailsByIdNetworkPcap"];
+        get: operations["getNetworkPackets"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1506,7 +1506,7 @@ export interface paths {
          * Pause (freeze) a jail
          * @description Pause (freeze) a jail. Requires the role operator.
          */
-        post: operations["postJailsByIdPause"];
+        post: operations["pauseJail"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1524,18 +1524,18 @@ export interface paths {
          * Show a jail's policy, how it is interpreted, and lint findings
          * @description Show a jail's policy, how it is interpreted, and lint findings. Requires the role viewer.
          */
-        get: operations["getJailsByIdPolicy"];
+        get: operations["getPolicy"];
         /**
          * Replace a jail's policy
          * @description Replace a jail's policy. The new policy takes effect immediately. Requires the role operator.
          */
-        put: operations["putJailsByIdPolicy"];
+        put: operations["putPolicy"];
         post?: never;
         /**
          * Remove a jail's policy
          * @description Remove a jail's policy. Actions that need a policy decision are then denied. Requires the role operator.
          */
-        delete: operations["deleteJailsByIdPolicy"];
+        delete: operations["deletePolicy"];
         options?: never;
         head?: never;
         patch?: never;
@@ -1554,7 +1554,7 @@ export interface paths {
          * Change a jail's autonomy level
          * @description Change a jail's autonomy level. It can be lowered, or raised up to the ceiling, and takes effect immediately. Requires the role operator.
          */
-        post: operations["postJailsByIdPolicyLevel"];
+        post: operations["setPolicyLevel"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1572,7 +1572,7 @@ export interface paths {
          * Show the process tree of a jail, now or at an earlier time
          * @description Show the process tree of a jail, now or at an earlier time. Requires the role viewer.
          */
-        get: operations["getJailsByIdProcesses"];
+        get: operations["listProcesses"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1592,7 +1592,7 @@ export interface paths {
          * Generate a report of the activity of a jail
          * @description Generate a report of the activity of a jail. Requires the role viewer.
          */
-        get: operations["getJailsByIdReport"];
+        get: operations["getReport"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1614,7 +1614,7 @@ export interface paths {
          * Resume a paused jail
          * @description Resume a paused jail. Requires the role operator.
          */
-        post: operations["postJailsByIdResume"];
+        post: operations["resumeJail"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1634,7 +1634,7 @@ export interface paths {
          * Rewind a jail to a snapshot
          * @description Rewind a jail to a snapshot. Events since the snapshot are kept in the event log. Requires the role operator.
          */
-        post: operations["postJailsByIdRewind"];
+        post: operations["rewindJail"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1654,7 +1654,7 @@ export interface paths {
          * Take a snapshot of a jail
          * @description Take a snapshot of a jail. The jail continues to run. Requires the role operator.
          */
-        post: operations["postJailsByIdSnapshot"];
+        post: operations["takeSnapshot"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1672,7 +1672,7 @@ export interface paths {
          * List the snapshots of a jail, oldest first
          * @description List the snapshots of a jail, oldest first. The jail may have been deleted. Requires the role viewer.
          */
-        get: operations["getJailsByIdSnapshots"];
+        get: operations["listJailSnapshots"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1694,7 +1694,7 @@ export interface paths {
          * Start a jail
          * @description Start a jail. Requires the role operator.
          */
-        post: operations["postJailsByIdStart"];
+        post: operations["startJail"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1714,7 +1714,7 @@ export interface paths {
          * Stop a jail
          * @description Stop a jail. Its processes end; its files are kept. Requires the role operator.
          */
-        post: operations["postJailsByIdStop"];
+        post: operations["stopJail"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1732,7 +1732,7 @@ export interface paths {
          * Summarize the system calls of a jail: frequency, duration and errors
          * @description Summarize the system calls of a jail: frequency, duration and errors. Requires the role viewer.
          */
-        get: operations["getJailsByIdSyscalls"];
+        get: operations["getSyscallProfile"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1752,7 +1752,7 @@ export interface paths {
          * Open a terminal over a WebSocket
          * @description Open a terminal over a WebSocket. Binary frames carry terminal data. Text frames carry a TerminalEvent from the daemon or a TerminalControl from the client. The close code is 4000 plus the exit code. Requires the role operator.
          */
-        get: operations["getJailsByIdTerminal"];
+        get: operations["openTerminal"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1772,7 +1772,7 @@ export interface paths {
          * Count the events of a jail by time and type, and by process
          * @description Count the events of a jail by time and type, and by process. Requires the role viewer.
          */
-        get: operations["getJailsByIdTimeline"];
+        get: operations["getTimeline"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1811,7 +1811,7 @@ export interface paths {
         get?: never;
         put?: never;
         /** Log in a browser with the code of a login link */
-        post: operations["postLogin"];
+        post: operations["logIn"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1831,7 +1831,7 @@ export interface paths {
          * Create a login link for a browser
          * @description Create a login link for a browser. It is valid for ten minutes and can be used once. Requires the role admin.
          */
-        post: operations["postLoginLinks"];
+        post: operations["createLoginLink"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1849,7 +1849,7 @@ export interface paths {
          * List logged-in browsers, oldest first
          * @description List logged-in browsers, oldest first. Requires the role admin.
          */
-        get: operations["getLogins"];
+        get: operations["listLogins"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1872,7 +1872,7 @@ export interface paths {
          * End a login and close its streams
          * @description End a login and close its streams. Requires the role admin.
          */
-        delete: operations["deleteLoginsByLogin"];
+        delete: operations["deleteLogin"];
         options?: never;
         head?: never;
         patch?: never;
@@ -1891,7 +1891,7 @@ export interface paths {
          * End the login that the request's cookie identifies
          * @description End the login that the request's cookie identifies. Requires the role viewer.
          */
-        post: operations["postLogout"];
+        post: operations["logOut"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1909,7 +1909,7 @@ export interface paths {
          * Search the bundles that markets offer
          * @description Search the bundles that markets offer. Requires the role viewer.
          */
-        get: operations["getMarket"];
+        get: operations["searchMarket"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1931,7 +1931,7 @@ export interface paths {
          * Install a bundle from a market
          * @description Install a bundle from a market. Requires the role admin.
          */
-        post: operations["postMarketInstall"];
+        post: operations["installFromMarket"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1949,7 +1949,7 @@ export interface paths {
          * List installed bundles for which their publisher offers a newer version
          * @description List installed bundles for which their publisher offers a newer version. Requires the role viewer.
          */
-        get: operations["getMarketOutdated"];
+        get: operations["listOutdatedBundles"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1969,7 +1969,7 @@ export interface paths {
          * Show the identity of the caller
          * @description Show the identity of the caller. Requires the role viewer.
          */
-        get: operations["getMe"];
+        get: operations["getCaller"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2009,7 +2009,7 @@ export interface paths {
          * List the notifications that could not be delivered
          * @description List the notifications that could not be delivered. Requires the role viewer.
          */
-        get: operations["getNoticesDead"];
+        get: operations["listDeadNotices"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2031,7 +2031,7 @@ export interface paths {
          * Retry a notification
          * @description Retry a notification. Requires the role operator.
          */
-        post: operations["postNoticesByNoticeRedeliver"];
+        post: operations["redeliverNotice"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2046,7 +2046,7 @@ export interface paths {
             cookie?: never;
         };
         /** Get this OpenAPI document */
-        get: operations["getOpenapiJson"];
+        get: operations["getOpenApi"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2068,7 +2068,7 @@ export interface paths {
          * Evaluate a policy decision without effect, and show the rules considered
          * @description Evaluate a policy decision without effect, and show the rules considered. No approval is requested and nothing is recorded. Requires the role viewer.
          */
-        post: operations["postPolicyExplain"];
+        post: operations["explainPolicy"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2088,7 +2088,7 @@ export interface paths {
          * Lint permission files
          * @description Lint permission files. Requires the role viewer.
          */
-        post: operations["postPolicyLint"];
+        post: operations["lintPolicy"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2103,7 +2103,7 @@ export interface paths {
             cookie?: never;
         };
         /** Explain a problem type */
-        get: operations["getProblemsByProblem"];
+        get: operations["getProblem"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2123,7 +2123,7 @@ export interface paths {
          * List trusted publishers and the highest tier of each
          * @description List trusted publishers and the highest tier of each. Requires the role viewer.
          */
-        get: operations["getPublishers"];
+        get: operations["listPublishers"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2145,7 +2145,7 @@ export interface paths {
          * Revoke trust in a key or bundle digest
          * @description Revoke trust in a key or bundle digest. Affected bundles can no longer be installed or called. Requires the role admin.
          */
-        post: operations["postPublishersRevoke"];
+        post: operations["revokePublisherTrust"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2165,7 +2165,7 @@ export interface paths {
          * Replace a publisher's key
          * @description Replace a publisher's key. Existing signatures of the old key remain valid. Requires the role admin.
          */
-        post: operations["postPublishersRotate"];
+        post: operations["rotatePublisherKey"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2184,13 +2184,13 @@ export interface paths {
          * Trust a publisher's key
          * @description Trust a publisher's key. Requires the role admin.
          */
-        put: operations["putPublishersByName"];
+        put: operations["putPublisher"];
         post?: never;
         /**
          * Remove a publisher
          * @description Remove a publisher. Its bundles can no longer be installed or called. Requires the role admin.
          */
-        delete: operations["deletePublishersByName"];
+        delete: operations["deletePublisher"];
         options?: never;
         head?: never;
         patch?: never;
@@ -2207,13 +2207,13 @@ export interface paths {
          * List the browsers that receive push notifications, oldest first
          * @description List the browsers that receive push notifications, oldest first. Requires the role operator.
          */
-        get: operations["getPushBrowsers"];
+        get: operations["listBrowsers"];
         put?: never;
         /**
          * Subscribe a browser to push notifications for approval requests
          * @description Subscribe a browser to push notifications for approval requests. The subscription replaces the browser's previous one and ends with its login. Requires the role operator.
          */
-        post: operations["postPushBrowsers"];
+        post: operations["subscribeBrowser"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2234,7 +2234,7 @@ export interface paths {
          * Unsubscribe a browser from push notifications
          * @description Unsubscribe a browser from push notifications. Requires the role operator.
          */
-        delete: operations["deletePushBrowsersByBrowser"];
+        delete: operations["unsubscribeBrowser"];
         options?: never;
         head?: never;
         patch?: never;
@@ -2271,13 +2271,13 @@ export interface paths {
          * List the policy decisions about a jail, oldest first
          * @description List the policy decisions about a jail, oldest first. Requires the role viewer.
          */
-        get: operations["getSandboxByIdDecisions"];
+        get: operations["listDecisions"];
         put?: never;
         /**
          * Report a tool call that an agent is about to make, and get the policy decision
          * @description Report a tool call that an agent is about to make, and get the policy decision. Requires the role operator.
          */
-        post: operations["postSandboxByIdDecisions"];
+        post: operations["reportToolCall"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2295,7 +2295,7 @@ export interface paths {
          * List schedules, oldest first
          * @description List schedules, oldest first. Requires the role viewer.
          */
-        get: operations["getSchedules"];
+        get: operations["listSchedules"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2315,7 +2315,7 @@ export interface paths {
          * Preview the due times of a schedule
          * @description Preview the due times of a schedule. No schedule is created. Requires the role viewer.
          */
-        get: operations["getSchedulesTimes"];
+        get: operations["previewSchedule"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2335,21 +2335,21 @@ export interface paths {
          * Show a schedule and its next ten due times
          * @description Show a schedule and its next ten due times. Requires the role viewer.
          */
-        get: operations["getSchedulesBySchedule"];
+        get: operations["getSchedule"];
         put?: never;
         post?: never;
         /**
          * Delete a schedule
          * @description Delete a schedule. Its runs are kept. Requires the role operator.
          */
-        delete: operations["deleteSchedulesBySchedule"];
+        delete: operations["deleteSchedule"];
         options?: never;
         head?: never;
         /**
          * Change when a schedule starts runs
          * @description Change when a schedule starts runs. Omitted fields are unchanged. Requires the role operator.
          */
-        patch: operations["patchSchedulesBySchedule"];
+        patch: operations["updateSchedule"];
         trace?: never;
     };
     "/schedules/{schedule}/pause": {
@@ -2365,7 +2365,7 @@ export interface paths {
          * Pause a schedule
          * @description Pause a schedule. Requires the role operator.
          */
-        post: operations["postSchedulesBySchedulePause"];
+        post: operations["pauseSchedule"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2385,7 +2385,7 @@ export interface paths {
          * Resume a paused schedule
          * @description Resume a paused schedule. Requires the role operator.
          */
-        post: operations["postSchedulesByScheduleResume"];
+        post: operations["resumeSchedule"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2403,7 +2403,7 @@ export interface paths {
          * List secrets and their grants, by name
          * @description List secrets and their grants, by name. Values are never returned. Requires the role viewer.
          */
-        get: operations["getSecrets"];
+        get: operations["listSecrets"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2425,7 +2425,7 @@ export interface paths {
          * Re-encrypt all secrets with a new key and destroy the old key
          * @description Re-encrypt all secrets with a new key and destroy the old key. Requires the role admin.
          */
-        post: operations["postSecretsRotate"];
+        post: operations["rotateSecrets"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2444,13 +2444,13 @@ export interface paths {
          * Store a secret, encrypted, or a reference to an external secret
          * @description Store a secret, encrypted, or a reference to an external secret. Requires the role admin.
          */
-        put: operations["putSecretsByName"];
+        put: operations["putSecret"];
         post?: never;
         /**
          * Delete a secret and revoke its grants
          * @description Delete a secret and revoke its grants. Requires the role admin.
          */
-        delete: operations["deleteSecretsByName"];
+        delete: operations["deleteSecret"];
         options?: never;
         head?: never;
         patch?: never;
@@ -2469,7 +2469,7 @@ export interface paths {
          * Grant a jail the use of a secret, as a file or injected into requests
          * @description Grant a jail the use of a secret, as a file or injected into requests. Requires the role operator.
          */
-        post: operations["postSecretsByNameGrants"];
+        post: operations["grantSecret"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2487,13 +2487,13 @@ export interface paths {
          * List skills, by name
          * @description List skills, by name. Requires the role viewer.
          */
-        get: operations["getSkills"];
+        get: operations["listSkills"];
         put?: never;
         /**
          * Add a skill, or replace the one with the same name
          * @description Add a skill, or replace the one with the same name. A skill that names an unapproved capability is rejected. Requires the role operator.
          */
-        post: operations["postSkills"];
+        post: operations["addSkill"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2511,14 +2511,14 @@ export interface paths {
          * Show a skill as an agent reads it, with tool definitions of its capabilities
          * @description Show a skill as an agent reads it, with tool definitions of its capabilities. Requires the role viewer.
          */
-        get: operations["getSkillsByName"];
+        get: operations["getSkill"];
         put?: never;
         post?: never;
         /**
          * Delete a skill
          * @description Delete a skill. Its capabilities are kept. Requires the role operator.
          */
-        delete: operations["deleteSkillsByName"];
+        delete: operations["deleteSkill"];
         options?: never;
         head?: never;
         patch?: never;
@@ -2535,7 +2535,7 @@ export interface paths {
          * List snapshots, oldest first
          * @description List snapshots, oldest first. Requires the role viewer.
          */
-        get: operations["getSnapshots"];
+        get: operations["listSnapshots"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2557,7 +2557,7 @@ export interface paths {
          * Import an exported snapshot
          * @description Import an exported snapshot. The archive must be trusted like a program that runs as root. Requires the role admin.
          */
-        post: operations["postSnapshotsImport"];
+        post: operations["importSnapshot"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2575,14 +2575,14 @@ export interface paths {
          * Show a snapshot and its disk usage
          * @description Show a snapshot and its disk usage. Requires the role viewer.
          */
-        get: operations["getSnapshotsBySid"];
+        get: operations["getSnapshot"];
         put?: never;
         post?: never;
         /**
          * Delete a snapshot
          * @description Delete a snapshot. Data that jails and other snapshots use is kept. Requires the role operator.
          */
-        delete: operations["deleteSnapshotsBySid"];
+        delete: operations["deleteSnapshot"];
         options?: never;
         head?: never;
         patch?: never;
@@ -2601,7 +2601,7 @@ export interface paths {
          * Branch (fork) jails from a snapshot
          * @description Branch (fork) jails from a snapshot. If some cannot be created, the response lists the errors. Requires the role operator.
          */
-        post: operations["postSnapshotsBySidBranch"];
+        post: operations["branchSnapshot"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2619,7 +2619,7 @@ export interface paths {
          * Compare a snapshot with its jail, another jail or another snapshot
          * @description Compare a snapshot with its jail, another jail or another snapshot. Requires the role viewer.
          */
-        get: operations["getSnapshotsBySidDiff"];
+        get: operations["compareSnapshot"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2639,7 +2639,7 @@ export interface paths {
          * Download a snapshot, with memory and files, as an archive that another host can import
          * @description Download a snapshot, with memory and files, as an archive that another host can import. Requires the role operator.
          */
-        get: operations["getSnapshotsBySidExport"];
+        get: operations["exportSnapshot"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2661,7 +2661,7 @@ export interface paths {
          * Restore a snapshot as a new jail
          * @description Restore a snapshot as a new jail. Requires the role operator.
          */
-        post: operations["postSnapshotsBySidRestore"];
+        post: operations["restoreSnapshot"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2681,7 +2681,7 @@ export interface paths {
          * Create frozen copies of a snapshot in advance, for fast branches
          * @description Create frozen copies of a snapshot in advance, for fast branches. Requires the role operator.
          */
-        post: operations["postSnapshotsBySidWarm"];
+        post: operations["warmSnapshot"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2719,13 +2719,13 @@ export interface paths {
          * List tokens, oldest first
          * @description List tokens, oldest first. Requires the role admin.
          */
-        get: operations["getTokens"];
+        get: operations["listTokens"];
         put?: never;
         /**
          * Create a bearer token
          * @description Create a bearer token. The secret is returned only in this response. Requires the role admin.
          */
-        post: operations["postTokens"];
+        post: operations["createToken"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2746,7 +2746,7 @@ export interface paths {
          * Revoke a token
          * @description Revoke a token. Requires the role admin.
          */
-        delete: operations["deleteTokensById"];
+        delete: operations["revokeToken"];
         options?: never;
         head?: never;
         patch?: never;
@@ -6338,7 +6338,7 @@ export interface components {
 }
 export type $defs = Record<string, never>;
 export interface operations {
-    getAnswersByToken: {
+    showApprovalLink: {
         parameters: {
             query?: never;
             header?: never;
@@ -6369,7 +6369,7 @@ export interface operations {
             };
         };
     };
-    postAnswersByToken: {
+    answerApprovalLink: {
         parameters: {
             query?: never;
             header?: never;
@@ -6400,7 +6400,7 @@ export interface operations {
             };
         };
     };
-    getApprovals: {
+    listApprovals: {
         parameters: {
             query?: {
                 /** @description Default: pending. */
@@ -6454,7 +6454,7 @@ export interface operations {
             };
         };
     };
-    getApprovalsEvents: {
+    streamApprovals: {
         parameters: {
             query?: never;
             header?: never;
@@ -6501,7 +6501,7 @@ export interface operations {
             };
         };
     };
-    getApprovalsByApproval: {
+    getApproval: {
         parameters: {
             query?: {
                 /** @description Respond when the request is settled, or after this many milliseconds. */
@@ -6555,7 +6555,7 @@ export interface operations {
             };
         };
     };
-    postApprovalsByApproval: {
+    answerApproval: {
         parameters: {
             query?: never;
             header?: {
@@ -6611,7 +6611,7 @@ export interface operations {
             };
         };
     };
-    deleteApprovalsByApproval: {
+    withdrawApproval: {
         parameters: {
             query?: never;
             header?: never;
@@ -6660,7 +6660,7 @@ export interface operations {
             };
         };
     };
-    getBackends: {
+    listBackends: {
         parameters: {
             query?: never;
             header?: never;
@@ -6707,7 +6707,7 @@ export interface operations {
             };
         };
     };
-    getBundles: {
+    listBundles: {
         parameters: {
             query?: never;
             header?: never;
@@ -6754,7 +6754,7 @@ export interface operations {
             };
         };
     };
-    postBundles: {
+    installBundle: {
         parameters: {
             query: {
                 /** @description File name of the archive. The extension determines the archive format. */
@@ -6808,7 +6808,7 @@ export interface operations {
             };
         };
     };
-    deleteBundlesByName: {
+    deleteBundle: {
         parameters: {
             query?: never;
             header?: never;
@@ -6855,7 +6855,7 @@ export interface operations {
             };
         };
     };
-    getCallsByCall: {
+    getCall: {
         parameters: {
             query?: never;
             header?: never;
@@ -6904,7 +6904,7 @@ export interface operations {
             };
         };
     };
-    getCapabilities: {
+    listCapabilities: {
         parameters: {
             query?: never;
             header?: never;
@@ -6951,7 +6951,7 @@ export interface operations {
             };
         };
     };
-    postCapabilities: {
+    registerCapabilities: {
         parameters: {
             query?: never;
             header?: {
@@ -7005,7 +7005,7 @@ export interface operations {
             };
         };
     };
-    postCapabilitiesImport: {
+    importCapabilities: {
         parameters: {
             query?: never;
             header?: {
@@ -7059,7 +7059,7 @@ export interface operations {
             };
         };
     };
-    getCapabilitiesByCapability: {
+    getCapability: {
         parameters: {
             query?: {
                 /** @description Default: the version that calls use. */
@@ -7111,7 +7111,7 @@ export interface operations {
             };
         };
     };
-    deleteCapabilitiesByCapability: {
+    deleteCapability: {
         parameters: {
             query?: {
                 /** @description Default: the version that calls use. */
@@ -7161,7 +7161,7 @@ export interface operations {
             };
         };
     };
-    postCapabilitiesByCapabilityCall: {
+    callCapability: {
         parameters: {
             query?: never;
             header?: {
@@ -7217,7 +7217,7 @@ export interface operations {
             };
         };
     };
-    postCapabilitiesByCapabilityRevoke: {
+    revokeCapability: {
         parameters: {
             query?: {
                 /** @description Default: the version that calls use. */
@@ -7276,7 +7276,7 @@ export interface operations {
             };
         };
     };
-    postCapabilitiesByCapabilityTrust: {
+    trustCapability: {
         parameters: {
             query?: {
                 /** @description Default: the version that calls use. */
@@ -7335,7 +7335,7 @@ export interface operations {
             };
         };
     };
-    getChain: {
+    listChainEntries: {
         parameters: {
             query?: {
                 /** @description Maximum number of items per page. Default 100. */
@@ -7407,7 +7407,7 @@ export interface operations {
             };
         };
     };
-    postChainConsistency: {
+    getChainConsistency: {
         parameters: {
             query?: never;
             header?: {
@@ -7461,7 +7461,7 @@ export interface operations {
             };
         };
     };
-    getChainExport: {
+    exportChain: {
         parameters: {
             query?: never;
             header?: never;
@@ -7555,7 +7555,7 @@ export interface operations {
             };
         };
     };
-    getChainVerify: {
+    verifyChain: {
         parameters: {
             query?: {
                 /** @description Verify from the first entry. Default: from the last verified entry. */
@@ -7605,7 +7605,7 @@ export interface operations {
             };
         };
     };
-    getChainBySeq: {
+    getChainEntry: {
         parameters: {
             query?: never;
             header?: never;
@@ -7654,7 +7654,7 @@ export interface operations {
             };
         };
     };
-    getChainBySeqCauses: {
+    listChainCauses: {
         parameters: {
             query?: never;
             header?: never;
@@ -7703,7 +7703,7 @@ export interface operations {
             };
         };
     };
-    getChainBySeqProof: {
+    getChainProof: {
         parameters: {
             query?: never;
             header?: never;
@@ -7752,7 +7752,7 @@ export interface operations {
             };
         };
     };
-    postChainBySeqReplay: {
+    replayCall: {
         parameters: {
             query?: never;
             header?: {
@@ -7804,7 +7804,7 @@ export interface operations {
             };
         };
     };
-    getChatEventsBySession: {
+    streamSession: {
         parameters: {
             query?: {
                 /** @description Only events after this number. A Last-Event-ID header takes precedence. */
@@ -7865,7 +7865,7 @@ export interface operations {
             };
         };
     };
-    getChatInbox: {
+    listMessages: {
         parameters: {
             query?: {
                 session_id?: string;
@@ -7920,7 +7920,7 @@ export interface operations {
             };
         };
     };
-    getChatRun: {
+    listRuns: {
         parameters: {
             query?: {
                 session_id?: string;
@@ -7975,7 +7975,7 @@ export interface operations {
             };
         };
     };
-    postChatRun: {
+    startRun: {
         parameters: {
             query?: never;
             header?: {
@@ -8029,7 +8029,7 @@ export interface operations {
             };
         };
     };
-    getChatRunByRun: {
+    getRun: {
         parameters: {
             query?: never;
             header?: never;
@@ -8078,7 +8078,7 @@ export interface operations {
             };
         };
     };
-    getChatRunByRunActions: {
+    listActions: {
         parameters: {
             query?: {
                 /** @description Maximum number of items per page. Default 100. */
@@ -8132,7 +8132,7 @@ export interface operations {
             };
         };
     };
-    postChatRunByRunCancel: {
+    cancelRun: {
         parameters: {
             query?: never;
             header?: {
@@ -8184,7 +8184,7 @@ export interface operations {
             };
         };
     };
-    postChatRunByRunCheckpoint: {
+    checkpointRun: {
         parameters: {
             query?: never;
             header?: {
@@ -8240,7 +8240,7 @@ export interface operations {
             };
         };
     };
-    getChatRunByRunCheckpoints: {
+    listCheckpoints: {
         parameters: {
             query?: {
                 /** @description Maximum number of items per page. Default 100. */
@@ -8294,7 +8294,7 @@ export interface operations {
             };
         };
     };
-    getChatRunByRunCheckpointsByCheckpoint: {
+    getCheckpoint: {
         parameters: {
             query?: never;
             header?: never;
@@ -8344,7 +8344,7 @@ export interface operations {
             };
         };
     };
-    postChatRunByRunPause: {
+    pauseRun: {
         parameters: {
             query?: never;
             header?: {
@@ -8396,7 +8396,7 @@ export interface operations {
             };
         };
     };
-    postChatRunByRunResume: {
+    resumeRun: {
         parameters: {
             query?: never;
             header?: {
@@ -8452,7 +8452,7 @@ export interface operations {
             };
         };
     };
-    postChatRunByRunTransition: {
+    transitionRun: {
         parameters: {
             query?: never;
             header?: {
@@ -8508,7 +8508,7 @@ export interface operations {
             };
         };
     };
-    postChatSend: {
+    sendMessage: {
         parameters: {
             query?: never;
             header?: {
@@ -8562,7 +8562,7 @@ export interface operations {
             };
         };
     };
-    getChatSession: {
+    listSessions: {
         parameters: {
             query?: {
                 /** @description Maximum number of items per page. Default 100. */
@@ -8616,7 +8616,7 @@ export interface operations {
             };
         };
     };
-    postChatSession: {
+    createSession: {
         parameters: {
             query?: never;
             header?: {
@@ -8670,7 +8670,7 @@ export interface operations {
             };
         };
     };
-    getChatSessionBySession: {
+    getSession: {
         parameters: {
             query?: never;
             header?: never;
@@ -8719,7 +8719,7 @@ export interface operations {
             };
         };
     };
-    deleteChatSessionBySession: {
+    closeSession: {
         parameters: {
             query?: never;
             header?: never;
@@ -8766,7 +8766,7 @@ export interface operations {
             };
         };
     };
-    getConnectors: {
+    listConnectors: {
         parameters: {
             query?: never;
             header?: never;
@@ -8813,7 +8813,7 @@ export interface operations {
             };
         };
     };
-    getConnectorsByConnectorDeliveries: {
+    listDeliveries: {
         parameters: {
             query?: {
                 state?: "pending" | "delivered" | "dead";
@@ -8868,7 +8868,7 @@ export interface operations {
             };
         };
     };
-    postDeliveriesByDeliveryRedeliver: {
+    redeliverMessage: {
         parameters: {
             query?: never;
             header?: {
@@ -8920,7 +8920,7 @@ export interface operations {
             };
         };
     };
-    getDoctor: {
+    diagnoseHost: {
         parameters: {
             query?: never;
             header?: never;
@@ -8967,7 +8967,7 @@ export interface operations {
             };
         };
     };
-    postE2bKeys: {
+    createE2bKey: {
         parameters: {
             query?: never;
             header?: never;
@@ -9018,7 +9018,7 @@ export interface operations {
             };
         };
     };
-    getFeed: {
+    streamFeed: {
         parameters: {
             query?: {
                 /** @description Topics, separated by commas. Default: jails, schedules, jail, approval, run, notice. Also available: step, decision, egress. */
@@ -9068,7 +9068,7 @@ export interface operations {
             };
         };
     };
-    deleteGrantsByGrant: {
+    revokeGrant: {
         parameters: {
             query?: never;
             header?: never;
@@ -9115,7 +9115,7 @@ export interface operations {
             };
         };
     };
-    getHealth: {
+    checkHealth: {
         parameters: {
             query?: never;
             header?: never;
@@ -9144,7 +9144,7 @@ export interface operations {
             };
         };
     };
-    getHealthReady: {
+    checkReadiness: {
         parameters: {
             query?: never;
             header?: never;
@@ -9173,7 +9173,7 @@ export interface operations {
             };
         };
     };
-    postHooksByConnector: {
+    receiveHook: {
         parameters: {
             query?: never;
             header?: never;
@@ -9204,7 +9204,7 @@ export interface operations {
             };
         };
     };
-    getImages: {
+    listImages: {
         parameters: {
             query?: {
                 /** @description Maximum number of items per page. Default 100. */
@@ -9256,7 +9256,7 @@ export interface operations {
             };
         };
     };
-    postImages: {
+    prepareImage: {
         parameters: {
             query?: never;
             header?: {
@@ -9310,7 +9310,7 @@ export interface operations {
             };
         };
     };
-    postImagesPrune: {
+    pruneImages: {
         parameters: {
             query?: never;
             header?: {
@@ -9360,7 +9360,7 @@ export interface operations {
             };
         };
     };
-    getJails: {
+    listJails: {
         parameters: {
             query?: {
                 /** @description Maximum number of items per page. Default 100. */
@@ -9416,7 +9416,7 @@ export interface operations {
             };
         };
     };
-    postJails: {
+    createJail: {
         parameters: {
             query?: never;
             header?: {
@@ -9470,7 +9470,7 @@ export interface operations {
             };
         };
     };
-    getJailsById: {
+    getJail: {
         parameters: {
             query?: never;
             header?: never;
@@ -9519,7 +9519,7 @@ export interface operations {
             };
         };
     };
-    deleteJailsById: {
+    deleteJail: {
         parameters: {
             query?: {
                 /** @description Also delete all snapshots of the jail. Default: snapshots that a client requested are kept. */
@@ -9569,7 +9569,7 @@ export interface operations {
             };
         };
     };
-    getJailsByIdAt: {
+    getPastState: {
         parameters: {
             query?: {
                 /** @description The instant: a time (RFC 3339), a duration before now, such as 5m, or the sequence number of an event. Default: now. */
@@ -9625,7 +9625,7 @@ export interface operations {
             };
         };
     };
-    postJailsByIdBranch: {
+    branchJail: {
         parameters: {
             query?: never;
             header?: {
@@ -9681,7 +9681,7 @@ export interface operations {
             };
         };
     };
-    getJailsByIdConnections: {
+    listConnections: {
         parameters: {
             query?: {
                 /** @description Start of the time range: a time (RFC 3339), or a duration before now, such as 5m. Default: the first event. */
@@ -9737,7 +9737,7 @@ export interface operations {
             };
         };
     };
-    postJailsByIdDecide: {
+    requestDecision: {
         parameters: {
             query?: never;
             header?: {
@@ -9793,7 +9793,7 @@ export interface operations {
             };
         };
     };
-    getJailsByIdDiff: {
+    compareJail: {
         parameters: {
             query?: {
                 /** @description The jail or snapshot to compare with. The result lists the changes that lead to it. */
@@ -9853,7 +9853,7 @@ export interface operations {
             };
         };
     };
-    getJailsByIdEgress: {
+    getEgress: {
         parameters: {
             query?: never;
             header?: never;
@@ -9902,7 +9902,7 @@ export interface operations {
             };
         };
     };
-    putJailsByIdEgress: {
+    putEgress: {
         parameters: {
             query?: never;
             header?: never;
@@ -9955,7 +9955,7 @@ export interface operations {
             };
         };
     };
-    getJailsByIdEvents: {
+    streamEvents: {
         parameters: {
             query?: {
                 /** @description A filter: terms separated by spaces, such as 'type:net host:*.example.com ret:<0 pid:42'. docs/events.md describes the filter language. */
@@ -10038,7 +10038,7 @@ export interface operations {
             };
         };
     };
-    postJailsByIdExec: {
+    execCommand: {
         parameters: {
             query?: never;
             header?: {
@@ -10104,7 +10104,7 @@ export interface operations {
             };
         };
     };
-    getJailsByIdExecs: {
+    listExecs: {
         parameters: {
             query?: {
                 /** @description Maximum number of items per page. Default 100. */
@@ -10158,7 +10158,7 @@ export interface operations {
             };
         };
     };
-    getJailsByIdExecsByExec: {
+    getExec: {
         parameters: {
             query?: {
                 /** @description With a stream: offset of the first output byte to send. Default: the oldest buffered byte. A Last-Event-ID header takes precedence. */
@@ -10214,7 +10214,7 @@ export interface operations {
             };
         };
     };
-    postJailsByIdExecsByExecResize: {
+    resizeExec: {
         parameters: {
             query?: never;
             header?: {
@@ -10269,7 +10269,7 @@ export interface operations {
             };
         };
     };
-    postJailsByIdExecsByExecSignal: {
+    signalExec: {
         parameters: {
             query?: never;
             header?: {
@@ -10324,7 +10324,7 @@ export interface operations {
             };
         };
     };
-    postJailsByIdExecsByExecStdin: {
+    writeStdin: {
         parameters: {
             query?: {
                 /** @description Close the command's standard input after writing the body. */
@@ -10379,7 +10379,7 @@ export interface operations {
             };
         };
     };
-    getJailsByIdFiles: {
+    getFile: {
         parameters: {
             query: {
                 /** @description Absolute path in the jail. */
@@ -10456,7 +10456,7 @@ export interface operations {
             };
         };
     };
-    putJailsByIdFiles: {
+    putFile: {
         parameters: {
             query: {
                 /** @description Absolute path in the jail. */
@@ -10525,7 +10525,7 @@ export interface operations {
             };
         };
     };
-    deleteJailsByIdFiles: {
+    deleteFile: {
         parameters: {
             query: {
                 /** @description Absolute path in the jail. */
@@ -10577,7 +10577,7 @@ export interface operations {
             };
         };
     };
-    postJailsByIdFilesMove: {
+    moveFile: {
         parameters: {
             query?: never;
             header?: {
@@ -10631,7 +10631,7 @@ export interface operations {
             };
         };
     };
-    getJailsByIdFilesWatch: {
+    watchFiles: {
         parameters: {
             query: {
                 /** @description Absolute path in the jail. */
@@ -10685,7 +10685,7 @@ export interface operations {
             };
         };
     };
-    getJailsByIdFsDiff: {
+    diffFiles: {
         parameters: {
             query?: {
                 /** @description Maximum number of items per page. Default 100. */
@@ -10749,7 +10749,7 @@ export interface operations {
             };
         };
     };
-    getJailsByIdLimits: {
+    getJailLimits: {
         parameters: {
             query?: {
                 /** @description The 'next' value of the previous page. */
@@ -10801,7 +10801,7 @@ export interface operations {
             };
         };
     };
-    patchJailsByIdLimits: {
+    updateJailLimits: {
         parameters: {
             query?: never;
             header?: never;
@@ -10854,7 +10854,7 @@ export interface operations {
             };
         };
     };
-    getJailsByIdNetworkLog: {
+    listNetworkFlows: {
         parameters: {
             query?: {
                 /** @description Maximum number of items per page. Default 100. */
@@ -10916,7 +10916,7 @@ export interface operations {
             };
         };
     };
-    getJailsByIdNetworkPcap: {
+    getNetworkPackets: {
         parameters: {
             query?: never;
             header?: never;
@@ -10965,7 +10965,7 @@ export interface operations {
             };
         };
     };
-    postJailsByIdPause: {
+    pauseJail: {
         parameters: {
             query?: never;
             header?: {
@@ -11017,7 +11017,7 @@ export interface operations {
             };
         };
     };
-    getJailsByIdPolicy: {
+    getPolicy: {
         parameters: {
             query?: never;
             header?: never;
@@ -11066,7 +11066,7 @@ export interface operations {
             };
         };
     };
-    putJailsByIdPolicy: {
+    putPolicy: {
         parameters: {
             query?: never;
             header?: never;
@@ -11119,7 +11119,7 @@ export interface operations {
             };
         };
     };
-    deleteJailsByIdPolicy: {
+    deletePolicy: {
         parameters: {
             query?: never;
             header?: never;
@@ -11166,7 +11166,7 @@ export interface operations {
             };
         };
     };
-    postJailsByIdPolicyLevel: {
+    setPolicyLevel: {
         parameters: {
             query?: never;
             header?: {
@@ -11222,7 +11222,7 @@ export interface operations {
             };
         };
     };
-    getJailsByIdProcesses: {
+    listProcesses: {
         parameters: {
             query?: {
                 /** @description The instant: a time (RFC 3339), a duration before now, such as 5m, or the sequence number of an event. Default: now. */
@@ -11277,7 +11277,7 @@ export interface operations {
             };
         };
     };
-    getJailsByIdReport: {
+    getReport: {
         parameters: {
             query?: {
                 /** @description Start of the reported time range: a time (RFC 3339), or a duration before now, such as 5m. */
@@ -11337,7 +11337,7 @@ export interface operations {
             };
         };
     };
-    postJailsByIdResume: {
+    resumeJail: {
         parameters: {
             query?: never;
             header?: {
@@ -11389,7 +11389,7 @@ export interface operations {
             };
         };
     };
-    postJailsByIdRewind: {
+    rewindJail: {
         parameters: {
             query?: never;
             header?: {
@@ -11445,7 +11445,7 @@ export interface operations {
             };
         };
     };
-    postJailsByIdSnapshot: {
+    takeSnapshot: {
         parameters: {
             query?: never;
             header?: {
@@ -11501,7 +11501,7 @@ export interface operations {
             };
         };
     };
-    getJailsByIdSnapshots: {
+    listJailSnapshots: {
         parameters: {
             query?: {
                 /** @description Maximum number of items per page. Default 100. */
@@ -11557,7 +11557,7 @@ export interface operations {
             };
         };
     };
-    postJailsByIdStart: {
+    startJail: {
         parameters: {
             query?: never;
             header?: {
@@ -11609,7 +11609,7 @@ export interface operations {
             };
         };
     };
-    postJailsByIdStop: {
+    stopJail: {
         parameters: {
             query?: never;
             header?: {
@@ -11665,7 +11665,7 @@ export interface operations {
             };
         };
     };
-    getJailsByIdSyscalls: {
+    getSyscallProfile: {
         parameters: {
             query?: {
                 /** @description A filter: terms separated by spaces, such as 'type:net host:*.example.com ret:<0 pid:42'. docs/events.md describes the filter language. */
@@ -11736,7 +11736,7 @@ export interface operations {
             };
         };
     };
-    getJailsByIdTerminal: {
+    openTerminal: {
         parameters: {
             query?: {
                 /** @description Reconnect to the terminal of this command. Default: start a new command. */
@@ -11798,7 +11798,7 @@ export interface operations {
             };
         };
     };
-    getJailsByIdTimeline: {
+    getTimeline: {
         parameters: {
             query?: {
                 /** @description A filter: terms separated by spaces, such as 'type:net host:*.example.com ret:<0 pid:42'. docs/events.md describes the filter language. */
@@ -11919,7 +11919,7 @@ export interface operations {
             };
         };
     };
-    postLogin: {
+    logIn: {
         parameters: {
             query?: never;
             header?: never;
@@ -11952,7 +11952,7 @@ export interface operations {
             };
         };
     };
-    postLoginLinks: {
+    createLoginLink: {
         parameters: {
             query?: never;
             header?: never;
@@ -12003,7 +12003,7 @@ export interface operations {
             };
         };
     };
-    getLogins: {
+    listLogins: {
         parameters: {
             query?: {
                 /** @description Maximum number of items per page. Default 100. */
@@ -12055,7 +12055,7 @@ export interface operations {
             };
         };
     };
-    deleteLoginsByLogin: {
+    deleteLogin: {
         parameters: {
             query?: never;
             header?: never;
@@ -12102,7 +12102,7 @@ export interface operations {
             };
         };
     };
-    postLogout: {
+    logOut: {
         parameters: {
             query?: never;
             header?: never;
@@ -12147,7 +12147,7 @@ export interface operations {
             };
         };
     };
-    getMarket: {
+    searchMarket: {
         parameters: {
             query?: {
                 /** @description Search words. Each must occur in the name, publisher or description. */
@@ -12197,7 +12197,7 @@ export interface operations {
             };
         };
     };
-    postMarketInstall: {
+    installFromMarket: {
         parameters: {
             query?: never;
             header?: {
@@ -12251,7 +12251,7 @@ export interface operations {
             };
         };
     };
-    getMarketOutdated: {
+    listOutdatedBundles: {
         parameters: {
             query?: never;
             header?: never;
@@ -12298,7 +12298,7 @@ export interface operations {
             };
         };
     };
-    getMe: {
+    getCaller: {
         parameters: {
             query?: never;
             header?: never;
@@ -12392,7 +12392,7 @@ export interface operations {
             };
         };
     };
-    getNoticesDead: {
+    listDeadNotices: {
         parameters: {
             query?: never;
             header?: never;
@@ -12439,7 +12439,7 @@ export interface operations {
             };
         };
     };
-    postNoticesByNoticeRedeliver: {
+    redeliverNotice: {
         parameters: {
             query?: never;
             header?: {
@@ -12489,7 +12489,7 @@ export interface operations {
             };
         };
     };
-    getOpenapiJson: {
+    getOpenApi: {
         parameters: {
             query?: never;
             header?: never;
@@ -12518,7 +12518,7 @@ export interface operations {
             };
         };
     };
-    postPolicyExplain: {
+    explainPolicy: {
         parameters: {
             query?: never;
             header?: {
@@ -12572,7 +12572,7 @@ export interface operations {
             };
         };
     };
-    postPolicyLint: {
+    lintPolicy: {
         parameters: {
             query?: never;
             header?: {
@@ -12626,7 +12626,7 @@ export interface operations {
             };
         };
     };
-    getProblemsByProblem: {
+    getProblem: {
         parameters: {
             query?: never;
             header?: never;
@@ -12657,7 +12657,7 @@ export interface operations {
             };
         };
     };
-    getPublishers: {
+    listPublishers: {
         parameters: {
             query?: never;
             header?: never;
@@ -12704,7 +12704,7 @@ export interface operations {
             };
         };
     };
-    postPublishersRevoke: {
+    revokePublisherTrust: {
         parameters: {
             query?: never;
             header?: {
@@ -12756,7 +12756,7 @@ export interface operations {
             };
         };
     };
-    postPublishersRotate: {
+    rotatePublisherKey: {
         parameters: {
             query?: never;
             header?: {
@@ -12808,7 +12808,7 @@ export interface operations {
             };
         };
     };
-    putPublishersByName: {
+    putPublisher: {
         parameters: {
             query?: never;
             header?: never;
@@ -12859,7 +12859,7 @@ export interface operations {
             };
         };
     };
-    deletePublishersByName: {
+    deletePublisher: {
         parameters: {
             query?: never;
             header?: never;
@@ -12906,7 +12906,7 @@ export interface operations {
             };
         };
     };
-    getPushBrowsers: {
+    listBrowsers: {
         parameters: {
             query?: never;
             header?: never;
@@ -12953,7 +12953,7 @@ export interface operations {
             };
         };
     };
-    postPushBrowsers: {
+    subscribeBrowser: {
         parameters: {
             query?: never;
             header?: never;
@@ -13004,7 +13004,7 @@ export interface operations {
             };
         };
     };
-    deletePushBrowsersByBrowser: {
+    unsubscribeBrowser: {
         parameters: {
             query?: never;
             header?: never;
@@ -13098,7 +13098,7 @@ export interface operations {
             };
         };
     };
-    getSandboxByIdDecisions: {
+    listDecisions: {
         parameters: {
             query?: {
                 /** @description Maximum number of items per page. Default 100. */
@@ -13161,7 +13161,7 @@ export interface operations {
             };
         };
     };
-    postSandboxByIdDecisions: {
+    reportToolCall: {
         parameters: {
             query?: never;
             header?: {
@@ -13217,7 +13217,7 @@ export interface operations {
             };
         };
     };
-    getSchedules: {
+    listSchedules: {
         parameters: {
             query?: {
                 session_id?: string;
@@ -13270,7 +13270,7 @@ export interface operations {
             };
         };
     };
-    getSchedulesTimes: {
+    previewSchedule: {
         parameters: {
             query?: {
                 schedule?: string;
@@ -13320,7 +13320,7 @@ export interface operations {
             };
         };
     };
-    getSchedulesBySchedule: {
+    getSchedule: {
         parameters: {
             query?: never;
             header?: never;
@@ -13369,7 +13369,7 @@ export interface operations {
             };
         };
     };
-    deleteSchedulesBySchedule: {
+    deleteSchedule: {
         parameters: {
             query?: never;
             header?: never;
@@ -13416,7 +13416,7 @@ export interface operations {
             };
         };
     };
-    patchSchedulesBySchedule: {
+    updateSchedule: {
         parameters: {
             query?: never;
             header?: never;
@@ -13469,7 +13469,7 @@ export interface operations {
             };
         };
     };
-    postSchedulesBySchedulePause: {
+    pauseSchedule: {
         parameters: {
             query?: never;
             header?: {
@@ -13521,7 +13521,7 @@ export interface operations {
             };
         };
     };
-    postSchedulesByScheduleResume: {
+    resumeSchedule: {
         parameters: {
             query?: never;
             header?: {
@@ -13573,7 +13573,7 @@ export interface operations {
             };
         };
     };
-    getSecrets: {
+    listSecrets: {
         parameters: {
             query?: never;
             header?: never;
@@ -13620,7 +13620,7 @@ export interface operations {
             };
         };
     };
-    postSecretsRotate: {
+    rotateSecrets: {
         parameters: {
             query?: never;
             header?: {
@@ -13668,7 +13668,7 @@ export interface operations {
             };
         };
     };
-    putSecretsByName: {
+    putSecret: {
         parameters: {
             query?: never;
             header?: never;
@@ -13719,7 +13719,7 @@ export interface operations {
             };
         };
     };
-    deleteSecretsByName: {
+    deleteSecret: {
         parameters: {
             query?: never;
             header?: never;
@@ -13766,7 +13766,7 @@ export interface operations {
             };
         };
     };
-    postSecretsByNameGrants: {
+    grantSecret: {
         parameters: {
             query?: never;
             header?: {
@@ -13822,7 +13822,7 @@ export interface operations {
             };
         };
     };
-    getSkills: {
+    listSkills: {
         parameters: {
             query?: never;
             header?: never;
@@ -13869,7 +13869,7 @@ export interface operations {
             };
         };
     };
-    postSkills: {
+    addSkill: {
         parameters: {
             query?: never;
             header?: {
@@ -13923,7 +13923,7 @@ export interface operations {
             };
         };
     };
-    getSkillsByName: {
+    getSkill: {
         parameters: {
             query?: never;
             header?: never;
@@ -13972,7 +13972,7 @@ export interface operations {
             };
         };
     };
-    deleteSkillsByName: {
+    deleteSkill: {
         parameters: {
             query?: never;
             header?: never;
@@ -14019,7 +14019,7 @@ export interface operations {
             };
         };
     };
-    getSnapshots: {
+    listSnapshots: {
         parameters: {
             query?: {
                 /** @description Maximum number of items per page. Default 100. */
@@ -14073,7 +14073,7 @@ export interface operations {
             };
         };
     };
-    postSnapshotsImport: {
+    importSnapshot: {
         parameters: {
             query?: {
                 /** @description Import only the files, without the processes. */
@@ -14130,7 +14130,7 @@ export interface operations {
             };
         };
     };
-    getSnapshotsBySid: {
+    getSnapshot: {
         parameters: {
             query?: never;
             header?: never;
@@ -14179,7 +14179,7 @@ export interface operations {
             };
         };
     };
-    deleteSnapshotsBySid: {
+    deleteSnapshot: {
         parameters: {
             query?: never;
             header?: never;
@@ -14226,7 +14226,7 @@ export interface operations {
             };
         };
     };
-    postSnapshotsBySidBranch: {
+    branchSnapshot: {
         parameters: {
             query?: never;
             header?: {
@@ -14282,7 +14282,7 @@ export interface operations {
             };
         };
     };
-    getSnapshotsBySidDiff: {
+    compareSnapshot: {
         parameters: {
             query?: {
                 /** @description The jail or snapshot to compare with. The result lists the changes that lead to it. */
@@ -14342,7 +14342,7 @@ export interface operations {
             };
         };
     };
-    getSnapshotsBySidExport: {
+    exportSnapshot: {
         parameters: {
             query?: never;
             header?: never;
@@ -14391,7 +14391,7 @@ export interface operations {
             };
         };
     };
-    postSnapshotsBySidRestore: {
+    restoreSnapshot: {
         parameters: {
             query?: never;
             header?: {
@@ -14447,7 +14447,7 @@ export interface operations {
             };
         };
     };
-    postSnapshotsBySidWarm: {
+    warmSnapshot: {
         parameters: {
             query?: never;
             header?: {
@@ -14550,7 +14550,7 @@ export interface operations {
             };
         };
     };
-    getTokens: {
+    listTokens: {
         parameters: {
             query?: {
                 /** @description Maximum number of items per page. Default 100. */
@@ -14602,7 +14602,7 @@ export interface operations {
             };
         };
     };
-    postTokens: {
+    createToken: {
         parameters: {
             query?: never;
             header?: never;
@@ -14653,7 +14653,7 @@ export interface operations {
             };
         };
     };
-    deleteTokensById: {
+    revokeToken: {
         parameters: {
             query?: never;
             header?: never;

@@ -49,11 +49,11 @@ class AsyncGlasshouse:
 
     async def me(self) -> wire.Me:
         """Return the identity and role of the caller."""
-        return await self.api.get_me()
+        return await self.api.get_caller()
 
     async def doctor(self) -> List[wire.Probe]:
         """Return the features of the host, with remedies for missing ones."""
-        return (await self.api.get_doctor())["items"]
+        return (await self.api.diagnose_host())["items"]
 
     # Jails.
 
@@ -61,18 +61,18 @@ class AsyncGlasshouse:
         """Create a jail and start it, unless start is False. A with block removes it at its
         end."""
         spec.setdefault("start", True)
-        return AsyncJail(self.api, await self.api.post_jails(spec, idempotency_key=new_key()))
+        return AsyncJail(self.api, await self.api.create_jail(spec, idempotency_key=new_key()))
 
     async def find_jail(self, id: str) -> AsyncJail:
         """Return an existing jail by its id."""
-        return AsyncJail(self.api, await self.api.get_jails_by_id(id))
+        return AsyncJail(self.api, await self.api.get_jail(id))
 
     async def jails(self, *, name: Optional[str] = None, state: Optional[Any] = None, labels: Optional[Mapping[str, str]] = None) -> AsyncIterator[AsyncJail]:
         """List jails, oldest first."""
         label = [f"{k}={v}" for k, v in labels.items()] if labels else None
         after: Optional[str] = None
         while True:
-            page = await self.api.get_jails(after=after, name=name, state=state, label=label)
+            page = await self.api.list_jails(after=after, name=name, state=state, label=label)
             for j in page["items"]:
                 yield AsyncJail(self.api, j)
             after = page.get("next")
@@ -80,13 +80,13 @@ class AsyncGlasshouse:
                 return
 
     async def find_snapshot(self, id: str) -> AsyncSnapshot:
-        return AsyncSnapshot(self.api, await self.api.get_snapshots_by_sid(id))
+        return AsyncSnapshot(self.api, await self.api.get_snapshot(id))
 
     async def snapshots(self) -> AsyncIterator[AsyncSnapshot]:
         """List snapshots, oldest first."""
         after: Optional[str] = None
         while True:
-            page = await self.api.get_snapshots(after=after)
+            page = await self.api.list_snapshots(after=after)
             for s in page["items"]:
                 yield AsyncSnapshot(self.api, s)
             after = page.get("next")
@@ -101,25 +101,25 @@ class AsyncGlasshouse:
 
     async def approvals(self, *, jail: Optional[str] = None, state: Optional[Any] = None) -> List[wire.Approval]:
         """List pending approval requests, oldest first, or those in another state."""
-        return (await self.api.get_approvals(state=state, jail=jail))["items"]
+        return (await self.api.list_approvals(state=state, jail=jail))["items"]
 
     async def approval(self, id: str, *, wait: float = 0) -> wire.Approval:
         """Return an approval request, after waiting up to wait seconds for a decision."""
-        return await self.api.get_approvals_by_approval(id, wait_ms=round(wait * 1000) or None)
+        return await self.api.get_approval(id, wait_ms=round(wait * 1000) or None)
 
     async def approve(self, id: str, **how: Unpack[wire.AnswerApprovalOptions]) -> wire.Approval:
         """Approve a request: once, or for the given scope. The first decision is final."""
-        return await self.api.post_approvals_by_approval(id, cast(wire.AnswerApproval, {"answer": "allow", **how}))
+        return await self.api.answer_approval(id, cast(wire.AnswerApproval, {"answer": "allow", **how}))
 
     async def deny(self, id: str, reason: str = "") -> wire.Approval:
-        return await self.api.post_approvals_by_approval(id, {"answer": "deny", "reason": reason})
+        return await self.api.answer_approval(id, {"answer": "deny", "reason": reason})
 
     def approval_events(self) -> AsyncStream[wire.ApprovalEvent]:
         """Stream changes of approval requests, starting with the pending ones. After a reconnect
         the pending requests are sent again."""
 
         async def connect(last: Optional[str], told: int) -> AsyncEvents:
-            return await self.api.get_approvals_events()
+            return await self.api.stream_approvals()
 
         def take(event: ServerEvent) -> Optional[wire.ApprovalEvent]:
             return cast(wire.ApprovalEvent, event.data)
@@ -130,16 +130,16 @@ class AsyncGlasshouse:
 
     async def capabilities(self) -> List[wire.Capability]:
         """List all versions of capabilities, by id, newest first."""
-        return (await self.api.get_capabilities())["items"]
+        return (await self.api.list_capabilities())["items"]
 
     async def capability(self, id: str, version: Optional[str] = None) -> wire.Capability:
         """Return a version of a capability with its manifest and schemas; by default the newest."""
-        return await self.api.get_capabilities_by_capability(id, version=version)
+        return await self.api.get_capability(id, version=version)
 
     async def register(self, manifest: str, **how: Unpack[wire.RegisterOptions]) -> List[wire.Capability]:
         """Register the capabilities of a manifest. dir is the directory of its files on the
         daemon's host. New permissions require approval by a person."""
-        return (await self.api.post_capabilities(cast(wire.Register, {"manifest": manifest, **how})))["items"]
+        return (await self.api.register_capabilities(cast(wire.Register, {"manifest": manifest, **how})))["items"]
 
     async def call(self, capability: str, input: Any = None, /, **how: Unpack[wire.Call]) -> Any:
         """Call a capability and return its output. If the capability fails, raise CallFailed; if
@@ -153,22 +153,22 @@ class AsyncGlasshouse:
     async def called(self, capability: str, input: Any = None, /, **how: Unpack[wire.Call]) -> wire.Called:
         """Call a capability and return the complete result: output, usage, label, entry."""
         body = cast(wire.Call, {"input": {} if input is None else input, **how})
-        return await self.api.post_capabilities_by_capability_call(capability, body, idempotency_key=new_key())
+        return await self.api.call_capability(capability, body, idempotency_key=new_key())
 
     # Sessions and runs.
 
     async def session(self, **how: Unpack[wire.OpenSession]) -> AsyncSession:
         """Open a session, or return the existing one with this name."""
-        return AsyncSession(self.api, await self.api.post_chat_session(how, idempotency_key=new_key()))
+        return AsyncSession(self.api, await self.api.create_session(how, idempotency_key=new_key()))
 
     async def find_session(self, id: str) -> AsyncSession:
-        return AsyncSession(self.api, await self.api.get_chat_session_by_session(id))
+        return AsyncSession(self.api, await self.api.get_session(id))
 
     async def sessions(self, *, state: Optional[Any] = None) -> AsyncIterator[AsyncSession]:
         """List sessions, newest first."""
         after: Optional[str] = None
         while True:
-            page = await self.api.get_chat_session(after=after, state=state)
+            page = await self.api.list_sessions(after=after, state=state)
             for s in page["items"]:
                 yield AsyncSession(self.api, s)
             after = page.get("next")
@@ -180,13 +180,13 @@ class AsyncGlasshouse:
         return await start_run(self.api, goal, cast(wire.StartRun, dict(how)))
 
     async def find_run(self, id: str) -> AsyncRun:
-        return AsyncRun(self.api, await self.api.get_chat_run_by_run(id))
+        return AsyncRun(self.api, await self.api.get_run(id))
 
     async def runs(self, *, session: Optional[str] = None, state: Optional[Any] = None) -> AsyncIterator[AsyncRun]:
         """List runs, newest first."""
         after: Optional[str] = None
         while True:
-            page = await self.api.get_chat_run(session_id=session, state=state, after=after)
+            page = await self.api.list_runs(session_id=session, state=state, after=after)
             for r in page["items"]:
                 yield AsyncRun(self.api, r)
             after = page.get("next")
@@ -194,13 +194,13 @@ class AsyncGlasshouse:
                 return
 
     async def find_schedule(self, id: str) -> AsyncSchedule:
-        return AsyncSchedule(self.api, await self.api.get_schedules_by_schedule(id))
+        return AsyncSchedule(self.api, await self.api.get_schedule(id))
 
     async def schedules(self) -> AsyncIterator[AsyncSchedule]:
         """List schedules, oldest first."""
         after: Optional[str] = None
         while True:
-            page = await self.api.get_schedules(after=after)
+            page = await self.api.list_schedules(after=after)
             for s in page["items"]:
                 yield AsyncSchedule(self.api, s)
             after = page.get("next")
@@ -212,7 +212,7 @@ class AsyncGlasshouse:
     async def chain(self, *, jail: Optional[str] = None, session: Optional[str] = None, run: Optional[str] = None, kind: Optional[str] = None, after: Optional[int] = None) -> AsyncIterator[wire.ChainEntry]:
         """List entries of the audit log, oldest first."""
         while True:
-            page = await self.api.get_chain(jail=jail, session=session, run=run, kind=kind, after=after)
+            page = await self.api.list_chain_entries(jail=jail, session=session, run=run, kind=kind, after=after)
             for entry in page["items"]:
                 yield entry
             if not page.get("next"):
@@ -224,18 +224,18 @@ class AsyncGlasshouse:
 
     async def verify_chain(self, *, all: bool = False) -> wire.ChainReport:
         """Verify the audit log: the entries since the last verification, or all."""
-        return await self.api.get_chain_verify(all=all or None)
+        return await self.api.verify_chain(all=all or None)
 
     async def export_chain(self) -> AsyncLines:
         """Export the audit log with its checkpoints and public key, line by line."""
-        return await self.api.get_chain_export()
+        return await self.api.export_chain()
 
     def feed(self, topics: Optional[str] = None) -> AsyncStream[ServerEvent]:
         """Stream events and resource usage of jails for comma-separated topics. The name of an
         event is its topic."""
 
         async def connect(last: Optional[str], told: int) -> AsyncEvents:
-            return await self.api.get_feed(topics=topics, last_event_id=last)
+            return await self.api.stream_feed(topics=topics, last_event_id=last)
 
         def take(event: ServerEvent) -> Optional[ServerEvent]:
             return event

@@ -37,7 +37,7 @@ class AsyncCommand:
 
         async def connect(last: Optional[str], told: int) -> AsyncEvents:
             begin = None if last is not None else at
-            return await self._api.get_jails_by_id_execs_by_exec_stream(self._jail, self.id, from_=begin, last_event_id=last)
+            return await self._api.get_exec_stream(self._jail, self.id, from_=begin, last_event_id=last)
 
         def take(event: ServerEvent) -> Optional[Output]:
             if event.name == "output":
@@ -69,23 +69,23 @@ class AsyncCommand:
 
     async def result(self) -> Result:
         """Return the current state. The exit code of a running command is -1."""
-        self.info = await self._api.get_jails_by_id_execs_by_exec(self._jail, self.id)
+        self.info = await self._api.get_exec(self._jail, self.id)
         return result_of(self.info)
 
     async def write(self, data: Union[Input, Content], *, close: bool = False) -> None:
         """Write to its standard input, and with close then close it."""
         content = data.encode() if isinstance(data, str) else data
-        await self._api.post_jails_by_id_execs_by_exec_stdin(self._jail, self.id, content, close=close)
+        await self._api.write_stdin(self._jail, self.id, content, close=close)
 
     async def close_stdin(self) -> None:
         await self.write(b"", close=True)
 
     async def signal(self, signal: str) -> None:
         """Send a signal to its process group: INT, TERM, KILL or a number."""
-        await self._api.post_jails_by_id_execs_by_exec_signal(self._jail, self.id, {"signal": signal})
+        await self._api.signal_exec(self._jail, self.id, {"signal": signal})
 
     async def resize(self, cols: int, rows: int) -> None:
-        await self._api.post_jails_by_id_execs_by_exec_resize(self._jail, self.id, {"cols": cols, "rows": rows})
+        await self._api.resize_exec(self._jail, self.id, {"cols": cols, "rows": rows})
 
     def close(self) -> None:
         """Stop reading output. The command continues to run."""

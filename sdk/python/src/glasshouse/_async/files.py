@@ -20,7 +20,7 @@ class AsyncFiles:
 
     async def read(self, path: str, *, offset: Optional[int] = None, size: Optional[int] = None) -> bytes:
         """Return the content of a file, or of a part of it."""
-        answer = await self._api.get_jails_by_id_files_bytes(self._jail, path=path, offset=offset, bytes=size)
+        answer = await self._api.get_file_bytes(self._jail, path=path, offset=offset, bytes=size)
         return await answer.read()
 
     async def read_text(self, path: str) -> str:
@@ -28,7 +28,7 @@ class AsyncFiles:
 
     async def open(self, path: str) -> AsyncAnswer:
         """Open a file of any size to read it piece by piece."""
-        return await self._api.get_jails_by_id_files_bytes(self._jail, path=path)
+        return await self._api.get_file_bytes(self._jail, path=path)
 
     async def write(
         self,
@@ -43,7 +43,7 @@ class AsyncFiles:
     ) -> wire.File:
         """Write a file from bytes, or from an iterable of pieces. With parents, create missing
         parent directories."""
-        return await self._api.put_jails_by_id_files(
+        return await self._api.put_file(
             self._jail, data, path=path, mode=mode, append=append or None, parents=parents or None, uid=uid, gid=gid
         )
 
@@ -54,7 +54,7 @@ class AsyncFiles:
         """List a directory, sorted by name."""
         after: Optional[str] = None
         while True:
-            page = cast(wire.FilePage, await self._api.get_jails_by_id_files(self._jail, path=path, list=True, after=after))
+            page = cast(wire.FilePage, await self._api.get_file(self._jail, path=path, list=True, after=after))
             for file in page["items"]:
                 yield file
             after = page.get("next")
@@ -62,16 +62,16 @@ class AsyncFiles:
                 return
 
     async def stat(self, path: str) -> wire.File:
-        return cast(wire.File, await self._api.get_jails_by_id_files(self._jail, path=path, stat=True))
+        return cast(wire.File, await self._api.get_file(self._jail, path=path, stat=True))
 
     async def mkdir(self, path: str, *, mode: Optional[str] = None, parents: bool = False) -> wire.File:
-        return await self._api.put_jails_by_id_files(self._jail, b"", path=path, mkdir=True, mode=mode, parents=parents or None)
+        return await self._api.put_file(self._jail, b"", path=path, mkdir=True, mode=mode, parents=parents or None)
 
     async def move(self, source: str, target: str) -> None:
-        await self._api.post_jails_by_id_files_move(self._jail, cast(wire.MoveFile, {"from": source, "to": target}))
+        await self._api.move_file(self._jail, cast(wire.MoveFile, {"from": source, "to": target}))
 
     async def remove(self, path: str, *, recursive: bool = False) -> None:
-        await self._api.delete_jails_by_id_files(self._jail, path=path, recursive=recursive or None)
+        await self._api.delete_file(self._jail, path=path, recursive=recursive or None)
 
     async def get_tar(self, path: str) -> AsyncAnswer:
         """Return a directory as a tar archive, to read at once or piece by piece."""
@@ -79,14 +79,14 @@ class AsyncFiles:
 
     async def put_tar(self, path: str, archive: Content) -> wire.File:
         """Extract a tar archive into a directory."""
-        return await self._api.put_jails_by_id_files(self._jail, archive, path=path, tar=True, content_type="application/x-tar")
+        return await self._api.put_file(self._jail, archive, path=path, tar=True, content_type="application/x-tar")
 
     def watch(self, path: str, *, recursive: bool = False) -> AsyncStream[wire.FileEvent]:
         """Stream later changes below a path. If the connection breaks, raise an error:
         changes may have been missed."""
 
         async def connect(last: Optional[str], told: int) -> AsyncEvents:
-            return await self._api.get_jails_by_id_files_watch(self._jail, path=path, recursive=recursive or None)
+            return await self._api.watch_files(self._jail, path=path, recursive=recursive or None)
 
         def take(event: ServerEvent) -> Optional[wire.FileEvent]:
             return cast(wire.FileEvent, event.data) if event.name == "change" else None

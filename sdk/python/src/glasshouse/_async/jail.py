@@ -55,32 +55,32 @@ class AsyncJail:
 
     async def refresh(self) -> wire.Jail:
         """Update info, including resource usage."""
-        self.info = await self.api.get_jails_by_id(self.id)
+        self.info = await self.api.get_jail(self.id)
         return self.info
 
     async def start(self) -> None:
-        self.info = await self.api.post_jails_by_id_start(self.id)
+        self.info = await self.api.start_jail(self.id)
 
     async def stop(self, grace: Optional[float] = None) -> None:
         """End all processes. grace is the time in seconds between SIGTERM and SIGKILL. Files
         are kept."""
         body = None if grace is None else cast(wire.StopJail, {"grace_ms": round(grace * 1000)})
-        self.info = await self.api.post_jails_by_id_stop(self.id, body)
+        self.info = await self.api.stop_jail(self.id, body)
 
     async def pause(self) -> None:
         """Freeze all processes."""
-        self.info = await self.api.post_jails_by_id_pause(self.id)
+        self.info = await self.api.pause_jail(self.id)
 
     async def resume(self) -> None:
-        self.info = await self.api.post_jails_by_id_resume(self.id)
+        self.info = await self.api.resume_jail(self.id)
 
     async def delete(self, *, snapshots: bool = False) -> None:
         """Remove the jail and its files, and with snapshots also its snapshots."""
-        await self.api.delete_jails_by_id(self.id, snapshots=snapshots or None)
+        await self.api.delete_jail(self.id, snapshots=snapshots or None)
 
     async def set_limits(self, **limits: Unpack[wire.Limits]) -> None:
         """Change resource limits while the jail runs. Limits that are not given do not change."""
-        self.info = await self.api.patch_jails_by_id_limits(self.id, limits)
+        self.info = await self.api.update_jail_limits(self.id, limits)
 
     # Commands.
 
@@ -101,7 +101,7 @@ class AsyncJail:
         and its arguments. After timeout seconds the command is killed. With check, an exit code
         other than 0 raises CommandFailed."""
         request = exec_request(command, env, cwd, user, stdin, timeout, pty, keep_bytes)
-        result = result_of(await self.api.post_jails_by_id_exec(self.id, request))
+        result = result_of(await self.api.exec_command(self.id, request))
         return result.check() if check else result
 
     async def stream(
@@ -126,7 +126,7 @@ class AsyncJail:
             request["stdin_open"] = True
         if lossless:
             request["lossless"] = True
-        events = await self.api.post_jails_by_id_exec_stream(self.id, request)
+        events = await self.api.exec_command_stream(self.id, request)
         try:
             start = await events.__anext__()
         except StopAsyncIteration:
@@ -154,17 +154,17 @@ class AsyncJail:
         request["detach"] = True
         if stdin_open:
             request["stdin_open"] = True
-        return AsyncCommand(self.api, self.id, await self.api.post_jails_by_id_exec(self.id, request, idempotency_key=new_key()))
+        return AsyncCommand(self.api, self.id, await self.api.exec_command(self.id, request, idempotency_key=new_key()))
 
     async def command(self, id: str) -> AsyncCommand:
         """Return a command that was started before."""
-        return AsyncCommand(self.api, self.id, await self.api.get_jails_by_id_execs_by_exec(self.id, id))
+        return AsyncCommand(self.api, self.id, await self.api.get_exec(self.id, id))
 
     async def commands(self) -> AsyncIterator[wire.Exec]:
         """List the commands that are still known, oldest first."""
         after: Optional[str] = None
         while True:
-            page = await self.api.get_jails_by_id_execs(self.id, after=after)
+            page = await self.api.list_execs(self.id, after=after)
             for x in page["items"]:
                 yield x
             after = page.get("next")
@@ -192,7 +192,7 @@ class AsyncJail:
         """
 
         async def connect(last: Optional[str], told: int) -> AsyncEvents:
-            return await self.api.get_jails_by_id_events_stream(
+            return await self.api.stream_events_stream(
                 self.id,
                 q=filter,
                 after=after if last is None else None,
@@ -212,13 +212,13 @@ class AsyncJail:
     async def processes(self, at: Optional[str] = None, *, all: bool = False) -> List[wire.Process]:
         """List processes, each after its parent: now, at a time, at a duration before now, or at a
         sequence number. With all, include processes that have ended."""
-        return (await self.api.get_jails_by_id_processes(self.id, at=at, all=all or None))["items"]
+        return (await self.api.list_processes(self.id, at=at, all=all or None))["items"]
 
     async def connections(self) -> AsyncIterator[wire.Flow]:
         """List network connections in the order of their start."""
         after: Optional[str] = None
         while True:
-            page = await self.api.get_jails_by_id_network_log(self.id, after=after)
+            page = await self.api.list_network_flows(self.id, after=after)
             for flow in page["items"]:
                 yield flow
             after = page.get("next")
@@ -230,7 +230,7 @@ class AsyncJail:
         snapshot or another jail, by path. With unified, include unified diffs."""
         after: Optional[str] = None
         while True:
-            page = await self.api.get_jails_by_id_fs_diff(
+            page = await self.api.diff_files(
                 self.id, after=after, workspace=workspace or None, against=against, path=path, content="unified" if unified else None
             )
             for change in page["items"]:
@@ -242,7 +242,7 @@ class AsyncJail:
     async def diff(self, against: Union[str, AsyncJail, AsyncSnapshot], *, only: Optional[Sequence[str]] = None, unified: bool = False) -> wire.Comparison:
         """Return the changes that lead from this jail to another jail or a snapshot: files,
         workspace, processes, events and usage, or only some of them."""
-        return await self.api.get_jails_by_id_diff(
+        return await self.api.compare_jail(
             self.id, against=_id(against), only=",".join(only) if only else None, content="unified" if unified else None
         )
 
@@ -250,13 +250,13 @@ class AsyncJail:
 
     async def snapshot(self, **how: Unpack[wire.TakeSnapshot]) -> AsyncSnapshot:
         """Take a snapshot of memory and files. The jail continues to run."""
-        return AsyncSnapshot(self.api, await self.api.post_jails_by_id_snapshot(self.id, how, idempotency_key=new_key()))
+        return AsyncSnapshot(self.api, await self.api.take_snapshot(self.id, how, idempotency_key=new_key()))
 
     async def snapshots(self) -> AsyncIterator[AsyncSnapshot]:
         """List its snapshots, oldest first."""
         after: Optional[str] = None
         while True:
-            page = await self.api.get_jails_by_id_snapshots(self.id, after=after)
+            page = await self.api.list_jail_snapshots(self.id, after=after)
             for s in page["items"]:
                 yield AsyncSnapshot(self.api, s)
             after = page.get("next")
@@ -271,38 +271,38 @@ class AsyncJail:
         created.
         """
         body = cast(wire.Branch, {"count": count, **how})
-        return _branches(self.api, await self.api.post_jails_by_id_branch(self.id, body, idempotency_key=new_key()))
+        return _branches(self.api, await self.api.branch_jail(self.id, body, idempotency_key=new_key()))
 
     async def rewind(self, snapshot: Union[str, AsyncSnapshot]) -> None:
         """Rewind to a snapshot. Later events stay in the event log."""
-        self.info = await self.api.post_jails_by_id_rewind(self.id, {"snapshot": _id(snapshot)}, idempotency_key=new_key())
+        self.info = await self.api.rewind_jail(self.id, {"snapshot": _id(snapshot)}, idempotency_key=new_key())
 
     # Policy.
 
     async def policy(self) -> wire.PolicyState:
         """Return the policy, its interpretation, and lint findings."""
-        return await self.api.get_jails_by_id_policy(self.id)
+        return await self.api.get_policy(self.id)
 
     async def set_policy(self, **policy: Unpack[wire.Policy]) -> wire.PolicyState:
         """Replace the policy. It takes effect immediately."""
-        return await self.api.put_jails_by_id_policy(self.id, policy)
+        return await self.api.put_policy(self.id, policy)
 
     async def set_level(self, level: int) -> wire.PolicyState:
         """Change the autonomy level: lower it, or raise it up to its ceiling. It takes effect
         immediately."""
-        return await self.api.post_jails_by_id_policy_level(self.id, {"level": level})
+        return await self.api.set_policy_level(self.id, {"level": level})
 
     async def decide(self, action: str, resource: str = "", *, agent: Optional[str] = None, attributes: Optional[Mapping[str, str]] = None, wait: float = 0) -> wire.Verdict:
         """Evaluate the policy for an action, and wait up to wait seconds if it requires
         approval."""
         body = {"action": action, "resource": resource, "agent": agent, "attributes": attributes and dict(attributes), "wait_ms": round(wait * 1000)}
-        return await self.api.post_jails_by_id_decide(self.id, cast(wire.Decide, {k: v for k, v in body.items() if v}))
+        return await self.api.request_decision(self.id, cast(wire.Decide, {k: v for k, v in body.items() if v}))
 
     async def trail(self) -> AsyncIterator[wire.TrailEntry]:
         """List its policy decisions, oldest first."""
         after: Optional[int] = None
         while True:
-            page = await self.api.get_sandbox_by_id_decisions(self.id, after=after)
+            page = await self.api.list_decisions(self.id, after=after)
             for entry in page["items"]:
                 yield entry
             if not page.get("next"):
@@ -311,11 +311,11 @@ class AsyncJail:
 
     async def egress(self) -> wire.EgressState:
         """Return the egress rules and counters."""
-        return await self.api.get_jails_by_id_egress(self.id)
+        return await self.api.get_egress(self.id)
 
     async def set_egress(self, **rules: Unpack[wire.Egress]) -> wire.EgressState:
         """Change the egress rules. They take effect immediately."""
-        return await self.api.put_jails_by_id_egress(self.id, rules)
+        return await self.api.put_egress(self.id, rules)
 
 
 class AsyncSnapshot:
@@ -333,32 +333,32 @@ class AsyncSnapshot:
         return f"<snapshot {self.id} of {self.info['jail']}>"
 
     async def refresh(self) -> wire.Snapshot:
-        self.info = await self.api.get_snapshots_by_sid(self.id)
+        self.info = await self.api.get_snapshot(self.id)
         return self.info
 
     async def restore(self, **how: Unpack[wire.Overrides]) -> AsyncJail:
         """Restore a jail from the snapshot."""
-        return AsyncJail(self.api, await self.api.post_snapshots_by_sid_restore(self.id, how, idempotency_key=new_key()))
+        return AsyncJail(self.api, await self.api.restore_snapshot(self.id, how, idempotency_key=new_key()))
 
     async def branch(self, count: int = 1, **how: Unpack[wire.BranchOptions]) -> AsyncBranches:
         """Branch (fork) count jails from the snapshot. If some cannot be created, raises
         BranchFailed with those that were created."""
         body = cast(wire.Branch, {"count": count, **how})
-        return _branches(self.api, await self.api.post_snapshots_by_sid_branch(self.id, body, idempotency_key=new_key()))
+        return _branches(self.api, await self.api.branch_snapshot(self.id, body, idempotency_key=new_key()))
 
     async def warm(self, count: int) -> wire.Warmed:
         """Prepare count frozen copies, so that later branches start faster."""
-        return await self.api.post_snapshots_by_sid_warm(self.id, {"count": count})
+        return await self.api.warm_snapshot(self.id, {"count": count})
 
     async def diff(self, against: Union[None, str, AsyncJail, AsyncSnapshot] = None, *, only: Optional[Sequence[str]] = None, unified: bool = False) -> wire.Comparison:
         """Return the differences from its jail, or from another jail or snapshot."""
-        return await self.api.get_snapshots_by_sid_diff(
+        return await self.api.compare_snapshot(
             self.id, against=None if against is None else _id(against), only=",".join(only) if only else None, content="unified" if unified else None
         )
 
     async def delete(self) -> None:
         """Delete the snapshot. Data that jails and other snapshots need is kept."""
-        await self.api.delete_snapshots_by_sid(self.id)
+        await self.api.delete_snapshot(self.id)
 
 
 class AsyncBranches(List[AsyncJail]):

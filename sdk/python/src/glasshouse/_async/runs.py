@@ -41,7 +41,7 @@ class AsyncRun:
         return f"<run {self.id} {self.state}>"
 
     async def refresh(self) -> wire.Run:
-        self.info = await self.api.get_chat_run_by_run(self.id)
+        self.info = await self.api.get_run(self.id)
         return self.info
 
     async def wait(self) -> str:
@@ -65,7 +65,7 @@ class AsyncRun:
         """List its actions in order."""
         after: Optional[int] = None
         while True:
-            page = await self.api.get_chat_run_by_run_actions(self.id, after=after)
+            page = await self.api.list_actions(self.id, after=after)
             for action in page["items"]:
                 yield action
             if not page.get("next"):
@@ -74,11 +74,11 @@ class AsyncRun:
 
     async def pause(self) -> None:
         """Pause the run and freeze its jail."""
-        self.info = await self.api.post_chat_run_by_run_pause(self.id)
+        self.info = await self.api.pause_run(self.id)
 
     async def resume(self, **how: Unpack[wire.ResumeRun]) -> None:
         """Resume the run, or restore it from a checkpoint."""
-        runs = (await self.api.post_chat_run_by_run_resume(self.id, how, idempotency_key=new_key()))["runs"]
+        runs = (await self.api.resume_run(self.id, how, idempotency_key=new_key()))["runs"]
         self.info = runs[0]
 
     async def branch(self, count: int, checkpoint: Optional[str] = None) -> List[AsyncRun]:
@@ -86,22 +86,22 @@ class AsyncRun:
         how = cast(wire.ResumeRun, {"branch": count})
         if checkpoint is not None:
             how["checkpoint"] = checkpoint
-        runs = (await self.api.post_chat_run_by_run_resume(self.id, how, idempotency_key=new_key()))["runs"]
+        runs = (await self.api.resume_run(self.id, how, idempotency_key=new_key()))["runs"]
         return [AsyncRun(self.api, r) for r in runs]
 
     async def cancel(self) -> None:
         """Cancel the run and its child runs."""
-        self.info = await self.api.post_chat_run_by_run_cancel(self.id)
+        self.info = await self.api.cancel_run(self.id)
 
     async def checkpoint(self, **how: Unpack[wire.TakeCheckpoint]) -> wire.Checkpoint:
         """Take a checkpoint of the run and its jail."""
-        return await self.api.post_chat_run_by_run_checkpoint(self.id, how, idempotency_key=new_key())
+        return await self.api.checkpoint_run(self.id, how, idempotency_key=new_key())
 
     async def checkpoints(self) -> AsyncIterator[wire.Checkpoint]:
         """List its checkpoints, oldest first."""
         after: Optional[int] = None
         while True:
-            page = await self.api.get_chat_run_by_run_checkpoints(self.id, after=after)
+            page = await self.api.list_checkpoints(self.id, after=after)
             for c in page["items"]:
                 yield c
             if not page.get("next"):
@@ -130,13 +130,13 @@ class AsyncSession:
 
     async def send(self, text: str, **how: Unpack[wire.SendMessageOptions]) -> wire.Message:
         """Send a message to its agent."""
-        return await self.api.post_chat_send(cast(wire.SendMessage, {"session_id": self.id, "text": text, **how}), idempotency_key=new_key())
+        return await self.api.send_message(cast(wire.SendMessage, {"session_id": self.id, "text": text, **how}), idempotency_key=new_key())
 
     async def messages(self, direction: Optional[Literal["in", "out"]] = None) -> AsyncIterator[wire.Message]:
         """List its messages, oldest first, in one direction or both."""
         after: Optional[int] = None
         while True:
-            page = await self.api.get_chat_inbox(session_id=self.id, direction=direction, after=after)
+            page = await self.api.list_messages(session_id=self.id, direction=direction, after=after)
             for m in page["items"]:
                 yield m
             if not page.get("next"):
@@ -149,7 +149,7 @@ class AsyncSession:
 
     async def close(self) -> None:
         """Close the session. Its messages are kept."""
-        await self.api.delete_chat_session_by_session(self.id)
+        await self.api.close_session(self.id)
 
 
 class AsyncSchedule:
@@ -165,28 +165,28 @@ class AsyncSchedule:
 
     async def refresh(self) -> wire.Schedule:
         """Update info, including the next ten times."""
-        self.info = await self.api.get_schedules_by_schedule(self.id)
+        self.info = await self.api.get_schedule(self.id)
         return self.info
 
     async def pause(self) -> None:
-        self.info = await self.api.post_schedules_by_schedule_pause(self.id)
+        self.info = await self.api.pause_schedule(self.id)
 
     async def resume(self) -> None:
-        self.info = await self.api.post_schedules_by_schedule_resume(self.id)
+        self.info = await self.api.resume_schedule(self.id)
 
     async def delete(self) -> None:
         """Delete the schedule. Runs that it has started are kept."""
-        await self.api.delete_schedules_by_schedule(self.id)
+        await self.api.delete_schedule(self.id)
 
 
 async def start_run(api: AsyncOperations, goal: str, how: wire.StartRun) -> AsyncRun:
     how["goal"] = goal
-    return AsyncRun(api, await api.post_chat_run(how, idempotency_key=new_key()))
+    return AsyncRun(api, await api.start_run(how, idempotency_key=new_key()))
 
 
 def _session_events(api: AsyncOperations, session: str, after: int) -> AsyncStream[wire.RunEvent]:
     async def connect(last: Optional[str], told: int) -> AsyncEvents:
-        return await api.get_chat_events_by_session(session, after=after if last is None else None, last_event_id=last)
+        return await api.stream_session(session, after=after if last is None else None, last_event_id=last)
 
     def take(event: ServerEvent) -> Optional[wire.RunEvent]:
         return cast(wire.RunEvent, event.data)

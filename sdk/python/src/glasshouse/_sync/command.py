@@ -38,7 +38,7 @@ class Command:
 
         def connect(last: Optional[str], told: int) -> Events:
             begin = None if last is not None else at
-            return self._api.get_jails_by_id_execs_by_exec_stream(self._jail, self.id, from_=begin, last_event_id=last)
+            return self._api.get_exec_stream(self._jail, self.id, from_=begin, last_event_id=last)
 
         def take(event: ServerEvent) -> Optional[Output]:
             if event.name == "output":
@@ -70,23 +70,23 @@ class Command:
 
     def result(self) -> Result:
         """Return the current state. The exit code of a running command is -1."""
-        self.info = self._api.get_jails_by_id_execs_by_exec(self._jail, self.id)
+        self.info = self._api.get_exec(self._jail, self.id)
         return result_of(self.info)
 
     def write(self, data: Union[Input, Content], *, close: bool = False) -> None:
         """Write to its standard input, and with close then close it."""
         content = data.encode() if isinstance(data, str) else data
-        self._api.post_jails_by_id_execs_by_exec_stdin(self._jail, self.id, content, close=close)
+        self._api.write_stdin(self._jail, self.id, content, close=close)
 
     def close_stdin(self) -> None:
         self.write(b"", close=True)
 
     def signal(self, signal: str) -> None:
         """Send a signal to its process group: INT, TERM, KILL or a number."""
-        self._api.post_jails_by_id_execs_by_exec_signal(self._jail, self.id, {"signal": signal})
+        self._api.signal_exec(self._jail, self.id, {"signal": signal})
 
     def resize(self, cols: int, rows: int) -> None:
-        self._api.post_jails_by_id_execs_by_exec_resize(self._jail, self.id, {"cols": cols, "rows": rows})
+        self._api.resize_exec(self._jail, self.id, {"cols": cols, "rows": rows})
 
     def close(self) -> None:
         """Stop reading output. The command continues to run."""

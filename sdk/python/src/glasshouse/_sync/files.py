@@ -21,7 +21,7 @@ class Files:
 
     def read(self, path: str, *, offset: Optional[int] = None, size: Optional[int] = None) -> bytes:
         """Return the content of a file, or of a part of it."""
-        answer = self._api.get_jails_by_id_files_bytes(self._jail, path=path, offset=offset, bytes=size)
+        answer = self._api.get_file_bytes(self._jail, path=path, offset=offset, bytes=size)
         return answer.read()
 
     def read_text(self, path: str) -> str:
@@ -29,7 +29,7 @@ class Files:
 
     def open(self, path: str) -> Answer:
         """Open a file of any size to read it piece by piece."""
-        return self._api.get_jails_by_id_files_bytes(self._jail, path=path)
+        return self._api.get_file_bytes(self._jail, path=path)
 
     def write(
         self,
@@ -44,7 +44,7 @@ class Files:
     ) -> wire.File:
         """Write a file from bytes, or from an iterable of pieces. With parents, create missing
         parent directories."""
-        return self._api.put_jails_by_id_files(
+        return self._api.put_file(
             self._jail, data, path=path, mode=mode, append=append or None, parents=parents or None, uid=uid, gid=gid
         )
 
@@ -55,7 +55,7 @@ class Files:
         """List a directory, sorted by name."""
         after: Optional[str] = None
         while True:
-            page = cast(wire.FilePage, self._api.get_jails_by_id_files(self._jail, path=path, list=True, after=after))
+            page = cast(wire.FilePage, self._api.get_file(self._jail, path=path, list=True, after=after))
             for file in page["items"]:
                 yield file
             after = page.get("next")
@@ -63,16 +63,16 @@ class Files:
                 return
 
     def stat(self, path: str) -> wire.File:
-        return cast(wire.File, self._api.get_jails_by_id_files(self._jail, path=path, stat=True))
+        return cast(wire.File, self._api.get_file(self._jail, path=path, stat=True))
 
     def mkdir(self, path: str, *, mode: Optional[str] = None, parents: bool = False) -> wire.File:
-        return self._api.put_jails_by_id_files(self._jail, b"", path=path, mkdir=True, mode=mode, parents=parents or None)
+        return self._api.put_file(self._jail, b"", path=path, mkdir=True, mode=mode, parents=parents or None)
 
     def move(self, source: str, target: str) -> None:
-        self._api.post_jails_by_id_files_move(self._jail, cast(wire.MoveFile, {"from": source, "to": target}))
+        self._api.move_file(self._jail, cast(wire.MoveFile, {"from": source, "to": target}))
 
     def remove(self, path: str, *, recursive: bool = False) -> None:
-        self._api.delete_jails_by_id_files(self._jail, path=path, recursive=recursive or None)
+        self._api.delete_file(self._jail, path=path, recursive=recursive or None)
 
     def get_tar(self, path: str) -> Answer:
         """Return a directory as a tar archive, to read at once or piece by piece."""
@@ -80,14 +80,14 @@ class Files:
 
     def put_tar(self, path: str, archive: Content) -> wire.File:
         """Extract a tar archive into a directory."""
-        return self._api.put_jails_by_id_files(self._jail, archive, path=path, tar=True, content_type="application/x-tar")
+        return self._api.put_file(self._jail, archive, path=path, tar=True, content_type="application/x-tar")
 
     def watch(self, path: str, *, recursive: bool = False) -> Stream[wire.FileEvent]:
         """Stream later changes below a path. If the connection breaks, raise an error:
         changes may have been missed."""
 
         def connect(last: Optional[str], told: int) -> Events:
-            return self._api.get_jails_by_id_files_watch(self._jail, path=path, recursive=recursive or None)
+            return self._api.watch_files(self._jail, path=path, recursive=recursive or None)
 
         def take(event: ServerEvent) -> Optional[wire.FileEvent]:
             return cast(wire.FileEvent, event.data) if event.name == "change" else None

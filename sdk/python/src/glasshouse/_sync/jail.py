@@ -56,32 +56,32 @@ class Jail:
 
     def refresh(self) -> wire.Jail:
         """Update info, including resource usage."""
-        self.info = self.api.get_jails_by_id(self.id)
+        self.info = self.api.get_jail(self.id)
         return self.info
 
     def start(self) -> None:
-        self.info = self.api.post_jails_by_id_start(self.id)
+        self.info = self.api.start_jail(self.id)
 
     def stop(self, grace: Optional[float] = None) -> None:
         """End all processes. grace is the time in seconds between SIGTERM and SIGKILL. Files
         are kept."""
         body = None if grace is None else cast(wire.StopJail, {"grace_ms": round(grace * 1000)})
-        self.info = self.api.post_jails_by_id_stop(self.id, body)
+        self.info = self.api.stop_jail(self.id, body)
 
     def pause(self) -> None:
         """Freeze all processes."""
-        self.info = self.api.post_jails_by_id_pause(self.id)
+        self.info = self.api.pause_jail(self.id)
 
     def resume(self) -> None:
-        self.info = self.api.post_jails_by_id_resume(self.id)
+        self.info = self.api.resume_jail(self.id)
 
     def delete(self, *, snapshots: bool = False) -> None:
         """Remove the jail and its files, and with snapshots also its snapshots."""
-        self.api.delete_jails_by_id(self.id, snapshots=snapshots or None)
+        self.api.delete_jail(self.id, snapshots=snapshots or None)
 
     def set_limits(self, **limits: Unpack[wire.Limits]) -> None:
         """Change resource limits while the jail runs. Limits that are not given do not change."""
-        self.info = self.api.patch_jails_by_id_limits(self.id, limits)
+        self.info = self.api.update_jail_limits(self.id, limits)
 
     # Commands.
 
@@ -102,7 +102,7 @@ class Jail:
         and its arguments. After timeout seconds the command is killed. With check, an exit code
         other than 0 raises CommandFailed."""
         request = exec_request(command, env, cwd, user, stdin, timeout, pty, keep_bytes)
-        result = result_of(self.api.post_jails_by_id_exec(self.id, request))
+        result = result_of(self.api.exec_command(self.id, request))
         return result.check() if check else result
 
     def stream(
@@ -127,7 +127,7 @@ class Jail:
             request["stdin_open"] = True
         if lossless:
             request["lossless"] = True
-        events = self.api.post_jails_by_id_exec_stream(self.id, request)
+        events = self.api.exec_command_stream(self.id, request)
         try:
             start = events.__next__()
         except StopIteration:
@@ -155,17 +155,17 @@ class Jail:
         request["detach"] = True
         if stdin_open:
             request["stdin_open"] = True
-        return Command(self.api, self.id, self.api.post_jails_by_id_exec(self.id, request, idempotency_key=new_key()))
+        return Command(self.api, self.id, self.api.exec_command(self.id, request, idempotency_key=new_key()))
 
     def command(self, id: str) -> Command:
         """Return a command that was started before."""
-        return Command(self.api, self.id, self.api.get_jails_by_id_execs_by_exec(self.id, id))
+        return Command(self.api, self.id, self.api.get_exec(self.id, id))
 
     def commands(self) -> Iterator[wire.Exec]:
         """List the commands that are still known, oldest first."""
         after: Optional[str] = None
         while True:
-            page = self.api.get_jails_by_id_execs(self.id, after=after)
+            page = self.api.list_execs(self.id, after=after)
             for x in page["items"]:
                 yield x
             after = page.get("next")
@@ -193,7 +193,7 @@ class Jail:
         """
 
         def connect(last: Optional[str], told: int) -> Events:
-            return self.api.get_jails_by_id_events_stream(
+            return self.api.stream_events_stream(
                 self.id,
                 q=filter,
                 after=after if last is None else None,
@@ -213,13 +213,13 @@ class Jail:
     def processes(self, at: Optional[str] = None, *, all: bool = False) -> List[wire.Process]:
         """List processes, each after its parent: now, at a time, at a duration before now, or at a
         sequence number. With all, include processes that have ended."""
-        return (self.api.get_jails_by_id_processes(self.id, at=at, all=all or None))["items"]
+        return (self.api.list_processes(self.id, at=at, all=all or None))["items"]
 
     def connections(self) -> Iterator[wire.Flow]:
         """List network connections in the order of their start."""
         after: Optional[str] = None
         while True:
-            page = self.api.get_jails_by_id_network_log(self.id, after=after)
+            page = self.api.list_network_flows(self.id, after=after)
             for flow in page["items"]:
                 yield flow
             after = page.get("next")
@@ -231,7 +231,7 @@ class Jail:
         snapshot or another jail, by path. With unified, include unified diffs."""
         after: Optional[str] = None
         while True:
-            page = self.api.get_jails_by_id_fs_diff(
+            page = self.api.diff_files(
                 self.id, after=after, workspace=workspace or None, against=against, path=path, content="unified" if unified else None
             )
             for change in page["items"]:
@@ -243,7 +243,7 @@ class Jail:
     def diff(self, against: Union[str, Jail, Snapshot], *, only: Optional[Sequence[str]] = None, unified: bool = False) -> wire.Comparison:
         """Return the changes that lead from this jail to another jail or a snapshot: files,
         workspace, processes, events and usage, or only some of them."""
-        return self.api.get_jails_by_id_diff(
+        return self.api.compare_jail(
             self.id, against=_id(against), only=",".join(only) if only else None, content="unified" if unified else None
         )
 
@@ -251,13 +251,13 @@ class Jail:
 
     def snapshot(self, **how: Unpack[wire.TakeSnapshot]) -> Snapshot:
         """Take a snapshot of memory and files. The jail continues to run."""
-        return Snapshot(self.api, self.api.post_jails_by_id_snapshot(self.id, how, idempotency_key=new_key()))
+        return Snapshot(self.api, self.api.take_snapshot(self.id, how, idempotency_key=new_key()))
 
     def snapshots(self) -> Iterator[Snapshot]:
         """List its snapshots, oldest first."""
         after: Optional[str] = None
         while True:
-            page = self.api.get_jails_by_id_snapshots(self.id, after=after)
+            page = self.api.list_jail_snapshots(self.id, after=after)
             for s in page["items"]:
                 yield Snapshot(self.api, s)
             after = page.get("next")
@@ -272,38 +272,38 @@ class Jail:
         created.
         """
         body = cast(wire.Branch, {"count": count, **how})
-        return _branches(self.api, self.api.post_jails_by_id_branch(self.id, body, idempotency_key=new_key()))
+        return _branches(self.api, self.api.branch_jail(self.id, body, idempotency_key=new_key()))
 
     def rewind(self, snapshot: Union[str, Snapshot]) -> None:
         """Rewind to a snapshot. Later events stay in the event log."""
-        self.info = self.api.post_jails_by_id_rewind(self.id, {"snapshot": _id(snapshot)}, idempotency_key=new_key())
+        self.info = self.api.rewind_jail(self.id, {"snapshot": _id(snapshot)}, idempotency_key=new_key())
 
     # Policy.
 
     def policy(self) -> wire.PolicyState:
         """Return the policy, its interpretation, and lint findings."""
-        return self.api.get_jails_by_id_policy(self.id)
+        return self.api.get_policy(self.id)
 
     def set_policy(self, **policy: Unpack[wire.Policy]) -> wire.PolicyState:
         """Replace the policy. It takes effect immediately."""
-        return self.api.put_jails_by_id_policy(self.id, policy)
+        return self.api.put_policy(self.id, policy)
 
     def set_level(self, level: int) -> wire.PolicyState:
         """Change the autonomy level: lower it, or raise it up to its ceiling. It takes effect
         immediately."""
-        return self.api.post_jails_by_id_policy_level(self.id, {"level": level})
+        return self.api.set_policy_level(self.id, {"level": level})
 
     def decide(self, action: str, resource: str = "", *, agent: Optional[str] = None, attributes: Optional[Mapping[str, str]] = None, wait: float = 0) -> wire.Verdict:
         """Evaluate the policy for an action, and wait up to wait seconds if it requires
         approval."""
         body = {"action": action, "resource": resource, "agent": agent, "attributes": attributes and dict(attributes), "wait_ms": round(wait * 1000)}
-        return self.api.post_jails_by_id_decide(self.id, cast(wire.Decide, {k: v for k, v in body.items() if v}))
+        return self.api.request_decision(self.id, cast(wire.Decide, {k: v for k, v in body.items() if v}))
 
     def trail(self) -> Iterator[wire.TrailEntry]:
         """List its policy decisions, oldest first."""
         after: Optional[int] = None
         while True:
-            page = self.api.get_sandbox_by_id_decisions(self.id, after=after)
+            page = self.api.list_decisions(self.id, after=after)
             for entry in page["items"]:
                 yield entry
             if not page.get("next"):
@@ -312,11 +312,11 @@ class Jail:
 
     def egress(self) -> wire.EgressState:
         """Return the egress rules and counters."""
-        return self.api.get_jails_by_id_egress(self.id)
+        return self.api.get_egress(self.id)
 
     def set_egress(self, **rules: Unpack[wire.Egress]) -> wire.EgressState:
         """Change the egress rules. They take effect immediately."""
-        return self.api.put_jails_by_id_egress(self.id, rules)
+        return self.api.put_egress(self.id, rules)
 
 
 class Snapshot:
@@ -334,32 +334,32 @@ class Snapshot:
         return f"<snapshot {self.id} of {self.info['jail']}>"
 
     def refresh(self) -> wire.Snapshot:
-        self.info = self.api.get_snapshots_by_sid(self.id)
+        self.info = self.api.get_snapshot(self.id)
         return self.info
 
     def restore(self, **how: Unpack[wire.Overrides]) -> Jail:
         """Restore a jail from the snapshot."""
-        return Jail(self.api, self.api.post_snapshots_by_sid_restore(self.id, how, idempotency_key=new_key()))
+        return Jail(self.api, self.api.restore_snapshot(self.id, how, idempotency_key=new_key()))
 
     def branch(self, count: int = 1, **how: Unpack[wire.BranchOptions]) -> Branches:
         """Branch (fork) count jails from the snapshot. If some cannot be created, raises
         BranchFailed with those that were created."""
         body = cast(wire.Branch, {"count": count, **how})
-        return _branches(self.api, self.api.post_snapshots_by_sid_branch(self.id, body, idempotency_key=new_key()))
+        return _branches(self.api, self.api.branch_snapshot(self.id, body, idempotency_key=new_key()))
 
     def warm(self, count: int) -> wire.Warmed:
         """Prepare count frozen copies, so that later branches start faster."""
-        return self.api.post_snapshots_by_sid_warm(self.id, {"count": count})
+        return self.api.warm_snapshot(self.id, {"count": count})
 
     def diff(self, against: Union[None, str, Jail, Snapshot] = None, *, only: Optional[Sequence[str]] = None, unified: bool = False) -> wire.Comparison:
         """Return the differences from its jail, or from another jail or snapshot."""
-        return self.api.get_snapshots_by_sid_diff(
+        return self.api.compare_snapshot(
             self.id, against=None if against is None else _id(against), only=",".join(only) if only else None, content="unified" if unified else None
         )
 
     def delete(self) -> None:
         """Delete the snapshot. Data that jails and other snapshots need is kept."""
-        self.api.delete_snapshots_by_sid(self.id)
+        self.api.delete_snapshot(self.id)
 
 
 class Branches(List[Jail]):

@@ -42,7 +42,7 @@ class Run:
         return f"<run {self.id} {self.state}>"
 
     def refresh(self) -> wire.Run:
-        self.info = self.api.get_chat_run_by_run(self.id)
+        self.info = self.api.get_run(self.id)
         return self.info
 
     def wait(self) -> str:
@@ -66,7 +66,7 @@ class Run:
         """List its actions in order."""
         after: Optional[int] = None
         while True:
-            page = self.api.get_chat_run_by_run_actions(self.id, after=after)
+            page = self.api.list_actions(self.id, after=after)
             for action in page["items"]:
                 yield action
             if not page.get("next"):
@@ -75,11 +75,11 @@ class Run:
 
     def pause(self) -> None:
         """Pause the run and freeze its jail."""
-        self.info = self.api.post_chat_run_by_run_pause(self.id)
+        self.info = self.api.pause_run(self.id)
 
     def resume(self, **how: Unpack[wire.ResumeRun]) -> None:
         """Resume the run, or restore it from a checkpoint."""
-        runs = (self.api.post_chat_run_by_run_resume(self.id, how, idempotency_key=new_key()))["runs"]
+        runs = (self.api.resume_run(self.id, how, idempotency_key=new_key()))["runs"]
         self.info = runs[0]
 
     def branch(self, count: int, checkpoint: Optional[str] = None) -> List[Run]:
@@ -87,22 +87,22 @@ class Run:
         how = cast(wire.ResumeRun, {"branch": count})
         if checkpoint is not None:
             how["checkpoint"] = checkpoint
-        runs = (self.api.post_chat_run_by_run_resume(self.id, how, idempotency_key=new_key()))["runs"]
+        runs = (self.api.resume_run(self.id, how, idempotency_key=new_key()))["runs"]
         return [Run(self.api, r) for r in runs]
 
     def cancel(self) -> None:
         """Cancel the run and its child runs."""
-        self.info = self.api.post_chat_run_by_run_cancel(self.id)
+        self.info = self.api.cancel_run(self.id)
 
     def checkpoint(self, **how: Unpack[wire.TakeCheckpoint]) -> wire.Checkpoint:
         """Take a checkpoint of the run and its jail."""
-        return self.api.post_chat_run_by_run_checkpoint(self.id, how, idempotency_key=new_key())
+        return self.api.checkpoint_run(self.id, how, idempotency_key=new_key())
 
     def checkpoints(self) -> Iterator[wire.Checkpoint]:
         """List its checkpoints, oldest first."""
         after: Optional[int] = None
         while True:
-            page = self.api.get_chat_run_by_run_checkpoints(self.id, after=after)
+            page = self.api.list_checkpoints(self.id, after=after)
             for c in page["items"]:
                 yield c
             if not page.get("next"):
@@ -131,13 +131,13 @@ class Session:
 
     def send(self, text: str, **how: Unpack[wire.SendMessageOptions]) -> wire.Message:
         """Send a message to its agent."""
-        return self.api.post_chat_send(cast(wire.SendMessage, {"session_id": self.id, "text": text, **how}), idempotency_key=new_key())
+        return self.api.send_message(cast(wire.SendMessage, {"session_id": self.id, "text": text, **how}), idempotency_key=new_key())
 
     def messages(self, direction: Optional[Literal["in", "out"]] = None) -> Iterator[wire.Message]:
         """List its messages, oldest first, in one direction or both."""
         after: Optional[int] = None
         while True:
-            page = self.api.get_chat_inbox(session_id=self.id, direction=direction, after=after)
+            page = self.api.list_messages(session_id=self.id, direction=direction, after=after)
             for m in page["items"]:
                 yield m
             if not page.get("next"):
@@ -150,7 +150,7 @@ class Session:
 
     def close(self) -> None:
         """Close the session. Its messages are kept."""
-        self.api.delete_chat_session_by_session(self.id)
+        self.api.close_session(self.id)
 
 
 class Schedule:
@@ -166,28 +166,28 @@ class Schedule:
 
     def refresh(self) -> wire.Schedule:
         """Update info, including the next ten times."""
-        self.info = self.api.get_schedules_by_schedule(self.id)
+        self.info = self.api.get_schedule(self.id)
         return self.info
 
     def pause(self) -> None:
-        self.info = self.api.post_schedules_by_schedule_pause(self.id)
+        self.info = self.api.pause_schedule(self.id)
 
     def resume(self) -> None:
-        self.info = self.api.post_schedules_by_schedule_resume(self.id)
+        self.info = self.api.resume_schedule(self.id)
 
     def delete(self) -> None:
         """Delete the schedule. Runs that it has started are kept."""
-        self.api.delete_schedules_by_schedule(self.id)
+        self.api.delete_schedule(self.id)
 
 
 def start_run(api: Operations, goal: str, how: wire.StartRun) -> Run:
     how["goal"] = goal
-    return Run(api, api.post_chat_run(how, idempotency_key=new_key()))
+    return Run(api, api.start_run(how, idempotency_key=new_key()))
 
 
 def _session_events(api: Operations, session: str, after: int) -> Stream[wire.RunEvent]:
     def connect(last: Optional[str], told: int) -> Events:
-        return api.get_chat_events_by_session(session, after=after if last is None else None, last_event_id=last)
+        return api.stream_session(session, after=after if last is None else None, last_event_id=last)
 
     def take(event: ServerEvent) -> Optional[wire.RunEvent]:
         return cast(wire.RunEvent, event.data)
