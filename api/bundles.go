@@ -234,7 +234,8 @@ func (s *Server) auditTrustChange(ctx context.Context, what map[string]string) e
 	return caps.TrustChanged(context.WithoutCancel(ctx))
 }
 
-// revokePublisherTrust revokes trust in a key or a digest. Bundles with either are no longer accepted.
+// revokePublisherTrust revokes trust in a key or a digest. Bundles with either are no longer
+// accepted.
 func (s *Server) revokePublisherTrust(ctx context.Context, _ none, b wire.RevokeTrust) (none, error) {
 	t, err := s.publishers()
 	if err != nil {

@@ -51,7 +51,7 @@ func (s *Server) chain(ctx context.Context) (Chain, error) {
 	return s.o.Chain, nil
 }
 
-type listChain struct {
+type listChainEntries struct {
 	Limit      int        `query:"limit" minimum:"1" maximum:"1000" description:"Maximum number of items per page. Default 100."`
 	After      int64      `query:"after" minimum:"0" description:"The 'next' value of the previous page."`
 	Session    string     `query:"session" description:"Only entries of this session."`
@@ -66,7 +66,7 @@ type listChain struct {
 	Newest     bool       `query:"newest" description:"List the newest entries first. Default: oldest first."`
 }
 
-func (p listChain) query() (chain.Query, error) {
+func (p listChainEntries) query() (chain.Query, error) {
 	q := chain.Query{
 		Session: p.Session, Run: p.Run, Jail: p.Jail, Capability: p.Capability, Parent: p.Parent, Under: p.Under,
 		Newest: p.Newest, After: p.After, Limit: p.Limit,
@@ -92,7 +92,7 @@ func (p listChain) query() (chain.Query, error) {
 	return q, nil
 }
 
-func (s *Server) listChainEntries(ctx context.Context, p listChain, _ none) (wire.Page[wire.ChainEntry], error) {
+func (s *Server) listChainEntries(ctx context.Context, p listChainEntries, _ none) (wire.Page[wire.ChainEntry], error) {
 	page := wire.Page[wire.ChainEntry]{Items: []wire.ChainEntry{}}
 	c, err := s.chain(ctx)
 	if err != nil {

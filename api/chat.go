@@ -208,14 +208,14 @@ func (s *Server) listMessages(ctx context.Context, p listMessages, _ none) (wire
 	}, func(m run.Message) string { return strconv.FormatInt(m.Seq, 10) }, messageOf)
 }
 
-type followSession struct {
+type streamSession struct {
 	Session string `path:"session"`
 	After   int64  `query:"after" minimum:"0" description:"Only events after this number. A Last-Event-ID header takes precedence."`
 }
 
 // streamSession streams the events of a session as server-sent events or over a WebSocket. The
 // stream starts with the first event, or after the last event that the client received.
-func (s *Server) streamSession(w http.ResponseWriter, r *http.Request, p followSession) error {
+func (s *Server) streamSession(w http.ResponseWriter, r *http.Request, p streamSession) error {
 	rs, err := s.runs()
 	if err != nil {
 		return err

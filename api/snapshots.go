@@ -75,12 +75,12 @@ func (s *Server) listSnapshots(ctx context.Context, p listSnapshots, _ none) (wi
 	return s.pageOfSnapshots(ctx, p, "")
 }
 
-type listSnapshotsOf struct {
+type listJailSnapshots struct {
 	ID id.Jail `path:"id"`
 	listSnapshots
 }
 
-func (s *Server) listJailSnapshots(ctx context.Context, p listSnapshotsOf, _ none) (wire.Page[wire.Snapshot], error) {
+func (s *Server) listJailSnapshots(ctx context.Context, p listJailSnapshots, _ none) (wire.Page[wire.Snapshot], error) {
 	page, err := s.pageOfSnapshots(ctx, p.listSnapshots, p.ID)
 	if err == nil && len(page.Items) == 0 && p.After == "" { // the jail does not exist or has no snapshots
 		_, err = s.o.Jails.Get(ctx, p.ID)

@@ -59,7 +59,7 @@ func FuzzParameters(f *testing.F) {
 		f.Add(s, "j-aaaaaaaaaaaa")
 	}
 	f.Fuzz(func(t *testing.T, query, path string) {
-		for _, into := range []any{&eventParams{}, &diffParams{}, &listJails{}, &listSnapshotsOf{}, &deleteJail{}, &lineageParams{}, &getFile{}, &putFile{}, &getExec{}, &terminalParams{}, &paging{}, &none{}} {
+		for _, into := range []any{&eventParams{}, &diffParams{}, &listJails{}, &listJailSnapshots{}, &deleteJail{}, &lineageParams{}, &getFile{}, &putFile{}, &getExec{}, &terminalParams{}, &paging{}, &none{}} {
 			r := &http.Request{URL: &url.URL{RawQuery: query}}
 			r.SetPathValue("id", path)
 			r.SetPathValue("exec", "x-aaaaaaaaaaaa")

@@ -214,8 +214,8 @@ func checkEgress(e *Egress) error {
 	return p.Close(context.Background())
 }
 
-// Guard applies a Spec to a jail before its first instruction, for
-// jail.Enforcer.Apply. It is called again when the jail gets another endpoint or instance.
+// Guard applies a Spec to a jail before its first instruction, for jail.Enforcer.Apply. It is
+// called again when the jail gets another endpoint or instance.
 func (k *Engine) Guard(ctx context.Context, jid id.Jail, g Guard) error {
 	s, err := parse(g.Spec)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io/fs"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -32,7 +33,7 @@ type Mark struct {
 }
 
 // Mark records the state of a jail. Its cost is reading a few small files of /proc per
-// process.
+// process. It waits briefly for threads that are running.
 func (o *Observers) Mark(ctx context.Context, jid id.Jail) (Mark, error) {
 	j, err := o.find(jid)
 	if err != nil {
@@ -40,7 +41,7 @@ func (o *Observers) Mark(ctx context.Context, jid id.Jail) (Mark, error) {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return o.mark(ctx, j)
+	return o.mark(ctx, j, Mark{})
 }
 
 // Changed reports whether a jail may have changed since a mark. It has not changed if since
@@ -63,7 +64,7 @@ func (o *Observers) Changed(ctx context.Context, jid id.Jail, since Mark) (bool,
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	now, err := o.mark(ctx, j)
+	now, err := o.mark(ctx, j, since)
 	if err != nil || !since.known || !now.known {
 		return true, err
 	}
@@ -73,8 +74,9 @@ func (o *Observers) Changed(ctx context.Context, jid id.Jail, since Mark) (bool,
 	return !same, nil
 }
 
-// mark is Mark for callers that hold j.mu.
-func (o *Observers) mark(ctx context.Context, j *observed) (Mark, error) {
+// mark is Mark for callers that hold j.mu. With the mark since, it does not wait for processes that
+// have changed since then.
+func (o *Observers) mark(ctx context.Context, j *observed, since Mark) (Mark, error) {
 	m := Mark{known: j.watches != nil && !j.paused && j.target.CgroupDir != "" && tellsTime(), body: j.body}
 	if !o.drain(ctx, j.target.Jail, j.watches) {
 		m.known = false
@@ -93,7 +95,11 @@ func (o *Observers) mark(ctx context.Context, j *observed) (Mark, error) {
 		if pid == j.target.PID {
 			continue
 		}
-		p, err := readSettled(pid, deadline)
+		maxCPU := uint64(math.MaxUint64)
+		if since.known {
+			maxCPU = since.processes[pid].cpu + wakeTime
+		}
+		p, err := readSettled(pid, deadline, maxCPU)
 		if err == nil {
 			m.processes[pid] = p
 		} else if !gone(err) {
@@ -276,11 +282,12 @@ func (is process) same(was process, whole bool) bool {
 const settleTime = 200 * time.Millisecond
 
 // readSettled reads the state of a process like readProcess, but waits until the deadline for
-// each thread that is running to sleep, stop or freeze.
-func readSettled(pid int, deadline time.Time) (process, error) {
+// each thread that is running to sleep, stop or freeze. It does not wait for a process that has
+// used maxCPU: it does more than return into a call.
+func readSettled(pid int, deadline time.Time, maxCPU uint64) (process, error) {
 	for {
 		p, running, err := readProcess(pid)
-		if err != nil || !running || time.Now().After(deadline) {
+		if err != nil || !running || p.cpu >= maxCPU || time.Now().After(deadline) {
 			return p, err
 		}
 		time.Sleep(time.Millisecond)
@@ -317,7 +324,8 @@ func readProcess(pid int) (p process, running bool, err error) {
 		// The file says "running" for a running thread, and has three fields for one that is
 		// stopped outside of a call (proc_pid_syscall(5)).
 		running = running || bytes.HasPrefix(call, []byte("running"))
-		if waits = waits && callErr == nil && len(at) == 9; waits {
+		waits = waits && callErr == nil && len(at) == 9
+		if waits {
 			where = append(append(append(append(where, t.Name()...), at[7]...), at[8]...), ' ')
 		}
 		used, err := os.ReadFile(dir + "/task/" + t.Name() + "/schedstat")

@@ -1,6 +1,7 @@
 package observe
 
 import (
+	"math"
 	"os/exec"
 	"testing"
 	"time"
@@ -19,19 +20,26 @@ func TestReadSettledWaitsForRunningThread(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { c.Process.Kill(); c.Wait() }()
-	for running := false; !running; {
-		var err error
-		if _, running, err = readProcess(c.Process.Pid); err != nil {
+	for {
+		_, running, err := readProcess(c.Process.Pid)
+		if err != nil {
 			t.Fatal(err)
+		}
+		if running {
+			break
 		}
 	}
 	start := time.Now()
-	if _, err := readSettled(c.Process.Pid, start.Add(50*time.Millisecond)); err != nil || time.Since(start) < 50*time.Millisecond {
+	if _, err := readSettled(c.Process.Pid, start.Add(50*time.Millisecond), math.MaxUint64); err != nil || time.Since(start) < 50*time.Millisecond {
 		t.Errorf("state of a running process after %s, %v", time.Since(start), err)
+	}
+	start = time.Now()
+	if p, err := readSettled(c.Process.Pid, start.Add(time.Minute), 1); err != nil || p.cpu < 1 || time.Since(start) > 50*time.Second {
+		t.Errorf("state of a process with enough CPU time after %s, %v", time.Since(start), err)
 	}
 	time.AfterFunc(50*time.Millisecond, func() { c.Process.Signal(unix.SIGSTOP) })
 	start = time.Now()
-	p, err := readSettled(c.Process.Pid, start.Add(time.Minute))
+	p, err := readSettled(c.Process.Pid, start.Add(time.Minute), math.MaxUint64)
 	if err != nil || time.Since(start) > 50*time.Second {
 		t.Fatalf("state of a stopped process after %s, %v", time.Since(start), err)
 	}

@@ -41,9 +41,12 @@ type Neighbour struct {
 	tree Tree
 }
 
-// Busy reports whether processes are in the cgroups of the tree. It reads every cgroup of the tree,
-// while other processes wait for the records.
-func (n *Neighbour) Busy() (bool, error) {
+// InUse reports whether a process holds the tree or is in its cgroups. Unless the tree is held, it
+// reads every cgroup of the tree, while other processes wait for the records.
+func (n *Neighbour) InUse() (bool, error) {
+	if n.Held {
+		return true, nil
+	}
 	busy, err := n.tree.populated()
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil // removed by an administrator

@@ -123,12 +123,9 @@ func (c *Claims) open(ctx context.Context) error {
 			if o.Network != network || !collide(o.Transit, c.cfg.Transit) {
 				continue
 			}
-			used := o.Held
-			if !used {
-				var err error
-				if used, err = o.Busy(); err != nil {
-					return err
-				}
+			used, err := o.InUse()
+			if err != nil {
+				return err
 			}
 			if used {
 				return &fault.Error{Op: op, On: c.cfg.Data, Kind: fault.Conflict,
@@ -176,11 +173,11 @@ func (c *Claims) update(ctx context.Context, f func(own *claim, others []neighbo
 				continue // a tree without claims, of an older daemon or a test
 			}
 			if !n.Held && o.Mounts == mounts && abandoned(o) {
-				busy, err := n.Busy()
+				used, err := n.InUse()
 				if err != nil {
 					return nil, err
 				}
-				if !busy {
+				if !used {
 					if err := drop(n.Name); err == nil || !errors.Is(err, fault.Conflict) {
 						continue
 					}

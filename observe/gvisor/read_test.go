@@ -2,6 +2,7 @@ package gvisor
 
 import (
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -42,17 +43,13 @@ func connect(t *testing.T) (w *watch, send func(...[]byte), end func() string) {
 			}
 		}
 	}
-	closed := false
-	end = func() string {
-		if !closed {
-			closed = true
-			unix.Close(fds[1])
-			<-w.done
-			s.conn.Close()
-			unix.Close(bell)
-		}
+	end = sync.OnceValue(func() string {
+		unix.Close(fds[1])
+		<-w.done
+		s.conn.Close()
+		unix.Close(bell)
 		return p.b.String()
-	}
+	})
 	t.Cleanup(func() { end() })
 	return w, send, end
 }
