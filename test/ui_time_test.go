@@ -59,6 +59,8 @@ func (u *ui) goesBackInTime() {
 	p.open(at(j.ID, "processes"))
 	p.until("have a slider", fmt.Sprintf(`(e => e && Number(e.max) > %d && (e.value = %d, e.dispatchEvent(new Event("input", { bubbles: true })), true))(document.querySelector("input[aria-label=Moment]"))`, tree[0].TS, between))
 	p.waitText("As of ")
+	distance := evaluate[string](p, `document.querySelector(".travel .soft").innerText`)
+	p.until("update how long ago that was", fmt.Sprintf(`document.querySelector(".travel .soft").innerText !== %s`, quoted(distance)))
 	p.waitText("running at that time")
 	p.press("[role=tab]", "Files")
 	p.until("say that the file was made", `[...document.querySelectorAll("tr")].some(e => e.innerText.includes("/root/seed") && e.querySelector(".sign.added"))`)
@@ -70,12 +72,15 @@ func (u *ui) goesBackInTime() {
 	// the address is updated after the page.
 	tries := func(what, condition string, gesture func(x, y, width float64)) {
 		u.Helper()
+		began, attempts := time.Now(), 0
 		if !within(30*time.Second, func() bool {
+			attempts++
 			box := evaluate[struct{ X, Y, Width float64 }](p, `(e => { e.scrollIntoView({ block: "center" }); const r = e.getBoundingClientRect(); return { X: r.x, Y: r.y + r.height / 2, Width: r.width } })(document.querySelector(".u-over"))`)
 			gesture(box.X, box.Y, box.Width)
 			return p.comes(2*time.Second, condition)
 		}) {
-			u.Fatalf("%s has no effect:\n%s", what, p.text())
+			chart := evaluate[string](p, `(e => { const r = e.getBoundingClientRect(); const at = document.elementFromPoint(r.right - 20, r.y + r.height / 2); return e.outerHTML + "\nat the point: " + at?.outerHTML.slice(0, 200) + "\nvisible: " + document.visibilityState + ", focus: " + document.hasFocus() })(document.querySelector(".u-over"))`)
+			u.Fatalf("%s has no effect: %d attempts in %v\n%s\n%s", what, attempts, time.Since(began), chart, p.text())
 		}
 	}
 	tries("a click in the chart", fmt.Sprintf(`Number(new URLSearchParams(location.search).get("at")) > %d`, between+50), func(x, y, width float64) {
