@@ -343,11 +343,21 @@ func TestCgroupV1Only(t *testing.T) {
 	}
 }
 
+// hierarchies returns the directories on a cgroup filesystem. With cgroup v1, /sys/fs/cgroup itself
+// is a tmpfs.
+func hierarchies(dirs ...string) []string {
+	return slices.DeleteFunc(dirs, func(dir string) bool {
+		var st unix.Statfs_t
+		err := unix.Statfs(dir, &st)
+		return err != nil || st.Type != unix.CGROUP_SUPER_MAGIC && st.Type != unix.CGROUP2_SUPER_MAGIC
+	})
+}
+
 func TestDestroyIsRecursiveAndIdempotent(t *testing.T) {
 	h := newHost(t)
 	c := h.create(cgroup.Limits{PIDs: 50})
 	below := 0
-	for _, root := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/freezer", "/sys/fs/cgroup/memory"} {
+	for _, root := range hierarchies("/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/freezer", "/sys/fs/cgroup/memory") {
 		dir := filepath.Join(root, c.Path(), "a/b")
 		if os.MkdirAll(dir, 0o755) != nil {
 			continue
@@ -382,7 +392,7 @@ func TestLeftoversInOneHierarchyAreRemoved(t *testing.T) {
 	h := newHost(t)
 	c := h.create(cgroup.Limits{})
 	var root string
-	for _, dir := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/freezer"} {
+	for _, dir := range hierarchies("/sys/fs/cgroup", "/sys/fs/cgroup/freezer") {
 		if os.MkdirAll(dir+filepath.Dir(c.Path())+"/half", 0o755) == nil {
 			root = dir
 		}
