@@ -189,8 +189,21 @@ func TestCPUSharesDivideCPUTime(t *testing.T) {
 		h.run(on(light), "while :; do :; done")
 		h.run(on(heavy), "while :; do :; done")
 	}
-	time.Sleep(1500 * time.Millisecond)
-	l, g := h.stats(light).CPU, h.stats(heavy).CPU
+	// Compare from when both use the CPU, and over a time that they, not the clock, spend on it: on
+	// a busy host the second tree may start late, and both may get little.
+	used := func() (l, g time.Duration) { return h.stats(light).CPU, h.stats(heavy).CPU }
+	deadline := time.Now().Add(time.Minute)
+	fromLight, fromHeavy := used()
+	for (fromLight == 0 || fromHeavy == 0) && time.Now().Before(deadline) {
+		time.Sleep(10 * time.Millisecond)
+		fromLight, fromHeavy = used()
+	}
+	l, g := used()
+	for l-fromLight+g-fromHeavy < time.Second && time.Now().Before(deadline) {
+		time.Sleep(10 * time.Millisecond)
+		l, g = used()
+	}
+	l, g = l-fromLight, g-fromHeavy
 	if l == 0 || g < 3*l {
 		t.Errorf("with shares 128 and 1024 they used %v and %v", l, g)
 	}
