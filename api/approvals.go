@@ -41,7 +41,7 @@ type Approvals interface {
 
 func (s *Server) approvals() (Approvals, error) {
 	if s.o.Approvals == nil {
-		return nil, fault.Cannot("api", "this daemon has no approval queue", "start the daemon with glasshouse serve")
+		return nil, fault.Cannot("api.approvals", "this daemon has no approval queue", "start the daemon with glasshouse serve")
 	}
 	return s.o.Approvals, nil
 }
@@ -125,7 +125,7 @@ func (s *Server) getApproval(ctx context.Context, p oneApproval, _ none) (wire.A
 		return wire.Approval{}, err
 	}
 	if p.Last < 0 || p.Last > 100 {
-		return wire.Approval{}, fault.Fieldf("api", "last", "%d is not between 0 and 100", p.Last)
+		return wire.Approval{}, fault.Fieldf("api.getApproval", "last", "%d is not between 0 and 100", p.Last)
 	}
 	var r approval.Request
 	if p.Wait == 0 {

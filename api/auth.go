@@ -67,7 +67,7 @@ func (s *Server) authenticate(r *http.Request, c connection) (access.Caller, err
 		return caller, err
 	}
 	return access.Caller{}, &fault.Error{
-		Op: "api", Kind: fault.Unauthenticated, Err: errors.New("authentication required"),
+		Op: "api.authenticate", Kind: fault.Unauthenticated, Err: errors.New("authentication required"),
 		Remedy: "send the header Authorization: Bearer TOKEN; the initial token is in the file token in the daemon's data directory; to log in with a browser, run glasshouse ui",
 	}
 }
@@ -77,7 +77,7 @@ func bearer(r *http.Request) (string, error) {
 		scheme, secret, _ := strings.Cut(h, " ")
 		secret = strings.TrimSpace(secret)
 		if !strings.EqualFold(scheme, "Bearer") || secret == "" {
-			return "", fault.Newf(fault.Unauthenticated, "api", "", "the Authorization header does not have the form Bearer TOKEN")
+			return "", fault.Newf(fault.Unauthenticated, "api.bearer", "", "the Authorization header does not have the form Bearer TOKEN")
 		}
 		return secret, nil
 	}
@@ -120,7 +120,7 @@ func (s *Server) checkHost(r *http.Request, c connection) error {
 		return nil
 	}
 	return &fault.Error{
-		Op: "api", Kind: fault.Denied, Field: "Host", Err: fmt.Errorf("%.100q is not a name of this daemon", host),
+		Op: "api.checkHost", Kind: fault.Denied, Field: "Host", Err: fmt.Errorf("%.100q is not a name of this daemon", host),
 		Remedy: "use the daemon's address, or add the name to its configuration",
 	}
 }
@@ -135,7 +135,7 @@ func (s *Server) checkOrigin(r *http.Request) error {
 	if sameOrigin(r) {
 		return nil
 	}
-	return fault.Newf(fault.Denied, "api", "", "pages of %.100q may not call this daemon", origin)
+	return fault.Newf(fault.Denied, "api.checkOrigin", "", "pages of %.100q may not call this daemon", origin)
 }
 
 // sameOrigin reports whether r was sent by a page of the daemon, according to its headers.

@@ -33,14 +33,14 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request, into any) ([]b
 	}
 	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, s.o.MaxBody))
 	if _, over := errors.AsType[*http.MaxBytesError](err); over {
-		return nil, fault.Newf(fault.TooLarge, "api", "", "the body exceeds %d bytes", s.o.MaxBody)
+		return nil, fault.Newf(fault.TooLarge, "api.readBody", "", "the body exceeds %d bytes", s.o.MaxBody)
 	}
 	if err != nil {
-		return nil, fault.Newf(fault.Invalid, "api", "", "cannot read the body: %v", err)
+		return nil, fault.Newf(fault.Invalid, "api.readBody", "", "cannot read the body: %v", err)
 	}
 	if _, ok := into.(*none); ok {
 		if body := bytes.TrimSpace(raw); len(body) > 0 && string(body) != "{}" {
-			return nil, fault.Newf(fault.Invalid, "api", "", "this request must not have a body")
+			return nil, fault.Newf(fault.Invalid, "api.readBody", "", "this request must not have a body")
 		}
 		return raw, nil
 	}
@@ -73,7 +73,7 @@ func checkMedia(r *http.Request) error {
 	if ct == "" || err == nil && media == "application/json" && (charset == "" || charset == "utf-8") {
 		return nil
 	}
-	return &fault.Error{Op: "api", Kind: fault.Invalid, Field: "Content-Type",
+	return &fault.Error{Op: "api.checkMedia", Kind: fault.Invalid, Field: "Content-Type",
 		Err: fmt.Errorf("%q is not JSON", text.Clip(ct, 64)), Remedy: "send Content-Type: application/json"}
 }
 
@@ -81,7 +81,7 @@ func checkMedia(r *http.Request) error {
 // points to. Unlike encoding/json it matches field names case-sensitively and refuses unknown
 // and duplicate fields. Its errors contain the full path of the field.
 func decodeStrict(raw []byte, into any) error {
-	const op = "api"
+	const op = "api.decodeStrict"
 	if len(bytes.TrimSpace(raw)) == 0 {
 		return fault.Newf(fault.Invalid, op, "", "the body is empty; want a JSON object")
 	}
@@ -136,7 +136,7 @@ func (w *walker) value(t reflect.Type, path string, top bool) error {
 		return err
 	}
 	if tok == nil && top {
-		return fault.Newf(fault.Invalid, "api", "", "want a JSON object, got null")
+		return fault.Newf(fault.Invalid, "api.value", "", "want a JSON object, got null")
 	}
 	for t != nil && t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -144,7 +144,7 @@ func (w *walker) value(t reflect.Type, path string, top bool) error {
 	filled := w.filled
 	w.filled = false
 	if tok == "" && filled {
-		return fault.Fieldf("api", text.Visible(text.Clip(path, 64)), "must not be empty: set a value, or omit the field")
+		return fault.Fieldf("api.value", text.Visible(text.Clip(path, 64)), "must not be empty: set a value, or omit the field")
 	}
 	switch tok {
 	case json.Delim('{'):
@@ -168,12 +168,12 @@ func (w *walker) object(t reflect.Type, path string) error {
 			at = path + "." + name
 		}
 		if seen[name] {
-			return fault.Fieldf("api", text.Visible(text.Clip(at, 64)), "given twice")
+			return fault.Fieldf("api.object", text.Visible(text.Clip(at, 64)), "given twice")
 		}
 		seen[name] = true
 		f, ok := member(t, name)
 		if !ok {
-			return fault.Fieldf("api", text.Visible(text.Clip(at, 64)), "unknown field")
+			return fault.Fieldf("api.object", text.Visible(text.Clip(at, 64)), "unknown field")
 		}
 		ft := f.Type
 		w.filled = f.Tag.Get("minLength") == "1"

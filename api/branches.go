@@ -56,7 +56,7 @@ func (s *Server) branchJail(ctx context.Context, p oneJail, b wire.Branch) (wire
 	}
 	// Validate the request before the jail is paused for it.
 	if b.Count < 1 || b.Count > snapshot.MaxBranches {
-		return wire.Branches{}, fault.Fieldf("api", "count", "%d is not between 1 and %d", b.Count, snapshot.MaxBranches)
+		return wire.Branches{}, fault.Fieldf("api.branchJail", "count", "%d is not between 1 and %d", b.Count, snapshot.MaxBranches)
 	}
 	j, err := s.o.Jails.Get(ctx, p.ID)
 	if err != nil {
@@ -103,10 +103,10 @@ func (s *Server) branchesOf(ctx context.Context, where string, children []snapsh
 func overridesOf(b wire.Overrides, had jail.Limits) (snapshot.Overrides, error) {
 	network, ok := networks[b.Network]
 	if !ok {
-		return snapshot.Overrides{}, fault.Fieldf("api", "network", "%q is not one of isolated, proxy, bridged, full", text.Clip(b.Network, 64))
+		return snapshot.Overrides{}, fault.Fieldf("api.overridesOf", "network", "%q is not one of isolated, proxy, bridged, full", text.Clip(b.Network, 64))
 	}
 	if b.KeepConnections {
-		return snapshot.Overrides{}, fault.Fieldf("api", "keep_connections", "a connection can belong to one jail only; only a rewind of the snapshot's own jail can keep it")
+		return snapshot.Overrides{}, fault.Fieldf("api.overridesOf", "keep_connections", "a connection can belong to one jail only; only a rewind of the snapshot's own jail can keep it")
 	}
 	o := snapshot.Overrides{Name: b.Name, Labels: b.Labels, Hostname: b.Hostname, Network: network}
 	if b.Limits != (wire.Limits{}) {

@@ -28,7 +28,7 @@ func (s *Server) subscribeBrowser(ctx context.Context, _ none, b wire.SubscribeB
 	}
 	caller := access.CallerOf(ctx)
 	if caller.Login == "" {
-		return wire.PushBrowser{}, fault.Newf(fault.Conflict, "api", "", "the request has no browser login")
+		return wire.PushBrowser{}, fault.Newf(fault.Conflict, "api.subscribeBrowser", "", "the request has no browser login")
 	}
 	one, err := q.SubscribeBrowser(ctx, approval.Browser{
 		Login: caller.Login, Name: caller.Name, Role: string(caller.Role), Endpoint: b.Endpoint, Keys: approval.BrowserKeys(b.Keys),
@@ -73,7 +73,7 @@ func (s *Server) unsubscribeBrowser(ctx context.Context, p oneBrowser, _ none) (
 			return none{}, q.Unsubscribe(ctx, p.ID)
 		}
 	}
-	return none{}, fault.Newf(fault.NotFound, "api", string(p.ID), "no such browser")
+	return none{}, fault.Newf(fault.NotFound, "api.unsubscribeBrowser", string(p.ID), "no such browser")
 }
 
 func ownsBrowser(c access.Caller, b approval.Browser) bool {

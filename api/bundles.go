@@ -64,7 +64,7 @@ func (s *Server) installBundle(w http.ResponseWriter, r *http.Request, p install
 		return err
 	}
 	if p.Name != filepath.Base(p.Name) || len(p.Name) > maxName || strings.Contains(p.Name, "\x00") || !bundle.IsArchive(p.Name) {
-		return fault.Fieldf("api", "name", "%.80q is not an archive name: it must end in %s", p.Name, strings.Join(bundle.Archives, ", "))
+		return fault.Fieldf("api.installBundle", "name", "%.80q is not an archive name: it must end in %s", p.Name, strings.Join(bundle.Archives, ", "))
 	}
 	dir, err := os.MkdirTemp("", tempBundle)
 	if err != nil {
@@ -92,7 +92,7 @@ func receive(file string, from io.Reader) error {
 	defer f.Close()
 	n, err := io.Copy(f, io.LimitReader(from, maxBundle+1))
 	if err == nil && n > maxBundle {
-		err = fault.Newf(fault.Exhausted, "api", "", "the archive exceeds %d MiB", maxBundle>>20)
+		err = fault.Newf(fault.Exhausted, "api.receive", "", "the archive exceeds %d MiB", maxBundle>>20)
 	}
 	if err != nil {
 		return err
@@ -154,7 +154,7 @@ func (s *Server) auditAction(ctx context.Context, kind chain.Kind, body map[stri
 
 func (s *Server) publishers() (Publishers, error) {
 	if s.o.Publishers == nil {
-		return nil, fault.Cannot("api", "this daemon does not support bundles", "start the daemon with glasshouse serve")
+		return nil, fault.Cannot("api.publishers", "this daemon does not support bundles", "start the daemon with glasshouse serve")
 	}
 	return s.o.Publishers, nil
 }
@@ -184,7 +184,7 @@ func (s *Server) putPublisher(ctx context.Context, p oneBundle, b wire.AddPublis
 	}
 	key, err := bundle.ParsePublicKey(b.Key)
 	if err != nil {
-		return none{}, fault.Fieldf("api", "key", "%w", err)
+		return none{}, fault.Fieldf("api.putPublisher", "key", "%w", err)
 	}
 	if err := t.Add(p.Name, bundle.Tier(b.Tier), key); err != nil {
 		return none{}, err
@@ -211,11 +211,11 @@ func (s *Server) rotatePublisherKey(ctx context.Context, _ none, b wire.RotateKe
 	}
 	old, err := bundle.ParsePublicKey(b.Old)
 	if err != nil {
-		return none{}, fault.Fieldf("api", "old", "%w", err)
+		return none{}, fault.Fieldf("api.rotatePublisherKey", "old", "%w", err)
 	}
 	key, err := bundle.ParsePublicKey(b.Key)
 	if err != nil {
-		return none{}, fault.Fieldf("api", "key", "%w", err)
+		return none{}, fault.Fieldf("api.rotatePublisherKey", "key", "%w", err)
 	}
 	if err := t.Rotate(old, key); err != nil {
 		return none{}, err
@@ -246,7 +246,7 @@ func (s *Server) revokePublisherTrust(ctx context.Context, _ none, b wire.Revoke
 	case b.Key != "" && b.Digest == "":
 		key, err := bundle.ParsePublicKey(b.Key)
 		if err != nil {
-			return none{}, fault.Fieldf("api", "key", "%w", err)
+			return none{}, fault.Fieldf("api.revokePublisherTrust", "key", "%w", err)
 		}
 		if err := t.RevokeKey(key, b.Reason); err != nil {
 			return none{}, err
@@ -256,14 +256,14 @@ func (s *Server) revokePublisherTrust(ctx context.Context, _ none, b wire.Revoke
 			return none{}, err
 		}
 	default:
-		return none{}, fault.Fieldf("api", "key", "specify either a key or a digest")
+		return none{}, fault.Fieldf("api.revokePublisherTrust", "key", "specify either a key or a digest")
 	}
 	return none{}, s.auditTrustChange(ctx, what)
 }
 
 func (s *Server) markets() (Markets, error) {
 	if s.o.Markets == nil {
-		return nil, fault.Cannot("api", "this daemon has no market configured", "start the daemon with glasshouse serve")
+		return nil, fault.Cannot("api.markets", "this daemon has no market configured", "start the daemon with glasshouse serve")
 	}
 	return s.o.Markets, nil
 }

@@ -44,7 +44,7 @@ type Caller interface {
 
 func (s *Server) capabilities() (Capabilities, error) {
 	if s.o.Capabilities == nil {
-		return nil, fault.Cannot("api", "this daemon has no capabilities", "start the daemon with glasshouse serve")
+		return nil, fault.Cannot("api.capabilities", "this daemon has no capabilities", "start the daemon with glasshouse serve")
 	}
 	return s.o.Capabilities, nil
 }
@@ -116,7 +116,7 @@ type Importer interface {
 
 func (s *Server) importCapabilities(ctx context.Context, _ none, b wire.ImportServer) (wire.ImportedServer, error) {
 	if s.o.Importer == nil {
-		return wire.ImportedServer{}, fault.Cannot("api", "this daemon has no capabilities", "start the daemon with glasshouse serve")
+		return wire.ImportedServer{}, fault.Cannot("api.importCapabilities", "this daemon has no capabilities", "start the daemon with glasshouse serve")
 	}
 	im, err := s.o.Importer.ImportServer(ctx, b.File, []byte(b.Manifest), b.Dir)
 	if err != nil {
@@ -224,7 +224,7 @@ type calledCapability struct {
 // that the capability was not called.
 func (s *Server) callCapability(ctx context.Context, p calledCapability, b wire.Call) (wire.Called, error) {
 	if s.o.Caller == nil {
-		return wire.Called{}, fault.Cannot("api", "this daemon cannot call capabilities", "start the daemon with glasshouse serve")
+		return wire.Called{}, fault.Cannot("api.callCapability", "this daemon cannot call capabilities", "start the daemon with glasshouse serve")
 	}
 	r := govern.Request{
 		Capability: p.ID, Input: b.Input, Operator: b.Jail == "", Timeout: time.Duration(b.TimeoutMS) * time.Millisecond,
@@ -237,7 +237,7 @@ func (s *Server) callCapability(ctx context.Context, p calledCapability, b wire.
 	for _, text := range b.Labels {
 		l, err := manifest.ParseLabel(text)
 		if err != nil {
-			return wire.Called{}, fault.Fieldf("api", "labels", "%w", err)
+			return wire.Called{}, fault.Fieldf("api.callCapability", "labels", "%w", err)
 		}
 		r.Labels = append(r.Labels, l)
 	}
@@ -265,7 +265,7 @@ type oneCall struct {
 
 func (s *Server) getCall(_ context.Context, p oneCall, _ none) (wire.Called, error) {
 	if s.o.Caller == nil {
-		return wire.Called{}, fault.Newf(fault.NotFound, "api", string(p.ID), "this daemon cannot call capabilities")
+		return wire.Called{}, fault.Newf(fault.NotFound, "api.getCall", string(p.ID), "this daemon cannot call capabilities")
 	}
 	out, err := s.o.Caller.RecentCall(p.ID)
 	if err != nil {
@@ -294,7 +294,7 @@ func (s *Server) replayCall(ctx context.Context, p oneEntry, _ none) (wire.Repla
 	}
 	var rec govern.CallRecord
 	if e.Kind != chain.CallEnded {
-		return wire.Replayed{}, fault.Newf(fault.Invalid, "api", p.Seq, "the entry is not the end of a call but %s", e.Kind)
+		return wire.Replayed{}, fault.Newf(fault.Invalid, "api.replayCall", p.Seq, "the entry is not the end of a call but %s", e.Kind)
 	}
 	if err := json.Unmarshal(e.Body, &rec); err != nil {
 		return wire.Replayed{}, fmt.Errorf("read entry %d: %w", seq, err)

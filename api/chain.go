@@ -41,7 +41,7 @@ type Chain interface {
 // chain returns the chain after all finished operations are recorded in it.
 func (s *Server) chain(ctx context.Context) (Chain, error) {
 	if s.o.Chain == nil {
-		return nil, fault.Cannot("api", "this daemon has no audit log", "start the daemon with glasshouse serve")
+		return nil, fault.Cannot("api.chain", "this daemon has no audit log", "start the daemon with glasshouse serve")
 	}
 	if s.o.Governor != nil {
 		if err := s.o.Governor.Flush(ctx); err != nil {
@@ -85,7 +85,7 @@ func (p listChainEntries) query() (chain.Query, error) {
 			continue
 		}
 		if !chain.Kind(k).Known() {
-			return q, fault.Fieldf("api", "kind", "%q is not an entry kind", text.Clip(k, 64))
+			return q, fault.Fieldf("api.query", "kind", "%q is not an entry kind", text.Clip(k, 64))
 		}
 		q.Kinds = append(q.Kinds, chain.Kind(k))
 	}
@@ -130,7 +130,7 @@ type oneEntry struct {
 func (p oneEntry) number() (int64, error) {
 	n, err := strconv.ParseInt(p.Seq, 10, 64)
 	if err != nil || n < 1 {
-		return 0, fault.Newf(fault.NotFound, "api", text.Visible(text.Clip(p.Seq, 64)), "no such entry")
+		return 0, fault.Newf(fault.NotFound, "api.number", text.Visible(text.Clip(p.Seq, 64)), "no such entry")
 	}
 	return n, nil
 }

@@ -150,7 +150,7 @@ func (s *Server) sendMessage(ctx context.Context, _ none, b wire.SendMessage) (w
 		return wire.Message{}, err
 	}
 	if sid == "" {
-		return wire.Message{}, fault.Fieldf("api", "session_id", "session_id is missing")
+		return wire.Message{}, fault.Fieldf("api.sendMessage", "session_id", "session_id is missing")
 	}
 	m, err := rs.Send(ctx, run.Message{Session: sid, From: by(ctx), Text: b.Text, Labels: manifestLabels(b.Labels), Key: keyOf(ctx)})
 	return messageOf(m), renameField(err, sessionFields)
@@ -163,9 +163,9 @@ func sessionNamed(session string, m wire.Meta) (string, error) {
 	named, text := v.(string)
 	switch {
 	case given && !text:
-		return "", fault.Fieldf("api", "meta.session_id", "want a string")
+		return "", fault.Fieldf("api.sessionNamed", "meta.session_id", "want a string")
 	case given && named == "" && session == "":
-		return "", fault.Fieldf("api", "meta.session_id", "must not be empty: set a session, or omit the field")
+		return "", fault.Fieldf("api.sessionNamed", "meta.session_id", "must not be empty: set a session, or omit the field")
 	}
 	return cmp.Or(session, named), nil
 }
@@ -224,7 +224,7 @@ func (s *Server) streamSession(w http.ResponseWriter, r *http.Request, p streamS
 	if last := r.Header.Get("Last-Event-ID"); last != "" {
 		after, err = strconv.ParseInt(last, 10, 64)
 		if err != nil || after < 0 {
-			return fault.Fieldf("api", "Last-Event-ID", "%q is not an event number", text.Clip(last, 64))
+			return fault.Fieldf("api.streamSession", "Last-Event-ID", "%q is not an event number", text.Clip(last, 64))
 		}
 	}
 	if _, err := rs.Session(r.Context(), p.Session); err != nil {
@@ -309,12 +309,12 @@ func orderOf(ctx context.Context, b wire.StartRun) (gateway.RunOrder, error) {
 	}
 	o.Timing = schedule.Spec{Cron: b.Schedule, TZ: b.TimeZone, Missed: schedule.Missed(b.Missed), Overlap: schedule.Overlap(b.Overlap), Jitter: jitter}
 	if b.Schedule == "" && (b.TimeZone != "" || b.Missed != "" || b.Overlap != "" || b.JitterMS != 0) {
-		return o, fault.Fieldf("api", "schedule", "required if time_zone, missed, overlap or jitter_ms is set")
+		return o, fault.Fieldf("api.orderOf", "schedule", "required if time_zone, missed, overlap or jitter_ms is set")
 	}
 	if b.NextRunAt != nil {
 		o.NextRunAt = b.NextRunAt.UTC()
 		if b.Schedule == "" && !o.NextRunAt.After(time.Now()) {
-			return o, fault.Fieldf("api", "next_run_at", "%s has passed", o.NextRunAt.Format(time.RFC3339))
+			return o, fault.Fieldf("api.orderOf", "next_run_at", "%s has passed", o.NextRunAt.Format(time.RFC3339))
 		}
 	}
 	if len(b.Until) > 0 {
@@ -336,7 +336,7 @@ func agentJSON(ctx context.Context, w *wire.RunAgent) (json.RawMessage, error) {
 		PolicyAgent: w.PolicyAgent,
 	}
 	if w.Level != 0 && !policy.Level(w.Level).Valid() {
-		return nil, fault.Fieldf("api", "agent.level", "%d is not 1, 2 or 3", w.Level)
+		return nil, fault.Fieldf("api.agentJSON", "agent.level", "%d is not 1, 2 or 3", w.Level)
 	}
 	if t := w.Timers; t != nil {
 		a.Timers = &autonomy.Timers{}
@@ -356,7 +356,7 @@ func agentJSON(ctx context.Context, w *wire.RunAgent) (json.RawMessage, error) {
 	if w.Jail != nil {
 		spec, err := specOf(*w.Jail)
 		if err != nil {
-			return nil, fault.New(fault.Invalid, "api", "agent.jail", err)
+			return nil, fault.New(fault.Invalid, "api.agentJSON", "agent.jail", err)
 		}
 		a.Jail, a.Trusted = &spec, trusted(ctx)
 	}
@@ -482,7 +482,7 @@ func (s *Server) getCheckpoint(ctx context.Context, p oneCheckpoint, _ none) (wi
 	}
 	c, err := rs.Checkpoint(ctx, p.Checkpoint)
 	if err == nil && c.Run != p.Run {
-		err = fault.Newf(fault.NotFound, "api", string(p.Checkpoint), "the checkpoint belongs to another run")
+		err = fault.Newf(fault.NotFound, "api.getCheckpoint", string(p.Checkpoint), "the checkpoint belongs to another run")
 	}
 	if err != nil {
 		return wire.Checkpoint{}, err
@@ -498,7 +498,7 @@ func (s *Server) resumeRun(ctx context.Context, p oneRun, b wire.ResumeRun) (wir
 		return wire.Resumed{}, err
 	}
 	if b.Branch < 0 || b.Branch > 64 {
-		return wire.Resumed{}, fault.Fieldf("api", "branch", "%d is not between 0 and 64", b.Branch)
+		return wire.Resumed{}, fault.Fieldf("api.resumeRun", "branch", "%d is not between 0 and 64", b.Branch)
 	}
 	all, err := g.Resume(ctx, p.Run, run.ResumeRequest{Checkpoint: b.Checkpoint, Limits: amounts(b.Budget), By: by(ctx)}, b.Branch)
 	return wire.Resumed{Runs: each(all, runOf)}, err

@@ -42,7 +42,7 @@ func (s *Server) receiveHook(w http.ResponseWriter, r *http.Request, p oneHook) 
 		return err
 	}
 	if r.ContentLength > connector.MaxBody {
-		return fault.Newf(fault.TooLarge, "api", "", "the body exceeds %d bytes", connector.MaxBody)
+		return fault.Newf(fault.TooLarge, "api.receiveHook", "", "the body exceeds %d bytes", connector.MaxBody)
 	}
 	body, err := hookBody(c, w, r)
 	if err != nil {

@@ -27,7 +27,7 @@ func (s *Server) checkReadiness(ctx context.Context, _, _ none) (wire.Health, er
 	ctx, cancel := context.WithTimeout(ctx, readyTime)
 	defer cancel()
 	if s.ctx.Err() != nil {
-		return wire.Health{}, fault.New(fault.Unavailable, "api", "", errClosing)
+		return wire.Health{}, fault.New(fault.Unavailable, "api.checkReadiness", "", errClosing)
 	}
 	if s.o.Ready == nil {
 		return wire.Health{Status: "ok"}, nil
@@ -38,11 +38,11 @@ func (s *Server) checkReadiness(ctx context.Context, _, _ none) (wire.Health, er
 		s.o.Log.Warn("not ready", "err", err)
 		if fault.DiskFull(err) {
 			return wire.Health{}, &fault.Error{
-				Op: "api", Kind: fault.Unavailable, Err: errors.New("the audit log and the data of jails cannot be written: the host's disk is full"),
+				Op: "api.checkReadiness", Kind: fault.Unavailable, Err: errors.New("the audit log and the data of jails cannot be written: the host's disk is full"),
 				Remedy: "free space on the host's disk, or delete jails and snapshots",
 			}
 		}
-		return wire.Health{}, fault.Newf(fault.Unavailable, "api", "", "the daemon is not ready; see its log for the reason")
+		return wire.Health{}, fault.Newf(fault.Unavailable, "api.checkReadiness", "", "the daemon is not ready; see its log for the reason")
 	}
 	return wire.Health{Status: "ok"}, nil
 }
@@ -67,7 +67,7 @@ func (s *Server) diagnoseHost(ctx context.Context, _, _ none) (wire.Page[wire.Pr
 
 func (s *Server) getStorage(ctx context.Context, _, _ none) (wire.Storage, error) {
 	if s.o.Storage == nil {
-		return wire.Storage{}, fault.Cannot("api", "this daemon has no data directory", "start the daemon with glasshouse serve")
+		return wire.Storage{}, fault.Cannot("api.getStorage", "this daemon has no data directory", "start the daemon with glasshouse serve")
 	}
 	return s.o.Storage(ctx)
 }
@@ -93,7 +93,7 @@ func imageOut(i rootfs.Image) wire.Image {
 
 func (s *Server) prepareImage(ctx context.Context, _ none, r wire.Rootfs) (wire.Prepared, error) {
 	if s.o.Images == nil {
-		return wire.Prepared{}, fault.Cannot("api.images", "this daemon stores no root filesystems", "")
+		return wire.Prepared{}, fault.Cannot("api.prepareImage", "this daemon stores no root filesystems", "")
 	}
 	layer, err := s.o.Images.Prepare(ctx, jail.Rootfs(r))
 	return wire.Prepared{Digest: layer.Digest, Source: layer.Source}, err
@@ -148,7 +148,7 @@ type E2B struct {
 // createE2bKey creates an API key that is valid only on the E2B listener.
 func (s *Server) createE2bKey(ctx context.Context, _ none, b wire.CreateE2BKey) (wire.E2BKey, error) {
 	if s.o.E2B.URL == "" {
-		return wire.E2BKey{}, fault.Cannot("api", "the E2B API is disabled", "set e2b.listen in the daemon's configuration")
+		return wire.E2BKey{}, fault.Cannot("api.createE2bKey", "the E2B API is disabled", "set e2b.listen in the daemon's configuration")
 	}
 	t, key, err := s.o.Tokens.CreateKey(ctx, cmp.Or(b.Name, access.CallerOf(ctx).Name), nil)
 	return wire.E2BKey{ID: t.ID, Key: key, URL: s.o.E2B.URL, Domain: s.o.E2B.Domain, CA: s.o.E2B.CA}, err
@@ -195,5 +195,5 @@ func afterID[T any](list []T, after string, key func(T) string) ([]T, error) {
 			return list[i+1:], nil
 		}
 	}
-	return nil, fault.Fieldf("api", "after", "%s no longer exists; restart from the first page", text.Visible(text.Clip(after, 64)))
+	return nil, fault.Fieldf("api.afterID", "after", "%s no longer exists; restart from the first page", text.Visible(text.Clip(after, 64)))
 }

@@ -80,7 +80,7 @@ func (s *Server) diffJail(ctx context.Context, p diffParams) (wire.Page[wire.Cha
 		}
 	}
 	if p.Content != "" && p.Content != "unified" {
-		return page, fault.Fieldf("api", "content", "%q is not unified", text.Clip(p.Content, 64))
+		return page, fault.Fieldf("api.diffJail", "content", "%q is not unified", text.Clip(p.Content, 64))
 	}
 	o := jail.ChangesOptions{Workspace: p.Workspace, Below: p.Path, Text: p.Content != "", After: after}
 	all, err := s.changes(ctx, p, o)
@@ -173,7 +173,7 @@ func pathAfter(key string) (string, error) {
 	}
 	p, err := base64.RawURLEncoding.DecodeString(code)
 	if err != nil {
-		return "", fault.Fieldf("api", "after", "%q is not the 'next' of a page", text.Clip(key, 64))
+		return "", fault.Fieldf("api.pathAfter", "after", "%q is not the 'next' of a page", text.Clip(key, 64))
 	}
 	return string(p), nil
 }
@@ -199,7 +199,7 @@ func endOf(field, s string) (snapshot.Side, error) {
 	case id.Valid('j', s):
 		return snapshot.Side{Jail: id.Jail(s)}, nil
 	}
-	return snapshot.Side{}, fault.Fieldf("api", field, "%q is neither a jail id nor a snapshot id", text.Clip(s, 64))
+	return snapshot.Side{}, fault.Fieldf("api.endOf", field, "%q is neither a jail id nor a snapshot id", text.Clip(s, 64))
 }
 
 // compareParams select the content and format of a comparison.
@@ -218,7 +218,7 @@ type compareJail struct {
 // compareJail responds with the differences between a jail and another jail or a snapshot.
 func (s *Server) compareJail(w http.ResponseWriter, r *http.Request, p compareJail) error {
 	if p.Against == "" {
-		return fault.Fieldf("api", "against", "missing: a jail or a snapshot to compare with")
+		return fault.Fieldf("api.compareJail", "against", "missing: a jail or a snapshot to compare with")
 	}
 	return s.compare(w, r, snapshot.Side{Jail: p.ID}, p.compareParams)
 }
@@ -266,7 +266,7 @@ func (s *Server) compare(w http.ResponseWriter, r *http.Request, from snapshot.S
 	}
 	o := snapshot.CompareOptions{Text: p.Content != ""}
 	if p.Content != "" && p.Content != "unified" {
-		return fault.Fieldf("api", "content", "%q is not unified", text.Clip(p.Content, 64))
+		return fault.Fieldf("api.compare", "content", "%q is not unified", text.Clip(p.Content, 64))
 	}
 	o.Parts, err = parts(p.Only)
 	if err != nil {
@@ -305,7 +305,7 @@ func (p compareParams) kind(r *http.Request) (string, error) {
 		return htmlKind, nil
 	case "":
 	default:
-		return "", fault.Fieldf("api", "format", "%q is not one of json, text, html", text.Clip(p.Format, 64))
+		return "", fault.Fieldf("api.kind", "format", "%q is not one of json, text, html", text.Clip(p.Format, 64))
 	}
 	for _, kind := range []string{jsonKind, htmlKind, textKind} {
 		if accepts(r, kind) {
@@ -333,7 +333,7 @@ func parts(only string) (p snapshot.Parts, err error) {
 		case "usage":
 			p.Usage = true
 		default:
-			return p, fault.Fieldf("api", "only", "%q is not one of files, workspace, processes, events, usage", text.Clip(word, 64))
+			return p, fault.Fieldf("api.parts", "only", "%q is not one of files, workspace, processes, events, usage", text.Clip(word, 64))
 		}
 	}
 	return p, nil

@@ -122,7 +122,7 @@ func (s *Server) serveAgent(w http.ResponseWriter, r *http.Request, who func(con
 		return
 	}
 	if c.Token != "" && subtle.ConstantTimeCompare([]byte(c.Token), []byte(r.Header.Get(tokenHeader))) != 1 {
-		s.fail(rec, r, fault.Newf(fault.Unauthenticated, "api", "", "this endpoint belongs to another agent"))
+		s.fail(rec, r, fault.Newf(fault.Unauthenticated, "api.serveAgent", "", "this endpoint belongs to another agent"))
 		return
 	}
 	c.Token = ""
@@ -131,7 +131,7 @@ func (s *Server) serveAgent(w http.ResponseWriter, r *http.Request, who func(con
 	ctx := access.WithCaller(context.WithValue(r.Context(), agentKey{}, c), rec.caller)
 	r = r.WithContext(ctx)
 	if _, pattern := s.agentMux.Handler(r); pattern == "" {
-		s.fail(rec, r, fault.Newf(fault.NotFound, "api", "", "%.200s is not a path of the gateway", r.URL.Path))
+		s.fail(rec, r, fault.Newf(fault.NotFound, "api.serveAgent", "", "%.200s is not a path of the gateway", r.URL.Path))
 		return
 	}
 	s.agentMux.ServeHTTP(rec, r)
@@ -154,7 +154,7 @@ func (s *Server) askModel(w http.ResponseWriter, r *http.Request) {
 		rec.stream = true
 	}
 	if s.o.Models == nil {
-		writeProblem(w, s.problem(where(r), fault.Cannot("gateway", "no language models are configured", "set gateway.models in the daemon's configuration")))
+		writeProblem(w, s.problem(where(r), fault.Cannot("api.askModel", "no language models are configured", "set gateway.models in the daemon's configuration")))
 		return
 	}
 	s.o.Models.ServeHTTP(w, gateway.WithCaller(r, callerAt(r.Context())))
@@ -251,7 +251,7 @@ func waited(s string) (time.Duration, error) {
 	}
 	d, err := time.ParseDuration(s)
 	if err != nil || d < 0 {
-		return 0, fault.Fieldf("api", "wait", "%q is not a time such as 20s", text.Clip(s, 64))
+		return 0, fault.Fieldf("api.waited", "wait", "%q is not a time such as 20s", text.Clip(s, 64))
 	}
 	return min(d, maxWait), nil
 }
@@ -310,7 +310,7 @@ func (s *Server) decideTool(ctx context.Context, _ none, b wire.DecideTool) (wir
 func (s *Server) own(ctx context.Context, j id.Jail) (gateway.Caller, error) {
 	c := callerAt(ctx)
 	if c.Jail == "" || !s.o.Gateway.OwnsJail(ctx, c, j) {
-		return c, fault.Newf(fault.Denied, "api", text.Visible(text.Clip(string(j), 64)), "an agent may act only for its own jail, %s", c.Jail)
+		return c, fault.Newf(fault.Denied, "api.own", text.Visible(text.Clip(string(j), 64)), "an agent may act only for its own jail, %s", c.Jail)
 	}
 	return c, nil
 }
@@ -370,9 +370,9 @@ func attributesOf(args json.RawMessage) map[string]string {
 
 func tooLarge(err error) error {
 	if e, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return fault.Newf(fault.TooLarge, "api", "", "the body exceeds %d bytes", e.Limit)
+		return fault.Newf(fault.TooLarge, "api.tooLarge", "", "the body exceeds %d bytes", e.Limit)
 	}
-	return fault.New(fault.Invalid, "api", "", err)
+	return fault.New(fault.Invalid, "api.tooLarge", "", err)
 }
 
 type ownTrail struct {

@@ -48,7 +48,7 @@ func (s *Server) execCommand(w http.ResponseWriter, r *http.Request, p oneJail) 
 	}
 	if b.Stream {
 		if r.Header.Get(keyHeader) != "" {
-			return fault.Fieldf("api", keyHeader, "a stream cannot be replayed: set detach, and read the stream of the command")
+			return fault.Fieldf("api.execCommand", keyHeader, "a stream cannot be replayed: set detach, and read the stream of the command")
 		}
 		return s.execStream(w, r, p.ID, req, stdin, b.Lossless)
 	}
@@ -62,13 +62,13 @@ func (s *Server) execCommand(w http.ResponseWriter, r *http.Request, p oneJail) 
 
 func execOf(b wire.ExecRequest) (jail.ExecRequest, error) {
 	if b.Stream && b.Detach {
-		return jail.ExecRequest{}, fault.Fieldf("api", "detach", "stream and detach are mutually exclusive")
+		return jail.ExecRequest{}, fault.Fieldf("api.execOf", "detach", "stream and detach are mutually exclusive")
 	}
 	if b.Lossless && !b.Stream {
-		return jail.ExecRequest{}, fault.Fieldf("api", "lossless", "only valid with stream")
+		return jail.ExecRequest{}, fault.Fieldf("api.execOf", "lossless", "only valid with stream")
 	}
 	if b.StdinOpen && !b.Stream && !b.Detach {
-		return jail.ExecRequest{}, fault.Fieldf("api", "stdin_open", "stdin cannot be written before the response: set stream or detach")
+		return jail.ExecRequest{}, fault.Fieldf("api.execOf", "stdin_open", "stdin cannot be written before the response: set stream or detach")
 	}
 	timeout, err := millis("timeout_ms", b.TimeoutMS)
 	if err != nil {
@@ -89,7 +89,7 @@ func execOf(b wire.ExecRequest) (jail.ExecRequest, error) {
 
 func sizeOf(field string, s wire.Size) (*protocol.Size, error) {
 	if s.Cols == 0 || s.Rows == 0 {
-		return nil, fault.Fieldf("api", field, "a terminal must have columns and rows, got %d columns and %d rows", s.Cols, s.Rows)
+		return nil, fault.Fieldf("api.sizeOf", field, "a terminal must have columns and rows, got %d columns and %d rows", s.Cols, s.Rows)
 	}
 	return &protocol.Size{Cols: s.Cols, Rows: s.Rows}, nil
 }
@@ -106,7 +106,7 @@ func stdinOf(b wire.ExecRequest) (input, error) {
 	}
 	data, err := base64.StdEncoding.DecodeString(b.Stdin)
 	if err != nil {
-		return input{}, fault.Fieldf("api", "stdin", "not base64: %v", err)
+		return input{}, fault.Fieldf("api.stdinOf", "stdin", "not base64: %v", err)
 	}
 	return input{data, b.StdinOpen}, nil
 }
@@ -231,7 +231,7 @@ func (s *Server) execWait(ctx context.Context, j id.Jail, req jail.ExecRequest, 
 	status, err := s.run(ctx, j, req, in, true, func(protocol.ExecStatus) error { return nil }, out.add)
 	if err != nil {
 		if status.ID != "" && errors.Is(context.Cause(ctx), errClosing) {
-			err = &fault.Error{Op: "api", Kind: fault.Unavailable, On: string(status.ID), Err: errClosing,
+			err = &fault.Error{Op: "api.execWait", Kind: fault.Unavailable, On: string(status.ID), Err: errClosing,
 				Remedy: "the command is still running: GET " + execPlace(j, status.ID)}
 		}
 		return replay.Response{}, err
@@ -415,7 +415,7 @@ func (s *Server) getExec(w http.ResponseWriter, r *http.Request, p getExec) erro
 		return s.followExec(w, r, p)
 	}
 	if p.From != nil || p.Lossless {
-		return fault.Fieldf("api", "from", "only valid for streams: send Accept: text/event-stream")
+		return fault.Fieldf("api.getExec", "from", "only valid for streams: send Accept: text/event-stream")
 	}
 	out := output{max: s.o.MaxOutput, newest: true}
 	status, err := s.o.Jails.Output(r.Context(), p.ID, p.Exec, out.add)
@@ -433,7 +433,7 @@ func (s *Server) followExec(w http.ResponseWriter, r *http.Request, p getExec) e
 		return err
 	}
 	if p.Lossless && !access.CallerOf(r.Context()).Role.Allows(access.Operator) {
-		return fault.Newf(fault.Denied, "api", "", "lossless can slow the command down and needs the role operator")
+		return fault.Newf(fault.Denied, "api.followExec", "", "lossless can slow the command down and needs the role operator")
 	}
 	defer s.metrics.opened("exec")()
 	w.(*recorder).stream = true
@@ -488,20 +488,20 @@ func resumeAt(r *http.Request, from *int64) (int64, error) {
 			return -1, nil
 		}
 		if *from < 0 {
-			return 0, fault.Fieldf("api", "from", "%d is not a valid offset", *from)
+			return 0, fault.Fieldf("api.resumeAt", "from", "%d is not a valid offset", *from)
 		}
 		return *from, nil
 	}
 	n, err := strconv.ParseInt(last, 10, 64)
 	if err != nil || n < 0 {
-		return 0, fault.Fieldf("api", "Last-Event-ID", "%q is not an offset in this stream", text.Clip(last, 64))
+		return 0, fault.Fieldf("api.resumeAt", "Last-Event-ID", "%q is not an offset in this stream", text.Clip(last, 64))
 	}
 	return n, nil
 }
 
 func (s *Server) signalExec(ctx context.Context, p oneExec, b wire.Signal) (none, error) {
 	if b.Signal == "" {
-		return none{}, fault.Fieldf("api", "signal", "signal is missing")
+		return none{}, fault.Fieldf("api.signalExec", "signal", "signal is missing")
 	}
 	return none{}, s.o.Jails.Signal(ctx, p.ID, p.Exec, b.Signal)
 }

@@ -65,7 +65,7 @@ func (p feedParams) selection() (selection, error) {
 	}
 	for _, name := range names {
 		if !all && !known(name) {
-			return w, fault.Fieldf("api", "topics", "%q is not a topic of the event stream", text.Clip(name, 64))
+			return w, fault.Fieldf("api.selection", "topics", "%q is not a topic of the event stream", text.Clip(name, 64))
 		}
 		w.jails = w.jails || name == wire.FeedJails
 		w.schedules = w.schedules || name == wire.FeedSchedules

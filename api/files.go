@@ -38,7 +38,7 @@ func (s *Server) getFile(w http.ResponseWriter, r *http.Request, p getFile) erro
 		return err
 	}
 	if n := count(p.List, p.Stat, p.Tar); n > 1 {
-		return fault.Fieldf("api", "path", "list, stat and tar exclude each other")
+		return fault.Fieldf("api.getFile", "path", "list, stat and tar exclude each other")
 	}
 	return s.withFiles(r.Context(), p.ID, p.Path, func(f jail.Files) error {
 		switch {
@@ -75,13 +75,13 @@ func (s *Server) withFiles(ctx context.Context, j id.Jail, path string, f func(j
 func checkPath(field, p string) error {
 	switch {
 	case p == "":
-		return fault.Fieldf("api", field, "path is missing")
+		return fault.Fieldf("api.checkPath", field, "path is missing")
 	case !strings.HasPrefix(p, "/"):
-		return fault.Fieldf("api", field, "%q is not absolute", text.Clip(p, 64))
+		return fault.Fieldf("api.checkPath", field, "%q is not absolute", text.Clip(p, 64))
 	case strings.Contains(p, "\x00"):
-		return fault.Fieldf("api", field, "a path must not contain NUL")
+		return fault.Fieldf("api.checkPath", field, "a path must not contain NUL")
 	case len(p) > protocol.MaxPath:
-		return fault.Fieldf("api", field, "longer than %d bytes", protocol.MaxPath)
+		return fault.Fieldf("api.checkPath", field, "longer than %d bytes", protocol.MaxPath)
 	}
 	return nil
 }
@@ -216,12 +216,12 @@ func partOf(r *http.Request, p getFile, info protocol.FileInfo) (part, error) {
 		}
 	}
 	if p.Offset < 0 {
-		return part{}, fault.Fieldf("api", "offset", "%d is not a valid offset", p.Offset)
+		return part{}, fault.Fieldf("api.partOf", "offset", "%d is not a valid offset", p.Offset)
 	}
 	all := part{offset: p.Offset, limit: -1}
 	if p.Bytes != nil {
 		if *p.Bytes < 0 {
-			return part{}, fault.Fieldf("api", "bytes", "%d is not a valid length", *p.Bytes)
+			return part{}, fault.Fieldf("api.partOf", "bytes", "%d is not a valid length", *p.Bytes)
 		}
 		all.limit = *p.Bytes
 	}
@@ -285,7 +285,7 @@ type putFile struct {
 
 func (s *Server) putFile(w http.ResponseWriter, r *http.Request, p putFile) error {
 	if p.Tar && p.Mkdir {
-		return fault.Fieldf("api", "path", "tar and mkdir exclude each other")
+		return fault.Fieldf("api.putFile", "path", "tar and mkdir exclude each other")
 	}
 	mode, err := modeOf(p.Mode)
 	if err != nil {
@@ -312,7 +312,7 @@ func (s *Server) putFile(w http.ResponseWriter, r *http.Request, p putFile) erro
 
 func putTar(w http.ResponseWriter, r *http.Request, f jail.Files, p putFile) error {
 	if p.Mode != "" || p.Append || p.UID != nil || p.GID != nil {
-		return fault.Fieldf("api", "tar", "mode and parents are not allowed with tar: the archive contains the attributes of its files")
+		return fault.Fieldf("api.putTar", "tar", "mode and parents are not allowed with tar: the archive contains the attributes of its files")
 	}
 	if p.Parents {
 		if err := f.Mkdir(r.Context(), p.Path, 0, true); err != nil {
@@ -329,7 +329,7 @@ func putTar(w http.ResponseWriter, r *http.Request, f jail.Files, p putFile) err
 
 func (s *Server) mkdir(w http.ResponseWriter, r *http.Request, f jail.Files, p putFile, mode fs.FileMode) error {
 	if p.Append || p.UID != nil || p.GID != nil {
-		return fault.Fieldf("api", "mkdir", "only mode and parents are allowed with mkdir")
+		return fault.Fieldf("api.mkdir", "mkdir", "only mode and parents are allowed with mkdir")
 	}
 	if _, err := s.readBody(w, r, &none{}); err != nil {
 		return err
@@ -441,7 +441,7 @@ func modeOf(s string) (fs.FileMode, error) {
 	}
 	n, err := strconv.ParseUint(s, 8, 32)
 	if err != nil || n > 0o7777 {
-		return 0, fault.Fieldf("api", "mode", "%q is not octal permission bits", text.Clip(s, 64))
+		return 0, fault.Fieldf("api.modeOf", "mode", "%q is not octal permission bits", text.Clip(s, 64))
 	}
 	mode := fs.FileMode(n & 0o777)
 	for bit, m := range specialBits {

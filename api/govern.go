@@ -32,7 +32,7 @@ type Governor interface {
 // governor returns the policy engine, or an error if the daemon has none.
 func (s *Server) governor() (Governor, error) {
 	if s.o.Governor == nil {
-		return nil, fault.Cannot("api", "this daemon has no policy engine", "start the daemon with glasshouse serve")
+		return nil, fault.Cannot("api.governor", "this daemon has no policy engine", "start the daemon with glasshouse serve")
 	}
 	return s.o.Governor, nil
 }
@@ -144,10 +144,10 @@ func (s *Server) setPolicyLevel(ctx context.Context, p oneJail, b wire.PolicyLev
 	to := policy.Level(b.Level)
 	g, j, err := s.regovern(ctx, p.ID, fmt.Sprintf("level %d", b.Level), func(g *govern.Spec) error {
 		if g.Policy == nil {
-			return fault.Newf(fault.Conflict, "api", string(p.ID), "the jail has no policy and therefore no level")
+			return fault.Newf(fault.Conflict, "api.setPolicyLevel", string(p.ID), "the jail has no policy and therefore no level")
 		}
 		if to > g.Policy.MaxLevel() {
-			return &fault.Error{Op: "api", On: string(p.ID), Kind: fault.Denied,
+			return &fault.Error{Op: "api.setPolicyLevel", On: string(p.ID), Kind: fault.Denied,
 				Err: fmt.Errorf("level %d is above the ceiling, %d", to, g.Policy.MaxLevel()), Remedy: "give the jail a policy with a higher ceiling"}
 		}
 		g.Policy.Ceiling = g.Policy.MaxLevel() // the initial level may have been the implicit ceiling
@@ -179,7 +179,7 @@ func (s *Server) explainPolicy(ctx context.Context, _ none, b wire.Explain) (wir
 			return wire.Explained{}, err
 		}
 	} else if b.Policy == nil {
-		return wire.Explained{}, fault.Fieldf("api", "policy", "specify a policy, or a jail that has one")
+		return wire.Explained{}, fault.Fieldf("api.explainPolicy", "policy", "specify a policy, or a jail that has one")
 	}
 	if b.Policy != nil { // it overrides the policy of the jail
 		given, err := convert[govern.Policy](b.Policy)
@@ -225,7 +225,7 @@ func explainEgress(g govern.Spec, where string) (*wire.ExplainedEgress, error) {
 	}
 	port, err := strconv.ParseUint(service, 10, 16)
 	if err != nil {
-		return nil, fault.Fieldf("api", "question.resource", "%q is not a port", text.Clip(service, 64))
+		return nil, fault.Fieldf("api.explainEgress", "question.resource", "%q is not a port", text.Clip(service, 64))
 	}
 	a, err := g.Egress.Explain(host, uint16(port))
 	if err != nil {

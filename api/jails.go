@@ -137,16 +137,16 @@ var ownLabels = []string{"glasshouse.capability", gateway.LabelSession, gateway.
 func specOf(b wire.CreateJail) (jail.Spec, error) {
 	network, ok := networks[b.Network]
 	if !ok {
-		return jail.Spec{}, fault.Fieldf("api", "network", "%q is not one of isolated, proxy, bridged, full", text.Clip(b.Network, 64))
+		return jail.Spec{}, fault.Fieldf("api.specOf", "network", "%q is not one of isolated, proxy, bridged, full", text.Clip(b.Network, 64))
 	}
 	for _, own := range ownLabels {
 		if _, ok := b.Labels[own]; ok {
-			return jail.Spec{}, fault.Fieldf("api", "labels", "%s is the daemon's own label", own)
+			return jail.Spec{}, fault.Fieldf("api.specOf", "labels", "%s is the daemon's own label", own)
 		}
 	}
 	if b.Session != "" {
 		if !id.ValidSession(b.Session) {
-			return jail.Spec{}, fault.Fieldf("api", "session_id", "%q is not a valid session name", text.Clip(b.Session, 64))
+			return jail.Spec{}, fault.Fieldf("api.specOf", "session_id", "%q is not a valid session name", text.Clip(b.Session, 64))
 		}
 		b.Labels = maps.Clone(b.Labels)
 		if b.Labels == nil {
@@ -244,7 +244,7 @@ func stateOf(s string) (jail.State, error) {
 	case "", jail.Created, jail.Running, jail.Paused, jail.Stopped, jail.Failed, "starting":
 		return st, nil
 	}
-	return "", fault.Fieldf("api", "state", "%q is not a state of a jail", text.Clip(s, 64))
+	return "", fault.Fieldf("api.stateOf", "state", "%q is not a state of a jail", text.Clip(s, 64))
 }
 
 func labelsOf(pairs []string) (map[string]string, error) {
@@ -255,10 +255,10 @@ func labelsOf(pairs []string) (map[string]string, error) {
 	for _, p := range pairs {
 		k, v, ok := strings.Cut(p, "=")
 		if !ok || k == "" {
-			return nil, fault.Fieldf("api", "label", "%q is not key=value", text.Clip(p, 64))
+			return nil, fault.Fieldf("api.labelsOf", "label", "%q is not key=value", text.Clip(p, 64))
 		}
 		if had, twice := labels[k]; twice && had != v {
-			return nil, fault.Fieldf("api", "label", "no jail has two values of %q", text.Clip(k, 64))
+			return nil, fault.Fieldf("api.labelsOf", "label", "no jail has two values of %q", text.Clip(k, 64))
 		}
 		labels[k] = v
 	}
@@ -270,7 +270,7 @@ const maxMillis = int64(24 * time.Hour / time.Millisecond * 365)
 
 func millis(field string, ms int64) (time.Duration, error) {
 	if ms < 0 || ms > maxMillis {
-		return 0, fault.Fieldf("api", field, "%d is not between 0 and %d", ms, maxMillis)
+		return 0, fault.Fieldf("api.millis", field, "%d is not between 0 and %d", ms, maxMillis)
 	}
 	return time.Duration(ms) * time.Millisecond, nil
 }

@@ -30,7 +30,7 @@ func (s *Server) getJailLimits(ctx context.Context, p limitsOfJail, _ none) (wir
 		return wire.JailLimits{}, err
 	}
 	if p.After < 0 {
-		return wire.JailLimits{}, fault.Fieldf("api", "after", "%d is negative", p.After)
+		return wire.JailLimits{}, fault.Fieldf("api.getJailLimits", "after", "%d is negative", p.After)
 	}
 	l, err := g.JailLimits(ctx, p.ID, p.After)
 	return lentOf(l), err

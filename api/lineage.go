@@ -37,7 +37,7 @@ func (s *Server) getLineage(ctx context.Context, p lineageParams, _ none) (wire.
 	if p.Jail != "" {
 		root, ok := f.root(p.Jail)
 		if !ok {
-			return page, fault.Newf(fault.NotFound, "api", string(p.Jail), "no such jail, and no snapshot of it")
+			return page, fault.Newf(fault.NotFound, "api.getLineage", string(p.Jail), "no such jail, and no snapshot of it")
 		}
 		roots = []id.Jail{root}
 	}

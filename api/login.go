@@ -18,7 +18,7 @@ import (
 
 func (s *Server) logins() (*access.Logins, error) {
 	if s.o.Logins == nil {
-		return nil, fault.Cannot("api", "browser login is not available", "use an API token")
+		return nil, fault.Cannot("api.logins", "browser login is not available", "use an API token")
 	}
 	return s.o.Logins, nil
 }
@@ -34,7 +34,7 @@ func (s *Server) createLoginLink(ctx context.Context, _ none, b wire.CreateLogin
 		at = s.o.Addresses()
 	}
 	if len(at) == 0 {
-		return wire.LoginLink{}, fault.Cannot("api", "this daemon has no address that a browser can reach", "start the daemon with glasshouse serve or make up")
+		return wire.LoginLink{}, fault.Cannot("api.createLoginLink", "this daemon has no address that a browser can reach", "start the daemon with glasshouse serve or make up")
 	}
 	caller := access.CallerOf(ctx)
 	l, code, err := ls.Link(ctx, caller, cmp.Or(access.Role(b.Role), caller.Role), b.Label)
@@ -69,7 +69,7 @@ func (s *Server) logOut(w http.ResponseWriter, r *http.Request, _ none) error {
 	}
 	caller := access.CallerOf(r.Context())
 	if caller.Login == "" {
-		return fault.Newf(fault.Conflict, "api", "", "the request has no browser login")
+		return fault.Newf(fault.Conflict, "api.logOut", "", "the request has no browser login")
 	}
 	if err := s.endLogin(r.Context(), caller.Login); err != nil && !errors.Is(err, fault.NotFound) {
 		return err
@@ -162,7 +162,7 @@ func (s *Server) byCookie(r *http.Request) (access.Caller, bool, error) {
 	if len(sent) == 0 || s.o.Logins == nil {
 		return access.Caller{}, false, nil
 	}
-	const op = "api"
+	const op = "api.byCookie"
 	site := r.Header.Get("Sec-Fetch-Site")
 	own := site == "same-origin" || site == "" && sameOrigin(r)
 	if !own && (site != "" && site != "none" || changes(r)) {

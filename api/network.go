@@ -34,7 +34,7 @@ func (s *Server) listNetworkFlows(w http.ResponseWriter, r *http.Request, p netw
 	part := window{Since: p.Since, Until: p.Until}
 	if p.Packets || accepts(r, lineKind) {
 		if p.Limit != 0 || p.After != "" {
-			return fault.Fieldf("api", "packets", "packet events are not paged; GET /jails/%s/events?type=net has limit and after", p.ID)
+			return fault.Fieldf("api.listNetworkFlows", "packets", "packet events are not paged; GET /jails/%s/events?type=net has limit and after", p.ID)
 		}
 		return s.streamEvents(w, r, eventParams{ID: p.ID, recordFilter: recordFilter{Q: netRecords}, window: part, Format: "ndjson"})
 	}
@@ -46,7 +46,7 @@ func (s *Server) listNetworkFlows(w http.ResponseWriter, r *http.Request, p netw
 	if p.After != "" {
 		after, err = strconv.ParseUint(p.After, 10, 64)
 		if err != nil {
-			return fault.Fieldf("api", "after", "%q is not the 'next' of a page", text.Clip(p.After, 64))
+			return fault.Fieldf("api.listNetworkFlows", "after", "%q is not the 'next' of a page", text.Clip(p.After, 64))
 		}
 	}
 	log := report.NewNetLog()
@@ -130,7 +130,7 @@ func (s *Server) getNetworkPackets(w http.ResponseWriter, r *http.Request, p one
 	if begun {
 		return nil
 	}
-	missing := &fault.Error{Op: "api", On: string(p.ID), Kind: fault.NotFound, Err: errors.New("the jail has not sent or received packets yet")}
+	missing := &fault.Error{Op: "api.getNetworkPackets", On: string(p.ID), Kind: fault.NotFound, Err: errors.New("the jail has not sent or received packets yet")}
 	if j.Spec.Observe.Packets == 0 {
 		missing.Err = errors.New("packet capture is disabled for this jail")
 		missing.Remedy = "create a jail with observe.packet_bytes above 0, such as 128"

@@ -132,7 +132,7 @@ func (s *Server) land(ctx context.Context, k replay.Key, do func() (replay.Respo
 
 func replayKey(r *http.Request, key string) (replay.Key, error) {
 	if len(key) > maxKey || strings.ContainsFunc(key, func(c rune) bool { return c < 0x21 || c > 0x7e }) {
-		return replay.Key{}, fault.Fieldf("api", keyHeader, "must be at most %d printable ASCII characters without blanks", maxKey)
+		return replay.Key{}, fault.Fieldf("api.replayKey", keyHeader, "must be at most %d printable ASCII characters without blanks", maxKey)
 	}
 	who := access.CallerOf(r.Context()).ID()
 	return replay.Key{Scope: who + " " + r.Method + " " + r.URL.Path, Key: key}, nil

@@ -21,13 +21,13 @@ func readParams(r *http.Request, into any) error {
 	v := reflect.ValueOf(into).Elem()
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return fault.Fieldf("api", "query", "malformed query string")
+		return fault.Fieldf("api.readParams", "query", "malformed query string")
 	}
 	if err := fill(r, v, query); err != nil {
 		return err
 	}
 	for name := range query {
-		return fault.Fieldf("api", text.Visible(text.Clip(name, 64)), "unknown parameter")
+		return fault.Fieldf("api.readParams", text.Visible(text.Clip(name, 64)), "unknown parameter")
 	}
 	return nil
 }
@@ -80,7 +80,7 @@ var prefixes = map[reflect.Type]struct {
 // setPath sets an identifier from the path. A malformed one is not found.
 func setPath(v reflect.Value, s string) error {
 	if p, ok := prefixes[v.Type()]; ok && !id.Valid(p.letter, s) {
-		return fault.Newf(fault.NotFound, "api", text.Visible(text.Clip(s, 64)), "no such %s", p.noun)
+		return fault.Newf(fault.NotFound, "api.setPath", text.Visible(text.Clip(s, 64)), "no such %s", p.noun)
 	}
 	v.SetString(s)
 	return nil
@@ -92,7 +92,7 @@ func setQuery(v reflect.Value, name string, values []string) error {
 	}
 	for _, s := range values {
 		if !utf8.ValidString(s) || strings.Contains(s, "\x00") {
-			return fault.Fieldf("api", name, "must be UTF-8 without NUL")
+			return fault.Fieldf("api.setQuery", name, "must be UTF-8 without NUL")
 		}
 	}
 	if v.Kind() == reflect.Slice {
@@ -100,7 +100,7 @@ func setQuery(v reflect.Value, name string, values []string) error {
 		return nil
 	}
 	if len(values) > 1 {
-		return fault.Fieldf("api", name, "given %d times", len(values))
+		return fault.Fieldf("api.setQuery", name, "given %d times", len(values))
 	}
 	return setValue(v, name, values[0])
 }
@@ -112,25 +112,25 @@ func setValue(v reflect.Value, name, s string) error {
 		return setValue(v.Elem(), name, s)
 	case reflect.String:
 		if p, ok := prefixes[v.Type()]; ok && s != "" && !id.Valid(p.letter, s) {
-			return fault.Fieldf("api", name, "%q is not a %s's id", text.Clip(s, 64), p.noun)
+			return fault.Fieldf("api.setValue", name, "%q is not a %s's id", text.Clip(s, 64), p.noun)
 		}
 		v.SetString(s)
 	case reflect.Bool:
 		b, err := strconv.ParseBool(s)
 		if s != "" && err != nil { // ?tar means ?tar=1
-			return fault.Fieldf("api", name, "%q is not true or false", text.Clip(s, 64))
+			return fault.Fieldf("api.setValue", name, "%q is not true or false", text.Clip(s, 64))
 		}
 		v.SetBool(s == "" || b)
 	case reflect.Int, reflect.Int64:
 		n, err := strconv.ParseInt(s, 10, v.Type().Bits())
 		if err != nil {
-			return fault.Fieldf("api", name, "%q is not a whole number in range", text.Clip(s, 64))
+			return fault.Fieldf("api.setValue", name, "%q is not a whole number in range", text.Clip(s, 64))
 		}
 		v.SetInt(n)
 	case reflect.Uint16, reflect.Uint32, reflect.Uint64:
 		n, err := strconv.ParseUint(s, 10, v.Type().Bits())
 		if err != nil {
-			return fault.Fieldf("api", name, "%q is not a whole number in range", text.Clip(s, 64))
+			return fault.Fieldf("api.setValue", name, "%q is not a whole number in range", text.Clip(s, 64))
 		}
 		v.SetUint(n)
 	case reflect.Struct:
@@ -140,7 +140,7 @@ func setValue(v reflect.Value, name, s string) error {
 		}
 		t, err := time.Parse(time.RFC3339, s)
 		if err != nil {
-			return fault.Fieldf("api", name, "%q is not a time such as 2026-01-02T15:04:05Z", text.Clip(s, 64))
+			return fault.Fieldf("api.setValue", name, "%q is not a time such as 2026-01-02T15:04:05Z", text.Clip(s, 64))
 		}
 		*at = t
 	default:
@@ -166,7 +166,7 @@ func limit(n int) (int, error) {
 	case n == 0:
 		return defaultPage, nil
 	case n < 0 || n > maxPage:
-		return 0, fault.Fieldf("api", "limit", "%d is not between 1 and %d", n, maxPage)
+		return 0, fault.Fieldf("api.limit", "limit", "%d is not between 1 and %d", n, maxPage)
 	}
 	return n, nil
 }

@@ -34,7 +34,7 @@ func (s *Server) getPastState(w http.ResponseWriter, r *http.Request, p pastPara
 		p.Limit = 1000
 	}
 	if p.Limit < 0 || p.Limit > 10000 {
-		return fault.Fieldf("api", "limit", "%d is not between 1 and 10000", p.Limit)
+		return fault.Fieldf("api.getPastState", "limit", "%d is not between 1 and 10000", p.Limit)
 	}
 	at, err := instantOr("ts", p.TS, time.Now())
 	if err != nil {

@@ -63,7 +63,7 @@ func (s *Server) getProblem(w http.ResponseWriter, _ *http.Request, p problemPat
 		k, ok = methodInfo, true
 	}
 	if !ok || p.Problem == "" {
-		return fault.Newf(fault.NotFound, "api", "", "%s is not a problem type", text.Visible(text.Clip(p.Problem, 64)))
+		return fault.Newf(fault.NotFound, "api.getProblem", "", "%s is not a problem type", text.Visible(text.Clip(p.Problem, 64)))
 	}
 	w.Header().Set("Content-Type", htmlKind+"; charset=utf-8")
 	_, err := fmt.Fprintf(w, `<!doctype html>
@@ -123,7 +123,7 @@ func (s *Server) hostFull(where string, err error) wire.Problem {
 // closing returns the problem for requests that wait while the daemon stops. The pending
 // approval is not affected.
 func (s *Server) closing() wire.Problem {
-	return s.problem("", &fault.Error{Op: "api", Kind: fault.Unavailable, Err: errClosing, Remedy: "retry when the daemon is running again"})
+	return s.problem("", &fault.Error{Op: "api.closing", Kind: fault.Unavailable, Err: errClosing, Remedy: "retry when the daemon is running again"})
 }
 
 // where returns the method and path of r. It omits the query, which may contain secrets by
@@ -213,7 +213,7 @@ func (s *Server) noRoute(r *http.Request) error {
 		}
 	}
 	if len(allow) == 0 {
-		return fault.Newf(fault.NotFound, "api", "", "%s is not a path of this API; /openapi.json lists all paths", text.Visible(text.Clip(r.URL.Path, 200)))
+		return fault.Newf(fault.NotFound, "api.noRoute", "", "%s is not a path of this API; /openapi.json lists all paths", text.Visible(text.Clip(r.URL.Path, 200)))
 	}
 	return methodError(allow)
 }

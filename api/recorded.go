@@ -97,7 +97,7 @@ func (f recordFilter) filter() (*event.Filter, error) {
 		name := v.Type().Field(i).Tag.Get("query")
 		term := name + ":" + quoted(value)
 		if _, err := event.ParseFilter(term); err != nil {
-			return nil, &fault.Error{Op: "api", Kind: fault.Invalid, Field: name, Err: cause(err)}
+			return nil, &fault.Error{Op: "api.filter", Kind: fault.Invalid, Field: name, Err: cause(err)}
 		}
 		terms = append(terms, term)
 	}
@@ -146,20 +146,20 @@ func (w window) query(f *event.Filter, l *eventlog.Log) (eventlog.Query, error) 
 		return q, err
 	}
 	if w.Limit < 0 {
-		return q, fault.Fieldf("api", "limit", "%d is less than 1", w.Limit)
+		return q, fault.Fieldf("api.query", "limit", "%d is less than 1", w.Limit)
 	}
 	last := l.Last()
 	if w.After != nil {
 		q.After = *w.After
 		if q.After > last {
-			return q, &fault.Error{Op: "api", Kind: fault.Invalid, Field: "after", Err: fmt.Errorf("the last event of the log is %d", last),
+			return q, &fault.Error{Op: "api.query", Kind: fault.Invalid, Field: "after", Err: fmt.Errorf("the last event of the log is %d", last),
 				Remedy: "omit it to start with the oldest retained event"}
 		}
 	}
 	if w.Tail != nil {
 		switch q.Tail = *w.Tail; {
 		case q.Tail < 0:
-			return q, fault.Fieldf("api", "tail", "%d is less than 0", q.Tail)
+			return q, fault.Fieldf("api.query", "tail", "%d is less than 0", q.Tail)
 		case q.Tail == 0: // only new events
 			q.After = max(q.After, last)
 		}
@@ -177,7 +177,7 @@ func instant(field, s string, now time.Time) (time.Time, error) {
 	}
 	d, err := time.ParseDuration(s)
 	if err != nil || d < 0 {
-		return time.Time{}, fault.Fieldf("api", field, "%q is neither a time such as 2026-01-02T15:04:05Z nor how long ago, such as 5m", text.Clip(s, 64))
+		return time.Time{}, fault.Fieldf("api.instant", field, "%q is neither a time such as 2026-01-02T15:04:05Z nor how long ago, such as 5m", text.Clip(s, 64))
 	}
 	return now.Add(-d), nil
 }
@@ -243,7 +243,7 @@ func (p eventParams) lines(r *http.Request) (bool, error) {
 	case "sse", "ndjson":
 		return p.Format == "ndjson", nil
 	}
-	return false, fault.Fieldf("api", "format", "%q is neither sse nor ndjson", text.Clip(p.Format, 64))
+	return false, fault.Fieldf("api.lines", "format", "%q is neither sse nor ndjson", text.Clip(p.Format, 64))
 }
 
 // lastEvent sets after to the Last-Event-ID of a client that reconnects.
@@ -254,7 +254,7 @@ func lastEvent(r *http.Request, after **uint64) error {
 	}
 	n, err := strconv.ParseUint(last, 10, 64)
 	if err != nil {
-		return fault.Fieldf("api", "Last-Event-ID", "%q is not an event id of this stream", text.Clip(last, 64))
+		return fault.Fieldf("api.lastEvent", "Last-Event-ID", "%q is not an event id of this stream", text.Clip(last, 64))
 	}
 	*after = &n
 	return nil

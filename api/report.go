@@ -73,7 +73,7 @@ func (p reportParams) kind(r *http.Request) (string, error) {
 		return markdownKind, nil
 	case "":
 	default:
-		return "", fault.Fieldf("api", "format", "%q is not one of json, html, md", text.Clip(p.Format, 64))
+		return "", fault.Fieldf("api.kind", "format", "%q is not one of json, html, md", text.Clip(p.Format, 64))
 	}
 	for _, kind := range []string{jsonKind, htmlKind, markdownKind} {
 		if accepts(r, kind) {

@@ -159,12 +159,12 @@ func (s *Server) allow(rt route, r *http.Request) error {
 	caller := access.CallerOf(r.Context())
 	if rt.role != "" && !caller.Role.Allows(rt.role) {
 		return &fault.Error{
-			Op: "api", Kind: fault.Denied, Err: fmt.Errorf("the role %s is required, but %s has the role %s", rt.role, caller.Name, caller.Role),
+			Op: "api.allow", Kind: fault.Denied, Err: fmt.Errorf("the role %s is required, but %s has the role %s", rt.role, caller.Name, caller.Role),
 			Remedy: "use a token with that role",
 		}
 	}
 	if !rt.op.once && r.Header.Get(keyHeader) != "" && r.Method == http.MethodPost {
-		return fault.Fieldf("api", keyHeader, "the response to this request is not stored and cannot be replayed")
+		return fault.Fieldf("api.allow", keyHeader, "the response to this request is not stored and cannot be replayed")
 	}
 	return nil
 }

@@ -24,7 +24,7 @@ type Secrets interface {
 
 func (s *Server) secrets() (Secrets, error) {
 	if s.o.Secrets == nil {
-		return nil, fault.Cannot("api", "this daemon has no secret store", "start the daemon with glasshouse serve")
+		return nil, fault.Cannot("api.secrets", "this daemon has no secret store", "start the daemon with glasshouse serve")
 	}
 	return s.o.Secrets, nil
 }
@@ -69,13 +69,13 @@ func (s *Server) putSecret(ctx context.Context, p oneSecret, b wire.PutSecret) (
 	case b.Base64 != nil && b.Value == nil && b.Reference == "":
 		value, err := base64.StdEncoding.DecodeString(*b.Base64)
 		if err != nil {
-			return none{}, fault.Fieldf("api", "base64", "not valid base64") // the decoder's error would contain a part of the value
+			return none{}, fault.Fieldf("api.putSecret", "base64", "not valid base64") // the decoder's error would contain a part of the value
 		}
 		return none{}, k.Put(ctx, p.Name, value, by)
 	case b.Reference != "" && b.Value == nil && b.Base64 == nil:
 		return none{}, k.PutReference(ctx, p.Name, b.Reference, by)
 	}
-	return none{}, fault.Fieldf("api", "value", "specify exactly one of value, base64 and reference")
+	return none{}, fault.Fieldf("api.putSecret", "value", "specify exactly one of value, base64 and reference")
 }
 
 func (s *Server) deleteSecret(ctx context.Context, p oneSecret, _ none) (none, error) {

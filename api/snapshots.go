@@ -38,7 +38,7 @@ type Snapshots interface {
 // snapshots returns the snapshot manager, or an error if the daemon has none.
 func (s *Server) snapshots() (Snapshots, error) {
 	if s.o.Snapshots == nil {
-		return nil, fault.Cannot("api", "this daemon does not support snapshots", "start the daemon with glasshouse serve")
+		return nil, fault.Cannot("api.snapshots", "this daemon does not support snapshots", "start the daemon with glasshouse serve")
 	}
 	return s.o.Snapshots, nil
 }
@@ -169,7 +169,7 @@ func (s *Server) rewindJail(ctx context.Context, p oneJail, b wire.Rewind) (wire
 		return wire.Jail{}, err
 	}
 	if !id.Valid('s', string(b.Snapshot)) {
-		return wire.Jail{}, fault.Fieldf("api", "snapshot", "%q is not a snapshot's id", text.Clip(string(b.Snapshot), 64))
+		return wire.Jail{}, fault.Fieldf("api.rewindJail", "snapshot", "%q is not a snapshot's id", text.Clip(string(b.Snapshot), 64))
 	}
 	return s.shown(ctx)(k.Rewind(ctx, p.ID, b.Snapshot, jail.RewindOptions{KeepConnections: b.KeepConnections}))
 }
@@ -180,14 +180,14 @@ func (s *Server) warmSnapshot(ctx context.Context, p oneSnapshot, b wire.Warm) (
 		return wire.Warmed{}, err
 	}
 	if b.Count < 1 || b.Count > snapshot.MaxBranches {
-		return wire.Warmed{}, fault.Fieldf("api", "count", "%d is not between 1 and %d", b.Count, snapshot.MaxBranches)
+		return wire.Warmed{}, fault.Fieldf("api.warmSnapshot", "count", "%d is not between 1 and %d", b.Count, snapshot.MaxBranches)
 	}
 	one, err := k.Get(ctx, p.ID)
 	if err != nil {
 		return wire.Warmed{}, err
 	}
 	if !one.Memory {
-		return wire.Warmed{}, fault.Newf(fault.Conflict, "api", string(p.ID), "the snapshot has no processes: only snapshots with memory can be warmed")
+		return wire.Warmed{}, fault.Newf(fault.Conflict, "api.warmSnapshot", string(p.ID), "the snapshot has no processes: only snapshots with memory can be warmed")
 	}
 	if err := k.FillSpares(ctx, p.ID, b.Count); err != nil {
 		return wire.Warmed{}, err

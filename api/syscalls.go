@@ -26,7 +26,7 @@ func (p period) times(now time.Time) (from, to time.Time, err error) {
 		return
 	}
 	if !to.IsZero() && to.Before(from) {
-		err = fault.Fieldf("api", "to", "to is before from")
+		err = fault.Fieldf("api.times", "to", "to is before from")
 	}
 	return
 }
@@ -50,7 +50,7 @@ func (s *Server) getSyscallProfile(w http.ResponseWriter, r *http.Request, p sys
 		return err
 	}
 	if p.Processes < 0 || p.Processes > 100 {
-		return fault.Fieldf("api", "processes", "%d is not between 0 and 100", p.Processes)
+		return fault.Fieldf("api.getSyscallProfile", "processes", "%d is not between 0 and 100", p.Processes)
 	}
 	q := eventlog.Query{}
 	q.Since, q.Until, err = p.times(time.Now())

@@ -48,7 +48,7 @@ var shell = []string{"/bin/sh", "-c", "if command -v bash >/dev/null 2>&1; then 
 // client disconnects.
 func (s *Server) openTerminal(w http.ResponseWriter, r *http.Request, p terminalParams) error {
 	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
-		return fault.Newf(fault.Invalid, "api", "", "a terminal needs a WebSocket: the Upgrade header is missing")
+		return fault.Newf(fault.Invalid, "api.openTerminal", "", "a terminal needs a WebSocket: the Upgrade header is missing")
 	}
 	leave, err := s.enter()
 	if err != nil {
@@ -92,7 +92,7 @@ func (s *Server) enter() (leave func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return nil, fault.New(fault.Unavailable, "api", "", errClosing)
+		return nil, fault.New(fault.Unavailable, "api.enter", "", errClosing)
 	}
 	s.streams.Add(1)
 	return s.streams.Done, nil
@@ -118,7 +118,7 @@ func (s *Server) terminalStream(ctx context.Context, p terminalParams) (*control
 
 func (s *Server) attachTerminal(ctx context.Context, p terminalParams) (*control.Stream, error) {
 	if p.Cmd != "" || len(p.Argv) > 0 || p.User != "" || p.Cwd != "" {
-		return nil, fault.Fieldf("api", "exec", "cmd, argv, user and cwd are only valid for a new command")
+		return nil, fault.Fieldf("api.attachTerminal", "exec", "cmd, argv, user and cwd are only valid for a new command")
 	}
 	stream, err := s.o.Jails.Attach(ctx, p.ID, p.Exec, control.AttachOptions{From: -1, Lossless: true, Follow: true})
 	if err != nil {
@@ -126,7 +126,7 @@ func (s *Server) attachTerminal(ctx context.Context, p terminalParams) (*control
 	}
 	if st := stream.Status(); !st.PTY {
 		stream.Close()
-		return nil, fault.Newf(fault.Conflict, "api", string(p.Exec), "the command has no terminal")
+		return nil, fault.Newf(fault.Conflict, "api.attachTerminal", string(p.Exec), "the command has no terminal")
 	}
 	if p.Cols != 0 && p.Rows != 0 {
 		// A resize also makes programs redraw. The command may have ended.
@@ -260,7 +260,7 @@ func (t *terminal) control(ctx context.Context, data []byte) error {
 	case c.Signal != "" && c.Resize == nil:
 		return t.s.o.Jails.Signal(ctx, t.jail, t.exec, c.Signal)
 	}
-	return fault.Newf(fault.Invalid, "api", "", "want resize or signal")
+	return fault.Newf(fault.Invalid, "api.control", "", "want resize or signal")
 }
 
 // typeKeys writes the keys of the client to the command.

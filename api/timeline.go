@@ -41,7 +41,7 @@ func (s *Server) tally(ctx context.Context, j id.Jail, rf recordFilter) (*eventl
 // eventWindow responds with a window of the matching events, selected by offset or by time.
 func (s *Server) eventWindow(w http.ResponseWriter, r *http.Request, p eventParams) error {
 	if p.Since != "" || p.Until != "" || p.After != nil || p.Tail != nil || p.Follow != nil || p.Format != "" || p.Offset != nil && p.At != "" {
-		return fault.Fieldf("api", "offset", "offset and at can be combined only with a filter and limit")
+		return fault.Fieldf("api.eventWindow", "offset", "offset and at can be combined only with a filter and limit")
 	}
 	n, err := limit(p.Limit)
 	if err != nil {
@@ -84,7 +84,7 @@ type timelineParams struct {
 
 func (s *Server) getTimeline(ctx context.Context, p timelineParams, _ none) (wire.Timeline, error) {
 	var w wire.Timeline
-	const op = "api"
+	const op = "api.getTimeline"
 	if p.Buckets == 0 {
 		p.Buckets = 300
 	}

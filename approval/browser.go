@@ -242,7 +242,7 @@ func (q *Queue) Unsubscribe(ctx context.Context, bid id.Browser) error {
 
 // check validates the endpoint and the keys.
 func (b Browser) check() error {
-	const op = "approval.Subscribed"
+	const op = "approval.SubscribeBrowser"
 	u, err := url.Parse(b.Endpoint)
 	if err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil || len(b.Endpoint) > 2048 {
 		return fault.Fieldf(op, "endpoint", "must be an https URL of a push service")

@@ -75,7 +75,7 @@ func (r Request) Open() bool { return r.State == Queued || r.State == Delivered 
 // setState changes the state of a request. Final states clear the waiting fields.
 func (r *Request) setState(to State, now time.Time, why string) error {
 	if !slices.Contains(transitions[r.State], to) {
-		return fault.Newf(fault.Conflict, "autonomy.move", string(r.ID), "the request is already %s", r.State)
+		return fault.Newf(fault.Conflict, "autonomy.setState", string(r.ID), "the request is already %s", r.State)
 	}
 	r.State = to
 	if len(transitions[to]) == 0 {

@@ -134,11 +134,11 @@ func (r *Resources) Close() error {
 // an error. Ask may block for an approval.
 func (r *Resources) Ask(ctx context.Context, m Member, want Limits) (Change, error) {
 	if want == (Limits{}) {
-		return Change{}, fault.Fieldf("autonomy.Resources", "cpu", "the request is empty")
+		return Change{}, fault.Fieldf("autonomy.Ask", "cpu", "the request is empty")
 	}
 	for _, f := range want.fields() {
 		if *f.n < 0 {
-			return Change{}, fault.Fieldf("autonomy.Resources", f.name, "must not be negative")
+			return Change{}, fault.Fieldf("autonomy.Ask", f.name, "must not be negative")
 		}
 	}
 	g, err := r.currentGrant(ctx, m)

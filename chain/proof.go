@@ -117,7 +117,7 @@ func (c *Chain) ProveConsistency(ctx context.Context, earlier string) (Consisten
 // damaged returns the error for stored data that differs from the appended entries.
 func damaged(err error) error {
 	return &fault.Error{
-		Op: "chain", Kind: fault.Conflict, Err: fmt.Errorf("the chain is damaged: %w", err),
+		Op: "chain.damaged", Kind: fault.Conflict, Err: fmt.Errorf("the chain is damaged: %w", err),
 		Remedy: "to find the first wrong entry, run: glasshouse audit verify --offline",
 	}
 }

@@ -142,7 +142,7 @@ func New(cfg Config) (*Connectors, error) {
 	names := map[string]bool{}
 	claim := func(field, name string) error {
 		if !nameForm.MatchString(name) || names[name] {
-			return fault.Fieldf("connector", field+".name", "%.60q is invalid or used by another connector: want 1 to 40 lower-case letters, digits and dashes", name)
+			return fault.Fieldf("connector.New", field+".name", "%.60q is invalid or used by another connector: want 1 to 40 lower-case letters, digits and dashes", name)
 		}
 		names[name] = true
 		return nil
@@ -236,11 +236,11 @@ func (c *Connectors) For(session string) []string {
 // checkSessions refuses patterns that match nothing.
 func checkSessions(field string, patterns []string) error {
 	if len(patterns) == 0 {
-		return fault.Fieldf("connector", field+".sessions", "no sessions are configured")
+		return fault.Fieldf("connector.checkSessions", field+".sessions", "no sessions are configured")
 	}
 	for _, p := range patterns {
 		if _, err := path.Match(p, ""); err != nil || p == "" {
-			return fault.Fieldf("connector", field+".sessions", "%.140q is neither a session nor a pattern such as ops-*", p)
+			return fault.Fieldf("connector.checkSessions", field+".sessions", "%.140q is neither a session nor a pattern such as ops-*", p)
 		}
 	}
 	return nil
@@ -249,7 +249,7 @@ func checkSessions(field string, patterns []string) error {
 func checkLabels(field string, labels []manifest.Label) error {
 	for _, l := range labels {
 		if _, err := manifest.ParseLabel(string(l)); err != nil {
-			return fault.Fieldf("connector", field+".labels", "%w", err)
+			return fault.Fieldf("connector.checkLabels", field+".labels", "%w", err)
 		}
 	}
 	return nil
@@ -260,7 +260,7 @@ func checkLabels(field string, labels []manifest.Label) error {
 func hostOf(field, address string) (string, error) {
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
-		return "", fault.Fieldf("connector", field+".url", "not a URL such as https://host/path")
+		return "", fault.Fieldf("connector.hostOf", field+".url", "not a URL such as https://host/path")
 	}
 	return u.Hostname(), nil
 }

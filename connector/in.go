@@ -39,9 +39,9 @@ func newHook(field string, h InboundWebhook) (*hook, error) {
 	h.Scheme = cmp.Or(h.Scheme, webhook.Standard)
 	switch {
 	case h.Scheme != webhook.Standard && h.Scheme != webhook.GitHub:
-		return nil, fault.Fieldf("connector", field+".scheme", "%.40q is neither standard nor github", string(h.Scheme))
+		return nil, fault.Fieldf("connector.newHook", field+".scheme", "%.40q is neither standard nor github", string(h.Scheme))
 	case h.Secret == "":
-		return nil, fault.Fieldf("connector", field+".secret", "secret is required")
+		return nil, fault.Fieldf("connector.newHook", field+".secret", "secret is required")
 	}
 	if len(h.Labels) == 0 {
 		h.Labels = []manifest.Label{manifest.PII}
@@ -61,16 +61,16 @@ func newEntry(field string, e Entry) (entry, error) {
 	}{{"session", e.Session, &made.session}, {"text", e.Text, &made.text}, {"goal", e.Goal, &made.goal}} {
 		var err error
 		if *t.to, err = parseTemplate(t.text); err != nil {
-			return made, fault.Fieldf("connector", field+"."+t.name, "%w", err)
+			return made, fault.Fieldf("connector.newEntry", field+"."+t.name, "%w", err)
 		}
 	}
 	switch {
 	case e.Session == "" && e.Goal == "":
-		return made, fault.Fieldf("connector", field+".session", "session or goal is required")
+		return made, fault.Fieldf("connector.newEntry", field+".session", "session or goal is required")
 	case e.Session != "" && !made.session.fields() && !id.ValidSession(e.Session):
-		return made, fault.Fieldf("connector", field+".session", "%.140q is not a valid session name: want 1 to 128 of A-Z a-z 0-9 . _ : -", e.Session)
+		return made, fault.Fieldf("connector.newEntry", field+".session", "%.140q is not a valid session name: want 1 to 128 of A-Z a-z 0-9 . _ : -", e.Session)
 	case e.Goal == "" && (e.Agent != nil || len(e.Limits) > 0):
-		return made, fault.Fieldf("connector", field+".goal", "goal is required when agent or limits are set")
+		return made, fault.Fieldf("connector.newEntry", field+".goal", "goal is required when agent or limits are set")
 	}
 	return made, nil
 }

@@ -101,7 +101,7 @@ func (c *Connectors) newRelay(field string, r Relay) (*out, error) {
 		return nil, err
 	}
 	if !e.session.fields() && o.wants(r.Session) {
-		return nil, fault.Fieldf("connector", field+".session", "session %q would receive its own messages", r.Session)
+		return nil, fault.Fieldf("connector.newRelay", field+".session", "session %q would receive its own messages", r.Session)
 	}
 	o.deliver = func(ctx context.Context, d run.Delivery, m run.Message) error {
 		body, err := json.Marshal(postedOf(m).Data)

@@ -87,7 +87,7 @@ func field(doc any, path []string) (string, error) {
 			}
 		}
 		if !found {
-			return "", fault.Newf(fault.Invalid, "connector", "", "the body has no field %s", strings.Join(path[:i+1], "."))
+			return "", fault.Newf(fault.Invalid, "connector.field", "", "the body has no field %s", strings.Join(path[:i+1], "."))
 		}
 	}
 	if s, ok := doc.(string); ok {
@@ -103,10 +103,10 @@ func decode(body []byte) (any, error) {
 	dec.UseNumber()
 	var doc any
 	if err := dec.Decode(&doc); err != nil {
-		return nil, fault.Newf(fault.Invalid, "connector", "", "the body is not JSON")
+		return nil, fault.Newf(fault.Invalid, "connector.decode", "", "the body is not JSON")
 	}
 	if _, err := dec.Token(); err != io.EOF {
-		return nil, fault.Newf(fault.Invalid, "connector", "", "unexpected data after the JSON value")
+		return nil, fault.Newf(fault.Invalid, "connector.decode", "", "unexpected data after the JSON value")
 	}
 	return doc, nil
 }

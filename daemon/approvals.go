@@ -138,7 +138,7 @@ func fromFile(name string) func(context.Context) ([]byte, error) {
 		}
 		b = bytes.TrimSpace(b)
 		if len(b) == 0 { // anybody can sign with an empty key
-			return nil, fault.Newf(fault.Invalid, "daemon", name, "the file of a secret is empty")
+			return nil, fault.Newf(fault.Invalid, "daemon.fromFile", name, "the file of a secret is empty")
 		}
 		return b, nil
 	}

@@ -119,7 +119,7 @@ func (m *markets) Fetch(ctx context.Context, name, version, dir string) (file st
 		return one.Fetch(ctx, offer, dir)
 	}
 	if len(m.all) == 0 {
-		return "", fault.Cannot("market", "no market is configured", "add one under markets in the configuration")
+		return "", fault.Cannot("daemon.Fetch", "no market is configured", "add one under markets in the configuration")
 	}
 	return "", errors.Join(errs...)
 }

@@ -17,7 +17,7 @@ func ReadBody(w http.ResponseWriter, r *http.Request, v any, limit int64) error 
 	_, large := errors.AsType[*http.MaxBytesError](err)
 	switch {
 	case large:
-		return fault.Newf(fault.TooLarge, "e2b", "", "the body is larger than %d bytes", limit)
+		return fault.Newf(fault.TooLarge, "e2b.ReadBody", "", "the body is larger than %d bytes", limit)
 	case err != nil && err != io.EOF:
 		return invalid("Error when parsing request: %v", err)
 	}

@@ -72,7 +72,7 @@ func (s *Sandboxes) locate(sandbox string) (*handle, *Sandbox, error) {
 func (b *Sandbox) expired(now time.Time) bool { return b.AutoPause && !now.Before(b.End) }
 
 func stateError(b *Sandbox) error {
-	return fault.Newf(fault.Conflict, "e2b", b.ID, "the sandbox is %s", b.State)
+	return fault.Newf(fault.Conflict, "e2b.stateError", b.ID, "the sandbox is %s", b.State)
 }
 
 // wake resumes a sandbox for an incoming request if the sandbox was created with autoResume.

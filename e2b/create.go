@@ -51,7 +51,7 @@ func (w CreateOptions) check() error {
 }
 
 func invalid(format string, args ...any) error {
-	return fault.Newf(fault.Invalid, "e2b", "", format, args...)
+	return fault.Newf(fault.Invalid, "e2b.invalid", "", format, args...)
 }
 
 // Create creates a running sandbox. It blocks until the sandbox's jail runs.
@@ -106,7 +106,7 @@ func HideBaseError(log *slog.Logger, err error) error {
 		return err
 	}
 	log.Error("the default root filesystem cannot be used for sandboxes", "remedy", "add a user named "+User+" to it, or set rootfs.default to another", "err", err)
-	return fault.Newf(fault.Unavailable, "e2b", "", "the daemon's default root filesystem cannot be used for sandboxes: the daemon's log contains the reason")
+	return fault.Newf(fault.Unavailable, "e2b.HideBaseError", "", "the daemon's default root filesystem cannot be used for sandboxes: the daemon's log contains the reason")
 }
 
 // volumes returns the volumes of a new sandbox. A sandbox created from a snapshot has the
@@ -119,7 +119,7 @@ func (s *Sandboxes) volumes(team id.Token, t Template, wanted []VolumeMount) ([]
 	has := s.cfg.Volumes.mountsOf(jail.Spec{Mounts: t.Mounts})
 	for _, m := range has {
 		if m.Name == "" {
-			return nil, fault.Newf(fault.Conflict, "e2b", t.ID, "the snapshot's volume at %s no longer exists", m.Path)
+			return nil, fault.Newf(fault.Conflict, "e2b.volumes", t.ID, "the snapshot's volume at %s no longer exists", m.Path)
 		}
 	}
 	for _, m := range found {

@@ -60,7 +60,7 @@ func (s *Sandboxes) Fork(ctx context.Context, team id.Token, sandbox string, cou
 }
 
 func notRunning(sandbox string) error {
-	return fault.Newf(fault.Conflict, "e2b", sandbox, "Sandbox %q is not running", short(sandbox))
+	return fault.Newf(fault.Conflict, "e2b.notRunning", sandbox, "Sandbox %q is not running", short(sandbox))
 }
 
 // fork creates one copy of a sandbox, with its own id and tokens.

@@ -26,7 +26,7 @@ func (s *Sandboxes) Pause(ctx context.Context, team id.Token, sandbox string, me
 		case b.State == Paused && was != Paused && (b.Image != "" || !memory):
 			return nil
 		default:
-			return fault.Newf(fault.Conflict, "e2b", sandbox, "Sandbox %q is already paused", sandbox)
+			return fault.Newf(fault.Conflict, "e2b.Pause", sandbox, "Sandbox %q is already paused", sandbox)
 		}
 		wait, cancel := context.WithTimeout(ctx, pauseTime)
 		defer cancel()
@@ -113,7 +113,7 @@ func (s *Sandboxes) Resume(ctx context.Context, team id.Token, sandbox string, d
 		case b.State == Running && (was == Paused || was == Resuming):
 			return s.stay(ctx, c, d, true)
 		}
-		return fault.Newf(fault.Conflict, "e2b", sandbox, "Sandbox %q is already running", sandbox)
+		return fault.Newf(fault.Conflict, "e2b.Resume", sandbox, "Sandbox %q is already running", sandbox)
 	})
 	return *c.box.Load(), err
 }

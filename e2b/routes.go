@@ -204,7 +204,7 @@ func (r request) passOn() error {
 	if r.s.cfg.Fallback != nil {
 		return errPassOn
 	}
-	return fault.Newf(fault.NotFound, "e2b", "", "template '%s' not found", short(r.PathValue("template")))
+	return fault.Newf(fault.NotFound, "e2b.passOn", "", "template '%s' not found", short(r.PathValue("template")))
 }
 
 func getTemplate(r request) (int, any, error) {

@@ -77,7 +77,7 @@ type Sandbox struct {
 // move changes the state. It returns fault.Conflict if the change is not legal.
 func (b *Sandbox) move(to State) error {
 	if !slices.Contains(next[b.State], to) {
-		return fault.Newf(fault.Conflict, "e2b", b.ID, "the sandbox is %s", b.State)
+		return fault.Newf(fault.Conflict, "e2b.move", b.ID, "the sandbox is %s", b.State)
 	}
 	b.State = to
 	return nil

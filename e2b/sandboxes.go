@@ -333,7 +333,7 @@ func (s *Sandboxes) find(team id.Token, sandbox string) (*handle, error) {
 }
 
 func missing(sandbox string) error {
-	return fault.Newf(fault.NotFound, "e2b", sandbox, "Sandbox %q doesn't exist or you don't have access to it", short(sandbox))
+	return fault.Newf(fault.NotFound, "e2b.missing", sandbox, "Sandbox %q doesn't exist or you don't have access to it", short(sandbox))
 }
 
 // short truncates a client's text for use in a message.

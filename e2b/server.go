@@ -202,7 +202,7 @@ func (s *Server) more(w http.ResponseWriter, r *http.Request) {
 	case err != nil:
 		WriteError(s.cfg.Log, w, r, err)
 	case s.cfg.Fallback == nil:
-		WriteError(s.cfg.Log, w, r, fault.Newf(fault.NotFound, "e2b", "", "no matching operation was found"))
+		WriteError(s.cfg.Log, w, r, fault.Newf(fault.NotFound, "e2b.more", "", "no matching operation was found"))
 	default:
 		s.cfg.Fallback.ServeHTTP(w, r.WithContext(access.WithCaller(r.Context(), caller)))
 	}
@@ -215,11 +215,11 @@ func (s *Server) caller(r *http.Request) (access.Caller, error) {
 		key, _ = strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	}
 	if key == "" {
-		return access.Caller{}, fault.Newf(fault.Unauthenticated, "e2b", "", "authorization header is missing")
+		return access.Caller{}, fault.Newf(fault.Unauthenticated, "e2b.caller", "", "authorization header is missing")
 	}
 	caller, err := s.cfg.Keys.CheckKey(r.Context(), key)
 	if err == nil && !caller.Role.Allows(access.Operator) {
-		return access.Caller{}, fault.Newf(fault.Unauthenticated, "e2b", "", "this key cannot create sandboxes")
+		return access.Caller{}, fault.Newf(fault.Unauthenticated, "e2b.caller", "", "this key cannot create sandboxes")
 	}
 	return caller, err
 }

@@ -152,7 +152,7 @@ func (s *Sandboxes) DeleteSnapshot(ctx context.Context, team id.Token, ref strin
 		case !ok && found:
 			return nil
 		case !ok:
-			return fault.Newf(fault.NotFound, "e2b", ref, "template '%s' not found", short(ref))
+			return fault.Newf(fault.NotFound, "e2b.DeleteSnapshot", ref, "template '%s' not found", short(ref))
 		}
 		if err := s.cfg.Snapshots.Delete(ctx, snap.ID); err != nil && !errors.Is(err, fault.NotFound) {
 			return err

@@ -66,7 +66,7 @@ func (s *Sandboxes) template(ctx context.Context, team id.Token, ref string) (Te
 		t, err := s.cfg.Templates.Find(ctx, team, ref)
 		return t.withDefaults(), err
 	}
-	return Template{}, fault.Newf(fault.NotFound, "e2b", ref, "template '%.200s' not found", ref)
+	return Template{}, fault.Newf(fault.NotFound, "e2b.template", ref, "template '%.200s' not found", ref)
 }
 
 // withDefaults fills in the defaults of the template base.

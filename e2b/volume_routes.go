@@ -168,7 +168,7 @@ func (c content) list(dir string, depth int, all *[]wireEntry) error {
 		}
 		for _, i := range page {
 			if len(*all) >= maxEntries {
-				return fault.Newf(fault.TooLarge, "e2b", dir, "there are more than %d files: use a smaller depth or a subdirectory", maxEntries)
+				return fault.Newf(fault.TooLarge, "e2b.list", dir, "there are more than %d files: use a smaller depth or a subdirectory", maxEntries)
 			}
 			*all = append(*all, entryOf(i))
 			if i.Type != "dir" || depth == 1 {
@@ -305,7 +305,7 @@ func makeDir(c content) (int, any, error) {
 	case err != nil:
 		return 0, nil, err
 	case exists && !force:
-		return 0, nil, fault.Newf(fault.Conflict, "e2b", c.path, "%s already exists", short(c.path))
+		return 0, nil, fault.Newf(fault.Conflict, "e2b.makeDir", c.path, "%s already exists", short(c.path))
 	case !exists:
 		change = withOwner(change)
 	}
@@ -362,7 +362,7 @@ func writeFile(c content) (int, any, error) {
 	case err != nil:
 		return 0, nil, err
 	case exists && c.q.Get("force") == "false":
-		return 0, nil, fault.Newf(fault.Conflict, "e2b", c.path, "%s already exists", short(c.path))
+		return 0, nil, fault.Newf(fault.Conflict, "e2b.writeFile", c.path, "%s already exists", short(c.path))
 	case !exists:
 		change = withOwner(change)
 	}

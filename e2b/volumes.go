@@ -139,7 +139,7 @@ func validVolume(s string) bool {
 }
 
 func noVolume(ref string) error {
-	return fault.Newf(fault.NotFound, "e2b", ref, "Volume %q not found", short(ref))
+	return fault.Newf(fault.NotFound, "e2b.noVolume", ref, "Volume %q not found", short(ref))
 }
 
 // Create creates a volume. The disk space is allocated when files are written.
@@ -148,7 +148,7 @@ func (s *Volumes) Create(ctx context.Context, team id.Token, name string) (Volum
 		return Volume{}, invalid("invalid volume name %q: want 1 to 64 letters, digits, - and _", short(name))
 	}
 	if !s.reserve(team) {
-		return Volume{}, fault.Newf(fault.Exhausted, "e2b", name, "the limit of %d volumes is reached: destroy some", maxVolumes)
+		return Volume{}, fault.Newf(fault.Exhausted, "e2b.Create", name, "the limit of %d volumes is reached: destroy some", maxVolumes)
 	}
 	defer s.unreserve(team)
 	v := Volume{ID: newVolumeID(), Team: team, Name: name, Token: newToken(), SizeMB: s.cfg.SizeMB, Created: time.Now().UTC()}
@@ -223,7 +223,7 @@ func (s *Volumes) Destroy(ctx context.Context, team id.Token, ref string) error 
 	}
 	if v.holders > 0 {
 		s.mu.Unlock()
-		return fault.Newf(fault.Conflict, "e2b", ref, "Volume %q is in use: kill the sandboxes that mount it", v.Name)
+		return fault.Newf(fault.Conflict, "e2b.Destroy", ref, "Volume %q is in use: kill the sandboxes that mount it", v.Name)
 	}
 	delete(s.all, ref) // no new user can find it from here on
 	s.mu.Unlock()
@@ -387,7 +387,7 @@ func (s *Volumes) open(ctx context.Context, ref, token string) (root *jailfs.Roo
 	v := s.all[ref]
 	s.mu.Unlock()
 	if v == nil || !same(v.Token, token) {
-		return nil, nil, fault.Newf(fault.Unauthenticated, "e2b", "", "the token is not valid for this volume")
+		return nil, nil, fault.Newf(fault.Unauthenticated, "e2b.open", "", "the token is not valid for this volume")
 	}
 	release, err := s.acquire(ctx, v.Team, []VolumeMount{{ID: v.ID, Name: v.Name}})
 	if err != nil {

@@ -60,14 +60,14 @@ func isatap(a netip.Addr) bool {
 func CheckInternetAddr(a netip.Addr) error {
 	a = a.Unmap()
 	if !public(a) {
-		return fault.Newf(fault.Denied, "egress", "", "%s is not an address on the Internet", a)
+		return fault.Newf(fault.Denied, "egress.CheckInternetAddr", "", "%s is not an address on the Internet", a)
 	}
 	own, err := interfaces()
 	if err != nil {
 		return fmt.Errorf("list the host's addresses: %w", err)
 	}
 	if slices.Contains(own, a) {
-		return fault.Newf(fault.Denied, "egress", "", "%s is the host's own address", a)
+		return fault.Newf(fault.Denied, "egress.CheckInternetAddr", "", "%s is the host's own address", a)
 	}
 	return nil
 }

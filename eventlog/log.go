@@ -193,13 +193,13 @@ func (l *Log) SetBase(seq uint64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.open || l.closed {
-		return fault.Newf(fault.Unavailable, "eventlog.Begin", string(l.cfg.Jail), "the log is not open")
+		return fault.Newf(fault.Unavailable, "eventlog.SetBase", string(l.cfg.Jail), "the log is not open")
 	}
 	if l.seq == seq && l.base == seq {
 		return nil
 	}
 	if l.seq != l.base || l.writing {
-		return fault.Newf(fault.Conflict, "eventlog.Begin", string(l.cfg.Jail), "the log has records already, up to %d", l.seq)
+		return fault.Newf(fault.Conflict, "eventlog.SetBase", string(l.cfg.Jail), "the log has records already, up to %d", l.seq)
 	}
 	l.base, l.seq, l.bootSeq, l.bootNew = seq, seq, seq+1, true
 	l.written.Store(seq)

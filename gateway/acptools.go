@@ -236,7 +236,7 @@ func (conv *jailConversation) findTerminal(ctx context.Context, name string) (id
 			limit = conv.setLimit(x, 0)
 			conv.mu.Unlock()
 		} else if len(steps) < f.Limit {
-			return "", 0, fault.Newf(fault.NotFound, "gateway", clip(name, 40), "no such terminal")
+			return "", 0, fault.Newf(fault.NotFound, "gateway.findTerminal", clip(name, 40), "no such terminal")
 		}
 	}
 	return x, limit, nil

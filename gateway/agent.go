@@ -128,7 +128,7 @@ func (g *Gateway) agentOf(raw json.RawMessage) (Agent, error) {
 	var a Agent
 	if len(raw) > 0 {
 		if err := json.Unmarshal(raw, &a); err != nil {
-			return a, fault.New(fault.Invalid, "gateway", "agent", err)
+			return a, fault.New(fault.Invalid, "gateway.agentOf", "agent", err)
 		}
 	}
 	return a.withDefaults(g.cfg.Default), nil

@@ -48,7 +48,7 @@ func (conn *agentConn) Next() (int64, []byte, error) {
 		case err != nil:
 			return 0, nil, err
 		case c.Lost > 0:
-			return 0, nil, fault.Newf(fault.Unavailable, "gateway", string(conn.exec), "%d bytes of the agent's output were overwritten before they were read", c.Lost)
+			return 0, nil, fault.Newf(fault.Unavailable, "gateway.Next", string(conn.exec), "%d bytes of the agent's output were overwritten before they were read", c.Lost)
 		case c.Stream == protocol.Stdout:
 			return c.Offset, c.Data, nil
 		}
@@ -70,7 +70,7 @@ func (conn *agentConn) Write(at int64, line []byte) error {
 	}
 	done := in.Given() - at
 	if done < 0 || done > int64(len(line)) {
-		return errors.Join(in.Leave(), fault.Newf(fault.Conflict, "gateway", string(conn.exec), "the agent has received %d bytes of input, want %d", in.Given(), at))
+		return errors.Join(in.Leave(), fault.Newf(fault.Conflict, "gateway.Write", string(conn.exec), "the agent has received %d bytes of input, want %d", in.Given(), at))
 	}
 	_, err = in.Write(line[done:])
 	return connError(errors.Join(err, in.Leave()))

@@ -279,7 +279,7 @@ func (g *Gateway) withRunSettings(ctx context.Context, c Caller) (Caller, error)
 // activeRun returns the run of a caller. Without a run it returns fault.Conflict.
 func (g *Gateway) activeRun(ctx context.Context, c Caller) (run.Run, error) {
 	if c.Run == "" {
-		return run.Run{}, &fault.Error{Op: "gateway", Kind: fault.Conflict, Err: errors.New("no run is active in this jail"), Remedy: "start a run: glasshouse goal --session " + c.Session}
+		return run.Run{}, &fault.Error{Op: "gateway.activeRun", Kind: fault.Conflict, Err: errors.New("no run is active in this jail"), Remedy: "start a run: glasshouse goal --session " + c.Session}
 	}
 	return g.cfg.Runs.Get(ctx, c.Run)
 }

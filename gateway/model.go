@@ -26,7 +26,7 @@ func WithCaller(r *http.Request, c Caller) *http.Request {
 func (g *Gateway) ModelCaller(req *http.Request) (llm.Caller, error) {
 	c, ok := req.Context().Value(callerKey{}).(Caller)
 	if !ok {
-		return llm.Caller{}, fault.Newf(fault.Unauthenticated, "gateway", "", "model requests must use the agent endpoint of a jail")
+		return llm.Caller{}, fault.Newf(fault.Unauthenticated, "gateway.ModelCaller", "", "model requests must use the agent endpoint of a jail")
 	}
 	out := llm.Caller{Session: c.Session, Jail: c.Jail, Agent: c.Agent}
 	if c.Run == "" {
@@ -37,7 +37,7 @@ func (g *Gateway) ModelCaller(req *http.Request) (llm.Caller, error) {
 		return out, err
 	}
 	if r.State != run.Active {
-		return out, &fault.Error{Op: "gateway", On: string(r.ID), Kind: fault.Conflict,
+		return out, &fault.Error{Op: "gateway.ModelCaller", On: string(r.ID), Kind: fault.Conflict,
 			Err: fmt.Errorf("the run is %s: %s", r.State, r.Reason), Remedy: "wait until the run is resumed"}
 	}
 	out.Run, out.Parent = string(r.ID), r.Entry

@@ -145,7 +145,7 @@ func changedLimits(have, want autonomy.Limits) autonomy.Limits {
 // AskResources requests more or fewer resources for the caller's jail.
 func (g *Gateway) AskResources(ctx context.Context, c Caller, body []byte) (autonomy.Change, error) {
 	if g.cfg.Resources == nil || c.Jail == "" {
-		return autonomy.Change{}, fault.Cannot("gateway.Resources", "resource limits of this agent cannot be changed while it runs", "")
+		return autonomy.Change{}, fault.Cannot("gateway.AskResources", "resource limits of this agent cannot be changed while it runs", "")
 	}
 	want, err := autonomy.ParseResources(body)
 	if err != nil {

@@ -341,7 +341,7 @@ func (g *Gateway) CreateTask(ctx context.Context, c Caller, n autonomy.NewTask) 
 
 func (g *Gateway) createTask(ctx context.Context, c Caller, n autonomy.NewTask) (CreatedTask, error) {
 	if g.cfg.Tasks == nil || c.Jail == "" {
-		return CreatedTask{}, fault.Cannot("gateway.Tasks", "this agent has no workspace for a backlog", "")
+		return CreatedTask{}, fault.Cannot("gateway.createTask", "this agent has no workspace for a backlog", "")
 	}
 	t, err := g.cfg.Tasks.Create(ctx, c.Member(), n)
 	if err != nil && t.ID == "" {

@@ -101,7 +101,7 @@ func (g *Gateway) checkPolicyAgent(ctx context.Context, o RunOrder, a Agent) err
 
 // orderSchedule creates the schedule of an order and the run that represents it.
 func (g *Gateway) orderSchedule(ctx context.Context, o RunOrder) (run.Run, error) {
-	const op = "gateway.Order"
+	const op = "gateway.orderSchedule"
 	if manifest.Join(o.Labels...) != manifest.Public {
 		return run.Run{}, fault.Fieldf(op, "labels", "schedules do not store personal data: refer to its location in the goal")
 	}

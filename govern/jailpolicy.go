@@ -463,14 +463,14 @@ func (jp *jailPolicy) closeProxy() {
 
 func (jp *jailPolicy) injectSecret(ctx context.Context, name, host string) ([]byte, error) {
 	if jp.k.cfg.Secrets == nil {
-		return nil, fault.Newf(fault.Denied, "govern.Secret", name, "no secret store is configured")
+		return nil, fault.Newf(fault.Denied, "govern.injectSecret", name, "no secret store is configured")
 	}
 	return jp.k.cfg.Secrets.Inject(ctx, jp.jid, name, host)
 }
 
 func (jp *jailPolicy) injectOwned(ctx context.Context, owner, name, host string) ([]byte, error) {
 	if jp.k.cfg.Secrets == nil {
-		return nil, fault.Newf(fault.Denied, "govern.Owned", "", "no secret store is configured")
+		return nil, fault.Newf(fault.Denied, "govern.injectOwned", "", "no secret store is configured")
 	}
 	return jp.k.cfg.Secrets.InjectOwned(ctx, jp.jid, owner, name, host)
 }
@@ -483,7 +483,7 @@ func (k *Engine) authority(name id.CA, jid id.Jail) (*egress.CA, error) {
 		return nil, nil
 	}
 	if !id.Valid('c', string(name)) {
-		return nil, fault.Newf(fault.Invalid, "govern.CA", "", "invalid name of a certificate authority")
+		return nil, fault.Newf(fault.Invalid, "govern.authority", "", "invalid name of a certificate authority")
 	}
 	file := filepath.Join(k.cfg.Dir, string(name)+".pem")
 	b, err := os.ReadFile(file)

@@ -38,7 +38,7 @@ func (p *Policy) Compile(workspace string) (Rules, error) {
 		return Rules{}, err
 	}
 	if set == nil {
-		return Rules{}, fault.Newf(fault.NotFound, "govern.Policy", "", "the jail has no policy")
+		return Rules{}, fault.Newf(fault.NotFound, "govern.Compile", "", "the jail has no policy")
 	}
 	return Rules{set, p.MaxLevel()}, nil
 }
@@ -61,7 +61,7 @@ func (k *Engine) Egress(jid id.Jail) (egress.Stats, bool) {
 // AddAnswer adds the rule of an approval to s. It is idempotent.
 func (s *Spec) AddAnswer(rule policy.Rule) error {
 	if s.Policy == nil {
-		return fault.Newf(fault.Conflict, "govern.Answered", "", "the jail has no policy to store the rule in")
+		return fault.Newf(fault.Conflict, "govern.AddAnswer", "", "the jail has no policy to store the rule in")
 	}
 	if !slices.Contains(s.Policy.Answers, rule) {
 		s.Policy.Answers = append(s.Policy.Answers, rule)

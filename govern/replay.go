@@ -129,13 +129,13 @@ func (k *Engine) RecentCall(cid id.Call) (Outcome, error) {
 	defer k.recent.mu.Unlock()
 	i := slices.IndexFunc(k.recent.outcomes, func(o Outcome) bool { return o.ID == cid })
 	if i < 0 {
-		return Outcome{}, &fault.Error{Op: "govern.Called", On: string(cid), Kind: fault.NotFound,
+		return Outcome{}, &fault.Error{Op: "govern.RecentCall", On: string(cid), Kind: fault.NotFound,
 			Err: errNoCall, Remedy: "search the audit log: glasshouse audit ls --kind call.ended"}
 	}
 	return k.recent.outcomes[i], nil
 }
 
-var errNoCall = fault.Newf(fault.NotFound, "govern.Called", "", "the call is unknown or too old")
+var errNoCall = fault.Newf(fault.NotFound, "govern.RecentCall", "", "the call is unknown or too old")
 
 // operatorDecision returns the decision about a call by an authorized person.
 func operatorDecision(q policy.Question) policy.Decision {

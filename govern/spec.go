@@ -189,10 +189,10 @@ func parse(raw json.RawMessage) (Spec, error) {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&s); err != nil {
-		return s, fault.Fieldf("govern", "govern", "%w", err)
+		return s, fault.Fieldf("govern.parse", "govern", "%w", err)
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return s, fault.Fieldf("govern", "govern", "unexpected data after the JSON value")
+		return s, fault.Fieldf("govern.parse", "govern", "unexpected data after the JSON value")
 	}
 	return s, nil
 }
@@ -223,7 +223,7 @@ func CheckAgent(raw json.RawMessage, agent string) error {
 		return err
 	}
 	if s.Policy == nil {
-		return &fault.Error{Op: "govern.Policy", Kind: fault.Invalid, Field: "policy.agent",
+		return &fault.Error{Op: "govern.CheckAgent", Kind: fault.Invalid, Field: "policy.agent",
 			Err: errors.New("the jail has no policy that defines agents"), Remedy: "give the jail a policy"}
 	}
 	set, err := s.Policy.compile("")
@@ -237,13 +237,13 @@ func checkAgent(set *policy.Set, agent string) error {
 	if set.HasAgent(agent) {
 		return nil
 	}
-	return &fault.Error{Op: "govern.Policy", Kind: fault.Invalid, Field: "policy.agent",
+	return &fault.Error{Op: "govern.CheckAgent", Kind: fault.Invalid, Field: "policy.agent",
 		Err: fmt.Errorf("no permission file defines the agent %.80q", agent), Remedy: "use an agent that the permission file defines, or add this one"}
 }
 
 // compile compiles a policy. The result is nil if p is nil.
 func (p *Policy) compile(workspace string) (*policy.Set, error) {
-	const op = "govern.Policy"
+	const op = "govern.CheckAgent"
 	if p == nil {
 		return nil, nil
 	}

@@ -10,7 +10,7 @@ import (
 // ReplaceLayers replaces the sealed layers from, the lowest ones of a jail without processes, by the
 // equivalent layers to. It reports whether the jail uses to now.
 func (m *Manager) ReplaceLayers(ctx context.Context, jid id.Jail, from, to []string) (bool, error) {
-	const op = "jail.Restack"
+	const op = "jail.ReplaceLayers"
 	done := false
 	_, err := m.withLock(ctx, jid, op, func(ctx context.Context, _ Backend, e *entry) error {
 		j := *e.jail.Load()

@@ -173,7 +173,7 @@ func (in *Init) admit(conn net.Conn) {
 	case in.conns <- struct{}{}:
 	default:
 		protocol.NewWriter(conn).JSON(protocol.FrameError, protocol.NewFailure(
-			fault.Newf(fault.Exhausted, "init", "", "%d connections to the jail are open", maxConns)))
+			fault.Newf(fault.Exhausted, "jailinit.admit", "", "%d connections to the jail are open", maxConns)))
 		conn.Close()
 		return
 	}

@@ -90,16 +90,16 @@ func (in *Init) serve(c *conn) {
 
 	var q protocol.Request
 	if err := json.Unmarshal(payload, &q); err != nil {
-		c.fail(fault.Newf(fault.Invalid, "init", "", "request: %w", err))
+		c.fail(fault.Newf(fault.Invalid, "jailinit.serve", "", "request: %w", err))
 		return
 	}
 	if q.Version != protocol.Version {
-		c.fail(fault.Newf(fault.Unsupported, "init", "", "the daemon speaks version %d, the jail's init version %d", q.Version, protocol.Version))
+		c.fail(fault.Newf(fault.Unsupported, "jailinit.serve", "", "the daemon speaks version %d, the jail's init version %d", q.Version, protocol.Version))
 		return
 	}
 	do := operations[q.Op]
 	if do == nil {
-		c.fail(fault.Newf(fault.Unsupported, "init", "", "unknown operation %q", q.Op))
+		c.fail(fault.Newf(fault.Unsupported, "jailinit.serve", "", "unknown operation %q", q.Op))
 		return
 	}
 	if err := do(in, c, &q); err != nil {

@@ -72,7 +72,7 @@ func (a *account) beyond(err error) error {
 	if why.Needed <= why.Remaining {
 		remedy = "retry after a call in progress has ended"
 	}
-	return &fault.Error{Op: "llm", On: e.Budget, Kind: fault.Exhausted, Remedy: remedy, Err: why}
+	return &fault.Error{Op: "llm.beyond", On: e.Budget, Kind: fault.Exhausted, Remedy: remedy, Err: why}
 }
 
 // settle commits the usage and returns the rest of the reservation.

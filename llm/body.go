@@ -119,7 +119,7 @@ func notJSON(err error, why string) error {
 	if why == "" && err != nil {
 		why = err.Error()
 	}
-	return fault.Newf(fault.Invalid, "llm", "", "the body is not a JSON object that can be passed on: %s", why)
+	return fault.Newf(fault.Invalid, "llm.notJSON", "", "the body is not a JSON object that can be passed on: %s", why)
 }
 
 // find returns the field with exactly this name, or nil.
@@ -181,14 +181,14 @@ func (f *format) read(body []byte, model string) (ask, error) {
 			return ask{}, err
 		}
 		if a.model == "" {
-			return ask{}, fault.Fieldf("llm", "model", "the request names no model")
+			return ask{}, fault.Fieldf("llm.read", "model", "the request names no model")
 		}
 		if err := decode(fields, "stream", &a.stream); err != nil {
 			return ask{}, err
 		}
 	}
 	if len(a.model) > 256 || strings.ContainsFunc(a.model, func(r rune) bool { return r <= ' ' || r == utf8.RuneError || r == 0x7f }) {
-		return ask{}, fault.Fieldf("llm", "model", "%s is not a valid model name", quoted(a.model))
+		return ask{}, fault.Fieldf("llm.read", "model", "%s is not a valid model name", quoted(a.model))
 	}
 	if err := f.limits(fields, &a); err != nil {
 		return ask{}, err
@@ -205,7 +205,7 @@ func strictNames(fields []field) error {
 	for _, f := range fields {
 		for _, name := range watched {
 			if f.name != name && strings.EqualFold(f.name, name) {
-				return fault.Fieldf("llm", name, "the field must be spelled %s", quoted(f.name))
+				return fault.Fieldf("llm.strictNames", name, "the field must be spelled %s", quoted(f.name))
 			}
 		}
 	}
@@ -219,7 +219,7 @@ func decode(fields []field, name string, into any) error {
 		return nil
 	}
 	if err := json.Unmarshal(f.value, into); err != nil {
-		return fault.Fieldf("llm", name, "%s has the wrong type", quoted(string(f.value)))
+		return fault.Fieldf("llm.decode", name, "%s has the wrong type", quoted(string(f.value)))
 	}
 	return nil
 }
@@ -234,7 +234,7 @@ func most(fields []field, names ...string) (int64, error) {
 			return 0, err
 		}
 		if n < 0 || n > maxTokens {
-			return 0, fault.Fieldf("llm", name, "want a number of tokens from 1 to %d", maxTokens)
+			return 0, fault.Fieldf("llm.most", name, "want a number of tokens from 1 to %d", maxTokens)
 		}
 		largest = max(largest, int64(n))
 	}

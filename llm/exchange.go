@@ -68,7 +68,7 @@ func (g *Gateway) accept(w http.ResponseWriter, r *http.Request, f *format, mode
 		return nil, err
 	}
 	if e := r.Header.Get("Content-Encoding"); e != "" && e != "identity" {
-		return nil, &fault.Error{Op: "llm", Kind: fault.Unsupported, Field: "Content-Encoding", Remedy: "send it without Content-Encoding",
+		return nil, &fault.Error{Op: "llm.accept", Kind: fault.Unsupported, Field: "Content-Encoding", Remedy: "send it without Content-Encoding",
 			Err: fmt.Errorf("unsupported Content-Encoding %s", quoted(e))}
 	}
 	x := &exchange{g: g, f: f, caller: c, header: r.Header, sum: sha256.New()}
@@ -242,7 +242,7 @@ func checkHeader(h http.Header) error {
 		}
 	}
 	if size > maxHeader {
-		return fault.Newf(fault.TooLarge, "llm", "", "the header has %d bytes; at most %d are read", size, maxHeader)
+		return fault.Newf(fault.TooLarge, "llm.checkHeader", "", "the header has %d bytes; at most %d are read", size, maxHeader)
 	}
 	return nil
 }

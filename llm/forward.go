@@ -145,7 +145,7 @@ func (x *exchange) request(ctx context.Context) (*http.Request, error) {
 	p := x.to.provider
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.base.String()+x.url, bytes.NewReader(x.out))
 	if err != nil {
-		return nil, fault.Newf(fault.Invalid, "llm", "model "+quoted(x.to.model), "cannot build a request for it")
+		return nil, fault.Newf(fault.Invalid, "llm.request", "model "+quoted(x.to.model), "cannot build a request for it")
 	}
 	req.Header = passedOn(x.header, requestHeaders)
 	req.Header.Set("Content-Type", "application/json")
@@ -275,16 +275,16 @@ func sleep(ctx context.Context, d time.Duration) error {
 // unanswered ends a call without a response.
 func (x *exchange) unanswered(ctx context.Context, err error) error {
 	how, name := Failed, x.to.provider.Name
-	told := fault.Newf(fault.Unavailable, "llm", "provider "+name, "the provider cannot be reached")
+	told := fault.Newf(fault.Unavailable, "llm.unanswered", "provider "+name, "the provider cannot be reached")
 	_, noKey := errors.AsType[*keyError](err)
 	switch {
 	case errors.Is(context.Cause(ctx), errSilent):
-		told = fault.Newf(fault.Timeout, "llm", "provider "+name, "no response for %v", x.to.provider.Timeout)
+		told = fault.Newf(fault.Timeout, "llm.unanswered", "provider "+name, "no response for %v", x.to.provider.Timeout)
 	case ctx.Err() != nil:
 		how, err = Cancelled, errors.New("the caller disconnected")
-		told = fault.Newf(fault.Unavailable, "llm", "", "the request was cancelled")
+		told = fault.Newf(fault.Unavailable, "llm.unanswered", "", "the request was cancelled")
 	case noKey:
-		told = fault.Newf(fault.Unavailable, "llm", "provider "+name, "the provider's key is not available; see the daemon's log")
+		told = fault.Newf(fault.Unavailable, "llm.unanswered", "provider "+name, "the provider's key is not available; see the daemon's log")
 	case fault.KindOf(err) != "":
 		told = err
 	}
@@ -306,7 +306,7 @@ func (x *exchange) passError(ctx context.Context, w http.ResponseWriter, a *answ
 		if err := x.finish(ctx, Failed, problem); err != nil {
 			return err
 		}
-		return &fault.Error{Op: "llm", On: "provider " + name, Kind: fault.Unavailable, Remedy: "ask the daemon's operator to check the provider's key and address",
+		return &fault.Error{Op: "llm.passError", On: "provider " + name, Kind: fault.Unavailable, Remedy: "ask the daemon's operator to check the provider's key and address",
 			Err: fmt.Errorf("the provider responded to the daemon with status %d", a.StatusCode)}
 	}
 	body = x.withoutKey(ctx, body)
@@ -346,11 +346,11 @@ func (x *exchange) passWhole(ctx context.Context, w http.ResponseWriter, a *answ
 	x.f.whole(&x.tally, body)
 	switch {
 	case len(body) > maxAnswer:
-		return x.broke(ctx, fault.Newf(fault.Unavailable, "llm", "provider "+x.to.provider.Name, "the response has more than %d bytes", maxAnswer))
+		return x.broke(ctx, fault.Newf(fault.Unavailable, "llm.passWhole", "provider "+x.to.provider.Name, "the response has more than %d bytes", maxAnswer))
 	case err != nil && ctx.Err() != nil:
 		return x.unanswered(ctx, err)
 	case err != nil:
-		return x.broke(ctx, fault.Newf(fault.Unavailable, "llm", "provider "+x.to.provider.Name, "the response is truncated"))
+		return x.broke(ctx, fault.Newf(fault.Unavailable, "llm.passWhole", "provider "+x.to.provider.Name, "the response is truncated"))
 	}
 	x.note(body)
 	if err := x.finish(ctx, Answered, ""); err != nil {

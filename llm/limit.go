@@ -154,7 +154,7 @@ func waitOf(err error) (time.Duration, bool) {
 
 func limited(of string, wait time.Duration) error {
 	wait = wait.Round(time.Second) + time.Second
-	return &fault.Error{Op: "llm", On: of, Kind: fault.Exhausted, Remedy: fmt.Sprintf("try again in %v", wait),
+	return &fault.Error{Op: "llm.limited", On: of, Kind: fault.Exhausted, Remedy: fmt.Sprintf("try again in %v", wait),
 		Err: &waitError{wait, "rate limit exceeded: too many requests or tokens per minute, or too many concurrent requests"}}
 }
 

@@ -248,7 +248,7 @@ func (g *Gateway) gemini(w http.ResponseWriter, r *http.Request) {
 		":generateContent": generate, ":streamGenerateContent": generateStream, ":countTokens": countGemini,
 	}[call[i:]]
 	if f == nil {
-		generate.refuse(w, fault.Newf(fault.NotFound, "llm", "", "use :generateContent, :streamGenerateContent or :countTokens"))
+		generate.refuse(w, fault.Newf(fault.NotFound, "llm.gemini", "", "use :generateContent, :streamGenerateContent or :countTokens"))
 		return
 	}
 	g.serve(w, r, f, call[:i], "")
@@ -265,11 +265,11 @@ func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 			return nil, tooLarge()
 		}
-		return nil, fault.New(fault.Invalid, "llm", "", err)
+		return nil, fault.New(fault.Invalid, "llm.readBody", "", err)
 	}
 	return body.Bytes(), nil
 }
 
 func tooLarge() error {
-	return fault.Newf(fault.TooLarge, "llm", "", "a request has at most %d bytes", maxRequest)
+	return fault.Newf(fault.TooLarge, "llm.tooLarge", "", "a request has at most %d bytes", maxRequest)
 }

@@ -66,7 +66,7 @@ func (c Caller) allowed(model string) bool {
 // precedence over patterns, and earlier configuration over later.
 func (g *Gateway) resolve(c Caller, api API, model string) (target, error) {
 	if !c.allowed(model) {
-		return target{}, &fault.Error{Op: "llm", On: "model " + quoted(model), Kind: fault.Denied, Remedy: "use one of these: " + g.known(c),
+		return target{}, &fault.Error{Op: "llm.resolve", On: "model " + quoted(model), Kind: fault.Denied, Remedy: "use one of these: " + g.known(c),
 			Err: fmt.Errorf("this caller may not use the model")}
 	}
 	var others []string
@@ -79,10 +79,10 @@ func (g *Gateway) resolve(c Caller, api API, model string) (target, error) {
 		}
 	}
 	if len(others) > 0 {
-		return target{}, &fault.Error{Op: "llm", On: "model " + quoted(model), Kind: fault.NotFound, Remedy: "use that API, or a model of another provider",
+		return target{}, &fault.Error{Op: "llm.resolve", On: "model " + quoted(model), Kind: fault.NotFound, Remedy: "use that API, or a model of another provider",
 			Err: fmt.Errorf("the model is served by %s; this request uses the API of %s", others[0], api)}
 	}
-	return target{}, &fault.Error{Op: "llm", On: "model " + quoted(model), Kind: fault.NotFound, Remedy: "use one of these: " + g.known(c),
+	return target{}, &fault.Error{Op: "llm.resolve", On: "model " + quoted(model), Kind: fault.NotFound, Remedy: "use one of these: " + g.known(c),
 		Err: fmt.Errorf("there is no such model")}
 }
 

@@ -229,6 +229,6 @@ func sortTotals(list []Total) {
 
 // notRecorded returns the error that the caller sees if a call could not be recorded.
 func notRecorded() error {
-	return &fault.Error{Op: "llm", Kind: fault.Unavailable, Remedy: "retry, and check the daemon's log",
+	return &fault.Error{Op: "llm.notRecorded", Kind: fault.Unavailable, Remedy: "retry, and check the daemon's log",
 		Err: errors.New("the call could not be recorded, so its answer is withheld")}
 }

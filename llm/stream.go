@@ -68,7 +68,7 @@ func (s *stream) pass() (Outcome, error) {
 // one passes on one event.
 func (s *stream) one(ev sse) (Outcome, error) {
 	if s.passed += int64(len(ev.raw)); s.passed > maxStream {
-		return Truncated, fault.Newf(fault.Unavailable, "llm", "provider "+s.to.provider.Name, "the stream has more than %d bytes", maxStream)
+		return Truncated, fault.Newf(fault.Unavailable, "llm.one", "provider "+s.to.provider.Name, "the stream has more than %d bytes", maxStream)
 	}
 	if err := s.account.covers(s.tally.usage()); err != nil && !s.tally.done {
 		return BudgetExhausted, err
@@ -109,9 +109,9 @@ func (s *stream) over(err error) (Outcome, error) {
 	case s.tally.failed:
 		return Failed, nil // the provider has sent an error
 	case errors.Is(err, errEvent):
-		return Truncated, fault.Newf(fault.Unavailable, "llm", name, "an event of the stream has more than %d bytes", maxEvent)
+		return Truncated, fault.Newf(fault.Unavailable, "llm.over", name, "an event of the stream has more than %d bytes", maxEvent)
 	case err == io.EOF:
-		return Truncated, fault.Newf(fault.Unavailable, "llm", name, "the stream is truncated")
+		return Truncated, fault.Newf(fault.Unavailable, "llm.over", name, "the stream is truncated")
 	}
 	return Truncated, fmt.Errorf("read a stream: %w", err)
 }
@@ -121,11 +121,11 @@ func (s *stream) end(ctx context.Context, how Outcome, err error) {
 	switch cause := context.Cause(ctx); {
 	case how != Truncated:
 	case errors.Is(cause, errSilent):
-		err = fault.Newf(fault.Timeout, "llm", "provider "+s.to.provider.Name, "no data for %v", s.to.provider.Timeout)
+		err = fault.Newf(fault.Timeout, "llm.end", "provider "+s.to.provider.Name, "no data for %v", s.to.provider.Timeout)
 	case errors.Is(err, context.Canceled):
 		how = Cancelled
 	case fault.KindOf(err) == "":
-		err = fault.Newf(fault.Unavailable, "llm", "provider "+s.to.provider.Name, "the stream is truncated")
+		err = fault.Newf(fault.Unavailable, "llm.end", "provider "+s.to.provider.Name, "the stream is truncated")
 	}
 	last := s.held
 	if how == Cancelled {

@@ -28,7 +28,7 @@ var errStalled = errors.New("the server sent no data for too long")
 func (m *Market) download(ctx context.Context, name string, most int64, to io.Writer) error {
 	base, err := url.Parse(m.Base)
 	if err != nil || base.Host == "" || base.User != nil || base.RawQuery != "" || base.Fragment != "" {
-		return fault.Newf(fault.Invalid, "market", m.Base, "not a URL such as https://example.com/bundles")
+		return fault.Newf(fault.Invalid, "market.download", m.Base, "not a URL such as https://example.com/bundles")
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, longest, errStalled)
 	defer cancel()
@@ -59,9 +59,9 @@ func (m *Market) get(ctx context.Context, base *url.URL, name string, most int64
 	defer resp.Body.Close()
 	switch {
 	case resp.StatusCode == http.StatusNotFound:
-		return fault.Newf(fault.NotFound, "market", "", "%s does not exist", name)
+		return fault.Newf(fault.NotFound, "market.get", "", "%s does not exist", name)
 	case resp.StatusCode != http.StatusOK:
-		return fault.Newf(fault.Unavailable, "market", "", "the server responds to %s with status %d", name, resp.StatusCode)
+		return fault.Newf(fault.Unavailable, "market.get", "", "the server responds to %s with status %d", name, resp.StatusCode)
 	case resp.ContentLength > most:
 		return refuse(TooLarge, "", "%s has %d bytes, more than %d", name, resp.ContentLength, most)
 	}

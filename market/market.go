@@ -150,7 +150,7 @@ func (m *Market) fetch(ctx context.Context, name string, most int64, to io.Write
 		return m.download(ctx, name, most, to)
 	}
 	if strings.Contains(m.Base, "://") || !filepath.IsAbs(m.Base) {
-		return fault.Newf(fault.Invalid, "market", m.Base, "neither an absolute path nor a URL with http or https")
+		return fault.Newf(fault.Invalid, "market.fetch", m.Base, "neither an absolute path nor a URL with http or https")
 	}
 	root, err := os.OpenRoot(m.Base)
 	if err != nil {

@@ -49,7 +49,7 @@ var rules = map[Reason]struct {
 func refuse(r Reason, on, format string, args ...any) error {
 	rule := rules[r]
 	return &fault.Error{
-		Op: "market", On: on, Kind: rule.kind, Remedy: rule.remedy,
+		Op: "market.refuse", On: on, Kind: rule.kind, Remedy: rule.remedy,
 		Err: fmt.Errorf("%w: "+format, append([]any{r}, args...)...),
 	}
 }

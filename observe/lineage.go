@@ -64,7 +64,7 @@ func (o *Observers) Reattach(ctx context.Context, t Target) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.gone || j.watches == nil {
-		return fault.Newf(fault.Conflict, "observe", string(t.Jail), "the jail is not watched or was removed")
+		return fault.Newf(fault.Conflict, "observe.Reattach", string(t.Jail), "the jail is not watched or was removed")
 	}
 	o.drain(ctx, t.Jail, j.watches) // to record the events of the old instance first
 	j.closing.Wait()                // the jail may return to its previous instance

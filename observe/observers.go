@@ -174,11 +174,11 @@ func (o *Observers) find(jid id.Jail) (*observed, error) {
 		return j, nil
 	}
 	if o.closed {
-		return nil, fault.Newf(fault.Unavailable, "observe", string(jid), "the daemon is shutting down")
+		return nil, fault.Newf(fault.Unavailable, "observe.find", string(jid), "the daemon is shutting down")
 	}
 	dir := filepath.Join(o.cfg.Dir, string(jid))
 	if _, err := os.Stat(dir); !id.Valid('j', string(jid)) || errors.Is(err, fs.ErrNotExist) {
-		return nil, fault.Newf(fault.NotFound, "observe", string(jid), "no such jail")
+		return nil, fault.Newf(fault.NotFound, "observe.find", string(jid), "no such jail")
 	} else if err != nil {
 		return nil, err
 	}
@@ -225,7 +225,7 @@ func (o *Observers) Attach(ctx context.Context, t Target) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.gone || j.watches != nil {
-		return fault.Newf(fault.Conflict, "observe", string(t.Jail), "the jail is already watched or was removed")
+		return fault.Newf(fault.Conflict, "observe.Attach", string(t.Jail), "the jail is already watched or was removed")
 	}
 	if err := o.attach(ctx, j, t); err != nil {
 		return err

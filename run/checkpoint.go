@@ -287,7 +287,7 @@ func (m *Manager) Checkpoint(ctx context.Context, cid id.Checkpoint) (Checkpoint
 func (m *Manager) DeleteCheckpoint(ctx context.Context, c Checkpoint) error {
 	_, err := m.changeRun(ctx, c.Run, func(t *transaction, r *Run) error {
 		if !c.Auto || c.ID == r.Checkpoint {
-			return fault.Newf(fault.Conflict, "run.Forget", string(c.ID), "only automatic checkpoints other than the last can be deleted")
+			return fault.Newf(fault.Conflict, "run.DeleteCheckpoint", string(c.ID), "only automatic checkpoints other than the last can be deleted")
 		}
 		t.markChanged(r) // conflicts with a concurrent Resume
 		t.c.DeletedCheckpoints = append(t.c.DeletedCheckpoints, c.ID)

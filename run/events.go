@@ -150,7 +150,7 @@ func (m *Manager) Follow(ctx context.Context, sid string, after int64) iter.Seq2
 // AddEvent adds an event of another package to an existing session.
 func (m *Manager) AddEvent(ctx context.Context, e Event) (Event, error) {
 	if len(e.Kind) == 0 || len(e.Kind) > maxName || len(e.Body) > maxBody || len(e.Body) > 0 && !json.Valid(e.Body) {
-		return Event{}, fault.Fieldf("run.Note", "event", "want a kind, and a JSON body of at most %d bytes", maxBody)
+		return Event{}, fault.Fieldf("run.AddEvent", "event", "want a kind, and a JSON body of at most %d bytes", maxBody)
 	}
 	err := m.change(ctx, e.Session, func(t *transaction) error {
 		if _, err := t.getSession(); err != nil {

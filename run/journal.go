@@ -265,7 +265,7 @@ func beginning(input json.RawMessage) json.RawMessage {
 // SetStepRef stores the reference by which the side effect of a step can be found. Call it before
 // the side effect starts.
 func (m *Manager) SetStepRef(ctx context.Context, rid id.Run, key, ref string) error {
-	if err := checkKey("run.Mark", ref); err != nil {
+	if err := checkKey("run.SetStepRef", ref); err != nil {
 		return err
 	}
 	return m.changeClaimed(ctx, rid, func(t *transaction, r *Run, _ *localRun) error {
@@ -274,7 +274,7 @@ func (m *Manager) SetStepRef(ctx context.Context, rid id.Run, key, ref string) e
 			return err
 		}
 		if s.State != Begun {
-			return fault.Newf(fault.Conflict, "run.Mark", key, "step is %s", s.State)
+			return fault.Newf(fault.Conflict, "run.SetStepRef", key, "step is %s", s.State)
 		}
 		s.Ref = ref
 		t.c.Steps = append(t.c.Steps, s)

@@ -171,9 +171,9 @@ func (m *Manager) encrypt(name string, text []byte) (string, error) {
 // decrypt is the inverse of encrypt.
 func (m *Manager) decrypt(name, sealed string) (string, error) {
 	if m.cfg.Key == nil {
-		return "", fault.Cannot("run.unseal", "personal data cannot be read without the encryption key", "configure the quarantine key")
+		return "", fault.Cannot("run.decrypt", "personal data cannot be read without the encryption key", "configure the quarantine key")
 	}
-	bad := fault.Newf(fault.Unavailable, "run.unseal", name, "the data is damaged or was encrypted with a different key")
+	bad := fault.Newf(fault.Unavailable, "run.decrypt", name, "the data is damaged or was encrypted with a different key")
 	b, err := base64.StdEncoding.DecodeString(sealed)
 	if err != nil {
 		return "", bad

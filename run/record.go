@@ -81,7 +81,7 @@ func (m *Manager) flushRecords(ctx context.Context, l *localSession) (map[string
 	for len(l.unrecorded) > 0 {
 		r := &l.unrecorded[0]
 		if err := m.flushRecord(ctx, r); err != nil {
-			return entries, &fault.Error{Op: "run", On: l.id, Kind: fault.Unavailable,
+			return entries, &fault.Error{Op: "run.flushRecords", On: l.id, Kind: fault.Unavailable,
 				Err:    fmt.Errorf("the change is stored, but not yet in the audit log: %w", err),
 				Remedy: "check the state of the session before you retry; it accepts no changes until the audit log works again"}
 		}

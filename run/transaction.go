@@ -156,7 +156,7 @@ func (t *transaction) run(rid id.Run) (*Run, error) {
 		return nil, err
 	}
 	if r.Session != t.local.id {
-		return nil, fault.Newf(fault.Conflict, "run", string(rid), "run belongs to another session")
+		return nil, fault.Newf(fault.Conflict, "run.run", string(rid), "run belongs to another session")
 	}
 	t.runs[rid] = &r
 	return &r, nil

@@ -71,7 +71,7 @@ func (k *Manager) AddOwned(ctx context.Context, o OwnedSecret, b []byte, by stri
 // UpdateOwned replaces the value of an owned secret and, unless it is nil, the metadata. The next
 // use gets the new value. ref is the id or the name. UpdateOwned zeroes b.
 func (k *Manager) UpdateOwned(ctx context.Context, owner, ref string, b []byte, metadata map[string]string, by string) (OwnedSecret, error) {
-	const op = "secret.Renew"
+	const op = "secret.UpdateOwned"
 	defer clear(b)
 	k.changeMu.Lock()
 	defer k.changeMu.Unlock()

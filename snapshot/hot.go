@@ -104,7 +104,7 @@ func (h *imageCache) evict(bytes int64) error {
 			return nil
 		}
 		if oldest == "" {
-			return fault.Newf(fault.Exhausted, "snapshot", "", "%d MiB of images do not fit into the image cache of %d MiB", bytes>>20, h.limit>>20)
+			return fault.Newf(fault.Exhausted, "snapshot.evict", "", "%d MiB of images do not fit into the image cache of %d MiB", bytes>>20, h.limit>>20)
 		}
 		if err := h.remove(oldest); err != nil {
 			return err
@@ -209,7 +209,7 @@ func blocks(name string) (int64, error) {
 	var st unix.Stat_t
 	err := unix.Stat(name, &st)
 	if errors.Is(err, fs.ErrNotExist) {
-		return 0, fault.Newf(fault.NotFound, "snapshot", name, "layer file is missing")
+		return 0, fault.Newf(fault.NotFound, "snapshot.blocks", name, "layer file is missing")
 	}
 	if err != nil {
 		return 0, &os.PathError{Op: "stat", Path: name, Err: err}

@@ -198,7 +198,7 @@ func (k *Manager) Get(_ context.Context, sid id.Snapshot) (Snapshot, error) {
 }
 
 func notFound(sid id.Snapshot) error {
-	return fault.Newf(fault.NotFound, "snapshot", string(sid), "no such snapshot")
+	return fault.Newf(fault.NotFound, "snapshot.notFound", string(sid), "no such snapshot")
 }
 
 // ListOptions filter and page a list of snapshots. The zero value selects all.

@@ -85,7 +85,7 @@ func (k *Snapshots) Take(ctx context.Context, jid id.Jail, o snapshot.TakeOption
 func (k *Snapshots) index(sid id.Snapshot) (int, error) {
 	i := slices.IndexFunc(k.all, func(s snapshot.Snapshot) bool { return s.ID == sid })
 	if i < 0 {
-		return 0, fault.Newf(fault.NotFound, "snapshot", string(sid), "no such snapshot")
+		return 0, fault.Newf(fault.NotFound, "apitest.index", string(sid), "no such snapshot")
 	}
 	return i, nil
 }

@@ -200,9 +200,9 @@ func (c *Client) lost(ctx context.Context, r request, err error) error {
 		err = e.Err // omit the URL: its query may be long
 	}
 	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
-		return &fault.Error{Op: "client", Kind: fault.Unavailable, Err: fmt.Errorf("cannot connect to the daemon: %w", err), Remedy: "start one: glasshouse serve"}
+		return &fault.Error{Op: "client.lost", Kind: fault.Unavailable, Err: fmt.Errorf("cannot connect to the daemon: %w", err), Remedy: "start one: glasshouse serve"}
 	}
-	return fault.New(fault.Unavailable, "client", r.method+" "+r.path, errors.Join(errBroken, err))
+	return fault.New(fault.Unavailable, "client.lost", r.method+" "+r.path, errors.Join(errBroken, err))
 }
 
 // kinds are the error kinds that a daemon can return.
@@ -216,7 +216,7 @@ func problemOf(resp *http.Response) error {
 	const maxProblem = 64 << 10
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxProblem))
 	if err != nil {
-		return fault.Newf(fault.Unavailable, "client", "", "cannot read the body of the daemon's %s response: %v", resp.Status, err)
+		return fault.Newf(fault.Unavailable, "client.problemOf", "", "cannot read the body of the daemon's %s response: %v", resp.Status, err)
 	}
 	var p wire.Problem
 	if !strings.HasPrefix(resp.Header.Get("Content-Type"), wire.ProblemType) || json.Unmarshal(body, &p) != nil {

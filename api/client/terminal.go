@@ -170,7 +170,7 @@ func (t *Terminal) ended(err error) error {
 	if last := t.Err(); last != nil && websocket.CloseStatus(err) == websocket.StatusInternalError {
 		return last
 	}
-	return fault.New(fault.Unavailable, "client", "terminal", errors.Join(errBroken, err))
+	return fault.New(fault.Unavailable, "client.ended", "terminal", errors.Join(errBroken, err))
 }
 
 // Write sends p as input.

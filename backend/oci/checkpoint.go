@@ -447,7 +447,7 @@ func (b *Backend) Dumpable(ctx context.Context, p jail.Plan, i jail.Instance) er
 
 func cannotDump(pid int, what string) error {
 	comm, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
-	return fault.Cannot("snapshot", fmt.Sprintf("process %d (%s) %s, which cannot be checkpointed", pid, bytes.TrimSpace(comm), what),
+	return fault.Cannot("oci.cannotDump", fmt.Sprintf("process %d (%s) %s, which cannot be checkpointed", pid, bytes.TrimSpace(comm), what),
 		"end the process or stop using the feature, and try again")
 }
 

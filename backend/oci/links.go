@@ -34,7 +34,7 @@ func saveLinks(init int, names []string, dir string) error {
 			return err
 		}
 		if other == "" {
-			return fault.Cannot("snapshot", "a program has a file open whose name was removed, and no other name of the file was found",
+			return fault.Cannot("oci.saveLinks", "a program has a file open whose name was removed, and no other name of the file was found",
 				"end the program or make it reopen the file, and try again")
 		}
 		links[name] = other

@@ -183,7 +183,7 @@ func (i *instance) loadMemory(ctx context.Context) error {
 		return err
 	}
 	if limit := i.currentLimits().MemoryMB << 20; limit > 0 && used.MemoryBytes+left > limit {
-		return fault.Cannot("snapshot", fmt.Sprintf("the memory limit of %d MiB is too low: %d MiB of lazily restored memory must be loaded before a snapshot",
+		return fault.Cannot("oci.loadMemory", fmt.Sprintf("the memory limit of %d MiB is too low: %d MiB of lazily restored memory must be loaded before a snapshot",
 			i.currentLimits().MemoryMB, left>>20), "branch with a higher memory limit")
 	}
 	if err := server.Fill(ctx, string(i.plan.ID)); err != nil {

@@ -17,14 +17,14 @@ var _ jail.LinkMover = (*Backend)(nil)
 // CanMoveLink implements jail.LinkMover.
 func (b *Backend) CanMoveLink(p jail.Plan) error {
 	if b.kind.sentry {
-		return fault.Cannot("oci.Rewire", "gVisor does not report the state of TCP connections", "rewind without keeping them, or use another runtime")
+		return fault.Cannot("oci.MoveLink", "gVisor does not report the state of TCP connections", "rewind without keeping them, or use another runtime")
 	}
 	return nil
 }
 
 // MoveLink implements jail.LinkMover.
 func (b *Backend) MoveLink(ctx context.Context, from jail.Plan, old jail.Instance, to jail.Plan, i jail.Instance) (_ jail.MovedLink, err error) {
-	const op = "oci.Rewire"
+	const op = "oci.MoveLink"
 	was, ok := old.(*instance)
 	now, alsoOK := i.(*instance)
 	if !ok || !alsoOK || now.outward == nil || !to.LinkDetached || wireOf(to) != wireOf(from) || to.Network != from.Network {

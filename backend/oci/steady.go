@@ -34,7 +34,7 @@ func (b *Backend) Stabilize(ctx context.Context, p jail.Plan, i jail.Instance) e
 			return err
 		}
 		if time.Now().After(deadline) {
-			return fault.Newf(fault.Conflict, "snapshot", string(p.ID), "process %d is blocked in an uninterruptible system call; try again", max(running, waiting))
+			return fault.Newf(fault.Conflict, "oci.Stabilize", string(p.ID), "process %d is blocked in an uninterruptible system call; try again", max(running, waiting))
 		}
 		if running != 0 { // the cgroup reports frozen a moment before the last task has stopped
 			time.Sleep(100 * time.Microsecond)

@@ -109,10 +109,10 @@ func (p *packer) entry(h *tar.Header) error {
 	}
 	// An empty entry needs space, too.
 	if p.left -= 512 + int64(len(h.Name)+len(h.Linkname)); p.left < 0 || h.Size > p.left {
-		return fault.Newf(fault.TooLarge, "e2b", "", "the files have more than %d MiB", p.limit>>20)
+		return fault.Newf(fault.TooLarge, "template.entry", "", "the files have more than %d MiB", p.limit>>20)
 	}
 	if len(p.kinds) >= maxEntriesOfTar {
-		return fault.Newf(fault.TooLarge, "e2b", "", "more than %d files", maxEntriesOfTar)
+		return fault.Newf(fault.TooLarge, "template.entry", "", "more than %d files", maxEntriesOfTar)
 	}
 	if err := p.record(name, h.Typeflag); err != nil {
 		return err

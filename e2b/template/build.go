@@ -52,14 +52,14 @@ type builder struct {
 // build runs a build and records its result.
 func (t *Templates) build(ctx context.Context, b Build, p Plan, log *buildLog) {
 	began := time.Now()
-	ctx, stop := context.WithTimeoutCause(ctx, buildTime, fault.Newf(fault.Timeout, "e2b", b.ID, "a build may take %v", buildTime))
+	ctx, stop := context.WithTimeoutCause(ctx, buildTime, fault.Newf(fault.Timeout, "template.build", b.ID, "a build may take %v", buildTime))
 	defer stop()
 	r := &builder{t: t, b: b, plan: p, log: log}
 	err := r.run(ctx)
 	if cause := context.Cause(ctx); err != nil && cause != nil {
 		switch {
 		case t.ctx.Err() != nil:
-			err = fault.Newf(fault.Unavailable, "e2b", b.ID, "the daemon stopped during the build: build it again")
+			err = fault.Newf(fault.Unavailable, "template.build", b.ID, "the daemon stopped during the build: build it again")
 		case errors.Is(cause, context.Canceled): // the caller reports the cause
 		default:
 			err = cause

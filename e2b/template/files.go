@@ -68,7 +68,7 @@ func (f *files) mac(text string) string {
 
 // signed verifies a token. It returns fault.Denied if the token is invalid or has expired.
 func (f *files) signed(link string) (team id.Token, hash string, err error) {
-	refused := fault.Newf(fault.Denied, "e2b", "", "this upload link is invalid or has expired")
+	refused := fault.Newf(fault.Denied, "template.signed", "", "this upload link is invalid or has expired")
 	i := strings.LastIndexByte(link, '.')
 	if i < 0 || !hmac.Equal([]byte(f.mac(link[:i])), []byte(link[i+1:])) {
 		return "", "", refused

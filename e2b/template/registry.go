@@ -114,7 +114,7 @@ func (r *Registry) ecr(ctx context.Context, transport http.RoundTripper) (authn.
 	signV4(req, body, r.AccessKey, r.SecretKey, r.Region, "ecr", time.Now())
 	resp, err := transport.RoundTrip(req) // RoundTrip does not follow redirects
 	if err != nil {
-		return nil, fault.Newf(fault.Unavailable, "e2b", host, "%s: %v", what, err)
+		return nil, fault.Newf(fault.Unavailable, "template.ecr", host, "%s: %v", what, err)
 	}
 	defer resp.Body.Close()
 	var got struct {
@@ -127,16 +127,16 @@ func (r *Registry) ecr(ctx context.Context, transport http.RoundTripper) (authn.
 	err = json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(&got)
 	switch {
 	case resp.StatusCode >= 500:
-		return nil, fault.Newf(fault.Unavailable, "e2b", host, "%s: %s", what, resp.Status)
+		return nil, fault.Newf(fault.Unavailable, "template.ecr", host, "%s: %s", what, resp.Status)
 	case resp.StatusCode != http.StatusOK:
-		return nil, fault.Newf(fault.Denied, "e2b", host, "%s: %s", what, short(cmp.Or(got.Message, got.Type, resp.Status)))
+		return nil, fault.Newf(fault.Denied, "template.ecr", host, "%s: %s", what, short(cmp.Or(got.Message, got.Type, resp.Status)))
 	case err != nil || len(got.Data) == 0:
-		return nil, fault.Newf(fault.Unavailable, "e2b", host, "%s: malformed response", what)
+		return nil, fault.Newf(fault.Unavailable, "template.ecr", host, "%s: malformed response", what)
 	}
 	text, err := base64.StdEncoding.DecodeString(got.Data[0].Token)
 	name, password, ok := strings.Cut(string(text), ":")
 	if err != nil || !ok {
-		return nil, fault.Newf(fault.Unavailable, "e2b", host, "%s: malformed response", what)
+		return nil, fault.Newf(fault.Unavailable, "template.ecr", host, "%s: malformed response", what)
 	}
 	return &authn.Basic{Username: name, Password: password}, nil
 }

@@ -307,7 +307,7 @@ func (t *Templates) receive(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if limit := t.cfg.UploadMB << 20; r.ContentLength > limit {
-		return fault.Newf(fault.TooLarge, "e2b", "", "the files have more than %d MiB", t.cfg.UploadMB)
+		return fault.Newf(fault.TooLarge, "template.receive", "", "the files have more than %d MiB", t.cfg.UploadMB)
 	}
 	select {
 	case t.uploads <- struct{}{}:
@@ -436,7 +436,7 @@ func updateTemplate(r request) (int, any, error) {
 	case err != nil:
 		return 0, nil, err
 	case q.Public:
-		return 0, nil, fault.Newf(fault.Unsupported, "e2b", of.ID, "public templates are not supported: a template belongs to the key that created it")
+		return 0, nil, fault.Newf(fault.Unsupported, "template.updateTemplate", of.ID, "public templates are not supported: a template belongs to the key that created it")
 	}
 	return http.StatusOK, map[string]any{"names": []string{of.Name}}, nil
 }

@@ -392,7 +392,7 @@ func (r *builder) awaitReady(ctx context.Context, over <-chan error) error {
 			return nil
 		}
 		if time.Now().After(end) {
-			return fault.Newf(fault.Timeout, "e2b", "", "ready command timed out after %v: %s", readyTime, ended(st))
+			return fault.Newf(fault.Timeout, "template.awaitReady", "", "ready command timed out after %v: %s", readyTime, ended(st))
 		}
 		select {
 		case err, running := <-over:

@@ -93,7 +93,7 @@ type Reason struct {
 // move changes the state. It returns fault.Conflict if the change is not legal.
 func (b *Build) move(to State) error {
 	if !slices.Contains(next[b.State], to) {
-		return fault.Newf(fault.Conflict, "e2b", b.ID, "the build is %s", b.State)
+		return fault.Newf(fault.Conflict, "template.move", b.ID, "the build is %s", b.State)
 	}
 	b.State, b.Updated = to, time.Now().UTC()
 	if next[to] == nil {
@@ -195,11 +195,11 @@ func parseTags(list []string) ([]string, error) {
 }
 
 func invalid(format string, args ...any) error {
-	return fault.Newf(fault.Invalid, "e2b", "", format, args...)
+	return fault.Newf(fault.Invalid, "template.invalid", "", format, args...)
 }
 
 func missing(format string, args ...any) error {
-	return fault.Newf(fault.NotFound, "e2b", "", format, args...)
+	return fault.Newf(fault.NotFound, "template.missing", "", format, args...)
 }
 
 // short truncates a client's text for use in a message.

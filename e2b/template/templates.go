@@ -354,7 +354,7 @@ func (t *Templates) RequestBuild(ctx context.Context, team id.Token, q Request) 
 		return Template{}, Build{}, err
 	}
 	if name == e2b.Base {
-		return Template{}, Build{}, fault.Newf(fault.Conflict, "e2b", name, "the name '%s' is reserved for the default template", name)
+		return Template{}, Build{}, fault.Newf(fault.Conflict, "template.RequestBuild", name, "the name '%s' is reserved for the default template", name)
 	}
 	if tag != "" {
 		q.Tags = append([]string{tag}, q.Tags...)
@@ -376,10 +376,10 @@ func (t *Templates) RequestBuild(ctx context.Context, team id.Token, q Request) 
 	if of := t.named(team, name); of != nil {
 		next = *of
 	} else if t.count(team) >= maxOfTeam {
-		return Template{}, Build{}, fault.Newf(fault.Exhausted, "e2b", "", "the limit of %d templates is reached: delete some", maxOfTeam)
+		return Template{}, Build{}, fault.Newf(fault.Exhausted, "template.RequestBuild", "", "the limit of %d templates is reached: delete some", maxOfTeam)
 	}
 	if t.waiting(next.ID) >= maxWaiting {
-		return Template{}, Build{}, fault.Newf(fault.Exhausted, "e2b", name, "%d builds of the template are already waiting", maxWaiting)
+		return Template{}, Build{}, fault.Newf(fault.Exhausted, "template.RequestBuild", name, "%d builds of the template are already waiting", maxWaiting)
 	}
 	next.Builds, next.Updated = next.Builds+1, now
 	b := Build{
@@ -434,7 +434,7 @@ func (t *Templates) StartBuild(ctx context.Context, team id.Token, template, bui
 		return invalid("build is not in waiting state")
 	}
 	if t.ctx.Err() != nil {
-		return fault.Newf(fault.Unavailable, "e2b", "", "the daemon is stopping")
+		return fault.Newf(fault.Unavailable, "template.StartBuild", "", "the daemon is stopping")
 	}
 	next := *b
 	next.Started, next.Start, next.Ready = true, p.Start, p.Ready

@@ -38,7 +38,7 @@ type Limits struct {
 
 func (t *Tree) cgroup(name string) (*Cgroup, error) {
 	if !plain(name) {
-		return nil, fault.Newf(fault.Invalid, "cgroup", name, "not a plain name")
+		return nil, fault.Newf(fault.Invalid, "cgroup.cgroup", name, "not a plain name")
 	}
 	m, err := t.manager(name)
 	if err != nil {

@@ -34,7 +34,7 @@ const (
 // ProbeDirtyTracking returns nil if the kernel supports dirty page tracking for CRIU, or a
 // fault.Unsupported error with the reason.
 func (t *Tool) ProbeDirtyTracking(ctx context.Context) error {
-	const op = "criu.Tracks"
+	const op = "criu.ProbeDirtyTracking"
 	err := thread.Alone(func() (err error) {
 		if err := t.unshareMounts(); err != nil {
 			return err

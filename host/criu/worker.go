@@ -65,7 +65,7 @@ func (t *Tool) work(ctx context.Context, w *Worker, at workerConfig, req *rpc.Cr
 		}
 		for _, k := range knownErrors {
 			if strings.Contains(said, k.says) {
-				return nil, errors.Join(&fault.Error{Op: "snapshot", Kind: k.kind, Err: errors.New(k.means), Remedy: k.remedy}, err)
+				return nil, errors.Join(&fault.Error{Op: "criu.work", Kind: k.kind, Err: errors.New(k.means), Remedy: k.remedy}, err)
 			}
 		}
 		return nil, err

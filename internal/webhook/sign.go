@@ -130,7 +130,7 @@ func standard(key []byte, h http.Header, body []byte, now time.Time) (string, er
 		return "", ErrSignature
 	}
 	if d := now.Sub(time.Unix(at, 0)).Abs(); d > Window {
-		return "", &fault.Error{Op: "webhook", Kind: fault.Unauthenticated,
+		return "", &fault.Error{Op: "webhook.standard", Kind: fault.Unauthenticated,
 			Err:    fmt.Errorf("the timestamp differs from the current time by %s; at most %s are accepted", d.Round(time.Second), Window),
 			Remedy: "sign messages when they are sent, and synchronize the clocks"}
 	}

@@ -294,7 +294,7 @@ func (c *Client) begin(ctx context.Context, q *protocol.Request) (*conn, error) 
 	sendErr := conn.w.JSON(protocol.FrameRequest, q)
 	if e, ok := errors.AsType[*protocol.TooLargeError](sendErr); ok {
 		conn.close()
-		return nil, fault.New(fault.TooLarge, "control", "", e)
+		return nil, fault.New(fault.TooLarge, "control.begin", "", e)
 	}
 	if interruptible[q.Op] {
 		c.gate.markInterruptible(conn)
@@ -436,7 +436,7 @@ func (c *conn) lost(err error) error {
 	if errors.Is(err, io.EOF) {
 		err = io.ErrUnexpectedEOF // io.EOF is the complete end of a Stream or a file
 	}
-	return fault.Newf(fault.Unavailable, "control", "", "the jail's init closed the connection: %w", err)
+	return fault.Newf(fault.Unavailable, "control.lost", "", "the jail's init closed the connection: %w", err)
 }
 
 // A brokenError is a connection that init closed without a final frame. Init does so when it
@@ -470,14 +470,14 @@ func isBroken(err error) bool {
 func ended(ctx context.Context, last error) error {
 	err := context.Cause(ctx)
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return fault.Newf(fault.Timeout, "control", "", "the jail's init did not answer in time: %w (last: %v)", err, last)
+		return fault.Newf(fault.Timeout, "control.ended", "", "the jail's init did not answer in time: %w (last: %v)", err, last)
 	}
 	return fmt.Errorf("control: %w", err)
 }
 
 // hostile returns the error for an init that violates the protocol.
 func hostile(what string) error {
-	return fault.Newf(fault.Unavailable, "control", "", "the jail's init is not trustworthy: it sent %s", what)
+	return fault.Newf(fault.Unavailable, "control.hostile", "", "the jail's init is not trustworthy: it sent %s", what)
 }
 
 // dial connects to the socket itself and does not follow a symlink in its place, which could
@@ -553,5 +553,5 @@ func isAbsent(err error) bool {
 }
 
 func absent(err error) error {
-	return fault.Newf(fault.Unavailable, "control", "", "the jail's init is not running: %w", err)
+	return fault.Newf(fault.Unavailable, "control.absent", "", "the jail's init is not running: %w", err)
 }

@@ -137,7 +137,7 @@ const (
 // backOff waits before the given retry.
 func backOff(ctx context.Context, retry int) error {
 	if retry > maxRetries {
-		return fault.Newf(fault.Unavailable, "control", "", "the jail's init closes every connection")
+		return fault.Newf(fault.Unavailable, "control.backOff", "", "the jail's init closes every connection")
 	}
 	select {
 	case <-time.After(firstBackoff << (retry - 1)):

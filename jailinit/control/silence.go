@@ -96,7 +96,7 @@ func (c *conn) stopLimit() {
 // noAnswer returns the error for an init that does not reply.
 func noAnswer(within time.Duration) error {
 	return &fault.Error{
-		Op: "control", Kind: fault.Timeout,
+		Op: "control.noAnswer", Kind: fault.Timeout,
 		Err:    errors.New("the jail's init did not answer within " + within.String() + ": the jail may be overloaded, or its processes keep init from running"),
 		Remedy: "stop or delete the jail: this works without a reply of its init",
 	}

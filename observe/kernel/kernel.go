@@ -128,7 +128,7 @@ func (s *Source) Probe(context.Context) error {
 }
 
 func unsupported(err error, remedy string) error {
-	return &fault.Error{Op: "observe", On: "kernel", Kind: fault.Unsupported, Err: err, Remedy: remedy}
+	return &fault.Error{Op: "kernel.unsupported", On: "kernel", Kind: fault.Unsupported, Err: err, Remedy: remedy}
 }
 
 // load loads the programs without attaching them. The caller holds mu.
@@ -211,7 +211,7 @@ func (s *Source) start() (err error) {
 		return nil
 	}
 	if s.closed {
-		return fault.Newf(fault.Unavailable, "observe", "kernel", "the daemon is shutting down")
+		return fault.Newf(fault.Unavailable, "kernel.start", "kernel", "the daemon is shutting down")
 	}
 	m, err := s.takeOver()
 	if err != nil {

@@ -129,7 +129,7 @@ func (s *Source) watch(t observe.Target, sink observe.Sink) (*watch, error) {
 			free = i
 		case sl.Cgroup == 0 || slotJail(sl) != t.Jail:
 		case sl.Cgroup == t.Cgroup && live[i]:
-			return nil, fault.Newf(fault.Conflict, "observe", string(t.Jail), "the cgroup is already watched")
+			return nil, fault.Newf(fault.Conflict, "kernel.watch", string(t.Jail), "the cgroup is already watched")
 		case sl.Cgroup == t.Cgroup:
 			own = i
 		case !live[i]:
@@ -143,7 +143,7 @@ func (s *Source) watch(t observe.Target, sink observe.Sink) (*watch, error) {
 	case own >= 0:
 		return s.resume(own, t, sink)
 	case free < 0:
-		return nil, fault.Newf(fault.Exhausted, "observe", string(t.Jail), "the maximum of %d watched jails is reached", slotCount)
+		return nil, fault.Newf(fault.Exhausted, "kernel.watch", string(t.Jail), "the maximum of %d watched jails is reached", slotCount)
 	}
 	return s.begin(free, t, sink)
 }
@@ -173,7 +173,7 @@ func (s *Source) begin(i int, t observe.Target, sink observe.Sink) (_ *watch, er
 		return nil, err
 	}
 	if m.ctl().Jails > 0 && m.ctl().Level != level {
-		return nil, fault.Newf(fault.Unsupported, "observe", string(t.Jail), "the cgroup has depth %d, but all watched jails must have the same depth, now %d", level, m.ctl().Level)
+		return nil, fault.Newf(fault.Unsupported, "kernel.begin", string(t.Jail), "the cgroup has depth %d, but all watched jails must have the same depth, now %d", level, m.ctl().Level)
 	}
 	depth, err := namespaceDepth(t.PID)
 	if err != nil {
@@ -486,7 +486,7 @@ func levels(dir string, cgroup uint64) (uint32, error) {
 		return 0, fmt.Errorf("find the cgroup %s: %w", dir, err)
 	}
 	if st.Ino != cgroup {
-		return 0, fault.Newf(fault.Invalid, "observe", dir, "the cgroup is %d, not %d", st.Ino, cgroup)
+		return 0, fault.Newf(fault.Invalid, "kernel.levels", dir, "the cgroup is %d, not %d", st.Ino, cgroup)
 	}
 	depth := uint32(0)
 	for at := dir; ; depth++ {
