@@ -3,10 +3,10 @@
 //	ifhead BASE
 //
 // Changed are the lines of Go files that differ between the commit BASE and the working
-// tree. A head may define variables, as in "if err := f(); err != nil" and
-// "if v, ok := m[k]; ok", and may assign err. Another assignment, an increment, a call
-// whose result is not used, a send, and a receive that is not a definition belong on a
-// line before the if, where a reader looks for effects.
+// tree. A moved file is compared with its old version. A head may define variables, as in
+// "if err := f(); err != nil" and "if v, ok := m[k]; ok", and may assign err. Another
+// assignment, an increment, a call whose result is not used, a send, and a receive that is
+// not a definition belong on a line before the if, where a reader looks for effects.
 package main
 
 import (
@@ -48,7 +48,7 @@ func check(dir, base string) ([]string, error) {
 		return nil, err
 	}
 	defer root.Close()
-	diff, err := git(dir, "diff", "--unified=0", "--no-color", "--no-ext-diff", "--no-renames", "--src-prefix=a/", "--dst-prefix=b/", base, "--", "*.go")
+	diff, err := git(dir, "diff", "--unified=0", "--no-color", "--no-ext-diff", "--find-renames", "-l0", "--src-prefix=a/", "--dst-prefix=b/", base, "--", "*.go")
 	if err != nil {
 		return nil, err
 	}

@@ -62,11 +62,15 @@ func TestOnlyChangedLinesAreReported(t *testing.T) {
 	const old, added = "\tif a = 1; a > 0 {\n\t}\n", "\tif b = 1; b > 0 {\n\t}\n"
 	write("a.go", old)
 	write("gone.go", old)
+	long := old + strings.Repeat("\tx()\n", 20)
+	write("moved.go", long)
 	run("init", "-q")
 	run("add", ".")
 	run("commit", "-q", "-m", "base")
 	write("a.go", "\tx()\n"+added+old+"\t// ++ @@\n")
 	write("b.go", added)
+	run("mv", "moved.go", "there.go")
+	write("there.go", long+added)
 	if err := os.Remove(filepath.Join(dir, "gone.go")); err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +79,7 @@ func TestOnlyChangedLinesAreReported(t *testing.T) {
 		t.Fatal(err)
 	}
 	const what = ": an assignment in the head of an if; put it on a line before"
-	if want := []string{"a.go:5:2" + what, "b.go:4:2" + what}; !slices.Equal(found, want) {
+	if want := []string{"a.go:5:2" + what, "b.go:4:2" + what, "there.go:26:2" + what}; !slices.Equal(found, want) {
 		t.Errorf("got %q, want %q", found, want)
 	}
 }
