@@ -62,7 +62,7 @@ screenshots: build ## docs/images, from the built UI; needs Chromium
 	GLASSHOUSE_DATA="$(DATA)" GLASSHOUSE_SCREENSHOTS=$(CURDIR)/docs/images $(GO) test -count=1 -run '^TestScreenshots$$' ./test
 
 generate: ## the eBPF programs and system call tables; needs clang-14 and libbpf-dev
-	$(GO) generate ./observe/... ./enforce
+	$(GO) generate ./observe/... ./policy/enforce
 
 check: build lint ## lint, formatting, generated files, clients, the other architecture
 	@scripts/ui.sh install
@@ -72,7 +72,7 @@ lint: ## vet, staticcheck, nilness, lock analysis (checklocks), effects in heads
 	@scripts/lint/run.sh
 
 # Packages whose tests start jails or daemons, or change the host.
-HOST := ^glasshouse/(test|snapshot|backend/.*|agent/spawn|engine/jailed|engine/native|e2b/envd|enforce|observe/(bodies|kernel|network|gvisor|ptrace)|observe|jailinit|host/.*|cmd/.*|packaging/.*)$$
+HOST := ^glasshouse/(test|jail/snapshot|jail/backend/.*|agents/agent/spawn|capability/engine/jailed|capability/engine/native|e2b/envd|policy/enforce|observe/(bodies|kernel|network|gvisor|ptrace)|observe|jail/init|host/.*|cmd/.*|packaging/.*)$$
 
 test: build ## the tests of all packages; continuous integration runs this and check
 	@HOST='$(HOST)' scripts/test.sh "$(DATA)"

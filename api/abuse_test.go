@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"glasshouse/access"
 	"glasshouse/api/apitest"
 	"glasshouse/api/wire"
+	"glasshouse/policy/access"
 )
 
 // raw sends bytes and returns the response until the server closes the connection.

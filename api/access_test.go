@@ -12,9 +12,9 @@ import (
 	"syscall"
 	"testing"
 
-	"glasshouse/access"
 	"glasshouse/api"
 	"glasshouse/api/apitest"
+	"glasshouse/policy/access"
 )
 
 // document is the part of an OpenAPI document that the tests check.

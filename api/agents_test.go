@@ -9,16 +9,16 @@ import (
 	"strings"
 	"testing"
 
-	"glasshouse/access"
+	"glasshouse/agents/gateway"
+	"glasshouse/agents/run"
 	"glasshouse/api"
 	"glasshouse/api/apitest"
 	"glasshouse/api/wire"
 	"glasshouse/fault"
-	"glasshouse/gateway"
 	"glasshouse/govern"
 	"glasshouse/id"
 	"glasshouse/policy"
-	"glasshouse/run"
+	"glasshouse/policy/access"
 )
 
 // ordered is a gateway that stores the run orders and decisions that it receives.

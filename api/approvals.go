@@ -11,13 +11,13 @@ import (
 	"strings"
 	"time"
 
-	"glasshouse/access"
 	"glasshouse/api/wire"
-	"glasshouse/approval"
-	"glasshouse/event"
-	"glasshouse/eventlog"
 	"glasshouse/fault"
 	"glasshouse/id"
+	"glasshouse/observe/event"
+	"glasshouse/observe/eventlog"
+	"glasshouse/policy/access"
+	"glasshouse/policy/approval"
 )
 
 // Approvals is the approval queue as the API uses it. *approval.Queue implements it.

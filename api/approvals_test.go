@@ -6,13 +6,13 @@ import (
 	"testing"
 	"time"
 
-	"glasshouse/access"
 	"glasshouse/api"
 	"glasshouse/api/apitest"
 	"glasshouse/api/wire"
-	"glasshouse/approval"
-	"glasshouse/event"
+	"glasshouse/observe/event"
 	"glasshouse/policy"
+	"glasshouse/policy/access"
+	"glasshouse/policy/approval"
 )
 
 func TestApprovalContainsDiffAndContext(t *testing.T) {

@@ -11,8 +11,8 @@ import (
 	"slices"
 	"strings"
 
-	"glasshouse/access"
 	"glasshouse/fault"
+	"glasshouse/policy/access"
 )
 
 // A connection holds what the listener knows about a client before it reads a request.

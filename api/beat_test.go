@@ -10,8 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"glasshouse/event"
-	"glasshouse/eventlog"
+	"glasshouse/observe/event"
+	"glasshouse/observe/eventlog"
 )
 
 // An idle stream sends comments as heartbeats, and later events still arrive.

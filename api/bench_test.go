@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"glasshouse/access"
 	"glasshouse/api/wire"
-	"glasshouse/event"
+	"glasshouse/observe/event"
+	"glasshouse/policy/access"
 )
 
 // BenchmarkFollow1000 measures a thousand readers of one busy jail. Each reader receives every

@@ -8,7 +8,7 @@ import (
 	"glasshouse/fault"
 	"glasshouse/internal/text"
 	"glasshouse/jail"
-	"glasshouse/snapshot"
+	"glasshouse/jail/snapshot"
 )
 
 func (s *Server) restoreSnapshot(ctx context.Context, p oneSnapshot, b wire.Overrides) (wire.Jail, error) {

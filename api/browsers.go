@@ -4,11 +4,11 @@ import (
 	"context"
 	"net/url"
 
-	"glasshouse/access"
 	"glasshouse/api/wire"
-	"glasshouse/approval"
 	"glasshouse/fault"
 	"glasshouse/id"
+	"glasshouse/policy/access"
+	"glasshouse/policy/approval"
 )
 
 func (s *Server) getPushKey(_ context.Context, _, _ none) (wire.PushKey, error) {

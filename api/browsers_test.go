@@ -7,11 +7,11 @@ import (
 	"strings"
 	"testing"
 
-	"glasshouse/access"
 	"glasshouse/api"
 	"glasshouse/api/apitest"
 	"glasshouse/api/wire"
-	"glasshouse/approval"
+	"glasshouse/policy/access"
+	"glasshouse/policy/approval"
 	"glasshouse/store/storetest"
 )
 

@@ -8,14 +8,14 @@ import (
 	"path/filepath"
 	"strings"
 
-	"glasshouse/access"
 	"glasshouse/api/wire"
-	"glasshouse/bundle"
-	"glasshouse/chain"
+	"glasshouse/capability/bundle"
+	"glasshouse/capability/market"
+	"glasshouse/capability/registry"
 	"glasshouse/fault"
-	"glasshouse/market"
 	"glasshouse/policy"
-	"glasshouse/registry"
+	"glasshouse/policy/access"
+	"glasshouse/policy/chain"
 )
 
 // Bundles is the registry of bundles as the API uses it.

@@ -8,18 +8,18 @@ import (
 	"slices"
 	"time"
 
-	"glasshouse/access"
 	"glasshouse/api/wire"
-	"glasshouse/budget"
-	"glasshouse/chain"
-	"glasshouse/engine"
+	"glasshouse/capability/budget"
+	"glasshouse/capability/engine"
+	"glasshouse/capability/manifest"
+	"glasshouse/capability/mcp"
+	"glasshouse/capability/registry"
 	"glasshouse/fault"
 	"glasshouse/govern"
 	"glasshouse/id"
-	"glasshouse/manifest"
-	"glasshouse/mcp"
 	"glasshouse/policy"
-	"glasshouse/registry"
+	"glasshouse/policy/access"
+	"glasshouse/policy/chain"
 )
 
 // Capabilities is the registry as the API uses it. *registry.Registry implements it.

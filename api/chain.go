@@ -13,14 +13,14 @@ import (
 
 	"golang.org/x/mod/sumdb/tlog"
 
+	"glasshouse/agents/autonomy"
 	"glasshouse/api/wire"
-	"glasshouse/autonomy"
-	"glasshouse/chain"
 	"glasshouse/fault"
 	"glasshouse/govern"
 	"glasshouse/id"
 	"glasshouse/internal/text"
 	"glasshouse/policy"
+	"glasshouse/policy/chain"
 )
 
 // Chain is the audit log (causal chain) as the API uses it. *chain.Chain implements it.

@@ -12,20 +12,20 @@ import (
 
 	"github.com/coder/websocket"
 
-	"glasshouse/access"
+	"glasshouse/agents/autonomy"
+	"glasshouse/agents/gateway"
+	"glasshouse/agents/llm"
+	"glasshouse/agents/run"
+	"glasshouse/agents/schedule"
 	"glasshouse/api/wire"
-	"glasshouse/autonomy"
-	"glasshouse/budget"
+	"glasshouse/capability/budget"
+	"glasshouse/capability/manifest"
 	"glasshouse/fault"
-	"glasshouse/gateway"
 	"glasshouse/id"
 	"glasshouse/internal/text"
 	"glasshouse/jail"
-	"glasshouse/llm"
-	"glasshouse/manifest"
 	"glasshouse/policy"
-	"glasshouse/run"
-	"glasshouse/schedule"
+	"glasshouse/policy/access"
 )
 
 // Runs manages sessions and their runs. *run.Manager implements it.

@@ -11,12 +11,12 @@ import (
 	"strings"
 	"time"
 
-	"glasshouse/chain"
-	"glasshouse/egress"
-	"glasshouse/event"
-	"glasshouse/eventlog"
 	"glasshouse/id"
-	"glasshouse/report"
+	"glasshouse/observe/event"
+	"glasshouse/observe/eventlog"
+	"glasshouse/observe/report"
+	"glasshouse/policy/chain"
+	"glasshouse/policy/egress"
 )
 
 type connectionParams struct {

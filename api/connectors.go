@@ -6,10 +6,10 @@ import (
 	"net/http"
 	"time"
 
+	"glasshouse/agents/connector"
+	"glasshouse/agents/run"
 	"glasshouse/api/wire"
-	"glasshouse/connector"
 	"glasshouse/fault"
-	"glasshouse/run"
 )
 
 // Connectors manages webhooks. *connector.Connectors implements it.

@@ -7,13 +7,13 @@ import (
 	"net/http"
 	"time"
 
-	"glasshouse/access"
 	"glasshouse/api/wire"
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/internal/text"
 	"glasshouse/jail"
-	"glasshouse/rootfs"
+	"glasshouse/jail/rootfs"
+	"glasshouse/policy/access"
 )
 
 func (s *Server) checkHealth(context.Context, none, none) (wire.Health, error) {

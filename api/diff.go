@@ -16,8 +16,8 @@ import (
 	"glasshouse/id"
 	"glasshouse/internal/text"
 	"glasshouse/jail"
-	"glasshouse/report"
-	"glasshouse/snapshot"
+	"glasshouse/jail/snapshot"
+	"glasshouse/observe/report"
 )
 
 // Comparer compares jails and snapshots.

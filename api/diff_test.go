@@ -6,11 +6,11 @@ import (
 	"strings"
 	"testing"
 
-	"glasshouse/access"
 	"glasshouse/api/apitest"
 	"glasshouse/api/wire"
 	"glasshouse/jail"
-	"glasshouse/report"
+	"glasshouse/observe/report"
+	"glasshouse/policy/access"
 )
 
 // comparisons counts the comparisons of jails' files.

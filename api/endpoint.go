@@ -14,17 +14,17 @@ import (
 	"net/http"
 	"time"
 
-	"glasshouse/access"
+	"glasshouse/agents/autonomy"
+	"glasshouse/agents/gateway"
+	"glasshouse/agents/run"
 	"glasshouse/api/wire"
-	"glasshouse/autonomy"
 	"glasshouse/fault"
-	"glasshouse/gateway"
 	"glasshouse/govern"
 	"glasshouse/id"
 	"glasshouse/internal/linger"
 	"glasshouse/internal/text"
 	"glasshouse/policy"
-	"glasshouse/run"
+	"glasshouse/policy/access"
 )
 
 // AgentGateway is the part of the gateway that serves agents. The listener identifies the calling

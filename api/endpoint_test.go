@@ -15,11 +15,11 @@ import (
 	"testing"
 	"time"
 
-	"glasshouse/access"
 	"glasshouse/api"
 	"glasshouse/api/apitest"
 	"glasshouse/api/wire"
 	"glasshouse/id"
+	"glasshouse/policy/access"
 	"glasshouse/store/storetest"
 )
 

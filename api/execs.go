@@ -12,15 +12,15 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"glasshouse/access"
 	"glasshouse/api/replay"
 	"glasshouse/api/wire"
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/internal/text"
 	"glasshouse/jail"
-	"glasshouse/jailinit/control"
-	"glasshouse/jailinit/protocol"
+	"glasshouse/jail/init/control"
+	"glasshouse/jail/init/protocol"
+	"glasshouse/policy/access"
 )
 
 type oneExec struct {

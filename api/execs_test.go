@@ -12,11 +12,11 @@ import (
 	"testing"
 	"time"
 
-	"glasshouse/access"
 	"glasshouse/api"
 	"glasshouse/api/apitest"
 	"glasshouse/api/wire"
 	"glasshouse/id"
+	"glasshouse/policy/access"
 )
 
 func (d *harness) exec(j id.Jail, r wire.ExecRequest) wire.Exec {

@@ -3,9 +3,9 @@ package api_test
 import (
 	"testing"
 
-	"glasshouse/access"
 	"glasshouse/api/apitest"
 	"glasshouse/api/wire"
+	"glasshouse/policy/access"
 )
 
 func TestExplainEvaluatesEgressRulesBeforePolicy(t *testing.T) {

@@ -12,11 +12,11 @@ import (
 	"time"
 
 	"glasshouse/api/wire"
-	"glasshouse/approval"
-	"glasshouse/chain"
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/internal/text"
+	"glasshouse/policy/approval"
+	"glasshouse/policy/chain"
 )
 
 // A topic is a group of audit log entries in the event stream.

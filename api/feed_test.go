@@ -11,15 +11,15 @@ import (
 	"testing"
 	"time"
 
-	"glasshouse/access"
 	"glasshouse/api"
 	"glasshouse/api/apitest"
 	"glasshouse/api/wire"
-	"glasshouse/approval"
-	"glasshouse/chain"
 	"glasshouse/govern"
 	"glasshouse/id"
 	"glasshouse/policy"
+	"glasshouse/policy/access"
+	"glasshouse/policy/approval"
+	"glasshouse/policy/chain"
 	"glasshouse/store/storetest"
 )
 

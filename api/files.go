@@ -18,7 +18,7 @@ import (
 	"glasshouse/id"
 	"glasshouse/internal/text"
 	"glasshouse/jail"
-	"glasshouse/jailinit/protocol"
+	"glasshouse/jail/init/protocol"
 )
 
 type getFile struct {

@@ -13,9 +13,9 @@ import (
 	"testing"
 	"time"
 
-	"glasshouse/access"
 	"glasshouse/api/apitest"
 	"glasshouse/api/wire"
+	"glasshouse/policy/access"
 )
 
 func filesPath(j any, path, more string) string {

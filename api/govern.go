@@ -9,16 +9,16 @@ import (
 	"strings"
 	"time"
 
-	"glasshouse/access"
 	"glasshouse/api/wire"
-	"glasshouse/chain"
-	"glasshouse/egress"
 	"glasshouse/fault"
 	"glasshouse/govern"
 	"glasshouse/id"
 	"glasshouse/internal/text"
 	"glasshouse/jail"
 	"glasshouse/policy"
+	"glasshouse/policy/access"
+	"glasshouse/policy/chain"
+	"glasshouse/policy/egress"
 )
 
 // Governor is the policy engine as the API uses it. *govern.Engine implements it.

@@ -6,14 +6,14 @@ import (
 	"strings"
 	"time"
 
-	"glasshouse/access"
+	"glasshouse/agents/gateway"
 	"glasshouse/api/wire"
-	"glasshouse/event"
 	"glasshouse/fault"
-	"glasshouse/gateway"
 	"glasshouse/id"
 	"glasshouse/internal/text"
 	"glasshouse/jail"
+	"glasshouse/observe/event"
+	"glasshouse/policy/access"
 )
 
 type oneJail struct {

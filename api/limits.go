@@ -3,10 +3,10 @@ package api
 import (
 	"context"
 
+	"glasshouse/agents/autonomy"
+	"glasshouse/agents/gateway"
 	"glasshouse/api/wire"
-	"glasshouse/autonomy"
 	"glasshouse/fault"
-	"glasshouse/gateway"
 	"glasshouse/id"
 	"glasshouse/jail"
 )

@@ -9,7 +9,7 @@ import (
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/jail"
-	"glasshouse/snapshot"
+	"glasshouse/jail/snapshot"
 )
 
 type lineageParams struct {

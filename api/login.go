@@ -10,10 +10,10 @@ import (
 	"sync"
 	"time"
 
-	"glasshouse/access"
 	"glasshouse/api/wire"
 	"glasshouse/fault"
 	"glasshouse/id"
+	"glasshouse/policy/access"
 )
 
 func (s *Server) logins() (*access.Logins, error) {

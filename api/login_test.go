@@ -8,10 +8,10 @@ import (
 
 	"github.com/coder/websocket"
 
-	"glasshouse/access"
 	"glasshouse/api"
 	"glasshouse/api/apitest"
 	"glasshouse/api/wire"
+	"glasshouse/policy/access"
 	"glasshouse/store/storetest"
 )
 

@@ -11,11 +11,11 @@ import (
 	"slices"
 	"strconv"
 
-	"glasshouse/event"
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/internal/text"
-	"glasshouse/report"
+	"glasshouse/observe/event"
+	"glasshouse/observe/report"
 )
 
 type networkParams struct {

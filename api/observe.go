@@ -6,7 +6,7 @@ import (
 	"net/http"
 	"time"
 
-	"glasshouse/access"
+	"glasshouse/policy/access"
 )
 
 // A recorder is the ResponseWriter of one request. It collects data for the log and the

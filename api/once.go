@@ -9,9 +9,9 @@ import (
 	"sync"
 	"time"
 
-	"glasshouse/access"
 	"glasshouse/api/replay"
 	"glasshouse/fault"
+	"glasshouse/policy/access"
 )
 
 const (

@@ -12,9 +12,9 @@ import (
 	"github.com/swaggest/openapi-go"
 	"github.com/swaggest/openapi-go/openapi31"
 
-	"glasshouse/access"
 	"glasshouse/api/wire"
 	"glasshouse/id"
+	"glasshouse/policy/access"
 )
 
 // Document returns the OpenAPI document that /openapi.json serves.

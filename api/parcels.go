@@ -6,9 +6,9 @@ import (
 	"net/http"
 	"time"
 
-	"glasshouse/access"
 	"glasshouse/id"
-	"glasshouse/snapshot"
+	"glasshouse/jail/snapshot"
+	"glasshouse/policy/access"
 )
 
 // A Carrier exports and imports snapshots. *snapshot.Manager implements it.

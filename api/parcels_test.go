@@ -6,10 +6,10 @@ import (
 	"strings"
 	"testing"
 
-	"glasshouse/access"
 	"glasshouse/api/apitest"
 	"glasshouse/api/wire"
 	"glasshouse/fault"
+	"glasshouse/policy/access"
 )
 
 func TestSnapshotExportAndImport(t *testing.T) {

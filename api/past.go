@@ -11,8 +11,8 @@ import (
 	"glasshouse/api/wire"
 	"glasshouse/fault"
 	"glasshouse/id"
-	"glasshouse/report"
-	"glasshouse/snapshot"
+	"glasshouse/jail/snapshot"
+	"glasshouse/observe/report"
 )
 
 // maxPasts is the size of the cache. An entry needs some tens of megabytes at most.

@@ -12,14 +12,14 @@ import (
 	"testing"
 	"time"
 
-	"glasshouse/access"
 	"glasshouse/api"
 	"glasshouse/api/apitest"
 	"glasshouse/api/wire"
-	"glasshouse/chain"
-	"glasshouse/egress"
-	"glasshouse/event"
 	"glasshouse/id"
+	"glasshouse/observe/event"
+	"glasshouse/policy/access"
+	"glasshouse/policy/chain"
+	"glasshouse/policy/egress"
 )
 
 // strictly decodes a JSON response and fails on unknown fields.

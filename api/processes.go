@@ -6,10 +6,10 @@ import (
 	"net/http"
 	"time"
 
-	"glasshouse/event"
-	"glasshouse/eventlog"
 	"glasshouse/id"
-	"glasshouse/report"
+	"glasshouse/observe/event"
+	"glasshouse/observe/eventlog"
+	"glasshouse/observe/report"
 )
 
 // folded passes the events that a filter selects to a fold of package report.

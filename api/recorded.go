@@ -13,11 +13,11 @@ import (
 	"time"
 
 	"glasshouse/api/wire"
-	"glasshouse/event"
-	"glasshouse/eventlog"
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/internal/text"
+	"glasshouse/observe/event"
+	"glasshouse/observe/eventlog"
 )
 
 // Observed gives access to the recorded events of jails.

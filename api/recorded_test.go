@@ -14,13 +14,13 @@ import (
 	"testing"
 	"time"
 
-	"glasshouse/access"
 	"glasshouse/api"
 	"glasshouse/api/apitest"
 	"glasshouse/api/wire"
-	"glasshouse/event"
 	"glasshouse/id"
-	"glasshouse/report"
+	"glasshouse/observe/event"
+	"glasshouse/observe/report"
+	"glasshouse/policy/access"
 )
 
 // watched returns a server with observed jails. One of them is running.

@@ -9,7 +9,7 @@ import (
 	"glasshouse/id"
 	"glasshouse/internal/text"
 	"glasshouse/jail"
-	"glasshouse/report"
+	"glasshouse/observe/report"
 )
 
 type reportParams struct {

@@ -12,12 +12,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"glasshouse/access"
 	"glasshouse/api"
 	"glasshouse/api/apitest"
 	"glasshouse/api/wire"
 	"glasshouse/fault"
 	"glasshouse/jail"
+	"glasshouse/policy/access"
 )
 
 func TestJailLifecycle(t *testing.T) {

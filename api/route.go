@@ -8,9 +8,9 @@ import (
 	"net/http"
 	"slices"
 
-	"glasshouse/access"
 	"glasshouse/api/replay"
 	"glasshouse/fault"
+	"glasshouse/policy/access"
 )
 
 // A route is a route of the API.

@@ -5,8 +5,8 @@ import (
 
 	"github.com/swaggest/jsonschema-go"
 
-	"glasshouse/access"
 	"glasshouse/api/wire"
+	"glasshouse/policy/access"
 )
 
 // routes is the API, in the order of the OpenAPI document.

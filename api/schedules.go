@@ -4,10 +4,10 @@ import (
 	"context"
 	"time"
 
+	"glasshouse/agents/gateway"
+	"glasshouse/agents/schedule"
 	"glasshouse/api/wire"
-	"glasshouse/gateway"
 	"glasshouse/id"
-	"glasshouse/schedule"
 )
 
 // Schedules manages schedules. *schedule.Manager implements it.

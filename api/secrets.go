@@ -4,11 +4,11 @@ import (
 	"context"
 	"encoding/base64"
 
-	"glasshouse/access"
 	"glasshouse/api/wire"
 	"glasshouse/fault"
 	"glasshouse/id"
-	"glasshouse/secret"
+	"glasshouse/policy/access"
+	"glasshouse/policy/secret"
 )
 
 // Secrets stores secrets. *secret.Manager implements it.

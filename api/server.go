@@ -18,18 +18,18 @@ import (
 	"sync"
 	"time"
 
-	"glasshouse/access"
+	"glasshouse/agents/gateway"
 	"glasshouse/api/replay"
 	"glasshouse/api/wire"
-	"glasshouse/eventlog"
-	"glasshouse/gateway"
 	"glasshouse/id"
 	"glasshouse/internal/linger"
 	"glasshouse/jail"
-	"glasshouse/jailinit/control"
-	"glasshouse/jailinit/protocol"
-	"glasshouse/report"
-	"glasshouse/rootfs"
+	"glasshouse/jail/init/control"
+	"glasshouse/jail/init/protocol"
+	"glasshouse/jail/rootfs"
+	"glasshouse/observe/eventlog"
+	"glasshouse/observe/report"
+	"glasshouse/policy/access"
 )
 
 // Manager runs jails. *jail.Manager implements it.

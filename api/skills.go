@@ -3,10 +3,10 @@ package api
 import (
 	"context"
 
-	"glasshouse/access"
 	"glasshouse/api/wire"
-	"glasshouse/registry"
-	"glasshouse/skill"
+	"glasshouse/capability/registry"
+	"glasshouse/capability/skill"
+	"glasshouse/policy/access"
 )
 
 // Skills is the registry of skills as the API uses it.

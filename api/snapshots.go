@@ -11,7 +11,7 @@ import (
 	"glasshouse/id"
 	"glasshouse/internal/text"
 	"glasshouse/jail"
-	"glasshouse/snapshot"
+	"glasshouse/jail/snapshot"
 )
 
 // Snapshots manages snapshots. *snapshot.Manager implements it.

@@ -6,13 +6,13 @@ import (
 	"strings"
 	"testing"
 
-	"glasshouse/access"
 	"glasshouse/api"
 	"glasshouse/api/apitest"
 	"glasshouse/api/wire"
 	"glasshouse/fault"
 	"glasshouse/id"
-	"glasshouse/snapshot"
+	"glasshouse/jail/snapshot"
+	"glasshouse/policy/access"
 )
 
 func (d *harness) taken(j id.Jail, body any) wire.Snapshot {

@@ -11,9 +11,9 @@ import (
 	"testing"
 
 	"glasshouse/api/wire"
-	"glasshouse/event"
 	"glasshouse/fault"
 	"glasshouse/id"
+	"glasshouse/observe/event"
 )
 
 // Any input is either refused as invalid, or decoded like encoding/json does, without unknown

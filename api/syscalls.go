@@ -4,10 +4,10 @@ import (
 	"net/http"
 	"time"
 
-	"glasshouse/eventlog"
 	"glasshouse/fault"
 	"glasshouse/id"
-	"glasshouse/report"
+	"glasshouse/observe/eventlog"
+	"glasshouse/observe/report"
 )
 
 // A period is a time range of a log.

@@ -12,13 +12,13 @@ import (
 
 	"github.com/coder/websocket"
 
-	"glasshouse/access"
 	"glasshouse/api/wire"
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/jail"
-	"glasshouse/jailinit/control"
-	"glasshouse/jailinit/protocol"
+	"glasshouse/jail/init/control"
+	"glasshouse/jail/init/protocol"
+	"glasshouse/policy/access"
 )
 
 type terminalParams struct {

@@ -11,10 +11,10 @@ import (
 
 	"github.com/coder/websocket"
 
-	"glasshouse/access"
 	"glasshouse/api/apitest"
 	"glasshouse/api/wire"
 	"glasshouse/id"
+	"glasshouse/policy/access"
 )
 
 // A screen is a client of a terminal.

@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"glasshouse/api/wire"
-	"glasshouse/eventlog"
 	"glasshouse/fault"
 	"glasshouse/id"
+	"glasshouse/observe/eventlog"
 )
 
 // maxTallies is the size of the cache. An entry needs some megabytes at most.

@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"glasshouse/access"
 	"glasshouse/api/wire"
-	"glasshouse/event"
+	"glasshouse/observe/event"
+	"glasshouse/policy/access"
 )
 
 func TestEventWindows(t *testing.T) {

@@ -5,9 +5,9 @@ import (
 	"testing"
 	"testing/fstest"
 
-	"glasshouse/access"
 	"glasshouse/api"
 	"glasshouse/api/apitest"
+	"glasshouse/policy/access"
 	"glasshouse/web"
 )
 

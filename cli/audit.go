@@ -15,9 +15,9 @@ import (
 
 	"glasshouse/api/client"
 	"glasshouse/api/wire"
-	"glasshouse/chain"
 	"glasshouse/fault"
 	"glasshouse/internal/text"
+	"glasshouse/policy/chain"
 	"glasshouse/store"
 
 	"github.com/spf13/cobra"

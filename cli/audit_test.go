@@ -11,8 +11,8 @@ import (
 	"strings"
 	"testing"
 
-	"glasshouse/chain"
 	"glasshouse/fault"
+	"glasshouse/policy/chain"
 	"glasshouse/store/storetest"
 )
 

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"glasshouse/bundle"
+	"glasshouse/capability/bundle"
 	"glasshouse/fault"
 
 	"github.com/spf13/cobra"

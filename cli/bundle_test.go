@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"glasshouse/bundle"
+	"glasshouse/capability/bundle"
 )
 
 // A vendor runs bundle commands in its own directory.

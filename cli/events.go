@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"glasshouse/api/client"
-	"glasshouse/event"
 	"glasshouse/id"
+	"glasshouse/observe/event"
 
 	"github.com/spf13/cobra"
 )

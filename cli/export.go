@@ -17,11 +17,11 @@ import (
 	"time"
 
 	"glasshouse/api/client"
+	"glasshouse/api/otel"
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/internal/atomicfile"
 	"glasshouse/internal/text"
-	"glasshouse/otel"
 
 	"github.com/spf13/cobra"
 )

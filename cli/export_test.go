@@ -19,8 +19,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"glasshouse/api/apitest"
-	"glasshouse/chain"
-	"glasshouse/event"
+	"glasshouse/observe/event"
+	"glasshouse/policy/chain"
 )
 
 // A collector receives exported data while it is up.

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"time"
 
-	"glasshouse/event"
 	"glasshouse/internal/text"
+	"glasshouse/observe/event"
 	"glasshouse/observe/syscalls"
 )
 

@@ -6,8 +6,8 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"glasshouse/event"
 	"glasshouse/internal/text"
+	"glasshouse/observe/event"
 )
 
 // line formats an event, without the time.

@@ -5,8 +5,8 @@ import (
 	"io"
 	"time"
 
+	"glasshouse/capability/market"
 	"glasshouse/internal/text"
-	"glasshouse/market"
 
 	"github.com/spf13/cobra"
 )

@@ -18,10 +18,10 @@ import (
 
 	"glasshouse/api/client"
 	"glasshouse/api/wire"
+	"glasshouse/capability/mcp"
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/internal/text"
-	"glasshouse/mcp"
 
 	"github.com/spf13/cobra"
 )

@@ -15,7 +15,7 @@ import (
 
 	"glasshouse/api/client"
 	"glasshouse/api/wire"
-	"glasshouse/mcp"
+	"glasshouse/capability/mcp"
 )
 
 // An askingDaemon has one capability. A call of it waits until its approval is answered.

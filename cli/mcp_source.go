@@ -9,9 +9,9 @@ import (
 
 	"glasshouse/api/client"
 	"glasshouse/api/wire"
+	"glasshouse/capability/mcp"
 	"glasshouse/id"
 	"glasshouse/internal/text"
-	"glasshouse/mcp"
 )
 
 // mcpSource gives read access to the daemon. Every request has this user's token.

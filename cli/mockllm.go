@@ -5,7 +5,7 @@ import (
 	"log/slog"
 	"net"
 
-	"glasshouse/llm/mockllm"
+	"glasshouse/agents/llm/mockllm"
 
 	"github.com/spf13/cobra"
 )

@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"glasshouse/agent"
+	"glasshouse/agents/agent"
 	"glasshouse/fault"
 	"glasshouse/internal/text"
 

@@ -10,11 +10,11 @@ import (
 	"path/filepath"
 	"strings"
 
+	"glasshouse/capability/manifest"
+	"glasshouse/capability/rtfs"
+	"glasshouse/capability/rtfs/form"
+	"glasshouse/capability/schema"
 	"glasshouse/internal/atomicfile"
-	"glasshouse/manifest"
-	"glasshouse/rtfs"
-	"glasshouse/rtfs/form"
-	"glasshouse/schema"
 
 	"github.com/spf13/cobra"
 )

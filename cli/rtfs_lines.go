@@ -10,9 +10,9 @@ import (
 	"io"
 	"time"
 
-	"glasshouse/rtfs"
-	"glasshouse/rtfs/form"
-	"glasshouse/schema"
+	"glasshouse/capability/rtfs"
+	"glasshouse/capability/rtfs/form"
+	"glasshouse/capability/schema"
 )
 
 // A request is a line from another program.

@@ -11,9 +11,9 @@ import (
 	"slices"
 	"strings"
 
-	"glasshouse/rtfs"
-	"glasshouse/rtfs/form"
-	"glasshouse/rtfs/lib"
+	"glasshouse/capability/rtfs"
+	"glasshouse/capability/rtfs/form"
+	"glasshouse/capability/rtfs/lib"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"

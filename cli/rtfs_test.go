@@ -12,8 +12,8 @@ import (
 	"strings"
 	"testing"
 
-	"glasshouse/rtfs"
-	"glasshouse/rtfs/form"
+	"glasshouse/capability/rtfs"
+	"glasshouse/capability/rtfs/form"
 
 	"golang.org/x/term"
 )
@@ -86,7 +86,7 @@ func readCases(t *testing.T, file string) (requests []byte, all []rtfsCase) {
 }
 
 func TestEvalPrograms(t *testing.T) {
-	requests, cases := readCases(t, "../rtfs/testdata/probes.jsonl")
+	requests, cases := readCases(t, "../capability/rtfs/testdata/probes.jsonl")
 	got := runLines(t, "eval", requests)
 	for _, c := range cases {
 		r, ok := got[strconv.Itoa(c.ID)]
@@ -135,7 +135,7 @@ func sameValue(t *testing.T, got, want string, unordered bool) bool {
 }
 
 func TestValidateTypes(t *testing.T) {
-	requests, cases := readCases(t, "../schema/testdata/probes.jsonl")
+	requests, cases := readCases(t, "../capability/schema/testdata/probes.jsonl")
 	got := runLines(t, "validate", requests)
 	for _, c := range cases {
 		r := got[strconv.Itoa(c.ID)]

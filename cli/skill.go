@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"glasshouse/api/wire"
+	"glasshouse/capability/skill"
 	"glasshouse/internal/text"
-	"glasshouse/skill"
 
 	"github.com/spf13/cobra"
 )

@@ -5,8 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 
-	"glasshouse/engine/wasi"
-	"glasshouse/engine/wasm"
+	"glasshouse/capability/engine/wasi"
+	"glasshouse/capability/engine/wasm"
 
 	"github.com/spf13/cobra"
 )

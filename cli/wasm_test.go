@@ -14,7 +14,7 @@ import (
 )
 
 func TestWasmRunWithoutDaemon(t *testing.T) {
-	module, err := filepath.Abs("../engine/wasm/testdata/command.wasm")
+	module, err := filepath.Abs("../capability/engine/wasm/testdata/command.wasm")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +56,7 @@ func TestWasmRunWithoutDaemon(t *testing.T) {
 func TestWasmRunWithoutHome(t *testing.T) {
 	for _, home := range []string{"", "/proc/no-such-home"} {
 		var stdout, stderr bytes.Buffer
-		code := cli.Run(t.Context(), []string{"wasm", "run", "../engine/wasm/testdata/command.wasm"}, cli.Env{
+		code := cli.Run(t.Context(), []string{"wasm", "run", "../capability/engine/wasm/testdata/command.wasm"}, cli.Env{
 			Stdin: strings.NewReader(`{"do":"look"}`), Stdout: &stdout, Stderr: &stderr,
 			Getenv: func(name string) string { return map[string]string{"HOME": home}[name] },
 		})
@@ -137,7 +137,7 @@ func TestWASIAdapter(t *testing.T) {
 	if _, err := exec.LookPath("python3"); err != nil {
 		t.Skip("python3 is not installed: ", err)
 	}
-	module, err := filepath.Abs("../engine/wasm/testdata/command.wasm")
+	module, err := filepath.Abs("../capability/engine/wasm/testdata/command.wasm")
 	if err != nil {
 		t.Fatal(err)
 	}

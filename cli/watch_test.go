@@ -13,13 +13,13 @@ import (
 	"testing"
 	"time"
 
-	"glasshouse/access"
 	"glasshouse/api"
 	"glasshouse/api/apitest"
-	"glasshouse/chain"
-	"glasshouse/event"
 	"glasshouse/id"
 	"glasshouse/jail"
+	"glasshouse/observe/event"
+	"glasshouse/policy/access"
+	"glasshouse/policy/chain"
 	"glasshouse/store/storetest"
 )
 

@@ -10,12 +10,12 @@ import (
 	"strings"
 	"time"
 
-	"glasshouse/access"
-	"glasshouse/approval"
-	"glasshouse/egress"
 	"glasshouse/fault"
 	"glasshouse/govern"
 	"glasshouse/policy"
+	"glasshouse/policy/access"
+	"glasshouse/policy/approval"
+	"glasshouse/policy/egress"
 )
 
 // Approvals configures approval requests: notifications, limits and retention.

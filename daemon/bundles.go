@@ -7,10 +7,10 @@ import (
 	"path/filepath"
 
 	"glasshouse/api/wire"
-	"glasshouse/bundle"
+	"glasshouse/capability/bundle"
+	"glasshouse/capability/market"
+	"glasshouse/capability/registry"
 	"glasshouse/fault"
-	"glasshouse/market"
-	"glasshouse/registry"
 )
 
 // Market is a source of bundles.

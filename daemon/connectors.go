@@ -6,15 +6,15 @@ import (
 	"net/netip"
 	"net/url"
 
-	"glasshouse/budget"
-	"glasshouse/connector"
-	"glasshouse/egress"
+	"glasshouse/agents/connector"
+	"glasshouse/agents/gateway"
+	"glasshouse/agents/run"
+	"glasshouse/capability/budget"
+	"glasshouse/capability/manifest"
 	"glasshouse/fault"
-	"glasshouse/gateway"
 	"glasshouse/internal/webhook"
-	"glasshouse/manifest"
-	"glasshouse/run"
-	"glasshouse/secret"
+	"glasshouse/policy/egress"
+	"glasshouse/policy/secret"
 )
 
 // Connectors configures webhooks and relays between sessions.

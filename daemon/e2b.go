@@ -19,11 +19,11 @@ import (
 	"glasshouse/e2b/authority"
 	"glasshouse/e2b/envd"
 	"glasshouse/e2b/template"
-	"glasshouse/egress"
 	"glasshouse/fault"
 	"glasshouse/govern"
 	"glasshouse/host/disk"
-	"glasshouse/rootfs"
+	"glasshouse/jail/rootfs"
+	"glasshouse/policy/egress"
 )
 
 // E2B configures the listener for clients of the E2B protocol.

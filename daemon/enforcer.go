@@ -13,15 +13,15 @@ import (
 	"sync/atomic"
 	"time"
 
-	"glasshouse/chain"
-	"glasshouse/egress"
-	"glasshouse/gateway"
+	"glasshouse/agents/gateway"
 	"glasshouse/govern"
 	"glasshouse/host/netns"
 	"glasshouse/id"
 	"glasshouse/jail"
-	"glasshouse/jailinit/protocol"
+	"glasshouse/jail/init/protocol"
 	"glasshouse/policy"
+	"glasshouse/policy/chain"
+	"glasshouse/policy/egress"
 
 	"golang.org/x/sys/unix"
 )

@@ -9,13 +9,13 @@ import (
 	"os"
 	"strings"
 
-	"glasshouse/engine"
-	"glasshouse/engine/builtin"
+	"glasshouse/capability/engine"
+	"glasshouse/capability/engine/builtin"
 	"glasshouse/fault"
 	"glasshouse/govern"
 	"glasshouse/id"
 	"glasshouse/jail"
-	"glasshouse/jailinit/protocol"
+	"glasshouse/jail/init/protocol"
 	"glasshouse/policy"
 )
 

@@ -12,13 +12,13 @@ import (
 	"sync"
 	"time"
 
-	"glasshouse/chain"
-	"glasshouse/enforce"
-	"glasshouse/eventlog"
 	"glasshouse/fault"
 	"glasshouse/govern"
 	"glasshouse/id"
+	"glasshouse/observe/eventlog"
 	"glasshouse/policy"
+	"glasshouse/policy/chain"
+	"glasshouse/policy/enforce"
 )
 
 // seal adds the digest of a segment of a jail's events to the audit log. A segment that was

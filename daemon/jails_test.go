@@ -13,19 +13,19 @@ import (
 	"strings"
 	"testing"
 
-	"glasshouse/approval"
-	"glasshouse/chain"
-	"glasshouse/engine"
-	"glasshouse/event"
+	"glasshouse/agents/gateway"
+	"glasshouse/capability/engine"
+	"glasshouse/capability/manifest"
 	"glasshouse/fault"
-	"glasshouse/gateway"
 	"glasshouse/govern"
 	"glasshouse/id"
 	"glasshouse/jail"
-	"glasshouse/manifest"
+	"glasshouse/jail/snapshot"
+	"glasshouse/observe/event"
 	"glasshouse/policy"
-	"glasshouse/secret"
-	"glasshouse/snapshot"
+	"glasshouse/policy/approval"
+	"glasshouse/policy/chain"
+	"glasshouse/policy/secret"
 )
 
 // shelf is a backend of stopped jails. Their files are in one directory.

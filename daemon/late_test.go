@@ -12,16 +12,16 @@ import (
 	"testing"
 	"time"
 
-	"glasshouse/autonomy"
-	"glasshouse/chain"
+	"glasshouse/agents/autonomy"
+	"glasshouse/agents/gateway"
+	"glasshouse/agents/run"
+	"glasshouse/agents/schedule"
 	"glasshouse/fault"
-	"glasshouse/gateway"
 	"glasshouse/govern"
 	"glasshouse/id"
 	"glasshouse/jail"
 	"glasshouse/policy"
-	"glasshouse/run"
-	"glasshouse/schedule"
+	"glasshouse/policy/chain"
 	"glasshouse/store/storetest"
 )
 

@@ -8,12 +8,12 @@ import (
 	"io"
 	"slices"
 
-	"glasshouse/eventlog"
-	"glasshouse/gateway"
+	"glasshouse/agents/gateway"
+	"glasshouse/capability/mcp"
 	"glasshouse/id"
 	"glasshouse/jail"
-	"glasshouse/mcp"
-	"glasshouse/snapshot"
+	"glasshouse/jail/snapshot"
+	"glasshouse/observe/eventlog"
 )
 
 // agentSource is the data that an agent reads over the Model Context Protocol. It does not

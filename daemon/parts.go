@@ -9,13 +9,13 @@ import (
 	"os/exec"
 	"path/filepath"
 
-	"glasshouse/access"
 	"glasshouse/api"
 	"glasshouse/api/wire"
-	"glasshouse/backend/bwrap"
-	"glasshouse/backend/oci"
 	"glasshouse/host/probe"
 	"glasshouse/jail"
+	"glasshouse/jail/backend/bwrap"
+	"glasshouse/jail/backend/oci"
+	"glasshouse/policy/access"
 	"glasshouse/web"
 )
 

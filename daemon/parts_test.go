@@ -16,15 +16,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"glasshouse/agents/autonomy"
+	"glasshouse/agents/gateway"
 	"glasshouse/api/wire"
-	"glasshouse/autonomy"
-	"glasshouse/chain"
+	"glasshouse/capability/manifest"
 	"glasshouse/fault"
-	"glasshouse/gateway"
 	"glasshouse/id"
-	"glasshouse/manifest"
 	"glasshouse/policy"
-	"glasshouse/secret"
+	"glasshouse/policy/chain"
+	"glasshouse/policy/secret"
 )
 
 // TestAWrongConfigurationNamesItsField.

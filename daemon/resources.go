@@ -10,10 +10,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"glasshouse/autonomy"
-	"glasshouse/chain"
+	"glasshouse/agents/autonomy"
+	"glasshouse/agents/gateway"
 	"glasshouse/fault"
-	"glasshouse/gateway"
+	"glasshouse/policy/chain"
 )
 
 // ceiling returns the limits up to which agents get resources without approval.

@@ -8,11 +8,11 @@ import (
 	"path/filepath"
 	"time"
 
-	"glasshouse/chain"
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/jail"
-	"glasshouse/secret"
+	"glasshouse/policy/chain"
+	"glasshouse/policy/secret"
 )
 
 // Secrets configures how secrets are sealed and where else they are stored.

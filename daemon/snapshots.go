@@ -9,14 +9,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"glasshouse/backend/oci"
-	"glasshouse/chain"
-	"glasshouse/event"
 	"glasshouse/govern"
 	"glasshouse/id"
 	"glasshouse/jail"
+	"glasshouse/jail/backend/oci"
+	"glasshouse/jail/snapshot"
+	"glasshouse/observe/event"
 	"glasshouse/policy"
-	"glasshouse/snapshot"
+	"glasshouse/policy/chain"
 )
 
 // openSnapshots opens the snapshots. The jails must be open.

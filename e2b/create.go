@@ -13,7 +13,7 @@ import (
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/jail"
-	"glasshouse/snapshot"
+	"glasshouse/jail/snapshot"
 )
 
 // maxTimeout is the maximum timeout of a sandbox.

@@ -17,16 +17,16 @@ import (
 	"testing"
 	"time"
 
-	"glasshouse/access"
 	"glasshouse/e2b/e2btest"
 	"glasshouse/e2b/envd"
-	"glasshouse/egress"
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/jail"
-	"glasshouse/jailinit/control"
-	"glasshouse/jailinit/protocol"
-	"glasshouse/snapshot"
+	"glasshouse/jail/init/control"
+	"glasshouse/jail/init/protocol"
+	"glasshouse/jail/snapshot"
+	"glasshouse/policy/access"
+	"glasshouse/policy/egress"
 )
 
 // A fakeHost implements jails, snapshots and the database. It stores states only: tests with a

@@ -14,7 +14,7 @@ import (
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/jail"
-	"glasshouse/jailinit/protocol"
+	"glasshouse/jail/init/protocol"
 )
 
 func TestCreate(t *testing.T) {

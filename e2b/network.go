@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/net/http/httpguts"
 
-	"glasshouse/egress"
 	"glasshouse/id"
+	"glasshouse/policy/egress"
 )
 
 // A Network describes a sandbox's egress and the access to its ports, in the protocol's terms.

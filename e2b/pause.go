@@ -8,7 +8,7 @@ import (
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/jail"
-	"glasshouse/snapshot"
+	"glasshouse/jail/snapshot"
 )
 
 // Pause pauses a sandbox, with or without the memory of its processes. A call during another

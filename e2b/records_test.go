@@ -21,8 +21,8 @@ import (
 	"glasshouse/e2b/e2btest"
 	"glasshouse/fault"
 	"glasshouse/jail"
-	"glasshouse/jailinit/protocol"
-	"glasshouse/secret"
+	"glasshouse/jail/init/protocol"
+	"glasshouse/policy/secret"
 )
 
 // Each failed fork reports its own error, and no unreported fork remains.

@@ -12,14 +12,14 @@ import (
 	"sync/atomic"
 	"time"
 
-	"glasshouse/egress"
 	"glasshouse/fault"
 	"glasshouse/id"
 	safetext "glasshouse/internal/text"
 	"glasshouse/jail"
-	"glasshouse/jailinit/control"
-	"glasshouse/jailinit/protocol"
-	"glasshouse/snapshot"
+	"glasshouse/jail/init/control"
+	"glasshouse/jail/init/protocol"
+	"glasshouse/jail/snapshot"
+	"glasshouse/policy/egress"
 )
 
 // Labels that identify the jails and snapshots of sandboxes.

@@ -10,10 +10,10 @@ import (
 	"strings"
 	"time"
 
-	"glasshouse/egress"
 	"glasshouse/fault"
 	"glasshouse/id"
-	"glasshouse/secret"
+	"glasshouse/policy/egress"
+	"glasshouse/policy/secret"
 )
 
 // A team's secret is a value that a client sends and cannot read back. The daemon's

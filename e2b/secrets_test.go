@@ -8,8 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"glasshouse/egress"
 	"glasshouse/fault"
+	"glasshouse/policy/egress"
 )
 
 func text(s string) egress.Part   { return egress.Part{Text: s} }

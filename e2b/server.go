@@ -12,11 +12,11 @@ import (
 	"strings"
 	"time"
 
-	"glasshouse/access"
 	"glasshouse/e2b/envd"
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/internal/linger"
+	"glasshouse/policy/access"
 )
 
 // A PortServer serves the ports of sandboxes. *envd.Server implements it.

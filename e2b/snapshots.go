@@ -13,7 +13,7 @@ import (
 
 	"glasshouse/fault"
 	"glasshouse/id"
-	"glasshouse/snapshot"
+	"glasshouse/jail/snapshot"
 )
 
 // labelEnv holds the environment variables, as JSON, for the commands of sandboxes created from

@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"glasshouse/fault"
-	"glasshouse/jailfs"
+	jailfs "glasshouse/jail/fs"
 )
 
 const outside = "what is outside"

@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"glasshouse/fault"
-	"glasshouse/jailfs"
-	"glasshouse/jailinit/protocol"
+	jailfs "glasshouse/jail/fs"
+	"glasshouse/jail/init/protocol"
 )
 
 type wireVolume struct {

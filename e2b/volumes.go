@@ -20,7 +20,7 @@ import (
 	"glasshouse/id"
 	"glasshouse/internal/dirs"
 	"glasshouse/jail"
-	"glasshouse/jailfs"
+	jailfs "glasshouse/jail/fs"
 )
 
 // A Volume is a directory that outlives sandboxes and can be mounted in several of them.

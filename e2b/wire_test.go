@@ -14,8 +14,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"glasshouse/egress"
 	"glasshouse/fault"
+	"glasshouse/policy/egress"
 )
 
 func TestRequestAddress(t *testing.T) {

@@ -8,12 +8,12 @@ import (
 	"slices"
 	"strings"
 
-	"glasshouse/approval"
-	"glasshouse/chain"
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/internal/text"
 	"glasshouse/policy"
+	"glasshouse/policy/approval"
+	"glasshouse/policy/chain"
 )
 
 // An answer is the outcome of an approval request: a person's decision, or the reason why

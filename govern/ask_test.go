@@ -8,11 +8,11 @@ import (
 	"testing"
 	"time"
 
-	"glasshouse/approval"
-	"glasshouse/chain"
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/policy"
+	"glasshouse/policy/approval"
+	"glasshouse/policy/chain"
 	"glasshouse/store/storetest"
 )
 

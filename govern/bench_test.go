@@ -6,12 +6,12 @@ import (
 	"path/filepath"
 	"testing"
 
-	"glasshouse/chain"
-	"glasshouse/engine"
-	"glasshouse/engine/pure"
+	"glasshouse/capability/engine"
+	"glasshouse/capability/engine/pure"
+	"glasshouse/capability/manifest"
 	"glasshouse/fault"
 	"glasshouse/govern"
-	"glasshouse/manifest"
+	"glasshouse/policy/chain"
 	"glasshouse/store/storetest"
 )
 

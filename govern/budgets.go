@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"maps"
 
-	"glasshouse/budget"
-	"glasshouse/chain"
-	"glasshouse/engine"
+	"glasshouse/capability/budget"
+	"glasshouse/capability/engine"
 	"glasshouse/fault"
 	"glasshouse/policy"
+	"glasshouse/policy/chain"
 )
 
 // A runBudget is the budget of a run and the session of the run.

@@ -11,16 +11,16 @@ import (
 	"sync"
 	"time"
 
-	"glasshouse/approval"
-	"glasshouse/budget"
-	"glasshouse/chain"
-	"glasshouse/engine"
+	"glasshouse/capability/budget"
+	"glasshouse/capability/engine"
+	"glasshouse/capability/manifest"
+	"glasshouse/capability/rtfs/form"
+	"glasshouse/capability/schema"
 	"glasshouse/fault"
 	"glasshouse/id"
-	"glasshouse/manifest"
 	"glasshouse/policy"
-	"glasshouse/rtfs/form"
-	"glasshouse/schema"
+	"glasshouse/policy/approval"
+	"glasshouse/policy/chain"
 )
 
 // Capabilities resolves references to installed capabilities. *registry.Registry implements

@@ -12,15 +12,15 @@ import (
 	"testing"
 	"time"
 
-	"glasshouse/approval"
-	"glasshouse/budget"
-	"glasshouse/chain"
-	"glasshouse/engine"
+	"glasshouse/capability/budget"
+	"glasshouse/capability/engine"
+	"glasshouse/capability/manifest"
+	"glasshouse/capability/rtfs/form"
 	"glasshouse/fault"
 	"glasshouse/id"
-	"glasshouse/manifest"
 	"glasshouse/policy"
-	"glasshouse/rtfs/form"
+	"glasshouse/policy/approval"
+	"glasshouse/policy/chain"
 )
 
 // capabilityMap holds capabilities by id.

@@ -20,12 +20,12 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"glasshouse/approval"
-	"glasshouse/chain"
-	"glasshouse/engine"
+	"glasshouse/capability/engine"
+	"glasshouse/capability/manifest"
 	"glasshouse/id"
-	"glasshouse/manifest"
 	"glasshouse/policy"
+	"glasshouse/policy/approval"
+	"glasshouse/policy/chain"
 )
 
 // A Tag is the basis of a decision in the audit log.

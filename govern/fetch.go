@@ -10,9 +10,9 @@ import (
 	"net/url"
 	"sync"
 
-	"glasshouse/egress"
-	"glasshouse/engine"
+	"glasshouse/capability/engine"
 	"glasshouse/fault"
+	"glasshouse/policy/egress"
 )
 
 // A Fetcher makes HTTP requests for a capability without a jail. They pass through an egress

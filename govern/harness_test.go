@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"glasshouse/approval"
-	"glasshouse/chain"
 	"glasshouse/id"
 	"glasshouse/policy"
+	"glasshouse/policy/approval"
+	"glasshouse/policy/chain"
 	"glasshouse/store/storetest"
 )
 

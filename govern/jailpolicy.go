@@ -13,14 +13,14 @@ import (
 	"sync/atomic"
 	"time"
 
-	"glasshouse/chain"
-	"glasshouse/egress"
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/internal/atomicfile"
 	"glasshouse/internal/notify"
 	"glasshouse/internal/redact"
 	"glasshouse/policy"
+	"glasshouse/policy/chain"
+	"glasshouse/policy/egress"
 )
 
 // Secrets provides secrets for egress requests and capabilities.

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"glasshouse/egress"
+	"glasshouse/policy/egress"
 )
 
 // endJail waits for requests in the proxy, which may wait for a verdict: Judge must not need

@@ -7,11 +7,11 @@ import (
 	"fmt"
 	"slices"
 
-	"glasshouse/egress"
-	"glasshouse/engine"
+	"glasshouse/capability/engine"
 	"glasshouse/fault"
 	"glasshouse/internal/redact"
 	"glasshouse/policy"
+	"glasshouse/policy/egress"
 )
 
 // mask returns a mask for the secrets that a subject has or had, and for the named secrets. A

@@ -8,15 +8,15 @@ import (
 	"strings"
 	"testing"
 
-	"glasshouse/approval"
-	"glasshouse/chain"
-	"glasshouse/egress"
-	"glasshouse/engine"
+	"glasshouse/capability/engine"
+	"glasshouse/capability/rtfs/form"
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/internal/redact"
 	"glasshouse/policy"
-	"glasshouse/rtfs/form"
+	"glasshouse/policy/approval"
+	"glasshouse/policy/chain"
+	"glasshouse/policy/egress"
 )
 
 // fakeSecrets holds secrets by name, and the name of the secret granted to each jail.

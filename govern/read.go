@@ -4,10 +4,10 @@ import (
 	"encoding/json"
 	"slices"
 
-	"glasshouse/egress"
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/policy"
+	"glasshouse/policy/egress"
 )
 
 // Read parses a Spec, for display.

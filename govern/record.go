@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"sync"
 
-	"glasshouse/chain"
-	"glasshouse/egress"
 	"glasshouse/id"
 	"glasshouse/internal/text"
 	"glasshouse/policy"
+	"glasshouse/policy/chain"
+	"glasshouse/policy/egress"
 )
 
 // A DecisionRecord is the body of an audit log entry about a decision.

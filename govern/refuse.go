@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"glasshouse/enforce"
 	"glasshouse/policy"
+	"glasshouse/policy/enforce"
 )
 
 // A Refuser makes the Linux kernel refuse unconditional denials for the processes of a cgroup,

@@ -7,10 +7,10 @@ import (
 	"slices"
 	"testing"
 
-	"glasshouse/enforce"
 	"glasshouse/id"
 	"glasshouse/internal/notify"
 	"glasshouse/policy"
+	"glasshouse/policy/enforce"
 )
 
 // refuser stores the refusals of each cgroup by file name.

@@ -8,13 +8,13 @@ import (
 	"slices"
 	"sync"
 
-	"glasshouse/approval"
-	"glasshouse/engine"
+	"glasshouse/capability/engine"
+	"glasshouse/capability/manifest"
+	"glasshouse/capability/schema"
 	"glasshouse/fault"
 	"glasshouse/id"
-	"glasshouse/manifest"
 	"glasshouse/policy"
-	"glasshouse/schema"
+	"glasshouse/policy/approval"
 )
 
 // Serve sets the capabilities and the engines that run them. It must be called once, before

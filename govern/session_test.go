@@ -8,13 +8,13 @@ import (
 	"testing"
 	"time"
 
-	"glasshouse/budget"
-	"glasshouse/chain"
-	"glasshouse/egress"
-	"glasshouse/engine"
+	"glasshouse/capability/budget"
+	"glasshouse/capability/engine"
+	"glasshouse/capability/manifest"
 	"glasshouse/fault"
-	"glasshouse/manifest"
 	"glasshouse/policy"
+	"glasshouse/policy/chain"
+	"glasshouse/policy/egress"
 )
 
 // sessionEngine records the sessions that end.

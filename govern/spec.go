@@ -14,11 +14,11 @@ import (
 	"strings"
 	"time"
 
-	"glasshouse/approval"
-	"glasshouse/egress"
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/policy"
+	"glasshouse/policy/approval"
+	"glasshouse/policy/egress"
 )
 
 // A Spec is the policy and egress configuration of a jail. The zero value allows nothing and

@@ -10,9 +10,9 @@ import (
 	"sync"
 	"syscall"
 
-	"glasshouse/chain"
-	"glasshouse/enforce"
 	"glasshouse/policy"
+	"glasshouse/policy/chain"
+	"glasshouse/policy/enforce"
 )
 
 // syscallJudge decides the execs, file writes and connections of a jail's processes, as

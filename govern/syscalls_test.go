@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"glasshouse/approval"
 	"glasshouse/policy"
+	"glasshouse/policy/approval"
 )
 
 // processTree is a shell, its child shell and a child process of that.

@@ -10,10 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"glasshouse/event"
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/jail"
+	"glasshouse/observe/event"
 )
 
 // installParts gives a Manager an Observer, a Enforcer, Secrets and Commands, whose operations

@@ -48,7 +48,7 @@ type Link struct {
 
 // A Backend isolates jails. Implementations are safe for concurrent use. They must also accept
 // concurrent calls for one jail, although the Manager does not make such calls. Package
-// backend/backendtest tests this contract.
+// jail/backend/backendtest tests this contract.
 type Backend interface {
 	// Probe returns nil if this backend works on this host, or a
 	// fault.Unsupported error with reason and remedy.
@@ -82,7 +82,7 @@ type Backend interface {
 }
 
 // A Checkpointer is a Backend that can checkpoint and restore live jails (CRIU terms: dump and
-// restore). Package backend/backendtest tests this contract.
+// restore). Package jail/backend/backendtest tests this contract.
 type Checkpointer interface {
 	// CanCheckpoint returns nil if this host supports checkpoints, or a fault.Unsupported
 	// error with reason and remedy.
@@ -185,7 +185,7 @@ type LayerCopy interface {
 	Close() error
 }
 
-// A Limiter is a Backend that can change the limits of its jails. Package backend/backendtest
+// A Limiter is a Backend that can change the limits of its jails. Package jail/backend/backendtest
 // tests this contract.
 type Limiter interface {
 	// Limit changes the limits of a jail to l. The plan p has the current limits. If the jail

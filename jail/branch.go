@@ -11,10 +11,10 @@ import (
 	"strings"
 	"time"
 
-	"glasshouse/event"
 	"glasshouse/fault"
 	"glasshouse/id"
-	"glasshouse/jailinit/protocol"
+	"glasshouse/jail/init/protocol"
+	"glasshouse/observe/event"
 )
 
 // BranchOptions are the options of Branch.

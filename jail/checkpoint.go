@@ -9,10 +9,10 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"glasshouse/event"
 	"glasshouse/fault"
 	"glasshouse/id"
-	"glasshouse/jailinit/control"
+	"glasshouse/jail/init/control"
+	"glasshouse/observe/event"
 )
 
 // Layering is the way in which the writable layer of a running jail becomes part of a

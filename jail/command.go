@@ -4,8 +4,8 @@ import (
 	"context"
 
 	"glasshouse/id"
-	"glasshouse/jailinit/control"
-	"glasshouse/jailinit/protocol"
+	"glasshouse/jail/init/control"
+	"glasshouse/jail/init/protocol"
 )
 
 // Commands is notified of the commands that clients run in jails whose Spec.Snapshots refers

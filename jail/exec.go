@@ -19,8 +19,8 @@ import (
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/internal/atomicfile"
-	"glasshouse/jailinit/control"
-	"glasshouse/jailinit/protocol"
+	"glasshouse/jail/init/control"
+	"glasshouse/jail/init/protocol"
 )
 
 // An ExecRequest describes a command to run in a running jail: Argv as it is, or Cmd by the

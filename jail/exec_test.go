@@ -15,8 +15,8 @@ import (
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/jail"
-	"glasshouse/jailinit/control"
-	"glasshouse/jailinit/protocol"
+	"glasshouse/jail/init/control"
+	"glasshouse/jail/init/protocol"
 )
 
 func TestExecValidatesRequest(t *testing.T) {

@@ -8,9 +8,9 @@ import (
 
 	"glasshouse/fault"
 	"glasshouse/id"
-	"glasshouse/jailfs"
-	"glasshouse/jailinit/control"
-	"glasshouse/jailinit/protocol"
+	jailfs "glasshouse/jail/fs"
+	"glasshouse/jail/init/control"
+	"glasshouse/jail/init/protocol"
 )
 
 // Files reads and writes the files of one jail. Paths are resolved in the jail and cannot lead

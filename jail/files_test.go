@@ -16,7 +16,7 @@ import (
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/jail"
-	"glasshouse/jailinit/protocol"
+	"glasshouse/jail/init/protocol"
 )
 
 func TestFilesOfStoppedJailHoldLock(t *testing.T) {

@@ -9,10 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"glasshouse/event"
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/jail"
+	"glasshouse/observe/event"
 )
 
 // preDumpBackend is a scripted backend that supports pre-dumps, and whose instances list their

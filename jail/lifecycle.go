@@ -10,7 +10,7 @@ import (
 
 	"glasshouse/fault"
 	"glasshouse/id"
-	"glasshouse/jailinit/control"
+	"glasshouse/jail/init/control"
 )
 
 // Create creates a jail with an idle init, or with Spec.Start a running one. Once begun,

@@ -19,10 +19,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"glasshouse/event"
 	"glasshouse/fault"
 	"glasshouse/id"
-	"glasshouse/jailinit/control"
+	"glasshouse/jail/init/control"
+	"glasshouse/observe/event"
 )
 
 // A Store has the record of every jail. Put returns when the record is durable.

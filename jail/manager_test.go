@@ -16,12 +16,12 @@ import (
 	"testing"
 	"time"
 
-	"glasshouse/backend/backendtest"
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/jail"
-	"glasshouse/jailinit/control"
-	"glasshouse/jailinit/protocol"
+	"glasshouse/jail/backend/backendtest"
+	"glasshouse/jail/init/control"
+	"glasshouse/jail/init/protocol"
 	"glasshouse/store"
 	"glasshouse/store/storetest"
 )

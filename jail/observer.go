@@ -11,7 +11,7 @@ import (
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/internal/notify"
-	"glasshouse/jailinit/control"
+	"glasshouse/jail/init/control"
 )
 
 // An Observer records the events of jails. The Manager does not make concurrent calls for one

@@ -12,7 +12,7 @@ import (
 
 	"glasshouse/fault"
 	"glasshouse/id"
-	"glasshouse/jailfs"
+	jailfs "glasshouse/jail/fs"
 )
 
 // SecretsDir is the directory in a jail with its secrets, one file each.

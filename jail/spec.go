@@ -5,8 +5,8 @@ import (
 	"strings"
 	"time"
 
-	"glasshouse/event"
 	"glasshouse/id"
+	"glasshouse/observe/event"
 )
 
 // A Spec specifies a jail. Its zero value, with defaults filled in, is a small isolated jail

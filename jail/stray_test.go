@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"glasshouse/backend/backendtest"
 	"glasshouse/id"
 	"glasshouse/jail"
+	"glasshouse/jail/backend/backendtest"
 )
 
 // Two backends clean a directory whose backend is unknown: waitingBackend needs a resource

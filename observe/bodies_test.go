@@ -14,11 +14,11 @@ import (
 	"testing"
 	"time"
 
-	"glasshouse/event"
-	"glasshouse/eventlog"
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/observe"
+	"glasshouse/observe/event"
+	"glasshouse/observe/eventlog"
 	"glasshouse/observe/kernel"
 	"glasshouse/observe/observetest"
 )

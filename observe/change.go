@@ -16,8 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"glasshouse/event"
 	"glasshouse/id"
+	"glasshouse/observe/event"
 )
 
 // A Mark identifies the state of a jail at one moment.

@@ -6,9 +6,9 @@ import (
 	"slices"
 	"time"
 
-	"glasshouse/event"
 	"glasshouse/fault"
 	"glasshouse/id"
+	"glasshouse/observe/event"
 )
 
 // A Lineage describes a snapshot operation on a jail.

@@ -5,8 +5,8 @@ package observe
 import (
 	"context"
 
-	"glasshouse/event"
 	"glasshouse/id"
+	"glasshouse/observe/event"
 )
 
 // A Target describes a running jail to a source.

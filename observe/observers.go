@@ -15,10 +15,10 @@ import (
 	"sync"
 	"time"
 
-	"glasshouse/event"
-	"glasshouse/eventlog"
 	"glasshouse/fault"
 	"glasshouse/id"
+	"glasshouse/observe/event"
+	"glasshouse/observe/eventlog"
 )
 
 // Config configures Observers.

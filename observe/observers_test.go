@@ -7,11 +7,11 @@ import (
 	"path/filepath"
 	"testing"
 
-	"glasshouse/event"
-	"glasshouse/eventlog"
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/observe"
+	"glasshouse/observe/event"
+	"glasshouse/observe/eventlog"
 )
 
 // A source is a mock source with configurable results.

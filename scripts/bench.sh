@@ -10,9 +10,9 @@ scripts/peers.sh "$DATA/tools/peers"
 export GLASSHOUSE_DATA=$DATA GLASSHOUSE_PEERS=$DATA/tools/peers
 go test -tags bench -v -count=1 -timeout 30m -run '^TestBench' ./test
 # Capabilities: the language compared with starlark-go, types, modules, runc and gVisor sandboxes.
-go test -count=1 -run '^$' -bench '^Benchmark(Fib|Call|Reduce)$' ./rtfs
-go test -count=1 -run '^$' -bench '^BenchmarkCheck$' ./schema
-go test -count=1 -run '^$' -bench '^BenchmarkWarmCall$' ./engine/wasm
-go test -count=1 -run '^$' -bench '^Benchmark(Cold|Warm)$' ./engine/jailed
+go test -count=1 -run '^$' -bench '^Benchmark(Fib|Call|Reduce)$' ./capability/rtfs
+go test -count=1 -run '^$' -bench '^BenchmarkCheck$' ./capability/schema
+go test -count=1 -run '^$' -bench '^BenchmarkWarmCall$' ./capability/engine/wasm
+go test -count=1 -run '^$' -bench '^Benchmark(Cold|Warm)$' ./capability/engine/jailed
 # A command in a sandbox, with and without the E2B protocol.
 go test -count=1 -run '^$' -bench '^BenchmarkExec$' ./e2b/envd

@@ -14,7 +14,7 @@ if ! command -v clang-$clang llvm-strip-$clang >/dev/null || [ ! -e /usr/include
 fi
 sums() { git ls-files -z -- '*_bpfel.o' '*_bpfel.go' observe/syscalls/names.go | xargs -0 sha256sum; }
 before=$(sums)
-go generate ./observe/... ./enforce
+go generate ./observe/... ./policy/enforce
 if ! diff <(echo "$before") <(sums); then
 	echo "generated files are out of date: run make generate"
 	exit 1

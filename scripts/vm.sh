@@ -15,7 +15,7 @@
 #   vm.sh deliver                   build what the steps of the suite need, and copy it
 #   vm.sh step NAME                 run one step of the suite on the machine that was started
 #   vm.sh test PACKAGE [ARG...]     run the tests of a package on the machine that was
-#                                   started, such as vm.sh test ./enforce -test.run LSM
+#                                   started, such as vm.sh test ./policy/enforce -test.run LSM
 #
 #   --lsm LIST    security modules, as for the kernel's lsm= (default: the kernel's)
 #   --append TEXT more for the kernel's command line
@@ -306,7 +306,7 @@ a_test() {
 	trap "rm -rf '$binary'" EXIT
 	export CGO_ENABLED=0 GOARCH=$ARCH
 	"${GO:-go}" test -c -o "$binary/it.test" "$package"
-	"${GO:-go}" build -trimpath -o "$binary/built/" ./cmd/glasshouse-init ./backend/backendtest/probe
+	"${GO:-go}" build -trimpath -o "$binary/built/" ./cmd/glasshouse-init ./jail/backend/backendtest/probe
 	tar -C "$package" -cf - . | vm_ssh "mkdir -p '/root/tests/$package' && tar -C '/root/tests/$package' -xf -"
 	put "$binary/it.test" "/root/tests/$package"
 	put "$binary"/built/* /root/tests/built # the machine has no Go

@@ -8,9 +8,9 @@ import (
 	"fmt"
 	"time"
 
-	"glasshouse/approval"
 	"glasshouse/fault"
 	"glasshouse/id"
+	"glasshouse/policy/approval"
 )
 
 // Approvals stores approval requests; it implements approval.Store.

@@ -9,10 +9,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"glasshouse/approval"
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/policy"
+	"glasshouse/policy/approval"
 	"glasshouse/store/postgrestest"
 )
 

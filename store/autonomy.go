@@ -9,7 +9,7 @@ import (
 	"fmt"
 	"strconv"
 
-	"glasshouse/autonomy"
+	"glasshouse/agents/autonomy"
 	"glasshouse/fault"
 	"glasshouse/id"
 )

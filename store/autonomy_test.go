@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"glasshouse/autonomy"
+	"glasshouse/agents/autonomy"
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/store/postgrestest"

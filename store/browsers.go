@@ -7,10 +7,10 @@ import (
 	"fmt"
 	"time"
 
-	"glasshouse/access"
-	"glasshouse/approval"
 	"glasshouse/fault"
 	"glasshouse/id"
+	"glasshouse/policy/access"
+	"glasshouse/policy/approval"
 )
 
 // Browsers stores the browsers that receive push notifications; it implements

@@ -5,10 +5,10 @@ import (
 	"testing"
 	"time"
 
-	"glasshouse/access"
-	"glasshouse/approval"
 	"glasshouse/fault"
 	"glasshouse/id"
+	"glasshouse/policy/access"
+	"glasshouse/policy/approval"
 )
 
 func browsersEnd(t *testing.T, where string) {

@@ -6,7 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"glasshouse/registry"
+	"glasshouse/capability/registry"
 )
 
 // Capabilities stores registered capabilities; it implements registry.Store.

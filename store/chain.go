@@ -15,8 +15,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"golang.org/x/sys/unix"
 
-	"glasshouse/chain"
 	"glasshouse/fault"
+	"glasshouse/policy/chain"
 )
 
 // Chain stores the causal chain; it implements chain.Store.

@@ -13,8 +13,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
 
-	"glasshouse/chain"
 	"glasshouse/fault"
+	"glasshouse/policy/chain"
 )
 
 // A ChainReader reads the causal chain; it implements chain.Reader.

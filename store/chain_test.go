@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"glasshouse/chain"
 	"glasshouse/fault"
 	"glasshouse/id"
+	"glasshouse/policy/chain"
 	"glasshouse/store"
 	"glasshouse/store/postgrestest"
 )

@@ -7,9 +7,9 @@ import (
 	"fmt"
 	"time"
 
-	"glasshouse/access"
 	"glasshouse/fault"
 	"glasshouse/id"
+	"glasshouse/policy/access"
 )
 
 // Logins stores browser logins and login links; it implements access.LoginStore.

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"glasshouse/access"
+	"glasshouse/policy/access"
 )
 
 // loginsComeBack creates a login and checks it from another process.

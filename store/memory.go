@@ -8,8 +8,8 @@ import (
 	"errors"
 	"fmt"
 
+	"glasshouse/capability/memory"
 	"glasshouse/fault"
-	"glasshouse/memory"
 )
 
 // Memory stores the memory of agents; it implements memory.Store.

@@ -12,8 +12,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"glasshouse/capability/memory"
 	"glasshouse/fault"
-	"glasshouse/memory"
 	"glasshouse/store/postgrestest"
 )
 

@@ -8,10 +8,10 @@ import (
 	"fmt"
 	"time"
 
-	"glasshouse/chain"
+	"glasshouse/agents/run"
 	"glasshouse/fault"
 	"glasshouse/id"
-	"glasshouse/run"
+	"glasshouse/policy/chain"
 )
 
 // Runs stores sessions and their runs; it implements run.Store.

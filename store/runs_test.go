@@ -15,12 +15,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"glasshouse/budget"
-	"glasshouse/chain"
+	"glasshouse/agents/run"
+	"glasshouse/capability/budget"
+	"glasshouse/capability/manifest"
 	"glasshouse/fault"
 	"glasshouse/id"
-	"glasshouse/manifest"
-	"glasshouse/run"
+	"glasshouse/policy/chain"
 	"glasshouse/store"
 	"glasshouse/store/postgrestest"
 )

@@ -8,9 +8,9 @@ import (
 	"fmt"
 	"time"
 
+	"glasshouse/agents/schedule"
 	"glasshouse/fault"
 	"glasshouse/id"
-	"glasshouse/schedule"
 )
 
 // Schedules stores schedules of runs; it implements schedule.Store.

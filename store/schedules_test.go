@@ -11,9 +11,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"glasshouse/agents/schedule"
 	"glasshouse/fault"
 	"glasshouse/id"
-	"glasshouse/schedule"
 	"glasshouse/store/postgrestest"
 )
 

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"glasshouse/id"
-	"glasshouse/secret"
+	"glasshouse/policy/secret"
 )
 
 // Secrets stores sealed secrets and their grants; it implements secret.Store.

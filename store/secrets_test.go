@@ -7,7 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"glasshouse/id"
-	"glasshouse/secret"
+	"glasshouse/policy/secret"
 )
 
 func secretsComeBack(t *testing.T, where string) {

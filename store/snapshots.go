@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"glasshouse/id"
-	"glasshouse/snapshot"
+	"glasshouse/jail/snapshot"
 )
 
 // Snapshots stores the record of every snapshot; it implements snapshot.Store.

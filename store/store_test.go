@@ -13,12 +13,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"glasshouse/access"
 	"glasshouse/api/replay"
-	"glasshouse/approval"
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/jail"
+	"glasshouse/policy/access"
+	"glasshouse/policy/approval"
 	"glasshouse/store"
 	"glasshouse/store/postgrestest"
 	"glasshouse/store/storetest"

@@ -7,9 +7,9 @@ import (
 	"fmt"
 	"time"
 
-	"glasshouse/access"
 	"glasshouse/fault"
 	"glasshouse/id"
+	"glasshouse/policy/access"
 )
 
 // Tokens stores bearer tokens; it implements access.Store.

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"glasshouse/api/wire"
-	"glasshouse/backend/backendtest"
 	"glasshouse/id"
+	"glasshouse/jail/backend/backendtest"
 )
 
 // talkers starts a daemon whose jails contain an agent that speaks the Agent Client Protocol

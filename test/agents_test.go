@@ -12,11 +12,11 @@ import (
 	"testing"
 	"time"
 
-	"glasshouse/agent"
+	"glasshouse/agents/agent"
+	"glasshouse/agents/llm/mockllm"
 	"glasshouse/api/wire"
 	"glasshouse/fault"
 	"glasshouse/id"
-	"glasshouse/llm/mockllm"
 )
 
 // newAgentHarness starts a daemon that can run a third-party agent. npm installs the agent's package

@@ -20,10 +20,10 @@ import (
 
 	"glasshouse/api/client"
 	"glasshouse/api/wire"
-	"glasshouse/backend/backendtest"
-	"glasshouse/egress/egresstest"
 	"glasshouse/fault"
 	"glasshouse/id"
+	"glasshouse/jail/backend/backendtest"
+	"glasshouse/policy/egress/egresstest"
 )
 
 // attackProgram builds the program test/attack.

@@ -17,8 +17,8 @@ import (
 
 	"glasshouse/api/client"
 	"glasshouse/api/wire"
-	"glasshouse/backend/backendtest"
 	"glasshouse/host/seccomp"
+	"glasshouse/jail/backend/backendtest"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 )

@@ -20,7 +20,7 @@ import (
 	"time"
 
 	"glasshouse/api/wire"
-	"glasshouse/bundle"
+	"glasshouse/capability/bundle"
 	"glasshouse/fault"
 )
 

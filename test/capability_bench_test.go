@@ -9,11 +9,11 @@ import (
 	"time"
 
 	"glasshouse/api/wire"
-	"glasshouse/engine"
-	"glasshouse/engine/pure"
+	"glasshouse/capability/engine"
+	"glasshouse/capability/engine/pure"
+	"glasshouse/capability/manifest"
 	"glasshouse/fault"
 	"glasshouse/govern"
-	"glasshouse/manifest"
 )
 
 // only resolves each reference to one capability.

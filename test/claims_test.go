@@ -8,8 +8,8 @@ import (
 
 	"glasshouse/api/client"
 	"glasshouse/api/wire"
-	"glasshouse/backend/backendtest"
 	"glasshouse/id"
+	"glasshouse/jail/backend/backendtest"
 )
 
 // uidOf returns the host uid of a jail's init, the first of its id range.

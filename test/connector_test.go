@@ -17,9 +17,9 @@ import (
 	"testing"
 	"time"
 
+	"glasshouse/agents/connector"
 	"glasshouse/api/client"
 	"glasshouse/api/wire"
-	"glasshouse/connector"
 	"glasshouse/internal/webhook"
 )
 

@@ -23,9 +23,9 @@ import (
 
 	"glasshouse/api/client"
 	"glasshouse/api/wire"
-	"glasshouse/backend/backendtest"
 	"glasshouse/fault"
 	"glasshouse/id"
+	"glasshouse/jail/backend/backendtest"
 )
 
 // A daemonHarness is a data directory with a daemon that tests can kill and start again.

@@ -1,7 +1,7 @@
 package test_test
 
 import (
-	"glasshouse/backend/backendtest"
+	"glasshouse/jail/backend/backendtest"
 	"net"
 	"os"
 	"os/exec"

@@ -26,7 +26,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 
-	"glasshouse/backend/backendtest"
+	"glasshouse/jail/backend/backendtest"
 )
 
 // imageRegistry serves the small root filesystem as the image test/tree:1, with an additional

@@ -18,8 +18,8 @@ import (
 
 	"glasshouse/api/client"
 	"glasshouse/api/wire"
+	"glasshouse/capability/mcp/mcptest"
 	"glasshouse/id"
-	"glasshouse/mcp/mcptest"
 )
 
 // e2bVersions are the tested releases of E2B's SDK, and e2bScenarios the files of test/e2b that

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"glasshouse/mcp/mcptest"
+	"glasshouse/capability/mcp/mcptest"
 )
 
 // pythonSDKs are the tested releases of the Python package e2b.

@@ -16,10 +16,10 @@ import (
 
 	"glasshouse/api/client"
 	"glasshouse/api/wire"
-	"glasshouse/backend/backendtest"
-	"glasshouse/egress"
-	"glasshouse/egress/egresstest"
 	"glasshouse/id"
+	"glasshouse/jail/backend/backendtest"
+	"glasshouse/policy/egress"
+	"glasshouse/policy/egress/egresstest"
 )
 
 // An escape is an attempt of test/escape, as the program lists it.

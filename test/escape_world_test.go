@@ -23,8 +23,8 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 	"golang.org/x/sys/unix"
 
-	"glasshouse/egress/egresstest"
 	"glasshouse/host/netns"
+	"glasshouse/policy/egress/egresstest"
 )
 
 const (

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"glasshouse/backend/backendtest"
+	"glasshouse/jail/backend/backendtest"
 	"os"
 	"os/exec"
 	"path/filepath"

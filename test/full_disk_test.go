@@ -13,10 +13,10 @@ import (
 
 	"glasshouse/api/client"
 	"glasshouse/api/wire"
-	"glasshouse/event"
 	"glasshouse/fault"
 	"glasshouse/host/disk"
 	"glasshouse/id"
+	"glasshouse/observe/event"
 )
 
 // openOnDisk starts a daemon whose data directory is a file system of mb megabytes.

@@ -13,11 +13,11 @@ import (
 	"testing"
 	"time"
 
+	"glasshouse/agents/llm/mockllm"
 	"glasshouse/api/client"
 	"glasshouse/api/wire"
 	"glasshouse/fault"
 	"glasshouse/id"
-	"glasshouse/llm/mockllm"
 )
 
 // modelThatCounts is a scripted model that writes a file line by line and reads it.

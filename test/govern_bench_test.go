@@ -17,11 +17,11 @@ import (
 	"time"
 
 	"glasshouse/api/wire"
-	"glasshouse/chain"
 	"glasshouse/govern"
 	"glasshouse/host/netns"
 	"glasshouse/id"
 	"glasshouse/policy"
+	"glasshouse/policy/chain"
 	"glasshouse/store"
 )
 

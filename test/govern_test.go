@@ -17,8 +17,8 @@ import (
 
 	"glasshouse/api/client"
 	"glasshouse/api/wire"
-	"glasshouse/backend/backendtest"
 	"glasshouse/id"
+	"glasshouse/jail/backend/backendtest"
 )
 
 // rootfsWith returns the small root filesystem with /work and more programs of this host.

@@ -22,7 +22,7 @@ import (
 
 	"glasshouse/api/client"
 	"glasshouse/api/wire"
-	"glasshouse/backend/backendtest"
+	"glasshouse/jail/backend/backendtest"
 )
 
 // imaged builds a container image and returns its path and digest.

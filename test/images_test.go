@@ -27,8 +27,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"glasshouse/api/wire"
-	"glasshouse/backend/backendtest"
 	"glasshouse/fault"
+	"glasshouse/jail/backend/backendtest"
 )
 
 // An entry is a file, a directory or a link in a layer of an image.

@@ -15,7 +15,7 @@ import (
 func TestAuditEntryKindsAreWritten(t *testing.T) {
 	set := token.NewFileSet()
 	unwritten := map[string]bool{}
-	file, err := parser.ParseFile(set, "../chain/kind.go", nil, 0)
+	file, err := parser.ParseFile(set, "../policy/chain/kind.go", nil, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

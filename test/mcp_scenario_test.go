@@ -15,8 +15,8 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"glasshouse/api/wire"
+	"glasshouse/capability/mcp/mcptest"
 	"glasshouse/id"
-	"glasshouse/mcp/mcptest"
 )
 
 // mcpCommand returns the command glasshouse mcp, as an MCP client starts it.

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"glasshouse/backend/backendtest"
+	"glasshouse/jail/backend/backendtest"
 	"net"
 	"net/netip"
 	"os"

@@ -16,8 +16,8 @@ import (
 
 	"glasshouse/api/client"
 	"glasshouse/api/wire"
-	"glasshouse/event"
 	"glasshouse/id"
+	"glasshouse/observe/event"
 )
 
 // events returns the events in a jail's log that match a filter.

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"glasshouse/backend/backendtest"
+	"glasshouse/jail/backend/backendtest"
 )
 
 // A podman is podman with its own storage, which is removed at the end of the test.

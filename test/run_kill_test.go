@@ -16,9 +16,9 @@ import (
 
 	"glasshouse/api/client"
 	"glasshouse/api/wire"
+	"glasshouse/capability/memory"
 	"glasshouse/fault"
 	"glasshouse/id"
-	"glasshouse/memory"
 	"glasshouse/store"
 )
 

@@ -16,10 +16,10 @@ import (
 	"testing"
 	"time"
 
+	"glasshouse/agents/run"
 	"glasshouse/api/client"
 	"glasshouse/api/wire"
 	"glasshouse/id"
-	"glasshouse/run"
 	"glasshouse/store"
 	"glasshouse/store/postgrestest"
 )

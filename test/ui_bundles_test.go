@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"glasshouse/bundle"
+	"glasshouse/capability/bundle"
 )
 
 // A stall is a private market.

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"glasshouse/backend/backendtest"
+	"glasshouse/jail/backend/backendtest"
 	"net"
 	"os"
 	"os/exec"

@@ -22,9 +22,9 @@ import (
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/jail"
-	"glasshouse/jailinit"
-	"glasshouse/jailinit/control"
-	"glasshouse/jailinit/protocol"
+	jailinit "glasshouse/jail/init"
+	"glasshouse/jail/init/control"
+	"glasshouse/jail/init/protocol"
 )
 
 const (

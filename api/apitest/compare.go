@@ -6,8 +6,8 @@ import (
 
 	"glasshouse/id"
 	"glasshouse/jail"
-	"glasshouse/report"
-	"glasshouse/snapshot"
+	"glasshouse/jail/snapshot"
+	"glasshouse/observe/report"
 )
 
 // Changes implements api.Comparer. It returns Jails.Diff for all arguments.

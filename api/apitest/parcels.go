@@ -9,7 +9,7 @@ import (
 
 	"glasshouse/fault"
 	"glasshouse/id"
-	"glasshouse/snapshot"
+	"glasshouse/jail/snapshot"
 )
 
 // Export implements api.Snapshots. An archive consists of the record and padding.

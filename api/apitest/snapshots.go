@@ -10,7 +10,7 @@ import (
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/jail"
-	"glasshouse/snapshot"
+	"glasshouse/jail/snapshot"
 )
 
 // Snapshots is an api.Snapshots over Jails. It keeps only records of the snapshots, and of the

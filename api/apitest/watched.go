@@ -10,9 +10,9 @@ import (
 	"testing"
 
 	"glasshouse/api/wire"
-	"glasshouse/event"
-	"glasshouse/eventlog"
 	"glasshouse/id"
+	"glasshouse/observe/event"
+	"glasshouse/observe/eventlog"
 )
 
 // Watched is an api.Observed with real event logs, whose events the test appends.

@@ -19,7 +19,6 @@ import (
 	"testing"
 	"time"
 
-	"glasshouse/access"
 	"glasshouse/api"
 	"glasshouse/api/apitest"
 	"glasshouse/api/client"
@@ -27,8 +26,9 @@ import (
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/jail"
-	"glasshouse/jailinit/control"
-	"glasshouse/jailinit/protocol"
+	"glasshouse/jail/init/control"
+	"glasshouse/jail/init/protocol"
+	"glasshouse/policy/access"
 	"glasshouse/store/storetest"
 )
 

@@ -10,8 +10,8 @@ import (
 
 	"glasshouse/api/apitest"
 	"glasshouse/api/client"
-	"glasshouse/event"
 	"glasshouse/fault"
+	"glasshouse/observe/event"
 )
 
 func opened(pid int32, path string) event.Event {

@@ -20,7 +20,7 @@ import (
 	"strconv"
 	"syscall"
 
-	"glasshouse/agent/builtin"
+	"glasshouse/agents/agent/builtin"
 )
 
 func main() {

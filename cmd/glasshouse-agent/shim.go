@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"glasshouse/agent/builtin"
+	"glasshouse/agents/agent/builtin"
 )
 
 // A shim serves the agent endpoint on a TCP port for an agent that cannot use a unix socket.

@@ -13,7 +13,7 @@ import (
 
 	"glasshouse/host/pages"
 	"glasshouse/internal/notify"
-	"glasshouse/jailinit"
+	jailinit "glasshouse/jail/init"
 )
 
 func main() {

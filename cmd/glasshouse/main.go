@@ -7,8 +7,8 @@ import (
 	"os"
 	"runtime"
 
-	"glasshouse/backend/bwrap"
 	"glasshouse/cli"
+	"glasshouse/jail/backend/bwrap"
 )
 
 func main() {

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"glasshouse/jail"
-	"glasshouse/jailinit/control"
+	"glasshouse/jail/init/control"
 )
 
 // BenchmarkExec measures a command with the Connect protocol and with jail.Manager directly.

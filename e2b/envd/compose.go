@@ -7,7 +7,7 @@ import (
 	"net/http"
 
 	"glasshouse/fault"
-	"glasshouse/jailinit/protocol"
+	"glasshouse/jail/init/protocol"
 )
 
 // Limits of one compose request.

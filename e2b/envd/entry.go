@@ -14,7 +14,7 @@ import (
 	"glasshouse/e2b/envdpb"
 	"glasshouse/fault"
 	"glasshouse/jail"
-	"glasshouse/jailinit/protocol"
+	"glasshouse/jail/init/protocol"
 )
 
 // A desk gives one request access to the files of a sandbox, as one user.

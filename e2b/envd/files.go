@@ -17,7 +17,7 @@ import (
 	"github.com/klauspost/compress/gzip"
 
 	"glasshouse/fault"
-	"glasshouse/jailinit/protocol"
+	"glasshouse/jail/init/protocol"
 )
 
 // A problem is an error of a plain HTTP request, one that is not a Connect RPC.

@@ -12,7 +12,7 @@ import (
 
 	"glasshouse/e2b/envdpb"
 	"glasshouse/fault"
-	"glasshouse/jailinit/protocol"
+	"glasshouse/jail/init/protocol"
 )
 
 // filesAt returns the files of a sandbox and the absolute path of name. The caller closes the

@@ -9,7 +9,7 @@ import (
 
 	"glasshouse/e2b/envdpb"
 	"glasshouse/fault"
-	"glasshouse/jailinit/protocol"
+	"glasshouse/jail/init/protocol"
 )
 
 // An input writes to the stdin or terminal of one command.

@@ -18,8 +18,8 @@ import (
 	"glasshouse/e2b/envdpb"
 	"glasshouse/fault"
 	"glasshouse/jail"
-	"glasshouse/jailinit/control"
-	"glasshouse/jailinit/protocol"
+	"glasshouse/jail/init/control"
+	"glasshouse/jail/init/protocol"
 )
 
 // A note is metadata that init stores with a command. It survives pauses, forks and restarts of

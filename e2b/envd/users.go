@@ -15,7 +15,7 @@ import (
 
 	"glasshouse/fault"
 	"glasshouse/jail"
-	"glasshouse/jailinit/protocol"
+	"glasshouse/jail/init/protocol"
 )
 
 // defaultUser is the user of requests that name none, unless the sandbox has another default.

@@ -14,7 +14,7 @@ import (
 	"glasshouse/e2b/envdpb"
 	"glasshouse/fault"
 	"glasshouse/id"
-	"glasshouse/jailinit/protocol"
+	"glasshouse/jail/init/protocol"
 )
 
 // A watching is an active watch of a directory.

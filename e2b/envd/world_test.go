@@ -21,13 +21,13 @@ import (
 	"connectrpc.com/connect"
 	"golang.org/x/sys/unix"
 
-	"glasshouse/backend/backendtest"
-	"glasshouse/backend/oci"
 	"glasshouse/e2b/envd"
 	"glasshouse/e2b/envdpb"
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/jail"
+	"glasshouse/jail/backend/backendtest"
+	"glasshouse/jail/backend/oci"
 )
 
 // A world is a running jail, sandboxes that use it, and a Server for them.

@@ -18,11 +18,11 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 
 	"glasshouse/e2b"
-	"glasshouse/egress"
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/jail"
-	"glasshouse/snapshot"
+	"glasshouse/jail/snapshot"
+	"glasshouse/policy/egress"
 )
 
 // buildTime limits a build. graceTime is the time between SIGTERM and SIGKILL at the end of a

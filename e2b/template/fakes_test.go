@@ -18,16 +18,16 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/authn"
 
-	"glasshouse/access"
 	"glasshouse/e2b"
 	"glasshouse/e2b/e2btest"
-	"glasshouse/egress"
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/jail"
-	"glasshouse/jailinit/control"
-	"glasshouse/jailinit/protocol"
-	"glasshouse/snapshot"
+	"glasshouse/jail/init/control"
+	"glasshouse/jail/init/protocol"
+	"glasshouse/jail/snapshot"
+	"glasshouse/policy/access"
+	"glasshouse/policy/egress"
 )
 
 // A fakeStore stores the records of templates in memory.

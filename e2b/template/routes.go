@@ -9,11 +9,11 @@ import (
 	"strings"
 	"time"
 
-	"glasshouse/access"
 	"glasshouse/e2b"
 	"glasshouse/e2b/envd"
 	"glasshouse/fault"
 	"glasshouse/id"
+	"glasshouse/policy/access"
 )
 
 // routes lists the operations of the control API on templates, for authenticated callers.

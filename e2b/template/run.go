@@ -18,8 +18,8 @@ import (
 	"glasshouse/e2b"
 	"glasshouse/fault"
 	"glasshouse/jail"
-	"glasshouse/jailinit/control"
-	"glasshouse/jailinit/protocol"
+	"glasshouse/jail/init/control"
+	"glasshouse/jail/init/protocol"
 )
 
 // do runs a step and takes a snapshot of the files that it changed.

@@ -9,8 +9,8 @@ import (
 
 	"glasshouse/fault"
 	"glasshouse/jail"
-	"glasshouse/jailinit/control"
-	"glasshouse/jailinit/protocol"
+	"glasshouse/jail/init/control"
+	"glasshouse/jail/init/protocol"
 )
 
 //go:embed sudo.sh

@@ -19,11 +19,11 @@ import (
 	"github.com/google/go-containerregistry/pkg/authn"
 
 	"glasshouse/e2b"
-	"glasshouse/egress"
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/jail"
-	"glasshouse/snapshot"
+	"glasshouse/jail/snapshot"
+	"glasshouse/policy/egress"
 )
 
 // Config configures Templates.

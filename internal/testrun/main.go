@@ -46,21 +46,21 @@ import (
 // split is the maximum number of tests per process, for packages that take minutes. A panic ends
 // only the process in which it happens.
 var split = map[string]int{
-	"glasshouse/test":            4,
-	"glasshouse/snapshot":        6,
-	"glasshouse/agent/spawn":     4,
-	"glasshouse/backend/bwrap":   100, // one process, which is started early
-	"glasshouse/backend/oci":     1,
-	"glasshouse/engine/jailed":   6,
-	"glasshouse/enforce":         8,
-	"glasshouse/observe/kernel":  8,
-	"glasshouse/observe/network": 10,
-	"glasshouse/observe/gvisor":  10,
-	"glasshouse/observe/ptrace":  12,
+	"glasshouse/test":                     4,
+	"glasshouse/jail/snapshot":            6,
+	"glasshouse/agents/agent/spawn":       4,
+	"glasshouse/jail/backend/bwrap":       100, // one process, which is started early
+	"glasshouse/jail/backend/oci":         1,
+	"glasshouse/capability/engine/jailed": 6,
+	"glasshouse/policy/enforce":           8,
+	"glasshouse/observe/kernel":           8,
+	"glasshouse/observe/network":          10,
+	"glasshouse/observe/gvisor":           10,
+	"glasshouse/observe/ptrace":           12,
 }
 
 // programs are built once, for tests that look them up with backendtest.Find.
-var programs = []string{"./cmd/glasshouse", "./cmd/glasshouse-init", "./cmd/glasshouse-agent", "./backend/backendtest/probe",
+var programs = []string{"./cmd/glasshouse", "./cmd/glasshouse-init", "./cmd/glasshouse-agent", "./jail/backend/backendtest/probe",
 	"./test/attack", "./test/escape", "./test/talker"}
 
 // A job is one process of tests.

@@ -8,9 +8,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"glasshouse/event"
 	"glasshouse/id"
 	"glasshouse/observe"
+	"glasshouse/observe/event"
 	"glasshouse/observe/syscalls"
 )
 

@@ -3,7 +3,7 @@ package gvisor
 import (
 	"golang.org/x/sys/unix"
 
-	"glasshouse/event"
+	"glasshouse/observe/event"
 	"glasshouse/observe/syscalls"
 )
 

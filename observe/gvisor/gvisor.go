@@ -31,15 +31,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"glasshouse/event"
 	"glasshouse/fault"
 	"glasshouse/observe"
+	"glasshouse/observe/event"
 )
 
 // Config configures the path and the state directory of runsc.
 type Config struct {
 	Path string       // default: runsc, looked up in PATH
-	Root string       // state directory as used by backend/oci: the directory runsc below its RunDir
+	Root string       // state directory as used by jail/backend/oci: the directory runsc below its RunDir
 	Log  *slog.Logger // default: discard
 }
 

@@ -13,9 +13,9 @@ import (
 	"testing"
 	"time"
 
-	"glasshouse/event"
 	"glasshouse/fault"
 	"glasshouse/observe"
+	"glasshouse/observe/event"
 	"glasshouse/observe/observetest"
 )
 

@@ -11,16 +11,16 @@ import (
 	"sync"
 	"testing"
 
-	"glasshouse/backend/backendtest"
-	"glasshouse/backend/oci"
-	"glasshouse/event"
 	"glasshouse/fault"
 	"glasshouse/host/cgroup"
 	"glasshouse/id"
 	"glasshouse/jail"
-	"glasshouse/jailinit/control"
-	"glasshouse/jailinit/protocol"
+	"glasshouse/jail/backend/backendtest"
+	"glasshouse/jail/backend/oci"
+	"glasshouse/jail/init/control"
+	"glasshouse/jail/init/protocol"
 	"glasshouse/observe"
+	"glasshouse/observe/event"
 	"glasshouse/observe/gvisor"
 )
 

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"glasshouse/event"
+	"glasshouse/observe/event"
 )
 
 // connect starts a watch that reads from a socket, and returns a function that sends datagrams to

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"glasshouse/event"
+	"glasshouse/observe/event"
 	"glasshouse/observe/syscalls"
 )
 

@@ -8,9 +8,9 @@ import (
 	"path/filepath"
 	"testing"
 
-	"glasshouse/event"
 	"glasshouse/jail"
 	"glasshouse/observe"
+	"glasshouse/observe/event"
 	"glasshouse/observe/observetest"
 )
 

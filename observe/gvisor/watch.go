@@ -13,9 +13,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"glasshouse/event"
 	"glasshouse/id"
 	"glasshouse/observe"
+	"glasshouse/observe/event"
 )
 
 // A watch observes one jail. One goroutine reads the points of the sandbox; other goroutines

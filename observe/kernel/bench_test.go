@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"glasshouse/event"
 	"glasshouse/observe"
+	"glasshouse/observe/event"
 	"glasshouse/observe/kernel"
 	"glasshouse/observe/observetest"
 )

@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"glasshouse/event"
 	"glasshouse/fault"
 	"glasshouse/observe"
+	"glasshouse/observe/event"
 	"glasshouse/observe/kernel"
 	"glasshouse/observe/observetest"
 )

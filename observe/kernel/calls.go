@@ -6,7 +6,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"glasshouse/event"
+	"glasshouse/observe/event"
 	"glasshouse/observe/syscalls"
 )
 

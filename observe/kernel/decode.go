@@ -7,8 +7,8 @@ import (
 	"time"
 	"unsafe"
 
-	"glasshouse/event"
 	"glasshouse/observe"
+	"glasshouse/observe/event"
 	"glasshouse/observe/syscalls"
 )
 

@@ -27,11 +27,11 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
-	"glasshouse/event"
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/internal/spare"
 	"glasshouse/observe"
+	"glasshouse/observe/event"
 )
 
 // Sizes shared with trace.bpf.c.

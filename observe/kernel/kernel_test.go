@@ -13,9 +13,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"glasshouse/event"
 	"glasshouse/fault"
 	"glasshouse/observe"
+	"glasshouse/observe/event"
 	"glasshouse/observe/kernel"
 	"glasshouse/observe/observetest"
 )

@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"glasshouse/event"
 	"glasshouse/observe"
+	"glasshouse/observe/event"
 )
 
 // process records the start, exec or exit of a process or thread.

@@ -1,6 +1,6 @@
 package kernel
 
-import "glasshouse/event"
+import "glasshouse/observe/event"
 
 // A program that reads or writes one file in many small operations would have each call
 // recorded twice: as a call and as a file operation. Therefore, after runStart operations,

@@ -16,10 +16,10 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"glasshouse/event"
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/observe"
+	"glasshouse/observe/event"
 )
 
 // Flags of struct slot in trace.bpf.c.

@@ -19,11 +19,11 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"glasshouse/event"
 	"glasshouse/fault"
 	"glasshouse/host/netns"
 	"glasshouse/internal/undo"
 	"glasshouse/observe"
+	"glasshouse/observe/event"
 )
 
 // An iface is a network interface of a jail.

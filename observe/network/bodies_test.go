@@ -10,8 +10,8 @@ import (
 	"syscall"
 	"testing"
 
-	"glasshouse/event"
 	"glasshouse/observe"
+	"glasshouse/observe/event"
 	"glasshouse/observe/network"
 )
 

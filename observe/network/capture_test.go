@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"glasshouse/event"
+	"glasshouse/observe/event"
 	"glasshouse/observe/network"
 )
 

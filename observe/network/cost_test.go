@@ -11,7 +11,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"glasshouse/event"
+	"glasshouse/observe/event"
 	"glasshouse/observe/network"
 )
 

@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"time"
 
-	"glasshouse/event"
+	"glasshouse/observe/event"
 )
 
 const (

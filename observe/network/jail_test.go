@@ -21,11 +21,11 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"glasshouse/event"
 	"glasshouse/fault"
 	"glasshouse/host/netns"
 	"glasshouse/id"
 	"glasshouse/observe"
+	"glasshouse/observe/event"
 	"glasshouse/observe/network"
 )
 

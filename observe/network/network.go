@@ -33,10 +33,10 @@ import (
 	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
 
-	"glasshouse/event"
 	"glasshouse/fault"
 	"glasshouse/internal/spare"
 	"glasshouse/observe"
+	"glasshouse/observe/event"
 )
 
 // Config configures a Source.

@@ -12,7 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"glasshouse/event"
+	"glasshouse/observe/event"
 	"glasshouse/observe/network"
 )
 

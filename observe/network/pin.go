@@ -14,10 +14,10 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
-	"glasshouse/event"
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/observe"
+	"glasshouse/observe/event"
 )
 
 // pinVersion must be increased when records or maps change. Pins of other versions are removed,

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"unsafe"
 
-	"glasshouse/event"
+	"glasshouse/observe/event"
 )
 
 // Record flags, as in network.bpf.c.

@@ -16,9 +16,9 @@ import (
 	"testing"
 	"time"
 
-	"glasshouse/event"
-	"glasshouse/eventlog"
 	"glasshouse/observe"
+	"glasshouse/observe/event"
+	"glasshouse/observe/eventlog"
 	"glasshouse/observe/network"
 )
 

@@ -13,8 +13,8 @@ import (
 
 	"github.com/cilium/ebpf/link"
 
-	"glasshouse/event"
 	"glasshouse/observe"
+	"glasshouse/observe/event"
 )
 
 // Flags of a jail, as in network.bpf.c. The last two are used when a daemon takes over.

@@ -13,9 +13,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"glasshouse/event"
 	"glasshouse/id"
 	"glasshouse/observe"
+	"glasshouse/observe/event"
 )
 
 // A Cell imitates a jail for sources on the host: a cgroup, a PID namespace and a mount

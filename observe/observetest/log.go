@@ -5,7 +5,7 @@ package observetest
 import (
 	"sync"
 
-	"glasshouse/event"
+	"glasshouse/observe/event"
 )
 
 // A Log is an in-memory Sink. The zero value is ready to use.

@@ -12,9 +12,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"glasshouse/event"
 	"glasshouse/fault"
 	"glasshouse/observe"
+	"glasshouse/observe/event"
 )
 
 // A Jail is a jail that a source can observe and a test can run commands in, such as a Cell.

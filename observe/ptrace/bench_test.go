@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"glasshouse/event"
+	"glasshouse/observe/event"
 )
 
 // BenchmarkSlowdown runs the same programs untraced, under this package with all events and with

@@ -10,14 +10,14 @@ import (
 	"testing"
 	"time"
 
-	"glasshouse/backend/backendtest"
-	"glasshouse/backend/bwrap"
-	"glasshouse/event"
 	"glasshouse/id"
 	api "glasshouse/jail"
-	"glasshouse/jailinit/control"
-	"glasshouse/jailinit/protocol"
+	"glasshouse/jail/backend/backendtest"
+	"glasshouse/jail/backend/bwrap"
+	"glasshouse/jail/init/control"
+	"glasshouse/jail/init/protocol"
 	"glasshouse/observe"
+	"glasshouse/observe/event"
 	"glasshouse/observe/ptrace"
 )
 

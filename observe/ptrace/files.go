@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"glasshouse/event"
+	"glasshouse/observe/event"
 )
 
 // descriptor returns the path of a task's descriptor as reported by the kernel. known is false

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"glasshouse/event"
+	"glasshouse/observe/event"
 	"glasshouse/observe/ptrace"
 )
 

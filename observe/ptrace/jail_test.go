@@ -16,10 +16,10 @@ import (
 	"testing"
 	"time"
 
-	"glasshouse/backend/bwrap"
-	"glasshouse/event"
 	"glasshouse/id"
+	"glasshouse/jail/backend/bwrap"
 	"glasshouse/observe"
+	"glasshouse/observe/event"
 	"glasshouse/observe/observetest"
 	"glasshouse/observe/ptrace"
 )

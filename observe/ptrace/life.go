@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"glasshouse/event"
+	"glasshouse/observe/event"
 )
 
 // meet adds a task. Its data is read from /proc while it is stopped or not yet reaped.

@@ -18,10 +18,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
-	"glasshouse/backend/backendtest"
-	"glasshouse/event"
 	"glasshouse/fault"
+	"glasshouse/jail/backend/backendtest"
 	"glasshouse/observe"
+	"glasshouse/observe/event"
 	"glasshouse/observe/ptrace"
 )
 

@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"glasshouse/event"
 	"glasshouse/fault"
+	"glasshouse/observe/event"
 )
 
 // begin seizes all tasks in the jail. When it returns, every task has stopped once and

@@ -6,8 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"glasshouse/event"
 	"glasshouse/observe"
+	"glasshouse/observe/event"
 	"glasshouse/observe/observetest"
 	"glasshouse/observe/ptrace"
 )

@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"glasshouse/event"
 	"glasshouse/observe"
+	"glasshouse/observe/event"
 )
 
 // A tracer traces one jail. All its methods run on one thread, because ptrace requests must

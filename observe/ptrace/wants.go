@@ -5,7 +5,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"glasshouse/event"
+	"glasshouse/observe/event"
 	"glasshouse/observe/syscalls"
 )
 

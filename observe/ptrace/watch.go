@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"glasshouse/event"
 	"glasshouse/observe"
+	"glasshouse/observe/event"
 )
 
 // A Watch observes one jail with a thread that traces all its processes. Other goroutines send

@@ -1,6 +1,6 @@
 package syscalls
 
-import "glasshouse/event"
+import "glasshouse/observe/event"
 
 // A Shape describes the arguments of a call. Arguments are counted from 1; 0 means none.
 type Shape struct {

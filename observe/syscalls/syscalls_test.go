@@ -4,7 +4,7 @@ import (
 	"encoding/hex"
 	"testing"
 
-	"glasshouse/event"
+	"glasshouse/observe/event"
 	"glasshouse/observe/syscalls"
 )
 

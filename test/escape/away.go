@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"glasshouse/egress/egresstest"
+	"glasshouse/policy/egress/egresstest"
 )
 
 // away repeats allowed and denied requests until /root/stop exists. For each round it writes a

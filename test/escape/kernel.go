@@ -13,7 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"glasshouse/egress/egresstest"
+	"glasshouse/policy/egress/egresstest"
 )
 
 // kernel returns attempts to change the jail's network through the kernel.

@@ -19,8 +19,8 @@ import (
 	"sync"
 	"time"
 
-	"glasshouse/egress"
-	"glasshouse/egress/egresstest"
+	"glasshouse/policy/egress"
+	"glasshouse/policy/egress/egresstest"
 )
 
 // An Attempt is one way to escape, and how it is recorded: by at least one of the fields below.

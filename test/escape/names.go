@@ -5,8 +5,8 @@ import (
 	"os"
 	"strings"
 
-	"glasshouse/egress"
-	"glasshouse/egress/egresstest"
+	"glasshouse/policy/egress"
+	"glasshouse/policy/egress/egresstest"
 )
 
 // names returns attempts that rewrite the files of the resolver. The proxy must still decide by

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"glasshouse/egress"
-	"glasshouse/egress/egresstest"
+	"glasshouse/policy/egress"
+	"glasshouse/policy/egress/egresstest"
 )
 
 // Host locations, passed by the test so that the attempts need not guess them.

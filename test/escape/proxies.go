@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"glasshouse/egress"
-	"glasshouse/egress/egresstest"
+	"glasshouse/policy/egress"
+	"glasshouse/policy/egress/egresstest"
 )
 
 func copyLimited(w io.Writer, r io.Reader) (int64, error) {

@@ -11,8 +11,8 @@ import (
 	"net/http"
 	"strings"
 
-	"glasshouse/egress"
-	"glasshouse/egress/egresstest"
+	"glasshouse/policy/egress"
+	"glasshouse/policy/egress/egresstest"
 )
 
 // servers are the addresses of the test's own servers, besides those of the table.

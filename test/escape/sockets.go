@@ -10,8 +10,8 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 	"golang.org/x/sys/unix"
 
-	"glasshouse/egress"
-	"glasshouse/egress/egresstest"
+	"glasshouse/policy/egress"
+	"glasshouse/policy/egress/egresstest"
 )
 
 const evil = egresstest.Evil

@@ -1,0 +1,289 @@
+package gateway
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"glasshouse/agents/agent"
+	"glasshouse/agents/run"
+	"glasshouse/fault"
+	"glasshouse/govern"
+	"glasshouse/id"
+	"glasshouse/jail"
+	"glasshouse/jail/init/protocol"
+	"glasshouse/policy"
+)
+
+// Paths inside the jail of an agent, unless the jail's spec overrides them.
+const (
+	workspace = "/workspace"
+	home      = "/home/agent"
+	agentPath = "/usr/local/bin/glasshouse-agent"
+)
+
+// defaultPolicy applies to agents for which the user gave no policy. It allows actions inside
+// the jail and asks for all that reaches beyond it, except for the capabilities of the agent's
+// skills. The last matching rule wins.
+const defaultPolicy = `{
+  "permission": {
+    "read": "allow", "edit": %[1]q, "bash": {"*": %[1]q, "sudo *": "deny"},
+    "glob": "allow", "grep": "allow", "list": "allow", "task": "allow", "todowrite": "allow", "todoread": "allow",
+    "external_directory": %[1]q, "doom_loop": "ask",
+    "call": {"*": "ask", "memory.*": "allow"%[2]s}, "create_task": "allow", "coordinate_sibling": "allow",
+    "request_resources": "ask", "secret": "ask", "webfetch": "ask", "connect": "ask"
+  }
+}`
+
+// ensureJail returns the running jail of a run: the assigned one, the one that was created for
+// it, or a new one.
+func (g *Gateway) ensureJail(ctx context.Context, r run.Run, a Agent) (jail.Jail, error) {
+	if r.Jail != "" {
+		j, err := g.cfg.Jails.Get(ctx, r.Jail)
+		if err == nil {
+			return g.ensureRunning(ctx, j)
+		}
+		if !errors.Is(err, fault.NotFound) {
+			return jail.Jail{}, err
+		}
+		if s, serr := g.cfg.Runs.Session(ctx, r.Session); serr == nil && s.Jail == r.Jail {
+			return jail.Jail{}, fmt.Errorf("get the jail of the session: %w", err)
+		}
+	}
+	// An earlier daemon may have created the jail and been killed before it was stored.
+	created, err := g.cfg.Jails.List(ctx, jail.ListOptions{Label: map[string]string{LabelRun: string(r.ID)}})
+	if err != nil {
+		return jail.Jail{}, err
+	}
+	var j jail.Jail
+	if len(created) > 0 {
+		j, err = g.ensureRunning(ctx, created[len(created)-1])
+		if err != nil {
+			return jail.Jail{}, err
+		}
+	} else {
+		spec, err := g.jailSpec(ctx, r, a)
+		if err != nil {
+			return jail.Jail{}, err
+		}
+		j, err = g.cfg.Jails.Create(ctx, spec)
+		if err != nil {
+			return jail.Jail{}, fmt.Errorf("create a jail for the agent: %w", err)
+		}
+	}
+	_, err = g.cfg.Runs.Update(ctx, r.ID, func(d *run.Details) { d.Jail = j.ID })
+	return j, err
+}
+
+// ensureRunning resumes or starts a jail unless it runs.
+func (g *Gateway) ensureRunning(ctx context.Context, j jail.Jail) (jail.Jail, error) {
+	switch j.State {
+	case jail.Running:
+		return j, nil
+	case jail.Paused:
+		return g.cfg.Jails.Resume(ctx, j.ID)
+	default:
+		return g.cfg.Jails.Start(ctx, j.ID)
+	}
+}
+
+// jailSpec returns the spec of the jail that is created for a run.
+func (g *Gateway) jailSpec(ctx context.Context, r run.Run, a Agent) (jail.Spec, error) {
+	var s jail.Spec
+	if a.Jail != nil {
+		s = *a.Jail
+		s.Trusted = a.Trusted
+	}
+	if s.Name == "" {
+		s.Name = a.Preset
+	}
+	labels := map[string]string{LabelSession: r.Session, LabelRun: string(r.ID)}
+	for k, v := range s.Labels {
+		if labels[k] == "" {
+			labels[k] = v
+		}
+	}
+	s.Labels, s.Start = labels, true
+	if s.Project() == "" {
+		s.Cwd = workspace
+	}
+	var err error
+	s.Policy, err = g.policySpec(a)
+	if err != nil {
+		return s, err
+	}
+	s.Mounts = append(s.Mounts, jail.Mount{Source: g.cfg.Program, Target: agentPath})
+	s.GrantedMounts = append(s.GrantedMounts, filepath.Dir(g.cfg.Program))
+	return s, g.addLayer(ctx, &s, r, a)
+}
+
+// policySpec returns the policy of an agent: the user's, or the default.
+func (g *Gateway) policySpec(a Agent) (json.RawMessage, error) {
+	if a.Jail != nil && len(a.Jail.Policy) > 0 {
+		if a.PolicyAgent == "" {
+			return a.Jail.Policy, nil
+		}
+		return govern.Change(a.Jail.Policy, func(s *govern.Spec) error {
+			if s.Policy != nil {
+				s.Policy.Agent = a.PolicyAgent // applies also to questions that name no agent
+			}
+			return nil
+		})
+	}
+	rules, err := g.defaultRules(a)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(govern.Spec{Policy: &govern.Policy{
+		Files: []govern.File{{Name: "opencode.json", Text: rules}}, Match: policy.Last, Level: levelOf(a), Home: home,
+	}})
+}
+
+// defaultRules returns the default permission file of an agent.
+func (g *Gateway) defaultRules(a Agent) (string, error) {
+	var calls strings.Builder
+	for _, name := range a.Skills {
+		_, ids, err := g.cfg.Caps.Skill(name)
+		if err != nil {
+			return "", err
+		}
+		for _, cid := range ids { // capability ids need no JSON escaping
+			fmt.Fprintf(&calls, `, %q: "allow"`, cid)
+		}
+	}
+	inside := policy.Allow
+	if a.Spawner == InProcess { // nothing confines it
+		inside = policy.Ask
+	}
+	return fmt.Sprintf(defaultPolicy, inside, calls.String()), nil
+}
+
+func levelOf(a Agent) policy.Level {
+	if a.Level == 0 {
+		return policy.Intelligent
+	}
+	return policy.Level(a.Level)
+}
+
+// Limits of a jail for a third-party agent, unless its spec sets them. Such agents are large,
+// each of their threads counts as a task of the pids cgroup controller, and their child
+// processes come on top.
+const (
+	agentMemoryMB = 2048
+	agentPIDs     = 1024
+)
+
+// addLayer mounts the layer with an agent's programs, unless the root filesystem has them.
+func (g *Gateway) addLayer(ctx context.Context, s *jail.Spec, r run.Run, a Agent) error {
+	p, l, err := g.launchConfig(r, a, "", s.Project())
+	if err != nil || p.Layer.Name == "" {
+		return err
+	}
+	s.Limits.MemoryMB, s.Limits.MaxPIDs = cmp.Or(s.Limits.MemoryMB, agentMemoryMB), cmp.Or(s.Limits.MaxPIDs, agentPIDs)
+	root, err := g.cfg.Root(ctx, s.Rootfs)
+	if err != nil {
+		return fmt.Errorf("look for %s in the root filesystem: %w", l.Argv[0], err)
+	}
+	if agent.Detect(root, l.Argv[0]) != "" {
+		return nil
+	}
+	dir, err := p.Layer.Build(ctx, g.cfg.Layers)
+	if err != nil {
+		return fmt.Errorf("install the programs of %s: %w", a.Preset, err)
+	}
+	dir, err = filepath.EvalSymlinks(dir)
+	if err != nil { // the granted path must be the mounted path
+		return fmt.Errorf("install the programs of %s: %w", a.Preset, err)
+	}
+	s.Mounts = append(s.Mounts, jail.Mount{Source: dir, Target: p.Layer.Mount()})
+	s.GrantedMounts = append(s.GrantedMounts, filepath.Dir(dir))
+	return nil
+}
+
+// locate finds the programs of an agent in its jail.
+func (g *Gateway) locate(ctx context.Context, j id.Jail, l agent.Launch) (agent.Launch, error) {
+	f, err := g.cfg.Jails.Files(ctx, j)
+	if err != nil {
+		return l, err
+	}
+	defer f.Close()
+	var statErr error
+	found, err := l.Locate(func(name string) bool {
+		ok, err := isProgram(ctx, f, name)
+		statErr = errors.Join(statErr, err)
+		return ok
+	})
+	if statErr != nil {
+		return l, statErr
+	}
+	return found, err
+}
+
+// isProgram reports whether a path names an executable file. It follows symbolic links.
+func isProgram(ctx context.Context, f jail.Files, name string) (bool, error) {
+	const maxLinks = 40 // the limit of Linux: path_resolution(7)
+	for range maxLinks {
+		info, err := f.Stat(ctx, name)
+		switch {
+		case errors.Is(err, fault.Unavailable) || ctx.Err() != nil:
+			return false, err
+		case err != nil:
+			return false, nil
+		case info.Type != "symlink":
+			return info.Type == "file" && info.Mode&0o111 != 0, nil
+		case path.IsAbs(info.Target):
+			name = info.Target
+		default:
+			name = path.Join(path.Dir(name), info.Target)
+		}
+	}
+	return false, nil
+}
+
+// prepareJail writes the files that an agent needs into its jail and runs its preparation
+// command.
+func (g *Gateway) prepareJail(ctx context.Context, j id.Jail, l agent.Launch) error {
+	f, err := g.cfg.Jails.Files(ctx, j)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	for _, dir := range []string{l.Cwd, home} {
+		if err := f.Mkdir(ctx, dir, 0o755, true); err != nil {
+			return err
+		}
+	}
+	for _, file := range l.Files {
+		if _, err := f.Write(ctx, file.Path, bytes.NewReader(file.Data), protocol.WriteOptions{Mode: file.Mode, Parents: true}); err != nil {
+			return err
+		}
+	}
+	if len(l.Prepare) == 0 {
+		return nil
+	}
+	_, st, err := g.cfg.Jails.Exec(ctx, j, jail.ExecRequest{Argv: l.Prepare, Env: envMap(l.Env), Cwd: l.Cwd, Timeout: defaultCommandTimeout}, nil)
+	if err != nil {
+		return err
+	}
+	out, err := g.outputOf(ctx, j, st.ID)
+	if err == nil && out.ExitCode != 0 {
+		err = fault.Newf(fault.Unavailable, "gateway.prepareJail", string(j), "%s ended with exit code %d: %s", l.Prepare[0], out.ExitCode, out.Stderr)
+	}
+	return err
+}
+
+// envMap converts NAME=VALUE strings to a map.
+func envMap(env []string) map[string]string {
+	m := make(map[string]string, len(env))
+	for _, kv := range env {
+		k, v, _ := strings.Cut(kv, "=")
+		m[k] = v
+	}
+	return m
+}

@@ -1,0 +1,534 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"glasshouse/agents/autonomy"
+	"glasshouse/agents/run"
+	"glasshouse/capability/budget"
+	"glasshouse/capability/engine"
+	"glasshouse/capability/manifest"
+	"glasshouse/capability/skill"
+	"glasshouse/fault"
+	"glasshouse/govern"
+	"glasshouse/id"
+	"glasshouse/policy"
+)
+
+// A ToolUse is an agent's request to use a tool. Requests with the same key are one use.
+type ToolUse struct {
+	Key   string          `json:"key"`
+	Tool  string          `json:"tool"`
+	Input json.RawMessage `json:"input"`
+}
+
+// A ToolOutcome is the outcome of a Use.
+type ToolOutcome struct {
+	State  run.StepState   `json:"state"`
+	Output json.RawMessage `json:"output,omitempty"`
+	Error  *Problem        `json:"error,omitempty"`
+}
+
+// A Problem is the error of a tool, as reported to an agent.
+type Problem struct {
+	Kind    string `json:"kind"`
+	Message string `json:"message"`
+	Remedy  string `json:"remedy,omitempty"`
+}
+
+// Tools returns the tools of a caller: the built-in ones, and the capabilities of its skills.
+func (g *Gateway) Tools(ctx context.Context, c Caller) ([]Tool, error) {
+	var all []Tool
+	for _, tool := range builtinTools {
+		if c.Jail == "" && tool.inJail() {
+			continue // it needs a jail
+		}
+		if tool.Kind == kindClient || !g.isAvailable(tool) {
+			continue
+		}
+		all = append(all, tool.Tool)
+	}
+	caps, err := g.capabilities(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	for _, i := range caps {
+		t := Tool{Name: skill.ToolName(i.ID), Description: i.Description, Kind: "capability", InputSchema: json.RawMessage(`{"type":"object"}`)}
+		if i.Input != nil {
+			if s, err := i.Input.JSONSchema(); err == nil {
+				t.InputSchema = s
+			}
+		}
+		all = append(all, t)
+	}
+	return all, nil
+}
+
+// isAvailable reports whether the gateway has the component that a tool needs.
+func (g *Gateway) isAvailable(tool builtinTool) bool {
+	switch tool.Name {
+	case "coordinate_sibling", "sibling_requests", "reply_sibling":
+		return g.cfg.Broker != nil
+	case "request_resources":
+		return g.cfg.Resources != nil
+	case "create_task":
+		return g.cfg.Tasks != nil
+	}
+	return true
+}
+
+// Skills returns the names of the skills of a caller's agent.
+func (g *Gateway) Skills(ctx context.Context, c Caller) ([]string, error) {
+	if c.Run == "" {
+		return nil, nil
+	}
+	r, err := g.cfg.Runs.Get(ctx, c.Run)
+	if err != nil {
+		return nil, err
+	}
+	a, err := g.agentOf(r.Agent)
+	if err != nil {
+		return nil, err
+	}
+	return a.Skills, nil
+}
+
+// capabilities returns the capabilities that an agent may see: its memory and those of its
+// skills, or all if it has no skills.
+func (g *Gateway) capabilities(ctx context.Context, c Caller) ([]*engine.Installed, error) {
+	all := g.cfg.Caps.Approved()
+	skills, err := g.Skills(ctx, c)
+	if err != nil || len(skills) == 0 {
+		return all, err
+	}
+	allowed := map[string]bool{}
+	for _, name := range skills {
+		_, ids, err := g.cfg.Caps.Skill(name)
+		if err != nil {
+			return nil, err
+		}
+		for _, i := range ids {
+			allowed[i] = true
+		}
+	}
+	return slices.DeleteFunc(all, func(i *engine.Installed) bool {
+		return !allowed[i.ID] && !strings.HasPrefix(i.ID, "memory.")
+	}), nil
+}
+
+// Call uses a tool for an agent, once for each key, and blocks until the tool has ended. The
+// tool is not cancelled with ctx: an agent that lost its connection repeats the request with
+// the same key.
+func (g *Gateway) Call(ctx context.Context, c Caller, u ToolUse) (ToolOutcome, error) {
+	r, err := g.activeRun(ctx, c)
+	if err != nil {
+		return ToolOutcome{}, err
+	}
+	kind, name := run.Tool, u.Tool
+	tool := findTool(u.Tool)
+	if tool != nil && tool.inJail() && c.Jail == "" {
+		return ToolOutcome{}, &fault.Error{Op: "gateway.Call", On: u.Tool, Kind: fault.Unsupported, Err: errors.New("the tool needs a jail, and the agent runs outside of one"), Remedy: "use a capability, or run the agent in a jail"}
+	}
+	if tool == nil {
+		kind = run.Capability
+		name, err = skill.CapabilityID(u.Tool)
+		if err != nil {
+			name = u.Tool
+		}
+	}
+	label, err := g.dataClass(ctx, r.ID)
+	if err != nil {
+		return ToolOutcome{}, err
+	}
+	u.Key, err = g.journalKey(ctx, r, u.Key)
+	if err != nil {
+		return ToolOutcome{}, err
+	}
+	step, fresh, err := g.cfg.Runs.Begin(ctx, r.ID, run.StepRequest{Key: u.Key, Kind: kind, Name: name, Input: u.Input, Label: label, Worst: reservation(kind)})
+	if err != nil {
+		return ToolOutcome{}, err
+	}
+	if step.State == run.Begun && !step.Busy {
+		begun := step // copy: step is overwritten below
+		g.wg.Go(func() { g.executeStep(r, c, tool, begun, u.Input, !fresh) })
+	}
+	if step.State == run.Begun {
+		step, err = g.cfg.Runs.Wait(ctx, r.ID, u.Key)
+		if err != nil {
+			return ToolOutcome{}, err
+		}
+	}
+	return usedOf(step), nil
+}
+
+// reservation is the budget to reserve for a step. A capability reserves its own.
+func reservation(kind run.StepKind) budget.Amounts {
+	if kind == run.Capability {
+		return budget.Amounts{}
+	}
+	return nil
+}
+
+// findTool returns a built-in tool, or nil if there is no tool with this name.
+func findTool(name string) *builtinTool {
+	if i := slices.IndexFunc(builtinTools, func(tool builtinTool) bool { return tool.Name == name }); i >= 0 {
+		return &builtinTools[i]
+	}
+	return nil
+}
+
+// usedOf converts an ended step to the outcome that an agent reads.
+func usedOf(s run.Step) ToolOutcome {
+	u := ToolOutcome{State: s.State, Output: s.Output}
+	if s.State == run.StepDone {
+		return u
+	}
+	u.Output, u.Error = nil, &Problem{Kind: "failed", Message: string(s.Output)}
+	if err := json.Unmarshal(s.Output, u.Error); err != nil {
+		u.Error.Message = string(s.Output)
+	}
+	return u
+}
+
+// executeStep runs the tool of a step and ends the step. It does not depend on the agent's
+// connection.
+func (g *Gateway) executeStep(r run.Run, c Caller, tool *builtinTool, step run.Step, input json.RawMessage, retry bool) {
+	ctx := g.ctx
+	waits := tool != nil && tool.waitsForPeer || autonomy.WaitsOnly(step.Name, input)
+	defer g.activityOf(r.ID).begin(step.Name, waits)()
+	out, err := g.runTool(ctx, r, c, tool, step, input, retry)
+	if ctx.Err() != nil { // the next daemon finds out how it ended
+		return
+	}
+	if _, ok := errors.AsType[notStartedError](err); ok || err != nil && g.wasRewound(ctx, r) {
+		g.dropStep(ctx, r.ID, step.Key, err)
+		return
+	}
+	o := run.Outcome{State: run.StepDone, Output: out.text, Label: out.label}
+	if err != nil {
+		o.State, o.Output = run.StepFailed, problemJSON(err)
+		if errors.Is(err, fault.Denied) || errors.Is(err, fault.Exhausted) {
+			o.State = run.StepRefused
+		}
+	}
+	if step.Kind == run.Capability {
+		o.Used = budget.Amounts{}
+	}
+	ended := step
+	ended.State, ended.Output, ended.Ended = o.State, o.Output, time.Now()
+	if err := g.checkForLoop(ctx, r, c, ended); errors.Is(err, fault.Denied) {
+		o.State, o.Output = run.StepRefused, problemJSON(err)
+	} else if err != nil && ctx.Err() == nil {
+		g.cfg.Log.Warn("loop detection failed for a step", "run", r.ID, "step", step.Key, "err", err)
+	}
+	if o.State == run.StepDone {
+		o.Output = g.addNotices(r.ID, o.Output)
+	}
+	if ctx.Err() != nil {
+		return
+	}
+	err = g.endStep(ctx, r.ID, step.Key, o)
+	if errors.Is(err, fault.TooLarge) {
+		o = run.Outcome{State: run.StepFailed, Output: problemJSON(fault.Newf(fault.TooLarge, "gateway.Call", step.Name, "the output is too large; request less")), Used: o.Used}
+		err = g.endStep(ctx, r.ID, step.Key, o)
+	}
+	if err != nil && ctx.Err() == nil {
+		g.dropStep(ctx, r.ID, step.Key, err)
+	}
+}
+
+// A notStartedError reports that an action was not started, because its record could not be
+// stored first.
+type notStartedError struct{ error }
+
+func (u notStartedError) Unwrap() error { return u.error }
+
+// wasRewound reports whether a run was rewound after r was read. The outcome of the step then
+// belongs to the old state of the jail, and a repeated request runs it again.
+func (g *Gateway) wasRewound(ctx context.Context, r run.Run) bool {
+	now, err := g.cfg.Runs.Get(ctx, r.ID)
+	return err == nil && len(now.Rewound) > len(r.Rewound)
+}
+
+// dropStep leaves a step open, so that a repeated request takes it over.
+func (g *Gateway) dropStep(ctx context.Context, rid id.Run, key string, cause error) {
+	g.cfg.Log.Error("a step has no recorded outcome; a repeated request takes it over", "run", rid, "step", key, "err", cause)
+	if err := g.cfg.Runs.AbandonStep(ctx, rid, key); err != nil {
+		g.cfg.Log.Error("could not release a step", "run", rid, "step", key, "err", err)
+	}
+}
+
+// endStep stores the outcome of a step.
+func (g *Gateway) endStep(ctx context.Context, rid id.Run, key string, o run.Outcome) error {
+	return persist(ctx, func() error {
+		_, err := g.cfg.Runs.End(ctx, rid, key, o)
+		return err
+	})
+}
+
+// persistTimeout limits how long persist retries.
+const persistTimeout = time.Minute
+
+// persist stores the outcome of something that has already happened. It retries for up to
+// persistTimeout while the store is unavailable.
+func persist(ctx context.Context, keep func() error) error {
+	end := time.Now().Add(persistTimeout)
+	for pause := 50 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
+		err := keep()
+		if kind := fault.KindOf(err); err == nil || ctx.Err() != nil || kind != "" && kind != fault.Unavailable || time.Now().After(end) {
+			return err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// problemJSON returns an error as a JSON Problem.
+func problemJSON(err error) json.RawMessage {
+	p := Problem{Kind: string(fault.KindOf(err)), Message: err.Error(), Remedy: fault.RemedyOf(err)}
+	if k := engine.KindOf(err); k != "" {
+		p.Kind = string(k)
+	}
+	if p.Kind == "" {
+		p.Kind = "failed"
+	}
+	text, merr := json.Marshal(p)
+	if merr != nil {
+		return json.RawMessage(`{"kind":"failed"}`)
+	}
+	return text
+}
+
+// A toolResult is the output of a tool and its data classification.
+type toolResult struct {
+	text  json.RawMessage
+	label manifest.Label
+}
+
+// runTool runs a built-in tool or a capability. retry reports that an earlier call may already
+// have started it.
+func (g *Gateway) runTool(ctx context.Context, r run.Run, c Caller, tool *builtinTool, step run.Step, input json.RawMessage, retry bool) (toolResult, error) {
+	if tool == nil {
+		return g.callCapability(ctx, r, c, step, input)
+	}
+	inv := &invocation{caller: c, key: string(r.ID) + "/" + step.Key, input: input, ref: step.Ref, retry: retry, saveRef: func(ctx context.Context, ref string) error {
+		if err := g.cfg.Runs.SetStepRef(ctx, r.ID, step.Key, ref); err != nil {
+			return notStartedError{err}
+		}
+		return nil
+	}}
+	if tool.question != nil && step.Ref == "" { // a step with a reference was allowed before
+		q, err := tool.question(input)
+		if err != nil {
+			return toolResult{}, err
+		}
+		q.Subject = c.subject()
+		var about json.RawMessage
+		if tool.preview != nil && g.cfg.Policy.Decide(q).Effect == policy.Ask {
+			about = tool.preview(g, ctx, inv)
+		}
+		v, err := g.evaluate(ctx, r, govern.Ask{Question: q, Context: about})
+		if err != nil {
+			return toolResult{}, err
+		}
+		inv.entry = v.Entry
+	}
+	v, err := tool.do(g, ctx, inv)
+	if err != nil {
+		return toolResult{}, err
+	}
+	text, err := json.Marshal(v)
+	return toolResult{text: text}, err
+}
+
+// callCapability calls a capability for an agent. If a daemon was killed during an earlier
+// call, the call is repeated with the same key. A capability with effects is not called again,
+// since it is unknown whether the effects have happened.
+func (g *Gateway) callCapability(ctx context.Context, r run.Run, c Caller, step run.Step, input json.RawMessage) (toolResult, error) {
+	if step.Ref != "" {
+		return toolResult{}, &fault.Error{Op: "gateway.Call", On: step.Name, Kind: fault.Unavailable,
+			Err:    errors.New("the daemon was killed during the call; whether it had effects is unknown"),
+			Remedy: "check its effects before you call it again"}
+	}
+	b, err := g.cfg.Runs.Budget(ctx, r.ID)
+	if err != nil {
+		return toolResult{}, notStartedError{err}
+	}
+	req := govern.Request{
+		Capability: step.Name, Input: input, Who: c.subject(), Budget: b, Key: string(r.ID) + "/" + step.Key,
+		Parent: r.Entry, Labels: labels(step.Label),
+	}
+	if g.hasEffects(step.Name) {
+		// The step is marked immediately before the call. While an approval is pending, nothing
+		// has been called, and a restarted daemon may request the approval again.
+		req.Before = func(ctx context.Context) error {
+			if err := g.cfg.Runs.SetStepRef(ctx, r.ID, step.Key, "called"); err != nil {
+				return notStartedError{err}
+			}
+			return nil
+		}
+	}
+	var out govern.Outcome
+	err = g.withApproval(ctx, r, policy.Question{Subject: c.subject(), Action: policy.ActionCall, Resource: step.Name}, func() error {
+		out, err = g.cfg.Policy.Call(ctx, req)
+		return err
+	})
+	if _, kerr := g.cfg.Runs.SaveBudget(ctx, r.ID); kerr != nil && ctx.Err() == nil {
+		g.cfg.Log.Warn("could not store the budget use of a call yet", "run", r.ID, "err", kerr)
+	}
+	return toolResult{out.Output, out.Label}, err
+}
+
+func labels(l manifest.Label) []manifest.Label {
+	if l == "" {
+		return nil
+	}
+	return []manifest.Label{l}
+}
+
+// hasEffects reports whether a capability must not be called twice.
+func (g *Gateway) hasEffects(name string) bool {
+	for _, i := range g.cfg.Caps.Approved() {
+		if i.ID == name {
+			return len(i.Effects) > 0 && i.Runtime.Type != manifest.Builtin
+		}
+	}
+	return false
+}
+
+// A taint is the data classification of all that a run has read, up to a step of its journal.
+type taint struct {
+	mu sync.Mutex
+	// +checklocks:mu
+	label manifest.Label // empty: public
+	// +checklocks:mu
+	upTo int64 // N of the last step that label finally includes
+}
+
+// dataClass returns the classification of all that a run has read, which may be part of
+// anything that its agent sends. Steps that were classified before are not read again.
+func (g *Gateway) dataClass(ctx context.Context, rid id.Run) (manifest.Label, error) {
+	sup := g.supervisionOf(rid)
+	t := &taint{}
+	if sup != nil {
+		t = &sup.taint
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	inProgress := false // a step in progress may still change its classification
+	for f := (run.StepFilter{Run: rid, After: t.upTo, Limit: 1000}); ; {
+		steps, err := g.cfg.Runs.Steps(ctx, f)
+		if err != nil {
+			return "", err
+		}
+		for _, s := range steps {
+			f.After = s.N
+			if s.Label != "" {
+				t.label = manifest.Join(t.label, s.Label)
+			}
+			inProgress = inProgress || s.State == run.Begun
+			if !inProgress {
+				t.upTo = s.N
+			}
+		}
+		if len(steps) < f.Limit {
+			break
+		}
+	}
+	if t.label == manifest.Public {
+		return "", nil
+	}
+	return t.label, nil
+}
+
+// evaluate evaluates a question of a run and waits for an approval if needed. It returns an
+// error unless the action is allowed.
+func (g *Gateway) evaluate(ctx context.Context, r run.Run, a govern.Ask) (govern.Verdict, error) {
+	var v govern.Verdict
+	a.Parent = r.Entry
+	err := g.withApproval(ctx, r, a.Question, func() (err error) {
+		v, err = g.cfg.Policy.Evaluate(ctx, a)
+		return err
+	})
+	if err != nil {
+		return v, err
+	}
+	return v, denialError(a.Question, v)
+}
+
+// denialError returns a fault.Denied error unless a verdict allows the action itself.
+func denialError(q policy.Question, v govern.Verdict) error {
+	if v.Allow && v.Instead == "" {
+		return nil
+	}
+	why := v.Decision.Reason
+	if v.Allow {
+		why = "a different action was approved instead: " + v.Instead
+	}
+	return &fault.Error{Op: "gateway.Call", On: q.Resource, Kind: fault.Denied, Err: errors.New(why), Remedy: v.Decision.Remedy}
+}
+
+// withApproval calls do, which may wait for an approval. If the policy asks for one, a
+// checkpoint is taken first, and the run is paused until do returns.
+func (g *Gateway) withApproval(ctx context.Context, r run.Run, q policy.Question, do func() error) error {
+	if g.cfg.Policy.Decide(q).Effect != policy.Ask {
+		return do()
+	}
+	return g.pausedForApproval(ctx, r, q, do)
+}
+
+// pausedForApproval calls do while the run is paused for an approval.
+func (g *Gateway) pausedForApproval(ctx context.Context, r run.Run, q policy.Question, do func() error) error {
+	return g.pausedFor(ctx, r, fmt.Sprintf("waiting for approval: %s %s", q.Action, q.Resource), do)
+}
+
+// pausedFor takes a checkpoint of a run, pauses the run for an approval with the given reason,
+// calls do, and resumes the run.
+func (g *Gateway) pausedFor(ctx context.Context, r run.Run, reason string, do func() error) error {
+	if _, err := g.checkpoint(ctx, r.ID, "before an approval request", "gateway", nil); err != nil {
+		g.cfg.Log.Warn("could not take a checkpoint before an approval request", "run", r.ID, "err", err)
+	}
+	paused, err := g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Paused, Why: run.ForApproval, Reason: reason, By: "gateway"})
+	if err != nil && !errors.Is(err, fault.Conflict) { // it may be paused for another approval
+		return notStartedError{err}
+	}
+	doErr := do()
+	if err == nil && ctx.Err() == nil {
+		merr := persist(ctx, func() error {
+			_, err := g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Active, By: "gateway", Version: paused.Version})
+			return err
+		})
+		if merr != nil && !errors.Is(merr, fault.Conflict) && ctx.Err() == nil {
+			g.cfg.Log.Error("could not resume a run after its approval was answered", "run", r.ID, "err", merr)
+		}
+	}
+	return doErr
+}
+
+// Beat records an agent's heartbeat and reports whether the agent must stop.
+func (g *Gateway) Beat(ctx context.Context, c Caller) (run.Run, bool, error) {
+	r, err := g.activeRun(ctx, c)
+	if err != nil {
+		return run.Run{}, false, err
+	}
+	g.activityOf(r.ID).recordHeartbeat()
+	g.mu.Lock()
+	if sup := g.supervisions[r.ID]; sup != nil {
+		select {
+		case sup.heartbeat <- struct{}{}:
+		default:
+		}
+	}
+	g.mu.Unlock()
+	r, err = g.cfg.Runs.Heartbeat(ctx, r.ID)
+	return r, r.State.Ended(), err
+}

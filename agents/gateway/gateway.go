@@ -1,0 +1,345 @@
+// Package gateway supervises agent runs. It starts the agents of runs, in jails or under weaker
+// isolation, and serves the agent endpoint, which is an agent's only access to models, tools,
+// siblings and the state of its own run.
+//
+//	people, schedules ──▶ run.Manager ◀── Gateway ──▶ agents ──▶ agent endpoint ──┐
+//	                                          ▲                                   │
+//	                                          └─────── tools, models, policy ◀────┘
+//
+// Each jail has its own listener. The listener that accepts a request identifies the caller.
+// Every tool call and model call of a run is recorded as a step of the run's journal. A repeated
+// request gets the recorded result, so the agent and the daemon may be killed at any time.
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"net"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"glasshouse/agents/agent/spawn"
+	"glasshouse/agents/autonomy"
+	"glasshouse/agents/run"
+	"glasshouse/agents/schedule"
+	"glasshouse/capability/engine"
+	"glasshouse/capability/skill"
+	"glasshouse/fault"
+	"glasshouse/govern"
+	"glasshouse/id"
+	"glasshouse/jail"
+	"glasshouse/jail/init/control"
+	"glasshouse/jail/init/protocol"
+	"glasshouse/jail/snapshot"
+	"glasshouse/policy"
+)
+
+// Jails manages the jails that agents work in. *jail.Manager implements it.
+type Jails interface {
+	Create(ctx context.Context, s jail.Spec) (jail.Jail, error)
+	Get(ctx context.Context, j id.Jail) (jail.Jail, error)
+	List(ctx context.Context, o jail.ListOptions) ([]jail.Jail, error)
+	Start(ctx context.Context, j id.Jail) (jail.Jail, error)
+	Stop(ctx context.Context, j id.Jail, o jail.StopOptions) (jail.Jail, error)
+	Pause(ctx context.Context, j id.Jail) (jail.Jail, error)
+	Resume(ctx context.Context, j id.Jail) (jail.Jail, error)
+	Delete(ctx context.Context, j id.Jail) error
+	Changed(ctx context.Context, j id.Jail) (bool, error)
+	Limit(ctx context.Context, j id.Jail, q jail.LimitChange) (jail.Jail, error)
+	Stats(ctx context.Context, j id.Jail) (jail.Stats, error)
+	Usage(ctx context.Context, j id.Jail) (jail.Usage, error)
+
+	Exec(ctx context.Context, j id.Jail, r jail.ExecRequest, o *control.AttachOptions) (*control.Stream, protocol.ExecStatus, error)
+	Attach(ctx context.Context, j id.Jail, x id.Exec, o control.AttachOptions) (*control.Stream, error)
+	ExecStatus(ctx context.Context, j id.Jail, x id.Exec) (protocol.ExecStatus, error)
+	Output(ctx context.Context, j id.Jail, x id.Exec, f func(protocol.Chunk) error) (protocol.ExecStatus, error)
+	Signal(ctx context.Context, j id.Jail, x id.Exec, sig string) error
+	Stdin(ctx context.Context, j id.Jail, x id.Exec) (io.WriteCloser, error)
+	Files(ctx context.Context, j id.Jail) (jail.Files, error)
+
+	Listen(ctx context.Context, j id.Jail, path string) (net.Listener, error)
+	ListenTCP(ctx context.Context, j id.Jail, port int) (net.Listener, error)
+}
+
+// Snapshots takes and restores snapshots of jails. *snapshot.Manager implements it.
+type Snapshots interface {
+	Take(ctx context.Context, j id.Jail, o snapshot.TakeOptions) (snapshot.Snapshot, error)
+	Branch(ctx context.Context, s id.Snapshot, count int, o snapshot.Overrides) ([]snapshot.BranchResult, error)
+	Rewind(ctx context.Context, j id.Jail, s id.Snapshot, o jail.RewindOptions) (jail.Jail, error)
+	Delete(ctx context.Context, s id.Snapshot) error
+
+	// JailDeleted removes the automatic snapshots of a jail that was deleted.
+	JailDeleted(ctx context.Context, j id.Jail) error
+}
+
+// PolicyEngine is the policy engine: it evaluates decisions and calls capabilities. *govern.Engine
+// implements it.
+type PolicyEngine interface {
+	Decide(q policy.Question) policy.Decision
+	Evaluate(ctx context.Context, a govern.Ask) (govern.Verdict, error)
+	RecordAction(q policy.Question) govern.Verdict
+	Call(ctx context.Context, r govern.Request) (govern.Outcome, error)
+	EndSession(ctx context.Context, session string) error
+	GovernRun(ctx context.Context, r id.Run, spec json.RawMessage, workspace string) error
+	ReleaseRun(r id.Run)
+	ProxyBytes(j id.Jail) (n int64, kernel string)
+}
+
+// Capabilities lists the installed capabilities and skills.
+type Capabilities interface {
+	// Approved returns the capabilities that may be called, ordered by id.
+	Approved() []*engine.Installed
+	// Skill returns a skill as rendered for agents, and the ids of its capabilities.
+	Skill(name string) (*skill.Rendered, []string, error)
+}
+
+// Memory saves and restores the working memory of runs for checkpoints.
+type Memory interface {
+	Capture(ctx context.Context, run id.Run) (json.RawMessage, error)
+	Restore(ctx context.Context, run id.Run, memory json.RawMessage) error
+	Forget(ctx context.Context, run id.Run) error
+}
+
+// Config holds the dependencies and settings of a Gateway.
+type Config struct {
+	Runs      *run.Manager
+	Schedules *schedule.Manager
+	Jails     Jails
+	Snapshots Snapshots
+	Policy    PolicyEngine
+	Caps      Capabilities
+	Memory    Memory           // nil: checkpoints do not contain memory
+	Broker    *autonomy.Broker // nil: peer messaging is disabled
+	Resources *autonomy.Resources
+	Tasks     *autonomy.Tasks
+
+	// Serve serves requests on l until l is closed. It calls who for each request to identify
+	// the caller.
+	Serve func(l net.Listener, identify func(context.Context) (Caller, error)) error
+
+	Spawners map[string]spawn.Spawner // for agents outside of jails, by name
+	Program  string                   // path of the reference agent on the host
+	Layers   string                   // directory of the installed programs of other agents
+
+	// Root opens a root filesystem, to look for an agent's program in it.
+	Root func(ctx context.Context, r jail.Rootfs) (fs.FS, error)
+
+	Dir string // holds the sockets of agents outside of jails
+
+	// Connectors returns the connectors that receive the messages of agents in a session.
+	Connectors func(session string) []string
+
+	Default Agent // supplies the agent settings that a run leaves empty
+
+	// Timers are the watchdog's time limits by autonomy level. Missing and zero values default
+	// to those of autonomy.TimersOf.
+	Timers map[policy.Level]autonomy.Timers
+
+	Autosave AutosaveSettings // default intervals of automatic checkpoints
+
+	Keep int // number of newest jails of ended runs to keep; 0 is 20
+	Log  *slog.Logger
+}
+
+// A Gateway supervises runs and serves their agents. It is safe for concurrent use.
+type Gateway struct {
+	cfg        Config
+	ctx        context.Context
+	cancel     context.CancelFunc
+	wg         sync.WaitGroup
+	wake       chan struct{}
+	startSlots chan struct{}      // semaphore: limits the agents that start concurrently
+	watchdog   *autonomy.Watchdog // nil before Open
+
+	mu sync.Mutex
+	// +checklocks:mu
+	endpoints map[id.Jail]*agentEndpoint
+	// +checklocks:mu
+	supervisions map[id.Run]*supervision // the runs that this daemon supervises
+	// +checklocks:mu
+	runByJail map[id.Jail]id.Run // the run whose agent works in the jail
+
+	// +checklocks:mu
+	harnessDecisions map[id.Jail][]harnessDecision // decisions sent to harnesses, oldest first
+	// +checklocks:mu
+	pendingApprovals map[approvalKey][]*pendingApproval
+	// foreignSince is when an unsupervised run in another daemon's jail was first seen. Only loop
+	// uses it.
+	foreignSince map[id.Run]time.Time
+}
+
+// New returns a Gateway. Call Open to start it.
+func New(cfg Config) *Gateway {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Keep <= 0 {
+		cfg.Keep = 20
+	}
+	g := &Gateway{
+		cfg: cfg, wake: make(chan struct{}, 1), startSlots: make(chan struct{}, 2*runtime.NumCPU()),
+		endpoints: map[id.Jail]*agentEndpoint{}, supervisions: map[id.Run]*supervision{}, runByJail: map[id.Jail]id.Run{},
+		harnessDecisions: map[id.Jail][]harnessDecision{}, pendingApprovals: map[approvalKey][]*pendingApproval{}, foreignSince: map[id.Run]time.Time{},
+	}
+	g.ctx, g.cancel = context.WithCancel(context.Background())
+	return g
+}
+
+// Open opens the agent endpoints of all jails that run or are paused, and starts to supervise
+// runs that no daemon supervises.
+func (g *Gateway) Open(ctx context.Context) error {
+	all, err := g.cfg.Jails.List(ctx, jail.ListOptions{})
+	if err != nil {
+		return err
+	}
+	for _, j := range all {
+		if j.State == jail.Running || j.State == jail.Paused {
+			g.JailStarted(j)
+		}
+	}
+	g.wg.Go(g.loop)
+	g.watchdog = autonomy.NewWatchdog(g, 0, g.cfg.Log)
+	if g.cfg.Tasks != nil {
+		g.wg.Go(func() { // retries task files that an earlier daemon could not write
+			if err := g.cfg.Tasks.Sync(g.ctx, ""); err != nil && g.ctx.Err() == nil {
+				g.cfg.Log.Warn("could not write some backlog tasks to their workspaces", "err", err)
+			}
+		})
+	}
+	return nil
+}
+
+// Close closes all agent endpoints and waits for the supervision of all runs to end. Agents in
+// jails keep running. Their connections block until the next daemon opens the endpoints.
+func (g *Gateway) Close() error {
+	g.cancel()
+	g.mu.Lock()
+	endpoints := slices.Collect(maps.Values(g.endpoints))
+	clear(g.endpoints)
+	g.mu.Unlock()
+	var errs []error
+	for _, e := range endpoints { // without the lock: each endpoint takes it when it ends
+		errs = append(errs, e.close())
+	}
+	if g.watchdog != nil {
+		errs = append(errs, g.watchdog.Close())
+	}
+	g.wg.Wait()
+	return errors.Join(errs...)
+}
+
+// scanInterval is the interval between scans for scheduled runs that are due, and for runs
+// that no daemon supervises because theirs was killed.
+const scanInterval = time.Second
+
+// recoverInterval is the interval between scans for runs that were paused for an approval by a
+// daemon that has been killed.
+const recoverInterval = 30 * time.Second
+
+// recoverPausedRuns resumes runs that are paused for an approval that no daemon waits for.
+// Their agents repeat the request and join the same approval. It also finishes interrupted
+// rewinds.
+func (g *Gateway) recoverPausedRuns() {
+	err := g.eachRun(g.ctx, run.Filter{States: []run.State{run.Paused}}, func(r run.Run) bool {
+		sup := g.supervisionOf(r.ID)
+		if sup == nil && r.RewindTarget != "" {
+			if err := g.finishRewind(g.ctx, r); err != nil && g.ctx.Err() == nil {
+				g.cfg.Log.Warn("could not finish the rewind of a run", "run", r.ID, "checkpoint", r.RewindTarget, "err", err)
+			}
+			return true
+		}
+		if r.Why != run.ForApproval || sup != nil {
+			return true
+		}
+		if _, err := g.cfg.Runs.Claim(g.ctx, r.ID); err != nil {
+			return true // another daemon supervises it
+		}
+		_, err := g.cfg.Runs.Move(g.ctx, r.ID, run.Move{To: run.Active, By: "gateway", Reason: "request the approval again after a restart of the daemon", Version: r.Version})
+		err = errors.Join(err, g.cfg.Runs.Release(g.ctx, r.ID))
+		if err != nil && g.ctx.Err() == nil {
+			g.cfg.Log.Warn("could not resume a run that waits for an approval", "run", r.ID, "err", err)
+		}
+		return true
+	})
+	if err != nil && g.ctx.Err() == nil {
+		g.cfg.Log.Error("could not list the runs that wait for an approval", "err", err)
+	}
+}
+
+// maxSupervised limits the runs that one daemon supervises.
+const maxSupervised = 256
+
+// loop scans for runs until the gateway is closed. It also takes automatic checkpoints and
+// cleans up after other daemons.
+func (g *Gateway) loop() {
+	tick := time.NewTicker(scanInterval)
+	defer tick.Stop()
+	var lastRecovery time.Time
+	for {
+		if now := time.Now(); now.Sub(lastRecovery) > recoverInterval {
+			lastRecovery = now
+			g.recoverPausedRuns()
+			if err := g.sweep(g.ctx); err != nil && g.ctx.Err() == nil {
+				g.cfg.Log.Warn("could not clean up the jails of unsupervised runs", "err", err)
+			}
+		}
+		g.saveDue()
+		if err := g.scan(); err != nil && g.ctx.Err() == nil {
+			g.cfg.Log.Error("could not scan for runs to supervise", "err", err)
+		}
+		select {
+		case <-g.ctx.Done():
+			return
+		case <-tick.C:
+		case <-g.wake:
+		}
+	}
+}
+
+// Wake starts a scan for runs without waiting for the next tick.
+func (g *Gateway) Wake() {
+	select {
+	case g.wake <- struct{}{}:
+	default:
+	}
+}
+
+// scan activates due runs and starts to supervise runs without a supervisor.
+func (g *Gateway) scan() error {
+	due, err := g.cfg.Runs.Due(g.ctx, time.Now(), 100)
+	if err != nil {
+		return err
+	}
+	var errs []error // of single runs; they do not delay other runs
+	for _, r := range due {
+		if waitsForSchedule(r) {
+			errs = append(errs, g.updateNextRun(g.ctx, r))
+			continue
+		}
+		_, err := g.cfg.Runs.Move(g.ctx, r.ID, run.Move{To: run.Active, By: "schedule", Version: r.Version})
+		if err != nil && !errors.Is(err, fault.Conflict) {
+			errs = append(errs, err)
+		}
+	}
+	g.mu.Lock()
+	room := maxSupervised - len(g.supervisions)
+	g.mu.Unlock()
+	if room <= 0 {
+		return errors.Join(errs...)
+	}
+	runs, err := g.unsupervised(g.ctx, room)
+	if err != nil {
+		return errors.Join(append(errs, err)...)
+	}
+	for _, r := range runs {
+		g.startSupervision(r)
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,217 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"glasshouse/agents/run"
+	"glasshouse/fault"
+	"glasshouse/id"
+)
+
+// AutosaveSettings sets when automatic checkpoints are taken: after a number of steps or a time,
+// whichever comes first, and only if the run or its jail has changed.
+type AutosaveSettings struct {
+	Steps int           `json:"steps,omitempty"` // 0 is 25; negative disables it
+	Every time.Duration `json:"every,omitempty"` // 0 is 10 minutes; negative disables it
+	Keep  int           `json:"keep,omitempty"`  // number of newest automatic checkpoints to keep; 0 is 20
+}
+
+// withDefaults returns s with its empty fields set from o.
+func (s AutosaveSettings) withDefaults(o AutosaveSettings) AutosaveSettings {
+	if s.Steps == 0 {
+		s.Steps = o.Steps
+	}
+	if s.Every == 0 {
+		s.Every = o.Every
+	}
+	if s.Keep <= 0 {
+		s.Keep = o.Keep
+	}
+	return s
+}
+
+// defaultSaves applies where neither the agent nor the configuration sets a value.
+var defaultSaves = AutosaveSettings{Steps: 25, Every: 10 * time.Minute, Keep: 20}
+
+// saveSettings returns the settings of automatic checkpoints for an agent.
+func (g *Gateway) saveSettings(a Agent) AutosaveSettings {
+	all := g.cfg.Autosave.withDefaults(defaultSaves)
+	if a.Autosave != nil {
+		all = a.Autosave.withDefaults(all)
+	}
+	return all
+}
+
+// A saver tracks the automatic checkpoints of a run.
+type saver struct {
+	mu sync.Mutex
+	// +checklocks:mu
+	busy bool // a checkpoint is being taken
+	// +checklocks:mu
+	at time.Time // time of the last checkpoint or check without changes
+	// +checklocks:mu
+	steps int64 // steps of the run at that time
+}
+
+// due reports whether an automatic checkpoint is due, and why. If so, the saver is busy until
+// the caller calls done.
+func (s *saver) due(want AutosaveSettings, steps int64, now time.Time) (reason string, is bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.busy, s.at.IsZero(): // busy, or initSaver has not been called
+		return "", false
+	case want.Steps > 0 && steps-s.steps >= int64(want.Steps):
+		reason = fmt.Sprintf("after %d steps", steps-s.steps)
+	case want.Every > 0 && now.Sub(s.at) >= want.Every:
+		reason = fmt.Sprintf("after %s", now.Sub(s.at).Round(time.Second))
+	default:
+		return "", false
+	}
+	s.busy = true
+	return reason, true
+}
+
+func (s *saver) done(steps int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.busy, s.at, s.steps = false, time.Now(), steps
+}
+
+// initSaver initialises a saver from the last checkpoint of a run that includes its jail,
+// whichever daemon took it.
+func (g *Gateway) initSaver(ctx context.Context, s *saver, r run.Run) error {
+	at, steps := r.Started, int64(0)
+	err := g.eachCheckpoint(ctx, r.ID, func(c run.Checkpoint) {
+		if c.Snapshot != "" || r.Jail == "" {
+			at, steps = c.At, c.Steps
+		}
+	})
+	if at.IsZero() { // a branch that has not started yet
+		at = time.Now()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.at, s.steps = at, steps
+	return err
+}
+
+// eachCheckpoint calls do with the checkpoints of a run, oldest first.
+func (g *Gateway) eachCheckpoint(ctx context.Context, r id.Run, do func(run.Checkpoint)) error {
+	for after := int64(0); ; {
+		list, err := g.cfg.Runs.Checkpoints(ctx, r, after, 100)
+		if err != nil {
+			return err
+		}
+		for _, c := range list {
+			after = c.N
+			do(c)
+		}
+		if len(list) < 100 {
+			return nil
+		}
+	}
+}
+
+// saveDue takes the automatic checkpoints that are due.
+func (g *Gateway) saveDue() {
+	for _, sup := range g.listSupervisions() {
+		r, err := g.cfg.Runs.Get(g.ctx, sup.run)
+		if err != nil || r.State != run.Active {
+			continue
+		}
+		ag, err := g.agentOf(r.Agent)
+		if err != nil {
+			continue
+		}
+		want := g.saveSettings(ag)
+		if reason, due := sup.saver.due(want, r.Steps, time.Now()); due {
+			g.wg.Go(func() { g.saveOne(&sup.saver, r, want, reason) })
+		}
+	}
+}
+
+// saveOne takes a checkpoint of a run, if anything has changed since the last one.
+func (g *Gateway) saveOne(s *saver, r run.Run, want AutosaveSettings, reason string) {
+	s.mu.Lock()
+	before := s.steps
+	s.mu.Unlock()
+	defer s.done(r.Steps)
+	if r.Steps == before && !g.jailChanged(g.ctx, r) {
+		return
+	}
+	_, err := g.checkpoint(g.ctx, r.ID, reason, "gateway", nil)
+	if err == nil {
+		err = g.pruneCheckpoints(g.ctx, r, want.Keep)
+	}
+	if err != nil && !errors.Is(err, fault.Conflict) && g.ctx.Err() == nil {
+		g.cfg.Log.Warn("could not take an automatic checkpoint of a run", "run", r.ID, "err", err)
+	}
+}
+
+// jailChanged reports whether the jail of a run may have changed since its last snapshot.
+func (g *Gateway) jailChanged(ctx context.Context, r run.Run) bool {
+	if !g.canSnapshot(ctx, r) {
+		return false
+	}
+	changed, err := g.cfg.Jails.Changed(ctx, r.Jail)
+	return changed || err != nil
+}
+
+// pruneCheckpoints deletes old automatic checkpoints of a run and their snapshots. It keeps
+// the newest ones with a snapshot, and as many without.
+func (g *Gateway) pruneCheckpoints(ctx context.Context, r run.Run, keep int) error {
+	var alone, jailed []run.Checkpoint
+	if err := g.eachCheckpoint(ctx, r.ID, func(c run.Checkpoint) {
+		switch {
+		case !c.Auto:
+		case c.Snapshot == "":
+			alone = append(alone, c)
+		default:
+			jailed = append(jailed, c)
+		}
+	}); err != nil {
+		return err
+	}
+	old := append(alone[:max(0, len(alone)-keep)], jailed[:max(0, len(jailed)-keep)]...)
+	if len(old) == 0 {
+		return nil
+	}
+	inUse, err := g.branchPoints(ctx, r)
+	if err != nil {
+		return err
+	}
+	for _, c := range old {
+		if inUse[c.ID] {
+			continue // a branch starts from it
+		}
+		if c.Snapshot != "" { // before the checkpoint: only the checkpoint refers to the snapshot
+			if err := g.cfg.Snapshots.Delete(ctx, c.Snapshot); err != nil && !errors.Is(err, fault.NotFound) {
+				return err
+			}
+		}
+		if err := g.cfg.Runs.DeleteCheckpoint(ctx, c); err != nil && !errors.Is(err, fault.Conflict) {
+			return err
+		}
+	}
+	return nil
+}
+
+// branchPoints returns the checkpoints that branches of a run started from.
+func (g *Gateway) branchPoints(ctx context.Context, r run.Run) (map[id.Checkpoint]bool, error) {
+	all := map[id.Checkpoint]bool{}
+	if now, err := g.cfg.Runs.Get(ctx, r.ID); err != nil || now.Branches == 0 {
+		return all, err
+	}
+	err := g.eachRun(ctx, run.Filter{Session: r.Session}, func(b run.Run) bool {
+		if b.BranchOf == r.ID {
+			all[b.BranchPoint] = true
+		}
+		return true
+	})
+	return all, err
+}

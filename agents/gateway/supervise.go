@@ -1,0 +1,647 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"glasshouse/agents/agent"
+	"glasshouse/agents/run"
+	"glasshouse/fault"
+	"glasshouse/id"
+	safetext "glasshouse/internal/text"
+	"glasshouse/jail"
+	"glasshouse/jail/init/protocol"
+)
+
+const (
+	// maxRestarts is how many times an agent that ends too early is restarted without
+	// progress.
+	maxRestarts = 5
+
+	// recheckInterval is how often the state of a run is read while its agent works: another
+	// daemon may have changed it without a notification.
+	recheckInterval = 3 * time.Second
+
+	// terminateTimeout is how long a process may take to exit after SIGTERM.
+	terminateTimeout = 5 * time.Second
+
+	// outputRing is the size in bytes of the output buffer of an agent's process.
+	outputRing = 4 << 20
+)
+
+// A supervision is the state of one run while this daemon supervises it.
+type supervision struct {
+	run        id.Run
+	moved      chan struct{} // capacity 1: the run may have changed its state
+	heartbeat  chan struct{} // capacity 1: the agent sent a heartbeat
+	restart    chan string   // capacity 1: restart the agent, with the reason
+	activity   *activity
+	saver      saver
+	loops      loopDetector
+	taint      taint
+	promptLock cancelableLock // held while a prompt is written to the agent
+
+	mu sync.Mutex
+	// +checklocks:mu
+	changed chan struct{} // closed by notifyStateChange
+}
+
+// stateChange returns a channel that is closed when the run may have changed its state.
+func (sup *supervision) stateChange() <-chan struct{} {
+	sup.mu.Lock()
+	defer sup.mu.Unlock()
+	if sup.changed == nil {
+		sup.changed = make(chan struct{})
+	}
+	return sup.changed
+}
+
+// notifyStateChange wakes all waiters for a state change of the run.
+func (sup *supervision) notifyStateChange() {
+	sup.mu.Lock()
+	if sup.changed != nil {
+		close(sup.changed)
+		sup.changed = nil
+	}
+	sup.mu.Unlock()
+	select {
+	case sup.moved <- struct{}{}:
+	default:
+	}
+}
+
+func newSupervision(rid id.Run) *supervision {
+	return &supervision{
+		run: rid, moved: make(chan struct{}, 1), heartbeat: make(chan struct{}, 1), restart: make(chan string, 1), activity: newActivity(), promptLock: make(cancelableLock, 1),
+	}
+}
+
+// supervisionOf returns the supervision of a run, or nil if this daemon does not supervise it.
+func (g *Gateway) supervisionOf(r id.Run) *supervision {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.supervisions[r]
+}
+
+// listSupervisions returns the supervisions of all runs of this daemon.
+func (g *Gateway) listSupervisions() []*supervision {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.Collect(maps.Values(g.supervisions))
+}
+
+// startSupervision starts to supervise a run, unless this daemon already does or the gateway
+// is closed.
+func (g *Gateway) startSupervision(r run.Run) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.supervisions[r.ID] != nil || g.ctx.Err() != nil {
+		return
+	}
+	sup := newSupervision(r.ID)
+	g.supervisions[r.ID] = sup
+	g.wg.Go(func() {
+		defer func() {
+			g.mu.Lock()
+			delete(g.supervisions, r.ID)
+			g.mu.Unlock()
+			g.Wake()
+		}()
+		g.supervise(sup)
+	})
+}
+
+// HandleRunEvent handles an event of a run. It is a run.Config.OnEvent callback and does not block.
+func (g *Gateway) HandleRunEvent(e run.Event) {
+	if e.Kind != run.RunMoved && e.Kind != run.RunCreated {
+		return
+	}
+	sup := g.supervisionOf(e.Run)
+	if sup == nil {
+		g.Wake()
+		return
+	}
+	sup.notifyStateChange()
+}
+
+// supervise claims a run and keeps an agent running for it while it is active. It returns when
+// the run is paused, scheduled or ended, or when another daemon has the claim.
+func (g *Gateway) supervise(sup *supervision) {
+	claimed, err := g.cfg.Runs.Claim(g.ctx, sup.run)
+	if err != nil {
+		if !errors.Is(err, fault.Conflict) && g.ctx.Err() == nil {
+			g.cfg.Log.Error("could not claim a run", "run", sup.run, "err", err)
+		}
+		return
+	}
+	ctx, cancel := context.WithCancelCause(claimed) // the claim's context outlives the gateway
+	defer cancel(nil)
+	defer context.AfterFunc(g.ctx, func() { cancel(context.Cause(g.ctx)) })()
+	defer func() {
+		if err := g.cfg.Runs.Release(context.WithoutCancel(ctx), sup.run); err != nil && g.ctx.Err() == nil {
+			g.cfg.Log.Warn("could not release the claim on a run", "run", sup.run, "err", err)
+		}
+	}()
+	defer g.meter(ctx, sup.run)()
+	for first := true; ctx.Err() == nil; first = false {
+		r, err := g.cfg.Runs.Get(ctx, sup.run)
+		if err == nil && first {
+			err = g.initSaver(ctx, &sup.saver, r)
+		}
+		if err != nil {
+			g.cfg.Log.Error("could not read a run", "run", sup.run, "err", err)
+			return
+		}
+		switch {
+		case r.State.Ended():
+			g.cleanUpRun(r)
+			return
+		case r.State == run.Paused && r.Why != run.ForApproval:
+			g.pauseJail(ctx, r)
+			return
+		case r.State == run.Scheduled:
+			return
+		}
+		if err := g.runAgent(ctx, sup, r); err != nil && ctx.Err() == nil {
+			g.restartOrFail(ctx, sup, r, err)
+		}
+	}
+}
+
+// errEnded reports that an agent ended before its run did.
+type errEnded struct{ why string }
+
+func (e errEnded) Error() string { return e.why }
+
+// errEndpointClosed reports that the endpoint of an agent outside of jails was closed.
+var errEndpointClosed = errors.New("the endpoint of the agent was closed")
+
+// restartOrFail records a restart and waits for the backoff, or moves the run to failed after
+// a permanent error or too many restarts.
+func (g *Gateway) restartOrFail(ctx context.Context, sup *supervision, r run.Run, cause error) {
+	if errors.Is(cause, errEndpointClosed) {
+		// The daemon is shutting down. This is not a failure of the agent.
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+		}
+		return
+	}
+	g.cfg.Log.Warn("the agent of a run ended too early", "run", r.ID, "restarts", r.Restarts, "err", cause)
+	now, err := g.cfg.Runs.Get(ctx, r.ID)
+	if err != nil || now.State != run.Active {
+		return
+	}
+	permanent := errors.Is(cause, fault.Invalid) || errors.Is(cause, fault.Unsupported) || errors.Is(cause, fault.NotFound) || errors.Is(cause, fault.Denied)
+	restarts := now.Restarts
+	if ag, err := g.agentOf(now.Agent); err == nil && ag.Preset == "builtin" && now.Steps > now.StepsAtRestart {
+		// The agent made progress. The steps of other agents do not show progress, since those
+		// agents repeat their requests after a restart.
+		restarts = 0
+	}
+	if permanent || restarts >= maxRestarts {
+		reason := cause.Error()
+		if remedy := fault.RemedyOf(cause); remedy != "" {
+			reason += "; " + remedy
+		}
+		if _, err := g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Failed, By: "gateway", Error: reason, Reason: reason}); err != nil && !errors.Is(err, fault.Conflict) {
+			g.cfg.Log.Error("could not move a run to failed", "run", r.ID, "err", err)
+		}
+		return
+	}
+	_, exited := errors.AsType[errEnded](cause)
+	if _, err := g.cfg.Runs.Update(ctx, r.ID, func(d *run.Details) {
+		d.Restarts, d.StepsAtRestart = restarts+1, now.Steps
+		if exited { // otherwise the process may still run, and launch looks for it
+			d.Exec = ""
+		}
+	}); err != nil {
+		g.cfg.Log.Error("could not store the restart of an agent", "run", r.ID, "err", err)
+	}
+	backoff := min(time.Second<<restarts, time.Minute)
+	select {
+	case <-time.After(backoff):
+	case <-sup.moved:
+	case <-ctx.Done():
+	}
+}
+
+// runAgent starts the agent of a run, or finds it running, and waits until it ends or the run
+// is no longer active.
+func (g *Gateway) runAgent(ctx context.Context, sup *supervision, r run.Run) error {
+	ag, err := g.agentOf(r.Agent)
+	if err != nil {
+		return err
+	}
+	if err := g.check(ag); err != nil {
+		return err
+	}
+	started, err := g.acquireStartSlot(ctx, sup)
+	if err != nil {
+		return err
+	}
+	defer started()
+	if ag.Spawner != InJail {
+		return g.runOutside(ctx, sup, r, ag, started)
+	}
+	j, err := g.ensureJail(ctx, r, ag)
+	if err != nil {
+		return err
+	}
+	g.mu.Lock()
+	g.runByJail[j.ID] = r.ID
+	g.mu.Unlock()
+	g.JailStarted(j)
+	x, l, err := g.launch(ctx, r, ag, j)
+	if err != nil {
+		return err
+	}
+	sup.activity.recordHeartbeat() // the time limit of the first heartbeat starts now
+	if x == r.Exec {               // it was already running
+		started()
+	} else {
+		g.releaseOnHeartbeat(ctx, sup, ag, started)
+	}
+	if l.Protocol == agent.ACP {
+		return g.converseInJail(ctx, sup, r, j, x, l, ag)
+	}
+	return g.waitInJail(ctx, sup, r, j.ID, x, l, ag)
+}
+
+// firstBeatTimeout limits how long an agent that has not sent a heartbeat keeps its start
+// slot.
+const firstBeatTimeout = 2 * time.Second
+
+// acquireStartSlot waits for a slot to start an agent. The slots go to the oldest runs first
+// and limit concurrent starts, so that a daemon which finds many runs does not start all of
+// them together. The first call of started frees the slot.
+func (g *Gateway) acquireStartSlot(ctx context.Context, sup *supervision) (started func(), err error) {
+	select {
+	case g.startSlots <- struct{}{}:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	select {
+	case <-sup.heartbeat: // drop a heartbeat of the previous process
+	default:
+	}
+	return sync.OnceFunc(func() { <-g.startSlots }), nil
+}
+
+// releaseOnHeartbeat calls started after the first heartbeat or a timeout, or immediately for
+// agents that send no heartbeats.
+func (g *Gateway) releaseOnHeartbeat(ctx context.Context, sup *supervision, ag Agent, started func()) {
+	if ag.Preset != "builtin" {
+		started()
+		return
+	}
+	g.wg.Go(func() {
+		defer started()
+		select {
+		case <-sup.heartbeat:
+		case <-time.After(firstBeatTimeout):
+		case <-ctx.Done():
+		}
+	})
+}
+
+// launchConfig returns the preset of a run's agent and how to start it.
+func (g *Gateway) launchConfig(r run.Run, a Agent, endpoint, dir string) (agent.Preset, agent.Launch, error) {
+	p, err := agent.Find(a.Preset)
+	if err != nil {
+		return p, agent.Launch{}, err
+	}
+	goal, err := g.cfg.Runs.Text(g.ctx, r.Session, r.Goal)
+	if err != nil {
+		return p, agent.Launch{}, err
+	}
+	var skills strings.Builder
+	for _, name := range a.Skills {
+		s, _, err := g.cfg.Caps.Skill(name)
+		if err != nil {
+			return p, agent.Launch{}, err
+		}
+		skills.WriteString(s.Text + "\n")
+	}
+	l, err := p.Launch(agent.Request{
+		Goal: goal, Model: a.Model, Protocol: agent.Protocol(a.Protocol), Workspace: dir, Home: home, Endpoint: endpoint,
+		Level: int(levelOf(a)), Skills: skills.String(), MCP: true, Args: a.Argv, Env: a.environment(),
+	})
+	return p, l, err
+}
+
+// launch starts the agent in its jail, or finds it running. The id of its process is stored
+// before the process starts, so that another daemon can find it.
+func (g *Gateway) launch(ctx context.Context, r run.Run, a Agent, j jail.Jail) (id.Exec, agent.Launch, error) {
+	_, l, err := g.launchConfig(r, a, "", j.Spec.Project())
+	if err != nil {
+		return "", l, err
+	}
+	if r.Exec != "" {
+		if _, err := g.cfg.Jails.ExecStatus(ctx, j.ID, r.Exec); err == nil {
+			return r.Exec, l, nil
+		} else if !errors.Is(err, fault.NotFound) {
+			return "", l, err
+		}
+	}
+	l, err = g.locate(ctx, j.ID, l)
+	if err != nil {
+		return "", l, err
+	}
+	if err := g.prepareJail(ctx, j.ID, l); err != nil {
+		return "", l, fmt.Errorf("write the files of the agent: %w", err)
+	}
+	if err := g.waitForEndpoint(ctx, j.ID); err != nil {
+		return "", l, err
+	}
+	x := id.NewExec()
+	if _, err := g.cfg.Runs.Update(ctx, r.ID, func(d *run.Details) { d.Exec = x }); err != nil {
+		return "", l, err
+	}
+	env := envMap(l.Env)
+	env["SANDBOX_ID"] = string(j.ID)
+	_, _, err = g.cfg.Jails.Exec(ctx, j.ID, jail.ExecRequest{ID: x, Argv: l.Argv, Env: env, Cwd: l.Cwd, Stdin: l.Stdin != nil || l.Protocol == agent.ACP, Ring: outputRing}, nil)
+	if err != nil {
+		return "", l, fmt.Errorf("start the agent: %w", err)
+	}
+	if l.Stdin != nil {
+		w, err := g.cfg.Jails.Stdin(ctx, j.ID, x)
+		if err != nil {
+			return "", l, err
+		}
+		if _, err := w.Write(l.Stdin); err != nil {
+			return "", l, errors.Join(err, w.Close())
+		}
+		if err := w.Close(); err != nil {
+			return "", l, err
+		}
+	}
+	return x, l, nil
+}
+
+// waitInJail waits until an agent in a jail ends or its run stops being active.
+func (g *Gateway) waitInJail(ctx context.Context, sup *supervision, r run.Run, j id.Jail, x id.Exec, l agent.Launch, ag Agent) error {
+	type end struct {
+		status protocol.ExecStatus
+		output agentOutput
+		err    error
+	}
+	followed, stop := context.WithCancel(ctx)
+	ended := make(chan end, 1)
+	go func() {
+		var e end
+		e.status, e.err = g.follow(followed, j, x, func(c protocol.Chunk) error {
+			e.output.add(c.Stream, c.Data)
+			return nil
+		})
+		ended <- e
+	}()
+	defer func() {
+		stop()
+		if ended != nil {
+			<-ended
+		}
+	}()
+	tick := time.NewTicker(recheckInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case e := <-ended:
+			ended = nil
+			if e.err != nil {
+				return e.err
+			}
+			return g.handleExit(ctx, r, ag, e.status.Code, e.status.Signal, &e.output)
+		case <-sup.moved:
+			if on, err := g.shouldContinue(ctx, r.ID); err != nil || !on {
+				return err
+			}
+		case <-tick.C:
+			if on, err := g.shouldContinue(ctx, r.ID); err != nil || !on {
+				return err
+			}
+		case why := <-sup.restart:
+			g.terminate(ctx, j, x)
+			return errEnded{why}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// shouldContinue reports whether the agent of a run should keep running: the run is active or
+// waits for an approval.
+func (g *Gateway) shouldContinue(ctx context.Context, rid id.Run) (bool, error) {
+	now, err := g.cfg.Runs.Get(ctx, rid)
+	if err != nil && ctx.Err() == nil {
+		// While the store is unavailable, the run cannot change its state, and heartbeats
+		// cannot be stored. Treat the agent as alive.
+		g.cfg.Log.Warn("could not read a run; its agent keeps running", "run", rid, "err", err)
+		g.activityOf(rid).recordHeartbeat()
+		return true, nil
+	}
+	return now.State == run.Active || now.State == run.Paused && now.Why == run.ForApproval, err
+}
+
+// agentOutput collects the output of an agent's process.
+type agentOutput struct {
+	stdout []byte // the beginning of standard output
+	last   []byte // the end of both streams, in the order of the writes
+}
+
+// maxLast limits the output, in bytes, that an error quotes.
+const maxLast = 1500
+
+func (o *agentOutput) add(s protocol.Stream, data []byte) {
+	if s == protocol.Stdout && len(o.stdout) < outputRing {
+		o.stdout = append(o.stdout, data...)
+	}
+	o.last = safetext.AppendEnd(o.last, data, maxLast)
+}
+
+// lastOutput returns the end of the combined output.
+func (o *agentOutput) lastOutput() string {
+	return strings.TrimSpace(strings.ToValidUTF8(safetext.Suffix(string(o.last), maxLast), "\uFFFD"))
+}
+
+// handleExit updates a run after its agent has exited: the run is done, it has failed, or
+// errEnded is returned for a restart.
+func (g *Gateway) handleExit(ctx context.Context, r run.Run, a Agent, code int, signal string, output *agentOutput) error {
+	now, err := g.cfg.Runs.Get(ctx, r.ID)
+	if err != nil || now.State != run.Active {
+		return err
+	}
+	if _, err := g.cfg.Runs.Update(ctx, r.ID, func(d *run.Details) { d.Exec = "" }); err != nil {
+		return err
+	}
+	exit := fmt.Sprintf("the agent ended with exit code %d", code)
+	if signal != "" {
+		exit = "the agent was terminated by signal " + signal
+	}
+	if a.Preset == "builtin" { // it reports its result itself
+		return errEnded{exit}
+	}
+	result := strings.TrimSpace(tail(output.stdout))
+	if a.Preset == "shell" {
+		if code != 0 {
+			if end := output.lastOutput(); end != "" {
+				exit += ": " + end
+			}
+			_, err := g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Failed, By: "agent", Error: exit})
+			return err
+		}
+		return g.finish(ctx, r.ID, result)
+	}
+	p, err := agent.Find(a.Preset)
+	if err != nil {
+		return err
+	}
+	out, oerr := p.Outcome(bytes.NewReader(output.stdout))
+	if oerr == nil && out.Error != "" {
+		_, err := g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Failed, By: "agent", Error: out.Error})
+		return err
+	}
+	if code != 0 || oerr != nil {
+		return errEnded{fmt.Sprintf("%s: %s", exit, errText(oerr, output.lastOutput()))}
+	}
+	return g.finish(ctx, r.ID, out.Text)
+}
+
+// errText returns the text of err, or fallback if err is nil.
+func errText(err error, fallback string) string {
+	if err != nil {
+		return err.Error()
+	}
+	return fallback
+}
+
+// maxResult limits the part of an agent's output, in bytes, that becomes the result.
+const maxResult = 16 << 10
+
+// tail returns the last maxResult bytes of b as valid UTF-8.
+func tail(b []byte) string {
+	return strings.ToValidUTF8(safetext.Suffix(string(b), maxResult), "\uFFFD")
+}
+
+// finish completes a run for an agent that does not do so itself. If the completion condition
+// is not met, the run is paused and a person decides.
+func (g *Gateway) finish(ctx context.Context, rid id.Run, result string) error {
+	text, err := json.Marshal(result)
+	if err != nil {
+		return err
+	}
+	_, err = g.cfg.Runs.Finish(ctx, rid, run.Finish{Result: text, By: "agent"})
+	if errors.Is(err, fault.Conflict) {
+		_, err = g.cfg.Runs.Move(ctx, rid, run.Move{To: run.Paused, Why: run.ForEvent, By: "gateway", Reason: err.Error()})
+	}
+	return err
+}
+
+// cleanUpRun releases the resources of an ended run: policy, pending requests of siblings,
+// process and jail.
+func (g *Gateway) cleanUpRun(r run.Run) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(g.ctx), time.Minute)
+	defer cancel()
+	g.cfg.Policy.ReleaseRun(r.ID)
+	g.failSiblingRequests(ctx, r)
+	if r.Jail == "" {
+		return
+	}
+	g.mu.Lock()
+	if g.runByJail[r.Jail] == r.ID {
+		delete(g.runByJail, r.Jail)
+	}
+	g.mu.Unlock()
+	j, err := g.cfg.Jails.Get(ctx, r.Jail)
+	if err != nil {
+		return
+	}
+	if j.State == jail.Paused { // a frozen process cannot exit
+		if _, err := g.cfg.Jails.Resume(ctx, j.ID); err != nil {
+			g.cfg.Log.Warn("could not thaw the jail of a run that has ended", "run", r.ID, "jail", j.ID, "err", err)
+		}
+	}
+	if r.Exec != "" {
+		g.terminate(ctx, r.Jail, r.Exec)
+	}
+	g.measure(ctx, r.ID) // final reading, while the jail's counters exist
+	ag, err := g.agentOf(r.Agent)
+	if err != nil || ag.Keep || !isDedicatedJail(j, r) {
+		return
+	}
+	if _, err := g.cfg.Jails.Stop(ctx, j.ID, jail.StopOptions{}); err != nil && !errors.Is(err, fault.Conflict) {
+		g.cfg.Log.Warn("could not stop the jail of a run that has ended", "run", r.ID, "jail", j.ID, "err", err)
+	}
+	g.pruneJails(ctx)
+}
+
+// terminate ends a command: with SIGTERM, and with SIGKILL if it does not exit within
+// terminateTimeout.
+func (g *Gateway) terminate(ctx context.Context, j id.Jail, x id.Exec) {
+	for _, sig := range []string{"TERM", "KILL"} {
+		if err := g.cfg.Jails.Signal(ctx, j, x, sig); err != nil {
+			return // it has exited
+		}
+		end := time.Now().Add(terminateTimeout)
+		for time.Now().Before(end) {
+			if s, err := g.cfg.Jails.ExecStatus(ctx, j, x); err != nil || s.Ended != nil {
+				return
+			}
+			select {
+			case <-time.After(20 * time.Millisecond):
+			case <-ctx.Done():
+				return
+			}
+		}
+	}
+}
+
+// pauseJail pauses the jail of a paused run, if the run does not share it.
+func (g *Gateway) pauseJail(ctx context.Context, r run.Run) {
+	if r.Jail == "" {
+		return
+	}
+	j, err := g.cfg.Jails.Get(ctx, r.Jail)
+	if err != nil || j.State != jail.Running || !isDedicatedJail(j, r) {
+		return
+	}
+	if _, err := g.cfg.Jails.Pause(ctx, j.ID); err != nil && !errors.Is(err, fault.Conflict) {
+		g.cfg.Log.Warn("could not pause the jail of a paused run", "run", r.ID, "jail", j.ID, "err", err)
+	}
+}
+
+// isDedicatedJail reports whether a jail was created for a run, and is not shared with others.
+func isDedicatedJail(j jail.Jail, r run.Run) bool {
+	return j.Spec.Labels[LabelRun] != "" && r.Jail == j.ID
+}
+
+// pruneJails deletes the stopped jails of ended runs, except for the newest.
+func (g *Gateway) pruneJails(ctx context.Context) {
+	all, err := g.cfg.Jails.List(ctx, jail.ListOptions{State: jail.Stopped})
+	if err != nil {
+		return
+	}
+	var ended []jail.Jail
+	for _, j := range all {
+		rid := id.Run(j.Spec.Labels[LabelRun])
+		if rid == "" {
+			continue
+		}
+		if r, err := g.cfg.Runs.Get(ctx, rid); err == nil && r.State.Ended() {
+			ended = append(ended, j)
+		}
+	}
+	for i := range max(0, len(ended)-g.cfg.Keep) { // oldest first
+		if err := g.deleteJail(ctx, ended[i].ID); err != nil && !errors.Is(err, fault.NotFound) && !errors.Is(err, fault.Conflict) {
+			g.cfg.Log.Warn("could not delete the jail of a run that has ended", "jail", ended[i].ID, "err", err)
+		}
+	}
+}

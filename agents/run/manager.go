@@ -1,0 +1,221 @@
+package run
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"filippo.io/age"
+
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/internal/redact"
+	"glasshouse/policy/chain"
+)
+
+// A Chain is the causal chain (the audit log): chain.Chain.
+type Chain interface {
+	Append(ctx context.Context, e chain.Entry) (chain.Entry, error)
+	Entries(ctx context.Context, q chain.Query) ([]chain.Entry, error)
+}
+
+// Config configures a Manager.
+type Config struct {
+	Store Store
+	Chain Chain
+
+	// Key encrypts personal data. All Managers of one Store need the same key. nil: data
+	// labelled personal or secret is refused.
+	Key *age.X25519Identity
+	TTL time.Duration // retention of encrypted data; 0 is 24 hours
+
+	// Holder names this process among those that share the Store. New releases leases that an
+	// earlier process with the same name left. "": a random name.
+	Holder string
+	Lease  time.Duration // time until a lease expires without renewal; 0 is 30 s
+
+	Retry Retry // of deliveries
+
+	// Mask returns a mask for the secrets that jails and runs of a session have or had,
+	// nil if there are none. What runs write is masked before it is stored. nil: no
+	// secrets exist.
+	Mask func(ctx context.Context, session string, runs []Run) *redact.Mask
+
+	// OnEvent is called with each event that this Manager wrote, after it is stored. It must
+	// neither block nor call the Manager.
+	OnEvent func(Event)
+
+	Log *slog.Logger // nil: logging is disabled
+}
+
+// A Manager manages sessions and their runs. It is safe for concurrent use.
+type Manager struct {
+	cfg    Config
+	store  Store
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	wg     sync.WaitGroup
+
+	mu sync.Mutex
+	// +checklocks:mu
+	closed bool
+	// +checklocks:mu
+	local map[string]*localSession // sessions in use by this process
+	// +checklocks:mu
+	waiters map[string]*waiter // callers of await, by session
+	// +checklocks:mu
+	supervised map[id.Run]string // sessions of the runs supervised by this process
+}
+
+// New returns a Manager that continues with the content of the store. Before it returns, it
+// appends records to the chain that an earlier process with the same Holder left behind.
+func New(ctx context.Context, cfg Config) (*Manager, error) {
+	cfg.Holder = cmp.Or(cfg.Holder, "w-"+rand.Text())
+	cfg.Lease = cmp.Or(cfg.Lease, 30*time.Second)
+	cfg.TTL = cmp.Or(cfg.TTL, 24*time.Hour)
+	cfg.Retry = cfg.Retry.orDefault()
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	m := &Manager{cfg: cfg, store: ownEntries{cfg.Store, cfg.Holder}, local: map[string]*localSession{}, waiters: map[string]*waiter{}, supervised: map[id.Run]string{}}
+	if err := m.store.Release(ctx, "", cfg.Holder); err != nil {
+		return nil, err
+	}
+	for _, appendPending := range []func(context.Context) error{m.recoverOwnRecords, m.recoverAbandonedRecords} {
+		if err := appendPending(ctx); err != nil {
+			return nil, err
+		}
+	}
+	m.ctx, m.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+	m.wg.Go(m.renewLoop)
+	m.wg.Go(m.cleanupLoop)
+	return m, nil
+}
+
+// Holder returns the name of this process among those that share the Store.
+func (m *Manager) Holder() string { return m.cfg.Holder }
+
+var errClosed = fault.Newf(fault.Unavailable, "run", "", "the daemon is shutting down; the state is stored: ask again")
+
+// Close releases all leases and stops all goroutines. It may be called twice.
+func (m *Manager) Close() error {
+	m.mu.Lock()
+	wasClosed := m.closed
+	m.closed = true
+	m.mu.Unlock()
+	m.cancel(errClosed)
+	m.wg.Wait()
+	if wasClosed {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	return m.store.Release(ctx, "", m.cfg.Holder)
+}
+
+// A localSession is the in-memory state of a session that this process uses.
+type localSession struct {
+	id   string
+	refs int // guarded by Manager.mu
+
+	mu sync.Mutex // serializes changes of the session. Manager.mu may be locked while it is held
+	// +checklocks:mu
+	unrecorded []Record // stored records that are not yet in the chain
+	// +checklocks:mu
+	lease *lease // nil: this process holds no lease on the session
+}
+
+// acquireLocal returns the state of a session with a new reference. The caller locks its mu,
+// and calls releaseLocal at the end.
+func (m *Manager) acquireLocal(sid string) (*localSession, error) {
+	m.mu.Lock()
+	if m.closed {
+		m.mu.Unlock()
+		return nil, errClosed
+	}
+	l := m.local[sid]
+	if l == nil {
+		l = &localSession{id: sid}
+		m.local[sid] = l
+	}
+	l.refs++
+	m.mu.Unlock()
+	return l, nil
+}
+
+// releaseLocal unlocks l and drops a reference. It deletes l if it is unused and has no state.
+//
+// +checklocksrelease:l.mu
+func (m *Manager) releaseLocal(l *localSession) {
+	idle := l.lease == nil && len(l.unrecorded) == 0
+	l.mu.Unlock()
+	m.mu.Lock()
+	l.refs--
+	if l.refs == 0 && idle {
+		delete(m.local, l.id)
+	}
+	m.mu.Unlock()
+}
+
+// attempts is how often a change is retried after a concurrent change of another process.
+const attempts = 50
+
+// change lets f change a session, and stores the result. After a concurrent change by another
+// process, it calls f again. f must register the inverse of in-memory effects in
+// transaction.undo.
+func (m *Manager) change(ctx context.Context, sid string, f func(t *transaction) error) error {
+	l, err := m.acquireLocal(sid)
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer m.releaseLocal(l)
+	return m.changeIn(ctx, l, f)
+}
+
+// changeIn is change for a locked session.
+//
+// +checklocks:l.mu
+func (m *Manager) changeIn(ctx context.Context, l *localSession, f func(t *transaction) error) error {
+	if _, err := m.flushRecords(ctx, l); err != nil {
+		return err
+	}
+	for n := 1; ; n++ {
+		t := &transaction{Manager: m, ctx: ctx, local: l, now: time.Now().UTC().Round(0), runs: map[id.Run]*Run{}}
+		err := t.attempt(f)
+		if errors.Is(err, errStale) && n < attempts && ctx.Err() == nil {
+			continue
+		}
+		if len(t.endedRuns) > 0 && l.lease != nil {
+			err = errors.Join(err, m.releaseIdle(ctx, l))
+		}
+		return err
+	}
+}
+
+// cleanupEvery is the interval for purging the quarantine and for appending records to the
+// chain that other processes left behind.
+const cleanupEvery = time.Minute
+
+func (m *Manager) cleanupLoop() {
+	tick := time.NewTicker(cleanupEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-m.ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if _, err := m.Purge(m.ctx); err != nil && m.ctx.Err() == nil {
+			m.cfg.Log.Error("failed to purge the quarantine", "error", err)
+		}
+		m.retryRecords(m.ctx)
+		if err := errors.Join(m.recoverUncertainRecords(m.ctx), m.recoverAbandonedRecords(m.ctx)); err != nil && m.ctx.Err() == nil {
+			m.cfg.Log.Error("failed to append old records to the audit log", "error", err)
+		}
+	}
+}

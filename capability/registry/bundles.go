@@ -1,0 +1,509 @@
+package registry
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"glasshouse/capability/bundle"
+	"glasshouse/capability/engine"
+	"glasshouse/capability/manifest"
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/policy"
+	"glasshouse/policy/approval"
+)
+
+// A Bundle is a stored bundle record: an installed bundle, a pending installation, or both.
+// Next holds a pending update.
+type Bundle struct {
+	Name string            `json:"name"`
+	Now  *bundle.Installed `json:"now,omitempty"`
+	Next *Install          `json:"next,omitempty"`
+
+	Capabilities []string `json:"capabilities,omitempty"` // id@version of the installed capabilities
+	Skill        string   `json:"skill,omitempty"`
+}
+
+// An Install is a pending installation, or the outcome of the last one.
+type Install struct {
+	Version  string      `json:"version"`
+	Digest   string      `json:"digest"`
+	Path     string      `json:"path"`
+	State    State       `json:"state"` // Pending, or Refused
+	Approval id.Approval `json:"approval,omitempty"`
+	Why      string      `json:"why,omitempty"`
+	By       string      `json:"by,omitempty"`
+	Created  time.Time   `json:"created"`
+}
+
+func bundleName(ref string) string {
+	name, _, _ := strings.Cut(ref, "@")
+	return name
+}
+
+// Install starts to install the bundle at path, which is an archive or a directory. When it
+// returns, the registry has its own copy. Install returns validation errors; approval is
+// asynchronous and Bundles reports its outcome. A bundle that is already installed is returned
+// unchanged.
+func (r *Registry) Install(ctx context.Context, path, by string) (Bundle, error) {
+	b, err := r.installer.Verify(path)
+	if err != nil {
+		return Bundle{}, err
+	}
+	if err := b.CheckClaims(); err != nil {
+		return Bundle{}, err
+	}
+	name := b.Metadata.Name
+	next := &Install{Version: b.Metadata.Version, Digest: b.Digest(), Path: path, State: Pending, By: by, Created: time.Now().UTC()}
+	r.changeMu.Lock()
+	rec, _ := r.bundle(name)
+	if rec.Next != nil && rec.Next.State == Pending && rec.Next.Digest == next.Digest {
+		r.changeMu.Unlock()
+		return rec, nil
+	}
+	rec.Name, rec.Next = name, next
+	err = r.keepBundle(ctx, rec)
+	r.changeMu.Unlock()
+	if err != nil {
+		return rec, err
+	}
+	r.install(rec)
+	return r.settled(ctx, name)
+}
+
+// settled waits until an approval is requested, or until the installation ends without one.
+func (r *Registry) settled(ctx context.Context, name string) (Bundle, error) {
+	for {
+		r.mu.RLock()
+		rec, changed := r.bundles[name], r.changed
+		r.mu.RUnlock()
+		switch next := rec.Next; {
+		case next == nil, next.Approval != "":
+			return rec, nil
+		case next.State == Refused:
+			return rec, fault.Newf(fault.Denied, "registry.Install", name, "%s", next.Why)
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return rec, context.Cause(ctx)
+		}
+	}
+}
+
+// install continues an installation until it ends or the registry is closed.
+func (r *Registry) install(rec Bundle) {
+	path := rec.Next.Path
+	if _, err := os.Stat(path); err != nil {
+		path = filepath.Join(r.cfg.Bundles, rec.Next.Digest) // copied before the approval was requested
+	}
+	r.wg.Go(func() {
+		_, err := r.installer.Install(r.ctx, path)
+		if r.ctx.Err() != nil {
+			return // the next start of the daemon resumes it
+		}
+		r.changeMu.Lock()
+		defer r.changeMu.Unlock()
+		if r.ended(rec, err) {
+			r.mu.Lock()
+			a, ok := r.answers[rec.Next.Digest]
+			delete(r.answers, rec.Next.Digest)
+			r.mu.Unlock()
+			if ok {
+				r.taken(a)
+			}
+		}
+	})
+}
+
+// ended records the outcome of an installation and reports whether that succeeded. The caller
+// holds r.changeMu.
+func (r *Registry) ended(rec Bundle, err error) bool {
+	now, _ := r.bundle(rec.Name)
+	if now.Next == nil || now.Next.Digest != rec.Next.Digest {
+		return true
+	}
+	next := *now.Next
+	if now.Next = &next; err == nil {
+		now.Next = nil // already installed
+	} else {
+		next.State, next.Why = Refused, err.Error()
+	}
+	kept := r.keepBundle(r.ctx, now)
+	if kept != nil {
+		r.cfg.Log.Error("cannot record the outcome of a bundle installation; the next start resumes it", "bundle", rec.Name, "err", kept)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.setBundle(now)
+		r.notifyBundles()
+	}
+	return kept == nil
+}
+
+func (r *Registry) bundle(name string) (Bundle, bool) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	b, ok := r.bundles[name]
+	return b, ok
+}
+
+func (r *Registry) keepBundle(ctx context.Context, b Bundle) error {
+	return r.changeBundle(ctx, Change{Bundle: b})
+}
+
+// A Change is the set of records that are added and removed with a bundle.
+type Change struct {
+	Bundle    Bundle // the new record
+	Forget    bool   // delete the record of the bundle
+	Put       []Record
+	Gone      []Record
+	Skill     *Skill // nil: none is added
+	GoneSkill string // empty: none is removed
+
+	installed map[string]*engine.Installed // capabilities of Put, by id@version
+	asked     []Record                     // records whose pending approvals are withdrawn
+}
+
+// changeBundle applies a change atomically. Removed records take effect immediately; the
+// caller deletes the files and other resources that were kept for them.
+func (r *Registry) changeBundle(ctx context.Context, c Change) error {
+	if r.cfg.Changed != nil {
+		for _, rec := range c.Put {
+			if err := r.cfg.Changed(ctx, rec, c.installed[rec.ref()].Capability); err != nil {
+				return err
+			}
+		}
+	}
+	if was, _ := r.bundle(c.Bundle.Name); r.cfg.Installed != nil && !c.Forget && c.Bundle.Now != nil && (was.Now == nil || was.Now.Digest != c.Bundle.Now.Digest) {
+		if err := r.cfg.Installed(ctx, c.Bundle, was.by()); err != nil {
+			return err
+		}
+	}
+	if err := r.cfg.Store.ChangeBundle(ctx, c); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, rec := range c.Put {
+		r.insert(rec, c.installed[rec.ref()])
+	}
+	for _, rec := range c.Gone {
+		r.displace(rec)
+	}
+	if c.Skill != nil {
+		r.skills[c.Skill.Name] = *c.Skill
+	}
+	delete(r.skills, c.GoneSkill)
+	if c.Forget {
+		delete(r.bundles, c.Bundle.Name)
+		delete(r.warrants, c.Bundle.Name)
+	} else {
+		r.setBundle(c.Bundle)
+	}
+	r.notifyBundles()
+	return nil
+}
+
+// notifyBundles wakes the goroutines that wait for a bundle to change. The caller holds r.mu.
+//
+// +checklocks:r.mu
+func (r *Registry) notifyBundles() {
+	close(r.changed)
+	r.changed = make(chan struct{})
+}
+
+// setBundle makes a bundle's record the current one. The caller holds r.mu.
+//
+// +checklocks:r.mu
+func (r *Registry) setBundle(b Bundle) {
+	r.bundles[b.Name] = b
+	delete(r.warrants, b.Name)
+	if b.Now == nil {
+		return
+	}
+	w, err := b.Now.Warrant()
+	if err != nil {
+		r.cfg.Log.Error("the signature of an installed bundle cannot be read; its capabilities are not callable", "bundle", b.Name, "err", err)
+		return
+	}
+	r.warrants[b.Name] = w
+}
+
+// NotCallableReason returns the reason why the capabilities of an installed bundle cannot be called at
+// the moment, or nil if they can.
+func (r *Registry) NotCallableReason(name string) error {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.barred(name)
+}
+
+// barred is NotCallableReason for callers that hold r.mu.
+//
+// +checklocksread:r.mu
+func (r *Registry) barred(name string) error {
+	b, ok := r.bundles[name]
+	if ok && b.Now == nil {
+		return nil // not installed
+	}
+	w, ok := r.warrants[name]
+	if !ok {
+		return errUnvouched
+	}
+	return r.cfg.Trust.Holds(w)
+}
+
+var errUnvouched = errors.New("the bundle is no longer trusted")
+
+// TrustChanged withdraws the pending approvals of calls to bundles that are no longer trusted.
+// Such calls are refused from the moment of the trust change, also without it.
+func (r *Registry) TrustChanged(ctx context.Context) error {
+	r.changeMu.Lock()
+	defer r.changeMu.Unlock()
+	var errs []error
+	for _, b := range r.Bundles() {
+		why := r.NotCallableReason(b.Name)
+		if why == nil {
+			continue
+		}
+		r.cfg.Log.Warn("the capabilities of a bundle cannot be called: it is no longer trusted", "bundle", b.Name, "err", why)
+		for _, ref := range b.Capabilities {
+			if _, in, err := r.findStored(ref); err == nil {
+				errs = append(errs, r.drop(ctx, in, false))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Bundles returns the installed bundles and the pending installations, sorted by name.
+func (r *Registry) Bundles() []Bundle {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	var all []Bundle
+	for _, name := range slices.Sorted(maps.Keys(r.bundles)) {
+		all = append(all, r.bundles[name])
+	}
+	return all
+}
+
+// RemoveBundle removes a bundle with its capabilities and its skill.
+func (r *Registry) RemoveBundle(ctx context.Context, name string) error {
+	if b, ok := r.bundle(name); ok && b.Now == nil { // not installed
+		r.changeMu.Lock()
+		defer r.changeMu.Unlock()
+		r.withdrawBundle(ctx, b)
+		return r.changeBundle(ctx, Change{Bundle: b, Forget: true})
+	}
+	return r.installer.Remove(ctx, name)
+}
+
+// withdrawBundle withdraws the pending approval of a bundle.
+func (r *Registry) withdrawBundle(ctx context.Context, b Bundle) {
+	if b.Next == nil || b.Next.Approval == "" || b.Next.State != Pending {
+		return
+	}
+	if _, err := r.cfg.Approvals.Withdraw(ctx, b.Next.Approval, "it was removed"); err != nil {
+		r.cfg.Log.Warn("cannot withdraw the approval request of a bundle", "bundle", b.Name, "approval", b.Next.Approval, "err", err)
+	}
+}
+
+// installed implements bundle.Installer on the registry.
+type installed struct{ r *Registry }
+
+func (i installed) Installed(_ context.Context, name string) (*bundle.Installed, error) {
+	b, _ := i.r.bundle(name)
+	return b.Now, nil
+}
+
+// Register makes the capabilities and the skill of a bundle available and removes those that
+// the new version no longer has, as one transaction.
+func (i installed) Register(ctx context.Context, in *bundle.Installed, b *bundle.Bundle, replaces string) error {
+	r := i.r
+	r.changeMu.Lock()
+	defer r.changeMu.Unlock()
+	rec, _ := r.bundle(in.Name)
+	was := ""
+	if rec.Now != nil {
+		was = rec.Now.Digest
+	}
+	if was != replaces && was != in.Digest {
+		return fault.Newf(fault.Conflict, "registry.Register", in.Name, "another version was installed in the meantime")
+	}
+	c, err := r.collect(ctx, rec, in, b)
+	if err == nil {
+		err = r.changeBundle(ctx, c)
+	}
+	if err != nil {
+		for _, prepared := range c.installed {
+			err = errors.Join(err, r.drop(ctx, prepared, false))
+		}
+		return errors.Join(err, r.tidy())
+	}
+	for _, old := range c.asked {
+		r.withdraw(ctx, old, "it was approved with the bundle "+in.Name)
+	}
+	return r.dropAll(ctx, c.Gone)
+}
+
+// collect returns the change that replaces rec by a bundle. If it fails, it also returns what
+// it has prepared until then.
+func (r *Registry) collect(ctx context.Context, rec Bundle, in *bundle.Installed, b *bundle.Bundle) (Change, error) {
+	from := in.Name + "@" + in.Version
+	c := Change{installed: map[string]*engine.Installed{}}
+	var now []string
+	taken := map[string][]byte{}
+	for _, m := range b.Capabilities {
+		ref := m.ID + "@" + m.Version
+		if old, _, missing := r.findStored(ref); missing == nil && old.State == Approved && old.Bundle != "" && bundleName(old.Bundle) != in.Name {
+			return c, fault.Newf(fault.Conflict, "registry.Register", ref, "it came with the bundle %s", old.Bundle)
+		}
+		if old, _, err := r.findStored(ref); err == nil && old.State == Pending {
+			c.asked = append(c.asked, old)
+		}
+		got, prepared, err := r.admit(ctx, Request{Text: []byte(m.Source), Dir: b.Path(), By: rec.by(), Bundle: from, allowed: true, Again: true, taken: taken}, m)
+		if err != nil {
+			return c, fmt.Errorf("register %s: %w", ref, err)
+		}
+		if now = append(now, ref); prepared != nil {
+			c.Put, c.installed[ref] = append(c.Put, got), prepared
+		}
+	}
+	skill := ""
+	if b.SkillFile != "" {
+		c.Skill = &Skill{File: b.SkillFile, Text: string(b.Skill), By: rec.by(), Bundle: from}
+		s, _, err := r.admitSkill(c.Skill, c.lookup(r))
+		if err != nil {
+			return c, err
+		}
+		skill = s.Name
+	}
+	c.Gone = r.cameWith(rec, now)
+	if rec.Skill != skill {
+		c.GoneSkill = rec.Skill
+	}
+	c.Bundle = Bundle{Name: in.Name, Now: in, Capabilities: now, Skill: skill}
+	return c, nil
+}
+
+// lookup returns the function by which the skill of a bundle finds capabilities, including
+// those of the same change.
+func (c Change) lookup(r *Registry) func(string) (*manifest.Capability, bool) {
+	return func(cid string) (*manifest.Capability, bool) {
+		for ref, in := range c.installed {
+			if ref == cid || in.ID == cid {
+				return in.Capability, true
+			}
+		}
+		rec, in, err := r.findStored(cid)
+		if err != nil {
+			return nil, false
+		}
+		return in.Capability, rec.State == Approved
+	}
+}
+
+// cameWith lists the records of the capabilities that came with a bundle, except those in
+// stay. Capabilities that were registered separately are not included.
+func (r *Registry) cameWith(b Bundle, stay []string) (all []Record) {
+	for _, ref := range b.Capabilities {
+		rec, _, err := r.findStored(ref)
+		if err == nil && bundleName(rec.Bundle) == b.Name && !slices.Contains(stay, ref) {
+			all = append(all, rec)
+		}
+	}
+	return all
+}
+
+func (b Bundle) by() string {
+	if b.Next == nil {
+		return ""
+	}
+	return b.Next.By
+}
+
+func (i installed) Forget(ctx context.Context, name string) error {
+	r := i.r
+	r.changeMu.Lock()
+	defer r.changeMu.Unlock()
+	b, ok := r.bundle(name)
+	if !ok {
+		return fault.Newf(fault.NotFound, "registry.Forget", name, "no bundle of that name is installed")
+	}
+	r.withdrawBundle(ctx, b)
+	gone := r.cameWith(b, nil)
+	if err := r.changeBundle(ctx, Change{Bundle: b, Forget: true, Gone: gone, GoneSkill: b.Skill}); err != nil {
+		return err
+	}
+	return r.dropAll(ctx, gone)
+}
+
+// approver requests the approval of a bundle.
+type approver struct{ r *Registry }
+
+func (a approver) Approve(ctx context.Context, v *bundle.Review) error {
+	r := a.r
+	q := reviewed(v)
+	asked, err := r.cfg.Approvals.Open(ctx, q)
+	if err != nil {
+		return fmt.Errorf("request approval: %w", err)
+	}
+	if err := r.noteAsked(ctx, v, asked.ID); err != nil {
+		return err
+	}
+	answer, err := r.answer(ctx, q)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	r.answers[v.Digest] = answer
+	r.mu.Unlock()
+	if granted, ok := answer.Granted(); ok && granted.Resource == q.Question.Resource {
+		return nil
+	}
+	return fault.Newf(fault.Denied, "registry.Install", v.Name, "it was refused: %s", answer.Outcome)
+}
+
+// noteAsked stores the id of the approval request in the bundle's record.
+func (r *Registry) noteAsked(ctx context.Context, v *bundle.Review, aid id.Approval) error {
+	r.changeMu.Lock()
+	defer r.changeMu.Unlock()
+	b, _ := r.bundle(v.Name)
+	if b.Next == nil || b.Next.Digest != v.Digest {
+		return fault.Newf(fault.Conflict, "registry.Install", v.Name, "another installation of this bundle is in progress")
+	}
+	next := *b.Next
+	next.Approval, b.Next = aid, &next
+	return r.keepBundle(ctx, b)
+}
+
+// reviewed returns the approval request for a bundle.
+func reviewed(v *bundle.Review) approval.Request {
+	attributes := map[string]string{"publisher": v.Publisher, "key": v.Key, "digest": v.Digest, "tier": string(v.Tier)}
+	for name, list := range map[string][]string{"effects": v.Effects, "hosts": v.Hosts, "secrets": v.Secrets, "data in": v.Input, "data out": v.Output} {
+		attribute(attributes, name, list)
+	}
+	if v.Replaces != "" {
+		attributes["replaces"] = v.Replaces + " " + v.ReplacesDigest
+	}
+	number(attributes, v.Widens)
+	help, _ := json.Marshal(map[string]string{"review": v.Text()})
+	tier := approval.Standard
+	if v.Tier == bundle.Elevated {
+		tier = approval.Elevated
+	}
+	return approval.Request{
+		Question: policy.Question{Action: ActionInstall, Resource: "bundle " + v.Name + "@" + v.Version, Attributes: attributes},
+		Rule:     policy.Rule{Action: ActionInstall, Pattern: "*", Effect: policy.Ask, File: "registry"},
+		Reason:   "the capabilities of a bundle must be approved before it is installed",
+		Tier:     tier, Context: help, Scopes: []approval.Scope{approval.Once},
+		Expires: time.Now().Add(approvalTime),
+	}
+}

@@ -1,0 +1,124 @@
+package snapshot
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/jail/snapshot/images"
+)
+
+// An archiveRecord is the metadata.json of an exported snapshot.
+type archiveRecord struct {
+	Format   int      `json:"format"`
+	Snapshot Snapshot `json:"snapshot"` // without host-specific fields
+}
+
+// archiveFormat is increased with each incompatible change of the format.
+const archiveFormat = 1
+
+// memoryDir is the directory of the memory images in an archive.
+const memoryDir = "memory"
+
+// Export writes a snapshot to w, for Import on this or another host: its record, its layers
+// merged into one, and its memory images. The root filesystem is not included. After an error,
+// Import rejects the data written so far.
+func (k *Manager) Export(ctx context.Context, sid id.Snapshot, w io.Writer) error {
+	s, done, err := k.acquire(sid)
+	if err != nil {
+		return err
+	}
+	defer done()
+	layer, drop, err := k.oneLayer(ctx, s)
+	if err != nil {
+		return err
+	}
+	defer drop()
+	files := []images.File{{Name: layerFile, Path: layer}}
+	if s.Memory {
+		at, cool, err := k.warm(ctx, s)
+		if err != nil {
+			return err
+		}
+		defer cool()
+		entries, err := os.ReadDir(at)
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			files = append(files, images.File{Name: memoryDir + "/" + e.Name(), Path: filepath.Join(at, e.Name())})
+		}
+		if list := filepath.Join(k.dir(s.Jail.ID, sid), processesFile); exists(list) {
+			files = append(files, images.File{Name: processesFile, Path: list})
+		}
+	}
+	meta, err := json.MarshalIndent(archiveRecord{archiveFormat, portable(*s)}, "", "\t")
+	if err != nil {
+		return err
+	}
+	return images.Export(&ctxWriter{ctx, w}, meta, files)
+}
+
+// portable returns s without host-specific fields.
+func portable(s Snapshot) Snapshot {
+	s.Parent, s.Flattened = "", nil
+	s.Jail.Lower, s.Jail.Sealed, s.Jail.InstanceID, s.Jail.Boot = nil, nil, "", ""
+	return s
+}
+
+// oneLayer returns a single layer with the contents of all layers of a snapshot above its root
+// filesystem. The layer exists until drop is called.
+func (k *Manager) oneLayer(ctx context.Context, s *Snapshot) (layer string, drop func(), err error) {
+	if full, err := isDense(s.Jail.Sealed); full || err != nil {
+		return s.Jail.Sealed[0], func() {}, err
+	}
+	if k.cfg.Layers == nil {
+		return "", nil, fault.Cannot("snapshot.Export", "snapshots cannot be exported on this host", "run the daemon as root, with a backend that can snapshot")
+	}
+	at, done, err := k.tempDir(k.dir(s.Jail.ID, s.ID), "export")
+	if err != nil {
+		return "", nil, err
+	}
+	drop = func() {
+		os.RemoveAll(at)
+		done()
+	}
+	layer = filepath.Join(at, layerFile)
+	if err := k.cfg.Layers.Flatten(ctx, s.Jail.Sealed, layer); err != nil {
+		drop()
+		return "", nil, err
+	}
+	return layer, drop, nil
+}
+
+// isDense reports whether layers is a single layer that does not consist mainly of holes.
+// Reading holes would take longer than copying the data between them.
+func isDense(layers []string) (bool, error) {
+	if len(layers) != 1 {
+		return false, nil
+	}
+	fi, err := os.Stat(layers[0])
+	if err != nil {
+		return false, err
+	}
+	n, err := blocks(layers[0])
+	return n > fi.Size()/4, err
+}
+
+// ctxWriter is a Writer that fails when the context ends.
+type ctxWriter struct {
+	ctx context.Context
+	w   io.Writer
+}
+
+func (i *ctxWriter) Write(p []byte) (int, error) {
+	if err := i.ctx.Err(); err != nil {
+		return 0, errors.Join(err, context.Cause(i.ctx))
+	}
+	return i.w.Write(p)
+}

@@ -1,0 +1,194 @@
+package snapshot
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/jail/snapshot/images"
+)
+
+// ImportOptions configure an import.
+type ImportOptions struct {
+	FilesOnly bool // without the processes
+	Force     bool // with the processes, even if they may not run on this host
+
+	// Trusted reports that the caller has access to all directories of this host anyway, as in
+	// jail.Spec.
+	Trusted bool
+}
+
+// importLimits bound the contents of an archive. Disk usage is bounded by the disk.
+var importLimits = images.Limits{
+	Names: []string{layerFile, processesFile, memoryDir + "/*"}, Files: 20_000, Bytes: 1 << 40, Meta: 4 << 20,
+}
+
+// Import stores a snapshot that Export wrote on this or another host, under a new id. Its root
+// filesystem must exist on this host. The author of the archive must be as trusted as the
+// images of this host: the kernel mounts its layer, and CRIU reads its images, as root.
+//
+// Import returns fault.Invalid if r is not a valid archive, fault.NotFound if the root
+// filesystem is missing, and fault.Unsupported if the processes cannot run on this host.
+func (k *Manager) Import(ctx context.Context, r io.Reader, o ImportOptions) (Snapshot, error) {
+	if k.cfg.Layers == nil || k.cfg.LowerLayers == nil {
+		return Snapshot{}, fault.Cannot("snapshot.Import", "this daemon does not support snapshots", "run the daemon as root")
+	}
+	i := &importing{k: k, o: o, sid: id.NewSnapshot()}
+	k.filesMu.RLock()
+	i.at = filepath.Join(k.cfg.Dir, "import-"+string(i.sid)+".part")
+	made := k.protect(i.at)
+	k.filesMu.RUnlock()
+	defer made()
+	s, err := i.run(ctx, r)
+	err = errors.Join(err, os.RemoveAll(i.at))
+	if err != nil && i.dir != "" {
+		err = errors.Join(err, k.sweep(context.WithoutCancel(ctx)))
+	}
+	if err != nil {
+		return Snapshot{}, fmt.Errorf("import a snapshot: %w", err)
+	}
+	return s, nil
+}
+
+// importing is the state of an import.
+type importing struct {
+	k   *Manager
+	o   ImportOptions
+	sid id.Snapshot
+	at  string // directory where the archive is unpacked
+	dir string // final directory; "" until it exists
+}
+
+func (i *importing) run(ctx context.Context, r io.Reader) (Snapshot, error) {
+	meta, err := images.Import(&ctxReader{ctx, r}, i.at, importLimits)
+	if err != nil {
+		return Snapshot{}, err
+	}
+	s, err := i.read(meta)
+	if err != nil {
+		return Snapshot{}, err
+	}
+	if err := i.validate(ctx, &s); err != nil {
+		return Snapshot{}, err
+	}
+	return s, i.commit(ctx, &s)
+}
+
+// read decodes and validates the record of the archive.
+func (i *importing) read(meta []byte) (Snapshot, error) {
+	invalid := func(format string, args ...any) (Snapshot, error) {
+		return Snapshot{}, fault.Newf(fault.Invalid, "snapshot.Import", "", format, args...)
+	}
+	var p archiveRecord
+	dec := json.NewDecoder(bytes.NewReader(meta))
+	if err := dec.Decode(&p); err != nil {
+		return invalid("invalid record: %w", err)
+	}
+	s := portable(p.Snapshot)
+	if p.Format != archiveFormat {
+		return invalid("archive format %d, but this daemon supports %d: use the same version of Glasshouse", p.Format, archiveFormat)
+	}
+	if !id.Valid('s', string(s.ID)) || !id.Valid('j', string(s.Jail.ID)) {
+		return invalid("the record does not name a snapshot of a jail")
+	}
+	if _, err := os.Lstat(filepath.Join(i.at, layerFile)); err != nil {
+		return invalid("the layer is missing")
+	}
+	if _, err := os.Lstat(filepath.Join(i.at, memoryDir)); s.Memory && err != nil {
+		return invalid("the memory images are missing")
+	}
+	if exists(filepath.Join(i.at, processesFile)) {
+		if _, err := readProcesses(i.at); err != nil {
+			return invalid("invalid process list: %w", err)
+		}
+	}
+	s.ID, s.Reason, s.Trigger, s.Created = i.sid, Imported, "from "+string(s.ID), time.Now()
+	s.Memory = s.Memory && !i.o.FilesOnly
+	s.Jail.Spec.Trusted, s.Jail.Spec.Start = i.o.Trusted, false
+	return s, nil
+}
+
+// validate checks that the snapshot can be used on this host.
+func (i *importing) validate(ctx context.Context, s *Snapshot) error {
+	if err := checkHost(s.Host, host(), s.Memory, i.o.Force); err != nil {
+		return err
+	}
+	spec, err := i.k.cfg.Jails.Check(s.Jail.Spec)
+	if err != nil {
+		return err
+	}
+	spec.Trusted = false
+	s.Jail.Spec = spec
+	s.Jail.Lower, err = i.k.cfg.LowerLayers(ctx, spec.Rootfs, s.Jail.Digest)
+	if err != nil {
+		return err
+	}
+	return i.k.cfg.Layers.Seal(filepath.Join(i.at, layerFile))
+}
+
+// commit makes the snapshot durable.
+func (i *importing) commit(ctx context.Context, s *Snapshot) error {
+	k := i.k
+	k.filesMu.RLock()
+	defer k.filesMu.RUnlock()
+	i.dir = k.dir(s.Jail.ID, s.ID)
+	if err := os.MkdirAll(i.dir, 0o700); err != nil {
+		return err
+	}
+	layer := filepath.Join(i.dir, layerFile)
+	if err := os.Rename(filepath.Join(i.at, layerFile), layer); err != nil {
+		return err
+	}
+	if list := filepath.Join(i.at, processesFile); s.Memory && exists(list) {
+		if err := os.Rename(list, filepath.Join(i.dir, processesFile)); err != nil {
+			return err
+		}
+	}
+	s.Jail.Sealed, s.Digest = []string{layer}, ""
+	steps, stepCtx := errgroup.WithContext(ctx)
+	steps.Go(func() error { return syncLayer(layer) })
+	if s.Memory {
+		steps.Go(func() error {
+			sum, err := k.images.Put(stepCtx, filepath.Join(i.at, memoryDir), filepath.Join(i.dir, imagesDir))
+			s.Digest = sum.Digest
+			return err
+		})
+	}
+	if err := steps.Wait(); err != nil {
+		return err
+	}
+	if err := writeMeta(i.dir, *s); err != nil {
+		return err
+	}
+	if err := k.cfg.Store.Put(ctx, *s); err != nil {
+		return err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	kept := *s
+	k.all[s.ID] = &kept
+	return nil
+}
+
+// ctxReader is a Reader that fails when the context ends.
+type ctxReader struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (i *ctxReader) Read(p []byte) (int, error) {
+	if err := i.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return i.r.Read(p)
+}

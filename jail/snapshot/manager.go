@@ -1,0 +1,467 @@
+package snapshot
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/internal/dirs"
+	"glasshouse/jail"
+	"glasshouse/jail/snapshot/images"
+)
+
+// Config holds the parameters of a Manager.
+type Config struct {
+	Dir    string // {DATA}/jails
+	Pages  string // {DATA}/pages, the image store
+	Hot    string // on a memory file system: cache of images that are likely to be needed soon
+	HotMB  int64  // size of the cache in MB
+	Jails  *jail.Manager
+	Store  Store
+	Log    *slog.Logger
+	Spares SpareConfig
+
+	// Logs finds the event logs of jails. If it is nil, comparisons count no records.
+	Logs LogSource
+
+	// Layers merges the layers of snapshots that have many. If it is nil, layers are not merged.
+	Layers Layers
+
+	// LowerLayers returns the layers of a root filesystem, topmost first, if this host has it with
+	// the given digest. It is used for snapshots of other hosts. If it is nil, Import fails.
+	LowerLayers func(ctx context.Context, r jail.Rootfs, digest string) ([]string, error)
+
+	// InheritPolicy returns the policy of a new jail, given the policy raw of the jail that the
+	// snapshot was taken of. It is used unless Overrides sets a policy. If it is nil, the
+	// policy is copied.
+	InheritPolicy func(raw json.RawMessage) (json.RawMessage, error)
+
+	// Notify, if it is not nil, is called after a snapshot was taken, used or deleted.
+	Notify func(Notification)
+
+	// DiskMB limits the disk usage of all automatic snapshots; 0 is no limit.
+	DiskMB int64
+}
+
+// A Notification is a notification about a snapshot.
+type Notification struct {
+	Op       Op
+	Snapshot Snapshot
+	Jail     id.Jail // the jail that was snapshotted, created or rewound
+	Number   int     // of a branch, among those created in the same call
+}
+
+// An Op is the operation that a Notification reports.
+type Op string
+
+const (
+	OpTaken    Op = "taken"
+	OpDeleted  Op = "deleted"
+	OpBranched Op = "branched"
+	OpRewound  Op = "rewound"
+)
+
+func (k *Manager) notify(h Notification) {
+	if k.cfg.Notify != nil {
+		k.cfg.Notify(h)
+	}
+}
+
+// Manager manages snapshots. It is safe for concurrent use.
+type Manager struct {
+	cfg    Config
+	images *images.Store
+	cache  *imageCache
+	wg     sync.WaitGroup
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+
+	flattenMu sync.Mutex // serializes the merging of layers
+	retainMu  sync.Mutex // serializes the removal of automatic snapshots
+
+	warmMu   sync.Mutex   // serializes the loading of images into the cache
+	refillMu sync.Mutex   // serializes the creation of spares
+	filesMu  sync.RWMutex // write-locked while unused files are removed, read-locked while files are created
+
+	mu sync.Mutex
+	// +checklocks:mu
+	all map[id.Snapshot]*Snapshot // replaced, never changed in place
+	// +checklocks:mu
+	last map[id.Jail]id.Snapshot // the last snapshot in the history of each jail
+	// +checklocks:mu
+	deleted []Snapshot // recently deleted ones, as positions for List
+	// +checklocks:mu
+	inUse map[id.Snapshot]int // number of users; a snapshot in use cannot be deleted
+	// +checklocks:mu
+	pinned map[string]int // number of users of layers and files
+
+	// +checklocks:mu
+	autos map[id.Jail]*auto // jails with automatic snapshots
+}
+
+// New returns a Manager. It does not access the file system; Open does.
+func New(cfg Config) *Manager {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Manager{
+		cfg: cfg, all: map[id.Snapshot]*Snapshot{}, last: map[id.Jail]id.Snapshot{}, inUse: map[id.Snapshot]int{},
+		pinned: map[string]int{}, autos: map[id.Jail]*auto{},
+	}
+}
+
+// Open loads the existing snapshots, and removes files of unfinished operations in the
+// background. Config.Jails must be open.
+func (k *Manager) Open(ctx context.Context) (err error) {
+	k.ctx, k.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	k.images, err = images.Open(k.cfg.Pages)
+	if err != nil {
+		return err
+	}
+	k.cache, err = openImageCache(k.cfg.Hot, k.cfg.HotMB<<20)
+	if err != nil {
+		return err
+	}
+	all, err := k.cfg.Store.All(ctx)
+	if err != nil {
+		return fmt.Errorf("read the snapshot records: %w", err)
+	}
+	slices.SortFunc(all, func(a, b Snapshot) int { return a.Created.Compare(b.Created) })
+	jails, err := k.cfg.Jails.List(ctx, jail.ListOptions{})
+	if err != nil {
+		return err
+	}
+	k.mu.Lock()
+	for i := range all {
+		k.all[all[i].ID] = &all[i]
+		k.last[all[i].Jail.ID] = all[i].ID
+	}
+	for _, j := range jails {
+		k.setNearest(j)
+	}
+	k.mu.Unlock()
+	k.wg.Go(k.cleanUp)
+	k.wg.Go(k.clock)
+	return nil
+}
+
+// setNearest sets the last snapshot of a jail from its topmost sealed layer. The caller holds
+// mu.
+// +checklocks:k.mu
+func (k *Manager) setNearest(j jail.Jail) {
+	if len(j.Sealed) > 0 {
+		if sid := id.Snapshot(filepath.Base(filepath.Dir(j.Sealed[0]))); k.all[sid] != nil {
+			k.last[j.ID] = sid
+		}
+	}
+}
+
+// Close stops all background work and waits for it.
+func (k *Manager) Close() error {
+	if k.cancel == nil {
+		return nil
+	}
+	k.cancel()
+	k.wg.Wait()
+	return nil
+}
+
+// dir returns the directory of a snapshot of a jail.
+func (k *Manager) dir(jid id.Jail, sid id.Snapshot) string {
+	return filepath.Join(k.cfg.Dir, string(jid), "snapshots", string(sid))
+}
+
+const (
+	layerFile = "fs-upper.img"
+	imagesDir = "criu-dump"
+	metaFile  = "metadata.json"
+)
+
+// Get returns a snapshot.
+func (k *Manager) Get(_ context.Context, sid id.Snapshot) (Snapshot, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	s := k.all[sid]
+	if s == nil {
+		return Snapshot{}, notFound(sid)
+	}
+	return *s, nil
+}
+
+func notFound(sid id.Snapshot) error {
+	return fault.Newf(fault.NotFound, "snapshot.notFound", string(sid), "no such snapshot")
+}
+
+// ListOptions filter and page a list of snapshots. The zero value selects all.
+type ListOptions struct {
+	Jail  id.Jail
+	After id.Snapshot // the last one of the previous page
+	Limit int
+}
+
+// List returns snapshots in the order of their creation.
+func (k *Manager) List(_ context.Context, o ListOptions) ([]Snapshot, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var list []Snapshot
+	for _, s := range k.all {
+		if o.Jail == "" || s.Jail.ID == o.Jail {
+			list = append(list, *s)
+		}
+	}
+	slices.SortFunc(list, byAge)
+	if o.After != "" {
+		last, known := k.lookup(o.After)
+		if !known {
+			return nil, fault.Fieldf("snapshot.List", "after", "unknown snapshot %s; start the list again", o.After)
+		}
+		list = slices.DeleteFunc(list, func(s Snapshot) bool { return byAge(s, last) <= 0 })
+	}
+	if o.Limit > 0 && len(list) > o.Limit {
+		list = list[:o.Limit]
+	}
+	return list, nil
+}
+
+// maxGone is the number of deleted snapshots that ListOptions.After may still name.
+const maxGone = 1024
+
+// lookup finds a snapshot, including recently deleted ones. The caller holds mu.
+// +checklocks:k.mu
+func (k *Manager) lookup(sid id.Snapshot) (Snapshot, bool) {
+	if s := k.all[sid]; s != nil {
+		return *s, true
+	}
+	i := slices.IndexFunc(k.deleted, func(s Snapshot) bool { return s.ID == sid })
+	if i < 0 {
+		return Snapshot{}, false
+	}
+	return k.deleted[i], true
+}
+
+func byAge(a, b Snapshot) int {
+	return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.ID, b.ID))
+}
+
+// Usage is the disk usage of a snapshot.
+type Usage struct {
+	Own    int64 `json:"own"`    // freed if it is deleted
+	Shared int64 `json:"shared"` // used by other snapshots or jails as well
+}
+
+// Usage returns the disk usage of a snapshot.
+func (k *Manager) Usage(ctx context.Context, sid id.Snapshot) (Usage, error) {
+	s, done, err := k.acquire(sid)
+	if err != nil {
+		return Usage{}, err
+	}
+	defer done()
+	var u Usage
+	used := k.layersOfOthers(func(other *Snapshot) bool { return other.ID == sid })
+	for _, layer := range s.Jail.Sealed {
+		n, err := blocks(layer)
+		if err != nil {
+			return Usage{}, err
+		}
+		if used[layer] {
+			u.Shared += n
+		} else {
+			u.Own += n
+		}
+	}
+	if s.Memory {
+		m, err := k.images.Size(filepath.Join(k.dir(s.Jail.ID, sid), imagesDir))
+		if err != nil {
+			return Usage{}, err
+		}
+		u.Own, u.Shared = u.Own+m.Own, u.Shared+m.Shared
+	}
+	return u, nil
+}
+
+// layersOfOthers returns the layers that jails use, and those of all snapshots except the ones
+// for which f returns true.
+func (k *Manager) layersOfOthers(f func(*Snapshot) bool) map[string]bool {
+	used := k.cfg.Jails.Sealed()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, s := range k.all {
+		if f != nil && f(s) {
+			continue
+		}
+		for _, layer := range s.Jail.Sealed {
+			used[layer] = true
+		}
+	}
+	return used
+}
+
+// usedFiles returns the files that must not be removed: layers in use and files that are being
+// created.
+func (k *Manager) usedFiles() map[string]bool {
+	used := k.layersOfOthers(nil)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for file := range k.pinned {
+		used[file] = true
+	}
+	return used
+}
+
+// acquire returns a snapshot and prevents its deletion until done is called.
+func (k *Manager) acquire(sid id.Snapshot) (s *Snapshot, done func(), err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	s = k.all[sid]
+	if s == nil {
+		return nil, nil, notFound(sid)
+	}
+	k.inUse[sid]++
+	giveBack := k.pinFiles(s.Jail.Sealed) // a merge may replace the layers of the snapshot meanwhile
+	return s, func() {
+		giveBack()
+		k.release(sid)
+	}, nil
+}
+
+// Delete removes a snapshot. Layers that jails or other snapshots use are kept. It returns
+// fault.Conflict while the snapshot is in use.
+func (k *Manager) Delete(ctx context.Context, sid id.Snapshot) error {
+	k.mu.Lock()
+	s := k.all[sid]
+	switch {
+	case s == nil:
+		k.mu.Unlock()
+		return notFound(sid)
+	case k.inUse[sid] > 0:
+		k.mu.Unlock()
+		return fault.Newf(fault.Conflict, "snapshot.Delete", string(sid), "snapshot is in use; try again")
+	}
+	if err := k.cfg.Store.Delete(ctx, sid); err != nil {
+		k.mu.Unlock()
+		return err
+	}
+	delete(k.all, sid)
+	k.deleted = append(k.deleted[max(0, len(k.deleted)+1-maxGone):], Snapshot{ID: sid, Created: s.Created})
+	for jid, last := range k.last {
+		if last == sid {
+			k.last[jid] = s.Parent
+		}
+	}
+	k.mu.Unlock()
+	k.notify(Notification{Op: OpDeleted, Snapshot: *s, Jail: s.Jail.ID})
+	err := k.cfg.Jails.DropCopies(ctx, sid)
+	k.cache.drop(sid)
+	return errors.Join(err, k.sweep(ctx))
+}
+
+// JailDeleted removes the automatic snapshots and checkpoints of a deleted jail, and files that
+// only the jail used.
+func (k *Manager) JailDeleted(ctx context.Context, jid id.Jail) error {
+	list, err := k.List(ctx, ListOptions{Jail: jid})
+	if err != nil {
+		return err
+	}
+	for _, s := range list {
+		if s.Reason.automatic() || s.Reason == Checkpoint {
+			if err := k.Delete(ctx, s.ID); err != nil && !errors.Is(err, fault.NotFound) {
+				return err
+			}
+		}
+	}
+	return k.sweep(ctx)
+}
+
+// cleanUp removes files that an earlier daemon left in unfinished operations.
+func (k *Manager) cleanUp() {
+	if err := k.sweep(k.ctx); err != nil {
+		k.cfg.Log.Error("cannot remove leftover snapshot files", "err", err)
+	}
+	if _, err := k.images.GC(k.ctx); err != nil && k.ctx.Err() == nil {
+		k.cfg.Log.Error("cannot remove unused memory images", "err", err)
+	}
+	k.flattenSoon()
+}
+
+// sweep removes files that belong to no snapshot. Of a directory without a record it keeps
+// only a layer that is in use.
+func (k *Manager) sweep(ctx context.Context) error {
+	k.filesMu.Lock()
+	defer k.filesMu.Unlock()
+	found, err := filepath.Glob(filepath.Join(k.cfg.Dir, "j-*", "snapshots", "s-*"))
+	if err != nil {
+		return err
+	}
+	used := k.usedFiles()
+	var errs []error
+	half, err := filepath.Glob(filepath.Join(k.cfg.Dir, "import-*.part"))
+	if err != nil {
+		return err
+	}
+	for _, at := range half {
+		if !used[at] {
+			errs = append(errs, os.RemoveAll(at))
+		}
+	}
+	for _, dir := range found {
+		k.mu.Lock()
+		s := k.all[id.Snapshot(filepath.Base(dir))]
+		k.mu.Unlock()
+		if s == nil {
+			errs = append(errs, k.clearDir(dir, used))
+		} else {
+			errs = append(errs, k.trimDir(dir, used))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// clearDir removes all unused files in the directory of a deleted snapshot.
+func (k *Manager) clearDir(dir string, used map[string]bool) error {
+	if _, err := os.Lstat(filepath.Join(dir, imagesDir)); err == nil {
+		if err := k.images.Delete(filepath.Join(dir, imagesDir)); err != nil {
+			return err
+		}
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	kept := false
+	for _, e := range entries {
+		at := filepath.Join(dir, e.Name())
+		if used[at] || e.Name() == processesFile && used[filepath.Join(dir, layerFile)] {
+			kept = true
+			continue
+		}
+		if err := k.discard(e, at); err != nil {
+			return err
+		}
+	}
+	if kept {
+		return nil
+	}
+	// The last snapshot of a deleted jail also removes the directory of the jail.
+	return dirs.RemoveEmpty(dir, filepath.Dir(dir), filepath.Dir(filepath.Dir(dir)))
+}
+
+// Digests returns the digests of the root filesystems that snapshots use.
+func (k *Manager) Digests() []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var all []string
+	for _, s := range k.all {
+		all = append(all, s.Jail.Digest)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}

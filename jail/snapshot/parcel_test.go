@@ -1,0 +1,245 @@
+package snapshot_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/klauspost/compress/zstd"
+
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/jail"
+	"glasshouse/jail/snapshot"
+)
+
+// newHost returns a harness with the same root filesystem as the others.
+func newHost(t *testing.T) *harness {
+	t.Helper()
+	h := newHarness(t)
+	h.tune = func(_ *jail.Config, c *snapshot.Config) {
+		c.LowerLayers = func(_ context.Context, _ jail.Rootfs, digest string) ([]string, error) {
+			if digest != "tree" {
+				return nil, fault.Newf(fault.NotFound, "rootfs", digest, "this root filesystem is not here")
+			}
+			return []string{h.root}, nil
+		}
+	}
+	h.reopen()
+	return h
+}
+
+func (h *harness) export(sid id.Snapshot) []byte {
+	h.t.Helper()
+	var b bytes.Buffer
+	if err := h.keeper.Export(h.t.Context(), sid, &b); err != nil {
+		h.t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// rewritten returns an archive with a changed record.
+func rewritten(t *testing.T, archive []byte, change func(s map[string]any)) []byte {
+	t.Helper()
+	return edited(t, archive, "metadata.json", func(body []byte) []byte {
+		var p map[string]any
+		if err := json.Unmarshal(body, &p); err != nil {
+			t.Fatal(err)
+		}
+		change(p["snapshot"].(map[string]any))
+		body, err := json.Marshal(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return body
+	})
+}
+
+// edited returns an archive with a changed file.
+func edited(t *testing.T, archive []byte, name string, change func(body []byte) []byte) []byte {
+	t.Helper()
+	zr, err := zstd.NewReader(bytes.NewReader(archive))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer zr.Close()
+	var out bytes.Buffer
+	zw, err := zstd.NewWriter(&out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, to := tar.NewReader(zr), tar.NewWriter(zw)
+	var was, is string
+	for {
+		head, err := in.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch head.Name {
+		case name:
+			was = sum(body)
+			body = change(body)
+			is = sum(body)
+		case "SHA256SUMS":
+			body = bytes.Replace(body, []byte(was), []byte(is), 1)
+		}
+		head.Size = int64(len(body))
+		if err := to.WriteHeader(head); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := to.Write(body); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if was == "" {
+		t.Fatalf("there is no %s in the archive", name)
+	}
+	if err := errors.Join(to.Close(), zw.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+func TestExportAndImportOnAnotherHost(t *testing.T) {
+	here := newHarness(t)
+	j := here.running()
+	here.background(j, counter)
+	for _, f := range []string{"one", "two", "three"} {
+		here.sh(j, "echo "+f+" > /root/f; echo "+f+" > /root/"+f)
+		here.take(j, jail.Stacked)
+	}
+	s := here.take(j, "")
+	at := here.checkCounting(j, 3)
+	if len(s.Jail.Sealed) != 4 {
+		t.Fatalf("%d layers, want 4", len(s.Jail.Sealed))
+	}
+	archive := here.export(s.ID)
+	t.Logf("%d kB", len(archive)>>10)
+	if left, _ := filepath.Glob(filepath.Join(here.dir, "jails", "*", "snapshots", "*", "*.part")); len(left) > 0 {
+		t.Errorf("leftover files: %v", left)
+	}
+
+	there := newHost(t)
+	got, err := there.keeper.Import(t.Context(), bytes.NewReader(archive), snapshot.ImportOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.ID == s.ID || got.Reason != snapshot.Imported || !got.Memory || len(got.Jail.Sealed) != 1 || !strings.Contains(got.Trigger, string(s.ID)) {
+		t.Errorf("%+v", got)
+	}
+	there.reopen() // the snapshot is durable
+	k := there.branch(got.ID, 1)[0]
+	if got := there.sh(k, "cat /root/f; ls /root"); got != "three\nf\none\nthree\ntwo\n" {
+		t.Errorf("files: %q", got)
+	}
+	there.checkCounting(k, 0)
+	if n := there.count(k); n > at+1000 {
+		t.Errorf("the counter is %d, want less than %d", n, at)
+	}
+	there.delete(k)
+	there.forget(got.ID)
+	if left, _ := filepath.Glob(filepath.Join(there.dir, "jails", "*")); len(left) > 0 {
+		t.Errorf("leftover files after deletion: %v", left)
+	}
+
+	files, err := there.keeper.Import(t.Context(), bytes.NewReader(archive), snapshot.ImportOptions{FilesOnly: true})
+	if err != nil || files.Memory {
+		t.Fatalf("files only: %+v, %v", files, err)
+	}
+	k = there.branch(files.ID, 1)[0]
+	there.start(k)
+	if got := there.sh(k, "cat /root/f; ls /tmp"); got != "three\ncount\n" {
+		t.Errorf("files: %q", got)
+	}
+}
+
+func TestImportRejectsIncompatibleArchive(t *testing.T) {
+	h := newHost(t)
+	j := h.running()
+	h.background(j, counter)
+	h.checkCounting(j, 0)
+	archive := h.export(h.take(j, "").ID)
+	for _, c := range []struct {
+		name   string
+		change func(s map[string]any)
+		o      snapshot.ImportOptions
+		want   error
+		files  error // with FilesOnly
+		force  error
+	}{
+		{"architecture", func(s map[string]any) { s["host"].(map[string]any)["arch"] = "vax" }, snapshot.ImportOptions{}, fault.Unsupported, fault.Unsupported, fault.Unsupported},
+		{"processor", func(s map[string]any) { s["host"].(map[string]any)["cpu"] = "another" }, snapshot.ImportOptions{}, fault.Unsupported, nil, nil},
+		{"newer kernel", func(s map[string]any) { s["host"].(map[string]any)["kernel"] = "99.0.1" }, snapshot.ImportOptions{}, fault.Unsupported, nil, nil},
+		{"older kernel", func(s map[string]any) { s["host"].(map[string]any)["kernel"] = "4.0.1" }, snapshot.ImportOptions{}, nil, nil, nil},
+		{"root filesystem", func(s map[string]any) { s["jail"].(map[string]any)["digest"] = "other" }, snapshot.ImportOptions{}, fault.NotFound, fault.NotFound, fault.NotFound},
+		{"jail's name", func(s map[string]any) { s["jail"].(map[string]any)["id"] = "../../../etc" }, snapshot.ImportOptions{}, fault.Invalid, fault.Invalid, fault.Invalid},
+		{"a mount that is not allowed", func(s map[string]any) {
+			s["jail"].(map[string]any)["spec"].(map[string]any)["mounts"] = []any{map[string]any{"source": "/etc", "target": "/host"}}
+		}, snapshot.ImportOptions{}, fault.Denied, fault.Denied, fault.Denied},
+		{"layers of its own choice", func(s map[string]any) {
+			s["jail"].(map[string]any)["lower"] = []any{"/etc"}
+			s["jail"].(map[string]any)["sealed"] = []any{"/etc/passwd"}
+		}, snapshot.ImportOptions{}, nil, nil, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			changed := rewritten(t, archive, c.change)
+			for o, want := range map[snapshot.ImportOptions]error{{}: c.want, {FilesOnly: true}: c.files, {Force: true}: c.force} {
+				s, err := h.keeper.Import(t.Context(), bytes.NewReader(changed), o)
+				if !errors.Is(err, want) {
+					t.Errorf("%+v: %v, want %v", o, err, want)
+				}
+				if err == nil {
+					if len(s.Jail.Lower) != 1 || s.Jail.Lower[0] != h.root || len(s.Jail.Sealed) != 1 || filepath.Base(s.Jail.Sealed[0]) != "fs-upper.img" {
+						t.Errorf("layers = %v and %v", s.Jail.Sealed, s.Jail.Lower)
+					}
+					h.forget(s.ID)
+				}
+			}
+		})
+	}
+	for _, bad := range [][]byte{nil, []byte("no archive"), archive[:len(archive)/2], append(bytes.Clone(archive), archive...)} {
+		if _, err := h.keeper.Import(t.Context(), bytes.NewReader(bad), snapshot.ImportOptions{}); !errors.Is(err, fault.Invalid) {
+			t.Errorf("%d bytes: %v", len(bad), err)
+		}
+	}
+	if left, _ := filepath.Glob(filepath.Join(h.dir, "jails", "import-*")); len(left) > 0 {
+		t.Errorf("leftover files: %v", left)
+	}
+}
+
+func TestExportEndsWithContextOrWriter(t *testing.T) {
+	h := newHarness(t)
+	j := h.running()
+	h.background(j, counter)
+	s := h.take(j, "")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := h.keeper.Export(ctx, s.ID, io.Discard); !errors.Is(err, context.Canceled) {
+		t.Errorf("export: %v", err)
+	}
+	broken := errors.New("broken pipe")
+	if err := h.keeper.Export(t.Context(), s.ID, failing{broken}); !errors.Is(err, broken) {
+		t.Errorf("export: %v", err)
+	}
+	if err := h.keeper.Export(t.Context(), id.NewSnapshot(), io.Discard); !errors.Is(err, fault.NotFound) {
+		t.Errorf("export of a missing snapshot: %v", err)
+	}
+	h.forget(s.ID) // the snapshot is no longer in use
+}
+
+type failing struct{ err error }
+
+func (f failing) Write([]byte) (int, error) { return 0, f.err }

@@ -1,0 +1,165 @@
+package eventlog
+
+import (
+	"io"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"glasshouse/observe/event"
+)
+
+// gapsIn returns the gaps that are in the files of l.
+func gapsIn(t *testing.T, l *Log) (gaps []event.Event) {
+	t.Helper()
+	c, err := l.Read(t.Context(), Query{Filter: filter(t, "type:gap")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for {
+		var e event.Event
+		_, err := c.Next(&e)
+		if err == io.EOF {
+			return gaps
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.Seq > 0 {
+			gaps = append(gaps, e)
+		}
+	}
+}
+
+func TestRetentionBySize(t *testing.T) {
+	cfg := config(t, Policy{SegmentMB: 1, KeepMB: 2, Plain: true})
+	l := open(t, cfg)
+	const n = 40_000
+	for i := 0; i < n; i += 5000 {
+		fill(l, i, i+5000)
+		flush(t, l)
+		settle(t, l)
+	}
+	flush(t, l)
+	segs, err := l.Segments()
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed := int64(0)
+	for _, s := range segs {
+		if s.Closed {
+			closed += s.Bytes
+		}
+	}
+	if closed > 2<<20 || closed < 1<<20 {
+		t.Errorf("closed segments have %d bytes, want less than 2 MB", closed)
+	}
+	seqs, made := read(t, l, Query{})
+	if made != nil {
+		t.Errorf("unexpected gaps outside of the files: %v", made)
+	}
+	reported := int64(0)
+	for _, g := range gapsIn(t, l) {
+		if g.Reason != "retention" || g.From == 0 || g.Through < g.From || g.Lost == 0 {
+			t.Errorf("unexpected gap %+v", g)
+		}
+		reported += g.Lost
+	}
+	if missing := int64(l.Last()) - int64(len(seqs)); reported != missing || reported == 0 {
+		t.Errorf("%d records are missing, gaps report %d", missing, reported)
+	}
+	files, _ := filepath.Glob(filepath.Join(cfg.Dir, "*-*"))
+	if len(files) > 6 {
+		t.Errorf("files of dropped segments remain: %v", files)
+	}
+}
+
+// An idle log drops segments that exceed the maximum age.
+func TestRetentionByAgeOfIdleLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := open(t, config(t, Policy{KeepAge: time.Hour}))
+		l.segment = 100 << 10
+		for i := range 5000 {
+			e := sample(i)
+			e.TS = time.Now().UnixMilli()
+			l.Append(&e)
+			if i%500 == 0 {
+				time.Sleep(time.Minute)
+			}
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		before, _ := read(t, l, Query{})
+		if len(before) != 5000 {
+			t.Errorf("read %d records before they expired, want 5000", len(before))
+		}
+		time.Sleep(2 * time.Hour)
+		synctest.Wait()
+		after, _ := read(t, l, Query{})
+		reported := int64(0)
+		for _, g := range gapsIn(t, l) {
+			reported += g.Lost
+		}
+		if kept := int64(len(after)) - int64(len(gapsIn(t, l))); kept+reported != 5000 || reported < 2000 {
+			t.Errorf("%d stored and %d dropped, want 5000 together", kept, reported)
+		}
+		l.Close()
+		synctest.Wait()
+	})
+}
+
+// A reader gets a gap if its next segment is dropped before it is read.
+func TestReaderSlowerThanRetention(t *testing.T) {
+	l := open(t, config(t, Policy{SegmentMB: 1}))
+	const n = 30_000
+	grow(t, l, 0, n)
+	c, err := l.Read(t.Context(), Query{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var e event.Event
+	if _, err := c.Next(&e); err != nil {
+		t.Fatal(err)
+	}
+	l.cfg.Policy.KeepAge = time.Nanosecond
+	l.retain()
+	rest, gaps := drain(t, c)
+	missing, reported := int64(n-1-len(rest)), int64(0)
+	for _, g := range gaps {
+		if g.Reason != "retention" || g.Lost < 0 {
+			t.Errorf("unexpected gap %+v", g)
+		}
+		reported += g.Lost
+	}
+	if missing == 0 || reported != missing {
+		t.Errorf("%d records are missing, %d are reported in %d gaps", missing, reported, len(gaps))
+	}
+}
+
+// Readers get the same records while files are closed, compressed and removed.
+func TestReadersDoNotNoticeRotation(t *testing.T) {
+	l := open(t, config(t, Policy{SegmentMB: 1}))
+	s := follow(t, l, Query{})
+	const n = 60_000
+	go func() {
+		for i := 0; i < n; i += 1000 {
+			fill(l, i, i+1000)
+			time.Sleep(2 * time.Millisecond)
+		}
+	}()
+	a, err := followAll(t.Context(), s, n)
+	if err != nil || a.n+a.missed != n {
+		t.Fatalf("%d records followed and %d missed of %d (%v)", a.n, a.missed, n, err)
+	}
+	for range 3 {
+		if seqs, gaps := read(t, l, Query{}); len(seqs) != n || gaps != nil {
+			t.Errorf("read %d records and gaps %v", len(seqs), gaps)
+		}
+	}
+	settle(t, l)
+	if seqs, gaps := read(t, l, Query{}); len(seqs) != n || gaps != nil {
+		t.Errorf("read %d records and gaps %v", len(seqs), gaps)
+	}
+}

@@ -1,0 +1,346 @@
+package eventlog
+
+import (
+	"cmp"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"glasshouse/observe/event"
+)
+
+// A segment is a file of one class, from its first record to its last. The last segment of a
+// class may be the one being written.
+//
+// A segment exists in memory from its first record until retention drops it, while its file is
+// renamed, compressed and removed. Readers keep a pointer to the segment and find the file
+// through it. Log.disk guards all fields except class and first, which never change.
+type segment struct {
+	class class
+	first uint64
+
+	closed  bool
+	packed  bool  // its file is compressed
+	removed bool  // dropped or quarantined; it has no file
+	text    int64 // bytes of text that readers may read
+	size    int64 // bytes of the closed file
+
+	blocks  []block // set while the segment is written and until its index file exists
+	known   bool    // the following fields are set from the index
+	span    span
+	gapLoss gapLoss
+	sum     [32]byte
+	hasSum  bool
+}
+
+func (l *Log) path(name string) string { return filepath.Join(l.cfg.Dir, name) }
+
+// file returns the name of the file of s. index returns the name of its index.
+func (s *segment) file() string {
+	switch {
+	case !s.closed:
+		return activeName(s.class) + textSuffix
+	case s.packed:
+		return closedName(s.class, s.first) + packedSuffix
+	}
+	return closedName(s.class, s.first) + textSuffix
+}
+
+func (s *segment) index() string { return closedName(s.class, s.first) + indexSuffix }
+
+// errRemoved reports that a segment was dropped or its file removed.
+var errRemoved = errors.New("segment was removed")
+
+// openSegment opens the file of s and reports whether it is compressed.
+func (l *Log) openSegment(s *segment) (f *os.File, packed bool, err error) {
+	l.disk.Lock()
+	defer l.disk.Unlock()
+	if s.removed {
+		return nil, false, errRemoved
+	}
+	f, err = openRegular(l.path(s.file()))
+	return f, s.packed, mapNotExist(err) // another program may have removed the file
+}
+
+// blocksOf returns the readable blocks of a segment that end after off, which is 0 or a block
+// boundary. f is the file of the segment.
+func (l *Log) blocksOf(s *segment, f *os.File, packed bool, off int64) ([]block, error) {
+	l.disk.Lock()
+	if s.blocks != nil && !packed {
+		defer l.disk.Unlock()
+		i, _ := slices.BinarySearchFunc(s.blocks, off, func(k block, off int64) int { return cmp.Compare(k.off+k.len, off+1) })
+		blocks := slices.Clone(s.blocks[i:])
+		for n := len(blocks); n > 0; n-- {
+			k := &blocks[n-1]
+			k.len = min(k.len, s.text-k.off)
+			if k.len > 0 {
+				return blocks[:n], nil
+			}
+		}
+		return nil, nil
+	}
+	name := l.path(s.index())
+	l.disk.Unlock()
+
+	if x, err := readIndex(name); err == nil && (!packed || x.packed > 0) && l.adopt(s, x) {
+		return x.blocks, nil
+	}
+	x, err := rebuild(f, packed)
+	if err != nil {
+		return nil, fmt.Errorf("read segment %s: %w", f.Name(), err)
+	}
+	l.adopt(s, x)
+	l.mu.Lock()
+	open := l.open
+	l.mu.Unlock()
+	if open { // not during Open, which reads segments before gaps can be appended
+		packing.add(l, s) // which writes the index
+	}
+	return x.blocks, nil
+}
+
+// adopt stores the header data of an index in s. It returns false if x belongs to another
+// segment.
+func (l *Log) adopt(s *segment, x *index) bool {
+	sp := x.span()
+	if sp.n > 0 && sp.first != s.first {
+		return false
+	}
+	l.disk.Lock()
+	defer l.disk.Unlock()
+	s.setIndex(x)
+	return true
+}
+
+// setIndex is adopt for an index that is known to belong to s. Log.disk must be held.
+func (s *segment) setIndex(x *index) { s.setHeader(x, x.span()) }
+
+// setHeader is setIndex for an index whose blocks, which span sp, were not read.
+func (s *segment) setHeader(x *index, sp span) {
+	s.span, s.known, s.text, s.gapLoss = sp, true, x.textLen, x.gapLoss
+	if x.hasSum {
+		s.sum, s.hasSum = x.sum, true
+	}
+}
+
+// rebuild creates the index of a closed segment by reading all of its text.
+func rebuild(f *os.File, packed bool) (*index, error) {
+	st, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	x := &index{}
+	if packed {
+		err = scanPacked(f, st.Size(), func(k block, text []byte) error {
+			x.add(k, text)
+			return nil
+		})
+		return x, err
+	}
+	_, err = scan(io.NewSectionReader(f, 0, st.Size()), 0, func(k block, text []byte) error {
+		x.add(k, text)
+		return nil
+	})
+	return x, err
+}
+
+// loadHeader reads the span of s from the header of its index, unless it is known. It returns
+// false if the span remains unknown; the index then has to be read or rebuilt.
+func (l *Log) loadHeader(s *segment) bool {
+	l.disk.Lock()
+	known, name := s.known || !s.closed || s.blocks != nil, l.path(s.index())
+	l.disk.Unlock()
+	if known {
+		return true
+	}
+	x, sp, err := readHeader(name)
+	if err != nil || sp.n == 0 || sp.first != s.first {
+		return false
+	}
+	l.disk.Lock()
+	defer l.disk.Unlock()
+	if !s.known {
+		s.setHeader(x, sp)
+	}
+	return true
+}
+
+// loadSpan ensures that the span of s is known, reading or rebuilding its index if necessary.
+func (l *Log) loadSpan(s *segment) error {
+	if l.loadHeader(s) {
+		return nil
+	}
+	f, packed, err := l.openSegment(s)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = l.blocksOf(s, f, packed, 0)
+	return err
+}
+
+// list returns the segments of all classes, for each class from the oldest.
+func (l *Log) list() []*segment {
+	l.disk.Lock()
+	defer l.disk.Unlock()
+	var all []*segment
+	for c := range l.segments {
+		all = append(all, l.segments[c]...)
+	}
+	return all
+}
+
+// A Segment describes a file of the log.
+type Segment struct {
+	File            string // its name in the log's directory
+	First, Last     uint64 // sequence numbers of its records
+	FirstTS, LastTS int64  // milliseconds since 1970
+	Events          int64
+	Bytes           int64  // of text
+	Compressed      int64  // bytes; 0 is not compressed
+	SHA256          string // of the text, in hex; "" until the closed segment has been hashed
+	Closed          bool   // its text never changes again
+}
+
+// Segments lists the files of the log, for each class from the oldest.
+func (l *Log) Segments() ([]Segment, error) {
+	var out []Segment
+	var errs []error
+	for _, s := range l.list() {
+		if err := l.loadSpan(s); err != nil {
+			if !errors.Is(err, errRemoved) {
+				errs = append(errs, err)
+			}
+			continue
+		}
+		if seg, ok := l.describe(s); ok {
+			out = append(out, seg)
+		}
+	}
+	return out, errors.Join(errs...)
+}
+
+// describe returns the description of s. It returns false if s was removed.
+func (l *Log) describe(s *segment) (Segment, bool) {
+	l.disk.Lock()
+	defer l.disk.Unlock()
+	sp := s.covers()
+	seg := Segment{
+		File: s.file(), First: s.first, Last: sp.last, FirstTS: sp.minTS, LastTS: sp.maxTS,
+		Events: sp.n, Bytes: s.text, Closed: s.closed,
+	}
+	if s.hasSum {
+		seg.SHA256 = hex.EncodeToString(s.sum[:])
+	}
+	if s.packed {
+		seg.Compressed = s.size
+	}
+	return seg, !s.removed
+}
+
+// covers returns the span of s. Log.disk must be held.
+func (s *segment) covers() (sp span) {
+	if s.known {
+		return s.span
+	}
+	for i := range s.blocks {
+		sp.join(s.blocks[i].span)
+	}
+	return sp
+}
+
+// drop removes s and its files, and returns the gap that reports the removal. It returns false
+// if s was removed before.
+func (l *Log) drop(s *segment) (event.Event, bool) {
+	l.disk.Lock()
+	defer l.disk.Unlock()
+	if !l.unlist(s) {
+		return event.Event{}, false
+	}
+	l.remove(s.file())
+	l.remove(s.index())
+	return s.lossGap("retention"), true
+}
+
+// quarantine removes an unreadable segment from the log, keeps its file under another name for
+// inspection by a person, and appends a gap.
+func (l *Log) quarantine(s *segment, why error) {
+	if gap, ok := l.quarantineFile(s, why); ok {
+		l.appendGap(&gap)
+	}
+}
+
+// quarantineFile is quarantine without appending the gap, which it returns. It returns false
+// if s was removed before.
+func (l *Log) quarantineFile(s *segment, why error) (event.Event, bool) {
+	l.disk.Lock()
+	defer l.disk.Unlock()
+	if !l.unlist(s) {
+		return event.Event{}, false
+	}
+	name := l.path(s.file())
+	if err := os.Rename(name, name+badSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		why = errors.Join(why, err)
+	}
+	l.remove(s.index())
+	l.log.Error("quarantined an unreadable event log segment", "file", name+badSuffix, "error", why)
+	gap := event.Event{Type: event.Gap, Source: source[s.class], Lost: -1, Reason: "unreadable", From: s.first}
+	if s.covers().n > 0 {
+		gap = s.lossGap("unreadable")
+	}
+	return gap, true
+}
+
+// lossGap returns the gap that reports the removal of s. Log.disk must be held.
+func (s *segment) lossGap(reason string) event.Event {
+	sp := s.covers()
+	from := sp.first
+	if s.gapLoss.from > 0 {
+		from = min(from, s.gapLoss.from)
+	}
+	return event.Event{Type: event.Gap, Source: source[s.class], Lost: sp.n + s.gapLoss.lost, Reason: reason, From: from, Through: sp.last}
+}
+
+// unlist removes s from the list of segments. It returns false if s was removed before.
+// Log.disk must be held.
+func (l *Log) unlist(s *segment) bool {
+	if s.removed {
+		return false
+	}
+	list := l.segments[s.class]
+	if i := slices.Index(list, s); i >= 0 {
+		l.segments[s.class] = slices.Delete(slices.Clone(list), i, i+1)
+	}
+	s.removed = true
+	l.dropped[s.class] = max(l.dropped[s.class], s.first, s.covers().last)
+	return true
+}
+
+func (l *Log) remove(name string) {
+	if err := os.Remove(l.path(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		l.log.Warn("cannot remove an event log file", "file", l.path(name), "error", err)
+	}
+}
+
+// appendGap appends a gap that the log itself reports.
+func (l *Log) appendGap(gap *event.Event) {
+	stamp(gap)
+	l.Append(gap)
+}
+
+// stamp sets the times of e to the current time.
+func stamp(e *event.Event) {
+	e.TS = time.Now().UnixMilli()
+	var ts unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) == nil {
+		e.NS = ts.Nano()
+	}
+}
