@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
 #
-# ui.sh [check|install]: build the UI in web/ui into web/dist, and generate its TypeScript types
-# of the API. With check, fail if a committed file differs from the result, for example because
-# the API has changed. With install, only install the npm packages if they are missing or out of
-# date.
+# ui.sh [check|install]: generate the UI's TypeScript types of the API, which are not committed,
+# and build the UI in web/ui into web/dist. With check, fail if the committed web/dist differs from
+# the result. With install, only install the npm packages if they are missing or out of date.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -31,7 +30,7 @@ install() {
 install
 [ "${1-}" != install ] || exit 0
 
-sums() { find web/dist web/ui/src/api/schema.d.ts -type f -print0 | sort -z | xargs -0 sha256sum; }
+sums() { find web/dist -type f -print0 | sort -z | xargs -0 sha256sum; }
 document=$(mktemp --suffix=.json)
 trap 'rm -f "$document"' EXIT
 before=$(sums)
@@ -44,6 +43,6 @@ npm run --silent build
 cd ../..
 
 if [ "${1-}" = check ] && ! diff <(echo "$before") <(sums); then
-	echo "the built UI or its API types are out of date: run make ui"
+	echo "the built UI is out of date: run make ui"
 	exit 1
 fi
