@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-sums() { find sdk/python/src sdk/typescript/src sdk/typescript/dist -type f ! -name '*.pyc' -print0 | sort -z | xargs -0 sha256sum; }
+sums() { find sdk/python/src sdk/typescript/src sdk/typescript/dist -type f ! -name '*.pyc' ! -path '*/_sync/*' -print0 | sort -z | xargs -0 sha256sum; }
 before=$(sums)
 ${GO:-go} run ./sdk/gen
 
@@ -25,7 +25,7 @@ else
 fi
 
 if command -v mypy >/dev/null; then
-	(cd sdk/python && mypy --no-incremental)
+	(cd sdk/python && python3 tools/blocking.py && mypy --no-incremental)
 elif [ "${1-}" != check ]; then
 	echo "the types of the Python client are not checked: mypy is missing"
 fi

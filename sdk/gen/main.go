@@ -1,6 +1,5 @@
 // Gen generates parts of the clients in sdk from the OpenAPI document: the types of requests
-// and responses, and a method for each operation. It also generates the blocking Python client
-// from the asynchronous one, which is written by hand.
+// and responses, and a method for each operation.
 //
 // Run it in the top directory of the repository, with `make sdk`.
 package main
@@ -45,5 +44,5 @@ func run(dir string) error {
 			return err
 		}
 	}
-	return block(filepath.Join(python, "_async"), filepath.Join(python, "_sync"))
+	return nil
 }

@@ -12,6 +12,8 @@ import os
 import tarfile
 import zipfile
 
+import blocking
+
 NAME = "glasshouse"
 VERSION = "0.1.0"
 TAG = "py3-none-any"
@@ -37,12 +39,14 @@ Description-Content-Type: text/markdown
 
 
 def _sources(under):
-    """List the files of the package below a directory, relative to the root."""
+    """List the files of the package below a directory, relative to the root, without derived ones."""
+    derived = blocking.modules()
     for folder, folders, files in os.walk(os.path.join(ROOT, under)):
         folders[:] = sorted(f for f in folders if f != "__pycache__")
         for name in sorted(files):
-            if not name.endswith(".pyc"):
-                yield os.path.relpath(os.path.join(folder, name), ROOT)
+            path = os.path.relpath(os.path.join(folder, name), ROOT)
+            if not name.endswith(".pyc") and path not in derived:
+                yield path
 
 
 def _wheel(directory, files):
@@ -69,10 +73,13 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     for path in _sources("src"):
         with open(os.path.join(ROOT, path), "rb") as f:
             files[os.path.relpath(path, "src").replace(os.sep, "/")] = f.read()
+    for path, text in blocking.modules().items():
+        files[os.path.relpath(path, "src").replace(os.sep, "/")] = text.encode()
     return _wheel(wheel_directory, files)
 
 
 def build_editable(wheel_directory, config_settings=None, metadata_directory=None):
+    blocking.write()
     return _wheel(wheel_directory, {f"_{NAME}.pth": (os.path.join(ROOT, "src") + "\n").encode()})
 
 

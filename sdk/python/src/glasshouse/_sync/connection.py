@@ -51,7 +51,7 @@ class Connection:
         return self._reader.read1(most)
 
     def stale(self) -> bool:
-        """Whether the daemon has hung up: nobody has asked it for what there is to read."""
+        """Whether the daemon has closed the connection. No request is pending, so data means the same."""
         poll = select.poll()
         poll.register(self._socket, select.POLLIN | select.POLLHUP)
         return bool(poll.poll(0))
