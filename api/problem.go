@@ -16,28 +16,27 @@ import (
 	"glasshouse/internal/text"
 )
 
-// A kindInfo maps an error kind to HTTP and to its documentation page.
+// A kindInfo is the documentation of an error kind.
 type kindInfo struct {
-	status int
-	title  string
-	about  string // the cause, and what the caller can do
+	title string
+	about string // the cause, and what the caller can do
 }
 
 // kinds has all error kinds. The empty kind is an internal error.
 var kinds = map[fault.Kind]kindInfo{
-	fault.Invalid:         {http.StatusBadRequest, "Invalid request", "A parameter, a header or a field of the request has a value that the operation does not accept. Correct what field and detail name, and send the request again."},
-	fault.Unauthenticated: {http.StatusUnauthorized, "Authentication required", "The request has no valid token. Send one in the header Authorization: Bearer TOKEN, or log in to the web UI."},
-	fault.Denied:          {http.StatusForbidden, "Permission denied", "The role of the caller, a policy or an approver does not permit the operation. Use a token with the role that the OpenAPI document names for the route, or ask an administrator."},
-	fault.NotFound:        {http.StatusNotFound, "Not found", "No object has this id or name, or no route has this path. It may have been deleted."},
-	fault.Conflict:        {http.StatusConflict, "Conflict", "The object is in a state that does not permit the operation, or another request changed it. Read its state, then decide whether to send the request again."},
-	fault.TooLarge:        {http.StatusRequestEntityTooLarge, "Request too large", "The request or a part of it is larger than the limit. Send less."},
-	fault.Mismatch:        {http.StatusUnprocessableEntity, "Idempotency key reused", "The Idempotency-Key was used for a request with another method, path or body. Use a new key for a new request."},
-	fault.Exhausted:       {http.StatusTooManyRequests, "Limit reached", "A rate limit, a budget or a resource limit is reached. Wait as long as the header Retry-After says, or release what is no longer needed."},
-	fault.NoSpace:         {http.StatusInsufficientStorage, "No space left", "A disk is full: the host's, or that of the jail. Free space on it, then send the request again."},
-	fault.Unsupported:     {http.StatusNotImplemented, "Not supported on this host", "The host or the backend lacks what the operation needs. Run glasshouse doctor for the reason and the remedy."},
-	fault.Unavailable:     {http.StatusServiceUnavailable, "Service unavailable", "The daemon is starting or stopping, or a service it needs does not answer. Send the request again later."},
-	fault.Timeout:         {http.StatusGatewayTimeout, "Timeout", "The operation did not end in time and was cancelled."},
-	"":                    {http.StatusInternalServerError, "Internal error", "An error that the caller cannot correct. The log of the daemon has the cause under the error_id of the response."},
+	fault.Invalid:         {"Invalid request", "A parameter, a header or a field of the request has a value that the operation does not accept. Correct what field and detail name, and send the request again."},
+	fault.Unauthenticated: {"Authentication required", "The request has no valid token. Send one in the header Authorization: Bearer TOKEN, or log in to the web UI."},
+	fault.Denied:          {"Permission denied", "The role of the caller, a policy or an approver does not permit the operation. Use a token with the role that the OpenAPI document names for the route, or ask an administrator."},
+	fault.NotFound:        {"Not found", "No object has this id or name, or no route has this path. It may have been deleted."},
+	fault.Conflict:        {"Conflict", "The object is in a state that does not permit the operation, or another request changed it. Read its state, then decide whether to send the request again."},
+	fault.TooLarge:        {"Request too large", "The request or a part of it is larger than the limit. Send less."},
+	fault.Mismatch:        {"Idempotency key reused", "The Idempotency-Key was used for a request with another method, path or body. Use a new key for a new request."},
+	fault.Exhausted:       {"Limit reached", "A rate limit, a budget or a resource limit is reached. Wait as long as the header Retry-After says, or release what is no longer needed."},
+	fault.NoSpace:         {"No space left", "A disk is full: the host's, or that of the jail. Free space on it, then send the request again."},
+	fault.Unsupported:     {"Not supported on this host", "The host or the backend lacks what the operation needs. Run glasshouse doctor for the reason and the remedy."},
+	fault.Unavailable:     {"Service unavailable", "The daemon is starting or stopping, or a service it needs does not answer. Send the request again later."},
+	fault.Timeout:         {"Timeout", "The operation did not end in time and was cancelled."},
+	"":                    {"Internal error", "An error that the caller cannot correct. The log of the daemon has the cause under the error_id of the response."},
 }
 
 // internalKind and methodKind are problem types without an error kind.
@@ -46,7 +45,7 @@ const (
 	methodKind   = "method not allowed"
 )
 
-var methodInfo = kindInfo{http.StatusMethodNotAllowed, "Method not allowed", "The path exists, but not with this method. The header Allow lists the methods of the path."}
+var methodInfo = kindInfo{"Method not allowed", "The path exists, but not with this method. The header Allow lists the methods of the path."}
 
 type problemPath struct {
 	Problem string `path:"problem"`
@@ -56,11 +55,12 @@ type problemPath struct {
 func (s *Server) getProblem(w http.ResponseWriter, _ *http.Request, p problemPath) error {
 	name := wire.Problem{Type: wire.TypeOf(p.Problem)}.Kind()
 	k, ok := kinds[fault.Kind(name)]
+	status := fault.Kind(name).Status()
 	switch name {
 	case internalKind:
 		k, ok = kinds[""], true
 	case methodKind:
-		k, ok = methodInfo, true
+		k, ok, status = methodInfo, true, http.StatusMethodNotAllowed
 	}
 	if !ok || p.Problem == "" {
 		return fault.Newf(fault.NotFound, "api.getProblem", "", "%s is not a problem type", text.Visible(text.Clip(p.Problem, 64)))
@@ -75,7 +75,7 @@ func (s *Server) getProblem(w http.ResponseWriter, _ *http.Request, p problemPat
 <p>Problem type <code>%[2]s</code>, HTTP status %[3]d %[4]s.</p>
 <p>%[5]s</p>
 </html>
-`, html.EscapeString(k.title), html.EscapeString(wire.TypeOf(name)), k.status, http.StatusText(k.status), html.EscapeString(k.about))
+`, html.EscapeString(k.title), html.EscapeString(wire.TypeOf(name)), status, http.StatusText(status), html.EscapeString(k.about))
 	return err
 }
 
@@ -83,7 +83,7 @@ func (s *Server) getProblem(w http.ResponseWriter, _ *http.Request, p problemPat
 func (s *Server) problem(where string, err error) wire.Problem {
 	if _, ok := errors.AsType[methodError](err); ok {
 		return wire.Problem{
-			Type: wire.TypeOf(methodKind), Title: methodInfo.title, Status: methodInfo.status, Detail: err.Error(),
+			Type: wire.TypeOf(methodKind), Title: methodInfo.title, Status: http.StatusMethodNotAllowed, Detail: err.Error(),
 		}
 	}
 	kind := fault.KindOf(err)
@@ -105,7 +105,7 @@ func (s *Server) problem(where string, err error) wire.Problem {
 		return s.internal(where, err)
 	}
 	return wire.Problem{
-		Type: wire.TypeOf(string(kind)), Title: k.title, Status: k.status,
+		Type: wire.TypeOf(string(kind)), Title: k.title, Status: kind.Status(),
 		Detail: detail(err), Field: fault.FieldOf(err), Remedy: fault.RemedyOf(err),
 	}
 }
@@ -113,8 +113,8 @@ func (s *Server) problem(where string, err error) wire.Problem {
 // hostFull returns the problem for a full disk of the host. The error may contain paths of the
 // host, so only the log has it.
 func (s *Server) hostFull(where string, err error) wire.Problem {
-	p, k := s.internal(where, err), kinds[fault.NoSpace]
-	p.Type, p.Title, p.Status = wire.TypeOf(string(fault.NoSpace)), k.title, k.status
+	p := s.internal(where, err)
+	p.Type, p.Title, p.Status = wire.TypeOf(string(fault.NoSpace)), kinds[fault.NoSpace].title, fault.NoSpace.Status()
 	p.Detail = "The host's disk, on which the daemon keeps its data, is full. " + p.Detail
 	p.Remedy = "free space on the host's disk, or delete jails and snapshots: glasshouse snapshot rm"
 	return p

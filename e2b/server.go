@@ -224,14 +224,6 @@ func (s *Server) caller(r *http.Request) (access.Caller, error) {
 	return caller, err
 }
 
-// statuses maps error kinds to the protocol's status codes.
-var statuses = map[fault.Kind]int{
-	fault.Invalid: http.StatusBadRequest, fault.Unauthenticated: http.StatusUnauthorized, fault.Denied: http.StatusForbidden,
-	fault.NotFound: http.StatusNotFound, fault.Conflict: http.StatusConflict, fault.TooLarge: http.StatusRequestEntityTooLarge,
-	fault.Exhausted: http.StatusTooManyRequests, fault.Unavailable: http.StatusServiceUnavailable, fault.Timeout: http.StatusGatewayTimeout,
-	fault.Unsupported: http.StatusNotImplemented, fault.NoSpace: http.StatusInsufficientStorage,
-}
-
 // An Error is the body of an error response.
 type Error struct {
 	Code    int    `json:"code"`
@@ -240,11 +232,11 @@ type Error struct {
 
 // ErrorOf converts err for clients. Internal details are not part of the result.
 func ErrorOf(err error) Error {
-	status, known := statuses[fault.KindOf(err)]
-	if !known && fault.DiskFull(err) {
-		return Error{http.StatusInsufficientStorage, "The disk of this host is full"}
+	kind := fault.KindOf(err)
+	if kind == "" && fault.DiskFull(err) {
+		return Error{fault.NoSpace.Status(), "The disk of this host is full"}
 	}
-	if !known {
+	if kind == "" {
 		return Error{http.StatusInternalServerError, "Internal Server Error"}
 	}
 	e, ok := errors.AsType[*fault.Error](err)
@@ -262,7 +254,7 @@ func ErrorOf(err error) Error {
 	if r := fault.RemedyOf(err); r != "" {
 		text += ": " + r
 	}
-	return Error{status, text}
+	return Error{kind.Status(), text}
 }
 
 // WriteError writes an error response.

@@ -14,19 +14,45 @@ import (
 type Kind string
 
 const (
-	Invalid         Kind = "invalid"         // 400: the caller must change the request
-	Unauthenticated Kind = "unauthenticated" // 401: say who you are
-	Denied          Kind = "denied"          // 403: who you are may not do this
-	NotFound        Kind = "not found"       // 404
-	Conflict        Kind = "conflict"        // 409: wrong state for this operation
-	TooLarge        Kind = "too large"       // 413: send less
-	Mismatch        Kind = "mismatch"        // 422: an idempotency key came back with another body
-	Exhausted       Kind = "exhausted"       // 429: a limit is reached; wait or free something
-	NoSpace         Kind = "no space"        // 507: a disk is full; free space on it
-	Unsupported     Kind = "unsupported"     // 501: this host or backend cannot
-	Unavailable     Kind = "unavailable"     // 503: try again later
-	Timeout         Kind = "timeout"         // 504: it took too long and was ended
+	Invalid         Kind = "invalid"         // the caller must change the request
+	Unauthenticated Kind = "unauthenticated" // say who you are
+	Denied          Kind = "denied"          // who you are may not do this
+	NotFound        Kind = "not found"
+	Conflict        Kind = "conflict"    // wrong state for this operation
+	TooLarge        Kind = "too large"   // send less
+	Mismatch        Kind = "mismatch"    // an idempotency key came back with another body
+	Exhausted       Kind = "exhausted"   // a limit is reached; wait or free something
+	Unsupported     Kind = "unsupported" // this host or backend cannot
+	Unavailable     Kind = "unavailable" // try again later
+	Timeout         Kind = "timeout"     // it took too long and was ended
+	NoSpace         Kind = "no space"    // a disk is full; free space on it
 )
+
+// statuses has the HTTP status of each kind (RFC 9110; for 507, RFC 4918). All servers use it.
+// They are numbers because init, which runs in jails, links this package and not net/http.
+var statuses = map[Kind]int{
+	Invalid:         400,
+	Unauthenticated: 401,
+	Denied:          403,
+	NotFound:        404,
+	Conflict:        409,
+	TooLarge:        413,
+	Mismatch:        422,
+	Exhausted:       429,
+	Unsupported:     501,
+	Unavailable:     503,
+	Timeout:         504,
+	NoSpace:         507,
+}
+
+// Status returns the HTTP status of k. It is 500 for the empty kind, which is internal.
+func (k Kind) Status() int {
+	status, ok := statuses[k]
+	if !ok {
+		return 500
+	}
+	return status
+}
 
 func (k Kind) Error() string { return string(k) }
 

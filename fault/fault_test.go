@@ -47,3 +47,19 @@ func TestFieldAndRemedyComeFromTheOutermost(t *testing.T) {
 		t.Errorf("FieldOf, RemedyOf of nothing = %q, want empty", got)
 	}
 }
+
+func TestEachKindHasItsOwnStatus(t *testing.T) {
+	seen := map[int]fault.Kind{fault.Kind("").Status(): "the empty kind"}
+	for _, k := range []fault.Kind{
+		fault.Invalid, fault.Unauthenticated, fault.Denied, fault.NotFound, fault.Conflict, fault.TooLarge,
+		fault.Mismatch, fault.Exhausted, fault.Unsupported, fault.Unavailable, fault.Timeout, fault.NoSpace,
+	} {
+		if other, taken := seen[k.Status()]; taken {
+			t.Errorf("%s and %s have the status %d", k, other, k.Status())
+		}
+		seen[k.Status()] = k
+	}
+	if got := fault.Kind("").Status(); got != 500 {
+		t.Errorf("the empty kind has the status %d, want 500", got)
+	}
+}

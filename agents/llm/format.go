@@ -40,29 +40,12 @@ type problem struct {
 // its text is not shown.
 func problemOf(err error) problem {
 	p := problem{kind: fault.KindOf(err), message: plain(err)}
+	p.status = p.kind.Status()
 	switch p.kind {
-	case fault.Invalid, fault.Unsupported, fault.Mismatch:
-		p.status = http.StatusBadRequest
-	case fault.Unauthenticated:
-		p.status = http.StatusUnauthorized
-	case fault.Denied:
-		p.status = http.StatusForbidden
-	case fault.NotFound:
-		p.status = http.StatusNotFound
-	case fault.Conflict:
-		p.status = http.StatusConflict
-	case fault.TooLarge:
-		p.status = http.StatusRequestEntityTooLarge
-	case fault.Exhausted:
-		p.status = http.StatusTooManyRequests
-	case fault.NoSpace:
-		p.status = http.StatusInsufficientStorage
-	case fault.Unavailable:
-		p.status = http.StatusServiceUnavailable
-	case fault.Timeout:
-		p.status = http.StatusGatewayTimeout
-	default:
-		p.status, p.message = http.StatusInternalServerError, "internal error of the model gateway; see the daemon's log"
+	case fault.Unsupported, fault.Mismatch:
+		p.status = http.StatusBadRequest // clients repeat a request after a 501
+	case "":
+		p.message = "internal error of the model gateway; see the daemon's log"
 	}
 	if overdrawn(err) {
 		p.status, p.spent = http.StatusPaymentRequired, true

@@ -158,11 +158,9 @@ func (q *Queue) render(w http.ResponseWriter, req *http.Request, l Link, r Reque
 	switch kind := fault.KindOf(err); {
 	case err == nil:
 	case kind == fault.NotFound:
-		status, p.Problem = http.StatusNotFound, "This link does not exist or has expired."
-	case kind == fault.Conflict:
-		status, p.Problem = http.StatusConflict, err.Error()
-	case kind == fault.Denied:
-		status, p.Problem = http.StatusForbidden, err.Error()
+		status, p.Problem = kind.Status(), "This link does not exist or has expired."
+	case kind == fault.Conflict || kind == fault.Denied:
+		status, p.Problem = kind.Status(), err.Error()
 	default:
 		q.cfg.Log.Error("failed to serve a link", "approval", l.Approval, "error", err)
 		status, p.Problem = http.StatusInternalServerError, "Internal error. Try again, or answer in the web UI."
