@@ -120,7 +120,7 @@ func TestReportedDecisionStatesWhetherRecorded(t *testing.T) {
 		}
 		text, err := io.ReadAll(res.Body)
 		res.Body.Close()
-		var got wire.Noted
+		var got wire.RecordedAction
 		if err != nil || json.Unmarshal(text, &got) != nil || res.StatusCode != 200 {
 			t.Fatalf("%s: %d %s, %v", tt.body, res.StatusCode, text, err)
 		}

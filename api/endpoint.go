@@ -64,7 +64,7 @@ var agentRoutes = []route{
 	{"failOwnRun", "POST /run/fail", access.Agent, call(ok, (*Server).failOwnRun), "Report that the goal cannot be reached."},
 	{"decideTool", "POST /decide", access.Agent, call(ok, (*Server).decideTool), "Evaluate an action of the agent. Blocks while an approval is pending."},
 	{"useCapability", "POST /capabilities/{capability}/call", access.Agent, call(ok, (*Server).useCapability), "Call a capability."},
-	{"recordDecision", "POST /sandbox/{id}/decisions", access.Agent, raw((*Server).recordDecision).gives(ok, wire.Noted{}), "Record an action of the agent with the decision of the rules."},
+	{"recordDecision", "POST /sandbox/{id}/decisions", access.Agent, raw((*Server).recordDecision).gives(ok, wire.RecordedAction{}), "Record an action of the agent with the decision of the rules."},
 	{"ownTrail", "GET /sandbox/{id}/decisions", access.Agent, call(ok, (*Server).ownTrail), "List the decisions about the jail, oldest first."},
 	{"coordinate", "POST /sandbox/{id}/coordinate", access.Agent, call(ok, (*Server).coordinate), "Send a request to a sibling."},
 	{"coordinateFrom", "POST /sandbox/{id}/coordinate/{to}", access.Agent, call(ok, (*Server).coordinateFrom), "Send a request to a sibling."},
@@ -257,7 +257,7 @@ func waited(s string) (time.Duration, error) {
 }
 
 func (s *Server) readOwnInbox(ctx context.Context, p readInbox, _ none) (wire.Inbox, error) {
-	w := wire.Inbox{Messages: []wire.Told{}}
+	w := wire.Inbox{Messages: []wire.InboxMessage{}}
 	w.After = p.After
 	wait, err := waited(p.Wait)
 	if err != nil {
@@ -267,15 +267,15 @@ func (s *Server) readOwnInbox(ctx context.Context, p readInbox, _ none) (wire.In
 	defer cancel()
 	list, err := s.o.Gateway.Inbox(ctx, callerAt(ctx), w.After)
 	for _, m := range list {
-		w.Messages = append(w.Messages, wire.Told{Seq: m.Seq, From: m.From, Text: m.Text, Labels: labelWords(m.Labels)})
+		w.Messages = append(w.Messages, wire.InboxMessage{Seq: m.Seq, From: m.From, Text: m.Text, Labels: labelWords(m.Labels)})
 		w.After = m.Seq
 	}
 	return w, err
 }
 
-func (s *Server) sendOwnMessage(ctx context.Context, _ none, b wire.Say) (wire.Said, error) {
+func (s *Server) sendOwnMessage(ctx context.Context, _ none, b wire.NewMessage) (wire.SentMessage, error) {
 	m, err := s.o.Gateway.Post(ctx, callerAt(ctx), b.Text, b.Key)
-	return wire.Said{ID: m.ID}, err
+	return wire.SentMessage{ID: m.ID}, err
 }
 
 func (s *Server) finishOwnRun(ctx context.Context, _ none, b wire.Finish) (wire.Finished, error) {
@@ -335,7 +335,7 @@ func (s *Server) recordDecision(w http.ResponseWriter, r *http.Request, p someJa
 	if err != nil {
 		return err
 	}
-	out := wire.Noted{}
+	out := wire.RecordedAction{}
 	tool, own := gateway.ToolOf(d.Tool)
 	switch {
 	case d.Made:
@@ -426,7 +426,7 @@ func (s *Server) coordinateFrom(ctx context.Context, p fromTo, b wire.Coordinate
 func coordinatedOf(a gateway.RequestOutcome) wire.Coordinated {
 	return wire.Coordinated{
 		Request: a.Request, State: string(a.State), To: a.To, Answer: a.Answer, Reason: a.Reason, Remedy: a.Remedy,
-		RetryAfterMS: a.RetryAfter, Place: a.Place,
+		RetryAfterMS: a.RetryAfter, Position: a.Position,
 	}
 }
 
@@ -435,8 +435,8 @@ type siblingRequestParams struct {
 	Wait string `query:"wait" description:"Maximum time to wait, such as 20s."`
 }
 
-func (s *Server) siblingRequests(ctx context.Context, p siblingRequestParams, _ none) (wire.Errands, error) {
-	w := wire.Errands{Requests: []wire.Errand{}}
+func (s *Server) siblingRequests(ctx context.Context, p siblingRequestParams, _ none) (wire.SiblingRequests, error) {
+	w := wire.SiblingRequests{Requests: []wire.SiblingRequest{}}
 	c, err := s.own(ctx, id.Jail(p.ID))
 	if err != nil {
 		return w, err
@@ -447,7 +447,7 @@ func (s *Server) siblingRequests(ctx context.Context, p siblingRequestParams, _ 
 	}
 	list, err := s.o.Gateway.PendingRequests(ctx, c, wait)
 	for _, e := range list {
-		w.Requests = append(w.Requests, wire.Errand(e))
+		w.Requests = append(w.Requests, wire.SiblingRequest(e))
 	}
 	return w, err
 }

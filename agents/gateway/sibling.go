@@ -100,7 +100,7 @@ type RequestOutcome struct {
 	Reason     string         `json:"reason,omitempty"`
 	Remedy     string         `json:"remedy,omitempty"`
 	RetryAfter int64          `json:"retry_after_ms,omitempty"`
-	Place      int            `json:"place,omitempty"` // position in the queue, from 1; 0: not queued
+	Position   int            `json:"place,omitempty"` // position in the queue, from 1; 0: not queued
 }
 
 // Coordinate sends a request to a sibling and waits for the reply if a.ReplyWithin is
@@ -119,7 +119,7 @@ func (g *Gateway) Coordinate(ctx context.Context, c Caller, a autonomy.Ask) (Req
 	if err != nil {
 		return RequestOutcome{}, err
 	}
-	out := RequestOutcome{Request: r.ID, State: r.State, To: r.To.Name, Answer: r.Answer, Reason: r.Why, Place: r.QueuePosition}
+	out := RequestOutcome{Request: r.ID, State: r.State, To: r.To.Name, Answer: r.Answer, Reason: r.Why, Position: r.QueuePosition}
 	if r.Refusal != nil {
 		out.Reason, out.Remedy, out.RetryAfter = r.Refusal.Reason, r.Refusal.Remedy, r.Refusal.RetryAfter.Milliseconds()
 	}

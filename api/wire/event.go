@@ -137,7 +137,7 @@ type Processes struct {
 	Items     []Process `json:"items" required:"true" description:"Processes, each after its parent, siblings in order of creation."`
 	Count     int64     `json:"count" description:"Total number of processes, including those that ended."`
 	Forgotten int64     `json:"forgotten,omitempty" description:"Number of ended processes that are no longer stored."`
-	Untold    int64     `json:"untold,omitempty" description:"Number of processes that are not listed because too many existed at the same time."`
+	Omitted   int64     `json:"untold,omitempty" description:"Number of processes that are not listed because too many existed at the same time."`
 	Lost      Lost      `json:"lost" description:"Process events that were lost."`
 }
 

@@ -108,26 +108,26 @@ type Heartbeat struct {
 
 // Inbox contains messages to an agent.
 type Inbox struct {
-	Messages []Told `json:"messages"`
-	After    int64  `json:"after" description:"Pass as 'after' to get later messages."`
+	Messages []InboxMessage `json:"messages"`
+	After    int64          `json:"after" description:"Pass as 'after' to get later messages."`
 }
 
-// Told is a message to an agent.
-type Told struct {
+// InboxMessage is a message to an agent.
+type InboxMessage struct {
 	Seq    int64    `json:"seq"`
 	From   string   `json:"from,omitempty"`
 	Text   string   `json:"text"`
 	Labels []string `json:"labels,omitempty" description:"Data classes of the text."`
 }
 
-// Say sends a message from the agent to the subscribers of the session.
-type Say struct {
+// NewMessage sends a message from the agent to the subscribers of the session.
+type NewMessage struct {
 	Text string `json:"text" required:"true"`
 	Key  string `json:"key,omitempty"`
 }
 
-// Said confirms that a message was stored.
-type Said struct {
+// SentMessage confirms that a message was stored.
+type SentMessage struct {
 	ID id.Message `json:"id"`
 }
 
@@ -163,9 +163,9 @@ type DecidedTool struct {
 	By     string `json:"by,omitempty"`
 }
 
-// Noted confirms that a reported action was logged and returns the policy's result for
+// RecordedAction confirms that a reported action was logged and returns the policy's result for
 // it.
-type Noted struct {
+type RecordedAction struct {
 	Recorded   bool     `json:"recorded"`
 	Allow      bool     `json:"allow"`
 	Tag        string   `json:"tag"`
@@ -190,16 +190,16 @@ type Coordinated struct {
 	Reason       string     `json:"reason,omitempty"`
 	Remedy       string     `json:"remedy,omitempty"`
 	RetryAfterMS int64      `json:"retry_after_ms,omitempty" description:"When the request may be repeated, in milliseconds."`
-	Place        int        `json:"place,omitempty" description:"Position in the queue."`
+	Position     int        `json:"place,omitempty" description:"Position in the queue."`
 }
 
-// Errands are pending requests from siblings.
-type Errands struct {
-	Requests []Errand `json:"requests"`
+// SiblingRequests are pending requests from siblings.
+type SiblingRequests struct {
+	Requests []SiblingRequest `json:"requests"`
 }
 
-// Errand is a request from a sibling.
-type Errand struct {
+// SiblingRequest is a request from a sibling.
+type SiblingRequest struct {
 	Request  id.Request `json:"request"`
 	From     string     `json:"from"`
 	Action   string     `json:"action"`
