@@ -90,7 +90,7 @@ func approvalOf(r approval.Request) wire.Approval {
 	v := approval.Show(r, shownBytes)
 	w := wire.Approval{
 		ID: r.ID, Jail: r.Question.Subject.Jail, State: string(r.State), Tier: string(r.Tier),
-		Title: v.Title, What: v.What, Who: v.Who, Details: v.Details, Why: v.Why, Rule: v.Rule,
+		Title: v.Title, What: v.What, Who: v.Requester, Details: v.Details, Why: v.Reason, Rule: v.Rule,
 		Phrase: v.Phrase, First: v.First, Context: v.Context, Diff: approval.VisibleCode(would.Diff), NoDiff: approval.Visible(would.NoDiffReason),
 		Question: wire.Question{Action: r.Question.Action, Resource: r.Question.Resource, Agent: r.Question.Subject.Agent, Attributes: r.Question.Attributes},
 		Created:  r.Created.UTC(), Expires: r.Expires.UTC(), Outcome: v.Outcome, Waiting: r.Waiting, Entry: r.ChainEntry,

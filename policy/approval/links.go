@@ -182,9 +182,9 @@ var pageText = template.Must(template.New("page").Parse(`<!doctype html>
 pre{white-space:pre-wrap;overflow-wrap:anywhere;border:1px solid;padding:.8rem;unicode-bidi:isolate-override;direction:ltr}
 button{font-size:1.2rem;padding:.6rem 1.4rem}dt{font-weight:bold}</style></head><body>
 {{with .Problem}}<p role="alert"><strong>{{.}}</strong></p>{{end}}{{with .Remedy}}<p>{{.}}</p>{{end}}
-{{if .ID}}<h1>{{.Who}}</h1><pre>{{.What}}</pre>
-{{if not .Whole}}<p>Part of the request is not shown here.</p>{{end}}
-<dl><dt>Reason</dt><dd>{{.Why}}</dd><dt>Rule</dt><dd>{{.Rule}}</dd>
+{{if .ID}}<h1>{{.Requester}}</h1><pre>{{.What}}</pre>
+{{if not .Complete}}<p>Part of the request is not shown here.</p>{{end}}
+<dl><dt>Reason</dt><dd>{{.Reason}}</dd><dt>Rule</dt><dd>{{.Rule}}</dd>
 {{range .Details}}<dd>{{.}}</dd>{{end}}<dt>Tier</dt><dd>{{.Tier}}</dd>
 {{with .Outcome}}<dt>Outcome</dt><dd>{{.}}</dd>{{end}}<dt>Request</dt><dd>{{.View.ID}}</dd></dl>
 {{with .Context}}<details><summary>Context</summary><pre>{{.}}</pre></details>{{end}}

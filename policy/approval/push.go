@@ -104,7 +104,7 @@ func (p Push) message(ctx context.Context, q *Queue, r Request) (ntfyMessage, er
 		verdict Verdict
 		shown   bool
 	}{
-		{"Allow once", Allow, r.Tier == Standard && v.Whole},
+		{"Allow once", Allow, r.Tier == Standard && v.Complete},
 		{"Deny", Deny, true},
 	} {
 		if !b.shown {
@@ -124,7 +124,7 @@ func (p Push) message(ctx context.Context, q *Queue, r Request) (ntfyMessage, er
 
 // text renders the view as plain text.
 func (v View) text() string {
-	lines := []string{v.What, "", "Who: " + v.Who, "Why: " + v.Why, "Rule: " + v.Rule}
+	lines := []string{v.What, "", "Who: " + v.Requester, "Why: " + v.Reason, "Rule: " + v.Rule}
 	lines = append(lines, v.Details...)
 	if v.First != "" {
 		lines = append(lines, "Allowed by: "+v.First+"; a second operator is required")
@@ -132,7 +132,7 @@ func (v View) text() string {
 	if v.Phrase != "" {
 		lines = append(lines, "Elevated: allowing it requires a second operator or this typed phrase: "+v.Phrase)
 	}
-	if !v.Whole {
+	if !v.Complete {
 		lines = append(lines, "Part of the request is not shown here. Open it to review all of it before you allow it.")
 	}
 	lines = append(lines, "Denied at "+v.Expires.UTC().Format(time.DateTime)+"UTC unless answered", string(v.ID))

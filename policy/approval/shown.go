@@ -20,22 +20,22 @@ import (
 // A View is a request prepared for display. Characters that would hide or reorder text are
 // spelled out.
 type View struct {
-	ID      id.Approval      `json:"id"`
-	Title   string           `json:"title"` // short summary
-	What    string           `json:"what"`  // the complete action
-	Whole   bool             `json:"whole"` // What is not shortened
-	Who     string           `json:"who"`
-	Details []string         `json:"details,omitempty"` // attributes of the question: "cwd: /srv"
-	Why     string           `json:"why"`
-	Rule    string           `json:"rule"` // the rule that requires approval
-	Tier    Tier             `json:"tier"`
-	State   State            `json:"state"`
-	Expires time.Time        `json:"expires"`
-	Writes  map[Scope]string `json:"writes,omitempty"` // per scope, the rule that allowing would write
-	Phrase  string           `json:"phrase,omitempty"` // typing it lets one person allow the request
-	First   string           `json:"first,omitempty"`  // first of two people who has allowed it
-	Outcome string           `json:"outcome,omitempty"`
-	Context string           `json:"context,omitempty"`
+	ID        id.Approval      `json:"id"`
+	Title     string           `json:"title"` // short summary
+	What      string           `json:"what"`  // the complete action
+	Complete  bool             `json:"whole"` // What is not shortened
+	Requester string           `json:"who"`
+	Details   []string         `json:"details,omitempty"` // attributes of the question: "cwd: /srv"
+	Reason    string           `json:"why"`
+	Rule      string           `json:"rule"` // the rule that requires approval
+	Tier      Tier             `json:"tier"`
+	State     State            `json:"state"`
+	Expires   time.Time        `json:"expires"`
+	Writes    map[Scope]string `json:"writes,omitempty"` // per scope, the rule that allowing would write
+	Phrase    string           `json:"phrase,omitempty"` // typing it lets one person allow the request
+	First     string           `json:"first,omitempty"`  // first of two people who has allowed it
+	Outcome   string           `json:"outcome,omitempty"`
+	Context   string           `json:"context,omitempty"`
 }
 
 // Show returns the view of a request. Each text, such as What and Context, has at most about
@@ -43,7 +43,7 @@ type View struct {
 func Show(r Request, limit int) View {
 	v := View{
 		ID: r.ID, Tier: r.Tier, State: r.State, Expires: r.Expires,
-		Who: subjectText(r.Question.Subject), Why: shorten(Visible(r.Reason), limit), Rule: shorten(Visible(r.Rule.String()), limit),
+		Requester: subjectText(r.Question.Subject), Reason: shorten(Visible(r.Reason), limit), Rule: shorten(Visible(r.Rule.String()), limit),
 		Phrase: Visible(r.Phrase), Outcome: shorten(Visible(r.Outcome), limit),
 	}
 	what := Visible(r.Question.Resource)
@@ -51,8 +51,8 @@ func Show(r Request, limit int) View {
 		what = Visible(r.Question.Action) + " " + what
 	}
 	v.What = shorten(what, limit)
-	v.Whole = v.What == what
-	v.Title = shorten(v.Who+" asks: "+strings.ReplaceAll(what, "\n", " "), 120)
+	v.Complete = v.What == what
+	v.Title = shorten(v.Requester+" asks: "+strings.ReplaceAll(what, "\n", " "), 120)
 	for _, name := range slices.Sorted(maps.Keys(r.Question.Attributes)) {
 		v.Details = append(v.Details, shorten(Visible(name+": "+r.Question.Attributes[name]), limit))
 	}

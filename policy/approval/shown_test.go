@@ -51,7 +51,7 @@ func TestShow(t *testing.T) {
 	r.Context = json.RawMessage(`{"before":["ls\u202e","cd x"]}`)
 	r.First = &approval.Answer{By: anna}
 	v := approval.Show(r, 1000)
-	if !v.Whole || v.What != "rm -rf⟨U+202E⟩ x" || v.Who != "agent worker, jail j-aaaaaaaaaaaa, session s1" || v.Why != "everything else is asked" ||
+	if !v.Complete || v.What != "rm -rf⟨U+202E⟩ x" || v.Requester != "agent worker, jail j-aaaaaaaaaaaa, session s1" || v.Reason != "everything else is asked" ||
 		v.Rule != `bash "*": ask (opencode.json:7)` || strings.Join(v.Details, ",") != "argv0: rm⟨U+001B⟩,cwd: /srv" || v.First != "anna" ||
 		!strings.Contains(v.Context, `"cd x"`) || strings.Contains(v.Context, "\u202e") || !strings.Contains(v.Title, "rm -rf⟨U+202E⟩ x") {
 		t.Errorf("Show = %+v", v)
@@ -60,11 +60,11 @@ func TestShow(t *testing.T) {
 		t.Errorf("Writes = %v, want %v", v.Writes, want)
 	}
 	r.Question = policy.Question{Action: "edit", Resource: "/etc/passwd"}
-	if v := approval.Show(r, 1000); v.What != "edit /etc/passwd" || v.Who != "unknown caller" {
+	if v := approval.Show(r, 1000); v.What != "edit /etc/passwd" || v.Requester != "unknown caller" {
 		t.Errorf("Show = %+v", v)
 	}
 	r = run(strings.Repeat("a", 500) + "END")
-	if v := approval.Show(r, 100); v.Whole || !strings.HasSuffix(v.What, "END") || len(v.What) > 200 || len(v.Title) > 200 {
+	if v := approval.Show(r, 100); v.Complete || !strings.HasSuffix(v.What, "END") || len(v.What) > 200 || len(v.Title) > 200 {
 		t.Errorf("Show = %+v", v)
 	}
 }
