@@ -81,7 +81,7 @@ func (s *Server) listCapabilities(context.Context, none, none) (wire.Page[wire.C
 	return page, nil
 }
 
-func (s *Server) capabilityOf(caps Capabilities, r registry.Record, whole bool) wire.Capability {
+func (s *Server) capabilityOf(caps Capabilities, r registry.Record, complete bool) wire.Capability {
 	w := wire.Capability{
 		ID: r.ID, Version: r.Version, Digest: r.Digest, State: string(r.State), Approval: r.Approval, New: r.Widens, Why: r.Why,
 		Trust: r.Trust, Bundle: r.Bundle, By: r.By, Created: r.Created.UTC(), Settled: utc(r.Settled), Effects: []string{},
@@ -93,7 +93,7 @@ func (s *Server) capabilityOf(caps Capabilities, r registry.Record, whole bool) 
 	w.Description, w.Runtime, w.Hosts, w.Secrets = in.Description, string(in.Runtime.Type), in.Network.Hosts, in.Secrets
 	w.Effects = append(w.Effects, in.Effects...)
 	w.Tier, w.PerUse = string(in.EffectiveTier()), in.Approval.PerUse
-	if whole {
+	if complete {
 		w.Manifest = r.Source
 		w.Limits = &wire.CallLimits{
 			CPUShares: in.Resources.CPUShares, MemoryMB: in.Resources.MemoryMB, TimeoutMS: in.Resources.Timeout.Milliseconds(),

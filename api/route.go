@@ -57,11 +57,11 @@ func call[P, B, R any](status int, do func(s *Server, ctx context.Context, p P, 
 
 // create creates an operation that creates an object. It responds with 201 and the location of
 // the object.
-func create[P, B, R any](do func(s *Server, ctx context.Context, p P, b B) (R, error), place func(P, R) string) operation {
-	return valueOperation(http.StatusCreated, do, place)
+func create[P, B, R any](do func(s *Server, ctx context.Context, p P, b B) (R, error), location func(P, R) string) operation {
+	return valueOperation(http.StatusCreated, do, location)
 }
 
-func valueOperation[P, B, R any](status int, do func(s *Server, ctx context.Context, p P, b B) (R, error), place func(P, R) string) operation {
+func valueOperation[P, B, R any](status int, do func(s *Server, ctx context.Context, p P, b B) (R, error), location func(P, R) string) operation {
 	op := operation{params: *new(P), body: *new(B), result: *new(R), status: status, values: true, once: true}
 	op.serve = func(s *Server, w http.ResponseWriter, r *http.Request) error {
 		var p P
@@ -79,8 +79,8 @@ func valueOperation[P, B, R any](status int, do func(s *Server, ctx context.Cont
 				return replay.Response{}, err
 			}
 			a, err := jsonAnswer(status, v)
-			if place != nil {
-				a.Location = place(p, v)
+			if location != nil {
+				a.Location = location(p, v)
 			}
 			return a, err
 		})

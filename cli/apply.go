@@ -79,10 +79,10 @@ func (a *applier) apply(ctx context.Context, changes []wire.Change) (applied, er
 		if err := a.applyOne(ctx, rel, c); err != nil {
 			return out, fmt.Errorf("apply %s: %w", c.Path, err)
 		}
-		whole, half := renamed[c.Path]
+		change, half := renamed[c.Path]
 		switch {
 		case half:
-			out.Done = append(out.Done, whole)
+			out.Done = append(out.Done, change)
 		case c.From == "": // not the deletion half of a rename
 			out.Done = append(out.Done, c)
 		}

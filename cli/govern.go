@@ -528,7 +528,7 @@ func allowText(r wire.EgressRule) string {
 }
 
 func (c *command) trail() *cobra.Command {
-	var said, observed bool
+	var reported, observed bool
 	cmd := &cobra.Command{
 		Use: "trail JAIL", Short: "List the policy decisions about a jail, oldest first", Args: cobra.ExactArgs(1),
 		Long: `List the policy decisions about a jail, oldest first: each requested action, the
@@ -538,7 +538,7 @@ kernel, and --observed shows only those.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return c.withJail(cmd, args[0], func(cl *client.Client, j id.Jail) error {
 				q := url.Values{}
-				if said || observed {
+				if reported || observed {
 					q.Set("observed", strconv.FormatBool(observed))
 				}
 				all, err := client.Collect(cl.Trail(cmd.Context(), j, q))
@@ -553,7 +553,7 @@ kernel, and --observed shows only those.`,
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&said, "said", false, "only decisions reported by agents and their harnesses")
+	cmd.Flags().BoolVar(&reported, "said", false, "only decisions reported by agents and their harnesses")
 	cmd.Flags().BoolVar(&observed, "observed", false, "only decisions observed in the Linux kernel")
 	cmd.MarkFlagsMutuallyExclusive("said", "observed")
 	return cmd

@@ -161,11 +161,11 @@ func (m mcpCapabilities) List(ctx context.Context) ([]mcp.Tool, error) {
 			continue
 		}
 		seen[v.ID] = true
-		whole, err := m.Capability(ctx, v.ID, v.Version)
+		full, err := m.Capability(ctx, v.ID, v.Version)
 		if err != nil {
 			return nil, err
 		}
-		tools = append(tools, mcp.Tool{ID: v.ID, Description: v.Description, Input: whole.InputSchema, Output: whole.OutputSchema, Effects: v.Effects})
+		tools = append(tools, mcp.Tool{ID: v.ID, Description: v.Description, Input: full.InputSchema, Output: full.OutputSchema, Effects: v.Effects})
 	}
 	return tools, nil
 }

@@ -199,9 +199,9 @@ func (c *command) startOwn(ctx context.Context, cl *client.Client) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case err := <-ended:
-			said, _ := io.ReadAll(io.NewSectionReader(log, from, 4<<10))
-			if !strings.Contains(string(said), "another daemon") {
-				return fault.Newf(fault.Unavailable, "start a daemon", c.dataDir(), "%w: %s", err, strings.TrimSpace(string(said)))
+			output, _ := io.ReadAll(io.NewSectionReader(log, from, 4<<10))
+			if !strings.Contains(string(output), "another daemon") {
+				return fault.Newf(fault.Unavailable, "start a daemon", c.dataDir(), "%w: %s", err, strings.TrimSpace(string(output)))
 			}
 		case <-time.After(2 * time.Millisecond):
 		}

@@ -244,8 +244,8 @@ func (c *command) printValue(v form.Value) error {
 const longestValue = 16 << 20
 
 func valueText(v form.Value) (string, error) {
-	text, whole := form.Within(v, longestValue)
-	if !whole {
+	text, complete := form.Within(v, longestValue)
+	if !complete {
 		return "", form.Errorf("BudgetExhausted", "the text of the value is longer than %d bytes", longestValue)
 	}
 	return text, nil

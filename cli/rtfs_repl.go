@@ -142,8 +142,8 @@ func (r *repl) answer(ctx context.Context, src string) string {
 	if err != nil {
 		return explain(err, []byte(src)).Error()
 	}
-	text, whole := form.Within(v, longestShown)
-	if !whole {
+	text, complete := form.Within(v, longestShown)
+	if !complete {
 		text += "…"
 	}
 	return text

@@ -87,7 +87,7 @@ func (d *Daemon) openEngines(ctx context.Context) (engines, error) {
 	add(host, manifest.Native)
 	jails := jailed.New(jailed.Config{
 		Jails: d.jails, Images: layers{d.images}, Dir: filepath.Join(d.Config.Data, "sandboxes"),
-		Govern: governCapability, Grant: d.grantSandbox, Serving: d.serving, Meter: d.carried, Log: d.log.With("part", "jailed"),
+		Govern: governCapability, Grant: d.grantSandbox, Serving: d.serving, Meter: d.traffic, Log: d.log.With("part", "jailed"),
 	})
 	if err := jails.Open(ctx); err != nil {
 		return nil, err
@@ -264,8 +264,8 @@ func (d *Daemon) serving(jid id.Jail, call *engine.Call) (done func()) {
 	return d.kernel.Serving(jid, call.Entry)
 }
 
-// carried returns the traffic counters of a sandbox's egress proxy.
-func (d *Daemon) carried(jid id.Jail) jailed.Traffic {
+// traffic returns the traffic counters of a sandbox's egress proxy.
+func (d *Daemon) traffic(jid id.Jail) jailed.Traffic {
 	s, ok := d.kernel.Egress(jid)
 	if !ok {
 		return jailed.Traffic{}

@@ -94,10 +94,10 @@ type Daemon struct {
 
 	connectors atomic.Pointer[connector.Connectors] // set when they are created
 
-	observers *observe.Observers
-	snapshots *snapshot.Manager
-	keeper    atomic.Pointer[snapshot.Manager] // set when the snapshots are open
-	closers   []func() error                   // newest last
+	observers       *observe.Observers
+	snapshots       *snapshot.Manager
+	snapshotManager atomic.Pointer[snapshot.Manager] // set when the snapshots are open
+	closers         []func() error                   // newest last
 
 	wg       sync.WaitGroup
 	serveErr chan error

@@ -42,7 +42,7 @@ func (d *Daemon) openSnapshots(ctx context.Context) error {
 	if err := d.snapshots.Open(ctx); err != nil {
 		return err
 	}
-	d.keeper.Store(d.snapshots)
+	d.snapshotManager.Store(d.snapshots)
 	return nil
 }
 
@@ -80,20 +80,20 @@ func (d *Daemon) lower(_ context.Context, r jail.Rootfs, digest string) ([]strin
 type commands struct{ d *Daemon }
 
 func (c commands) Before(ctx context.Context, jid id.Jail, argv []string) {
-	if k := c.d.keeper.Load(); k != nil {
+	if k := c.d.snapshotManager.Load(); k != nil {
 		k.Before(ctx, jid, argv)
 	}
 }
 
 func (c commands) After(ctx context.Context, jid id.Jail, argv []string) {
-	if k := c.d.keeper.Load(); k != nil {
+	if k := c.d.snapshotManager.Load(); k != nil {
 		k.After(ctx, jid, argv)
 	}
 }
 
 // began reports started programs to the snapshots.
 func (d *Daemon) began(jid id.Jail, e *event.Event) {
-	if k := d.keeper.Load(); k != nil {
+	if k := d.snapshotManager.Load(); k != nil {
 		k.ProgramStarted(jid, e)
 	}
 }

@@ -29,19 +29,19 @@ type storage struct {
 	pool func() []jail.Spares
 	size int // configured size of the pool
 
-	turn  chan struct{} // lock with capacity 1, so that waiting can be cancelled
+	lock  chan struct{} // lock with capacity 1, so that waiting can be cancelled
 	count wire.Storage  // last measurement; guarded by turn
 }
 
 func newStorage(dir string, size int, pool func() []jail.Spares) *storage {
-	return &storage{dir: dir, size: size, pool: pool, turn: make(chan struct{}, 1)}
+	return &storage{dir: dir, size: size, pool: pool, lock: make(chan struct{}, 1)}
 }
 
 // now returns the last measurement, or measures again if it is too old.
 func (s *storage) now(ctx context.Context) (wire.Storage, error) {
 	select {
-	case s.turn <- struct{}{}:
-		defer func() { <-s.turn }()
+	case s.lock <- struct{}{}:
+		defer func() { <-s.lock }()
 	case <-ctx.Done():
 		return wire.Storage{}, ctx.Err()
 	}

@@ -782,13 +782,13 @@ func TestDiskCountIsCachedAndCancellable(t *testing.T) {
 	if again, err := s.now(t.Context()); err != nil || again.At != first.At || again.Parts[0].Files != 1 {
 		t.Errorf("the next count = %+v, %v, want the one from before", again, err)
 	}
-	s.turn <- struct{}{} // another count is in progress
+	s.lock <- struct{}{} // another count is in progress
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := s.now(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("a count that is given up = %v, want %v", err, context.Canceled)
 	}
-	<-s.turn
+	<-s.lock
 	if _, err := newStorage(dir, 0, nil).now(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("a count with a cancelled context = %v, want %v", err, context.Canceled)
 	}

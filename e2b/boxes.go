@@ -24,7 +24,7 @@ func (s *Sandboxes) Open(ctx context.Context, sandbox string, v envd.Visit) (env
 		}
 		switch {
 		case b.State != Running:
-		case v.Use == envd.Glance:
+		case v.Use == envd.HealthCheck:
 			return b.envdBox(), func() {}, nil
 		case !b.expired(time.Now()):
 			// a sandbox in use is not paused

@@ -127,8 +127,8 @@ func DiskFull(err error) bool {
 	}
 	// Container runtimes, CRIU and mkfs.ext4 quote strerror(ENOSPC); SQLite says it as
 	// sqlite3_errstr(SQLITE_FULL) does.
-	said := strings.ToLower(err.Error())
-	return strings.Contains(said, "no space left on device") || strings.Contains(said, "database or disk is full")
+	message := strings.ToLower(err.Error())
+	return strings.Contains(message, "no space left on device") || strings.Contains(message, "database or disk is full")
 }
 
 // RemedyOf returns the outermost remedy in err's tree, or "".

@@ -68,9 +68,9 @@ func (o *Observers) Changed(ctx context.Context, jid id.Jail, since Mark) (bool,
 	if err != nil || !since.known || !now.known {
 		return true, err
 	}
-	whole := since.selected == now.selected && whole(j.target.Selection)
-	same := now.body == since.body && now.changes == since.changes && (whole || now.lives == since.lives) &&
-		maps.EqualFunc(now.processes, since.processes, func(is, was process) bool { return is.same(was, whole) })
+	complete := since.selected == now.selected && complete(j.target.Selection)
+	same := now.body == since.body && now.changes == since.changes && (complete || now.lives == since.lives) &&
+		maps.EqualFunc(now.processes, since.processes, func(is, was process) bool { return is.same(was, complete) })
 	return !same, nil
 }
 
@@ -118,8 +118,8 @@ func (o *Observers) mark(ctx context.Context, j *observed, since Mark) (Mark, er
 	return m, nil
 }
 
-// whole reports whether all operations with lasting effects are recorded.
-func whole(s event.Selection) bool {
+// complete reports whether all operations with lasting effects are recorded.
+func complete(s event.Selection) bool {
 	s = s.Defaults(event.Selection{})
 	return s.Syscalls == "all" && s.Files == "all" && s.Sample <= 1 && len(s.Ignore) == 0
 }
@@ -263,14 +263,14 @@ type process struct {
 // snapshot does the same.
 const wakeTime = uint64(5 * time.Millisecond)
 
-func (is process) same(was process, whole bool) bool {
+func (is process) same(was process, complete bool) bool {
 	if is.began != was.began {
 		return false
 	}
 	if is.cpu == was.cpu {
 		return true
 	}
-	if !whole || is.calls != was.calls {
+	if !complete || is.calls != was.calls {
 		return false
 	}
 	return is.where != "" && is.where == was.where || was.fresh && is.cpu-was.cpu < wakeTime

@@ -100,7 +100,7 @@ func (p permission) under(over permission) permission {
 		case i < 0:
 			t.rules = slices.Clone(t.rules)
 			p = append(p, t)
-		case p[i].whole || t.whole:
+		case p[i].single || t.single:
 			p[i] = t
 		default:
 			p[i].rules = slices.Clone(p[i].rules)
@@ -146,7 +146,7 @@ func underTools(tools, over []toolSwitch) []toolSwitch {
 func asPermission(tools []toolSwitch) permission {
 	var p permission
 	for _, t := range tools {
-		r := toolRules{tool: editTool(t.tool), whole: true, rules: []patternRule{{"*", t.effect(), t.at}}}
+		r := toolRules{tool: editTool(t.tool), single: true, rules: []patternRule{{"*", t.effect(), t.at}}}
 		p = p.replacedBy(permission{r})
 	}
 	return p
@@ -172,7 +172,7 @@ func editTool(tool string) string {
 // javaScriptOrder sorts integer keys first, in ascending order, as JavaScript does for all
 // objects.
 func javaScriptOrder[T any](all []T, key func(T) string) []T {
-	place := func(t T) uint64 {
+	position := func(t T) uint64 {
 		n, err := strconv.ParseUint(key(t), 10, 32)
 		if err != nil || n == 1<<32-1 || strconv.FormatUint(n, 10) != key(t) {
 			return 1 << 32
@@ -180,7 +180,7 @@ func javaScriptOrder[T any](all []T, key func(T) string) []T {
 		return n
 	}
 	all = slices.Clone(all)
-	slices.SortStableFunc(all, func(a, b T) int { return cmp.Compare(place(a), place(b)) })
+	slices.SortStableFunc(all, func(a, b T) int { return cmp.Compare(position(a), position(b)) })
 	return all
 }
 
@@ -287,7 +287,7 @@ func patternsOf(tool string, rules []Rule) []Rule {
 func (p permission) patterned() permission {
 	p = slices.Clone(p)
 	for i := range p {
-		p[i].whole = false
+		p[i].single = false
 	}
 	return p
 }

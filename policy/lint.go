@@ -98,7 +98,7 @@ func (l *linter) agent(name string) {
 		if e.origin != originFiles {
 			continue
 		}
-		if name == l.s.merged.defaultAgent || own[place{e.rule.File, e.rule.Line}] {
+		if name == l.s.merged.defaultAgent || own[position{e.rule.File, e.rule.Line}] {
 			l.never(here, i)
 			l.spelling(e)
 			l.evaded(name, e)
@@ -114,8 +114,8 @@ func (l *linter) agent(name string) {
 }
 
 // ownLines returns the lines of an agent's own block.
-func (l *linter) ownLines(name string) map[place]bool {
-	own := map[place]bool{}
+func (l *linter) ownLines(name string) map[position]bool {
+	own := map[position]bool{}
 	a := l.s.merged.agent(name)
 	for _, t := range a.permission {
 		for _, r := range t.rules {
@@ -162,9 +162,9 @@ func (x *index) covering(i int) *entry {
 }
 
 // cancels reports a rule that allows everything and overrides other rules.
-func (l *linter) cancels(name string, v *view, i int, own map[place]bool) {
+func (l *linter) cancels(name string, v *view, i int, own map[position]bool) {
 	e := v.base.entries[i]
-	if e.rule.Effect != Allow || !own[place{e.rule.File, e.rule.Line}] && name != l.s.merged.defaultAgent {
+	if e.rule.Effect != Allow || !own[position{e.rule.File, e.rule.Line}] && name != l.s.merged.defaultAgent {
 		return
 	}
 	var gone []string
@@ -174,7 +174,7 @@ func (l *linter) cancels(name string, v *view, i int, own map[place]bool) {
 		d := v.base.entries[k]
 		switch {
 		case d.rule.Effect == Allow || !e.action.covers(&d.action) || !e.on.covers(&d.on):
-		case d.origin == originFiles && l.s.config.Match == Last && own[place{e.rule.File, e.rule.Line}]:
+		case d.origin == originFiles && l.s.config.Match == Last && own[position{e.rule.File, e.rule.Line}]:
 			files = true
 			gone = append(gone, d.rule.String())
 		case d.origin == setOpenCode && (!d.on.any || e.action.any) && !v.base.holds(d, i):

@@ -23,7 +23,7 @@ type sign struct {
 	match  Match
 	weight int // the sign with the highest weight decides
 	what   string
-	at     place
+	at     position
 }
 
 const (

@@ -23,22 +23,22 @@ type permission []toolRules
 
 // toolRules are the rules under one key of a permission block.
 type toolRules struct {
-	tool  string // pattern over tools
-	whole bool   // a single effect without patterns
-	rules []patternRule
+	tool   string // pattern over tools
+	single bool   // a single effect without patterns
+	rules  []patternRule
 }
 
 type patternRule struct {
 	pattern string
 	effect  Effect
-	at      place
+	at      position
 }
 
 // A toolSwitch is a boolean of the older "tools" setting.
 type toolSwitch struct {
 	tool string
 	on   bool
-	at   place
+	at   position
 }
 
 type agentBlock struct {
@@ -51,16 +51,16 @@ type agentBlock struct {
 
 type steps struct {
 	n  int
-	at place
+	at position
 }
 
-// A place is a line of a file.
-type place struct {
+// A position is a line of a file.
+type position struct {
 	file string
 	line int
 }
 
-func (p place) String() string { return fmt.Sprintf("%s:%d", p.file, p.line) }
+func (p position) String() string { return fmt.Sprintf("%s:%d", p.file, p.line) }
 
 // ReadPermissions parses the permissions of an opencode.json or opencode.jsonc. name is the
 // file name in rules and messages. Unknown keys are ignored; invalid values of known keys are
@@ -100,7 +100,7 @@ func (r *reader) fail(line int, remedy, format string, args ...any) {
 	}
 }
 
-func (r *reader) at(line int) place { return place{r.p.name, line} }
+func (r *reader) at(line int) position { return position{r.p.name, line} }
 
 func (r *reader) note(line int, kind FindingKind, remedy, format string, args ...any) {
 	r.p.findings = append(r.p.findings, Finding{
@@ -213,7 +213,7 @@ func (r *reader) tools(m *member) []toolSwitch {
 func (r *reader) permission(m *member) permission {
 	switch m.kind {
 	case kindString:
-		return permission{r.whole("*", m)}
+		return permission{r.toolEffect("*", m)}
 	case kindObject:
 	default:
 		r.fail(m.value.line, `write "allow", "ask", "deny" or { "bash": { "npm *": "allow" } }`,
@@ -228,7 +228,7 @@ func (r *reader) permission(m *member) permission {
 		r.signOfKey(m)
 		switch m.kind {
 		case kindString:
-			all = append(all, r.whole(m.key, m))
+			all = append(all, r.toolEffect(m.key, m))
 		case kindObject:
 			all = append(all, r.patterns(m))
 		default:
@@ -239,8 +239,8 @@ func (r *reader) permission(m *member) permission {
 	return all
 }
 
-func (r *reader) whole(tool string, m *member) toolRules {
-	return toolRules{tool: tool, whole: true, rules: []patternRule{{"*", r.effect(m), r.at(m.line)}}}
+func (r *reader) toolEffect(tool string, m *member) toolRules {
+	return toolRules{tool: tool, single: true, rules: []patternRule{{"*", r.effect(m), r.at(m.line)}}}
 }
 
 func (r *reader) patterns(m *member) toolRules {

@@ -163,8 +163,8 @@ func parseMB(s string) (int64, error) {
 
 // parseAmount parses a decimal number, "1" or "1.5", and multiplies it by times, rounding up.
 func parseAmount(s string, times, most int64) (int64, error) {
-	whole, part, dot := strings.Cut(s, ".")
-	if !digits(whole) || dot && !digits(part) || len(s) > 30 {
+	integer, part, dot := strings.Cut(s, ".")
+	if !digits(integer) || dot && !digits(part) || len(s) > 30 {
 		return 0, fmt.Errorf("not a decimal number")
 	}
 	r, ok := new(big.Rat).SetString(s)

@@ -60,8 +60,8 @@ func (g *Gateway) isForeign(ctx context.Context, r run.Run) (foreign, wait bool)
 	if s.Jail != r.Jail {
 		return true, false
 	}
-	elsewhere := s.JailHolder != "" && s.JailHolder != g.cfg.Runs.Holder()
-	return elsewhere, elsewhere
+	heldByOther := s.JailHolder != "" && s.JailHolder != g.cfg.Runs.Holder()
+	return heldByOther, heldByOther
 }
 
 // sweep cleans up the jails of runs that this daemon does not supervise.

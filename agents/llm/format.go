@@ -21,10 +21,10 @@ type format struct {
 	streams bool   // always a stream
 	free    bool   // not charged by providers
 
-	limits func(fields []field, a *ask) error // reads the limits of the answer
-	whole  func(t *tally, body []byte)        // counts a complete answer
-	event  func(t *tally, ev sse)             // counts one event of a stream
-	broken func(t *tally, p problem) []byte   // ends a stream with an error
+	limits   func(fields []field, a *ask) error // reads the limits of the answer
+	complete func(t *tally, body []byte)        // counts a complete answer
+	event    func(t *tally, ev sse)             // counts one event of a stream
+	broken   func(t *tally, p problem) []byte   // ends a stream with an error
 }
 
 // A problem is an error in a form that an API can encode.
@@ -65,13 +65,13 @@ func plain(err error) string {
 	if !ok || e.Err == nil {
 		return err.Error()
 	}
-	said := plain(e.Err)
+	detail := plain(e.Err)
 	for _, of := range []string{e.Field, e.On} {
 		if of != "" {
-			said = of + ": " + said
+			detail = of + ": " + detail
 		}
 	}
-	return said
+	return detail
 }
 
 // refuse responds with an error. No part of the response may have been written.

@@ -11,35 +11,35 @@ import (
 var (
 	chat = &format{
 		api: OpenAI, name: "chat.completions", path: "/chat/completions",
-		limits: chatLimits, whole: chatWhole, event: chatEvent, broken: chatBroken,
+		limits: chatLimits, complete: chatWhole, event: chatEvent, broken: chatBroken,
 	}
 	responses = &format{
 		api: OpenAI, name: "responses", path: "/responses",
-		limits: responseLimits, whole: responseWhole, event: responseEvent, broken: responseBroken,
+		limits: responseLimits, complete: responseWhole, event: responseEvent, broken: responseBroken,
 	}
 	embeddings = &format{
 		api: OpenAI, name: "embeddings", path: "/embeddings",
-		limits: noOutput, whole: chatWhole, event: chatEvent, broken: chatBroken,
+		limits: noOutput, complete: chatWhole, event: chatEvent, broken: chatBroken,
 	}
 	messages = &format{
 		api: Anthropic, name: "messages", path: "/v1/messages",
-		limits: messageLimits, whole: messageWhole, event: messageEvent, broken: messageBroken,
+		limits: messageLimits, complete: messageWhole, event: messageEvent, broken: messageBroken,
 	}
 	counting = &format{
 		api: Anthropic, name: "messages.count_tokens", path: "/v1/messages/count_tokens", free: true,
-		limits: noOutput, whole: uncounted, event: messageEvent, broken: messageBroken,
+		limits: noOutput, complete: uncounted, event: messageEvent, broken: messageBroken,
 	}
 	generate = &format{
 		api: Gemini, name: "generateContent", action: ":generateContent",
-		limits: geminiLimits, whole: geminiWhole, event: geminiEvent, broken: geminiBroken,
+		limits: geminiLimits, complete: geminiWhole, event: geminiEvent, broken: geminiBroken,
 	}
 	generateStream = &format{
 		api: Gemini, name: "streamGenerateContent", action: ":streamGenerateContent", streams: true,
-		limits: geminiLimits, whole: geminiWhole, event: geminiEvent, broken: geminiBroken,
+		limits: geminiLimits, complete: geminiWhole, event: geminiEvent, broken: geminiBroken,
 	}
 	countGemini = &format{
 		api: Gemini, name: "countTokens", action: ":countTokens", free: true,
-		limits: noOutput, whole: uncounted, event: geminiEvent, broken: geminiBroken,
+		limits: noOutput, complete: uncounted, event: geminiEvent, broken: geminiBroken,
 	}
 )
 

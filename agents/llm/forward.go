@@ -240,8 +240,8 @@ func (x *exchange) again(ctx context.Context, try int, a *answer, err error) (ti
 	if a.Header.Get("X-Should-Retry") == "false" {
 		return 0, false
 	}
-	if told, ok := retryAfter(a.Header, time.Now()); ok {
-		return told, told <= patience
+	if requested, ok := retryAfter(a.Header, time.Now()); ok {
+		return requested, requested <= patience
 	}
 	return wait, true
 }
@@ -275,24 +275,24 @@ func sleep(ctx context.Context, d time.Duration) error {
 // unanswered ends a call without a response.
 func (x *exchange) unanswered(ctx context.Context, err error) error {
 	how, name := Failed, x.to.provider.Name
-	told := fault.Newf(fault.Unavailable, "llm.unanswered", "provider "+name, "the provider cannot be reached")
+	unreachable := fault.Newf(fault.Unavailable, "llm.unanswered", "provider "+name, "the provider cannot be reached")
 	_, noKey := errors.AsType[*keyError](err)
 	switch {
 	case errors.Is(context.Cause(ctx), errSilent):
-		told = fault.Newf(fault.Timeout, "llm.unanswered", "provider "+name, "no response for %v", x.to.provider.Timeout)
+		unreachable = fault.Newf(fault.Timeout, "llm.unanswered", "provider "+name, "no response for %v", x.to.provider.Timeout)
 	case ctx.Err() != nil:
 		how, err = Cancelled, errors.New("the caller disconnected")
-		told = fault.Newf(fault.Unavailable, "llm.unanswered", "", "the request was cancelled")
+		unreachable = fault.Newf(fault.Unavailable, "llm.unanswered", "", "the request was cancelled")
 	case noKey:
-		told = fault.Newf(fault.Unavailable, "llm.unanswered", "provider "+name, "the provider's key is not available; see the daemon's log")
+		unreachable = fault.Newf(fault.Unavailable, "llm.unanswered", "provider "+name, "the provider's key is not available; see the daemon's log")
 	case fault.KindOf(err) != "":
-		told = err
+		unreachable = err
 	}
 	x.g.cfg.Log.Warn("a model call failed", "call", x.call.ID, "provider", name, "model", x.to.model, "outcome", how, "error", err)
-	if err := x.finish(ctx, how, told.Error()); err != nil {
+	if err := x.finish(ctx, how, unreachable.Error()); err != nil {
 		return err
 	}
-	return told
+	return unreachable
 }
 
 // passError passes a provider's error on. Errors about the daemon's credentials are replaced
@@ -343,7 +343,7 @@ func (x *exchange) giveHeader(w http.ResponseWriter, a *answer) {
 // recorded.
 func (x *exchange) passWhole(ctx context.Context, w http.ResponseWriter, a *answer) error {
 	body, err := io.ReadAll(io.LimitReader(a.body, maxAnswer+1))
-	x.f.whole(&x.tally, body)
+	x.f.complete(&x.tally, body)
 	switch {
 	case len(body) > maxAnswer:
 		return x.broke(ctx, fault.Newf(fault.Unavailable, "llm.passWhole", "provider "+x.to.provider.Name, "the response has more than %d bytes", maxAnswer))

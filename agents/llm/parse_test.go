@@ -108,7 +108,7 @@ func FuzzTally(f *testing.F) {
 			ta := tally{ask: ask{input: 10}}
 			for _, data := range [][]byte{one, two, one} {
 				fm.event(&ta, sse{raw: data, data: data})
-				fm.whole(&ta, data)
+				fm.complete(&ta, data)
 				u := ta.usage()
 				for _, n := range []int64{u.Input, u.Output, u.CacheRead, u.CacheWrite, u.Reasoning} {
 					if n < 0 || n > 4*maxTokens {

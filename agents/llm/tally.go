@@ -11,7 +11,7 @@ type tally struct {
 	seen bool  // the input was reported
 	full bool  // the report is complete
 
-	said   int64  // estimated tokens of the answer
+	output int64  // estimated tokens of the answer
 	done   bool   // the answer is complete
 	failed bool   // the answer ended with an error of the provider
 	answer string // Responses: response id
@@ -30,11 +30,11 @@ func (t *tally) usage() Usage {
 	if !t.seen {
 		u.Input = t.ask.input
 	}
-	u.Output = max(u.Output, t.said)
+	u.Output = max(u.Output, t.output)
 	return u
 }
 
-func (t *tally) say(text string) { t.said += estimate(text) }
+func (t *tally) say(text string) { t.output += estimate(text) }
 
 // parse parses untrusted JSON as far as possible.
 func parse(data []byte, into any) bool { return json.Unmarshal(data, into) == nil }

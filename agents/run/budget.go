@@ -51,19 +51,19 @@ func (m *Manager) SaveBudget(ctx context.Context, rid id.Run) (Run, error) {
 // Charge adds spending that was not reserved, such as time, and stores it as Keep does.
 func (m *Manager) Charge(ctx context.Context, rid id.Run, used budget.Amounts) (Run, error) {
 	var got *Run
-	var hold *budget.Reservation
+	var reservation *budget.Reservation
 	err := m.changeClaimed(ctx, rid, func(t *transaction, r *Run, w *localRun) error {
 		got = r
-		if hold == nil {
+		if reservation == nil {
 			if _, err := budget.New("used", nil, budget.State{Consumed: used}, nil); err != nil {
 				return err
 			}
 			var err error
-			hold, err = w.budget.Reserve(nil)
+			reservation, err = w.budget.Reserve(nil)
 			if err != nil {
 				return err
 			}
-			hold.Commit(used) // idempotent, because the change may be attempted several times
+			reservation.Commit(used) // idempotent, because the change may be attempted several times
 		}
 		return t.checkOverdrawn(r)
 	})

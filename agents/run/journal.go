@@ -223,15 +223,15 @@ func (t *transaction) beginStep(r *Run, w *localRun, q StepRequest) (Step, error
 	if err != nil {
 		return Step{}, err
 	}
-	hold, err := w.budget.Reserve(q.Worst)
+	reservation, err := w.budget.Reserve(q.Worst)
 	if err != nil {
 		t.afterErr = err
 		return Step{}, t.exceeded(r, err)
 	}
-	w.steps[q.Key] = &stepInFlight{reservation: hold, busy: true}
+	w.steps[q.Key] = &stepInFlight{reservation: reservation, busy: true}
 	t.undo = append(t.undo, func() {
 		delete(w.steps, q.Key)
-		hold.Release()
+		reservation.Release()
 	})
 	input := maskJSON(t.mask(r), q.Input)
 	if len(input) > maxFullInput {

@@ -57,7 +57,7 @@ func (m *Manager) ChargeReadings(ctx context.Context, rid id.Run, readings []Rea
 	err := m.changeClaimed(ctx, rid, func(t *transaction, r *Run, w *localRun) error {
 		got = r
 		if !done { // once, because the change may be attempted several times
-			hold, err := w.budget.Reserve(nil)
+			reservation, err := w.budget.Reserve(nil)
 			if err != nil {
 				return err
 			}
@@ -65,7 +65,7 @@ func (m *Manager) ChargeReadings(ctx context.Context, rid id.Run, readings []Rea
 			if wall := r.activeTime(t.now).Milliseconds() - w.budget.Consumed()[budget.Wall]; wall > 0 {
 				used[budget.Wall] = wall // calls and child runs may already have charged a part of it
 			}
-			hold.Commit(used)
+			reservation.Commit(used)
 			done = true
 		}
 		return t.checkOverdrawn(r)

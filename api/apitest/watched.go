@@ -51,10 +51,10 @@ func (w *Watched) Log(ctx context.Context, j id.Jail) (*eventlog.Log, error) {
 	if l, ok := w.logs[j]; ok {
 		return l, nil
 	}
-	if err := os.MkdirAll(w.place(j), 0o700); err != nil {
+	if err := os.MkdirAll(w.logDir(j), 0o700); err != nil {
 		return nil, err
 	}
-	l := eventlog.New(eventlog.Config{Dir: filepath.Join(w.place(j), "events"), Jail: j})
+	l := eventlog.New(eventlog.Config{Dir: filepath.Join(w.logDir(j), "events"), Jail: j})
 	if err := l.Open(); err != nil {
 		return nil, err
 	}
@@ -62,7 +62,7 @@ func (w *Watched) Log(ctx context.Context, j id.Jail) (*eventlog.Log, error) {
 	return l, nil
 }
 
-func (w *Watched) place(j id.Jail) string { return filepath.Join(w.dir, string(j)) }
+func (w *Watched) logDir(j id.Jail) string { return filepath.Join(w.dir, string(j)) }
 
 // Status implements api.Observed.
 func (w *Watched) Status(id.Jail) map[string]wire.Source {
@@ -71,16 +71,16 @@ func (w *Watched) Status(id.Jail) map[string]wire.Source {
 
 // Packets implements api.Observed.
 func (w *Watched) Packets(j id.Jail) ([]string, error) {
-	return filepath.Glob(filepath.Join(w.place(j), "packets*.pcapng"))
+	return filepath.Glob(filepath.Join(w.logDir(j), "packets*.pcapng"))
 }
 
 // PutPackets creates a capture file of a jail.
 func (w *Watched) PutPackets(j id.Jail, name string, data []byte) {
 	w.t.Helper()
-	if err := os.MkdirAll(w.place(j), 0o700); err != nil {
+	if err := os.MkdirAll(w.logDir(j), 0o700); err != nil {
 		w.t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(w.place(j), name), data, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(w.logDir(j), name), data, 0o600); err != nil {
 		w.t.Fatal(err)
 	}
 }

@@ -31,9 +31,9 @@ var begins = func() map[string]bool {
 	return all
 }()
 
-// whole is the set of kinds whose entry alone is a span. A call.ended without a call.started
+// ownSpan is the set of kinds whose entry alone is a span. A call.ended without a call.started
 // is a span as well: a call that stays within this process has one entry.
-var whole = map[string]bool{"llm.called": true, "call.ended": true}
+var ownSpan = map[string]bool{"llm.called": true, "call.ended": true}
 
 const (
 	maxDepth = 100   // causes that are followed to find the parent span
@@ -59,7 +59,7 @@ func (c *Chain) Map(e wire.ChainEntry) (Signals, error) {
 	if err != nil {
 		return Signals{}, err
 	}
-	where, err := c.place(e, maxDepth)
+	where, err := c.positionOf(e, maxDepth)
 	if err != nil {
 		return Signals{}, err
 	}
@@ -105,29 +105,29 @@ func (c *Chain) cause(e wire.ChainEntry) (wire.ChainEntry, bool, error) {
 	return p, true, nil
 }
 
-// place returns the span that an entry belongs to: its own, or else that of its cause, or else
+// positionOf returns the span that an entry belongs to: its own, or else that of its cause, or else
 // that of its jail.
-func (c *Chain) place(e wire.ChainEntry, depth int) (place, error) {
+func (c *Chain) positionOf(e wire.ChainEntry, depth int) (position, error) {
 	if begins[e.Kind] {
-		return place{entryTrace(e), entrySpan(e)}, nil
+		return position{entryTrace(e), entrySpan(e)}, nil
 	}
 	parent, ok, err := c.cause(e)
 	if err != nil {
-		return place{}, err
+		return position{}, err
 	}
 	if ok && began[e.Kind] == parent.Kind {
-		return place{entryTrace(parent), entrySpan(parent)}, nil
+		return position{entryTrace(parent), entrySpan(parent)}, nil
 	}
-	if whole[e.Kind] {
-		return place{entryTrace(e), entrySpan(e)}, nil
+	if ownSpan[e.Kind] {
+		return position{entryTrace(e), entrySpan(e)}, nil
 	}
 	if ok && depth > 0 {
-		return c.place(parent, depth-1)
+		return c.positionOf(parent, depth-1)
 	}
 	if e.Jail != "" {
-		return jailPlace(id.Jail(e.Jail)), nil
+		return jailPosition(id.Jail(e.Jail)), nil
 	}
-	return place{}, nil
+	return position{}, nil
 }
 
 // span returns the span that ends with an entry, or nil.
@@ -141,7 +141,7 @@ func (c *Chain) span(e wire.ChainEntry, at uint64) (*tracepb.Span, error) {
 	}
 	paired = paired && began[e.Kind] != "" && began[e.Kind] == start.Kind
 	if !paired {
-		if !whole[e.Kind] {
+		if !ownSpan[e.Kind] {
 			return nil, nil
 		}
 		start = e
@@ -169,14 +169,15 @@ func (c *Chain) below(s *tracepb.Span, start wire.ChainEntry) error {
 	if err != nil {
 		return err
 	}
-	var p place
+	var p position
 	if ok {
-		if p, err = c.place(cause, maxDepth); err != nil {
+		p, err = c.positionOf(cause, maxDepth)
+		if err != nil {
 			return err
 		}
 	}
 	if p.span == nil && start.Jail != "" {
-		p = jailPlace(id.Jail(start.Jail))
+		p = jailPosition(id.Jail(start.Jail))
 	}
 	under(s, p)
 	return nil
@@ -185,7 +186,7 @@ func (c *Chain) below(s *tracepb.Span, start wire.ChainEntry) error {
 // jail returns the span that represents a jail. Its duration is zero, because a jail has no
 // end before its deletion and its children should not wait for that.
 func (c *Chain) jail(e wire.ChainEntry, at uint64) *tracepb.Span {
-	p := jailPlace(id.Jail(e.Jail))
+	p := jailPosition(id.Jail(e.Jail))
 	return &tracepb.Span{
 		TraceId: p.trace, SpanId: p.span, Name: "jail " + text(e.Jail), Kind: tracepb.Span_SPAN_KIND_INTERNAL,
 		StartTimeUnixNano: at, EndTimeUnixNano: at, Attributes: c.attributes(e),
@@ -195,7 +196,7 @@ func (c *Chain) jail(e wire.ChainEntry, at uint64) *tracepb.Span {
 // Steps returns the spans of a run's steps, below the run that ended with an entry.
 func (c *Chain) Steps(e wire.ChainEntry, actions []wire.RunAction) (Signals, error) {
 	out := Signals{Jail: id.Jail(e.Jail)}
-	run, err := c.place(e, maxDepth)
+	run, err := c.positionOf(e, maxDepth)
 	if err != nil {
 		return out, err
 	}
@@ -253,7 +254,7 @@ func entryTrace(e wire.ChainEntry) []byte {
 	case e.Session != "":
 		return traceID("session", e.Session)
 	case e.Jail != "":
-		return jailPlace(id.Jail(e.Jail)).trace
+		return jailPosition(id.Jail(e.Jail)).trace
 	}
 	return traceID("entry", e.Hash)
 }
@@ -275,8 +276,8 @@ func entryTime(e wire.ChainEntry) (uint64, error) {
 	return unixNano(t), nil
 }
 
-// said has the fields of entry bodies that are mapped.
-type said struct {
+// entryData has the fields of entry bodies that are mapped.
+type entryData struct {
 	State   string `json:"state"`
 	To      string `json:"to"`
 	Outcome string `json:"outcome"`
@@ -290,8 +291,8 @@ type said struct {
 }
 
 // saidBy parses the body of an entry. A field of another type than expected stays empty.
-func saidBy(e wire.ChainEntry) said {
-	var b said
+func saidBy(e wire.ChainEntry) entryData {
+	var b entryData
 	_ = json.Unmarshal(e.Body, &b)
 	return b
 }

@@ -62,7 +62,7 @@ func (m *Events) Map(record []byte) (Signals, error) {
 		return Signals{}, fmt.Errorf("not an event: %w", err)
 	}
 	at := nanos(e.TS)
-	where := m.place(&e)
+	where := m.positionOf(&e)
 	out := Signals{Jail: m.jail, Logs: []*logspb.LogRecord{{
 		TimeUnixNano: at, ObservedTimeUnixNano: at, EventName: "glasshouse." + e.Type.String(),
 		SeverityNumber: severity(&e), SeverityText: severity(&e).String()[len("SEVERITY_NUMBER_"):],
@@ -76,9 +76,9 @@ func (m *Events) Map(record []byte) (Signals, error) {
 	return out, nil
 }
 
-// place returns the process of an event, or else its jail.
-func (m *Events) place(e *event.Event) place {
-	p := jailPlace(m.jail)
+// positionOf returns the process of an event, or else its jail.
+func (m *Events) positionOf(e *event.Event) position {
+	p := jailPosition(m.jail)
 	if e.PID == 0 {
 		return p
 	}
@@ -152,7 +152,7 @@ func (m *Events) ended(e *event.Event, p process, at uint64) *tracepb.Span {
 		}
 	}
 	s.Attributes = a
-	parent := jailPlace(m.jail)
+	parent := jailPosition(m.jail)
 	if p, ok := m.live[e.PPID]; ok {
 		parent.span = m.processID(e.PPID, p.begin)
 	}

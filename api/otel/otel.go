@@ -29,8 +29,8 @@ type Signals struct {
 	Spans []*tracepb.Span
 }
 
-// place is a position in a trace.
-type place struct{ trace, span []byte }
+// position is a position in a trace.
+type position struct{ trace, span []byte }
 
 // digest returns the hash of parts. Different lists of parts have different encodings.
 func digest(parts []string) [sha256.Size]byte {
@@ -54,13 +54,13 @@ func spanID(parts ...string) []byte {
 	return d[:8]
 }
 
-// jailPlace returns the root span of a jail's trace.
-func jailPlace(j id.Jail) place {
-	return place{traceID("jail", string(j)), spanID("jail", string(j))}
+// jailPosition returns the root span of a jail's trace.
+func jailPosition(j id.Jail) position {
+	return position{traceID("jail", string(j)), spanID("jail", string(j))}
 }
 
 // under puts s below p: as a child in the same trace, or with a link to another trace.
-func under(s *tracepb.Span, p place) {
+func under(s *tracepb.Span, p position) {
 	switch {
 	case p.span == nil:
 	case string(p.trace) == string(s.TraceId):

@@ -117,15 +117,15 @@ func (b *Budget) reserve(worst Amounts) error {
 			return err
 		}
 	}
-	b.hold(worst, +1)
+	b.addReserved(worst, +1)
 	return nil
 }
 
-// hold adds worst to what is reserved (sign +1), or subtracts it (sign -1). Dimensions
+// addReserved adds worst to what is reserved (sign +1), or subtracts it (sign -1). Dimensions
 // without a limit are not counted. The caller holds b.mu.
 //
 // +checklocks:b.mu
-func (b *Budget) hold(worst Amounts, sign int64) {
+func (b *Budget) addReserved(worst Amounts, sign int64) {
 	for d, n := range worst {
 		if _, limited := b.limits[d]; !limited {
 			continue
@@ -189,7 +189,7 @@ func (b *Budget) settle(worst, used Amounts) []Warning {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
-	b.hold(worst, -1)
+	b.addReserved(worst, -1)
 	var warnings []Warning
 	for _, d := range dimensions {
 		if used[d] <= 0 {
@@ -221,8 +221,8 @@ func (b *Budget) passed(d Dimension, limit, before int64) []Warning {
 // part returns percent of a limit, at least 1, so that a zero amount never reaches a
 // threshold.
 func part(limit, percent int64) int64 {
-	whole, rest := limit/100, limit%100
-	return max(1, whole*percent+(rest*percent+99)/100)
+	hundreds, rest := limit/100, limit%100
+	return max(1, hundreds*percent+(rest*percent+99)/100)
 }
 
 // left returns the remainder of a limit, or 0 if it is exceeded.

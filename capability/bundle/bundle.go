@@ -125,11 +125,11 @@ func open(path string) (*Bundle, error) {
 	if err := b.read(c); err != nil {
 		return nil, err
 	}
-	for _, w := range []struct{ what, signed, said string }{
+	for _, w := range []struct{ what, signed, claimed string }{
 		{"name", s.Name, b.Metadata.Name}, {"version", s.Version, b.Metadata.Version}, {"publisher", s.Publisher, b.Metadata.Publisher},
 	} {
-		if w.signed != w.said {
-			return nil, refuse(OtherContent, "", "the signed %s is %q, but %s has %q", w.what, w.signed, MetadataFile, w.said)
+		if w.signed != w.claimed {
+			return nil, refuse(OtherContent, "", "the signed %s is %q, but %s has %q", w.what, w.signed, MetadataFile, w.claimed)
 		}
 	}
 	return b, nil

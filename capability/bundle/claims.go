@@ -39,17 +39,17 @@ func (b *Bundle) checkSkill() error {
 	if b.skill == nil {
 		return nil
 	}
-	elsewhere := false
+	foreign := false
 	_, err := b.skill.Check(func(id string) (*manifest.Capability, bool) {
 		for _, c := range b.Capabilities {
 			if c.ID == id {
 				return c, true
 			}
 		}
-		elsewhere = true
+		foreign = true
 		return nil, false
 	})
-	if err != nil && !elsewhere {
+	if err != nil && !foreign {
 		return refuse(Exceeds, b.name(), "%s: %w", b.SkillFile, err)
 	}
 	return nil

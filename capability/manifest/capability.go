@@ -11,13 +11,13 @@ import (
 const noVersion = "0.0.0"
 
 // capability parses a manifest of alternating keys and values.
-func (r *reader) capability(whole, id *form.Node, items []*form.Node) *Capability {
+func (r *reader) capability(all, id *form.Node, items []*form.Node) *Capability {
 	c := &Capability{
 		Version:    noVersion,
 		Filesystem: Filesystem{Mode: Ephemeral},
 		Network:    Network{Mode: ModeNone},
 		Approval:   Approval{Tier: Standard},
-		Source:     r.source(whole),
+		Source:     r.source(all),
 	}
 	s := &sections{reader: r, c: c, at: map[string]*form.Node{}}
 	for i := 0; i+1 < len(items); i += 2 {
@@ -25,14 +25,14 @@ func (r *reader) capability(whole, id *form.Node, items []*form.Node) *Capabilit
 			s.at[string(k)] = items[i+1]
 		}
 	}
-	s.at[""] = whole
+	s.at[""] = all
 
 	if c.ID = r.str(id, "capability"); c.ID != "" {
 		if err := CheckID(c.ID); err != nil {
 			r.problem(id, "capability", "%v", err)
 		}
 	}
-	r.bare(whole)
+	r.bare(all)
 	r.pairs(items, "", s.keys())
 	s.interim()
 	s.agree()

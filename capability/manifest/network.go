@@ -186,7 +186,7 @@ func (s *sections) inject(n *form.Node) {
 		at := fmt.Sprintf("%s[%d]", field, i)
 		in := Inject{As: "bearer"}
 		ways := 0
-		way := func(as string) func(n *form.Node) {
+		direction := func(as string) func(n *form.Node) {
 			return func(n *form.Node) {
 				ways++
 				in.As, in.Name = as, s.str(n, at+"."+as)
@@ -201,9 +201,9 @@ func (s *sections) inject(n *form.Node) {
 					s.problem(n, at+".bearer", "must be true or absent")
 				}
 			},
-			"basic":  way("basic"),
-			"header": way("header"),
-			"query":  way("query"),
+			"basic":  direction("basic"),
+			"header": direction("header"),
+			"query":  direction("query"),
 		}) {
 			continue
 		}

@@ -195,9 +195,9 @@ func (w *widening) files() {
 		shows := func(o Mount) bool { return under(m.Host, o.Host) }
 		switch {
 		case m.Write && !slices.ContainsFunc(was.Mounts, func(o Mount) bool { return shows(o) && o.Write }):
-			w.say("reads and writes %s of the workspace", place(m.Host))
+			w.say("reads and writes %s of the workspace", hostText(m.Host))
 		case !slices.ContainsFunc(was.Mounts, shows):
-			w.say("reads %s of the workspace", place(m.Host))
+			w.say("reads %s of the workspace", hostText(m.Host))
 		}
 	}
 	kept := []Mode{Ephemeral, Session, Persistent}
@@ -209,7 +209,7 @@ func (w *widening) files() {
 	}
 }
 
-func place(host string) string {
+func hostText(host string) string {
 	if host == "." {
 		return "all"
 	}

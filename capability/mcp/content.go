@@ -13,7 +13,7 @@ import (
 func ContentSchema() json.RawMessage { return bytes.Clone(contentSchema) }
 
 var contentSchema = func() json.RawMessage {
-	text, err := said.JSONSchema()
+	text, err := resultSchema.JSONSchema()
 	if err != nil {
 		panic(err)
 	}

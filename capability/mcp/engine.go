@@ -43,7 +43,7 @@ type Engine struct {
 
 	mu sync.Mutex
 	// +checklocks:mu
-	servers map[place]*kept
+	servers map[location]*kept
 	// +checklocks:mu
 	running map[*session]bool
 	// +checklocks:mu
@@ -54,7 +54,7 @@ var _ engine.Engine = (*Engine)(nil)
 
 // NewEngine returns an engine. Servers see version as the client's version.
 func NewEngine(version string, s Sandboxes) *Engine {
-	return &Engine{sandboxes: s, version: version, servers: map[place]*kept{}, running: map[*session]bool{}}
+	return &Engine{sandboxes: s, version: version, servers: map[location]*kept{}, running: map[*session]bool{}}
 }
 
 // Prepare checks that the capability is a tool. Servers start with the first call.
@@ -138,7 +138,7 @@ func (e *Engine) forward(ctx context.Context, c *engine.Installed, s *session, i
 
 func outputOf(c *engine.Installed, answer *sdk.CallToolResult) (form.Value, error) {
 	switch {
-	case c.Output.String() == said.String():
+	case c.Output.String() == resultSchema.String():
 		return saidBy(answer.Content), nil
 	case answer.StructuredContent == nil:
 		return nil, errors.New("the tool declares an output but returned none")

@@ -86,8 +86,8 @@ func FuzzAnswer(f *testing.F) {
 		if json.Unmarshal(text, &answer) != nil {
 			return
 		}
-		if v := saidBy(answer.Content); said.Check(v) != nil {
-			t.Errorf("%s is not of the type of what tools say: %v", form.Text(v), said.Check(v))
+		if v := saidBy(answer.Content); resultSchema.Check(v) != nil {
+			t.Errorf("%s is not of the type of what tools say: %v", form.Text(v), resultSchema.Check(v))
 		}
 	})
 }

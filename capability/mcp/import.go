@@ -135,7 +135,7 @@ func (in *Imported) add(like *manifest.Capability, id string, t *sdk.Tool) error
 	if c.Input, err = in.typeOf(id, "input", t.InputSchema); err != nil {
 		return fmt.Errorf("input schema: %w", err)
 	}
-	c.Output = said
+	c.Output = resultSchema
 	if t.OutputSchema != nil {
 		if c.Output, err = in.typeOf(id, "output", t.OutputSchema); err != nil {
 			return fmt.Errorf("output schema: %w", err)

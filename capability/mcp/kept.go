@@ -17,10 +17,10 @@ const ttl = 10 * time.Minute
 
 // A kept is a server that is kept between calls.
 type kept struct {
-	place  place
-	ttl    time.Duration
-	turn   chan struct{} // lock for starting the process
-	speaks *session      // set by the holder of turn; nil if the process must be started
+	location  location
+	ttl       time.Duration
+	startLock chan struct{} // lock for starting the process
+	speaks    *session      // set by the holder of turn; nil if the process must be started
 
 	// Guarded by Engine.mu.
 	calls int         // current calls, including those waiting for the start
@@ -28,20 +28,20 @@ type kept struct {
 	last  bool        // stop the server when its calls have ended
 }
 
-// A place identifies a server. Calls of one place share a server.
-type place struct {
+// A location identifies a server. Calls of one location share a server.
+type location struct {
 	owner   string // session that owns the server; "": shared by all
 	sandbox string // sandbox declaration; "": used by one call only
 }
 
-func placeOf(c *engine.Installed, session string) place {
+func placeOf(c *engine.Installed, session string) location {
 	switch {
 	case c.Filesystem.Mode == manifest.Persistent:
-		return place{"", sandboxOf(c)}
+		return location{"", sandboxOf(c)}
 	case c.Filesystem.Mode == manifest.Session && session != "":
-		return place{session, sandboxOf(c)}
+		return location{session, sandboxOf(c)}
 	}
-	return place{}
+	return location{}
 }
 
 // sandboxOf returns the parts of a manifest that define a sandbox. Tools share a server only
@@ -81,8 +81,8 @@ func (e *Engine) take(ctx context.Context, c *engine.Installed, owner string) (k
 
 func (e *Engine) speak(ctx context.Context, k *kept, c *engine.Installed, owner string) (s *session, warm bool, err error) {
 	select {
-	case k.turn <- struct{}{}:
-		defer func() { <-k.turn }()
+	case k.startLock <- struct{}{}:
+		defer func() { <-k.startLock }()
 	case <-ctx.Done():
 		return nil, false, &engine.Failure{Kind: engine.Cancelled, Reason: "its server was about to be started", Err: context.Cause(ctx)}
 	}
@@ -107,9 +107,9 @@ func (e *Engine) keep(c *engine.Installed, owner string) (*kept, error) {
 	k := e.servers[at]
 	switch {
 	case at.sandbox == "":
-		k = &kept{turn: make(chan struct{}, 1), last: true}
+		k = &kept{startLock: make(chan struct{}, 1), last: true}
 	case k == nil:
-		k = &kept{place: at, ttl: cmp.Or(c.Runtime.Warm.TTL, ttl), turn: make(chan struct{}, 1)}
+		k = &kept{location: at, ttl: cmp.Or(c.Runtime.Warm.TTL, ttl), startLock: make(chan struct{}, 1)}
 		e.servers[at] = k
 	}
 	if k.idle != nil {
@@ -184,9 +184,9 @@ func (e *Engine) leave(k *kept) {
 // until its calls have ended.
 func (e *Engine) retire(k *kept, last bool) {
 	e.mu.Lock()
-	over := k.calls == 0 && e.servers[k.place] == k
-	if over || last && e.servers[k.place] == k {
-		delete(e.servers, k.place)
+	over := k.calls == 0 && e.servers[k.location] == k
+	if over || last && e.servers[k.location] == k {
+		delete(e.servers, k.location)
 	}
 	k.last = k.last || last
 	if over && k.idle != nil {
@@ -216,7 +216,7 @@ func (e *Engine) end(s *session) {
 // again. With purge it also removes their files.
 func (e *Engine) Drop(ctx context.Context, c *engine.Installed, purge bool) error {
 	sandbox := sandboxOf(c)
-	e.retireAll(func(p place) bool { return p.sandbox == sandbox })
+	e.retireAll(func(p location) bool { return p.sandbox == sandbox })
 	if !purge {
 		return nil
 	}
@@ -225,11 +225,11 @@ func (e *Engine) Drop(ctx context.Context, c *engine.Installed, purge bool) erro
 
 // EndSession stops the servers of a session and removes their files.
 func (e *Engine) EndSession(ctx context.Context, session string) error {
-	e.retireAll(func(p place) bool { return p.owner == session && session != "" })
+	e.retireAll(func(p location) bool { return p.owner == session && session != "" })
 	return e.sandboxes.Forget(ctx, nil, session)
 }
 
-func (e *Engine) retireAll(which func(place) bool) {
+func (e *Engine) retireAll(which func(location) bool) {
 	e.mu.Lock()
 	var all []*kept
 	for at, k := range e.servers {

@@ -113,17 +113,17 @@ func (s *session) why(ctx context.Context, err error) error {
 	case err == nil:
 		return errors.New("the server exited")
 	}
-	return told{plain(err.Error(), maxTold), err}
+	return untrustedError{plain(err.Error(), maxTold), err}
 }
 
-// A told is an error that contains untrusted text.
-type told struct {
+// A untrustedError is an error that contains untrusted text.
+type untrustedError struct {
 	text string
 	error
 }
 
-func (e told) Error() string { return e.text }
-func (e told) Unwrap() error { return e.error }
+func (e untrustedError) Error() string { return e.text }
+func (e untrustedError) Unwrap() error { return e.error }
 
 // maxUnasked bounds the messages of a server between two requests, such as progress
 // notifications.

@@ -11,8 +11,8 @@ import (
 	"glasshouse/capability/schema"
 )
 
-// said is the output type of tools that declare none: the text and, separately, other content.
-var said = must(schema.Parse("said", `[:map
+// resultSchema is the output type of tools that declare none: the text and, separately, other content.
+var resultSchema = must(schema.Parse("said", `[:map
   [:text :string]
   [:parts {:optional true} [:vector [:map
     [:type [:enum "image" "audio" "resource" "link" "other"]]

@@ -63,8 +63,8 @@ type Server struct {
 	// +checklocks:offering
 	listedPrompts map[string]string
 
-	turn sync.Mutex // serializes refreshes; locked before mu
-	mu   sync.Mutex
+	refreshLock sync.Mutex // serializes refreshes; locked before mu
+	mu          sync.Mutex
 	// +checklocks:mu
 	listed map[string]string // the tools of capabilities by name, as last announced
 }
@@ -124,8 +124,8 @@ func (s *Server) knows(name string) bool {
 // Refresh lists the capabilities again and notifies the clients of changes. Call it when
 // capabilities are added, removed or changed.
 func (s *Server) Refresh(ctx context.Context) error {
-	s.turn.Lock() // otherwise an older list could replace a newer one
-	defer s.turn.Unlock()
+	s.refreshLock.Lock() // otherwise an older list could replace a newer one
+	defer s.refreshLock.Unlock()
 	tools, err := s.capabilities.List(ctx)
 	if err != nil {
 		return fmt.Errorf("list the capabilities: %w", err)

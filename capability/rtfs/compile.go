@@ -149,7 +149,7 @@ func (c *compiler) list(n *form.Node, p spot) code {
 	if macro, ok := c.macros[string(name)]; ok {
 		return c.expanded(n, macro, p)
 	}
-	if isForm && !c.defs[c.module.whole(string(name))] && (special.when == nil || special.when(n)) {
+	if isForm && !c.defs[c.module.qualified(string(name))] && (special.when == nil || special.when(n)) {
 		return special.compile(c, n, p)
 	}
 	return c.call(n, p)
@@ -163,11 +163,11 @@ func (c *compiler) symbol(n *form.Node, name string, p spot) code {
 	if strings.HasPrefix(name, "@") {
 		return c.reference(n, name, p)
 	}
-	b, whole := c.resolve(n, name)
+	b, fullName := c.resolve(n, name)
 	if b != nil {
 		return constant(b)
 	}
-	i := c.global(whole)
+	i := c.global(fullName)
 	return func(f *frame) (form.Value, error) {
 		v := f.m.globals[i]
 		if _, ok := v.(unbound); ok {
@@ -180,20 +180,20 @@ func (c *compiler) symbol(n *form.Node, name string, p spot) code {
 // resolve resolves a name that is not a local variable: to a library function or to a global
 // name.
 func (c *compiler) resolve(n *form.Node, name string) (*lib.Builtin, string) {
-	whole := name
+	fullName := name
 	switch m, base := c.owner(name); {
 	case m != nil && m != c.module && !m.gives(base):
 		return nil, name + " is not exported" // no name: it is never defined
 	case m != nil:
-		whole = m.whole(base)
+		fullName = m.qualified(base)
 	case c.module.only[name] != "":
-		whole = c.module.only[name]
+		fullName = c.module.only[name]
 	}
-	if b, ok := c.in.names[whole]; ok && !c.defs[whole] {
-		c.assumed[whole] = true
-		return b, whole
+	if b, ok := c.in.names[fullName]; ok && !c.defs[fullName] {
+		c.assumed[fullName] = true
+		return b, fullName
 	}
-	return nil, whole
+	return nil, fullName
 }
 
 // owner returns the module of a qualified name, and the name within the module.
@@ -305,13 +305,13 @@ func (c *compiler) define(n *form.Node) (int, string, bool) {
 		c.fail(n, "expected a name, got %s", brief(n.Value()))
 		return 0, "", false
 	}
-	whole := string(name)
+	fullName := string(name)
 	if m := c.module; m.name != "" {
-		m.names[whole] = true
-		whole = m.whole(whole)
+		m.names[fullName] = true
+		fullName = m.qualified(fullName)
 	}
-	c.defs[whole] = true
-	return c.global(whole), string(name), true
+	c.defs[fullName] = true
+	return c.global(fullName), string(name), true
 }
 
 // scan declares the names that a module defines, so that they can be used before their

@@ -98,8 +98,8 @@ func reason(err error) string {
 // brief returns a value for a message, truncated.
 func brief(v form.Value) string {
 	const most = 80
-	text, whole := form.Within(v, most)
-	if !whole {
+	text, complete := form.Within(v, most)
+	if !complete {
 		text += "…"
 	}
 	return text

@@ -145,7 +145,7 @@ func isShortGet(n *form.Node) bool {
 func (c *compiler) getContext(n *form.Node, p spot) code {
 	key := n.Items[1].Atom.(form.Keyword)
 	var variable code
-	if _, ok := p.find(string(key)); ok || c.defs[c.module.whole(string(key))] {
+	if _, ok := p.find(string(key)); ok || c.defs[c.module.qualified(string(key))] {
 		variable = c.symbol(n, string(key), p)
 	}
 	return func(f *frame) (form.Value, error) {

@@ -123,5 +123,5 @@ func (c *compiler) means(name string, p spot) bool {
 		return true
 	}
 	_, library := c.in.names[name]
-	return library || c.defs[c.module.whole(name)] || c.module.only[name] != ""
+	return library || c.defs[c.module.qualified(name)] || c.module.only[name] != ""
 }

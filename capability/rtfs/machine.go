@@ -352,15 +352,15 @@ func (m *machine) Alloc(n int64) error {
 			return err
 		}
 	}
-	most := m.whole().Alloc
+	most := m.runLimits().Alloc
 	return exhausted("alloc", most, "the program allocates more than %d bytes", most)
 }
 
 // branch reports whether m runs a branch of a step-parallel.
 func (m *machine) branch() bool { return m.path != "" }
 
-// whole returns the limits of the run.
-func (m *machine) whole() Limits {
+// runLimits returns the limits of the run.
+func (m *machine) runLimits() Limits {
 	if m.branch() {
 		return m.group.limits
 	}
@@ -398,7 +398,7 @@ func (m *machine) refuel() error {
 		if err := m.cancelled(); err != nil {
 			return err
 		}
-		most := m.whole().Steps
+		most := m.runLimits().Steps
 		return exhausted("steps", most, "the program takes more than %d steps", most)
 	}
 	m.granted = min(used+often, m.limits.Steps)

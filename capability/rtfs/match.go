@@ -153,12 +153,12 @@ func (c *compiler) vectorShape(n *form.Node, p spot) matcher {
 	for i, item := range s.items {
 		shapes[i] = c.shape(item, p)
 	}
-	var rest, whole matcher
+	var rest, all matcher
 	if s.rest != nil {
 		rest = c.shape(s.rest, p)
 	}
-	if s.whole != nil {
-		whole = c.shape(s.whole, p)
+	if s.all != nil {
+		all = c.shape(s.all, p)
 	}
 	return func(f *frame, v form.Value) (bool, error) {
 		items, ok := sequence(v)
@@ -175,8 +175,8 @@ func (c *compiler) vectorShape(n *form.Node, p spot) matcher {
 				return false, err
 			}
 		}
-		if whole != nil {
-			return whole(f, v)
+		if all != nil {
+			return all(f, v)
 		}
 		return true, nil
 	}
@@ -188,7 +188,7 @@ func (c *compiler) mapShape(n *form.Node, p spot) matcher {
 	for i, key := range s.keys {
 		entries[i] = entry{key: key, other: c.other(s, i, p), match: c.shape(s.patterns[i], p)}
 	}
-	rest, whole := c.restAndWhole(s, p)
+	rest, all := c.restAndAll(s, p)
 	return func(f *frame, v form.Value) (bool, error) {
 		m, ok := v.(*form.Map)
 		if e, failed := v.(*form.Error); failed {
@@ -217,8 +217,8 @@ func (c *compiler) mapShape(n *form.Node, p spot) matcher {
 				return false, err
 			}
 		}
-		if whole != nil {
-			return true, whole(f, v)
+		if all != nil {
+			return true, all(f, v)
 		}
 		return true, nil
 	}

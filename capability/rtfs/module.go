@@ -166,7 +166,7 @@ func (c *compiler) importOnly(m *module, names *form.Node) bool {
 			c.fail(item, "module %s does not export %s", m.name, brief(item.Value()))
 			return false
 		}
-		c.module.only[string(name)] = m.whole(string(name))
+		c.module.only[string(name)] = m.qualified(string(name))
 	}
 	return true
 }

@@ -59,8 +59,8 @@ func (c *compiler) placed(n *form.Node, p spot) binder {
 
 // A sequencePieces is the parsed pattern [a b & rest :as whole].
 type sequencePieces struct {
-	items       []*form.Node
-	rest, whole *form.Node
+	items     []*form.Node
+	rest, all *form.Node
 }
 
 func (c *compiler) splitSequence(n *form.Node) (s sequencePieces) {
@@ -68,7 +68,7 @@ func (c *compiler) splitSequence(n *form.Node) (s sequencePieces) {
 		item := n.Items[i]
 		marks := item.Atom == form.Symbol("&") || item.Atom == form.Keyword("as")
 		if !marks {
-			if s.rest != nil || s.whole != nil {
+			if s.rest != nil || s.all != nil {
 				c.fail(item, "no pattern may follow & rest and :as")
 			}
 			s.items = append(s.items, item)
@@ -80,8 +80,8 @@ func (c *compiler) splitSequence(n *form.Node) (s sequencePieces) {
 		}
 		if item.Atom == form.Symbol("&") && s.rest == nil {
 			s.rest = n.Items[i]
-		} else if item.Atom == form.Keyword("as") && s.whole == nil && isName(n.Items[i]) {
-			s.whole = n.Items[i]
+		} else if item.Atom == form.Keyword("as") && s.all == nil && isName(n.Items[i]) {
+			s.all = n.Items[i]
 		} else {
 			c.fail(n.Items[i], "%s takes one name", brief(item.Atom))
 		}
@@ -95,12 +95,12 @@ func (c *compiler) vectorPattern(n *form.Node, p spot) binder {
 	for i, item := range s.items {
 		binds[i] = c.pattern(item, p)
 	}
-	var rest, whole binder
+	var rest, all binder
 	if s.rest != nil {
 		rest = c.pattern(s.rest, p)
 	}
-	if s.whole != nil {
-		whole = c.pattern(s.whole, p)
+	if s.all != nil {
+		all = c.pattern(s.all, p)
 	}
 	counted := c.counted && rest == nil
 	return func(f *frame, v form.Value) error {
@@ -125,8 +125,8 @@ func (c *compiler) vectorPattern(n *form.Node, p spot) binder {
 				return err
 			}
 		}
-		if whole != nil {
-			return whole(f, v)
+		if all != nil {
+			return all(f, v)
 		}
 		return nil
 	}
@@ -160,7 +160,7 @@ type mapPieces struct {
 	patterns []*form.Node
 	others   map[string]*form.Node // of :or
 	rest     *form.Node
-	whole    *form.Node
+	all      *form.Node
 }
 
 func (c *compiler) splitMap(n *form.Node) (s mapPieces) {
@@ -177,7 +177,7 @@ func (c *compiler) splitMap(n *form.Node) (s mapPieces) {
 			case key == "strs" && v.Kind == form.VectorNode:
 				c.named(v, add, func(name string) form.Value { return name })
 			case key == "as" && isName(v):
-				s.whole = v
+				s.all = v
 			case key == "or" && v.Kind == form.MapNode:
 				s.others = c.defaults(v)
 			default:
@@ -248,7 +248,7 @@ func (c *compiler) mapPattern(n *form.Node, p spot) binder {
 	for i, key := range s.keys {
 		entries[i] = entry{key: key, other: c.other(s, i, p), bind: c.pattern(s.patterns[i], p)}
 	}
-	rest, whole := c.restAndWhole(s, p)
+	rest, all := c.restAndAll(s, p)
 	return func(f *frame, v form.Value) error {
 		m, err := record(v, n)
 		if err != nil {
@@ -270,8 +270,8 @@ func (c *compiler) mapPattern(n *form.Node, p spot) binder {
 				return err
 			}
 		}
-		if whole != nil {
-			return whole(f, v)
+		if all != nil {
+			return all(f, v)
 		}
 		return nil
 	}
@@ -291,14 +291,14 @@ func (c *compiler) other(s mapPieces, i int, p spot) code {
 	return nil
 }
 
-func (c *compiler) restAndWhole(s mapPieces, p spot) (rest, whole binder) {
+func (c *compiler) restAndAll(s mapPieces, p spot) (rest, all binder) {
 	if s.rest != nil {
 		rest = c.pattern(s.rest, p)
 	}
-	if s.whole != nil {
-		whole = c.pattern(s.whole, p)
+	if s.all != nil {
+		all = c.pattern(s.all, p)
 	}
-	return rest, whole
+	return rest, all
 }
 
 // record returns the value that a map pattern destructures as a map: a map, an error, or nil,

@@ -18,16 +18,16 @@ type scope struct {
 
 // A ref is the location of a value.
 type ref struct {
-	in    place
+	in    location
 	index int
 }
 
-type place uint8
+type location uint8
 
 const (
-	inSlot     place = iota // of the frame
-	inCaptured              // of the function
-	inSelf                  // the function itself
+	inSlot     location = iota // of the frame
+	inCaptured                 // of the function
+	inSelf                     // the function itself
 )
 
 func newScope(outer *scope, self string, start int) *scope {

@@ -81,8 +81,8 @@ func (u *unit) defined() []string {
 	return slices.Sorted(maps.Keys(u.defs))
 }
 
-// whole returns the qualified name of a name in a module.
-func (m *module) whole(name string) string {
+// qualified returns the qualified name of a name in a module.
+func (m *module) qualified(name string) string {
 	if m.name == "" {
 		return name
 	}

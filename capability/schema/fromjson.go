@@ -29,7 +29,7 @@ func (t *Type) FromJSON(text []byte) (form.Value, error) {
 
 func (t *Type) fromJSON(text []byte) (form.Value, error) {
 	r := reader{text: text}
-	v, err := r.whole()
+	v, err := r.document()
 	if err != nil {
 		return nil, fmt.Errorf("JSON at byte %d: %w", r.i, err)
 	}
@@ -76,7 +76,7 @@ type reader struct {
 
 var errEnds = errors.New("unexpected end of text")
 
-func (r *reader) whole() (form.Value, error) {
+func (r *reader) document() (form.Value, error) {
 	v, err := r.value()
 	if err != nil {
 		return nil, err
@@ -238,15 +238,15 @@ func (r *reader) number() (form.Value, error) {
 		r.i = first
 		return nil, errors.New("a number must not have leading zeros")
 	}
-	whole := true
+	integer := true
 	if r.i < len(r.text) && r.text[r.i] == '.' {
-		whole = false
+		integer = false
 		if r.i++; r.digits() == 0 {
 			return nil, r.unexpected()
 		}
 	}
 	if r.i < len(r.text) && r.text[r.i]|0x20 == 'e' {
-		whole = false
+		integer = false
 		if r.i++; r.i < len(r.text) && (r.text[r.i] == '+' || r.text[r.i] == '-') {
 			r.i++
 		}
@@ -255,7 +255,7 @@ func (r *reader) number() (form.Value, error) {
 		}
 	}
 	text := string(r.text[start:r.i])
-	if whole {
+	if integer {
 		i, err := strconv.ParseInt(text, 10, 64)
 		if err != nil {
 			r.big = true

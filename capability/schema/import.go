@@ -24,7 +24,7 @@ const (
 // source form. A recursive reference becomes :any.
 func FromJSONSchema(text []byte) (t *Type, lost []string, err error) {
 	r := reader{text: text}
-	root, err := r.whole()
+	root, err := r.document()
 	if err != nil {
 		return nil, nil, fault.Newf(fault.Invalid, "schema.FromJSONSchema", "", "JSON at byte %d: %w", r.i, err)
 	}
@@ -106,7 +106,7 @@ func (im *importer) schema(v form.Value, at string, around []string) (form.Value
 		return nil, fmt.Errorf("%s: %s is not a schema", at, describe(v))
 	}
 	s := &source{importer: im, words: m, at: at}
-	return s.whole(around)
+	return s.document(around)
 }
 
 // A source is one schema object during its conversion.
@@ -132,8 +132,8 @@ func (s *source) in(word string, more ...any) string {
 	return at
 }
 
-// whole returns the conjunction of all keywords of a schema.
-func (s *source) whole(around []string) (form.Value, error) {
+// document returns the conjunction of all keywords of a schema.
+func (s *source) document(around []string) (form.Value, error) {
 	kinds, err := s.kinds(around)
 	if err != nil {
 		return nil, err

@@ -274,11 +274,11 @@ func compareFloat(f float64, i int64) (order int, ok bool) {
 	case f < -1<<63:
 		return -1, true
 	}
-	whole := int64(f)
-	if whole != i {
-		return sign(whole < i, whole > i), true
+	integer := int64(f)
+	if integer != i {
+		return sign(integer < i, integer > i), true
 	}
-	rest := f - float64(whole)
+	rest := f - float64(integer)
 	return sign(rest < 0, rest > 0), true
 }
 

@@ -19,7 +19,7 @@ const errorFD = 3
 // agent has exhausted them.
 func limitedMain(args []string, stderr io.Writer) int {
 	unix.CloseOnExec(errorFD)
-	said := os.NewFile(errorFD, "error")
+	errorPipe := os.NewFile(errorFD, "error")
 	c := &child{}
 	flags := flag.NewFlagSet("glasshouse-agent limited", flag.ContinueOnError)
 	flags.SetOutput(stderr)
@@ -31,7 +31,7 @@ func limitedMain(args []string, stderr io.Writer) int {
 	if err == nil {
 		err = c.become(path, flags.Args())
 	}
-	fmt.Fprint(said, err)
+	fmt.Fprint(errorPipe, err)
 	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, os.ErrNotExist) {
 		return exitNotFound
 	}

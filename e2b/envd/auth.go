@@ -22,8 +22,8 @@ const (
 )
 
 // same compares an untrusted value with a secret, in constant time.
-func same(said, secret string) bool {
-	a, b := sha256.Sum256([]byte(said)), sha256.Sum256([]byte(secret))
+func same(given, secret string) bool {
+	a, b := sha256.Sum256([]byte(given)), sha256.Sum256([]byte(secret))
 	return subtle.ConstantTimeCompare(a[:], b[:]) == 1
 }
 
@@ -62,8 +62,8 @@ var fileOperation = map[string]string{http.MethodGet: "read", http.MethodHead: "
 // It is the only check of credentials. It does not depend on the state inside the sandbox, so
 // that it can run before a paused sandbox is resumed.
 func admit(r *http.Request, port int, b Box, running bool) error {
-	said := r.Header.Get(tokenHeader)
-	hasToken := b.Token == "" || same(said, b.Token)
+	given := r.Header.Get(tokenHeader)
+	hasToken := b.Token == "" || same(given, b.Token)
 	if port != Port {
 		traffic := r.Header.Get(trafficHeader)
 		switch {
@@ -85,7 +85,7 @@ func admit(r *http.Request, port int, b Box, running bool) error {
 			return errAsleep
 		}
 	case r.URL.Path == "/files" && operation != "":
-		if err := signed(b.Token, said, r.URL.Query(), operation, time.Now()); err != nil {
+		if err := signed(b.Token, given, r.URL.Query(), operation, time.Now()); err != nil {
 			return &denial{status: http.StatusUnauthorized, message: err.Error()}
 		}
 	case !hasToken:
@@ -104,12 +104,12 @@ func openToAll(p string) bool {
 
 // signed returns nil if the request carries the token or a valid signature of the URL that
 // was made with the token.
-func signed(token, said string, q url.Values, operation string, now time.Time) error {
+func signed(token, signature string, q url.Values, operation string, now time.Time) error {
 	if token == "" {
 		return nil
 	}
-	if said != "" {
-		if !same(said, token) {
+	if signature != "" {
+		if !same(signature, token) {
 			return errors.New("access token present in header but does not match")
 		}
 		return nil

@@ -64,9 +64,9 @@ type Visit struct {
 type Use int
 
 const (
-	Ask    Use = iota // a request with one response
-	Stay              // a stream or a connection, which lasts until the client closes it
-	Glance            // a health check, which does not delay a pause
+	Ask         Use = iota // a request with one response
+	Stay                   // a stream or a connection, which lasts until the client closes it
+	HealthCheck            // a health check, which does not delay a pause
 )
 
 // streams are the RPCs that last until the client closes them.
@@ -79,7 +79,7 @@ var streams = map[string]bool{
 func useOf(r *http.Request, port int) Use {
 	switch {
 	case port == Port && r.URL.Path == "/health":
-		return Glance
+		return HealthCheck
 	case port == Port && streams[r.URL.Path], port != Port && (r.Header.Get("Upgrade") != "" || strings.Contains(r.Header.Get("Accept"), "text/event-stream")):
 		return Stay
 	}

@@ -178,8 +178,8 @@ func (i *Interpreters) give(ctx context.Context, j id.Jail, x id.Exec) error {
 // ready waits until the interpreter reports that it is ready, or has ended.
 func ready(ctx context.Context, j id.Jail, stream *control.Stream) error {
 	defer context.AfterFunc(ctx, func() { stream.Close() })()
-	var out, said []byte
-	for len(out)+len(said) < maxOutput {
+	var out, stderr []byte
+	for len(out)+len(stderr) < maxOutput {
 		c, err := stream.Next()
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -191,7 +191,7 @@ func ready(ctx context.Context, j id.Jail, stream *control.Stream) error {
 			return err
 		}
 		if c.Stream == protocol.Stderr {
-			said = append(said, c.Data...)
+			stderr = append(stderr, c.Data...)
 			continue
 		}
 		out = append(out, c.Data...)
@@ -199,6 +199,6 @@ func ready(ctx context.Context, j id.Jail, stream *control.Stream) error {
 			return nil
 		}
 	}
-	lines := strings.Split(strings.TrimSpace(fmt.Sprintf("%.4096s", said)), "\n")
+	lines := strings.Split(strings.TrimSpace(fmt.Sprintf("%.4096s", stderr)), "\n")
 	return fault.Newf(fault.Unavailable, "interpreter.Start", string(j), "python3 did not start: %q", lines[len(lines)-1])
 }

@@ -299,8 +299,8 @@ func (r *builder) follow(stream *control.Stream, at, level string) (protocol.Exe
 			part = &parts[1]
 		}
 		for *part = append(*part, c.Data...); ; {
-			line, rest, whole := bytes.Cut(*part, []byte("\n"))
-			if !whole && len(line) < maxLine {
+			line, rest, complete := bytes.Cut(*part, []byte("\n"))
+			if !complete && len(line) < maxLine {
 				return nil
 			}
 			say(line)

@@ -39,14 +39,14 @@ func (r *builder) sudo(ctx context.Context) (done func() error, err error) {
 	stream, st, err := r.t.cfg.Jails.Exec(ctx, r.jail, jail.ExecRequest{
 		Argv: []string{"/bin/sh", "-c", sudoHelper}, Env: map[string]string{"HOME": "/root"}, Cwd: "/", User: "root",
 	}, &control.AttachOptions{})
-	var said string
+	var output string
 	if err == nil {
 		defer stream.Close()
-		said, err = sudoReady(stream)
+		output, err = sudoReady(stream)
 	}
 	if err != nil {
 		// For example, a tree without mkfifo: its steps have no sudo.
-		r.log.printf("debug", "", "sudo is not available to the step: %s %v", said, err)
+		r.log.printf("debug", "", "sudo is not available to the step: %s %v", output, err)
 		return func() error { return nil }, nil
 	}
 	_, err = f.Write(ctx, sudoPath, strings.NewReader(sudoShim), protocol.WriteOptions{Mode: 0o755, Parents: true})
@@ -80,18 +80,18 @@ func gone(err error) error {
 }
 
 // sudoReady waits until the helper accepts requests. If it ends, sudoReady returns its output.
-func sudoReady(stream *control.Stream) (said string, err error) {
+func sudoReady(stream *control.Stream) (output string, err error) {
 	for {
 		c, err := stream.Next()
 		if err == io.EOF {
-			return said, errors.New("the helper has ended")
+			return output, errors.New("the helper has ended")
 		}
 		if err != nil {
-			return said, err
+			return output, err
 		}
-		said += string(c.Data)
-		if c.Stream != protocol.Stderr && strings.Contains(said, "ready\n") {
-			return said, nil
+		output += string(c.Data)
+		if c.Stream != protocol.Stderr && strings.Contains(output, "ready\n") {
+			return output, nil
 		}
 	}
 }

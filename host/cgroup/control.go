@@ -279,11 +279,11 @@ func (c *Cgroup) signal(pids []int) error {
 	if len(held) == 0 {
 		return nil
 	}
-	still, err := c.PIDs()
+	remaining, err := c.PIDs()
 	if err != nil {
 		return err
 	}
-	for _, pid := range still {
+	for _, pid := range remaining {
 		fd, ok := held[pid]
 		if !ok {
 			continue

@@ -58,13 +58,13 @@ func (t *Tool) work(ctx context.Context, w *Worker, at workerConfig, req *rpc.Cr
 		}
 	}
 	if err := errors.Join(err, w.wait(patience)); err != nil {
-		said := logErrors(dir)
-		err = fmt.Errorf("criu: %w%s", err, said)
+		messages := logErrors(dir)
+		err = fmt.Errorf("criu: %w%s", err, messages)
 		if w.stuck.Load() {
 			return nil, errors.Join(errStuck(), err)
 		}
 		for _, k := range knownErrors {
-			if strings.Contains(said, k.says) {
+			if strings.Contains(messages, k.says) {
 				return nil, errors.Join(&fault.Error{Op: "criu.work", Kind: k.kind, Err: errors.New(k.means), Remedy: k.remedy}, err)
 			}
 		}
@@ -356,7 +356,7 @@ func logErrors(dir string) string {
 	if err != nil {
 		return ""
 	}
-	var said []string
+	var messages []string
 	lines := bufio.NewScanner(bytes.NewReader(b))
 	for lines.Scan() {
 		_, text, is := strings.Cut(lines.Text(), "Error (")
@@ -366,13 +366,13 @@ func logErrors(dir string) string {
 		if _, after, ok := strings.Cut(text, "): "); ok {
 			text = after
 		}
-		said = append(said, text)
-		if len(said) == 6 {
+		messages = append(messages, text)
+		if len(messages) == 6 {
 			break
 		}
 	}
-	if len(said) == 0 {
+	if len(messages) == 0 {
 		return ""
 	}
-	return ": " + strings.Join(said, "; ")
+	return ": " + strings.Join(messages, "; ")
 }

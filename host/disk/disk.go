@@ -214,8 +214,8 @@ func trim(mountpoint string) error {
 	if err := unix.Syncfs(int(dir.Fd())); err != nil { // only committed deletions count
 		return fmt.Errorf("trim %s: %w", mountpoint, err)
 	}
-	whole := struct{ start, length, least uint64 }{length: math.MaxUint64}
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, dir.Fd(), fitrim, uintptr(unsafe.Pointer(&whole))); errno != 0 {
+	all := struct{ start, length, least uint64 }{length: math.MaxUint64}
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, dir.Fd(), fitrim, uintptr(unsafe.Pointer(&all))); errno != 0 {
 		return fmt.Errorf("trim %s: %w", mountpoint, errno)
 	}
 	return nil

@@ -57,16 +57,16 @@ func (n *Net) join(o Options) (err error) {
 // ensureGroup creates a group's namespace, or completes one whose creation was interrupted.
 func ensureGroup(path string, pool netip.Prefix) error {
 	if bound(path) {
-		whole := false
+		complete := false
 		err := Do(path, func() error {
 			l, err := netlink.LinkByName(bridgeName)
 			if notFound(err) {
 				return nil
 			}
-			whole = err == nil && l.Attrs().Flags&net.FlagUp != 0
+			complete = err == nil && l.Attrs().Flags&net.FlagUp != 0
 			return err
 		})
-		if err != nil || whole {
+		if err != nil || complete {
 			return err
 		}
 		if err := unbind(path); err != nil {

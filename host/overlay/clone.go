@@ -42,7 +42,7 @@ func Clone(src, dst string, opts CloneOptions) error {
 		attr.Attr_set |= unix.MOUNT_ATTR_IDMAP
 		attr.Userns_fd = uint64(opts.IDMap.Fd())
 	}
-	err = place(fd, dst, attr)
+	err = moveMount(fd, dst, attr)
 	if opts.IDMap != nil && errors.Is(err, unix.EINVAL) {
 		e := fault.Cannot("overlay.Clone", "the filesystem of "+src+" cannot map ids", "keep it on ext4, xfs or btrfs, or use a newer kernel")
 		return fmt.Errorf("clone %s: %w", src, e)

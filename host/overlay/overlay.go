@@ -224,7 +224,7 @@ func mountByContext(dst string, l *layers, opts Options) error {
 		return fmt.Errorf("fsmount: %w%s", err, complaint(fd))
 	}
 	defer unix.Close(mnt)
-	return place(mnt, dst, &unix.MountAttr{})
+	return moveMount(mnt, dst, &unix.MountAttr{})
 }
 
 // complaint returns the kernel's message about the last failure, if any.
@@ -293,8 +293,8 @@ func b2i(b bool) int {
 	return 0
 }
 
-// place makes the detached mount fd private, sets attr on it, and attaches it to dst.
-func place(fd int, dst string, attr *unix.MountAttr) error {
+// moveMount makes the detached mount fd private, sets attr on it, and attaches it to dst.
+func moveMount(fd int, dst string, attr *unix.MountAttr) error {
 	attr.Propagation = unix.MS_PRIVATE
 	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, attr); err != nil {
 		return fmt.Errorf("mount_setattr: %w", err)

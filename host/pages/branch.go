@@ -33,7 +33,7 @@ type branch struct {
 	// +checklocks:mu
 	spaces map[*space]struct{}
 	// +checklocks:mu
-	whole bool // all processes of the branch exist
+	complete bool // all processes of the branch exist
 	// +checklocks:mu
 	ended bool // gone is closed
 	// +checklocks:mu
@@ -77,7 +77,7 @@ func (b *branch) receive() {
 	if err != nil {
 		b.end(err)
 	} else {
-		b.whole = true
+		b.complete = true
 		b.settle()
 	}
 	spaces := b.all()
@@ -173,7 +173,7 @@ func (b *branch) drop(s *space) {
 //
 // +checklocks:b.mu
 func (b *branch) settle() {
-	if b.whole && len(b.spaces) == 0 && b.err == nil {
+	if b.complete && len(b.spaces) == 0 && b.err == nil {
 		b.end(nil)
 	}
 }
@@ -197,7 +197,7 @@ func (b *branch) end(err error) {
 		os.Remove(b.marker) // a notified client need not connect again
 	}
 	close(b.gone)
-	if err == nil || !b.whole {
+	if err == nil || !b.complete {
 		b.server.forget(b)
 	}
 }
@@ -221,9 +221,9 @@ func (b *branch) now() []*space {
 // look drops the address spaces without a process.
 func (b *branch) look() {
 	b.mu.Lock()
-	whole := b.whole
+	complete := b.complete
 	b.mu.Unlock()
-	if !whole { // address spaces under construction have no final process yet
+	if !complete { // address spaces under construction have no final process yet
 		return
 	}
 	for _, s := range b.now() {

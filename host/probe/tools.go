@@ -93,7 +93,7 @@ var number = regexp.MustCompile(`[0-9]+(\.[0-9]+)+[^\s,)]*|[a-z]+-20[0-9]{6}[^\s
 func version(ctx context.Context, path string) (string, error) {
 	out, err := command(ctx, path, "--version").CombinedOutput()
 	if err != nil {
-		return "", errors.Join(err, said(out))
+		return "", errors.Join(err, outputError(out))
 	}
 	first := firstWords(out)
 	if v := number.FindString(first); v != "" {
@@ -113,8 +113,8 @@ func firstWords(out []byte) string {
 	return text.Clip(string(line), 120)
 }
 
-// said returns an error with the last line of a program's output, or nil for no output.
-func said(out []byte) error {
+// outputError returns an error with the last line of a program's output, or nil for no output.
+func outputError(out []byte) error {
 	out = bytes.TrimSpace(out)
 	if len(out) == 0 {
 		return nil

@@ -65,7 +65,7 @@ func (n Namespace) Show(files []File) error {
 			return err
 		}
 	}
-	return n.inside("show secrets", func(at *place) error {
+	return n.inside("show secrets", func(at *location) error {
 		switch {
 		case at == nil && none:
 			return nil
@@ -88,7 +88,7 @@ func (n Namespace) Hide() error {
 	if at, err := n.find(); at == nil {
 		return err
 	}
-	return n.inside("hide secrets", func(at *place) error {
+	return n.inside("hide secrets", func(at *location) error {
 		if at == nil {
 			return nil
 		}
@@ -119,7 +119,7 @@ func check(files []File) error {
 }
 
 // inside runs f on a thread in the mount namespace, with the current mount or nil.
-func (n Namespace) inside(doing string, f func(at *place) error) error {
+func (n Namespace) inside(doing string, f func(at *location) error) error {
 	at, err := n.find()
 	if err != nil {
 		return fmt.Errorf("%s: %w", doing, err)
@@ -158,14 +158,14 @@ func (n Namespace) become() error {
 	return os.NewSyscallError("capset", unix.Capset(&header, &caps[0]))
 }
 
-// A place is the current mount of the files.
-type place struct {
+// A location is the current mount of the files.
+type location struct {
 	path string
 	dev  uint64
 }
 
 // find returns the current mount, or nil.
-func (n Namespace) find() (*place, error) {
+func (n Namespace) find() (*location, error) {
 	f, err := os.Open(fmt.Sprintf("/proc/%d/mountinfo", n.PID))
 	if err != nil {
 		return nil, err
@@ -177,7 +177,7 @@ func (n Namespace) find() (*place, error) {
 	}
 	for _, m := range infos {
 		if m.Source == Source && m.FSType == "tmpfs" {
-			return &place{m.Mountpoint, unix.Mkdev(uint32(m.Major), uint32(m.Minor))}, nil
+			return &location{m.Mountpoint, unix.Mkdev(uint32(m.Major), uint32(m.Minor))}, nil
 		}
 	}
 	return nil, nil
@@ -194,14 +194,14 @@ func open(dir int, name string) (int, error) {
 var errMoved = fault.Newf(fault.Conflict, "secretfs", "", "the jail is moving directories meanwhile; try again")
 
 // is reports whether name in dir is the root of the filesystem.
-func (p *place) is(dir int, name string) bool {
+func (p *location) is(dir int, name string) bool {
 	var st unix.Stat_t
 	return unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW|unix.AT_EMPTY_PATH) == nil && st.Dev == p.dev
 }
 
 // unmount unmounts the filesystem. It returns EBUSY if it is in use. A mount point cannot be
 // renamed, so nothing can replace it while its parent directory is open.
-func (p *place) unmount() error {
+func (p *location) unmount() error {
 	above, err := open(unix.AT_FDCWD, path.Dir(p.path))
 	if err != nil {
 		return errMoved
@@ -224,7 +224,7 @@ func (p *place) unmount() error {
 
 // update makes the filesystem contain exactly these files. It writes through another, detached
 // mount.
-func (p *place) update(files []File) error {
+func (p *location) update(files []File) error {
 	fd, err := unix.OpenTree(unix.AT_FDCWD, p.path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW)
 	if err != nil {
 		return errMoved

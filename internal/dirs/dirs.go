@@ -27,8 +27,8 @@ func Empty(name string) error {
 	return os.Mkdir(name, 0o755)
 }
 
-// Place creates a mount point: an empty directory, or an empty file.
-func Place(name string, dir bool) error {
+// CreateMountPoint creates a mount point: an empty directory, or an empty file.
+func CreateMountPoint(name string, dir bool) error {
 	if dir {
 		return Make(name)
 	}

@@ -141,8 +141,8 @@ func child(o *order) {
 	if errno == 0 {
 		_, _, errno = syscall.RawSyscall(syscall.SYS_EXECVE, uintptr(unsafe.Pointer(o.file)), uintptr(unsafe.Pointer(o.argv)), uintptr(unsafe.Pointer(o.env)))
 	}
-	said := uint32(errno)
-	syscall.RawSyscall(syscall.SYS_WRITE, o.report, uintptr(unsafe.Pointer(&said)), unsafe.Sizeof(said))
+	number := uint32(errno)
+	syscall.RawSyscall(syscall.SYS_WRITE, o.report, uintptr(unsafe.Pointer(&number)), unsafe.Sizeof(number))
 	var late byte
 	n, _, _ := syscall.RawSyscall(syscall.SYS_READ, o.report, uintptr(unsafe.Pointer(&late)), 1)
 	if n == 1 && o.nfailing > 0 {
@@ -201,11 +201,11 @@ type Start struct {
 // Wait returns nil when the program was executed or the process has ended, and the error of
 // execve otherwise. It can be interrupted with SetDeadline of File and called again.
 func (s *Start) Wait() error {
-	var said [4]byte
-	n, err := s.report.Read(said[:])
+	var number [4]byte
+	n, err := s.report.Read(number[:])
 	switch {
-	case n == len(said):
-		return syscall.Errno(*(*uint32)(unsafe.Pointer(&said)))
+	case n == len(number):
+		return syscall.Errno(*(*uint32)(unsafe.Pointer(&number)))
 	case n == 0 && (err == nil || err == io.EOF):
 		return nil
 	case err != nil:

@@ -211,7 +211,7 @@ func (p *Provider) fromCommand(ctx context.Context, cmd *exec.Cmd, tree string) 
 	out.Close()
 	if werr := cmd.Wait(); werr != nil && ctx.Err() == nil {
 		// The command's error is more specific than the error about its truncated tar.
-		return Image{}, &commandError{name: path.Base(cmd.Path), err: werr, said: stderr.String()}
+		return Image{}, &commandError{name: path.Base(cmd.Path), err: werr, output: stderr.String()}
 	}
 	return img, cmp.Or(ctx.Err(), err)
 }
@@ -238,13 +238,13 @@ func (p *Provider) fromTar(ctx context.Context, r io.Reader, tree string) (Image
 
 // A commandError is the error of an external program, with the end of its stderr.
 type commandError struct {
-	name string
-	err  error
-	said string
+	name   string
+	err    error
+	output string
 }
 
 func (e *commandError) Error() string {
-	return fmt.Sprintf("%s: %v: %s", e.name, e.err, cmp.Or(e.said, "no error output"))
+	return fmt.Sprintf("%s: %v: %s", e.name, e.err, cmp.Or(e.output, "no error output"))
 }
 
 func (e *commandError) Unwrap() error { return e.err }
@@ -258,11 +258,11 @@ func bootstrapError(suite string, err error) error {
 	}
 	e := &fault.Error{Op: opDebian, On: suite, Err: ce}
 	switch {
-	case containsAny(ce.said, "Could not resolve", "Could not connect", "Connection failed", "Temporary failure", "Failed to fetch"):
+	case containsAny(ce.output, "Could not resolve", "Could not connect", "Connection failed", "Temporary failure", "Failed to fetch"):
 		e.Kind, e.Remedy = fault.Unavailable, "check the network, or set rootfs.mirror to a Debian mirror that this host can reach"
-	case containsAny(ce.said, "newuidmap", "/etc/subuid", "unprivileged_userns_clone", "unable to pick chroot mode"):
+	case containsAny(ce.output, "newuidmap", "/etc/subuid", "unprivileged_userns_clone", "unable to pick chroot mode"):
 		e.Kind, e.Remedy = fault.Unsupported, "apt-get install uidmap, and give your user a range in /etc/subuid and /etc/subgid; or run the daemon as root"
-	case containsAny(ce.said, "NO_PUBKEY", "not signed", "unknown keyring"):
+	case containsAny(ce.output, "NO_PUBKEY", "not signed", "unknown keyring"):
 		e.Kind, e.Remedy = fault.Unsupported, "apt-get install debian-archive-keyring"
 	}
 	return e

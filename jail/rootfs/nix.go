@@ -96,14 +96,14 @@ func (p *Provider) nixOutput(ctx context.Context, tool, flake, profile, link str
 		if ctx.Err() != nil {
 			return "", ctx.Err()
 		}
-		return "", nixError(profile, &commandError{name: "nix build", err: err, said: stderr.String()})
+		return "", nixError(profile, &commandError{name: "nix build", err: err, output: stderr.String()})
 	}
 	return filepath.EvalSymlinks(link)
 }
 
 func nixError(profile string, err *commandError) error {
 	e := &fault.Error{Op: opNix, On: profile, Err: err}
-	if containsAny(err.said, "unable to download", "Couldn't resolve host", "Could not resolve host", "cannot fetch", "Connection refused") {
+	if containsAny(err.output, "unable to download", "Couldn't resolve host", "Could not resolve host", "cannot fetch", "Connection refused") {
 		e.Kind, e.Remedy = fault.Unavailable, "check the network: the flake's nixpkgs comes from github.com, packages from cache.nixos.org"
 	}
 	return e

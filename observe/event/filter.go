@@ -84,7 +84,7 @@ func (t *term) any(e *Event) bool {
 			return false
 		}
 		for i := range t.alts {
-			if t.alts[i].whole(s) {
+			if t.alts[i].matchesAll(s) {
 				return true
 			}
 		}

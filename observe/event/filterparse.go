@@ -26,7 +26,7 @@ func ParseFilter(q string) (*Filter, error) {
 		from := s.i
 		t, err := s.term()
 		if err != nil {
-			return nil, fault.Fieldf(op, "q", "%q: %w", s.whole(from), err)
+			return nil, fault.Fieldf(op, "q", "%q: %w", s.termText(from), err)
 		}
 		f.terms = append(f.terms, t)
 	}
@@ -60,9 +60,9 @@ func (s *scanner) more() bool {
 
 func isSpace(c byte) bool { return c == ' ' || c == '\t' || c == '\n' || c == '\r' }
 
-// whole returns the text of the term that begins at from, up to the next space after the parse
+// termText returns the text of the term that begins at from, up to the next space after the parse
 // error.
-func (s *scanner) whole(from int) string {
+func (s *scanner) termText(from int) string {
 	end := s.i
 	for end < len(s.q) && !isSpace(s.q[end]) {
 		end++

@@ -20,8 +20,8 @@ func (a *alt) holdsPort(s string) bool {
 	return port >= 0 && a.holds(port)
 }
 
-// whole reports whether the pattern matches all of s.
-func (a *alt) whole(s string) bool {
+// matchesAll reports whether the pattern matches all of s.
+func (a *alt) matchesAll(s string) bool {
 	first, last := a.pieces[0], a.pieces[len(a.pieces)-1]
 	if len(a.pieces) == 1 {
 		return s == first
@@ -52,7 +52,7 @@ func (a *alt) path(s string) bool {
 		return false
 	}
 	if len(a.pieces) > 1 {
-		return a.whole(s)
+		return a.matchesAll(s)
 	}
 	p := a.pieces[0]
 	return strings.HasPrefix(s, p) && (len(s) == len(p) || s[len(p)] == '/' || p == "/")

@@ -41,11 +41,11 @@ type task struct {
 	named    bool // comm is its own name; otherwise it has the name of its process
 	comm     string
 
-	inside  bool // in a call; enter describes it
-	enter   call
-	told    bool     // what it closes: path, if that is a file
-	path    string   // path of the file that it closes; "" if it is not a file
-	program *program // the program that it is about to run
+	inside   bool // in a call; enter describes it
+	enter    call
+	reported bool     // what it closes: path, if that is a file
+	path     string   // path of the file that it closes; "" if it is not a file
+	program  *program // the program that it is about to run
 
 	late  bool // the call was recorded without its detail point, which may still arrive
 	ended call
@@ -169,7 +169,7 @@ func (b *book) entered(t *task, p *point) {
 		}
 		b.unfinished(t)
 	}
-	t.inside, t.late, t.told, t.path, t.program = true, false, false, "", nil
+	t.inside, t.late, t.reported, t.path, t.program = true, false, false, "", nil
 	t.enter = call{nr: int32(p.nr), args: p.args, begin: b.clock.ns(p.time)}
 }
 
@@ -199,7 +199,7 @@ func (b *book) returned(t *task, p *point) {
 // close; an exit point has everything else.
 func (b *book) detail(t *task, p *point) {
 	if !p.exit {
-		t.told = true
+		t.reported = true
 		t.path, _ = b.filePath(p.fdPath)
 		return
 	}
@@ -575,7 +575,7 @@ func (b *book) resolve(p *point) (string, bool) {
 	if len(name) == 0 {
 		return b.filePath(p.fdPath)
 	}
-	whole := string(name)
+	fullName := string(name)
 	if name[0] != '/' {
 		base := p.fdPath // of the directory
 		if len(base) == 0 {
@@ -584,12 +584,12 @@ func (b *book) resolve(p *point) (string, bool) {
 		if len(base) == 0 || base[0] != '/' {
 			return "", false
 		}
-		whole = string(base) + "/" + whole
+		fullName = string(base) + "/" + fullName
 	}
-	if !strings.Contains(whole+"/", "/../") {
-		whole = path.Clean(whole)
+	if !strings.Contains(fullName+"/", "/../") {
+		fullName = path.Clean(fullName)
 	}
-	return b.word([]byte(whole)), true
+	return b.word([]byte(fullName)), true
 }
 
 func itoa(n int32) string { return strconv.Itoa(int(n)) }

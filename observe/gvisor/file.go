@@ -28,7 +28,8 @@ func (b *book) file(t *task, c *call, p *point, name string, shape syscalls.Shap
 			}
 		}
 	case event.OpClose:
-		if where, known = t.path, t.told; known && where == "" {
+		where, known = t.path, t.reported
+		if known && where == "" {
 			return // a socket, a pipe, or not an open descriptor
 		}
 	case event.OpRead, event.OpWrite:

@@ -47,7 +47,7 @@ func (r runsc) run(ctx context.Context, args ...string) ([]byte, error) {
 		err = errors.New("the output is too large")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("runsc %s: %w%s", strings.Join(args, " "), errors.Join(err, ctx.Err()), complaint.said())
+		return nil, fmt.Errorf("runsc %s: %w%s", strings.Join(args, " "), errors.Join(err, ctx.Err()), complaint.text())
 	}
 	return out.Bytes(), nil
 }
@@ -65,8 +65,8 @@ func (b *bounded) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// said returns the last line written, for error messages.
-func (b *bounded) said() string {
+// text returns the last line written, for error messages.
+func (b *bounded) text() string {
 	text := strings.TrimSpace(b.String())
 	if text == "" {
 		return ""
@@ -157,10 +157,10 @@ func (r runsc) create(ctx context.Context, jail id.Jail, d *endpoint, session []
 	switch {
 	case failed == nil && err == nil:
 		return c, nil
-	case strings.Contains(complaint.said(), "already exists"):
+	case strings.Contains(complaint.text(), "already exists"):
 		err = errExists
 	case failed != nil:
-		err = fmt.Errorf("runsc trace create: %w%s", errors.Join(failed, err), complaint.said())
+		err = fmt.Errorf("runsc trace create: %w%s", errors.Join(failed, err), complaint.text())
 	}
 	if c != nil {
 		err = errors.Join(err, c.Close())

@@ -52,11 +52,11 @@ const calls = 1024
 
 // A choice is a selection evaluated for each call, by number.
 type choice struct {
-	record [calls]bool // recorded as a system call event
-	exempt [calls]bool // exempt from sampling
-	files  bool
-	sample int
-	hold   bool // throttle the jail instead of losing points
+	record   [calls]bool // recorded as a system call event
+	exempt   [calls]bool // exempt from sampling
+	files    bool
+	sample   int
+	throttle bool // throttle the jail instead of losing points
 
 	// JSON configuration passed to runsc.
 	session []byte
@@ -65,7 +65,7 @@ type choice struct {
 
 // newChoice evaluates a selection for a gVisor with the points ps.
 func newChoice(s event.Selection, ps points, endpoint string) (*choice, error) {
-	c := &choice{files: s.Files != "off", sample: s.Sample, hold: s.OnOverload != "count"}
+	c := &choice{files: s.Files != "off", sample: s.Sample, throttle: s.OnOverload != "count"}
 	var asked []pointConfig
 	ask := func(name string, context []string, optional ...string) bool {
 		has, ok := ps[name]
@@ -102,7 +102,7 @@ func newChoice(s event.Selection, ps points, endpoint string) (*choice, error) {
 		}
 	}
 	sink := map[string]any{"endpoint": endpoint}
-	if c.hold {
+	if c.throttle {
 		// Effectively unlimited. Points without a reader are dropped immediately.
 		sink["retries"], sink["backoff"], sink["backoff_max"] = 1<<30, "25us", "2ms"
 	}

@@ -261,7 +261,7 @@ func (s *slots) free() error {
 }
 
 // message returns the i-th message and whether it is complete.
-func (s *slots) message(i int) (b []byte, whole bool) {
+func (s *slots) message(i int) (b []byte, complete bool) {
 	h := &s.heads[i]
 	return s.mem[i*maxMessage:][:h.len], h.hdr.Flags&unix.MSG_TRUNC == 0
 }

@@ -315,12 +315,12 @@ func (w *watch) take(s *session, n int) {
 	var p point
 	bad := 0
 	for i := range n {
-		b, whole := slots.message(i)
+		b, complete := slots.message(i)
 		k, _, payload, err := header(b)
-		if err == nil && whole {
+		if err == nil && complete {
 			err = p.parse(k, payload)
 		}
-		if err != nil || !whole {
+		if err != nil || !complete {
 			bad++
 		} else {
 			w.book.point(&p)
@@ -370,7 +370,7 @@ func (w *watch) ended(s *session, err error) {
 // makeRoom throttles the jail while the log has no room: gVisor waits for the reader, and the
 // jail waits for gVisor.
 func (w *watch) makeRoom(s *session) {
-	if !s.choice.hold || w.sink.HasRoom() {
+	if !s.choice.throttle || w.sink.HasRoom() {
 		return
 	}
 	w.mu.Lock()

@@ -184,27 +184,27 @@ func (d *decoding) call(r *traceRecord) {
 //
 // +checklocks:w.mu
 func (w *watch) sayLosses() {
-	var lost [len(w.said.count)]uint64
+	var lost [len(w.recorded.count)]uint64
 	for cpu := range w.count {
 		for i := range sources {
 			lost[i] += atomic.LoadUint64(&w.ring(cpu).Lost[i])
 		}
 	}
-	lost[elsewhere] = atomic.LoadUint64(&w.slot.Elsewhere)
+	lost[otherSource] = atomic.LoadUint64(&w.slot.Elsewhere)
 	now := observe.Now()
 	for i, n := range lost {
-		if n == w.said.count[i] {
+		if n == w.recorded.count[i] {
 			continue
 		}
 		e := event.Event{
 			Type: event.Gap, TS: time.Now().UnixMilli(), NS: now, Source: event.Syscall,
-			Lost: int64(n - w.said.count[i]), Reason: elsewhereReason,
+			Lost: int64(n - w.recorded.count[i]), Reason: elsewhereReason,
 		}
-		if i != elsewhere {
+		if i != otherSource {
 			e.Source, e.Reason = sources[i], fullReason
 		}
 		w.sink.Append(&e)
-		w.said.count[i], w.said.at = n, uint64(now)
+		w.recorded.count[i], w.recorded.at = n, uint64(now)
 	}
 }
 
@@ -215,10 +215,10 @@ func (w *watch) alreadySaid(e *event.Event) {
 	i := slices.Index(sources[:], e.Source)
 	switch {
 	case e.Reason == elsewhereReason:
-		i = elsewhere
+		i = otherSource
 	case e.Reason != fullReason || i < 0:
 		return
 	}
-	w.said.count[i] += uint64(e.Lost)
-	w.said.at = max(w.said.at, uint64(e.NS))
+	w.recorded.count[i] += uint64(e.Lost)
+	w.recorded.at = max(w.recorded.at, uint64(e.NS))
 }

@@ -173,7 +173,7 @@ func (w *watch) drain(until int64) {
 //
 // +checklocks:w.mu
 func (w *watch) remember() {
-	m := mark{w.sink.Last(), slices.Clone(w.pos), w.said, observe.Now()}
+	m := mark{w.sink.Last(), slices.Clone(w.pos), w.recorded, observe.Now()}
 	// The disk may be blocked for hours, and there is a round every millisecond.
 	if n := len(w.unsaved); n > 0 && w.unsaved[n-1].seq == m.seq {
 		m.at = w.unsaved[n-1].at

@@ -66,7 +66,7 @@ type watch struct {
 	// +checklocks:mu
 	state decoding // see decode.go
 	// +checklocks:mu
-	said losses // losses recorded in the log
+	recorded losses // losses recorded in the log
 	// +checklocks:mu
 	seen uint64 // events appended
 	// +checklocks:mu
@@ -83,10 +83,10 @@ type watch struct {
 // A mark is a position up to which the rings can be released once the event seq is written.
 // The losses in it then count as recorded.
 type mark struct {
-	seq  uint64
-	pos  []uint64
-	said losses
-	at   int64 // time of appending seq, or slightly later
+	seq      uint64
+	pos      []uint64
+	recorded losses
+	at       int64 // time of appending seq, or slightly later
 }
 
 // losses counts the records that did not fit into the rings.
@@ -96,7 +96,7 @@ type losses struct {
 }
 
 const (
-	elsewhere       = len(sources) // in losses
+	otherSource     = len(sources) // in losses
 	fullReason      = "the ring was full"
 	elsewhereReason = "made on a processor that was added to the host later"
 )
@@ -288,7 +288,7 @@ func (s *Source) newWatch(i int, t observe.Target, sink observe.Sink, r *rings) 
 	for cpu := range w.count {
 		w.pos[cpu] = atomic.LoadUint64(&w.ring(cpu).Tail)
 	}
-	w.said = losses{w.slot.Said, w.slot.SaidAt}
+	w.recorded = losses{w.slot.Said, w.slot.SaidAt}
 	w.state = newDecoding(w)
 	return w
 }
@@ -298,7 +298,7 @@ func (s *Source) newWatch(i int, t observe.Target, sink observe.Sink, r *rings) 
 func (w *watch) takeStock() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if err := w.sink.Kept(int64(w.said.at)+1, event.Gap, w.alreadySaid); err != nil {
+	if err := w.sink.Kept(int64(w.recorded.at)+1, event.Gap, w.alreadySaid); err != nil {
 		return fmt.Errorf("read the log of %s: %w", w.target.Jail, err)
 	}
 	since := int64(-1)
@@ -391,7 +391,7 @@ func (w *watch) Status() observe.Status {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	st := observe.Status{Seen: w.seen, Throttled: w.waits.Load()}
-	for _, n := range w.said.count {
+	for _, n := range w.recorded.count {
 		st.Lost += n
 	}
 	for cpu := range w.count {
@@ -556,6 +556,6 @@ func (w *watch) reclaim() {
 	for cpu, pos := range last.pos {
 		atomic.StoreUint64(&w.ring(cpu).Tail, pos)
 	}
-	w.slot.SaidAt, w.slot.Said = last.said.at, last.said.count
+	w.slot.SaidAt, w.slot.Said = last.recorded.at, last.recorded.count
 	w.unsaved = slices.Delete(w.unsaved, 0, n)
 }

@@ -69,14 +69,14 @@ type conversations struct {
 
 // between returns the conversation of a packet from src to dst and the direction. If it evicts
 // a conversation, it returns that, too.
-func (c *conversations) between(proto uint8, src, dst end) (_ *conversation, way int, gone *conversation) {
+func (c *conversations) between(proto uint8, src, dst end) (_ *conversation, dir int, gone *conversation) {
 	k := talk{proto, [2]end{src, dst}}
 	if dst.less(src) {
-		k.ends[0], k.ends[1], way = dst, src, 1
+		k.ends[0], k.ends[1], dir = dst, src, 1
 	}
 	if e := c.of[k]; e != nil {
 		c.order.MoveToFront(e)
-		return e.Value.(*conversation), way, nil
+		return e.Value.(*conversation), dir, nil
 	}
 	if c.of == nil {
 		c.of = map[talk]*list.Element{}
@@ -90,7 +90,7 @@ func (c *conversations) between(proto uint8, src, dst end) (_ *conversation, way
 		gone = c.order.Back().Value.(*conversation)
 		c.forget(gone)
 	}
-	return v, way, gone
+	return v, dir, gone
 }
 
 func (c *conversations) forget(v *conversation) {
@@ -136,8 +136,8 @@ const (
 )
 
 // add counts a packet.
-func (v *conversation) add(way int, r *networkRecord, flags event.Flags) {
-	s, ns := &v.sums[way], int64(r.Ns)
+func (v *conversation) add(dir int, r *networkRecord, flags event.Flags) {
+	s, ns := &v.sums[dir], int64(r.Ns)
 	if s.begin == 0 {
 		s.begin = ns
 	}
@@ -149,7 +149,7 @@ func (v *conversation) add(way int, r *networkRecord, flags event.Flags) {
 	s.tcp |= r.Tcp
 	s.flags |= flags
 	s.index, s.dir, s.last = r.Ifindex, r.Flags&direction, ns
-	v.fin[way] = v.fin[way] || r.Tcp&tcpFIN != 0
+	v.fin[dir] = v.fin[dir] || r.Tcp&tcpFIN != 0
 	if v.closing == 0 && (r.Tcp&tcpRST != 0 || v.fin[0] && v.fin[1]) {
 		v.closing = ns
 	}

@@ -47,18 +47,18 @@ func (c *capture) open() error {
 	if err != nil {
 		return err
 	}
-	whole, err := wholeBlocks(f)
+	complete, err := wholeBlocks(f)
 	if err == nil {
-		err = f.Truncate(whole)
+		err = f.Truncate(complete)
 	}
 	if err == nil {
-		_, err = f.Seek(whole, io.SeekStart)
+		_, err = f.Seek(complete, io.SeekStart)
 	}
 	if err != nil {
 		f.Close()
 		return fmt.Errorf("open %s: %w", f.Name(), err)
 	}
-	c.f, c.w, c.size = f, bufio.NewWriterSize(f, 64<<10), whole
+	c.f, c.w, c.size = f, bufio.NewWriterSize(f, 64<<10), complete
 	c.ids = map[uint32]uint32{}
 	return c.section()
 }

@@ -238,7 +238,7 @@ func (w *watch) adopt(l leftover) error {
 	}
 	w.pins, w.adopted = l.dir, true
 	w.slot, w.count = l.slot, counted(s.counts, l.slot)
-	w.said = mark{lost: w.count.SaidLost, throttled: w.count.SaidThrottled}
+	w.recorded = mark{lost: w.count.SaidLost, throttled: w.count.SaidThrottled}
 	w.base = observe.Status{Lost: w.count.SaidLost, Throttled: w.count.SaidThrottled}
 	w.clock = time.Now().UnixNano() - observe.Now()
 	var before networkJail

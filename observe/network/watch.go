@@ -57,7 +57,7 @@ type watch struct {
 	marks     []mark
 	kept      map[keep]int // records in the ring that an earlier daemon has written
 	keptUntil uint64       // end position of kept
-	said      mark
+	recorded  mark
 	due       int64 // NS of the next check of flows; 0 is never
 	status    observe.Status
 	base      observe.Status // lost and throttled counts before the watch began
@@ -116,7 +116,7 @@ func (w *watch) take(limit int) (n int) {
 			w.kept = nil
 		}
 		if r, frame, ok := decode(b); ok {
-			w.missed(int64(r.Ns), extend(w.said.lost, r.Lost), extend(w.said.throttled, r.Throttled))
+			w.missed(int64(r.Ns), extend(w.recorded.lost, r.Lost), extend(w.recorded.throttled, r.Throttled))
 			w.record(r, frame)
 		}
 	}
@@ -141,12 +141,12 @@ func extend(from uint64, low uint32) uint64 {
 
 // missed records a gap if the loss count has increased until ns.
 func (w *watch) missed(ns int64, lost, throttled uint64) {
-	if n := lost - w.said.lost; lost > w.said.lost {
-		w.said.lost = lost
+	if n := lost - w.recorded.lost; lost > w.recorded.lost {
+		w.recorded.lost = lost
 		w.gap(ns, int64(n), "the ring was full")
 	}
-	if n := throttled - w.said.throttled; throttled > w.said.throttled {
-		w.said.throttled = throttled
+	if n := throttled - w.recorded.throttled; throttled > w.recorded.throttled {
+		w.recorded.throttled = throttled
 		w.gap(ns, 0, fmt.Sprintf("throttled: %d packets were dropped, not passed, because they could not be recorded", n))
 	}
 }
@@ -182,7 +182,7 @@ func (w *watch) record(r *networkRecord, frame []byte) {
 		flags = event.Injected
 	}
 	var v *conversation
-	var way int
+	var dir int
 	owner := &r.Owner
 	if owner.HostPid == 0 {
 		owner = nil
@@ -192,9 +192,9 @@ func (w *watch) record(r *networkRecord, frame []byte) {
 		if w.outer.IsValid() {
 			src.addr, dst.addr = w.translated(src.addr), w.translated(dst.addr)
 		}
-		v, way = w.between(r, src, dst)
-		owner = w.learn(v, way, r, frame, owner)
-		v.add(way, r, flags)
+		v, dir = w.between(r, src, dst)
+		owner = w.learn(v, dir, r, frame, owner)
+		v.add(dir, r, flags)
 	}
 	if w.capture != nil && w.selection.Packets > 0 {
 		w.keepBytes(r, frame, owner)
@@ -212,7 +212,7 @@ func (w *watch) record(r *networkRecord, frame []byte) {
 		e.Packets = int64(r.Segments)
 	}
 	if v != nil {
-		e.Src, e.Dst, e.Host, e.TCP = v.text[way], v.text[1-way], v.host, tcpFlags[r.Tcp]
+		e.Src, e.Dst, e.Host, e.TCP = v.text[dir], v.text[1-dir], v.host, tcpFlags[r.Tcp]
 	} else {
 		e.Src, e.Dst = hardware(r.Src), hardware(r.Dst)
 	}
@@ -233,25 +233,25 @@ func (w *watch) between(r *networkRecord, src, dst end) (*conversation, int) {
 	if r.Ethertype == etherARP {
 		proto = 255 // not an assigned IP protocol number
 	}
-	v, way, gone := w.talks.between(proto, src, dst)
+	v, dir, gone := w.talks.between(proto, src, dst)
 	if v.again(r) {
 		w.sum(v)
 		w.talks.forget(v)
-		v, way, _ = w.talks.between(proto, src, dst)
+		v, dir, _ = w.talks.between(proto, src, dst)
 	}
 	if gone != nil {
 		w.sum(gone)
 	}
-	return v, way
+	return v, dir
 }
 
 // learn updates the process and the host name of a conversation. It returns the packet's
 // process: the owner of its socket, or the last known owner on its side.
-func (w *watch) learn(v *conversation, way int, r *networkRecord, frame []byte, owner *networkOwner) *networkOwner {
-	side := way // the end that belongs to the process
-	other := v.ends[1-way]
+func (w *watch) learn(v *conversation, dir int, r *networkRecord, frame []byte, owner *networkOwner) *networkOwner {
+	side := dir // the end that belongs to the process
+	other := v.ends[1-dir]
 	if r.Flags&direction == ingress {
-		side, other = 1-way, v.ends[way]
+		side, other = 1-dir, v.ends[dir]
 	}
 	switch {
 	case owner == nil:
@@ -318,8 +318,8 @@ func (w *watch) sum(v *conversation) {
 	if w.selection.Network != "flows" {
 		return
 	}
-	for way := range v.sums {
-		s := &v.sums[way]
+	for dir := range v.sums {
+		s := &v.sums[dir]
 		if s.packets == 0 {
 			continue
 		}
@@ -331,11 +331,11 @@ func (w *watch) sum(v *conversation) {
 		case v.proto == 255:
 			e.Proto = "arp"
 		}
-		e.Src, e.Dst, e.Host, e.TCP = v.text[way], v.text[1-way], v.host, tcpFlags[s.tcp]
+		e.Src, e.Dst, e.Host, e.TCP = v.text[dir], v.text[1-dir], v.host, tcpFlags[s.tcp]
 		e.Packets, e.Bytes, e.Begin = s.packets, s.bytes, s.begin
-		side := way
+		side := dir
 		if s.dir == ingress {
-			side = 1 - way
+			side = 1 - dir
 		}
 		by(e, v.owner[side])
 		w.append(e)
@@ -369,7 +369,7 @@ func (w *watch) allFlows() {
 
 // commit releases the records whose events are written.
 func (w *watch) commit() {
-	at := w.said
+	at := w.recorded
 	at.pos, at.seq = w.ring.read, w.sink.Last()
 	last := w.ring.released()
 	if n := len(w.marks); n > 0 {

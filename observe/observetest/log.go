@@ -26,7 +26,7 @@ type Log struct {
 	// +checklocks:mu
 	brief bool
 	// +checklocks:mu
-	hold uint64 // maximum Written value; 0 is no limit
+	limit uint64 // maximum Written value; 0 is no limit
 	// +checklocks:mu
 	older []event.Event
 }
@@ -69,8 +69,8 @@ func (l *Log) Last() uint64 {
 func (l *Log) Written() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.hold > 0 {
-		return min(l.hold, l.seq)
+	if l.limit > 0 {
+		return min(l.limit, l.seq)
 	}
 	return l.seq
 }
@@ -109,7 +109,7 @@ func (l *Log) Brief() {
 func (l *Log) Hold(seq uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.hold = seq
+	l.limit = seq
 }
 
 // After returns the log that a later daemon opens. It contains only the written events.

@@ -115,8 +115,8 @@ func (tr *tracer) readPaths(t *task) {
 		if p.arg == 0 {
 			continue
 		}
-		s, whole, ok := tr.readString(t.tid, c.arg(p.arg))
-		if !whole && ok {
+		s, complete, ok := tr.readString(t.tid, c.arg(p.arg))
+		if !complete && ok {
 			c.flags |= event.Cut
 		}
 		if !ok {

@@ -23,7 +23,7 @@ func readMemory(tid int, addr uint64, b []byte) (int, error) {
 
 // readString reads a zero-terminated string. It reads at most to the end of a page at a time,
 // because the next page may not be mapped. Most strings are short.
-func (tr *tracer) readString(tid int, addr uint64) (s string, whole, ok bool) {
+func (tr *tracer) readString(tid int, addr uint64) (s string, complete, ok bool) {
 	if addr == 0 {
 		return "", true, true
 	}

@@ -133,7 +133,7 @@ func charts(u Usage) []chart {
 		out = append(out, c)
 	}
 	bytes := func(f float64) string { return size(int64(f)) }
-	whole := func(f float64) string {
+	integer := func(f float64) string {
 		if f < 10 {
 			return three(f)
 		}
@@ -143,8 +143,8 @@ func charts(u Usage) []chart {
 	add("Memory", 1024, 1, bytes, true, func(p *Point) float64 { return float64(p.Memory) })
 	add("Network", 1024, 1, func(f float64) string { return bytes(f) + "/s" }, true,
 		func(p *Point) float64 { return p.Tx }, func(p *Point) float64 { return p.Rx })
-	add("System calls", 1000, .05, func(f float64) string { return whole(f) + "/s" }, false, func(p *Point) float64 { return p.Syscalls })
-	add("Processes", 1000, 1, whole, true, func(p *Point) float64 { return float64(p.PIDs) })
+	add("System calls", 1000, .05, func(f float64) string { return integer(f) + "/s" }, false, func(p *Point) float64 { return p.Syscalls })
+	add("Processes", 1000, 1, integer, true, func(p *Point) float64 { return float64(p.PIDs) })
 	return out
 }
 

@@ -84,9 +84,9 @@ func (v *visit) serveOne(c net.Conn) bool {
 	body := &requestBody{r: r.Body, c: c, w: w, done: r.Body == http.NoBody, expected: strings.EqualFold(r.Header.Get("Expect"), "100-continue") && !w.old}
 	r.Body = body
 	v.exchange(w, r, ask, int64(len(raw)))
-	whole := body.abandon()
+	complete := body.abandon()
 	again := w.finish()
-	if !whole || !again {
+	if !complete || !again {
 		v.hangUp(c)
 		return false
 	}
@@ -143,21 +143,21 @@ func (v *visit) path(u *url.URL) string {
 // the same address.
 func (v *visit) target(h head, r *http.Request) (host string, port uint16, ref *refusal) {
 	written := h.host
-	whole := !strings.HasPrefix(h.target, "/") && h.target != "*"
+	absolute := !strings.HasPrefix(h.target, "/") && h.target != "*"
 	switch {
 	case r.Method == http.MethodConnect:
 		return "", 0, refuse(ReasonProtocol, "", "CONNECT is accepted only by the HTTP proxy in HTTP_PROXY")
 	case h.target == "*" && r.Method != http.MethodOptions:
 		return "", 0, refuse(ReasonMalformed, "", "only OPTIONS may use the target *")
-	case v.proxied && !whole:
+	case v.proxied && !absolute:
 		return "", 0, refuse(ReasonMalformed, "", "this is the HTTP proxy of the jail: it accepts CONNECT and requests with an absolute URL").with("configure it as the HTTP proxy, or connect to the host directly")
-	case whole && (r.URL.Scheme != "http" && !v.tls || r.URL.Scheme != "https" && v.tls):
+	case absolute && (r.URL.Scheme != "http" && !v.tls || r.URL.Scheme != "https" && v.tls):
 		return "", 0, refuse(ReasonMalformed, "", "URL scheme %q is not supported here", text.Clip(r.URL.Scheme, 20)).with("use CONNECT for https")
-	case whole && (r.URL.User != nil || r.URL.Opaque != "" || r.URL.Host == ""):
+	case absolute && (r.URL.User != nil || r.URL.Opaque != "" || r.URL.Host == ""):
 		return "", 0, refuse(ReasonMalformed, "", "the requested URL has no host, or has user information")
-	case whole && h.hasHost && !sameHost(h.host, r.URL.Host):
+	case absolute && h.hasHost && !sameHost(h.host, r.URL.Host):
 		return "", 0, refuse(ReasonMismatch, "", "the URL names %s, the Host field %s", text.Clip(r.URL.Host, 100), text.Clip(h.host, 100)).with("name the same host in both")
-	case whole:
+	case absolute:
 		written = r.URL.Host
 	}
 	port = v.port
@@ -171,18 +171,18 @@ func (v *visit) target(h head, r *http.Request) (host string, port uint16, ref *
 		host, ref = v.name()
 		return host, port, ref
 	}
-	host, _, said, err := parseHostPort(written)
+	host, _, givenPort, err := parseHostPort(written)
 	if err != nil {
 		return "", 0, refuse(ReasonMalformed, "", "%q is not a valid host: %v", text.Clip(written, 100), err)
 	}
 	if v.proxied {
-		if said != 0 {
-			port = said
+		if givenPort != 0 {
+			port = givenPort
 		}
 		return host, port, nil
 	}
-	if said != 0 && said != v.port {
-		return host, port, refuse(ReasonMismatch, "", "the request is for port %d of %s, the connection for port %d", said, host, v.port)
+	if givenPort != 0 && givenPort != v.port {
+		return host, port, refuse(ReasonMismatch, "", "the request is for port %d of %s, the connection for port %d", givenPort, host, v.port)
 	}
 	if v.declared != "" && host != v.declared {
 		if _, meant, _ := parseHost(v.declared); !meant.IsValid() {
@@ -220,8 +220,8 @@ func (v *visit) connect(c net.Conn, r *http.Request, h head) {
 	ask.Host, ask.Port = host, port
 	var ref *refusal
 	var g grant
-	switch said, _, sent, err := parseHostPort(h.host); {
-	case h.hasHost && (err != nil || said != host || sent != 0 && sent != port):
+	switch givenHost, _, sent, err := parseHostPort(h.host); {
+	case h.hasHost && (err != nil || givenHost != host || sent != 0 && sent != port):
 		ref = refuse(ReasonMismatch, "", "CONNECT is for %s, the Host field for %s", r.RequestURI, text.Clip(h.host, 100))
 	case r.ContentLength != 0:
 		ref = refuse(ReasonMalformed, "", "CONNECT must not have a body")

@@ -52,12 +52,12 @@ func (v *visit) intercept(host string, g grant, h hello) {
 
 // handshakeRefusal returns the reason why the TLS handshake with a client failed.
 func handshakeRefusal(host, rule string, err error) *refusal {
-	remote, said := errors.AsType[*net.OpError](err)
+	remote, isOp := errors.AsType[*net.OpError](err)
 	switch {
-	case said && remote.Op == "remote error":
+	case isOp && remote.Op == "remote error":
 		return refuse(ReasonTrust, rule, "the client rejected the proxy's certificate for %s: %v", host, remote.Err).
 			with("make the client trust the jail's certificate authority; a client with certificate pinning cannot be intercepted")
-	case errors.Is(err, io.EOF) || said:
+	case errors.Is(err, io.EOF) || isOp:
 		return refuse(ReasonTrust, rule, "the client closed the connection after it received the proxy's certificate for %s", host).
 			with("make the client trust the jail's certificate authority; a client with certificate pinning cannot be intercepted")
 	case errors.Is(err, context.DeadlineExceeded):

@@ -30,7 +30,7 @@ func classify(b []byte) protocol {
 		return protoTLS
 	}
 	rest := bytes.TrimLeft(b, "\r\n \t")
-	if line, _, whole := bytes.Cut(rest, []byte("\n")); whole {
+	if line, _, complete := bytes.Cut(rest, []byte("\n")); complete {
 		if bytes.Contains(bytes.ToLower(line), []byte("http/")) {
 			return protoHTTP
 		}

@@ -30,13 +30,13 @@ func (v *visit) tunnel(ask Request, g grant, up tcpConn, first []byte) {
 	f.addr.Store(&to)
 	defer context.AfterFunc(ctx, func() { reset(v.client); reset(up) })()
 
-	said, _ := v.br.Peek(v.br.Buffered())
-	said = append([]byte(nil), said...)
+	buffered, _ := v.br.Peek(v.br.Buffered())
+	buffered = append([]byte(nil), buffered...)
 	v.br.Reset(nil) // pipe reads the connection directly from here
 	var wg sync.WaitGroup
 	var upErr, downErr error
 	wg.Go(func() {
-		upErr = pipe(up, v.client, said, f.up)
+		upErr = pipe(up, v.client, buffered, f.up)
 		if upErr != nil {
 			cancel()
 		}

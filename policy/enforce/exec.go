@@ -36,7 +36,7 @@ func (w *watch) exec(c notify.Call, p *process) (verdict, error) {
 	if err != nil {
 		return verdict{}, err
 	}
-	words, whole, err := p.stringArray(argv)
+	words, complete, err := p.stringArray(argv)
 	if err != nil {
 		return verdict{}, err
 	}
@@ -44,8 +44,8 @@ func (w *watch) exec(c notify.Call, p *process) (verdict, error) {
 	if err != nil {
 		return verdict{}, err
 	}
-	prog.complete = whole
-	if !whole {
+	prog.complete = complete
+	if !complete {
 		for i := range prog.questions {
 			prog.questions[i].Attributes["cut"] = "true"
 		}

@@ -93,7 +93,7 @@ func (p *process) read(addr uint64, b []byte) error {
 
 // cString reads a NUL-terminated string of at most limit bytes, page by page, because the page
 // after its end may be unmapped.
-func (p *process) cString(addr uint64, limit int) (s string, whole bool, err error) {
+func (p *process) cString(addr uint64, limit int) (s string, complete bool, err error) {
 	const page = 4096
 	var out []byte
 	for len(out) < limit {
@@ -112,11 +112,11 @@ func (p *process) cString(addr uint64, limit int) (s string, whole bool, err err
 
 // pathAt reads a file name.
 func (p *process) pathAt(addr uint64) (string, error) {
-	s, whole, err := p.cString(addr, unix.PathMax)
+	s, complete, err := p.cString(addr, unix.PathMax)
 	if err != nil {
 		return "", err
 	}
-	if !whole {
+	if !complete {
 		return "", unix.ENAMETOOLONG
 	}
 	return s, nil
@@ -129,7 +129,7 @@ const (
 
 // stringArray reads an array of strings. If a limit is exceeded the rest is left out and whole
 // is false.
-func (p *process) stringArray(addr uint64) (words []string, whole bool, err error) {
+func (p *process) stringArray(addr uint64) (words []string, complete bool, err error) {
 	if addr == 0 {
 		return nil, true, nil
 	}

@@ -23,9 +23,9 @@ func (f field) hole() bool { return strings.Contains(f.text, Hole) }
 // the complete word it can be written as "~".
 const home = "\x01"
 
-// whole returns the text of a completely expanded word. A literal leading tilde is replaced by
+// completed returns the text of a completely expanded word. A literal leading tilde is replaced by
 // a Hole.
-func whole(text string) string {
+func completed(text string) string {
 	if rest, is := strings.CutPrefix(text, home); is && (rest == "" || rest[0] == '/') {
 		return "~" + strings.ReplaceAll(rest, home, Hole)
 	}
@@ -101,7 +101,7 @@ func (f *fielder) end() {
 		return
 	}
 	text := f.now.String()
-	f.done = append(f.done, field{text: whole(text), multi: f.multi, glob: globs(text, f.active)})
+	f.done = append(f.done, field{text: completed(text), multi: f.multi, glob: globs(text, f.active)})
 	f.now.Reset()
 	f.there, f.multi, f.active = false, false, nil
 }

@@ -47,7 +47,7 @@ func secrets(words map[string]string) []attempt {
 	}})
 	for _, path := range []string{"/secrets", "/capabilities", "/approvals", "/chain", "/call", "/call/../secrets"} {
 		all = append(all, attempt{"the socket's " + path, func() (string, error) {
-			status, b, err := door("GET", path, nil)
+			status, b, err := request("GET", path, nil)
 			if err == nil && status < 400 {
 				return "it answers " + string(b), nil
 			}
@@ -69,8 +69,8 @@ func everyFile(dirs ...string) (all []string) {
 	return all
 }
 
-// door sends a request to the socket through which capabilities call others.
-func door(method, path string, body []byte) (int, []byte, error) {
+// request sends a request to the socket through which capabilities call others.
+func request(method, path string, body []byte) (int, []byte, error) {
 	c := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", os.Getenv("GLASSHOUSE_CALL_SOCKET"))
 	}}}
@@ -91,7 +91,7 @@ func door(method, path string, body []byte) (int, []byte, error) {
 // input.
 func callOther(words map[string]string) []attempt {
 	return []attempt{{words["id"], func() (string, error) {
-		status, b, err := door("POST", "/call/"+words["id"], []byte(words["input"]))
+		status, b, err := request("POST", "/call/"+words["id"], []byte(words["input"]))
 		if err != nil {
 			return "", err
 		}

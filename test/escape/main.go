@@ -27,12 +27,12 @@ import (
 type Attempt struct {
 	Name string
 
-	Reasons []egress.Reason // of a denial in the audit log
-	Host    string          // host of the denial, if it matters
-	Port    uint16          // port of the denial, if it matters
-	Packet  bool            // a packet that the kernel dropped, in the audit log
-	Log     string          // filter of the jail's event log, if the attempt does not reach the proxy
-	Carried string          // the allowed destination to which the proxy forwarded it instead
+	Reasons   []egress.Reason // of a denial in the audit log
+	Host      string          // host of the denial, if it matters
+	Port      uint16          // port of the denial, if it matters
+	Packet    bool            // a packet that the kernel dropped, in the audit log
+	Log       string          // filter of the jail's event log, if the attempt does not reach the proxy
+	Forwarded string          // the allowed destination to which the proxy forwarded it instead
 
 	Silent bool // the attempt gets no response
 	Slow   bool // the response takes long

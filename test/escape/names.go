@@ -15,13 +15,13 @@ func names() []Attempt {
 	return []Attempt{
 		{Name: "another name server in resolv.conf", Reasons: reasons(egress.ReasonHost), Host: "evil.example",
 			try: rewritten("/etc/resolv.conf", "nameserver "+evil+"\n", say("udp", evil+":53", question("evil.example.")))},
-		{Name: "an allowed name at another address in hosts", Carried: egresstest.Front + ":80",
+		{Name: "an allowed name at another address in hosts", Forwarded: egresstest.Front + ":80",
 			try: rewritten("/etc/hosts", evil+" front.example.com\n", fetch("http://front.example.com/"))},
-		{Name: "an allowed name at the metadata service in hosts", Carried: egresstest.Front + ":80",
+		{Name: "an allowed name at the metadata service in hosts", Forwarded: egresstest.Front + ":80",
 			try: rewritten("/etc/hosts", egresstest.Metadata+" front.example.com\n", fetch("http://front.example.com/"))},
 		{Name: "another name at an allowed address in hosts", Reasons: reasons(egress.ReasonHost), Host: "hidden.example.com",
 			try: rewritten("/etc/hosts", egresstest.Front+" hidden.example.com\n", fetch("http://hidden.example.com/"))},
-		{Name: "rebinding: private and public at once", Carried: servers + ":80", try: say("tcp", evil+":80", get("both.rebind.example"))},
+		{Name: "rebinding: private and public at once", Forwarded: servers + ":80", try: say("tcp", evil+":80", get("both.rebind.example"))},
 		{Name: "rebinding: private after public", Reasons: reasons(egress.ReasonAddress), Host: "flip.rebind.example", try: fetch("http://flip.rebind.example/")},
 	}
 }

@@ -66,15 +66,15 @@ func host() []Attempt {
 func jails() []Attempt {
 	each := func(f func(addr string) (string, error)) func() (string, error) {
 		return func() (string, error) {
-			var said []string
+			var lines []string
 			for _, n := range neighbours {
 				answer, err := f(n)
 				if strings.Contains(answer, egresstest.Reached) {
 					return answer, nil
 				}
-				said = append(said, answer+fmt.Sprint(err))
+				lines = append(lines, answer+fmt.Sprint(err))
 			}
-			return strings.Join(said, "\n"), nil
+			return strings.Join(lines, "\n"), nil
 		}
 	}
 	return []Attempt{

@@ -48,7 +48,7 @@ func proxies() []Attempt {
 		{Name: "HTTP/0.9", Reasons: reasons(egress.ReasonHost, egress.ReasonProtocol), try: say("tcp", egresstest.Front+":80", "GET /leak\r\n")},
 		{Name: "a WebSocket to a host that is not allowed", Reasons: reasons(egress.ReasonHost), Host: "evil.example",
 			try: say("tcp", evil+":80", "GET / HTTP/1.1\r\nHost: evil.example\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: bGVha2xlYWtsZWFrbGVhaw==\r\n\r\n")},
-		{Name: "fields that name another host", Carried: "198.51.100.20:80",
+		{Name: "fields that name another host", Forwarded: "198.51.100.20:80",
 			try: say("tcp", "198.51.100.20:80", strings.Replace(get("fields.example.com"), "\r\n\r\n", "\r\nX-Forwarded-Host: evil.example\r\nX-Original-URL: /closed\r\nX-HTTP-Method-Override: DELETE\r\nForwarded: host=evil.example\r\nX-Host: evil.example\r\n\r\n", 1))},
 		{Name: "a program that plays the proxy", Reasons: reasons(egress.ReasonHost), Host: "evil.example", try: playProxy},
 		{Name: "a program that plays the name server", Reasons: reasons(egress.ReasonHost), Host: "evil.example", try: playNames},

@@ -36,11 +36,11 @@ func secrets() []Attempt {
 	}
 	var all []Attempt
 	for _, where := range []string{"field", "body", "gzip", "base64", "hex", "pieces", "trailer", "redirect", "cookie", "error", "query"} {
-		all = append(all, Attempt{Name: "a secret that comes back: " + where, Carried: servers + ":443", try: echo("/"+where, false, nil)})
+		all = append(all, Attempt{Name: "a secret that comes back: " + where, Forwarded: servers + ":443", try: echo("/"+where, false, nil)})
 	}
 	plain := "GET / HTTP/1.1\r\nHost: " + name + "\r\nConnection: close\r\n\r\n"
 	return append(all,
-		Attempt{Name: "a secret that comes back by HTTP/2", Carried: servers + ":443", try: echo("/body", true, nil)},
+		Attempt{Name: "a secret that comes back by HTTP/2", Forwarded: servers + ":443", try: echo("/body", true, nil)},
 		Attempt{Name: "a secret that comes back by TRACE", Reasons: reasons(egress.ReasonMethod), Host: name, try: echo("/body", false, func(r *http.Request) { r.Method = "TRACE" })},
 		Attempt{Name: "a secret echoed with an unsolicited encoding", Reasons: reasons(egress.ReasonSecret), try: echo("/deflate", false, func(r *http.Request) { r.Header.Set("Accept-Encoding", "deflate") })},
 		Attempt{Name: "a secret asked for in the clear", Reasons: reasons(egress.ReasonPort), Host: name, try: say("tcp", servers+":80", plain)},

@@ -122,11 +122,11 @@ func (t *talker) do(ctx context.Context, line string) error {
 		return t.run(ctx, rest, false)
 	case "read":
 		got, err := t.conn.ReadTextFile(ctx, acp.ReadTextFileRequest{SessionId: t.session, Path: rest, Line: acp.Ptr(2), Limit: acp.Ptr(1)})
-		return t.told(ctx, got.Content, err)
+		return t.reported(ctx, got.Content, err)
 	case "write":
 		path, text, _ := strings.Cut(rest, " ")
 		_, err := t.conn.WriteTextFile(ctx, acp.WriteTextFileRequest{SessionId: t.session, Path: path, Content: strings.ReplaceAll(text, `\n`, "\n")})
-		return t.told(ctx, "", err)
+		return t.reported(ctx, "", err)
 	case "terminal":
 		return t.terminal(ctx, rest)
 	case "await":
@@ -162,7 +162,7 @@ func (t *talker) do(ctx context.Context, line string) error {
 		return errTurn(rest)
 	case "recall":
 		past, err := os.ReadFile(filepath.Join(kept, string(t.session)))
-		return t.told(ctx, string(past), err)
+		return t.reported(ctx, string(past), err)
 	}
 	return nil // ignore all other text
 }
@@ -175,8 +175,8 @@ func (t *talker) say(ctx context.Context, text string) error {
 	return t.tell(ctx, acp.UpdateAgentMessageText(text))
 }
 
-// told sends the result of a request.
-func (t *talker) told(ctx context.Context, text string, err error) error {
+// reported sends the result of a request.
+func (t *talker) reported(ctx context.Context, text string, err error) error {
 	if err != nil {
 		text = "failed: " + err.Error()
 	}
@@ -229,18 +229,18 @@ func (t *talker) run(ctx context.Context, command string, ask bool) error {
 func (t *talker) terminal(ctx context.Context, command string) error {
 	term, err := t.conn.CreateTerminal(ctx, acp.CreateTerminalRequest{SessionId: t.session, Command: "/bin/sh", Args: []string{"-c", command}})
 	if err != nil {
-		return t.told(ctx, "", err)
+		return t.reported(ctx, "", err)
 	}
 	exit, err := t.conn.WaitForTerminalExit(ctx, acp.WaitForTerminalExitRequest{SessionId: t.session, TerminalId: term.TerminalId})
 	if err != nil {
-		return t.told(ctx, "", err)
+		return t.reported(ctx, "", err)
 	}
 	out, err := t.conn.TerminalOutput(ctx, acp.TerminalOutputRequest{SessionId: t.session, TerminalId: term.TerminalId})
 	if err == nil {
 		_, err = t.conn.ReleaseTerminal(ctx, acp.ReleaseTerminalRequest{SessionId: t.session, TerminalId: term.TerminalId})
 	}
 	code, _ := json.Marshal(exit.ExitCode)
-	return t.told(ctx, fmt.Sprintf("%s exit %s", strings.TrimSpace(out.Output), code), err)
+	return t.reported(ctx, fmt.Sprintf("%s exit %s", strings.TrimSpace(out.Output), code), err)
 }
 
 func (t *talker) askSibling(ctx context.Context, sibling, text string) error {
@@ -250,12 +250,12 @@ func (t *talker) askSibling(ctx context.Context, sibling, text string) error {
 	}
 	resp, err := http.Post("http://localhost:4097/sandbox/"+sibling+"/coordinate", "application/json", bytes.NewReader(body))
 	if err != nil {
-		return t.told(ctx, "", err)
+		return t.reported(ctx, "", err)
 	}
 	defer resp.Body.Close()
 	var answer struct{ State, Answer, Reason string }
 	err = json.NewDecoder(resp.Body).Decode(&answer)
-	return t.told(ctx, strings.TrimSpace(answer.State+": "+answer.Answer+" "+answer.Reason), err)
+	return t.reported(ctx, strings.TrimSpace(answer.State+": "+answer.Answer+" "+answer.Reason), err)
 }
 
 func (t *talker) Cancel(context.Context, acp.CancelNotification) error {

@@ -160,7 +160,7 @@ func (v *view) mount(f *os.File, bm bindMount) error {
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		return err
 	}
-	if err := dirs.Place(bm.source, st.Mode&unix.S_IFMT == unix.S_IFDIR); err != nil {
+	if err := dirs.CreateMountPoint(bm.source, st.Mode&unix.S_IFMT == unix.S_IFDIR); err != nil {
 		return err
 	}
 	opts := overlay.CloneOptions{Options: overlay.Options{ReadOnly: !bm.writable, NoSuid: true, NoDev: true}, Recursive: !bm.writable}

@@ -145,11 +145,11 @@ func callPrefix(position string) string { return "call_" + position + "_" }
 func (s *Script) choose(r *request, prompt []item, v *scene) (*Turn, string, int) {
 	for i := range s.Conversations {
 		c := &s.Conversations[i]
-		said, match, ok := c.When.meets(r, prompt, v)
+		text, match, ok := c.When.meets(r, prompt, v)
 		if !ok {
 			continue
 		}
-		v.User, v.Match = said, match
+		v.User, v.Match = text, match
 		if t, nth := c.turn(r, prompt, v); t != nil {
 			return t, c.Name, nth
 		}
@@ -177,8 +177,8 @@ func (c *Conversation) turn(r *request, prompt []item, v *scene) (*Turn, int) {
 
 // meets reports whether a condition holds. said and match are the user message that matches
 // and the groups of user_matches.
-func (w *When) meets(r *request, prompt []item, v *scene) (said string, match []string, ok bool) {
-	said, match = v.User, v.Match
+func (w *When) meets(r *request, prompt []item, v *scene) (text string, match []string, ok bool) {
+	text, match = v.User, v.Match
 	if w.Model != "" && !matches(w.Model, r.model) || w.Tool != "" && !r.offers(w.Tool) || w.Turn != nil && *w.Turn != v.Turn {
 		return "", nil, false
 	}
@@ -189,7 +189,7 @@ func (w *When) meets(r *request, prompt []item, v *scene) (said string, match []
 		return "", nil, false
 	}
 	if w.User == "" && w.user == nil {
-		return said, match, true
+		return text, match, true
 	}
 	for i := len(prompt) - 1; i >= 0; i-- {
 		if prompt[i].role == user && holds(prompt[i].text, w.User, w.user) {

@@ -218,7 +218,7 @@ func parseMessages(body []byte) (*request, error) {
 		} else if err := json.Unmarshal(m.Content, &parts); err != nil {
 			return nil, err
 		}
-		var said []string
+		var texts []string
 		results := false
 		who := item{role: user}
 		if m.Role == "assistant" {
@@ -234,10 +234,10 @@ func parseMessages(body []byte) (*request, error) {
 					who.called, who.call = true, p.ID
 				}
 			case "text":
-				said = append(said, p.Text)
+				texts = append(texts, p.Text)
 			}
 		}
-		who.text = strings.Join(said, "\n")
+		who.text = strings.Join(texts, "\n")
 		// Text in a message with a tool result is a reminder of the agent, not a prompt.
 		if !results {
 			r.items = append(r.items, who)
@@ -291,7 +291,7 @@ func parseGemini(body []byte) (*request, error) {
 		r.system += p.Text + "\n"
 	}
 	for _, c := range in.Contents {
-		var said []string
+		var texts []string
 		results := false
 		who := item{role: user}
 		if c.Role == "model" {
@@ -305,10 +305,10 @@ func parseGemini(body []byte) (*request, error) {
 			case len(p.Call) > 0:
 				who.called = true
 			default:
-				said = append(said, p.Text)
+				texts = append(texts, p.Text)
 			}
 		}
-		who.text = strings.Join(said, "\n")
+		who.text = strings.Join(texts, "\n")
 		if !results {
 			r.items = append(r.items, who)
 		}

@@ -268,12 +268,12 @@ func (s *suite) nestedCalls(t *testing.T) {
 func (c *caller) refused(when, why string) {
 	c.t.Helper()
 	r, err := c.call("call")
-	said := fmt.Sprint(form.Text(r.Output), err)
-	if err == nil && !strings.Contains(said, "error") || strings.Contains(said, "heard") {
-		c.t.Errorf("%s: output %s, want an error", when, said)
+	output := fmt.Sprint(form.Text(r.Output), err)
+	if err == nil && !strings.Contains(output, "error") || strings.Contains(output, "heard") {
+		c.t.Errorf("%s: output %s, want an error", when, output)
 	}
-	if !strings.Contains(said, why) {
-		c.t.Errorf("%s: %s, want %q in the error", when, said, why)
+	if !strings.Contains(output, why) {
+		c.t.Errorf("%s: %s, want %q in the error", when, output, why)
 	}
 }
 

@@ -22,7 +22,7 @@ type Process struct {
 	io.Writer
 
 	sandbox *sandbox
-	said    tail
+	stderr  tail
 	end     func() error
 
 	mu sync.Mutex
@@ -91,7 +91,7 @@ func (s *sandbox) talk(ctx context.Context, release func(bool)) (*Process, error
 	reading.Go(func() {
 		err := collect(stream, func(c protocol.Chunk) error {
 			if c.Stream == protocol.Stderr {
-				p.said.add(c.Data)
+				p.stderr.add(c.Data)
 				return nil
 			}
 			_, err := w.Write(c.Data)
@@ -119,7 +119,7 @@ func (s *sandbox) talk(ctx context.Context, release func(bool)) (*Process, error
 func (p *Process) Close() error { return p.end() }
 
 // Log returns the end of the standard error of the process.
-func (p *Process) Log() string { return p.said.String() }
+func (p *Process) Log() string { return p.stderr.String() }
 
 // Usage returns the usage of the process since its start. After Close it returns the last
 // known usage.

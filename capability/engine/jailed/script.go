@@ -43,15 +43,15 @@ func (s *sandbox) run(ctx context.Context, input []byte) (body []byte, log strin
 	defer stop()
 	feeding.Go(func() { s.feed(ctx, st, input) })
 
-	var out, said bytes.Buffer
+	var out, stderr bytes.Buffer
 	var end tail
 	err = collect(stream, func(c protocol.Chunk) error {
 		if c.Stream == protocol.Stdout {
 			out.Write(c.Data)
 		} else if end.add(c.Data); text {
-			said.Write(c.Data)
+			stderr.Write(c.Data)
 		}
-		if out.Len()+said.Len() > maxOutput {
+		if out.Len()+stderr.Len() > maxOutput {
 			return troublef(engine.Garbled, nil, "its output exceeds %d bytes", maxOutput)
 		}
 		return nil
@@ -60,7 +60,7 @@ func (s *sandbox) run(ctx context.Context, input []byte) (body []byte, log strin
 	case err != nil:
 		return nil, log, err
 	case text:
-		body, err = s.textOutput(out.Bytes(), said.Bytes(), stream.Status())
+		body, err = s.textOutput(out.Bytes(), stderr.Bytes(), stream.Status())
 		return body, log, err
 	}
 	return out.Bytes(), log, verdict(stream.Status(), log)

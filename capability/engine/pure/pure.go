@@ -108,7 +108,7 @@ func closed(c *engine.Installed) error {
 func (e *Engine) Call(ctx context.Context, call *engine.Call) (engine.Result, error) {
 	r := &recorder{call: call}
 	result, err := e.run(ctx, call, r, contextOf(call))
-	result.Log = r.said()
+	result.Log = r.text()
 	if f, ok := errors.AsType[*engine.Failure](err); ok {
 		f.Log = result.Log
 	}

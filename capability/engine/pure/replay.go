@@ -113,7 +113,7 @@ func (r *recorder) print(text string) {
 	}
 }
 
-func (r *recorder) said() string {
+func (r *recorder) text() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return engine.LogEnd(r.log, maxLog, false)

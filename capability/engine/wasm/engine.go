@@ -161,7 +161,7 @@ func (e *Engine) Call(ctx context.Context, call *engine.Call) (engine.Result, er
 	if err != nil {
 		return engine.Result{}, err
 	}
-	if !p.hold() {
+	if !p.acquire() {
 		return engine.Result{}, fault.Newf(fault.Conflict, "wasm.Call", call.Capability.ID, "the capability is being removed")
 	}
 	defer p.release()

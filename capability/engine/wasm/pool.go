@@ -107,7 +107,7 @@ func (p *pool) fill(scope string) {
 	if !p.program.engine.enter() {
 		return
 	}
-	if !p.program.hold() {
+	if !p.program.acquire() {
 		p.program.engine.work.Done()
 		return
 	}

@@ -163,9 +163,9 @@ func shape(name string, f api.FunctionDefinition, params int, results ...api.Val
 	return nil
 }
 
-// hold registers a call, so that the module stays open until release. It returns false if the
+// acquire registers a call, so that the module stays open until release. It returns false if the
 // module is closed.
-func (p *program) hold() bool {
+func (p *program) acquire() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.users == 0 {

@@ -354,8 +354,8 @@ func isFloat(s string) bool {
 			return true
 		}
 	}
-	whole, fraction, _ := strings.Cut(s, ".")
-	return isInteger(whole) && isInteger(fraction)
+	integer, fraction, _ := strings.Cut(s, ".")
+	return isInteger(integer) && isInteger(fraction)
 }
 
 func isUUID(s string) bool { return matches(s, "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx") }

@@ -22,7 +22,7 @@ func Append(b []byte, v Value) []byte { return writer{math.MaxInt}.value(b, v, 0
 // Within returns the text of a value if it has at most most bytes, and otherwise approximately
 // its first most bytes. A value whose parts are shared can have a text that is much larger than
 // the value itself.
-func Within(v Value, most int) (text string, whole bool) {
+func Within(v Value, most int) (text string, complete bool) {
 	b := writer{most}.value(nil, v, 0)
 	if len(b) <= most {
 		return string(b), true

@@ -33,8 +33,8 @@ func describe(v form.Value) string {
 	case nil:
 		return "nil"
 	case bool, int64, float64, string, form.Keyword, form.Symbol, form.Resource:
-		text, whole := form.Within(v, 60)
-		if !whole {
+		text, complete := form.Within(v, 60)
+		if !complete {
 			text += "…"
 		}
 		return name + " " + text

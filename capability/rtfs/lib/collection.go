@@ -351,7 +351,7 @@ func uniqueElements(op string) Func {
 		var seen numbering
 		found := form.Vector{}
 		for _, v := range all {
-			if _, is, err := seen.place(c, v); err != nil {
+			if _, is, err := seen.number(c, v); err != nil {
 				return nil, err
 			} else if !is {
 				found = append(found, v)

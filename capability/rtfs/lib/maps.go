@@ -310,7 +310,7 @@ func mergeWith(c Call, args []form.Value) (form.Value, error) {
 	var keys numbering
 	var values []form.Value
 	for i := 0; i < len(pairs); i += 2 {
-		at, old, err := keys.place(c, pairs[i])
+		at, old, err := keys.number(c, pairs[i])
 		if err != nil {
 			return nil, err
 		}

@@ -292,7 +292,7 @@ func groupBy(c Call, args []form.Value) (form.Value, error) {
 		if b, ok := key.(bool); ok {
 			key = form.Text(b)
 		}
-		at, old, err := keys.place(c, key)
+		at, old, err := keys.number(c, key)
 		if err != nil {
 			return false, err
 		}
@@ -319,7 +319,7 @@ func frequencies(c Call, args []form.Value) (form.Value, error) {
 	var keys numbering
 	var counts []int64
 	for _, v := range all {
-		at, old, err := keys.place(c, v)
+		at, old, err := keys.number(c, v)
 		if err != nil {
 			return nil, err
 		}

@@ -97,8 +97,8 @@ type numbering struct {
 	values []form.Value
 }
 
-// place returns the number of a value, and whether the value already had one.
-func (x *numbering) place(c Call, v form.Value) (int, bool, error) {
+// number returns the number of a value, and whether the value already had one.
+func (x *numbering) number(c Call, v form.Value) (int, bool, error) {
 	if err := walk(c, v); err != nil {
 		return 0, false, err
 	}

@@ -164,8 +164,8 @@ func (s *suite) newImage(t *testing.T, p jail.Plan) *image {
 	return img
 }
 
-// hold parks init and freezes the jail in a steady state, as Dump requires.
-func (b *box) hold(t *testing.T) {
+// freeze parks init and freezes the jail in a steady state, as Dump requires.
+func (b *box) freeze(t *testing.T) {
 	t.Helper()
 	if err := b.tryHold(t); err != nil {
 		t.Fatal(err)
@@ -214,7 +214,7 @@ func (b *box) take(t *testing.T) *image {
 // snapshot takes an image of a jail and lets it continue.
 func (b *box) snapshot(t *testing.T) *image {
 	t.Helper()
-	b.hold(t)
+	b.freeze(t)
 	img := b.take(t)
 	b.letGo(t)
 	return img
@@ -272,7 +272,7 @@ func (s *suite) recreate(t *testing.T, p jail.Plan) *box {
 	}
 	defer inst.Close()
 	b := s.adopt(t, first, inst)
-	b.hold(t)
+	b.freeze(t)
 	img := s.newImage(t, first)
 	if err := cp.Dump(deadline(t, time.Minute), first, inst, img.dir); err != nil {
 		t.Fatalf("Dump: %v", err)

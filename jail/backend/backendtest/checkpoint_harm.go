@@ -27,7 +27,7 @@ func (s *suite) failedDump(t *testing.T) {
 	b.start(t, "exec probe hold 32") // more than the directory can hold
 	fails := func(t *testing.T, dir string) {
 		t.Helper()
-		b.hold(t)
+		b.freeze(t)
 		at := countIn(file)
 		err := cp.Dump(deadline(t, time.Minute), b.plan, b.inst, dir)
 		if err == nil {
@@ -48,7 +48,7 @@ func (s *suite) failedDump(t *testing.T) {
 	s.clause(t, "called-off", func(t *testing.T) {
 		for i := range 6 {
 			img := s.newImage(t, b.plan)
-			b.hold(t)
+			b.freeze(t)
 			at := countIn(file)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*6*time.Millisecond)
 			err := cp.Dump(ctx, b.plan, b.inst, img.dir)
@@ -208,7 +208,7 @@ func (s *suite) helpersDie(t *testing.T) {
 	s.clause(t, "in-Dump", func(t *testing.T) {
 		var b *box
 		var file string
-		var whole time.Duration
+		var duration time.Duration
 		met, harmed := 0, 0
 		interrupted := false // a Dump of this jail
 		remove := func() {
@@ -220,7 +220,7 @@ func (s *suite) helpersDie(t *testing.T) {
 			if b == nil {
 				b, file = s.counts(t)
 				b.start(t, "exec probe hold 32")
-				whole = timed(func() { b.snapshot(t) })
+				duration = timed(func() { b.snapshot(t) })
 				interrupted = false
 			}
 			img := s.newImage(t, b.plan)
@@ -233,7 +233,7 @@ func (s *suite) helpersDie(t *testing.T) {
 				i--
 				continue
 			}
-			stop := killChildren(whole * time.Duration(i) / time.Duration(n))
+			stop := killChildren(duration * time.Duration(i) / time.Duration(n))
 			err := cp.Dump(deadline(t, time.Minute), b.plan, b.inst, img.dir)
 			if stop() > 0 && err != nil {
 				met++
@@ -262,11 +262,11 @@ func (s *suite) helpersDie(t *testing.T) {
 		b.start(t, "exec probe fork 6")
 		img := b.snapshot(t)
 		b.kill(t)
-		whole := timed(func() { s.restore(t, img).kill(t) })
+		duration := timed(func() { s.restore(t, img).kill(t) })
 		met := 0
 		for i := range n {
 			p := img.newPlan(t, s)
-			stop := killChildren(whole * time.Duration(i) / time.Duration(n))
+			stop := killChildren(duration * time.Duration(i) / time.Duration(n))
 			inst, err := cp.Restore(deadline(t, time.Minute), p, img.dir)
 			if stop() > 0 && err != nil {
 				met++
@@ -292,7 +292,7 @@ func (s *suite) processesDie(t *testing.T) {
 	cp := s.checkpointer(t)
 	var b *box
 	var file string
-	var whole time.Duration
+	var duration time.Duration
 	n, failed, harmed := moments(24), 0, 0
 	interrupted := false // a Dump of this jail
 	remove := func() {
@@ -311,7 +311,7 @@ func (s *suite) processesDie(t *testing.T) {
 		if b == nil {
 			b, file = s.counts(t)
 			b.start(t, "exec probe hold 32")
-			whole = timed(func() { b.snapshot(t) })
+			duration = timed(func() { b.snapshot(t) })
 			interrupted = false
 		} else if _, err := b.tryStart(t, "exec probe hold 32"); err != nil {
 			late(i, err)
@@ -326,7 +326,7 @@ func (s *suite) processesDie(t *testing.T) {
 			i--
 			continue
 		}
-		kill := time.AfterFunc(whole*time.Duration(i)/time.Duration(n), func() { unix.Kill(pid, unix.SIGKILL) })
+		kill := time.AfterFunc(duration*time.Duration(i)/time.Duration(n), func() { unix.Kill(pid, unix.SIGKILL) })
 		err := cp.Dump(deadline(t, time.Minute), b.plan, b.inst, img.dir)
 		kill.Stop()
 		unix.Kill(pid, unix.SIGKILL)

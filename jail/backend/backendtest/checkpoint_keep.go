@@ -139,7 +139,7 @@ func (s *suite) keepsOrRefuses(t *testing.T) {
 		s.clause(t, name, func(t *testing.T) {
 			cp, b := s.checkpointer(t), s.newBox(t)
 			x := b.hasKept(t, name, "probe keep "+name)
-			b.hold(t)
+			b.freeze(t)
 			img := s.newImage(t, b.plan)
 			err := cp.Dumpable(t.Context(), b.plan, b.inst)
 			if err == nil {
@@ -239,7 +239,7 @@ func stands(t *testing.T, file, at string) {
 func (s *suite) dumpLeavesFrozenAndUnharmed(t *testing.T) {
 	b, file := s.counts(t)
 	for range 3 {
-		b.hold(t)
+		b.freeze(t)
 		at := countIn(file)
 		img := b.take(t)
 		stands(t, file, at)
@@ -274,7 +274,7 @@ func private(t *testing.T, img *image) {
 
 func (s *suite) restoreIsFrozenUntilThawed(t *testing.T) {
 	b, file := s.counts(t)
-	b.hold(t)
+	b.freeze(t)
 	at := countIn(file)
 	img := b.take(t)
 	b.kill(t)
@@ -442,18 +442,18 @@ func (s *suite) commandsGoOn(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			var said strings.Builder
+			var output strings.Builder
 			for {
 				chunk, err := stream.Next()
 				if err != nil {
 					break
 				}
-				said.Write(chunk.Data)
+				output.Write(chunk.Data)
 			}
 			stream.Close()
 			in.Close()
-			if !strings.Contains(said.String(), "got word") {
-				t.Errorf("%q said %q", e.Argv, said.String())
+			if !strings.Contains(output.String(), "got word") {
+				t.Errorf("%q said %q", e.Argv, output.String())
 			}
 		}
 		b.kill(t)

@@ -53,7 +53,7 @@ func (s *suite) copyLayer(t *testing.T) {
 	}
 	s.clause(t, "a-name-that-is-taken", func(t *testing.T) {
 		b := s.newBox(t)
-		b.hold(t)
+		b.freeze(t)
 		to := filepath.Join(shortTempDir(t), "layer.img")
 		put(t, to, "somebody's\n")
 		if err := copyLayer(t.Context(), s.checkpointer(t), b.plan, to); err == nil {
@@ -68,7 +68,7 @@ func (s *suite) copyLayer(t *testing.T) {
 	s.clause(t, "too-much", func(t *testing.T) {
 		b := s.newBox(t)
 		b.sh(t, "head -c 24M /dev/urandom > /root/much; mkdir /root/many; for i in $(seq 500); do echo small > /root/many/$i; done")
-		b.hold(t)
+		b.freeze(t)
 		dir := shortTempDir(t)
 		to := filepath.Join(dir, "layer.img")
 		err := copyLayer(deadline(t, time.Minute), s.checkpointer(t), b.plan, to)
@@ -87,7 +87,7 @@ func (s *suite) copyLayer(t *testing.T) {
 	s.clause(t, "disk-full", func(t *testing.T) {
 		b := s.newBox(t)
 		b.sh(t, "head -c 4M /dev/urandom > /root/much")
-		b.hold(t)
+		b.freeze(t)
 		dir := smallMemory(t, 0, "size=1m")
 		if err := copyLayer(deadline(t, time.Minute), s.checkpointer(t), b.plan, filepath.Join(dir, "layer.img")); err == nil {
 			t.Error("a copy to a full disk succeeded")
@@ -110,7 +110,7 @@ func (s *suite) sealLayer(t *testing.T) {
 	x := b.start(t, "exec 5> /root/open; echo one >&5; until test -e /tmp/go; do sleep 0.01; done; echo two >&5; rm /root/b; echo three > /root/a")
 	eventually(t, "a file is open", func() bool { return b.try(t, "test -s /root/open").status.Code == 0 })
 
-	b.hold(t)
+	b.freeze(t)
 	img := s.newImage(t, b.plan)
 	if err := cp.Dump(deadline(t, time.Minute), b.plan, b.inst, img.dir); err != nil {
 		t.Fatalf("Dump: %v", err)

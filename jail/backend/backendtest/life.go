@@ -248,11 +248,11 @@ func (s *suite) cleanInTheMiddleOfCreate(t *testing.T) {
 // cleanInTheMiddle kills daemons with the given orders.
 func (s *suite) cleanInTheMiddle(t *testing.T, clause string, give func(t *testing.T) order) {
 	name, _, _ := strings.Cut(t.Name(), clause)
-	whole := s.dieMaking(t, name, give(t), time.Minute)
+	duration := s.dieMaking(t, name, give(t), time.Minute)
 	n := time.Duration(moments(16))
 	for i := range n {
-		after := whole * i * 4 / (n * 3)
-		after += time.Duration(rand.Int64N(int64(whole/n) + 1))
+		after := duration * i * 4 / (n * 3)
+		after += time.Duration(rand.Int64N(int64(duration/n) + 1))
 		s.clause(t, fmt.Sprintf("moment-%02d", i), func(t *testing.T) {
 			o := give(t)
 			p := o.Plan

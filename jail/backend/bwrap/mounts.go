@@ -169,7 +169,7 @@ func (o *stageRequest) bindAsRoot(b bind, ids *os.File, on func(string) string) 
 	if b.source == (layout{o.Plan.Dir}).workspace() {
 		return o.workspaceAsRoot(src, st, on)
 	}
-	if err := dirs.Place(b.source, isDir(st)); err != nil {
+	if err := dirs.CreateMountPoint(b.source, isDir(st)); err != nil {
 		return err
 	}
 	opts := overlay.CloneOptions{IDMap: ids, Options: noPrivilege}
@@ -270,7 +270,7 @@ func (o *stageRequest) bindAsUser(b bind) error {
 		}
 		return mountOverlay(l.workspace(), []string{dirs.ProcPath(src)}, l.wsUpper(), l.wsWork())
 	}
-	if err := dirs.Place(b.source, isDir(st)); err != nil {
+	if err := dirs.CreateMountPoint(b.source, isDir(st)); err != nil {
 		return err
 	}
 	// Recursive: the kernel refuses a bind by an unprivileged user that would reveal files

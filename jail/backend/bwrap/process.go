@@ -135,8 +135,8 @@ func (s *stage) startBwrap() error {
 func (s *stage) stderrText() string {
 	b := make([]byte, 4096)
 	n, _ := s.stderr.ReadAt(b, 0)
-	if said := strings.TrimSpace(strings.Trim(string(b[:n]), "\x00")); said != "" {
-		return ": " + said
+	if message := strings.TrimSpace(strings.Trim(string(b[:n]), "\x00")); message != "" {
+		return ": " + message
 	}
 	return ""
 }

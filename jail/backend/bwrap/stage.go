@@ -126,7 +126,7 @@ func runStage(what string) error {
 	case stageEnter:
 		return o.enter()
 	case stageHold:
-		return o.hold()
+		return o.mountFiles()
 	case stageRemove:
 		return os.RemoveAll(o.Plan.Dir)
 	case stageDiff:
@@ -238,8 +238,8 @@ func dropCapabilities() error {
 // jail's init.
 func monitorName(p jail.Plan) string { return "bwrap-" + string(p.ID) }
 
-// hold mounts the files of a stopped jail.
-func (o *stageRequest) hold() error {
+// mountFiles mounts the files of a stopped jail.
+func (o *stageRequest) mountFiles() error {
 	mount := o.mountAsUser
 	if o.Identity.Kind == asRoot {
 		mount = o.mountUnmapped

@@ -148,7 +148,7 @@ func stageMount(p jail.Plan, at string, m jail.Mount, ids *os.File) (stagedMount
 		return stagedMount{}, err
 	}
 	defer src.Close()
-	if err := dirs.Place(at, dir); err != nil {
+	if err := dirs.CreateMountPoint(at, dir); err != nil {
 		return stagedMount{}, err
 	}
 	opts := overlay.CloneOptions{Options: noPrivilege, IDMap: ids}

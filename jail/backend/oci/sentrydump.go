@@ -233,12 +233,12 @@ func (g *restoreGate) wait() error {
 			over = true
 		case <-time.After(time.Millisecond):
 		}
-		said, err := io.ReadAll(io.NewSectionReader(g.log, 0, maxLog))
+		messages, err := io.ReadAll(io.NewSectionReader(g.log, 0, maxLog))
 		switch {
-		case err == nil && bytes.Contains(said, []byte(loadedMessage)):
+		case err == nil && bytes.Contains(messages, []byte(loadedMessage)):
 			g.pending = g.pending[last:]
 			return <-given
-		case err != nil || over || len(said) == maxLog:
+		case err != nil || over || len(messages) == maxLog:
 			g.index.SetWriteDeadline(deadlinePassed)
 			return errors.Join(errors.New("gVisor's kernel did not load the jail"), err, <-given)
 		}

@@ -219,14 +219,14 @@ func answer(rw http.ResponseWriter, r *http.Request) {
 		host = r.Host
 	}
 	local := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
-	said := greet(host)
+	greeting := greet(host)
 	switch {
 	case local.Port == 8443, strings.HasPrefix(r.URL.Path, "/closed"), r.Method == "DELETE", r.Method == "TRACE":
-		said = Reached + host
+		greeting = Reached + host
 	case !slices.Contains(Names[host], local.AddrPort().Addr()) && host != local.IP.String():
-		said = Reached + local.IP.String() + " for " + host
+		greeting = Reached + local.IP.String() + " for " + host
 	}
-	fmt.Fprintf(rw, "%s %s %s\n", said, r.Method, r.URL.Path)
+	fmt.Fprintf(rw, "%s %s %s\n", greeting, r.Method, r.URL.Path)
 }
 
 // echo returns what it receives.

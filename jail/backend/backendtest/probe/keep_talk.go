@@ -143,7 +143,7 @@ func keepUnixPaths([]string) (func(bool) error, error) {
 }
 
 // converse has one end read the message that the other has sent, and respond.
-func converse(hears, said net.Conn) error {
+func converse(hears, speaks net.Conn) error {
 	return within(10*time.Second, "a conversation", func() error {
 		line, err := bufio.NewReader(hears).ReadString('\n')
 		if err := errors.Join(err, want("what was said", line, "hello\n")); err != nil {
@@ -152,7 +152,7 @@ func converse(hears, said net.Conn) error {
 		if _, err := io.WriteString(hears, "and you\n"); err != nil {
 			return err
 		}
-		line, err = bufio.NewReader(said).ReadString('\n')
+		line, err = bufio.NewReader(speaks).ReadString('\n')
 		return errors.Join(err, want("the answer", line, "and you\n"))
 	})
 }
