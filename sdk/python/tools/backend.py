@@ -40,12 +40,11 @@ Description-Content-Type: text/markdown
 
 def _sources(under):
     """List the files of the package below a directory, relative to the root, without derived ones."""
-    derived = blocking.modules()
     for folder, folders, files in os.walk(os.path.join(ROOT, under)):
         folders[:] = sorted(f for f in folders if f != "__pycache__")
         for name in sorted(files):
             path = os.path.relpath(os.path.join(folder, name), ROOT)
-            if not name.endswith(".pyc") and path not in derived:
+            if not name.endswith(".pyc") and not blocking.is_derived(path):
                 yield path
 
 

@@ -23,6 +23,11 @@ REPLACEMENTS = [
 ]
 
 
+def is_derived(path):
+    """Report whether a path relative to the root is that of a derived module."""
+    return os.path.dirname(path) == TARGET and os.path.basename(path) != BY_HAND
+
+
 def modules():
     """Return the text of each derived module, by its path relative to the root."""
     derived = {}
