@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -168,15 +169,24 @@ type pkg struct {
 	Name       string
 }
 
+// list returns the packages of this module. The go command is asked once.
 func list(t *testing.T) []pkg {
 	t.Helper()
-	cmd := exec.Command("go", "list", "-json=ImportPath,Imports,Deps,Doc,Name", "glasshouse/...")
-	out, err := cmd.StdoutPipe()
+	pkgs, err := listed()
 	if err != nil {
 		t.Fatal(err)
 	}
+	return pkgs
+}
+
+var listed = sync.OnceValues(func() ([]pkg, error) {
+	cmd := exec.Command("go", "list", "-json=ImportPath,Imports,Deps,Doc,Name", "glasshouse/...")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
 	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	var pkgs []pkg
 	for dec := json.NewDecoder(out); ; {
@@ -184,15 +194,15 @@ func list(t *testing.T) []pkg {
 		if err := dec.Decode(&p); err == io.EOF {
 			break
 		} else if err != nil {
-			t.Fatal(err)
+			return nil, err
 		}
 		pkgs = append(pkgs, p)
 	}
 	if err := cmd.Wait(); err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
-	return pkgs
-}
+	return pkgs, nil
+})
 
 func rel(path string) string { return strings.TrimPrefix(path, "glasshouse/") }
 

@@ -116,7 +116,7 @@ func (s *session) why(ctx context.Context, err error) error {
 	return untrustedError{plain(err.Error(), maxTold), err}
 }
 
-// A untrustedError is an error that contains untrusted text.
+// An untrustedError is an error that contains untrusted text.
 type untrustedError struct {
 	text string
 	error
