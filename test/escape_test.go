@@ -1,6 +1,7 @@
 package test_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -24,15 +25,15 @@ import (
 
 // An escape is an attempt of test/escape, as the program lists it.
 type escape struct {
-	Name    string
-	Reasons []egress.Reason
-	Host    string
-	Port    uint16
-	Packet  bool
-	Log     string
-	Carried string
-	Silent  bool
-	Slow    bool
+	Name      string
+	Reasons   []egress.Reason
+	Host      string
+	Port      uint16
+	Packet    bool
+	Log       string
+	Forwarded string
+	Silent    bool
+	Slow      bool
 }
 
 // prompt is the time limit for a failing attempt on a busy host. It is shorter than the response
@@ -139,7 +140,9 @@ func listEscapes(t *testing.T, program string) (all []escape) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := json.Unmarshal(out, &all); err != nil {
+	fields := json.NewDecoder(bytes.NewReader(out))
+	fields.DisallowUnknownFields() // else a renamed field of the program would be empty here
+	if err := fields.Decode(&all); err != nil {
 		t.Fatal(err)
 	}
 	seen := map[string]bool{}
@@ -148,7 +151,7 @@ func listEscapes(t *testing.T, program string) (all []escape) {
 			t.Errorf("two attempts have the name %q", e.Name)
 		}
 		seen[e.Name] = true
-		if len(e.Reasons) == 0 && !e.Packet && e.Log == "" && e.Carried == "" {
+		if len(e.Reasons) == 0 && !e.Packet && e.Log == "" && e.Forwarded == "" {
 			t.Errorf("%s: the attempt does not say how it is recorded", e.Name)
 		}
 	}
@@ -317,7 +320,7 @@ func (p *prisoner) fails(e escape, o *outcome) {
 	if strings.Contains(o.Answer, egresstest.Reached) {
 		p.Errorf("the attempt escaped: %q", o.Answer)
 	}
-	if e.Carried != "" && o.Err != "" {
+	if e.Forwarded != "" && o.Err != "" {
 		p.Errorf("an allowed request failed: %s", o.Err)
 	}
 	if o.Took > prompt && !e.Slow {
@@ -381,8 +384,8 @@ func (e escape) fits(r egress.Record) bool {
 		return false
 	}
 	switch {
-	case e.Carried != "":
-		return r.Allowed && r.Reason == "" && r.Addr == e.Carried
+	case e.Forwarded != "":
+		return r.Allowed && r.Reason == "" && r.Addr == e.Forwarded
 	case r.Kind == "packet":
 		return e.Packet && !r.Allowed
 	}
@@ -394,7 +397,7 @@ const privateAfterPublic = "rebinding: private after public"
 
 // away kills the daemon while a program repeats all attempts.
 func (p *prisoner) away() {
-	public := escape{Name: privateAfterPublic, Carried: egresstest.API + ":80"}
+	public := escape{Name: privateAfterPublic, Forwarded: egresstest.API + ":80"}
 	p.checkRecorded(public, p.try(p.T, public))
 
 	if _, err := p.Exec(p.Context(), p.jail, wire.ExecRequest{Argv: []string{"/root/escape", "-away"}, Env: p.env, Detach: true}); err != nil {
