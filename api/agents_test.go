@@ -46,7 +46,7 @@ func (o *ordered) RecordAction(_ context.Context, _ gateway.Caller, q policy.Que
 
 func TestInvalidRunNamesField(t *testing.T) {
 	o := &ordered{}
-	d := open(t, apitest.New(), func(opts *api.Options) { opts.Gateway = o })
+	d := open(t, apitest.New(), func(opts *api.Options) { opts.Runs, opts.Gateway = struct{ api.Runs }{}, o })
 	for body, field := range map[string]string{
 		`{"goal":"g","session_id":5}`:                       "session_id",
 		`{"goal":"g","meta":{"session_id":5}}`:              "meta.session_id",
@@ -76,7 +76,7 @@ func TestInvalidRunNamesField(t *testing.T) {
 
 func TestRunIsCreatedAsRequested(t *testing.T) {
 	o := &ordered{}
-	d := open(t, apitest.New(), func(opts *api.Options) { opts.Gateway = o })
+	d := open(t, apitest.New(), func(opts *api.Options) { opts.Runs, opts.Gateway = struct{ api.Runs }{}, o })
 	var got wire.Run
 	d.want(200, req{as: access.Operator, method: "POST", path: "/chat/run",
 		body: `{"goal":"g","meta":{"session_id":"sess-demo"},"agent":{"preset":"opencode","policy_agent":"reviewer"}}`}, &got)
@@ -92,7 +92,7 @@ func TestRunIsCreatedAsRequested(t *testing.T) {
 // itself are not recorded twice.
 func TestReportedDecisionStatesWhetherRecorded(t *testing.T) {
 	o := &ordered{}
-	d := open(t, apitest.New(), func(opts *api.Options) { opts.Gateway = o })
+	d := open(t, apitest.New(), func(opts *api.Options) { opts.Runs, opts.Gateway = struct{ api.Runs }{}, o })
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

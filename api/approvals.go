@@ -39,12 +39,14 @@ type Approvals interface {
 	Unsubscribe(ctx context.Context, b id.Browser) error
 }
 
-func (s *Server) approvals() (Approvals, error) {
-	if s.o.Approvals == nil {
-		return nil, fault.Cannot("api.approvals", "this daemon has no approval queue", "start the daemon with glasshouse serve")
-	}
-	return s.o.Approvals, nil
+// approvalHandler serves the routes of approval requests.
+type approvalHandler struct {
+	approvals  Approvals
+	recordings *recordings
+	streams    *streams
 }
+
+var noApprovals = fault.Cannot("api.approvals", "this daemon has no approval queue", "start the daemon with glasshouse serve")
 
 type listApprovals struct {
 	State string  `query:"state" enum:"pending,answered,expired,withdrawn,all" description:"Default: pending."`
@@ -53,14 +55,10 @@ type listApprovals struct {
 }
 
 // listApprovals lists pending approval requests, oldest first, or settled ones, newest first.
-func (s *Server) listApprovals(ctx context.Context, p listApprovals, _ none) (wire.Page[wire.Approval], error) {
+func (h *approvalHandler) listApprovals(ctx context.Context, p listApprovals, _ none) (wire.Page[wire.Approval], error) {
 	page := wire.Page[wire.Approval]{Items: []wire.Approval{}}
-	q, err := s.approvals()
-	if err != nil {
-		return page, err
-	}
 	if p.State == "" || p.State == string(approval.Pending) {
-		for _, r := range q.Pending() {
+		for _, r := range h.approvals.Pending() {
 			if p.Jail == "" || r.Question.Subject.Jail == p.Jail {
 				page.Items = append(page.Items, approvalOf(r))
 			}
@@ -71,7 +69,7 @@ func (s *Server) listApprovals(ctx context.Context, p listApprovals, _ none) (wi
 	if p.State == "all" {
 		f.State = ""
 	}
-	list, err := q.List(ctx, f)
+	list, err := h.approvals.List(ctx, f)
 	if err != nil {
 		return page, err
 	}
@@ -119,28 +117,25 @@ type oneApproval struct {
 	Last int         `query:"last" minimum:"0" maximum:"100" description:"Include this many of the jail's last file, network and process events before the request."`
 }
 
-func (s *Server) getApproval(ctx context.Context, p oneApproval, _ none) (wire.Approval, error) {
-	q, err := s.approvals()
-	if err != nil {
-		return wire.Approval{}, err
-	}
+func (h *approvalHandler) getApproval(ctx context.Context, p oneApproval, _ none) (wire.Approval, error) {
 	if p.Last < 0 || p.Last > 100 {
 		return wire.Approval{}, fault.Fieldf("api.getApproval", "last", "%d is not between 0 and 100", p.Last)
 	}
 	var r approval.Request
+	var err error
 	if p.Wait == 0 {
-		r, err = q.Get(ctx, p.ID)
+		r, err = h.approvals.Get(ctx, p.ID)
 	} else {
 		waiting, cancel := context.WithTimeout(ctx, time.Duration(p.Wait)*time.Millisecond)
 		defer cancel()
-		r, err = q.Wait(waiting, p.ID)
+		r, err = h.approvals.Wait(waiting, p.ID)
 	}
 	if err != nil {
 		return wire.Approval{}, err
 	}
 	w := approvalOf(r)
 	if p.Last > 0 {
-		w.Before, err = s.before(ctx, r, p.Last)
+		w.Before, err = h.before(ctx, r, p.Last)
 	}
 	return w, err
 }
@@ -150,12 +145,12 @@ const contextEvents = "type:file,net,proc,gap -op:read,close"
 
 // before returns the last events of the jail before the approval request. The result is empty
 // if the jail was deleted or is not observed.
-func (s *Server) before(ctx context.Context, r approval.Request, n int) ([]json.RawMessage, error) {
+func (h *approvalHandler) before(ctx context.Context, r approval.Request, n int) ([]json.RawMessage, error) {
 	list := []json.RawMessage{}
 	if r.Question.Subject.Jail == "" {
 		return list, nil
 	}
-	l, err := s.log(ctx, r.Question.Subject.Jail)
+	l, err := h.recordings.log(ctx, r.Question.Subject.Jail)
 	if errors.Is(err, fault.NotFound) || errors.Is(err, fault.Unsupported) {
 		return list, nil
 	}
@@ -196,11 +191,7 @@ func approverOf(c access.Caller) approval.Person {
 	return p
 }
 
-func (s *Server) answerApproval(ctx context.Context, p approvalPath, b wire.AnswerApproval) (wire.Approval, error) {
-	q, err := s.approvals()
-	if err != nil {
-		return wire.Approval{}, err
-	}
+func (h *approvalHandler) answerApproval(ctx context.Context, p approvalPath, b wire.AnswerApproval) (wire.Approval, error) {
 	caller := access.CallerOf(ctx)
 	a := approval.Answer{
 		Verdict: approval.Verdict(b.Answer), Scope: approval.Scope(b.Scope), Reason: b.Reason, Resource: b.Resource, Typed: b.Typed,
@@ -209,19 +200,15 @@ func (s *Server) answerApproval(ctx context.Context, p approvalPath, b wire.Answ
 	if caller.Local {
 		a.Channel = "socket"
 	}
-	r, err := q.Answer(ctx, p.ID, a)
+	r, err := h.approvals.Answer(ctx, p.ID, a)
 	if err != nil {
 		return wire.Approval{}, err
 	}
 	return approvalOf(r), nil
 }
 
-func (s *Server) withdrawApproval(ctx context.Context, p approvalPath, _ none) (wire.Approval, error) {
-	q, err := s.approvals()
-	if err != nil {
-		return wire.Approval{}, err
-	}
-	r, err := q.Withdraw(ctx, p.ID, "withdrawn by "+access.CallerOf(ctx).Name)
+func (h *approvalHandler) withdrawApproval(ctx context.Context, p approvalPath, _ none) (wire.Approval, error) {
+	r, err := h.approvals.Withdraw(ctx, p.ID, "withdrawn by "+access.CallerOf(ctx).Name)
 	if err != nil {
 		return wire.Approval{}, err
 	}
@@ -229,20 +216,16 @@ func (s *Server) withdrawApproval(ctx context.Context, p approvalPath, _ none) (
 }
 
 // streamApprovals streams changes of approval requests. It starts with the pending ones.
-func (s *Server) streamApprovals(w http.ResponseWriter, r *http.Request, _ none) error {
-	q, err := s.approvals()
-	if err != nil {
-		return err
-	}
-	ctx, cancel := s.streamContext(r)
+func (h *approvalHandler) streamApprovals(w http.ResponseWriter, r *http.Request, _ none) error {
+	ctx, cancel := h.streams.context(r)
 	defer cancel()
-	sub := q.Subscribe()
+	sub := h.approvals.Subscribe()
 	defer sub.Close()
 	out := startEvents(w, writeTime)
 	if err := out.beat(); err != nil { // confirms that the stream is open, also if no request is pending
 		return nil
 	}
-	for _, p := range q.Pending() {
+	for _, p := range h.approvals.Pending() {
 		if err := out.send("", string(approval.KindAsked), wire.ApprovalEvent{Kind: string(approval.KindAsked), At: p.Created.UTC(), Approval: approvalOf(p)}); err != nil {
 			return nil // the client disconnected
 		}
@@ -250,6 +233,7 @@ func (s *Server) streamApprovals(w http.ResponseWriter, r *http.Request, _ none)
 	beat := time.NewTicker(heartbeat)
 	defer beat.Stop()
 	for {
+		var err error
 		select {
 		case <-ctx.Done():
 			return nil
@@ -267,13 +251,9 @@ func (s *Server) streamApprovals(w http.ResponseWriter, r *http.Request, _ none)
 	}
 }
 
-func (s *Server) listDeadNotices(ctx context.Context, _ none, _ none) (wire.Page[wire.DeadNotice], error) {
+func (h *approvalHandler) listDeadNotices(ctx context.Context, _ none, _ none) (wire.Page[wire.DeadNotice], error) {
 	page := wire.Page[wire.DeadNotice]{Items: []wire.DeadNotice{}}
-	q, err := s.approvals()
-	if err != nil {
-		return page, err
-	}
-	list, err := q.DeadLetters(ctx)
+	list, err := h.approvals.DeadLetters(ctx)
 	if err != nil {
 		return page, err
 	}
@@ -289,12 +269,8 @@ type oneNotice struct {
 	ID string `path:"notice"`
 }
 
-func (s *Server) redeliverNotice(ctx context.Context, p oneNotice, _ none) (none, error) {
-	q, err := s.approvals()
-	if err != nil {
-		return none{}, err
-	}
-	return none{}, q.Redeliver(ctx, p.ID)
+func (h *approvalHandler) redeliverNotice(ctx context.Context, p oneNotice, _ none) (none, error) {
+	return none{}, h.approvals.Redeliver(ctx, p.ID)
 }
 
 // linksPath is the path prefix of an approval link, before its token.
@@ -302,12 +278,8 @@ const linksPath = "/answers/"
 
 // answerLink serves the approval links that notifications contain. The holder of a link may
 // give its answer once.
-func (s *Server) answerLink(w http.ResponseWriter, r *http.Request, _ linkPath) error {
-	q, err := s.approvals()
-	if err != nil {
-		return err
-	}
-	http.StripPrefix(strings.TrimSuffix(linksPath, "/"), q.Links()).ServeHTTP(w, r)
+func (h *approvalHandler) answerLink(w http.ResponseWriter, r *http.Request, _ linkPath) error {
+	http.StripPrefix(strings.TrimSuffix(linksPath, "/"), h.approvals.Links()).ServeHTTP(w, r)
 	return nil
 }
 

@@ -49,21 +49,29 @@ const (
 	wsToken    = "bearer."
 )
 
+// An authenticator identifies the callers of requests.
+type authenticator struct {
+	tokens *access.Tokens
+	logins *access.Logins // nil: browsers need tokens
+	hosts  []string       // accepted host names, in addition to localhost and addresses
+	csrf   *http.CrossOriginProtection
+}
+
 // authenticate returns the caller of r. It checks the token first, then the credentials of the
 // local socket, then the login cookie of a browser.
-func (s *Server) authenticate(r *http.Request, c connection) (access.Caller, error) {
+func (a *authenticator) authenticate(r *http.Request, c connection) (access.Caller, error) {
 	secret, err := bearer(r)
 	switch {
 	case err != nil:
 		return access.Caller{}, err
 	case secret != "":
-		caller, err := s.o.Tokens.Check(r.Context(), secret)
+		caller, err := a.tokens.Check(r.Context(), secret)
 		caller.Local = c.local && err == nil
 		return caller, err
 	case c.local:
 		return c.caller, c.err
 	}
-	if caller, sent, err := s.byCookie(r); sent {
+	if caller, sent, err := a.byCookie(r); sent {
 		return caller, err
 	}
 	return access.Caller{}, &fault.Error{
@@ -104,7 +112,7 @@ func subprotocols(r *http.Request) func(yield func(string) bool) {
 // checkHost refuses a request whose Host is not a name of the daemon. This prevents DNS
 // rebinding: a web page whose name resolves to the daemon's address sends its own name.
 // Addresses are accepted, because they cannot be rebound.
-func (s *Server) checkHost(r *http.Request, c connection) error {
+func (a *authenticator) checkHost(r *http.Request, c connection) error {
 	if c.local {
 		return nil
 	}
@@ -116,7 +124,7 @@ func (s *Server) checkHost(r *http.Request, c connection) error {
 	if _, err := netip.ParseAddr(host); err == nil {
 		return nil
 	}
-	if host == "localhost" || slices.Contains(s.o.Hosts, host) {
+	if host == "localhost" || slices.Contains(a.hosts, host) {
 		return nil
 	}
 	return &fault.Error{
@@ -127,9 +135,9 @@ func (s *Server) checkHost(r *http.Request, c connection) error {
 
 // checkOrigin refuses requests from pages of other web origins. A request without an Origin
 // header does not come from a script of a page.
-func (s *Server) checkOrigin(r *http.Request) error {
+func (a *authenticator) checkOrigin(r *http.Request) error {
 	origin := r.Header.Get("Origin")
-	if origin == "" && s.csrf.Check(r) == nil {
+	if origin == "" && a.csrf.Check(r) == nil {
 		return nil
 	}
 	if sameOrigin(r) {

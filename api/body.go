@@ -23,7 +23,7 @@ const bodyTime = 30 * time.Second
 
 // readBody decodes a JSON body into the value that into points to, and returns the raw body.
 // If the type of into is none, the request must not have a body.
-func (s *Server) readBody(w http.ResponseWriter, r *http.Request, into any) ([]byte, error) {
+func readBody(w http.ResponseWriter, r *http.Request, into any) ([]byte, error) {
 	rc := http.NewResponseController(w)
 	if r.ContentLength != 0 {
 		// Clear the deadline afterwards: net/http treats an expired one as a closed
@@ -31,9 +31,10 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request, into any) ([]b
 		rc.SetReadDeadline(time.Now().Add(bodyTime))
 		defer rc.SetReadDeadline(time.Time{})
 	}
-	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, s.o.MaxBody))
+	limit := maxBody(w)
+	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
 	if _, over := errors.AsType[*http.MaxBytesError](err); over {
-		return nil, fault.Newf(fault.TooLarge, "api.readBody", "", "the body exceeds %d bytes", s.o.MaxBody)
+		return nil, fault.Newf(fault.TooLarge, "api.readBody", "", "the body exceeds %d bytes", limit)
 	}
 	if err != nil {
 		return nil, fault.Newf(fault.Invalid, "api.readBody", "", "cannot read the body: %v", err)

@@ -11,12 +11,8 @@ import (
 	"glasshouse/jail/snapshot"
 )
 
-func (s *Server) restoreSnapshot(ctx context.Context, p oneSnapshot, b wire.Overrides) (wire.Jail, error) {
-	k, err := s.snapshots()
-	if err != nil {
-		return wire.Jail{}, err
-	}
-	from, err := k.Get(ctx, p.ID)
+func (h *snapshotHandler) restoreSnapshot(ctx context.Context, p oneSnapshot, b wire.Overrides) (wire.Jail, error) {
+	from, err := h.snapshots.Get(ctx, p.ID)
 	if err != nil {
 		return wire.Jail{}, err
 	}
@@ -24,17 +20,13 @@ func (s *Server) restoreSnapshot(ctx context.Context, p oneSnapshot, b wire.Over
 	if err != nil {
 		return wire.Jail{}, err
 	}
-	return s.shown(ctx)(k.Restore(ctx, p.ID, o))
+	return shown(ctx, h.snapshots)(h.snapshots.Restore(ctx, p.ID, o))
 }
 
 func restoredPlace(_ oneSnapshot, j wire.Jail) string { return jailPlace(none{}, j) }
 
-func (s *Server) branchSnapshot(ctx context.Context, p oneSnapshot, b wire.Branch) (wire.Branches, error) {
-	k, err := s.snapshots()
-	if err != nil {
-		return wire.Branches{}, err
-	}
-	from, err := k.Get(ctx, p.ID)
+func (h *snapshotHandler) branchSnapshot(ctx context.Context, p oneSnapshot, b wire.Branch) (wire.Branches, error) {
+	from, err := h.snapshots.Get(ctx, p.ID)
 	if err != nil {
 		return wire.Branches{}, err
 	}
@@ -42,23 +34,19 @@ func (s *Server) branchSnapshot(ctx context.Context, p oneSnapshot, b wire.Branc
 	if err != nil {
 		return wire.Branches{}, err
 	}
-	children, err := k.Branch(ctx, p.ID, b.Count, o)
+	children, err := h.snapshots.Branch(ctx, p.ID, b.Count, o)
 	if err != nil {
 		return wire.Branches{}, err
 	}
-	return s.branchesOf(ctx, "branch "+string(p.ID), children)
+	return h.branchesOf(ctx, "branch "+string(p.ID), children)
 }
 
-func (s *Server) branchJail(ctx context.Context, p oneJail, b wire.Branch) (wire.Branches, error) {
-	k, err := s.snapshots()
-	if err != nil {
-		return wire.Branches{}, err
-	}
+func (h *snapshotHandler) branchJail(ctx context.Context, p oneJail, b wire.Branch) (wire.Branches, error) {
 	// Validate the request before the jail is paused for it.
 	if b.Count < 1 || b.Count > snapshot.MaxBranches {
 		return wire.Branches{}, fault.Fieldf("api.branchJail", "count", "%d is not between 1 and %d", b.Count, snapshot.MaxBranches)
 	}
-	j, err := s.o.Jails.Get(ctx, p.ID)
+	j, err := h.jails.Get(ctx, p.ID)
 	if err != nil {
 		return wire.Branches{}, err
 	}
@@ -66,31 +54,31 @@ func (s *Server) branchJail(ctx context.Context, p oneJail, b wire.Branch) (wire
 	if err != nil {
 		return wire.Branches{}, err
 	}
-	taken, children, err := k.BranchJail(ctx, p.ID, b.Count, o)
+	taken, children, err := h.snapshots.BranchJail(ctx, p.ID, b.Count, o)
 	var made wire.Branches
 	if err == nil {
-		made, err = s.branchesOf(ctx, "branch "+string(p.ID), children)
+		made, err = h.branchesOf(ctx, "branch "+string(p.ID), children)
 	}
 	if err != nil {
 		// A snapshot that was taken only for failed branches is useless.
 		if taken.ID != "" {
-			err = errors.Join(err, k.Delete(context.WithoutCancel(ctx), taken.ID))
+			err = errors.Join(err, h.snapshots.Delete(context.WithoutCancel(ctx), taken.ID))
 		}
 		return wire.Branches{}, err
 	}
-	w := s.snapshotOf(taken)
+	w := snapshotOf(taken, h.snapshots)
 	made.Snapshot = &w
 	return made, nil
 }
 
 // branchesOf returns the branches, or the first error if no jail was created.
-func (s *Server) branchesOf(ctx context.Context, where string, children []snapshot.BranchResult) (wire.Branches, error) {
+func (h *snapshotHandler) branchesOf(ctx context.Context, where string, children []snapshot.BranchResult) (wire.Branches, error) {
 	made := wire.Branches{Jails: []wire.Jail{}}
 	for i, c := range children {
 		if c.Err != nil {
-			made.Errors = append(made.Errors, wire.BranchError{Number: i + 1, Problem: s.problem(where, c.Err)})
+			made.Errors = append(made.Errors, wire.BranchError{Number: i + 1, Problem: h.problems.of(where, c.Err)})
 		} else {
-			made.Jails = append(made.Jails, s.jailOf(ctx, c.Jail))
+			made.Jails = append(made.Jails, jailOf(ctx, c.Jail, h.snapshots))
 		}
 	}
 	if len(made.Jails) == 0 && len(children) > 0 {

@@ -11,26 +11,21 @@ import (
 	"glasshouse/policy/approval"
 )
 
-func (s *Server) getPushKey(_ context.Context, _, _ none) (wire.PushKey, error) {
-	q, err := s.approvals()
-	if err != nil {
-		return wire.PushKey{}, err
-	}
-	key, err := q.PushKey()
+// browserHandler serves the routes of browsers that receive push notifications.
+type browserHandler struct{ approvals Approvals }
+
+func (h *browserHandler) getPushKey(_ context.Context, _, _ none) (wire.PushKey, error) {
+	key, err := h.approvals.PushKey()
 	return wire.PushKey{Key: key}, err
 }
 
 // subscribeBrowser subscribes the browser that sent the request to push notifications.
-func (s *Server) subscribeBrowser(ctx context.Context, _ none, b wire.SubscribeBrowser) (wire.PushBrowser, error) {
-	q, err := s.approvals()
-	if err != nil {
-		return wire.PushBrowser{}, err
-	}
+func (h *browserHandler) subscribeBrowser(ctx context.Context, _ none, b wire.SubscribeBrowser) (wire.PushBrowser, error) {
 	caller := access.CallerOf(ctx)
 	if caller.Login == "" {
 		return wire.PushBrowser{}, fault.Newf(fault.Conflict, "api.subscribeBrowser", "", "the request has no browser login")
 	}
-	one, err := q.SubscribeBrowser(ctx, approval.Browser{
+	one, err := h.approvals.SubscribeBrowser(ctx, approval.Browser{
 		Login: caller.Login, Name: caller.Name, Role: string(caller.Role), Endpoint: b.Endpoint, Keys: approval.BrowserKeys(b.Keys),
 	})
 	if err != nil {
@@ -40,13 +35,9 @@ func (s *Server) subscribeBrowser(ctx context.Context, _ none, b wire.SubscribeB
 }
 
 // listBrowsers lists the browsers of the caller's login, or all browsers for an administrator.
-func (s *Server) listBrowsers(ctx context.Context, _, _ none) (wire.Page[wire.PushBrowser], error) {
+func (h *browserHandler) listBrowsers(ctx context.Context, _, _ none) (wire.Page[wire.PushBrowser], error) {
 	page := wire.Page[wire.PushBrowser]{Items: []wire.PushBrowser{}}
-	q, err := s.approvals()
-	if err != nil {
-		return page, err
-	}
-	list, err := q.Browsers(ctx)
+	list, err := h.approvals.Browsers(ctx)
 	for _, one := range list {
 		if ownsBrowser(access.CallerOf(ctx), one) {
 			page.Items = append(page.Items, browserOf(one))
@@ -59,18 +50,14 @@ type oneBrowser struct {
 	ID id.Browser `path:"browser"`
 }
 
-func (s *Server) unsubscribeBrowser(ctx context.Context, p oneBrowser, _ none) (none, error) {
-	q, err := s.approvals()
-	if err != nil {
-		return none{}, err
-	}
-	list, err := q.Browsers(ctx)
+func (h *browserHandler) unsubscribeBrowser(ctx context.Context, p oneBrowser, _ none) (none, error) {
+	list, err := h.approvals.Browsers(ctx)
 	if err != nil {
 		return none{}, err
 	}
 	for _, one := range list {
 		if one.ID == p.ID && ownsBrowser(access.CallerOf(ctx), one) {
-			return none{}, q.Unsubscribe(ctx, p.ID)
+			return none{}, h.approvals.Unsubscribe(ctx, p.ID)
 		}
 	}
 	return none{}, fault.Newf(fault.NotFound, "api.unsubscribeBrowser", string(p.ID), "no such browser")

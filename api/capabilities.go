@@ -42,46 +42,42 @@ type Caller interface {
 	Replay(ctx context.Context, r govern.CallRecord, c *engine.Installed) (same bool, output json.RawMessage, err error)
 }
 
-func (s *Server) capabilities() (Capabilities, error) {
-	if s.o.Capabilities == nil {
-		return nil, fault.Cannot("api.capabilities", "this daemon has no capabilities", "start the daemon with glasshouse serve")
-	}
-	return s.o.Capabilities, nil
+// capabilityHandler serves the routes of capabilities and their calls.
+type capabilityHandler struct {
+	capabilities Capabilities
+	caller       Caller
+	importer     Importer
+	audit        *auditLog
+	closing      context.Context // canceled when the daemon stops
 }
+
+var noCapabilities = fault.Cannot("api.capabilities", "this daemon has no capabilities", "start the daemon with glasshouse serve")
 
 // registerCapabilities registers the capabilities of a manifest. Files on the host that it
 // names are copied, so the caller must be allowed to read the host.
-func (s *Server) registerCapabilities(ctx context.Context, _ none, b wire.Register) (wire.Page[wire.Capability], error) {
+func (h *capabilityHandler) registerCapabilities(ctx context.Context, _ none, b wire.Register) (wire.Page[wire.Capability], error) {
 	page := wire.Page[wire.Capability]{Items: []wire.Capability{}}
-	caps, err := s.capabilities()
-	if err != nil {
-		return page, err
-	}
-	all, err := caps.Register(ctx, registry.Request{
+	all, err := h.capabilities.Register(ctx, registry.Request{
 		File: b.File, Text: []byte(b.Manifest), Dir: b.Dir, By: access.CallerOf(ctx).Name, Again: b.Again,
 	})
 	if err != nil {
 		return page, err
 	}
 	for _, r := range all {
-		page.Items = append(page.Items, s.capabilityOf(caps, r, false))
+		page.Items = append(page.Items, h.capabilityOf(h.capabilities, r, false))
 	}
 	return page, nil
 }
 
-func (s *Server) listCapabilities(context.Context, none, none) (wire.Page[wire.Capability], error) {
+func (h *capabilityHandler) listCapabilities(context.Context, none, none) (wire.Page[wire.Capability], error) {
 	page := wire.Page[wire.Capability]{Items: []wire.Capability{}}
-	caps, err := s.capabilities()
-	if err != nil {
-		return page, err
-	}
-	for _, r := range caps.List() {
-		page.Items = append(page.Items, s.capabilityOf(caps, r, false))
+	for _, r := range h.capabilities.List() {
+		page.Items = append(page.Items, h.capabilityOf(h.capabilities, r, false))
 	}
 	return page, nil
 }
 
-func (s *Server) capabilityOf(caps Capabilities, r registry.Record, complete bool) wire.Capability {
+func (h *capabilityHandler) capabilityOf(caps Capabilities, r registry.Record, complete bool) wire.Capability {
 	w := wire.Capability{
 		ID: r.ID, Version: r.Version, Digest: r.Digest, State: string(r.State), Approval: r.Approval, New: r.Widens, Why: r.Why,
 		Trust: r.Trust, Bundle: r.Bundle, By: r.By, Created: r.Created.UTC(), Settled: utc(r.Settled), Effects: []string{},
@@ -114,11 +110,11 @@ type Importer interface {
 	ImportServer(ctx context.Context, file string, text []byte, dir string) (*mcp.Imported, error)
 }
 
-func (s *Server) importCapabilities(ctx context.Context, _ none, b wire.ImportServer) (wire.ImportedServer, error) {
-	if s.o.Importer == nil {
+func (h *capabilityHandler) importCapabilities(ctx context.Context, _ none, b wire.ImportServer) (wire.ImportedServer, error) {
+	if h.importer == nil {
 		return wire.ImportedServer{}, fault.Cannot("api.importCapabilities", "this daemon has no capabilities", "start the daemon with glasshouse serve")
 	}
-	im, err := s.o.Importer.ImportServer(ctx, b.File, []byte(b.Manifest), b.Dir)
+	im, err := h.importer.ImportServer(ctx, b.File, []byte(b.Manifest), b.Dir)
 	if err != nil {
 		return wire.ImportedServer{}, err
 	}
@@ -151,53 +147,37 @@ func refOf(cid, version string) string {
 	return cid + "@" + version
 }
 
-func (s *Server) getCapability(_ context.Context, p oneCapability, _ none) (wire.Capability, error) {
-	caps, err := s.capabilities()
+func (h *capabilityHandler) getCapability(_ context.Context, p oneCapability, _ none) (wire.Capability, error) {
+	r, _, err := h.capabilities.Find(p.ref())
 	if err != nil {
 		return wire.Capability{}, err
 	}
-	r, _, err := caps.Find(p.ref())
-	if err != nil {
-		return wire.Capability{}, err
-	}
-	return s.capabilityOf(caps, r, true), nil
+	return h.capabilityOf(h.capabilities, r, true), nil
 }
 
-func (s *Server) deleteCapability(ctx context.Context, p oneCapability, _ none) (none, error) {
-	caps, err := s.capabilities()
+func (h *capabilityHandler) deleteCapability(ctx context.Context, p oneCapability, _ none) (none, error) {
+	r, _, err := h.capabilities.Find(p.ref())
 	if err != nil {
 		return none{}, err
 	}
-	r, _, err := caps.Find(p.ref())
-	if err != nil {
+	if err := h.capabilities.Remove(ctx, refOf(r.ID, r.Version)); err != nil {
 		return none{}, err
 	}
-	if err := caps.Remove(ctx, refOf(r.ID, r.Version)); err != nil {
-		return none{}, err
-	}
-	s.auditCapability(ctx, r, "removed")
+	h.auditCapability(ctx, r, "removed")
 	return none{}, nil
 }
 
-func (s *Server) revokeCapability(ctx context.Context, p oneCapability, b wire.RevokeCapability) (wire.Capability, error) {
-	caps, err := s.capabilities()
+func (h *capabilityHandler) revokeCapability(ctx context.Context, p oneCapability, b wire.RevokeCapability) (wire.Capability, error) {
+	r, err := h.capabilities.Revoke(ctx, refOf(p.ID, b.Version), b.Reason)
 	if err != nil {
 		return wire.Capability{}, err
 	}
-	r, err := caps.Revoke(ctx, refOf(p.ID, b.Version), b.Reason)
-	if err != nil {
-		return wire.Capability{}, err
-	}
-	s.auditCapability(ctx, r, "revoked")
-	return s.capabilityOf(caps, r, false), nil
+	h.auditCapability(ctx, r, "revoked")
+	return h.capabilityOf(h.capabilities, r, false), nil
 }
 
-func (s *Server) trustCapability(ctx context.Context, p oneCapability, b wire.TrustCapability) (wire.Capability, error) {
-	caps, err := s.capabilities()
-	if err != nil {
-		return wire.Capability{}, err
-	}
-	r, err := caps.Trust(ctx, refOf(p.ID, b.Version), b.Digest, b.Trust)
+func (h *capabilityHandler) trustCapability(ctx context.Context, p oneCapability, b wire.TrustCapability) (wire.Capability, error) {
+	r, err := h.capabilities.Trust(ctx, refOf(p.ID, b.Version), b.Digest, b.Trust)
 	if err != nil {
 		return wire.Capability{}, err
 	}
@@ -205,13 +185,13 @@ func (s *Server) trustCapability(ctx context.Context, p oneCapability, b wire.Tr
 	if !b.Trust {
 		what = "no longer trusted to run on the host"
 	}
-	s.auditCapability(ctx, r, what)
-	return s.capabilityOf(caps, r, false), nil
+	h.auditCapability(ctx, r, what)
+	return h.capabilityOf(h.capabilities, r, false), nil
 }
 
 // auditCapability records an action on a capability in the audit log.
-func (s *Server) auditCapability(ctx context.Context, r registry.Record, what string) {
-	s.auditAction(ctx, chain.OperatorActed, map[string]string{
+func (h *capabilityHandler) auditCapability(ctx context.Context, r registry.Record, what string) {
+	h.audit.note(ctx, chain.OperatorActed, map[string]string{
 		"what": "capability " + what, "capability": r.ID, "version": r.Version, "digest": r.Digest,
 	})
 }
@@ -222,14 +202,14 @@ type calledCapability struct {
 
 // callCapability calls a capability. A failed call is a successful response; an error means
 // that the capability was not called.
-func (s *Server) callCapability(ctx context.Context, p calledCapability, b wire.Call) (wire.Called, error) {
-	if s.o.Caller == nil {
+func (h *capabilityHandler) callCapability(ctx context.Context, p calledCapability, b wire.Call) (wire.Called, error) {
+	if h.caller == nil {
 		return wire.Called{}, fault.Cannot("api.callCapability", "this daemon cannot call capabilities", "start the daemon with glasshouse serve")
 	}
 	r := govern.Request{
 		Capability: p.ID, Input: b.Input, Operator: b.Jail == "", Timeout: time.Duration(b.TimeoutMS) * time.Millisecond,
 		Who: policy.Subject{Jail: b.Jail, Session: b.Session, Run: b.Run},
-		Key: keyOf(ctx), ApprovalContext: s.ctx,
+		Key: keyOf(ctx), ApprovalContext: h.closing,
 	}
 	if b.Jail == "" {
 		r.Who.Agent = access.CallerOf(ctx).Name
@@ -247,12 +227,12 @@ func (s *Server) callCapability(ctx context.Context, p calledCapability, b wire.
 			limits[budget.Dimension(name)] = n
 		}
 		var err error
-		r.Budget, err = s.o.Caller.BudgetOf(r.Who, limits)
+		r.Budget, err = h.caller.BudgetOf(r.Who, limits)
 		if err != nil {
 			return wire.Called{}, err
 		}
 	}
-	out, err := s.o.Caller.Call(ctx, r)
+	out, err := h.caller.Call(ctx, r)
 	if err != nil && out.State == govern.CallRefused {
 		return wire.Called{}, err
 	}
@@ -263,11 +243,11 @@ type oneCall struct {
 	ID id.Call `path:"call"`
 }
 
-func (s *Server) getCall(_ context.Context, p oneCall, _ none) (wire.Called, error) {
-	if s.o.Caller == nil {
+func (h *capabilityHandler) getCall(_ context.Context, p oneCall, _ none) (wire.Called, error) {
+	if h.caller == nil {
 		return wire.Called{}, fault.Newf(fault.NotFound, "api.getCall", string(p.ID), "this daemon cannot call capabilities")
 	}
-	out, err := s.o.Caller.RecentCall(p.ID)
+	out, err := h.caller.RecentCall(p.ID)
 	if err != nil {
 		return wire.Called{}, err
 	}
@@ -275,12 +255,8 @@ func (s *Server) getCall(_ context.Context, p oneCall, _ none) (wire.Called, err
 }
 
 // replayCall repeats a recorded call and compares the results.
-func (s *Server) replayCall(ctx context.Context, p oneEntry, _ none) (wire.Replayed, error) {
-	caps, err := s.capabilities()
-	if err != nil {
-		return wire.Replayed{}, err
-	}
-	c, err := s.chain(ctx)
+func (h *capabilityHandler) replayCall(ctx context.Context, p oneEntry, _ none) (wire.Replayed, error) {
+	c, err := h.audit.flushed(ctx)
 	if err != nil {
 		return wire.Replayed{}, err
 	}
@@ -299,10 +275,10 @@ func (s *Server) replayCall(ctx context.Context, p oneEntry, _ none) (wire.Repla
 	if err := json.Unmarshal(e.Body, &rec); err != nil {
 		return wire.Replayed{}, fmt.Errorf("read entry %d: %w", seq, err)
 	}
-	_, in, err := caps.Find(refOf(e.Capability, rec.Version))
+	_, in, err := h.capabilities.Find(refOf(e.Capability, rec.Version))
 	if err != nil {
 		return wire.Replayed{}, err
 	}
-	same, output, err := s.o.Caller.Replay(ctx, rec, in)
+	same, output, err := h.caller.Replay(ctx, rec, in)
 	return wire.Replayed{Same: same, Output: output}, err
 }

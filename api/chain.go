@@ -13,13 +13,13 @@ import (
 
 	"golang.org/x/mod/sumdb/tlog"
 
-	"glasshouse/agents/autonomy"
 	"glasshouse/api/wire"
 	"glasshouse/fault"
 	"glasshouse/govern"
 	"glasshouse/id"
 	"glasshouse/internal/text"
 	"glasshouse/policy"
+	"glasshouse/policy/access"
 	"glasshouse/policy/chain"
 )
 
@@ -38,18 +38,36 @@ type Chain interface {
 	Key() chain.PublicKey
 }
 
-// chain returns the chain after all finished operations are recorded in it.
-func (s *Server) chain(ctx context.Context) (Chain, error) {
-	if s.o.Chain == nil {
-		return nil, fault.Cannot("api.chain", "this daemon has no audit log", "start the daemon with glasshouse serve")
+var noChain = fault.Cannot("api.chain", "this daemon has no audit log", "start the daemon with glasshouse serve")
+
+// auditLog reads and writes the audit log for handlers.
+type auditLog struct {
+	chain    Chain    // nil: none
+	governor Governor // nil: none; it writes entries
+}
+
+// flushed returns the chain after all finished operations are recorded in it.
+func (a *auditLog) flushed(ctx context.Context) (Chain, error) {
+	if a.chain == nil {
+		return nil, noChain
 	}
-	if s.o.Governor != nil {
-		if err := s.o.Governor.Flush(ctx); err != nil {
+	if a.governor != nil {
+		if err := a.governor.Flush(ctx); err != nil {
 			return nil, err
 		}
 	}
-	return s.o.Chain, nil
+	return a.chain, nil
 }
+
+// note records an action of the caller of ctx.
+func (a *auditLog) note(ctx context.Context, kind chain.Kind, body map[string]string) {
+	if a.governor != nil {
+		a.governor.Note(kind, policy.Subject{Agent: access.CallerOf(ctx).Name}, 0, body)
+	}
+}
+
+// chainHandler serves the routes of the audit log.
+type chainHandler struct{ audit *auditLog }
 
 type listChainEntries struct {
 	Limit      int        `query:"limit" minimum:"1" maximum:"1000" description:"Maximum number of items per page. Default 100."`
@@ -92,9 +110,9 @@ func (p listChainEntries) query() (chain.Query, error) {
 	return q, nil
 }
 
-func (s *Server) listChainEntries(ctx context.Context, p listChainEntries, _ none) (wire.Page[wire.ChainEntry], error) {
+func (h *chainHandler) listChainEntries(ctx context.Context, p listChainEntries, _ none) (wire.Page[wire.ChainEntry], error) {
 	page := wire.Page[wire.ChainEntry]{Items: []wire.ChainEntry{}}
-	c, err := s.chain(ctx)
+	c, err := h.audit.flushed(ctx)
 	if err != nil {
 		return page, err
 	}
@@ -135,8 +153,8 @@ func (p oneEntry) number() (int64, error) {
 	return n, nil
 }
 
-func (s *Server) getChainEntry(ctx context.Context, p oneEntry, _ none) (wire.ChainEntry, error) {
-	c, err := s.chain(ctx)
+func (h *chainHandler) getChainEntry(ctx context.Context, p oneEntry, _ none) (wire.ChainEntry, error) {
+	c, err := h.audit.flushed(ctx)
 	if err != nil {
 		return wire.ChainEntry{}, err
 	}
@@ -151,9 +169,9 @@ func (s *Server) getChainEntry(ctx context.Context, p oneEntry, _ none) (wire.Ch
 	return entryOf(e), nil
 }
 
-func (s *Server) listChainCauses(ctx context.Context, p oneEntry, _ none) (wire.Page[wire.ChainEntry], error) {
+func (h *chainHandler) listChainCauses(ctx context.Context, p oneEntry, _ none) (wire.Page[wire.ChainEntry], error) {
 	page := wire.Page[wire.ChainEntry]{Items: []wire.ChainEntry{}}
-	c, err := s.chain(ctx)
+	c, err := h.audit.flushed(ctx)
 	if err != nil {
 		return page, err
 	}
@@ -171,8 +189,8 @@ func (s *Server) listChainCauses(ctx context.Context, p oneEntry, _ none) (wire.
 	return page, nil
 }
 
-func (s *Server) getChainHead(ctx context.Context, _ none, _ none) (wire.ChainHead, error) {
-	c, err := s.chain(ctx)
+func (h *chainHandler) getChainHead(ctx context.Context, _ none, _ none) (wire.ChainHead, error) {
+	c, err := h.audit.flushed(ctx)
 	if err != nil {
 		return wire.ChainHead{}, err
 	}
@@ -183,8 +201,8 @@ type verifyChain struct {
 	All bool `query:"all" description:"Verify from the first entry. Default: from the last verified entry."`
 }
 
-func (s *Server) verifyChain(ctx context.Context, p verifyChain, _ none) (wire.ChainReport, error) {
-	c, err := s.chain(ctx)
+func (h *chainHandler) verifyChain(ctx context.Context, p verifyChain, _ none) (wire.ChainReport, error) {
+	c, err := h.audit.flushed(ctx)
 	if err != nil {
 		return wire.ChainReport{}, err
 	}
@@ -203,8 +221,8 @@ func (s *Server) verifyChain(ctx context.Context, p verifyChain, _ none) (wire.C
 	return w, nil
 }
 
-func (s *Server) exportChain(w http.ResponseWriter, r *http.Request, _ none) error {
-	c, err := s.chain(r.Context())
+func (h *chainHandler) exportChain(w http.ResponseWriter, r *http.Request, _ none) error {
+	c, err := h.audit.flushed(r.Context())
 	if err != nil {
 		return err
 	}
@@ -214,8 +232,8 @@ func (s *Server) exportChain(w http.ResponseWriter, r *http.Request, _ none) err
 	return err
 }
 
-func (s *Server) getChainProof(ctx context.Context, p oneEntry, _ none) (wire.ChainProof, error) {
-	c, err := s.chain(ctx)
+func (h *chainHandler) getChainProof(ctx context.Context, p oneEntry, _ none) (wire.ChainProof, error) {
+	c, err := h.audit.flushed(ctx)
 	if err != nil {
 		return wire.ChainProof{}, err
 	}
@@ -230,8 +248,8 @@ func (s *Server) getChainProof(ctx context.Context, p oneEntry, _ none) (wire.Ch
 	return wire.ChainProof{Entry: entryOf(proof.Entry), Path: pathOf(proof.Path), Checkpoint: proof.Checkpoint}, nil
 }
 
-func (s *Server) getChainConsistency(ctx context.Context, _ none, b wire.ChainFrom) (wire.ChainConsistency, error) {
-	c, err := s.chain(ctx)
+func (h *chainHandler) getChainConsistency(ctx context.Context, _ none, b wire.ChainFrom) (wire.ChainConsistency, error) {
+	c, err := h.audit.flushed(ctx)
 	if err != nil {
 		return wire.ChainConsistency{}, err
 	}
@@ -273,9 +291,13 @@ func (f trailFilter) lets(t wire.TrailEntry) bool {
 
 // listDecisions lists the decisions about a jail. They are available as long as the chain is, also
 // after the jail was deleted.
-func (s *Server) listDecisions(ctx context.Context, p trailParams, _ none) (wire.Page[wire.TrailEntry], error) {
+func (h *chainHandler) listDecisions(ctx context.Context, p trailParams, _ none) (wire.Page[wire.TrailEntry], error) {
+	return h.audit.decisions(ctx, p)
+}
+
+func (a *auditLog) decisions(ctx context.Context, p trailParams) (wire.Page[wire.TrailEntry], error) {
 	page := wire.Page[wire.TrailEntry]{Items: []wire.TrailEntry{}}
-	c, err := s.chain(ctx)
+	c, err := a.flushed(ctx)
 	if err != nil {
 		return page, err
 	}
@@ -325,11 +347,4 @@ func trailOf(e chain.Entry) (wire.TrailEntry, error) {
 		Allowed: d.Allowed, Tag: string(d.Tag), Rule: ruleOf(d.Rule), Reason: d.Reason, By: d.By,
 		Observed: d.Attributes["observed"] == "true", Line: d.Line(),
 	}, nil
-}
-
-// reportToolCall evaluates an action that a plugin reports before its agent performs it.
-func (s *Server) reportToolCall(ctx context.Context, p oneJail, b wire.ClaimedDecision) (wire.Verdict, error) {
-	return s.judge(ctx, policy.Question{
-		Subject: policy.Subject{Jail: p.ID, Agent: b.Agent}, Action: b.Tool, Resource: autonomy.ResourceOf(b.Tool, b.Args),
-	}, b.WaitMS)
 }

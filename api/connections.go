@@ -4,20 +4,25 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
-	"io"
 	"net/http"
 	"slices"
 	"strings"
 	"time"
 
 	"glasshouse/id"
-	"glasshouse/observe/event"
-	"glasshouse/observe/eventlog"
 	"glasshouse/observe/report"
 	"glasshouse/policy/chain"
 	"glasshouse/policy/egress"
 )
+
+// networkHandler serves what the events of jails and the audit log show about their network.
+type networkHandler struct {
+	recordings *recordings
+	jails      Manager
+	audit      *auditLog
+	events     *eventHandler
+	judges     recent[judgedPart, *judgements]
+}
 
 type connectionParams struct {
 	ID id.Jail `path:"id"`
@@ -27,8 +32,8 @@ type connectionParams struct {
 
 // listConnections responds with the hosts that a jail communicated with, and the egress decisions
 // about them.
-func (s *Server) listConnections(w http.ResponseWriter, r *http.Request, p connectionParams) error {
-	if _, err := s.readBody(w, r, &none{}); err != nil {
+func (h *networkHandler) listConnections(w http.ResponseWriter, r *http.Request, p connectionParams) error {
+	if _, err := readBody(w, r, &none{}); err != nil {
 		return err
 	}
 	n, err := limit(p.Limit)
@@ -39,7 +44,7 @@ func (s *Server) listConnections(w http.ResponseWriter, r *http.Request, p conne
 	if err != nil {
 		return err
 	}
-	net, err := s.netLog(r.Context(), p.ID, from, to)
+	net, err := h.recordings.netLog(r.Context(), p.ID, from, to)
 	if err != nil {
 		return err
 	}
@@ -48,7 +53,7 @@ func (s *Server) listConnections(w http.ResponseWriter, r *http.Request, p conne
 		return err
 	}
 	absolute := later.Equal(from) && until.Equal(to) // the time range is absolute, so its entries can be cached
-	judged, err := s.judged(r.Context(), judgedPart{p.ID, from, to}, absolute)
+	judged, err := h.judged(r.Context(), judgedPart{p.ID, from, to}, absolute)
 	if err != nil {
 		return err
 	}
@@ -78,34 +83,6 @@ const maxHosts = 1 << 12
 type connectedHost struct {
 	report.Host
 	Verdicts []verdict `json:"verdicts"`
-}
-
-// netLog returns the network log of a jail for a time range.
-func (s *Server) netLog(ctx context.Context, j id.Jail, from, to time.Time) (*report.NetLog, error) {
-	f, err := event.ParseFilter(netRecords)
-	if err != nil {
-		return nil, err
-	}
-	l, err := s.log(ctx, j)
-	if err != nil {
-		return nil, err
-	}
-	c, err := read(ctx, l, eventlog.Query{Filter: f, Since: from, Until: to})
-	if err != nil {
-		return nil, err
-	}
-	defer c.Close()
-	log := report.NewNetLog()
-	src := &records{ctx, c}
-	var e event.Event
-	for {
-		if _, err := src.Next(&e); errors.Is(err, io.EOF) {
-			return log, nil
-		} else if err != nil {
-			return nil, err
-		}
-		log.Add(&e)
-	}
 }
 
 // A verdict is an egress decision about a group of similar requests.
@@ -154,16 +131,16 @@ const (
 
 // judged returns the current egress decisions about a jail. If cached is true, it caches the
 // result, and reads only the entries that were added since the previous call.
-func (s *Server) judged(ctx context.Context, p judgedPart, cached bool) (*judged, error) {
-	if s.o.Chain == nil {
+func (h *networkHandler) judged(ctx context.Context, p judgedPart, cached bool) (*judged, error) {
+	if h.audit.chain == nil {
 		return &judged{}, nil
 	}
-	if _, err := s.chain(ctx); err != nil {
+	if _, err := h.audit.flushed(ctx); err != nil {
 		return nil, err
 	}
 	js := newJudgements()
 	if cached {
-		js = s.judges.of(p, newJudgements)
+		js = h.judges.of(p, newJudgements)
 	}
 	select {
 	case js.sem <- struct{}{}:
@@ -171,20 +148,20 @@ func (s *Server) judged(ctx context.Context, p judgedPart, cached bool) (*judged
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	if err := s.readNewEntries(ctx, p, js); err != nil {
+	if err := h.readNewEntries(ctx, p, js); err != nil {
 		return nil, err
 	}
 	return js.now(), nil
 }
 
-func (s *Server) readNewEntries(ctx context.Context, p judgedPart, js *judgements) error {
+func (h *networkHandler) readNewEntries(ctx context.Context, p judgedPart, js *judgements) error {
 	q := chain.Query{Kinds: []chain.Kind{chain.Egress}, Jail: p.jail, From: p.from, Limit: 1000}
 	if !p.to.IsZero() {
 		q.Until = p.to.Add(time.Millisecond) // event times have millisecond resolution: include the last millisecond
 	}
 	for {
 		q.After = js.after
-		entries, err := s.o.Chain.Entries(ctx, q)
+		entries, err := h.audit.chain.Entries(ctx, q)
 		if err != nil {
 			return err
 		}

@@ -21,12 +21,8 @@ type Connectors interface {
 	Redeliver(ctx context.Context, delivery string) (run.Delivery, error)
 }
 
-func (s *Server) connectors() (Connectors, error) {
-	if s.o.Connectors == nil {
-		return nil, noAgents
-	}
-	return s.o.Connectors, nil
-}
+// connectorHandler serves the routes of connectors and their deliveries.
+type connectorHandler struct{ connectors Connectors }
 
 type oneHook struct {
 	Connector string `path:"connector"`
@@ -36,19 +32,15 @@ type oneHook struct {
 const hookTime = 10 * time.Second
 
 // receiveHook accepts an inbound webhook. It verifies the signature before it parses the body.
-func (s *Server) receiveHook(w http.ResponseWriter, r *http.Request, p oneHook) error {
-	c, err := s.connectors()
-	if err != nil {
-		return err
-	}
+func (h *connectorHandler) receiveHook(w http.ResponseWriter, r *http.Request, p oneHook) error {
 	if r.ContentLength > connector.MaxBody {
 		return fault.Newf(fault.TooLarge, "api.receiveHook", "", "the body exceeds %d bytes", connector.MaxBody)
 	}
-	body, err := hookBody(c, w, r)
+	body, err := hookBody(h.connectors, w, r)
 	if err != nil {
 		return err
 	}
-	got, err := c.Receive(r.Context(), p.Connector, r.Header, body)
+	got, err := h.connectors.Receive(r.Context(), p.Connector, r.Header, body)
 	if err != nil {
 		return err
 	}
@@ -71,13 +63,9 @@ func hookBody(c Connectors, w http.ResponseWriter, r *http.Request) ([]byte, err
 	return body, nil
 }
 
-func (s *Server) listConnectors(ctx context.Context, _, _ none) (wire.Page[wire.Connector], error) {
+func (h *connectorHandler) listConnectors(ctx context.Context, _, _ none) (wire.Page[wire.Connector], error) {
 	page := wire.Page[wire.Connector]{Items: []wire.Connector{}}
-	c, err := s.connectors()
-	if err != nil {
-		return page, err
-	}
-	all, err := c.List(ctx)
+	all, err := h.connectors.List(ctx)
 	page.Items = each(all, func(i connector.Info) wire.Connector {
 		w := wire.Connector{Name: i.Name, Kind: string(i.Kind), Address: i.Address, Sessions: i.Sessions, Session: i.Session, Goal: i.Goal, Pending: i.Pending, Dead: i.Dead}
 		return w
@@ -92,13 +80,9 @@ type listDeliveries struct {
 	After     string `query:"after" description:"The 'next' value of the previous page."`
 }
 
-func (s *Server) listDeliveries(ctx context.Context, p listDeliveries, _ none) (wire.Page[wire.Delivery], error) {
-	c, err := s.connectors()
-	if err != nil {
-		return wire.Page[wire.Delivery]{}, err
-	}
+func (h *connectorHandler) listDeliveries(ctx context.Context, p listDeliveries, _ none) (wire.Page[wire.Delivery], error) {
 	return pageOf(p.Limit, func(n int) ([]run.Delivery, error) {
-		return c.Deliveries(ctx, run.DeliveryFilter{To: p.Connector, State: run.DeliveryState(p.State), After: p.After, Limit: n})
+		return h.connectors.Deliveries(ctx, run.DeliveryFilter{To: p.Connector, State: run.DeliveryState(p.State), After: p.After, Limit: n})
 	}, func(d run.Delivery) string { return d.ID }, deliveryOf)
 }
 
@@ -106,12 +90,8 @@ type oneDelivery struct {
 	Delivery string `path:"delivery"`
 }
 
-func (s *Server) redeliverMessage(ctx context.Context, p oneDelivery, _ none) (wire.Delivery, error) {
-	c, err := s.connectors()
-	if err != nil {
-		return wire.Delivery{}, err
-	}
-	d, err := c.Redeliver(ctx, p.Delivery)
+func (h *connectorHandler) redeliverMessage(ctx context.Context, p oneDelivery, _ none) (wire.Delivery, error) {
+	d, err := h.connectors.Redeliver(ctx, p.Delivery)
 	return deliveryOf(d), err
 }
 

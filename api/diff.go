@@ -29,6 +29,13 @@ type Comparer interface {
 	Changes(ctx context.Context, from, to snapshot.Side, o jail.ChangesOptions) ([]jail.Change, error)
 }
 
+// diffHandler serves the routes that compare files, jails and snapshots.
+type diffHandler struct {
+	jails     Manager
+	snapshots Snapshots // nil: none
+	listings  *listings
+}
+
 type diffParams struct {
 	ID    id.Jail `path:"id"`
 	Limit int     `query:"limit" minimum:"1" maximum:"1000" description:"Maximum number of items per page. Default 100."`
@@ -42,7 +49,10 @@ type diffParams struct {
 
 // diffFiles responds with a page of the file changes of a jail. For a comparison with another
 // jail or snapshot it can respond with the whole list as text or HTML.
-func (s *Server) diffFiles(w http.ResponseWriter, r *http.Request, p diffParams) error {
+func (h *diffHandler) diffFiles(w http.ResponseWriter, r *http.Request, p diffParams) error {
+	if p.Against != "" && h.snapshots == nil {
+		return noSnapshots
+	}
 	if kind, _ := (compareParams{}).kind(r); p.Against != "" && kind != jsonKind {
 		from, err := endOf("against", p.Against)
 		if err != nil {
@@ -52,19 +62,19 @@ func (s *Server) diffFiles(w http.ResponseWriter, r *http.Request, p diffParams)
 		if p.Workspace {
 			only = "workspace"
 		}
-		return s.compare(w, r, from, compareParams{Against: string(p.ID), Only: only, Content: p.Content})
+		return h.compare(w, r, from, compareParams{Against: string(p.ID), Only: only, Content: p.Content})
 	}
-	if _, err := s.readBody(w, r, &none{}); err != nil {
+	if _, err := readBody(w, r, &none{}); err != nil {
 		return err
 	}
-	page, err := s.diffJail(r.Context(), p)
+	page, err := h.diffJail(r.Context(), p)
 	if err != nil {
 		return err
 	}
 	return writeJSON(w, http.StatusOK, page)
 }
 
-func (s *Server) diffJail(ctx context.Context, p diffParams) (wire.Page[wire.Change], error) {
+func (h *diffHandler) diffJail(ctx context.Context, p diffParams) (wire.Page[wire.Change], error) {
 	var page wire.Page[wire.Change]
 	n, err := limit(p.Limit)
 	if err != nil {
@@ -83,7 +93,7 @@ func (s *Server) diffJail(ctx context.Context, p diffParams) (wire.Page[wire.Cha
 		return page, fault.Fieldf("api.diffJail", "content", "%q is not unified", text.Clip(p.Content, 64))
 	}
 	o := jail.ChangesOptions{Workspace: p.Workspace, Below: p.Path, Text: p.Content != "", After: after}
-	all, err := s.changes(ctx, p, o)
+	all, err := h.changes(ctx, p, o)
 	if err != nil {
 		return page, err
 	}
@@ -100,9 +110,9 @@ func (s *Server) diffJail(ctx context.Context, p diffParams) (wire.Page[wire.Cha
 	switch {
 	case o.Text: // only this page has texts
 	case page.Next == "":
-		s.listings.drop(all)
+		h.listings.drop(all)
 	default:
-		s.listings.keep(all, page.Next)
+		h.listings.keep(all, page.Next)
 	}
 	page.Items = each(list, func(c jail.Change) wire.Change {
 		return wire.Change{
@@ -114,19 +124,19 @@ func (s *Server) diffJail(ctx context.Context, p diffParams) (wire.Page[wire.Cha
 }
 
 // changes returns the list for a page: the cached list of the previous page, or a new one.
-func (s *Server) changes(ctx context.Context, p diffParams, o jail.ChangesOptions) (*listing, error) {
+func (h *diffHandler) changes(ctx context.Context, p diffParams, o jail.ChangesOptions) (*listing, error) {
 	key := listingKey{jail: p.ID, against: p.Against, path: p.Path, workspace: p.Workspace}
 	if p.After != "" && !o.Text {
-		if l := s.listings.find(key, p.After); l != nil {
-			return l, s.checkExists(ctx, p)
+		if l := h.listings.find(key, p.After); l != nil {
+			return l, h.checkExists(ctx, p)
 		}
 	}
 	var list []jail.Change
 	var err error
 	if p.Against == "" {
-		list, err = s.o.Jails.Changes(ctx, p.ID, o)
+		list, err = h.jails.Changes(ctx, p.ID, o)
 	} else {
-		list, err = s.changesAgainst(ctx, p, o)
+		list, err = h.changesAgainst(ctx, p, o)
 	}
 	if err != nil {
 		return nil, err
@@ -137,8 +147,8 @@ func (s *Server) changes(ctx context.Context, p diffParams, o jail.ChangesOption
 }
 
 // checkExists returns an error if a compared jail or snapshot was deleted.
-func (s *Server) checkExists(ctx context.Context, p diffParams) error {
-	if _, err := s.o.Jails.Get(ctx, p.ID); err != nil || p.Against == "" {
+func (h *diffHandler) checkExists(ctx context.Context, p diffParams) error {
+	if _, err := h.jails.Get(ctx, p.ID); err != nil || p.Against == "" {
 		return err
 	}
 	against, err := endOf("against", p.Against)
@@ -146,14 +156,10 @@ func (s *Server) checkExists(ctx context.Context, p diffParams) error {
 		return err
 	}
 	if against.Jail != "" {
-		_, err = s.o.Jails.Get(ctx, against.Jail)
+		_, err = h.jails.Get(ctx, against.Jail)
 		return err
 	}
-	k, err := s.snapshots()
-	if err != nil {
-		return err
-	}
-	_, err = k.Get(ctx, against.Snapshot)
+	_, err = h.snapshots.Get(ctx, against.Snapshot)
 	return err
 }
 
@@ -179,16 +185,12 @@ func pathAfter(key string) (string, error) {
 }
 
 // changesAgainst lists the file changes from another jail or a snapshot to the jail.
-func (s *Server) changesAgainst(ctx context.Context, p diffParams, o jail.ChangesOptions) ([]jail.Change, error) {
-	k, err := s.snapshots()
-	if err != nil {
-		return nil, err
-	}
+func (h *diffHandler) changesAgainst(ctx context.Context, p diffParams, o jail.ChangesOptions) ([]jail.Change, error) {
 	from, err := endOf("against", p.Against)
 	if err != nil {
 		return nil, err
 	}
-	return k.Changes(ctx, from, snapshot.Side{Jail: p.ID}, o)
+	return h.snapshots.Changes(ctx, from, snapshot.Side{Jail: p.ID}, o)
 }
 
 // endOf parses the id of a jail or snapshot.
@@ -216,11 +218,11 @@ type compareJail struct {
 }
 
 // compareJail responds with the differences between a jail and another jail or a snapshot.
-func (s *Server) compareJail(w http.ResponseWriter, r *http.Request, p compareJail) error {
+func (h *diffHandler) compareJail(w http.ResponseWriter, r *http.Request, p compareJail) error {
 	if p.Against == "" {
 		return fault.Fieldf("api.compareJail", "against", "missing: a jail or a snapshot to compare with")
 	}
-	return s.compare(w, r, snapshot.Side{Jail: p.ID}, p.compareParams)
+	return h.compare(w, r, snapshot.Side{Jail: p.ID}, p.compareParams)
 }
 
 type compareSnapshot struct {
@@ -230,30 +232,22 @@ type compareSnapshot struct {
 
 // compareSnapshot responds with the differences between a snapshot and its jail, or another
 // jail or snapshot.
-func (s *Server) compareSnapshot(w http.ResponseWriter, r *http.Request, p compareSnapshot) error {
+func (h *diffHandler) compareSnapshot(w http.ResponseWriter, r *http.Request, p compareSnapshot) error {
 	if p.Against == "" {
-		k, err := s.snapshots()
-		if err != nil {
-			return err
-		}
-		one, err := k.Get(r.Context(), p.ID)
+		one, err := h.snapshots.Get(r.Context(), p.ID)
 		if err != nil {
 			return err
 		}
 		p.Against = string(one.Jail.ID)
 	}
-	return s.compare(w, r, snapshot.Side{Snapshot: p.ID}, p.compareParams)
+	return h.compare(w, r, snapshot.Side{Snapshot: p.ID}, p.compareParams)
 }
 
 // comparisonPolicy is reportPolicy for a comparison.
 var comparisonPolicy = report.ComparisonPolicy + "; sandbox"
 
-func (s *Server) compare(w http.ResponseWriter, r *http.Request, from snapshot.Side, p compareParams) error {
-	if _, err := s.readBody(w, r, &none{}); err != nil {
-		return err
-	}
-	k, err := s.snapshots()
-	if err != nil {
+func (h *diffHandler) compare(w http.ResponseWriter, r *http.Request, from snapshot.Side, p compareParams) error {
+	if _, err := readBody(w, r, &none{}); err != nil {
 		return err
 	}
 	to, err := endOf("against", p.Against)
@@ -272,7 +266,7 @@ func (s *Server) compare(w http.ResponseWriter, r *http.Request, from snapshot.S
 	if err != nil {
 		return err
 	}
-	c, err := k.Compare(r.Context(), from, to, o)
+	c, err := h.snapshots.Compare(r.Context(), from, to, o)
 	if err != nil {
 		return err
 	}

@@ -50,29 +50,40 @@ type AgentGateway interface {
 	CreateTask(ctx context.Context, c gateway.Caller, n autonomy.NewTask) (gateway.CreatedTask, error)
 }
 
-// agentRoutes are the routes of the agent endpoint in a jail. Only agents have their role.
-var agentRoutes = []route{
-	{"getOwnIdentity", "GET /whoami", access.Agent, call(ok, (*Server).getOwnIdentity), "Show the calling agent."},
-	{"getOwnRun", "GET /run", access.Agent, call(ok, (*Server).getOwnRun), "Show the agent's run and its last checkpoint."},
-	{"listOwnTools", "GET /run/tools", access.Agent, call(ok, (*Server).listOwnTools), "List the agent's tools."},
-	{"callTool", "POST /run/call", access.Agent, call(ok, (*Server).callTool), "Call a tool, once for each key. Blocks while an approval is pending."},
-	{"storeOwnCheckpoint", "POST /run/checkpoint", access.Agent, call(ok, (*Server).storeOwnCheckpoint), "Store the agent's state as a checkpoint."},
-	{"sendHeartbeat", "POST /run/heartbeat", access.Agent, call(ok, (*Server).sendHeartbeat), "Report that the agent is alive."},
-	{"readOwnInbox", "GET /run/inbox", access.Agent, call(ok, (*Server).readOwnInbox), "Read the agent's messages; can wait for new ones."},
-	{"sendOwnMessage", "POST /run/messages", access.Agent, call(ok, (*Server).sendOwnMessage), "Send a message to the followers of the session."},
-	{"finishOwnRun", "POST /run/finish", access.Agent, call(ok, (*Server).finishOwnRun), "Report that the goal is reached."},
-	{"failOwnRun", "POST /run/fail", access.Agent, call(ok, (*Server).failOwnRun), "Report that the goal cannot be reached."},
-	{"decideTool", "POST /decide", access.Agent, call(ok, (*Server).decideTool), "Evaluate an action of the agent. Blocks while an approval is pending."},
-	{"useCapability", "POST /capabilities/{capability}/call", access.Agent, call(ok, (*Server).useCapability), "Call a capability."},
-	{"recordDecision", "POST /sandbox/{id}/decisions", access.Agent, raw((*Server).recordDecision).gives(ok, wire.RecordedAction{}), "Record an action of the agent with the decision of the rules."},
-	{"ownTrail", "GET /sandbox/{id}/decisions", access.Agent, call(ok, (*Server).ownTrail), "List the decisions about the jail, oldest first."},
-	{"coordinate", "POST /sandbox/{id}/coordinate", access.Agent, call(ok, (*Server).coordinate), "Send a request to a sibling."},
-	{"coordinateFrom", "POST /sandbox/{id}/coordinate/{to}", access.Agent, call(ok, (*Server).coordinateFrom), "Send a request to a sibling."},
-	{"siblingRequests", "GET /sandbox/{id}/requests", access.Agent, call(ok, (*Server).siblingRequests), "List the siblings' requests to the agent; can wait for new ones."},
-	{"replySibling", "POST /sandbox/{id}/requests/{request}/reply", access.Agent, call(ok, (*Server).replySibling), "Reply to a sibling's request."},
-	{"askResources", "POST /sandbox/{id}/resources", access.Agent, raw((*Server).askResources).gives(ok, wire.Resources{}), "Request minimum resources. Larger temporary grants are returned."},
-	{"ownResources", "GET /sandbox/{id}/resources", access.Agent, call(ok, (*Server).ownResources), "Show the jail's resource limits and the outcome of resource requests."},
-	{"createTask", "POST /sandbox/{id}/tasks", access.Agent, call(ok, (*Server).createTask), "Create a task in the backlog."},
+// agentRoutes returns the routes of the agent endpoint in a jail. Only agents have their role.
+func agentRoutes(h *agentHandler) []route {
+	return []route{
+		{"getOwnIdentity", "GET /whoami", access.Agent, call(ok, h.getOwnIdentity), "Show the calling agent."},
+		{"getOwnRun", "GET /run", access.Agent, call(ok, h.getOwnRun), "Show the agent's run and its last checkpoint."},
+		{"listOwnTools", "GET /run/tools", access.Agent, call(ok, h.listOwnTools), "List the agent's tools."},
+		{"callTool", "POST /run/call", access.Agent, call(ok, h.callTool), "Call a tool, once for each key. Blocks while an approval is pending."},
+		{"storeOwnCheckpoint", "POST /run/checkpoint", access.Agent, call(ok, h.storeOwnCheckpoint), "Store the agent's state as a checkpoint."},
+		{"sendHeartbeat", "POST /run/heartbeat", access.Agent, call(ok, h.sendHeartbeat), "Report that the agent is alive."},
+		{"readOwnInbox", "GET /run/inbox", access.Agent, call(ok, h.readOwnInbox), "Read the agent's messages; can wait for new ones."},
+		{"sendOwnMessage", "POST /run/messages", access.Agent, call(ok, h.sendOwnMessage), "Send a message to the followers of the session."},
+		{"finishOwnRun", "POST /run/finish", access.Agent, call(ok, h.finishOwnRun), "Report that the goal is reached."},
+		{"failOwnRun", "POST /run/fail", access.Agent, call(ok, h.failOwnRun), "Report that the goal cannot be reached."},
+		{"decideTool", "POST /decide", access.Agent, call(ok, h.decideTool), "Evaluate an action of the agent. Blocks while an approval is pending."},
+		{"useCapability", "POST /capabilities/{capability}/call", access.Agent, call(ok, h.useCapability), "Call a capability."},
+		{"recordDecision", "POST /sandbox/{id}/decisions", access.Agent, raw(h.recordDecision).gives(ok, wire.RecordedAction{}), "Record an action of the agent with the decision of the rules."},
+		{"ownTrail", "GET /sandbox/{id}/decisions", access.Agent, call(ok, h.ownTrail), "List the decisions about the jail, oldest first."},
+		{"coordinate", "POST /sandbox/{id}/coordinate", access.Agent, call(ok, h.coordinate), "Send a request to a sibling."},
+		{"coordinateFrom", "POST /sandbox/{id}/coordinate/{to}", access.Agent, call(ok, h.coordinateFrom), "Send a request to a sibling."},
+		{"siblingRequests", "GET /sandbox/{id}/requests", access.Agent, call(ok, h.siblingRequests), "List the siblings' requests to the agent; can wait for new ones."},
+		{"replySibling", "POST /sandbox/{id}/requests/{request}/reply", access.Agent, call(ok, h.replySibling), "Reply to a sibling's request."},
+		{"askResources", "POST /sandbox/{id}/resources", access.Agent, raw(h.askResources).gives(ok, wire.Resources{}), "Request minimum resources. Larger temporary grants are returned."},
+		{"ownResources", "GET /sandbox/{id}/resources", access.Agent, call(ok, h.ownResources), "Show the jail's resource limits and the outcome of resource requests."},
+		{"createTask", "POST /sandbox/{id}/tasks", access.Agent, call(ok, h.createTask), "Create a task in the backlog."},
+	}
+}
+
+// agentHandler serves the agent endpoint.
+type agentHandler struct {
+	gateway  Gateway
+	audit    *auditLog
+	models   http.Handler                        // nil: none
+	mcp      func(c gateway.Caller) http.Handler // nil: none
+	problems *problems
 }
 
 // modelPaths are the path prefixes of the model proxy, which is not part of this API.
@@ -96,7 +107,7 @@ func (s *Server) ServeAgent(l net.Listener, who func(context.Context) (gateway.C
 		MaxHeaderBytes:    64 << 10,
 		ErrorLog:          slog.NewLogLogger(s.o.Log.Handler(), slog.LevelDebug),
 	}
-	stop := context.AfterFunc(s.ctx, func() { srv.Close() })
+	stop := context.AfterFunc(s.closing, func() { srv.Close() })
 	defer stop()
 	defer srv.Close()
 	if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
@@ -110,19 +121,19 @@ const tokenHeader = "Glasshouse-Token"
 
 // serveAgent serves a request of an agent. Only who, not the request, identifies the agent.
 func (s *Server) serveAgent(w http.ResponseWriter, r *http.Request, who func(context.Context) (gateway.Caller, error)) {
-	rec := &recorder{ResponseWriter: w}
+	rec := &recorder{ResponseWriter: w, maxBody: s.o.MaxBody}
 	defer s.observe(rec, r, time.Now())
-	defer s.recover(rec, r)
+	defer s.problems.recover(rec, r)
 	h := rec.Header()
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cache-Control", "no-store")
 	c, err := who(r.Context())
 	if err != nil {
-		s.fail(rec, r, err)
+		s.problems.fail(rec, r, err)
 		return
 	}
 	if c.Token != "" && subtle.ConstantTimeCompare([]byte(c.Token), []byte(r.Header.Get(tokenHeader))) != 1 {
-		s.fail(rec, r, fault.Newf(fault.Unauthenticated, "api.serveAgent", "", "this endpoint belongs to another agent"))
+		s.problems.fail(rec, r, fault.Newf(fault.Unauthenticated, "api.serveAgent", "", "this endpoint belongs to another agent"))
 		return
 	}
 	c.Token = ""
@@ -131,58 +142,46 @@ func (s *Server) serveAgent(w http.ResponseWriter, r *http.Request, who func(con
 	ctx := access.WithCaller(context.WithValue(r.Context(), agentKey{}, c), rec.caller)
 	r = r.WithContext(ctx)
 	if _, pattern := s.agentMux.Handler(r); pattern == "" {
-		s.fail(rec, r, fault.Newf(fault.NotFound, "api.serveAgent", "", "%.200s is not a path of the gateway", r.URL.Path))
+		s.problems.fail(rec, r, fault.Newf(fault.NotFound, "api.serveAgent", "", "%.200s is not a path of the gateway", r.URL.Path))
 		return
 	}
 	s.agentMux.ServeHTTP(rec, r)
 }
 
-// registerAgentRoutes registers the routes of the agent endpoint.
-func (s *Server) registerAgentRoutes() {
-	s.agentMux = http.NewServeMux()
-	for _, rt := range agentRoutes {
-		s.agentMux.Handle(rt.pattern, s.route(rt))
-	}
-	for _, path := range modelPaths {
-		s.agentMux.Handle(path, http.HandlerFunc(s.askModel))
-	}
-	s.agentMux.Handle("/mcp", http.HandlerFunc(s.serveMCP))
-}
-
-func (s *Server) askModel(w http.ResponseWriter, r *http.Request) {
+func (h *agentHandler) askModel(w http.ResponseWriter, r *http.Request) {
 	if rec, ok := w.(*recorder); ok {
 		rec.stream = true
 	}
-	if s.o.Models == nil {
-		writeProblem(w, s.problem(where(r), fault.Cannot("api.askModel", "no language models are configured", "set gateway.models in the daemon's configuration")))
+	if h.models == nil {
+		writeProblem(w, h.problems.of(where(r), fault.Cannot("api.askModel", "no language models are configured", "set gateway.models in the daemon's configuration")))
 		return
 	}
-	s.o.Models.ServeHTTP(w, gateway.WithCaller(r, callerAt(r.Context())))
+	h.models.ServeHTTP(w, gateway.WithCaller(r, callerAt(r.Context())))
 }
 
-func (s *Server) serveMCP(w http.ResponseWriter, r *http.Request) {
+func (h *agentHandler) serveMCP(w http.ResponseWriter, r *http.Request) {
 	if rec, ok := w.(*recorder); ok {
 		rec.stream = true
 	}
-	if s.o.MCP == nil {
-		writeProblem(w, s.problem(where(r), noAgents))
+	if h.mcp == nil {
+		writeProblem(w, h.problems.of(where(r), noAgents))
 		return
 	}
-	s.o.MCP(callerAt(r.Context())).ServeHTTP(w, r)
+	h.mcp(callerAt(r.Context())).ServeHTTP(w, r)
 }
 
-func (s *Server) getOwnIdentity(ctx context.Context, _, _ none) (wire.Whoami, error) {
+func (h *agentHandler) getOwnIdentity(ctx context.Context, _, _ none) (wire.Whoami, error) {
 	c := callerAt(ctx)
 	w := wire.Whoami{Jail: c.Jail, Session: c.Session, Run: c.Run, Agent: c.Agent, Level: int(c.Level), Group: c.Group, Siblings: []wire.Sibling{}}
-	all, err := s.o.Gateway.Siblings(ctx, c)
+	all, err := h.gateway.Siblings(ctx, c)
 	for _, m := range all {
 		w.Siblings = append(w.Siblings, wire.Sibling{ID: cmp.Or(string(m.Jail), m.Session), Name: m.Name, Session: m.Session})
 	}
 	return w, err
 }
 
-func (s *Server) getOwnRun(ctx context.Context, _, _ none) (wire.OwnRun, error) {
-	t, err := s.o.Gateway.Task(ctx, callerAt(ctx))
+func (h *agentHandler) getOwnRun(ctx context.Context, _, _ none) (wire.OwnRun, error) {
+	t, err := h.gateway.Task(ctx, callerAt(ctx))
 	if err != nil {
 		return wire.OwnRun{}, err
 	}
@@ -198,13 +197,13 @@ func (s *Server) getOwnRun(ctx context.Context, _, _ none) (wire.OwnRun, error) 
 	return w, nil
 }
 
-func (s *Server) listOwnTools(ctx context.Context, _, _ none) (wire.Tools, error) {
-	all, err := s.o.Gateway.Tools(ctx, callerAt(ctx))
+func (h *agentHandler) listOwnTools(ctx context.Context, _, _ none) (wire.Tools, error) {
+	all, err := h.gateway.Tools(ctx, callerAt(ctx))
 	return wire.Tools{Tools: each(all, func(t gateway.Tool) wire.Tool { return wire.Tool(t) })}, err
 }
 
-func (s *Server) callTool(ctx context.Context, _ none, b wire.UseTool) (wire.UsedTool, error) {
-	u, err := s.o.Gateway.Call(ctx, callerAt(ctx), gateway.ToolUse{Key: b.Key, Tool: b.Tool, Input: b.Input})
+func (h *agentHandler) callTool(ctx context.Context, _ none, b wire.UseTool) (wire.UsedTool, error) {
+	u, err := h.gateway.Call(ctx, callerAt(ctx), gateway.ToolUse{Key: b.Key, Tool: b.Tool, Input: b.Input})
 	return usedOf(u), err
 }
 
@@ -221,19 +220,19 @@ type capabilityAt struct {
 	ID string `path:"capability"`
 }
 
-func (s *Server) useCapability(ctx context.Context, p capabilityAt, b wire.UseCapability) (wire.UsedTool, error) {
+func (h *agentHandler) useCapability(ctx context.Context, p capabilityAt, b wire.UseCapability) (wire.UsedTool, error) {
 	key := cmp.Or(b.Key, keyOf(ctx), "call-"+string(id.NewCall()))
-	u, err := s.o.Gateway.Call(ctx, callerAt(ctx), gateway.ToolUse{Key: key, Tool: p.ID, Input: b.Input})
+	u, err := h.gateway.Call(ctx, callerAt(ctx), gateway.ToolUse{Key: key, Tool: p.ID, Input: b.Input})
 	return usedOf(u), err
 }
 
-func (s *Server) storeOwnCheckpoint(ctx context.Context, _ none, b wire.OwnState) (wire.OwnCheckpointed, error) {
-	c, err := s.o.Gateway.SaveState(ctx, callerAt(ctx), b.Reason, b.State)
+func (h *agentHandler) storeOwnCheckpoint(ctx context.Context, _ none, b wire.OwnState) (wire.OwnCheckpointed, error) {
+	c, err := h.gateway.SaveState(ctx, callerAt(ctx), b.Reason, b.State)
 	return wire.OwnCheckpointed{Checkpoint: c.ID}, err
 }
 
-func (s *Server) sendHeartbeat(ctx context.Context, _, _ none) (wire.Heartbeat, error) {
-	r, stop, err := s.o.Gateway.Beat(ctx, callerAt(ctx))
+func (h *agentHandler) sendHeartbeat(ctx context.Context, _, _ none) (wire.Heartbeat, error) {
+	r, stop, err := h.gateway.Beat(ctx, callerAt(ctx))
 	return wire.Heartbeat{State: string(r.State), Stop: stop}, err
 }
 
@@ -256,7 +255,7 @@ func waited(s string) (time.Duration, error) {
 	return min(d, maxWait), nil
 }
 
-func (s *Server) readOwnInbox(ctx context.Context, p readInbox, _ none) (wire.Inbox, error) {
+func (h *agentHandler) readOwnInbox(ctx context.Context, p readInbox, _ none) (wire.Inbox, error) {
 	w := wire.Inbox{Messages: []wire.InboxMessage{}}
 	w.After = p.After
 	wait, err := waited(p.Wait)
@@ -265,7 +264,7 @@ func (s *Server) readOwnInbox(ctx context.Context, p readInbox, _ none) (wire.In
 	}
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	list, err := s.o.Gateway.Inbox(ctx, callerAt(ctx), w.After)
+	list, err := h.gateway.Inbox(ctx, callerAt(ctx), w.After)
 	for _, m := range list {
 		w.Messages = append(w.Messages, wire.InboxMessage{Seq: m.Seq, From: m.From, Text: m.Text, Labels: labelWords(m.Labels)})
 		w.After = m.Seq
@@ -273,27 +272,27 @@ func (s *Server) readOwnInbox(ctx context.Context, p readInbox, _ none) (wire.In
 	return w, err
 }
 
-func (s *Server) sendOwnMessage(ctx context.Context, _ none, b wire.NewMessage) (wire.SentMessage, error) {
-	m, err := s.o.Gateway.Post(ctx, callerAt(ctx), b.Text, b.Key)
+func (h *agentHandler) sendOwnMessage(ctx context.Context, _ none, b wire.NewMessage) (wire.SentMessage, error) {
+	m, err := h.gateway.Post(ctx, callerAt(ctx), b.Text, b.Key)
 	return wire.SentMessage{ID: m.ID}, err
 }
 
-func (s *Server) finishOwnRun(ctx context.Context, _ none, b wire.Finish) (wire.Finished, error) {
-	r, err := s.o.Gateway.Finish(ctx, callerAt(ctx), b.Result)
+func (h *agentHandler) finishOwnRun(ctx context.Context, _ none, b wire.Finish) (wire.Finished, error) {
+	r, err := h.gateway.Finish(ctx, callerAt(ctx), b.Result)
 	return wire.Finished{State: string(r.State), Why: string(r.Why)}, err
 }
 
-func (s *Server) failOwnRun(ctx context.Context, _ none, b wire.GiveUp) (wire.Finished, error) {
-	r, err := s.o.Gateway.Fail(ctx, callerAt(ctx), b.Error)
+func (h *agentHandler) failOwnRun(ctx context.Context, _ none, b wire.GiveUp) (wire.Finished, error) {
+	r, err := h.gateway.Fail(ctx, callerAt(ctx), b.Error)
 	return wire.Finished{State: string(r.State)}, err
 }
 
-func (s *Server) decideTool(ctx context.Context, _ none, b wire.DecideTool) (wire.DecidedTool, error) {
+func (h *agentHandler) decideTool(ctx context.Context, _ none, b wire.DecideTool) (wire.DecidedTool, error) {
 	tool, own := gateway.ToolOf(b.Tool)
 	if own { // the gateway evaluates the policy when the tool is used
 		return wire.DecidedTool{Effect: "allow", Reason: "the gateway decides about its own tools when they are used"}, nil
 	}
-	v, err := s.o.Gateway.Decide(ctx, callerAt(ctx), policy.Question{Action: tool, Resource: autonomy.ResourceOf(tool, b.Args), Attributes: attributesOf(b.Args)})
+	v, err := h.gateway.Decide(ctx, callerAt(ctx), policy.Question{Action: tool, Resource: autonomy.ResourceOf(tool, b.Args), Attributes: attributesOf(b.Args)})
 	if err != nil && !errors.Is(err, fault.Denied) {
 		return wire.DecidedTool{}, err
 	}
@@ -307,9 +306,9 @@ func (s *Server) decideTool(ctx context.Context, _ none, b wire.DecideTool) (wir
 }
 
 // own refuses a request that names another jail than the caller's.
-func (s *Server) own(ctx context.Context, j id.Jail) (gateway.Caller, error) {
+func (h *agentHandler) own(ctx context.Context, j id.Jail) (gateway.Caller, error) {
 	c := callerAt(ctx)
-	if c.Jail == "" || !s.o.Gateway.OwnsJail(ctx, c, j) {
+	if c.Jail == "" || !h.gateway.OwnsJail(ctx, c, j) {
 		return c, fault.Newf(fault.Denied, "api.own", text.Visible(text.Clip(string(j), 64)), "an agent may act only for its own jail, %s", c.Jail)
 	}
 	return c, nil
@@ -322,12 +321,12 @@ type someJail struct {
 
 // recordDecision records an action that an agent's harness reports. It never waits for an
 // approval; POST /decide does.
-func (s *Server) recordDecision(w http.ResponseWriter, r *http.Request, p someJail) error {
-	c, err := s.own(r.Context(), id.Jail(p.ID))
+func (h *agentHandler) recordDecision(w http.ResponseWriter, r *http.Request, p someJail) error {
+	c, err := h.own(r.Context(), id.Jail(p.ID))
 	if err != nil {
 		return err
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, s.o.MaxBody))
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody(w)))
 	if err != nil {
 		return tooLarge(err)
 	}
@@ -348,7 +347,7 @@ func (s *Server) recordDecision(w http.ResponseWriter, r *http.Request, p someJa
 		if !d.Time.IsZero() {
 			q.Attributes["said"] = d.Time.Format(time.RFC3339Nano)
 		}
-		v := s.o.Gateway.RecordAction(r.Context(), c, q)
+		v := h.gateway.RecordAction(r.Context(), c, q)
 		out.Allow, out.Tag, out.Reason, out.Complaints = v.Allow, string(v.Tag), v.Decision.Reason, complaints
 	}
 	a, err := jsonAnswer(ok, out)
@@ -380,12 +379,12 @@ type ownTrail struct {
 	trailFilter
 }
 
-func (s *Server) ownTrail(ctx context.Context, p ownTrail, _ none) (wire.Page[wire.TrailEntry], error) {
-	c, err := s.own(ctx, id.Jail(p.ID))
+func (h *agentHandler) ownTrail(ctx context.Context, p ownTrail, _ none) (wire.Page[wire.TrailEntry], error) {
+	c, err := h.own(ctx, id.Jail(p.ID))
 	if err != nil {
 		return wire.Page[wire.TrailEntry]{}, err
 	}
-	return s.listDecisions(ctx, trailParams{c.Jail, p.trailFilter}, none{})
+	return h.audit.decisions(ctx, trailParams{c.Jail, p.trailFilter})
 }
 
 func askOf(to string, b wire.Coordinate, key string) (autonomy.Ask, error) {
@@ -402,12 +401,12 @@ func askOf(to string, b wire.Coordinate, key string) (autonomy.Ask, error) {
 
 // coordinate sends a request to a sibling on behalf of the jail in the path; the sender in the
 // body is ignored.
-func (s *Server) coordinate(ctx context.Context, p someJail, b wire.Coordinate) (wire.Coordinated, error) {
+func (h *agentHandler) coordinate(ctx context.Context, p someJail, b wire.Coordinate) (wire.Coordinated, error) {
 	ask, err := askOf(p.ID, b, keyOf(ctx))
 	if err != nil {
 		return wire.Coordinated{}, err
 	}
-	out, err := s.o.Gateway.Coordinate(ctx, callerAt(ctx), ask)
+	out, err := h.gateway.Coordinate(ctx, callerAt(ctx), ask)
 	return coordinatedOf(out), err
 }
 
@@ -416,11 +415,11 @@ type fromTo struct {
 	To string `path:"to"`
 }
 
-func (s *Server) coordinateFrom(ctx context.Context, p fromTo, b wire.Coordinate) (wire.Coordinated, error) {
-	if _, err := s.own(ctx, id.Jail(p.ID)); err != nil {
+func (h *agentHandler) coordinateFrom(ctx context.Context, p fromTo, b wire.Coordinate) (wire.Coordinated, error) {
+	if _, err := h.own(ctx, id.Jail(p.ID)); err != nil {
 		return wire.Coordinated{}, err
 	}
-	return s.coordinate(ctx, someJail{p.To}, b)
+	return h.coordinate(ctx, someJail{p.To}, b)
 }
 
 func coordinatedOf(a gateway.RequestOutcome) wire.Coordinated {
@@ -435,9 +434,9 @@ type siblingRequestParams struct {
 	Wait string `query:"wait" description:"Maximum time to wait, such as 20s."`
 }
 
-func (s *Server) siblingRequests(ctx context.Context, p siblingRequestParams, _ none) (wire.SiblingRequests, error) {
+func (h *agentHandler) siblingRequests(ctx context.Context, p siblingRequestParams, _ none) (wire.SiblingRequests, error) {
 	w := wire.SiblingRequests{Requests: []wire.SiblingRequest{}}
-	c, err := s.own(ctx, id.Jail(p.ID))
+	c, err := h.own(ctx, id.Jail(p.ID))
 	if err != nil {
 		return w, err
 	}
@@ -445,7 +444,7 @@ func (s *Server) siblingRequests(ctx context.Context, p siblingRequestParams, _ 
 	if err != nil {
 		return w, err
 	}
-	list, err := s.o.Gateway.PendingRequests(ctx, c, wait)
+	list, err := h.gateway.PendingRequests(ctx, c, wait)
 	for _, e := range list {
 		w.Requests = append(w.Requests, wire.SiblingRequest(e))
 	}
@@ -457,25 +456,25 @@ type oneErrand struct {
 	Request id.Request `path:"request"`
 }
 
-func (s *Server) replySibling(ctx context.Context, p oneErrand, b wire.ReplySibling) (wire.Coordinated, error) {
-	c, err := s.own(ctx, id.Jail(p.ID))
+func (h *agentHandler) replySibling(ctx context.Context, p oneErrand, b wire.ReplySibling) (wire.Coordinated, error) {
+	c, err := h.own(ctx, id.Jail(p.ID))
 	if err != nil {
 		return wire.Coordinated{}, err
 	}
-	out, err := s.o.Gateway.Reply(ctx, c, p.Request, b.Answer)
+	out, err := h.gateway.Reply(ctx, c, p.Request, b.Answer)
 	return coordinatedOf(out), err
 }
 
-func (s *Server) askResources(w http.ResponseWriter, r *http.Request, p someJail) error {
-	c, err := s.own(r.Context(), id.Jail(p.ID))
+func (h *agentHandler) askResources(w http.ResponseWriter, r *http.Request, p someJail) error {
+	c, err := h.own(r.Context(), id.Jail(p.ID))
 	if err != nil {
 		return err
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, s.o.MaxBody))
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody(w)))
 	if err != nil {
 		return tooLarge(err)
 	}
-	ch, err := s.o.Gateway.AskResources(r.Context(), c, body)
+	ch, err := h.gateway.AskResources(r.Context(), c, body)
 	if err != nil {
 		return err
 	}
@@ -491,11 +490,11 @@ func (s *Server) askResources(w http.ResponseWriter, r *http.Request, p someJail
 	return nil
 }
 
-func (s *Server) createTask(ctx context.Context, p someJail, b wire.NewTask) (wire.TaskCreated, error) {
-	c, err := s.own(ctx, id.Jail(p.ID))
+func (h *agentHandler) createTask(ctx context.Context, p someJail, b wire.NewTask) (wire.TaskCreated, error) {
+	c, err := h.own(ctx, id.Jail(p.ID))
 	if err != nil {
 		return wire.TaskCreated{}, err
 	}
-	t, err := s.o.Gateway.CreateTask(ctx, c, autonomy.NewTask{Title: b.Title, Description: b.Description, Priority: autonomy.Priority(b.Priority)})
+	t, err := h.gateway.CreateTask(ctx, c, autonomy.NewTask{Title: b.Title, Description: b.Description, Priority: autonomy.Priority(b.Priority)})
 	return wire.TaskCreated(t), err
 }

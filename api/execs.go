@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"io"
+	"log/slog"
 	"net/http"
 	"strconv"
 	"sync/atomic"
@@ -23,6 +24,17 @@ import (
 	"glasshouse/policy/access"
 )
 
+// execHandler serves the routes of commands.
+type execHandler struct {
+	jails     Manager
+	streams   *streams
+	replays   *replayer
+	problems  *problems
+	metrics   *metrics
+	log       *slog.Logger
+	maxOutput int
+}
+
 type oneExec struct {
 	ID   id.Jail `path:"id"`
 	Exec id.Exec `path:"exec"`
@@ -32,9 +44,9 @@ func execPlace(j id.Jail, x id.Exec) string { return "/jails/" + string(j) + "/e
 
 // execCommand runs a command. It responds with the output, with a stream of it, or immediately with
 // the id of the command. The command continues if the client disconnects.
-func (s *Server) execCommand(w http.ResponseWriter, r *http.Request, p oneJail) error {
+func (h *execHandler) execCommand(w http.ResponseWriter, r *http.Request, p oneJail) error {
 	var b wire.ExecRequest
-	body, err := s.readBody(w, r, &b)
+	body, err := readBody(w, r, &b)
 	if err != nil {
 		return err
 	}
@@ -50,13 +62,13 @@ func (s *Server) execCommand(w http.ResponseWriter, r *http.Request, p oneJail) 
 		if r.Header.Get(keyHeader) != "" {
 			return fault.Fieldf("api.execCommand", keyHeader, "a stream cannot be replayed: set detach, and read the stream of the command")
 		}
-		return s.execStream(w, r, p.ID, req, stdin, b.Lossless)
+		return h.execStream(w, r, p.ID, req, stdin, b.Lossless)
 	}
-	return s.answer(w, r, body, func() (replay.Response, error) {
+	return h.replays.answer(w, r, body, func() (replay.Response, error) {
 		if b.Detach {
-			return s.execDetached(r.Context(), p.ID, req, stdin)
+			return h.execDetached(r.Context(), p.ID, req, stdin)
 		}
-		return s.execWait(r.Context(), p.ID, req, stdin)
+		return h.execWait(r.Context(), p.ID, req, stdin)
 	})
 }
 
@@ -115,22 +127,22 @@ func stdinOf(b wire.ExecRequest) (input, error) {
 // command may write output before it has read all input. It continues after the client has
 // disconnected, and ends with the command. taken is closed when the command has ended or has
 // read all input.
-func (s *Server) feed(j id.Jail, x id.Exec, in input) (taken <-chan struct{}, err error) {
+func (h *execHandler) feed(j id.Jail, x id.Exec, in input) (taken <-chan struct{}, err error) {
 	done := make(chan struct{})
 	if len(in.data) == 0 { // no stdin, or it stays open
 		close(done)
 		return done, nil
 	}
-	leave, err := s.enter()
+	leave, err := h.streams.enter()
 	if err != nil {
 		return nil, err
 	}
 	go func() {
 		defer leave()
 		defer close(done)
-		err := s.writeTo(s.ctx, j, x, bytes.NewReader(in.data), !in.open)
-		if err != nil && s.ctx.Err() == nil { // the command has ended or closed its stdin; its status shows that
-			s.o.Log.Debug("command did not read its input", "jail", j, "exec", x, "err", err)
+		err := h.writeTo(h.streams.closing, j, x, bytes.NewReader(in.data), !in.open)
+		if err != nil && h.streams.closing.Err() == nil { // the command has ended or closed its stdin; its status shows that
+			h.log.Debug("command did not read its input", "jail", j, "exec", x, "err", err)
 		}
 	}()
 	return done, nil
@@ -138,10 +150,10 @@ func (s *Server) feed(j id.Jail, x id.Exec, in input) (taken <-chan struct{}, er
 
 // writeTo writes r to the stdin of a command and waits until all of it is written. If end is
 // set, it then closes stdin.
-func (s *Server) writeTo(ctx context.Context, j id.Jail, x id.Exec, r io.Reader, end bool) error {
+func (h *execHandler) writeTo(ctx context.Context, j id.Jail, x id.Exec, r io.Reader, end bool) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	w, err := s.o.Jails.Stdin(ctx, j, x)
+	w, err := h.jails.Stdin(ctx, j, x)
 	if err != nil {
 		return err
 	}
@@ -157,14 +169,14 @@ func (s *Server) writeTo(ctx context.Context, j id.Jail, x id.Exec, r io.Reader,
 
 // run starts a command, writes its input, and calls each for its output until the command
 // ends.
-func (s *Server) run(ctx context.Context, j id.Jail, req jail.ExecRequest, in input, lossless bool,
+func (h *execHandler) run(ctx context.Context, j id.Jail, req jail.ExecRequest, in input, lossless bool,
 	started func(protocol.ExecStatus) error, each func(protocol.Chunk) error) (protocol.ExecStatus, error) {
-	stream, status, err := s.o.Jails.Exec(ctx, j, req, &control.AttachOptions{Lossless: lossless, Follow: true})
+	stream, status, err := h.jails.Exec(ctx, j, req, &control.AttachOptions{Lossless: lossless, Follow: true})
 	if err != nil {
 		return status, err
 	}
 	defer stream.Close()
-	if _, err := s.feed(j, status.ID, in); err != nil {
+	if _, err := h.feed(j, status.ID, in); err != nil {
 		return status, err
 	}
 	if err := started(status); err != nil {
@@ -221,14 +233,14 @@ func renewing(stream *control.Stream, busy *atomic.Bool) (stop func()) {
 	return func() { close(done) }
 }
 
-func (s *Server) execWait(ctx context.Context, j id.Jail, req jail.ExecRequest, in input) (replay.Response, error) {
-	s.metrics.execs.WithLabelValues("wait").Inc()
+func (h *execHandler) execWait(ctx context.Context, j id.Jail, req jail.ExecRequest, in input) (replay.Response, error) {
+	h.metrics.execs.WithLabelValues("wait").Inc()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer context.AfterFunc(s.ctx, func() { cancel(errClosing) })()
+	defer context.AfterFunc(h.streams.closing, func() { cancel(errClosing) })()
 
-	out := output{max: s.o.MaxOutput}
-	status, err := s.run(ctx, j, req, in, true, func(protocol.ExecStatus) error { return nil }, out.add)
+	out := output{max: h.maxOutput}
+	status, err := h.run(ctx, j, req, in, true, func(protocol.ExecStatus) error { return nil }, out.add)
 	if err != nil {
 		if status.ID != "" && errors.Is(context.Cause(ctx), errClosing) {
 			err = &fault.Error{Op: "api.execWait", Kind: fault.Unavailable, On: string(status.ID), Err: errClosing,
@@ -243,13 +255,13 @@ func (s *Server) execWait(ctx context.Context, j id.Jail, req jail.ExecRequest, 
 	return a, err
 }
 
-func (s *Server) execDetached(ctx context.Context, j id.Jail, req jail.ExecRequest, in input) (replay.Response, error) {
-	s.metrics.execs.WithLabelValues("detach").Inc()
-	_, status, err := s.o.Jails.Exec(ctx, j, req, nil)
+func (h *execHandler) execDetached(ctx context.Context, j id.Jail, req jail.ExecRequest, in input) (replay.Response, error) {
+	h.metrics.execs.WithLabelValues("detach").Inc()
+	_, status, err := h.jails.Exec(ctx, j, req, nil)
 	if err != nil {
 		return replay.Response{}, err
 	}
-	taken, err := s.feed(j, status.ID, in)
+	taken, err := h.feed(j, status.ID, in)
 	if err != nil {
 		return replay.Response{}, err
 	}
@@ -266,14 +278,14 @@ func (s *Server) execDetached(ctx context.Context, j id.Jail, req jail.ExecReque
 // read its input, so that input in later requests follows it.
 const inputDelay = time.Second
 
-func (s *Server) execStream(w http.ResponseWriter, r *http.Request, j id.Jail, req jail.ExecRequest, in input, lossless bool) error {
-	s.metrics.execs.WithLabelValues("stream").Inc()
-	defer s.metrics.opened("exec")()
+func (h *execHandler) execStream(w http.ResponseWriter, r *http.Request, j id.Jail, req jail.ExecRequest, in input, lossless bool) error {
+	h.metrics.execs.WithLabelValues("stream").Inc()
+	defer h.metrics.opened("exec")()
 	w.(*recorder).stream = true
-	ctx, cancel := s.streamContext(r)
+	ctx, cancel := h.streams.context(r)
 	defer cancel()
 	var out *execEvents
-	status, err := s.run(ctx, j, req, in, lossless, func(st protocol.ExecStatus) error {
+	status, err := h.run(ctx, j, req, in, lossless, func(st protocol.ExecStatus) error {
 		w.Header().Set("Location", execPlace(j, st.ID))
 		out = newExecEvents(w)
 		return out.start(st)
@@ -282,26 +294,17 @@ func (s *Server) execStream(w http.ResponseWriter, r *http.Request, j id.Jail, r
 		return err
 	}
 	defer out.stop()
-	return s.finishStream(r, out, status, err)
-}
-
-// streamContext returns the context of r. It is also canceled when the server closes, or when
-// the login of r ends.
-func (s *Server) streamContext(r *http.Request) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(r.Context())
-	stop := context.AfterFunc(s.ctx, cancel)
-	leave := s.present.enter(access.CallerOf(ctx).Login, cancel)
-	return ctx, func() { stop(); leave(); cancel() }
+	return h.finishStream(r, out, status, err)
 }
 
 // finishStream sends the last event of a stream. A closing server sends none, so that the
 // client reconnects with its Last-Event-ID.
-func (s *Server) finishStream(r *http.Request, out *execEvents, status protocol.ExecStatus, err error) error {
+func (h *execHandler) finishStream(r *http.Request, out *execEvents, status protocol.ExecStatus, err error) error {
 	switch {
-	case r.Context().Err() != nil || s.ctx.Err() != nil:
+	case r.Context().Err() != nil || h.streams.closing.Err() != nil:
 		return nil
 	case err != nil:
-		return out.send("", wire.EventError, s.problem(where(r), err))
+		return out.send("", wire.EventError, h.problems.of(where(r), err))
 	}
 	return out.send("", wire.EventExit, execStatusOf(status))
 }
@@ -378,13 +381,13 @@ type listExecs struct {
 	After id.Exec `query:"after" description:"The 'next' value of the previous page."`
 }
 
-func (s *Server) listExecs(ctx context.Context, p listExecs, _ none) (wire.Page[wire.Exec], error) {
+func (h *execHandler) listExecs(ctx context.Context, p listExecs, _ none) (wire.Page[wire.Exec], error) {
 	var page wire.Page[wire.Exec]
 	n, err := limit(p.Limit)
 	if err != nil {
 		return page, err
 	}
-	list, err := s.o.Jails.Execs(ctx, p.ID)
+	list, err := h.jails.Execs(ctx, p.ID)
 	if err != nil {
 		return page, err
 	}
@@ -407,18 +410,18 @@ type getExec struct {
 }
 
 // getExec responds with a command and its retained output, or streams the output.
-func (s *Server) getExec(w http.ResponseWriter, r *http.Request, p getExec) error {
-	if _, err := s.readBody(w, r, &none{}); err != nil {
+func (h *execHandler) getExec(w http.ResponseWriter, r *http.Request, p getExec) error {
+	if _, err := readBody(w, r, &none{}); err != nil {
 		return err
 	}
 	if wantsEvents(r) {
-		return s.followExec(w, r, p)
+		return h.followExec(w, r, p)
 	}
 	if p.From != nil || p.Lossless {
 		return fault.Fieldf("api.getExec", "from", "only valid for streams: send Accept: text/event-stream")
 	}
-	out := output{max: s.o.MaxOutput, newest: true}
-	status, err := s.o.Jails.Output(r.Context(), p.ID, p.Exec, out.add)
+	out := output{max: h.maxOutput, newest: true}
+	status, err := h.jails.Output(r.Context(), p.ID, p.Exec, out.add)
 	if err != nil {
 		return err
 	}
@@ -427,7 +430,7 @@ func (s *Server) getExec(w http.ResponseWriter, r *http.Request, p getExec) erro
 	return writeJSON(w, http.StatusOK, x)
 }
 
-func (s *Server) followExec(w http.ResponseWriter, r *http.Request, p getExec) error {
+func (h *execHandler) followExec(w http.ResponseWriter, r *http.Request, p getExec) error {
 	from, err := resumeAt(r, p.From)
 	if err != nil {
 		return err
@@ -435,13 +438,13 @@ func (s *Server) followExec(w http.ResponseWriter, r *http.Request, p getExec) e
 	if p.Lossless && !access.CallerOf(r.Context()).Role.Allows(access.Operator) {
 		return fault.Newf(fault.Denied, "api.followExec", "", "lossless can slow the command down and needs the role operator")
 	}
-	defer s.metrics.opened("exec")()
+	defer h.metrics.opened("exec")()
 	w.(*recorder).stream = true
-	ctx, cancel := s.streamContext(r)
+	ctx, cancel := h.streams.context(r)
 	defer cancel()
-	stream, err := s.o.Jails.Attach(ctx, p.ID, p.Exec, control.AttachOptions{From: from, Follow: true, Lossless: p.Lossless})
+	stream, err := h.jails.Attach(ctx, p.ID, p.Exec, control.AttachOptions{From: from, Follow: true, Lossless: p.Lossless})
 	if errors.Is(err, fault.Conflict) {
-		return s.replayExec(w, r, p, from) // the jail has stopped, but its retained output is available
+		return h.replayExec(w, r, p, from) // the jail has stopped, but its retained output is available
 	}
 	if err != nil {
 		return err
@@ -453,12 +456,12 @@ func (s *Server) followExec(w http.ResponseWriter, r *http.Request, p getExec) e
 		return err
 	}
 	status, err := pump(stream, detaching(stream, out.output))
-	return s.finishStream(r, out, status, err)
+	return h.finishStream(r, out, status, err)
 }
 
 // replayExec streams the retained output of a command whose jail has stopped.
-func (s *Server) replayExec(w http.ResponseWriter, r *http.Request, p getExec, from int64) error {
-	status, err := s.o.Jails.ExecStatus(r.Context(), p.ID, p.Exec)
+func (h *execHandler) replayExec(w http.ResponseWriter, r *http.Request, p getExec, from int64) error {
+	status, err := h.jails.ExecStatus(r.Context(), p.ID, p.Exec)
 	if err != nil {
 		return err
 	}
@@ -467,7 +470,7 @@ func (s *Server) replayExec(w http.ResponseWriter, r *http.Request, p getExec, f
 	if err := out.start(status); err != nil {
 		return err
 	}
-	status, err = s.o.Jails.Output(r.Context(), p.ID, p.Exec, func(c protocol.Chunk) error {
+	status, err = h.jails.Output(r.Context(), p.ID, p.Exec, func(c protocol.Chunk) error {
 		if skip := from - c.Offset; skip > 0 { // the client has received these bytes
 			if skip >= int64(len(c.Data)) {
 				return nil
@@ -476,7 +479,7 @@ func (s *Server) replayExec(w http.ResponseWriter, r *http.Request, p getExec, f
 		}
 		return out.output(c)
 	})
-	return s.finishStream(r, out, status, err)
+	return h.finishStream(r, out, status, err)
 }
 
 // resumeAt returns the offset at which to resume. A negative offset means the oldest retained
@@ -499,19 +502,19 @@ func resumeAt(r *http.Request, from *int64) (int64, error) {
 	return n, nil
 }
 
-func (s *Server) signalExec(ctx context.Context, p oneExec, b wire.Signal) (none, error) {
+func (h *execHandler) signalExec(ctx context.Context, p oneExec, b wire.Signal) (none, error) {
 	if b.Signal == "" {
 		return none{}, fault.Fieldf("api.signalExec", "signal", "signal is missing")
 	}
-	return none{}, s.o.Jails.Signal(ctx, p.ID, p.Exec, b.Signal)
+	return none{}, h.jails.Signal(ctx, p.ID, p.Exec, b.Signal)
 }
 
-func (s *Server) resizeExec(ctx context.Context, p oneExec, b wire.Size) (none, error) {
+func (h *execHandler) resizeExec(ctx context.Context, p oneExec, b wire.Size) (none, error) {
 	size, err := sizeOf("cols", b)
 	if err != nil {
 		return none{}, err
 	}
-	return none{}, s.o.Jails.Resize(ctx, p.ID, p.Exec, *size)
+	return none{}, h.jails.Resize(ctx, p.ID, p.Exec, *size)
 }
 
 type stdinParams struct {
@@ -521,12 +524,12 @@ type stdinParams struct {
 }
 
 // writeStdin writes the request body, of any length, to the stdin of a command.
-func (s *Server) writeStdin(w http.ResponseWriter, r *http.Request, p stdinParams) error {
-	ctx, cancel := s.streamContext(r)
+func (h *execHandler) writeStdin(w http.ResponseWriter, r *http.Request, p stdinParams) error {
+	ctx, cancel := h.streams.context(r)
 	defer cancel()
 	body, done := patient(ctx, w, r)
 	defer done()
-	if err := s.writeTo(ctx, p.ID, p.Exec, body, p.Close); err != nil {
+	if err := h.writeTo(ctx, p.ID, p.Exec, body, p.Close); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"slices"
 	"strconv"
@@ -43,6 +44,17 @@ var topics = []topic{
 	{name: "step", asked: true, kinds: []chain.Kind{chain.CallStarted, chain.CallEnded, chain.LLMCalled, chain.SiblingTold}},
 	{name: "decision", asked: true, kinds: []chain.Kind{chain.Decided}},
 	{name: "egress", asked: true, kinds: []chain.Kind{chain.Egress}},
+}
+
+// feedHandler serves the event stream of user interfaces.
+type feedHandler struct {
+	chain     Chain     // nil: none
+	approvals Approvals // nil: none
+	schedules *scheduleHandler
+	rates     *rates
+	streams   *streams
+	metrics   *metrics
+	log       *slog.Logger
 }
 
 type feedParams struct {
@@ -101,20 +113,20 @@ const (
 // slow reader therefore needs no queue, and a reader that reconnects with Last-Event-ID
 // receives each entry exactly once. Jail statistics are sent each second; a slow reader
 // receives only the latest ones.
-func (s *Server) streamFeed(w http.ResponseWriter, r *http.Request, p feedParams) error {
-	if _, err := s.readBody(w, r, &none{}); err != nil {
+func (h *feedHandler) streamFeed(w http.ResponseWriter, r *http.Request, p feedParams) error {
+	if _, err := readBody(w, r, &none{}); err != nil {
 		return err
 	}
 	want, err := p.selection()
 	if err != nil {
 		return err
 	}
-	f := &feed{s: s, want: want, at: -1}
+	f := &feed{h: h, want: want, at: -1}
 	var last *uint64
 	if err := lastEvent(r, &last); err != nil {
 		return err
 	}
-	f.chain = s.o.Chain
+	f.chain = h.chain
 	if f.chain != nil {
 		f.at = f.chain.Last()
 	}
@@ -125,23 +137,23 @@ func (s *Server) streamFeed(w http.ResponseWriter, r *http.Request, p feedParams
 			f.at = int64(*last)
 		}
 	}
-	ctx, cancel := s.streamContext(r)
+	ctx, cancel := h.streams.context(r)
 	defer cancel()
-	defer s.metrics.opened("feed")()
+	defer h.metrics.opened("feed")()
 	f.out = startEvents(w, writeTime)
 	err = f.send(wire.FeedHello, hello)
 	if err == nil {
 		err = f.run(ctx)
 	}
 	if ctx.Err() == nil && err != nil {
-		s.o.Log.Debug("event stream ended", "err", err)
+		h.log.Debug("event stream ended", "err", err)
 	}
 	return nil // the stream has no end event, so the client reconnects
 }
 
 // A feed is the state of one reader.
 type feed struct {
-	s     *Server
+	h     *feedHandler
 	want  selection
 	out   *events
 	chain Chain
@@ -164,7 +176,7 @@ func (f *feed) run(ctx context.Context) error {
 	var fresh <-chan struct{} // receives new rows each second
 	if f.want.jails {
 		var leave func()
-		fresh, leave = f.s.rates.enter()
+		fresh, leave = f.h.rates.enter()
 		defer leave()
 	}
 	look := time.NewTicker(lookEvery)
@@ -188,7 +200,7 @@ func (f *feed) run(ctx context.Context) error {
 			}
 		case <-fresh:
 			var rows wire.FeedJailsEvent
-			rows, f.tick, fresh = f.s.rates.since(f.tick)
+			rows, f.tick, fresh = f.h.rates.since(f.tick)
 			if rows.All || len(rows.Jails) > 0 {
 				if err := f.send(wire.FeedJails, rows); err != nil {
 					return err
@@ -212,7 +224,7 @@ func (f *feed) sendEntries(ctx context.Context) error {
 		}
 		for _, e := range list {
 			f.at = e.Seq
-			if err := f.send(f.want.topicOf(e.Kind), f.s.feedEvent(ctx, e)); err != nil {
+			if err := f.send(f.want.topicOf(e.Kind), f.h.feedEvent(ctx, e)); err != nil {
 				return err
 			}
 		}
@@ -224,7 +236,7 @@ func (f *feed) sendEntries(ctx context.Context) error {
 }
 
 // feedEvent converts an entry to an event of the stream.
-func (s *Server) feedEvent(ctx context.Context, e chain.Entry) wire.FeedEvent {
+func (h *feedHandler) feedEvent(ctx context.Context, e chain.Entry) wire.FeedEvent {
 	v := wire.FeedEvent{Seq: e.Seq, At: e.Time.UTC(), Kind: string(e.Kind), Jail: e.Jail, Session: e.Session, Run: id.Run(e.Run), Agent: e.Agent, Body: e.Body}
 	var body struct {
 		Approval id.Approval `json:"approval"`
@@ -232,10 +244,10 @@ func (s *Server) feedEvent(ctx context.Context, e chain.Entry) wire.FeedEvent {
 	}
 	switch e.Kind {
 	case chain.ApprovalAsked, chain.ApprovalAnswered, chain.ApprovalExpired:
-		if s.o.Approvals == nil || json.Unmarshal(e.Body, &body) != nil || body.Approval == "" {
+		if h.approvals == nil || json.Unmarshal(e.Body, &body) != nil || body.Approval == "" {
 			return v
 		}
-		if r, err := s.approvalAfter(ctx, body.Approval, e.Kind); err == nil {
+		if r, err := h.approvalAfter(ctx, body.Approval, e.Kind); err == nil {
 			a := approvalOf(r)
 			v.Approval = &a
 		}
@@ -249,9 +261,9 @@ const keptTime = time.Second
 
 // approvalAfter returns an approval request after its state reflects an entry of the audit
 // log. The entry is written before the request.
-func (s *Server) approvalAfter(ctx context.Context, a id.Approval, k chain.Kind) (approval.Request, error) {
+func (h *feedHandler) approvalAfter(ctx context.Context, a id.Approval, k chain.Kind) (approval.Request, error) {
 	for end := time.Now().Add(keptTime); ; {
-		r, err := s.o.Approvals.Get(ctx, a)
+		r, err := h.approvals.Get(ctx, a)
 		kept := err == nil && (k == chain.ApprovalAsked || r.State != approval.Pending || r.First != nil)
 		never := err != nil && (k != chain.ApprovalAsked || !errors.Is(err, fault.NotFound)) // for example, a request that was refused immediately
 		if kept || never || time.Now().After(end) {
@@ -267,11 +279,11 @@ func (s *Server) approvalAfter(ctx context.Context, a id.Approval, k chain.Kind)
 
 // sendSchedules sends the schedules if they changed since the last call.
 func (f *feed) sendSchedules(ctx context.Context) error {
-	if !f.want.schedules || f.s.o.Schedules == nil || time.Since(f.looked) < scheduleEvery {
+	if !f.want.schedules || f.h.schedules.schedules == nil || time.Since(f.looked) < scheduleEvery {
 		return nil
 	}
 	f.looked = time.Now()
-	page, err := f.s.listSchedules(ctx, listSchedules{Limit: maxPage}, none{})
+	page, err := f.h.schedules.listSchedules(ctx, listSchedules{Limit: maxPage}, none{})
 	if err != nil {
 		return err
 	}

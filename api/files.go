@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"mime"
 	"net/http"
 	"path"
@@ -21,6 +22,14 @@ import (
 	"glasshouse/jail/init/protocol"
 )
 
+// fileHandler serves the routes of files.
+type fileHandler struct {
+	jails   Manager
+	streams *streams
+	metrics *metrics
+	log     *slog.Logger
+}
+
 type getFile struct {
 	ID     id.Jail `path:"id"`
 	Path   string  `query:"path" required:"true" description:"Absolute path in the jail."`
@@ -33,14 +42,14 @@ type getFile struct {
 	After  string  `query:"after" description:"The 'next' value of the previous page, which is a name."`
 }
 
-func (s *Server) getFile(w http.ResponseWriter, r *http.Request, p getFile) error {
-	if _, err := s.readBody(w, r, &none{}); err != nil {
+func (h *fileHandler) getFile(w http.ResponseWriter, r *http.Request, p getFile) error {
+	if _, err := readBody(w, r, &none{}); err != nil {
 		return err
 	}
 	if n := count(p.List, p.Stat, p.Tar); n > 1 {
 		return fault.Fieldf("api.getFile", "path", "list, stat and tar exclude each other")
 	}
-	return s.withFiles(r.Context(), p.ID, p.Path, func(f jail.Files) error {
+	return h.withFiles(r.Context(), p.ID, p.Path, func(f jail.Files) error {
 		switch {
 		case p.Tar:
 			return sendTar(w, r, f, p)
@@ -54,17 +63,17 @@ func (s *Server) getFile(w http.ResponseWriter, r *http.Request, p getFile) erro
 }
 
 // withFiles calls f with the files of a jail.
-func (s *Server) withFiles(ctx context.Context, j id.Jail, path string, f func(jail.Files) error) error {
+func (h *fileHandler) withFiles(ctx context.Context, j id.Jail, path string, f func(jail.Files) error) error {
 	if err := checkPath("path", path); err != nil {
 		return err
 	}
-	files, err := s.o.Jails.Files(ctx, j)
+	files, err := h.jails.Files(ctx, j)
 	if err != nil {
 		return err
 	}
 	defer func() {
 		if err := files.Close(); err != nil {
-			s.o.Log.Error("files not closed", "jail", j, "err", err)
+			h.log.Error("files not closed", "jail", j, "err", err)
 		}
 	}()
 	return f(files)
@@ -283,7 +292,7 @@ type putFile struct {
 	GID     *uint32 `query:"gid"`
 }
 
-func (s *Server) putFile(w http.ResponseWriter, r *http.Request, p putFile) error {
+func (h *fileHandler) putFile(w http.ResponseWriter, r *http.Request, p putFile) error {
 	if p.Tar && p.Mkdir {
 		return fault.Fieldf("api.putFile", "path", "tar and mkdir exclude each other")
 	}
@@ -291,12 +300,12 @@ func (s *Server) putFile(w http.ResponseWriter, r *http.Request, p putFile) erro
 	if err != nil {
 		return err
 	}
-	return s.withFiles(r.Context(), p.ID, p.Path, func(f jail.Files) error {
+	return h.withFiles(r.Context(), p.ID, p.Path, func(f jail.Files) error {
 		switch {
 		case p.Tar:
 			return putTar(w, r, f, p)
 		case p.Mkdir:
-			return s.mkdir(w, r, f, p, mode)
+			return h.mkdir(w, r, f, p, mode)
 		}
 		body, done := patient(r.Context(), w, r)
 		defer done()
@@ -327,11 +336,11 @@ func putTar(w http.ResponseWriter, r *http.Request, f jail.Files, p putFile) err
 	return sendStat(w, r, f, p.Path)
 }
 
-func (s *Server) mkdir(w http.ResponseWriter, r *http.Request, f jail.Files, p putFile, mode fs.FileMode) error {
+func (h *fileHandler) mkdir(w http.ResponseWriter, r *http.Request, f jail.Files, p putFile, mode fs.FileMode) error {
 	if p.Append || p.UID != nil || p.GID != nil {
 		return fault.Fieldf("api.mkdir", "mkdir", "only mode and parents are allowed with mkdir")
 	}
-	if _, err := s.readBody(w, r, &none{}); err != nil {
+	if _, err := readBody(w, r, &none{}); err != nil {
 		return err
 	}
 	if err := f.Mkdir(r.Context(), p.Path, mode, p.Parents); err != nil {
@@ -346,20 +355,20 @@ type deleteFile struct {
 	Recursive bool    `query:"recursive" description:"Delete a directory with its contents."`
 }
 
-func (s *Server) deleteFile(ctx context.Context, p deleteFile, _ none) (none, error) {
-	return none{}, s.withFiles(ctx, p.ID, p.Path, func(f jail.Files) error {
+func (h *fileHandler) deleteFile(ctx context.Context, p deleteFile, _ none) (none, error) {
+	return none{}, h.withFiles(ctx, p.ID, p.Path, func(f jail.Files) error {
 		return f.Remove(ctx, p.Path, p.Recursive)
 	})
 }
 
-func (s *Server) moveFile(ctx context.Context, p oneJail, b wire.MoveFile) (none, error) {
+func (h *fileHandler) moveFile(ctx context.Context, p oneJail, b wire.MoveFile) (none, error) {
 	if err := checkPath("to", b.To); err != nil {
 		return none{}, err
 	}
 	if err := checkPath("from", b.From); err != nil {
 		return none{}, err
 	}
-	return none{}, s.withFiles(ctx, p.ID, b.From, func(f jail.Files) error {
+	return none{}, h.withFiles(ctx, p.ID, b.From, func(f jail.Files) error {
 		return f.Move(ctx, b.From, b.To, b.Replace)
 	})
 }
@@ -371,17 +380,17 @@ type watchFiles struct {
 }
 
 // watchFiles streams file changes until the client disconnects or the jail stops.
-func (s *Server) watchFiles(w http.ResponseWriter, r *http.Request, p watchFiles) error {
+func (h *fileHandler) watchFiles(w http.ResponseWriter, r *http.Request, p watchFiles) error {
 	if err := checkPath("path", p.Path); err != nil {
 		return err
 	}
-	ctx, cancel := s.streamContext(r)
+	ctx, cancel := h.streams.context(r)
 	defer cancel()
-	changes, err := s.o.Jails.Watch(ctx, p.ID, p.Path, p.Recursive)
+	changes, err := h.jails.Watch(ctx, p.ID, p.Path, p.Recursive)
 	if err != nil {
 		return err
 	}
-	defer s.metrics.opened("watch")()
+	defer h.metrics.opened("watch")()
 	e := startEvents(w, writeTime)
 	if err := e.beat(); err != nil { // confirms that the watch is active
 		return err

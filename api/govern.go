@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"glasshouse/agents/autonomy"
 	"glasshouse/api/wire"
 	"glasshouse/fault"
 	"glasshouse/govern"
@@ -29,12 +30,12 @@ type Governor interface {
 	Flush(ctx context.Context) error
 }
 
-// governor returns the policy engine, or an error if the daemon has none.
-func (s *Server) governor() (Governor, error) {
-	if s.o.Governor == nil {
-		return nil, fault.Cannot("api.governor", "this daemon has no policy engine", "start the daemon with glasshouse serve")
-	}
-	return s.o.Governor, nil
+var noGovernor = fault.Cannot("api.governor", "this daemon has no policy engine", "start the daemon with glasshouse serve")
+
+// policyHandler serves the routes of policies, egress rules and decisions.
+type policyHandler struct {
+	governor Governor
+	jails    Manager
 }
 
 // governOf encodes the policy and egress rules of a request for the policy engine. Both use
@@ -62,8 +63,8 @@ func convert[T any](from any) (T, error) {
 	return to, nil
 }
 
-func (s *Server) governed(ctx context.Context, jid id.Jail) (jail.Jail, govern.Spec, error) {
-	j, err := s.o.Jails.Get(ctx, jid)
+func (h *policyHandler) governed(ctx context.Context, jid id.Jail) (jail.Jail, govern.Spec, error) {
+	j, err := h.jails.Get(ctx, jid)
 	if err != nil {
 		return j, govern.Spec{}, err
 	}
@@ -71,8 +72,8 @@ func (s *Server) governed(ctx context.Context, jid id.Jail) (jail.Jail, govern.S
 	return j, g, err
 }
 
-func (s *Server) getPolicy(ctx context.Context, p oneJail, _ none) (wire.PolicyState, error) {
-	j, g, err := s.governed(ctx, p.ID)
+func (h *policyHandler) getPolicy(ctx context.Context, p oneJail, _ none) (wire.PolicyState, error) {
+	j, g, err := h.governed(ctx, p.ID)
 	if err != nil {
 		return wire.PolicyState{}, err
 	}
@@ -104,45 +105,41 @@ func policyState(p *govern.Policy, workspace string) (wire.PolicyState, error) {
 
 // regovern changes the policy or egress rules of a jail, and records the change in the audit
 // log.
-func (s *Server) regovern(ctx context.Context, jid id.Jail, what string, change func(*govern.Spec) error) (govern.Spec, jail.Jail, error) {
-	g, err := s.governor()
-	if err != nil {
-		return govern.Spec{}, jail.Jail{}, err
-	}
-	j, err := s.o.Jails.ReplacePolicy(ctx, jid, func(raw json.RawMessage) (json.RawMessage, error) {
+func (h *policyHandler) regovern(ctx context.Context, jid id.Jail, what string, change func(*govern.Spec) error) (govern.Spec, jail.Jail, error) {
+	j, err := h.jails.ReplacePolicy(ctx, jid, func(raw json.RawMessage) (json.RawMessage, error) {
 		return govern.Change(raw, change)
 	})
 	if err != nil {
 		return govern.Spec{}, j, err
 	}
-	g.Note(chain.PolicyChanged, policy.Subject{Jail: jid, Agent: access.CallerOf(ctx).Name}, 0, map[string]string{
+	h.governor.Note(chain.PolicyChanged, policy.Subject{Jail: jid, Agent: access.CallerOf(ctx).Name}, 0, map[string]string{
 		"what": what, "govern": govern.Digest(j.Spec.Policy),
 	})
 	spec, err := govern.Read(j.Spec.Policy)
 	return spec, j, err
 }
 
-func (s *Server) putPolicy(ctx context.Context, p oneJail, b wire.Policy) (wire.PolicyState, error) {
+func (h *policyHandler) putPolicy(ctx context.Context, p oneJail, b wire.Policy) (wire.PolicyState, error) {
 	next, err := convert[govern.Policy](b)
 	if err != nil {
 		return wire.PolicyState{}, err
 	}
-	g, j, err := s.regovern(ctx, p.ID, "policy", func(g *govern.Spec) error { g.Policy = &next; return nil })
+	g, j, err := h.regovern(ctx, p.ID, "policy", func(g *govern.Spec) error { g.Policy = &next; return nil })
 	if err != nil {
 		return wire.PolicyState{}, err
 	}
 	return policyState(g.Policy, j.Spec.Project())
 }
 
-func (s *Server) deletePolicy(ctx context.Context, p oneJail, _ none) (none, error) {
-	_, _, err := s.regovern(ctx, p.ID, "policy removed", func(g *govern.Spec) error { g.Policy = nil; return nil })
+func (h *policyHandler) deletePolicy(ctx context.Context, p oneJail, _ none) (none, error) {
+	_, _, err := h.regovern(ctx, p.ID, "policy removed", func(g *govern.Spec) error { g.Policy = nil; return nil })
 	return none{}, err
 }
 
 // setPolicyLevel changes the autonomy level of a jail: down, or up to the ceiling.
-func (s *Server) setPolicyLevel(ctx context.Context, p oneJail, b wire.PolicyLevel) (wire.PolicyState, error) {
+func (h *policyHandler) setPolicyLevel(ctx context.Context, p oneJail, b wire.PolicyLevel) (wire.PolicyState, error) {
 	to := policy.Level(b.Level)
-	g, j, err := s.regovern(ctx, p.ID, fmt.Sprintf("level %d", b.Level), func(g *govern.Spec) error {
+	g, j, err := h.regovern(ctx, p.ID, fmt.Sprintf("level %d", b.Level), func(g *govern.Spec) error {
 		if g.Policy == nil {
 			return fault.Newf(fault.Conflict, "api.setPolicyLevel", string(p.ID), "the jail has no policy and therefore no level")
 		}
@@ -160,7 +157,7 @@ func (s *Server) setPolicyLevel(ctx context.Context, p oneJail, b wire.PolicyLev
 	return policyState(g.Policy, j.Spec.Project())
 }
 
-func (s *Server) lintPolicy(ctx context.Context, _ none, b wire.Policy) (wire.PolicyState, error) {
+func (h *policyHandler) lintPolicy(ctx context.Context, _ none, b wire.Policy) (wire.PolicyState, error) {
 	p, err := convert[govern.Policy](b)
 	if err != nil {
 		return wire.PolicyState{}, err
@@ -168,13 +165,13 @@ func (s *Server) lintPolicy(ctx context.Context, _ none, b wire.Policy) (wire.Po
 	return policyState(&p, "")
 }
 
-func (s *Server) explainPolicy(ctx context.Context, _ none, b wire.Explain) (wire.Explained, error) {
+func (h *policyHandler) explainPolicy(ctx context.Context, _ none, b wire.Explain) (wire.Explained, error) {
 	var w wire.Explained
 	var j jail.Jail
 	var g govern.Spec
 	if b.Jail != "" {
 		var err error
-		j, g, err = s.governed(ctx, b.Jail)
+		j, g, err = h.governed(ctx, b.Jail)
 		if err != nil {
 			return wire.Explained{}, err
 		}
@@ -254,16 +251,12 @@ const defaultWait = time.Minute
 
 // requestDecision evaluates a request with the policy engine. If the policy requires approval, it waits
 // for the decision.
-func (s *Server) requestDecision(ctx context.Context, p oneJail, b wire.Decide) (wire.Verdict, error) {
-	return s.judge(ctx, questionOf(p.ID, b.Question), b.WaitMS)
+func (h *policyHandler) requestDecision(ctx context.Context, p oneJail, b wire.Decide) (wire.Verdict, error) {
+	return h.evaluate(ctx, questionOf(p.ID, b.Question), b.WaitMS)
 }
 
-func (s *Server) judge(ctx context.Context, q policy.Question, waitMS int64) (wire.Verdict, error) {
-	g, err := s.governor()
-	if err != nil {
-		return wire.Verdict{}, err
-	}
-	if _, err := s.o.Jails.Get(ctx, q.Subject.Jail); err != nil {
+func (h *policyHandler) evaluate(ctx context.Context, q policy.Question, waitMS int64) (wire.Verdict, error) {
+	if _, err := h.jails.Get(ctx, q.Subject.Jail); err != nil {
 		return wire.Verdict{}, err
 	}
 	// Callers must not set attributes that only an observer can know.
@@ -276,22 +269,29 @@ func (s *Server) judge(ctx context.Context, q policy.Question, waitMS int64) (wi
 	}
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	v, err := g.Evaluate(ctx, govern.Ask{Question: q})
+	v, err := h.governor.Evaluate(ctx, govern.Ask{Question: q})
 	if err != nil {
 		return wire.Verdict{}, err
 	}
 	return wire.Verdict{Allow: v.Allow, Tag: string(v.Tag), Decision: decisionOf(v.Decision), By: v.By, Instead: v.Instead, Entry: v.Entry}, nil
 }
 
-func (s *Server) getEgress(ctx context.Context, p oneJail, _ none) (wire.EgressState, error) {
-	_, g, err := s.governed(ctx, p.ID)
+// reportToolCall evaluates an action that a plugin reports before its agent performs it.
+func (h *policyHandler) reportToolCall(ctx context.Context, p oneJail, b wire.ClaimedDecision) (wire.Verdict, error) {
+	return h.evaluate(ctx, policy.Question{
+		Subject: policy.Subject{Jail: p.ID, Agent: b.Agent}, Action: b.Tool, Resource: autonomy.ResourceOf(b.Tool, b.Args),
+	}, b.WaitMS)
+}
+
+func (h *policyHandler) getEgress(ctx context.Context, p oneJail, _ none) (wire.EgressState, error) {
+	_, g, err := h.governed(ctx, p.ID)
 	if err != nil {
 		return wire.EgressState{}, err
 	}
-	return s.egressState(p.ID, g)
+	return h.egressState(p.ID, g)
 }
 
-func (s *Server) egressState(jid id.Jail, g govern.Spec) (wire.EgressState, error) {
+func (h *policyHandler) egressState(jid id.Jail, g govern.Spec) (wire.EgressState, error) {
 	var w wire.EgressState
 	var err error
 	if g.Egress != nil {
@@ -300,11 +300,7 @@ func (s *Server) egressState(jid id.Jail, g govern.Spec) (wire.EgressState, erro
 			return w, err
 		}
 	}
-	k, err := s.governor()
-	if err != nil {
-		return w, err
-	}
-	if st, ok := k.Egress(jid); ok {
+	if st, ok := h.governor.Egress(jid); ok {
 		w.Stats = &wire.EgressStats{
 			Open: st.Open, Connections: st.Connections, Requests: st.Requests, Queries: st.Queries,
 			Sent: st.Sent, Received: st.Received, Refused: map[string]int64{},
@@ -316,14 +312,14 @@ func (s *Server) egressState(jid id.Jail, g govern.Spec) (wire.EgressState, erro
 	return w, nil
 }
 
-func (s *Server) putEgress(ctx context.Context, p oneJail, b wire.Egress) (wire.EgressState, error) {
+func (h *policyHandler) putEgress(ctx context.Context, p oneJail, b wire.Egress) (wire.EgressState, error) {
 	next, err := convert[govern.Egress](b)
 	if err != nil {
 		return wire.EgressState{}, err
 	}
-	g, _, err := s.regovern(ctx, p.ID, "egress", func(g *govern.Spec) error { g.Egress = &next; return nil })
+	g, _, err := h.regovern(ctx, p.ID, "egress", func(g *govern.Spec) error { g.Egress = &next; return nil })
 	if err != nil {
 		return wire.EgressState{}, err
 	}
-	return s.egressState(p.ID, g)
+	return h.egressState(p.ID, g)
 }

@@ -2,9 +2,11 @@ package api
 
 import (
 	"context"
+	"errors"
+	"log/slog"
 	"maps"
+	"slices"
 	"strings"
-	"time"
 
 	"glasshouse/agents/gateway"
 	"glasshouse/api/wire"
@@ -12,21 +14,31 @@ import (
 	"glasshouse/id"
 	"glasshouse/internal/text"
 	"glasshouse/jail"
+	"glasshouse/jail/snapshot"
 	"glasshouse/observe/event"
 	"glasshouse/policy/access"
 )
+
+// jailHandler serves the routes of jails.
+type jailHandler struct {
+	jails      Manager
+	snapshots  Snapshots // nil: none
+	recordings *recordings
+	listings   *listings
+	log        *slog.Logger
+}
 
 type oneJail struct {
 	ID id.Jail `path:"id"`
 }
 
-func (s *Server) createJail(ctx context.Context, _ none, b wire.CreateJail) (wire.Jail, error) {
+func (h *jailHandler) createJail(ctx context.Context, _ none, b wire.CreateJail) (wire.Jail, error) {
 	spec, err := specOf(b)
 	if err != nil {
 		return wire.Jail{}, err
 	}
 	spec.Trusted = trusted(ctx)
-	return s.shown(ctx)(s.o.Jails.Create(ctx, spec))
+	return shown(ctx, h.snapshots)(h.jails.Create(ctx, spec))
 }
 
 // trusted reports whether the caller is root or the daemon's own user on this host.
@@ -45,7 +57,7 @@ type listJails struct {
 	Label []string `query:"label" description:"A label, as key=value. If the parameter is repeated, all labels must match."`
 }
 
-func (s *Server) listJails(ctx context.Context, p listJails, _ none) (wire.Page[wire.Jail], error) {
+func (h *jailHandler) listJails(ctx context.Context, p listJails, _ none) (wire.Page[wire.Jail], error) {
 	labels, err := labelsOf(p.Label)
 	if err != nil {
 		return wire.Page[wire.Jail]{}, err
@@ -55,45 +67,45 @@ func (s *Server) listJails(ctx context.Context, p listJails, _ none) (wire.Page[
 		return wire.Page[wire.Jail]{}, err
 	}
 	return pageOf(p.Limit, func(n int) ([]jail.Jail, error) {
-		return s.o.Jails.List(ctx, jail.ListOptions{After: p.After, Limit: n, State: state, Name: p.Name, Label: labels})
-	}, func(j jail.Jail) string { return string(j.ID) }, func(j jail.Jail) wire.Jail { return s.jailOf(ctx, j) })
+		return h.jails.List(ctx, jail.ListOptions{After: p.After, Limit: n, State: state, Name: p.Name, Label: labels})
+	}, func(j jail.Jail) string { return string(j.ID) }, func(j jail.Jail) wire.Jail { return jailOf(ctx, j, h.snapshots) })
 }
 
-func (s *Server) getJail(ctx context.Context, p oneJail, _ none) (wire.Jail, error) {
-	j, err := s.o.Jails.Get(ctx, p.ID)
+func (h *jailHandler) getJail(ctx context.Context, p oneJail, _ none) (wire.Jail, error) {
+	j, err := h.jails.Get(ctx, p.ID)
 	if err != nil {
 		return wire.Jail{}, err
 	}
-	w := s.jailOf(ctx, j)
-	w.Observation = s.observation(ctx, p.ID)
-	st, err := s.o.Jails.Stats(ctx, p.ID)
+	w := jailOf(ctx, j, h.snapshots)
+	w.Observation = h.recordings.observation(ctx, p.ID)
+	st, err := h.jails.Stats(ctx, p.ID)
 	if err != nil {
 		// the jail may have stopped; the response then has no statistics
-		s.o.Log.Debug("no statistics", "jail", p.ID, "err", err)
+		h.log.Debug("no statistics", "jail", p.ID, "err", err)
 		return w, nil
 	}
 	w.Usage = usageOf(st)
 	return w, nil
 }
 
-func (s *Server) startJail(ctx context.Context, p oneJail, _ none) (wire.Jail, error) {
-	return s.shown(ctx)(s.o.Jails.Start(ctx, p.ID))
+func (h *jailHandler) startJail(ctx context.Context, p oneJail, _ none) (wire.Jail, error) {
+	return shown(ctx, h.snapshots)(h.jails.Start(ctx, p.ID))
 }
 
-func (s *Server) stopJail(ctx context.Context, p oneJail, b wire.StopJail) (wire.Jail, error) {
+func (h *jailHandler) stopJail(ctx context.Context, p oneJail, b wire.StopJail) (wire.Jail, error) {
 	grace, err := millis("grace_ms", b.GraceMS)
 	if err != nil {
 		return wire.Jail{}, err
 	}
-	return s.shown(ctx)(s.o.Jails.Stop(ctx, p.ID, jail.StopOptions{Grace: grace}))
+	return shown(ctx, h.snapshots)(h.jails.Stop(ctx, p.ID, jail.StopOptions{Grace: grace}))
 }
 
-func (s *Server) pauseJail(ctx context.Context, p oneJail, _ none) (wire.Jail, error) {
-	return s.shown(ctx)(s.o.Jails.Pause(ctx, p.ID))
+func (h *jailHandler) pauseJail(ctx context.Context, p oneJail, _ none) (wire.Jail, error) {
+	return shown(ctx, h.snapshots)(h.jails.Pause(ctx, p.ID))
 }
 
-func (s *Server) resumeJail(ctx context.Context, p oneJail, _ none) (wire.Jail, error) {
-	return s.shown(ctx)(s.o.Jails.Resume(ctx, p.ID))
+func (h *jailHandler) resumeJail(ctx context.Context, p oneJail, _ none) (wire.Jail, error) {
+	return shown(ctx, h.snapshots)(h.jails.Resume(ctx, p.ID))
 }
 
 type deleteJail struct {
@@ -101,32 +113,54 @@ type deleteJail struct {
 	Snapshots bool    `query:"snapshots" description:"Also delete all snapshots of the jail. Default: snapshots that a client requested are kept."`
 }
 
-func (s *Server) deleteJail(ctx context.Context, p deleteJail, _ none) (none, error) {
+func (h *jailHandler) deleteJail(ctx context.Context, p deleteJail, _ none) (none, error) {
 	if p.Snapshots {
-		if err := s.deleteSnapshotsOf(ctx, p.ID); err != nil {
+		if err := h.deleteSnapshots(ctx, p.ID); err != nil {
 			return none{}, err
 		}
 	}
-	if err := s.o.Jails.Delete(ctx, p.ID); err != nil {
+	if err := h.jails.Delete(ctx, p.ID); err != nil {
 		return none{}, err
 	}
-	s.listings.dropJail(p.ID)
-	if s.o.Snapshots != nil {
+	h.listings.dropJail(p.ID)
+	if h.snapshots != nil {
 		// The jail is deleted. Leftovers are removed when the daemon starts the next time.
-		if err := s.o.Snapshots.JailDeleted(context.WithoutCancel(ctx), p.ID); err != nil {
-			s.o.Log.Error("cannot remove leftovers of a deleted jail's snapshots", "jail", p.ID, "err", err)
+		if err := h.snapshots.JailDeleted(context.WithoutCancel(ctx), p.ID); err != nil {
+			h.log.Error("cannot remove leftovers of a deleted jail's snapshots", "jail", p.ID, "err", err)
 		}
 	}
 	return none{}, nil
 }
 
-// shown converts results of the Manager for the caller of ctx.
-func (s *Server) shown(ctx context.Context) func(jail.Jail, error) (wire.Jail, error) {
+// deleteSnapshots deletes the snapshots of a jail before the jail is deleted. In this order
+// a failed request can be repeated.
+func (h *jailHandler) deleteSnapshots(ctx context.Context, j id.Jail) error {
+	if h.snapshots == nil {
+		return noSnapshots
+	}
+	if _, err := h.jails.Get(ctx, j); err != nil {
+		return err
+	}
+	list, err := h.snapshots.List(ctx, snapshot.ListOptions{Jail: j})
+	if err != nil {
+		return err
+	}
+	for _, one := range slices.Backward(list) {
+		if err := h.snapshots.Delete(ctx, one.ID); err != nil && !errors.Is(err, fault.NotFound) {
+			return err
+		}
+	}
+	return nil
+}
+
+// shown converts results of the Manager for the caller of ctx. taken has the snapshots of jails,
+// or is nil.
+func shown(ctx context.Context, taken Snapshots) func(jail.Jail, error) (wire.Jail, error) {
 	return func(j jail.Jail, err error) (wire.Jail, error) {
 		if err != nil {
 			return wire.Jail{}, err
 		}
-		return s.jailOf(ctx, j), nil
+		return jailOf(ctx, j, taken), nil
 	}
 }
 
@@ -189,7 +223,7 @@ var networks = map[string]jail.Network{
 
 // jailOf converts a jail for the caller of ctx. Environment variables may be secret, so
 // viewers do not receive them.
-func (s *Server) jailOf(ctx context.Context, j jail.Jail) wire.Jail {
+func jailOf(ctx context.Context, j jail.Jail, taken Snapshots) wire.Jail {
 	self := "/jails/" + string(j.ID)
 	w := wire.Jail{
 		ID: j.ID, Name: j.Spec.Name, Labels: j.Spec.Labels,
@@ -218,8 +252,8 @@ func (s *Server) jailOf(ctx context.Context, j jail.Jail) wire.Jail {
 		from := wire.Origin(*j.Origin)
 		w.Origin = &from
 	}
-	if s.o.Snapshots != nil {
-		w.Nearest = s.o.Snapshots.LastOf(j.ID)
+	if taken != nil {
+		w.Nearest = taken.LastOf(j.ID)
 	}
 	for _, m := range j.Spec.Mounts {
 		w.Mounts = append(w.Mounts, wire.Mount{Source: m.Source, Target: m.Target, Write: m.Write})
@@ -263,55 +297,4 @@ func labelsOf(pairs []string) (map[string]string, error) {
 		labels[k] = v
 	}
 	return labels, nil
-}
-
-// maxMillis prevents the overflow of a time.Duration.
-const maxMillis = int64(24 * time.Hour / time.Millisecond * 365)
-
-func millis(field string, ms int64) (time.Duration, error) {
-	if ms < 0 || ms > maxMillis {
-		return 0, fault.Fieldf("api.millis", field, "%d is not between 0 and %d", ms, maxMillis)
-	}
-	return time.Duration(ms) * time.Millisecond, nil
-}
-
-// cut returns the first n items of list, and the key of the last of them if there are more.
-func cut[T any](list []T, n int, key func(T) string) ([]T, string) {
-	if len(list) <= n {
-		return list, ""
-	}
-	return list[:n], key(list[n-1])
-}
-
-// pageOf reads one page. It requests one item more than the page size to detect further items.
-func pageOf[T, W any](size int, read func(n int) ([]T, error), key func(T) string, show func(T) W) (wire.Page[W], error) {
-	var page wire.Page[W]
-	n, err := limit(size)
-	if err != nil {
-		return page, err
-	}
-	list, err := read(n + 1)
-	if err != nil {
-		return page, err
-	}
-	list, page.Next = cut(list, n, key)
-	page.Items = each(list, show)
-	return page, nil
-}
-
-// each never returns nil, so that an empty list is [] in JSON.
-func each[T, U any](list []T, f func(T) U) []U {
-	out := make([]U, 0, len(list))
-	for _, v := range list {
-		out = append(out, f(v))
-	}
-	return out
-}
-
-func utc(t *time.Time) *time.Time {
-	if t == nil {
-		return nil
-	}
-	u := t.UTC()
-	return &u
 }

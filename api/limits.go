@@ -11,12 +11,14 @@ import (
 	"glasshouse/jail"
 )
 
-func (s *Server) updateJailLimits(ctx context.Context, p oneJail, b wire.Limits) (wire.Jail, error) {
-	g, err := s.gateway()
-	if err != nil {
-		return wire.Jail{}, err
-	}
-	return s.shown(ctx)(g.LimitJail(ctx, p.ID, jail.Limits(b), by(ctx)))
+// limitHandler serves the routes of the limits of jails.
+type limitHandler struct {
+	gateway   Gateway
+	snapshots Snapshots // nil: none
+}
+
+func (h *limitHandler) updateJailLimits(ctx context.Context, p oneJail, b wire.Limits) (wire.Jail, error) {
+	return shown(ctx, h.snapshots)(h.gateway.LimitJail(ctx, p.ID, jail.Limits(b), by(ctx)))
 }
 
 type limitsOfJail struct {
@@ -24,25 +26,21 @@ type limitsOfJail struct {
 	After int64   `query:"after" minimum:"0" description:"The 'next' value of the previous page."`
 }
 
-func (s *Server) getJailLimits(ctx context.Context, p limitsOfJail, _ none) (wire.JailLimits, error) {
-	g, err := s.gateway()
-	if err != nil {
-		return wire.JailLimits{}, err
-	}
+func (h *limitHandler) getJailLimits(ctx context.Context, p limitsOfJail, _ none) (wire.JailLimits, error) {
 	if p.After < 0 {
 		return wire.JailLimits{}, fault.Fieldf("api.getJailLimits", "after", "%d is negative", p.After)
 	}
-	l, err := g.JailLimits(ctx, p.ID, p.After)
+	l, err := h.gateway.JailLimits(ctx, p.ID, p.After)
 	return lentOf(l), err
 }
 
 // ownResources responds with the limits of the agent's jail.
-func (s *Server) ownResources(ctx context.Context, p someJail, _ none) (wire.JailLimits, error) {
-	c, err := s.own(ctx, id.Jail(p.ID))
+func (h *agentHandler) ownResources(ctx context.Context, p someJail, _ none) (wire.JailLimits, error) {
+	c, err := h.own(ctx, id.Jail(p.ID))
 	if err != nil {
 		return wire.JailLimits{}, err
 	}
-	l, err := s.o.Gateway.JailLimits(ctx, c.Jail, 0)
+	l, err := h.gateway.JailLimits(ctx, c.Jail, 0)
 	return lentOf(l), err
 }
 

@@ -16,19 +16,15 @@ type lineageParams struct {
 	Jail id.Jail `query:"jail" description:"Only the tree that contains this jail."`
 }
 
-func (s *Server) getLineage(ctx context.Context, p lineageParams, _ none) (wire.Page[wire.LineageJail], error) {
+func (h *snapshotHandler) getLineage(ctx context.Context, p lineageParams, _ none) (wire.Page[wire.LineageJail], error) {
 	page := wire.Page[wire.LineageJail]{Items: []wire.LineageJail{}}
-	k, err := s.snapshots()
-	if err != nil {
-		return page, err
-	}
 	// Read snapshots first. In the other order, a jail that is created in between would be
 	// taken for a deleted one.
-	taken, err := k.List(ctx, snapshot.ListOptions{})
+	taken, err := h.snapshots.List(ctx, snapshot.ListOptions{})
 	if err != nil {
 		return page, err
 	}
-	jails, err := s.o.Jails.List(ctx, jail.ListOptions{})
+	jails, err := h.jails.List(ctx, jail.ListOptions{})
 	if err != nil {
 		return page, err
 	}
@@ -42,7 +38,7 @@ func (s *Server) getLineage(ctx context.Context, p lineageParams, _ none) (wire.
 		roots = []id.Jail{root}
 	}
 	for _, j := range roots {
-		page.Items = append(page.Items, f.tree(j, k.LastOf))
+		page.Items = append(page.Items, f.tree(j, h.snapshots.LastOf))
 	}
 	return page, nil
 }

@@ -27,8 +27,8 @@ type networkParams struct {
 }
 
 // listNetworkFlows responds with the network log of a jail.
-func (s *Server) listNetworkFlows(w http.ResponseWriter, r *http.Request, p networkParams) error {
-	if _, err := s.readBody(w, r, &none{}); err != nil {
+func (h *networkHandler) listNetworkFlows(w http.ResponseWriter, r *http.Request, p networkParams) error {
+	if _, err := readBody(w, r, &none{}); err != nil {
 		return err
 	}
 	part := window{Since: p.Since, Until: p.Until}
@@ -36,7 +36,7 @@ func (s *Server) listNetworkFlows(w http.ResponseWriter, r *http.Request, p netw
 		if p.Limit != 0 || p.After != "" {
 			return fault.Fieldf("api.listNetworkFlows", "packets", "packet events are not paged; GET /jails/%s/events?type=net has limit and after", p.ID)
 		}
-		return s.streamEvents(w, r, eventParams{ID: p.ID, recordFilter: recordFilter{Q: netRecords}, window: part, Format: "ndjson"})
+		return h.events.streamEvents(w, r, eventParams{ID: p.ID, recordFilter: recordFilter{Q: netRecords}, window: part, Format: "ndjson"})
 	}
 	n, err := limit(p.Limit)
 	if err != nil {
@@ -50,7 +50,7 @@ func (s *Server) listNetworkFlows(w http.ResponseWriter, r *http.Request, p netw
 		}
 	}
 	log := report.NewNetLog()
-	err = s.folded(r.Context(), p.ID, netRecords, part, func(src report.Events) error {
+	err = h.recordings.folded(r.Context(), p.ID, netRecords, part, func(src report.Events) error {
 		var e event.Event
 		for {
 			if _, err := src.Next(&e); err == io.EOF {
@@ -97,18 +97,18 @@ func from(list []report.Flow, after uint64) int {
 }
 
 // getNetworkPackets responds with the retained packets of a jail.
-func (s *Server) getNetworkPackets(w http.ResponseWriter, r *http.Request, p oneJail) error {
-	if _, err := s.readBody(w, r, &none{}); err != nil {
+func (h *networkHandler) getNetworkPackets(w http.ResponseWriter, r *http.Request, p oneJail) error {
+	if _, err := readBody(w, r, &none{}); err != nil {
 		return err
 	}
-	j, err := s.o.Jails.Get(r.Context(), p.ID)
+	j, err := h.jails.Get(r.Context(), p.ID)
 	if err != nil {
 		return err
 	}
-	if s.o.Observed == nil {
+	if h.recordings.observed == nil {
 		return errNotObserved
 	}
-	names, err := s.o.Observed.Packets(p.ID)
+	names, err := h.recordings.observed.Packets(p.ID)
 	if err != nil {
 		return err
 	}

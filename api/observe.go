@@ -17,7 +17,12 @@ type recorder struct {
 	bytes  int64
 	caller access.Caller
 	stream bool
+
+	maxBody int64 // maximum size of a JSON body in bytes
 }
+
+// maxBody returns the maximum size of the JSON body of the request that w answers.
+func maxBody(w http.ResponseWriter) int64 { return w.(*recorder).maxBody }
 
 // Unwrap supports http.ResponseController and hijacking.
 func (rec *recorder) Unwrap() http.ResponseWriter { return rec.ResponseWriter }

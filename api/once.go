@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"log/slog"
 	"net/http"
 	"strings"
 	"sync"
@@ -57,10 +58,17 @@ func (f *flights) enter(ctx context.Context, k replay.Key) (leave func(), err er
 	}
 }
 
+// A replayer executes requests with an idempotency key once.
+type replayer struct {
+	active flights
+	store  replay.Store
+	log    *slog.Logger
+}
+
 // answer writes the result of do. A POST with an Idempotency-Key is executed once: a repeated
 // request receives the first response. Only successful responses are stored, so that a failed
 // request can be retried with its key.
-func (s *Server) answer(w http.ResponseWriter, r *http.Request, body []byte, do func() (replay.Response, error)) error {
+func (rp *replayer) answer(w http.ResponseWriter, r *http.Request, body []byte, do func() (replay.Response, error)) error {
 	key := r.Header.Get(keyHeader)
 	if key == "" || r.Method != http.MethodPost {
 		a, err := do()
@@ -73,14 +81,14 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, body []byte, do 
 	if err != nil {
 		return err
 	}
-	leave, err := s.once.enter(r.Context(), k)
+	leave, err := rp.active.enter(r.Context(), k)
 	if err != nil {
 		return err
 	}
 	defer leave()
 
 	sum := sha256.Sum256(body)
-	kept, err := s.o.IdempotencyStore.Begin(r.Context(), k, hex.EncodeToString(sum[:]))
+	kept, err := rp.store.Begin(r.Context(), k, hex.EncodeToString(sum[:]))
 	if err != nil {
 		return err
 	}
@@ -89,7 +97,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, body []byte, do 
 		writeAnswer(w, *kept)
 		return nil
 	}
-	a, err := s.land(r.Context(), k, do)
+	a, err := rp.land(r.Context(), k, do)
 	if err != nil {
 		return err
 	}
@@ -99,7 +107,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, body []byte, do 
 
 // land executes a claimed request and settles the claim, also if the client disconnects or do
 // panics.
-func (s *Server) land(ctx context.Context, k replay.Key, do func() (replay.Response, error)) (replay.Response, error) {
+func (rp *replayer) land(ctx context.Context, k replay.Key, do func() (replay.Response, error)) (replay.Response, error) {
 	// Storing the response has its own timeout, because do may take minutes: the first jail of
 	// a host waits for its root filesystem.
 	settle := func() (context.Context, context.CancelFunc) {
@@ -112,8 +120,8 @@ func (s *Server) land(ctx context.Context, k replay.Key, do func() (replay.Respo
 		}
 		ctx, cancel := settle()
 		defer cancel()
-		if err := s.o.IdempotencyStore.Abandon(ctx, k); err != nil {
-			s.o.Log.Warn("idempotency key not released", "err", err)
+		if err := rp.store.Abandon(ctx, k); err != nil {
+			rp.log.Warn("idempotency key not released", "err", err)
 		}
 	}()
 	a, err := do()
@@ -123,9 +131,9 @@ func (s *Server) land(ctx context.Context, k replay.Key, do func() (replay.Respo
 	done = true
 	ctx, cancel := settle()
 	defer cancel()
-	if err := s.o.IdempotencyStore.Finish(ctx, k, a); err != nil {
+	if err := rp.store.Finish(ctx, k, a); err != nil {
 		// The object was created. An error would make the client create a second one.
-		s.o.Log.Error("cannot store the response of an idempotency key", "err", err)
+		rp.log.Error("cannot store the response of an idempotency key", "err", err)
 	}
 	return a, nil
 }

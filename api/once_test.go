@@ -52,12 +52,12 @@ func TestResponseOfSlowRequestIsStored(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := &answers{}
-				s := &Server{o: Options{IdempotencyStore: store, Log: slog.New(slog.DiscardHandler)}}
+				replays := &replayer{store: store, log: slog.New(slog.DiscardHandler)}
 				ctx, hangUp := context.WithCancel(t.Context())
 				defer hangUp()
 				r := httptest.NewRequestWithContext(ctx, "POST", "/jails", nil)
 				r.Header.Set(keyHeader, "k")
-				err := s.answer(httptest.NewRecorder(), r, nil, func() (replay.Response, error) {
+				err := replays.answer(httptest.NewRecorder(), r, nil, func() (replay.Response, error) {
 					time.Sleep(tt.hours * time.Hour)
 					if tt.hangUp {
 						hangUp()

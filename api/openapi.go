@@ -18,7 +18,9 @@ import (
 )
 
 // Document returns the OpenAPI document that /openapi.json serves.
-func Document(version string) ([]byte, error) { return document(routes, version) }
+func Document(version string) ([]byte, error) {
+	return document(routes(Options{}, newHandlers(Options{}, &Server{})), version)
+}
 
 // document builds the OpenAPI document of a route table.
 func document(rs []route, version string) ([]byte, error) {

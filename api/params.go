@@ -9,6 +9,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"glasshouse/api/wire"
 	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/internal/text"
@@ -169,4 +170,68 @@ func limit(n int) (int, error) {
 		return 0, fault.Fieldf("api.limit", "limit", "%d is not between 1 and %d", n, maxPage)
 	}
 	return n, nil
+}
+
+// maxMillis prevents the overflow of a time.Duration.
+const maxMillis = int64(24 * time.Hour / time.Millisecond * 365)
+
+func millis(field string, ms int64) (time.Duration, error) {
+	if ms < 0 || ms > maxMillis {
+		return 0, fault.Fieldf("api.millis", field, "%d is not between 0 and %d", ms, maxMillis)
+	}
+	return time.Duration(ms) * time.Millisecond, nil
+}
+
+// cut returns the first n items of list, and the key of the last of them if there are more.
+func cut[T any](list []T, n int, key func(T) string) ([]T, string) {
+	if len(list) <= n {
+		return list, ""
+	}
+	return list[:n], key(list[n-1])
+}
+
+// pageOf reads one page. It requests one item more than the page size to detect further items.
+func pageOf[T, W any](size int, read func(n int) ([]T, error), key func(T) string, show func(T) W) (wire.Page[W], error) {
+	var page wire.Page[W]
+	n, err := limit(size)
+	if err != nil {
+		return page, err
+	}
+	list, err := read(n + 1)
+	if err != nil {
+		return page, err
+	}
+	list, page.Next = cut(list, n, key)
+	page.Items = each(list, show)
+	return page, nil
+}
+
+// each never returns nil, so that an empty list is [] in JSON.
+func each[T, U any](list []T, f func(T) U) []U {
+	out := make([]U, 0, len(list))
+	for _, v := range list {
+		out = append(out, f(v))
+	}
+	return out
+}
+
+func utc(t *time.Time) *time.Time {
+	if t == nil {
+		return nil
+	}
+	u := t.UTC()
+	return &u
+}
+
+// afterID returns the items after the one with the given key.
+func afterID[T any](list []T, after string, key func(T) string) ([]T, error) {
+	if after == "" {
+		return list, nil
+	}
+	for i, v := range list {
+		if key(v) == after {
+			return list[i+1:], nil
+		}
+	}
+	return nil, fault.Fieldf("api.afterID", "after", "%s no longer exists; restart from the first page", text.Visible(text.Clip(after, 64)))
 }

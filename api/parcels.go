@@ -20,15 +20,11 @@ type Carrier interface {
 const parcelKind = "application/zstd"
 
 // exportSnapshot responds with an archive of a snapshot.
-func (s *Server) exportSnapshot(w http.ResponseWriter, r *http.Request, p oneSnapshot) error {
-	if _, err := s.readBody(w, r, &none{}); err != nil {
+func (h *snapshotHandler) exportSnapshot(w http.ResponseWriter, r *http.Request, p oneSnapshot) error {
+	if _, err := readBody(w, r, &none{}); err != nil {
 		return err
 	}
-	k, err := s.snapshots()
-	if err != nil {
-		return err
-	}
-	if _, err := k.Get(r.Context(), p.ID); err != nil {
+	if _, err := h.snapshots.Get(r.Context(), p.ID); err != nil {
 		return err
 	}
 	name := string(p.ID) + ".tar.zst"
@@ -37,7 +33,7 @@ func (s *Server) exportSnapshot(w http.ResponseWriter, r *http.Request, p oneSna
 		return nil
 	}
 	w.(*recorder).stream = true
-	return k.Export(r.Context(), p.ID, &downloader{w: w, name: name, rc: http.NewResponseController(w)})
+	return h.snapshots.Export(r.Context(), p.ID, &downloader{w: w, name: name, rc: http.NewResponseController(w)})
 }
 
 // A downloader sends the response headers with the first byte. Before it, the response can
@@ -63,20 +59,16 @@ type importSnapshot struct {
 }
 
 // importSnapshot stores an exported snapshot.
-func (s *Server) importSnapshot(w http.ResponseWriter, r *http.Request, p importSnapshot) error {
-	k, err := s.snapshots()
-	if err != nil {
-		return err
-	}
+func (h *snapshotHandler) importSnapshot(w http.ResponseWriter, r *http.Request, p importSnapshot) error {
 	caller := access.CallerOf(r.Context())
 	body, done := patient(r.Context(), w, r)
 	defer done()
-	got, err := k.Import(r.Context(), body, snapshot.ImportOptions{
+	got, err := h.snapshots.Import(r.Context(), body, snapshot.ImportOptions{
 		FilesOnly: p.FilesOnly, Force: p.Force, Trusted: caller.Local && caller.Token == "",
 	})
 	if err != nil {
 		return err
 	}
 	w.Header().Set("Location", "/snapshots/"+string(got.ID))
-	return writeJSON(w, http.StatusCreated, s.snapshotOf(got))
+	return writeJSON(w, http.StatusCreated, snapshotOf(got, h.snapshots))
 }

@@ -26,8 +26,8 @@ type pastParams struct {
 }
 
 // getPastState responds with the state of a jail at an instant.
-func (s *Server) getPastState(w http.ResponseWriter, r *http.Request, p pastParams) error {
-	if _, err := s.readBody(w, r, &none{}); err != nil {
+func (h *activityHandler) getPastState(w http.ResponseWriter, r *http.Request, p pastParams) error {
+	if _, err := readBody(w, r, &none{}); err != nil {
 		return err
 	}
 	if p.Limit == 0 {
@@ -40,22 +40,22 @@ func (s *Server) getPastState(w http.ResponseWriter, r *http.Request, p pastPara
 	if err != nil {
 		return err
 	}
-	j, err := s.o.Jails.Get(r.Context(), p.ID)
+	j, err := h.jails.Get(r.Context(), p.ID)
 	if err != nil {
 		return err
 	}
-	l, err := s.log(r.Context(), p.ID)
+	l, err := h.recordings.log(r.Context(), p.ID)
 	if err != nil {
 		return err
 	}
 	if err := flushed(r.Context(), l); err != nil {
 		return err
 	}
-	then, err := s.pasts.of(l, func() *report.Past { return report.NewPast(l) }).At(r.Context(), at)
+	then, err := h.pasts.of(l, func() *report.Past { return report.NewPast(l) }).At(r.Context(), at)
 	if err != nil {
 		return err
 	}
-	near, err := s.nearest(r.Context(), p.ID, at, then)
+	near, err := h.nearest(r.Context(), p.ID, at, then)
 	if err != nil {
 		return err
 	}
@@ -70,7 +70,7 @@ func (s *Server) getPastState(w http.ResponseWriter, r *http.Request, p pastPara
 		answer.At = utc(&at.Time)
 	}
 	if near != nil {
-		answer.Snapshot = new(s.snapshotOf(*near))
+		answer.Snapshot = new(snapshotOf(*near, h.snapshots))
 	}
 	return writeJSON(w, http.StatusOK, answer)
 }
@@ -86,11 +86,11 @@ func instantOr(field, text string, now time.Time) (report.Instant, error) {
 
 // nearest returns the last snapshot of a jail before an instant, or nil. A branch from that
 // instant starts with this snapshot.
-func (s *Server) nearest(ctx context.Context, j id.Jail, at report.Instant, then *report.State) (*snapshot.Snapshot, error) {
-	if s.o.Snapshots == nil {
+func (h *activityHandler) nearest(ctx context.Context, j id.Jail, at report.Instant, then *report.State) (*snapshot.Snapshot, error) {
+	if h.snapshots == nil {
 		return nil, nil
 	}
-	list, err := s.o.Snapshots.List(ctx, snapshot.ListOptions{Jail: j})
+	list, err := h.snapshots.List(ctx, snapshot.ListOptions{Jail: j})
 	if err != nil {
 		return nil, err
 	}
@@ -103,7 +103,7 @@ func (s *Server) nearest(ctx context.Context, j id.Jail, at report.Instant, then
 	if then.From == "" {
 		return nil, nil
 	}
-	one, err := s.o.Snapshots.Get(ctx, then.From)
+	one, err := h.snapshots.Get(ctx, then.From)
 	if errors.Is(err, fault.NotFound) {
 		return nil, nil // the snapshot was deleted
 	}

@@ -6,7 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"html"
+	"log/slog"
 	"net/http"
 	"runtime/debug"
 	"strings"
@@ -47,40 +47,14 @@ const (
 
 var methodInfo = kindInfo{"Method not allowed", "The path exists, but not with this method. The header Allow lists the methods of the path."}
 
-type problemPath struct {
-	Problem string `path:"problem"`
+// problems renders errors as problem details.
+type problems struct {
+	log     *slog.Logger
+	closing context.Context // canceled when the daemon stops
 }
 
-// getProblem serves the documentation page of a problem type.
-func (s *Server) getProblem(w http.ResponseWriter, _ *http.Request, p problemPath) error {
-	name := wire.Problem{Type: wire.TypeOf(p.Problem)}.Kind()
-	k, ok := kinds[fault.Kind(name)]
-	status := fault.Kind(name).Status()
-	switch name {
-	case internalKind:
-		k, ok = kinds[""], true
-	case methodKind:
-		k, ok, status = methodInfo, true, http.StatusMethodNotAllowed
-	}
-	if !ok || p.Problem == "" {
-		return fault.Newf(fault.NotFound, "api.getProblem", "", "%s is not a problem type", text.Visible(text.Clip(p.Problem, 64)))
-	}
-	w.Header().Set("Content-Type", htmlKind+"; charset=utf-8")
-	_, err := fmt.Fprintf(w, `<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width">
-<title>%[1]s</title>
-<h1>%[1]s</h1>
-<p>Problem type <code>%[2]s</code>, HTTP status %[3]d %[4]s.</p>
-<p>%[5]s</p>
-</html>
-`, html.EscapeString(k.title), html.EscapeString(wire.TypeOf(name)), status, http.StatusText(status), html.EscapeString(k.about))
-	return err
-}
-
-// problem converts err for the caller. where identifies the request in the log.
-func (s *Server) problem(where string, err error) wire.Problem {
+// of converts err for the caller. where identifies the request in the log.
+func (ps *problems) of(where string, err error) wire.Problem {
 	if _, ok := errors.AsType[methodError](err); ok {
 		return wire.Problem{
 			Type: wire.TypeOf(methodKind), Title: methodInfo.title, Status: http.StatusMethodNotAllowed, Detail: err.Error(),
@@ -89,20 +63,20 @@ func (s *Server) problem(where string, err error) wire.Problem {
 	kind := fault.KindOf(err)
 	switch {
 	case (kind == "" || kind == fault.Unavailable) && fault.DiskFull(err):
-		return s.hostFull(where, err)
+		return ps.hostFull(where, err)
 	case kind != "":
 	case errors.Is(err, errClosing):
-		return s.closing()
+		return ps.stopping()
 	case errors.Is(err, context.DeadlineExceeded):
 		kind = fault.Timeout
-	case s.ctx.Err() != nil && errors.Is(err, context.Canceled):
-		return s.closing()
+	case ps.closing.Err() != nil && errors.Is(err, context.Canceled):
+		return ps.stopping()
 	default:
-		return s.internal(where, err)
+		return ps.internal(where, err)
 	}
 	k, ok := kinds[kind]
 	if !ok {
-		return s.internal(where, err)
+		return ps.internal(where, err)
 	}
 	return wire.Problem{
 		Type: wire.TypeOf(string(kind)), Title: k.title, Status: kind.Status(),
@@ -112,18 +86,18 @@ func (s *Server) problem(where string, err error) wire.Problem {
 
 // hostFull returns the problem for a full disk of the host. The error may contain paths of the
 // host, so only the log has it.
-func (s *Server) hostFull(where string, err error) wire.Problem {
-	p := s.internal(where, err)
+func (ps *problems) hostFull(where string, err error) wire.Problem {
+	p := ps.internal(where, err)
 	p.Type, p.Title, p.Status = wire.TypeOf(string(fault.NoSpace)), kinds[fault.NoSpace].title, fault.NoSpace.Status()
 	p.Detail = "The host's disk, on which the daemon keeps its data, is full. " + p.Detail
 	p.Remedy = "free space on the host's disk, or delete jails and snapshots: glasshouse snapshot rm"
 	return p
 }
 
-// closing returns the problem for requests that wait while the daemon stops. The pending
+// stopping returns the problem for requests that wait while the daemon stops. The pending
 // approval is not affected.
-func (s *Server) closing() wire.Problem {
-	return s.problem("", &fault.Error{Op: "api.closing", Kind: fault.Unavailable, Err: errClosing, Remedy: "retry when the daemon is running again"})
+func (ps *problems) stopping() wire.Problem {
+	return ps.of("", &fault.Error{Op: "api.stopping", Kind: fault.Unavailable, Err: errClosing, Remedy: "retry when the daemon is running again"})
 }
 
 // where returns the method and path of r. It omits the query, which may contain secrets by
@@ -137,13 +111,13 @@ func where(r *http.Request) string {
 }
 
 // internal logs err and returns a problem with the id of the log entry.
-func (s *Server) internal(where string, err error) wire.Problem {
+func (ps *problems) internal(where string, err error) wire.Problem {
 	ref := rand.Text()[:12]
 	attrs := []any{"error_id", ref, "request", where, "err", err}
 	if p, ok := errors.AsType[*fault.Panic](err); ok {
 		attrs = append(attrs, "stack", string(p.Stack))
 	}
-	s.o.Log.Error("internal error", attrs...)
+	ps.log.Error("internal error", attrs...)
 	return wire.Problem{
 		Type: wire.TypeOf(internalKind), Title: kinds[""].title, Status: http.StatusInternalServerError,
 		Detail: "The daemon's log has it under " + ref + ".", ID: ref,
@@ -165,21 +139,21 @@ func detail(err error) string {
 
 // fail responds with err. If the response has begun, it aborts the connection, so that the
 // client detects the incomplete response.
-func (s *Server) fail(rec *recorder, r *http.Request, err error) {
+func (ps *problems) fail(rec *recorder, r *http.Request, err error) {
 	if rec.status != 0 {
-		if r.Context().Err() == nil && s.ctx.Err() == nil {
-			s.o.Log.Warn("response aborted", "request", where(r), "err", err)
+		if r.Context().Err() == nil && ps.closing.Err() == nil {
+			ps.log.Warn("response aborted", "request", where(r), "err", err)
 		}
 		panic(http.ErrAbortHandler)
 	}
-	if r.Context().Err() != nil && s.ctx.Err() == nil {
+	if r.Context().Err() != nil && ps.closing.Err() == nil {
 		rec.status = statusClientGone
 		return
 	}
 	if allow, ok := errors.AsType[methodError](err); ok {
 		rec.Header().Set("Allow", strings.Join(allow, ", "))
 	}
-	writeProblem(rec, s.problem(where(r), err))
+	writeProblem(rec, ps.of(where(r), err))
 }
 
 // statusClientGone is used in the log and metrics for a client that disconnected.
@@ -226,7 +200,7 @@ func (e methodError) Error() string {
 }
 
 // recover converts a panic of a handler to an internal error.
-func (s *Server) recover(rec *recorder, r *http.Request) {
+func (ps *problems) recover(rec *recorder, r *http.Request) {
 	v := recover()
 	if v == nil {
 		return
@@ -236,8 +210,8 @@ func (s *Server) recover(rec *recorder, r *http.Request) {
 	}
 	err := fmt.Errorf("panic: %v\n%s", v, debug.Stack())
 	if rec.status != 0 {
-		s.o.Log.Error("internal error", "request", where(r), "err", err)
+		ps.log.Error("internal error", "request", where(r), "err", err)
 		panic(http.ErrAbortHandler)
 	}
-	writeProblem(rec, s.internal(where(r), err))
+	writeProblem(rec, ps.internal(where(r), err))
 }

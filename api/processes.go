@@ -2,49 +2,21 @@ package api
 
 import (
 	"bytes"
-	"context"
 	"net/http"
 	"time"
 
 	"glasshouse/id"
-	"glasshouse/observe/event"
 	"glasshouse/observe/eventlog"
 	"glasshouse/observe/report"
 )
 
-// folded passes the events that a filter selects to a fold of package report.
-func (s *Server) folded(ctx context.Context, j id.Jail, filter string, w window, fold func(report.Events) error) error {
-	f, err := event.ParseFilter(filter)
-	if err != nil {
-		return err
-	}
-	l, err := s.log(ctx, j)
-	if err != nil {
-		return err
-	}
-	q, err := w.query(f, l)
-	if err != nil {
-		return err
-	}
-	c, err := read(ctx, l, q)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	return fold(&records{ctx, c})
-}
-
-// records is a cursor that ends with the context of the client: a fold may take long.
-type records struct {
-	ctx context.Context
-	c   *eventlog.Cursor
-}
-
-func (r *records) Next(e *event.Event) ([]byte, error) {
-	if err := r.ctx.Err(); err != nil {
-		return nil, err
-	}
-	return r.c.Next(e)
+// activityHandler serves what the events of jails show: processes, states at earlier times,
+// system calls and reports.
+type activityHandler struct {
+	recordings *recordings
+	jails      Manager
+	snapshots  Snapshots // nil: none
+	pasts      recent[*eventlog.Log, *report.Past]
 }
 
 type processParams struct {
@@ -54,8 +26,8 @@ type processParams struct {
 }
 
 // listProcesses responds with the process tree of a jail.
-func (s *Server) listProcesses(w http.ResponseWriter, r *http.Request, p processParams) error {
-	if _, err := s.readBody(w, r, &none{}); err != nil {
+func (h *activityHandler) listProcesses(w http.ResponseWriter, r *http.Request, p processParams) error {
+	if _, err := readBody(w, r, &none{}); err != nil {
 		return err
 	}
 	at, err := instantOr("at", p.At, time.Now())
@@ -63,7 +35,7 @@ func (s *Server) listProcesses(w http.ResponseWriter, r *http.Request, p process
 		return err
 	}
 	var tree *report.Tree
-	err = s.folded(r.Context(), p.ID, procRecords, window{}, func(src report.Events) (err error) {
+	err = h.recordings.folded(r.Context(), p.ID, procRecords, window{}, func(src report.Events) (err error) {
 		tree, err = report.TreeAt(src, at)
 		return err
 	})

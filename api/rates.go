@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -13,7 +14,10 @@ import (
 
 // rates measures all jails once per second while there is a reader.
 type rates struct {
-	s *Server
+	closing    context.Context // canceled when the daemon stops
+	jails      Manager
+	recordings *recordings
+	log        *slog.Logger
 
 	mu      sync.Mutex
 	lookers int
@@ -41,7 +45,7 @@ func (x *rates) enter() (fresh <-chan struct{}, leave func()) {
 	defer x.mu.Unlock()
 	x.lookers++
 	if x.lookers == 1 {
-		ctx, cancel := context.WithCancel(x.s.ctx)
+		ctx, cancel := context.WithCancel(x.closing)
 		x.stop, x.done, x.fresh = cancel, make(chan struct{}), make(chan struct{})
 		go x.run(ctx, x.done)
 	} else if x.known {
@@ -82,14 +86,14 @@ func (x *rates) since(tick uint64) (wire.FeedJailsEvent, uint64, <-chan struct{}
 
 func (x *rates) run(ctx context.Context, done chan struct{}) {
 	defer close(done)
-	m := meter{s: x.s, last: map[id.Jail]reading{}}
+	m := meter{jails: x.jails, recordings: x.recordings, last: map[id.Jail]reading{}}
 	tick := time.NewTicker(rateEvery)
 	defer tick.Stop()
 	for {
 		if rows, err := m.read(ctx); err == nil {
 			x.put(ctx, rows)
 		} else if ctx.Err() == nil {
-			x.s.o.Log.Warn("cannot measure jails", "err", err)
+			x.log.Warn("cannot measure jails", "err", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -130,7 +134,9 @@ func (x *rates) put(ctx context.Context, rows []wire.JailRow) {
 
 // A meter converts counters of jails to rates per second.
 type meter struct {
-	s    *Server
+	jails      Manager
+	recordings *recordings
+
 	last map[id.Jail]reading
 }
 
@@ -145,7 +151,7 @@ type reading struct {
 const readTime = time.Second
 
 func (m *meter) read(ctx context.Context) ([]wire.JailRow, error) {
-	jails, err := m.s.o.Jails.List(ctx, jail.ListOptions{})
+	jails, err := m.jails.List(ctx, jail.ListOptions{})
 	if err != nil {
 		return nil, err
 	}
@@ -169,18 +175,18 @@ func (m *meter) measure(ctx context.Context, row *wire.JailRow) reading {
 	ctx, cancel := context.WithTimeout(ctx, readTime)
 	defer cancel()
 	now := reading{at: time.Now()}
-	if st, err := m.s.o.Jails.Stats(ctx, row.ID); err == nil {
+	if st, err := m.jails.Stats(ctx, row.ID); err == nil {
 		row.MemoryBytes, row.PIDs = st.MemoryBytes, st.PIDs
 		now.cpu, now.rx, now.tx = st.CPU, st.RxBytes, st.TxBytes
 	}
-	if l, err := m.s.log(ctx, row.ID); err == nil {
+	if l, err := m.recordings.log(ctx, row.ID); err == nil {
 		now.events = l.Last()
 		for _, n := range l.Stats().Lost {
 			row.Gaps += n // dropped because the queue was full
 		}
 	}
-	if m.s.o.Observed != nil {
-		for _, source := range m.s.o.Observed.Status(row.ID) {
+	if m.recordings.observed != nil {
+		for _, source := range m.recordings.observed.Status(row.ID) {
 			row.Gaps += int64(source.Lost) // lost by the source
 		}
 	}

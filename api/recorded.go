@@ -20,51 +20,6 @@ import (
 	"glasshouse/observe/eventlog"
 )
 
-// Observed gives access to the recorded events of jails.
-type Observed interface {
-	// Log returns the event log of a jail. It contains all events that the sources saw before
-	// the call. It returns fault.NotFound if there is no such jail. The log is closed when the
-	// jail is deleted.
-	Log(ctx context.Context, j id.Jail) (*eventlog.Log, error)
-
-	// Status returns the state of a jail's event sources by name. A jail that does not run has
-	// none.
-	Status(j id.Jail) map[string]wire.Source
-
-	// Packets returns the retained pcapng files of a jail, oldest first.
-	Packets(j id.Jail) ([]string, error)
-}
-
-// errNotObserved is the error of a daemon without observers.
-var errNotObserved = fault.Cannot("api", "this daemon does not observe jails", "run glasshouse doctor for the missing requirements")
-
-// log returns the event log of a jail.
-func (s *Server) log(ctx context.Context, j id.Jail) (*eventlog.Log, error) {
-	if s.o.Observed == nil {
-		return nil, errNotObserved
-	}
-	return s.o.Observed.Log(ctx, j)
-}
-
-// observation returns the state of a jail's recording, or nil if it is not recorded.
-func (s *Server) observation(ctx context.Context, j id.Jail) *wire.Observation {
-	l, err := s.log(ctx, j)
-	if err != nil {
-		if s.o.Observed != nil {
-			s.o.Log.Debug("no log", "jail", j, "err", err)
-		}
-		return nil
-	}
-	st := l.Stats()
-	o := &wire.Observation{Sources: s.o.Observed.Status(j), Log: wire.EventLog{
-		Events: st.Events, Bytes: st.Bytes, Segments: st.Segments, First: st.OldestSeq, Last: st.Last, Lost: st.Lost, Err: st.Err,
-	}}
-	if o.Sources == nil {
-		o.Sources = map[string]wire.Source{}
-	}
-	return o
-}
-
 // Filters for all events of a type, including gaps, which a term for the type alone would
 // exclude. A rewind also ends processes.
 const (
@@ -182,6 +137,14 @@ func instant(field, s string, now time.Time) (time.Time, error) {
 	return now.Add(-d), nil
 }
 
+// eventHandler serves the events of jails and their counts.
+type eventHandler struct {
+	recordings *recordings
+	streams    *streams
+	metrics    *metrics
+	tallies    recent[filtered, *eventlog.Tally]
+}
+
 type eventParams struct {
 	ID id.Jail `path:"id"`
 	recordFilter
@@ -194,12 +157,12 @@ type eventParams struct {
 
 // streamEvents responds with the events of a jail: the recorded ones, and then new ones as
 // they occur.
-func (s *Server) streamEvents(w http.ResponseWriter, r *http.Request, p eventParams) error {
-	if _, err := s.readBody(w, r, &none{}); err != nil {
+func (h *eventHandler) streamEvents(w http.ResponseWriter, r *http.Request, p eventParams) error {
+	if _, err := readBody(w, r, &none{}); err != nil {
 		return err
 	}
 	if p.Offset != nil || p.At != "" {
-		return s.eventWindow(w, r, p)
+		return h.eventWindow(w, r, p)
 	}
 	lines, err := p.lines(r)
 	if err != nil {
@@ -212,9 +175,9 @@ func (s *Server) streamEvents(w http.ResponseWriter, r *http.Request, p eventPar
 	if err != nil {
 		return err
 	}
-	ctx, cancel := s.streamContext(r)
+	ctx, cancel := h.streams.context(r)
 	defer cancel()
-	l, err := s.log(ctx, p.ID)
+	l, err := h.recordings.log(ctx, p.ID)
 	if err != nil {
 		return err
 	}
@@ -225,7 +188,7 @@ func (s *Server) streamEvents(w http.ResponseWriter, r *http.Request, p eventPar
 	out := &recordWriter{w: w, rc: http.NewResponseController(w), lines: lines}
 	w.(*recorder).stream = true
 	if p.Follow == nil && !lines || p.Follow != nil && *p.Follow {
-		defer s.metrics.opened("events")()
+		defer h.metrics.opened("events")()
 		err = out.follow(ctx, l, q)
 	} else {
 		err = out.history(ctx, l, q)
@@ -303,28 +266,6 @@ func (o *recordWriter) end() error {
 		return nil
 	}
 	return o.write([]byte("event: " + wire.EventEnd + "\ndata: {}\n\n"))
-}
-
-// flushTime is how long a reader waits until appended events are on disk.
-const flushTime = 2 * time.Second
-
-// read opens a log including all events that were appended before the call. If the disk is
-// full, it returns the events that were written: the jail's status reports the condition, and
-// the log is needed most in this state.
-func read(ctx context.Context, l *eventlog.Log, q eventlog.Query) (*eventlog.Cursor, error) {
-	if err := flushed(ctx, l); err != nil {
-		return nil, err
-	}
-	return l.Read(ctx, q)
-}
-
-func flushed(ctx context.Context, l *eventlog.Log) error {
-	flush, cancel := context.WithTimeout(ctx, flushTime)
-	defer cancel()
-	if err := l.Flush(flush); err != nil && (flush.Err() == nil || ctx.Err() != nil) {
-		return err
-	}
-	return nil
 }
 
 // history writes the recorded events.

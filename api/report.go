@@ -24,20 +24,20 @@ type reportParams struct {
 var reportPolicy = report.ContentSecurityPolicy + "; sandbox allow-downloads"
 
 // getReport responds with a report about a jail.
-func (s *Server) getReport(w http.ResponseWriter, r *http.Request, p reportParams) error {
-	if _, err := s.readBody(w, r, &none{}); err != nil {
+func (h *activityHandler) getReport(w http.ResponseWriter, r *http.Request, p reportParams) error {
+	if _, err := readBody(w, r, &none{}); err != nil {
 		return err
 	}
 	kind, err := p.kind(r)
 	if err != nil {
 		return err
 	}
-	j, err := s.o.Jails.Get(r.Context(), p.ID)
+	j, err := h.jails.Get(r.Context(), p.ID)
 	if err != nil {
 		return err
 	}
 	var made *report.Report
-	err = s.folded(r.Context(), p.ID, "", window{Since: p.Since, Until: p.Until}, func(src report.Events) (err error) {
+	err = h.recordings.folded(r.Context(), p.ID, "", window{Since: p.Since, Until: p.Until}, func(src report.Events) (err error) {
 		made, err = report.Make(r.Context(), src, reportOptions(j))
 		return err
 	})

@@ -37,7 +37,8 @@ type operation struct {
 	stream bool // a stream of unlimited duration: its latency is not measured
 	wait   bool // may wait indefinitely: canceled when the daemon stops
 
-	serve func(s *Server, w http.ResponseWriter, r *http.Request) error
+	missing error // the daemon lacks what the operation needs
+	serve   func(replays *replayer, w http.ResponseWriter, r *http.Request) error
 }
 
 // media is a response other than the operation's JSON.
@@ -51,30 +52,30 @@ type media struct {
 type none struct{}
 
 // call creates an operation from a function on values.
-func call[P, B, R any](status int, do func(s *Server, ctx context.Context, p P, b B) (R, error)) operation {
+func call[P, B, R any](status int, do func(ctx context.Context, p P, b B) (R, error)) operation {
 	return valueOperation(status, do, nil)
 }
 
 // create creates an operation that creates an object. It responds with 201 and the location of
 // the object.
-func create[P, B, R any](do func(s *Server, ctx context.Context, p P, b B) (R, error), location func(P, R) string) operation {
+func create[P, B, R any](do func(ctx context.Context, p P, b B) (R, error), location func(P, R) string) operation {
 	return valueOperation(http.StatusCreated, do, location)
 }
 
-func valueOperation[P, B, R any](status int, do func(s *Server, ctx context.Context, p P, b B) (R, error), location func(P, R) string) operation {
+func valueOperation[P, B, R any](status int, do func(ctx context.Context, p P, b B) (R, error), location func(P, R) string) operation {
 	op := operation{params: *new(P), body: *new(B), result: *new(R), status: status, values: true, once: true}
-	op.serve = func(s *Server, w http.ResponseWriter, r *http.Request) error {
+	op.serve = func(replays *replayer, w http.ResponseWriter, r *http.Request) error {
 		var p P
 		var b B
 		if err := readParams(r, &p); err != nil {
 			return err
 		}
-		body, err := s.readBody(w, r, &b)
+		body, err := readBody(w, r, &b)
 		if err != nil {
 			return err
 		}
-		return s.answer(w, r, body, func() (replay.Response, error) {
-			v, err := do(s, context.WithValue(r.Context(), keyOfRequest{}, r.Header.Get(keyHeader)), p, b)
+		return replays.answer(w, r, body, func() (replay.Response, error) {
+			v, err := do(context.WithValue(r.Context(), keyOfRequest{}, r.Header.Get(keyHeader)), p, b)
 			if err != nil {
 				return replay.Response{}, err
 			}
@@ -97,13 +98,13 @@ func keyOf(ctx context.Context) string {
 }
 
 // raw creates an operation that reads its body and writes its response itself.
-func raw[P any](do func(s *Server, w http.ResponseWriter, r *http.Request, p P) error) operation {
-	return operation{params: *new(P), serve: func(s *Server, w http.ResponseWriter, r *http.Request) error {
+func raw[P any](do func(w http.ResponseWriter, r *http.Request, p P) error) operation {
+	return operation{params: *new(P), serve: func(_ *replayer, w http.ResponseWriter, r *http.Request) error {
 		var p P
 		if err := readParams(r, &p); err != nil {
 			return err
 		}
-		return do(s, w, r, p)
+		return do(w, r, p)
 	}}
 }
 
@@ -140,17 +141,21 @@ func (s *Server) route(rt route) http.Handler {
 		rec := w.(*recorder) // created by serveHTTP
 		rec.stream = rt.op.stream
 		if err := s.allow(rt, r); err != nil {
-			s.fail(rec, r, err)
+			s.problems.fail(rec, r, err)
+			return
+		}
+		if rt.op.missing != nil {
+			s.problems.fail(rec, r, rt.op.missing)
 			return
 		}
 		if rt.op.wait {
 			ctx, cancel := context.WithCancelCause(r.Context())
 			defer cancel(nil)
-			defer context.AfterFunc(s.ctx, func() { cancel(errClosing) })()
+			defer context.AfterFunc(s.closing, func() { cancel(errClosing) })()
 			r = r.WithContext(ctx)
 		}
-		if err := rt.op.serve(s, rec, r); err != nil {
-			s.fail(rec, r, err)
+		if err := rt.op.serve(s.replays, rec, r); err != nil {
+			s.problems.fail(rec, r, err)
 		}
 	})
 }

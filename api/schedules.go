@@ -18,18 +18,24 @@ type Schedules interface {
 	Resume(ctx context.Context, h id.Schedule) (schedule.Schedule, error)
 }
 
+// scheduleHandler serves the routes of schedules.
+type scheduleHandler struct {
+	schedules Schedules
+	gateway   Gateway
+}
+
 type listSchedules struct {
 	Session string      `query:"session_id"`
 	Limit   int         `query:"limit" minimum:"1" maximum:"1000" description:"Maximum number of items per page. Default 100."`
 	After   id.Schedule `query:"after" description:"The 'next' value of the previous page."`
 }
 
-func (s *Server) listSchedules(ctx context.Context, p listSchedules, _ none) (wire.Page[wire.Schedule], error) {
-	if s.o.Schedules == nil {
+func (h *scheduleHandler) listSchedules(ctx context.Context, p listSchedules, _ none) (wire.Page[wire.Schedule], error) {
+	if h.schedules == nil {
 		return wire.Page[wire.Schedule]{}, noAgents
 	}
 	return pageOf(p.Limit, func(n int) ([]schedule.Schedule, error) {
-		return s.o.Schedules.List(ctx, schedule.Filter{Session: p.Session, After: p.After, Limit: n})
+		return h.schedules.List(ctx, schedule.Filter{Session: p.Session, After: p.After, Limit: n})
 	}, func(h schedule.Schedule) string { return string(h.ID) }, scheduleOf)
 }
 
@@ -40,53 +46,45 @@ type oneSchedule struct {
 // shownTimes is the number of upcoming times in a response.
 const shownTimes = 10
 
-func (s *Server) getSchedule(ctx context.Context, p oneSchedule, _ none) (wire.Schedule, error) {
-	if s.o.Schedules == nil {
+func (h *scheduleHandler) getSchedule(ctx context.Context, p oneSchedule, _ none) (wire.Schedule, error) {
+	if h.schedules == nil {
 		return wire.Schedule{}, noAgents
 	}
-	h, err := s.o.Schedules.Get(ctx, p.Schedule)
+	one, err := h.schedules.Get(ctx, p.Schedule)
 	if err != nil {
 		return wire.Schedule{}, err
 	}
-	w := scheduleOf(h)
-	if !h.Paused {
-		w.Next = h.NextTimes(shownTimes)
+	w := scheduleOf(one)
+	if !one.Paused {
+		w.Next = one.NextTimes(shownTimes)
 	}
 	return w, nil
 }
 
-func (s *Server) pauseSchedule(ctx context.Context, p oneSchedule, _ none) (wire.Schedule, error) {
-	if s.o.Schedules == nil {
+func (h *scheduleHandler) pauseSchedule(ctx context.Context, p oneSchedule, _ none) (wire.Schedule, error) {
+	if h.schedules == nil {
 		return wire.Schedule{}, noAgents
 	}
-	h, err := s.o.Schedules.Pause(ctx, p.Schedule)
-	return scheduleOf(h), err
+	one, err := h.schedules.Pause(ctx, p.Schedule)
+	return scheduleOf(one), err
 }
 
-func (s *Server) resumeSchedule(ctx context.Context, p oneSchedule, _ none) (wire.Schedule, error) {
-	if s.o.Schedules == nil {
+func (h *scheduleHandler) resumeSchedule(ctx context.Context, p oneSchedule, _ none) (wire.Schedule, error) {
+	if h.schedules == nil {
 		return wire.Schedule{}, noAgents
 	}
-	h, err := s.o.Schedules.Resume(ctx, p.Schedule)
-	return scheduleOf(h), err
+	one, err := h.schedules.Resume(ctx, p.Schedule)
+	return scheduleOf(one), err
 }
 
-func (s *Server) deleteSchedule(ctx context.Context, p oneSchedule, _ none) (none, error) {
-	g, err := s.gateway()
-	if err != nil {
-		return none{}, err
-	}
-	return none{}, g.Unschedule(ctx, p.Schedule, by(ctx))
+func (h *scheduleHandler) deleteSchedule(ctx context.Context, p oneSchedule, _ none) (none, error) {
+	return none{}, h.gateway.Unschedule(ctx, p.Schedule, by(ctx))
 }
 
 // updateSchedule changes the times of a schedule. The waiting run is updated.
-func (s *Server) updateSchedule(ctx context.Context, p oneSchedule, b wire.EditSchedule) (wire.Schedule, error) {
-	g, err := s.gateway()
-	if err != nil {
-		return wire.Schedule{}, err
-	}
-	h, err := g.Reschedule(ctx, p.Schedule, by(ctx), func(spec *schedule.Spec) error { return edit(spec, b) })
-	return scheduleOf(h), err
+func (h *scheduleHandler) updateSchedule(ctx context.Context, p oneSchedule, b wire.EditSchedule) (wire.Schedule, error) {
+	one, err := h.gateway.Reschedule(ctx, p.Schedule, by(ctx), func(spec *schedule.Spec) error { return edit(spec, b) })
+	return scheduleOf(one), err
 }
 
 func edit(spec *schedule.Spec, b wire.EditSchedule) error {
@@ -117,7 +115,7 @@ type timesParams struct {
 }
 
 // previewSchedule previews the times of a schedule that does not exist yet.
-func (s *Server) previewSchedule(_ context.Context, p timesParams, _ none) (wire.Times, error) {
+func (h *scheduleHandler) previewSchedule(_ context.Context, p timesParams, _ none) (wire.Times, error) {
 	spec := schedule.Spec{Cron: p.Schedule, TZ: p.TimeZone}
 	times, err := spec.Times(time.Now().UTC(), shownTimes)
 	if times == nil {

@@ -22,20 +22,17 @@ type Secrets interface {
 	Rotate(ctx context.Context, by string) error
 }
 
-func (s *Server) secrets() (Secrets, error) {
-	if s.o.Secrets == nil {
-		return nil, fault.Cannot("api.secrets", "this daemon has no secret store", "start the daemon with glasshouse serve")
-	}
-	return s.o.Secrets, nil
+// secretHandler serves the routes of secrets and their grants.
+type secretHandler struct {
+	secrets Secrets
+	jails   Manager
 }
 
-func (s *Server) listSecrets(_ context.Context, _ none, _ none) (wire.Page[wire.Secret], error) {
+var noSecrets = fault.Cannot("api.secrets", "this daemon has no secret store", "start the daemon with glasshouse serve")
+
+func (h *secretHandler) listSecrets(_ context.Context, _ none, _ none) (wire.Page[wire.Secret], error) {
 	page := wire.Page[wire.Secret]{Items: []wire.Secret{}}
-	k, err := s.secrets()
-	if err != nil {
-		return page, err
-	}
-	for _, i := range k.List() {
+	for _, i := range h.secrets.List() {
 		w := wire.Secret{Name: i.Name, Owner: i.Owner, Provider: i.Provider, Path: i.Path, Created: i.Created.UTC(), Updated: i.Updated.UTC(), Used: utc(i.Used), Grants: []wire.Grant{}}
 		for _, g := range i.Grants {
 			w.Grants = append(w.Grants, grantOf(g))
@@ -57,42 +54,30 @@ type oneSecret struct {
 	Name string `path:"name"`
 }
 
-func (s *Server) putSecret(ctx context.Context, p oneSecret, b wire.PutSecret) (none, error) {
-	k, err := s.secrets()
-	if err != nil {
-		return none{}, err
-	}
+func (h *secretHandler) putSecret(ctx context.Context, p oneSecret, b wire.PutSecret) (none, error) {
 	by := access.CallerOf(ctx).Name
 	switch {
 	case b.Value != nil && b.Base64 == nil && b.Reference == "":
-		return none{}, k.Put(ctx, p.Name, []byte(*b.Value), by)
+		return none{}, h.secrets.Put(ctx, p.Name, []byte(*b.Value), by)
 	case b.Base64 != nil && b.Value == nil && b.Reference == "":
 		value, err := base64.StdEncoding.DecodeString(*b.Base64)
 		if err != nil {
 			return none{}, fault.Fieldf("api.putSecret", "base64", "not valid base64") // the decoder's error would contain a part of the value
 		}
-		return none{}, k.Put(ctx, p.Name, value, by)
+		return none{}, h.secrets.Put(ctx, p.Name, value, by)
 	case b.Reference != "" && b.Value == nil && b.Base64 == nil:
-		return none{}, k.PutReference(ctx, p.Name, b.Reference, by)
+		return none{}, h.secrets.PutReference(ctx, p.Name, b.Reference, by)
 	}
 	return none{}, fault.Fieldf("api.putSecret", "value", "specify exactly one of value, base64 and reference")
 }
 
-func (s *Server) deleteSecret(ctx context.Context, p oneSecret, _ none) (none, error) {
-	k, err := s.secrets()
-	if err != nil {
-		return none{}, err
-	}
-	return none{}, k.Delete(ctx, p.Name, access.CallerOf(ctx).Name)
+func (h *secretHandler) deleteSecret(ctx context.Context, p oneSecret, _ none) (none, error) {
+	return none{}, h.secrets.Delete(ctx, p.Name, access.CallerOf(ctx).Name)
 }
 
-func (s *Server) grantSecret(ctx context.Context, p oneSecret, b wire.GrantSecret) (wire.Grant, error) {
-	k, err := s.secrets()
-	if err != nil {
-		return wire.Grant{}, err
-	}
+func (h *secretHandler) grantSecret(ctx context.Context, p oneSecret, b wire.GrantSecret) (wire.Grant, error) {
 	if b.Jail != "" {
-		if _, err := s.o.Jails.Get(ctx, b.Jail); err != nil {
+		if _, err := h.jails.Get(ctx, b.Jail); err != nil {
 			return wire.Grant{}, err
 		}
 	}
@@ -103,7 +88,7 @@ func (s *Server) grantSecret(ctx context.Context, p oneSecret, b wire.GrantSecre
 	if g.Delivery == "" {
 		g.Delivery = secret.File
 	}
-	g, err = k.Grant(ctx, g)
+	g, err := h.secrets.Grant(ctx, g)
 	if err != nil {
 		return wire.Grant{}, err
 	}
@@ -114,18 +99,10 @@ type oneGrant struct {
 	ID id.Grant `path:"grant"`
 }
 
-func (s *Server) revokeGrant(ctx context.Context, p oneGrant, _ none) (none, error) {
-	k, err := s.secrets()
-	if err != nil {
-		return none{}, err
-	}
-	return none{}, k.Revoke(ctx, p.ID, access.CallerOf(ctx).Name)
+func (h *secretHandler) revokeGrant(ctx context.Context, p oneGrant, _ none) (none, error) {
+	return none{}, h.secrets.Revoke(ctx, p.ID, access.CallerOf(ctx).Name)
 }
 
-func (s *Server) rotateSecrets(ctx context.Context, _ none, _ none) (none, error) {
-	k, err := s.secrets()
-	if err != nil {
-		return none{}, err
-	}
-	return none{}, k.Rotate(ctx, access.CallerOf(ctx).Name)
+func (h *secretHandler) rotateSecrets(ctx context.Context, _ none, _ none) (none, error) {
+	return none{}, h.secrets.Rotate(ctx, access.CallerOf(ctx).Name)
 }

@@ -27,8 +27,6 @@ import (
 	"glasshouse/jail/init/control"
 	"glasshouse/jail/init/protocol"
 	"glasshouse/jail/rootfs"
-	"glasshouse/observe/eventlog"
-	"glasshouse/observe/report"
 	"glasshouse/policy/access"
 )
 
@@ -117,22 +115,16 @@ type Server struct {
 	mux      *http.ServeMux
 	table    map[string]route // by pattern
 	agentMux *http.ServeMux   // routes of the agent endpoint
-	csrf     *http.CrossOriginProtection
+	auth     *authenticator
+	replays  *replayer
+	problems *problems
 	metrics  *metrics
-	openapi  func() ([]byte, error) // generated on first use, because that is the slowest step of a start
-	once     flights
-	present  presence
-	rates    rates
-	tallies  recent[filtered, *eventlog.Tally]
-	pasts    recent[*eventlog.Log, *report.Past]
-	judges   recent[judgedPart, *judgements]
-	listings listings
+	streams  *streams
 
-	ctx     context.Context // canceled at the start of Shutdown, for streams and waiting requests, which would block it
+	closing context.Context // canceled at the start of Shutdown, for streams and waiting requests, which would block it
 	cancel  context.CancelCauseFunc
 	work    context.Context // parent of all requests; canceled when the grace period of Shutdown ends
 	drop    context.CancelCauseFunc
-	streams sync.WaitGroup // hijacked connections, which http.Server does not track
 
 	mu sync.Mutex
 	// +checklocks:mu
@@ -150,18 +142,29 @@ func New(o Options) *Server {
 	}
 	o.MaxBody = cmp.Or(o.MaxBody, 1<<20)
 	o.MaxOutput = cmp.Or(o.MaxOutput, 1<<20)
-	s := &Server{o: o, mux: http.NewServeMux(), table: map[string]route{}, csrf: http.NewCrossOriginProtection()}
-	s.ctx, s.cancel = context.WithCancelCause(context.Background())
-	s.work, s.drop = context.WithCancelCause(context.Background())
-	s.metrics = newMetrics(o.Jails)
-	s.rates.s = s
-	s.tallies.most, s.pasts.most, s.judges.most = maxTallies, maxPasts, maxJudgements
-	for _, rt := range routes {
+	closing, cancel := context.WithCancelCause(context.Background())
+	work, drop := context.WithCancelCause(context.Background())
+	s := &Server{
+		o: o, mux: http.NewServeMux(), table: map[string]route{}, agentMux: http.NewServeMux(),
+		auth:     &authenticator{tokens: o.Tokens, logins: o.Logins, hosts: o.Hosts, csrf: http.NewCrossOriginProtection()},
+		replays:  &replayer{store: o.IdempotencyStore, log: o.Log},
+		problems: &problems{log: o.Log, closing: closing},
+		metrics:  newMetrics(o.Jails),
+		streams:  &streams{closing: closing},
+		closing:  closing, cancel: cancel, work: work, drop: drop,
+	}
+	h := newHandlers(o, s)
+	for _, rt := range routes(o, h) {
 		s.mux.Handle(rt.pattern, s.route(rt))
 		s.table[rt.pattern] = rt
 	}
-	s.registerAgentRoutes()
-	s.openapi = sync.OnceValues(func() ([]byte, error) { return Document(o.Version.Version) })
+	for _, rt := range agentRoutes(h.agent) {
+		s.agentMux.Handle(rt.pattern, s.route(rt))
+	}
+	for _, path := range modelPaths {
+		s.agentMux.Handle(path, http.HandlerFunc(h.agent.askModel))
+	}
+	s.agentMux.Handle("/mcp", http.HandlerFunc(h.agent.serveMCP))
 	return s
 }
 
@@ -203,6 +206,7 @@ const cleanupTime = 3 * time.Second
 // requests until ctx ends. It then cancels those requests, and closes the connections of
 // requests that do not return.
 func (s *Server) Shutdown(ctx context.Context) error {
+	s.streams.close()
 	s.mu.Lock()
 	s.closed = true
 	servers := s.servers
@@ -227,15 +231,15 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		})
 	}
 	wg.Wait()
-	s.streams.Wait() // each has its own deadline
+	s.streams.open.Wait() // each has its own deadline
 	return errors.Join(errs...)
 }
 
 // serveHTTP handles a request, including logging and panics.
 func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
-	rec := &recorder{ResponseWriter: w}
+	rec := &recorder{ResponseWriter: w, maxBody: s.o.MaxBody}
 	defer s.observe(rec, r, time.Now())
-	defer s.recover(rec, r)
+	defer s.problems.recover(rec, r)
 
 	h := rec.Header()
 	h.Set("X-Content-Type-Options", "nosniff")
@@ -244,17 +248,17 @@ func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	err := s.admit(rec, r)
 	if err != nil {
-		s.fail(rec, r, err)
+		s.problems.fail(rec, r, err)
 	}
 }
 
 // admit verifies the origin and the caller of a request, and passes it to its route.
 func (s *Server) admit(rec *recorder, r *http.Request) error {
 	c := connOf(r.Context())
-	if err := s.checkHost(r, c); err != nil {
+	if err := s.auth.checkHost(r, c); err != nil {
 		return err
 	}
-	if err := s.checkOrigin(r); err != nil {
+	if err := s.auth.checkOrigin(r); err != nil {
 		return err
 	}
 	_, pattern := s.mux.Handler(r)
@@ -263,7 +267,7 @@ func (s *Server) admit(rec *recorder, r *http.Request) error {
 		s.o.UI.ServeHTTP(rec, r)
 		return nil
 	}
-	caller, err := s.authenticate(r, c)
+	caller, err := s.auth.authenticate(r, c)
 	if rt, taken := s.table[pattern]; err != nil && !(taken && rt.role == "") {
 		return err
 	}

@@ -17,29 +17,24 @@ type Skills interface {
 	RemoveSkill(ctx context.Context, name string) error
 }
 
-func (s *Server) addSkill(ctx context.Context, _ none, b wire.AddSkill) (wire.Skill, error) {
-	caps, err := s.capabilities()
-	if err != nil {
-		return wire.Skill{}, err
-	}
+// skillHandler serves the routes of skills.
+type skillHandler struct{ skills Skills }
+
+func (h *skillHandler) addSkill(ctx context.Context, _ none, b wire.AddSkill) (wire.Skill, error) {
 	if b.File == "" {
 		b.File = "SKILL.md"
 	}
-	k, _, err := caps.AddSkill(ctx, b.File, []byte(b.Text), access.CallerOf(ctx).Name, "")
+	k, _, err := h.skills.AddSkill(ctx, b.File, []byte(b.Text), access.CallerOf(ctx).Name, "")
 	if err != nil {
 		return wire.Skill{}, err
 	}
-	return skillOf(caps.Skill(k.Name))
+	return skillOf(h.skills.Skill(k.Name))
 }
 
-func (s *Server) listSkills(context.Context, none, none) (wire.Page[wire.Skill], error) {
+func (h *skillHandler) listSkills(context.Context, none, none) (wire.Page[wire.Skill], error) {
 	page := wire.Page[wire.Skill]{Items: []wire.Skill{}}
-	caps, err := s.capabilities()
-	if err != nil {
-		return page, err
-	}
-	for _, rec := range caps.Skills() {
-		w, err := skillOf(caps.Skill(rec.Name))
+	for _, rec := range h.skills.Skills() {
+		w, err := skillOf(h.skills.Skill(rec.Name))
 		if err != nil {
 			return page, err
 		}
@@ -53,20 +48,12 @@ type oneSkill struct {
 	Name string `path:"name"`
 }
 
-func (s *Server) getSkill(_ context.Context, p oneSkill, _ none) (wire.Skill, error) {
-	caps, err := s.capabilities()
-	if err != nil {
-		return wire.Skill{}, err
-	}
-	return skillOf(caps.Skill(p.Name))
+func (h *skillHandler) getSkill(_ context.Context, p oneSkill, _ none) (wire.Skill, error) {
+	return skillOf(h.skills.Skill(p.Name))
 }
 
-func (s *Server) deleteSkill(ctx context.Context, p oneSkill, _ none) (none, error) {
-	caps, err := s.capabilities()
-	if err != nil {
-		return none{}, err
-	}
-	return none{}, caps.RemoveSkill(ctx, p.Name)
+func (h *skillHandler) deleteSkill(ctx context.Context, p oneSkill, _ none) (none, error) {
+	return none{}, h.skills.RemoveSkill(ctx, p.Name)
 }
 
 // skillOf converts a skill. A refused skill has the reason, and not the content that agents

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"slices"
 
 	"glasshouse/api/wire"
 	"glasshouse/fault"
@@ -35,32 +34,29 @@ type Snapshots interface {
 	FillSpares(ctx context.Context, s id.Snapshot, count int) error
 }
 
-// snapshots returns the snapshot manager, or an error if the daemon has none.
-func (s *Server) snapshots() (Snapshots, error) {
-	if s.o.Snapshots == nil {
-		return nil, fault.Cannot("api.snapshots", "this daemon does not support snapshots", "start the daemon with glasshouse serve")
-	}
-	return s.o.Snapshots, nil
+// snapshotHandler serves the routes of snapshots, and those that create jails from them.
+type snapshotHandler struct {
+	snapshots Snapshots
+	jails     Manager
+	problems  *problems
 }
+
+var noSnapshots = fault.Cannot("api.snapshots", "this daemon does not support snapshots", "start the daemon with glasshouse serve")
 
 type oneSnapshot struct {
 	ID id.Snapshot `path:"sid"`
 }
 
-func (s *Server) takeSnapshot(ctx context.Context, p oneJail, b wire.TakeSnapshot) (wire.Snapshot, error) {
-	k, err := s.snapshots()
-	if err != nil {
-		return wire.Snapshot{}, err
-	}
+func (h *snapshotHandler) takeSnapshot(ctx context.Context, p oneJail, b wire.TakeSnapshot) (wire.Snapshot, error) {
 	o := snapshot.TakeOptions{Name: b.Name, Labels: b.Labels, Stop: b.Stop, Layering: jail.Layering(b.Layering)}
 	if err := o.Check(); err != nil {
 		return wire.Snapshot{}, err
 	}
-	taken, err := k.Take(ctx, p.ID, o)
+	taken, err := h.snapshots.Take(ctx, p.ID, o)
 	if err != nil {
 		return wire.Snapshot{}, err
 	}
-	return s.snapshotOf(taken), nil
+	return snapshotOf(taken, h.snapshots), nil
 }
 
 func snapshotPlace(_ oneJail, s wire.Snapshot) string { return "/snapshots/" + string(s.ID) }
@@ -71,8 +67,8 @@ type listSnapshots struct {
 	Usage bool        `query:"usage" description:"Include the disk usage of each snapshot."`
 }
 
-func (s *Server) listSnapshots(ctx context.Context, p listSnapshots, _ none) (wire.Page[wire.Snapshot], error) {
-	return s.pageOfSnapshots(ctx, p, "")
+func (h *snapshotHandler) listSnapshots(ctx context.Context, p listSnapshots, _ none) (wire.Page[wire.Snapshot], error) {
+	return h.pageOfSnapshots(ctx, p, "")
 }
 
 type listJailSnapshots struct {
@@ -80,34 +76,30 @@ type listJailSnapshots struct {
 	listSnapshots
 }
 
-func (s *Server) listJailSnapshots(ctx context.Context, p listJailSnapshots, _ none) (wire.Page[wire.Snapshot], error) {
-	page, err := s.pageOfSnapshots(ctx, p.listSnapshots, p.ID)
+func (h *snapshotHandler) listJailSnapshots(ctx context.Context, p listJailSnapshots, _ none) (wire.Page[wire.Snapshot], error) {
+	page, err := h.pageOfSnapshots(ctx, p.listSnapshots, p.ID)
 	if err == nil && len(page.Items) == 0 && p.After == "" { // the jail does not exist or has no snapshots
-		_, err = s.o.Jails.Get(ctx, p.ID)
+		_, err = h.jails.Get(ctx, p.ID)
 	}
 	return page, err
 }
 
-func (s *Server) pageOfSnapshots(ctx context.Context, p listSnapshots, of id.Jail) (wire.Page[wire.Snapshot], error) {
+func (h *snapshotHandler) pageOfSnapshots(ctx context.Context, p listSnapshots, of id.Jail) (wire.Page[wire.Snapshot], error) {
 	var page wire.Page[wire.Snapshot]
-	k, err := s.snapshots()
-	if err != nil {
-		return page, err
-	}
 	n, err := limit(p.Limit)
 	if err != nil {
 		return page, err
 	}
-	list, err := k.List(ctx, snapshot.ListOptions{Jail: of, After: p.After, Limit: n + 1})
+	list, err := h.snapshots.List(ctx, snapshot.ListOptions{Jail: of, After: p.After, Limit: n + 1})
 	if err != nil {
 		return page, err
 	}
 	list, page.Next = cut(list, n, func(one snapshot.Snapshot) string { return string(one.ID) })
 	page.Items = make([]wire.Snapshot, 0, len(list))
 	for _, one := range list {
-		w := s.snapshotOf(one)
+		w := snapshotOf(one, h.snapshots)
 		if p.Usage {
-			w.Usage, err = usageOfSnapshot(ctx, k, one.ID)
+			w.Usage, err = usageOfSnapshot(ctx, h.snapshots, one.ID)
 		}
 		if errors.Is(err, fault.NotFound) { // deleted concurrently
 			continue
@@ -119,83 +111,45 @@ func (s *Server) pageOfSnapshots(ctx context.Context, p listSnapshots, of id.Jai
 	return page, nil
 }
 
-func (s *Server) getSnapshot(ctx context.Context, p oneSnapshot, _ none) (wire.Snapshot, error) {
-	k, err := s.snapshots()
+func (h *snapshotHandler) getSnapshot(ctx context.Context, p oneSnapshot, _ none) (wire.Snapshot, error) {
+	one, err := h.snapshots.Get(ctx, p.ID)
 	if err != nil {
 		return wire.Snapshot{}, err
 	}
-	one, err := k.Get(ctx, p.ID)
-	if err != nil {
-		return wire.Snapshot{}, err
-	}
-	w := s.snapshotOf(one)
-	w.Usage, err = usageOfSnapshot(ctx, k, p.ID)
+	w := snapshotOf(one, h.snapshots)
+	w.Usage, err = usageOfSnapshot(ctx, h.snapshots, p.ID)
 	return w, err
 }
 
-func (s *Server) deleteSnapshot(ctx context.Context, p oneSnapshot, _ none) (none, error) {
-	k, err := s.snapshots()
-	if err != nil {
-		return none{}, err
-	}
-	return none{}, k.Delete(ctx, p.ID)
+func (h *snapshotHandler) deleteSnapshot(ctx context.Context, p oneSnapshot, _ none) (none, error) {
+	return none{}, h.snapshots.Delete(ctx, p.ID)
 }
 
-// deleteSnapshotsOf deletes the snapshots of a jail before the jail is deleted. In this order
-// a failed request can be repeated.
-func (s *Server) deleteSnapshotsOf(ctx context.Context, j id.Jail) error {
-	k, err := s.snapshots()
-	if err != nil {
-		return err
-	}
-	if _, err := s.o.Jails.Get(ctx, j); err != nil {
-		return err
-	}
-	list, err := k.List(ctx, snapshot.ListOptions{Jail: j})
-	if err != nil {
-		return err
-	}
-	for _, one := range slices.Backward(list) {
-		if err := k.Delete(ctx, one.ID); err != nil && !errors.Is(err, fault.NotFound) {
-			return err
-		}
-	}
-	return nil
-}
-
-func (s *Server) rewindJail(ctx context.Context, p oneJail, b wire.Rewind) (wire.Jail, error) {
-	k, err := s.snapshots()
-	if err != nil {
-		return wire.Jail{}, err
-	}
+func (h *snapshotHandler) rewindJail(ctx context.Context, p oneJail, b wire.Rewind) (wire.Jail, error) {
 	if !id.Valid('s', string(b.Snapshot)) {
 		return wire.Jail{}, fault.Fieldf("api.rewindJail", "snapshot", "%q is not a snapshot's id", text.Clip(string(b.Snapshot), 64))
 	}
-	return s.shown(ctx)(k.Rewind(ctx, p.ID, b.Snapshot, jail.RewindOptions{KeepConnections: b.KeepConnections}))
+	return shown(ctx, h.snapshots)(h.snapshots.Rewind(ctx, p.ID, b.Snapshot, jail.RewindOptions{KeepConnections: b.KeepConnections}))
 }
 
-func (s *Server) warmSnapshot(ctx context.Context, p oneSnapshot, b wire.Warm) (wire.Warmed, error) {
-	k, err := s.snapshots()
-	if err != nil {
-		return wire.Warmed{}, err
-	}
+func (h *snapshotHandler) warmSnapshot(ctx context.Context, p oneSnapshot, b wire.Warm) (wire.Warmed, error) {
 	if b.Count < 1 || b.Count > snapshot.MaxBranches {
 		return wire.Warmed{}, fault.Fieldf("api.warmSnapshot", "count", "%d is not between 1 and %d", b.Count, snapshot.MaxBranches)
 	}
-	one, err := k.Get(ctx, p.ID)
+	one, err := h.snapshots.Get(ctx, p.ID)
 	if err != nil {
 		return wire.Warmed{}, err
 	}
 	if !one.Memory {
 		return wire.Warmed{}, fault.Newf(fault.Conflict, "api.warmSnapshot", string(p.ID), "the snapshot has no processes: only snapshots with memory can be warmed")
 	}
-	if err := k.FillSpares(ctx, p.ID, b.Count); err != nil {
+	if err := h.snapshots.FillSpares(ctx, p.ID, b.Count); err != nil {
 		return wire.Warmed{}, err
 	}
-	return wire.Warmed{Copies: k.Spares(p.ID)}, nil
+	return wire.Warmed{Copies: h.snapshots.Spares(p.ID)}, nil
 }
 
-func (s *Server) snapshotOf(one snapshot.Snapshot) wire.Snapshot {
+func snapshotOf(one snapshot.Snapshot, taken Snapshots) wire.Snapshot {
 	self := "/snapshots/" + string(one.ID)
 	return wire.Snapshot{
 		ID: one.ID, Jail: one.Jail.ID, JailName: one.Jail.Spec.Name, Parent: one.Parent,
@@ -206,7 +160,7 @@ func (s *Server) snapshotOf(one snapshot.Snapshot) wire.Snapshot {
 		Backend: one.Jail.Spec.Backend, Runtime: one.Jail.Spec.Runtime,
 		Limits: wire.Limits(one.Jail.Spec.Limits), Network: string(one.Jail.Spec.Network),
 		MemoryBytes: one.Stats.MemoryBytes, DiskBytes: one.Stats.DiskBytes, PIDs: one.Stats.PIDs,
-		Host: wire.Host(one.Host), Copies: s.o.Snapshots.Spares(one.ID),
+		Host: wire.Host(one.Host), Copies: taken.Spares(one.ID),
 		Links: map[string]string{
 			"self": self, "jail": "/jails/" + string(one.Jail.ID),
 			"restore": self + "/restore", "branch": self + "/branch", "warm": self + "/warm",

@@ -41,8 +41,8 @@ type syscallParams struct {
 
 // getSyscallProfile responds with statistics about the system calls of a jail, their durations and
 // errors.
-func (s *Server) getSyscallProfile(w http.ResponseWriter, r *http.Request, p syscallParams) error {
-	if _, err := s.readBody(w, r, &none{}); err != nil {
+func (h *activityHandler) getSyscallProfile(w http.ResponseWriter, r *http.Request, p syscallParams) error {
+	if _, err := readBody(w, r, &none{}); err != nil {
 		return err
 	}
 	n, err := limit(p.Limit)
@@ -64,7 +64,7 @@ func (s *Server) getSyscallProfile(w http.ResponseWriter, r *http.Request, p sys
 	if err != nil {
 		return err
 	}
-	l, err := s.log(r.Context(), p.ID)
+	l, err := h.recordings.log(r.Context(), p.ID)
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"strings"
 	"time"
@@ -20,6 +21,15 @@ import (
 	"glasshouse/jail/init/protocol"
 	"glasshouse/policy/access"
 )
+
+// terminalHandler serves terminals.
+type terminalHandler struct {
+	jails    Manager
+	streams  *streams
+	problems *problems
+	metrics  *metrics
+	log      *slog.Logger
+}
 
 type terminalParams struct {
 	ID   id.Jail  `path:"id"`
@@ -46,11 +56,11 @@ var shell = []string{"/bin/sh", "-c", "if command -v bash >/dev/null 2>&1; then 
 
 // openTerminal connects a WebSocket to the terminal of a command. The command continues after the
 // client disconnects.
-func (s *Server) openTerminal(w http.ResponseWriter, r *http.Request, p terminalParams) error {
+func (h *terminalHandler) openTerminal(w http.ResponseWriter, r *http.Request, p terminalParams) error {
 	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
 		return fault.Newf(fault.Invalid, "api.openTerminal", "", "a terminal needs a WebSocket: the Upgrade header is missing")
 	}
-	leave, err := s.enter()
+	leave, err := h.streams.enter()
 	if err != nil {
 		return err
 	}
@@ -59,49 +69,38 @@ func (s *Server) openTerminal(w http.ResponseWriter, r *http.Request, p terminal
 	// After Accept hijacks the connection, net/http no longer cancels the request's context.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
 	defer cancel()
-	defer s.present.enter(access.CallerOf(ctx).Login, cancel)()
+	defer h.streams.logins.enter(access.CallerOf(ctx).Login, cancel)()
 
-	stream, err := s.terminalStream(ctx, p)
+	stream, err := h.terminalStream(ctx, p)
 	if err != nil {
 		return err
 	}
 	defer stream.Close()
 	x := stream.Status().ID
-	stdin, err := s.o.Jails.Stdin(ctx, p.ID, x)
+	stdin, err := h.jails.Stdin(ctx, p.ID, x)
 	if err != nil && !errors.Is(err, fault.Conflict) { // on Conflict, the command has ended and its output is shown
-		return errors.Join(err, s.hangUp(ctx, p, x))
+		return errors.Join(err, h.hangUp(ctx, p, x))
 	}
 	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{
 		Subprotocols:       []string{wsProtocol},
 		InsecureSkipVerify: true, // checkOrigin has verified the origin
 	})
 	if err != nil { // Accept has sent the error response
-		return s.hangUp(ctx, p, x)
+		return h.hangUp(ctx, p, x)
 	}
 	defer conn.CloseNow()
 	conn.SetReadLimit(maxPaste)
-	defer s.metrics.opened("terminal")()
+	defer h.metrics.opened("terminal")()
 
-	t := &terminal{s: s, conn: conn, jail: p.ID, exec: x, stream: stream, cancel: cancel}
+	t := &terminal{terminalHandler: h, conn: conn, jail: p.ID, exec: x, stream: stream, cancel: cancel}
 	t.run(ctx, stdin)
 	return nil
 }
 
-// enter registers a connection that Shutdown waits for.
-func (s *Server) enter() (leave func(), err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return nil, fault.New(fault.Unavailable, "api.enter", "", errClosing)
-	}
-	s.streams.Add(1)
-	return s.streams.Done, nil
-}
-
 // terminalStream starts a command on a terminal, or attaches to a running one.
-func (s *Server) terminalStream(ctx context.Context, p terminalParams) (*control.Stream, error) {
+func (h *terminalHandler) terminalStream(ctx context.Context, p terminalParams) (*control.Stream, error) {
 	if p.Exec != "" {
-		return s.attachTerminal(ctx, p)
+		return h.attachTerminal(ctx, p)
 	}
 	size := &protocol.Size{Cols: 80, Rows: 24}
 	if p.Cols != 0 && p.Rows != 0 {
@@ -111,16 +110,16 @@ func (s *Server) terminalStream(ctx context.Context, p terminalParams) (*control
 	if len(p.Argv) == 0 && p.Cmd == "" {
 		req.Argv = shell
 	}
-	s.metrics.execs.WithLabelValues("terminal").Inc()
-	stream, _, err := s.o.Jails.Exec(ctx, p.ID, req, &control.AttachOptions{Lossless: true, Follow: true})
+	h.metrics.execs.WithLabelValues("terminal").Inc()
+	stream, _, err := h.jails.Exec(ctx, p.ID, req, &control.AttachOptions{Lossless: true, Follow: true})
 	return stream, err
 }
 
-func (s *Server) attachTerminal(ctx context.Context, p terminalParams) (*control.Stream, error) {
+func (h *terminalHandler) attachTerminal(ctx context.Context, p terminalParams) (*control.Stream, error) {
 	if p.Cmd != "" || len(p.Argv) > 0 || p.User != "" || p.Cwd != "" {
 		return nil, fault.Fieldf("api.attachTerminal", "exec", "cmd, argv, user and cwd are only valid for a new command")
 	}
-	stream, err := s.o.Jails.Attach(ctx, p.ID, p.Exec, control.AttachOptions{From: -1, Lossless: true, Follow: true})
+	stream, err := h.jails.Attach(ctx, p.ID, p.Exec, control.AttachOptions{From: -1, Lossless: true, Follow: true})
 	if err != nil {
 		return nil, err
 	}
@@ -130,24 +129,24 @@ func (s *Server) attachTerminal(ctx context.Context, p terminalParams) (*control
 	}
 	if p.Cols != 0 && p.Rows != 0 {
 		// A resize also makes programs redraw. The command may have ended.
-		if err := s.o.Jails.Resize(ctx, p.ID, p.Exec, protocol.Size{Cols: p.Cols, Rows: p.Rows}); err != nil {
-			s.o.Log.Debug("cannot resize terminal", "exec", p.Exec, "err", err)
+		if err := h.jails.Resize(ctx, p.ID, p.Exec, protocol.Size{Cols: p.Cols, Rows: p.Rows}); err != nil {
+			h.log.Debug("cannot resize terminal", "exec", p.Exec, "err", err)
 		}
 	}
 	return stream, nil
 }
 
 // hangUp ends a command whose terminal was never connected.
-func (s *Server) hangUp(ctx context.Context, p terminalParams, x id.Exec) error {
+func (h *terminalHandler) hangUp(ctx context.Context, p terminalParams, x id.Exec) error {
 	if p.Exec != "" {
 		return nil
 	}
-	return s.o.Jails.Signal(ctx, p.ID, x, "HUP")
+	return h.jails.Signal(ctx, p.ID, x, "HUP")
 }
 
 // A terminal is one client of a command's terminal.
 type terminal struct {
-	s      *Server
+	*terminalHandler
 	conn   *websocket.Conn
 	jail   id.Jail
 	exec   id.Exec
@@ -195,7 +194,7 @@ func (t *terminal) show(ctx context.Context) (websocket.StatusCode, string) {
 		if ctx.Err() != nil {
 			return websocket.StatusNormalClosure, "client disconnected"
 		}
-		p := t.s.problem(t.where(), err)
+		p := t.problems.of(t.where(), err)
 		t.say(ctx, wire.TerminalEvent{Error: &p})
 		return websocket.StatusInternalError, p.Title
 	}
@@ -232,7 +231,7 @@ func (t *terminal) listen(ctx context.Context, keys chan<- []byte) {
 		}
 		if kind == websocket.MessageText {
 			if err := t.control(ctx, data); err != nil {
-				p := t.s.problem(t.where(), err)
+				p := t.problems.of(t.where(), err)
 				t.say(ctx, wire.TerminalEvent{Error: &p})
 			}
 			continue
@@ -256,9 +255,9 @@ func (t *terminal) control(ctx context.Context, data []byte) error {
 		if err != nil {
 			return err
 		}
-		return t.s.o.Jails.Resize(ctx, t.jail, t.exec, *size)
+		return t.jails.Resize(ctx, t.jail, t.exec, *size)
 	case c.Signal != "" && c.Resize == nil:
-		return t.s.o.Jails.Signal(ctx, t.jail, t.exec, c.Signal)
+		return t.jails.Signal(ctx, t.jail, t.exec, c.Signal)
 	}
 	return fault.Newf(fault.Invalid, "api.control", "", "want resize or signal")
 }
@@ -305,7 +304,7 @@ func (t *terminal) ping(ctx context.Context) {
 // canceling the context of a read closes the connection.
 func (t *terminal) goAway(ctx context.Context) {
 	select {
-	case <-t.s.ctx.Done():
+	case <-t.streams.closing.Done():
 		t.conn.Close(websocket.StatusGoingAway, errClosing.Error())
 		t.cancel()
 	case <-ctx.Done():

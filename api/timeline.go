@@ -22,24 +22,24 @@ type filtered struct {
 }
 
 // tally returns the counts of the events of a jail that match a filter, up to now.
-func (s *Server) tally(ctx context.Context, j id.Jail, rf recordFilter) (*eventlog.Tally, error) {
+func (h *eventHandler) tally(ctx context.Context, j id.Jail, rf recordFilter) (*eventlog.Tally, error) {
 	f, err := rf.filter()
 	if err != nil {
 		return nil, err
 	}
-	l, err := s.log(ctx, j)
+	l, err := h.recordings.log(ctx, j)
 	if err != nil {
 		return nil, err
 	}
 	if err := flushed(ctx, l); err != nil {
 		return nil, err
 	}
-	t := s.tallies.of(filtered{l, f.String()}, func() *eventlog.Tally { return l.Tally(f) })
+	t := h.tallies.of(filtered{l, f.String()}, func() *eventlog.Tally { return l.Tally(f) })
 	return t, t.Update(ctx)
 }
 
 // eventWindow responds with a window of the matching events, selected by offset or by time.
-func (s *Server) eventWindow(w http.ResponseWriter, r *http.Request, p eventParams) error {
+func (h *eventHandler) eventWindow(w http.ResponseWriter, r *http.Request, p eventParams) error {
 	if p.Since != "" || p.Until != "" || p.After != nil || p.Tail != nil || p.Follow != nil || p.Format != "" || p.Offset != nil && p.At != "" {
 		return fault.Fieldf("api.eventWindow", "offset", "offset and at can be combined only with a filter and limit")
 	}
@@ -51,7 +51,7 @@ func (s *Server) eventWindow(w http.ResponseWriter, r *http.Request, p eventPara
 	if err != nil {
 		return err
 	}
-	t, err := s.tally(r.Context(), p.ID, p.recordFilter)
+	t, err := h.tally(r.Context(), p.ID, p.recordFilter)
 	if err != nil {
 		return err
 	}
@@ -82,7 +82,7 @@ type timelineParams struct {
 	Lanes   int `query:"lanes" minimum:"0" maximum:"100" description:"Number of processes to list, those with the most events first. Default 0."`
 }
 
-func (s *Server) getTimeline(ctx context.Context, p timelineParams, _ none) (wire.Timeline, error) {
+func (h *eventHandler) getTimeline(ctx context.Context, p timelineParams, _ none) (wire.Timeline, error) {
 	var w wire.Timeline
 	const op = "api.getTimeline"
 	if p.Buckets == 0 {
@@ -98,7 +98,7 @@ func (s *Server) getTimeline(ctx context.Context, p timelineParams, _ none) (wir
 	if err != nil {
 		return w, err
 	}
-	t, err := s.tally(ctx, p.ID, p.recordFilter)
+	t, err := h.tally(ctx, p.ID, p.recordFilter)
 	if err != nil {
 		return w, err
 	}

@@ -1,0 +1,78 @@
+package api
+
+import (
+	"cmp"
+	"context"
+
+	"glasshouse/api/wire"
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/policy/access"
+)
+
+// tokenHandler serves the routes of tokens and keys.
+type tokenHandler struct {
+	tokens *access.Tokens
+	e2b    E2B
+}
+
+func (h *tokenHandler) createToken(ctx context.Context, _ none, b wire.CreateToken) (wire.Token, error) {
+	role, err := access.ParseRole(b.Role)
+	if err != nil {
+		return wire.Token{}, err
+	}
+	t, secret, err := h.tokens.Create(ctx, b.Name, role, b.ExpiresAt)
+	if err != nil {
+		return wire.Token{}, err
+	}
+	w := tokenOf(t)
+	w.Token = secret
+	return w, nil
+}
+
+// E2B describes the listener for clients of the E2B protocol.
+type E2B struct {
+	URL    string // "": not served
+	Domain string // parent domain of the host names of sandbox ports
+	CA     string // CA certificate that clients must trust, PEM; "": a public CA
+}
+
+// createE2bKey creates an API key that is valid only on the E2B listener.
+func (h *tokenHandler) createE2bKey(ctx context.Context, _ none, b wire.CreateE2BKey) (wire.E2BKey, error) {
+	if h.e2b.URL == "" {
+		return wire.E2BKey{}, fault.Cannot("api.createE2bKey", "the E2B API is disabled", "set e2b.listen in the daemon's configuration")
+	}
+	t, key, err := h.tokens.CreateKey(ctx, cmp.Or(b.Name, access.CallerOf(ctx).Name), nil)
+	return wire.E2BKey{ID: t.ID, Key: key, URL: h.e2b.URL, Domain: h.e2b.Domain, CA: h.e2b.CA}, err
+}
+
+func (h *tokenHandler) listTokens(ctx context.Context, p paging, _ none) (wire.Page[wire.Token], error) {
+	var page wire.Page[wire.Token]
+	n, err := limit(p.Limit)
+	if err != nil {
+		return page, err
+	}
+	list, err := h.tokens.List(ctx)
+	if err != nil {
+		return page, err
+	}
+	list, err = afterID(list, p.After, func(t access.Token) string { return string(t.ID) })
+	if err != nil {
+		return page, err
+	}
+	list, page.Next = cut(list, n, func(t access.Token) string { return string(t.ID) })
+	page.Items = each(list, tokenOf)
+	return page, nil
+}
+
+type oneToken struct {
+	ID id.Token `path:"id"`
+}
+
+func (h *tokenHandler) revokeToken(ctx context.Context, p oneToken, _ none) (none, error) {
+	return none{}, h.tokens.Revoke(ctx, p.ID)
+}
+
+func tokenOf(t access.Token) wire.Token {
+	return wire.Token{ID: t.ID, Name: t.Name, Role: string(t.Role), CreatedAt: t.Created.UTC(), ExpiresAt: utc(t.Expires)}
+}
