@@ -28,19 +28,20 @@ const (
 	kindClient    = "client"
 )
 
-func init() {
-	builtinTools = append(builtinTools,
-		builtinTool{
+// clientTools returns tools for the Agent Client Protocol only. They are not offered to models.
+func (tc *toolCalls) clientTools() []builtinTool {
+	return []builtinTool{
+		{
 			Tool:     Tool{Name: toolReadLines, Kind: kindClient},
 			question: questionFrom(policy.ActionRead, func(in *linesInput) string { return in.Path }),
-			do:       (*Gateway).readLines,
+			do:       tc.readLines,
 		},
-		builtinTool{
+		{
 			Tool:     Tool{Name: toolTerminal, Kind: kindClient},
 			question: questionFrom(policy.ActionRun, func(in *terminalInput) string { return in.Line }),
-			do:       (*Gateway).openTerminal,
+			do:       tc.openTerminal,
 		},
-	)
+	}
 }
 
 // A jailConversation is a conversation that also reads and writes files and runs commands for
@@ -62,7 +63,7 @@ func (conv *jailConversation) callTool(ctx context.Context, at int64, tool strin
 	err = conv.whenActive(ctx, func() (err error) {
 		// Exec does not change during a conversation.
 		key := keyPrefix(conv.saved.Exec) + strconv.FormatInt(at, 10) // +checklocksignore
-		used, err = conv.g.Call(ctx, conv.caller, ToolUse{Key: key, Tool: tool, Input: text})
+		used, err = conv.supervisor.calls.Call(ctx, conv.caller, ToolUse{Key: key, Tool: tool, Input: text})
 		return err
 	})
 	if err != nil {
@@ -100,12 +101,12 @@ func (conv *jailConversation) WriteFile(ctx context.Context, at int64, path, con
 	return conv.callTool(ctx, at, "write_file", fileInput{Path: path, Text: content}, nil)
 }
 
-func (g *Gateway) readLines(ctx context.Context, inv *invocation) (any, error) {
+func (tc *toolCalls) readLines(ctx context.Context, inv *invocation) (any, error) {
 	in, err := inputOf[linesInput](inv.input)
 	if err != nil {
 		return nil, err
 	}
-	f, p, err := g.files(ctx, inv, in.Path)
+	f, p, err := tc.files(ctx, inv, in.Path)
 	if err != nil {
 		return nil, err
 	}
@@ -190,7 +191,7 @@ func shellQuote(argv []string) string {
 	return strings.Join(words, " ")
 }
 
-func (g *Gateway) openTerminal(ctx context.Context, inv *invocation) (any, error) {
+func (tc *toolCalls) openTerminal(ctx context.Context, inv *invocation) (any, error) {
 	in, err := inputOf[terminalInput](inv.input)
 	if err != nil {
 		return nil, err
@@ -206,7 +207,7 @@ func (g *Gateway) openTerminal(ctx context.Context, inv *invocation) (any, error
 	for k, v := range callerEnv(inv.caller) {
 		env[k] = v
 	}
-	_, _, err = g.cfg.Jails.Exec(ctx, inv.caller.Jail, jail.ExecRequest{ID: x, Argv: in.Argv, Cwd: in.Cwd, Env: env}, nil)
+	_, _, err = tc.cfg.Jails.Exec(ctx, inv.caller.Jail, jail.ExecRequest{ID: x, Argv: in.Argv, Cwd: in.Cwd, Env: env}, nil)
 	if err != nil && !errors.Is(err, fault.Conflict) {
 		return nil, err
 	}
@@ -223,7 +224,7 @@ func (conv *jailConversation) findTerminal(ctx context.Context, name string) (id
 	limit, known := conv.terminals[x]
 	conv.mu.Unlock()
 	for f := (run.StepFilter{Run: conv.run.ID, Limit: 1000}); !known; {
-		steps, err := conv.g.cfg.Runs.Steps(ctx, f)
+		steps, err := conv.supervisor.cfg.Runs.Steps(ctx, f)
 		if err != nil {
 			return "", 0, err
 		}
@@ -267,7 +268,7 @@ func (conv *jailConversation) TerminalOutput(ctx context.Context, name string) (
 		return acp.Output{}, err
 	}
 	var text []byte
-	status, err := conv.g.cfg.Jails.Output(ctx, conv.jail, x, func(c protocol.Chunk) error {
+	status, err := conv.supervisor.cfg.Jails.Output(ctx, conv.jail, x, func(c protocol.Chunk) error {
 		text = safetext.AppendEnd(text, c.Data, limit)
 		return nil
 	})
@@ -291,7 +292,7 @@ func (conv *jailConversation) WaitTerminal(ctx context.Context, name string) (ac
 	if err != nil {
 		return acp.Exit{}, err
 	}
-	status, err := conv.g.follow(ctx, conv.jail, x, func(protocol.Chunk) error { return nil })
+	status, err := conv.supervisor.follow(ctx, conv.jail, x, func(protocol.Chunk) error { return nil })
 	return exitOf(status), err
 }
 
@@ -299,7 +300,7 @@ func (conv *jailConversation) WaitTerminal(ctx context.Context, name string) (ac
 func (conv *jailConversation) KillTerminal(ctx context.Context, name string) error {
 	x, _, err := conv.findTerminal(ctx, name)
 	if err == nil {
-		conv.g.terminate(ctx, conv.jail, x)
+		conv.supervisor.terminate(ctx, conv.jail, x)
 	}
 	return err
 }

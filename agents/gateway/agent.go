@@ -78,7 +78,7 @@ func (a Agent) withDefaults(b Agent) Agent {
 }
 
 // check returns an error if an agent does not exist or cannot run on this host.
-func (g *Gateway) check(a Agent) error {
+func (co *core) check(a Agent) error {
 	const op = "gateway.Start"
 	p, err := agent.Find(a.Preset)
 	if err != nil {
@@ -93,11 +93,11 @@ func (g *Gateway) check(a Agent) error {
 	switch a.Spawner {
 	case InJail:
 	case InBwrap, InProcess:
-		s := g.cfg.Spawners[a.Spawner]
+		s := co.cfg.Spawners[a.Spawner]
 		if s == nil {
 			return fault.Cannot(op, "the spawner "+a.Spawner+" is not configured on this host", "use the spawner jail")
 		}
-		if err := s.Probe(g.ctx); err != nil {
+		if err := s.Probe(co.ctx); err != nil {
 			return err
 		}
 	default:
@@ -107,7 +107,7 @@ func (g *Gateway) check(a Agent) error {
 		return nil // the goal is the command
 	}
 	for _, s := range a.Skills {
-		if _, _, err := g.cfg.Caps.Skill(s); err != nil {
+		if _, _, err := co.cfg.Caps.Skill(s); err != nil {
 			return err
 		}
 	}
@@ -124,12 +124,12 @@ func (a Agent) environment() []string {
 }
 
 // agentOf decodes the agent of a run and applies the defaults.
-func (g *Gateway) agentOf(raw json.RawMessage) (Agent, error) {
+func (co *core) agentOf(raw json.RawMessage) (Agent, error) {
 	var a Agent
 	if len(raw) > 0 {
 		if err := json.Unmarshal(raw, &a); err != nil {
 			return a, fault.New(fault.Invalid, "gateway.agentOf", "agent", err)
 		}
 	}
-	return a.withDefaults(g.cfg.Default), nil
+	return a.withDefaults(co.cfg.Default), nil
 }

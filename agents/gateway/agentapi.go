@@ -28,24 +28,31 @@ type Task struct {
 // model.
 const contextTokens = 100_000
 
+// agentAPI serves what agents ask about their own runs.
+type agentAPI struct {
+	*core
+	supervisions *supervisions
+	siblings     *siblings
+}
+
 // Task returns the task of the calling agent.
-func (g *Gateway) Task(ctx context.Context, c Caller) (Task, error) {
-	r, err := g.activeRun(ctx, c)
+func (ap *agentAPI) Task(ctx context.Context, c Caller) (Task, error) {
+	r, err := ap.activeRun(ctx, c)
 	if err != nil {
 		return Task{}, err
 	}
 	t := Task{Run: r, Context: contextTokens}
-	t.Agent, err = g.agentOf(r.Agent)
+	t.Agent, err = ap.agentOf(r.Agent)
 	if err != nil {
 		return t, err
 	}
-	t.Goal, err = g.cfg.Runs.Text(ctx, r.Session, r.Goal)
+	t.Goal, err = ap.cfg.Runs.Text(ctx, r.Session, r.Goal)
 	if err != nil {
 		return t, err
 	}
 	var skills []string
 	for _, name := range t.Agent.Skills {
-		s, _, err := g.cfg.Caps.Skill(name)
+		s, _, err := ap.cfg.Caps.Skill(name)
 		if err != nil {
 			return t, err
 		}
@@ -54,7 +61,7 @@ func (g *Gateway) Task(ctx context.Context, c Caller) (Task, error) {
 	t.Skills = strings.Join(skills, "\n")
 	cid := cmp.Or(r.Checkpoint, r.BranchPoint)
 	if cid != "" {
-		t.Checkpoint, err = g.cfg.Runs.Checkpoint(ctx, cid)
+		t.Checkpoint, err = ap.cfg.Runs.Checkpoint(ctx, cid)
 		if err != nil {
 			return t, err
 		}
@@ -67,19 +74,19 @@ func (g *Gateway) Task(ctx context.Context, c Caller) (Task, error) {
 }
 
 // SaveState stores an agent's own state as a checkpoint. It takes no snapshot of the jail.
-func (g *Gateway) SaveState(ctx context.Context, c Caller, reason string, state json.RawMessage) (run.Checkpoint, error) {
-	r, err := g.activeRun(ctx, c)
+func (ap *agentAPI) SaveState(ctx context.Context, c Caller, reason string, state json.RawMessage) (run.Checkpoint, error) {
+	r, err := ap.activeRun(ctx, c)
 	if err != nil {
 		return run.Checkpoint{}, err
 	}
 	q := run.CheckpointRequest{Reason: reason, By: "agent", State: state, Inbox: inboxOf(state), Auto: true}
-	if g.cfg.Memory != nil {
-		q.Memory, err = g.cfg.Memory.Capture(ctx, r.ID)
+	if ap.cfg.Memory != nil {
+		q.Memory, err = ap.cfg.Memory.Capture(ctx, r.ID)
 		if err != nil {
 			return run.Checkpoint{}, err
 		}
 	}
-	return g.cfg.Runs.TakeCheckpoint(ctx, r.ID, q)
+	return ap.cfg.Runs.TakeCheckpoint(ctx, r.ID, q)
 }
 
 // inboxOf returns the inbox position in an agent's state, under the name that the API gives
@@ -99,40 +106,40 @@ const inboxBatch = 100
 
 // Inbox returns the messages after a sequence number. It blocks until a message arrives or
 // ctx is done.
-func (g *Gateway) Inbox(ctx context.Context, c Caller, after int64) ([]run.Message, error) {
-	defer g.activityOf(c.Run).begin("inbox", true)()
-	return g.cfg.Runs.Inbox(ctx, c.Session, after, inboxBatch)
+func (ap *agentAPI) Inbox(ctx context.Context, c Caller, after int64) ([]run.Message, error) {
+	defer ap.supervisions.activityOf(c.Run).begin("inbox", true)()
+	return ap.cfg.Runs.Inbox(ctx, c.Session, after, inboxBatch)
 }
 
 // Post sends a message as an agent. Calls with the same key send one message.
-func (g *Gateway) Post(ctx context.Context, c Caller, text, key string) (run.Message, error) {
+func (ap *agentAPI) Post(ctx context.Context, c Caller, text, key string) (run.Message, error) {
 	if key != "" {
 		key = string(c.Run) + "/" + key
 	}
-	return g.cfg.Runs.Post(ctx, run.Message{Session: c.Session, Run: c.Run, From: c.Agent, Text: text, Key: key}, g.cfg.Connectors(c.Session)...)
+	return ap.cfg.Runs.Post(ctx, run.Message{Session: c.Session, Run: c.Run, From: c.Agent, Text: text, Key: key}, ap.cfg.Connectors(c.Session)...)
 }
 
 // Finish completes an agent's run. It is idempotent.
-func (g *Gateway) Finish(ctx context.Context, c Caller, result json.RawMessage) (run.Run, error) {
-	r, err := g.activeRun(ctx, c)
+func (ap *agentAPI) Finish(ctx context.Context, c Caller, result json.RawMessage) (run.Run, error) {
+	r, err := ap.activeRun(ctx, c)
 	if err != nil || r.State == run.Done {
 		return r, err
 	}
-	return g.cfg.Runs.Finish(ctx, r.ID, run.Finish{Result: result, By: "agent"})
+	return ap.cfg.Runs.Finish(ctx, r.ID, run.Finish{Result: result, By: "agent"})
 }
 
 // Fail moves an agent's run to failed. It is idempotent.
-func (g *Gateway) Fail(ctx context.Context, c Caller, why string) (run.Run, error) {
-	r, err := g.activeRun(ctx, c)
+func (ap *agentAPI) Fail(ctx context.Context, c Caller, why string) (run.Run, error) {
+	r, err := ap.activeRun(ctx, c)
 	if err != nil || r.State == run.Failed {
 		return r, err
 	}
-	return g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Failed, By: "agent", Error: why, Reason: why})
+	return ap.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Failed, By: "agent", Error: why, Reason: why})
 }
 
 // Siblings returns the other open sessions of a caller's group.
-func (g *Gateway) Siblings(ctx context.Context, c Caller) ([]autonomy.Member, error) {
-	all, err := g.Members(ctx, c.Group)
+func (ap *agentAPI) Siblings(ctx context.Context, c Caller) ([]autonomy.Member, error) {
+	all, err := ap.siblings.Members(ctx, c.Group)
 	if err != nil {
 		return nil, err
 	}
@@ -147,14 +154,14 @@ func (g *Gateway) Siblings(ctx context.Context, c Caller) ([]autonomy.Member, er
 
 // OwnsJail reports whether j is the caller's jail or one that it was branched from. Processes in a
 // branch may still use the id of the original jail.
-func (g *Gateway) OwnsJail(ctx context.Context, c Caller, j id.Jail) bool {
+func (ap *agentAPI) OwnsJail(ctx context.Context, c Caller, j id.Jail) bool {
 	const generations = 64
 	current := c.Jail
 	for range generations {
 		if current == j {
 			return true
 		}
-		ancestor, err := g.cfg.Jails.Get(ctx, current)
+		ancestor, err := ap.cfg.Jails.Get(ctx, current)
 		if err != nil || ancestor.Origin == nil {
 			return false
 		}
@@ -165,9 +172,26 @@ func (g *Gateway) OwnsJail(ctx context.Context, c Caller, j id.Jail) bool {
 		if current == j {
 			return true
 		}
-		if _, err := g.cfg.Jails.Get(ctx, current); errors.Is(err, fault.NotFound) {
+		if _, err := ap.cfg.Jails.Get(ctx, current); errors.Is(err, fault.NotFound) {
 			return false
 		}
 	}
 	return false
+}
+
+// Beat records an agent's heartbeat and reports whether the agent must stop.
+func (ap *agentAPI) Beat(ctx context.Context, c Caller) (run.Run, bool, error) {
+	r, err := ap.activeRun(ctx, c)
+	if err != nil {
+		return run.Run{}, false, err
+	}
+	ap.supervisions.activityOf(r.ID).recordHeartbeat()
+	if sup := ap.supervisions.of(r.ID); sup != nil {
+		select {
+		case sup.heartbeat <- struct{}{}:
+		default:
+		}
+	}
+	r, err = ap.cfg.Runs.Heartbeat(ctx, r.ID)
+	return r, r.State.Ended(), err
 }

@@ -43,58 +43,58 @@ const defaultPolicy = `{
 
 // ensureJail returns the running jail of a run: the assigned one, the one that was created for
 // it, or a new one.
-func (g *Gateway) ensureJail(ctx context.Context, r run.Run, a Agent) (jail.Jail, error) {
+func (sv *supervisor) ensureJail(ctx context.Context, r run.Run, a Agent) (jail.Jail, error) {
 	if r.Jail != "" {
-		j, err := g.cfg.Jails.Get(ctx, r.Jail)
+		j, err := sv.cfg.Jails.Get(ctx, r.Jail)
 		if err == nil {
-			return g.ensureRunning(ctx, j)
+			return sv.ensureRunning(ctx, j)
 		}
 		if !errors.Is(err, fault.NotFound) {
 			return jail.Jail{}, err
 		}
-		if s, serr := g.cfg.Runs.Session(ctx, r.Session); serr == nil && s.Jail == r.Jail {
+		if s, serr := sv.cfg.Runs.Session(ctx, r.Session); serr == nil && s.Jail == r.Jail {
 			return jail.Jail{}, fmt.Errorf("get the jail of the session: %w", err)
 		}
 	}
 	// An earlier daemon may have created the jail and been killed before it was stored.
-	created, err := g.cfg.Jails.List(ctx, jail.ListOptions{Label: map[string]string{LabelRun: string(r.ID)}})
+	created, err := sv.cfg.Jails.List(ctx, jail.ListOptions{Label: map[string]string{LabelRun: string(r.ID)}})
 	if err != nil {
 		return jail.Jail{}, err
 	}
 	var j jail.Jail
 	if len(created) > 0 {
-		j, err = g.ensureRunning(ctx, created[len(created)-1])
+		j, err = sv.ensureRunning(ctx, created[len(created)-1])
 		if err != nil {
 			return jail.Jail{}, err
 		}
 	} else {
-		spec, err := g.jailSpec(ctx, r, a)
+		spec, err := sv.jailSpec(ctx, r, a)
 		if err != nil {
 			return jail.Jail{}, err
 		}
-		j, err = g.cfg.Jails.Create(ctx, spec)
+		j, err = sv.cfg.Jails.Create(ctx, spec)
 		if err != nil {
 			return jail.Jail{}, fmt.Errorf("create a jail for the agent: %w", err)
 		}
 	}
-	_, err = g.cfg.Runs.Update(ctx, r.ID, func(d *run.Details) { d.Jail = j.ID })
+	_, err = sv.cfg.Runs.Update(ctx, r.ID, func(d *run.Details) { d.Jail = j.ID })
 	return j, err
 }
 
 // ensureRunning resumes or starts a jail unless it runs.
-func (g *Gateway) ensureRunning(ctx context.Context, j jail.Jail) (jail.Jail, error) {
+func (sv *supervisor) ensureRunning(ctx context.Context, j jail.Jail) (jail.Jail, error) {
 	switch j.State {
 	case jail.Running:
 		return j, nil
 	case jail.Paused:
-		return g.cfg.Jails.Resume(ctx, j.ID)
+		return sv.cfg.Jails.Resume(ctx, j.ID)
 	default:
-		return g.cfg.Jails.Start(ctx, j.ID)
+		return sv.cfg.Jails.Start(ctx, j.ID)
 	}
 }
 
 // jailSpec returns the spec of the jail that is created for a run.
-func (g *Gateway) jailSpec(ctx context.Context, r run.Run, a Agent) (jail.Spec, error) {
+func (sv *supervisor) jailSpec(ctx context.Context, r run.Run, a Agent) (jail.Spec, error) {
 	var s jail.Spec
 	if a.Jail != nil {
 		s = *a.Jail
@@ -114,17 +114,17 @@ func (g *Gateway) jailSpec(ctx context.Context, r run.Run, a Agent) (jail.Spec, 
 		s.Cwd = workspace
 	}
 	var err error
-	s.Policy, err = g.policySpec(a)
+	s.Policy, err = sv.policySpec(a)
 	if err != nil {
 		return s, err
 	}
-	s.Mounts = append(s.Mounts, jail.Mount{Source: g.cfg.Program, Target: agentPath})
-	s.GrantedMounts = append(s.GrantedMounts, filepath.Dir(g.cfg.Program))
-	return s, g.addLayer(ctx, &s, r, a)
+	s.Mounts = append(s.Mounts, jail.Mount{Source: sv.cfg.Program, Target: agentPath})
+	s.GrantedMounts = append(s.GrantedMounts, filepath.Dir(sv.cfg.Program))
+	return s, sv.addLayer(ctx, &s, r, a)
 }
 
 // policySpec returns the policy of an agent: the user's, or the default.
-func (g *Gateway) policySpec(a Agent) (json.RawMessage, error) {
+func (sv *supervisor) policySpec(a Agent) (json.RawMessage, error) {
 	if a.Jail != nil && len(a.Jail.Policy) > 0 {
 		if a.PolicyAgent == "" {
 			return a.Jail.Policy, nil
@@ -136,7 +136,7 @@ func (g *Gateway) policySpec(a Agent) (json.RawMessage, error) {
 			return nil
 		})
 	}
-	rules, err := g.defaultRules(a)
+	rules, err := sv.defaultRules(a)
 	if err != nil {
 		return nil, err
 	}
@@ -146,10 +146,10 @@ func (g *Gateway) policySpec(a Agent) (json.RawMessage, error) {
 }
 
 // defaultRules returns the default permission file of an agent.
-func (g *Gateway) defaultRules(a Agent) (string, error) {
+func (sv *supervisor) defaultRules(a Agent) (string, error) {
 	var calls strings.Builder
 	for _, name := range a.Skills {
-		_, ids, err := g.cfg.Caps.Skill(name)
+		_, ids, err := sv.cfg.Caps.Skill(name)
 		if err != nil {
 			return "", err
 		}
@@ -180,20 +180,20 @@ const (
 )
 
 // addLayer mounts the layer with an agent's programs, unless the root filesystem has them.
-func (g *Gateway) addLayer(ctx context.Context, s *jail.Spec, r run.Run, a Agent) error {
-	p, l, err := g.launchConfig(r, a, "", s.Project())
+func (sv *supervisor) addLayer(ctx context.Context, s *jail.Spec, r run.Run, a Agent) error {
+	p, l, err := sv.launchConfig(r, a, "", s.Project())
 	if err != nil || p.Layer.Name == "" {
 		return err
 	}
 	s.Limits.MemoryMB, s.Limits.MaxPIDs = cmp.Or(s.Limits.MemoryMB, agentMemoryMB), cmp.Or(s.Limits.MaxPIDs, agentPIDs)
-	root, err := g.cfg.Root(ctx, s.Rootfs)
+	root, err := sv.cfg.Root(ctx, s.Rootfs)
 	if err != nil {
 		return fmt.Errorf("look for %s in the root filesystem: %w", l.Argv[0], err)
 	}
 	if agent.Detect(root, l.Argv[0]) != "" {
 		return nil
 	}
-	dir, err := p.Layer.Build(ctx, g.cfg.Layers)
+	dir, err := p.Layer.Build(ctx, sv.cfg.Layers)
 	if err != nil {
 		return fmt.Errorf("install the programs of %s: %w", a.Preset, err)
 	}
@@ -207,8 +207,8 @@ func (g *Gateway) addLayer(ctx context.Context, s *jail.Spec, r run.Run, a Agent
 }
 
 // locate finds the programs of an agent in its jail.
-func (g *Gateway) locate(ctx context.Context, j id.Jail, l agent.Launch) (agent.Launch, error) {
-	f, err := g.cfg.Jails.Files(ctx, j)
+func (sv *supervisor) locate(ctx context.Context, j id.Jail, l agent.Launch) (agent.Launch, error) {
+	f, err := sv.cfg.Jails.Files(ctx, j)
 	if err != nil {
 		return l, err
 	}
@@ -248,8 +248,8 @@ func isProgram(ctx context.Context, f jail.Files, name string) (bool, error) {
 
 // prepareJail writes the files that an agent needs into its jail and runs its preparation
 // command.
-func (g *Gateway) prepareJail(ctx context.Context, j id.Jail, l agent.Launch) error {
-	f, err := g.cfg.Jails.Files(ctx, j)
+func (sv *supervisor) prepareJail(ctx context.Context, j id.Jail, l agent.Launch) error {
+	f, err := sv.cfg.Jails.Files(ctx, j)
 	if err != nil {
 		return err
 	}
@@ -267,11 +267,11 @@ func (g *Gateway) prepareJail(ctx context.Context, j id.Jail, l agent.Launch) er
 	if len(l.Prepare) == 0 {
 		return nil
 	}
-	_, st, err := g.cfg.Jails.Exec(ctx, j, jail.ExecRequest{Argv: l.Prepare, Env: envMap(l.Env), Cwd: l.Cwd, Timeout: defaultCommandTimeout}, nil)
+	_, st, err := sv.cfg.Jails.Exec(ctx, j, jail.ExecRequest{Argv: l.Prepare, Env: envMap(l.Env), Cwd: l.Cwd, Timeout: defaultCommandTimeout}, nil)
 	if err != nil {
 		return err
 	}
-	out, err := g.outputOf(ctx, j, st.ID)
+	out, err := sv.outputOf(ctx, j, st.ID)
 	if err == nil && out.ExitCode != 0 {
 		err = fault.Newf(fault.Unavailable, "gateway.prepareJail", string(j), "%s ended with exit code %d: %s", l.Prepare[0], out.ExitCode, out.Stderr)
 	}

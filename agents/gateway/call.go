@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -43,19 +42,28 @@ type Problem struct {
 	Remedy  string `json:"remedy,omitempty"`
 }
 
+// toolCalls executes the tool and model calls of agents as steps of their runs.
+type toolCalls struct {
+	*core
+	supervisions *supervisions
+	decisions    *decisions
+	watcher      *watcher
+	tools        []builtinTool
+}
+
 // Tools returns the tools of a caller: the built-in ones, and the capabilities of its skills.
-func (g *Gateway) Tools(ctx context.Context, c Caller) ([]Tool, error) {
+func (tc *toolCalls) Tools(ctx context.Context, c Caller) ([]Tool, error) {
 	var all []Tool
-	for _, tool := range builtinTools {
+	for _, tool := range tc.tools {
 		if c.Jail == "" && tool.inJail() {
 			continue // it needs a jail
 		}
-		if tool.Kind == kindClient || !g.isAvailable(tool) {
+		if tool.Kind == kindClient || !tc.isAvailable(tool) {
 			continue
 		}
 		all = append(all, tool.Tool)
 	}
-	caps, err := g.capabilities(ctx, c)
+	caps, err := tc.capabilities(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -72,28 +80,28 @@ func (g *Gateway) Tools(ctx context.Context, c Caller) ([]Tool, error) {
 }
 
 // isAvailable reports whether the gateway has the component that a tool needs.
-func (g *Gateway) isAvailable(tool builtinTool) bool {
+func (tc *toolCalls) isAvailable(tool builtinTool) bool {
 	switch tool.Name {
 	case "coordinate_sibling", "sibling_requests", "reply_sibling":
-		return g.cfg.Broker != nil
+		return tc.cfg.Broker != nil
 	case "request_resources":
-		return g.cfg.Resources != nil
+		return tc.cfg.Resources != nil
 	case "create_task":
-		return g.cfg.Tasks != nil
+		return tc.cfg.Tasks != nil
 	}
 	return true
 }
 
 // Skills returns the names of the skills of a caller's agent.
-func (g *Gateway) Skills(ctx context.Context, c Caller) ([]string, error) {
+func (tc *toolCalls) Skills(ctx context.Context, c Caller) ([]string, error) {
 	if c.Run == "" {
 		return nil, nil
 	}
-	r, err := g.cfg.Runs.Get(ctx, c.Run)
+	r, err := tc.cfg.Runs.Get(ctx, c.Run)
 	if err != nil {
 		return nil, err
 	}
-	a, err := g.agentOf(r.Agent)
+	a, err := tc.agentOf(r.Agent)
 	if err != nil {
 		return nil, err
 	}
@@ -102,15 +110,15 @@ func (g *Gateway) Skills(ctx context.Context, c Caller) ([]string, error) {
 
 // capabilities returns the capabilities that an agent may see: its memory and those of its
 // skills, or all if it has no skills.
-func (g *Gateway) capabilities(ctx context.Context, c Caller) ([]*engine.Installed, error) {
-	all := g.cfg.Caps.Approved()
-	skills, err := g.Skills(ctx, c)
+func (tc *toolCalls) capabilities(ctx context.Context, c Caller) ([]*engine.Installed, error) {
+	all := tc.cfg.Caps.Approved()
+	skills, err := tc.Skills(ctx, c)
 	if err != nil || len(skills) == 0 {
 		return all, err
 	}
 	allowed := map[string]bool{}
 	for _, name := range skills {
-		_, ids, err := g.cfg.Caps.Skill(name)
+		_, ids, err := tc.cfg.Caps.Skill(name)
 		if err != nil {
 			return nil, err
 		}
@@ -126,13 +134,13 @@ func (g *Gateway) capabilities(ctx context.Context, c Caller) ([]*engine.Install
 // Call uses a tool for an agent, once for each key, and blocks until the tool has ended. The
 // tool is not cancelled with ctx: an agent that lost its connection repeats the request with
 // the same key.
-func (g *Gateway) Call(ctx context.Context, c Caller, u ToolUse) (ToolOutcome, error) {
-	r, err := g.activeRun(ctx, c)
+func (tc *toolCalls) Call(ctx context.Context, c Caller, u ToolUse) (ToolOutcome, error) {
+	r, err := tc.activeRun(ctx, c)
 	if err != nil {
 		return ToolOutcome{}, err
 	}
 	kind, name := run.Tool, u.Tool
-	tool := findTool(u.Tool)
+	tool := tc.findTool(u.Tool)
 	if tool != nil && tool.inJail() && c.Jail == "" {
 		return ToolOutcome{}, &fault.Error{Op: "gateway.Call", On: u.Tool, Kind: fault.Unsupported, Err: errors.New("the tool needs a jail, and the agent runs outside of one"), Remedy: "use a capability, or run the agent in a jail"}
 	}
@@ -143,24 +151,24 @@ func (g *Gateway) Call(ctx context.Context, c Caller, u ToolUse) (ToolOutcome, e
 			name = u.Tool
 		}
 	}
-	label, err := g.dataClass(ctx, r.ID)
+	label, err := tc.dataClass(ctx, r.ID)
 	if err != nil {
 		return ToolOutcome{}, err
 	}
-	u.Key, err = g.journalKey(ctx, r, u.Key)
+	u.Key, err = tc.journalKey(ctx, r, u.Key)
 	if err != nil {
 		return ToolOutcome{}, err
 	}
-	step, fresh, err := g.cfg.Runs.Begin(ctx, r.ID, run.StepRequest{Key: u.Key, Kind: kind, Name: name, Input: u.Input, Label: label, Worst: reservation(kind)})
+	step, fresh, err := tc.cfg.Runs.Begin(ctx, r.ID, run.StepRequest{Key: u.Key, Kind: kind, Name: name, Input: u.Input, Label: label, Worst: reservation(kind)})
 	if err != nil {
 		return ToolOutcome{}, err
 	}
 	if step.State == run.Begun && !step.Busy {
 		begun := step // copy: step is overwritten below
-		g.wg.Go(func() { g.executeStep(r, c, tool, begun, u.Input, !fresh) })
+		tc.wg.Go(func() { tc.executeStep(r, c, tool, begun, u.Input, !fresh) })
 	}
 	if step.State == run.Begun {
-		step, err = g.cfg.Runs.Wait(ctx, r.ID, u.Key)
+		step, err = tc.cfg.Runs.Wait(ctx, r.ID, u.Key)
 		if err != nil {
 			return ToolOutcome{}, err
 		}
@@ -177,9 +185,9 @@ func reservation(kind run.StepKind) budget.Amounts {
 }
 
 // findTool returns a built-in tool, or nil if there is no tool with this name.
-func findTool(name string) *builtinTool {
-	if i := slices.IndexFunc(builtinTools, func(tool builtinTool) bool { return tool.Name == name }); i >= 0 {
-		return &builtinTools[i]
+func (tc *toolCalls) findTool(name string) *builtinTool {
+	if i := slices.IndexFunc(tc.tools, func(tool builtinTool) bool { return tool.Name == name }); i >= 0 {
+		return &tc.tools[i]
 	}
 	return nil
 }
@@ -199,16 +207,16 @@ func usedOf(s run.Step) ToolOutcome {
 
 // executeStep runs the tool of a step and ends the step. It does not depend on the agent's
 // connection.
-func (g *Gateway) executeStep(r run.Run, c Caller, tool *builtinTool, step run.Step, input json.RawMessage, retry bool) {
-	ctx := g.ctx
+func (tc *toolCalls) executeStep(r run.Run, c Caller, tool *builtinTool, step run.Step, input json.RawMessage, retry bool) {
+	ctx := tc.ctx
 	waits := tool != nil && tool.waitsForPeer || autonomy.WaitsOnly(step.Name, input)
-	defer g.activityOf(r.ID).begin(step.Name, waits)()
-	out, err := g.runTool(ctx, r, c, tool, step, input, retry)
+	defer tc.supervisions.activityOf(r.ID).begin(step.Name, waits)()
+	out, err := tc.runTool(ctx, r, c, tool, step, input, retry)
 	if ctx.Err() != nil { // the next daemon finds out how it ended
 		return
 	}
-	if _, ok := errors.AsType[notStartedError](err); ok || err != nil && g.wasRewound(ctx, r) {
-		g.dropStep(ctx, r.ID, step.Key, err)
+	if _, ok := errors.AsType[notStartedError](err); ok || err != nil && tc.wasRewound(ctx, r) {
+		tc.dropStep(ctx, r.ID, step.Key, err)
 		return
 	}
 	o := run.Outcome{State: run.StepDone, Output: out.text, Label: out.label}
@@ -223,24 +231,24 @@ func (g *Gateway) executeStep(r run.Run, c Caller, tool *builtinTool, step run.S
 	}
 	ended := step
 	ended.State, ended.Output, ended.Ended = o.State, o.Output, time.Now()
-	if err := g.checkForLoop(ctx, r, c, ended); errors.Is(err, fault.Denied) {
+	if err := tc.checkForLoop(ctx, r, c, ended); errors.Is(err, fault.Denied) {
 		o.State, o.Output = run.StepRefused, problemJSON(err)
 	} else if err != nil && ctx.Err() == nil {
-		g.cfg.Log.Warn("loop detection failed for a step", "run", r.ID, "step", step.Key, "err", err)
+		tc.cfg.Log.Warn("loop detection failed for a step", "run", r.ID, "step", step.Key, "err", err)
 	}
 	if o.State == run.StepDone {
-		o.Output = g.addNotices(r.ID, o.Output)
+		o.Output = tc.addNotices(r.ID, o.Output)
 	}
 	if ctx.Err() != nil {
 		return
 	}
-	err = g.endStep(ctx, r.ID, step.Key, o)
+	err = tc.endStep(ctx, r.ID, step.Key, o)
 	if errors.Is(err, fault.TooLarge) {
 		o = run.Outcome{State: run.StepFailed, Output: problemJSON(fault.Newf(fault.TooLarge, "gateway.Call", step.Name, "the output is too large; request less")), Used: o.Used}
-		err = g.endStep(ctx, r.ID, step.Key, o)
+		err = tc.endStep(ctx, r.ID, step.Key, o)
 	}
 	if err != nil && ctx.Err() == nil {
-		g.dropStep(ctx, r.ID, step.Key, err)
+		tc.dropStep(ctx, r.ID, step.Key, err)
 	}
 }
 
@@ -252,23 +260,23 @@ func (u notStartedError) Unwrap() error { return u.error }
 
 // wasRewound reports whether a run was rewound after r was read. The outcome of the step then
 // belongs to the old state of the jail, and a repeated request runs it again.
-func (g *Gateway) wasRewound(ctx context.Context, r run.Run) bool {
-	now, err := g.cfg.Runs.Get(ctx, r.ID)
+func (tc *toolCalls) wasRewound(ctx context.Context, r run.Run) bool {
+	now, err := tc.cfg.Runs.Get(ctx, r.ID)
 	return err == nil && len(now.Rewound) > len(r.Rewound)
 }
 
 // dropStep leaves a step open, so that a repeated request takes it over.
-func (g *Gateway) dropStep(ctx context.Context, rid id.Run, key string, cause error) {
-	g.cfg.Log.Error("a step has no recorded outcome; a repeated request takes it over", "run", rid, "step", key, "err", cause)
-	if err := g.cfg.Runs.AbandonStep(ctx, rid, key); err != nil {
-		g.cfg.Log.Error("could not release a step", "run", rid, "step", key, "err", err)
+func (tc *toolCalls) dropStep(ctx context.Context, rid id.Run, key string, cause error) {
+	tc.cfg.Log.Error("a step has no recorded outcome; a repeated request takes it over", "run", rid, "step", key, "err", cause)
+	if err := tc.cfg.Runs.AbandonStep(ctx, rid, key); err != nil {
+		tc.cfg.Log.Error("could not release a step", "run", rid, "step", key, "err", err)
 	}
 }
 
 // endStep stores the outcome of a step.
-func (g *Gateway) endStep(ctx context.Context, rid id.Run, key string, o run.Outcome) error {
+func (tc *toolCalls) endStep(ctx context.Context, rid id.Run, key string, o run.Outcome) error {
 	return persist(ctx, func() error {
-		_, err := g.cfg.Runs.End(ctx, rid, key, o)
+		_, err := tc.cfg.Runs.End(ctx, rid, key, o)
 		return err
 	})
 }
@@ -316,12 +324,12 @@ type toolResult struct {
 
 // runTool runs a built-in tool or a capability. retry reports that an earlier call may already
 // have started it.
-func (g *Gateway) runTool(ctx context.Context, r run.Run, c Caller, tool *builtinTool, step run.Step, input json.RawMessage, retry bool) (toolResult, error) {
+func (tc *toolCalls) runTool(ctx context.Context, r run.Run, c Caller, tool *builtinTool, step run.Step, input json.RawMessage, retry bool) (toolResult, error) {
 	if tool == nil {
-		return g.callCapability(ctx, r, c, step, input)
+		return tc.callCapability(ctx, r, c, step, input)
 	}
 	inv := &invocation{caller: c, key: string(r.ID) + "/" + step.Key, input: input, ref: step.Ref, retry: retry, saveRef: func(ctx context.Context, ref string) error {
-		if err := g.cfg.Runs.SetStepRef(ctx, r.ID, step.Key, ref); err != nil {
+		if err := tc.cfg.Runs.SetStepRef(ctx, r.ID, step.Key, ref); err != nil {
 			return notStartedError{err}
 		}
 		return nil
@@ -333,16 +341,16 @@ func (g *Gateway) runTool(ctx context.Context, r run.Run, c Caller, tool *builti
 		}
 		q.Subject = c.subject()
 		var about json.RawMessage
-		if tool.preview != nil && g.cfg.Policy.Decide(q).Effect == policy.Ask {
-			about = tool.preview(g, ctx, inv)
+		if tool.preview != nil && tc.cfg.Policy.Decide(q).Effect == policy.Ask {
+			about = tool.preview(ctx, inv)
 		}
-		v, err := g.evaluate(ctx, r, govern.Ask{Question: q, Context: about})
+		v, err := tc.evaluate(ctx, r, govern.Ask{Question: q, Context: about})
 		if err != nil {
 			return toolResult{}, err
 		}
 		inv.entry = v.Entry
 	}
-	v, err := tool.do(g, ctx, inv)
+	v, err := tool.do(ctx, inv)
 	if err != nil {
 		return toolResult{}, err
 	}
@@ -353,13 +361,13 @@ func (g *Gateway) runTool(ctx context.Context, r run.Run, c Caller, tool *builti
 // callCapability calls a capability for an agent. If a daemon was killed during an earlier
 // call, the call is repeated with the same key. A capability with effects is not called again,
 // since it is unknown whether the effects have happened.
-func (g *Gateway) callCapability(ctx context.Context, r run.Run, c Caller, step run.Step, input json.RawMessage) (toolResult, error) {
+func (tc *toolCalls) callCapability(ctx context.Context, r run.Run, c Caller, step run.Step, input json.RawMessage) (toolResult, error) {
 	if step.Ref != "" {
 		return toolResult{}, &fault.Error{Op: "gateway.Call", On: step.Name, Kind: fault.Unavailable,
 			Err:    errors.New("the daemon was killed during the call; whether it had effects is unknown"),
 			Remedy: "check its effects before you call it again"}
 	}
-	b, err := g.cfg.Runs.Budget(ctx, r.ID)
+	b, err := tc.cfg.Runs.Budget(ctx, r.ID)
 	if err != nil {
 		return toolResult{}, notStartedError{err}
 	}
@@ -367,23 +375,23 @@ func (g *Gateway) callCapability(ctx context.Context, r run.Run, c Caller, step 
 		Capability: step.Name, Input: input, Who: c.subject(), Budget: b, Key: string(r.ID) + "/" + step.Key,
 		Parent: r.Entry, Labels: labels(step.Label),
 	}
-	if g.hasEffects(step.Name) {
+	if tc.hasEffects(step.Name) {
 		// The step is marked immediately before the call. While an approval is pending, nothing
 		// has been called, and a restarted daemon may request the approval again.
 		req.Before = func(ctx context.Context) error {
-			if err := g.cfg.Runs.SetStepRef(ctx, r.ID, step.Key, "called"); err != nil {
+			if err := tc.cfg.Runs.SetStepRef(ctx, r.ID, step.Key, "called"); err != nil {
 				return notStartedError{err}
 			}
 			return nil
 		}
 	}
 	var out govern.Outcome
-	err = g.withApproval(ctx, r, policy.Question{Subject: c.subject(), Action: policy.ActionCall, Resource: step.Name}, func() error {
-		out, err = g.cfg.Policy.Call(ctx, req)
+	err = tc.withApproval(ctx, r, policy.Question{Subject: c.subject(), Action: policy.ActionCall, Resource: step.Name}, func() error {
+		out, err = tc.cfg.Policy.Call(ctx, req)
 		return err
 	})
-	if _, kerr := g.cfg.Runs.SaveBudget(ctx, r.ID); kerr != nil && ctx.Err() == nil {
-		g.cfg.Log.Warn("could not store the budget use of a call yet", "run", r.ID, "err", kerr)
+	if _, kerr := tc.cfg.Runs.SaveBudget(ctx, r.ID); kerr != nil && ctx.Err() == nil {
+		tc.cfg.Log.Warn("could not store the budget use of a call yet", "run", r.ID, "err", kerr)
 	}
 	return toolResult{out.Output, out.Label}, err
 }
@@ -396,8 +404,8 @@ func labels(l manifest.Label) []manifest.Label {
 }
 
 // hasEffects reports whether a capability must not be called twice.
-func (g *Gateway) hasEffects(name string) bool {
-	for _, i := range g.cfg.Caps.Approved() {
+func (tc *toolCalls) hasEffects(name string) bool {
+	for _, i := range tc.cfg.Caps.Approved() {
 		if i.ID == name {
 			return len(i.Effects) > 0 && i.Runtime.Type != manifest.Builtin
 		}
@@ -416,8 +424,8 @@ type taint struct {
 
 // dataClass returns the classification of all that a run has read, which may be part of
 // anything that its agent sends. Steps that were classified before are not read again.
-func (g *Gateway) dataClass(ctx context.Context, rid id.Run) (manifest.Label, error) {
-	sup := g.supervisionOf(rid)
+func (tc *toolCalls) dataClass(ctx context.Context, rid id.Run) (manifest.Label, error) {
+	sup := tc.supervisions.of(rid)
 	t := &taint{}
 	if sup != nil {
 		t = &sup.taint
@@ -426,7 +434,7 @@ func (g *Gateway) dataClass(ctx context.Context, rid id.Run) (manifest.Label, er
 	defer t.mu.Unlock()
 	inProgress := false // a step in progress may still change its classification
 	for f := (run.StepFilter{Run: rid, After: t.upTo, Limit: 1000}); ; {
-		steps, err := g.cfg.Runs.Steps(ctx, f)
+		steps, err := tc.cfg.Runs.Steps(ctx, f)
 		if err != nil {
 			return "", err
 		}
@@ -452,11 +460,11 @@ func (g *Gateway) dataClass(ctx context.Context, rid id.Run) (manifest.Label, er
 
 // evaluate evaluates a question of a run and waits for an approval if needed. It returns an
 // error unless the action is allowed.
-func (g *Gateway) evaluate(ctx context.Context, r run.Run, a govern.Ask) (govern.Verdict, error) {
+func (tc *toolCalls) evaluate(ctx context.Context, r run.Run, a govern.Ask) (govern.Verdict, error) {
 	var v govern.Verdict
 	a.Parent = r.Entry
-	err := g.withApproval(ctx, r, a.Question, func() (err error) {
-		v, err = g.cfg.Policy.Evaluate(ctx, a)
+	err := tc.withApproval(ctx, r, a.Question, func() (err error) {
+		v, err = tc.cfg.Policy.Evaluate(ctx, a)
 		return err
 	})
 	if err != nil {
@@ -479,56 +487,9 @@ func denialError(q policy.Question, v govern.Verdict) error {
 
 // withApproval calls do, which may wait for an approval. If the policy asks for one, a
 // checkpoint is taken first, and the run is paused until do returns.
-func (g *Gateway) withApproval(ctx context.Context, r run.Run, q policy.Question, do func() error) error {
-	if g.cfg.Policy.Decide(q).Effect != policy.Ask {
+func (tc *toolCalls) withApproval(ctx context.Context, r run.Run, q policy.Question, do func() error) error {
+	if tc.cfg.Policy.Decide(q).Effect != policy.Ask {
 		return do()
 	}
-	return g.pausedForApproval(ctx, r, q, do)
-}
-
-// pausedForApproval calls do while the run is paused for an approval.
-func (g *Gateway) pausedForApproval(ctx context.Context, r run.Run, q policy.Question, do func() error) error {
-	return g.pausedFor(ctx, r, fmt.Sprintf("waiting for approval: %s %s", q.Action, q.Resource), do)
-}
-
-// pausedFor takes a checkpoint of a run, pauses the run for an approval with the given reason,
-// calls do, and resumes the run.
-func (g *Gateway) pausedFor(ctx context.Context, r run.Run, reason string, do func() error) error {
-	if _, err := g.checkpoint(ctx, r.ID, "before an approval request", "gateway", nil); err != nil {
-		g.cfg.Log.Warn("could not take a checkpoint before an approval request", "run", r.ID, "err", err)
-	}
-	paused, err := g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Paused, Why: run.ForApproval, Reason: reason, By: "gateway"})
-	if err != nil && !errors.Is(err, fault.Conflict) { // it may be paused for another approval
-		return notStartedError{err}
-	}
-	doErr := do()
-	if err == nil && ctx.Err() == nil {
-		merr := persist(ctx, func() error {
-			_, err := g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Active, By: "gateway", Version: paused.Version})
-			return err
-		})
-		if merr != nil && !errors.Is(merr, fault.Conflict) && ctx.Err() == nil {
-			g.cfg.Log.Error("could not resume a run after its approval was answered", "run", r.ID, "err", merr)
-		}
-	}
-	return doErr
-}
-
-// Beat records an agent's heartbeat and reports whether the agent must stop.
-func (g *Gateway) Beat(ctx context.Context, c Caller) (run.Run, bool, error) {
-	r, err := g.activeRun(ctx, c)
-	if err != nil {
-		return run.Run{}, false, err
-	}
-	g.activityOf(r.ID).recordHeartbeat()
-	g.mu.Lock()
-	if sup := g.supervisions[r.ID]; sup != nil {
-		select {
-		case sup.heartbeat <- struct{}{}:
-		default:
-		}
-	}
-	g.mu.Unlock()
-	r, err = g.cfg.Runs.Heartbeat(ctx, r.ID)
-	return r, r.State.Ended(), err
+	return tc.decisions.pausedForApproval(ctx, r, q, do)
 }

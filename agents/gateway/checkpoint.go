@@ -15,11 +15,17 @@ import (
 	"glasshouse/jail/snapshot"
 )
 
+// checkpoints takes checkpoints of runs, and resumes and branches runs from them.
+type checkpoints struct {
+	*core
+	supervisions *supervisions
+}
+
 // checkpoint stores the state of a run: the state of its agent, its memory, and a snapshot of
 // its jail. If the jail cannot be snapshotted, the checkpoint has no snapshot and its reason
 // says why.
-func (g *Gateway) checkpoint(ctx context.Context, rid id.Run, reason, by string, state json.RawMessage) (run.Checkpoint, error) {
-	r, err := g.cfg.Runs.Get(ctx, rid)
+func (cp *checkpoints) checkpoint(ctx context.Context, rid id.Run, reason, by string, state json.RawMessage) (run.Checkpoint, error) {
+	r, err := cp.cfg.Runs.Get(ctx, rid)
 	if err != nil {
 		return run.Checkpoint{}, err
 	}
@@ -28,11 +34,11 @@ func (g *Gateway) checkpoint(ctx context.Context, rid id.Run, reason, by string,
 	if r.Conversation != nil {
 		// Hold prompts, so that the stored position of the conversation matches the snapshot.
 		var resumePrompts func()
-		resumePrompts, quiet = g.pausePrompts(ctx, rid)
+		resumePrompts, quiet = cp.supervisions.pausePrompts(ctx, rid)
 		if quiet {
 			defer resumePrompts()
 		}
-		r, err = g.cfg.Runs.Get(ctx, rid)
+		r, err = cp.cfg.Runs.Get(ctx, rid)
 		if err != nil {
 			return run.Checkpoint{}, err
 		}
@@ -42,8 +48,8 @@ func (g *Gateway) checkpoint(ctx context.Context, rid id.Run, reason, by string,
 		}
 		q.State, q.Inbox = r.Conversation, saved.Inbox
 	}
-	if g.cfg.Memory != nil {
-		q.Memory, err = g.cfg.Memory.Capture(ctx, rid)
+	if cp.cfg.Memory != nil {
+		q.Memory, err = cp.cfg.Memory.Capture(ctx, rid)
 		if err != nil {
 			return run.Checkpoint{}, err
 		}
@@ -53,100 +59,100 @@ func (g *Gateway) checkpoint(ctx context.Context, rid id.Run, reason, by string,
 		why = snapshot.Checkpoint
 	}
 	// Without the prompt lock, the snapshot could contain a partly written prompt.
-	if quiet && g.canSnapshot(ctx, r) {
+	if quiet && cp.canSnapshot(ctx, r) {
 		q.Snapshot = func(ctx context.Context) (id.Snapshot, error) {
-			s, err := g.cfg.Snapshots.Take(ctx, r.Jail, snapshot.TakeOptions{Name: "checkpoint", Labels: map[string]string{LabelRun: string(rid)}, Reason: why, Mark: true})
+			s, err := cp.cfg.Snapshots.Take(ctx, r.Jail, snapshot.TakeOptions{Name: "checkpoint", Labels: map[string]string{LabelRun: string(rid)}, Reason: why, Mark: true})
 			return s.ID, err
 		}
 	}
-	c, err := g.cfg.Runs.TakeCheckpoint(ctx, rid, q)
+	c, err := cp.cfg.Runs.TakeCheckpoint(ctx, rid, q)
 	if q.Snapshot != nil && (errors.Is(err, fault.Unsupported) || errors.Is(err, fault.Unavailable)) {
 		q.Snapshot, q.Reason = nil, fmt.Sprintf("%s (without its jail: %s)", reason, err)
-		c, err = g.cfg.Runs.TakeCheckpoint(ctx, rid, q)
+		c, err = cp.cfg.Runs.TakeCheckpoint(ctx, rid, q)
 	}
 	return c, err
 }
 
 // canSnapshot reports whether a run has a jail of its own in a state that can be snapshotted.
-func (g *Gateway) canSnapshot(ctx context.Context, r run.Run) bool {
-	if r.Jail == "" || g.cfg.Snapshots == nil {
+func (cp *checkpoints) canSnapshot(ctx context.Context, r run.Run) bool {
+	if r.Jail == "" || cp.cfg.Snapshots == nil {
 		return false
 	}
-	j, err := g.cfg.Jails.Get(ctx, r.Jail)
+	j, err := cp.cfg.Jails.Get(ctx, r.Jail)
 	return err == nil && isDedicatedJail(j, r) && (j.State == jail.Running || j.State == jail.Paused || j.State == jail.Stopped)
 }
 
 // Checkpoint takes a checkpoint of a run on request. With pause it then pauses the run.
-func (g *Gateway) Checkpoint(ctx context.Context, rid id.Run, reason, by string, pause bool) (run.Checkpoint, error) {
-	c, err := g.checkpoint(ctx, rid, reason, by, nil)
+func (cp *checkpoints) Checkpoint(ctx context.Context, rid id.Run, reason, by string, pause bool) (run.Checkpoint, error) {
+	c, err := cp.checkpoint(ctx, rid, reason, by, nil)
 	if err != nil || !pause {
 		return c, err
 	}
-	_, err = g.cfg.Runs.Move(ctx, rid, run.Move{To: run.Paused, Why: run.AtCheckpoint, Reason: "at checkpoint " + string(c.ID), By: by})
+	_, err = cp.cfg.Runs.Move(ctx, rid, run.Move{To: run.Paused, Why: run.AtCheckpoint, Reason: "at checkpoint " + string(c.ID), By: by})
 	return c, err
 }
 
 // Resume resumes a run: without a checkpoint where it was paused, with a checkpoint after a
 // rewind of the run and its jail. If branches is positive, it creates that many branches
 // instead.
-func (g *Gateway) Resume(ctx context.Context, rid id.Run, q run.ResumeRequest, branches int) ([]run.Run, error) {
-	if of, err := g.cfg.Runs.Get(ctx, rid); err != nil {
+func (cp *checkpoints) Resume(ctx context.Context, rid id.Run, q run.ResumeRequest, branches int) ([]run.Run, error) {
+	if of, err := cp.cfg.Runs.Get(ctx, rid); err != nil {
 		return nil, err
 	} else if representsSchedule(of) && !of.State.Ended() {
-		r, err := g.resumeSchedule(ctx, of, q.By, q.Reason)
+		r, err := cp.resumeSchedule(ctx, of, q.By, q.Reason)
 		if err != nil {
 			return nil, err
 		}
 		return []run.Run{r}, nil
 	}
 	if branches > 0 {
-		return g.branch(ctx, rid, q, branches)
+		return cp.branch(ctx, rid, q, branches)
 	}
 	if q.Checkpoint != "" {
-		return g.rewind(ctx, rid, q)
+		return cp.rewind(ctx, rid, q)
 	}
-	r, err := g.cfg.Runs.Get(ctx, rid)
+	r, err := cp.cfg.Runs.Get(ctx, rid)
 	if err != nil {
 		return nil, err
 	}
 	if r.RewindTarget != "" { // a rewind was interrupted: finish it
 		q.Checkpoint = r.RewindTarget
-		return g.rewind(ctx, rid, q)
+		return cp.rewind(ctx, rid, q)
 	}
 	move := run.Move{To: run.Active, By: q.By, Reason: q.Reason, Limits: q.Limits}
 	if r.State == run.Active { // resuming an active run is no error
 		if r.Checkpoint == "" {
 			return []run.Run{r}, nil
 		}
-		r, _, err = g.cfg.Runs.Resume(ctx, rid, q)
+		r, _, err = cp.cfg.Runs.Resume(ctx, rid, q)
 	} else {
-		r, err = g.cfg.Runs.Move(ctx, rid, move)
+		r, err = cp.cfg.Runs.Move(ctx, rid, move)
 	}
 	if err != nil {
 		return nil, err
 	}
-	g.Wake()
+	cp.Wake()
 	return []run.Run{r}, nil
 }
 
 // rewind restores a run and its jail to a checkpoint. The steps after the checkpoint stay in
 // the journal but are no longer valid, and are executed again.
-func (g *Gateway) rewind(ctx context.Context, rid id.Run, q run.ResumeRequest) ([]run.Run, error) {
-	c, err := g.cfg.Runs.Checkpoint(ctx, q.Checkpoint)
+func (cp *checkpoints) rewind(ctx context.Context, rid id.Run, q run.ResumeRequest) ([]run.Run, error) {
+	c, err := cp.cfg.Runs.Checkpoint(ctx, q.Checkpoint)
 	if err != nil {
 		return nil, err
 	}
 	if c.Run != rid {
 		return nil, fault.Newf(fault.Conflict, "gateway.Resume", string(q.Checkpoint), "the checkpoint belongs to run %s", c.Run)
 	}
-	release, err := g.pauseAndReserve(ctx, rid, q.By)
+	release, err := cp.pauseAndReserve(ctx, rid, q.By)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
 	// The steps after the checkpoint must be invalid before the jail is rewound. If this
 	// process is killed in between, recoverPausedRuns repeats the rewind.
-	r, err := g.cfg.Runs.Update(ctx, rid, func(d *run.Details) {
+	r, err := cp.cfg.Runs.Update(ctx, rid, func(d *run.Details) {
 		if d.RewindTarget != c.ID {
 			d.RewindTarget, d.Rewound = c.ID, append(d.Rewound, c.Steps)
 		}
@@ -155,12 +161,12 @@ func (g *Gateway) rewind(ctx context.Context, rid id.Run, q run.ResumeRequest) (
 		return nil, err
 	}
 	if c.Snapshot != "" && r.Jail != "" {
-		if _, err := g.cfg.Snapshots.Rewind(ctx, r.Jail, c.Snapshot, jail.RewindOptions{}); err != nil {
+		if _, err := cp.cfg.Snapshots.Rewind(ctx, r.Jail, c.Snapshot, jail.RewindOptions{}); err != nil {
 			return nil, fmt.Errorf("rewind the jail: %w", err)
 		}
 	}
-	if g.cfg.Memory != nil && len(c.Memory) > 0 {
-		if err := g.cfg.Memory.Restore(ctx, rid, c.Memory); err != nil {
+	if cp.cfg.Memory != nil && len(c.Memory) > 0 {
+		if err := cp.cfg.Memory.Restore(ctx, rid, c.Memory); err != nil {
 			return nil, err
 		}
 	}
@@ -173,26 +179,26 @@ func (g *Gateway) rewind(ctx context.Context, rid id.Run, q run.ResumeRequest) (
 			d.Conversation = c.State
 		}
 	}
-	r, _, err = g.cfg.Runs.Resume(ctx, rid, q)
+	r, _, err = cp.cfg.Runs.Resume(ctx, rid, q)
 	if err != nil {
 		return nil, err
 	}
-	g.Wake()
+	cp.Wake()
 	return []run.Run{r}, nil
 }
 
 // pauseAndReserve pauses a run, waits until its supervision has ended, and prevents a new one
 // until release is called. If a concurrent rewind resumes the run meanwhile, it is paused
 // again.
-func (g *Gateway) pauseAndReserve(ctx context.Context, rid id.Run, by string) (release func(), err error) {
+func (cp *checkpoints) pauseAndReserve(ctx context.Context, rid id.Run, by string) (release func(), err error) {
 	for {
-		if err := g.pauseActive(ctx, rid, by); err != nil {
+		if err := cp.pauseActive(ctx, rid, by); err != nil {
 			return nil, err
 		}
-		if release := g.reserveRun(rid); release != nil {
+		if _, release := cp.supervisions.begin(rid); release != nil {
 			// The run may have been resumed before it was reserved. From here on it cannot
 			// start.
-			if err := g.pauseActive(ctx, rid, by); err != nil {
+			if err := cp.pauseActive(ctx, rid, by); err != nil {
 				release()
 				return nil, err
 			}
@@ -207,55 +213,38 @@ func (g *Gateway) pauseAndReserve(ctx context.Context, rid id.Run, by string) (r
 }
 
 // pauseActive pauses a run if it is active. If the run has ended, it returns fault.Conflict.
-func (g *Gateway) pauseActive(ctx context.Context, rid id.Run, by string) error {
-	r, err := g.cfg.Runs.Get(ctx, rid)
+func (cp *checkpoints) pauseActive(ctx context.Context, rid id.Run, by string) error {
+	r, err := cp.cfg.Runs.Get(ctx, rid)
 	switch {
 	case err != nil:
 		return err
 	case r.State.Ended():
 		return &fault.Error{Op: "gateway.Resume", Kind: fault.Conflict, On: string(rid), Err: fmt.Errorf("run is %s and cannot be resumed", r.State), Remedy: "branch from its checkpoint instead"}
 	case r.State == run.Active:
-		_, err = g.cfg.Runs.Move(ctx, rid, run.Move{To: run.Paused, Why: run.AtCheckpoint, Reason: "rewinding to a checkpoint", By: by})
+		_, err = cp.cfg.Runs.Move(ctx, rid, run.Move{To: run.Paused, Why: run.AtCheckpoint, Reason: "rewinding to a checkpoint", By: by})
 	}
 	return err
 }
 
-// reserveRun prevents the supervision of a run until release is called. It returns nil if the
-// run is supervised.
-func (g *Gateway) reserveRun(rid id.Run) (release func()) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.supervisions[rid] != nil {
-		return nil
-	}
-	g.supervisions[rid] = newSupervision(rid)
-	return func() {
-		g.mu.Lock()
-		delete(g.supervisions, rid)
-		g.mu.Unlock()
-		g.Wake()
-	}
-}
-
 // finishRewind finishes the rewind that a killed daemon started.
-func (g *Gateway) finishRewind(ctx context.Context, r run.Run) error {
+func (cp *checkpoints) finishRewind(ctx context.Context, r run.Run) error {
 	if r.Jail != "" {
-		if _, err := g.cfg.Jails.Get(ctx, r.Jail); err != nil { // the jail belongs to another daemon
+		if _, err := cp.cfg.Jails.Get(ctx, r.Jail); err != nil { // the jail belongs to another daemon
 			return nil
 		}
 	}
-	_, err := g.rewind(ctx, r.ID, run.ResumeRequest{Checkpoint: r.RewindTarget, By: "gateway", Reason: "finish a rewind that the daemon's end interrupted"})
+	_, err := cp.rewind(ctx, r.ID, run.ResumeRequest{Checkpoint: r.RewindTarget, By: "gateway", Reason: "finish a rewind that the daemon's end interrupted"})
 	return err
 }
 
 // branch creates runs that start from a checkpoint of a run, each in a jail of its own.
-func (g *Gateway) branch(ctx context.Context, rid id.Run, q run.ResumeRequest, count int) ([]run.Run, error) {
-	r, err := g.cfg.Runs.Get(ctx, rid)
+func (cp *checkpoints) branch(ctx context.Context, rid id.Run, q run.ResumeRequest, count int) ([]run.Run, error) {
+	r, err := cp.cfg.Runs.Get(ctx, rid)
 	if err != nil {
 		return nil, err
 	}
 	if q.Checkpoint == "" && !r.State.Ended() { // from the current state
-		c, err := g.checkpoint(ctx, rid, "branch point", q.By, nil)
+		c, err := cp.checkpoint(ctx, rid, "branch point", q.By, nil)
 		if err != nil {
 			return nil, err
 		}
@@ -264,30 +253,30 @@ func (g *Gateway) branch(ctx context.Context, rid id.Run, q run.ResumeRequest, c
 	c := run.Checkpoint{}
 	q.Checkpoint = cmp.Or(q.Checkpoint, r.Checkpoint)
 	if q.Checkpoint != "" {
-		c, err = g.cfg.Runs.Checkpoint(ctx, q.Checkpoint)
+		c, err = cp.cfg.Runs.Checkpoint(ctx, q.Checkpoint)
 		if err != nil {
 			return nil, err
 		}
 	}
 	var all []run.Run
 	for range count {
-		b, err := g.branchOne(ctx, r, c, q)
+		b, err := cp.branchOne(ctx, r, c, q)
 		if err != nil {
 			return all, err
 		}
 		all = append(all, b)
 	}
-	g.Wake()
+	cp.Wake()
 	return all, nil
 }
 
 // branchOne creates one branch. Its jail and its memory are created before the run, so that
 // its supervisor finds them.
-func (g *Gateway) branchOne(ctx context.Context, of run.Run, c run.Checkpoint, q run.ResumeRequest) (run.Run, error) {
+func (cp *checkpoints) branchOne(ctx context.Context, of run.Run, c run.Checkpoint, q run.ResumeRequest) (run.Run, error) {
 	var j id.Jail
 	q.Branch, q.As = true, id.NewRun()
 	if c.Snapshot != "" {
-		children, err := g.cfg.Snapshots.Branch(ctx, c.Snapshot, 1, snapshot.Overrides{Labels: map[string]string{LabelSession: of.Session, LabelRun: string(q.As)}})
+		children, err := cp.cfg.Snapshots.Branch(ctx, c.Snapshot, 1, snapshot.Overrides{Labels: map[string]string{LabelSession: of.Session, LabelRun: string(q.As)}})
 		if err != nil {
 			return run.Run{}, err
 		}
@@ -296,9 +285,9 @@ func (g *Gateway) branchOne(ctx context.Context, of run.Run, c run.Checkpoint, q
 		}
 		j = children[0].Jail.ID
 	}
-	if g.cfg.Memory != nil && len(c.Memory) > 0 {
-		if err := g.cfg.Memory.Restore(ctx, q.As, c.Memory); err != nil {
-			return run.Run{}, g.removeBranch(ctx, q.As, j, err)
+	if cp.cfg.Memory != nil && len(c.Memory) > 0 {
+		if err := cp.cfg.Memory.Restore(ctx, q.As, c.Memory); err != nil {
+			return run.Run{}, cp.removeBranch(ctx, q.As, j, err)
 		}
 	}
 	q.Update = func(d *run.Details) {
@@ -310,21 +299,21 @@ func (g *Gateway) branchOne(ctx context.Context, of run.Run, c run.Checkpoint, q
 			d.Conversation = c.State
 		}
 	}
-	b, _, err := g.cfg.Runs.Resume(ctx, of.ID, q)
+	b, _, err := cp.cfg.Runs.Resume(ctx, of.ID, q)
 	if err != nil {
-		return run.Run{}, g.removeBranch(ctx, q.As, j, err)
+		return run.Run{}, cp.removeBranch(ctx, q.As, j, err)
 	}
 	return b, nil
 }
 
 // removeBranch deletes the memory and the jail of a branch that could not be created, if it
 // has them, and returns the cause.
-func (g *Gateway) removeBranch(ctx context.Context, rid id.Run, j id.Jail, why error) error {
-	if g.cfg.Memory != nil {
-		why = errors.Join(why, g.cfg.Memory.Forget(ctx, rid))
+func (cp *checkpoints) removeBranch(ctx context.Context, rid id.Run, j id.Jail, why error) error {
+	if cp.cfg.Memory != nil {
+		why = errors.Join(why, cp.cfg.Memory.Forget(ctx, rid))
 	}
 	if j != "" {
-		why = errors.Join(why, g.deleteJail(ctx, j))
+		why = errors.Join(why, cp.deleteJail(ctx, j))
 	}
 	return why
 }

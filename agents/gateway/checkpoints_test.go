@@ -285,13 +285,13 @@ func TestUnchangedRunIsNotSaved(t *testing.T) {
 func TestWatchdogActions(t *testing.T) {
 	env := newTestEnv(t)
 	r, c := env.open().startBuiltin(Agent{Jail: permissive(t)})
-	views, err := env.g.Views(t.Context())
+	views, err := env.g.watcher.Views(t.Context())
 	if err != nil || len(views) != 1 || views[0].Run != r.ID || views[0].Waiting {
 		t.Fatalf("Views = %+v, %v, want one view of the run", views, err)
 	}
 	act := func(a autonomy.Act) {
 		t.Helper()
-		if err := env.g.Act(t.Context(), views[0], autonomy.Action{Act: a, Cause: autonomy.Idle, Text: "no action for a long time"}); err != nil {
+		if err := env.g.watcher.Act(t.Context(), views[0], autonomy.Action{Act: a, Cause: autonomy.Idle, Text: "no action for a long time"}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -318,7 +318,7 @@ func TestWatchdogActions(t *testing.T) {
 func TestDeniedLateRunIsStopped(t *testing.T) {
 	env := newTestEnv(t)
 	r, _ := env.open().startBuiltin(Agent{Jail: permissive(t)})
-	if err := env.g.Act(t.Context(), autonomy.RunView{Run: r.ID}, autonomy.Action{Act: autonomy.ActAsk, Cause: autonomy.Wall, Text: "the run takes long"}); err != nil {
+	if err := env.g.watcher.Act(t.Context(), autonomy.RunView{Run: r.ID}, autonomy.Action{Act: autonomy.ActAsk, Cause: autonomy.Wall, Text: "the run takes long"}); err != nil {
 		t.Fatal(err)
 	}
 	env.answer(approval.Deny, "")

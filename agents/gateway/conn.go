@@ -27,8 +27,8 @@ type agentConn struct {
 }
 
 // openConn connects to an agent, starting at an offset of its output.
-func (g *Gateway) openConn(ctx context.Context, j id.Jail, x id.Exec, at int64) (*agentConn, error) {
-	conn := &agentConn{jails: g.cfg.Jails, jail: j, exec: x, inputShared: true}
+func (sv *supervisor) openConn(ctx context.Context, j id.Jail, x id.Exec, at int64) (*agentConn, error) {
+	conn := &agentConn{jails: sv.cfg.Jails, jail: j, exec: x, inputShared: true}
 	conn.ctx, conn.cancel = context.WithCancel(ctx)
 	var err error
 	conn.out, err = conn.jails.Attach(conn.ctx, j, x, control.AttachOptions{From: at, Lossless: true, Follow: true})

@@ -26,7 +26,7 @@ import (
 // steps derive from positions in the agent's output, so that output which is read again after
 // a crash maps to the same steps. It implements acp.Host and acp.PositionStore.
 type conversation struct {
-	g           *Gateway
+	supervisor  *supervisor
 	supervision *supervision
 	run         run.Run // as it was when the conversation was opened
 	caller      Caller
@@ -60,14 +60,14 @@ func (conv *conversation) SavePosition(ctx context.Context, p acp.Position) erro
 	if err != nil {
 		return err
 	}
-	_, err = conv.g.cfg.Runs.Update(ctx, conv.run.ID, func(d *run.Details) { d.Conversation = text })
+	_, err = conv.supervisor.cfg.Runs.Update(ctx, conv.run.ID, func(d *run.Details) { d.Conversation = text })
 	return err
 }
 
 // key returns the key of the step at a position of the agent's output.
 func (conv *conversation) key(ctx context.Context, at int64) (string, error) {
 	// Exec does not change during a conversation.
-	return conv.g.journalKey(ctx, conv.run, keyPrefix(conv.saved.Exec)+fmt.Sprint(at)) // +checklocksignore
+	return conv.supervisor.calls.journalKey(ctx, conv.run, keyPrefix(conv.saved.Exec)+fmt.Sprint(at)) // +checklocksignore
 }
 
 func keyPrefix(x id.Exec) string { return "acp-" + string(x) + "-" }
@@ -81,7 +81,7 @@ func (conv *conversation) whenActive(ctx context.Context, do func() error) error
 		if !errors.Is(err, fault.Conflict) && !errors.Is(err, fault.Exhausted) {
 			return err
 		}
-		r, getErr := conv.g.cfg.Runs.Get(ctx, conv.run.ID)
+		r, getErr := conv.supervisor.cfg.Runs.Get(ctx, conv.run.ID)
 		if getErr != nil || r.State.Ended() {
 			return errors.Join(err, getErr)
 		}
@@ -101,7 +101,7 @@ func (conv *conversation) whenActive(ctx context.Context, do func() error) error
 
 func (conv *conversation) begin(ctx context.Context, q run.StepRequest) (s run.Step, err error) {
 	err = conv.whenActive(ctx, func() (err error) {
-		s, _, err = conv.g.cfg.Runs.Begin(ctx, conv.run.ID, q)
+		s, _, err = conv.supervisor.cfg.Runs.Begin(ctx, conv.run.ID, q)
 		return err
 	})
 	return s, err
@@ -141,7 +141,7 @@ func (conv *conversation) Decide(ctx context.Context, c acp.ToolCall) (acp.Verdi
 		err = conv.recordTool(ctx, c, nil, dec)
 	}
 	if err != nil {
-		return acp.Verdict{}, errors.Join(err, conv.g.cfg.Runs.AbandonStep(context.WithoutCancel(ctx), conv.run.ID, key))
+		return acp.Verdict{}, errors.Join(err, conv.supervisor.cfg.Runs.AbandonStep(context.WithoutCancel(ctx), conv.run.ID, key))
 	}
 	state := run.StepDone
 	if !dec.Allow {
@@ -151,14 +151,14 @@ func (conv *conversation) Decide(ctx context.Context, c acp.ToolCall) (acp.Verdi
 	if err != nil {
 		return acp.Verdict{}, err
 	}
-	_, err = conv.g.cfg.Runs.End(ctx, conv.run.ID, key, run.Outcome{State: state, Output: output, Used: budget.Amounts{}})
+	_, err = conv.supervisor.cfg.Runs.End(ctx, conv.run.ID, key, run.Outcome{State: state, Output: output, Used: budget.Amounts{}})
 	return acp.Verdict(dec), err
 }
 
 // evaluate evaluates all questions about a call. All must be allowed.
 func (conv *conversation) evaluate(ctx context.Context, questions []question) (decision, error) {
 	for _, q := range questions {
-		v, err := conv.g.Decide(ctx, conv.caller, policy.Question{Action: q.Action, Resource: q.Resource})
+		v, err := conv.supervisor.decisions.Decide(ctx, conv.caller, policy.Question{Action: q.Action, Resource: q.Resource})
 		switch {
 		case errors.Is(err, fault.Denied):
 			return decision{Reason: strings.TrimSpace(v.Decision.Reason + " " + v.Decision.Remedy)}, nil
@@ -217,8 +217,8 @@ func questionsOf(c acp.ToolCall) (questions []question, own bool) {
 
 // Update implements acp.Host.
 func (conv *conversation) Update(ctx context.Context, u acp.Update) error {
-	conv.g.activityOf(conv.run.ID).recordAction()
-	if _, err := conv.g.cfg.Runs.Heartbeat(ctx, conv.run.ID); err != nil {
+	conv.supervisor.supervisions.activityOf(conv.run.ID).recordAction()
+	if _, err := conv.supervisor.cfg.Runs.Heartbeat(ctx, conv.run.ID); err != nil {
 		return err
 	}
 	switch u.Event {
@@ -244,7 +244,7 @@ func (conv *conversation) post(ctx context.Context, u acp.Update) error {
 	if err != nil {
 		return err
 	}
-	_, err = conv.g.Post(ctx, conv.caller, text, key)
+	_, err = conv.supervisor.api.Post(ctx, conv.caller, text, key)
 	return err
 }
 
@@ -265,7 +265,7 @@ func (conv *conversation) recordNote(ctx context.Context, at int64, name string,
 	if err != nil || s.State != run.Begun {
 		return err
 	}
-	_, err = conv.g.cfg.Runs.End(ctx, conv.run.ID, key, run.Outcome{State: run.StepDone, Output: text, Used: budget.Amounts{}})
+	_, err = conv.supervisor.cfg.Runs.End(ctx, conv.run.ID, key, run.Outcome{State: run.StepDone, Output: text, Used: budget.Amounts{}})
 	return err
 }
 
@@ -280,7 +280,7 @@ func (conv *conversation) recordTool(ctx context.Context, c acp.ToolCall, outcom
 		return err
 	}
 	key += "-tool"
-	s, err := conv.g.cfg.Runs.Step(ctx, conv.run.ID, key)
+	s, err := conv.supervisor.cfg.Runs.Step(ctx, conv.run.ID, key)
 	if errors.Is(err, fault.NotFound) {
 		s, err = conv.begin(ctx, run.StepRequest{Key: key, Kind: run.Tool, Name: toolName(c), Input: toolInput(c)})
 	}
@@ -305,10 +305,10 @@ func (conv *conversation) recordTool(ctx context.Context, c acp.ToolCall, outcom
 	}
 	ended := s
 	ended.State, ended.Output, ended.Ended = o.State, o.Output, time.Now()
-	if err := conv.g.checkForLoop(ctx, conv.run, conv.caller, ended); err != nil && fault.KindOf(err) != fault.Denied {
+	if err := conv.supervisor.calls.checkForLoop(ctx, conv.run, conv.caller, ended); err != nil && fault.KindOf(err) != fault.Denied {
 		return err
 	}
-	_, err = conv.g.cfg.Runs.End(ctx, conv.run.ID, key, o)
+	_, err = conv.supervisor.cfg.Runs.End(ctx, conv.run.ID, key, o)
 	return err
 }
 
@@ -371,7 +371,7 @@ func (conv *conversation) Next(ctx context.Context, turn acp.Turn) (string, erro
 		return "", err
 	}
 	if why := stopReasons[turn.Stop]; why != "" {
-		_, err := conv.g.cfg.Runs.Move(ctx, conv.run.ID, run.Move{To: run.Failed, By: "agent", Error: why, Reason: why})
+		_, err := conv.supervisor.cfg.Runs.Move(ctx, conv.run.ID, run.Move{To: run.Failed, By: "agent", Error: why, Reason: why})
 		return "", err
 	}
 	prompt, err := conv.nextMessages(ctx)
@@ -383,7 +383,7 @@ func (conv *conversation) Next(ctx context.Context, turn acp.Turn) (string, erro
 	case turn.AtNo && conv.countRefusal():
 		return denialPrompt(turn), nil
 	}
-	return "", conv.whenActive(ctx, func() error { return conv.g.finish(ctx, conv.run.ID, strings.TrimSpace(turn.Text)) })
+	return "", conv.whenActive(ctx, func() error { return conv.supervisor.finish(ctx, conv.run.ID, strings.TrimSpace(turn.Text)) })
 }
 
 // countRefusal counts a turn that ended with a denial, and reports whether the agent is
@@ -417,7 +417,7 @@ func (conv *conversation) nextMessages(ctx context.Context) (string, error) {
 	conv.mu.Lock()
 	read := conv.pending.Inbox
 	conv.mu.Unlock()
-	list, err := conv.g.cfg.Runs.Inbox(expired, conv.run.Session, read, inboxBatch)
+	list, err := conv.supervisor.cfg.Runs.Inbox(expired, conv.run.Session, read, inboxBatch)
 	if err != nil {
 		return "", err
 	}
@@ -460,7 +460,7 @@ func (conv *conversation) answerSibling(ctx context.Context, turn acp.Turn) erro
 	if q == "" || turn.Stop != "end_turn" || strings.TrimSpace(turn.Text) == "" {
 		return nil
 	}
-	_, err := conv.g.Reply(ctx, conv.caller, q, strings.TrimSpace(turn.Text))
+	_, err := conv.supervisor.siblings.Reply(ctx, conv.caller, q, strings.TrimSpace(turn.Text))
 	if errors.Is(err, fault.Conflict) || errors.Is(err, fault.NotFound) || errors.Is(err, fault.Unsupported) {
 		return nil
 	}
@@ -474,7 +474,7 @@ func (conv *conversation) endOpenSteps(ctx context.Context, x id.Exec) error {
 		return err
 	}
 	for f := (run.StepFilter{Run: conv.run.ID, Limit: 1000}); ; {
-		steps, err := conv.g.cfg.Runs.Steps(ctx, f)
+		steps, err := conv.supervisor.cfg.Runs.Steps(ctx, f)
 		if err != nil {
 			return err
 		}
@@ -483,7 +483,7 @@ func (conv *conversation) endOpenSteps(ctx context.Context, x id.Exec) error {
 			if s.State != run.Begun || !strings.HasPrefix(s.Key, keyPrefix(x)) || !slices.Contains([]run.StepKind{run.Tool, run.Decision}, s.Kind) {
 				continue
 			}
-			if _, err := conv.g.cfg.Runs.End(ctx, conv.run.ID, s.Key, run.Outcome{State: run.StepFailed, Output: text}); err != nil {
+			if _, err := conv.supervisor.cfg.Runs.End(ctx, conv.run.ID, s.Key, run.Outcome{State: run.StepFailed, Output: text}); err != nil {
 				return err
 			}
 		}

@@ -31,8 +31,8 @@ const pausePromptsTimeout = 2 * time.Second
 
 // pausePrompts prevents prompts to the agent of a run until resume is called. It returns false
 // if the agent does not read a prompt that is being written.
-func (g *Gateway) pausePrompts(ctx context.Context, rid id.Run) (resume func(), ok bool) {
-	sup := g.supervisionOf(rid)
+func (su *supervisions) pausePrompts(ctx context.Context, rid id.Run) (resume func(), ok bool) {
+	sup := su.of(rid)
 	if sup == nil {
 		return func() {}, true
 	}
@@ -52,12 +52,12 @@ var errRunOver = errors.New("the run has stopped")
 // converseInJail drives the conversation with an agent in a jail, starting at the recorded
 // position. When the daemon ends or the run is paused, the agent process is left alone: its
 // jail is paused, or the process waits for a response.
-func (g *Gateway) converseInJail(ctx context.Context, sup *supervision, r run.Run, j jail.Jail, x id.Exec, l agent.Launch, ag Agent) error {
-	caller, err := g.callerIn(ctx, j.ID)
+func (sv *supervisor) converseInJail(ctx context.Context, sup *supervision, r run.Run, j jail.Jail, x id.Exec, l agent.Launch, ag Agent) error {
+	caller, err := sv.endpoints.callerIn(ctx, j.ID)
 	if err != nil {
 		return err
 	}
-	conv, o, err := g.openConversation(ctx, sup, r, caller, x, l)
+	conv, o, err := sv.openConversation(ctx, sup, r, caller, x, l)
 	if err != nil {
 		return err
 	}
@@ -66,18 +66,18 @@ func (g *Gateway) converseInJail(ctx context.Context, sup *supervision, r run.Ru
 	if o.From != nil {
 		from = o.From.At
 	}
-	conn, err := g.openConn(context.WithoutCancel(ctx), j.ID, x, from)
+	conn, err := sv.openConn(context.WithoutCancel(ctx), j.ID, x, from)
 	if err != nil {
-		g.terminate(ctx, j.ID, x)
+		sv.terminate(ctx, j.ID, x)
 		return errEnded{fmt.Sprintf("cannot continue to read the agent's output: %s", err)}
 	}
 	var host acp.Host = conv
 	if ag.Preset == "shell" { // other agents use their own tools inside the jail
 		host = &jailConversation{conversation: conv, jail: j.ID}
 	}
-	err = g.converse(ctx, sup, r, conn, host, o, isDedicatedJail(j, r))
+	err = sv.converse(ctx, sup, r, conn, host, o, isDedicatedJail(j, r))
 	if err != nil && ctx.Err() == nil {
-		g.terminate(ctx, j.ID, x)
+		sv.terminate(ctx, j.ID, x)
 		errs, _ := conn.errs.text(0)
 		return errors.Join(conversationError(err, errs), conv.endOpenSteps(ctx, x))
 	}
@@ -86,8 +86,8 @@ func (g *Gateway) converseInJail(ctx context.Context, sup *supervision, r run.Ru
 
 // openConversation returns the conversation with an agent process, and the options to start or
 // continue it.
-func (g *Gateway) openConversation(ctx context.Context, sup *supervision, r run.Run, caller Caller, x id.Exec, l agent.Launch) (*conversation, acp.Options, error) {
-	conv := &conversation{g: g, supervision: sup, run: r, caller: caller}
+func (sv *supervisor) openConversation(ctx context.Context, sup *supervision, r run.Run, caller Caller, x id.Exec, l agent.Launch) (*conversation, acp.Options, error) {
+	conv := &conversation{supervisor: sv, supervision: sup, run: r, caller: caller}
 	o := acp.Options{Cwd: l.Cwd, Servers: l.Servers, Meta: l.Meta, SendLock: sup.promptLock, ResumePrompt: continuePrompt}
 	if len(r.Conversation) > 0 {
 		if err := json.Unmarshal(r.Conversation, &conv.saved); err != nil {
@@ -95,7 +95,7 @@ func (g *Gateway) openConversation(ctx context.Context, sup *supervision, r run.
 		}
 	}
 	var err error
-	o.Prompt, err = g.cfg.Runs.Text(ctx, r.Session, r.Goal)
+	o.Prompt, err = sv.cfg.Runs.Text(ctx, r.Session, r.Goal)
 	if err != nil {
 		return nil, o, err
 	}
@@ -118,13 +118,13 @@ func (g *Gateway) openConversation(ctx context.Context, sup *supervision, r run.
 // converse drives a conversation until the run stops or the agent ends. If ctx is done, or
 // leave is set and the run is paused, the agent is left running and the conversation can be
 // continued later.
-func (g *Gateway) converse(ctx context.Context, sup *supervision, r run.Run, c acp.Conn, host acp.Host, o acp.Options, leave bool) error {
+func (sv *supervisor) converse(ctx context.Context, sup *supervision, r run.Run, c acp.Conn, host acp.Host, o acp.Options, leave bool) error {
 	driveCtx, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer stop(nil)
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
-		stop(g.waitForStop(ctx, driveCtx, sup, r.ID, leave))
+		stop(sv.waitForStop(ctx, driveCtx, sup, r.ID, leave))
 	}()
 	_, err := acp.Drive(driveCtx, c, host, o)
 	cause := context.Cause(driveCtx)
@@ -138,7 +138,7 @@ func (g *Gateway) converse(ctx context.Context, sup *supervision, r run.Run, c a
 
 // waitForStop waits until a conversation must end. It returns acp.ErrDetached if the agent should
 // keep running, and errRunOver if it should be stopped.
-func (g *Gateway) waitForStop(ctx, driveCtx context.Context, sup *supervision, rid id.Run, leave bool) error {
+func (sv *supervisor) waitForStop(ctx, driveCtx context.Context, sup *supervision, rid id.Run, leave bool) error {
 	for {
 		select {
 		case <-driveCtx.Done():
@@ -147,10 +147,10 @@ func (g *Gateway) waitForStop(ctx, driveCtx context.Context, sup *supervision, r
 			return acp.ErrDetached
 		case <-sup.moved:
 		}
-		now, err := g.cfg.Runs.Get(ctx, rid)
+		now, err := sv.cfg.Runs.Get(ctx, rid)
 		switch {
 		case err != nil && ctx.Err() == nil:
-			g.cfg.Log.Error("could not read a run", "run", rid, "err", err)
+			sv.cfg.Log.Error("could not read a run", "run", rid, "err", err)
 		case err != nil, now.State == run.Active, now.State == run.Paused && now.Why == run.ForApproval:
 		case leave && !now.State.Ended():
 			return acp.ErrDetached
@@ -175,8 +175,8 @@ func conversationError(err error, stderr string) error {
 
 // converseOutside starts an agent outside of jails and drives the conversation with it. The
 // agent ends with this process.
-func (g *Gateway) converseOutside(ctx context.Context, sup *supervision, r run.Run, ag Agent, l agent.Launch, s spawn.Spawner, start spawn.Start) error {
-	caller, err := g.callerOf(ctx, r.ID)
+func (sv *supervisor) converseOutside(ctx context.Context, sup *supervision, r run.Run, ag Agent, l agent.Launch, s spawn.Spawner, start spawn.Start) error {
+	caller, err := sv.callerOf(ctx, r.ID)
 	if err != nil {
 		return err
 	}
@@ -194,10 +194,10 @@ func (g *Gateway) converseOutside(ctx context.Context, sup *supervision, r run.R
 		theirIn.Close()
 	}()
 	l.Cwd = proc.Cwd
-	conv, o, err := g.openConversation(ctx, sup, r, caller, id.NewExec(), l)
+	conv, o, err := sv.openConversation(ctx, sup, r, caller, id.NewExec(), l)
 	o.OmitUnsupportedServers = ag.Preset == "shell"
 	if err == nil {
-		err = g.converse(ctx, sup, r, acp.Pipes(in, out), conv, o, false)
+		err = sv.converse(ctx, sup, r, acp.Pipes(in, out), conv, o, false)
 	}
 	out.Close()
 	in.Close()

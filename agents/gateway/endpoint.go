@@ -3,7 +3,9 @@ package gateway
 import (
 	"context"
 	"errors"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -82,39 +84,87 @@ func (e *agentEndpoint) close() error {
 	return nil
 }
 
+// endpoints are the agent endpoints in the jails of sessions.
+type endpoints struct {
+	*core
+	decisions *decisions
+
+	mu sync.Mutex
+	// +checklocks:mu
+	open map[id.Jail]*agentEndpoint
+	// +checklocks:mu
+	runByJail map[id.Jail]id.Run // the run whose agent works in the jail
+}
+
+// assign sets the run whose agent works in a jail.
+func (ep *endpoints) assign(j id.Jail, r id.Run) {
+	ep.mu.Lock()
+	defer ep.mu.Unlock()
+	ep.runByJail[j] = r
+}
+
+// release clears the run of a jail, unless another one has been assigned.
+func (ep *endpoints) release(j id.Jail, r id.Run) {
+	ep.mu.Lock()
+	defer ep.mu.Unlock()
+	if ep.runByJail[j] == r {
+		delete(ep.runByJail, j)
+	}
+}
+
+// runIn returns the run whose agent works in a jail, or "".
+func (ep *endpoints) runIn(j id.Jail) id.Run {
+	ep.mu.Lock()
+	defer ep.mu.Unlock()
+	return ep.runByJail[j]
+}
+
+// closeAll closes all endpoints.
+func (ep *endpoints) closeAll() error {
+	ep.mu.Lock()
+	open := slices.Collect(maps.Values(ep.open))
+	clear(ep.open)
+	ep.mu.Unlock()
+	var errs []error
+	for _, e := range open { // without the lock: each endpoint takes it when it ends
+		errs = append(errs, e.close())
+	}
+	return errors.Join(errs...)
+}
+
 // JailStarted reports that a jail has started or was found running. If the jail belongs to a
 // session, its agent endpoint is opened. JailStarted does not block.
-func (g *Gateway) JailStarted(j jail.Jail) {
-	if j.Spec.Labels[LabelSession] == "" || g.ctx.Err() != nil {
+func (ep *endpoints) JailStarted(j jail.Jail) {
+	if j.Spec.Labels[LabelSession] == "" || ep.ctx.Err() != nil {
 		return
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.endpoints[j.ID] != nil {
+	ep.mu.Lock()
+	defer ep.mu.Unlock()
+	if ep.open[j.ID] != nil {
 		return
 	}
 	e := &agentEndpoint{done: make(chan struct{}), ready: make(chan struct{})}
 	var ctx context.Context
-	ctx, e.cancel = context.WithCancel(g.ctx)
-	g.endpoints[j.ID] = e
+	ctx, e.cancel = context.WithCancel(ep.ctx)
+	ep.open[j.ID] = e
 	go func() {
 		defer close(e.done)
-		g.serveEndpoint(ctx, j.ID, e.ready)
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		if g.endpoints[j.ID] == e { // the jail was not visible yet: its start calls JailStarted again
-			delete(g.endpoints, j.ID)
+		ep.serveEndpoint(ctx, j.ID, e.ready)
+		ep.mu.Lock()
+		defer ep.mu.Unlock()
+		if ep.open[j.ID] == e { // the jail was not visible yet: its start calls JailStarted again
+			delete(ep.open, j.ID)
 		}
 	}()
 }
 
 // JailStopped reports that a jail has stopped. It does not wait until the endpoint is closed.
-func (g *Gateway) JailStopped(j id.Jail) {
-	g.mu.Lock()
-	e := g.endpoints[j]
-	delete(g.endpoints, j)
-	delete(g.harnessDecisions, j)
-	g.mu.Unlock()
+func (ep *endpoints) JailStopped(j id.Jail) {
+	ep.mu.Lock()
+	e := ep.open[j]
+	delete(ep.open, j)
+	ep.mu.Unlock()
+	ep.decisions.forget(j)
 	if e != nil {
 		e.cancel() // do not wait for it: it may itself wait for the caller of Left
 	}
@@ -125,10 +175,10 @@ const endpointRetry = 50 * time.Millisecond
 
 // waitForEndpoint waits until the agent endpoint of a jail is open, if it has one. An agent
 // connects as soon as it starts.
-func (g *Gateway) waitForEndpoint(ctx context.Context, j id.Jail) error {
-	g.mu.Lock()
-	e := g.endpoints[j]
-	g.mu.Unlock()
+func (ep *endpoints) waitForEndpoint(ctx context.Context, j id.Jail) error {
+	ep.mu.Lock()
+	e := ep.open[j]
+	ep.mu.Unlock()
 	if e == nil {
 		return nil
 	}
@@ -145,10 +195,10 @@ func (g *Gateway) waitForEndpoint(ctx context.Context, j id.Jail) error {
 // serveEndpoint listens on TCP and on a Unix socket in a jail, and again when the instance of
 // the jail is replaced. It closes ready when both listeners have been open. It returns when
 // ctx is done or the jail does not exist.
-func (g *Gateway) serveEndpoint(ctx context.Context, j id.Jail, ready chan<- struct{}) {
+func (ep *endpoints) serveEndpoint(ctx context.Context, j id.Jail, ready chan<- struct{}) {
 	listeners := []func(context.Context) (net.Listener, error){
-		func(ctx context.Context) (net.Listener, error) { return g.cfg.Jails.ListenTCP(ctx, j, EndpointPort) },
-		func(ctx context.Context) (net.Listener, error) { return g.cfg.Jails.Listen(ctx, j, EndpointSocket) },
+		func(ctx context.Context) (net.Listener, error) { return ep.cfg.Jails.ListenTCP(ctx, j, EndpointPort) },
+		func(ctx context.Context) (net.Listener, error) { return ep.cfg.Jails.Listen(ctx, j, EndpointSocket) },
 	}
 	ended := make(chan struct{})
 	var opening sync.WaitGroup
@@ -156,7 +206,7 @@ func (g *Gateway) serveEndpoint(ctx context.Context, j id.Jail, ready chan<- str
 		opening.Add(1)
 		go func() {
 			defer func() { ended <- struct{}{} }()
-			g.serveListener(ctx, j, listen, sync.OnceFunc(opening.Done))
+			ep.serveListener(ctx, j, listen, sync.OnceFunc(opening.Done))
 		}()
 	}
 	go func() {
@@ -170,22 +220,22 @@ func (g *Gateway) serveEndpoint(ctx context.Context, j id.Jail, ready chan<- str
 
 // serveListener serves one listener and reopens it after failures. It calls opened when the
 // listener is open for the first time, or when serveListener returns.
-func (g *Gateway) serveListener(ctx context.Context, j id.Jail, listen func(context.Context) (net.Listener, error), opened func()) {
+func (ep *endpoints) serveListener(ctx context.Context, j id.Jail, listen func(context.Context) (net.Listener, error), opened func()) {
 	defer opened()
 	for ctx.Err() == nil {
 		l, err := listen(ctx)
 		if err == nil {
 			opened()
 			stop := context.AfterFunc(ctx, func() { l.Close() })
-			if err := g.cfg.Serve(l, func(ctx context.Context) (Caller, error) { return g.callerIn(ctx, j) }); err != nil && ctx.Err() == nil {
-				g.cfg.Log.Debug("an agent endpoint was closed", "jail", j, "err", err)
+			if err := ep.cfg.Serve(l, func(ctx context.Context) (Caller, error) { return ep.callerIn(ctx, j) }); err != nil && ctx.Err() == nil {
+				ep.cfg.Log.Debug("an agent endpoint was closed", "jail", j, "err", err)
 			}
 			stop()
 			l.Close()
 		} else if errors.Is(err, fault.NotFound) {
 			return
 		} else if ctx.Err() == nil {
-			g.cfg.Log.Debug("could not open an agent endpoint; it will be retried", "jail", j, "err", err)
+			ep.cfg.Log.Debug("could not open an agent endpoint; it will be retried", "jail", j, "err", err)
 		}
 		select {
 		case <-time.After(endpointRetry):
@@ -195,13 +245,13 @@ func (g *Gateway) serveListener(ctx context.Context, j id.Jail, listen func(cont
 }
 
 // callerIn returns the caller that currently uses a jail.
-func (g *Gateway) callerIn(ctx context.Context, jid id.Jail) (Caller, error) {
-	j, err := g.cfg.Jails.Get(ctx, jid)
+func (ep *endpoints) callerIn(ctx context.Context, jid id.Jail) (Caller, error) {
+	j, err := ep.cfg.Jails.Get(ctx, jid)
 	if err != nil {
 		return Caller{}, err
 	}
 	c := Caller{Jail: jid, Session: j.Spec.Labels[LabelSession], Name: j.Spec.Labels[LabelName], Workspace: j.Spec.Project()}
-	s, err := g.cfg.Runs.Session(ctx, c.Session)
+	s, err := ep.cfg.Runs.Session(ctx, c.Session)
 	if err != nil && !errors.Is(err, fault.NotFound) {
 		return Caller{}, err
 	}
@@ -209,13 +259,11 @@ func (g *Gateway) callerIn(ctx context.Context, jid id.Jail) (Caller, error) {
 	if c.Name == "" {
 		c.Name = s.Name
 	}
-	g.mu.Lock()
-	c.Run = g.runByJail[jid]
-	g.mu.Unlock()
+	c.Run = ep.runIn(jid)
 	if c.Run == "" {
 		c.Run = id.Run(j.Spec.Labels[LabelRun])
 	}
-	c, err = g.withRunSettings(ctx, c)
+	c, err = ep.withRunSettings(ctx, c)
 	if err != nil {
 		return Caller{}, err
 	}
@@ -240,24 +288,24 @@ func levelOfPolicy(j jail.Jail) (policy.Level, error) {
 }
 
 // callerOf returns the caller for a run outside of jails.
-func (g *Gateway) callerOf(ctx context.Context, rid id.Run) (Caller, error) {
-	r, err := g.cfg.Runs.Get(ctx, rid)
+func (co *core) callerOf(ctx context.Context, rid id.Run) (Caller, error) {
+	r, err := co.cfg.Runs.Get(ctx, rid)
 	if err != nil {
 		return Caller{}, err
 	}
-	s, err := g.cfg.Runs.Session(ctx, r.Session)
+	s, err := co.cfg.Runs.Session(ctx, r.Session)
 	if err != nil {
 		return Caller{}, err
 	}
-	return g.withRunSettings(ctx, Caller{Jail: r.Jail, Session: r.Session, Run: rid, Name: s.Name, Group: s.Group, Level: policy.Level(s.Level)})
+	return co.withRunSettings(ctx, Caller{Jail: r.Jail, Session: r.Session, Run: rid, Name: s.Name, Group: s.Group, Level: policy.Level(s.Level)})
 }
 
 // withRunSettings adds the agent, policy agent and level of its run to a caller.
-func (g *Gateway) withRunSettings(ctx context.Context, c Caller) (Caller, error) {
+func (co *core) withRunSettings(ctx context.Context, c Caller) (Caller, error) {
 	if c.Run == "" {
 		return c, nil
 	}
-	r, err := g.cfg.Runs.Get(ctx, c.Run)
+	r, err := co.cfg.Runs.Get(ctx, c.Run)
 	if errors.Is(err, fault.NotFound) {
 		c.Run = ""
 		return c, nil
@@ -265,7 +313,7 @@ func (g *Gateway) withRunSettings(ctx context.Context, c Caller) (Caller, error)
 	if err != nil {
 		return Caller{}, err
 	}
-	a, err := g.agentOf(r.Agent)
+	a, err := co.agentOf(r.Agent)
 	if err != nil {
 		return Caller{}, err
 	}
@@ -277,9 +325,9 @@ func (g *Gateway) withRunSettings(ctx context.Context, c Caller) (Caller, error)
 }
 
 // activeRun returns the run of a caller. Without a run it returns fault.Conflict.
-func (g *Gateway) activeRun(ctx context.Context, c Caller) (run.Run, error) {
+func (co *core) activeRun(ctx context.Context, c Caller) (run.Run, error) {
 	if c.Run == "" {
 		return run.Run{}, &fault.Error{Op: "gateway.activeRun", Kind: fault.Conflict, Err: errors.New("no run is active in this jail"), Remedy: "start a run: glasshouse goal --session " + c.Session}
 	}
-	return g.cfg.Runs.Get(ctx, c.Run)
+	return co.cfg.Runs.Get(ctx, c.Run)
 }

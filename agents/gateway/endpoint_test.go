@@ -51,9 +51,9 @@ func TestJailWithoutSessionHasNoAgentEndpoint(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	env.g.mu.Lock()
-	defer env.g.mu.Unlock()
-	if env.g.endpoints[j.ID] != nil {
+	env.g.endpoints.mu.Lock()
+	defer env.g.endpoints.mu.Unlock()
+	if env.g.endpoints.open[j.ID] != nil {
 		t.Error("a jail without a session has an agent endpoint, want none")
 	}
 }
@@ -72,9 +72,9 @@ func TestEndpointOpensWhenJailBecomesVisible(t *testing.T) {
 	env.jails.failWith("Listen", gone)
 	env.g.JailStarted(j)
 	env.await("the endpoint is removed", func() bool {
-		env.g.mu.Lock()
-		defer env.g.mu.Unlock()
-		return env.g.endpoints[j.ID] == nil
+		env.g.endpoints.mu.Lock()
+		defer env.g.endpoints.mu.Unlock()
+		return env.g.endpoints.open[j.ID] == nil
 	})
 	env.jails.failWith("Listen", nil)
 	env.g.JailStarted(j)
@@ -138,9 +138,7 @@ func TestCallerLevelIsCappedByJailPolicy(t *testing.T) {
 			j := env.jailIn("s", rules)
 			if tt.run != 0 {
 				r := env.order("s", "echo", Agent{Preset: "shell", Level: tt.run})
-				env.g.mu.Lock()
-				env.g.runByJail[j.ID] = r.ID
-				env.g.mu.Unlock()
+				env.g.assign(j.ID, r.ID)
 			}
 			c, err := env.g.callerIn(t.Context(), j.ID)
 			if err != nil || c.Level != tt.want {
@@ -205,8 +203,8 @@ func TestHarnessDecisionsAreBounded(t *testing.T) {
 		env.g.rememberDecision("j-1", policy.Question{Action: "edit", Resource: "a"}, govern.Verdict{Allow: true})
 	}
 	kept := func() int {
-		env.g.mu.Lock()
-		defer env.g.mu.Unlock()
+		env.g.decisions.mu.Lock()
+		defer env.g.decisions.mu.Unlock()
 		return len(env.g.harnessDecisions["j-1"])
 	}
 	if got := kept(); got != maxHarnessDecisions {

@@ -9,13 +9,16 @@ import (
 	"glasshouse/fault"
 )
 
-func init() {
-	builtinTools = append(builtinTools, builtinTool{
-		Tool: Tool{"wait_for_event", "Pause until a message arrives from a person or a webhook. Returns the messages.", objectSchema(`
-			"after": {"type": "integer", "minimum": 0, "description": "number of the last message that you have read; default: the last one that you read from your inbox"},
-			"reason": {"type": "string", "description": "what to wait for"}`), "autonomy"},
-		do: (*Gateway).eventTool,
-	})
+// eventTools returns the tools that wait for events.
+func (tc *toolCalls) eventTools() []builtinTool {
+	return []builtinTool{
+		{
+			Tool: Tool{"wait_for_event", "Pause until a message arrives from a person or a webhook. Returns the messages.", objectSchema(`
+				"after": {"type": "integer", "minimum": 0, "description": "number of the last message that you have read; default: the last one that you read from your inbox"},
+				"reason": {"type": "string", "description": "what to wait for"}`), "autonomy"},
+			do: tc.eventTool,
+		},
+	}
 }
 
 type eventInput struct {
@@ -37,12 +40,12 @@ type eventMessage struct {
 
 // eventTool pauses a run until a message arrives. Its jail is paused meanwhile; the response
 // reaches the agent after the jail is resumed.
-func (g *Gateway) eventTool(ctx context.Context, inv *invocation) (any, error) {
+func (tc *toolCalls) eventTool(ctx context.Context, inv *invocation) (any, error) {
 	in, err := inputOf[eventInput](inv.input)
 	if err != nil {
 		return nil, err
 	}
-	r, err := g.activeRun(ctx, inv.caller)
+	r, err := tc.activeRun(ctx, inv.caller)
 	if err != nil {
 		return nil, err
 	}
@@ -50,21 +53,21 @@ func (g *Gateway) eventTool(ctx context.Context, inv *invocation) (any, error) {
 	if in.After != nil {
 		out.After = *in.After
 	} else if r.Checkpoint != "" {
-		c, err := g.cfg.Runs.Checkpoint(ctx, r.Checkpoint)
+		c, err := tc.cfg.Runs.Checkpoint(ctx, r.Checkpoint)
 		if err != nil {
 			return nil, err
 		}
 		out.After = c.Inbox
 	}
 	// A conflict means that the run is already paused.
-	if _, err := g.cfg.Runs.WaitForEvent(ctx, r.ID, out.After, in.Reason); err != nil && !errors.Is(err, fault.Conflict) {
+	if _, err := tc.cfg.Runs.WaitForEvent(ctx, r.ID, out.After, in.Reason); err != nil && !errors.Is(err, fault.Conflict) {
 		return nil, err
 	}
 	for {
-		if err := g.collectMessages(ctx, r, &out); err != nil || len(out.Messages) > 0 {
+		if err := tc.collectMessages(ctx, r, &out); err != nil || len(out.Messages) > 0 {
 			return out, err
 		}
-		r, err = g.cfg.Runs.Get(ctx, r.ID)
+		r, err = tc.cfg.Runs.Get(ctx, r.ID)
 		if err != nil {
 			return nil, err
 		}
@@ -78,10 +81,10 @@ func (g *Gateway) eventTool(ctx context.Context, inv *invocation) (any, error) {
 const inboxPoll = time.Second
 
 // collectMessages appends new messages of a run to out.
-func (g *Gateway) collectMessages(ctx context.Context, r run.Run, out *eventOutput) error {
+func (tc *toolCalls) collectMessages(ctx context.Context, r run.Run, out *eventOutput) error {
 	wait, cancel := context.WithTimeout(ctx, inboxPoll)
 	defer cancel()
-	list, err := g.cfg.Runs.Inbox(wait, r.Session, out.After, inboxBatch)
+	list, err := tc.cfg.Runs.Inbox(wait, r.Session, out.After, inboxBatch)
 	for _, m := range list {
 		out.After = m.Seq
 		if m.Run == "" || m.Run == r.ID {

@@ -18,7 +18,6 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
-	"maps"
 	"net"
 	"runtime"
 	"slices"
@@ -148,31 +147,31 @@ type Config struct {
 	Log  *slog.Logger
 }
 
-// A Gateway supervises runs and serves their agents. It is safe for concurrent use.
+// A Gateway supervises runs and serves their agents. It is safe for concurrent use. New creates
+// its parts; each uses only those created before it.
 type Gateway struct {
-	cfg        Config
-	ctx        context.Context
-	cancel     context.CancelFunc
-	wg         sync.WaitGroup
-	wake       chan struct{}
-	startSlots chan struct{}      // semaphore: limits the agents that start concurrently
-	watchdog   *autonomy.Watchdog // nil before Open
+	*core
+	*endpoints
+	*checkpoints
+	*decisions
+	*siblings
+	*toolCalls
+	*agentAPI
+	*supervisor
+	*orders
 
-	mu sync.Mutex
-	// +checklocks:mu
-	endpoints map[id.Jail]*agentEndpoint
-	// +checklocks:mu
-	supervisions map[id.Run]*supervision // the runs that this daemon supervises
-	// +checklocks:mu
-	runByJail map[id.Jail]id.Run // the run whose agent works in the jail
+	supervisions *supervisions
+	watcher      *watcher
+	watchdog     *autonomy.Watchdog // nil before Open
+}
 
-	// +checklocks:mu
-	harnessDecisions map[id.Jail][]harnessDecision // decisions sent to harnesses, oldest first
-	// +checklocks:mu
-	pendingApprovals map[approvalKey][]*pendingApproval
-	// foreignSince is when an unsupervised run in another daemon's jail was first seen. Only loop
-	// uses it.
-	foreignSince map[id.Run]time.Time
+// core is what all parts of a Gateway share.
+type core struct {
+	cfg    Config
+	ctx    context.Context // canceled by Close
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+	wake   chan struct{} // starts a scan for runs
 }
 
 // New returns a Gateway. Call Open to start it.
@@ -183,13 +182,25 @@ func New(cfg Config) *Gateway {
 	if cfg.Keep <= 0 {
 		cfg.Keep = 20
 	}
-	g := &Gateway{
-		cfg: cfg, wake: make(chan struct{}, 1), startSlots: make(chan struct{}, 2*runtime.NumCPU()),
-		endpoints: map[id.Jail]*agentEndpoint{}, supervisions: map[id.Run]*supervision{}, runByJail: map[id.Jail]id.Run{},
-		harnessDecisions: map[id.Jail][]harnessDecision{}, pendingApprovals: map[approvalKey][]*pendingApproval{}, foreignSince: map[id.Run]time.Time{},
+	co := &core{cfg: cfg, wake: make(chan struct{}, 1)}
+	co.ctx, co.cancel = context.WithCancel(context.Background())
+	su := &supervisions{core: co, byRun: map[id.Run]*supervision{}}
+	cp := &checkpoints{core: co, supervisions: su}
+	ds := &decisions{core: co, checkpoints: cp, harnessDecisions: map[id.Jail][]harnessDecision{}, pendingApprovals: map[approvalKey][]*pendingApproval{}}
+	ep := &endpoints{core: co, decisions: ds, open: map[id.Jail]*agentEndpoint{}, runByJail: map[id.Jail]id.Run{}}
+	sb := &siblings{core: co, supervisions: su, decisions: ds}
+	wa := &watcher{core: co, supervisions: su, checkpoints: cp, decisions: ds}
+	tc := &toolCalls{core: co, supervisions: su, decisions: ds, watcher: wa}
+	tc.tools = slices.Concat(tc.jailTools(), tc.clientTools(), tc.eventTools(), sb.tools())
+	ap := &agentAPI{core: co, supervisions: su, siblings: sb}
+	sv := &supervisor{
+		core: co, supervisions: su, endpoints: ep, checkpoints: cp, decisions: ds, siblings: sb, calls: tc, api: ap,
+		startSlots: make(chan struct{}, 2*runtime.NumCPU()), foreignSince: map[id.Run]time.Time{},
 	}
-	g.ctx, g.cancel = context.WithCancel(context.Background())
-	return g
+	return &Gateway{
+		core: co, endpoints: ep, checkpoints: cp, decisions: ds, siblings: sb, toolCalls: tc, agentAPI: ap, supervisor: sv,
+		orders: &orders{core: co, supervisions: su, supervisor: sv}, supervisions: su, watcher: wa,
+	}
 }
 
 // Open opens the agent endpoints of all jails that run or are paused, and starts to supervise
@@ -205,7 +216,7 @@ func (g *Gateway) Open(ctx context.Context) error {
 		}
 	}
 	g.wg.Go(g.loop)
-	g.watchdog = autonomy.NewWatchdog(g, 0, g.cfg.Log)
+	g.watchdog = autonomy.NewWatchdog(g.watcher, 0, g.cfg.Log)
 	if g.cfg.Tasks != nil {
 		g.wg.Go(func() { // retries task files that an earlier daemon could not write
 			if err := g.cfg.Tasks.Sync(g.ctx, ""); err != nil && g.ctx.Err() == nil {
@@ -220,14 +231,7 @@ func (g *Gateway) Open(ctx context.Context) error {
 // jails keep running. Their connections block until the next daemon opens the endpoints.
 func (g *Gateway) Close() error {
 	g.cancel()
-	g.mu.Lock()
-	endpoints := slices.Collect(maps.Values(g.endpoints))
-	clear(g.endpoints)
-	g.mu.Unlock()
-	var errs []error
-	for _, e := range endpoints { // without the lock: each endpoint takes it when it ends
-		errs = append(errs, e.close())
-	}
+	errs := []error{g.closeAll()}
 	if g.watchdog != nil {
 		errs = append(errs, g.watchdog.Close())
 	}
@@ -248,7 +252,7 @@ const recoverInterval = 30 * time.Second
 // rewinds.
 func (g *Gateway) recoverPausedRuns() {
 	err := g.eachRun(g.ctx, run.Filter{States: []run.State{run.Paused}}, func(r run.Run) bool {
-		sup := g.supervisionOf(r.ID)
+		sup := g.supervisions.of(r.ID)
 		if sup == nil && r.RewindTarget != "" {
 			if err := g.finishRewind(g.ctx, r); err != nil && g.ctx.Err() == nil {
 				g.cfg.Log.Warn("could not finish the rewind of a run", "run", r.ID, "checkpoint", r.RewindTarget, "err", err)
@@ -304,9 +308,9 @@ func (g *Gateway) loop() {
 }
 
 // Wake starts a scan for runs without waiting for the next tick.
-func (g *Gateway) Wake() {
+func (co *core) Wake() {
 	select {
-	case g.wake <- struct{}{}:
+	case co.wake <- struct{}{}:
 	default:
 	}
 }
@@ -328,9 +332,7 @@ func (g *Gateway) scan() error {
 			errs = append(errs, err)
 		}
 	}
-	g.mu.Lock()
-	room := maxSupervised - len(g.supervisions)
-	g.mu.Unlock()
+	room := maxSupervised - g.supervisions.count()
 	if room <= 0 {
 		return errors.Join(errs...)
 	}

@@ -35,50 +35,50 @@ const actionLoop = "doom_loop"
 // checkForLoop passes a step that is about to end to the loop detector and acts on its
 // findings: it warns the agent, requests an approval, or stops the run. An error refuses the
 // step.
-func (g *Gateway) checkForLoop(ctx context.Context, r run.Run, c Caller, s run.Step) error {
-	sup := g.supervisionOf(r.ID)
+func (tc *toolCalls) checkForLoop(ctx context.Context, r run.Run, c Caller, s run.Step) error {
+	sup := tc.supervisions.of(r.ID)
 	if sup == nil {
 		return nil
 	}
-	found, err := g.feedDetector(ctx, &sup.loops, r, c.Level, s)
+	found, err := tc.feedDetector(ctx, &sup.loops, r, c.Level, s)
 	if err != nil {
 		return err
 	}
 	for _, f := range found {
 		switch f.Rung {
 		case autonomy.Warn:
-			if err := g.warn(ctx, r.ID, string(f.Sign), f.Text); err != nil {
+			if err := tc.watcher.warn(ctx, r.ID, string(f.Sign), f.Text); err != nil {
 				return err
 			}
 		case autonomy.AskFirst:
 			q := policy.Question{Subject: c.subject(), Action: actionLoop, Resource: s.Name}
-			if _, err := g.evaluate(ctx, r, govern.Ask{Question: q}); err != nil {
-				return errors.Join(err, g.stopLooping(ctx, r, f))
+			if _, err := tc.evaluate(ctx, r, govern.Ask{Question: q}); err != nil {
+				return errors.Join(err, tc.stopLooping(ctx, r, f))
 			}
 		case autonomy.Stop:
-			return g.stopLooping(ctx, r, f)
+			return tc.stopLooping(ctx, r, f)
 		}
 	}
 	return nil
 }
 
 // stopLooping pauses a run for a person and returns an error that refuses the step.
-func (g *Gateway) stopLooping(ctx context.Context, r run.Run, f autonomy.Finding) error {
-	if err := g.stopRun(ctx, r, f.Text); err != nil {
+func (tc *toolCalls) stopLooping(ctx context.Context, r run.Run, f autonomy.Finding) error {
+	if err := tc.watcher.stopRun(ctx, r, f.Text); err != nil {
 		return err
 	}
 	return fault.Newf(fault.Denied, "gateway.Call", f.Name, "%s", f.Text)
 }
 
 // feedDetector passes a step to the detector, after all earlier steps that it has not seen.
-func (g *Gateway) feedDetector(ctx context.Context, l *loopDetector, r run.Run, level policy.Level, s run.Step) ([]autonomy.Finding, error) {
+func (tc *toolCalls) feedDetector(ctx context.Context, l *loopDetector, r run.Run, level policy.Level, s run.Step) ([]autonomy.Finding, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.detector == nil {
 		l.detector, l.lastStep = autonomy.NewDetector(autonomy.DetectorConfig{Level: level}), 0
 	}
 	for { // includes model steps, which do not pass through checkForLoop
-		list, err := g.cfg.Runs.Steps(ctx, run.StepFilter{Run: r.ID, After: l.lastStep, Limit: 1000})
+		list, err := tc.cfg.Runs.Steps(ctx, run.StepFilter{Run: r.ID, After: l.lastStep, Limit: 1000})
 		if err != nil {
 			return nil, err
 		}
@@ -126,8 +126,8 @@ func digest(b []byte) string {
 }
 
 // addNotices adds pending warnings to a result for the agent.
-func (g *Gateway) addNotices(r id.Run, text json.RawMessage) json.RawMessage {
-	sup := g.supervisionOf(r)
+func (tc *toolCalls) addNotices(r id.Run, text json.RawMessage) json.RawMessage {
+	sup := tc.supervisions.of(r)
 	if sup == nil {
 		return text
 	}

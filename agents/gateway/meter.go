@@ -23,7 +23,7 @@ const (
 )
 
 // meter charges a run for its resource use until stop is called. stop takes a last reading.
-func (g *Gateway) meter(ctx context.Context, rid id.Run) (stop func()) {
+func (sv *supervisor) meter(ctx context.Context, rid id.Run) (stop func()) {
 	metered, end := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() {
@@ -36,7 +36,7 @@ func (g *Gateway) meter(ctx context.Context, rid id.Run) (stop func()) {
 				return
 			case <-wait.C:
 			}
-			wait.Reset(nextReading(g.measure(metered, rid)))
+			wait.Reset(nextReading(sv.measure(metered, rid)))
 		}
 	}()
 	return func() {
@@ -47,7 +47,7 @@ func (g *Gateway) meter(ctx context.Context, rid id.Run) (stop func()) {
 		}
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), meterTimeout)
 		defer cancel()
-		g.measure(ctx, rid)
+		sv.measure(ctx, rid)
 	}
 }
 
@@ -68,18 +68,18 @@ func nextReading(r run.Run) time.Duration {
 }
 
 // measure charges a run for its resource use since the last reading.
-func (g *Gateway) measure(ctx context.Context, rid id.Run) run.Run {
-	r, err := g.cfg.Runs.Get(ctx, rid)
+func (sv *supervisor) measure(ctx context.Context, rid id.Run) run.Run {
+	r, err := sv.cfg.Runs.Get(ctx, rid)
 	if err == nil {
 		var readings []run.Reading
-		readings, err = g.readings(ctx, r)
+		readings, err = sv.readings(ctx, r)
 		if err == nil {
-			r, err = g.cfg.Runs.ChargeReadings(ctx, rid, readings)
+			r, err = sv.cfg.Runs.ChargeReadings(ctx, rid, readings)
 		}
 	}
 	// A conflict means that another daemon charges the run.
 	if err != nil && ctx.Err() == nil && !errors.Is(err, fault.Conflict) {
-		g.cfg.Log.Warn("could not charge a run for its resource use; it will be retried", "run", rid, "err", err)
+		sv.cfg.Log.Warn("could not charge a run for its resource use; it will be retried", "run", rid, "err", err)
 	}
 	return r
 }
@@ -92,22 +92,22 @@ func createdForRun(j jail.Jail, r run.Run) bool {
 
 // readings returns the counters of a run's jail. Of a jail that was not created for the run,
 // all use counts from the time that the run was assigned to it, whichever process caused it.
-func (g *Gateway) readings(ctx context.Context, r run.Run) ([]run.Reading, error) {
+func (sv *supervisor) readings(ctx context.Context, r run.Run) ([]run.Reading, error) {
 	if r.Jail == "" {
 		return nil, nil
 	}
-	j, err := g.cfg.Jails.Get(ctx, r.Jail)
+	j, err := sv.cfg.Jails.Get(ctx, r.Jail)
 	if errors.Is(err, fault.NotFound) {
 		return nil, nil // the counters were deleted with the jail
 	}
 	if err != nil {
 		return nil, err
 	}
-	used, err := g.cfg.Jails.Usage(ctx, r.Jail)
+	used, err := sv.cfg.Jails.Usage(ctx, r.Jail)
 	if err != nil {
 		return nil, err
 	}
-	proxied, kernel := g.cfg.Policy.ProxyBytes(r.Jail)
+	proxied, kernel := sv.cfg.Policy.ProxyBytes(r.Jail)
 	all := []run.Reading{
 		{Name: "cpu", Dimension: budget.CPU, Total: used.CPU.Milliseconds()},
 		{Name: "wire", Dimension: budget.Network, Total: used.RxBytes + used.TxBytes},

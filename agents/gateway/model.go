@@ -23,7 +23,7 @@ func WithCaller(r *http.Request, c Caller) *http.Request {
 }
 
 // ModelCaller returns the caller of a model request. It implements llm.Config.Caller.
-func (g *Gateway) ModelCaller(req *http.Request) (llm.Caller, error) {
+func (tc *toolCalls) ModelCaller(req *http.Request) (llm.Caller, error) {
 	c, ok := req.Context().Value(callerKey{}).(Caller)
 	if !ok {
 		return llm.Caller{}, fault.Newf(fault.Unauthenticated, "gateway.ModelCaller", "", "model requests must use the agent endpoint of a jail")
@@ -32,7 +32,7 @@ func (g *Gateway) ModelCaller(req *http.Request) (llm.Caller, error) {
 	if c.Run == "" {
 		return out, nil
 	}
-	r, err := g.cfg.Runs.Get(req.Context(), c.Run)
+	r, err := tc.cfg.Runs.Get(req.Context(), c.Run)
 	if err != nil {
 		return out, err
 	}
@@ -41,34 +41,34 @@ func (g *Gateway) ModelCaller(req *http.Request) (llm.Caller, error) {
 			Err: fmt.Errorf("the run is %s: %s", r.State, r.Reason), Remedy: "wait until the run is resumed"}
 	}
 	out.Run, out.Parent = string(r.ID), r.Entry
-	context.AfterFunc(req.Context(), g.activityOf(r.ID).begin("the model", false)) // ends with the request
+	context.AfterFunc(req.Context(), tc.supervisions.activityOf(r.ID).begin("the model", false)) // ends with the request
 	if r.BranchOf != "" {
 		out.Branch = fmt.Sprintf("%s/%d", r.BranchOf, r.Branch)
 	}
-	out.Budget, err = g.cfg.Runs.Budget(req.Context(), r.ID)
+	out.Budget, err = tc.cfg.Runs.Budget(req.Context(), r.ID)
 	if err != nil {
 		return out, err
 	}
-	out.Journal = modelJournal{g, r}
+	out.Journal = modelJournal{tc, r}
 	return out, nil
 }
 
 // HandleOverBudget handles a model call beyond the budget of a run: it pauses or ends the run, as the
 // run specifies. It implements llm.Config.Exceeded.
-func (g *Gateway) HandleOverBudget(ctx context.Context, c llm.Caller, err error) {
+func (tc *toolCalls) HandleOverBudget(ctx context.Context, c llm.Caller, err error) {
 	if c.Run == "" {
 		return
 	}
-	if _, err := g.cfg.Runs.StopOverBudget(context.WithoutCancel(ctx), id.Run(c.Run), err); err != nil {
-		g.cfg.Log.Error("could not stop a run that exceeds its budget", "run", c.Run, "err", err)
+	if _, err := tc.cfg.Runs.StopOverBudget(context.WithoutCancel(ctx), id.Run(c.Run), err); err != nil {
+		tc.cfg.Log.Error("could not stop a run that exceeds its budget", "run", c.Run, "err", err)
 	}
 }
 
 // modelJournal stores model responses as steps of a run's journal, so that repeated requests
 // get the same response. It implements llm.Journal.
 type modelJournal struct {
-	g *Gateway
-	r run.Run
+	calls *toolCalls
+	run   run.Run
 }
 
 // modelRequest is the input of a model step.
@@ -81,11 +81,11 @@ func (a modelJournal) Begin(ctx context.Context, key, digest string) (*llm.Recor
 	if err != nil {
 		return nil, err
 	}
-	key, err = a.g.journalKey(ctx, a.r, key)
+	key, err = a.calls.journalKey(ctx, a.run, key)
 	if err != nil {
 		return nil, err
 	}
-	s, _, err := a.g.cfg.Runs.Begin(ctx, a.r.ID, run.StepRequest{Key: key, Kind: run.Model, Name: "model", Input: input, Worst: budget.Amounts{budget.Steps: 1}})
+	s, _, err := a.calls.cfg.Runs.Begin(ctx, a.run.ID, run.StepRequest{Key: key, Kind: run.Model, Name: "model", Input: input, Worst: budget.Amounts{budget.Steps: 1}})
 	if err != nil {
 		return nil, err
 	}
@@ -105,13 +105,13 @@ func (a modelJournal) End(ctx context.Context, key, _ string, r llm.Recorded) er
 		return err
 	}
 	ctx = context.WithoutCancel(ctx)
-	key, err = a.g.journalKey(ctx, a.r, key)
+	key, err = a.calls.journalKey(ctx, a.run, key)
 	if err != nil {
 		return err
 	}
-	err = a.g.endStep(ctx, a.r.ID, key, run.Outcome{State: run.StepDone, Output: text})
+	err = a.calls.endStep(ctx, a.run.ID, key, run.Outcome{State: run.StepDone, Output: text})
 	if errors.Is(err, fault.TooLarge) { // the response was delivered; a restarted agent sends the request again
-		err = a.g.endStep(ctx, a.r.ID, key, run.Outcome{State: run.StepFailed, Output: json.RawMessage(`"the response is too large to store"`)})
+		err = a.calls.endStep(ctx, a.run.ID, key, run.Outcome{State: run.StepFailed, Output: json.RawMessage(`"the response is too large to store"`)})
 	}
 	return err
 }
@@ -128,7 +128,7 @@ type callSummary struct {
 
 // RecordModelCall records a finished model call without a key as a step of its run. The step's key is
 // unique, so the response is never replayed.
-func (g *Gateway) RecordModelCall(ctx context.Context, c llm.Call) error {
+func (tc *toolCalls) RecordModelCall(ctx context.Context, c llm.Call) error {
 	if c.Caller.Run == "" || c.Kept || c.Free {
 		return nil
 	}
@@ -142,7 +142,7 @@ func (g *Gateway) RecordModelCall(ctx context.Context, c llm.Call) error {
 	}
 	ctx = context.WithoutCancel(ctx)
 	rid, key := id.Run(c.Caller.Run), "llm-"+string(c.ID)
-	_, _, err = g.cfg.Runs.Begin(ctx, rid, run.StepRequest{Key: key, Kind: run.Model, Name: "model", Input: input})
+	_, _, err = tc.cfg.Runs.Begin(ctx, rid, run.StepRequest{Key: key, Kind: run.Model, Name: "model", Input: input})
 	if errors.Is(err, fault.Conflict) || errors.Is(err, fault.Exhausted) {
 		return nil // the run has stopped or stops now; the call is in the audit log
 	}
@@ -153,14 +153,14 @@ func (g *Gateway) RecordModelCall(ctx context.Context, c llm.Call) error {
 	if c.Outcome != llm.Answered {
 		o.State = run.StepFailed
 	}
-	_, err = g.cfg.Runs.End(ctx, rid, key, o)
+	_, err = tc.cfg.Runs.End(ctx, rid, key, o)
 	return err
 }
 
 // journalKey returns the key under which the journal has a step. After a rewind the steps
 // beyond the checkpoint stay in the journal but are invalid, so that their keys get a suffix
 // for new steps.
-func (g *Gateway) journalKey(ctx context.Context, r run.Run, key string) (string, error) {
+func (tc *toolCalls) journalKey(ctx context.Context, r run.Run, key string) (string, error) {
 	if len(r.Rewound) == 0 {
 		return key, nil
 	}
@@ -176,7 +176,7 @@ func (g *Gateway) journalKey(ctx context.Context, r run.Run, key string) (string
 		if n < last {
 			valid = min(valid, r.Rewound[n])
 		}
-		s, err := g.cfg.Runs.Step(ctx, r.ID, versionKey(n))
+		s, err := tc.cfg.Runs.Step(ctx, r.ID, versionKey(n))
 		if errors.Is(err, fault.NotFound) {
 			continue
 		}

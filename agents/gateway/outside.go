@@ -24,22 +24,22 @@ import (
 
 // runOutside runs an agent outside of jails. The agent ends with this process, and restarts
 // from its last checkpoint.
-func (g *Gateway) runOutside(ctx context.Context, sup *supervision, r run.Run, ag Agent, started func()) (err error) {
-	spawner := g.cfg.Spawners[ag.Spawner]
+func (sv *supervisor) runOutside(ctx context.Context, sup *supervision, r run.Run, ag Agent, started func()) (err error) {
+	spawner := sv.cfg.Spawners[ag.Spawner]
 	token := ""
 	if ag.Spawner == InBwrap { // the shim in the sandbox presents it; any process of the host could read it
 		token = rand.Text()
 	}
-	rules, err := g.policySpec(ag)
+	rules, err := sv.policySpec(ag)
 	if err != nil {
 		return err
 	}
-	if err := g.cfg.Policy.GovernRun(ctx, r.ID, rules, workspace); err != nil {
+	if err := sv.cfg.Policy.GovernRun(ctx, r.ID, rules, workspace); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	socket, stop, err := g.listenUnix(ctx, r.ID, token, func() { cancel(errEndpointClosed) })
+	socket, stop, err := sv.listenUnix(ctx, r.ID, token, func() { cancel(errEndpointClosed) })
 	if err != nil {
 		return err
 	}
@@ -53,7 +53,7 @@ func (g *Gateway) runOutside(ctx context.Context, sup *supervision, r run.Run, a
 	if ag.Spawner == InProcess {
 		endpoint = "unix://" + socket
 	}
-	p, l, err := g.launchConfig(r, ag, endpoint, workspace)
+	p, l, err := sv.launchConfig(r, ag, endpoint, workspace)
 	if err != nil {
 		return err
 	}
@@ -70,7 +70,7 @@ func (g *Gateway) runOutside(ctx context.Context, sup *supervision, r run.Run, a
 	var output agentOutput
 	var outputMu sync.Mutex
 	start := spawn.Start{
-		Argv: l.Argv, Env: g.hostEnv(l.Env, r), Files: files, Socket: socket, Token: []byte(token),
+		Argv: l.Argv, Env: sv.hostEnv(l.Env, r), Files: files, Socket: socket, Token: []byte(token),
 		Stdout: outputWriter{&output, &outputMu, protocol.Stdout}, Stderr: outputWriter{&output, &outputMu, protocol.Stderr}, Limits: spawn.Limits{Memory: 2 << 30, PIDs: 512},
 	}
 	for what := range spawner.UnenforcedLimits() {
@@ -86,7 +86,7 @@ func (g *Gateway) runOutside(ctx context.Context, sup *supervision, r run.Run, a
 	}
 	if l.Protocol == agent.ACP {
 		started()
-		return g.converseOutside(ctx, sup, r, ag, l, spawner, start)
+		return sv.converseOutside(ctx, sup, r, ag, l, spawner, start)
 	}
 	proc, err := spawner.Start(ctx, start)
 	if err != nil {
@@ -97,8 +97,8 @@ func (g *Gateway) runOutside(ctx context.Context, sup *supervision, r run.Run, a
 		proc.Wait()
 	}()
 	sup.activity.recordHeartbeat()
-	g.releaseOnHeartbeat(ctx, sup, ag, started)
-	return g.waitOutside(ctx, sup, r, ag, proc, &output)
+	sv.releaseOnHeartbeat(ctx, sup, ag, started)
+	return sv.waitOutside(ctx, sup, r, ag, proc, &output)
 }
 
 // An outputWriter collects one stream of an agent.
@@ -117,7 +117,7 @@ func (p outputWriter) Write(data []byte) (int, error) {
 
 // hostEnv returns an agent's environment without the paths of a jail. The spawner sets its
 // own.
-func (g *Gateway) hostEnv(env []string, r run.Run) []string {
+func (sv *supervisor) hostEnv(env []string, r run.Run) []string {
 	env = slices.DeleteFunc(slices.Clone(env), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
 		return name == "HOME" || name == "PATH" || name == "GLASSHOUSE_DOOR" || strings.HasPrefix(name, "XDG_")
@@ -126,7 +126,7 @@ func (g *Gateway) hostEnv(env []string, r run.Run) []string {
 }
 
 // waitOutside waits until an agent outside of jails ends or its run stops being active.
-func (g *Gateway) waitOutside(ctx context.Context, sup *supervision, r run.Run, ag Agent, proc *spawn.Process, output *agentOutput) error {
+func (sv *supervisor) waitOutside(ctx context.Context, sup *supervision, r run.Run, ag Agent, proc *spawn.Process, output *agentOutput) error {
 	tick := time.NewTicker(recheckInterval)
 	defer tick.Stop()
 	for {
@@ -139,15 +139,15 @@ func (g *Gateway) waitOutside(ctx context.Context, sup *supervision, r run.Run, 
 			if exit.Limit != "" {
 				return errEnded{"the agent reached its limit of " + exit.Limit}
 			}
-			return g.handleExit(ctx, r, ag, exit.Code, "", output) // both streams are closed
+			return sv.handleExit(ctx, r, ag, exit.Code, "", output) // both streams are closed
 		case <-sup.moved:
-			if on, err := g.shouldContinue(ctx, r.ID); err != nil || !on {
-				g.terminateProcess(ctx, proc)
+			if on, err := sv.shouldContinue(ctx, r.ID); err != nil || !on {
+				sv.terminateProcess(ctx, proc)
 				return err
 			}
 		case <-tick.C:
-			if on, err := g.shouldContinue(ctx, r.ID); err != nil || !on {
-				g.terminateProcess(ctx, proc)
+			if on, err := sv.shouldContinue(ctx, r.ID); err != nil || !on {
+				sv.terminateProcess(ctx, proc)
 				return err
 			}
 		case why := <-sup.restart:
@@ -159,7 +159,7 @@ func (g *Gateway) waitOutside(ctx context.Context, sup *supervision, r run.Run, 
 }
 
 // terminateProcess sends SIGTERM to an agent and waits up to terminateTimeout until it exits.
-func (g *Gateway) terminateProcess(ctx context.Context, proc *spawn.Process) {
+func (sv *supervisor) terminateProcess(ctx context.Context, proc *spawn.Process) {
 	if proc.Signal(syscall.SIGTERM) != nil {
 		return
 	}
@@ -172,11 +172,11 @@ func (g *Gateway) terminateProcess(ctx context.Context, proc *spawn.Process) {
 
 // listenUnix serves the endpoint of one agent on a Unix socket outside of jails until stop is
 // called. It calls shut when the endpoint is closed.
-func (g *Gateway) listenUnix(ctx context.Context, r id.Run, token string, shut func()) (path string, stop func(), err error) {
-	if err := os.MkdirAll(g.cfg.Dir, 0o711); err != nil {
+func (sv *supervisor) listenUnix(ctx context.Context, r id.Run, token string, shut func()) (path string, stop func(), err error) {
+	if err := os.MkdirAll(sv.cfg.Dir, 0o711); err != nil {
 		return "", nil, err
 	}
-	path = filepath.Join(g.cfg.Dir, string(r)+".sock")
+	path = filepath.Join(sv.cfg.Dir, string(r)+".sock")
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return "", nil, err
 	}
@@ -192,12 +192,12 @@ func (g *Gateway) listenUnix(ctx context.Context, r id.Run, token string, shut f
 		defer close(served)
 		defer shut()
 		identify := func(ctx context.Context) (Caller, error) {
-			c, err := g.callerOf(ctx, r)
+			c, err := sv.callerOf(ctx, r)
 			c.Token = token
 			return c, err
 		}
-		if err := g.cfg.Serve(l, identify); err != nil && ctx.Err() == nil {
-			g.cfg.Log.Debug("the endpoint of an agent was closed", "run", r, "err", err)
+		if err := sv.cfg.Serve(l, identify); err != nil && ctx.Err() == nil {
+			sv.cfg.Log.Debug("the endpoint of an agent was closed", "run", r, "err", err)
 		}
 	}()
 	return path, func() {

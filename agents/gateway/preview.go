@@ -27,10 +27,10 @@ const (
 
 // preview returns the diff that an invocation would make to a file now, as an
 // approval.Preview. The file may change before the invocation is executed.
-func (g *Gateway) preview(ctx context.Context, inv *invocation, name string, next func(before string) (string, error)) json.RawMessage {
+func (tc *toolCalls) preview(ctx context.Context, inv *invocation, name string, next func(before string) (string, error)) json.RawMessage {
 	var f approval.Preview
 	var err error
-	f.Diff, err = g.diff(ctx, inv, name, next)
+	f.Diff, err = tc.diff(ctx, inv, name, next)
 	if err != nil {
 		f.NoDiffReason = err.Error()
 		if e, ok := errors.AsType[*fault.Error](err); ok && e.Err != nil {
@@ -46,8 +46,8 @@ func (g *Gateway) preview(ctx context.Context, inv *invocation, name string, nex
 
 // diff returns the unified diff that next makes to a file, or an error that says why it cannot
 // be shown.
-func (g *Gateway) diff(ctx context.Context, inv *invocation, name string, next func(before string) (string, error)) (string, error) {
-	f, p, err := g.files(ctx, inv, name)
+func (tc *toolCalls) diff(ctx context.Context, inv *invocation, name string, next func(before string) (string, error)) (string, error) {
+	f, p, err := tc.files(ctx, inv, name)
 	if err != nil {
 		return "", err
 	}
@@ -102,19 +102,19 @@ func readFile(ctx context.Context, f jail.Files, p string) (string, error) {
 func isText(s string) bool { return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 }
 
 // previewWrite returns the diff of write_file.
-func (g *Gateway) previewWrite(ctx context.Context, inv *invocation) json.RawMessage {
+func (tc *toolCalls) previewWrite(ctx context.Context, inv *invocation) json.RawMessage {
 	in, err := inputOf[fileInput](inv.input)
 	if err != nil {
 		return nil // the tool rejects the input before an approval is requested
 	}
-	return g.preview(ctx, inv, in.Path, func(string) (string, error) { return in.Text, nil })
+	return tc.preview(ctx, inv, in.Path, func(string) (string, error) { return in.Text, nil })
 }
 
 // previewEdit returns the diff of edit_file.
-func (g *Gateway) previewEdit(ctx context.Context, inv *invocation) json.RawMessage {
+func (tc *toolCalls) previewEdit(ctx context.Context, inv *invocation) json.RawMessage {
 	in, err := inputOf[editInput](inv.input)
 	if err != nil {
 		return nil
 	}
-	return g.preview(ctx, inv, in.Path, func(before string) (string, error) { return replaceText(before, in, inv.retry) })
+	return tc.preview(ctx, inv, in.Path, func(before string) (string, error) { return replaceText(before, in, inv.retry) })
 }

@@ -99,8 +99,8 @@ func (b *ResourceLimiter) Usage(ctx context.Context, jid id.Jail) (autonomy.Limi
 
 // ApproveResources requests a person's approval for a change of a jail's limits. The
 // requesting run is paused meanwhile. It is an autonomy.ResourceConfig.Approve.
-func (g *Gateway) ApproveResources(ctx context.Context, m autonomy.Member, have, want autonomy.Limits, reason string) (allow bool, by, why string, err error) {
-	subject, err := g.subjectOf(ctx, m)
+func (sb *siblings) ApproveResources(ctx context.Context, m autonomy.Member, have, want autonomy.Limits, reason string) (allow bool, by, why string, err error) {
+	subject, err := sb.subjectOf(ctx, m)
 	if err != nil {
 		return false, "", "", err
 	}
@@ -111,17 +111,17 @@ func (g *Gateway) ApproveResources(ctx context.Context, m autonomy.Member, have,
 	}
 	var v govern.Verdict
 	ask := func() (err error) {
-		v, err = g.cfg.Policy.Evaluate(ctx, govern.Ask{Question: q, Context: about, AskReason: reason})
+		v, err = sb.cfg.Policy.Evaluate(ctx, govern.Ask{Question: q, Context: about, AskReason: reason})
 		return err
 	}
-	if m.Run == "" || g.cfg.Policy.Decide(q).Effect == policy.Deny {
+	if m.Run == "" || sb.cfg.Policy.Decide(q).Effect == policy.Deny {
 		err = ask()
 	} else {
-		r, rerr := g.cfg.Runs.Get(ctx, m.Run)
+		r, rerr := sb.cfg.Runs.Get(ctx, m.Run)
 		if rerr != nil {
 			return false, "", "", rerr
 		}
-		err = g.pausedForApproval(ctx, r, q, ask)
+		err = sb.decisions.pausedForApproval(ctx, r, q, ask)
 	}
 	why = v.Decision.Reason
 	if v.Instead != "" {
@@ -143,8 +143,8 @@ func changedLimits(have, want autonomy.Limits) autonomy.Limits {
 }
 
 // AskResources requests more or fewer resources for the caller's jail.
-func (g *Gateway) AskResources(ctx context.Context, c Caller, body []byte) (autonomy.Change, error) {
-	if g.cfg.Resources == nil || c.Jail == "" {
+func (sb *siblings) AskResources(ctx context.Context, c Caller, body []byte) (autonomy.Change, error) {
+	if sb.cfg.Resources == nil || c.Jail == "" {
 		return autonomy.Change{}, fault.Cannot("gateway.AskResources", "resource limits of this agent cannot be changed while it runs", "")
 	}
 	want, err := autonomy.ParseResources(body)
@@ -152,26 +152,26 @@ func (g *Gateway) AskResources(ctx context.Context, c Caller, body []byte) (auto
 		return autonomy.Change{}, err
 	}
 	m := c.Member()
-	m.Level = cmp.Or(m.Level, levelOf(g.cfg.Default))
-	return g.cfg.Resources.Ask(ctx, m, want)
+	m.Level = cmp.Or(m.Level, levelOf(sb.cfg.Default))
+	return sb.cfg.Resources.Ask(ctx, m, want)
 }
 
 // LimitJail sets the limits of a jail for a person. It ends all grants to the agent.
-func (g *Gateway) LimitJail(ctx context.Context, jid id.Jail, l jail.Limits, by string) (jail.Jail, error) {
-	before, err := g.cfg.Jails.Get(ctx, jid)
+func (sb *siblings) LimitJail(ctx context.Context, jid id.Jail, l jail.Limits, by string) (jail.Jail, error) {
+	before, err := sb.cfg.Jails.Get(ctx, jid)
 	if err != nil {
 		return before, err
 	}
 	var after jail.Jail
 	set := func(ctx context.Context) (from, to autonomy.Limits, err error) {
-		after, err = g.cfg.Jails.Limit(ctx, jid, jail.LimitChange{Limits: l})
+		after, err = sb.cfg.Jails.Limit(ctx, jid, jail.LimitChange{Limits: l})
 		return limitsOf(before.Spec.Limits), limitsOf(after.Spec.Limits), err
 	}
-	if g.cfg.Resources == nil {
+	if sb.cfg.Resources == nil {
 		_, _, err = set(ctx)
 		return after, err
 	}
-	return after, g.cfg.Resources.Set(ctx, autonomy.Member{Jail: jid}, by, set)
+	return after, sb.cfg.Resources.Set(ctx, autonomy.Member{Jail: jid}, by, set)
 }
 
 // A JailResources is the resource limits of a jail and their history.
@@ -183,16 +183,16 @@ type JailResources struct {
 
 // JailLimits returns the limits of a jail, and its resource requests after a sequence number,
 // oldest first.
-func (g *Gateway) JailLimits(ctx context.Context, jid id.Jail, after int64) (JailResources, error) {
-	j, err := g.cfg.Jails.Get(ctx, jid)
+func (sb *siblings) JailLimits(ctx context.Context, jid id.Jail, after int64) (JailResources, error) {
+	j, err := sb.cfg.Jails.Get(ctx, jid)
 	if err != nil {
 		return JailResources{}, err
 	}
 	l := JailResources{Now: j.Spec.Limits, Own: j.Own()}
-	if g.cfg.Resources == nil {
+	if sb.cfg.Resources == nil {
 		return l, nil
 	}
-	grants, err := g.cfg.Resources.Granted(ctx)
+	grants, err := sb.cfg.Resources.Granted(ctx)
 	if err != nil {
 		return l, err
 	}
@@ -201,6 +201,6 @@ func (g *Gateway) JailLimits(ctx context.Context, jid id.Jail, after int64) (Jai
 			l.Until = grant.Until
 		}
 	}
-	l.History, err = g.cfg.Resources.History(ctx, autonomy.ChangeFilter{Jail: jid, After: after})
+	l.History, err = sb.cfg.Resources.History(ctx, autonomy.ChangeFilter{Jail: jid, After: after})
 	return l, err
 }

@@ -38,8 +38,8 @@ func (s AutosaveSettings) withDefaults(o AutosaveSettings) AutosaveSettings {
 var defaultSaves = AutosaveSettings{Steps: 25, Every: 10 * time.Minute, Keep: 20}
 
 // saveSettings returns the settings of automatic checkpoints for an agent.
-func (g *Gateway) saveSettings(a Agent) AutosaveSettings {
-	all := g.cfg.Autosave.withDefaults(defaultSaves)
+func (cp *checkpoints) saveSettings(a Agent) AutosaveSettings {
+	all := cp.cfg.Autosave.withDefaults(defaultSaves)
 	if a.Autosave != nil {
 		all = a.Autosave.withDefaults(all)
 	}
@@ -84,9 +84,9 @@ func (s *saver) done(steps int64) {
 
 // initSaver initialises a saver from the last checkpoint of a run that includes its jail,
 // whichever daemon took it.
-func (g *Gateway) initSaver(ctx context.Context, s *saver, r run.Run) error {
+func (cp *checkpoints) initSaver(ctx context.Context, s *saver, r run.Run) error {
 	at, steps := r.Started, int64(0)
-	err := g.eachCheckpoint(ctx, r.ID, func(c run.Checkpoint) {
+	err := cp.eachCheckpoint(ctx, r.ID, func(c run.Checkpoint) {
 		if c.Snapshot != "" || r.Jail == "" {
 			at, steps = c.At, c.Steps
 		}
@@ -101,9 +101,9 @@ func (g *Gateway) initSaver(ctx context.Context, s *saver, r run.Run) error {
 }
 
 // eachCheckpoint calls do with the checkpoints of a run, oldest first.
-func (g *Gateway) eachCheckpoint(ctx context.Context, r id.Run, do func(run.Checkpoint)) error {
+func (cp *checkpoints) eachCheckpoint(ctx context.Context, r id.Run, do func(run.Checkpoint)) error {
 	for after := int64(0); ; {
-		list, err := g.cfg.Runs.Checkpoints(ctx, r, after, 100)
+		list, err := cp.cfg.Runs.Checkpoints(ctx, r, after, 100)
 		if err != nil {
 			return err
 		}
@@ -118,55 +118,55 @@ func (g *Gateway) eachCheckpoint(ctx context.Context, r id.Run, do func(run.Chec
 }
 
 // saveDue takes the automatic checkpoints that are due.
-func (g *Gateway) saveDue() {
-	for _, sup := range g.listSupervisions() {
-		r, err := g.cfg.Runs.Get(g.ctx, sup.run)
+func (cp *checkpoints) saveDue() {
+	for _, sup := range cp.supervisions.list() {
+		r, err := cp.cfg.Runs.Get(cp.ctx, sup.run)
 		if err != nil || r.State != run.Active {
 			continue
 		}
-		ag, err := g.agentOf(r.Agent)
+		ag, err := cp.agentOf(r.Agent)
 		if err != nil {
 			continue
 		}
-		want := g.saveSettings(ag)
+		want := cp.saveSettings(ag)
 		if reason, due := sup.saver.due(want, r.Steps, time.Now()); due {
-			g.wg.Go(func() { g.saveOne(&sup.saver, r, want, reason) })
+			cp.wg.Go(func() { cp.saveOne(&sup.saver, r, want, reason) })
 		}
 	}
 }
 
 // saveOne takes a checkpoint of a run, if anything has changed since the last one.
-func (g *Gateway) saveOne(s *saver, r run.Run, want AutosaveSettings, reason string) {
+func (cp *checkpoints) saveOne(s *saver, r run.Run, want AutosaveSettings, reason string) {
 	s.mu.Lock()
 	before := s.steps
 	s.mu.Unlock()
 	defer s.done(r.Steps)
-	if r.Steps == before && !g.jailChanged(g.ctx, r) {
+	if r.Steps == before && !cp.jailChanged(cp.ctx, r) {
 		return
 	}
-	_, err := g.checkpoint(g.ctx, r.ID, reason, "gateway", nil)
+	_, err := cp.checkpoint(cp.ctx, r.ID, reason, "gateway", nil)
 	if err == nil {
-		err = g.pruneCheckpoints(g.ctx, r, want.Keep)
+		err = cp.pruneCheckpoints(cp.ctx, r, want.Keep)
 	}
-	if err != nil && !errors.Is(err, fault.Conflict) && g.ctx.Err() == nil {
-		g.cfg.Log.Warn("could not take an automatic checkpoint of a run", "run", r.ID, "err", err)
+	if err != nil && !errors.Is(err, fault.Conflict) && cp.ctx.Err() == nil {
+		cp.cfg.Log.Warn("could not take an automatic checkpoint of a run", "run", r.ID, "err", err)
 	}
 }
 
 // jailChanged reports whether the jail of a run may have changed since its last snapshot.
-func (g *Gateway) jailChanged(ctx context.Context, r run.Run) bool {
-	if !g.canSnapshot(ctx, r) {
+func (cp *checkpoints) jailChanged(ctx context.Context, r run.Run) bool {
+	if !cp.canSnapshot(ctx, r) {
 		return false
 	}
-	changed, err := g.cfg.Jails.Changed(ctx, r.Jail)
+	changed, err := cp.cfg.Jails.Changed(ctx, r.Jail)
 	return changed || err != nil
 }
 
 // pruneCheckpoints deletes old automatic checkpoints of a run and their snapshots. It keeps
 // the newest ones with a snapshot, and as many without.
-func (g *Gateway) pruneCheckpoints(ctx context.Context, r run.Run, keep int) error {
+func (cp *checkpoints) pruneCheckpoints(ctx context.Context, r run.Run, keep int) error {
 	var alone, jailed []run.Checkpoint
-	if err := g.eachCheckpoint(ctx, r.ID, func(c run.Checkpoint) {
+	if err := cp.eachCheckpoint(ctx, r.ID, func(c run.Checkpoint) {
 		switch {
 		case !c.Auto:
 		case c.Snapshot == "":
@@ -181,7 +181,7 @@ func (g *Gateway) pruneCheckpoints(ctx context.Context, r run.Run, keep int) err
 	if len(old) == 0 {
 		return nil
 	}
-	inUse, err := g.branchPoints(ctx, r)
+	inUse, err := cp.branchPoints(ctx, r)
 	if err != nil {
 		return err
 	}
@@ -190,11 +190,11 @@ func (g *Gateway) pruneCheckpoints(ctx context.Context, r run.Run, keep int) err
 			continue // a branch starts from it
 		}
 		if c.Snapshot != "" { // before the checkpoint: only the checkpoint refers to the snapshot
-			if err := g.cfg.Snapshots.Delete(ctx, c.Snapshot); err != nil && !errors.Is(err, fault.NotFound) {
+			if err := cp.cfg.Snapshots.Delete(ctx, c.Snapshot); err != nil && !errors.Is(err, fault.NotFound) {
 				return err
 			}
 		}
-		if err := g.cfg.Runs.DeleteCheckpoint(ctx, c); err != nil && !errors.Is(err, fault.Conflict) {
+		if err := cp.cfg.Runs.DeleteCheckpoint(ctx, c); err != nil && !errors.Is(err, fault.Conflict) {
 			return err
 		}
 	}
@@ -202,12 +202,12 @@ func (g *Gateway) pruneCheckpoints(ctx context.Context, r run.Run, keep int) err
 }
 
 // branchPoints returns the checkpoints that branches of a run started from.
-func (g *Gateway) branchPoints(ctx context.Context, r run.Run) (map[id.Checkpoint]bool, error) {
+func (cp *checkpoints) branchPoints(ctx context.Context, r run.Run) (map[id.Checkpoint]bool, error) {
 	all := map[id.Checkpoint]bool{}
-	if now, err := g.cfg.Runs.Get(ctx, r.ID); err != nil || now.Branches == 0 {
+	if now, err := cp.cfg.Runs.Get(ctx, r.ID); err != nil || now.Branches == 0 {
 		return all, err
 	}
-	err := g.eachRun(ctx, run.Filter{Session: r.Session}, func(b run.Run) bool {
+	err := cp.eachRun(ctx, run.Filter{Session: r.Session}, func(b run.Run) bool {
 		if b.BranchOf == r.ID {
 			all[b.BranchPoint] = true
 		}

@@ -23,45 +23,54 @@ import (
 	"glasshouse/policy"
 )
 
-func init() {
-	builtinTools = append(builtinTools,
-		builtinTool{
+// siblings carries requests between the agents of a group, and their requests for resources and
+// tasks.
+type siblings struct {
+	*core
+	supervisions *supervisions
+	decisions    *decisions
+}
+
+// tools returns the tools for siblings, resources and tasks.
+func (sb *siblings) tools() []builtinTool {
+	return []builtinTool{
+		{
 			Tool: Tool{"coordinate_sibling", "Send a request to a sibling agent of the same group.", objectSchema(`
 				"targetSandboxId": {"type": "string", "description": "the sibling's name, jail or session"},
 				"action": {"type": "string", "description": "what the sibling should do, in one or two words"},
 				"context": {"type": "string", "description": "everything that the sibling needs to know"},
 				"reply_timeout_ms": {"type": "integer", "minimum": 0, "maximum": 3600000, "description": "how long to wait for the reply; 0: do not wait. Default 300000"}`,
 				"targetSandboxId", "action"), "autonomy"},
-			do: (*Gateway).coordinateTool, waitsForPeer: true,
+			do: sb.coordinateTool, waitsForPeer: true,
 		},
-		builtinTool{
+		{
 			Tool: Tool{"sibling_requests", "List the requests of siblings to you.", objectSchema(`
 				"wait_ms": {"type": "integer", "minimum": 0, "maximum": 60000, "description": "how long to wait if there are no requests"}`), "autonomy"},
-			do: (*Gateway).requestsTool, waitsForPeer: true,
+			do: sb.requestsTool, waitsForPeer: true,
 		},
-		builtinTool{
+		{
 			Tool: Tool{"reply_sibling", "Reply to a request of a sibling.", objectSchema(`
 				"request": {"type": "string", "description": "id of the request"},
 				"answer": {"type": "string"}`, "request", "answer"), "autonomy"},
-			do: (*Gateway).replyTool,
+			do: sb.replyTool,
 		},
-		builtinTool{
+		{
 			Tool: Tool{"request_resources", "Request at least this much CPU, memory, disk or this many processes. A request for less than you were lent returns the rest.", objectSchema(`
 				"cpu": {"type": "string", "description": "processors, such as 2 or 1.5"},
 				"memory": {"type": "string", "description": "such as 4Gi"},
 				"disk": {"type": "string"},
 				"pids": {"type": "integer"}`), "autonomy"},
-			do: (*Gateway).resourcesTool,
+			do: sb.resourcesTool,
 		},
-		builtinTool{
+		{
 			Tool: Tool{"create_task", "Add a task to the project's backlog.", objectSchema(`
 				"title": {"type": "string"},
 				"description": {"type": "string"},
 				"priority": {"type": "string", "enum": ["low", "medium", "high", "urgent"]}`, "title"), "autonomy"},
 			question: questionFrom(actionTask, func(in *taskInput) string { return in.Title }),
-			do:       (*Gateway).taskTool,
+			do:       sb.taskTool,
 		},
-	)
+	}
 }
 
 // Member returns the caller as a member of its group.
@@ -79,7 +88,7 @@ type coordinateInput struct {
 // defaultReplyTimeout is how long to wait for a reply if the caller sets no timeout.
 const defaultReplyTimeout = 5 * time.Minute
 
-func (g *Gateway) coordinateTool(ctx context.Context, inv *invocation) (any, error) {
+func (sb *siblings) coordinateTool(ctx context.Context, inv *invocation) (any, error) {
 	in, err := inputOf[coordinateInput](inv.input)
 	if err != nil {
 		return nil, err
@@ -88,7 +97,7 @@ func (g *Gateway) coordinateTool(ctx context.Context, inv *invocation) (any, err
 	if in.Reply != nil {
 		wait = time.Duration(*in.Reply) * time.Millisecond
 	}
-	return g.Coordinate(ctx, inv.caller, autonomy.Ask{To: in.Target, Action: in.Action, Context: in.Context, ReplyWithin: wait, Key: inv.key})
+	return sb.Coordinate(ctx, inv.caller, autonomy.Ask{To: in.Target, Action: in.Action, Context: in.Context, ReplyWithin: wait, Key: inv.key})
 }
 
 // An RequestOutcome is the outcome of a request to a sibling, as reported to the requester.
@@ -105,17 +114,17 @@ type RequestOutcome struct {
 
 // Coordinate sends a request to a sibling and waits for the reply if a.ReplyWithin is
 // positive. A refused request is not an error: the result has the state refused.
-func (g *Gateway) Coordinate(ctx context.Context, c Caller, a autonomy.Ask) (RequestOutcome, error) {
-	if g.cfg.Broker == nil {
+func (sb *siblings) Coordinate(ctx context.Context, c Caller, a autonomy.Ask) (RequestOutcome, error) {
+	if sb.cfg.Broker == nil {
 		return RequestOutcome{}, fault.Cannot("gateway.Coordinate", "peer messaging is not enabled for this run", "")
 	}
-	defer g.activityOf(c.Run).begin("coordinate_sibling", true)()
+	defer sb.supervisions.activityOf(c.Run).begin("coordinate_sibling", true)()
 	var err error
-	a.To, err = g.sessionOf(ctx, c, a.To)
+	a.To, err = sb.sessionOf(ctx, c, a.To)
 	if err != nil {
 		return RequestOutcome{}, err
 	}
-	r, err := g.cfg.Broker.Ask(ctx, c.Member(), a)
+	r, err := sb.cfg.Broker.Ask(ctx, c.Member(), a)
 	if err != nil {
 		return RequestOutcome{}, err
 	}
@@ -128,11 +137,11 @@ func (g *Gateway) Coordinate(ctx context.Context, c Caller, a autonomy.Ask) (Req
 
 // sessionOf returns the session of a jail if to is the id of a sibling's jail, and to itself
 // otherwise. A session may have several jails, and members are identified by session.
-func (g *Gateway) sessionOf(ctx context.Context, c Caller, to string) (string, error) {
+func (sb *siblings) sessionOf(ctx context.Context, c Caller, to string) (string, error) {
 	if !id.Valid('j', to) || to == string(c.Jail) {
 		return to, nil
 	}
-	j, err := g.cfg.Jails.Get(ctx, id.Jail(to))
+	j, err := sb.cfg.Jails.Get(ctx, id.Jail(to))
 	if err != nil {
 		if errors.Is(err, fault.NotFound) {
 			return to, nil // a jail of another daemon, or a name
@@ -143,7 +152,7 @@ func (g *Gateway) sessionOf(ctx context.Context, c Caller, to string) (string, e
 	if sid == "" {
 		return to, nil
 	}
-	s, err := g.cfg.Runs.Session(ctx, sid)
+	s, err := sb.cfg.Runs.Session(ctx, sid)
 	if err != nil && !errors.Is(err, fault.NotFound) {
 		return "", err
 	}
@@ -156,12 +165,12 @@ func (g *Gateway) sessionOf(ctx context.Context, c Caller, to string) (string, e
 // Ready refuses a request whose sender would wait for a sibling without active runs, since no
 // agent would reply. A sibling that never had a run may still get one, and any client may work
 // in a jail without a run. It is an autonomy.BrokerConfig.Ready.
-func (g *Gateway) Ready(ctx context.Context, to autonomy.Member) (*autonomy.Refusal, error) {
-	last, err := g.cfg.Runs.List(ctx, run.Filter{Session: to.Session, Limit: 1})
+func (sb *siblings) Ready(ctx context.Context, to autonomy.Member) (*autonomy.Refusal, error) {
+	last, err := sb.cfg.Runs.List(ctx, run.Filter{Session: to.Session, Limit: 1})
 	if err != nil || len(last) == 0 {
 		return nil, err
 	}
-	present, err := g.hasAgent(ctx, to.Session)
+	present, err := sb.hasAgent(ctx, to.Session)
 	if err != nil || present {
 		return nil, err
 	}
@@ -173,23 +182,23 @@ func (g *Gateway) Ready(ctx context.Context, to autonomy.Member) (*autonomy.Refu
 
 // hasAgent reports whether an agent may work in a session: it has a run that has not ended, or
 // a running jail that was not created for a run.
-func (g *Gateway) hasAgent(ctx context.Context, sid string) (bool, error) {
+func (sb *siblings) hasAgent(ctx context.Context, sid string) (bool, error) {
 	for _, states := range [][]run.State{{run.Active, run.Paused}, {run.Scheduled}} {
-		runs, err := g.cfg.Runs.List(ctx, run.Filter{Session: sid, States: states, Limit: 1})
+		runs, err := sb.cfg.Runs.List(ctx, run.Filter{Session: sid, States: states, Limit: 1})
 		if err != nil || len(runs) > 0 {
 			return true, err
 		}
 	}
-	s, err := g.cfg.Runs.Session(ctx, sid)
+	s, err := sb.cfg.Runs.Session(ctx, sid)
 	if err != nil {
 		return true, err
 	}
-	jails, err := g.sessionJails(ctx, sid)
+	jails, err := sb.sessionJails(ctx, sid)
 	if err != nil {
 		return true, err
 	}
 	if s.Jail != "" {
-		j, err := g.cfg.Jails.Get(ctx, s.Jail)
+		j, err := sb.cfg.Jails.Get(ctx, s.Jail)
 		if err == nil {
 			jails = append(jails, j)
 		} else if !errors.Is(err, fault.NotFound) {
@@ -202,30 +211,30 @@ func (g *Gateway) hasAgent(ctx context.Context, sid string) (bool, error) {
 }
 
 // sessionJails returns the jails that were created for a session, oldest first.
-func (g *Gateway) sessionJails(ctx context.Context, sid string) ([]jail.Jail, error) {
-	return g.cfg.Jails.List(ctx, jail.ListOptions{Label: map[string]string{LabelSession: sid}})
+func (sb *siblings) sessionJails(ctx context.Context, sid string) ([]jail.Jail, error) {
+	return sb.cfg.Jails.List(ctx, jail.ListOptions{Label: map[string]string{LabelSession: sid}})
 }
 
 // failSiblingRequests fails the pending requests to an ended run, if its session has no other
 // agent that could reply.
-func (g *Gateway) failSiblingRequests(ctx context.Context, r run.Run) {
-	if g.cfg.Broker == nil {
+func (sb *siblings) failSiblingRequests(ctx context.Context, r run.Run) {
+	if sb.cfg.Broker == nil {
 		return
 	}
-	s, err := g.cfg.Runs.Session(ctx, r.Session)
+	s, err := sb.cfg.Runs.Session(ctx, r.Session)
 	if err == nil && s.Group == "" {
 		return
 	}
 	present := false
 	if err == nil {
-		present, err = g.hasAgent(ctx, r.Session)
+		present, err = sb.hasAgent(ctx, r.Session)
 	}
 	if err == nil && !present {
 		m := autonomy.Member{Session: s.ID, Name: s.Name, Group: s.Group}
-		err = g.cfg.Broker.ReceiverGone(ctx, m, fmt.Sprintf("the run of %s has ended: it is %s", memberName(m), r.State))
+		err = sb.cfg.Broker.ReceiverGone(ctx, m, fmt.Sprintf("the run of %s has ended: it is %s", memberName(m), r.State))
 	}
 	if err != nil {
-		g.cfg.Log.Warn("could not fail the requests of siblings to a run that has ended", "run", r.ID, "session", r.Session, "err", err)
+		sb.cfg.Log.Warn("could not fail the requests of siblings to a run that has ended", "run", r.ID, "session", r.Session, "err", err)
 	}
 }
 
@@ -241,13 +250,13 @@ type SiblingRequest struct {
 
 // PendingRequests returns the pending requests to a caller. If there are none, it waits for up to
 // wait.
-func (g *Gateway) PendingRequests(ctx context.Context, c Caller, wait time.Duration) ([]SiblingRequest, error) {
+func (sb *siblings) PendingRequests(ctx context.Context, c Caller, wait time.Duration) ([]SiblingRequest, error) {
 	all := []SiblingRequest{}
-	if g.cfg.Broker == nil {
+	if sb.cfg.Broker == nil {
 		return all, nil
 	}
-	defer g.activityOf(c.Run).begin("sibling_requests", true)()
-	list, err := g.cfg.Broker.Poll(ctx, c.Member(), wait)
+	defer sb.supervisions.activityOf(c.Run).begin("sibling_requests", true)()
+	list, err := sb.cfg.Broker.Poll(ctx, c.Member(), wait)
 	if err != nil {
 		return nil, err
 	}
@@ -261,29 +270,29 @@ func memberName(m autonomy.Member) string {
 	return cmp.Or(m.Name, cmp.Or(m.Session, string(m.Jail)))
 }
 
-func (g *Gateway) requestsTool(ctx context.Context, inv *invocation) (any, error) {
+func (sb *siblings) requestsTool(ctx context.Context, inv *invocation) (any, error) {
 	in, err := inputOf[struct {
 		WaitMS int64 `json:"wait_ms"`
 	}](inv.input)
 	if err != nil {
 		return nil, err
 	}
-	all, err := g.PendingRequests(ctx, inv.caller, min(time.Duration(in.WaitMS)*time.Millisecond, time.Minute))
+	all, err := sb.PendingRequests(ctx, inv.caller, min(time.Duration(in.WaitMS)*time.Millisecond, time.Minute))
 	return struct {
 		Requests []SiblingRequest `json:"requests"`
 	}{all}, err
 }
 
 // Reply answers a sibling's request.
-func (g *Gateway) Reply(ctx context.Context, c Caller, q id.Request, answer string) (RequestOutcome, error) {
-	if g.cfg.Broker == nil {
+func (sb *siblings) Reply(ctx context.Context, c Caller, q id.Request, answer string) (RequestOutcome, error) {
+	if sb.cfg.Broker == nil {
 		return RequestOutcome{}, fault.Cannot("gateway.Reply", "peer messaging is not enabled for this run", "")
 	}
-	r, err := g.cfg.Broker.Reply(ctx, c.Member(), q, answer)
+	r, err := sb.cfg.Broker.Reply(ctx, c.Member(), q, answer)
 	return RequestOutcome{Request: r.ID, State: r.State}, err
 }
 
-func (g *Gateway) replyTool(ctx context.Context, inv *invocation) (any, error) {
+func (sb *siblings) replyTool(ctx context.Context, inv *invocation) (any, error) {
 	in, err := inputOf[struct {
 		Request id.Request `json:"request"`
 		Answer  string     `json:"answer"`
@@ -291,11 +300,11 @@ func (g *Gateway) replyTool(ctx context.Context, inv *invocation) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return g.Reply(ctx, inv.caller, in.Request, in.Answer)
+	return sb.Reply(ctx, inv.caller, in.Request, in.Answer)
 }
 
-func (g *Gateway) resourcesTool(ctx context.Context, inv *invocation) (any, error) {
-	return g.AskResources(ctx, inv.caller, inv.input)
+func (sb *siblings) resourcesTool(ctx context.Context, inv *invocation) (any, error) {
+	return sb.AskResources(ctx, inv.caller, inv.input)
 }
 
 type taskInput struct {
@@ -304,7 +313,7 @@ type taskInput struct {
 	Priority    autonomy.Priority `json:"priority,omitempty"`
 }
 
-func (g *Gateway) taskTool(ctx context.Context, inv *invocation) (any, error) {
+func (sb *siblings) taskTool(ctx context.Context, inv *invocation) (any, error) {
 	in, err := inputOf[taskInput](inv.input)
 	if err != nil {
 		return nil, err
@@ -315,7 +324,7 @@ func (g *Gateway) taskTool(ctx context.Context, inv *invocation) (any, error) {
 	} else if err := inv.saveRef(ctx, strconv.FormatInt(at.UnixMilli(), 10)); err != nil {
 		return nil, err
 	}
-	return g.createTask(ctx, inv.caller, autonomy.NewTask{Title: in.Title, Description: in.Description, Priority: in.Priority, At: at})
+	return sb.createTask(ctx, inv.caller, autonomy.NewTask{Title: in.Title, Description: in.Description, Priority: in.Priority, At: at})
 }
 
 // A CreatedTask is a created task, as reported to the agent that created it.
@@ -329,26 +338,26 @@ type CreatedTask struct {
 const actionTask = "create_task"
 
 // CreateTask adds a task to the backlog, if the policy allows it.
-func (g *Gateway) CreateTask(ctx context.Context, c Caller, n autonomy.NewTask) (CreatedTask, error) {
+func (sb *siblings) CreateTask(ctx context.Context, c Caller, n autonomy.NewTask) (CreatedTask, error) {
 	q := policy.Question{Action: actionTask, Resource: n.Title}
-	v, err := g.decide(ctx, c, q)
+	v, err := sb.decisions.decide(ctx, c, q)
 	err = cmp.Or(err, denialError(q, v))
 	if err != nil {
 		return CreatedTask{}, err
 	}
-	return g.createTask(ctx, c, n)
+	return sb.createTask(ctx, c, n)
 }
 
-func (g *Gateway) createTask(ctx context.Context, c Caller, n autonomy.NewTask) (CreatedTask, error) {
-	if g.cfg.Tasks == nil || c.Jail == "" {
+func (sb *siblings) createTask(ctx context.Context, c Caller, n autonomy.NewTask) (CreatedTask, error) {
+	if sb.cfg.Tasks == nil || c.Jail == "" {
 		return CreatedTask{}, fault.Cannot("gateway.createTask", "this agent has no workspace for a backlog", "")
 	}
-	t, err := g.cfg.Tasks.Create(ctx, c.Member(), n)
+	t, err := sb.cfg.Tasks.Create(ctx, c.Member(), n)
 	if err != nil && t.ID == "" {
 		return CreatedTask{}, err
 	}
 	if err != nil {
-		g.cfg.Log.Warn("could not write a backlog task to the workspace; it will be retried", "task", t.ID, "err", err)
+		sb.cfg.Log.Warn("could not write a backlog task to the workspace; it will be retried", "task", t.ID, "err", err)
 	}
 	return CreatedTask{true, t.ID, t.Path}, nil
 }
@@ -392,13 +401,13 @@ func (w Workspaces) Read(ctx context.Context, jid id.Jail, p string, limit int64
 }
 
 // Members returns the sessions of a group with their jails. It implements autonomy.Siblings.
-func (g *Gateway) Members(ctx context.Context, group string) ([]autonomy.Member, error) {
+func (sb *siblings) Members(ctx context.Context, group string) ([]autonomy.Member, error) {
 	var all []autonomy.Member
 	if group == "" {
 		return nil, nil
 	}
 	for f := (run.SessionFilter{Group: group, Limit: 1000}); ; {
-		list, err := g.cfg.Runs.Sessions(ctx, f)
+		list, err := sb.cfg.Runs.Sessions(ctx, f)
 		if err != nil {
 			return nil, err
 		}
@@ -406,7 +415,7 @@ func (g *Gateway) Members(ctx context.Context, group string) ([]autonomy.Member,
 			f.After = s.ID
 			m := autonomy.Member{Session: s.ID, Name: s.Name, Group: group, Level: policy.Level(s.Level), Jail: s.Jail, Closed: s.State == run.Closed}
 			if m.Jail == "" {
-				g.locateMember(ctx, &m)
+				sb.locateMember(ctx, &m)
 			}
 			all = append(all, m)
 		}
@@ -417,15 +426,15 @@ func (g *Gateway) Members(ctx context.Context, group string) ([]autonomy.Member,
 }
 
 // locateMember sets the jail and the run that a session's agent currently uses.
-func (g *Gateway) locateMember(ctx context.Context, m *autonomy.Member) {
-	runs, err := g.cfg.Runs.List(ctx, run.Filter{Session: m.Session, States: []run.State{run.Active, run.Paused}, Limit: 1})
+func (sb *siblings) locateMember(ctx context.Context, m *autonomy.Member) {
+	runs, err := sb.cfg.Runs.List(ctx, run.Filter{Session: m.Session, States: []run.State{run.Active, run.Paused}, Limit: 1})
 	if err == nil && len(runs) > 0 {
 		m.Jail, m.Run = runs[0].Jail, runs[0].ID
 	}
 	if m.Jail != "" {
 		return
 	}
-	jails, err := g.sessionJails(ctx, m.Session)
+	jails, err := sb.sessionJails(ctx, m.Session)
 	if err != nil {
 		return
 	}
@@ -438,24 +447,24 @@ func (g *Gateway) locateMember(ctx context.Context, m *autonomy.Member) {
 }
 
 // subjectOf returns the policy subject of a member, with the policy agent of its run.
-func (g *Gateway) subjectOf(ctx context.Context, m autonomy.Member) (policy.Subject, error) {
+func (co *core) subjectOf(ctx context.Context, m autonomy.Member) (policy.Subject, error) {
 	s := policy.Subject{Jail: m.Jail, Session: m.Session, Run: string(m.Run)}
 	if m.Run == "" {
 		return s, nil
 	}
-	r, err := g.cfg.Runs.Get(ctx, m.Run)
+	r, err := co.cfg.Runs.Get(ctx, m.Run)
 	if err != nil {
 		return s, err
 	}
-	a, err := g.agentOf(r.Agent)
+	a, err := co.agentOf(r.Agent)
 	s.Agent = a.PolicyAgent
 	return s, err
 }
 
 // EvaluateRequest evaluates whether a member may send a request to another. It is an
 // autonomy.BrokerConfig.Policy.
-func (g *Gateway) EvaluateRequest(ctx context.Context, from, to autonomy.Member, action, text string) (bool, string, error) {
-	subject, err := g.subjectOf(ctx, from)
+func (sb *siblings) EvaluateRequest(ctx context.Context, from, to autonomy.Member, action, text string) (bool, string, error) {
+	subject, err := sb.subjectOf(ctx, from)
 	if err != nil {
 		return false, "", err
 	}
@@ -466,26 +475,26 @@ func (g *Gateway) EvaluateRequest(ctx context.Context, from, to autonomy.Member,
 	}
 	ask := govern.Ask{Question: q, Context: about}
 	if from.Run == "" {
-		v, err := g.cfg.Policy.Evaluate(ctx, ask)
+		v, err := sb.cfg.Policy.Evaluate(ctx, ask)
 		return v.Allow, v.Decision.Reason, err
 	}
-	r, err := g.cfg.Runs.Get(ctx, from.Run)
+	r, err := sb.cfg.Runs.Get(ctx, from.Run)
 	if err != nil {
 		return false, "", err
 	}
-	v, err := g.evaluateShared(ctx, r, ask)
+	v, err := sb.decisions.evaluateShared(ctx, r, ask)
 	return v.Allow && v.Instead == "", v.Decision.Reason, err
 }
 
 // Deliver puts a request into the inbox of the receiving session. It implements
 // autonomy.Deliverer. The request's id is the key of the message, so repeated calls deliver
 // one message.
-func (g *Gateway) Deliver(ctx context.Context, r autonomy.Request) error {
+func (sb *siblings) Deliver(ctx context.Context, r autonomy.Request) error {
 	text := "Request " + string(r.ID) + " of " + memberName(r.From) + ": " + r.Action
 	if r.Context != "" {
 		text += "\n\n" + r.Context
 	}
-	_, err := g.cfg.Runs.Send(ctx, run.Message{Session: r.To.Session, From: memberName(r.From), Text: text, Key: string(r.ID)})
+	_, err := sb.cfg.Runs.Send(ctx, run.Message{Session: r.To.Session, From: memberName(r.From), Text: text, Key: string(r.ID)})
 	if errors.Is(err, fault.Invalid) || errors.Is(err, fault.TooLarge) {
 		return fault.New(fault.Unsupported, "gateway.Deliver", string(r.ID), err)
 	}

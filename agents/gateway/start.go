@@ -34,61 +34,68 @@ type scheduleTemplate struct {
 	Key      string          `json:"key,omitempty"` // key of the Order that created the schedule
 }
 
+// orders creates, schedules and ends runs on request.
+type orders struct {
+	*core
+	supervisions *supervisions
+	supervisor   *supervisor
+}
+
 // CreateRun creates a run or a schedule. For a schedule it returns the run that represents it:
 // that run shows the next due time, and cancelling it deletes the schedule.
-func (g *Gateway) CreateRun(ctx context.Context, o RunOrder) (run.Run, error) {
+func (od *orders) CreateRun(ctx context.Context, o RunOrder) (run.Run, error) {
 	o.Session = cmp.Or(o.Session, id.NewSession())
-	if err := g.validateOrder(ctx, o); err != nil {
+	if err := od.validateOrder(ctx, o); err != nil {
 		return run.Run{}, err
 	}
 	if o.Timing.Cron != "" {
-		return g.orderSchedule(ctx, o)
+		return od.orderSchedule(ctx, o)
 	}
-	r, err := g.cfg.Runs.Create(ctx, o.Request)
-	g.Wake()
+	r, err := od.cfg.Runs.Create(ctx, o.Request)
+	od.Wake()
 	return r, err
 }
 
 // validateOrder returns an error if the agent of an order does not exist or cannot run here.
 // Nothing has been stored yet.
-func (g *Gateway) validateOrder(ctx context.Context, o RunOrder) error {
+func (od *orders) validateOrder(ctx context.Context, o RunOrder) error {
 	raw := o.Agent
 	if raw == nil {
-		s, err := g.cfg.Runs.Session(ctx, o.Session)
+		s, err := od.cfg.Runs.Session(ctx, o.Session)
 		if err != nil && !errors.Is(err, fault.NotFound) {
 			return err
 		}
 		raw = s.Agent
 	}
-	a, err := g.agentOf(raw)
+	a, err := od.agentOf(raw)
 	if err != nil {
 		return err
 	}
-	if err := g.check(a); err != nil {
+	if err := od.check(a); err != nil {
 		return err
 	}
-	return g.checkPolicyAgent(ctx, o, a)
+	return od.checkPolicyAgent(ctx, o, a)
 }
 
 // checkPolicyAgent rejects a policy agent that the rules of the run do not define. The general
 // rules would apply instead, which may allow more.
-func (g *Gateway) checkPolicyAgent(ctx context.Context, o RunOrder, a Agent) error {
+func (od *orders) checkPolicyAgent(ctx context.Context, o RunOrder, a Agent) error {
 	if a.PolicyAgent == "" {
 		return nil
 	}
-	s, err := g.cfg.Runs.Session(ctx, o.Session)
+	s, err := od.cfg.Runs.Session(ctx, o.Session)
 	if err != nil && !errors.Is(err, fault.NotFound) {
 		return err
 	}
 	var rules json.RawMessage
 	if in := cmp.Or(o.Jail, s.Jail); in != "" {
-		j, err := g.cfg.Jails.Get(ctx, in)
+		j, err := od.cfg.Jails.Get(ctx, in)
 		if err != nil {
 			return err
 		}
 		rules = j.Spec.Policy
 	} else {
-		rules, err = g.policySpec(a)
+		rules, err = od.supervisor.policySpec(a)
 		if err != nil {
 			return err
 		}
@@ -100,12 +107,12 @@ func (g *Gateway) checkPolicyAgent(ctx context.Context, o RunOrder, a Agent) err
 }
 
 // orderSchedule creates the schedule of an order and the run that represents it.
-func (g *Gateway) orderSchedule(ctx context.Context, o RunOrder) (run.Run, error) {
+func (od *orders) orderSchedule(ctx context.Context, o RunOrder) (run.Run, error) {
 	const op = "gateway.orderSchedule"
 	if manifest.Join(o.Labels...) != manifest.Public {
 		return run.Run{}, fault.Fieldf(op, "labels", "schedules do not store personal data: refer to its location in the goal")
 	}
-	h, err := g.findOrCreateSchedule(ctx, o)
+	h, err := od.findOrCreateSchedule(ctx, o)
 	if err != nil {
 		return run.Run{}, err
 	}
@@ -115,15 +122,15 @@ func (g *Gateway) orderSchedule(ctx context.Context, o RunOrder) (run.Run, error
 	if h.Next != nil && h.Next.After(wait.NextRunAt) {
 		wait.NextRunAt = *h.Next
 	}
-	return g.cfg.Runs.Create(ctx, wait)
+	return od.cfg.Runs.Create(ctx, wait)
 }
 
 // findOrCreateSchedule creates the schedule of an order. If an earlier daemon was killed after
 // it had created the schedule, that one is returned.
-func (g *Gateway) findOrCreateSchedule(ctx context.Context, o RunOrder) (schedule.Schedule, error) {
+func (od *orders) findOrCreateSchedule(ctx context.Context, o RunOrder) (schedule.Schedule, error) {
 	if o.Key != "" {
 		for f := (schedule.Filter{Session: o.Session}); ; {
-			list, err := g.cfg.Schedules.List(ctx, f)
+			list, err := od.cfg.Schedules.List(ctx, f)
 			if err != nil || len(list) == 0 {
 				if err != nil {
 					return schedule.Schedule{}, err
@@ -145,32 +152,32 @@ func (g *Gateway) findOrCreateSchedule(ctx context.Context, o RunOrder) (schedul
 	}
 	spec := o.Timing
 	spec.Session, spec.Run = o.Session, text
-	return g.cfg.Schedules.Create(ctx, spec)
+	return od.cfg.Schedules.Create(ctx, spec)
 }
 
 // Fire creates the run of a due time. It implements schedule.Config.Fire.
-func (g *Gateway) Fire(ctx context.Context, f schedule.Firing) error {
+func (od *orders) Fire(ctx context.Context, f schedule.Firing) error {
 	var tmpl scheduleTemplate
 	if err := json.Unmarshal(f.Schedule.Run, &tmpl); err != nil {
 		return fault.New(fault.Invalid, "gateway.Fire", string(f.Schedule.ID), err)
 	}
-	_, err := g.cfg.Runs.Create(ctx, run.Request{
+	_, err := od.cfg.Runs.Create(ctx, run.Request{
 		Session: f.Schedule.Session, Goal: tmpl.Goal, Agent: tmpl.Agent, Limits: tmpl.Limits, OnExceed: tmpl.OnExceed, Until: tmpl.Until,
 		Schedule: string(f.Schedule.ID), By: "schedule", Key: f.Key,
 	})
-	g.Wake()
+	od.Wake()
 	return err
 }
 
 // Running reports whether a run that a schedule created has not ended. It implements
 // schedule.Config.Running.
-func (g *Gateway) Running(ctx context.Context, h id.Schedule) (bool, error) {
-	s, err := g.cfg.Schedules.Get(ctx, h)
+func (od *orders) Running(ctx context.Context, h id.Schedule) (bool, error) {
+	s, err := od.cfg.Schedules.Get(ctx, h)
 	if err != nil {
 		return false, err
 	}
 	found := false
-	err = g.eachRun(ctx, run.Filter{Session: s.Session, States: []run.State{run.Active, run.Paused}}, func(r run.Run) bool {
+	err = od.eachRun(ctx, run.Filter{Session: s.Session, States: []run.State{run.Active, run.Paused}}, func(r run.Run) bool {
 		found = r.Schedule == string(h)
 		return !found
 	})
@@ -178,10 +185,10 @@ func (g *Gateway) Running(ctx context.Context, h id.Schedule) (bool, error) {
 }
 
 // eachRun calls do with runs, newest first, until do returns false.
-func (g *Gateway) eachRun(ctx context.Context, f run.Filter, do func(r run.Run) bool) error {
+func (co *core) eachRun(ctx context.Context, f run.Filter, do func(r run.Run) bool) error {
 	f.Limit = 100
 	for {
-		list, err := g.cfg.Runs.List(ctx, f)
+		list, err := co.cfg.Runs.List(ctx, f)
 		if err != nil {
 			return err
 		}
@@ -207,11 +214,11 @@ func representsSchedule(r run.Run) bool {
 func waitsForSchedule(r run.Run) bool { return r.State == run.Scheduled && representsSchedule(r) }
 
 // updateNextRun sets the next due time of a run that represents a schedule.
-func (g *Gateway) updateNextRun(ctx context.Context, r run.Run) error {
-	h, err := g.cfg.Schedules.Get(ctx, id.Schedule(r.Schedule))
+func (od *orders) updateNextRun(ctx context.Context, r run.Run) error {
+	h, err := od.cfg.Schedules.Get(ctx, id.Schedule(r.Schedule))
 	switch {
 	case errors.Is(err, fault.NotFound):
-		_, err = g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Cancelled, By: "schedule", Reason: "its schedule was deleted"})
+		_, err = od.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Cancelled, By: "schedule", Reason: "its schedule was deleted"})
 	case err != nil:
 		return err
 	default:
@@ -222,7 +229,7 @@ func (g *Gateway) updateNextRun(ctx context.Context, r run.Run) error {
 		if !next.After(r.NextRunAt) {
 			return nil // the schedule is firing now
 		}
-		_, err = g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Scheduled, NextRunAt: next, By: "schedule", Version: r.Version})
+		_, err = od.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Scheduled, NextRunAt: next, By: "schedule", Version: r.Version})
 	}
 	if errors.Is(err, fault.Conflict) {
 		return nil // changed concurrently
@@ -232,38 +239,38 @@ func (g *Gateway) updateNextRun(ctx context.Context, r run.Run) error {
 
 // Cancel ends a run and its descendants. If the run represents a schedule, the schedule is
 // deleted.
-func (g *Gateway) Cancel(ctx context.Context, rid id.Run, by, reason string) (run.Run, error) {
-	r, err := g.cfg.Runs.Get(ctx, rid)
+func (od *orders) Cancel(ctx context.Context, rid id.Run, by, reason string) (run.Run, error) {
+	r, err := od.cfg.Runs.Get(ctx, rid)
 	if err != nil {
 		return r, err
 	}
 	if representsSchedule(r) && !r.State.Ended() {
-		if err := g.cfg.Schedules.Delete(ctx, id.Schedule(r.Schedule)); err != nil && !errors.Is(err, fault.NotFound) {
+		if err := od.cfg.Schedules.Delete(ctx, id.Schedule(r.Schedule)); err != nil && !errors.Is(err, fault.NotFound) {
 			return r, err
 		}
 	}
-	r, err = g.cfg.Runs.Move(ctx, rid, run.Move{To: run.Cancelled, By: by, Reason: reason})
-	g.cleanUpUnsupervised(r)
+	r, err = od.cfg.Runs.Move(ctx, rid, run.Move{To: run.Cancelled, By: by, Reason: reason})
+	od.cleanUpUnsupervised(r)
 	return r, err
 }
 
 // Reschedule changes the timing of a schedule, and the due time of the run that represents it.
-func (g *Gateway) Reschedule(ctx context.Context, h id.Schedule, by string, change func(*schedule.Spec) error) (schedule.Schedule, error) {
-	s, err := g.cfg.Schedules.Update(ctx, h, change)
+func (od *orders) Reschedule(ctx context.Context, h id.Schedule, by string, change func(*schedule.Spec) error) (schedule.Schedule, error) {
+	s, err := od.cfg.Schedules.Update(ctx, h, change)
 	if err != nil || s.Next == nil {
 		return s, err
 	}
 	var errs []error
-	err = g.eachScheduleRun(ctx, s, func(r run.Run) {
-		_, err := g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Scheduled, NextRunAt: *s.Next, By: by})
+	err = od.eachScheduleRun(ctx, s, func(r run.Run) {
+		_, err := od.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Scheduled, NextRunAt: *s.Next, By: by})
 		errs = append(errs, err)
 	})
 	return s, errors.Join(append(errs, err)...)
 }
 
 // eachScheduleRun calls do with the runs that represent a schedule.
-func (g *Gateway) eachScheduleRun(ctx context.Context, s schedule.Schedule, do func(r run.Run)) error {
-	return g.eachRun(ctx, run.Filter{Session: s.Session, States: []run.State{run.Scheduled}}, func(r run.Run) bool {
+func (od *orders) eachScheduleRun(ctx context.Context, s schedule.Schedule, do func(r run.Run)) error {
+	return od.eachRun(ctx, run.Filter{Session: s.Session, States: []run.State{run.Scheduled}}, func(r run.Run) bool {
 		if r.Schedule == string(s.ID) {
 			do(r)
 		}
@@ -272,17 +279,17 @@ func (g *Gateway) eachScheduleRun(ctx context.Context, s schedule.Schedule, do f
 }
 
 // Unschedule deletes a schedule and cancels the run that represents it.
-func (g *Gateway) Unschedule(ctx context.Context, h id.Schedule, by string) error {
-	s, err := g.cfg.Schedules.Get(ctx, h)
+func (od *orders) Unschedule(ctx context.Context, h id.Schedule, by string) error {
+	s, err := od.cfg.Schedules.Get(ctx, h)
 	if err != nil {
 		return err
 	}
-	if err := g.cfg.Schedules.Delete(ctx, h); err != nil {
+	if err := od.cfg.Schedules.Delete(ctx, h); err != nil {
 		return err
 	}
 	var errs []error
-	err = g.eachScheduleRun(ctx, s, func(r run.Run) {
-		_, err := g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Cancelled, By: by, Reason: "its schedule was deleted"})
+	err = od.eachScheduleRun(ctx, s, func(r run.Run) {
+		_, err := od.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Cancelled, By: by, Reason: "its schedule was deleted"})
 		errs = append(errs, err)
 	})
 	return errors.Join(append(errs, err)...)
@@ -290,29 +297,29 @@ func (g *Gateway) Unschedule(ctx context.Context, h id.Schedule, by string) erro
 
 // Pause pauses a run and its jail until the run is resumed. If the run represents a schedule,
 // the schedule is paused.
-func (g *Gateway) Pause(ctx context.Context, rid id.Run, by, reason string) (run.Run, error) {
-	r, err := g.cfg.Runs.Get(ctx, rid)
+func (od *orders) Pause(ctx context.Context, rid id.Run, by, reason string) (run.Run, error) {
+	r, err := od.cfg.Runs.Get(ctx, rid)
 	if err != nil {
 		return r, err
 	}
 	if waitsForSchedule(r) {
-		if _, err := g.cfg.Schedules.Pause(ctx, id.Schedule(r.Schedule)); err != nil {
+		if _, err := od.cfg.Schedules.Pause(ctx, id.Schedule(r.Schedule)); err != nil {
 			return r, err
 		}
 	}
-	return g.cfg.Runs.Move(ctx, rid, run.Move{To: run.Paused, Why: run.ByOperator, By: by, Reason: reason})
+	return od.cfg.Runs.Move(ctx, rid, run.Move{To: run.Paused, Why: run.ByOperator, By: by, Reason: reason})
 }
 
 // resumeSchedule resumes the schedule that a paused run represents. If the schedule is not
 // paused, it returns fault.Conflict: such a run never starts itself.
-func (g *Gateway) resumeSchedule(ctx context.Context, r run.Run, by, reason string) (run.Run, error) {
+func (co *core) resumeSchedule(ctx context.Context, r run.Run, by, reason string) (run.Run, error) {
 	h := id.Schedule(r.Schedule)
 	if r.State == run.Scheduled {
 		return r, &fault.Error{Op: "gateway.Resume", On: string(r.ID), Kind: fault.Conflict,
 			Err:    fmt.Errorf("the run represents schedule %s, which creates a new run at each due time", h),
 			Remedy: "start a run now with glasshouse goal, or change the schedule with glasshouse schedules edit " + string(h)}
 	}
-	s, err := g.cfg.Schedules.Resume(ctx, h)
+	s, err := co.cfg.Schedules.Resume(ctx, h)
 	if err != nil {
 		return r, err
 	}
@@ -320,69 +327,69 @@ func (g *Gateway) resumeSchedule(ctx context.Context, r run.Run, by, reason stri
 	if s.Next != nil {
 		next = *s.Next
 	}
-	return g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Scheduled, NextRunAt: next, By: by, Reason: reason})
+	return co.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Scheduled, NextRunAt: next, By: by, Reason: reason})
 }
 
 // Move changes the state of a run on an operator's request.
-func (g *Gateway) Move(ctx context.Context, rid id.Run, v run.Move) (run.Run, error) {
+func (od *orders) Move(ctx context.Context, rid id.Run, v run.Move) (run.Run, error) {
 	switch v.To {
 	case run.Cancelled:
-		return g.Cancel(ctx, rid, v.By, v.Reason)
+		return od.Cancel(ctx, rid, v.By, v.Reason)
 	case run.Done:
-		r, err := g.cfg.Runs.Finish(ctx, rid, run.Finish{Result: v.Result, By: v.By, Person: true})
-		g.cleanUpUnsupervised(r)
+		r, err := od.cfg.Runs.Finish(ctx, rid, run.Finish{Result: v.Result, By: v.By, Person: true})
+		od.cleanUpUnsupervised(r)
 		return r, err
 	case run.Paused:
 		v.Why = cmp.Or(v.Why, run.ByOperator)
 	}
-	current, err := g.cfg.Runs.Get(ctx, rid)
+	current, err := od.cfg.Runs.Get(ctx, rid)
 	if err != nil {
 		return current, err
 	}
 	if representsSchedule(current) && !current.State.Ended() {
 		switch v.To {
 		case run.Paused:
-			return g.Pause(ctx, rid, v.By, v.Reason)
+			return od.Pause(ctx, rid, v.By, v.Reason)
 		case run.Active:
-			return g.resumeSchedule(ctx, current, v.By, v.Reason)
+			return od.resumeSchedule(ctx, current, v.By, v.Reason)
 		}
 	}
-	r, err := g.cfg.Runs.Move(ctx, rid, v)
-	g.cleanUpUnsupervised(r)
-	g.Wake()
+	r, err := od.cfg.Runs.Move(ctx, rid, v)
+	od.cleanUpUnsupervised(r)
+	od.Wake()
 	return r, err
 }
 
 // CloseSession closes a session. It deletes the session's capability data and the memory of
 // its runs, and ends pending requests of its siblings. It is idempotent: a repeated call
 // finishes an interrupted one.
-func (g *Gateway) CloseSession(ctx context.Context, sid, by, reason string) (run.Session, error) {
-	s, err := g.cfg.Runs.CloseSession(ctx, sid, by, reason)
+func (od *orders) CloseSession(ctx context.Context, sid, by, reason string) (run.Session, error) {
+	s, err := od.cfg.Runs.CloseSession(ctx, sid, by, reason)
 	if err != nil {
 		return s, err
 	}
 	var errs []error
-	if g.cfg.Broker != nil {
-		errs = append(errs, g.cfg.Broker.Leave(ctx, autonomy.Member{Session: sid, Group: s.Group, Name: s.Name}, "its session was closed"))
+	if od.cfg.Broker != nil {
+		errs = append(errs, od.cfg.Broker.Leave(ctx, autonomy.Member{Session: sid, Group: s.Group, Name: s.Name}, "its session was closed"))
 	}
-	if g.cfg.Memory != nil { // the checkpoints keep their copies, for later branches
-		errs = append(errs, g.eachRun(ctx, run.Filter{Session: sid}, func(r run.Run) bool {
-			err := g.cfg.Memory.Forget(ctx, r.ID)
+	if od.cfg.Memory != nil { // the checkpoints keep their copies, for later branches
+		errs = append(errs, od.eachRun(ctx, run.Filter{Session: sid}, func(r run.Run) bool {
+			err := od.cfg.Memory.Forget(ctx, r.ID)
 			errs = append(errs, err)
 			return err == nil
 		}))
 	}
-	return s, errors.Join(append(errs, g.cfg.Policy.EndSession(ctx, sid))...)
+	return s, errors.Join(append(errs, od.cfg.Policy.EndSession(ctx, sid))...)
 }
 
 // cleanUpUnsupervised cleans up an ended run that is not supervised, because it was paused.
-func (g *Gateway) cleanUpUnsupervised(r run.Run) {
-	sup := g.supervisionOf(r.ID)
-	if r.State.Ended() && sup == nil && g.ctx.Err() == nil {
-		g.wg.Go(func() {
-			g.cleanUpRun(r)
-			if err := g.cfg.Runs.Release(context.WithoutCancel(g.ctx), r.ID); err != nil {
-				g.cfg.Log.Warn("could not release the claim on a run that has ended", "run", r.ID, "err", err)
+func (od *orders) cleanUpUnsupervised(r run.Run) {
+	sup := od.supervisions.of(r.ID)
+	if r.State.Ended() && sup == nil && od.ctx.Err() == nil {
+		od.wg.Go(func() {
+			od.supervisor.cleanUpRun(r)
+			if err := od.cfg.Runs.Release(context.WithoutCancel(od.ctx), r.ID); err != nil {
+				od.cfg.Log.Warn("could not release the claim on a run that has ended", "run", r.ID, "err", err)
 			}
 		})
 	}

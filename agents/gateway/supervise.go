@@ -84,49 +84,95 @@ func newSupervision(rid id.Run) *supervision {
 	}
 }
 
-// supervisionOf returns the supervision of a run, or nil if this daemon does not supervise it.
-func (g *Gateway) supervisionOf(r id.Run) *supervision {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.supervisions[r]
+// supervisions are the runs that this daemon supervises.
+type supervisions struct {
+	*core
+
+	mu sync.Mutex
+	// +checklocks:mu
+	byRun map[id.Run]*supervision
 }
 
-// listSupervisions returns the supervisions of all runs of this daemon.
-func (g *Gateway) listSupervisions() []*supervision {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return slices.Collect(maps.Values(g.supervisions))
+// begin adds a supervision until end is called. It returns nil if the run is supervised.
+func (su *supervisions) begin(r id.Run) (sup *supervision, end func()) {
+	su.mu.Lock()
+	defer su.mu.Unlock()
+	if su.byRun[r] != nil {
+		return nil, nil
+	}
+	sup = newSupervision(r)
+	su.byRun[r] = sup
+	return sup, func() {
+		su.mu.Lock()
+		delete(su.byRun, r)
+		su.mu.Unlock()
+		su.Wake()
+	}
+}
+
+// count returns the number of supervised runs.
+func (su *supervisions) count() int {
+	su.mu.Lock()
+	defer su.mu.Unlock()
+	return len(su.byRun)
+}
+
+// of returns the supervision of a run, or nil if this daemon does not supervise it.
+func (su *supervisions) of(r id.Run) *supervision {
+	su.mu.Lock()
+	defer su.mu.Unlock()
+	return su.byRun[r]
+}
+
+// list returns the supervisions of all runs of this daemon.
+func (su *supervisions) list() []*supervision {
+	su.mu.Lock()
+	defer su.mu.Unlock()
+	return slices.Collect(maps.Values(su.byRun))
+}
+
+// A supervisor starts the agents of runs, watches them, and cleans up after them.
+type supervisor struct {
+	*core
+	supervisions *supervisions
+	endpoints    *endpoints
+	checkpoints  *checkpoints
+	decisions    *decisions
+	siblings     *siblings
+	calls        *toolCalls
+	api          *agentAPI
+
+	startSlots chan struct{} // semaphore: limits the agents that start concurrently
+
+	// foreignSince is when an unsupervised run in another daemon's jail was first seen. Only the
+	// gateway's loop uses it.
+	foreignSince map[id.Run]time.Time
 }
 
 // startSupervision starts to supervise a run, unless this daemon already does or the gateway
 // is closed.
-func (g *Gateway) startSupervision(r run.Run) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.supervisions[r.ID] != nil || g.ctx.Err() != nil {
+func (sv *supervisor) startSupervision(r run.Run) {
+	if sv.ctx.Err() != nil {
 		return
 	}
-	sup := newSupervision(r.ID)
-	g.supervisions[r.ID] = sup
-	g.wg.Go(func() {
-		defer func() {
-			g.mu.Lock()
-			delete(g.supervisions, r.ID)
-			g.mu.Unlock()
-			g.Wake()
-		}()
-		g.supervise(sup)
+	sup, end := sv.supervisions.begin(r.ID)
+	if sup == nil {
+		return
+	}
+	sv.wg.Go(func() {
+		defer end()
+		sv.supervise(sup)
 	})
 }
 
 // HandleRunEvent handles an event of a run. It is a run.Config.OnEvent callback and does not block.
-func (g *Gateway) HandleRunEvent(e run.Event) {
+func (sv *supervisor) HandleRunEvent(e run.Event) {
 	if e.Kind != run.RunMoved && e.Kind != run.RunCreated {
 		return
 	}
-	sup := g.supervisionOf(e.Run)
+	sup := sv.supervisions.of(e.Run)
 	if sup == nil {
-		g.Wake()
+		sv.Wake()
 		return
 	}
 	sup.notifyStateChange()
@@ -134,44 +180,44 @@ func (g *Gateway) HandleRunEvent(e run.Event) {
 
 // supervise claims a run and keeps an agent running for it while it is active. It returns when
 // the run is paused, scheduled or ended, or when another daemon has the claim.
-func (g *Gateway) supervise(sup *supervision) {
-	claimed, err := g.cfg.Runs.Claim(g.ctx, sup.run)
+func (sv *supervisor) supervise(sup *supervision) {
+	claimed, err := sv.cfg.Runs.Claim(sv.ctx, sup.run)
 	if err != nil {
-		if !errors.Is(err, fault.Conflict) && g.ctx.Err() == nil {
-			g.cfg.Log.Error("could not claim a run", "run", sup.run, "err", err)
+		if !errors.Is(err, fault.Conflict) && sv.ctx.Err() == nil {
+			sv.cfg.Log.Error("could not claim a run", "run", sup.run, "err", err)
 		}
 		return
 	}
 	ctx, cancel := context.WithCancelCause(claimed) // the claim's context outlives the gateway
 	defer cancel(nil)
-	defer context.AfterFunc(g.ctx, func() { cancel(context.Cause(g.ctx)) })()
+	defer context.AfterFunc(sv.ctx, func() { cancel(context.Cause(sv.ctx)) })()
 	defer func() {
-		if err := g.cfg.Runs.Release(context.WithoutCancel(ctx), sup.run); err != nil && g.ctx.Err() == nil {
-			g.cfg.Log.Warn("could not release the claim on a run", "run", sup.run, "err", err)
+		if err := sv.cfg.Runs.Release(context.WithoutCancel(ctx), sup.run); err != nil && sv.ctx.Err() == nil {
+			sv.cfg.Log.Warn("could not release the claim on a run", "run", sup.run, "err", err)
 		}
 	}()
-	defer g.meter(ctx, sup.run)()
+	defer sv.meter(ctx, sup.run)()
 	for first := true; ctx.Err() == nil; first = false {
-		r, err := g.cfg.Runs.Get(ctx, sup.run)
+		r, err := sv.cfg.Runs.Get(ctx, sup.run)
 		if err == nil && first {
-			err = g.initSaver(ctx, &sup.saver, r)
+			err = sv.checkpoints.initSaver(ctx, &sup.saver, r)
 		}
 		if err != nil {
-			g.cfg.Log.Error("could not read a run", "run", sup.run, "err", err)
+			sv.cfg.Log.Error("could not read a run", "run", sup.run, "err", err)
 			return
 		}
 		switch {
 		case r.State.Ended():
-			g.cleanUpRun(r)
+			sv.cleanUpRun(r)
 			return
 		case r.State == run.Paused && r.Why != run.ForApproval:
-			g.pauseJail(ctx, r)
+			sv.pauseJail(ctx, r)
 			return
 		case r.State == run.Scheduled:
 			return
 		}
-		if err := g.runAgent(ctx, sup, r); err != nil && ctx.Err() == nil {
-			g.restartOrFail(ctx, sup, r, err)
+		if err := sv.runAgent(ctx, sup, r); err != nil && ctx.Err() == nil {
+			sv.restartOrFail(ctx, sup, r, err)
 		}
 	}
 }
@@ -186,7 +232,7 @@ var errEndpointClosed = errors.New("the endpoint of the agent was closed")
 
 // restartOrFail records a restart and waits for the backoff, or moves the run to failed after
 // a permanent error or too many restarts.
-func (g *Gateway) restartOrFail(ctx context.Context, sup *supervision, r run.Run, cause error) {
+func (sv *supervisor) restartOrFail(ctx context.Context, sup *supervision, r run.Run, cause error) {
 	if errors.Is(cause, errEndpointClosed) {
 		// The daemon is shutting down. This is not a failure of the agent.
 		select {
@@ -195,14 +241,14 @@ func (g *Gateway) restartOrFail(ctx context.Context, sup *supervision, r run.Run
 		}
 		return
 	}
-	g.cfg.Log.Warn("the agent of a run ended too early", "run", r.ID, "restarts", r.Restarts, "err", cause)
-	now, err := g.cfg.Runs.Get(ctx, r.ID)
+	sv.cfg.Log.Warn("the agent of a run ended too early", "run", r.ID, "restarts", r.Restarts, "err", cause)
+	now, err := sv.cfg.Runs.Get(ctx, r.ID)
 	if err != nil || now.State != run.Active {
 		return
 	}
 	permanent := errors.Is(cause, fault.Invalid) || errors.Is(cause, fault.Unsupported) || errors.Is(cause, fault.NotFound) || errors.Is(cause, fault.Denied)
 	restarts := now.Restarts
-	if ag, err := g.agentOf(now.Agent); err == nil && ag.Preset == "builtin" && now.Steps > now.StepsAtRestart {
+	if ag, err := sv.agentOf(now.Agent); err == nil && ag.Preset == "builtin" && now.Steps > now.StepsAtRestart {
 		// The agent made progress. The steps of other agents do not show progress, since those
 		// agents repeat their requests after a restart.
 		restarts = 0
@@ -212,19 +258,19 @@ func (g *Gateway) restartOrFail(ctx context.Context, sup *supervision, r run.Run
 		if remedy := fault.RemedyOf(cause); remedy != "" {
 			reason += "; " + remedy
 		}
-		if _, err := g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Failed, By: "gateway", Error: reason, Reason: reason}); err != nil && !errors.Is(err, fault.Conflict) {
-			g.cfg.Log.Error("could not move a run to failed", "run", r.ID, "err", err)
+		if _, err := sv.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Failed, By: "gateway", Error: reason, Reason: reason}); err != nil && !errors.Is(err, fault.Conflict) {
+			sv.cfg.Log.Error("could not move a run to failed", "run", r.ID, "err", err)
 		}
 		return
 	}
 	_, exited := errors.AsType[errEnded](cause)
-	if _, err := g.cfg.Runs.Update(ctx, r.ID, func(d *run.Details) {
+	if _, err := sv.cfg.Runs.Update(ctx, r.ID, func(d *run.Details) {
 		d.Restarts, d.StepsAtRestart = restarts+1, now.Steps
 		if exited { // otherwise the process may still run, and launch looks for it
 			d.Exec = ""
 		}
 	}); err != nil {
-		g.cfg.Log.Error("could not store the restart of an agent", "run", r.ID, "err", err)
+		sv.cfg.Log.Error("could not store the restart of an agent", "run", r.ID, "err", err)
 	}
 	backoff := min(time.Second<<restarts, time.Minute)
 	select {
@@ -236,31 +282,29 @@ func (g *Gateway) restartOrFail(ctx context.Context, sup *supervision, r run.Run
 
 // runAgent starts the agent of a run, or finds it running, and waits until it ends or the run
 // is no longer active.
-func (g *Gateway) runAgent(ctx context.Context, sup *supervision, r run.Run) error {
-	ag, err := g.agentOf(r.Agent)
+func (sv *supervisor) runAgent(ctx context.Context, sup *supervision, r run.Run) error {
+	ag, err := sv.agentOf(r.Agent)
 	if err != nil {
 		return err
 	}
-	if err := g.check(ag); err != nil {
+	if err := sv.check(ag); err != nil {
 		return err
 	}
-	started, err := g.acquireStartSlot(ctx, sup)
+	started, err := sv.acquireStartSlot(ctx, sup)
 	if err != nil {
 		return err
 	}
 	defer started()
 	if ag.Spawner != InJail {
-		return g.runOutside(ctx, sup, r, ag, started)
+		return sv.runOutside(ctx, sup, r, ag, started)
 	}
-	j, err := g.ensureJail(ctx, r, ag)
+	j, err := sv.ensureJail(ctx, r, ag)
 	if err != nil {
 		return err
 	}
-	g.mu.Lock()
-	g.runByJail[j.ID] = r.ID
-	g.mu.Unlock()
-	g.JailStarted(j)
-	x, l, err := g.launch(ctx, r, ag, j)
+	sv.endpoints.assign(j.ID, r.ID)
+	sv.endpoints.JailStarted(j)
+	x, l, err := sv.launch(ctx, r, ag, j)
 	if err != nil {
 		return err
 	}
@@ -268,12 +312,12 @@ func (g *Gateway) runAgent(ctx context.Context, sup *supervision, r run.Run) err
 	if x == r.Exec {               // it was already running
 		started()
 	} else {
-		g.releaseOnHeartbeat(ctx, sup, ag, started)
+		sv.releaseOnHeartbeat(ctx, sup, ag, started)
 	}
 	if l.Protocol == agent.ACP {
-		return g.converseInJail(ctx, sup, r, j, x, l, ag)
+		return sv.converseInJail(ctx, sup, r, j, x, l, ag)
 	}
-	return g.waitInJail(ctx, sup, r, j.ID, x, l, ag)
+	return sv.waitInJail(ctx, sup, r, j.ID, x, l, ag)
 }
 
 // firstBeatTimeout limits how long an agent that has not sent a heartbeat keeps its start
@@ -283,9 +327,9 @@ const firstBeatTimeout = 2 * time.Second
 // acquireStartSlot waits for a slot to start an agent. The slots go to the oldest runs first
 // and limit concurrent starts, so that a daemon which finds many runs does not start all of
 // them together. The first call of started frees the slot.
-func (g *Gateway) acquireStartSlot(ctx context.Context, sup *supervision) (started func(), err error) {
+func (sv *supervisor) acquireStartSlot(ctx context.Context, sup *supervision) (started func(), err error) {
 	select {
-	case g.startSlots <- struct{}{}:
+	case sv.startSlots <- struct{}{}:
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
@@ -293,17 +337,17 @@ func (g *Gateway) acquireStartSlot(ctx context.Context, sup *supervision) (start
 	case <-sup.heartbeat: // drop a heartbeat of the previous process
 	default:
 	}
-	return sync.OnceFunc(func() { <-g.startSlots }), nil
+	return sync.OnceFunc(func() { <-sv.startSlots }), nil
 }
 
 // releaseOnHeartbeat calls started after the first heartbeat or a timeout, or immediately for
 // agents that send no heartbeats.
-func (g *Gateway) releaseOnHeartbeat(ctx context.Context, sup *supervision, ag Agent, started func()) {
+func (sv *supervisor) releaseOnHeartbeat(ctx context.Context, sup *supervision, ag Agent, started func()) {
 	if ag.Preset != "builtin" {
 		started()
 		return
 	}
-	g.wg.Go(func() {
+	sv.wg.Go(func() {
 		defer started()
 		select {
 		case <-sup.heartbeat:
@@ -314,18 +358,18 @@ func (g *Gateway) releaseOnHeartbeat(ctx context.Context, sup *supervision, ag A
 }
 
 // launchConfig returns the preset of a run's agent and how to start it.
-func (g *Gateway) launchConfig(r run.Run, a Agent, endpoint, dir string) (agent.Preset, agent.Launch, error) {
+func (sv *supervisor) launchConfig(r run.Run, a Agent, endpoint, dir string) (agent.Preset, agent.Launch, error) {
 	p, err := agent.Find(a.Preset)
 	if err != nil {
 		return p, agent.Launch{}, err
 	}
-	goal, err := g.cfg.Runs.Text(g.ctx, r.Session, r.Goal)
+	goal, err := sv.cfg.Runs.Text(sv.ctx, r.Session, r.Goal)
 	if err != nil {
 		return p, agent.Launch{}, err
 	}
 	var skills strings.Builder
 	for _, name := range a.Skills {
-		s, _, err := g.cfg.Caps.Skill(name)
+		s, _, err := sv.cfg.Caps.Skill(name)
 		if err != nil {
 			return p, agent.Launch{}, err
 		}
@@ -340,40 +384,40 @@ func (g *Gateway) launchConfig(r run.Run, a Agent, endpoint, dir string) (agent.
 
 // launch starts the agent in its jail, or finds it running. The id of its process is stored
 // before the process starts, so that another daemon can find it.
-func (g *Gateway) launch(ctx context.Context, r run.Run, a Agent, j jail.Jail) (id.Exec, agent.Launch, error) {
-	_, l, err := g.launchConfig(r, a, "", j.Spec.Project())
+func (sv *supervisor) launch(ctx context.Context, r run.Run, a Agent, j jail.Jail) (id.Exec, agent.Launch, error) {
+	_, l, err := sv.launchConfig(r, a, "", j.Spec.Project())
 	if err != nil {
 		return "", l, err
 	}
 	if r.Exec != "" {
-		if _, err := g.cfg.Jails.ExecStatus(ctx, j.ID, r.Exec); err == nil {
+		if _, err := sv.cfg.Jails.ExecStatus(ctx, j.ID, r.Exec); err == nil {
 			return r.Exec, l, nil
 		} else if !errors.Is(err, fault.NotFound) {
 			return "", l, err
 		}
 	}
-	l, err = g.locate(ctx, j.ID, l)
+	l, err = sv.locate(ctx, j.ID, l)
 	if err != nil {
 		return "", l, err
 	}
-	if err := g.prepareJail(ctx, j.ID, l); err != nil {
+	if err := sv.prepareJail(ctx, j.ID, l); err != nil {
 		return "", l, fmt.Errorf("write the files of the agent: %w", err)
 	}
-	if err := g.waitForEndpoint(ctx, j.ID); err != nil {
+	if err := sv.endpoints.waitForEndpoint(ctx, j.ID); err != nil {
 		return "", l, err
 	}
 	x := id.NewExec()
-	if _, err := g.cfg.Runs.Update(ctx, r.ID, func(d *run.Details) { d.Exec = x }); err != nil {
+	if _, err := sv.cfg.Runs.Update(ctx, r.ID, func(d *run.Details) { d.Exec = x }); err != nil {
 		return "", l, err
 	}
 	env := envMap(l.Env)
 	env["SANDBOX_ID"] = string(j.ID)
-	_, _, err = g.cfg.Jails.Exec(ctx, j.ID, jail.ExecRequest{ID: x, Argv: l.Argv, Env: env, Cwd: l.Cwd, Stdin: l.Stdin != nil || l.Protocol == agent.ACP, Ring: outputRing}, nil)
+	_, _, err = sv.cfg.Jails.Exec(ctx, j.ID, jail.ExecRequest{ID: x, Argv: l.Argv, Env: env, Cwd: l.Cwd, Stdin: l.Stdin != nil || l.Protocol == agent.ACP, Ring: outputRing}, nil)
 	if err != nil {
 		return "", l, fmt.Errorf("start the agent: %w", err)
 	}
 	if l.Stdin != nil {
-		w, err := g.cfg.Jails.Stdin(ctx, j.ID, x)
+		w, err := sv.cfg.Jails.Stdin(ctx, j.ID, x)
 		if err != nil {
 			return "", l, err
 		}
@@ -388,7 +432,7 @@ func (g *Gateway) launch(ctx context.Context, r run.Run, a Agent, j jail.Jail) (
 }
 
 // waitInJail waits until an agent in a jail ends or its run stops being active.
-func (g *Gateway) waitInJail(ctx context.Context, sup *supervision, r run.Run, j id.Jail, x id.Exec, l agent.Launch, ag Agent) error {
+func (sv *supervisor) waitInJail(ctx context.Context, sup *supervision, r run.Run, j id.Jail, x id.Exec, l agent.Launch, ag Agent) error {
 	type end struct {
 		status protocol.ExecStatus
 		output agentOutput
@@ -398,7 +442,7 @@ func (g *Gateway) waitInJail(ctx context.Context, sup *supervision, r run.Run, j
 	ended := make(chan end, 1)
 	go func() {
 		var e end
-		e.status, e.err = g.follow(followed, j, x, func(c protocol.Chunk) error {
+		e.status, e.err = sv.follow(followed, j, x, func(c protocol.Chunk) error {
 			e.output.add(c.Stream, c.Data)
 			return nil
 		})
@@ -419,17 +463,17 @@ func (g *Gateway) waitInJail(ctx context.Context, sup *supervision, r run.Run, j
 			if e.err != nil {
 				return e.err
 			}
-			return g.handleExit(ctx, r, ag, e.status.Code, e.status.Signal, &e.output)
+			return sv.handleExit(ctx, r, ag, e.status.Code, e.status.Signal, &e.output)
 		case <-sup.moved:
-			if on, err := g.shouldContinue(ctx, r.ID); err != nil || !on {
+			if on, err := sv.shouldContinue(ctx, r.ID); err != nil || !on {
 				return err
 			}
 		case <-tick.C:
-			if on, err := g.shouldContinue(ctx, r.ID); err != nil || !on {
+			if on, err := sv.shouldContinue(ctx, r.ID); err != nil || !on {
 				return err
 			}
 		case why := <-sup.restart:
-			g.terminate(ctx, j, x)
+			sv.terminate(ctx, j, x)
 			return errEnded{why}
 		case <-ctx.Done():
 			return ctx.Err()
@@ -439,13 +483,13 @@ func (g *Gateway) waitInJail(ctx context.Context, sup *supervision, r run.Run, j
 
 // shouldContinue reports whether the agent of a run should keep running: the run is active or
 // waits for an approval.
-func (g *Gateway) shouldContinue(ctx context.Context, rid id.Run) (bool, error) {
-	now, err := g.cfg.Runs.Get(ctx, rid)
+func (sv *supervisor) shouldContinue(ctx context.Context, rid id.Run) (bool, error) {
+	now, err := sv.cfg.Runs.Get(ctx, rid)
 	if err != nil && ctx.Err() == nil {
 		// While the store is unavailable, the run cannot change its state, and heartbeats
 		// cannot be stored. Treat the agent as alive.
-		g.cfg.Log.Warn("could not read a run; its agent keeps running", "run", rid, "err", err)
-		g.activityOf(rid).recordHeartbeat()
+		sv.cfg.Log.Warn("could not read a run; its agent keeps running", "run", rid, "err", err)
+		sv.supervisions.activityOf(rid).recordHeartbeat()
 		return true, nil
 	}
 	return now.State == run.Active || now.State == run.Paused && now.Why == run.ForApproval, err
@@ -474,12 +518,12 @@ func (o *agentOutput) lastOutput() string {
 
 // handleExit updates a run after its agent has exited: the run is done, it has failed, or
 // errEnded is returned for a restart.
-func (g *Gateway) handleExit(ctx context.Context, r run.Run, a Agent, code int, signal string, output *agentOutput) error {
-	now, err := g.cfg.Runs.Get(ctx, r.ID)
+func (sv *supervisor) handleExit(ctx context.Context, r run.Run, a Agent, code int, signal string, output *agentOutput) error {
+	now, err := sv.cfg.Runs.Get(ctx, r.ID)
 	if err != nil || now.State != run.Active {
 		return err
 	}
-	if _, err := g.cfg.Runs.Update(ctx, r.ID, func(d *run.Details) { d.Exec = "" }); err != nil {
+	if _, err := sv.cfg.Runs.Update(ctx, r.ID, func(d *run.Details) { d.Exec = "" }); err != nil {
 		return err
 	}
 	exit := fmt.Sprintf("the agent ended with exit code %d", code)
@@ -495,10 +539,10 @@ func (g *Gateway) handleExit(ctx context.Context, r run.Run, a Agent, code int, 
 			if end := output.lastOutput(); end != "" {
 				exit += ": " + end
 			}
-			_, err := g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Failed, By: "agent", Error: exit})
+			_, err := sv.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Failed, By: "agent", Error: exit})
 			return err
 		}
-		return g.finish(ctx, r.ID, result)
+		return sv.finish(ctx, r.ID, result)
 	}
 	p, err := agent.Find(a.Preset)
 	if err != nil {
@@ -506,13 +550,13 @@ func (g *Gateway) handleExit(ctx context.Context, r run.Run, a Agent, code int, 
 	}
 	out, oerr := p.Outcome(bytes.NewReader(output.stdout))
 	if oerr == nil && out.Error != "" {
-		_, err := g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Failed, By: "agent", Error: out.Error})
+		_, err := sv.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Failed, By: "agent", Error: out.Error})
 		return err
 	}
 	if code != 0 || oerr != nil {
 		return errEnded{fmt.Sprintf("%s: %s", exit, errText(oerr, output.lastOutput()))}
 	}
-	return g.finish(ctx, r.ID, out.Text)
+	return sv.finish(ctx, r.ID, out.Text)
 }
 
 // errText returns the text of err, or fallback if err is nil.
@@ -533,66 +577,62 @@ func tail(b []byte) string {
 
 // finish completes a run for an agent that does not do so itself. If the completion condition
 // is not met, the run is paused and a person decides.
-func (g *Gateway) finish(ctx context.Context, rid id.Run, result string) error {
+func (sv *supervisor) finish(ctx context.Context, rid id.Run, result string) error {
 	text, err := json.Marshal(result)
 	if err != nil {
 		return err
 	}
-	_, err = g.cfg.Runs.Finish(ctx, rid, run.Finish{Result: text, By: "agent"})
+	_, err = sv.cfg.Runs.Finish(ctx, rid, run.Finish{Result: text, By: "agent"})
 	if errors.Is(err, fault.Conflict) {
-		_, err = g.cfg.Runs.Move(ctx, rid, run.Move{To: run.Paused, Why: run.ForEvent, By: "gateway", Reason: err.Error()})
+		_, err = sv.cfg.Runs.Move(ctx, rid, run.Move{To: run.Paused, Why: run.ForEvent, By: "gateway", Reason: err.Error()})
 	}
 	return err
 }
 
 // cleanUpRun releases the resources of an ended run: policy, pending requests of siblings,
 // process and jail.
-func (g *Gateway) cleanUpRun(r run.Run) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(g.ctx), time.Minute)
+func (sv *supervisor) cleanUpRun(r run.Run) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(sv.ctx), time.Minute)
 	defer cancel()
-	g.cfg.Policy.ReleaseRun(r.ID)
-	g.failSiblingRequests(ctx, r)
+	sv.cfg.Policy.ReleaseRun(r.ID)
+	sv.siblings.failSiblingRequests(ctx, r)
 	if r.Jail == "" {
 		return
 	}
-	g.mu.Lock()
-	if g.runByJail[r.Jail] == r.ID {
-		delete(g.runByJail, r.Jail)
-	}
-	g.mu.Unlock()
-	j, err := g.cfg.Jails.Get(ctx, r.Jail)
+	sv.endpoints.release(r.Jail, r.ID)
+	j, err := sv.cfg.Jails.Get(ctx, r.Jail)
 	if err != nil {
 		return
 	}
 	if j.State == jail.Paused { // a frozen process cannot exit
-		if _, err := g.cfg.Jails.Resume(ctx, j.ID); err != nil {
-			g.cfg.Log.Warn("could not thaw the jail of a run that has ended", "run", r.ID, "jail", j.ID, "err", err)
+		if _, err := sv.cfg.Jails.Resume(ctx, j.ID); err != nil {
+			sv.cfg.Log.Warn("could not thaw the jail of a run that has ended", "run", r.ID, "jail", j.ID, "err", err)
 		}
 	}
 	if r.Exec != "" {
-		g.terminate(ctx, r.Jail, r.Exec)
+		sv.terminate(ctx, r.Jail, r.Exec)
 	}
-	g.measure(ctx, r.ID) // final reading, while the jail's counters exist
-	ag, err := g.agentOf(r.Agent)
+	sv.measure(ctx, r.ID) // final reading, while the jail's counters exist
+	ag, err := sv.agentOf(r.Agent)
 	if err != nil || ag.Keep || !isDedicatedJail(j, r) {
 		return
 	}
-	if _, err := g.cfg.Jails.Stop(ctx, j.ID, jail.StopOptions{}); err != nil && !errors.Is(err, fault.Conflict) {
-		g.cfg.Log.Warn("could not stop the jail of a run that has ended", "run", r.ID, "jail", j.ID, "err", err)
+	if _, err := sv.cfg.Jails.Stop(ctx, j.ID, jail.StopOptions{}); err != nil && !errors.Is(err, fault.Conflict) {
+		sv.cfg.Log.Warn("could not stop the jail of a run that has ended", "run", r.ID, "jail", j.ID, "err", err)
 	}
-	g.pruneJails(ctx)
+	sv.pruneJails(ctx)
 }
 
 // terminate ends a command: with SIGTERM, and with SIGKILL if it does not exit within
 // terminateTimeout.
-func (g *Gateway) terminate(ctx context.Context, j id.Jail, x id.Exec) {
+func (sv *supervisor) terminate(ctx context.Context, j id.Jail, x id.Exec) {
 	for _, sig := range []string{"TERM", "KILL"} {
-		if err := g.cfg.Jails.Signal(ctx, j, x, sig); err != nil {
+		if err := sv.cfg.Jails.Signal(ctx, j, x, sig); err != nil {
 			return // it has exited
 		}
 		end := time.Now().Add(terminateTimeout)
 		for time.Now().Before(end) {
-			if s, err := g.cfg.Jails.ExecStatus(ctx, j, x); err != nil || s.Ended != nil {
+			if s, err := sv.cfg.Jails.ExecStatus(ctx, j, x); err != nil || s.Ended != nil {
 				return
 			}
 			select {
@@ -605,16 +645,16 @@ func (g *Gateway) terminate(ctx context.Context, j id.Jail, x id.Exec) {
 }
 
 // pauseJail pauses the jail of a paused run, if the run does not share it.
-func (g *Gateway) pauseJail(ctx context.Context, r run.Run) {
+func (sv *supervisor) pauseJail(ctx context.Context, r run.Run) {
 	if r.Jail == "" {
 		return
 	}
-	j, err := g.cfg.Jails.Get(ctx, r.Jail)
+	j, err := sv.cfg.Jails.Get(ctx, r.Jail)
 	if err != nil || j.State != jail.Running || !isDedicatedJail(j, r) {
 		return
 	}
-	if _, err := g.cfg.Jails.Pause(ctx, j.ID); err != nil && !errors.Is(err, fault.Conflict) {
-		g.cfg.Log.Warn("could not pause the jail of a paused run", "run", r.ID, "jail", j.ID, "err", err)
+	if _, err := sv.cfg.Jails.Pause(ctx, j.ID); err != nil && !errors.Is(err, fault.Conflict) {
+		sv.cfg.Log.Warn("could not pause the jail of a paused run", "run", r.ID, "jail", j.ID, "err", err)
 	}
 }
 
@@ -624,8 +664,8 @@ func isDedicatedJail(j jail.Jail, r run.Run) bool {
 }
 
 // pruneJails deletes the stopped jails of ended runs, except for the newest.
-func (g *Gateway) pruneJails(ctx context.Context) {
-	all, err := g.cfg.Jails.List(ctx, jail.ListOptions{State: jail.Stopped})
+func (sv *supervisor) pruneJails(ctx context.Context) {
+	all, err := sv.cfg.Jails.List(ctx, jail.ListOptions{State: jail.Stopped})
 	if err != nil {
 		return
 	}
@@ -635,13 +675,22 @@ func (g *Gateway) pruneJails(ctx context.Context) {
 		if rid == "" {
 			continue
 		}
-		if r, err := g.cfg.Runs.Get(ctx, rid); err == nil && r.State.Ended() {
+		if r, err := sv.cfg.Runs.Get(ctx, rid); err == nil && r.State.Ended() {
 			ended = append(ended, j)
 		}
 	}
-	for i := range max(0, len(ended)-g.cfg.Keep) { // oldest first
-		if err := g.deleteJail(ctx, ended[i].ID); err != nil && !errors.Is(err, fault.NotFound) && !errors.Is(err, fault.Conflict) {
-			g.cfg.Log.Warn("could not delete the jail of a run that has ended", "jail", ended[i].ID, "err", err)
+	for i := range max(0, len(ended)-sv.cfg.Keep) { // oldest first
+		if err := sv.deleteJail(ctx, ended[i].ID); err != nil && !errors.Is(err, fault.NotFound) && !errors.Is(err, fault.Conflict) {
+			sv.cfg.Log.Warn("could not delete the jail of a run that has ended", "jail", ended[i].ID, "err", err)
 		}
 	}
+}
+
+// activityOf returns the activity of a run. For a run that this daemon does not supervise, it
+// returns one that is discarded.
+func (su *supervisions) activityOf(r id.Run) *activity {
+	if sup := su.of(r); sup != nil {
+		return sup.activity
+	}
+	return newActivity()
 }

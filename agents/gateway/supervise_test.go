@@ -255,7 +255,7 @@ func TestNewGatewayAdoptsRunningAgent(t *testing.T) {
 		t.Fatal(err)
 	}
 	env.open()
-	env.await("the run is supervised again", func() bool { return env.g.supervisionOf(r.ID) != nil })
+	env.await("the run is supervised again", func() bool { return env.g.supervisions.of(r.ID) != nil })
 	close(done)
 	if got := env.awaitState(r.ID, run.Done); string(got.Result) != `"built"` {
 		t.Errorf("result = %s, want built", got.Result)
@@ -411,7 +411,7 @@ func TestRunPausesForApproval(t *testing.T) {
 func TestWarningIsAddedToNextResult(t *testing.T) {
 	env := newTestEnv(t)
 	r, c := env.open().startBuiltin(Agent{Jail: permissive(t)})
-	if err := env.g.warn(t.Context(), r.ID, "idle", "hurry up"); err != nil {
+	if err := env.g.watcher.warn(t.Context(), r.ID, "idle", "hurry up"); err != nil {
 		t.Fatal(err)
 	}
 	u := env.call(c, "1", "bash", `{"command": "ls"}`)

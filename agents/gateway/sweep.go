@@ -19,20 +19,20 @@ const foreignTimeout = 30 * time.Second
 
 // unsupervised returns at most limit runs that no daemon supervises and that can run here.
 // Only loop may call it.
-func (g *Gateway) unsupervised(ctx context.Context, limit int) ([]run.Run, error) {
-	before := g.foreignSince
-	g.foreignSince = map[id.Run]time.Time{}
+func (sv *supervisor) unsupervised(ctx context.Context, limit int) ([]run.Run, error) {
+	before := sv.foreignSince
+	sv.foreignSince = map[id.Run]time.Time{}
 	// Sessions that are reserved for another daemon. A daemon that starts one run of a session
 	// supervises all of its runs.
 	reserved := map[string]bool{}
-	return g.cfg.Runs.Unsupervised(ctx, limit, func(r run.Run) bool {
+	return sv.cfg.Runs.Unsupervised(ctx, limit, func(r run.Run) bool {
 		since, ok := before[r.ID]
 		if !ok {
 			since = time.Now()
 		}
-		foreign, wait := g.isForeign(ctx, r)
+		foreign, wait := sv.isForeign(ctx, r)
 		if foreign {
-			g.foreignSince[r.ID] = since
+			sv.foreignSince[r.ID] = since
 		}
 		if foreign && (wait || time.Since(since) < foreignTimeout) {
 			reserved[r.Session] = true
@@ -45,70 +45,70 @@ func (g *Gateway) unsupervised(ctx context.Context, limit int) ([]run.Run, error
 // isForeign reports whether a run's jail belongs to another daemon, and whether the run must
 // wait for that daemon. A run in a jail of its own is continued in a new jail if the daemon
 // does not return. A run in the jail of its session waits.
-func (g *Gateway) isForeign(ctx context.Context, r run.Run) (foreign, wait bool) {
+func (sv *supervisor) isForeign(ctx context.Context, r run.Run) (foreign, wait bool) {
 	if r.Jail == "" {
 		return false, false
 	}
-	_, err := g.cfg.Jails.Get(ctx, r.Jail)
+	_, err := sv.cfg.Jails.Get(ctx, r.Jail)
 	if !errors.Is(err, fault.NotFound) {
 		return err != nil, true // checked again in the next scan
 	}
-	s, err := g.cfg.Runs.Session(ctx, r.Session)
+	s, err := sv.cfg.Runs.Session(ctx, r.Session)
 	if err != nil {
 		return true, true
 	}
 	if s.Jail != r.Jail {
 		return true, false
 	}
-	heldByOther := s.JailHolder != "" && s.JailHolder != g.cfg.Runs.Holder()
+	heldByOther := s.JailHolder != "" && s.JailHolder != sv.cfg.Runs.Holder()
 	return heldByOther, heldByOther
 }
 
 // sweep cleans up the jails of runs that this daemon does not supervise.
-func (g *Gateway) sweep(ctx context.Context) error {
-	all, err := g.cfg.Jails.List(ctx, jail.ListOptions{})
+func (sv *supervisor) sweep(ctx context.Context) error {
+	all, err := sv.cfg.Jails.List(ctx, jail.ListOptions{})
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for _, j := range all {
 		if rid := id.Run(j.Spec.Labels[LabelRun]); rid != "" && j.State != jail.Stopped {
-			errs = append(errs, g.sweepOne(ctx, j, rid))
+			errs = append(errs, sv.sweepOne(ctx, j, rid))
 		}
 	}
 	return errors.Join(errs...)
 }
 
 // sweepOne cleans up one jail, according to the state of the run that it was created for.
-func (g *Gateway) sweepOne(ctx context.Context, j jail.Jail, rid id.Run) error {
-	r, err := g.cfg.Runs.Get(ctx, rid)
+func (sv *supervisor) sweepOne(ctx context.Context, j jail.Jail, rid id.Run) error {
+	r, err := sv.cfg.Runs.Get(ctx, rid)
 	if err != nil {
 		if errors.Is(err, fault.NotFound) { // it was created for a branch that was not created
-			return g.deleteAbandoned(ctx, j)
+			return sv.deleteAbandoned(ctx, j)
 		}
 		return err
 	}
-	sup := g.supervisionOf(rid)
+	sup := sv.supervisions.of(rid)
 	switch {
 	case sup != nil:
 	case r.Jail != "" && r.Jail != j.ID: // the run was continued in another jail
-		return g.stopJail(ctx, j)
+		return sv.stopJail(ctx, j)
 	case r.State.Ended():
-		g.cleanUpRun(r)
+		sv.cleanUpRun(r)
 	case r.State == run.Paused && r.Why != run.ForApproval:
-		g.pauseJail(ctx, r)
+		sv.pauseJail(ctx, r)
 	}
 	return nil
 }
 
 // stopJail stops a jail that no run uses.
-func (g *Gateway) stopJail(ctx context.Context, j jail.Jail) error {
+func (co *core) stopJail(ctx context.Context, j jail.Jail) error {
 	if j.State == jail.Paused { // a frozen process cannot exit
-		if _, err := g.cfg.Jails.Resume(ctx, j.ID); err != nil && !errors.Is(err, fault.Conflict) {
+		if _, err := co.cfg.Jails.Resume(ctx, j.ID); err != nil && !errors.Is(err, fault.Conflict) {
 			return err
 		}
 	}
-	_, err := g.cfg.Jails.Stop(ctx, j.ID, jail.StopOptions{})
+	_, err := co.cfg.Jails.Stop(ctx, j.ID, jail.StopOptions{})
 	if errors.Is(err, fault.Conflict) || errors.Is(err, fault.NotFound) {
 		return nil
 	}
@@ -117,20 +117,20 @@ func (g *Gateway) stopJail(ctx context.Context, j jail.Jail) error {
 
 // deleteAbandoned deletes the jail of a branch that does not exist. A new jail is kept, since
 // its run may be created shortly.
-func (g *Gateway) deleteAbandoned(ctx context.Context, j jail.Jail) error {
+func (sv *supervisor) deleteAbandoned(ctx context.Context, j jail.Jail) error {
 	if j.Origin == nil || time.Since(j.Created) < foreignTimeout {
 		return nil
 	}
-	return g.deleteJail(ctx, j.ID)
+	return sv.deleteJail(ctx, j.ID)
 }
 
 // deleteJail deletes a jail and its automatic snapshots.
-func (g *Gateway) deleteJail(ctx context.Context, j id.Jail) error {
-	if err := g.cfg.Jails.Delete(ctx, j); err != nil {
+func (co *core) deleteJail(ctx context.Context, j id.Jail) error {
+	if err := co.cfg.Jails.Delete(ctx, j); err != nil {
 		return err
 	}
-	if g.cfg.Snapshots == nil {
+	if co.cfg.Snapshots == nil {
 		return nil
 	}
-	return g.cfg.Snapshots.JailDeleted(ctx, j)
+	return co.cfg.Snapshots.JailDeleted(ctx, j)
 }

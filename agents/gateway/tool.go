@@ -35,8 +35,8 @@ type builtinTool struct {
 	// evaluated.
 	question func(input json.RawMessage) (policy.Question, error)
 	// preview returns what to show with an approval request. It may be nil.
-	preview      func(g *Gateway, ctx context.Context, inv *invocation) json.RawMessage
-	do           func(g *Gateway, ctx context.Context, inv *invocation) (any, error)
+	preview      func(ctx context.Context, inv *invocation) json.RawMessage
+	do           func(ctx context.Context, inv *invocation) (any, error)
 	waitsForPeer bool // it waits for a sibling: the agent is neither idle nor slow meanwhile
 }
 
@@ -57,48 +57,51 @@ const maxToolText = 64 << 10
 // inJail reports whether the tool needs the agent's jail.
 func (tool *builtinTool) inJail() bool { return tool.Kind == "exec" || tool.Kind == "file" }
 
-var builtinTools = []builtinTool{
-	{
-		Tool: Tool{"bash", "Run a command line in the workspace and wait for it. Returns exit code, stdout and stderr.", objectSchema(`
-			"command": {"type": "string"},
-			"description": {"type": "string", "description": "purpose of the command, in a few words"},
-			"cwd": {"type": "string", "description": "default: the workspace"},
-			"timeout_ms": {"type": "integer", "minimum": 1, "maximum": 3600000, "description": "default 120000"}`, "command"), "exec"},
-		question: questionFrom(policy.ActionRun, func(in *commandInput) string { return in.Command }),
-		do:       (*Gateway).runCommand,
-	},
-	{
-		Tool: Tool{"read_file", "Read a text file. Read long files in parts.", objectSchema(`
-			"path": {"type": "string"},
-			"offset": {"type": "integer", "minimum": 0, "description": "in bytes"},
-			"limit": {"type": "integer", "minimum": 1, "maximum": 65536}`, "path"), "file"},
-		question: questionFrom(policy.ActionRead, func(in *fileInput) string { return in.Path }),
-		do:       (*Gateway).readFile,
-	},
-	{
-		Tool: Tool{"write_file", "Write a text file. Replaces an existing file.", objectSchema(`
-			"path": {"type": "string"},
-			"text": {"type": "string"}`, "path", "text"), "file"},
-		question: questionFrom(policy.ActionEdit, func(in *fileInput) string { return in.Path }),
-		preview:  (*Gateway).previewWrite,
-		do:       (*Gateway).writeFile,
-	},
-	{
-		Tool: Tool{"edit_file", "Replace a piece of a text file. The old text must occur exactly once, unless all is set.", objectSchema(`
-			"path": {"type": "string"},
-			"old": {"type": "string"},
-			"new": {"type": "string"},
-			"all": {"type": "boolean"}`, "path", "old", "new"), "file"},
-		question: questionFrom(policy.ActionEdit, func(in *editInput) string { return in.Path }),
-		preview:  (*Gateway).previewEdit,
-		do:       (*Gateway).editFile,
-	},
-	{
-		Tool: Tool{"list_files", "List a directory.", objectSchema(`
-			"path": {"type": "string", "description": "default: the workspace"}`), "file"},
-		question: questionFrom(policy.ActionRead, func(in *fileInput) string { return cmp.Or(in.Path, ".") }),
-		do:       (*Gateway).listFiles,
-	},
+// jailTools returns the tools that act in the agent's jail.
+func (tc *toolCalls) jailTools() []builtinTool {
+	return []builtinTool{
+		{
+			Tool: Tool{"bash", "Run a command line in the workspace and wait for it. Returns exit code, stdout and stderr.", objectSchema(`
+				"command": {"type": "string"},
+				"description": {"type": "string", "description": "purpose of the command, in a few words"},
+				"cwd": {"type": "string", "description": "default: the workspace"},
+				"timeout_ms": {"type": "integer", "minimum": 1, "maximum": 3600000, "description": "default 120000"}`, "command"), "exec"},
+			question: questionFrom(policy.ActionRun, func(in *commandInput) string { return in.Command }),
+			do:       tc.runCommand,
+		},
+		{
+			Tool: Tool{"read_file", "Read a text file. Read long files in parts.", objectSchema(`
+				"path": {"type": "string"},
+				"offset": {"type": "integer", "minimum": 0, "description": "in bytes"},
+				"limit": {"type": "integer", "minimum": 1, "maximum": 65536}`, "path"), "file"},
+			question: questionFrom(policy.ActionRead, func(in *fileInput) string { return in.Path }),
+			do:       tc.readFile,
+		},
+		{
+			Tool: Tool{"write_file", "Write a text file. Replaces an existing file.", objectSchema(`
+				"path": {"type": "string"},
+				"text": {"type": "string"}`, "path", "text"), "file"},
+			question: questionFrom(policy.ActionEdit, func(in *fileInput) string { return in.Path }),
+			preview:  tc.previewWrite,
+			do:       tc.writeFile,
+		},
+		{
+			Tool: Tool{"edit_file", "Replace a piece of a text file. The old text must occur exactly once, unless all is set.", objectSchema(`
+				"path": {"type": "string"},
+				"old": {"type": "string"},
+				"new": {"type": "string"},
+				"all": {"type": "boolean"}`, "path", "old", "new"), "file"},
+			question: questionFrom(policy.ActionEdit, func(in *editInput) string { return in.Path }),
+			preview:  tc.previewEdit,
+			do:       tc.editFile,
+		},
+		{
+			Tool: Tool{"list_files", "List a directory.", objectSchema(`
+				"path": {"type": "string", "description": "default: the workspace"}`), "file"},
+			question: questionFrom(policy.ActionRead, func(in *fileInput) string { return cmp.Or(in.Path, ".") }),
+			do:       tc.listFiles,
+		},
+	}
 }
 
 // objectSchema returns the JSON Schema of an object with the given properties.
@@ -157,7 +160,7 @@ const defaultCommandTimeout = 2 * time.Minute
 
 // runCommand runs a command once. The id of the process is stored before it starts, so that a
 // repeated call finds it, running or ended.
-func (g *Gateway) runCommand(ctx context.Context, inv *invocation) (any, error) {
+func (tc *toolCalls) runCommand(ctx context.Context, inv *invocation) (any, error) {
 	in, err := inputOf[commandInput](inv.input)
 	if err != nil {
 		return nil, err
@@ -176,11 +179,11 @@ func (g *Gateway) runCommand(ctx context.Context, inv *invocation) (any, error) 
 	if timeout <= 0 {
 		timeout = defaultCommandTimeout
 	}
-	_, _, err = g.cfg.Jails.Exec(ctx, inv.caller.Jail, jail.ExecRequest{ID: x, Cmd: in.Command, Cwd: in.Cwd, Timeout: timeout, Env: callerEnv(inv.caller)}, nil)
+	_, _, err = tc.cfg.Jails.Exec(ctx, inv.caller.Jail, jail.ExecRequest{ID: x, Cmd: in.Command, Cwd: in.Cwd, Timeout: timeout, Env: callerEnv(inv.caller)}, nil)
 	if err != nil && !errors.Is(err, fault.Conflict) {
 		return nil, err
 	}
-	out, serr := g.outputOf(ctx, inv.caller.Jail, x)
+	out, serr := tc.outputOf(ctx, inv.caller.Jail, x)
 	if serr != nil {
 		return nil, errors.Join(err, serr)
 	}
@@ -189,7 +192,7 @@ func (g *Gateway) runCommand(ctx context.Context, inv *invocation) (any, error) 
 
 // outputOf waits until a command has ended, and returns the beginning and the end of its
 // output.
-func (g *Gateway) outputOf(ctx context.Context, jid id.Jail, x id.Exec) (*commandOutput, error) {
+func (co *core) outputOf(ctx context.Context, jid id.Jail, x id.Exec) (*commandOutput, error) {
 	var stdout, stderr truncatedOutput
 	each := func(c protocol.Chunk) error {
 		if c.Stream == protocol.Stderr {
@@ -199,7 +202,7 @@ func (g *Gateway) outputOf(ctx context.Context, jid id.Jail, x id.Exec) (*comman
 		}
 		return nil
 	}
-	status, err := g.follow(ctx, jid, x, each)
+	status, err := co.follow(ctx, jid, x, each)
 	if err != nil {
 		return nil, err
 	}
@@ -212,10 +215,10 @@ func (g *Gateway) outputOf(ctx context.Context, jid id.Jail, x id.Exec) (*comman
 }
 
 // follow passes the output of a command to each until the command has ended.
-func (g *Gateway) follow(ctx context.Context, jid id.Jail, x id.Exec, each func(protocol.Chunk) error) (protocol.ExecStatus, error) {
-	s, err := g.cfg.Jails.Attach(ctx, jid, x, control.AttachOptions{From: -1, Follow: true})
+func (co *core) follow(ctx context.Context, jid id.Jail, x id.Exec, each func(protocol.Chunk) error) (protocol.ExecStatus, error) {
+	s, err := co.cfg.Jails.Attach(ctx, jid, x, control.AttachOptions{From: -1, Follow: true})
 	if err != nil { // the jail may have stopped: its buffered output remains
-		return g.cfg.Jails.Output(ctx, jid, x, each)
+		return co.cfg.Jails.Output(ctx, jid, x, each)
 	}
 	defer s.Close()
 	return s.Each(each)
@@ -267,27 +270,27 @@ type editInput struct {
 
 // files opens the files of the invocation's jail, and returns p as an absolute path. A
 // relative p starts at the workspace.
-func (g *Gateway) files(ctx context.Context, inv *invocation, p string) (jail.Files, string, error) {
+func (co *core) files(ctx context.Context, inv *invocation, p string) (jail.Files, string, error) {
 	if strings.Contains(p, "\x00") {
 		return nil, "", fault.Fieldf("gateway.Call", "path", "a path must not contain a NUL byte")
 	}
-	j, err := g.cfg.Jails.Get(ctx, inv.caller.Jail)
+	j, err := co.cfg.Jails.Get(ctx, inv.caller.Jail)
 	if err != nil {
 		return nil, "", err
 	}
 	if !path.IsAbs(p) {
 		p = path.Join(cmp.Or(j.Spec.Project(), "/"), p)
 	}
-	f, err := g.cfg.Jails.Files(ctx, inv.caller.Jail)
+	f, err := co.cfg.Jails.Files(ctx, inv.caller.Jail)
 	return f, p, err
 }
 
-func (g *Gateway) readFile(ctx context.Context, inv *invocation) (any, error) {
+func (tc *toolCalls) readFile(ctx context.Context, inv *invocation) (any, error) {
 	in, err := inputOf[fileInput](inv.input)
 	if err != nil {
 		return nil, err
 	}
-	f, p, err := g.files(ctx, inv, in.Path)
+	f, p, err := tc.files(ctx, inv, in.Path)
 	if err != nil {
 		return nil, err
 	}
@@ -312,12 +315,12 @@ func (g *Gateway) readFile(ctx context.Context, inv *invocation) (any, error) {
 	}{strings.ToValidUTF8(string(text), "\uFFFD"), info.Size, in.Offset+int64(len(text)) < info.Size}, nil
 }
 
-func (g *Gateway) writeFile(ctx context.Context, inv *invocation) (any, error) {
+func (tc *toolCalls) writeFile(ctx context.Context, inv *invocation) (any, error) {
 	in, err := inputOf[fileInput](inv.input)
 	if err != nil {
 		return nil, err
 	}
-	f, p, err := g.files(ctx, inv, in.Path)
+	f, p, err := tc.files(ctx, inv, in.Path)
 	if err != nil {
 		return nil, err
 	}
@@ -340,12 +343,12 @@ func putFile(ctx context.Context, f jail.Files, p string, text []byte) (writeRes
 // maxEdited limits the size of an edited file, in bytes.
 const maxEdited = 8 << 20
 
-func (g *Gateway) editFile(ctx context.Context, inv *invocation) (any, error) {
+func (tc *toolCalls) editFile(ctx context.Context, inv *invocation) (any, error) {
 	in, err := inputOf[editInput](inv.input)
 	if err != nil {
 		return nil, err
 	}
-	f, p, err := g.files(ctx, inv, in.Path)
+	f, p, err := tc.files(ctx, inv, in.Path)
 	if err != nil {
 		return nil, err
 	}
@@ -393,12 +396,12 @@ func replaceText(text string, in *editInput, retry bool) (string, error) {
 // maxListed limits the entries of a listing.
 const maxListed = 500
 
-func (g *Gateway) listFiles(ctx context.Context, inv *invocation) (any, error) {
+func (tc *toolCalls) listFiles(ctx context.Context, inv *invocation) (any, error) {
 	in, err := inputOf[fileInput](inv.input)
 	if err != nil {
 		return nil, err
 	}
-	f, p, err := g.files(ctx, inv, in.Path)
+	f, p, err := tc.files(ctx, inv, in.Path)
 	if err != nil {
 		return nil, err
 	}

@@ -277,22 +277,19 @@ func TestDenialPromptListsReasons(t *testing.T) {
 }
 
 func TestActivityOfSupervisedRun(t *testing.T) {
-	g := New(Config{})
-	act := g.activityOf("r-unknown")
+	su := New(Config{}).supervisions
+	act := su.activityOf("r-unknown")
 	act.begin("bash", false)
 	steps := func(act *activity) (n int, last time.Time) {
 		act.mu.Lock()
 		defer act.mu.Unlock()
 		return len(act.operations), act.lastAction
 	}
-	if n, _ := steps(g.activityOf("r-unknown")); n != 0 {
+	if n, _ := steps(su.activityOf("r-unknown")); n != 0 {
 		t.Errorf("activity of an unsupervised run has %d operations, want 0", n)
 	}
-	sup := newSupervision("r-1")
-	g.mu.Lock()
-	g.supervisions["r-1"] = sup
-	g.mu.Unlock()
-	end := g.activityOf("r-1").begin("bash", false)
+	sup, _ := su.begin("r-1")
+	end := su.activityOf("r-1").begin("bash", false)
 	if n, _ := steps(sup.activity); n != 1 {
 		t.Errorf("operations in progress = %d, want 1", n)
 	}

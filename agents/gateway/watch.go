@@ -105,43 +105,43 @@ func (act *activity) recordCPU(used time.Duration) {
 	act.cpuUsed, act.cpuReadAt = used, now
 }
 
-// activityOf returns the activity of a run. For a run that this daemon does not supervise, it
-// returns one that is discarded.
-func (g *Gateway) activityOf(r id.Run) *activity {
-	if sup := g.supervisionOf(r); sup != nil {
-		return sup.activity
-	}
-	return newActivity()
+// A watcher applies the time limits of autonomy to the runs of this daemon. It implements
+// autonomy.Runs.
+type watcher struct {
+	*core
+	supervisions *supervisions
+	checkpoints  *checkpoints
+	decisions    *decisions
 }
 
 // Views implements autonomy.Runs. It returns the runs that this daemon supervises.
-func (g *Gateway) Views(ctx context.Context) ([]autonomy.RunView, error) {
+func (wa *watcher) Views(ctx context.Context) ([]autonomy.RunView, error) {
 	var views []autonomy.RunView
-	for _, sup := range g.listSupervisions() {
-		r, err := g.cfg.Runs.Get(ctx, sup.run)
+	for _, sup := range wa.supervisions.list() {
+		r, err := wa.cfg.Runs.Get(ctx, sup.run)
 		if err != nil {
 			return nil, err
 		}
 		if r.State.Ended() {
 			continue
 		}
-		if ag, err := g.agentOf(r.Agent); err == nil { // otherwise the run fails when it is started
-			views = append(views, g.view(ctx, r, ag, sup.activity))
+		if ag, err := wa.agentOf(r.Agent); err == nil { // otherwise the run fails when it is started
+			views = append(views, wa.view(ctx, r, ag, sup.activity))
 		}
 	}
 	return views, nil
 }
 
-func (g *Gateway) view(ctx context.Context, r run.Run, ag Agent, act *activity) autonomy.RunView {
+func (wa *watcher) view(ctx context.Context, r run.Run, ag Agent, act *activity) autonomy.RunView {
 	v := autonomy.RunView{
-		Run: r.ID, Level: levelOf(ag), Timers: g.timersOf(ag), Started: r.Started, Waited: r.Waited,
+		Run: r.ID, Level: levelOf(ag), Timers: wa.timersOf(ag), Started: r.Started, Waited: r.Waited,
 		Waiting: r.State != run.Active, Resumed: r.Since,
 	}
 	if v.Waiting {
 		return v
 	}
 	if ag.Preset != "builtin" && ag.Spawner == InJail && r.Jail != "" {
-		if s, err := g.cfg.Jails.Stats(ctx, r.Jail); err == nil {
+		if s, err := wa.cfg.Jails.Stats(ctx, r.Jail); err == nil {
 			act.recordCPU(s.CPU)
 		}
 	}
@@ -158,9 +158,9 @@ func (g *Gateway) view(ctx context.Context, r run.Run, ag Agent, act *activity) 
 }
 
 // timersOf returns the time limits of an agent: its own, or those of its level.
-func (g *Gateway) timersOf(a Agent) autonomy.Timers {
+func (wa *watcher) timersOf(a Agent) autonomy.Timers {
 	l := levelOf(a)
-	t := g.cfg.Timers[l].WithDefaults(autonomy.TimersOf[l])
+	t := wa.cfg.Timers[l].WithDefaults(autonomy.TimersOf[l])
 	if a.Timers != nil {
 		t = a.Timers.WithDefaults(t)
 	}
@@ -169,19 +169,19 @@ func (g *Gateway) timersOf(a Agent) autonomy.Timers {
 
 // Act implements autonomy.Runs. It does not block: approvals and restarts continue after it
 // returns.
-func (g *Gateway) Act(ctx context.Context, v autonomy.RunView, a autonomy.Action) error {
-	r, err := g.cfg.Runs.Get(ctx, v.Run)
+func (wa *watcher) Act(ctx context.Context, v autonomy.RunView, a autonomy.Action) error {
+	r, err := wa.cfg.Runs.Get(ctx, v.Run)
 	if err != nil || r.State != run.Active {
 		return err
 	}
-	g.cfg.Log.Info("a run exceeded a time limit", "run", r.ID, "cause", a.Cause, "act", a.Act, "text", a.Text)
+	wa.cfg.Log.Info("a run exceeded a time limit", "run", r.ID, "cause", a.Cause, "act", a.Act, "text", a.Text)
 	switch a.Act {
 	case autonomy.ActWarn:
-		return g.warn(ctx, r.ID, string(a.Cause), a.Text)
+		return wa.warn(ctx, r.ID, string(a.Cause), a.Text)
 	case autonomy.ActAsk:
-		g.wg.Go(func() { g.askAboutLateRun(r, a) })
+		wa.wg.Go(func() { wa.askAboutLateRun(r, a) })
 	case autonomy.ActRestart:
-		sup := g.supervisionOf(r.ID)
+		sup := wa.supervisions.of(r.ID)
 		if sup != nil {
 			select {
 			case sup.restart <- a.Text:
@@ -189,35 +189,35 @@ func (g *Gateway) Act(ctx context.Context, v autonomy.RunView, a autonomy.Action
 			}
 		}
 	case autonomy.ActStop:
-		return g.stopRun(ctx, r, a.Text)
+		return wa.stopRun(ctx, r, a.Text)
 	}
 	return nil
 }
 
 // warn adds a warning to the agent's next result and publishes it to the followers of its
 // session.
-func (g *Gateway) warn(ctx context.Context, r id.Run, cause, text string) error {
-	sup := g.supervisionOf(r)
+func (wa *watcher) warn(ctx context.Context, r id.Run, cause, text string) error {
+	sup := wa.supervisions.of(r)
 	if sup != nil {
 		sup.loops.mu.Lock()
 		sup.loops.warnings = append(sup.loops.warnings, text)
 		sup.loops.mu.Unlock()
 	}
-	return g.cfg.Runs.Warn(ctx, r, cause, text)
+	return wa.cfg.Runs.Warn(ctx, r, cause, text)
 }
 
 // stopRun pauses a run for a person, and then takes a checkpoint.
-func (g *Gateway) stopRun(ctx context.Context, r run.Run, text string) error {
-	_, err := g.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Paused, Why: run.ByWatchdog, Reason: text, By: "gateway"})
+func (wa *watcher) stopRun(ctx context.Context, r run.Run, text string) error {
+	_, err := wa.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Paused, Why: run.ByWatchdog, Reason: text, By: "gateway"})
 	if errors.Is(err, fault.Conflict) { // it is not active
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	g.wg.Go(func() { // in the background: the current step must end first
-		if _, err := g.checkpoint(g.ctx, r.ID, "before the run was stopped: "+text, "gateway", nil); err != nil && g.ctx.Err() == nil {
-			g.cfg.Log.Warn("could not take a checkpoint of a stopped run", "run", r.ID, "err", err)
+	wa.wg.Go(func() { // in the background: the current step must end first
+		if _, err := wa.checkpoints.checkpoint(wa.ctx, r.ID, "before the run was stopped: "+text, "gateway", nil); err != nil && wa.ctx.Err() == nil {
+			wa.cfg.Log.Warn("could not take a checkpoint of a stopped run", "run", r.ID, "err", err)
 		}
 	})
 	return nil
@@ -228,33 +228,33 @@ const actionLate = "watchdog"
 
 // askAboutLateRun asks a person whether a run that exceeds a time limit may continue, whatever
 // its policy says. If not, it stops the run.
-func (g *Gateway) askAboutLateRun(r run.Run, a autonomy.Action) {
-	subject, err := g.subjectOf(g.ctx, autonomy.Member{Jail: r.Jail, Session: r.Session, Run: r.ID})
-	if err != nil && g.ctx.Err() == nil {
-		g.cfg.Log.Error("could not read the agent of a run; the default agent of the policy applies", "run", r.ID, "err", err)
+func (wa *watcher) askAboutLateRun(r run.Run, a autonomy.Action) {
+	subject, err := wa.subjectOf(wa.ctx, autonomy.Member{Jail: r.Jail, Session: r.Session, Run: r.ID})
+	if err != nil && wa.ctx.Err() == nil {
+		wa.cfg.Log.Error("could not read the agent of a run; the default agent of the policy applies", "run", r.ID, "err", err)
 	}
 	q := policy.Question{Subject: subject, Action: actionLate, Resource: string(a.Cause)}
 	var v govern.Verdict
-	err = g.pausedFor(g.ctx, r, a.Text, func() (err error) {
-		v, err = g.cfg.Policy.Evaluate(g.ctx, govern.Ask{Question: q, Parent: r.Entry, AskReason: a.Text})
+	err = wa.decisions.pausedFor(wa.ctx, r, a.Text, func() (err error) {
+		v, err = wa.cfg.Policy.Evaluate(wa.ctx, govern.Ask{Question: q, Parent: r.Entry, AskReason: a.Text})
 		// The wall time starts again before the run resumes. Otherwise the run would exceed the
 		// limit again.
 		if err == nil && v.Allow && a.Cause == autonomy.Wall {
-			_, err = g.cfg.Runs.RestartTime(g.ctx, r.ID)
+			_, err = wa.cfg.Runs.RestartTime(wa.ctx, r.ID)
 		}
 		return err
 	})
 	switch {
-	case g.ctx.Err() != nil: // the next daemon asks again
+	case wa.ctx.Err() != nil: // the next daemon asks again
 		return
 	case err == nil && v.Allow:
 		return
 	default: // denied, or no approval could be requested
-		err = errors.Join(err, g.stopRun(g.ctx, r, a.Text))
+		err = errors.Join(err, wa.stopRun(wa.ctx, r, a.Text))
 	}
 	if err != nil && !errors.Is(err, fault.Conflict) {
-		g.cfg.Log.Error("could not handle a run that exceeded a time limit", "run", r.ID, "cause", a.Cause, "err", err)
+		wa.cfg.Log.Error("could not handle a run that exceeded a time limit", "run", r.ID, "cause", a.Cause, "err", err)
 	}
 }
 
-var _ autonomy.Runs = (*Gateway)(nil)
+var _ autonomy.Runs = (*watcher)(nil)

@@ -126,7 +126,7 @@ func TestTimersOfCommandAndAgents(t *testing.T) {
 		act := newActivity()
 		act.recordHeartbeat()
 		a := tt.agent.withDefaults(g.cfg.Default)
-		v := g.view(t.Context(), r, a, act)
+		v := g.watcher.view(t.Context(), r, a, act)
 		if v.Timers != tt.want || v.LastBeat.IsZero() != (a.Preset != "builtin") {
 			t.Errorf("view of %+v = %+v, want timers %+v", tt.agent, v, tt.want)
 		}
