@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"slices"
 	"strings"
 	"time"
 
@@ -33,11 +32,22 @@ func (o BranchOptions) at() time.Time {
 	return o.At
 }
 
+// branches creates jails from snapshots, and returns jails to them.
+type branches struct {
+	*core
+	registry    *registry
+	observers   *observers
+	ids         *idBlocks
+	secrets     *secretFiles
+	lifecycle   *lifecycle
+	checkpoints *checkpoints
+}
+
 // Branch creates a jail from an image. The jail runs if the image has processes; otherwise its
 // state is Created.
-func (m *Manager) Branch(ctx context.Context, img Image, o BranchOptions) (Jail, error) {
+func (br *branches) Branch(ctx context.Context, img Image, o BranchOptions) (Jail, error) {
 	const op = "jail.Branch"
-	b, err := m.backend(o.Spec)
+	b, err := br.registry.backend(o.Spec)
 	if err != nil {
 		return Jail{}, err
 	}
@@ -51,19 +61,19 @@ func (m *Manager) Branch(ctx context.Context, img Image, o BranchOptions) (Jail,
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), operationTimeout)
 	defer cancel()
 	if !o.Spare && img.Images != "" {
-		if e := m.takeCopy(img.Snapshot, o.Spec); e != nil {
-			j, err := m.claimCopy(ctx, b, e, img, o)
+		if e := br.registry.takeCopy(img.Snapshot, o.Spec); e != nil {
+			j, err := br.claimCopy(ctx, b, e, img, o)
 			if !errors.Is(err, errSpareGone) {
 				return j, err
 			}
 		}
 	}
-	ids, err := m.reserveIDs(ctx)
+	ids, err := br.ids.reserveIDs(ctx)
 	if err != nil {
 		return Jail{}, err
 	}
 	j := Jail{
-		ID: id.NewJail(), Spec: o.Spec, State: Creating, IDs: ids, Created: o.at(), Boot: m.cfg.Boot,
+		ID: id.NewJail(), Spec: o.Spec, State: Creating, IDs: ids, Created: o.at(), Boot: br.cfg.Boot,
 		Lower: img.Jail.Lower, Digest: img.Jail.Digest, BaseEnv: img.Jail.BaseEnv, Sealed: img.Jail.Sealed,
 		Origin: &Origin{Snapshot: img.Snapshot, Jail: img.Jail.ID, Number: o.Number},
 	}
@@ -72,76 +82,51 @@ func (m *Manager) Branch(ctx context.Context, img Image, o BranchOptions) (Jail,
 	if img.Images != "" {
 		to = Running
 		from.restore = func(ctx context.Context, p Plan) (Instance, error) { return cp.Restore(ctx, p, img.Images) }
-		from.notifyResumed = func(ctx context.Context, j Jail) error { return m.notifyResumed(ctx, j, img) }
+		from.notifyResumed = func(ctx context.Context, j Jail) error { return br.observers.notifyResumed(ctx, j, img) }
 		now := time.Now()
 		j.Started = &now
 	}
 	if o.Spare {
 		to = Spare
-	} else if err := m.inheritSecrets(ctx, img.Jail.ID, j.ID); err != nil {
-		m.forgetSecrets(ctx, j.ID)
-		m.releaseIDs(ids)
+	} else if err := br.secrets.inheritSecrets(ctx, img.Jail.ID, j.ID); err != nil {
+		br.secrets.forgetSecrets(ctx, j.ID)
+		br.ids.releaseIDs(ids)
 		return Jail{}, err
 	}
-	e, err := m.createJail(ctx, b, j, from, to)
+	e, err := br.lifecycle.createJail(ctx, b, j, from, to)
 	if err != nil {
 		return Jail{}, err
 	}
 	if to == Running {
-		m.notifyBranched(e, img.Snapshot, o.Number)
+		br.notifyBranched(e, img.Snapshot, o.Number)
 	}
 	return *e.jail.Load(), nil
 }
 
-// takeCopy returns a frozen copy of a snapshot that fits s, or nil. The caller owns the copy.
-func (m *Manager) takeCopy(of id.Snapshot, s Spec) *entry {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for i, e := range m.frozenCopies[of] {
-		j := e.jail.Load()
-		if s.Limits == j.Spec.Limits && s.Network == j.Spec.Network && s.Group == j.Spec.Group && s.Hostname == j.Spec.Hostname {
-			m.frozenCopies[of] = slices.Delete(m.frozenCopies[of], i, i+1)
-			return e
-		}
-	}
-	return nil
-}
-
-// Copies returns the number of unused frozen copies of a snapshot.
-func (m *Manager) Copies(of id.Snapshot) int {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return len(m.frozenCopies[of])
-}
-
 // DropCopies removes the frozen copies of a snapshot.
-func (m *Manager) DropCopies(ctx context.Context, of id.Snapshot) error {
-	m.mu.Lock()
-	cells := m.frozenCopies[of]
-	delete(m.frozenCopies, of)
-	m.mu.Unlock()
+func (br *branches) DropCopies(ctx context.Context, of id.Snapshot) error {
 	var errs []error
-	for _, e := range cells {
-		errs = append(errs, m.dropCopy(ctx, e))
+	for _, e := range br.registry.takeCopies(of) {
+		errs = append(errs, br.dropCopy(ctx, e))
 	}
 	return errors.Join(errs...)
 }
 
-func (m *Manager) dropCopy(ctx context.Context, e *entry) error {
+func (br *branches) dropCopy(ctx context.Context, e *entry) error {
 	unlock, err := e.lock(ctx, "jail.DropCopies")
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	b, err := m.backend(e.jail.Load().Spec)
+	b, err := br.registry.backend(e.jail.Load().Spec)
 	if err != nil {
 		return err
 	}
-	return m.destroy(ctx, b, e)
+	return br.lifecycle.destroy(ctx, b, e)
 }
 
 // claimCopy turns a frozen copy into the branch that was requested, and thaws it.
-func (m *Manager) claimCopy(ctx context.Context, b Backend, e *entry, img Image, o BranchOptions) (Jail, error) {
+func (br *branches) claimCopy(ctx context.Context, b Backend, e *entry, img Image, o BranchOptions) (Jail, error) {
 	unlock, err := e.lock(ctx, "jail.Branch")
 	if err != nil {
 		return Jail{}, err
@@ -155,14 +140,14 @@ func (m *Manager) claimCopy(ctx context.Context, b Backend, e *entry, img Image,
 	origin.Number = o.Number
 	j.Spec, j.Created, j.Started, j.State, j.Origin = o.Spec, o.at(), &now, Running, &origin
 	err = fault.Catch(func() error {
-		if err := m.inheritSecrets(ctx, img.Jail.ID, j.ID); err != nil {
+		if err := br.secrets.inheritSecrets(ctx, img.Jail.ID, j.ID); err != nil {
 			return err
 		}
-		if err := m.mountSecrets(ctx, j, l.inst); err != nil {
+		if err := br.secrets.mountSecrets(ctx, j, l.inst); err != nil {
 			return err
 		}
-		if m.cfg.Enforcer != nil && !bytes.Equal(j.Spec.Policy, e.jail.Load().Spec.Policy) {
-			if err := m.cfg.Enforcer.SpecChanged(ctx, j); err != nil {
+		if br.cfg.Enforcer != nil && !bytes.Equal(j.Spec.Policy, e.jail.Load().Spec.Policy) {
+			if err := br.cfg.Enforcer.SpecChanged(ctx, j); err != nil {
 				return err
 			}
 		}
@@ -171,15 +156,15 @@ func (m *Manager) claimCopy(ctx context.Context, b Backend, e *entry, img Image,
 		if err := l.releaseHold(ctx); err != nil {
 			return err
 		}
-		if err := m.save(ctx, e, j); err != nil {
+		if err := br.registry.save(ctx, e, j); err != nil {
 			return err
 		}
-		return m.notifyResumed(ctx, j, img)
+		return br.observers.notifyResumed(ctx, j, img)
 	})()
 	if err != nil {
-		return Jail{}, errors.Join(err, m.destroy(ctx, b, e))
+		return Jail{}, errors.Join(err, br.lifecycle.destroy(ctx, b, e))
 	}
-	m.notifyBranched(e, img.Snapshot, o.Number)
+	br.notifyBranched(e, img.Snapshot, o.Number)
 	return j, nil
 }
 
@@ -190,24 +175,24 @@ const noticeTimeout = 2 * time.Second
 // including the state of random number generators. The notice is written when it returns, so
 // that a command in the branch can compare it with the previous one. Hooks and signals follow
 // in the background. Errors are logged only, because the jail is a valid branch without them.
-func (m *Manager) notifyBranched(e *entry, of id.Snapshot, number int) {
+func (br *branches) notifyBranched(e *entry, of id.Snapshot, number int) {
 	j, l := *e.jail.Load(), e.live.Load()
 	if l == nil {
 		return
 	}
 	l.restoreListener()
 	b := protocol.Branched{
-		Jail: j.ID, Snapshot: of, Hostname: m.plan(j).Hostname, Branch: number, Seed: make([]byte, protocol.SeedSize),
+		Jail: j.ID, Snapshot: of, Hostname: br.registry.plan(j).Hostname, Branch: number, Seed: make([]byte, protocol.SeedSize),
 	}
 	rand.Read(b.Seed) // never fails
-	if err := m.writeNotice(l, b); err != nil {
-		m.cfg.Log.Warn("cannot write the notice of a branch", "jail", j.ID, "path", notice, "err", err)
+	if err := br.writeNotice(l, b); err != nil {
+		br.cfg.Log.Warn("cannot write the notice of a branch", "jail", j.ID, "path", notice, "err", err)
 	}
-	m.wg.Go(func() {
-		ctx, cancel := context.WithTimeout(m.ctx, operationTimeout)
+	br.wg.Go(func() {
+		ctx, cancel := context.WithTimeout(br.ctx, operationTimeout)
 		defer cancel()
 		if err := l.ctl.Branched(ctx, b); err != nil {
-			m.cfg.Log.Warn("a hook or a signal of a branch failed", "jail", j.ID, "err", err)
+			br.cfg.Log.Warn("a hook or a signal of a branch failed", "jail", j.ID, "err", err)
 		}
 	})
 }
@@ -225,28 +210,15 @@ type branchNotice struct {
 // writeNotice replaces the notice atomically. The jail's init writes it, because paths in the
 // jail may be the jail's own mounts. If the write blocks in the jail, writeNotice gives up
 // after noticeTimeout.
-func (m *Manager) writeNotice(l *liveInstance, b protocol.Branched) error {
+func (br *branches) writeNotice(l *liveInstance, b protocol.Branched) error {
 	text, err := json.MarshalIndent(branchNotice{b.Jail, b.Snapshot, b.Hostname, b.Branch, time.Now().UTC(), hex.EncodeToString(b.Seed)}, "", "  ")
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(m.ctx, noticeTimeout)
+	ctx, cancel := context.WithTimeout(br.ctx, noticeTimeout)
 	defer cancel()
 	_, err = l.ctl.Write(ctx, notice, strings.NewReader(string(text)+"\n"), protocol.WriteOptions{Mode: 0o644, Parents: true})
 	return err
-}
-
-// Sealed returns the sealed layers that jails use, including spares.
-func (m *Manager) Sealed() map[string]bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	used := map[string]bool{}
-	for _, e := range m.entries {
-		for _, layer := range e.jail.Load().Sealed {
-			used[layer] = true
-		}
-	}
-	return used
 }
 
 // RewindOptions are the options of Rewind.
@@ -259,9 +231,9 @@ type RewindOptions struct {
 
 // Rewind returns a jail to the state of img, which may be of another jail. Later changes to
 // its files and memory are lost; its event log keeps them.
-func (m *Manager) Rewind(ctx context.Context, jid id.Jail, img Image, o RewindOptions) (Jail, error) {
+func (br *branches) Rewind(ctx context.Context, jid id.Jail, img Image, o RewindOptions) (Jail, error) {
 	const op = "jail.Rewind"
-	return m.withLock(ctx, jid, op, func(ctx context.Context, b Backend, e *entry) error {
+	return br.registry.withLock(ctx, jid, op, func(ctx context.Context, b Backend, e *entry) error {
 		cp, ok := b.(Checkpointer)
 		was := *e.jail.Load()
 		if !ok || was.Spec.Backend != img.Jail.Spec.Backend || was.Spec.Runtime != img.Jail.Spec.Runtime || was.Digest != img.Jail.Digest {
@@ -270,9 +242,9 @@ func (m *Manager) Rewind(ctx context.Context, jid id.Jail, img Image, o RewindOp
 		next := was
 		next.Sealed, next.Lower, next.Link = img.Jail.Sealed, img.Jail.Lower, nil
 		if img.Images == "" {
-			return m.rewindFiles(ctx, b, cp, e, next)
+			return br.rewindFiles(ctx, b, cp, e, next)
 		}
-		rewire, err := m.linkMoverFor(b, was, o)
+		rewire, err := br.linkMoverFor(b, was, o)
 		if err != nil {
 			return err
 		}
@@ -302,17 +274,17 @@ func (m *Manager) Rewind(ctx context.Context, jid id.Jail, img Image, o RewindOp
 		}
 		var inst *hostInstance
 		if rewire == nil { // frozen copies have their own link
-			inst, err = m.takeCopyInstance(ctx, cp, img.Snapshot, next)
+			inst, err = br.takeCopyInstance(ctx, cp, img.Snapshot, next)
 		}
 		if inst == nil && err == nil {
-			inst, err = m.restoreInstance(ctx, cp, next, img.Images, nil)
+			inst, err = br.checkpoints.restoreInstance(ctx, cp, next, img.Images, nil)
 		}
 		var removeOld func(context.Context) error
 		if err == nil {
 			if l != nil {
 				l.freeze.setPaused(false) // a paused jail that is rewound runs
 			}
-			removeOld, err = m.switchInstance(ctx, b, e, inst, &Lineage{Op: event.OpRewind, Snapshot: img.Snapshot, Parent: img.Jail.ID, ParentSeq: img.Seq}, rewire)
+			removeOld, err = br.checkpoints.switchInstance(ctx, b, e, inst, &Lineage{Op: event.OpRewind, Snapshot: img.Snapshot, Parent: img.Jail.ID, ParentSeq: img.Seq}, rewire)
 		}
 		if removeOld == nil {
 			if l != nil {
@@ -323,16 +295,16 @@ func (m *Manager) Rewind(ctx context.Context, jid id.Jail, img Image, o RewindOp
 			return err
 		}
 		e.unpark()
-		err = errors.Join(err, m.notifyResumed(ctx, *e.jail.Load(), img))
-		m.notifyBranched(e, img.Snapshot, 0)
-		e.removeInBackground(m, removeOld)
+		err = errors.Join(err, br.observers.notifyResumed(ctx, *e.jail.Load(), img))
+		br.notifyBranched(e, img.Snapshot, 0)
+		e.removeInBackground(br.core, removeOld)
 		return err
 	})
 }
 
 // linkMoverFor returns the LinkMover that keeps the connections of a jail during a rewind. It
 // returns nil if connections are not to be kept or cannot exist.
-func (m *Manager) linkMoverFor(b Backend, j Jail, o RewindOptions) (LinkMover, error) {
+func (br *branches) linkMoverFor(b Backend, j Jail, o RewindOptions) (LinkMover, error) {
 	asked := o.KeepConnections != nil && *o.KeepConnections
 	if !asked && (o.KeepConnections != nil || !j.Spec.Snapshots.KeepConnections) || j.Spec.Network == Isolated {
 		return nil, nil
@@ -340,7 +312,7 @@ func (m *Manager) linkMoverFor(b Backend, j Jail, o RewindOptions) (LinkMover, e
 	r, ok := b.(LinkMover)
 	err := error(fault.Cannot("jail.Rewind", "the backend "+j.Spec.Backend+" cannot keep connections", "rewind without keeping them"))
 	if ok {
-		err = r.CanMoveLink(m.plan(j))
+		err = r.CanMoveLink(br.registry.plan(j))
 	}
 	if err == nil {
 		return r, nil
@@ -353,8 +325,8 @@ func (m *Manager) linkMoverFor(b Backend, j Jail, o RewindOptions) (LinkMover, e
 
 // takeCopyInstance uses a frozen copy of a snapshot as the instance of j, if there is a copy.
 // If it fails, the copy has been removed.
-func (m *Manager) takeCopyInstance(ctx context.Context, cp Checkpointer, of id.Snapshot, j Jail) (*hostInstance, error) {
-	e := m.takeCopy(of, j.Spec)
+func (br *branches) takeCopyInstance(ctx context.Context, cp Checkpointer, of id.Snapshot, j Jail) (*hostInstance, error) {
+	e := br.registry.takeCopy(of, j.Spec)
 	if e == nil {
 		return nil, nil
 	}
@@ -368,39 +340,37 @@ func (m *Manager) takeCopyInstance(ctx context.Context, cp Checkpointer, of id.S
 		return nil, nil
 	}
 	spare := *e.jail.Load()
-	m.mu.Lock()
-	delete(m.entries, spare.ID)
-	m.mu.Unlock()
-	m.unobserve(ctx, spare.ID)
+	br.registry.drop(spare.ID)
+	br.observers.unobserve(ctx, spare.ID)
 	j.InstanceID, j.IDs, j.Boot = spare.ID, spare.IDs, spare.Boot
-	if m.cfg.Observer != nil {
-		err = m.cfg.Observer.CloseLog(spare.ID)
+	if br.cfg.Observer != nil {
+		err = br.cfg.Observer.CloseLog(spare.ID)
 	}
 	if err == nil {
-		err = m.recordPending(ctx, j)
+		err = br.checkpoints.recordPending(ctx, j)
 	}
 	if err != nil {
-		return nil, errors.Join(err, l.inst.Kill(ctx), l.inst.Close(), m.removePending(ctx, cp, j))
+		return nil, errors.Join(err, l.inst.Kill(ctx), l.inst.Close(), br.checkpoints.removePending(ctx, cp, j))
 	}
 	return &hostInstance{j, l.inst}, nil
 }
 
 // rewindFiles rewinds a jail to a snapshot without processes. The jail is stopped.
-func (m *Manager) rewindFiles(ctx context.Context, b Backend, cp Checkpointer, e *entry, next Jail) error {
+func (br *branches) rewindFiles(ctx context.Context, b Backend, cp Checkpointer, e *entry, next Jail) error {
 	if l := e.live.Load(); l != nil {
 		if err := l.inst.Kill(ctx); err != nil {
 			return err
 		}
 	}
 	was := *e.jail.Load()
-	m.recordEnded(ctx, b, e, Stopped, "")
+	br.lifecycle.recordEnded(ctx, b, e, Stopped, "")
 	if j := e.jail.Load(); j.State == Failed {
 		return errors.New(j.Reason)
 	}
-	if err := cp.CleanAndRemoveLayer(ctx, m.plan(was)); err != nil {
+	if err := cp.CleanAndRemoveLayer(ctx, br.registry.plan(was)); err != nil {
 		return err
 	}
 	j := *e.jail.Load()
 	j.Sealed, j.Lower = next.Sealed, next.Lower
-	return m.save(ctx, e, j)
+	return br.registry.save(ctx, e, j)
 }

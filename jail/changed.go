@@ -8,31 +8,31 @@ import (
 
 // Changed reports whether a jail may have changed since the last snapshot or rewind. Only
 // false is certain.
-func (m *Manager) Changed(ctx context.Context, jid id.Jail) (bool, error) {
+func (cs *checkpoints) Changed(ctx context.Context, jid id.Jail) (bool, error) {
 	const op = "jail.Changed"
-	e, unlock, err := m.lock(ctx, jid, op)
+	e, unlock, err := cs.registry.lock(ctx, jid, op)
 	if err != nil {
 		return true, err
 	}
 	defer unlock()
 	l := e.live.Load()
-	if l == nil || l.lastMark == nil || m.cfg.Observer == nil {
+	if l == nil || l.lastMark == nil || cs.cfg.Observer == nil {
 		return true, nil
 	}
-	return m.cfg.Observer.Changed(ctx, jid, *l.lastMark)
+	return cs.cfg.Observer.Changed(ctx, jid, *l.lastMark)
 }
 
 // setMark stores the current position in the jail's event log for Changed. The jail is frozen.
 // Only jails with automatic snapshots pay this cost, unless wanted is set. The caller holds
 // the jail's lock.
-func (m *Manager) setMark(ctx context.Context, j Jail, l *liveInstance, wanted bool) {
+func (cs *checkpoints) setMark(ctx context.Context, j Jail, l *liveInstance, wanted bool) {
 	l.lastMark = nil
-	if m.cfg.Observer == nil || !wanted && !j.Spec.Snapshots.Any() {
+	if cs.cfg.Observer == nil || !wanted && !j.Spec.Snapshots.Any() {
 		return
 	}
-	mark, err := m.cfg.Observer.Mark(ctx, j.ID)
+	mark, err := cs.cfg.Observer.Mark(ctx, j.ID)
 	if err != nil { // the next snapshot is then taken even if nothing has changed
-		m.cfg.Log.Debug("cannot mark the state of a jail", "jail", j.ID, "err", err)
+		cs.cfg.Log.Debug("cannot mark the state of a jail", "jail", j.ID, "err", err)
 		return
 	}
 	l.lastMark = &mark

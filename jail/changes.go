@@ -67,19 +67,22 @@ type Version struct {
 	Snapshot *Jail
 }
 
+// comparisons compares the files of jails.
+type comparisons struct{ registry *registry }
+
 // Compare returns the differences between the files of two moments, of one jail or of two.
-func (m *Manager) Compare(ctx context.Context, from, to Version, o ChangesOptions) ([]Change, error) {
+func (cm *comparisons) Compare(ctx context.Context, from, to Version, o ChangesOptions) ([]Change, error) {
 	const op = "jail.Compare"
-	unlock, err := m.lockAll(ctx, op, from, to)
+	unlock, err := cm.registry.lockAll(ctx, op, from, to)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	a, err := m.recordAt(from, op)
+	a, err := cm.registry.recordAt(from, op)
 	if err != nil {
 		return nil, err
 	}
-	b, err := m.recordAt(to, op)
+	b, err := cm.registry.recordAt(to, op)
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +92,7 @@ func (m *Manager) Compare(ctx context.Context, from, to Version, o ChangesOption
 	if !slices.Equal(a.Lower, b.Lower) && !o.Workspace {
 		return nil, fault.Newf(fault.Conflict, op, string(from.ID)+" and "+string(to.ID), "they have different root filesystems")
 	}
-	backend, err := m.backend(b.Spec)
+	backend, err := cm.registry.backend(b.Spec)
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +100,7 @@ func (m *Manager) Compare(ctx context.Context, from, to Version, o ChangesOption
 	if !ok {
 		return nil, fault.Cannot(op, "jails of the backend "+b.Spec.Backend+" cannot be compared", "create the jails with --backend oci")
 	}
-	changes, err := c.Compare(ctx, Tree{m.plan(a), from.Snapshot == nil}, Tree{m.plan(b), to.Snapshot == nil}, o)
+	changes, err := c.Compare(ctx, Tree{cm.registry.plan(a), from.Snapshot == nil}, Tree{cm.registry.plan(b), to.Snapshot == nil}, o)
 	if o.Workspace {
 		return changes, err
 	}
@@ -119,55 +122,16 @@ func comparable(a, b Spec, o ChangesOptions) error {
 	return nil
 }
 
-// recordAt returns the record of a jail at a moment.
-func (m *Manager) recordAt(at Version, op string) (Jail, error) {
-	if at.Snapshot != nil {
-		return *at.Snapshot, nil
-	}
-	e, err := m.find(at.ID, op)
-	if err != nil {
-		return Jail{}, err
-	}
-	return *e.jail.Load(), nil
-}
-
-// lockAll locks the jails of those moments that are current. It locks them in the order of
-// their ids, so that concurrent calls cannot deadlock.
-func (m *Manager) lockAll(ctx context.Context, op string, all ...Version) (unlock func(), err error) {
-	var ids []id.Jail
-	for _, at := range all {
-		if at.Snapshot == nil {
-			ids = append(ids, at.ID)
-		}
-	}
-	slices.Sort(ids)
-	var held []func()
-	unlock = func() {
-		for _, f := range held {
-			f()
-		}
-	}
-	for _, jid := range slices.Compact(ids) {
-		_, one, err := m.lock(ctx, jid, op)
-		if err != nil {
-			unlock()
-			return nil, err
-		}
-		held = append(held, one)
-	}
-	return unlock, nil
-}
-
 // Changes returns the changes of a jail in its root filesystem or its workspace.
-func (m *Manager) Changes(ctx context.Context, jid id.Jail, o ChangesOptions) ([]Change, error) {
+func (cm *comparisons) Changes(ctx context.Context, jid id.Jail, o ChangesOptions) ([]Change, error) {
 	const op = "jail.Changes"
-	e, unlock, err := m.lock(ctx, jid, op)
+	e, unlock, err := cm.registry.lock(ctx, jid, op)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
 	j := *e.jail.Load()
-	b, err := m.backend(j.Spec)
+	b, err := cm.registry.backend(j.Spec)
 	if err != nil {
 		return nil, err
 	}
@@ -178,7 +142,7 @@ func (m *Manager) Changes(ctx context.Context, jid id.Jail, o ChangesOptions) ([
 	if o.Workspace && j.Spec.Workspace == nil {
 		return nil, fault.Newf(fault.Conflict, op, string(jid), "the jail has no workspace")
 	}
-	changes, err := d.Changes(ctx, m.plan(j), o)
+	changes, err := d.Changes(ctx, cm.registry.plan(j), o)
 	if o.Workspace {
 		return changes, err
 	}

@@ -28,8 +28,11 @@ func (l *Limits) bounds() []bound {
 	}
 }
 
+// checks validates the specifications of jails.
+type checks struct{ *core }
+
 // check fills in defaults and returns an Invalid error that names the first invalid field.
-func (m *Manager) check(s Spec) (Spec, error) {
+func (ck *checks) check(s Spec) (Spec, error) {
 	const op = "jail.Create"
 	for _, b := range s.Limits.bounds() {
 		if *b.value == 0 {
@@ -43,13 +46,13 @@ func (m *Manager) check(s Spec) (Spec, error) {
 		}
 	}
 	if s.Backend == "" {
-		s.Backend = m.cfg.Backend
+		s.Backend = ck.cfg.Backend
 	}
 	if s.Backend == "oci" && s.Runtime == "" {
-		s.Runtime = m.cfg.Runtime
+		s.Runtime = ck.cfg.Runtime
 	}
 	if of := s.Rootfs.User; s.Rootfs == (Rootfs{User: of}) {
-		s.Rootfs = m.cfg.DefaultRootfs
+		s.Rootfs = ck.cfg.DefaultRootfs
 		s.Rootfs.User = of
 	}
 	if s.Network == "" {
@@ -75,7 +78,7 @@ func (m *Manager) check(s Spec) (Spec, error) {
 	if err := s.Observe.Check(op, "observe.", syscalls.Known); err != nil {
 		return s, err
 	}
-	s.Observe = s.Observe.Defaults(m.cfg.Observe)
+	s.Observe = s.Observe.Defaults(ck.cfg.Observe)
 	var err error
 	if s.Snapshots, err = s.Snapshots.check(op); err != nil {
 		return s, err
@@ -86,7 +89,7 @@ func (m *Manager) check(s Spec) (Spec, error) {
 	if err := s.Rootfs.check(s.Backend); err != nil {
 		return s, err
 	}
-	return s, m.checkHostPaths(&s)
+	return s, ck.checkHostPaths(&s)
 }
 
 // Networks are all network modes, from the most to the least restricted.
@@ -129,7 +132,7 @@ func (r Rootfs) check(backend string) error {
 }
 
 // checkHostPaths checks that the configuration allows the host paths that the jail mounts.
-func (m *Manager) checkHostPaths(s *Spec) error {
+func (ck *checks) checkHostPaths(s *Spec) error {
 	const op = "jail.Create"
 	for i, mt := range s.Mounts {
 		field := fmt.Sprintf("mounts[%d]", i)
@@ -137,8 +140,8 @@ func (m *Manager) checkHostPaths(s *Spec) error {
 		if err != nil {
 			return fault.Fieldf(op, field+".source", "%v", err)
 		}
-		if !underAny(real, m.cfg.AllowMounts) && !underAny(real, s.GrantedMounts) {
-			return m.notAllowed(op, field+".source", real, "mounts.allow")
+		if !underAny(real, ck.cfg.AllowMounts) && !underAny(real, s.GrantedMounts) {
+			return ck.notAllowed(op, field+".source", real, "mounts.allow")
 		}
 		if mt.Owners && s.Backend != "oci" {
 			return fault.Fieldf(op, field, "only the oci backend supports mounts with owners")
@@ -156,15 +159,15 @@ func (m *Manager) checkHostPaths(s *Spec) error {
 	if fi, err := os.Stat(real); err != nil || !fi.IsDir() {
 		return fault.Fieldf(op, "workspace.source", "%q is not a directory", real)
 	}
-	if !s.Trusted && !underAny(real, m.cfg.AllowWorkspaces) {
-		return m.notAllowed(op, "workspace.source", real, "workspaces.allow")
+	if !s.Trusted && !underAny(real, ck.cfg.AllowWorkspaces) {
+		return ck.notAllowed(op, "workspace.source", real, "workspaces.allow")
 	}
 	w.Source, w.Target = real, w.At()
 	s.Workspace = &w
 	return Plan{Workspace: s.Workspace, Mounts: s.Mounts}.CheckTargets()
 }
 
-func (m *Manager) notAllowed(op, field, path, setting string) error {
+func (ck *checks) notAllowed(op, field, path, setting string) error {
 	return &fault.Error{Op: op, Kind: fault.Denied, Field: field,
 		Err:    fmt.Errorf("the configuration does not allow %q", path),
 		Remedy: fmt.Sprintf("add a prefix of it to %s in the daemon's configuration", setting)}
@@ -201,4 +204,4 @@ func checkHostname(name string) error {
 }
 
 // Check returns the spec with defaults as Create would use it, or the error of Create.
-func (m *Manager) Check(s Spec) (Spec, error) { return m.check(s) }
+func (ck *checks) Check(s Spec) (Spec, error) { return ck.check(s) }

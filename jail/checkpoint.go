@@ -72,17 +72,28 @@ type Image struct {
 // parkTimeout is how long a checkpoint waits for uploads and downloads in progress.
 const parkTimeout = 2 * time.Second
 
+// checkpoints takes checkpoints of jails and restores instances from them.
+type checkpoints struct {
+	*core
+	registry  *registry
+	observers *observers
+	ids       *idBlocks
+	secrets   *secretFiles
+	usages    *usages
+	lifecycle *lifecycle
+}
+
 // Checkpoint takes a checkpoint of a jail. A live jail continues unless o.Stop is set. If
 // Checkpoint fails, the jail continues unchanged.
-func (m *Manager) Checkpoint(ctx context.Context, jid id.Jail, o CheckpointOptions) (Checkpoint, error) {
+func (cs *checkpoints) Checkpoint(ctx context.Context, jid id.Jail, o CheckpointOptions) (Checkpoint, error) {
 	const op = "jail.Checkpoint"
 	var made Checkpoint
-	_, err := m.withLock(ctx, jid, op, func(ctx context.Context, b Backend, e *entry) error {
+	_, err := cs.registry.withLock(ctx, jid, op, func(ctx context.Context, b Backend, e *entry) error {
 		cp, ok := b.(Checkpointer)
 		if !ok {
 			return fault.Cannot(op, "jails of the backend "+e.jail.Load().Spec.Backend+" cannot be snapshotted", "create the jail with --backend oci")
 		}
-		t := &checkpointOp{m: m, b: b, cp: cp, entry: e, live: e.live.Load(), was: *e.jail.Load(), o: o}
+		t := &checkpointOp{checkpoints: cs, b: b, cp: cp, entry: e, live: e.live.Load(), was: *e.jail.Load(), o: o}
 		var err error
 		if t.live == nil {
 			made, err = t.checkpointStopped(ctx)
@@ -102,7 +113,7 @@ func (m *Manager) Checkpoint(ctx context.Context, jid id.Jail, o CheckpointOptio
 
 // checkpointOp is a checkpoint in progress.
 type checkpointOp struct {
-	m     *Manager
+	*checkpoints
 	b     Backend
 	cp    Checkpointer
 	entry *entry
@@ -120,7 +131,7 @@ type checkpointOp struct {
 // checkpointStopped takes a checkpoint of a jail without processes. Its layer becomes part of
 // the checkpoint, and the jail starts again over a new one.
 func (t *checkpointOp) checkpointStopped(ctx context.Context) (Checkpoint, error) {
-	p := t.m.plan(t.was)
+	p := t.registry.plan(t.was)
 	err := t.cp.SealLayer(ctx, p, t.o.Layer)
 	if errors.Is(err, fault.NotFound) { // not started since the last checkpoint
 		return t.stoppedResult(t.was.Sealed), nil
@@ -130,11 +141,11 @@ func (t *checkpointOp) checkpointStopped(ctx context.Context) (Checkpoint, error
 	}
 	now := t.was
 	now.Sealed = t.sealedLayers()
-	if err := t.m.save(ctx, t.entry, now); err != nil {
+	if err := t.registry.save(ctx, t.entry, now); err != nil {
 		return Checkpoint{}, err
 	}
 	if err := t.cp.CleanAndRemoveLayer(ctx, p); err != nil {
-		t.m.cfg.Log.Warn("cannot remove the old name of a sealed layer", "jail", p.ID, "err", err) // the next start removes it
+		t.cfg.Log.Warn("cannot remove the old name of a sealed layer", "jail", p.ID, "err", err) // the next start removes it
 	}
 	return t.stoppedResult(now.Sealed), nil
 }
@@ -166,7 +177,7 @@ func (t *checkpointOp) result(sealed []string, layering Layering, paused time.Du
 // goroutines that have no caller to recover it.
 func (t *checkpointOp) checkpointLive(ctx context.Context) (made Checkpoint, err error) {
 	defer fault.Recover(&err)
-	l, p := t.live, t.m.plan(t.was)
+	l, p := t.live, t.registry.plan(t.was)
 	if err := l.checkWritable("jail.Checkpoint", t.was); err != nil {
 		return made, err
 	}
@@ -185,7 +196,7 @@ func (t *checkpointOp) checkpointLive(ctx context.Context) (made Checkpoint, err
 		}
 	}()
 	// The secrets are read before the pause, to keep it short.
-	secrets, err := t.m.secretsOf(ctx, t.was)
+	secrets, err := t.secrets.secretsOf(ctx, t.was)
 	defer zero(secrets)
 	if err != nil {
 		return made, err
@@ -205,20 +216,20 @@ func (t *checkpointOp) checkpointLive(ctx context.Context) (made Checkpoint, err
 	if err := t.freeze(ctx); err != nil {
 		return made, err
 	}
-	if err := t.m.hideSecrets(ctx, l.inst); err != nil {
+	if err := t.secrets.hideSecrets(ctx, l.inst); err != nil {
 		return made, err
 	}
-	if err := fault.Catch(func() error { return t.m.mute(ctx, t.was.ID, true) })(); err != nil {
-		return made, errors.Join(err, t.m.showSecrets(ctx, t.was, l.inst, secrets))
+	if err := fault.Catch(func() error { return t.observers.mute(ctx, t.was.ID, true) })(); err != nil {
+		return made, errors.Join(err, t.secrets.showSecrets(ctx, t.was, l.inst, secrets))
 	}
 	sealed := t.sealedLayers()
 	layering, seq, err := t.dumpFrozen(ctx, p, sealed)
 	if cur := t.entry.live.Load(); cur == l {
-		err = errors.Join(err, fault.Catch(func() error { return t.m.mute(ctx, t.was.ID, false) })())
+		err = errors.Join(err, fault.Catch(func() error { return t.observers.mute(ctx, t.was.ID, false) })())
 		if err == nil {
-			t.m.setMark(ctx, t.was, l, t.o.SetMarker)
+			t.setMark(ctx, t.was, l, t.o.SetMarker)
 		}
-		err = errors.Join(err, t.m.showSecrets(ctx, t.was, l.inst, secrets), l.releaseHold(ctx))
+		err = errors.Join(err, t.secrets.showSecrets(ctx, t.was, l.inst, secrets), l.releaseHold(ctx))
 	}
 	paused := time.Since(began)
 	if err == nil {
@@ -254,7 +265,7 @@ func (t *checkpointOp) dumpFrozen(ctx context.Context, p Plan, sealed []string) 
 			return layering, 0, err
 		}
 	}
-	seq, err = t.m.lineage(ctx, t.was.ID, Lineage{Op: event.OpSnapshot, Snapshot: t.o.Snapshot, Parent: t.was.ID})
+	seq, err = t.observers.lineage(ctx, t.was.ID, Lineage{Op: event.OpSnapshot, Snapshot: t.o.Snapshot, Parent: t.was.ID})
 	switch {
 	case err != nil:
 	case t.o.Stop:
@@ -277,9 +288,9 @@ func (t *checkpointOp) preDump(ctx context.Context, p Plan) {
 	did, err := pre.PreDump(ctx, p, t.live.inst, t.o.Images)
 	switch {
 	case err != nil:
-		t.m.cfg.Log.Warn("cannot pre-dump the memory of a jail; the pause for its snapshot is longer", "jail", t.was.ID, "err", err)
+		t.cfg.Log.Warn("cannot pre-dump the memory of a jail; the pause for its snapshot is longer", "jail", t.was.ID, "err", err)
 	case did:
-		t.m.cfg.Log.Debug("memory of a jail pre-dumped", "jail", t.was.ID, "took", time.Since(began))
+		t.cfg.Log.Debug("memory of a jail pre-dumped", "jail", t.was.ID, "took", time.Since(began))
 	}
 }
 
@@ -302,7 +313,7 @@ func (t *checkpointOp) freeze(ctx context.Context) error {
 			return err
 		}
 	}
-	return t.cp.Stabilize(ctx, t.m.plan(t.was), t.live.inst)
+	return t.cp.Stabilize(ctx, t.registry.plan(t.was), t.live.inst)
 }
 
 // dump dumps the processes and takes the layer of the frozen jail.
@@ -360,39 +371,39 @@ func (t *checkpointOp) prepareLayer(ctx context.Context, p Plan) error {
 
 // stop ends the jail after the dump.
 func (t *checkpointOp) stop(ctx context.Context, sealed []string) error {
-	if err := t.cp.FlushLayer(ctx, t.m.plan(t.was)); err != nil {
+	if err := t.cp.FlushLayer(ctx, t.registry.plan(t.was)); err != nil {
 		return err
 	}
 	if err := t.live.inst.Kill(ctx); err != nil {
 		return err
 	}
-	t.m.recordUsage(ctx, t.b, t.entry, t.live) // before the unrecorded changes of j below
+	t.usages.recordUsage(ctx, t.b, t.entry, t.live) // before the unrecorded changes of j below
 	j := *t.entry.jail.Load()
 	j.Sealed = sealed
 	t.entry.jail.Store(&j)
-	t.m.recordEnded(ctx, t.b, t.entry, Stopped, "")
+	t.lifecycle.recordEnded(ctx, t.b, t.entry, Stopped, "")
 	if j := t.entry.jail.Load(); j.State == Failed {
 		return errors.New(j.Reason)
 	}
-	return t.cp.CleanAndRemoveLayer(ctx, t.m.plan(t.was))
+	return t.cp.CleanAndRemoveLayer(ctx, t.registry.plan(t.was))
 }
 
 // moveToNewLayer continues the jail as a restored copy of itself over a new layer.
 func (t *checkpointOp) moveToNewLayer(ctx context.Context, sealed []string) error {
 	next := t.was
 	next.Sealed, next.Link = sealed, nil
-	p := t.m.plan(t.was)
+	p := t.registry.plan(t.was)
 	var flush errgroup.Group
 	flush.Go(fault.Catch(func() error { return t.cp.FlushLayer(ctx, p) }))
-	inst, err := t.m.restoreInstance(ctx, t.cp, next, t.o.Images, &p)
+	inst, err := t.restoreInstance(ctx, t.cp, next, t.o.Images, &p)
 	flushErr := flush.Wait()
 	if flushErr != nil && err == nil {
-		flushErr = errors.Join(flushErr, t.m.discardInstance(ctx, t.cp, inst))
+		flushErr = errors.Join(flushErr, t.discardInstance(ctx, t.cp, inst))
 	}
 	if err := errors.Join(flushErr, err); err != nil {
 		return fmt.Errorf("continue over a new layer: %w", err)
 	}
-	t.removeOld, err = t.m.switchInstance(ctx, t.b, t.entry, inst, nil, nil)
+	t.removeOld, err = t.switchInstance(ctx, t.b, t.entry, inst, nil, nil)
 	return err
 }
 
@@ -406,23 +417,23 @@ type hostInstance struct {
 // restoreInstance creates a frozen instance for j from images. The instance is recorded as a
 // jail of its own until switchInstance assigns it to j, so that after a crash the next daemon
 // removes it.
-func (m *Manager) restoreInstance(ctx context.Context, cp Checkpointer, j Jail, images string, from *Plan) (_ *hostInstance, err error) {
-	ids, err := m.reserveIDs(ctx)
+func (cs *checkpoints) restoreInstance(ctx context.Context, cp Checkpointer, j Jail, images string, from *Plan) (_ *hostInstance, err error) {
+	ids, err := cs.ids.reserveIDs(ctx)
 	if err != nil {
 		return nil, err
 	}
-	j.InstanceID, j.IDs, j.Boot = id.NewJail(), ids, m.cfg.Boot
-	if err := m.recordPending(ctx, j); err != nil {
-		m.releaseIDs(ids)
+	j.InstanceID, j.IDs, j.Boot = id.NewJail(), ids, cs.cfg.Boot
+	if err := cs.recordPending(ctx, j); err != nil {
+		cs.ids.releaseIDs(ids)
 		return nil, err
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, m.removePending(ctx, cp, j))
+			err = errors.Join(err, cs.removePending(ctx, cp, j))
 		}
 	}()
 	defer fault.Recover(&err)
-	p := m.plan(j)
+	p := cs.registry.plan(j)
 	p.From, p.LinkDetached = from, j.Link != nil
 	if err := os.Mkdir(p.Dir, 0o711); err != nil {
 		return nil, err
@@ -436,32 +447,32 @@ func (m *Manager) restoreInstance(ctx context.Context, cp Checkpointer, j Jail, 
 
 // recordPending records an instance that no jail uses yet. Only the record of the jail that
 // will use it has its host ids.
-func (m *Manager) recordPending(ctx context.Context, j Jail) error {
+func (cs *checkpoints) recordPending(ctx context.Context, j Jail) error {
 	j.ID, j.InstanceID, j.State, j.IDs, j.Link = j.InstanceID, "", Creating, IDRange{}, nil
-	if err := m.cfg.Store.Put(ctx, j); err != nil {
+	if err := cs.cfg.Store.Put(ctx, j); err != nil {
 		return fmt.Errorf("record instance %s: %w", j.ID, err)
 	}
 	return nil
 }
 
 // discardInstance removes an instance that no jail has used.
-func (m *Manager) discardInstance(ctx context.Context, cp Checkpointer, b *hostInstance) error {
-	return errors.Join(b.inst.Kill(ctx), b.inst.Close(), m.removePending(ctx, cp, b.jail))
+func (cs *checkpoints) discardInstance(ctx context.Context, cp Checkpointer, b *hostInstance) error {
+	return errors.Join(b.inst.Kill(ctx), b.inst.Close(), cs.removePending(ctx, cp, b.jail))
 }
 
 // removePending removes the unused instance that was created for j.
-func (m *Manager) removePending(ctx context.Context, cp Checkpointer, j Jail) error {
-	p := m.plan(j)
+func (cs *checkpoints) removePending(ctx context.Context, cp Checkpointer, j Jail) error {
+	p := cs.registry.plan(j)
 	p.LinkDetached = j.Link != nil // the jail's present instance has the link
 	err := cp.CleanAndRemoveLayer(ctx, p)
 	if err == nil {
-		err = os.RemoveAll(m.dir(j.InstanceID))
+		err = os.RemoveAll(cs.registry.dir(j.InstanceID))
 	}
 	if err == nil {
-		err = m.cfg.Store.Delete(ctx, j.InstanceID)
+		err = cs.cfg.Store.Delete(ctx, j.InstanceID)
 	}
 	if err == nil {
-		m.releaseIDs(j.IDs)
+		cs.ids.releaseIDs(j.IDs)
 	}
 	return err
 }
@@ -470,7 +481,7 @@ func (m *Manager) removePending(ctx context.Context, cp Checkpointer, j Jail) er
 // to the jail's event log before the instance runs. If rewire is not nil, the instance gets
 // the network link of the previous one. The caller calls removeOld to remove the previous
 // instance. The caller holds the jail's lock, and the previous instance is frozen.
-func (m *Manager) switchInstance(ctx context.Context, b Backend, e *entry, next *hostInstance, lineage *Lineage, rewire LinkMover) (removeOld func(context.Context) error, err error) {
+func (cs *checkpoints) switchInstance(ctx context.Context, b Backend, e *entry, next *hostInstance, lineage *Lineage, rewire LinkMover) (removeOld func(context.Context) error, err error) {
 	was, old := *e.jail.Load(), e.live.Load()
 	l := &liveInstance{inst: next.inst, restored: true, rewound: old != nil && lineage != nil}
 	l.freeze.setHeld(true)
@@ -495,24 +506,24 @@ func (m *Manager) switchInstance(ctx context.Context, b Backend, e *entry, next 
 	kept, closed := 0, 0
 	err = fault.Catch(func() (err error) {
 		if rewire != nil {
-			to := m.plan(next.jail)
+			to := cs.registry.plan(next.jail)
 			to.LinkDetached = true
-			w, err := rewire.MoveLink(ctx, m.plan(was), old.inst, to, next.inst)
+			w, err := rewire.MoveLink(ctx, cs.registry.plan(was), old.inst, to, next.inst)
 			if err != nil {
 				return err
 			}
 			wired = w
 		}
 		// The observer needs the network link, so this follows MoveLink.
-		if err := m.observeInstance(ctx, b, next.jail, l, old != nil); err != nil {
+		if err := cs.observers.observeInstance(ctx, b, next.jail, l, old != nil); err != nil {
 			return err
 		}
 		if lineage != nil {
-			if _, err := m.lineage(ctx, was.ID, *lineage); err != nil {
+			if _, err := cs.observers.lineage(ctx, was.ID, *lineage); err != nil {
 				return err
 			}
 		}
-		if err := m.mountSecrets(ctx, next.jail, next.inst); err != nil {
+		if err := cs.secrets.mountSecrets(ctx, next.jail, next.inst); err != nil {
 			return err
 		}
 		if wired != nil {
@@ -530,64 +541,64 @@ func (m *Manager) switchInstance(ctx context.Context, b Backend, e *entry, next 
 	}
 	next.jail = next.jail.foldUsage()
 	if err == nil {
-		err = m.save(ctx, e, next.jail)
+		err = cs.registry.save(ctx, e, next.jail)
 	}
 	if err != nil {
 		if wired != nil {
 			err = errors.Join(err, next.inst.Freeze(ctx), wired.Undo())
 		}
 		if old != nil { // harmless if observeInstance failed: old is then still observed
-			err = errors.Join(err, m.observeInstance(ctx, b, was, old, true))
+			err = errors.Join(err, cs.observers.observeInstance(ctx, b, was, old, true))
 		}
-		return nil, errors.Join(err, m.discardInstance(ctx, b.(Checkpointer), next))
+		return nil, errors.Join(err, cs.discardInstance(ctx, b.(Checkpointer), next))
 	}
 	if wired != nil {
-		m.cfg.Log.Info("rewound jail kept its network link", "jail", was.ID, "connections", kept, "closed", closed)
+		cs.cfg.Log.Info("rewound jail kept its network link", "jail", was.ID, "connections", kept, "closed", closed)
 	}
 	if l.parked {
 		l.ctl.SetPath(next.inst.Control())
 		old.parked = false
 	}
 	e.live.Store(l)
-	m.wg.Go(func() { m.watch(e, l) })
-	m.setMark(ctx, next.jail, l, false)
+	cs.wg.Go(func() { cs.lifecycle.watch(e, l) })
+	cs.setMark(ctx, next.jail, l, false)
 	return func(ctx context.Context) error {
 		if old != nil {
 			if err := old.inst.Kill(ctx); err != nil {
-				m.cfg.Log.Warn("cannot kill the processes of a jail", "jail", was.ID, "err", err) // CleanAndRemoveLayer kills again
+				cs.cfg.Log.Warn("cannot kill the processes of a jail", "jail", was.ID, "err", err) // CleanAndRemoveLayer kills again
 			}
 			old.close()
 		}
-		return errors.Join(m.removeInstance(ctx, b.(Checkpointer), was, next.jail), m.cfg.Store.Delete(ctx, next.jail.InstanceID))
+		return errors.Join(cs.removeInstance(ctx, b.(Checkpointer), was, next.jail), cs.cfg.Store.Delete(ctx, next.jail.InstanceID))
 	}, nil
 }
 
 // removeInstance removes the previous instance of a jail, except for the link that the jail
 // keeps.
-func (m *Manager) removeInstance(ctx context.Context, cp Checkpointer, was, now Jail) error {
-	p := m.plan(was)
+func (cs *checkpoints) removeInstance(ctx context.Context, cp Checkpointer, was, now Jail) error {
+	p := cs.registry.plan(was)
 	p.LinkDetached = now.Link != nil // the jail keeps the link of the previous instance
 	if err := cp.CleanAndRemoveLayer(ctx, p); err != nil {
 		return err
 	}
-	m.releaseUnusedIDs(was, now)
+	cs.ids.releaseUnusedIDs(was, now)
 	if was.instanceID() == was.ID {
 		return nil // the jail's directory, which stays
 	}
-	return os.RemoveAll(m.dir(was.instanceID()))
+	return os.RemoveAll(cs.registry.dir(was.instanceID()))
 }
 
 // removeInBackground removes the previous instance of the jail in a goroutine. The next
 // operation that locks the jail waits for it. The caller holds the jail's lock.
-func (e *entry) removeInBackground(m *Manager, remove func(context.Context) error) {
+func (e *entry) removeInBackground(co *core, remove func(context.Context) error) {
 	removed := make(chan struct{})
 	e.prevRemoved = removed
-	m.wg.Go(func() {
+	co.wg.Go(func() {
 		defer close(removed)
-		ctx, cancel := context.WithTimeout(m.ctx, operationTimeout)
+		ctx, cancel := context.WithTimeout(co.ctx, operationTimeout)
 		defer cancel()
 		if err := remove(ctx); err != nil {
-			m.cfg.Log.Error("cannot remove the previous instance of a jail", "jail", e.jail.Load().ID, "err", err)
+			co.cfg.Log.Error("cannot remove the previous instance of a jail", "jail", e.jail.Load().ID, "err", err)
 		}
 	})
 }

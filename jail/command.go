@@ -19,23 +19,23 @@ type Commands interface {
 }
 
 // execNotifying is exec that notifies m.cfg.Commands.
-func (m *Manager) execNotifying(ctx context.Context, e *entry, r ExecRequest, o *control.AttachOptions) (*control.Stream, protocol.ExecStatus, error) {
+func (xs *execs) execNotifying(ctx context.Context, e *entry, r ExecRequest, o *control.AttachOptions) (*control.Stream, protocol.ExecStatus, error) {
 	if _, err := e.running("jail.Exec"); err != nil {
 		return nil, protocol.ExecStatus{}, err
 	}
 	j := *e.jail.Load()
-	req, err := m.execMessage(j, r)
+	req, err := xs.execMessage(j, r)
 	if err != nil {
 		return nil, protocol.ExecStatus{}, err
 	}
 	if len(j.Spec.Snapshots.Before) > 0 {
-		m.cfg.Commands.Before(ctx, j.ID, req.Argv)
+		xs.cfg.Commands.Before(ctx, j.ID, req.Argv)
 	}
-	s, st, err := m.exec(ctx, e, r, o)
+	s, st, err := xs.exec(ctx, e, r, o)
 	if l := e.live.Load(); err == nil && l != nil && j.Spec.Snapshots.After == AfterExec {
-		m.wg.Go(func() {
-			if _, err := l.ctl.Wait(m.ctx, st.ID); err == nil {
-				m.cfg.Commands.After(m.ctx, j.ID, req.Argv)
+		xs.wg.Go(func() {
+			if _, err := l.ctl.Wait(xs.ctx, st.ID); err == nil {
+				xs.cfg.Commands.After(xs.ctx, j.ID, req.Argv)
 			}
 		})
 	}

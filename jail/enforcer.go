@@ -46,8 +46,8 @@ type Enforcer interface {
 }
 
 // ReplacePolicy changes the Enforcer's configuration of a jail, with immediate effect.
-func (m *Manager) ReplacePolicy(ctx context.Context, jid id.Jail, by func(json.RawMessage) (json.RawMessage, error)) (Jail, error) {
-	return m.withLock(ctx, jid, "jail.Regovern", func(ctx context.Context, b Backend, e *entry) error {
+func (lc *lifecycle) ReplacePolicy(ctx context.Context, jid id.Jail, by func(json.RawMessage) (json.RawMessage, error)) (Jail, error) {
+	return lc.registry.withLock(ctx, jid, "jail.Regovern", func(ctx context.Context, b Backend, e *entry) error {
 		was := *e.jail.Load()
 		j := was
 		var err error
@@ -55,66 +55,69 @@ func (m *Manager) ReplacePolicy(ctx context.Context, jid id.Jail, by func(json.R
 		if err != nil {
 			return err
 		}
-		j.Spec.Policy, err = m.checkGovern(ctx, j.Spec)
+		j.Spec.Policy, err = lc.observers.checkGovern(ctx, j.Spec)
 		if err != nil {
 			return err
 		}
-		if err := m.save(ctx, e, j); err != nil {
+		if err := lc.registry.save(ctx, e, j); err != nil {
 			return err
 		}
-		if m.cfg.Enforcer == nil || e.live.Load() == nil {
+		if lc.cfg.Enforcer == nil || e.live.Load() == nil {
 			return nil
 		}
-		if err := m.cfg.Enforcer.SpecChanged(ctx, j); err != nil {
-			return errors.Join(err, m.save(ctx, e, was))
+		if err := lc.cfg.Enforcer.SpecChanged(ctx, j); err != nil {
+			return errors.Join(err, lc.registry.save(ctx, e, was))
 		}
 		return nil
 	})
 }
 
-func (m *Manager) checkGovern(ctx context.Context, s Spec) (json.RawMessage, error) {
-	if m.cfg.Enforcer == nil {
+// observers notifies the Observer and the Enforcer about jails.
+type observers struct{ *core }
+
+func (ob *observers) checkGovern(ctx context.Context, s Spec) (json.RawMessage, error) {
+	if ob.cfg.Enforcer == nil {
 		if len(s.Policy) > 0 {
 			return nil, fault.Fieldf("jail.Create", "govern", "this daemon has no policy enforcement")
 		}
 		return nil, nil
 	}
-	return m.cfg.Enforcer.Check(ctx, s)
+	return ob.cfg.Enforcer.Check(ctx, s)
 }
 
-func (m *Manager) notifyStateChanged(j Jail, from State) {
-	if m.cfg.Enforcer != nil && j.State != from {
-		m.cfg.Enforcer.StateChanged(j, from)
+func (ob *observers) notifyStateChanged(j Jail, from State) {
+	if ob.cfg.Enforcer != nil && j.State != from {
+		ob.cfg.Enforcer.StateChanged(j, from)
 	}
 }
 
 // notifyResumed notifies the Enforcer that the processes from an image run.
-func (m *Manager) notifyResumed(ctx context.Context, j Jail, img Image) error {
-	if m.cfg.Enforcer == nil {
+func (ob *observers) notifyResumed(ctx context.Context, j Jail, img Image) error {
+	if ob.cfg.Enforcer == nil {
 		return nil
 	}
-	return m.cfg.Enforcer.Resumed(ctx, j, bytes.Equal(j.Spec.Policy, img.Jail.Spec.Policy))
+	return ob.cfg.Enforcer.Resumed(ctx, j, bytes.Equal(j.Spec.Policy, img.Jail.Spec.Policy))
 }
 
-func (m *Manager) applyPolicy(ctx context.Context, j Jail, s HostInfo) error {
-	if m.cfg.Enforcer == nil {
+func (ob *observers) applyPolicy(ctx context.Context, j Jail, s HostInfo) error {
+	if ob.cfg.Enforcer == nil {
 		return nil
 	}
-	if err := m.cfg.Enforcer.Apply(ctx, j, s); err != nil {
+	if err := ob.cfg.Enforcer.Apply(ctx, j, s); err != nil {
 		return fmt.Errorf("govern jail %s: %w", j.ID, err)
 	}
 	return nil
 }
 
 // notifySpecChanged notifies the Observer and the Enforcer of a changed Spec.
-func (m *Manager) notifySpecChanged(ctx context.Context, j Jail) error {
-	if m.cfg.Observer != nil {
-		if err := m.cfg.Observer.Select(ctx, j); err != nil {
+func (ob *observers) notifySpecChanged(ctx context.Context, j Jail) error {
+	if ob.cfg.Observer != nil {
+		if err := ob.cfg.Observer.Select(ctx, j); err != nil {
 			return err
 		}
 	}
-	if m.cfg.Enforcer != nil {
-		return m.cfg.Enforcer.SpecChanged(ctx, j)
+	if ob.cfg.Enforcer != nil {
+		return ob.cfg.Enforcer.SpecChanged(ctx, j)
 	}
 	return nil
 }

@@ -42,7 +42,13 @@ type ExecRequest struct {
 // maxRing bounds ExecRequest.Ring: the output is kept in the jail's memory.
 const maxRing = 16 << 20
 
-func (m *Manager) execMessage(j Jail, r ExecRequest) (protocol.Exec, error) {
+// execs runs commands in jails, and gives access to their files and ports.
+type execs struct {
+	*core
+	registry *registry
+}
+
+func (xs *execs) execMessage(j Jail, r ExecRequest) (protocol.Exec, error) {
 	const op = "jail.Exec"
 	argv := r.Argv
 	switch {
@@ -76,7 +82,7 @@ func (m *Manager) execMessage(j Jail, r ExecRequest) (protocol.Exec, error) {
 	if cwd == "" && j.Spec.Workspace != nil {
 		cwd = j.Spec.Workspace.Target
 	}
-	env := m.environment(j, r.Env)
+	env := xs.environment(j, r.Env)
 	if r.PTY != nil && !slices.ContainsFunc(env, func(s string) bool { return strings.HasPrefix(s, "TERM=") }) {
 		env = append(env, "TERM=xterm-256color")
 	}
@@ -87,8 +93,8 @@ func (m *Manager) execMessage(j Jail, r ExecRequest) (protocol.Exec, error) {
 }
 
 // running returns the entry and instance of a running jail.
-func (m *Manager) running(jid id.Jail, op string) (*entry, *liveInstance, error) {
-	e, err := m.find(jid, op)
+func (xs *execs) running(jid id.Jail, op string) (*entry, *liveInstance, error) {
+	e, err := xs.registry.find(jid, op)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -115,24 +121,24 @@ func (e *entry) running(op string) (*liveInstance, error) {
 
 // Exec starts a command. If o is not nil, it returns a stream of the command's output, which
 // the caller closes. Closing it does not end the command.
-func (m *Manager) Exec(ctx context.Context, jid id.Jail, r ExecRequest, o *control.AttachOptions) (*control.Stream, protocol.ExecStatus, error) {
-	e, err := m.find(jid, "jail.Exec")
+func (xs *execs) Exec(ctx context.Context, jid id.Jail, r ExecRequest, o *control.AttachOptions) (*control.Stream, protocol.ExecStatus, error) {
+	e, err := xs.registry.find(jid, "jail.Exec")
 	if err != nil {
 		return nil, protocol.ExecStatus{}, err
 	}
-	if m.cfg.Commands != nil && e.jail.Load().Spec.Snapshots.Any() {
-		return m.execNotifying(ctx, e, r, o)
+	if xs.cfg.Commands != nil && e.jail.Load().Spec.Snapshots.Any() {
+		return xs.execNotifying(ctx, e, r, o)
 	}
-	return m.exec(ctx, e, r, o)
+	return xs.exec(ctx, e, r, o)
 }
 
-func (m *Manager) exec(ctx context.Context, e *entry, r ExecRequest, o *control.AttachOptions) (*control.Stream, protocol.ExecStatus, error) {
+func (xs *execs) exec(ctx context.Context, e *entry, r ExecRequest, o *control.AttachOptions) (*control.Stream, protocol.ExecStatus, error) {
 	l, err := e.running("jail.Exec")
 	if err != nil {
 		return nil, protocol.ExecStatus{}, err
 	}
 	j := *e.jail.Load()
-	req, err := m.execMessage(j, r)
+	req, err := xs.execMessage(j, r)
 	if err != nil {
 		return nil, protocol.ExecStatus{}, err
 	}
@@ -145,8 +151,8 @@ func (m *Manager) exec(ctx context.Context, e *entry, r ExecRequest, o *control.
 
 // Attach streams the output of a command that was started earlier, perhaps by a previous
 // daemon.
-func (m *Manager) Attach(ctx context.Context, jid id.Jail, x id.Exec, o control.AttachOptions) (*control.Stream, error) {
-	_, l, err := m.running(jid, "jail.Attach")
+func (xs *execs) Attach(ctx context.Context, jid id.Jail, x id.Exec, o control.AttachOptions) (*control.Stream, error) {
+	_, l, err := xs.running(jid, "jail.Attach")
 	if err != nil {
 		return nil, err
 	}
@@ -154,8 +160,8 @@ func (m *Manager) Attach(ctx context.Context, jid id.Jail, x id.Exec, o control.
 }
 
 // Signal sends sig to the process group of a command.
-func (m *Manager) Signal(ctx context.Context, jid id.Jail, x id.Exec, sig string) error {
-	_, l, err := m.running(jid, "jail.Signal")
+func (xs *execs) Signal(ctx context.Context, jid id.Jail, x id.Exec, sig string) error {
+	_, l, err := xs.running(jid, "jail.Signal")
 	if err != nil {
 		return err
 	}
@@ -163,8 +169,8 @@ func (m *Manager) Signal(ctx context.Context, jid id.Jail, x id.Exec, sig string
 }
 
 // Resize changes the size of a command's terminal.
-func (m *Manager) Resize(ctx context.Context, jid id.Jail, x id.Exec, size protocol.Size) error {
-	_, l, err := m.running(jid, "jail.Resize")
+func (xs *execs) Resize(ctx context.Context, jid id.Jail, x id.Exec, size protocol.Size) error {
+	_, l, err := xs.running(jid, "jail.Resize")
 	if err != nil {
 		return err
 	}
@@ -172,8 +178,8 @@ func (m *Manager) Resize(ctx context.Context, jid id.Jail, x id.Exec, size proto
 }
 
 // Stdin writes to a command started with Stdin or PTY.
-func (m *Manager) Stdin(ctx context.Context, jid id.Jail, x id.Exec) (io.WriteCloser, error) {
-	_, l, err := m.running(jid, "jail.Stdin")
+func (xs *execs) Stdin(ctx context.Context, jid id.Jail, x id.Exec) (io.WriteCloser, error) {
+	_, l, err := xs.running(jid, "jail.Stdin")
 	if err != nil {
 		return nil, err
 	}
@@ -182,8 +188,8 @@ func (m *Manager) Stdin(ctx context.Context, jid id.Jail, x id.Exec) (io.WriteCl
 
 // Execs returns the known commands of a jail, oldest first: of a running jail those that its
 // init keeps, of a stopped one those that init kept when it ended.
-func (m *Manager) Execs(ctx context.Context, jid id.Jail) ([]protocol.ExecStatus, error) {
-	e, err := m.find(jid, "jail.Execs")
+func (xs *execs) Execs(ctx context.Context, jid id.Jail) ([]protocol.ExecStatus, error) {
+	e, err := xs.registry.find(jid, "jail.Execs")
 	if err != nil {
 		return nil, err
 	}
@@ -194,7 +200,7 @@ func (m *Manager) Execs(ctx context.Context, jid id.Jail) ([]protocol.ExecStatus
 	case l != nil: // the jail is held
 		return nil, err
 	}
-	names, err := filepath.Glob(filepath.Join(m.dir(jid), "execs", "x-*.json"))
+	names, err := filepath.Glob(filepath.Join(xs.registry.dir(jid), "execs", "x-*.json"))
 	if err != nil {
 		return nil, err
 	}
@@ -211,8 +217,8 @@ func (m *Manager) Execs(ctx context.Context, jid id.Jail) ([]protocol.ExecStatus
 }
 
 // ExecStatus returns the status of one command of a running or stopped jail.
-func (m *Manager) ExecStatus(ctx context.Context, jid id.Jail, x id.Exec) (protocol.ExecStatus, error) {
-	e, err := m.find(jid, "jail.ExecStatus")
+func (xs *execs) ExecStatus(ctx context.Context, jid id.Jail, x id.Exec) (protocol.ExecStatus, error) {
+	e, err := xs.registry.find(jid, "jail.ExecStatus")
 	if err != nil {
 		return protocol.ExecStatus{}, err
 	}
@@ -223,14 +229,14 @@ func (m *Manager) ExecStatus(ctx context.Context, jid id.Jail, x id.Exec) (proto
 	case l != nil: // the jail is held
 		return protocol.ExecStatus{}, err
 	}
-	st, _, err := m.archived(jid, x)
+	st, _, err := xs.archived(jid, x)
 	return st, err
 }
 
 // Output calls f with the retained output of a command, in order, and returns the command's
 // status. It does not wait for further output.
-func (m *Manager) Output(ctx context.Context, jid id.Jail, x id.Exec, f func(protocol.Chunk) error) (protocol.ExecStatus, error) {
-	e, err := m.find(jid, "jail.Output")
+func (xs *execs) Output(ctx context.Context, jid id.Jail, x id.Exec, f func(protocol.Chunk) error) (protocol.ExecStatus, error) {
+	e, err := xs.registry.find(jid, "jail.Output")
 	if err != nil {
 		return protocol.ExecStatus{}, err
 	}
@@ -239,7 +245,7 @@ func (m *Manager) Output(ctx context.Context, jid id.Jail, x id.Exec, f func(pro
 		return protocol.ExecStatus{}, err
 	}
 	if err != nil {
-		st, chunks, err := m.archived(jid, x)
+		st, chunks, err := xs.archived(jid, x)
 		for _, ch := range chunks {
 			if err := f(ch); err != nil {
 				return st, err
@@ -267,17 +273,17 @@ type archivedExec struct {
 
 // archive saves the commands and output that init has, for requests after the stop. It is best
 // effort: an error does not prevent the stop.
-func (m *Manager) archive(ctx context.Context, e *entry, l *liveInstance) {
+func (xs *execs) archive(ctx context.Context, e *entry, l *liveInstance) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	jid := e.jail.Load().ID
-	log := m.cfg.Log.With("jail", jid)
+	log := xs.cfg.Log.With("jail", jid)
 	list, err := l.ctl.Execs(ctx)
 	if err != nil {
 		log.Warn("cannot archive commands", "err", err)
 		return
 	}
-	dir := filepath.Join(m.dir(jid), "execs")
+	dir := filepath.Join(xs.registry.dir(jid), "execs")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		log.Warn("cannot archive commands", "err", err)
 		return
@@ -309,11 +315,11 @@ func (m *Manager) archive(ctx context.Context, e *entry, l *liveInstance) {
 	}
 }
 
-func (m *Manager) archived(jid id.Jail, x id.Exec) (protocol.ExecStatus, []protocol.Chunk, error) {
+func (xs *execs) archived(jid id.Jail, x id.Exec) (protocol.ExecStatus, []protocol.Chunk, error) {
 	if !id.Valid('x', string(x)) {
 		return protocol.ExecStatus{}, nil, fault.Newf(fault.NotFound, "jail.ExecStatus", string(x), "no such command")
 	}
-	st, out, err := readArchived(filepath.Join(m.dir(jid), "execs", string(x)+".json"))
+	st, out, err := readArchived(filepath.Join(xs.registry.dir(jid), "execs", string(x)+".json"))
 	if errors.Is(err, fs.ErrNotExist) {
 		err = fault.Newf(fault.NotFound, "jail.ExecStatus", string(x), "no such command")
 	}

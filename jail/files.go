@@ -32,9 +32,9 @@ type Files interface {
 // Files returns access to a jail's files: through its init if it is live, otherwise through a
 // mount on the host. While the files of a stopped jail are open, Files holds the jail's lock,
 // so the jail cannot be started or removed.
-func (m *Manager) Files(ctx context.Context, jid id.Jail) (Files, error) {
+func (xs *execs) Files(ctx context.Context, jid id.Jail) (Files, error) {
 	const op = "jail.Files"
-	e, unlock, err := m.lock(ctx, jid, op)
+	e, unlock, err := xs.registry.lock(ctx, jid, op)
 	if err != nil {
 		return nil, err
 	}
@@ -50,7 +50,7 @@ func (m *Manager) Files(ctx context.Context, jid id.Jail) (Files, error) {
 		unlock()
 		return nil, &fault.Error{Op: op, On: string(jid), Kind: fault.Conflict, Err: errors.New("the jail is " + string(j.State)), Remedy: "resume it first"}
 	}
-	files, err := m.stoppedFiles(ctx, j)
+	files, err := xs.stoppedFiles(ctx, j)
 	if err != nil {
 		unlock()
 		return nil, err
@@ -59,12 +59,12 @@ func (m *Manager) Files(ctx context.Context, jid id.Jail) (Files, error) {
 	return files, nil
 }
 
-func (m *Manager) stoppedFiles(ctx context.Context, j Jail) (*hostFiles, error) {
-	b, err := m.backend(j.Spec)
+func (xs *execs) stoppedFiles(ctx context.Context, j Jail) (*hostFiles, error) {
+	b, err := xs.registry.backend(j.Spec)
 	if err != nil {
 		return nil, err
 	}
-	dir, unmount, err := b.Mount(ctx, m.plan(j))
+	dir, unmount, err := b.Mount(ctx, xs.registry.plan(j))
 	if err != nil {
 		return nil, err
 	}
@@ -97,8 +97,8 @@ func (f *hostFiles) Close() error {
 }
 
 // Watch reports changes below path in a running jail until ctx ends.
-func (m *Manager) Watch(ctx context.Context, jid id.Jail, path string, recursive bool) (<-chan protocol.FileEvent, error) {
-	_, l, err := m.running(jid, "jail.Watch")
+func (xs *execs) Watch(ctx context.Context, jid id.Jail, path string, recursive bool) (<-chan protocol.FileEvent, error) {
+	_, l, err := xs.running(jid, "jail.Watch")
 	if err != nil {
 		return nil, err
 	}

@@ -36,9 +36,9 @@ func (h *Held) Release() {
 //
 // Hold uses ptrace(2), so it fails if the process has another tracer. It stops only the thread
 // with that id. A process that has just called execve(2) has no other thread.
-func (m *Manager) Hold(jid id.Jail, pid int) (*Held, error) {
+func (xs *execs) Hold(jid id.Jail, pid int) (*Held, error) {
 	const op = "jail.Hold"
-	_, l, err := m.running(jid, op)
+	_, l, err := xs.running(jid, op)
 	if err != nil {
 		return nil, err
 	}

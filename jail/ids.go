@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 
 	"glasshouse/fault"
 )
@@ -39,54 +40,79 @@ func (r IDRange) contains(o IDRange) bool {
 	return r.First <= o.First && uint64(o.First)+uint64(o.Count) <= uint64(r.First)+uint64(r.Count)
 }
 
+// idBlocks are the blocks of host ids that jails have.
+type idBlocks struct {
+	*core
+
+	mu sync.Mutex
+	// +checklocks:mu
+	used map[uint32]struct{} // first ids of the blocks in use
+	// +checklocks:mu
+	ranges []IDRange // host ids that jails may have
+	// +checklocks:mu
+	lostIDs []IDRange // recorded ids of jails that another daemon has claimed
+}
+
+// keepUsed returns the claims on ids that no jail uses.
+func (ib *idBlocks) keepUsed() error {
+	ib.mu.Lock()
+	defer ib.mu.Unlock()
+	var used []IDRange
+	for first := range ib.used {
+		used = append(used, IDRange{First: first, Count: idsPerJail})
+	}
+	_, err := ib.cfg.IDs.Keep(context.Background(), used)
+	return err
+}
+
 // claimIDs claims the ids of all recorded jails.
-func (m *Manager) claimIDs(ctx context.Context, all []Jail) error {
+func (ib *idBlocks) claimIDs(ctx context.Context, all []Jail) error {
 	var used []IDRange
 	for _, j := range all {
 		used = append(used, j.ranges()...)
 	}
-	kept, err := m.cfg.IDs.Keep(ctx, used)
+	kept, err := ib.cfg.IDs.Keep(ctx, used)
 	if err != nil {
 		return fmt.Errorf("claim host ids: %w", err)
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.ranges, m.lostIDs = kept, nil
+	ib.mu.Lock()
+	defer ib.mu.Unlock()
+	ib.ranges, ib.lostIDs = kept, nil
 	for _, u := range used {
-		m.ids[u.First] = struct{}{}
+		ib.used[u.First] = struct{}{}
 		if !slices.ContainsFunc(kept, func(r IDRange) bool { return r.contains(u) }) {
-			m.cfg.Log.Warn("another daemon on this host uses the host ids of a jail; the jail gets others when it starts the next time", "first", u.First)
-			m.lostIDs = append(m.lostIDs, u)
+			ib.cfg.Log.Warn("another daemon on this host uses the host ids of a jail; the jail gets others when it starts the next time", "first", u.First)
+			ib.lostIDs = append(ib.lostIDs, u)
 		}
 	}
 	return nil
 }
 
 // reserveIDs reserves the lowest free block of host ids.
-func (m *Manager) reserveIDs(ctx context.Context) (IDRange, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+func (ib *idBlocks) reserveIDs(ctx context.Context) (IDRange, error) {
+	ib.mu.Lock()
+	defer ib.mu.Unlock()
 	for {
-		if r, ok := m.freeIDsLocked(); ok {
+		if r, ok := ib.freeIDsLocked(); ok {
 			return r, nil
 		}
-		more, err := m.cfg.IDs.More(ctx)
+		more, err := ib.cfg.IDs.More(ctx)
 		if err != nil {
 			return IDRange{}, err
 		}
-		m.ranges = append(m.ranges, more)
+		ib.ranges = append(ib.ranges, more)
 	}
 }
 
 // freeIDsLocked reserves a block in the ranges that are already claimed.
 //
-// +checklocks:m.mu
-func (m *Manager) freeIDsLocked() (IDRange, bool) {
-	for _, r := range m.ranges {
+// +checklocks:ib.mu
+func (ib *idBlocks) freeIDsLocked() (IDRange, bool) {
+	for _, r := range ib.ranges {
 		for n := range r.Count / idsPerJail {
 			first := r.First + n*idsPerJail
-			if _, used := m.ids[first]; !used {
-				m.ids[first] = struct{}{}
+			if _, used := ib.used[first]; !used {
+				ib.used[first] = struct{}{}
 				return IDRange{First: first, Count: idsPerJail}, true
 			}
 		}
@@ -96,17 +122,45 @@ func (m *Manager) freeIDsLocked() (IDRange, bool) {
 
 // replaceLostIDs assigns other ids to a jail that does not run if another daemon has claimed
 // its ids. The files do not change, because ids on disk are those in the jail.
-func (m *Manager) replaceLostIDs(ctx context.Context, j *Jail) error {
-	m.mu.Lock()
-	lost := slices.Contains(m.lostIDs, j.IDs)
-	m.mu.Unlock()
+func (ib *idBlocks) replaceLostIDs(ctx context.Context, j *Jail) error {
+	ib.mu.Lock()
+	lost := slices.Contains(ib.lostIDs, j.IDs)
+	ib.mu.Unlock()
 	if !lost {
 		return nil
 	}
-	ids, err := m.reserveIDs(ctx)
+	ids, err := ib.reserveIDs(ctx)
 	if err != nil {
 		return err
 	}
 	j.IDs = ids
 	return nil
+}
+
+func (ib *idBlocks) releaseIDs(r IDRange) {
+	ib.mu.Lock()
+	defer ib.mu.Unlock()
+	delete(ib.used, r.First)
+}
+
+// releaseUnusedIDs releases the id ranges that was has and now does not have.
+func (ib *idBlocks) releaseUnusedIDs(was, now Jail) {
+	for _, r := range was.ranges() {
+		if !slices.Contains(now.ranges(), r) {
+			ib.releaseIDs(r)
+		}
+	}
+}
+
+// ranges returns the ranges of host ids that the jail uses. The record of a pending instance
+// has none.
+func (j *Jail) ranges() []IDRange {
+	var all []IDRange
+	if j.IDs.Count > 0 {
+		all = append(all, j.IDs)
+	}
+	if j.Link != nil {
+		all = append(all, j.Link.IDs)
+	}
+	return all
 }

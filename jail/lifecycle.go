@@ -13,22 +13,35 @@ import (
 	"glasshouse/jail/init/control"
 )
 
+// lifecycle creates, starts, stops and deletes jails.
+type lifecycle struct {
+	*core
+	registry  *registry
+	observers *observers
+	ids       *idBlocks
+	secrets   *secretFiles
+	usages    *usages
+	execs     *execs
+	checks    *checks
+	pool      *pool
+}
+
 // Create creates a jail with an idle init, or with Spec.Start a running one. Once begun,
 // Create finishes even if the caller's context ends. A jail that cannot be started is removed.
-func (m *Manager) Create(ctx context.Context, s Spec) (Jail, error) {
+func (lc *lifecycle) Create(ctx context.Context, s Spec) (Jail, error) {
 	const op = "jail.Create"
-	s, err := m.check(s)
+	s, err := lc.checks.check(s)
 	if err != nil {
 		return Jail{}, err
 	}
-	b, err := m.backend(s)
+	b, err := lc.registry.backend(s)
 	if err != nil {
 		return Jail{}, err
 	}
 	if err := checkSupported(op, b, s); err != nil {
 		return Jail{}, err
 	}
-	layers, err := m.cfg.Rootfs.Resolve(ctx, s.Rootfs)
+	layers, err := lc.cfg.Rootfs.Resolve(ctx, s.Rootfs)
 	if err != nil {
 		return Jail{}, err
 	}
@@ -41,33 +54,33 @@ func (m *Manager) Create(ctx context.Context, s Spec) (Jail, error) {
 	if s.User == "" {
 		s.User = layers.User
 	}
-	s.Policy, err = m.checkGovern(ctx, s)
+	s.Policy, err = lc.observers.checkGovern(ctx, s)
 	if err != nil {
 		return Jail{}, err
 	}
 
-	if e := m.pool.take(s, layers); e != nil {
-		j, err := m.claim(ctx, b, e, s)
+	if e := lc.pool.take(s, layers); e != nil {
+		j, err := lc.claim(ctx, b, e, s)
 		if !errors.Is(err, errSpareGone) {
 			return j, err
 		} // the spare has ended: create a jail without the pool
 	}
-	j, err := m.newJail(ctx, s, layers)
+	j, err := lc.newJail(ctx, s, layers)
 	if err != nil {
 		return Jail{}, err
 	}
-	e, err := m.createJail(ctx, b, j, source{}, Created)
+	e, err := lc.createJail(ctx, b, j, source{}, Created)
 	if err != nil {
 		return Jail{}, err
 	}
-	m.pool.learn(s, layers)
+	lc.pool.learn(s, layers)
 	j = *e.jail.Load()
 	if !s.Start {
 		return j, nil
 	}
-	started, err := m.Start(ctx, j.ID)
+	started, err := lc.Start(ctx, j.ID)
 	if err != nil {
-		return Jail{}, errors.Join(err, m.Delete(context.WithoutCancel(ctx), j.ID))
+		return Jail{}, errors.Join(err, lc.Delete(context.WithoutCancel(ctx), j.ID))
 	}
 	return started, nil
 }
@@ -102,7 +115,7 @@ type source struct {
 // createJail creates the new jail j and leaves it in the given state. It records the jail
 // before it touches the host, so that after a crash the next daemon knows what to remove. A
 // spare with processes stays frozen.
-func (m *Manager) createJail(ctx context.Context, b Backend, j Jail, from source, to State) (_ *entry, err error) {
+func (lc *lifecycle) createJail(ctx context.Context, b Backend, j Jail, from source, to State) (_ *entry, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), operationTimeout)
 	defer cancel()
 	e := newEntry(j)
@@ -111,9 +124,7 @@ func (m *Manager) createJail(ctx context.Context, b Backend, j Jail, from source
 		return nil, err
 	}
 	defer unlock()
-	m.mu.Lock()
-	m.entries[j.ID] = e
-	m.mu.Unlock()
+	lc.registry.add(e)
 
 	var unowned Instance // created, but not attached to the entry yet
 	defer func() {
@@ -123,31 +134,31 @@ func (m *Manager) createJail(ctx context.Context, b Backend, j Jail, from source
 		if unowned != nil {
 			err = errors.Join(err, unowned.Close())
 		}
-		err = errors.Join(err, m.destroy(ctx, b, e))
+		err = errors.Join(err, lc.destroy(ctx, b, e))
 	}()
 	defer fault.Recover(&err)
-	inst, err := m.createInstance(ctx, b, e, from)
+	inst, err := lc.createInstance(ctx, b, e, from)
 	if err != nil {
 		return nil, err
 	}
 	unowned = inst
 	if from.lineage != nil {
-		_, err = m.lineage(ctx, j.ID, *from.lineage)
+		_, err = lc.observers.lineage(ctx, j.ID, *from.lineage)
 	}
 	if err == nil {
 		j.State = to
-		err = m.save(ctx, e, j)
+		err = lc.registry.save(ctx, e, j)
 	}
 	if err != nil {
 		return nil, err
 	}
-	l := m.attach(e, inst)
+	l := lc.attach(e, inst)
 	unowned = nil
 	l.freeze.setHeld(from.restore != nil)
 	l.restored = from.restore != nil
-	err = m.observe(ctx, b, e, false)
+	err = lc.observers.observe(ctx, b, e, false)
 	if err == nil && to == Running {
-		err = m.mountSecrets(ctx, j, inst)
+		err = lc.secrets.mountSecrets(ctx, j, inst)
 	}
 	if err == nil && to != Spare {
 		err = l.releaseHold(ctx)
@@ -159,37 +170,35 @@ func (m *Manager) createJail(ctx context.Context, b Backend, j Jail, from source
 		return nil, err
 	}
 	if to == Spare && from.restore != nil {
-		m.mu.Lock()
-		m.frozenCopies[j.Origin.Snapshot] = append(m.frozenCopies[j.Origin.Snapshot], e)
-		m.mu.Unlock()
+		lc.registry.addCopy(j.Origin.Snapshot, e)
 	}
 	return e, nil
 }
 
 // newJail returns the record of a new jail over a root filesystem.
-func (m *Manager) newJail(ctx context.Context, s Spec, layers Layers) (Jail, error) {
-	ids, err := m.reserveIDs(ctx)
+func (lc *lifecycle) newJail(ctx context.Context, s Spec, layers Layers) (Jail, error) {
+	ids, err := lc.ids.reserveIDs(ctx)
 	if err != nil {
 		return Jail{}, err
 	}
 	return Jail{
 		ID: id.NewJail(), Spec: s, State: Creating, IDs: ids, Created: time.Now(),
-		Lower: layers.Dirs, Digest: layers.Digest, BaseEnv: layers.Env, Boot: m.cfg.Boot,
+		Lower: layers.Dirs, Digest: layers.Digest, BaseEnv: layers.Env, Boot: lc.cfg.Boot,
 	}, nil
 }
 
-func (m *Manager) createInstance(ctx context.Context, b Backend, e *entry, from source) (Instance, error) {
+func (lc *lifecycle) createInstance(ctx context.Context, b Backend, e *entry, from source) (Instance, error) {
 	j := *e.jail.Load()
-	if err := m.cfg.Store.Put(ctx, j); err != nil {
+	if err := lc.cfg.Store.Put(ctx, j); err != nil {
 		return nil, fmt.Errorf("record jail %s: %w", j.ID, err)
 	}
-	if err := os.Mkdir(m.dir(j.ID), 0o711); err != nil {
+	if err := os.Mkdir(lc.registry.dir(j.ID), 0o711); err != nil {
 		return nil, err
 	}
 	if from.restore != nil {
-		return from.restore(ctx, m.plan(j))
+		return from.restore(ctx, lc.registry.plan(j))
 	}
-	return createRecovered(ctx, b, m.plan(j))
+	return createRecovered(ctx, b, lc.registry.plan(j))
 }
 
 // createRecovered calls the backend's Create and returns a panic as an error, so that the
@@ -203,7 +212,7 @@ var errSpareGone = errors.New("the spare has ended")
 
 // claim turns a spare into the jail of spec s, and starts it if s.Start is set. Both take one
 // write of the record.
-func (m *Manager) claim(ctx context.Context, b Backend, e *entry, s Spec) (Jail, error) {
+func (lc *lifecycle) claim(ctx context.Context, b Backend, e *entry, s Spec) (Jail, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), operationTimeout)
 	defer cancel()
 	unlock, err := e.lock(ctx, "jail.Create")
@@ -220,117 +229,97 @@ func (m *Manager) claim(ctx context.Context, b Backend, e *entry, s Spec) (Jail,
 	}
 	j.Spec, j.Created = s, time.Now()
 	err = fault.Catch(func() error {
-		if err := m.notifySpecChanged(ctx, j); err != nil {
+		if err := lc.observers.notifySpecChanged(ctx, j); err != nil {
 			return err
 		}
 		if s.Start {
-			return m.beginRunning(ctx, b, e, j)
+			return lc.beginRunning(ctx, b, e, j)
 		}
-		return m.save(ctx, e, j)
+		return lc.registry.save(ctx, e, j)
 	})()
 	if err != nil {
-		return Jail{}, errors.Join(err, m.destroy(ctx, b, e))
+		return Jail{}, errors.Join(err, lc.destroy(ctx, b, e))
 	}
 	return *e.jail.Load(), nil
 }
 
-// withLock calls f with the lock of a visible jail. The caller can give up while it waits for
-// the lock, but f runs to its end.
-func (m *Manager) withLock(ctx context.Context, jid id.Jail, op string, f func(context.Context, Backend, *entry) error) (Jail, error) {
-	e, unlock, err := m.lock(ctx, jid, op)
-	if err != nil {
-		return Jail{}, err
-	}
-	defer unlock()
-	b, err := m.backend(e.jail.Load().Spec)
-	if err != nil {
-		return Jail{}, err
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), operationTimeout)
-	defer cancel()
-	if err := f(ctx, b, e); err != nil {
-		return Jail{}, err
-	}
-	return e.withConditions(), nil
-}
-
 // Start starts a created, stopped or failed jail, and its command if it has one.
-func (m *Manager) Start(ctx context.Context, jid id.Jail) (Jail, error) {
-	return m.withLock(ctx, jid, "jail.Start", m.start)
+func (lc *lifecycle) Start(ctx context.Context, jid id.Jail) (Jail, error) {
+	return lc.registry.withLock(ctx, jid, "jail.Start", lc.start)
 }
 
-func (m *Manager) start(ctx context.Context, b Backend, e *entry) error {
+func (lc *lifecycle) start(ctx context.Context, b Backend, e *entry) error {
 	j := *e.jail.Load()
 	if j.State != Created {
-		if err := m.recreateInstance(ctx, b, e); err != nil {
+		if err := lc.recreateInstance(ctx, b, e); err != nil {
 			return err
 		}
 		j = *e.jail.Load()
 	}
-	return m.beginRunning(ctx, b, e, j)
+	return lc.beginRunning(ctx, b, e, j)
 }
 
 // beginRunning records j, whose init is idle, as running, and starts its command if it has
 // one. The caller holds the jail's lock.
-func (m *Manager) beginRunning(ctx context.Context, b Backend, e *entry, j Jail) error {
+func (lc *lifecycle) beginRunning(ctx context.Context, b Backend, e *entry, j Jail) error {
 	now := time.Now()
 	if err := j.move(Running, "jail.Start"); err != nil {
 		return err
 	}
 	if l := e.live.Load(); l != nil {
-		if err := m.mountSecrets(ctx, j, l.inst); err != nil {
-			m.recordEnded(ctx, b, e, Failed, "its secrets could not be mounted: "+err.Error())
+		if err := lc.secrets.mountSecrets(ctx, j, l.inst); err != nil {
+			lc.recordEnded(ctx, b, e, Failed, "its secrets could not be mounted: "+err.Error())
 			return err
 		}
 	}
-	j.Started, j.Stopped, j.Reason, j.Boot = &now, nil, "", m.cfg.Boot
-	if err := m.save(ctx, e, j); err != nil {
+	j.Started, j.Stopped, j.Reason, j.Boot = &now, nil, "", lc.cfg.Boot
+	if err := lc.registry.save(ctx, e, j); err != nil {
 		return err
 	}
 	if len(j.Spec.Command) == 0 {
 		return nil
 	}
-	if _, _, err := m.exec(ctx, e, ExecRequest{Argv: j.Spec.Command}, nil); err != nil {
-		m.recordEnded(ctx, b, e, Failed, "its command could not be started: "+err.Error())
+	if _, _, err := lc.execs.exec(ctx, e, ExecRequest{Argv: j.Spec.Command}, nil); err != nil {
+		lc.recordEnded(ctx, b, e, Failed, "its command could not be started: "+err.Error())
 		return err
 	}
 	return nil
 }
 
 // recreateInstance creates a new instance of a stopped jail.
-func (m *Manager) recreateInstance(ctx context.Context, b Backend, e *entry) error {
+func (lc *lifecycle) recreateInstance(ctx context.Context, b Backend, e *entry) error {
 	j := *e.jail.Load()
 	if err := j.move(Starting, "jail.Start"); err != nil {
 		return err
 	}
-	j.Boot, j.PriorUsage = m.cfg.Boot, PriorUsage{}
+	j.Boot, j.PriorUsage = lc.cfg.Boot, PriorUsage{}
 	j = j.foldUsage()
 	was := j
 	j.Link = nil
 	if was.Link != nil { // the link could not be released when the jail ended
-		if err := b.Clean(ctx, m.plan(was)); err != nil {
+		if err := b.Clean(ctx, lc.registry.plan(was)); err != nil {
 			return err
 		}
 	}
-	if err := m.replaceLostIDs(ctx, &j); err != nil {
+	if err := lc.ids.replaceLostIDs(ctx, &j); err != nil {
 		return err
 	}
-	if err := m.save(ctx, e, j); err != nil {
-		m.releaseUnusedIDs(j, was)
+	if err := lc.registry.save(ctx, e, j); err != nil {
+		lc.ids.releaseUnusedIDs(j, was)
 		return err
 	}
-	m.releaseUnusedIDs(was, j)
-	inst, err := createRecovered(ctx, b, m.plan(j))
+	lc.ids.releaseUnusedIDs(was, j)
+	inst, err := createRecovered(ctx, b, lc.registry.plan(j))
 	if err != nil {
-		m.recordEnded(ctx, b, e, Failed, "it could not be started: "+err.Error())
+		lc.recordEnded(ctx, b, e, Failed, "it could not be started: "+err.Error())
 		return err
 	}
-	m.attach(e, inst)
-	if err := m.observe(ctx, b, e, false); err != nil {
+	lc.attach(e, inst)
+	if err := lc.observers.observe(ctx, b, e, false); err != nil {
 		if kill := inst.Kill(ctx); kill != nil {
-			m.cfg.Log.Warn("cannot kill the processes of a jail", "jail", j.ID, "err", kill) // Clean kills again
+			lc.cfg.Log.Warn("cannot kill the processes of a jail", "jail", j.ID, "err", kill) // Clean kills again
 		}
-		m.recordEnded(ctx, b, e, Failed, "it could not be observed: "+err.Error())
+		lc.recordEnded(ctx, b, e, Failed, "it could not be observed: "+err.Error())
 		return err
 	}
 	return nil
@@ -347,11 +336,11 @@ const MaxGrace = time.Minute
 
 // Stop ends every process of a jail. Its files stay. Stopping a stopped jail does nothing, so
 // concurrent stops succeed.
-func (m *Manager) Stop(ctx context.Context, jid id.Jail, o StopOptions) (Jail, error) {
+func (lc *lifecycle) Stop(ctx context.Context, jid id.Jail, o StopOptions) (Jail, error) {
 	if o.Grace < 0 || o.Grace > MaxGrace {
 		return Jail{}, fault.Fieldf("jail.Stop", "grace_ms", "%v is not between 0 and %v", o.Grace, MaxGrace)
 	}
-	return m.withLock(ctx, jid, "jail.Stop", func(ctx context.Context, b Backend, e *entry) error {
+	return lc.registry.withLock(ctx, jid, "jail.Stop", func(ctx context.Context, b Backend, e *entry) error {
 		j := *e.jail.Load()
 		if j.State == Stopped {
 			return nil
@@ -366,14 +355,14 @@ func (m *Manager) Stop(ctx context.Context, jid id.Jail, o StopOptions) (Jail, e
 			terminate(ctx, l.ctl, o.Grace)
 		}
 		if l != nil && j.State != Paused { // a frozen init cannot answer
-			m.archive(ctx, e, l)
+			lc.execs.archive(ctx, e, l)
 		}
 		if l != nil {
 			if err := l.inst.Kill(ctx); err != nil {
 				return fmt.Errorf("kill the processes of %s: %w", jid, err)
 			}
 		}
-		m.recordEnded(ctx, b, e, Stopped, "")
+		lc.recordEnded(ctx, b, e, Stopped, "")
 		if j := e.jail.Load(); j.State == Failed {
 			return errors.New(j.Reason)
 		}
@@ -400,17 +389,17 @@ func terminate(ctx context.Context, ctl *control.Client, grace time.Duration) {
 }
 
 // Pause freezes every process of a running jail.
-func (m *Manager) Pause(ctx context.Context, jid id.Jail) (Jail, error) {
-	return m.freeze(ctx, jid, "jail.Pause", Running, Paused, (*liveInstance).pause, (*liveInstance).resume)
+func (lc *lifecycle) Pause(ctx context.Context, jid id.Jail) (Jail, error) {
+	return lc.freeze(ctx, jid, "jail.Pause", Running, Paused, (*liveInstance).pause, (*liveInstance).resume)
 }
 
 // Resume continues a paused jail.
-func (m *Manager) Resume(ctx context.Context, jid id.Jail) (Jail, error) {
-	return m.freeze(ctx, jid, "jail.Resume", Paused, Running, (*liveInstance).resume, (*liveInstance).pause)
+func (lc *lifecycle) Resume(ctx context.Context, jid id.Jail) (Jail, error) {
+	return lc.freeze(ctx, jid, "jail.Resume", Paused, Running, (*liveInstance).resume, (*liveInstance).pause)
 }
 
-func (m *Manager) freeze(ctx context.Context, jid id.Jail, op string, from, to State, do, undo func(*liveInstance, context.Context) error) (Jail, error) {
-	return m.withLock(ctx, jid, op, func(ctx context.Context, b Backend, e *entry) error {
+func (lc *lifecycle) freeze(ctx context.Context, jid id.Jail, op string, from, to State, do, undo func(*liveInstance, context.Context) error) (Jail, error) {
+	return lc.registry.withLock(ctx, jid, op, func(ctx context.Context, b Backend, e *entry) error {
 		j := *e.jail.Load()
 		if why, lacking := b.Lacks()["freeze"]; lacking {
 			return &fault.Error{Op: op, On: string(jid), Kind: fault.Unsupported, Err: errors.New(why)}
@@ -423,7 +412,7 @@ func (m *Manager) freeze(ctx context.Context, jid id.Jail, op string, from, to S
 			return err
 		}
 		j.State = to
-		if err := m.save(ctx, e, j); err != nil {
+		if err := lc.registry.save(ctx, e, j); err != nil {
 			return errors.Join(err, undo(l, ctx))
 		}
 		return nil
@@ -431,57 +420,54 @@ func (m *Manager) freeze(ctx context.Context, jid id.Jail, op string, from, to S
 }
 
 // Delete stops a jail in any state and removes it with its files.
-func (m *Manager) Delete(ctx context.Context, jid id.Jail) error {
-	_, err := m.withLock(ctx, jid, "jail.Delete", m.destroy)
+func (lc *lifecycle) Delete(ctx context.Context, jid id.Jail) error {
+	_, err := lc.registry.withLock(ctx, jid, "jail.Delete", lc.destroy)
 	return err
 }
 
 // destroy removes a jail from the host and then its record. The caller holds the jail's lock,
 // or is its only user.
-func (m *Manager) destroy(ctx context.Context, b Backend, e *entry) error {
+func (lc *lifecycle) destroy(ctx context.Context, b Backend, e *entry) error {
 	j := *e.jail.Load()
 	if j.State.visible() { // jails in other states are removed by the next daemon anyway
 		j.State = Deleting
-		if err := m.save(ctx, e, j); err != nil {
+		if err := lc.registry.save(ctx, e, j); err != nil {
 			return err
 		}
 	}
 	if l := e.live.Swap(nil); l != nil {
 		if err := l.inst.Kill(ctx); err != nil {
-			m.cfg.Log.Warn("cannot kill the processes of a jail", "jail", j.ID, "err", err) // Clean kills again
+			lc.cfg.Log.Warn("cannot kill the processes of a jail", "jail", j.ID, "err", err) // Clean kills again
 		}
 		l.close()
 	}
-	m.unobserve(ctx, j.ID)
-	if err := b.Clean(ctx, m.plan(j)); err != nil {
+	lc.observers.unobserve(ctx, j.ID)
+	if err := b.Clean(ctx, lc.registry.plan(j)); err != nil {
 		return fmt.Errorf("release jail %s: %w", j.ID, err)
 	}
 	e.file.Lock()
 	e.removed = true
 	e.file.Unlock()
-	if m.cfg.Observer != nil {
-		if err := m.cfg.Observer.CloseLog(j.ID); err != nil {
-			m.cfg.Log.Warn("cannot close the event log of a jail", "jail", j.ID, "err", err)
+	if lc.cfg.Observer != nil {
+		if err := lc.cfg.Observer.CloseLog(j.ID); err != nil {
+			lc.cfg.Log.Warn("cannot close the event log of a jail", "jail", j.ID, "err", err)
 		}
 	}
-	if err := m.remove(ctx, b, j); err != nil {
+	if err := lc.registry.remove(ctx, b, j); err != nil {
 		return err
 	}
-	if err := m.cfg.Store.Delete(ctx, j.ID); err != nil {
+	if err := lc.cfg.Store.Delete(ctx, j.ID); err != nil {
 		return err
 	}
-	m.forgetSecrets(ctx, j.ID)
-	m.mu.Lock()
-	delete(m.entries, j.ID)
-	m.deleted = append(m.deleted[max(0, len(m.deleted)+1-maxDeleted):], listKey{j.Created, j.ID})
-	m.mu.Unlock()
-	m.releaseUnusedIDs(j, Jail{})
+	lc.secrets.forgetSecrets(ctx, j.ID)
+	lc.registry.dropDeleted(j)
+	lc.ids.releaseUnusedIDs(j, Jail{})
 	return nil
 }
 
 // environment returns the environment of a command in the jail. Precedence, from low to high:
 // defaults, image, Enforcer, Spec.Env, extra.
-func (m *Manager) environment(j Jail, extra map[string]string) []string {
+func (co *core) environment(j Jail, extra map[string]string) []string {
 	env := map[string]string{
 		"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 		"LANG": "C.UTF-8",
@@ -498,8 +484,8 @@ func (m *Manager) environment(j Jail, extra map[string]string) []string {
 	}
 	set(j.BaseEnv)
 	var governed map[string]string
-	if m.cfg.Enforcer != nil {
-		governed = m.cfg.Enforcer.Env(j)
+	if co.cfg.Enforcer != nil {
+		governed = co.cfg.Enforcer.Env(j)
 	}
 	for _, more := range []map[string]string{governed, j.Spec.Env, extra} {
 		for k, v := range more {
@@ -512,4 +498,83 @@ func (m *Manager) environment(j Jail, extra map[string]string) []string {
 	}
 	slices.Sort(list)
 	return list
+}
+
+// recordEnded releases the host resources of a jail whose processes have ended, and records
+// its final state. The caller holds the jail's lock, or is its only user.
+func (lc *lifecycle) recordEnded(ctx context.Context, b Backend, e *entry, to State, reason string) {
+	l := e.live.Load()
+	lc.usages.recordUsage(ctx, b, e, l)
+	e.live.Store(nil)
+	if l != nil {
+		l.close()
+	}
+	j := *e.jail.Load()
+	lc.observers.unobserve(ctx, j.ID)
+	if err := b.Clean(ctx, lc.registry.plan(j)); err != nil {
+		to, reason = Failed, fmt.Sprintf("%s; its resources could not be released: %v", reason, err)
+	}
+	if to != Failed && j.Link != nil {
+		lc.ids.releaseIDs(j.Link.IDs)
+		j.Link = nil // removed by Clean; the next start creates a new link
+	}
+	now := time.Now()
+	j.State, j.Reason, j.Stopped = to, reason, &now
+	lc.cfg.Log.Info("jail ended", "jail", j.ID, "state", to, "reason", reason)
+	if err := lc.registry.save(ctx, e, j); err != nil {
+		lc.cfg.Log.Error("cannot record the state of a jail", "jail", j.ID, "err", err)
+	}
+}
+
+// attach makes inst the live instance of the entry and watches for its end.
+func (lc *lifecycle) attach(e *entry, inst Instance) *liveInstance {
+	l := &liveInstance{inst: inst, ctl: control.Dial(inst.Control()), prior: e.jail.Load().PriorUsage}
+	l.ctl.SetFrozenFunc(l.freeze.isFrozen)
+	e.live.Store(l)
+	lc.wg.Go(func() { lc.watch(e, l) })
+	return l
+}
+
+// watch waits for the unexpected end of an init.
+func (lc *lifecycle) watch(e *entry, l *liveInstance) {
+	select {
+	case <-l.inst.Done():
+	case <-lc.ctx.Done():
+		return
+	}
+	unlock, err := e.lock(lc.ctx, "jail.watch")
+	if err != nil {
+		return
+	}
+	defer unlock()
+	if e.live.Load() != l {
+		return // a stop or delete was first
+	}
+	ctx, cancel := context.WithTimeout(lc.ctx, operationTimeout)
+	defer cancel()
+	j := *e.jail.Load()
+	b, err := lc.registry.backend(j.Spec)
+	if err != nil {
+		return
+	}
+	if j.State == Spare {
+		lc.destroy(ctx, b, e)
+		return
+	}
+	reason := "its init ended unexpectedly" + oomNote(l)
+	if w, ok := l.inst.(ExitExplainer); ok && w.ExitReason() != "" {
+		reason = w.ExitReason()
+	}
+	lc.recordEnded(ctx, b, e, Failed, reason)
+}
+
+// oomNote returns a suffix for the reason if the kernel's OOM killer has ended a process of
+// the jail and the counter can still be read.
+func oomNote(l *liveInstance) string {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if st, err := l.inst.Stats(ctx); err == nil && st.OOMKills > 0 {
+		return outOfMemory
+	}
+	return ""
 }

@@ -33,9 +33,9 @@ func (j *Jail) Own() Limits {
 // It returns fault.Conflict if the memory limit would be below the memory in use or if the
 // disk would shrink. It returns fault.Unsupported if the backend cannot enforce or change a
 // limit; the error names the limit and nothing is changed.
-func (m *Manager) Limit(ctx context.Context, jid id.Jail, q LimitChange) (Jail, error) {
+func (lc *lifecycle) Limit(ctx context.Context, jid id.Jail, q LimitChange) (Jail, error) {
 	const op = "jail.Limit"
-	return m.withLock(ctx, jid, op, func(ctx context.Context, b Backend, e *entry) error {
+	return lc.registry.withLock(ctx, jid, op, func(ctx context.Context, b Backend, e *entry) error {
 		was := *e.jail.Load()
 		next, own := was, was.Own()
 		next.OwnLimits = nil
@@ -51,19 +51,19 @@ func (m *Manager) Limit(ctx context.Context, jid id.Jail, q LimitChange) (Jail, 
 		if err := q.check(op, was, next); err != nil {
 			return err
 		}
-		return m.limit(ctx, b, e, was, next)
+		return lc.limit(ctx, b, e, was, next)
 	})
 }
 
 // limit changes the limits and the record of a jail. Raised limits are recorded before the
 // change, and lowered ones after it. So after a crash the recorded limits are at least those
 // in force.
-func (m *Manager) limit(ctx context.Context, b Backend, e *entry, was, next Jail) error {
+func (lc *lifecycle) limit(ctx context.Context, b Backend, e *entry, was, next Jail) error {
 	if next.Spec.Limits == was.Spec.Limits {
 		if (next.OwnLimits == nil) == (was.OwnLimits == nil) {
 			return nil
 		}
-		return m.save(ctx, e, next)
+		return lc.registry.save(ctx, e, next)
 	}
 	if err := checkLimitSupport(b, was, next); err != nil {
 		return err
@@ -71,7 +71,7 @@ func (m *Manager) limit(ctx context.Context, b Backend, e *entry, was, next Jail
 	first := next
 	first.Spec.Limits = was.Spec.Limits.maxOf(next.Spec.Limits)
 	if first.Spec.Limits != was.Spec.Limits {
-		if err := m.save(ctx, e, first); err != nil {
+		if err := lc.registry.save(ctx, e, first); err != nil {
 			return err
 		}
 	}
@@ -79,13 +79,13 @@ func (m *Manager) limit(ctx context.Context, b Backend, e *entry, was, next Jail
 	if l := e.live.Load(); l != nil {
 		inst = l.inst
 	}
-	if err := b.(Limiter).Limit(ctx, m.plan(was), inst, next.Spec.Limits); err != nil {
-		return errors.Join(err, m.save(ctx, e, was))
+	if err := b.(Limiter).Limit(ctx, lc.registry.plan(was), inst, next.Spec.Limits); err != nil {
+		return errors.Join(err, lc.registry.save(ctx, e, was))
 	}
 	if first.Spec.Limits == next.Spec.Limits {
 		return nil
 	}
-	return m.save(ctx, e, next)
+	return lc.registry.save(ctx, e, next)
 }
 
 // check returns an error if the limits are out of range.
@@ -151,10 +151,10 @@ func (l Limits) maxOf(other Limits) Limits {
 
 // reapplyLimits applies the recorded limits of a jail, because a daemon may have died after it
 // recorded them and before it applied them.
-func (m *Manager) reapplyLimits(ctx context.Context, b Backend, j Jail, inst Instance) {
+func (lc *lifecycle) reapplyLimits(ctx context.Context, b Backend, j Jail, inst Instance) {
 	if lim, ok := b.(Limiter); ok {
-		if err := lim.Limit(ctx, m.plan(j), inst, j.Spec.Limits); err != nil && !errors.Is(err, fault.Unsupported) {
-			m.cfg.Log.Error("cannot apply the recorded limits of a jail", "jail", j.ID, "err", err)
+		if err := lim.Limit(ctx, lc.registry.plan(j), inst, j.Spec.Limits); err != nil && !errors.Is(err, fault.Unsupported) {
+			lc.cfg.Log.Error("cannot apply the recorded limits of a jail", "jail", j.ID, "err", err)
 		}
 	}
 }

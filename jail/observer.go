@@ -340,32 +340,32 @@ func (l *liveInstance) restoreListener() {
 const initTimeout = 15 * time.Second
 
 // observe starts observation and policy of a jail that has been created or reattached.
-func (m *Manager) observe(ctx context.Context, b Backend, e *entry, reattached bool) error {
+func (ob *observers) observe(ctx context.Context, b Backend, e *entry, reattached bool) error {
 	j, l := *e.jail.Load(), e.live.Load()
 	s := hostInfo(b, l)
 	s.Reattached, s.Restored = reattached, l.restored
-	if m.cfg.Observer != nil {
-		if err := m.cfg.Observer.Attach(ctx, j, s); err != nil {
+	if ob.cfg.Observer != nil {
+		if err := ob.cfg.Observer.Attach(ctx, j, s); err != nil {
 			return fmt.Errorf("observe jail %s: %w", j.ID, err)
 		}
 	}
-	return m.applyPolicy(ctx, j, s)
+	return ob.applyPolicy(ctx, j, s)
 }
 
 // observeInstance starts observation and policy of the next instance of a jail.
-func (m *Manager) observeInstance(ctx context.Context, b Backend, j Jail, l *liveInstance, observed bool) error {
+func (ob *observers) observeInstance(ctx context.Context, b Backend, j Jail, l *liveInstance, observed bool) error {
 	s := hostInfo(b, l)
 	s.Restored, s.Rewound = l.restored, l.rewound
-	if m.cfg.Observer != nil {
-		attach := m.cfg.Observer.Attach
+	if ob.cfg.Observer != nil {
+		attach := ob.cfg.Observer.Attach
 		if observed {
-			attach = m.cfg.Observer.Reattach
+			attach = ob.cfg.Observer.Reattach
 		}
 		if err := attach(ctx, j, s); err != nil {
 			return fmt.Errorf("observe jail %s: %w", j.ID, err)
 		}
 	}
-	return m.applyPolicy(ctx, j, s)
+	return ob.applyPolicy(ctx, j, s)
 }
 
 func hostInfo(b Backend, l *liveInstance) HostInfo {
@@ -380,21 +380,21 @@ func hostInfo(b Backend, l *liveInstance) HostInfo {
 	return s
 }
 
-func (m *Manager) mute(ctx context.Context, jid id.Jail, on bool) error {
-	if m.cfg.Observer == nil {
+func (ob *observers) mute(ctx context.Context, jid id.Jail, on bool) error {
+	if ob.cfg.Observer == nil {
 		return nil
 	}
-	if err := m.cfg.Observer.Mute(ctx, jid, on); err != nil {
+	if err := ob.cfg.Observer.Mute(ctx, jid, on); err != nil {
 		return fmt.Errorf("mute the observers of %s: %w", jid, err)
 	}
 	return nil
 }
 
-func (m *Manager) lineage(ctx context.Context, jid id.Jail, l Lineage) (uint64, error) {
-	if m.cfg.Observer == nil {
+func (ob *observers) lineage(ctx context.Context, jid id.Jail, l Lineage) (uint64, error) {
+	if ob.cfg.Observer == nil {
 		return 0, nil
 	}
-	seq, err := m.cfg.Observer.Lineage(ctx, jid, l)
+	seq, err := ob.cfg.Observer.Lineage(ctx, jid, l)
 	if err != nil {
 		return 0, fmt.Errorf("record lineage in the log of %s: %w", jid, err)
 	}
@@ -402,14 +402,14 @@ func (m *Manager) lineage(ctx context.Context, jid id.Jail, l Lineage) (uint64, 
 }
 
 // unobserve ends observation and policy of a jail without processes.
-func (m *Manager) unobserve(ctx context.Context, jid id.Jail) {
-	if m.cfg.Enforcer != nil {
-		m.cfg.Enforcer.Release(jid)
+func (ob *observers) unobserve(ctx context.Context, jid id.Jail) {
+	if ob.cfg.Enforcer != nil {
+		ob.cfg.Enforcer.Release(jid)
 	}
-	if m.cfg.Observer == nil {
+	if ob.cfg.Observer == nil {
 		return
 	}
-	if err := m.cfg.Observer.Detach(ctx, jid); err != nil {
-		m.cfg.Log.Error("the event log of a jail may be incomplete", "jail", jid, "err", err)
+	if err := ob.cfg.Observer.Detach(ctx, jid); err != nil {
+		ob.cfg.Log.Error("the event log of a jail may be incomplete", "jail", jid, "err", err)
 	}
 }

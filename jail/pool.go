@@ -21,7 +21,7 @@ type PoolConfig struct {
 // filesystem, limits, network and enforcement. Shapes are learned: the first jail of a shape
 // is created cold, and the pool keeps spares as long as jails of the shape are requested.
 type pool struct {
-	m    *Manager
+	lc   *lifecycle
 	size int
 	ttl  time.Duration
 
@@ -46,11 +46,11 @@ type shape struct {
 	used      time.Time   // last request for a jail of this shape
 }
 
-func newPool(m *Manager, cfg PoolConfig) *pool {
+func newPool(lc *lifecycle, cfg PoolConfig) *pool {
 	if cfg.TTL == 0 {
 		cfg.TTL = 10 * time.Minute
 	}
-	return &pool{m: m, size: cfg.Size, ttl: cfg.TTL, shapes: map[string]*shape{}}
+	return &pool{lc: lc, size: cfg.Size, ttl: cfg.TTL, shapes: map[string]*shape{}}
 }
 
 // shapeOf returns the shape of a jail, or "" for a jail that cannot be pooled because host
@@ -146,30 +146,30 @@ func (p *pool) fill(key string, sh *shape) {
 	if p.closed || sh.making > 0 || len(sh.spares) >= p.size {
 		return
 	}
-	b, err := p.m.backend(sh.spec)
+	b, err := p.lc.registry.backend(sh.spec)
 	if err != nil {
 		return
 	}
 	sh.making++
-	p.m.wg.Go(func() {
+	p.lc.wg.Go(func() {
 		var e *entry
 		err := fault.Catch(func() error {
-			j, err := p.m.newJail(p.m.ctx, sh.spec, sh.layers)
+			j, err := p.lc.newJail(p.lc.ctx, sh.spec, sh.layers)
 			if err != nil {
 				return err
 			}
-			e, err = p.m.createJail(p.m.ctx, b, j, source{}, Spare)
+			e, err = p.lc.createJail(p.lc.ctx, b, j, source{}, Spare)
 			return err
 		})()
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		sh.making--
 		if err != nil {
-			p.m.cfg.Log.Warn("cannot create a spare", "err", err)
+			p.lc.cfg.Log.Warn("cannot create a spare", "err", err)
 			return
 		}
 		if p.closed || p.shapes[key] != sh {
-			p.m.wg.Go(func() { p.drop([]*entry{e}) })
+			p.lc.wg.Go(func() { p.drop([]*entry{e}) })
 			return
 		}
 		sh.spares = append(sh.spares, e)
@@ -194,26 +194,26 @@ func (p *pool) sweep() {
 			delete(p.shapes, key)
 		}
 	}
-	p.m.wg.Go(func() { p.drop(old) })
+	p.lc.wg.Go(func() { p.drop(old) })
 	p.sweeper.Reset(p.ttl / 4)
 }
 
 func (p *pool) drop(cells []*entry) {
 	for _, e := range cells {
-		b, err := p.m.backend(e.jail.Load().Spec)
+		b, err := p.lc.registry.backend(e.jail.Load().Spec)
 		if err != nil {
 			continue
 		}
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(p.m.ctx), operationTimeout)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(p.lc.ctx), operationTimeout)
 		unlock, err := e.lock(ctx, "jail.pool")
 		if err == nil {
 			if e.jail.Load().State == Spare {
-				err = p.m.destroy(ctx, b, e)
+				err = p.lc.destroy(ctx, b, e)
 			}
 			unlock()
 		}
 		if err != nil {
-			p.m.cfg.Log.Warn("cannot remove a spare", "jail", e.jail.Load().ID, "err", err)
+			p.lc.cfg.Log.Warn("cannot remove a spare", "jail", e.jail.Load().ID, "err", err)
 		}
 		cancel()
 	}
@@ -239,8 +239,8 @@ func (p *pool) close() {
 }
 
 // Spares returns the number of spares.
-func (m *Manager) Spares() int {
-	p := m.pool
+func (lc *lifecycle) Spares() int {
+	p := lc.pool
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	n := 0
@@ -262,8 +262,8 @@ type Spares struct {
 }
 
 // Pool returns the shapes of the pool, the most recently used first.
-func (m *Manager) Pool() []Spares {
-	p := m.pool
+func (lc *lifecycle) Pool() []Spares {
+	p := lc.pool
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	all := make([]Spares, 0, len(p.shapes))

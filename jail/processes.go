@@ -45,9 +45,9 @@ type ProcessLister interface {
 }
 
 // Processes returns the processes of a jail. It returns none for a jail that is not live.
-func (m *Manager) Processes(ctx context.Context, jid id.Jail) ([]Process, error) {
+func (xs *execs) Processes(ctx context.Context, jid id.Jail) ([]Process, error) {
 	const op = "jail.Processes"
-	e, err := m.find(jid, op)
+	e, err := xs.registry.find(jid, op)
 	if err != nil {
 		return nil, err
 	}

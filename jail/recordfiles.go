@@ -15,7 +15,7 @@ import (
 // asynchronously, because replacing a file can wait for the disk and would delay the start of
 // a jail.
 type recordFiles struct {
-	m    *Manager
+	rg   *registry
 	wake chan struct{} // capacity 1
 	done chan struct{}
 
@@ -24,8 +24,8 @@ type recordFiles struct {
 	pending map[*entry]struct{}
 }
 
-func newRecordFiles(m *Manager) *recordFiles {
-	return &recordFiles{m: m, wake: make(chan struct{}, 1), done: make(chan struct{}), pending: map[*entry]struct{}{}}
+func newRecordFiles(rg *registry) *recordFiles {
+	return &recordFiles{rg: rg, wake: make(chan struct{}, 1), done: make(chan struct{}), pending: map[*entry]struct{}{}}
 }
 
 // schedule requests a write of the entry's jail.json.
@@ -73,9 +73,9 @@ func (f *recordFiles) write(e *entry) {
 	}
 	data, err := json.MarshalIndent(j, "", "  ")
 	if err == nil {
-		err = atomicfile.Write(filepath.Join(f.m.dir(j.ID), "jail.json"), data, 0o600)
+		err = atomicfile.Write(filepath.Join(f.rg.dir(j.ID), "jail.json"), data, 0o600)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) { // the directory does not exist yet
-		f.m.cfg.Log.Warn("cannot write jail.json", "jail", j.ID, "err", err)
+		f.rg.cfg.Log.Warn("cannot write jail.json", "jail", j.ID, "err", err)
 	}
 }

@@ -10,8 +10,8 @@ import (
 // Dial connects to a server in a running jail, at a port of the jail's loopback. It does not
 // depend on the jail's network mode. The connection outlives ctx. It is closed when the jail
 // is paused or dumped.
-func (m *Manager) Dial(ctx context.Context, jid id.Jail, port int) (net.Conn, error) {
-	_, l, err := m.running(jid, "jail.Dial")
+func (xs *execs) Dial(ctx context.Context, jid id.Jail, port int) (net.Conn, error) {
+	_, l, err := xs.running(jid, "jail.Dial")
 	if err != nil {
 		return nil, err
 	}
@@ -20,8 +20,8 @@ func (m *Manager) Dial(ctx context.Context, jid id.Jail, port int) (net.Conn, er
 
 // Listen creates a unix socket in a running jail. The listener accepts only connections from
 // processes of this jail.
-func (m *Manager) Listen(ctx context.Context, jid id.Jail, path string) (net.Listener, error) {
-	_, l, err := m.running(jid, "jail.Listen")
+func (xs *execs) Listen(ctx context.Context, jid id.Jail, path string) (net.Listener, error) {
+	_, l, err := xs.running(jid, "jail.Listen")
 	if err != nil {
 		return nil, err
 	}
@@ -29,8 +29,8 @@ func (m *Manager) Listen(ctx context.Context, jid id.Jail, path string) (net.Lis
 }
 
 // ListenTCP is Listen for a TCP port of the jail's loopback.
-func (m *Manager) ListenTCP(ctx context.Context, jid id.Jail, port int) (net.Listener, error) {
-	_, l, err := m.running(jid, "jail.ListenTCP")
+func (xs *execs) ListenTCP(ctx context.Context, jid id.Jail, port int) (net.Listener, error) {
+	_, l, err := xs.running(jid, "jail.ListenTCP")
 	if err != nil {
 		return nil, err
 	}

@@ -9,10 +9,10 @@ import (
 
 // ReplaceLayers replaces the sealed layers from, the lowest ones of a jail without processes, by the
 // equivalent layers to. It reports whether the jail uses to now.
-func (m *Manager) ReplaceLayers(ctx context.Context, jid id.Jail, from, to []string) (bool, error) {
+func (br *branches) ReplaceLayers(ctx context.Context, jid id.Jail, from, to []string) (bool, error) {
 	const op = "jail.ReplaceLayers"
 	done := false
-	_, err := m.withLock(ctx, jid, op, func(ctx context.Context, _ Backend, e *entry) error {
+	_, err := br.registry.withLock(ctx, jid, op, func(ctx context.Context, _ Backend, e *entry) error {
 		j := *e.jail.Load()
 		if e.live.Load() != nil || j.State.live() {
 			return nil
@@ -23,7 +23,7 @@ func (m *Manager) ReplaceLayers(ctx context.Context, jid id.Jail, from, to []str
 		}
 		done = true
 		j.Sealed = sealed
-		return m.save(ctx, e, j)
+		return br.registry.save(ctx, e, j)
 	})
 	return done, err
 }

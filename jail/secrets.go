@@ -60,45 +60,51 @@ type SecretHolder interface {
 	HideSecrets(ctx context.Context) error
 }
 
+// secretFiles mounts the secrets of jails.
+type secretFiles struct {
+	*core
+	registry *registry
+}
+
 // RefreshSecrets updates the secrets of a live jail to those that are granted now. A jail that
 // does not run gets them at its start. If some secrets cannot be read, the jail keeps their
 // previous values, the others are updated, and RefreshSecrets returns an error.
-func (m *Manager) RefreshSecrets(ctx context.Context, jid id.Jail) error {
-	_, err := m.withLock(ctx, jid, "jail.RefreshSecrets", func(ctx context.Context, _ Backend, e *entry) error {
+func (sf *secretFiles) RefreshSecrets(ctx context.Context, jid id.Jail) error {
+	_, err := sf.registry.withLock(ctx, jid, "jail.RefreshSecrets", func(ctx context.Context, _ Backend, e *entry) error {
 		j, l := *e.jail.Load(), e.live.Load()
 		if l == nil || !j.State.live() || j.State == Created {
 			return nil
 		}
-		return m.refreshSecrets(ctx, j, l.inst)
+		return sf.refreshSecrets(ctx, j, l.inst)
 	})
 	return err
 }
 
 // refreshSecrets removes revoked secrets, also if granted ones cannot be read.
-func (m *Manager) refreshSecrets(ctx context.Context, j Jail, inst Instance) error {
-	values, err := m.secretsOf(ctx, j)
+func (sf *secretFiles) refreshSecrets(ctx context.Context, j Jail, inst Instance) error {
+	values, err := sf.secretsOf(ctx, j)
 	defer zero(values)
-	return errors.Join(err, m.showSecrets(ctx, j, inst, values))
+	return errors.Join(err, sf.showSecrets(ctx, j, inst, values))
 }
 
 // mountSecrets makes all granted secrets visible in a jail that is about to run. It fails if
 // one cannot be read.
-func (m *Manager) mountSecrets(ctx context.Context, j Jail, inst Instance) error {
-	values, err := m.secretsOf(ctx, j)
+func (sf *secretFiles) mountSecrets(ctx context.Context, j Jail, inst Instance) error {
+	values, err := sf.secretsOf(ctx, j)
 	defer zero(values)
 	if err != nil {
 		return err
 	}
-	return m.showSecrets(ctx, j, inst, values)
+	return sf.showSecrets(ctx, j, inst, values)
 }
 
 // secretsOf returns the granted secrets of a jail, as Secrets.Granted does. The caller zeroes
 // them.
-func (m *Manager) secretsOf(ctx context.Context, j Jail) ([]Secret, error) {
-	if m.cfg.Secrets == nil {
+func (sf *secretFiles) secretsOf(ctx context.Context, j Jail) ([]Secret, error) {
+	if sf.cfg.Secrets == nil {
 		return nil, nil
 	}
-	values, err := m.cfg.Secrets.Granted(ctx, j.ID)
+	values, err := sf.cfg.Secrets.Granted(ctx, j.ID)
 	if err != nil {
 		err = fmt.Errorf("get the secrets of %s: %w", j.ID, err)
 	}
@@ -111,8 +117,8 @@ func zero(values []Secret) {
 	}
 }
 
-func (m *Manager) showSecrets(ctx context.Context, j Jail, inst Instance, values []Secret) error {
-	if m.cfg.Secrets == nil {
+func (sf *secretFiles) showSecrets(ctx context.Context, j Jail, inst Instance, values []Secret) error {
+	if sf.cfg.Secrets == nil {
 		return nil
 	}
 	holder, ok := inst.(SecretHolder)
@@ -141,28 +147,28 @@ func (m *Manager) showSecrets(ctx context.Context, j Jail, inst Instance, values
 
 // hideSecrets removes the secrets of a frozen jail. The caller shows them again before the
 // jail is thawed.
-func (m *Manager) hideSecrets(ctx context.Context, inst Instance) error {
-	if holder, ok := inst.(SecretHolder); ok && m.cfg.Secrets != nil {
+func (sf *secretFiles) hideSecrets(ctx context.Context, inst Instance) error {
+	if holder, ok := inst.(SecretHolder); ok && sf.cfg.Secrets != nil {
 		return holder.HideSecrets(ctx)
 	}
 	return nil
 }
 
 // inheritSecrets grants a branch the inheritable secrets of its parent.
-func (m *Manager) inheritSecrets(ctx context.Context, from, branch id.Jail) error {
-	if m.cfg.Secrets == nil {
+func (sf *secretFiles) inheritSecrets(ctx context.Context, from, branch id.Jail) error {
+	if sf.cfg.Secrets == nil {
 		return nil
 	}
-	return m.cfg.Secrets.CopyGrantsToBranch(ctx, from, branch)
+	return sf.cfg.Secrets.CopyGrantsToBranch(ctx, from, branch)
 }
 
 // forgetSecrets ends the secret grants of a removed jail.
-func (m *Manager) forgetSecrets(ctx context.Context, jid id.Jail) {
-	if m.cfg.Secrets == nil {
+func (sf *secretFiles) forgetSecrets(ctx context.Context, jid id.Jail) {
+	if sf.cfg.Secrets == nil {
 		return
 	}
-	if err := m.cfg.Secrets.JailDeleted(ctx, jid); err != nil {
-		m.cfg.Log.Warn("cannot end the secret grants of a jail", "jail", jid, "err", err)
+	if err := sf.cfg.Secrets.JailDeleted(ctx, jid); err != nil {
+		sf.cfg.Log.Warn("cannot end the secret grants of a jail", "jail", jid, "err", err)
 	}
 }
 

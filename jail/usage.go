@@ -64,10 +64,16 @@ type Accountant interface {
 	FinalStats(ctx context.Context, p Plan) (Stats, error)
 }
 
+// usages records what jails have used.
+type usages struct {
+	*core
+	registry *registry
+}
+
 // Usage returns the cumulative usage of a jail. Except for DiskBytes it never decreases, also
 // after a failure of the jail or the daemon.
-func (m *Manager) Usage(ctx context.Context, jid id.Jail) (Usage, error) {
-	e, err := m.find(jid, "jail.Usage")
+func (us *usages) Usage(ctx context.Context, jid id.Jail) (Usage, error) {
+	e, err := us.registry.find(jid, "jail.Usage")
 	if err != nil {
 		return Usage{}, err
 	}
@@ -90,17 +96,17 @@ func (m *Manager) Usage(ctx context.Context, jid id.Jail) (Usage, error) {
 
 // recordUsage records the counters of the instance that is about to end. It stores totals and
 // not differences, so a repetition after a crash adds nothing twice.
-func (m *Manager) recordUsage(ctx context.Context, b Backend, e *entry, l *liveInstance) {
+func (us *usages) recordUsage(ctx context.Context, b Backend, e *entry, l *liveInstance) {
 	j := *e.jail.Load()
 	var st Stats
 	var err error
 	if l != nil {
 		st, err = l.inst.Stats(ctx)
 	} else if a, ok := b.(Accountant); ok {
-		st, err = a.FinalStats(ctx, m.plan(j))
+		st, err = a.FinalStats(ctx, us.registry.plan(j))
 	}
 	if err != nil {
-		m.cfg.Log.Warn("cannot read the final usage of a jail", "jail", j.ID, "err", err)
+		us.cfg.Log.Warn("cannot read the final usage of a jail", "jail", j.ID, "err", err)
 		return
 	}
 	last := j.LastUsage.maxOf(st.used())
@@ -108,8 +114,8 @@ func (m *Manager) recordUsage(ctx context.Context, b Backend, e *entry, l *liveI
 		return
 	}
 	j.LastUsage = last
-	if err := m.save(ctx, e, j); err != nil {
-		m.cfg.Log.Warn("cannot record the final usage of a jail", "jail", j.ID, "err", err)
+	if err := us.registry.save(ctx, e, j); err != nil {
+		us.cfg.Log.Warn("cannot record the final usage of a jail", "jail", j.ID, "err", err)
 	}
 }
 
