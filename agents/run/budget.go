@@ -33,9 +33,9 @@ type Warned map[budget.Dimension]int
 // Budget returns the budget of a run, for a caller that spends from it directly. It also
 // spends from the budgets of the ancestors and of the session. Such spending is stored with
 // the next step that begins or ends, or by Keep. Budget acquires the lease on the session.
-func (m *Manager) Budget(ctx context.Context, rid id.Run) (*budget.Budget, error) {
+func (rs *runs) Budget(ctx context.Context, rid id.Run) (*budget.Budget, error) {
 	var b *budget.Budget
-	err := m.changeClaimed(ctx, rid, func(_ *transaction, _ *Run, w *localRun) error {
+	err := rs.local.changeClaimed(ctx, rid, func(_ *transaction, _ *Run, w *localRun) error {
 		b = w.budget
 		return nil
 	})
@@ -44,15 +44,15 @@ func (m *Manager) Budget(ctx context.Context, rid id.Run) (*budget.Budget, error
 
 // SaveBudget stores the state of a run's budget and of all budgets it spends from. If a limit is
 // exceeded, the run is paused or stopped, and the returned run shows it.
-func (m *Manager) SaveBudget(ctx context.Context, rid id.Run) (Run, error) {
-	return m.Charge(ctx, rid, nil)
+func (rs *runs) SaveBudget(ctx context.Context, rid id.Run) (Run, error) {
+	return rs.Charge(ctx, rid, nil)
 }
 
 // Charge adds spending that was not reserved, such as time, and stores it as Keep does.
-func (m *Manager) Charge(ctx context.Context, rid id.Run, used budget.Amounts) (Run, error) {
+func (rs *runs) Charge(ctx context.Context, rid id.Run, used budget.Amounts) (Run, error) {
 	var got *Run
 	var reservation *budget.Reservation
-	err := m.changeClaimed(ctx, rid, func(t *transaction, r *Run, w *localRun) error {
+	err := rs.local.changeClaimed(ctx, rid, func(t *transaction, r *Run, w *localRun) error {
 		got = r
 		if reservation == nil {
 			if _, err := budget.New("used", nil, budget.State{Consumed: used}, nil); err != nil {
@@ -75,8 +75,8 @@ func (m *Manager) Charge(ctx context.Context, rid id.Run, used budget.Amounts) (
 
 // StopOverBudget pauses or stops a run whose reservation failed. err contains the *budget.Exceeded.
 // If the reservation failed only because of other current reservations, the run stays active.
-func (m *Manager) StopOverBudget(ctx context.Context, rid id.Run, err error) (Run, error) {
-	return m.changeRun(ctx, rid, func(t *transaction, r *Run) error { return t.exceeded(r, err) })
+func (rs *runs) StopOverBudget(ctx context.Context, rid id.Run, err error) (Run, error) {
+	return rs.local.changeRun(ctx, rid, func(t *transaction, r *Run) error { return t.exceeded(r, err) })
 }
 
 // exceeded implements Exceeded.

@@ -57,9 +57,16 @@ type CheckpointRequest struct {
 	Snapshot func(ctx context.Context) (id.Snapshot, error)
 }
 
+// checkpoints stores checkpoints of runs and resumes runs from them.
+type checkpoints struct {
+	*core
+	quarantine *quarantine
+	local      *localSessions
+}
+
 // TakeCheckpoint takes a checkpoint of an unfinished run. When it returns, the checkpoint is
 // stored and recorded in the audit log.
-func (m *Manager) TakeCheckpoint(ctx context.Context, rid id.Run, q CheckpointRequest) (Checkpoint, error) {
+func (cs *checkpoints) TakeCheckpoint(ctx context.Context, rid id.Run, q CheckpointRequest) (Checkpoint, error) {
 	const op = "run.TakeCheckpoint"
 	if err := checkJSON(op, "state", q.State, maxState); err != nil {
 		return Checkpoint{}, err
@@ -72,18 +79,18 @@ func (m *Manager) TakeCheckpoint(ctx context.Context, rid id.Run, q CheckpointRe
 	}
 	q.Reason = clip(q.Reason, maxReason)
 	if q.Snapshot == nil {
-		return m.checkpoint(ctx, rid, q, "")
+		return cs.checkpoint(ctx, rid, q, "")
 	}
-	return m.checkpointWithSnapshot(ctx, rid, q)
+	return cs.checkpointWithSnapshot(ctx, rid, q)
 }
 
 // checkpointWithSnapshot takes a checkpoint with a snapshot. It blocks the steps of the run
 // meanwhile.
-func (m *Manager) checkpointWithSnapshot(ctx context.Context, rid id.Run, q CheckpointRequest) (_ Checkpoint, err error) {
+func (cs *checkpoints) checkpointWithSnapshot(ctx context.Context, rid id.Run, q CheckpointRequest) (_ Checkpoint, err error) {
 	taken := make(chan struct{})
 	var at *localRun
 	var l *localSession
-	err = m.changeClaimed(ctx, rid, func(t *transaction, r *Run, w *localRun) error {
+	err = cs.local.changeClaimed(ctx, rid, func(t *transaction, r *Run, w *localRun) error {
 		if r.State.Ended() {
 			return fault.Newf(fault.Conflict, "run.TakeCheckpoint", string(rid), "run is %s", r.State)
 		}
@@ -93,7 +100,7 @@ func (m *Manager) checkpointWithSnapshot(ctx context.Context, rid id.Run, q Chec
 	if at == nil {
 		return Checkpoint{}, err
 	}
-	defer func() { err = errors.Join(err, m.resumeSteps(ctx, l.id, at, taken)) }()
+	defer func() { err = errors.Join(err, cs.resumeSteps(ctx, l.id, at, taken)) }()
 	if err != nil {
 		return Checkpoint{}, err
 	}
@@ -101,29 +108,29 @@ func (m *Manager) checkpointWithSnapshot(ctx context.Context, rid id.Run, q Chec
 	if err != nil {
 		return Checkpoint{}, fmt.Errorf("snapshot the jail of run %s: %w", rid, err)
 	}
-	return m.checkpoint(ctx, rid, q, sid)
+	return cs.checkpoint(ctx, rid, q, sid)
 }
 
 // resumeSteps unblocks the steps of a run after a snapshot. It releases the lease on the
 // session if nothing else needs it.
-func (m *Manager) resumeSteps(ctx context.Context, sid string, w *localRun, taken chan struct{}) error {
+func (cs *checkpoints) resumeSteps(ctx context.Context, sid string, w *localRun, taken chan struct{}) error {
 	defer close(taken)
-	l, err := m.acquireLocal(sid)
+	l, err := cs.local.acquireLocal(sid)
 	if err != nil {
 		return err
 	}
 	l.mu.Lock()
-	defer m.releaseLocal(l)
+	defer cs.local.releaseLocal(l)
 	w.snapshotDone = nil
 	if l.lease == nil {
 		return nil
 	}
-	return m.releaseIdle(ctx, l)
+	return cs.local.releaseIdle(ctx, l)
 }
 
-func (m *Manager) checkpoint(ctx context.Context, rid id.Run, q CheckpointRequest, snapshot id.Snapshot) (Checkpoint, error) {
+func (cs *checkpoints) checkpoint(ctx context.Context, rid id.Run, q CheckpointRequest, snapshot id.Snapshot) (Checkpoint, error) {
 	var c *Checkpoint
-	_, err := m.changeRun(ctx, rid, func(t *transaction, r *Run) error {
+	_, err := cs.local.changeRun(ctx, rid, func(t *transaction, r *Run) error {
 		if r.State.Ended() {
 			return fault.Newf(fault.Conflict, "run.TakeCheckpoint", string(rid), "run is %s", r.State)
 		}
@@ -137,7 +144,7 @@ func (m *Manager) checkpoint(ctx context.Context, rid id.Run, q CheckpointReques
 		return Checkpoint{}, err
 	}
 	got := *c
-	return got, m.unsealCheckpoint(&got)
+	return got, cs.quarantine.unsealCheckpoint(&got)
 }
 
 func (t *transaction) checkpoint(r *Run, q CheckpointRequest, snapshot id.Snapshot) error {
@@ -152,7 +159,7 @@ func (t *transaction) checkpoint(r *Run, q CheckpointRequest, snapshot id.Snapsh
 	if c.State == nil && r.Checkpoint != "" {
 		last, err := t.store.Checkpoint(t.ctx, r.Checkpoint)
 		if err == nil {
-			err = t.unsealCheckpoint(&last)
+			err = t.quarantine.unsealCheckpoint(&last)
 		}
 		if err != nil {
 			return err
@@ -177,7 +184,7 @@ func (t *transaction) checkpoint(r *Run, q CheckpointRequest, snapshot id.Snapsh
 	if q.Reason != "" {
 		body["reason"] = q.Reason
 	}
-	if err := t.sealCheckpoint(&c); err != nil {
+	if err := t.quarantine.sealCheckpoint(&c); err != nil {
 		return err
 	}
 	t.c.Checkpoints = []Checkpoint{c}
@@ -226,15 +233,15 @@ func (c Checkpoint) sum() (string, error) {
 
 // sealCheckpoint encrypts State and Memory, which may contain personal data, if there is a
 // key.
-func (m *Manager) sealCheckpoint(c *Checkpoint) error {
-	if m.cfg.Key == nil {
+func (qu *quarantine) sealCheckpoint(c *Checkpoint) error {
+	if qu.cfg.Key == nil {
 		return nil
 	}
 	for name, text := range map[string]*json.RawMessage{"state": &c.State, "memory": &c.Memory} {
 		if len(*text) == 0 {
 			continue
 		}
-		sealed, err := m.encrypt(string(c.ID)+"/"+name, *text)
+		sealed, err := qu.encrypt(string(c.ID)+"/"+name, *text)
 		if err != nil {
 			return err
 		}
@@ -245,7 +252,7 @@ func (m *Manager) sealCheckpoint(c *Checkpoint) error {
 }
 
 // unsealCheckpoint is the inverse of sealCheckpoint.
-func (m *Manager) unsealCheckpoint(c *Checkpoint) error {
+func (qu *quarantine) unsealCheckpoint(c *Checkpoint) error {
 	if !c.Encrypted {
 		return nil
 	}
@@ -257,7 +264,7 @@ func (m *Manager) unsealCheckpoint(c *Checkpoint) error {
 		if err := json.Unmarshal(*text, &sealed); err != nil {
 			return fmt.Errorf("read checkpoint %s: %w", c.ID, err)
 		}
-		plain, err := m.decrypt(string(c.ID)+"/"+name, sealed.Age)
+		plain, err := qu.decrypt(string(c.ID)+"/"+name, sealed.Age)
 		if err != nil {
 			return err
 		}
@@ -268,12 +275,12 @@ func (m *Manager) unsealCheckpoint(c *Checkpoint) error {
 }
 
 // Checkpoint returns a checkpoint with State and Memory in plain text. It verifies the digest.
-func (m *Manager) Checkpoint(ctx context.Context, cid id.Checkpoint) (Checkpoint, error) {
-	c, err := m.store.Checkpoint(ctx, cid)
+func (cs *checkpoints) Checkpoint(ctx context.Context, cid id.Checkpoint) (Checkpoint, error) {
+	c, err := cs.store.Checkpoint(ctx, cid)
 	if err != nil {
 		return Checkpoint{}, err
 	}
-	if err := m.unsealCheckpoint(&c); err != nil {
+	if err := cs.quarantine.unsealCheckpoint(&c); err != nil {
 		return Checkpoint{}, err
 	}
 	if sum, err := c.sum(); err != nil || sum != c.Digest {
@@ -284,8 +291,8 @@ func (m *Manager) Checkpoint(ctx context.Context, cid id.Checkpoint) (Checkpoint
 
 // DeleteCheckpoint deletes a checkpoint that was taken automatically and is not the last of its run. Its
 // entry in the audit log stays.
-func (m *Manager) DeleteCheckpoint(ctx context.Context, c Checkpoint) error {
-	_, err := m.changeRun(ctx, c.Run, func(t *transaction, r *Run) error {
+func (cs *checkpoints) DeleteCheckpoint(ctx context.Context, c Checkpoint) error {
+	_, err := cs.local.changeRun(ctx, c.Run, func(t *transaction, r *Run) error {
 		if !c.Auto || c.ID == r.Checkpoint {
 			return fault.Newf(fault.Conflict, "run.DeleteCheckpoint", string(c.ID), "only automatic checkpoints other than the last can be deleted")
 		}
@@ -298,6 +305,6 @@ func (m *Manager) DeleteCheckpoint(ctx context.Context, c Checkpoint) error {
 
 // Checkpoints lists the checkpoints of a run with numbers greater than after, in order and
 // without State and Memory.
-func (m *Manager) Checkpoints(ctx context.Context, rid id.Run, after int64, limit int) ([]Checkpoint, error) {
-	return m.store.Checkpoints(ctx, rid, after, pageLimit(limit))
+func (cs *checkpoints) Checkpoints(ctx context.Context, rid id.Run, after int64, limit int) ([]Checkpoint, error) {
+	return cs.store.Checkpoints(ctx, rid, after, pageLimit(limit))
 }

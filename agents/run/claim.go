@@ -46,14 +46,20 @@ var ErrLost = errors.New("the lease on the session was lost")
 // ErrReleased is the cause of a lease's context if this Manager released it.
 var ErrReleased = errors.New("the lease on the session was released")
 
+// claims has the leases of this process on sessions.
+type claims struct {
+	*core
+	local *localSessions
+}
+
 // Claim makes the caller the supervisor of a run until the returned context is done. The cause
 // of the context is ErrLost, ErrReleased or the closing of the Manager. Claim returns
 // fault.Conflict if another Manager supervises a run of the same session, or if the run
 // already has a supervisor in this process.
-func (m *Manager) Claim(ctx context.Context, rid id.Run) (context.Context, error) {
+func (cl *claims) Claim(ctx context.Context, rid id.Run) (context.Context, error) {
 	var claimed context.Context
 	var sid string
-	err := m.changeClaimed(ctx, rid, func(t *transaction, r *Run, w *localRun) error {
+	err := cl.local.changeClaimed(ctx, rid, func(t *transaction, r *Run, w *localRun) error {
 		if w.supervised {
 			return fault.Newf(fault.Conflict, "run.Claim", string(rid), "run already has a supervisor in this process")
 		}
@@ -67,11 +73,11 @@ func (m *Manager) Claim(ctx context.Context, rid id.Run) (context.Context, error
 	if claimed == nil {
 		return nil, err
 	}
-	m.mu.Lock()
-	m.supervised[rid] = sid
-	m.mu.Unlock()
+	cl.local.mu.Lock()
+	cl.local.supervised[rid] = sid
+	cl.local.mu.Unlock()
 	if err != nil { // the lease is stored, but the caller does not know that it supervises the run
-		return nil, errors.Join(err, m.Release(context.WithoutCancel(ctx), rid))
+		return nil, errors.Join(err, cl.Release(context.WithoutCancel(ctx), rid))
 	}
 	return claimed, nil
 }
@@ -79,38 +85,38 @@ func (m *Manager) Claim(ctx context.Context, rid id.Run) (context.Context, error
 // Release ends the supervision of a run. If no run of the session has a supervisor any longer,
 // any Manager may claim the session. After Release, the run is not supervised here, even if
 // Release fails.
-func (m *Manager) Release(ctx context.Context, rid id.Run) error {
-	m.mu.Lock()
-	sid := m.supervised[rid]
-	delete(m.supervised, rid)
-	m.mu.Unlock()
+func (cl *claims) Release(ctx context.Context, rid id.Run) error {
+	cl.local.mu.Lock()
+	sid := cl.local.supervised[rid]
+	delete(cl.local.supervised, rid)
+	cl.local.mu.Unlock()
 	if sid == "" { // not supervised; the session may still have an idle lease
-		r, err := m.store.Run(ctx, rid)
+		r, err := cl.store.Run(ctx, rid)
 		if err != nil {
 			return err
 		}
 		sid = r.Session
 	}
-	l, err := m.acquireLocal(sid)
+	l, err := cl.local.acquireLocal(sid)
 	if err != nil {
 		return err
 	}
 	l.mu.Lock()
-	defer m.releaseLocal(l)
+	defer cl.local.releaseLocal(l)
 	if l.lease == nil {
 		return nil
 	}
 	if w := l.lease.runs[rid]; w != nil {
 		w.supervised = false
 	}
-	return m.releaseIdle(ctx, l)
+	return cl.local.releaseIdle(ctx, l)
 }
 
 // releaseIdle releases the lease on a session if this process executes and supervises nothing
 // in it. The caller holds l.mu.
 //
 // +checklocks:l.mu
-func (m *Manager) releaseIdle(ctx context.Context, l *localSession) error {
+func (ls *localSessions) releaseIdle(ctx context.Context, l *localSession) error {
 	l.lease.prune()
 	for _, w := range l.lease.runs {
 		if !w.idle() {
@@ -118,7 +124,7 @@ func (m *Manager) releaseIdle(ctx context.Context, l *localSession) error {
 		}
 	}
 	l.drop(ErrReleased)
-	if err := m.store.Release(context.WithoutCancel(ctx), l.id, m.cfg.Holder); err != nil {
+	if err := ls.store.Release(context.WithoutCancel(ctx), l.id, ls.cfg.Holder); err != nil {
 		return fmt.Errorf("release the lease on session %s: %w", l.id, err)
 	}
 	return nil
@@ -164,17 +170,17 @@ func (l *localSession) drop(why error) {
 
 // Unsupervised returns up to limit active runs without a supervisor that satisfy suits, oldest
 // first. It does not return runs of sessions that another Manager has a lease on.
-func (m *Manager) Unsupervised(ctx context.Context, limit int, suits func(Run) bool) ([]Run, error) {
+func (cl *claims) Unsupervised(ctx context.Context, limit int, suits func(Run) bool) ([]Run, error) {
 	limit = pageLimit(limit)
 	var free []Run
 	for after := id.Run(""); len(free) < limit; {
-		list, err := m.store.Unclaimed(ctx, m.cfg.Holder, time.Now(), after, page)
+		list, err := cl.store.Unclaimed(ctx, cl.cfg.Holder, time.Now(), after, page)
 		if err != nil {
 			return nil, err
 		}
 		for _, r := range list {
 			after = r.ID
-			if len(free) < limit && !m.isSupervised(r) && suits(r) {
+			if len(free) < limit && !cl.isSupervised(r) && suits(r) {
 				free = append(free, r)
 			}
 		}
@@ -185,10 +191,10 @@ func (m *Manager) Unsupervised(ctx context.Context, limit int, suits func(Run) b
 	return free, nil
 }
 
-func (m *Manager) isSupervised(r Run) bool {
-	m.mu.Lock()
-	l := m.local[r.Session]
-	m.mu.Unlock()
+func (cl *claims) isSupervised(r Run) bool {
+	cl.local.mu.Lock()
+	l := cl.local.byID[r.Session]
+	cl.local.mu.Unlock()
 	if l == nil {
 		return false
 	}
@@ -199,14 +205,14 @@ func (m *Manager) isSupervised(r Run) bool {
 
 // changeClaimed lets f change a run, with a lease on its session. It waits while a snapshot
 // blocks the run.
-func (m *Manager) changeClaimed(ctx context.Context, rid id.Run, f func(t *transaction, r *Run, w *localRun) error) error {
-	r, err := m.store.Run(ctx, rid)
+func (ls *localSessions) changeClaimed(ctx context.Context, rid id.Run, f func(t *transaction, r *Run, w *localRun) error) error {
+	r, err := ls.store.Run(ctx, rid)
 	if err != nil {
 		return err
 	}
 	for {
 		var snapshotDone <-chan struct{}
-		err := m.change(ctx, r.Session, func(t *transaction) error {
+		err := ls.change(ctx, r.Session, func(t *transaction) error {
 			w, r, err := t.localRun(rid)
 			if err != nil {
 				return err
@@ -311,41 +317,41 @@ func (t *transaction) claimSession(s *Session) error {
 		return fmt.Errorf("load the budget of session %s: %w", s.ID, err)
 	}
 	c := &lease{until: until, budget: b, runs: map[id.Run]*localRun{}}
-	c.ctx, c.cancel = context.WithCancelCause(t.Manager.ctx)
+	c.ctx, c.cancel = context.WithCancelCause(t.localSessions.ctx)
 	t.local.lease = c // +checklocksignore: a transaction holds local.mu, see current
 	return nil
 }
 
 // renewLoop renews leases until the Manager is closed.
-func (m *Manager) renewLoop() {
-	tick := time.NewTicker(m.cfg.Lease / 3)
+func (cl *claims) renewLoop() {
+	tick := time.NewTicker(cl.cfg.Lease / 3)
 	defer tick.Stop()
 	for {
 		select {
-		case <-m.ctx.Done():
+		case <-cl.ctx.Done():
 			return
 		case <-tick.C:
-			m.renew()
+			cl.renew()
 		}
 	}
 }
 
 // renew renews all leases. A lease is lost if another Manager took it, or if it could not be
 // renewed before its expiry.
-func (m *Manager) renew() {
-	ctx, cancel := context.WithTimeout(m.ctx, m.cfg.Lease/3)
+func (cl *claims) renew() {
+	ctx, cancel := context.WithTimeout(cl.ctx, cl.cfg.Lease/3)
 	defer cancel()
-	until := time.Now().Add(m.cfg.Lease)
+	until := time.Now().Add(cl.cfg.Lease)
 	began := time.Now()
-	held, err := m.store.Renew(ctx, m.cfg.Holder, until)
-	if err != nil && m.ctx.Err() == nil {
-		m.cfg.Log.Error("failed to renew leases on sessions", "error", err)
+	held, err := cl.store.Renew(ctx, cl.cfg.Holder, until)
+	if err != nil && cl.ctx.Err() == nil {
+		cl.cfg.Log.Error("failed to renew leases on sessions", "error", err)
 	}
-	m.mu.Lock()
-	all := slices.Collect(maps.Keys(m.local))
-	m.mu.Unlock()
+	cl.local.mu.Lock()
+	all := slices.Collect(maps.Keys(cl.local.byID))
+	cl.local.mu.Unlock()
 	for _, sid := range all {
-		l, cerr := m.acquireLocal(sid)
+		l, cerr := cl.local.acquireLocal(sid)
 		if cerr != nil {
 			return
 		}
@@ -354,10 +360,10 @@ func (m *Manager) renew() {
 		case c == nil:
 		case err == nil && slices.Contains(held, l.id):
 			c.until = until
-		case err == nil && c.until.Sub(began) < m.cfg.Lease, time.Now().After(c.until):
-			m.cfg.Log.Error("lost the lease on a session", "session", l.id)
+		case err == nil && c.until.Sub(began) < cl.cfg.Lease, time.Now().After(c.until):
+			cl.cfg.Log.Error("lost the lease on a session", "session", l.id)
 			l.drop(ErrLost)
 		}
-		m.releaseLocal(l)
+		cl.local.releaseLocal(l)
 	}
 }

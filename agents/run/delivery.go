@@ -62,13 +62,19 @@ func (r Retry) pause(n int) time.Duration {
 	return p/2 + rand.N(p/2+1)
 }
 
+// deliveries has the deliveries of messages to connectors.
+type deliveries struct {
+	*core
+	local *localSessions
+}
+
 // TakeDeliveries returns up to limit due deliveries to a connector, earliest first. Within
 // Retry.Patience, no other caller gets them, and the caller must report the result with
 // Delivered or NotDelivered. Otherwise they are due again. If the process restarts with the
 // same Holder, they are due immediately.
-func (m *Manager) TakeDeliveries(ctx context.Context, to string, limit int) ([]Delivery, error) {
+func (ds *deliveries) TakeDeliveries(ctx context.Context, to string, limit int) ([]Delivery, error) {
 	now := time.Now()
-	return m.store.TakeDeliveries(ctx, to, m.cfg.Holder, now, now.Add(m.cfg.Retry.Patience), pageLimit(limit))
+	return ds.store.TakeDeliveries(ctx, to, ds.cfg.Holder, now, now.Add(ds.cfg.Retry.Patience), pageLimit(limit))
 }
 
 // A DeliveryFilter selects the deliveries that DeliveriesTo returns.
@@ -80,20 +86,20 @@ type DeliveryFilter struct {
 }
 
 // DeliveriesTo lists deliveries to a connector, by due time.
-func (m *Manager) DeliveriesTo(ctx context.Context, f DeliveryFilter) ([]Delivery, error) {
+func (ds *deliveries) DeliveriesTo(ctx context.Context, f DeliveryFilter) ([]Delivery, error) {
 	f.Limit = pageLimit(f.Limit)
-	return m.store.DeliveriesTo(ctx, f)
+	return ds.store.DeliveriesTo(ctx, f)
 }
 
 // Undelivered counts the deliveries to a connector in a state.
-func (m *Manager) Undelivered(ctx context.Context, to string, s DeliveryState) (int64, error) {
-	return m.store.CountDeliveries(ctx, to, s)
+func (ds *deliveries) Undelivered(ctx context.Context, to string, s DeliveryState) (int64, error) {
+	return ds.store.CountDeliveries(ctx, to, s)
 }
 
 // Delivery returns a delivery.
-func (m *Manager) Delivery(ctx context.Context, did string) (Delivery, error) {
+func (ds *deliveries) Delivery(ctx context.Context, did string) (Delivery, error) {
 	mid, _, _ := strings.Cut(did, ".")
-	list, err := m.store.Deliveries(ctx, id.Message(mid))
+	list, err := ds.store.Deliveries(ctx, id.Message(mid))
 	if err != nil {
 		return Delivery{}, err
 	}
@@ -106,40 +112,40 @@ func (m *Manager) Delivery(ctx context.Context, did string) (Delivery, error) {
 }
 
 // Deliveries returns the deliveries of a message.
-func (m *Manager) Deliveries(ctx context.Context, mid id.Message) ([]Delivery, error) {
-	return m.store.Deliveries(ctx, mid)
+func (ds *deliveries) Deliveries(ctx context.Context, mid id.Message) ([]Delivery, error) {
+	return ds.store.Deliveries(ctx, mid)
 }
 
 // Delivered records a successful attempt.
-func (m *Manager) Delivered(ctx context.Context, d Delivery) error {
-	_, err := m.updateDelivery(ctx, d, func(d *Delivery, _ time.Time) { d.State, d.Error = Delivered, "" })
+func (ds *deliveries) Delivered(ctx context.Context, d Delivery) error {
+	_, err := ds.updateDelivery(ctx, d, func(d *Delivery, _ time.Time) { d.State, d.Error = Delivered, "" })
 	return err
 }
 
 // NotDelivered records a failed attempt, and returns the delivery with the time of the next.
-func (m *Manager) NotDelivered(ctx context.Context, d Delivery, why error) (Delivery, error) {
-	return m.updateDelivery(ctx, d, func(d *Delivery, now time.Time) {
+func (ds *deliveries) NotDelivered(ctx context.Context, d Delivery, why error) (Delivery, error) {
+	return ds.updateDelivery(ctx, d, func(d *Delivery, now time.Time) {
 		d.Error = clip(why.Error(), 500)
-		d.Next = now.Add(m.cfg.Retry.pause(d.Attempts))
-		if d.Attempts >= m.cfg.Retry.Attempts {
+		d.Next = now.Add(ds.cfg.Retry.pause(d.Attempts))
+		if d.Attempts >= ds.cfg.Retry.Attempts {
 			d.State = Dead
 		}
 	})
 }
 
 // Redeliver retries a dead delivery.
-func (m *Manager) Redeliver(ctx context.Context, d Delivery) (Delivery, error) {
+func (ds *deliveries) Redeliver(ctx context.Context, d Delivery) (Delivery, error) {
 	if d.State != Dead {
 		return d, fault.Newf(fault.Conflict, "run.Redeliver", d.ID, "delivery is %s", d.State)
 	}
 	d.Attempts = -1
-	return m.updateDelivery(ctx, d, func(d *Delivery, now time.Time) { d.State, d.Next = Pending, now })
+	return ds.updateDelivery(ctx, d, func(d *Delivery, now time.Time) { d.State, d.Next = Pending, now })
 }
 
 // updateDelivery stores the result of an attempt.
-func (m *Manager) updateDelivery(ctx context.Context, d Delivery, f func(d *Delivery, now time.Time)) (Delivery, error) {
+func (ds *deliveries) updateDelivery(ctx context.Context, d Delivery, f func(d *Delivery, now time.Time)) (Delivery, error) {
 	attempts := d.Attempts + 1
-	err := m.change(ctx, d.Session, func(t *transaction) error {
+	err := ds.local.change(ctx, d.Session, func(t *transaction) error {
 		list, err := t.store.Deliveries(ctx, d.Message)
 		if err != nil {
 			return err

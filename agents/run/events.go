@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"iter"
+	"sync"
 	"time"
 
 	"glasshouse/fault"
@@ -45,41 +46,50 @@ type Event struct {
 // A waiter signals the next event of a session.
 type waiter struct {
 	happened chan struct{} // closed by the next event
-	refs     int           // guarded by Manager.mu
+	refs     int           // guarded by notifier.mu
+}
+
+// notifier notifies waiters about events of sessions.
+type notifier struct {
+	*core
+
+	mu sync.Mutex
+	// +checklocks:mu
+	waiters map[string]*waiter // callers of await, by session
 }
 
 // notify wakes the waiters of a session, and passes events to Config.OnEvent.
-func (m *Manager) notify(sid string, events []Event) {
-	m.mu.Lock()
-	if w := m.waiters[sid]; w != nil {
+func (no *notifier) notify(sid string, events []Event) {
+	no.mu.Lock()
+	if w := no.waiters[sid]; w != nil {
 		close(w.happened)
-		delete(m.waiters, sid)
+		delete(no.waiters, sid)
 	}
-	m.mu.Unlock()
-	if m.cfg.OnEvent != nil {
+	no.mu.Unlock()
+	if no.cfg.OnEvent != nil {
 		for _, e := range events {
-			m.cfg.OnEvent(e)
+			no.cfg.OnEvent(e)
 		}
 	}
 }
 
 // watch returns a channel that is closed at the next event of a session. The caller must call
 // done.
-func (m *Manager) watch(sid string) (happened <-chan struct{}, done func()) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	w := m.waiters[sid]
+func (no *notifier) watch(sid string) (happened <-chan struct{}, done func()) {
+	no.mu.Lock()
+	defer no.mu.Unlock()
+	w := no.waiters[sid]
 	if w == nil {
 		w = &waiter{happened: make(chan struct{})}
-		m.waiters[sid] = w
+		no.waiters[sid] = w
 	}
 	w.refs++
 	return w.happened, func() {
-		m.mu.Lock()
-		defer m.mu.Unlock()
+		no.mu.Lock()
+		defer no.mu.Unlock()
 		w.refs--
-		if w.refs == 0 && m.waiters[sid] == w {
-			delete(m.waiters, sid)
+		if w.refs == 0 && no.waiters[sid] == w {
+			delete(no.waiters, sid)
 		}
 	}
 }
@@ -89,9 +99,9 @@ const pollEvery = time.Second
 
 // await calls look repeatedly, after each event of a session and every pollEvery, until look
 // returns true or an error, or ctx is done.
-func (m *Manager) await(ctx context.Context, sid string, look func() (enough bool, err error)) error {
+func (no *notifier) await(ctx context.Context, sid string, look func() (enough bool, err error)) error {
 	for {
-		happened, done := m.watch(sid)
+		happened, done := no.watch(sid)
 		enough, err := look()
 		if enough || err != nil {
 			done()
@@ -103,7 +113,7 @@ func (m *Manager) await(ctx context.Context, sid string, look func() (enough boo
 		case <-timer.C:
 		case <-ctx.Done():
 			err = context.Cause(ctx)
-		case <-m.ctx.Done():
+		case <-no.ctx.Done():
 			err = errClosed
 		}
 		timer.Stop()
@@ -115,20 +125,20 @@ func (m *Manager) await(ctx context.Context, sid string, look func() (enough boo
 }
 
 // Events returns events of a session with numbers greater than after.
-func (m *Manager) Events(ctx context.Context, sid string, after int64, limit int) ([]Event, error) {
-	return m.store.Events(ctx, sid, after, pageLimit(limit))
+func (no *notifier) Events(ctx context.Context, sid string, after int64, limit int) ([]Event, error) {
+	return no.store.Events(ctx, sid, after, pageLimit(limit))
 }
 
 // Follow yields the events of a session with numbers greater than after, and then new ones. It
 // ends when ctx is done, or after it has yielded an error. A slow consumer loses no events,
 // because they are read from the store.
-func (m *Manager) Follow(ctx context.Context, sid string, after int64) iter.Seq2[Event, error] {
+func (no *notifier) Follow(ctx context.Context, sid string, after int64) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		for {
 			var list []Event
-			err := m.await(ctx, sid, func() (bool, error) {
+			err := no.await(ctx, sid, func() (bool, error) {
 				var err error
-				list, err = m.store.Events(ctx, sid, after, pageLimit(0))
+				list, err = no.store.Events(ctx, sid, after, pageLimit(0))
 				return len(list) > 0, err
 			})
 			if err != nil {
@@ -148,11 +158,11 @@ func (m *Manager) Follow(ctx context.Context, sid string, after int64) iter.Seq2
 }
 
 // AddEvent adds an event of another package to an existing session.
-func (m *Manager) AddEvent(ctx context.Context, e Event) (Event, error) {
+func (ss *sessions) AddEvent(ctx context.Context, e Event) (Event, error) {
 	if len(e.Kind) == 0 || len(e.Kind) > maxName || len(e.Body) > maxBody || len(e.Body) > 0 && !json.Valid(e.Body) {
 		return Event{}, fault.Fieldf("run.AddEvent", "event", "want a kind, and a JSON body of at most %d bytes", maxBody)
 	}
-	err := m.change(ctx, e.Session, func(t *transaction) error {
+	err := ss.local.change(ctx, e.Session, func(t *transaction) error {
 		if _, err := t.getSession(); err != nil {
 			return err
 		}

@@ -22,16 +22,16 @@ type Finish struct {
 
 // Finish ends a run as done. If its Until does not hold, Finish returns a fault.Conflict that
 // says what is missing, and the run stays active.
-func (m *Manager) Finish(ctx context.Context, rid id.Run, q Finish) (Run, error) {
+func (rs *runs) Finish(ctx context.Context, rid id.Run, q Finish) (Run, error) {
 	if err := checkJSON("run.Finish", "result", q.Result, maxOutput); err != nil {
 		return Run{}, err
 	}
 	if err := checkLabels("run.Finish", q.Labels); err != nil {
 		return Run{}, err
 	}
-	return m.changeRun(ctx, rid, func(t *transaction, r *Run) error {
+	return rs.local.changeRun(ctx, rid, func(t *transaction, r *Run) error {
 		if r.Until != nil && r.State == Active {
-			holds, missing, err := m.evaluateUntil(ctx, r, q.Person)
+			holds, missing, err := rs.evaluateUntil(ctx, r, q.Person)
 			if err != nil {
 				return err
 			}
@@ -50,16 +50,16 @@ func (m *Manager) Finish(ctx context.Context, rid id.Run, q Finish) (Run, error)
 
 // UntilHolds reports whether the Until of a run holds without a confirmation by a person, and if
 // not, what is missing. Without an Until it holds.
-func (m *Manager) UntilHolds(ctx context.Context, rid id.Run) (holds bool, missing string, err error) {
-	r, err := m.store.Run(ctx, rid)
+func (rs *runs) UntilHolds(ctx context.Context, rid id.Run) (holds bool, missing string, err error) {
+	r, err := rs.store.Run(ctx, rid)
 	if err != nil || r.Until == nil {
 		return err == nil, "", err
 	}
-	return m.evaluateUntil(ctx, &r, false)
+	return rs.evaluateUntil(ctx, &r, false)
 }
 
-func (m *Manager) evaluateUntil(ctx context.Context, r *Run, person bool) (bool, string, error) {
-	succeeded, err := m.store.Succeeded(ctx, r.ID)
+func (rs *runs) evaluateUntil(ctx context.Context, r *Run, person bool) (bool, string, error) {
+	succeeded, err := rs.store.Succeeded(ctx, r.ID)
 	if err != nil {
 		return false, "", err
 	}

@@ -91,6 +91,14 @@ const (
 	maxOutput    = 1 << 20
 )
 
+// journal records the steps of runs.
+type journal struct {
+	*core
+	quarantine *quarantine
+	notifier   *notifier
+	local      *localSessions
+}
+
 // Begin begins a step of a run. If fresh is true, the step is new: the caller executes it and
 // calls End. An ended step is returned from the step log, even if the run is paused or has
 // ended. A step that has begun but not ended is in flight. If it is Busy, the caller calls
@@ -99,12 +107,12 @@ const (
 //
 // Using a key again for a different step returns fault.Mismatch. Only active runs begin steps.
 // If the budget is insufficient, Begin returns fault.Exhausted, and pauses or stops the run.
-func (m *Manager) Begin(ctx context.Context, rid id.Run, q StepRequest) (s Step, fresh bool, err error) {
+func (jo *journal) Begin(ctx context.Context, rid id.Run, q StepRequest) (s Step, fresh bool, err error) {
 	if err := q.check(); err != nil {
 		return Step{}, false, err
 	}
 	owned := false // the caller executes the step
-	err = m.changeClaimed(ctx, rid, func(t *transaction, r *Run, w *localRun) error {
+	err = jo.local.changeClaimed(ctx, rid, func(t *transaction, r *Run, w *localRun) error {
 		have, err := t.store.Step(ctx, rid, q.Key)
 		switch {
 		case err == nil:
@@ -119,14 +127,14 @@ func (m *Manager) Begin(ctx context.Context, rid id.Run, q StepRequest) (s Step,
 	})
 	if err != nil {
 		if owned { // the step is stored, but the caller does not know that it owns it
-			err = errors.Join(err, m.AbandonStep(context.WithoutCancel(ctx), rid, q.Key))
+			err = errors.Join(err, jo.AbandonStep(context.WithoutCancel(ctx), rid, q.Key))
 		}
 		return Step{}, false, err
 	}
 	if s.Ended.IsZero() {
 		return s, fresh, nil
 	}
-	s, err = m.unsealOutput(ctx, s)
+	s, err = jo.quarantine.unsealOutput(ctx, s)
 	return s, false, err
 }
 
@@ -162,21 +170,21 @@ func (q *StepRequest) check() error {
 }
 
 // inputDigest returns the digest by which the input of a step is recognized.
-func (m *Manager) inputDigest(q StepRequest) (string, error) {
+func (qu *quarantine) inputDigest(q StepRequest) (string, error) {
 	text, err := chain.Canonical(q.Input)
 	if err != nil {
 		return "", fault.Fieldf("run.Begin", "input", "%v", err)
 	}
 	text = slices.Concat([]byte(q.Kind), []byte{0}, []byte(q.Name), []byte{0}, text)
 	if personal(q.Label) {
-		return m.keyedDigest(text), nil
+		return qu.keyedDigest(text), nil
 	}
 	return digest(text), nil
 }
 
 // repeatBegin handles Begin for an existing step.
 func (t *transaction) repeatBegin(r *Run, w *localRun, s Step, q StepRequest) (Step, error) {
-	same, err := t.inputDigest(q)
+	same, err := t.quarantine.inputDigest(q)
 	if err != nil {
 		return Step{}, err
 	}
@@ -219,7 +227,7 @@ func (t *transaction) beginStep(r *Run, w *localRun, q StepRequest) (Step, error
 	}
 	s := Step{Run: r.ID, Key: q.Key, Kind: q.Kind, Name: q.Name, Label: q.Label, Worst: q.Worst, State: Begun, Began: t.now}
 	var err error
-	s.Digest, err = t.inputDigest(q)
+	s.Digest, err = t.quarantine.inputDigest(q)
 	if err != nil {
 		return Step{}, err
 	}
@@ -264,11 +272,11 @@ func beginning(input json.RawMessage) json.RawMessage {
 
 // SetStepRef stores the reference by which the side effect of a step can be found. Call it before
 // the side effect starts.
-func (m *Manager) SetStepRef(ctx context.Context, rid id.Run, key, ref string) error {
+func (jo *journal) SetStepRef(ctx context.Context, rid id.Run, key, ref string) error {
 	if err := checkKey("run.SetStepRef", ref); err != nil {
 		return err
 	}
-	return m.changeClaimed(ctx, rid, func(t *transaction, r *Run, _ *localRun) error {
+	return jo.local.changeClaimed(ctx, rid, func(t *transaction, r *Run, _ *localRun) error {
 		s, err := t.store.Step(ctx, rid, key)
 		if err != nil {
 			return err
@@ -286,7 +294,7 @@ func (m *Manager) SetStepRef(ctx context.Context, rid id.Run, key, ref string) e
 // again with the same outcome is no error. If the output is too large to be stored in full,
 // End returns fault.TooLarge and the step stays in flight; call End again with a shorter
 // output.
-func (m *Manager) End(ctx context.Context, rid id.Run, key string, o Outcome) (Step, error) {
+func (jo *journal) End(ctx context.Context, rid id.Run, key string, o Outcome) (Step, error) {
 	const op = "run.End"
 	if o.State != StepDone && o.State != StepFailed && o.State != StepRefused {
 		return Step{}, fault.Fieldf(op, "state", "%.40q is not one of done, failed, refused", string(o.State))
@@ -309,7 +317,7 @@ func (m *Manager) End(ctx context.Context, rid id.Run, key string, o Outcome) (S
 		return Step{}, fault.Fieldf(op, "output", "%v", err)
 	}
 	var ended Step
-	err = m.changeClaimed(ctx, rid, func(t *transaction, r *Run, w *localRun) error {
+	err = jo.local.changeClaimed(ctx, rid, func(t *transaction, r *Run, w *localRun) error {
 		o.Output = maskJSON(t.mask(r), o.Output)
 		s, err := t.store.Step(ctx, rid, key)
 		if err != nil {
@@ -325,12 +333,12 @@ func (m *Manager) End(ctx context.Context, rid id.Run, key string, o Outcome) (S
 	if err != nil {
 		return Step{}, err
 	}
-	return m.unsealOutput(ctx, ended)
+	return jo.quarantine.unsealOutput(ctx, ended)
 }
 
 // repeatEnd handles End for a step that has ended. It returns nil if the outcome is the same.
 func (t *transaction) repeatEnd(s Step, o Outcome) error {
-	if full, err := t.unsealOutput(t.ctx, s); err == nil && s.State == o.State && bytes.Equal(full.Output, o.Output) {
+	if full, err := t.quarantine.unsealOutput(t.ctx, s); err == nil && s.State == o.State && bytes.Equal(full.Output, o.Output) {
 		return nil
 	}
 	return fault.Newf(fault.Conflict, "run.End", s.Key, "step has been %s since %s", s.State, s.Ended.Format(time.RFC3339))
@@ -351,7 +359,7 @@ func (t *transaction) endStep(r *Run, w *localRun, s Step, o Outcome) (Step, err
 	}
 	sum := digest(o.Output)
 	if personal(s.Label) {
-		sum = t.keyedDigest(o.Output)
+		sum = t.quarantine.keyedDigest(o.Output)
 	}
 	r.StepLogDigest = digest(fmt.Appendf(nil, "%s\n%d %s %s %s %s", r.StepLogDigest, s.N, s.Key, s.State, s.Digest, sum))
 	t.markChanged(r)
@@ -407,31 +415,31 @@ func excess(used, counted budget.Amounts) budget.Amounts {
 }
 
 // unsealOutput returns the step with its decrypted output in place of a handle.
-func (m *Manager) unsealOutput(ctx context.Context, s Step) (Step, error) {
+func (qu *quarantine) unsealOutput(ctx context.Context, s Step) (Step, error) {
 	var handle string
 	if json.Unmarshal(s.Output, &handle) != nil || !IsHandle(handle) || !personal(s.Label) {
 		return s, nil
 	}
-	kept, err := m.sealed(ctx, handle)
+	kept, err := qu.sealed(ctx, handle)
 	if err != nil {
 		return Step{}, fmt.Errorf("read the output of step %s: %w", s.Key, err)
 	}
-	text, err := m.decrypt(handle, kept.Text)
+	text, err := qu.decrypt(handle, kept.Text)
 	s.Output = json.RawMessage(text)
 	return s, err
 }
 
 // Wait waits until a step has ended, and returns it. If no caller in this process executes the
 // step, Wait returns fault.Unavailable, and Begin can take over the step.
-func (m *Manager) Wait(ctx context.Context, rid id.Run, key string) (Step, error) {
-	r, err := m.store.Run(ctx, rid)
+func (jo *journal) Wait(ctx context.Context, rid id.Run, key string) (Step, error) {
+	r, err := jo.store.Run(ctx, rid)
 	if err != nil {
 		return Step{}, err
 	}
 	var s Step
-	err = m.await(ctx, r.Session, func() (bool, error) {
-		busy := m.busy(r.Session, rid, key)
-		s, err = m.store.Step(ctx, rid, key)
+	err = jo.notifier.await(ctx, r.Session, func() (bool, error) {
+		busy := jo.busy(r.Session, rid, key)
+		s, err = jo.store.Step(ctx, rid, key)
 		if err == nil && s.State == Begun && !busy {
 			err = fault.Newf(fault.Unavailable, "run.Wait", key, "the step is no longer being executed: begin it again")
 		}
@@ -440,14 +448,14 @@ func (m *Manager) Wait(ctx context.Context, rid id.Run, key string) (Step, error
 	if err != nil {
 		return Step{}, err
 	}
-	return m.unsealOutput(ctx, s)
+	return jo.quarantine.unsealOutput(ctx, s)
 }
 
 // busy reports whether a caller in this process executes a step.
-func (m *Manager) busy(sid string, rid id.Run, key string) bool {
-	m.mu.Lock()
-	l := m.local[sid]
-	m.mu.Unlock()
+func (jo *journal) busy(sid string, rid id.Run, key string) bool {
+	jo.local.mu.Lock()
+	l := jo.local.byID[sid]
+	jo.local.mu.Unlock()
 	if l == nil {
 		return false
 	}
@@ -459,18 +467,18 @@ func (m *Manager) busy(sid string, rid id.Run, key string) bool {
 
 // AbandonStep gives up a step without ending it. The next caller of Begin takes it over. Its
 // reservation stays in the budget.
-func (m *Manager) AbandonStep(ctx context.Context, rid id.Run, key string) error {
-	m.mu.Lock()
-	sid := m.supervised[rid]
-	m.mu.Unlock()
+func (jo *journal) AbandonStep(ctx context.Context, rid id.Run, key string) error {
+	jo.local.mu.Lock()
+	sid := jo.local.supervised[rid]
+	jo.local.mu.Unlock()
 	if sid == "" {
-		r, err := m.store.Run(ctx, rid)
+		r, err := jo.store.Run(ctx, rid)
 		if err != nil {
 			return err
 		}
 		sid = r.Session
 	}
-	l, err := m.acquireLocal(sid)
+	l, err := jo.local.acquireLocal(sid)
 	if err != nil {
 		return err
 	}
@@ -478,18 +486,18 @@ func (m *Manager) AbandonStep(ctx context.Context, rid id.Run, key string) error
 	if w := l.lease.run(rid); w != nil && w.steps[key] != nil {
 		w.steps[key].busy = false
 	}
-	m.releaseLocal(l)
-	m.notify(sid, nil) // callers of Wait must begin the step again
+	jo.local.releaseLocal(l)
+	jo.notifier.notify(sid, nil) // callers of Wait must begin the step again
 	return nil
 }
 
 // Step returns one step as stored.
-func (m *Manager) Step(ctx context.Context, rid id.Run, key string) (Step, error) {
-	return m.store.Step(ctx, rid, key)
+func (jo *journal) Step(ctx context.Context, rid id.Run, key string) (Step, error) {
+	return jo.store.Step(ctx, rid, key)
 }
 
 // Steps lists the step log of a run in order, as stored.
-func (m *Manager) Steps(ctx context.Context, f StepFilter) ([]Step, error) {
+func (jo *journal) Steps(ctx context.Context, f StepFilter) ([]Step, error) {
 	f.Limit = pageLimit(f.Limit)
-	return m.store.Steps(ctx, f)
+	return jo.store.Steps(ctx, f)
 }

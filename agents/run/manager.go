@@ -52,21 +52,43 @@ type Config struct {
 	Log *slog.Logger // nil: logging is disabled
 }
 
-// A Manager manages sessions and their runs. It is safe for concurrent use.
+// A Manager manages sessions and their runs. It is safe for concurrent use. New creates its
+// parts; each uses only those created before it.
 type Manager struct {
+	*core
+	*quarantine
+	*notifier
+	*localSessions
+	*sessions
+	*messages
+	*deliveries
+	*runs
+	*claims
+	*journal
+	*checkpoints
+}
+
+// core is what all parts of a Manager share.
+type core struct {
 	cfg    Config
 	store  Store
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	wg     sync.WaitGroup
+}
+
+// localSessions are the sessions that this process uses. All changes of sessions and runs go
+// through it.
+type localSessions struct {
+	*core
+	quarantine *quarantine
+	notifier   *notifier
 
 	mu sync.Mutex
 	// +checklocks:mu
 	closed bool
 	// +checklocks:mu
-	local map[string]*localSession // sessions in use by this process
-	// +checklocks:mu
-	waiters map[string]*waiter // callers of await, by session
+	byID map[string]*localSession
 	// +checklocks:mu
 	supervised map[id.Run]string // sessions of the runs supervised by this process
 }
@@ -81,7 +103,15 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	m := &Manager{cfg: cfg, store: ownEntries{cfg.Store, cfg.Holder}, local: map[string]*localSession{}, waiters: map[string]*waiter{}, supervised: map[id.Run]string{}}
+	co := &core{cfg: cfg, store: ownEntries{cfg.Store, cfg.Holder}}
+	qu := &quarantine{core: co}
+	no := &notifier{core: co, waiters: map[string]*waiter{}}
+	ls := &localSessions{core: co, quarantine: qu, notifier: no, byID: map[string]*localSession{}, supervised: map[id.Run]string{}}
+	m := &Manager{
+		core: co, quarantine: qu, notifier: no, localSessions: ls,
+		sessions: &sessions{co, ls}, messages: &messages{co, qu, no, ls}, deliveries: &deliveries{co, ls}, runs: &runs{co, ls},
+		claims: &claims{co, ls}, journal: &journal{co, qu, no, ls}, checkpoints: &checkpoints{co, qu, ls},
+	}
 	if err := m.store.Release(ctx, "", cfg.Holder); err != nil {
 		return nil, err
 	}
@@ -97,19 +127,16 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 }
 
 // Holder returns the name of this process among those that share the Store.
-func (m *Manager) Holder() string { return m.cfg.Holder }
+func (co *core) Holder() string { return co.cfg.Holder }
 
 var errClosed = fault.Newf(fault.Unavailable, "run", "", "the daemon is shutting down; the state is stored: ask again")
 
 // Close releases all leases and stops all goroutines. It may be called twice.
 func (m *Manager) Close() error {
-	m.mu.Lock()
-	wasClosed := m.closed
-	m.closed = true
-	m.mu.Unlock()
+	first := m.localSessions.close()
 	m.cancel(errClosed)
 	m.wg.Wait()
-	if wasClosed {
+	if !first {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
@@ -117,12 +144,21 @@ func (m *Manager) Close() error {
 	return m.store.Release(ctx, "", m.cfg.Holder)
 }
 
+// close refuses new changes. It returns false if it was called before.
+func (ls *localSessions) close() bool {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	was := ls.closed
+	ls.closed = true
+	return !was
+}
+
 // A localSession is the in-memory state of a session that this process uses.
 type localSession struct {
 	id   string
-	refs int // guarded by Manager.mu
+	refs int // guarded by localSessions.mu
 
-	mu sync.Mutex // serializes changes of the session. Manager.mu may be locked while it is held
+	mu sync.Mutex // serializes changes of the session. localSessions.mu may be locked while it is held
 	// +checklocks:mu
 	unrecorded []Record // stored records that are not yet in the chain
 	// +checklocks:mu
@@ -131,34 +167,34 @@ type localSession struct {
 
 // acquireLocal returns the state of a session with a new reference. The caller locks its mu,
 // and calls releaseLocal at the end.
-func (m *Manager) acquireLocal(sid string) (*localSession, error) {
-	m.mu.Lock()
-	if m.closed {
-		m.mu.Unlock()
+func (ls *localSessions) acquireLocal(sid string) (*localSession, error) {
+	ls.mu.Lock()
+	if ls.closed {
+		ls.mu.Unlock()
 		return nil, errClosed
 	}
-	l := m.local[sid]
+	l := ls.byID[sid]
 	if l == nil {
 		l = &localSession{id: sid}
-		m.local[sid] = l
+		ls.byID[sid] = l
 	}
 	l.refs++
-	m.mu.Unlock()
+	ls.mu.Unlock()
 	return l, nil
 }
 
 // releaseLocal unlocks l and drops a reference. It deletes l if it is unused and has no state.
 //
 // +checklocksrelease:l.mu
-func (m *Manager) releaseLocal(l *localSession) {
+func (ls *localSessions) releaseLocal(l *localSession) {
 	idle := l.lease == nil && len(l.unrecorded) == 0
 	l.mu.Unlock()
-	m.mu.Lock()
+	ls.mu.Lock()
 	l.refs--
 	if l.refs == 0 && idle {
-		delete(m.local, l.id)
+		delete(ls.byID, l.id)
 	}
-	m.mu.Unlock()
+	ls.mu.Unlock()
 }
 
 // attempts is how often a change is retried after a concurrent change of another process.
@@ -167,31 +203,31 @@ const attempts = 50
 // change lets f change a session, and stores the result. After a concurrent change by another
 // process, it calls f again. f must register the inverse of in-memory effects in
 // transaction.undo.
-func (m *Manager) change(ctx context.Context, sid string, f func(t *transaction) error) error {
-	l, err := m.acquireLocal(sid)
+func (ls *localSessions) change(ctx context.Context, sid string, f func(t *transaction) error) error {
+	l, err := ls.acquireLocal(sid)
 	if err != nil {
 		return err
 	}
 	l.mu.Lock()
-	defer m.releaseLocal(l)
-	return m.changeIn(ctx, l, f)
+	defer ls.releaseLocal(l)
+	return ls.changeIn(ctx, l, f)
 }
 
 // changeIn is change for a locked session.
 //
 // +checklocks:l.mu
-func (m *Manager) changeIn(ctx context.Context, l *localSession, f func(t *transaction) error) error {
-	if _, err := m.flushRecords(ctx, l); err != nil {
+func (ls *localSessions) changeIn(ctx context.Context, l *localSession, f func(t *transaction) error) error {
+	if _, err := ls.flushRecords(ctx, l); err != nil {
 		return err
 	}
 	for n := 1; ; n++ {
-		t := &transaction{Manager: m, ctx: ctx, local: l, now: time.Now().UTC().Round(0), runs: map[id.Run]*Run{}}
+		t := &transaction{localSessions: ls, ctx: ctx, local: l, now: time.Now().UTC().Round(0), runs: map[id.Run]*Run{}}
 		err := t.attempt(f)
 		if errors.Is(err, errStale) && n < attempts && ctx.Err() == nil {
 			continue
 		}
 		if len(t.endedRuns) > 0 && l.lease != nil {
-			err = errors.Join(err, m.releaseIdle(ctx, l))
+			err = errors.Join(err, ls.releaseIdle(ctx, l))
 		}
 		return err
 	}

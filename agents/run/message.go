@@ -36,22 +36,30 @@ const (
 	maxEventText = 16 << 10  // size limit of a text that is copied to its event, in bytes
 )
 
+// messages carries the messages of sessions.
+type messages struct {
+	*core
+	quarantine *quarantine
+	notifier   *notifier
+	local      *localSessions
+}
+
 // Send adds a message to the inbox of a session, and creates the session if it does not exist.
 // Of the message, only Session, Run, From, Text, Labels and Key are used. If a message with
 // the same key exists, Send returns it and adds nothing. Send resumes the runs of the session
 // that wait for an event, or only msg.Run if it is set.
-func (m *Manager) Send(ctx context.Context, msg Message) (Message, error) {
+func (ms *messages) Send(ctx context.Context, msg Message) (Message, error) {
 	msg.Dir = In
-	return m.put(ctx, msg, nil)
+	return ms.put(ctx, msg, nil)
 }
 
 // Post is Send for the outbox. It creates a delivery for each connector in to.
-func (m *Manager) Post(ctx context.Context, msg Message, to ...string) (Message, error) {
+func (ms *messages) Post(ctx context.Context, msg Message, to ...string) (Message, error) {
 	msg.Dir = Out
-	return m.put(ctx, msg, to)
+	return ms.put(ctx, msg, to)
 }
 
-func (m *Manager) put(ctx context.Context, msg Message, to []string) (Message, error) {
+func (ms *messages) put(ctx context.Context, msg Message, to []string) (Message, error) {
 	if err := msg.check(); err != nil {
 		return Message{}, err
 	}
@@ -61,7 +69,7 @@ func (m *Manager) put(ctx context.Context, msg Message, to []string) (Message, e
 		}
 	}
 	var kept Message
-	err := m.change(ctx, msg.Session, func(t *transaction) error {
+	err := ms.local.change(ctx, msg.Session, func(t *transaction) error {
 		if msg.Key != "" {
 			var err error
 			kept, err = t.store.MessageOf(ctx, msg.Session, msg.Dir, msg.Key)
@@ -134,11 +142,11 @@ func (t *transaction) resumeWaiting(msg Message) error {
 
 // WaitForEvent pauses a run until a message with a Seq larger than after arrives. If there is
 // such a message, the run stays active.
-func (m *Manager) WaitForEvent(ctx context.Context, rid id.Run, after int64, reason string) (Run, error) {
+func (ms *messages) WaitForEvent(ctx context.Context, rid id.Run, after int64, reason string) (Run, error) {
 	if after < 0 {
 		return Run{}, fault.Fieldf("run.WaitForEvent", "after", "must not be negative")
 	}
-	return m.changeRun(ctx, rid, func(t *transaction, r *Run) error {
+	return ms.local.changeRun(ctx, rid, func(t *transaction, r *Run) error {
 		if _, err := t.getSession(); err != nil {
 			return err
 		}
@@ -192,23 +200,23 @@ func (msg *Message) check() error {
 
 // Messages returns messages of one direction with numbers greater than after. Personal texts are
 // handles.
-func (m *Manager) Messages(ctx context.Context, sid string, d Dir, after int64, limit int) ([]Message, error) {
-	return m.store.Messages(ctx, sid, d, after, pageLimit(limit))
+func (ms *messages) Messages(ctx context.Context, sid string, d Dir, after int64, limit int) ([]Message, error) {
+	return ms.store.Messages(ctx, sid, d, after, pageLimit(limit))
 }
 
 // Message returns one message. A personal text is a handle.
-func (m *Manager) Message(ctx context.Context, mid id.Message) (Message, error) {
-	return m.store.Message(ctx, mid)
+func (ms *messages) Message(ctx context.Context, mid id.Message) (Message, error) {
+	return ms.store.Message(ctx, mid)
 }
 
 // Inbox returns incoming messages with numbers greater than after for the agents of a session.
 // Personal texts are in plain text if the session is cleared for them; each such access is
 // recorded. Inbox waits until there is a message. It returns none if ctx is done first.
-func (m *Manager) Inbox(ctx context.Context, sid string, after int64, limit int) ([]Message, error) {
+func (ms *messages) Inbox(ctx context.Context, sid string, after int64, limit int) ([]Message, error) {
 	var list []Message
-	err := m.await(ctx, sid, func() (bool, error) {
+	err := ms.notifier.await(ctx, sid, func() (bool, error) {
 		var err error
-		list, err = m.store.Messages(context.WithoutCancel(ctx), sid, In, after, pageLimit(limit))
+		list, err = ms.store.Messages(context.WithoutCancel(ctx), sid, In, after, pageLimit(limit))
 		return len(list) > 0, err
 	})
 	if err != nil {
@@ -218,7 +226,7 @@ func (m *Manager) Inbox(ctx context.Context, sid string, after int64, limit int)
 		return nil, err
 	}
 	for i := range list {
-		list[i].Text, err = m.Text(context.WithoutCancel(ctx), sid, list[i].Text)
+		list[i].Text, err = ms.quarantine.Text(context.WithoutCancel(ctx), sid, list[i].Text)
 		if err != nil {
 			return nil, err
 		}

@@ -51,10 +51,10 @@ func (m MeterReading) next(r Reading) (MeterReading, int64) {
 // call. The readings are stored together with the charge, so each increase is charged exactly
 // once, even if the daemon is killed. If a limit is exceeded, the run is paused or stopped,
 // and the returned run shows it.
-func (m *Manager) ChargeReadings(ctx context.Context, rid id.Run, readings []Reading) (Run, error) {
+func (rs *runs) ChargeReadings(ctx context.Context, rid id.Run, readings []Reading) (Run, error) {
 	var got *Run
 	done := false
-	err := m.changeClaimed(ctx, rid, func(t *transaction, r *Run, w *localRun) error {
+	err := rs.local.changeClaimed(ctx, rid, func(t *transaction, r *Run, w *localRun) error {
 		got = r
 		if !done { // once, because the change may be attempted several times
 			reservation, err := w.budget.Reserve(nil)

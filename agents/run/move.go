@@ -26,8 +26,14 @@ type Move struct {
 	Version   int64 // not 0: refused if the run has changed its state since this version
 }
 
+// runs manages the state of runs.
+type runs struct {
+	*core
+	local *localSessions
+}
+
 // Create creates a run. It is scheduled if NextRunAt is set, else active.
-func (m *Manager) Create(ctx context.Context, q Request) (Run, error) {
+func (rs *runs) Create(ctx context.Context, q Request) (Run, error) {
 	if q.Session == "" {
 		q.Session = id.NewSession()
 	}
@@ -35,7 +41,7 @@ func (m *Manager) Create(ctx context.Context, q Request) (Run, error) {
 		return Run{}, err
 	}
 	var made *Run
-	err := m.change(ctx, q.Session, func(t *transaction) error {
+	err := rs.local.change(ctx, q.Session, func(t *transaction) error {
 		if q.Key != "" {
 			r, err := t.store.RunOf(ctx, q.Session, q.Key)
 			if fault.KindOf(err) != fault.NotFound {
@@ -159,26 +165,26 @@ func (t *transaction) startRun(r *Run, parent int64, by string, more map[string]
 }
 
 // Get returns a run.
-func (m *Manager) Get(ctx context.Context, rid id.Run) (Run, error) { return m.store.Run(ctx, rid) }
+func (rs *runs) Get(ctx context.Context, rid id.Run) (Run, error) { return rs.store.Run(ctx, rid) }
 
 // List lists runs, newest first.
-func (m *Manager) List(ctx context.Context, f Filter) ([]Run, error) {
+func (rs *runs) List(ctx context.Context, f Filter) ([]Run, error) {
 	f.Limit = pageLimit(f.Limit)
-	return m.store.Runs(ctx, f)
+	return rs.store.Runs(ctx, f)
 }
 
 // Due returns runs whose NextRunAt has passed, earliest first.
-func (m *Manager) Due(ctx context.Context, now time.Time, limit int) ([]Run, error) {
-	return m.store.Due(ctx, now, pageLimit(limit))
+func (rs *runs) Due(ctx context.Context, now time.Time, limit int) ([]Run, error) {
+	return rs.store.Due(ctx, now, pageLimit(limit))
 }
 
 // Move changes the state of a run. If the run ends, its unfinished descendants are cancelled.
 // An illegal transition returns fault.Conflict.
-func (m *Manager) Move(ctx context.Context, rid id.Run, v Move) (Run, error) {
+func (rs *runs) Move(ctx context.Context, rid id.Run, v Move) (Run, error) {
 	if err := v.check(); err != nil {
 		return Run{}, err
 	}
-	return m.changeRun(ctx, rid, func(t *transaction, r *Run) error { return t.move(r, v) })
+	return rs.local.changeRun(ctx, rid, func(t *transaction, r *Run) error { return t.move(r, v) })
 }
 
 func (v *Move) check() error {
@@ -192,13 +198,13 @@ func (v *Move) check() error {
 }
 
 // changeRun lets f change a run, and returns the run after the change.
-func (m *Manager) changeRun(ctx context.Context, rid id.Run, f func(t *transaction, r *Run) error) (Run, error) {
-	r, err := m.store.Run(ctx, rid)
+func (ls *localSessions) changeRun(ctx context.Context, rid id.Run, f func(t *transaction, r *Run) error) (Run, error) {
+	r, err := ls.store.Run(ctx, rid)
 	if err != nil {
 		return Run{}, err
 	}
 	var got *Run
-	err = m.change(ctx, r.Session, func(t *transaction) error {
+	err = ls.change(ctx, r.Session, func(t *transaction) error {
 		r, err := t.run(rid)
 		if err != nil {
 			return err
@@ -268,8 +274,8 @@ func (r *Run) addWaited(from State, why Why, now time.Time) {
 }
 
 // RestartTime restarts the time of a run, so that its time limit counts from now.
-func (m *Manager) RestartTime(ctx context.Context, rid id.Run) (Run, error) {
-	return m.changeRun(ctx, rid, func(t *transaction, r *Run) error {
+func (rs *runs) RestartTime(ctx context.Context, rid id.Run) (Run, error) {
+	return rs.local.changeRun(ctx, rid, func(t *transaction, r *Run) error {
 		if r.State.Ended() || r.Started.IsZero() {
 			return fault.Newf(fault.Conflict, "run.Renew", string(rid), "it is %s", r.describeState())
 		}
@@ -280,8 +286,8 @@ func (m *Manager) RestartTime(ctx context.Context, rid id.Run) (Run, error) {
 }
 
 // Warn adds a warning about a run to the event stream.
-func (m *Manager) Warn(ctx context.Context, rid id.Run, cause, text string) error {
-	_, err := m.changeRun(ctx, rid, func(t *transaction, r *Run) error {
+func (rs *runs) Warn(ctx context.Context, rid id.Run, cause, text string) error {
+	_, err := rs.local.changeRun(ctx, rid, func(t *transaction, r *Run) error {
 		return t.event(rid, RunWarned, map[string]any{"cause": cause, "text": clip(text, maxReason)})
 	})
 	return err
@@ -364,8 +370,8 @@ func (t *transaction) unfinished(f Filter) ([]*Run, error) {
 }
 
 // Update lets the supervisor change the details of a run. f may be called more than once.
-func (m *Manager) Update(ctx context.Context, rid id.Run, f func(d *Details)) (Run, error) {
-	return m.changeRun(ctx, rid, func(t *transaction, r *Run) error {
+func (rs *runs) Update(ctx context.Context, rid id.Run, f func(d *Details)) (Run, error) {
+	return rs.local.changeRun(ctx, rid, func(t *transaction, r *Run) error {
 		f(&r.Details)
 		t.markChanged(r)
 		if err := checkJSON("run.Update", "talk", r.Conversation, maxTalk); err != nil {
@@ -379,12 +385,12 @@ func (m *Manager) Update(ctx context.Context, rid id.Run, f func(d *Details)) (R
 const beatEvery = 15 * time.Second
 
 // Heartbeat records that the agent of a run is alive, and returns the run.
-func (m *Manager) Heartbeat(ctx context.Context, rid id.Run) (Run, error) {
-	r, err := m.store.Run(ctx, rid)
+func (rs *runs) Heartbeat(ctx context.Context, rid id.Run) (Run, error) {
+	r, err := rs.store.Run(ctx, rid)
 	if err != nil || r.State.Ended() || time.Since(r.LastHeartbeat) < beatEvery {
 		return r, err
 	}
-	return m.changeRun(ctx, rid, func(t *transaction, r *Run) error {
+	return rs.local.changeRun(ctx, rid, func(t *transaction, r *Run) error {
 		r.LastHeartbeat = t.now
 		t.markChanged(r)
 		return nil

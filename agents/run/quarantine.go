@@ -56,7 +56,7 @@ func (t *transaction) seal(text string, labels []manifest.Label) (string, error)
 	}
 	s := Sealed{Handle: handlePrefix + rand.Text(), Session: t.local.id, Labels: labels, Expires: t.now.Add(t.cfg.TTL)}
 	var err error
-	s.Text, err = t.encrypt(s.Handle, []byte(text))
+	s.Text, err = t.quarantine.encrypt(s.Handle, []byte(text))
 	if err != nil {
 		return "", err
 	}
@@ -79,14 +79,17 @@ type Reader struct {
 	Labels []manifest.Label // data classes that the reader is cleared for
 }
 
+// quarantine encrypts personal data.
+type quarantine struct{ *core }
+
 // Reveal returns the text of a handle to a cleared reader. It records the access or the
 // refusal before it returns. Once a text has expired, Reveal returns fault.NotFound.
-func (m *Manager) Reveal(ctx context.Context, handle string, who Reader) (string, error) {
-	s, err := m.sealed(ctx, handle)
+func (qu *quarantine) Reveal(ctx context.Context, handle string, who Reader) (string, error) {
+	s, err := qu.sealed(ctx, handle)
 	if err != nil {
 		return "", err
 	}
-	if _, err := m.cfg.Chain.Append(ctx, chain.Entry{
+	if _, err := qu.cfg.Chain.Append(ctx, chain.Entry{
 		Kind: chain.OperatorActed, Session: s.Session, Agent: actor(who.Name),
 		Body: revealBody(handle, s.Labels, who.canRead(s)),
 	}); err != nil {
@@ -96,7 +99,7 @@ func (m *Manager) Reveal(ctx context.Context, handle string, who Reader) (string
 		return "", &fault.Error{Op: "run.Reveal", On: handle, Kind: fault.Denied,
 			Err: fmt.Errorf("the data is labelled %s, which %s is not cleared for", manifest.Join(s.Labels...), who.Name), Remedy: "request access from an administrator"}
 	}
-	return m.decrypt(s.Handle, s.Text)
+	return qu.decrypt(s.Handle, s.Text)
 }
 
 func (who Reader) canRead(s Sealed) bool {
@@ -114,18 +117,18 @@ func revealBody(handle string, labels []manifest.Label, allowed bool) json.RawMe
 // Text returns a text as the agents of a session may read it. If text is a handle of this
 // session and the session is cleared for its labels, Text returns the revealed text and
 // records the access. Else it returns text itself.
-func (m *Manager) Text(ctx context.Context, sid, text string) (string, error) {
+func (qu *quarantine) Text(ctx context.Context, sid, text string) (string, error) {
 	if !IsHandle(text) {
 		return text, nil
 	}
-	s, err := m.sealed(ctx, text)
+	s, err := qu.sealed(ctx, text)
 	if fault.KindOf(err) == fault.NotFound {
 		return text, nil
 	}
 	if err != nil {
 		return "", err
 	}
-	of, err := m.store.Session(ctx, sid)
+	of, err := qu.store.Session(ctx, sid)
 	if err != nil {
 		return "", err
 	}
@@ -133,16 +136,16 @@ func (m *Manager) Text(ctx context.Context, sid, text string) (string, error) {
 	if s.Session != sid || !who.canRead(s) {
 		return text, nil
 	}
-	return m.Reveal(ctx, text, who)
+	return qu.Reveal(ctx, text, who)
 }
 
 // sealed returns the entry of a handle unless it has expired.
-func (m *Manager) sealed(ctx context.Context, handle string) (Sealed, error) {
+func (qu *quarantine) sealed(ctx context.Context, handle string) (Sealed, error) {
 	gone := fault.Newf(fault.NotFound, "run.Reveal", clip(handle, maxName), "the text does not exist or has expired")
 	if !IsHandle(handle) {
 		return Sealed{}, gone
 	}
-	s, err := m.store.Sealed(ctx, handle)
+	s, err := qu.store.Sealed(ctx, handle)
 	if fault.KindOf(err) == fault.NotFound || err == nil && !s.Expires.After(time.Now()) {
 		return Sealed{}, gone
 	}
@@ -150,12 +153,12 @@ func (m *Manager) sealed(ctx context.Context, handle string) (Sealed, error) {
 }
 
 // encrypt encrypts a text together with name, so that decrypt accepts it under that name only.
-func (m *Manager) encrypt(name string, text []byte) (string, error) {
-	if m.cfg.Key == nil {
+func (qu *quarantine) encrypt(name string, text []byte) (string, error) {
+	if qu.cfg.Key == nil {
 		return "", fault.Cannot("run.seal", "personal data cannot be stored without an encryption key", "configure the quarantine key, or redact the data first")
 	}
 	var b bytes.Buffer
-	w, err := age.Encrypt(&b, m.cfg.Key.Recipient())
+	w, err := age.Encrypt(&b, qu.cfg.Key.Recipient())
 	if err == nil {
 		_, err = w.Write(append([]byte(name+"\x00"), text...))
 	}
@@ -169,8 +172,8 @@ func (m *Manager) encrypt(name string, text []byte) (string, error) {
 }
 
 // decrypt is the inverse of encrypt.
-func (m *Manager) decrypt(name, sealed string) (string, error) {
-	if m.cfg.Key == nil {
+func (qu *quarantine) decrypt(name, sealed string) (string, error) {
+	if qu.cfg.Key == nil {
 		return "", fault.Cannot("run.decrypt", "personal data cannot be read without the encryption key", "configure the quarantine key")
 	}
 	bad := fault.Newf(fault.Unavailable, "run.decrypt", name, "the data is damaged or was encrypted with a different key")
@@ -178,7 +181,7 @@ func (m *Manager) decrypt(name, sealed string) (string, error) {
 	if err != nil {
 		return "", bad
 	}
-	r, err := age.Decrypt(bytes.NewReader(b), m.cfg.Key)
+	r, err := age.Decrypt(bytes.NewReader(b), qu.cfg.Key)
 	if err != nil {
 		return "", bad
 	}
@@ -200,11 +203,11 @@ func digest(text []byte) string {
 }
 
 // keyedDigest is digest for personal texts, which must not be guessable from the digest.
-func (m *Manager) keyedDigest(text []byte) string {
-	if m.cfg.Key == nil {
+func (qu *quarantine) keyedDigest(text []byte) string {
+	if qu.cfg.Key == nil {
 		return digest(text)
 	}
-	h := hmac.New(sha256.New, []byte(m.cfg.Key.String()))
+	h := hmac.New(sha256.New, []byte(qu.cfg.Key.String()))
 	h.Write(text)
 	return "hmac:" + hex.EncodeToString(h.Sum(nil))
 }
@@ -247,4 +250,6 @@ func makeKey(file string) (*age.X25519Identity, error) {
 
 // Purge deletes expired texts of the quarantine, and returns their number. The Manager also
 // does this every minute.
-func (m *Manager) Purge(ctx context.Context) (int64, error) { return m.store.Purge(ctx, time.Now()) }
+func (qu *quarantine) Purge(ctx context.Context) (int64, error) {
+	return qu.store.Purge(ctx, time.Now())
+}

@@ -73,14 +73,14 @@ func recordable(text []byte) ([]byte, error) {
 // caller holds l.mu.
 //
 // +checklocks:l.mu
-func (m *Manager) flushRecords(ctx context.Context, l *localSession) (map[string]int64, error) {
+func (ls *localSessions) flushRecords(ctx context.Context, l *localSession) (map[string]int64, error) {
 	if len(l.unrecorded) == 0 {
 		return nil, nil
 	}
 	entries := map[string]int64{}
 	for len(l.unrecorded) > 0 {
 		r := &l.unrecorded[0]
-		if err := m.flushRecord(ctx, r); err != nil {
+		if err := ls.flushRecord(ctx, r); err != nil {
 			return entries, &fault.Error{Op: "run.flushRecords", On: l.id, Kind: fault.Unavailable,
 				Err:    fmt.Errorf("the change is stored, but not yet in the audit log: %w", err),
 				Remedy: "check the state of the session before you retry; it accepts no changes until the audit log works again"}
@@ -91,13 +91,13 @@ func (m *Manager) flushRecords(ctx context.Context, l *localSession) (map[string
 	return entries, nil
 }
 
-func (m *Manager) flushRecord(ctx context.Context, r *Record) error {
+func (ls *localSessions) flushRecord(ctx context.Context, r *Record) error {
 	if r.entry == 0 {
 		parent := r.Parent
-		if r.Holder != m.cfg.Holder { // the parent is an entry of another chain
+		if r.Holder != ls.cfg.Holder { // the parent is an entry of another chain
 			parent = 0
 		}
-		e, err := m.cfg.Chain.Append(ctx, chain.Entry{
+		e, err := ls.cfg.Chain.Append(ctx, chain.Entry{
 			Kind: r.Kind, Parent: parent, Session: r.Session, Run: string(r.Run), Jail: r.Jail, Agent: r.By, Body: r.Body,
 		})
 		if err != nil {
@@ -106,21 +106,21 @@ func (m *Manager) flushRecord(ctx context.Context, r *Record) error {
 		r.entry = e.Seq
 	}
 	entry := r.entry
-	if r.Holder != m.cfg.Holder { // readers look for the entry in the chain of r.Holder
+	if r.Holder != ls.cfg.Holder { // readers look for the entry in the chain of r.Holder
 		entry = 0
 	}
-	return m.store.MarkRecorded(ctx, *r, entry)
+	return ls.store.MarkRecorded(ctx, *r, entry)
 }
 
 // recoverOwnRecords appends the records that an earlier process with the same Holder left
 // behind.
-func (m *Manager) recoverOwnRecords(ctx context.Context) error {
+func (ls *localSessions) recoverOwnRecords(ctx context.Context) error {
 	for {
-		pending, err := m.store.PendingRecords(ctx, m.cfg.Holder, page)
+		pending, err := ls.store.PendingRecords(ctx, ls.cfg.Holder, page)
 		if err != nil || len(pending) == 0 {
 			return err
 		}
-		if err := m.recoverRecords(ctx, pending); err != nil {
+		if err := ls.recoverRecords(ctx, pending); err != nil {
 			return err
 		}
 	}
@@ -128,25 +128,25 @@ func (m *Manager) recoverOwnRecords(ctx context.Context) error {
 
 // recoverAbandonedRecords takes over and appends records that other processes have not
 // appended for abandonedAfter.
-func (m *Manager) recoverAbandonedRecords(ctx context.Context) error {
+func (ls *localSessions) recoverAbandonedRecords(ctx context.Context) error {
 	for {
 		now := time.Now()
-		pending, err := m.store.TakePendingRecords(ctx, m.cfg.Holder, now.Add(-abandonedAfter), now, page)
+		pending, err := ls.store.TakePendingRecords(ctx, ls.cfg.Holder, now.Add(-abandonedAfter), now, page)
 		if err != nil || len(pending) == 0 {
 			return err
 		}
-		if err := m.recoverRecords(ctx, pending); err != nil {
+		if err := ls.recoverRecords(ctx, pending); err != nil {
 			return err
 		}
 	}
 }
 
-func (m *Manager) recoverRecords(ctx context.Context, pending []Record) error {
+func (ls *localSessions) recoverRecords(ctx context.Context, pending []Record) error {
 	for _, r := range pending {
 		var err error
-		r.entry, err = m.findEntry(ctx, r)
+		r.entry, err = ls.findEntry(ctx, r)
 		if err == nil {
-			err = m.flushRecord(ctx, &r)
+			err = ls.flushRecord(ctx, &r)
 		}
 		if err != nil {
 			return fmt.Errorf("append a pending record to the audit log: %w", err)
@@ -157,22 +157,22 @@ func (m *Manager) recoverRecords(ctx context.Context, pending []Record) error {
 
 // recoverUncertainRecords appends stored records of this Holder that are not queued in memory.
 // They come from writes that failed without a known result.
-func (m *Manager) recoverUncertainRecords(ctx context.Context) error {
-	pending, err := m.store.PendingRecords(ctx, m.cfg.Holder, page)
+func (ls *localSessions) recoverUncertainRecords(ctx context.Context) error {
+	pending, err := ls.store.PendingRecords(ctx, ls.cfg.Holder, page)
 	if err != nil {
 		return err
 	}
 	before := time.Now().Add(-abandonedAfter)
-	pending = slices.DeleteFunc(pending, func(r Record) bool { return r.At.After(before) || m.isQueued(r) })
-	return m.recoverRecords(ctx, pending)
+	pending = slices.DeleteFunc(pending, func(r Record) bool { return r.At.After(before) || ls.isQueued(r) })
+	return ls.recoverRecords(ctx, pending)
 }
 
 // isQueued reports whether a record is queued in memory, and appended with the next change of
 // its session.
-func (m *Manager) isQueued(r Record) bool {
-	m.mu.Lock()
-	l := m.local[r.Session]
-	m.mu.Unlock()
+func (ls *localSessions) isQueued(r Record) bool {
+	ls.mu.Lock()
+	l := ls.byID[r.Session]
+	ls.mu.Unlock()
 	if l == nil {
 		return false
 	}
@@ -182,20 +182,20 @@ func (m *Manager) isQueued(r Record) bool {
 }
 
 // retryRecords appends queued records again after an earlier failure.
-func (m *Manager) retryRecords(ctx context.Context) {
-	m.mu.Lock()
-	all := slices.Collect(maps.Keys(m.local))
-	m.mu.Unlock()
+func (ls *localSessions) retryRecords(ctx context.Context) {
+	ls.mu.Lock()
+	all := slices.Collect(maps.Keys(ls.byID))
+	ls.mu.Unlock()
 	for _, sid := range all {
-		l, err := m.acquireLocal(sid)
+		l, err := ls.acquireLocal(sid)
 		if err != nil {
 			return
 		}
 		l.mu.Lock()
-		if _, err := m.flushRecords(ctx, l); err != nil {
-			m.cfg.Log.Error("failed to append pending records to the audit log", "session", sid, "error", err)
+		if _, err := ls.flushRecords(ctx, l); err != nil {
+			ls.cfg.Log.Error("failed to append pending records to the audit log", "session", sid, "error", err)
 		}
-		m.releaseLocal(l)
+		ls.releaseLocal(l)
 	}
 }
 
@@ -205,10 +205,10 @@ const abandonedAfter = 2 * time.Minute
 
 // findEntry returns the number of the chain entry of a record, or 0. A process may have been
 // killed after it appended the record and before it deleted it.
-func (m *Manager) findEntry(ctx context.Context, r Record) (int64, error) {
+func (ls *localSessions) findEntry(ctx context.Context, r Record) (int64, error) {
 	q := chain.Query{Session: r.Session, Run: string(r.Run), Kinds: []chain.Kind{r.Kind}, From: r.At.Add(-time.Minute)}
 	for {
-		list, err := m.cfg.Chain.Entries(ctx, q)
+		list, err := ls.cfg.Chain.Entries(ctx, q)
 		if err != nil || len(list) == 0 {
 			return 0, err
 		}

@@ -35,11 +35,11 @@ type ResumeRequest struct {
 // twice. As a branch, a new run starts with the step log and the budget of the checkpoint.
 // Steps that were in flight at the checkpoint are still in flight; the supervisor uses their
 // Refs to find their side effects. A run that has ended can only be resumed as a branch.
-func (m *Manager) Resume(ctx context.Context, rid id.Run, q ResumeRequest) (Run, Checkpoint, error) {
+func (cs *checkpoints) Resume(ctx context.Context, rid id.Run, q ResumeRequest) (Run, Checkpoint, error) {
 	q.Reason, q.By = clip(q.Reason, maxReason), actor(q.By)
 	var c Checkpoint
 	var result *Run
-	_, err := m.changeRun(ctx, rid, func(t *transaction, r *Run) error {
+	_, err := cs.local.changeRun(ctx, rid, func(t *transaction, r *Run) error {
 		cid := q.Checkpoint
 		if cid == "" {
 			cid = r.Checkpoint
@@ -47,7 +47,7 @@ func (m *Manager) Resume(ctx context.Context, rid id.Run, q ResumeRequest) (Run,
 		c = Checkpoint{Session: r.Session, Run: rid, Budget: budget.State{Limits: r.Budget.Limits}}
 		if cid != "" {
 			var err error
-			c, err = m.Checkpoint(ctx, cid)
+			c, err = cs.Checkpoint(ctx, cid)
 			if err != nil {
 				return err
 			}

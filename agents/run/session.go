@@ -52,9 +52,15 @@ type Settings struct {
 	Labels []manifest.Label `json:"labels,omitempty"` // data classes that its agents may read in plain text
 }
 
+// sessions manages sessions.
+type sessions struct {
+	*core
+	local *localSessions
+}
+
 // Open creates a session, or returns the existing one with this ID unchanged. Of s, only ID,
 // Settings and the limits of Budget are used. Without an ID, the session gets a random one.
-func (m *Manager) Open(ctx context.Context, s Session) (Session, error) {
+func (ss *sessions) Open(ctx context.Context, s Session) (Session, error) {
 	if s.ID == "" {
 		s.ID = id.NewSession()
 	}
@@ -62,7 +68,7 @@ func (m *Manager) Open(ctx context.Context, s Session) (Session, error) {
 		return Session{}, err
 	}
 	var got *Session
-	err := m.change(ctx, s.ID, func(t *transaction) error {
+	err := ss.local.change(ctx, s.ID, func(t *transaction) error {
 		var err error
 		got, err = t.open(s)
 		return err
@@ -157,20 +163,20 @@ func checkJSON(op, field string, text json.RawMessage, most int) error {
 }
 
 // Session returns a session.
-func (m *Manager) Session(ctx context.Context, sid string) (Session, error) {
-	return m.store.Session(ctx, sid)
+func (ss *sessions) Session(ctx context.Context, sid string) (Session, error) {
+	return ss.store.Session(ctx, sid)
 }
 
 // Sessions lists sessions, newest first.
-func (m *Manager) Sessions(ctx context.Context, f SessionFilter) ([]Session, error) {
+func (ss *sessions) Sessions(ctx context.Context, f SessionFilter) ([]Session, error) {
 	f.Limit = pageLimit(f.Limit)
-	return m.store.Sessions(ctx, f)
+	return ss.store.Sessions(ctx, f)
 }
 
 // ChangeSettings changes the settings of a session. f may be called more than once.
-func (m *Manager) ChangeSettings(ctx context.Context, sid, by string, f func(s *Settings)) (Session, error) {
+func (ss *sessions) ChangeSettings(ctx context.Context, sid, by string, f func(s *Settings)) (Session, error) {
 	var got *Session
-	err := m.change(ctx, sid, func(t *transaction) error {
+	err := ss.local.change(ctx, sid, func(t *transaction) error {
 		s, err := t.getSession()
 		if err != nil {
 			return err
@@ -194,9 +200,9 @@ func (m *Manager) ChangeSettings(ctx context.Context, sid, by string, f func(s *
 }
 
 // Raise raises limits of a session's budget.
-func (m *Manager) Raise(ctx context.Context, sid, by string, limits budget.Amounts) (Session, error) {
+func (ss *sessions) Raise(ctx context.Context, sid, by string, limits budget.Amounts) (Session, error) {
 	var got *Session
-	err := m.change(ctx, sid, func(t *transaction) error {
+	err := ss.local.change(ctx, sid, func(t *transaction) error {
 		s, err := t.getSession()
 		if err != nil {
 			return err
@@ -224,9 +230,9 @@ func (t *transaction) recordRaise(rid id.Run, parent int64, by string, limits bu
 
 // CloseSession closes a session and cancels its unfinished runs. A closed session refuses
 // messages and runs. Closing it again is no error.
-func (m *Manager) CloseSession(ctx context.Context, sid, by, reason string) (Session, error) {
+func (ss *sessions) CloseSession(ctx context.Context, sid, by, reason string) (Session, error) {
 	var got *Session
-	err := m.change(ctx, sid, func(t *transaction) error {
+	err := ss.local.change(ctx, sid, func(t *transaction) error {
 		s, err := t.getSession()
 		got = s
 		if err != nil || s.State == Closed {

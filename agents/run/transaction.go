@@ -17,7 +17,7 @@ import (
 
 // A transaction is one change of one session in progress.
 type transaction struct {
-	*Manager
+	*localSessions
 	ctx   context.Context
 	local *localSession
 	now   time.Time
@@ -109,7 +109,7 @@ func (t *transaction) write() error {
 		w.ended = true
 	}
 	t.local.unrecorded = append(t.local.unrecorded, t.c.Records...)
-	t.notify(t.local.id, t.c.Events)
+	t.notifier.notify(t.local.id, t.c.Events)
 	entries, err := t.flushRecords(ctx, t.local)
 	t.setEntries(entries)
 	return errors.Join(err, t.applyLimits())
