@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"strings"
+	"time"
 
 	"glasshouse/fault"
 	"glasshouse/id"
@@ -24,14 +25,26 @@ func (o TakeOptions) Check() error {
 	return fault.Fieldf(op, "layering", "%q is neither %q nor %q", o.Layering, jail.Copied, jail.Stacked)
 }
 
+// newest returns the time of the last snapshot of a jail, or the zero time.
+func (ss *snapshots) newest(j id.Jail) (last time.Time) {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	for _, s := range ss.all {
+		if s.Jail.ID == j && s.Created.After(last) {
+			last = s.Created
+		}
+	}
+	return last
+}
+
 // LastOf returns the last snapshot in the history of a jail: the last that was taken of it,
 // or the one that it was created from or rewound to. It returns "" if there is no such
 // snapshot.
-func (k *Manager) LastOf(jid id.Jail) id.Snapshot {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.last[jid]
+func (ss *snapshots) LastOf(jid id.Jail) id.Snapshot {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	return ss.last[jid]
 }
 
 // Spares returns the number of frozen spares of a snapshot.
-func (k *Manager) Spares(sid id.Snapshot) int { return k.cfg.Jails.Copies(sid) }
+func (ss *snapshots) Spares(sid id.Snapshot) int { return ss.cfg.Jails.Copies(sid) }

@@ -17,13 +17,13 @@ import (
 	"glasshouse/observe/event"
 )
 
-var _ jail.Commands = (*Manager)(nil)
+var _ jail.Commands = (*automatic)(nil)
 
 // auto is the state of a jail with automatic snapshots.
 type auto struct {
 	takeMu sync.Mutex // serializes automatic snapshots of the jail
 
-	// The following fields are guarded by Manager.mu.
+	// The following fields are guarded by automatic.mu.
 	due         time.Time // time of the next periodic snapshot; zero if unknown
 	pending     bool      // a process is held for a snapshot
 	announced   []string  // the command of the last call of Before
@@ -54,73 +54,82 @@ const (
 
 func (r Reason) automatic() bool { return r == Periodic || r == Before || r == After }
 
+// automatic takes the automatic snapshots of jails.
+type automatic struct {
+	*snapshots
+
+	mu sync.Mutex
+	// +checklocks:mu
+	byJail map[id.Jail]*auto // jails with automatic snapshots
+}
+
 // auto returns the state of a jail and creates it if necessary.
-func (k *Manager) auto(jid id.Jail) *auto {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	a := k.autos[jid]
+func (au *automatic) auto(jid id.Jail) *auto {
+	au.mu.Lock()
+	defer au.mu.Unlock()
+	a := au.byJail[jid]
 	if a == nil {
 		a = &auto{}
-		k.autos[jid] = a
+		au.byJail[jid] = a
 	}
 	return a
 }
 
 // takeAutomatic takes a snapshot of a running jail if the jail may have changed since the last
 // one. The first of consecutive failures is logged. Failures do not affect the jail.
-func (k *Manager) takeAutomatic(ctx context.Context, jid id.Jail, o TakeOptions) {
-	a := k.auto(jid)
+func (au *automatic) takeAutomatic(ctx context.Context, jid id.Jail, o TakeOptions) {
+	a := au.auto(jid)
 	a.takeMu.Lock()
 	defer a.takeMu.Unlock()
-	k.mu.Lock()
+	au.mu.Lock()
 	resting := time.Now().Before(a.retryAfter)
-	k.mu.Unlock()
-	if resting || k.ctx.Err() != nil {
+	au.mu.Unlock()
+	if resting || au.ctx.Err() != nil {
 		return
 	}
-	j, err := k.cfg.Jails.Get(ctx, jid)
+	j, err := au.cfg.Jails.Get(ctx, jid)
 	if err != nil || j.State != jail.Running && j.State != jail.Paused {
 		return
 	}
-	if changed, err := k.cfg.Jails.Changed(ctx, jid); err == nil && !changed {
+	if changed, err := au.cfg.Jails.Changed(ctx, jid); err == nil && !changed {
 		return
 	}
-	_, done, err := k.take(ctx, jid, o)
+	_, done, err := au.take(ctx, jid, o)
 	if err != nil {
-		k.recordFailure(ctx, a, jid, o, err)
+		au.recordFailure(ctx, a, jid, o, err)
 		return
 	}
 	done()
-	k.mu.Lock()
+	au.mu.Lock()
 	a.failed, a.retryAfter = 0, time.Time{}
-	k.mu.Unlock()
-	k.retainSoon(jid)
+	au.mu.Unlock()
+	au.retainSoon(jid)
 }
 
 // recordFailure records a failed attempt and sets the time of the next one. It ignores
 // failures of a jail that has ended meanwhile.
-func (k *Manager) recordFailure(ctx context.Context, a *auto, jid id.Jail, o TakeOptions, err error) {
-	if j, gone := k.cfg.Jails.Get(ctx, jid); gone != nil || j.State != jail.Running && j.State != jail.Paused || ctx.Err() != nil {
+func (au *automatic) recordFailure(ctx context.Context, a *auto, jid id.Jail, o TakeOptions, err error) {
+	if j, gone := au.cfg.Jails.Get(ctx, jid); gone != nil || j.State != jail.Running && j.State != jail.Paused || ctx.Err() != nil {
 		return
 	}
-	k.mu.Lock()
+	au.mu.Lock()
 	rest := min(minBackoff<<min(a.failed, 10), maxBackoff)
 	a.failed++
 	a.retryAfter = time.Now().Add(rest)
 	first := a.failed == 1
-	k.mu.Unlock()
+	au.mu.Unlock()
 	if first {
-		k.cfg.Log.Warn("automatic snapshot failed; it will be retried, and further failures are not logged until one succeeds",
+		au.cfg.Log.Warn("automatic snapshot failed; it will be retried, and further failures are not logged until one succeeds",
 			"jail", jid, "reason", o.Reason, "trigger", o.Trigger, "err", err, "remedy", fault.RemedyOf(err), "again", rest)
 	}
 }
 
 // clock takes periodic snapshots until Close.
-func (k *Manager) clock() {
+func (au *automatic) clock() {
 	for {
-		wait := k.takeDue(time.Now())
+		wait := au.takeDue(time.Now())
 		select {
-		case <-k.ctx.Done():
+		case <-au.ctx.Done():
 			return
 		case <-time.After(wait):
 		}
@@ -128,12 +137,12 @@ func (k *Manager) clock() {
 }
 
 // takeDue takes the snapshots that are due at now, and returns the time until the next check.
-func (k *Manager) takeDue(now time.Time) time.Duration {
-	jails, err := k.cfg.Jails.List(k.ctx, jail.ListOptions{})
+func (au *automatic) takeDue(now time.Time) time.Duration {
+	jails, err := au.cfg.Jails.List(au.ctx, jail.ListOptions{})
 	if err != nil {
 		return clockInterval
 	}
-	k.forgetJails(jails)
+	au.forgetJails(jails)
 	wait := clockInterval
 	var work errgroup.Group
 	work.SetLimit(2)
@@ -142,17 +151,17 @@ func (k *Manager) takeDue(now time.Time) time.Duration {
 		if every == 0 || j.State != jail.Running && j.State != jail.Paused {
 			continue
 		}
-		a := k.auto(j.ID)
-		due := k.due(a, j)
+		a := au.auto(j.ID)
+		due := au.due(a, j)
 		if left := due.Sub(now); left > 0 {
 			wait = min(wait, left)
 			continue
 		}
 		work.Go(func() error {
-			k.takeAutomatic(k.ctx, j.ID, TakeOptions{Reason: Periodic, Trigger: every.String()})
-			k.mu.Lock()
+			au.takeAutomatic(au.ctx, j.ID, TakeOptions{Reason: Periodic, Trigger: every.String()})
+			au.mu.Lock()
 			a.due = time.Now().Add(every)
-			k.mu.Unlock()
+			au.mu.Unlock()
 			return nil
 		})
 	}
@@ -162,18 +171,16 @@ func (k *Manager) takeDue(now time.Time) time.Duration {
 
 // due returns the time of the next periodic snapshot of a jail: one period after its last
 // snapshot of any kind, including those of earlier daemons.
-func (k *Manager) due(a *auto, j jail.Jail) time.Time {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+func (au *automatic) due(a *auto, j jail.Jail) time.Time {
 	last := j.Created
 	if j.Started != nil {
 		last = *j.Started
 	}
-	for _, s := range k.all {
-		if s.Jail.ID == j.ID && s.Created.After(last) {
-			last = s.Created
-		}
+	if newest := au.newest(j.ID); newest.After(last) {
+		last = newest
 	}
+	au.mu.Lock()
+	defer au.mu.Unlock()
 	if due := last.Add(j.Spec.Snapshots.Every); due.After(a.due) {
 		a.due = due
 	}
@@ -181,23 +188,23 @@ func (k *Manager) due(a *auto, j jail.Jail) time.Time {
 }
 
 // forgetJails removes the state of jails that no longer exist.
-func (k *Manager) forgetJails(jails []jail.Jail) {
+func (au *automatic) forgetJails(jails []jail.Jail) {
 	there := map[id.Jail]bool{}
 	for _, j := range jails {
 		there[j.ID] = true
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for jid := range k.autos {
+	au.mu.Lock()
+	defer au.mu.Unlock()
+	for jid := range au.byJail {
 		if !there[jid] {
-			delete(k.autos, jid)
+			delete(au.byJail, jid)
 		}
 	}
 }
 
 // Before implements jail.Commands. The requested command waits for the snapshot.
-func (k *Manager) Before(ctx context.Context, jid id.Jail, argv []string) {
-	j, err := k.cfg.Jails.Get(ctx, jid)
+func (au *automatic) Before(ctx context.Context, jid id.Jail, argv []string) {
+	j, err := au.cfg.Jails.Get(ctx, jid)
 	if err != nil {
 		return
 	}
@@ -205,19 +212,19 @@ func (k *Manager) Before(ctx context.Context, jid id.Jail, argv []string) {
 	if rule == "" {
 		return
 	}
-	k.takeAutomatic(ctx, jid, TakeOptions{Reason: Before, Trigger: rule})
-	a := k.auto(jid)
-	k.mu.Lock()
-	defer k.mu.Unlock()
+	au.takeAutomatic(ctx, jid, TakeOptions{Reason: Before, Trigger: rule})
+	a := au.auto(jid)
+	au.mu.Lock()
+	defer au.mu.Unlock()
 	a.announced, a.announcedAt = slices.Clone(argv), time.Now()
 }
 
 // After implements jail.Commands.
-func (k *Manager) After(ctx context.Context, jid id.Jail, argv []string) {
-	if k.ctx.Err() != nil {
+func (au *automatic) After(ctx context.Context, jid id.Jail, argv []string) {
+	if au.ctx.Err() != nil {
 		return
 	}
-	k.takeAutomatic(ctx, jid, TakeOptions{Reason: After, Trigger: trigger(argv)})
+	au.takeAutomatic(ctx, jid, TakeOptions{Reason: After, Trigger: trigger(argv)})
 }
 
 // trigger returns the text of a command for Snapshot.Trigger.
@@ -229,29 +236,29 @@ func trigger(argv []string) string {
 // ProgramStarted is called for each program that a process in a jail has executed. If the policy
 // requires a snapshot, the process is stopped as soon as possible, after the program has
 // started. Began does not block and does not keep e.
-func (k *Manager) ProgramStarted(jid id.Jail, e *event.Event) {
-	if k.ctx == nil || k.ctx.Err() != nil || time.Since(time.UnixMilli(e.TS)) > maxEventAge {
+func (au *automatic) ProgramStarted(jid id.Jail, e *event.Event) {
+	if au.ctx == nil || au.ctx.Err() != nil || time.Since(time.UnixMilli(e.TS)) > maxEventAge {
 		return
 	}
-	j, err := k.cfg.Jails.Get(k.ctx, jid)
+	j, err := au.cfg.Jails.Get(au.ctx, jid)
 	if err != nil || len(j.Spec.Snapshots.Before) == 0 {
 		return
 	}
 	rule := matching(j.Spec.Snapshots.Before, func(words []string) bool { return matchesProgram(words, e.Argv) })
-	if rule == "" || !k.claimHold(jid, e.Argv) {
+	if rule == "" || !au.claimHold(jid, e.Argv) {
 		return
 	}
 	pid := int(e.HostPID)
-	k.wg.Go(func() {
-		held, err := k.cfg.Jails.Hold(jid, pid)
+	au.wg.Go(func() {
+		held, err := au.cfg.Jails.Hold(jid, pid)
 		defer held.Release()
 		if err != nil { // the process has ended, or another tracer is attached
-			k.cfg.Log.Debug("cannot stop a process for a snapshot", "jail", jid, "pid", pid, "err", err)
+			au.cfg.Log.Debug("cannot stop a process for a snapshot", "jail", jid, "pid", pid, "err", err)
 		}
-		k.takeAutomatic(k.ctx, jid, TakeOptions{Reason: Before, Trigger: rule, held: held})
-		a := k.auto(jid)
-		k.mu.Lock()
-		defer k.mu.Unlock()
+		au.takeAutomatic(au.ctx, jid, TakeOptions{Reason: Before, Trigger: rule, held: held})
+		a := au.auto(jid)
+		au.mu.Lock()
+		defer au.mu.Unlock()
 		a.pending = false
 	})
 }
@@ -259,10 +266,10 @@ func (k *Manager) ProgramStarted(jid id.Jail, e *event.Event) {
 // claimHold reports whether a started program has to wait for a snapshot, and if so marks one
 // as pending. It returns false for the command of the last call of Before, and while another
 // snapshot is pending.
-func (k *Manager) claimHold(jid id.Jail, argv []string) bool {
-	a := k.auto(jid)
-	k.mu.Lock()
-	defer k.mu.Unlock()
+func (au *automatic) claimHold(jid id.Jail, argv []string) bool {
+	a := au.auto(jid)
+	au.mu.Lock()
+	defer au.mu.Unlock()
 	if a.announced != nil && slices.Equal(a.announced, argv) && time.Since(a.announcedAt) < announcedTTL {
 		a.announced = nil
 		return false
@@ -275,13 +282,13 @@ func (k *Manager) claimHold(jid id.Jail, argv []string) bool {
 }
 
 // retainSoon removes in the background the snapshots that exceed a jail's retention policy.
-func (k *Manager) retainSoon(jid id.Jail) {
-	if k.ctx.Err() != nil {
+func (au *automatic) retainSoon(jid id.Jail) {
+	if au.ctx.Err() != nil {
 		return
 	}
-	k.wg.Go(func() {
-		if err := k.retain(k.ctx, jid); err != nil && k.ctx.Err() == nil && !errors.Is(err, fault.NotFound) {
-			k.cfg.Log.Warn("cannot remove automatic snapshots", "jail", jid, "err", err)
+	au.wg.Go(func() {
+		if err := au.retain(au.ctx, jid); err != nil && au.ctx.Err() == nil && !errors.Is(err, fault.NotFound) {
+			au.cfg.Log.Warn("cannot remove automatic snapshots", "jail", jid, "err", err)
 		}
 	})
 }

@@ -80,24 +80,24 @@ const MaxBranches = 256
 // Branch creates count jails from a snapshot, each with the state of the original jail at that
 // time. The creation of single jails may fail; Branch itself returns an error only if the
 // snapshot cannot be used.
-func (k *Manager) Branch(ctx context.Context, sid id.Snapshot, count int, o Overrides) ([]BranchResult, error) {
-	return k.branch(ctx, sid, count, o, event.OpBranch)
+func (ss *snapshots) Branch(ctx context.Context, sid id.Snapshot, count int, o Overrides) ([]BranchResult, error) {
+	return ss.branch(ctx, sid, count, o, event.OpBranch)
 }
 
 // Restore creates one jail from a snapshot.
-func (k *Manager) Restore(ctx context.Context, sid id.Snapshot, o Overrides) (jail.Jail, error) {
-	children, err := k.branch(ctx, sid, 1, o, event.OpRestore)
+func (ss *snapshots) Restore(ctx context.Context, sid id.Snapshot, o Overrides) (jail.Jail, error) {
+	children, err := ss.branch(ctx, sid, 1, o, event.OpRestore)
 	if err != nil {
 		return jail.Jail{}, err
 	}
 	return children[0].Jail, children[0].Err
 }
 
-func (k *Manager) branch(ctx context.Context, sid id.Snapshot, count int, o Overrides, op string) ([]BranchResult, error) {
+func (ss *snapshots) branch(ctx context.Context, sid id.Snapshot, count int, o Overrides, op string) ([]BranchResult, error) {
 	if count < 1 || count > MaxBranches {
 		return nil, fault.Fieldf("snapshot.Branch", "count", "%d is not between 1 and %d", count, MaxBranches)
 	}
-	img, done, err := k.image(ctx, sid)
+	img, done, err := ss.image(ctx, sid)
 	if err != nil {
 		return nil, err
 	}
@@ -106,7 +106,7 @@ func (k *Manager) branch(ctx context.Context, sid id.Snapshot, count int, o Over
 		return nil, fault.Newf(fault.Invalid, "snapshot.Branch", string(sid), "mounts cannot be added to a snapshot with running processes")
 	}
 	if o.Govern == nil {
-		o.Govern = k.cfg.InheritPolicy
+		o.Govern = ss.cfg.InheritPolicy
 	}
 	specs := make([]jail.Spec, count)
 	for i := range specs {
@@ -114,7 +114,7 @@ func (k *Manager) branch(ctx context.Context, sid id.Snapshot, count int, o Over
 		if err != nil {
 			return nil, err
 		}
-		specs[i], err = k.cfg.Jails.Check(spec)
+		specs[i], err = ss.cfg.Jails.Check(spec)
 		if err != nil {
 			return nil, err
 		}
@@ -128,64 +128,64 @@ func (k *Manager) branch(ctx context.Context, sid id.Snapshot, count int, o Over
 		wg.Go(func() {
 			defer func() { <-slots }()
 			defer fault.Recover(&children[i].Err) // one jail's panic must not end the daemon
-			children[i].Jail, children[i].Err = k.cfg.Jails.Branch(ctx, img, jail.BranchOptions{
+			children[i].Jail, children[i].Err = ss.cfg.Jails.Branch(ctx, img, jail.BranchOptions{
 				Spec: specs[i], Number: i + 1, Op: op,
 				At: began.Add(time.Duration(i)), // creation times in the order of the numbers, independent of scheduling
 			})
 		})
 	}
 	wg.Wait()
-	k.mu.Lock()
+	ss.mu.Lock()
 	for _, c := range children {
 		if c.Err == nil {
-			k.last[c.Jail.ID] = sid
+			ss.last[c.Jail.ID] = sid
 		}
 	}
-	of, _ := k.lookup(sid)
-	k.mu.Unlock()
+	of, _ := ss.lookup(sid)
+	ss.mu.Unlock()
 	for i, c := range children {
 		if c.Err == nil {
-			k.notify(Notification{Op: OpBranched, Snapshot: of, Jail: c.Jail.ID, Number: i + 1})
+			ss.notify(Notification{Op: OpBranched, Snapshot: of, Jail: c.Jail.ID, Number: i + 1})
 		}
 	}
-	k.refill(sid)
+	ss.refill(sid)
 	return children, nil
 }
 
 // BranchJail takes a snapshot of a jail and creates count jails from it.
-func (k *Manager) BranchJail(ctx context.Context, jid id.Jail, count int, o Overrides) (Snapshot, []BranchResult, error) {
-	s, done, err := k.take(ctx, jid, TakeOptions{Reason: Branched})
+func (ss *snapshots) BranchJail(ctx context.Context, jid id.Jail, count int, o Overrides) (Snapshot, []BranchResult, error) {
+	s, done, err := ss.take(ctx, jid, TakeOptions{Reason: Branched})
 	if err != nil {
 		return Snapshot{}, nil, err
 	}
 	defer done()
-	children, err := k.Branch(ctx, s.ID, count, o)
+	children, err := ss.Branch(ctx, s.ID, count, o)
 	return s, children, err
 }
 
 // Rewind resets a jail to a snapshot of the jail or of one of its ancestors.
-func (k *Manager) Rewind(ctx context.Context, jid id.Jail, sid id.Snapshot, o jail.RewindOptions) (jail.Jail, error) {
-	img, done, err := k.image(ctx, sid)
+func (ss *snapshots) Rewind(ctx context.Context, jid id.Jail, sid id.Snapshot, o jail.RewindOptions) (jail.Jail, error) {
+	img, done, err := ss.image(ctx, sid)
 	if err != nil {
 		return jail.Jail{}, err
 	}
 	defer done()
-	j, err := k.cfg.Jails.Rewind(ctx, jid, img, o)
+	j, err := ss.cfg.Jails.Rewind(ctx, jid, img, o)
 	if err != nil {
 		return jail.Jail{}, err
 	}
-	k.mu.Lock()
-	k.last[jid] = sid
-	of, _ := k.lookup(sid)
-	k.mu.Unlock()
-	k.notify(Notification{Op: OpRewound, Snapshot: of, Jail: jid})
-	k.refill(sid)
-	return j, k.sweep(ctx)
+	ss.mu.Lock()
+	ss.last[jid] = sid
+	of, _ := ss.lookup(sid)
+	ss.mu.Unlock()
+	ss.notify(Notification{Op: OpRewound, Snapshot: of, Jail: jid})
+	ss.refill(sid)
+	return j, ss.sweep(ctx)
 }
 
 // image prepares a snapshot for restoring. It stays usable until done is called.
-func (k *Manager) image(ctx context.Context, sid id.Snapshot) (jail.Image, func(), error) {
-	s, free, err := k.acquire(sid)
+func (ss *snapshots) image(ctx context.Context, sid id.Snapshot) (jail.Image, func(), error) {
+	s, free, err := ss.acquire(sid)
 	if err != nil {
 		return jail.Image{}, nil, err
 	}
@@ -193,7 +193,7 @@ func (k *Manager) image(ctx context.Context, sid id.Snapshot) (jail.Image, func(
 	if !s.Memory {
 		return img, free, nil
 	}
-	at, cool, err := k.warm(ctx, s)
+	at, cool, err := ss.warm(ctx, s)
 	if err != nil {
 		free()
 		return jail.Image{}, nil, fmt.Errorf("snapshot %s: %w", sid, err)
@@ -204,26 +204,26 @@ func (k *Manager) image(ctx context.Context, sid id.Snapshot) (jail.Image, func(
 
 // warm loads the images of a snapshot into the memory cache, or into a temporary directory on
 // disk if they do not fit. They stay there until cool is called.
-func (k *Manager) warm(ctx context.Context, s *Snapshot) (at string, cool func(), err error) {
-	k.warmMu.Lock()
-	defer k.warmMu.Unlock()
-	if at, ok := k.cache.get(s.ID); ok {
-		return at, func() { k.cache.put(s.ID) }, nil
+func (ss *snapshots) warm(ctx context.Context, s *Snapshot) (at string, cool func(), err error) {
+	ss.warmMu.Lock()
+	defer ss.warmMu.Unlock()
+	if at, ok := ss.cache.get(s.ID); ok {
+		return at, func() { ss.cache.put(s.ID) }, nil
 	}
-	kept := filepath.Join(k.dir(s.Jail.ID, s.ID), imagesDir)
-	u, err := k.images.Size(kept)
+	kept := filepath.Join(ss.dir(s.Jail.ID, s.ID), imagesDir)
+	u, err := ss.images.Size(kept)
 	if err != nil {
 		return "", nil, err
 	}
-	err = k.cache.make(s.ID, u.Raw)
+	err = ss.cache.make(s.ID, u.Raw)
 	if errors.Is(err, fault.Exhausted) {
-		at, done, err := k.tempDir(k.dir(s.Jail.ID, s.ID), "images")
+		at, done, err := ss.tempDir(ss.dir(s.Jail.ID, s.ID), "images")
 		if err != nil {
 			return "", nil, err
 		}
 		err = os.Chmod(at, 0o755)
 		if err == nil {
-			_, err = k.images.Get(ctx, kept, at)
+			_, err = ss.images.Get(ctx, kept, at)
 		}
 		if err != nil {
 			os.RemoveAll(at)
@@ -238,10 +238,10 @@ func (k *Manager) warm(ctx context.Context, s *Snapshot) (at string, cool func()
 	if err != nil {
 		return "", nil, err
 	}
-	if _, err := k.images.Get(ctx, kept, k.cache.path(s.ID)); err != nil {
-		k.cache.drop(s.ID)
-		k.cache.put(s.ID)
+	if _, err := ss.images.Get(ctx, kept, ss.cache.path(s.ID)); err != nil {
+		ss.cache.drop(s.ID)
+		ss.cache.put(s.ID)
 		return "", nil, err
 	}
-	return k.cache.path(s.ID), func() { k.cache.put(s.ID) }, nil
+	return ss.cache.path(s.ID), func() { ss.cache.put(s.ID) }, nil
 }

@@ -39,66 +39,69 @@ type CompareOptions struct {
 // appended.
 type LogSource func(ctx context.Context, jid id.Jail) (*eventlog.Log, error)
 
+// comparer compares jails and snapshots.
+type comparer struct{ *snapshots }
+
 // Compare returns the differences between two snapshots, two jails, or a snapshot and a jail,
 // as the changes that lead from the first to the second.
-func (k *Manager) Compare(ctx context.Context, from, to Side, o CompareOptions) (*report.Comparison, error) {
+func (co *comparer) Compare(ctx context.Context, from, to Side, o CompareOptions) (*report.Comparison, error) {
 	if o.Parts == (Parts{}) {
 		o.Parts = Parts{true, true, true, true, true}
 	}
-	a, done, err := k.end(ctx, from)
+	a, done, err := co.end(ctx, from)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	b, done, err := k.end(ctx, to)
+	b, done, err := co.end(ctx, to)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
 	c := &report.Comparison{From: a.describe(), To: b.describe()}
 	if o.Parts.Files {
-		c.Files, err = k.files(ctx, a, b, jail.ChangesOptions{Text: o.Text})
+		c.Files, err = co.files(ctx, a, b, jail.ChangesOptions{Text: o.Text})
 		if err != nil {
 			return nil, err
 		}
 	}
 	if o.Parts.Workspace && (a.jail.Spec.Workspace != nil || b.jail.Spec.Workspace != nil) {
-		c.Workspace, err = k.files(ctx, a, b, jail.ChangesOptions{Workspace: true, Text: o.Text})
+		c.Workspace, err = co.files(ctx, a, b, jail.ChangesOptions{Workspace: true, Text: o.Text})
 		if err != nil {
 			return nil, err
 		}
 	}
 	if o.Parts.Processes {
-		c.Processes, err = k.compareProcesses(ctx, a, b)
+		c.Processes, err = co.compareProcesses(ctx, a, b)
 		if err != nil {
 			return nil, err
 		}
 	}
 	if o.Parts.Events {
-		c.Events, err = k.events(ctx, a, b)
+		c.Events, err = co.events(ctx, a, b)
 		if err != nil {
 			return nil, err
 		}
 	}
 	if o.Parts.Usage {
-		c.Usage = &report.UsageChanges{From: k.usage(ctx, a), To: k.usage(ctx, b)}
+		c.Usage = &report.UsageChanges{From: co.usage(ctx, a), To: co.usage(ctx, b)}
 	}
 	return c, nil
 }
 
 // Changes returns the file differences between two ends.
-func (k *Manager) Changes(ctx context.Context, from, to Side, o jail.ChangesOptions) ([]jail.Change, error) {
-	a, done, err := k.end(ctx, from)
+func (co *comparer) Changes(ctx context.Context, from, to Side, o jail.ChangesOptions) ([]jail.Change, error) {
+	a, done, err := co.end(ctx, from)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	b, done, err := k.end(ctx, to)
+	b, done, err := co.end(ctx, to)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	return k.cfg.Jails.Compare(ctx, a.moment(), b.moment(), o)
+	return co.cfg.Jails.Compare(ctx, a.moment(), b.moment(), o)
 }
 
 // An end is a resolved End.
@@ -110,21 +113,21 @@ type end struct {
 }
 
 // end resolves an End. If it is a snapshot, it cannot be deleted until done is called.
-func (k *Manager) end(ctx context.Context, e Side) (_ *end, done func(), err error) {
+func (co *comparer) end(ctx context.Context, e Side) (_ *end, done func(), err error) {
 	if e.Snapshot != "" {
-		s, done, err := k.acquire(e.Snapshot)
+		s, done, err := co.acquire(e.Snapshot)
 		if err != nil {
 			return nil, nil, err
 		}
 		return &end{snapshot: s, jail: s.Jail, time: s.Created, seq: s.Seq}, done, nil
 	}
-	j, err := k.cfg.Jails.Get(ctx, e.Jail)
+	j, err := co.cfg.Jails.Get(ctx, e.Jail)
 	if err != nil {
 		return nil, nil, err
 	}
 	at := &end{jail: j, time: time.Now()}
-	if k.cfg.Logs != nil {
-		if l, err := k.cfg.Logs(ctx, j.ID); err == nil {
+	if co.cfg.Logs != nil {
+		if l, err := co.cfg.Logs(ctx, j.ID); err == nil {
 			at.seq = l.Last()
 		}
 	}
@@ -152,9 +155,9 @@ const maxListed = 5000
 
 // files compares files. If that is impossible, the result contains the reason, because other
 // parts may still be comparable.
-func (k *Manager) files(ctx context.Context, a, b *end, o jail.ChangesOptions) (*report.FileChanges, error) {
+func (co *comparer) files(ctx context.Context, a, b *end, o jail.ChangesOptions) (*report.FileChanges, error) {
 	f := &report.FileChanges{Counts: map[string]int64{}, List: []report.FileChange{}}
-	changes, err := k.cfg.Jails.Compare(ctx, a.moment(), b.moment(), o)
+	changes, err := co.cfg.Jails.Compare(ctx, a.moment(), b.moment(), o)
 	if why, ok := unknownReason(err); ok {
 		f.Unknown = why
 		return f, nil
@@ -204,14 +207,14 @@ func octal(m fs.FileMode) string {
 }
 
 // usage returns the resource usage of a jail, or nil if no process ran in it.
-func (k *Manager) usage(ctx context.Context, e *end) *report.Used {
+func (co *comparer) usage(ctx context.Context, e *end) *report.Used {
 	var s jail.Stats
 	switch {
 	case e.snapshot != nil && e.snapshot.Memory:
 		s = e.snapshot.Stats
 	case e.snapshot == nil && live(e.jail.State):
 		var err error
-		s, err = k.cfg.Jails.Stats(ctx, e.jail.ID)
+		s, err = co.cfg.Jails.Stats(ctx, e.jail.ID)
 		if err != nil {
 			return nil
 		}

@@ -24,19 +24,19 @@ type logRange struct {
 
 // history returns the lineage of an end, from the first jail on. If jails or snapshots were
 // deleted, it uses the data of the remaining ones.
-func (k *Manager) history(ctx context.Context, e *end) []logRange {
+func (co *comparer) history(ctx context.Context, e *end) []logRange {
 	line := []logRange{{e.jail.ID, e.seq}}
 	origin := e.jail.Origin
 	for origin != nil && len(line) < 1000 {
-		k.mu.Lock()
-		s := k.all[origin.Snapshot]
-		k.mu.Unlock()
+		co.mu.Lock()
+		s := co.all[origin.Snapshot]
+		co.mu.Unlock()
 		at := logRange{jail: origin.Jail}
 		if s != nil {
 			at.upto, origin = s.Seq, s.Jail.Origin
 		} else {
-			at.upto = k.forkSeq(ctx, line[len(line)-1].jail)
-			parent, err := k.cfg.Jails.Get(ctx, origin.Jail)
+			at.upto = co.forkSeq(ctx, line[len(line)-1].jail)
+			parent, err := co.cfg.Jails.Get(ctx, origin.Jail)
 			origin = nil
 			if err == nil {
 				origin = parent.Origin
@@ -50,9 +50,9 @@ func (k *Manager) history(ctx context.Context, e *end) []logRange {
 
 // forkSeq returns the sequence number up to which the log of a jail is that of its parent,
 // taken from its first record. It returns 0 if the record was dropped.
-func (k *Manager) forkSeq(ctx context.Context, jid id.Jail) uint64 {
+func (co *comparer) forkSeq(ctx context.Context, jid id.Jail) uint64 {
 	var first uint64
-	err := k.readLog(ctx, jid, 0, func(kind string, seq uint64) bool {
+	err := co.readLog(ctx, jid, 0, func(kind string, seq uint64) bool {
 		if kind == event.Lineage.String() {
 			first = seq
 		}
@@ -65,8 +65,8 @@ func (k *Manager) forkSeq(ctx context.Context, jid id.Jail) uint64 {
 }
 
 // events counts the records of both sides since their lineages diverged.
-func (k *Manager) events(ctx context.Context, a, b *end) (*report.EventChanges, error) {
-	x, y := k.history(ctx, a), k.history(ctx, b)
+func (co *comparer) events(ctx context.Context, a, b *end) (*report.EventChanges, error) {
+	x, y := co.history(ctx, a), co.history(ctx, b)
 	n := 0
 	for n < len(x) && n < len(y) && x[n].jail == y[n].jail {
 		n++
@@ -80,11 +80,11 @@ func (k *Manager) events(ctx context.Context, a, b *end) (*report.EventChanges, 
 		x, y = x[n-1:], y[n-1:]
 	}
 	var err error
-	c.From, err = k.count(ctx, x, since)
+	c.From, err = co.count(ctx, x, since)
 	if err != nil {
 		return nil, err
 	}
-	c.To, err = k.count(ctx, y, since)
+	c.To, err = co.count(ctx, y, since)
 	return c, err
 }
 
@@ -92,9 +92,9 @@ func (k *Manager) events(ctx context.Context, a, b *end) (*report.EventChanges, 
 const maxCounted = 3_000_000
 
 // count counts the records of a lineage, starting after the given record of its first range.
-func (k *Manager) count(ctx context.Context, line []logRange, after uint64) (report.EventCount, error) {
+func (co *comparer) count(ctx context.Context, line []logRange, after uint64) (report.EventCount, error) {
 	c := report.EventCount{ByType: map[string]int64{}}
-	if k.cfg.Logs == nil {
+	if co.cfg.Logs == nil {
 		c.Unknown = "event recording is disabled"
 		return c, nil
 	}
@@ -111,7 +111,7 @@ func (k *Manager) count(ctx context.Context, line []logRange, after uint64) (rep
 			continue
 		}
 		seen := int64(0)
-		err := k.readLog(ctx, l.jail, begin, func(kind string, seq uint64) bool {
+		err := co.readLog(ctx, l.jail, begin, func(kind string, seq uint64) bool {
 			if seq > l.upto {
 				return false
 			}
@@ -140,11 +140,11 @@ func (k *Manager) count(ctx context.Context, line []logRange, after uint64) (rep
 const flushTime = 2 * time.Second
 
 // readLog calls f for each record of a jail after the given one, until f returns false.
-func (k *Manager) readLog(ctx context.Context, jid id.Jail, after uint64, f func(kind string, seq uint64) bool) error {
-	if k.cfg.Logs == nil {
+func (co *comparer) readLog(ctx context.Context, jid id.Jail, after uint64, f func(kind string, seq uint64) bool) error {
+	if co.cfg.Logs == nil {
 		return fault.Newf(fault.NotFound, "snapshot.Compare", string(jid), "event recording is disabled")
 	}
-	l, err := k.cfg.Logs(ctx, jid)
+	l, err := co.cfg.Logs(ctx, jid)
 	if err != nil {
 		return err
 	}

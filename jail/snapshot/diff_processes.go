@@ -13,15 +13,15 @@ import (
 )
 
 // compareProcesses returns the processes that started, ended, or changed.
-func (k *Manager) compareProcesses(ctx context.Context, a, b *end) (*report.ProcessChanges, error) {
+func (co *comparer) compareProcesses(ctx context.Context, a, b *end) (*report.ProcessChanges, error) {
 	c := &report.ProcessChanges{
 		Started: []report.RunningProcess{}, Ended: []report.RunningProcess{}, Changed: []report.ProcessChange{},
 		Opened: []report.Connection{}, Closed: []report.Connection{},
 	}
-	was, err := k.runningAt(ctx, a)
+	was, err := co.runningAt(ctx, a)
 	var now map[processKey]process
 	if err == nil {
-		now, err = k.runningAt(ctx, b)
+		now, err = co.runningAt(ctx, b)
 	}
 	if why, ok := unknownReason(err); ok {
 		c.Unknown = why
@@ -60,13 +60,13 @@ type processKey struct {
 	born string
 }
 
-func (k *Manager) runningAt(ctx context.Context, e *end) (map[processKey]process, error) {
+func (co *comparer) runningAt(ctx context.Context, e *end) (map[processKey]process, error) {
 	var list []process
 	var err error
 	if e.snapshot != nil {
-		list, err = k.processesOf(e.snapshot)
+		list, err = co.processesOf(e.snapshot)
 	} else {
-		list, err = k.running(ctx, e.jail.ID)
+		list, err = co.running(ctx, e.jail.ID)
 	}
 	if err != nil {
 		return nil, err

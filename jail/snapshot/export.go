@@ -28,20 +28,20 @@ const memoryDir = "memory"
 // Export writes a snapshot to w, for Import on this or another host: its record, its layers
 // merged into one, and its memory images. The root filesystem is not included. After an error,
 // Import rejects the data written so far.
-func (k *Manager) Export(ctx context.Context, sid id.Snapshot, w io.Writer) error {
-	s, done, err := k.acquire(sid)
+func (ss *snapshots) Export(ctx context.Context, sid id.Snapshot, w io.Writer) error {
+	s, done, err := ss.acquire(sid)
 	if err != nil {
 		return err
 	}
 	defer done()
-	layer, drop, err := k.oneLayer(ctx, s)
+	layer, drop, err := ss.oneLayer(ctx, s)
 	if err != nil {
 		return err
 	}
 	defer drop()
 	files := []images.File{{Name: layerFile, Path: layer}}
 	if s.Memory {
-		at, cool, err := k.warm(ctx, s)
+		at, cool, err := ss.warm(ctx, s)
 		if err != nil {
 			return err
 		}
@@ -53,7 +53,7 @@ func (k *Manager) Export(ctx context.Context, sid id.Snapshot, w io.Writer) erro
 		for _, e := range entries {
 			files = append(files, images.File{Name: memoryDir + "/" + e.Name(), Path: filepath.Join(at, e.Name())})
 		}
-		if list := filepath.Join(k.dir(s.Jail.ID, sid), processesFile); exists(list) {
+		if list := filepath.Join(ss.dir(s.Jail.ID, sid), processesFile); exists(list) {
 			files = append(files, images.File{Name: processesFile, Path: list})
 		}
 	}
@@ -73,14 +73,14 @@ func portable(s Snapshot) Snapshot {
 
 // oneLayer returns a single layer with the contents of all layers of a snapshot above its root
 // filesystem. The layer exists until drop is called.
-func (k *Manager) oneLayer(ctx context.Context, s *Snapshot) (layer string, drop func(), err error) {
+func (ss *snapshots) oneLayer(ctx context.Context, s *Snapshot) (layer string, drop func(), err error) {
 	if full, err := isDense(s.Jail.Sealed); full || err != nil {
 		return s.Jail.Sealed[0], func() {}, err
 	}
-	if k.cfg.Layers == nil {
+	if ss.cfg.Layers == nil {
 		return "", nil, fault.Cannot("snapshot.Export", "snapshots cannot be exported on this host", "run the daemon as root, with a backend that can snapshot")
 	}
-	at, done, err := k.tempDir(k.dir(s.Jail.ID, s.ID), "export")
+	at, done, err := ss.tempDir(ss.dir(s.Jail.ID, s.ID), "export")
 	if err != nil {
 		return "", nil, err
 	}
@@ -89,7 +89,7 @@ func (k *Manager) oneLayer(ctx context.Context, s *Snapshot) (layer string, drop
 		done()
 	}
 	layer = filepath.Join(at, layerFile)
-	if err := k.cfg.Layers.Flatten(ctx, s.Jail.Sealed, layer); err != nil {
+	if err := ss.cfg.Layers.Flatten(ctx, s.Jail.Sealed, layer); err != nil {
 		drop()
 		return "", nil, err
 	}

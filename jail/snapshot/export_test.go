@@ -27,7 +27,7 @@ func (k *Manager) TakeDue(t *testing.T, now time.Time) {
 // Retain removes expired automatic snapshots.
 func (k *Manager) Retain(t *testing.T) {
 	t.Helper()
-	for _, s := range k.automatic("") {
+	for _, s := range k.automaticOnes("") {
 		if err := k.retain(t.Context(), s.Jail.ID); err != nil {
 			t.Error(err)
 		}
@@ -40,8 +40,8 @@ func (k *Manager) Flatten(ctx context.Context) error { return k.flattenDeep(ctx)
 // RetryAfter returns the time before which no automatic snapshot of a jail is tried.
 func (k *Manager) RetryAfter(jid id.Jail) time.Time {
 	a := k.auto(jid)
-	k.mu.Lock()
-	defer k.mu.Unlock()
+	k.automatic.mu.Lock()
+	defer k.automatic.mu.Unlock()
 	return a.retryAfter
 }
 

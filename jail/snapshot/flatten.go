@@ -19,28 +19,28 @@ import (
 var flattenAt = 24
 
 // flattenSoon merges in the background all stacks with too many layers.
-func (k *Manager) flattenSoon() {
-	if k.cfg.Layers == nil || k.ctx.Err() != nil {
+func (ss *snapshots) flattenSoon() {
+	if ss.cfg.Layers == nil || ss.ctx.Err() != nil {
 		return
 	}
-	k.wg.Go(func() {
-		if err := k.flattenDeep(k.ctx); err != nil && k.ctx.Err() == nil {
-			k.cfg.Log.Warn("cannot merge snapshot layers", "err", err)
+	ss.wg.Go(func() {
+		if err := ss.flattenDeep(ss.ctx); err != nil && ss.ctx.Err() == nil {
+			ss.cfg.Log.Warn("cannot merge snapshot layers", "err", err)
 		}
 	})
 }
 
 // flattenDeep merges all stacks with too many layers. A running jail keeps its layers until it
 // next moves to a new one.
-func (k *Manager) flattenDeep(ctx context.Context) error {
-	k.flattenMu.Lock() // one merge at a time
-	defer k.flattenMu.Unlock()
+func (ss *snapshots) flattenDeep(ctx context.Context) error {
+	ss.flattenMu.Lock() // one merge at a time
+	defer ss.flattenMu.Unlock()
 	for {
-		chain, err := k.longestStack(ctx)
+		chain, err := ss.longestStack(ctx)
 		if err != nil || chain == nil {
 			return err
 		}
-		if err := k.flatten(ctx, chain); err != nil {
+		if err := ss.flatten(ctx, chain); err != nil {
 			return err
 		}
 	}
@@ -48,13 +48,13 @@ func (k *Manager) flattenDeep(ctx context.Context) error {
 
 // longestStack returns the longest stack of layers that exceeds flattenAt, or nil. Other
 // stacks that end with a part of it benefit when that is merged next.
-func (k *Manager) longestStack(ctx context.Context) (chain []string, _ error) {
-	k.mu.Lock()
-	for _, s := range k.all {
+func (ss *snapshots) longestStack(ctx context.Context) (chain []string, _ error) {
+	ss.mu.Lock()
+	for _, s := range ss.all {
 		chain = longer(chain, s.Jail.Sealed)
 	}
-	k.mu.Unlock()
-	jails, err := k.cfg.Jails.List(ctx, jail.ListOptions{})
+	ss.mu.Unlock()
+	jails, err := ss.cfg.Jails.List(ctx, jail.ListOptions{})
 	if err != nil {
 		return nil, err
 	}
@@ -77,26 +77,26 @@ func longer(chain, layers []string) []string {
 // flatten merges layers into a file next to the topmost one, and switches all snapshots and
 // stopped jails to it. It may be interrupted at any time: both versions exist and have the
 // same contents until the old layers are no longer used.
-func (k *Manager) flatten(ctx context.Context, chain []string) error {
-	if few := k.shortestStack(chain); len(few) < len(chain) { // already merged for other users
-		return errors.Join(k.restack(ctx, chain, few), k.sweep(ctx))
+func (ss *snapshots) flatten(ctx context.Context, chain []string) error {
+	if few := ss.shortestStack(chain); len(few) < len(chain) { // already merged for other users
+		return errors.Join(ss.restack(ctx, chain, few), ss.sweep(ctx))
 	}
-	k.mu.Lock()
-	giveBack := k.pinFiles(chain)
-	k.mu.Unlock()
+	ss.mu.Lock()
+	giveBack := ss.pinFiles(chain)
+	ss.mu.Unlock()
 	to, err := freeName(filepath.Dir(chain[0]))
 	if err != nil {
 		giveBack()
 		return err
 	}
-	made := k.protect(to)
-	err = k.cfg.Layers.Flatten(ctx, chain, to)
+	made := ss.protect(to)
+	err = ss.cfg.Layers.Flatten(ctx, chain, to)
 	if err == nil {
-		err = k.restack(ctx, chain, []string{to})
+		err = ss.restack(ctx, chain, []string{to})
 	}
 	made()
 	giveBack()
-	return errors.Join(err, k.sweep(ctx))
+	return errors.Join(err, ss.sweep(ctx))
 }
 
 // freeName returns an unused file name for a merged layer.
@@ -113,29 +113,29 @@ func freeName(dir string) (string, error) {
 
 // restack switches snapshots and stopped jails from the layers chain to the equivalent layers
 // to. No files are removed meanwhile.
-func (k *Manager) restack(ctx context.Context, chain, to []string) error {
-	k.filesMu.RLock()
-	defer k.filesMu.RUnlock()
-	k.mu.Lock()
+func (ss *snapshots) restack(ctx context.Context, chain, to []string) error {
+	ss.filesMu.RLock()
+	defer ss.filesMu.RUnlock()
+	ss.mu.Lock()
 	var errs []error
-	for _, s := range k.all {
+	for _, s := range ss.all {
 		if sealed, ok := jail.ReplaceLayerSuffix(s.Jail.Sealed, chain, to); ok {
 			next := *s
 			next.Jail.Sealed = sealed
 			if len(sealed) == 1 {
 				next.Flattened = chain
 			}
-			errs = append(errs, k.update(ctx, next))
+			errs = append(errs, ss.update(ctx, next))
 		}
 	}
-	k.mu.Unlock()
-	jails, err := k.cfg.Jails.List(ctx, jail.ListOptions{})
+	ss.mu.Unlock()
+	jails, err := ss.cfg.Jails.List(ctx, jail.ListOptions{})
 	errs = append(errs, err)
 	for _, j := range jails {
 		if _, ok := jail.ReplaceLayerSuffix(j.Sealed, chain, to); !ok {
 			continue
 		}
-		if _, err := k.cfg.Jails.ReplaceLayers(ctx, j.ID, chain, to); !errors.Is(err, fault.NotFound) {
+		if _, err := ss.cfg.Jails.ReplaceLayers(ctx, j.ID, chain, to); !errors.Is(err, fault.NotFound) {
 			errs = append(errs, err)
 		}
 	}
@@ -143,21 +143,21 @@ func (k *Manager) restack(ctx context.Context, chain, to []string) error {
 }
 
 // update stores a changed snapshot. The caller holds mu.
-// +checklocks:k.mu
-func (k *Manager) update(ctx context.Context, s Snapshot) error {
-	if err := k.cfg.Store.Put(ctx, s); err != nil {
+// +checklocks:ss.mu
+func (ss *snapshots) update(ctx context.Context, s Snapshot) error {
+	if err := ss.cfg.Store.Put(ctx, s); err != nil {
 		return err
 	}
-	k.all[s.ID] = &s
-	return writeMeta(k.dir(s.Jail.ID, s.ID), s)
+	ss.all[s.ID] = &s
+	return writeMeta(ss.dir(s.Jail.ID, s.ID), s)
 }
 
 // shortestStack returns the shortest known stack of layers with the same contents as sealed.
-func (k *Manager) shortestStack(sealed []string) []string {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+func (ss *snapshots) shortestStack(sealed []string) []string {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
 	few := sealed
-	for _, s := range k.all {
+	for _, s := range ss.all {
 		if fewer, ok := jail.ReplaceLayerSuffix(sealed, s.Flattened, s.Jail.Sealed); ok && len(fewer) < len(few) {
 			few = fewer
 		}

@@ -39,20 +39,20 @@ var importLimits = images.Limits{
 //
 // Import returns fault.Invalid if r is not a valid archive, fault.NotFound if the root
 // filesystem is missing, and fault.Unsupported if the processes cannot run on this host.
-func (k *Manager) Import(ctx context.Context, r io.Reader, o ImportOptions) (Snapshot, error) {
-	if k.cfg.Layers == nil || k.cfg.LowerLayers == nil {
+func (ss *snapshots) Import(ctx context.Context, r io.Reader, o ImportOptions) (Snapshot, error) {
+	if ss.cfg.Layers == nil || ss.cfg.LowerLayers == nil {
 		return Snapshot{}, fault.Cannot("snapshot.Import", "this daemon does not support snapshots", "run the daemon as root")
 	}
-	i := &importing{k: k, o: o, sid: id.NewSnapshot()}
-	k.filesMu.RLock()
-	i.at = filepath.Join(k.cfg.Dir, "import-"+string(i.sid)+".part")
-	made := k.protect(i.at)
-	k.filesMu.RUnlock()
+	i := &importing{snapshots: ss, o: o, sid: id.NewSnapshot()}
+	ss.filesMu.RLock()
+	i.at = filepath.Join(ss.cfg.Dir, "import-"+string(i.sid)+".part")
+	made := ss.protect(i.at)
+	ss.filesMu.RUnlock()
 	defer made()
 	s, err := i.run(ctx, r)
 	err = errors.Join(err, os.RemoveAll(i.at))
 	if err != nil && i.dir != "" {
-		err = errors.Join(err, k.sweep(context.WithoutCancel(ctx)))
+		err = errors.Join(err, ss.sweep(context.WithoutCancel(ctx)))
 	}
 	if err != nil {
 		return Snapshot{}, fmt.Errorf("import a snapshot: %w", err)
@@ -62,7 +62,7 @@ func (k *Manager) Import(ctx context.Context, r io.Reader, o ImportOptions) (Sna
 
 // importing is the state of an import.
 type importing struct {
-	k   *Manager
+	*snapshots
 	o   ImportOptions
 	sid id.Snapshot
 	at  string // directory where the archive is unpacked
@@ -123,25 +123,25 @@ func (i *importing) validate(ctx context.Context, s *Snapshot) error {
 	if err := checkHost(s.Host, host(), s.Memory, i.o.Force); err != nil {
 		return err
 	}
-	spec, err := i.k.cfg.Jails.Check(s.Jail.Spec)
+	spec, err := i.cfg.Jails.Check(s.Jail.Spec)
 	if err != nil {
 		return err
 	}
 	spec.Trusted = false
 	s.Jail.Spec = spec
-	s.Jail.Lower, err = i.k.cfg.LowerLayers(ctx, spec.Rootfs, s.Jail.Digest)
+	s.Jail.Lower, err = i.cfg.LowerLayers(ctx, spec.Rootfs, s.Jail.Digest)
 	if err != nil {
 		return err
 	}
-	return i.k.cfg.Layers.Seal(filepath.Join(i.at, layerFile))
+	return i.cfg.Layers.Seal(filepath.Join(i.at, layerFile))
 }
 
 // commit makes the snapshot durable.
 func (i *importing) commit(ctx context.Context, s *Snapshot) error {
-	k := i.k
-	k.filesMu.RLock()
-	defer k.filesMu.RUnlock()
-	i.dir = k.dir(s.Jail.ID, s.ID)
+	ss := i.snapshots
+	ss.filesMu.RLock()
+	defer ss.filesMu.RUnlock()
+	i.dir = ss.dir(s.Jail.ID, s.ID)
 	if err := os.MkdirAll(i.dir, 0o700); err != nil {
 		return err
 	}
@@ -159,7 +159,7 @@ func (i *importing) commit(ctx context.Context, s *Snapshot) error {
 	steps.Go(func() error { return syncLayer(layer) })
 	if s.Memory {
 		steps.Go(func() error {
-			sum, err := k.images.Put(stepCtx, filepath.Join(i.at, memoryDir), filepath.Join(i.dir, imagesDir))
+			sum, err := ss.images.Put(stepCtx, filepath.Join(i.at, memoryDir), filepath.Join(i.dir, imagesDir))
 			s.Digest = sum.Digest
 			return err
 		})
@@ -170,13 +170,13 @@ func (i *importing) commit(ctx context.Context, s *Snapshot) error {
 	if err := writeMeta(i.dir, *s); err != nil {
 		return err
 	}
-	if err := k.cfg.Store.Put(ctx, *s); err != nil {
+	if err := ss.cfg.Store.Put(ctx, *s); err != nil {
 		return err
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
 	kept := *s
-	k.all[s.ID] = &kept
+	ss.all[s.ID] = &kept
 	return nil
 }
 

@@ -22,18 +22,18 @@ type Layers interface {
 }
 
 // pinFiles protects files from removal until done is called. The caller holds mu.
-// +checklocks:k.mu
-func (k *Manager) pinFiles(layers []string) (done func()) {
+// +checklocks:ss.mu
+func (ss *snapshots) pinFiles(layers []string) (done func()) {
 	for _, l := range layers {
-		k.pinned[l]++
+		ss.pinned[l]++
 	}
 	return func() {
-		k.mu.Lock()
-		defer k.mu.Unlock()
+		ss.mu.Lock()
+		defer ss.mu.Unlock()
 		for _, l := range layers {
-			k.pinned[l]--
-			if k.pinned[l] == 0 {
-				delete(k.pinned, l)
+			ss.pinned[l]--
+			if ss.pinned[l] == 0 {
+				delete(ss.pinned, l)
 			}
 		}
 	}
@@ -41,39 +41,39 @@ func (k *Manager) pinFiles(layers []string) (done func()) {
 
 // protect protects an unfinished file or directory at path, and path.part, from removal until
 // done is called.
-func (k *Manager) protect(path string) (done func()) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.pinFiles([]string{path, path + ".part"})
+func (ss *snapshots) protect(path string) (done func()) {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	return ss.pinFiles([]string{path, path + ".part"})
 }
 
 // tempDir creates a temporary directory in the directory of a snapshot, and protects it from
 // removal until done is called.
-func (k *Manager) tempDir(dir, name string) (at string, done func(), err error) {
-	k.filesMu.RLock()
-	defer k.filesMu.RUnlock()
+func (ss *snapshots) tempDir(dir, name string) (at string, done func(), err error) {
+	ss.filesMu.RLock()
+	defer ss.filesMu.RUnlock()
 	at, err = os.MkdirTemp(dir, name+"-*.part")
 	if err != nil {
 		return "", nil, err
 	}
-	return at, k.protect(strings.TrimSuffix(at, ".part")), nil
+	return at, ss.protect(strings.TrimSuffix(at, ".part")), nil
 }
 
 // sweepSoon removes unused files in the background.
-func (k *Manager) sweepSoon() {
-	if k.ctx.Err() != nil {
+func (ss *snapshots) sweepSoon() {
+	if ss.ctx.Err() != nil {
 		return
 	}
-	k.wg.Go(func() {
-		if err := k.sweep(k.ctx); err != nil {
-			k.cfg.Log.Error("cannot remove leftover snapshot files", "err", err)
+	ss.wg.Go(func() {
+		if err := ss.sweep(ss.ctx); err != nil {
+			ss.cfg.Log.Error("cannot remove leftover snapshot files", "err", err)
 		}
 	})
 }
 
 // trimDir removes unused layers and temporary files of a killed daemon from the directory of a
 // snapshot.
-func (k *Manager) trimDir(dir string, used map[string]bool) error {
+func (ss *snapshots) trimDir(dir string, used map[string]bool) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return err
@@ -86,15 +86,15 @@ func (k *Manager) trimDir(dir string, used map[string]bool) error {
 		if used[at] || !layer && !begun {
 			continue
 		}
-		errs = append(errs, k.discard(e, at))
+		errs = append(errs, ss.discard(e, at))
 	}
 	return errors.Join(errs...)
 }
 
 // discard removes a directory entry and unmounts everything below it.
-func (k *Manager) discard(e os.DirEntry, at string) error {
-	if ext := filepath.Ext(at); e.IsDir() && k.cfg.Layers != nil && (ext == ".part" || ext == ".mnt") {
-		if err := k.cfg.Layers.Release(at); err != nil {
+func (ss *snapshots) discard(e os.DirEntry, at string) error {
+	if ext := filepath.Ext(at); e.IsDir() && ss.cfg.Layers != nil && (ext == ".part" || ext == ".mnt") {
+		if err := ss.cfg.Layers.Release(at); err != nil {
 			return err
 		}
 	}

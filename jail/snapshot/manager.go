@@ -70,14 +70,21 @@ const (
 	OpRewound  Op = "rewound"
 )
 
-func (k *Manager) notify(h Notification) {
-	if k.cfg.Notify != nil {
-		k.cfg.Notify(h)
+func (ss *snapshots) notify(h Notification) {
+	if ss.cfg.Notify != nil {
+		ss.cfg.Notify(h)
 	}
 }
 
 // Manager manages snapshots. It is safe for concurrent use.
 type Manager struct {
+	*snapshots
+	*automatic
+	*comparer
+}
+
+// snapshots takes, stores, restores and removes snapshots.
+type snapshots struct {
 	cfg    Config
 	images *images.Store
 	cache  *imageCache
@@ -103,9 +110,6 @@ type Manager struct {
 	inUse map[id.Snapshot]int // number of users; a snapshot in use cannot be deleted
 	// +checklocks:mu
 	pinned map[string]int // number of users of layers and files
-
-	// +checklocks:mu
-	autos map[id.Jail]*auto // jails with automatic snapshots
 }
 
 // New returns a Manager. It does not access the file system; Open does.
@@ -113,71 +117,74 @@ func New(cfg Config) *Manager {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Manager{
-		cfg: cfg, all: map[id.Snapshot]*Snapshot{}, last: map[id.Jail]id.Snapshot{}, inUse: map[id.Snapshot]int{},
-		pinned: map[string]int{}, autos: map[id.Jail]*auto{},
-	}
+	ss := &snapshots{cfg: cfg, all: map[id.Snapshot]*Snapshot{}, last: map[id.Jail]id.Snapshot{}, inUse: map[id.Snapshot]int{}, pinned: map[string]int{}}
+	return &Manager{ss, &automatic{snapshots: ss, byJail: map[id.Jail]*auto{}}, &comparer{ss}}
 }
 
 // Open loads the existing snapshots, and removes files of unfinished operations in the
 // background. Config.Jails must be open.
-func (k *Manager) Open(ctx context.Context) (err error) {
-	k.ctx, k.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	k.images, err = images.Open(k.cfg.Pages)
+func (m *Manager) Open(ctx context.Context) (err error) {
+	m.ctx, m.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	m.images, err = images.Open(m.cfg.Pages)
 	if err != nil {
 		return err
 	}
-	k.cache, err = openImageCache(k.cfg.Hot, k.cfg.HotMB<<20)
+	m.cache, err = openImageCache(m.cfg.Hot, m.cfg.HotMB<<20)
 	if err != nil {
 		return err
 	}
-	all, err := k.cfg.Store.All(ctx)
+	all, err := m.cfg.Store.All(ctx)
 	if err != nil {
 		return fmt.Errorf("read the snapshot records: %w", err)
 	}
 	slices.SortFunc(all, func(a, b Snapshot) int { return a.Created.Compare(b.Created) })
-	jails, err := k.cfg.Jails.List(ctx, jail.ListOptions{})
+	jails, err := m.cfg.Jails.List(ctx, jail.ListOptions{})
 	if err != nil {
 		return err
 	}
-	k.mu.Lock()
+	m.load(all, jails)
+	m.wg.Go(m.cleanUp)
+	m.wg.Go(m.clock)
+	return nil
+}
+
+// load sets the stored snapshots.
+func (ss *snapshots) load(all []Snapshot, jails []jail.Jail) {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
 	for i := range all {
-		k.all[all[i].ID] = &all[i]
-		k.last[all[i].Jail.ID] = all[i].ID
+		ss.all[all[i].ID] = &all[i]
+		ss.last[all[i].Jail.ID] = all[i].ID
 	}
 	for _, j := range jails {
-		k.setNearest(j)
+		ss.setNearest(j)
 	}
-	k.mu.Unlock()
-	k.wg.Go(k.cleanUp)
-	k.wg.Go(k.clock)
-	return nil
 }
 
 // setNearest sets the last snapshot of a jail from its topmost sealed layer. The caller holds
 // mu.
-// +checklocks:k.mu
-func (k *Manager) setNearest(j jail.Jail) {
+// +checklocks:ss.mu
+func (ss *snapshots) setNearest(j jail.Jail) {
 	if len(j.Sealed) > 0 {
-		if sid := id.Snapshot(filepath.Base(filepath.Dir(j.Sealed[0]))); k.all[sid] != nil {
-			k.last[j.ID] = sid
+		if sid := id.Snapshot(filepath.Base(filepath.Dir(j.Sealed[0]))); ss.all[sid] != nil {
+			ss.last[j.ID] = sid
 		}
 	}
 }
 
 // Close stops all background work and waits for it.
-func (k *Manager) Close() error {
-	if k.cancel == nil {
+func (m *Manager) Close() error {
+	if m.cancel == nil {
 		return nil
 	}
-	k.cancel()
-	k.wg.Wait()
+	m.cancel()
+	m.wg.Wait()
 	return nil
 }
 
 // dir returns the directory of a snapshot of a jail.
-func (k *Manager) dir(jid id.Jail, sid id.Snapshot) string {
-	return filepath.Join(k.cfg.Dir, string(jid), "snapshots", string(sid))
+func (ss *snapshots) dir(jid id.Jail, sid id.Snapshot) string {
+	return filepath.Join(ss.cfg.Dir, string(jid), "snapshots", string(sid))
 }
 
 const (
@@ -187,10 +194,10 @@ const (
 )
 
 // Get returns a snapshot.
-func (k *Manager) Get(_ context.Context, sid id.Snapshot) (Snapshot, error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	s := k.all[sid]
+func (ss *snapshots) Get(_ context.Context, sid id.Snapshot) (Snapshot, error) {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	s := ss.all[sid]
 	if s == nil {
 		return Snapshot{}, notFound(sid)
 	}
@@ -209,18 +216,18 @@ type ListOptions struct {
 }
 
 // List returns snapshots in the order of their creation.
-func (k *Manager) List(_ context.Context, o ListOptions) ([]Snapshot, error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+func (ss *snapshots) List(_ context.Context, o ListOptions) ([]Snapshot, error) {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
 	var list []Snapshot
-	for _, s := range k.all {
+	for _, s := range ss.all {
 		if o.Jail == "" || s.Jail.ID == o.Jail {
 			list = append(list, *s)
 		}
 	}
 	slices.SortFunc(list, byAge)
 	if o.After != "" {
-		last, known := k.lookup(o.After)
+		last, known := ss.lookup(o.After)
 		if !known {
 			return nil, fault.Fieldf("snapshot.List", "after", "unknown snapshot %s; start the list again", o.After)
 		}
@@ -236,16 +243,16 @@ func (k *Manager) List(_ context.Context, o ListOptions) ([]Snapshot, error) {
 const maxGone = 1024
 
 // lookup finds a snapshot, including recently deleted ones. The caller holds mu.
-// +checklocks:k.mu
-func (k *Manager) lookup(sid id.Snapshot) (Snapshot, bool) {
-	if s := k.all[sid]; s != nil {
+// +checklocks:ss.mu
+func (ss *snapshots) lookup(sid id.Snapshot) (Snapshot, bool) {
+	if s := ss.all[sid]; s != nil {
 		return *s, true
 	}
-	i := slices.IndexFunc(k.deleted, func(s Snapshot) bool { return s.ID == sid })
+	i := slices.IndexFunc(ss.deleted, func(s Snapshot) bool { return s.ID == sid })
 	if i < 0 {
 		return Snapshot{}, false
 	}
-	return k.deleted[i], true
+	return ss.deleted[i], true
 }
 
 func byAge(a, b Snapshot) int {
@@ -259,14 +266,14 @@ type Usage struct {
 }
 
 // Usage returns the disk usage of a snapshot.
-func (k *Manager) Usage(ctx context.Context, sid id.Snapshot) (Usage, error) {
-	s, done, err := k.acquire(sid)
+func (ss *snapshots) Usage(ctx context.Context, sid id.Snapshot) (Usage, error) {
+	s, done, err := ss.acquire(sid)
 	if err != nil {
 		return Usage{}, err
 	}
 	defer done()
 	var u Usage
-	used := k.layersOfOthers(func(other *Snapshot) bool { return other.ID == sid })
+	used := ss.layersOfOthers(func(other *Snapshot) bool { return other.ID == sid })
 	for _, layer := range s.Jail.Sealed {
 		n, err := blocks(layer)
 		if err != nil {
@@ -279,7 +286,7 @@ func (k *Manager) Usage(ctx context.Context, sid id.Snapshot) (Usage, error) {
 		}
 	}
 	if s.Memory {
-		m, err := k.images.Size(filepath.Join(k.dir(s.Jail.ID, sid), imagesDir))
+		m, err := ss.images.Size(filepath.Join(ss.dir(s.Jail.ID, sid), imagesDir))
 		if err != nil {
 			return Usage{}, err
 		}
@@ -290,11 +297,11 @@ func (k *Manager) Usage(ctx context.Context, sid id.Snapshot) (Usage, error) {
 
 // layersOfOthers returns the layers that jails use, and those of all snapshots except the ones
 // for which f returns true.
-func (k *Manager) layersOfOthers(f func(*Snapshot) bool) map[string]bool {
-	used := k.cfg.Jails.Sealed()
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for _, s := range k.all {
+func (ss *snapshots) layersOfOthers(f func(*Snapshot) bool) map[string]bool {
+	used := ss.cfg.Jails.Sealed()
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	for _, s := range ss.all {
 		if f != nil && f(s) {
 			continue
 		}
@@ -307,103 +314,103 @@ func (k *Manager) layersOfOthers(f func(*Snapshot) bool) map[string]bool {
 
 // usedFiles returns the files that must not be removed: layers in use and files that are being
 // created.
-func (k *Manager) usedFiles() map[string]bool {
-	used := k.layersOfOthers(nil)
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for file := range k.pinned {
+func (ss *snapshots) usedFiles() map[string]bool {
+	used := ss.layersOfOthers(nil)
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	for file := range ss.pinned {
 		used[file] = true
 	}
 	return used
 }
 
 // acquire returns a snapshot and prevents its deletion until done is called.
-func (k *Manager) acquire(sid id.Snapshot) (s *Snapshot, done func(), err error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	s = k.all[sid]
+func (ss *snapshots) acquire(sid id.Snapshot) (s *Snapshot, done func(), err error) {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	s = ss.all[sid]
 	if s == nil {
 		return nil, nil, notFound(sid)
 	}
-	k.inUse[sid]++
-	giveBack := k.pinFiles(s.Jail.Sealed) // a merge may replace the layers of the snapshot meanwhile
+	ss.inUse[sid]++
+	giveBack := ss.pinFiles(s.Jail.Sealed) // a merge may replace the layers of the snapshot meanwhile
 	return s, func() {
 		giveBack()
-		k.release(sid)
+		ss.release(sid)
 	}, nil
 }
 
 // Delete removes a snapshot. Layers that jails or other snapshots use are kept. It returns
 // fault.Conflict while the snapshot is in use.
-func (k *Manager) Delete(ctx context.Context, sid id.Snapshot) error {
-	k.mu.Lock()
-	s := k.all[sid]
+func (ss *snapshots) Delete(ctx context.Context, sid id.Snapshot) error {
+	ss.mu.Lock()
+	s := ss.all[sid]
 	switch {
 	case s == nil:
-		k.mu.Unlock()
+		ss.mu.Unlock()
 		return notFound(sid)
-	case k.inUse[sid] > 0:
-		k.mu.Unlock()
+	case ss.inUse[sid] > 0:
+		ss.mu.Unlock()
 		return fault.Newf(fault.Conflict, "snapshot.Delete", string(sid), "snapshot is in use; try again")
 	}
-	if err := k.cfg.Store.Delete(ctx, sid); err != nil {
-		k.mu.Unlock()
+	if err := ss.cfg.Store.Delete(ctx, sid); err != nil {
+		ss.mu.Unlock()
 		return err
 	}
-	delete(k.all, sid)
-	k.deleted = append(k.deleted[max(0, len(k.deleted)+1-maxGone):], Snapshot{ID: sid, Created: s.Created})
-	for jid, last := range k.last {
+	delete(ss.all, sid)
+	ss.deleted = append(ss.deleted[max(0, len(ss.deleted)+1-maxGone):], Snapshot{ID: sid, Created: s.Created})
+	for jid, last := range ss.last {
 		if last == sid {
-			k.last[jid] = s.Parent
+			ss.last[jid] = s.Parent
 		}
 	}
-	k.mu.Unlock()
-	k.notify(Notification{Op: OpDeleted, Snapshot: *s, Jail: s.Jail.ID})
-	err := k.cfg.Jails.DropCopies(ctx, sid)
-	k.cache.drop(sid)
-	return errors.Join(err, k.sweep(ctx))
+	ss.mu.Unlock()
+	ss.notify(Notification{Op: OpDeleted, Snapshot: *s, Jail: s.Jail.ID})
+	err := ss.cfg.Jails.DropCopies(ctx, sid)
+	ss.cache.drop(sid)
+	return errors.Join(err, ss.sweep(ctx))
 }
 
 // JailDeleted removes the automatic snapshots and checkpoints of a deleted jail, and files that
 // only the jail used.
-func (k *Manager) JailDeleted(ctx context.Context, jid id.Jail) error {
-	list, err := k.List(ctx, ListOptions{Jail: jid})
+func (ss *snapshots) JailDeleted(ctx context.Context, jid id.Jail) error {
+	list, err := ss.List(ctx, ListOptions{Jail: jid})
 	if err != nil {
 		return err
 	}
 	for _, s := range list {
 		if s.Reason.automatic() || s.Reason == Checkpoint {
-			if err := k.Delete(ctx, s.ID); err != nil && !errors.Is(err, fault.NotFound) {
+			if err := ss.Delete(ctx, s.ID); err != nil && !errors.Is(err, fault.NotFound) {
 				return err
 			}
 		}
 	}
-	return k.sweep(ctx)
+	return ss.sweep(ctx)
 }
 
 // cleanUp removes files that an earlier daemon left in unfinished operations.
-func (k *Manager) cleanUp() {
-	if err := k.sweep(k.ctx); err != nil {
-		k.cfg.Log.Error("cannot remove leftover snapshot files", "err", err)
+func (ss *snapshots) cleanUp() {
+	if err := ss.sweep(ss.ctx); err != nil {
+		ss.cfg.Log.Error("cannot remove leftover snapshot files", "err", err)
 	}
-	if _, err := k.images.GC(k.ctx); err != nil && k.ctx.Err() == nil {
-		k.cfg.Log.Error("cannot remove unused memory images", "err", err)
+	if _, err := ss.images.GC(ss.ctx); err != nil && ss.ctx.Err() == nil {
+		ss.cfg.Log.Error("cannot remove unused memory images", "err", err)
 	}
-	k.flattenSoon()
+	ss.flattenSoon()
 }
 
 // sweep removes files that belong to no snapshot. Of a directory without a record it keeps
 // only a layer that is in use.
-func (k *Manager) sweep(ctx context.Context) error {
-	k.filesMu.Lock()
-	defer k.filesMu.Unlock()
-	found, err := filepath.Glob(filepath.Join(k.cfg.Dir, "j-*", "snapshots", "s-*"))
+func (ss *snapshots) sweep(ctx context.Context) error {
+	ss.filesMu.Lock()
+	defer ss.filesMu.Unlock()
+	found, err := filepath.Glob(filepath.Join(ss.cfg.Dir, "j-*", "snapshots", "s-*"))
 	if err != nil {
 		return err
 	}
-	used := k.usedFiles()
+	used := ss.usedFiles()
 	var errs []error
-	half, err := filepath.Glob(filepath.Join(k.cfg.Dir, "import-*.part"))
+	half, err := filepath.Glob(filepath.Join(ss.cfg.Dir, "import-*.part"))
 	if err != nil {
 		return err
 	}
@@ -413,22 +420,22 @@ func (k *Manager) sweep(ctx context.Context) error {
 		}
 	}
 	for _, dir := range found {
-		k.mu.Lock()
-		s := k.all[id.Snapshot(filepath.Base(dir))]
-		k.mu.Unlock()
+		ss.mu.Lock()
+		s := ss.all[id.Snapshot(filepath.Base(dir))]
+		ss.mu.Unlock()
 		if s == nil {
-			errs = append(errs, k.clearDir(dir, used))
+			errs = append(errs, ss.clearDir(dir, used))
 		} else {
-			errs = append(errs, k.trimDir(dir, used))
+			errs = append(errs, ss.trimDir(dir, used))
 		}
 	}
 	return errors.Join(errs...)
 }
 
 // clearDir removes all unused files in the directory of a deleted snapshot.
-func (k *Manager) clearDir(dir string, used map[string]bool) error {
+func (ss *snapshots) clearDir(dir string, used map[string]bool) error {
 	if _, err := os.Lstat(filepath.Join(dir, imagesDir)); err == nil {
-		if err := k.images.Delete(filepath.Join(dir, imagesDir)); err != nil {
+		if err := ss.images.Delete(filepath.Join(dir, imagesDir)); err != nil {
 			return err
 		}
 	}
@@ -443,7 +450,7 @@ func (k *Manager) clearDir(dir string, used map[string]bool) error {
 			kept = true
 			continue
 		}
-		if err := k.discard(e, at); err != nil {
+		if err := ss.discard(e, at); err != nil {
 			return err
 		}
 	}
@@ -455,11 +462,11 @@ func (k *Manager) clearDir(dir string, used map[string]bool) error {
 }
 
 // Digests returns the digests of the root filesystems that snapshots use.
-func (k *Manager) Digests() []string {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+func (ss *snapshots) Digests() []string {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
 	var all []string
-	for _, s := range k.all {
+	for _, s := range ss.all {
 		all = append(all, s.Jail.Digest)
 	}
 	slices.Sort(all)

@@ -80,12 +80,12 @@ func texts(list []string) []text {
 // identify assigns identities to the processes of j, which was restored over the layer of a
 // snapshot unless over is "". If the processes of that snapshot are unknown, the inherited
 // ones count as new.
-func (k *Manager) identify(j jail.Jail, over string, found []jail.Process) []process {
+func (ss *snapshots) identify(j jail.Jail, over string, found []jail.Process) []process {
 	before := map[int]process{}
 	if over != "" {
 		list, err := readProcesses(filepath.Dir(over))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			k.cfg.Log.Warn("cannot read the process list of a snapshot", "layer", over, "err", err)
+			ss.cfg.Log.Warn("cannot read the process list of a snapshot", "layer", over, "err", err)
 		}
 		for _, p := range list {
 			before[p.PID] = p
@@ -113,10 +113,10 @@ func (t *taking) keepProcesses(made jail.Checkpoint) error {
 		return nil
 	}
 	if made.ProcessesErr != nil {
-		t.k.cfg.Log.Debug("cannot list the processes of a snapshot", "snapshot", t.s.ID, "err", made.ProcessesErr)
+		t.snapshots.cfg.Log.Debug("cannot list the processes of a snapshot", "snapshot", t.s.ID, "err", made.ProcessesErr)
 		return nil
 	}
-	return writeProcesses(t.dir, t.k.identify(made.Jail, made.BaseLayer, made.Processes))
+	return writeProcesses(t.dir, t.snapshots.identify(made.Jail, made.BaseLayer, made.Processes))
 }
 
 func writeProcesses(dir string, list []process) error {
@@ -150,11 +150,11 @@ func exists(name string) bool {
 }
 
 // processesOf returns the process list of a snapshot.
-func (k *Manager) processesOf(s *Snapshot) ([]process, error) {
+func (ss *snapshots) processesOf(s *Snapshot) ([]process, error) {
 	if !s.Memory {
 		return nil, nil
 	}
-	list, err := readProcesses(k.dir(s.Jail.ID, s.ID))
+	list, err := readProcesses(ss.dir(s.Jail.ID, s.ID))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fault.Newf(fault.NotFound, "", "", "the snapshot has no process list")
 	}
@@ -162,18 +162,18 @@ func (k *Manager) processesOf(s *Snapshot) ([]process, error) {
 }
 
 // running returns the current processes of a jail.
-func (k *Manager) running(ctx context.Context, jid id.Jail) ([]process, error) {
+func (ss *snapshots) running(ctx context.Context, jid id.Jail) ([]process, error) {
 	for range 10 {
-		j, err := k.cfg.Jails.Get(ctx, jid)
+		j, err := ss.cfg.Jails.Get(ctx, jid)
 		if err != nil {
 			return nil, err
 		}
-		found, err := k.cfg.Jails.Processes(ctx, jid)
+		found, err := ss.cfg.Jails.Processes(ctx, jid)
 		if err != nil {
 			return nil, err
 		}
-		list := k.identify(j, topmost(j), found)
-		now, err := k.cfg.Jails.Get(ctx, jid)
+		list := ss.identify(j, topmost(j), found)
+		now, err := ss.cfg.Jails.Get(ctx, jid)
 		if err != nil {
 			return nil, err
 		}

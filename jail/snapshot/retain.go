@@ -15,48 +15,48 @@ import (
 // retain removes the automatic snapshots of a jail that exceed its retention policy, and the
 // oldest automatic snapshots of all jails while they exceed the disk limit. Snapshots that a
 // user requested are kept. Snapshots in use are skipped until the next call.
-func (k *Manager) retain(ctx context.Context, jid id.Jail) error {
-	k.retainMu.Lock()
-	defer k.retainMu.Unlock()
-	j, err := k.cfg.Jails.Get(ctx, jid)
+func (ss *snapshots) retain(ctx context.Context, jid id.Jail) error {
+	ss.retainMu.Lock()
+	defer ss.retainMu.Unlock()
+	j, err := ss.cfg.Jails.Get(ctx, jid)
 	if err != nil {
 		return err
 	}
-	list := k.automatic(jid)
+	list := ss.automaticOnes(jid)
 	stay := keptByPolicy(list, j.Spec.Snapshots.Keep)
 	removed := false
 	for _, s := range list {
 		if !stay[s.ID] {
-			gone, err := k.expire(ctx, s.ID)
+			gone, err := ss.expire(ctx, s.ID)
 			if err != nil {
 				return err
 			}
 			removed = removed || gone
 		}
 	}
-	over, err := k.enforceDiskLimit(ctx)
+	over, err := ss.enforceDiskLimit(ctx)
 	if removed || over {
-		_, more := k.images.GC(ctx)
+		_, more := ss.images.GC(ctx)
 		err = errors.Join(err, more)
 	}
 	return err
 }
 
 // expire deletes a snapshot unless it is in use, and reports whether it was deleted.
-func (k *Manager) expire(ctx context.Context, sid id.Snapshot) (bool, error) {
-	err := k.Delete(ctx, sid)
+func (ss *snapshots) expire(ctx context.Context, sid id.Snapshot) (bool, error) {
+	err := ss.Delete(ctx, sid)
 	if errors.Is(err, fault.Conflict) || errors.Is(err, fault.NotFound) {
 		return false, nil
 	}
 	return err == nil, err
 }
 
-// automatic returns the automatic snapshots of a jail, or of all if jid is "", newest first.
-func (k *Manager) automatic(jid id.Jail) []*Snapshot {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+// automaticOnes returns the automatic snapshots of a jail, or of all if jid is "", newest first.
+func (ss *snapshots) automaticOnes(jid id.Jail) []*Snapshot {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
 	var list []*Snapshot
-	for _, s := range k.all {
+	for _, s := range ss.all {
 		if s.Reason.automatic() && (jid == "" || s.Jail.ID == jid) {
 			list = append(list, s)
 		}
@@ -92,19 +92,19 @@ func keptByPolicy(list []*Snapshot, keep jail.Keep) map[id.Snapshot]bool {
 
 // enforceDiskLimit removes the oldest automatic snapshots while all of them exceed the disk
 // limit, and reports whether it removed any.
-func (k *Manager) enforceDiskLimit(ctx context.Context) (removed bool, err error) {
-	if k.cfg.DiskMB == 0 {
+func (ss *snapshots) enforceDiskLimit(ctx context.Context) (removed bool, err error) {
+	if ss.cfg.DiskMB == 0 {
 		return false, nil
 	}
-	list := k.automatic("")
+	list := ss.automaticOnes("")
 	for len(list) > 0 {
-		bytes, err := k.diskUsage(list)
-		if err != nil || bytes <= k.cfg.DiskMB<<20 {
+		bytes, err := ss.diskUsage(list)
+		if err != nil || bytes <= ss.cfg.DiskMB<<20 {
 			return removed, err
 		}
 		oldest := list[len(list)-1]
 		list = list[:len(list)-1]
-		gone, err := k.expire(ctx, oldest.ID)
+		gone, err := ss.expire(ctx, oldest.ID)
 		if err != nil {
 			return removed, err
 		}
@@ -115,12 +115,12 @@ func (k *Manager) enforceDiskLimit(ctx context.Context) (removed bool, err error
 
 // diskUsage returns the space that would be freed by deleting the given snapshots. Of the
 // memory images that they share, it counts only the largest shared size, once.
-func (k *Manager) diskUsage(list []*Snapshot) (int64, error) {
+func (ss *snapshots) diskUsage(list []*Snapshot) (int64, error) {
 	ours := map[id.Snapshot]bool{}
 	for _, s := range list {
 		ours[s.ID] = true
 	}
-	needed := k.layersOfOthers(func(s *Snapshot) bool { return ours[s.ID] })
+	needed := ss.layersOfOthers(func(s *Snapshot) bool { return ours[s.ID] })
 	var total, shared int64
 	for _, s := range list {
 		for _, layer := range s.Jail.Sealed {
@@ -137,7 +137,7 @@ func (k *Manager) diskUsage(list []*Snapshot) (int64, error) {
 		if !s.Memory {
 			continue
 		}
-		u, err := k.images.Size(filepath.Join(k.dir(s.Jail.ID, s.ID), imagesDir))
+		u, err := ss.images.Size(filepath.Join(ss.dir(s.Jail.ID, s.ID), imagesDir))
 		if errors.Is(err, fault.NotFound) {
 			continue // deleted meanwhile
 		}

@@ -38,8 +38,8 @@ type TakeOptions struct {
 
 // Take takes a snapshot of a jail. The jail is paused briefly and then continues. When Take
 // returns, the snapshot is durable: it survives a power failure.
-func (k *Manager) Take(ctx context.Context, jid id.Jail, o TakeOptions) (Snapshot, error) {
-	s, done, err := k.take(ctx, jid, o)
+func (ss *snapshots) Take(ctx context.Context, jid id.Jail, o TakeOptions) (Snapshot, error) {
+	s, done, err := ss.take(ctx, jid, o)
 	if err != nil {
 		return Snapshot{}, err
 	}
@@ -55,7 +55,7 @@ const (
 )
 
 // take is Take, except that the snapshot cannot be deleted until done is called.
-func (k *Manager) take(ctx context.Context, jid id.Jail, o TakeOptions) (_ Snapshot, done func(), err error) {
+func (ss *snapshots) take(ctx context.Context, jid id.Jail, o TakeOptions) (_ Snapshot, done func(), err error) {
 	if o.Reason == "" {
 		o.Reason = Requested
 	}
@@ -64,7 +64,7 @@ func (k *Manager) take(ctx context.Context, jid id.Jail, o TakeOptions) (_ Snaps
 	}
 	end := time.Now().Add(retryTime)
 	for wait := retryDelay; ; wait *= 2 { // each attempt pauses the jail briefly
-		s, done, err := k.takeNow(ctx, jid, o)
+		s, done, err := ss.takeNow(ctx, jid, o)
 		// The process that was held for the first attempt runs again.
 		if !errors.Is(err, fault.Unavailable) || o.held != nil || time.Now().Add(wait).After(end) {
 			return s, done, err
@@ -77,35 +77,35 @@ func (k *Manager) take(ctx context.Context, jid id.Jail, o TakeOptions) (_ Snaps
 	}
 }
 
-func (k *Manager) takeNow(ctx context.Context, jid id.Jail, o TakeOptions) (_ Snapshot, done func(), err error) {
-	j, err := k.cfg.Jails.Get(ctx, jid)
+func (ss *snapshots) takeNow(ctx context.Context, jid id.Jail, o TakeOptions) (_ Snapshot, done func(), err error) {
+	j, err := ss.cfg.Jails.Get(ctx, jid)
 	if err != nil {
 		return Snapshot{}, nil, err
 	}
-	k.filesMu.RLock()
-	t := &taking{k: k, ctx: context.WithoutCancel(ctx), s: Snapshot{
+	ss.filesMu.RLock()
+	t := &taking{snapshots: ss, ctx: context.WithoutCancel(ctx), s: Snapshot{
 		ID: id.NewSnapshot(), Name: o.Name, Labels: o.Labels, Reason: o.Reason, Trigger: o.Trigger, Host: host(),
 	}, o: o}
-	t.dir = k.dir(jid, t.s.ID)
+	t.dir = ss.dir(jid, t.s.ID)
 	err = fault.Catch(func() error { return t.run(j) })() // automatic snapshots have no caller to recover a panic
-	k.filesMu.RUnlock()
-	k.cache.put(t.s.ID)
+	ss.filesMu.RUnlock()
+	ss.cache.put(t.s.ID)
 	if err != nil {
-		k.cache.drop(t.s.ID)
-		return Snapshot{}, nil, errors.Join(fmt.Errorf("snapshot of %s: %w", jid, err), k.sweep(t.ctx))
+		ss.cache.drop(t.s.ID)
+		return Snapshot{}, nil, errors.Join(fmt.Errorf("snapshot of %s: %w", jid, err), ss.sweep(t.ctx))
 	}
 	switch n := len(t.s.Jail.Sealed); {
 	case n > flattenAt:
-		k.flattenSoon()
+		ss.flattenSoon()
 	case n <= len(j.Sealed): // the jail moved to layers that were merged meanwhile
-		k.sweepSoon()
+		ss.sweepSoon()
 	}
-	return t.s, func() { k.release(t.s.ID) }, nil
+	return t.s, func() { ss.release(t.s.ID) }, nil
 }
 
 // taking is the state of a snapshot that is being taken.
 type taking struct {
-	k   *Manager
+	*snapshots
 	ctx context.Context
 	o   TakeOptions
 	s   Snapshot
@@ -113,7 +113,7 @@ type taking struct {
 }
 
 func (t *taking) run(j jail.Jail) error {
-	k, sid := t.k, t.s.ID
+	ss, sid := t.snapshots, t.s.ID
 	if err := os.MkdirAll(t.dir, 0o700); err != nil {
 		return err
 	}
@@ -122,20 +122,20 @@ func (t *taking) run(j jail.Jail) error {
 	if err != nil {
 		return err
 	}
-	made, err := k.cfg.Jails.Checkpoint(t.ctx, j.ID, jail.CheckpointOptions{
+	made, err := ss.cfg.Jails.Checkpoint(t.ctx, j.ID, jail.CheckpointOptions{
 		Snapshot: sid, Images: at, Layer: layer, Layering: t.o.Layering, Stop: t.o.Stop, SetMarker: t.o.Mark,
-		Held: t.o.held, ReplaceLayers: k.shortestStack,
+		Held: t.o.held, ReplaceLayers: ss.shortestStack,
 	})
 	if err != nil {
 		return err
 	}
-	k.cache.updateSize(sid)
+	ss.cache.updateSize(sid)
 	t.s.Created = time.Now()
 	t.s.Jail, t.s.Seq, t.s.Paused, t.s.Layering, t.s.Stats = made.Jail, made.Seq, made.Paused, made.Layering, made.Stats
 	t.s.Memory = made.Images != ""
-	k.mu.Lock()
-	t.s.Parent = k.last[j.ID]
-	k.mu.Unlock()
+	ss.mu.Lock()
+	t.s.Parent = ss.last[j.ID]
+	ss.mu.Unlock()
 	if err := t.keepProcesses(made); err != nil {
 		return err
 	}
@@ -145,13 +145,13 @@ func (t *taking) run(j jail.Jail) error {
 // imageDir creates the directory for the process images: in the memory cache, or on disk if
 // the jail uses too much memory for that.
 func (t *taking) imageDir(j jail.Jail) (string, error) {
-	stats, err := t.k.cfg.Jails.Stats(t.ctx, j.ID)
+	stats, err := t.cfg.Jails.Stats(t.ctx, j.ID)
 	if err == nil {
 		const beside = 16 << 20 // init, its program, and kernel state of the processes
-		err = t.k.cache.make(t.s.ID, stats.MemoryBytes+beside)
+		err = t.cache.make(t.s.ID, stats.MemoryBytes+beside)
 	}
 	if err == nil {
-		return t.k.cache.path(t.s.ID), nil
+		return t.cache.path(t.s.ID), nil
 	}
 	// Conflict: the jail is ending. Checkpoint waits for its end and then captures only files.
 	if !errors.Is(err, fault.Exhausted) && !errors.Is(err, fault.Conflict) {
@@ -163,11 +163,11 @@ func (t *taking) imageDir(j jail.Jail) (string, error) {
 
 // commit makes the snapshot durable. The jail is running again.
 func (t *taking) commit(at, layer string) error {
-	k := t.k
+	ss := t.snapshots
 	steps, ctx := errgroup.WithContext(t.ctx)
 	if t.s.Memory {
 		steps.Go(fault.Catch(func() error {
-			sum, err := k.images.Put(ctx, at, filepath.Join(t.dir, imagesDir))
+			sum, err := ss.images.Put(ctx, at, filepath.Join(t.dir, imagesDir))
 			t.s.Digest = sum.Digest
 			return err
 		}))
@@ -184,15 +184,15 @@ func (t *taking) commit(at, layer string) error {
 			return err
 		}
 	}
-	if err := k.cfg.Store.Put(t.ctx, t.s); err != nil {
+	if err := ss.cfg.Store.Put(t.ctx, t.s); err != nil {
 		return err
 	}
 	s := t.s
-	k.mu.Lock()
-	k.all[s.ID], k.last[s.Jail.ID] = &s, s.ID
-	k.inUse[s.ID]++
-	k.mu.Unlock()
-	k.notify(Notification{Op: OpTaken, Snapshot: s, Jail: s.Jail.ID})
+	ss.mu.Lock()
+	ss.all[s.ID], ss.last[s.Jail.ID] = &s, s.ID
+	ss.inUse[s.ID]++
+	ss.mu.Unlock()
+	ss.notify(Notification{Op: OpTaken, Snapshot: s, Jail: s.Jail.ID})
 	return nil
 }
 
@@ -205,12 +205,12 @@ func writeMeta(dir string, s Snapshot) error {
 	return atomicfile.Write(filepath.Join(dir, metaFile), meta, 0o600)
 }
 
-func (k *Manager) release(sid id.Snapshot) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.inUse[sid]--
-	if k.inUse[sid] == 0 {
-		delete(k.inUse, sid)
+func (ss *snapshots) release(sid id.Snapshot) {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	ss.inUse[sid]--
+	if ss.inUse[sid] == 0 {
+		delete(ss.inUse, sid)
 	}
 }
 
