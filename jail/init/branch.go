@@ -76,8 +76,8 @@ func (in *Init) runHooks(b *protocol.Branched, problem func(string, ...any)) {
 
 // hooks returns the executable files in the hook directory, sorted.
 func (in *Init) hooks() (names []string, err error) {
-	in.slots <- struct{}{}
-	defer func() { <-in.slots }()
+	in.files.slots <- struct{}{}
+	defer func() { <-in.files.slots }()
 	entries, err := readDir(branchHooks)
 	for _, e := range entries {
 		name := path.Join(branchHooks, e.Name())
@@ -134,8 +134,8 @@ func (in *Init) runHook(name string, env []string) error {
 // notifyProcesses sends the signals that processes have registered. Without a signal, they
 // cannot detect that they have been copied.
 func (in *Init) notifyProcesses(problem func(string, ...any)) {
-	in.slots <- struct{}{}
-	defer func() { <-in.slots }()
+	in.files.slots <- struct{}{}
+	defer func() { <-in.files.slots }()
 	entries, err := readDir(protocol.NotifyDir)
 	if err != nil {
 		problem("%s: %v", protocol.NotifyDir, err)

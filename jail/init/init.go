@@ -42,9 +42,8 @@ type Init struct {
 
 	started   time.Time
 	listener  net.Listener
-	files     *jailfs.Root
+	files     fileService
 	secrets   secretMounts
-	slots     chan struct{} // one per blocking file operation
 	forks     chan struct{} // one per start or end of a command, separate so that they do not wait for files
 	conns     chan struct{} // one per connection
 	rings     budget
@@ -87,7 +86,7 @@ func (in *Init) Open() error {
 	in.ReaderGrace = cmp.Or(in.ReaderGrace, 10*time.Second)
 	in.Idle = cmp.Or(in.Idle, 100*time.Millisecond)
 	in.started = time.Now()
-	in.slots = make(chan struct{}, fileSlots)
+	in.files.slots = make(chan struct{}, fileSlots)
 	in.forks = make(chan struct{}, forkSlots)
 	in.conns = make(chan struct{}, maxConns)
 	in.rings.left.Store(ringBudget)
@@ -97,27 +96,27 @@ func (in *Init) Open() error {
 	in.open = map[*conn]struct{}{}    // +checklocksignore
 
 	var err error
-	if in.files, err = jailfs.Open("/"); err != nil {
+	if in.files.root, err = jailfs.Open("/"); err != nil {
 		return err
 	}
-	in.files.Hide(in.secrets.contains)
+	in.files.root.Hide(in.secrets.contains)
 	if in.FDListener { // before the standard streams are replaced
 		in.listener, err = listenStdin()
 		if err != nil {
-			return errors.Join(err, in.files.Close())
+			return errors.Join(err, in.files.root.Close())
 		}
 	}
 	in.children = make(chan os.Signal, 1)
 	if err := becomeInit(in.children); err != nil {
-		return errors.Join(err, in.files.Close())
+		return errors.Join(err, in.files.root.Close())
 	}
 	if in.FDListener {
 		if err := protect(); err != nil {
-			return errors.Join(err, in.listener.Close(), in.files.Close())
+			return errors.Join(err, in.listener.Close(), in.files.root.Close())
 		}
 	} else {
 		if in.listener, err = listen(in.Socket); err != nil {
-			return errors.Join(err, in.files.Close())
+			return errors.Join(err, in.files.root.Close())
 		}
 	}
 	return nil
@@ -152,9 +151,9 @@ func (in *Init) Close() error {
 		return nil
 	}
 	in.closeAll()
-	in.closeEndpoints()
+	in.endpoints.closeAll()
 	in.wg.Wait()
-	return in.files.Close()
+	return in.files.root.Close()
 }
 
 func (in *Init) closeAll() {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"glasshouse/fault"
+	jailfs "glasshouse/jail/fs"
 	"glasshouse/jail/init/protocol"
 )
 
@@ -95,7 +96,7 @@ func (in *Init) listenOn(c *conn, q *protocol.Request) error {
 	if len(in.endpoints.open) >= maxEndpoints {
 		return fault.Newf(fault.Exhausted, op, at, "the maximum of %d sockets is reached", maxEndpoints)
 	}
-	l, err := in.openEndpoint(q)
+	l, err := openEndpoint(in.files.root, q)
 	if err != nil {
 		return err
 	}
@@ -108,7 +109,7 @@ func (in *Init) listenOn(c *conn, q *protocol.Request) error {
 	return c.reply(nil)
 }
 
-func (in *Init) openEndpoint(q *protocol.Request) (net.Listener, error) {
+func openEndpoint(files *jailfs.Root, q *protocol.Request) (net.Listener, error) {
 	if q.Path == "" {
 		l, err := net.Listen("tcp4", endpointKey(q))
 		if err != nil {
@@ -116,7 +117,7 @@ func (in *Init) openEndpoint(q *protocol.Request) (net.Listener, error) {
 		}
 		return l, nil
 	}
-	if err := in.files.Mkdir(context.Background(), path.Dir(q.Path), 0o755, true); err != nil {
+	if err := files.Mkdir(context.Background(), path.Dir(q.Path), 0o755, true); err != nil {
 		return nil, err
 	}
 	l, err := listen(q.Path)
@@ -155,16 +156,16 @@ func (d *endpoint) deliver(conn net.Conn) {
 	}
 }
 
-// closeEndpoints closes all endpoints and waits for their goroutines.
-func (in *Init) closeEndpoints() {
-	in.endpoints.mu.Lock()
-	for _, d := range in.endpoints.open {
+// closeAll closes all endpoints and waits for their goroutines.
+func (es *endpoints) closeAll() {
+	es.mu.Lock()
+	for _, d := range es.open {
 		close(d.closed)
 		d.net.Close()
 	}
-	clear(in.endpoints.open)
-	in.endpoints.mu.Unlock()
-	in.endpoints.wg.Wait()
+	clear(es.open)
+	es.mu.Unlock()
+	es.wg.Wait()
 }
 
 // accept connects the client to the next connection at an endpoint.

@@ -45,11 +45,11 @@ func FuzzRequest(f *testing.F) {
 		if err == nil && kind == protocol.FrameRequest && dangerous(payload) {
 			return
 		}
-		i := &Init{slots: make(chan struct{}, 1), forks: make(chan struct{}, 1), execs: map[id.Exec]*process{}, byPID: map[int]*process{}, open: map[*conn]struct{}{}}
-		if i.files, err = jailfs.Open(t.TempDir()); err != nil {
+		i := &Init{files: fileService{slots: make(chan struct{}, 1)}, forks: make(chan struct{}, 1), execs: map[id.Exec]*process{}, byPID: map[int]*process{}, open: map[*conn]struct{}{}}
+		if i.files.root, err = jailfs.Open(t.TempDir()); err != nil {
 			t.Fatal(err)
 		}
-		defer i.files.Close()
+		defer i.files.root.Close()
 		ours, theirs := socketPair(t)
 		go func() {
 			theirs.Write(in)
@@ -72,7 +72,7 @@ func FuzzRequest(f *testing.F) {
 		case <-time.After(30 * time.Second):
 			t.Fatal("timeout: the request is not finished")
 		}
-		if len(i.slots)+len(i.forks) != 0 {
+		if len(i.files.slots)+len(i.forks) != 0 {
 			t.Error("a slot was not released")
 		}
 		theirs.Close()

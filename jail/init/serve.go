@@ -1,10 +1,8 @@
 package jailinit
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"time"
@@ -50,15 +48,15 @@ var operations = map[protocol.Op]func(*Init, *conn, *protocol.Request) error{
 	protocol.OpExecs:     (*Init).statuses,
 	protocol.OpForget:    (*Init).forgetExec,
 
-	protocol.OpStat:   (*Init).stat,
-	protocol.OpList:   (*Init).listDir,
-	protocol.OpRead:   (*Init).readFile,
-	protocol.OpWrite:  (*Init).writeFile,
-	protocol.OpMkdir:  (*Init).mkdir,
-	protocol.OpRemove: (*Init).remove,
-	protocol.OpMove:   (*Init).move,
-	protocol.OpTar:    (*Init).tar,
-	protocol.OpUntar:  (*Init).untar,
+	protocol.OpStat:   onFiles((*fileService).stat),
+	protocol.OpList:   onFiles((*fileService).listDir),
+	protocol.OpRead:   onFiles((*fileService).readFile),
+	protocol.OpWrite:  onFiles((*fileService).writeFile),
+	protocol.OpMkdir:  onFiles((*fileService).mkdir),
+	protocol.OpRemove: onFiles((*fileService).remove),
+	protocol.OpMove:   onFiles((*fileService).move),
+	protocol.OpTar:    onFiles((*fileService).tar),
+	protocol.OpUntar:  onFiles((*fileService).untar),
 	protocol.OpWatch:  (*Init).watch,
 
 	protocol.OpDial:   (*Init).dial,
@@ -69,6 +67,11 @@ var operations = map[protocol.Op]func(*Init, *conn, *protocol.Request) error{
 	protocol.OpBranched: (*Init).branched,
 	protocol.OpEnforce:  (*Init).enforce,
 	protocol.OpKeep:     (*Init).keep,
+}
+
+// onFiles returns the handler of a request about files.
+func onFiles(do func(*fileService, *conn, *protocol.Request) error) func(*Init, *conn, *protocol.Request) error {
+	return func(in *Init, c *conn, q *protocol.Request) error { return do(&in.files, c, q) }
 }
 
 // serve reads a request from c, executes it and closes the connection. A client that connects
@@ -131,7 +134,8 @@ func (c *conn) fail(err error) {
 }
 
 func (c *conn) reply(v any) error { return c.w.JSON(protocol.FrameReply, v) }
-func (c *conn) end(v any) error   { return c.w.JSON(protocol.FrameEnd, v) }
+
+func (c *conn) end(v any) error { return c.w.JSON(protocol.FrameEnd, v) }
 
 // disconnected returns a channel that is closed when the client closes the connection. Nothing
 // else may read from the connection afterwards.
@@ -444,192 +448,4 @@ func (in *Init) forgetExec(c *conn, q *protocol.Request) error {
 		return err
 	}
 	return c.reply(status)
-}
-
-func (in *Init) stat(c *conn, q *protocol.Request) error {
-	in.slots <- struct{}{}
-	info, err := in.files.Stat(context.Background(), q.Path)
-	<-in.slots
-	if err != nil {
-		return err
-	}
-	return c.reply(info)
-}
-
-// listBatch is the number of entries per frame.
-const listBatch = 100
-
-func (in *Init) listDir(c *conn, q *protocol.Request) error {
-	in.slots <- struct{}{}
-	infos, more, err := in.files.List(context.Background(), q.Path, q.After, int(q.Limit))
-	<-in.slots
-	if err != nil {
-		return err
-	}
-	for len(infos) > 0 {
-		n := min(listBatch, len(infos))
-		if err := c.reply(infos[:n]); err != nil {
-			return nil
-		}
-		infos = infos[n:]
-	}
-	return c.end(protocol.Listed{More: more})
-}
-
-func (in *Init) readFile(c *conn, q *protocol.Request) error {
-	in.slots <- struct{}{}
-	f, info, err := in.files.Read(context.Background(), q.Path, q.Offset, q.Limit)
-	<-in.slots
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	if err := c.reply(info); err != nil {
-		return nil
-	}
-	buf := make([]byte, protocol.MaxData)
-	for {
-		in.slots <- struct{}{}
-		n, err := f.Read(buf)
-		<-in.slots
-		if c.w.Data(buf[:n]) != nil {
-			return nil
-		}
-		if err == io.EOF {
-			return c.end(nil)
-		}
-		if err != nil {
-			return err
-		}
-	}
-}
-
-func (in *Init) writeFile(c *conn, q *protocol.Request) error {
-	var options protocol.WriteOptions
-	if q.Write != nil {
-		options = *q.Write
-	}
-	if err := c.reply(nil); err != nil {
-		return nil
-	}
-	in.slots <- struct{}{}
-	info, err := in.files.Write(context.Background(), q.Path, &upload{in: in, c: c}, options)
-	<-in.slots
-	if err != nil {
-		return err
-	}
-	return c.end(info)
-}
-
-// An upload reads the bytes that the client sends up to its End frame. Its reader holds a file
-// slot, which is released while it waits for the network.
-type upload struct {
-	in   *Init
-	c    *conn
-	left []byte
-	done bool
-}
-
-func (u *upload) Read(p []byte) (int, error) {
-	<-u.in.slots
-	defer func() { u.in.slots <- struct{}{} }()
-	for len(u.left) == 0 {
-		if u.done {
-			return 0, io.EOF
-		}
-		kind, payload, err := u.c.r.Next()
-		if err != nil {
-			return 0, io.ErrUnexpectedEOF // the client has disconnected before the End frame
-		}
-		switch kind {
-		case protocol.FrameData:
-			u.left = payload
-		case protocol.FrameEnd:
-			u.done = true
-		default:
-			return 0, fmt.Errorf("%w: kind %d in an upload", protocol.ErrMalformed, kind)
-		}
-	}
-	n := copy(p, u.left)
-	u.left = u.left[n:]
-	return n, nil
-}
-
-func (in *Init) mkdir(c *conn, q *protocol.Request) error {
-	return in.change(c, func() error {
-		if q.Owner != nil {
-			return in.files.MkdirFor(context.Background(), q.Path, *q.Owner)
-		}
-		return in.files.Mkdir(context.Background(), q.Path, q.Mode, q.Parents)
-	})
-}
-
-func (in *Init) remove(c *conn, q *protocol.Request) error {
-	return in.change(c, func() error {
-		return in.files.Remove(context.Background(), q.Path, q.Recursive)
-	})
-}
-
-func (in *Init) move(c *conn, q *protocol.Request) error {
-	return in.change(c, func() error {
-		return in.files.Move(context.Background(), q.Path, q.To, q.Replace)
-	})
-}
-
-func (in *Init) change(c *conn, do func() error) error {
-	in.slots <- struct{}{}
-	err := do()
-	<-in.slots
-	if err != nil {
-		return err
-	}
-	return c.reply(nil)
-}
-
-func (in *Init) tar(c *conn, q *protocol.Request) error {
-	in.slots <- struct{}{}
-	_, err := in.files.Stat(context.Background(), q.Path)
-	<-in.slots
-	if err != nil {
-		return err
-	}
-	if err := c.reply(nil); err != nil {
-		return nil
-	}
-	in.slots <- struct{}{}
-	err = in.files.WriteTar(context.Background(), q.Path, &download{in, c})
-	<-in.slots
-	if err != nil {
-		return err
-	}
-	return c.end(nil)
-}
-
-// A download sends bytes to the client. Its writer holds a file slot, which is released while
-// it waits for the network.
-type download struct {
-	in *Init
-	c  *conn
-}
-
-func (d *download) Write(p []byte) (int, error) {
-	<-d.in.slots
-	defer func() { d.in.slots <- struct{}{} }()
-	if err := d.c.w.Data(p); err != nil {
-		return 0, err
-	}
-	return len(p), nil
-}
-
-func (in *Init) untar(c *conn, q *protocol.Request) error {
-	if err := c.reply(nil); err != nil {
-		return nil
-	}
-	in.slots <- struct{}{}
-	err := in.files.Untar(context.Background(), q.Path, &upload{in: in, c: c})
-	<-in.slots
-	if err != nil {
-		return err
-	}
-	return c.end(nil)
 }

@@ -87,12 +87,12 @@ func (in *Init) launch(e *protocol.Exec) (*process, error) {
 	if env == nil {
 		env = os.Environ()
 	}
-	u, err := in.lookUp(e.User)
+	u, err := in.files.lookUp(e.User)
 	if err != nil {
 		return nil, err
 	}
-	env = u.addHomeAndUser(in, env)
-	cwd := u.directory(in, e.Cwd)
+	env = u.addHomeAndUser(&in.files, env)
+	cwd := u.directory(&in.files, e.Cwd)
 	if err := checkDir(cwd); err != nil {
 		return nil, err
 	}

@@ -30,14 +30,14 @@ type user struct {
 
 // lookUp resolves "name", "uid", "name:group" or "uid:gid" with the jail's /etc/passwd and
 // /etc/group. Empty is init's own user.
-func (in *Init) lookUp(spec string) (user, error) {
+func (fs *fileService) lookUp(spec string) (user, error) {
 	if spec == "" {
 		return user{uid: uint32(os.Getuid()), gid: uint32(os.Getgid())}, nil
 	}
 	name, group, hasGroup := strings.Cut(spec, ":")
 	u := user{requested: true}
 	uid, numeric := number(name)
-	found := in.accounts("/etc/passwd", 7, func(f []string) bool {
+	found := fs.accounts("/etc/passwd", 7, func(f []string) bool {
 		return f[0] == name || numeric && f[2] == name
 	}, func(f []string) { u.fill(f) })
 	switch {
@@ -47,11 +47,11 @@ func (in *Init) lookUp(spec string) (user, error) {
 		u.uid = uid
 	}
 	if !hasGroup {
-		in.supplementary(&u)
+		fs.supplementary(&u)
 		return u, nil
 	}
 	gid, numeric := number(group)
-	found = in.accounts("/etc/group", 4, func(f []string) bool { return f[0] == group },
+	found = fs.accounts("/etc/group", 4, func(f []string) bool { return f[0] == group },
 		func(f []string) { u.gid, _ = number(f[2]) })
 	switch {
 	case !found && !numeric:
@@ -70,11 +70,11 @@ func (u *user) fill(f []string) {
 }
 
 // supplementary adds the groups that list u as a member.
-func (in *Init) supplementary(u *user) {
+func (fs *fileService) supplementary(u *user) {
 	if u.name == "" {
 		return
 	}
-	in.accounts("/etc/group", 4, func(f []string) bool {
+	fs.accounts("/etc/group", 4, func(f []string) bool {
 		if !slices.Contains(strings.Split(f[3], ","), u.name) {
 			return false
 		}
@@ -87,8 +87,8 @@ func (in *Init) supplementary(u *user) {
 
 // accounts calls take with the fields of the first line for which match returns true. It
 // reports whether it has found a line. A file that cannot be read has no lines.
-func (in *Init) accounts(path string, fields int, match func([]string) bool, take func([]string)) bool {
-	f, _, err := in.files.Read(context.Background(), path, 0, maxAccounts)
+func (fs *fileService) accounts(path string, fields int, match func([]string) bool, take func([]string)) bool {
+	f, _, err := fs.root.Read(context.Background(), path, 0, maxAccounts)
 	if err != nil {
 		return false
 	}
@@ -113,29 +113,29 @@ func number(s string) (uint32, bool) {
 }
 
 // directory returns the working directory of a command that requested dir.
-func (u *user) directory(in *Init, dir string) string {
+func (u *user) directory(fs *fileService, dir string) string {
 	switch {
 	case dir == "":
 		return "/"
 	case !inHome(dir):
 		return dir
 	}
-	u.lookUpName(in)
+	u.lookUpName(fs)
 	return path.Join("/", u.home, dir[1:])
 }
 
 // lookUpName resolves the name and home of init's own user.
-func (u *user) lookUpName(in *Init) {
+func (u *user) lookUpName(fs *fileService) {
 	if u.requested || u.home != "" {
 		return
 	}
 	uid := strconv.Itoa(int(u.uid))
-	in.accounts("/etc/passwd", 7, func(f []string) bool { return f[2] == uid },
+	fs.accounts("/etc/passwd", 7, func(f []string) bool { return f[2] == uid },
 		func(f []string) { u.name, u.home = f[0], f[5] })
 }
 
 // addHomeAndUser adds HOME and USER to an environment that lacks them.
-func (u user) addHomeAndUser(in *Init, env []string) []string {
+func (u user) addHomeAndUser(fs *fileService, env []string) []string {
 	has := func(key string) bool {
 		return slices.ContainsFunc(env, func(v string) bool { return strings.HasPrefix(v, key) })
 	}
@@ -143,7 +143,7 @@ func (u user) addHomeAndUser(in *Init, env []string) []string {
 	if !noHome && !noUser {
 		return env
 	}
-	u.lookUpName(in)
+	u.lookUpName(fs)
 	env = slices.Clone(env)
 	if noHome {
 		home := u.home

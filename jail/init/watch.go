@@ -59,9 +59,9 @@ type watcher struct {
 }
 
 func (in *Init) openWatch(name string, recursive bool) (*watcher, error) {
-	in.slots <- struct{}{}
-	defer func() { <-in.slots }()
-	info, err := in.files.Stat(context.Background(), name)
+	in.files.slots <- struct{}{}
+	defer func() { <-in.files.slots }()
+	info, err := in.files.root.Stat(context.Background(), name)
 	if err != nil {
 		return nil, err
 	}
@@ -228,8 +228,8 @@ func (w *watcher) event(wd int32, mask uint32, name string, send func(protocol.F
 
 // addTree adds watches for a new directory tree and reports its entries.
 func (w *watcher) addTree(dir string, send func(protocol.FileEvent) error) error {
-	w.in.slots <- struct{}{}
-	defer func() { <-w.in.slots }()
+	w.in.files.slots <- struct{}{}
+	defer func() { <-w.in.files.slots }()
 	if len(w.paths) >= maxWatched {
 		w.incomplete = true
 		return nil
@@ -239,8 +239,8 @@ func (w *watcher) addTree(dir string, send func(protocol.FileEvent) error) error
 		return nil
 	}
 	return w.addBelow(dir, func(e protocol.FileEvent) error {
-		<-w.in.slots // send may block
-		defer func() { w.in.slots <- struct{}{} }()
+		<-w.in.files.slots // send may block
+		defer func() { w.in.files.slots <- struct{}{} }()
 		return send(e)
 	})
 }
