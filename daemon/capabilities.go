@@ -28,7 +28,6 @@ import (
 	"glasshouse/id"
 	"glasshouse/internal/redact"
 	"glasshouse/policy"
-	"glasshouse/policy/chain"
 	"glasshouse/policy/egress"
 	"glasshouse/policy/secret"
 )
@@ -49,7 +48,7 @@ func (d *Daemon) openCapabilities(ctx context.Context) error {
 	d.registry, err = registry.Open(ctx, registry.Config{
 		Store: d.store.Capabilities(), Approvals: d.approvals, Trust: d.trust,
 		Dir: filepath.Join(d.Config.Data, "capabilities"), Bundles: filepath.Join(d.Config.Data, "bundles"),
-		Prepare: engines.prepare, Dropped: engines.drop, Changed: d.noteCapability, Installed: d.noteBundle, Log: d.log.With("part", "registry"),
+		Prepare: engines.prepare, Dropped: engines.drop, Changed: d.notes().noteCapability, Installed: d.notes().noteBundle, Log: d.log.With("part", "registry"),
 	})
 	if err != nil {
 		return err
@@ -170,38 +169,6 @@ func (e engines) prepare(ctx context.Context, c *engine.Installed) error {
 
 func (e engines) drop(ctx context.Context, c *engine.Installed, purge bool) error {
 	return e[c.Runtime.Type].Drop(ctx, c, purge)
-}
-
-// noteCapability records the new state of a version in the audit log before it takes effect.
-func (d *Daemon) noteCapability(ctx context.Context, r registry.Record, c *manifest.Capability) error {
-	body, err := json.Marshal(struct {
-		What     string   `json:"what"`
-		Version  string   `json:"version"`
-		Digest   string   `json:"digest"`
-		Runtime  string   `json:"runtime"`
-		New      []string `json:"new,omitempty"`
-		Approval string   `json:"approval,omitempty"`
-		Bundle   string   `json:"bundle,omitempty"`
-		Why      string   `json:"why,omitempty"`
-		Trust    bool     `json:"trust,omitempty"`
-	}{"capability " + string(r.State), r.Version, r.Digest, string(c.Runtime.Type), r.Widens, string(r.Approval), r.Bundle, r.Why, r.Trust})
-	if err != nil {
-		return err
-	}
-	_, err = d.chain.Append(ctx, chain.Entry{Kind: chain.OperatorActed, Capability: r.ID, Agent: r.By, Body: body})
-	return err
-}
-
-// noteBundle records the installation of a bundle in the audit log before it takes effect.
-func (d *Daemon) noteBundle(ctx context.Context, b registry.Bundle, by string) error {
-	body, err := json.Marshal(map[string]any{
-		"bundle": b.Name, "version": b.Now.Version, "digest": b.Now.Digest, "publisher": b.Now.Publisher, "tier": b.Now.Tier,
-	})
-	if err != nil {
-		return err
-	}
-	_, err = d.chain.Append(ctx, chain.Entry{Kind: chain.BundleInstalled, Agent: by, Body: body})
-	return err
 }
 
 // governCapability returns the policy of a capability's jails: only the egress that its
@@ -329,7 +296,7 @@ func (f *fetches) of(c *engine.Installed, e *govern.Egress) (*govern.Fetcher, er
 		return fetcher, nil
 	}
 	fetcher, err := f.d.kernel.NewFetcher(c, e, func(ctx context.Context, name, host string) ([]byte, error) {
-		return f.d.lend(ctx, c, name, host)
+		return credentials{f.d.secrets}.lend(ctx, c, name, host)
 	})
 	if err != nil {
 		return nil, err
@@ -350,17 +317,6 @@ func (f *fetches) Close() error {
 	}
 	f.fetchers = nil
 	return errors.Join(errs...)
-}
-
-// lend returns a secret's value for one request of a capability without a jail.
-func (d *Daemon) lend(ctx context.Context, c *engine.Installed, name, host string) ([]byte, error) {
-	v, err := d.borrow(ctx, secret.Grant{
-		Secret: name, To: secret.Scope{Capability: c.ID}, Delivery: secret.Inject, Hosts: c.Network.Hosts, By: "capability " + c.ID + "@" + c.Version,
-	}, host)
-	if err != nil {
-		return nil, fmt.Errorf("for %s: %w", host, err)
-	}
-	return v, nil
 }
 
 // Missing implements govern.Secrets. Approving a capability also grants the secrets that its

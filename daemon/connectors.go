@@ -14,7 +14,6 @@ import (
 	"glasshouse/fault"
 	"glasshouse/internal/webhook"
 	"glasshouse/policy/egress"
-	"glasshouse/policy/secret"
 )
 
 // Connectors configures webhooks and relays between sessions.
@@ -161,7 +160,7 @@ func (d *Daemon) openConnectors() error {
 	if err != nil {
 		return err
 	}
-	conf.Runs, conf.Reach, conf.Key, conf.Log = d.runs, egress.CheckInternetAddr, d.connectorKey, d.log.With("part", "connector")
+	conf.Runs, conf.Reach, conf.Key, conf.Log = d.runs, egress.CheckInternetAddr, credentials{d.secrets}.connectorKey, d.log.With("part", "connector")
 	conf.Start = func(ctx context.Context, q run.Request) (run.Run, error) {
 		return d.gateway.CreateRun(ctx, gateway.RunOrder{Request: q})
 	}
@@ -171,36 +170,4 @@ func (d *Daemon) openConnectors() error {
 	}
 	d.connectors.Store(c)
 	return nil
-}
-
-// connectorKey returns the key of a connector. The secret is granted only to that connector,
-// under a name that is not a valid capability ID.
-func (d *Daemon) connectorKey(ctx context.Context, name, key, host string) ([]byte, error) {
-	return d.keyOf(ctx, "connector:"+name, key, host)
-}
-
-// keyOf returns the value of a secret for a part of the daemon that is configured to use it.
-// host is the destination; "" for no destination.
-func (d *Daemon) keyOf(ctx context.Context, part, name, host string) ([]byte, error) {
-	g := secret.Grant{Secret: name, To: secret.Scope{Capability: part}, Delivery: secret.File, By: "configuration"}
-	if host != "" {
-		g.Delivery, g.Hosts = secret.Inject, []string{host}
-	}
-	return d.borrow(ctx, g, host)
-}
-
-// borrow returns the value of a secret. On first use it creates the grant.
-func (d *Daemon) borrow(ctx context.Context, g secret.Grant, host string) ([]byte, error) {
-	use := secret.Use{Delivery: g.Delivery, Host: host}
-	v, err := d.secrets.Resolve(ctx, g.To, g.Secret, use)
-	if fault.KindOf(err) == fault.Denied {
-		if _, err := d.secrets.Grant(ctx, g); err != nil {
-			return nil, err
-		}
-		v, err = d.secrets.Resolve(ctx, g.To, g.Secret, use)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return v.Bytes(), nil
 }

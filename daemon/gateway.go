@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
-	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -35,7 +34,6 @@ import (
 	"glasshouse/id"
 	"glasshouse/jail"
 	"glasshouse/policy"
-	"glasshouse/policy/chain"
 )
 
 // Gateway configures how agents are run.
@@ -213,7 +211,7 @@ func (d *Daemon) openGateway(ctx context.Context) error {
 	broker, err := autonomy.NewBroker(d.work.Autonomy(), autonomy.BrokerConfig{
 		Siblings: g, Deliverer: g, Policy: g.MayAsk, Ready: g.Ready, Log: d.log.With("part", "siblings"),
 		Serves: func(m autonomy.Member) bool { return g.Load() != nil },
-		Record: d.recordRequest,
+		Record: d.notes().recordRequest,
 	})
 	if err != nil {
 		return err
@@ -280,7 +278,7 @@ func (d *Daemon) openSpawners(ctx context.Context, program string) (map[string]s
 	conf := func(name string) spawn.Config {
 		return spawn.Config{
 			Agent: program, Dir: filepath.Join(dir, name), CgroupPrefix: d.cgroups + "-" + name,
-			Bwrap: d.tool("bwrap"), Log: d.log.With("part", name),
+			Bwrap: d.Config.tool("bwrap"), Log: d.log.With("part", name),
 		}
 	}
 	process, err := spawn.NewUnjailed(ctx, conf("process"))
@@ -319,7 +317,7 @@ func (d *Daemon) openModels() (err error) {
 			Limit: llm.Limit{Requests: p.Requests, Tokens: p.Tokens, Concurrent: p.Concurrent},
 		}
 		if p.Secret != "" {
-			provider.Key = func(ctx context.Context) ([]byte, error) { return d.modelKey(ctx, p) }
+			provider.Key = func(ctx context.Context) ([]byte, error) { return credentials{d.secrets}.modelKey(ctx, p) }
 		}
 		conf.Providers = append(conf.Providers, provider)
 	}
@@ -337,16 +335,6 @@ func (d *Daemon) openModels() (err error) {
 	}
 	d.models, err = llm.New(conf)
 	return err
-}
-
-// modelKey returns a provider's key for one request. The secret is granted only to the
-// gateway.
-func (d *Daemon) modelKey(ctx context.Context, p Provider) ([]byte, error) {
-	at, err := url.Parse(p.BaseURL)
-	if err != nil {
-		return nil, err
-	}
-	return d.keyOf(ctx, "models."+p.Name, p.Secret, at.Hostname())
 }
 
 // late is the gateway for components that are created before it. Until the gateway is stored,
@@ -411,22 +399,6 @@ func (l *late) Running(ctx context.Context, h id.Schedule) (bool, error) {
 		return g.Running(ctx, h)
 	}
 	return false, errNotYet
-}
-
-// recordRequest records a request between siblings in the audit log.
-func (d *Daemon) recordRequest(ctx context.Context, r autonomy.Request) error {
-	body, err := json.Marshal(struct {
-		ID     id.Request     `json:"request"`
-		To     string         `json:"to"`
-		Action string         `json:"action"`
-		State  autonomy.State `json:"state"`
-		Why    string         `json:"why,omitempty"`
-	}{r.ID, cmp.Or(r.To.Name, r.To.Session, string(r.To.Jail)), r.Action, r.State, r.Why})
-	if err != nil {
-		return err
-	}
-	_, err = d.chain.Append(ctx, chain.Entry{Kind: chain.SiblingTold, Jail: r.From.Jail, Session: r.From.Session, Run: string(r.From.Run), Agent: r.From.Agent, Body: body})
-	return err
 }
 
 // taught provides the approved capabilities and skills to agents.

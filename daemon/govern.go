@@ -7,39 +7,15 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"glasshouse/fault"
 	"glasshouse/govern"
-	"glasshouse/id"
-	"glasshouse/observe/eventlog"
 	"glasshouse/policy"
 	"glasshouse/policy/chain"
 	"glasshouse/policy/enforce"
 )
-
-// seal adds the digest of a segment of a jail's events to the audit log. A segment that was
-// found at startup may be sealed already.
-func (d *Daemon) seal(jid id.Jail, s eventlog.Segment, found bool) {
-	ctx := context.Background()
-	if found {
-		sealed, err := d.chain.Sealed(ctx, jid)
-		if err != nil {
-			d.log.Error("cannot check whether an event segment is sealed", "jail", jid, "file", s.File, "err", err)
-			return
-		}
-		if slices.ContainsFunc(sealed, func(c chain.Segment) bool { return c.File == s.File && c.SHA256 == s.SHA256 }) {
-			return
-		}
-	}
-	stream, _, _ := strings.Cut(s.File, "-")
-	if _, err := d.chain.Seal(ctx, jid, chain.Segment{Stream: stream, File: s.File, First: s.First, Last: s.Last, SHA256: s.SHA256}); err != nil {
-		d.log.Error("cannot seal an event segment; it will be retried at the next start", "jail", jid, "file", s.File, "err", err)
-	}
-}
 
 // verifyTime is how often new audit log entries are verified and unused jail keys are removed.
 const verifyTime = time.Hour

@@ -30,10 +30,10 @@ func (d *Daemon) bindDatabase(ctx context.Context) error {
 	case ours != "" && ours == theirs:
 		return nil
 	case theirs != "":
-		return d.wrongDatabase(fmt.Errorf("the database belongs to another data directory: its id is %s", theirs),
+		return wrongDatabase(d.Config.Data, fmt.Errorf("the database belongs to another data directory: its id is %s", theirs),
 			fmt.Sprintf("use the same --data and --db as before; only if no other directory uses this database, write %s to %s", theirs, file))
-	case ours != "" && d.hasJails():
-		return d.wrongDatabase(errors.New("the records of this data directory's jails are in another database"),
+	case ours != "" && hasJails(d.Config.Data):
+		return wrongDatabase(d.Config.Data, errors.New("the records of this data directory's jails are in another database"),
 			fmt.Sprintf("use the same --db as before, or remove %s with the jails in it", filepath.Join(d.Config.Data, "jails")))
 	case ours == "":
 		// The file is written first, so that an interrupted first start is repeated.
@@ -46,11 +46,11 @@ func (d *Daemon) bindDatabase(ctx context.Context) error {
 	return err
 }
 
-func (d *Daemon) wrongDatabase(err error, remedy string) error {
-	return &fault.Error{Op: "daemon.Open", On: d.Config.Data, Kind: fault.Conflict, Err: err, Remedy: remedy}
+func wrongDatabase(dir string, err error, remedy string) error {
+	return &fault.Error{Op: "daemon.Open", On: dir, Kind: fault.Conflict, Err: err, Remedy: remedy}
 }
 
-func (d *Daemon) hasJails() bool {
-	jails, err := os.ReadDir(filepath.Join(d.Config.Data, "jails"))
+func hasJails(dir string) bool {
+	jails, err := os.ReadDir(filepath.Join(dir, "jails"))
 	return err == nil && len(jails) > 0
 }

@@ -268,7 +268,7 @@ func TestRequestsBetweenSiblingsAreRecorded(t *testing.T) {
 		ID: "q-1", From: autonomy.Member{Jail: "j-aaaaaaaaaaaa", Session: "s", Run: "r-1", Agent: "opencode"}, To: autonomy.Member{Session: "t", Name: "reviewer"},
 		Action: "review", State: autonomy.Failed, Why: "the run of reviewer has ended",
 	}
-	if err := d.recordRequest(t.Context(), r); err != nil {
+	if err := d.notes().recordRequest(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
 	all := d.entries(t)
@@ -293,7 +293,7 @@ func TestChangesOfLimitsAreRecorded(t *testing.T) {
 		Jail: "j-aaaaaaaaaaaa", Verdict: autonomy.Denied, By: "ann", Want: autonomy.Limits{Memory: 4096}, From: autonomy.Limits{Memory: 512}, To: autonomy.Limits{Memory: 512},
 		Refusal: &autonomy.Refusal{Code: "person", Reason: "not today"},
 	}
-	seq, err := d.recordLimits(t.Context(), c)
+	seq, err := d.notes().recordLimits(t.Context(), c)
 	if err != nil || seq != 1 {
 		t.Fatalf("recordLimits = %d, %v, want entry 1", seq, err)
 	}

@@ -73,7 +73,7 @@ func (d *Daemon) openObservers() error {
 		}
 	}
 	ring := c.Observe.RingKB << 10
-	cfg := observe.Config{Dir: filepath.Join(c.Data, "jails"), Policy: c.Events.policy(), Log: d.log.With("part", "observe"), Exec: d.began, Closed: d.seal}
+	cfg := observe.Config{Dir: filepath.Join(c.Data, "jails"), Policy: c.Events.policy(), Log: d.log.With("part", "observe"), Exec: d.began, Closed: d.notes().seal}
 	if may("kernel") {
 		cfg.Kernel = kernel.New(kernel.Config{Pin: under(pin, "kernel"), RingBytes: ring, Log: d.log.With("part", "kernel")})
 	}
@@ -81,7 +81,7 @@ func (d *Daemon) openObservers() error {
 		cfg.Network = network.New(network.Config{Pin: under(pin, "network"), RingBytes: ring, Log: d.log.With("part", "network")})
 	}
 	if may("gvisor") {
-		cfg.GVisor = gvisor.New(gvisor.Config{Path: d.tool("runsc"), Root: filepath.Join(c.Data, "run", "runsc", "runsc"), Log: d.log.With("part", "gvisor")})
+		cfg.GVisor = gvisor.New(gvisor.Config{Path: d.Config.tool("runsc"), Root: filepath.Join(c.Data, "run", "runsc", "runsc"), Log: d.log.With("part", "gvisor")})
 	}
 	if may("ptrace") {
 		cfg.Ptrace = &ptrace.Source{Log: d.log.With("part", "ptrace")}

@@ -27,9 +27,9 @@ func (d *Daemon) runtimes() []jail.Runtime {
 	var rs []jail.Runtime
 	for _, name := range []string{"runc", "crun", "runsc"} {
 		rs = append(rs, jail.Runtime{Name: "oci", Runtime: name, Backend: oci.New(oci.Config{
-			Runtime: name, Path: d.tool(name),
+			Runtime: name, Path: d.Config.tool(name),
 			CgroupPrefix: prefix, Templates: templates, Base: base,
-			CRIU:     d.tool("criu"),
+			CRIU:     d.Config.tool("criu"),
 			RunDir:   filepath.Join(c.Data, "run", name),
 			NetnsDir: filepath.Join(c.Data, "run", "netns"),
 			Transit:  c.Network.transit,
@@ -37,14 +37,14 @@ func (d *Daemon) runtimes() []jail.Runtime {
 		})})
 	}
 	return append(rs, jail.Runtime{Name: "bwrap", Backend: bwrap.New(bwrap.Config{
-		Path: d.tool("bwrap"), CgroupPrefix: prefix, Templates: templates, Base: base, Log: d.log.With("part", "bwrap"),
+		Path: d.Config.tool("bwrap"), CgroupPrefix: prefix, Templates: templates, Base: base, Log: d.log.With("part", "bwrap"),
 	})})
 }
 
 // tool returns the path of a program: the private one if make up installed it, otherwise its
 // name.
-func (d *Daemon) tool(name string) string {
-	private := filepath.Join(d.Config.Tools, name)
+func (c Config) tool(name string) string {
+	private := filepath.Join(c.Tools, name)
 	if _, err := exec.LookPath(private); err == nil {
 		return private
 	}

@@ -307,10 +307,10 @@ func TestAPrivateToolIsPreferred(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := &Daemon{Config: Config{Tools: dir}}
-	if got := d.tool("runsc"); got != filepath.Join(dir, "runsc") {
+	if got := d.Config.tool("runsc"); got != filepath.Join(dir, "runsc") {
 		t.Errorf("runsc = %s, want the private one", got)
 	}
-	if got := d.tool("runc"); got != "runc" {
+	if got := d.Config.tool("runc"); got != "runc" {
 		t.Errorf("runc = %s, want the system's", got)
 	}
 	if err := ignoreMissing(os.ErrNotExist); err != nil {
@@ -352,16 +352,17 @@ func TestASecretIsLentToThePartThatIsConfiguredToUseIt(t *testing.T) {
 	if err := d.secrets.Put(t.Context(), "KEY", []byte("s3cr3t"), "ann"); err != nil {
 		t.Fatal(err)
 	}
+	keys := credentials{d.secrets}
 	for range 2 {
-		v, err := d.modelKey(t.Context(), Provider{Name: "openai", Secret: "KEY", BaseURL: "https://api.example/v1"})
+		v, err := keys.modelKey(t.Context(), Provider{Name: "openai", Secret: "KEY", BaseURL: "https://api.example/v1"})
 		if err != nil || string(v) != "s3cr3t" {
 			t.Errorf("modelKey = %q, %v, want the value", v, err)
 		}
 	}
-	if v, err := d.connectorKey(t.Context(), "ci", "KEY", ""); err != nil || string(v) != "s3cr3t" {
+	if v, err := keys.connectorKey(t.Context(), "ci", "KEY", ""); err != nil || string(v) != "s3cr3t" {
 		t.Errorf("connectorKey = %q, %v, want the value", v, err)
 	}
-	if _, err := d.modelKey(t.Context(), Provider{Name: "openai", Secret: "NONE", BaseURL: "https://api.example/v1"}); err == nil {
+	if _, err := keys.modelKey(t.Context(), Provider{Name: "openai", Secret: "NONE", BaseURL: "https://api.example/v1"}); err == nil {
 		t.Error("modelKey of a secret that there is not = nil, want an error")
 	}
 	granted := 0

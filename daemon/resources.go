@@ -6,14 +6,12 @@ import (
 	"fmt"
 	"path/filepath"
 	"runtime"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"glasshouse/agents/autonomy"
 	"glasshouse/agents/gateway"
 	"glasshouse/fault"
-	"glasshouse/policy/chain"
 )
 
 // ceiling returns the limits up to which agents get resources without approval.
@@ -47,7 +45,7 @@ func (d *Daemon) openResources(ctx context.Context, host string, g *late) (*auto
 	r, err := autonomy.NewResources(ctx, d.work.Autonomy(), autonomy.ResourceConfig{
 		Applier: bounds, Sampler: bounds, Host: host, Ceilings: autonomy.Ceilings{Capacity: has, WithoutApproval: top},
 		Approve: g.ApproveResources,
-		Record:  d.recordLimits, Log: d.log.With("part", "resources"),
+		Record:  d.notes().recordLimits, Log: d.log.With("part", "resources"),
 	})
 	if err != nil {
 		return nil, err
@@ -71,25 +69,4 @@ func (d *Daemon) capacity() (autonomy.Limits, error) {
 		Memory: int64(info.Totalram) * int64(info.Unit) >> 20,
 		Disk:   max(1, int64(fs.Blocks)*fs.Bsize>>20),
 	}, nil
-}
-
-// recordLimits records the result of a resource request in the audit log.
-func (d *Daemon) recordLimits(ctx context.Context, c autonomy.Change) (int64, error) {
-	why := c.Why
-	if c.Refusal != nil {
-		why = strings.TrimSpace(c.Refusal.Code + ": " + c.Refusal.Reason)
-	}
-	body, err := json.Marshal(struct {
-		Verdict autonomy.Verdict `json:"verdict"`
-		Why     string           `json:"why,omitempty"`
-		By      string           `json:"by,omitempty"`
-		Want    string           `json:"want,omitempty"`
-		From    string           `json:"from"`
-		To      string           `json:"to"`
-	}{c.Verdict, why, c.By, c.Want.String(), c.From.String(), c.To.String()})
-	if err != nil {
-		return 0, err
-	}
-	e, err := d.chain.Append(ctx, chain.Entry{Kind: chain.JailLimited, Jail: c.Jail, Body: body})
-	return e.Seq, err
 }

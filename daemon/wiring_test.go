@@ -147,11 +147,11 @@ func TestSegmentsAreSealedOnce(t *testing.T) {
 	var log bytes.Buffer
 	d.log = slog.New(slog.NewTextHandler(&log, nil))
 	one := eventlog.Segment{File: "syscalls-1.jsonl", First: 1, Last: 9, SHA256: strings.Repeat("ab", 32)}
-	d.seal(shelved, one, false)
-	d.seal(shelved, one, true) // found by a starting daemon
+	d.notes().seal(shelved, one, false)
+	d.notes().seal(shelved, one, true) // found by a starting daemon
 	other := one
 	other.SHA256 = strings.Repeat("cd", 32)
-	d.seal(shelved, other, true)
+	d.notes().seal(shelved, other, true)
 	sealed, err := d.chain.Sealed(t.Context(), shelved)
 	if err != nil || len(sealed) != 2 || sealed[0].Stream != "syscalls" || sealed[0].Last != 9 || sealed[1].SHA256 != other.SHA256 {
 		t.Errorf("sealed = %+v, %v, want both texts once", sealed, err)
@@ -159,7 +159,7 @@ func TestSegmentsAreSealedOnce(t *testing.T) {
 	if log.Len() != 0 {
 		t.Errorf("the log is %s, want nothing", log.String())
 	}
-	d.seal(shelved, eventlog.Segment{File: "syscalls-2.jsonl", SHA256: "none"}, false)
+	d.notes().seal(shelved, eventlog.Segment{File: "syscalls-2.jsonl", SHA256: "none"}, false)
 	if !strings.Contains(log.String(), "syscalls-2.jsonl") {
 		t.Errorf("the log is %s, want the segment that was not sealed", log.String())
 	}
@@ -262,10 +262,11 @@ func TestASandboxIsGrantedWhatItsManifestNamesAndNothingElse(t *testing.T) {
 			t.Errorf("Inject(%s, %s) = %q, %v, want success %v", u.name, u.host, got, err, u.ok)
 		}
 	}
-	if got, err := d.lend(t.Context(), c, "OTHER", "a.example"); err != nil || string(got) != "value of OTHER" {
+	keys := credentials{d.secrets}
+	if got, err := keys.lend(t.Context(), c, "OTHER", "a.example"); err != nil || string(got) != "value of OTHER" {
 		t.Errorf("lend = %q, %v, want the value", got, err)
 	}
-	if _, err := d.lend(t.Context(), c, "OTHER", "c.example"); err == nil || !strings.Contains(err.Error(), "for c.example") {
+	if _, err := keys.lend(t.Context(), c, "OTHER", "c.example"); err == nil || !strings.Contains(err.Error(), "for c.example") {
 		t.Errorf("lend to a host that the manifest does not name = %v, want an error that names it", err)
 	}
 	c.Secrets = []string{"NONE"}
@@ -341,7 +342,7 @@ func withRegistry(t *testing.T) governed {
 	d.registry, err = registry.Open(t.Context(), registry.Config{
 		Store: d.store.Capabilities(), Approvals: d.approvals, Trust: d.trust,
 		Dir: filepath.Join(d.Config.Data, "capabilities"), Bundles: filepath.Join(d.Config.Data, "bundles"),
-		Prepare: engines{}.prepare, Dropped: engines{}.drop, Changed: d.noteCapability, Installed: d.noteBundle, Log: d.log,
+		Prepare: engines{}.prepare, Dropped: engines{}.drop, Changed: d.notes().noteCapability, Installed: d.notes().noteBundle, Log: d.log,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -380,12 +381,12 @@ func TestBuiltinsResolveWithoutInstallation(t *testing.T) {
 func TestVersionsAndBundlesAreInTheAuditLogBeforeTheyCount(t *testing.T) {
 	d := newGoverned(t)
 	rec := registry.Record{ID: "a.b", Version: "1.2.3", Digest: "sha256:d", State: registry.Approved, Widens: []string{"network"}, By: "ann", Trust: true}
-	if err := d.noteCapability(t.Context(), rec, &manifest.Capability{Runtime: manifest.Spec{Type: manifest.WASM}}); err != nil {
+	if err := d.notes().noteCapability(t.Context(), rec, &manifest.Capability{Runtime: manifest.Spec{Type: manifest.WASM}}); err != nil {
 		t.Fatal(err)
 	}
 	b := registry.Bundle{Name: "places", Now: &bundle.Installed{}}
 	b.Now.Version, b.Now.Digest = "2.0.0", "sha256:e"
-	if err := d.noteBundle(t.Context(), b, "bob"); err != nil {
+	if err := d.notes().noteBundle(t.Context(), b, "bob"); err != nil {
 		t.Fatal(err)
 	}
 	all := d.entries(t)
@@ -400,10 +401,10 @@ func TestVersionsAndBundlesAreInTheAuditLogBeforeTheyCount(t *testing.T) {
 		}
 	}
 	d.chain.Close() // an entry that is not recorded has no effect
-	if err := d.noteCapability(t.Context(), rec, &manifest.Capability{}); err == nil {
+	if err := d.notes().noteCapability(t.Context(), rec, &manifest.Capability{}); err == nil {
 		t.Error("noteCapability without the audit log = nil, want an error")
 	}
-	if err := d.noteBundle(t.Context(), b, "bob"); err == nil {
+	if err := d.notes().noteBundle(t.Context(), b, "bob"); err == nil {
 		t.Error("noteBundle without the audit log = nil, want an error")
 	}
 }
@@ -668,7 +669,7 @@ func TestModelsAreMadeOfTheConfiguration(t *testing.T) {
 			t.Errorf("openModels with %s = nil, want an error", name)
 		}
 	}
-	if _, err := d.modelKey(t.Context(), Provider{BaseURL: "://"}); err == nil {
+	if _, err := (credentials{}).modelKey(t.Context(), Provider{BaseURL: "://"}); err == nil {
 		t.Error("modelKey of an address that is none = nil, want an error")
 	}
 }
