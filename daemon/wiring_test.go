@@ -24,6 +24,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/net/dns/dnsmessage"
 
+	"glasshouse/agents/gateway"
 	"glasshouse/capability/bundle"
 	"glasshouse/capability/engine"
 	"glasshouse/capability/engine/builtin"
@@ -649,6 +650,7 @@ func TestFailingMarketDoesNotAffectOthers(t *testing.T) {
 
 func TestModelsAreMadeOfTheConfiguration(t *testing.T) {
 	d := newGoverned(t)
+	d.gateway = gateway.New(gateway.Config{})
 	if err := d.openModels(); err != nil || d.models != nil {
 		t.Errorf("without providers = %v, %v, want none", d.models, err)
 	}
