@@ -135,11 +135,13 @@ type timed struct {
 	to *time.Duration
 }
 
-func times(all map[string]timed) (err error) {
+func times(all map[string]timed) error {
 	for field, t := range all {
-		if *t.to, err = millis("agent."+field, t.ms); err != nil {
+		d, err := millis("agent."+field, t.ms)
+		if err != nil {
 			return err
 		}
+		*t.to = d
 	}
 	return nil
 }

@@ -96,7 +96,8 @@ func (in *Init) Open() error {
 	in.open = map[*conn]struct{}{}    // +checklocksignore
 
 	var err error
-	if in.files.root, err = jailfs.Open("/"); err != nil {
+	in.files.root, err = jailfs.Open("/")
+	if err != nil {
 		return err
 	}
 	in.files.root.Hide(in.secrets.contains)

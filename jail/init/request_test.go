@@ -46,7 +46,8 @@ func FuzzRequest(f *testing.F) {
 			return
 		}
 		i := &Init{files: fileService{slots: make(chan struct{}, 1)}, forks: make(chan struct{}, 1), execs: map[id.Exec]*process{}, byPID: map[int]*process{}, open: map[*conn]struct{}{}}
-		if i.files.root, err = jailfs.Open(t.TempDir()); err != nil {
+		i.files.root, err = jailfs.Open(t.TempDir())
+		if err != nil {
 			t.Fatal(err)
 		}
 		defer i.files.root.Close()
