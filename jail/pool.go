@@ -198,8 +198,8 @@ func (p *pool) sweep() {
 	p.sweeper.Reset(p.ttl / 4)
 }
 
-func (p *pool) drop(cells []*entry) {
-	for _, e := range cells {
+func (p *pool) drop(spares []*entry) {
+	for _, e := range spares {
 		b, err := p.lc.registry.backend(e.jail.Load().Spec)
 		if err != nil {
 			continue
