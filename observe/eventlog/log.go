@@ -13,6 +13,7 @@
 package eventlog
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -87,7 +88,6 @@ const (
 // age.
 type Log struct {
 	cfg     Config
-	log     *slog.Logger
 	segment int64  // size in bytes at which a file is closed
 	base    uint64 // the sequence number before the first: 0, or the argument of Begin
 	bootSeq uint64
@@ -121,10 +121,8 @@ type Log struct {
 	unreportedMin [event.Lineage + 1]bool // the count is a lower bound of the loss
 	err           string                  // why writes fail; "" if they succeed
 
-	disk     sync.Mutex
-	segments [classes][]*segment // per class, oldest first; only the last may be open
-	dropped  [classes]uint64     // the largest sequence number dropped since Open
-	expire   *time.Timer         // retention by age
+	segmentList
+	expire *time.Timer // retention by age. Guarded by disk
 
 	follow sync.Mutex
 	tails  map[string]*tail // by the text of the filter
@@ -169,17 +167,13 @@ func (k *chunk) free() {
 func New(cfg Config) *Log {
 	l := &Log{
 		cfg:     cfg,
-		log:     cfg.Log,
 		segment: int64(cfg.Policy.SegmentMB) << 20,
 		quit:    make(chan struct{}),
 		drained: make(chan struct{}),
 		wake:    make(chan struct{}, 1),
 		tails:   map[string]*tail{},
 	}
-	if l.log == nil {
-		l.log = slog.Default()
-	}
-	l.log = l.log.With("jail", string(cfg.Jail))
+	l.dir, l.log = cfg.Dir, cmp.Or(cfg.Log, slog.Default()).With("jail", string(cfg.Jail))
 	if l.segment == 0 {
 		l.segment = 64 << 20
 	}

@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -22,7 +24,7 @@ import (
 //
 // A segment exists in memory from its first record until retention drops it, while its file is
 // renamed, compressed and removed. Readers keep a pointer to the segment and find the file
-// through it. Log.disk guards all fields except class and first, which never change.
+// through it. segmentList.disk guards all fields except class and first, which never change.
 type segment struct {
 	class class
 	first uint64
@@ -41,7 +43,17 @@ type segment struct {
 	hasSum  bool
 }
 
-func (l *Log) path(name string) string { return filepath.Join(l.cfg.Dir, name) }
+// A segmentList has the segments of a log and their files.
+type segmentList struct {
+	dir string
+	log *slog.Logger
+
+	disk     sync.Mutex
+	segments [classes][]*segment // per class, oldest first; only the last may be open
+	dropped  [classes]uint64     // the largest sequence number dropped since Open
+}
+
+func (sl *segmentList) path(name string) string { return filepath.Join(sl.dir, name) }
 
 // file returns the name of the file of s. index returns the name of its index.
 func (s *segment) file() string {
@@ -60,13 +72,13 @@ func (s *segment) index() string { return closedName(s.class, s.first) + indexSu
 var errRemoved = errors.New("segment was removed")
 
 // openSegment opens the file of s and reports whether it is compressed.
-func (l *Log) openSegment(s *segment) (f *os.File, packed bool, err error) {
-	l.disk.Lock()
-	defer l.disk.Unlock()
+func (sl *segmentList) openSegment(s *segment) (f *os.File, packed bool, err error) {
+	sl.disk.Lock()
+	defer sl.disk.Unlock()
 	if s.removed {
 		return nil, false, errRemoved
 	}
-	f, err = openRegular(l.path(s.file()))
+	f, err = openRegular(sl.path(s.file()))
 	return f, s.packed, mapNotExist(err) // another program may have removed the file
 }
 
@@ -109,18 +121,18 @@ func (l *Log) blocksOf(s *segment, f *os.File, packed bool, off int64) ([]block,
 
 // adopt stores the header data of an index in s. It returns false if x belongs to another
 // segment.
-func (l *Log) adopt(s *segment, x *index) bool {
+func (sl *segmentList) adopt(s *segment, x *index) bool {
 	sp := x.span()
 	if sp.n > 0 && sp.first != s.first {
 		return false
 	}
-	l.disk.Lock()
-	defer l.disk.Unlock()
+	sl.disk.Lock()
+	defer sl.disk.Unlock()
 	s.setIndex(x)
 	return true
 }
 
-// setIndex is adopt for an index that is known to belong to s. Log.disk must be held.
+// setIndex is adopt for an index that is known to belong to s. segmentList.disk must be held.
 func (s *segment) setIndex(x *index) { s.setHeader(x, x.span()) }
 
 // setHeader is setIndex for an index whose blocks, which span sp, were not read.
@@ -154,10 +166,10 @@ func rebuild(f *os.File, packed bool) (*index, error) {
 
 // loadHeader reads the span of s from the header of its index, unless it is known. It returns
 // false if the span remains unknown; the index then has to be read or rebuilt.
-func (l *Log) loadHeader(s *segment) bool {
-	l.disk.Lock()
-	known, name := s.known || !s.closed || s.blocks != nil, l.path(s.index())
-	l.disk.Unlock()
+func (sl *segmentList) loadHeader(s *segment) bool {
+	sl.disk.Lock()
+	known, name := s.known || !s.closed || s.blocks != nil, sl.path(s.index())
+	sl.disk.Unlock()
 	if known {
 		return true
 	}
@@ -165,8 +177,8 @@ func (l *Log) loadHeader(s *segment) bool {
 	if err != nil || sp.n == 0 || sp.first != s.first {
 		return false
 	}
-	l.disk.Lock()
-	defer l.disk.Unlock()
+	sl.disk.Lock()
+	defer sl.disk.Unlock()
 	if !s.known {
 		s.setHeader(x, sp)
 	}
@@ -188,12 +200,12 @@ func (l *Log) loadSpan(s *segment) error {
 }
 
 // list returns the segments of all classes, for each class from the oldest.
-func (l *Log) list() []*segment {
-	l.disk.Lock()
-	defer l.disk.Unlock()
+func (sl *segmentList) list() []*segment {
+	sl.disk.Lock()
+	defer sl.disk.Unlock()
 	var all []*segment
-	for c := range l.segments {
-		all = append(all, l.segments[c]...)
+	for c := range sl.segments {
+		all = append(all, sl.segments[c]...)
 	}
 	return all
 }
@@ -229,9 +241,9 @@ func (l *Log) Segments() ([]Segment, error) {
 }
 
 // describe returns the description of s. It returns false if s was removed.
-func (l *Log) describe(s *segment) (Segment, bool) {
-	l.disk.Lock()
-	defer l.disk.Unlock()
+func (sl *segmentList) describe(s *segment) (Segment, bool) {
+	sl.disk.Lock()
+	defer sl.disk.Unlock()
 	sp := s.covers()
 	seg := Segment{
 		File: s.file(), First: s.first, Last: sp.last, FirstTS: sp.minTS, LastTS: sp.maxTS,
@@ -246,7 +258,7 @@ func (l *Log) describe(s *segment) (Segment, bool) {
 	return seg, !s.removed
 }
 
-// covers returns the span of s. Log.disk must be held.
+// covers returns the span of s. segmentList.disk must be held.
 func (s *segment) covers() (sp span) {
 	if s.known {
 		return s.span
@@ -259,14 +271,14 @@ func (s *segment) covers() (sp span) {
 
 // drop removes s and its files, and returns the gap that reports the removal. It returns false
 // if s was removed before.
-func (l *Log) drop(s *segment) (event.Event, bool) {
-	l.disk.Lock()
-	defer l.disk.Unlock()
-	if !l.unlist(s) {
+func (sl *segmentList) drop(s *segment) (event.Event, bool) {
+	sl.disk.Lock()
+	defer sl.disk.Unlock()
+	if !sl.unlist(s) {
 		return event.Event{}, false
 	}
-	l.remove(s.file())
-	l.remove(s.index())
+	sl.remove(s.file())
+	sl.remove(s.index())
 	return s.lossGap("retention"), true
 }
 
@@ -280,18 +292,18 @@ func (l *Log) quarantine(s *segment, why error) {
 
 // quarantineFile is quarantine without appending the gap, which it returns. It returns false
 // if s was removed before.
-func (l *Log) quarantineFile(s *segment, why error) (event.Event, bool) {
-	l.disk.Lock()
-	defer l.disk.Unlock()
-	if !l.unlist(s) {
+func (sl *segmentList) quarantineFile(s *segment, why error) (event.Event, bool) {
+	sl.disk.Lock()
+	defer sl.disk.Unlock()
+	if !sl.unlist(s) {
 		return event.Event{}, false
 	}
-	name := l.path(s.file())
+	name := sl.path(s.file())
 	if err := os.Rename(name, name+badSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		why = errors.Join(why, err)
 	}
-	l.remove(s.index())
-	l.log.Error("quarantined an unreadable event log segment", "file", name+badSuffix, "error", why)
+	sl.remove(s.index())
+	sl.log.Error("quarantined an unreadable event log segment", "file", name+badSuffix, "error", why)
 	gap := event.Event{Type: event.Gap, Source: source[s.class], Lost: -1, Reason: "unreadable", From: s.first}
 	if s.covers().n > 0 {
 		gap = s.lossGap("unreadable")
@@ -299,7 +311,7 @@ func (l *Log) quarantineFile(s *segment, why error) (event.Event, bool) {
 	return gap, true
 }
 
-// lossGap returns the gap that reports the removal of s. Log.disk must be held.
+// lossGap returns the gap that reports the removal of s. segmentList.disk must be held.
 func (s *segment) lossGap(reason string) event.Event {
 	sp := s.covers()
 	from := sp.first
@@ -310,23 +322,23 @@ func (s *segment) lossGap(reason string) event.Event {
 }
 
 // unlist removes s from the list of segments. It returns false if s was removed before.
-// Log.disk must be held.
-func (l *Log) unlist(s *segment) bool {
+// segmentList.disk must be held.
+func (sl *segmentList) unlist(s *segment) bool {
 	if s.removed {
 		return false
 	}
-	list := l.segments[s.class]
+	list := sl.segments[s.class]
 	if i := slices.Index(list, s); i >= 0 {
-		l.segments[s.class] = slices.Delete(slices.Clone(list), i, i+1)
+		sl.segments[s.class] = slices.Delete(slices.Clone(list), i, i+1)
 	}
 	s.removed = true
-	l.dropped[s.class] = max(l.dropped[s.class], s.first, s.covers().last)
+	sl.dropped[s.class] = max(sl.dropped[s.class], s.first, s.covers().last)
 	return true
 }
 
-func (l *Log) remove(name string) {
-	if err := os.Remove(l.path(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		l.log.Warn("cannot remove an event log file", "file", l.path(name), "error", err)
+func (sl *segmentList) remove(name string) {
+	if err := os.Remove(sl.path(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		sl.log.Warn("cannot remove an event log file", "file", sl.path(name), "error", err)
 	}
 }
 

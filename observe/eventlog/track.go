@@ -157,9 +157,9 @@ func (t *classReader) refreshBlocks() (bool, error) {
 }
 
 // state returns whether s is closed and how many bytes of its text may be read.
-func (l *Log) state(s *segment) (closed bool, text int64) {
-	l.disk.Lock()
-	defer l.disk.Unlock()
+func (sl *segmentList) state(s *segment) (closed bool, text int64) {
+	sl.disk.Lock()
+	defer sl.disk.Unlock()
 	return s.closed || s.removed, s.text
 }
 

@@ -303,7 +303,7 @@ func (l *Log) commit(c class, chunks []*chunk) {
 	a.stale = true
 }
 
-// grow adds k, which is at offset off, to the blocks of s. Log.disk must be held.
+// grow adds k, which is at offset off, to the blocks of s. segmentList.disk must be held.
 func (s *segment) grow(off int64, k *chunk) {
 	if n := len(s.blocks); n > 0 && s.blocks[n-1].len+int64(len(k.text)) <= blockSize {
 		s.blocks[n-1].join(k.span)
