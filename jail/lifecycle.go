@@ -1,6 +1,7 @@
 package jail
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,42 +30,56 @@ type lifecycle struct {
 // Create creates a jail with an idle init, or with Spec.Start a running one. Once begun,
 // Create finishes even if the caller's context ends. A jail that cannot be started is removed.
 func (lc *lifecycle) Create(ctx context.Context, s Spec) (Jail, error) {
-	const op = "jail.Create"
-	s, err := lc.checks.check(s)
+	b, s, err := lc.validate(s)
 	if err != nil {
 		return Jail{}, err
 	}
-	b, err := lc.registry.backend(s)
+	s, layers, err := lc.prepare(ctx, s)
 	if err != nil {
 		return Jail{}, err
 	}
-	if err := checkSupported(op, b, s); err != nil {
-		return Jail{}, err
-	}
-	layers, err := lc.cfg.Rootfs.Resolve(ctx, s.Rootfs)
-	if err != nil {
-		return Jail{}, err
-	}
-	if len(layers.Dirs) == 0 && s.Backend != "bwrap" {
-		return Jail{}, fault.Fieldf(op, "rootfs", "only the bwrap backend can use the host's root filesystem")
-	}
-	if s.Cwd == "" {
-		s.Cwd = layers.Cwd
-	}
-	if s.User == "" {
-		s.User = layers.User
-	}
-	s.Policy, err = lc.observers.checkGovern(ctx, s)
-	if err != nil {
-		return Jail{}, err
-	}
-
 	if e := lc.pool.take(s, layers); e != nil {
 		j, err := lc.claim(ctx, b, e, s)
 		if !errors.Is(err, errSpareGone) {
 			return j, err
 		} // the spare has ended: create a jail without the pool
 	}
+	j, err := lc.createCold(ctx, b, s, layers)
+	if err != nil || !s.Start {
+		return j, err
+	}
+	return lc.startNew(ctx, j.ID)
+}
+
+// validate checks a spec, sets its defaults and selects the backend.
+func (lc *lifecycle) validate(s Spec) (Backend, Spec, error) {
+	s, err := lc.checks.check(s)
+	if err != nil {
+		return nil, s, err
+	}
+	b, err := lc.registry.backend(s)
+	if err != nil {
+		return nil, s, err
+	}
+	return b, s, checkSupported("jail.Create", b, s)
+}
+
+// prepare finds or creates the root filesystem, and sets what depends on it and the policy.
+func (lc *lifecycle) prepare(ctx context.Context, s Spec) (Spec, Layers, error) {
+	layers, err := lc.cfg.Rootfs.Resolve(ctx, s.Rootfs)
+	if err != nil {
+		return s, layers, err
+	}
+	if len(layers.Dirs) == 0 && s.Backend != "bwrap" {
+		return s, layers, fault.Fieldf("jail.Create", "rootfs", "only the bwrap backend can use the host's root filesystem")
+	}
+	s.Cwd, s.User = cmp.Or(s.Cwd, layers.Cwd), cmp.Or(s.User, layers.User)
+	s.Policy, err = lc.observers.checkGovern(ctx, s)
+	return s, layers, err
+}
+
+// createCold creates a jail without a spare, and teaches the pool its shape.
+func (lc *lifecycle) createCold(ctx context.Context, b Backend, s Spec, layers Layers) (Jail, error) {
 	j, err := lc.newJail(ctx, s, layers)
 	if err != nil {
 		return Jail{}, err
@@ -74,15 +89,16 @@ func (lc *lifecycle) Create(ctx context.Context, s Spec) (Jail, error) {
 		return Jail{}, err
 	}
 	lc.pool.learn(s, layers)
-	j = *e.jail.Load()
-	if !s.Start {
-		return j, nil
-	}
-	started, err := lc.Start(ctx, j.ID)
+	return *e.jail.Load(), nil
+}
+
+// startNew starts a jail that was just created, or deletes it.
+func (lc *lifecycle) startNew(ctx context.Context, jid id.Jail) (Jail, error) {
+	j, err := lc.Start(ctx, jid)
 	if err != nil {
-		return Jail{}, errors.Join(err, lc.Delete(context.WithoutCancel(ctx), j.ID))
+		return Jail{}, errors.Join(err, lc.Delete(context.WithoutCancel(ctx), jid))
 	}
-	return started, nil
+	return j, nil
 }
 
 // checkSupported returns an error if the backend does not support a feature that the spec asks
