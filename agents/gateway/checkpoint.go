@@ -164,6 +164,7 @@ func (cp *checkpoints) rewind(ctx context.Context, rid id.Run, q run.ResumeReque
 		if _, err := cp.cfg.Snapshots.Rewind(ctx, r.Jail, c.Snapshot, jail.RewindOptions{}); err != nil {
 			return nil, fmt.Errorf("rewind the jail: %w", err)
 		}
+		q.Rewound = true
 	}
 	if cp.cfg.Memory != nil && len(c.Memory) > 0 {
 		if err := cp.cfg.Memory.Restore(ctx, rid, c.Memory); err != nil {

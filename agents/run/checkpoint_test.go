@@ -105,6 +105,43 @@ func TestSnapshotBlocksSteps(t *testing.T) {
 	step(t, h.Manager, r.ID, "c")
 }
 
+// TestRewindReopensStepsInFlight: what a step did after the snapshot is gone with the jail's files.
+func TestRewindReopensStepsInFlight(t *testing.T) {
+	h := newHarness(t)
+	ctx := t.Context()
+	r := start(t, h.Manager, run.Request{})
+	step(t, h.Manager, r.ID, "a")
+	for _, key := range []string{"b", "c"} {
+		must(h.beginNew(ctx, r.ID, tool(key)))(t)
+	}
+	c := must(h.TakeCheckpoint(ctx, r.ID, run.CheckpointRequest{Snapshot: func(context.Context) (id.Snapshot, error) { return "s-1", nil }}))(t)
+	must(h.End(ctx, r.ID, "b", done("1")))(t)
+	states := func() (got []run.StepState) {
+		for _, key := range []string{"a", "b", "c"} {
+			got = append(got, must(h.Step(ctx, r.ID, key))(t).State)
+		}
+		return got
+	}
+	if _, _, err := h.Resume(ctx, r.ID, run.ResumeRequest{Checkpoint: c.ID}); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := states(), []run.StepState{run.StepDone, run.StepDone, run.Begun}; !slices.Equal(got, want) {
+		t.Errorf("without a rewind of the jail, steps are %v, want %v", got, want)
+	}
+	if _, _, err := h.Resume(ctx, r.ID, run.ResumeRequest{Checkpoint: c.ID, Rewound: true}); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := states(), []run.StepState{run.StepDone, run.Begun, run.Begun}; !slices.Equal(got, want) {
+		t.Errorf("after a rewind of the jail, steps are %v, want %v", got, want)
+	}
+	if s, fresh, err := h.Begin(ctx, r.ID, tool("b")); err != nil || fresh || s.State != run.Begun || s.Busy {
+		t.Errorf("Begin of the reopened step = %+v, %t, %v, want one to take over", s, fresh, err)
+	}
+	if s := must(h.End(ctx, r.ID, "b", done("2")))(t); s.State != run.StepDone || string(s.Output) != "2" {
+		t.Errorf("the reopened step ended as %s with %s, want done with 2", s.State, s.Output)
+	}
+}
+
 func TestResumeInPlaceRepeatsNothing(t *testing.T) {
 	h := newHarness(t)
 	ctx := t.Context()

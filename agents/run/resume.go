@@ -22,6 +22,10 @@ type ResumeRequest struct {
 	By         string
 	Reason     string
 
+	// Rewound reports that the jail was rewound to the snapshot of the checkpoint. Steps that were
+	// in flight then are in flight again: what they did afterwards is gone.
+	Rewound bool
+
 	// Update changes the details of the resumed run in the same transaction. It may be called
 	// more than once.
 	Update func(d *Details)
@@ -32,7 +36,8 @@ type ResumeRequest struct {
 //
 // In place, the run becomes active and its step log stays as it is. An agent that repeats
 // steps after the checkpoint gets their results from the step log, so no step is executed
-// twice. As a branch, a new run starts with the step log and the budget of the checkpoint.
+// twice. After a rewind of the jail, the steps that were in flight at the checkpoint are in
+// flight again. As a branch, a new run starts with the step log and the budget of the checkpoint.
 // Steps that were in flight at the checkpoint are still in flight; the supervisor uses their
 // Refs to find their side effects. A run that has ended can only be resumed as a branch.
 func (cs *checkpoints) Resume(ctx context.Context, rid id.Run, q ResumeRequest) (Run, Checkpoint, error) {
@@ -83,11 +88,30 @@ func (t *transaction) resume(r *Run, c Checkpoint, q ResumeRequest) error {
 			return err
 		}
 	}
+	if q.Rewound {
+		for _, key := range c.Pending {
+			s, err := t.store.Step(t.ctx, r.ID, key)
+			if err != nil {
+				return fmt.Errorf("reopen step %s: %w", key, err)
+			}
+			if s.State != Begun { // its budget stays charged; the second end charges only an excess
+				t.c.Steps = append(t.c.Steps, s.inFlight(r.ID))
+			}
+		}
+	}
 	if q.Update != nil {
 		q.Update(&r.Details)
 	}
 	t.markChanged(r)
 	return t.recordResumed(r, c, q, map[string]any{})
+}
+
+// inFlight returns the step of a run as it was while it was in flight.
+func (s Step) inFlight(r id.Run) Step {
+	return Step{
+		Run: r, N: s.N, Key: s.Key, Kind: s.Kind, Name: s.Name, Input: s.Input, Digest: s.Digest, Label: s.Label,
+		Ref: s.Ref, Worst: s.Worst, State: Begun, Began: s.Began,
+	}
 }
 
 // branch implements Resume as a new run.
@@ -143,10 +167,7 @@ func (t *transaction) copyJournal(of, to *Run, c Checkpoint) error {
 		if err != nil {
 			return fmt.Errorf("copy step %s: %w", key, err)
 		}
-		t.c.Steps = append(t.c.Steps, Step{
-			Run: to.ID, N: s.N, Key: s.Key, Kind: s.Kind, Name: s.Name, Input: s.Input, Digest: s.Digest, Label: s.Label,
-			Ref: s.Ref, Worst: s.Worst, State: Begun, Began: s.Began,
-		})
+		t.c.Steps = append(t.c.Steps, s.inFlight(to.ID))
 	}
 	return nil
 }
