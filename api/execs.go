@@ -382,23 +382,8 @@ type listExecs struct {
 }
 
 func (h *execHandler) listExecs(ctx context.Context, p listExecs, _ none) (wire.Page[wire.Exec], error) {
-	var page wire.Page[wire.Exec]
-	n, err := limit(p.Limit)
-	if err != nil {
-		return page, err
-	}
-	list, err := h.jails.Execs(ctx, p.ID)
-	if err != nil {
-		return page, err
-	}
-	key := func(x protocol.ExecStatus) string { return string(x.ID) }
-	list, err = afterID(list, string(p.After), key)
-	if err != nil {
-		return page, err
-	}
-	list, page.Next = cut(list, n, key)
-	page.Items = each(list, execStatusOf)
-	return page, nil
+	return pageAfter(p.Limit, string(p.After), func() ([]protocol.ExecStatus, error) { return h.jails.Execs(ctx, p.ID) },
+		func(x protocol.ExecStatus) string { return string(x.ID) }, execStatusOf)
 }
 
 type getExec struct {

@@ -13,18 +13,12 @@ import (
 type imageHandler struct{ images Images }
 
 func (h *imageHandler) listImages(_ context.Context, p paging, _ none) (wire.Page[wire.Image], error) {
-	page := wire.Page[wire.Image]{Items: []wire.Image{}}
-	n, err := limit(p.Limit)
-	if err != nil || h.images == nil {
-		return page, err
+	if h.images == nil {
+		_, err := limit(p.Limit)
+		return wire.Page[wire.Image]{Items: []wire.Image{}}, err
 	}
-	list, err := afterID(h.images.List(), p.After, func(i rootfs.Image) string { return i.Digest })
-	if err != nil {
-		return page, err
-	}
-	list, page.Next = cut(list, n, func(i rootfs.Image) string { return i.Digest })
-	page.Items = each(list, imageOut)
-	return page, nil
+	return pageAfter(p.Limit, p.After, func() ([]rootfs.Image, error) { return h.images.List(), nil },
+		func(i rootfs.Image) string { return i.Digest }, imageOut)
 }
 
 func imageOut(i rootfs.Image) wire.Image {

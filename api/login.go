@@ -87,24 +87,10 @@ func (h *loginHandler) getCaller(ctx context.Context, _, _ none) (wire.Me, error
 }
 
 func (h *loginHandler) listLogins(ctx context.Context, p paging, _ none) (wire.Page[wire.Login], error) {
-	var page wire.Page[wire.Login]
-	n, err := limit(p.Limit)
-	if err != nil {
-		return page, err
-	}
-	list, err := h.logins.List(ctx)
-	if err != nil {
-		return page, err
-	}
-	list, err = afterID(list, p.After, func(l access.Login) string { return string(l.ID) })
-	if err != nil {
-		return page, err
-	}
-	list, page.Next = cut(list, n, func(l access.Login) string { return string(l.ID) })
-	page.Items = each(list, func(l access.Login) wire.Login {
-		return wire.Login{ID: l.ID, Name: l.Name, Role: string(l.Role), CreatedAt: l.Created, UsedAt: l.Used, ExpiresAt: l.Expires()}
-	})
-	return page, nil
+	return pageAfter(p.Limit, p.After, func() ([]access.Login, error) { return h.logins.List(ctx) },
+		func(l access.Login) string { return string(l.ID) }, func(l access.Login) wire.Login {
+			return wire.Login{ID: l.ID, Name: l.Name, Role: string(l.Role), CreatedAt: l.Created, UsedAt: l.Used, ExpiresAt: l.Expires()}
+		})
 }
 
 type oneLogin struct {

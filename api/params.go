@@ -206,6 +206,18 @@ func pageOf[T, W any](size int, read func(n int) ([]T, error), key func(T) strin
 	return page, nil
 }
 
+// pageAfter returns one page of a list that is read whole: the items after the one with the key
+// after.
+func pageAfter[T, W any](size int, after string, read func() ([]T, error), key func(T) string, show func(T) W) (wire.Page[W], error) {
+	return pageOf(size, func(int) ([]T, error) {
+		list, err := read()
+		if err != nil {
+			return nil, err
+		}
+		return afterID(list, after, key)
+	}, key, show)
+}
+
 // each never returns nil, so that an empty list is [] in JSON.
 func each[T, U any](list []T, f func(T) U) []U {
 	out := make([]U, 0, len(list))

@@ -47,22 +47,8 @@ func (h *tokenHandler) createE2bKey(ctx context.Context, _ none, b wire.CreateE2
 }
 
 func (h *tokenHandler) listTokens(ctx context.Context, p paging, _ none) (wire.Page[wire.Token], error) {
-	var page wire.Page[wire.Token]
-	n, err := limit(p.Limit)
-	if err != nil {
-		return page, err
-	}
-	list, err := h.tokens.List(ctx)
-	if err != nil {
-		return page, err
-	}
-	list, err = afterID(list, p.After, func(t access.Token) string { return string(t.ID) })
-	if err != nil {
-		return page, err
-	}
-	list, page.Next = cut(list, n, func(t access.Token) string { return string(t.ID) })
-	page.Items = each(list, tokenOf)
-	return page, nil
+	return pageAfter(p.Limit, p.After, func() ([]access.Token, error) { return h.tokens.List(ctx) },
+		func(t access.Token) string { return string(t.ID) }, tokenOf)
 }
 
 type oneToken struct {
