@@ -128,9 +128,7 @@ type Server struct {
 
 	mu sync.Mutex
 	// +checklocks:mu
-	servers []*http.Server
-	// +checklocks:mu
-	closed bool
+	servers []*http.Server // none is added after closing is canceled
 }
 
 var errClosing = errors.New("the daemon is stopping")
@@ -186,7 +184,7 @@ func (s *Server) Serve(l net.Listener, local bool) error {
 		},
 	}
 	s.mu.Lock()
-	if s.closed {
+	if s.closing.Err() != nil {
 		s.mu.Unlock()
 		return errors.Join(errClosing, l.Close())
 	}
@@ -207,12 +205,11 @@ const cleanupTime = 3 * time.Second
 // requests that do not return.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.streams.close()
+	s.cancel(errClosing)
 	s.mu.Lock()
-	s.closed = true
 	servers := s.servers
 	s.mu.Unlock()
 
-	s.cancel(errClosing)
 	defer context.AfterFunc(ctx, func() { s.drop(errClosing) })()
 	var wg sync.WaitGroup
 	errs := make([]error, len(servers))
