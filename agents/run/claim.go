@@ -73,9 +73,7 @@ func (cl *claims) Claim(ctx context.Context, rid id.Run) (context.Context, error
 	if claimed == nil {
 		return nil, err
 	}
-	cl.local.mu.Lock()
-	cl.local.supervised[rid] = sid
-	cl.local.mu.Unlock()
+	cl.local.setSupervised(rid, sid)
 	if err != nil { // the lease is stored, but the caller does not know that it supervises the run
 		return nil, errors.Join(err, cl.Release(context.WithoutCancel(ctx), rid))
 	}
@@ -86,17 +84,11 @@ func (cl *claims) Claim(ctx context.Context, rid id.Run) (context.Context, error
 // any Manager may claim the session. After Release, the run is not supervised here, even if
 // Release fails.
 func (cl *claims) Release(ctx context.Context, rid id.Run) error {
-	cl.local.mu.Lock()
-	sid := cl.local.supervised[rid]
-	delete(cl.local.supervised, rid)
-	cl.local.mu.Unlock()
-	if sid == "" { // not supervised; the session may still have an idle lease
-		r, err := cl.store.Run(ctx, rid)
-		if err != nil {
-			return err
-		}
-		sid = r.Session
+	sid, err := cl.local.sessionOf(ctx, rid) // if it is not supervised, the session may still have an idle lease
+	if err != nil {
+		return err
 	}
+	cl.local.unsetSupervised(rid)
 	l, err := cl.local.acquireLocal(sid)
 	if err != nil {
 		return err
@@ -192,9 +184,7 @@ func (cl *claims) Unsupervised(ctx context.Context, limit int, suits func(Run) b
 }
 
 func (cl *claims) isSupervised(r Run) bool {
-	cl.local.mu.Lock()
-	l := cl.local.byID[r.Session]
-	cl.local.mu.Unlock()
+	l := cl.local.find(r.Session)
 	if l == nil {
 		return false
 	}
@@ -347,10 +337,7 @@ func (cl *claims) renew() {
 	if err != nil && cl.ctx.Err() == nil {
 		cl.cfg.Log.Error("failed to renew leases on sessions", "error", err)
 	}
-	cl.local.mu.Lock()
-	all := slices.Collect(maps.Keys(cl.local.byID))
-	cl.local.mu.Unlock()
-	for _, sid := range all {
+	for _, sid := range cl.local.ids() {
 		l, cerr := cl.local.acquireLocal(sid)
 		if cerr != nil {
 			return

@@ -453,9 +453,7 @@ func (jo *journal) Wait(ctx context.Context, rid id.Run, key string) (Step, erro
 
 // busy reports whether a caller in this process executes a step.
 func (jo *journal) busy(sid string, rid id.Run, key string) bool {
-	jo.local.mu.Lock()
-	l := jo.local.byID[sid]
-	jo.local.mu.Unlock()
+	l := jo.local.find(sid)
 	if l == nil {
 		return false
 	}
@@ -468,15 +466,9 @@ func (jo *journal) busy(sid string, rid id.Run, key string) bool {
 // AbandonStep gives up a step without ending it. The next caller of Begin takes it over. Its
 // reservation stays in the budget.
 func (jo *journal) AbandonStep(ctx context.Context, rid id.Run, key string) error {
-	jo.local.mu.Lock()
-	sid := jo.local.supervised[rid]
-	jo.local.mu.Unlock()
-	if sid == "" {
-		r, err := jo.store.Run(ctx, rid)
-		if err != nil {
-			return err
-		}
-		sid = r.Session
+	sid, err := jo.local.sessionOf(ctx, rid)
+	if err != nil {
+		return err
 	}
 	l, err := jo.local.acquireLocal(sid)
 	if err != nil {

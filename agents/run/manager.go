@@ -6,6 +6,8 @@ import (
 	"crypto/rand"
 	"errors"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -163,6 +165,46 @@ type localSession struct {
 	unrecorded []Record // stored records that are not yet in the chain
 	// +checklocks:mu
 	lease *lease // nil: this process holds no lease on the session
+}
+
+// find returns the state of a session, or nil if this process does not use it.
+func (ls *localSessions) find(sid string) *localSession {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	return ls.byID[sid]
+}
+
+// ids returns the ids of all sessions that this process uses.
+func (ls *localSessions) ids() []string {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	return slices.Collect(maps.Keys(ls.byID))
+}
+
+// setSupervised records that this process supervises a run of a session.
+func (ls *localSessions) setSupervised(rid id.Run, sid string) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	ls.supervised[rid] = sid
+}
+
+// unsetSupervised undoes setSupervised.
+func (ls *localSessions) unsetSupervised(rid id.Run) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	delete(ls.supervised, rid)
+}
+
+// sessionOf returns the session of a run. For a supervised run it does not need the store.
+func (ls *localSessions) sessionOf(ctx context.Context, rid id.Run) (string, error) {
+	ls.mu.Lock()
+	sid := ls.supervised[rid]
+	ls.mu.Unlock()
+	if sid != "" {
+		return sid, nil
+	}
+	r, err := ls.store.Run(ctx, rid)
+	return r.Session, err
 }
 
 // acquireLocal returns the state of a session with a new reference. The caller locks its mu,

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -170,9 +169,7 @@ func (ls *localSessions) recoverUncertainRecords(ctx context.Context) error {
 // isQueued reports whether a record is queued in memory, and appended with the next change of
 // its session.
 func (ls *localSessions) isQueued(r Record) bool {
-	ls.mu.Lock()
-	l := ls.byID[r.Session]
-	ls.mu.Unlock()
+	l := ls.find(r.Session)
 	if l == nil {
 		return false
 	}
@@ -183,10 +180,7 @@ func (ls *localSessions) isQueued(r Record) bool {
 
 // retryRecords appends queued records again after an earlier failure.
 func (ls *localSessions) retryRecords(ctx context.Context) {
-	ls.mu.Lock()
-	all := slices.Collect(maps.Keys(ls.byID))
-	ls.mu.Unlock()
-	for _, sid := range all {
+	for _, sid := range ls.ids() {
 		l, err := ls.acquireLocal(sid)
 		if err != nil {
 			return
