@@ -166,7 +166,7 @@ func (ep *endpoints) JailStopped(j id.Jail) {
 	ep.mu.Unlock()
 	ep.decisions.forget(j)
 	if e != nil {
-		e.cancel() // do not wait for it: it may itself wait for the caller of Left
+		e.cancel() // do not wait for it: it may itself wait for the caller of JailStopped
 	}
 }
 

@@ -235,7 +235,7 @@ func trigger(argv []string) string {
 
 // ProgramStarted is called for each program that a process in a jail has executed. If the policy
 // requires a snapshot, the process is stopped as soon as possible, after the program has
-// started. Began does not block and does not keep e.
+// started. ProgramStarted does not block and does not keep e.
 func (au *automatic) ProgramStarted(jid id.Jail, e *event.Event) {
 	if au.ctx == nil || au.ctx.Err() != nil || time.Since(time.UnixMilli(e.TS)) > maxEventAge {
 		return
