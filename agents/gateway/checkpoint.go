@@ -22,8 +22,9 @@ type checkpoints struct {
 }
 
 // checkpoint stores the state of a run: the state of its agent, its memory, and a snapshot of
-// its jail. If the jail cannot be snapshotted, the checkpoint has no snapshot and its reason
-// says why.
+// its jail. If the host cannot take snapshots of the jail, the checkpoint has no snapshot and
+// its reason says why. The same applies to an automatic checkpoint of a jail that cannot be
+// snapshotted at the moment; a person gets the error and can repeat the request.
 func (cp *checkpoints) checkpoint(ctx context.Context, rid id.Run, reason, by string, state json.RawMessage) (run.Checkpoint, error) {
 	r, err := cp.cfg.Runs.Get(ctx, rid)
 	if err != nil {
@@ -66,7 +67,7 @@ func (cp *checkpoints) checkpoint(ctx context.Context, rid id.Run, reason, by st
 		}
 	}
 	c, err := cp.cfg.Runs.TakeCheckpoint(ctx, rid, q)
-	if q.Snapshot != nil && (errors.Is(err, fault.Unsupported) || errors.Is(err, fault.Unavailable)) {
+	if q.Snapshot != nil && (errors.Is(err, fault.Unsupported) || q.Auto && errors.Is(err, fault.Unavailable)) {
 		q.Snapshot, q.Reason = nil, fmt.Sprintf("%s (without its jail: %s)", reason, err)
 		c, err = cp.cfg.Runs.TakeCheckpoint(ctx, rid, q)
 	}
@@ -252,12 +253,25 @@ func (cp *checkpoints) branch(ctx context.Context, rid id.Run, q run.ResumeReque
 		q.Checkpoint = c.ID
 	}
 	c := run.Checkpoint{}
+	if r.Jail != "" && q.Checkpoint == "" { // the last checkpoint may be the agent's own, without its jail
+		q.Checkpoint, err = cp.newestWithSnapshot(ctx, rid)
+		if err != nil {
+			return nil, err
+		}
+	}
 	q.Checkpoint = cmp.Or(q.Checkpoint, r.Checkpoint)
 	if q.Checkpoint != "" {
 		c, err = cp.cfg.Runs.Checkpoint(ctx, q.Checkpoint)
 		if err != nil {
 			return nil, err
 		}
+	}
+	if r.Jail != "" && c.Snapshot == "" && c.Steps > 0 {
+		// The branch would start in an empty jail, with a step log that says that its files are
+		// written.
+		return nil, &fault.Error{Op: "gateway.Resume", Kind: fault.Conflict, On: string(c.ID),
+			Err:    errors.New("the checkpoint has no snapshot of the run's jail, so a branch would lack the files of its steps"),
+			Remedy: "branch from a checkpoint with a snapshot"}
 	}
 	var all []run.Run
 	for range count {
@@ -269,6 +283,16 @@ func (cp *checkpoints) branch(ctx context.Context, rid id.Run, q run.ResumeReque
 	}
 	cp.Wake()
 	return all, nil
+}
+
+// newestWithSnapshot returns the newest checkpoint of a run that has a snapshot, or "".
+func (cp *checkpoints) newestWithSnapshot(ctx context.Context, rid id.Run) (newest id.Checkpoint, err error) {
+	err = cp.eachCheckpoint(ctx, rid, func(c run.Checkpoint) {
+		if c.Snapshot != "" {
+			newest = c.ID
+		}
+	})
+	return newest, err
 }
 
 // branchOne creates one branch. Its jail and its memory are created before the run, so that

@@ -178,6 +178,76 @@ func TestCheckpointReasonNamesMissingSnapshot(t *testing.T) {
 	if _, err := env.g.Checkpoint(t.Context(), r.ID, "by hand", "ann", false); !errors.Is(err, fault.Conflict) {
 		t.Errorf("Checkpoint of a busy jail = %v, want a conflict", err)
 	}
+	env.snapshots.failWith("Take", fault.Newf(fault.Unavailable, "snapshot.Take", "", "a connection is not accepted yet"))
+	if _, err := env.g.Checkpoint(t.Context(), r.ID, "by hand", "ann", false); !errors.Is(err, fault.Unavailable) {
+		t.Errorf("Checkpoint of a jail that cannot be snapshotted now = %v, want unavailable", err)
+	}
+	if cp, err := env.g.checkpoint(t.Context(), r.ID, "after 25 steps", "gateway", nil); err != nil || cp.Snapshot != "" {
+		t.Errorf("automatic checkpoint = %+v, %v, want one without a snapshot", cp, err)
+	}
+}
+
+// A branch in a new, empty jail would lack the files that its step log says are written.
+func TestBranchNeedsSnapshotOfJail(t *testing.T) {
+	env := newTestEnv(t)
+	r, c := env.open().startBuiltin(Agent{Jail: permissive(t)})
+	start, err := env.g.SaveState(t.Context(), c, "", json.RawMessage(`{"step": 0}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	env.call(c, "1", "write_file", `{"path": "a", "text": "x"}`)
+	saved, err := env.g.SaveState(t.Context(), c, "", json.RawMessage(`{"step": 1}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	branch := func(from id.Checkpoint) ([]run.Run, error) {
+		return env.g.Resume(t.Context(), r.ID, run.ResumeRequest{Checkpoint: from, By: "ann"}, 1)
+	}
+	if all, err := branch(saved.ID); !errors.Is(err, fault.Conflict) || fault.RemedyOf(err) == "" || len(all) != 0 {
+		t.Errorf("branch from a state of the agent alone = %d runs, %v, want a conflict with a remedy", len(all), err)
+	}
+	if _, err := branch(start.ID); err != nil {
+		t.Errorf("branch from the state before the first step: %v", err)
+	}
+	withJail, err := env.g.Checkpoint(t.Context(), r.ID, "", "ann", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := env.g.SaveState(t.Context(), c, "", json.RawMessage(`{"step": 2}`)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := env.g.Cancel(t.Context(), r.ID, "ann", ""); err != nil {
+		t.Fatal(err)
+	}
+	all, err := branch("")
+	if err != nil || len(all) != 1 || all[0].BranchPoint != withJail.ID {
+		t.Fatalf("branch of an ended run = %d runs, %v, want one from checkpoint %s", len(all), err, withJail.ID)
+	}
+	if text, _ := env.jails.file(all[0].Jail, "/workspace/a"); text != "x" {
+		t.Errorf("file in the branch = %q, want x", text)
+	}
+}
+
+// An agent that restarts after a rewind must not continue from a state that it saved later.
+func TestAgentRestartsFromStateOfRewind(t *testing.T) {
+	env := newTestEnv(t)
+	r, c := env.open().startBuiltin(Agent{Jail: permissive(t)})
+	if _, err := env.g.SaveState(t.Context(), c, "", json.RawMessage(`{"step": 1}`)); err != nil {
+		t.Fatal(err)
+	}
+	cp, err := env.g.Checkpoint(t.Context(), r.ID, "", "ann", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := env.g.SaveState(t.Context(), c, "", json.RawMessage(`{"step": 2}`)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := env.g.Resume(t.Context(), r.ID, run.ResumeRequest{Checkpoint: cp.ID, By: "ann"}, 0); err != nil {
+		t.Fatal(err)
+	}
+	if task, err := env.g.Task(t.Context(), c); err != nil || string(task.Checkpoint.State) != `{"step": 1}` {
+		t.Errorf("state of the agent after the rewind = %s, %v, want step 1", task.Checkpoint.State, err)
+	}
 }
 
 // The snapshots of the removed checkpoints are deleted as well.

@@ -99,6 +99,9 @@ func (t *transaction) resume(r *Run, c Checkpoint, q ResumeRequest) error {
 			}
 		}
 	}
+	if c.ID != "" {
+		r.Checkpoint = c.ID // an agent that restarts continues from here, not from a later state
+	}
 	if q.Update != nil {
 		q.Update(&r.Details)
 	}
