@@ -1,5 +1,7 @@
 package kernel
 
+import "time"
+
 // DieBeforeListing leaves a jail in the state of a daemon that was killed after it allocated the
 // jail's slot and before it started recording.
 func DieBeforeListing(s *Source, cgroup uint64) error {
@@ -41,4 +43,14 @@ func (s *Source) die() {
 	}
 	s.machine.release()
 	s.machine, s.sweeper = nil, nil
+}
+
+// Stall keeps the sweeper from reading for a time, as a busy machine may do.
+func Stall(s *Source, d time.Duration) {
+	s.mu.Lock()
+	sw := s.sweeper
+	s.mu.Unlock()
+	sw.round.Lock()
+	defer sw.round.Unlock()
+	time.Sleep(d)
 }

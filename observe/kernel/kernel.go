@@ -54,7 +54,8 @@ type Config struct {
 	Pin string
 
 	// RingBytes is the size of the ring buffer per CPU and jail, rounded up to a power of two.
-	// The default is 1 MiB.
+	// The default is 1 MiB. The larger it is, the longer a jail can wait for the reader before
+	// events are lost: with 64 KiB at least 0.1 s, with 1 MiB at least 1 s.
 	RingBytes int
 
 	Log *slog.Logger

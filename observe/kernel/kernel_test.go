@@ -502,6 +502,35 @@ func TestJailIsThrottledWhileLogIsStuck(t *testing.T) {
 	}
 }
 
+// A jail waits for the reader of its rings, also if their size is the smallest and the reader has
+// to wait for a processor.
+func TestNoEventIsLostInSmallestRing(t *testing.T) {
+	const n = 100000
+	s := kernel.New(kernel.Config{RingBytes: 64 << 10})
+	defer s.Close()
+	j := &jail{Cell: observetest.NewCell(t), t: t, log: &observetest.Log{}}
+	var err error
+	j.watch, err = s.Attach(t.Context(), j.Target(event.Selection{Files: "off"}), j.log)
+	if errors.Is(err, fault.Unsupported) {
+		t.Skip(err)
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	defer j.watch.Close()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		observetest.Output(t, j.Work("getppid", fmt.Sprint(n)))
+	}()
+	time.Sleep(50 * time.Millisecond)
+	kernel.Stall(s, 50*time.Millisecond)
+	<-done
+	j.drain()
+	if got, lost := len(j.log.Events(event.Syscall, "getppid")), j.log.Lost(event.Syscall); got != n || lost > 0 {
+		t.Errorf("%d calls are recorded and %d are reported lost, want %d and none", got, lost, n)
+	}
+}
+
 // Events that an earlier daemon has written are not recorded twice, and records that it read but
 // did not write are not lost, whenever it is killed.
 func TestKilledDaemonLosesNothing(t *testing.T) {
@@ -724,7 +753,7 @@ func TestFiftyConcurrentJails(t *testing.T) {
 	}
 	for i, j := range jails {
 		if n := len(j.log.Events(event.Syscall, "getppid")); n != 100+i {
-			t.Errorf("%d of %d calls are recorded", n, 100+i)
+			t.Errorf("%d of %d calls are recorded, and %d are reported lost", n, 100+i, j.log.Lost(event.Syscall))
 		}
 	}
 }

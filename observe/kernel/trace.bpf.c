@@ -468,7 +468,7 @@ __noinline int hold(u32 index, u32 need)
 	struct slot *slot = bpf_map_lookup_elem(&slots, &index);
 	struct spin s = {};
 	u32 n = 1 << 13;
-	u64 used;
+	u64 free;
 
 	if (!slot)
 		return 0;
@@ -478,10 +478,10 @@ __noinline int hold(u32 index, u32 need)
 	if (!(slot->flags & S_THROTTLE) || !alive(bpf_ktime_get_ns()))
 		return fits(s.ring, need);
 	s.until = s.ring->tail;
-	used = s.ring->head - s.until;
-	if (used > ring_size - ring_size / 16)
+	free = ring_size - (s.ring->head - s.until);
+	if (free < need + ring_size / 16) /* the longest wait comes before a loss in a ring of any size */
 		n = 1 << 19;
-	else if (used > ring_size - ring_size / 8)
+	else if (free < need + ring_size / 8)
 		n = 1 << 17;
 	s.ring->waits++;
 	bpf_loop(n, moved, &s, 0);
