@@ -164,10 +164,6 @@ func (d *Daemon) openConnectors() error {
 	conf.Start = func(ctx context.Context, q run.Request) (run.Run, error) {
 		return d.gateway.CreateRun(ctx, gateway.RunOrder{Request: q})
 	}
-	c, err := connector.New(conf)
-	if err != nil {
-		return err
-	}
-	d.connectors.Store(c)
-	return nil
+	d.connectors, err = connector.New(conf)
+	return err
 }

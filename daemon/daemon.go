@@ -92,7 +92,7 @@ type Daemon struct {
 	opened    atomic.Pointer[jail.Manager]    // set when the jails are open
 	agents    atomic.Pointer[gateway.Gateway] // set when the gateway is open
 
-	connectors atomic.Pointer[connector.Connectors] // set when they are created
+	connectors *connector.Connectors
 
 	observers       *observe.Observers
 	snapshots       *snapshot.Manager

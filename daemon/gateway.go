@@ -14,7 +14,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"glasshouse/agents/agent"
@@ -184,21 +183,13 @@ func (d *Daemon) openGateway(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	holder, err := os.ReadFile(filepath.Join(d.Config.Data, "house"))
+	name, err := os.ReadFile(filepath.Join(d.Config.Data, "house"))
 	if err != nil {
 		return err
 	}
-	g := &late{}
+	holder := strings.TrimSpace(string(name))
 	d.runs, err = run.New(ctx, run.Config{
-		Store: d.work.Runs(), Chain: d.chain, Key: key, Holder: strings.TrimSpace(string(holder)),
-		OnEvent: func(e run.Event) {
-			if g := g.Load(); g != nil {
-				g.HandleRunEvent(e)
-			}
-			if c := d.connectors.Load(); c != nil && e.Kind == run.MessageOut {
-				c.Wake()
-			}
-		},
+		Store: d.work.Runs(), Chain: d.chain, Key: key, Holder: holder,
 		Mask: d.maskRuns, Log: d.log.With("part", "run"),
 	})
 	if err != nil {
@@ -208,30 +199,13 @@ func (d *Daemon) openGateway(ctx context.Context) error {
 	if err := d.openConnectors(); err != nil {
 		return err
 	}
-	broker, err := autonomy.NewBroker(d.work.Autonomy(), autonomy.BrokerConfig{
-		Siblings: g, Deliverer: g, Policy: g.MayAsk, Ready: g.Ready, Log: d.log.With("part", "siblings"),
-		Serves: func(m autonomy.Member) bool { return g.Load() != nil },
-		Record: d.notes().recordRequest,
-	})
-	if err != nil {
-		return err
-	}
-	d.onClose(broker.Close)
-	resources, err := d.openResources(ctx, strings.TrimSpace(string(holder)), g)
-	if err != nil {
-		return err
-	}
 	spawners, err := d.openSpawners(ctx, program)
 	if err != nil {
 		return err
 	}
-	d.schedules = schedule.New(schedule.Config{
-		Store: d.work.Schedules(), Log: d.log.With("part", "schedule"),
-		Fire: g.Fire, Running: g.Running,
-	})
-	gw := gateway.New(gateway.Config{
-		Runs: d.runs, Schedules: d.schedules, Jails: d.jails, Snapshots: d.snapshots, Policy: d.kernel, Caps: taught{d.registry},
-		Memory: remembered{d.memory}, Broker: broker, Resources: resources, Tasks: autonomy.NewTasks(d.work.Autonomy(), gateway.Workspaces{Jails: d.jails}),
+	d.gateway = gateway.New(gateway.Config{
+		Runs: d.runs, Jails: d.jails, Snapshots: d.snapshots, Policy: d.kernel, Caps: taught{d.registry},
+		Memory: remembered{d.memory}, Tasks: autonomy.NewTasks(d.work.Autonomy(), gateway.Workspaces{Jails: d.jails}),
 		Serve: func(l net.Listener, who func(context.Context) (gateway.Caller, error)) error {
 			return d.server.ServeAgent(l, who)
 		},
@@ -239,12 +213,34 @@ func (d *Daemon) openGateway(ctx context.Context) error {
 		Root:   d.rootFiles,
 		Timers: c.timers(), Autosave: gateway.AutosaveSettings(c.Checkpoints),
 		Default: gateway.Agent{Preset: c.Agent, Model: "default", Spawner: c.Jail, Level: c.Level}, Keep: c.Keep,
-		Connectors: d.connectors.Load().For,
+		Connectors: d.connectors.For,
 		Log:        d.log.With("part", "gateway"),
 	})
-	g.Store(gw)
-	d.gateway = gw
+	if err := d.openGatewayServices(ctx, holder); err != nil {
+		return err
+	}
 	return d.openModels()
+}
+
+// openGatewayServices creates the components that the gateway uses and that call it.
+func (d *Daemon) openGatewayServices(ctx context.Context, holder string) error {
+	broker, err := autonomy.NewBroker(d.work.Autonomy(), autonomy.BrokerConfig{
+		Siblings: d.gateway, Deliverer: d.gateway, Policy: d.gateway.EvaluateRequest, Ready: d.gateway.Ready,
+		Record: d.notes().recordRequest, Log: d.log.With("part", "siblings"),
+	})
+	if err != nil {
+		return err
+	}
+	d.onClose(broker.Close)
+	resources, err := d.openResources(ctx, holder)
+	if err != nil {
+		return err
+	}
+	d.schedules = schedule.New(schedule.Config{
+		Store: d.work.Schedules(), Fire: d.gateway.Fire, Running: d.gateway.Running, Log: d.log.With("part", "schedule"),
+	})
+	d.gateway.SetServices(gateway.Services{Schedules: d.schedules, Broker: broker, Resources: resources})
+	return nil
 }
 
 // rootFiles returns the files of a root filesystem without changes made by jails.
@@ -267,9 +263,8 @@ func (d *Daemon) startGateway(ctx context.Context) error {
 		return err
 	}
 	d.onClose(d.schedules.Close)
-	c := d.connectors.Load()
-	c.Open()
-	d.onClose(c.Close)
+	d.connectors.Open()
+	d.onClose(d.connectors.Close)
 	return nil
 }
 
@@ -335,70 +330,6 @@ func (d *Daemon) openModels() (err error) {
 	}
 	d.models, err = llm.New(conf)
 	return err
-}
-
-// late is the gateway for components that are created before it. Until the gateway is stored,
-// their calls fail with errNotYet, and they retry later.
-type late struct {
-	atomic.Pointer[gateway.Gateway]
-}
-
-var errNotYet = fault.Newf(fault.Unavailable, "daemon", "", "the gateway is not open yet")
-
-// Members implements autonomy.Siblings.
-func (l *late) Members(ctx context.Context, group string) ([]autonomy.Member, error) {
-	if g := l.Load(); g != nil {
-		return g.Members(ctx, group)
-	}
-	return nil, errNotYet
-}
-
-// Deliver implements autonomy.Deliverer.
-func (l *late) Deliver(ctx context.Context, r autonomy.Request) error {
-	if g := l.Load(); g != nil {
-		return g.Deliver(ctx, r)
-	}
-	return errNotYet
-}
-
-// MayAsk is an autonomy.BrokerConfig.Policy.
-func (l *late) MayAsk(ctx context.Context, from, to autonomy.Member, action, text string) (bool, string, error) {
-	if g := l.Load(); g != nil {
-		return g.EvaluateRequest(ctx, from, to, action, text)
-	}
-	return false, "", errNotYet
-}
-
-// Ready is an autonomy.BrokerConfig.Ready.
-func (l *late) Ready(ctx context.Context, to autonomy.Member) (*autonomy.Refusal, error) {
-	if g := l.Load(); g != nil {
-		return g.Ready(ctx, to)
-	}
-	return nil, errNotYet
-}
-
-// ApproveResources is an autonomy.ResourceConfig.Approve.
-func (l *late) ApproveResources(ctx context.Context, m autonomy.Member, have, want autonomy.Limits, reason string) (bool, string, string, error) {
-	if g := l.Load(); g != nil {
-		return g.ApproveResources(ctx, m, have, want, reason)
-	}
-	return false, "", "", errNotYet
-}
-
-// Fire is a schedule.Config.Fire.
-func (l *late) Fire(ctx context.Context, f schedule.Firing) error {
-	if g := l.Load(); g != nil {
-		return g.Fire(ctx, f)
-	}
-	return errNotYet
-}
-
-// Running is a schedule.Config.Running.
-func (l *late) Running(ctx context.Context, h id.Schedule) (bool, error) {
-	if g := l.Load(); g != nil {
-		return g.Running(ctx, h)
-	}
-	return false, errNotYet
 }
 
 // taught provides the approved capabilities and skills to agents.

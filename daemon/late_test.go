@@ -3,7 +3,6 @@ package daemon
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"log/slog"
 	"net"
 	"path/filepath"
@@ -15,7 +14,6 @@ import (
 	"glasshouse/agents/autonomy"
 	"glasshouse/agents/gateway"
 	"glasshouse/agents/run"
-	"glasshouse/agents/schedule"
 	"glasshouse/fault"
 	"glasshouse/govern"
 	"glasshouse/id"
@@ -104,53 +102,6 @@ func (l listening) ListenTCP(_ context.Context, j id.Jail, port int) (net.Listen
 	default:
 	}
 	return nil, fault.Newf(fault.Unavailable, "test", string(j), "no listener")
-}
-
-// Schedules and siblings are opened before the gateway and may have work of an earlier
-// daemon.
-func TestCallsBeforeGatewayIsOpenAreUnavailable(t *testing.T) {
-	l := &late{}
-	calls := map[string]func() error{
-		"Fire":    func() error { return l.Fire(t.Context(), schedule.Firing{}) },
-		"Running": func() error { _, err := l.Running(t.Context(), "h-1"); return err },
-		"MayAsk": func() error {
-			allow, _, err := l.MayAsk(t.Context(), autonomy.Member{}, autonomy.Member{}, "", "")
-			if allow {
-				t.Error("MayAsk before the gateway is open = true, want false")
-			}
-			return err
-		},
-		"Ready":   func() error { _, err := l.Ready(t.Context(), autonomy.Member{}); return err },
-		"Members": func() error { _, err := l.Members(t.Context(), "crew"); return err },
-		"Deliver": func() error { return l.Deliver(t.Context(), autonomy.Request{}) },
-		"ApproveResources": func() error {
-			allow, _, _, err := l.ApproveResources(t.Context(), autonomy.Member{}, autonomy.Limits{}, autonomy.Limits{}, "")
-			if allow {
-				t.Error("ApproveResources before the gateway is open = true, want false")
-			}
-			return err
-		},
-	}
-	for name, call := range calls {
-		if err := call(); !errors.Is(err, fault.Unavailable) {
-			t.Errorf("%s before the gateway is open = %v, want unavailable", name, err)
-		}
-	}
-	d := newGoverned(t)
-	schedules := schedule.New(schedule.Config{Store: d.store.Schedules(), Log: d.log, Fire: l.Fire, Running: l.Running})
-	l.Store(gateway.New(gateway.Config{Runs: d.work, Schedules: schedules, Policy: d.kernel, Default: gateway.Agent{Preset: "shell"}}))
-	if members, err := l.Members(t.Context(), ""); err != nil || members != nil {
-		t.Errorf("Members of no group = %v, %v, want none", members, err)
-	}
-	if _, err := l.Running(t.Context(), "h-1"); !errors.Is(err, fault.NotFound) {
-		t.Errorf("Running of a schedule that there is not = %v, want not found", err)
-	}
-	if err := l.Fire(t.Context(), schedule.Firing{Schedule: schedule.Schedule{ID: "h-1", Spec: schedule.Spec{Session: "s", Run: []byte(`{"goal":"g"}`)}}, Key: "k"}); err != nil {
-		t.Errorf("Fire = %v, want nil", err)
-	}
-	if list, err := d.work.List(t.Context(), run.Filter{Session: "s"}); err != nil || len(list) != 1 || list[0].Goal != "g" {
-		t.Errorf("runs = %+v, %v, want one with the goal g", list, err)
-	}
 }
 
 // TestAClaimedSpareGetsItsAgentEndpoint: a spare is guarded without a session and gets one

@@ -66,7 +66,7 @@ func (d *Daemon) listen(ctx context.Context) error {
 
 		Capabilities: d.registry, Caller: d.kernel, Publishers: d.trust, Markets: d.markets, Importer: d,
 
-		Runs: d.runs, Gateway: d.gateway, Schedules: d.schedules, Connectors: d.connectors.Load(), MCP: tools.handler,
+		Runs: d.runs, Gateway: d.gateway, Schedules: d.schedules, Connectors: d.connectors, MCP: tools.handler,
 		UI: web.Handler(), Logins: &access.Logins{Store: d.store.Logins()}, Addresses: d.addresses, E2B: d.e2b,
 
 		Hosts:   append(d.Config.Approvals.hosts(), d.Config.Gateway.Connectors.hosts()...),

@@ -31,8 +31,7 @@ func (g *Gateway) ceiling() (autonomy.Limits, error) {
 }
 
 // openResources opens the resource grants of running jails and re-applies existing grants.
-// Approvals are requested through the gateway, once it is open.
-func (d *Daemon) openResources(ctx context.Context, host string, g *late) (*autonomy.Resources, error) {
+func (d *Daemon) openResources(ctx context.Context, host string) (*autonomy.Resources, error) {
 	top, err := d.Config.Gateway.ceiling()
 	if err != nil {
 		return nil, err
@@ -44,7 +43,7 @@ func (d *Daemon) openResources(ctx context.Context, host string, g *late) (*auto
 	bounds := &gateway.ResourceLimiter{Jails: d.jails}
 	r, err := autonomy.NewResources(ctx, d.work.Autonomy(), autonomy.ResourceConfig{
 		Applier: bounds, Sampler: bounds, Host: host, Ceilings: autonomy.Ceilings{Capacity: has, WithoutApproval: top},
-		Approve: g.ApproveResources,
+		Approve: d.gateway.ApproveResources,
 		Record:  d.notes().recordLimits, Log: d.log.With("part", "resources"),
 	})
 	if err != nil {

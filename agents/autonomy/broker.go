@@ -54,7 +54,6 @@ type Deliverer interface {
 type BrokerConfig struct {
 	Siblings  Siblings
 	Deliverer Deliverer                            // nil: receivers poll
-	Serves    func(to Member) bool                 // reports whether this process delivers to a member; nil: all
 	Quotas    Quotas                               // zero fields: defaults
 	Lease     time.Duration                        // time to acknowledge a delivery; 0: one minute
 	Poll      time.Duration                        // interval for polling changes by other daemons; 0: one second
@@ -102,9 +101,6 @@ func NewBroker(s RequestStore, cfg BrokerConfig) (*Broker, error) {
 	cfg.Quotas = cfg.Quotas.orDefault()
 	cfg.Lease, cfg.Poll = positiveOr(cfg.Lease, time.Minute), positiveOr(cfg.Poll, time.Second)
 	cfg.Log = logOrDiscard(cfg.Log)
-	if cfg.Serves == nil {
-		cfg.Serves = func(Member) bool { return true }
-	}
 	if cfg.Record == nil {
 		cfg.Record = func(context.Context, Request) error { return nil }
 	}

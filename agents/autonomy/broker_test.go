@@ -578,13 +578,12 @@ func TestShutdownBetweenDeliveryAndRecord(t *testing.T) {
 func TestNextDaemonDeliversStoredRequests(t *testing.T) {
 	scenario(t, func(t *testing.T) {
 		s := openStore(t, "")
-		servesNone := func(autonomy.Member) bool { return false }
 		p := &fakeDeliverer{}
-		first := newBroker(t, s, autonomy.BrokerConfig{Deliverer: p, Serves: servesNone})
+		first := newBroker(t, s, autonomy.BrokerConfig{})
 		q := ask(t, first, "worker", "reviewer", "review", "x").ID
 		time.Sleep(time.Minute)
-		if err := first.Close(); err != nil || len(p.delivered()) != 0 {
-			t.Fatal(err, p.delivered())
+		if err := first.Close(); err != nil {
+			t.Fatal(err)
 		}
 		newBroker(t, s, autonomy.BrokerConfig{Deliverer: p})
 		time.Sleep(time.Minute)

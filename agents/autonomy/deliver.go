@@ -161,7 +161,7 @@ func (b *Broker) process(g *Group, r *Request) {
 		if err := b.end(b.ctx, r, Expired, "no answer in time"); err != nil && b.ctx.Err() == nil {
 			b.cfg.Log.Error("could not expire a request", "request", r.ID, "error", err)
 		}
-	case r.Acked || b.cfg.Deliverer == nil || r.Next.After(now) || !b.cfg.Serves(r.To) || b.isPolling(r.To):
+	case r.Acked || b.cfg.Deliverer == nil || r.Next.After(now) || b.isPolling(r.To):
 	case !g.lease(r, b.cfg.Quotas, now, b.cfg.Lease):
 	case b.startDelivery(r.ID):
 		b.wg.Go(func() {

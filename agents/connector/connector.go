@@ -80,6 +80,8 @@ type Runs interface {
 	Redeliver(ctx context.Context, d run.Delivery) (run.Delivery, error)
 	DeliveriesTo(ctx context.Context, f run.DeliveryFilter) ([]run.Delivery, error)
 	Undelivered(ctx context.Context, to string, s run.DeliveryState) (int64, error)
+
+	Subscribe(f func(run.Event)) (cancel func())
 }
 
 // Config configures Connectors.
@@ -108,6 +110,8 @@ type Connectors struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
+
+	unsubscribe func() // from the events of runs
 }
 
 // Kind is the kind of a connector.
@@ -181,11 +185,17 @@ func New(cfg Config) (*Connectors, error) {
 		c.outs = append(c.outs, made)
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
+	c.unsubscribe = func() {}
 	return c, nil
 }
 
 // Open starts deliveries.
 func (c *Connectors) Open() {
+	c.unsubscribe = c.cfg.Runs.Subscribe(func(e run.Event) {
+		if e.Kind == run.MessageOut {
+			c.wake()
+		}
+	})
 	for _, o := range c.outs {
 		c.wg.Go(func() { c.deliverLoop(o) })
 	}
@@ -193,6 +203,7 @@ func (c *Connectors) Open() {
 
 // Close cancels deliveries in progress. They are retried after the next Open.
 func (c *Connectors) Close() error {
+	c.unsubscribe()
 	c.cancel()
 	c.wg.Wait()
 	for _, o := range c.outs {

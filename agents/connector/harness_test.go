@@ -55,12 +55,7 @@ func open(t *testing.T, cfg connector.Config) *harness {
 		t.Fatal(err)
 	}
 	h := &harness{T: t, keys: map[string]string{"key-a": "the key of a", "key-b": "the key of b"}}
-	onEvent := func(e run.Event) {
-		if h.Connectors != nil && e.Kind == run.MessageOut {
-			h.Wake()
-		}
-	}
-	h.runs, err = run.New(t.Context(), run.Config{Store: db.Runs(), Chain: c, Key: seal, Retry: soon, OnEvent: onEvent})
+	h.runs, err = run.New(t.Context(), run.Config{Store: db.Runs(), Chain: c, Key: seal, Retry: soon})
 	if err != nil {
 		t.Fatal(err)
 	}

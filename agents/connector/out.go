@@ -125,8 +125,8 @@ func (o *out) wants(session string) bool {
 	})
 }
 
-// Wake triggers a check for pending deliveries.
-func (c *Connectors) Wake() {
+// wake triggers a check for pending deliveries.
+func (c *Connectors) wake() {
 	for _, o := range c.outs {
 		select {
 		case o.wake <- struct{}{}:
@@ -221,6 +221,6 @@ func (c *Connectors) Redeliver(ctx context.Context, did string) (run.Delivery, e
 	if err == nil {
 		d, err = c.cfg.Runs.Redeliver(ctx, d)
 	}
-	c.Wake()
+	c.wake()
 	return d, err
 }

@@ -83,9 +83,9 @@ func (tc *toolCalls) Tools(ctx context.Context, c Caller) ([]Tool, error) {
 func (tc *toolCalls) isAvailable(tool builtinTool) bool {
 	switch tool.Name {
 	case "coordinate_sibling", "sibling_requests", "reply_sibling":
-		return tc.cfg.Broker != nil
+		return tc.services.Broker != nil
 	case "request_resources":
-		return tc.cfg.Resources != nil
+		return tc.services.Resources != nil
 	case "create_task":
 		return tc.cfg.Tasks != nil
 	}

@@ -87,11 +87,7 @@ func newTestEnv(t *testing.T) *testEnv {
 	must(err)
 	t.Cleanup(func() { env.approvals.Close() })
 	env.kernel.Approvals(env.approvals)
-	env.runs, err = run.New(t.Context(), run.Config{Store: env.store.Runs(), Chain: env.chain, Holder: "daemon-1", OnEvent: func(e run.Event) {
-		if env.g != nil {
-			env.g.HandleRunEvent(e)
-		}
-	}})
+	env.runs, err = run.New(t.Context(), run.Config{Store: env.store.Runs(), Chain: env.chain, Holder: "daemon-1"})
 	must(err)
 	t.Cleanup(func() { env.runs.Close() })
 	env.jails = newFakeJails(env)
@@ -124,8 +120,8 @@ func newTestEnv(t *testing.T) *testEnv {
 		Running: func(ctx context.Context, h id.Schedule) (bool, error) { return env.g.Running(ctx, h) },
 	})
 	env.cfg = Config{
-		Runs: env.runs, Schedules: env.schedules, Jails: env.jails, Snapshots: env.snapshots, Policy: env.kernel, Caps: env.caps, Memory: env.memory,
-		Broker: env.broker, Resources: env.resources, Tasks: autonomy.NewTasks(env.store.Autonomy(), Workspaces{Jails: env.jails}),
+		Runs: env.runs, Jails: env.jails, Snapshots: env.snapshots, Policy: env.kernel, Caps: env.caps, Memory: env.memory,
+		Tasks:      autonomy.NewTasks(env.store.Autonomy(), Workspaces{Jails: env.jails}),
 		Serve:      serveCallers,
 		Program:    "/programs/glasshouse-agent",
 		Root:       func(context.Context, jail.Rootfs) (fs.FS, error) { return nil, fs.ErrNotExist },
@@ -139,19 +135,23 @@ func newTestEnv(t *testing.T) *testEnv {
 // open opens the gateway.
 func (env *testEnv) open() *testEnv {
 	env.Helper()
-	env.g = New(env.cfg)
+	env.newGateway()
 	if err := env.g.Open(env.Context()); err != nil {
 		env.Fatal(err)
 	}
-	env.Cleanup(func() { env.g.Close() })
 	return env
 }
 
 // withoutLoop creates a gateway that starts no agents: its loop is not started.
 func (env *testEnv) withoutLoop() *testEnv {
-	env.g = New(env.cfg)
-	env.Cleanup(func() { env.g.Close() })
+	env.newGateway()
 	return env
+}
+
+func (env *testEnv) newGateway() {
+	env.g = New(env.cfg)
+	env.g.SetServices(Services{Schedules: env.schedules, Broker: env.broker, Resources: env.resources})
+	env.Cleanup(func() { env.g.Close() })
 }
 
 // serveCallers answers each connection with the caller as JSON, and closes it.

@@ -109,14 +109,11 @@ type Memory interface {
 // Config holds the dependencies and settings of a Gateway.
 type Config struct {
 	Runs      *run.Manager
-	Schedules *schedule.Manager
 	Jails     Jails
 	Snapshots Snapshots
 	Policy    PolicyEngine
 	Caps      Capabilities
-	Memory    Memory           // nil: checkpoints do not contain memory
-	Broker    *autonomy.Broker // nil: peer messaging is disabled
-	Resources *autonomy.Resources
+	Memory    Memory // nil: checkpoints do not contain memory
 	Tasks     *autonomy.Tasks
 
 	// Serve serves requests on l until l is closed. It calls who for each request to identify
@@ -147,6 +144,14 @@ type Config struct {
 	Log  *slog.Logger
 }
 
+// Services are the components that a Gateway uses and that call its methods: Fire and Running,
+// those of autonomy.Siblings and autonomy.Deliverer, EvaluateRequest and Ready, ApproveResources.
+type Services struct {
+	Schedules *schedule.Manager
+	Broker    *autonomy.Broker    // nil: peer messaging is disabled
+	Resources *autonomy.Resources // nil: the limits of jails do not change
+}
+
 // A Gateway supervises runs and serves their agents. It is safe for concurrent use. New creates
 // its parts; each uses only those created before it.
 type Gateway struct {
@@ -163,18 +168,20 @@ type Gateway struct {
 	supervisions *supervisions
 	watcher      *watcher
 	watchdog     *autonomy.Watchdog // nil before Open
+	unsubscribe  func()             // from the events of runs
 }
 
 // core is what all parts of a Gateway share.
 type core struct {
-	cfg    Config
-	ctx    context.Context // canceled by Close
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
-	wake   chan struct{} // starts a scan for runs
+	cfg      Config
+	services Services
+	ctx      context.Context // canceled by Close
+	cancel   context.CancelFunc
+	wg       sync.WaitGroup
+	wake     chan struct{} // starts a scan for runs
 }
 
-// New returns a Gateway. Call Open to start it.
+// New returns a Gateway. Call SetServices and Open to start it.
 func New(cfg Config) *Gateway {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -200,8 +207,12 @@ func New(cfg Config) *Gateway {
 	return &Gateway{
 		core: co, endpoints: ep, checkpoints: cp, decisions: ds, siblings: sb, toolCalls: tc, agentAPI: ap, supervisor: sv,
 		orders: &orders{core: co, supervisions: su, supervisor: sv}, supervisions: su, watcher: wa,
+		unsubscribe: func() {},
 	}
 }
+
+// SetServices sets the services, which are created with the methods of g. Call it before Open.
+func (g *Gateway) SetServices(s Services) { g.services = s }
 
 // Open opens the agent endpoints of all jails that run or are paused, and starts to supervise
 // runs that no daemon supervises.
@@ -215,6 +226,7 @@ func (g *Gateway) Open(ctx context.Context) error {
 			g.JailStarted(j)
 		}
 	}
+	g.unsubscribe = g.cfg.Runs.Subscribe(g.handleRunEvent)
 	g.wg.Go(g.loop)
 	g.watchdog = autonomy.NewWatchdog(g.watcher, 0, g.cfg.Log)
 	if g.cfg.Tasks != nil {
@@ -230,6 +242,7 @@ func (g *Gateway) Open(ctx context.Context) error {
 // Close closes all agent endpoints and waits for the supervision of all runs to end. Agents in
 // jails keep running. Their connections block until the next daemon opens the endpoints.
 func (g *Gateway) Close() error {
+	g.unsubscribe()
 	g.cancel()
 	errs := []error{g.closeAll()}
 	if g.watchdog != nil {

@@ -144,7 +144,7 @@ func changedLimits(have, want autonomy.Limits) autonomy.Limits {
 
 // AskResources requests more or fewer resources for the caller's jail.
 func (sb *siblings) AskResources(ctx context.Context, c Caller, body []byte) (autonomy.Change, error) {
-	if sb.cfg.Resources == nil || c.Jail == "" {
+	if sb.services.Resources == nil || c.Jail == "" {
 		return autonomy.Change{}, fault.Cannot("gateway.AskResources", "resource limits of this agent cannot be changed while it runs", "")
 	}
 	want, err := autonomy.ParseResources(body)
@@ -153,7 +153,7 @@ func (sb *siblings) AskResources(ctx context.Context, c Caller, body []byte) (au
 	}
 	m := c.Member()
 	m.Level = cmp.Or(m.Level, levelOf(sb.cfg.Default))
-	return sb.cfg.Resources.Ask(ctx, m, want)
+	return sb.services.Resources.Ask(ctx, m, want)
 }
 
 // LimitJail sets the limits of a jail for a person. It ends all grants to the agent.
@@ -167,11 +167,11 @@ func (sb *siblings) LimitJail(ctx context.Context, jid id.Jail, l jail.Limits, b
 		after, err = sb.cfg.Jails.Limit(ctx, jid, jail.LimitChange{Limits: l})
 		return limitsOf(before.Spec.Limits), limitsOf(after.Spec.Limits), err
 	}
-	if sb.cfg.Resources == nil {
+	if sb.services.Resources == nil {
 		_, _, err = set(ctx)
 		return after, err
 	}
-	return after, sb.cfg.Resources.Set(ctx, autonomy.Member{Jail: jid}, by, set)
+	return after, sb.services.Resources.Set(ctx, autonomy.Member{Jail: jid}, by, set)
 }
 
 // A JailResources is the resource limits of a jail and their history.
@@ -189,10 +189,10 @@ func (sb *siblings) JailLimits(ctx context.Context, jid id.Jail, after int64) (J
 		return JailResources{}, err
 	}
 	l := JailResources{Now: j.Spec.Limits, Own: j.Own()}
-	if sb.cfg.Resources == nil {
+	if sb.services.Resources == nil {
 		return l, nil
 	}
-	grants, err := sb.cfg.Resources.Granted(ctx)
+	grants, err := sb.services.Resources.Granted(ctx)
 	if err != nil {
 		return l, err
 	}
@@ -201,6 +201,6 @@ func (sb *siblings) JailLimits(ctx context.Context, jid id.Jail, after int64) (J
 			l.Until = grant.Until
 		}
 	}
-	l.History, err = sb.cfg.Resources.History(ctx, autonomy.ChangeFilter{Jail: jid, After: after})
+	l.History, err = sb.services.Resources.History(ctx, autonomy.ChangeFilter{Jail: jid, After: after})
 	return l, err
 }

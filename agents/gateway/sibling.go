@@ -115,7 +115,7 @@ type RequestOutcome struct {
 // Coordinate sends a request to a sibling and waits for the reply if a.ReplyWithin is
 // positive. A refused request is not an error: the result has the state refused.
 func (sb *siblings) Coordinate(ctx context.Context, c Caller, a autonomy.Ask) (RequestOutcome, error) {
-	if sb.cfg.Broker == nil {
+	if sb.services.Broker == nil {
 		return RequestOutcome{}, fault.Cannot("gateway.Coordinate", "peer messaging is not enabled for this run", "")
 	}
 	defer sb.supervisions.activityOf(c.Run).begin("coordinate_sibling", true)()
@@ -124,7 +124,7 @@ func (sb *siblings) Coordinate(ctx context.Context, c Caller, a autonomy.Ask) (R
 	if err != nil {
 		return RequestOutcome{}, err
 	}
-	r, err := sb.cfg.Broker.Ask(ctx, c.Member(), a)
+	r, err := sb.services.Broker.Ask(ctx, c.Member(), a)
 	if err != nil {
 		return RequestOutcome{}, err
 	}
@@ -218,7 +218,7 @@ func (sb *siblings) sessionJails(ctx context.Context, sid string) ([]jail.Jail, 
 // failSiblingRequests fails the pending requests to an ended run, if its session has no other
 // agent that could reply.
 func (sb *siblings) failSiblingRequests(ctx context.Context, r run.Run) {
-	if sb.cfg.Broker == nil {
+	if sb.services.Broker == nil {
 		return
 	}
 	s, err := sb.cfg.Runs.Session(ctx, r.Session)
@@ -231,7 +231,7 @@ func (sb *siblings) failSiblingRequests(ctx context.Context, r run.Run) {
 	}
 	if err == nil && !present {
 		m := autonomy.Member{Session: s.ID, Name: s.Name, Group: s.Group}
-		err = sb.cfg.Broker.ReceiverGone(ctx, m, fmt.Sprintf("the run of %s has ended: it is %s", memberName(m), r.State))
+		err = sb.services.Broker.ReceiverGone(ctx, m, fmt.Sprintf("the run of %s has ended: it is %s", memberName(m), r.State))
 	}
 	if err != nil {
 		sb.cfg.Log.Warn("could not fail the requests of siblings to a run that has ended", "run", r.ID, "session", r.Session, "err", err)
@@ -252,11 +252,11 @@ type SiblingRequest struct {
 // wait.
 func (sb *siblings) PendingRequests(ctx context.Context, c Caller, wait time.Duration) ([]SiblingRequest, error) {
 	all := []SiblingRequest{}
-	if sb.cfg.Broker == nil {
+	if sb.services.Broker == nil {
 		return all, nil
 	}
 	defer sb.supervisions.activityOf(c.Run).begin("sibling_requests", true)()
-	list, err := sb.cfg.Broker.Poll(ctx, c.Member(), wait)
+	list, err := sb.services.Broker.Poll(ctx, c.Member(), wait)
 	if err != nil {
 		return nil, err
 	}
@@ -285,10 +285,10 @@ func (sb *siblings) requestsTool(ctx context.Context, inv *invocation) (any, err
 
 // Reply answers a sibling's request.
 func (sb *siblings) Reply(ctx context.Context, c Caller, q id.Request, answer string) (RequestOutcome, error) {
-	if sb.cfg.Broker == nil {
+	if sb.services.Broker == nil {
 		return RequestOutcome{}, fault.Cannot("gateway.Reply", "peer messaging is not enabled for this run", "")
 	}
-	r, err := sb.cfg.Broker.Reply(ctx, c.Member(), q, answer)
+	r, err := sb.services.Broker.Reply(ctx, c.Member(), q, answer)
 	return RequestOutcome{Request: r.ID, State: r.State}, err
 }
 

@@ -130,7 +130,7 @@ func (od *orders) orderSchedule(ctx context.Context, o RunOrder) (run.Run, error
 func (od *orders) findOrCreateSchedule(ctx context.Context, o RunOrder) (schedule.Schedule, error) {
 	if o.Key != "" {
 		for f := (schedule.Filter{Session: o.Session}); ; {
-			list, err := od.cfg.Schedules.List(ctx, f)
+			list, err := od.services.Schedules.List(ctx, f)
 			if err != nil || len(list) == 0 {
 				if err != nil {
 					return schedule.Schedule{}, err
@@ -152,7 +152,7 @@ func (od *orders) findOrCreateSchedule(ctx context.Context, o RunOrder) (schedul
 	}
 	spec := o.Timing
 	spec.Session, spec.Run = o.Session, text
-	return od.cfg.Schedules.Create(ctx, spec)
+	return od.services.Schedules.Create(ctx, spec)
 }
 
 // Fire creates the run of a due time. It implements schedule.Config.Fire.
@@ -172,7 +172,7 @@ func (od *orders) Fire(ctx context.Context, f schedule.Firing) error {
 // Running reports whether a run that a schedule created has not ended. It implements
 // schedule.Config.Running.
 func (od *orders) Running(ctx context.Context, h id.Schedule) (bool, error) {
-	s, err := od.cfg.Schedules.Get(ctx, h)
+	s, err := od.services.Schedules.Get(ctx, h)
 	if err != nil {
 		return false, err
 	}
@@ -215,7 +215,7 @@ func waitsForSchedule(r run.Run) bool { return r.State == run.Scheduled && repre
 
 // updateNextRun sets the next due time of a run that represents a schedule.
 func (od *orders) updateNextRun(ctx context.Context, r run.Run) error {
-	h, err := od.cfg.Schedules.Get(ctx, id.Schedule(r.Schedule))
+	h, err := od.services.Schedules.Get(ctx, id.Schedule(r.Schedule))
 	switch {
 	case errors.Is(err, fault.NotFound):
 		_, err = od.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Cancelled, By: "schedule", Reason: "its schedule was deleted"})
@@ -245,7 +245,7 @@ func (od *orders) Cancel(ctx context.Context, rid id.Run, by, reason string) (ru
 		return r, err
 	}
 	if representsSchedule(r) && !r.State.Ended() {
-		if err := od.cfg.Schedules.Delete(ctx, id.Schedule(r.Schedule)); err != nil && !errors.Is(err, fault.NotFound) {
+		if err := od.services.Schedules.Delete(ctx, id.Schedule(r.Schedule)); err != nil && !errors.Is(err, fault.NotFound) {
 			return r, err
 		}
 	}
@@ -256,7 +256,7 @@ func (od *orders) Cancel(ctx context.Context, rid id.Run, by, reason string) (ru
 
 // Reschedule changes the timing of a schedule, and the due time of the run that represents it.
 func (od *orders) Reschedule(ctx context.Context, h id.Schedule, by string, change func(*schedule.Spec) error) (schedule.Schedule, error) {
-	s, err := od.cfg.Schedules.Update(ctx, h, change)
+	s, err := od.services.Schedules.Update(ctx, h, change)
 	if err != nil || s.Next == nil {
 		return s, err
 	}
@@ -280,11 +280,11 @@ func (od *orders) eachScheduleRun(ctx context.Context, s schedule.Schedule, do f
 
 // Unschedule deletes a schedule and cancels the run that represents it.
 func (od *orders) Unschedule(ctx context.Context, h id.Schedule, by string) error {
-	s, err := od.cfg.Schedules.Get(ctx, h)
+	s, err := od.services.Schedules.Get(ctx, h)
 	if err != nil {
 		return err
 	}
-	if err := od.cfg.Schedules.Delete(ctx, h); err != nil {
+	if err := od.services.Schedules.Delete(ctx, h); err != nil {
 		return err
 	}
 	var errs []error
@@ -303,7 +303,7 @@ func (od *orders) Pause(ctx context.Context, rid id.Run, by, reason string) (run
 		return r, err
 	}
 	if waitsForSchedule(r) {
-		if _, err := od.cfg.Schedules.Pause(ctx, id.Schedule(r.Schedule)); err != nil {
+		if _, err := od.services.Schedules.Pause(ctx, id.Schedule(r.Schedule)); err != nil {
 			return r, err
 		}
 	}
@@ -319,7 +319,7 @@ func (co *core) resumeSchedule(ctx context.Context, r run.Run, by, reason string
 			Err:    fmt.Errorf("the run represents schedule %s, which creates a new run at each due time", h),
 			Remedy: "start a run now with glasshouse goal, or change the schedule with glasshouse schedules edit " + string(h)}
 	}
-	s, err := co.cfg.Schedules.Resume(ctx, h)
+	s, err := co.services.Schedules.Resume(ctx, h)
 	if err != nil {
 		return r, err
 	}
@@ -369,8 +369,8 @@ func (od *orders) CloseSession(ctx context.Context, sid, by, reason string) (run
 		return s, err
 	}
 	var errs []error
-	if od.cfg.Broker != nil {
-		errs = append(errs, od.cfg.Broker.Leave(ctx, autonomy.Member{Session: sid, Group: s.Group, Name: s.Name}, "its session was closed"))
+	if od.services.Broker != nil {
+		errs = append(errs, od.services.Broker.Leave(ctx, autonomy.Member{Session: sid, Group: s.Group, Name: s.Name}, "its session was closed"))
 	}
 	if od.cfg.Memory != nil { // the checkpoints keep their copies, for later branches
 		errs = append(errs, od.eachRun(ctx, run.Filter{Session: sid}, func(r run.Run) bool {

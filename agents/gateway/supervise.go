@@ -165,8 +165,8 @@ func (sv *supervisor) startSupervision(r run.Run) {
 	})
 }
 
-// HandleRunEvent handles an event of a run. It is a run.Config.OnEvent callback and does not block.
-func (sv *supervisor) HandleRunEvent(e run.Event) {
+// handleRunEvent handles an event of a run. It does not block.
+func (sv *supervisor) handleRunEvent(e run.Event) {
 	if e.Kind != run.RunMoved && e.Kind != run.RunCreated {
 		return
 	}

@@ -480,7 +480,7 @@ func TestToolsListsAvailableTools(t *testing.T) {
 	if _, err := env.g.Call(t.Context(), outside, ToolUse{Key: "x", Tool: "bash", Input: json.RawMessage(`{"command":"ls"}`)}); !errors.Is(err, fault.Unsupported) {
 		t.Errorf("bash outside of a jail = %v, want unsupported", err)
 	}
-	env.g.cfg.Broker, env.g.cfg.Tasks, env.g.cfg.Resources = nil, nil, nil
+	env.g.services.Broker, env.g.cfg.Tasks, env.g.services.Resources = nil, nil, nil
 	if got := names(c); slices.Contains(got, "coordinate_sibling") || slices.Contains(got, "create_task") || slices.Contains(got, "request_resources") {
 		t.Errorf("tools = %q, want none whose component is missing", got)
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"iter"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -56,19 +58,35 @@ type notifier struct {
 	mu sync.Mutex
 	// +checklocks:mu
 	waiters map[string]*waiter // callers of await, by session
+	// +checklocks:mu
+	subscribers map[*func(Event)]bool
 }
 
-// notify wakes the waiters of a session, and passes events to Config.OnEvent.
+// Subscribe calls f with each event that this Manager writes, after it is stored, until cancel
+// is called. f must neither block nor call the Manager.
+func (no *notifier) Subscribe(f func(Event)) (cancel func()) {
+	no.mu.Lock()
+	defer no.mu.Unlock()
+	no.subscribers[&f] = true
+	return func() {
+		no.mu.Lock()
+		defer no.mu.Unlock()
+		delete(no.subscribers, &f)
+	}
+}
+
+// notify wakes the waiters of a session, and passes events to the subscribers.
 func (no *notifier) notify(sid string, events []Event) {
 	no.mu.Lock()
 	if w := no.waiters[sid]; w != nil {
 		close(w.happened)
 		delete(no.waiters, sid)
 	}
+	subscribers := slices.Collect(maps.Keys(no.subscribers))
 	no.mu.Unlock()
-	if no.cfg.OnEvent != nil {
-		for _, e := range events {
-			no.cfg.OnEvent(e)
+	for _, e := range events {
+		for _, f := range subscribers {
+			(*f)(e)
 		}
 	}
 }

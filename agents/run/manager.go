@@ -47,10 +47,6 @@ type Config struct {
 	// secrets exist.
 	Mask func(ctx context.Context, session string, runs []Run) *redact.Mask
 
-	// OnEvent is called with each event that this Manager wrote, after it is stored. It must
-	// neither block nor call the Manager.
-	OnEvent func(Event)
-
 	Log *slog.Logger // nil: logging is disabled
 }
 
@@ -107,7 +103,7 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 	}
 	co := &core{cfg: cfg, store: ownEntries{cfg.Store, cfg.Holder}}
 	qu := &quarantine{core: co}
-	no := &notifier{core: co, waiters: map[string]*waiter{}}
+	no := &notifier{core: co, waiters: map[string]*waiter{}, subscribers: map[*func(Event)]bool{}}
 	ls := &localSessions{core: co, quarantine: qu, notifier: no, byID: map[string]*localSession{}, supervised: map[id.Run]string{}}
 	m := &Manager{
 		core: co, quarantine: qu, notifier: no, localSessions: ls,

@@ -161,12 +161,20 @@ func TestFollowYieldsEventsOfOtherManager(t *testing.T) {
 	})
 }
 
-func TestToldReceivesWrittenEvents(t *testing.T) {
-	var kinds []run.EventKind
-	h := newHarness(t, func(c *run.Config) { c.OnEvent = func(e run.Event) { kinds = append(kinds, e.Kind) } })
+func TestSubscriberReceivesWrittenEvents(t *testing.T) {
+	h := newHarness(t)
+	var kinds, other []run.EventKind
+	defer h.Subscribe(func(e run.Event) { kinds = append(kinds, e.Kind) })()
+	cancel := h.Subscribe(func(e run.Event) { other = append(other, e.Kind) })
 	start(t, h.Manager, run.Request{Session: "s"})
-	if want := []run.EventKind{run.SessionOpened, run.RunCreated}; !slices.Equal(kinds, want) {
-		t.Errorf("Told got %v, want %v", kinds, want)
+	want := []run.EventKind{run.SessionOpened, run.RunCreated}
+	if !slices.Equal(kinds, want) || !slices.Equal(other, want) {
+		t.Errorf("the subscribers received %v and %v, want %v", kinds, other, want)
+	}
+	cancel()
+	start(t, h.Manager, run.Request{Session: "s"})
+	if len(kinds) != 3 || len(other) != 2 {
+		t.Errorf("after a cancel the subscribers have received %v and %v, want one event more and none", kinds, other)
 	}
 	_, err := h.AddEvent(t.Context(), run.Event{Session: "none", Kind: "k"})
 	wantKind(t, "Note in an unknown session", err, fault.NotFound)
