@@ -157,11 +157,7 @@ func (d *Daemon) remember(ctx context.Context, r approval.Request, rule policy.R
 		d.kernel.RememberApproval(r, rule)
 		return nil
 	}
-	jails := d.opened.Load()
-	if jails == nil {
-		return fault.Newf(fault.Unavailable, "daemon.remember", string(r.ID), "the jails are not open yet")
-	}
-	_, err := jails.ReplacePolicy(ctx, r.Question.Subject.Jail, func(raw json.RawMessage) (json.RawMessage, error) {
+	_, err := d.jails.ReplacePolicy(ctx, r.Question.Subject.Jail, func(raw json.RawMessage) (json.RawMessage, error) {
 		return govern.Change(raw, func(s *govern.Spec) error { return s.AddAnswer(rule) })
 	})
 	return err

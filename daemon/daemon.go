@@ -20,7 +20,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"glasshouse/agents/connector"
@@ -87,17 +86,14 @@ type Daemon struct {
 	gateway   *gateway.Gateway
 	models    *llm.Gateway // nil if no model is configured
 	server    *api.Server
-	e2b       api.E2B                         // the listener for E2B clients
-	reached   string                          // address of the TCP listener, or ""
-	opened    atomic.Pointer[jail.Manager]    // set when the jails are open
-	agents    atomic.Pointer[gateway.Gateway] // set when the gateway is open
+	e2b       api.E2B // the listener for E2B clients
+	reached   string  // address of the TCP listener, or ""
 
 	connectors *connector.Connectors
 
-	observers       *observe.Observers
-	snapshots       *snapshot.Manager
-	snapshotManager atomic.Pointer[snapshot.Manager] // set when the snapshots are open
-	closers         []func() error                   // newest last
+	observers *observe.Observers
+	snapshots *snapshot.Manager
+	closers   []func() error // newest last
 
 	wg       sync.WaitGroup
 	serveErr chan error
@@ -132,13 +128,24 @@ func (d *Daemon) Open(ctx context.Context) (err error) {
 	if err := d.openStore(ctx); err != nil {
 		return err
 	}
-	if err := d.openGovernance(ctx); err != nil {
+	// The secrets, the policy engine, the jails and the snapshots call each other, so all are
+	// created before the first is opened.
+	if err := d.newGovernance(ctx); err != nil {
+		return err
+	}
+	if err := d.newJails(ctx); err != nil {
+		return err
+	}
+	if err := d.newSnapshots(); err != nil {
+		return err
+	}
+	if err := d.secrets.Open(ctx); err != nil {
+		return err
+	}
+	if err := d.openApprovals(ctx); err != nil {
 		return err
 	}
 	if err := d.openJails(ctx); err != nil {
-		return err
-	}
-	if err := d.openSnapshots(ctx); err != nil {
 		return err
 	}
 	d.sweepKeys(ctx)
@@ -237,7 +244,8 @@ func (d *Daemon) openStore(ctx context.Context) (err error) {
 	return err
 }
 
-func (d *Daemon) openJails(ctx context.Context) error {
+// newJails creates the root filesystems, the observers and the jails.
+func (d *Daemon) newJails(ctx context.Context) error {
 	c := d.Config
 	init, err := d.install("bin", "glasshouse-init")
 	if err != nil {
@@ -268,32 +276,39 @@ func (d *Daemon) openJails(ctx context.Context) error {
 	if d.claims != nil {
 		ids = hostIDs{d.claims}
 	}
-	if err := d.openObservers(); err != nil {
-		return err
-	}
+	d.newObservers()
 	d.jails = jail.NewManager(jail.Config{
 		Dir: filepath.Join(c.Data, "jails"), Store: d.store.Jails(), Rootfs: layers{d.images},
 		Runtimes: d.runtimes(), Init: init, Boot: strings.TrimSpace(string(boot)),
 		Log:     d.log.With("part", "jail"),
 		Backend: c.Backend, Runtime: c.Runtime, DefaultRootfs: c.Rootfs.Default,
 		AllowMounts: c.Mounts.Allow, AllowWorkspaces: c.Workspaces.Allow,
-		Enforcer: jailEnforcer{d.kernel, d.groups, &d.agents},
+		Enforcer: jailEnforcer{d.kernel, d.groups},
 		Secrets:  jailSecrets{d.secrets},
 		Observer: watcher{d.observers}, Observe: c.Observe.selection(), Commands: commands{d},
 		IDs: ids, FirstID: c.FirstID, Pool: jail.PoolConfig{Size: c.Pool.Size, TTL: c.Pool.TTL},
 	})
+	return nil
+}
+
+// openJails opens the observers, the jails and their snapshots, and puts the rules of
+// approvals that an earlier daemon did not apply into force.
+func (d *Daemon) openJails(ctx context.Context) error {
+	if err := d.observers.Open(); err != nil {
+		return err
+	}
 	d.onClose(d.jails.Close)
 	if err := d.jails.Open(ctx); err != nil {
 		return err
 	}
-	d.opened.Store(d.jails)
 	if err := d.approvals.RememberOwed(ctx); err != nil {
 		return err
 	}
 	if os.Geteuid() == 0 {
 		d.guardNetwork()
 	}
-	return nil
+	d.onClose(d.snapshots.Close)
+	return d.snapshots.Open(ctx)
 }
 
 // guardTime is how often the firewall rules for jails with full network access are checked.

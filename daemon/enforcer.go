@@ -10,7 +10,6 @@ import (
 	"net"
 	"os"
 	"path"
-	"sync/atomic"
 	"time"
 
 	"glasshouse/agents/gateway"
@@ -30,7 +29,6 @@ import (
 type jailEnforcer struct {
 	kernel *govern.Engine
 	groups *groups
-	agents *atomic.Pointer[gateway.Gateway]
 }
 
 func (w jailEnforcer) Check(ctx context.Context, s jail.Spec) (json.RawMessage, error) {
@@ -61,13 +59,7 @@ func (w jailEnforcer) Apply(ctx context.Context, j jail.Jail, s jail.HostInfo) e
 		g.InstallCA = func(ctx context.Context, ca *egress.CA) error { return trust(ctx, s, ca) }
 		g.Trusted, g.TrustedUntilAwoke = s.Restored, s.Restored && j.State == jail.Spare // a restored jail's files already contain the authority
 	}
-	if err := w.kernel.Guard(ctx, j.ID, g); err != nil {
-		return err
-	}
-	if at := w.agents.Load(); at != nil {
-		at.JailStarted(j)
-	}
-	return nil
+	return w.kernel.Guard(ctx, j.ID, g)
 }
 
 func (w jailEnforcer) SpecChanged(ctx context.Context, j jail.Jail) error {
@@ -82,9 +74,6 @@ func (w jailEnforcer) Resumed(ctx context.Context, j jail.Jail, same bool) error
 }
 
 func (w jailEnforcer) Release(jid id.Jail) {
-	if at := w.agents.Load(); at != nil {
-		at.JailStopped(jid)
-	}
 	w.groups.leave(jid)
 	w.kernel.Release(jid)
 }
@@ -126,11 +115,6 @@ var moves = map[jail.State]chain.Kind{
 func (w jailEnforcer) StateChanged(j jail.Jail, from jail.State) {
 	if j.State == jail.Deleting {
 		w.kernel.ForgetTraffic(j.ID)
-	}
-	// A spare has no owner when it is guarded. Only now its session is known, and its
-	// listeners can be opened.
-	if at := w.agents.Load(); at != nil && j.State == jail.Running && from != jail.Paused {
-		at.JailStarted(j)
 	}
 	kind, ok := moves[j.State]
 	if !ok || from == jail.Spare && j.State == jail.Deleting || from == jail.Creating && j.State == jail.Deleting {

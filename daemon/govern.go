@@ -72,9 +72,9 @@ func (d *Daemon) watchChain() {
 	})
 }
 
-// openGovernance opens the audit log, the secrets, the policy engine and the approval queue.
-// The store must be open; the jails are opened later.
-func (d *Daemon) openGovernance(ctx context.Context) error {
+// newGovernance opens the audit log, and creates the secrets and the policy engine. The store
+// must be open.
+func (d *Daemon) newGovernance(ctx context.Context) error {
 	c := d.Config
 	key, err := chain.LoadKey(c.Data)
 	if err != nil {
@@ -85,7 +85,7 @@ func (d *Daemon) openGovernance(ctx context.Context) error {
 		return err
 	}
 	d.onClose(d.chain.Close)
-	if err := d.openSecrets(ctx); err != nil {
+	if err := d.newSecrets(); err != nil {
 		return err
 	}
 	d.kernel = govern.New(govern.Config{
@@ -106,7 +106,7 @@ func (d *Daemon) openGovernance(ctx context.Context) error {
 		Version string `json:"version"`
 		PID     int    `json:"pid"`
 	}{d.Version.Version, os.Getpid()})
-	return d.openApprovals(ctx)
+	return nil
 }
 
 // openRefuser loads the BPF LSM programs that deny operations in the kernel, if the kernel

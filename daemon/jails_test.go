@@ -4,8 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
-	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -63,13 +61,12 @@ func (g governed) withJails(t *testing.T, others ...id.Jail) *shelf {
 	}
 	g.jails = jail.NewManager(jail.Config{
 		Dir: filepath.Join(g.Config.Data, "jails"), Store: g.store.Jails(), Runtimes: []jail.Runtime{{Name: "shelf", Backend: s}},
-		Enforcer: jailEnforcer{g.kernel, g.groups, &g.agents},
+		Enforcer: jailEnforcer{g.kernel, g.groups},
 	})
 	if err := g.jails.Open(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { g.jails.Close() })
-	g.opened.Store(g.jails)
 	return s
 }
 
@@ -87,7 +84,7 @@ func (g governed) ruled(t *testing.T, permission string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := jailEnforcer{g.kernel, g.groups, &g.agents}
+	w := jailEnforcer{g.kernel, g.groups}
 	if err := w.Apply(t.Context(), j, jail.HostInfo{}); err != nil {
 		t.Fatal(err)
 	}
@@ -190,9 +187,6 @@ func answered(scope approval.Scope, by string) approval.Request {
 func TestAnAnswerThatCountsAlwaysIsKeptWithTheJail(t *testing.T) {
 	d := newGoverned(t)
 	rule := policy.Rule{Action: "bash", Pattern: "git push", Effect: policy.Allow}
-	if err := d.remember(t.Context(), answered(approval.Always, "ann"), rule); !errors.Is(err, fault.Unavailable) {
-		t.Errorf("remember before the jails are open = %v, want unavailable", err)
-	}
 	d.withJails(t)
 	if err := d.remember(t.Context(), answered(approval.Always, "ann"), rule); !errors.Is(err, fault.Conflict) {
 		t.Errorf("remember without a policy = %v, want conflict", err)
@@ -342,13 +336,12 @@ func TestSnapshotsAreInTheAuditLog(t *testing.T) {
 	}
 }
 
-// The snapshots are created after the jails. Until then, commands and programs run without
-// them.
+// The snapshots are opened after the jails. Until then, commands and programs run without them.
 func TestCommandsBeforeSnapshotsAreOpen(t *testing.T) {
-	d := &Daemon{log: slog.New(slog.NewTextHandler(io.Discard, nil))}
+	d := &Daemon{snapshots: snapshot.New(snapshot.Config{})}
 	commands{d}.Before(t.Context(), shelved, []string{"rm"})
 	commands{d}.After(t.Context(), shelved, []string{"rm"})
-	d.began(shelved, &event.Event{})
+	d.programStarted(shelved, &event.Event{})
 }
 
 func TestRequestsOfACapabilityWithoutANetworkAreDenied(t *testing.T) {

@@ -7,7 +7,6 @@ import (
 	"net"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -104,33 +103,25 @@ func (l listening) ListenTCP(_ context.Context, j id.Jail, port int) (net.Listen
 	return nil, fault.Newf(fault.Unavailable, "test", string(j), "no listener")
 }
 
-// TestAClaimedSpareGetsItsAgentEndpoint: a spare is guarded without a session and gets one
-// when a caller claims it.
+// TestAClaimedSpareGetsItsAgentEndpoint: a spare starts without a session and gets one when a
+// caller claims it.
 func TestAClaimedSpareGetsItsAgentEndpoint(t *testing.T) {
 	d := newGoverned(t)
 	jails := listening{asked: make(chan id.Jail, 1)}
-	var agents atomic.Pointer[gateway.Gateway]
 	g := gateway.New(gateway.Config{Runs: d.work, Jails: jails, Policy: d.kernel})
 	t.Cleanup(func() { g.Close() })
-	agents.Store(g)
-	w := jailEnforcer{d.kernel, d.groups, &agents}
 
 	spare := jail.Jail{ID: "j-aaaaaaaaaaaa", State: jail.Spare}
-	if err := w.Apply(t.Context(), spare, jail.HostInfo{}); err != nil {
-		t.Fatal(err)
-	}
-	mine := spare
-	mine.State = jail.Running
-	mine.Spec.Labels = map[string]string{gateway.LabelSession: "s"}
-	if err := w.SpecChanged(t.Context(), mine); err != nil {
-		t.Fatal(err)
-	}
+	g.JailStarted(spare)
 	select {
 	case j := <-jails.asked:
 		t.Fatalf("the listener of %s is opened before the jail can be found", j)
 	case <-time.After(50 * time.Millisecond):
 	}
-	w.StateChanged(mine, jail.Spare)
+	mine := spare
+	mine.State = jail.Running
+	mine.Spec.Labels = map[string]string{gateway.LabelSession: "s"}
+	g.JailStarted(mine)
 	select {
 	case j := <-jails.asked:
 		if j != mine.ID {
@@ -139,7 +130,7 @@ func TestAClaimedSpareGetsItsAgentEndpoint(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Error("no listener is opened for a spare that was claimed for a session")
 	}
-	w.Release(mine.ID)
+	g.JailStopped(mine.ID)
 }
 
 func TestEnvironmentOfJailCommands(t *testing.T) {
@@ -165,7 +156,7 @@ func TestEnvironmentOfJailCommands(t *testing.T) {
 
 func TestTheAuditLogHasTheLifeOfAJail(t *testing.T) {
 	d := newGoverned(t)
-	w := jailEnforcer{d.kernel, d.groups, &d.agents}
+	w := jailEnforcer{d.kernel, d.groups}
 	j := jail.Jail{ID: "j-aaaaaaaaaaaa", Spec: jail.Spec{Name: "web", Backend: "oci", Runtime: "runc", Network: jail.Bridged, Group: "crew"}}
 	for _, move := range []struct{ from, to jail.State }{
 		{jail.Creating, jail.Created}, {jail.Created, jail.Running}, {jail.Running, jail.Paused}, {jail.Paused, jail.Running},
@@ -200,7 +191,7 @@ func TestTheAuditLogHasTheLifeOfAJail(t *testing.T) {
 // TestSparesAreNotInTheAuditLog: their entries begin when they are claimed.
 func TestSparesAreNotInTheAuditLog(t *testing.T) {
 	d := newGoverned(t)
-	w := jailEnforcer{d.kernel, d.groups, &d.agents}
+	w := jailEnforcer{d.kernel, d.groups}
 	for _, move := range []struct{ from, to jail.State }{{jail.Creating, jail.Spare}, {jail.Spare, jail.Deleting}, {jail.Creating, jail.Deleting}} {
 		w.StateChanged(jail.Jail{ID: "j-aaaaaaaaaaaa", State: move.to}, move.from)
 	}
@@ -259,7 +250,7 @@ func TestChangesOfLimitsAreRecorded(t *testing.T) {
 // TestThePolicyOfAClaimedSpareCounts from the moment that it is claimed.
 func TestThePolicyOfAClaimedSpareCounts(t *testing.T) {
 	d := newGoverned(t)
-	w := jailEnforcer{d.kernel, d.groups, &d.agents}
+	w := jailEnforcer{d.kernel, d.groups}
 	j := jail.Jail{ID: "j-aaaaaaaaaaaa", State: jail.Spare}
 	if err := w.Apply(t.Context(), j, jail.HostInfo{}); err != nil {
 		t.Fatal(err)

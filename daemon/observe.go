@@ -61,8 +61,8 @@ func (e Events) policy() eventlog.Policy {
 	return eventlog.Policy{Fsync: e.Fsync, SegmentMB: e.SegmentMB, KeepMB: e.KeepMB, KeepAge: e.KeepAge, Plain: e.Plain}
 }
 
-// openObservers opens the event sources and the observers.
-func (d *Daemon) openObservers() error {
+// newObservers creates the event sources and the observers.
+func (d *Daemon) newObservers() {
 	c, pin := d.Config, ""
 	may := func(source string) bool { return slices.Contains(c.Observe.Sources, source) }
 	if os.Geteuid() == 0 && (may("kernel") || may("network")) {
@@ -73,7 +73,7 @@ func (d *Daemon) openObservers() error {
 		}
 	}
 	ring := c.Observe.RingKB << 10
-	cfg := observe.Config{Dir: filepath.Join(c.Data, "jails"), Policy: c.Events.policy(), Log: d.log.With("part", "observe"), Exec: d.began, Closed: d.notes().seal}
+	cfg := observe.Config{Dir: filepath.Join(c.Data, "jails"), Policy: c.Events.policy(), Log: d.log.With("part", "observe"), Exec: d.programStarted, Closed: d.notes().seal}
 	if may("kernel") {
 		cfg.Kernel = kernel.New(kernel.Config{Pin: under(pin, "kernel"), RingBytes: ring, Log: d.log.With("part", "kernel")})
 	}
@@ -94,7 +94,6 @@ func (d *Daemon) openObservers() error {
 		}
 		return err
 	})
-	return d.observers.Open()
 }
 
 func under(dir, name string) string {

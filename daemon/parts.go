@@ -82,7 +82,6 @@ func (d *Daemon) listen(ctx context.Context) error {
 	}
 	server := api.New(options)
 	d.server = server
-	d.agents.Store(d.gateway)
 	if err := d.startGateway(ctx); err != nil {
 		return err
 	}

@@ -22,6 +22,7 @@ import (
 	"glasshouse/capability/manifest"
 	"glasshouse/fault"
 	"glasshouse/id"
+	"glasshouse/jail"
 	"glasshouse/policy"
 	"glasshouse/policy/chain"
 	"glasshouse/policy/secret"
@@ -339,7 +340,11 @@ func TestTheLogIsAsConfigured(t *testing.T) {
 func withSecrets(t *testing.T) governed {
 	t.Helper()
 	d := newGoverned(t)
-	if err := d.openSecrets(t.Context()); err != nil {
+	if err := d.newSecrets(); err != nil {
+		t.Fatal(err)
+	}
+	d.jails = jail.NewManager(jail.Config{Store: d.store.Jails()}) // not open
+	if err := d.secrets.Open(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { d.Close() })

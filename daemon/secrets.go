@@ -38,8 +38,8 @@ type Vault struct {
 	CacheTTL     time.Duration `yaml:"keep"` // cache time of values in memory
 }
 
-// openSecrets opens the secret store.
-func (d *Daemon) openSecrets(ctx context.Context) error {
+// newSecrets creates the secret store.
+func (d *Daemon) newSecrets() error {
 	c := d.Config.Secrets
 	if c.KeyFile == "" {
 		c.KeyFile = filepath.Join(d.Config.Data, "secrets.key")
@@ -67,7 +67,7 @@ func (d *Daemon) openSecrets(ctx context.Context) error {
 	}
 	d.secrets = secret.NewManager(conf)
 	d.onClose(d.secrets.Close)
-	return d.secrets.Open(ctx)
+	return nil
 }
 
 // secretRecorder records the use and changes of secrets in the audit log, by name.
@@ -120,13 +120,12 @@ func inTurn(ctx context.Context) context.Context {
 
 // refreshSecrets updates the secret files of the jails that a scope covers.
 func (d *Daemon) refreshSecrets(ctx context.Context, s secret.Scope) error {
-	jails := d.opened.Load()
-	if jails == nil || ctx.Value(inTurnKey{}) != nil {
-		return nil // set when the jails are opened, or by the holder of the lock
+	if ctx.Value(inTurnKey{}) != nil {
+		return nil // the holder of the lock does it
 	}
 	ids := []id.Jail{s.Jail}
 	if s.Jail == "" {
-		all, err := jails.List(ctx, jail.ListOptions{})
+		all, err := d.jails.List(ctx, jail.ListOptions{})
 		if err != nil {
 			return err
 		}
@@ -137,7 +136,7 @@ func (d *Daemon) refreshSecrets(ctx context.Context, s secret.Scope) error {
 	}
 	var errs []error
 	for _, jid := range ids {
-		if err := jails.RefreshSecrets(ctx, jid); err != nil && !errors.Is(err, fault.NotFound) {
+		if err := d.jails.RefreshSecrets(ctx, jid); err != nil && !errors.Is(err, fault.NotFound) {
 			errs = append(errs, err)
 		}
 	}

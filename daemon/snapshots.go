@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -19,13 +18,14 @@ import (
 	"glasshouse/policy/chain"
 )
 
-// openSnapshots opens the snapshots. The jails must be open.
-func (d *Daemon) openSnapshots(ctx context.Context) error {
+// newSnapshots creates the snapshots. The jails are opened before them.
+func (d *Daemon) newSnapshots() error {
 	c := d.Config
 	hot, err := d.mountHot()
 	if err != nil {
 		return err
 	}
+	d.onClose(func() error { return dropHot(hot) })
 	d.snapshots = snapshot.New(snapshot.Config{
 		Dir: filepath.Join(c.Data, "jails"), Pages: filepath.Join(c.Data, "pages"),
 		Hot: hot, HotMB: c.Snapshots.MemoryMB,
@@ -38,11 +38,6 @@ func (d *Daemon) openSnapshots(ctx context.Context) error {
 		InheritPolicy: govern.Inherit,
 		Notify:        d.tellOfSnapshot,
 	})
-	d.onClose(func() error { return errors.Join(d.snapshots.Close(), dropHot(hot)) })
-	if err := d.snapshots.Open(ctx); err != nil {
-		return err
-	}
-	d.snapshotManager.Store(d.snapshots)
 	return nil
 }
 
@@ -75,28 +70,19 @@ func (d *Daemon) lower(_ context.Context, r jail.Rootfs, digest string) ([]strin
 	return []string{l.Dir}, nil
 }
 
-// commands reports requested commands to the snapshots. Before the snapshots are open, there
-// are no commands.
+// commands reports requested commands to the snapshots, which are created after the jails.
 type commands struct{ d *Daemon }
 
 func (c commands) Before(ctx context.Context, jid id.Jail, argv []string) {
-	if k := c.d.snapshotManager.Load(); k != nil {
-		k.Before(ctx, jid, argv)
-	}
+	c.d.snapshots.Before(ctx, jid, argv)
 }
 
 func (c commands) After(ctx context.Context, jid id.Jail, argv []string) {
-	if k := c.d.snapshotManager.Load(); k != nil {
-		k.After(ctx, jid, argv)
-	}
+	c.d.snapshots.After(ctx, jid, argv)
 }
 
-// began reports started programs to the snapshots.
-func (d *Daemon) began(jid id.Jail, e *event.Event) {
-	if k := d.snapshotManager.Load(); k != nil {
-		k.ProgramStarted(jid, e)
-	}
-}
+// programStarted reports started programs to the snapshots.
+func (d *Daemon) programStarted(jid id.Jail, e *event.Event) { d.snapshots.ProgramStarted(jid, e) }
 
 // mountHot returns a tmpfs directory slightly larger than the configured cache. Without root
 // it is an ordinary directory, which is not used.

@@ -193,8 +193,12 @@ func TestSecretsThatCannotBeOpenedStopTheDaemon(t *testing.T) {
 	} {
 		d := newGoverned(t)
 		d.Config.Secrets = c
-		if err := d.openSecrets(t.Context()); err == nil {
-			t.Errorf("%s: openSecrets = nil, want an error", name)
+		err := d.newSecrets()
+		if err == nil {
+			err = d.secrets.Open(t.Context())
+		}
+		if err == nil {
+			t.Errorf("%s: the secrets are open, want an error", name)
 		}
 		d.Close()
 	}

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 
 	"glasshouse/fault"
 	"glasshouse/id"
@@ -72,8 +74,49 @@ func (lc *lifecycle) ReplacePolicy(ctx context.Context, jid id.Jail, by func(jso
 	})
 }
 
-// observers notifies the Observer and the Enforcer about jails.
-type observers struct{ *core }
+// A Listener is notified about the processes of jails. Its methods must not block.
+type Listener interface {
+	// JailStarted is called when a jail has started or was reattached, after its policy is
+	// applied. It is called again when a client gets a spare.
+	JailStarted(j Jail)
+
+	// JailStopped is called when the processes of a jail have ended, and for jails without
+	// processes.
+	JailStopped(jid id.Jail)
+}
+
+// observers notifies the Observer, the Enforcer and the Listeners about jails.
+type observers struct {
+	*core
+
+	mu sync.RWMutex
+	// +checklocks:mu
+	listeners []Listener
+}
+
+// Subscribe notifies l about jails that start and stop from now on, until cancel is called.
+func (ob *observers) Subscribe(l Listener) (cancel func()) {
+	ob.mu.Lock()
+	defer ob.mu.Unlock()
+	ob.listeners = append(slices.Clone(ob.listeners), l)
+	return func() {
+		ob.mu.Lock()
+		defer ob.mu.Unlock()
+		ob.listeners = slices.DeleteFunc(slices.Clone(ob.listeners), func(one Listener) bool { return one == l })
+	}
+}
+
+func (ob *observers) notifyStarted(j Jail) {
+	for _, l := range ob.subscribed() {
+		l.JailStarted(j)
+	}
+}
+
+func (ob *observers) subscribed() []Listener {
+	ob.mu.RLock()
+	defer ob.mu.RUnlock()
+	return ob.listeners
+}
 
 func (ob *observers) checkGovern(ctx context.Context, s Spec) (json.RawMessage, error) {
 	if ob.cfg.Enforcer == nil {
@@ -86,6 +129,9 @@ func (ob *observers) checkGovern(ctx context.Context, s Spec) (json.RawMessage, 
 }
 
 func (ob *observers) notifyStateChanged(j Jail, from State) {
+	if j.State == Running && from != Running && from != Paused {
+		ob.notifyStarted(j)
+	}
 	if ob.cfg.Enforcer != nil && j.State != from {
 		ob.cfg.Enforcer.StateChanged(j, from)
 	}
@@ -100,12 +146,12 @@ func (ob *observers) notifyResumed(ctx context.Context, j Jail, img Image) error
 }
 
 func (ob *observers) applyPolicy(ctx context.Context, j Jail, s HostInfo) error {
-	if ob.cfg.Enforcer == nil {
-		return nil
+	if ob.cfg.Enforcer != nil {
+		if err := ob.cfg.Enforcer.Apply(ctx, j, s); err != nil {
+			return fmt.Errorf("govern jail %s: %w", j.ID, err)
+		}
 	}
-	if err := ob.cfg.Enforcer.Apply(ctx, j, s); err != nil {
-		return fmt.Errorf("govern jail %s: %w", j.ID, err)
-	}
+	ob.notifyStarted(j)
 	return nil
 }
 

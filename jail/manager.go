@@ -92,10 +92,10 @@ type Manager struct {
 	*lifecycle
 	*checkpoints
 	*branches
+	*observers
 
-	observers *observers
-	ids       *idBlocks
-	closing   sync.Once
+	ids     *idBlocks
+	closing sync.Once
 }
 
 // core is what all parts of a Manager share.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -753,6 +754,59 @@ func TestPoolHandsOutSparesAndRefills(t *testing.T) {
 		if j.State == jail.Spare {
 			t.Errorf("spare %s exists after Close", j.ID)
 		}
+	}
+}
+
+// startsAndStops is a jail.Listener.
+type startsAndStops struct {
+	mu     sync.Mutex
+	events []string
+}
+
+func (l *startsAndStops) JailStarted(j jail.Jail) { l.add(fmt.Sprintf("%s started %s", j.ID, j.State)) }
+func (l *startsAndStops) JailStopped(j id.Jail)   { l.add(string(j) + " stopped") }
+
+func (l *startsAndStops) add(event string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.events = append(l.events, event)
+}
+
+func TestSubscribersLearnOfStartsAndStops(t *testing.T) {
+	h := newHarness(t)
+	h.pool = jail.PoolConfig{Size: 1, TTL: time.Hour}
+	m := h.manager()
+	if _, err := m.Create(t.Context(), jail.Spec{}); err != nil { // the pool learns the shape
+		t.Fatal(err)
+	}
+	waitSpares(t, m, 1)
+	l, other := &startsAndStops{}, &startsAndStops{}
+	defer m.Subscribe(l)()
+	cancel := m.Subscribe(other)
+	j, err := m.Create(t.Context(), jail.Spec{Start: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if _, err := m.Stop(t.Context(), j.ID, jail.StopOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	waitSpares(t, m, 1) // whose start is an event of its own
+	of := func(l *startsAndStops) (mine []string) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		for _, e := range l.events {
+			if strings.HasPrefix(e, string(j.ID)) {
+				mine = append(mine, strings.TrimPrefix(e, string(j.ID)+" "))
+			}
+		}
+		return mine
+	}
+	if got, want := of(l), []string{"started running", "stopped"}; !slices.Equal(got, want) {
+		t.Errorf("events of a claimed spare = %q, want %q", got, want)
+	}
+	if got, want := of(other), []string{"started running"}; !slices.Equal(got, want) {
+		t.Errorf("events until the cancel = %q, want %q", got, want)
 	}
 }
 

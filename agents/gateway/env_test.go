@@ -430,6 +430,9 @@ func (f *fakeJails) Start(ctx context.Context, jid id.Jail) (jail.Jail, error) {
 	return got, nil
 }
 
+// Subscribe does nothing: Start and Stop notify the gateway of the environment.
+func (f *fakeJails) Subscribe(jail.Listener) (cancel func()) { return func() {} }
+
 func (f *fakeJails) Stop(_ context.Context, jid id.Jail, _ jail.StopOptions) (jail.Jail, error) {
 	f.mu.Lock()
 	j, err := f.find("Stop", jid)

@@ -65,6 +65,8 @@ type Jails interface {
 
 	Listen(ctx context.Context, j id.Jail, path string) (net.Listener, error)
 	ListenTCP(ctx context.Context, j id.Jail, port int) (net.Listener, error)
+
+	Subscribe(l jail.Listener) (cancel func())
 }
 
 // Snapshots takes and restores snapshots of jails. *snapshot.Manager implements it.
@@ -168,7 +170,7 @@ type Gateway struct {
 	supervisions *supervisions
 	watcher      *watcher
 	watchdog     *autonomy.Watchdog // nil before Open
-	unsubscribe  func()             // from the events of runs
+	unsubscribe  []func()           // from the events of jails and runs
 }
 
 // core is what all parts of a Gateway share.
@@ -207,7 +209,6 @@ func New(cfg Config) *Gateway {
 	return &Gateway{
 		core: co, endpoints: ep, checkpoints: cp, decisions: ds, siblings: sb, toolCalls: tc, agentAPI: ap, supervisor: sv,
 		orders: &orders{core: co, supervisions: su, supervisor: sv}, supervisions: su, watcher: wa,
-		unsubscribe: func() {},
 	}
 }
 
@@ -217,6 +218,7 @@ func (g *Gateway) SetServices(s Services) { g.services = s }
 // Open opens the agent endpoints of all jails that run or are paused, and starts to supervise
 // runs that no daemon supervises.
 func (g *Gateway) Open(ctx context.Context) error {
+	g.unsubscribe = []func(){g.cfg.Jails.Subscribe(g), g.cfg.Runs.Subscribe(g.handleRunEvent)}
 	all, err := g.cfg.Jails.List(ctx, jail.ListOptions{})
 	if err != nil {
 		return err
@@ -226,7 +228,6 @@ func (g *Gateway) Open(ctx context.Context) error {
 			g.JailStarted(j)
 		}
 	}
-	g.unsubscribe = g.cfg.Runs.Subscribe(g.handleRunEvent)
 	g.wg.Go(g.loop)
 	g.watchdog = autonomy.NewWatchdog(g.watcher, 0, g.cfg.Log)
 	if g.cfg.Tasks != nil {
@@ -242,7 +243,9 @@ func (g *Gateway) Open(ctx context.Context) error {
 // Close closes all agent endpoints and waits for the supervision of all runs to end. Agents in
 // jails keep running. Their connections block until the next daemon opens the endpoints.
 func (g *Gateway) Close() error {
-	g.unsubscribe()
+	for _, cancel := range g.unsubscribe {
+		cancel()
+	}
 	g.cancel()
 	errs := []error{g.closeAll()}
 	if g.watchdog != nil {

@@ -204,6 +204,9 @@ func (au *automatic) forgetJails(jails []jail.Jail) {
 
 // Before implements jail.Commands. The requested command waits for the snapshot.
 func (au *automatic) Before(ctx context.Context, jid id.Jail, argv []string) {
+	if !au.opened.Load() {
+		return
+	}
 	j, err := au.cfg.Jails.Get(ctx, jid)
 	if err != nil {
 		return
@@ -221,7 +224,7 @@ func (au *automatic) Before(ctx context.Context, jid id.Jail, argv []string) {
 
 // After implements jail.Commands.
 func (au *automatic) After(ctx context.Context, jid id.Jail, argv []string) {
-	if au.ctx.Err() != nil {
+	if !au.opened.Load() || au.ctx.Err() != nil {
 		return
 	}
 	au.takeAutomatic(ctx, jid, TakeOptions{Reason: After, Trigger: trigger(argv)})
@@ -237,7 +240,7 @@ func trigger(argv []string) string {
 // requires a snapshot, the process is stopped as soon as possible, after the program has
 // started. ProgramStarted does not block and does not keep e.
 func (au *automatic) ProgramStarted(jid id.Jail, e *event.Event) {
-	if au.ctx == nil || au.ctx.Err() != nil || time.Since(time.UnixMilli(e.TS)) > maxEventAge {
+	if !au.opened.Load() || au.ctx.Err() != nil || time.Since(time.UnixMilli(e.TS)) > maxEventAge {
 		return
 	}
 	j, err := au.cfg.Jails.Get(au.ctx, jid)

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"glasshouse/fault"
 	"glasshouse/id"
@@ -91,6 +92,7 @@ type snapshots struct {
 	wg     sync.WaitGroup
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
+	opened atomic.Bool // Open has succeeded; until then commands and programs run without automatic snapshots
 
 	flattenMu sync.Mutex // serializes the merging of layers
 	retainMu  sync.Mutex // serializes the removal of automatic snapshots
@@ -145,6 +147,7 @@ func (m *Manager) Open(ctx context.Context) (err error) {
 	m.load(all, jails)
 	m.wg.Go(m.cleanUp)
 	m.wg.Go(m.clock)
+	m.opened.Store(true)
 	return nil
 }
 
