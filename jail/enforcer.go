@@ -94,7 +94,7 @@ type observers struct {
 	listeners []Listener
 }
 
-// Subscribe notifies l about jails that start and stop from now on, until cancel is called.
+// Subscribe notifies l about jails that start and stop until cancel is called.
 func (ob *observers) Subscribe(l Listener) (cancel func()) {
 	ob.mu.Lock()
 	defer ob.mu.Unlock()

@@ -1,7 +1,6 @@
 import type { Called, Problem, Run } from "./wire.js";
-import type { Jail } from "./jail.js";
-import type { Result } from "./values.js";
-interface More {
+/** The details of an error. */
+export interface ErrorDetails {
     status?: number | undefined;
     field?: string | undefined;
     remedy?: string | undefined;
@@ -20,7 +19,7 @@ export declare class GlasshouseError extends Error {
     readonly errorId: string | undefined;
     /** The description of the error. The message contains it together with field and remedy. */
     readonly detail: string;
-    constructor(detail: string, more?: More);
+    constructor(detail: string, more?: ErrorDetails);
 }
 /** The request is invalid. */
 export declare class Invalid extends GlasshouseError {
@@ -61,11 +60,6 @@ export declare class TimedOut extends GlasshouseError {
 /** An internal error of the daemon. Its log has details under errorId. */
 export declare class Internal extends GlasshouseError {
 }
-/** A command ended with an exit code other than 0. */
-export declare class CommandFailed extends GlasshouseError {
-    readonly result: Result;
-    constructor(detail: string, result: Result);
-}
 /** A capability call failed. */
 export declare class CallFailed extends GlasshouseError {
     /** The daemon's complete response. */
@@ -82,14 +76,5 @@ export declare class RunFailed extends GlasshouseError {
     /** The last state of the run. */
     run: Run);
 }
-/** Some branches could not be created. */
-export declare class BranchFailed extends GlasshouseError {
-    /** The branches that were created. */
-    readonly jails: Jail[];
-    constructor(detail: string, 
-    /** The branches that were created. */
-    jails: Jail[], more: More);
-}
 /** Converts problem details (RFC 9457) to an error. */
 export declare function ofProblem(p: Problem): GlasshouseError;
-export {};

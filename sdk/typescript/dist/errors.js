@@ -62,14 +62,6 @@ export class TimedOut extends GlasshouseError {
 /** An internal error of the daemon. Its log has details under errorId. */
 export class Internal extends GlasshouseError {
 }
-/** A command ended with an exit code other than 0. */
-export class CommandFailed extends GlasshouseError {
-    result;
-    constructor(detail, result) {
-        super(detail);
-        this.result = result;
-    }
-}
 /** A capability call failed. */
 export class CallFailed extends GlasshouseError {
     called;
@@ -88,16 +80,6 @@ export class RunFailed extends GlasshouseError {
     run) {
         super(detail);
         this.run = run;
-    }
-}
-/** Some branches could not be created. */
-export class BranchFailed extends GlasshouseError {
-    jails;
-    constructor(detail, 
-    /** The branches that were created. */
-    jails, more) {
-        super(detail, more);
-        this.jails = jails;
     }
 }
 const kinds = {

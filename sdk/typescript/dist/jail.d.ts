@@ -1,4 +1,5 @@
 import { Command } from "./command.js";
+import { GlasshouseError, type ErrorDetails } from "./errors.js";
 import { Files } from "./files.js";
 import type { Operations } from "./operations.js";
 import { Stream } from "./stream.js";
@@ -165,3 +166,11 @@ export declare function pages<T>(page: (after: string | undefined) => Promise<{
     next?: string;
 }>): AsyncGenerator<T, void, undefined>;
 export declare const number: (after: string | undefined) => number | undefined;
+/** Some branches could not be created. */
+export declare class BranchFailed extends GlasshouseError {
+    /** The branches that were created. */
+    readonly jails: Jail[];
+    constructor(detail: string, 
+    /** The branches that were created. */
+    jails: Jail[], more: ErrorDetails);
+}

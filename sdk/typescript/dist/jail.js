@@ -1,5 +1,5 @@
 import { Command } from "./command.js";
-import { BranchFailed, Disconnected, NotFound, ofProblem } from "./errors.js";
+import { Disconnected, GlasshouseError, NotFound, ofProblem } from "./errors.js";
 import { Files } from "./files.js";
 import { Stream } from "./stream.js";
 import { newKey } from "./transport.js";
@@ -284,5 +284,15 @@ async function gone(removal) {
     catch (err) {
         if (!(err instanceof NotFound))
             throw err;
+    }
+}
+/** Some branches could not be created. */
+export class BranchFailed extends GlasshouseError {
+    jails;
+    constructor(detail, 
+    /** The branches that were created. */
+    jails, more) {
+        super(detail, more);
+        this.jails = jails;
     }
 }

@@ -1,3 +1,4 @@
+import { GlasshouseError } from "./errors.js";
 import type * as wire from "./wire.js";
 /** A line for /bin/sh, or a program and its arguments. */
 export type CommandLine = string | readonly string[];
@@ -44,3 +45,8 @@ export declare class Result {
 export declare function resultOf(x: wire.Exec): Result;
 export declare function outputOf(o: wire.Output): Output;
 export declare function execRequest(command: CommandLine, o: RunOptions): wire.ExecRequest;
+/** A command ended with an exit code other than 0. */
+export declare class CommandFailed extends GlasshouseError {
+    readonly result: Result;
+    constructor(detail: string, result: Result);
+}

@@ -1,4 +1,4 @@
-import { CommandFailed, Invalid } from "./errors.js";
+import { GlasshouseError, Invalid } from "./errors.js";
 /** The exit code and the output of a command. */
 export class Result {
     exitCode;
@@ -66,4 +66,12 @@ export function execRequest(command, o) {
     if (o.keepBytes !== undefined)
         r.keep_bytes = o.keepBytes;
     return r;
+}
+/** A command ended with an exit code other than 0. */
+export class CommandFailed extends GlasshouseError {
+    result;
+    constructor(detail, result) {
+        super(detail);
+        this.result = result;
+    }
 }

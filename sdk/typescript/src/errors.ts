@@ -1,8 +1,7 @@
 import type { Called, Problem, Run } from "./wire.js";
-import type { Jail } from "./jail.js";
-import type { Result } from "./values.js";
 
-interface More {
+/** The details of an error. */
+export interface ErrorDetails {
   status?: number | undefined;
   field?: string | undefined;
   remedy?: string | undefined;
@@ -24,7 +23,7 @@ export class GlasshouseError extends Error {
   /** The description of the error. The message contains it together with field and remedy. */
   readonly detail: string;
 
-  constructor(detail: string, more: More = {}) {
+  constructor(detail: string, more: ErrorDetails = {}) {
     let message = more.field ? `${more.field}: ${detail}` : detail;
     if (more.remedy) message += ` (${more.remedy})`;
     super(message, more.cause === undefined ? undefined : { cause: more.cause });
@@ -64,16 +63,6 @@ export class TimedOut extends GlasshouseError {}
 /** An internal error of the daemon. Its log has details under errorId. */
 export class Internal extends GlasshouseError {}
 
-/** A command ended with an exit code other than 0. */
-export class CommandFailed extends GlasshouseError {
-  constructor(
-    detail: string,
-    readonly result: Result,
-  ) {
-    super(detail);
-  }
-}
-
 /** A capability call failed. */
 export class CallFailed extends GlasshouseError {
   constructor(
@@ -97,19 +86,7 @@ export class RunFailed extends GlasshouseError {
   }
 }
 
-/** Some branches could not be created. */
-export class BranchFailed extends GlasshouseError {
-  constructor(
-    detail: string,
-    /** The branches that were created. */
-    readonly jails: Jail[],
-    more: More,
-  ) {
-    super(detail, more);
-  }
-}
-
-const kinds: Record<string, new (detail: string, more?: More) => GlasshouseError> = {
+const kinds: Record<string, new (detail: string, more?: ErrorDetails) => GlasshouseError> = {
   invalid: Invalid,
   unauthenticated: Unauthenticated,
   denied: Denied,

@@ -1,5 +1,5 @@
 import { Command } from "./command.js";
-import { BranchFailed, Disconnected, NotFound, ofProblem } from "./errors.js";
+import { Disconnected, GlasshouseError, type ErrorDetails, NotFound, ofProblem } from "./errors.js";
 import { Files } from "./files.js";
 import type { Operations } from "./operations.js";
 import { Stream } from "./stream.js";
@@ -346,5 +346,17 @@ async function gone(removal: Promise<void>): Promise<void> {
     await removal;
   } catch (err) {
     if (!(err instanceof NotFound)) throw err;
+  }
+}
+
+/** Some branches could not be created. */
+export class BranchFailed extends GlasshouseError {
+  constructor(
+    detail: string,
+    /** The branches that were created. */
+    readonly jails: Jail[],
+    more: ErrorDetails,
+  ) {
+    super(detail, more);
   }
 }

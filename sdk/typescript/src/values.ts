@@ -1,4 +1,4 @@
-import { CommandFailed, Invalid } from "./errors.js";
+import { GlasshouseError, Invalid } from "./errors.js";
 import type * as wire from "./wire.js";
 
 /** A line for /bin/sh, or a program and its arguments. */
@@ -88,4 +88,14 @@ export function execRequest(command: CommandLine, o: RunOptions): wire.ExecReque
   if (o.pty) r.pty = o.pty;
   if (o.keepBytes !== undefined) r.keep_bytes = o.keepBytes;
   return r;
+}
+
+/** A command ended with an exit code other than 0. */
+export class CommandFailed extends GlasshouseError {
+  constructor(
+    detail: string,
+    readonly result: Result,
+  ) {
+    super(detail);
+  }
 }
