@@ -227,7 +227,7 @@ func (p *Proxy) filterAddrs(host string, found []netip.Addr) ([]netip.Addr, *ref
 		if !a.Is4() || len(addrs) == maxAnswers {
 			continue
 		}
-		if !public(a) && !p.rules.Load().listsAnyPort(a) {
+		if !public(a) && !p.rules.Load().listedForAnyPort(a) {
 			ref = refuse(ReasonAddress, "", "%s has the address %s, which is not an Internet address", host, a)
 			continue
 		}
@@ -238,16 +238,6 @@ func (p *Proxy) filterAddrs(host string, found []netip.Addr) ([]netip.Addr, *ref
 		ref = nil
 	}
 	return addrs, ref
-}
-
-// listsAnyPort reports whether a rule lists the address, for any port.
-func (s *ruleset) listsAnyPort(a netip.Addr) bool {
-	for _, r := range s.rules {
-		if r.prefix.IsValid() && r.prefix.Contains(a) {
-			return true
-		}
-	}
-	return false
 }
 
 // authorityMayAllow reports whether the Authority may allow a connection to the host.

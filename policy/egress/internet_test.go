@@ -59,6 +59,13 @@ func TestInternetRuleAllowsOnlyInternetAddresses(t *testing.T) {
 			t.Errorf("%s at %s was reached: %q", c.host, c.address, got)
 		}
 	}
+	// The addresses of the host's network are not disclosed either.
+	for _, rules := range [][]egress.Rule{everywhere, {{Host: egresstest.Private + "/32", Deny: true}, {Host: "*", Internet: true}}} {
+		j.must(j.proxy.SetRules(egress.Rules{Allow: rules}))
+		if addrs, code := j.lookup("lan.rebind.example", dnsmessage.TypeA); code != dnsmessage.RCodeSuccess || len(addrs) > 0 {
+			t.Errorf("with %v the name of a private address resolves to %v, %v, want an empty answer", rules, addrs, code)
+		}
+	}
 }
 
 func TestDeniedAddressIsRefusedForEveryName(t *testing.T) {

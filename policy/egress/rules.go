@@ -278,10 +278,16 @@ func (r *rule) matchesHost(host string, addr netip.Addr) bool {
 
 // listed reports whether a rule lists the address.
 func (s *ruleset) listed(a netip.Addr, port uint16) bool {
-	return slices.ContainsFunc(s.rules, func(r *rule) bool {
-		return !r.Deny && !r.Internet && r.matchesHost("", a) && r.takes(port)
-	})
+	return slices.ContainsFunc(s.rules, func(r *rule) bool { return r.lists(a) && r.takes(port) })
 }
+
+// listedForAnyPort reports whether a rule lists the address, for any port.
+func (s *ruleset) listedForAnyPort(a netip.Addr) bool {
+	return slices.ContainsFunc(s.rules, func(r *rule) bool { return r.lists(a) })
+}
+
+// lists reports whether the rule allows the address also if it is not on the Internet.
+func (r *rule) lists(a netip.Addr) bool { return !r.Deny && !r.Internet && r.matchesHost("", a) }
 
 // direct reports whether a client may use the address as the host: a rule lists it, or allows
 // it as an Internet address.
