@@ -8,6 +8,7 @@ package fork
 import (
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"runtime"
 	"syscall"
@@ -153,7 +154,8 @@ func child(o *order) {
 	}
 }
 
-// prepare sets session, terminal, streams and credentials of the child.
+// prepare sets session, terminal, streams and credentials of the child, and closes its other
+// descriptors.
 //
 //go:nosplit
 //go:norace
@@ -190,6 +192,11 @@ func prepare(o *order) syscall.Errno {
 			return e
 		}
 	}
+	// execve closes the other descriptors, but it may wait for a decision for long. Copies of the
+	// caller's connections to the outside would keep them open and could not be dumped. Kernels
+	// before 5.9 do not have the system call (close_range(2)).
+	syscall.RawSyscall(unix.SYS_CLOSE_RANGE, 3, o.report-1, 0)
+	syscall.RawSyscall(unix.SYS_CLOSE_RANGE, o.report+1, math.MaxUint32, 0)
 	return 0
 }
 

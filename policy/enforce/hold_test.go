@@ -33,10 +33,16 @@ func askCommand(name string) func(policy.Question) policy.Effect {
 	}
 }
 
-// background starts a command without waiting for it.
+// background starts a script without waiting for it.
 func (b *harness) background(script string) id.Exec {
 	b.t.Helper()
-	e := protocol.Exec{ID: id.NewExec(), Argv: []string{"/bin/bash", "-c", script}, Env: environ}
+	return b.start("/bin/bash", "-c", script)
+}
+
+// start starts a command without waiting for it.
+func (b *harness) start(argv ...string) id.Exec {
+	b.t.Helper()
+	e := protocol.Exec{ID: id.NewExec(), Argv: argv, Env: environ}
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	_, _, err := b.ctl.Exec(ctx, e, nil)

@@ -145,6 +145,24 @@ func TestPendingCallIsRestoredFromSnapshot(t *testing.T) {
 	})
 }
 
+// Until the start of a command is approved, its process is a copy of init.
+func TestPendingStartIsRestoredFromSnapshot(t *testing.T) {
+	forEachSnapshotted(t, func(t *testing.T, b *harness) {
+		b.judge.set(askCommand("cat"))
+		x := b.start("/bin/cat", "/etc/issue")
+		person := b.judge.approver(t, "cat /etc/issue")
+		branch := b.branch(b.snapshot())
+		answer(t, branch.judge.approver(t, "cat /etc/issue"), policy.Deny)
+		answer(t, person, policy.Allow)
+		if got := b.result(x); got.out != "a small tree for tests" || got.code != 0 {
+			t.Errorf("the parent: %+v", got)
+		}
+		if got := branch.result(x); got.code == 0 || !strings.Contains(got.out, "was not started") {
+			t.Errorf("the branch: %+v", got)
+		}
+	})
+}
+
 func TestBranchSurvivesDaemonRestart(t *testing.T) {
 	forEachSnapshotted(t, func(t *testing.T, b *harness) {
 		images, layer := b.snapshot()
