@@ -6,11 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
-	"sync"
 
 	"glasshouse/fault"
 	"glasshouse/id"
+	"glasshouse/internal/subscribers"
 )
 
 // A Enforcer enforces the policy of jails, such as egress rules. The Manager does not make
@@ -76,8 +75,9 @@ func (lc *lifecycle) ReplacePolicy(ctx context.Context, jid id.Jail, by func(jso
 
 // A Listener is notified about the processes of jails. Its methods must not block.
 type Listener interface {
-	// JailStarted is called when a jail has started or was reattached, after its policy is
-	// applied. It is called again when a client gets a spare.
+	// JailStarted is called when the policy of a jail that starts or was reattached has been
+	// applied, and again when the jail is running and can be found, for example when a client
+	// gets a spare.
 	JailStarted(j Jail)
 
 	// JailStopped is called when the processes of a jail have ended, and for jails without
@@ -89,33 +89,14 @@ type Listener interface {
 type observers struct {
 	*core
 
-	mu sync.RWMutex
-	// +checklocks:mu
-	listeners []Listener
+	listeners subscribers.List[Listener]
 }
 
 // Subscribe notifies l about jails that start and stop until cancel is called.
-func (ob *observers) Subscribe(l Listener) (cancel func()) {
-	ob.mu.Lock()
-	defer ob.mu.Unlock()
-	ob.listeners = append(slices.Clone(ob.listeners), l)
-	return func() {
-		ob.mu.Lock()
-		defer ob.mu.Unlock()
-		ob.listeners = slices.DeleteFunc(slices.Clone(ob.listeners), func(one Listener) bool { return one == l })
-	}
-}
+func (ob *observers) Subscribe(l Listener) (cancel func()) { return ob.listeners.Add(l) }
 
 func (ob *observers) notifyStarted(j Jail) {
-	for _, l := range ob.subscribed() {
-		l.JailStarted(j)
-	}
-}
-
-func (ob *observers) subscribed() []Listener {
-	ob.mu.RLock()
-	defer ob.mu.RUnlock()
-	return ob.listeners
+	ob.listeners.Each(func(l Listener) { l.JailStarted(j) })
 }
 
 func (ob *observers) checkGovern(ctx context.Context, s Spec) (json.RawMessage, error) {
@@ -129,10 +110,13 @@ func (ob *observers) checkGovern(ctx context.Context, s Spec) (json.RawMessage, 
 }
 
 func (ob *observers) notifyStateChanged(j Jail, from State) {
-	if j.State == Running && from != Running && from != Paused {
+	if j.State == from {
+		return
+	}
+	if j.State == Running && from != Paused {
 		ob.notifyStarted(j)
 	}
-	if ob.cfg.Enforcer != nil && j.State != from {
+	if ob.cfg.Enforcer != nil {
 		ob.cfg.Enforcer.StateChanged(j, from)
 	}
 }

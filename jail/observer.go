@@ -403,9 +403,7 @@ func (ob *observers) lineage(ctx context.Context, jid id.Jail, l Lineage) (uint6
 
 // unobserve ends observation and policy of a jail without processes.
 func (ob *observers) unobserve(ctx context.Context, jid id.Jail) {
-	for _, l := range ob.subscribed() {
-		l.JailStopped(jid)
-	}
+	ob.listeners.Each(func(l Listener) { l.JailStopped(jid) })
 	if ob.cfg.Enforcer != nil {
 		ob.cfg.Enforcer.Release(jid)
 	}

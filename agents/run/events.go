@@ -4,13 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"iter"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
 	"glasshouse/fault"
 	"glasshouse/id"
+	"glasshouse/internal/subscribers"
 )
 
 // An EventKind is the type of an Event.
@@ -58,22 +57,13 @@ type notifier struct {
 	mu sync.Mutex
 	// +checklocks:mu
 	waiters map[string]*waiter // callers of await, by session
-	// +checklocks:mu
-	subscribers map[*func(Event)]bool
+
+	subscribers subscribers.List[func(Event)]
 }
 
 // Subscribe calls f with each event that this Manager writes, after it is stored, until cancel
 // is called. f must neither block nor call the Manager.
-func (no *notifier) Subscribe(f func(Event)) (cancel func()) {
-	no.mu.Lock()
-	defer no.mu.Unlock()
-	no.subscribers[&f] = true
-	return func() {
-		no.mu.Lock()
-		defer no.mu.Unlock()
-		delete(no.subscribers, &f)
-	}
-}
+func (no *notifier) Subscribe(f func(Event)) (cancel func()) { return no.subscribers.Add(f) }
 
 // notify wakes the waiters of a session, and passes events to the subscribers.
 func (no *notifier) notify(sid string, events []Event) {
@@ -82,12 +72,9 @@ func (no *notifier) notify(sid string, events []Event) {
 		close(w.happened)
 		delete(no.waiters, sid)
 	}
-	subscribers := slices.Collect(maps.Keys(no.subscribers))
 	no.mu.Unlock()
 	for _, e := range events {
-		for _, f := range subscribers {
-			(*f)(e)
-		}
+		no.subscribers.Each(func(f func(Event)) { f(e) })
 	}
 }
 

@@ -103,7 +103,7 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 	}
 	co := &core{cfg: cfg, store: ownEntries{cfg.Store, cfg.Holder}}
 	qu := &quarantine{core: co}
-	no := &notifier{core: co, waiters: map[string]*waiter{}, subscribers: map[*func(Event)]bool{}}
+	no := &notifier{core: co, waiters: map[string]*waiter{}}
 	ls := &localSessions{core: co, quarantine: qu, notifier: no, byID: map[string]*localSession{}, supervised: map[id.Run]string{}}
 	m := &Manager{
 		core: co, quarantine: qu, notifier: no, localSessions: ls,

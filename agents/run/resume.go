@@ -89,14 +89,9 @@ func (t *transaction) resume(r *Run, c Checkpoint, q ResumeRequest) error {
 		}
 	}
 	if q.Rewound {
-		for _, key := range c.Pending {
-			s, err := t.store.Step(t.ctx, r.ID, key)
-			if err != nil {
-				return fmt.Errorf("reopen step %s: %w", key, err)
-			}
-			if s.State != Begun { // its budget stays charged; the second end charges only an excess
-				t.c.Steps = append(t.c.Steps, s.inFlight(r.ID))
-			}
+		// The budget of a step that has ended stays charged; its second end charges only an excess.
+		if err := t.reopenSteps(c, r.ID); err != nil {
+			return err
 		}
 	}
 	if c.ID != "" {
@@ -109,12 +104,20 @@ func (t *transaction) resume(r *Run, c Checkpoint, q ResumeRequest) error {
 	return t.recordResumed(r, c, q, map[string]any{})
 }
 
-// inFlight returns the step of a run as it was while it was in flight.
-func (s Step) inFlight(r id.Run) Step {
-	return Step{
-		Run: r, N: s.N, Key: s.Key, Kind: s.Kind, Name: s.Name, Input: s.Input, Digest: s.Digest, Label: s.Label,
-		Ref: s.Ref, Worst: s.Worst, State: Begun, Began: s.Began,
+// reopenSteps makes the steps that were in flight at a checkpoint be in flight in a run: that of
+// the checkpoint, or a branch of it.
+func (t *transaction) reopenSteps(c Checkpoint, in id.Run) error {
+	for _, key := range c.Pending {
+		s, err := t.store.Step(t.ctx, c.Run, key)
+		if err != nil {
+			return fmt.Errorf("reopen step %s: %w", key, err)
+		}
+		t.c.Steps = append(t.c.Steps, Step{
+			Run: in, N: s.N, Key: s.Key, Kind: s.Kind, Name: s.Name, Input: s.Input, Digest: s.Digest, Label: s.Label,
+			Ref: s.Ref, Worst: s.Worst, State: Begun, Began: s.Began,
+		})
 	}
+	return nil
 }
 
 // branch implements Resume as a new run.
@@ -165,14 +168,7 @@ func (t *transaction) copyJournal(of, to *Run, c Checkpoint) error {
 		return nil
 	}
 	t.c.Copy = &Copy{From: of.ID, To: to.ID, UpTo: c.Steps}
-	for _, key := range c.Pending {
-		s, err := t.store.Step(t.ctx, of.ID, key)
-		if err != nil {
-			return fmt.Errorf("copy step %s: %w", key, err)
-		}
-		t.c.Steps = append(t.c.Steps, s.inFlight(to.ID))
-	}
-	return nil
+	return t.reopenSteps(c, to.ID)
 }
 
 // recordResumed adds the event and the record of a resumed run.

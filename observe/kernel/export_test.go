@@ -1,6 +1,10 @@
 package kernel
 
-import "time"
+import (
+	"time"
+
+	"glasshouse/observe"
+)
 
 // DieBeforeListing leaves a jail in the state of a daemon that was killed after it allocated the
 // jail's slot and before it started recording.
@@ -45,8 +49,9 @@ func (s *Source) die() {
 	s.machine, s.sweeper = nil, nil
 }
 
-// Stall keeps the sweeper from reading for a time, as a busy machine may do.
-func Stall(s *Source, d time.Duration) {
+// Stall keeps the sweeper of a watch from reading for a time, as a busy machine may do.
+func Stall(w observe.Watch, d time.Duration) {
+	s := w.(*watch).source
 	s.mu.Lock()
 	sw := s.sweeper
 	s.mu.Unlock()

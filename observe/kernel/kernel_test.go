@@ -506,24 +506,14 @@ func TestJailIsThrottledWhileLogIsStuck(t *testing.T) {
 // to wait for a processor.
 func TestNoEventIsLostInSmallestRing(t *testing.T) {
 	const n = 100000
-	s := kernel.New(kernel.Config{RingBytes: 64 << 10})
-	defer s.Close()
-	j := &jail{Cell: observetest.NewCell(t), t: t, log: &observetest.Log{}}
-	var err error
-	j.watch, err = s.Attach(t.Context(), j.Target(event.Selection{Files: "off"}), j.log)
-	if errors.Is(err, fault.Unsupported) {
-		t.Skip(err)
-	} else if err != nil {
-		t.Fatal(err)
-	}
-	defer j.watch.Close()
+	j := watched(t, kernel.Config{RingBytes: 64 << 10}, event.Selection{Files: "off"})
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		observetest.Output(t, j.Work("getppid", fmt.Sprint(n)))
 	}()
 	time.Sleep(50 * time.Millisecond)
-	kernel.Stall(s, 50*time.Millisecond)
+	kernel.Stall(j.watch, 50*time.Millisecond)
 	<-done
 	j.drain()
 	if got, lost := len(j.log.Events(event.Syscall, "getppid")), j.log.Lost(event.Syscall); got != n || lost > 0 {
