@@ -54,7 +54,7 @@ images: ## one image for amd64 and arm64; needs qemu-user-static for the other a
 ui: ## the UI, from web/ui into web/dist; needs Node
 	@scripts/ui.sh
 
-sdk: ## the clients in sdk/, from the API; needs Node
+sdk: ## the clients in sdk/, from the API, ready to be installed; needs Node
 	@scripts/sdk.sh
 
 screenshots: build ## docs/images, from the built UI; needs Chromium

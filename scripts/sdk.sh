@@ -1,22 +1,41 @@
 #!/usr/bin/env bash
 #
-# sdk.sh [check]: generate the parts of the clients in sdk/ that depend on the API, and build
-# the TypeScript client, which is committed so that npm can install it from this repository.
-# With check, fail if the committed files differ from the generated ones.
+# sdk.sh [check|build]: generate the parts of the clients in sdk/ that depend on the API, and build
+# the TypeScript client. With check, fail if the committed files differ from the generated ones.
+# With build, only build the TypeScript client if it is missing or out of date; then npm can install
+# it without a network.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-sums() { find sdk/python/src sdk/typescript/src sdk/typescript/dist -type f ! -name '*.pyc' ! -path '*/_sync/*' -print0 | sort -z | xargs -0 sha256sum; }
+# build compiles into a new directory, because other commands may read sdk/typescript/dist.
+build() (
+	cd sdk/typescript
+	local want
+	want=$(find src package.json package-lock.json tsconfig.json -type f -print0 | sort -z | xargs -0 sha256sum | sha256sum)
+	[ "$(cat dist/.sources 2>/dev/null)" != "$want" ] || [ ! -x node_modules/.bin/tsc ] || return 0
+	npm ci --ignore-scripts --loglevel error >/dev/null
+	rm -rf dist.new
+	npm run --silent build -- --outDir dist.new
+	echo "$want" >dist.new/.sources
+	rm -rf dist
+	mv dist.new dist
+)
+if [ "${1-}" = build ]; then
+	if command -v npm >/dev/null; then
+		build
+	else
+		echo "the TypeScript client is not built: npm is missing"
+	fi
+	exit
+fi
+
+sums() { find sdk/python/src sdk/typescript/src -type f ! -name '*.pyc' ! -path '*/_sync/*' -print0 | sort -z | xargs -0 sha256sum; }
 before=$(sums)
 ${GO:-go} run ./sdk/gen
 
 # Without npm, check only the files that need no Node.
 if command -v npm >/dev/null; then
-	cd sdk/typescript
-	npm ci --loglevel error >/dev/null
-	rm -rf dist
-	npm run --silent build
-	cd ../..
+	build
 elif [ "${1-}" != check ] || [ -n "${CI:-}" ]; then
 	echo "sdk: npm is missing; install Node 20 or newer"
 	exit 1

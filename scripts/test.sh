@@ -43,6 +43,7 @@ testrun=("$run/testrun" -jobs "$JOBS" -dir "$run" -built "$built" -host "$HOST")
 wait "$setup"
 export PATH="$DATA/tools/bin:$PATH"
 scripts/ui.sh install # the tests of pages use some of its packages
+scripts/sdk.sh build  # the test of the client installs it
 
 say "tests, $JOBS processes at a time"
 log=$run/log

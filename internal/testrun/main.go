@@ -11,7 +11,6 @@
 // GLASSHOUSE_BACKENDTEST_BIN. Temporary files are below -dir, which scripts/leaks.sh checks
 // afterwards. The file times in -dir has a line for each process: seconds of CPU time, elapsed
 // seconds, package, tests.
-// times has a line for each process: seconds of processor time, seconds, package, tests.
 //
 // Programs are built in -built (default: -dir). Programs of an earlier run that are up to date
 // are not linked again. Their paths do not change, because cached test results depend on the

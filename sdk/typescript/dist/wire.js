@@ -1,2 +1,0 @@
-// Made by `make sdk` from the OpenAPI document. Do not edit.
-export {};
