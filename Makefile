@@ -61,7 +61,7 @@ screenshots: build ## docs/images, from the built UI; needs Chromium
 	@mkdir -p docs/images
 	GLASSHOUSE_DATA="$(DATA)" GLASSHOUSE_SCREENSHOTS=$(CURDIR)/docs/images $(GO) test -count=1 -run '^TestScreenshots$$' ./test
 
-generate: ## the eBPF programs and system call tables; needs clang-14 and libbpf-dev
+generate: ## the eBPF programs, system call tables and event fields; needs clang-14 and libbpf-dev
 	$(GO) generate ./observe/... ./policy/enforce
 
 check: build lint ## lint, formatting, generated files, clients, the other architecture

@@ -1,10 +1,6 @@
 package wire
 
-import (
-	"time"
-
-	"glasshouse/id"
-)
+import "time"
 
 // Observe configures what is recorded of a jail. Omitted fields take the daemon's
 // defaults, which record everything.
@@ -48,89 +44,6 @@ type EventLog struct {
 // all requested events were sent. Its data is {}. The other events of the stream are
 // named by their type.
 const EventEnd = "end"
-
-// Event is one event of a jail. Its type determines which fields are present;
-// docs/events.md describes them. Strings are bytes from the jail: each byte that is not
-// part of valid UTF-8 is escaped as a code point from \udc80 to \udcff.
-type Event struct {
-	Type string  `json:"type" required:"true" enum:"syscall,file,net,proc,gap,usage,lineage"`
-	Seq  uint64  `json:"seq" required:"true" description:"Sequence number in the jail, without gaps, from 1. A jail made from a snapshot continues the numbering of its parent."`
-	TS   int64   `json:"ts" required:"true" description:"Time, in milliseconds since 1970."`
-	NS   int64   `json:"ns,omitempty" description:"Monotonic clock of the host, in nanoseconds."`
-	Jail id.Jail `json:"jail" required:"true"`
-
-	PID     int32  `json:"pid,omitempty" description:"PID inside the jail."`
-	TID     int32  `json:"tid,omitempty" description:"Thread ID inside the jail."`
-	HostPID int32  `json:"host_pid,omitempty" description:"PID on the host."`
-	Comm    string `json:"comm,omitempty" description:"Command name of the process."`
-
-	NR   int32    `json:"nr,omitempty" description:"Number of the system call."`
-	Name string   `json:"name,omitempty" description:"Name of the system call."`
-	ABI  string   `json:"abi,omitempty" description:"ABI of the system call, if it is not the native one."`
-	Args []uint64 `json:"args,omitempty" description:"Arguments of the system call."`
-	Ret  *int64   `json:"ret,omitempty" description:"Return value of the system call. A negative value is -errno."`
-	Dur  int64    `json:"dur_ns,omitempty" description:"Duration in nanoseconds."`
-	Addr string   `json:"addr,omitempty"`
-
-	Op    string `json:"op,omitempty" description:"The file operation, process event or snapshot operation."`
-	Path  string `json:"path,omitempty" description:"Path inside the jail."`
-	To    string `json:"to,omitempty" description:"New path of a renamed or linked file."`
-	Real  string `json:"real,omitempty" description:"The path that the kernel opened, if it differs from path."`
-	Bytes *int64 `json:"bytes,omitempty" description:"Number of bytes read, written or transferred."`
-	Calls int64  `json:"calls,omitempty" description:"Number of consecutive reads or writes that this event aggregates."`
-	FD    *int32 `json:"fd,omitempty" description:"File descriptor."`
-
-	Dir     string `json:"dir,omitempty" enum:"egress,ingress,loopback"`
-	Proto   string `json:"proto,omitempty"`
-	Src     string `json:"src,omitempty" description:"Source address."`
-	Dst     string `json:"dst,omitempty" description:"Destination address."`
-	Host    string `json:"host,omitempty" description:"The DNS name that the jail resolved to the remote address."`
-	Iface   string `json:"iface,omitempty" description:"Network interface."`
-	TCP     string `json:"tcp,omitempty" description:"TCP flags of the packet, or of all packets of a flow."`
-	Packets int64  `json:"packets,omitempty" description:"Number of packets of a flow."`
-	Begin   int64  `json:"begin,omitempty" description:"Value of ns at the first packet of a flow, or at the start of a process."`
-
-	PPID     int32    `json:"ppid,omitempty"`
-	UID      *uint32  `json:"uid,omitempty"`
-	GID      *uint32  `json:"gid,omitempty"`
-	Exe      string   `json:"exe,omitempty"`
-	Argv     []string `json:"argv,omitempty"`
-	Cwd      string   `json:"cwd,omitempty"`
-	Code     *int32   `json:"exit_code,omitempty" description:"Exit status of the process."`
-	Signal   string   `json:"signal,omitempty" description:"The signal that ended the process."`
-	UserNS   int64    `json:"user_ns,omitempty" description:"User CPU time in nanoseconds."`
-	SystemNS int64    `json:"system_ns,omitempty" description:"System CPU time in nanoseconds."`
-	RSS      int64    `json:"rss,omitempty" description:"Peak resident set size in bytes."`
-
-	Source  string `json:"source,omitempty" description:"For a gap: type of the lost events."`
-	Lost    int64  `json:"lost,omitempty" description:"For a gap: number of lost events; -1 if unknown."`
-	Reason  string `json:"reason,omitempty" description:"For a gap: why events were lost."`
-	From    uint64 `json:"from,omitempty"`
-	Through uint64 `json:"through,omitempty"`
-
-	CPU    int64 `json:"cpu_ns,omitempty"`
-	Memory int64 `json:"memory_bytes,omitempty"`
-	PIDs   int64 `json:"pids,omitempty"`
-	Disk   int64 `json:"disk_bytes,omitempty"`
-	Rx     int64 `json:"rx_bytes,omitempty"`
-	Tx     int64 `json:"tx_bytes,omitempty"`
-
-	Snapshot  id.Snapshot `json:"snapshot,omitempty"`
-	Parent    id.Jail     `json:"parent,omitempty" description:"The source jail of the snapshot."`
-	ParentSeq *uint64     `json:"parent_seq,omitempty" description:"Sequence number of the last event in the parent's log that the snapshot includes."`
-
-	Denied     bool `json:"denied,omitempty" description:"seccomp denied the system call before it was executed."`
-	Unfinished bool `json:"unfinished,omitempty" description:"The caller died during the system call."`
-	Partial    bool `json:"partial,omitempty" description:"The caller was in the system call when observation began."`
-	Child      bool `json:"child,omitempty" description:"The return of fork or clone in the new task."`
-	Cut        bool `json:"cut,omitempty" description:"A string or list is truncated."`
-	Raced      bool `json:"raced,omitempty" description:"The path in memory differed from the path that the kernel used (a TOCTOU race)."`
-	Injected   bool `json:"injected,omitempty" description:"Glasshouse made the call in a process of the jail."`
-	Unresolved bool `json:"unresolved,omitempty" description:"The path of the file descriptor is unknown."`
-	Existing   bool `json:"existing,omitempty" description:"The process existed when observation began."`
-	Thread     bool `json:"thread,omitempty" description:"The event concerns a thread and not a process."`
-	ReadOnly   bool `json:"read_only,omitempty" description:"The jail's disk is read-only after an error."`
-}
 
 // Processes is the process tree of a jail at one instant.
 type Processes struct {

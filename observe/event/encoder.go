@@ -14,7 +14,8 @@ type Encoder struct {
 
 // Append appends e exactly like AppendJSON.
 func (c *Encoder) Append(dst []byte, e *Event) []byte {
-	b := e.appendSeq(dst)
+	b := e.appendType(dst)
+	b = e.appendSeq(b)
 	if c.time.n == 0 || c.ts != e.TS {
 		from := len(b)
 		b = e.appendTS(b)

@@ -54,7 +54,7 @@ var keys = []key{
 		return e.Ret, e.Flags&Unfinished == 0
 	}},
 	{name: "dur", kind: duration, types: 1 << Syscall, number: func(e *Event) (int64, bool) { return e.Dur, e.Flags&Partial == 0 }},
-	{name: "bytes", kind: number, types: 1<<File | 1<<Net, number: func(e *Event) (int64, bool) { return e.Bytes, e.Type == Net || tellsBytes(e) }},
+	{name: "bytes", kind: number, types: 1<<File | 1<<Net, number: func(e *Event) (int64, bool) { return e.Bytes, e.Type == Net || hasBytes(e) }},
 
 	{name: "name", kind: word, types: 1 << Syscall, text: func(e *Event) string { return e.Name }},
 	{name: "op", kind: word, types: 1<<File | 1<<Proc | 1<<Lineage, values: operations, text: func(e *Event) string { return e.Op }},

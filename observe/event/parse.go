@@ -9,8 +9,6 @@ import (
 	"strconv"
 	"sync/atomic"
 	"unicode/utf8"
-
-	"glasshouse/id"
 )
 
 // Parse decodes a line of JSON into e. Fields may have any order. Unknown fields are ignored,
@@ -106,134 +104,24 @@ func (p *parser) object(e *Event) {
 	}
 }
 
-// field parses the value of one key into e.
-func (p *parser) field(key []byte, e *Event) {
-	switch string(key) {
-	case "type":
-		if e.Type = ParseType(string(p.bytes())); e.Type == 0 {
-			p.fail("an unknown type")
-		}
-	case "seq":
-		e.Seq = p.uint()
-	case "ts":
-		e.TS = p.int()
-	case "ns":
-		e.NS = p.int()
-	case "jail":
-		e.Jail = id.Jail(p.name())
-	case "pid":
-		e.PID = p.int32()
-	case "tid":
-		e.TID = p.int32()
-	case "host_pid":
-		e.HostPID = p.int32()
-	case "comm":
-		e.Comm = p.name()
-	case "nr":
-		e.NR = p.int32()
-	case "name":
-		e.Name = p.name()
-	case "abi":
-		e.ABI = p.name()
-	case "args":
-		p.args(&e.Args)
-	case "ret":
-		e.Ret = p.int()
-	case "dur_ns":
-		e.Dur = p.int()
-	case "addr":
-		e.Addr = p.string()
-	case "op":
-		e.Op = p.name()
-	case "path":
-		e.Path = p.string()
-	case "to":
-		e.To = p.string()
-	case "real":
-		e.Real = p.string()
-	case "bytes":
-		e.Bytes = p.int()
-	case "fd":
-		e.FD = p.int32()
-	case "dir":
-		e.Dir = p.name()
-	case "proto":
-		e.Proto = p.name()
-	case "src":
-		e.Src = p.name()
-	case "dst":
-		e.Dst = p.name()
-	case "host":
-		e.Host = p.name()
-	case "iface":
-		e.Iface = p.name()
-	case "calls":
-		e.Calls = p.int()
-	case "packets":
-		e.Packets = p.int()
-	case "tcp":
-		e.TCP = p.name()
-	case "begin":
-		e.Begin = p.int()
-	case "ppid":
-		e.PPID = p.int32()
-	case "uid":
-		e.UID = p.uint32()
-	case "gid":
-		e.GID = p.uint32()
-	case "exe":
-		e.Exe = p.string()
-	case "argv":
-		e.Argv = p.strings()
-	case "cwd":
-		e.Cwd = p.string()
-	case "exit_code":
-		e.Code = p.int32()
-	case "signal":
-		e.Signal = p.name()
-	case "user_ns":
-		e.UserNS = p.int()
-	case "system_ns":
-		e.SystemNS = p.int()
-	case "rss":
-		e.RSS = p.int()
-	case "source":
-		e.Source = p.source()
-	case "lost":
-		e.Lost = p.int()
-	case "reason":
-		e.Reason = p.name()
-	case "from":
-		e.From = p.uint()
-	case "through":
-		e.Through = p.uint()
-	case "cpu_ns":
-		e.CPU = p.int()
-	case "memory_bytes":
-		e.Memory = p.int()
-	case "pids":
-		e.PIDs = p.int()
-	case "disk_bytes":
-		e.Disk = p.int()
-	case "rx_bytes":
-		e.Rx = p.int()
-	case "tx_bytes":
-		e.Tx = p.int()
-	case "snapshot":
-		e.Snapshot = id.Snapshot(p.name())
-	case "parent":
-		e.Parent = id.Jail(p.name())
-	case "parent_seq":
-		e.ParentSeq = p.uint()
-	default:
-		if f := parseFlag(key); f != 0 {
-			if p.bool() {
-				e.Flags |= f
-			}
-			return
-		}
+// flag parses the value of a key that is not a field: a flag, or unknown.
+func (p *parser) flag(key []byte, e *Event) {
+	f := parseFlag(key)
+	if f == 0 {
 		p.skip(0)
+		return
 	}
+	if p.bool() {
+		e.Flags |= f
+	}
+}
+
+func (p *parser) eventType() Type {
+	t := ParseType(string(p.bytes()))
+	if t == 0 {
+		p.fail("an unknown type")
+	}
+	return t
 }
 
 func (p *parser) source() Type {
