@@ -179,6 +179,13 @@ func TestRunOfRemovedScheduleIsCancelled(t *testing.T) {
 	if got := env.run(r.ID); got.State != run.Cancelled {
 		t.Errorf("state after the deletion of its schedule = %s, want cancelled", got.State)
 	}
+	// A cancellation that deleted the schedule and is slower than the supervisor has succeeded.
+	if got, err := env.g.cancelUnscheduled(t.Context(), r.ID, "ann", "not needed"); err != nil || got.State != run.Cancelled {
+		t.Errorf("cancellation after that of the supervisor = %s, %v, want cancelled", got.State, err)
+	}
+	if _, err := env.g.Cancel(t.Context(), r.ID, "ann", "again"); !errors.Is(err, fault.Conflict) {
+		t.Errorf("cancellation of a cancelled run = %v, want a conflict", err)
+	}
 }
 
 func TestRejectedOrderStoresNothing(t *testing.T) {

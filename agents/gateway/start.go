@@ -248,9 +248,20 @@ func (od *orders) Cancel(ctx context.Context, rid id.Run, by, reason string) (ru
 		if err := od.services.Schedules.Delete(ctx, id.Schedule(r.Schedule)); err != nil && !errors.Is(err, fault.NotFound) {
 			return r, err
 		}
+		return od.cancelUnscheduled(ctx, rid, by, reason)
 	}
 	r, err = od.cfg.Runs.Move(ctx, rid, run.Move{To: run.Cancelled, By: by, Reason: reason})
 	od.cleanUpUnsupervised(r)
+	return r, err
+}
+
+// cancelUnscheduled cancels a run that represented a deleted schedule. The supervisor does the same
+// when it finds no schedule (updateNextRun), and may have been faster.
+func (od *orders) cancelUnscheduled(ctx context.Context, rid id.Run, by, reason string) (run.Run, error) {
+	r, err := od.cfg.Runs.Move(ctx, rid, run.Move{To: run.Cancelled, By: by, Reason: reason})
+	if errors.Is(err, fault.Conflict) && r.State == run.Cancelled {
+		return r, nil
+	}
 	return r, err
 }
 
@@ -289,7 +300,7 @@ func (od *orders) Unschedule(ctx context.Context, h id.Schedule, by string) erro
 	}
 	var errs []error
 	err = od.eachScheduleRun(ctx, s, func(r run.Run) {
-		_, err := od.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Cancelled, By: by, Reason: "its schedule was deleted"})
+		_, err := od.cancelUnscheduled(ctx, r.ID, by, "its schedule was deleted")
 		errs = append(errs, err)
 	})
 	return errors.Join(append(errs, err)...)
