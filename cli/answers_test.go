@@ -23,6 +23,7 @@ type scriptedDaemon struct {
 	problem string               // the response to all other requests
 	env     map[string]string    // environment of the command
 	arrived func(request string) // called before a request is answered, if not nil
+	opened  func()               // called when an open response was begun
 
 	mu       sync.Mutex
 	requests []string // method, path with query, and body
@@ -76,6 +77,9 @@ func (d *scriptedDaemon) serve(w http.ResponseWriter, r *http.Request) {
 		w.(http.Flusher).Flush()
 	}
 	if open {
+		if d.opened != nil {
+			d.opened()
+		}
 		<-r.Context().Done()
 	}
 	if cut {

@@ -316,21 +316,39 @@ func TestCommandsEndWithContext(t *testing.T) {
 		"decide " + aJail + " bash ls", "approvals -f", "approve a-1", "goal x", "call a.b", "audit export", "session events s1", "report " + aJail, "diff " + aJail, "net " + aJail, "snapshot export " + aSnapshot,
 		"secret set K", "policy show " + aJail, "market search x", "mcp --no-jails --listen nowhere",
 	} {
+		check := func(t *testing.T, code int, errs string) {
+			want := 1
+			if strings.HasPrefix(line, "jail exec") {
+				want = 125
+			}
+			if code != want || errs == "" || strings.Contains(errs, "panic") {
+				t.Errorf("got exit code %d and %q, want %d and why", code, errs, want)
+			}
+		}
 		t.Run(strings.ReplaceAll(line, "/", "_"), func(t *testing.T) {
+			t.Parallel()
+			d := newScriptedDaemon(t, nil)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			ended := make(chan struct{})
+			d.arrived = func(string) { cancel(); <-ended }
+			code, _, errs := d.runIn(ctx, "", argsOf(line)...)
+			close(ended)
+			check(t, code, errs)
+		})
+		t.Run(strings.ReplaceAll(line, "/", "_")+" in the response", func(t *testing.T) {
 			t.Parallel()
 			d := newScriptedDaemon(t, nil)
 			d.problem = "[" + openSuffix
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			d.arrived = func(string) { cancel() }
-			want := 1
-			if strings.HasPrefix(line, "jail exec") {
-				want = 125
-			}
+			d.opened = cancel
 			code, _, errs := d.runIn(ctx, "", argsOf(line)...)
-			if code != want || errs == "" || strings.Contains(errs, "panic") {
-				t.Errorf("got exit code %d and %q, want %d and why", code, errs, want)
+			// A watch runs until it is interrupted, which is no error once the response has begun.
+			if strings.HasPrefix(line, "files watch") && code == 0 && errs == "" {
+				return
 			}
+			check(t, code, errs)
 		})
 	}
 }
