@@ -18,7 +18,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -38,6 +37,7 @@ import (
 	"glasshouse/host/claims"
 	"glasshouse/host/netns"
 	"glasshouse/internal/atomicfile"
+	"glasshouse/internal/procstat"
 	"glasshouse/jail"
 	"glasshouse/jail/rootfs"
 	"glasshouse/jail/snapshot"
@@ -263,7 +263,7 @@ func (d *Daemon) newJails(ctx context.Context) error {
 	if err := d.images.Open(); err != nil {
 		return err
 	}
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	boot, err := procstat.BootID()
 	if err != nil {
 		return err
 	}
@@ -279,7 +279,7 @@ func (d *Daemon) newJails(ctx context.Context) error {
 	d.newObservers()
 	d.jails = jail.NewManager(jail.Config{
 		Dir: filepath.Join(c.Data, "jails"), Store: d.store.Jails(), Rootfs: layers{d.images},
-		Runtimes: d.runtimes(), Init: init, Boot: strings.TrimSpace(string(boot)),
+		Runtimes: d.runtimes(), Init: init, Boot: boot,
 		Log:     d.log.With("part", "jail"),
 		Backend: c.Backend, Runtime: c.Runtime, DefaultRootfs: c.Rootfs.Default,
 		AllowMounts: c.Mounts.Allow, AllowWorkspaces: c.Workspaces.Allow,

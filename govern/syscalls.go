@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 
+	"glasshouse/internal/procstat"
 	"glasshouse/policy"
 	"glasshouse/policy/chain"
 	"glasshouse/policy/enforce"
@@ -29,12 +29,8 @@ type syscallJudge struct {
 
 	mu sync.Mutex
 	// +checklocks:mu
-	allowed map[int]startTime // allowed processes, by host pid
+	allowed map[int]uint64 // start times of the allowed processes, by host pid
 }
-
-// startTime distinguishes processes that reuse a pid. It is in clock ticks since boot
-// (proc_pid_stat(5), field 22).
-type startTime string
 
 // watchSyscalls starts deciding the system calls of a jail. It runs until the jail ends or
 // gets another instance. The caller holds jp.mu.
@@ -58,7 +54,7 @@ func (jp *jailPolicy) watchSyscalls(g Guard) error {
 		return fmt.Errorf("listen for the jail's system calls: %w", err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	c := &syscallJudge{jp: jp, init: g.Init, stop: stop, allowed: map[int]startTime{}}
+	c := &syscallJudge{jp: jp, init: g.Init, stop: stop, allowed: map[int]uint64{}}
 	jp.syscalls = c
 	subject := policy.Subject{Jail: jp.jid}
 	jp.wg.Go(func() {
@@ -151,20 +147,20 @@ func (c *syscallJudge) recordMismatch(l enforce.Mismatch) {
 // startedByInit reports whether a process is a direct child of init that still runs the init
 // program: init is executing an operator's command. A process that was decided before is not.
 func (c *syscallJudge) startedByInit(pid int) bool {
-	_, born, err := stat(pid)
+	s, err := procstat.Read(pid)
 	if err != nil {
 		return false
 	}
 	c.mu.Lock()
 	known, decided := c.allowed[pid]
 	c.mu.Unlock()
-	if decided && known == born {
+	if decided && known == s.Start {
 		return false
 	}
 	var a, b syscall.Stat_t
 	return syscall.Stat(fmt.Sprintf("/proc/%d/exe", pid), &a) == nil &&
 		syscall.Stat(fmt.Sprintf("/proc/%d/exe", c.init), &b) == nil &&
-		a.Dev == b.Dev && a.Ino == b.Ino && parentOf(pid) == c.init
+		a.Dev == b.Dev && a.Ino == b.Ino && s.Parent == c.init
 }
 
 // maxAncestors is the maximum number of ancestors that partOfAllowed inspects.
@@ -177,24 +173,24 @@ func (c *syscallJudge) partOfAllowed(pid int) bool {
 		if pid <= 1 || pid == c.init {
 			return false
 		}
-		parent, born, err := stat(pid)
+		s, err := procstat.Read(pid)
 		if err != nil {
 			return false
 		}
 		c.mu.Lock()
 		known, ok := c.allowed[pid]
 		c.mu.Unlock()
-		if ok && known == born {
+		if ok && known == s.Start {
 			return true
 		}
-		pid = parent
+		pid = s.Parent
 	}
 	return false
 }
 
 // recordAllowed marks a process as allowed.
 func (c *syscallJudge) recordAllowed(pid int) {
-	_, born, err := stat(pid)
+	s, err := procstat.Read(pid)
 	if err != nil {
 		return
 	}
@@ -202,33 +198,10 @@ func (c *syscallJudge) recordAllowed(pid int) {
 	defer c.mu.Unlock()
 	if len(c.allowed) > 1024 {
 		for p, b := range c.allowed {
-			if _, now, err := stat(p); err != nil || now != b {
+			if now, err := procstat.Read(p); err != nil || now.Start != b {
 				delete(c.allowed, p)
 			}
 		}
 	}
-	c.allowed[pid] = born
-}
-
-func parentOf(pid int) int {
-	parent, _, err := stat(pid)
-	if err != nil {
-		return 0
-	}
-	return parent
-}
-
-// stat returns the parent and the start time of a process.
-func stat(pid int) (parent int, born startTime, err error) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, "", err
-	}
-	// The command name, in parentheses, may contain spaces and parentheses (proc_pid_stat(5)).
-	fields := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
-	if len(fields) < 20 {
-		return 0, "", fmt.Errorf("read process %d: %d fields", pid, len(fields))
-	}
-	parent, err = strconv.Atoi(fields[1])
-	return parent, startTime(fields[19]), err
+	c.allowed[pid] = s.Start
 }

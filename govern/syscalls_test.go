@@ -46,7 +46,7 @@ func newProcessTree(t *testing.T) processTree {
 
 func (h *harness) syscallJudge(permission string) *syscallJudge {
 	h.t.Helper()
-	return &syscallJudge{jp: h.find(h.jail(permission)), init: os.Getpid(), stop: func() {}, allowed: map[int]startTime{}}
+	return &syscallJudge{jp: h.find(h.jail(permission)), init: os.Getpid(), stop: func() {}, allowed: map[int]uint64{}}
 }
 
 func TestChildrenOfAnAllowedProgram(t *testing.T) {
@@ -65,7 +65,7 @@ func TestChildrenOfAnAllowedProgram(t *testing.T) {
 
 	// A reused pid is another process.
 	c.mu.Lock()
-	c.allowed[f.second] = "1"
+	c.allowed[f.second] = 1
 	c.mu.Unlock()
 	if c.partOfAllowed(f.third) {
 		t.Error("partOfAllowed is true for a child of a reused pid")

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"glasshouse/id"
+	"glasshouse/internal/procstat"
 	"glasshouse/observe/event"
 )
 
@@ -251,7 +252,7 @@ func gone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(e
 
 // A process identifies a process and its progress, to detect whether it has run.
 type process struct {
-	began string
+	began uint64
 	cpu   uint64 // nanoseconds of CPU time of all its threads
 	where string // the calls its threads wait in; "" if a thread does not wait
 	calls int64  // number of completed calls
@@ -297,19 +298,13 @@ func readSettled(pid int, deadline time.Time, maxCPU uint64) (process, error) {
 // readProcess reads the state of a process from /proc, and whether one of its threads is running.
 func readProcess(pid int) (p process, running bool, err error) {
 	dir := "/proc/" + strconv.Itoa(pid)
-	stat, err := os.ReadFile(dir + "/stat")
+	stat, err := procstat.Read(pid)
 	if err != nil {
 		return p, false, err
 	}
-	_, rest, _ := bytes.Cut(stat[bytes.LastIndexByte(stat, ')')+1:], []byte(" "))
-	fields := bytes.Fields(rest)
-	const starttime = 22 - 3
-	if len(fields) <= starttime {
-		return p, false, &fs.PathError{Op: "read", Path: dir + "/stat", Err: errors.New("too short")}
-	}
-	p.began = string(fields[starttime])
-	if fields[0][0] == 'Z' {
-		return p, false, nil // it has exited
+	p.began = stat.Start
+	if stat.Exited() {
+		return p, false, nil
 	}
 	threads, err := os.ReadDir(dir + "/task")
 	if err != nil {

@@ -10,11 +10,11 @@ import (
 	"os/signal"
 	"runtime"
 	"strconv"
-	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
+	"glasshouse/internal/procstat"
 	"glasshouse/internal/thread"
 )
 
@@ -207,9 +207,7 @@ func children() (pids []int) {
 		if err != nil {
 			continue
 		}
-		b, _ := os.ReadFile("/proc/" + d.Name() + "/stat")
-		fields := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
-		if len(fields) > 1 && fields[1] == strconv.Itoa(os.Getpid()) {
+		if s, err := procstat.Read(pid); err == nil && s.Parent == os.Getpid() {
 			pids = append(pids, pid)
 		}
 	}

@@ -24,6 +24,7 @@ import (
 
 	"glasshouse/fault"
 	"glasshouse/internal/atomicfile"
+	"glasshouse/internal/procstat"
 	"glasshouse/internal/thread"
 )
 
@@ -161,7 +162,7 @@ func (t *Tool) cachePath() string {
 	if t.dir == "" {
 		return ""
 	}
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	boot, err := procstat.BootID()
 	if err != nil {
 		return ""
 	}
@@ -173,7 +174,7 @@ func (t *Tool) cachePath() string {
 	if err != nil {
 		return ""
 	}
-	sum := sha256.Sum256(fmt.Append(boot, path, fi.Size(), fi.ModTime().UnixNano()))
+	sum := sha256.Sum256(fmt.Append(nil, boot, path, fi.Size(), fi.ModTime().UnixNano()))
 	return filepath.Join(t.dir, fmt.Sprintf("criu-%x.kdat", sum[:4]))
 }
 

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"glasshouse/fault"
+	"glasshouse/internal/procstat"
 )
 
 // A StuckWatcher detects a stuck CRIU dump. A dump is stuck if a process with threads is killed while
@@ -58,8 +59,8 @@ func (w *StuckWatcher) zombieChild() int {
 		if pid == 0 {
 			return 0
 		}
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		if err == nil && bytes.HasPrefix(stat[bytes.LastIndexByte(stat, ')')+1:], []byte(" Z")) {
+		stat, err := procstat.Read(pid)
+		if err == nil && stat.State == 'Z' {
 			return pid
 		}
 	}

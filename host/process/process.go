@@ -17,6 +17,8 @@ import (
 	"strings"
 	"time"
 
+	"glasshouse/internal/procstat"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -45,16 +47,13 @@ const (
 	maxAll   = 64 << 10
 )
 
-// Hertz is the number of ticks per second (USER_HZ), the same on all supported architectures.
-const Hertz = 100
-
 // Now returns the time since the host started, in ticks.
 func Now() uint64 {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
 		return 0
 	}
-	return uint64(ts.Sec)*Hertz + uint64(ts.Nsec)*Hertz/1e9
+	return uint64(ts.Sec)*procstat.Hertz + uint64(ts.Nsec)*procstat.Hertz/1e9
 }
 
 // List returns the processes of pids, which are host pids, that are in the cgroup of the given
@@ -131,19 +130,19 @@ func (r *reading) process(pid int) (p Process, parent int, inodes []uint64, err 
 	if err != nil {
 		return p, 0, nil, err
 	}
-	s, err := parseStat(b)
+	s, err := procstat.Parse(b)
 	if err != nil {
 		return p, 0, nil, err
 	}
-	if s.state == 'Z' || s.state == 'X' {
+	if s.Exited() {
 		return p, 0, nil, errStranger
 	}
 	b, err = read(dir, "status", maxText)
 	if err != nil {
 		return p, 0, nil, err
 	}
-	p = Process{PID: insidePID(b), Comm: s.comm, Start: s.start}
-	p.Began = r.now.Add(-time.Duration(int64(r.ticks)-int64(s.start)) * (time.Second / Hertz))
+	p = Process{PID: insidePID(b), Comm: s.Comm, Start: s.Start}
+	p.Began = r.now.Add(-time.Duration(int64(r.ticks)-int64(s.Start)) * (time.Second / procstat.Hertz))
 	p.Exe, _ = readlink(dir, "exe") // an exiting process has none
 	p.Cwd, _ = readlink(dir, "cwd")
 	var cutArgv, cutEnv bool
@@ -155,7 +154,7 @@ func (r *reading) process(pid int) (p Process, parent int, inodes []uint64, err 
 	}
 	inodes, cutSockets, err := r.inodes(dir)
 	p.Cut = cutArgv || cutEnv || cutSockets
-	return p, s.parent, inodes, err
+	return p, s.Parent, inodes, err
 }
 
 func openDir(pid int) (*os.File, error) {
@@ -225,43 +224,11 @@ func within(lines, cgroup string) bool {
 
 // Threads returns the number of threads of a process, or 0 if the process does not exist.
 func Threads(pid int) int64 {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	s, err := procstat.Read(pid)
 	if err != nil {
 		return 0
 	}
-	s, _ := parseStat(b)
-	return s.threads
-}
-
-type stat struct {
-	comm    string
-	state   byte
-	parent  int
-	threads int64
-	start   uint64
-}
-
-// parseStat parses /proc/PID/stat (proc(5)). The second field is the program name in
-// parentheses, which may contain any characters.
-func parseStat(b []byte) (s stat, err error) {
-	begin, end := bytes.IndexByte(b, '('), bytes.LastIndexByte(b, ')')
-	if begin < 0 || end < begin {
-		return s, fmt.Errorf("%.80q is not a /proc/PID/stat", b)
-	}
-	fields := bytes.Fields(b[end+1:])
-	if len(fields) < 20 || len(fields[0]) != 1 {
-		return s, fmt.Errorf("%.80q is not a /proc/PID/stat", b)
-	}
-	s = stat{comm: string(b[begin+1 : end]), state: fields[0][0]}
-	if s.parent, err = strconv.Atoi(string(fields[1])); err != nil {
-		return s, err
-	}
-	s.threads, err = strconv.ParseInt(string(fields[17]), 10, 64)
-	if err != nil {
-		return s, err
-	}
-	s.start, err = strconv.ParseUint(string(fields[19]), 10, 64)
-	return s, err
+	return s.Threads
 }
 
 // insidePID returns the second pid in the NSpid line of /proc/PID/status (proc(5)): the pid in

@@ -152,23 +152,6 @@ func TestRunsAs(t *testing.T) {
 	}
 }
 
-func TestParseStatWithUnusualNames(t *testing.T) {
-	for line, want := range map[string]stat{
-		"12 (cat) R 1 12 10 0 -1":                {parent: 1, session: 10},
-		"12 (a) Z 9 (b) S 3 12 11 0 -1 4194304 ": {parent: 3, session: 11},
-		"12 (x\n) ) Z 3 12 11 0":                 {parent: 3, session: 11, zombie: true},
-	} {
-		if got, ok := parseStat(line); !ok || got != want {
-			t.Errorf("parseStat(%q) = %+v, %v; want %+v", line, got, ok, want)
-		}
-	}
-	for _, line := range []string{"", "12 (cat", "12 (cat) R", "12 (cat) R x 1 y 0"} {
-		if got, ok := parseStat(line); ok {
-			t.Errorf("parseStat(%q) = %+v, want false", line, got)
-		}
-	}
-}
-
 func TestTruncatedArgv(t *testing.T) {
 	long := strings.Repeat("ü", protocol.MaxStatusArgv)
 	for _, argv := range [][]string{{"short", "one"}, {long}, {"a", long, "b"}, strings.Split(strings.Repeat("a ", protocol.MaxStatusArgv), " ")} {

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"glasshouse/fault"
+	"glasshouse/internal/procstat"
 )
 
 // parseSignal accepts "TERM", "SIGTERM" and "15". Signal 0 tests whether a process exists
@@ -160,34 +161,9 @@ func processes() []stat {
 		if err != nil {
 			continue
 		}
-		b, err := os.ReadFile("/proc/" + name + "/stat")
-		if err != nil {
-			continue
-		}
-		if s, ok := parseStat(string(b)); ok {
-			s.pid = pid
-			all = append(all, s)
+		if s, err := procstat.Read(pid); err == nil {
+			all = append(all, stat{pid: pid, parent: s.Parent, session: s.Session, zombie: s.Exited()})
 		}
 	}
 	return all
-}
-
-// parseStat parses /proc/PID/stat (proc_pid_stat(5)). The command name in parentheses can
-// contain any characters, also parentheses.
-func parseStat(line string) (stat, bool) {
-	_, rest, ok := cutLast(line, ") ")
-	f := strings.Fields(rest) // state, ppid, pgrp, session, …
-	if !ok || len(f) < 4 {
-		return stat{}, false
-	}
-	parent, err1 := strconv.Atoi(f[1])
-	session, err2 := strconv.Atoi(f[3])
-	return stat{parent: parent, session: session, zombie: f[0] == "Z" || f[0] == "X"}, err1 == nil && err2 == nil
-}
-
-func cutLast(s, sep string) (before, after string, found bool) {
-	if i := strings.LastIndex(s, sep); i >= 0 {
-		return s[:i], s[i+len(sep):], true
-	}
-	return s, "", false
 }

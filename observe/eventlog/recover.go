@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 
+	"glasshouse/internal/procstat"
 	"glasshouse/observe/event"
 )
 
@@ -21,11 +22,11 @@ import (
 const bootFile = "boot"
 
 func bootID() string {
-	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	boot, err := procstat.BootID()
 	if err != nil {
 		return "unknown"
 	}
-	return strings.TrimSpace(string(b))
+	return boot
 }
 
 func (l *Log) bootLine() []byte {

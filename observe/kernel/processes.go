@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"glasshouse/internal/procstat"
 	"glasshouse/observe"
 	"glasshouse/observe/event"
 )
@@ -143,21 +144,17 @@ func (w *watch) look(pid, root string) (_ *event.Event, parent int32, ok bool) {
 		e.Argv = splitArgv(argv)
 	}
 	if stat, err := os.ReadFile(dir + "/stat"); err == nil {
-		e.Begin = began(stat)
+		if s, err := procstat.Parse(stat); err == nil {
+			e.Begin = began(s.Start)
+		}
 	}
 	return e, parent, true
 }
 
-// began returns the start time of a process on the records' clock. /proc/pid/stat has it in
-// clock ticks since boot, including suspend (proc_pid_stat(5)).
-func began(stat []byte) int64 {
-	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
-	const start, tick = 22 - 3, int64(10 * time.Millisecond)
-	if len(fields) <= start {
-		return 0
-	}
-	n, _ := strconv.ParseInt(string(fields[start]), 10, 64)
+// began returns the start time of a process on the records' clock. start is in ticks since boot,
+// including suspend (proc_pid_stat(5)).
+func began(start uint64) int64 {
 	var boot unix.Timespec
 	unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot) // cannot fail
-	return n*tick - (boot.Nano() - observe.Now())
+	return int64(start)*int64(time.Second/procstat.Hertz) - (boot.Nano() - observe.Now())
 }

@@ -14,11 +14,6 @@ func Cached(file string) bool {
 // NewOldStyle returns a source that behaves as on kernels without PTRACE_GET_SYSCALL_INFO.
 func NewOldStyle() *Source { return &Source{oldStyle: true} }
 
-var ParseStat = func(b []byte) (comm string, state byte, err error) {
-	s, err := parseStat(b)
-	return s.comm, s.state, err
-}
-
 var ParseStatus = func(b []byte) error {
 	_, err := parseStatus(b)
 	return err

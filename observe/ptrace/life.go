@@ -20,11 +20,11 @@ func (tr *tracer) meet(tid int) (*task, status) {
 	t.inner = inside(st.pids, tr.level)
 	s, err := readStat(tid, "stat")
 	if err == nil {
-		t.comm = s.comm
+		t.comm = s.Comm
 	}
 	p := tr.procs[st.tgid]
 	if p == nil {
-		p = &process{pid: st.tgid, inner: inside(st.tgids, tr.level), began: tr.clock.began(s.start)}
+		p = &process{pid: st.tgid, inner: inside(st.tgids, tr.level), began: tr.clock.began(s.Start)}
 		tr.procs[st.tgid] = p
 	}
 	p.tasks++

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"glasshouse/internal/procstat"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -125,48 +127,19 @@ func inside(numbers []int32, level int) int32 {
 	return 0
 }
 
-// A stat contains the used fields of a task's stat file.
-type stat struct {
-	comm         string
-	state        byte
-	user, system int64 // CPU time in ticks
-	start        int64 // ticks since boot
-}
-
 // readStat reads the stat file of a process, given the TID of any of its tasks, or with the
 // name "task/TID/stat" that of one task.
-func readStat(tid int, name string) (stat, error) {
+func readStat(tid int, name string) (procstat.Stat, error) {
 	var buf [512]byte
 	b, err := readProc(tid, name, buf[:])
 	if err != nil {
-		return stat{}, err
+		return procstat.Stat{}, err
 	}
-	return parseStat(b)
+	return procstat.Parse(b)
 }
 
-func parseStat(b []byte) (stat, error) {
-	open, shut := bytes.IndexByte(b, '('), bytes.LastIndexByte(b, ')')
-	if open < 0 || shut < open {
-		return stat{}, fmt.Errorf("%.80q is not a /proc/PID/stat", b)
-	}
-	f := strings.Fields(string(b[shut+1:])) // from the third field
-	if len(f) < 20 {
-		return stat{}, fmt.Errorf("%.80q is not a /proc/PID/stat", b)
-	}
-	s := stat{comm: string(b[open+1 : shut]), state: f[0][0]}
-	for i, v := range map[int]*int64{11: &s.user, 12: &s.system, 19: &s.start} {
-		n, err := strconv.ParseInt(f[i], 10, 64)
-		if err != nil {
-			return stat{}, fmt.Errorf("field %d of /proc/PID/stat: %w", i+3, err)
-		}
-		*v = n
-	}
-	return s, nil
-}
-
-// tick is the unit of CPU and start times in /proc (USER_HZ). It is 100 on all supported
-// architectures.
-const tick = int64(time.Second / 100)
+// tick is the unit of CPU and start times in /proc.
+const tick = int64(time.Second / procstat.Hertz)
 
 // CPU clocks of another process, by PID (clock_getcpuclockid(3)).
 const (
@@ -196,7 +169,7 @@ func threadTimes(tid int) (user, system int64) {
 	if err != nil {
 		return 0, 0
 	}
-	user, system = st.user*tick, st.system*tick
+	user, system = int64(st.User)*tick, int64(st.System)*tick
 	var buf [64]byte
 	if b, err := readProc(tid, task+"schedstat", buf[:]); err == nil {
 		run, _, _ := strings.Cut(string(b), " ")
@@ -274,4 +247,4 @@ func (c *clock) now() (ms, ns int64) {
 }
 
 // began returns the start time of a process, given in ticks since boot.
-func (c *clock) began(ticks int64) int64 { return ticks*tick - c.boot }
+func (c *clock) began(ticks uint64) int64 { return int64(ticks)*tick - c.boot }

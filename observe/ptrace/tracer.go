@@ -302,7 +302,7 @@ func (tr *tracer) pending() error {
 // frozen or dead.
 func blocked(tid int) bool {
 	st, err := readStat(tid, "stat")
-	return err != nil || st.state == 'D' || st.state == 'Z' || st.state == 'X'
+	return err != nil || st.State == 'D' || st.Exited()
 }
 
 // drain handles the stops of all tasks. If a task may be returning from a call, drain waits
@@ -327,7 +327,7 @@ func (tr *tracer) drain(ctx context.Context) error {
 			if t == nil || !t.call.open || time.Since(begin) > patience {
 				break
 			}
-			if st, err := readStat(tid, "stat"); err != nil || st.state != 'R' {
+			if st, err := readStat(tid, "stat"); err != nil || st.State != 'R' {
 				break
 			}
 			if ctx.Err() != nil {

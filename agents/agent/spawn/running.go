@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -20,6 +19,7 @@ import (
 
 	"glasshouse/fault"
 	"glasshouse/host/cgroup"
+	"glasshouse/internal/procstat"
 	safetext "glasshouse/internal/text"
 	"glasshouse/internal/thread"
 )
@@ -183,7 +183,8 @@ func (l *launch) checkReady(p *Process, status string) error {
 		return fmt.Errorf("open the first process in bubblewrap: %w", err)
 	}
 	inner := os.NewFile(uintptr(fd), "inner")
-	if parentOf(info.PID) != l.cmd.Process.Pid {
+	s, err := procstat.Read(info.PID)
+	if err != nil || s.Parent != l.cmd.Process.Pid {
 		return inner.Close() // it has ended and its pid was reused
 	}
 	p.mu.Lock()
@@ -194,15 +195,6 @@ func (l *launch) checkReady(p *Process, status string) error {
 	}
 	p.inner = inner
 	return nil
-}
-
-// parentOf returns the parent of a process, or 0 if it is unknown.
-func parentOf(pid int) (parent int) {
-	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if fields := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:]); len(fields) > 1 {
-		parent, _ = strconv.Atoi(string(fields[1]))
-	}
-	return parent
 }
 
 // errSetupFailed is returned if the sandbox of the agent cannot be set up.

@@ -25,6 +25,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -35,8 +36,8 @@ import (
 	"glasshouse/host/cgroup"
 	"glasshouse/host/disk"
 	"glasshouse/host/overlay"
-	"glasshouse/id"
 	"glasshouse/jail"
+	"glasshouse/jail/backend/base"
 	"glasshouse/jail/rootfs"
 )
 
@@ -136,13 +137,9 @@ func (b *Backend) Lacks() map[string]string {
 	}
 	tree, err := b.tree()
 	if err == nil {
-		for _, what := range []string{"cpu", "memory", "pids", "freeze"} {
-			if why, ok := tree.Lacks()[what]; ok {
-				lacks[what] = why
-			}
-		}
+		maps.Copy(lacks, base.Lacks(tree))
 	} else {
-		why := reason(err)
+		why := base.Reason(err)
 		lacks["cpu"], lacks["memory"], lacks["pids"], lacks["freeze"] = why, why, why, why
 	}
 	if why, ok := lacks["pids"]; ok {
@@ -152,14 +149,6 @@ func (b *Backend) Lacks() map[string]string {
 		}
 	}
 	return lacks
-}
-
-// reason returns the message of err without its operation.
-func reason(err error) string {
-	if e, ok := errors.AsType[*fault.Error](err); ok && e.Err != nil {
-		err = e.Err
-	}
-	return err.Error()
 }
 
 // check validates a plan before anything is created.
@@ -174,19 +163,19 @@ func (b *Backend) check(p jail.Plan) error {
 	if p.Network != jail.Isolated {
 		return &fault.Error{Op: op, On: string(p.ID), Kind: fault.Unsupported, Field: "network", Err: errors.New(b.Lacks()["network"])}
 	}
-	if p.IDs.First == 0 || p.IDs.Count < 2 || p.IDs.First+p.IDs.Count < p.IDs.First {
-		return fault.Newf(fault.Invalid, op, string(p.ID), "invalid range of ids: %+v", p.IDs)
+	if err := base.CheckIDs(p, op); err != nil {
+		return err
 	}
 	return p.CheckTargets()
 }
 
-// checkPaths validates the names from which all paths on the host are derived, because files
-// are removed at those paths.
+// checkPaths is base.CheckPaths for directories that have the name of the jail, by which isInside
+// identifies its processes.
 func checkPaths(p jail.Plan, op string) error {
-	if !id.Valid('j', string(p.ID)) {
-		return fault.Newf(fault.Invalid, op, string(p.ID), "invalid jail id")
+	if err := base.CheckPaths(p, op); err != nil {
+		return err
 	}
-	if !filepath.IsAbs(p.Dir) || filepath.Clean(p.Dir) != p.Dir || filepath.Base(p.Dir) != string(p.ID) {
+	if filepath.Base(p.Dir) != string(p.ID) {
 		return fault.Newf(fault.Invalid, op, string(p.ID), "%q is not a valid jail directory", p.Dir)
 	}
 	return nil

@@ -9,6 +9,7 @@ import (
 
 	"glasshouse/fault"
 	"glasshouse/host/overlay"
+	"glasshouse/internal/procstat"
 	"glasshouse/jail"
 )
 
@@ -73,7 +74,7 @@ func (o *stageRequest) visibleVolume() (string, error) {
 	if o.Identity.Kind != asRoot {
 		return l.volume(), nil // an ordinary directory
 	}
-	r, err := readRecord(l.record())
+	r, err := readRecord(o.Plan)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
 	}
@@ -83,7 +84,7 @@ func (o *stageRequest) visibleVolume() (string, error) {
 	if belongsTo(r.Monitor, o.Plan) {
 		return filepath.Join(fmt.Sprintf("/proc/%d/root", r.Monitor), l.volume()), nil
 	}
-	if now, err := newRecord(r.PID, r.Monitor); err == nil && now == r {
+	if now, err := procstat.Identify(r.PID); err == nil && now == r.Identity {
 		return "", fault.Newf(fault.Conflict, "bwrap.Changes", string(o.Plan.ID), "the bwrap process of the jail was killed, so its files are not accessible; stop the jail first")
 	}
 	return "", nil

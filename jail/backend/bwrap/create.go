@@ -4,25 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"sync"
-	"time"
 
 	"glasshouse/fault"
 	"glasshouse/host/cgroup"
 	"glasshouse/internal/dirs"
+	"glasshouse/internal/procstat"
 	"glasshouse/internal/undo"
 	"glasshouse/jail"
-	"glasshouse/jail/init/control"
+	"glasshouse/jail/backend/base"
 	"glasshouse/jail/rootfs"
 )
-
-// answerTime limits the wait for init to answer. Init must be loaded, and the host may be
-// busy.
-const answerTime = 15 * time.Second
 
 // Create implements jail.Backend. An empty Plan.Lower selects the host's own tree.
 func (b *Backend) Create(ctx context.Context, p jail.Plan) (_ jail.Instance, err error) {
@@ -68,17 +62,17 @@ func (b *Backend) Create(ctx context.Context, p jail.Plan) (_ jail.Instance, err
 		return nil, err
 	}
 	u.Push("close the instance", i.Close)
-	if err := r.write(l.record()); err != nil {
+	if err := base.WriteRecord(l.record(), r); err != nil {
 		return nil, err
 	}
-	if err := i.waitReady(ctx); err != nil {
+	if err := i.WaitReady(ctx); err != nil {
 		return nil, err
 	}
 	if err := o.sealControl(); err != nil {
 		return nil, err
 	}
 	if p.Enforce {
-		if err := i.enforce(ctx); err != nil {
+		if err := i.Enforce(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -153,26 +147,14 @@ func (o *stageRequest) makeControl() error {
 	return errors.Join(os.Chmod(dir, 0o711), os.Chown(dir, first, first))
 }
 
-// sealControl takes ownership of the directory of init's socket from the jail. Otherwise the
-// jail could replace the socket, for example by a link to a socket of the host, or fill the
-// disk of the host. Without root on the host, root in the jail always owns the directory. The
-// daemon therefore trusts nothing that it finds there.
+// sealControl takes ownership of the directory of init's socket from the jail. Without root on the
+// host, root in the jail always owns the directory. The daemon therefore trusts nothing that it
+// finds there.
 func (o *stageRequest) sealControl() error {
 	if o.Identity.Kind != asRoot {
 		return nil
 	}
-	l := layout{o.Plan.Dir}
-	if err := os.Lchown(l.control(), 0, 0); err != nil {
-		return err
-	}
-	st, err := os.Lstat(l.socket())
-	if err != nil {
-		return err
-	}
-	if st.Mode().Type() != fs.ModeSocket {
-		return fault.Newf(fault.Denied, "bwrap.Create", l.socket(), "init did not create a socket")
-	}
-	return errors.Join(os.Lchown(l.socket(), 0, 0), os.Chmod(l.socket(), 0o600))
+	return base.SealControl(layout{o.Plan.Dir}.socket(), "bwrap.Create")
 }
 
 // groupCounts reports whether a cgroup limits the jail's number of processes.
@@ -213,30 +195,9 @@ func (b *Backend) start(ctx context.Context, o stageRequest, group *cgroup.Cgrou
 	if err != nil {
 		return record{}, err
 	}
-	r, err := newRecord(started.Child, ready.Ready)
-	if err != nil {
+	r := record{Monitor: ready.Ready}
+	if r.Identity, err = procstat.Identify(started.Child); err != nil {
 		return record{}, fmt.Errorf("init exited immediately: %w%s", err, s.stderrText())
 	}
 	return r, nil
-}
-
-// waitReady waits until init answers or exits.
-func (i *instance) waitReady(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, answerTime)
-	defer cancel()
-	ctx, gone := context.WithCancelCause(ctx)
-	var watch sync.WaitGroup
-	defer watch.Wait()
-	defer gone(nil)
-	watch.Go(func() {
-		select {
-		case <-i.done:
-			gone(errors.New("init exited immediately"))
-		case <-ctx.Done():
-		}
-	})
-	if _, err := control.Dial(i.layout.socket()).WaitReady(ctx); err != nil {
-		return errors.Join(context.Cause(ctx), err)
-	}
-	return nil
 }

@@ -3,20 +3,15 @@ package bwrap
 import (
 	"bytes"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
 
-	"golang.org/x/sys/unix"
-
-	"glasshouse/internal/atomicfile"
+	"glasshouse/internal/procstat"
 	"glasshouse/jail"
+	"glasshouse/jail/backend/base"
 )
 
 // findProcesses returns the identifiable processes of a jail: its stages, the outer bwrap, and
@@ -80,7 +75,7 @@ func isInside(pid int, p jail.Plan) bool {
 // ended when three consecutive scans find nothing.
 func killAll(ctx context.Context, p jail.Plan) error {
 	looks := 3
-	r, err := readRecord(layout{p.Dir}.record())
+	r, err := readRecord(p)
 	if err == nil {
 		looks = 1
 		if err := killRecorded(ctx, r); err != nil {
@@ -105,20 +100,20 @@ func killAll(ctx context.Context, p jail.Plan) error {
 // killRecorded kills the init of a record and waits until it has exited. The other processes
 // of the jail end before it. A dying init can no longer be identified by isInside.
 func killRecorded(ctx context.Context, r record) error {
-	f, err := openPID(r.PID)
+	f, err := base.OpenProcess(r.PID)
 	if err != nil {
 		return nil // gone
 	}
 	defer f.Close()
-	now, err := newRecord(r.PID, r.Monitor)
-	if err != nil || now != r {
+	now, err := procstat.Identify(r.PID)
+	if err != nil || now != r.Identity {
 		return nil // the pid was reused
 	}
-	return killPidfd(ctx, f)
+	return base.KillProcess(ctx, f)
 }
 
 func killOne(ctx context.Context, pid int, p jail.Plan) error {
-	f, err := openPID(pid)
+	f, err := base.OpenProcess(pid)
 	if err != nil {
 		return nil // gone
 	}
@@ -126,120 +121,22 @@ func killOne(ctx context.Context, pid int, p jail.Plan) error {
 	if !belongsTo(pid, p) { // the pid cannot be reused while the pidfd is open and the process exists
 		return nil
 	}
-	return killPidfd(ctx, f)
+	return base.KillProcess(ctx, f)
 }
 
-// killPidfd kills a process and waits until it has exited.
-func killPidfd(ctx context.Context, pidfd *os.File) error {
-	err := unix.PidfdSendSignal(int(pidfd.Fd()), unix.SIGKILL, nil, 0)
-	if err == unix.ESRCH {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	return awaitExit(ctx, pidfd)
-}
-
-// awaitExit waits until a process has exited. The first process of a pid namespace exits after
-// all others in it (pid_namespaces(7)).
-func awaitExit(ctx context.Context, pidfd *os.File) error {
-	for !exited(int(pidfd.Fd()), 20*time.Millisecond) {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-	}
-	return nil
-}
-
-// openPID returns a pidfd of a process.
-func openPID(pid int) (*os.File, error) {
-	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
-	if err != nil {
-		return nil, fmt.Errorf("open process %d: %w", pid, err)
-	}
-	return os.NewFile(uintptr(fd), fmt.Sprintf("pidfd of %d", pid)), nil
-}
-
-// exited reports whether the process of a pidfd has exited or exits within the given time.
-func exited(pidfd int, within time.Duration) bool {
-	fds := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
-	n, err := unix.Poll(fds, int(within.Milliseconds()))
-	return err == nil && n > 0 && fds[0].Revents&unix.POLLIN != 0
-}
-
-// A record identifies a jail's init for a later daemon. A pid alone may have been reused.
+// A record describes a jail's init for a later daemon.
 type record struct {
-	PID     int    `json:"pid"`
-	Start   uint64 `json:"start"` // clock ticks after boot
-	Boot    string `json:"boot"`
-	Monitor int    `json:"monitor"` // the outer bwrap, init's parent
+	procstat.Identity
+	Monitor int `json:"monitor"` // the outer bwrap, init's parent
 }
 
-func newRecord(pid, monitor int) (record, error) {
-	start, err := startTime(pid)
-	if err != nil {
+func readRecord(p jail.Plan) (r record, err error) {
+	name := layout{p.Dir}.record()
+	if err := base.ReadRecord(name, &r); err != nil {
 		return record{}, err
 	}
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return record{}, err
-	}
-	return record{PID: pid, Start: start, Boot: strings.TrimSpace(string(boot)), Monitor: monitor}, nil
-}
-
-func (r record) write(name string) error {
-	b, err := json.Marshal(r)
-	if err != nil {
-		return err
-	}
-	return atomicfile.Write(name, b, 0o600)
-}
-
-func readRecord(name string) (record, error) {
-	b, err := os.ReadFile(name)
-	if err != nil {
-		return record{}, err
-	}
-	var r record
-	if err := json.Unmarshal(b, &r); err != nil || r.PID < 2 {
-		return record{}, fmt.Errorf("%s is corrupt: %w", name, errors.Join(err, fs.ErrInvalid))
+	if r.PID < 2 {
+		return record{}, fmt.Errorf("%s is corrupt: pid %d", name, r.PID)
 	}
 	return r, nil
-}
-
-// startTime returns the start time of a process in clock ticks after boot.
-func startTime(pid int) (uint64, error) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, err
-	}
-	s, err := parseStat(b)
-	return s.start, err
-}
-
-// A stat contains the used fields of /proc/PID/stat, in clock ticks.
-type stat struct {
-	cpu   uint64 // of the process and the children it has waited for
-	start uint64 // after boot
-}
-
-// parseStat reads fields 14 to 17 and 22 (proc(5)). The second field is the program name in
-// parentheses, which may contain any characters.
-func parseStat(b []byte) (stat, error) {
-	fields := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
-	if len(fields) < 20 {
-		return stat{}, fmt.Errorf("%.80q is not a valid /proc/PID/stat", b)
-	}
-	var s stat
-	for _, f := range fields[11:15] {
-		n, err := strconv.ParseUint(string(f), 10, 64)
-		if err != nil {
-			return stat{}, err
-		}
-		s.cpu += n
-	}
-	var err error
-	s.start, err = strconv.ParseUint(string(fields[19]), 10, 64)
-	return s, err
 }

@@ -9,8 +9,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -19,64 +17,46 @@ import (
 	"glasshouse/host/cgroup"
 	"glasshouse/host/disk"
 	"glasshouse/host/process"
-	"glasshouse/internal/notify"
+	"glasshouse/internal/procstat"
 	"glasshouse/jail"
+	"glasshouse/jail/backend/base"
 )
 
 // An instance is one running jail. It implements jail.Instance.
 type instance struct {
+	*base.Init
 	backend *Backend
 	plan    jail.Plan
-	limits  atomic.Pointer[jail.Limits] // current limits, if changed after the creation
 	kind    kind
 	layout  layout
 	group   *cgroup.Cgroup // nil if cgroups are not available
-	pid     int
-	pidfd   *os.File
-	monitor *os.File // pidfd of bwrap, nil if it has exited
-	done    chan struct{}
-	watch   sync.WaitGroup
-
-	listening sync.Mutex
-	// +checklocks:listening
-	listener *notify.Listener // seccomp listener of its commands, once known
+	monitor *os.File       // pidfd of bwrap, nil if it has exited
 }
 
 // newInstance creates an instance for the init that r describes and watches it.
 func (b *Backend) newInstance(o stageRequest, group *cgroup.Cgroup, r record) (*instance, error) {
-	pidfd, err := openPID(r.PID)
+	pidfd, err := base.OpenProcess(r.PID)
 	if err != nil {
 		return nil, fmt.Errorf("init has exited: %w", err)
 	}
 	// The pidfd is open, so the pid cannot be reused without the checks below noticing it.
-	now, err := newRecord(r.PID, r.Monitor)
-	if err != nil || now != r || exited(int(pidfd.Fd()), 0) {
+	now, err := procstat.Identify(r.PID)
+	if err != nil || now != r.Identity {
 		return nil, errors.Join(fmt.Errorf("init, process %d, has exited", r.PID), pidfd.Close())
 	}
+	l := layout{o.Plan.Dir}
 	i := &instance{
-		backend: b, plan: o.Plan, kind: o.Identity.Kind, layout: layout{o.Plan.Dir},
-		group: group, pid: r.PID, pidfd: pidfd, done: make(chan struct{}),
+		Init:    base.Watch(o.Plan, l.socket(), r.PID, pidfd),
+		backend: b, plan: o.Plan, kind: o.Identity.Kind, layout: l, group: group,
 	}
-	if monitor, err := openPID(r.Monitor); err == nil {
+	if monitor, err := base.OpenProcess(r.Monitor); err == nil {
 		if belongsTo(r.Monitor, o.Plan) {
 			i.monitor = monitor
 		} else {
 			monitor.Close()
 		}
 	}
-	i.watch.Go(i.await)
 	return i, nil
-}
-
-// await closes done when init has exited. It returns without closing done if pidfd is closed.
-func (i *instance) await() {
-	conn, err := i.pidfd.SyscallConn()
-	if err != nil {
-		return
-	}
-	if err := conn.Read(func(fd uintptr) bool { return exited(int(fd), 0) }); err == nil {
-		close(i.done)
-	}
 }
 
 // HostInfo implements jail.Instance.
@@ -93,7 +73,7 @@ func (b *Backend) Open(ctx context.Context, p jail.Plan) (jail.Instance, error) 
 	if err := checkPaths(p, op); err != nil {
 		return nil, err
 	}
-	r, err := readRecord(layout{p.Dir}.record())
+	r, err := readRecord(p)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fault.Newf(fault.NotFound, op, string(p.ID), "init was not started")
 	}
@@ -117,10 +97,6 @@ func (b *Backend) Open(ctx context.Context, p jail.Plan) (jail.Instance, error) 
 	return i, nil
 }
 
-func (i *instance) Control() string       { return i.layout.socket() }
-func (i *instance) PID() int              { return i.pid }
-func (i *instance) Done() <-chan struct{} { return i.done }
-
 // Freeze implements jail.Instance.
 func (i *instance) Freeze(ctx context.Context) error {
 	if why, ok := i.backend.Lacks()["freeze"]; ok {
@@ -137,21 +113,20 @@ func (i *instance) Thaw(ctx context.Context) error {
 	return i.group.Thaw(ctx)
 }
 
-// Kill implements jail.Instance. When the first process of a pid namespace is killed the
-// kernel kills all others, and the first exits after them (pid_namespaces(7)).
+// Kill implements jail.Instance.
 func (i *instance) Kill(ctx context.Context) error {
 	if i.group != nil {
 		if err := i.group.Kill(ctx); err != nil {
 			return err
 		}
 	}
-	if err := killPidfd(ctx, i.pidfd); err != nil {
+	if err := i.Init.Kill(ctx); err != nil {
 		return fmt.Errorf("kill jail %s: %w", i.plan.ID, err)
 	}
 	if i.monitor == nil {
 		return nil
 	}
-	if err := killPidfd(ctx, i.monitor); err != nil {
+	if err := base.KillProcess(ctx, i.monitor); err != nil {
 		return fmt.Errorf("kill bwrap of jail %s: %w", i.plan.ID, err)
 	}
 	return nil
@@ -159,14 +134,12 @@ func (i *instance) Kill(ctx context.Context) error {
 
 // Close implements jail.Instance. It may be called twice.
 func (i *instance) Close() error {
-	i.closeListener()
-	err := i.pidfd.Close()
-	i.watch.Wait()
-	if i.monitor != nil {
-		err = errors.Join(err, i.monitor.Close())
+	err := i.Init.Close()
+	if i.monitor == nil {
+		return err
 	}
-	if errors.Is(err, os.ErrClosed) {
-		return nil
+	if closeErr := i.monitor.Close(); !errors.Is(closeErr, os.ErrClosed) {
+		err = errors.Join(err, closeErr)
 	}
 	return err
 }
@@ -185,7 +158,7 @@ func (i *instance) Stats(ctx context.Context) (jail.Stats, error) {
 	}
 	lacks := i.backend.Lacks()
 	if _, ok := lacks["pids"]; !ok {
-		s.ProcessesMax = i.currentLimits().MaxPIDs
+		s.ProcessesMax = i.Limits().MaxPIDs
 	} else {
 		s.NotMeasured = append(s.NotMeasured, "processes_max")
 	}
@@ -193,7 +166,7 @@ func (i *instance) Stats(ctx context.Context) (jail.Stats, error) {
 		s.NotMeasured = append(s.NotMeasured, "disk_bytes", "disk_limit")
 		return s, nil
 	}
-	s.DiskLimit = i.currentLimits().DiskMB << 20
+	s.DiskLimit = i.Limits().DiskMB << 20
 	s.DiskBytes, err = i.diskBytes()
 	return s, err
 }
@@ -203,7 +176,7 @@ func (i *instance) Stats(ctx context.Context) (jail.Stats, error) {
 // filesystem.
 func (i *instance) diskBytes() (int64, error) {
 	var st unix.Statfs_t
-	if err := unix.Statfs(fmt.Sprintf("/proc/%d/root", i.pid), &st); err != nil {
+	if err := unix.Statfs(fmt.Sprintf("/proc/%d/root", i.PID()), &st); err != nil {
 		return 0, fmt.Errorf("disk usage of jail %s: %w", i.plan.ID, err)
 	}
 	return int64(st.Blocks-st.Bfree) * st.Bsize, nil
@@ -225,29 +198,14 @@ func (i *instance) countGroup() (jail.Stats, error) {
 	if err != nil {
 		return jail.Stats{}, err
 	}
-	s := jail.Stats{CPU: cg.CPU, MemoryBytes: cg.MemoryBytes, CacheBytes: cg.CacheBytes, MemoryPeak: cg.MemoryPeak, PIDs: max(0, cg.PIDs-1-process.Threads(i.pid)), OOMKills: cg.OOMKills}
-	for _, field := range cg.NotMeasured {
-		if name, ok := statName[field]; ok {
-			s.NotMeasured = append(s.NotMeasured, name)
-		}
-	}
-	return s, nil
+	return base.Stats(cg, 1+process.Threads(i.PID())), nil
 }
-
-// statName maps the fields of cgroup.Stats to those of jail.Stats.
-var statName = map[string]string{
-	"CPU": "cpu", "MemoryBytes": "memory_bytes", "MemoryPeak": "memory_peak", "PIDs": "pids", "OOMKills": "oom_kills",
-}
-
-// ticks is the number of clock ticks per second in /proc (USER_HZ), which is the same on all
-// supported architectures.
-const ticks = 100
 
 // countProcesses sums up the statistics of the jail's processes. The CPU time of an exited
 // process is added to the parent that waited for it, finally to init.
 func (i *instance) countProcesses() (jail.Stats, error) {
 	s := jail.Stats{NotMeasured: []string{"memory_peak", "oom_kills"}}
-	own, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", i.pid))
+	own, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", i.PID()))
 	if err != nil {
 		return s, err
 	}
@@ -263,14 +221,14 @@ func (i *instance) countProcesses() (jail.Stats, error) {
 		if err != nil {
 			continue // exited meanwhile
 		}
-		st, err := parseStat(raw)
+		st, err := procstat.Parse(raw)
 		if err != nil {
 			return s, err
 		}
-		if dir != fmt.Sprintf("/proc/%d", i.pid) {
+		if dir != fmt.Sprintf("/proc/%d", i.PID()) {
 			s.PIDs++
 		}
-		s.CPU += time.Duration(st.cpu) * time.Second / ticks
+		s.CPU += time.Duration(st.User+st.System+st.Children) * time.Second / procstat.Hertz
 		status, _ := os.ReadFile(dir + "/status")
 		s.MemoryBytes += residentBytes(string(status))
 	}

@@ -38,19 +38,11 @@ func (b *Backend) Limit(ctx context.Context, p jail.Plan, inst jail.Instance, l 
 	if err := i.group.Change(groupLimits(l)); err != nil {
 		return fmt.Errorf("limits of jail %s: %w", p.ID, err)
 	}
-	i.limits.Store(&l)
+	i.SetLimits(l)
 	return nil
 }
 
 // groupLimits returns the limits of the jail's cgroup.
 func groupLimits(l jail.Limits) cgroup.Limits {
 	return cgroup.Limits{CPUShares: l.CPUShares, MemoryBytes: l.MemoryMB << 20, PIDs: l.MaxPIDs + jail.InitThreads + 1} // one more for bwrap
-}
-
-// currentLimits returns the current limits of the jail.
-func (i *instance) currentLimits() jail.Limits {
-	if l := i.limits.Load(); l != nil {
-		return *l
-	}
-	return i.plan.Limits
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -18,10 +17,8 @@ import (
 	"glasshouse/host/overlay"
 	"glasshouse/internal/dirs"
 	"glasshouse/jail"
+	"glasshouse/jail/backend/base"
 )
-
-// noPrivilege are the flags of every host directory in a jail.
-var noPrivilege = overlay.Options{NoSuid: true, NoDev: true}
 
 // A bind is a directory or file, prepared by a stage, that bwrap mounts in the jail.
 type bind struct {
@@ -82,11 +79,11 @@ func (o *stageRequest) mountAsRoot() error {
 	if err := dirs.Make(volume); err != nil {
 		return err
 	}
-	if err := overlay.Clone(l.volume(), volume, overlay.CloneOptions{IDMap: ids, Options: noPrivilege}); err != nil {
+	if err := overlay.Clone(l.volume(), volume, overlay.CloneOptions{IDMap: ids, Options: base.NoPrivilege}); err != nil {
 		return err
 	}
 	on := func(path string) string { return filepath.Join(volume, filepath.Base(path)) }
-	if err := overlay.Mount(l.merged(), lower, on(l.upper()), on(l.work()), noPrivilege); err != nil {
+	if err := overlay.Mount(l.merged(), lower, on(l.upper()), on(l.work()), base.NoPrivilege); err != nil {
 		return err
 	}
 	for _, b := range o.binds() {
@@ -154,14 +151,13 @@ func (o *stageRequest) mountUnmapped() error {
 	if err := o.mountVolume(); err != nil {
 		return err
 	}
-	return overlay.Mount(l.merged(), o.lower(), l.upper(), l.work(), noPrivilege)
+	return overlay.Mount(l.merged(), o.lower(), l.upper(), l.work(), base.NoPrivilege)
 }
 
-// bindAsRoot prepares b. A read-only mount keeps its owners. In a writable mount the owner of
-// the directory is root in the jail and all other ids are unmapped: no file can be created or
-// taken over in the name of another user of the host.
+// bindAsRoot prepares b. A read-only mount keeps its owners; a writable one has the ids of
+// base.WritableIDMap.
 func (o *stageRequest) bindAsRoot(b bind, ids *os.File, on func(string) string) error {
-	src, st, err := openSource(b.from)
+	src, st, err := base.OpenSource("bwrap.Create", b.from)
 	if err != nil {
 		return err
 	}
@@ -169,15 +165,13 @@ func (o *stageRequest) bindAsRoot(b bind, ids *os.File, on func(string) string) 
 	if b.source == (layout{o.Plan.Dir}).workspace() {
 		return o.workspaceAsRoot(src, st, on)
 	}
-	if err := dirs.CreateMountPoint(b.source, isDir(st)); err != nil {
+	if err := dirs.CreateMountPoint(b.source, base.IsDir(st)); err != nil {
 		return err
 	}
-	opts := overlay.CloneOptions{IDMap: ids, Options: noPrivilege}
+	opts := overlay.CloneOptions{IDMap: ids, Options: base.NoPrivilege}
 	opts.ReadOnly = !b.write
 	if b.write {
-		own, err := overlay.IDMap(
-			[]overlay.Mapping{{Disk: st.Uid, Host: o.Plan.IDs.First, Count: 1}},
-			[]overlay.Mapping{{Disk: st.Gid, Host: o.Plan.IDs.First, Count: 1}})
+		own, err := base.WritableIDMap(st, o.Plan.IDs)
 		if err != nil {
 			return err
 		}
@@ -188,53 +182,34 @@ func (o *stageRequest) bindAsRoot(b bind, ids *os.File, on func(string) string) 
 }
 
 // workspaceAsRoot mounts an overlay of a layer on the jail's volume over a directory of the
-// host, which the kernel then only reads. The owner of the workspace and root are swapped, so
-// that root in the jail owns the workspace, which git and others require. All other ids are
-// kept.
+// host, which the kernel then only reads.
 func (o *stageRequest) workspaceAsRoot(src *os.File, st *unix.Stat_t, on func(string) string) error {
-	l, first := layout{o.Plan.Dir}, o.Plan.IDs
+	l := layout{o.Plan.Dir}
 	lower := l.staged("workspace-lower")
 	if err := errors.Join(dirs.Make(lower, l.workspace()), o.makeWorkspace(st)); err != nil {
 		return err
 	}
-	swap, err := overlay.IDMap(swapOwner(st.Uid, first), swapOwner(st.Gid, first))
+	swap, err := base.WorkspaceIDMap(st, o.Plan.IDs)
 	if err != nil {
 		return err
 	}
 	defer swap.Close()
-	readOnly := overlay.CloneOptions{IDMap: swap, Options: noPrivilege}
+	readOnly := overlay.CloneOptions{IDMap: swap, Options: base.NoPrivilege}
 	readOnly.ReadOnly = true
 	if err := overlay.Clone(dirs.ProcPath(src), lower, readOnly); err != nil {
 		return err
 	}
-	return overlay.Mount(l.workspace(), []string{lower}, on(l.wsUpper()), on(l.wsWork()), noPrivilege)
+	return overlay.Mount(l.workspace(), []string{lower}, on(l.wsUpper()), on(l.wsWork()), base.NoPrivilege)
 }
 
 // makeWorkspace creates the writable layer of a workspace. An overlay has the mode of its
 // upper layer.
 func (o *stageRequest) makeWorkspace(st *unix.Stat_t) error {
 	l := layout{o.Plan.Dir}
-	if !isDir(st) {
+	if !base.IsDir(st) {
 		return fault.Fieldf("bwrap.Create", "workspace.source", "%s is not a directory", o.Plan.Workspace.Source)
 	}
 	return errors.Join(dirs.Make(l.wsUpper()), unix.Chmod(l.wsUpper(), st.Mode&0o7777), dirs.Empty(l.wsWork()))
-}
-
-// swapOwner returns the id map that swaps owner and root. An owner whose id exceeds the jail's
-// range is mapped to the last id of the range.
-func swapOwner(owner uint32, ids jail.IDRange) []overlay.Mapping {
-	last := ids.Count - 1
-	with := min(owner, last)
-	all := []overlay.Mapping{
-		{Disk: owner, Host: ids.First, Count: 1},
-		{Disk: 0, Host: ids.First + with, Count: 1},
-		{Disk: 1, Host: ids.First + 1, Count: max(with, 1) - 1},
-		{Disk: with + 1, Host: ids.First + with + 1, Count: last - with},
-	}
-	if owner == 0 {
-		all = all[1:]
-	}
-	return slices.DeleteFunc(all, func(m overlay.Mapping) bool { return m.Count == 0 })
 }
 
 // mountAsUser makes the mounts of mountAsRoot from within the jail's user namespace.
@@ -259,7 +234,7 @@ func (o *stageRequest) mountAsUser() error {
 
 func (o *stageRequest) bindAsUser(b bind) error {
 	l := layout{o.Plan.Dir}
-	src, st, err := openSource(b.from)
+	src, st, err := base.OpenSource("bwrap.Create", b.from)
 	if err != nil {
 		return err
 	}
@@ -270,7 +245,7 @@ func (o *stageRequest) bindAsUser(b bind) error {
 		}
 		return mountOverlay(l.workspace(), []string{dirs.ProcPath(src)}, l.wsUpper(), l.wsWork())
 	}
-	if err := dirs.CreateMountPoint(b.source, isDir(st)); err != nil {
+	if err := dirs.CreateMountPoint(b.source, base.IsDir(st)); err != nil {
 		return err
 	}
 	// Recursive: the kernel refuses a bind by an unprivileged user that would reveal files
@@ -319,37 +294,3 @@ func mountOverlay(dst string, lower []string, upper, work string) error {
 	}
 	return nil
 }
-
-// openSource opens a directory or file of the host. The path must not contain symbolic links,
-// because a link could have changed since the path was approved.
-func openSource(name string) (*os.File, *unix.Stat_t, error) {
-	const op = "bwrap.Create"
-	if !filepath.IsAbs(name) || filepath.Clean(name) != name {
-		return nil, nil, fault.Newf(fault.Invalid, op, name, "the source is not a clean absolute path")
-	}
-	fd, err := unix.Openat2(unix.AT_FDCWD, name, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS})
-	switch err {
-	case nil:
-	case unix.ELOOP:
-		return nil, nil, fault.Newf(fault.Invalid, op, name, "the source contains a symbolic link; use its real path")
-	case unix.ENOENT, unix.ENOTDIR:
-		return nil, nil, fault.Newf(fault.NotFound, op, name, "no such file or directory on the host")
-	case unix.EACCES:
-		return nil, nil, fault.Newf(fault.Denied, op, name, "the source is not readable: %w", err)
-	default:
-		return nil, nil, &os.PathError{Op: "open", Path: name, Err: err}
-	}
-	f := os.NewFile(uintptr(fd), name)
-	var st unix.Stat_t
-	err = unix.Fstat(fd, &st)
-	if err == nil && !isDir(&st) && st.Mode&unix.S_IFMT != unix.S_IFREG {
-		err = fault.Newf(fault.Invalid, op, name, "only directories and regular files can be mounted")
-	}
-	if err != nil {
-		f.Close()
-		return nil, nil, err
-	}
-	return f, &st, nil
-}
-
-func isDir(st *unix.Stat_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFDIR }

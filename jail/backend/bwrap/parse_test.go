@@ -5,9 +5,6 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
-	"glasshouse/host/overlay"
 	"glasshouse/jail"
 )
 
@@ -57,19 +54,6 @@ func FuzzParseSpan(f *testing.F) {
 			t.Errorf("parseSpan(%q) = %v, which is not a valid mapping", line, s)
 		}
 	})
-}
-
-func FuzzParseStat(f *testing.F) {
-	f.Add([]byte("1 (a) b) c) S 0 1 1 0 -1 4194560 1 2 3 4 10 20 30 40 20 0 1 0 77 1 1"))
-	f.Add([]byte(""))
-	f.Fuzz(func(t *testing.T, b []byte) { parseStat(b) })
-}
-
-func TestParseStatWithAnyProgramName(t *testing.T) {
-	got, err := parseStat([]byte("1 (a) b) c) S 0 1 1 0 -1 4194560 1 2 3 4 10 20 30 40 20 0 1 0 77 1 1"))
-	if want := (stat{cpu: 100, start: 77}); err != nil || got != want {
-		t.Errorf("parseStat = %+v, %v, want %+v", got, err, want)
-	}
 }
 
 func TestTargetsCoveringReservedPathsAreRejected(t *testing.T) {
@@ -136,29 +120,5 @@ func TestMakeTargetStaysInsideRoot(t *testing.T) {
 	}
 	if left, _ := os.ReadDir(outside); len(left) > 0 {
 		t.Errorf("created outside of the root: %v", left)
-	}
-}
-
-func TestSwapOwner(t *testing.T) {
-	ids := jail.IDRange{First: 1000000, Count: 65536}
-	for owner, want := range map[uint32][]overlay.Mapping{
-		0:    {{Disk: 0, Host: 1000000, Count: 1}, {Disk: 1, Host: 1000001, Count: 65535}},
-		1000: {{Disk: 1000, Host: 1000000, Count: 1}, {Disk: 0, Host: 1001000, Count: 1}, {Disk: 1, Host: 1000001, Count: 999}, {Disk: 1001, Host: 1001001, Count: 64535}},
-		1:    {{Disk: 1, Host: 1000000, Count: 1}, {Disk: 0, Host: 1000001, Count: 1}, {Disk: 2, Host: 1000002, Count: 65534}},
-	} {
-		got := swapOwner(owner, ids)
-		var total uint32
-		for _, m := range got {
-			total += m.Count
-		}
-		if owner != 0 && total != ids.Count {
-			t.Errorf("swapOwner(%d) maps %d ids, want %d", owner, total, ids.Count)
-		}
-		if owner == 0 {
-			continue // however it is split
-		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("swapOwner(%d) (-want +got):\n%s", owner, diff)
-		}
 	}
 }

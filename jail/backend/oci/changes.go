@@ -12,6 +12,7 @@ import (
 	"glasshouse/host/disk"
 	"glasshouse/host/overlay"
 	"glasshouse/jail"
+	"glasshouse/jail/backend/base"
 )
 
 var (
@@ -103,7 +104,7 @@ func (v *views) close(p jail.Plan, err error) error {
 // layers returns the layers that a jail wrote, topmost first. The first is the jail's own
 // layer if the tree includes it, even if it is empty.
 func (v *views) layers(t jail.Tree, workspace bool) ([]string, error) {
-	if err := checkPaths(t.Plan, "oci.Compare"); err != nil {
+	if err := base.CheckPaths(t.Plan, "oci.Compare"); err != nil {
 		return nil, err
 	}
 	l := layout{t.Dir}

@@ -27,7 +27,9 @@ import (
 	"glasshouse/host/seccomp"
 	"glasshouse/host/secretfs"
 	"glasshouse/internal/dirs"
+	"glasshouse/internal/procstat"
 	"glasshouse/jail"
+	"glasshouse/jail/backend/base"
 )
 
 var _ jail.Checkpointer = (*Backend)(nil)
@@ -82,17 +84,17 @@ func (b *Backend) Dump(ctx context.Context, p jail.Plan, i jail.Instance, dir st
 		return err
 	}
 	n := notes{External: map[string]externalMount{}, Net: p.Network}
-	mounts, err := externalMounts(inst.pid)
+	mounts, err := externalMounts(inst.PID())
 	if err != nil {
 		return err
 	}
-	d := criu.Dump{PID: inst.pid, Netns: b.netnsPath(p), Cgroup: inst.cgroup, Dir: dir}
-	d.OnLinks = func(names []string) error { return saveLinks(inst.pid, names, dir) }
+	d := criu.Dump{PID: inst.PID(), Netns: b.netnsPath(p), Cgroup: inst.cgroup, Dir: dir}
+	d.OnLinks = func(names []string) error { return saveLinks(inst.PID(), names, dir) }
 	if watched := inst.watched.Load(); watched != nil {
 		d.Watched = *watched
 	}
 	for at, flags := range mounts {
-		st, err := os.Stat(fmt.Sprintf("/proc/%d/root%s", inst.pid, at))
+		st, err := os.Stat(fmt.Sprintf("/proc/%d/root%s", inst.PID(), at))
 		if err != nil {
 			return err
 		}
@@ -103,7 +105,7 @@ func (b *Backend) Dump(ctx context.Context, p jail.Plan, i jail.Instance, dir st
 	if err := os.Lchown(inst.layout.socket(), first, first); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, sealControl(inst.layout)) }()
+	defer func() { err = errors.Join(err, base.SealControl(inst.layout.socket(), "oci.Dump")) }()
 	d.Worker = inst.worker.Swap(nil)
 	// Do the rest concurrently with CRIU, because the jail is paused.
 	steps, stepCtx := errgroup.WithContext(ctx)
@@ -119,7 +121,7 @@ func (b *Backend) Dump(ctx context.Context, p jail.Plan, i jail.Instance, dir st
 		}
 		return os.WriteFile(filepath.Join(dir, notesFile), b, 0o600)
 	}))
-	steps.Go(fault.Catch(func() error { return packMemory(inst.pid, p.IDs, dir) }))
+	steps.Go(fault.Catch(func() error { return packMemory(inst.PID(), p.IDs, dir) }))
 	return steps.Wait()
 }
 
@@ -270,25 +272,24 @@ func (m *builder) restore(ctx context.Context, dir string, n notes) (*instance, 
 	if err != nil {
 		return nil, err
 	}
-	pidfd, err := openPID(pid)
+	pidfd, err := base.OpenProcess(pid)
 	if err != nil {
 		return nil, fmt.Errorf("init ended at once: %w", err)
 	}
 	i := b.newInstance(p, m.cgroup, pid, pidfd)
-	// The instance is not shared yet.
-	i.listener, i.outward = m.worker.Listener(), outward // +checklocksignore
+	i.SetListener(m.worker.Listener())
+	i.outward = outward
 	m.undo.Push("let go of init", i.Close)
 	if m.memoryWatch != nil {
 		i.watchMemory(m.memoryWatch)
 	}
-	r, err := newRecord(pid)
-	if err != nil {
+	r := record{Restored: process.Now()} // the processes are still frozen
+	if r.Identity, err = procstat.Identify(pid); err != nil {
 		return nil, err
 	}
-	r.Restored = process.Now() // the processes are still frozen
 	err = m.step("settle", func() error {
 		var steps errgroup.Group
-		steps.Go(fault.Catch(func() error { return r.write(l.record()) }))
+		steps.Go(fault.Catch(func() error { return base.WriteRecord(l.record(), r) }))
 		steps.Go(fault.Catch(func() error { return unmountStaged(l) }))
 		steps.Go(fault.Catch(func() error { return dropImages(p, l) }))
 		steps.Go(fault.Catch(func() error {
@@ -297,7 +298,7 @@ func (m *builder) restore(ctx context.Context, dir string, n notes) (*instance, 
 			}
 			return netns.CloseExternalConns(m.netns)
 		}))
-		err := errors.Join(m.cgroup.Change(b.kind.limits(p.Limits)), sealControl(l))
+		err := errors.Join(m.cgroup.Change(b.kind.limits(p.Limits)), base.SealControl(l.socket(), "oci.Restore"))
 		return errors.Join(err, steps.Wait())
 	})
 	if err != nil {
@@ -435,7 +436,7 @@ func (b *Backend) Dumpable(ctx context.Context, p jail.Plan, i jail.Instance) er
 		inst.watched.Store(nil)
 		return nil
 	}
-	paths, err := pathsOf(inst.pid, watched)
+	paths, err := pathsOf(inst.PID(), watched)
 	if err != nil {
 		for _, pid := range watched {
 			return cannotDump(pid, "watches a file whose path cannot be found: it was deleted or is too deep in the tree")

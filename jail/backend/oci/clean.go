@@ -15,26 +15,14 @@ import (
 	"glasshouse/fault"
 	"glasshouse/host/disk"
 	"glasshouse/host/overlay"
-	"glasshouse/id"
 	"glasshouse/internal/dirs"
 	"glasshouse/jail"
+	"glasshouse/jail/backend/base"
 )
-
-// checkPaths validates the names from which all paths on the host are derived, because files
-// are removed at those paths.
-func checkPaths(p jail.Plan, op string) error {
-	if !id.Valid('j', string(p.ID)) {
-		return fault.Newf(fault.Invalid, op, string(p.ID), "invalid jail id")
-	}
-	if !filepath.IsAbs(p.Dir) || filepath.Clean(p.Dir) != p.Dir || p.Dir == "/" {
-		return fault.Newf(fault.Invalid, op, string(p.ID), "%q is not a valid jail directory", p.Dir)
-	}
-	return nil
-}
 
 // Clean implements jail.Backend.
 func (b *Backend) Clean(ctx context.Context, p jail.Plan) error {
-	if err := checkPaths(p, "oci.Clean"); err != nil {
+	if err := base.CheckPaths(p, "oci.Clean"); err != nil {
 		return err
 	}
 	l := layout{p.Dir}
@@ -134,7 +122,7 @@ func removeAll(names ...string) error {
 // Mount implements jail.Backend.
 func (b *Backend) Mount(ctx context.Context, p jail.Plan) (dir string, unmount func() error, err error) {
 	const op = "oci.Mount"
-	if err := checkPaths(p, op); err != nil {
+	if err := base.CheckPaths(p, op); err != nil {
 		return "", nil, err
 	}
 	l := layout{p.Dir}
@@ -165,7 +153,7 @@ func (b *Backend) Mount(ctx context.Context, p jail.Plan) (dir string, unmount f
 		return "", nil, err
 	}
 	lower := append(append(sealedLayers(p, l), p.Lower...), b.cfg.Base)
-	if err := overlay.Mount(l.merged(), lower, l.upper(), l.work(), noPrivilege); err != nil {
+	if err := overlay.Mount(l.merged(), lower, l.upper(), l.work(), base.NoPrivilege); err != nil {
 		return "", nil, err
 	}
 	return l.merged(), unmount, nil

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -24,9 +23,10 @@ import (
 	"glasshouse/host/overlay"
 	"glasshouse/host/pages"
 	"glasshouse/internal/dirs"
+	"glasshouse/internal/procstat"
 	"glasshouse/internal/undo"
 	"glasshouse/jail"
-	"glasshouse/jail/init/control"
+	"glasshouse/jail/backend/base"
 	"glasshouse/jail/rootfs"
 )
 
@@ -291,23 +291,6 @@ func installInit(src, dst string) error {
 	return errors.Join(out.Chmod(0o755), out.Close())
 }
 
-// sealControl takes ownership of the directory of init's socket from the jail. Otherwise the
-// jail could replace the socket, for example by a link to a socket of the host, fill the disk
-// of the host, or connect to its init. Its processes can still receive a descriptor.
-func sealControl(l layout) error {
-	if err := os.Lchown(l.control(), 0, 0); err != nil {
-		return err
-	}
-	st, err := os.Lstat(l.socket())
-	if err != nil {
-		return err
-	}
-	if st.Mode().Type() != os.ModeSocket {
-		return fault.Newf(fault.Denied, "oci.Create", l.socket(), "init did not create a socket")
-	}
-	return errors.Join(os.Lchown(l.socket(), 0, 0), os.Chmod(l.socket(), 0o600))
-}
-
 // makeIdentity creates the layer with the files that are unique to this jail.
 func (m *builder) makeIdentity() error {
 	if err := m.backend.base(); err != nil {
@@ -345,16 +328,16 @@ func (m *builder) makeRoot(ids *os.File) error {
 		lower = append(lower, at)
 	}
 	mapped := l.staged("volume")
-	if err := overlay.Clone(l.volume(), mapped, overlay.CloneOptions{IDMap: ids, Options: noPrivilege}); err != nil {
+	if err := overlay.Clone(l.volume(), mapped, overlay.CloneOptions{IDMap: ids, Options: base.NoPrivilege}); err != nil {
 		return err
 	}
 	upper, work := filepath.Join(mapped, filepath.Base(l.upper())), filepath.Join(mapped, filepath.Base(l.work()))
 	// no_new_privs disables set-user-id programs in the jail. The nosuid flag protects the
 	// host, which sees this mount as well.
-	if err := overlay.Mount(l.merged(), lower, upper, work, noPrivilege); err != nil {
+	if err := overlay.Mount(l.merged(), lower, upper, work, base.NoPrivilege); err != nil {
 		return err
 	}
-	return overlay.Clone(l.control(), l.staged("control"), overlay.CloneOptions{Options: noPrivilege})
+	return overlay.Clone(l.control(), l.staged("control"), overlay.CloneOptions{Options: base.NoPrivilege})
 }
 
 // makeBundle writes the OCI bundle.
@@ -394,62 +377,39 @@ func (m *builder) adopt(ctx context.Context, how string) (*instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	pidfd, err := openPID(pid)
+	pidfd, err := base.OpenProcess(pid)
 	if err != nil {
 		return nil, fmt.Errorf("init exited immediately: %w", err)
 	}
 	i := b.newInstance(p, m.cgroup, pid, pidfd)
 	m.undo.Push("close the pidfd of init", i.Close)
-	r, err := newRecord(pid)
-	if err != nil {
+	r := record{SentryState: how, OwnNet: m.ownNet}
+	if r.Identity, err = procstat.Identify(pid); err != nil {
 		return nil, err
 	}
-	r.SentryState, r.OwnNet = how, m.ownNet
 	i.sentryPaused.Store(how == statePaused)
-	if err := r.write(l.record()); err != nil {
+	if err := base.WriteRecord(l.record(), r); err != nil {
 		return nil, err
 	}
 	var meanwhile errgroup.Group
 	meanwhile.Go(func() error { return m.step("unmount", func() error { return unmountStaged(l, l.secrets()) }) })
 	err = nil
 	if how != statePaused {
-		err = m.step("answer", func() error { return i.waitReady(ctx) })
+		err = m.step("answer", func() error { return i.WaitReady(ctx) })
 	}
 	if err := errors.Join(err, meanwhile.Wait()); err != nil {
 		return nil, err
 	}
-	if err := sealControl(l); err != nil {
+	if err := base.SealControl(l.socket(), "oci.Create"); err != nil {
 		return nil, err
 	}
 	if p.Enforce {
-		if err := m.step("enforce", func() error { return i.enforce(ctx) }); err != nil {
+		if err := m.step("enforce", func() error { return i.Enforce(ctx) }); err != nil {
 			return nil, err
 		}
 	}
 	m.undo.Keep()
 	return i, nil
-}
-
-// waitReady waits until init answers or exits.
-func (i *instance) waitReady(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, answerTime)
-	defer cancel()
-	ctx, gone := context.WithCancelCause(ctx)
-	var watch sync.WaitGroup
-	defer watch.Wait()
-	defer gone(nil)
-	watch.Go(func() {
-		select {
-		case <-i.done:
-			gone(errors.New("init exited immediately"))
-		case <-ctx.Done():
-		}
-	})
-	_, err := control.Dial(i.layout.socket()).WaitReady(ctx)
-	if err != nil && context.Cause(ctx) != nil {
-		return errors.Join(context.Cause(ctx), err)
-	}
-	return err
 }
 
 func readPID(name string) (int, error) {

@@ -8,8 +8,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"golang.org/x/sys/unix"
-
 	"glasshouse/fault"
 	"glasshouse/host/cgroup"
 	"glasshouse/host/criu"
@@ -17,29 +15,22 @@ import (
 	"glasshouse/host/netns"
 	"glasshouse/host/pages"
 	"glasshouse/host/process"
-	"glasshouse/internal/notify"
 	"glasshouse/jail"
+	"glasshouse/jail/backend/base"
 )
 
 // An instance is one running jail. It implements jail.Instance.
 type instance struct {
+	*base.Init
 	backend *Backend
 	plan    jail.Plan
-	limits  atomic.Pointer[jail.Limits] // current limits, if changed after the creation
 	layout  layout
 	cgroup  *cgroup.Cgroup
-	pid     int
-	pidfd   *os.File
-	done    chan struct{}
-	watch   sync.WaitGroup
 
-	listening sync.Mutex
-	// +checklocks:listening
-	listener *notify.Listener // seccomp listener of its commands, once known
-
-	outward    *criu.Connections      // external connections, kept until MoveLink
-	memory     *pages.Watch           // watches lazily loaded memory, or nil
-	killReason atomic.Pointer[string] // why the backend killed its processes
+	outward     *criu.Connections      // external connections, kept until MoveLink
+	memory      *pages.Watch           // watches lazily loaded memory, or nil
+	memoryWatch sync.WaitGroup         // waits for memory
+	killReason  atomic.Pointer[string] // why the backend killed its processes
 
 	watched      atomic.Pointer[[]string]    // paths watched by inotify at the last Dumpable
 	worker       atomic.Pointer[criu.Worker] // started for the next Dump
@@ -48,49 +39,9 @@ type instance struct {
 
 // newInstance creates an instance and watches init through pidfd. The instance owns pidfd.
 func (b *Backend) newInstance(p jail.Plan, cg *cgroup.Cgroup, pid int, pidfd *os.File) *instance {
-	i := &instance{
-		backend: b, plan: p, layout: layout{p.Dir}, cgroup: cg,
-		pid: pid, pidfd: pidfd, done: make(chan struct{}),
-	}
-	i.watch.Go(i.await)
-	return i
+	l := layout{p.Dir}
+	return &instance{Init: base.Watch(p, l.socket(), pid, pidfd), backend: b, plan: p, layout: l, cgroup: cg}
 }
-
-// openPID returns a pidfd that the Go runtime poller can wait for without a thread.
-func openPID(pid int) (*os.File, error) {
-	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
-	if err != nil {
-		return nil, fmt.Errorf("open process %d: %w", pid, err)
-	}
-	if exited(fd) {
-		unix.Close(fd)
-		return nil, fmt.Errorf("open process %d: %w", pid, os.ErrProcessDone)
-	}
-	return os.NewFile(uintptr(fd), fmt.Sprintf("pidfd of %d", pid)), nil
-}
-
-// await closes done when init has exited. It returns without closing done if pidfd is closed.
-func (i *instance) await() {
-	conn, err := i.pidfd.SyscallConn()
-	if err != nil {
-		return
-	}
-	err = conn.Read(func(fd uintptr) bool { return exited(int(fd)) })
-	if err == nil {
-		close(i.done)
-	}
-}
-
-// exited reports whether the process of a pidfd has exited.
-func exited(pidfd int) bool {
-	fds := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
-	n, err := unix.Poll(fds, 0)
-	return err == nil && n > 0 && fds[0].Revents&unix.POLLIN != 0
-}
-
-func (i *instance) Control() string       { return i.layout.socket() }
-func (i *instance) PID() int              { return i.pid }
-func (i *instance) Done() <-chan struct{} { return i.done }
 
 // HostInfo implements jail.Instance.
 func (i *instance) HostInfo() jail.HostInfo {
@@ -121,7 +72,7 @@ func (i *instance) Kill(ctx context.Context) error {
 		return err
 	}
 	select {
-	case <-i.done:
+	case <-i.Done():
 		return nil
 	case <-ctx.Done():
 		return fmt.Errorf("wait for the exit of %s: %w", i.plan.ID, ctx.Err())
@@ -139,13 +90,8 @@ func (i *instance) Close() error {
 	if i.memory != nil {
 		i.memory.Close()
 	}
-	i.closeListener()
-	err := i.pidfd.Close()
-	i.watch.Wait()
-	if errors.Is(err, os.ErrClosed) {
-		return nil
-	}
-	return err
+	i.memoryWatch.Wait()
+	return i.Init.Close()
 }
 
 // Stats implements jail.Instance.
@@ -158,23 +104,9 @@ func (i *instance) Stats(ctx context.Context) (jail.Stats, error) {
 	if err != nil {
 		return jail.Stats{}, err
 	}
-	limits := i.currentLimits()
-	s := jail.Stats{
-		CPU:          cg.CPU,
-		MemoryBytes:  cg.MemoryBytes,
-		CacheBytes:   cg.CacheBytes,
-		MemoryPeak:   cg.MemoryPeak,
-		PIDs:         max(0, cg.PIDs-process.Threads(i.pid)),
-		DiskBytes:    used,
-		DiskLimit:    limits.DiskMB << 20,
-		OOMKills:     cg.OOMKills,
-		ProcessesMax: limits.MaxPIDs,
-	}
-	for _, field := range cg.NotMeasured {
-		if name, ok := statName[field]; ok {
-			s.NotMeasured = append(s.NotMeasured, name)
-		}
-	}
+	limits := i.Limits()
+	s := base.Stats(cg, process.Threads(i.PID()))
+	s.DiskBytes, s.DiskLimit, s.ProcessesMax = used, limits.DiskMB<<20, limits.MaxPIDs
 	if i.backend.kind.sentry {
 		// The host sees gVisor's threads and stubs, not the jail's processes.
 		s.PIDs, s.NotMeasured = 0, append(s.NotMeasured, "pids", "processes_max")
@@ -189,11 +121,6 @@ func (i *instance) Stats(ctx context.Context) (jail.Stats, error) {
 func (i *instance) VolumeFailed() bool {
 	failed, err := disk.Failed(i.layout.image())
 	return err == nil && failed
-}
-
-// statName maps the fields of cgroup.Stats to those of jail.Stats.
-var statName = map[string]string{
-	"CPU": "cpu", "MemoryBytes": "memory_bytes", "MemoryPeak": "memory_peak", "PIDs": "pids", "OOMKills": "oom_kills",
 }
 
 // FinalStats implements jail.Accountant.

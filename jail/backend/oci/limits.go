@@ -28,14 +28,6 @@ func (b *Backend) Limit(ctx context.Context, p jail.Plan, inst jail.Instance, l 
 		// use more.
 		return errors.Join(fmt.Errorf("limits of jail %s: disk: %w", p.ID, err), i.cgroup.Change(b.kind.limits(p.Limits)))
 	}
-	i.limits.Store(&l)
+	i.SetLimits(l)
 	return nil
-}
-
-// currentLimits returns the current limits of the jail.
-func (i *instance) currentLimits() jail.Limits {
-	if l := i.limits.Load(); l != nil {
-		return *l
-	}
-	return i.plan.Limits
 }

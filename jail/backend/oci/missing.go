@@ -112,7 +112,7 @@ func (m *builder) startPageServer(ctx context.Context) error {
 // instance owns w.
 func (i *instance) watchMemory(w *pages.Watch) {
 	i.memory = w
-	i.watch.Go(func() {
+	i.memoryWatch.Go(func() {
 		err := w.Wait()
 		if err == nil || errors.Is(err, net.ErrClosed) {
 			return
@@ -182,9 +182,9 @@ func (i *instance) loadMemory(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if limit := i.currentLimits().MemoryMB << 20; limit > 0 && used.MemoryBytes+left > limit {
+	if limit := i.Limits().MemoryMB << 20; limit > 0 && used.MemoryBytes+left > limit {
 		return fault.Cannot("oci.loadMemory", fmt.Sprintf("the memory limit of %d MiB is too low: %d MiB of lazily restored memory must be loaded before a snapshot",
-			i.currentLimits().MemoryMB, left>>20), "branch with a higher memory limit")
+			i.Limits().MemoryMB, left>>20), "branch with a higher memory limit")
 	}
 	if err := server.Fill(ctx, string(i.plan.ID)); err != nil {
 		return fmt.Errorf("load memory of %s: %w", i.plan.ID, err)

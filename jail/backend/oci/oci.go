@@ -34,6 +34,7 @@ import (
 	"glasshouse/host/netns"
 	"glasshouse/host/overlay"
 	"glasshouse/jail"
+	"glasshouse/jail/backend/base"
 	"glasshouse/jail/rootfs"
 )
 
@@ -147,37 +148,23 @@ func (b *Backend) probeOverlay() error { return overlay.ProbeIn(filepath.Dir(b.c
 func (b *Backend) Lacks() map[string]string {
 	lacks := map[string]string{}
 	if t, err := b.tree(); err == nil {
-		for _, what := range []string{"cpu", "memory", "pids", "freeze"} {
-			if why, ok := t.Lacks()[what]; ok {
-				lacks[what] = why
-			}
-		}
+		lacks = base.Lacks(t)
 	}
 	if err := b.fullNetwork.of(netns.ProbeFull); err != nil {
-		lacks["network"] = reason(err)
+		lacks["network"] = base.Reason(err)
 	}
 	maps.Copy(lacks, b.kind.lacks)
 	return lacks
 }
 
-// reason returns the message of err without its operation.
-func reason(err error) string {
-	if e, ok := errors.AsType[*fault.Error](err); ok && e.Err != nil {
-		err = e.Err
-	}
-	return err.Error()
-}
-
 // check validates a plan before anything is created.
 func (b *Backend) check(p jail.Plan, op string) error {
-	if err := checkPaths(p, op); err != nil {
+	if err := errors.Join(base.CheckPaths(p, op), base.CheckIDs(p, op)); err != nil {
 		return err
 	}
 	switch {
 	case p.Runtime != "" && p.Runtime != b.kind.name:
 		return fault.Fieldf(op, "runtime", "this backend is %s, not %s", b.kind.name, p.Runtime)
-	case p.IDs.First == 0 || p.IDs.Count < 2 || p.IDs.First+p.IDs.Count < p.IDs.First:
-		return fault.Newf(fault.Invalid, op, string(p.ID), "invalid range of ids: %+v", p.IDs)
 	case p.Enforce && b.kind.sentry:
 		return fault.Cannot(op, b.kind.lacks["enforcement"], "use runc or crun")
 	case len(p.Lower) == 0:

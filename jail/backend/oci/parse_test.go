@@ -8,7 +8,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"glasshouse/host/overlay"
 	"glasshouse/jail"
 )
 
@@ -101,67 +100,6 @@ func FuzzReachable(f *testing.F) {
 			t.Errorf("reachable of its own result %q = %q", got, again)
 		}
 	})
-}
-
-func TestStartTime(t *testing.T) {
-	stat, err := os.ReadFile("/proc/self/stat")
-	if err != nil {
-		t.Fatal(err)
-	}
-	fields := strings.Fields(string(stat[strings.LastIndex(string(stat), ")")+2:]))
-	got, err := startTime(os.Getpid())
-	if err != nil || fields[19] == "0" || got == 0 {
-		t.Errorf("startTime = %d, %v, from %q", got, err, stat)
-	}
-	evil := "42 (a) R 1 (b) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 777 20"
-	if got, err := parseStart([]byte(evil)); err != nil || got != 777 {
-		t.Errorf("start time of a program named %q = %d, %v, want 777", "a) R 1 (b", got, err)
-	}
-}
-
-func FuzzParseStart(f *testing.F) {
-	f.Add([]byte("1 (init) S 0 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 12 1"))
-	f.Fuzz(func(t *testing.T, stat []byte) { parseStart(stat) })
-}
-
-func TestWorkspaceOwnerAndRootAreSwapped(t *testing.T) {
-	ids := jail.IDRange{First: 100000, Count: 65536}
-	for _, tt := range []struct {
-		owner uint32
-		want  map[uint32]uint32 // on disk to in the jail
-	}{
-		{0, map[uint32]uint32{0: 0, 1: 1, 1000: 1000, 65535: 65535}},
-		{1, map[uint32]uint32{0: 1, 1: 0, 2: 2, 65535: 65535}},
-		{1000, map[uint32]uint32{1000: 0, 0: 1000, 1: 1, 999: 999, 1001: 1001, 65535: 65535}},
-		{65535, map[uint32]uint32{65535: 0, 0: 65535, 1: 1, 65534: 65534}},
-		{3000000, map[uint32]uint32{3000000: 0, 0: 65535, 1: 1, 65534: 65534}},
-	} {
-		m := swapOwner(tt.owner, ids)
-		for disk, inside := range tt.want {
-			if got := through(m, disk); got != int64(ids.First+inside) {
-				t.Errorf("owner %d: id %d is mapped to %d, want %d", tt.owner, disk, got, ids.First+inside)
-			}
-		}
-		seen := map[uint32]bool{}
-		for _, r := range m {
-			for i := range r.Count {
-				if seen[r.Host+i] || r.Host+i < ids.First || r.Host+i >= ids.First+ids.Count {
-					t.Fatalf("owner %d: id %d is mapped twice or out of range: %v", tt.owner, r.Host+i, m)
-				}
-				seen[r.Host+i] = true
-			}
-		}
-	}
-}
-
-// through returns the id that id is mapped to, or -1.
-func through(ms []overlay.Mapping, id uint32) int64 {
-	for _, m := range ms {
-		if id-m.Disk < m.Count && id >= m.Disk {
-			return int64(m.Host + id - m.Disk)
-		}
-	}
-	return -1
 }
 
 func TestLastLogError(t *testing.T) {

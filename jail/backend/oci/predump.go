@@ -44,11 +44,11 @@ func (b *Backend) PreDump(ctx context.Context, p jail.Plan, i jail.Instance, dir
 	if !fitsTwice(dir, residentPages(pids)) {
 		return false, nil
 	}
-	mounts, err := externalMounts(inst.pid)
+	mounts, err := externalMounts(inst.PID())
 	if err != nil && fault.KindOf(err) != fault.Conflict { // Conflict: its secrets are still mounted
 		return false, err
 	}
-	d := criu.Dump{PID: inst.pid, Netns: b.netnsPath(p), Cgroup: inst.cgroup, Dir: dir}
+	d := criu.Dump{PID: inst.PID(), Netns: b.netnsPath(p), Cgroup: inst.cgroup, Dir: dir}
 	for at := range mounts {
 		d.External = append(d.External, at)
 	}

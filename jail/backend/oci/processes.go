@@ -9,6 +9,7 @@ import (
 	"glasshouse/fault"
 	"glasshouse/host/process"
 	"glasshouse/jail"
+	"glasshouse/jail/backend/base"
 )
 
 var _ jail.ProcessLister = (*instance)(nil)
@@ -22,14 +23,15 @@ func (i *instance) Processes(context.Context) ([]jail.Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	r, err := readRecord(i.layout.record())
+	var r record
+	err = base.ReadRecord(i.layout.record(), &r)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil // the jail was stopped
 	}
 	if err != nil {
 		return nil, fmt.Errorf("processes of %s: %w", i.plan.ID, err)
 	}
-	found, err := process.List(pids, i.pid, i.cgroup.Path())
+	found, err := process.List(pids, i.PID(), i.cgroup.Path())
 	if err != nil {
 		return nil, fmt.Errorf("processes of %s: %w", i.plan.ID, err)
 	}

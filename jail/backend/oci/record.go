@@ -1,87 +1,29 @@
 package oci
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
-	"strconv"
 	"strings"
 	"time"
 
 	"glasshouse/fault"
 	"glasshouse/host/criu"
 	"glasshouse/host/disk"
-	"glasshouse/internal/atomicfile"
+	"glasshouse/internal/procstat"
 	"glasshouse/jail"
+	"glasshouse/jail/backend/base"
 	"glasshouse/jail/init/control"
 )
 
-// A record identifies an init process for a later daemon. A pid alone may have been reused.
+// A record describes an init process for a later daemon.
 type record struct {
-	PID   int    `json:"pid"`
-	Start uint64 `json:"start"` // clock ticks after boot
-	Boot  string `json:"boot"`
-
+	procstat.Identity
 	Restored    uint64 `json:"restored,omitempty"` // clock ticks after boot: processes started until then were restored
 	SentryState string `json:"still,omitempty"`    // pause state of gVisor: stilling (pausing), still (paused) or ""
 	OwnNet      bool   `json:"own_net,omitempty"`  // the jail uses gVisor's own network stack
-}
-
-// newRecord describes the current process pid.
-func newRecord(pid int) (record, error) {
-	start, err := startTime(pid)
-	if err != nil {
-		return record{}, err
-	}
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return record{}, err
-	}
-	return record{PID: pid, Start: start, Boot: strings.TrimSpace(string(boot))}, nil
-}
-
-func (r record) write(name string) error {
-	b, err := json.Marshal(r)
-	if err != nil {
-		return err
-	}
-	return atomicfile.Write(name, b, 0o600)
-}
-
-func readRecord(name string) (record, error) {
-	b, err := os.ReadFile(name)
-	if err != nil {
-		return record{}, err
-	}
-	var r record
-	if err := json.Unmarshal(b, &r); err != nil {
-		return record{}, fmt.Errorf("%s: %w", name, err)
-	}
-	return r, nil
-}
-
-// startTime returns the start time of a process in clock ticks after boot.
-func startTime(pid int) (uint64, error) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, err
-	}
-	return parseStart(b)
-}
-
-// parseStart returns the 22nd field of /proc/PID/stat (proc(5)). The second field is the
-// program name in parentheses, which may contain any characters.
-func parseStart(stat []byte) (uint64, error) {
-	end := bytes.LastIndexByte(stat, ')')
-	fields := bytes.Fields(stat[end+1:])
-	if end < 0 || len(fields) < 20 {
-		return 0, fmt.Errorf("%.80q is not a valid /proc/PID/stat", stat)
-	}
-	return strconv.ParseUint(string(fields[19]), 10, 64)
 }
 
 // memberOf reports whether a process is in the cgroup of the given path, in any
@@ -102,14 +44,15 @@ func memberOf(pid int, path string) bool {
 // Open implements jail.Backend.
 func (b *Backend) Open(ctx context.Context, p jail.Plan) (jail.Instance, error) {
 	const op = "oci.Open"
-	if err := checkPaths(p, op); err != nil {
+	if err := base.CheckPaths(p, op); err != nil {
 		return nil, err
 	}
 	l := layout{p.Dir}
 	gone := func(why string, args ...any) error {
 		return fault.Newf(fault.NotFound, op, string(p.ID), why, args...)
 	}
-	r, err := readRecord(l.record())
+	var r record
+	err := base.ReadRecord(l.record(), &r)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, gone("init was not started")
 	}
@@ -124,14 +67,13 @@ func (b *Backend) Open(ctx context.Context, p jail.Plan) (jail.Instance, error) 
 	if err != nil {
 		return nil, err // fault.NotFound if the jail has ended
 	}
-	pidfd, err := openPID(r.PID)
+	pidfd, err := base.OpenProcess(r.PID)
 	if err != nil {
 		return nil, gone("init has exited: %w", err)
 	}
 	// The pidfd is open, so the pid cannot be reused without the checks below noticing it.
-	now, err := newRecord(r.PID)
-	now.Restored, now.SentryState, now.OwnNet = r.Restored, r.SentryState, r.OwnNet
-	if err != nil || now != r || !memberOf(r.PID, cg.Path()) {
+	now, err := procstat.Identify(r.PID)
+	if err != nil || now != r.Identity || !memberOf(r.PID, cg.Path()) {
 		pidfd.Close()
 		return nil, gone("init, process %d, has exited", r.PID)
 	}
@@ -199,16 +141,12 @@ func (i *instance) finishCreate(ctx context.Context) error {
 		return err
 	}
 	if frozen || i.sentryPaused.Load() {
-		return sealControl(l)
+		return base.SealControl(l.socket(), "oci.Open")
 	}
-	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	ctx, cancel := context.WithTimeout(ctx, base.AnswerTime)
 	defer cancel()
 	if _, err := control.Dial(l.socket()).WaitReady(ctx); err != nil {
 		return fmt.Errorf("init of %s does not answer: %w", l.dir, err)
 	}
-	return errors.Join(unmountStaged(l, l.secrets()), sealControl(l))
+	return errors.Join(unmountStaged(l, l.secrets()), base.SealControl(l.socket(), "oci.Open"))
 }
-
-// answerTime limits the wait for init to answer. Init must be loaded, and the host may be
-// busy.
-const answerTime = 15 * time.Second

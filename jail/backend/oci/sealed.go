@@ -15,6 +15,7 @@ import (
 	"glasshouse/host/overlay"
 	"glasshouse/internal/dirs"
 	"glasshouse/jail"
+	"glasshouse/jail/backend/base"
 )
 
 // mountSealed mounts each sealed layer of p among the staged mounts. A layer that was just
@@ -96,7 +97,7 @@ func removeSealedVolume(p jail.Plan, l layout) error {
 // SealLayer implements jail.Checkpointer.
 func (b *Backend) SealLayer(ctx context.Context, p jail.Plan, to string) error {
 	const op = "oci.SealLayer"
-	if err := checkPaths(p, op); err != nil {
+	if err := base.CheckPaths(p, op); err != nil {
 		return err
 	}
 	l := layout{p.Dir}
@@ -123,7 +124,7 @@ var copyLimit = overlay.CopyLimit{Files: 300, Bytes: 8 << 20}
 // BeginCopy implements jail.Checkpointer.
 func (b *Backend) BeginCopy(ctx context.Context, p jail.Plan, to string) (_ jail.LayerCopy, err error) {
 	const op = "oci.BeginCopy"
-	if err := checkPaths(p, op); err != nil {
+	if err := base.CheckPaths(p, op); err != nil {
 		return nil, err
 	}
 	if _, err := os.Lstat(to); !errors.Is(err, fs.ErrNotExist) {

@@ -12,9 +12,7 @@ import (
 
 var _ jail.SecretHolder = (*instance)(nil)
 
-// ShowSecrets implements jail.SecretHolder. The host mounts the secrets in the jail's mount
-// namespace. No process of the jail may mount, not even init. The memory of init is part of
-// snapshots and never contains a secret.
+// ShowSecrets implements jail.SecretHolder.
 func (i *instance) ShowSecrets(_ context.Context, files []jail.SecretFile) error {
 	sentry := i.backend.kind.sentry
 	if sentry && !i.plan.SecretFiles {
@@ -24,18 +22,14 @@ func (i *instance) ShowSecrets(_ context.Context, files []jail.SecretFile) error
 		return fault.Cannot("oci.ShowSecrets", "the mounts of a gVisor jail belong to gVisor's kernel and cannot be changed after its start",
 			"create the jail with the runtime runc or crun, or inject the secret into its requests")
 	}
-	shown := make([]secretfs.File, len(files))
-	for n, f := range files {
-		uid, gid, err := f.Host(i.plan.IDs)
-		if err != nil {
-			return fault.New(fault.Invalid, "oci.ShowSecrets", f.Name(), err)
-		}
-		shown[n] = secretfs.File{Name: f.Name(), Data: f.Bytes(), UID: uid, GID: gid}
+	shown, err := i.HostFiles("oci.ShowSecrets", files)
+	if err != nil {
+		return err
 	}
 	if sentry {
 		return i.fillSecrets(shown)
 	}
-	return i.secrets(func(n secretfs.Namespace) error { return n.Show(shown) })
+	return i.Secrets(func(n secretfs.Namespace) error { return n.Show(shown) })
 }
 
 // fillSecrets shows secrets to a gVisor jail through the mount of stageSecrets.
@@ -91,20 +85,5 @@ func (i *instance) HideSecrets(context.Context) error {
 	if i.backend.kind.sentry {
 		return i.fillSecrets(nil)
 	}
-	return i.secrets(secretfs.Namespace.Hide)
-}
-
-func (i *instance) secrets(do func(secretfs.Namespace) error) error {
-	conn, err := i.pidfd.SyscallConn()
-	if err != nil {
-		return err
-	}
-	first := i.plan.IDs.First
-	controlErr := conn.Control(func(fd uintptr) {
-		err = do(secretfs.Namespace{PID: i.pid, PIDFD: int(fd), UID: first, GID: first})
-	})
-	if controlErr != nil {
-		return controlErr
-	}
-	return err
+	return i.Secrets(secretfs.Namespace.Hide)
 }

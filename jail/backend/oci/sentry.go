@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"glasshouse/fault"
+	"glasshouse/jail/backend/base"
 	"glasshouse/jail/init/control"
 )
 
@@ -158,12 +159,12 @@ func (i *instance) resumeSentry(ctx context.Context) error {
 }
 
 func (i *instance) recordSentryState(how string) error {
-	r, err := readRecord(i.layout.record())
-	if err != nil {
+	var r record
+	if err := base.ReadRecord(i.layout.record(), &r); err != nil {
 		return err
 	}
 	r.SentryState = how
-	return r.write(i.layout.record())
+	return base.WriteRecord(i.layout.record(), r)
 }
 
 // recoverPause handles a pause that was interrupted by the end of a daemon. If init does not
@@ -180,7 +181,7 @@ func (i *instance) recoverPause(ctx context.Context) (err error) {
 		}
 		defer func() { err = errors.Join(err, i.cgroup.Freeze(context.WithoutCancel(ctx))) }()
 	}
-	asked, cancel := context.WithTimeout(ctx, answerTime)
+	asked, cancel := context.WithTimeout(ctx, base.AnswerTime)
 	defer cancel()
 	if _, err := control.Dial(i.layout.socket()).WaitReady(asked); err == nil {
 		return i.recordSentryState("")

@@ -15,6 +15,7 @@ import (
 
 	"glasshouse/fault"
 	"glasshouse/jail"
+	"glasshouse/jail/backend/base"
 )
 
 // The image files of a gVisor checkpoint.
@@ -32,8 +33,8 @@ func (b *Backend) dumpSentry(ctx context.Context, p jail.Plan, i *instance, dir 
 	if !i.sentryPaused.Load() {
 		return fault.Newf(fault.Conflict, "oci.Dump", string(p.ID), "the jail is not paused by gVisor")
 	}
-	r, err := readRecord(i.layout.record())
-	if err != nil {
+	var r record
+	if err := base.ReadRecord(i.layout.record(), &r); err != nil {
 		return err
 	}
 	n := notes{External: map[string]externalMount{}, Net: p.Network, OwnNet: r.OwnNet}

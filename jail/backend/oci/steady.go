@@ -1,7 +1,6 @@
 package oci
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -9,6 +8,7 @@ import (
 	"time"
 
 	"glasshouse/fault"
+	"glasshouse/internal/procstat"
 	"glasshouse/jail"
 )
 
@@ -66,11 +66,14 @@ func (i *instance) unsettledTasks() (running, waiting int, err error) {
 		}
 		for _, t := range tasks {
 			stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%s/stat", pid, t.Name()))
-			at := bytes.LastIndexByte(stat, ')')
-			if err != nil || at < 0 || at+2 >= len(stat) {
+			if err != nil {
 				continue
 			}
-			switch stat[at+2] {
+			s, err := procstat.Parse(stat)
+			if err != nil {
+				return 0, 0, err
+			}
+			switch s.State {
 			case 'R':
 				running = pid
 			case 'D':

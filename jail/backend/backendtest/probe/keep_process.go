@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"time"
 
+	"glasshouse/internal/procstat"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -311,9 +313,11 @@ func keepStopped([]string) (func(bool) error, error) {
 
 // stateOf returns the state letter of a process.
 func stateOf(pid int) string {
-	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	_, after, _ := strings.Cut(string(b), ") ")
-	return after[:min(1, len(after))]
+	s, err := procstat.Read(pid)
+	if err != nil {
+		return ""
+	}
+	return string(s.State)
 }
 
 func untilState(pid int, state string) error {
