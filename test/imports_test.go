@@ -130,6 +130,7 @@ var may = map[string][]string{
 	"internal/dirs":        {},
 	"internal/fork":        {},
 	"internal/ifhead":      {},
+	"internal/killtest":    {},
 	"internal/linger":      {},
 	"internal/notify":      {},
 	"internal/procstat":    {},

@@ -1,11 +1,9 @@
 package autonomy_test
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -14,19 +12,11 @@ import (
 
 	"glasshouse/agents/autonomy"
 	"glasshouse/id"
+	"glasshouse/internal/killtest"
 	"glasshouse/store"
 )
 
-// TestMain runs the daemon process of TestRequestsSurviveKills in the test binary.
-func TestMain(m *testing.M) {
-	if where := os.Getenv("AUTONOMY_TEST_DAEMON"); where != "" {
-		if err := daemon(where); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-	}
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { killtest.Main(m, daemon) }
 
 // fileInboxes appends delivered ids to a file durably, without checking for duplicates.
 type fileInboxes string
@@ -59,12 +49,13 @@ func openBroker(dir string) (*autonomy.Broker, error) {
 }
 
 // daemon sends and answers requests in an endless loop, and prints each completed step.
-func daemon(dir string) error {
+func daemon(args []string) error {
+	dir, round := args[0], args[1]
 	b, err := openBroker(dir)
 	if err != nil {
 		return err
 	}
-	ctx, round := context.Background(), os.Getenv("AUTONOMY_TEST_ROUND")
+	ctx := context.Background()
 	for n := 0; ; n++ {
 		name := fmt.Sprint(round, " ", n)
 		r, err := b.Ask(ctx, member("worker"), autonomy.Ask{To: "reviewer", Action: "review", Context: name, Key: name})
@@ -87,30 +78,10 @@ func TestRequestsSurviveKills(t *testing.T) {
 	dir := t.TempDir()
 	confirmed := map[string]string{}
 	for round := range 4 {
-		cmd := exec.Command(os.Args[0])
-		cmd.Env = append(os.Environ(), "AUTONOMY_TEST_DAEMON="+dir, fmt.Sprint("AUTONOMY_TEST_ROUND=", round))
-		cmd.Stderr = os.Stderr
-		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		printed := 0
-		for lines := bufio.NewScanner(out); lines.Scan(); { // continues after the kill until the pipe is empty
-			what, of, _ := strings.Cut(lines.Text(), " ")
+		killtest.Start(t, dir, round).KillAfter(20+13*round, 0, func(line string) {
+			what, of, _ := strings.Cut(line, " ")
 			confirmed[of] = what
-			printed++
-			if printed == 20+13*round {
-				cmd.Process.Kill()
-			}
-		}
-		cmd.Process.Kill()
-		cmd.Wait()
-		if printed < 20 {
-			t.Fatalf("the daemon ended after %d lines", printed)
-		}
+		})
 	}
 
 	b, err := openBroker(dir)

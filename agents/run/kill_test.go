@@ -1,14 +1,12 @@
 package run_test
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -18,6 +16,7 @@ import (
 	"glasshouse/agents/run"
 	"glasshouse/capability/budget"
 	"glasshouse/id"
+	"glasshouse/internal/killtest"
 	"glasshouse/policy/chain"
 	"glasshouse/store"
 )
@@ -322,20 +321,12 @@ func TestRecordsOfLostDaemonAreWrittenByOthers(t *testing.T) {
 	}
 }
 
-// TestMain runs the daemon process of TestRepeatedlyKilledDaemonDoesStepsOnce.
-func TestMain(m *testing.M) {
-	if path := os.Getenv("RUN_TEST_DAEMON"); path != "" {
-		if err := daemon(path); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-		}
-		os.Exit(1)
-	}
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { killtest.Main(m, daemon) }
 
 // daemon executes runs without end, beginning with an unfinished one, and prints each after it
 // is done. The world is a file with one line per side effect.
-func daemon(path string) error {
+func daemon(args []string) error {
+	path := args[0]
 	ctx := context.Background()
 	db, err := store.Open(ctx, path)
 	if err != nil {
@@ -407,32 +398,13 @@ func TestRepeatedlyKilledDaemonDoesStepsOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	for round := range 5 {
-		cmd := exec.Command(os.Args[0])
-		cmd.Env = append(os.Environ(), "RUN_TEST_DAEMON="+h.path)
-		cmd.Stderr = os.Stderr
-		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		lines := 0
-		for scanner := bufio.NewScanner(out); scanner.Scan(); { // continues after the kill with the lines left in the pipe
-			word := strings.Fields(scanner.Text())
+		killtest.Start(t, h.path).KillAfter(4+3*round, time.Duration(round)*3*time.Millisecond, func(line string) {
+			word := strings.Fields(line)
 			if before, known := confirmed[word[1]]; known && before != word[2] {
 				t.Errorf("run %s was executed again with a different step log", word[1])
 			}
 			confirmed[word[1]] = word[2]
-			if lines++; lines == 4+3*round {
-				time.AfterFunc(time.Duration(round)*3*time.Millisecond, func() { cmd.Process.Kill() })
-			}
-		}
-		cmd.Process.Kill()
-		cmd.Wait()
-		if lines < 4 {
-			t.Fatalf("the daemon ended after %d lines, want at least 4", lines)
-		}
+		})
 	}
 	h.open(t)
 	m := h.manager(t, named("w"))

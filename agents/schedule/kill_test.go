@@ -1,12 +1,9 @@
 package schedule_test
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"math"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -14,25 +11,17 @@ import (
 
 	"glasshouse/agents/schedule"
 	"glasshouse/id"
+	"glasshouse/internal/killtest"
 	"glasshouse/store"
 )
 
-// TestMain runs daemon in a child process of TestKilledDaemonLosesAndRepeatsNothing.
-func TestMain(m *testing.M) {
-	if where := os.Getenv("SCHEDULE_TEST_DAEMON"); where != "" {
-		if err := daemon(where); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-	}
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { killtest.Main(m, daemon) }
 
 // daemon fires due schedules forever. Its clock jumps to the next wake time. It prints the key
 // of each Firing.
-func daemon(where string) error {
+func daemon(args []string) error {
 	ctx := context.Background()
-	s, err := store.Open(ctx, where)
+	s, err := store.Open(ctx, args[0])
 	if err != nil {
 		return err
 	}
@@ -91,30 +80,10 @@ func TestKilledDaemonLosesAndRepeatsNothing(t *testing.T) {
 		if round == 20*kills {
 			t.Fatalf("after %d kills a schedule has counted %d firings, want at least 5", round, leastCounted())
 		}
-		cmd := exec.Command(os.Args[0])
-		cmd.Env = append(os.Environ(), "SCHEDULE_TEST_DAEMON="+where)
-		cmd.Stderr = os.Stderr
-		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		count, limit := 0, 30+11*round
-		for keys := bufio.NewScanner(out); keys.Scan(); { // continues after the kill with the rest of the pipe
-			fired[keys.Text()] = true
-			count++
-			if count == limit {
-				cmd.Process.Kill()
-			}
-		}
-		cmd.Process.Kill()
-		cmd.Wait()
-		lines += count
-		if count < limit {
-			t.Fatalf("the daemon ended after %d firings", count)
-		}
+		killtest.Start(t, where).KillAfter(30+11*round, 0, func(key string) {
+			fired[key] = true
+			lines++
+		})
 	}
 	for _, first := range created {
 		checkKilled(t, s, first, fired)

@@ -4,10 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -17,6 +15,7 @@ import (
 	"glasshouse/capability/bundle"
 	"glasshouse/fault"
 	"glasshouse/internal/atomicfile"
+	"glasshouse/internal/killtest"
 )
 
 func TestInstallUpdateAndRemove(t *testing.T) {
@@ -212,20 +211,7 @@ func (r fileRegistry) Register(_ context.Context, in *bundle.Installed, _ *bundl
 
 func (r fileRegistry) Forget(context.Context, string) error { return os.Remove(r.name) }
 
-// victim is the environment variable that makes the test binary install bundles until it is
-// killed. Its value is the directory.
-const victim = "GLASSHOUSE_TEST_INSTALLS"
-
-func TestMain(m *testing.M) {
-	if dir := os.Getenv(victim); dir != "" {
-		if err := install(dir); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		return
-	}
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { killtest.Main(m, install) }
 
 func installerIn(dir string) (*bundle.Installer, error) {
 	trust, err := bundle.OpenTrust(filepath.Join(dir, bundle.TrustFile))
@@ -235,7 +221,8 @@ func installerIn(dir string) (*bundle.Installer, error) {
 }
 
 // install alternately installs two versions without end.
-func install(dir string) error {
+func install(args []string) error {
+	dir := args[0]
 	i, err := installerIn(dir)
 	if err != nil {
 		return err
@@ -261,17 +248,11 @@ func TestInstallSurvivesKill(t *testing.T) {
 		s.ok(err)
 		s.ok(b.Pack(filepath.Join(dir, name)))
 	}
-	self, err := os.Executable()
-	s.ok(err)
 	for range 12 {
-		cmd := exec.Command(self)
-		cmd.Env = append(os.Environ(), victim+"="+dir)
-		s.ok(cmd.Start())
+		p := killtest.Start(t, dir)
 		time.Sleep(time.Duration(rand.N(60)) * time.Millisecond)
-		s.ok(cmd.Process.Kill())
-		if err := cmd.Wait(); cmd.ProcessState.Exited() {
-			t.Fatalf("it ended by itself: %v", err)
-		}
+		p.Kill()
+		p.Wait()
 		whole(t, dir)
 	}
 }

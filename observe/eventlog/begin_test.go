@@ -2,7 +2,6 @@ package eventlog
 
 import (
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -90,11 +89,10 @@ func TestBeginRequiresEmptyLog(t *testing.T) {
 }
 
 func TestBranchAfterKill(t *testing.T) {
-	t.Setenv("EVENTLOG_TEST_BEGIN", fmt.Sprint(parents))
 	dir := filepath.Join(t.TempDir(), "events")
 	last := uint64(parents)
 	for range 6 {
-		written := killedWriter(t, dir, time.Duration(1+rand.IntN(40))*time.Millisecond)
+		written := killedWriter(t, time.Duration(1+rand.IntN(40))*time.Millisecond, dir, parents)
 		l := reopen(t, dir)
 		flush(t, l)
 		if l.Last() == 0 && written == parents {

@@ -1,13 +1,11 @@
 package eventlog
 
 import (
-	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -17,31 +15,32 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"glasshouse/internal/killtest"
 	"glasshouse/observe/event"
 )
 
-// TestMain runs the test binary as the process to be killed if the environment asks for it.
 func TestMain(m *testing.M) {
 	quietPeriod = 0
-	if dir := os.Getenv("EVENTLOG_TEST_WRITER"); dir != "" {
-		writeForever(dir)
+	if !killtest.Started() {
+		unpacker() // created before any synctest bubble starts
 	}
-	unpacker() // created before any synctest bubble starts
-	os.Exit(m.Run())
+	killtest.Main(m, writeForever)
 }
 
 // writeForever appends records and periodically prints the last written number.
-func writeForever(dir string) {
-	l := New(Config{Dir: dir, Jail: jid, Log: quiet})
+func writeForever(args []string) error {
+	l := New(Config{Dir: args[0], Jail: jid, Log: quiet})
 	l.segment = 300 << 10
 	if err := l.Open(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+		return err
 	}
-	if base, _ := strconv.ParseUint(os.Getenv("EVENTLOG_TEST_BEGIN"), 10, 64); base > 0 && l.Last() <= base {
-		if err := l.SetBase(base); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
+	if len(args) > 1 {
+		base, err := strconv.ParseUint(args[1], 10, 64)
+		if err == nil && l.Last() <= base {
+			err = l.SetBase(base)
+		}
+		if err != nil {
+			return err
 		}
 	}
 	for n := 0; ; n++ {
@@ -76,7 +75,7 @@ func TestKilledAtAnyMoment(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "events")
 	last := uint64(0)
 	for range rounds {
-		written := killedWriter(t, dir, time.Duration(1+rand.IntN(40))*time.Millisecond)
+		written := killedWriter(t, time.Duration(1+rand.IntN(40))*time.Millisecond, dir)
 		l := reopen(t, dir)
 		flush(t, l)
 		checkGapsComplete(t, l, last, written)
@@ -131,36 +130,26 @@ func checkGapsComplete(t *testing.T, l *Log, after, written uint64) {
 
 // killedWriter runs a process that appends for a while, kills it, and returns the last number
 // that it reported as written.
-func killedWriter(t *testing.T, dir string, after time.Duration) (written uint64) {
+func killedWriter(t *testing.T, after time.Duration, args ...any) (written uint64) {
 	t.Helper()
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(exe)
-	cmd.Env = append(os.Environ(), "EVENTLOG_TEST_WRITER="+dir)
-	cmd.Stderr = os.Stderr
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	killed := false
-	for lines := bufio.NewScanner(out); lines.Scan(); {
-		n, err := strconv.ParseUint(lines.Text(), 10, 64)
+	first := true
+	p := killtest.Start(t, args...)
+	for {
+		line, ok := p.Next()
+		if !ok {
+			break
+		}
+		n, err := strconv.ParseUint(line, 10, 64)
 		if err != nil {
 			break // killed while printing the number
 		}
 		written = max(written, n)
-		if !killed && n > 0 {
-			killed = true
-			time.AfterFunc(after, func() { cmd.Process.Kill() })
+		if first && n > 0 {
+			first = false
+			time.AfterFunc(after, p.Kill)
 		}
 	}
-	cmd.Process.Kill()
-	cmd.Wait()
+	p.Wait()
 	return written
 }
 

@@ -1,12 +1,10 @@
 package approval_test
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -14,47 +12,39 @@ import (
 
 	"glasshouse/fault"
 	"glasshouse/id"
+	"glasshouse/internal/killtest"
 	"glasshouse/policy/approval"
 	"glasshouse/store"
 	"glasshouse/store/storetest"
 )
 
-// TestMain runs the daemon process of TestKilledDaemonLosesNothing.
-func TestMain(m *testing.M) {
-	if path := os.Getenv("APPROVAL_TEST_DAEMON"); path != "" {
-		daemon(path)
-	}
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { killtest.Main(m, daemon) }
 
 // daemon adds requests without end, answers every third, and prints each after it succeeded.
-func daemon(path string) {
+func daemon(args []string) error {
+	path, hook, round := args[0], args[1], args[2]
 	ctx := context.Background()
 	s, err := store.Open(ctx, path)
 	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+		return err
 	}
-	q, err := approval.New(ctx, s.Approvals(), approval.Config{Limit: 1 << 20, Webhooks: []approval.Webhook{{Name: "ops", URL: os.Getenv("APPROVAL_TEST_HOOK")}}, Retry: approval.Retry{First: time.Hour}})
+	q, err := approval.New(ctx, s.Approvals(), approval.Config{Limit: 1 << 20, Webhooks: []approval.Webhook{{Name: "ops", URL: hook}}, Retry: approval.Retry{First: time.Hour}})
 	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+		return err
 	}
 	for n := 0; ; n++ {
-		r, err := q.Open(ctx, run(fmt.Sprintf("%s %d", os.Getenv("APPROVAL_TEST_ROUND"), n)))
-		if err == nil {
-			fmt.Println("asked", r.ID)
-			if n%3 == 0 {
-				_, err = q.Answer(ctx, r.ID, deny(anna, "no"))
-				if err == nil {
-					fmt.Println("answered", r.ID)
-				}
-			}
-		}
+		r, err := q.Open(ctx, run(fmt.Sprintf("%s %d", round, n)))
 		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
+			return err
 		}
+		fmt.Println("asked", r.ID)
+		if n%3 != 0 {
+			continue
+		}
+		if _, err := q.Answer(ctx, r.ID, deny(anna, "no")); err != nil {
+			return err
+		}
+		fmt.Println("answered", r.ID)
 	}
 }
 
@@ -69,29 +59,10 @@ func TestKilledDaemonLosesNothing(t *testing.T) {
 	t.Cleanup(rcv.Close)
 	confirmed := map[id.Approval]string{}
 	for round := range 4 {
-		cmd := exec.Command(os.Args[0])
-		cmd.Env = append(os.Environ(), "APPROVAL_TEST_DAEMON="+path, "APPROVAL_TEST_HOOK="+rcv.URL, fmt.Sprintf("APPROVAL_TEST_ROUND=%d", round))
-		cmd.Stderr = os.Stderr
-		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		lines := 0
-		for scanner := bufio.NewScanner(out); scanner.Scan(); { // continues after the kill with the lines left in the pipe
-			what, aid, _ := strings.Cut(scanner.Text(), " ")
+		killtest.Start(t, path, rcv.URL, round).KillAfter(30+17*round, 0, func(line string) {
+			what, aid, _ := strings.Cut(line, " ")
 			confirmed[id.Approval(aid)] = what
-			if lines++; lines == 30+17*round {
-				cmd.Process.Kill()
-			}
-		}
-		cmd.Process.Kill()
-		cmd.Wait()
-		if lines < 30 {
-			t.Fatalf("the daemon ended after %d lines, want at least 30", lines)
-		}
+		})
 	}
 
 	s, err := storetest.Open(t, path)

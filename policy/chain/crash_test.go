@@ -1,14 +1,12 @@
 package chain_test
 
 import (
-	"bufio"
 	"context"
 	"encoding/base64"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -17,27 +15,21 @@ import (
 	"golang.org/x/sys/unix"
 
 	"glasshouse/fault"
+	"glasshouse/internal/killtest"
 	"glasshouse/policy/chain"
 	"glasshouse/store/postgrestest"
 )
 
-// TestMain runs the test binary as the process to be killed if requested.
-func TestMain(m *testing.M) {
-	if dir := os.Getenv("CHAIN_TEST_WRITER"); dir != "" {
-		appendForever(dir)
-	}
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { killtest.Main(m, appendForever) }
 
 const crashEvery = 20
 
 // appendForever appends from many goroutines, and prints each acknowledged entry and each
 // published checkpoint.
-func appendForever(dir string) {
-	h, err := tryOpen(dir, chain.Config{Every: crashEvery})
+func appendForever(args []string) error {
+	h, err := tryOpen(args[0], chain.Config{Every: crashEvery})
 	if err != nil {
-		fmt.Println("error:", err)
-		os.Exit(1)
+		return err
 	}
 	fmt.Println("ready")
 	var mu sync.Mutex // keeps lines intact
@@ -46,13 +38,14 @@ func appendForever(dir string) {
 		defer mu.Unlock()
 		fmt.Printf(format+"\n", args...)
 	}
+	failed := make(chan error)
 	for w := range 16 {
 		go func() {
 			for n := w; ; n++ {
 				e, err := h.Append(context.Background(), anEntry(n))
 				if err != nil {
-					say("error: %v", err)
-					os.Exit(1)
+					failed <- err
+					return
 				}
 				say("%d %s", e.Seq, e.Hash)
 				if cp := h.Latest(); n%8 == 0 && cp.Size > 0 {
@@ -61,36 +54,21 @@ func appendForever(dir string) {
 			}
 		}()
 	}
-	select {}
+	return <-failed
 }
 
 // A writer is another process that has opened the chain of dir.
 type writer struct {
-	cmd   *exec.Cmd
-	lines *bufio.Scanner
-	seqs  map[int64]string // acknowledged, with their hashes
-	seen  string           // the last published checkpoint
+	*killtest.Process
+	seqs map[int64]string // acknowledged, with their hashes
+	seen string           // the last published checkpoint
 }
 
 func startWriter(t *testing.T, dir string) *writer {
 	t.Helper()
-	w := &writer{cmd: exec.Command(os.Args[0]), seqs: map[int64]string{}}
-	w.cmd.Env = append(os.Environ(), "CHAIN_TEST_WRITER="+dir)
-	w.cmd.Stderr = os.Stderr
-	out, err := w.cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := w.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		w.cmd.Process.Kill()
-		w.cmd.Wait()
-	})
-	w.lines = bufio.NewScanner(out)
-	if !w.lines.Scan() || w.lines.Text() != "ready" {
-		t.Fatalf("unexpected output of the writer: %q", w.lines.Text())
+	w := &writer{Process: killtest.Start(t, dir), seqs: map[int64]string{}}
+	if line, _ := w.Next(); line != "ready" {
+		t.Fatalf("unexpected output of the writer: %q", line)
 	}
 	return w
 }
@@ -100,8 +78,11 @@ func startWriter(t *testing.T, dir string) *writer {
 func (w *writer) kill(t *testing.T, n int) {
 	t.Helper()
 	killed := false
-	for w.lines.Scan() {
-		line := w.lines.Text()
+	for {
+		line, ok := w.Next()
+		if !ok {
+			break
+		}
 		if b64, ok := strings.CutPrefix(line, "signed "); ok {
 			note, err := base64.StdEncoding.DecodeString(b64)
 			if err != nil {
@@ -120,14 +101,11 @@ func (w *writer) kill(t *testing.T, n int) {
 		}
 		w.seqs[seq] = hash
 		if len(w.seqs) == n {
-			w.cmd.Process.Kill()
+			w.Kill()
 			killed = true
 		}
 	}
-	w.cmd.Wait()
-	if !killed {
-		t.Fatalf("the writer exited after %d entries", len(w.seqs))
-	}
+	w.Wait()
 }
 
 func TestAcknowledgedEntriesSurviveKill(t *testing.T) {

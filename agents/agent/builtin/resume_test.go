@@ -2,12 +2,9 @@ package builtin_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http/httptest"
-	"os"
-	"os/exec"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -16,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"glasshouse/agents/agent/builtin"
+	"glasshouse/internal/killtest"
 )
 
 // newDigestEndpoint returns an endpoint whose model chooses each answer by the digest of the
@@ -209,47 +207,28 @@ func TestStoppedAgentResumesFromItsCheckpoint(t *testing.T) {
 	})
 }
 
-const (
-	runAgentEnv = "GLASSHOUSE_TEST_AGENT"
-	endpointEnv = "GLASSHOUSE_TEST_ENDPOINT"
-)
-
 func TestMain(m *testing.M) {
-	if os.Getenv(runAgentEnv) != "" {
-		if err := builtin.Run(context.Background(), builtin.Config{Endpoint: os.Getenv(endpointEnv), CheckpointInterval: 2}); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
-	os.Exit(m.Run())
+	killtest.Main(m, func(args []string) error {
+		return builtin.Run(context.Background(), builtin.Config{Endpoint: args[0], CheckpointInterval: 2})
+	})
 }
 
 func TestKilledProcessDoesNotChangeTheRun(t *testing.T) {
 	want, _ := uninterrupted(t, 2)
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
 	d := newDigestEndpoint()
 	server := httptest.NewServer(d)
 	defer server.Close()
 	kills := 0
 	for n := 0; ; n++ {
-		cmd := exec.Command(self)
-		cmd.Env = []string{runAgentEnv + "=1", endpointEnv + "=" + server.URL}
-		cmd.Stderr = os.Stderr
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		p := killtest.Start(t, server.URL)
 		// The delay grows, so that one process completes even on a slow machine.
-		timer := time.AfterFunc(time.Duration(n)*time.Duration(rand.IntN(4000))*time.Microsecond, func() { cmd.Process.Kill() })
-		err := cmd.Wait()
+		timer := time.AfterFunc(time.Duration(n)*time.Duration(rand.IntN(4000))*time.Microsecond, p.Kill)
+		killed, err := p.End()
 		timer.Stop()
 		if err == nil {
 			break
 		}
-		if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.Exited() {
+		if !killed {
 			t.Fatalf("the agent failed: %v", err)
 		}
 		kills++

@@ -1,14 +1,12 @@
 package images_test
 
 import (
-	"bufio"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -17,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"glasshouse/fault"
+	"glasshouse/internal/killtest"
 	"glasshouse/jail/snapshot/images"
 )
 
@@ -294,17 +293,11 @@ func TestGetOnFullDisk(t *testing.T) {
 	}
 }
 
-// TestMain runs the test binary as the victim of TestKilledAtAnyInstant if requested.
-func TestMain(m *testing.M) {
-	if dir := os.Getenv("GLASSHOUSE_IMAGES_VICTIM"); dir != "" {
-		fmt.Println("failed", victim(dir, os.Getenv("GLASSHOUSE_IMAGES_ROUND")))
-		os.Exit(1)
-	}
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { killtest.Main(m, victim) }
 
 // victim puts and deletes snapshots, and prints each operation before and after it.
-func victim(dir, round string) error {
+func victim(args []string) error {
+	dir, round := args[0], args[1]
 	s, err := images.Open(filepath.Join(dir, "pages"))
 	if err != nil {
 		return err
@@ -393,26 +386,22 @@ func TestKilledAtAnyInstant(t *testing.T) {
 // just for d. It kills the victim and returns its output.
 func (h *harness) killed(round int, d time.Duration) (said []string) {
 	h.t.Helper()
-	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), "GLASSHOUSE_IMAGES_VICTIM="+h.dir, fmt.Sprint("GLASSHOUSE_IMAGES_ROUND=", round))
-	out, err := cmd.StdoutPipe()
-	h.must(err)
-	h.must(cmd.Start())
-	kill := func() { time.AfterFunc(d, func() { cmd.Process.Kill() }) }
+	p := killtest.Start(h.t, h.dir, round)
+	kill := func() { time.AfterFunc(d, p.Kill) }
 	if round%4 == 0 {
 		kill()
 	}
-	lines := bufio.NewScanner(out)
-	for lines.Scan() {
-		said = append(said, lines.Text())
+	for {
+		line, ok := p.Next()
+		if !ok {
+			break
+		}
+		said = append(said, line)
 		if len(said) == 1 && round%4 != 0 {
 			kill()
 		}
 	}
-	var exit *exec.ExitError
-	if err := cmd.Wait(); !errors.As(err, &exit) || exit.Exited() {
-		h.t.Fatalf("the victim exited by itself: %v, %q", err, said)
-	}
+	p.Wait()
 	return said
 }
 
