@@ -998,11 +998,13 @@ export interface Estimate {
 }
 
 export interface Event {
-  /** ABI of the system call, if it is not the native one. */
+  /** ABI of the system call if it is not the native one: i386, x32 or arm. */
   abi?: string;
+  /** Socket address that the system call received as an argument. */
   addr?: string;
   /** Arguments of the system call. */
   args?: number[];
+  /** Arguments of the program. */
   argv?: string[];
   /** Value of ns at the first packet of a flow, or at the start of a process. */
   begin?: number;
@@ -1012,93 +1014,107 @@ export interface Event {
   calls?: number;
   /** The return of fork or clone in the new task. */
   child?: boolean;
-  /** Command name of the process. */
+  /** Name of the thread; by default the name of the program. */
   comm?: string;
+  /** CPU time since the start of the jail in nanoseconds. */
   cpu_ns?: number;
   /** A string or list is truncated. */
   cut?: boolean;
+  /** Working directory inside the jail. */
   cwd?: string;
   /** seccomp denied the system call before it was executed. */
   denied?: boolean;
+  /** Direction, from the jail's perspective. */
   dir?: "egress" | "ingress" | "loopback";
+  /** Disk space in use. */
   disk_bytes?: number;
   /** Destination address. */
   dst?: string;
-  /** Duration in nanoseconds. */
+  /** Duration of the system call in nanoseconds. */
   dur_ns?: number;
+  /** Path of the program inside the jail. */
   exe?: string;
   /** The process existed when observation began. */
   existing?: boolean;
   /** Exit status of the process. */
   exit_code?: number | null;
-  /** File descriptor. */
+  /** File descriptor; -1 if there is none. */
   fd?: number | null;
+  /** For a gap: first sequence number of the range with the lost events, if they had numbers. */
   from?: number;
+  /** Group ID inside the jail. */
   gid?: number | null;
   /** The DNS name that the jail resolved to the remote address. */
   host?: string;
-  /** PID on the host. */
+  /** Thread ID on the host. */
   host_pid?: number;
-  /** Network interface. */
+  /** Network interface in the jail. */
   iface?: string;
   /** Glasshouse made the call in a process of the jail. */
   injected?: boolean;
   jail: string;
   /** For a gap: number of lost events; -1 if unknown. */
   lost?: number;
+  /** Memory in use. */
   memory_bytes?: number;
   /** Name of the system call. */
   name?: string;
   /** Number of the system call. */
   nr?: number;
-  /** Monotonic clock of the host, in nanoseconds. */
+  /** Monotonic clock of the host at completion, in nanoseconds. */
   ns?: number;
   /** The file operation, process event or snapshot operation. */
   op?: string;
-  /** Number of packets of a flow. */
+  /** Number of packets of a flow, or of segments of a packet if more than one. */
   packets?: number;
   /** The source jail of the snapshot. */
   parent?: string;
   /** Sequence number of the last event in the parent's log that the snapshot includes. */
   parent_seq?: number | null;
-  /** The caller was in the system call when observation began. */
+  /** The caller was in the system call when observation began. There is no duration. */
   partial?: boolean;
   /** Path inside the jail. */
   path?: string;
   /** PID inside the jail. */
   pid?: number;
+  /** Number of processes and threads, without those of init. */
   pids?: number;
+  /** PID of the parent inside the jail. */
   ppid?: number;
+  /** Protocol: tcp, udp, icmp, icmp6, arp, or by number as in ip-41 and eth-88cc. */
   proto?: string;
   /** The path in memory differed from the path that the kernel used (a TOCTOU race). */
   raced?: boolean;
-  /** The jail's disk is read-only after an error. */
+  /** The jail's disk is read-only after an error. In usage events. */
   read_only?: boolean;
   /** The path that the kernel opened, if it differs from path. */
   real?: string;
   /** For a gap: why events were lost. */
   reason?: string;
-  /** Return value of the system call. A negative value is -errno. */
+  /** Return value of the system call, or the error of a file operation. A negative value is -errno. */
   ret?: number | null;
   /** Peak resident set size in bytes. */
   rss?: number;
+  /** Bytes received since the start of the jail. */
   rx_bytes?: number;
   /** Sequence number in the jail, without gaps, from 1. A jail made from a snapshot continues the
    * numbering of its parent. */
   seq: number;
-  /** The signal that ended the process. */
+  /** The signal that ended the process, such as SIGKILL. */
   signal?: string;
+  /** The snapshot that was taken or restored. */
   snapshot?: string;
   /** For a gap: type of the lost events. */
   source?: string;
   /** Source address. */
   src?: string;
-  /** System CPU time in nanoseconds. */
+  /** System CPU time of the process in nanoseconds. */
   system_ns?: number;
-  /** TCP flags of the packet, or of all packets of a flow. */
+  /** TCP flags of the packet, or of all packets of a flow, as in SYN,ACK. */
   tcp?: string;
-  /** The event concerns a thread and not a process. */
+  /** The event concerns a thread that is not the first of its process. */
   thread?: boolean;
+  /** For a gap: last sequence number of that range. */
   through?: number;
   /** Thread ID inside the jail. */
   tid?: number;
@@ -1106,14 +1122,17 @@ export interface Event {
   to?: string;
   /** Time, in milliseconds since 1970. */
   ts: number;
+  /** Bytes sent since the start of the jail. */
   tx_bytes?: number;
+  /** Subject of the event. It determines which of the other fields are present. */
   type: "syscall" | "file" | "net" | "proc" | "gap" | "usage" | "lineage";
+  /** User ID inside the jail. */
   uid?: number | null;
-  /** The caller died during the system call. */
+  /** The caller died during the system call, or the call never returns. There is no return value. */
   unfinished?: boolean;
   /** The path of the file descriptor is unknown. */
   unresolved?: boolean;
-  /** User CPU time in nanoseconds. */
+  /** User CPU time of the process in nanoseconds. */
   user_ns?: number;
 }
 

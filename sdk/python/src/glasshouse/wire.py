@@ -1236,11 +1236,13 @@ _EventOdd = TypedDict(
 
 
 class EventOptions(_EventOdd, total=False):
-    # ABI of the system call, if it is not the native one.
+    # ABI of the system call if it is not the native one: i386, x32 or arm.
     abi: str
+    # Socket address that the system call received as an argument.
     addr: str
     # Arguments of the system call.
     args: list[int]
+    # Arguments of the program.
     argv: list[str]
     # Value of ns at the first packet of a flow, or at the start of a process.
     begin: int
@@ -1250,100 +1252,117 @@ class EventOptions(_EventOdd, total=False):
     calls: int
     # The return of fork or clone in the new task.
     child: bool
-    # Command name of the process.
+    # Name of the thread; by default the name of the program.
     comm: str
+    # CPU time since the start of the jail in nanoseconds.
     cpu_ns: int
     # A string or list is truncated.
     cut: bool
+    # Working directory inside the jail.
     cwd: str
     # seccomp denied the system call before it was executed.
     denied: bool
+    # Direction, from the jail's perspective.
     dir: Literal["egress", "ingress", "loopback"]
+    # Disk space in use.
     disk_bytes: int
     # Destination address.
     dst: str
-    # Duration in nanoseconds.
+    # Duration of the system call in nanoseconds.
     dur_ns: int
+    # Path of the program inside the jail.
     exe: str
     # The process existed when observation began.
     existing: bool
     # Exit status of the process.
     exit_code: Optional[int]
-    # File descriptor.
+    # File descriptor; -1 if there is none.
     fd: Optional[int]
+    # Group ID inside the jail.
     gid: Optional[int]
     # The DNS name that the jail resolved to the remote address.
     host: str
-    # PID on the host.
+    # Thread ID on the host.
     host_pid: int
-    # Network interface.
+    # Network interface in the jail.
     iface: str
     # Glasshouse made the call in a process of the jail.
     injected: bool
     # For a gap: number of lost events; -1 if unknown.
     lost: int
+    # Memory in use.
     memory_bytes: int
     # Name of the system call.
     name: str
     # Number of the system call.
     nr: int
-    # Monotonic clock of the host, in nanoseconds.
+    # Monotonic clock of the host at completion, in nanoseconds.
     ns: int
     # The file operation, process event or snapshot operation.
     op: str
-    # Number of packets of a flow.
+    # Number of packets of a flow, or of segments of a packet if more than one.
     packets: int
     # The source jail of the snapshot.
     parent: str
     # Sequence number of the last event in the parent's log that the snapshot includes.
     parent_seq: Optional[int]
-    # The caller was in the system call when observation began.
+    # The caller was in the system call when observation began. There is no duration.
     partial: bool
     # Path inside the jail.
     path: str
     # PID inside the jail.
     pid: int
+    # Number of processes and threads, without those of init.
     pids: int
+    # PID of the parent inside the jail.
     ppid: int
+    # Protocol: tcp, udp, icmp, icmp6, arp, or by number as in ip-41 and eth-88cc.
     proto: str
     # The path in memory differed from the path that the kernel used (a TOCTOU race).
     raced: bool
-    # The jail's disk is read-only after an error.
+    # The jail's disk is read-only after an error. In usage events.
     read_only: bool
     # The path that the kernel opened, if it differs from path.
     real: str
     # For a gap: why events were lost.
     reason: str
-    # Return value of the system call. A negative value is -errno.
+    # Return value of the system call, or the error of a file operation. A negative value is
+    # -errno.
     ret: Optional[int]
     # Peak resident set size in bytes.
     rss: int
+    # Bytes received since the start of the jail.
     rx_bytes: int
-    # The signal that ended the process.
+    # The signal that ended the process, such as SIGKILL.
     signal: str
+    # The snapshot that was taken or restored.
     snapshot: str
     # For a gap: type of the lost events.
     source: str
     # Source address.
     src: str
-    # System CPU time in nanoseconds.
+    # System CPU time of the process in nanoseconds.
     system_ns: int
-    # TCP flags of the packet, or of all packets of a flow.
+    # TCP flags of the packet, or of all packets of a flow, as in SYN,ACK.
     tcp: str
-    # The event concerns a thread and not a process.
+    # The event concerns a thread that is not the first of its process.
     thread: bool
+    # For a gap: last sequence number of that range.
     through: int
     # Thread ID inside the jail.
     tid: int
     # New path of a renamed or linked file.
     to: str
+    # Bytes sent since the start of the jail.
     tx_bytes: int
+    # User ID inside the jail.
     uid: Optional[int]
-    # The caller died during the system call.
+    # The caller died during the system call, or the call never returns. There is no return
+    # value.
     unfinished: bool
     # The path of the file descriptor is unknown.
     unresolved: bool
-    # User CPU time in nanoseconds.
+    # User CPU time of the process in nanoseconds.
     user_ns: int
 
 
@@ -1354,6 +1373,7 @@ class Event(EventOptions):
     seq: int
     # Time, in milliseconds since 1970.
     ts: int
+    # Subject of the event. It determines which of the other fields are present.
     type: Literal["syscall", "file", "net", "proc", "gap", "usage", "lineage"]
 
 
