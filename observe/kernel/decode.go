@@ -190,7 +190,7 @@ func (w *watch) sayLosses() {
 			lost[i] += atomic.LoadUint64(&w.ring(cpu).Lost[i])
 		}
 	}
-	lost[otherSource] = atomic.LoadUint64(&w.slot.Elsewhere)
+	lost[otherSource] = atomic.LoadUint64(&w.slot.WithoutRing)
 	now := observe.Now()
 	for i, n := range lost {
 		if n == w.recorded.count[i] {

@@ -53,7 +53,7 @@ func startSweeper(s *Source, m *machine) (*sweeper, error) {
 		return nil, fmt.Errorf("poll the bell: %w", err)
 	}
 	sw := &sweeper{source: s, m: m, bell: bell}
-	atomic.StoreUint64(&m.ctl().Beat, uint64(observe.Now()))
+	atomic.StoreUint64(&m.ctl().Heartbeat, uint64(observe.Now()))
 	sw.done.Go(sw.run)
 	return sw, nil
 }
@@ -80,7 +80,7 @@ func (sw *sweeper) run() {
 	ctl := sw.m.ctl()
 	var rang ringbuf.Record
 	for idle := 0; !sw.quit.Load(); {
-		atomic.StoreUint64(&ctl.Beat, uint64(observe.Now()))
+		atomic.StoreUint64(&ctl.Heartbeat, uint64(observe.Now()))
 		if sw.sweep() {
 			idle = 0
 		} else {
@@ -135,7 +135,7 @@ func (w *watch) drain(until int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.mem == nil || w.err != nil {
-		w.behind, w.young, w.making = false, false, false
+		w.behind, w.young, w.writing = false, false, false
 		return
 	}
 	defer w.relieve()
@@ -145,8 +145,8 @@ func (w *watch) drain(until int64) {
 		return // the rings fill, and the jail is throttled
 	}
 	made := w.made(until)
-	w.making, until = made < until, made
-	w.young = w.making
+	w.writing, until = made < until, made
+	w.young = w.writing
 	w.state.begin()
 	for cpu := range w.count {
 		w.limits[cpu] = atomic.LoadUint64(&w.ring(cpu).Head)
@@ -184,7 +184,7 @@ func (w *watch) remember() {
 
 // A look describes an incomplete record that the last round found in a ring.
 type look struct {
-	making uint64
+	writing uint64
 	at     int64 // time of the round
 	before int64 // a time before the incomplete record was begun
 }
@@ -197,18 +197,18 @@ type look struct {
 func (w *watch) made(until int64) int64 {
 	now := observe.Now()
 	for cpu := range w.count {
-		making, l := &w.ring(cpu).Making, &w.looks[cpu]
-		n := atomic.LoadUint64(making)
+		writing, l := &w.ring(cpu).Writing, &w.looks[cpu]
+		n := atomic.LoadUint64(writing)
 		done := n%2 == 0
 		for i := 0; i < finishLooks && !done; i++ {
-			done = atomic.LoadUint64(making) != n
+			done = atomic.LoadUint64(writing) != n
 		}
 		if done {
 			*l = look{n, now, now}
 			continue
 		}
-		if n != l.making {
-			l.making, l.before = n, l.at
+		if n != l.writing {
+			l.writing, l.before = n, l.at
 		}
 		l.at = now
 		until = min(until, l.before)
@@ -272,7 +272,7 @@ func (w *watch) merge(until int64) {
 			w.pos[first] += uint64(r.Size)
 			w.next(first, until)
 			if n++; n%1024 == 0 {
-				atomic.StoreUint64(&w.ctl.Beat, uint64(observe.Now()))
+				atomic.StoreUint64(&w.ctl.Heartbeat, uint64(observe.Now()))
 				if !w.sink.HasRoom() {
 					w.behind = true
 					return

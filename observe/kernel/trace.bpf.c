@@ -2,17 +2,17 @@
 
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Sees every system call, file operation and process of the jails being watched.
+ * Records every system call, file operation and process of the watched jails.
  *
- * One record is made per call, when it returns. It goes into a ring that belongs
- * to the jail and the processor alone, so that no lock is taken and no jail's
- * noise takes another's room. The rings are memory that the daemon has mapped;
- * it looks at them when there is something, and nothing here waits for it unless
- * a ring runs full.
+ * Each call is one record, written when the call returns. Each jail has a ring for
+ * each CPU, so that no lock is needed and no jail uses the space of another. The
+ * daemon maps the rings and reads them when they have data. Programs wait for the
+ * daemon only if a ring is nearly full.
  *
- * While a program writes, preemption is off, so that nobody else writes to the rings
- * and the scratch memory of its processor. The kernel calls programs on tracepoints
- * like that until Linux 6.19. Since 7.0 a program must switch preemption off itself.
+ * While a program writes, preemption is disabled, so that no other program writes to
+ * the rings and the scratch memory of its CPU. Until Linux 6.19 the kernel calls
+ * programs on tracepoints with preemption disabled. Since 7.0 a program must disable
+ * it itself.
  */
 #include "types.h"
 #include <bpf/bpf_helpers.h>
@@ -32,7 +32,7 @@ char LICENSE[] SEC("license") = "GPL";
 #define CHUNK 4096  /* of the arguments of a program */
 #define CHUNKS 2048
 #define CACHED 4    /* descriptors a task remembers */
-#define STALE 2000000000ULL /* the daemon is gone if it was silent for so long */
+#define STALE 2000000000ULL /* ns without a heartbeat after which the daemon counts as dead */
 
 /* Set before loading. */
 const volatile u32 ring_size = 65536; /* a power of two */
@@ -40,14 +40,14 @@ const volatile bool preemptible = false; /* the kernel may interrupt a program f
 
 enum { SYSCALL, FILES, PROC, SOURCES };
 
-/* A ring, at the start of a processor's element of a jail's map. */
+/* The header of a ring, at the start of a CPU's element of a jail's map. */
 struct ring {
 	u64 head;	    /* bytes ever written */
-	u64 lost[SOURCES];  /* records there was no room for */
-	u64 waits;	    /* times a call was held because the ring ran full */
-	u64 making;	    /* odd from before a record's time is taken until it is there */
+	u64 lost[SOURCES];  /* records that did not fit */
+	u64 waits;	    /* times a call waited because the ring was nearly full */
+	u64 writing;	    /* odd from before the timestamp of a record is read until the record is complete */
 	u8 pad1[128 - 8 * (3 + SOURCES)];
-	u64 tail;	    /* bytes ever read; the daemon's */
+	u64 tail;	    /* bytes ever read; written by the daemon */
 	u8 pad2[128 - 8];
 };
 
@@ -63,12 +63,12 @@ enum {
 	RACED = 1 << 5,
 	INJECTED = 1 << 6,
 	THREAD = 1 << 9,
-	/* Of records alone. */
-	NO_CALL = 1 << 11,	/* only its operation on a file is wanted */
+	/* Only in records. */
+	NO_CALL = 1 << 11,	/* record only the operation on a file, not the call */
 	COMPAT = 1 << 12,
 	CREATED = 1 << 13,
-	OUTSIDE = 1 << 14,	/* of PATH: it does not lead to the jail's root */
-	WITH_FILE = 1 << 15,	/* the call is an operation on a file that is wanted */
+	OUTSIDE = 1 << 14,	/* in PATH: the path is outside the root of the jail */
+	WITH_FILE = 1 << 15,	/* the call is an operation on a file that is recorded */
 };
 
 struct record {
@@ -84,8 +84,8 @@ struct record {
 	s64 ret;
 	u64 dur;
 	u64 args[6];
-	u32 file, file2; /* paths, by number: what descriptors stand for */
-	u32 base, base2; /* what relative paths are relative to */
+	u32 file, file2; /* numbers of the paths of descriptors */
+	u32 base, base2; /* numbers of the base directories of relative paths */
 };
 
 _Static_assert(sizeof(struct ring) == HEADER, "ring header");
@@ -106,7 +106,7 @@ enum { /* of struct call */
 	F_MOVES = 1 << 4,	/* may change the path of other files */
 	F_ADDR_OUT = 1 << 5,
 	F_MESSAGE = 1 << 6,
-	F_ROOT = 1 << 7,	/* changes what paths begin at */
+	F_ROOT = 1 << 7,	/* changes the root directory */
 	F_FORKS = 1 << 8,
 };
 
@@ -123,29 +123,29 @@ enum { /* of struct slot */
 };
 
 struct slot {
-	u64 cgroup;	/* 0 is unused */
+	u64 cgroup;	/* 0 if the slot is unused */
 	char jail[16];
 	u32 level;	/* of its init's pid namespace */
 	u32 flags;
-	u64 epoch;	/* differs for every jail that had the slot */
-	u64 moves;	/* times any path may have changed */
-	u64 removals;	/* times a name may have gone */
+	u64 epoch;	/* different for each jail that used the slot */
+	u64 moves;	/* number of changes that can affect any path */
+	u64 removals;	/* number of changes that can remove a name */
 	u64 root;	/* its root directory */
-	u64 elsewhere;	/* records made on a processor that has no ring */
-	u64 said[SOURCES + 1]; /* losses that are in the log: of each source, and elsewhere; the daemon's */
-	u64 said_at;	/* the time of the last gap that counts in said; the daemon's */
-	u32 paths;	/* the last number given to a path */
+	u64 without_ring;	/* records on a CPU that has no ring */
+	u64 reported[SOURCES + 1]; /* losses that the log contains, by source, and without_ring; written by the daemon */
+	u64 reported_at;	/* time of the last gap in reported; written by the daemon */
+	u32 paths;	/* number of the newest path */
 	u32 sample;
 	u64 want[CALLS / 64];
 };
 
 struct ctl {
-	u64 beat;	/* when the daemon last looked, by our clock */
-	u64 asleep;	/* it wants the bell rung */
-	u32 level;	/* of the jails' cgroups in their tree */
+	u64 heartbeat;	/* last time at which the daemon read, CLOCK_MONOTONIC */
+	u64 asleep;	/* the daemon waits for an entry in bell */
+	u32 level;	/* level of the jails' cgroups in the hierarchy */
 	u32 jails;
 	u32 pad;
-	u8 dirty[SLOTS]; /* there is something in a ring */
+	u8 dirty[SLOTS]; /* a ring of the slot has data */
 };
 
 struct cached {
@@ -157,16 +157,16 @@ struct task {
 	u64 epoch;
 	u32 slot;
 	u32 pid, tid;
-	s32 nr;		/* of the call being made, -1 is none */
+	s32 nr;		/* number of the current call, or -1 */
 	u32 wanted;	/* flags for the record */
 	u32 samples;
 	u64 begin;
 	u64 args[6];
-	u32 file;	/* that is being closed */
+	u32 file;	/* path of the file that is being closed */
 	u32 base;
 	u16 len[2];
-	u32 faults;	/* strings to be read again, when the call has touched them */
-	u32 ended;	/* of a first thread: the end of its process is recorded */
+	u32 faults;	/* strings that must be read again after the call, which loads their pages */
+	u32 ended;	/* of a main thread: the exit of its process is recorded */
 	struct cached cache[CACHED];
 	char text[2][SHORT];
 };
@@ -210,19 +210,19 @@ struct element {
 	u8 bytes[HEADER + 65536 + SLACK];
 };
 
-struct inner {
+struct ring_map {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__type(key, u32);
 	__type(value, struct element);
-} ring_of_a_jail SEC(".maps");
+} ring_of_jail SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
 	__uint(max_entries, SLOTS);
 	__type(key, u32);
-	__array(values, struct inner);
+	__array(values, struct ring_map);
 } rings SEC(".maps");
 
 struct {
@@ -232,12 +232,12 @@ struct {
 	__type(value, struct task);
 } tasks SEC(".maps");
 
-struct place {
+struct path_key {
 	u64 dentry, mnt;
 	u64 slot;
 };
 
-struct known {
+struct path_entry {
 	u64 parent, hash, inode, moves, epoch;
 	u64 id;
 };
@@ -245,23 +245,23 @@ struct known {
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, PATHS);
-	__type(key, struct place);
-	__type(value, struct known);
+	__type(key, struct path_key);
+	__type(value, struct path_entry);
 } paths SEC(".maps");
 
-/* So that the daemon's code is made from them too. */
+/* bpf2go generates Go types for the types of global variables. */
 const struct record *unused_record __attribute__((unused));
 const struct ring *unused_ring __attribute__((unused));
 
 /*
- * What is too large for the stack, of which all functions that call one another
- * have 512 bytes together.
+ * Data that is too large for the stack: all functions of a call chain have 512 bytes
+ * together.
  */
 struct scratch {
 	char name[LONG + 256];
-	struct record copy; /* of leave alone */
-	struct place key;   /* of intern alone, as what follows */
-	struct known fresh;
+	struct record copy; /* used by leave only */
+	struct path_key key;   /* this and the following are used by intern only */
+	struct path_entry fresh;
 };
 
 struct {
@@ -295,21 +295,21 @@ static __always_inline struct ctl *control(void)
 extern void bpf_preempt_disable(void) __ksym __weak;
 extern void bpf_preempt_enable(void) __ksym __weak;
 
-static __always_inline void hold_processor(void)
+static __always_inline void disable_preemption(void)
 {
 	if (preemptible)
 		bpf_preempt_disable();
 }
 
-static __always_inline void release_processor(void)
+static __always_inline void enable_preemption(void)
 {
 	if (preemptible)
 		bpf_preempt_enable();
 }
 
-/* --- whose --- */
+/* --- the task and its jail --- */
 
-static __always_inline u32 number(struct pid *pid, u32 level)
+static __always_inline u32 pid_at_level(struct pid *pid, u32 level)
 {
 	u32 nr = 0;
 	void *at;
@@ -325,19 +325,19 @@ static __always_inline u32 number(struct pid *pid, u32 level)
 	return nr;
 }
 
-static __always_inline u32 process(struct task_struct *t, u32 level)
+static __always_inline u32 process_pid(struct task_struct *t, u32 level)
 {
-	return number(BPF_CORE_READ(t, group_leader, thread_pid), level);
+	return pid_at_level(BPF_CORE_READ(t, group_leader, thread_pid), level);
 }
 
 static __always_inline void identify(struct task *st, struct task_struct *t, u32 level)
 {
-	st->tid = number(BPF_CORE_READ(t, thread_pid), level);
-	st->pid = process(t, level);
+	st->tid = pid_at_level(BPF_CORE_READ(t, thread_pid), level);
+	st->pid = process_pid(t, level);
 }
 
-/* mine returns what is known of the current task if it is in a jail. */
-static __always_inline struct task *mine(struct task_struct *t, struct slot **slot, bool *fresh)
+/* task_in_jail returns the state of the current task if it is in a watched jail, otherwise NULL. */
+static __always_inline struct task *task_in_jail(struct task_struct *t, struct slot **slot, bool *fresh)
 {
 	struct task *st;
 	struct slot *s;
@@ -375,7 +375,7 @@ static __always_inline struct task *mine(struct task_struct *t, struct slot **sl
 		st->cache[i].file = 0;
 	identify(st, t, s->level);
 	if (!st->tid)
-		return NULL; /* a runtime's helper: in the cgroup, but not in the jail */
+		return NULL; /* a helper of the OCI runtime: in the cgroup, but not in the pid namespace of the jail */
 	*fresh = true;
 	*slot = s;
 	return st;
@@ -388,19 +388,19 @@ struct spin {
 	u64 until;
 };
 
-static long moved(u32 i, struct spin *s)
+static long tail_moved(u32 i, struct spin *s)
 {
 	return *(volatile u64 *)&s->ring->tail != s->until;
 }
 
-static __always_inline bool alive(u64 now)
+static __always_inline bool daemon_alive(u64 now)
 {
 	struct ctl *c = control();
 
-	return c && (s64)(now - c->beat) < (s64)STALE;
+	return c && (s64)(now - c->heartbeat) < (s64)STALE;
 }
 
-static __always_inline struct ring *ring_here(struct slot *slot, u32 index)
+static __always_inline struct ring *ring_of_cpu(struct slot *slot, u32 index)
 {
 	u32 cpu = bpf_get_smp_processor_id();
 	void *map = bpf_map_lookup_elem(&rings, &index);
@@ -410,60 +410,60 @@ static __always_inline struct ring *ring_here(struct slot *slot, u32 index)
 		return NULL;
 	ring = bpf_map_lookup_elem(map, &cpu);
 	if (!ring)
-		__sync_fetch_and_add(&slot->elsewhere, 1);
+		__sync_fetch_and_add(&slot->without_ring, 1);
 	return ring;
 }
 
 /*
- * begins finds the ring of this processor, and says that what comes into it is
- * not older than now; ends, that it is there. A processor can be taken away for
- * long in between, by an interrupt or from beneath the whole machine, but no other
- * program runs on it.
+ * begin_write returns the ring of this CPU and marks it as being written to: records that
+ * are not complete yet have a timestamp of now or later. end_write removes the mark. An
+ * interrupt or the hypervisor can delay the CPU in between, but no other program runs
+ * on it.
  */
-static __always_inline struct ring *begins(struct slot *slot, u32 index)
+static __always_inline struct ring *begin_write(struct slot *slot, u32 index)
 {
 	struct ring *ring;
 
-	hold_processor();
-	ring = ring_here(slot, index);
+	disable_preemption();
+	ring = ring_of_cpu(slot, index);
 	if (!ring) {
-		release_processor();
+		enable_preemption();
 		return NULL;
 	}
 #if defined(__TARGET_ARCH_x86)
-	*(volatile u64 *)&ring->making += 1;
-	asm volatile("" ::: "memory"); /* stores are seen in their order */
+	*(volatile u64 *)&ring->writing += 1;
+	asm volatile("" ::: "memory"); /* x86 does not reorder stores; keep the compiler from it */
 #else
-	__sync_lock_test_and_set(&ring->making, ring->making + 1);
+	__sync_lock_test_and_set(&ring->writing, ring->writing + 1);
 #endif
 	return ring;
 }
 
-static __always_inline void ends(struct ring *ring)
+static __always_inline void end_write(struct ring *ring)
 {
 #if defined(__TARGET_ARCH_x86)
 	asm volatile("" ::: "memory");
-	*(volatile u64 *)&ring->making += 1;
+	*(volatile u64 *)&ring->writing += 1;
 #else
-	__sync_lock_test_and_set(&ring->making, ring->making + 1);
+	__sync_lock_test_and_set(&ring->writing, ring->writing + 1);
 #endif
-	release_processor();
+	enable_preemption();
 }
 
-static __always_inline bool fits(struct ring *ring, u32 need)
+static __always_inline bool has_room(struct ring *ring, u32 need)
 {
 	return ring->head - *(volatile u64 *)&ring->tail + need <= ring_size;
 }
 
 /*
- * hold keeps the current task here until the daemon has read on, for a while
- * that grows with the need, from a tenth of a millisecond to a few. No longer:
- * nothing else runs on this processor meanwhile, and the daemon may need it. A
- * daemon that cannot read on for long freezes the jail.
+ * wait_for_room spins until the daemon has read from the ring, for 0.1 to a few milliseconds,
+ * longer if less of the ring is free. The limit is necessary because nothing else runs
+ * on this CPU meanwhile, and the daemon may need it. A daemon that cannot keep up
+ * freezes the jail.
  *
- * Functions that are not static are verified once, not once for every caller.
+ * The verifier checks a function that is not static once, not once per caller.
  */
-__noinline int hold(u32 index, u32 need)
+__noinline int wait_for_room(u32 index, u32 need)
 {
 	struct slot *slot = bpf_map_lookup_elem(&slots, &index);
 	struct spin s = {};
@@ -472,31 +472,31 @@ __noinline int hold(u32 index, u32 need)
 
 	if (!slot)
 		return 0;
-	s.ring = ring_here(slot, index);
+	s.ring = ring_of_cpu(slot, index);
 	if (!s.ring)
 		return 0;
-	if (!(slot->flags & S_THROTTLE) || !alive(bpf_ktime_get_ns()))
-		return fits(s.ring, need);
+	if (!(slot->flags & S_THROTTLE) || !daemon_alive(bpf_ktime_get_ns()))
+		return has_room(s.ring, need);
 	s.until = s.ring->tail;
 	free = ring_size - (s.ring->head - s.until);
-	if (free < need + ring_size / 16) /* the longest wait comes before a loss in a ring of any size */
+	if (free < need + ring_size / 16) /* in a ring of any size the longest wait precedes a loss */
 		n = 1 << 19;
 	else if (free < need + ring_size / 8)
 		n = 1 << 17;
 	s.ring->waits++;
-	bpf_loop(n, moved, &s, 0);
-	return fits(s.ring, need);
+	bpf_loop(n, tail_moved, &s, 0);
+	return has_room(s.ring, need);
 }
 
-/* room reports whether need bytes can be written, and makes the task wait for it. */
-static __always_inline bool room(struct ring *ring, u32 index, u32 need)
+/* reserve reports whether need bytes can be written, and waits if the ring is nearly full. */
+static __always_inline bool reserve(struct ring *ring, u32 index, u32 need)
 {
 	if (ring->head - *(volatile u64 *)&ring->tail <= ring_size - ring_size / 4)
 		return true;
-	return hold(index, need);
+	return wait_for_room(index, need);
 }
 
-static __always_inline struct record *at(struct ring *ring)
+static __always_inline struct record *next_record(struct ring *ring)
 {
 	return (void *)ring + HEADER + (ring->head & (ring_size - 1));
 }
@@ -506,7 +506,7 @@ static __always_inline void commit(struct ring *ring, u32 index, u32 size)
 	struct ctl *c = control();
 
 #if defined(__TARGET_ARCH_x86)
-	asm volatile("" ::: "memory"); /* stores are seen in their order */
+	asm volatile("" ::: "memory"); /* x86 does not reorder stores; keep the compiler from it */
 	*(volatile u64 *)&ring->head += size;
 #else
 	__sync_fetch_and_add(&ring->head, size);
@@ -522,16 +522,16 @@ static __always_inline void commit(struct ring *ring, u32 index, u32 size)
 	}
 }
 
-static __always_inline void name(struct record *r, struct task_struct *t)
+static __always_inline void set_comm(struct record *r, struct task_struct *t)
 {
-	/* Reading it is cheaper than asking for it. */
+	/* A direct read is cheaper than bpf_get_current_comm. */
 	*(u64 *)&r->comm[0] = *(u64 *)&t->comm[0];
 	*(u64 *)&r->comm[8] = *(u64 *)&t->comm[8];
 }
 
 /* --- paths --- */
 
-static long step(u32 i, struct walk *w)
+static long walk_step(u32 i, struct walk *w)
 {
 	struct dentry *dentry = (void *)w->dentry;
 	struct vfsmount *mnt = (void *)w->mnt;
@@ -553,7 +553,7 @@ static long step(u32 i, struct walk *w)
 			return 0;
 		}
 		w->outside = 1;
-		if (i != 0) /* the root of a tree has no name of its own */
+		if (i != 0) /* the root of a mount has no name */
 			return 1;
 	}
 	s = scratch();
@@ -570,7 +570,7 @@ static long step(u32 i, struct walk *w)
 	return 0;
 }
 
-/* root_of finds the root directory of the jail: that of its init. */
+/* root_of returns the root directory of the jail, which is that of its init. */
 static __always_inline u64 root_of(struct task_struct *t, struct slot *slot)
 {
 	struct pid_namespace *ns;
@@ -592,20 +592,20 @@ static __always_inline u64 root_of(struct task_struct *t, struct slot *slot)
 }
 
 /*
- * UNNUMBERED stands for a path without a number: the ring had no room for the record that
- * tells the daemon the path. What is done to it is recorded without a path, or counted as lost.
+ * UNNUMBERED is returned for a path whose PATH record did not fit into the ring. Operations on
+ * it are recorded without a path or counted as lost.
  */
 #define UNNUMBERED -1
 
 /*
- * intern returns the number of a path, and tells the daemon the path when the
- * number is new. 0 is none.
+ * intern returns the number of a path, and writes a PATH record for a new number. 0 means
+ * no path.
  */
 __noinline int intern(u64 dentry_at, u64 mnt_at)
 {
 	struct task_struct *t = bpf_get_current_task_btf();
-	struct known *old, *fresh;
-	struct place *key;
+	struct path_entry *old, *fresh;
+	struct path_key *key;
 	struct walk w = {};
 	struct dentry *dentry = (void *)dentry_at;
 	struct scratch *s;
@@ -645,17 +645,17 @@ __noinline int intern(u64 dentry_at, u64 mnt_at)
 	w.dentry = key->dentry;
 	w.mnt = key->mnt;
 	w.root = root_of(t, slot);
-	bpf_loop(512, step, &w, 0);
+	bpf_loop(512, walk_step, &w, 0);
 	if (w.dentry != w.root && !w.outside)
 		w.outside = 2;
 
-	ring = ring_here(slot, st->slot);
+	ring = ring_of_cpu(slot, st->slot);
 	if (!ring)
 		return 0;
-	if (!room(ring, st->slot, SLACK))
+	if (!reserve(ring, st->slot, SLACK))
 		return UNNUMBERED;
 	fresh->id = __sync_fetch_and_add(&slot->paths, 1) + 1;
-	r = at(ring);
+	r = next_record(ring);
 	r->kind = PATH;
 	r->flags = (w.outside == 1 ? OUTSIDE : 0) | (w.outside == 2 ? CUT : 0);
 	r->ns = bpf_ktime_get_ns();
@@ -678,14 +678,14 @@ __noinline int intern(u64 dentry_at, u64 mnt_at)
 #define S_IFIFO 0010000
 #define PIPEFS 0x50495045
 
-/* open_file returns the file behind a descriptor. */
+/* open_file returns the file of a descriptor. */
 static __always_inline struct file *open_file(struct task_struct *t, u32 fd)
 {
 	struct files_struct *files = t->files;
 	struct file *f = NULL;
 	struct fdtable *fdt;
 
-	/* What the verifier knows the type of is read without a helper's cost. */
+	/* The verifier knows the types, so these reads need no helper. */
 	if (!files)
 		return NULL;
 	fdt = files->fdt;
@@ -695,7 +695,7 @@ static __always_inline struct file *open_file(struct task_struct *t, u32 fd)
 	return f;
 }
 
-/* find_file looks up what file_of does not remember. */
+/* find_file is file_of for files that are not in the cache of the task. */
 __noinline int find_file(u32 fd)
 {
 	struct task_struct *t = bpf_get_current_task_btf();
@@ -731,7 +731,7 @@ __noinline int find_file(u32 fd)
 	return id;
 }
 
-/* file_of returns the number of an open file's path, 0 for what has none. */
+/* file_of returns the number of the path of an open file, or 0 if it has none. */
 static __always_inline u32 file_of(struct task_struct *t, struct slot *slot, struct task *st, u32 fd)
 {
 	struct cached *c = &st->cache[fd & (CACHED - 1)];
@@ -746,7 +746,7 @@ static __always_inline u32 file_of(struct task_struct *t, struct slot *slot, str
 
 #define AT_FDCWD -100
 
-/* base_of returns what a path is relative to: a directory, or the task's root. */
+/* base_of returns the base of a path: a directory, or the root of the task. */
 __noinline int base_of(u32 absolute, s32 dir)
 {
 	struct task_struct *t = bpf_get_current_task_btf();
@@ -766,7 +766,7 @@ __noinline int base_of(u32 absolute, s32 dir)
 		return 0;
 	root = (u64)BPF_CORE_READ(t, fs, root.dentry);
 	if (root == root_of(t, slot))
-		return 0; /* the usual: the jail's own root */
+		return 0; /* the usual case: the root of the jail */
 	return intern(root, (u64)BPF_CORE_READ(t, fs, root.mnt));
 }
 
@@ -820,7 +820,7 @@ static __always_inline s32 call_number(struct pt_regs *regs)
 
 static __always_inline struct call *call_of(s32 nr, bool is32)
 {
-	u32 index = nr & ~0x40000000; /* x32's calls are numbered as the others */
+	u32 index = nr & ~0x40000000; /* without __X32_SYSCALL_BIT */
 
 	if (index >= CALLS)
 		return NULL;
@@ -829,7 +829,7 @@ static __always_inline struct call *call_of(s32 nr, bool is32)
 	return bpf_map_lookup_elem(&calls, &index);
 }
 
-/* wanted returns the flags of the record to be made of a call, 0 for none. */
+/* wanted returns the flags of the record of a call, or 0 if the call is not recorded. */
 #define WANTED (1 << 16)
 static __always_inline u32 wanted(struct slot *slot, struct task *st, s32 nr, bool is32, struct call *c)
 {
@@ -841,7 +841,7 @@ static __always_inline u32 wanted(struct slot *slot, struct task *st, s32 nr, bo
 	if (!is32 && index < CALLS)
 		call = slot->want[(index >> 6) & (CALLS / 64 - 1)] >> (index & 63) & 1;
 	else
-		call = slot->want[0] | slot->want[1]; /* rare enough to be kept if any is */
+		call = slot->want[0] | slot->want[1]; /* rare: record them if any call is recorded */
 	if (call && slot->sample > 1 && ++st->samples % slot->sample)
 		call = false;
 	if (call)
@@ -859,8 +859,8 @@ static __always_inline u64 pick(const u64 *args, u32 n)
 }
 
 /*
- * pick_now is pick of the call that is being made. An array would be kept on the
- * stack, of which a program that calls as deeply as these has none to spare.
+ * pick_now is pick for the current call. An array of the arguments would not fit on the
+ * stack of this call chain.
  */
 static __always_inline u64 pick_now(struct pt_regs *regs, u32 n, bool is32)
 {
@@ -900,7 +900,7 @@ static __always_inline u64 pick_now(struct pt_regs *regs, u32 n, bool is32)
 struct header32 { u32 name, len; };
 struct header64 { u64 name; u32 len; };
 
-/* address reads the socket address that a call was given or gives. */
+/* address reads the socket address that a call takes or returns. */
 static __always_inline u32 address(char *to, const u64 *args, struct call *c, bool is32)
 {
 	u64 from = pick(args, c->addr);
@@ -941,7 +941,7 @@ static __always_inline u32 address(char *to, const u64 *args, struct call *c, bo
 	return len;
 }
 
-/* entering does what must be done before a call, for calls that need it. */
+/* entering reads what must be read before a call, such as its strings. */
 static __noinline void entering(struct task_struct *t, struct slot *slot, struct task *st, struct pt_regs *regs, u32 is32)
 {
 	struct call *c = call_of(st->nr, is32);
@@ -985,7 +985,7 @@ int BPF_PROG(enter, struct pt_regs *regs, long id)
 	struct call *c;
 	bool fresh, is32;
 
-	st = mine(t, &slot, &fresh);
+	st = task_in_jail(t, &slot, &fresh);
 	if (!st)
 		return 0;
 	is32 = compat(t);
@@ -998,15 +998,15 @@ int BPF_PROG(enter, struct pt_regs *regs, long id)
 		st->len[0] = st->len[1] = 0;
 		st->faults = 0;
 		st->file = st->base = 0;
-		hold_processor();
+		disable_preemption();
 		entering(t, slot, st, regs, is32);
-		release_processor();
+		enable_preemption();
 	}
 	st->begin = bpf_ktime_get_ns();
 	return 0;
 }
 
-/* ids resolves the files and directories of a call that has any. */
+/* The numbers of the paths of the files and directories of a call. */
 struct ids {
 	u32 file, file2, base, base2, flags;
 };
@@ -1047,7 +1047,7 @@ static __always_inline void resolve(struct task_struct *t, struct slot *slot, st
 		ids->base2 = base_of(st->text[1][0] == '/', AT_FDCWD);
 }
 
-/* text puts one of a call's strings into its record and returns its length. */
+/* text copies a string argument of a call into its record and returns its length. */
 static __always_inline u32 text(struct task *st, char *to, u32 which, u64 from)
 {
 	u32 n = st->len[which];
@@ -1067,8 +1067,8 @@ static __always_inline u32 text(struct task *st, char *to, u32 which, u64 from)
 
 /*
  * raced reports whether the memory of a call's first string has changed since it
- * was read: then nobody can tell from it what the kernel used. kept is the copy in
- * the record; that in st is given up.
+ * was read. Then the kernel may have used another string. kept is the copy in the
+ * record; the copy in st is overwritten.
  */
 static __always_inline bool raced(struct task *st, const char *kept, u64 from)
 {
@@ -1085,7 +1085,7 @@ static __always_inline bool raced(struct task *st, const char *kept, u64 from)
 			break;
 		was = *(u64 *)&kept[i * 8];
 		is = *(u64 *)&st->text[0][i * 8];
-		if (n - i * 8 < 8) { /* what follows the end is anything */
+		if (n - i * 8 < 8) { /* bytes after the end are undefined */
 			u64 mask = (1ULL << ((n - i * 8) * 8)) - 1;
 
 			was &= mask;
@@ -1098,21 +1098,21 @@ static __always_inline bool raced(struct task *st, const char *kept, u64 from)
 }
 
 /*
- * file_records is how many records of files are made from that of a call with
- * WITH_FILE: see decoding.file. That many are lost with it.
+ * file_records returns the number of file events that the daemon derives from the record of
+ * a call with WITH_FILE (decoding.file), which are lost with the record.
  */
 static __always_inline u32 file_records(struct call *c, long ret, u32 file, u32 file2)
 {
 	if ((c->flags & F_RETURNS) && ret >= 0)
-		return file != 0; /* not of a pipe or a socket */
+		return file != 0; /* not for a pipe or a socket */
 	if (c->path)
 		return 1;
 	return (file != 0) + (file2 != 0);
 }
 
 /*
- * returning makes the record of a call with strings or files, for which there is
- * more to do. r is a copy, without its name and identity.
+ * returning writes the record of a call with strings or files. from is a record without
+ * comm.
  */
 static __noinline void returning(struct task_struct *t, struct slot *slot, struct task *st, struct record *from, u32 is32)
 {
@@ -1138,19 +1138,19 @@ static __noinline void returning(struct task_struct *t, struct slot *slot, struc
 	if ((c->flags & F_ADDR_OUT) && from->ret >= 0)
 		st->len[0] = address(st->text[0], from->args, c, is32);
 
-	ring = ring_here(slot, st->slot);
+	ring = ring_of_cpu(slot, st->slot);
 	if (!ring)
 		return;
-	if (!room(ring, st->slot, SLACK)) {
+	if (!reserve(ring, st->slot, SLACK)) {
 		if (!(from->flags & NO_CALL))
 			ring->lost[SYSCALL]++;
 		if (from->flags & WITH_FILE)
 			ring->lost[FILES] += file_records(c, from->ret, ids.file, ids.file2);
 		return;
 	}
-	r = at(ring);
+	r = next_record(ring);
 	__builtin_memcpy(r, from, sizeof(*r));
-	name(r, t);
+	set_comm(r, t);
 	r->file = ids.file;
 	r->file2 = ids.file2;
 	r->base = ids.base;
@@ -1196,7 +1196,7 @@ static __always_inline void returned(struct task_struct *t, struct slot *slot, s
 		begin = st->begin;
 		c = call_of(nr, is32);
 	} else {
-		/* Never entered: refused by seccomp, or a child's first return. */
+		/* No entry was seen: the call was denied by seccomp, or is the first return of a child. */
 		nr = call_number(regs);
 		if (nr == -1)
 			return; /* not a call */
@@ -1224,27 +1224,27 @@ static __always_inline void returned(struct task_struct *t, struct slot *slot, s
 	if (slot->flags & S_MUTE)
 		flags |= INJECTED;
 
-	/* Most calls have neither paths nor addresses, and most files are known. */
+	/* The fast path: most calls have neither paths nor addresses, and most files are cached. */
 	if (!c || (!(c->path | c->addr | c->fd2) && !(c->flags & ~(F_FILE | F_FORKS)))) {
 		u32 file = 0;
 
 		if (c && c->fd && (flags & WITH_FILE)) {
 			file = file_of(t, slot, st, pick_now(regs, c->fd, is32));
-			/* A pipe, a socket; or a mapping that cannot change the file. */
+			/* A pipe, a socket, or a mapping that cannot change the file. */
 			if (!file || (c->fd == MMAP_FD && !(pick_now(regs, 3, is32) & PROT_WRITE && pick_now(regs, 4, is32) & MAP_SHARED))) {
 				flags &= ~WITH_FILE;
 				if (flags & NO_CALL)
 					return;
 			}
 		}
-		if (!room(ring, st->slot, SLACK)) {
+		if (!reserve(ring, st->slot, SLACK)) {
 			if (!(flags & NO_CALL))
 				ring->lost[SYSCALL]++;
 			if (flags & WITH_FILE)
 				ring->lost[FILES]++;
 			return;
 		}
-		r = at(ring);
+		r = next_record(ring);
 		r->size = FIXED;
 		r->kind = CALL;
 		r->flags = flags;
@@ -1253,7 +1253,7 @@ static __always_inline void returned(struct task_struct *t, struct slot *slot, s
 		r->tid = st->tid;
 		r->host_pid = t->tgid;
 		r->nr = nr;
-		name(r, t);
+		set_comm(r, t);
 		r->ret = ret;
 		r->dur = now - begin;
 		arguments(r->args, regs, is32);
@@ -1272,7 +1272,7 @@ static __always_inline void returned(struct task_struct *t, struct slot *slot, s
 	copy = &s->copy;
 	__builtin_memset(copy, 0, sizeof(*copy));
 	if ((c->flags & F_EXECS) && !ret)
-		identify(st, t, slot->level); /* another thread's number may be its own now */
+		identify(st, t, slot->level); /* exec from another thread gives it the TID of the main thread */
 	copy->kind = CALL;
 	copy->flags = flags;
 	copy->ns = now;
@@ -1287,7 +1287,7 @@ static __always_inline void returned(struct task_struct *t, struct slot *slot, s
 	else
 		arguments(copy->args, regs, is32);
 	if ((c->flags & F_EXECS) && !ret)
-		st->faults = 0; /* the memory they were in is gone */
+		st->faults = 0; /* exec has replaced the memory that they were in */
 	returning(t, slot, st, copy, is32);
 }
 
@@ -1300,42 +1300,42 @@ int BPF_PROG(leave, struct pt_regs *regs, long ret)
 	struct task *st;
 	bool fresh;
 
-	st = mine(t, &slot, &fresh);
+	st = task_in_jail(t, &slot, &fresh);
 	if (!st)
 		return 0;
 	if (st->nr >= 0 && !st->wanted) {
 		st->nr = -1;
 		return 0;
 	}
-	ring = begins(slot, st->slot);
+	ring = begin_write(slot, st->slot);
 	if (!ring) {
 		st->nr = -1;
 		return 0;
 	}
 	returned(t, slot, st, ring, fresh, regs, ret);
-	ends(ring);
+	end_write(ring);
 	return 0;
 }
 
 /* --- processes --- */
 
-static __always_inline void person(struct record *r, struct task_struct *t)
+static __always_inline void set_ids(struct record *r, struct task_struct *t)
 {
 	const struct cred *cred = BPF_CORE_READ(t, real_cred);
 
 	r->args[0] = (u64)BPF_CORE_READ(cred, gid.val) << 32 | BPF_CORE_READ(cred, uid.val);
 }
 
-/* proc begins the record of a process; the caller commits it. */
-static __always_inline struct record *proc(struct slot *slot, u32 index, struct ring *ring, u32 kind, u64 now)
+/* begin_proc begins the record of a process event, which the caller completes and commits. */
+static __always_inline struct record *begin_proc(struct slot *slot, u32 index, struct ring *ring, u32 kind, u64 now)
 {
 	struct record *r;
 
-	if (!room(ring, index, SLACK)) {
+	if (!reserve(ring, index, SLACK)) {
 		ring->lost[PROC]++;
 		return NULL;
 	}
-	r = at(ring);
+	r = next_record(ring);
 	__builtin_memset(r, 0, sizeof(*r));
 	r->size = FIXED;
 	r->kind = kind;
@@ -1355,27 +1355,27 @@ int BPF_PROG(fork, struct task_struct *parent, struct task_struct *child)
 	struct task *st;
 	bool fresh;
 
-	st = mine(t, &slot, &fresh);
+	st = task_in_jail(t, &slot, &fresh);
 	if (!st)
 		return 0;
-	ring = begins(slot, st->slot);
+	ring = begin_write(slot, st->slot);
 	if (!ring)
 		return 0;
-	r = proc(slot, st->slot, ring, FORK, bpf_ktime_get_ns());
+	r = begin_proc(slot, st->slot, ring, FORK, bpf_ktime_get_ns());
 	if (!r)
 		goto out;
-	r->tid = number(BPF_CORE_READ(child, thread_pid), slot->level);
-	r->pid = process(child, slot->level);
+	r->tid = pid_at_level(BPF_CORE_READ(child, thread_pid), slot->level);
+	r->pid = process_pid(child, slot->level);
 	r->host_pid = child->tgid;
 	if (child->tgid != child->pid)
 		r->flags |= THREAD;
-	r->nr = process(BPF_CORE_READ(child, real_parent), slot->level);
-	name(r, child);
-	person(r, child);
+	r->nr = process_pid(BPF_CORE_READ(child, real_parent), slot->level);
+	set_comm(r, child);
+	set_ids(r, child);
 	r->args[2] = child->start_time;
 	commit(ring, st->slot, FIXED);
 out:
-	ends(ring);
+	end_write(ring);
 	return 0;
 }
 
@@ -1395,11 +1395,11 @@ static long argument(u32 i, struct argv *a)
 		return 1;
 	if (n > CHUNK)
 		n = CHUNK;
-	if (!room(a->ring, a->index, SLACK)) {
+	if (!reserve(a->ring, a->index, SLACK)) {
 		a->cut = 1;
 		return 1;
 	}
-	r = at(a->ring);
+	r = next_record(a->ring);
 	r->kind = ARGS;
 	r->flags = 0;
 	r->ns = a->ns;
@@ -1429,11 +1429,11 @@ int BPF_PROG(exec, struct task_struct *p, s32 old, struct linux_binprm *bprm)
 	struct file *f;
 	bool fresh;
 
-	st = mine(t, &slot, &fresh);
+	st = task_in_jail(t, &slot, &fresh);
 	if (!st)
 		return 0;
 	identify(st, t, slot->level);
-	ring = begins(slot, st->slot);
+	ring = begin_write(slot, st->slot);
 	if (!ring)
 		return 0;
 	a.ns = bpf_ktime_get_ns();
@@ -1451,7 +1451,7 @@ int BPF_PROG(exec, struct task_struct *p, s32 old, struct linux_binprm *bprm)
 	if (a.from < a.end)
 		a.cut = 1;
 
-	r = proc(slot, st->slot, ring, EXEC, a.ns);
+	r = begin_proc(slot, st->slot, ring, EXEC, a.ns);
 	if (!r)
 		goto out;
 	if (a.cut)
@@ -1459,15 +1459,15 @@ int BPF_PROG(exec, struct task_struct *p, s32 old, struct linux_binprm *bprm)
 	r->pid = st->pid;
 	r->tid = st->tid;
 	r->host_pid = t->tgid;
-	r->nr = process(BPF_CORE_READ(t, real_parent), slot->level);
-	name(r, t);
-	person(r, t);
+	r->nr = process_pid(BPF_CORE_READ(t, real_parent), slot->level);
+	set_comm(r, t);
+	set_ids(r, t);
 	r->args[2] = t->start_time;
 	r->file = exe_id;
 	r->base = cwd_id;
 	commit(ring, st->slot, FIXED);
 out:
-	ends(ring);
+	end_write(ring);
 	return 0;
 }
 
@@ -1483,15 +1483,15 @@ int BPF_PROG(gone, struct task_struct *p)
 	bool fresh, last;
 	u64 now;
 
-	st = mine(t, &slot, &fresh);
+	st = task_in_jail(t, &slot, &fresh);
 	if (!st)
 		return 0;
-	ring = begins(slot, st->slot);
+	ring = begin_write(slot, st->slot);
 	if (!ring)
 		return 0;
 	now = bpf_ktime_get_ns();
 	if (st->nr >= 0) {
-		/* It dies inside a call, be it exit itself. */
+		/* The task ends within a call, which can be exit(2). */
 		struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(t);
 		bool is32 = compat(t);
 
@@ -1507,10 +1507,10 @@ int BPF_PROG(gone, struct task_struct *p)
 			copy.nr = st->nr;
 			copy.dur = now - st->begin;
 			arguments(copy.args, regs, is32);
-			if (room(ring, st->slot, SLACK)) {
-				r = at(ring);
+			if (reserve(ring, st->slot, SLACK)) {
+				r = next_record(ring);
 				__builtin_memcpy(r, &copy, sizeof(*r));
-				name(r, t);
+				set_comm(r, t);
 				r->size = FIXED;
 				commit(ring, st->slot, FIXED);
 			} else {
@@ -1520,7 +1520,7 @@ int BPF_PROG(gone, struct task_struct *p)
 		st->nr = -1;
 	}
 
-	/* Of two threads that end at once both may find that nobody lives. */
+	/* Two threads that end concurrently may both see that no other thread is alive. */
 	sig = BPF_CORE_READ(t, signal);
 	last = BPF_CORE_READ(sig, live.counter) == 0;
 	if (last) {
@@ -1529,7 +1529,7 @@ int BPF_PROG(gone, struct task_struct *p)
 		if (first && __sync_lock_test_and_set(&first->ended, 1))
 			last = false;
 	}
-	r = proc(slot, st->slot, ring, EXIT, now);
+	r = begin_proc(slot, st->slot, ring, EXIT, now);
 	if (!r)
 		goto out;
 	if (!last)
@@ -1537,9 +1537,9 @@ int BPF_PROG(gone, struct task_struct *p)
 	r->pid = st->pid;
 	r->tid = last ? st->pid : st->tid;
 	r->host_pid = t->tgid;
-	r->nr = process(BPF_CORE_READ(t, real_parent), slot->level);
-	name(r, t);
-	person(r, t);
+	r->nr = process_pid(BPF_CORE_READ(t, real_parent), slot->level);
+	set_comm(r, t);
+	set_ids(r, t);
 	r->ret = t->exit_code;
 	r->args[2] = BPF_CORE_READ(t, group_leader, start_time);
 	r->args[3] = t->utime;
@@ -1551,6 +1551,6 @@ int BPF_PROG(gone, struct task_struct *p)
 	}
 	commit(ring, st->slot, FIXED);
 out:
-	ends(ring);
+	end_write(ring);
 	return 0;
 }

@@ -28,14 +28,14 @@ type traceCall struct {
 }
 
 type traceCtl struct {
-	_      structs.HostLayout
-	Beat   uint64
-	Asleep uint64
-	Level  uint32
-	Jails  uint32
-	Pad    uint32
-	Dirty  [1024]uint8
-	_      [4]byte
+	_         structs.HostLayout
+	Heartbeat uint64
+	Asleep    uint64
+	Level     uint32
+	Jails     uint32
+	Pad       uint32
+	Dirty     [1024]uint8
+	_         [4]byte
 }
 
 type traceElement struct {
@@ -43,7 +43,7 @@ type traceElement struct {
 	Bytes [74176]uint8
 }
 
-type traceKnown struct {
+type tracePathEntry struct {
 	_      structs.HostLayout
 	Parent uint64
 	Hash   uint64
@@ -53,7 +53,7 @@ type traceKnown struct {
 	Id     uint64
 }
 
-type tracePlace struct {
+type tracePathKey struct {
 	_      structs.HostLayout
 	Dentry uint64
 	Mnt    uint64
@@ -82,40 +82,40 @@ type traceRecord struct {
 }
 
 type traceRing struct {
-	_      structs.HostLayout
-	Head   uint64
-	Lost   [3]uint64
-	Waits  uint64
-	Making uint64
-	Pad1   [80]uint8
-	Tail   uint64
-	Pad2   [120]uint8
+	_       structs.HostLayout
+	Head    uint64
+	Lost    [3]uint64
+	Waits   uint64
+	Writing uint64
+	Pad1    [80]uint8
+	Tail    uint64
+	Pad2    [120]uint8
 }
 
 type traceScratch struct {
 	_     structs.HostLayout
 	Name  [4352]int8
 	Copy  traceRecord
-	Key   tracePlace
-	Fresh traceKnown
+	Key   tracePathKey
+	Fresh tracePathEntry
 }
 
 type traceSlot struct {
-	_         structs.HostLayout
-	Cgroup    uint64
-	Jail      [16]int8
-	Level     uint32
-	Flags     uint32
-	Epoch     uint64
-	Moves     uint64
-	Removals  uint64
-	Root      uint64
-	Elsewhere uint64
-	Said      [4]uint64
-	SaidAt    uint64
-	Paths     uint32
-	Sample    uint32
-	Want      [8]uint64
+	_           structs.HostLayout
+	Cgroup      uint64
+	Jail        [16]int8
+	Level       uint32
+	Flags       uint32
+	Epoch       uint64
+	Moves       uint64
+	Removals    uint64
+	Root        uint64
+	WithoutRing uint64
+	Reported    [4]uint64
+	ReportedAt  uint64
+	Paths       uint32
+	Sample      uint32
+	Want        [8]uint64
 }
 
 type traceTask struct {
@@ -154,7 +154,7 @@ const (
 	traceMapCtls         = "ctls"
 	traceMapJails        = "jails"
 	traceMapPaths        = "paths"
-	traceMapRingOfA_jail = "ring_of_a_jail"
+	traceMapRingOfJail   = "ring_of_jail"
 	traceMapRings        = "rings"
 	traceMapScratches    = "scratches"
 	traceMapSlots        = "slots"
@@ -223,16 +223,16 @@ type traceProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type traceMapSpecs struct {
-	Bell         *ebpf.MapSpec `ebpf:"bell"`
-	Calls        *ebpf.MapSpec `ebpf:"calls"`
-	Ctls         *ebpf.MapSpec `ebpf:"ctls"`
-	Jails        *ebpf.MapSpec `ebpf:"jails"`
-	Paths        *ebpf.MapSpec `ebpf:"paths"`
-	RingOfA_jail *ebpf.MapSpec `ebpf:"ring_of_a_jail"`
-	Rings        *ebpf.MapSpec `ebpf:"rings"`
-	Scratches    *ebpf.MapSpec `ebpf:"scratches"`
-	Slots        *ebpf.MapSpec `ebpf:"slots"`
-	Tasks        *ebpf.MapSpec `ebpf:"tasks"`
+	Bell       *ebpf.MapSpec `ebpf:"bell"`
+	Calls      *ebpf.MapSpec `ebpf:"calls"`
+	Ctls       *ebpf.MapSpec `ebpf:"ctls"`
+	Jails      *ebpf.MapSpec `ebpf:"jails"`
+	Paths      *ebpf.MapSpec `ebpf:"paths"`
+	RingOfJail *ebpf.MapSpec `ebpf:"ring_of_jail"`
+	Rings      *ebpf.MapSpec `ebpf:"rings"`
+	Scratches  *ebpf.MapSpec `ebpf:"scratches"`
+	Slots      *ebpf.MapSpec `ebpf:"slots"`
+	Tasks      *ebpf.MapSpec `ebpf:"tasks"`
 }
 
 // traceVariableSpecs contains global variables before they are loaded into the kernel.
@@ -265,16 +265,16 @@ func (o *traceObjects) Close() error {
 //
 // It can be passed to loadTraceObjects or ebpf.CollectionSpec.LoadAndAssign.
 type traceMaps struct {
-	Bell         *ebpf.Map `ebpf:"bell"`
-	Calls        *ebpf.Map `ebpf:"calls"`
-	Ctls         *ebpf.Map `ebpf:"ctls"`
-	Jails        *ebpf.Map `ebpf:"jails"`
-	Paths        *ebpf.Map `ebpf:"paths"`
-	RingOfA_jail *ebpf.Map `ebpf:"ring_of_a_jail"`
-	Rings        *ebpf.Map `ebpf:"rings"`
-	Scratches    *ebpf.Map `ebpf:"scratches"`
-	Slots        *ebpf.Map `ebpf:"slots"`
-	Tasks        *ebpf.Map `ebpf:"tasks"`
+	Bell       *ebpf.Map `ebpf:"bell"`
+	Calls      *ebpf.Map `ebpf:"calls"`
+	Ctls       *ebpf.Map `ebpf:"ctls"`
+	Jails      *ebpf.Map `ebpf:"jails"`
+	Paths      *ebpf.Map `ebpf:"paths"`
+	RingOfJail *ebpf.Map `ebpf:"ring_of_jail"`
+	Rings      *ebpf.Map `ebpf:"rings"`
+	Scratches  *ebpf.Map `ebpf:"scratches"`
+	Slots      *ebpf.Map `ebpf:"slots"`
+	Tasks      *ebpf.Map `ebpf:"tasks"`
 }
 
 func (m *traceMaps) Close() error {
@@ -284,7 +284,7 @@ func (m *traceMaps) Close() error {
 		m.Ctls,
 		m.Jails,
 		m.Paths,
-		m.RingOfA_jail,
+		m.RingOfJail,
 		m.Rings,
 		m.Scratches,
 		m.Slots,

@@ -60,7 +60,7 @@ type watch struct {
 	// +checklocks:mu
 	young bool // the last round left records that were too recent
 	// +checklocks:mu
-	making bool // an incomplete record is older than the limit of the round
+	writing bool // an incomplete record is older than the limit of the round
 	// +checklocks:mu
 	frozen bool // the jail is frozen until the log has room
 	// +checklocks:mu
@@ -288,7 +288,7 @@ func (s *Source) newWatch(i int, t observe.Target, sink observe.Sink, r *rings) 
 	for cpu := range w.count {
 		w.pos[cpu] = atomic.LoadUint64(&w.ring(cpu).Tail)
 	}
-	w.recorded = losses{w.slot.Said, w.slot.SaidAt}
+	w.recorded = losses{w.slot.Reported, w.slot.ReportedAt}
 	w.state = newDecoding(w)
 	return w
 }
@@ -372,7 +372,7 @@ func (w *watch) Drain(ctx context.Context) error {
 	for {
 		w.drain(until)
 		w.mu.Lock()
-		done, err := !w.behind && !w.making, w.err
+		done, err := !w.behind && !w.writing, w.err
 		w.mu.Unlock()
 		switch {
 		case err != nil:
@@ -556,6 +556,6 @@ func (w *watch) reclaim() {
 	for cpu, pos := range last.pos {
 		atomic.StoreUint64(&w.ring(cpu).Tail, pos)
 	}
-	w.slot.SaidAt, w.slot.Said = last.recorded.at, last.recorded.count
+	w.slot.ReportedAt, w.slot.Reported = last.recorded.at, last.recorded.count
 	w.unsaved = slices.Delete(w.unsaved, 0, n)
 }

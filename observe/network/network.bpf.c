@@ -2,9 +2,8 @@
 
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Every packet of every watched jail, recorded as it passes the jail's own
- * interfaces. What a packet is is read here; what it means is found out by the
- * reader of the rings.
+ * Records every packet of the watched jails at the jails' interfaces. The programs parse
+ * the headers. The reader of the rings assigns flows and host names.
  */
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
@@ -16,7 +15,7 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
 enum { /* of a jail */
 	RECORD = 1 << 0,
-	THROTTLE = 1 << 1, /* drop what cannot be recorded, rather than count it */
+	THROTTLE = 1 << 1, /* drop packets that cannot be recorded, instead of counting them as lost */
 	MUTED = 1 << 2,
 };
 
@@ -26,25 +25,25 @@ enum { /* of a record */
 	LOOPBACK = 2,
 	DIRECTION = 3,
 	INJECTED = 1 << 2,
-	FRAGMENT = 1 << 3, /* not the first of its datagram: no ports */
+	FRAGMENT = 1 << 3, /* not the first fragment of its datagram: no ports */
 };
 
-enum { NOTHING, DNS, TLS, HTTP }; /* what the payload is worth reading for */
+enum { NO_PAYLOAD, DNS, TLS, HTTP }; /* protocols whose payload contains host names */
 
-/* The most of a payload that is kept to read names from. */
+/* Maximum number of bytes of a payload that are recorded for its host names. */
 #define NAMES 4096
 
 #define JAILS 4096
 
-/* A jail, by its network namespace. Written by user space alone. */
+/* A jail, by the inode of its network namespace. Written by user space only. */
 struct jail {
 	u32 slot;
 	u32 flags;
-	u32 snap;    /* of each packet so many bytes are kept */
-	u32 pidns;   /* in which its processes are numbered */
-	__be32 outer; /* what address translation makes of its address on the wire */
+	u32 snap;    /* number of bytes of each packet to record */
+	u32 pidns;   /* inode of the pid namespace of the jail */
+	__be32 outer; /* the address that source NAT gives to the jail */
 	__be32 inner;
-	u32 half; /* of the bytes of its ring */
+	u32 half; /* half the size of its ring */
 };
 
 struct {
@@ -56,7 +55,7 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } jails SEC(".maps");
 
-/* What could not be recorded, by slot. said_* is what the log was told of it. */
+/* Packets that could not be recorded, by slot. said_*: the part that the log contains. */
 struct count {
 	u64 lost, throttled;
 	u64 said_lost, said_throttled;
@@ -85,40 +84,40 @@ struct {
 	__array(values, struct ring);
 } rings SEC(".maps");
 
-/* Whether the reader of all rings sleeps, and by what it wants to be woken. */
-enum { AWAKE, ASLEEP /* by any record */, NAPPING /* by a ring that is half full */ };
+/* Whether the reader of the rings sleeps, and which condition wakes it up. */
+enum { AWAKE, ASLEEP /* until any record */, ASLEEP_UNTIL_HALF /* until a ring is half full */ };
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 2); /* one of the above, and when the reader last looked */
+	__uint(max_entries, 2); /* one of the above, and the last time at which the reader read */
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__type(key, u32);
 	__type(value, u64);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } asleep SEC(".maps");
 
-/* A reader that has not looked for so long, though a ring is full, is gone. */
-#define GONE 2000000000ULL
+/* ns without a read after which the reader counts as dead, if a ring is full */
+#define STALE 2000000000ULL
 
-static __always_inline int attended(void)
+static __always_inline int daemon_alive(void)
 {
 	u32 one = 1;
 	u64 *beat = bpf_map_lookup_elem(&asleep, &one);
 
-	/* It may have looked just now, after the time was taken here. */
-	return beat && (__s64)(bpf_ktime_get_ns() - *beat) < (__s64)GONE;
+	/* The difference is negative if the reader has read since the clock was read. */
+	return beat && (__s64)(bpf_ktime_get_ns() - *beat) < (__s64)STALE;
 }
 
-/* Whose a socket is: who made it, or who used it since. */
+/* The owner of a socket: the thread that created it or used it last. */
 struct owner {
-	u32 pid, tid; /* as numbered in the jail; 0 is not of the jail */
+	u32 pid, tid; /* in the pid namespace of the jail; 0 if not in it */
 	u32 host_pid, host_tid;
 	char comm[16];
 };
 
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
-	/* An accepted socket begins as its listener's. */
+	/* BPF_F_CLONE: an accepted socket inherits the owner of its listener. */
 	__uint(map_flags, BPF_F_NO_PREALLOC | BPF_F_CLONE);
 	__type(key, int);
 	__type(value, struct owner);
@@ -128,30 +127,29 @@ struct {
 struct record {
 	u64 ns;
 	u32 lost, throttled; /* of this jail so far, modulo 2^32 */
-	u32 len;             /* from the header of the network layer on */
+	u32 len;             /* from the network layer header */
 	u32 ifindex;
 	u32 segments;
 	u16 ethertype;
 	u16 sport, dport;
-	u16 link;    /* length of the link layer's header */
-	u16 payload; /* where in the frame the application's bytes begin */
+	u16 link;    /* length of the link layer header */
+	u16 payload; /* offset of the payload in the frame */
 	u8 proto;
 	u8 tcp;
 	u8 flags;
 	u8 worth;
 	u16 pad;
-	u32 kept; /* bytes of the frame that follow this record */
+	u32 kept; /* number of bytes of the frame that follow this record */
 	u8 src[16], dst[16];
 	struct owner owner;
 };
 
-const struct record *described __attribute__((unused)); /* so that the Go side is made from it */
+const struct record *unused_record __attribute__((unused)); /* bpf2go generates a Go type for it */
 
-/* ---- whose it is ---- */
+/* ---- owners of sockets ---- */
 
-/* number finds how pid is called in a pid namespace, which is its own or one
- * above it. */
-static __always_inline u32 number(struct pid *pid, u32 pidns)
+/* pid_in_namespace returns the number of pid in its own pid namespace or an ancestor of that. */
+static __always_inline u32 pid_in_namespace(struct pid *pid, u32 pidns)
 {
 	u32 level = BPF_CORE_READ(pid, level);
 
@@ -168,19 +166,19 @@ static __always_inline u32 number(struct pid *pid, u32 pidns)
 	return 0;
 }
 
-static __always_inline void own(struct owner *o, const struct jail *j)
+static __always_inline void set_owner(struct owner *o, const struct jail *j)
 {
 	struct task_struct *task = (void *)bpf_get_current_task();
 	u64 id = bpf_get_current_pid_tgid();
 
 	o->host_pid = id >> 32;
 	o->host_tid = (u32)id;
-	o->tid = number(BPF_CORE_READ(task, thread_pid), j->pidns);
-	o->pid = number(BPF_CORE_READ(task, group_leader, thread_pid), j->pidns);
+	o->tid = pid_in_namespace(BPF_CORE_READ(task, thread_pid), j->pidns);
+	o->pid = pid_in_namespace(BPF_CORE_READ(task, group_leader, thread_pid), j->pidns);
 	bpf_core_read(&o->comm, sizeof(o->comm), &task->comm);
 }
 
-static __always_inline struct jail *mine(void)
+static __always_inline struct jail *current_jail(void)
 {
 	struct task_struct *task = (void *)bpf_get_current_task();
 	u32 netns = BPF_CORE_READ(task, nsproxy, net_ns, ns.inum);
@@ -188,18 +186,18 @@ static __always_inline struct jail *mine(void)
 	return bpf_map_lookup_elem(&jails, &netns);
 }
 
-/* A process makes a socket, binds one, connects it, or sends from it unconnected:
- * it is that process's from now on. */
+/* A process that creates, binds or connects a socket, or sends from it unconnected, becomes
+ * its owner. */
 #define HOOK(name, section, context, socket)                                                    \
 	SEC(section) int name(context *ctx)                                                     \
 	{                                                                                       \
-		struct jail *j = mine();                                                        \
+		struct jail *j = current_jail();                                                        \
 		struct owner *o;                                                                \
 		if (!j)                                                                         \
 			return 1;                                                               \
 		o = bpf_sk_storage_get(&owners, socket, NULL, BPF_SK_STORAGE_GET_F_CREATE);     \
 		if (o && o->host_tid != (u32)bpf_get_current_pid_tgid())                        \
-			own(o, j);                                                              \
+			set_owner(o, j);                                                              \
 		return 1;                                                                       \
 	}
 
@@ -211,8 +209,8 @@ HOOK(connect6, "cgroup/connect6", struct bpf_sock_addr, ctx->sk)
 HOOK(send4, "cgroup/sendmsg4", struct bpf_sock_addr, ctx->sk)
 HOOK(send6, "cgroup/sendmsg6", struct bpf_sock_addr, ctx->sk)
 
-/* A process has sent or received through a socket, which another may have made. */
-static __always_inline int used(struct sock *sk)
+/* A process that has sent or received through a socket becomes its owner. */
+static __always_inline int update_owner(struct sock *sk)
 {
 	struct owner *o;
 	struct jail *j;
@@ -232,21 +230,21 @@ static __always_inline int used(struct sock *sk)
 	if (!o)
 		o = bpf_sk_storage_get(&owners, sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
 	if (o)
-		own(o, j);
+		set_owner(o, j);
 	return 0;
 }
 
-SEC("tp_btf/sock_send_length") int BPF_PROG(sent, struct sock *sk) { return used(sk); }
-SEC("tp_btf/sock_recv_length") int BPF_PROG(received, struct sock *sk) { return used(sk); }
+SEC("tp_btf/sock_send_length") int BPF_PROG(sent, struct sock *sk) { return update_owner(sk); }
+SEC("tp_btf/sock_recv_length") int BPF_PROG(received, struct sock *sk) { return update_owner(sk); }
 
-/* ---- what it is ---- */
+/* ---- headers ---- */
 
-static __always_inline int ported(u8 proto)
+static __always_inline int has_ports(u8 proto)
 {
 	return proto == 6 || proto == 17 || proto == 132 || proto == 136 || proto == 33;
 }
 
-/* transport reads the header that begins at off. */
+/* transport parses the transport layer header at off. */
 static __always_inline void transport(struct __sk_buff *skb, struct record *r, u32 off)
 {
 	u8 h[14];
@@ -261,7 +259,7 @@ static __always_inline void transport(struct __sk_buff *skb, struct record *r, u
 			r->sport = r->dport = (u16)h[4] << 8 | h[5];
 		return;
 	}
-	if (!ported(r->proto))
+	if (!has_ports(r->proto))
 		return;
 	if (bpf_skb_load_bytes(skb, off, port, sizeof(port)))
 		return;
@@ -339,9 +337,9 @@ static __always_inline void ip6(struct __sk_buff *skb, struct record *r, u32 off
 	transport(skb, r, off);
 }
 
-/* ---- whose packet it is ---- */
+/* ---- owners of packets ---- */
 
-static __always_inline void owned(struct record *r, struct bpf_sock *sk)
+static __always_inline void copy_owner(struct record *r, struct bpf_sock *sk)
 {
 	struct owner *o = bpf_sk_storage_get(&owners, sk, NULL, 0);
 
@@ -349,7 +347,7 @@ static __always_inline void owned(struct record *r, struct bpf_sock *sk)
 		r->owner = *o;
 }
 
-/* sender is the socket that a packet left. */
+/* sender sets the owner of an outgoing packet, by its socket. */
 static __always_inline void sender(struct __sk_buff *skb, struct record *r)
 {
 	struct bpf_sock *sk = skb->sk, *full;
@@ -358,12 +356,12 @@ static __always_inline void sender(struct __sk_buff *skb, struct record *r)
 		return;
 	full = bpf_sk_fullsock(sk);
 	if (!full)
-		full = bpf_get_listener_sock(sk); /* of a connection not yet accepted */
+		full = bpf_get_listener_sock(sk); /* of a connection that is not accepted yet */
 	if (full)
-		owned(r, full);
+		copy_owner(r, full);
 }
 
-/* receiver is the socket that a packet will reach. */
+/* receiver sets the owner of an incoming packet, by the socket that will receive it. */
 static __always_inline void receiver(struct __sk_buff *skb, struct record *r, const struct jail *j)
 {
 	struct bpf_sock_tuple t = {};
@@ -393,32 +391,32 @@ static __always_inline void receiver(struct __sk_buff *skb, struct record *r, co
 		sk = bpf_sk_lookup_udp(skb, &t, size, BPF_F_CURRENT_NETNS, 0);
 	if (!sk)
 		return;
-	owned(r, sk);
+	copy_owner(r, sk);
 	bpf_sk_release(sk);
 }
 
-/* ---- recording ---- */
+/* ---- records ---- */
 
-/* roused says how to hand over a record of which the place is taken. That the
- * reader sleeps is asked only then, and the reader looks for taken places after it
- * has said that it sleeps: one of the two sees the other. */
-static __always_inline u64 roused(void *ring, const struct jail *j)
+/* wakeup_flags returns the flags for submitting a reserved record. The state of the reader is
+ * read after the reservation, and the reader looks for reservations after it has set its
+ * state, so that no wakeup is missed. */
+static __always_inline u64 wakeup_flags(void *ring, const struct jail *j)
 {
 	u32 zero = 0;
 	u64 *sleep = bpf_map_lookup_elem(&asleep, &zero);
 
 	if (!sleep || *sleep == AWAKE)
 		return BPF_RB_NO_WAKEUP;
-	if (*sleep == NAPPING && bpf_ringbuf_query(ring, BPF_RB_AVAIL_DATA) < j->half)
+	if (*sleep == ASLEEP_UNTIL_HALF && bpf_ringbuf_query(ring, BPF_RB_AVAIL_DATA) < j->half)
 		return BPF_RB_NO_WAKEUP;
 	*sleep = AWAKE;
 	return BPF_RB_FORCE_WAKEUP;
 }
 
-/* WRITE puts a record and the first r->kept bytes of the frame into a place in
- * the ring that has room bytes for the frame. The verifier of Linux 6.1, unlike that
- * of 6.12, learns nothing from n != 0, and bpf_skb_load_bytes takes no length of 0:
- * so n is one less than the length until it is bounded. */
+/* WRITE writes a record and the first r->kept bytes of the frame, for which it reserves room
+ * bytes. bpf_skb_load_bytes does not accept a length of 0. The verifier of Linux 6.1, unlike
+ * that of 6.12, derives no bound from n != 0, so n is the length minus one until it is
+ * bounded. */
 #define WRITE(room)                                                                             \
 	{                                                                                       \
 		struct record *at = bpf_ringbuf_reserve(ring, sizeof(*r) + (room), 0);          \
@@ -431,15 +429,15 @@ static __always_inline u64 roused(void *ring, const struct jail *j)
 			n++;                                                                    \
 			barrier_var(n);                                                         \
 			if (bpf_skb_load_bytes(skb, 0, at + 1, n))                              \
-				r->kept = 0, r->worth = NOTHING;                                \
+				r->kept = 0, r->worth = NO_PAYLOAD;                                \
 		}                                                                               \
 		*at = *r;                                                                       \
-		bpf_ringbuf_submit(at, roused(ring, j));                                        \
+		bpf_ringbuf_submit(at, wakeup_flags(ring, j));                                        \
 		return 0;                                                                       \
 	}
 
-/* Keeps the compiler from making one comparison of two, which the verifier would
- * not understand. */
+/* Keeps the compiler from merging two comparisons into one that the verifier does not
+ * understand. */
 #undef barrier_var
 #define barrier_var(v) asm volatile("" : "+r"(v))
 
@@ -474,7 +472,7 @@ static __always_inline int packet(struct __sk_buff *skb, u32 direction, u32 link
 
 	if (!j || !(j->flags & RECORD))
 		return TC_ACT_UNSPEC;
-	/* A jail that hears its own multicast gets a copy of what was recorded. */
+	/* The copy of a multicast packet that the jail itself has sent; recorded on egress. */
 	if (direction == INGRESS && skb->pkt_type == PACKET_LOOPBACK)
 		return TC_ACT_UNSPEC;
 	slot = j->slot;
@@ -508,7 +506,7 @@ static __always_inline int packet(struct __sk_buff *skb, u32 direction, u32 link
 		sender(skb, &r);
 
 	r.kept = j->snap;
-	if (r.worth != NOTHING && r.kept < r.payload + NAMES)
+	if (r.worth != NO_PAYLOAD && r.kept < r.payload + NAMES)
 		r.kept = r.payload + NAMES;
 	if (r.kept > skb->len)
 		r.kept = skb->len;
@@ -517,8 +515,8 @@ static __always_inline int packet(struct __sk_buff *skb, u32 direction, u32 link
 	ring = bpf_map_lookup_elem(&rings, &slot);
 	if (ring && !write(skb, ring, &r, j))
 		return TC_ACT_UNSPEC;
-	/* Without a daemon jails go on, and what is not recorded is counted. */
-	if ((j->flags & THROTTLE) && attended()) {
+	/* Without a daemon packets pass, and those that are not recorded are counted. */
+	if ((j->flags & THROTTLE) && daemon_alive()) {
 		__sync_fetch_and_add(&c->throttled, 1);
 		return TC_ACT_SHOT;
 	}

@@ -89,7 +89,7 @@ const (
 	networkProgSend4       = "send4"
 	networkProgSend6       = "send6"
 	networkProgSent        = "sent"
-	networkVarDescribed    = "described"
+	networkVarUnusedRecord = "unused_record"
 )
 
 // loadNetwork returns the embedded CollectionSpec for network.
@@ -165,7 +165,7 @@ type networkMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type networkVariableSpecs struct {
-	Described *ebpf.VariableSpec `ebpf:"described"`
+	UnusedRecord *ebpf.VariableSpec `ebpf:"unused_record"`
 }
 
 // networkObjects contains all objects after they have been loaded into the kernel.
@@ -209,7 +209,7 @@ func (m *networkMaps) Close() error {
 //
 // It can be passed to loadNetworkObjects or ebpf.CollectionSpec.LoadAndAssign.
 type networkVariables struct {
-	Described *ebpf.Variable `ebpf:"described"`
+	UnusedRecord *ebpf.Variable `ebpf:"unused_record"`
 }
 
 // networkPrograms contains all programs after they have been loaded into the kernel.

@@ -2,10 +2,10 @@
 
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What no process of a jail may do whatever anybody decides, refused where the
- * kernel has resolved it: a file that is to be run, opened for writing or cut, an
- * address that is to be connected to or sent to. Memory and names cannot change any
- * more.
+ * Denies what no process of a jail may do regardless of approvals: to execute a file, to open
+ * it for writing or to truncate it, and to connect or send to an address. The hooks run after
+ * the kernel has resolved files and addresses, so that changes of memory and names have no
+ * effect.
  */
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -95,11 +95,11 @@ struct sockaddr {
 char LICENSE[] SEC("license") = "GPL";
 
 enum {
-	RUN = 1,   /* it must not be run */
-	WRITE = 2, /* it must not be opened for writing, nor what is below it */
+	RUN = 1,   /* must not be executed */
+	WRITE = 2, /* neither the file nor, of a directory, anything below it may be opened for writing */
 };
 
-struct thing {
+struct object {
 	u64 cgroup;
 	u64 ino;
 	u32 dev;
@@ -110,11 +110,11 @@ struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct thing);
+	__type(key, struct object);
 	__type(value, u32);
-} things SEC(".maps");
+} objects SEC(".maps");
 
-/* The length counts the cgroup's bits, which come first. */
+/* A prefix: its length includes the bits of the cgroup. */
 struct network {
 	u32 length;
 	u8 cgroup[8];
@@ -129,7 +129,7 @@ struct {
 	__type(value, u32);
 } networks SEC(".maps");
 
-/* The cgroups of jails that are refused anything. */
+/* The cgroups of jails for which anything is denied. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
@@ -139,8 +139,8 @@ struct {
 } jails SEC(".maps");
 
 struct state {
-	u32 jails; /* how many: most of what a machine does is done when there are none */
-	u32 dev;   /* what identify found */
+	u32 jails; /* their number, for an early exit without any */
+	u32 dev;   /* result of identify */
 	u64 ino;
 };
 
@@ -151,8 +151,8 @@ struct {
 	__type(value, struct state);
 } states SEC(".maps");
 
-/* jail returns the jail's cgroup that the current task is in or below, 0 for none. */
-static __always_inline u64 jail(void)
+/* jail_cgroup returns the cgroup of the jail of the current task, or 0. */
+static __always_inline u64 jail_cgroup(void)
 {
 	u32 zero = 0;
 	struct state *s = bpf_map_lookup_elem(&states, &zero);
@@ -171,8 +171,8 @@ static __always_inline u64 jail(void)
 }
 
 /*
- * identify is run by the daemon, on a descriptor of its own, and says how these
- * programs will know the file: of an overlay, stat says other numbers.
+ * identify returns the inode and device that these programs see for a descriptor of the daemon,
+ * which runs it. On an overlay, stat(2) returns other numbers.
  */
 SEC("raw_tp")
 int identify(u64 *ctx)
@@ -196,19 +196,19 @@ int identify(u64 *ctx)
 	return 1;
 }
 
-static bool denied(u64 cgroup, struct inode *i, u32 what)
+static bool object_denied(u64 cgroup, struct inode *i, u32 what)
 {
-	struct thing t = { .cgroup = cgroup, .ino = i->i_ino, .dev = i->i_sb->s_dev };
-	u32 *is = bpf_map_lookup_elem(&things, &t);
+	struct object t = { .cgroup = cgroup, .ino = i->i_ino, .dev = i->i_sb->s_dev };
+	u32 *is = bpf_map_lookup_elem(&objects, &t);
 
 	return is && (*is & what);
 }
 
 /*
- * answer keeps the compiler from computing the answer of a condition: the kernel
- * wants to see that it is one of those there are (since Linux 6.12).
+ * result_of keeps the compiler from computing the result from the condition: since Linux 6.12
+ * the verifier must see that it is one of the permitted results.
  */
-static __always_inline int answer(bool no)
+static __always_inline int result_of(bool no)
 {
 	int ret = 0;
 
@@ -226,18 +226,18 @@ int BPF_PROG(run, struct linux_binprm *bprm, int ret)
 
 	if (ret)
 		return ret;
-	cgroup = jail();
-	return answer(cgroup && denied(cgroup, bprm->file->f_inode, RUN));
+	cgroup = jail_cgroup();
+	return result_of(cgroup && object_denied(cgroup, bprm->file->f_inode, RUN));
 }
 
-/* below reports whether something, or a directory it is below, must not be written. */
-static __always_inline bool below(u64 cgroup, struct dentry *d)
+/* write_denied reports whether writing is denied for a file or a directory above it. */
+static __always_inline bool write_denied(u64 cgroup, struct dentry *d)
 {
 	for (int i = 0; i < DEPTH; i++) {
 		struct inode *inode = d->d_inode;
 		struct dentry *up = d->d_parent;
 
-		if (inode && denied(cgroup, inode, WRITE))
+		if (inode && object_denied(cgroup, inode, WRITE))
 			return true;
 		if (up == d)
 			return false;
@@ -255,11 +255,11 @@ int BPF_PROG(open, struct file *file, int ret)
 		return ret;
 	if (!(file->f_mode & FMODE_WRITE))
 		return 0;
-	cgroup = jail();
-	return answer(cgroup && below(cgroup, file->f_path.dentry));
+	cgroup = jail_cgroup();
+	return result_of(cgroup && write_denied(cgroup, file->f_path.dentry));
 }
 
-/* By its name, and by opening it for reading. */
+/* truncate(2), and open(2) for reading with O_TRUNC. */
 SEC("lsm/path_truncate")
 int BPF_PROG(cut, struct path *path, int ret)
 {
@@ -267,8 +267,8 @@ int BPF_PROG(cut, struct path *path, int ret)
 
 	if (ret)
 		return ret;
-	cgroup = jail();
-	return answer(cgroup && below(cgroup, path->dentry));
+	cgroup = jail_cgroup();
+	return result_of(cgroup && write_denied(cgroup, path->dentry));
 }
 
 SEC("lsm/file_truncate")
@@ -278,11 +278,11 @@ int BPF_PROG(cut_open, struct file *file, int ret)
 
 	if (ret)
 		return ret;
-	cgroup = jail();
-	return answer(cgroup && below(cgroup, file->f_path.dentry));
+	cgroup = jail_cgroup();
+	return result_of(cgroup && write_denied(cgroup, file->f_path.dentry));
 }
 
-static __always_inline bool refused(u64 cgroup, void *address, int len)
+static __always_inline bool connection_denied(u64 cgroup, void *address, int len)
 {
 	struct network n = { .length = 8 * (sizeof(n.cgroup) + sizeof(n.addr)) };
 	struct sockaddr a = {};
@@ -310,8 +310,8 @@ int BPF_PROG(connect, struct socket *sock, struct sockaddr *address, int addrlen
 
 	if (ret)
 		return ret;
-	cgroup = jail();
-	return answer(cgroup && refused(cgroup, address, addrlen));
+	cgroup = jail_cgroup();
+	return result_of(cgroup && connection_denied(cgroup, address, addrlen));
 }
 
 /* What is not connected is told with each message where it goes. */
@@ -324,6 +324,6 @@ int BPF_PROG(send, struct socket *sock, struct msghdr *msg, int size, int ret)
 		return ret;
 	if (!msg->msg_name)
 		return 0;
-	cgroup = jail();
-	return answer(cgroup && refused(cgroup, msg->msg_name, msg->msg_namelen));
+	cgroup = jail_cgroup();
+	return result_of(cgroup && connection_denied(cgroup, msg->msg_name, msg->msg_namelen));
 }

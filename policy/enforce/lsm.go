@@ -38,7 +38,7 @@ type Refusals struct {
 }
 
 type refusals struct {
-	things   []lsmThing
+	files    []lsmObject
 	networks []lsmNetwork
 }
 
@@ -111,7 +111,7 @@ func (l *LSM) Close() error {
 func (l *LSM) Refuse(cgroup uint64, r Refusals) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	values := map[lsmThing]uint32{}
+	values := map[lsmObject]uint32{}
 	for what, files := range map[uint32][]*os.File{refuseRun: r.Run, refuseWrite: r.Write} {
 		for _, f := range files {
 			t, err := l.thingOf(cgroup, f)
@@ -128,10 +128,10 @@ func (l *LSM) Refuse(cgroup uint64, r Refusals) error {
 		}
 	}
 	for t, what := range values {
-		if err := l.objects.Things.Put(t, what); err != nil {
+		if err := l.objects.Objects.Put(t, what); err != nil {
 			return fmt.Errorf("add file to the LSM map: %w", err)
 		}
-		next.things = append(next.things, t)
+		next.files = append(next.files, t)
 	}
 	for _, prefix := range r.Connect {
 		n := networkOf(cgroup, prefix)
@@ -150,7 +150,7 @@ func (l *LSM) Refuse(cgroup uint64, r Refusals) error {
 func (l *LSM) replace(cgroup uint64, next *refusals) error {
 	err := l.drop(l.installed[cgroup], next)
 	l.installed[cgroup] = next
-	if len(next.things)+len(next.networks) == 0 {
+	if len(next.files)+len(next.networks) == 0 {
 		delete(l.installed, cgroup)
 		if gone := l.objects.Jails.Delete(cgroup); !errors.Is(gone, ebpf.ErrKeyNotExist) {
 			err = errors.Join(err, gone)
@@ -172,16 +172,16 @@ func (l *LSM) drop(old, next *refusals) error {
 		return nil
 	}
 	var errs []error
-	things, networks := map[lsmThing]bool{}, map[lsmNetwork]bool{}
-	for _, t := range next.things {
-		things[t] = true
+	files, networks := map[lsmObject]bool{}, map[lsmNetwork]bool{}
+	for _, t := range next.files {
+		files[t] = true
 	}
 	for _, n := range next.networks {
 		networks[n] = true
 	}
-	for _, t := range old.things {
-		if !things[t] {
-			errs = append(errs, l.objects.Things.Delete(t))
+	for _, t := range old.files {
+		if !files[t] {
+			errs = append(errs, l.objects.Objects.Delete(t))
 		}
 	}
 	for _, n := range old.networks {
@@ -200,7 +200,7 @@ func (l *LSM) drop(old, next *refusals) error {
 // l.mu.
 //
 // +checklocks:l.mu
-func (l *LSM) thingOf(cgroup uint64, f *os.File) (t lsmThing, err error) {
+func (l *LSM) thingOf(cgroup uint64, f *os.File) (t lsmObject, err error) {
 	raw, err := f.SyscallConn()
 	if err != nil {
 		return t, err
@@ -221,7 +221,7 @@ func (l *LSM) thingOf(cgroup uint64, f *os.File) (t lsmThing, err error) {
 	if found == 0 {
 		return t, fmt.Errorf("the kernel found no file for the descriptor of %s", f.Name())
 	}
-	return lsmThing{Cgroup: cgroup, Ino: s.Ino, Dev: s.Dev}, nil
+	return lsmObject{Cgroup: cgroup, Ino: s.Ino, Dev: s.Dev}, nil
 }
 
 // networkOf returns the map key of an address range of one cgroup. IPv4 ranges are stored as

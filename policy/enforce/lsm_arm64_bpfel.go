@@ -20,19 +20,19 @@ type lsmNetwork struct {
 	Addr   [16]uint8
 }
 
-type lsmState struct {
-	_     structs.HostLayout
-	Jails uint32
-	Dev   uint32
-	Ino   uint64
-}
-
-type lsmThing struct {
+type lsmObject struct {
 	_      structs.HostLayout
 	Cgroup uint64
 	Ino    uint64
 	Dev    uint32
 	Pad    uint32
+}
+
+type lsmState struct {
+	_     structs.HostLayout
+	Jails uint32
+	Dev   uint32
+	Ino   uint64
 }
 
 // Names of all BPF objects in the ELF.
@@ -41,8 +41,8 @@ type lsmThing struct {
 const (
 	lsmMapJails     = "jails"
 	lsmMapNetworks  = "networks"
+	lsmMapObjects   = "objects"
 	lsmMapStates    = "states"
-	lsmMapThings    = "things"
 	lsmProgConnect  = "connect"
 	lsmProgCut      = "cut"
 	lsmProgCutOpen  = "cut_open"
@@ -109,8 +109,8 @@ type lsmProgramSpecs struct {
 type lsmMapSpecs struct {
 	Jails    *ebpf.MapSpec `ebpf:"jails"`
 	Networks *ebpf.MapSpec `ebpf:"networks"`
+	Objects  *ebpf.MapSpec `ebpf:"objects"`
 	States   *ebpf.MapSpec `ebpf:"states"`
-	Things   *ebpf.MapSpec `ebpf:"things"`
 }
 
 // lsmVariableSpecs contains global variables before they are loaded into the kernel.
@@ -141,16 +141,16 @@ func (o *lsmObjects) Close() error {
 type lsmMaps struct {
 	Jails    *ebpf.Map `ebpf:"jails"`
 	Networks *ebpf.Map `ebpf:"networks"`
+	Objects  *ebpf.Map `ebpf:"objects"`
 	States   *ebpf.Map `ebpf:"states"`
-	Things   *ebpf.Map `ebpf:"things"`
 }
 
 func (m *lsmMaps) Close() error {
 	return _LsmClose(
 		m.Jails,
 		m.Networks,
+		m.Objects,
 		m.States,
-		m.Things,
 	)
 }
 

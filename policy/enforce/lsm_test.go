@@ -100,7 +100,7 @@ func TestRefusalsAreReplacedAndForgotten(t *testing.T) {
 		if err := l.Refuse(s.cgroup, s.r); err != nil {
 			t.Fatal(err)
 		}
-		if things, networks := count(t, l.objects.Things), count(t, l.objects.Networks); things != s.things || networks != s.networks {
+		if things, networks := count(t, l.objects.Objects), count(t, l.objects.Networks); things != s.things || networks != s.networks {
 			t.Errorf("step %d: %d files and %d networks, want %d and %d", i, things, networks, s.things, s.networks)
 		}
 	}
@@ -115,7 +115,7 @@ func TestRefusalsAreReplacedAndForgotten(t *testing.T) {
 	if err := l.Forget(2); err != nil {
 		t.Fatal(err)
 	}
-	if n := count(t, l.objects.Things) + count(t, l.objects.Networks) + count(t, l.objects.Jails); n != 0 {
+	if n := count(t, l.objects.Objects) + count(t, l.objects.Networks) + count(t, l.objects.Jails); n != 0 {
 		t.Errorf("Forget left %d map entries, want 0", n)
 	}
 }
