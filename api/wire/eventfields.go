@@ -34,7 +34,7 @@ type Event struct {
 	Real  string `json:"real,omitempty" description:"The path that the kernel opened, if it differs from path."`
 	Bytes *int64 `json:"bytes,omitempty" description:"Number of bytes read, written or transferred."`
 	Calls int64  `json:"calls,omitempty" description:"Number of consecutive reads or writes that this event aggregates."`
-	FD    *int32 `json:"fd,omitempty" description:"File descriptor; -1 if there is none."`
+	FD    *int32 `json:"fd,omitempty" description:"File descriptor."`
 
 	Dir     string `json:"dir,omitempty" enum:"egress,ingress,loopback" description:"Direction, from the jail's perspective."`
 	Proto   string `json:"proto,omitempty" description:"Protocol: tcp, udp, icmp, icmp6, arp, or by number as in ip-41 and eth-88cc."`

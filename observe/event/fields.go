@@ -65,14 +65,14 @@ type Event struct {
 	Dur  int64     // Duration of the system call in nanoseconds.
 	Addr string    // Socket address that the system call received as an argument.
 
-	// File, and the paths of Syscall.
+	// File, and the paths of Syscall. FD is -1 without a descriptor.
 	Op    string // The file operation, process event or snapshot operation.
 	Path  string // Path inside the jail.
 	To    string // New path of a renamed or linked file.
 	Real  string // The path that the kernel opened, if it differs from path.
 	Bytes int64  // Number of bytes read, written or transferred.
 	Calls int64  // Number of consecutive reads or writes that this event aggregates.
-	FD    int32  // File descriptor; -1 if there is none.
+	FD    int32  // File descriptor.
 
 	// Net. Addresses have the form "10.0.0.2:54321" and "[::1]:80", without a port if the protocol has none.
 	Dir     string // Direction, from the jail's perspective.

@@ -67,14 +67,14 @@ var sections = []struct {
 		{"Dur", "dur_ns", "int64", "", "Duration of the system call in nanoseconds."},
 		{"Addr", "addr", "string", "", "Socket address that the system call received as an argument."},
 	}},
-	{"File, and the paths of Syscall.", []field{
+	{"File, and the paths of Syscall. FD is -1 without a descriptor.", []field{
 		{"Op", "op", "string", "few", "The file operation, process event or snapshot operation."},
 		{"Path", "path", "string", "", "Path inside the jail."},
 		{"To", "to", "string", "", "New path of a renamed or linked file."},
 		{"Real", "real", "string", "", "The path that the kernel opened, if it differs from path."},
 		{"Bytes", "bytes", "int64", "zero", "Number of bytes read, written or transferred."},
 		{"Calls", "calls", "int64", "", "Number of consecutive reads or writes that this event aggregates."},
-		{"FD", "fd", "int32", "zero", "File descriptor; -1 if there is none."},
+		{"FD", "fd", "int32", "zero", "File descriptor."},
 	}},
 	{`Net. Addresses have the form "10.0.0.2:54321" and "[::1]:80", without a port if the protocol has none.`, []field{
 		{"Dir", "dir", "string", "few enum=egress,ingress,loopback", "Direction, from the jail's perspective."},

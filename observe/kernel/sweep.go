@@ -185,8 +185,8 @@ func (w *watch) remember() {
 // A look describes an incomplete record that the last round found in a ring.
 type look struct {
 	writing uint64
-	at     int64 // time of the round
-	before int64 // a time before the incomplete record was begun
+	at      int64 // time of the round
+	before  int64 // a time before the incomplete record was begun
 }
 
 // made returns the time up to which all records are in the rings, at most most, which is in

@@ -15,8 +15,8 @@ import (
 // NoPrivilege are the flags of every host directory in a jail.
 var NoPrivilege = overlay.Options{NoSuid: true, NoDev: true}
 
-// OpenSource opens a directory or file of the host that is to be mounted in a jail. The path must
-// not contain symbolic links, because a link could have changed since the path was approved.
+// OpenSource opens a directory or file of the host for a mount in a jail. The path must not contain
+// symbolic links, because a link could have changed since the path was approved.
 func OpenSource(op, name string) (*os.File, *unix.Stat_t, error) {
 	if !filepath.IsAbs(name) || filepath.Clean(name) != name {
 		return nil, nil, fault.Newf(fault.Invalid, op, name, "the source is not a clean absolute path")

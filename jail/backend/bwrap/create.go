@@ -196,7 +196,8 @@ func (b *Backend) start(ctx context.Context, o stageRequest, group *cgroup.Cgrou
 		return record{}, err
 	}
 	r := record{Monitor: ready.Ready}
-	if r.Identity, err = procstat.Identify(started.Child); err != nil {
+	r.Identity, err = procstat.Identify(started.Child)
+	if err != nil {
 		return record{}, fmt.Errorf("init exited immediately: %w%s", err, s.stderrText())
 	}
 	return r, nil

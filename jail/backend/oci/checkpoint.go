@@ -284,7 +284,8 @@ func (m *builder) restore(ctx context.Context, dir string, n notes) (*instance, 
 		i.watchMemory(m.memoryWatch)
 	}
 	r := record{Restored: process.Now()} // the processes are still frozen
-	if r.Identity, err = procstat.Identify(pid); err != nil {
+	r.Identity, err = procstat.Identify(pid)
+	if err != nil {
 		return nil, err
 	}
 	err = m.step("settle", func() error {

@@ -384,7 +384,8 @@ func (m *builder) adopt(ctx context.Context, how string) (*instance, error) {
 	i := b.newInstance(p, m.cgroup, pid, pidfd)
 	m.undo.Push("close the pidfd of init", i.Close)
 	r := record{SentryState: how, OwnNet: m.ownNet}
-	if r.Identity, err = procstat.Identify(pid); err != nil {
+	r.Identity, err = procstat.Identify(pid)
+	if err != nil {
 		return nil, err
 	}
 	i.sentryPaused.Store(how == statePaused)

@@ -1038,7 +1038,7 @@ export interface Event {
   existing?: boolean;
   /** Exit status of the process. */
   exit_code?: number | null;
-  /** File descriptor; -1 if there is none. */
+  /** File descriptor. */
   fd?: number | null;
   /** For a gap: first sequence number of the range with the lost events, if they had numbers. */
   from?: number;

@@ -1276,7 +1276,7 @@ class EventOptions(_EventOdd, total=False):
     existing: bool
     # Exit status of the process.
     exit_code: Optional[int]
-    # File descriptor; -1 if there is none.
+    # File descriptor.
     fd: Optional[int]
     # Group ID inside the jail.
     gid: Optional[int]
