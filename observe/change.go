@@ -159,6 +159,7 @@ func (d *doings) notice(e *event.Event) {
 		}
 		d.lives++
 		if e.Op == event.OpExit {
+			// The host can reuse the PID for another process, whose count begins at 0.
 			delete(d.calls, e.HostPID)
 		}
 	case event.Gap:

@@ -32,6 +32,7 @@ func (o *Observers) Lineage(ctx context.Context, jid id.Jail, l Lineage) (uint64
 	defer j.mu.Unlock()
 	switch l.Op {
 	case event.OpSnapshot:
+		// The jail is frozen: once its sources are drained, its last event precedes the snapshot.
 		o.drain(ctx, jid, j.watches)
 		l.ParentSeq = j.log.Last()
 	case event.OpRestore, event.OpBranch:

@@ -152,6 +152,7 @@ func (o *Observers) Close() error {
 		j.mu.Lock()
 		errs = append(errs, j.each(Watch.Release))
 		j.watches = nil
+		// Watches of earlier instances append to the log until they are closed.
 		j.closing.Wait()
 		errs = append(errs, j.log.Close())
 		j.mu.Unlock()
@@ -177,6 +178,7 @@ func (o *Observers) find(jid id.Jail) (*observed, error) {
 		return nil, fault.Newf(fault.Unavailable, "observe.find", string(jid), "the daemon is shutting down")
 	}
 	dir := filepath.Join(o.cfg.Dir, string(jid))
+	// Without the check of its form, an id such as "../etc" would name a directory outside of Dir.
 	if _, err := os.Stat(dir); !id.Valid('j', string(jid)) || errors.Is(err, fs.ErrNotExist) {
 		return nil, fault.Newf(fault.NotFound, "observe.find", string(jid), "no such jail")
 	} else if err != nil {
@@ -258,6 +260,7 @@ func (o *Observers) attach(ctx context.Context, j *observed, t Target) error {
 	if err := errors.Join(errs...); err != nil {
 		return errors.Join(err, o.giveUp(ctx, j, next))
 	}
+	// With -usageStep, usage records the first sample even if it has no CPU time.
 	j.target, j.watches, j.lacks, j.paused, j.cpu = t, next, lacks, false, -usageStep
 	j.flags = 0
 	j.body++

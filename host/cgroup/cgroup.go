@@ -81,6 +81,8 @@ func (c *Cgroup) ID() uint64 {
 	if c.unified == "" || unix.Stat(c.unified, &st) != nil {
 		return 0
 	}
+	// With 64-bit inode numbers this is the id that BPF programs and tracepoints see (since
+	// Linux 5.5, commit 40430452fd5d).
 	return st.Ino
 }
 
@@ -166,6 +168,8 @@ func (c *Cgroup) Stats() (Stats, error) {
 	}
 	for _, list := range []string{"inactive_file", "active_file"} {
 		if !c.v2 {
+			// The fields without total_ omit the descendants
+			// (Documentation/admin-guide/cgroup-v1/memory.rst).
 			list = "total_" + list
 		}
 		s.CacheBytes += int64(m.MemoryStats.Stats[list])

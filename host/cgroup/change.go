@@ -37,11 +37,14 @@ func (c *Cgroup) shrink(limit int64) error {
 	if has, err := c.number("memory.max"); err != nil || has <= limit {
 		return err
 	}
+	// The kernel reclaims before this write returns (memory_high_write in mm/memcontrol.c), so
+	// memory.current shows the result.
 	if err := c.write("memory.high", strconv.FormatInt(limit, 10)); err != nil {
 		return err
 	}
 	used, err := c.number("memory.current")
 	if err == nil && used <= limit {
+		// memory.high stays low until the new limit holds, which throttles the processes.
 		err = c.write("memory.max", strconv.FormatInt(limit, 10))
 	} else if err == nil {
 		err = c.inUse(limit, used)
@@ -56,6 +59,7 @@ func (c *Cgroup) shrinkFirst(limit int64) error {
 		return err
 	}
 	err = cgroups.WriteFile(dir, "memory.limit_in_bytes", strconv.FormatInt(limit, 10))
+	// EBUSY: too little could be reclaimed (mem_cgroup_resize_max in mm/memcontrol.c).
 	if !errors.Is(err, unix.EBUSY) {
 		return err
 	}

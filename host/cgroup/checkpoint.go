@@ -56,6 +56,7 @@ func (c *Cgroup) StartIn(attr *syscall.SysProcAttr, start func() error) (err err
 		return err
 	}
 	defer dir.Close()
+	// CLONE_INTO_CGROUP of clone3(2), since Linux 5.7. It exists only for cgroup v2.
 	attr.UseCgroupFD, attr.CgroupFD = true, int(dir.Fd())
 	return start()
 }

@@ -96,6 +96,7 @@ func (c *Cgroup) Freeze(ctx context.Context) error {
 		}
 		return nil
 	}
+	// A process that is in the cgroup in v1 only would continue to run.
 	if err := c.gather(ctx); err != nil {
 		return err
 	}
@@ -214,6 +215,8 @@ func (c *Cgroup) Kill(ctx context.Context) error {
 		c.settle(ctx)
 	}
 	if c.unified != "" && exists(c.unified) {
+		// A process that is moved to a frozen cgroup stops (cgroup-v2.rst), and Create reuses
+		// an existing cgroup.
 		if err := c.write("cgroup.freeze", "0"); err != nil && !gone(err) {
 			return err
 		}

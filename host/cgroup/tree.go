@@ -57,6 +57,8 @@ func New(prefix string) (*Tree, error) {
 		}
 	}
 	for _, root := range t.hierarchies() {
+		// access(2) also fails, even for root, on a read-only mount (EROFS), which containers
+		// often have.
 		if err := unix.Access(root, unix.W_OK); err != nil {
 			return nil, fault.Cannot("cgroup.New", fmt.Sprintf("%s is not writable: %v", root, err),
 				"run the daemon as root, outside containers or in one with the host's cgroups mounted read-write")
@@ -111,6 +113,8 @@ func (t *Tree) hierarchies() []string {
 func (t *Tree) findLacks() error {
 	have := func(controller string) bool { return t.roots[controller] != "" }
 	if t.v2 {
+		// A cgroup gets only controllers that its parent can enable (cgroup.subtree_control in
+		// Documentation/admin-guide/cgroup-v2.rst), so the parent of the tree decides.
 		b, err := os.ReadFile(filepath.Join(t.unified, filepath.Dir(t.prefix), "cgroup.controllers"))
 		if err != nil {
 			return fmt.Errorf("cgroup controllers: %w", err)
@@ -143,7 +147,7 @@ const memsw = "memory.memsw.limit_in_bytes"
 
 func swapOn() bool {
 	b, err := os.ReadFile("/proc/swaps")
-	return err == nil && strings.Count(string(b), "\n") > 1
+	return err == nil && strings.Count(string(b), "\n") > 1 // the first line is a header
 }
 
 func exists(path string) bool {
@@ -171,6 +175,7 @@ func (t *Tree) Create(name string, limits Limits) (_ *Cgroup, err error) {
 			err = errors.Join(err, c.remove(context.Background()))
 		}
 	}()
+	// For the pid -1 the library creates the directories and moves no process.
 	if err := c.manager.Apply(-1); err != nil {
 		return nil, fmt.Errorf("make cgroup %s: %w", c.path, err)
 	}
@@ -235,5 +240,6 @@ func (t *Tree) Remove() error {
 
 // gone reports whether err means that a cgroup no longer exists.
 func gone(err error) bool {
+	// ENODEV: the cgroup was removed while its file was open (fs/kernfs/file.c).
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV)
 }

@@ -81,6 +81,8 @@ func startWithFilter(cmd *exec.Cmd, asking *NotifyFilter, begin func() error) (*
 	}
 	l, err := s.Filter(cmd.Process.Pid, asking.Filter)
 	if err == nil {
+		// The execve of CRIU is already subject to the filter. Without a response to its
+		// notification it would wait forever.
 		a := continueAll(l)
 		err = s.Exec()
 		if err == nil {

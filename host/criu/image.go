@@ -35,6 +35,8 @@ func CopyImages(from, to string, who Identity) error {
 		name, src, dst := e.Name(), filepath.Join(from, e.Name()), filepath.Join(to, e.Name())
 		switch {
 		case !e.Type().IsRegular() || name == logName:
+			// CRIU truncates an existing log (log_init in criu/log.c). Through a hard link it
+			// would destroy the log in from.
 			continue
 		case strings.HasPrefix(name, "userns-"):
 			err = edit(src, dst, &userns.UsernsEntry{}, func(m *userns.UsernsEntry) error { return who.setIDs(m) })

@@ -20,6 +20,7 @@ func CanGrow() error {
 	if err := unix.Capget(&header, &caps[0]); err != nil {
 		return fmt.Errorf("capget: %w", err)
 	}
+	// ext4_resize_begin (fs/ext4/resize.c) requires it.
 	if caps[0].Effective&(1<<unix.CAP_SYS_RESOURCE) == 0 {
 		return fault.Cannot("disk.Grow", "resizing a file system needs CAP_SYS_RESOURCE, which the daemon lacks", "give the daemon CAP_SYS_RESOURCE")
 	}
@@ -76,6 +77,8 @@ func growth(img string, mb int64) (small bool, size int64, err error) {
 // grow resizes the image, then the device and then the file system to size bytes. Completed
 // steps are repeated without effect.
 func grow(img, mountpoint, device string, size int64) error {
+	// The order matters: LOOP_SET_CAPACITY reads the new size of the file (loop(4)), and ext4
+	// refuses a size beyond the end of its device (ext4_resize_fs in fs/ext4/resize.c).
 	if err := os.Truncate(img, size); err != nil {
 		return err
 	}

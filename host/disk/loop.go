@@ -73,6 +73,8 @@ func mountedHere(device string) (bool, error) {
 		return false, err
 	}
 	number := fmt.Sprintf(" %d:%d ", unix.Major(st.Rdev), unix.Minor(st.Rdev))
+	// The kernel escapes spaces in paths (show_mountinfo in fs/proc_namespace.c), so no path
+	// contains the text.
 	return strings.Contains(string(info), number), nil
 }
 
@@ -118,6 +120,8 @@ func tryConfigure(ctl, f *os.File, flags uint32) (*os.File, error) {
 		Info: unix.LoopInfo64{Flags: unix.LO_FLAGS_AUTOCLEAR | flags},
 	}
 	copy(config.Info.File_name[:], f.Name())
+	// LOOP_CONFIGURE sets file and flags in one step (loop(4), since Linux 5.8), so a crash
+	// cannot leave a device with an image and without autoclear.
 	if err := unix.IoctlLoopConfigure(int(loop.Fd()), &config); err != nil {
 		loop.Close()
 		return nil, &fs.PathError{Op: "configure", Path: dev, Err: err}

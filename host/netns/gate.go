@@ -69,6 +69,8 @@ func (n *Net) layTo(endpointNS, name string, far net.HardwareAddr) error {
 	}
 	defer other.Close()
 
+	// Both ends are created in their namespaces. A link that is created here and then moved
+	// would be visible on the host meanwhile, where its name may be in use.
 	veth := netlink.NewVeth(netlink.NewLinkAttrs())
 	veth.Name, veth.Group, veth.HardwareAddr, veth.Namespace = name, group, far, netlink.NsFd(other.Fd())
 	veth.PeerName, veth.PeerHardwareAddr, veth.PeerNamespace = inside, mac(n.Name, 'j'), netlink.NsFd(jail.Fd())
@@ -88,6 +90,9 @@ func (n *Net) setUpGate() error {
 	if err != nil {
 		return fmt.Errorf("find link: %w", err)
 	}
+	// Full networks enable forwarding on the host, and a new namespace inherits the IPv4
+	// settings of the initial one by default (devconf_inherit_init_net in
+	// Documentation/admin-guide/sysctl/net.rst).
 	if err := errors.Join(
 		noIPv6(link.Attrs().Name),
 		sysctl("net/ipv4/ip_forward", "0"),
@@ -140,6 +145,8 @@ func shut(more func(*nftables.Conn, *nftables.Table)) error {
 		name string
 		hook *nftables.ChainHook
 	}{{"arrived", nftables.ChainHookPrerouting}, {"input", nftables.ChainHookInput}} {
+		// Chains of priority filter (0) run after those of priority dstnat (-100, nft(8)), so
+		// the rules see the destination that redirect has set.
 		ch := chain(at.name, at.hook, nftables.ChainPriorityFilter, &drop)
 		rule(ch, established(), verdict(expr.VerdictAccept))
 		for _, port := range []uint16{NamePort, ProxyPort, AllPort} {

@@ -27,6 +27,7 @@ func (n *Net) join(o Options) (err error) {
 		return err
 	}
 	defer unlock()
+	// This exists before the link, so that Clean finds the group after a crash.
 	if err := os.Symlink(n.EndpointNetns, groupLink(n.at)); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
@@ -208,5 +209,6 @@ func leaveLocked(name, path string) error {
 			}
 		}
 	}
+	// Last, so that a call after an interruption finds the group.
 	return os.Remove(groupLink(path))
 }

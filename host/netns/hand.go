@@ -35,6 +35,8 @@ func (n *Net) standIn(o Options) error {
 		if err := noIPv6(nobody); err != nil {
 			return err
 		}
+		// A veth link has a carrier only while both ends are up (veth_open in
+		// drivers/net/veth.c).
 		other, err := netlink.LinkByName(nobody)
 		if err == nil {
 			err = netlink.LinkSetUp(other)
@@ -133,6 +135,8 @@ func pull(from, to, name string) error {
 			return fmt.Errorf("find the link: %w", err)
 		}
 		if name != pulled {
+			// The link is renamed because the other namespace can have a placeholder of its
+			// name.
 			// Setting the link down removes its addresses and routes.
 			if err := errors.Join(netlink.LinkSetDown(link), netlink.LinkSetName(link, pulled)); err != nil {
 				return fmt.Errorf("unplug the link: %w", err)

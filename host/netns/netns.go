@@ -89,6 +89,8 @@ func Transit(pool netip.Prefix, index int) (netip.Addr, error) {
 	if !pool.IsValid() {
 		pool = Pool
 	}
+	// The first address of the pool is that of the network, and the last one that of
+	// broadcasts.
 	if !pool.Addr().Is4() || index < 0 || index >= 1<<(32-pool.Bits())-2 {
 		return netip.Addr{}, fault.Newf(fault.Exhausted, "netns.Create", pool.String(), "no address %d in the pool", index)
 	}
@@ -189,6 +191,8 @@ func bind(path string) error {
 		if err := loopback(); err != nil {
 			return err
 		}
+		// The bind mount keeps the namespace alive without a process (namespaces(7)).
+		// /proc/self would be the main thread, which is in another one.
 		if err := unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, ""); err != nil {
 			return &fs.PathError{Op: "bind", Path: path, Err: err}
 		}
@@ -309,6 +313,8 @@ func onThread(f func() error) (err error) {
 func MountSysfs(path, dst string) error {
 	mnt := -1
 	err := Do(path, func() (err error) {
+		// sysfs shows the network namespace of the thread that opens it (sysfs_init_fs_context
+		// in fs/sysfs/mount.c), wherever the mount is attached.
 		fsfd, err := unix.Fsopen("sysfs", unix.FSOPEN_CLOEXEC)
 		if err != nil {
 			return fmt.Errorf("fsopen: %w", err)

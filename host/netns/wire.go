@@ -300,6 +300,8 @@ func disconnect(name string) error {
 	if link.Attrs().Group != group {
 		return nil // not one of ours
 	}
+	// ENODEV: the jail's namespace was freed meanwhile, which destroys its veth links
+	// (network_namespaces(7)).
 	if err := netlink.LinkDel(link); err != nil && !errors.Is(err, unix.ENODEV) {
 		return fmt.Errorf("remove link %s: %w", link.Attrs().Name, err)
 	}

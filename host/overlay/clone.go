@@ -43,6 +43,7 @@ func Clone(src, dst string, opts CloneOptions) error {
 		attr.Userns_fd = uint64(opts.IDMap.Fd())
 	}
 	err = moveMount(fd, dst, attr)
+	// EINVAL: the filesystem does not support idmapped mounts (mount_setattr(2)).
 	if opts.IDMap != nil && errors.Is(err, unix.EINVAL) {
 		e := fault.Cannot("overlay.Clone", "the filesystem of "+src+" cannot map ids", "keep it on ext4, xfs or btrfs, or use a newer kernel")
 		return fmt.Errorf("clone %s: %w", src, e)
@@ -98,6 +99,8 @@ func userNamespace(users, groups []Mapping) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start a process in a user namespace: %w", err)
 	}
+	// The descriptor keeps the namespace alive after the child has exited (namespaces(7)). The
+	// child is not yet reaped, so its pid cannot name another process.
 	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/user", pid))
 	unix.Kill(pid, unix.SIGKILL)
 	reap(pid)
@@ -147,6 +150,7 @@ func MountsBelow(dir string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	// The list has real paths. Below a symbolic link the filter would match none.
 	if real, err := filepath.EvalSymlinks(dir); err == nil {
 		dir = real
 	}

@@ -86,6 +86,8 @@ func Compare(ctx context.Context, a, b Stack, o DiffOptions) ([]Change, error) {
 		a = Stack{a.Layers[:len(a.Layers)-1], base}
 		b = Stack{b.Layers[:len(b.Layers)-1], base}
 	}
+	// The layers belong to overlays of root, which ignore user.overlay.opaque. A program in a
+	// jail can set that mark, with which Compare would report existing files as deleted.
 	d := differ{ctx: ctx, owners: o.Owners, opaque: []string{opaqueMark}}
 	changes, err := d.compare(a, b, o)
 	if err != nil {

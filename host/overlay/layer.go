@@ -84,6 +84,8 @@ func (d dirAt) target() string {
 	}
 	defer f.Close()
 	buf := make([]byte, unix.PathMax)
+	// An empty path reads the link that the descriptor refers to (readlink(2), since Linux
+	// 2.6.39), and not one that has replaced it.
 	n, err := unix.Readlinkat(int(f.Fd()), "", buf)
 	if err != nil {
 		return ""
@@ -160,6 +162,9 @@ var errMoving = errors.New("changed while it was read")
 
 // moving reports whether err results from a concurrent change.
 func moving(err error) bool {
+	// In open(2) and openat2(2) ELOOP means a symbolic link in place of a file or directory,
+	// ENXIO a socket in place of a file, and EXDEV and EAGAIN a path that may have left the
+	// layer.
 	for _, e := range []error{errMoving, syscall.ENOENT, syscall.ELOOP, syscall.ENOTDIR, syscall.ENXIO, syscall.EXDEV, syscall.EAGAIN, syscall.ESTALE} {
 		if errors.Is(err, e) {
 			return true

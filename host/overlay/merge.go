@@ -258,6 +258,7 @@ func (m *merger) file(at *node, p part, to *os.File, name string, st *unix.Stat_
 	}
 	bytes := int64(0)
 	if st.Mode&unix.S_IFMT == unix.S_IFREG {
+		// On Linux st_blocks counts units of 512 bytes (inode(7)).
 		bytes = st.Blocks * 512
 	}
 	if err := m.stats.add(1, bytes, m.limit); err != nil {
@@ -282,6 +283,8 @@ func (m *merger) link(first link, at *node, to *os.File, name string) (done bool
 		defer in.Close()
 	}
 	err = unix.Linkat(int(in.Fd()), first.name, int(to.Fd()), name, 0)
+	// The filesystem of dst may allow fewer links than that of the layer: ext4 allows 65000
+	// (EXT4_LINK_MAX in fs/ext4/ext4.h).
 	if err == unix.EMLINK {
 		m.stats.Files-- // the caller counts it as a separate file
 		return false, nil

@@ -273,6 +273,8 @@ func mountByString(dst string, l *layers, opts Options) error {
 		}
 	}
 	return thread.Alone(func() error {
+		// Threads share the working directory (CLONE_FS, clone(2)). Without a copy of its own
+		// the chdir would move the whole daemon.
 		if err := unix.Unshare(unix.CLONE_FS); err != nil {
 			return fmt.Errorf("unshare: %w", err)
 		}
@@ -282,6 +284,8 @@ func mountByString(dst string, l *layers, opts Options) error {
 		if err := unix.Mount("overlay", dst, "overlay", flags, data.String()); err != nil {
 			return fmt.Errorf("mount: %w", err)
 		}
+		// A mount below a shared one is shared (mount_namespaces(7)), and mount(2) changes the
+		// propagation type only of an existing mount.
 		return unix.Mount("", dst, "", unix.MS_PRIVATE, "")
 	})
 }
@@ -296,6 +300,8 @@ func b2i(b bool) int {
 // moveMount makes the detached mount fd private, sets attr on it, and attaches it to dst.
 func moveMount(fd int, dst string, attr *unix.MountAttr) error {
 	attr.Propagation = unix.MS_PRIVATE
+	// The attributes are set before the mount is attached, because MOUNT_ATTR_IDMAP needs a
+	// detached mount (mount_setattr(2)).
 	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, attr); err != nil {
 		return fmt.Errorf("mount_setattr: %w", err)
 	}
@@ -341,6 +347,7 @@ func probe(in string) (err error) {
 		return err
 	}
 	defer os.RemoveAll(dir)
+	// This runs before RemoveAll, which cannot remove a mount point (EBUSY, rmdir(2)).
 	defer func() { err = errors.Join(err, UnmountBelow(dir)) }()
 
 	var d [4]string

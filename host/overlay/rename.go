@@ -142,6 +142,8 @@ func (d *differ) lineage() (lineage, error) {
 func (l lineage) add(f fileAt) {
 	if o := origin(f); o != "" {
 		if h := handle(f); h != "" {
+			// Only the ends of the two chains are linked. So origins that a jail has forged
+			// cannot form a cycle, in which first would not return.
 			l[l.first(h)] = l.first(o)
 		}
 	}
@@ -255,6 +257,7 @@ func (r *renaming) sum(f fileAt) (sum [sha256.Size]byte, ok bool, err error) {
 	}
 	defer file.Close()
 	h := sha256.New()
+	// One byte more than the size shows that the file has grown since the lookup.
 	n, err := io.Copy(h, io.LimitReader(file, size+1))
 	r.left -= n
 	if err != nil || n != size {

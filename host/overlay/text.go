@@ -73,6 +73,7 @@ func readSide(f *fileAt) (data []byte, read int, err error) {
 	if f.info.Size() > maxText {
 		return []byte{}, 0, errTooLarge
 	}
+	// The size is from the lookup. The jail may have made the file larger since.
 	data, err = f.read(maxText + 1)
 	if err == nil && len(data) > maxText {
 		err = errTooLarge

@@ -43,6 +43,8 @@ func Start(sock string, argv ...string) (pid int, err error) {
 	}
 	defer log.Close()
 	cmd := exec.Command(argv[0], append(argv[1:], sock)...)
+	// The server outlives the daemon. So it gets no signals of the daemon's terminal, keeps no
+	// mount busy with its working directory, and inherits no secrets in the environment.
 	cmd.Stderr = log
 	cmd.Dir = "/"
 	cmd.Env = []string{}

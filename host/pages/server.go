@@ -243,6 +243,7 @@ func (s *Server) take(conn *net.UnixConn, q request, say func(reply, error)) {
 		s.mu.Lock()
 		switch {
 		case s.closing:
+			// No reply: Client.Serve then returns ErrNoServer, and its caller starts a server.
 			s.mu.Unlock()
 			b.socket.Close()
 			return

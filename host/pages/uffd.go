@@ -72,6 +72,8 @@ func receive(f *os.File, into []message) (n int, err error) {
 func copyIn(f *os.File, addr uint64, from []byte) (n int64, err error) {
 	arg := struct{ dst, src, n, mode, copied uint64 }{dst: addr, src: uint64(uintptr(unsafe.Pointer(&from[0]))), n: uint64(len(from))}
 	err = ioctl(f, ioctlCopy, unsafe.Pointer(&arg))
+	// After an error copied is the number of bytes before it, or the negated errno
+	// (ioctl_userfaultfd(2)).
 	return max(0, int64(arg.copied)), err
 }
 

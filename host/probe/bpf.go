@@ -29,6 +29,7 @@ func noBPF(what string, err error) error {
 // bpf creates the map and loads the type of program that observe system calls. Only loading a
 // program distinguishes a missing privilege from a missing kernel feature.
 func bpf(context.Context, Host) (string, error) {
+	// The size must be a power of two and a multiple of the page size (commit 517bbe1994a3).
 	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.RingBuf, MaxEntries: uint32(os.Getpagesize())})
 	if err != nil {
 		return "", noBPF("ring buffers of BPF", err)
@@ -98,6 +99,8 @@ func bpfLSM(context.Context, Host) (string, error) {
 	if listErr == nil && !strings.Contains(","+active+",", ",bpf,") {
 		return "", cannot("bpf is not among the active security modules ("+active+")", "boot with lsm="+active+",bpf")
 	}
+	// The program is loaded and never attached, so it runs for no process. Its license must be
+	// GPL (bpf_lsm_verify_prog in kernel/bpf/bpf_lsm.c).
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Type: ebpf.LSM, AttachType: ebpf.AttachLSMMac, AttachTo: "file_open", License: "GPL", Instructions: returns(0),
 	})
@@ -124,6 +127,8 @@ func activeLSMs() (string, error) {
 		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 			return err
 		}
+		// Mounts of a new namespace stay in the peer groups of the host's
+		// (mount_namespaces(7)). Without this, securityfs would be mounted on the host, too.
 		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 			return err
 		}
@@ -145,12 +150,13 @@ func tcx(context.Context, Host) (string, error) {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return err
 		}
+		// -1 is TCX_NEXT of linux/bpf.h, which leaves a packet to the next program.
 		p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "GPL", Instructions: returns(-1)})
 		if err != nil {
 			return err
 		}
 		defer p.Close()
-		const loopback = 1
+		const loopback = 1 // LOOPBACK_IFINDEX of include/net/flow.h
 		l, err := link.AttachTCX(link.TCXOptions{Interface: loopback, Program: p, Attach: ebpf.AttachTCXIngress})
 		if err != nil {
 			return err

@@ -37,6 +37,8 @@ func seccompNotify(context.Context, Host) (string, error) {
 }
 
 func landlock(context.Context, Host) (string, error) {
+	// With this flag the call returns the ABI and creates no ruleset
+	// (landlock_create_ruleset(2)).
 	abi, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	if errno != 0 {
 		return "", refused("Landlock", errno, "boot with landlock in the lsm= list, on a kernel with CONFIG_SECURITY_LANDLOCK")
@@ -62,6 +64,7 @@ func userfaultfd(context.Context, Host) (string, error) {
 		return "", refused("userfaultfd", errno, "sysctl -w vm.unprivileged_userfaultfd=1, on a kernel with CONFIG_USERFAULTFD")
 	}
 	unix.Close(int(fd))
+	// With 0 callers need CAP_SYS_PTRACE in the initial user namespace (userfaultfd(2)).
 	if v, err := os.ReadFile("/proc/sys/vm/unprivileged_userfaultfd"); err == nil && len(v) > 0 && v[0] == '0' {
 		return "for root only: large jails are branched after all their memory is loaded; with sysctl -w vm.unprivileged_userfaultfd=1, before. Jails themselves cannot use it", nil
 	}
@@ -81,7 +84,7 @@ func kvm(context.Context, Host) (string, error) {
 		return "", fmt.Errorf("open /dev/kvm: %w", err)
 	}
 	defer unix.Close(fd)
-	const getAPIVersion = 0xAE00
+	const getAPIVersion = 0xAE00 // KVM_GET_API_VERSION of linux/kvm.h: _IO(0xAE, 0x00)
 	v, err := unix.IoctlRetInt(fd, getAPIVersion)
 	if err != nil {
 		return "", fmt.Errorf("ask KVM for its version: %w", err)

@@ -143,7 +143,7 @@ func existing(dir string) string {
 func (p probe) run(ctx context.Context, h Host) Result {
 	ctx, cancel := context.WithTimeout(ctx, h.Limit)
 	defer cancel()
-	answer := make(chan Result, 1)
+	answer := make(chan Result, 1) // buffered, so that a probe can end after its timeout
 	go func() {
 		detail, err := p.ask(ctx, h)
 		answer <- p.result(detail, err)

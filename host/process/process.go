@@ -119,6 +119,8 @@ func (r *reading) process(pid int) (p Process, parent int, inodes []uint64, err 
 		return p, 0, nil, err
 	}
 	defer dir.Close()
+	// The pid may name another process by now. This check is made on the open directory, so it
+	// holds for all files that are read from it.
 	cg, err := read(dir, "cgroup", maxText)
 	if err != nil {
 		return p, 0, nil, err

@@ -68,6 +68,7 @@ func parseTable(proto string, b []byte, into map[uint64]Socket) {
 		remote, ok2 := parseAddr(fields[2])
 		state, err := strconv.ParseUint(fields[3], 16, 8)
 		inode, err2 := strconv.ParseUint(fields[9], 10, 64)
+		// A connection in TIME_WAIT has no socket any longer, and the inode number 0.
 		if !ok1 || !ok2 || err != nil || err2 != nil || inode == 0 {
 			continue
 		}
@@ -136,6 +137,8 @@ func (r *reading) inodes(dir *os.File) (all []uint64, cut bool, err error) {
 		if !is || err != nil {
 			continue
 		}
+		// A socket cannot be opened through /proc (ENXIO, open(2)), but getxattr(2) follows the
+		// link.
 		n, err := unix.Getxattr(fmt.Sprintf("/proc/self/fd/%d/%s", fds.Fd(), name), "system.sockprotoname", proto[:])
 		if err != nil {
 			continue

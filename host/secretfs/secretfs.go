@@ -125,6 +125,8 @@ func (n Namespace) inside(doing string, f func(at *location) error) error {
 		return fmt.Errorf("%s: %w", doing, err)
 	}
 	err = thread.Alone(func() error {
+		// A thread that shares its root and working directory with others cannot join a mount
+		// namespace (setns(2)).
 		if err := unix.Unshare(unix.CLONE_FS); err != nil {
 			return os.NewSyscallError("unshare", err)
 		}
@@ -152,6 +154,7 @@ func (n Namespace) become() error {
 	}
 	unix.SetfsgidRetGid(int(n.GID))
 	unix.SetfsuidRetUid(int(n.UID)) // and clears the file capabilities, which are set again below
+	// setfsuid(2) reports no errors. A call with -1 always fails and returns the current id.
 	if uid, _ := unix.SetfsuidRetUid(-1); uid != int(n.UID) {
 		return errors.New("cannot set the filesystem user id to the jail's root")
 	}
@@ -211,6 +214,8 @@ func (p *location) unmount() error {
 	if !p.is(above, base) {
 		return errMoved
 	}
+	// umount(2) takes only paths. A relative one cannot be led to another mount by a rename of
+	// an ancestor.
 	if err := unix.Fchdir(above); err != nil {
 		return os.NewSyscallError("fchdir", err)
 	}
@@ -233,6 +238,8 @@ func (p *location) update(files []File) error {
 	if !p.is(fd, "") {
 		return errMoved
 	}
+	// MOUNT_ATTR_RDONLY is a flag of this mount only. The jail's mount of the same filesystem
+	// stays read-only.
 	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_RDONLY}); err != nil {
 		return os.NewSyscallError("mount_setattr", err)
 	}
@@ -485,6 +492,7 @@ func write(dir int, f File) (err error) {
 			err = &os.PathError{Op: "write", Path: f.Name, Err: err}
 		}
 	}()
+	// A crash leaves at most this file. check allows no such name, so the next fill removes it.
 	fd, err := unix.Openat(dir, temp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o400)
 	if err != nil {
 		return err

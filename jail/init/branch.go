@@ -152,6 +152,7 @@ func (in *Init) notifyProcesses(problem func(string, ...any)) {
 // A process that has ended is not an error.
 func notify(file string) error {
 	pid, err := strconv.Atoi(path.Base(file))
+	// Atoi also accepts +5 and 005, by which one process could be signalled several times.
 	if err != nil || pid <= 1 || pid == os.Getpid() || path.Base(file) != strconv.Itoa(pid) {
 		return errors.New("not the pid of a process that can be notified")
 	}
@@ -167,6 +168,8 @@ func notify(file string) error {
 		return os.NewSyscallError("pidfd_open", err)
 	}
 	defer unix.Close(fd)
+	// If the process ends now and its pid is reused, this reads the status of another one. But
+	// the signal goes to the pidfd and fails with ESRCH (pidfd_send_signal(2)).
 	uids, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return nil // it has ended
@@ -186,6 +189,7 @@ const maxRegistration = 32
 // registration returns the signal in a registration file and the owner of the file. It rejects
 // links.
 func registration(file string) (sig unix.Signal, owner uint32, err error) {
+	// Without O_NONBLOCK the open of a FIFO would wait for a writer (fifo(7)).
 	fd, err := unix.Open(file, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return 0, 0, err
@@ -196,6 +200,8 @@ func registration(file string) (sig unix.Signal, owner uint32, err error) {
 	if err := unix.Fstat(fd, &st); err != nil {
 		return 0, 0, err
 	}
+	// With a hard link to a file of another user a process could signal processes of that user.
+	// Any user can make one where fs.protected_hardlinks is 0 (proc(5)).
 	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Nlink != 1 {
 		return 0, 0, errors.New("not a regular file with one link")
 	}

@@ -51,6 +51,8 @@ func connFromRights(rights []byte) net.Conn {
 	}
 	fds, err := unix.ParseUnixRights(&messages[0])
 	if err != nil || len(fds) != 1 {
+		// Because of its alignment the buffer has room for two descriptors (CMSG_SPACE,
+		// cmsg(3)).
 		for _, fd := range fds {
 			unix.Close(fd)
 		}

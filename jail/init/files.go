@@ -61,6 +61,7 @@ func (fs *fileService) readFile(c *conn, q *protocol.Request) error {
 		fs.slots <- struct{}{}
 		n, err := f.Read(buf)
 		<-fs.slots
+		// The slot was released: a slow client must not block the few slots for files.
 		if c.w.Data(buf[:n]) != nil {
 			return nil
 		}
@@ -157,6 +158,8 @@ func (fs *fileService) change(c *conn, do func() error) error {
 
 func (fs *fileService) tar(c *conn, q *protocol.Request) error {
 	fs.slots <- struct{}{}
+	// Checked before the reply: a missing path is then an error of Client.Tar and not of a later
+	// Read.
 	_, err := fs.root.Stat(context.Background(), q.Path)
 	<-fs.slots
 	if err != nil {

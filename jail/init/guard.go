@@ -46,6 +46,8 @@ func preventTracing() error {
 	if !has(keep) || !has(drop) {
 		return makeUndumpable()
 	}
+	// At execve(2) programs of root get the capabilities in the bounding set (capabilities(7)),
+	// so commands would regain keep. Each thread has its own sets.
 	for _, c := range []uint{keep, drop} {
 		_, _, errno := syscall.AllThreadsSyscall(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, uintptr(c), 0)
 		if errno == unix.ENOTSUP {

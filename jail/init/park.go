@@ -65,6 +65,7 @@ func (c *conn) requestPark() {
 	case c.interrupt != nil:
 		c.interrupt()
 	case !c.started:
+		// This ends the read of the request, and serve sends a Parked frame.
 		c.net.SetReadDeadline(past)
 	}
 }
@@ -113,6 +114,8 @@ func (in *Init) park(c *conn, q *protocol.Request) error {
 	for {
 		left, closed := in.otherConns()
 		if left == 0 {
+			// No operation is left that could start a command, which can make init undumpable
+			// again.
 			if err := makeDumpable(); err != nil {
 				in.stopParking(c, false)
 				return err
@@ -245,5 +248,6 @@ func (p *process) restartTimers() {
 		p.drainSince = now
 	}
 	p.timer.resume()
+	// Wakes makeRoom and waitForTTY, whose timers may be on the clock of another host.
 	p.readerMoved.send()
 }

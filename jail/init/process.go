@@ -123,6 +123,7 @@ func (p *process) run(timeout time.Duration) {
 	for i, f := range p.outs {
 		p.in.wg.Go(func() { p.pump(f, protocol.Stream(i+1)) })
 	}
+	// The main process may have been reaped already. Then the timer may be that of the drain.
 	if timeout > 0 && p.exited.IsZero() {
 		p.timer.set(timeout, p.timeOut)
 	}
@@ -141,6 +142,8 @@ func (p *process) pump(f *os.File, stream protocol.Stream) {
 		var n int
 		var readErr error
 		err := raw.Read(func(fd uintptr) bool {
+			// Counted before the read: until output has stored them, the bytes are neither in
+			// the pipe nor in the ring, and drain must not end the command.
 			p.inFlight.Add(1)
 			buf = pumpBuffers.Get().(*[pumpSize]byte)
 			n, readErr = ignoringEINTR(func() (int, error) { return unix.Read(int(fd), buf[:]) })
@@ -519,6 +522,7 @@ func (p *process) unread() (sum int64) {
 			continue
 		}
 		raw.Control(func(fd uintptr) {
+			// TIOCINQ is FIONREAD (ioctl_tty(2)), which pipes have as well (pipe(7)).
 			n, _ := unix.IoctlGetInt(int(fd), unix.TIOCINQ)
 			sum += int64(n)
 		})

@@ -82,6 +82,7 @@ func (in *Init) serve(c *conn) {
 		return
 	}
 	kind, payload, err := c.r.Next()
+	// Checked before err, because requestPark interrupts the read of a request.
 	if !in.begin(c) {
 		c.sendParked(protocol.Parked{})
 		return
@@ -129,6 +130,7 @@ func fromInside(nc net.Conn) bool {
 // fail sends err to the client. Write errors are ignored, because the client may have
 // disconnected.
 func (c *conn) fail(err error) {
+	// A client that does not read must not keep one of the maxConns slots.
 	c.net.SetWriteDeadline(time.Now().Add(requestTimeout))
 	c.w.JSON(protocol.FrameError, protocol.NewFailure(err))
 }
@@ -353,6 +355,7 @@ func (c *conn) incoming(stop <-chan struct{}) (frames <-chan frame, quit <-chan 
 				return
 			}
 			select {
+			// A copy, because the Reader reuses its buffer for the next frame.
 			case out <- frame{kind, append([]byte(nil), payload...)}:
 			case <-stop:
 				return

@@ -30,6 +30,7 @@ func (in *Init) start(e *protocol.Exec) (*process, error) {
 	if err := check(e); err != nil {
 		return nil, err
 	}
+	// Reserved before the start: of two requests with the same id only one starts a command.
 	if err := in.reserve(e.ID); err != nil {
 		return nil, err
 	}
@@ -115,6 +116,8 @@ func (in *Init) launch(e *protocol.Exec) (*process, error) {
 		readers: map[*reader]struct{}{},
 		pumps:   len(std.outs),
 	}
+	// A session leader can get a controlling terminal (TIOCSCTTY, ioctl_tty(2)), and timeOut
+	// finds the processes of a command by its session.
 	attr := &syscall.ProcAttr{
 		Dir:   cwd,
 		Env:   env,
@@ -132,6 +135,8 @@ func (in *Init) fork(p *process, file string, argv []string, attr *syscall.ProcA
 	if in.enforcing() {
 		return in.forkEnforced(p, file, argv, attr)
 	}
+	// Held until byPID has the command. Otherwise reap could collect it before and discard its
+	// exit status.
 	in.pids.Lock()
 	defer in.pids.Unlock()
 	// Commands are sorted by Started. Round removes the monotonic clock reading, which can go
@@ -358,6 +363,8 @@ func pipe(initWrites bool) (r, w *os.File, err error) {
 	if initWrites {
 		ours = fds[1]
 	}
+	// O_NONBLOCK belongs to the open file description (open(2)), and each end of a pipe has its
+	// own. Programs do not expect EAGAIN from their standard streams.
 	if err := unix.SetNonblock(ours, true); err != nil {
 		unix.Close(fds[0])
 		unix.Close(fds[1])

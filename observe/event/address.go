@@ -21,9 +21,12 @@ func parseEndpoint(s string) (e endpoint, text string, ok bool) {
 	}
 	e = endpoint{port: port}
 	if a, err := netip.ParseAddr(host); err == nil && a.Zone() == "" {
+		// netip.Prefix.Contains does not match an IPv4-mapped IPv6 address against an IPv4
+		// network. Therefore both are unmapped, here and in parseAddr.
 		a = a.Unmap()
 		e.net, text = netip.PrefixFrom(a, a.BitLen()), a.String()
 	} else if p, err := netip.ParsePrefix(host); err == nil {
+		// The addresses of events are unmapped, so such a network could not match any.
 		if a := p.Addr(); a.Is4In6() {
 			return endpoint{}, "", false
 		}
@@ -56,6 +59,7 @@ func splitPort(s string) (host string, port int64) {
 	host = s
 	var digits string
 	if strings.HasPrefix(s, "[") {
+		// Brackets separate an IPv6 address from its port (RFC 3986, section 3.2.2).
 		end := strings.IndexByte(s, ']')
 		if end < 0 {
 			return s, -1
@@ -108,6 +112,7 @@ func parse4(s string) (b [4]byte, ok bool) {
 		for n < len(s) && n < 4 && '0' <= s[n] && s[n] <= '9' {
 			n++
 		}
+		// Like net/netip, reject a leading zero, which inet_aton(3) reads as an octal prefix.
 		if n == 0 || n > 3 || n > 1 && s[0] == '0' {
 			return b, false
 		}
@@ -144,6 +149,7 @@ func parse16(s string) (b [16]byte, ok bool) {
 			end = len(s)
 		}
 		group := s[:end]
+		// The last 32 bits may be an IPv4 address (RFC 4291, section 2.2).
 		if strings.IndexByte(group, '.') >= 0 {
 			four, ok := parse4(group)
 			if !ok || end != len(s) || n > 12 {
@@ -168,6 +174,7 @@ func parse16(s string) (b [16]byte, ok bool) {
 			return b, false
 		case s[0] != ':':
 		case gap >= 0:
+			// A second "::" is invalid, because its length would be unknown.
 			return b, false
 		default:
 			gap, s = n, s[1:]
@@ -176,6 +183,7 @@ func parse16(s string) (b [16]byte, ok bool) {
 	if gap < 0 {
 		return b, n == 16
 	}
+	// "::" stands for at least one group of zeros (RFC 4291, section 2.2).
 	if n == 16 {
 		return b, false
 	}

@@ -25,6 +25,7 @@ func (c *Encoder) Append(dst []byte, e *Event) []byte {
 		b = c.time.append(b)
 	}
 	b = e.appendNS(b)
+	// appendWho also writes the jail, which precedes the thread and is cached with it.
 	switch {
 	case e.Type == Syscall:
 		b = c.appendWho(b, e)

@@ -48,6 +48,7 @@ func (f *Filter) Match(e *Event) bool {
 }
 
 func (f *Filter) matchGap(e *Event) bool {
+	// Lost events with the unknown source 0 may be of any type.
 	if f.gaps == 0 || e.Source != 0 && !f.gaps.has(e.Source) {
 		return false
 	}

@@ -30,6 +30,8 @@ func ParseFilter(q string) (*Filter, error) {
 		}
 		f.terms = append(f.terms, t)
 	}
+	// The order of keys evaluates cheap terms first. It also gives filters that differ only in
+	// order the same text, by which followers of a log share a reader.
 	slices.SortFunc(f.terms, func(a, b term) int {
 		if c := rank(a.key) - rank(b.key); c != 0 {
 			return c
@@ -141,6 +143,7 @@ func (s *scanner) value(bare bool) ([]string, error) {
 		case c == '"':
 			quoted = !quoted
 		case c == '*':
+			// In quotes, too: only a backslash makes an asterisk literal.
 			if len(piece) > 0 || len(pieces) == 0 { // consecutive asterisks are one
 				pieces = append(pieces, string(piece))
 				piece = piece[:0]
@@ -179,6 +182,7 @@ func (k *key) value(pieces []string) (alt, error) {
 			return v, nil
 		}, func(v int64) string { return strconv.FormatInt(v, 10) })
 	case result:
+		// The text is the kernel's name, so that EWOULDBLOCK and EAGAIN give equal filters.
 		if ret, ok := errnos()[strings.ToUpper(text)]; ok {
 			return alt{text: ErrnoName(ret), lo: ret, hi: ret}, nil
 		}
@@ -227,6 +231,8 @@ func (k *key) value(pieces []string) (alt, error) {
 			pieces[i] = strings.ToUpper(p)
 		}
 	case hostName:
+		// DNS names are case-insensitive (RFC 4343). A trailing dot only marks a name as
+		// absolute (RFC 1034, section 3.1).
 		for i, p := range pieces {
 			pieces[i] = strings.ToLower(p)
 		}
@@ -236,6 +242,8 @@ func (k *key) value(pieces []string) (alt, error) {
 			return alt{}, fmt.Errorf("a value is missing")
 		}
 	case pathName:
+		// Without a trailing slash, the value matches the directory as well as all paths below
+		// it: see alt.path.
 		if len(pieces) == 1 && len(text) > 1 {
 			pieces[0] = text[:1] + strings.TrimRight(text[1:], "/")
 		}
@@ -248,6 +256,7 @@ func (k *key) value(pieces []string) (alt, error) {
 
 // numberValue parses a number, a comparison with a number, or a range.
 func numberValue(s string, parse func(string) (int64, error), format func(int64) string) (alt, error) {
+	// One dot does not separate a range, because durations contain it: 1us..1.5s.
 	if from, through, ok := strings.Cut(s, ".."); ok {
 		lo, err := parse(from)
 		if err != nil {

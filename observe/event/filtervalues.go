@@ -26,6 +26,7 @@ func (a *alt) matchesAll(s string) bool {
 	if len(a.pieces) == 1 {
 		return s == first
 	}
+	// The prefix and the suffix must not overlap: "a*a" does not match "a".
 	if len(s) < len(first)+len(last) || !strings.HasPrefix(s, first) || !strings.HasSuffix(s, last) {
 		return false
 	}
@@ -36,6 +37,8 @@ func (a *alt) matchesAll(s string) bool {
 func (a *alt) within(s string) bool { return s != "" && inOrder(s, a.pieces) }
 
 func inOrder(s string, pieces []string) bool {
+	// The leftmost match leaves the most text for the other pieces. So no backtracking is
+	// needed, which a jail could make slow by its choice of names.
 	for _, p := range pieces {
 		i := strings.Index(s, p)
 		if i < 0 {
@@ -83,6 +86,7 @@ func (a *alt) host(s string) bool {
 
 // args is within for an argument list that is joined with spaces.
 func (a *alt) args(argv []string) bool {
+	// The arguments are not joined, because Match must not allocate.
 	i, at, ok := 0, 0, len(argv) > 0
 	for _, p := range a.pieces {
 		if i, at, ok = findArgs(argv, i, at, p); !ok {

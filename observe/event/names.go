@@ -25,6 +25,7 @@ var innerErrnos = map[int64]string{
 // ErrnoName returns the error name of a return value, such as "EPERM" for -1, or "" if it has
 // no name.
 func ErrnoName(ret int64) string {
+	// The kernel returns errors as -MAX_ERRNO, -4095, to -1 (include/linux/err.h).
 	switch {
 	case ret >= 0 || ret < -4095:
 		return ""

@@ -127,6 +127,7 @@ func (p *parser) eventType() Type {
 func (p *parser) source() Type {
 	s := p.bytes()
 	t := ParseType(string(s))
+	// A gap that recovery reports after a crash has an unknown source: see eventlog.
 	if t == 0 && string(s) != Type(0).String() {
 		p.fail("an unknown source")
 	}
@@ -154,6 +155,7 @@ func (p *parser) args(args *[6]uint64) {
 }
 
 func (p *parser) strings() []string {
+	// Not nil: an empty argv is encoded, a missing one is not.
 	list := []string{}
 	if !p.want('[', "no list") || p.next(']') {
 		return list
@@ -186,6 +188,7 @@ func (p *parser) uint() uint64 {
 			p.fail("no number")
 			return 0
 		case p.b[from] == '0':
+			// RFC 8259, section 6, allows no leading zeros.
 			p.fail("a number that begins with 0")
 			return 0
 		case n > 19: // up to 19 digits always fit
@@ -207,6 +210,8 @@ func (p *parser) int() int64 {
 	if p.i < len(p.b) && p.b[p.i] == '-' {
 		p.i++
 		v := p.uint()
+		// The magnitude of math.MinInt64 exceeds math.MaxInt64 by one. Its conversion to int64
+		// wraps to math.MinInt64, which is its own negation.
 		if v > -math.MinInt64 {
 			p.fail("a number too small")
 			return 0
@@ -272,6 +277,9 @@ func (p *parser) bytes() []byte {
 	from := p.i + 1
 	i := from
 	for ; len(p.b)-i >= 8; i += 8 {
+		// stop has the top bit set in each byte that is a control character, a quote or a
+		// backslash. A borrow can mark other bytes, but only after one of these, and only the
+		// first mark is used.
 		x := binary.LittleEndian.Uint64(p.b[i:])
 		quote, slash := x^'"'*ones, x^'\\'*ones
 		stop := ((x-' '*ones)&^x | (quote-ones)&^quote | (slash-ones)&^slash) & tops
@@ -346,6 +354,9 @@ func (p *parser) unescape(from, i int) []byte {
 				return nil
 			}
 			i += 4
+			// A pair is one character outside the Basic Multilingual Plane (RFC 8259, section
+			// 7). It is decoded first, because its second half alone can look like an encoded
+			// byte.
 			if 0xd800 <= r && r < 0xdc00 && i+1 < len(p.b) && p.b[i] == '\\' && p.b[i+1] == 'u' {
 				if low := hex4(p.b[i+2:]); 0xdc00 <= low && low < 0xe000 {
 					r = (r-0xd800)<<10 | (low - 0xdc00) + 0x10000
@@ -451,6 +462,7 @@ func (p *parser) number() {
 		return false
 	}
 	is("-")
+	// After a leading 0 only a fraction or an exponent may follow (RFC 8259, section 6).
 	if !is("0") {
 		digits()
 	}
@@ -480,10 +492,13 @@ func intern(b []byte) string {
 	if len(b) > maxInterned {
 		return string(b)
 	}
+	// The seed is random, so a jail cannot choose names that displace each other.
 	at := &interned[maphash.Bytes(seed, b)%uint64(len(interned))]
 	if s := at.Load(); s != nil && *s == string(b) {
 		return *s
 	}
+	// Parsers may overwrite each other's entry. An entry is immutable, so that costs only an
+	// allocation.
 	s := string(b)
 	at.Store(&s)
 	return s

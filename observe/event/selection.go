@@ -49,6 +49,7 @@ func (s Selection) Defaults(d Selection) Selection {
 			*w.v = w.words[0]
 		}
 	}
+	// An empty list that is not nil replaces the default.
 	if s.Allow == nil {
 		s.Allow = d.Allow
 	}

@@ -11,6 +11,7 @@ func appendInt(b []byte, v int64) []byte {
 	if v >= 0 {
 		return appendUint(b, uint64(v))
 	}
+	// math.MinInt64 has no positive counterpart in int64, but its unsigned negation is exact.
 	return appendUint(append(b, '-'), -uint64(v))
 }
 
@@ -43,6 +44,7 @@ func appendUint(b []byte, v uint64) []byte {
 // digits.
 func putFirst(d *[maxDigits]byte, v uint64) int {
 	x := digits(v)
+	// The XOR makes each digit 0 a zero byte. The count is rounded down to whole bytes.
 	zeros := bits.TrailingZeros64(x^'0'*ones|1<<56) &^ 7 // keep the last digit
 	binary.LittleEndian.PutUint64(d[:], x>>zeros)
 	return 8 - zeros/8
@@ -94,6 +96,8 @@ func appendString(b []byte, s string) []byte {
 		binary.LittleEndian.PutUint32(d[len(d)-4:], y)
 	default:
 		for i := range len(s) {
+			// JSON allows DEL (RFC 8259, section 7). It is escaped, because it is a control
+			// character.
 			c := s[i]
 			if c < ' ' || c == '"' || c == '\\' || c >= 0x7f {
 				return appendEscaped(b, s)
@@ -146,6 +150,7 @@ func appendEscaped(b []byte, s string) []byte {
 		size := 1
 		if c >= utf8.RuneSelf {
 			r, n := utf8.DecodeRuneInString(s[i:])
+			// RuneError with size 1 is an invalid byte; U+FFFD itself has size 3.
 			if (r != utf8.RuneError || n != 1) && r != '\u2028' && r != '\u2029' {
 				i += n
 				continue
@@ -165,6 +170,7 @@ func appendEscaped(b []byte, s string) []byte {
 		case c < utf8.RuneSelf:
 			b = append(b, '\\', 'u', '0', '0', hexDigits[c>>4], hexDigits[c&15])
 		case size == 1:
+			// As Python's error handler surrogateescape does (PEP 383).
 			b = append(b, '\\', 'u', 'd', 'c', hexDigits[c>>4], hexDigits[c&15])
 		default: // the two line separators, which some readers take for newlines
 			b = append(b, '\\', 'u', '2', '0', '2', hexDigits[s[i+2]&15])

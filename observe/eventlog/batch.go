@@ -44,6 +44,8 @@ type builder struct {
 }
 
 func (w *builder) add(h head, line []byte) {
+	// Nothing is escaped: CR and LF end a line of an event stream (HTML Standard, Server-sent
+	// events), and event.AppendJSON escapes both.
 	if h.seq > 0 {
 		w.sse = append(w.sse, "id: "...)
 		w.sse = strconv.AppendUint(w.sse, h.seq, 10)
@@ -61,6 +63,7 @@ func (w *builder) add(h head, line []byte) {
 
 // batch returns the added records as a batch and resets the builder.
 func (w *builder) batch() *Batch {
+	// The builder reuses its buffers, and streams share the batch.
 	b := &Batch{sse: bytes.Clone(w.sse), heads: append([]head(nil), w.heads...), Lines: make([][]byte, len(w.heads))}
 	for i := range b.Lines {
 		from, to := w.ends[2*i], w.ends[2*i+1]

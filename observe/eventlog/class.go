@@ -55,6 +55,7 @@ const (
 func activeName(c class) string { return classNames[c] }
 
 func closedName(c class, first uint64) string {
+	// A uint64 has up to 20 digits. With all of them, names sort by number.
 	return fmt.Sprintf("%s-%020d", classNames[c], first)
 }
 

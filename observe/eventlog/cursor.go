@@ -207,6 +207,7 @@ func (c *Cursor) first() (*classReader, error) {
 			return nil, err
 		}
 		if !ok {
+			// At a live end more text may follow, which shows the extent of the damage.
 			if !c.live {
 				t.atEnd(c.upto)
 			}

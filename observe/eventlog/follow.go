@@ -95,6 +95,7 @@ func (s *Stream) Next(ctx context.Context) (*Batch, error) {
 func (s *Stream) Close() error {
 	var err error
 	s.closing.Do(func() {
+		// Before the lock, which a blocked Next holds.
 		close(s.done)
 		s.nextMu.Lock()
 		defer s.nextMu.Unlock()
@@ -164,6 +165,7 @@ func (s *Stream) attachTail(ctx context.Context) error {
 	}
 	t := s.tail
 	t.mu.Lock()
+	// Batches of a tail that is behind would repeat what the stream has read from disk.
 	for t.at < s.seen && !t.ended {
 		ch := t.moved
 		t.mu.Unlock()
@@ -178,6 +180,8 @@ func (s *Stream) attachTail(ctx context.Context) error {
 		s.tail = nil
 		return nil
 	}
+	// Batches after the position of the stream were dropped from the ring. The stream reads them
+	// from disk and tries again.
 	if t.floor > s.seen {
 		s.cur.upto = max(s.cur.upto, t.at)
 		return nil
@@ -210,6 +214,7 @@ func (s *Stream) acquireTail() bool {
 	}
 	t := l.tails[key]
 	if t == nil {
+		// The tail is shared by streams with other times and limits, which restrict applies.
 		w := selector{filter: s.sel.filter, classes: s.sel.classes, after: s.seen}
 		q := Query{}
 		free := q.selector()

@@ -81,6 +81,7 @@ func after(b []byte, s string) ([]byte, bool) {
 }
 
 func digits(b []byte) (v uint64, rest []byte, ok bool) {
+	// 19 digits fit in 64 bits, so v does not wrap.
 	i := 0
 	for ; i < len(b) && i < 19 && b[i]-'0' <= 9; i++ {
 		v = v*10 + uint64(b[i]-'0')

@@ -86,6 +86,7 @@ func (x *index) add(k block, text []byte) {
 	x.textLen += k.len
 	x.packed += k.zlen
 	const gap = `{"type":"gap"`
+	// Quotes inside strings are escaped, so the text occurs only at the beginning of a line.
 	for i := bytes.Index(text, []byte(gap)); i >= 0; i = bytes.Index(text, []byte(gap)) {
 		text = text[i:]
 		line, _, _ := bytes.Cut(text, []byte{'\n'})
@@ -196,6 +197,7 @@ func decodeIndex(b []byte) (*index, error) {
 		return nil, errIndex
 	}
 	v := numbers(b[indexHeader : len(b)-4])
+	// The first comparison keeps the product from wrapping.
 	if n > uint64(len(v)) || n*blockBytes != uint64(len(v)) {
 		return nil, errIndex
 	}
@@ -308,6 +310,7 @@ func spanOf(text []byte, s *span) {
 		if i < 0 {
 			return
 		}
+		// Numbers ascend within a file. A line with a lower one is damaged or foreign.
 		if h, ok := parseHead(text[:i]); ok && h.seq > s.last {
 			s.add(h.seq, h.ts, h.ns)
 		}

@@ -206,6 +206,8 @@ func (l *Log) SetBase(seq uint64) error {
 func (l *Log) Append(e *event.Event) {
 	c := classOf(e)
 	l.mu.Lock()
+	// After the first loss, records are dropped until the buffer is half empty, so that one gap
+	// per type reports them: see appendLossGaps.
 	if l.dropping || l.buffered >= maxBuffered || !l.open || l.closed {
 		l.countLost(e)
 		l.mu.Unlock()
@@ -233,6 +235,7 @@ func (l *Log) append(c class, e *event.Event) {
 	k.text = append(l.enc.Append(k.text, e), '\n')
 	k.add(e.Seq, e.TS, e.NS)
 	n := len(k.text) - before
+	// A chunk is closed with 4 KB to spare, because a longer text would have to grow its buffer.
 	if len(k.text) > chunkSize-4<<10 {
 		l.full[c] = append(l.full[c], k)
 		l.chunks[c] = nil
@@ -242,6 +245,8 @@ func (l *Log) append(c class, e *event.Event) {
 		l.pressure.Store(true)
 	}
 	l.pending += n
+	// Only the first record and the threshold wake the writer. In between, it waits flushDelay
+	// for more records.
 	if l.pending == n || l.pending >= flushThreshold && !l.flushNow {
 		l.flushNow = l.pending >= flushThreshold
 		l.wakeWriter()
@@ -267,6 +272,7 @@ func (l *Log) countLost(e *event.Event) {
 	e.Jail = l.cfg.Jail
 	t, n := e.Type, int64(1)
 	if t == event.Gap {
+		// The loss that a gap reports must not be lost with the gap.
 		t, n = e.Source, max(e.Lost, 0)
 	}
 	if t > event.Lineage {
@@ -343,6 +349,8 @@ func (l *Log) Flush(ctx context.Context) error {
 			l.mu.Unlock()
 			return fault.Newf(fault.Unavailable, "eventlog.Flush", string(l.cfg.Jail), "the log is closed")
 		}
+		// The writer stores written and then closes progress under mu. So a write that the check
+		// above did not see closes this channel.
 		if l.progress == nil {
 			l.progress = make(chan struct{})
 		}
@@ -432,6 +440,9 @@ func (l *Log) Close() error {
 	}
 	l.disk.Unlock()
 	l.wg.Wait()
+	// drained is closed after the last write, because streams then read the rest of the log
+	// themselves. ended is set before that, because no tail may be added to tailing while Close
+	// waits for it (sync.WaitGroup.Go).
 	l.follow.Lock()
 	l.ended = true
 	l.follow.Unlock()

@@ -106,6 +106,7 @@ func (p *packer) run() {
 			p.mu.Unlock()
 			return
 		}
+		// The thresholds are far apart, because each change creates another encoder.
 		if thorough && len(p.queue) >= 2*busyQueue || !thorough && len(p.queue) == 1 {
 			thorough, w = !thorough, nil
 		}
@@ -144,6 +145,7 @@ func newEncoder(time bool) *zstd.Encoder {
 
 // unpacker returns a decoder that all readers share: DecodeAll is safe for concurrent use.
 var unpacker = sync.OnceValue(func() *zstd.Decoder {
+	// The limits bound the memory that a damaged or replaced file can demand.
 	r, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(0), zstd.WithDecoderMaxMemory(maxBlock), zstd.WithDecoderMaxWindow(maxBlock))
 	if err != nil {
 		panic(err)
@@ -229,6 +231,7 @@ func (l *Log) pack(s *segment, w *zstd.Encoder) (err error) {
 		}
 		sum.Write(text)
 		if out != nil {
+			// Each block is a frame of its own, so that a reader can start at it.
 			frame = w.EncodeAll(text, frame[:0])
 			if _, err := out.Write(frame); err != nil {
 				return mapNotExist(err)
@@ -264,6 +267,7 @@ func (l *Log) pack(s *segment, w *zstd.Encoder) (err error) {
 		os.Remove(final)
 		return mapNotExist(err)
 	}
+	// The fsync of a file need not make its directory entry durable (fsync(2)).
 	if err := dirs.Sync(l.cfg.Dir); err != nil {
 		os.Remove(final)
 		return mapNotExist(err)
@@ -382,6 +386,8 @@ func frameLen(f io.ReaderAt, off, size int64) (int64, error) {
 		if _, err := f.ReadAt(b[:3], at); err != nil {
 			return 0, err
 		}
+		// Block_Header, little endian: 1 bit Last_Block, 2 bits Block_Type, 21 bits Block_Size
+		// (RFC 8878, section 3.1.1.2).
 		head := uint32(b[0]) | uint32(b[1])<<8 | uint32(b[2])<<16
 		last = head&1 != 0
 		length := int64(head >> 3)
@@ -389,12 +395,13 @@ func frameLen(f io.ReaderAt, off, size int64) (int64, error) {
 			length = 1
 		}
 		at += 3 + length
+		// The limit also bounds the buffer of scanPacked.
 		if at-off > 2*maxBlock {
 			return 0, errors.New("frame too long")
 		}
 	}
 	if h.HasCheckSum {
-		at += 4
+		at += 4 // Content_Checksum (RFC 8878, section 3.1.1)
 	}
 	if at > size {
 		return 0, io.ErrUnexpectedEOF

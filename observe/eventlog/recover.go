@@ -48,6 +48,8 @@ func (l *Log) Open() error {
 		return fmt.Errorf("open event log: %w", err)
 	}
 	r := recovery{l: l}
+	// The steps up to listClosed determine complete, from which recoverActive counts the numbers
+	// that it sees. findMissing and findBoot need the last number of all files.
 	r.readBase()
 	for _, e := range names {
 		r.classify(e.Name())
@@ -62,6 +64,7 @@ func (l *Log) Open() error {
 	l.written.Store(l.seq)
 	l.open = true
 	l.mu.Unlock()
+	// A log that is not open would drop the gaps.
 	for i := range r.gaps {
 		l.appendGap(&r.gaps[i])
 	}
@@ -178,6 +181,8 @@ func (r *recovery) findLast(s *segment) {
 		return
 	}
 	r.last = max(r.last, s.span.last)
+	// A file is closed between two batches, so all records up to its last one were in the files:
+	// see writeChunks.
 	r.complete = max(r.complete, s.span.last)
 }
 
@@ -204,6 +209,7 @@ func (r *recovery) recoverActive() {
 		files[c], indexes[c] = f, x
 		r.complete = max(r.complete, x.complete)
 	}
+	// markSeen counts from complete, so all indexes are read before the first record.
 	for c, f := range files {
 		if f == nil {
 			continue
@@ -319,6 +325,8 @@ func (x *index) matchesFile(f io.ReaderAt, size int64) bool {
 	if len(x.blocks) == 0 {
 		return x.textLen == 0
 	}
+	// The length proves nothing: if the daemon was killed in rotate, the index is of the closed
+	// file, and another file has its name. The last block then has other records.
 	k := x.blocks[len(x.blocks)-1]
 	text := make([]byte, k.len)
 	if _, err := f.ReadAt(text, k.off); err != nil || text[len(text)-1] != '\n' {
@@ -336,6 +344,7 @@ func (r *recovery) cut(c class, f *os.File, end, size int64, last uint64) {
 	if _, err := f.ReadAt(b, end); err == nil {
 		// Complete the line, so that parseHead accepts it.
 		if h, ok := parseHead(append(b, ",}"...)); ok && h.seq > last {
+			// This gap reports the record, so findMissing must not report it again.
 			r.last = max(r.last, h.seq)
 			r.markSeen(h.seq)
 			gap.From, gap.Through = h.seq, h.seq

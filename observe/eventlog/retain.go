@@ -41,6 +41,8 @@ func (l *Log) retain() {
 		all = append(all, k)
 	}
 	l.disk.Unlock()
+	// Segments of all classes are ordered together, so that the four files lose about the same
+	// period.
 	slices.SortFunc(all, func(a, b kept) int { return cmp.Compare(a.span.last, b.span.last) })
 
 	now := time.Now()
@@ -75,6 +77,7 @@ func (l *Log) isClosed(s *segment) bool {
 func (l *Log) expireAt(t time.Time) {
 	l.disk.Lock()
 	defer l.disk.Unlock()
+	// Close closes quit before it locks disk to stop the timer, so no timer outlives it.
 	select {
 	case <-l.quit:
 		return

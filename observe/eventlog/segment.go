@@ -75,6 +75,8 @@ var errRemoved = errors.New("segment was removed")
 func (sl *segmentList) openSegment(s *segment) (f *os.File, packed bool, err error) {
 	sl.disk.Lock()
 	defer sl.disk.Unlock()
+	// The name of the file changes under this lock, when it is closed or compressed. An open
+	// descriptor stays valid if the file is renamed or removed (rename(2), unlink(2)).
 	if s.removed {
 		return nil, false, errRemoved
 	}
@@ -90,6 +92,7 @@ func (l *Log) blocksOf(s *segment, f *os.File, packed bool, off int64) ([]block,
 		defer l.disk.Unlock()
 		i, _ := slices.BinarySearchFunc(s.blocks, off, func(k block, off int64) int { return cmp.Compare(k.off+k.len, off+1) })
 		blocks := slices.Clone(s.blocks[i:])
+		// Blocks grow before their records are published: see commit and publish.
 		for n := len(blocks); n > 0; n-- {
 			k := &blocks[n-1]
 			k.len = min(k.len, s.text-k.off)
@@ -179,6 +182,7 @@ func (sl *segmentList) loadHeader(s *segment) bool {
 	}
 	sl.disk.Lock()
 	defer sl.disk.Unlock()
+	// Another reader may have set it while the lock was released.
 	if !s.known {
 		s.setHeader(x, sp)
 	}
@@ -277,6 +281,8 @@ func (sl *segmentList) drop(s *segment) (event.Event, bool) {
 	if !sl.unlist(s) {
 		return event.Event{}, false
 	}
+	// The file is removed first: after a crash, Open deletes an index without a file, but has to
+	// read all of a file without an index.
 	sl.remove(s.file())
 	sl.remove(s.index())
 	return s.lossGap("retention"), true
@@ -351,6 +357,7 @@ func (l *Log) appendGap(gap *event.Event) {
 // stamp sets the times of e to the current time.
 func stamp(e *event.Event) {
 	e.TS = time.Now().UnixMilli()
+	// This is the clock of Event.NS: see observe.Now, which this package cannot import.
 	var ts unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) == nil {
 		e.NS = ts.Nano()

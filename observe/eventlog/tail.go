@@ -141,6 +141,7 @@ func (t *tail) deliver(limit int) bool {
 		}
 		t.out.add(h, line)
 		n += len(line)
+		// A gap that is in no file has no number, so it cannot mark the end of a batch.
 		if len(t.out.sse) >= batchMax && h.seq > 0 {
 			t.push(t.out.batch(), h.seq)
 		}
@@ -182,6 +183,7 @@ func (t *tail) skip() {
 func (t *tail) push(b *Batch, upto uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	// Also without a matching record, because attachTail waits for the position.
 	if upto > t.at {
 		t.at = upto
 		close(t.moved)
@@ -194,6 +196,7 @@ func (t *tail) push(b *Batch, upto uint64) {
 	t.total.add(&b.counts)
 	t.ring = append(t.ring, b)
 	t.bytes += b.size()
+	// The ring keeps at least one batch: live counts from it what a slow stream has missed.
 	for max := t.capacity(); t.bytes > max && len(t.ring) > 1; {
 		t.bytes -= t.ring[0].size()
 		t.floor = t.ring[0].upto

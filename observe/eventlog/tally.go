@@ -99,6 +99,7 @@ func (t *Tally) Update(ctx context.Context) error {
 	dropped := t.l.dropped
 	t.l.disk.Unlock()
 	t.mu.Lock()
+	// A marker is a position among the stored records, which a drop shifts.
 	if dropped != t.dropped {
 		t.reset()
 	}
@@ -190,6 +191,7 @@ func (t *Tally) lane(line []byte) *histogram {
 
 // pidOf returns the PID of a line. Inside of a string the quotes would be escaped.
 func pidOf(line []byte) int32 {
+	// The first quote excludes host_pid and ppid.
 	_, rest, ok := bytes.Cut(line, []byte(`"pid":`))
 	if !ok {
 		return 0

@@ -48,6 +48,8 @@ func (t *Tally) Timeline(ctx context.Context, from, to time.Time, buckets, lanes
 		tl.From, tl.Width = time.UnixMilli(lo).UTC(), time.Millisecond
 		return tl, nil
 	}
+	// Like those of the histograms, the widths are powers of two and the starts are their
+	// multiples. So a bin lies within one bucket, unless it is wider.
 	width := int64(1)
 	for (hi-lo)/width >= int64(2*max(buckets, 1)) {
 		width *= 2
@@ -137,6 +139,8 @@ func (h *histogram) add(ts int64, k Kind) {
 func (h *histogram) fold(ts int64) {
 	width := 2 * h.width
 	from := min(h.from, ts)
+	// The result of % has the sign of the dividend (Go specification, Integer operators), and
+	// times before 1970 are negative.
 	from -= ((from % width) + width) % width
 	if (h.last-from)/width >= int64(h.most) { // the clock was set far back
 		for (h.last-from)/width >= int64(h.most) {

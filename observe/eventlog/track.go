@@ -283,6 +283,8 @@ func (t *classReader) load() error {
 	k := t.blocks[0]
 	t.buf, t.pos = t.buf[:0], 0
 	if t.packed {
+		// Advance first: a frame that cannot be decoded is skipped, and a gap reports the
+		// missing numbers.
 		t.advance(k.len)
 		t.scratch = slices.Grow(t.scratch[:0], int(k.zlen))[:k.zlen]
 		_, err := t.file.ReadAt(t.scratch, k.zoff)

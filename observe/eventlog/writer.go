@@ -72,6 +72,8 @@ func (l *Log) write() {
 				synced = time.Now()
 				continue
 			}
+			// Files are closed first: after tryStop, another writer may start, and only one may
+			// use them.
 			l.closeIdle()
 			if l.tryStop() {
 				return
@@ -150,6 +152,8 @@ func (l *Log) writePending() {
 func (l *Log) publish(upto uint64) {
 	l.disk.Lock()
 	defer l.disk.Unlock()
+	// Readers load written without a lock and then expect all records up to it, so the text of
+	// every file is published before written.
 	for c := range l.files {
 		if a := &l.files[c]; a.seg != nil {
 			a.seg.text = a.size
@@ -181,6 +185,8 @@ const maxGather = 8
 // log is closed and the disk still does not accept them, it returns the remaining chunks and
 // the reason.
 func (l *Log) writeChunks(c class, chunks []*chunk) (left []*chunk, err error) {
+	// rotate makes the published text the size of the closed file. So a file can be closed only
+	// before the first record of a batch is written to it.
 	mayRotate := true
 	try := func() error {
 		n, err := l.tryWrite(c, chunks[:min(len(chunks), maxGather)], mayRotate)
@@ -273,6 +279,7 @@ func writeTo(f *os.File, off int64, chunks []*chunk) (int, error) {
 		if err != nil {
 			return n, err
 		}
+		// A disk that becomes full accepts a part of the bytes; the next call fails (write(2)).
 		for ; n < len(chunks); n++ {
 			k := chunks[n]
 			part := min(took, len(k.text)-k.done)
@@ -318,6 +325,9 @@ func (s *segment) grow(off int64, k *chunk) {
 // log must not recreate it.
 func (l *Log) openActive(c class, k *chunk) error {
 	if l.bootNew {
+		// The boot file precedes the records. After a crash, Open learns from it which records
+		// have times of this boot's clock, and that the numbers up to base belong to another
+		// log.
 		if err := l.mkdir(); err != nil {
 			return err
 		}
@@ -327,6 +337,8 @@ func (l *Log) openActive(c class, k *chunk) error {
 		l.bootNew = false
 	}
 	name := l.path(activeName(c) + textSuffix)
+	// No O_APPEND: with it, Linux ignores the offset of a write (pwrite(2), Bugs). O_NONBLOCK
+	// makes open(2) fail with ENXIO if the name is a FIFO without a reader, instead of blocking.
 	const flags = os.O_WRONLY | os.O_CREATE | unix.O_NOFOLLOW | unix.O_NONBLOCK
 	f, err := os.OpenFile(name, flags, 0o600)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -345,6 +357,7 @@ func (l *Log) openActive(c class, k *chunk) error {
 		l.reportRemoved(c)
 		k.done = 0
 	}
+	// The excess belongs to no chunk: for example a torn line that Open could not truncate.
 	if err == nil && st.Size() > a.size+int64(k.done) {
 		err = f.Truncate(a.size + int64(k.done))
 	}
@@ -406,6 +419,7 @@ func (l *Log) rotate(c class) error {
 		return err
 	}
 	*a = activeFile{}
+	// The next file gets the active name. An empty index replaces that of the closed file.
 	l.saveIndex(c)
 	packing.add(l, s)
 	return nil

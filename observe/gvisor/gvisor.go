@@ -129,6 +129,8 @@ func (s *Source) Attach(ctx context.Context, t observe.Target, sink observe.Sink
 	if t.Resumed && first.gap == "" {
 		first.gap = "not watched"
 	}
+	// The session exists before the processes are listed, so the start of each later process is
+	// in its points (book.residents).
 	first.residents, err = w.residents(ctx)
 	if err != nil && !w.dead(0) {
 		w.fail(fmt.Errorf("list the processes of the jail: %w", err))
@@ -142,6 +144,8 @@ func (s *Source) Attach(ctx context.Context, t observe.Target, sink observe.Sink
 //
 // +checklocks:w.making
 func (w *watch) takeOver(ctx context.Context) (*session, error) {
+	// The sandbox discards this count together with the replaced session (deleteLocked in
+	// pkg/sentry/seccheck/config.go).
 	dropped, err := w.source.runsc.dropped(ctx, w.name())
 	if err != nil {
 		return nil, err

@@ -149,6 +149,8 @@ func (r runsc) create(ctx context.Context, jail id.Jail, d *endpoint, session []
 		cancel() // runsc has ended, so no connection will arrive
 		ended <- err
 	}()
+	// runsc itself connects to the socket and then passes the connection to the sandbox, which can
+	// still refuse the session (CreateTraceSession in runsc/sandbox/sandbox.go).
 	c, err := d.accept(ctx, cmd.Process.Pid)
 	if err != nil {
 		cmd.Process.Kill()

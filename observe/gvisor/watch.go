@@ -151,6 +151,8 @@ func (w *watch) next(lost bool) *session {
 // process removed the session.
 func (w *watch) recover() {
 	w.book.clock.read()
+	// An exiting process closes its descriptors before its pidfd becomes readable (do_exit in
+	// kernel/exit.c), so the end of the session can precede the end of the sandbox.
 	if w.dead(2 * time.Second) {
 		w.book.end()
 		w.publish()

@@ -88,6 +88,8 @@ func fillCalls(m *ebpf.Map) error {
 
 // wanted returns which native calls a selection records.
 func wanted(sel event.Selection) (bits [callCount / 64]uint64) {
+	// There are no bits for the calls of 32-bit programs. trace.bpf.c records these calls if any
+	// native call with a number below 128 is selected.
 	for nr, c := range calls[0] {
 		if sel.Wants(c.name) {
 			bits[nr/64] |= 1 << (nr % 64)

@@ -59,6 +59,7 @@ func newDecoding(w *watch) decoding {
 // begin prepares a round.
 func (d *decoding) begin() {
 	d.wall = time.Now().UnixNano() - observe.Now()
+	// A thread can take any number of names (PR_SET_NAME, prctl(2)), so the cache is bounded.
 	if len(d.names) > maxNames {
 		clear(d.names)
 	}

@@ -179,10 +179,10 @@ func (s *Source) prepare() (*ebpf.CollectionSpec, error) {
 		s.cpus = n // possible CPUs, which a VM may report in excess
 	}
 	rings := spec.Maps["rings"]
-	rings.InnerMap = spec.Maps["ring_of_a_jail"].Copy()
+	rings.InnerMap = spec.Maps["ring_of_jail"].Copy()
 	rings.InnerMap.ValueSize = uint32(headerSize + s.cfg.RingBytes + slackSize)
 	rings.InnerMap.MaxEntries = uint32(s.cpus)
-	delete(spec.Maps, "ring_of_a_jail")
+	delete(spec.Maps, "ring_of_jail")
 	if err := spec.Variables["ring_size"].Set(uint32(s.cfg.RingBytes)); err != nil {
 		return nil, fmt.Errorf("set the size of the rings: %w", err)
 	}
@@ -384,6 +384,7 @@ func (m *machine) recount() {
 
 // mapMemory maps an array map.
 func mapMemory(m *ebpf.Map) ([]byte, error) {
+	// The kernel pads each element to a multiple of 8 bytes (elem_size in kernel/bpf/arraymap.c).
 	size := int(m.MaxEntries()) * int((m.ValueSize()+7)&^7)
 	page := os.Getpagesize()
 	mem, err := unix.Mmap(m.FD(), 0, (size+page-1)&^(page-1), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)

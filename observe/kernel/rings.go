@@ -38,8 +38,10 @@ func (r *rings) close() {
 }
 
 func (m *machine) newRings() (*rings, error) {
+	// The kernel rejects an inner map whose flags or sizes differ from those of the template in
+	// prepare (array_map_meta_equal in kernel/bpf/arraymap.c).
 	made, err := ebpf.NewMap(&ebpf.MapSpec{
-		Name: "ring_of_a_jail", Type: ebpf.Array, KeySize: 4, Flags: unix.BPF_F_MMAPABLE,
+		Name: "ring_of_jail", Type: ebpf.Array, KeySize: 4, Flags: unix.BPF_F_MMAPABLE,
 		ValueSize: uint32(headerSize + m.ringSize + slackSize), MaxEntries: uint32(m.count),
 	})
 	if err != nil {

@@ -37,6 +37,8 @@ func (d *decoding) summed(e *event.Event, file uint32) bool {
 	}
 	rs := d.runs[e.TID]
 	if rs == nil {
+		// The exit of a thread does not remove its entry. Without a limit, a jail that starts
+		// thread after thread would fill the daemon's memory.
 		if len(d.runs) >= maxRuns {
 			d.endAllRuns()
 			clear(d.runs)

@@ -194,6 +194,8 @@ func (s *Source) begin(i int, t observe.Target, sink observe.Sink) (_ *watch, er
 	if err := w.Select(t.Selection); err != nil {
 		return nil, errors.Join(err, w.unmap(), m.vacate(i))
 	}
+	// The programs read the level only while jails is not 0. If the daemon is killed after it has
+	// stored the cgroup, the next one counts the jail (recount) and adds its entry (list).
 	m.ctl().Level = level
 	sl.Cgroup = t.Cgroup
 	atomic.AddUint32(&m.ctl().Jails, 1)
@@ -204,6 +206,8 @@ func (s *Source) begin(i int, t observe.Target, sink observe.Sink) (_ *watch, er
 	if t.Resumed {
 		w.sayUnwatched()
 	}
+	// Recording has begun, so a process that starts during this listing has two events rather
+	// than none.
 	w.existing()
 	return w, nil
 }
@@ -315,6 +319,8 @@ func (w *watch) takeStock() error {
 	kept := map[key]int64{}
 	for _, of := range sources {
 		err := w.sink.Kept(since, of, func(e *event.Event) {
+			// An Existing event has the time of its listing. It does not show that earlier records
+			// of the process were written.
 			if e.Flags&event.Existing == 0 {
 				kept[keyOf(e)] = max(kept[keyOf(e)], e.NS)
 			}

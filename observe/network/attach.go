@@ -70,6 +70,7 @@ func (s *Source) attach(ctx context.Context, t observe.Target, sink observe.Sink
 	if own, err := nsID(netnsOf(os.Getpid())); err != nil {
 		return nil, err
 	} else if own == id {
+		// The programs would record the host's packets and, with throttling, drop them.
 		return nil, fault.Newf(fault.Invalid, op, string(t.Jail), "the jail uses the host's network")
 	}
 	for _, w := range *s.watches.Load() {
@@ -92,6 +93,8 @@ func (s *Source) attach(ctx context.Context, t observe.Target, sink observe.Sink
 	}
 	undone.Push("remove the jail from the map", func() error { return s.forget(w.netns, w.slot) })
 	w.mu.Lock()
+	// The ring is installed before this entry: without a ring, the programs count the packets of
+	// a jail as lost, or drop them.
 	w.key = networkJail{Slot: w.slot, Pidns: pidns, Half: uint32(w.ring.size() / 2)}
 	err = w.configure(w.selection)
 	w.mu.Unlock()
@@ -208,12 +211,16 @@ func (w *watch) install() error {
 		return rings.Put(slot, fd)
 	}
 	there := func() bool {
+		// A lookup in an array of maps returns the ID of the inner map (kernel/bpf/map_in_map.c,
+		// bpf_map_fd_sys_lookup_elem).
 		var got uint32
 		return rings.Lookup(slot, &got) == nil && ebpf.MapID(got) == want
 	}
 	if there() {
 		return nil
 	}
+	// The kernel waits for the grace period after the update (kernel/bpf/syscall.c,
+	// maybe_wait_bpf_programs), so another goroutine makes the call.
 	failed := make(chan error, 1)
 	w.installing.Go(func() { failed <- rings.Put(slot, fd) })
 	for !there() {
@@ -231,6 +238,7 @@ func (w *watch) install() error {
 
 // uninstall removes a ring from the programs. When it returns, no program writes to it.
 func (s *Source) uninstall(slot uint32) error {
+	// The kernel waits for running programs (kernel/bpf/syscall.c, maybe_wait_bpf_programs).
 	if err := s.maps.Rings.Delete(slot); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return fmt.Errorf("uninstall the ring: %w", err)
 	}
@@ -369,6 +377,8 @@ func (w *watch) linkIface(h *netlink.Handle, index int, i iface) error {
 	case i.bare:
 		out, in = p.EgressBare, p.IngressBare
 	}
+	// The name is pinned first, so that the next daemon knows it if this one is killed after the
+	// attachment.
 	if err := w.pinIface(index, i.name); err != nil {
 		return err
 	}
@@ -422,6 +432,8 @@ func (w *watch) filterAt(h *netlink.Handle, index int, parent uint32, prog *ebpf
 	}
 	f := bpfFilter(index, parent)
 	f.Fd = prog.FD()
+	// An earlier daemon's filter has the same priority and handle. The kernel replaces it in one
+	// step (net/sched/cls_bpf.c, cls_bpf_change), so that no packet is missed.
 	if err := h.FilterReplace(f); err != nil {
 		return fmt.Errorf("create filter: %w", err)
 	}
@@ -480,6 +492,8 @@ func removeClsact(index int) error {
 // detach ends a watch completely.
 func (w *watch) detach() error {
 	s := w.source
+	// The order matters: no further packets reach the programs, then no program writes to the
+	// ring, and only then the rest of the ring is read.
 	err := errors.Join(w.unlink(), s.uninstall(w.slot), w.finish(), s.forget(w.netns, w.slot))
 	if s.pins() {
 		err = errors.Join(err, os.RemoveAll(w.pins))

@@ -96,6 +96,7 @@ func answers(msg []byte, f func(netip.Addr, string)) {
 func stream(b []byte, f func(msg []byte)) {
 	for len(b) > 2 {
 		n := int(binary.BigEndian.Uint16(b))
+		// The message continues in another segment. TCP streams are not reassembled.
 		if n > len(b)-2 {
 			return
 		}

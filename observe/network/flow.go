@@ -157,6 +157,7 @@ func (v *conversation) add(dir int, r *networkRecord, flags event.Flags) {
 
 // again reports whether a packet starts another connection between the same ends.
 func (v *conversation) again(r *networkRecord) bool {
+	// A SYN may reuse the ports of a connection in TIME-WAIT (RFC 9293, 3.6.1).
 	return v.closing != 0 && r.Tcp&tcpSYN != 0
 }
 

@@ -25,6 +25,7 @@ func (w *watch) hook(dir string) (links []link.Link, err error) {
 	if err != nil {
 		return nil, err
 	}
+	// The inode distinguishes the pins of two cgroups, which a jail has during Move.
 	id := fmt.Sprintf("-%x", inode(cgroup))
 	defer func() {
 		if err != nil {
@@ -53,6 +54,7 @@ func (w *watch) hook(dir string) (links []link.Link, err error) {
 			return links, err
 		}
 		links = append(links, l)
+		// A daemon that was killed during Move leaves hooks at both cgroups.
 		if w.adopted {
 			if err := w.dropOthers(h.name, id); err != nil {
 				return links, err
@@ -105,6 +107,7 @@ func (w *watch) Move(ctx context.Context, t observe.Target) (bool, error) {
 	}
 	hooks := w.hooks
 	if t.CgroupDir != w.target.CgroupDir {
+		// The old hooks stay attached until the new ones are, so that no socket is missed.
 		if hooks, err = w.hook(t.CgroupDir); err != nil {
 			return false, err
 		}
@@ -118,6 +121,7 @@ func (w *watch) Move(ctx context.Context, t observe.Target) (bool, error) {
 		if err == nil {
 			hooks, w.hooks = w.hooks, hooks
 		}
+		// hooks are now the old ones or, after an error, the new ones.
 		err = errors.Join(err, w.unhook(hooks))
 	}
 	w.target.PID, w.target.CgroupDir, w.target.Cgroup = t.PID, t.CgroupDir, t.Cgroup

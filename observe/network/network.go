@@ -150,6 +150,7 @@ func (s *Source) loadPrograms() (err error) {
 	options := ebpf.CollectionOptions{Cache: cache}
 	options.Maps.PinPath = s.hostPins()
 	c, err := ebpf.NewCollectionWithOptions(spec, options)
+	// Another build with the same pinVersion has pinned other maps.
 	if errors.Is(err, ebpf.ErrMapIncompatible) {
 		if err := s.discardPins(s.pin); err != nil {
 			return err
@@ -253,6 +254,7 @@ func (s *Source) end(w *watch, release bool) error {
 		}
 	}
 	known := len(rest) < len(*s.watches.Load())
+	// The reader may still use the previous list. pass checks w.ring with w.mu held.
 	s.setWatches(rest)
 	s.mu.Unlock()
 	if !known {
@@ -263,6 +265,7 @@ func (s *Source) end(w *watch, release bool) error {
 	}
 	err := w.detach()
 	s.mu.Lock()
+	// Not earlier: until detach has returned, programs may use the slot.
 	s.slots[w.slot] = false
 	s.mu.Unlock()
 	return err
@@ -283,6 +286,7 @@ func (s *Source) Close() error {
 		return nil
 	}
 	s.spares.Close()
+	// The reader ends before the memory that it uses is unmapped.
 	err := s.reader.close()
 	for _, l := range s.taps {
 		err = errors.Join(err, l.Close())

@@ -60,6 +60,7 @@ func (c *capture) open() error {
 	}
 	c.f, c.w, c.size = f, bufio.NewWriterSize(f, 64<<10), complete
 	c.ids = map[uint32]uint32{}
+	// A new section begins with no interfaces. Those of earlier sections were not read.
 	return c.section()
 }
 
@@ -78,6 +79,8 @@ func wholeBlocks(f io.ReadSeeker) (int64, error) {
 			return at, err
 		}
 		n := binary.LittleEndian.Uint32(head[4:])
+		// A block has at least a type and its length at both ends, and is padded to four bytes
+		// (draft-ietf-opsawg-pcapng, 3.1).
 		if n < 12 || n%4 != 0 {
 			return at, nil
 		}
@@ -153,7 +156,7 @@ func (c *capture) end() error {
 
 func (c *capture) section() error {
 	c.begin(sectionHeader)
-	c.u32(0x1a2b3c4d)
+	c.u32(0x1a2b3c4d) // byte-order magic; readers detect the byte order by it
 	c.u16(1, 0)
 	c.u32(0xffffffff, 0xffffffff) // the section length is unknown
 	c.option(optApplication, []byte("Glasshouse"))
@@ -221,6 +224,8 @@ func (c *capture) rotate() error {
 		}
 		return filepath.Join(c.dir, fmt.Sprintf("packets-%d.pcapng", n))
 	}
+	// From the oldest file to the newest, because rename(2) replaces an existing file: only the
+	// oldest one is lost.
 	for n := captureKeep - 1; n >= 0; n-- {
 		if err := os.Rename(name(n), name(n+1)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err

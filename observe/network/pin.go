@@ -194,6 +194,7 @@ func (s *Source) pinned(path string, prog *ebpf.Program, attach func() (link.Lin
 	}
 	old, err := link.LoadPinnedLink(path, nil)
 	if err == nil {
+		// BPF_LINK_UPDATE replaces the program of the link, which stays attached.
 		if old.Update(prog) == nil {
 			return old, nil
 		}
@@ -245,6 +246,7 @@ func (w *watch) adopt(l leftover) error {
 	if s.maps.Jails.Lookup(l.netns, &before) != nil || before.Flags&flagReleased != 0 {
 		return w.install()
 	}
+	// Events of flows are sums of records, so findKept could not find records in the log.
 	if before.Flags&flagFlows != 0 {
 		w.flowsLost()
 	} else if err := w.findKept(); err != nil {
@@ -259,6 +261,8 @@ func (w *watch) findKept() error {
 	at := w.ring.read
 	defer func() { w.ring.read = at }()
 	var oldest int64
+	// The first record is not always the oldest: a program reads the clock before it reserves
+	// space (packet in network.bpf.c), and another processor may reserve in between.
 	for b := w.ring.next(); b != nil; b = w.ring.next() {
 		if r, _, ok := decode(b); ok && (oldest == 0 || int64(r.Ns) < oldest) {
 			oldest = int64(r.Ns)
@@ -348,6 +352,7 @@ func (w *watch) pinIface(index int, name string) error {
 	if !w.source.pins() {
 		return nil
 	}
+	// bpffs returns EPERM for a name with a dot (kernel/bpf/inode.c, bpf_lookup).
 	err := os.Mkdir(w.pin(fmt.Sprintf("%d-%s", index, strings.ReplaceAll(name, ".", "_"))), 0o700)
 	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return err

@@ -55,6 +55,8 @@ func newReader(s *Source, state *ebpf.Map) (_ *reader, err error) {
 
 // watch makes fd wake the reader.
 func (r *reader) watch(fd int) error {
+	// Edge-triggered, because a ring is readable until its records are released
+	// (kernel/bpf/ringbuf.c, ringbuf_map_poll_kern), which is after the log is written.
 	err := unix.EpollCtl(r.epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: int32(fd)})
 	if err != nil {
 		return fmt.Errorf("epoll: %w", err)
@@ -84,6 +86,8 @@ func (r *reader) run() {
 	for idle := 0; !r.stop.Load(); {
 		busy := false
 		r.rounds.Add(1)
+		// A program that finds a full ring takes the daemon for dead if this time is too old
+		// (STALE in network.bpf.c).
 		atomic.StoreUint64(r.beat, uint64(observe.Now()))
 		for _, w := range *r.source.watches.Load() {
 			busy = w.pass() || busy
@@ -95,6 +99,8 @@ func (r *reader) run() {
 			atomic.StoreUint64(r.state, napping)
 			r.wait(pace)
 		} else {
+			// The state is set before rest looks at the rings, and a program reads the state after
+			// its reservation (wakeup_flags in network.bpf.c). So no wakeup is missed.
 			atomic.StoreUint64(r.state, asleep)
 			if d := r.rest(); d != 0 {
 				r.wait(d)
@@ -123,6 +129,7 @@ func (r *reader) rest() time.Duration {
 func (r *reader) wait(d time.Duration) {
 	ms := -1
 	if d >= 0 {
+		// epoll_wait(2) takes milliseconds. A short time rounded down to 0 would not sleep at all.
 		ms = int((d + time.Millisecond - 1) / time.Millisecond)
 	}
 	var events [16]unix.EpollEvent
@@ -138,6 +145,7 @@ func (r *reader) wait(d time.Duration) {
 func (r *reader) close() error {
 	r.stop.Store(true)
 	r.nudge()
+	// The goroutine uses the descriptors and the shared memory that free releases.
 	<-r.done
 	return r.free()
 }

@@ -42,6 +42,8 @@ func decode(b []byte) (*networkRecord, []byte, bool) {
 	if len(b) < recordSize {
 		return nil, nil, false
 	}
+	// The alignment is right: the kernel reserves multiples of 8 bytes (kernel/bpf/ringbuf.c,
+	// __bpf_ringbuf_reserve), and the header has 8.
 	r := (*networkRecord)(unsafe.Pointer(unsafe.SliceData(b)))
 	if int(r.Kept) > len(b)-recordSize || r.Flags&direction > loopback {
 		return nil, nil, false

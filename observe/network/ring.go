@@ -51,6 +51,8 @@ func newRing(m *ebpf.Map) (_ *ring, err error) {
 			r.unmap()
 		}
 	}()
+	// The kernel permits a writable mapping of this page only (kernel/bpf/ringbuf.c,
+	// ringbuf_map_mmap_kern).
 	if r.consumer, err = unix.Mmap(m.FD(), 0, page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
 		return nil, fmt.Errorf("map the ring: %w", err)
 	}
@@ -83,6 +85,8 @@ func (r *ring) next() []byte {
 	for end := r.written(); r.read < end; {
 		at := r.read & (r.size() - 1)
 		head := atomic.LoadUint32((*uint32)(unsafe.Pointer(&r.data[at])))
+		// Records are in the order of their reservation. A busy record delays the later ones,
+		// although another processor may have submitted them.
 		if head&ringBusy != 0 {
 			return nil
 		}

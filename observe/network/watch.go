@@ -103,6 +103,7 @@ func (w *watch) pass() bool {
 
 // take reads up to limit records while the log has room.
 func (w *watch) take(limit int) (n int) {
+	// The wall clock may have been set since the previous call.
 	w.clock = time.Now().UnixNano() - observe.Now()
 	for ; n < limit; n++ {
 		if n%64 == 0 && !w.sink.HasRoom() {
@@ -120,6 +121,7 @@ func (w *watch) take(limit int) (n int) {
 			w.record(r, frame)
 		}
 	}
+	// Each record contains the counts, but a record does not have to follow a loss.
 	if w.ring.empty() {
 		w.missed(observe.Now(), atomic.LoadUint64(&w.count.Lost), atomic.LoadUint64(&w.count.Throttled))
 	}
@@ -133,6 +135,8 @@ func (w *watch) take(limit int) (n int) {
 // if the record is older.
 func extend(from uint64, low uint32) uint64 {
 	d := low - uint32(from)
+	// A program reads the count before it reserves space. With several processors, a record can
+	// therefore have an older count than the record before it.
 	if d > 1<<31 {
 		return from
 	}
@@ -384,16 +388,19 @@ func (w *watch) commit() {
 	}
 	written := w.sink.Written()
 	safe := 0
+	// Without pins, no later daemon finds the ring, and records are released at once.
 	for safe < len(w.marks) && (w.marks[safe].seq <= written || !w.source.pins()) {
 		safe++
 	}
 	if safe > 0 {
 		m := w.marks[safe-1]
+		// A daemon that is killed between these stores reports a loss twice, but never omits it.
 		w.ring.release(m.pos)
 		atomic.StoreUint64(&w.count.SaidLost, m.lost)
 		atomic.StoreUint64(&w.count.SaidThrottled, m.throttled)
 		w.marks = append(w.marks[:0], w.marks[safe:]...)
 	}
+	// Records that are read but not released take space that the programs need.
 	if w.ring.read-w.ring.released() > w.ring.size()/4 {
 		w.sink.FlushSoon()
 	}
@@ -416,6 +423,7 @@ func (w *watch) rest() time.Duration {
 	}
 	if len(w.marks) > 0 {
 		w.sink.FlushSoon()
+		// A Sink does not report when events are written, so commit has to run again.
 		if d < 0 || d > 20*time.Millisecond {
 			d = 20 * time.Millisecond
 		}
@@ -430,6 +438,7 @@ func (w *watch) Drain(ctx context.Context) error {
 		w.mu.Unlock()
 		return nil
 	}
+	// Packets that arrive during the wait do not prolong it.
 	until := w.ring.written()
 	for {
 		w.take(batch)
@@ -575,6 +584,7 @@ func (w *watch) Release() error { return w.source.end(w, true) }
 
 // finish reads the remaining records, up to a limit, and releases memory.
 func (w *watch) finish() error {
+	// take reads nothing while the log has no room, so Drain could wait without end.
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	err := w.Drain(ctx)

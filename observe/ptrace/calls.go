@@ -47,6 +47,8 @@ func (tr *tracer) callStop(t *task) {
 			return
 		}
 		*info = callInfo{Op: unix.PTRACE_SYSCALL_INFO_ENTRY, Arch: regs.arch, NR: uint64(regs.nr), Args: regs.args}
+		// Without PTRACE_GET_SYSCALL_INFO, the stops at entry and exit look the same, and the tracer
+		// has to keep track of their sequence (ptrace(2)).
 		if t.call.open {
 			*info = callInfo{Op: unix.PTRACE_SYSCALL_INFO_EXIT, Arch: regs.arch, NR: uint64(regs.ret)}
 		}
@@ -191,6 +193,8 @@ func (tr *tracer) returns(t *task, ret int64) {
 	case c.kind == debugs && ret == 0 && len(tr.foreign) > 0 && c.args[0] == unix.PTRACE_DETACH:
 		tr.takeOver("a debugger in the jail has detached")
 	case (c.kind == forks || c.kind == makesTask || c.kind == makesTask3) && ret > 0 && !c.forked:
+		// The flags of clone3 are in memory, where another thread can set CLONE_UNTRACED again
+		// after insist has removed it.
 		tr.takeOver("a process started untraced")
 	}
 	if c.want {

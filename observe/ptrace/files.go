@@ -15,6 +15,8 @@ import (
 // if the descriptor does not exist. The path is "" for pipes, sockets and other files without
 // a path.
 func (tr *tracer) descriptor(t *task, fd uint64) (file string, isKnown bool) {
+	// The kernel uses only 32 bits of a descriptor argument. By setting other bits, a process could
+	// otherwise hide the file from the tracer.
 	link := "fd/" + strconv.Itoa(int(int32(fd)))
 	file, err := readLink(t.tid, link)
 	switch {
@@ -179,6 +181,8 @@ func (tr *tracer) lookBefore(t *task) {
 		return
 	}
 	var ts unix.Timespec
+	// New files get their timestamps from this clock (current_time in fs/inode.c). The exact clock
+	// can be ahead of it, so that a file created by the call would appear older than the call.
 	unix.ClockGettime(unix.CLOCK_REALTIME_COARSE, &ts)
 	c.before.at = ts.Nano()
 	if file, ok := tr.absolute(t, c.shape.Dir, c.path); ok {

@@ -118,6 +118,8 @@ func take(tid int) {
 func peakOfEnded(pid int) int64 {
 	var usage unix.Rusage
 	var r report
+	// Only the raw system call has the fifth argument, which returns the usage (waitid(2)). Maxrss
+	// is in kilobytes (getrusage(2)).
 	_, _, errno := unix.Syscall6(unix.SYS_WAITID, unix.P_PID, uintptr(pid), uintptr(unsafe.Pointer(&r)),
 		mine|unix.WNOWAIT|unix.WNOHANG, uintptr(unsafe.Pointer(&usage)), 0)
 	if errno != 0 || r.Tid == 0 {

@@ -75,6 +75,8 @@ func readStatus(tid int) (status, error) {
 func parseStatus(b []byte) (status, error) {
 	var s status
 	seen := 0
+	// A process cannot forge a line with its name, because the kernel escapes line breaks in it
+	// (proc_task_name in fs/proc/array.c).
 	for line := range bytes.Lines(b) {
 		name, rest, _ := bytes.Cut(line, []byte(":"))
 		fields := func() []string { return strings.Fields(string(rest)) }

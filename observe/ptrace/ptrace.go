@@ -56,6 +56,8 @@ func (s *Source) Probe(ctx context.Context) error {
 	}
 	attempt := &syscall.SysProcAttr{}
 	if os.Geteuid() != 0 {
+		// With ptrace_scope 2, Yama requires CAP_SYS_PTRACE in the user namespace of the tracee
+		// (yama_ptrace_access_check). The creator of a namespace has it there (user_namespaces(7)).
 		attempt.Cloneflags = unix.CLONE_NEWUSER
 		attempt.UidMappings = []syscall.SysProcIDMap{{HostID: os.Geteuid(), Size: 1}}
 		attempt.GidMappings = []syscall.SysProcIDMap{{HostID: os.Getegid(), Size: 1}}
@@ -146,6 +148,7 @@ func (s *Source) Close() error {
 	s.mu.Unlock()
 	var errs []error
 	for _, w := range left {
+		// Release locks mu to remove the watch from the map, so mu is not held here.
 		errs = append(errs, w.Release())
 	}
 	return errors.Join(errs...)

@@ -28,6 +28,7 @@ func getRegisters(tid int) (registers, error) {
 		arch: nativeArch, nr: int64(r.Orig_rax), ret: int64(r.Rax),
 		args: [6]uint64{r.Rdi, r.Rsi, r.Rdx, r.R10, r.R8, r.R9},
 	}
+	// 0x23 is __USER32_CS, the code segment of 32-bit programs (arch/x86/include/asm/segment.h).
 	if r.Cs == 0x23 || int80(tid, r.Rip) {
 		regs.arch, regs.nr, regs.ret = compatArch, int64(int32(r.Orig_rax)), int64(int32(r.Rax))
 		for i, v := range []uint64{r.Rbx, r.Rcx, r.Rdx, r.Rsi, r.Rdi, r.Rbp} {

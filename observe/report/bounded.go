@@ -52,6 +52,7 @@ func (t *table[K, V]) get(k K) (v *V, fresh bool) {
 	if len(t.m) >= 2*t.keep {
 		t.halve()
 	}
+	// k may be a part of a long string of the event, which the map would keep in memory.
 	if t.copyKey != nil {
 		k = t.copyKey(k)
 	}
@@ -146,6 +147,8 @@ func (s *sketch) add(h uint64) {
 	if s.rank == nil {
 		s.rank = make([]uint8, 1<<sketchBits)
 	}
+	// The highest bits select the register. The bit that is added to the others bounds the rank
+	// if they are all 0.
 	i := h >> (64 - sketchBits)
 	s.rank[i] = max(s.rank[i], uint8(bits.LeadingZeros64(h<<sketchBits|1<<(sketchBits-1)))+1)
 }
@@ -159,6 +162,8 @@ func (s *sketch) estimate() int64 {
 			zeros++
 		}
 	}
+	// The constants are those for m >= 128. Up to 2.5m, linear counting is more accurate. The
+	// paper's correction for large numbers is needed only for hashes of 32 bits.
 	n := 0.7213 / (1 + 1.079/m) * m * m / sum
 	if n <= 2.5*m && zeros > 0 {
 		n = m * math.Log(m/zeros)

@@ -121,6 +121,7 @@ func (c *calls) add(e *event.Event) *call {
 		c.fail(e)
 		return k
 	case e.Ret < 0 && e.Ret >= -4095:
+		// Lower values are results: an error is at least -MAX_ERRNO (include/linux/err.h).
 		c.failed++
 		k.failed++
 		c.fail(e)

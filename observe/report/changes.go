@@ -91,6 +91,7 @@ func (c *changes) add(e *event.Event) {
 	case event.OpDelete:
 		c.deleted(path, e)
 	case event.OpRename:
+		// rename(2) of a file to its own name does nothing.
 		if strings.HasPrefix(e.To, "/") && e.To != e.Path {
 			c.renamed(path, cut(e.To), e)
 		}
@@ -130,6 +131,7 @@ func (c *changes) deleted(path string, e *event.Event) {
 	case r.kind == added:
 		r.kind = gone
 	case r.kind == renamed:
+		// The deleted file existed before, under its old name.
 		from := r.from
 		r.kind, r.from = gone, ""
 		was, _ := c.rows.get(from)
@@ -149,6 +151,7 @@ func (c *changes) renamed(path, to string, e *event.Event) {
 			row.kind, row.from = renamed, path
 		}
 	}
+	// A file that existed before has no known type and may be a directory.
 	if row.typ != "file" {
 		c.moved(path, to)
 	}

@@ -89,6 +89,8 @@ func (c *commands) began(p *proc, e *event.Event) {
 	g.runs++
 	c.runs++
 	g.link.saw(e.Seq)
+	// If the table drops the group, the process keeps it. Its result then counts only in the
+	// sums.
 	p.group = g
 }
 

@@ -135,6 +135,8 @@ func (c *completeness) report(o Options) Completeness {
 	if c.first > c.startsAfter+1 {
 		out.Dropped = signed(c.first - c.startsAfter - 1)
 	}
+	// Only the sums are compared: recovery and retention append their gaps at the end of the
+	// log, far from the holes.
 	if c.holes > c.explained {
 		out.Holes = signed(c.holes - c.explained)
 	}

@@ -197,6 +197,7 @@ func newFiles(workspace []string) *files {
 // add counts e and reports whether it changed a file outside the writable directories.
 func (f *files) add(e *event.Event) (outside bool) {
 	f.total.add(e)
+	// Pipes and sockets have names such as pipe:[INODE] (/proc/pid/fd in proc(5)).
 	if !strings.HasPrefix(e.Path, "/") || e.Flags&event.Unresolved != 0 {
 		f.others++
 		return false
@@ -232,6 +233,7 @@ func (f *files) add(e *event.Event) (outside bool) {
 
 // row returns the row of path and raises its class to at least class.
 func (f *files) row(path string, class fileClass) *fileRow {
+	// Only this method changes the lists, so lastRow is still in one.
 	if f.lastRow != nil && f.lastPath == path && f.lastClass >= class {
 		return f.lastRow
 	}
@@ -287,6 +289,7 @@ func below(path, dir string) bool {
 // device reports whether a path is not a regular file of the jail, but a device or a file in
 // /proc or /sys.
 func device(path string) bool {
+	// /dev/shm is a tmpfs, for POSIX shared memory (shm_overview(7)).
 	return below(path, "/dev") && !below(path, "/dev/shm") || below(path, "/proc") || below(path, "/sys")
 }
 
@@ -296,6 +299,7 @@ func (f *files) write(e *event.Event) {
 	case event.OpCreate, event.OpWrite, event.OpMmap, event.OpTruncate:
 		f.remember(e.Path)
 	case event.OpRename, event.OpLink:
+		// A jail must not be able to hide a program that it wrote by renaming it.
 		if f.wrote(e.Path) {
 			f.remember(e.To)
 		}

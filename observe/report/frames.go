@@ -56,6 +56,8 @@ func (f *frames[S]) before(at Instant, on func(seq uint64) bool) (frame[S], bool
 
 // due reports whether a frame should be saved at an event, n events after the last frame.
 func (f *frames[S]) due(seq uint64, n int) bool {
+	// A fold for an earlier instant passes positions before the last frame. No frame is saved
+	// there.
 	f.interval = cmp.Or(f.interval, minInterval)
 	return n >= f.interval && (len(f.list) == 0 || seq > f.list[len(f.list)-1].seq)
 }

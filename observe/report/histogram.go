@@ -16,6 +16,7 @@ func (h *histogram) add(ns int64) {
 	h.max = max(h.max, ns)
 	h.n++
 	h.sum = sum(h.sum, ns)
+	// The last bucket begins at 2^46 ns, about 20 hours.
 	h.buckets[min(bits.Len64(uint64(ns)), len(h.buckets)-1)]++
 }
 

@@ -61,6 +61,7 @@ func (n *NetLog) Hosts(rows int) Hosts {
 	byName := map[string]*Host{}
 	var hosts []*Host
 	for _, r := range peers.rows() {
+		// DNS names are case-insensitive (RFC 4343), and the jail can use any spelling.
 		name := strings.ToLower(r.key.host)
 		h := byName[name]
 		if h == nil {

@@ -146,6 +146,8 @@ func span(s string) string {
 		longest = max(longest, run)
 	}
 	fence := strings.Repeat("`", longest+1)
+	// A renderer removes one space from both ends if both have one (CommonMark, Code spans).
+	// Without these spaces, a backquote at an end would lengthen the fence.
 	if strings.HasPrefix(s, "`") || strings.HasSuffix(s, "`") || s[0] == ' ' || s[len(s)-1] == ' ' {
 		s = " " + s + " "
 	}

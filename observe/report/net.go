@@ -173,6 +173,7 @@ func (n *NetLog) packet(e *event.Event) {
 	f, fresh := n.flows.get(k)
 	if fresh {
 		*f = flow{dir: direction(e.Dir, flags, e.Packets), beginTS: e.TS, times: 1}
+		// The event of a flow is recorded seconds after its first packet.
 		if e.Begin > 0 && e.NS > e.Begin {
 			f.beginTS -= (e.NS - e.Begin) / int64(time.Millisecond)
 		}
@@ -214,6 +215,8 @@ func (f *flow) flags(out bool, flags tcpFlags, fresh bool, n *NetLog) {
 	}
 	began := out != f.flipped // the packet is from the side that opened the connection
 	if flags&(syn|ack) == syn && !fresh {
+		// After the end of a connection, a SYN opens another one on the same ports. Otherwise it
+		// is taken for a retransmission.
 		if s := f.state(); s == Refused || s == Closed || s == Reset {
 			f.out, f.in, f.flipped = 0, 0, !out
 			if f.dir != event.Loopback {
@@ -246,6 +249,7 @@ func (f *flow) state() string {
 	case f.out == 0 && f.in == 0:
 		return Open
 	case f.out&syn != 0 && f.in&rst != 0 && f.in&syn == 0:
+		// A closed port answers a SYN with RST (RFC 9293, section 3.5.2).
 		return Refused
 	case (f.out|f.in)&rst != 0:
 		return Reset
@@ -276,6 +280,8 @@ func (n *NetLog) describe(r *row[flowKey, flow]) Flow {
 		PID: f.pid, Comm: Text(f.comm), State: f.state(), Times: f.times, Refused: f.refused, AtLeast: r.late,
 		Begin: instant(f.beginTS), End: instant(max(f.lastTS, f.beginTS)), Traffic: f.traffic, Events: f.link,
 	}
+	// A firewall may refuse a connection by ICMP, without RST. The kernel maps "port
+	// unreachable" to ECONNREFUSED (icmp_err_convert in net/ipv4/icmp.c).
 	if d.State == Unanswered && n.failed.find(connectKey{r.key.remote, -econnrefused}) != nil {
 		d.State, d.Refused = Refused, max(d.Refused, 1)
 	}
@@ -286,6 +292,7 @@ func (n *NetLog) describe(r *row[flowKey, flow]) Flow {
 // betweenQuery returns the query for traffic between two addresses in either direction.
 func betweenQuery(proto, a, b, port string) Text {
 	ends := literal(a) + "," + literal(b)
+	// The jail used several addresses: see peer.local.
 	if a == "" {
 		ends = literal(b)
 		return allOf("type:net", "proto:"+literal(proto), "dst:"+ends, "port:"+port)
@@ -468,6 +475,8 @@ const econnrefused = 111
 var pendingErrnos = []string{"EINPROGRESS", "EALREADY", "EISCONN", "EINTR", "EAGAIN", "ERESTARTSYS", "ERESTARTNOINTR", "ERESTARTNOHAND"}
 
 func (n *NetLog) connect(e *event.Event) {
+	// The result of a connect in progress is read later from SO_ERROR (connect(2)) and is in no
+	// event. Only the packets show it.
 	if slices.Contains(pendingErrnos, event.ErrnoName(e.Ret)) {
 		return
 	}
@@ -481,6 +490,8 @@ func (n *NetLog) connect(e *event.Event) {
 }
 
 func (n *NetLog) report(rows int) Network {
+	// Flows are added to a copy, because they stay in their table and are added again to the
+	// next report.
 	peers := n.peers.clone()
 	for _, r := range n.flows.rows() {
 		foldPeer(peers, r.key, &r.v)
@@ -494,6 +505,7 @@ func (n *NetLog) report(rows int) Network {
 			Refused: p.refused, Unanswered: p.unanswered, PID: p.pid, Comm: Text(p.comm), Traffic: p.traffic, Began: instant(p.began), Events: p.link}
 		d.Events.Query = k.query(p.local)
 		out.List = append(out.List, d)
+		// The total counts loopback packets as sent: see packet.
 		once := p.traffic
 		if k.dir == event.Loopback {
 			once = Traffic{PacketsOut: sum(once.PacketsOut, once.PacketsIn), BytesOut: sum(once.BytesOut, once.BytesIn)}

@@ -156,6 +156,7 @@ func describeFlags(e *event.Event) (string, bool) {
 		flags = e.Args[1]
 	}
 	names := namespacesIn(flags)
+	// A setns without flags is notable, too: type 0 allows any namespace (setns(2)).
 	if e.Name == "unshare" && names == "" {
 		return "", false // shares files or memory only; no namespace
 	}
@@ -165,6 +166,7 @@ func describeFlags(e *event.Event) (string, bool) {
 // describeClone handles clone only: the flags of clone3 are in memory and not recorded. The lowest
 // byte of clone's flags is the termination signal (clone(2)).
 func describeClone(e *event.Event) (string, bool) {
+	// CLONE_NEWTIME overlaps the signal. Only unshare and clone3 accept it (linux/sched.h).
 	names := namespacesIn(e.Args[0] &^ 0xff)
 	return "clone " + names, names != ""
 }
@@ -333,6 +335,7 @@ func (f *fold) chmod(e *event.Event, mode uint32) {
 	what := fmt.Sprintf("%04o %s", mode&0o7777, cut(path))
 	switch {
 	case mode&0o6000 != 0:
+		// S_ISUID and S_ISGID (chmod(2)). Failed attempts count, too.
 		f.notable.add(kindSuid, what, e, e.Ret)
 	case mode&0o111 != 0 && e.Ret >= 0:
 		f.notable.add(kindExec, what, e, e.Ret)
@@ -346,6 +349,8 @@ func (f *fold) kill(e *event.Event, arg int) {
 	}
 	n := f.notable
 	pid := int32(e.Args[0])
+	// 0 and negative numbers stand for groups of processes (kill(2)), and the argument of
+	// pidfd_send_signal(2) is a descriptor.
 	if e.Name == "pidfd_send_signal" || pid <= 0 || len(n.killed) >= 4096 {
 		n.any = true
 		return
@@ -380,15 +385,19 @@ func (f *fold) proc(e *event.Event) {
 		if e.Signal != "" {
 			f.killed(e)
 		}
-		delete(f.notable.killed, e.PID)
+		delete(f.notable.killed, e.PID) // PIDs are reused
 	}
 }
 
 func (f *fold) exec(e *event.Event) {
 	switch exe := cut(e.Exe); {
 	case strings.HasPrefix(exe, "/memfd:") || strings.HasPrefix(exe, "memfd:"):
+		// The names of memory files begin with memfd: (memfd_create(2)), in links of procfs
+		// after a slash.
 		f.notable.add(kindMemory, exe, e, 0)
 	case f.files.wrote(exe) || f.files.wrote(strings.TrimSuffix(exe, " (deleted)")):
+		// procfs appends " (deleted)" to the path of an unlinked program (/proc/pid/exe in
+		// proc(5)).
 		f.notable.add(kindWritten, exe, e, 0)
 	}
 }
@@ -403,6 +412,8 @@ func (f *fold) killed(e *event.Event) {
 		kind = kindCrashed
 	case e.Signal == "SIGKILL" && !f.notable.any && !f.notable.killed[e.PID]:
 		kind = kindKilledBy
+		// The exit status does not name the sender of the signal. The OOM killer is assumed if
+		// the last usage sample was close to the limit.
 		if f.o.Memory > 0 && f.usage.prev.Memory >= f.o.Memory/10*9 {
 			kind = kindOOM
 		}
@@ -420,6 +431,8 @@ const endWindow = int64(time.Second)
 
 // holdDeath holds back a process killed from outside.
 func (n *notables) holdDeath(kind int, e *event.Event) {
+	// When the first process of a PID namespace ends, the kernel kills the others
+	// (pid_namespaces(7)). Their exit events can precede that of the first one.
 	n.flushDeaths(e.NS)
 	if n.end != 0 && e.NS >= n.end-endWindow {
 		return // ended together with the first process
@@ -436,6 +449,7 @@ func (n *notables) holdDeath(kind int, e *event.Event) {
 func (n *notables) flushDeaths(now int64) {
 	waiting := n.deaths[:0]
 	for _, d := range n.deaths {
+		// A time far after now is from an earlier boot of the host, on another monotonic clock.
 		if d.e.NS >= now-endWindow && d.e.NS <= now+endWindow {
 			waiting = append(waiting, d)
 		} else {

@@ -104,6 +104,7 @@ func (p *Past) At(ctx context.Context, at Instant) (*State, error) {
 	if err != nil {
 		return nil, err
 	}
+	// The rewinds decide which file events were undone, so the files come second.
 	line := sc.back.line()
 	c, err := p.changed(ctx, at, line)
 	if err != nil {
@@ -126,6 +127,7 @@ func (p *Past) procState(ctx context.Context, at Instant) (*procState, error) {
 }
 
 func (sc *procState) clone() *procState {
+	// Clip makes an append copy the rewinds, which frames share.
 	return &procState{sc.tree.clone(), sc.from, slices.Clip(sc.back)}
 }
 

@@ -111,6 +111,7 @@ func (p *profile) add(e *event.Event, processes bool) {
 		return
 	}
 	one, _ := p.ofOne.get(e.PID)
+	// A process has the name of its first thread.
 	if one.comm != e.Comm && e.PID == e.TID {
 		one.comm = keep(e.Comm)
 	}

@@ -165,7 +165,7 @@ func (t *Tree) describe(p *proc) Process {
 	switch p.how {
 	case alive:
 		d.State = "running"
-		d.Events.Last = 0
+		d.Events.Last = 0 // no end: later events belong to it, too
 		return d
 	case exited:
 		d.State, d.Code = "exited", new(p.code)
@@ -185,6 +185,7 @@ func between(fromNS, toNS, fromTS, toTS int64) int64 {
 	if toNS >= fromNS {
 		return toNS - fromNS
 	}
+	// 2^43 ms is the largest power of two whose nanoseconds fit in an int64.
 	return max(0, min(toTS-fromTS, 1<<43)) * int64(time.Millisecond)
 }
 

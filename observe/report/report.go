@@ -148,6 +148,8 @@ func (f *fold) report() *Report {
 		Syscalls:     f.calls.report(f.o.Rows),
 		Usage:        f.usage.report(),
 	}
+	// The order matters: addDerived reads the lists of peers and gaps, the timeline also the
+	// notables, and the summary all.
 	r.Completeness.Limits = f.limits()
 	r.Duration = r.To.Sub(r.From).Milliseconds()
 	f.addDerived(r)

@@ -28,6 +28,7 @@ func (t Text) MarshalJSON() ([]byte, error) {
 			n += size
 		}
 		if n > 0 {
+			// Only valid UTF-8 gets here: json.Marshal would replace other bytes with U+FFFD.
 			q, err := json.Marshal(s[:n])
 			if err != nil {
 				return nil, err
@@ -59,6 +60,8 @@ func commandLine(argv []Text, most int) string {
 		if i > 0 {
 			b.WriteByte(' ')
 		}
+		// Single quotes preserve all characters except themselves (POSIX, Shell Command
+		// Language, Single-Quotes).
 		if s := string(a); s == "" || strings.ContainsFunc(s, special) {
 			b.WriteString("'" + strings.ReplaceAll(s, "'", `'\''`) + "'")
 		} else {
@@ -99,6 +102,7 @@ func count(n int64, one, many string) string {
 
 // three formats f, which is at least 0 and less than 1000, with three digits.
 func three(f float64) string {
+	// From these values on, rounding would give one more digit.
 	switch {
 	case f < 9.995:
 		return strconv.FormatFloat(math.Round(f*100)/100, 'f', -1, 64)

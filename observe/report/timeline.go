@@ -62,6 +62,7 @@ func timeline(r *Report) []Moment {
 		return slices.Index(levels, m.Level)
 	}
 	slices.SortStableFunc(all, func(a, b Moment) int { return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a.Seq, b.Seq)) })
+	// One call can be notable in two kinds, such as a denied bpf.
 	all = slices.CompactFunc(all, func(a, b Moment) bool { return a.Seq == b.Seq && a.What == b.What && a.Level != "" })
 	all = all[:min(len(all), maxMoments)]
 	slices.SortStableFunc(all, func(a, b Moment) int { return cmp.Or(cmp.Compare(a.Seq, b.Seq), cmp.Compare(rank(a), rank(b))) })
@@ -74,6 +75,7 @@ func (r *Report) summary() []string {
 		return []string{"Nothing was recorded."}
 	}
 	var s []string
+	// 2^43 ms is the largest power of two whose nanoseconds fit in an int64.
 	ran := count(r.Commands.Runs, "command was run", "commands were run") + " by " + count(r.Processes.Count, "process", "processes") +
 		" in " + took(min(r.Duration, 1<<43)*int64(time.Millisecond))
 	if bad := r.Commands.Failed + r.Commands.Killed; bad > 0 {

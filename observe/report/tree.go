@@ -132,6 +132,8 @@ func (t *Tree) Add(e *event.Event) {
 	case e.Type == event.Lineage && e.Op == event.OpRewind:
 		t.rewind(e)
 	case e.PID != 0 && e.PID == e.TID && e.Type == event.Syscall:
+		// Only the first thread counts: PR_SET_NAME names a thread (prctl(2)). A call that ended
+		// before the last exec has the name of the previous program.
 		if p := t.live[e.PID]; p != nil && p.comm != e.Comm && e.Comm != "" && e.NS > p.runNS {
 			p.comm = keep(e.Comm)
 		}
@@ -169,6 +171,7 @@ func (t *Tree) proc(e *event.Event) {
 	if e.PPID != p.ppid {
 		t.child(p, e.PPID)
 	}
+	// A fork event of a known process arrives late, after events with newer values.
 	if e.Op != event.OpFork || fresh {
 		p.uid, p.gid = e.UID, e.GID
 		if e.Comm != "" && e.Comm != p.comm {
@@ -215,6 +218,7 @@ func (t *Tree) relocate(e *event.Event) {
 	if e.Begin != 0 {
 		p.begin = e.Begin
 	}
+	// A process refers to its parent by PID and start time.
 	for _, child := range t.live {
 		if child.ppid == p.pid && child.parent == was {
 			child.parent = p.begin
@@ -255,6 +259,8 @@ func (t *Tree) find(e *event.Event) *proc {
 	case e.Begin != 0 && e.Begin < p.begin && e.NS >= p.begin:
 		return t.ended[procKey{e.PID, e.Begin}] // the previous process with this PID
 	}
+	// e is of a later process with a reused PID or, if p began after e on the monotonic clock,
+	// of a later boot of the host. The end of p was not observed.
 	p.how = unknown
 	t.finish(p, e)
 	return nil
@@ -284,10 +290,13 @@ func (t *Tree) begin(e *event.Event) *proc {
 		existing: e.Flags&event.Existing != 0}
 	p.beganTS = e.TS
 	if e.NS > begin {
+		// Begin has no wall-clock time. It is computed from that of the event.
 		p.beganTS -= (e.NS - begin) / int64(time.Millisecond)
 	}
 	p.runNS, p.runTS = begin, p.beganTS
 	if e.PID == 1 {
+		// The kernel kills all processes of a PID namespace when the first one ends
+		// (pid_namespaces(7)). So a new one means that no earlier process exists.
 		t.endBefore(p, e)
 	}
 	t.live[e.PID] = p
@@ -301,6 +310,7 @@ func (t *Tree) begin(e *event.Event) *proc {
 // child makes p a child of ppid.
 func (t *Tree) child(p *proc, ppid int32) {
 	p.ppid, p.parent = ppid, 0
+	// A process that began after p only has the reused PID of the parent.
 	if parent := t.live[ppid]; parent != nil && parent != p && parent.begin <= p.begin+slack {
 		p.parent = parent.begin
 	}
@@ -332,6 +342,7 @@ func (t *Tree) exec(p *proc, e *event.Event) {
 	p.group = nil
 	t.release(p.runs)
 	p.runs = t.newProgram(e)
+	// execve(2) ends all other threads of the process.
 	p.threads = 1
 	p.runNS, p.runTS = e.NS, e.TS
 	if t.began != nil {
@@ -341,6 +352,7 @@ func (t *Tree) exec(p *proc, e *event.Event) {
 
 // newProgram creates a program from e, with one reference.
 func (t *Tree) newProgram(e *event.Event) *program {
+	// execve(2) accepts up to 6 MiB of arguments, and each running process keeps its program.
 	room := maxProgram
 	if t.text > maxTexts {
 		room = 256
@@ -387,6 +399,7 @@ func (t *Tree) finish(p *proc, e *event.Event) {
 	}
 	p.group = nil
 	p.ppid, p.parent = t.parentOf(p) // the parent at the time of its end
+	// 0 would mean that the process is running.
 	p.end, p.endTS = max(e.NS, 1), e.TS
 	t.endings++
 	t.ending(p)
@@ -434,6 +447,8 @@ func (t *Tree) parentOf(p *proc) (ppid int32, begin int64) {
 	case p.parent == 0:
 		return p.ppid, 0
 	}
+	// A child subreaper (PR_SET_CHILD_SUBREAPER, prctl(2)) takes precedence, but is known only
+	// from the next event of the orphan: see proc.
 	if first := t.live[1]; first != nil && first != p {
 		return 1, first.begin
 	}
@@ -443,6 +458,8 @@ func (t *Tree) parentOf(p *proc) (ppid int32, begin int64) {
 // clone returns an independent copy of a tree that does not belong to a report.
 func (t *Tree) clone() *Tree {
 	c := *t
+	// Forked processes share a program, and ended and order share processes. The copies share
+	// them likewise.
 	programs := map[*program]*program{nil: nil}
 	own := func(r *program) *program {
 		if _, done := programs[r]; !done {

@@ -60,6 +60,7 @@ func (u *usage) at(ts int64) *step {
 		u.steps = make([]step, 0, maxPoints)
 	}
 	i := uint64(0)
+	// The difference of two times in a tampered log can exceed an int64, but not a uint64.
 	if ts > u.from { // if the clock was set back, the first step is used
 		i = uint64(ts) - uint64(u.from)
 	}

@@ -20,10 +20,12 @@ func Address(b []byte) string {
 		return unixAddress(b[2:])
 	case family == 2 && len(b) >= 8:
 		return netip.AddrPortFrom(netip.AddrFrom4([4]byte(b[4:8])), binary.BigEndian.Uint16(b[2:])).String()
+	// The kernel accepts an address without the scope id (SIN6_LEN_RFC2133 in include/net/ipv6.h).
 	case family == 10 && len(b) >= 24:
 		return netip.AddrPortFrom(netip.AddrFrom16([16]byte(b[8:24])), binary.BigEndian.Uint16(b[2:])).String()
 	case family == 16 && len(b) >= 8:
 		return fmt.Sprintf("netlink:%d", binary.NativeEndian.Uint32(b[4:]))
+	// The port precedes the context id (struct sockaddr_vm, vsock(7)).
 	case family == 40 && len(b) >= 12:
 		return fmt.Sprintf("vsock:%d:%d", binary.NativeEndian.Uint32(b[8:]), binary.NativeEndian.Uint32(b[4:]))
 	default:

@@ -61,6 +61,7 @@ func NewCA(jail string) (*CA, error) {
 		return nil, err
 	}
 	now := time.Now()
+	// text.Clip keeps the common name within 64 characters (ub-common-name, RFC 5280, A.1).
 	t := &x509.Certificate{
 		SerialNumber:          serial,
 		Subject:               pkix.Name{Organization: []string{"glasshouse"}, CommonName: "egress of jail " + text.Clip(jail, 40)},
@@ -163,5 +164,6 @@ func (c *CA) leaf(host string) (*tls.Certificate, error) {
 }
 
 func newSerial() (*big.Int, error) {
+	// A serial number is positive and has at most 20 octets (RFC 5280, 4.1.2.2).
 	return rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 }

@@ -134,14 +134,17 @@ type query struct {
 func readQuery(msg []byte) (q *query, fail []byte) {
 	var r dnsmessage.Parser
 	h, err := r.Start(msg)
+	// A reply to a response could start an endless exchange with another server.
 	if err != nil || h.Response {
 		return nil, nil
 	}
+	// Without EDNS, a UDP response has at most 512 bytes (RFC 1035, 4.2.1).
 	q = &query{id: h.ID, rd: h.RecursionDesired, size: 512}
 	if h.OpCode != 0 {
 		return nil, q.bare(dnsmessage.RCodeNotImplemented)
 	}
 	questions, err := r.AllQuestions()
+	// RFC 9619 requires FORMERR for more than one question. Only the first one is checked below.
 	if err != nil || len(questions) != 1 {
 		return nil, q.bare(dnsmessage.RCodeFormatError)
 	}
@@ -159,6 +162,7 @@ func readQuery(msg []byte) (q *query, fail []byte) {
 		}
 		if h.Type == dnsmessage.TypeOPT && !q.edns {
 			q.edns = true
+			// The class field contains the size. Values below 512 mean 512 (RFC 6891, 6.2.3).
 			q.size = min(max(512, int(h.Class)), udpSize)
 		}
 		if r.SkipAdditional() != nil {
@@ -188,13 +192,19 @@ func (p *Proxy) answer(q *query) []byte {
 	if !known && !p.authorityMayAllow(ask) {
 		ref := refuse(ReasonHost, "", "%s is not in this jail's list of allowed hosts", q.host)
 		p.refused(ask, ref)
+		// NXDOMAIN, because resolvers repeat a query after REFUSED.
 		return q.reply(dnsmessage.RCodeNameError, nil, ref.Detail)
 	}
 	switch q.q.Type {
 	case dnsmessage.TypeA:
+	// The jail's network has no IPv6. HTTPS and SVCB records can contain address hints (RFC
+	// 9460, 7.3) and ECH keys. The answer is empty and not NXDOMAIN, which would mean that the
+	// name has no A records either (RFC 4074, 4.2).
 	case dnsmessage.TypeAAAA, typeHTTPS, typeSVCB:
 		return q.reply(dnsmessage.RCodeSuccess, nil, "")
 	default:
+		// Records with free text, such as TXT, would be a channel between the jail and the name's
+		// servers.
 		p.refused(ask, refuse(ReasonProtocol, "", "query type %s is not supported: only address queries are answered", strings.TrimPrefix(q.q.Type.String(), "Type")))
 		return q.reply(dnsmessage.RCodeRefused, nil, "only address queries are answered")
 	}
@@ -227,6 +237,8 @@ func (p *Proxy) filterAddrs(host string, found []netip.Addr) ([]netip.Addr, *ref
 		if !a.Is4() || len(addrs) == maxAnswers {
 			continue
 		}
+		// Otherwise an allowed name could disclose addresses of the host's network. A query has no
+		// port: guard checks the port when the proxy dials.
 		if !public(a) && !p.rules.Load().listedForAnyPort(a) {
 			ref = refuse(ReasonAddress, "", "%s has the address %s, which is not an Internet address", host, a)
 			continue

@@ -179,6 +179,8 @@ func (p *Proxy) accept(l net.Listener, handle func(*visit)) error {
 		}
 		if p.open.Add(1) > int64(p.conf.Connections) {
 			p.open.Add(-1)
+			// A connection in the backlog is established for the client (listen(2)), which would
+			// wait for data instead of reporting an error.
 			reset(tcp)
 			p.refused(Request{Kind: KindConnect}, refuse(ReasonLimit, "", "more than %d open connections", p.conf.Connections).with("close unused connections"))
 			continue

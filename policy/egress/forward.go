@@ -45,13 +45,13 @@ func (p *Proxy) transport() *http.Transport {
 			return &serverConn{TCPConn: c}, nil
 		},
 		TLSClientConfig:        &tls.Config{RootCAs: p.conf.Roots, MinVersion: tls.VersionTLS12, ClientSessionCache: tls.NewLRUClientSessionCache(64)},
-		ForceAttemptHTTP2:      true,
+		ForceAttemptHTTP2:      true, // a custom DialContext disables HTTP/2 otherwise
 		TLSHandshakeTimeout:    p.times.dial,
 		ExpectContinueTimeout:  time.Second,
 		IdleConnTimeout:        30 * time.Second,
 		MaxIdleConnsPerHost:    64,
 		MaxIdleConns:           256,
-		DisableCompression:     true,
+		DisableCompression:     true, // otherwise net/http requests and decodes gzip
 		MaxResponseHeaderBytes: 256 << 10,
 	}
 }
@@ -70,6 +70,8 @@ func (v *visit) exchange(w http.ResponseWriter, r *http.Request, ask Request, si
 	p := v.p
 	ctx, cancel := context.WithCancel(p.ctx)
 	defer cancel()
+	// The context of an HTTP/2 request ends with its stream. The context of an HTTP/1 request
+	// never ends: abortClosed stops its flow when the client has closed the connection.
 	defer context.AfterFunc(r.Context(), cancel)()
 	accept := r.Header["Accept"]
 	g, ref := v.settle(ctx, ask)
@@ -107,10 +109,14 @@ func (v *visit) forward(ctx context.Context, w http.ResponseWriter, r *http.Requ
 		out.Header.Set("Connection", "Upgrade")
 		out.Header.Set("Upgrade", "websocket")
 	}
+	// Secrets are added after outgoing, which removes the fields that the client lists in
+	// Connection (RFC 9110, 7.6.1): the client cannot have the secrets removed.
 	hidden, ref := v.addSecrets(ctx, out, f)
 	if ref != nil {
 		return answer(ref)
 	}
+	// The Transport calls Got1xxResponse on the connection's read goroutine. If ctx is canceled,
+	// RoundTrip returns while that goroutine runs. The mutex prevents it from using w after that.
 	var early sync.Mutex
 	begun := false
 	out = out.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
@@ -127,6 +133,8 @@ func (v *visit) forward(ctx context.Context, w http.ResponseWriter, r *http.Requ
 		Got1xxResponse: func(code int, h textproto.MIMEHeader) error {
 			early.Lock()
 			defer early.Unlock()
+			// 100 Continue is sent when the Transport reads the request body: by requestBody.Read,
+			// or by net/http for an HTTP/2 client.
 			if begun || code == http.StatusContinue || code == http.StatusSwitchingProtocols {
 				return nil
 			}
@@ -208,6 +216,7 @@ func (v *visit) outgoing(ctx context.Context, r *http.Request, f *flow) *http.Re
 	if r.RequestURI == "*" || r.URL.Path == "*" {
 		out.URL.Path, out.URL.RawPath, out.URL.Opaque = "", "", "*"
 	}
+	// net/http treats ContentLength 0 with a non-nil Body as an unknown length (http.Request).
 	if rb, ok := r.Body.(*requestBody); r.ContentLength == 0 || ok && rb.ended() {
 		out.Body = http.NoBody
 	}
@@ -215,6 +224,8 @@ func (v *visit) outgoing(ctx context.Context, r *http.Request, f *flow) *http.Re
 	for _, k := range overriding {
 		out.Header.Del(k)
 	}
+	// copyHeader has removed TE, which is for one connection. HTTP/2 allows only this value
+	// (RFC 9113, 8.2.2), and gRPC uses it to detect incompatible proxies.
 	if te := r.Header.Get("Te"); te != "" && httpguts.HeaderValuesContainsToken([]string{te}, "trailers") {
 		out.Header.Set("Te", "trailers")
 	}
@@ -246,6 +257,7 @@ func copyHeader(dst, src http.Header, hidden *redact.Mask) {
 	for _, list := range src["Connection"] {
 		for name := range strings.SplitSeq(list, ",") {
 			name = textproto.TrimString(name)
+			// A peer must not list a field that is for all recipients (RFC 9110, 7.6.1).
 			if !strings.EqualFold(name, "Content-Length") {
 				dst.Del(name)
 			}
@@ -268,6 +280,8 @@ func isWebSocket(r *http.Request) bool {
 // explain reports to the client why there is no response. secret is true if the request
 // contained a secret.
 func (v *visit) explain(w http.ResponseWriter, f *flow, body *requestBody, err error, secret bool, accept []string) (int, error) {
+	// The reason of stop comes first: stop cancels the request, so err is then only
+	// context.Canceled.
 	ref, ok := errors.AsType[*refusal](f.stopped())
 	if !ok {
 		ref, ok = errors.AsType[*refusal](err)
@@ -300,6 +314,7 @@ func safeToQuote(err error) bool {
 func decodeBody(resp *http.Response) *refusal {
 	switch coding := strings.ToLower(strings.Join(resp.Header["Content-Encoding"], ",")); coding {
 	case "", "identity":
+	// Accept-Encoding is only a preference (RFC 9110, 12.5.3), so a server may send gzip.
 	case "gzip", "x-gzip":
 		if resp.ContentLength == 0 || resp.Body == http.NoBody || resp.Request.Method == http.MethodHead {
 			return nil
@@ -365,6 +380,8 @@ func (v *visit) forwardResponse(w http.ResponseWriter, r *http.Request, resp *ht
 	}
 	if err == nil {
 		for k, vs := range resp.Trailer {
+			// Trailers must not change framing or routing, which the recipient has evaluated
+			// already (RFC 9110, 6.5.1).
 			if framing[http.CanonicalHeaderKey(k)] {
 				continue
 			}
@@ -452,6 +469,8 @@ func (v *visit) copyLong(rep *reply, resp *http.Response, f *flow) error {
 	left := resp.ContentLength
 	var err error
 	f.server.divert = func() error {
+		// No other goroutine reads the connection: the read loop of net/http waits until the
+		// body ends (persistConn.readLoop). It closes the connection because of the error.
 		in, e := f.server.SyscallConn()
 		if e == nil {
 			e = splice(v.client, in, left, func(n int) int {
@@ -505,6 +524,7 @@ func (v *visit) upgrade(w http.ResponseWriter, resp *http.Response, f *flow, hid
 		src = hidden.Reader(src)
 	}
 	err := copyBody(rep.c, src, f.down, func() {})
+	// The server has closed. The deadline ends the other copy if the client does not close.
 	closeWrite(rep.c)
 	v.client.SetReadDeadline(time.Now().Add(v.p.times.halfClosed))
 	wg.Wait()

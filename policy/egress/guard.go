@@ -75,6 +75,7 @@ func CheckInternetAddr(a netip.Addr) error {
 // guard checks the address and port of a connection that a rule allowed. It returns nil if the
 // address is not denied and is either an Internet address of another host or listed by a rule.
 func (p *Proxy) guard(to netip.AddrPort, by *rule) error {
+	// A connection to ::ffff:a.b.c.d uses IPv4 (ipv6(7)).
 	a, rules := to.Addr().Unmap(), p.rules.Load()
 	if ref := rules.denial(to, by); ref != nil {
 		return ref

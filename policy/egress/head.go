@@ -45,6 +45,7 @@ func headEnd(b []byte) int {
 // checkHead parses a request head. It is stricter than RFC 9112: it rejects everything that
 // two implementations might interpret differently.
 func checkHead(b []byte) (h head, err error) {
+	// A recipient may or may not accept a bare LF as the end of a line (RFC 9112, 2.2).
 	rest, ok := bytes.CutSuffix(b, []byte("\r\n\r\n"))
 	if !ok {
 		return h, errors.New("lines do not end in CR LF")
@@ -69,10 +70,13 @@ func checkHead(b []byte) (h head, err error) {
 	for _, line := range fields {
 		name, value, ok := strings.Cut(line, ":")
 		switch {
+		// obs-fold, which continues a field or starts another, depending on the recipient (RFC
+		// 9112, 5.2).
 		case line == "" || line[0] == ' ' || line[0] == '\t':
 			return h, errors.New("a header field is folded over several lines")
 		case !ok:
 			return h, errors.New("a header field has no colon")
+		// This refuses a space before the colon as well, as RFC 9112, 5.1 requires.
 		case name == "" || strings.IndexFunc(name, func(r rune) bool { return r > 0x7f || !isToken(byte(r)) }) >= 0:
 			return h, fmt.Errorf("%q is not a valid field name", text.Clip(name, 40))
 		}
@@ -85,9 +89,11 @@ func checkHead(b []byte) (h head, err error) {
 			h.host, h.hasHost = value, true
 		case "content-length":
 			length++
+			// A recipient may merge equal lengths or refuse them (RFC 9110, 8.6).
 			if length > 1 {
 				return h, errors.New("two Content-Length fields")
 			}
+			// A number of 18 digits cannot overflow an int64.
 			if value == "" || len(value) > 18 || strings.Trim(value, "0123456789") != "" {
 				return h, errors.New("Content-Length is not a number")
 			}
@@ -99,13 +105,17 @@ func checkHead(b []byte) (h head, err error) {
 			if !strings.EqualFold(value, "chunked") {
 				return h, errors.New("Transfer-Encoding is not chunked")
 			}
+		// CGI maps - and _ to the same variable name (RFC 3875, 4.1.18).
 		case "content_length", "transfer_encoding":
 			return h, fmt.Errorf("some servers use %s to determine the body length", name)
 		}
 	}
 	switch {
+	// Recipients that prefer different fields disagree on the end of the message: request
+	// smuggling (RFC 9112, 6.1 and 11.2).
 	case length > 0 && coding > 0:
 		return h, errors.New("both Content-Length and Transfer-Encoding are set")
+	// The framing of such a message is faulty (RFC 9112, 6.1).
 	case coding > 0 && version == "HTTP/1.0":
 		return h, errors.New("HTTP/1.0 does not support Transfer-Encoding")
 	case !h.hasHost && version == "HTTP/1.1":

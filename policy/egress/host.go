@@ -22,6 +22,7 @@ func parseHost(s string) (string, netip.Addr, error) {
 		return "", netip.Addr{}, errNoHost
 	}
 	if a, err := netip.ParseAddr(s); err == nil {
+		// A zone names an interface of the host (RFC 4007, 6).
 		if a.Zone() != "" {
 			return "", netip.Addr{}, errHost
 		}
@@ -29,6 +30,7 @@ func parseHost(s string) (string, netip.Addr, error) {
 		return a.String(), a, nil
 	}
 	s = strings.ToLower(strings.TrimSuffix(s, "."))
+	// 253 characters take 255 octets in a DNS message, the maximum (RFC 1035, 2.3.4).
 	if len(s) == 0 || len(s) > 253 {
 		return "", netip.Addr{}, errHost
 	}

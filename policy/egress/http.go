@@ -44,6 +44,8 @@ func (v *visit) serveOne(c net.Conn) bool {
 		v.refuseHTTP2(c, ask)
 		return false
 	}
+	// net/http accepts some heads that servers parse differently (request smuggling). The bytes
+	// are therefore checked first. They stay in v.br, from which ReadRequest reads them again.
 	var h head
 	if ref == nil {
 		var err error
@@ -84,6 +86,8 @@ func (v *visit) serveOne(c net.Conn) bool {
 	body := &requestBody{r: r.Body, c: c, w: w, done: r.Body == http.NoBody, expected: strings.EqualFold(r.Header.Get("Expect"), "100-continue") && !w.old}
 	r.Body = body
 	v.exchange(w, r, ask, int64(len(raw)))
+	// The Transport may still read the body in another goroutine after RoundTrip has returned
+	// (http.RoundTripper), and would then consume bytes of the next request.
 	complete := body.abandon()
 	again := w.finish()
 	if !complete || !again {
@@ -106,6 +110,8 @@ func (v *visit) readHead(c net.Conn) ([]byte, *refusal) {
 		// Do not wait for a complete head: a TLS or SOCKS client waits for a response now.
 		return nil, refuse(ReasonProtocol, "", "not an HTTP request: the first byte is %#02x", first[0]).with("use HTTP here, with CONNECT for everything else")
 	}
+	// One deadline for the whole head. A deadline for each read would let a client hold the
+	// connection by sending single bytes (Slowloris).
 	c.SetReadDeadline(time.Now().Add(v.p.times.head))
 	for {
 		b, _ := v.br.Peek(v.br.Buffered())
@@ -153,8 +159,12 @@ func (v *visit) target(h head, r *http.Request) (host string, port uint16, ref *
 		return "", 0, refuse(ReasonMalformed, "", "this is the HTTP proxy of the jail: it accepts CONNECT and requests with an absolute URL").with("configure it as the HTTP proxy, or connect to the host directly")
 	case absolute && (r.URL.Scheme != "http" && !v.tls || r.URL.Scheme != "https" && v.tls):
 		return "", 0, refuse(ReasonMalformed, "", "URL scheme %q is not supported here", text.Clip(r.URL.Scheme, 20)).with("use CONNECT for https")
+	// User information disguises the host, as in http://allowed.example@other.example, and must
+	// not be sent (RFC 9110, 4.2.4).
 	case absolute && (r.URL.User != nil || r.URL.Opaque != "" || r.URL.Host == ""):
 		return "", 0, refuse(ReasonMalformed, "", "the requested URL has no host, or has user information")
+	// The URL takes precedence (RFC 9112, 3.2.2), but a server that uses the Host field would
+	// serve a host that was not checked.
 	case absolute && h.hasHost && !sameHost(h.host, r.URL.Host):
 		return "", 0, refuse(ReasonMismatch, "", "the URL names %s, the Host field %s", text.Clip(r.URL.Host, 100), text.Clip(h.host, 100)).with("name the same host in both")
 	case absolute:
@@ -223,6 +233,7 @@ func (v *visit) connect(c net.Conn, r *http.Request, h head) {
 	switch givenHost, _, sent, err := parseHostPort(h.host); {
 	case h.hasHost && (err != nil || givenHost != host || sent != 0 && sent != port):
 		ref = refuse(ReasonMismatch, "", "CONNECT is for %s, the Host field for %s", r.RequestURI, text.Clip(h.host, 100))
+	// CONNECT has no content (RFC 9110, 9.3.6). Bytes of a body would be read as tunneled data.
 	case r.ContentLength != 0:
 		ref = refuse(ReasonMalformed, "", "CONNECT must not have a body")
 	default:
@@ -239,6 +250,8 @@ func (v *visit) connect(c net.Conn, r *http.Request, h head) {
 		v.refuseOn(c, r, ref)
 		return
 	}
+	// No Content-Length or Transfer-Encoding: a 2xx response to CONNECT must have neither (RFC
+	// 9110, 9.3.6).
 	if _, err := io.WriteString(c, "HTTP/1.1 200 Connected\r\n\r\n"); err != nil {
 		return
 	}
@@ -275,6 +288,8 @@ func (v *visit) refuseOn(c net.Conn, r *http.Request, ref *refusal) {
 
 // hangUp closes a connection, but first gives the client time to read the last response on c.
 func (v *visit) hangUp(c net.Conn) {
+	// On a TLS connection this sends close_notify. Without it, the client cannot distinguish the
+	// end of the response from a truncation attack (RFC 8446, 6.1).
 	closeWrite(c)
 	linger(v.client)
 }
@@ -292,8 +307,10 @@ func (v *visit) refuseHTTP2(c net.Conn, ask Request) {
 	ref := refuse(ReasonProtocol, "", "HTTP/2 without TLS is not supported").with("use HTTP/1.1, or https")
 	v.p.refused(ask, ref)
 	const settings, goaway, http11Required = 4, 7, 13
+	// SETTINGS must be the first frame that a server sends (RFC 9113, 3.4).
 	b := []byte{0, 0, 0, settings, 0, 0, 0, 0, 0}
 	text := ref.message()
+	// The length has 24 bits (RFC 9113, 4.1). This text is short enough for the last 8.
 	b = append(b, 0, 0, byte(8+len(text)), goaway, 0, 0, 0, 0, 0)
 	b = binary.BigEndian.AppendUint32(b, 0)
 	b = binary.BigEndian.AppendUint32(b, http11Required)
@@ -331,6 +348,8 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	case b.err != nil:
 		return 0, b.err
 	}
+	// The body is read only after the rules have allowed the request. A client that waits for 100
+	// Continue (RFC 9110, 10.1.1) therefore need not send the body of a refused request.
 	if b.expected {
 		b.expected = false
 		if _, err := io.WriteString(b.c, "HTTP/1.1 100 Continue\r\n\r\n"); err != nil {

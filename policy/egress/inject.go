@@ -27,6 +27,7 @@ func (in Inject) check() error {
 		return fmt.Errorf("header %q cannot contain a secret", in.Name)
 	case in.As == Query && in.Name == "":
 		return fmt.Errorf("parameter name is missing")
+	// The first colon ends the user name (RFC 7617, 2).
 	case in.As == Basic && strings.ContainsAny(in.Name, ":\r\n\x00"):
 		return fmt.Errorf("%q is not a valid user name", in.Name)
 	case in.As != Bearer && in.As != Header && in.As != Query && in.As != Basic:
@@ -78,6 +79,7 @@ func setParameter(query, name, value string) string {
 	var keep []string
 	for part := range strings.SplitSeq(query, "&") {
 		key, _, _ := strings.Cut(part, "=")
+		// A part that cannot be decoded is removed: a lenient server may read it as this parameter.
 		if k, err := url.QueryUnescape(key); part != "" && err == nil && !strings.EqualFold(k, name) {
 			keep = append(keep, part)
 		}

@@ -54,6 +54,7 @@ func (v *visit) intercept(host string, g grant, h hello) {
 func handshakeRefusal(host, rule string, err error) *refusal {
 	remote, isOp := errors.AsType[*net.OpError](err)
 	switch {
+	// crypto/tls returns an alert of the peer as a net.OpError with this Op.
 	case isOp && remote.Op == "remote error":
 		return refuse(ReasonTrust, rule, "the client rejected the proxy's certificate for %s: %v", host, remote.Err).
 			with("make the client trust the jail's certificate authority; a client with certificate pinning cannot be intercepted")
@@ -95,6 +96,8 @@ type stream struct {
 
 func newStreams(p *Proxy) *streams {
 	s := &streams{p: p, conns: make(chan net.Conn), done: make(chan struct{}), visits: map[net.Conn]*stream{}}
+	// Because TLSConfig is nil, Serve uses HTTP/2 on a *tls.Conn that has negotiated h2 (net/http,
+	// shouldConfigureHTTP2ForServe).
 	s.srv = http.Server{
 		Handler:        http.HandlerFunc(s.handle),
 		MaxHeaderBytes: maxHead,
@@ -152,6 +155,8 @@ func (s *streams) begin(c net.Conn) *stream {
 	default:
 	}
 	if one != nil {
+		// stop closes done with s.mu held before close calls Wait, so this Add happens before
+		// that Wait, as sync.WaitGroup requires.
 		s.wg.Add(1)
 	}
 	return one
@@ -193,6 +198,7 @@ func (s *streams) stop() {
 
 func (s *streams) close() {
 	s.stop()
+	// http.Server.Close does not wait for handlers.
 	s.srv.Close()
 	s.wg.Wait()
 }
@@ -212,6 +218,7 @@ func (s *streams) handle(w http.ResponseWriter, r *http.Request) {
 	if host != "" {
 		ask.Host, ask.Port = host, port
 	}
+	// RFC 9113, 8.3.1 recommends this check. net/http does not make it.
 	if ref == nil && len(r.Header["Host"]) > 0 && !sameHost(r.Header.Get("Host"), r.Host) {
 		ref = refuse(ReasonMismatch, "", "the request names two hosts")
 	}
@@ -226,6 +233,7 @@ func (s *streams) handle(w http.ResponseWriter, r *http.Request) {
 			size += int64(len(k) + len(val) + 4)
 		}
 	}
+	// expected stays false: net/http sends 100 Continue itself when the body is read.
 	body := &requestBody{r: r.Body, done: r.Body == http.NoBody}
 	r.Body = body
 	v.exchange(w, r, ask, size)

@@ -108,6 +108,7 @@ func (p *Proxy) cancelOnClose(ctx context.Context, c tcpConn, stop func()) (done
 			case <-ctx.Done():
 				return
 			case <-t.C:
+				// A read would also detect the close, but would consume the client's data.
 				if state(c) != unix.BPF_TCP_ESTABLISHED {
 					stop()
 					return
@@ -159,6 +160,8 @@ func (v *visit) open(ask Request, g grant, cancel func()) (*flow, *refusal) {
 	p := v.p
 	ask.Jail = p.conf.Jail
 	f := &flow{p: p, visit: v, ask: ask, dst: v.dst, grant: g, began: time.Now(), cancel: cancel}
+	// SetRules stores the rules and aborts refused flows with p.mu held. A flow that a rule allows
+	// is therefore either in p.flows at that time or checked against the new rules here.
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closing {
@@ -317,6 +320,7 @@ func (p *Proxy) abortClosed() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for f := range p.flows {
+		// A tunnel reads from its client all the time and detects the close itself.
 		if f.ask.Kind != KindRequest {
 			continue
 		}
@@ -324,6 +328,8 @@ func (p *Proxy) abortClosed() {
 		case unix.BPF_TCP_ESTABLISHED:
 			f.gone = 0
 			continue
+		// The client has sent FIN. TCP does not show whether it still reads (half-closed, RFC
+		// 9293, 3.6.1) or has closed the socket.
 		case unix.BPF_TCP_CLOSE_WAIT:
 			f.gone += time.Second
 			if f.gone < p.times.halfClosed {

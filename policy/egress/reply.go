@@ -48,16 +48,19 @@ func (w *reply) WriteHeader(code int) {
 		return
 	}
 	if code >= 100 && code < 200 && code != http.StatusSwitchingProtocols {
+		// HTTP/1.0 has no 1xx responses (RFC 9110, 15.2).
 		if !w.old {
 			w.head(code, w.header)
 		}
 		return
 	}
 	w.code = code
+	// These responses end with the head, whatever their fields say (RFC 9112, 6.3).
 	w.bare = w.method == http.MethodHead || code < 200 || code == http.StatusNoContent || code == http.StatusNotModified
 	w.left = -1
 	length, announced := w.header["Content-Length"]
 	switch {
+	// Content-Length is not allowed here (RFC 9110, 8.6).
 	case code < 200, code == http.StatusNoContent:
 		w.header.Del("Content-Length")
 	case announced && len(length) == 1:
@@ -68,6 +71,7 @@ func (w *reply) WriteHeader(code int) {
 		}
 		w.left = n
 	case w.bare:
+	// HTTP/1.0 has no chunked coding (RFC 9112, 6.1). The end of the connection ends the body.
 	case w.old:
 		w.last = true
 	default:
@@ -115,6 +119,7 @@ func (w *reply) Write(b []byte) (int, error) {
 		return len(b), w.err
 	}
 	if w.chunked {
+		// One write for the whole chunk avoids a segment and a TLS record for its size alone.
 		w.scratch = strconv.AppendInt(w.scratch[:0], int64(len(b)), 16)
 		w.scratch = append(w.scratch, "\r\n"...)
 		w.scratch = append(w.scratch, b...)
@@ -165,6 +170,8 @@ func (w *reply) finish() bool {
 func (w *reply) cut() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	// Without chunked, finish does not write the last chunk, after which the client would take
+	// the response for complete (RFC 9112, 8).
 	w.err, w.last, w.chunked = errFraming, true, false
 }
 
@@ -222,6 +229,7 @@ func (r *refusal) answer(w http.ResponseWriter, accept []string) int {
 		h.Set("Retry-After", strconv.Itoa(int(r.wait/time.Second)+1))
 	}
 	if rep, ok := w.(*reply); ok {
+		// The request body may be unread. Its rest must not be parsed as the next request.
 		rep.last = true
 		rep.text = http.StatusText(status) + " (glasshouse: " + string(r.Reason) + ")"
 	}

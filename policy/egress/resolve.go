@@ -52,6 +52,7 @@ func (p *Proxy) resolve(ctx context.Context, host string) ([]netip.Addr, error) 
 		return a, nil
 	}
 	done := p.lookups.DoChan(host, func() (any, error) {
+		// Concurrent callers share the lookup, so it must not end with the context of one of them.
 		ctx, stop := context.WithTimeout(p.ctx, p.times.dial)
 		defer stop()
 		addrs, err := p.conf.Resolver.LookupNetIP(ctx, "ip", host+".") // fully qualified: the resolver does not try search domains
@@ -131,6 +132,7 @@ func (n *names) placeholder(host string) netip.Addr {
 		return a
 	}
 	b := placeholders.Addr().As4()
+	// A /15 has 2^17 addresses. The first and the last one are not used.
 	n.next = n.next%(1<<17-2) + 1
 	b[1] += byte(n.next >> 16)
 	b[2], b[3] = byte(n.next>>8), byte(n.next)

@@ -133,6 +133,7 @@ func (p *Proxy) SetRules(r Rules) error {
 		if to := f.connected(); ref == nil && to.IsValid() {
 			ref = next.denial(to, g.rule)
 		}
+		// The proxy cannot set headers in the encrypted data of an established tunnel.
 		if ref == nil && f.ask.Kind == KindConnect && g.transform != nil && f.grant.transform == nil {
 			ref = refuse("", g.label, "requests to %s are now subject to a header transform", f.ask.Host)
 		}
@@ -175,6 +176,7 @@ func (p *Proxy) compile(r Rules, old *ruleset) (*ruleset, error) {
 		c.everyPort = len(c.ports) == 0 && (given.Internet || given.Deny)
 		if len(c.ports) == 0 {
 			c.ports = []uint16{80, 443}
+			// On port 80 the secret would be sent in plaintext.
 			if len(given.Inject) > 0 {
 				c.ports = []uint16{443}
 			}
@@ -231,6 +233,7 @@ func (r *rule) meterKey() string {
 	if r.Capability != "" {
 		return "capability " + r.Capability
 	}
+	// The key omits Limit and Inject: a rule in which only these change keeps its usage.
 	return fmt.Sprintf("rule %q for %s %v %v %v %v %v", r.Name, r.Host, r.Ports, r.Methods, r.Paths, r.Internet, r.Deny)
 }
 
@@ -244,6 +247,7 @@ func (r *rule) parseHost() error {
 		return nil
 	}
 	below, wild := strings.CutPrefix(r.Host, "*.")
+	// Clients send international names as A-labels (RFC 5890, 2.3.2.1).
 	name, err := idna.Lookup.ToASCII(below)
 	if err != nil {
 		name = below // for example, a name with an underscore; parseHost validates it
@@ -346,6 +350,8 @@ func (s *ruleset) settle(ask Request, dst netip.AddrPort) (grant, *refusal) {
 	}
 	if ref.Reason == ReasonHost && dst.IsValid() && dst.Addr() != addr && dst.Port() == ask.Port {
 		if r, listed := s.match(ask, dst.Addr()); listed == nil {
+			// No transform: the server proves only that it has this address. It must not receive
+			// the secrets of the host that the client names.
 			return grant{rule: r, label: r.label, dial: dst.Addr().String()}, nil
 		}
 	}
@@ -374,6 +380,7 @@ func (s *ruleset) match(ask Request, addr netip.Addr) (*rule, *refusal) {
 		if ask.Kind != KindRequest { // the content is not visible, or not yet
 			return r, nil
 		}
+		// A TRACE response contains the request, including injected secrets (RFC 9110, 9.3.8).
 		if ask.Method == "TRACE" || ask.Method == "TRACK" || len(r.Methods) > 0 && !slices.Contains(r.Methods, ask.Method) {
 			continue
 		}
@@ -416,6 +423,8 @@ func (s *ruleset) remedy(addr netip.Addr) string {
 // matchesPath reports whether a pattern matches the path. It returns false for paths that
 // servers might normalize differently.
 func matchesPath(patterns []string, path string) bool {
+	// A server may resolve dot segments, encoded separators and path parameters (RFC 3986, 3.3
+	// and 6.2.2), so that /open/%2e%2e/closed matches /open/* here and is /closed there.
 	low := strings.ToLower(path)
 	for _, odd := range []string{"//", "/./", "/../", "\\", "%2e", "%2f", "%5c", "%00", ";", "%25"} {
 		if strings.Contains(low, odd) {
@@ -430,6 +439,7 @@ func matchesPath(patterns []string, path string) bool {
 
 // glob reports whether s matches a pattern in which * matches any sequence of characters.
 func glob(pattern, s string) bool {
+	// Backtracking only to the last * bounds the time by len(pattern)*len(s). The jail chooses s.
 	star, back := -1, 0
 	p, i := 0, 0
 	for i < len(s) {

@@ -172,6 +172,8 @@ func keystore(certs [][]byte) []byte {
 		number(uint32(len(der)))
 		b.Write(der)
 	}
+	// The digest covers the password in UTF-16BE, a constant and the store (JDK, getPreKeyedHash
+	// of sun.security.provider.JavaKeyStore).
 	sum := sha1.New()
 	for _, u := range utf16.Encode([]rune("changeit")) {
 		sum.Write([]byte{byte(u >> 8), byte(u)})

@@ -102,6 +102,8 @@ func pipe(dst, src tcpConn, first []byte, count func(int) int) error {
 	if err != nil {
 		return err
 	}
+	// Two full reads in a row indicate a bulk transfer. Only then a pipe is worth its cost: two
+	// descriptors and up to pipeSize bytes of kernel memory.
 	for full := 0; full < 2; {
 		n, err := copyOnce(dst, in, count)
 		if err == io.EOF {
@@ -191,6 +193,8 @@ func splice(dst tcpConn, in syscall.RawConn, limit int64, count func(int) int) e
 		if limit > 0 {
 			want = int(min(limit, pipeSize))
 		}
+		// EAGAIN means that the socket is empty or that the pipe is full (splice(2)). The pipe is
+		// empty here, so transfer can wait for the socket.
 		n, err := transfer(in.Read, func(fd int) (int64, error) { return unix.Splice(fd, nil, fds[1], nil, want, flags) })
 		if err != nil {
 			return errors.Join(errSource, err)

@@ -58,6 +58,8 @@ func (v *visit) read(c net.Conn) func() {
 // transparent serves a redirected connection.
 func (v *visit) transparent() {
 	defer v.read(v.client)()
+	// For a connection that was not redirected, the kernel returns ENOENT or the address of the
+	// listener (net/netfilter/nf_conntrack_proto.c, getorigdst).
 	dst, err := originalDst(v.client)
 	if err != nil || dst == v.client.LocalAddr().(*net.TCPAddr).AddrPort() {
 		v.abort(Request{Kind: KindConnect}, refuse(ReasonName, "", "a direct connection to the proxy has no destination").with("connect to the destination host"))
@@ -88,6 +90,8 @@ func originalDst(c tcpConn) (dst netip.AddrPort, err error) {
 
 // state returns the state of a TCP connection (include/net/tcp_states.h).
 func state(c tcpConn) int {
+	// The kernel asserts at build time that BPF_TCP_* equal its TCP states (net/ipv4/tcp.c,
+	// tcp_set_state).
 	s := unix.BPF_TCP_CLOSE
 	if raw, err := c.SyscallConn(); err == nil {
 		raw.Control(func(fd uintptr) {
@@ -112,6 +116,8 @@ func isScarce(err error) bool {
 
 // reset closes a connection with an RST segment, so that the client detects the refusal.
 func reset(c tcpConn) {
+	// A linger time of 0 makes close(2) discard queued data and send RST (net/ipv4/tcp.c,
+	// __tcp_close).
 	c.SetLinger(0)
 	c.Close()
 }
@@ -171,6 +177,7 @@ func (v *visit) detect(d time.Duration) (protocol, error) {
 		if len(b) > 0 { // the client has started, so the timeout for a whole head applies
 			v.client.SetReadDeadline(time.Now().Add(v.p.times.head))
 		}
+		// bufio.Reader clears an error after it has returned it, so reads after a timeout work.
 		if _, err := v.br.Peek(len(b) + 1); err != nil {
 			if ne, ok := errors.AsType[net.Error](err); ok && ne.Timeout() {
 				return protoUnknown, nil
@@ -214,6 +221,7 @@ func (v *visit) name() (string, *refusal) {
 func (v *visit) serverFirst() bool {
 	p := v.p
 	host, ref := v.name()
+	// Port 80 is for HTTP only (see carryRaw), in which the client sends first.
 	if ref != nil || v.port == 80 {
 		return false
 	}
@@ -258,6 +266,8 @@ func answersHTTP(first []byte) bool {
 // time.
 func (v *visit) firstSender(up tcpConn) (first []byte, err error) {
 	limit := time.Now().Add(v.p.times.idle)
+	// Both sides are read. Whichever read ends first sets a deadline in the past for the other
+	// side, which also fails a pending read (net.Conn, SetDeadline).
 	v.client.SetReadDeadline(limit)
 	defer v.client.SetReadDeadline(time.Time{})
 	var server sync.WaitGroup
@@ -355,6 +365,8 @@ func (v *visit) carryTLS() {
 		v.intercept(host, g, hello)
 		return
 	}
+	// Some servers use the inner name, which the proxy cannot decrypt, and GREASE ECH looks like
+	// real ECH. With interception, the proxy is the server and uses only the outer name.
 	if hello.ech {
 		v.alert(ask, alertDenied, refuse(ReasonName, g.label, "the ClientHello to %s is encrypted (ECH) and may name another host", host).
 			with("disable ECH in the client, or ask an administrator to enable interception for the host"))
@@ -414,6 +426,8 @@ func (v *visit) alert(ask Request, alert byte, ref *refusal) {
 // discard the alert.
 func sendAlert(c tcpConn, alert byte) {
 	c.SetDeadline(time.Now().Add(time.Second))
+	// A plaintext record of type alert (21) with legacy_record_version 0x0303, length 2 and level
+	// fatal (2) (RFC 8446, 5.1 and 6).
 	c.Write([]byte{21, 3, 3, 0, 2, 2, alert})
 	linger(c)
 }
@@ -437,6 +451,9 @@ func (p *Proxy) dial(ctx context.Context, host string, port uint16, chosen netip
 	if err != nil {
 		return nil, err
 	}
+	// net.Dialer calls ControlContext with the numeric address, after it has created the socket
+	// and before connect(2). So the checked address is the dialed one: a second resolution
+	// cannot replace it (DNS rebinding).
 	d := net.Dialer{KeepAlive: time.Minute, ControlContext: func(_ context.Context, _, address string, _ syscall.RawConn) error {
 		to, err := netip.ParseAddrPort(address)
 		if err != nil {
@@ -449,6 +466,7 @@ func (p *Proxy) dial(ctx context.Context, host string, port uint16, chosen netip
 		if i == 4 {
 			break
 		}
+		// Half of the total time, so that an address that does not answer leaves time for another.
 		one, stop := context.WithTimeout(ctx, p.times.dial/2)
 		c, err := d.DialContext(one, "tcp", netip.AddrPortFrom(a, port).String())
 		stop()

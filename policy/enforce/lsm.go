@@ -148,6 +148,8 @@ func (l *LSM) Refuse(cgroup uint64, r Refusals) error {
 //
 // +checklocks:l.mu
 func (l *LSM) replace(cgroup uint64, next *refusals) error {
+	// The maps already contain the entries of next, so an operation that both lists deny is never
+	// allowed in between.
 	err := l.drop(l.installed[cgroup], next)
 	l.installed[cgroup] = next
 	if len(next.files)+len(next.networks) == 0 {

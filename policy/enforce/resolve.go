@@ -137,6 +137,8 @@ func (p *process) walk(at *target, root int, name string, follow bool) error {
 			if err := unix.Fstat(dir, &st); err != nil {
 				return err
 			}
+			// "/.." is the same as "/" (path_resolution(7)). The kernel would apply this to the
+			// root of the daemon, not to that of the process.
 			if st.Dev == rootStat.Dev && st.Ino == rootStat.Ino {
 				continue
 			}

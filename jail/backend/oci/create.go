@@ -389,6 +389,8 @@ func (m *builder) adopt(ctx context.Context, how string) (*instance, error) {
 		return nil, err
 	}
 	i.sentryPaused.Store(how == statePaused)
+	// The record exists before init answers. If the daemon is killed in between, Open finds the
+	// jail by it and completes the creation.
 	if err := base.WriteRecord(l.record(), r); err != nil {
 		return nil, err
 	}

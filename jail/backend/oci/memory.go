@@ -27,6 +27,8 @@ func packMemory(pid int, ids jail.IDRange, dir string) (err error) {
 	p := &packer{ids: ids, file: filepath.Join(dir, memoryFile), seen: map[uint64]string{}}
 	defer func() { err = errors.Join(err, p.close()) }()
 	for _, at := range []string{"dev", "dev/shm"} {
+		// Names and links in these directories are the jail's. Through os.Root they cannot lead to
+		// files of the host.
 		root, err := os.OpenRoot(fmt.Sprintf("/proc/%d/root/%s", pid, at))
 		if err != nil {
 			return err
@@ -201,6 +203,7 @@ func unpack(root *os.Root, name string, h *tar.Header, content io.Reader, ids ja
 	if h.Typeflag == tar.TypeSymlink {
 		return nil
 	}
+	// The mode is set after the owner, because chown(2) clears the set-user-ID bit.
 	mode := h.FileInfo().Mode()
 	return errors.Join(root.Chmod(name, mode), root.Chtimes(name, time.Time{}, h.ModTime))
 }

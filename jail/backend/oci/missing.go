@@ -30,6 +30,8 @@ const lazyThreshold = 24 << 20
 // needs userfaultfd in the jail's user namespace. The seccomp profile denies it to the jail
 // itself.
 func (b *Backend) useLazyMemory(images string) bool {
+	// With the value 0, userfaultfd(2) requires CAP_SYS_PTRACE in the initial user namespace, which
+	// processes of the jail's user namespace lack.
 	v, err := os.ReadFile("/proc/sys/vm/unprivileged_userfaultfd")
 	return err == nil && len(v) > 0 && v[0] == '1' && b.large(images)
 }
@@ -57,6 +59,7 @@ func (m *builder) makeImages(ctx context.Context) error {
 	p, l := m.plan, m.layout
 	m.images = m.sourceImages + "." + string(p.ID)
 	m.undo.Push("remove the copy of the images", func() error { return dropImages(p, l) })
+	// The link exists before the copy: after a crash, dropImages finds the copy by it.
 	if err := os.Symlink(m.images, l.images()); err != nil {
 		return err
 	}

@@ -47,6 +47,7 @@ func stageBinds(p jail.Plan, l layout, ids *os.File) ([]bind, error) {
 		if in != l.merged() {
 			b.target = path.Join(at, real)
 		}
+		// Backend.check has seen only the name, but a symbolic link can lead to a reserved path.
 		if err := jail.CheckTarget(b.target); err != nil {
 			return nil, fault.Fieldf("oci.Create", fmt.Sprintf("mounts[%d].target", i), "%s resolves to %s: %w", m.Target, b.target, err)
 		}

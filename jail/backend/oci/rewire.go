@@ -37,6 +37,8 @@ func (b *Backend) MoveLink(ctx context.Context, from jail.Plan, old jail.Instanc
 			err = fmt.Errorf("hand over the network link of jail %s: %w", from.ID, errors.Join(err, r.Undo()))
 		}
 	}()
+	// Between Pull and Plug the link is down, so packets are lost and retransmitted. With a link,
+	// the kernel would answer packets for a socket that Move has not restored yet with a reset.
 	if err := netns.Pull(b.netnsPath(from), b.netnsPath(to)); err != nil {
 		return nil, err
 	}

@@ -101,6 +101,8 @@ func (b *Backend) SealLayer(ctx context.Context, p jail.Plan, to string) error {
 		return err
 	}
 	l := layout{p.Dir}
+	// The old name remains until the jail's record names the layer, so a daemon that restarts in
+	// between finds the volume. removeSealedVolume removes the old name after a crash.
 	err := os.Link(l.image(), to)
 	if errors.Is(err, fs.ErrNotExist) {
 		return fault.Newf(fault.NotFound, op, string(p.ID), "the jail has no files yet")

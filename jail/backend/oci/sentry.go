@@ -86,6 +86,7 @@ func (i *instance) callSentry(ctx context.Context, method string) error {
 		Success bool   `json:"success"`
 		Err     string `json:"err"`
 	}
+	// A sentry that the jail has taken over must not fill the daemon's memory.
 	if err := json.NewDecoder(io.LimitReader(c, maxAnswer)).Decode(&answer); err != nil {
 		return fmt.Errorf("read response of gVisor's kernel to %s: %w", method, errors.Join(err, ctx.Err()))
 	}

@@ -215,6 +215,8 @@ func makePipe(name string) (*os.File, error) {
 	if err := unix.Mkfifo(name, 0o600); err != nil {
 		return nil, &os.PathError{Op: "mkfifo", Path: name, Err: err}
 	}
+	// With both ends, open does not wait for the sentry (fifo(7)). Only a non-blocking descriptor
+	// has the deadlines that wait needs.
 	return os.OpenFile(name, os.O_RDWR|unix.O_NONBLOCK, 0)
 }
 
@@ -222,6 +224,8 @@ func makePipe(name string) (*os.File, error) {
 // everything else.
 func (g *restoreGate) wait() error {
 	last := len(g.pending) - 1
+	// A pipe has a capacity of 16 pages by default (pipe(7)). The write of a longer index ends when
+	// the sentry has read enough of it.
 	given := make(chan error, 1)
 	go func() {
 		_, err := g.index.Write(g.pending[:last])

@@ -91,6 +91,8 @@ func pathsOf(init int, nodes map[node]int) (paths []string, err error) {
 			if unix.Lstat(fmt.Sprintf("/proc/%d/root/%s", init, at), &st) != nil {
 				return nil
 			}
+			// fdinfo has the kernel's internal device number (MKDEV in include/linux/kdev_t.h),
+			// which differs from that of stat(2).
 			n := node{uint64(unix.Major(st.Dev))<<20 | uint64(unix.Minor(st.Dev)), st.Ino}
 			if left[n] {
 				delete(left, n)

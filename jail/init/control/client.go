@@ -185,7 +185,7 @@ func checkStatus(s protocol.ExecStatus, x id.Exec) error {
 	switch {
 	case s.ID != x || !id.Valid('x', string(s.ID)):
 		return hostile(fmt.Sprintf("the status of command %.20q, want %s", string(s.ID), x))
-	case size > protocol.MaxStatusArgv+16:
+	case size > protocol.MaxStatusArgv+16: // init appends "…" to a truncated line
 		return hostile("a command line that is too long")
 	case len(s.Note) > protocol.MaxNote:
 		return hostile("a note that is too long")
@@ -497,6 +497,7 @@ func dial(ctx context.Context, path string) (net.Conn, error) {
 	if st.Mode&unix.S_IFMT != unix.S_IFSOCK {
 		return nil, hostile("another file in place of its socket")
 	}
+	// This path names the checked inode, even if the jail has replaced the socket since.
 	var d net.Dialer
 	for patience := 200; ; patience-- {
 		conn, err := d.DialContext(ctx, "unix", fmt.Sprintf("/proc/self/fd/%d", fd))
@@ -535,6 +536,8 @@ func dialDatagram(fd int) (net.Conn, error) {
 	defer unix.Close(ends[1])
 	ours := os.NewFile(uintptr(ends[0]), "connection")
 	defer ours.Close()
+	// The init of a frozen jail does not empty its queue (net.unix.max_dgram_qlen). A
+	// non-blocking socket then returns EAGAIN (send(2)), which dial retries for a limited time.
 	s, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)

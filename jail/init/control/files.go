@@ -18,6 +18,7 @@ const maxName = 1024
 
 // fileRequest returns a request after it has checked for paths that JSON would modify.
 func fileRequest(op protocol.Op, p string) (*protocol.Request, error) {
+	// encoding/json replaces invalid bytes by U+FFFD, which can be the name of another file.
 	if !utf8.ValidString(p) {
 		return nil, fault.Fieldf(string(op), "path", "%.40q is not UTF-8", p)
 	}
@@ -58,6 +59,7 @@ func (c *Client) List(ctx context.Context, dir, after string, limit int) (infos 
 		if kind == protocol.FrameEnd {
 			var end protocol.Listed
 			err := conn.decode(kind, payload, protocol.FrameEnd, &end)
+			// More without a name would make the caller request the same page forever.
 			return infos, end.More && len(infos) > 0, err
 		}
 		var batch []protocol.FileInfo
@@ -68,6 +70,8 @@ func (c *Client) List(ctx context.Context, dir, after string, limit int) (infos 
 			if err := checkInfo(info); err != nil {
 				return nil, false, err
 			}
+			// Callers page by the last name, so the order matters. A name with a slash would
+			// lead out of the directory in Path.
 			if info.Name < last || info.Name == "" || strings.Contains(info.Name, "/") {
 				return nil, false, hostile("an invalid listing")
 			}
@@ -315,6 +319,8 @@ func (w *watch) run(ctx context.Context) {
 		case err == errParked:
 			e, err = w.again(ctx, w.conn)
 		case isBroken(err) && w.came:
+			// An init that breaks every connection must not be asked forever, so each one has
+			// to deliver an event before it may break.
 			e, err = w.again(ctx, nil)
 		}
 		if err != nil {

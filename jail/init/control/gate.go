@@ -44,6 +44,7 @@ func (g *gate) enter(c *conn) (path string, err error) {
 		shut := g.closed
 		if shut == nil {
 			defer g.mu.Unlock()
+			// Under the lock of close: Park either waits for this connection or blocks it.
 			g.conns[c] = struct{}{}
 			c.generation, c.busy = g.generation, true
 			g.busy++
@@ -136,6 +137,7 @@ const (
 
 // backOff waits before the given retry.
 func backOff(ctx context.Context, retry int) error {
+	// The waits double from 250 ms and take 7.75 s in total.
 	if retry > maxRetries {
 		return fault.Newf(fault.Unavailable, "control.backOff", "", "the jail's init closes every connection")
 	}

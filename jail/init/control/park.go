@@ -114,6 +114,7 @@ func (c *Client) park(ctx context.Context, idle <-chan struct{}, patience time.D
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience+c.parkGrace)
 	defer cancel()
+	// The gate is closed, so this connection bypasses it.
 	nc, err := dial(ctx, c.gate.address())
 	if err != nil {
 		return err
@@ -124,6 +125,8 @@ func (c *Client) park(ctx context.Context, idle <-chan struct{}, patience time.D
 	if err := conn.park(patience, keep); err != nil {
 		return err
 	}
+	// The reply is not trusted. A connection that init has kept would make the dump fail,
+	// because its other end is outside of the jail.
 	for _, other := range c.gate.all() {
 		if !peerClosed(other.net) {
 			return hostile("a reply that it is parked, and kept a connection")
@@ -178,6 +181,8 @@ func peerClosed(nc net.Conn) bool {
 	}
 	closed := true
 	raw.Control(func(fd uintptr) {
+		// POLLHUP means that both directions are shut down (unix_poll in net/unix/af_unix.c).
+		// An init that has shut down only one keeps the connection.
 		p := []unix.PollFd{{Fd: int32(fd)}}
 		if n, err := unix.Poll(p, 0); err == nil {
 			closed = n > 0 && p[0].Revents&unix.POLLHUP != 0

@@ -40,6 +40,7 @@ func (c *Client) check(conn *conn) {
 	switch {
 	case conn.over.Load():
 	case conn.long.Load() && (c.gate.isClosed() || c.frozen != nil && c.frozen() || c.answers()):
+		// If the operation has ended meanwhile, the next check finds over.
 		conn.silence.Reset(conn.answerTimeout)
 	default:
 		conn.abort()

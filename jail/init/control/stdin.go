@@ -93,6 +93,7 @@ func (s *stdin) sendPiece(p []byte) error {
 	s.sending.Lock()
 	if s.counted {
 		s.mu.Lock()
+		// Recorded before the write, so that resume sends a piece whose write has failed.
 		s.kept = append(s.kept, p...)
 		s.mu.Unlock()
 	}
@@ -103,6 +104,7 @@ func (s *stdin) sendPiece(p []byte) error {
 		return nil
 	}
 	for {
+		// Read before the comparison: a change in between closes this channel.
 		s.mu.Lock()
 		changed := s.changed
 		s.mu.Unlock()
@@ -259,7 +261,7 @@ func (s *stdin) resume(old *conn, parked protocol.Parked) (*conn, error) {
 	conn, begun, err := s.reopen(old)
 	s.mu.Lock()
 	left := s.kept
-	s.acked = 0
+	s.acked = 0 // init counts the bytes of each connection
 	s.mu.Unlock()
 	switch {
 	case errors.Is(err, fault.NotFound):

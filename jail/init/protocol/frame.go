@@ -152,6 +152,7 @@ func DecodeChunk(payload []byte) (Chunk, error) {
 	if c.Stream != Stdout && c.Stream != Stderr {
 		return Chunk{}, fmt.Errorf("%w: stream %d", ErrMalformed, c.Stream)
 	}
+	// This bound keeps Offset+len(Data) within an int64.
 	if offset > math.MaxInt64-MaxData || lost > offset {
 		return Chunk{}, fmt.Errorf("%w: chunk at %d with %d lost before it", ErrMalformed, offset, lost)
 	}
@@ -229,6 +230,8 @@ func (w *Writer) flush(b []byte) error {
 	if cap(b) > keepBuffer+headerSize {
 		w.buf = nil
 	}
+	// One write per frame, by whose result init recognizes a frame that was cut off
+	// (tornWriter).
 	_, err := w.w.Write(b)
 	return err
 }
