@@ -284,6 +284,58 @@ func TestSetRulesAbortsRefusedConnections(t *testing.T) {
 	}
 }
 
+func TestSetRulesAbortsTunnelThatIsNowIntercepted(t *testing.T) {
+	for name, next := range map[string]egress.Rule{
+		"intercept": {Intercept: true}, "methods": {Methods: []string{"GET"}}, "paths": {Paths: []string{"/open/*"}},
+		"inject": {Inject: []egress.Inject{{Secret: "KEY", As: egress.Bearer}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := needsWorld(t)
+			ca, _ := newCA(t)
+			rule := egress.Rule{Host: "front.example.com", Ports: []uint16{443}}
+			j := newJail(t, w, egress.Config{CA: ca, Secret: secrets, Rules: egress.Rules{Allow: []egress.Rule{rule}}})
+			c, err := j.dial("tcp", egresstest.Front+":443")
+			j.must(err)
+			defer c.Close()
+			c.SetDeadline(time.Now().Add(20 * time.Second))
+			web := tls.Client(c, &tls.Config{ServerName: "front.example.com", RootCAs: w.Roots})
+			j.must(web.Handshake())
+
+			next.Host, next.Ports = rule.Host, rule.Ports
+			j.must(j.proxy.SetRules(egress.Rules{Allow: []egress.Rule{next}}))
+			io.WriteString(web, "GET /closed HTTP/1.0\r\nHost: front.example.com\r\n\r\n")
+			if b, _ := io.ReadAll(web); len(b) > 0 {
+				t.Errorf("a request in the tunnel was answered: %q", b)
+			}
+			j.refusal(egress.ReasonRules)
+		})
+	}
+}
+
+// The record of a request has its query if it is configured, which does not change what is allowed.
+func TestPathRulesIgnoreQuery(t *testing.T) {
+	for _, keep := range []bool{false, true} {
+		t.Run(fmt.Sprint("recorded ", keep), func(t *testing.T) {
+			w := needsWorld(t)
+			w.SetAddrs("shop.example", egresstest.Internet)
+			plain := egresstest.Internet + ":8080"
+			w.HTTP(plain, nil, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.URL) }))
+			conf := allow(egress.Rule{Host: "shop.example", Ports: []uint16{8080}, Paths: []string{"/*/info"}})
+			conf.CA, _ = newCA(t)
+			conf.KeepQuery = keep
+			j := newJail(t, w, conf)
+			for target, want := range map[string]int{"/admin?x=/info": 403, "/a/info": 200, "/a/info?x=//;%2f": 200, "/a/b?/info": 403} {
+				resp, err := j.client(plain, nil, false).Get("http://shop.example:8080" + target)
+				j.must(err)
+				resp.Body.Close()
+				if resp.StatusCode != want {
+					t.Errorf("%s: got status %d, want %d", target, resp.StatusCode, want)
+				}
+			}
+		})
+	}
+}
+
 // A person is an Authority whose verdicts the test provides.
 type person struct {
 	asked  chan egress.Request

@@ -166,7 +166,7 @@ func (p *Proxy) accept(l net.Listener, handle func(*visit)) error {
 			if p.isClosing() {
 				return nil
 			}
-			if ne, ok := errors.AsType[net.Error](err); ok && ne.Timeout() || isScarce(err) {
+			if ne, ok := errors.AsType[net.Error](err); ok && ne.Timeout() || isTemporary(err) {
 				time.Sleep(10 * time.Millisecond) // a temporary shortage, such as EMFILE; the connection stays in the backlog
 				continue
 			}

@@ -2,6 +2,7 @@ package egress
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"io"
@@ -165,7 +166,7 @@ func (v *visit) target(h head, r *http.Request) (host string, port uint16, ref *
 		return "", 0, refuse(ReasonMalformed, "", "the requested URL has no host, or has user information")
 	// The URL takes precedence (RFC 9112, 3.2.2), but a server that uses the Host field would
 	// serve a host that was not checked.
-	case absolute && h.hasHost && !sameHost(h.host, r.URL.Host):
+	case absolute && h.hasHost && !sameHost(h.host, r.URL.Host, v.tls):
 		return "", 0, refuse(ReasonMismatch, "", "the URL names %s, the Host field %s", text.Clip(r.URL.Host, 100), text.Clip(h.host, 100)).with("name the same host in both")
 	case absolute:
 		written = r.URL.Host
@@ -203,17 +204,15 @@ func (v *visit) target(h head, r *http.Request) (host string, port uint16, ref *
 	return host, port, nil
 }
 
-// sameHost reports whether a and b name the same host and port. The default port is 80.
-func sameHost(a, b string) bool {
+// sameHost reports whether a and b name the same host and port.
+func sameHost(a, b string, tls bool) bool {
 	h1, _, p1, err1 := parseHostPort(a)
 	h2, _, p2, err2 := parseHostPort(b)
-	if p1 == 0 {
-		p1 = 80
+	standard := uint16(80)
+	if tls {
+		standard = 443
 	}
-	if p2 == 0 {
-		p2 = 80
-	}
-	return err1 == nil && err2 == nil && h1 == h2 && p1 == p2
+	return err1 == nil && err2 == nil && h1 == h2 && cmp.Or(p1, standard) == cmp.Or(p2, standard)
 }
 
 // connect handles a CONNECT request and the data after it.

@@ -219,7 +219,7 @@ func (s *streams) handle(w http.ResponseWriter, r *http.Request) {
 		ask.Host, ask.Port = host, port
 	}
 	// RFC 9113, 8.3.1 recommends this check. net/http does not make it.
-	if ref == nil && len(r.Header["Host"]) > 0 && !sameHost(r.Header.Get("Host"), r.Host) {
+	if ref == nil && len(r.Header["Host"]) > 0 && !sameHost(r.Header.Get("Host"), r.Host, true) {
 		ref = refuse(ReasonMismatch, "", "the request names two hosts")
 	}
 	if ref != nil {

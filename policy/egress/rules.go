@@ -133,9 +133,9 @@ func (p *Proxy) SetRules(r Rules) error {
 		if to := f.connected(); ref == nil && to.IsValid() {
 			ref = next.denial(to, g.rule)
 		}
-		// The proxy cannot set headers in the encrypted data of an established tunnel.
-		if ref == nil && f.ask.Kind == KindConnect && g.transform != nil && f.grant.transform == nil {
-			ref = refuse("", g.label, "requests to %s are now subject to a header transform", f.ask.Host)
+		// The proxy can neither see nor change requests in the encrypted data of an established tunnel.
+		if ref == nil && f.ask.Kind == KindConnect && g.needsIntercept() && !f.grant.needsIntercept() {
+			ref = refuse("", g.label, "requests to %s are now intercepted", f.ask.Host)
 		}
 		if ref != nil {
 			f.stop(refuse(ReasonRules, ref.Rule, "the jail's rules changed: %s", ref.Detail).with(ref.Remedy))
@@ -423,6 +423,7 @@ func (s *ruleset) remedy(addr netip.Addr) string {
 // matchesPath reports whether a pattern matches the path. It returns false for paths that
 // servers might normalize differently.
 func matchesPath(patterns []string, path string) bool {
+	path, _, _ = strings.Cut(path, "?") // Config.KeepQuery adds the query, which is not part of the path
 	// A server may resolve dot segments, encoded separators and path parameters (RFC 3986, 3.3
 	// and 6.2.2), so that /open/%2e%2e/closed matches /open/* here and is /closed there.
 	low := strings.ToLower(path)

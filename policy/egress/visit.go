@@ -103,10 +103,13 @@ func state(c tcpConn) int {
 	return s
 }
 
-// isScarce reports whether err is a temporary shortage of resources, or another temporary
-// error of accept(2).
-func isScarce(err error) bool {
-	for _, e := range []syscall.Errno{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.ECONNABORTED, unix.EINTR} {
+// isTemporary reports whether err is a temporary shortage of resources, or another temporary error
+// of accept(2), which returns pending network errors of the new connection and advises to retry.
+func isTemporary(err error) bool {
+	for _, e := range []syscall.Errno{
+		unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.ECONNABORTED, unix.EINTR, unix.ENETDOWN, unix.EPROTO,
+		unix.ENOPROTOOPT, unix.EHOSTDOWN, unix.ENONET, unix.EHOSTUNREACH, unix.EOPNOTSUPP, unix.ENETUNREACH,
+	} {
 		if errors.Is(err, e) {
 			return true
 		}
