@@ -195,7 +195,10 @@ type look struct {
 //
 // +checklocks:w.mu
 func (w *watch) made(until int64) int64 {
-	now := observe.Now()
+	// A program marks its ring before it reads the clock, but x86 can delay the store beyond that
+	// (Intel SDM, volume 3, section "Memory Ordering"). A ring without a mark therefore says
+	// nothing about the last moments.
+	now := observe.Now() - int64(finishTime)
 	for cpu := range w.count {
 		writing, l := &w.ring(cpu).Writing, &w.looks[cpu]
 		n := atomic.LoadUint64(writing)
