@@ -34,7 +34,7 @@ type Plan struct {
 	Link *Link
 
 	// LinkDetached means that the link does not belong to this instance, or not yet. Restore
-	// prepares the instance to receive the link in Wire by MoveLink, and Clean does not remove
+	// prepares the instance to receive the link in Link by MoveLink, and Clean does not remove
 	// the link.
 	LinkDetached bool
 }
@@ -107,9 +107,9 @@ type Checkpointer interface {
 	Restore(ctx context.Context, p Plan, dir string) (Instance, error)
 
 	// BeginCopy starts a copy of the jail's writable layer to the new file to. The copy has
-	// steps, so that the jail is paused only during the second one, Take. The jail keeps its
+	// steps, so that the jail is paused only during the second one, Copy. The jail keeps its
 	// layer. If the layer is too large to copy during the pause and cannot be cloned in one
-	// step, BeginCopy or Take returns fault.TooLarge.
+	// step, BeginCopy or Copy returns fault.TooLarge.
 	BeginCopy(ctx context.Context, p Plan, to string) (LayerCopy, error)
 
 	// SealLayer gives the jail's writable layer the additional name to on the same filesystem.
@@ -181,7 +181,7 @@ type LayerCopy interface {
 	// Copy copies the layer. The jail must not write to it meanwhile.
 	Copy(ctx context.Context) error
 
-	// Close completes the file if Take has succeeded, and removes it otherwise.
+	// Close completes the file if Copy has succeeded, and removes it otherwise.
 	Close() error
 }
 

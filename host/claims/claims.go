@@ -6,7 +6,6 @@
 // daemon, because its jails outlive it too, and ends when the host restarts. An address of the
 // default transit range is the number of a jail's range of ids, so claims on ids also keep
 // addresses apart.
-// jail's range of ids, so claims on ids also keep addresses apart.
 package claims
 
 import (

@@ -93,7 +93,7 @@ func destroy(from, to net.IP, fromPort, toPort uint16) error {
 	err := netlink.SocketDestroy(&net.TCPAddr{IP: from, Port: int(fromPort)}, &net.TCPAddr{IP: to, Port: int(toPort)})
 	switch {
 	case errors.Is(err, unix.EOPNOTSUPP):
-		return fault.Cannot("netns.CloseOutward", "the kernel cannot close connections of other processes", "use a kernel with CONFIG_INET_DIAG_DESTROY")
+		return fault.Cannot("netns.CloseConn", "the kernel cannot close connections of other processes", "use a kernel with CONFIG_INET_DIAG_DESTROY")
 	case errors.Is(err, unix.ENOENT):
 		return nil // already closed
 	case err != nil:

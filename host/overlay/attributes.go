@@ -83,7 +83,6 @@ func copyXattrs(to, from string) error {
 // whiteouts (ovl_get_inode in fs/overlayfs/inode.c); otherwise it would show them. The kernel
 // ignores a stale origin. Only the uuid of the overlay itself, on the topmost directory, must be
 // unique.
-// not be had by two.
 func travels(name string) bool {
 	return strings.HasPrefix(name, "user.") || name == "security.capability" || strings.HasPrefix(name, "system.posix_acl_") ||
 		strings.HasPrefix(name, "trusted.overlay.") && name != "trusted.overlay.uuid"

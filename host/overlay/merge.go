@@ -46,7 +46,6 @@ func (p *node) rel() string {
 // It walks without recursion and does not keep directories open. It creates all entries of a
 // directory, with empty subdirectories, and then sets its times. Filling a subdirectory later
 // does not change them.
-// not touch them.
 type merger struct {
 	ctx    context.Context
 	layers []*os.File // topmost first

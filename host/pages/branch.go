@@ -46,8 +46,7 @@ const (
 	mapFile        = "lazy.map"
 )
 
-// newBranch registers a branch and listens for the restorer, which connects once for each
-// process.
+// newBranch registers a branch and listens for the restorer, which opens one connection.
 func (s *Server) newBranch(name, dir, marker string) (*branch, error) {
 	encoded, err := os.ReadFile(filepath.Join(dir, mapFile))
 	if err != nil {

@@ -94,6 +94,7 @@ func (fs *fileService) accounts(path string, fields int, match func([]string) bo
 	}
 	defer f.Close()
 	lines := bufio.NewScanner(io.LimitReader(f, maxAccounts))
+	lines.Buffer(nil, maxAccounts) // a group can have many members; a Scanner ends at a longer line
 	for lines.Scan() {
 		line := strings.Split(lines.Text(), ":")
 		if len(line) < fields || line[0] == "" {

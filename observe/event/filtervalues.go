@@ -61,7 +61,7 @@ func (a *alt) path(s string) bool {
 	return strings.HasPrefix(s, p) && (len(s) == len(p) || s[len(p)] == '/' || p == "/")
 }
 
-// host is whole for host names, which ignores case and a trailing dot.
+// host is matchesAll for host names, which ignores case and a trailing dot.
 func (a *alt) host(s string) bool {
 	s = strings.TrimSuffix(s, ".")
 	first, last := a.pieces[0], a.pieces[len(a.pieces)-1]

@@ -157,6 +157,7 @@ func TestInvalidUTF8RoundTrip(t *testing.T) {
 		{"\xed\xb2\x80", `"\udced\udcb2\udc80"`}, // U+DC80 encoded as UTF-8, which is invalid
 		{"💀", `"💀"`},
 		{"\u2028\u2029", `"\u2028\u2029"`},
+		{"\u0080\u009b2J\u009f\u00a0", `"\u0080\u009b2J\u009f` + "\u00a0\""},
 		{"\x00\x01\x1b[2J\x7f", `"\u0000\u0001\u001b[2J\u007f"`},
 		{"\"\\\n\t\r", `"\"\\\n\t\r"`},
 	} {

@@ -151,7 +151,9 @@ func appendEscaped(b []byte, s string) []byte {
 		if c >= utf8.RuneSelf {
 			r, n := utf8.DecodeRuneInString(s[i:])
 			// RuneError with size 1 is an invalid byte; U+FFFD itself has size 3.
-			if (r != utf8.RuneError || n != 1) && r != '\u2028' && r != '\u2029' {
+			// The C1 control characters U+0080 to U+009F begin escape sequences in some terminals
+			// (ECMA-48, 5.3), and some readers take the two line separators for newlines.
+			if (r != utf8.RuneError || n != 1) && r != '\u2028' && r != '\u2029' && r > '\u009f' {
 				i += n
 				continue
 			}
@@ -172,7 +174,9 @@ func appendEscaped(b []byte, s string) []byte {
 		case size == 1:
 			// As Python's error handler surrogateescape does (PEP 383).
 			b = append(b, '\\', 'u', 'd', 'c', hexDigits[c>>4], hexDigits[c&15])
-		default: // the two line separators, which some readers take for newlines
+		case size == 2:
+			b = append(b, '\\', 'u', '0', '0', hexDigits[s[i+1]>>4], hexDigits[s[i+1]&15])
+		default: // a line separator
 			b = append(b, '\\', 'u', '2', '0', '2', hexDigits[s[i+2]&15])
 		}
 		i += size

@@ -89,7 +89,7 @@ const (
 type Log struct {
 	cfg     Config
 	segment int64  // size in bytes at which a file is closed
-	base    uint64 // the sequence number before the first: 0, or the argument of Begin
+	base    uint64 // the sequence number before the first: 0, or the argument of SetBase
 	bootSeq uint64
 	bootNew bool // the file that holds bootSeq is not yet written
 

@@ -469,6 +469,9 @@ func (w *watch) Status() observe.Status {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	s := w.status
+	if w.ring == nil { // the slot of the counts may belong to another jail
+		return s
+	}
 	s.Lost = atomic.LoadUint64(&w.count.Lost) - w.base.Lost
 	s.Throttled = atomic.LoadUint64(&w.count.Throttled) - w.base.Throttled
 	return s
@@ -533,6 +536,9 @@ func (w *watch) regainCapture() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.yielded = false
+	if w.ring == nil {
+		return nil
+	}
 	return w.chooseCapture(w.selection)
 }
 
@@ -568,6 +574,9 @@ func (w *watch) put(k networkJail) error {
 func (w *watch) Mute(on bool) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.ring == nil {
+		return nil
+	}
 	k := w.key
 	k.Flags &^= flagMuted
 	if on {

@@ -176,11 +176,18 @@ type files struct {
 
 	written     map[uint64]struct{} // hashes of written paths
 	writtenFull bool                // more paths were written than are kept
+	moved       []move              // the last renames of paths that are not in written, oldest first
 }
 
 // maxWritten is how many written paths are kept, to detect programs that the jail created
 // itself.
 const maxWritten = 1 << 18
+
+// maxMoved is how many renames are kept to find files below renamed directories.
+const maxMoved = 256
+
+// A move is a rename of a file or directory.
+type move struct{ from, to string }
 
 func newFiles(workspace []string) *files {
 	f := &files{written: map[uint64]struct{}{}}
@@ -302,6 +309,11 @@ func (f *files) write(e *event.Event) {
 		// A jail must not be able to hide a program that it wrote by renaming it.
 		if f.wrote(e.Path) {
 			f.remember(e.To)
+		} else if e.Op == event.OpRename && e.Ret >= 0 { // it can be a directory
+			if len(f.moved) == maxMoved {
+				f.moved = slices.Delete(f.moved, 0, 1)
+			}
+			f.moved = append(f.moved, move{e.Path, e.To})
 		}
 	}
 }
@@ -318,10 +330,22 @@ func (f *files) remember(path string) {
 	f.written[h] = struct{}{}
 }
 
-// wrote reports whether the jail wrote the file at path.
+// wrote reports whether the jail wrote the file at path, or at the path that it had before
+// directories above it were renamed.
 func (f *files) wrote(path string) bool {
-	_, ok := f.written[maphash.String(hashSeed, path)]
-	return ok
+	if _, ok := f.written[maphash.String(hashSeed, path)]; ok {
+		return true
+	}
+	for _, m := range slices.Backward(f.moved) {
+		if !below(path, m.to) {
+			continue
+		}
+		path = m.from + path[len(m.to):]
+		if _, ok := f.written[maphash.String(hashSeed, path)]; ok {
+			return true
+		}
+	}
+	return false
 }
 
 func (f *files) report(rows int) Files {

@@ -180,6 +180,14 @@ func TestNotableEvents(t *testing.T) {
 			s.events[len(s.events)-1].To = "/tmp/y"
 			s.exec(2, "/tmp/y (deleted)", "y")
 		}, []string{"/tmp/y (deleted) ×1"}},
+		{"written in a directory that is renamed twice", "written-exec", func(s *session) {
+			s.file(2, event.OpWrite, "/tmp/a/x", 9)
+			for _, to := range []string{"/tmp/b", "/tmp/c"} {
+				s.file(2, event.OpRename, map[string]string{"/tmp/b": "/tmp/a", "/tmp/c": "/tmp/b"}[to], 0)
+				s.events[len(s.events)-1].To = to
+			}
+			s.exec(2, "/tmp/c/x", "x")
+		}, []string{"/tmp/c/x ×1"}},
 		{"was there before", "written-exec", func(s *session) { s.file(2, event.OpRead, "/tmp/x", 9).exec(2, "/tmp/x", "x") }, nil},
 		{"into /etc", "outside", func(s *session) { s.file(2, event.OpWrite, "/etc/passwd", 9).file(2, event.OpWrite, "/workshop/x", 1) }, []string{"/etc/passwd ×1", "/workshop/x ×1"}},
 		{"into the workspace and the like", "outside", func(s *session) {
@@ -192,6 +200,9 @@ func TestNotableEvents(t *testing.T) {
 		{"crashed", "crashed", func(s *session) { s.exit(2, 0, "SIGSEGV") }, []string{"SIGSEGV sh ×1"}},
 		{"ended by itself", "killed", func(s *session) { s.exit(2, 3, "") }, nil},
 		{"killed by its parent", "killed", func(s *session) { s.call(1, "kill", 0, 1, args(2, 9)).exit(2, 0, "SIGKILL") }, []string{"SIGKILL sh ×1"}},
+		{"killed with bits that the kernel ignores", "killed", func(s *session) { s.call(1, "kill", 0, 1, args(2, 1<<32|9)).exit(2, 0, "SIGKILL") }, []string{"SIGKILL sh ×1"}},
+		{"killed with information", "killed", func(s *session) { s.call(1, "rt_tgsigqueueinfo", 0, 1, args(2, 2, 9)).exit(2, 0, "SIGKILL") }, []string{"SIGKILL sh ×1"}},
+		{"killed through a thread", "killed", func(s *session) { s.call(1, "tkill", 0, 1, args(77, 9)).exit(2, 0, "SIGKILL") }, []string{"SIGKILL sh ×1"}},
 		{"killed from outside", "killed-outside", func(s *session) { s.exit(2, 0, "SIGKILL").wait(time.Minute).fork(1, 3, "init") }, []string{"SIGKILL sh ×1"}},
 		{"killed with the jail, the first last", "killed-outside", func(s *session) { s.exit(2, 0, "SIGKILL").exit(1, 0, "SIGKILL") }, nil},
 		{"killed with the jail, the first first", "killed-outside", func(s *session) { s.exit(1, 0, "SIGKILL").exit(2, 0, "SIGKILL") }, nil},

@@ -110,7 +110,7 @@ var rulesOf = func() map[string]*callRules {
 	for name, arg := range map[string]int{"chmod": 1, "fchmod": 1, "fchmodat": 2, "fchmodat2": 2} {
 		m[name] = &callRules{kind: -1, watch: func(f *fold, e *event.Event) { f.chmod(e, uint32(e.Args[arg])) }}
 	}
-	for name, arg := range map[string]int{"kill": 1, "tkill": 1, "tgkill": 2, "pidfd_send_signal": 1, "rt_sigqueueinfo": 1} {
+	for name, arg := range map[string]int{"kill": 1, "tkill": 1, "tgkill": 2, "pidfd_send_signal": 1, "rt_sigqueueinfo": 1, "rt_tgsigqueueinfo": 2} {
 		m[name] = &callRules{kind: -1, watch: func(f *fold, e *event.Event) { f.kill(e, arg) }}
 	}
 	m["connect"] = &callRules{kind: -1, watch: func(f *fold, e *event.Event) { f.net.Add(e) }}
@@ -344,14 +344,15 @@ func (f *fold) chmod(e *event.Event, mode uint32) {
 
 func (f *fold) kill(e *event.Event, arg int) {
 	const sigkill = 9
-	if e.Args[arg] != sigkill || e.Ret < 0 {
+	// The kernel uses 32 bits of the register; a program can set the others (kill(2): int sig).
+	if int32(e.Args[arg]) != sigkill || e.Ret < 0 {
 		return
 	}
 	n := f.notable
 	pid := int32(e.Args[0])
-	// 0 and negative numbers stand for groups of processes (kill(2)), and the argument of
-	// pidfd_send_signal(2) is a descriptor.
-	if e.Name == "pidfd_send_signal" || pid <= 0 || len(n.killed) >= 4096 {
+	// 0 and negative numbers stand for groups of processes (kill(2)). The argument of
+	// pidfd_send_signal(2) is a descriptor, that of tkill(2) a thread.
+	if e.Name == "pidfd_send_signal" || e.Name == "tkill" || pid <= 0 || len(n.killed) >= 4096 {
 		n.any = true
 		return
 	}

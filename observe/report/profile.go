@@ -117,7 +117,7 @@ func (p *profile) add(e *event.Event, processes bool) {
 	}
 	one.count++
 	switch {
-	case e.Flags&event.Denied != 0:
+	case denied(e):
 		one.denied++
 	case failed:
 		one.failed++

@@ -22,7 +22,7 @@ type Tree struct {
 	order []*proc // ended processes in the order of their end; forgotten ones are nil or stale
 	gone  int     // number of nil entries at the front of order
 
-	// began is called when a process starts to run a program. over is called when it stops to
+	// began is called when a process starts to run a program. stopped is called when it stops to
 	// run it: it ended or executed another program, possibly unobserved.
 	began   func(p *proc, e *event.Event)
 	stopped func(p *proc, e *event.Event)

@@ -24,7 +24,7 @@ const memoryFile = "memory.tar"
 // packMemory archives the content of /dev/shm of a frozen jail and the files that it added to
 // /dev. Usually there are none, and no archive is created.
 func packMemory(pid int, ids jail.IDRange, dir string) (err error) {
-	p := &packer{ids: ids, file: filepath.Join(dir, memoryFile), seen: map[uint64]string{}}
+	p := &packer{ids: ids, file: filepath.Join(dir, memoryFile), seen: map[inode]string{}}
 	defer func() { err = errors.Join(err, p.close()) }()
 	for _, at := range []string{"dev", "dev/shm"} {
 		// Names and links in these directories are the jail's. Through os.Root they cannot lead to
@@ -67,12 +67,16 @@ func ours(name string) bool {
 	return slices.Contains(deviceDirs, name)
 }
 
+// An inode identifies a file. The directories are on several file systems, which number inodes
+// independently.
+type inode struct{ dev, ino uint64 }
+
 type packer struct {
 	ids  jail.IDRange
 	file string
 	out  *os.File // nil until the first file is added
 	tar  *tar.Writer
-	seen map[uint64]string // the first name of each inode, for hard links
+	seen map[inode]string // the first name of each file, for hard links
 }
 
 func (p *packer) add(root *os.Root, name, as string) error {
@@ -102,12 +106,13 @@ func (p *packer) add(root *os.Root, name, as string) error {
 	st := fi.Sys().(*syscall.Stat_t)
 	h.Name, h.Uname, h.Gname, h.Format = as, "", "", tar.FormatPAX
 	h.Uid, h.Gid = int(st.Uid-p.ids.First), int(st.Gid-p.ids.First)
-	first, again := p.seen[st.Ino]
+	id := inode{st.Dev, st.Ino}
+	first, again := p.seen[id]
 	if regular := fi.Mode().IsRegular(); regular && st.Nlink > 1 && again {
 		h.Typeflag, h.Linkname, h.Size = tar.TypeLink, first, 0
 		return p.tar.WriteHeader(h)
 	} else if regular {
-		p.seen[st.Ino] = as
+		p.seen[id] = as
 	}
 	if err := p.tar.WriteHeader(h); err != nil || !fi.Mode().IsRegular() {
 		return err

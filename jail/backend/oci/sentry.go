@@ -152,6 +152,11 @@ func (i *instance) resumeSentry(ctx context.Context) error {
 	if !i.sentryPaused.Load() {
 		return nil
 	}
+	// gVisor panics if it is resumed twice. If the daemon dies before the new state is recorded, the
+	// next one asks init whether the sentry is paused (recoverPause).
+	if err := i.recordSentryState(statePausing); err != nil {
+		return err
+	}
 	if err := i.callSentry(ctx, "Resume"); err != nil {
 		return err
 	}
