@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"glasshouse/host/netns"
@@ -267,6 +268,37 @@ func TestIncompleteGroupIsCompleted(t *testing.T) {
 	}
 	if b.Transit != netip.MustParseAddr("100.64.0.2") {
 		t.Errorf("address of the second: %v", b.Transit)
+	}
+}
+
+// The route is added after the bridge is up, and a daemon can be killed in between.
+func TestGroupWithoutRouteIsCompleted(t *testing.T) {
+	w := newWorld(t)
+	group := w.path("group")
+	a := w.jail("a", netns.Options{Reach: netns.Grouped, Group: group, Index: 0})
+	pool := func(do func(netlink.Route) error) (n int) {
+		w.must(netns.Do(group, func() error {
+			routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
+			for _, r := range routes {
+				if err == nil && r.Dst != nil && r.Dst.IP.Equal(netns.Pool.Addr().AsSlice()) {
+					n++
+					err = do(r)
+				}
+			}
+			return err
+		}))
+		return n
+	}
+	if n := pool(func(r netlink.Route) error { return netlink.RouteDel(&r) }); n != 1 {
+		t.Fatalf("the group has %d routes to its members, want 1", n)
+	}
+	w.jail("b", netns.Options{Reach: netns.Grouped, Group: group, Index: 1})
+	if n := pool(func(netlink.Route) error { return nil }); n != 1 {
+		t.Errorf("the group has %d routes to its members after another member has come, want 1", n)
+	}
+	w.answerAll(group, netns.NamePort)
+	if got, err := ask(a.Path, "10.0.0.1:53"); !strings.HasPrefix(got, "53: ") {
+		t.Errorf("the daemon, asked by the first member: %q, %v", got, err)
 	}
 }
 

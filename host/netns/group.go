@@ -64,8 +64,11 @@ func ensureGroup(path string, pool netip.Prefix) error {
 			if notFound(err) {
 				return nil
 			}
-			complete = err == nil && l.Attrs().Flags&net.FlagUp != 0
-			return err
+			if err != nil || l.Attrs().Flags&net.FlagUp == 0 {
+				return err
+			}
+			complete = true
+			return routeToGroup(l, pool) // an interruption may have left it out
 		})
 		if err != nil || complete {
 			return err
@@ -109,10 +112,16 @@ func setUpGroup(path string, pool netip.Prefix) error {
 	if err := netlink.AddrAdd(link, &netlink.Addr{IPNet: host(Gateway)}); err != nil {
 		return fmt.Errorf("address of bridge: %w", err)
 	}
-	if err := netlink.LinkSetUp(link); err != nil { // last: an up link marks a complete group
+	if err := netlink.LinkSetUp(link); err != nil { // an up link marks a group that is complete, but for its route
 		return fmt.Errorf("set bridge up: %w", err)
 	}
-	if err := netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: network(pool), Scope: netlink.SCOPE_LINK}); err != nil {
+	return routeToGroup(link, pool)
+}
+
+// routeToGroup adds the route to the members. The kernel accepts it only for a link that is up.
+func routeToGroup(bridge netlink.Link, pool netip.Prefix) error {
+	route := &netlink.Route{LinkIndex: bridge.Attrs().Index, Dst: network(pool), Scope: netlink.SCOPE_LINK}
+	if err := netlink.RouteReplace(route); err != nil {
 		return fmt.Errorf("route to the group: %w", err)
 	}
 	return nil

@@ -43,10 +43,13 @@ func (d *differ) texts(after string) error {
 
 // text sets the text of one change and returns the number of bytes read.
 func (f *finding) text() (read int, err error) {
+	if f.Kind == "metadata" {
+		return 0, nil
+	}
 	was, n, err1 := readSide(f.was)
 	now, m, err2 := readSide(f.now)
 	switch {
-	case f.Kind == "metadata" || was == nil && now == nil:
+	case was == nil && now == nil:
 		return 0, nil
 	case errors.Is(err1, errTooLarge) || errors.Is(err2, errTooLarge):
 		f.NoDiff = TooLarge

@@ -169,9 +169,10 @@ func (s *Server) mapped(dir string, t Task) ([]byte, error) {
 		f.Close()
 		return c.b, nil
 	}
-	b, err := unix.Mmap(int(f.Fd()), 0, int(st.Size), unix.PROT_READ, unix.MAP_SHARED)
+	var b []byte
+	err = unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB)
 	if err == nil {
-		err = unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB)
+		b, err = unix.Mmap(int(f.Fd()), 0, int(st.Size), unix.PROT_READ, unix.MAP_SHARED)
 	}
 	if err != nil {
 		f.Close()

@@ -2,8 +2,11 @@ package jailinit
 
 import (
 	"bytes"
+	"errors"
 	"net"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -149,6 +152,26 @@ func TestRunsAs(t *testing.T) {
 		if got := runsAs(status, 5); got != want {
 			t.Errorf("runsAs(%q, 5) = %v, want %v", status, got, want)
 		}
+	}
+}
+
+func TestAccountsAfterLongLine(t *testing.T) {
+	dir := t.TempDir()
+	groups := "all:x:5:" + strings.Repeat("somebody,", 20_000) + "ann\nlater:x:6:ann\n"
+	if err := errors.Join(os.Mkdir(filepath.Join(dir, "etc"), 0o755), os.WriteFile(filepath.Join(dir, "etc/group"), []byte(groups), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	var fs fileService
+	var err error
+	fs.root, err = jailfs.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer fs.root.Close()
+	u := &user{name: "ann"}
+	fs.supplementary(u)
+	if !slices.Equal(u.groups, []uint32{5, 6}) {
+		t.Errorf("groups = %v, want 5 and 6", u.groups)
 	}
 }
 

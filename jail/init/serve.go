@@ -124,7 +124,7 @@ func fromInside(nc net.Conn) bool {
 	}
 	var peer *unix.Ucred
 	raw.Control(func(fd uintptr) { peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
-	return err == nil && peer.Pid != 0
+	return err != nil || peer.Pid != 0
 }
 
 // fail sends err to the client. Write errors are ignored, because the client may have

@@ -39,7 +39,7 @@ type decoding struct {
 	wall    int64 // offset from the records' clock to the Unix epoch in nanoseconds
 	paths   map[uint32]string
 	names   map[[16]byte]string
-	argv    map[uint32][]byte // of processes whose exec event is pending, by host PID
+	argv    map[uint32]pendingArgs // of processes whose exec event is pending, by host PID
 	runs    map[int32]*runs
 	summing bool // a sum is pending
 	ev      event.Event
@@ -53,7 +53,7 @@ const (
 )
 
 func newDecoding(w *watch) decoding {
-	return decoding{w: w, paths: map[uint32]string{}, names: map[[16]byte]string{}, argv: map[uint32][]byte{}, runs: map[int32]*runs{}}
+	return decoding{w: w, paths: map[uint32]string{}, names: map[[16]byte]string{}, argv: map[uint32]pendingArgs{}, runs: map[int32]*runs{}}
 }
 
 // begin prepares a round.
@@ -98,11 +98,37 @@ func (d *decoding) decode(r *traceRecord) {
 	case kindPath:
 		d.path(r)
 	case kindArgs:
-		p := payload(r)
-		d.argv[r.HostPid] = append(d.argv[r.HostPid], p[:min(int(r.Len), len(p))]...)
+		d.addArgs(r)
 	case kindFork, kindExec, kindExit:
 		d.process(r)
 	}
+}
+
+// pendingArgs are the arguments of an exec whose record follows.
+type pendingArgs struct {
+	ns   uint64 // the time that all records of one exec have
+	text []byte
+}
+
+// addArgs adds a part of the arguments of an exec.
+func (d *decoding) addArgs(r *traceRecord) {
+	a := d.argv[r.HostPid]
+	if a.ns != r.Ns { // the record of an earlier exec was lost
+		a = pendingArgs{ns: r.Ns}
+	}
+	p := payload(r)
+	a.text = append(a.text, p[:min(int(r.Len), len(p))]...)
+	d.argv[r.HostPid] = a
+}
+
+// takeArgs returns the arguments of an exec.
+func (d *decoding) takeArgs(r *traceRecord) []string {
+	a := d.argv[r.HostPid]
+	delete(d.argv, r.HostPid)
+	if a.ns != r.Ns {
+		return []string{}
+	}
+	return splitArgv(a.text)
 }
 
 // who fills in the fields common to all events.

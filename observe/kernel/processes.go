@@ -32,8 +32,7 @@ func (d *decoding) process(r *traceRecord) {
 	case kindExec:
 		e.Op = event.OpExec
 		e.Exe, e.Cwd = d.paths[r.File], d.paths[r.Base]
-		e.Argv = splitArgv(d.argv[r.HostPid])
-		delete(d.argv, r.HostPid)
+		e.Argv = d.takeArgs(r)
 	case kindExit:
 		e.Op = event.OpExit
 		status := unix.WaitStatus(r.Ret)

@@ -136,6 +136,26 @@ func TestTwoNetworksAreRecordedOnce(t *testing.T) {
 	}
 }
 
+// The slot of an ended watch may belong to another jail, and its memory is unmapped with the source.
+func TestEndedWatchTouchesNothing(t *testing.T) {
+	h := newHarness(t, network.Config{})
+	s := network.New(network.Config{})
+	j := h.jail()
+	j.acquaint()
+	server := j.echoOn(j.host)
+	w, err := s.Attach(t.Context(), j.Target, j.log)
+	h.must(err)
+	j.run("send", server, "10", "64")
+	h.must(w.Drain(t.Context()))
+	before := w.Status()
+	h.must(w.Close())
+	h.must(w.Mute(true))
+	h.must(s.Close())
+	if after := w.Status(); after != before || before.Seen == 0 {
+		t.Errorf("status before the end of the watch: %+v, after: %+v", before, after)
+	}
+}
+
 func TestKilledDaemonWithTwoNetworksLosesNothing(t *testing.T) {
 	h := newHarness(t, network.Config{})
 	pin := pins(t)

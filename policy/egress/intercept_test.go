@@ -103,6 +103,28 @@ func TestTLSIsIntercepted(t *testing.T) {
 	}
 }
 
+// 443 is the standard port of https, so a Host field may have or omit it (RFC 9110, 4.2.3).
+func TestHostFieldWithStandardPort(t *testing.T) {
+	w := needsWorld(t)
+	ca, pool := newCA(t)
+	j := newJail(t, w, egress.Config{CA: ca, Rules: egress.Rules{Allow: []egress.Rule{{Host: "front.example.com", Ports: []uint16{443}, Intercept: true}}}})
+	for target, want := range map[string]int{"front.example.com:443": 200, "front.example.com": 200, "front.example.com:80": 400, "other.example.com": 400} {
+		c, err := j.dial("tcp", egresstest.Front+":443")
+		j.must(err)
+		defer c.Close()
+		c.SetDeadline(time.Now().Add(20 * time.Second))
+		web := tls.Client(c, &tls.Config{ServerName: "front.example.com", RootCAs: pool})
+		_, err = fmt.Fprintf(web, "GET https://front.example.com/ HTTP/1.1\r\nHost: %s\r\n\r\n", target)
+		j.must(err)
+		resp, err := http.ReadResponse(bufio.NewReader(web), nil)
+		j.must(err)
+		resp.Body.Close()
+		if (resp.StatusCode == 200) != (want == 200) {
+			t.Errorf("Host: %s: got status %d, want %d", target, resp.StatusCode, want)
+		}
+	}
+}
+
 func TestUntrustedServerCertificateIsRefused(t *testing.T) {
 	j, pool := inside(t, http.NotFoundHandler())
 	j.world.SetAddrs("other.example", egresstest.Internet)

@@ -38,3 +38,11 @@ func (b *Backend) LazyFrom(n int64) { b.lazyThreshold = n }
 
 // Stilling leaves the record of a jail as a daemon does that dies while it pauses the jail.
 func Stilling(i jail.Instance) error { return i.(*instance).recordSentryState(statePausing) }
+
+// StartSentry resumes a paused jail as a daemon does that dies before it has recorded the new state.
+func StartSentry(ctx context.Context, i jail.Instance) error {
+	if err := i.(*instance).cgroup.Thaw(ctx); err != nil {
+		return err
+	}
+	return i.(*instance).startSentry(ctx)
+}

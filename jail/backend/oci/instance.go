@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"sync"
 	"sync/atomic"
 
 	"glasshouse/fault"
@@ -27,10 +26,10 @@ type instance struct {
 	layout  layout
 	cgroup  *cgroup.Cgroup
 
-	outward     *criu.Connections      // external connections, kept until MoveLink
-	memory      *pages.Watch           // watches lazily loaded memory, or nil
-	memoryWatch sync.WaitGroup         // waits for memory
-	killReason  atomic.Pointer[string] // why the backend killed its processes
+	outward    *criu.Connections      // external connections, kept until MoveLink
+	memory     *pages.Watch           // watches lazily loaded memory, or nil
+	memoryDone chan struct{}          // closed when memory has ended
+	killReason atomic.Pointer[string] // why the backend killed its processes
 
 	watched      atomic.Pointer[[]string]    // paths watched by inotify at the last Dumpable
 	worker       atomic.Pointer[criu.Worker] // started for the next Dump
@@ -89,8 +88,8 @@ func (i *instance) Close() error {
 	}
 	if i.memory != nil {
 		i.memory.Close()
+		<-i.memoryDone
 	}
-	i.memoryWatch.Wait()
 	return i.Init.Close()
 }
 

@@ -154,10 +154,11 @@ func unpackMemory(dir string, ids jail.IDRange, l layout) error {
 		return err
 	}
 	defer shm.Close()
+	var times []func() error // of directories: creating an entry changes the time
 	for r := tar.NewReader(f); ; {
 		h, err := r.Next()
 		if err == io.EOF {
-			return nil
+			return setTimes(times)
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", memoryFile, err)
@@ -174,7 +175,19 @@ func unpackMemory(dir string, ids jail.IDRange, l layout) error {
 		if err != nil {
 			return fmt.Errorf("%s: %s: %w", memoryFile, h.Name, err)
 		}
+		if h.Typeflag == tar.TypeDir {
+			times = append(times, func() error { return root.Chtimes(name, time.Time{}, h.ModTime) })
+		}
 	}
+}
+
+func setTimes(times []func() error) error {
+	for _, set := range times {
+		if err := set(); err != nil {
+			return fmt.Errorf("%s: %w", memoryFile, err)
+		}
+	}
+	return nil
 }
 
 func unpack(root *os.Root, name string, h *tar.Header, content io.Reader, ids jail.IDRange) error {

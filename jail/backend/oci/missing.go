@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"glasshouse/fault"
 	"glasshouse/host/criu"
@@ -114,14 +115,15 @@ func (m *builder) startPageServer(ctx context.Context) error {
 // watchMemory kills the jail if its missing memory is lost, because it would read zeros. The
 // instance owns w.
 func (i *instance) watchMemory(w *pages.Watch) {
-	i.memory = w
-	i.memoryWatch.Go(func() {
+	i.memory, i.memoryDone = w, make(chan struct{})
+	go func() {
+		defer close(i.memoryDone)
 		err := w.Wait()
 		if err == nil || errors.Is(err, net.ErrClosed) {
 			return
 		}
 		i.killWithoutMemory(err)
-	})
+	}()
 }
 
 func (i *instance) killWithoutMemory(err error) {
@@ -161,6 +163,18 @@ func (i *instance) reopenMemory(ctx context.Context) error {
 
 // ExitReason implements jail.ExitExplainer.
 func (i *instance) ExitReason() string {
+	select {
+	case <-i.Done():
+		// When the page server dies, the kernel closes its userfaultfds before the connection of
+		// the watch. Processes that then read zeros can end before the watch does.
+		if i.memoryDone != nil {
+			select {
+			case <-i.memoryDone:
+			case <-time.After(time.Second): // the server lives and has not noticed the end of the jail
+			}
+		}
+	default:
+	}
 	if why := i.killReason.Load(); why != nil {
 		return *why
 	}

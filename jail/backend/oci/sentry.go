@@ -152,6 +152,14 @@ func (i *instance) resumeSentry(ctx context.Context) error {
 	if !i.sentryPaused.Load() {
 		return nil
 	}
+	if err := i.startSentry(ctx); err != nil {
+		return err
+	}
+	return i.recordSentryState("")
+}
+
+// startSentry resumes the sentry. The record then says that the state is changing.
+func (i *instance) startSentry(ctx context.Context) error {
 	// gVisor panics if it is resumed twice. If the daemon dies before the new state is recorded, the
 	// next one asks init whether the sentry is paused (recoverPause).
 	if err := i.recordSentryState(statePausing); err != nil {
@@ -161,7 +169,7 @@ func (i *instance) resumeSentry(ctx context.Context) error {
 		return err
 	}
 	i.sentryPaused.Store(false)
-	return i.recordSentryState("")
+	return nil
 }
 
 func (i *instance) recordSentryState(how string) error {

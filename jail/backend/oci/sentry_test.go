@@ -73,6 +73,16 @@ func TestPauseInterruptedByCrashIsRecovered(t *testing.T) {
 	})
 }
 
+// gVisor panics if it is resumed twice.
+func TestResumeInterruptedByCrashIsNotRepeated(t *testing.T) {
+	h, b, p, i := sentry(t)
+	err := errors.Join(i.Freeze(t.Context()), b.Stabilize(t.Context(), p, i), oci.StartSentry(t.Context(), i), i.Close())
+	if err != nil {
+		t.Fatal(err)
+	}
+	answers(t, h.daemon("runsc"), p)
+}
+
 func TestIsolatedGVisorJailKeepsItsNetwork(t *testing.T) {
 	h, b, p, i := sentry(t)
 	dir := t.TempDir()

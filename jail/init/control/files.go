@@ -70,9 +70,9 @@ func (c *Client) List(ctx context.Context, dir, after string, limit int) (infos 
 			if err := checkInfo(info); err != nil {
 				return nil, false, err
 			}
-			// Callers page by the last name, so the order matters. A name with a slash would
-			// lead out of the directory in Path.
-			if info.Name < last || info.Name == "" || strings.Contains(info.Name, "/") {
+			// Callers page by the last name, so the order matters. A name with a slash and
+			// the names . and .. would lead out of the directory in Path.
+			if info.Name < last || info.Name == "" || info.Name == "." || info.Name == ".." || strings.Contains(info.Name, "/") {
 				return nil, false, hostile("an invalid listing")
 			}
 			info.Path = path.Join("/", dir, info.Name)
