@@ -21,6 +21,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"glasshouse/agents/connector"
 	"glasshouse/agents/gateway"
 	"glasshouse/agents/llm"
@@ -47,8 +49,6 @@ import (
 	"glasshouse/policy/chain"
 	"glasshouse/policy/secret"
 	"glasshouse/store"
-
-	"golang.org/x/sys/unix"
 )
 
 // A Daemon owns one data directory.

@@ -22,5 +22,5 @@ if ! command -v clang-$clang llvm-strip-$clang >/dev/null || [ ! -e /usr/include
 	fi
 	apt-get update -qq >/dev/null && apt-get install -y -qq --no-install-recommends clang-$clang llvm-$clang libbpf-dev linux-libc-dev >/dev/null
 fi
-go generate ./observe/... ./policy/enforce
+go generate ./observe/kernel ./observe/network ./policy/enforce
 check

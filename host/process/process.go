@@ -17,9 +17,9 @@ import (
 	"strings"
 	"time"
 
-	"glasshouse/internal/procstat"
-
 	"golang.org/x/sys/unix"
+
+	"glasshouse/internal/procstat"
 )
 
 // A Process is one process of a cgroup.
@@ -144,7 +144,7 @@ func (r *reading) process(pid int) (p Process, parent int, inodes []uint64, err 
 		return p, 0, nil, err
 	}
 	p = Process{PID: insidePID(b), Comm: s.Comm, Start: s.Start}
-	p.Began = r.now.Add(-time.Duration(int64(r.ticks)-int64(s.Start)) * (time.Second / procstat.Hertz))
+	p.Began = r.now.Add(procstat.Duration(s.Start) - procstat.Duration(r.ticks))
 	p.Exe, _ = readlink(dir, "exe") // an exiting process has none
 	p.Cwd, _ = readlink(dir, "cwd")
 	var cutArgv, cutEnv bool

@@ -4,6 +4,7 @@ package killtest
 import (
 	"bufio"
 	"fmt"
+	"iter"
 	"os"
 	"os/exec"
 	"testing"
@@ -59,14 +60,17 @@ func Start(t testing.TB, args ...any) *Process {
 	return p
 }
 
-// Next returns the next line of the program's output. After a kill it returns the lines that are
-// left in the pipe; the last one can be incomplete.
-func (p *Process) Next() (string, bool) {
-	if !p.lines.Scan() {
-		return "", false
+// Lines yields the lines of the program's output that have not been read, until the process ends.
+// After a kill these are the lines that are left in the pipe; the last one can be incomplete.
+func (p *Process) Lines() iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for p.lines.Scan() {
+			p.read++
+			if !yield(p.lines.Text()) {
+				return
+			}
+		}
 	}
-	p.read++
-	return p.lines.Text(), true
 }
 
 // Kill kills the process without waiting for its end.
@@ -75,10 +79,7 @@ func (p *Process) Kill() { p.cmd.Process.Kill() }
 // End waits for the end of the process, and reports whether it was killed and otherwise why it
 // failed.
 func (p *Process) End() (killed bool, err error) {
-	for {
-		if _, ok := p.Next(); !ok {
-			break
-		}
+	for range p.Lines() {
 	}
 	err = p.cmd.Wait()
 	return !p.cmd.ProcessState.Exited(), err
@@ -96,11 +97,7 @@ func (p *Process) Wait() {
 // after line n, and waits for its end.
 func (p *Process) KillAfter(n int, delay time.Duration, see func(line string)) {
 	p.t.Helper()
-	for {
-		line, ok := p.Next()
-		if !ok {
-			break
-		}
+	for line := range p.Lines() {
 		see(line)
 		if p.read == n {
 			time.AfterFunc(delay, p.Kill)

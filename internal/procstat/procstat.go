@@ -8,11 +8,15 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // Hertz is the number of ticks per second in /proc (USER_HZ), the same on all supported
 // architectures.
 const Hertz = 100
+
+// Duration converts ticks.
+func Duration(ticks uint64) time.Duration { return time.Duration(ticks) * (time.Second / Hertz) }
 
 // A Stat contains the used fields of the stat file of a process or thread. Times are in ticks.
 type Stat struct {

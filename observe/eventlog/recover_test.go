@@ -134,11 +134,7 @@ func killedWriter(t *testing.T, after time.Duration, args ...any) (written uint6
 	t.Helper()
 	first := true
 	p := killtest.Start(t, args...)
-	for {
-		line, ok := p.Next()
-		if !ok {
-			break
-		}
+	for line := range p.Lines() {
 		n, err := strconv.ParseUint(line, 10, 64)
 		if err != nil {
 			break // killed while printing the number

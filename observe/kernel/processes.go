@@ -155,5 +155,5 @@ func (w *watch) look(pid, root string) (_ *event.Event, parent int32, ok bool) {
 func began(start uint64) int64 {
 	var boot unix.Timespec
 	unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot) // cannot fail
-	return int64(start)*int64(time.Second/procstat.Hertz) - (boot.Nano() - observe.Now())
+	return int64(procstat.Duration(start)) - (boot.Nano() - observe.Now())
 }

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"time"
 
-	"glasshouse/internal/procstat"
-
 	"golang.org/x/sys/unix"
+
+	"glasshouse/internal/procstat"
 )
 
 func procPath(tid int, name string) string { return "/proc/" + strconv.Itoa(tid) + "/" + name }
@@ -140,9 +140,6 @@ func readStat(tid int, name string) (procstat.Stat, error) {
 	return procstat.Parse(b)
 }
 
-// tick is the unit of CPU and start times in /proc.
-const tick = int64(time.Second / procstat.Hertz)
-
 // CPU clocks of another process, by PID (clock_getcpuclockid(3)).
 const (
 	clockAll  = 0 // user and system time, sampled
@@ -171,7 +168,7 @@ func threadTimes(tid int) (user, system int64) {
 	if err != nil {
 		return 0, 0
 	}
-	user, system = int64(st.User)*tick, int64(st.System)*tick
+	user, system = int64(procstat.Duration(st.User)), int64(procstat.Duration(st.System))
 	var buf [64]byte
 	if b, err := readProc(tid, task+"schedstat", buf[:]); err == nil {
 		run, _, _ := strings.Cut(string(b), " ")
@@ -249,4 +246,4 @@ func (c *clock) now() (ms, ns int64) {
 }
 
 // began returns the start time of a process, given in ticks since boot.
-func (c *clock) began(ticks uint64) int64 { return int64(ticks)*tick - c.boot }
+func (c *clock) began(ticks uint64) int64 { return int64(procstat.Duration(ticks)) - c.boot }

@@ -67,10 +67,14 @@ type writer struct {
 func startWriter(t *testing.T, dir string) *writer {
 	t.Helper()
 	w := &writer{Process: killtest.Start(t, dir), seqs: map[int64]string{}}
-	if line, _ := w.Next(); line != "ready" {
-		t.Fatalf("unexpected output of the writer: %q", line)
+	for line := range w.Lines() {
+		if line != "ready" {
+			t.Fatalf("unexpected output of the writer: %q", line)
+		}
+		return w
 	}
-	return w
+	t.Fatal("the writer ended without output")
+	return nil
 }
 
 // kill kills w after it has acknowledged n entries, and reads the remaining output from the
@@ -78,11 +82,7 @@ func startWriter(t *testing.T, dir string) *writer {
 func (w *writer) kill(t *testing.T, n int) {
 	t.Helper()
 	killed := false
-	for {
-		line, ok := w.Next()
-		if !ok {
-			break
-		}
+	for line := range w.Lines() {
 		if b64, ok := strings.CutPrefix(line, "signed "); ok {
 			note, err := base64.StdEncoding.DecodeString(b64)
 			if err != nil {

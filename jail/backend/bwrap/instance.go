@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -228,7 +227,7 @@ func (i *instance) countProcesses() (jail.Stats, error) {
 		if dir != fmt.Sprintf("/proc/%d", i.PID()) {
 			s.PIDs++
 		}
-		s.CPU += time.Duration(st.User+st.System+st.Children) * time.Second / procstat.Hertz
+		s.CPU += procstat.Duration(st.User + st.System + st.Children)
 		status, _ := os.ReadFile(dir + "/status")
 		s.MemoryBytes += residentBytes(string(status))
 	}

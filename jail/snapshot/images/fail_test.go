@@ -391,11 +391,7 @@ func (h *harness) killed(round int, d time.Duration) (said []string) {
 	if round%4 == 0 {
 		kill()
 	}
-	for {
-		line, ok := p.Next()
-		if !ok {
-			break
-		}
+	for line := range p.Lines() {
 		said = append(said, line)
 		if len(said) == 1 && round%4 != 0 {
 			kill()

@@ -13,9 +13,9 @@ import (
 	"syscall"
 	"time"
 
-	"glasshouse/internal/procstat"
-
 	"golang.org/x/sys/unix"
+
+	"glasshouse/internal/procstat"
 )
 
 // keepIdentity tests the credentials of the process.
