@@ -2,12 +2,15 @@ package eventlog
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/crc32"
 	"io"
 	"os"
+
+	"golang.org/x/sys/unix"
 
 	"glasshouse/internal/atomicfile"
 	"glasshouse/observe/event"
@@ -321,14 +324,20 @@ func spanOf(text []byte, s *span) {
 var errNotFile = errors.New("not a regular file")
 
 // openRegular opens a file for reading and fails if it is not a regular file. A name in the
-// log's directory may have been replaced by a FIFO, on which open(2) would block: see fifo(7).
+// log's directory may have been replaced. With O_NONBLOCK, open(2) does not wait for a writer of
+// a FIFO: see fifo(7).
 func openRegular(name string) (*os.File, error) {
-	st, err := os.Lstat(name)
+	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	// open(2): ELOOP for a symbolic link, ENXIO for a socket.
+	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENXIO) {
+		return nil, fmt.Errorf("%s: %w", name, errNotFile)
+	}
 	if err != nil {
 		return nil, err
 	}
-	if !st.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s: %w", name, errNotFile)
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		f.Close()
+		return nil, fmt.Errorf("%s: %w", name, cmp.Or(err, errNotFile))
 	}
-	return os.Open(name)
+	return f, nil
 }

@@ -115,11 +115,13 @@ type Log struct {
 	flushNow      bool // the writer should not wait for further records
 	writing       bool // the writer runs
 	progress      chan struct{}
-	dropping      bool // records are dropped until there is room
+	orphans       []string // indexes of dropped segments, which are removed when the pending records are written
+	dropping      bool     // records are dropped until there is room
 	lost          counts
 	unreported    counts                  // lost, and not yet reported in a gap
 	unreportedMin [event.Lineage + 1]bool // the count is a lower bound of the loss
 	err           string                  // why writes fail; "" if they succeed
+	syncErr       string                  // why an fsync failed; "" if none did
 
 	segmentList
 	expire *time.Timer // retention by age. Guarded by disk
@@ -206,15 +208,19 @@ func (l *Log) SetBase(seq uint64) error {
 func (l *Log) Append(e *event.Event) {
 	c := classOf(e)
 	l.mu.Lock()
+	l.appendOrCount(c, e)
+	l.mu.Unlock()
+}
+
+// appendOrCount is append, or countLost if the buffer has no room. l.mu must be held.
+func (l *Log) appendOrCount(c class, e *event.Event) {
 	// After the first loss, records are dropped until the buffer is half empty, so that one gap
 	// per type reports them: see appendLossGaps.
 	if l.dropping || l.buffered >= maxBuffered || !l.open || l.closed {
 		l.countLost(e)
-		l.mu.Unlock()
 		return
 	}
 	l.append(c, e)
-	l.mu.Unlock()
 }
 
 // append encodes e into the chunk of class c. The caller has checked that the buffer has room.
@@ -381,7 +387,7 @@ type Stats struct {
 	OldestSeq uint64           // oldest stored record; 0 for an empty log
 	Oldest    time.Time        // time of the oldest stored record
 	Lost      map[string]int64 // by type, since the log was opened; gaps in the log report number and position
-	Err       string           // why writes fail at present; "" if they succeed
+	Err       string           // why writes fail at present, or why an fsync failed since the log was opened; "" otherwise
 }
 
 // Stats returns the figures of the log. The first call reads the indexes of closed segments.
@@ -407,6 +413,9 @@ func (l *Log) Stats() Stats {
 		if n > 0 {
 			st.Lost[event.Type(t).String()] = n
 		}
+	}
+	if st.Err == "" {
+		st.Err = l.syncErr
 	}
 	if st.Err == "" && err != nil {
 		st.Err = err.Error()

@@ -58,6 +58,7 @@ func (l *Log) Open() error {
 	r.recoverActive()
 	r.findMissing()
 	r.findBoot()
+	r.findCrash()
 
 	l.mu.Lock()
 	l.seq = r.last
@@ -67,6 +68,9 @@ func (l *Log) Open() error {
 	// A log that is not open would drop the gaps.
 	for i := range r.gaps {
 		l.appendGap(&r.gaps[i])
+	}
+	for i := range r.dropped {
+		l.reportDropped(&r.dropped[i].gap, r.dropped[i].index)
 	}
 	for _, s := range r.unfinished {
 		packing.add(l, s)
@@ -90,6 +94,15 @@ type recovery struct {
 	last       uint64   // the largest sequence number found
 	seen       []uint64 // one bit for each sequence number after complete
 	gaps       []event.Event
+	dropped    []dropped
+	rebooted   bool // the log has no record of this boot of the host
+	unclean    bool // the files may have had further records
+}
+
+// A dropped segment was removed by retention, and a crash may have prevented the report.
+type dropped struct {
+	gap   event.Event
+	index string
 }
 
 // classify handles one name in the directory. It ignores unknown names, which belong to other
@@ -138,7 +151,8 @@ func (r *recovery) listClosed() {
 	for _, name := range r.indexes {
 		c, first, _, _ := parseName(name)
 		if r.found[c][first] == "" {
-			l.remove(name)
+			r.reportOrphan(c, first, name)
+			continue
 		}
 		indexed[name] = true
 	}
@@ -166,6 +180,26 @@ func (r *recovery) listClosed() {
 		}
 	}
 	slices.SortFunc(r.unfinished, func(a, b *segment) int { return cmp.Compare(a.first, b.first) })
+}
+
+// reportOrphan reports the segment of an index that has no file: see Log.reportDropped.
+func (r *recovery) reportOrphan(c class, first uint64, name string) {
+	l := r.l
+	x, sp, err := readHeader(l.path(name))
+	if err != nil || sp.n == 0 || sp.first != first {
+		l.remove(name)
+		return
+	}
+	reason := "retention"
+	for _, suffix := range []string{textSuffix, packedSuffix} {
+		if _, err := os.Lstat(l.path(closedName(c, first) + suffix + badSuffix)); err == nil {
+			reason = "unreadable"
+		}
+	}
+	s := &segment{class: c, first: first}
+	s.setHeader(x, sp)
+	r.dropped = append(r.dropped, dropped{s.lossGap(reason), name})
+	r.last, r.complete = max(r.last, sp.last), max(r.complete, sp.last)
 }
 
 // findLast determines the last record of the closed segments of a class from the newest one.
@@ -233,7 +267,10 @@ func (r *recovery) open(c class) (*os.File, *index, error) {
 	}
 	x, err := readIndex(r.l.path(activeName(c) + indexSuffix))
 	if err != nil || !x.matchesFile(f, st.Size()) {
-		x = &index{}
+		x, r.unclean = &index{}, true
+	}
+	if x.textLen < st.Size() {
+		r.unclean = true
 	}
 	return f, x, nil
 }
@@ -384,12 +421,21 @@ func (r *recovery) readBase() {
 // findBoot determines the first sequence number of the current boot of the host.
 func (r *recovery) findBoot() {
 	l := r.l
-	l.bootSeq, l.bootNew = r.last+1, true
+	l.bootSeq, l.bootNew, r.rebooted = r.last+1, true, len(r.bootFields) > 0
 	if len(r.bootFields) < 2 || r.bootFields[0] != bootID() {
 		return
 	}
 	if n, err := strconv.ParseUint(r.bootFields[1], 10, 63); err == nil && n <= r.last+1 {
-		l.bootSeq, l.bootNew = n, false
+		l.bootSeq, l.bootNew, r.rebooted = n, false, false
+	}
+}
+
+// findCrash reports that the log was not closed before the host was started again. The files
+// survive the end of the daemon completely, but not a power failure: the last pages of each file
+// may be missing, without a trace in the others.
+func (r *recovery) findCrash() {
+	if r.rebooted && (r.unclean || len(r.l.list()) == 0) {
+		r.gaps = append(r.gaps, event.Event{Type: event.Gap, Lost: -1, Reason: "the host ended without the daemon"})
 	}
 }
 

@@ -195,6 +195,58 @@ func TestCrashLosesRecordsOfOneFile(t *testing.T) {
 	}
 }
 
+// After a power failure, the end of a file may be missing while no later record exists.
+func TestHostCrashIsReported(t *testing.T) {
+	for boot, want := range map[string]int{bootID(): 0, "another-boot": 1} {
+		cfg := config(t, Policy{})
+		l := open(t, cfg)
+		fill(l, 0, 1000)
+		l.Close()
+		name := filepath.Join(cfg.Dir, "syscalls.jsonl")
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Truncate(name, int64(bytes.LastIndexByte(text[:len(text)/2], '\n')+1)); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(cfg.Dir, bootFile), []byte(boot+" 1\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		l = open(t, cfg)
+		flush(t, l)
+		got := 0
+		for _, g := range gapsIn(t, l) {
+			if g.Lost == -1 && g.Source == 0 {
+				got++
+			}
+		}
+		if got != want {
+			t.Errorf("boot %s: %d gaps of unknown length, want %d", boot, got, want)
+		}
+		l.Close()
+	}
+}
+
+func TestSyncErrorStays(t *testing.T) {
+	l := open(t, config(t, Policy{Fsync: "second"}))
+	fill(l, 0, 10)
+	flush(t, l)
+	l.Close() // ends the writer
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	l.files[0] = activeFile{file: w, dirty: true} // fsync(2) of a pipe fails
+	l.sync()
+	l.setWriteError(nil) // a later write succeeds
+	if got := l.Stats().Err; !strings.Contains(got, "sync syscalls") {
+		t.Errorf("Err = %q after a failed fsync and a write", got)
+	}
+}
+
 func appendTo(t *testing.T, dir, name string, b []byte) {
 	t.Helper()
 	f, err := os.OpenFile(filepath.Join(dir, name), os.O_APPEND|os.O_WRONLY, 0)

@@ -57,7 +57,7 @@ func (l *Log) retain() {
 			continue
 		}
 		if gap, ok := l.drop(k.segment); ok {
-			l.appendGap(&gap)
+			l.reportDropped(&gap, k.index())
 		}
 		total -= k.size
 	}

@@ -2,6 +2,7 @@ package eventlog
 
 import (
 	"io"
+	"os"
 	"path/filepath"
 	"testing"
 	"testing/synctest"
@@ -161,5 +162,42 @@ func TestReadersDoNotNoticeRotation(t *testing.T) {
 	settle(t, l)
 	if seqs, gaps := read(t, l, Query{}); len(seqs) != n || gaps != nil {
 		t.Errorf("read %d records and gaps %v", len(seqs), gaps)
+	}
+}
+
+// If the daemon is killed after it removed the file of a segment and before the gap is written,
+// the next Open reports the segment.
+func TestInterruptedRetentionIsReported(t *testing.T) {
+	for _, plain := range []bool{false, true} {
+		cfg := config(t, Policy{SegmentMB: 1, Plain: plain})
+		l := open(t, cfg)
+		fill(l, 0, 20_000)
+		flush(t, l)
+		settle(t, l)
+		segs, err := l.Segments()
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Close()
+		victim := segs[0]
+		if !victim.Closed {
+			t.Fatalf("no segment was closed: %+v", segs)
+		}
+		if err := os.Remove(filepath.Join(cfg.Dir, victim.File)); err != nil {
+			t.Fatal(err)
+		}
+		last := l.Last()
+		l = open(t, cfg)
+		flush(t, l)
+		gaps := gapsIn(t, l)
+		if len(gaps) != 1 || gaps[0].Lost != victim.Events || gaps[0].From != victim.First || gaps[0].Through != victim.Last || gaps[0].Reason != "retention" {
+			t.Errorf("the gaps are %+v, want one for %+v", gaps, victim)
+		}
+		l.Close()
+		l = open(t, cfg)
+		if l.Last() != last+1 {
+			t.Errorf("Last() = %d after another Open, want %d", l.Last(), last+1)
+		}
+		l.Close()
 	}
 }

@@ -273,18 +273,15 @@ func (s *segment) covers() (sp span) {
 	return sp
 }
 
-// drop removes s and its files, and returns the gap that reports the removal. It returns false
-// if s was removed before.
+// drop removes s and its file, and returns the gap that reports the removal. It returns false
+// if s was removed before. The index remains until the gap is written: see reportDropped.
 func (sl *segmentList) drop(s *segment) (event.Event, bool) {
 	sl.disk.Lock()
 	defer sl.disk.Unlock()
 	if !sl.unlist(s) {
 		return event.Event{}, false
 	}
-	// The file is removed first: after a crash, Open deletes an index without a file, but has to
-	// read all of a file without an index.
 	sl.remove(s.file())
-	sl.remove(s.index())
 	return s.lossGap("retention"), true
 }
 
@@ -352,6 +349,18 @@ func (sl *segmentList) remove(name string) {
 func (l *Log) appendGap(gap *event.Event) {
 	stamp(gap)
 	l.Append(gap)
+}
+
+// reportDropped appends the gap that reports the removal of a segment and, when it is written,
+// removes the index of the segment. If the daemon is killed before, Open finds an index without a
+// file and reports the removal. The removal itself must not wait for the gap: it may be what
+// makes room on a full disk.
+func (l *Log) reportDropped(gap *event.Event, index string) {
+	stamp(gap)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.appendOrCount(classOf(gap), gap)
+	l.orphans = append(l.orphans, index)
 }
 
 // stamp sets the times of e to the current time.

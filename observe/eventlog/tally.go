@@ -247,8 +247,11 @@ func (t *Tally) Total() int64 {
 // first record has offset 0.
 func (t *Tally) Window(ctx context.Context, offset int64, limit int) ([][]byte, error) {
 	const op = "eventlog.Window"
-	if offset < 0 || limit < 0 {
-		return nil, fault.Fieldf(op, "offset", "%d is negative", min(offset, int64(limit)))
+	if offset < 0 {
+		return nil, fault.Fieldf(op, "offset", "%d is negative", offset)
+	}
+	if limit < 0 {
+		return nil, fault.Fieldf(op, "limit", "%d is negative", limit)
 	}
 	t.mu.Lock()
 	if offset >= t.total {

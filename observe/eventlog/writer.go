@@ -125,8 +125,8 @@ func (l *Log) writePending() {
 			l.chunks[c] = nil
 		}
 	}
-	upto := l.seq
-	l.pending, l.flushNow = 0, false
+	upto, orphans := l.seq, l.orphans
+	l.pending, l.flushNow, l.orphans = 0, false, nil
 	l.mu.Unlock()
 
 	complete := true
@@ -137,6 +137,9 @@ func (l *Log) writePending() {
 		}
 	}
 	if complete {
+		for _, name := range orphans {
+			l.remove(name)
+		}
 		l.publish(upto)
 	}
 	l.mu.Lock()
@@ -459,9 +462,21 @@ func (l *Log) sync() {
 		}
 		a.dirty = false
 		if err := a.file.Sync(); err != nil {
-			l.setWriteError(fmt.Errorf("sync %s: %w", activeName(class(c)), err))
+			l.reportSyncError(fmt.Errorf("sync %s: %w", activeName(class(c)), err))
 		}
 	}
+}
+
+// reportSyncError records that records may not survive a power failure. That stays true when
+// later writes and fsyncs succeed: the kernel reports a failed writeback once and may then have
+// dropped the pages (fsync(2), Notes).
+func (l *Log) reportSyncError(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.syncErr == "" {
+		l.log.Error("cannot sync the event log; its records may not survive a power failure", "error", err)
+	}
+	l.syncErr = err.Error()
 }
 
 // closeIdle closes the files of an idle log and saves their indexes.

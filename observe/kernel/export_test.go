@@ -59,3 +59,16 @@ func Stall(w observe.Watch, d time.Duration) {
 	defer sw.round.Unlock()
 	time.Sleep(d)
 }
+
+// LoseMark calls act, during which the sweeper does not read, and then removes the mark that the
+// rings of a watch have records.
+func LoseMark(w observe.Watch, act func()) {
+	jail := w.(*watch)
+	jail.source.mu.Lock()
+	sw := jail.source.sweeper
+	jail.source.mu.Unlock()
+	sw.round.Lock()
+	defer sw.round.Unlock()
+	act()
+	sw.m.ctl().Dirty[jail.index] = 0
+}

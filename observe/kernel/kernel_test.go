@@ -521,6 +521,17 @@ func TestNoEventIsLostInSmallestRing(t *testing.T) {
 	}
 }
 
+// A record whose mark is lost is recorded without a further one.
+func TestRecordsWithoutMarkAreRead(t *testing.T) {
+	j := watched(t, kernel.Config{}, event.Selection{Files: "off"})
+	kernel.LoseMark(j.watch, func() { observetest.Output(t, j.Work("getppid", "3")) })
+	for end := time.Now().Add(20 * time.Second); len(j.log.Events(event.Syscall, "getppid")) < 3; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d of 3 calls are recorded", len(j.log.Events(event.Syscall, "getppid")))
+		}
+	}
+}
+
 // Events that an earlier daemon has written are not recorded twice, and records that it read but
 // did not write are not lost, whenever it is killed.
 func TestKilledDaemonLosesNothing(t *testing.T) {

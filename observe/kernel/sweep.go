@@ -34,6 +34,13 @@ const (
 	// ones for the next round. Completion usually takes less than a microsecond.
 	finishLooks = 500
 
+	// allTime is the time between two rounds that read all rings. Other rounds read those that are
+	// marked as dirty. A program on another CPU may miss that the sweeper has just removed the
+	// mark, and not set it again: x86 can read the mark before its store of the record is visible
+	// (Intel SDM, volume 3, section "Memory Ordering"). A barrier would prevent that, at the cost
+	// of every record.
+	allTime = time.Second
+
 	endTime = 10 * time.Second
 )
 
@@ -79,9 +86,14 @@ func (sw *sweeper) run() {
 	}
 	ctl := sw.m.ctl()
 	var rang ringbuf.Record
+	readAll := time.Now()
 	for idle := 0; !sw.quit.Load(); {
 		atomic.StoreUint64(&ctl.Heartbeat, uint64(observe.Now()))
-		if sw.sweep() {
+		all := time.Since(readAll) >= allTime
+		if all {
+			readAll = time.Now()
+		}
+		if sw.sweep(all) {
 			idle = 0
 		} else {
 			idle++
@@ -94,7 +106,7 @@ func (sw *sweeper) run() {
 		// A program that has not seen this store runs with preemption disabled. After the
 		// membarrier its record is visible.
 		unix.Syscall(unix.SYS_MEMBARRIER, 1 /* MEMBARRIER_CMD_GLOBAL */, 0, 0)
-		if sw.sweep() {
+		if sw.sweep(true) {
 			atomic.StoreUint64(&ctl.Asleep, 0)
 			idle = 0
 			continue
@@ -107,13 +119,14 @@ func (sw *sweeper) run() {
 	}
 }
 
-// sweep reads the rings of every jail once and reports whether there was a record.
-func (sw *sweeper) sweep() bool {
+// sweep reads the rings of the jails that are marked as dirty, or of all jails, once. It reports
+// whether there was a record.
+func (sw *sweeper) sweep(all bool) bool {
 	sw.round.Lock()
 	defer sw.round.Unlock()
 	ctl, until, busy := sw.m.ctl(), observe.Now()-int64(finishTime), false
 	for _, w := range *sw.source.watches.Load() {
-		if ctl.Dirty[w.index] == 0 && !w.waiting() {
+		if ctl.Dirty[w.index] == 0 && !w.waiting() && !(all && w.hasNew()) {
 			continue
 		}
 		ctl.Dirty[w.index] = 0
@@ -128,6 +141,18 @@ func (w *watch) waiting() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.behind || w.young || len(w.unsaved) > 0 || w.frozen
+}
+
+// hasNew reports whether a ring has records that were not read.
+func (w *watch) hasNew() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for cpu := range w.count {
+		if w.mem != nil && atomic.LoadUint64(&w.ring(cpu).Head) != w.pos[cpu] {
+			return true
+		}
+	}
+	return false
 }
 
 // drain reads the rings up to a time. It merges the records of all CPUs by time.

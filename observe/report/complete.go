@@ -94,8 +94,14 @@ func (c *completeness) add(e *event.Event) {
 	if e.Type != event.Gap {
 		return
 	}
-	if e.From > 0 && e.Through >= e.From {
-		c.explained += e.Through - e.From + 1
+	// The range contains the lost records, and others that are present. Records before the first
+	// are not holes.
+	if from := max(e.From, c.first); e.From > 0 && e.Through >= from {
+		n := e.Through - from + 1
+		if e.Lost >= 0 {
+			n = min(n, uint64(e.Lost))
+		}
+		c.explained += n
 	}
 	g, fresh := c.kinds.get(gapKey{e.Source, cut(e.Reason)})
 	if fresh {

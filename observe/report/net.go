@@ -146,7 +146,7 @@ func (n *NetLog) Add(e *event.Event) {
 	case event.Net:
 		n.packet(e)
 	case event.Gap:
-		if e.Source == event.Net {
+		if e.Source == event.Net || e.Source == 0 {
 			n.lost.add(e)
 		}
 	case event.Syscall:

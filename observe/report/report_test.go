@@ -148,6 +148,14 @@ func TestCompletenessStatement(t *testing.T) {
 			e[6] = event.Event{Type: event.Gap, Seq: 7, Lost: 2, From: 4, Through: 5, Reason: "torn"}
 			return append(e[:3:3], e[5:]...)
 		}, "8 records. 2 records were lost, as reported by gaps."},
+		{"more than a gap explains", func(e []event.Event) []event.Event {
+			e[8] = event.Event{Type: event.Gap, Seq: 9, Source: event.File, Lost: 2, From: 2, Through: 8, Reason: "retention"}
+			return append(e[:1:1], e[5:]...)
+		}, "6 records. 2 records were lost, as reported by gaps. 2 records are missing without a gap that explains it: the log was damaged or tampered with."},
+		{"one after an older loss", func(e []event.Event) []event.Event {
+			e[8] = event.Event{Type: event.Gap, Seq: 9, Source: event.File, Lost: 3, From: 1, Through: 3, Reason: "retention"}
+			return append(e[3:5:5], e[6:]...)
+		}, "6 records. 3 records were lost, as reported by gaps. 3 older records are no longer kept. 1 record is missing without a gap that explains it: the log was damaged or tampered with."},
 		{"an unknown number", func(e []event.Event) []event.Event {
 			e[6] = event.Event{Type: event.Gap, Seq: 7, Lost: -1, Reason: "observer stopped"}
 			return e

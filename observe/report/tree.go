@@ -126,7 +126,7 @@ func (t *Tree) Add(e *event.Event) {
 	case e.Type == event.Proc:
 		t.proc(e)
 	case e.Type == event.Gap:
-		if e.Source == event.Proc {
+		if e.Source == event.Proc || e.Source == 0 {
 			t.lost.add(e)
 		}
 	case e.Type == event.Lineage && e.Op == event.OpRewind:
