@@ -435,6 +435,38 @@ func TestAuthorityDecidesWhileClientWaits(t *testing.T) {
 	}
 }
 
+// The grant of a CONNECT request ends when the rules change, for example with the jail's policy.
+func TestAuthorityIsAskedAgainAfterSetRules(t *testing.T) {
+	w := needsWorld(t)
+	someone := &person{make(chan egress.Request), make(chan egress.Verdict)}
+	j := newJail(t, w, egress.Config{Authority: someone})
+	c := j.talk(egresstest.Proxy)
+	c.say("CONNECT api.example.com:80 HTTP/1.1\r\nHost: api.example.com:80\r\n\r\n")
+	<-someone.asked
+	someone.answer <- egress.Verdict{Allow: true, Rule: "approval 8"}
+	if resp := c.response(); resp.StatusCode != 200 {
+		t.Fatal(resp.Status)
+	}
+	get := func() (int, string) {
+		c.say("GET / HTTP/1.1\r\nHost: api.example.com\r\n\r\n")
+		resp := c.response()
+		b, err := io.ReadAll(resp.Body)
+		j.must(err)
+		return resp.StatusCode, string(b)
+	}
+	if code, body := get(); code != 200 {
+		t.Fatalf("request on the granted connection: %d %q", code, body)
+	}
+	j.must(j.proxy.SetRules(egress.Rules{}))
+	go func() {
+		<-someone.asked
+		someone.answer <- egress.Verdict{Rule: "policy.json:3", Reason: "no longer"}
+	}()
+	if code, body := get(); code != 403 || !strings.Contains(body, "no longer") {
+		t.Errorf("request after a change of the rules: %d %q", code, body)
+	}
+}
+
 func TestAuthorityTimeoutRefuses(t *testing.T) {
 	w := needsWorld(t)
 	someone := &person{make(chan egress.Request, 2), make(chan egress.Verdict)}

@@ -84,7 +84,7 @@ func (v *visit) serveOne(c net.Conn) bool {
 		return false
 	}
 	w := newReply(c, r)
-	body := &requestBody{r: r.Body, c: c, w: w, done: r.Body == http.NoBody, expected: strings.EqualFold(r.Header.Get("Expect"), "100-continue") && !w.old}
+	body := &requestBody{r: r.Body, w: w, done: r.Body == http.NoBody, expected: strings.EqualFold(r.Header.Get("Expect"), "100-continue") && !w.old}
 	r.Body = body
 	v.exchange(w, r, ask, int64(len(raw)))
 	// The Transport may still read the body in another goroutine after RoundTrip has returned
@@ -322,9 +322,8 @@ func (v *visit) refuseHTTP2(c net.Conn, ask Request) {
 // requestBody is the body of a request that is being forwarded.
 type requestBody struct {
 	r        io.Reader
-	c        net.Conn
-	w        *reply
-	f        *flow // counts the bytes; nil until the request is allowed
+	w        *reply // nil if expected is false
+	f        *flow  // counts the bytes; nil until the request is allowed
 	expected bool  // the client waits for 100 Continue
 
 	mu sync.Mutex
@@ -351,7 +350,7 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	// Continue (RFC 9110, 10.1.1) therefore need not send the body of a refused request.
 	if b.expected {
 		b.expected = false
-		if _, err := io.WriteString(b.c, "HTTP/1.1 100 Continue\r\n\r\n"); err != nil {
+		if err := b.w.proceed(); err != nil {
 			return 0, err
 		}
 	}

@@ -61,15 +61,18 @@ func authorityDecides(r Reason) bool {
 func (v *visit) settle(ctx context.Context, ask Request) (grant, *refusal) {
 	p := v.p
 	ask.Jail = p.conf.Jail
-	g, ref := p.rules.Load().settle(ask, v.dst)
+	rules := p.rules.Load()
+	g, ref := rules.settle(ask, v.dst)
 	if ref == nil {
 		return g, nil
 	}
 	if _, addr, _ := parseHost(ask.Host); addr.IsValid() || p.conf.Authority == nil || !authorityDecides(ref.Reason) || ask.Method == "TRACE" || ask.Method == "TRACK" {
 		return grant{}, ref
 	}
-	if v.granted != nil && v.granted.rule == nil && v.declared == ask.Host && v.port == ask.Port {
-		return *v.granted, nil // the Authority decided when the connection was opened
+	// The Authority decided when the connection was opened. After a change of the rules it has to
+	// decide again, because SetRules ends only the connections that are in use.
+	if v.granted != nil && v.granted.asked == rules && v.declared == ask.Host && v.port == ask.Port {
+		return *v.granted, nil
 	}
 	ctx, stop := context.WithTimeoutCause(ctx, p.times.ask, errors.New("no decision in time"))
 	defer stop()
@@ -89,7 +92,7 @@ func (v *visit) settle(ctx context.Context, ask Request) (grant, *refusal) {
 		}
 		return grant{}, deny
 	}
-	return grant{label: verdict.Rule, dial: ask.Host, verdict: verdict}, nil
+	return grant{asked: rules, label: verdict.Rule, dial: ask.Host, verdict: verdict}, nil
 }
 
 // cancelOnClose calls stop if the client closes its connection before done is called.

@@ -136,6 +136,25 @@ func TestSlowRequestHeadIsRefused(t *testing.T) {
 		t.Error("got a response to an incomplete ClientHello")
 	}
 	j.refusal(egress.ReasonLimit)
+
+	// Bytes that are sent one by one do not extend the time.
+	c = j.talk(apiHTTP)
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		io.Copy(io.Discard, c.r)
+	}()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for range 30 {
+		select {
+		case <-closed:
+			return
+		case <-tick.C:
+			c.Write([]byte("G")) // fails when the proxy has closed the connection
+		}
+	}
+	t.Error("the connection is still open")
 }
 
 func TestCloseDrains(t *testing.T) {

@@ -105,6 +105,18 @@ func (w *reply) head(code int, h http.Header) {
 	w.send(b.Bytes())
 }
 
+// proceed sends 100 Continue. It fails if the head of the final response was written, for
+// example because the server did not wait for the body: the client then need not send it.
+func (w *reply) proceed() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.code != 0 {
+		return net.ErrClosed
+	}
+	w.head(http.StatusContinue, nil)
+	return w.err
+}
+
 func (w *reply) send(b []byte) {
 	if w.err == nil {
 		_, w.err = w.c.Write(b)

@@ -325,7 +325,8 @@ func (s *ruleset) names(host string) bool {
 // A grant states that a rule or the Authority allowed a request, and which host is dialed for
 // it.
 type grant struct {
-	rule      *rule // nil: the Authority allowed it
+	rule      *rule    // nil: the Authority allowed it
+	asked     *ruleset // the rules that were in force when the Authority was asked; nil if it was not
 	label     string
 	dial      string // the host of the request, or the listed address that the client connected to
 	verdict   Verdict

@@ -169,7 +169,7 @@ func (v *visit) carry() {
 func (v *visit) detect(d time.Duration) (protocol, error) {
 	v.client.SetReadDeadline(time.Now().Add(d))
 	defer v.client.SetReadDeadline(time.Time{})
-	for {
+	for started := false; ; {
 		b, _ := v.br.Peek(v.br.Buffered())
 		if s := classify(b); s != protoUnknown {
 			return s, nil
@@ -177,7 +177,10 @@ func (v *visit) detect(d time.Duration) (protocol, error) {
 		if len(b) == maxHead {
 			return protoUnknown, nil
 		}
-		if len(b) > 0 { // the client has started, so the timeout for a whole head applies
+		// Once the client has started, the timeout for a whole head applies. Like that of readHead,
+		// it is not extended by further bytes.
+		if len(b) > 0 && !started {
+			started = true
 			v.client.SetReadDeadline(time.Now().Add(v.p.times.head))
 		}
 		// bufio.Reader clears an error after it has returned it, so reads after a timeout work.
