@@ -174,11 +174,13 @@ func (t *Tool) start(at workerConfig) (*worker, error) {
 	if err != nil {
 		return nil, fmt.Errorf("socketpair: %w", err)
 	}
+	theirs := os.NewFile(uintptr(pair[1]), "criu worker")
+	defer theirs.Close()
 	if err := unix.SetNonblock(pair[0], true); err != nil {
+		unix.Close(pair[0])
 		return nil, fmt.Errorf("socketpair: %w", err)
 	}
-	ours, theirs := os.NewFile(uintptr(pair[0]), "criu"), os.NewFile(uintptr(pair[1]), "criu worker")
-	defer theirs.Close()
+	ours := os.NewFile(uintptr(pair[0]), "criu") // after SetNonblock, so that it has deadlines
 
 	cmd := exec.Command(t.path, "swrk", "3")
 	cmd.Dir = "/"
