@@ -197,7 +197,7 @@ run and exec otherwise exit with the code of the program.`,
 		c.approvals(), c.approve(), c.deny(), c.secret(), c.policy(), c.decide(), c.trail(), c.egress(), c.audit(), c.export(),
 		c.capability(), c.call(), c.replay(), c.skill(), c.bundle(), c.market(), c.mcp(),
 		c.goal(), c.runs(), c.session(), c.schedules(), c.connectors(),
-		c.openCode(), c.rtfs(), c.wasm(), c.mockLLM(), c.rootfs(), c.token(), c.e2b(), c.backends(), c.doctor(), c.health(), c.docs(),
+		c.openCode(), c.rtfs(), c.wasm(), c.mockLLM(), c.rootfs(), c.token(), c.e2b(), c.backends(), c.doctor(), c.health(), c.version(), c.docs(),
 	)
 	checkArgs(root)
 	return root

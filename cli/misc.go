@@ -2,9 +2,11 @@ package cli
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -12,6 +14,7 @@ import (
 	"glasshouse/api/client"
 	"glasshouse/api/wire"
 	"glasshouse/daemon"
+	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/internal/text"
 
@@ -63,6 +66,65 @@ func (c *command) health() *cobra.Command {
 			}
 			return c.print(v, func(w io.Writer) {
 				fmt.Fprintf(w, "ok, version %s, started %s\n", v.Version, ago(v.StartedAt, time.Now()))
+			})
+		},
+	}
+}
+
+// versions is the output of the command version.
+type versions struct {
+	Client   string        `json:"client"`
+	Go       string        `json:"go"`
+	Platform string        `json:"platform"`
+	Daemon   *wire.Version `json:"daemon,omitempty"`
+	Reason   string        `json:"reason,omitempty"`   // why there is no daemon
+	Backends []string      `json:"backends,omitempty"` // that can run jails
+}
+
+func (c *command) version() *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "Print the versions of the client, the daemon, the kernel and the backends", Args: cobra.NoArgs,
+		Long: `Print the version of this program and, if a daemon is running, the daemon's version,
+the kernel of its host and the backends that can run jails there.
+
+The command does not start a daemon. --version prints only the version of this program.`,
+		Example: `  glasshouse version
+  glasshouse version --json`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cl, err := c.dial()
+			if err != nil {
+				return err
+			}
+			v := versions{Client: version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+			d, err := cl.Version(cmd.Context())
+			switch {
+			case errors.Is(err, fault.Unavailable):
+				v.Reason = err.Error()
+			case err != nil:
+				return err
+			default:
+				v.Daemon = &d
+				bs, err := client.Collect(cl.Backends(cmd.Context()))
+				if err != nil {
+					return err
+				}
+				for _, b := range bs {
+					if b.Usable {
+						v.Backends = append(v.Backends, strings.TrimSpace(b.Name+" "+b.Runtime))
+					}
+				}
+			}
+			return c.print(v, func(w io.Writer) {
+				rows := [][]string{{"client", v.Client + ", " + v.Go + ", " + v.Platform}}
+				if v.Daemon == nil {
+					rows = append(rows, []string{"daemon", "not reachable: " + v.Reason})
+				} else {
+					rows = append(rows,
+						[]string{"daemon", d.Version + ", " + d.Go + ", started " + ago(d.StartedAt, time.Now())},
+						[]string{"kernel", d.Kernel},
+						[]string{"backends", cmp.Or(strings.Join(v.Backends, ", "), "none is usable; see glasshouse doctor")})
+				}
+				table(w, rows)
 			})
 		},
 	}

@@ -12,6 +12,7 @@ import (
 
 	"glasshouse/api/wire"
 	"glasshouse/daemon"
+	"glasshouse/host/probe"
 
 	sd "github.com/coreos/go-systemd/v22/daemon"
 	"github.com/spf13/cobra"
@@ -106,8 +107,9 @@ func (c *command) recordService(dir, config string) error {
 }
 
 func (c *command) daemon(cfg daemon.Config) *daemon.Daemon {
+	kernel, _ := probe.KernelRelease() // only for information
 	return &daemon.Daemon{
 		Config: cfg, Programs: c.env.Programs, LogTo: c.env.Stderr,
-		Version: wire.Version{Version: version, Go: runtime.Version(), StartedAt: time.Now()},
+		Version: wire.Version{Version: version, Go: runtime.Version(), Kernel: kernel, StartedAt: time.Now()},
 	}
 }

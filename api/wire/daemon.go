@@ -48,6 +48,7 @@ type Version struct {
 	Version   string    `json:"version" required:"true"`
 	Commit    string    `json:"commit,omitempty"`
 	Go        string    `json:"go" required:"true"`
+	Kernel    string    `json:"kernel,omitempty" description:"Release of the host's kernel."`
 	StartedAt time.Time `json:"started_at" required:"true"`
 }
 

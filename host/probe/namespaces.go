@@ -15,12 +15,20 @@ import (
 	"glasshouse/internal/thread"
 )
 
-func kernel(context.Context, Host) (string, error) {
+// KernelRelease returns the release of the running kernel, such as 6.12.9-amd64.
+func KernelRelease() (string, error) {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
 		return "", err
 	}
-	release := unix.ByteSliceToString(u.Release[:])
+	return unix.ByteSliceToString(u.Release[:]), nil
+}
+
+func kernel(context.Context, Host) (string, error) {
+	release, err := KernelRelease()
+	if err != nil {
+		return "", err
+	}
 	var major, minor int
 	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err != nil {
 		return "", fmt.Errorf("kernel release %q: %w", release, err)
@@ -28,7 +36,7 @@ func kernel(context.Context, Host) (string, error) {
 	if major < 5 || major == 5 && minor < 19 {
 		return "", cannot("Linux "+release+" is older than 5.19, the first with overlays of idmapped layers", "use a newer kernel")
 	}
-	return "Linux " + release + " " + unix.ByteSliceToString(u.Machine[:]), nil
+	return "Linux " + release + " " + machineName(), nil
 }
 
 // needed lists the capabilities that the daemon needs.

@@ -90,7 +90,7 @@ var probes = []probe{
 	{"criu", checkpoint},
 	{"tracking of written memory", tracking},
 	{"kvm", kvm},
-	{"qemu", tool("qemu-system-"+qemuArch(), "apt-get install qemu-system-"+qemuPackage()+", to use microVMs")},
+	{"qemu", tool("qemu-system-"+machineName(), "apt-get install qemu-system-"+qemuPackage()+", to use microVMs")},
 	{"mmdebstrap", tool("mmdebstrap", "apt-get install mmdebstrap, or use rootfs.oci or rootfs.dir")},
 	{"nix", tool("nix", "install nix, see https://nixos.org/download, to use rootfs.nix")},
 	{"postgresql", postgresql},

@@ -166,7 +166,8 @@ func bubblewrap(ctx context.Context, h Host) (string, error) {
 	return v + ", " + path, err
 }
 
-func qemuArch() string {
+// machineName returns the name of this architecture according to uname(2) and QEMU.
+func machineName() string {
 	return cmp.Or(map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH], runtime.GOARCH)
 }
 
@@ -197,7 +198,6 @@ func postgresql(ctx context.Context, h Host) (string, error) {
 // it.
 func sleeper() (pid int, reap func(), err error) {
 	cmd := exec.Command("sleep", "60")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: 0}
 	if err := cmd.Start(); err != nil {
 		return 0, nil, err
 	}

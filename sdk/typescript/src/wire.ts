@@ -2939,6 +2939,8 @@ export interface Verdicts {
 export interface Version {
   commit?: string;
   go: string;
+  /** Release of the host's kernel. */
+  kernel?: string;
   started_at: string;
   version: string;
 }

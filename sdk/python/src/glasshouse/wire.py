@@ -3490,6 +3490,8 @@ class Verdicts(VerdictsOptions):
 
 class VersionOptions(TypedDict, total=False):
     commit: str
+    # Release of the host's kernel.
+    kernel: str
 
 
 class Version(VersionOptions):
