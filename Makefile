@@ -5,6 +5,9 @@ SHELL := /bin/bash
 DATA  ?= $(if $(filter 0,$(shell id -u)),/var/lib/glasshouse,$(HOME)/.local/share/glasshouse)
 LISTEN ?= 127.0.0.1:8082
 export CGO_ENABLED := 0
+# Without the directory in them, compiled packages are the same in each clone, and for programs and
+# their tests. Otherwise each package and dependency is compiled twice.
+export GOFLAGS := $(strip -trimpath $(GOFLAGS))
 
 GO      ?= go
 LDFLAGS := -s -w -X glasshouse/cli.version=$(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
@@ -103,8 +106,9 @@ bench: setup build ## benchmarks, compared with similar programs
 example: build ## run examples/places end to end
 	@GLASSHOUSE_DATA="$(DATA)" examples/places/run.sh
 
-docs: build ## docs/cli.md, from the help of the commands
+docs: build ## docs/cli.md, from the help of the commands, and the index of docs/decisions
 	bin/glasshouse docs > docs/cli.md
+	@scripts/decisions.sh > docs/decisions/README.md.new && mv docs/decisions/README.md.new docs/decisions/README.md
 
 clean: ## remove build results
 	rm -rf bin cmd/glasshouse/embedded/*/glasshouse-*
