@@ -1,6 +1,6 @@
-// Notices prints the copyright file of the packages: the licence status of Glasshouse and the
-// notices of the third-party code that is compiled into it, which its licences require. Run it in
-// the repository:
+// Notices prints the copyright file of the packages: the licence of Glasshouse and the notices of
+// the third-party code that is compiled into it, which its licences require. Run it in the
+// repository:
 //
 //	go run ./packaging/notices BINARY...
 //
@@ -26,18 +26,6 @@ import (
 	"golang.org/x/mod/module"
 )
 
-const preamble = `Glasshouse
-
-The owners of Glasshouse have not published a licence for it. This package
-therefore gives nobody leave to copy, change or pass it on, beyond what the law
-or an agreement with the owners does. Should a licence be chosen, it belongs in
-a file LICENSE at the top of the source, and takes the place of this paragraph.
-
-The programs it loads into the kernel declare themselves to it as follows, as it
-demands of programs that call certain of its functions:
-
-`
-
 func main() {
 	var out bytes.Buffer
 	if err := write(&out, os.Args[1:]); err != nil {
@@ -51,13 +39,16 @@ func write(out io.Writer, binaries []string) error {
 	if len(binaries) == 0 {
 		return errors.New("usage: notices BINARY...")
 	}
-	if licence, err := os.ReadFile("LICENSE"); err == nil {
-		fmt.Fprintf(out, "Glasshouse\n\n%s\n", licence)
-	} else {
-		io.WriteString(out, preamble)
-		if err := kernelPrograms(out); err != nil {
+	for _, name := range []string{"NOTICE", "LICENSE"} {
+		b, err := os.ReadFile(name)
+		if err != nil {
 			return err
 		}
+		fmt.Fprintf(out, "%s\n", b)
+	}
+	io.WriteString(out, "The eBPF programs declare these licences to the kernel:\n\n")
+	if err := kernelPrograms(out); err != nil {
+		return err
 	}
 	if err := uiPackages(out); err != nil {
 		return err
