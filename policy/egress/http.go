@@ -324,7 +324,7 @@ type requestBody struct {
 	r        io.Reader
 	w        *reply // nil if expected is false
 	f        *flow  // counts the bytes; nil until the request is allowed
-	expected bool  // the client waits for 100 Continue
+	expected bool   // the client waits for 100 Continue
 
 	mu sync.Mutex
 	// +checklocks:mu
