@@ -19,11 +19,21 @@ import (
 	"github.com/spf13/cobra"
 )
 
-func (c *command) approvals() *cobra.Command {
+func (c *command) approval() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "approval", Short: "List, answer and cancel approval requests",
+		Example: `  glasshouse approval ls
+  glasshouse approval approve a-5kq2m8xw7pdn`,
+	}
+	cmd.AddCommand(c.approvalList(), c.approvalShow(), c.approve(), c.deny(), c.approvalCancel(), c.approvalNotices())
+	return cmd
+}
+
+func (c *command) approvalList() *cobra.Command {
 	var state string
 	var follow bool
 	cmd := &cobra.Command{
-		Use: "approvals [JAIL]", Short: "List pending approvals", Args: cobra.MaximumNArgs(1),
+		Use: "ls [JAIL]", Short: "List pending approvals", Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cl, err := c.client(cmd.Context())
 			if err != nil {
@@ -67,7 +77,6 @@ func (c *command) approvals() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&state, "state", "", "pending (the default), answered, expired, withdrawn or all")
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "follow new requests")
-	cmd.AddCommand(c.approvalShow(), c.approvalWithdraw(), c.approvalNotices())
 	return cmd
 }
 
@@ -135,9 +144,9 @@ func showApproval(w io.Writer, a wire.Approval) {
 	}
 }
 
-func (c *command) approvalWithdraw() *cobra.Command {
+func (c *command) approvalCancel() *cobra.Command {
 	return &cobra.Command{
-		Use: "withdraw ID", Short: "Withdraw an approval request", Args: cobra.ExactArgs(1),
+		Use: "cancel ID", Short: "Cancel an approval request, so that the action is denied", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cl, err := c.client(cmd.Context())
 			if err != nil {

@@ -35,7 +35,7 @@ func (c *command) capabilityRegister() *cobra.Command {
 		Long: `Register the capabilities of a manifest. The files that the manifest names, relative
 to its own directory, are copied, so that approved code cannot change afterwards.`,
 		Example: `  glasshouse capability register places.search.rtfs
-  glasshouse approvals
+  glasshouse approval ls
   glasshouse approve a-…`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			manifest, at, err := manifestIn(args[0], dir)

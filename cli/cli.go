@@ -160,6 +160,11 @@ func (c *command) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "glasshouse",
 		Short: "Run agents in jails (sandboxes): observe, govern and rewind them",
+		Example: `  glasshouse run -- make test                     # in a jail, on a copy of this directory
+  glasshouse diff JAIL --unified; glasshouse apply JAIL
+  glasshouse goal "fix the failing test" --agent opencode -C .
+  glasshouse events JAIL --follow 'type:net'
+  glasshouse snapshot create JAIL --name before; glasshouse rewind JAIL --last`,
 		Long: `Glasshouse runs autonomous agents in jails (sandboxes) on Linux.
 
 All commands except serve use a daemon: the one at --addr or GLASSHOUSE_ADDR if set,
@@ -190,15 +195,7 @@ run and exec otherwise exit with the code of the program.`,
 	root.PersistentFlags().StringVar(&c.data, "data", "", "data directory (default "+def+", or GLASSHOUSE_DATA)")
 	root.PersistentFlags().StringVar(&c.addr, "addr", "", "the daemon's address, unix:///path or http://host:port (GLASSHOUSE_ADDR)")
 	root.PersistentFlags().BoolVar(&c.json, "json", false, "output JSON")
-	root.AddCommand(
-		c.serve(), c.ui(), c.run(), c.apply(), c.jail(), c.copy(), c.files(), c.diff(),
-		c.events(), c.at(), c.processes(), c.syscalls(), c.network(), c.report(),
-		c.snapshot(), c.snapshots(), c.branch(), c.restore(), c.rewind(), c.lineage(),
-		c.approvals(), c.approve(), c.deny(), c.secret(), c.policy(), c.decide(), c.trail(), c.egress(), c.audit(), c.export(),
-		c.capability(), c.call(), c.replay(), c.skill(), c.bundle(), c.market(), c.mcp(),
-		c.goal(), c.runs(), c.session(), c.schedules(), c.connectors(),
-		c.openCode(), c.rtfs(), c.wasm(), c.mockLLM(), c.rootfs(), c.token(), c.e2b(), c.backends(), c.doctor(), c.health(), c.version(), c.docs(),
-	)
+	c.addCommands(root)
 	checkArgs(root)
 	return root
 }

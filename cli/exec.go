@@ -40,6 +40,9 @@ func (f *execFlags) request(argv []string, getenv func(string) string) (wire.Exe
 	}, err
 }
 
+// exec is jail exec without the word jail.
+func (c *command) exec() *cobra.Command { return c.jailExec() }
+
 func (c *command) jailExec() *cobra.Command {
 	var f execFlags
 	var detach bool
@@ -117,17 +120,24 @@ func (c *command) stream(ctx context.Context, cl *client.Client, jid id.Jail, re
 	if req.StdinOpen {
 		go cl.Stdin(ctx, jid, s.Exec().ID, c.env.Stdin, true) // ends with the process, or with ctx
 	}
+	err = c.forwardOutput(ctx, s)
+	if err == io.EOF {
+		return c.exitOf(s.Exec())
+	}
+	complain(c.env.Stderr, err)
+	return exitCode(exitDaemon)
+}
+
+// forwardOutput copies the output of a command to standard output and standard error. It returns
+// io.EOF when the command has ended.
+func (c *command) forwardOutput(ctx context.Context, s *client.ExecStream) error {
 	for {
 		out, err := s.Next()
-		if err == io.EOF {
-			return c.exitOf(s.Exec())
-		}
-		if cause := context.Cause(ctx); err != nil && cause != nil {
+		if cause := context.Cause(ctx); err != nil && err != io.EOF && cause != nil {
 			err = cause
 		}
 		if err != nil {
-			complain(c.env.Stderr, err)
-			return exitCode(exitDaemon)
+			return err
 		}
 		if out.Lost > 0 {
 			fmt.Fprintf(c.env.Stderr, "glasshouse: %d bytes of output were lost\n", out.Lost)
@@ -137,8 +147,7 @@ func (c *command) stream(ctx context.Context, cl *client.Client, jid id.Jail, re
 			w = c.env.Stderr
 		}
 		if _, err := w.Write(out.Data); err != nil {
-			complain(c.env.Stderr, fmt.Errorf("forward output: %w", err))
-			return exitCode(exitDaemon)
+			return fmt.Errorf("forward output: %w", err)
 		}
 	}
 }
@@ -154,7 +163,7 @@ func (c *command) reportApprovals(ctx context.Context, cl *client.Client, jid id
 	wg.Go(func() {
 		for e, err := range cl.ApprovalEvents(ctx) {
 			if err != nil {
-				return // `glasshouse approvals` lists the requests as well
+				return // `glasshouse approval ls` lists the requests as well
 			}
 			if e.Kind == "asked" && e.Approval.Jail == jid {
 				fmt.Fprintf(c.env.Stderr, "glasshouse: approval required: %s\n  try: glasshouse approve %s\n", text.Visible(e.Approval.Title), e.Approval.ID)
@@ -272,6 +281,53 @@ func (c *command) jailExecs() *cobra.Command {
 			})
 		},
 	}
+}
+
+func (c *command) logs() *cobra.Command {
+	var follow bool
+	cmd := &cobra.Command{
+		Use: "logs JAIL [EXEC]", Short: "Show the output of the newest command of a jail, or of a given one", Args: cobra.RangeArgs(1, 2),
+		Long: `Show the output of a command in a jail: of the newest one, or of the one with the given
+id. The jail keeps the end of the output of recent commands, which jail execs lists.`,
+		Example: `  glasshouse logs j-4k2v9c7m1xqe
+  glasshouse logs j-4k2v9c7m1xqe --follow`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.withJail(cmd, args[0], func(cl *client.Client, jid id.Jail) error {
+				var xid id.Exec
+				if len(args) == 2 {
+					xid = id.Exec(args[1])
+				} else {
+					all, err := client.Collect(cl.Execs(cmd.Context(), jid))
+					if err != nil {
+						return err
+					}
+					if len(all) == 0 {
+						return fault.Newf(fault.NotFound, "cli.logs", string(jid), "no command has run in the jail")
+					}
+					xid = all[len(all)-1].ID
+				}
+				if !follow {
+					x, err := cl.ExecResult(cmd.Context(), jid, xid)
+					if err != nil {
+						return err
+					}
+					return c.print(x, func(io.Writer) { c.showOutput(x) })
+				}
+				s, err := cl.Follow(cmd.Context(), jid, xid, -1)
+				if err != nil {
+					return err
+				}
+				defer s.Close()
+				err = c.forwardOutput(cmd.Context(), s)
+				if err == io.EOF {
+					return nil
+				}
+				return err
+			})
+		},
+	}
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "continue until the command ends")
+	return cmd
 }
 
 func (c *command) showOutput(x wire.Exec) {

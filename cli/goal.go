@@ -197,7 +197,7 @@ func lostRun(ctx context.Context, r id.Run, err error) error {
 	}
 	return &fault.Error{Op: "follow run", On: string(r), Kind: fault.Unavailable,
 		Err:    fmt.Errorf("the daemon closed the connection; the run continues when the daemon is back (%w)", err),
-		Remedy: "glasshouse runs follow " + string(r)}
+		Remedy: "glasshouse agent logs " + string(r)}
 }
 
 // runJailLabel marks a jail that was created for a run and stops with it. The jail of a session

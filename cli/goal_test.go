@@ -120,7 +120,7 @@ func TestGoalFollowsRunToEnd(t *testing.T) {
 		{
 			name: "followed later", line: "runs follow r-1", events: started + cutSuffix,
 			run:  runIn("active"),
-			errs: "\n  try: glasshouse runs follow r-1\n",
+			errs: "\n  try: glasshouse agent logs r-1\n",
 			code: 1,
 		},
 	} {

@@ -8,9 +8,11 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -432,12 +434,47 @@ The decision is recorded in the audit log. The exit code is 1 if it is denied.`,
 }
 
 func (c *command) egress() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "egress", Short: "Show and change the egress rules of a jail",
+		Long: `Show and change what a jail in network mode proxy may reach. A change is effective
+immediately: open connections that the new rules do not allow are closed.`,
+		Example: `  glasshouse egress show j-4k2v9c7m1xqe
+  glasshouse egress allow j-4k2v9c7m1xqe registry.npmjs.org git.example.com:22,443
+  glasshouse egress deny j-4k2v9c7m1xqe registry.npmjs.org`,
+	}
+	cmd.AddCommand(c.egressShow(), c.egressSet(), c.egressAllow(), c.egressDeny(), c.egressLog())
+	old := c.egressSet()
+	replace := old.RunE
+	old.RunE = func(cmd *cobra.Command, args []string) error {
+		if !slices.ContainsFunc([]string{"allow", "egress", "ask"}, cmd.Flags().Changed) {
+			return c.egressShow().RunE(cmd, args)
+		}
+		return replace(cmd, args)
+	}
+	c.acceptOld(cmd, old, "egress show\" or \"glasshouse egress set")
+	return cmd
+}
+
+func (c *command) egressShow() *cobra.Command {
+	return &cobra.Command{
+		Use: "show JAIL", Short: "Show the egress rules of a jail and its traffic counters", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.withJail(cmd, args[0], func(cl *client.Client, j id.Jail) error {
+				e, err := cl.Egress(cmd.Context(), j)
+				if err != nil {
+					return err
+				}
+				return c.print(e, func(w io.Writer) { showEgress(w, e) })
+			})
+		},
+	}
+}
+
+func (c *command) egressSet() *cobra.Command {
 	var f egressFlags
 	cmd := &cobra.Command{
-		Use: "egress JAIL", Short: "Show or replace the egress rules of a jail", Args: cobra.ExactArgs(1),
-		Long: `Show the egress rules of a jail in network mode proxy, and its traffic counters. With
---allow, --egress or --ask, the rules are replaced, effective immediately: open
-connections that the new rules do not allow are closed.
+		Use: "set JAIL", Short: "Replace all egress rules of a jail", Args: cobra.ExactArgs(1),
+		Long: `Replace all egress rules of a jail by those of --allow, --egress and --ask.
 
 A file of egress rules has the fields of the API:
 
@@ -449,18 +486,18 @@ A file of egress rules has the fields of the API:
     - host: git.example.com
       ports: [22, 443]
   ask: true`,
+		Example: `  glasshouse egress set j-4k2v9c7m1xqe --egress rules.yaml
+  glasshouse egress set j-4k2v9c7m1xqe --allow registry.npmjs.org --ask`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			next, err := f.request()
 			if err != nil {
 				return err
 			}
+			if next == nil {
+				return usagef("give --allow, --egress or --ask; usage: %s", cmd.UseLine())
+			}
 			return c.withJail(cmd, args[0], func(cl *client.Client, j id.Jail) error {
-				var e wire.EgressState
-				if next != nil {
-					e, err = cl.SetEgress(cmd.Context(), j, *next)
-				} else {
-					e, err = cl.Egress(cmd.Context(), j)
-				}
+				e, err := cl.SetEgress(cmd.Context(), j, *next)
 				if err != nil {
 					return err
 				}
@@ -469,8 +506,83 @@ A file of egress rules has the fields of the API:
 		},
 	}
 	f.add(cmd)
-	cmd.AddCommand(c.egressLog())
 	return cmd
+}
+
+func (c *command) egressAllow() *cobra.Command {
+	return &cobra.Command{
+		Use: "allow JAIL HOST[:PORT,...]...", Short: "Add hosts to the egress rules of a jail", Args: cobra.MinimumNArgs(2),
+		Long: `Add rules that allow hosts: a name, *.example.com, or an IP address or prefix. Without
+ports, 80 and 443 are allowed. The other rules stay.`,
+		Example: `  glasshouse egress allow j-4k2v9c7m1xqe registry.npmjs.org git.example.com:22,443`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var added []wire.EgressRule
+			for _, a := range args[1:] {
+				r, err := parseAllow(a)
+				if err != nil {
+					return err
+				}
+				added = append(added, r)
+			}
+			return c.changeEgress(cmd, args[0], func(e *wire.Egress) error {
+				for _, r := range added {
+					if !slices.ContainsFunc(e.Allow, func(has wire.EgressRule) bool { return reflect.DeepEqual(has, r) }) {
+						e.Allow = append(e.Allow, r)
+					}
+				}
+				return nil
+			})
+		},
+	}
+}
+
+func (c *command) egressDeny() *cobra.Command {
+	return &cobra.Command{
+		Use: "deny JAIL HOST...", Short: "Remove hosts from the egress rules of a jail, or deny addresses", Args: cobra.MinimumNArgs(2),
+		Long: `Remove all rules for a host. For an IP address or prefix, also add a rule that denies it,
+whatever name resolves to it.`,
+		Example: `  glasshouse egress deny j-4k2v9c7m1xqe registry.npmjs.org
+  glasshouse egress deny j-4k2v9c7m1xqe 203.0.113.0/24`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.changeEgress(cmd, args[0], func(e *wire.Egress) error {
+				var denied []wire.EgressRule
+				for _, host := range args[1:] {
+					before := len(e.Allow)
+					e.Allow = slices.DeleteFunc(e.Allow, func(r wire.EgressRule) bool { return strings.EqualFold(r.Host, host) })
+					_, err := netip.ParsePrefix(host)
+					if err != nil {
+						_, err = netip.ParseAddr(host)
+					}
+					switch {
+					case err == nil:
+						denied = append(denied, wire.EgressRule{Host: host, Deny: true})
+					case len(e.Allow) == before:
+						return fmt.Errorf("no rule allows %s; see glasshouse egress show", text.Visible(host))
+					}
+				}
+				e.Allow = append(denied, e.Allow...) // the first matching rule applies
+				return nil
+			})
+		},
+	}
+}
+
+// changeEgress changes the egress rules of a jail and prints the result.
+func (c *command) changeEgress(cmd *cobra.Command, jail string, change func(*wire.Egress) error) error {
+	return c.withJail(cmd, jail, func(cl *client.Client, j id.Jail) error {
+		now, err := cl.Egress(cmd.Context(), j)
+		if err != nil {
+			return err
+		}
+		if err := change(&now.Egress); err != nil {
+			return err
+		}
+		e, err := cl.SetEgress(cmd.Context(), j, now.Egress)
+		if err != nil {
+			return err
+		}
+		return c.print(e, func(w io.Writer) { showEgress(w, e) })
+	})
 }
 
 func (c *command) egressLog() *cobra.Command {

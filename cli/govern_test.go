@@ -46,7 +46,7 @@ func TestEgressRulesFromFile(t *testing.T) {
 		{flags: "--egress " + file("types.yaml", "ask: maybe\n"), errs: "types.yaml: json: cannot unmarshal", code: 1},
 	} {
 		d := newScriptedDaemon(t, map[string]string{"PUT /jails/" + aJail + "/egress": `{"egress":{}}`})
-		code, _, errs := d.run("", append([]string{"egress", aJail}, strings.Fields(c.flags)...)...)
+		code, _, errs := d.run("", append([]string{"egress", "set", aJail}, strings.Fields(c.flags)...)...)
 		if code != c.code || !strings.Contains(errs, c.errs) || c.errs == "" && errs != "" {
 			t.Errorf("egress %s: got exit code %d and %q, want %d and %q", c.flags, code, errs, c.code, c.errs)
 		}

@@ -61,7 +61,7 @@ func TestHostileNamesInErrorsAreEscaped(t *testing.T) {
 		{"jail", "exec", "j-4k2v9c7m1xqe", "--", "true"},
 		{"jail", "rm", "j-4k2v9c7m1xqe", "j-4k2v9c7m1xqf"},
 		{"runs"},
-		{"approvals"},
+		{"approval", "ls"},
 	} {
 		_, stderr, code := runAgainst(t, 404, problem, args...)
 		line := strings.Join(args, " ")
@@ -87,7 +87,7 @@ func TestHostileNamesInResponsesAreEscaped(t *testing.T) {
 		{runs, []string{"runs"}},
 		{runs, []string{"runs", "--json"}},
 		{jails, []string{"sessions"}},
-		{jails, []string{"approvals"}},
+		{jails, []string{"approval", "ls"}},
 		{jails, []string{"skills"}},
 		{jails, []string{"schedules"}},
 	} {

@@ -43,7 +43,7 @@ func showInstall(w io.Writer, b wire.Bundle) {
 	case n == nil:
 		fmt.Fprintf(w, "%s %s is installed\n", text.Visible(b.Name), text.Visible(b.Version))
 	case n.State == "pending":
-		fmt.Fprintf(w, "%s %s is pending approval\n  to see what it may do: glasshouse approvals show %s\n  to allow it:           glasshouse approve %s\n",
+		fmt.Fprintf(w, "%s %s is pending approval\n  to see what it may do: glasshouse approval show %s\n  to allow it:           glasshouse approve %s\n",
 			text.Visible(b.Name), text.Visible(n.Version), n.Approval, n.Approval)
 	default:
 		fmt.Fprintf(w, "%s %s is refused: %s\n", text.Visible(b.Name), text.Visible(n.Version), text.Visible(n.Why))

@@ -23,7 +23,7 @@ func TestBundleInstall(t *testing.T) {
 		{line: "bundle install " + archive, answers: m{"POST /bundles": installed}, want: post, out: "places 1.2.0 is installed"},
 		{
 			line: "bundle install " + archive, answers: m{"POST /bundles": pending}, want: post,
-			out: `pla\x1bces 1.2.0\u202e is pending approval` + "\nto see what it may do: glasshouse approvals show a-1\nto allow it: glasshouse approve a-1",
+			out: `pla\x1bces 1.2.0\u202e is pending approval` + "\nto see what it may do: glasshouse approval show a-1\nto allow it: glasshouse approve a-1",
 		},
 		{line: "bundle install " + archive, answers: m{"POST /bundles": refused}, want: post, out: `places 1.2.0 is refused: it wants \x1b[31mred\u202e`},
 		{line: "bundle install " + archive + ".none", errs: "no such file", code: 1},

@@ -11,8 +11,8 @@ func TestEmptyListIsJSONArray(t *testing.T) {
 	exits := map[string]int{"doctor": 1} // no probe reports that a jail can run
 	for _, c := range []struct{ line, path string }{
 		{"jail ls", "/jails"}, {"jail execs " + aJail, "/jails/" + aJail + "/execs"}, {"files ls " + aJail + ":/", "/jails/" + aJail + "/files"},
-		{"snapshots", "/snapshots"}, {"lineage", "/lineage"}, {"rootfs ls", "/images"}, {"backends", "/backends"}, {"token ls", "/tokens"}, {"doctor", "/doctor"},
-		{"secret ls", "/secrets"}, {"approvals", "/approvals"}, {"approvals notices", "/notices/dead"}, {"trail " + aJail, "/sandbox/" + aJail + "/decisions"},
+		{"snapshot ls", "/snapshots"}, {"lineage", "/lineage"}, {"rootfs ls", "/images"}, {"backends", "/backends"}, {"token ls", "/tokens"}, {"doctor", "/doctor"},
+		{"secret ls", "/secrets"}, {"approval ls", "/approvals"}, {"approval notices", "/notices/dead"}, {"trail " + aJail, "/sandbox/" + aJail + "/decisions"},
 		{"audit ls", "/chain"}, {"capability ls", "/capabilities"}, {"skill ls", "/skills"}, {"bundle ls", "/bundles"}, {"bundle publishers", "/publishers"},
 		{"session ls", "/chat/session"}, {"session messages s", "/chat/inbox"}, {"runs", "/chat/run"}, {"runs steps r-1", "/chat/run/r-1/actions"},
 		{"runs checkpoints r-1", "/chat/run/r-1/checkpoints"}, {"schedule ls", "/schedules"}, {"connector ls", "/connectors"},
@@ -66,13 +66,13 @@ func TestEveryCommandPrintsDaemonErrors(t *testing.T) {
 	for _, line := range []string{
 		"jail ls", "jail show " + aJail, "jail create", "jail start " + aJail, "jail stop " + aJail, "jail pause " + aJail, "jail resume " + aJail, "jail rm " + aJail,
 		"jail limits " + aJail, "jail execs " + aJail, "files ls " + aJail + ":/", "files stat " + aJail + ":/x", "files rm " + aJail + ":/x", "files mkdir " + aJail + ":/x", "files mv " + aJail + ":/x /y",
-		"files watch " + aJail + ":/", "cp " + aJail + ":/x -", "cp - " + aJail + ":/x", "snapshot " + aJail, "snapshots", "snapshot show " + aSnapshot, "snapshot rm " + aSnapshot, "snapshot warm " + aSnapshot,
+		"files watch " + aJail + ":/", "cp " + aJail + ":/x -", "cp - " + aJail + ":/x", "snapshot create " + aJail, "snapshot ls", "snapshot show " + aSnapshot, "snapshot rm " + aSnapshot, "snapshot warm " + aSnapshot,
 		"branch " + aSnapshot, "restore " + aSnapshot, "rewind " + aJail + " " + aSnapshot, "lineage", "rootfs ls", "rootfs prune", "rootfs prepare", "policy show " + aJail, "policy rm " + aJail,
-		"policy level " + aJail + " 1", "policy explain " + aJail + " bash", "decide " + aJail + " bash", "egress " + aJail, "egress log " + aJail, "trail " + aJail, "secret ls", "secret set K", "secret rm K",
+		"policy level " + aJail + " 1", "policy explain " + aJail + " bash", "decide " + aJail + " bash", "egress show " + aJail, "egress set " + aJail + " --ask", "egress allow " + aJail + " a.example", "logs " + aJail, "logs " + aJail + " x", "egress log " + aJail, "trail " + aJail, "secret ls", "secret set K", "secret rm K",
 		"secret rotate", "secret revoke g", "secret grant K " + aJail, "session ls", "session open", "session show s", "session send s x", "session messages s", "session events s", "session close s",
 		"runs", "runs show r", "runs pause r", "runs cancel r", "runs steps r", "runs checkpoint r", "runs checkpoints r", "runs resume r", "runs move r done", "runs follow r", "goal x", "schedule ls",
-		"schedule show h", "schedule times x", "schedule edit h --when x", "schedule pause h", "schedule rm h", "connector ls", "connector deliveries c", "connector redeliver d", "approvals", "approvals show a",
-		"approvals withdraw a", "approvals notices", "approvals --follow", "approve a", "deny a", "capability ls", "capability show a", "capability rm a", "capability revoke a", "capability trust a d", "call a", "replay 1",
+		"schedule show h", "schedule times x", "schedule edit h --when x", "schedule pause h", "schedule rm h", "connector ls", "connector deliveries c", "connector redeliver d", "approval ls", "approval show a",
+		"approval cancel a", "approval notices", "approval ls --follow", "approve a", "deny a", "capability ls", "capability show a", "capability rm a", "capability revoke a", "capability trust a d", "call a", "replay 1",
 		"skill ls", "skill show s", "skill rm s", "audit ls", "audit show 1", "audit verify", "audit head", "backends", "health", "token ls", "token create x", "token rm t", "bundle ls", "bundle rm b",
 		"bundle publishers", "market search x", "market outdated", "market install x", "ps " + aJail, "at " + aJail + " 1", "events " + aJail, "e2b",
 	} {
@@ -93,7 +93,7 @@ func TestEveryCommandPrintsDaemonErrors(t *testing.T) {
 
 // An invalid response of the daemon is an error; no command panics.
 func TestInvalidDaemonResponseIsAnError(t *testing.T) {
-	for _, line := range []string{"jail ls", "jail show " + aJail, "snapshots", "runs show r", "approvals show a", "audit show 1", "audit ls", "policy show " + aJail, "egress " + aJail, "call a", "health", "lineage"} {
+	for _, line := range []string{"jail ls", "jail show " + aJail, "snapshot ls", "agent show r", "approval show a", "audit show 1", "audit ls", "policy show " + aJail, "egress show " + aJail, "call a", "health", "lineage"} {
 		for _, garbage := range []string{"", "null", `"text"`, `{"items":5}`, "<html>", `{"items":[{"id":5}]}`, "500 <html>", `404 not json`, `{"items":[`} {
 			d := newScriptedDaemon(t, nil)
 			d.problem = garbage

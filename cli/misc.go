@@ -265,7 +265,7 @@ func leaves(cmd *cobra.Command) []*cobra.Command {
 		switch {
 		case sub.Hidden || sub.Name() == "help" || sub.Name() == "completion":
 		case sub.HasSubCommands():
-			if sub.Runnable() {
+			if _, group := sub.Annotations[isGroup]; sub.Runnable() && !group {
 				all = append(all, sub)
 			}
 			all = append(all, leaves(sub)...)

@@ -24,10 +24,11 @@ func TestJailByName(t *testing.T) {
 		t.Fatal(err)
 	}
 	arguments := strings.NewReplacer("JAIL|SNAPSHOT [JAIL|SNAPSHOT | PATH...]", "box", "SNAPSHOT|JAIL", "box", "SNAPSHOT|--last", "s-9d2kq7w4hxma", "JAIL", "box",
-		"[--] COMMAND [ARG...]", "true", "1|2|3", "1", ":PATH", ":/etc", ":FROM TO", ":/from /to", "ACTION", "bash", "NAME", "KEY", "...", "", "[flags] ", "")
+		"[--] COMMAND [ARG...]", "true", "1|2|3", "1", ":PATH", ":/etc", ":FROM TO", ":/from /to", "HOST[:PORT,...]...", "192.0.2.1", "HOST...", "192.0.2.1", "ACTION", "bash", "NAME", "KEY", "...", "", "[flags] ", "")
 	optional := regexp.MustCompile(` ?\[[^\]]*\]+`)
 	also := map[string]string{ // other arguments of the command
 		"glasshouse policy set":  " --policy " + file,
+		"glasshouse egress set":  " --ask",
 		"glasshouse branch":      " -n 1",
 		"glasshouse jail limits": " --memory 1g",
 	}

@@ -43,7 +43,7 @@ func TestSnapshotExportImport(t *testing.T) {
 	if back == sid || !strings.HasPrefix(back, "s-") {
 		t.Errorf("imported as %q", back)
 	}
-	d.wantOutput("snapshots", sid, back, "imported")
+	d.wantOutput("snapshot ls", sid, back, "imported")
 	d.wantOutput("snapshot show "+back, "imported")
 }
 

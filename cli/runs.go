@@ -14,10 +14,41 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// agent groups the commands of agent runs. The commands goal and runs are aliases of parts of it.
+func (c *command) agent() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "agent", Short: "Start, list and control agent runs",
+		Example: `  glasshouse agent run "fix the failing test" --agent opencode -C .
+  glasshouse agent ls
+  glasshouse agent logs r-4t9wq2kx7mzb`,
+	}
+	run := c.goal()
+	run.Use = "run GOAL [-- ARG…]"
+	cmd.AddCommand(run, c.runList("ls"))
+	cmd.AddCommand(c.runCommands("logs")...)
+	return cmd
+}
+
 func (c *command) runs() *cobra.Command {
+	cmd := c.runList("runs")
+	cmd.AddCommand(c.runCommands("follow")...)
+	return cmd
+}
+
+// runCommands returns the commands for one run. follow is the name of the one that shows it live.
+func (c *command) runCommands(follow string) []*cobra.Command {
+	return []*cobra.Command{
+		c.runShow(), c.runFollow(follow), c.runSteps(), c.runCheckpoint(), c.runCheckpoints(), c.runResume(),
+		c.runDo("pause", "Pause a run", (*client.Client).PauseRun),
+		c.runDo("cancel", "Cancel a run and its child runs", (*client.Client).CancelRun),
+		c.runDone(),
+	}
+}
+
+func (c *command) runList(name string) *cobra.Command {
 	var session, state string
 	cmd := &cobra.Command{
-		Use: "runs", Short: "List and control agent runs", Args: cobra.NoArgs,
+		Use: name, Short: "List agent runs", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl, err := c.client(cmd.Context())
 			if err != nil {
@@ -38,12 +69,6 @@ func (c *command) runs() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&session, "session", "", "only runs of this session")
 	cmd.Flags().StringVar(&state, "state", "", "only runs in this state")
-	cmd.AddCommand(
-		c.runShow(), c.runSteps(), c.runFollow(), c.runCheckpoint(), c.runCheckpoints(), c.runResume(),
-		c.runDo("pause", "Pause a run", (*client.Client).PauseRun),
-		c.runDo("cancel", "Cancel a run and its child runs", (*client.Client).CancelRun),
-		c.runDone(),
-	)
 	return cmd
 }
 
@@ -96,9 +121,9 @@ func (c *command) runSteps() *cobra.Command {
 	}
 }
 
-func (c *command) runFollow() *cobra.Command {
+func (c *command) runFollow(name string) *cobra.Command {
 	return &cobra.Command{
-		Use: "follow RUN", Short: "Follow a run until it ends", Args: cobra.ExactArgs(1),
+		Use: name + " RUN", Short: "Follow a run until it ends", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cl, err := c.client(cmd.Context())
 			if err != nil {
@@ -166,10 +191,10 @@ func (c *command) runResume() *cobra.Command {
 	var budget []string
 	cmd := &cobra.Command{
 		Use: "resume RUN", Short: "Resume a run, in place or from a checkpoint", Args: cobra.ExactArgs(1),
-		Example: `  glasshouse runs resume r-…
-  glasshouse runs resume r-… --checkpoint p-…
-  glasshouse runs resume r-… --branch 3
-  glasshouse runs resume r-… --budget llm-tokens=200000`,
+		Example: `  glasshouse agent resume r-…
+  glasshouse agent resume r-… --checkpoint p-…
+  glasshouse agent resume r-… --branch 3
+  glasshouse agent resume r-… --budget llm-tokens=200000`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var err error
 			r.Budget, err = parseBudget(budget)

@@ -18,10 +18,23 @@ import (
 )
 
 func (c *command) snapshot() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "snapshot", Short: "Create, list, export and remove snapshots of jails",
+		Long: `A snapshot has the processes, memory and files of a jail. Use rewind to return the jail
+to the snapshot, and branch or restore to create new jails from it.`,
+		Example: `  glasshouse snapshot create j-4k2v9c7m1xqe --name before-upgrade
+  glasshouse snapshot ls j-4k2v9c7m1xqe`,
+	}
+	cmd.AddCommand(c.snapshotCreate(), c.snapshotList(), c.snapshotShow(), c.snapshotRemove(), c.snapshotWarm(), c.snapshotExport(), c.snapshotImport())
+	c.acceptOld(cmd, c.snapshotCreate(), "snapshot create")
+	return cmd
+}
+
+func (c *command) snapshotCreate() *cobra.Command {
 	var req wire.TakeSnapshot
 	var labels []string
 	cmd := &cobra.Command{
-		Use: "snapshot JAIL", Short: "Take a snapshot of a jail", Args: cobra.ExactArgs(1),
+		Use: "create JAIL", Short: "Take a snapshot of a jail", Args: cobra.ExactArgs(1),
 		Long: `Take a snapshot of the processes, memory and files of a jail, and print its id. The
 jail pauses for milliseconds. Use rewind to return the jail to the snapshot, and branch
 or restore to create new jails from it.
@@ -31,8 +44,8 @@ copied: the jail keeps its writable layer, and the snapshot gets a copy. stacked
 layer becomes part of the snapshot, whatever its size, and the jail continues on a new
 one; its external connections are closed. A jail without processes is captured in the
 second way.`,
-		Example: `  glasshouse snapshot j-4k2v9c7m1xqe --name before-upgrade
-  glasshouse branch $(glasshouse snapshot j-4k2v9c7m1xqe) -n 5`,
+		Example: `  glasshouse snapshot create j-4k2v9c7m1xqe --name before-upgrade
+  glasshouse branch $(glasshouse snapshot create j-4k2v9c7m1xqe) -n 5`,
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			req.Labels, err = keyValues(labels, nil)
 			if err != nil {
@@ -51,14 +64,13 @@ second way.`,
 	cmd.Flags().StringArrayVarP(&labels, "label", "l", nil, "KEY=VALUE; may be repeated")
 	cmd.Flags().BoolVar(&req.Stop, "stop", false, "leave the jail stopped")
 	cmd.Flags().StringVar(&req.Layering, "layering", "", "file layering: copied or stacked")
-	cmd.AddCommand(c.snapshotShow(), c.snapshotRemove(), c.snapshotWarm(), c.snapshotExport(), c.snapshotImport())
 	return cmd
 }
 
-func (c *command) snapshots() *cobra.Command {
+func (c *command) snapshotList() *cobra.Command {
 	var quiet bool
 	cmd := &cobra.Command{
-		Use: "snapshots [JAIL]", Short: "List snapshots, of one jail or all, oldest first", Args: cobra.MaximumNArgs(1),
+		Use: "ls [JAIL]", Short: "List snapshots, of one jail or all, oldest first", Args: cobra.MaximumNArgs(1),
 		Long: `List snapshots, oldest first. MEMORY is the memory of the processes (-: no processes),
 PAUSE the time for which the jail was frozen. OWN is the disk space that removing the
 snapshot would free, SHARED the space shared with jails and other snapshots.`,

@@ -43,7 +43,7 @@ func TestSnapshotCommands(t *testing.T) {
 	if !id.Valid('s', s) {
 		t.Fatalf("a snapshot is %q", s)
 	}
-	list := d.wantOutput("snapshots", "ID", "OWN", "SHARED", s, string(d.jail), "base", "just now", "asked", "64 MiB", "12.35ms", "3 MiB", "5 MiB")
+	list := d.wantOutput("snapshot ls", "ID", "OWN", "SHARED", s, string(d.jail), "base", "just now", "asked", "64 MiB", "12.35ms", "3 MiB", "5 MiB")
 	if list != d.wantOutput("snapshots JAIL") {
 		t.Error("the jail's snapshots are not all there are")
 	}

@@ -132,7 +132,7 @@ func TestGoalReportsHowToFollowAfterDaemonStop(t *testing.T) {
 		}
 	})
 	code, _, errs := runWithoutDaemon(t, nil, "--addr", addr, "goal", "work for long")
-	if code != 1 || !strings.Contains(errs, "the run continues when the daemon is back") || !strings.Contains(errs, "glasshouse runs follow r-abc") {
+	if code != 1 || !strings.Contains(errs, "the run continues when the daemon is back") || !strings.Contains(errs, "glasshouse agent logs r-abc") {
 		t.Errorf("goal exits with %d and writes %q, want 1, that the run continues, and how to follow it", code, errs)
 	}
 }

@@ -168,10 +168,10 @@ func TestApprovalAllowDenyAndChange(t *testing.T) {
 	// Allowed: the agent continues after the approval, not before.
 	push := h.ask(j, "bash", "git push")
 	a := h.pendingApproval(j, "git push")
-	if out := h.says("approvals"); !strings.Contains(out, string(a.ID)) || !strings.Contains(out, "bash") && !strings.Contains(out, "git push") {
+	if out := h.says("approval", "ls"); !strings.Contains(out, string(a.ID)) || !strings.Contains(out, "bash") && !strings.Contains(out, "git push") {
 		t.Errorf("approvals lists\n%s", out)
 	}
-	if out := h.says("approvals", "show", string(a.ID)); !strings.Contains(out, "git push") || !strings.Contains(out, "AGENTS.md") {
+	if out := h.says("approval", "show", string(a.ID)); !strings.Contains(out, "git push") || !strings.Contains(out, "AGENTS.md") {
 		t.Errorf("approvals show prints\n%s", out)
 	}
 	select {

@@ -170,7 +170,7 @@ func (p *publisher) allow(name string) string {
 	}
 	for _, b := range all {
 		if b.Name == name && b.Next != nil && b.Next.State == "pending" {
-			asked := p.does("approvals", "show", string(b.Next.Approval))
+			asked := p.does("approval", "show", string(b.Next.Approval))
 			p.does("approve", string(b.Next.Approval))
 			p.bundleNow(name)
 			return asked

@@ -11,7 +11,7 @@ import (
 func TestDiffOfBranches(t *testing.T) {
 	h, j := counting(t)
 	h.sh(j, "echo both > /root/f")
-	s := h.says("snapshot", string(j), "--name", "base")
+	s := h.says("snapshot", "create", string(j), "--name", "base")
 	var kids []string
 	for line := range strings.Lines(h.says("branch", s, "-n", "2")) {
 		kids = append(kids, strings.TrimSpace(line))

@@ -151,7 +151,7 @@ func (ts templates) built(build string) (state, reason, log string) {
 // layers returns the existing snapshots.
 func (h *daemonHarness) layers() []string {
 	h.Helper()
-	return strings.Fields(h.says("snapshots", "-q"))
+	return strings.Fields(h.says("snapshot", "ls", "-q"))
 }
 
 func TestTemplateBuildFailsAfterDaemonKill(t *testing.T) {

@@ -659,7 +659,7 @@ func TestSandboxTimeoutAfterDaemonKill(t *testing.T) {
 	if left := h.says("jail", "ls", "-q"); strings.TrimSpace(left) != "" {
 		t.Errorf("jails left: %s", left)
 	}
-	if left := h.says("snapshots", "-q"); strings.TrimSpace(left) != "" {
+	if left := h.says("snapshot", "ls", "-q"); strings.TrimSpace(left) != "" {
 		t.Errorf("snapshots left: %s", left)
 	}
 }

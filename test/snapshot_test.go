@@ -86,7 +86,7 @@ func jails(lines string) (ids []id.Jail) {
 func TestSnapshotBranchAndRewind(t *testing.T) {
 	h, j := counting(t)
 	h.sh(j, "echo before > /root/file")
-	base := id.Snapshot(h.says("snapshot", "build", "--name", "base"))
+	base := id.Snapshot(h.says("snapshot", "create", "build", "--name", "base"))
 	at := h.count(j)
 	h.waitCount(j, at) // the counter continues
 	h.sh(j, "echo after > /root/file; touch /root/new")
@@ -143,7 +143,7 @@ func TestSnapshotBranchAndRewind(t *testing.T) {
 	for _, k := range append(kids, again) { // branches need neither the snapshot nor the jail
 		h.waitCount(k, h.count(k))
 	}
-	if out := h.says("snapshots", "-q"); out != "" {
+	if out := h.says("snapshot", "ls", "-q"); out != "" {
 		t.Errorf("snapshots left: %q", out)
 	}
 }
@@ -189,7 +189,7 @@ func TestRunCommandInBranches(t *testing.T) {
 	if left := h.says("jail", "ls", "-q"); left != string(j) {
 		t.Errorf("jails left: %q", left)
 	}
-	if left := h.says("snapshots", "-q"); left != "" {
+	if left := h.says("snapshot", "ls", "-q"); left != "" {
 		t.Errorf("snapshots left: %q", left)
 	}
 	table := h.says("branch", "build", "-n", "2", "--each", "echo end of {n}")
@@ -239,7 +239,7 @@ func TestAnInterruptLeavesNoBranches(t *testing.T) {
 	if left := h.says("jail", "ls", "-q"); left != string(j) {
 		t.Errorf("jails left: %q\n%s", left, &out)
 	}
-	if left := h.says("snapshots", "-q"); left != "" {
+	if left := h.says("snapshot", "ls", "-q"); left != "" {
 		t.Errorf("snapshots left: %q\n%s", left, &out)
 	}
 }
@@ -257,14 +257,14 @@ func (h *daemonHarness) wait(what string, yes func() bool) {
 func TestSnapshotsOfStoppedJail(t *testing.T) {
 	h, j := counting(t)
 	h.sh(j, "echo one > /root/file")
-	running := h.says("snapshot", "build", "--stop", "--name", "running")
+	running := h.says("snapshot", "create", "build", "--stop", "--name", "running")
 	if got, err := h.Jail(t.Context(), j); err != nil || got.State != "stopped" {
 		t.Fatalf("state after --stop = %s, %v, want stopped", got.State, err)
 	}
 	h.says("jail", "start", string(j))
 	h.sh(j, "cat /root/file; echo more >> /root/file")
 	h.says("jail", "stop", string(j))
-	h.says("snapshot", "build", "--name", "stopped")
+	h.says("snapshot", "create", "build", "--name", "stopped")
 	h.says("jail", "start", string(j))
 	if got := h.sh(j, "cat /root/file; echo two > /root/file"); got != "one\nmore" {
 		t.Errorf("file after two snapshots of the stopped jail: got %q", got)
@@ -279,11 +279,11 @@ func TestSnapshotsOfStoppedJail(t *testing.T) {
 	whole := id.Jail(h.says("restore", running))
 	h.waitCount(whole, h.count(whole))
 
-	if got := len(strings.Fields(h.says("snapshots", "build", "-q"))); got != 2 {
+	if got := len(strings.Fields(h.says("snapshot", "ls", "build", "-q"))); got != 2 {
 		t.Errorf("the jail has %d snapshots, want 2", got)
 	}
 	h.says("jail", "rm", string(j), "--snapshots")
-	if left := h.says("snapshots", "-q"); left != "" {
+	if left := h.says("snapshot", "ls", "-q"); left != "" {
 		t.Errorf("snapshots left: %q", left)
 	}
 	h.waitCount(whole, h.count(whole))

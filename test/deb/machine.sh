@@ -214,7 +214,7 @@ agent)
 	glasshouse apply "$jail"
 	says two cat /srv/work/made
 	glasshouse goal "say hello" | tee goal.out
-	glasshouse runs | tee runs.out
+	glasshouse agent ls | tee runs.out
 	[ "$(grep -c done runs.out)" = 2 ] || fail "a run is not done"
 	systemctl stop models
 	;;
@@ -230,7 +230,7 @@ while True:
     n += 1; time.sleep(0.1)
     open("/tmp/count", "w").write(f"{len(b)} {n}")' >/dev/null
 	until_true inside big 'test -s /tmp/count'
-	glasshouse snapshot big
+	glasshouse snapshot create big
 	glasshouse --json snapshots big
 	sid=$(json '(d if isinstance(d, list) else d["snapshots"])[0]["id"]' snapshots big)
 	glasshouse branch "$sid" -n 2 --name copy | tee branches
@@ -241,7 +241,7 @@ while True:
 	done <branches
 	glasshouse rewind big "$sid"
 	counts big
-	glasshouse snapshot big --stop
+	glasshouse snapshot create big --stop
 	says stopped state big
 	glasshouse jail rm big >/dev/null
 	;;
