@@ -119,9 +119,9 @@ story() {
     title "2. Capabilities: what they may do is asked about"
     run capability register "$WORK/places.rtfs"
     wants "places.search@1.0.0 is pending" "places.resolve@1.0.0 is approved"
-    run approvals show "$(gh approvals | grep -o '^a-[a-z0-9]*')"
+    run approval show "$(gh approval ls | grep -o '^a-[a-z0-9]*')"
     wants "places.googleapis.com" "GOOGLE_PLACES_API_KEY"
-    run approve "$(gh approvals | grep -o '^a-[a-z0-9]*')"
+    run approve "$(gh approval ls | grep -o '^a-[a-z0-9]*')"
 
     title "3. A skill, which teaches an agent to use them"
     run skill add "$WORK/local-places.md"
@@ -139,7 +139,7 @@ story() {
 
     title "5. A thief in its place: same jail, same secret, same network"
     gh capability register "$WORK/hunt.rtfs" >/dev/null
-    gh approve "$(gh approvals | grep -o '^a-[a-z0-9]*')" >/dev/null
+    gh approve "$(gh approval ls | grep -o '^a-[a-z0-9]*')" >/dev/null
     run call places.hunt '{"pattern":"AIza[0-9A-Za-z_-]{35}"}'
     wants '"found":[]' '403' '****'
     if grep -rqF --exclude-dir run -- "$PLACES_KEY" "$WORK/data" "$WORK/daemon.log"; then

@@ -183,7 +183,7 @@ govern)
 	says refused inside govern 'touch /tmp/x; rm -rf /tmp/x 2>/dev/null || echo refused'
 	says refused inside govern '(echo x >/etc/motd) 2>/dev/null || echo refused'
 	glasshouse jail exec --detach govern -- sh -c 'id -u >/tmp/id' >/dev/null
-	pending() { json '[a["id"] for a in (d if isinstance(d, list) else d["items"] if "items" in d else d["approvals"])][0]' approvals govern; }
+	pending() { json '[a["id"] for a in (d if isinstance(d, list) else d["items"] if "items" in d else d["approvals"])][0]' approval ls govern; }
 	until_true pending
 	glasshouse approve "$(pending)"
 	until_true inside govern 'test -s /tmp/id'
