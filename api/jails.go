@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"glasshouse/agents/gateway"
 	"glasshouse/api/wire"
@@ -92,8 +93,18 @@ func (h *jailHandler) startJail(ctx context.Context, p oneJail, _ none) (wire.Ja
 	return shown(ctx, h.snapshots)(h.jails.Start(ctx, p.ID))
 }
 
+// defaultGrace is the time between SIGTERM and SIGKILL if a request does not contain it.
+const defaultGrace = 10 * time.Second
+
+func graceOf(b wire.StopJail) (time.Duration, error) {
+	if b.GraceMS == nil {
+		return defaultGrace, nil
+	}
+	return millis("grace_ms", *b.GraceMS)
+}
+
 func (h *jailHandler) stopJail(ctx context.Context, p oneJail, b wire.StopJail) (wire.Jail, error) {
-	grace, err := millis("grace_ms", b.GraceMS)
+	grace, err := graceOf(b)
 	if err != nil {
 		return wire.Jail{}, err
 	}

@@ -45,7 +45,7 @@ func TestJailLifecycle(t *testing.T) {
 	if p := d.refused(409, req{as: access.Operator, method: "POST", path: self + "/pause"}); !strings.Contains(p.Detail, "the jail is stopped") {
 		t.Errorf("detail %q does not say that the jail is stopped", p.Detail)
 	}
-	d.want(200, req{as: access.Operator, method: "POST", path: self + "/stop", body: wire.StopJail{GraceMS: 10}}, nil)
+	d.want(200, req{as: access.Operator, method: "POST", path: self + "/stop", body: `{"grace_ms":10}`}, nil)
 
 	d.want(200, req{as: access.Viewer, method: "GET", path: self}, &j)
 	if j.Usage == nil || j.Usage.CPUMS != 1500 {

@@ -203,6 +203,8 @@ func TestCommandRequestsAndOutput(t *testing.T) {
 		{line: "jail start " + aJail, answers: m{"POST /jails/" + aJail + "/start": jailJSON}, want: []string{"POST /jails/" + aJail + "/start"}, out: []string{aJail + "\n"}},
 		{line: "jail start " + aJail + " j-bbbbbbbbbbbb", answers: m{"POST /jails/" + aJail + "/start": jailJSON, "POST /jails/j-bbbbbbbbbbbb/start": `409 {"title":"conflict","status":409,"detail":"the jail is running","remedy":"stop it first"}`},
 			want: []string{"POST /jails/" + aJail + "/start", "POST /jails/j-bbbbbbbbbbbb/start"}, out: []string{aJail + "\n"}, errs: "glasshouse: j-bbbbbbbbbbbb: the jail is running\n  try: stop it first\n", code: 1},
+		{line: "jail stop " + aJail, answers: m{"POST /jails/" + aJail + "/stop": stopped}, want: []string{`POST /jails/` + aJail + `/stop {"grace_ms":10000}`}, out: []string{aJail}},
+		{line: "jail stop --grace 0 " + aJail, answers: m{"POST /jails/" + aJail + "/stop": stopped}, want: []string{`POST /jails/` + aJail + `/stop {"grace_ms":0}`}, out: []string{aJail}},
 		{line: "jail stop --grace 3s " + aJail, answers: m{"POST /jails/" + aJail + "/stop": stopped}, want: []string{`POST /jails/` + aJail + `/stop {"grace_ms":3000}`}, out: []string{aJail}},
 		{line: "jail pause " + aJail, answers: m{"POST /jails/" + aJail + "/pause": jailJSON}, want: []string{"POST /jails/" + aJail + "/pause"}, out: []string{aJail}},
 		{line: "jail resume " + aJail, answers: m{"POST /jails/" + aJail + "/resume": jailJSON}, want: []string{"POST /jails/" + aJail + "/resume"}, out: []string{aJail}},

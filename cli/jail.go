@@ -394,11 +394,11 @@ func (c *command) jailStart() *cobra.Command {
 
 func (c *command) jailStop() *cobra.Command {
 	var grace time.Duration
-	cmd := c.each("stop", "Stop jails", "Stop jails by ending all their processes. Their files stay, and they can be started again.",
+	cmd := c.each("stop", "Stop jails", "Stop jails by ending all their processes: with SIGTERM, and those that continue after --grace\nwith SIGKILL. Their files stay, and they can be started again.",
 		func(ctx context.Context, cl *client.Client, j id.Jail) (any, error) {
 			return cl.StopJail(ctx, j, grace)
 		})
-	cmd.Flags().DurationVar(&grace, "grace", 0, "time between SIGTERM and SIGKILL, such as 10s")
+	cmd.Flags().DurationVar(&grace, "grace", 10*time.Second, "time between SIGTERM and SIGKILL; 0: SIGKILL at once")
 	return cmd
 }
 

@@ -93,9 +93,10 @@ func (c *Client) StartJail(ctx context.Context, j id.Jail) (wire.Jail, error) {
 }
 
 // StopJail stops a jail. Its processes are killed if they do not end within grace after
-// SIGTERM.
+// SIGTERM, or at once if grace is 0.
 func (c *Client) StopJail(ctx context.Context, j id.Jail, grace time.Duration) (wire.Jail, error) {
-	return c.moveJail(ctx, j, "/stop", wire.StopJail{GraceMS: grace.Milliseconds()})
+	ms := grace.Milliseconds()
+	return c.moveJail(ctx, j, "/stop", wire.StopJail{GraceMS: &ms})
 }
 
 // PauseJail pauses (freezes) a jail.

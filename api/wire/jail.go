@@ -125,7 +125,7 @@ type Usage struct {
 
 // StopJail configures how a jail is stopped. The request body is optional.
 type StopJail struct {
-	GraceMS int64 `json:"grace_ms,omitempty" minimum:"0" description:"Milliseconds between SIGTERM and SIGKILL. Zero selects the default."`
+	GraceMS *int64 `json:"grace_ms,omitempty" minimum:"0" description:"Milliseconds between SIGTERM and SIGKILL. Default: 10000. 0: SIGKILL at once."`
 }
 
 // Change is a difference between a jail's files and its root filesystem.

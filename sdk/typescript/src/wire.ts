@@ -2704,8 +2704,8 @@ export interface StartRun {
 }
 
 export interface StopJail {
-  /** Milliseconds between SIGTERM and SIGKILL. Zero selects the default. */
-  grace_ms?: number;
+  /** Milliseconds between SIGTERM and SIGKILL. Default: 10000. 0: SIGKILL at once. */
+  grace_ms?: number | null;
 }
 
 export interface Storage {

@@ -3214,8 +3214,8 @@ class StartRun(StartRunOptions):
 
 
 class StopJail(TypedDict, total=False):
-    # Milliseconds between SIGTERM and SIGKILL. Zero selects the default.
-    grace_ms: int
+    # Milliseconds between SIGTERM and SIGKILL. Default: 10000. 0: SIGKILL at once.
+    grace_ms: Optional[int]
 
 
 class Storage(TypedDict):
