@@ -151,7 +151,9 @@ type command struct {
 	env  Env
 	data string // --data
 	addr string // --addr
-	json bool   // --json
+	json bool   // --json, or a format that is made from it
+
+	format string // --output
 
 	usersLock *os.File // holds a shared lock while this process uses a daemon
 }
@@ -194,7 +196,7 @@ run and exec otherwise exit with the code of the program.`,
 	def := daemon.NewConfig(c.env.UID, c.env.Getenv("HOME")).Data
 	root.PersistentFlags().StringVar(&c.data, "data", "", "data directory (default "+def+", or GLASSHOUSE_DATA)")
 	root.PersistentFlags().StringVar(&c.addr, "addr", "", "the daemon's address, unix:///path or http://host:port (GLASSHOUSE_ADDR)")
-	root.PersistentFlags().BoolVar(&c.json, "json", false, "output JSON")
+	c.addFormat(root)
 	c.addCommands(root)
 	checkArgs(root)
 	return root
@@ -244,7 +246,7 @@ func (c *command) dial() (*client.Client, error) {
 	return client.New(client.Options{Addr: addr, Token: token})
 }
 
-// print writes v as JSON if --json is set, and calls show otherwise. A list without items is
+// print writes v as JSON, or in the format of --output, and calls show if neither is requested. A list without items is
 // written as [], even if it is nil, because scripts iterate over it.
 func (c *command) print(v any, show func(w io.Writer)) error {
 	if !c.json {
@@ -260,6 +262,5 @@ func (c *command) print(v any, show func(w io.Writer)) error {
 	if err := enc.Encode(v); err != nil {
 		return err
 	}
-	_, err := c.env.Stdout.Write(text.JSON(b.Bytes()))
-	return err
+	return c.writeJSON(b.Bytes())
 }

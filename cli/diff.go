@@ -157,6 +157,13 @@ func (c *command) compare(ctx context.Context, cl *client.Client, from, to strin
 		return err
 	}
 	defer page.Close()
+	if c.format == "yaml" || c.format == "name" {
+		doc, err := io.ReadAll(page)
+		if err != nil {
+			return err
+		}
+		return c.writeJSON(doc)
+	}
 	_, err = io.Copy(out, page) // the daemon has escaped the page
 	return err
 }

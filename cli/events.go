@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"io"
 	"os/signal"
 	"strings"
 	"syscall"
@@ -10,6 +11,7 @@ import (
 
 	"glasshouse/api/client"
 	"glasshouse/id"
+	"glasshouse/internal/text"
 	"glasshouse/observe/event"
 
 	"github.com/spf13/cobra"
@@ -79,7 +81,7 @@ func (c *command) showEvents(ctx context.Context, cl *client.Client, jid id.Jail
 			return err
 		}
 		if c.json {
-			_, err = out.Write(append(r.JSON, '\n'))
+			err = c.writeEvent(out, r.JSON)
 		} else if err = event.Parse(r.JSON, &e); err == nil {
 			_, err = fmt.Fprintln(out, eventLine(out, &e))
 		}
@@ -88,6 +90,28 @@ func (c *command) showEvents(ctx context.Context, cl *client.Client, jid id.Jail
 		}
 	}
 	return nil
+}
+
+// writeEvent writes an event as a line of JSON, or as a document of YAML.
+func (c *command) writeEvent(out io.Writer, line []byte) error {
+	switch c.format {
+	case "yaml":
+		doc, err := yamlOf(line)
+		if err != nil {
+			return err
+		}
+		line = append([]byte("---\n"), text.JSON(doc)...)
+	case "name":
+		seq, err := namesIn(line)
+		if err != nil {
+			return err
+		}
+		line = seq
+	default:
+		line = append(line, '\n')
+	}
+	_, err := out.Write(line)
+	return err
 }
 
 // parseTime parses a time, or a duration before now. It returns the zero time for "".

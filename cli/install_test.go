@@ -263,7 +263,7 @@ func TestSkillAddAndImport(t *testing.T) {
 		code int
 		text string
 	}{
-		"skill import " + folder:                    {2, `required flag(s) "out" not set`},
+		"skill import " + folder:                    {2, "give --output DIRECTORY"},
 		"skill import " + folder + " -o " + folder:  {1, "glasshouse: "},
 		"skill import " + folder + ".none -o " + to: {1, "no such file"},
 		"skill add " + doc + ".none":                {1, "no such file"},

@@ -236,8 +236,7 @@ func (c *command) printValue(v form.Value) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(c.env.Stdout, "%s\n", text)
-	return err
+	return c.writeJSON(append(text, '\n'))
 }
 
 // longestValue is the maximum length of a printed value, in bytes.

@@ -58,6 +58,9 @@ the parts that were left out. No script is run.`,
 		Example: `  glasshouse skill import ~/skills/pdf -o pdf-bundle
   glasshouse bundle sign pdf-bundle --key me.key -o pdf-1.0.0.tar.gz`,
 		RunE: func(_ *cobra.Command, args []string) error {
+			if out == "" {
+				return usagef("give --output DIRECTORY")
+			}
 			im, err := skill.Import(args[0])
 			if err != nil {
 				return err
@@ -72,8 +75,9 @@ the parts that were left out. No script is run.`,
 			})
 		},
 	}
-	cmd.Flags().StringVarP(&out, "out", "o", "", "output directory, new or empty")
-	cmd.MarkFlagRequired("out")
+	cmd.Flags().StringVarP(&out, "output", "o", "", "output directory, new or empty")
+	cmd.Flags().StringVar(&out, "out", "", "old name of --output")
+	cmd.Flags().MarkHidden("out")
 	return cmd
 }
 
