@@ -25,7 +25,10 @@ func (c *command) approval() *cobra.Command {
 		Example: `  glasshouse approval ls
   glasshouse approval approve a-5kq2m8xw7pdn`,
 	}
-	cmd.AddCommand(c.approvalList(), c.approvalShow(), c.approve(), c.deny(), c.approvalCancel(), c.approvalNotices())
+	approve, deny := c.approve(), c.deny()
+	approve.Example = strings.ReplaceAll(approve.Example, "glasshouse approve", "glasshouse approval approve")
+	deny.Example = "  glasshouse approval deny a-5kq2m8xw7pdn"
+	cmd.AddCommand(c.approvalList(), c.approvalShow(), approve, deny, c.approvalCancel(), c.approvalNotices())
 	return cmd
 }
 
@@ -193,9 +196,9 @@ func (c *command) approve() *cobra.Command {
 	var a wire.AnswerApproval
 	cmd := &cobra.Command{
 		Use: "approve ID", Short: "Approve a pending request", Args: cobra.ExactArgs(1),
-		Long: `Approve a pending request, once or with a larger scope. For a larger scope, glasshouse
-approvals show prints the rule that is written. Requests of high risk need a typed
-confirmation phrase or a second approver.`,
+		Long: `Approve a pending request, once or with a larger scope. For a larger scope, approval
+show prints the rule that is written. Requests of high risk need a typed confirmation
+phrase or a second approver.`,
 		Example: `  glasshouse approve a-abc
   glasshouse approve a-abc --scope always
   glasshouse approve a-abc --instead 'git push origin topic'`,

@@ -153,7 +153,8 @@ type command struct {
 	addr string // --addr
 	json bool   // --json, or a format that is made from it
 
-	format string // --output
+	format    string // --output
+	documents int    // number of written YAML documents
 
 	usersLock *os.File // holds a shared lock while this process uses a daemon
 }
@@ -198,6 +199,7 @@ run and exec otherwise exit with the code of the program.`,
 	root.PersistentFlags().StringVar(&c.addr, "addr", "", "the daemon's address, unix:///path or http://host:port (GLASSHOUSE_ADDR)")
 	c.addFormat(root)
 	c.addCommands(root)
+	addExamples(root)
 	checkArgs(root)
 	return root
 }

@@ -30,8 +30,8 @@ If the daemon uses TLS with its own certificate authority (serve --e2b-tls), the
 certificate is saved below ~/.local/state, and the printed lines make Node and Python
 trust it. For other programs, pass the file in NODE_EXTRA_CA_CERTS, such as with curl
 --cacert.`,
-		Example: `  eval "$(glasshouse e2b)"                      for this shell
-  glasshouse e2b --name ci >>.env               for a project`,
+		Example: `  eval "$(glasshouse e2b)"                      # for this shell
+  glasshouse e2b --name ci >>.env               # for a project`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl, err := c.dial() // a daemon that the CLI starts serves only this user
 			if err != nil {

@@ -11,7 +11,6 @@ import (
 
 	"glasshouse/api/client"
 	"glasshouse/id"
-	"glasshouse/internal/text"
 	"glasshouse/observe/event"
 
 	"github.com/spf13/cobra"
@@ -92,25 +91,12 @@ func (c *command) showEvents(ctx context.Context, cl *client.Client, jid id.Jail
 	return nil
 }
 
-// writeEvent writes an event as a line of JSON, or as a document of YAML.
+// writeEvent writes an event as a line of JSON, or in the format of --output.
 func (c *command) writeEvent(out io.Writer, line []byte) error {
-	switch c.format {
-	case "yaml":
-		doc, err := yamlOf(line)
-		if err != nil {
-			return err
-		}
-		line = append([]byte("---\n"), text.JSON(doc)...)
-	case "name":
-		seq, err := namesIn(line)
-		if err != nil {
-			return err
-		}
-		line = seq
-	default:
-		line = append(line, '\n')
+	if c.format == "yaml" || c.format == "name" {
+		return c.writeJSON(line)
 	}
-	_, err := out.Write(line)
+	_, err := out.Write(append(line, '\n'))
 	return err
 }
 

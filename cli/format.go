@@ -45,6 +45,10 @@ func (c *command) writeJSON(value []byte) error {
 	switch c.format {
 	case "yaml":
 		value, err = yamlOf(value)
+		if c.documents > 0 {
+			value = append([]byte("---\n"), value...)
+		}
+		c.documents++
 	case "name":
 		value, err = namesIn(value)
 	}

@@ -45,14 +45,14 @@ func TestOutputFormats(t *testing.T) {
 }
 
 func TestEventsAsYAML(t *testing.T) {
-	c := &command{format: "yaml"}
 	var out strings.Builder
+	c := &command{format: "yaml", env: Env{Stdout: &out}}
 	for _, line := range []string{`{"type":"proc","seq":1,"argv":["a","b"]}`, `{"type":"gap","seq":2,"lost":-1}`} {
 		if err := c.writeEvent(&out, []byte(line)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if want := "---\ntype: proc\nseq: 1\nargv:\n  - a\n  - b\n---\ntype: gap\nseq: 2\nlost: -1\n"; out.String() != want {
+	if want := "type: proc\nseq: 1\nargv:\n  - a\n  - b\n---\ntype: gap\nseq: 2\nlost: -1\n"; out.String() != want {
 		t.Errorf("got %q, want %q", out.String(), want)
 	}
 }

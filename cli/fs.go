@@ -89,7 +89,7 @@ func (c *command) filesRemove() *cobra.Command {
 	cmd := c.onFile("rm JAIL:PATH", "Remove a file or an empty directory", func(cmd *cobra.Command, cl *client.Client, at jailPath) error {
 		return cl.Remove(cmd.Context(), at.jail, at.path, recursive)
 	})
-	cmd.Flags().BoolVarP(&recursive, "recursive", "r", false, "copy directories recursively")
+	cmd.Flags().BoolVarP(&recursive, "recursive", "r", false, "also remove directories and all that is in them")
 	return cmd
 }
 
@@ -124,6 +124,6 @@ func (c *command) filesWatch() *cobra.Command {
 		}
 		return nil
 	})
-	cmd.Flags().BoolVarP(&recursive, "recursive", "r", false, "remove recursively")
+	cmd.Flags().BoolVarP(&recursive, "recursive", "r", false, "also below subdirectories")
 	return cmd
 }

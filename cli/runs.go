@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"glasshouse/api/client"
@@ -24,6 +25,7 @@ func (c *command) agent() *cobra.Command {
 	}
 	run := c.goal()
 	run.Use = "run GOAL [-- ARG…]"
+	run.Example = strings.ReplaceAll(run.Example, "glasshouse goal", "glasshouse agent run")
 	cmd.AddCommand(run, c.runList("ls"))
 	cmd.AddCommand(c.runCommands("logs")...)
 	return cmd

@@ -30,8 +30,8 @@ The link is valid once, for ten minutes. The browser stays logged in until the u
 logs out or for seven days without use. If the configuration sets a public address
 (approvals.links), a second address is printed; using either of them consumes the
 link.`,
-		Example: `  glasshouse ui --open                          in this machine's browser
-  glasshouse ui --role operator --label phone   for a phone that decides on approvals`,
+		Example: `  glasshouse ui --open                          # in this machine's browser
+  glasshouse ui --role operator --label phone   # for a phone that decides on approvals`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl, err := c.dial() // a daemon that the CLI starts has no address for browsers
 			if err != nil {
