@@ -46,7 +46,9 @@ reaps orphaned processes, and stop the jails with --stop-jails.`,
 					return err
 				}
 			}
-			cfg.ReadEnv(c.env.Getenv)
+			if warning := cfg.ReadEnv(c.env.Getenv); warning != "" {
+				fmt.Fprintln(c.env.Stderr, "glasshouse: "+warning)
+			}
 			for name, set := range map[string]func(){
 				"data": func() { cfg.Data = c.data }, "listen": func() { cfg.Listen = listen },
 				"db": func() { cfg.DB = db }, "insecure": func() { cfg.Insecure = insecure }, "stop-jails": func() { cfg.StopJails = stopJails },
@@ -84,7 +86,7 @@ reaps orphaned processes, and stop the jails with --stop-jails.`,
 		},
 	}
 	cmd.Flags().StringVar(&file, "config", "", "configuration file, YAML; see docs/configuration.md")
-	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:8082", `TCP address of the API; "" for the unix socket alone`)
+	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:8082", `TCP address of the API; "" for the unix socket alone (GLASSHOUSE_LISTEN)`)
 	cmd.Flags().StringVar(&db, "db", "", "postgres://… (default: SQLite in the data directory, or GLASSHOUSE_DB)")
 	cmd.Flags().BoolVar(&insecure, "insecure", false, "allow a listen address that is not loopback without TLS")
 	cmd.Flags().BoolVar(&e2bTLS, "e2b-tls", false, "serve E2B clients over TLS; creates a CA if none is set")

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"glasshouse/fault"
@@ -166,16 +167,24 @@ func (c *Config) ReadFile(name string) error {
 	return nil
 }
 
-// ReadEnv reads settings from the environment.
-func (c *Config) ReadEnv(getenv func(string) string) {
+// ReadEnv reads settings from the environment. It returns a warning about a variable with an old
+// name, or "".
+func (c *Config) ReadEnv(getenv func(string) string) (warning string) {
+	// GLASSHOUSE_ADDR is the address that clients use. It was also the address to listen on, and
+	// is until the next release, unless it is a URL.
+	if old := getenv("GLASSHOUSE_ADDR"); old != "" && !strings.Contains(old, "://") && getenv("GLASSHOUSE_LISTEN") == "" {
+		c.Listen = old
+		warning = "the daemon's listen address is now GLASSHOUSE_LISTEN; GLASSHOUSE_ADDR will be only for clients in the next release"
+	}
 	for name, field := range map[string]*string{
-		"GLASSHOUSE_DATA": &c.Data, "GLASSHOUSE_ADDR": &c.Listen, "GLASSHOUSE_DB": &c.DB, "GLASSHOUSE_E2B": &c.E2B.Listen,
+		"GLASSHOUSE_DATA": &c.Data, "GLASSHOUSE_LISTEN": &c.Listen, "GLASSHOUSE_DB": &c.DB, "GLASSHOUSE_E2B": &c.E2B.Listen,
 	} {
 		if v := getenv(name); v != "" {
 			*field = v
 		}
 	}
 	c.Gateway.readEnv(getenv)
+	return warning
 }
 
 // Validate sets derived settings. It rejects invalid settings and those that would

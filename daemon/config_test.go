@@ -100,6 +100,27 @@ func TestEnvironmentWinsOverTheFile(t *testing.T) {
 	}
 }
 
+func TestListenAddressFromEnvironment(t *testing.T) {
+	for _, tt := range []struct {
+		listen, addr, want string
+		warns              bool
+	}{
+		{"127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:1", false},
+		{"127.0.0.1:1", "", "127.0.0.1:1", false},
+		{"", "127.0.0.1:2", "127.0.0.1:2", true}, // the old name
+		{"", "http://other:8082", "default", false},
+		{"", "unix:///run/glasshouse.sock", "default", false},
+	} {
+		c := Config{Listen: "default"}
+		warning := c.ReadEnv(func(k string) string {
+			return map[string]string{"GLASSHOUSE_LISTEN": tt.listen, "GLASSHOUSE_ADDR": tt.addr}[k]
+		})
+		if c.Listen != tt.want || (warning != "") != tt.warns {
+			t.Errorf("GLASSHOUSE_LISTEN=%s GLASSHOUSE_ADDR=%s: listens on %s with the warning %q", tt.listen, tt.addr, c.Listen, warning)
+		}
+	}
+}
+
 func TestWithoutRootNothingNeedsRoot(t *testing.T) {
 	c := NewConfig(1000, "/home/u")
 	if !strings.HasPrefix(c.Data, "/home/u/") || c.Backend != "bwrap" || c.Runtime != "" || !c.Rootfs.Default.Host {
