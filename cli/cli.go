@@ -200,6 +200,7 @@ run and exec otherwise exit with the code of the program.`,
 	c.addFormat(root)
 	c.addCommands(root)
 	addExamples(root)
+	c.addCompletion(root)
 	checkArgs(root)
 	return root
 }
