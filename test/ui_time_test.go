@@ -70,6 +70,7 @@ func (u *ui) goesBackInTime() {
 
 	// A click in the chart moves as well, and a drag zooms in. New events redraw the chart, and
 	// the address is updated after the page.
+	evaluate[bool](p, `(window.seen = [], ["mousedown", "mouseup", "click"].forEach(type => document.addEventListener(type, e => window.seen.push(type + "@" + e.clientX + "," + e.clientY + " " + e.target.className), true)), true)`)
 	tries := func(what, condition string, gesture func(x, y, width float64)) {
 		u.Helper()
 		began, attempts := time.Now(), 0
@@ -80,7 +81,8 @@ func (u *ui) goesBackInTime() {
 			return p.comes(2*time.Second, condition)
 		}) {
 			chart := evaluate[string](p, `(e => { const r = e.getBoundingClientRect(); const at = document.elementFromPoint(r.right - 20, r.y + r.height / 2); return e.outerHTML + "\nat the point: " + at?.outerHTML.slice(0, 200) + "\nvisible: " + document.visibilityState + ", focus: " + document.hasFocus() })(document.querySelector(".u-over"))`)
-			u.Fatalf("%s has no effect: %d attempts in %v\n%s\n%s", what, attempts, time.Since(began), chart, p.text())
+			slider := evaluate[string](p, `(e => "slider from " + e.min + " to " + e.max + " at " + e.value + ", events seen by the chart: " + (window.seen ?? []).join(" "))(document.querySelector("input[aria-label=Moment]"))`)
+			u.Fatalf("%s has no effect: %d attempts in %v; the slider was set to %d, the file is from %d\n%s\n%s\n%s", what, attempts, time.Since(began), between, tree[0].TS, slider, chart, p.text())
 		}
 	}
 	tries("a click in the chart", fmt.Sprintf(`Number(new URLSearchParams(location.search).get("at")) > %d`, between+50), func(x, y, width float64) {
