@@ -5,11 +5,12 @@ SHELL := /bin/bash
 DATA  ?= $(if $(filter 0,$(shell id -u)),/var/lib/glasshouse,$(HOME)/.local/share/glasshouse)
 LISTEN ?= 127.0.0.1:8082
 export CGO_ENABLED := 0
-# Without the directory in them, compiled packages are the same in each clone, and for programs and
-# their tests. Otherwise each package and dependency is compiled twice.
-export GOFLAGS := $(strip -trimpath $(GOFLAGS))
 
 GO      ?= go
+# Without the directory in them, compiled packages are the same in each clone, and for programs and
+# their tests. Otherwise each package and dependency is compiled twice.
+# The user's flags may be in the environment or in the file of go env -w.
+export GOFLAGS := -trimpath $(filter-out -trimpath,$(shell $(GO) env GOFLAGS))
 LDFLAGS := -s -w -X glasshouse/cli.version=$(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 
 .PHONY: fuzz lint vm help up down build deb image images ui sdk test test-fast test-all check generate bench setup example docs clean
