@@ -99,7 +99,8 @@ type recovery struct {
 	unclean    bool // the files may have had further records
 }
 
-// A dropped segment was removed by retention, and a crash may have prevented the report.
+// A dropped segment was removed from the log, and its gap is not yet written: see
+// Log.reportDropped.
 type dropped struct {
 	gap   event.Event
 	index string
@@ -222,7 +223,7 @@ func (r *recovery) findLast(s *segment) {
 
 func (r *recovery) quarantine(s *segment, why error) {
 	if gap, ok := r.l.quarantineFile(s, why); ok {
-		r.gaps = append(r.gaps, gap)
+		r.dropped = append(r.dropped, dropped{gap, s.index()})
 	}
 }
 

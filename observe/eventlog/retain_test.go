@@ -171,9 +171,7 @@ func TestInterruptedRetentionIsReported(t *testing.T) {
 	for _, plain := range []bool{false, true} {
 		cfg := config(t, Policy{SegmentMB: 1, Plain: plain})
 		l := open(t, cfg)
-		fill(l, 0, 20_000)
-		flush(t, l)
-		settle(t, l)
+		grow(t, l, 0, 20_000)
 		segs, err := l.Segments()
 		if err != nil {
 			t.Fatal(err)
@@ -199,5 +197,26 @@ func TestInterruptedRetentionIsReported(t *testing.T) {
 			t.Errorf("Last() = %d after another Open, want %d", l.Last(), last+1)
 		}
 		l.Close()
+	}
+}
+
+// The same holds for a segment that was quarantined.
+func TestInterruptedQuarantineIsReported(t *testing.T) {
+	cfg := config(t, Policy{SegmentMB: 1})
+	l := open(t, cfg)
+	grow(t, l, 0, 20_000)
+	segs, err := l.Segments()
+	if err != nil || !segs[0].Closed {
+		t.Fatalf("no segment was closed: %+v, %v", segs, err)
+	}
+	if _, ok := l.quarantineFile(l.list()[0], errUnreadable); !ok {
+		t.Fatal("the segment is not in the log")
+	}
+	l.Close() // without the gap
+	l = open(t, cfg)
+	flush(t, l)
+	gaps := gapsIn(t, l)
+	if len(gaps) != 1 || gaps[0].Lost != segs[0].Events || gaps[0].Through != segs[0].Last || gaps[0].Reason != "unreadable" {
+		t.Errorf("the gaps are %+v, want one for %+v", gaps, segs[0])
 	}
 }

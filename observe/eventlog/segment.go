@@ -289,12 +289,12 @@ func (sl *segmentList) drop(s *segment) (event.Event, bool) {
 // inspection by a person, and appends a gap.
 func (l *Log) quarantine(s *segment, why error) {
 	if gap, ok := l.quarantineFile(s, why); ok {
-		l.appendGap(&gap)
+		l.reportDropped(&gap, s.index())
 	}
 }
 
 // quarantineFile is quarantine without appending the gap, which it returns. It returns false
-// if s was removed before.
+// if s was removed before. As with drop, the index remains until the gap is written.
 func (sl *segmentList) quarantineFile(s *segment, why error) (event.Event, bool) {
 	sl.disk.Lock()
 	defer sl.disk.Unlock()
@@ -305,7 +305,6 @@ func (sl *segmentList) quarantineFile(s *segment, why error) (event.Event, bool)
 	if err := os.Rename(name, name+badSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		why = errors.Join(why, err)
 	}
-	sl.remove(s.index())
 	sl.log.Error("quarantined an unreadable event log segment", "file", name+badSuffix, "error", why)
 	gap := event.Event{Type: event.Gap, Source: source[s.class], Lost: -1, Reason: "unreadable", From: s.first}
 	if s.covers().n > 0 {
