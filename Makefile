@@ -40,9 +40,9 @@ ifeq ($(filter amd64 arm64,$(ARCH)),)
 	$(error unsupported architecture $(ARCH): Glasshouse has eBPF programs and system call tables for amd64 and arm64 only)
 endif
 	@mkdir -p $(BIN) $(EMBEDDED)
-	GOARCH=$(ARCH) $(GO) build -trimpath -ldflags '-s -w' -o $(EMBEDDED)/glasshouse-init ./cmd/glasshouse-init
-	GOARCH=$(ARCH) $(GO) build -trimpath -ldflags '-s -w' -o $(EMBEDDED)/glasshouse-agent ./cmd/glasshouse-agent
-	GOARCH=$(ARCH) $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/glasshouse ./cmd/glasshouse
+	GOARCH=$(ARCH) $(GO) build -ldflags '-s -w' -o $(EMBEDDED)/glasshouse-init ./cmd/glasshouse-init
+	GOARCH=$(ARCH) $(GO) build -ldflags '-s -w' -o $(EMBEDDED)/glasshouse-agent ./cmd/glasshouse-agent
+	GOARCH=$(ARCH) $(GO) build -ldflags '$(LDFLAGS)' -o $(BIN)/glasshouse ./cmd/glasshouse
 
 deb: build ## a Debian package, bin/glasshouse_*.deb
 	@scripts/deb.sh $(BIN)/glasshouse bin

@@ -249,8 +249,8 @@ func (c *command) dial() (*client.Client, error) {
 	return client.New(client.Options{Addr: addr, Token: token})
 }
 
-// print writes v as JSON, or in the format of --output, and calls show if neither is requested. A list without items is
-// written as [], even if it is nil, because scripts iterate over it.
+// print writes v as JSON or in the format of --output, and calls show if neither is requested. A
+// list without items is written as [], even if it is nil, because scripts iterate over it.
 func (c *command) print(v any, show func(w io.Writer)) error {
 	if !c.json {
 		show(c.env.Stdout)

@@ -1,7 +1,9 @@
 package cli
 
 import (
+	"cmp"
 	"context"
+	"iter"
 	"slices"
 	"strings"
 	"time"
@@ -9,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"glasshouse/api/client"
+	"glasshouse/api/wire"
 	"glasshouse/internal/text"
 )
 
@@ -29,52 +32,36 @@ func (n *named) add(id, name, what string) {
 	}
 }
 
+// collect adds the items of a list.
+func collect[T any](items iter.Seq2[T, error], add func(all *named, item T)) (all named, err error) {
+	for item, err := range items {
+		if err != nil {
+			return nil, err
+		}
+		add(&all, item)
+	}
+	return all, nil
+}
+
 // completers complete the placeholders in the usage of commands.
 var completers = map[string]func(ctx context.Context, cl *client.Client) (named, error){
-	"JAIL": func(ctx context.Context, cl *client.Client) (all named, err error) {
-		for j, err := range cl.Jails(ctx, client.JailFilter{}) {
-			if err != nil {
-				return nil, err
-			}
-			all.add(string(j.ID), j.Name, j.State)
-		}
-		return all, nil
+	"JAIL": func(ctx context.Context, cl *client.Client) (named, error) {
+		return collect(cl.Jails(ctx, client.JailFilter{}), func(all *named, j wire.Jail) { all.add(string(j.ID), j.Name, j.State) })
 	},
-	"SNAPSHOT": func(ctx context.Context, cl *client.Client) (all named, err error) {
-		for s, err := range cl.Snapshots(ctx, client.SnapshotFilter{}) {
-			if err != nil {
-				return nil, err
-			}
-			all.add(string(s.ID), s.Name, "of "+string(s.Jail))
-		}
-		return all, nil
+	"SNAPSHOT": func(ctx context.Context, cl *client.Client) (named, error) {
+		return collect(cl.Snapshots(ctx, client.SnapshotFilter{}), func(all *named, s wire.Snapshot) { all.add(string(s.ID), s.Name, "of "+string(s.Jail)) })
 	},
-	"RUN": func(ctx context.Context, cl *client.Client) (all named, err error) {
-		for r, err := range cl.Runs(ctx, "", "") {
-			if err != nil {
-				return nil, err
-			}
-			all.add(string(r.ID), "", r.State+": "+text.Clip(r.Goal, 60))
-		}
-		return all, nil
+	"RUN": func(ctx context.Context, cl *client.Client) (named, error) {
+		return collect(cl.Runs(ctx, "", ""), func(all *named, r wire.Run) { all.add(string(r.ID), "", r.State+": "+text.Clip(r.Goal, 60)) })
 	},
-	"SESSION": func(ctx context.Context, cl *client.Client) (all named, err error) {
-		for s, err := range cl.Sessions(ctx) {
-			if err != nil {
-				return nil, err
-			}
-			all.add(s.ID, "", s.State)
-		}
-		return all, nil
+	"SESSION": func(ctx context.Context, cl *client.Client) (named, error) {
+		return collect(cl.Sessions(ctx), func(all *named, s wire.Session) { all.add(s.ID, "", s.State) })
 	},
-	"SCHEDULE": func(ctx context.Context, cl *client.Client) (all named, err error) {
-		for s, err := range cl.Schedules(ctx) {
-			if err != nil {
-				return nil, err
-			}
-			all.add(string(s.ID), "", text.Clip(s.Goal, 60))
-		}
-		return all, nil
+	"SCHEDULE": func(ctx context.Context, cl *client.Client) (named, error) {
+		return collect(cl.Schedules(ctx), func(all *named, s wire.Schedule) { all.add(string(s.ID), "", text.Clip(s.Goal, 60)) })
+	},
+	"TOKEN": func(ctx context.Context, cl *client.Client) (named, error) {
+		return collect(cl.Tokens(ctx), func(all *named, t wire.Token) { all.add(string(t.ID), "", t.Name+", "+t.Role) })
 	},
 	"APPROVAL": func(ctx context.Context, cl *client.Client) (all named, err error) {
 		pending, err := cl.Approvals(ctx, "", "")
@@ -83,24 +70,23 @@ var completers = map[string]func(ctx context.Context, cl *client.Client) (named,
 		}
 		return all, err
 	},
-	"TOKEN": func(ctx context.Context, cl *client.Client) (all named, err error) {
-		for t, err := range cl.Tokens(ctx) {
-			if err != nil {
-				return nil, err
-			}
-			all.add(string(t.ID), "", t.Name+", "+t.Role)
-		}
-		return all, nil
-	},
 }
 
 // groupOfID tells which objects the placeholder ID stands for, by the command or its group.
 var groupOfID = map[string]string{"approval": "APPROVAL", "approve": "APPROVAL", "deny": "APPROVAL", "token": "TOKEN"}
 
+// A place is an argument in the usage of a command.
+type place struct {
+	kinds []string // keys of completers; none if the argument cannot be completed
+	path  bool     // a path in the object follows, after a colon
+	more  bool     // further arguments are of the same kind
+}
+
 // addCompletion makes the shell complete the arguments of all commands below cmd.
 func (c *command) addCompletion(cmd *cobra.Command) {
 	for _, sub := range cmd.Commands() {
-		if places := placeholders(sub); len(places) > 0 && sub.ValidArgsFunction == nil {
+		places := placesOf(sub)
+		if sub.ValidArgsFunction == nil && slices.ContainsFunc(places, func(p place) bool { return len(p.kinds) > 0 }) {
 			sub.ValidArgsFunction = func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 				return c.complete(cmd.Context(), places, args, prefix)
 			}
@@ -109,60 +95,38 @@ func (c *command) addCompletion(cmd *cobra.Command) {
 	}
 }
 
-// placeholders returns the names of a command's arguments that can be completed, by position; ""
-// cannot. The last one stands for all further arguments if it ends with three dots.
-func placeholders(cmd *cobra.Command) (places []string) {
-	found := false
+// placesOf reads the arguments of a command from its usage.
+func placesOf(cmd *cobra.Command) (places []place) {
 	for _, word := range strings.Fields(cmd.Use)[1:] {
 		if word == "[flags]" || strings.HasPrefix(word, "[--") {
 			continue
 		}
-		word = strings.Trim(word, "[]")
-		name, rest, _ := strings.Cut(strings.TrimSuffix(word, "..."), "|")
-		path, _, isPath := strings.Cut(name, ":")
-		if isPath {
-			name = path
-		}
-		if name == "ID" {
-			name = groupOfID[cmd.Name()]
-			if name == "" && cmd.HasParent() {
-				name = groupOfID[cmd.Parent().Name()]
+		var p place
+		word, p.more = strings.CutSuffix(strings.Trim(word, "[]"), "...")
+		word, _, p.path = strings.Cut(word, ":")
+		for kind := range strings.SplitSeq(word, "|") {
+			if kind == "ID" {
+				kind = cmp.Or(groupOfID[cmd.Name()], groupOfID[cmd.Parent().Name()])
+			}
+			if completers[kind] != nil {
+				p.kinds = append(p.kinds, kind)
 			}
 		}
-		_, known := completers[name]
-		found = found || known
-		switch {
-		case !known:
-			name = ""
-		case isPath:
-			name += ":"
-		case completers[rest] != nil:
-			name += "|" + rest
-		}
-		if strings.HasSuffix(word, "...") && name != "" {
-			name += "..."
-		}
-		places = append(places, name)
-	}
-	if !found {
-		return nil
+		places = append(places, p)
 	}
 	return places
 }
 
 // complete returns the completions of the argument after args. It does not start a daemon, and
 // completes nothing if none answers.
-func (c *command) complete(ctx context.Context, places, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
-	place := ""
-	switch last := places[len(places)-1]; {
-	case len(args) < len(places):
-		place = places[len(args)]
-	case strings.HasSuffix(last, "..."):
-		place = last
+func (c *command) complete(ctx context.Context, places []place, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	var p place
+	if n := len(args); n < len(places) {
+		p = places[n]
+	} else if last := places[len(places)-1]; last.more {
+		p = last
 	}
-	place = strings.TrimSuffix(place, "...")
-	kinds, isPath := strings.CutSuffix(place, ":")
-	if place == "" || isPath && strings.Contains(prefix, ":") {
+	if len(p.kinds) == 0 || p.path && strings.Contains(prefix, ":") {
 		return nil, cobra.ShellCompDirectiveDefault
 	}
 	cl, err := c.dial()
@@ -172,23 +136,23 @@ func (c *command) complete(ctx context.Context, places, args []string, prefix st
 	ctx, stop := context.WithTimeout(ctx, completionTime)
 	defer stop()
 	var all []string
-	for kind := range strings.SplitSeq(kinds, "|") {
+	for _, kind := range p.kinds {
 		found, err := completers[kind](ctx, cl)
 		if err != nil {
 			cobra.CompDebugln(err.Error(), false)
 		}
 		for _, s := range found {
-			if isPath {
-				name, what, _ := strings.Cut(s, "\t")
-				s = cobra.CompletionWithDesc(name+":", what)
+			name, what, _ := strings.Cut(s, "\t")
+			if p.path {
+				name += ":"
 			}
-			if name, _, _ := strings.Cut(s, "\t"); strings.HasPrefix(s, prefix) && !slices.Contains(args, name) {
-				all = append(all, s)
+			if strings.HasPrefix(name, prefix) && !slices.Contains(args, name) {
+				all = append(all, cobra.CompletionWithDesc(name, what))
 			}
 		}
 	}
 	directive := cobra.ShellCompDirectiveNoFileComp
-	if isPath {
+	if p.path {
 		directive |= cobra.ShellCompDirectiveNoSpace
 	}
 	return all, directive

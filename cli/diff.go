@@ -157,7 +157,7 @@ func (c *command) compare(ctx context.Context, cl *client.Client, from, to strin
 		return err
 	}
 	defer page.Close()
-	if c.format == "yaml" || c.format == "name" {
+	if c.converts() {
 		doc, err := io.ReadAll(page)
 		if err != nil {
 			return err

@@ -93,7 +93,7 @@ func (c *command) showEvents(ctx context.Context, cl *client.Client, jid id.Jail
 
 // writeEvent writes an event as a line of JSON, or in the format of --output.
 func (c *command) writeEvent(out io.Writer, line []byte) error {
-	if c.format == "yaml" || c.format == "name" {
+	if c.converts() {
 		return c.writeJSON(line)
 	}
 	_, err := out.Write(append(line, '\n'))

@@ -254,11 +254,7 @@ func (c *command) jailExecs() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return c.withJail(cmd, args[0], func(cl *client.Client, jid id.Jail) error {
 				if len(args) == 2 {
-					x, err := cl.ExecResult(cmd.Context(), jid, id.Exec(args[1]))
-					if err != nil {
-						return err
-					}
-					return c.print(x, func(io.Writer) { c.showOutput(x) })
+					return c.printExec(cmd.Context(), cl, jid, id.Exec(args[1]))
 				}
 				all, err := client.Collect(cl.Execs(cmd.Context(), jid))
 				if err != nil {
@@ -307,11 +303,7 @@ id. The jail keeps the end of the output of recent commands, which jail execs li
 					xid = all[len(all)-1].ID
 				}
 				if !follow {
-					x, err := cl.ExecResult(cmd.Context(), jid, xid)
-					if err != nil {
-						return err
-					}
-					return c.print(x, func(io.Writer) { c.showOutput(x) })
+					return c.printExec(cmd.Context(), cl, jid, xid)
 				}
 				s, err := cl.Follow(cmd.Context(), jid, xid, -1)
 				if err != nil {
@@ -328,6 +320,15 @@ id. The jail keeps the end of the output of recent commands, which jail execs li
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "continue until the command ends")
 	return cmd
+}
+
+// printExec prints the output that a jail has kept of a command.
+func (c *command) printExec(ctx context.Context, cl *client.Client, jid id.Jail, xid id.Exec) error {
+	x, err := cl.ExecResult(ctx, jid, xid)
+	if err != nil {
+		return err
+	}
+	return c.print(x, func(io.Writer) { c.showOutput(x) })
 }
 
 func (c *command) showOutput(x wire.Exec) {

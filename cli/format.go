@@ -39,6 +39,9 @@ func (c *command) addFormat(root *cobra.Command) {
 	}
 }
 
+// converts reports whether JSON is only the source of the selected format.
+func (c *command) converts() bool { return c.format == "yaml" || c.format == "name" }
+
 // writeJSON writes a JSON value in the selected format: as it is, as YAML, or only its names.
 func (c *command) writeJSON(value []byte) error {
 	var err error
@@ -127,21 +130,25 @@ func namesIn(value []byte) ([]byte, error) {
 	}
 	var b bytes.Buffer
 	for _, item := range list {
-		name := ""
-		for _, field := range naming {
-			var s string
-			switch raw := item[field]; {
-			case len(raw) == 0 || name != "":
-			case json.Unmarshal(raw, &s) == nil:
-				name = s
-			default:
-				name = string(raw)
-			}
-		}
+		name := nameOf(item)
 		if name == "" {
 			return nil, usagef("-o name: the result has no name")
 		}
 		fmt.Fprintln(&b, text.Visible(name))
 	}
 	return b.Bytes(), nil
+}
+
+func nameOf(item map[string]json.RawMessage) string {
+	for _, field := range naming {
+		raw := item[field]
+		var s string
+		if len(raw) > 0 && json.Unmarshal(raw, &s) != nil {
+			s = string(raw) // a number
+		}
+		if s != "" {
+			return s
+		}
+	}
+	return ""
 }

@@ -459,12 +459,8 @@ func (c *command) egressShow() *cobra.Command {
 	return &cobra.Command{
 		Use: "show JAIL", Short: "Show the egress rules of a jail and its traffic counters", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return c.withJail(cmd, args[0], func(cl *client.Client, j id.Jail) error {
-				e, err := cl.Egress(cmd.Context(), j)
-				if err != nil {
-					return err
-				}
-				return c.print(e, func(w io.Writer) { showEgress(w, e) })
+			return c.printEgress(cmd, args[0], func(cl *client.Client, j id.Jail) (wire.EgressState, error) {
+				return cl.Egress(cmd.Context(), j)
 			})
 		},
 	}
@@ -496,12 +492,8 @@ A file of egress rules has the fields of the API:
 			if next == nil {
 				return usagef("give --allow, --egress or --ask; usage: %s", cmd.UseLine())
 			}
-			return c.withJail(cmd, args[0], func(cl *client.Client, j id.Jail) error {
-				e, err := cl.SetEgress(cmd.Context(), j, *next)
-				if err != nil {
-					return err
-				}
-				return c.print(e, func(w io.Writer) { showEgress(w, e) })
+			return c.printEgress(cmd, args[0], func(cl *client.Client, j id.Jail) (wire.EgressState, error) {
+				return cl.SetEgress(cmd.Context(), j, *next)
 			})
 		},
 	}
@@ -569,15 +561,22 @@ whatever name resolves to it.`,
 
 // changeEgress changes the egress rules of a jail and prints the result.
 func (c *command) changeEgress(cmd *cobra.Command, jail string, change func(*wire.Egress) error) error {
-	return c.withJail(cmd, jail, func(cl *client.Client, j id.Jail) error {
+	return c.printEgress(cmd, jail, func(cl *client.Client, j id.Jail) (wire.EgressState, error) {
 		now, err := cl.Egress(cmd.Context(), j)
 		if err != nil {
-			return err
+			return now, err
 		}
 		if err := change(&now.Egress); err != nil {
-			return err
+			return now, err
 		}
-		e, err := cl.SetEgress(cmd.Context(), j, now.Egress)
+		return cl.SetEgress(cmd.Context(), j, now.Egress)
+	})
+}
+
+// printEgress prints the egress rules that do returns for a jail.
+func (c *command) printEgress(cmd *cobra.Command, jail string, do func(*client.Client, id.Jail) (wire.EgressState, error)) error {
+	return c.withJail(cmd, jail, func(cl *client.Client, j id.Jail) error {
+		e, err := do(cl, j)
 		if err != nil {
 			return err
 		}

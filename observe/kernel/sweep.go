@@ -126,7 +126,7 @@ func (sw *sweeper) sweep(all bool) bool {
 	defer sw.round.Unlock()
 	ctl, until, busy := sw.m.ctl(), observe.Now()-int64(finishTime), false
 	for _, w := range *sw.source.watches.Load() {
-		if ctl.Dirty[w.index] == 0 && !w.waiting() && !(all && w.hasNew()) {
+		if ctl.Dirty[w.index] == 0 && !w.waiting(all) {
 			continue
 		}
 		ctl.Dirty[w.index] = 0
@@ -136,17 +136,18 @@ func (sw *sweeper) sweep(all bool) bool {
 	return busy
 }
 
-// waiting reports whether a jail without new records needs processing.
-func (w *watch) waiting() bool {
+// waiting reports whether a jail that is not marked as dirty needs processing. With all it also
+// looks for records in the rings.
+func (w *watch) waiting(all bool) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.behind || w.young || len(w.unsaved) > 0 || w.frozen
+	return w.behind || w.young || len(w.unsaved) > 0 || w.frozen || all && w.hasNew()
 }
 
 // hasNew reports whether a ring has records that were not read.
+//
+// +checklocks:w.mu
 func (w *watch) hasNew() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	for cpu := range w.count {
 		if w.mem != nil && atomic.LoadUint64(&w.ring(cpu).Head) != w.pos[cpu] {
 			return true

@@ -231,8 +231,8 @@ while True:
     open("/tmp/count", "w").write(f"{len(b)} {n}")' >/dev/null
 	until_true inside big 'test -s /tmp/count'
 	glasshouse snapshot create big
-	glasshouse --json snapshots big
-	sid=$(json '(d if isinstance(d, list) else d["snapshots"])[0]["id"]' snapshots big)
+	glasshouse --json snapshot ls big
+	sid=$(json '(d if isinstance(d, list) else d["snapshots"])[0]["id"]' snapshot ls big)
 	glasshouse branch "$sid" -n 2 --name copy | tee branches
 	while read -r branch; do
 		counts "$branch"
