@@ -231,6 +231,9 @@ func (t *terminal) listen(ctx context.Context, keys chan<- []byte) {
 		}
 		if kind == websocket.MessageText {
 			if err := t.control(ctx, data); err != nil {
+				if ctx.Err() != nil { // the terminal ended meanwhile
+					return
+				}
 				p := t.problems.of(t.where(), err)
 				t.say(ctx, wire.TerminalEvent{Error: &p})
 			}

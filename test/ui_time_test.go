@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/chromedp"
 
 	"glasshouse/api/client"
@@ -86,7 +85,8 @@ func (u *ui) goesBackInTime() {
 		}
 	}
 	tries("a click in the chart", fmt.Sprintf(`Number(new URLSearchParams(location.search).get("at")) > %d`, between+50), func(x, y, width float64) {
-		p.run(chromedp.MouseEvent(input.DispatchMouseEventTypeMouseMoved, x+width-20, y), chromedp.MouseClickXY(x+width-20, y))
+		// A hand moves the mouse while it clicks.
+		p.run(chromedp.DragAndDropXY(x+width-8, y, x+width-6, y+1, 1))
 	})
 	p.waitText("sown")
 	tries("a drag in the chart", `new URLSearchParams(location.search).get("from")`, func(x, y, _ float64) {

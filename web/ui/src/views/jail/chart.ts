@@ -15,6 +15,8 @@ export interface Mark {
 
 const colours: Record<Mark["kind"], string> = { snapshot: "lineage", moment: "accent", gap: "gap" };
 
+const slip = 4; // pixels: a shorter drag is a click
+
 interface Wishes {
   zoom: (from: number, to: number) => void;
   travel: (at: number) => void;
@@ -51,7 +53,7 @@ export function chart(node: HTMLElement, data: Data, height: number, wishes: Wis
       height,
       padding: [10, 8, 0, 0],
       legend: { show: false },
-      cursor: { y: false, points: { show: false }, drag: { x: true, y: false, setScale: false } },
+      cursor: { y: false, points: { show: false }, drag: { x: true, y: false, setScale: false, click: () => {} } },
       scales: { x: { time: true, range: () => wishes.range().map((ms) => ms / 1000) as [number, number] }, y: { range: (_u, _min, max) => [0, Math.max(1, max)] } },
       axes: [
         { ...axis, size: 26, space: 80, values: (_u, splits) => labels(splits) },
@@ -60,7 +62,7 @@ export function chart(node: HTMLElement, data: Data, height: number, wishes: Wis
       series: [{}, ...kinds.map((kind) => ({ fill: colour(kind), width: 0, points: { show: false }, paths: uPlot.paths.bars!({ size: [1, Infinity], align: 1 }) }))],
       hooks: {
         setSelect: [(u) => zoom(u, wishes)],
-        ready: [(u) => u.over.addEventListener("click", () => u.select.width <= 4 && u.cursor.left !== undefined && wishes.travel(u.posToVal(u.cursor.left, "x") * 1000))],
+        ready: [(u) => u.over.addEventListener("click", (event) => click(u, event, wishes))],
         draw: [(u) => wishes.marks().forEach((mark) => draw(u, mark))],
       },
     },
@@ -69,9 +71,19 @@ export function chart(node: HTMLElement, data: Data, height: number, wishes: Wis
   );
 }
 
+// click selects the moment under the pointer. A hand moves the mouse a little while it clicks,
+// and the page may scroll below it: uPlot takes both for a drag and drops the event, unless
+// its cursor.drag.click is replaced. The position is of the event, because that of uPlot's
+// cursor is relative to where the chart was at the last scroll event.
+function click(u: uPlot, event: MouseEvent, wishes: Wishes): void {
+  if (u.select.width > slip) return;
+  u.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+  wishes.travel(u.posToVal(event.clientX - u.over.getBoundingClientRect().left, "x") * 1000);
+}
+
 function zoom(u: uPlot, wishes: Wishes): void {
   const { left, width } = u.select;
-  if (width <= 4) return;
+  if (width <= slip) return;
   wishes.zoom(u.posToVal(left, "x") * 1000, u.posToVal(left + width, "x") * 1000);
   // The selection is zoomed to, so remove it. The click event at the end of the drag comes
   // first: its handler uses the selection to ignore it.
