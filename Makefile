@@ -107,9 +107,10 @@ bench: setup build ## benchmarks, compared with similar programs
 example: build ## run examples/places end to end
 	@GLASSHOUSE_DATA="$(DATA)" examples/places/run.sh
 
-docs: build ## docs/reference/cli.md, from the help of the commands, and the index of docs/project/decisions
+docs: build ## docs/reference/cli.md, the index of the decisions, and the documentation site; needs Node
 	bin/glasshouse docs > docs/reference/cli.md
 	@scripts/decisions.sh > docs/project/decisions/README.md.new && mv docs/project/decisions/README.md.new docs/project/decisions/README.md
+	@scripts/docs.sh
 
 clean: ## remove build results
 	rm -rf bin cmd/glasshouse/embedded/*/glasshouse-*

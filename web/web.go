@@ -32,6 +32,8 @@ type file struct {
 	hashed    bool // the name contains a hash of the content
 	plain     []byte
 	packed    func() []byte // compresses on first use; nil if compression saves nothing
+	policy    string        // Content-Security-Policy; "" for that of the UI
+	moved     string        // the address of the page, if the request has another
 }
 
 const index = "index.html"
@@ -71,7 +73,7 @@ func New(dist fs.FS) (*Site, error) {
 var kinds = map[string]string{
 	".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8",
 	".svg": "image/svg+xml", ".png": "image/png", ".ico": "image/x-icon", ".woff2": "font/woff2",
-	".json": "application/json", ".webmanifest": "application/manifest+json", ".txt": "text/plain; charset=utf-8",
+	".json": "application/json", ".md": "text/markdown; charset=utf-8", ".webmanifest": "application/manifest+json", ".txt": "text/plain; charset=utf-8",
 }
 
 // least is the minimum size in bytes of a compressed file. Smaller files fit into one packet.
@@ -119,6 +121,9 @@ func (s *Site) find(r *http.Request) *file {
 		return nil
 	}
 	name := strings.TrimPrefix(r.URL.Path, "/")
+	if below, ok := strings.CutPrefix(name+"/", docsPrefix); ok {
+		return readDocs().find(strings.TrimSuffix(below, "/"))
+	}
 	if f := s.files[name]; f != nil {
 		return f
 	}
@@ -147,6 +152,13 @@ func (s *Site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if f == nil {
 		http.Error(w, "no such file", http.StatusNotFound)
 		return
+	}
+	if f.moved != "" {
+		http.Redirect(w, r, f.moved, http.StatusMovedPermanently)
+		return
+	}
+	if f.policy != "" {
+		h.Set("Content-Security-Policy", f.policy)
 	}
 	h.Set("Cache-Control", "no-cache")
 	if f.hashed {
