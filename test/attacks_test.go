@@ -621,10 +621,10 @@ func TestCapabilitySecretIsSentOnlyToItsHost(t *testing.T) {
 	}
 }
 
-// TestSecurityGuaranteesHaveAttackTests checks that the table in docs/security.md names an
+// TestSecurityGuaranteesHaveAttackTests checks that the table in docs/security/testing.md names an
 // existing test for each guarantee.
 func TestSecurityGuaranteesHaveAttackTests(t *testing.T) {
-	text, err := os.ReadFile("../docs/security.md")
+	text, err := os.ReadFile("../docs/security/testing.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -635,12 +635,12 @@ func TestSecurityGuaranteesHaveAttackTests(t *testing.T) {
 		"DoS via resources", "Escape via kernel exploit", "Persist malware", "Privilege escalation",
 	} {
 		if !regexp.MustCompile(`(?m)^\| \*\*` + promise + "\\*\\* \\|.*\\| `test` `TestAttack\\w+` \\|").MatchString(table) {
-			t.Errorf("docs/security.md names no test for %q", promise)
+			t.Errorf("docs/security/testing.md names no test for %q", promise)
 		}
 	}
 	named := regexp.MustCompile("`([a-z/]+)` `(Test\\w+)`").FindAllStringSubmatch(table, -1)
 	if len(named) < 15 {
-		t.Errorf("docs/security.md names %d tests, want at least 15", len(named))
+		t.Errorf("docs/security/testing.md names %d tests, want at least 15", len(named))
 	}
 	for _, n := range named {
 		files, _ := filepath.Glob(filepath.Join("..", n[1], "*_test.go")) // the pattern is valid
