@@ -328,7 +328,7 @@ func (co *core) resumeSchedule(ctx context.Context, r run.Run, by, reason string
 	if r.State == run.Scheduled {
 		return r, &fault.Error{Op: "gateway.Resume", On: string(r.ID), Kind: fault.Conflict,
 			Err:    fmt.Errorf("the run represents schedule %s, which creates a new run at each due time", h),
-			Remedy: "start a run now with glasshouse goal, or change the schedule with glasshouse schedules edit " + string(h)}
+			Remedy: "start a run now with glasshouse goal, or change the schedule with glasshouse schedule edit " + string(h)}
 	}
 	s, err := co.services.Schedules.Resume(ctx, h)
 	if err != nil {
