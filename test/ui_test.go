@@ -119,6 +119,7 @@ func TestUI(t *testing.T) {
 		{"pages fit on a phone", (*ui).fitsOnAPhone},
 		{"draft a policy", (*ui).draftsAPolicy},
 		{"failures are shown", (*ui).showsFailures},
+		{"documentation", (*ui).readsDocumentation},
 		{"accessibility", (*ui).isAccessible},
 		{"bad network", (*ui).survivesBadNetwork},
 		{"page memory is bounded", (*ui).doesNotGrow},

@@ -68,7 +68,7 @@ func TestDocumentationLinksResolve(t *testing.T) {
 
 func TestDocumentationHasAllPages(t *testing.T) {
 	s := web.Handler()
-	for _, dir := range []string{"tutorials", "how-to", "concepts", "reference", "project"} {
+	for _, dir := range []string{"tutorials", "how-to", "concepts", "security", "reference", "project"} {
 		list, err := os.ReadDir("../docs/" + dir)
 		if err != nil {
 			t.Fatal(err)
