@@ -58,6 +58,7 @@ func (h *documentHandler) getProblem(w http.ResponseWriter, _ *http.Request, p p
 <h1>%[1]s</h1>
 <p>Problem type <code>%[2]s</code>, HTTP status %[3]d %[4]s.</p>
 <p>%[5]s</p>
+<p>More: <a href="/docs/how-to/troubleshooting/">troubleshooting</a>.</p>
 </html>
 `, html.EscapeString(k.title), html.EscapeString(wire.TypeOf(name)), status, http.StatusText(status), html.EscapeString(k.about))
 	return err
