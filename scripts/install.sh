@@ -37,7 +37,7 @@ UNIT=/etc/systemd/system/glasshouse.service
 CONFIG=/etc/glasshouse/config.yaml
 
 main() {
-	prefix='' source='' version='' key=$RELEASE_KEY service=yes force='' uninstall=''
+	prefix='' source='' version='' key=$RELEASE_KEY chosen='' service=yes force='' uninstall=''
 	while [ $# -gt 0 ]; do
 		case $1 in
 		--prefix | --version | --key) [ $# -gt 1 ] || fail "$1 needs a value" ;;
@@ -48,6 +48,7 @@ main() {
 		--key)
 			key=$(cat "$2") || exit 1
 			[ -n "$key" ] || fail "$2 is empty"
+			chosen=yes
 			shift
 			;;
 		--no-service) service='' ;;
@@ -111,6 +112,8 @@ find_files() {
 	*/*) here=$(cd "$(dirname "$0")" && pwd) ;;
 	esac
 	if [ -z "$source" ] && [ -n "$here" ] && [ -x "$here/bin/glasshouse" ]; then
+		[ -z "$chosen" ] || fail "cannot check an unpacked archive: --key needs the files of the release"
+		say "checksum    not checked: this is an unpacked archive"
 		files=$here
 		return
 	fi

@@ -244,6 +244,20 @@ func TestInstallFromURL(t *testing.T) {
 	refused(t, exec.Command("sh", release.path("install.sh"), "--prefix", prefix, server.URL+"/none"), "cannot be reached")
 }
 
+func TestInstallFromUnpackedArchive(t *testing.T) {
+	release := makeRelease(t, "1.0")
+	name := "glasshouse_1.0_linux_" + runtime.GOARCH
+	succeeded(t, exec.Command("tar", "-xzf", release.path(name+".tar.gz"), "-C", release.dir), "")
+	prefix := t.TempDir()
+	script := filepath.Join(release.dir, name, "install.sh")
+	refused(t, exec.Command("sh", script, "--prefix", prefix, "--key", release.sign()), "cannot check an unpacked archive")
+	succeeded(t, exec.Command("sh", script, "--prefix", prefix), "(?s)not checked.*installed   glasshouse version 1.0")
+	succeeded(t, exec.Command("sh", prefix+"/lib/glasshouse/install.sh", "--prefix", prefix, "--uninstall"), "removed ")
+	if got := filesOf(t, prefix); len(got) > 0 {
+		t.Errorf("after --uninstall there are %q", got)
+	}
+}
+
 // Files that do not match the checksums or the signature are not installed.
 func TestInstallRefusesWrongFiles(t *testing.T) {
 	release := makeRelease(t, "1.0")
