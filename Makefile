@@ -6,14 +6,17 @@ DATA  ?= $(if $(filter 0,$(shell id -u)),/var/lib/glasshouse,$(HOME)/.local/shar
 LISTEN ?= 127.0.0.1:8082
 export CGO_ENABLED := 0
 
-GO      ?= go
+# Tools that scripts/setup.sh has fetched, among them Go if the machine has none that is new enough.
+export PATH := $(abspath $(DATA))/tools/bin:$(PATH)
+GO      ?= $(or $(wildcard $(abspath $(DATA))/tools/bin/go),go)
 # Without the directory in them, compiled packages are the same in each clone, and for programs and
 # their tests. Otherwise each package and dependency is compiled twice.
 # The user's flags may be in the environment or in the file of go env -w.
-export GOFLAGS := -trimpath $(filter-out -trimpath,$(shell $(GO) env GOFLAGS))
-LDFLAGS := -s -w -X glasshouse/cli.version=$(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+export GOFLAGS := -trimpath $(filter-out -trimpath,$(shell $(GO) env GOFLAGS 2>/dev/null))
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS := -s -w -X glasshouse/cli.version=$(VERSION)
 
-.PHONY: fuzz lint vm help up down build deb image images ui sdk test test-fast test-all check generate bench setup example docs clean
+.PHONY: fuzz lint vm help up down build deb release image images ui sdk test test-fast test-all check generate bench setup example docs clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -30,12 +33,15 @@ setup: ## install missing programs only
 
 # Builds are for this machine, or with ARCH=arm64 or ARCH=amd64 for another architecture, in
 # bin/ARCH. Each architecture has its own directory of embedded programs.
-HOSTARCH := $(shell $(GO) env GOHOSTARCH)
+HOSTARCH := $(shell $(GO) env GOHOSTARCH 2>/dev/null)
 ARCH     ?= $(HOSTARCH)
 BIN      := $(if $(filter $(HOSTARCH),$(ARCH)),bin,bin/$(ARCH))
 EMBEDDED := cmd/glasshouse/embedded/$(ARCH)
 
-build: ## bin/glasshouse
+build: ## bin/glasshouse; needs Go, which make setup installs
+ifeq ($(HOSTARCH),)
+	$(error Go is missing: run make setup, or install it, see https://go.dev/doc/install)
+endif
 ifeq ($(filter amd64 arm64,$(ARCH)),)
 	$(error unsupported architecture $(ARCH): Glasshouse has eBPF programs and system call tables for amd64 and arm64 only)
 endif
@@ -46,6 +52,9 @@ endif
 
 deb: build ## a Debian package, bin/glasshouse_*.deb
 	@scripts/deb.sh $(BIN)/glasshouse bin
+
+release: ## all files of a release for amd64 and arm64, in bin/release; signed with GLASSHOUSE_RELEASE_KEY
+	@scripts/release.sh bin/release
 
 image: build ## a container image, bin/glasshouse_*.oci.tar
 	@$(GO) run ./packaging/image $(BIN)/glasshouse bin

@@ -72,7 +72,8 @@ grep -q '^  head_file: /var/log/glasshouse/audit-heads ' "$tree/etc/glasshouse/c
 install -D -m 0644 packaging/deb/logrotate "$tree/etc/logrotate.d/glasshouse"
 printf '%s\n' /etc/glasshouse/config.yaml /etc/logrotate.d/glasshouse >"$tree/DEBIAN/conffiles"
 
-size=$(du -sk --apparent-size "$tree" | cut -f1)
+# In KiB. The sizes of directories are not counted, because file systems have different ones.
+size=$(find "$tree" -type f -printf '%s\n' | awk '{ n += int(($1 + 1023) / 1024) } END { print n }')
 sed -e "s/@VERSION@/$version/" -e "s/@ARCH@/$arch/" -e "s/@SIZE@/$size/" packaging/deb/control >"$tree/DEBIAN/control"
 install -m 0755 packaging/deb/{postinst,prerm,postrm} "$tree/DEBIAN/"
 (cd "$tree" && find usr etc -type f -print0 | sort -z | xargs -0 md5sum) >"$tree/DEBIAN/md5sums"

@@ -1,14 +1,19 @@
 #!/usr/bin/env bash
 #
-# setup.sh DATA [tests|criu]: install the missing programs that Glasshouse needs. With tests, also
-# install programs that only tests need. With criu, only fetch CRIU into DATA/tools.
+# setup.sh DATA [up|tests|criu]: install the missing programs that Glasshouse needs. With up, leave
+# out gVisor, which takes minutes to build and which jails do not need. With tests, also install
+# programs that only tests need. With criu, only fetch CRIU into DATA/tools.
 #
 # Packages come from the machine's apt. If a version is too old for the running kernel (CRIU) or in
 # general (runsc), a newer one is fetched from the next Debian release into DATA/tools, not into the
 # system. Existing programs are not changed, so a second run takes about a second. No service is
 # enabled and no configuration file is changed.
 #
-# The output has one line for each program: name, found, installed or fetched, and version.
+# In a clone of the repository it also fetches the Go toolchain that go.mod names, from the module
+# proxy of the user's configuration, if no installed Go fits.
+#
+# The output has one line for each program: name, found, installed or fetched, and version. A step
+# that can take long has a line before it, its last message every ten seconds, and its duration.
 
 set -euo pipefail
 export LC_ALL=C.UTF-8
@@ -21,6 +26,8 @@ CRIU_SINCE_6_11=4.2          # older ones copy the state of getrandom(2) into ev
 RUNSC_SINCE=20240101         # older ones lack required features
 RUNSC_WRITES=20260905        # older ones cannot checkpoint running jails
 RUNSC_MODULE=gvisor.dev/gvisor/runsc@v0.0.0-20260905035102-160fafc42237
+GO_SINCE=1.21                # older ones cannot fetch the toolchain of another version
+GO_MOD=$(dirname "${BASH_SOURCE[0]}")/../go.mod # a package has none: it is not built there
 
 # A command or file of each package, and the package. Those marked with ? are optional.
 NEEDED='
@@ -43,15 +50,52 @@ chromium    chromium        ?
 tshark      tshark          ?
 '
 
-say()  { printf '%-23s %-10s %s\n' "$1" "$2" "${3-}"; }
+STEP= # the name of the step that has begun
+
+# say NAME STATE [TEXT]: one line of output, with the duration of the step if NAME began one.
+say() {
+    local took=
+    if [ -n "$1" ] && [ "$1" = "$STEP" ]; then
+        took=" ($((SECONDS - STEP_BEGAN)) s)"
+        STEP=
+    fi
+    printf '%-23s %-10s %s\n' "$1" "$2" "${3-}$took"
+}
+
+# begin NAME TEXT: announce a step that can take long.
+begin() {
+    STEP=
+    say "$1" working "$2"
+    STEP=$1 STEP_BEGAN=$SECONDS
+}
+
 fail() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 root() { [ "$(id -u)" = 0 ]; }
 have() { case $1 in /*) [ -e "$1" ] ;; *) command -v "$1" >/dev/null ;; esac; }
 
-# quietly COMMAND...: show its output only if it fails.
+# quietly COMMAND...: show its last message every ten seconds, and its output only if it fails.
 quietly() {
-    local log=$TOOLS/setup.log
-    "$@" >"$log" 2>&1 || { tail -n 20 "$log" >&2; return 1; }
+    local log=$TOOLS/setup.log status=0
+    : >"$log"
+    exec 7> >(messages "$log")
+    local messages=$! # it ends when descriptor 7 is closed, which the command does not inherit
+    "$@" >"$log" 2>&1 7>&- || status=$?
+    exec 7>&-
+    wait $messages
+    [ $status = 0 ] || tail -n 20 "$log" >&2
+    return $status
+}
+
+# messages LOG: print the last line of LOG every ten seconds until standard input ends.
+messages() {
+    local status line began=$SECONDS
+    while :; do
+        status=0
+        read -r -t 10 || status=$?
+        [ $status -gt 128 ] || return 0 # not a timeout
+        line=$(tail -c 1000 "$1" | tr '\r' '\n' | sed '/^ *$/d' | tail -n 1 | cut -c 1-80)
+        say "" "$((SECONDS - began)) s" "$line"
+    done
 }
 
 apt_installed() { dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null | grep -qx installed; }
@@ -80,8 +124,10 @@ packages() {
     if [ ${#missing[@]} -gt 0 ]; then
         have apt-get || fail "missing: ${missing[*]}. This is no Debian or Ubuntu: install them with this system's own tools and run again"
         root || fail "missing: ${missing[*]}. Run: sudo apt-get install --no-install-recommends ${missing[*]}"
+        begin packages "apt installs ${missing[*]}"
         quietly apt-get update || fail "apt-get update failed: check the network and /etc/apt"
         apt_install "${missing[@]}" || fail "apt-get install ${missing[*]} failed: see above"
+        say packages installed "${#missing[@]}, and what they depend on"
     fi
     for name in "${wanted[@]}"; do
         if ! have apt-get || ! root; then
@@ -167,6 +213,7 @@ criu() {
         say criu found "$(criu_version "$ours"), $ours"
         return
     fi
+    begin criu "no CRIU for kernel $(uname -r) yet; apt looks for one"
     if ! type -P criu >/dev/null && [ -n "$(apt_candidate criu)" ]; then
         apt_install criu || true
     fi
@@ -232,6 +279,7 @@ runsc() {
         say runsc found "$(runsc_version "$ours"), $ours"
         return
     fi
+    begin runsc "no gVisor that checkpoints running jails yet"
     if runsc_build && runsc_fits "$ours" "$RUNSC_WRITES"; then
         say runsc built "$RUNSC_MODULE, $ours"
         return
@@ -268,19 +316,68 @@ runsc_fetch() {
 
 runsc_build() {
     have go || return 1
-    say runsc building "with go, which takes minutes"
+    say "" "" "building it with Go, which takes minutes"
     GOBIN=$TOOLS/bin GOFLAGS=-trimpath CGO_ENABLED=0 quietly go install "$RUNSC_MODULE"
+}
+
+# golang: use an installed Go that fits, or else fetch the version of go.mod. The go command that
+# fetches it verifies it with the checksum database (https://go.dev/ref/mod#checksum-database).
+golang() {
+    local ours=$TOOLS/bin/go wanted file go="" version root
+    [ -f "$GO_MOD" ] || return 0
+    wanted=$(sed -n 's/^go //p' "$GO_MOD")
+    while read -r file; do
+        version=$(go_version "$file") || continue
+        if at_least "$version" "$wanted"; then
+            [ "$file" = "$ours" ] || rm -f "$ours" "$TOOLS/bin/gofmt"
+            say go found "$version, $file"
+            return
+        fi
+        ! at_least "$version" "$GO_SINCE" || go=$file
+    done < <(type -aP go | grep -vxF "$ours"; echo "$ours")
+
+    begin go "no Go $wanted or newer yet; fetching it"
+    if [ -z "$go" ]; then
+        say "" "" "the go command of Debian $RELEASE, to fetch the other"
+        go_fetch || fail "cannot fetch Debian's go command: see above. Or install Go $wanted or newer: https://go.dev/doc/install"
+        go=$TOOLS/go/usr/lib/go/bin/go
+    fi
+    say "" "" "Go $wanted, from the module proxy"
+    quietly env GOTOOLCHAIN="go$wanted" "$go" version ||
+        fail "cannot fetch Go $wanted from the module proxy: see above. Check the network, or set GOPROXY to a proxy that you can reach"
+    root=$(GOTOOLCHAIN="go$wanted" "$go" env GOROOT)
+    ln -sfn "$root/bin/go" "$ours"
+    ln -sfn "$root/bin/gofmt" "$TOOLS/bin/gofmt"
+    rm -rf "$TOOLS/go"
+    say go fetched "$wanted, $root"
+}
+
+# go_version GO: the version of this go command itself, not of a toolchain that it would switch to.
+go_version() {
+    local version
+    version=$(GOTOOLCHAIN=local "$1" version 2>/dev/null) || return 1
+    expr "$version" : '.* go\([0-9.]*\)'
+}
+
+# go_fetch: unpack the go command of the release into $TOOLS/go, without the system's knowledge.
+go_fetch() {
+    local packages
+    rm -rf "$TOOLS/go"
+    private_update "$RELEASE" || return 1
+    packages=$(private_apt install --simulate --no-install-recommends golang-go | sed -n 's/^Inst \(golang-[^ ]*\) .*/\1/p') || return 1
+    # shellcheck disable=SC2086 # a list of words
+    unpack "$RELEASE" "$TOOLS/go" $packages
 }
 
 main() {
     case ${2-} in
     "") ;;
     tests) NEEDED+=$TESTS ;;
-    criu) ;;
+    up | criu) ;;
     *) set -- ;;
     esac
     if [ $# -lt 1 ] || [ $# -gt 2 ] || [ -z "$1" ]; then
-        echo "usage: $0 DATA_DIRECTORY [tests|criu]" >&2
+        echo "usage: $0 DATA_DIRECTORY [up|tests|criu]" >&2
         exit 2
     fi
     [ "$(uname -s)" = Linux ] || fail "Glasshouse runs on Linux"
@@ -295,8 +392,14 @@ main() {
         [ -x "$TOOLS/bin/criu" ] || criu_fetch || fail "cannot fetch CRIU: see above"
     else
         packages
+        golang
+        PATH=$TOOLS/bin:$PATH
         criu
-        runsc
+        if [ "${2-}" != up ]; then
+            runsc
+        elif ! have runsc; then
+            say runsc skipped "gVisor is optional; make setup builds it"
+        fi
     fi
     rm -rf "$TOOLS/setup.log" "$TOOLS/apt"
 }

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 #
 # ui.sh [check|install]: generate the UI's TypeScript types of the API, which are not committed,
-# and build the UI in web/ui into web/dist. With check, fail if the committed web/dist differs from
-# the result. With install, only install the npm packages if they are missing or out of date.
+# and build the UI in web/ui into web/dist, and the list of the packages in it into web/ui/bundled.txt.
+# With check, fail if the committed files differ from the result. With install, only install the npm packages if they are missing or out of date.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -30,7 +30,7 @@ install() {
 install
 [ "${1-}" != install ] || exit 0
 
-sums() { find web/dist -type f -print0 | sort -z | xargs -0 sha256sum; }
+sums() { find web/dist web/ui/bundled.txt -type f -print0 | sort -z | xargs -0 sha256sum; }
 document=$(mktemp --suffix=.json)
 trap 'rm -f "$document"' EXIT
 before=$(sums)

@@ -7,9 +7,18 @@ DATA=${1:?usage: up.sh DATA_DIR LISTEN}
 LISTEN=${2:?usage: up.sh DATA_DIR LISTEN}
 export GLASSHOUSE_DATA=$DATA
 
-scripts/setup.sh "$DATA"
-make -s build DATA="$DATA"
+scripts/setup.sh "$DATA" up
+(
+	. scripts/setup.sh
+	TOOLS=$DATA/tools
+	PATH=$TOOLS/bin:$PATH
+	begin build "bin/glasshouse; the first build downloads modules and takes minutes"
+	GOFLAGS="$(go env GOFLAGS) -v" quietly make -s build DATA="$DATA" || fail "make build failed: see above"
+	rm -f "$TOOLS/setup.log"
+	say build built "bin/glasshouse with $(go env GOVERSION)"
+)
 gh() { bin/glasshouse "$@"; }
+line() { printf '%-23s %-10s %s\n' "$@"; } # as those of setup.sh
 
 # ours: whether the daemon that this script started is running.
 ours() {
@@ -31,19 +40,25 @@ for _ in $(seq 50); do
 	sleep 0.2
 done
 if gh health >/dev/null 2>&1; then
-	ours || echo "daemon    using the running daemon on $DATA, which make up did not start"
+	ours || line daemon found "on $DATA; make up did not start it"
 else
 	install -d -m 0711 "$DATA/bin"
 	install -m 0755 bin/glasshouse "$DATA/bin/glasshouse"
 	# Without a configured model, agents use a scripted mock model.
 	if [ -z "${GLASSHOUSE_MODELS:-}" ]; then
-		setsid nohup "$DATA/bin/glasshouse" mock-llm >"$DATA/mock-llm.log" 2>&1 </dev/null &
+		model=127.0.0.1:8081
+		! (: <>/dev/tcp/127.0.0.1/8081) 2>/dev/null || model=127.0.0.1:0 # in use: any other port
+		setsid nohup "$DATA/bin/glasshouse" mock-llm --listen $model >"$DATA/mock-llm.log" 2>&1 </dev/null &
 		echo $! >"$DATA/mock-llm.pid"
-		sleep 0.5
-		if kill -0 "$(cat "$DATA/mock-llm.pid")" 2>/dev/null; then
-			export GLASSHOUSE_MODELS=http://127.0.0.1:8081
+		url=
+		while [ -z "$url" ] && kill -0 "$(cat "$DATA/mock-llm.pid")" 2>/dev/null; do
+			sleep 0.1
+			url=$(sed -n 's/.* listens on //p' "$DATA/mock-llm.log")
+		done
+		if [ -n "$url" ]; then
+			export GLASSHOUSE_MODELS=$url
 		else
-			echo "models    none: $(tail -1 "$DATA/mock-llm.log")"
+			line models missing "$(tail -1 "$DATA/mock-llm.log")"
 			rm -f "$DATA/mock-llm.pid"
 		fi
 	fi
@@ -61,9 +76,12 @@ else
 	done
 	gh health >/dev/null
 fi
-echo "daemon    running, log in $DATA/daemon.log"
+line daemon running "log in $DATA/daemon.log"
 
-echo "rootfs    $(gh rootfs prepare)"
+line rootfs working "the root filesystem of jails; the first time from a Debian mirror, which takes minutes"
+began=$SECONDS
+rootfs=$(gh rootfs prepare)
+line rootfs ready "$rootfs ($((SECONDS - began)) s)"
 echo
 echo '$ glasshouse run --rm -- sh -c "…"'
 gh run --rm -- sh -c 'echo "hello from $(hostname), as $(id -un), pid $$ of $(ls -d /proc/[0-9]* | wc -l)"; echo made in the jail > note.txt'

@@ -67,6 +67,40 @@ func TestPackageInstallUpgradeAndPurge(t *testing.T) {
 	}
 }
 
+// make up works on a bare Debian without Go, from a copy of the repository: it installs what is
+// missing, builds, and runs the demo.
+func TestMakeUpWithoutGoBookworm(t *testing.T) { makeUpWithoutGo(t, "bookworm") }
+func TestMakeUpWithoutGoTrixie(t *testing.T)   { makeUpWithoutGo(t, "trixie") }
+
+func makeUpWithoutGo(t *testing.T, release string) {
+	t.Helper()
+	onlyThorough(t)
+	if os.Geteuid() != 0 {
+		t.Skip("creating a Debian tree needs root")
+	}
+	if _, err := exec.LookPath("mmdebstrap"); err != nil {
+		t.Skip(err)
+	}
+	dir := t.TempDir()
+	if err := os.Chmod(filepath.Dir(dir), 0o711); err != nil { // the daemon would require it
+		t.Fatal(err)
+	}
+	tree := filepath.Join(dir, release)
+	out, err := exec.CommandContext(t.Context(), "mmdebstrap", "--quiet", "--variant=minbase", "--include=make", release, tree).CombinedOutput()
+	if err != nil && strings.Contains(string(out), "apt-get update") {
+		t.Skipf("the Debian mirror has no %s, or is not reachable: %s", release, out)
+	}
+	if err != nil {
+		t.Fatalf("mmdebstrap: %v\n%s", err, out)
+	}
+	cmd := exec.CommandContext(t.Context(), "unshare", "--mount", "--propagation", "private", "deb/newcomer.sh", tree, clone(t, filepath.Join(dir, "source")))
+	out, err = cmd.CombinedOutput()
+	t.Logf("%s", out)
+	if err != nil || !strings.Contains(string(out), "newcomer: done\n") {
+		t.Errorf("newcomer.sh: %v", err)
+	}
+}
+
 // Lintian checks Debian's packaging policy. packaging/deb/lintian-overrides gives a reason for
 // each accepted finding.
 func TestPackagePassesLintian(t *testing.T) {

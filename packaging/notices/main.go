@@ -1,11 +1,12 @@
-// Notices prints the copyright file of the packages: the licence of Glasshouse and the notices of
-// the third-party code that is compiled into it, which its licences require. Run it in the
-// repository:
+// Notices lists the third-party code that is compiled into the packages. By default it prints their
+// copyright file: the licence of Glasshouse and the notices that the licences require. With -sbom
+// it prints a software bill of materials, as CycloneDX JSON. Run it in the repository:
 //
-//	go run ./packaging/notices BINARY...
+//	go run ./packaging/notices [-sbom VERSION] BINARY...
 //
-// The modules are read from the build information of the binaries, and their notices from the
-// module cache. A module without a licence is an error, because it may not be redistributed.
+// The modules are read from the build information of the binaries, their notices from the module
+// cache, and the packages in the UI from web/ui. A module without a licence is an error, because it
+// may not be redistributed.
 package main
 
 import (
@@ -13,6 +14,7 @@ import (
 	"debug/buildinfo"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -27,8 +29,19 @@ import (
 )
 
 func main() {
+	version := flag.String("sbom", "", "print the SBOM of this version")
+	flag.Parse()
 	var out bytes.Buffer
-	if err := write(&out, os.Args[1:]); err != nil {
+	err := error(nil)
+	switch {
+	case flag.NArg() == 0:
+		err = errors.New("usage: notices [-sbom VERSION] BINARY...")
+	case *version != "":
+		err = writeSBOM(&out, *version, flag.Args())
+	default:
+		err = write(&out, flag.Args())
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "notices:", err)
 		os.Exit(1)
 	}
@@ -36,9 +49,6 @@ func main() {
 }
 
 func write(out io.Writer, binaries []string) error {
-	if len(binaries) == 0 {
-		return errors.New("usage: notices BINARY...")
-	}
 	for _, name := range []string{"NOTICE", "LICENSE"} {
 		b, err := os.ReadFile(name)
 		if err != nil {
@@ -50,7 +60,7 @@ func write(out io.Writer, binaries []string) error {
 	if err := kernelPrograms(out); err != nil {
 		return err
 	}
-	if err := uiPackages(out); err != nil {
+	if err := writeUIPackages(out); err != nil {
 		return err
 	}
 	modules, err := modulesOf(binaries)
@@ -108,37 +118,55 @@ func kernelPrograms(out io.Writer) error {
 	return nil
 }
 
-// uiPackages lists the npm packages in the UI. Their notices are in their archives, which are not
-// needed to build the program.
-func uiPackages(out io.Writer) error {
-	data, err := os.ReadFile("web/ui/package-lock.json")
+// writeUIPackages lists the npm packages in the UI. Their notices are in their archives, which are
+// not needed to build the program.
+func writeUIPackages(out io.Writer) error {
+	packages, err := uiPackages()
 	if err != nil {
 		return err
 	}
-	var lock struct {
-		Packages map[string]struct {
-			Version, License string
-			Dev              bool
-		}
-	}
-	if err := json.Unmarshal(data, &lock); err != nil {
-		return fmt.Errorf("web/ui/package-lock.json: %w", err)
-	}
 	io.WriteString(out, "\nIn the UI are, from npm, where their archives have their notices:\n\n")
-	var lines []string
-	for path, p := range lock.Packages {
-		name, is := strings.CutPrefix(path, "node_modules/")
-		if !is || p.Dev {
-			continue
-		}
-		if p.License == "" {
-			return fmt.Errorf("web/ui/package-lock.json: %s has no licence", name)
-		}
-		lines = append(lines, fmt.Sprintf("  %s %s: %s\n", name, p.Version, p.License))
+	for _, p := range packages {
+		fmt.Fprintf(out, "  %s %s: %s\n", p.Name, p.Version, p.License)
 	}
-	slices.Sort(lines)
-	_, err = io.WriteString(out, strings.Join(lines, ""))
-	return err
+	return nil
+}
+
+// An npmPackage is a package in the UI, as web/ui/package-lock.json describes it.
+type npmPackage struct {
+	Name      string `json:"-"`
+	Version   string
+	License   string
+	Integrity string // sha512-BASE64
+}
+
+// uiPackages returns the packages of web/ui/bundled.txt, which the build of the UI writes.
+func uiPackages() ([]npmPackage, error) {
+	data, err := os.ReadFile("web/ui/package-lock.json")
+	if err != nil {
+		return nil, err
+	}
+	var lock struct{ Packages map[string]npmPackage }
+	if err := json.Unmarshal(data, &lock); err != nil {
+		return nil, fmt.Errorf("web/ui/package-lock.json: %w", err)
+	}
+	names, err := os.ReadFile("web/ui/bundled.txt")
+	if err != nil {
+		return nil, err
+	}
+	var all []npmPackage
+	for name := range strings.FieldsSeq(string(names)) {
+		p := lock.Packages["node_modules/"+name]
+		if p.Version == "" || p.License == "" || p.Integrity == "" {
+			return nil, fmt.Errorf("web/ui/package-lock.json lacks the version, licence or integrity of %s", name)
+		}
+		p.Name = name
+		all = append(all, p)
+	}
+	if len(all) == 0 {
+		return nil, errors.New("web/ui/bundled.txt is empty: run make ui")
+	}
+	return all, nil
 }
 
 // modulesOf returns the modules in the binaries, without duplicates.

@@ -21,7 +21,7 @@ bash -n "$tree/usr/share/bash-completion/completions/glasshouse"
 grep -q '^#compdef glasshouse' "$tree/usr/share/zsh/vendor-completions/_glasshouse"
 grep -q '^complete' "$tree/usr/share/fish/vendor_completions.d/glasshouse.fish"
 
-grep -q 'have not published a licence' "$tree/usr/share/doc/glasshouse/copyright" || fail "nothing is said of its licence"
+grep -q 'Licensed under the Apache License' "$tree/usr/share/doc/glasshouse/copyright" || fail "the licence is missing"
 grep -q '^modernc.org/sqlite v' "$tree/usr/share/doc/glasshouse/copyright" || fail "the notices of others are missing"
 
 # Used: with the configuration as it comes, a daemon answers. Its data directory has a

@@ -1,4 +1,7 @@
+import { writeFileSync } from "node:fs";
+
 import { svelte } from "@sveltejs/vite-plugin-svelte";
+import type { Plugin } from "vite";
 import { defineConfig } from "vitest/config";
 
 // `npm run dev` serves the UI from its sources, with the API of the daemon at GLASSHOUSE_ADDR.
@@ -6,8 +9,28 @@ import { defineConfig } from "vitest/config";
 const daemon = process.env.GLASSHOUSE_ADDR ?? "http://127.0.0.1:8082";
 const token = process.env.GLASSHOUSE_TOKEN;
 
+// bundled writes bundled.txt: the npm packages that have code in the built UI. Packages from which
+// only the build takes something, as Svelte's compiler, are not in it. packaging/notices reads it.
+function bundled(): Plugin {
+  return {
+    name: "bundled",
+    apply: "build",
+    generateBundle(_, bundle) {
+      const packages = new Set<string>();
+      for (const chunk of Object.values(bundle)) {
+        if (chunk.type !== "chunk") continue;
+        for (const [id, module] of Object.entries(chunk.modules)) {
+          const name = /.*\/node_modules\/((?:@[^/]+\/)?[^/]+)\//.exec(id.replace(/^\0/, ""))?.[1];
+          if (name !== undefined && (module.renderedLength > 0 || id.includes(".css"))) packages.add(name);
+        }
+      }
+      writeFileSync("bundled.txt", [...packages].sort().join("\n") + "\n");
+    },
+  };
+}
+
 export default defineConfig({
-  plugins: [svelte()],
+  plugins: [svelte(), bundled()],
   build: {
     outDir: "../dist",
     emptyOutDir: true,

@@ -1,0 +1,72 @@
+#!/bin/bash
+# Tests make up in a bare Debian without Go: newcomer.sh TREE SOURCE. TREE is a Debian with
+# make, SOURCE is a copy of the repository. It runs as root in a mount namespace of its own:
+#   unshare --mount --propagation private newcomer.sh TREE SOURCE
+# The daemon runs in the tree, on this host's kernel, devices and network. Its data directory
+# has a name of its own, because this host may have a daemon on the usual one.
+set -euo pipefail
+tree=$1
+source=$2
+data=/var/lib/newcomer-$$
+port=$((20000 + $$ % 10000))
+fail() { echo "newcomer: $*" >&2; exit 1; }
+
+mount --bind "$tree" "$tree"
+for dir in proc sys dev; do
+	mount --rbind "/$dir" "$tree/$dir"
+done
+mount -t tmpfs tmpfs "$tree/run"
+# The fetched Go compiles into this host's cache, so that the next tree does not take minutes again.
+cache=$(go env GOCACHE)
+mkdir -p "$cache" "$tree/root/.cache/go-build"
+mount --bind "$cache" "$tree/root/.cache/go-build"
+mount -t tmpfs tmpfs "$tree/dev/shm"
+# The network of this host: names, certificate authorities, proxies.
+cat /etc/resolv.conf >"$tree/etc/resolv.conf"
+cat /etc/hosts >"$tree/etc/hosts"
+cp "${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}" "$tree/host.crt"
+apt-config dump | grep -iE '^acquire::(https?::proxy|check-valid-until)' >"$tree/etc/apt/apt.conf.d/99host" || true
+cp -a "$source" "$tree/src"
+
+network=$(env | grep -iE '^(https?_proxy|no_proxy)=' || true)
+mapfile -t network <<<"$network"
+guest() {
+	chroot "$tree" env -i HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin TERM=dumb \
+		${network[0]:+"${network[@]}"} SSL_CERT_FILE=/host.crt \
+		GOPROXY="$(go env GOPROXY)" GOSUMDB="$(go env GOSUMDB)" "$@"
+}
+gh() { guest env GLASSHOUSE_DATA=$data /src/bin/glasshouse "$@"; }
+up() { guest make -s -C /src up DATA=$data LISTEN=127.0.0.1:$port 2>&1 | tee "$tree/up.out"; }
+
+finish() {
+	gh jail ls -q 2>/dev/null | while read -r jail; do
+		gh jail stop "$jail" </dev/null >/dev/null 2>&1 || true
+		gh jail rm "$jail" </dev/null >/dev/null 2>&1 || true
+	done || true
+	guest make -s -C /src down DATA=$data || true
+}
+trap finish EXIT
+
+! guest sh -c 'command -v go' || fail "the tree has Go: this tests nothing"
+guest apt-get -q update >/dev/null # a new machine has its package lists
+
+began=$SECONDS
+up || fail "make up: exit $?"
+echo "newcomer: make up took $((SECONDS - began)) s"
+grep -qE '^go +working' "$tree/up.out" || fail "the download of Go is not announced"
+grep -qE '^go +fetched .* \([0-9]+ s\)$' "$tree/up.out" || fail "no line says that Go was fetched, and how long it took"
+grep -qE '^packages +installed .* \([0-9]+ s\)$' "$tree/up.out" || fail "no line says that packages were installed"
+grep -qE '^build +built .* \([0-9]+ s\)$' "$tree/up.out" || fail "no line says that the program was built"
+grep -qE '^rootfs +ready .* \([0-9]+ s\)$' "$tree/up.out" || fail "no line says that the root filesystem is ready"
+grep -q '^hello from ' "$tree/up.out" || fail "the demo jail printed nothing"
+grep -q '^Glasshouse is up' "$tree/up.out" || fail "make up did not finish"
+gh health || fail "no daemon answers"
+[ "$(gh run --rm --no-workspace -- sh -c 'echo $((6 * 7))' 2>/dev/null)" = 42 ] || fail "no further jail runs"
+gh doctor || true
+
+began=$SECONDS
+up || fail "make up again: exit $?"
+echo "newcomer: make up took $((SECONDS - began)) s the second time"
+! grep -E '^(go|packages|criu|rootfs) .*(fetched|installed)' "$tree/up.out" || fail "the second make up fetched something again"
+guest make -s -C /src build || fail "make build does not find the fetched Go"
+echo "newcomer: done"
