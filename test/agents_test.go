@@ -19,30 +19,37 @@ import (
 	"glasshouse/id"
 )
 
-// newAgentHarness starts a daemon that can run a third-party agent. npm installs the agent's package
-// once for all tests, next to the images of this host's own daemon. The agent's model is
-// scripted.
+// newAgentHarness starts a daemon that can run a third-party agent. The agent's model is scripted.
 func newAgentHarness(t *testing.T, preset, script, config string) *daemonHarness {
 	t.Helper()
+	return openAt(t, agentData(t, preset), fmt.Sprintf("%srootfs: {default: {debian: bookworm}}\npool: {size: 0}\n%s%s", tools(), allModels(t, script), config))
+}
+
+// agentData returns a data directory with installed third-party agents. npm installs their packages
+// once for all tests, next to the images of this host's own daemon.
+func agentData(t *testing.T, presets ...string) string {
+	t.Helper()
 	host := debian(t)
-	p, err := agent.Find(preset)
-	if err != nil {
-		t.Fatal(err)
-	}
 	layers := filepath.Join(host, "agents")
-	began := time.Now()
-	switch _, err := p.Layer.Build(t.Context(), layers); {
-	case errors.Is(err, fault.Unsupported) || errors.Is(err, fault.Unavailable): // no npm, or no network
-		t.Skip(err)
-	case err != nil:
-		t.Fatal(err)
+	for _, preset := range presets {
+		p, err := agent.Find(preset)
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		switch _, err := p.Layer.Build(t.Context(), layers); {
+		case errors.Is(err, fault.Unsupported) || errors.Is(err, fault.Unavailable): // no npm, or no network
+			t.Skip(err)
+		case err != nil:
+			t.Fatal(err)
+		}
+		t.Logf("%s is installed after %s", p.Layer, time.Since(began).Round(time.Millisecond))
 	}
-	t.Logf("%s is installed after %s", p.Layer, time.Since(began).Round(time.Millisecond))
 	data := t.TempDir()
 	if err := errors.Join(shareImages(host, data), os.Symlink(layers, filepath.Join(data, "agents"))); err != nil {
 		t.Fatal(err)
 	}
-	return openAt(t, data, fmt.Sprintf("%srootfs: {default: {debian: bookworm}}\npool: {size: 0}\n%s%s", tools(), allModels(t, script), config))
+	return data
 }
 
 // allModels starts a scripted model that speaks the APIs of all agents, and returns the daemon

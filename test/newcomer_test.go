@@ -1,99 +1,44 @@
 package test_test
 
 import (
-	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"regexp"
-	"strings"
 	"testing"
 )
 
-// A lesson is a command of a document and its documented output.
-type lesson struct{ typed, printed string }
-
-// lessons returns the commands of a section of a document, in order: sh blocks, each with the
-// output block that follows it, if any.
-func lessons(t *testing.T, file, section string) (all []lesson) {
+// newcomer starts a daemon with the default root filesystem for a reader with an empty home directory.
+func newcomer(t *testing.T, config string, args ...string) (*daemonHarness, reader) {
 	t.Helper()
-	b, err := os.ReadFile(file)
-	if err != nil {
+	dataDir, data := debian(t), t.TempDir()
+	if err := shareImages(dataDir, data); err != nil {
 		t.Fatal(err)
 	}
-	_, text, ok := strings.Cut(string(b), "\n## "+section+"\n")
-	if !ok {
-		t.Fatalf("%s has no section %q", file, section)
-	}
-	end, block := 0, false // a "#" in a code block is not a heading
-	for line := range strings.Lines(text) {
-		block = block != strings.HasPrefix(line, "```")
-		if !block && strings.HasPrefix(line, "## ") {
-			break
-		}
-		end += len(line)
-	}
-	text = text[:end]
-	for _, m := range regexp.MustCompile("(?ms)^```sh\n(.*?)^```\n(?:^```\n(.*?)^```\n)?").FindAllStringSubmatch(text, -1) {
-		all = append(all, lesson{m[1], m[2]})
-	}
-	return all
+	h := openAt(t, data, tools()+"pool: {size: 0}\nrootfs: {default: {debian: bookworm}}\n"+config, args...)
+	return h, h.newReader(t)
 }
 
-// like returns a pattern for documented output: … matches anything, and the amount of white
-// space is ignored.
-func like(printed string) *regexp.Regexp {
-	var parts []string
-	for part := range strings.SplitSeq(strings.TrimSpace(printed), "…") {
-		var words []string
-		for word := range strings.FieldsSeq(part) {
-			words = append(words, regexp.QuoteMeta(word))
-		}
-		space := func(at string) string {
-			if at != strings.TrimSpace(at) {
-				return `\s*`
-			}
-			return ""
-		}
-		pattern := strings.Join(words, `\s+`)
-		if part != "" {
-			pattern = space(part[:1]) + pattern + space(part[len(part)-1:])
-		}
-		parts = append(parts, pattern)
-	}
-	return regexp.MustCompile(`(?s)^\s*` + strings.Join(parts, ".*") + `\s*$`)
+// newReader returns a reader with an empty home directory, who uses the data directory of the
+// harness.
+func (h *daemonHarness) newReader(t *testing.T) reader {
+	t.Helper()
+	home := shortTemp(t)
+	return reader{home, []string{
+		"HOME=" + home, "GLASSHOUSE_DATA=" + h.data, "PATH=" + filepath.Dir(h.bin) + ":" + os.Getenv("PATH"),
+		// Packages are downloaded once for all tests.
+		"npm_config_cache=" + filepath.Join(os.Getenv("HOME"), ".npm"), "npm_config_prefer_offline=true", "npm_config_update_notifier=false",
+	}}
 }
 
 // TestDocumentedCommands runs all commands of docs/tutorials/capability.md, from a
-// script to a signed and installed capability, and compares the output. It reads the id of the
-// approval from the output, as a user would.
+// script to a signed and installed capability, and compares the output.
 func TestDocumentedCommands(t *testing.T) {
-	dataDir := debian(t)
-	h := open(t, "pool: {size: 0}\nrootfs: {default: {debian: bookworm}}\n")
-	h.kill()
-	if err := errors.Join(os.RemoveAll(filepath.Join(h.data, "images")), shareImages(dataDir, h.data)); err != nil {
-		t.Fatal(err)
-	}
-	h.start()
 	all := lessons(t, "../docs/tutorials/capability.md", "From a script to a signed, installed capability")
 	if len(all) < 10 {
 		t.Fatalf("got %d commands, want at least 10", len(all))
 	}
-	dir, asked := t.TempDir(), "a-nobody"
+	_, r := newcomer(t, "")
+	f := follows(t, r)
 	for _, l := range all {
-		cmd := exec.CommandContext(t.Context(), "bash", "-e", "-c", strings.ReplaceAll(l.typed, "a-…", asked))
-		cmd.Dir = dir
-		cmd.Env = append(os.Environ(), "GLASSHOUSE_DATA="+h.data, "PATH="+filepath.Dir(h.bin)+":"+os.Getenv("PATH"))
-		b, err := cmd.CombinedOutput()
-		out := string(b)
-		if refused := strings.HasPrefix(l.printed, "glasshouse: "); refused != (err != nil) {
-			t.Fatalf("%sexited with %v:\n%s", l.typed, err, out)
-		}
-		if !like(l.printed).MatchString(out) {
-			t.Errorf("%sprinted\n%s\nwant, as documented,\n%s", l.typed, out, l.printed)
-		}
-		if ids := regexp.MustCompile(`\ba-[a-z0-9]{12}\b`).FindAllString(out, -1); len(ids) > 0 {
-			asked = ids[len(ids)-1]
-		}
+		f.follow(l)
 	}
 }
