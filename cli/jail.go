@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -424,7 +425,11 @@ removed. Other snapshots stay, unless --snapshots is given.`,
 			if snapshots {
 				remove = cl.DeleteJailAndSnapshots
 			}
-			return map[string]id.Jail{"removed": j}, remove(ctx, j)
+			if err := remove(ctx, j); err != nil {
+				return nil, err
+			}
+			os.Remove(c.appliedFile(j))
+			return map[string]id.Jail{"removed": j}, nil
 		})
 	cmd.Aliases = []string{"delete"}
 	cmd.Flags().BoolVar(&snapshots, "snapshots", false, "also remove their snapshots")
