@@ -36,8 +36,8 @@ func (c *command) apply() *cobra.Command {
 	var o applyOptions
 	cmd := &cobra.Command{
 		Use: "apply JAIL [PATH...]", Short: "Apply the changes of a jail to your working directory", Args: cobra.MinimumNArgs(1),
-		Long: `Apply the workspace changes of a jail to the directory of which the workspace is a
-copy. The jail and its files stay: after more work in the jail, apply again. With
+		Long: `Apply the workspace changes of a jail to the directory that the workspace is a copy
+of. The jail and its files stay: after more work in the jail, apply again. With
 paths, only changes at and below them are applied. A path is absolute or relative to
 that directory, as --dry-run prints it. A renamed file is selected by either name.
 

@@ -176,6 +176,9 @@ command starts one, which stops when no command uses it.
 
 Jails and snapshots are given by id, or by name if the name is unique.
 
+Commands that delete data ask for confirmation if standard input and standard error
+are terminals. --force, or -f, skips the question.
+
 Exit codes:
 
 | code | meaning |
@@ -200,6 +203,7 @@ run and exec otherwise exit with the code of the program.`,
 	c.addFormat(root)
 	c.addCommands(root)
 	addExamples(root)
+	c.addConfirmations(root)
 	c.addCompletion(root)
 	checkArgs(root)
 	return root
