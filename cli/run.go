@@ -54,6 +54,7 @@ removes it in any case.`,
 	cmd.Flags().BoolVar(&o.remove, "rm", false, "remove the jail even if its changes are not applied")
 	cmd.Flags().BoolVar(&o.noWorkspace, "no-workspace", false, "do not mount the current directory")
 	cmd.Flags().StringVarP(&o.workspace, "workspace", "C", "", "mount this directory instead of the current one")
+	cmd.Flags().StringVarP(&o.workdir, "workdir", "w", "", "working directory in the jail (default: the workspace)")
 	cmd.Flags().BoolVarP(&o.stdin, "stdin", "i", false, "forward standard input")
 	cmd.Flags().DurationVar(&o.timeout, "timeout", 0, "time limit of the command, such as 90s (default: none)")
 	return cmd
@@ -61,7 +62,7 @@ removes it in any case.`,
 
 type runOptions struct {
 	apply, force, keep, remove, noWorkspace, stdin bool
-	workspace                                      string
+	workspace, workdir                             string
 	timeout                                        time.Duration
 }
 
@@ -129,10 +130,10 @@ type runner struct {
 func (r *runner) do(ctx context.Context, argv []string) error {
 	r.warnLacks(ctx)
 	if isTerminal(r.c.env.Stdin) && isTerminal(r.c.env.Stdout) {
-		return r.c.terminal(ctx, r.cl, r.jail.ID, client.TerminalOptions{Argv: argv})
+		return r.c.terminal(ctx, r.cl, r.jail.ID, client.TerminalOptions{Argv: argv, Cwd: r.workdir})
 	}
 	return r.c.stream(ctx, r.cl, r.jail.ID, wire.ExecRequest{
-		Argv: argv, StdinOpen: r.stdin, Lossless: true, TimeoutMS: r.timeout.Milliseconds(),
+		Argv: argv, Cwd: r.workdir, StdinOpen: r.stdin, Lossless: true, TimeoutMS: r.timeout.Milliseconds(),
 	})
 }
 
