@@ -361,7 +361,7 @@ func TestCommandRequestsAndOutput(t *testing.T) {
 		{line: "skill rm k", answers: m{"DELETE /skills/k": `204 `}, want: []string{"DELETE /skills/k"}},
 		{line: "audit ls --kind decision,egress --jail " + aJail + " --newest", answers: m{"GET /chain": items(`{"seq":3,"time":"x","kind":"decision","jail":"j-aaaaaaaaaaaa","agent":"a","body":{"action":"bash","resource":"ls","tag":"DENIED"}}`, `{"seq":4,"time":"x","kind":"egress","body":{"kind":"http","method":"GET","host":"h","port":443,"path":"/p","status":403,"allowed":false,"detail":"no rule"}}`)},
 			want: []string{"GET /chain?jail=" + aJail + "&kind=decision%2Cegress&newest=true"}, out: []string{"3 x decision", aJail + " a", "bash: ls [DENIED]\n", "4 x egress", "-", "http GET h:443/p 403: refused, no rule\n"}},
-		{line: "audit ls --since soon", errs: "is not a time such as 10m", code: 2},
+		{line: "audit ls --since soon", errs: "is neither a time such as", code: 2},
 		{line: "audit show 3", answers: m{"GET /chain/3/causes": items(`{"seq":1,"time":"x","kind":"k","body":{},"prev":"p","hash":"h"}`, `{"seq":3,"time":"x","kind":"k","body":{"a":1},"prev":"q","hash":"i"}`)}, want: []string{"GET /chain/3/causes"}, out: []string{"1 x k", "\n       3 x k", "body {\"a\":1}\nprev q\nhash i\n"}},
 		{line: "audit show three", errs: "is not an entry number", code: 2},
 		{line: "audit show 3", answers: m{"GET /chain/3/causes": items()}, want: []string{"GET /chain/3/causes"}, errs: "no entry 3", code: 1},

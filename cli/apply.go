@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"glasshouse/api/wire"
@@ -21,16 +22,21 @@ import (
 // files through which the host would run the jail's code.
 type applier struct {
 	root  *os.Root
-	since time.Time // files that the host changed after this time are conflicts
-	force bool      // also apply conflicting changes
+	since time.Time            // files that the host changed after this time are conflicts
+	own   map[string]time.Time // modification times of files that an earlier apply wrote, by path
+	force bool                 // also apply conflicting changes
+	dry   bool                 // only report what would be applied
 	fetch func(ctx context.Context, path string) (io.ReadCloser, error)
 	link  func(ctx context.Context, path string) (target string, err error)
 }
 
-// applied reports the applied and the skipped changes.
+// applied reports the applied and the skipped changes. After a dry run, these are the changes
+// that would be applied and skipped.
 type applied struct {
+	DryRun  bool          `json:"dry_run,omitempty"`
 	Done    []wire.Change `json:"done"`
 	Skipped []skip        `json:"skipped,omitempty"`
+	Commit  string        `json:"commit,omitempty"` // the git commit that contains the applied files
 }
 
 type skip struct {
@@ -42,7 +48,7 @@ type skip struct {
 // path first, then the rest, parents first. A rename is a deletion and an addition. Both halves
 // are applied or neither.
 func (a *applier) apply(ctx context.Context, changes []wire.Change) (applied, error) {
-	var out applied
+	out := applied{DryRun: a.dry, Done: []wire.Change{}}
 	var gone, come []wire.Change
 	renamed := map[string]wire.Change{} // by new path
 	for _, c := range changes {
@@ -76,8 +82,15 @@ func (a *applier) apply(ctx context.Context, changes []wire.Change) (applied, er
 			out.Skipped = append(out.Skipped, skip{c.Path, why})
 			continue
 		}
-		if err := a.applyOne(ctx, rel, c); err != nil {
-			return out, fmt.Errorf("apply %s: %w", c.Path, err)
+		if !a.dry {
+			err := a.applyOne(ctx, rel, c)
+			if errors.Is(err, syscall.ENOTEMPTY) && !a.force {
+				out.Skipped = append(out.Skipped, skip{c.Path, "directory with other files on the host"})
+				continue
+			}
+			if err != nil {
+				return out, fmt.Errorf("apply %s: %w", c.Path, err)
+			}
 		}
 		change, half := renamed[c.Path]
 		switch {
@@ -141,7 +154,8 @@ func (a *applier) refuse(rel string, c wire.Change) string {
 	if c.Kind == "added" && !(c.Type == "dir" && fi.IsDir()) {
 		return "created on the host since the run began"
 	}
-	if !fi.IsDir() && fi.ModTime().After(a.since) {
+	own, ok := a.own[rel]
+	if !fi.IsDir() && fi.ModTime().After(a.since) && !(ok && own.Equal(fi.ModTime())) {
 		return "changed on the host since the run began"
 	}
 	return ""
@@ -170,7 +184,7 @@ func (a *applier) applyOne(ctx context.Context, rel string, c wire.Change) error
 	perm := fs.FileMode(mode) & fs.ModePerm
 	switch {
 	case c.Kind == "deleted":
-		return a.root.RemoveAll(rel)
+		return a.remove(rel)
 	case c.Kind == "metadata":
 		return a.root.Chmod(rel, perm)
 	case c.Type == "dir":
@@ -179,6 +193,20 @@ func (a *applier) applyOne(ctx context.Context, rel string, c wire.Change) error
 		return a.symlink(ctx, rel, c.Path)
 	}
 	return a.file(ctx, rel, c.Path, perm)
+}
+
+// remove removes a file or directory, if it exists. The content of a directory has changes of
+// its own, which precede this one. Files that remain were changed on the host, so that only force
+// removes them.
+func (a *applier) remove(rel string) error {
+	if a.force {
+		return a.root.RemoveAll(rel)
+	}
+	err := a.root.Remove(rel)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 func (a *applier) dir(rel string, perm fs.FileMode) error {
@@ -198,7 +226,7 @@ func (a *applier) symlink(ctx context.Context, rel, from string) error {
 	if err != nil {
 		return err
 	}
-	if err := a.root.RemoveAll(rel); err != nil {
+	if err := a.remove(rel); err != nil {
 		return err
 	}
 	return a.root.Symlink(target, rel)
@@ -212,7 +240,7 @@ func (a *applier) file(ctx context.Context, rel, from string, perm fs.FileMode) 
 	}
 	defer r.Close()
 	if fi, err := a.root.Lstat(rel); err == nil && fi.IsDir() {
-		if err := a.root.RemoveAll(rel); err != nil {
+		if err := a.remove(rel); err != nil {
 			return err
 		}
 	}

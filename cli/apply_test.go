@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -75,6 +76,7 @@ func TestApplyChanges(t *testing.T) {
 		{Path: "/new/x", Kind: "added", Type: "file", Mode: "755"},
 		{Path: "/new", Kind: "added", Type: "dir", Mode: "755"},
 		{Path: "/was-dir", Kind: "modified", Type: "file", Mode: "644"},
+		{Path: "/was-dir/f", Kind: "deleted", Type: "file"},
 		{Path: "/was-file", Kind: "modified", Type: "dir", Mode: "755"},
 	})
 	if err != nil {
@@ -161,5 +163,226 @@ func TestApplyRenameIsAtomic(t *testing.T) {
 		if _, err := a.apply(t.Context(), []wire.Change{{Path: "/n", Kind: "renamed", From: from, Type: "file", Mode: "644"}}); err == nil {
 			t.Errorf("a file renamed from %q was applied", from)
 		}
+	}
+}
+
+// Files that the user adds to a directory are not in the jail's changes when the directory is
+// deleted or replaced there.
+func TestApplyKeepsUserFilesInDeletedDirectory(t *testing.T) {
+	dir, a := newHostDir(t, map[string]string{"gone/mine": "m", "replaced/mine": "m", "linked/mine": "m"})
+	changes := []wire.Change{
+		{Path: "/gone", Kind: "deleted", Type: "dir"},
+		{Path: "/replaced", Kind: "modified", Type: "file", Mode: "644"},
+		{Path: "/linked", Kind: "modified", Type: "symlink", Mode: "777"},
+	}
+	before := content(t, dir)
+	out, err := a.apply(t.Context(), changes)
+	if err != nil || len(out.Done) != 0 || len(out.Skipped) != 3 {
+		t.Errorf("apply = done %v, skipped %v, %v; want all three skipped", out.Done, out.Skipped, err)
+	}
+	if got := content(t, dir); !slices.Equal(got, before) {
+		t.Errorf("the directory holds %q, want %q", got, before)
+	}
+	a.force = true
+	if out, err := a.apply(t.Context(), changes); err != nil || len(out.Done) != 3 {
+		t.Errorf("forced apply = %+v, %v; want all three done", out, err)
+	}
+}
+
+func TestSelectChanges(t *testing.T) {
+	all := []wire.Change{
+		{Path: "/d", Kind: "added", Type: "dir"}, {Path: "/d/a", Kind: "added"}, {Path: "/d/b", Kind: "added"}, {Path: "/dd", Kind: "modified"},
+		{Path: "/new", From: "/old", Kind: "renamed"}, {Path: "/x", Kind: "deleted", Type: "dir"}, {Path: "/x/y", Kind: "deleted"},
+	}
+	for _, tt := range []struct{ paths, want, err string }{
+		{"", "/d /d/a /d/b /dd /new /x /x/y", ""},
+		{".", "/d /d/a /d/b /dd /new /x /x/y", ""},
+		{"/srv/project", "/d /d/a /d/b /dd /new /x /x/y", ""},
+		{"d", "/d /d/a /d/b", ""},
+		{"d/b ./dd", "/d /d/b /dd", ""}, // a new file needs its new directory
+		{"/srv/project/d/a", "/d /d/a", ""},
+		{"x/y", "/x/y", ""},
+		{"old", "/new", ""},
+		{"new", "/new", ""},
+		{"d nothing", "", "the jail has no changes there"},
+		{"../x", "", "is not in /srv/project"},
+		{"/srv/other", "", "is not in /srv/project"},
+	} {
+		got, err := selectChanges(slices.Clone(all), "/srv/project", strings.Fields(tt.paths))
+		if tt.err != "" {
+			if err == nil || !strings.Contains(err.Error(), tt.err) {
+				t.Errorf("paths %q: error %v, want %q", tt.paths, err, tt.err)
+			}
+			continue
+		}
+		var paths []string
+		for _, ch := range got {
+			paths = append(paths, ch.Path)
+		}
+		if have := strings.Join(paths, " "); err != nil || have != tt.want {
+			t.Errorf("paths %q: got %s, %v, want %s", tt.paths, have, err, tt.want)
+		}
+	}
+}
+
+// The jail changes a file again after its first change was applied.
+func TestApplyAgainAfterMoreWork(t *testing.T) {
+	w := newWorkspace(t, "", addedFile)
+	w.env = map[string]string{"HOME": t.TempDir()}
+	apply := func(want string) {
+		t.Helper()
+		if code, out, errs := w.run("", "apply", aJail); code != 0 || out != want || errs != "" {
+			t.Errorf("apply = %d, %q, %q; want 0 and %q", code, out, errs, want)
+		}
+	}
+	apply("1 change applied\n")
+	w.answers["GET /jails/"+aJail+"/fs/diff"] = items(`{"path":"/new.txt","kind":"modified","type":"file","mode":"644"}`)
+	w.answers["GET /jails/"+aJail+"/files"] = "more work\n"
+	apply("1 change applied\n")
+	if got := w.file("new.txt"); got != "more work\n" {
+		t.Errorf("new.txt is %q, want the second version", got)
+	}
+	w.write("new.txt", "mine")
+	apply("0 changes applied\n  skipped   new.txt: changed on the host since the run began\n")
+	if got := w.file("new.txt"); got != "mine" {
+		t.Errorf("new.txt is %q, want the user's", got)
+	}
+}
+
+// write writes a file of the workspace, as its user does.
+func (w *workspace) write(name, text string) {
+	w.Helper()
+	full := filepath.Join(w.dir, name)
+	if err := os.MkdirAll(filepath.Dir(full), 0o755); err != nil {
+		w.Fatal(err)
+	}
+	if err := os.WriteFile(full, []byte(text), 0o644); err != nil {
+		w.Fatal(err)
+	}
+}
+
+func (w *workspace) git(args ...string) string {
+	w.Helper()
+	cmd := exec.Command("git", append([]string{"-C", w.dir}, args...)...)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		w.Fatalf("git %q: %v: %s", args, err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// newRepository returns a workspace that is a git repository of Ann with one commit.
+func newRepository(t *testing.T, changes ...string) *workspace {
+	t.Helper()
+	w := newWorkspace(t, "", changes...)
+	w.git("init", "-q", "-b", "main")
+	w.git("config", "user.name", "Ann")
+	w.git("config", "user.email", "ann@example.com")
+	for _, name := range []string{"edit", "gone", "old", "mine", "was-file", "was-dir/f"} {
+		w.write(name, name+"\n")
+	}
+	w.write(".gitignore", "*.log\n")
+	w.git("add", "-A")
+	w.git("commit", "-q", "-m", "first")
+	before := time.Now().Add(-time.Hour)
+	for _, name := range []string{"edit", "gone", "old", "mine", "was-file", "was-dir/f", ".gitignore"} {
+		os.Chtimes(filepath.Join(w.dir, name), before, before)
+	}
+	// The jail is as old as the workspace.
+	path := "GET /jails/" + aJail
+	w.answers[path] = strings.TrimSuffix(w.answers[path], "}") + `,"created_at":"` + before.Add(time.Minute).Format(time.RFC3339) + `"}`
+	return w
+}
+
+func TestApplyCommit(t *testing.T) {
+	w := newRepository(t,
+		`{"path":"/edit","kind":"modified","type":"file","mode":"644"}`,
+		`{"path":"/gone","kind":"deleted","type":"file"}`,
+		`{"path":"/new name","from":"/old","kind":"renamed","type":"file","mode":"644"}`,
+		`{"path":"/debug.log","kind":"added","type":"file","mode":"644"}`,
+		`{"path":"/d","kind":"added","type":"dir","mode":"755"}`,
+		`{"path":"/d/:(top)*","kind":"added","type":"file","mode":"755"}`,
+		`{"path":"/was-dir","kind":"modified","type":"file","mode":"644"}`,
+		`{"path":"/was-dir/f","kind":"deleted","type":"file"}`,
+		`{"path":"/was-file","kind":"modified","type":"dir","mode":"755"}`,
+		`{"path":"/was-file/g","kind":"added","type":"file","mode":"644"}`,
+		`{"path":"/hooks/pre-commit","kind":"modified","type":"file","mode":"755"}`,
+		`{"path":"/.git/index","kind":"modified","type":"file","mode":"644"}`,
+		`{"path":"/.git/refs/heads/main","kind":"modified","type":"file","mode":"644"}`)
+	// A hook whose program is in the work tree, where the jail can change it.
+	w.write("hooks/pre-commit", "#!/bin/sh\n")
+	w.git("config", "core.hooksPath", "hooks")
+	w.git("add", "hooks")
+	w.git("-c", "core.hooksPath=/dev/null", "commit", "-q", "-m", "hook")
+	os.Chtimes(filepath.Join(w.dir, "hooks/pre-commit"), time.Now().Add(-time.Hour), time.Now().Add(-time.Hour))
+	w.answers["GET /jails/"+aJail+"/files"] = "#!/bin/sh\ntouch ran; exit 1\n"
+	w.write("mine", "not committed yet\n")
+	w.write("d/mine", "not tracked\n")
+
+	code, out, errs := w.run("", "apply", aJail, "--commit", "-m", "Fix it\n\n# 1")
+	head := w.git("rev-parse", "--short", "HEAD")
+	if want := "11 changes applied\ncommitted as " + head + "\n"; code != 0 || out != want || errs != "" {
+		t.Fatalf("apply = %d, %q, %q; want 0 and %q", code, out, errs, want)
+	}
+	if got, want := w.git("log", "-1", "--format=%an <%ae> %B"), "Ann <ann@example.com> Fix it\n\n# 1"; got != want {
+		t.Errorf("commit: got %q, want %q", got, want)
+	}
+	want := "A\td/:(top)*\nM\tedit\nD\tgone\nM\thooks/pre-commit\nA\tnew name\nD\told\nA\twas-dir\nD\twas-dir/f\nD\twas-file\nA\twas-file/g"
+	if got := w.git("show", "--format=", "--name-status", "--no-renames"); got != want {
+		t.Errorf("committed:\n%s\nwant\n%s", got, want)
+	}
+	if got, want := w.git("status", "--porcelain"), "M mine\n?? d/mine"; got != want {
+		t.Errorf("status after the commit:\n%s\nwant\n%s", got, want)
+	}
+	if got := w.file("ran"); got != "(none)" {
+		t.Error("a hook that the jail wrote has run")
+	}
+}
+
+func TestApplyCommitOfNothing(t *testing.T) {
+	for _, changes := range [][]string{nil, {`{"path":"/debug.log","kind":"added","type":"file","mode":"644"}`}, {`{"path":"/empty","kind":"added","type":"dir","mode":"755"}`}} {
+		w := newRepository(t, changes...)
+		code, out, errs := w.run("", "apply", aJail, "--commit")
+		if want := count(len(changes), "change") + " applied\n"; code != 0 || out != want || errs != "" {
+			t.Errorf("%s: apply = %d, %q, %q; want 0 and %q", changes, code, out, errs, want)
+		}
+		if got := w.git("log", "--format=%s"); got != "first" {
+			t.Errorf("%s: commits %q, want the first one alone", changes, got)
+		}
+	}
+	w := newRepository(t, addedFile)
+	if code, _, errs := w.run("", "apply", aJail, "--commit"); code != 0 {
+		t.Errorf("apply: %s", errs)
+	}
+	if got, want := w.git("log", "-1", "--format=%s"), "Apply the changes of jail "+aJail; got != want {
+		t.Errorf("message: got %q, want %q", got, want)
+	}
+}
+
+// apply --commit reports what prevents the commit before it applies anything.
+func TestApplyCommitRefusals(t *testing.T) {
+	for name, tt := range map[string]struct {
+		prepare func(w *workspace)
+		want    string
+	}{
+		"no repository":  {func(w *workspace) { os.RemoveAll(filepath.Join(w.dir, ".git")) }, "not a git repository"},
+		"staged changes": {func(w *workspace) { w.write("mine", "staged"); w.git("add", "mine") }, "changes are already staged\n  try: commit them, or unstage them"},
+		"no author": {func(w *workspace) {
+			w.git("config", "user.useConfigOnly", "true")
+			w.git("config", "--unset", "user.email")
+		}, "the author is unknown"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("HOME", t.TempDir())
+			w := newRepository(t, addedFile)
+			tt.prepare(w)
+			code, out, errs := w.run("", "apply", aJail, "--commit")
+			if code != 1 || out != "" || !strings.Contains(errs, tt.want) {
+				t.Errorf("apply = %d, %q, %q; want 1 and %q", code, out, errs, tt.want)
+			}
+			if got := w.file("new.txt"); got != "(none)" {
+				t.Errorf("new.txt is %q, want nothing applied", got)
+			}
+		})
 	}
 }

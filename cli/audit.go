@@ -36,17 +36,21 @@ export can be verified with the public key, without trusting this host.`,
 }
 
 func (c *command) auditList() *cobra.Command {
-	var jail, session, run, capability, kind, since string
+	var jail, session, run, capability, kind string
+	var span timeFlags
 	var under int64
 	var newest bool
 	cmd := &cobra.Command{
 		Use: "ls", Short: "List entries, oldest first", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			q := url.Values{}
+			if err := span.query(q); err != nil {
+				return err
+			}
 			cl, err := c.client(cmd.Context())
 			if err != nil {
 				return err
 			}
-			q := url.Values{}
 			for k, v := range map[string]string{"session": session, "run": run, "capability": capability, "kind": kind} {
 				if v != "" {
 					q.Set(k, v)
@@ -62,13 +66,6 @@ func (c *command) auditList() *cobra.Command {
 			if under > 0 {
 				q.Set("under", strconv.FormatInt(under, 10))
 			}
-			if since != "" {
-				d, err := time.ParseDuration(since)
-				if err != nil || d < 0 {
-					return usagef("--since %q is not a time such as 10m", since)
-				}
-				q.Set("from", time.Now().Add(-d).UTC().Format(time.RFC3339Nano))
-			}
 			if newest {
 				q.Set("newest", "true")
 			}
@@ -82,7 +79,7 @@ func (c *command) auditList() *cobra.Command {
 	fs.StringVar(&run, "run", "", "only entries of this run")
 	fs.StringVar(&capability, "capability", "", "only entries of this capability")
 	fs.StringVar(&kind, "kind", "", "only these kinds, comma-separated: decision, egress, …")
-	fs.StringVar(&since, "since", "", "maximum age of entries, such as 10m or 24h")
+	span.add(fs)
 	fs.Int64Var(&under, "under", 0, "only entries caused by this one, also indirectly")
 	return cmd
 }

@@ -282,9 +282,12 @@ func parseBudget(all []string) (map[string]int64, error) {
 	amounts := map[string]int64{}
 	for _, s := range all {
 		name, text, ok := strings.Cut(s, "=")
-		n, err := strconv.ParseInt(text, 10, 64)
-		if !ok || err != nil || n < 0 {
+		if !ok {
 			return nil, usagef("--budget %q is not DIMENSION=N", s)
+		}
+		n, ok := amount(name, text)
+		if !ok {
+			return nil, usagef("--budget %q is not DIMENSION=N, such as steps=50, cost-micros=$0.50 or wall-clock-ms=30m", s)
 		}
 		amounts[name] = n
 	}

@@ -7,7 +7,6 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
-	"time"
 
 	"glasshouse/api/client"
 	"glasshouse/id"
@@ -18,7 +17,8 @@ import (
 
 func (c *command) events() *cobra.Command {
 	var q client.EventQuery
-	var since, until, colour string
+	var colour string
+	var span timeFlags
 	cmd := &cobra.Command{
 		Use: "events JAIL [TERM...]", Short: "Show or follow the events of a jail", Args: cobra.MinimumNArgs(1),
 		Long: `Print the events of a jail: system calls, file operations, packets and processes. All
@@ -38,12 +38,7 @@ event is one line of JSON, as in the event log.`,
   glasshouse events j-4k2v9c7m1xqe 'ret:<0 -name:futex' --since 5m
   glasshouse events j-4k2v9c7m1xqe type:net --tail 20 --json | jq .host`,
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			now := time.Now()
-			q.Since, err = parseTime("since", since, now)
-			if err != nil {
-				return err
-			}
-			q.Until, err = parseTime("until", until, now)
+			q.Since, q.Until, err = span.times()
 			if err != nil {
 				return err
 			}
@@ -59,8 +54,7 @@ event is one line of JSON, as in the event log.`,
 	}
 	fs := cmd.Flags()
 	fs.BoolVarP(&q.Follow, "follow", "f", false, "follow new events")
-	fs.StringVar(&since, "since", "", "start: a time, 2026-01-02T15:04:05Z, or an age, 5m")
-	fs.StringVar(&until, "until", "", "end: a time or an age, as --since")
+	span.add(fs)
 	fs.IntVarP(&q.Tail, "tail", "n", 0, "only the last N recorded events")
 	fs.IntVar(&q.Limit, "limit", 0, "maximum number of events")
 	colourFlag(cmd, &colour)
@@ -98,21 +92,4 @@ func (c *command) writeEvent(out io.Writer, line []byte) error {
 	}
 	_, err := out.Write(append(line, '\n'))
 	return err
-}
-
-// parseTime parses a time, or a duration before now. It returns the zero time for "".
-func parseTime(flag, s string, now time.Time) (time.Time, error) {
-	if s == "" {
-		return time.Time{}, nil
-	}
-	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04:05", time.DateTime} {
-		if t, err := time.ParseInLocation(layout, s, time.Local); err == nil {
-			return t, nil
-		}
-	}
-	d, err := time.ParseDuration(s)
-	if err != nil || d < 0 {
-		return time.Time{}, usagef("--%s %q is neither a time such as 2026-01-02T15:04:05Z nor how long ago, such as 5m", flag, s)
-	}
-	return now.Add(-d), nil
 }

@@ -18,7 +18,6 @@ var examples = map[string]string{
 	"agent pause":          "glasshouse agent pause r-4t9wq2kx7mzb",
 	"agent show":           "glasshouse agent show r-4t9wq2kx7mzb",
 	"agent steps":          "glasshouse agent steps r-4t9wq2kx7mzb",
-	"apply":                "glasshouse apply j-4k2v9c7m1xqe\nglasshouse apply j-4k2v9c7m1xqe --keep",
 	"approval cancel":      "glasshouse approval cancel a-5kq2m8xw7pdn",
 	"approval ls":          "glasshouse approval ls\nglasshouse approval ls j-4k2v9c7m1xqe --follow",
 	"approval notices":     "glasshouse approval notices",

@@ -92,7 +92,8 @@ none for 5 minutes is reported.`,
 	}
 	cmd.Flags().SetInterspersed(false)
 	cmd.Flags().StringArrayVarP(&f.env, "env", "e", nil, "KEY=VALUE, or KEY to take the value from here; may be repeated")
-	cmd.Flags().StringVarP(&f.cwd, "cwd", "w", "", "working directory")
+	cmd.Flags().StringVarP(&f.cwd, "workdir", "w", "", "working directory")
+	renameFlags(cmd, map[string]string{"cwd": "workdir"})
 	cmd.Flags().StringVarP(&f.user, "user", "u", "", "user name or uid, optionally with :group")
 	cmd.Flags().DurationVar(&f.timeout, "timeout", 0, "time limit of the command, such as 90s (default: none)")
 	cmd.Flags().BoolVarP(&f.stdin, "stdin", "i", false, "forward standard input")
@@ -366,7 +367,8 @@ keeps running when the terminal window is closed; reconnect with --attach.`,
 	cmd.Flags().SetInterspersed(false)
 	cmd.Flags().StringVar(&attach, "attach", "", "attach to the terminal of this command")
 	cmd.Flags().StringVarP(&o.User, "user", "u", "", "user name or uid, optionally with :group")
-	cmd.Flags().StringVarP(&o.Cwd, "cwd", "w", "", "working directory")
+	cmd.Flags().StringVarP(&o.Cwd, "workdir", "w", "", "working directory")
+	renameFlags(cmd, map[string]string{"cwd": "workdir"})
 	return cmd
 }
 

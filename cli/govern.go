@@ -585,14 +585,22 @@ func (c *command) printEgress(cmd *cobra.Command, jail string, do func(*client.C
 }
 
 func (c *command) egressLog() *cobra.Command {
-	return &cobra.Command{
+	var span timeFlags
+	cmd := &cobra.Command{
 		Use: "log JAIL", Short: "Show the egress log of a jail", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			q := url.Values{"kind": {"egress"}}
+			if err := span.query(q); err != nil {
+				return err
+			}
 			return c.withJail(cmd, args[0], func(cl *client.Client, j id.Jail) error {
-				return c.listAuditLog(cmd.Context(), cl, url.Values{"jail": {string(j)}, "kind": {"egress"}})
+				q.Set("jail", string(j))
+				return c.listAuditLog(cmd.Context(), cl, q)
 			})
 		},
 	}
+	span.add(cmd.Flags())
+	return cmd
 }
 
 func showEgress(w io.Writer, e wire.EgressState) {

@@ -359,7 +359,7 @@ func TestErrorsEscapeControlCharacters(t *testing.T) {
 	for _, args := range [][]string{
 		{"\x1b[2J"}, {"jail", "\x1b[2J"}, {"jail", "show", "\x1b[2J"}, {"jail", "create", "--memory", "\x1b[2J"}, {"jail", "create", "--rootfs", "\x1b[2J"},
 		{"jail", "create", "-m", "\x1b[2J"}, {"jail", "create", "--observe", "\x1b[2J"}, {"jail", "create", "--snapshots", "\x1b[2J"}, {"jail", "create", "-l", "\x1b[2J"},
-		{"jail", "create", "--allow", "a:\x1b[2J"}, {"files", "ls", "\x1b[2J"}, {"events", aJail, "--since", "\x1b[2J"}, {"events", aJail, "--colour", "\x1b[2J"},
+		{"jail", "create", "--allow", "a:\x1b[2J"}, {"files", "ls", "\x1b[2J"}, {"events", aJail, "--since", "\x1b[2J"}, {"events", aJail, "--color", "\x1b[2J"},
 		{"goal", "x", "--until", "{\x1b[2J"}, {"audit", "show", "\x1b[2J"}, {"replay", "\x1b[2J"}, {"policy", "level", aJail, "\x1b[2J"}, {"--\x1b[2J"},
 		{"bundle", "verify", "\x1b[2J"}, {"rtfs", "run", "\x1b[2J"}, {"skill", "add", "\x1b[2J"}, {"serve", "--config", "\x1b[2J"},
 	} {

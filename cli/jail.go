@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -39,8 +40,8 @@ type jailFlags struct {
 
 // limitFlags are the flags that set a jail's resource limits.
 type limitFlags struct {
-	memory, disk string
-	cpu, pids    int64
+	memory, disk, cpus string
+	cpu, pids          int64
 }
 
 // add adds the flags. def describes the value of a limit that is not given; "" stands for the
@@ -48,14 +49,22 @@ type limitFlags struct {
 func (f *limitFlags) add(cmd *cobra.Command, def string) {
 	or := func(daemon string) string { return cmp.Or(def, daemon) }
 	fs := cmd.Flags()
+	fs.StringVar(&f.cpus, "cpus", "", "processor weight in processors, such as 1.5 (256 shares each)")
 	fs.Int64Var(&f.cpu, "cpu-shares", 0, "processor weight (default "+or("256")+", at most 1024)")
-	fs.StringVar(&f.memory, "memory", "", "memory in MiB; 2g is 2 GiB (default "+or("512m")+", at most 8g)")
-	fs.StringVar(&f.disk, "disk", "", "disk in MiB; 2g is 2 GiB (default "+or("1g")+", at most 16g)")
+	cmd.MarkFlagsMutuallyExclusive("cpus", "cpu-shares")
+	fs.StringVar(&f.memory, "memory", "", "memory: 512m, 2GiB (default "+or("512m")+", at most 8g)")
+	fs.StringVar(&f.disk, "disk", "", "disk: 512m, 2GiB (default "+or("1g")+", at most 16g)")
 	fs.Int64Var(&f.pids, "pids", 0, "processes and threads (default "+or("128")+", at most 4096)")
 }
 
 func (f *limitFlags) request() (l wire.Limits, err error) {
 	l = wire.Limits{CPUShares: f.cpu, MaxPIDs: f.pids}
+	if f.cpus != "" {
+		l.CPUShares, err = processorShares(f.cpus)
+		if err != nil {
+			return l, err
+		}
+	}
 	l.MemoryMB, err = mebibytes("memory", f.memory)
 	if err != nil {
 		return l, err
@@ -66,7 +75,7 @@ func (f *limitFlags) request() (l wire.Limits, err error) {
 
 func (f *jailFlags) add(cmd *cobra.Command) {
 	fs := cmd.Flags()
-	fs.StringVar(&f.name, "name", "", "display name")
+	fs.StringVar(&f.name, "name", "", "name, which no other jail has")
 	fs.StringArrayVarP(&f.labels, "label", "l", nil, "label KEY=VALUE; may be repeated")
 	fs.StringVar(&f.backend, "backend", "", "isolation backend: oci or bwrap")
 	fs.StringVar(&f.runtime, "runtime", "", "OCI runtime: runc, crun or runsc")
@@ -424,7 +433,11 @@ removed. Other snapshots stay, unless --snapshots is given.`,
 			if snapshots {
 				remove = cl.DeleteJailAndSnapshots
 			}
-			return map[string]id.Jail{"removed": j}, remove(ctx, j)
+			if err := remove(ctx, j); err != nil {
+				return nil, err
+			}
+			os.Remove(c.appliedFile(j))
+			return map[string]id.Jail{"removed": j}, nil
 		})
 	cmd.Aliases = []string{"delete"}
 	cmd.Flags().BoolVar(&snapshots, "snapshots", false, "also remove their snapshots")

@@ -181,7 +181,7 @@ func (c *command) token() *cobra.Command {
 		},
 	}
 	remove := &cobra.Command{
-		Use: "rm ID", Short: "Revoke a token", Args: cobra.ExactArgs(1),
+		Use: "rm ID", Aliases: []string{"revoke"}, Short: "Revoke a token", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cl, err := c.client(cmd.Context())
 			if err != nil {

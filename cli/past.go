@@ -100,7 +100,7 @@ func showPast(w io.Writer, p wire.Past, processes string, now time.Time) {
 }
 
 func (c *command) syscalls() *cobra.Command {
-	var from, to string
+	var span timeFlags
 	var processes int
 	cmd := &cobra.Command{
 		Use: "syscalls JAIL [FILTER...]", Short: "Show counts, durations and errors of the system calls of a jail", Args: cobra.MinimumNArgs(1),
@@ -110,10 +110,18 @@ durations, and the errors that they returned. A filter, as in glasshouse events,
 		Example: `  glasshouse syscalls j-4k2v9c7m1xqe
   glasshouse syscalls j-4k2v9c7m1xqe comm:python3 --since 5m --processes 5`,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			from, to, err := span.times()
+			if err != nil {
+				return err
+			}
 			return c.withJail(cmd, args[0], func(cl *client.Client, jid id.Jail) error {
-				p, err := cl.Profile(cmd.Context(), jid, client.ProfileQuery{
-					Filter: strings.Join(args[1:], " "), From: from, To: to, Processes: processes,
-				})
+				q := client.ProfileQuery{Filter: strings.Join(args[1:], " "), Processes: processes}
+				for param, t := range map[*string]time.Time{&q.From: from, &q.To: to} {
+					if !t.IsZero() {
+						*param = t.UTC().Format(time.RFC3339Nano)
+					}
+				}
+				p, err := cl.Profile(cmd.Context(), jid, q)
 				if err != nil {
 					return err
 				}
@@ -121,8 +129,7 @@ durations, and the errors that they returned. A filter, as in glasshouse events,
 			})
 		},
 	}
-	cmd.Flags().StringVar(&from, "since", "", "start: a time, 2026-01-02T15:04:05Z, or an age, 5m")
-	cmd.Flags().StringVar(&to, "until", "", "end: a time or an age, as --since")
+	span.add(cmd.Flags())
 	cmd.Flags().IntVar(&processes, "processes", 0, "also show this many processes with the most calls")
 	return cmd
 }

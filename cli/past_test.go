@@ -93,28 +93,6 @@ func TestNetworkHosts(t *testing.T) {
 	}
 }
 
-func TestParseTime(t *testing.T) {
-	now := time.Date(2026, 1, 2, 15, 4, 5, 0, time.Local)
-	for in, want := range map[string]time.Time{
-		"":                     {},
-		"5m":                   now.Add(-5 * time.Minute),
-		"0s":                   now,
-		"1h30m":                now.Add(-90 * time.Minute),
-		"2026-01-02T15:04:05Z": time.Date(2026, 1, 2, 15, 4, 5, 0, time.UTC),
-		"2026-01-02T15:04:05":  now,
-		"2026-01-02 15:04:05":  now,
-	} {
-		if got, err := parseTime("since", in, now); err != nil || !got.Equal(want) {
-			t.Errorf("--since %q: got %v, %v, want %v", in, got, err, want)
-		}
-	}
-	for _, in := range []string{"-5m", "5", "yesterday", "2026-13-01", "15:04"} {
-		if got, err := parseTime("since", in, now); err == nil || !strings.Contains(err.Error(), "--since") {
-			t.Errorf("--since %q: got %v, %v, want an error with the flag", in, got, err)
-		}
-	}
-}
-
 func TestJailShowUsageAndLostEvents(t *testing.T) {
 	for _, c := range []struct {
 		name string

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -55,6 +54,7 @@ removes it in any case.`,
 	cmd.Flags().BoolVar(&o.remove, "rm", false, "remove the jail even if its changes are not applied")
 	cmd.Flags().BoolVar(&o.noWorkspace, "no-workspace", false, "do not mount the current directory")
 	cmd.Flags().StringVarP(&o.workspace, "workspace", "C", "", "mount this directory instead of the current one")
+	cmd.Flags().StringVarP(&o.workdir, "workdir", "w", "", "working directory in the jail (default: the workspace)")
 	cmd.Flags().BoolVarP(&o.stdin, "stdin", "i", false, "forward standard input")
 	cmd.Flags().DurationVar(&o.timeout, "timeout", 0, "time limit of the command, such as 90s (default: none)")
 	return cmd
@@ -62,7 +62,7 @@ removes it in any case.`,
 
 type runOptions struct {
 	apply, force, keep, remove, noWorkspace, stdin bool
-	workspace                                      string
+	workspace, workdir                             string
 	timeout                                        time.Duration
 }
 
@@ -130,10 +130,10 @@ type runner struct {
 func (r *runner) do(ctx context.Context, argv []string) error {
 	r.warnLacks(ctx)
 	if isTerminal(r.c.env.Stdin) && isTerminal(r.c.env.Stdout) {
-		return r.c.terminal(ctx, r.cl, r.jail.ID, client.TerminalOptions{Argv: argv})
+		return r.c.terminal(ctx, r.cl, r.jail.ID, client.TerminalOptions{Argv: argv, Cwd: r.workdir})
 	}
 	return r.c.stream(ctx, r.cl, r.jail.ID, wire.ExecRequest{
-		Argv: argv, StdinOpen: r.stdin, Lossless: true, TimeoutMS: r.timeout.Milliseconds(),
+		Argv: argv, Cwd: r.workdir, StdinOpen: r.stdin, Lossless: true, TimeoutMS: r.timeout.Milliseconds(),
 	})
 }
 
@@ -178,7 +178,7 @@ func (r *runner) finish(ctx context.Context, success bool) error {
 		showChanges(w, changes)
 	}
 	if pending && r.apply && success {
-		out, err := r.c.applyChanges(ctx, r.cl, r.jail, r.dir, r.begun, r.force, changes)
+		out, err := r.c.applyChanges(ctx, r.cl, r.jail, applyOptions{dir: r.dir, since: r.begun, force: r.force}, changes)
 		if err != nil {
 			return failed("jail %s is kept: %w", err)
 		}
@@ -245,80 +245,4 @@ func changeName(ch wire.Change) string {
 		name = text.Visible(strings.TrimPrefix(ch.From, "/")) + " -> " + name
 	}
 	return name
-}
-
-func showApplied(w io.Writer, out applied) {
-	fmt.Fprintf(w, "%s applied\n", count(len(out.Done), "change"))
-	for _, s := range out.Skipped {
-		fmt.Fprintf(w, "  skipped   %s: %s\n", text.Visible(s.Path[1:]), s.Reason)
-	}
-}
-
-func (c *command) applyChanges(ctx context.Context, cl *client.Client, j wire.Jail, dir string, since time.Time, force bool, changes []wire.Change) (applied, error) {
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return applied{}, err
-	}
-	defer root.Close()
-	in := func(p string) string { return path.Join(j.Workspace.Target, p) }
-	a := &applier{
-		root: root, since: since, force: force,
-		fetch: func(ctx context.Context, p string) (io.ReadCloser, error) {
-			return cl.ReadFile(ctx, j.ID, in(p), 0, -1)
-		},
-		link: func(ctx context.Context, p string) (string, error) {
-			f, err := cl.Stat(ctx, j.ID, in(p))
-			return f.Target, err
-		},
-	}
-	return a.apply(ctx, changes)
-}
-
-func (c *command) apply() *cobra.Command {
-	var force, keep bool
-	cmd := &cobra.Command{
-		Use: "apply JAIL", Short: "Apply the changes of a jail to your working directory", Args: cobra.ExactArgs(1),
-		Long: `Apply the workspace changes of a jail that glasshouse run kept, and remove the jail.
-Files that would make git on this host run code of the jail are skipped. So are files
-that changed on the host since the run began, unless --force is given.`,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx := cmd.Context()
-			cl, err := c.client(ctx)
-			if err != nil {
-				return err
-			}
-			jid, err := jailNamed(ctx, cl, args[0])
-			if err != nil {
-				return err
-			}
-			j, err := cl.Jail(ctx, jid)
-			if err != nil {
-				return err
-			}
-			if j.Workspace == nil {
-				return fmt.Errorf("jail %s has no workspace", j.ID)
-			}
-			if j.State == "stopped" || j.State == "created" { // files are read through the jail's init
-				j, err = cl.StartJail(ctx, j.ID)
-				if err != nil {
-					return err
-				}
-			}
-			changes, err := workChanges(ctx, cl, j.ID)
-			if err != nil {
-				return err
-			}
-			out, err := c.applyChanges(ctx, cl, j, j.Workspace.Source, j.CreatedAt, force, changes)
-			if err != nil {
-				return err
-			}
-			if err := c.print(out, func(w io.Writer) { showApplied(w, out) }); err != nil || keep || len(out.Skipped) > 0 {
-				return err
-			}
-			return cl.DeleteJail(ctx, j.ID)
-		},
-	}
-	cmd.Flags().BoolVar(&force, "force", false, "overwrite files that changed meanwhile")
-	cmd.Flags().BoolVar(&keep, "keep", false, "keep the jail")
-	return cmd
 }

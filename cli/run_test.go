@@ -478,11 +478,17 @@ func TestApplyAfterRun(t *testing.T) {
 		last    string
 		file    string
 		code    int
+		starts  bool
 	}{
-		{name: "all", line: "apply " + aJail, changes: []string{addedFile}, out: "1 change applied\n", last: "DELETE /jails/" + aJail, file: "from the jail\n"},
-		{name: "all, and the jail is kept", line: "apply --keep " + aJail, changes: []string{addedFile}, out: "1 change applied\n", last: "GET ", file: "from the jail\n"},
-		{name: "a stopped jail is started", line: "apply " + aJail, jail: `"state":"stopped"`, out: "0 changes applied\n", last: "DELETE /jails/" + aJail, file: "(none)"},
-		{name: "a part, and the jail is kept", line: "apply " + aJail, changes: []string{addedHook}, out: "0 changes applied\n  skipped   .git/hooks/pre-commit: git would run it on this host\n", last: "GET ", file: "(none)"},
+		{name: "all", line: "apply " + aJail, changes: []string{addedFile}, out: "1 change applied\n", last: "GET ", file: "from the jail\n"},
+		{name: "the default as an option", line: "apply --keep " + aJail, changes: []string{addedFile}, out: "1 change applied\n", last: "GET ", file: "from the jail\n"},
+		{name: "all, and the jail is removed", line: "apply --rm " + aJail, changes: []string{addedFile}, out: "1 change applied\n", last: "DELETE /jails/" + aJail, file: "from the jail\n"},
+		{name: "a stopped jail is started", line: "apply " + aJail, jail: `"state":"stopped"`, changes: []string{addedFile}, out: "1 change applied\n", last: "POST /jails/" + aJail + "/stop", file: "from the jail\n", starts: true},
+		{name: "a stopped jail without changes", line: "apply " + aJail, jail: `"state":"stopped"`, out: "0 changes applied\n", last: "GET ", file: "(none)"},
+		{name: "a dry run", line: "apply --dry-run " + aJail, jail: `"state":"stopped"`, changes: []string{addedFile, addedHook}, out: "1 change would be applied\n  added     new.txt\n  skipped   .git/hooks/pre-commit: git would run it on this host\n", last: "GET ", file: "(none)"},
+		{name: "a path", line: "apply " + aJail + " .git", changes: []string{addedFile, addedHook}, out: "0 changes applied\n  skipped   .git/hooks/pre-commit: git would run it on this host\n", last: "GET ", file: "(none)"},
+		{name: "a message for no commit", line: "apply " + aJail + " -m text", errs: "--message needs --commit", last: "", file: "(none)", code: 2},
+		{name: "a part, and the jail is kept", line: "apply --rm " + aJail, changes: []string{addedHook}, out: "0 changes applied\n  skipped   .git/hooks/pre-commit: git would run it on this host\n", last: "GET ", file: "(none)"},
 		{name: "no workspace", line: "apply " + aJail, jail: `"state":"running","workspace":null`, errs: "jail " + aJail + " has no workspace", last: path, file: "(none)", code: 1},
 		{name: "its directory is gone", line: "apply " + aJail, jail: `"workspace":{"source":"/nowhere/work","target":"/work"}`, errs: "/nowhere/work: no such file", last: path, file: "(none)", code: 1},
 		{name: "a path that leads elsewhere", line: "apply " + aJail, changes: []string{`{"path":"/../new.txt","kind":"added","type":"file","mode":"644"}`}, errs: "a path that is not clean", last: "GET ", file: "(none)", code: 1},
@@ -497,11 +503,11 @@ func TestApplyAfterRun(t *testing.T) {
 			if code != c.code || out != c.out || !strings.Contains(errs, c.errs) || c.errs == "" && errs != "" {
 				t.Errorf("got exit code %d, %q and %q, want %d, %q and %q", code, out, errs, c.code, c.out, c.errs)
 			}
-			if got := w.requests[len(w.requests)-1]; !strings.HasPrefix(got, c.last) {
+			if got := w.asked()[strings.LastIndexByte(w.asked(), '\n')+1:]; !strings.HasPrefix(got, c.last) {
 				t.Errorf("last request: got %q, want %q", got, c.last)
 			}
-			if got, want := strings.Contains(w.asked(), "/start"), strings.Contains(c.jail, "stopped"); got != want {
-				t.Errorf("started: got %v, want %v", got, want)
+			if got := strings.Contains(w.asked(), "/start"); got != c.starts {
+				t.Errorf("started: got %v, want %v", got, c.starts)
 			}
 			if got := w.file("new.txt"); got != c.file {
 				t.Errorf("new.txt: got %q, want %q", got, c.file)

@@ -1,12 +1,14 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
 	"glasshouse/internal/text"
@@ -35,7 +37,15 @@ type screen struct {
 
 // colourFlag adds the flag that c.screen uses.
 func colourFlag(cmd *cobra.Command, colour *string) {
-	cmd.Flags().StringVar(colour, "colour", "auto", "auto, on a terminal without NO_COLOR; always; never")
+	cmd.Flags().StringVar(colour, "color", "auto", "auto, on a terminal without NO_COLOR; always; never")
+	renameFlags(cmd, map[string]string{"colour": "color"})
+}
+
+// renameFlags makes a command accept old names of its flags.
+func renameFlags(cmd *cobra.Command, old map[string]string) {
+	cmd.Flags().SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+		return pflag.NormalizedName(cmp.Or(old[name], name))
+	})
 }
 
 func (c *command) screen(colour string) (screen, error) {
@@ -47,7 +57,7 @@ func (c *command) screen(colour string) (screen, error) {
 		s.colour = true
 	case "never":
 	default:
-		return s, usagef("--colour %q is not one of auto, always, never", colour)
+		return s, usagef("--color %q is not one of auto, always, never", colour)
 	}
 	return s, nil
 }

@@ -1,11 +1,8 @@
 package cli
 
 import (
-	"errors"
 	"fmt"
 	"io"
-	"math"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -76,32 +73,4 @@ func keyValues(args []string, getenv func(string) string) (map[string]string, er
 		m[k] = v
 	}
 	return m, nil
-}
-
-// mebibytes parses 512, 512m or 2g. As in the options of Docker and systemd, m is a MiB and g a
-// GiB. Units may be written in upper case and as mb or gb.
-func mebibytes(flag, s string) (int64, error) {
-	if s == "" {
-		return 0, nil
-	}
-	num, unit := strings.ToLower(s), int64(1)
-	for _, u := range []struct {
-		suffix string
-		mb     int64
-	}{{"gb", 1024}, {"g", 1024}, {"mb", 1}, {"m", 1}} {
-		if rest, ok := strings.CutSuffix(num, u.suffix); ok {
-			num, unit = rest, u.mb
-			break
-		}
-	}
-	n, err := strconv.ParseUint(num, 10, 63)
-	if err != nil && !errors.Is(err, strconv.ErrRange) || err == nil && n == 0 {
-		return 0, usagef("--%s %q is not a size such as 512m or 2g", flag, s)
-	}
-	// Limits are converted to bytes later, which must not overflow either.
-	const most = math.MaxInt64 >> 20
-	if err != nil || int64(n) > most/unit {
-		return 0, usagef("--%s %q is too large: the maximum is %dm", flag, s, most)
-	}
-	return int64(n) * unit, nil
 }

@@ -7,52 +7,6 @@ import (
 	"time"
 )
 
-func TestMebibytes(t *testing.T) {
-	for in, want := range map[string]int64{
-		"":               0,
-		"512":            512,
-		"512m":           512,
-		"2g":             2048,
-		"1GB":            1024,
-		"64MB":           64,
-		"8796093022207":  8796093022207, // in bytes, the largest multiple of 1 MiB below 1<<63
-		"8796093022207m": 8796093022207,
-		"8589934591g":    8589934591 * 1024,
-	} {
-		got, err := mebibytes("memory", in)
-		if err != nil || got != want {
-			t.Errorf("mebibytes(%q): got %d, %v, want %d", in, got, err, want)
-		}
-	}
-	for in, want := range map[string]string{
-		"x":                         "is not a size",
-		"-1":                        "is not a size",
-		"+1":                        "is not a size",
-		" 1":                        "is not a size",
-		"12x":                       "is not a size",
-		"1.5g":                      "is not a size",
-		"0x10":                      "is not a size",
-		"1_000":                     "is not a size",
-		"g":                         "is not a size",
-		"0":                         "is not a size",
-		"0g":                        "is not a size",
-		"512b":                      "is not a size", // of bytes
-		"1gm":                       "is not a size",
-		"1\n":                       "is not a size",
-		"8796093022208":             "is too large",
-		"8589934592g":               "is too large",
-		"9007199254740992g":         "is too large", // times 1024 it is 1<<63
-		"18014398509481984g":        "is too large", // times 1024 it is 1<<64
-		"9223372036854775808":       "is too large",
-		"99999999999999999999999gb": "is too large",
-	} {
-		got, err := mebibytes("memory", in)
-		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "--memory") {
-			t.Errorf("mebibytes(%q): got %d, %v, want an error with --memory and %q", in, got, err, want)
-		}
-	}
-}
-
 func TestSizeAndAgo(t *testing.T) {
 	for in, want := range map[int64]string{
 		0:             "0 B",

@@ -361,16 +361,33 @@ func TestRunCommandLine(t *testing.T) {
 		t.FailNow()
 	}
 	jid := stderr[strings.LastIndex(stderr, "j-"):]
-	if _, stderr, code := h.glasshouse(dir, "apply", strings.TrimSpace(jid)); code != 0 {
-		t.Fatalf("apply: exit code %d\n%s", code, stderr)
+	jid = strings.TrimSpace(jid)
+	apply := func(want string, args ...string) {
+		t.Helper()
+		if out, stderr, code := h.glasshouse(dir, append([]string{"apply", jid}, args...)...); code != 0 || out != want {
+			t.Fatalf("apply %q: exit code %d, %q; want %q\n%s", args, code, out, want, stderr)
+		}
 	}
+	apply("4 changes would be applied\n  deleted   b\n  modified  a\n  added     d\n  added     d/c\n", "--dry-run")
+	if got, _ := os.ReadFile(filepath.Join(dir, "a")); string(got) != "old\n" {
+		t.Errorf("after apply --dry-run: a is %q", got)
+	}
+	apply("1 change applied\n", "a")
+	apply("3 changes applied\n")
+	apply("0 changes applied\n")
 	got, _ := os.ReadFile(filepath.Join(dir, "d/c"))
 	a, _ := os.ReadFile(filepath.Join(dir, "a"))
 	if _, err := os.Stat(filepath.Join(dir, "b")); err == nil || string(got) != "c\n" || string(a) != "new\n" {
 		t.Errorf("after apply: a %q, d/c %q, b there: %v", a, got, err == nil)
 	}
-	if out, _, _ := h.glasshouse(dir, "jail", "ls", "-q"); out != "" {
-		t.Errorf("jails left after apply: %q", out)
+	if out, _, _ := h.glasshouse(dir, "jail", "ls", "-q"); out != jid+"\n" {
+		t.Errorf("jails after apply: %q, want %s", out, jid)
+	}
+	h.says("jail", "start", jid)
+	h.says("exec", jid, "--", "bash", "-c", "echo more >"+dir+"/a")
+	apply("1 change applied\n", "--rm")
+	if a, _ := os.ReadFile(filepath.Join(dir, "a")); string(a) != "more\n" {
+		t.Errorf("after the second apply: a is %q", a)
 	}
 
 	if _, stderr, code := h.glasshouse(dir, "run", "--apply", "--", "bash", "-c", "echo newer > a"); code != 0 || !strings.Contains(stderr, "1 change applied") {

@@ -182,7 +182,7 @@ func TestUnprivilegedRun(t *testing.T) {
 	u.noTrace()
 
 	name := strings.TrimSpace(stderr[max(0, strings.LastIndex(stderr, "j-")):])
-	if _, stderr, code := u.glasshouse("apply", name); code != 0 {
+	if _, stderr, code := u.glasshouse("apply", "--rm", name); code != 0 {
 		t.Fatalf("apply: exit code %d\n%s", code, stderr)
 	}
 	if a, b, c := u.read("project/a"), u.read("project/b"), u.read("project/d/c"); a != "new\n" || b != "" || c != "c\n" {

@@ -211,7 +211,7 @@ agent)
 	glasshouse goal "cat given && echo two >made" --agent shell -C /srv/work --keep | tee goal.out
 	[ ! -e /srv/work/made ] || fail "the agent changed the directory itself"
 	jail=$(json 'max((d if isinstance(d, list) else d["items"] if "items" in d else d["jails"]), key=lambda j: j["created_at"])["id"]' jail ls)
-	glasshouse apply "$jail"
+	glasshouse apply --rm "$jail"
 	says two cat /srv/work/made
 	glasshouse goal "say hello" | tee goal.out
 	glasshouse agent ls | tee runs.out
