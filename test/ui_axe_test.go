@@ -17,8 +17,10 @@ func (u *ui) isAccessible() {
 	}
 	waiting := u.asks(u.careful("asking"), wire.Question{Action: "bash", Resource: "git push"})
 	g := u.garden.ID
+	s := u.snapshot(g, "seed")
 	run := u.pursued("count to three", "sess-count")
 	views := []view{
+		{"/", "Pending approvals"},
 		{"/jails", "garden"},
 		{at(g, "events") + "&lanes=yes", "events"},
 		{at(g, "processes") + "&ended=yes", "exit 3"},
@@ -40,21 +42,23 @@ func (u *ui) isAccessible() {
 		{"/governance", "Decisions"},
 		{"/governance?view=explore", "Policy test"},
 		{"/governance?view=policy", "Policies"},
-		{"/governance?view=egress", "Egress"},
+		{"/egress", "Network access"},
+		{"/snapshots", "seed"},
+		{"/snapshots/" + string(s.ID), "Branch from here"},
 		{"/governance?view=secrets", "Secrets"},
 		{"/governance?view=budgets", "Budgets"},
 		{"/capabilities", "Capabilities"},
 		{"/skills", "Skills"},
 		{"/bundles", "Bundles"},
 		{"/publishers", "Publishers"},
-		{"/doctor", "Health"},
+		{"/doctor", "System"},
 		{"/doctor?view=records", "Gaps"},
 		{"/doctor?view=storage", "Storage"},
 		{"/doctor?view=deliveries", "Deliveries"},
 		{"/doctor?view=access", "Access"},
 		{"/nowhere", "Page not found"},
 	}
-	const first = 11 // the views that are used on a phone are among the first ones
+	const first = 12 // the views that are used on a phone are among the first ones
 	for _, phone := range []bool{false, true} {
 		p, size := u.login(u.T, u.browser, "admin"), ", on a desk"
 		if phone {

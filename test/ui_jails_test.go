@@ -33,8 +33,8 @@ func (u *ui) linksWorkOnce() {
 	p := blank(u.T, u.browser, u.page.base)
 	p.open("/login#" + link.Code)
 	p.waitText("garden")
-	if address := evaluate[string](p, "location.href"); address != p.base+"/jails" {
-		u.Errorf("address after the login = %s, want /jails", address)
+	if address := evaluate[string](p, "location.href"); address != p.base+"/" {
+		u.Errorf("address after the login = %s, want /", address)
 	}
 	if seen := evaluate[string](p, "document.cookie"); seen != "" {
 		u.Errorf("scripts can read the cookie %q", seen)

@@ -54,7 +54,7 @@ func (u *ui) goesByKeys() {
 	p.keys("gl")
 	p.until("search", `location.search.includes("q=gl")`)
 	p.keys(kb.Escape)
-	p.typesTo("gl", "/lineage")
+	p.typesTo("gs", "/snapshots")
 
 	// Tab shows the focus, and a skip link bypasses the navigation.
 	p.open("/jails")

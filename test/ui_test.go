@@ -13,19 +13,20 @@ import (
 	"glasshouse/id"
 )
 
-// The size of what a browser loads before it shows the list of jails.
+// The size of what a browser loads before it shows the overview: scripts and styles compressed,
+// and the fonts, which are compressed already.
 func TestSizeOfFirstPage(t *testing.T) {
-	const most = 150_000
+	const most, mostFonts = 150_000, 100_000
 	dist := "../web/dist"
 	index, err := os.ReadFile(filepath.Join(dist, "index.html"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The list of jails and all its static imports.
+	// The overview and all its static imports.
 	wanted := regexp.MustCompile(`/assets/[\w.-]+`).FindAllString(string(index), -1)
-	lists, err := filepath.Glob(filepath.Join(dist, "assets/Jails-*"))
+	lists, err := filepath.Glob(filepath.Join(dist, "assets/Overview-*"))
 	if err != nil || len(lists) == 0 {
-		t.Fatalf("no chunk of the list of jails in %s: %v", dist, err)
+		t.Fatalf("no chunk of the overview in %s: %v", dist, err)
 	}
 	for _, l := range lists {
 		wanted = append(wanted, "/assets/"+filepath.Base(l))
@@ -52,6 +53,22 @@ func TestSizeOfFirstPage(t *testing.T) {
 	if sum > most {
 		t.Errorf("the first page has %d bytes compressed, want at most %d", sum, most)
 	}
+	fonts, err := filepath.Glob(filepath.Join(dist, "assets/*.woff2"))
+	if err != nil || len(fonts) != 2 {
+		t.Fatalf("fonts in %s: %q, %v, want 2", dist, fonts, err)
+	}
+	size := int64(0)
+	for _, file := range fonts {
+		info, err := os.Stat(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		size += info.Size()
+	}
+	if size > mostFonts {
+		t.Errorf("the fonts have %d bytes, want at most %d", size, mostFonts)
+	}
+	t.Logf("%d bytes of scripts and styles, %d bytes of fonts", sum, size)
 	if bytes.Contains(index, []byte("<style")) || regexp.MustCompile(`<script[^>]*>[^<]`).Match(index) {
 		t.Error("the page has inline scripts or styles, which its content security policy forbids")
 	}

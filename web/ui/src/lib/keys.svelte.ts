@@ -3,7 +3,7 @@ import { untrack } from "svelte";
 // The keyboard shortcuts in effect. A view binds its keys while it is shown; the latest
 // binding of a key wins.
 export interface Binding {
-  key: string; // "j", "?", "Escape", or a sequence of two: "g j"
+  key: string; // "j", "?", "Escape", "Mod+k" (Ctrl or ⌘), or a sequence of two: "g j"
   says: string; // the description in the list of shortcuts
   run: () => void;
   group?: string;
@@ -28,7 +28,11 @@ class Keys {
   }
 
   #press(event: KeyboardEvent): void {
-    if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.defaultPrevented || event.altKey) return;
+    if (event.ctrlKey || event.metaKey) {
+      this.#combine(event);
+      return;
+    }
     // Text fields get typed characters. Dialogs handle their own keys.
     if (typing(event.target) && event.key !== "Escape") return;
     if (document.querySelector("dialog:modal")) return;
@@ -47,7 +51,20 @@ class Keys {
       this.#forget = window.setTimeout(() => (this.#first = ""), 1500);
     }
   }
+
+  // combine handles a key with Ctrl or ⌘, also in text fields. In a terminal Ctrl belongs to
+  // the shell.
+  #combine(event: KeyboardEvent): void {
+    if (event.shiftKey || (event.ctrlKey && event.target instanceof HTMLElement && event.target.closest(".xterm"))) return;
+    const found = this.bindings.findLast((b) => b.key === `Mod+${event.key.toLowerCase()}`);
+    if (!found) return;
+    event.preventDefault();
+    found.run();
+  }
 }
+
+// mac reports whether the modifier of shortcuts is ⌘.
+export const mac = /Mac|iPhone|iPad/.test(navigator.platform);
 
 function typing(target: EventTarget | null): boolean {
   if (!(target instanceof HTMLElement)) return false;

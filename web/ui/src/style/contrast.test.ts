@@ -62,6 +62,7 @@ describe.each(Object.entries(themes()))("in the %s theme", (_, theme) => {
 
   it("text has enough contrast on every background", () => expect(poor(texts, 4.5)).toEqual([]));
   it("shapes have enough contrast on every background", () => expect(poor(shapes, 3)).toEqual([]));
+  it("cards stand out from the ground", () => expect(contrast(of("card"), of("ground"))).toBeGreaterThanOrEqual(1.1));
   it("text on the accent color has enough contrast", () => expect(contrast(of("on-accent"), of("accent"))).toBeGreaterThanOrEqual(4.5));
 });
 

@@ -45,7 +45,7 @@ export function columns(data: Data): uPlot.AlignedData {
 
 export function chart(node: HTMLElement, data: Data, height: number, wishes: Wishes): uPlot {
   const soft = colour("soft");
-  const axis: uPlot.Axis = { stroke: soft, font: "11px system-ui, sans-serif", grid: { stroke: colour("faint"), width: 1 }, ticks: { show: false } };
+  const axis: uPlot.Axis = { stroke: soft, font: `11px ${getComputedStyle(document.documentElement).getPropertyValue("--sans")}`, grid: { stroke: colour("faint"), width: 1 }, ticks: { show: false } };
   const kinds = stack.toReversed();
   return new uPlot(
     {

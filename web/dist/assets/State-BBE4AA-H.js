@@ -1,1 +1,0 @@
-import{F as i,i as n,o as r,t as o,n as p,v as c,I as f,w as m,x as _}from"./index-C0w-xyTk.js";var v=c('<span><span class="dot s-saclg5"></span> </span>');function d(s,a){let e=i(a,"title",3,"");var t=v(),l=n(r(t),1,!0);o(()=>{f(t,1,`state ${a.state??""}`,"s-saclg5"),m(t,"title",e()),_(l,a.state)}),p(s,t)}export{d as S};

@@ -1,1 +1,0 @@
-import{ad as l,t as r,n as o,o as s,v as d,w as n}from"./index-C0w-xyTk.js";var v=d('<div class="table s-15himxi" role="region" tabindex="0"><!></div>');function m(t,e){var a=v(),i=s(a);l(i,()=>e.children),r(()=>n(a,"aria-label",e.label)),o(t,a)}export{m as T};

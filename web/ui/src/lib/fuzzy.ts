@@ -1,0 +1,46 @@
+// Fuzzy matching of a query against a text: all characters of the query in order.
+
+// score returns how well a text matches a query, higher is better, or -1 if it does not match.
+// Characters at the begin of words and consecutive characters count more.
+export function score(query: string, text: string): number {
+  const wanted = query.toLowerCase().replaceAll(/\s+/g, "");
+  const lower = text.toLowerCase();
+  if (wanted === "") return 0;
+  if (lower.includes(query.toLowerCase().trim())) {
+    const at = lower.indexOf(query.toLowerCase().trim());
+    return 1000 - Math.min(at, 100) - Math.min(text.length, 200) / 4 + (startsWord(text, at) ? 200 : 0);
+  }
+  let sum = 0;
+  let last = -2;
+  for (const c of wanted) {
+    let at = lower.indexOf(c, last + 1);
+    if (at < 0) return -1;
+    // Prefer the begin of a later word to a character in the middle of one.
+    if (at !== last + 1 && !startsWord(text, at)) {
+      for (let next = at; next >= 0; next = lower.indexOf(c, next + 1)) {
+        if (startsWord(text, next)) {
+          at = next;
+          break;
+        }
+      }
+    }
+    sum += at === last + 1 ? 8 : startsWord(text, at) ? 6 : 1;
+    last = at;
+  }
+  return sum - text.length / 20;
+}
+
+function startsWord(text: string, at: number): boolean {
+  return at === 0 || /[\s/_.:-]/.test(text[at - 1] ?? "");
+}
+
+// best returns the items that match, best first. Items with the same score keep their order.
+export function best<T>(query: string, items: T[], text: (item: T) => string, most: number): T[] {
+  if (query.trim() === "") return items.slice(0, most);
+  return items
+    .map((item) => ({ item, points: score(query, text(item)) }))
+    .filter((m) => m.points > 0)
+    .sort((a, b) => b.points - a.points)
+    .slice(0, most)
+    .map((m) => m.item);
+}
