@@ -334,7 +334,7 @@ golang() {
             return
         fi
         ! at_least "$version" "$GO_SINCE" || go=$file
-    done < <(type -aP go | grep -vxF "$ours"; echo "$ours")
+    done < <(type -aP go | grep -vxF "$ours" || true; echo "$ours")
 
     begin go "no Go $wanted or newer yet; fetching it"
     if [ -z "$go" ]; then

@@ -7,7 +7,7 @@
 set -euo pipefail
 tree=$1
 source=$2
-data=/var/lib/newcomer-$$
+data=${NEWCOMER_DATA:-/var/lib/newcomer-$$}
 port=$((20000 + $$ % 10000))
 fail() { echo "newcomer: $*" >&2; exit 1; }
 
@@ -30,13 +30,23 @@ cp -a "$source" "$tree/src"
 
 network=$(env | grep -iE '^(https?_proxy|no_proxy)=' || true)
 mapfile -t network <<<"$network"
+goproxy=$(go env GOPROXY)
+gosumdb=$(go env GOSUMDB)
+
+# A process in a chroot may not create user namespaces (user_namespaces(7)), which jails need. So
+# the tree becomes the root of the mount namespace.
+mkdir -p "$tree/host"
+cd "$tree"
+pivot_root . host
+cd /
+umount --lazy /host
 guest() {
-	chroot "$tree" env -i HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin TERM=dumb \
+	env -i HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin TERM=dumb \
 		${network[0]:+"${network[@]}"} SSL_CERT_FILE=/host.crt \
-		GOPROXY="$(go env GOPROXY)" GOSUMDB="$(go env GOSUMDB)" "$@"
+		GOPROXY="$goproxy" GOSUMDB="$gosumdb" "$@"
 }
 gh() { guest env GLASSHOUSE_DATA=$data /src/bin/glasshouse "$@"; }
-up() { guest make -s -C /src up DATA=$data LISTEN=127.0.0.1:$port 2>&1 | tee "$tree/up.out"; }
+up() { guest make -s -C /src up DATA=$data LISTEN=127.0.0.1:$port 2>&1 | tee /up.out; }
 
 finish() {
 	gh jail ls -q 2>/dev/null | while read -r jail; do
@@ -53,13 +63,13 @@ guest apt-get -q update >/dev/null # a new machine has its package lists
 began=$SECONDS
 up || fail "make up: exit $?"
 echo "newcomer: make up took $((SECONDS - began)) s"
-grep -qE '^go +working' "$tree/up.out" || fail "the download of Go is not announced"
-grep -qE '^go +fetched .* \([0-9]+ s\)$' "$tree/up.out" || fail "no line says that Go was fetched, and how long it took"
-grep -qE '^packages +installed .* \([0-9]+ s\)$' "$tree/up.out" || fail "no line says that packages were installed"
-grep -qE '^build +built .* \([0-9]+ s\)$' "$tree/up.out" || fail "no line says that the program was built"
-grep -qE '^rootfs +ready .* \([0-9]+ s\)$' "$tree/up.out" || fail "no line says that the root filesystem is ready"
-grep -q '^hello from ' "$tree/up.out" || fail "the demo jail printed nothing"
-grep -q '^Glasshouse is up' "$tree/up.out" || fail "make up did not finish"
+grep -qE '^go +working' /up.out || fail "the download of Go is not announced"
+grep -qE '^go +fetched .* \([0-9]+ s\)$' /up.out || fail "no line says that Go was fetched, and how long it took"
+grep -qE '^packages +installed .* \([0-9]+ s\)$' /up.out || fail "no line says that packages were installed"
+grep -qE '^build +built .* \([0-9]+ s\)$' /up.out || fail "no line says that the program was built"
+grep -qE '^rootfs +ready .* \([0-9]+ s\)$' /up.out || fail "no line says that the root filesystem is ready"
+grep -q '^hello from ' /up.out || fail "the demo jail printed nothing"
+grep -q '^Glasshouse is up' /up.out || fail "make up did not finish"
 gh health || fail "no daemon answers"
 [ "$(gh run --rm --no-workspace -- sh -c 'echo $((6 * 7))' 2>/dev/null)" = 42 ] || fail "no further jail runs"
 gh doctor || true
@@ -67,6 +77,6 @@ gh doctor || true
 began=$SECONDS
 up || fail "make up again: exit $?"
 echo "newcomer: make up took $((SECONDS - began)) s the second time"
-! grep -E '^(go|packages|criu|rootfs) .*(fetched|installed)' "$tree/up.out" || fail "the second make up fetched something again"
+! grep -E '^(go|packages|criu|rootfs) .*(fetched|installed)' /up.out || fail "the second make up fetched something again"
 guest make -s -C /src build || fail "make build does not find the fetched Go"
 echo "newcomer: done"
