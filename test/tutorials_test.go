@@ -122,6 +122,6 @@ func TestAgentTutorial(t *testing.T) {
 	}
 	t.Cleanup(h.end) // with a daemon of its own
 	r := h.newReader(t)
-	r.env = append(r.env, "GLASSHOUSE_LISTEN=127.0.0.1:0")
+	r.env = append(r.env, "GLASSHOUSE_LISTEN=127.0.0.1:0", "ANTHROPIC_API_KEY=a key that no step uses")
 	follows(t, r).tutorial(agentTutorial)
 }
