@@ -107,9 +107,9 @@ bench: setup build ## benchmarks, compared with similar programs
 example: build ## run examples/places end to end
 	@GLASSHOUSE_DATA="$(DATA)" examples/places/run.sh
 
-docs: build ## docs/cli.md, from the help of the commands, and the index of docs/decisions
-	bin/glasshouse docs > docs/cli.md
-	@scripts/decisions.sh > docs/decisions/README.md.new && mv docs/decisions/README.md.new docs/decisions/README.md
+docs: build ## docs/reference/cli.md, from the help of the commands, and the index of docs/project/decisions
+	bin/glasshouse docs > docs/reference/cli.md
+	@scripts/decisions.sh > docs/project/decisions/README.md.new && mv docs/project/decisions/README.md.new docs/project/decisions/README.md
 
 clean: ## remove build results
 	rm -rf bin cmd/glasshouse/embedded/*/glasshouse-*

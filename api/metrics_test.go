@@ -55,7 +55,7 @@ func served(t *testing.T) map[string]metric {
 }
 
 func TestDocumentedMetricsMatch(t *testing.T) {
-	doc, err := os.ReadFile("../docs/telemetry.md")
+	doc, err := os.ReadFile("../docs/how-to/telemetry.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +78,7 @@ func TestDocumentedMetricsMatch(t *testing.T) {
 	}
 	slices.Sort(named)
 	if names := slices.Sorted(maps.Keys(all)); !slices.Equal(named, names) {
-		t.Errorf("docs/telemetry.md has\n%s\nwant\n%s", strings.Join(named, "\n"), strings.Join(names, "\n"))
+		t.Errorf("docs/how-to/telemetry.md has\n%s\nwant\n%s", strings.Join(named, "\n"), strings.Join(names, "\n"))
 	}
 }
 

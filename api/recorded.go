@@ -29,7 +29,7 @@ const (
 
 // A recordFilter is the filter of a request. Each parameter except q is one term.
 type recordFilter struct {
-	Q    string `query:"q" description:"A filter: terms separated by spaces, such as 'type:net host:*.example.com ret:<0 pid:42'. docs/events.md describes the filter language."`
+	Q    string `query:"q" description:"A filter: terms separated by spaces, such as 'type:net host:*.example.com ret:<0 pid:42'. docs/reference/events.md describes the filter language."`
 	Type string `query:"type" description:"Event types, separated by commas: syscall, file, net, proc, gap, usage, lineage. Like pid, path, host, name, ret, comm and op, it adds a term to q."`
 	PID  string `query:"pid"`
 	Path string `query:"path"`

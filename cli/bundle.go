@@ -24,7 +24,7 @@ func (c *command) bundle() *cobra.Command {
 		Long: `A bundle is a directory with a skill, manifests of capabilities and their code, or a
 zip or tar.gz archive of such a directory. The publisher signs the bundle. A user
 installs it after trusting the publisher and approving its permissions. The format is
-in docs/bundles.md.`,
+in docs/how-to/bundles.md.`,
 	}
 	cmd.AddCommand(c.bundleKeygen(), c.bundleSign(), c.bundleVerify(),
 		c.bundleInstall(), c.bundleList(), c.bundleRemove(), c.bundleTrust(), c.bundlePublishers(), c.bundleRotate(), c.bundleDistrust())
@@ -233,7 +233,7 @@ func (c *command) bundleVerify() *cobra.Command {
 		Long: `Verify a bundle: that it contains exactly the signed files, that its capabilities need
 no more than it declares, and that the signer is trusted by the trust store of the
 data directory or by --key. No file is written. If the bundle is rejected, the exit
-code is 1, and the reason is one of those in docs/bundles.md.`,
+code is 1, and the reason is one of those in docs/how-to/bundles.md.`,
 		Example: `  glasshouse bundle verify local-places-1.2.0.tar.gz --key acme.pub`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			b, err := c.verifyBundle(args[0], keys)

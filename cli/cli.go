@@ -1,5 +1,5 @@
 // Package cli implements the glasshouse command. Each file holds one subcommand, which is a thin
-// client of the daemon's API. The help texts are the manual; docs/cli.md is generated from them.
+// client of the daemon's API. The help texts are the manual; docs/reference/cli.md is generated from them.
 package cli
 
 import (

@@ -15,12 +15,12 @@ func TestManualMatchesHelp(t *testing.T) {
 	if code != 0 {
 		t.Fatalf("exit code %d", code)
 	}
-	kept, err := os.ReadFile("../docs/cli.md")
+	kept, err := os.ReadFile("../docs/reference/cli.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(made.Bytes(), kept) {
-		t.Error("docs/cli.md is not what the commands say; run make docs")
+		t.Error("docs/reference/cli.md is not what the commands say; run make docs")
 	}
 }
 

@@ -24,7 +24,7 @@ func (c *command) events() *cobra.Command {
 		Long: `Print the events of a jail: system calls, file operations, packets and processes. All
 terms of a filter must match: type:net, name:openat, path:/etc, comm:curl,
 host:*.example.com, ret:<0, pid:42. A minus negates a term; comma-separated values are
-alternatives. docs/events.md lists all terms.
+alternatives. docs/reference/events.md lists all terms.
 
 The events include those of init, the first process of a jail. The term -pid:1
 excludes them, as the UI does by default.

@@ -7,7 +7,7 @@ import (
 )
 
 // examples are the examples of commands whose definition has none, one command in a line. The
-// names of jails and other objects are as in docs/cli.md.
+// names of jails and other objects are as in docs/reference/cli.md.
 var examples = map[string]string{
 	"agent cancel":         "glasshouse agent cancel r-4t9wq2kx7mzb",
 	"agent checkpoint":     "glasshouse agent checkpoint r-4t9wq2kx7mzb --reason 'before the migration'",

@@ -62,7 +62,7 @@ five minutes, or with --follow without limit.
 The collector is set by --endpoint or OTEL_EXPORTER_OTLP_ENDPOINT (default
 ` + otel.DefaultEndpoint + `), its headers by OTEL_EXPORTER_OTLP_HEADERS (comma-separated
 KEY=VALUE), and the service name by OTEL_SERVICE_NAME. For collectors without protobuf,
-set OTEL_EXPORTER_OTLP_PROTOCOL=http/json. The mapping is in docs/telemetry.md.`,
+set OTEL_EXPORTER_OTLP_PROTOCOL=http/json. The mapping is in docs/how-to/telemetry.md.`,
 		Example: `  glasshouse export otel --from 1h
   glasshouse export otel --follow --cursor /var/lib/otel.cursor type:proc,net,gap
   glasshouse export otel --run r-4k2v9c7m1xqe --endpoint https://collector.example.com:4318`,

@@ -20,7 +20,7 @@ daemon.
 
 The server implements the APIs of OpenAI (chat completions, responses, embeddings),
 Anthropic (messages) and Gemini (generateContent), with and without streaming, and
-with tool calls. The script is a YAML or JSON file, described in docs/models.md; the
+with tool calls. The script is a YAML or JSON file, described in docs/how-to/models.md; the
 default is a small demo. Equal requests get equal responses. The server runs until it
 is interrupted.`,
 		Example: `  glasshouse mock-llm

@@ -22,7 +22,7 @@ import (
 func (c *command) rtfs() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "rtfs", Short: "Run, check and format programs in RTFS, the capability language",
-		Long: `RTFS is the small, pure language of manifests and capabilities; docs/rtfs.md is its
+		Long: `RTFS is the small, pure language of manifests and capabilities; docs/reference/rtfs.md is its
 reference. These commands run in this process and need no daemon. The only host calls
 of a program are println and print, which write to standard output, and log, which
 writes to standard error.`,

@@ -85,7 +85,7 @@ reaps orphaned processes, and stop the jails with --stop-jails.`,
 			return d.Run(ctx)
 		},
 	}
-	cmd.Flags().StringVar(&file, "config", "", "configuration file, YAML; see docs/configuration.md")
+	cmd.Flags().StringVar(&file, "config", "", "configuration file, YAML; see docs/reference/configuration.md")
 	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:8082", `TCP address of the API; "" for the unix socket alone (GLASSHOUSE_LISTEN)`)
 	cmd.Flags().StringVar(&db, "db", "", "postgres://… (default: SQLite in the data directory, or GLASSHOUSE_DB)")
 	cmd.Flags().BoolVar(&insecure, "insecure", false, "allow a listen address that is not loopback without TLS")

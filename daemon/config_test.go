@@ -24,13 +24,13 @@ func read(t *testing.T, text string) (Config, error) {
 }
 
 func TestTheDocumentedFileIsTheDefaults(t *testing.T) {
-	doc, err := os.ReadFile("../docs/configuration.md")
+	doc, err := os.ReadFile("../docs/reference/configuration.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	sample := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindSubmatch(doc)
 	if sample == nil {
-		t.Fatal("docs/configuration.md shows no file")
+		t.Fatal("docs/reference/configuration.md shows no file")
 	}
 	got, err := read(t, string(sample[1]))
 	if err != nil {

@@ -21,7 +21,7 @@ const (
 	Deleting State = "deleting" // being removed; the next daemon finishes if this one dies
 )
 
-// next has every legal transition. docs/architecture.md has a diagram.
+// next has every legal transition. docs/project/architecture.md has a diagram.
 var next = map[State][]State{
 	Creating: {Created, Spare, Deleting},
 	Spare:    {Created, Deleting},

@@ -75,7 +75,7 @@ other() { case $(go env GOHOSTARCH) in arm64) echo amd64 ;; *) echo arm64 ;; esa
 
 # decided checks the index of the design decisions.
 decided() {
-	scripts/decisions.sh | diff docs/decisions/README.md - || { echo "docs/decisions/README.md is not current; run make docs"; return 1; }
+	scripts/decisions.sh | diff docs/project/decisions/README.md - || { echo "docs/project/decisions/README.md is not current; run make docs"; return 1; }
 }
 
 valid() {
@@ -84,7 +84,7 @@ valid() {
 
 check formatting "$(sum '*.go')" formatted
 check listed-tests "$(sum "*_test.go" test/slow.txt test/skips.txt)" listed
-check decisions "$(sum docs/decisions scripts/decisions.sh)" decided
+check decisions "$(sum docs/project/decisions scripts/decisions.sh)" decided
 check wording "$(sum .)" go run ./internal/wording internal/wording/limits.txt
 check generated "$(sum observe policy/enforce api/wire/eventfields.go scripts/generated.sh)" scripts/generated.sh
 document=$(go run ./cmd/glasshouse docs openapi | sha256sum)

@@ -42,7 +42,10 @@ gzip -9n "$share"/man/man1/*.1
 "$speaks" completion zsh >"$share/zsh/vendor-completions/_glasshouse"
 "$speaks" completion fish >"$share/fish/vendor_completions.d/glasshouse.fish"
 
-install -m 0644 docs/*.md packaging/deb/README.Debian "$share/doc/glasshouse/"
+install -m 0644 packaging/deb/README.Debian "$share/doc/glasshouse/"
+(cd docs && find . -name '*.md' -o -name '*.svg') | while read -r page; do
+	install -D -m 0644 "docs/$page" "$share/doc/glasshouse/$page"
+done
 "${GO:-go}" run ./packaging/notices "$binary" cmd/glasshouse/embedded/$arch/glasshouse-* >"$share/doc/glasshouse/copyright"
 gzip -9nc CHANGELOG.md >"$share/doc/glasshouse/CHANGELOG.md.gz"
 gzip -9n >"$share/doc/glasshouse/changelog.gz" <<END
@@ -62,7 +65,7 @@ install -m 0644 packaging/deb/lintian-overrides "$share/lintian/overrides/glassh
 	echo "# docs: /usr/share/doc/glasshouse"
 	echo
 	# The package has a directory for the head of the audit log, outside of the data directory.
-	sed -n '/^```yaml$/,/^```$/p' docs/configuration.md | sed -e '/^```/d' -e 's/^\(.\)/#\1/' \
+	sed -n '/^```yaml$/,/^```$/p' docs/reference/configuration.md | sed -e '/^```/d' -e 's/^\(.\)/#\1/' \
 		-e 's/^#audit:$/audit:/' -e 's|^#  head_file: ""|  head_file: /var/log/glasshouse/audit-heads|'
 } >"$tree/etc/glasshouse/config.yaml"
 grep -q '^  head_file: /var/log/glasshouse/audit-heads ' "$tree/etc/glasshouse/config.yaml"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 #
-# decisions.sh: print docs/decisions/README.md, the index of the design decisions.
+# decisions.sh: print docs/project/decisions/README.md, the index of the design decisions.
 set -euo pipefail
-cd "$(dirname "$0")/../docs/decisions"
+cd "$(dirname "$0")/../docs/project/decisions"
 
 cat <<'END'
 # Design decisions

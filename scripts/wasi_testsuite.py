@@ -1,4 +1,4 @@
-"""The adapter of glasshouse for the runner of WebAssembly/wasi-testsuite; docs/wasi.md.
+"""The adapter of glasshouse for the runner of WebAssembly/wasi-testsuite; docs/reference/wasi.md.
 
 The runner asks it for a name, a version and a command line. GLASSHOUSE names another
 binary than the one on the path.

@@ -113,13 +113,13 @@ func TestContextRandomnessDiffersBetweenSandboxes(t *testing.T) {
 // Each sandbox of a template contains the process of the template's start command. It requests a
 // fork notification as the documentation describes, and reseeds its generator.
 func TestStartCommandForkNotification(t *testing.T) {
-	doc, err := os.ReadFile("../docs/snapshots.md")
+	doc, err := os.ReadFile("../docs/reference/snapshots.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	recipe := regexp.MustCompile("(?s)```python\n(import os, random, signal\n.*?)```").FindSubmatch(doc)
 	if recipe == nil {
-		t.Fatal("docs/snapshots.md does not have the recipe")
+		t.Fatal("docs/reference/snapshots.md does not have the recipe")
 	}
 	program := string(recipe[1]) + `
 import time

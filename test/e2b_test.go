@@ -42,42 +42,42 @@ func newest(versions ...string) []string {
 type area struct {
 	name  string
 	tests int // number of E2B's tests
-	not   int // number of those that cannot pass here; docs/e2b.md gives the reasons
+	not   int // number of those that cannot pass here; docs/reference/e2b.md gives the reasons
 	by    []string
 }
 
 var areas = []area{
-	{"api", 13, 0, []string{"look at a sandbox", "list sandboxes by metadata and state, page by page", "pages are of the newest first, running or not", "kill a sandbox"}},
+	{"api", 13, 0, []string{"get information about a sandbox", "list sandboxes by metadata and state, in pages", "pages list the newest first, in any state", "kill a sandbox"}},
 	{"commands", 19, 1, []string{
-		"a command that fails says how", "a command has a user, a directory and variables", "a sandbox finds out what it is", "a command in the background is listed, connected to and killed",
-		"input is sent to a command, and closed", "a command does not run longer than it is waited for", "commands with any text, input of none, two who listen", "a stream of a sandbox that is killed says so",
+		"a failed command reports its exit code and output", "run a command with a user, a directory and environment variables", "a sandbox reads its own id and metadata", "list, connect to and kill a background command",
+		"send input to a command and close it", "a command is killed at its timeout", "commands with any bytes, with closed input, with two readers", "a stream reports that its sandbox was killed",
 	}},
 	{"files", 56, 0, []string{
-		"files are written and read in all forms", "files are described, listed, renamed and removed", "metadata is kept with files", "changes of files are watched", "files are had by signed links, and not by others",
-		"many files are written at once, also where the user may not", "directories, links and attributes are described", "links take what has no name, give parts, and expire in these words",
+		"write and read files in all formats", "stat, list, rename and remove files", "files keep their metadata", "watch files for changes", "download files by signed links only",
+		"write many files at once, also as root", "list directories, links and attributes", "signed links: upload without a name, ranges, the error after expiry",
 	}},
 	{"git", 24, 0, []string{"git"}},
-	{"pty", 8, 0, []string{"a terminal is typed into, resized, connected to and killed", "commands with any text, input of none, two who listen"}},
+	{"pty", 8, 0, []string{"type into, resize, connect to and kill a terminal", "commands with any bytes, with closed input, with two readers"}},
 	{"connect, create, host, kill, secure, timeout", 15, 1, []string{
-		"create a sandbox and run a command", "to connect makes no time shorter", "a server in a sandbox is reached by its host, by a path and over a WebSocket", "a sandbox that is killed while a command runs",
-		"secure mode: nothing without the token", "change how long a sandbox stays",
+		"create a sandbox and run a command", "connecting does not shorten the timeout", "reach a server in a sandbox by host, by path and over a WebSocket", "kill a sandbox while a command runs",
+		"secure mode requires the token", "change the timeout of a sandbox",
 	}},
 	{"lifecycle, metrics", 5, 1, []string{
-		"pause at the end, go on when somebody comes", "one that is paused at its end rests until it is connected to", "measure a sandbox", "measurements are of the time that is asked for",
+		"pause at the timeout and resume on a request", "a sandbox paused at its timeout resumes when a client connects", "get metrics of a sandbox", "metrics of a requested time range",
 	}},
-	{"fork", 4, 0, []string{"fork a running sandbox five times", "one that is paused at its end rests until it is connected to"}},
+	{"fork", 4, 0, []string{"fork a running sandbox five times", "a sandbox paused at its timeout resumes when a client connects"}},
 	{"snapshot", 16, 1, []string{
-		"pause and go on, with memory", "pause and go on, with files alone", "who says a command goes on after a pause", "snapshot a sandbox and make others of it", "snapshots are found by their name",
+		"pause and resume with memory", "pause and resume with files only", "output of a command continues after a pause", "snapshot a sandbox and create others from it", "find snapshots by name",
 	}},
-	{"network", 15, 0, []string{"change what a sandbox may reach", "ports: their token, their TLS, the host they see"}},
+	{"network", 15, 0, []string{"change the network rules of a sandbox", "ports: token, TLS and Host header"}},
 	{"template", 16, 0, []string{
-		"build a template and make a sandbox of it", "files are copied into a template", "a build that fails says at which step", "builds have tags", "templates are looked for and deleted, and are of one key",
-		"builds of users who are not there, of links, in the background",
+		"build a template and create a sandbox from it", "copy files into a template", "a failed build names its step", "tag builds", "list and delete templates; they belong to one API key",
+		"builds with missing users, with links, and in the background",
 	}},
-	{"volume", 1, 0, []string{"a volume is seen by several sandboxes, and outlives them"}},
+	{"volume", 1, 0, []string{"several sandboxes share a volume, and it outlives them"}},
 }
 
-// areasDocumented checks that docs/e2b.md has the results of the scenarios of each area.
+// areasDocumented checks that docs/reference/e2b.md has the results of the scenarios of each area.
 func (m *matrix) areasDocumented(t *testing.T) {
 	t.Helper()
 	in := matrix{with: "E2B's live tests of | theirs | not here", versions: m.versions, well: map[string]map[string]bool{}}
@@ -140,7 +140,7 @@ func treeWithUser(t *testing.T, programs ...string) string {
 }
 
 // TestE2BSDK runs typical uses of E2B's unmodified packages, and checks that
-// docs/e2b.md has the results.
+// docs/reference/e2b.md has the results.
 func TestE2BSDK(t *testing.T) {
 	dir := clientsOfE2B(t)
 	h := open(t, tools()+fmt.Sprintf("e2b: {listen: \"127.0.0.1:0\"}\nrootfs: {default: {dir: %q}}\n", treeWithPython(t)))
@@ -260,7 +260,7 @@ type matrix struct {
 	versions []string
 	order    []string // order of the scenarios
 	well     map[string]map[string]bool
-	cannot   map[string]string // "VERSION/SCENARIO": the error of a scenario that cannot pass; docs/e2b.md has the reason
+	cannot   map[string]string // "VERSION/SCENARIO": the error of a scenario that cannot pass; docs/reference/e2b.md has the reason
 }
 
 // scenarios runs the scenarios of files with a package.
@@ -313,14 +313,14 @@ func (h *daemonHarness) outcomes(m *matrix, version string, cmd *exec.Cmd) {
 	}
 }
 
-// documented checks that docs/e2b.md has the result of each scenario, in a table with a column
+// documented checks that docs/reference/e2b.md has the result of each scenario, in a table with a column
 // for each version. A thorough run covers all versions of the table.
 func (m *matrix) documented(t *testing.T) {
 	t.Helper()
 	if len(m.order) == 0 {
 		t.Fatal("no scenario was run")
 	}
-	doc, err := os.ReadFile("../docs/e2b.md")
+	doc, err := os.ReadFile("../docs/reference/e2b.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -335,7 +335,7 @@ func (m *matrix) documented(t *testing.T) {
 	first, table := "with "+m.with, strings.Split(string(doc), "\n")
 	begin := slices.IndexFunc(table, func(line string) bool { return cells(line, first) != nil })
 	if begin < 0 {
-		t.Fatalf("docs/e2b.md: got no table %q", first)
+		t.Fatalf("docs/reference/e2b.md: got no table %q", first)
 	}
 	table = table[begin:]
 	if end := slices.IndexFunc(table, func(line string) bool { return !strings.HasPrefix(line, "|") }); end >= 0 {
@@ -351,18 +351,18 @@ func (m *matrix) documented(t *testing.T) {
 		}
 	}
 	if thorough && !slices.Equal(columns, m.versions) {
-		t.Errorf("docs/e2b.md, %q: got columns %q, want %q", first, columns, m.versions)
+		t.Errorf("docs/reference/e2b.md, %q: got columns %q, want %q", first, columns, m.versions)
 	}
 	for _, version := range m.versions {
 		i := slices.Index(columns, version)
 		if i < 0 {
-			t.Errorf("docs/e2b.md, %q: got columns %q, want %q too", first, columns, version)
+			t.Errorf("docs/reference/e2b.md, %q: got columns %q, want %q too", first, columns, version)
 			continue
 		}
 		for _, scenario := range m.order {
 			want := map[bool]string{true: "yes", false: "no"}[m.well[scenario][version]]
 			if row := rows[scenario]; i >= len(row) || row[i] != want {
-				t.Errorf("docs/e2b.md, %q with %s: got %q, want %s", scenario, version, row, want)
+				t.Errorf("docs/reference/e2b.md, %q with %s: got %q, want %s", scenario, version, row, want)
 			}
 		}
 	}

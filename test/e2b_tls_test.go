@@ -78,7 +78,7 @@ func TestE2BSDKsOverTLS(t *testing.T) {
 
 	old := matrix{with: "SDKs by TLS", cannot: map[string]string{
 		// Its parser rejects fields that the protocol added later.
-		"Python 1.0.5/files are listed and described": `"filesystem.EntryInfo" has no field named "size"`,
+		"Python 1.0.5/list and stat files": `"filesystem.EntryInfo" has no field named "size"`,
 	}}
 	env := func(names ...string) []string {
 		env := os.Environ()

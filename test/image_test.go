@@ -147,7 +147,7 @@ func unpackImage(t *testing.T, archive string) (v1.Image, string) {
 	return image, root
 }
 
-// A container runs the image as docs/packaging.md describes: with all privileges, and with the
+// A container runs the image as docs/how-to/install.md describes: with all privileges, and with the
 // host's PID and network namespaces, cgroups and devices.
 type container struct {
 	*testing.T
@@ -498,7 +498,7 @@ func zombiesOf(t *testing.T, parent int) []string {
 	return all
 }
 
-// withFewer checks what docs/packaging.md says about containers with fewer privileges.
+// withFewer checks what docs/how-to/install.md says about containers with fewer privileges.
 func withFewer(t *testing.T, image v1.Image, root string) {
 	for _, w := range []struct {
 		without string // dropped capabilities

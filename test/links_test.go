@@ -64,7 +64,7 @@ func prose(t *testing.T, page string) (text string, headings map[string]bool) {
 // Each link in the documentation has an existing target.
 func TestDocumentationLinks(t *testing.T) {
 	var pages []string
-	for _, pattern := range []string{"../*.md", "../docs/*.md", "../docs/*/*.md", "../sdk/*/README.md", "../examples/*/*.md", "../examples/*.md", "../jail/nix/*.md", "../capability/clients/*/*.md"} {
+	for _, pattern := range []string{"../*.md", "../docs/*.md", "../docs/*/*.md", "../docs/*/*/*.md", "../sdk/*/README.md", "../examples/*/*.md", "../examples/*.md", "../jail/nix/*.md", "../capability/clients/*/*.md"} {
 		found, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)

@@ -64,7 +64,7 @@ func like(printed string) *regexp.Regexp {
 	return regexp.MustCompile(`(?s)^\s*` + strings.Join(parts, ".*") + `\s*$`)
 }
 
-// TestDocumentedCommands runs all commands of docs/capabilities.md, from a
+// TestDocumentedCommands runs all commands of docs/tutorials/capability.md, from a
 // script to a signed and installed capability, and compares the output. It reads the id of the
 // approval from the output, as a user would.
 func TestDocumentedCommands(t *testing.T) {
@@ -75,7 +75,7 @@ func TestDocumentedCommands(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.start()
-	all := lessons(t, "../docs/capabilities.md", "From a script to a signed, installed capability")
+	all := lessons(t, "../docs/tutorials/capability.md", "From a script to a signed, installed capability")
 	if len(all) < 10 {
 		t.Fatalf("got %d commands, want at least 10", len(all))
 	}

@@ -67,17 +67,17 @@ func (e *podman) do(args ...string) string {
 	return out
 }
 
-// documented returns the command of docs/packaging.md with this prefix, without its
+// documented returns the command of docs/how-to/install.md with this prefix, without its
 // host-specific arguments.
 func documented(t *testing.T, begin string) []string {
 	t.Helper()
-	page, err := os.ReadFile("../docs/packaging.md")
+	page, err := os.ReadFile("../docs/how-to/install.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	found := regexp.MustCompile(`(?m)^    ` + regexp.QuoteMeta(begin) + `((?:.*\\\n)*.*)$`).FindSubmatch(page)
 	if found == nil {
-		t.Fatalf("docs/packaging.md has no %q", begin)
+		t.Fatalf("docs/how-to/install.md has no %q", begin)
 	}
 	var args []string
 	text := strings.ReplaceAll(string(found[1]), "\\\n", " ")
@@ -87,7 +87,7 @@ func documented(t *testing.T, begin string) []string {
 	return args
 }
 
-// Podman executes the commands of docs/packaging.md.
+// Podman executes the commands of docs/how-to/install.md.
 func TestPodmanRunsImageAsDocumented(t *testing.T) {
 	args := base(t)
 	e := newPodman(t)

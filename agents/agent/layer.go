@@ -17,7 +17,7 @@ import (
 	"glasshouse/internal/text"
 )
 
-// The tested versions; docs/agents.md lists the results. New versions appear monthly and
+// The tested versions; docs/how-to/agents.md lists the results. New versions appear monthly and
 // change the meaning of configuration, so every version is pinned.
 const (
 	claudeVersion    = "2.1.197"

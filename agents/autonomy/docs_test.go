@@ -12,9 +12,9 @@ import (
 	"glasshouse/policy"
 )
 
-// TestDocumentedLevels compares the tables in docs/autonomy.md with the defaults.
+// TestDocumentedLevels compares the tables in docs/concepts/autonomy.md with the defaults.
 func TestDocumentedLevels(t *testing.T) {
-	text, err := os.ReadFile("../../docs/autonomy.md")
+	text, err := os.ReadFile("../../docs/concepts/autonomy.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,7 +29,7 @@ func TestDocumentedLevels(t *testing.T) {
 			row += fmt.Sprintf(" | %d, %s, %d", l.Warn, dash(l.Ask), l.Stop)
 		}
 		if !strings.Contains(doc, row+" |") {
-			t.Errorf("docs/autonomy.md has no row %q", row)
+			t.Errorf("docs/concepts/autonomy.md has no row %q", row)
 		}
 	}
 	for name, row := range map[string]func(l policy.Level, x autonomy.Timers) string{
@@ -50,7 +50,7 @@ func TestDocumentedLevels(t *testing.T) {
 			want += " | " + row(level, autonomy.TimersOf[level])
 		}
 		if !strings.Contains(doc, want+" |") {
-			t.Errorf("docs/autonomy.md has no row %q", want)
+			t.Errorf("docs/concepts/autonomy.md has no row %q", want)
 		}
 	}
 }

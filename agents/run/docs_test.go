@@ -6,15 +6,15 @@ import (
 	"testing"
 )
 
-// TestDocumentedTransitionsMatch compares the table in docs/runs.md with next.
+// TestDocumentedTransitionsMatch compares the table in docs/reference/runs.md with next.
 func TestDocumentedTransitionsMatch(t *testing.T) {
-	text, err := os.ReadFile("../../docs/runs.md")
+	text, err := os.ReadFile("../../docs/reference/runs.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, table, ok := strings.Cut(string(text), "| from | to |\n| --- | --- |\n")
 	if !ok {
-		t.Fatal("docs/runs.md has no table of transitions")
+		t.Fatal("docs/reference/runs.md has no table of transitions")
 	}
 	table, _, _ = strings.Cut(table, "\n\n")
 	documented := map[State]string{}
@@ -31,10 +31,10 @@ func TestDocumentedTransitionsMatch(t *testing.T) {
 			to = append(to, string(s))
 		}
 		if got, ok := documented[from]; !ok || got != strings.Join(to, ", ") {
-			t.Errorf("docs/runs.md has transitions from %q to %q, want %q", from, got, to)
+			t.Errorf("docs/reference/runs.md has transitions from %q to %q, want %q", from, got, to)
 		}
 	}
 	if len(documented) != len(next) {
-		t.Errorf("docs/runs.md has %d states, want %d", len(documented), len(next))
+		t.Errorf("docs/reference/runs.md has %d states, want %d", len(documented), len(next))
 	}
 }

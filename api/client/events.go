@@ -20,7 +20,7 @@ import (
 
 // EventQuery selects events of a jail. The zero value selects all stored events.
 type EventQuery struct {
-	Filter string    // terms separated by spaces, as in docs/events.md
+	Filter string    // terms separated by spaces, as in docs/reference/events.md
 	Since  time.Time // start of the time range; zero is unbounded
 	Until  time.Time // end of the time range; zero is unbounded
 	After  uint64    // only events with a higher sequence number

@@ -24,7 +24,7 @@ func (c *Client) Past(ctx context.Context, j id.Jail, ts string, all bool) (wire
 
 // ProfileQuery selects system calls. The zero value selects all.
 type ProfileQuery struct {
-	Filter    string // terms separated by spaces, as in docs/events.md
+	Filter    string // terms separated by spaces, as in docs/reference/events.md
 	From, To  string // times, or durations before now; "" is unbounded
 	Processes int    // number of processes to list, those with the most calls
 }

@@ -36,7 +36,7 @@ type Exporter struct {
 
 	Jails  []id.Jail // none: all jails, and entries without a jail
 	Run    id.Run    // only audit log entries of this run
-	Filter string    // of events, as in docs/events.md
+	Filter string    // of events, as in docs/reference/events.md
 	From   time.Time
 	To     time.Time
 	Follow bool

@@ -26,7 +26,7 @@ type Approval struct {
 	Context  string            `json:"context,omitempty" description:"Additional information for the decision, such as preceding actions."`
 	Diff     string            `json:"diff,omitempty" description:"Unified diff (diff -u) of the proposed change, against the file at the time of the request."`
 	NoDiff   string            `json:"no_diff,omitempty" description:"Why there is no diff."`
-	Before   []json.RawMessage `json:"before,omitempty" description:"With last=N: the last N events of the jail before the request, oldest first. docs/events.md describes them."`
+	Before   []json.RawMessage `json:"before,omitempty" description:"With last=N: the last N events of the jail before the request, oldest first. docs/reference/events.md describes them."`
 	Question Question          `json:"question" required:"true" description:"The policy question, as submitted."`
 	Created  time.Time         `json:"created_at" required:"true"`
 	Expires  time.Time         `json:"expires_at" required:"true" description:"When the request expires if it is not answered."`

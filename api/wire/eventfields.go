@@ -5,7 +5,7 @@ package wire
 import "glasshouse/id"
 
 // Event is one event of a jail. Its type determines which fields are present;
-// docs/events.md describes them. Strings are bytes from the jail: each byte that is not
+// docs/reference/events.md describes them. Strings are bytes from the jail: each byte that is not
 // part of valid UTF-8 is escaped as a code point from \udc80 to \udcff.
 type Event struct {
 	Type string `json:"type" required:"true" enum:"syscall,file,net,proc,gap,usage,lineage" description:"Subject of the event. It determines which of the other fields are present."`

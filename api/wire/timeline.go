@@ -9,7 +9,7 @@ import (
 type EventWindow struct {
 	Offset int64             `json:"offset" required:"true" description:"Position of the first item; 0 is the oldest event."`
 	Total  int64             `json:"total" required:"true" description:"Number of events that match the filter."`
-	Items  []json.RawMessage `json:"items" required:"true" description:"Events. docs/events.md describes them."`
+	Items  []json.RawMessage `json:"items" required:"true" description:"Events. docs/reference/events.md describes them."`
 }
 
 // Timeline counts events in time buckets of equal length.

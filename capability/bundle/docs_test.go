@@ -9,13 +9,13 @@ import (
 )
 
 func TestEveryReasonIsDocumented(t *testing.T) {
-	text, err := os.ReadFile("../../docs/bundles.md")
+	text, err := os.ReadFile("../../docs/how-to/bundles.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, r := range bundle.Rules() {
 		if !strings.Contains(string(text), "`"+string(r)+"`") {
-			t.Errorf("docs/bundles.md does not document the reason %q", r)
+			t.Errorf("docs/how-to/bundles.md does not document the reason %q", r)
 		}
 	}
 }

@@ -75,7 +75,7 @@ type rule struct {
 
 const packAgain = "pack it again with glasshouse bundle sign -o"
 
-// rules contains every Reason. docs/bundles.md lists the same reasons.
+// rules contains every Reason. docs/how-to/bundles.md lists the same reasons.
 var rules = map[Reason]rule{
 	Malformed: {fault.Invalid, packAgain},
 	Traversal: {fault.Denied, "do not use it: it tries to write outside the bundle"},

@@ -10,7 +10,7 @@ import (
 )
 
 func TestReferenceExamplesAreValid(t *testing.T) {
-	doc, err := os.ReadFile("../../docs/manifest.md")
+	doc, err := os.ReadFile("../../docs/reference/manifest.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +31,7 @@ func TestReferenceExamplesAreValid(t *testing.T) {
 
 // The reader lists the valid keys in its error for an unknown key.
 func TestReferenceListsEveryKey(t *testing.T) {
-	doc, err := os.ReadFile("../../docs/manifest.md")
+	doc, err := os.ReadFile("../../docs/reference/manifest.md")
 	if err != nil {
 		t.Fatal(err)
 	}

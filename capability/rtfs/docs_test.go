@@ -27,7 +27,7 @@ func (printer) Call(_ context.Context, id string, _ form.Value) (form.Value, err
 
 func reference(t *testing.T) (text string, in *rtfs.Interp) {
 	t.Helper()
-	b, err := os.ReadFile("../../docs/rtfs.md")
+	b, err := os.ReadFile("../../docs/reference/rtfs.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,10 +9,10 @@ import (
 	"glasshouse/capability/schema"
 )
 
-// manual returns the Clojure blocks and the table rows of docs/schema.md.
+// manual returns the Clojure blocks and the table rows of docs/reference/schema.md.
 func manual(t *testing.T) (blocks [][]string, rows [][]string) {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/schema.md")
+	text, err := os.ReadFile("../../docs/reference/schema.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,7 @@ import (
 )
 
 func TestGuideExample(t *testing.T) {
-	doc, err := os.ReadFile("../../docs/skills.md")
+	doc, err := os.ReadFile("../../docs/how-to/skills.md")
 	if err != nil {
 		t.Fatal(err)
 	}

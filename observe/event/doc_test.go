@@ -12,10 +12,10 @@ import (
 	"glasshouse/observe/event"
 )
 
-// manual returns the lines of docs/events.md.
+// manual returns the lines of docs/reference/events.md.
 func manual(t *testing.T) []string {
 	t.Helper()
-	f, err := os.Open("../../docs/events.md")
+	f, err := os.Open("../../docs/reference/events.md")
 	if err != nil {
 		t.Fatal(err)
 	}

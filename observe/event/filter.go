@@ -2,7 +2,7 @@ package event
 
 import "math"
 
-// A Filter selects events. Its language is the same everywhere; see docs/events.md. A nil
+// A Filter selects events. Its language is the same everywhere; see docs/reference/events.md. A nil
 // Filter matches all events. It is immutable and safe for concurrent use.
 type Filter struct {
 	terms []term  // all must match; the cheapest first

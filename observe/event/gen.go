@@ -2,7 +2,7 @@
 
 // Gen writes the fields of events, their encoder and their decoder to fields.go, and the API's
 // form of an event to api/wire/eventfields.go. A new field needs a row in fields, a place in
-// groups, and a row in docs/events.md.
+// groups, and a row in docs/reference/events.md.
 package main
 
 import (
@@ -306,7 +306,7 @@ func wireRecord() string {
 	p := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	p("%spackage wire\n\nimport \"glasshouse/id\"\n", header)
 	p(`// Event is one event of a jail. Its type determines which fields are present;
-	// docs/events.md describes them. Strings are bytes from the jail: each byte that is not
+	// docs/reference/events.md describes them. Strings are bytes from the jail: each byte that is not
 	// part of valid UTF-8 is escaped as a code point from \udc80 to \udcff.
 	type Event struct {`)
 	sections = append(sections, struct {

@@ -200,7 +200,7 @@ func TestVerifyWithoutKeyAndCheckpoint(t *testing.T) {
 	}
 }
 
-// TestEntryHashMatchesDocumentation computes the hash as described in docs/chain.md, with
+// TestEntryHashMatchesDocumentation computes the hash as described in docs/reference/audit-log.md, with
 // standard tools only.
 func TestEntryHashMatchesDocumentation(t *testing.T) {
 	e := newFixture(t, 3)

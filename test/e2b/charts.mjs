@@ -21,7 +21,7 @@ export default async function ({ sdk, check }) {
     return result.chart
   }
 
-  await check('a template with packages of Debian', async () => {
+  await check('build a template with Debian packages', async () => {
     if (!name) {
       name = 'the-charts'
       const packages = ['python3-matplotlib', 'python3-pandas', 'python3-pil']
@@ -32,7 +32,7 @@ export default async function ({ sdk, check }) {
     assert.deepEqual(await run('plt.get_fignums()').then(([r]) => r.text), '[]')
   })
 
-  await check('figures of matplotlib are shown', async () => {
+  await check('show matplotlib figures', async () => {
     const shown = await run('x = np.linspace(0, 20, 100)\nplt.plot(x, np.sin(x))\nplt.show()\nplt.plot(x, np.cos(x))\nplt.show()')
     assert.deepEqual(shown.map((r) => [isPNG(r.png), r.text, r.isMainResult]), Array(2).fill([true, '<Figure size 640x480 with 1 Axes>', false]))
     assert.deepEqual((await run('plt.plot(x, x);')).map((r) => isPNG(r.png)), [true]) // what is left open at the end
@@ -46,7 +46,7 @@ export default async function ({ sdk, check }) {
     assert.deepEqual(saved.map((r) => r.chart?.type), ['line'])
   })
 
-  await check('lines and points are charts', async () => {
+  await check('charts: lines and points', async () => {
     const line = await chart(`dates = [datetime.date(2023, 9, 1) + datetime.timedelta(days=i) for i in range(100)]
 t = np.linspace(0, 2 * np.pi, 100)
 plt.plot(dates, np.sin(t), label='sin(x)')
@@ -71,7 +71,7 @@ plt.xlabel('Time (s)'); plt.ylabel('Amplitude [Hz]'); plt.title('Waves')`)
     assert.deepEqual([scatter.type, scatter.elements], ['scatter', [{ label: 'some', points: [[1, 3], [2, 4]] }, { label: 'more', points: [[5, 6]] }]])
   })
 
-  await check('bars, slices and boxes are charts', async () => {
+  await check('charts: bars, pies and boxes', async () => {
     const bar = await chart("plt.bar(['A', 'B'], [100, 200]); plt.bar(['A', 'B'], [1, 1], bottom=[100, 200], label='top'); plt.xlabel('Author'); plt.ylabel('Books'); plt.title('Sales')")
     assert.deepEqual([bar.type, bar.title, bar.x_label, bar.y_label, bar.x_unit], ['bar', 'Sales', 'Author', 'Books', null])
     assert.deepEqual(bar.elements, [
@@ -98,7 +98,7 @@ plt.xlabel('Time (s)'); plt.ylabel('Amplitude [Hz]'); plt.title('Waves')`)
     assert.deepEqual([one.elements[0].min, one.elements[0].median, one.elements[0].max], [1, 3, 5])
   })
 
-  await check('figures with several axes, with none and with what is no chart', async () => {
+  await check('figures with several axes, without axes, and without a chart', async () => {
     const both = await chart("plt.close('all'); fig, axs = plt.subplots(1, 3); fig.suptitle('Both'); axs[0].plot([1, 2, 3], [3, 4, 3]); axs[0].set_title('One'); axs[1].scatter([1], [2]); plt.tight_layout()")
     assert.deepEqual([both.type, both.title, both.elements.map((e) => [e.type, e.title])], ['superchart', 'Both', [['line', 'One'], ['scatter', null]]])
     assert.deepEqual((await chart("plt.imshow([[1, 2], [3, 4]]); plt.title('Seen')")), { type: 'unknown', title: 'Seen', elements: [] })
@@ -110,7 +110,7 @@ plt.xlabel('Time (s)'); plt.ylabel('Amplitude [Hz]'); plt.title('Waves')`)
     assert.deepEqual(many.elements[0].points.at(-1), [199_999, 199_999])
   })
 
-  await check('tables of pandas are shown, and are data', async () => {
+  await check('show pandas tables, and return their data', async () => {
     const [table] = await run(`pd.DataFrame({'n': [1, 2], 'x': [0.5, None], 'at': pd.to_datetime(['2024-01-01', '2024-01-02']), 'of': ['a', 'é']}, index=['p', 'q'])`)
     assert.deepEqual(table.data, { n: [1, 2], x: [0.5, null], at: ['2024-01-01T00:00:00', '2024-01-02T00:00:00'], of: ['a', 'é'] })
     assert.match(table.html, /<table[^]*<th>p<\/th>/)
@@ -126,7 +126,7 @@ plt.xlabel('Time (s)'); plt.ylabel('Amplitude [Hz]'); plt.title('Waves')`)
     assert.equal((await run('np.arange(3)'))[0].text, 'array([0, 1, 2])')
   })
 
-  await check('images of PIL are shown', async () => {
+  await check('show PIL images', async () => {
     await run("image = Image.fromarray((np.random.rand(16, 16, 3) * 255).astype('uint8'))")
     for (const code of ['image', 'image.show()', "image.save('it.png')", 'display(image)']) {
       const shown = await run(code)

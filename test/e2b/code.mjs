@@ -20,7 +20,7 @@ export default async function ({ sdk, check }) {
   }
   const text = async (code, opts) => (await run(code, opts)).text
 
-  await check('run code that finds what earlier code left', async () => {
+  await check('run code that uses the state of earlier code', async () => {
     box = await Sandbox.create({ envs: { COLOUR: 'blue' }, timeoutMs: 300_000 })
     assert.equal((await box.getInfo()).templateId, 'code-interpreter-v1')
     const first = await run('x = 1')
@@ -35,12 +35,12 @@ export default async function ({ sdk, check }) {
     assert.equal(await text('list(range(40))'), `[${Array.from({ length: 40 }, (_, i) => i).join(',\n ')}]`)
     assert.equal((await run('!echo {x} from a shell')).logs.stdout.join(''), '2 from a shell\n')
   })
-  await check('code runs as the user, in a directory, with variables', async () => {
+  await check('run code as the user, in a directory, with environment variables', async () => {
     assert.equal(await text('import os, getpass; f"{getpass.getuser()} {os.getcwd()} {os.environ[\'COLOUR\']} {os.environ[\'E2B_SANDBOX_ID\']}"'), `user /home/user blue ${box.sandboxId}`)
     assert.equal(await text('os.environ["COLOUR"], os.environ["OWN"]', { envs: { COLOUR: "r'ed\n", OWN: 'x' } }), `("r'ed\\n", 'x')`)
     assert.equal(await text('os.environ["COLOUR"], os.environ.get("OWN")'), "('blue', None)")
   })
-  await check('contexts are apart from each other', async () => {
+  await check('contexts are isolated from each other', async () => {
     const [usual] = await box.listCodeContexts()
     assert.deepEqual([usual.language, usual.cwd], ['python', '/home/user'])
     const context = await box.createCodeContext({ cwd: '/tmp' })
@@ -62,7 +62,7 @@ export default async function ({ sdk, check }) {
     await rejects(box.restartCodeContext('no-such'), NotFoundError, /not found/)
     await rejects(box.createCodeContext({ cwd: '/no/such' }), SandboxError, /500/)
   })
-  await check('output, results and errors come while code runs', async () => {
+  await check('stream output, results and errors of running code', async () => {
     const seen = []
     const done = await box.runCode(
       'import sys, time\nprint("one")\ndisplay("shown")\nopen("said", "w").close()\nwhile os.path.exists("said"): time.sleep(0.01)\nprint("two", file=sys.stderr)\n"result"\n1/0',
@@ -92,11 +92,11 @@ export default async function ({ sdk, check }) {
     const many = await run('for i in range(20000): print(i)')
     assert.equal(many.logs.stdout.join(''), Array.from({ length: 20000 }, (_, i) => `${i}\n`).join(''))
   })
-  await check('output of programs that code starts', async () => {
+  await check('output of programs that the code starts', async () => {
     const done = await run('import subprocess\nprint("a")\nsubprocess.run("echo b; echo c >&2", shell=True)\nos.write(1, b"d\\n")\nprint("e");')
     assert.deepEqual([done.logs.stdout.join(''), done.logs.stderr.join('')], ['a\nb\nd\ne\n', 'c\n'])
   })
-  await check('code that fails says how', async () => {
+  await check('failed code reports its error', async () => {
     const { error, results } = await box.runCode('def broken():\n    return [][3]\n1\nbroken()')
     assert.deepEqual([error.name, error.value, results], ['IndexError', 'list index out of range', []])
     assert.match(error.traceback, /Traceback[^]*line 4, in <module>\n    broken\(\)\n[^]*line 2, in broken\n    return \[\]\[3\]/)
@@ -109,7 +109,7 @@ export default async function ({ sdk, check }) {
     assert.equal((await box.runCode('x')).error.name, 'NameError') // begun anew
     assert.equal(await text('import os, time; 1'), '1')
   })
-  await check('values are shown in all that they look like', async () => {
+  await check('values have all their representations', async () => {
     await run(`import base64
 class Picture:
     def _repr_png_(self): return b"\\x89PNG..."
@@ -142,7 +142,7 @@ class Quiet:
     const html = (await run('from IPython.display import HTML, Image\ndisplay(HTML("<p>"))\nImage(data=b"\\x89PNG")')).results
     assert.deepEqual([html[0].html, Buffer.from(html[1].png, 'base64').toString('latin1')], ['<p>', '\x89PNG'])
   })
-  await check('code that takes too long is interrupted, and what was there stays', async () => {
+  await check('code is interrupted at its timeout, and its context remains', async () => {
     await run('kept = 7')
     // Python ends the program if the interrupt finds it waiting, so it has time to begin.
     await rejects(box.runCode('import subprocess; subprocess.run(["sleep", "600"])', { timeoutMs: 3000 }), TimeoutError, /timed out/)
@@ -151,7 +151,7 @@ class Quiet:
     assert.equal(await text('kept'), '7')
     assert.equal((await box.commands.run('pgrep -x sleep || echo none')).stdout, 'none\n')
   })
-  await check('code in other languages', async () => {
+  await check('run code in other languages', async () => {
     assert.deepEqual((await run('X=1; cd /tmp; echo $FOO', { language: 'bash', envs: { FOO: "it's" } })).logs.stdout, ["it's\n"])
     assert.deepEqual((await run('echo $X $PWD [$FOO]', { language: 'bash' })).logs.stdout, ['1 /tmp []\n'])
     const failed = await box.runCode('ls /no/such', { language: 'bash' })
@@ -174,7 +174,7 @@ class Quiet:
     await rejects(box.runCode('1', { language: 'cobol' }), SandboxError, /500/)
     await rejects(box.createCodeContext({ language: 'cobol' }), SandboxError, /500/)
   })
-  await check('code is run with the token of its sandbox alone', async () => {
+  await check('running code needs the token of its sandbox', async () => {
     const closed = await Sandbox.create({ network: { allowPublicTraffic: false } })
     assert.equal((await closed.runCode('1')).text, '1')
     const ask = (of, headers, path = '/execute') =>
@@ -189,7 +189,7 @@ class Quiet:
     assert.equal((await byPath.json())[0].language, 'python')
     await closed.kill()
   })
-  await check('what code made is there after a pause and in a fork', async () => {
+  await check('state of code survives a pause and a fork', async () => {
     await run('made = ["here"]')
     await box.pause()
     await box.connect()
@@ -199,7 +199,7 @@ class Quiet:
     assert.equal(await text('made'), "['here']")
     await fork.kill()
   })
-  await check('a sandbox whose time is over answers what it was asked, and rests', async () => {
+  await check('a sandbox at its timeout finishes its requests, then pauses', async () => {
     const lazy = await Sandbox.create({ lifecycle: { onTimeout: 'pause', autoResume: true } })
     await lazy.runCode('import os, time; kept = 7; os.path.exists("go")')
     const asked = lazy.runCode('while not os.path.exists("go"): time.sleep(0.01)\n"answered"')

@@ -25,7 +25,7 @@ export default async function ({ sdk, check, all }) {
     assert.equal(await out(box, 'id -un; pwd; echo $COLOUR $E2B_SANDBOX_ID'), `user\n/home/user\nblue ${box.sandboxId}`)
     assert.equal(await box.isRunning(), true)
   })
-  await check('look at a sandbox', async () => {
+  await check('get information about a sandbox', async () => {
     const info = await box.getInfo()
     assert.equal(info.sandboxId, box.sandboxId)
     assert.equal(info.state, 'running')
@@ -35,7 +35,7 @@ export default async function ({ sdk, check, all }) {
     const left = info.endAt - info.startedAt
     assert.ok(Math.abs(left - 90_000) < 1000, `it stays ${left} ms`)
   })
-  await check('a sandbox stays five minutes by default', async () => {
+  await check('the default timeout of a sandbox is five minutes', async () => {
     const short = await Sandbox.create()
     const info = await short.getInfo()
     assert.ok(Math.abs(info.endAt - info.startedAt - 300_000) < 1000)
@@ -44,7 +44,7 @@ export default async function ({ sdk, check, all }) {
     assert.equal(await short.isRunning(), false)
     await rejects(short.getInfo(), newer, /not found/)
   })
-  await check('list sandboxes by metadata and state, page by page', async () => {
+  await check('list sandboxes by metadata and state, in pages', async () => {
     const two = await Promise.all([1, 2].map((n) => Sandbox.create({ metadata: { list: 'yes', n: String(n) } })))
     const ids = async (query, opts) => {
       const found = []
@@ -63,7 +63,7 @@ export default async function ({ sdk, check, all }) {
     assert.deepEqual(await ids({ state: ['paused'] }), [])
     await Promise.all(two.map((s) => s.kill()))
   })
-  await check('change how long a sandbox stays', async () => {
+  await check('change the timeout of a sandbox', async () => {
     await box.setTimeout(200_000)
     const info = await box.getInfo()
     assert.ok(Math.abs(info.endAt - Date.now() - 200_000) < 30_000)
@@ -71,7 +71,7 @@ export default async function ({ sdk, check, all }) {
     await eventually('it is killed when its time is over', async () => !(await brief.isRunning()))
     await rejects(Sandbox.setTimeout(brief.sandboxId, 1000), newer, /not found/)
   })
-  await check('what is wrong is refused as E2B does', async () => {
+  await check('invalid requests get E2B's errors', async () => {
     await rejects(Sandbox.create('no-such-template'), SandboxError, /404.*not found/)
     await rejects(Sandbox.connect('inosuchsandbox'), NotFoundError, /not found/)
     await rejects(Sandbox.create({ apiKey: 'e2b_00' }), AuthenticationError, /credentials/)
@@ -79,7 +79,7 @@ export default async function ({ sdk, check, all }) {
     await rejects(Sandbox.create({ network: { allowOut: ['example.com'] } }), SandboxError, /400.*ALL_TRAFFIC/)
     assert.equal(await Sandbox.kill('inosuchsandbox'), false)
   })
-  await check('pause and go on, with memory', async () => {
+  await check('pause and resume with memory', async () => {
     await box.commands.run('echo $$ > pid; exec sleep 1000', { background: true })
     await eventually('the command began', async () => (await out(box, 'cat pid 2>/dev/null || true')) !== '')
     const pid = await out(box, 'cat pid')
@@ -93,13 +93,13 @@ export default async function ({ sdk, check, all }) {
     assert.equal(await out(again, `kill -0 ${pid} && echo alive`), 'alive')
     assert.equal((await again.getInfo()).state, 'running')
   })
-  await check('pause and go on, with files alone', async () => {
+  await check('pause and resume with files only', async () => {
     await out(box, 'echo kept > file')
     assert.equal(await box.pause({ keepMemory: false }), true)
     await box.connect()
     assert.equal(await out(box, 'cat file; pgrep sleep || echo none'), 'kept\nnone')
   })
-  await check('pause at the end, go on when somebody comes', async () => {
+  await check('pause at the timeout and resume on a request', async () => {
     const lazy = await Sandbox.create({ lifecycle: { onTimeout: 'pause', autoResume: true } })
     await out(lazy, 'echo here > file')
     await lazy.setTimeout(1000) // a command that came after its time would wake it for five minutes
@@ -124,7 +124,7 @@ export default async function ({ sdk, check, all }) {
     assert.equal(await out(box, 'cat who'), 'parent')
     await Promise.all(forks.map((f) => f.kill()))
   })
-  await check('snapshot a sandbox and make others of it', async () => {
+  await check('snapshot a sandbox and create others from it', async () => {
     await out(box, 'echo from the snapshot > file')
     const snap = await box.createSnapshot()
     const named = await box.createSnapshot({ name: 'my-snapshot' })
@@ -141,7 +141,7 @@ export default async function ({ sdk, check, all }) {
     assert.equal(await Sandbox.deleteSnapshot(snap.snapshotId), false)
     await rejects(Sandbox.create(snap.snapshotId), SandboxError, /404/)
   })
-  await check('change what a sandbox may reach', async () => {
+  await check('change the network rules of a sandbox', async () => {
     const rules = { 'api.example.com': [{ transform: { headers: { 'X-Key': 'v' } } }] }
     const network = { allowOut: ['example.com', '8.8.8.0/24'], denyOut: ['0.0.0.0/0'], rules }
     await box.updateNetwork(network)
@@ -155,12 +155,12 @@ export default async function ({ sdk, check, all }) {
     assert.equal((await shut.getInfo()).allowInternetAccess, false)
     await shut.kill()
   })
-  await check('measure a sandbox', async () => {
+  await check('get metrics of a sandbox', async () => {
     const [m] = await box.getMetrics()
     assert.ok(m.memTotal >= m.memUsed && m.memUsed > 0 && m.diskTotal > 0 && m.cpuCount >= 1)
     assert.ok(Math.abs(m.timestamp - Date.now()) < 3600_000)
   })
-  await check('secure mode: nothing without the token', async () => {
+  await check('secure mode requires the token', async () => {
     const base = process.env.E2B_SANDBOX_URL
     const headers = { 'E2b-Sandbox-Id': box.sandboxId, 'E2b-Sandbox-Port': '49983' }
     const bare = await fetch(`${base}/files?path=/etc/hostname&username=user`, { headers })

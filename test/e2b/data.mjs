@@ -55,12 +55,12 @@ export default async function ({ sdk, check, all }) {
   const { FileNotFoundError = NotFoundError, FilesystemEventType: Event } = sdk
   const box = await Sandbox.create({ timeoutMs: 600_000, envs: { WHERE: 'sandbox' } })
 
-  await check('a command that fails says how', async () => {
+  await check('a failed command reports its exit code and output', async () => {
     const e = await box.commands.run('echo out; echo err >&2; exit 3').catch((e) => e)
     assert.ok(e instanceof CommandExitError)
     assert.deepEqual([e.exitCode, e.stdout, e.stderr], [3, 'out\n', 'err\n'])
   })
-  await check('output comes while a command runs', async () => {
+  await check('stream the output of a running command', async () => {
     const seen = []
     const ran = await box.commands.run('echo one; read -t 0.3 x < <(sleep 1); echo two >&2', {
       onStdout: (s) => seen.push(['out', s]),
@@ -69,12 +69,12 @@ export default async function ({ sdk, check, all }) {
     assert.deepEqual(seen, [['out', 'one\n'], ['err', 'two\n']])
     assert.equal(ran.stdout + ran.stderr, 'one\ntwo\n')
   })
-  await check('text is whole however it is cut', async () => {
+  await check('multi-byte text stays intact across chunks', async () => {
     const text = '✓ ünïcödé 😀 '.repeat(20_000)
     await box.files.write('/tmp/text', text)
     assert.equal((await box.commands.run('cat /tmp/text')).stdout, text)
   })
-  await check('a command has a user, a directory and variables', async () => {
+  await check('run a command with a user, a directory and environment variables', async () => {
     const out = async (cmd, opts) => (await box.commands.run(cmd, opts)).stdout.trim()
     assert.equal(await out('id -un; pwd; echo $WHERE $HOME'), 'user\n/home/user\nsandbox /home/user')
     assert.equal(await out('id -un; pwd', { user: 'root' }), 'root\n/root')
@@ -82,7 +82,7 @@ export default async function ({ sdk, check, all }) {
     await rejects(out('true', { user: 'nobody-here' }), AuthenticationError, /nobody-here/)
     await rejects(out('true', { cwd: '/no/such' }), InvalidArgumentError, /no such directory/)
   })
-  await check('a command in the background is listed, connected to and killed', async () => {
+  await check('list, connect to and kill a background command', async () => {
     const cmd = await box.commands.run('while :; do echo tick; sleep 0.1; done', { background: true, envs: { MARK: 'x' } })
     const found = (await box.commands.list()).find((p) => p.pid === cmd.pid)
     assert.equal(found.cmd, '/bin/bash')
@@ -97,7 +97,7 @@ export default async function ({ sdk, check, all }) {
     assert.equal(await box.commands.kill(cmd.pid), false)
     await rejects(box.commands.connect(cmd.pid), NotFoundError, /not found/)
   })
-  await check('input is sent to a command, and closed', async () => {
+  await check('send input to a command and close it', async () => {
     const cmd = await box.commands.run('cat; echo end', { background: true, stdin: true })
     await box.commands.sendStdin(cmd.pid, 'one ')
     await box.commands.sendStdin(cmd.pid, 'twö\n')
@@ -108,11 +108,11 @@ export default async function ({ sdk, check, all }) {
     await rejects(box.commands.sendStdin(deaf.pid, 'x'), SandboxError, /stdin/)
     await deaf.kill()
   })
-  await check('a command does not run longer than it is waited for', async () => {
+  await check('a command is killed at its timeout', async () => {
     await rejects(box.commands.run('sleep 60', { timeoutMs: 500 }), TimeoutError, /timeout/)
     await until('the end of the command', async () => !(await box.commands.list()).some((p) => p.args.includes('sleep 60')))
   })
-  await check('a terminal is typed into, resized, connected to and killed', async () => {
+  await check('type into, resize, connect to and kill a terminal', async () => {
     let said = ''
     const decoder = new TextDecoder()
     const onData = (b) => (said += decoder.decode(b, { stream: true }))
@@ -132,13 +132,13 @@ export default async function ({ sdk, check, all }) {
     await again.wait().catch(() => {})
     assert.equal(await box.pty.kill(pty.pid), false)
   })
-  await check('many commands at once', async () => {
+  await check('run many commands at once', async () => {
     const n = 30
     const outs = await Promise.all(Array.from({ length: n }, (_, i) => box.commands.run(`echo ${i}`)))
     assert.deepEqual(outs.map((o) => o.stdout), Array.from({ length: n }, (_, i) => `${i}\n`))
   })
 
-  await check('files are written and read in all forms', async () => {
+  await check('write and read files in all formats', async () => {
     const bytes = crypto.getRandomValues(new Uint8Array(50_000))
     const info = await box.files.write('forms/a.bin', bytes.buffer)
     assert.deepEqual([info.name, info.type, info.path], ['a.bin', 'file', '/home/user/forms/a.bin'])
@@ -162,7 +162,7 @@ export default async function ({ sdk, check, all }) {
     await rejects(box.files.read('forms'), InvalidArgumentError, /directory/)
     await rejects(box.files.write('forms', 'x'), InvalidArgumentError, /directory/)
   })
-  await check('a large file goes in and comes out', async () => {
+  await check('upload and download a large file', async () => {
     const mb = all ? 1024 : 8
     const piece = crypto.getRandomValues(new Uint8Array(1 << 16))
     let left = mb * 16
@@ -178,7 +178,7 @@ export default async function ({ sdk, check, all }) {
     assert.equal(size, mb << 20)
     await box.files.remove('/tmp/large')
   })
-  await check('metadata is kept with files', async () => {
+  await check('files keep their metadata', async () => {
     const written = await box.files.write('kept', 'one', { metadata: { Author: 'me', 'a.b': 'x = y' } })
     assert.deepEqual(written.metadata, { author: 'me', 'a.b': 'x = y' })
     assert.deepEqual((await box.files.getInfo('kept')).metadata, written.metadata)
@@ -189,7 +189,7 @@ export default async function ({ sdk, check, all }) {
     assert.equal((await box.files.getInfo('moved')).metadata, undefined)
     await box.files.remove('moved')
   })
-  await check('files are described, listed, renamed and removed', async () => {
+  await check('stat, list, rename and remove files', async () => {
     assert.equal(await box.files.makeDir('tree/below'), true)
     assert.equal(await box.files.makeDir('tree/below'), false)
     await box.files.write('tree/below/file', 'four')
@@ -212,7 +212,7 @@ export default async function ({ sdk, check, all }) {
     await box.files.remove('tree')
     assert.equal(await box.files.exists('tree'), false)
   })
-  await check('changes of files are watched', async () => {
+  await check('watch files for changes', async () => {
     await box.files.makeDir('watched/deep')
     await box.files.write('watched/deep/old', 'x')
     const seen = []
@@ -235,7 +235,7 @@ export default async function ({ sdk, check, all }) {
     await rejects(box.files.watchDir('watched/none', () => {}), FileNotFoundError, /no such file/)
     await rejects(box.files.watchDir('watched/moved', () => {}), InvalidArgumentError, /not a directory/)
   })
-  await check('files are had by signed links, and not by others', async () => {
+  await check('download files by signed links only', async () => {
     const down = new URL(await box.downloadUrl('signed/file', { useSignatureExpiration: 60 }))
     const up = new URL(await box.uploadUrl('signed/file'))
     const form = new FormData()
@@ -254,7 +254,7 @@ export default async function ({ sdk, check, all }) {
     const old = new URL(await box.downloadUrl('signed/file', { useSignatureExpiration: -60 }))
     assert.equal((await fetch(old, { headers: inside })).status, 401)
   })
-  await check('a sandbox is not entered with the token of another', async () => {
+  await check('the token of one sandbox does not open another', async () => {
     const other = await Sandbox.create()
     const opts = { method: 'POST', body: '{}' }
     const list = (token) =>
@@ -267,7 +267,7 @@ export default async function ({ sdk, check, all }) {
     assert.equal(await list(), 401)
     await other.kill()
   })
-  await check('a server in a sandbox is reached by its host, by a path and over a WebSocket', async () => {
+  await check('reach a server in a sandbox by host, by path and over a WebSocket', async () => {
     await box.files.write('/tmp/server', new Blob([await readFile('server')]))
     const serve = await box.commands.run('chmod 755 /tmp/server && exec /tmp/server 8123', { background: true, timeoutMs: 0 })
     const host = box.getHost(8123)
@@ -285,7 +285,7 @@ export default async function ({ sdk, check, all }) {
     assert.match(await upgraded(host), /you said hello/)
     await serve.kill()
   })
-  await check('a sandbox that is killed while a command runs', async () => {
+  await check('kill a sandbox while a command runs', async () => {
     const dying = await Sandbox.create()
     const cmd = await dying.commands.run('sleep 120', { background: true, timeoutMs: 0 })
     await dying.kill()

@@ -17,7 +17,7 @@ export default async function ({ sdk, check }) {
   const network = { rules: { 'api.example.com': [{ transform: { headers: { 'X-Key': `Bearer ${Secret.fill('Filled-Key')}` } } }] } }
 
   let box
-  await check('a secret is put into requests to a host, outside of the sandbox', async () => {
+  await check('the proxy adds a secret to requests outside of the sandbox', async () => {
     await Secret.create('filled-key', value)
     box = await Sandbox.create({ network, envs: { KEY: Secret.fill('filled-key') } })
     const answer = await ask(box, 'api.example.com')
@@ -27,7 +27,7 @@ export default async function ({ sdk, check }) {
     assert.equal((await ask(box, 'api.example.com', 'http')).digest, digest('its own')) // not in the clear
     assert.equal((await box.commands.run('echo $KEY')).stdout.trim(), '${e2b.secrets.filled-key}')
   })
-  await check('sandboxes that run have what a secret is by then', async () => {
+  await check('running sandboxes use the new value of a secret', async () => {
     await Secret.update('filled-key', `${value}-second`)
     await gets(box, `Bearer ${value}-second`)
     await Secret.destroy('filled-key')
@@ -39,7 +39,7 @@ export default async function ({ sdk, check }) {
     await box.updateNetwork(network)
     await gets(box, `Bearer ${value}`)
   })
-  await check('a secret goes with a sandbox to its forks and through pauses, not into snapshots', async () => {
+  await check('forks and resumed sandboxes keep a secret, snapshots do not contain it', async () => {
     const [fork] = await box.fork({ count: 1 })
     await gets(fork, `Bearer ${value}`)
     await fork.updateNetwork({})

@@ -5,7 +5,7 @@ import assert from 'node:assert/strict'
 export default async function ({ sdk, check }) {
   const { Sandbox } = sdk
   let box
-  await check('create a sandbox by the domain, run a command', async () => {
+  await check('create a sandbox through the domain and run a command', async () => {
     box = await Sandbox.create({ metadata: { by: 'old' }, envs: { COLOUR: 'blue' }, timeoutMs: 120_000 })
     assert.match(box.sandboxId, /^i[a-z2-7]{20}-/)
     const done = await box.commands.run('id -un; echo $COLOUR')
@@ -17,12 +17,12 @@ export default async function ({ sdk, check }) {
     assert.equal(await box.files.read('a/b'), 'text')
     await box.files.remove('a/b')
   })
-  await check('files are listed and described', async () => {
+  await check('list and stat files', async () => {
     await box.files.write('/home/user/listed/b', 'text')
     assert.deepEqual((await box.files.list('/home/user/listed')).map((e) => e.name), ['b'])
     assert.deepEqual([await box.files.exists('listed/b'), await box.files.exists('listed/c')], [true, false])
   })
-  await check('a command in the background, a terminal', async () => {
+  await check('a background command and a terminal', async () => {
     const cat = await box.commands.run('cat', { background: true })
     await box.commands.sendStdin(cat.pid, 'hello\n')
     assert.ok((await box.commands.list()).some((p) => p.pid === cat.pid))
@@ -33,13 +33,13 @@ export default async function ({ sdk, check }) {
     await pty.wait()
     assert.match(said, /42/)
   })
-  await check('a port by its host and TLS', async () => {
+  await check('reach a port by its host name over TLS', async () => {
     const closed = await fetch(`https://${box.getHost(3000)}/`)
     const body = await closed.json()
     assert.deepEqual([closed.status, body.port], [502, 3000])
     assert.equal(`${body.sandboxId}-`, box.sandboxId.slice(0, body.sandboxId.length + 1))
   })
-  await check('look at it, change its time, find it again, kill it', async () => {
+  await check('get information, change the timeout, connect again, kill', async () => {
     assert.equal(await box.isRunning(), true)
     await box.setTimeout(60_000)
     const listed = await Sandbox.list()

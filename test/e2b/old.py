@@ -89,9 +89,9 @@ def life():
     assert not box.is_running()
 
 
-check("create a sandbox by the domain, run a command", command)
+check("create a sandbox through the domain and run a command", command)
 check("files", files)
-check("files are listed and described", listing)
-check("a command in the background, a terminal", background)
-check("a port by its host and TLS", port)
-check("look at it, change its time, find it again, kill it", life)
+check("list and stat files", listing)
+check("a background command and a terminal", background)
+check("reach a port by its host name over TLS", port)
+check("get information, change the timeout, connect again, kill", life)

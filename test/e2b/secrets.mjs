@@ -9,7 +9,7 @@ export default async function ({ sdk, check }) {
     return found
   }
 
-  await check('secrets are made, renewed, listed and destroyed, and never told', async () => {
+  await check('create, update, list and delete secrets; values are never returned', async () => {
     const made = await Secret.create('OpenAI-key', 'sk-confidential', { metadata: { env: 'test' } })
     assert.match(made.secretId, /^sec_/)
     assert.deepEqual([made.name, made.version, made.metadata], ['openai-key', 1, { env: 'test' }])
@@ -33,7 +33,7 @@ export default async function ({ sdk, check }) {
     assert.equal(await Secret.exists('b'), false)
     assert.equal(await Secret.exists('c'), true)
   })
-  await check('secrets that cannot be are refused', async () => {
+  await check('refuse invalid secrets', async () => {
     for (const name of ['a b', 'a.b', 'sec_mine', ' ', 'ä', 'a/b', 'x'.repeat(129)]) await assert.rejects(Secret.create(name, 'v'), SecretError, name)
     for (const value of ['', 'x'.repeat(8193)]) await assert.rejects(Secret.create('value', value), SecretError)
     await assert.rejects(Secret.create('metadata', 'v', { metadata: { k: 'x'.repeat(1025) } }), SecretError)
@@ -43,7 +43,7 @@ export default async function ({ sdk, check }) {
     await assert.rejects(Secret.getInfo('sec_none'), SecretError)
     await assert.rejects(Secret.create('key', 'v', { apiKey: 'e2b_' + '0'.repeat(40) }))
   })
-  await check('secrets are of one key', async () => {
+  await check('secrets belong to one API key', async () => {
     const mine = await Secret.getInfo('openai-key')
     assert.deepEqual(await all(other), [])
     for (const ref of [mine.secretId, 'openai-key']) {
@@ -56,7 +56,7 @@ export default async function ({ sdk, check }) {
     assert.equal(await Secret.destroy('openai-key', other), true)
     assert.deepEqual(await Secret.getInfo('openai-key'), mine)
   })
-  await check('rules tell placeholders, not secrets', async () => {
+  await check('network rules show placeholders, not secrets', async () => {
     const headers = { Authorization: `Bearer ${Secret.fill('openai-key')}`, 'X-Later': Secret.fill('not-yet') }
     const network = { rules: { 'api.example.com': [{ transform: { headers } }] } }
     const box = await Sandbox.create({ network })

@@ -38,7 +38,7 @@ export default async function ({ sdk, check }) {
       .runCmd('echo $COLOUR > colour && echo built >&2')
       .runCmd(['mkdir -p /opt/bin', "printf '#!/bin/sh\\necho tool\\n' > /opt/bin/tool", 'chmod +x /opt/bin/tool'], { user: 'root' })
 
-  await check('build a template and make a sandbox of it', async () => {
+  await check('build a template and create a sandbox from it', async () => {
     const log = logged()
     const info = await Template.build(first(), name('first'), { cpuCount: 1, memoryMB: 512, onBuildLogs: log.onBuildLogs })
     assert.equal(info.name, name('first'))
@@ -56,7 +56,7 @@ export default async function ({ sdk, check }) {
     await inSandbox(info.templateId, async (box) => assert.equal(await out(box, 'cat colour'), 'green'))
   })
 
-  await check('a template is built again from its layers', async () => {
+  await check('a second build uses the cached layers', async () => {
     const again = logged()
     await Template.build(first().runCmd('date > more'), name('second'), { onBuildLogs: again.onBuildLogs })
     assert.equal(again.text().match(/CACHED/g)?.length, 4)
@@ -72,7 +72,7 @@ export default async function ({ sdk, check }) {
     assert.equal(partly.text().match(/CACHED/g)?.length, 1)
   })
 
-  await check('files are copied into a template', async () => {
+  await check('copy files into a template', async () => {
     await mkdir(join(dir, 'src/deep'), { recursive: true })
     await writeFile(join(dir, 'one.txt'), 'one')
     await writeFile(join(dir, 'src/a.js'), 'a')
@@ -105,7 +105,7 @@ export default async function ({ sdk, check }) {
     await inSandbox(name('files'), async (box) => assert.equal(await out(box, 'cat named.txt'), 'two'))
   })
 
-  await check('a template begins with another, with users and directories of its own', async () => {
+  await check('build a template from another, with its own users and directories', async () => {
     await Template.build(first(), name('below'))
     await Template.build(
       Template()
@@ -123,7 +123,7 @@ export default async function ({ sdk, check }) {
     await inSandbox(name('below'), async (box) => assert.equal(await out(box, 'cat colour'), 'green'))
   })
 
-  await check('a template begins with an image of a registry', async () => {
+  await check('build a template from an image of a registry', async () => {
     await Template.build(Template().fromImage(`${process.env.REGISTRY}/test/tree:1`).runCmd('echo $FROM_IMAGE > /tmp/x && cp /tmp/x ~/from'), name('image'))
     await inSandbox(name('image'), async (box) => assert.equal(await out(box, 'cat ~/from; cat /of-the-image; id -un'), 'yes\nimage\nuser'))
     const e = await Template.build(Template().fromImage(`${process.env.REGISTRY}/test/none:1`), name('image')).catch((e) => e)
@@ -134,7 +134,7 @@ export default async function ({ sdk, check }) {
     assert.match(closed.message, /check the network/)
   })
 
-  await check('a template begins with an image for which a registry wants credentials', async () => {
+  await check('build a template from an image of a private registry', async () => {
     const image = `${process.env.PRIVATE_REGISTRY}/test/tree:1`
     const log = logged()
     await Template.build(Template().fromImage(image, { username: 'me', password: 'mine' }).runCmd('cat /of-the-image'), name('private'), { onBuildLogs: log.onBuildLogs })
@@ -148,7 +148,7 @@ export default async function ({ sdk, check }) {
     assert.match((await Template.build(gcp, name('private')).catch((e) => e)).message, /the credentials that were given/)
   })
 
-  await check('a Dockerfile is built', async () => {
+  await check('build a Dockerfile', async () => {
     await writeFile(join(dir, 'hello.txt'), 'hello\n')
     await Template.build(
       Template({ fileContextPath: dir }).fromDockerfile('FROM e2bdev/base\nENV A=b\nWORKDIR /d\nCOPY hello.txt ./\nRUN cat hello.txt > copy\nUSER user\n'),
@@ -157,7 +157,7 @@ export default async function ({ sdk, check }) {
     await inSandbox(name('dockerfile'), async (box) => assert.equal(await out(box, 'echo $A; cat /d/copy; id -un'), 'b\nhello\nuser'))
   })
 
-  await check('a build that fails says at which step', async () => {
+  await check('a failed build names its step', async () => {
     const log = logged()
     const e = await Template.build(Template().fromBaseImage().runCmd('true').runCmd('echo bad >&2; exit 7'), name('broken'), { onBuildLogs: log.onBuildLogs }).catch((e) => e)
     assert.ok(e instanceof BuildError, String(e))
@@ -180,7 +180,7 @@ export default async function ({ sdk, check }) {
     await assert.rejects(Template.build(Template().fromBaseImage(), 'No Name!'), /invalid template name/)
   })
 
-  await check('a template is kept with what its start command runs', async () => {
+  await check('a template contains the processes of its start command', async () => {
     const log = logged()
     await Template.build(
       Template()
@@ -205,7 +205,7 @@ export default async function ({ sdk, check }) {
     await inSandbox(name('started'), async (box) => assert.ok(await counts(box))) // the one before stays
   })
 
-  await check('builds have tags', async () => {
+  await check('tag builds', async () => {
     const one = await Template.build(Template().fromBaseImage().runCmd('echo 1 > ~/v'), name('tagged') + ':v1', { tags: ['stable'] })
     assert.deepEqual([...one.tags].sort(), ['stable', 'v1'])
     const two = await Template.build(Template().fromBaseImage().runCmd('echo 2 > ~/v'), name('tagged'))
@@ -226,7 +226,7 @@ export default async function ({ sdk, check }) {
     await assert.rejects(Template.assignTags(name('tagged') + ':none', 'x'), TemplateError)
   })
 
-  await check('templates are looked for and deleted, and are of one key', async () => {
+  await check('list and delete templates; they belong to one API key', async () => {
     assert.equal(await Template.exists(name('first')), true)
     assert.equal(await Template.aliasExists(name('none')), false)
     assert.equal(await Template.exists('base'), true)

@@ -27,7 +27,7 @@ export default async function ({ sdk, check }) {
   const inside = { 'E2b-Sandbox-Id': box.sandboxId, 'E2b-Sandbox-Port': '49983' }
   const port = (b, n, headers) => fetch(`${base}/ports/${n}-${b.sandboxId}/x`, { headers })
 
-  await check('a sandbox finds out what it is', async () => {
+  await check('a sandbox reads its own id and metadata', async () => {
     const says = (b) => out(b, 'for n in E2B_SANDBOX E2B_SANDBOX_ID E2B_TEMPLATE_ID; do echo ${!n} $(cat /run/e2b/.$n); done')
     const is = (id) => `true true\n${id} ${id}\nbase base`
     assert.equal(await says(box), is(box.sandboxId))
@@ -35,7 +35,7 @@ export default async function ({ sdk, check }) {
     assert.equal(await says(fork), is(fork.sandboxId))
     await fork.kill()
   })
-  await check('pages are of the newest first, running or not', async () => {
+  await check('pages list the newest first, in any state', async () => {
     const metadata = { pages: String(Math.random()) }
     const old = await Sandbox.create({ metadata })
     const young = await Sandbox.create({ metadata })
@@ -48,14 +48,14 @@ export default async function ({ sdk, check }) {
     for (const b of [old, young]) assert.equal(await Sandbox.kill(b.sandboxId), true)
     assert.deepEqual(await Sandbox.list({ query: { metadata } }).nextItems(), [])
   })
-  await check('to connect makes no time shorter', async () => {
+  await check('connecting does not shorten the timeout', async () => {
     const { endAt } = await box.getInfo()
     await Sandbox.connect(box.sandboxId, { timeoutMs: 10_000 })
     assert.deepEqual((await box.getInfo()).endAt, endAt)
     await box.connect({ timeoutMs: 1_200_000 })
     assert.ok((await box.getInfo()).endAt > endAt)
   })
-  await check('one that is paused at its end rests until it is connected to', async () => {
+  await check('a sandbox paused at its timeout resumes when a client connects', async () => {
     const lazy = await Sandbox.create({ timeoutMs: 1500, lifecycle: { onTimeout: 'pause', autoResume: false } })
     await until('the end of its time', async () => (await lazy.getInfo()).state === 'paused')
     await rejects(lazy.commands.run('true'), SandboxError, /not running|timeout/)
@@ -71,24 +71,24 @@ export default async function ({ sdk, check }) {
       await rejects(f(), NotFoundError, /not found|doesn't exist/)
     }
   })
-  await check('measurements are of the time that is asked for', async () => {
+  await check('metrics of a requested time range', async () => {
     const ago = (s) => new Date(Date.now() - 1000 * s)
     assert.ok((await until('a measurement', async () => (await box.getMetrics({ start: ago(120), end: ago(0) })).length)) > 0)
     assert.deepEqual(await box.getMetrics({ start: ago(3600), end: ago(1800) }), [])
   })
-  await check('snapshots are found by their name', async () => {
+  await check('find snapshots by name', async () => {
     const snap = await box.createSnapshot({ name: 'by-this-name' })
     assert.deepEqual((await Sandbox.listSnapshots({ name: 'by-this-name' }).nextItems()).map((s) => s.snapshotId), [snap.snapshotId])
     assert.deepEqual(await Sandbox.listSnapshots({ name: 'by-no-name' }).nextItems(), [])
     assert.equal(await Sandbox.deleteSnapshot(snap.snapshotId), true)
   })
-  await check('a stream of a sandbox that is killed says so', async () => {
+  await check('a stream reports that its sandbox was killed', async () => {
     const dying = await Sandbox.create()
     const cmd = await dying.commands.run('sleep 60', { background: true, timeoutMs: 0 })
     await dying.kill()
     await rejects(cmd.wait(), SandboxError, /sandbox was killed or reached its end of life/)
   })
-  await check('who says a command goes on after a pause', async () => {
+  await check('output of a command continues after a pause', async () => {
     const cmd = await box.commands.run('sleep 600', { background: true, timeoutMs: 0 })
     const broken = cmd.wait().catch((e) => e)
     await box.pause()
@@ -101,7 +101,7 @@ export default async function ({ sdk, check }) {
     await rejects(again.wait(), CommandExitError, /killed/) // a signal takes effect later than it is sent: kill(2)
     assert.equal(await box.commands.kill(cmd.pid), false)
   })
-  await check('commands with any text, input of none, two who listen', async () => {
+  await check('commands with any bytes, with closed input, with two readers', async () => {
     assert.equal(await out(box, 'echo "!@#$%^&*()_+"; echo "Hello,\nWorld!"'), '!@#$%^&*()_+\nHello,\nWorld!')
     const cat = await box.commands.run('cat', { background: true, stdin: true })
     await box.commands.sendStdin(cat.pid, '')
@@ -117,7 +117,7 @@ export default async function ({ sdk, check }) {
     assert.match(said, /123/)
     assert.equal(await box.pty.kill(999_999), false)
   })
-  await check('many files are written at once, also where the user may not', async () => {
+  await check('write many files at once, also as root', async () => {
     assert.deepEqual(await box.files.write([]), [])
     const files = Array.from({ length: 10 }, (_, i) => ({ path: i % 2 ? `/home/user/many${i}` : `/${i}/many${i}`, data: `file ${i}` }))
     assert.deepEqual((await box.files.write(files)).map((f) => [f.path, f.type]), files.map((f) => [f.path, 'file']))
@@ -125,7 +125,7 @@ export default async function ({ sdk, check }) {
     const mine = await box.files.write('of-root', 'x', { user: 'root' })
     assert.deepEqual([mine.path, (await box.files.getInfo('of-root', { user: 'root' })).owner], ['/root/of-root', 'root'])
   })
-  await check('directories, links and attributes are described', async () => {
+  await check('list directories, links and attributes', async () => {
     await box.files.makeDir('described/below')
     const dir = await box.files.getInfo('described')
     assert.deepEqual([dir.name, dir.type, dir.mode, dir.permissions, dir.owner, dir.group, dir.size > 0], ['described', 'dir', 0o755, 'drwxr-xr-x', 'user', 'user', true])
@@ -139,7 +139,7 @@ export default async function ({ sdk, check }) {
     await rejects(box.files.getInfo('described/none'), FileNotFoundError, /no such file/)
     await rejects(box.files.list('described', { depth: -1 }), SandboxError, /depth should be at least one/)
   })
-  await check('links take what has no name, give parts, and expire in these words', async () => {
+  await check('signed links: upload without a name, ranges, the error after expiry', async () => {
     for (const [user, path] of [[undefined, '/home/user/hello.txt'], ['root', '/root/hello.txt']]) {
       const form = new FormData()
       form.append('file', 'file content')
@@ -151,7 +151,7 @@ export default async function ({ sdk, check }) {
     const late = await fetch(await box.downloadUrl('hello.txt', { useSignatureExpiration: -10_000 }), { headers: inside })
     assert.deepEqual([late.status, await late.json()], [401, { code: 401, message: 'signature is already expired' }])
   })
-  await check('ports: their token, their TLS, the host they see', async () => {
+  await check('ports: token, TLS and Host header', async () => {
     const shut = await Sandbox.create({ network: { allowPublicTraffic: false, maskRequestHost: 'custom.example.com:${PORT}', httpsPorts: [8443] } })
     await shut.files.write('/tmp/server', new Blob([await readFile('server')]))
     const token = { 'e2b-traffic-access-token': shut.trafficAccessToken }
@@ -208,7 +208,7 @@ export default async function ({ sdk, check }) {
     await box.git.dangerouslyAuthenticate({ username: 'git', password: 'token', host: 'example.com', protocol: 'https' })
     assert.equal(await box.git.getConfig('credential.helper', { scope: 'global' }), 'store')
   })
-  await check('builds of users who are not there, of links, in the background', async () => {
+  await check('builds with missing users, with links, and in the background', async () => {
     const build = (t, name, opts) => Template.build(t, name, { cpuCount: 1, memoryMB: 512, ...opts })
     await rejects(
       build(Template().fromBaseImage().runCmd('whoami', { user: 'root123' }), 'theirs'),

@@ -6,7 +6,7 @@ export default async function ({ sdk, check }) {
   const name = `shared-${Date.now()}`
 
   let volume
-  await check('volumes are made, listed, connected to and destroyed', async () => {
+  await check('create, list, connect to and delete volumes', async () => {
     volume = await Volume.create(name)
     assert.equal(volume.name, name)
     assert.deepEqual((await Volume.list()).find((v) => v.name === name), { volumeId: volume.volumeId, name })
@@ -22,7 +22,7 @@ export default async function ({ sdk, check }) {
     assert.equal(await Volume.destroy(brief.volumeId), false)
     await assert.rejects(brief.readFile('f'))
   })
-  await check('files of volumes are written, read, listed, changed and removed', async () => {
+  await check('write, read, list, change and remove files of volumes', async () => {
     const wrote = await volume.writeFile('/dir/file.txt', 'hello')
     assert.deepEqual([wrote.path, wrote.size, wrote.type, wrote.uid, wrote.mode], ['/dir/file.txt', 5, 'file', 1000, 0o644])
     assert.equal(await volume.readFile('dir/file.txt'), 'hello')
@@ -56,7 +56,7 @@ export default async function ({ sdk, check }) {
     assert.equal(await volume.exists('dir/file.txt'), false)
     await assert.rejects(volume.remove('dir'), VolumePathNotFoundError)
   })
-  await check('a volume is seen by several sandboxes, and outlives them', async () => {
+  await check('several sandboxes share a volume, and it outlives them', async () => {
     await volume.writeFile('greeting', 'from outside\n')
     const [a, b] = await Promise.all([1, 2].map(() => Sandbox.create({ volumeMounts: { '/mnt/v': volume } })))
     assert.deepEqual((await a.getInfo()).volumeMounts, [{ name, path: '/mnt/v' }])
@@ -92,7 +92,7 @@ export default async function ({ sdk, check }) {
     await assert.rejects(Sandbox.create(snap.snapshotId), SandboxError)
     await Sandbox.deleteSnapshot(snap.snapshotId)
   })
-  await check('a volume that cannot be mounted is refused', async () => {
+  await check('refuse a volume that cannot be mounted', async () => {
     await assert.rejects(Sandbox.create({ volumeMounts: { '/v': 'no-such-volume' } }), SandboxError)
     const v = await Volume.create(`${name}-bad`)
     for (const path of ['/', '/proc', 'relative', '/a/../b', '/.glasshouse']) {

@@ -158,7 +158,7 @@ func (d *driver) initialize(ctx context.Context) (prompt string, err error) {
 	}
 	if resp.ProtocolVersion != acp.ProtocolVersionNumber {
 		return "", fault.Cannot(opDrive, fmt.Sprintf("the agent speaks protocol version %d, want %d", resp.ProtocolVersion, acp.ProtocolVersionNumber),
-			"use an agent version that is listed in docs/agents.md")
+			"use an agent version that is listed in docs/how-to/agents.md")
 	}
 	if i := resp.AgentInfo; i != nil {
 		d.mu.Lock()

@@ -342,13 +342,13 @@ func TestDefaultScriptWithToolsOfAgents(t *testing.T) {
 }
 
 func TestManualScripts(t *testing.T) {
-	manual, err := os.ReadFile("../../../docs/models.md")
+	manual, err := os.ReadFile("../../../docs/how-to/models.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	blocks := regexp.MustCompile("(?s)```yaml script\n(.*?)```\n(?:\n```ask\n(.*?)```\n)?").FindAllStringSubmatch(string(manual), -1)
 	if len(blocks) < 3 {
-		t.Fatalf("docs/models.md has %d scripts, want at least 3", len(blocks))
+		t.Fatalf("docs/how-to/models.md has %d scripts, want at least 3", len(blocks))
 	}
 	for _, b := range blocks {
 		m := mockllm.New(parse(t, b[1]), nil)

@@ -13,13 +13,13 @@ import (
 )
 
 func TestManifestReferenceExample(t *testing.T) {
-	doc, err := os.ReadFile("../../../docs/manifest.md")
+	doc, err := os.ReadFile("../../../docs/reference/manifest.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	text := regexp.MustCompile("(?s)```clojure\n(\\(capability \"chat.summarize\".*?)```").FindSubmatch(doc)
 	if text == nil {
-		t.Fatal("docs/manifest.md has no chat.summarize")
+		t.Fatal("docs/reference/manifest.md has no chat.summarize")
 	}
 	all, err := manifest.Read("manifest.md", text[1])
 	if err != nil {

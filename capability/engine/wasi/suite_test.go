@@ -18,7 +18,7 @@ import (
 	"glasshouse/capability/engine/wasi"
 )
 
-var update = flag.Bool("update", false, "write docs/wasi.md")
+var update = flag.Bool("update", false, "write docs/reference/wasi.md")
 
 // A demand describes one test of the public test suite for preview 1, with a probe that makes
 // the same requests.
@@ -37,7 +37,7 @@ var suite = []struct {
 }{{"C", inC}, {"AssemblyScript", inAssemblyScript}, {"Rust", inRust}}
 
 // wasiDocs contains the results of TestPublicSuite.
-const wasiDocs = "../../../docs/wasi.md"
+const wasiDocs = "../../../docs/reference/wasi.md"
 
 func TestPublicSuite(t *testing.T) {
 	var found bytes.Buffer

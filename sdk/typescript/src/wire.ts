@@ -32,7 +32,7 @@ export interface AnswerApproval {
 export interface Approval {
   /** The answer, if the request was answered. */
   answer?: ApprovalAnswer;
-  /** With last=N: the last N events of the jail before the request, oldest first. docs/events.md
+  /** With last=N: the last N events of the jail before the request, oldest first. docs/reference/events.md
    * describes them. */
   before?: unknown[];
   /** Additional information for the decision, such as preceding actions. */
@@ -1182,7 +1182,7 @@ export interface EventLog {
 }
 
 export interface EventWindow {
-  /** Events. docs/events.md describes them. */
+  /** Events. docs/reference/events.md describes them. */
   items: unknown[];
   /** Position of the first item; 0 is the oldest event. */
   offset: number;

@@ -47,7 +47,7 @@ class ApprovalOptions(TypedDict, total=False):
     # The answer, if the request was answered.
     answer: ApprovalAnswer
     # With last=N: the last N events of the jail before the request, oldest first.
-    # docs/events.md describes them.
+    # docs/reference/events.md describes them.
     before: list[Any]
     # Additional information for the decision, such as preceding actions.
     context: str
@@ -1430,7 +1430,7 @@ class EventLog(TypedDict, total=False):
 
 
 class EventWindow(TypedDict):
-    # Events. docs/events.md describes them.
+    # Events. docs/reference/events.md describes them.
     items: list[Any]
     # Position of the first item; 0 is the oldest event.
     offset: int

@@ -1,4 +1,4 @@
-// The description of an event in one line. docs/events.md lists the fields.
+// The description of an event in one line. docs/reference/events.md lists the fields.
 import type { Schema } from "../api/client";
 import { errno } from "./errno";
 import { bytes, count, of, took } from "./format";

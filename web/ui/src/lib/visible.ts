@@ -18,7 +18,7 @@ function escaped(char: string): string {
   const known = short[char];
   if (known) return known;
   const code = char.codePointAt(0) ?? 0;
-  // An invalid UTF-8 byte is encoded as a lone surrogate: docs/events.md, Text.
+  // An invalid UTF-8 byte is encoded as a lone surrogate: docs/reference/events.md, Text.
   if (code >= 0xdc80 && code <= 0xdcff) return `\\x${(code - 0xdc00).toString(16)}`;
   if (code < 0x100) return `\\x${code.toString(16).padStart(2, "0")}`;
   if (code < 0x10000) return `\\u${code.toString(16).padStart(4, "0")}`;
