@@ -85,7 +85,10 @@ func jsonOf(n *yaml.Node, t reflect.Type, path string) (any, error) {
 			at := strings.TrimPrefix(path+"."+key.Value, ".")
 			if t.Kind() == reflect.Map {
 				sub = t.Elem()
-			} else if sub = fieldNamed(t, key.Value); sub == nil {
+			} else {
+				sub = fieldNamed(t, key.Value)
+			}
+			if sub == nil {
 				return nil, fmt.Errorf("line %d: unknown field %s", key.Line, at)
 			}
 			if _, twice := fields[key.Value]; twice {
