@@ -16,6 +16,7 @@ import (
 	"glasshouse/id"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 func (c *command) jail() *cobra.Command {
@@ -197,21 +198,35 @@ func rootfsName(r wire.Rootfs) string {
 func (c *command) jailCreate() *cobra.Command {
 	var f jailFlags
 	var start bool
+	var file string
 	cmd := &cobra.Command{
 		Use:   "create [flags] [-- COMMAND [ARG...]]",
 		Short: "Create a jail",
 		Long: `Create a jail and print its id. If a command is given, it runs at each start of the
 jail. The jail keeps running when the command exits.
 
+With --file, the description of the jail is read from a YAML or JSON file with the
+fields of POST /jails. Unknown fields are errors. Other options are not accepted then.
+
 ` + observeLong + "\n\n" + policyLong,
 		Example: `  glasshouse jail create --start --memory 2g
-  glasshouse jail create --start --observe syscalls=security,network=flows`,
+  glasshouse jail create --start --observe security
+  glasshouse jail create -f jail.yaml`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			req, err := f.request(c.env.Getenv)
+			var req wire.CreateJail
+			var err error
+			if file != "" {
+				if err := onlyFile(cmd, args); err != nil {
+					return err
+				}
+				req, err = c.readJailFile(file)
+			} else {
+				req, err = f.request(c.env.Getenv)
+				req.Command, req.Start = args, start
+			}
 			if err != nil {
 				return err
 			}
-			req.Command, req.Start = args, start
 			cl, err := c.client(cmd.Context())
 			if err != nil {
 				return err
@@ -225,7 +240,21 @@ jail. The jail keeps running when the command exits.
 	}
 	f.add(cmd)
 	cmd.Flags().BoolVar(&start, "start", false, "start the jail")
+	cmd.Flags().StringVarP(&file, "file", "f", "", "YAML or JSON file that describes the jail; - for stdin")
 	return cmd
+}
+
+// onlyFile returns an error if a command with --file has options or arguments that describe a jail.
+func onlyFile(cmd *cobra.Command, args []string) (err error) {
+	if len(args) > 0 {
+		return usagef("--file and a command exclude each other: set command in the file")
+	}
+	cmd.LocalNonPersistentFlags().VisitAll(func(fl *pflag.Flag) {
+		if fl.Changed && fl.Name != "file" && err == nil {
+			err = usagef("--file and --%s exclude each other: set it in the file", fl.Name)
+		}
+	})
+	return err
 }
 
 func (c *command) jailList() *cobra.Command {

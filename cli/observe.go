@@ -8,10 +8,16 @@ import (
 	"glasshouse/api/wire"
 )
 
-const observeHelp = "recorded events, as NAME=VALUE,... (default: all)"
+const observeHelp = "recorded events: full (default), security, flows, off"
 
 const observeLong = `System calls, file operations, network traffic and processes of the jail are recorded.
---observe changes this with comma-separated settings:
+--observe changes this with a preset, settings, or both, separated by commas:
+
+  full        all (the default)
+  security    syscalls=security,files=all,network=flows
+  flows       syscalls=off,files=off,network=flows
+  off         syscalls=off,files=off,network=off; processes are recorded
+
 
   syscalls=all|security|off    security: only calls that change privileges, mounts or programs
   allow=NAME+NAME...           calls to record in any case
@@ -22,6 +28,14 @@ const observeLong = `System calls, file operations, network traffic and processe
   packet_bytes=N               bytes to record of each packet, for glasshouse net --pcap
   on_overload=throttle|count   slow the jail down so that no event is lost, or count lost events`
 
+// observePresets are the presets of --observe.
+var observePresets = map[string]wire.Observe{
+	"full":     {Syscalls: "all", Files: "all", Network: "packets"},
+	"security": {Syscalls: "security", Files: "all", Network: "flows"},
+	"flows":    {Syscalls: "off", Files: "off", Network: "flows"},
+	"off":      {Syscalls: "off", Files: "off", Network: "off"},
+}
+
 // parseObserve parses the recording settings of a jail. The daemon checks the values;
 // parseObserve checks only the parts that the daemon does not see.
 func parseObserve(s string) (wire.Observe, error) {
@@ -29,11 +43,18 @@ func parseObserve(s string) (wire.Observe, error) {
 	if s == "" {
 		return o, nil
 	}
+	first, rest, _ := strings.Cut(s, ",")
+	if preset, ok := observePresets[first]; ok {
+		o, s = preset, rest
+	}
+	if s == "" {
+		return o, nil
+	}
 	var seen []string
 	for part := range strings.SplitSeq(s, ",") {
 		word, value, ok := strings.Cut(part, "=")
 		if !ok || value == "" {
-			return o, usagef("--observe %q is not NAME=VALUE", part)
+			return o, usagef("--observe %q is neither NAME=VALUE nor, at the beginning, one of full, security, flows and off", part)
 		}
 		if slices.Contains(seen, word) {
 			return o, usagef("--observe sets %s twice; join values with +", word)

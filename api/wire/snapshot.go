@@ -8,7 +8,7 @@ import (
 
 // TakeSnapshot configures a snapshot of a jail. The request body is optional.
 type TakeSnapshot struct {
-	Name     string            `json:"name,omitempty" description:"Display name. It need not be unique."`
+	Name     string            `json:"name,omitempty" description:"Name of the snapshot, which no other snapshot has."`
 	Labels   map[string]string `json:"labels,omitempty"`
 	Stop     bool              `json:"stop,omitempty" description:"Stop the jail after the snapshot."`
 	Layering string            `json:"layering,omitempty" enum:"copied,stacked" description:"How the writable layer is saved. copied: it is copied, and the jail keeps its own. stacked: the jail continues on a new layer above it, and its external connections are closed. Default: copied where that is fast."`

@@ -766,7 +766,7 @@ export interface CreateJail {
   limits?: Limits;
   /** Host paths to make available in the jail. */
   mounts?: Mount[];
-  /** Display name. It need not be unique. */
+  /** Name of the jail, which no other jail has. */
   name?: string;
   /** isolated (the default): only a loopback interface. proxy: network access through the egress
    * proxy, as the egress rules allow. bridged: access to the jails of the network group. full:
@@ -2750,7 +2750,7 @@ export interface TakeSnapshot {
    * jail continues on a new layer above it, and its external connections are closed. Default: copied
    * where that is fast. */
   layering?: "copied" | "stacked";
-  /** Display name. It need not be unique. */
+  /** Name of the snapshot, which no other snapshot has. */
   name?: string;
   /** Stop the jail after the snapshot. */
   stop?: boolean;

@@ -940,7 +940,7 @@ class CreateJail(TypedDict, total=False):
     limits: Limits
     # Host paths to make available in the jail.
     mounts: list[Mount]
-    # Display name. It need not be unique.
+    # Name of the jail, which no other jail has.
     name: str
     # isolated (the default): only a loopback interface. proxy: network access through the
     # egress proxy, as the egress rules allow. bridged: access to the jails of the network
@@ -3263,7 +3263,7 @@ class TakeSnapshot(TypedDict, total=False):
     # stacked: the jail continues on a new layer above it, and its external connections are
     # closed. Default: copied where that is fast.
     layering: Literal["copied", "stacked"]
-    # Display name. It need not be unique.
+    # Name of the snapshot, which no other snapshot has.
     name: str
     # Stop the jail after the snapshot.
     stop: bool
