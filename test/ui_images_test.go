@@ -39,7 +39,7 @@ func TestScreenshots(t *testing.T) {
 		{"run", "/chat/run/" + string(s.run.ID), "subtracted before", false},
 		{"approval-phone", "/approvals/" + string(s.waiting.ID), "Impact", true},
 	} {
-		p.run(chromedp.EmulateViewport(1280, 800, chromedp.EmulateScale(2)))
+		p.run(chromedp.EmulateViewport(1280, 720, chromedp.EmulateScale(2)))
 		if shot.phone {
 			p.run(chromedp.EmulateViewport(390, 844, chromedp.EmulateMobile, chromedp.EmulateTouch, chromedp.EmulatePortrait, chromedp.EmulateScale(2)))
 		}

@@ -293,7 +293,7 @@ func (u repair) timeline() {
 	p.until("group bursts", `document.querySelectorAll("[role=option] .line.inside").length > 0`)
 	p.filter("type:file ret:<0", 1)
 	p.until("show results", `[...document.querySelectorAll("[role=option] .tag.bad")].some(e => e.innerText === "ENOENT")`)
-	p.open(at(u.jail, "events"))
+	p.open(at(u.jail, "events") + "&lanes=yes")
 	p.press("[aria-label=Processes] button", "sed")
 	p.until("filter by the program", `/pid:\d+|comm:sed/.test(new URLSearchParams(location.search).get("q") ?? "")`)
 }
