@@ -8,60 +8,62 @@ import (
 	"testing"
 
 	"github.com/chromedp/chromedp"
-
-	"glasshouse/api/wire"
 )
 
-// TestScreenshots creates the images of the documentation for `make screenshots`.
+// TestScreenshots creates the images of the documentation for `make screenshots`: the scenario of
+// the agent that repairs a repository, at two pixels per CSS pixel, in the light and dark theme.
 func TestScreenshots(t *testing.T) {
 	dir := os.Getenv("GLASSHOUSE_SCREENSHOTS")
 	if dir == "" {
 		t.Skip("runs with make screenshots")
 	}
-	browser := browse(t)
-	h := open(t, tools()+models(t, modelThatCounts), "--listen", "127.0.0.1:0")
-	u := &ui{daemonHarness: h, browser: browser, garden: h.running(wire.CreateJail{Name: "garden", Labels: map[string]string{"team": "growers"}})}
-	j := u.garden.ID
-	h.sh(j, "mkdir -p /root/beds && cd /root/beds && for n in 1 2 3 4 5 6; do echo seed $n > bed$n; sleep 0.3; done; ls -l; cat /etc/nosuch")
-	sown := u.snapshot(j, "sown")
-	h.sh(j, "cd /root/beds && for n in 2 4; do echo water >> bed$n; sleep 0.4; done; rm bed6; grep -r water .")
-	branch, err := h.BranchSnapshot(t.Context(), sown.ID, wire.Branch{Count: 2})
-	if err != nil {
-		t.Fatal(err)
+	if !ownWorld(t) {
+		return
 	}
-	h.sh(branch.Jails[0].ID, "echo mulch >> /root/beds/bed1; echo note > /root/notes")
-	run := u.pursued("count to three", "sess-count")
-	waiting := u.asks(u.careful("release"), wire.Question{Action: "bash", Resource: "git push origin main --tags", Agent: "builder"})
-
+	servesRegistry(t)
+	browser := browse(t)
+	h := open(t, tools()+models(t, modelThatRepairs), "--listen", "127.0.0.1:0")
+	u := &ui{daemonHarness: h, browser: browser}
 	p := h.login(t, browser, "admin")
 	u.page = p
+	s := u.repairs()
+
+	sum := 0
 	for _, shot := range []struct {
-		name, path, says, scheme string
-		phone                    bool
+		name, path, says string
+		phone            bool
 	}{
-		{"jails", "/jails", "garden", "light", false},
-		{"jail", at(j, "events") + "&lanes=yes&q=type:proc,file", "events", "light", false},
-		{"jail-dark", at(j, "processes") + "&ended=yes&lanes=yes", "exit 1", "dark", false},
-		{"lineage", "/lineage?at=" + string(sown.ID) + "&with=" + string(branch.Jails[0].ID), "/root/notes", "light", false},
-		{"run", "/chat/run/" + string(run.ID), "Result", "light", false},
-		{"approval-phone", "/approvals/" + string(waiting.ID), "Why approval is required", "light", true},
+		{"overview", "/", "telemetry.example.net", false},
+		{"jail", at(s.jail, "events") + "&q=type:proc,file,net", "denial", false},
+		{"lineage", "/lineage?at=" + string(s.snapshot.ID) + "&with=" + string(s.branches[1].ID), "Only in tests pass", false},
+		{"run", "/chat/run/" + string(s.run.ID), "subtracted before", false},
+		{"approval-phone", "/approvals/" + string(s.waiting.ID), "Impact", true},
 	} {
-		p.window(1280, 800)
+		p.run(chromedp.EmulateViewport(1280, 720, chromedp.EmulateScale(2)))
 		if shot.phone {
-			p.phone()
+			p.run(chromedp.EmulateViewport(390, 844, chromedp.EmulateMobile, chromedp.EmulateTouch, chromedp.EmulatePortrait, chromedp.EmulateScale(2)))
 		}
-		p.prefers(shot.scheme)
-		p.open(shot.path)
-		p.waitText(shot.says)
-		p.until("be still", `document.readyState === "complete" && document.fonts.status === "loaded"`)
-		p.do(`new Promise(done => setTimeout(done, 2500))`) // the event stream has delivered the usage
-		u.takes(filepath.Join(dir, shot.name+".png"))
+		for _, scheme := range []string{"light", "dark"} {
+			p.prefers(scheme)
+			p.open(shot.path)
+			p.waitText(shot.says)
+			p.until("be still", `document.readyState === "complete" && document.fonts.status === "loaded"`)
+			p.do(`new Promise(done => setTimeout(done, 2500))`) // the event stream has delivered the usage
+			name := shot.name
+			if scheme == "dark" {
+				name += "-dark"
+			}
+			sum += u.takes(filepath.Join(dir, name+".png"))
+		}
 	}
-	u.allows(waiting)
+	if sum > 2_500_000 {
+		t.Errorf("the images have %d bytes, want at most 2500000", sum)
+	}
+	u.ends(s.publish)
 }
 
-// takes saves a screenshot of the page.
-func (u *ui) takes(file string) {
+// takes saves a screenshot of the page and returns its size.
+func (u *ui) takes(file string) int {
 	u.Helper()
 	shot, err := chromedp.Run(u.page.ctx, chromedp.CaptureScreenshot())
 	if err != nil {
@@ -79,10 +81,8 @@ func (u *ui) takes(file string) {
 		small.Reset()
 		small.Write(shot)
 	}
-	if small.Len() > 150_000 {
-		u.Errorf("%s has %d bytes, want at most 150000", file, small.Len())
-	}
 	if err := os.WriteFile(file, small.Bytes(), 0o644); err != nil {
 		u.Fatal(err)
 	}
+	return small.Len()
 }

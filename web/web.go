@@ -72,7 +72,7 @@ func New(dist fs.FS) (*Site, error) {
 // (mime.TypeByExtension), so that the types are the same on every host.
 var kinds = map[string]string{
 	".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8",
-	".svg": "image/svg+xml", ".png": "image/png", ".ico": "image/x-icon", ".woff2": "font/woff2",
+	".svg": "image/svg+xml", ".png": "image/png", ".webp": "image/webp", ".ico": "image/x-icon", ".woff2": "font/woff2",
 	".json": "application/json", ".md": "text/markdown; charset=utf-8", ".webmanifest": "application/manifest+json", ".txt": "text/plain; charset=utf-8",
 }
 
@@ -89,7 +89,7 @@ func newFile(name string, text []byte) *file {
 		kind: kind, tag: base64.RawURLEncoding.EncodeToString(sum[:12]),
 		hashed: strings.HasPrefix(name, "assets/"), plain: text,
 	}
-	if len(text) >= least && kind != "image/png" && kind != "font/woff2" {
+	if len(text) >= least && kind != "image/png" && kind != "image/webp" && kind != "font/woff2" {
 		f.packed = sync.OnceValue(func() []byte { return compress(text) })
 	}
 	return f

@@ -3,8 +3,9 @@
 // src/sidebar.json and public, are not committed.
 //
 // The sources are Markdown as forges show it: the first heading is the title, and links are relative.
-import { cpSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { dirname, join, posix } from "node:path";
+import sharp from "sharp";
 
 const root = new URL("../..", import.meta.url).pathname;
 const content = new URL("src/content/docs/", import.meta.url).pathname;
@@ -24,8 +25,10 @@ const sections = [
 // Documents outside of docs/, with the page that each becomes.
 const others = { "CHANGELOG.md": "project/changelog", "CONTRIBUTING.md": "project/contributing", "SECURITY.md": "security/reporting" };
 
+const dark = /@media\s*\(\s*prefers-color-scheme:\s*dark\s*\)/;
 const pages = new Map(); // slug: { title, description, text }
 const sources = new Map(); // path in the project: slug
+const images = []; // promises of HTML
 
 function walk(dir) {
   return readdirSync(dir, { withFileTypes: true }).flatMap((e) => (e.isDirectory() ? walk(join(dir, e.name)) : join(dir, e.name)));
@@ -51,29 +54,33 @@ function links(text, of) {
     if (/^[a-z]+:/.test(link)) return all;
     const [path, fragment] = link.split("#");
     const target = path === "" ? of : posix.normalize(posix.join(posix.dirname(of), path)).replace(/\/$/, "");
-    if (image) return picture(target, label);
+    if (image) return place(target, label);
     if (target === "docs/reference/cli.md" && fragment?.startsWith("glasshouse-")) return `[${label}](${address("reference/cli/" + fragment.slice("glasshouse-".length))})`;
     const slug = target === "README.md" ? "index" : (sources.get(target) ?? sources.get(target + "/README.md"));
     return slug === undefined ? label : `[${label}](${address(slug)}${fragment ? "#" + fragment : ""})`;
-  }));
+  }).replace(/<img src="([^"]+)"(?: width="(\d+)")? alt="([^"]*)"\s*\/?>/g, (_, path, width, label) => place(posix.normalize(posix.join(posix.dirname(of), path)), label, width)));
 }
 
-// picture returns the HTML of an image. An SVG with a dark style becomes two files, because the site has a switch of
-// its own.
-function picture(path, label) {
-  const name = posix.basename(path);
-  const alt = label.replaceAll('"', "&quot;");
-  mkdirSync(join(open, "images"), { recursive: true });
-  const dark = /@media\s*\(\s*prefers-color-scheme:\s*dark\s*\)/;
-  const text = name.endsWith(".svg") ? readFileSync(join(root, path), "utf8") : "";
-  if (!dark.test(text)) {
-    cpSync(join(root, path), join(open, "images", name));
-    return `<img src="${base}images/${name}" alt="${alt}" loading="lazy" />`;
-  }
-  const other = name.replace(/\.svg$/, "-dark.svg");
-  writeFileSync(join(open, "images", name), text.replace(dark, "@media not all"));
-  writeFileSync(join(open, "images", other), text.replace(dark, "@media all"));
-  return `<img class="dark:sl-hidden" src="${base}images/${name}" alt="${alt}" /><img class="light:sl-hidden" src="${base}images/${other}" alt="${alt}" />`;
+// place returns a placeholder for an image, because images are converted asynchronously.
+function place(path, label, width) {
+  images.push(picture(path, label, width));
+  return `\u0000${images.length - 1}\u0000`;
+}
+
+// picture returns the HTML of an image. The site has a switch for the theme of its own, so an image with a dark variant
+// becomes two: an SVG with a dark style, or a PNG beside a file whose name ends with -dark.
+async function picture(path, label, width) {
+  const [, name, kind] = /([^/]+?)(?:-dark)?\.(svg|png)$/.exec(path);
+  const source = (variant) => join(root, posix.dirname(path), `${name}${variant}.${kind}`);
+  const show = async (variant, file, theme) => {
+    const to = `images/${name}${file}.${kind === "png" ? "webp" : kind}`;
+    mkdirSync(join(open, "images"), { recursive: true });
+    if (kind === "png") await sharp(source(variant)).webp({ quality: 80 }).toFile(join(open, to));
+    else writeFileSync(join(open, to), readFileSync(source(""), "utf8").replace(dark, file === "" ? "@media not all" : "@media all"));
+    return `<img${theme && ` class="${theme}:sl-hidden"`} src="${base}${to}" alt="${label.replaceAll('"', "&quot;")}"${width ? ` width="${width}"` : ""} loading="lazy" />`;
+  };
+  const two = kind === "svg" ? dark.test(readFileSync(source(""), "utf8")) : existsSync(source("-dark"));
+  return two ? (await show("", "", "dark")) + (await show("-dark", "-dark", "light")) : show("", "", "");
 }
 
 // page adds a page from Markdown whose first heading is the title.
@@ -168,8 +175,10 @@ const sidebar = sections.map(([dir, label, order]) => {
 writeFileSync(new URL("src/sidebar.json", import.meta.url), JSON.stringify(sidebar));
 
 // Each page is also plain Markdown for programs, and llms.txt lists them (llmstxt.org).
+const made = await Promise.all(images);
 const list = [];
-for (const [slug, { title, description, text }] of [...pages].sort(([a], [b]) => (a < b ? -1 : 1))) {
+for (const [slug, { title, description, text: raw }] of [...pages].sort(([a], [b]) => (a < b ? -1 : 1))) {
+  const text = raw.replace(/\u0000(\d+)\u0000/g, (_, n) => made[n]);
   const file = join(content, slug + ".md");
   mkdirSync(dirname(file), { recursive: true });
   writeFileSync(file, `---\ntitle: ${JSON.stringify(title)}\n${description ? `description: ${JSON.stringify(description)}\n` : ""}---\n\n${text}`);

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { sentence, withoutInit, type Event } from "./event";
+import { continues, sentence, withoutInit, type Event } from "./event";
 
 const call = (fields: Partial<Event>) => sentence({ type: "syscall", seq: 1, ts: 0, name: "write", ...fields } as Event);
 
@@ -24,4 +24,10 @@ test("events of init are hidden unless a filter names a process", () => {
     ["host_pid:4242", "host_pid:4242"],
     ['"pid:1 is text', '"pid:1 is text -pid:1'],
   ] as const) expect(withoutInit(q)).toBe(asked);
+});
+
+test("a burst is of one process and kind, without pauses", () => {
+  const event = (fields: Partial<Event>) => ({ type: "file", seq: 1, ts: 1000, pid: 7, comm: "npm", ...fields }) as Event;
+  expect(continues(event({}), event({ ts: 1015 }))).toBe(true);
+  for (const other of [{ ts: 1100 }, { pid: 8 }, { comm: "node" }, { type: "proc" as const }]) expect(continues(event({}), event(other))).toBe(false);
 });

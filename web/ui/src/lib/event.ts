@@ -57,6 +57,14 @@ export function failed(e: Event): string {
   return e.denied ? "denied" : errno(e.ret);
 }
 
+const pause = 20; // milliseconds between the events of a burst
+
+// continues reports whether an event belongs to the same burst as the one before it: of the same
+// process and kind, shortly after it.
+export function continues(before: Event, e: Event): boolean {
+  return before.type === e.type && before.pid === e.pid && before.comm === e.comm && e.type !== "gap" && e.ts - before.ts >= 0 && e.ts - before.ts <= pause;
+}
+
 function result(e: Event): string {
   if (e.unfinished) return " never returned";
   return e.ret == null || e.ret < 0 ? "" : ` = ${e.ret}`;

@@ -10,24 +10,20 @@ export function score(query: string, text: string): number {
     const at = lower.indexOf(query.toLowerCase().trim());
     return 1000 - Math.min(at, 100) - Math.min(text.length, 200) / 4 + (startsWord(text, at) ? 200 : 0);
   }
-  let sum = 0;
-  let last = -2;
+  // best[i] is the highest score of the characters so far with the last one at position i.
+  let best = new Map<number, number>([[-2, 0]]);
   for (const c of wanted) {
-    let at = lower.indexOf(c, last + 1);
-    if (at < 0) return -1;
-    // Prefer the begin of a later word to a character in the middle of one.
-    if (at !== last + 1 && !startsWord(text, at)) {
-      for (let next = at; next >= 0; next = lower.indexOf(c, next + 1)) {
-        if (startsWord(text, next)) {
-          at = next;
-          break;
-        }
+    const next = new Map<number, number>();
+    for (let at = lower.indexOf(c); at >= 0; at = lower.indexOf(c, at + 1)) {
+      for (const [last, sum] of best) {
+        if (last >= at) continue;
+        const points = sum + (at === last + 1 ? 8 : startsWord(text, at) ? 6 : 1);
+        if (points > (next.get(at) ?? -1)) next.set(at, points);
       }
     }
-    sum += at === last + 1 ? 8 : startsWord(text, at) ? 6 : 1;
-    last = at;
+    best = next;
   }
-  return sum - text.length / 20;
+  return best.size === 0 ? -1 : Math.max(...best.values()) - text.length / 20;
 }
 
 function startsWord(text: string, at: number): boolean {

@@ -25,7 +25,7 @@ type Body = Record<string, unknown>;
 const body = (e: Entry): Body => (typeof e.body === "object" && e.body !== null ? (e.body as Body) : {});
 
 function word(value: unknown): string {
-  if (value === undefined || value === null || value === "") return "";
+  if (value === undefined || value === null || value === "" || value === false) return "";
   return typeof value === "string" ? value : JSON.stringify(value);
 }
 const words = (...all: unknown[]) => all.map(word).filter(Boolean).join(" ");

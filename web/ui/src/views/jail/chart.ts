@@ -10,10 +10,10 @@ export const stack = ["proc", "net", "file", "syscall"] as const;
 
 export interface Mark {
   at: number; // milliseconds
-  kind: "snapshot" | "moment" | "gap";
+  kind: "snapshot" | "moment" | "gap" | "denied" | "approval";
 }
 
-const colours: Record<Mark["kind"], string> = { snapshot: "lineage", moment: "accent", gap: "gap" };
+const colours: Record<Mark["kind"], string> = { snapshot: "lineage", moment: "accent", gap: "gap", denied: "red", approval: "amber" };
 
 const slip = 4; // pixels: a shorter drag is a click
 
@@ -51,7 +51,7 @@ export function chart(node: HTMLElement, data: Data, height: number, wishes: Wis
     {
       width: node.clientWidth,
       height,
-      padding: [10, 8, 0, 0],
+      padding: [12, 8, 0, 0],
       legend: { show: false },
       cursor: { y: false, points: { show: false }, drag: { x: true, y: false, setScale: false, click: () => {} } },
       scales: { x: { time: true, range: () => wishes.range().map((ms) => ms / 1000) as [number, number] }, y: { range: (_u, _min, max) => [0, Math.max(1, max)] } },
@@ -98,6 +98,16 @@ function draw(u: uPlot, mark: Mark): void {
   const r = window.devicePixelRatio;
   ctx.save();
   ctx.strokeStyle = ctx.fillStyle = colour(colours[mark.kind]);
+  // Denials and approvals can be frequent: they are symbols above the plot, without a line.
+  if (mark.kind === "denied" || mark.kind === "approval") {
+    const y = top - 5 * r;
+    ctx.beginPath();
+    if (mark.kind === "denied") ctx.rect(x - 3 * r, y - 3 * r, 6 * r, 6 * r);
+    else [[0, -5], [4.5, 0], [0, 5], [-4.5, 0]].forEach(([dx = 0, dy = 0]) => ctx.lineTo(x + dx * r, y + dy * r));
+    ctx.fill();
+    ctx.restore();
+    return;
+  }
   ctx.lineWidth = mark.kind === "moment" ? 2 * r : r;
   if (mark.kind === "snapshot") ctx.setLineDash([3 * r, 3 * r]);
   ctx.beginPath();

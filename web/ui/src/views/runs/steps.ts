@@ -77,3 +77,29 @@ export function spentBy(item: Item): { tokens: number; cost: number } {
   add(item);
   return sum;
 }
+
+// modelOf returns the model that answered a step, if the audit log has it.
+export function modelOf(item: Item): string {
+  if (item.type === "entry" && item.entry.kind === "llm.called") {
+    const b = item.entry.body as { served?: string; model?: string };
+    return b.served || b.model || "";
+  }
+  for (const child of item.children) {
+    const found = modelOf(child);
+    if (found) return found;
+  }
+  return "";
+}
+
+export interface Bar {
+  left: number; // in percent of the whole time
+  width: number;
+}
+
+// barOf returns the position of a step in the waterfall of the time from begin to end.
+export function barOf(item: Item, begin: number, end: number, now: number): Bar | undefined {
+  if (item.type !== "step" || end <= begin) return undefined;
+  const from = Math.max(0, (item.at - begin) / (end - begin));
+  const to = Math.min(1, ((item.step.ended ? millis(item.step.ended) : now) - begin) / (end - begin));
+  return { left: from * 100, width: Math.max(0, to - from) * 100 };
+}

@@ -1,1 +1,0 @@
-import{a2 as i,e as n,h as r,t as p,i as c,A as o,O as m,k as f,m as _}from"./index-DoSEMpsI.js";var d=o('<span><span class="dot s-saclg5"></span> </span>');function h(s,a){let e=i(a,"title",3,"");var t=d(),l=n(r(t),1,!0);p(()=>{m(t,1,`state ${a.state??""}`,"s-saclg5"),f(t,"title",e()),_(l,a.state)}),c(s,t)}export{h as S};

@@ -1,1 +1,0 @@
-import{ak as l,t as r,i as s,A as o,h as d,k as n}from"./index-DoSEMpsI.js";var b=o('<div class="table s-15himxi" role="region" tabindex="0"><!></div>');function v(t,e){var a=b(),i=d(a);l(i,()=>e.children),r(()=>n(a,"aria-label",e.label)),s(t,a)}export{v as T};
