@@ -99,10 +99,11 @@ func fakeArchive(t *testing.T, name, version string) []byte {
 	} {
 		text := []byte(f.text)
 		if f.name == "install.sh" {
-			var err error
-			if text, err = os.ReadFile("../scripts/install.sh"); err != nil {
+			script, err := os.ReadFile("../scripts/install.sh")
+			if err != nil {
 				t.Fatal(err)
 			}
+			text = script
 		}
 		if err := w.WriteHeader(&tar.Header{Name: name + "/" + f.name, Mode: f.mode, Size: int64(len(text)), Typeflag: tar.TypeReg}); err != nil {
 			t.Fatal(err)
