@@ -59,11 +59,10 @@ func (br *branches) Branch(ctx context.Context, img Image, o BranchOptions) (Jai
 		return Jail{}, err
 	}
 	if !o.Spare {
-		release, err := br.registry.reserveName(o.Spec.Name, op)
-		if err != nil {
+		if err := br.registry.reserveName(o.Spec.Name, op); err != nil {
 			return Jail{}, err
 		}
-		defer release()
+		defer br.registry.releaseName(o.Spec.Name)
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), operationTimeout)
 	defer cancel()
