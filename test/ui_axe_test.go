@@ -55,7 +55,7 @@ func (u *ui) isAccessible() {
 		{"/doctor?view=records", "Gaps"},
 		{"/doctor?view=storage", "Storage"},
 		{"/doctor?view=deliveries", "Deliveries"},
-		{"/doctor?view=access", "Access"},
+		{"/doctor?view=access", "Log out …"},
 		{"/nowhere", "Page not found"},
 	}
 	const first = 12 // the views that are used on a phone are among the first ones
