@@ -59,10 +59,11 @@ func (br *branches) Branch(ctx context.Context, img Image, o BranchOptions) (Jai
 		return Jail{}, err
 	}
 	if !o.Spare {
-		if err := br.registry.reserveName(o.Spec.Name, op); err != nil {
+		release, err := br.registry.reserveName(o.Spec.Name, op)
+		if err != nil {
 			return Jail{}, err
 		}
-		defer br.registry.releaseName(o.Spec.Name)
+		defer release()
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), operationTimeout)
 	defer cancel()

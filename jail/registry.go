@@ -110,24 +110,23 @@ func (rg *registry) add(e *entry) {
 }
 
 // reserveName reserves the name of a new jail. It returns fault.Conflict if a jail has or gets
-// the name. The caller calls releaseName when the jail is visible under its name, or was not created.
+// the name. The caller calls release when the jail is visible under its name, or was not created.
 // Jails of earlier versions may share a name, so the database has no unique index.
-func (rg *registry) reserveName(name, op string) error {
+func (rg *registry) reserveName(name, op string) (release func(), err error) {
+	if name == "" {
+		return func() {}, nil
+	}
 	rg.mu.Lock()
 	defer rg.mu.Unlock()
 	if err := rg.checkName(name, op); err != nil {
-		return err
+		return nil, err
 	}
-	if name != "" {
-		rg.reserved[name] = true
-	}
-	return nil
-}
-
-func (rg *registry) releaseName(name string) {
-	rg.mu.Lock()
-	defer rg.mu.Unlock()
-	delete(rg.reserved, name)
+	rg.reserved[name] = true
+	return func() {
+		rg.mu.Lock()
+		defer rg.mu.Unlock()
+		delete(rg.reserved, name)
+	}, nil
 }
 
 // CheckName returns fault.Conflict if the name of a new jail is taken.
@@ -144,19 +143,18 @@ func (rg *registry) checkName(name, op string) error {
 	if name == "" {
 		return nil
 	}
+	taken := func(on, remedy string) error {
+		return &fault.Error{Op: op, On: on, Kind: fault.Conflict, Field: "name", Remedy: remedy, Err: fmt.Errorf("the name %q is taken", name)}
+	}
 	if rg.reserved[name] {
-		return nameTaken(op, "", name, "choose another name")
+		return taken("", "choose another name")
 	}
 	for jid, e := range rg.entries {
 		if j := e.jail.Load(); j.Spec.Name == name && j.State.visible() {
-			return nameTaken(op, string(jid), name, "choose another name, or remove that jail with glasshouse jail rm "+string(jid))
+			return taken(string(jid), "choose another name, or remove that jail with glasshouse jail rm "+string(jid))
 		}
 	}
 	return nil
-}
-
-func nameTaken(op, on, name, remedy string) error {
-	return &fault.Error{Op: op, On: on, Kind: fault.Conflict, Field: "name", Remedy: remedy, Err: fmt.Errorf("the name %q is taken", name)}
 }
 
 // drop forgets a jail.

@@ -27,33 +27,30 @@ func (o TakeOptions) Check() error {
 }
 
 // reserveName reserves the name of a new snapshot. It returns fault.Conflict if a snapshot has or
-// gets the name. The caller calls releaseName when the snapshot is listed, or was not taken.
-func (ss *snapshots) reserveName(name string) error {
+// gets the name. The caller calls release when the snapshot is listed, or was not taken.
+func (ss *snapshots) reserveName(name string) (release func(), err error) {
 	if name == "" {
-		return nil
+		return func() {}, nil
 	}
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
+	taken := func(on, remedy string) error {
+		return &fault.Error{Op: "snapshot.Take", On: on, Kind: fault.Conflict, Field: "name", Remedy: remedy, Err: fmt.Errorf("the name %q is taken", name)}
+	}
 	if ss.reserved[name] {
-		return nameTaken("", name, "choose another name")
+		return nil, taken("", "choose another name")
 	}
 	for sid, s := range ss.all {
 		if s.Name == name {
-			return nameTaken(string(sid), name, "choose another name, or remove that snapshot with glasshouse snapshot rm "+string(sid))
+			return nil, taken(string(sid), "choose another name, or remove that snapshot with glasshouse snapshot rm "+string(sid))
 		}
 	}
 	ss.reserved[name] = true
-	return nil
-}
-
-func nameTaken(on, name, remedy string) error {
-	return &fault.Error{Op: "snapshot.Take", On: on, Kind: fault.Conflict, Field: "name", Remedy: remedy, Err: fmt.Errorf("the name %q is taken", name)}
-}
-
-func (ss *snapshots) releaseName(name string) {
-	ss.mu.Lock()
-	defer ss.mu.Unlock()
-	delete(ss.reserved, name)
+	return func() {
+		ss.mu.Lock()
+		defer ss.mu.Unlock()
+		delete(ss.reserved, name)
+	}, nil
 }
 
 // newest returns the time of the last snapshot of a jail, or the zero time.

@@ -81,10 +81,12 @@ func (i *importing) run(ctx context.Context, r io.Reader) (Snapshot, error) {
 	if err := i.validate(ctx, &s); err != nil {
 		return Snapshot{}, err
 	}
-	if i.reserveName(s.Name) != nil { // a snapshot of this daemon has the name
+	release, err := i.reserveName(s.Name)
+	if err != nil { // a snapshot of this daemon has the name
 		s.Name = ""
+		release = func() {}
 	}
-	defer i.releaseName(s.Name)
+	defer release()
 	return s, i.commit(ctx, &s)
 }
 
