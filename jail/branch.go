@@ -58,13 +58,6 @@ func (br *branches) Branch(ctx context.Context, img Image, o BranchOptions) (Jai
 	if err := checkSupported(op, b, o.Spec); err != nil {
 		return Jail{}, err
 	}
-	if !o.Spare {
-		release, err := br.registry.reserveName(o.Spec.Name, op)
-		if err != nil {
-			return Jail{}, err
-		}
-		defer release()
-	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), operationTimeout)
 	defer cancel()
 	if !o.Spare && img.Images != "" {

@@ -34,11 +34,6 @@ func (lc *lifecycle) Create(ctx context.Context, s Spec) (Jail, error) {
 	if err != nil {
 		return Jail{}, err
 	}
-	release, err := lc.registry.reserveName(s.Name, "jail.Create")
-	if err != nil {
-		return Jail{}, err
-	}
-	defer release()
 	s, layers, err := lc.prepare(ctx, s)
 	if err != nil {
 		return Jail{}, err

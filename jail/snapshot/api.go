@@ -1,7 +1,6 @@
 package snapshot
 
 import (
-	"fmt"
 	"strings"
 	"time"
 
@@ -24,33 +23,6 @@ func (o TakeOptions) Check() error {
 		return nil
 	}
 	return fault.Fieldf(op, "layering", "%q is neither %q nor %q", o.Layering, jail.Copied, jail.Stacked)
-}
-
-// reserveName reserves the name of a new snapshot. It returns fault.Conflict if a snapshot has or
-// gets the name. The caller calls release when the snapshot is listed, or was not taken.
-func (ss *snapshots) reserveName(name string) (release func(), err error) {
-	if name == "" {
-		return func() {}, nil
-	}
-	ss.mu.Lock()
-	defer ss.mu.Unlock()
-	taken := func(on, remedy string) error {
-		return &fault.Error{Op: "snapshot.Take", On: on, Kind: fault.Conflict, Field: "name", Remedy: remedy, Err: fmt.Errorf("the name %q is taken", name)}
-	}
-	if ss.reserved[name] {
-		return nil, taken("", "choose another name")
-	}
-	for sid, s := range ss.all {
-		if s.Name == name {
-			return nil, taken(string(sid), "choose another name, or remove that snapshot with glasshouse snapshot rm "+string(sid))
-		}
-	}
-	ss.reserved[name] = true
-	return func() {
-		ss.mu.Lock()
-		defer ss.mu.Unlock()
-		delete(ss.reserved, name)
-	}, nil
 }
 
 // newest returns the time of the last snapshot of a jail, or the zero time.

@@ -81,12 +81,6 @@ func (i *importing) run(ctx context.Context, r io.Reader) (Snapshot, error) {
 	if err := i.validate(ctx, &s); err != nil {
 		return Snapshot{}, err
 	}
-	release, err := i.reserveName(s.Name)
-	if err != nil { // a snapshot of this daemon has the name
-		s.Name = ""
-		release = func() {}
-	}
-	defer release()
 	return s, i.commit(ctx, &s)
 }
 

@@ -82,11 +82,6 @@ func (ss *snapshots) takeNow(ctx context.Context, jid id.Jail, o TakeOptions) (_
 	if err != nil {
 		return Snapshot{}, nil, err
 	}
-	release, err := ss.reserveName(o.Name)
-	if err != nil {
-		return Snapshot{}, nil, err
-	}
-	defer release()
 	ss.filesMu.RLock()
 	t := &taking{snapshots: ss, ctx: context.WithoutCancel(ctx), s: Snapshot{
 		ID: id.NewSnapshot(), Name: o.Name, Labels: o.Labels, Reason: o.Reason, Trigger: o.Trigger, Host: host(),
