@@ -21,6 +21,7 @@ var may = map[string][]string{
 	"daemon":               {"*"},
 	"store":                {"e2b", "e2b/template", "agents/run", "agents/schedule", "capability/memory", "agents/autonomy", "jail", "policy/access", "api/replay", "jail/snapshot", "policy/approval", "policy/secret", "policy/chain", "capability/registry"},
 	"web":                  {},
+	"web/docs/pack":        {},
 	"sdk/gen":              {"api"},
 
 	"e2b":             {"policy/access", "jail/init/control", "e2b/envd", "e2b/interpreter", "policy/egress", "host/disk", "jail", "jail/fs", "jail/init/protocol", "policy/secret", "jail/snapshot"},

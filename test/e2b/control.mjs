@@ -71,7 +71,7 @@ export default async function ({ sdk, check, all }) {
     await eventually('it is killed when its time is over', async () => !(await brief.isRunning()))
     await rejects(Sandbox.setTimeout(brief.sandboxId, 1000), newer, /not found/)
   })
-  await check('invalid requests get E2B's errors', async () => {
+  await check('invalid requests get the errors of E2B', async () => {
     await rejects(Sandbox.create('no-such-template'), SandboxError, /404.*not found/)
     await rejects(Sandbox.connect('inosuchsandbox'), NotFoundError, /not found/)
     await rejects(Sandbox.create({ apiKey: 'e2b_00' }), AuthenticationError, /credentials/)
