@@ -32,8 +32,8 @@ export interface AnswerApproval {
 export interface Approval {
   /** The answer, if the request was answered. */
   answer?: ApprovalAnswer;
-  /** With last=N: the last N events of the jail before the request, oldest first. docs/reference/events.md
-   * describes them. */
+  /** With last=N: the last N events of the jail before the request, oldest first.
+   * docs/reference/events.md describes them. */
   before?: unknown[];
   /** Additional information for the decision, such as preceding actions. */
   context?: string;
@@ -766,7 +766,7 @@ export interface CreateJail {
   limits?: Limits;
   /** Host paths to make available in the jail. */
   mounts?: Mount[];
-  /** Name of the jail, which no other jail has. */
+  /** Display name. It need not be unique. */
   name?: string;
   /** isolated (the default): only a loopback interface. proxy: network access through the egress
    * proxy, as the egress rules allow. bridged: access to the jails of the network group. full:

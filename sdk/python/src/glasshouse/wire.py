@@ -940,7 +940,7 @@ class CreateJail(TypedDict, total=False):
     limits: Limits
     # Host paths to make available in the jail.
     mounts: list[Mount]
-    # Name of the jail, which no other jail has.
+    # Display name. It need not be unique.
     name: str
     # isolated (the default): only a loopback interface. proxy: network access through the
     # egress proxy, as the egress rules allow. bridged: access to the jails of the network
