@@ -115,13 +115,9 @@ durations, and the errors that they returned. A filter, as in glasshouse events,
 				return err
 			}
 			return c.withJail(cmd, args[0], func(cl *client.Client, jid id.Jail) error {
-				q := client.ProfileQuery{Filter: strings.Join(args[1:], " "), Processes: processes}
-				for param, t := range map[*string]time.Time{&q.From: from, &q.To: to} {
-					if !t.IsZero() {
-						*param = t.UTC().Format(time.RFC3339Nano)
-					}
-				}
-				p, err := cl.Profile(cmd.Context(), jid, q)
+				p, err := cl.Profile(cmd.Context(), jid, client.ProfileQuery{
+					Filter: strings.Join(args[1:], " "), From: timeParameter(from), To: timeParameter(to), Processes: processes,
+				})
 				if err != nil {
 					return err
 				}

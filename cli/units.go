@@ -37,11 +37,19 @@ func (f *timeFlags) query(q url.Values) error {
 		return err
 	}
 	for name, t := range map[string]time.Time{"from": since, "to": until} {
-		if !t.IsZero() {
-			q.Set(name, t.UTC().Format(time.RFC3339Nano))
+		if param := timeParameter(t); param != "" {
+			q.Set(name, param)
 		}
 	}
 	return nil
+}
+
+// timeParameter formats a time as the API takes it: "" for the zero time.
+func timeParameter(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format(time.RFC3339Nano)
 }
 
 // parseTime parses a time, or a duration before now. A time without a zone is local. It returns
