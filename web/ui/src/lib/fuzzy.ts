@@ -6,8 +6,8 @@ export function score(query: string, text: string): number {
   const wanted = query.toLowerCase().replaceAll(/\s+/g, "");
   const lower = text.toLowerCase();
   if (wanted === "") return 0;
-  if (lower.includes(query.toLowerCase().trim())) {
-    const at = lower.indexOf(query.toLowerCase().trim());
+  const at = lower.indexOf(query.toLowerCase().trim());
+  if (at >= 0) {
     return 1000 - Math.min(at, 100) - Math.min(text.length, 200) / 4 + (startsWord(text, at) ? 200 : 0);
   }
   // best[i] is the highest score of the characters so far with the last one at position i.

@@ -24,6 +24,15 @@ export const family = (kind: string): Family => familyOf.get(kind) ?? "house";
 type Body = Record<string, unknown>;
 const body = (e: Entry): Body => (typeof e.body === "object" && e.body !== null ? (e.body as Body) : {});
 
+// spent returns the tokens, also cached ones, and the cost of a model call in millionths of a dollar.
+export function spent(entry: Entry): { tokens: number; cost: number } {
+  const b = body(entry) as Record<string, number>;
+  return {
+    tokens: (b.input_tokens ?? 0) + (b.output_tokens ?? 0) + (b.cache_read_tokens ?? 0) + (b.cache_write_tokens ?? 0),
+    cost: b.cost_micros ?? 0,
+  };
+}
+
 function word(value: unknown): string {
   if (value === undefined || value === null || value === "" || value === false) return "";
   return typeof value === "string" ? value : JSON.stringify(value);

@@ -1,7 +1,7 @@
 // Totals of the last 24 hours, from the audit log.
 import { get } from "../../api/client";
 import { Problem } from "../../api/problem";
-import { wrong, type Entry } from "../chain/entry";
+import { spent, wrong, type Entry } from "../chain/entry";
 
 const span = 24 * 3600_000;
 const page = 1000;
@@ -23,16 +23,16 @@ export interface Totals {
 export function totals(entries: Entry[], partial: boolean): Totals {
   const sum: Totals = { denied: 0, byPolicy: 0, byEgress: 0, bySecret: 0, latest: [], cost: 0, calls: 0, tokens: 0, partial };
   for (const entry of entries) {
-    const b = (entry.body ?? {}) as Record<string, number>;
     if (entry.kind === "llm.called") {
+      const { tokens, cost } = spent(entry);
       sum.calls++;
-      sum.cost += b.cost_micros ?? 0;
-      sum.tokens += (b.input_tokens ?? 0) + (b.output_tokens ?? 0);
+      sum.cost += cost;
+      sum.tokens += tokens;
       continue;
     }
     if (!wrong(entry)) continue;
     // An egress entry stands for equal ones that followed it.
-    const n = 1 + (b.repeats ?? 0);
+    const n = 1 + Number((entry.body as { repeats?: number } | null)?.repeats ?? 0);
     sum.denied += n;
     if (entry.kind === "decision") sum.byPolicy += n;
     else if (entry.kind === "egress") sum.byEgress += n;

@@ -2,7 +2,7 @@
 // log entries of each step as its children.
 import type { Checkpoint, Run, Step } from "../../api/runs";
 import { millis } from "../../lib/format";
-import { forest, type Entry, type Tree } from "../chain/entry";
+import { forest, spent, type Entry, type Tree } from "../chain/entry";
 
 export type Item =
   | { type: "step"; id: string; at: number; step: Step; children: Item[] }
@@ -68,9 +68,9 @@ export function spentBy(item: Item): { tokens: number; cost: number } {
   const sum = { tokens: 0, cost: 0 };
   const add = (one: Item) => {
     if (one.type === "entry" && one.entry.kind === "llm.called") {
-      const b = one.entry.body as Record<string, number>;
-      sum.tokens += (b.input_tokens ?? 0) + (b.output_tokens ?? 0) + (b.cache_read_tokens ?? 0) + (b.cache_write_tokens ?? 0);
-      sum.cost += b.cost_micros ?? 0;
+      const { tokens, cost } = spent(one.entry);
+      sum.tokens += tokens;
+      sum.cost += cost;
     }
     one.children.forEach(add);
   };
