@@ -88,7 +88,7 @@ check decisions "$(sum docs/project/decisions scripts/decisions.sh)" decided
 check wording "$(sum .)" go run ./internal/wording internal/wording/limits.txt
 check generated "$(sum observe policy/enforce api/wire/eventfields.go scripts/generated.sh)" scripts/generated.sh
 document=$(go run ./cmd/glasshouse docs openapi | sha256sum)
-check ui "$(sum web/ui web/dist scripts/ui.sh) $document" ui
+check ui "$(sum web/ui web/dist scripts/ui.sh scripts/npm.sh) $document" ui
 check docs "$(sum docs web/docs web/docs.sum '*.md' scripts/docs.sh) $document" scripts/docs.sh check
 check sdk "$(sum sdk scripts/sdk.sh) $document" scripts/sdk.sh check
 check "$(other)" "$(sum '*.go' '*go.mod' '*go.sum')" valid "$(other)"

@@ -25,12 +25,8 @@ if [ "${1-}" = check ]; then
 fi
 
 echo "building the documentation site; this takes about a minute"
+scripts/npm.sh web/docs
 cd web/docs
-want=$(sha256sum <package-lock.json)
-if [ "$(cat node_modules/.installed 2>/dev/null)" != "$want" ]; then
-	npm ci --loglevel error >/dev/null
-	echo "$want" >node_modules/.installed
-fi
 node prepare.mjs "$document"
 ASTRO_TELEMETRY_DISABLED=1 npm run --silent build
 cd ../..

@@ -44,10 +44,12 @@ patchelf    patchelf
 /etc/ssl/certs/ca-certificates.crt             ca-certificates
 /usr/share/keyrings/debian-archive-keyring.gpg debian-archive-keyring
 '
-# The browser for tests of the UI, which is large, and the program that checks packet captures.
+# The browser for tests of the UI, which is large, and the programs that check packet captures and
+# sign releases.
 TESTS='
 chromium    chromium        ?
 tshark      tshark          ?
+ssh-keygen  openssh-client  ?
 '
 
 STEP= # the name of the step that has begun

@@ -19,15 +19,7 @@ if ! command -v npm >/dev/null; then
 	apt-get update -qq >/dev/null && apt-get install -y -qq --no-install-recommends nodejs npm >/dev/null
 fi
 
-# install: npm ci takes half a minute, so run it only if the lock file has changed.
-install() {
-	local want
-	want=$(sha256sum <web/ui/package-lock.json)
-	[ "$(cat web/ui/node_modules/.installed 2>/dev/null)" != "$want" ] || return 0
-	(cd web/ui && npm ci --loglevel error >/dev/null)
-	echo "$want" >web/ui/node_modules/.installed
-}
-install
+scripts/npm.sh web/ui
 [ "${1-}" != install ] || exit 0
 
 sums() { find web/dist web/ui/bundled.txt -type f -print0 | sort -z | xargs -0 sha256sum; }

@@ -54,15 +54,15 @@ function links(text, of) {
     if (/^[a-z]+:/.test(link)) return all;
     const [path, fragment] = link.split("#");
     const target = path === "" ? of : posix.normalize(posix.join(posix.dirname(of), path)).replace(/\/$/, "");
-    if (image) return place(target, label);
+    if (image) return placeholder(target, label);
     if (target === "docs/reference/cli.md" && fragment?.startsWith("glasshouse-")) return `[${label}](${address("reference/cli/" + fragment.slice("glasshouse-".length))})`;
     const slug = target === "README.md" ? "index" : (sources.get(target) ?? sources.get(target + "/README.md"));
     return slug === undefined ? label : `[${label}](${address(slug)}${fragment ? "#" + fragment : ""})`;
-  }).replace(/<img src="([^"]+)"(?: width="(\d+)")? alt="([^"]*)"\s*\/?>/g, (_, path, width, label) => place(posix.normalize(posix.join(posix.dirname(of), path)), label, width)));
+  }).replace(/<img src="([^"]+)"(?: width="(\d+)")? alt="([^"]*)"\s*\/?>/g, (_, path, width, label) => placeholder(posix.normalize(posix.join(posix.dirname(of), path)), label, width)));
 }
 
-// place returns a placeholder for an image, because images are converted asynchronously.
-function place(path, label, width) {
+// placeholder stands for an image until all pages are read, because images are converted asynchronously.
+function placeholder(path, label, width) {
   images.push(picture(path, label, width));
   return `\u0000${images.length - 1}\u0000`;
 }
@@ -168,8 +168,8 @@ page("index", readme, "README.md");
 const sidebar = sections.map(([dir, label, order]) => {
   const slugs = [...pages.keys()].filter((slug) => slug.startsWith(dir + "/") && (slug.split("/").length === 2 || slug.endsWith("/index")));
   const name = (slug) => slug.slice(dir.length + 1).replace(/\/index$/, "");
-  const place = (slug) => (order.includes(name(slug)) ? order.indexOf(name(slug)) : order.length);
-  slugs.sort((a, b) => place(a) - place(b) || pages.get(a).title.localeCompare(pages.get(b).title, "en"));
+  const rank = (slug) => (order.includes(name(slug)) ? order.indexOf(name(slug)) : order.length);
+  slugs.sort((a, b) => rank(a) - rank(b) || pages.get(a).title.localeCompare(pages.get(b).title, "en"));
   return { label, items: slugs.map((slug) => ({ label: pages.get(slug).title, link: address(slug).slice(base.length - 1) })) };
 }).filter((section) => section.items.length > 0);
 writeFileSync(new URL("src/sidebar.json", import.meta.url), JSON.stringify(sidebar));
