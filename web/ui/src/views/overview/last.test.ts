@@ -22,6 +22,6 @@ it("counts denials with their repeats, and the cost of model calls", () => {
   expect(sum.latest.map((e) => e.seq)).toEqual([7, 4, 3]);
 });
 
-test("cached tokens of model calls count as on the page of a run", () => {
+it("counts cached tokens of model calls, as on the page of a run", () => {
   expect(totals([entry(1, "llm.called", { input_tokens: 1, output_tokens: 2, cache_read_tokens: 30, cache_write_tokens: 400 })], false).tokens).toBe(433);
 });
