@@ -62,6 +62,8 @@ type Observers struct {
 	// +checklocks:mu
 	jails map[id.Jail]*observed
 	// +checklocks:mu
+	forgotten map[id.Jail]bool // whose files may still exist
+	// +checklocks:mu
 	closed bool
 }
 
@@ -125,7 +127,7 @@ func NewObservers(cfg Config) *Observers {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Observers{cfg: cfg, stop: make(chan struct{}), jails: map[id.Jail]*observed{}}
+	return &Observers{cfg: cfg, stop: make(chan struct{}), jails: map[id.Jail]*observed{}, forgotten: map[id.Jail]bool{}}
 }
 
 // Open starts the usage sampling.
@@ -176,6 +178,9 @@ func (o *Observers) find(jid id.Jail) (*observed, error) {
 	}
 	if o.closed {
 		return nil, fault.Newf(fault.Unavailable, "observe.find", string(jid), "the daemon is shutting down")
+	}
+	if o.forgotten[jid] {
+		return nil, fault.Newf(fault.NotFound, "observe.find", string(jid), "no such jail")
 	}
 	dir := filepath.Join(o.cfg.Dir, string(jid))
 	// Without the check of its form, an id such as "../etc" would name a directory outside of Dir.
@@ -372,11 +377,17 @@ func (o *Observers) Detach(ctx context.Context, jid id.Jail) error {
 	return errors.Join(append(errs, j.log.Flush(ctx))...)
 }
 
-// Forget closes the log of a jail whose files are about to be removed.
+// Forget closes the log of a jail whose files are about to be removed. The jail then has no log,
+// also while its files still exist: a log opened meanwhile would report them as lost.
 func (o *Observers) Forget(jid id.Jail) error {
 	o.mu.Lock()
 	j := o.jails[jid]
 	delete(o.jails, jid)
+	maps.DeleteFunc(o.forgotten, func(jid id.Jail, _ bool) bool {
+		_, err := os.Stat(filepath.Join(o.cfg.Dir, string(jid)))
+		return errors.Is(err, fs.ErrNotExist)
+	})
+	o.forgotten[jid] = true
 	o.mu.Unlock()
 	if j == nil {
 		return nil

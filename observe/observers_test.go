@@ -127,6 +127,10 @@ func TestOnlyJailsHaveLogs(t *testing.T) {
 	if err := errors.Join(o.Forget(target.Jail), o.Forget(target.Jail)); err != nil {
 		t.Error(err)
 	}
+	// The files of the jail exist until the caller of Forget has removed them.
+	if _, err := o.Log(t.Context(), target.Jail); !errors.Is(err, fault.NotFound) {
+		t.Errorf("Log of a jail that is being removed: %v, want not found", err)
+	}
 }
 
 // The usage of an idle jail is not recorded again, except when its disk has failed.

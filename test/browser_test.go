@@ -16,6 +16,7 @@ import (
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
@@ -178,6 +179,27 @@ func (b *tab) prefers(scheme string) {
 		_, err := cdp.Call(ctx, t, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}})
 		return chromedp.Void{}, err
 	})
+}
+
+// withoutCode calls f while files of the UI whose names begin so cannot be loaded.
+func (b *tab) withoutCode(f func(), names ...string) {
+	b.Helper()
+	block := func(names []string) {
+		b.run(func(ctx context.Context, t *chromedp.Target) (chromedp.Void, error) {
+			patterns := []*network.BlockPattern{}
+			for _, name := range names {
+				patterns = append(patterns, &network.BlockPattern{URLPattern: b.base + "/assets/" + name + "-*", Block: true})
+			}
+			if _, err := cdp.Call(ctx, t, network.Enable, network.EnableParams{}); err != nil {
+				return chromedp.Void{}, err
+			}
+			_, err := cdp.Call(ctx, t, network.SetBlockedURLs, network.SetBlockedURLsParams{URLPatterns: patterns})
+			return chromedp.Void{}, err
+		})
+	}
+	block(names)
+	f()
+	block(nil)
 }
 
 // do runs a script in the page.

@@ -171,6 +171,19 @@ func (u *ui) asksFromItsRun() {
 	if len(amounts) == 0 || !strings.HasSuffix(amounts[0], " of 40") {
 		u.Errorf("budget of 40 steps shows %q", amounts)
 	}
+	p.until("show the result with its formatting", `document.querySelector("[aria-label=Outcome] .markdown")`)
+
+	// Parts of the UI whose code cannot be loaded, as when the daemon stops meanwhile.
+	p.withoutCode(func() {
+		p.open("/chat/run/" + string(r.ID))
+		p.until("show the result as text", `document.querySelector("[aria-label=Outcome] > p")?.innerText`)
+		p.ctrl('k')
+		p.waitText("The command palette could not be loaded")
+		p.open("/doctor?view=storage")
+		p.until("report the failure", `document.querySelector("[role=tabpanel] [role=alert]")?.innerText.includes("Retry")`)
+	}, "Markdown", "Palette", "Storage")
+	p.press("[role=tabpanel] [role=alert] button", "Retry")
+	p.until("show the storage", `document.querySelector("[role=tabpanel] [role=alert]") === null && document.body.innerText.includes("free")`)
 }
 
 func (u *ui) draftsAPolicy() {

@@ -1,1 +1,0 @@
-import{ap as s,aq as c}from"./index-CLkU3L1t.js";const k=Symbol("NaN");function N(r,e,n){var o=new c(r);s(()=>{var a=e();a!==a&&(a=k),o.ensure(a,n)})}export{N as k};
