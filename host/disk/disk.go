@@ -40,6 +40,15 @@ import (
 // pivots into its own root.
 const patience = 2 * time.Second
 
+const (
+	// configureTime limits the search for a free loop device.
+	configureTime = 5 * patience
+
+	// lockedWithoutDevice is how long an image may be locked without having a device: by a caller
+	// that searches for one, or while the kernel releases one.
+	lockedWithoutDevice = configureTime + patience
+)
+
 // Make mounts a volume of mb megabytes on mountpoint, an existing directory. It creates a
 // missing image img from a template in the directory templates. An existing image is used and
 // grows if it is smaller. If Make fails nothing is mounted, and an incomplete image is

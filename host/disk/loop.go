@@ -30,19 +30,24 @@ func attach(img string) (*os.File, error) {
 	}
 	defer f.Close()
 
-	deadline := time.Now().Add(patience)
+	begin := time.Now()
 	for unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
-		if time.Now().After(deadline) {
-			return attached(img)
+		if time.Since(begin) > patience {
+			if loop, err := attached(img); loop != nil || err != nil {
+				return loop, err
+			}
+		}
+		if time.Since(begin) > lockedWithoutDevice {
+			return nil, fault.Newf(fault.Conflict, "disk.Mount", img, "the volume is in use")
 		}
 		time.Sleep(2 * time.Millisecond)
 	}
 	return configure(f, 0)
 }
 
-// attached returns the device of img if only other mount namespaces have it mounted.
+// attached returns the device of img if only other mount namespaces have it mounted, or nil if
+// it has none.
 func attached(img string) (*os.File, error) {
-	busy := fault.Newf(fault.Conflict, "disk.Mount", img, "the volume is in use")
 	devices, err := Leftovers(filepath.Dir(img))
 	if err != nil {
 		return nil, err
@@ -55,11 +60,11 @@ func attached(img string) (*os.File, error) {
 			return nil, fault.Newf(fault.Conflict, "disk.Mount", img, "the volume is sealed and in use")
 		}
 		if here, err := mountedHere(d); err != nil || here {
-			return nil, errors.Join(busy, err)
+			return nil, errors.Join(fault.Newf(fault.Conflict, "disk.Mount", img, "the volume is in use"), err)
 		}
 		return os.OpenFile(d, os.O_RDWR|unix.O_CLOEXEC, 0)
 	}
-	return nil, busy
+	return nil, nil
 }
 
 // mountedHere reports whether device is mounted in this mount namespace.
@@ -88,7 +93,7 @@ func configure(f *os.File, flags uint32) (*os.File, error) {
 	}
 	defer ctl.Close()
 
-	deadline := time.Now().Add(5 * patience)
+	deadline := time.Now().Add(configureTime)
 	for {
 		loop, err := tryConfigure(ctl, f, flags)
 		if err == nil || !raced(err) || time.Now().After(deadline) {

@@ -173,7 +173,7 @@ func attachSealed(img string) (*os.File, error) {
 	}
 	defer f.Close()
 
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(lockedWithoutDevice)
 	for wait := 100 * time.Microsecond; ; wait = min(2*wait, 10*time.Millisecond) {
 		if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
 			loop, err := configure(f, unix.LO_FLAGS_READ_ONLY)

@@ -350,3 +350,34 @@ func BenchmarkSealed(b *testing.B) {
 		}
 	})
 }
+
+// An image is locked without a device while another caller searches for a free one, which may
+// take longer than the kernel needs to release a device.
+func TestMountWaitsForCallerThatAttaches(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	sealed := h.sealed("sealed")
+	h.volume("rw", 16)
+	h.unmount("rw")
+	for _, img := range []string{sealed, h.img("rw")} {
+		f, err := os.Open(img)
+		h.must(err)
+		h.must(unix.Flock(int(f.Fd()), unix.LOCK_EX))
+		time.AfterFunc(2500*time.Millisecond, func() { f.Close() })
+	}
+	var all sync.WaitGroup
+	all.Go(func() {
+		h.must(os.Mkdir(h.path("m"), 0o755))
+		if err := disk.MountSealed(sealed, h.path("m")); err != nil {
+			t.Error(err)
+		}
+	})
+	all.Go(func() {
+		if err := disk.Make(t.Context(), h.img("rw"), h.path("rw"), 16, h.templates()); err != nil {
+			t.Error(err)
+		}
+	})
+	all.Wait()
+	h.unmount("m")
+	h.unmount("rw")
+}

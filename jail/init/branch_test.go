@@ -49,7 +49,7 @@ echo 'echo never >>/run/ran' >15-not-executable
 mkdir 16-directory
 chmod +x 10-first 20-second`)
 	b := testBranch()
-	if err := j.Branched(j.ctx(), b); err != nil {
+	if err := j.Branched(j.t.Context(), b); err != nil {
 		t.Fatal(err)
 	}
 	seed := hex.EncodeToString(b.Seed)
@@ -68,7 +68,7 @@ echo "$2" >/run/glasshouse/notify/$$; echo $$ >/run/$1.pid; while :; do sleep 0.
 		{"default", "", ""}, {"hangup", "SIGHUP", "daemon"}, {"kill", "KILL", ""}, {"nonsense", "whatever", ""}, {"forged", "", "root"},
 	} {
 		e := protocol.Exec{ID: id.NewExec(), Argv: []string{"sh", "-c", listen, "sh", p.name, p.signal}, User: p.user}
-		if _, _, err := j.Exec(j.ctx(), e, nil); err != nil {
+		if _, _, err := j.Exec(j.t.Context(), e, nil); err != nil {
 			t.Fatal(err)
 		}
 		j.output("until test -s /run/" + p.name + ".pid; do sleep 0.02; done")
@@ -81,7 +81,7 @@ echo "$2" >/run/glasshouse/notify/$$; echo $$ >/run/$1.pid; while :; do sleep 0.
 	// Links and FIFOs are rejected too.
 	j.output(`cd /run/glasshouse/notify; echo TERM >1; echo TERM >../term; ln -s ../term 2; mkfifo 3; echo TERM >0004; echo USR1 >999999`)
 
-	err := j.Branched(j.ctx(), testBranch())
+	err := j.Branched(j.t.Context(), testBranch())
 	if err == nil || fault.KindOf(err) != "" {
 		t.Fatalf("Branched = %v, want the problems", err)
 	}
@@ -114,7 +114,7 @@ printf '#!/no/such\n' >2-cannot-run
 printf '#!/bin/sh\nsleep 60' >3-hangs
 printf '#!/bin/sh\necho ran >/run/ran' >4-runs
 chmod +x *`)
-	err := j.Branched(j.ctx(), testBranch())
+	err := j.Branched(j.t.Context(), testBranch())
 	if err == nil || fault.KindOf(err) != "" {
 		t.Fatalf("Branched = %v, want the problems", err)
 	}
@@ -126,7 +126,7 @@ chmod +x *`)
 	if ran := j.output("cat /run/ran"); ran != "ran\n" {
 		t.Errorf("output of the hook after failed ones = %q, want ran", ran)
 	}
-	all, listErr := j.Execs(j.ctx())
+	all, listErr := j.Execs(j.t.Context())
 	kept := 0
 	for _, s := range all {
 		if strings.HasPrefix(s.Argv[0], "/etc/glasshouse/") {
@@ -150,7 +150,7 @@ func TestInvalidBranchRequests(t *testing.T) {
 	} {
 		b := testBranch()
 		change(&b)
-		if err := j.Branched(j.ctx(), b); !errors.Is(err, fault.Invalid) {
+		if err := j.Branched(j.t.Context(), b); !errors.Is(err, fault.Invalid) {
 			t.Errorf("%s: %v, want invalid", what, err)
 		}
 	}

@@ -73,18 +73,18 @@ func TestDumpAndRestoreOfParkedJail(t *testing.T) {
 	criu := needCRIU(t)
 	j, pid := startDumpable(t)
 	e := protocol.Exec{ID: id.NewExec(), Argv: []string{"sh", "-c", "while read x; do echo got $x; done; exit 3"}, Stdin: true, Timeout: time.Minute}
-	s, _, err := j.Exec(j.ctx(), e, &attachLossless)
+	s, _, err := j.Exec(j.t.Context(), e, &attachLossless)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	w, err := j.Stdin(j.ctx(), e.ID)
+	w, err := j.Stdin(j.t.Context(), e.ID)
 	if err != nil {
 		t.Fatal(err)
 	}
 	waited := make(chan protocol.ExecStatus, 1)
 	go func() {
-		status, err := j.Wait(j.ctx(), e.ID)
+		status, err := j.Wait(j.t.Context(), e.ID)
 		if err != nil {
 			t.Errorf("Wait: %v", err)
 		}
@@ -101,13 +101,13 @@ func TestDumpAndRestoreOfParkedJail(t *testing.T) {
 	}
 	for i := range 3 {
 		say("before" + itoa(i))
-		if err := j.Park(j.ctx(), parkPatience); err != nil {
+		if err := j.Park(j.t.Context(), parkPatience); err != nil {
 			t.Fatal(err)
 		}
 		images := t.TempDir()
 		run := func(args ...string) {
 			t.Helper()
-			cmd := exec.CommandContext(j.ctx(), criu, append(args, "-D", images, "-o", "log")...)
+			cmd := exec.CommandContext(j.t.Context(), criu, append(args, "-D", images, "-o", "log")...)
 			if out, err := cmd.CombinedOutput(); err != nil {
 				log, _ := os.ReadFile(images + "/log")
 				t.Fatalf("criu %s: %v: %s%s", args[0], err, out, log)

@@ -124,12 +124,12 @@ func TestExecErrors(t *testing.T) {
 		if c.e.ID == "" {
 			c.e.ID = id.NewExec()
 		}
-		_, _, err := j.Exec(j.ctx(), c.e, nil)
+		_, _, err := j.Exec(j.t.Context(), c.e, nil)
 		if !errors.Is(err, c.kind) || fault.FieldOf(err) != c.field || !strings.Contains(err.Error(), c.text) {
 			t.Errorf("%s: %v (field %q), want %v, field %q, %q", c.what, err, fault.FieldOf(err), c.kind, c.field, c.text)
 		}
 	}
-	if all, err := j.Execs(j.ctx()); err != nil || len(all) != 0 {
+	if all, err := j.Execs(j.t.Context()); err != nil || len(all) != 0 {
 		t.Errorf("recorded commands = %d, %v; want 0", len(all), err)
 	}
 }
@@ -137,13 +137,13 @@ func TestExecErrors(t *testing.T) {
 func TestDuplicateExecID(t *testing.T) {
 	j := start(t)
 	e := sh("sleep 60")
-	if _, _, err := j.Exec(j.ctx(), e, nil); err != nil {
+	if _, _, err := j.Exec(j.t.Context(), e, nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := j.Exec(j.ctx(), e, nil); !errors.Is(err, fault.Conflict) {
+	if _, _, err := j.Exec(j.t.Context(), e, nil); !errors.Is(err, fault.Conflict) {
 		t.Errorf("Exec with a used id = %v, want conflict", err)
 	}
-	if err := j.Forget(j.ctx(), e.ID); !errors.Is(err, fault.Conflict) {
+	if err := j.Forget(j.t.Context(), e.ID); !errors.Is(err, fault.Conflict) {
 		t.Errorf("Forget of a running command: %v, want a conflict", err)
 	}
 }
@@ -170,15 +170,15 @@ func TestCommandStartsClean(t *testing.T) {
 func TestStdinIsWrittenAndClosed(t *testing.T) {
 	j := start(t)
 	e := protocol.Exec{ID: id.NewExec(), Argv: []string{"sh", "-c", "head -c 500000 | wc -c; wc -c"}, Stdin: true}
-	s, _, err := j.Exec(j.ctx(), e, &attachLossless)
+	s, _, err := j.Exec(j.t.Context(), e, &attachLossless)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
 	// A lost client leaves stdin open for the next one.
-	ctx, lose := context.WithCancel(j.ctx())
+	ctx, lose := context.WithCancel(j.t.Context())
 	defer lose()
-	for n, ctx := range []context.Context{ctx, j.ctx()} {
+	for n, ctx := range []context.Context{ctx, j.t.Context()} {
 		w, err := j.Stdin(ctx, e.ID)
 		if err != nil {
 			t.Fatal(err)
@@ -199,7 +199,7 @@ func TestStdinIsWrittenAndClosed(t *testing.T) {
 	if out := j.collect(s)[protocol.Stdout]; out != "500000\n" {
 		t.Errorf("count of the second writer = %q, want 500000", out)
 	}
-	if _, err := j.Stdin(j.ctx(), e.ID); !errors.Is(err, fault.Conflict) {
+	if _, err := j.Stdin(j.t.Context(), e.ID); !errors.Is(err, fault.Conflict) {
 		t.Errorf("Stdin of an ended command: %v, want a conflict", err)
 	}
 }
@@ -207,13 +207,13 @@ func TestStdinIsWrittenAndClosed(t *testing.T) {
 func TestStdinKeptForNextWriter(t *testing.T) {
 	j := start(t)
 	e := protocol.Exec{ID: id.NewExec(), Argv: []string{"cat"}, Stdin: true}
-	s, _, err := j.Exec(j.ctx(), e, &attachLossless)
+	s, _, err := j.Exec(j.t.Context(), e, &attachLossless)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
 	for i, word := range []string{"one ", "two ", "three"} {
-		w, err := j.Stdin(j.ctx(), e.ID)
+		w, err := j.Stdin(j.t.Context(), e.ID)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -237,10 +237,10 @@ func TestStdinWithoutReader(t *testing.T) {
 	j := start(t)
 	e := sh("exec <&-; sleep 60")
 	e.Stdin = true
-	if _, _, err := j.Exec(j.ctx(), e, nil); err != nil {
+	if _, _, err := j.Exec(j.t.Context(), e, nil); err != nil {
 		t.Fatal(err)
 	}
-	w, err := j.Stdin(j.ctx(), e.ID)
+	w, err := j.Stdin(j.t.Context(), e.ID)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -250,7 +250,7 @@ func TestStdinWithoutReader(t *testing.T) {
 	if !errors.Is(err, fault.Conflict) {
 		t.Errorf("Write to a closed stdin = %v, want conflict", err)
 	}
-	if _, err := j.Stdin(j.ctx(), sh("").ID); !errors.Is(err, fault.NotFound) {
+	if _, err := j.Stdin(j.t.Context(), sh("").ID); !errors.Is(err, fault.NotFound) {
 		t.Errorf("Stdin of an unknown command = %v, want not found", err)
 	}
 }
@@ -279,30 +279,30 @@ func TestSignals(t *testing.T) {
 		code   int
 	}{{"TERM", "TERM", 143}, {"SIGUSR1", "USR1", 138}, {"9", "KILL", 137}, {"kill", "KILL", 137}} {
 		e := protocol.Exec{ID: id.NewExec(), Argv: []string{"sleep", "60"}}
-		if _, _, err := j.Exec(j.ctx(), e, nil); err != nil {
+		if _, _, err := j.Exec(j.t.Context(), e, nil); err != nil {
 			t.Fatal(err)
 		}
-		if err := j.Signal(j.ctx(), e.ID, c.sig, false); err != nil {
+		if err := j.Signal(j.t.Context(), e.ID, c.sig, false); err != nil {
 			t.Errorf("Signal(%q): %v", c.sig, err)
 		}
-		if s, err := j.Wait(j.ctx(), e.ID); err != nil || s.Code != c.code || s.Signal != c.signal || s.TimedOut {
+		if s, err := j.Wait(j.t.Context(), e.ID); err != nil || s.Code != c.code || s.Signal != c.signal || s.TimedOut {
 			t.Errorf("after %s: %+v, %v; want code %d by %s", c.sig, s, err, c.code, c.signal)
 		}
-		if err := j.Signal(j.ctx(), e.ID, "TERM", false); !errors.Is(err, fault.Conflict) {
+		if err := j.Signal(j.t.Context(), e.ID, "TERM", false); !errors.Is(err, fault.Conflict) {
 			t.Errorf("Signal after the end = %v, want conflict", err)
 		}
 		for _, bad := range []string{"", "NOPE", "0", "65", "-1"} {
-			if err := j.Signal(j.ctx(), e.ID, bad, false); !errors.Is(err, fault.Invalid) {
+			if err := j.Signal(j.t.Context(), e.ID, bad, false); !errors.Is(err, fault.Invalid) {
 				t.Errorf("Signal(%q): %v, want invalid", bad, err)
 			}
 		}
 	}
 	e := sh("sleep 60 & sleep 60 & wait")
-	if _, _, err := j.Exec(j.ctx(), e, nil); err != nil {
+	if _, _, err := j.Exec(j.t.Context(), e, nil); err != nil {
 		t.Fatal(err)
 	}
 	j.wantProcesses(3)
-	if err := j.Signal(j.ctx(), e.ID, "KILL", true); err != nil {
+	if err := j.Signal(j.t.Context(), e.ID, "KILL", true); err != nil {
 		t.Fatal(err)
 	}
 	j.wantProcesses(0)
@@ -311,15 +311,15 @@ func TestSignals(t *testing.T) {
 func TestTerminateSignalsAllProcesses(t *testing.T) {
 	j := start(t)
 	for range 3 {
-		if _, _, err := j.Exec(j.ctx(), sh("setsid sleep 60 & trap '' TERM; sleep 60 & wait"), nil); err != nil {
+		if _, _, err := j.Exec(j.t.Context(), sh("setsid sleep 60 & trap '' TERM; sleep 60 & wait"), nil); err != nil {
 			t.Fatal(err)
 		}
 	}
 	j.wantProcesses(9)
-	if left, err := j.Terminate(j.ctx(), "0"); err != nil || left != 9 {
+	if left, err := j.Terminate(j.t.Context(), "0"); err != nil || left != 9 {
 		t.Errorf("Terminate(0) = %d, %v; want 9", left, err)
 	}
-	if _, err := j.Terminate(j.ctx(), "SIGKILL"); err != nil {
+	if _, err := j.Terminate(j.t.Context(), "SIGKILL"); err != nil {
 		t.Fatal(err)
 	}
 	j.wantProcesses(0)
@@ -331,7 +331,7 @@ func (j *jail) wantProcesses(want int) {
 	left := -1
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		var err error
-		if left, err = j.Terminate(j.ctx(), "0"); err != nil {
+		if left, err = j.Terminate(j.t.Context(), "0"); err != nil {
 			j.t.Fatal(err)
 		}
 		if left == want {
@@ -392,20 +392,20 @@ func TestForgetFinishedCommands(t *testing.T) {
 		}
 		last = s
 	}
-	all, err := j.Execs(j.ctx())
+	all, err := j.Execs(j.t.Context())
 	if err != nil || len(all) != protocol.MaxFinished {
 		t.Fatalf("recorded commands = %d, %v; want %d", len(all), err, protocol.MaxFinished)
 	}
 	if all[len(all)-1].ID != last.ID {
 		t.Errorf("newest command = %s, want %s", all[len(all)-1].ID, last.ID)
 	}
-	if _, err := j.ExecStatus(j.ctx(), first.ID); !errors.Is(err, fault.NotFound) {
+	if _, err := j.ExecStatus(j.t.Context(), first.ID); !errors.Is(err, fault.NotFound) {
 		t.Errorf("ExecStatus of the oldest command = %v, want not found", err)
 	}
-	if err := j.Forget(j.ctx(), last.ID); err != nil {
+	if err := j.Forget(j.t.Context(), last.ID); err != nil {
 		t.Error(err)
 	}
-	if _, err := j.Attach(j.ctx(), last.ID, attachLossless); !errors.Is(err, fault.NotFound) {
+	if _, err := j.Attach(j.t.Context(), last.ID, attachLossless); !errors.Is(err, fault.NotFound) {
 		t.Errorf("Attach after Forget: %v, want not found", err)
 	}
 }
@@ -417,7 +417,7 @@ func TestFinishedOutputIsBounded(t *testing.T) {
 		e.Ring = 8 << 20
 		j.run(e)
 	}
-	all, err := j.Execs(j.ctx())
+	all, err := j.Execs(j.t.Context())
 	if err != nil || len(all) != 2 {
 		t.Errorf("recorded commands with 6 MB of output each = %d, %v; want 2", len(all), err)
 	}

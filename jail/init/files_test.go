@@ -28,7 +28,7 @@ func TestFilesContract(t *testing.T) {
 func TestCancelledUploadLeavesNoFile(t *testing.T) {
 	j := start(t)
 	dir := t.TempDir()
-	ctx, cancel := context.WithCancel(j.ctx())
+	ctx, cancel := context.WithCancel(j.t.Context())
 	read, write := io.Pipe()
 	go func() {
 		write.Write(make([]byte, 1<<20))
@@ -55,22 +55,22 @@ func TestStalledTransfersDoNotBlockOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 20 {
-		r, _, err := j.Read(j.ctx(), dir+"/big", 0, -1)
+		r, _, err := j.Read(j.t.Context(), dir+"/big", 0, -1)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer r.Close()
-		tar, err := j.Tar(j.ctx(), dir)
+		tar, err := j.Tar(j.t.Context(), dir)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer tar.Close()
 		stalled, never := io.Pipe()
 		defer never.CloseWithError(errors.New("enough"))
-		go j.Write(j.ctx(), dir+"/up", stalled, protocol.WriteOptions{})
+		go j.Write(j.t.Context(), dir+"/up", stalled, protocol.WriteOptions{})
 	}
 	began := time.Now()
-	if _, err := j.Stat(j.ctx(), dir); err != nil {
+	if _, err := j.Stat(j.t.Context(), dir); err != nil {
 		t.Error(err)
 	}
 	if out, _, _ := j.run(sh("echo hi")); out != "hi\n" {
@@ -111,7 +111,7 @@ func TestWatch(t *testing.T) {
 		}
 	}
 	do(os.Mkdir(dir+"/old", 0o755))
-	ctx, cancel := context.WithCancel(j.ctx())
+	ctx, cancel := context.WithCancel(j.t.Context())
 	all, err := j.Watch(ctx, dir, true)
 	do(err)
 	flat, err := j.Watch(ctx, dir, false)
@@ -157,7 +157,7 @@ func TestWatchEndsWhenRootIsRemoved(t *testing.T) {
 	j := start(t)
 	dir := t.TempDir()
 	os.Mkdir(dir+"/d", 0o755)
-	w, err := j.Watch(j.ctx(), dir+"/d", true)
+	w, err := j.Watch(j.t.Context(), dir+"/d", true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +165,7 @@ func TestWatchEndsWhenRootIsRemoved(t *testing.T) {
 	wantEvents(t, w, protocol.FileEvent{Path: dir + "/d", Op: "delete"})
 	for range w {
 	}
-	if _, err := j.Watch(j.ctx(), dir+"/d", false); !errors.Is(err, fault.NotFound) {
+	if _, err := j.Watch(j.t.Context(), dir+"/d", false); !errors.Is(err, fault.NotFound) {
 		t.Errorf("Watch of a missing file = %v, want not found", err)
 	}
 }
@@ -174,7 +174,7 @@ func TestWatchEndsWhenRootIsRemoved(t *testing.T) {
 func TestWatchOverflow(t *testing.T) {
 	j := start(t)
 	dir := t.TempDir()
-	w, err := j.Watch(j.ctx(), dir, false)
+	w, err := j.Watch(j.t.Context(), dir, false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -99,7 +99,7 @@ func sh(script string) protocol.Exec {
 // run runs e to its end and returns its output.
 func (j *jail) run(e protocol.Exec) (stdout, stderr string, status protocol.ExecStatus) {
 	j.t.Helper()
-	s, _, err := j.Exec(j.ctx(), e, &control.AttachOptions{Lossless: true})
+	s, _, err := j.Exec(j.t.Context(), e, &control.AttachOptions{Lossless: true})
 	if err != nil {
 		j.t.Fatalf("Exec(%q): %v", e.Argv, err)
 	}
@@ -124,12 +124,6 @@ func (j *jail) collect(s *control.Stream) map[protocol.Stream]string {
 		}
 		out[c.Stream].Write(c.Data)
 	}
-}
-
-func (j *jail) ctx() context.Context {
-	ctx, cancel := context.WithTimeout(j.t.Context(), 60*time.Second)
-	j.t.Cleanup(cancel)
-	return ctx
 }
 
 func TestOutputAndExitCode(t *testing.T) {

@@ -44,16 +44,16 @@ func (j *jail) wantSmall() {
 func TestGigabyteWithoutReader(t *testing.T) {
 	j := start(t)
 	e := zeros()
-	if _, _, err := j.Exec(j.ctx(), e, nil); err != nil {
+	if _, _, err := j.Exec(j.t.Context(), e, nil); err != nil {
 		t.Fatal(err)
 	}
-	s, err := j.Wait(j.ctx(), e.ID)
+	s, err := j.Wait(j.t.Context(), e.ID)
 	if err != nil || s.Code != 0 || s.Stdout != gigabyte || s.Next != gigabyte || s.Oldest != gigabyte-protocol.DefaultRing {
 		t.Errorf("status %+v, %v; want 1 GiB written, the last MiB kept", s, err)
 	}
 	j.wantSmall()
 
-	stream, err := j.Attach(j.ctx(), e.ID, control.AttachOptions{From: 0, Follow: true})
+	stream, err := j.Attach(j.t.Context(), e.ID, control.AttachOptions{From: 0, Follow: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func TestGigabyteWithoutReader(t *testing.T) {
 
 func TestGigabyteWithFastReader(t *testing.T) {
 	j := start(t)
-	s, _, err := j.Exec(j.ctx(), zeros(), &attachLossless)
+	s, _, err := j.Exec(j.t.Context(), zeros(), &attachLossless)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,20 +90,20 @@ func TestGigabyteWithFastReader(t *testing.T) {
 
 func TestGigabyteWithStalledReaders(t *testing.T) {
 	j := start(t, "TEST_INIT_GRACE=300ms")
-	lossless, _, err := j.Exec(j.ctx(), zeros(), &attachLossless)
+	lossless, _, err := j.Exec(j.t.Context(), zeros(), &attachLossless)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer lossless.Close()
 	x := lossless.Status().ID
-	careless, err := j.Attach(j.ctx(), x, control.AttachOptions{Follow: true})
+	careless, err := j.Attach(j.t.Context(), x, control.AttachOptions{Follow: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer careless.Close()
 
 	began := time.Now()
-	s, err := j.Wait(j.ctx(), x)
+	s, err := j.Wait(j.t.Context(), x)
 	if err != nil || s.Stdout != gigabyte {
 		t.Fatalf("status %+v, %v; want 1 GiB written", s, err)
 	}
@@ -136,7 +136,7 @@ func TestRenewedLosslessReader(t *testing.T) {
 	j := start(t, "TEST_INIT_GRACE="+grace.String())
 	e := sh("seq 1 400000")
 	e.Ring = 64 << 10
-	s, _, err := j.Exec(j.ctx(), e, &attachLossless)
+	s, _, err := j.Exec(j.t.Context(), e, &attachLossless)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +146,7 @@ func TestRenewedLosslessReader(t *testing.T) {
 	for began := time.Now(); time.Since(began) < 5*grace/2; <-renew.C {
 		s.Renew()
 	}
-	if st, err := j.ExecStatus(j.ctx(), e.ID); err != nil || st.Ended != nil {
+	if st, err := j.ExecStatus(j.t.Context(), e.ID); err != nil || st.Ended != nil {
 		t.Errorf("status = %+v, %v; want a command that waits", st, err)
 	}
 	read, write := io.Pipe()
@@ -170,7 +170,7 @@ func TestSlowLosslessReader(t *testing.T) {
 	j := start(t, "TEST_INIT_GRACE=5s")
 	e := sh("seq 1 400000")
 	e.Ring = 64 << 10
-	s, _, err := j.Exec(j.ctx(), e, &attachLossless)
+	s, _, err := j.Exec(j.t.Context(), e, &attachLossless)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -211,7 +211,7 @@ func wantNumbers(t *testing.T, r io.Reader, want int) {
 func TestTwoReadersAndLateReader(t *testing.T) {
 	j := start(t)
 	e := sh("for i in 1 2 3 4 5; do seq 1 2000; seq 1 2000 >&2; sleep 0.05; done")
-	first, _, err := j.Exec(j.ctx(), e, &attachLossless)
+	first, _, err := j.Exec(j.t.Context(), e, &attachLossless)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -221,15 +221,15 @@ func TestTwoReadersAndLateReader(t *testing.T) {
 		wg.Go(func() { defer s.Close(); results[i] = j.collect(s) })
 	}
 	read(0, first)
-	second, err := j.Attach(j.ctx(), e.ID, attachLossless)
+	second, err := j.Attach(j.t.Context(), e.ID, attachLossless)
 	if err != nil {
 		t.Fatal(err)
 	}
 	read(1, second)
-	if _, err := j.Wait(j.ctx(), e.ID); err != nil {
+	if _, err := j.Wait(j.t.Context(), e.ID); err != nil {
 		t.Fatal(err)
 	}
-	later, err := j.Attach(j.ctx(), e.ID, control.AttachOptions{From: -1, Follow: true})
+	later, err := j.Attach(j.t.Context(), e.ID, control.AttachOptions{From: -1, Follow: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -250,30 +250,30 @@ func TestTwoReadersAndLateReader(t *testing.T) {
 func TestAttachWithoutFollow(t *testing.T) {
 	j := start(t)
 	e := sh("echo now; sleep 60")
-	if _, _, err := j.Exec(j.ctx(), e, nil); err != nil {
+	if _, _, err := j.Exec(j.t.Context(), e, nil); err != nil {
 		t.Fatal(err)
 	}
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		if s, _ := j.ExecStatus(j.ctx(), e.ID); s.Next == 4 {
+		if s, _ := j.ExecStatus(j.t.Context(), e.ID); s.Next == 4 {
 			break
 		}
 	}
-	s, err := j.Attach(j.ctx(), e.ID, control.AttachOptions{From: -1})
+	s, err := j.Attach(j.t.Context(), e.ID, control.AttachOptions{From: -1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if out := j.collect(s)[protocol.Stdout]; out != "now\n" || s.Status().Ended != nil {
 		t.Errorf("output %q, status %+v; want the present output of a running command", out, s.Status())
 	}
-	if _, err := j.Attach(j.ctx(), e.ID, control.AttachOptions{From: 100}); !errors.Is(err, fault.Invalid) {
+	if _, err := j.Attach(j.t.Context(), e.ID, control.AttachOptions{From: 100}); !errors.Is(err, fault.Invalid) {
 		t.Errorf("Attach past the end = %v, want invalid", err)
 	}
 	// A background process that writes without pause must not block such a reader.
 	busy := sh("yes")
-	if _, _, err := j.Exec(j.ctx(), busy, nil); err != nil {
+	if _, _, err := j.Exec(j.t.Context(), busy, nil); err != nil {
 		t.Fatal(err)
 	}
-	if s, err = j.Attach(j.ctx(), busy.ID, control.AttachOptions{From: -1}); err != nil {
+	if s, err = j.Attach(j.t.Context(), busy.ID, control.AttachOptions{From: -1}); err != nil {
 		t.Fatal(err)
 	}
 	for err == nil {
@@ -291,23 +291,23 @@ func TestCommandEndsDuringAttachWithoutFollow(t *testing.T) {
 	const before = 3 << 20 // more than the socket buffer
 	e := sh("head -c 3145728 /dev/zero; read -r x; echo end")
 	e.Ring, e.Stdin = 4<<20, true
-	s, _, err := j.Exec(j.ctx(), e, &control.AttachOptions{})
+	s, _, err := j.Exec(j.t.Context(), e, &control.AttachOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	s.Close()
 	for st := s.Status(); st.Next < before; time.Sleep(time.Millisecond) {
-		st, err = j.ExecStatus(j.ctx(), e.ID)
+		st, err = j.ExecStatus(j.t.Context(), e.ID)
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	s, err = j.Attach(j.ctx(), e.ID, control.AttachOptions{From: -1})
+	s, err = j.Attach(j.t.Context(), e.ID, control.AttachOptions{From: -1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	in, err := j.Stdin(j.ctx(), e.ID)
+	in, err := j.Stdin(j.t.Context(), e.ID)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -315,7 +315,7 @@ func TestCommandEndsDuringAttachWithoutFollow(t *testing.T) {
 		t.Fatal(err)
 	}
 	in.Close()
-	for st, err := j.ExecStatus(j.ctx(), e.ID); st.Ended == nil; st, err = j.ExecStatus(j.ctx(), e.ID) {
+	for st, err := j.ExecStatus(j.t.Context(), e.ID); st.Ended == nil; st, err = j.ExecStatus(j.t.Context(), e.ID) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -357,7 +357,7 @@ func TestReattachAfterClientKill(t *testing.T) {
 	j := start(t)
 	e := sh("seq 1 3000000") // 22 MB through a ring of 128 kB
 	e.Ring = 128 << 10
-	s, _, err := j.Exec(j.ctx(), e, &attachLossless)
+	s, _, err := j.Exec(j.t.Context(), e, &attachLossless)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -377,7 +377,7 @@ func TestReattachAfterClientKill(t *testing.T) {
 		}
 		opts := attachLossless
 		opts.From = at
-		s, err := j.Attach(j.ctx(), e.ID, opts)
+		s, err := j.Attach(j.t.Context(), e.ID, opts)
 		for err == nil {
 			var c protocol.Chunk
 			if c, err = s.Next(); c.Lost != 0 {
@@ -417,7 +417,7 @@ func TestFreezeLosesNoOutput(t *testing.T) {
 	j := start(t, "TEST_INIT_GRACE=1500ms")
 	e := sh("seq 1 200000")
 	e.Ring = 64 << 10
-	s, _, err := j.Exec(j.ctx(), e, &attachLossless)
+	s, _, err := j.Exec(j.t.Context(), e, &attachLossless)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -449,7 +449,7 @@ func TestDetachKeepsPosition(t *testing.T) {
 	j := start(t)
 	e := sh("seq 1 300000")
 	e.Ring = 64 << 10
-	s, _, err := j.Exec(j.ctx(), e, &attachLossless)
+	s, _, err := j.Exec(j.t.Context(), e, &attachLossless)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -461,7 +461,7 @@ func TestDetachKeepsPosition(t *testing.T) {
 				time.Sleep(100 * time.Millisecond)
 				opts := attachLossless
 				opts.From = s.Offset()
-				if s, err = j.Attach(j.ctx(), e.ID, opts); err != nil {
+				if s, err = j.Attach(j.t.Context(), e.ID, opts); err != nil {
 					break
 				}
 			}
@@ -481,13 +481,13 @@ func TestDetachKeepsPosition(t *testing.T) {
 
 func TestClosedReaderDoesNotBlock(t *testing.T) {
 	j := start(t, "TEST_INIT_GRACE=50s")
-	s, _, err := j.Exec(j.ctx(), sh("head -c 10000000 /dev/zero"), &attachLossless) // more than the ring's size
+	s, _, err := j.Exec(j.t.Context(), sh("head -c 10000000 /dev/zero"), &attachLossless) // more than the ring's size
 	if err != nil {
 		t.Fatal(err)
 	}
 	s.Close()
 	began := time.Now()
-	if _, err := j.Wait(j.ctx(), s.Status().ID); err != nil || time.Since(began) > 30*time.Second {
+	if _, err := j.Wait(j.t.Context(), s.Status().ID); err != nil || time.Since(began) > 30*time.Second {
 		t.Errorf("the command ended after %v, %v; want immediately", time.Since(began), err)
 	}
 }
@@ -496,10 +496,10 @@ func TestReaderWithoutFollowDoesNotBlock(t *testing.T) {
 	j := start(t, "TEST_INIT_GRACE=50s")
 	e := sh("echo first; read go; head -c 10000000 /dev/zero")
 	e.Stdin = true
-	if _, _, err := j.Exec(j.ctx(), e, nil); err != nil {
+	if _, _, err := j.Exec(j.t.Context(), e, nil); err != nil {
 		t.Fatal(err)
 	}
-	s, err := j.Attach(j.ctx(), e.ID, control.AttachOptions{Lossless: true})
+	s, err := j.Attach(j.t.Context(), e.ID, control.AttachOptions{Lossless: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -508,13 +508,13 @@ func TestReaderWithoutFollowDoesNotBlock(t *testing.T) {
 	}
 	s.Close()
 	began := time.Now()
-	w, err := j.Stdin(j.ctx(), e.ID)
+	w, err := j.Stdin(j.t.Context(), e.ID)
 	if err != nil {
 		t.Fatal(err)
 	}
 	io.WriteString(w, "go\n")
 	w.Close()
-	if _, err := j.Wait(j.ctx(), e.ID); err != nil || time.Since(began) > 30*time.Second {
+	if _, err := j.Wait(j.t.Context(), e.ID); err != nil || time.Since(began) > 30*time.Second {
 		t.Errorf("the command ended after %v, %v; want immediately", time.Since(began), err)
 	}
 }

@@ -63,7 +63,7 @@ func openSockets(t testing.TB, pid int) (sockets []string) {
 // park parks the jail and checks that init has no connections.
 func (j *jail) park() {
 	j.t.Helper()
-	if err := j.Park(j.ctx(), parkPatience); err != nil {
+	if err := j.Park(j.t.Context(), parkPatience); err != nil {
 		j.t.Fatalf("Park: %v", err)
 	}
 	if left := openSockets(j.t, j.cmd.Process.Pid); len(left) > 0 {
@@ -116,7 +116,7 @@ func TestReadersDuringFiftyParks(t *testing.T) {
 			if !lossless {
 				e.Ring = protocol.MaxRing // large enough to lose nothing while the reader is disconnected
 			}
-			s, _, err := j.Exec(j.ctx(), e, &control.AttachOptions{Lossless: lossless, Follow: true})
+			s, _, err := j.Exec(j.t.Context(), e, &control.AttachOptions{Lossless: lossless, Follow: true})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -156,7 +156,7 @@ func TestReadersDuringFiftyParks(t *testing.T) {
 func TestStdinDuringParks(t *testing.T) {
 	j := start(t)
 	e := protocol.Exec{ID: id.NewExec(), Argv: []string{"sha256sum"}, Stdin: true}
-	s, _, err := j.Exec(j.ctx(), e, &attachLossless)
+	s, _, err := j.Exec(j.t.Context(), e, &attachLossless)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,7 +168,7 @@ func TestStdinDuringParks(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		w, err := j.Stdin(j.ctx(), e.ID)
+		w, err := j.Stdin(j.t.Context(), e.ID)
 		if err != nil {
 			t.Error(err)
 			return
@@ -199,12 +199,12 @@ func TestStdinDuringParks(t *testing.T) {
 func TestTerminalInputDuringPark(t *testing.T) {
 	j := start(t)
 	e := protocol.Exec{ID: id.NewExec(), Argv: []string{"cat"}, Stdin: true}
-	s, _, err := j.Exec(j.ctx(), e, &attachLossless)
+	s, _, err := j.Exec(j.t.Context(), e, &attachLossless)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	w, err := j.Stdin(j.ctx(), e.ID)
+	w, err := j.Stdin(j.t.Context(), e.ID)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -212,7 +212,7 @@ func TestTerminalInputDuringPark(t *testing.T) {
 		word := fmt.Sprintf("word %d\n", i)
 		stopped(t, j, func() { // init does not read it before the park
 			done := make(chan error, 2)
-			go func() { done <- j.Park(j.ctx(), parkPatience) }()
+			go func() { done <- j.Park(j.t.Context(), parkPatience) }()
 			go func() { _, err := io.WriteString(w, word); done <- err }()
 			time.Sleep(rand.N(5 * time.Millisecond))
 			j.cmd.Process.Signal(syscall.SIGCONT)
@@ -241,12 +241,12 @@ func TestBlockedStdinWriterIsParked(t *testing.T) {
 	j := start(t)
 	e := sh("read go < " + fifo(t) + "; wc -c")
 	e.Stdin = true
-	s, _, err := j.Exec(j.ctx(), e, &attachLossless)
+	s, _, err := j.Exec(j.t.Context(), e, &attachLossless)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	w, err := j.Stdin(j.ctx(), e.ID)
+	w, err := j.Stdin(j.t.Context(), e.ID)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -310,19 +310,19 @@ func TestShortCallsDuringParkRunOnce(t *testing.T) {
 				default:
 				}
 				e := sh("printf x >> " + dir + "/" + itoa(i))
-				if _, _, err := j.Exec(j.ctx(), e, nil); err != nil {
+				if _, _, err := j.Exec(j.t.Context(), e, nil); err != nil {
 					t.Errorf("Exec: %v", err)
 					return
 				}
-				if s, err := j.Wait(j.ctx(), e.ID); err != nil || s.Code != 0 {
+				if s, err := j.Wait(j.t.Context(), e.ID); err != nil || s.Code != 0 {
 					t.Errorf("Wait: %+v, %v", s, err)
 					return
 				}
-				if _, err := j.Write(j.ctx(), dir+"/f"+itoa(i), strings.NewReader("text"), protocol.WriteOptions{}); err != nil {
+				if _, err := j.Write(j.t.Context(), dir+"/f"+itoa(i), strings.NewReader("text"), protocol.WriteOptions{}); err != nil {
 					t.Errorf("Write: %v", err)
 					return
 				}
-				if r, _, err := j.Read(j.ctx(), dir+"/f"+itoa(i), 0, -1); err != nil {
+				if r, _, err := j.Read(j.t.Context(), dir+"/f"+itoa(i), 0, -1); err != nil {
 					t.Errorf("Read: %v", err)
 					return
 				} else if b, err := io.ReadAll(r); err != nil || string(b) != "text" {
@@ -330,7 +330,7 @@ func TestShortCallsDuringParkRunOnce(t *testing.T) {
 				} else {
 					r.Close()
 				}
-				if err := j.Forget(j.ctx(), e.ID); err != nil {
+				if err := j.Forget(j.t.Context(), e.ID); err != nil {
 					t.Errorf("Forget: %v", err)
 				}
 			}
@@ -355,7 +355,7 @@ func TestStuckUploadPreventsPark(t *testing.T) {
 			if whose == "another client's" {
 				uploader = control.Dial(j.dir + "/init.sock")
 			}
-			s, _, err := j.Exec(j.ctx(), sh("echo one; sleep 1; echo two; exec sleep 60"), &attachLossless)
+			s, _, err := j.Exec(j.t.Context(), sh("echo one; sleep 1; echo two; exec sleep 60"), &attachLossless)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -363,14 +363,14 @@ func TestStuckUploadPreventsPark(t *testing.T) {
 			read, write := io.Pipe()
 			name, done := t.TempDir()+"/f", make(chan error, 1)
 			go func() {
-				_, err := uploader.Write(j.ctx(), name, read, protocol.WriteOptions{})
+				_, err := uploader.Write(j.t.Context(), name, read, protocol.WriteOptions{})
 				done <- err
 			}()
 			io.WriteString(write, "first, ")
-			if err := j.Park(j.ctx(), 200*time.Millisecond); !errors.Is(err, fault.Conflict) {
+			if err := j.Park(j.t.Context(), 200*time.Millisecond); !errors.Is(err, fault.Conflict) {
 				t.Fatalf("Park during a stuck upload = %v, want conflict", err)
 			}
-			if _, err := j.Hello(j.ctx()); err != nil {
+			if _, err := j.Hello(j.t.Context()); err != nil {
 				t.Errorf("Hello after the failed Park = %v, want nil", err)
 			}
 			var out strings.Builder
@@ -402,19 +402,19 @@ func TestWaitAndWatchContinueAfterPark(t *testing.T) {
 	j := start(t)
 	e := sh("read x; exit 7")
 	e.Stdin = true
-	if _, _, err := j.Exec(j.ctx(), e, nil); err != nil {
+	if _, _, err := j.Exec(j.t.Context(), e, nil); err != nil {
 		t.Fatal(err)
 	}
 	waited := make(chan error, 1)
 	go func() {
-		s, err := j.Wait(j.ctx(), e.ID)
+		s, err := j.Wait(j.t.Context(), e.ID)
 		if err == nil && s.Code != 7 {
 			err = fmt.Errorf("status %+v", s)
 		}
 		waited <- err
 	}()
 	dir := t.TempDir()
-	events, err := j.Watch(j.ctx(), dir, false)
+	events, err := j.Watch(j.t.Context(), dir, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -438,7 +438,7 @@ func TestWaitAndWatchContinueAfterPark(t *testing.T) {
 		os.WriteFile(filepath.Join(dir, fmt.Sprint("seen", i)), nil, 0o644)
 		event("create", fmt.Sprint("seen", i))
 	}
-	w, err := j.Stdin(j.ctx(), e.ID)
+	w, err := j.Stdin(j.t.Context(), e.ID)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -456,12 +456,12 @@ func TestOtherClientsReconnectAfterPark(t *testing.T) {
 	j := start(t)
 	e := sh("seq 1 200000")
 	e.Ring = 64 << 10
-	own, _, err := j.Exec(j.ctx(), e, &attachLossless) // from the start: the command waits for this reader
+	own, _, err := j.Exec(j.t.Context(), e, &attachLossless) // from the start: the command waits for this reader
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer own.Close()
-	other, err := control.Dial(j.dir+"/init.sock").Attach(j.ctx(), e.ID, attachLossless)
+	other, err := control.Dial(j.dir+"/init.sock").Attach(j.t.Context(), e.ID, attachLossless)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -505,7 +505,7 @@ func TestConcurrentParks(t *testing.T) {
 	for _, c := range clients {
 		wg.Go(func() {
 			for range 30 {
-				switch err := c.Park(j.ctx(), parkPatience); {
+				switch err := c.Park(j.t.Context(), parkPatience); {
 				case err == nil:
 					mu.Lock()
 					parked++
@@ -521,7 +521,7 @@ func TestConcurrentParks(t *testing.T) {
 	if parked == 0 {
 		t.Error("parks = 0, want more")
 	}
-	if _, err := j.Hello(j.ctx()); err != nil {
+	if _, err := j.Hello(j.t.Context()); err != nil {
 		t.Error(err)
 	}
 }
@@ -538,7 +538,7 @@ func TestParkTwice(t *testing.T) {
 	}
 	began := make(chan error, 1)
 	go func() {
-		_, err := j.Hello(j.ctx())
+		_, err := j.Hello(j.t.Context())
 		began <- err
 	}()
 	j.Unpark()
@@ -585,14 +585,14 @@ func TestMovedJail(t *testing.T) {
 	e := sh("echo 12345; exec sleep 60")
 	e.Stdin = true
 	open := func() (*control.Stream, io.WriteCloser) {
-		s, err := j.Attach(j.ctx(), e.ID, attachLossless)
+		s, err := j.Attach(j.t.Context(), e.ID, attachLossless)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if c, err := s.Next(); err != nil || string(c.Data) != "12345\n" {
 			t.Fatalf("output %q, %v", c.Data, err)
 		}
-		w, err := j.Stdin(j.ctx(), e.ID)
+		w, err := j.Stdin(j.t.Context(), e.ID)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -604,7 +604,7 @@ func TestMovedJail(t *testing.T) {
 			if time.Now().After(end) {
 				t.Fatalf("bytes written to the command = %d, want %d more", now, len("input")) // written by init to the command
 			}
-			another, err := j.Stdin(j.ctx(), e.ID)
+			another, err := j.Stdin(j.t.Context(), e.ID)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -615,7 +615,7 @@ func TestMovedJail(t *testing.T) {
 		}
 		return s, w
 	}
-	if _, _, err := j.Exec(j.ctx(), e, nil); err != nil {
+	if _, _, err := j.Exec(j.t.Context(), e, nil); err != nil {
 		t.Fatal(err)
 	}
 	wants := func(what string, kind fault.Kind, s *control.Stream, w io.WriteCloser, path string) {
@@ -644,7 +644,7 @@ func TestMovedJail(t *testing.T) {
 		if err := w.Close(); err != nil {
 			t.Errorf("stdin at another path: %v", err)
 		}
-		if err := j.Signal(j.ctx(), e.ID, "KILL", true); err != nil {
+		if err := j.Signal(j.t.Context(), e.ID, "KILL", true); err != nil {
 			t.Fatal(err)
 		}
 		if err := <-out; err != io.EOF {
@@ -653,7 +653,7 @@ func TestMovedJail(t *testing.T) {
 	}
 
 	e.ID = id.NewExec()
-	if _, _, err := j.Exec(j.ctx(), e, nil); err != nil {
+	if _, _, err := j.Exec(j.t.Context(), e, nil); err != nil {
 		t.Fatal(err)
 	}
 	s, w = open()
@@ -664,7 +664,7 @@ func TestMovedJail(t *testing.T) {
 	// The state of the jail before the command had written or read anything.
 	early := e
 	early.Argv = []string{"sleep", "60"}
-	if _, _, err := stranger.Exec(j.ctx(), early, nil); err != nil {
+	if _, _, err := stranger.Exec(j.t.Context(), early, nil); err != nil {
 		t.Fatal(err)
 	}
 	wants("of a command as it was before", fault.Conflict, s, w, stranger.dir+"/init.sock")
@@ -673,7 +673,7 @@ func TestMovedJail(t *testing.T) {
 func TestParkAtTheProcessLimit(t *testing.T) {
 	enter := cgroup(t, "pids", "pids.max", "40")
 	j := startIn(t, t.TempDir(), exec.Command("sh", "-c", enter+`exec "$0"`, os.Args[0]))
-	s, _, err := j.Exec(j.ctx(), sh("while :; do echo tick; done"), &attachLossless)
+	s, _, err := j.Exec(j.t.Context(), sh("while :; do echo tick; done"), &attachLossless)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -687,12 +687,12 @@ while True:
         time.sleep(0.001)
 time.sleep(600)
 `}}
-	if _, _, err := j.Exec(j.ctx(), crowd, nil); err != nil {
+	if _, _, err := j.Exec(j.t.Context(), crowd, nil); err != nil {
 		t.Fatal(err)
 	}
 	full := false
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		if _, _, err := j.Exec(j.ctx(), sh("true"), nil); errors.Is(err, fault.Exhausted) {
+		if _, _, err := j.Exec(j.t.Context(), sh("true"), nil); errors.Is(err, fault.Exhausted) {
 			full = true
 			break
 		}
@@ -715,7 +715,7 @@ func TestParkAtTheMemoryLimit(t *testing.T) {
 	enter := cgroup(t, "memory", memoryLimitFile(), "134217728")
 	j := startIn(t, t.TempDir(), exec.Command("sh", "-c", enter+`exec "$0"`, os.Args[0]))
 	bomb := sh("while :; do python3 -c 'x=[]\nwhile True: x.append(bytearray(1<<20))'; echo boom; done")
-	s, _, err := j.Exec(j.ctx(), bomb, &attachLossless)
+	s, _, err := j.Exec(j.t.Context(), bomb, &attachLossless)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -736,13 +736,13 @@ func TestTimeoutIsStoppedWhileParked(t *testing.T) {
 	e := sh("exec sleep 60")
 	e.Timeout = 4 * time.Second // long enough to park within it on a busy machine
 	began := time.Now()
-	if _, _, err := j.Exec(j.ctx(), e, nil); err != nil {
+	if _, _, err := j.Exec(j.t.Context(), e, nil); err != nil {
 		t.Fatal(err)
 	}
 	j.park()
 	time.Sleep(time.Second)
 	j.Unpark()
-	if s, err := j.Wait(j.ctx(), e.ID); err != nil || !s.TimedOut {
+	if s, err := j.Wait(j.t.Context(), e.ID); err != nil || !s.TimedOut {
 		t.Errorf("status %+v, %v; want timed out", s, err)
 	}
 	if took := time.Since(began); took < e.Timeout+time.Second {
@@ -755,7 +755,7 @@ func TestReaderPositionIsKeptWhileParked(t *testing.T) {
 	j := start(t, "TEST_INIT_GRACE=2s")
 	e := sh("seq 1 100000")
 	e.Ring = 64 << 10
-	s, _, err := j.Exec(j.ctx(), e, &attachLossless)
+	s, _, err := j.Exec(j.t.Context(), e, &attachLossless)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -789,16 +789,16 @@ func TestParkCancelled(t *testing.T) {
 	done := make(chan error, 1)
 	name := t.TempDir() + "/f"
 	go func() {
-		_, err := control.Dial(j.dir+"/init.sock").Write(j.ctx(), name, read, protocol.WriteOptions{})
+		_, err := control.Dial(j.dir+"/init.sock").Write(j.t.Context(), name, read, protocol.WriteOptions{})
 		done <- err
 	}()
 	io.WriteString(write, "x")
-	ctx, cancel := context.WithCancel(j.ctx())
+	ctx, cancel := context.WithCancel(j.t.Context())
 	time.AfterFunc(50*time.Millisecond, cancel)
 	if err := j.Park(ctx, time.Minute); !errors.Is(err, context.Canceled) {
 		t.Errorf("Park = %v, want cancelled", err)
 	}
-	if _, err := j.Hello(j.ctx()); err != nil {
+	if _, err := j.Hello(j.t.Context()); err != nil {
 		t.Errorf("Hello after that: %v", err)
 	}
 	write.Close()

@@ -83,7 +83,7 @@ func TestDial(t *testing.T) {
 			var all sync.WaitGroup
 			for range 8 {
 				all.Go(func() {
-					ctx, cancel := context.WithCancel(j.ctx())
+					ctx, cancel := context.WithCancel(j.t.Context())
 					c, err := j.Dial(ctx, port)
 					if err != nil {
 						t.Error(err)
@@ -110,11 +110,11 @@ func TestDialWithoutServer(t *testing.T) {
 	port := l.Addr().(*net.TCPAddr).Port
 	l.Close()
 	j := start(t)
-	if _, err := j.Dial(j.ctx(), port); !errors.Is(err, fault.Unavailable) {
+	if _, err := j.Dial(j.t.Context(), port); !errors.Is(err, fault.Unavailable) {
 		t.Errorf("Dial of a closed port = %v, want unavailable", err)
 	}
 	for _, port := range []int{0, -1, 1 << 16} {
-		if _, err := j.Dial(j.ctx(), port); !errors.Is(err, fault.Invalid) {
+		if _, err := j.Dial(j.t.Context(), port); !errors.Is(err, fault.Invalid) {
 			t.Errorf("Dial(%d) = %v, want invalid", port, err)
 		}
 	}
@@ -137,7 +137,7 @@ func TestRelayEndsWithServer(t *testing.T) {
 		c.Close()
 	}()
 	j := start(t)
-	c, err := j.Dial(j.ctx(), l.Addr().(*net.TCPAddr).Port)
+	c, err := j.Dial(j.t.Context(), l.Addr().(*net.TCPAddr).Port)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +154,7 @@ func TestRelayEndsWithServer(t *testing.T) {
 func TestListenUnixSocket(t *testing.T) {
 	forEachTransport(t, func(t *testing.T, j *jail) {
 		path := filepath.Join(j.dir, "made", "call.sock")
-		l, err := j.Listen(j.ctx(), path)
+		l, err := j.Listen(j.t.Context(), path)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -185,13 +185,13 @@ func TestListenPort(t *testing.T) {
 	}
 	port := free.Addr().(*net.TCPAddr).Port
 	forEachTransport(t, func(t *testing.T, j *jail) {
-		if _, err := j.ListenTCP(j.ctx(), port); !errors.Is(err, fault.Conflict) {
+		if _, err := j.ListenTCP(j.t.Context(), port); !errors.Is(err, fault.Conflict) {
 			t.Errorf("ListenTCP at a used port = %v, want conflict", err)
 		}
 	})
 	free.Close()
 	j := start(t)
-	l, err := j.ListenTCP(j.ctx(), port)
+	l, err := j.ListenTCP(j.t.Context(), port)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -209,7 +209,7 @@ func TestListenPort(t *testing.T) {
 		t.Errorf("received %d bytes, want %d", len(got), len(text))
 	}
 	for _, port := range []int{0, -1, 1 << 16} {
-		if _, err := j.ListenTCP(j.ctx(), port); !errors.Is(err, fault.Invalid) {
+		if _, err := j.ListenTCP(j.t.Context(), port); !errors.Is(err, fault.Invalid) {
 			t.Errorf("ListenTCP(%d) = %v, want invalid", port, err)
 		}
 	}
@@ -218,7 +218,7 @@ func TestListenPort(t *testing.T) {
 func TestEndpointQueuesConnections(t *testing.T) {
 	j := start(t)
 	path := filepath.Join(j.dir, "call.sock")
-	first, err := j.Listen(j.ctx(), path)
+	first, err := j.Listen(j.t.Context(), path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -236,7 +236,7 @@ func TestEndpointQueuesConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	second, err := j.Listen(j.ctx(), path)
+	second, err := j.Listen(j.t.Context(), path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -249,7 +249,7 @@ func TestEndpointQueuesConnections(t *testing.T) {
 func TestListenValidatesAddress(t *testing.T) {
 	j := start(t)
 	for _, path := range []string{"", "call.sock", j.dir + "/../call.sock", j.dir + "/" + string(bytes.Repeat([]byte("x"), 120))} {
-		if _, err := j.Listen(j.ctx(), path); !errors.Is(err, fault.Invalid) {
+		if _, err := j.Listen(j.t.Context(), path); !errors.Is(err, fault.Invalid) {
 			t.Errorf("Listen(%q) = %v, want invalid", path, err)
 		}
 	}
@@ -262,18 +262,18 @@ func TestParkClosesRelayedConnections(t *testing.T) {
 	}
 	port := echo(t, l)
 	j := start(t)
-	c, err := j.Dial(j.ctx(), port)
+	c, err := j.Dial(j.t.Context(), port)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
 	path := filepath.Join(j.dir, "call.sock")
-	calls, err := j.Listen(j.ctx(), path)
+	calls, err := j.Listen(j.t.Context(), path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	echo(t, calls) // waits in Accept
-	if err := j.Park(j.ctx(), parkPatience); err != nil {
+	if err := j.Park(j.t.Context(), parkPatience); err != nil {
 		t.Fatalf("Park: %v", err)
 	}
 	if n, err := c.Read(make([]byte, 1)); err == nil {

@@ -100,7 +100,7 @@ func TestInitSurvivesSignalsFromJail(t *testing.T) {
 			if stdout != "sent\n" || stderr != "" {
 				t.Fatalf("sender: status %+v, stdout %q, stderr %q", status, stdout, stderr)
 			}
-			if h, err := j.Hello(j.ctx()); err != nil || h.PID != 1 {
+			if h, err := j.Hello(j.t.Context()); err != nil || h.PID != 1 {
 				t.Errorf("Hello = %+v, %v", h, err)
 			}
 		})

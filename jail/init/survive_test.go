@@ -28,7 +28,7 @@ func startIsolated(t *testing.T, env ...string) *jail {
 
 func TestAsPIDOne(t *testing.T) {
 	j := startIsolated(t)
-	h, err := j.Hello(j.ctx())
+	h, err := j.Hello(j.t.Context())
 	if err != nil || h.PID != 1 || h.Version != protocol.Version || time.Since(h.Started) > time.Minute {
 		t.Errorf("Hello = %+v, %v", h, err)
 	}
@@ -37,12 +37,12 @@ func TestAsPIDOne(t *testing.T) {
 	j.wantProcesses(0)
 
 	for range 3 {
-		if _, _, err := j.Exec(j.ctx(), sh("setsid sleep 60 & sleep 60 & wait"), nil); err != nil {
+		if _, _, err := j.Exec(j.t.Context(), sh("setsid sleep 60 & sleep 60 & wait"), nil); err != nil {
 			t.Fatal(err)
 		}
 	}
 	j.wantProcesses(9)
-	if _, err := j.Terminate(j.ctx(), "KILL"); err != nil {
+	if _, err := j.Terminate(j.t.Context(), "KILL"); err != nil {
 		t.Fatal(err)
 	}
 	j.wantProcesses(0)
@@ -136,11 +136,11 @@ while True:
     except OSError:
         time.sleep(0.001)
 `}}
-	if _, _, err := j.Exec(j.ctx(), bomb, nil); err != nil {
+	if _, _, err := j.Exec(j.t.Context(), bomb, nil); err != nil {
 		t.Fatal(err)
 	}
 	for { // until the limit is reached
-		_, _, err := j.Exec(j.ctx(), sh("true"), nil)
+		_, _, err := j.Exec(j.t.Context(), sh("true"), nil)
 		if errors.Is(err, fault.Exhausted) {
 			break
 		}
@@ -150,11 +150,11 @@ while True:
 	}
 	j.wantResponsive(3 * time.Second)
 
-	if _, err := j.Terminate(j.ctx(), "KILL"); err != nil {
+	if _, err := j.Terminate(j.t.Context(), "KILL"); err != nil {
 		t.Fatal(err)
 	}
 	for range 100 { // forks in progress
-		if left, _ := j.Terminate(j.ctx(), "KILL"); left == 0 {
+		if left, _ := j.Terminate(j.t.Context(), "KILL"); left == 0 {
 			break
 		}
 		time.Sleep(10 * time.Millisecond)
@@ -175,7 +175,7 @@ func (j *jail) wantResponsive(length time.Duration) {
 	for range 8 {
 		wg.Go(func() {
 			for time.Now().Before(deadline) {
-				_, _, err := j.Exec(j.ctx(), sh("true"), nil)
+				_, _, err := j.Exec(j.t.Context(), sh("true"), nil)
 				if err != nil && !errors.Is(err, fault.Exhausted) {
 					j.t.Errorf("Exec at the limit: %v", err)
 					return
@@ -189,11 +189,11 @@ func (j *jail) wantResponsive(length time.Duration) {
 						return
 					}
 				}
-				if _, _, err := j.List(j.ctx(), "/usr/bin", "", 2000); err != nil {
+				if _, _, err := j.List(j.t.Context(), "/usr/bin", "", 2000); err != nil {
 					j.t.Error(err)
 					return
 				}
-				if _, err := j.Hello(j.ctx()); err != nil {
+				if _, err := j.Hello(j.t.Context()); err != nil {
 					j.t.Errorf("Hello: %v", err)
 					return
 				}
@@ -213,11 +213,11 @@ func TestThreadsAreBounded(t *testing.T) {
 	for range 30 {
 		wg.Go(func() {
 			for range 10 {
-				j.List(j.ctx(), "/usr/bin", "", 1000)
-				if tar, err := j.Tar(j.ctx(), "/etc"); err == nil {
+				j.List(j.t.Context(), "/usr/bin", "", 1000)
+				if tar, err := j.Tar(j.t.Context(), "/etc"); err == nil {
 					tar.Close()
 				}
-				j.Exec(j.ctx(), sh("true"), nil)
+				j.Exec(j.t.Context(), sh("true"), nil)
 			}
 		})
 	}
@@ -264,7 +264,7 @@ func TestMalformedFramesCloseTheConnection(t *testing.T) {
 		}
 		c.Close()
 	}
-	if _, err := j.Hello(j.ctx()); err != nil {
+	if _, err := j.Hello(j.t.Context()); err != nil {
 		t.Error(err)
 	}
 }
@@ -279,7 +279,7 @@ func TestTooManyConnections(t *testing.T) {
 		}
 		all = append(all, c)
 	}
-	if _, err := j.Hello(j.ctx()); !errors.Is(err, fault.Exhausted) && !errors.Is(err, fault.Unavailable) {
+	if _, err := j.Hello(j.t.Context()); !errors.Is(err, fault.Exhausted) && !errors.Is(err, fault.Unavailable) {
 		t.Errorf("Hello with 300 idle connections = %v, want exhausted", err)
 	}
 	for _, c := range all {
@@ -287,7 +287,7 @@ func TestTooManyConnections(t *testing.T) {
 	}
 	// Init detects the end of each connection.
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		_, err := j.Hello(j.ctx())
+		_, err := j.Hello(j.t.Context())
 		if err == nil {
 			break
 		}
@@ -300,7 +300,7 @@ func TestTooManyConnections(t *testing.T) {
 func TestCancelledCallsReturnImmediately(t *testing.T) {
 	j := start(t)
 	e := sh("sleep 60")
-	if _, _, err := j.Exec(j.ctx(), e, nil); err != nil {
+	if _, _, err := j.Exec(j.t.Context(), e, nil); err != nil {
 		t.Fatal(err)
 	}
 	stopped(t, j, func() {

@@ -24,7 +24,7 @@ func (j *jail) terminal(argv ...string) *terminal {
 	j.t.Helper()
 	e := protocol.Exec{ID: id.NewExec(), Argv: argv, PTY: &protocol.Size{Cols: 80, Rows: 24},
 		Env: []string{"PATH=/usr/bin:/bin", "PS1=$ ", "TERM=dumb", "HOME=/"}}
-	s, _, err := j.Exec(j.ctx(), e, &attachLossless)
+	s, _, err := j.Exec(j.t.Context(), e, &attachLossless)
 	if err != nil {
 		j.t.Fatal(err)
 	}
@@ -34,7 +34,7 @@ func (j *jail) terminal(argv ...string) *terminal {
 
 func (tt *terminal) typeIn(keys string) {
 	tt.t.Helper()
-	w, err := tt.Stdin(tt.ctx(), tt.x)
+	w, err := tt.Stdin(tt.t.Context(), tt.x)
 	if err != nil {
 		tt.t.Fatal(err)
 	}
@@ -68,7 +68,7 @@ func TestTerminal(t *testing.T) {
 	tt.see("24 80")
 	tt.see("to stderr")
 
-	if err := j.Resize(j.ctx(), tt.x, protocol.Size{Cols: 132, Rows: 50}); err != nil {
+	if err := j.Resize(j.t.Context(), tt.x, protocol.Size{Cols: 132, Rows: 50}); err != nil {
 		t.Fatal(err)
 	}
 	tt.typeIn("stty size\n")
@@ -85,13 +85,13 @@ func TestTerminal(t *testing.T) {
 	// So does a signal to the group.
 	tt.typeIn("sh -c 'echo run\"\"ning; exec sleep 60'\n")
 	tt.see("running")
-	if err := j.Signal(j.ctx(), tt.x, "INT", true); err != nil {
+	if err := j.Signal(j.t.Context(), tt.x, "INT", true); err != nil {
 		t.Fatal(err)
 	}
 	j.wantProcesses(1)
 
 	// A second reader sees the same screen, and the end of the shell ends both.
-	other, err := j.Attach(j.ctx(), tt.x, control.AttachOptions{From: -1, Follow: true})
+	other, err := j.Attach(j.t.Context(), tt.x, control.AttachOptions{From: -1, Follow: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +104,7 @@ func TestTerminal(t *testing.T) {
 	if s := other.Status(); s.Code != 5 || !s.PTY {
 		t.Errorf("status %+v, want code 5 on a terminal", s)
 	}
-	if err := j.Resize(j.ctx(), tt.x, protocol.Size{Cols: 1, Rows: 1}); !errors.Is(err, fault.Conflict) {
+	if err := j.Resize(j.t.Context(), tt.x, protocol.Size{Cols: 1, Rows: 1}); !errors.Is(err, fault.Conflict) {
 		t.Errorf("Resize after the end: %v, want conflict", err)
 	}
 }
@@ -150,13 +150,13 @@ func TestTerminalHangup(t *testing.T) {
 func TestResizeWithoutTerminal(t *testing.T) {
 	j := start(t)
 	e := sh("sleep 60")
-	if _, _, err := j.Exec(j.ctx(), e, nil); err != nil {
+	if _, _, err := j.Exec(j.t.Context(), e, nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := j.Resize(j.ctx(), e.ID, protocol.Size{Cols: 1, Rows: 1}); !errors.Is(err, fault.Conflict) {
+	if err := j.Resize(j.t.Context(), e.ID, protocol.Size{Cols: 1, Rows: 1}); !errors.Is(err, fault.Conflict) {
 		t.Errorf("Resize: %v, want conflict", err)
 	}
-	if _, err := j.Stdin(j.ctx(), e.ID); !errors.Is(err, fault.Conflict) {
+	if _, err := j.Stdin(j.t.Context(), e.ID); !errors.Is(err, fault.Conflict) {
 		t.Errorf("Stdin: %v, want conflict", err)
 	}
 }

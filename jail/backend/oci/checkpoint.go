@@ -437,7 +437,7 @@ func (b *Backend) Dumpable(ctx context.Context, p jail.Plan, i jail.Instance) er
 		inst.watched.Store(nil)
 		return nil
 	}
-	paths, err := pathsOf(inst.PID(), watched)
+	paths, err := pathsOf(inst.PID(), watched, maxSearched)
 	if err != nil {
 		for _, pid := range watched {
 			return cannotDump(pid, "watches a file whose path cannot be found: it was deleted or is too deep in the tree")

@@ -54,60 +54,76 @@ func readWatches(name string) (nodes []node) {
 	return nodes
 }
 
-// maxSearched limits the number of files searched.
+// maxSearched limits the number of files that pathsOf searches.
 const maxSearched = 200_000
 
 // pathsOf finds the paths of nodes in the jail of the process init. It searches the working
-// directories of the watching processes first, and then common directories. It returns an
-// error if a node is not found: a watched file can be deleted.
-func pathsOf(init int, nodes map[node]int) (paths []string, err error) {
+// directories of the watching processes first, and then common directories; all of them level
+// by level, because a program mostly watches a few files near the top of a tree that may be
+// large. It returns an error if a node is not among most files: a watched file can be deleted.
+func pathsOf(init int, nodes map[node]int, most int) (paths []string, err error) {
 	root, err := os.OpenRoot(fmt.Sprintf("/proc/%d/root", init))
 	if err != nil {
 		return nil, err
 	}
 	defer root.Close()
-	left := map[node]bool{}
-	var places []string
-	for n, pid := range nodes {
-		left[n] = true
+	s := search{init: init, left: map[node]bool{}, seen: map[string]bool{}}
+	for n := range nodes {
+		s.left[n] = true
+	}
+	for _, pid := range nodes {
 		if cwd, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", pid)); err == nil && cwd != "/" {
-			places = append(places, cwd)
+			s.look(name(cwd), true)
 		}
 	}
-	looked := 0
-	for _, place := range append(places, "/tmp", "/work", "/workspace", "/root", "/home", "/run", "/var", "/etc", "/") {
-		err := fs.WalkDir(root.FS(), name(place), func(at string, e fs.DirEntry, err error) error {
-			looked++
-			if len(left) == 0 || looked > maxSearched {
-				return fs.SkipAll
-			}
-			if err != nil {
-				return nil // removed or missing
-			}
-			if e.IsDir() && (at == "proc" || at == "sys" || at == "dev") && place == "/" {
-				return fs.SkipDir
-			}
-			var st unix.Stat_t
-			if unix.Lstat(fmt.Sprintf("/proc/%d/root/%s", init, at), &st) != nil {
-				return nil
-			}
-			// fdinfo has the kernel's internal device number (MKDEV in include/linux/kdev_t.h),
-			// which differs from that of stat(2).
-			n := node{uint64(unix.Major(st.Dev))<<20 | uint64(unix.Minor(st.Dev)), st.Ino}
-			if left[n] {
-				delete(left, n)
-				paths = append(paths, path.Join("/", at))
-			}
-			return nil
-		})
-		if err != nil {
-			return nil, err
+	for _, dir := range []string{"tmp", "work", "workspace", "root", "home", "run", "var", "etc", "."} {
+		s.look(dir, true)
+	}
+	for len(s.left) > 0 && len(s.dirs) > 0 && s.looked <= most {
+		dir := s.dirs[0]
+		s.dirs = s.dirs[1:]
+		entries, _ := fs.ReadDir(root.FS(), dir) // it may be removed or missing
+		for _, e := range entries {
+			s.look(path.Join(dir, e.Name()), e.IsDir())
 		}
 	}
-	if len(left) > 0 {
-		return paths, errors.New("a watched file was not found")
+	if len(s.left) > 0 {
+		return s.found, errors.New("a watched file was not found")
 	}
-	return paths, nil
+	return s.found, nil
+}
+
+// A search looks for the paths of nodes. Names are relative to the root of the jail.
+type search struct {
+	init   int
+	left   map[node]bool
+	found  []string
+	dirs   []string        // directories to search
+	seen   map[string]bool // directories that are or were in dirs
+	looked int
+}
+
+// look compares a file with the nodes, and adds a directory to those to search.
+func (s *search) look(at string, dir bool) {
+	if dir {
+		if s.seen[at] || at == "proc" || at == "sys" || at == "dev" {
+			return
+		}
+		s.seen[at] = true
+		s.dirs = append(s.dirs, at)
+	}
+	s.looked++
+	var st unix.Stat_t
+	if unix.Lstat(fmt.Sprintf("/proc/%d/root/%s", s.init, at), &st) != nil {
+		return // it was removed, or is missing
+	}
+	// fdinfo has the kernel's internal device number (MKDEV in include/linux/kdev_t.h), which
+	// differs from that of stat(2).
+	n := node{uint64(unix.Major(st.Dev))<<20 | uint64(unix.Minor(st.Dev)), st.Ino}
+	if s.left[n] {
+		delete(s.left, n)
+		s.found = append(s.found, path.Join("/", at))
+	}
 }
 
 // name converts an absolute path to the form of io/fs.
