@@ -36,6 +36,9 @@ func TestExplainEvaluatesEgressRulesBeforePolicy(t *testing.T) {
 	if x := explain(ruled, "10.0.0.9:443"); x.Egress.Allow || x.Egress.Asks {
 		t.Errorf("address: got %+v, want no approval", x.Egress)
 	}
+	if x := explain(jailWith(&wire.Policy{Level: 2}, false), "evil.example:443"); !x.Egress.Asks || x.Decision.Effect != "deny" || x.Decision.Rule.File != "egress" {
+		t.Errorf("jail at level 2: got %+v, %+v, want a denial by the egress rules", x.Egress, x.Decision)
+	}
 	if x := explain(jailWith(nil, true), "evil.example:443"); !x.Egress.Asks || x.Decision.Effect != "ask" {
 		t.Errorf("jail without policy, egress on approval: got %+v, %+v", x.Egress, x.Decision)
 	}

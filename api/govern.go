@@ -206,6 +206,9 @@ func (h *policyHandler) explainPolicy(ctx context.Context, _ none, b wire.Explai
 		q.Subject.Agent = p.Agent
 	}
 	d, considered := rules.Explain(q)
+	if w.Egress != nil && w.Egress.Asks {
+		d = g.Egress.Unlisted(d)
+	}
 	w.Decision = decisionOf(d)
 	for _, c := range considered {
 		w.Considered = append(w.Considered, wire.ConsideredRule{Part: c.Part, Rule: ruleOf(c.Rule), Set: c.Set, Matches: c.Matches, Decides: c.Decides})

@@ -18,8 +18,9 @@ import (
 )
 
 // An applier applies a jail's workspace changes to the directory that was the workspace's
-// source. It does not trust the jail: it resolves every path inside the directory and skips
-// files through which the host would run the jail's code.
+// source. It does not trust the jail: it resolves every path inside the directory, and applies
+// nothing below .git, where hooks, configuration and unfinished operations such as a rebase name
+// programs that git on the host would run (githooks(5), git-config(1), git-rebase(1)).
 type applier struct {
 	root  *os.Root
 	since time.Time            // files that the host changed after this time are conflicts
@@ -36,6 +37,7 @@ type applied struct {
 	DryRun  bool          `json:"dry_run,omitempty"`
 	Done    []wire.Change `json:"done"`
 	Skipped []skip        `json:"skipped,omitempty"`
+	Git     int           `json:"git,omitempty"`    // number of changes below .git, which are not applied
 	Commit  string        `json:"commit,omitempty"` // the git commit that contains the applied files
 }
 
@@ -52,6 +54,10 @@ func (a *applier) apply(ctx context.Context, changes []wire.Change) (applied, er
 	var gone, come []wire.Change
 	renamed := map[string]wire.Change{} // by new path
 	for _, c := range changes {
+		if inGitDir(c.Path) || inGitDir(c.From) {
+			out.Git++
+			continue
+		}
 		switch c.Kind {
 		case "deleted":
 			gone = append(gone, c)
@@ -137,9 +143,6 @@ func localPath(p string) (string, error) {
 
 // refuse returns the reason why a change is not applied, or "".
 func (a *applier) refuse(rel string, c wire.Change) string {
-	if gitCode(rel) {
-		return "git would run it on this host"
-	}
 	switch c.Type {
 	case "file", "dir", "symlink":
 	default:
@@ -161,18 +164,10 @@ func (a *applier) refuse(rel string, c wire.Change) string {
 	return ""
 }
 
-// gitCode reports whether git runs commands from this file: hooks, and configuration files that
-// can name programs (githooks(5), git-config(1)).
-func gitCode(rel string) bool {
-	parts := strings.Split(rel, "/")
-	i := slices.Index(parts, ".git")
-	if i < 0 || i == len(parts)-1 {
-		// A file named .git refers git to another directory (gitrepository-layout(5)).
-		return i >= 0
-	}
-	return slices.ContainsFunc(parts[i+1:], func(s string) bool {
-		return s == "hooks" || s == "config" || s == "config.worktree" || s == "commondir" || s == "gitdir" || s == "attributes"
-	})
+// inGitDir reports whether a path is in a directory of git, or is a file named .git, which refers
+// git to another directory (gitrepository-layout(5)).
+func inGitDir(p string) bool {
+	return slices.Contains(strings.Split(p, "/"), ".git")
 }
 
 func (a *applier) applyOne(ctx context.Context, rel string, c wire.Change) error {

@@ -94,7 +94,7 @@ func TestApplyChanges(t *testing.T) {
 	}
 }
 
-func TestApplySkipsGitCode(t *testing.T) {
+func TestApplyOmitsGitDirectories(t *testing.T) {
 	dir, a := newHostDir(t, map[string]string{".git/config": "[core]", "sub/.git": "gitdir: x"})
 	before := content(t, dir)
 	out, err := a.apply(t.Context(), []wire.Change{
@@ -102,10 +102,12 @@ func TestApplySkipsGitCode(t *testing.T) {
 		{Path: "/.git/config", Kind: "modified", Type: "file", Mode: "644"},
 		{Path: "/.git/modules/m/config", Kind: "added", Type: "file", Mode: "644"},
 		{Path: "/.git/info/attributes", Kind: "added", Type: "file", Mode: "644"},
+		{Path: "/.git/rebase-merge/git-rebase-todo", Kind: "added", Type: "file", Mode: "644"},
+		{Path: "/.git/index", Kind: "deleted", Type: "file"},
 		{Path: "/sub/.git", Kind: "modified", Type: "file", Mode: "644"},
 	})
-	if err != nil || len(out.Done) != 0 || len(out.Skipped) != 5 {
-		t.Errorf("apply = done %v, skipped %v, %v; want all five skipped", out.Done, out.Skipped, err)
+	if err != nil || len(out.Done) != 0 || out.Git != 7 {
+		t.Errorf("apply = done %v, %d below .git, %v; want seven below .git", out.Done, out.Git, err)
 	}
 	if got := content(t, dir); !slices.Equal(got, before) {
 		t.Errorf("the directory changed: %q", got)
@@ -156,8 +158,8 @@ func TestApplyRenameIsAtomic(t *testing.T) {
 	if got := content(t, dir); !slices.Equal(got, want) {
 		t.Errorf("the directory holds %q, want %q", got, want)
 	}
-	if len(out.Done) != 3 || len(out.Skipped) != 2 {
-		t.Errorf("done %+v, skipped %+v; want three and two", out.Done, out.Skipped)
+	if len(out.Done) != 3 || len(out.Skipped) != 1 || out.Git != 1 {
+		t.Errorf("done %+v, skipped %+v, %d below .git; want three, one and one", out.Done, out.Skipped, out.Git)
 	}
 	for _, from := range []string{"/../x", "x", "/a//b"} {
 		if _, err := a.apply(t.Context(), []wire.Change{{Path: "/n", Kind: "renamed", From: from, Type: "file", Mode: "644"}}); err == nil {
@@ -321,7 +323,7 @@ func TestApplyCommit(t *testing.T) {
 
 	code, out, errs := w.run("", "apply", aJail, "--commit", "-m", "Fix it\n\n# 1")
 	head := w.git("rev-parse", "--short", "HEAD")
-	if want := "11 changes applied\ncommitted as " + head + "\n"; code != 0 || out != want || errs != "" {
+	if want := "11 changes applied\n  2 changes below .git not applied\ncommitted as " + head + "\n"; code != 0 || out != want || errs != "" {
 		t.Fatalf("apply = %d, %q, %q; want 0 and %q", code, out, errs, want)
 	}
 	if got, want := w.git("log", "-1", "--format=%an <%ae> %B"), "Ann <ann@example.com> Fix it\n\n# 1"; got != want {

@@ -41,15 +41,16 @@ of. The jail and its files stay: after more work in the jail, apply again. With
 paths, only changes at and below them are applied. A path is absolute or relative to
 that directory, as --dry-run prints it. A renamed file is selected by either name.
 
-Files that would make git on this host run code of the jail are skipped. So are files
-that changed on the host since the run began, unless --force is given.
+Files that changed on the host since the run began are skipped, unless --force is given.
+Changes below .git, such as commits that the jail made, are never applied: git on this
+host could run code of the jail. To take over its commits, copy the .git of the running
+jail to another directory with glasshouse cp, and fetch from there.
 
 With --commit, the applied files become one commit in the git repository of that
-directory. The author is the one in your git configuration. Changes below .git, such as
-commits that the jail made, are not applied then, and ignored files are not committed.
-The hooks of the repository do not run, because the jail may have changed the programs
-that they start. The command fails before it applies anything if other changes are
-staged.`,
+directory. The author is the one in your git configuration. Ignored files are not
+committed. The hooks of the repository do not run, because the jail may have changed the
+programs that they start. The command fails before it applies anything if other changes
+are staged.`,
 		Example: `  glasshouse apply j-4k2v9c7m1xqe --dry-run
   glasshouse apply j-4k2v9c7m1xqe
   glasshouse apply j-4k2v9c7m1xqe src README.md
@@ -108,9 +109,6 @@ func (c *command) applyJail(ctx context.Context, cl *client.Client, jid id.Jail,
 	changes, err = selectChanges(changes, o.dir, paths)
 	if err != nil {
 		return err
-	}
-	if o.commit {
-		changes = slices.DeleteFunc(changes, func(ch wire.Change) bool { return inGitDir(ch.Path) || inGitDir(ch.From) })
 	}
 	if !o.dry && len(changes) > 0 && (j.State == "stopped" || j.State == "created") { // files are read through the jail's init
 		j, err = cl.StartJail(ctx, j.ID)
@@ -278,6 +276,9 @@ func showApplied(w io.Writer, out applied) {
 	}
 	for _, s := range out.Skipped {
 		fmt.Fprintf(w, "  skipped   %s: %s\n", text.Visible(s.Path[1:]), s.Reason)
+	}
+	if out.Git > 0 {
+		fmt.Fprintf(w, "  %s below .git not applied\n", count(out.Git, "change"))
 	}
 	if out.Commit != "" {
 		fmt.Fprintf(w, "committed as %s\n", out.Commit)

@@ -101,8 +101,3 @@ func (g *gitRepo) commit(ctx context.Context, done []wire.Change, message string
 	}
 	return g.git(ctx, "", "rev-parse", "--short", "HEAD")
 }
-
-// inGitDir reports whether a path is in a directory of git, or is a file named .git.
-func inGitDir(p string) bool {
-	return slices.Contains(strings.Split(p, "/"), ".git")
-}

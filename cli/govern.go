@@ -505,7 +505,8 @@ func (c *command) egressAllow() *cobra.Command {
 	return &cobra.Command{
 		Use: "allow JAIL HOST[:PORT,...]...", Short: "Add hosts to the egress rules of a jail", Args: cobra.MinimumNArgs(2),
 		Long: `Add rules that allow hosts: a name, *.example.com, or an IP address or prefix. Without
-ports, 80 and 443 are allowed. The other rules stay.`,
+ports, 80 and 443 are allowed. The other rules stay. A jail with such rules reaches
+other hosts only if a rule of its policy allows them, or a person approves.`,
 		Example: `  glasshouse egress allow j-4k2v9c7m1xqe registry.npmjs.org git.example.com:22,443`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var added []wire.EgressRule

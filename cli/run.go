@@ -228,13 +228,21 @@ func count(n int, what string) string {
 // maxShown is the number of changes that are listed individually.
 const maxShown = 50
 
+// showChanges lists changes. Those below .git, which are many after a commit, are only counted.
 func showChanges(w io.Writer, changes []wire.Change) {
-	for i, ch := range changes {
-		if i == maxShown && len(changes) > maxShown+1 {
-			fmt.Fprintf(w, "  … and %d more\n", len(changes)-maxShown)
-			return
-		}
+	files := slices.DeleteFunc(slices.Clone(changes), func(ch wire.Change) bool { return inGitDir(ch.Path) })
+	shown := files
+	if len(files) > maxShown+1 {
+		shown = files[:maxShown]
+	}
+	for _, ch := range shown {
 		fmt.Fprintf(w, "  %-9s %s\n", ch.Kind, changeName(ch))
+	}
+	if n := len(files) - len(shown); n > 0 {
+		fmt.Fprintf(w, "  … and %d more\n", n)
+	}
+	if n := len(changes) - len(files); n > 0 {
+		fmt.Fprintf(w, "  %s below .git\n", count(n, "change"))
 	}
 }
 

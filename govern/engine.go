@@ -122,20 +122,20 @@ type Ask struct {
 }
 
 // Decide evaluates the rules. It requests no approval and records nothing.
-func (k *Engine) Decide(q policy.Question) policy.Decision { return k.evaluate(q, false) }
+func (k *Engine) Decide(q policy.Question) policy.Decision { return k.evaluate(q, unlistedByPolicy) }
 
 // evaluate evaluates the rules. Without rules the effect is ask if asks is set, and deny
 // otherwise.
-func (k *Engine) evaluate(q policy.Question, asks bool) policy.Decision {
+func (k *Engine) evaluate(q policy.Question, others unlisted) policy.Decision {
 	if jp := k.policyFor(q.Subject); jp != nil {
 		if rules, agent := jp.rules.get(); rules != nil {
 			if q.Subject.Agent == "" {
 				q.Subject.Agent = agent
 			}
-			return rules.Decide(q)
+			return others.decide(rules.Decide(q))
 		}
 	}
-	return DecisionWithoutRules(asks)
+	return DecisionWithoutRules(others == unlistedAsk)
 }
 
 // DecisionWithoutRules returns the decision for a jail without rules: ask or deny.
@@ -146,7 +146,8 @@ func DecisionWithoutRules(asks bool) policy.Decision {
 	return denyUnruled
 }
 
-// askUnruled is the decision for a jail without rules whose egress rules request approval.
+// askUnruled is the decision about a host that no egress rule allows if the egress rules request
+// approval.
 var askUnruled = policy.Decision{
 	Effect: policy.Ask,
 	Rule:   policy.Rule{Action: "*", Pattern: "*", Effect: policy.Ask, File: "egress"},
@@ -165,11 +166,11 @@ var denyUnruled = policy.Decision{
 // Evaluate decides a question by the rules and, if they require it, by an approval. It blocks
 // until the approval is given or ctx ends. If the error is nil, the decision is in the audit
 // log. After an error the action must not happen.
-func (k *Engine) Evaluate(ctx context.Context, a Ask) (Verdict, error) { return k.judge(ctx, a, false) }
+func (k *Engine) Evaluate(ctx context.Context, a Ask) (Verdict, error) { return k.judge(ctx, a, unlistedByPolicy) }
 
-func (k *Engine) judge(ctx context.Context, a Ask, asks bool) (Verdict, error) {
+func (k *Engine) judge(ctx context.Context, a Ask, others unlisted) (Verdict, error) {
 	a.Subject.Agent = k.agentOf(a.Subject)
-	v := Verdict{Decision: k.evaluate(a.Question, asks)}
+	v := Verdict{Decision: k.evaluate(a.Question, others)}
 	if a.Operator && a.Subject.Jail == "" {
 		v.Decision = operatorDecision(a.Question)
 	}
@@ -219,7 +220,7 @@ func (k *Engine) judge(ctx context.Context, a Ask, asks bool) (Verdict, error) {
 func (k *Engine) judgeSubstitute(q policy.Question, v *Verdict) {
 	observed := q.Attributes["observed"] == "true"
 	q.Resource, q.Attributes = v.Instead, nil
-	switch d := k.evaluate(q, true); {
+	switch d := k.evaluate(q, unlistedAsk); {
 	case d.Effect == policy.Deny:
 		v.Allow, v.Tag, v.Decision, v.Instead = false, Denied, d, ""
 	case observed:

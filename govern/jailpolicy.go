@@ -115,10 +115,10 @@ type jailPolicy struct {
 	guard         Guard         // of the last call of Guard
 	wg            sync.WaitGroup
 
-	// rules and askByDefault are read for requests in the proxy. They are not guarded by mu:
+	// rules and unlisted are read for requests in the proxy. They are not guarded by mu:
 	// the holder of mu may be waiting for the proxy to close.
 	rules        activeRules
-	askByDefault atomic.Bool // request approval if no egress rule allows
+	unlisted atomic.Int32 // what the egress rules say about other hosts, of type unlisted
 
 	served servedCalls // used for the jail of a capability
 }
@@ -343,7 +343,7 @@ func (jp *jailPolicy) setSpec(ctx context.Context, s Spec, workspace string) err
 	}
 	old := jp.spec
 	jp.spec, jp.workspace = s, workspace
-	jp.askByDefault.Store(s.Egress != nil && s.Egress.Ask)
+	jp.unlisted.Store(int32(s.Egress.unlisted()))
 	if jp.proxy == nil {
 		return nil
 	}
@@ -516,9 +516,9 @@ type authority struct {
 // Evaluate implements egress.Authority. It is called if no egress rule allows a request. The
 // policy decides if the jail has one or requests approval.
 func (a authority) Evaluate(ctx context.Context, r egress.Request) (egress.Verdict, error) {
-	asks := a.jp.askByDefault.Load()
+	others := unlisted(a.jp.unlisted.Load())
 	rules, _ := a.jp.rules.get()
-	if rules == nil && !asks {
+	if rules == nil && others != unlistedAsk {
 		return egress.Verdict{}, nil // the proxy reports the egress rules as the reason
 	}
 	q := policy.Question{
@@ -530,9 +530,9 @@ func (a authority) Evaluate(ctx context.Context, r egress.Request) (egress.Verdi
 	}
 	if r.Kind == egress.KindName { // only denials apply: the connection to the address is decided later
 		q.Resource = r.Host + ":443"
-		return egress.Verdict{Allow: a.k.evaluate(q, asks).Effect != policy.Deny}, nil
+		return egress.Verdict{Allow: a.k.evaluate(q, others).Effect != policy.Deny}, nil
 	}
-	v, err := a.k.judge(ctx, Ask{Question: q}, asks)
+	v, err := a.k.judge(ctx, Ask{Question: q}, others)
 	if err != nil {
 		return egress.Verdict{}, err
 	}

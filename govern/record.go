@@ -208,7 +208,7 @@ func (d DecisionRecord) Line() string {
 // no approval and does not wait for the entry to be recorded.
 func (k *Engine) RecordAction(q policy.Question) Verdict {
 	q.Subject.Agent = k.agentOf(q.Subject)
-	v := Verdict{Decision: k.evaluate(q, false), Tag: Denied}
+	v := Verdict{Decision: k.evaluate(q, unlistedByPolicy), Tag: Denied}
 	if v.Decision.Effect == policy.Allow {
 		v.Allow, v.Tag = true, Autonomous
 		if v.Decision.Listed {

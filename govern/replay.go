@@ -96,7 +96,7 @@ func (k *Engine) allowedByRules(a Ask) bool {
 		return true
 	}
 	a.Subject.Agent = k.agentOf(a.Subject)
-	return k.evaluate(a.Question, false).Effect == policy.Allow
+	return k.evaluate(a.Question, unlistedByPolicy).Effect == policy.Allow
 }
 
 // recentCalls is a ring buffer of the outcomes of the last calls.

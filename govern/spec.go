@@ -152,6 +152,46 @@ func (e *Egress) Explain(host string, port uint16) (egress.Explanation, error) {
 	return e.rules().Explain(egress.Request{Kind: egress.KindConnect, Host: host, Port: port})
 }
 
+// unlisted is what the egress rules of a jail say about hosts that they do not list.
+type unlisted int32
+
+const (
+	unlistedByPolicy unlisted = iota // there are no egress rules that allow a host
+	unlistedAsk                      // request approval
+	unlistedDeny                     // only a rule of the policy can allow another host
+)
+
+func (e *Egress) unlisted() unlisted {
+	switch {
+	case e == nil:
+		return unlistedByPolicy
+	case e.Ask:
+		return unlistedAsk
+	case slices.ContainsFunc(e.Allow, func(r Rule) bool { return !r.Deny }):
+		return unlistedDeny
+	}
+	return unlistedByPolicy
+}
+
+// Unlisted returns the decision about a host that no egress rule allows, given that of the
+// policy. A policy that allows connections only by default does not add to the egress rules.
+func (e *Egress) Unlisted(d policy.Decision) policy.Decision { return e.unlisted().decide(d) }
+
+func (u unlisted) decide(d policy.Decision) policy.Decision {
+	switch {
+	case d.Effect != policy.Allow || !d.Default || u == unlistedByPolicy:
+		return d
+	case u == unlistedAsk:
+		return askUnruled
+	}
+	return policy.Decision{
+		Effect: policy.Deny, Final: true,
+		Rule:   policy.Rule{Action: policy.ActionConnect, Pattern: "*", Effect: policy.Deny, File: "egress"},
+		Reason: "no egress rule allows it, and no rule of the policy names it",
+		Remedy: "use a host that the egress rules allow",
+	}
+}
+
 // recordsQuery reports whether the query of URLs is recorded.
 func (e *Egress) recordsQuery() bool { return e != nil && e.Query }
 

@@ -205,7 +205,7 @@ func (j *judge) decision() Decision {
 		d.Reason = "no rule matches, so it needs approval"
 		return d
 	}
-	d.Rule, d.Reason, d.Remedy = v.by.rule, v.by.reason, v.by.remedy
+	d.Rule, d.Reason, d.Remedy, d.Default = v.by.rule, v.by.reason, v.by.remedy, v.by.builtIn()
 	if v.why != "" {
 		d.Reason = fmt.Sprintf("%s: %s", d.Reason, v.why)
 	}

@@ -159,12 +159,16 @@ func (j *judge) seen(v verdict, forms [2]string) verdict {
 	if j.q.Attributes["observed"] != "true" || v.by == nil || v.final && v.by.origin != originFiles {
 		return v
 	}
-	byDefault := v.by.origin != originFiles && v.by.origin != originFramework && v.by.origin != setRemembered
 	own := v.by.on.any && (j.scratch(forms[0]) || j.scratch(forms[1]))
-	if own || byDefault && v.effect == Ask {
+	if own || v.by.builtIn() && v.effect == Ask {
 		return verdict{effect: Allow, by: seenOutside}
 	}
 	return v
+}
+
+// builtIn reports whether the rule is neither of a file nor an answer.
+func (e *entry) builtIn() bool {
+	return e.origin != originFiles && e.origin != originFramework && e.origin != setRemembered
 }
 
 var seenOutside = &entry{

@@ -107,4 +107,8 @@ type Decision struct {
 
 	// Final is set if remembered answers cannot change the decision.
 	Final bool `json:"final,omitempty"`
+
+	// Default is set if a built-in rule or the autonomy level decided, and no rule of a file and
+	// no answer.
+	Default bool `json:"-"`
 }

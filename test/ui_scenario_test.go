@@ -77,7 +77,7 @@ func (u *ui) repairs() repair {
 		Name: "cart", Labels: map[string]string{"repo": "cart"}, Workspace: &wire.Workspace{Source: repo, Target: "/root/cart"}, Network: "proxy",
 		Egress: &wire.Egress{Allow: []wire.EgressRule{{Host: "registry.npmjs.org"}}},
 		Policy: &wire.Policy{
-			Level: 2, Files: []wire.PolicyFile{{Name: "opencode.json", Text: `{"permission":{"edit":"allow","bash":{"*":"allow","git push*":"ask"},"connect":"deny"}}`}},
+			Level: 2, Files: []wire.PolicyFile{{Name: "opencode.json", Text: `{"permission":{"edit":"allow","bash":{"*":"allow","git push*":"ask"}}}`}},
 			Tiers: []wire.PolicyTier{{Action: "bash", Pattern: "git push*", Tier: "elevated"}},
 		},
 	}
