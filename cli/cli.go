@@ -174,7 +174,8 @@ All commands except serve use a daemon: the one at --addr or GLASSHOUSE_ADDR if 
 else the one whose socket is in the data directory. If no daemon is running, the
 command starts one, which stops when no command uses it.
 
-Jails and snapshots are given by id, or by name if the name is unique.
+Jails and snapshots are given by id or by name. Names are unique: a jail or snapshot with
+the name of another one is not created.
 
 Commands that delete data ask for confirmation if standard input and standard error
 are terminals. --force, or -f, skips the question.

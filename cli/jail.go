@@ -76,7 +76,7 @@ func (f *limitFlags) request() (l wire.Limits, err error) {
 
 func (f *jailFlags) add(cmd *cobra.Command) {
 	fs := cmd.Flags()
-	fs.StringVar(&f.name, "name", "", "display name")
+	fs.StringVar(&f.name, "name", "", "name, which no other jail has")
 	fs.StringArrayVarP(&f.labels, "label", "l", nil, "label KEY=VALUE; may be repeated")
 	fs.StringVar(&f.backend, "backend", "", "isolation backend: oci or bwrap")
 	fs.StringVar(&f.runtime, "runtime", "", "OCI runtime: runc, crun or runsc")

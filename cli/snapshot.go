@@ -259,7 +259,7 @@ func (c *command) withJail(cmd *cobra.Command, arg string, f func(*client.Client
 	return f(cl, j)
 }
 
-// jailNamed returns the jail that has this id, or is the only one with this name.
+// jailNamed returns the jail that has this id or name.
 func jailNamed(ctx context.Context, cl *client.Client, arg string) (id.Jail, error) {
 	if id.Valid('j', arg) {
 		return id.Jail(arg), nil
@@ -272,7 +272,7 @@ func jailNamed(ctx context.Context, cl *client.Client, arg string) (id.Jail, err
 	return id.Jail(one), err
 }
 
-// snapshotNamed returns the snapshot that has this id, or is the only one with this name.
+// snapshotNamed returns the snapshot that has this id or name.
 func snapshotNamed(ctx context.Context, cl *client.Client, arg string) (id.Snapshot, error) {
 	if id.Valid('s', arg) {
 		return id.Snapshot(arg), nil
@@ -307,7 +307,8 @@ func snapshotsNamed(ctx context.Context, cl *client.Client, name string) (ids []
 	return ids, nil
 }
 
-// only returns the single id in ids. It returns an error unless ids has exactly one element.
+// only returns the single id in ids. Several jails or snapshots of versions before 0.2 may have the
+// same name.
 func only(ids []string, name, what string) (string, error) {
 	switch len(ids) {
 	case 0:

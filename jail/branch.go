@@ -58,6 +58,12 @@ func (br *branches) Branch(ctx context.Context, img Image, o BranchOptions) (Jai
 	if err := checkSupported(op, b, o.Spec); err != nil {
 		return Jail{}, err
 	}
+	if !o.Spare {
+		if err := br.registry.reserveName(o.Spec.Name, op); err != nil {
+			return Jail{}, err
+		}
+		defer br.registry.releaseName(o.Spec.Name)
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), operationTimeout)
 	defer cancel()
 	if !o.Spare && img.Images != "" {

@@ -64,7 +64,7 @@ func (ck *checks) check(s Spec) (Spec, error) {
 	if err := checkHostname(s.Hostname); err != nil {
 		return s, fault.Fieldf(op, "hostname", "%v", err)
 	}
-	if len(s.Name) > 128 || strings.ContainsFunc(s.Name, func(r rune) bool { return r < ' ' }) {
+	if len(s.Name) > MaxName || strings.ContainsFunc(s.Name, func(r rune) bool { return r < ' ' }) {
 		return s, fault.Fieldf(op, "name", "at most 128 bytes, no control characters")
 	}
 	if len(s.Labels) > 64 {
@@ -202,6 +202,9 @@ func checkHostname(name string) error {
 	}
 	return nil
 }
+
+// MaxName is the maximum length of a jail's name in bytes.
+const MaxName = 128
 
 // Check returns the spec with defaults as Create would use it, or the error of Create.
 func (ck *checks) Check(s Spec) (Spec, error) { return ck.check(s) }

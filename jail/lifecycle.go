@@ -34,6 +34,11 @@ func (lc *lifecycle) Create(ctx context.Context, s Spec) (Jail, error) {
 	if err != nil {
 		return Jail{}, err
 	}
+	name := s.Name
+	if err := lc.registry.reserveName(name, "jail.Create"); err != nil {
+		return Jail{}, err
+	}
+	defer lc.registry.releaseName(name)
 	s, layers, err := lc.prepare(ctx, s)
 	if err != nil {
 		return Jail{}, err

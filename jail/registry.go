@@ -92,10 +92,12 @@ type registry struct {
 	frozenCopies map[id.Snapshot][]*entry // unused frozen copies of snapshots
 	// +checklocks:mu
 	deleted []listKey // list keys of the most recently removed jails
+	// +checklocks:mu
+	reserved map[string]bool // names of jails that are being created
 }
 
 func newRegistry(co *core, ob *observers) *registry {
-	rg := &registry{core: co, observers: ob, entries: map[id.Jail]*entry{}, frozenCopies: map[id.Snapshot][]*entry{}}
+	rg := &registry{core: co, observers: ob, entries: map[id.Jail]*entry{}, frozenCopies: map[id.Snapshot][]*entry{}, reserved: map[string]bool{}}
 	rg.recordFiles = newRecordFiles(rg)
 	return rg
 }
@@ -105,6 +107,56 @@ func (rg *registry) add(e *entry) {
 	rg.mu.Lock()
 	defer rg.mu.Unlock()
 	rg.entries[e.jail.Load().ID] = e
+}
+
+// reserveName reserves the name of a new jail. It returns fault.Conflict if a jail has or gets
+// the name. The caller calls releaseName when the jail is visible under its name, or was not created.
+// Jails of earlier versions may share a name, so the database has no unique index.
+func (rg *registry) reserveName(name, op string) error {
+	rg.mu.Lock()
+	defer rg.mu.Unlock()
+	if err := rg.checkName(name, op); err != nil {
+		return err
+	}
+	if name != "" {
+		rg.reserved[name] = true
+	}
+	return nil
+}
+
+func (rg *registry) releaseName(name string) {
+	rg.mu.Lock()
+	defer rg.mu.Unlock()
+	delete(rg.reserved, name)
+}
+
+// CheckName returns fault.Conflict if the name of a new jail is taken.
+func (rg *registry) CheckName(name string) error {
+	rg.mu.Lock()
+	defer rg.mu.Unlock()
+	return rg.checkName(name, "jail.CheckName")
+}
+
+// checkName is CheckName for callers that hold mu.
+//
+// +checklocks:rg.mu
+func (rg *registry) checkName(name, op string) error {
+	if name == "" {
+		return nil
+	}
+	if rg.reserved[name] {
+		return nameTaken(op, "", name, "choose another name")
+	}
+	for jid, e := range rg.entries {
+		if j := e.jail.Load(); j.Spec.Name == name && j.State.visible() {
+			return nameTaken(op, string(jid), name, "choose another name, or remove that jail with glasshouse jail rm "+string(jid))
+		}
+	}
+	return nil
+}
+
+func nameTaken(op, on, name, remedy string) error {
+	return &fault.Error{Op: op, On: on, Kind: fault.Conflict, Field: "name", Remedy: remedy, Err: fmt.Errorf("the name %q is taken", name)}
 }
 
 // drop forgets a jail.

@@ -17,7 +17,7 @@ func (u *ui) isAccessible() {
 	}
 	waiting := u.asks(u.careful("asking"), wire.Question{Action: "bash", Resource: "git push"})
 	g := u.garden.ID
-	s := u.snapshot(g, "seed")
+	s := u.snapshot(g, "first")
 	run := u.pursued("count to three", "sess-count")
 	views := []view{
 		{"/", "Pending approvals"},
@@ -43,7 +43,7 @@ func (u *ui) isAccessible() {
 		{"/governance?view=explore", "Policy test"},
 		{"/governance?view=policy", "Policies"},
 		{"/egress", "Network access"},
-		{"/snapshots", "seed"},
+		{"/snapshots", "first"},
 		{"/snapshots/" + string(s.ID), "Branch from here"},
 		{"/governance?view=secrets", "Secrets"},
 		{"/governance?view=budgets", "Budgets"},

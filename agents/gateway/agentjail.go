@@ -72,13 +72,30 @@ func (sv *supervisor) ensureJail(ctx context.Context, r run.Run, a Agent) (jail.
 		if err != nil {
 			return jail.Jail{}, err
 		}
-		j, err = sv.cfg.Jails.Create(ctx, spec)
+		j, err = sv.createJail(ctx, spec, r.ID)
 		if err != nil {
 			return jail.Jail{}, fmt.Errorf("create a jail for the agent: %w", err)
 		}
 	}
 	_, err = sv.cfg.Runs.Update(ctx, r.ID, func(d *run.Details) { d.Jail = j.ID })
 	return j, err
+}
+
+// createJail creates the jail of a run. Its name is that of the preset or of the configuration,
+// which jails of other runs may have; then a number follows, or the end of the run's ID.
+func (sv *supervisor) createJail(ctx context.Context, spec jail.Spec, rid id.Run) (jail.Jail, error) {
+	name := spec.Name
+	for n := 2; ; n++ {
+		j, err := sv.cfg.Jails.Create(ctx, spec)
+		if n > 10 || !errors.Is(err, fault.Conflict) || fault.FieldOf(err) != "name" {
+			return j, err
+		}
+		suffix := fmt.Sprintf("-%d", n)
+		if n == 10 {
+			suffix = "-" + string(rid[2:])
+		}
+		spec.Name = strings.ToValidUTF8(name[:min(len(name), jail.MaxName-len(suffix))], "") + suffix
+	}
 }
 
 // ensureRunning resumes or starts a jail unless it runs.

@@ -62,7 +62,7 @@ func (cp *checkpoints) checkpoint(ctx context.Context, rid id.Run, reason, by st
 	// Without the prompt lock, the snapshot could contain a partly written prompt.
 	if quiet && cp.canSnapshot(ctx, r) {
 		q.Snapshot = func(ctx context.Context) (id.Snapshot, error) {
-			s, err := cp.cfg.Snapshots.Take(ctx, r.Jail, snapshot.TakeOptions{Name: "checkpoint", Labels: map[string]string{LabelRun: string(rid)}, Reason: why, Mark: true})
+			s, err := cp.cfg.Snapshots.Take(ctx, r.Jail, snapshot.TakeOptions{Labels: map[string]string{LabelRun: string(rid)}, Reason: why, Mark: true})
 			return s.ID, err
 		}
 	}

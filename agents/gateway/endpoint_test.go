@@ -2,6 +2,8 @@ package gateway
 
 import (
 	"errors"
+	"fmt"
+	"slices"
 	"testing"
 
 	"glasshouse/agents/run"
@@ -108,6 +110,33 @@ func TestEnvNamesSessionJail(t *testing.T) {
 	}
 	if got, ok := Env(jail.Jail{ID: "j-abc"})["SANDBOX_ID"]; ok {
 		t.Errorf("SANDBOX_ID of a jail without a session = %q, want none", got)
+	}
+}
+
+// The jails of runs have the name of the preset. Names of jails are unique, so a number follows it,
+// and finally the ID of the run.
+func TestJailsOfRunsHaveDifferentNames(t *testing.T) {
+	env := newTestEnv(t)
+	env.open()
+	want := []string{"shell"}
+	for n := 2; n <= 9; n++ {
+		want = append(want, fmt.Sprint("shell-", n))
+	}
+	var got []string
+	for n := range 11 {
+		r := env.order(fmt.Sprint("s", n), "echo", Agent{Preset: "shell"})
+		env.awaitState(r.ID, run.Done)
+		j, err := env.jails.Get(t.Context(), env.run(r.ID).Jail)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, j.Spec.Name)
+		if n >= len(want) {
+			want = append(want, "shell-"+string(r.ID[2:]))
+		}
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("names of the jails: %q, want %q", got, want)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -366,6 +367,12 @@ func (f *fakeJails) Create(ctx context.Context, s jail.Spec) (jail.Jail, error) 
 	if err := f.fail["Create"]; err != nil {
 		f.mu.Unlock()
 		return jail.Jail{}, err
+	}
+	for _, j := range f.all {
+		if j.Spec.Name == s.Name && s.Name != "" {
+			f.mu.Unlock()
+			return jail.Jail{}, &fault.Error{Op: "jail.Create", Kind: fault.Conflict, Field: "name", Err: errors.New("the name is taken")}
+		}
 	}
 	if s.Limits == (jail.Limits{}) {
 		s.Limits = jail.DefaultLimits
@@ -859,6 +866,7 @@ func (s *fakeSnapshots) Branch(ctx context.Context, sid id.Snapshot, count int, 
 			spec.Labels = o.Labels
 		}
 		spec.Start = true
+		spec.Name = o.Name
 		j, err := s.jails.Create(ctx, spec)
 		s.jails.mu.Lock()
 		if err == nil {

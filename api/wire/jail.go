@@ -8,7 +8,7 @@ import (
 
 // CreateJail creates a jail (a sandbox). Omitted fields take the daemon's defaults.
 type CreateJail struct {
-	Name      string            `json:"name,omitempty" description:"Display name. It need not be unique."`
+	Name      string            `json:"name,omitempty" description:"Name of the jail, which no other jail has."`
 	Labels    map[string]string `json:"labels,omitempty" description:"Labels by which the jail can be found."`
 	Backend   string            `json:"backend,omitempty" description:"Isolation backend: oci or bwrap."`
 	Runtime   string            `json:"runtime,omitempty" description:"The OCI runtime: runc, crun or runsc."`

@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"fmt"
 	"strings"
 	"time"
 
@@ -23,6 +24,36 @@ func (o TakeOptions) Check() error {
 		return nil
 	}
 	return fault.Fieldf(op, "layering", "%q is neither %q nor %q", o.Layering, jail.Copied, jail.Stacked)
+}
+
+// reserveName reserves the name of a new snapshot. It returns fault.Conflict if a snapshot has or
+// gets the name. The caller calls releaseName when the snapshot is listed, or was not taken.
+func (ss *snapshots) reserveName(name string) error {
+	if name == "" {
+		return nil
+	}
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	if ss.reserved[name] {
+		return nameTaken("", name, "choose another name")
+	}
+	for sid, s := range ss.all {
+		if s.Name == name {
+			return nameTaken(string(sid), name, "choose another name, or remove that snapshot with glasshouse snapshot rm "+string(sid))
+		}
+	}
+	ss.reserved[name] = true
+	return nil
+}
+
+func nameTaken(on, name, remedy string) error {
+	return &fault.Error{Op: "snapshot.Take", On: on, Kind: fault.Conflict, Field: "name", Remedy: remedy, Err: fmt.Errorf("the name %q is taken", name)}
+}
+
+func (ss *snapshots) releaseName(name string) {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	delete(ss.reserved, name)
 }
 
 // newest returns the time of the last snapshot of a jail, or the zero time.

@@ -114,6 +114,9 @@ func (ss *snapshots) branch(ctx context.Context, sid id.Snapshot, count int, o O
 		if err != nil {
 			return nil, err
 		}
+		if err := ss.cfg.Jails.CheckName(spec.Name); err != nil {
+			return nil, err
+		}
 		specs[i], err = ss.cfg.Jails.Check(spec)
 		if err != nil {
 			return nil, err

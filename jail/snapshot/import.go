@@ -81,6 +81,10 @@ func (i *importing) run(ctx context.Context, r io.Reader) (Snapshot, error) {
 	if err := i.validate(ctx, &s); err != nil {
 		return Snapshot{}, err
 	}
+	if i.reserveName(s.Name) != nil { // a snapshot of this daemon has the name
+		s.Name = ""
+	}
+	defer i.releaseName(s.Name)
 	return s, i.commit(ctx, &s)
 }
 

@@ -107,6 +107,8 @@ type snapshots struct {
 	// +checklocks:mu
 	last map[id.Jail]id.Snapshot // the last snapshot in the history of each jail
 	// +checklocks:mu
+	reserved map[string]bool // names of snapshots that are being taken or imported
+	// +checklocks:mu
 	deleted []Snapshot // recently deleted ones, as positions for List
 	// +checklocks:mu
 	inUse map[id.Snapshot]int // number of users; a snapshot in use cannot be deleted
@@ -119,7 +121,7 @@ func New(cfg Config) *Manager {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	ss := &snapshots{cfg: cfg, all: map[id.Snapshot]*Snapshot{}, last: map[id.Jail]id.Snapshot{}, inUse: map[id.Snapshot]int{}, pinned: map[string]int{}}
+	ss := &snapshots{cfg: cfg, all: map[id.Snapshot]*Snapshot{}, last: map[id.Jail]id.Snapshot{}, reserved: map[string]bool{}, inUse: map[id.Snapshot]int{}, pinned: map[string]int{}}
 	return &Manager{ss, &automatic{snapshots: ss, byJail: map[id.Jail]*auto{}}, &comparer{ss}}
 }
 

@@ -82,6 +82,10 @@ func (ss *snapshots) takeNow(ctx context.Context, jid id.Jail, o TakeOptions) (_
 	if err != nil {
 		return Snapshot{}, nil, err
 	}
+	if err := ss.reserveName(o.Name); err != nil {
+		return Snapshot{}, nil, err
+	}
+	defer ss.releaseName(o.Name)
 	ss.filesMu.RLock()
 	t := &taking{snapshots: ss, ctx: context.WithoutCancel(ctx), s: Snapshot{
 		ID: id.NewSnapshot(), Name: o.Name, Labels: o.Labels, Reason: o.Reason, Trigger: o.Trigger, Host: host(),
