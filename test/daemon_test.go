@@ -372,6 +372,12 @@ func TestRunCommandLine(t *testing.T) {
 	if got, _ := os.ReadFile(filepath.Join(dir, "a")); string(got) != "old\n" {
 		t.Errorf("after apply --dry-run: a is %q", got)
 	}
+	// The jail is stopped, so its workspace is not mounted.
+	for _, args := range [][]string{{jid + ":" + dir + "/a", "-"}, {filepath.Join(dir, "a"), jid + ":" + dir + "/new"}} {
+		if _, stderr, code := h.glasshouse(dir, append([]string{"cp"}, args...)...); code != 1 || !strings.Contains(stderr, "only a running jail has") {
+			t.Errorf("cp %q: exit code %d and %q, want a conflict", args, code, stderr)
+		}
+	}
 	apply("1 change applied\n", "a")
 	apply("3 changes applied\n")
 	apply("0 changes applied\n")
