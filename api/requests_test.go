@@ -398,7 +398,7 @@ func TestReady(t *testing.T) {
 func TestDaemonPages(t *testing.T) {
 	d := open(t, apitest.New(), func(o *api.Options) {
 		o.Doctor = func(contextT) []wire.Probe {
-			return []wire.Probe{{Name: "criu", Status: "unsupported", Reason: "too old", Remedy: "make up"}}
+			return []wire.Probe{{Name: "criu", Status: "unsupported", Need: "recommended", Purpose: "snapshots", Reason: "too old", Remedy: "make up"}}
 		}
 		o.Storage = func(contextT) (wire.Storage, error) {
 			return wire.Storage{Total: 10, Free: 3, Parts: []wire.StoragePart{{Name: "events", Bytes: 7, Files: 1}}}, nil
@@ -421,7 +421,7 @@ func TestDaemonPages(t *testing.T) {
 	}
 	var probes wire.Page[wire.Probe]
 	d.want(200, req{as: access.Viewer, method: "GET", path: "/doctor"}, &probes)
-	if len(probes.Items) != 1 || probes.Items[0].Remedy != "make up" {
+	if len(probes.Items) != 1 || probes.Items[0].Remedy != "make up" || probes.Items[0].Need != "recommended" || probes.Items[0].Purpose != "snapshots" {
 		t.Errorf("doctor %+v", probes)
 	}
 	var images wire.Page[wire.Image]

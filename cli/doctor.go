@@ -12,7 +12,6 @@ import (
 	"glasshouse/api/wire"
 	"glasshouse/daemon"
 	"glasshouse/fault"
-	"glasshouse/host/probe"
 	"glasshouse/internal/text"
 )
 
@@ -20,11 +19,17 @@ func (c *command) doctor() *cobra.Command {
 	return &cobra.Command{
 		Use: "doctor", Short: "Check this host's features and print remedies for missing ones", Args: cobra.NoArgs,
 		Long: `Probe all host features that Glasshouse can use. A running daemon does the probing.
-Without a daemon, this process probes, with the tools directory of the configuration
-with which a daemon was last started on the data directory.
+Without a daemon, this process probes, with the configuration with which a daemon was
+last started on the data directory.
 
-Most features are optional. The exit status is 1 if no jail can run, because neither
-the oci nor the bwrap backend has its requirements.`,
+The first line says whether jails can run on this host, and with which program. Features
+follow by need, missing ones first:
+
+  Required      the jails of this host do not run without it
+  Recommended   jails run without it, but a function is missing or weaker
+  Optional      for special uses, or an alternative to another feature
+
+The exit status is 1 if and only if no jail can run on this host.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl, err := c.dial()
 			if err != nil {
@@ -32,21 +37,22 @@ the oci nor the bwrap backend has its requirements.`,
 			}
 			probes, err := client.Collect(cl.Doctor(cmd.Context()))
 			if errors.Is(err, fault.Unavailable) {
-				var h probe.Host
-				h, err = c.probedHost()
+				var cfg daemon.Config
+				cfg, err = c.probedConfig()
 				if err != nil {
 					return err
 				}
 				fmt.Fprintln(c.env.Stderr, "no daemon is running; probing as this user")
-				probes = daemon.Doctor(cmd.Context(), h)
+				probes = daemon.Doctor(cmd.Context(), cfg)
 			}
 			if err != nil {
 				return err
 			}
-			if err := c.print(probes, func(w io.Writer) { showProbes(w, probes) }); err != nil {
+			grouped := classified(probes)
+			if err := c.print(probes, func(w io.Writer) { showProbes(w, grouped) }); err != nil {
 				return err
 			}
-			if !isolates(probes) {
+			if runner, _ := daemon.Runner(grouped); runner == "" {
 				fmt.Fprintln(c.env.Stderr, "glasshouse: no jail can run on this host: see the remedies above")
 				return exitCode(1)
 			}
@@ -55,50 +61,88 @@ the oci nor the bwrap backend has its requirements.`,
 	}
 }
 
-// probedHost describes the host as the daemon of this data directory would probe it.
-func (c *command) probedHost() (probe.Host, error) {
+// probedConfig returns the configuration with which the daemon of this data directory would probe
+// the host.
+func (c *command) probedConfig() (daemon.Config, error) {
 	cfg := daemon.NewConfig(c.env.UID, c.env.Getenv("HOME"))
 	owner, err := readService(c.dataDir())
 	if err != nil {
-		return probe.Host{}, err
+		return cfg, err
 	}
 	if owner != nil && owner.Config != "" {
 		if err := cfg.ReadFile(owner.Config); err != nil {
-			return probe.Host{}, err
+			return cfg, err
 		}
 	}
-	return probe.Host{Data: c.dataDir(), Tools: cfg.Tools}, nil
+	cfg.Data = c.dataDir()
+	return cfg, nil
 }
 
-// backendNeeds lists the probes that each backend needs. One successful probe of each inner list
-// is enough.
-var backendNeeds = [][][]string{
-	{ // oci
-		{"root"}, {"network namespaces"}, {"overlay with idmapped layers"}, {"sized disks"},
-		{"cgroup freeze, kill and identity"}, {"seccomp"}, {"runc", "crun", "runsc"},
-	},
-	{{"bubblewrap"}, {"seccomp"}}, // bwrap
-}
-
-// isolates reports whether any backend can run jails on a host with these probe results.
-func isolates(probes []wire.Probe) bool {
-	ok := func(name string) bool {
-		return slices.ContainsFunc(probes, func(p wire.Probe) bool { return p.Name == name && p.Status == "ok" })
+// classified returns the probes with their need, which daemons of older versions do not report.
+func classified(probes []wire.Probe) []wire.Probe {
+	if slices.ContainsFunc(probes, func(p wire.Probe) bool { return p.Need != "" }) {
+		return probes
 	}
-	return slices.ContainsFunc(backendNeeds, func(all [][]string) bool {
-		return !slices.ContainsFunc(all, func(any []string) bool { return !slices.ContainsFunc(any, ok) })
-	})
+	probes = slices.Clone(probes) // the JSON output has what the daemon reported
+	root := slices.ContainsFunc(probes, func(p wire.Probe) bool { return p.Name == "root" && p.Status == "ok" })
+	daemon.Classify(probes, root, "", "")
+	return probes
 }
 
+// showProbes prints the verdict and then the probes by need. In each group, those that are not ok
+// come first.
 func showProbes(w io.Writer, probes []wire.Probe) {
-	mark := map[string]string{"ok": "ok  ", "unsupported": "no  ", "unknown": "?   "}
+	bad := func(p wire.Probe) bool { return p.Status != "ok" }
+	if runner, repair := daemon.Runner(probes); runner != "" {
+		fmt.Fprintln(w, "ready: jails run with", runner)
+	} else {
+		fmt.Fprintln(w, "not ready: no jail can run on this host")
+		if repair.Remedy != "" {
+			fmt.Fprintf(w, "try: %s\n", text.Visible(repair.Remedy))
+		}
+	}
+	missing := 0
+	groups := map[string][]wire.Probe{}
 	for _, p := range probes {
-		fmt.Fprintf(w, "%s%-22s %s\n", mark[p.Status], p.Name, text.Visible(p.Detail))
-		if p.Reason != "" {
-			fmt.Fprintf(w, "    %-22s %s\n", "", text.Visible(p.Reason))
+		groups[p.Need] = append(groups[p.Need], p)
+		if p.Need == daemon.Recommended && bad(p) {
+			missing++
 		}
-		if p.Remedy != "" {
-			fmt.Fprintf(w, "    %-22s → %s\n", "", text.Visible(p.Remedy))
+	}
+	fmt.Fprintf(w, "recommended features missing: %d\n", missing)
+	for _, g := range []struct{ need, heading string }{
+		{daemon.Required, "Required"}, {daemon.Recommended, "Recommended"}, {daemon.Optional, "Optional"},
+	} {
+		if len(groups[g.need]) == 0 {
+			continue
 		}
+		fmt.Fprintf(w, "\n%s\n", g.heading)
+		slices.SortStableFunc(groups[g.need], func(a, b wire.Probe) int {
+			switch {
+			case bad(a) == bad(b):
+				return 0
+			case bad(a):
+				return -1
+			}
+			return 1
+		})
+		for _, p := range groups[g.need] {
+			showProbe(w, p)
+		}
+	}
+}
+
+func showProbe(w io.Writer, p wire.Probe) {
+	mark := map[string]string{"ok": "ok  ", "unsupported": "no  ", "unknown": "?   "}
+	below := func(s string) { fmt.Fprintf(w, "    %-22s %s\n", "", text.Visible(s)) }
+	fmt.Fprintf(w, "%s%-22s %s\n", mark[p.Status], p.Name, text.Visible(p.Detail))
+	if p.Status != "ok" && p.Purpose != "" {
+		below("used for: " + p.Purpose)
+	}
+	if p.Reason != "" {
+		below(p.Reason)
+	}
+	if p.Remedy != "" {
+		below("→ " + p.Remedy)
 	}
 }

@@ -2,64 +2,43 @@ package cli
 
 import (
 	"encoding/json"
+	"regexp"
 	"strings"
 	"testing"
 
 	"glasshouse/api/wire"
-	"glasshouse/daemon"
-	"glasshouse/host/probe"
 )
 
-func TestDoctorFindsUsableBackend(t *testing.T) {
-	with := func(names ...string) []wire.Probe {
-		list := []wire.Probe{{Name: "kvm", Status: "unsupported"}, {Name: "crun", Status: "unknown"}}
-		for _, n := range names {
-			list = append(list, wire.Probe{Name: n, Status: "ok"})
-		}
-		return list
+// doctorAnswers are the answers of a daemon with these probes.
+func doctorAnswers(t *testing.T, list ...wire.Probe) map[string]string {
+	b, err := json.Marshal(map[string]any{"items": list})
+	if err != nil {
+		t.Fatal(err)
 	}
-	oci := []string{"root", "network namespaces", "overlay with idmapped layers", "sized disks", "cgroup freeze, kill and identity", "seccomp"}
-	for name, tt := range map[string]struct {
-		probes []wire.Probe
-		want   bool
-	}{
-		"nothing":             {with(), false},
-		"no runtime":          {with(oci...), false},
-		"runc":                {with(append(oci, "runc")...), true},
-		"runsc":               {with(append(oci, "runsc")...), true},
-		"bubblewrap":          {with("bubblewrap", "seccomp"), true},
-		"no seccomp":          {with("bubblewrap"), false},
-		"a runtime, not root": {with(append(oci[1:], "runc")...), false},
-	} {
-		if got := isolates(tt.probes); got != tt.want {
-			t.Errorf("%s: %v, want %v", name, got, tt.want)
-		}
-	}
+	return map[string]string{"GET /doctor": string(b)}
 }
 
 // Install scripts depend on the exit status.
 func TestDoctorExitStatus(t *testing.T) {
-	probes := func(list ...wire.Probe) map[string]string {
-		b, err := json.Marshal(map[string]any{"items": list})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return map[string]string{"GET /doctor": string(b)}
+	required := func(name, status string) wire.Probe {
+		return wire.Probe{Name: name, Status: status, Need: "required", Remedy: "install " + name}
 	}
-	seccomp := wire.Probe{Name: "seccomp", Status: "ok"}
-	kvm := wire.Probe{Name: "kvm", Status: "unsupported", Reason: "no /dev/kvm", Remedy: "load the module kvm"}
+	kvm := wire.Probe{Name: "kvm", Status: "unsupported", Need: "optional", Reason: "no /dev/kvm", Remedy: "load the module kvm"}
+	criu := wire.Probe{Name: "criu", Status: "unsupported", Need: "recommended"}
 	const message = "no jail can run on this host"
 	for name, tt := range map[string]struct {
-		answers map[string]string
-		code    int
+		probes []wire.Probe
+		code   int
 	}{
-		"nothing is there":           {probes(), 1},
-		"bubblewrap is missing":      {probes(seccomp, kvm, wire.Probe{Name: "bubblewrap", Status: "unsupported", Remedy: "apt-get install bubblewrap"}), 1},
-		"bubblewrap is inconclusive": {probes(seccomp, wire.Probe{Name: "bubblewrap", Status: "unknown"}), 1},
-		"an option is missing":       {probes(seccomp, kvm, wire.Probe{Name: "bubblewrap", Status: "ok"}), 0},
+		"nothing is there":           {nil, 1},
+		"nothing is required":        {[]wire.Probe{kvm, criu}, 1},
+		"bubblewrap is missing":      {[]wire.Probe{required("seccomp", "ok"), kvm, required("bubblewrap", "unsupported")}, 1},
+		"bubblewrap is inconclusive": {[]wire.Probe{required("seccomp", "ok"), required("bubblewrap", "unknown")}, 1},
+		"seccomp is missing":         {[]wire.Probe{required("seccomp", "unsupported"), required("bubblewrap", "ok")}, 1},
+		"other features are missing": {[]wire.Probe{required("seccomp", "ok"), kvm, criu, required("bubblewrap", "ok")}, 0},
 	} {
 		for _, format := range []string{"", " --json"} {
-			code, stdout, stderr := newScriptedDaemon(t, tt.answers).run("", argsOf("doctor"+format)...)
+			code, stdout, stderr := newScriptedDaemon(t, doctorAnswers(t, tt.probes...)).run("", argsOf("doctor"+format)...)
 			if code != tt.code || strings.Contains(stderr, message) != (tt.code == 1) {
 				t.Errorf("%s: doctor%s: exit code %d and stderr %q, want %d and %q only if that is 1\n%s", name, format, code, stderr, tt.code, message, stdout)
 			}
@@ -67,19 +46,84 @@ func TestDoctorExitStatus(t *testing.T) {
 	}
 }
 
-// After a renamed probe, doctor would report that no jail can run anywhere.
-func TestDoctorProbeNamesExist(t *testing.T) {
-	known := map[string]bool{}
-	for _, p := range daemon.Doctor(t.Context(), probe.Host{Data: t.TempDir()}) {
-		known[p.Name] = true
+// Scripts search for lines that start with ok and a name.
+func TestDoctorGroupsProbes(t *testing.T) {
+	answers := doctorAnswers(t,
+		wire.Probe{Name: "kernel", Status: "ok", Need: "recommended", Purpose: "idmapped layers", Detail: "Linux 6.12"},
+		wire.Probe{Name: "root", Status: "ok", Need: "required"},
+		wire.Probe{Name: "runc", Status: "ok", Need: "required", Detail: "1.1.5"},
+		wire.Probe{Name: "crun", Status: "ok", Need: "optional"},
+		wire.Probe{Name: "criu", Status: "unsupported", Need: "recommended", Purpose: "snapshots", Reason: "It is too old.", Remedy: "run make setup"},
+		wire.Probe{Name: "bpf", Status: "unknown", Need: "recommended", Reason: "No result."},
+		wire.Probe{Name: "kvm", Status: "unsupported", Need: "optional", Reason: "No \x1b[31m/dev/kvm."},
+	)
+	const want = `ready: jails run with runc (oci)
+recommended features missing: 2
+
+Required
+ok  root
+ok  runc 1.1.5
+
+Recommended
+no  criu
+ used for: snapshots
+ It is too old.
+ → run make setup
+?   bpf
+ No result.
+ok  kernel Linux 6.12
+
+Optional
+no  kvm
+ No \x1b[31m/dev/kvm.
+ok  crun
+`
+	code, stdout, stderr := newScriptedDaemon(t, answers).run("", "doctor")
+	got := regexp.MustCompile(`(?m) +$`).ReplaceAllString(stdout, "")
+	got = regexp.MustCompile(`(\S|^) {5,}`).ReplaceAllString(got, "$1 ")
+	got = regexp.MustCompile(`(?m)^ {5,}`).ReplaceAllString(got, " ")
+	if code != 0 || got != want {
+		t.Errorf("exit code %d, stderr %q, got\n%s\nwant\n%s", code, stderr, got, want)
 	}
-	for _, all := range backendNeeds {
-		for _, any := range all {
-			for _, name := range any {
-				if !known[name] {
-					t.Errorf("no probe has the name %q", name)
-				}
-			}
+
+	// The JSON output has the order of the daemon.
+	_, stdout, _ = newScriptedDaemon(t, answers).run("", "--json", "doctor")
+	var list []wire.Probe
+	if err := json.Unmarshal([]byte(stdout), &list); err != nil || len(list) != 7 || list[0].Name != "kernel" || list[4].Need != "recommended" || list[4].Purpose != "snapshots" {
+		t.Errorf("doctor --json: %v, got %+v, want the response of the daemon", err, list)
+	}
+}
+
+func TestDoctorStartsWithRemedy(t *testing.T) {
+	_, stdout, _ := newScriptedDaemon(t, doctorAnswers(t,
+		wire.Probe{Name: "criu", Status: "unsupported", Need: "recommended", Remedy: "install criu"},
+		wire.Probe{Name: "seccomp", Status: "ok", Need: "required"},
+		wire.Probe{Name: "runc", Status: "unsupported", Need: "required", Remedy: "install\x1b[31m runc"},
+	)).run("", "doctor")
+	const want = "not ready: no jail can run on this host\ntry: install\\x1b[31m runc\nrecommended features missing: 1\n\nRequired\nno  runc"
+	if !strings.HasPrefix(stdout, want) {
+		t.Errorf("got\n%s\nwant first\n%s", stdout, want)
+	}
+}
+
+// Daemons of older versions do not report the need of a feature.
+func TestDoctorOfOlderDaemon(t *testing.T) {
+	var list []wire.Probe
+	for _, name := range []string{"user namespaces", "mount namespaces", "pid namespaces", "network namespaces", "uts namespaces", "ipc namespaces", "overlay without root", "seccomp"} {
+		list = append(list, wire.Probe{Name: name, Status: "ok"})
+	}
+	for status, want := range map[string]string{
+		"ok":          "ready: jails run with bubblewrap (bwrap)\n",
+		"unsupported": "not ready: ",
+	} {
+		answers := doctorAnswers(t, append(list, wire.Probe{Name: "bubblewrap", Status: status})...)
+		code, stdout, stderr := newScriptedDaemon(t, answers).run("", "doctor")
+		if (code == 0) != (status == "ok") || !strings.HasPrefix(stdout, want) || !strings.Contains(stdout, "\nRequired\n") {
+			t.Errorf("bubblewrap %s: exit code %d, stderr %q, got\n%s\nwant first %q", status, code, stderr, stdout, want)
+		}
+		_, stdout, _ = newScriptedDaemon(t, answers).run("", "--json", "doctor")
+		if strings.Contains(stdout, `"need"`) {
+			t.Errorf("doctor --json has a need that the daemon does not report:\n%s", stdout)
 		}
 	}
 }

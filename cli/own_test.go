@@ -268,13 +268,13 @@ func TestDoctorProbesWithoutDaemon(t *testing.T) {
 	config := filepath.Join(dir, "config.yaml")
 	(&vendor{T: t}).write(config, "tools: "+tools+"\n")
 	c := &command{data: dir, env: Env{UID: 1000, Getenv: func(string) string { return "" }}}
-	if h, err := c.probedHost(); err != nil || h.Data != dir || h.Tools == tools {
+	if h, err := c.probedConfig(); err != nil || h.Data != dir || h.Tools == tools {
 		t.Errorf("without a service: got %+v, %v, want the default tools", h, err)
 	}
 	if err := writeService(dir, &service{Config: config}); err != nil {
 		t.Fatal(err)
 	}
-	if h, err := c.probedHost(); err != nil || h.Tools != tools {
+	if h, err := c.probedConfig(); err != nil || h.Tools != tools {
 		t.Errorf("with a service: got %+v, %v, want the tools of its configuration, %s", h, err, tools)
 	}
 	if err := writeService(dir, &service{Config: config + ".none"}); err != nil {

@@ -23,7 +23,7 @@ type Market struct {
 // barredBundles reports whether all installed bundles are still trusted.
 func (d *Daemon) barredBundles() wire.Probe {
 	all := d.registry.Bundles()
-	p := wire.Probe{Name: "bundles", Status: "ok", Detail: fmt.Sprintf("%d installed or being installed", len(all))}
+	p := wire.Probe{Name: "bundles", Status: "ok", Need: Recommended, Purpose: "the capabilities of installed bundles", Detail: fmt.Sprintf("%d installed or being installed", len(all))}
 	for _, b := range all {
 		if why := d.registry.NotCallableReason(b.Name); why != nil {
 			p.Status, p.Reason, p.Remedy = "unsupported", fmt.Sprintf("capabilities of %s cannot be called: %v", b.Name, why), fault.RemedyOf(why)

@@ -10,8 +10,6 @@ import (
 	"path/filepath"
 
 	"glasshouse/api"
-	"glasshouse/api/wire"
-	"glasshouse/host/probe"
 	"glasshouse/jail"
 	"glasshouse/jail/backend/bwrap"
 	"glasshouse/jail/backend/oci"
@@ -146,17 +144,4 @@ func ignoreMissing(err error) error {
 		return nil
 	}
 	return err
-}
-
-func (d *Daemon) doctor(ctx context.Context) []wire.Probe {
-	return append(Doctor(ctx, probe.Host{Tools: d.Config.Tools, Data: d.Config.Data}), d.barredBundles())
-}
-
-// Doctor probes the capabilities of a host as the calling user.
-func Doctor(ctx context.Context, h probe.Host) []wire.Probe {
-	var list []wire.Probe
-	for _, r := range probe.All(ctx, h) {
-		list = append(list, wire.Probe{Name: r.Name, Status: string(r.Status), Detail: r.Detail, Reason: r.Reason, Remedy: r.Remedy})
-	}
-	return append(list, observing(ctx)...)
 }

@@ -64,11 +64,13 @@ type Backend struct {
 
 // Probe is the result of checking one host mechanism.
 type Probe struct {
-	Name   string `json:"name" required:"true"`
-	Status string `json:"status" required:"true" enum:"ok,unsupported,unknown" description:"unknown: the probe was inconclusive."`
-	Detail string `json:"detail,omitempty" description:"What the probe found."`
-	Reason string `json:"reason,omitempty" description:"Why it is not ok."`
-	Remedy string `json:"remedy,omitempty" description:"How to enable the mechanism."`
+	Name    string `json:"name" required:"true"`
+	Status  string `json:"status" required:"true" enum:"ok,unsupported,unknown" description:"unknown: the probe was inconclusive."`
+	Need    string `json:"need,omitempty" enum:"required,recommended,optional" description:"required: no jail runs on this host without it. recommended: jails run without it, but Glasshouse lacks a function or is weaker. optional: for special uses, or an alternative."`
+	Purpose string `json:"purpose,omitempty" description:"What Glasshouse uses the mechanism for."`
+	Detail  string `json:"detail,omitempty" description:"What the probe found."`
+	Reason  string `json:"reason,omitempty" description:"Why it is not ok."`
+	Remedy  string `json:"remedy,omitempty" description:"How to enable the mechanism."`
 }
 
 // Image is an unpacked root filesystem.

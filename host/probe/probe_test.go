@@ -231,6 +231,17 @@ func TestIncompatibleCRIUIsReported(t *testing.T) {
 	}
 }
 
+// The backend bwrap uses options of bubblewrap 0.7.
+func TestOldBubblewrapIsUnsupported(t *testing.T) {
+	for version, want := range map[string]probe.Status{"0.6.2": probe.Unsupported, "0.7.0": probe.OK, "0.11.0": probe.OK, "1.0": probe.OK, "today": probe.Unknown} {
+		h := fakeTools(t, "bwrap", `[ "$1" != --version ] || echo bubblewrap `+version)
+		r := find(t, probe.All(t.Context(), h), "bubblewrap")
+		if r.Status != want {
+			t.Errorf("bubblewrap %s = %+v, want %s", version, r, want)
+		}
+	}
+}
+
 func TestHangingToolTimesOut(t *testing.T) {
 	mark := filepath.Join(t.TempDir(), "pid")
 	h := fakeTools(t, "runsc", "sleep 300 & echo $! > "+mark+"; wait")

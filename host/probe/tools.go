@@ -163,7 +163,17 @@ func bubblewrap(ctx context.Context, h Host) (string, error) {
 		return "", err
 	}
 	v, err := version(ctx, path)
-	return v + ", " + path, err
+	if err != nil {
+		return "", err
+	}
+	var major, minor int
+	if _, err := fmt.Sscanf(v, "%d.%d", &major, &minor); err != nil {
+		return "", fmt.Errorf("version %q of %s: %w", v, path, err)
+	}
+	if major == 0 && minor < 7 { // the backend bwrap uses options of 0.7
+		return "", cannot("bubblewrap "+v+", "+path+", is too old: 0.7 is needed", "install bubblewrap 0.7 or newer")
+	}
+	return v + ", " + path, nil
 }
 
 // machineName returns the name of this architecture according to uname(2) and QEMU.
