@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A watched file is found beside a directory with more files than are searched.
+// A watched file is found although its directory has a subdirectory with more files than are searched.
 func TestWatchedPathsInLargeTrees(t *testing.T) {
 	dir := t.TempDir()
 	for i := range 400 {
