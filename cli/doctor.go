@@ -91,7 +91,7 @@ func isolates(probes []wire.Probe) bool {
 }
 
 func showProbes(w io.Writer, probes []wire.Probe) {
-	mark := map[string]string{"ok": "ok  ", "unsupported": "no  ", "unknown": "?   "}
+	mark := map[string]string{"ok": "ok  ", "unsupported": "no  ", "unknown": "?   ", "warning": "!   "}
 	for _, p := range probes {
 		fmt.Fprintf(w, "%s%-22s %s\n", mark[p.Status], p.Name, text.Visible(p.Detail))
 		if p.Reason != "" {

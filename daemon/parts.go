@@ -55,6 +55,8 @@ func (c Config) tool(name string) string {
 func (d *Daemon) listen(ctx context.Context) error {
 	tools := &toolServers{d: d}
 	d.onClose(tools.Close)
+	d.storage = newStorage(d.Config.Data, d.Config.Pool.Size, d.jails.Pool)
+	d.storage.shares = shares{d.Config.Events.Share, d.Config.Snapshots.Share}
 	options := api.Options{
 		Jails: d.jails, Images: images{d.images, d.jails, d.snapshots}, Tokens: d.tokens, IdempotencyStore: d.store.Replays(),
 		Observed:  observed{d.observers},
@@ -72,7 +74,7 @@ func (d *Daemon) listen(ctx context.Context) error {
 		Hosts:   append(d.Config.Approvals.hosts(), d.Config.Gateway.Connectors.hosts()...),
 		Peers:   access.Peers{Group: d.Config.Socket.Group},
 		Doctor:  d.doctor,
-		Storage: newStorage(d.Config.Data, d.Config.Pool.Size, d.jails.Pool).now,
+		Storage: d.storage.now,
 		Ready:   newReadiness(d.checkReady).now,
 		Version: d.Version,
 		Log:     d.log.With("part", "api"),
@@ -149,7 +151,7 @@ func ignoreMissing(err error) error {
 }
 
 func (d *Daemon) doctor(ctx context.Context) []wire.Probe {
-	return append(Doctor(ctx, probe.Host{Tools: d.Config.Tools, Data: d.Config.Data}), d.barredBundles())
+	return append(Doctor(ctx, probe.Host{Tools: d.Config.Tools, Data: d.Config.Data}), d.barredBundles(), d.probeDisk(ctx))
 }
 
 // Doctor probes the capabilities of a host as the calling user.
