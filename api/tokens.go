@@ -32,9 +32,18 @@ func (h *tokenHandler) createToken(ctx context.Context, _ none, b wire.CreateTok
 
 // E2B describes the listener for clients of the E2B protocol.
 type E2B struct {
-	URL    string // "": not served
-	Domain string // parent domain of the host names of sandbox ports
-	CA     string // CA certificate that clients must trust, PEM; "": a public CA
+	URL    string   // "": not served
+	Domain string   // parent domain of the host names of sandbox ports
+	Reach  []string // hosts that sandboxes can reach; nil: those on the Internet
+	CA     string   // CA certificate that clients must trust, PEM; "": a public CA
+}
+
+// reach returns the hosts that sandboxes can reach; "*" is the Internet.
+func (e E2B) reach() []string {
+	if e.Reach == nil {
+		return []string{"*"}
+	}
+	return e.Reach
 }
 
 // createE2bKey creates an API key that is valid only on the E2B listener.
@@ -43,7 +52,7 @@ func (h *tokenHandler) createE2bKey(ctx context.Context, _ none, b wire.CreateE2
 		return wire.E2BKey{}, fault.Cannot("api.createE2bKey", "the E2B API is disabled", "set e2b.listen in the daemon's configuration")
 	}
 	t, key, err := h.tokens.CreateKey(ctx, cmp.Or(b.Name, access.CallerOf(ctx).Name), nil)
-	return wire.E2BKey{ID: t.ID, Key: key, URL: h.e2b.URL, Domain: h.e2b.Domain, CA: h.e2b.CA}, err
+	return wire.E2BKey{ID: t.ID, Key: key, URL: h.e2b.URL, Domain: h.e2b.Domain, CA: h.e2b.CA, Reach: h.e2b.reach()}, err
 }
 
 func (h *tokenHandler) listTokens(ctx context.Context, p paging, _ none) (wire.Page[wire.Token], error) {

@@ -105,7 +105,7 @@ func showProbes(w io.Writer, probes []wire.Probe) {
 	groups := map[string][]wire.Probe{}
 	for _, p := range probes {
 		groups[p.Need] = append(groups[p.Need], p)
-		if p.Need == daemon.Recommended && bad(p) {
+		if p.Need == daemon.Recommended && bad(p) && p.Status != "warning" {
 			missing++
 		}
 	}
@@ -133,7 +133,7 @@ func showProbes(w io.Writer, probes []wire.Probe) {
 }
 
 func showProbe(w io.Writer, p wire.Probe) {
-	mark := map[string]string{"ok": "ok  ", "unsupported": "no  ", "unknown": "?   "}
+	mark := map[string]string{"ok": "ok  ", "unsupported": "no  ", "unknown": "?   ", "warning": "!   "}
 	below := func(s string) { fmt.Fprintf(w, "    %-22s %s\n", "", text.Visible(s)) }
 	fmt.Fprintf(w, "%s%-22s %s\n", mark[p.Status], p.Name, text.Visible(p.Detail))
 	if p.Status != "ok" && p.Purpose != "" {

@@ -7,10 +7,12 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"glasshouse/api/wire"
 	"glasshouse/internal/atomicfile"
+	"glasshouse/internal/text"
 
 	"github.com/spf13/cobra"
 )
@@ -21,6 +23,9 @@ func (c *command) e2b() *cobra.Command {
 		Use: "e2b", Short: "Print the environment variables that point E2B clients to this daemon", Args: cobra.NoArgs,
 		Long: `Create an API key and print shell lines that set the environment variables of E2B
 clients. A project that uses an E2B SDK then creates its sandboxes on this daemon.
+
+By default sandboxes can reach the whole Internet, as with E2B. The key e2b.reach of the
+daemon's configuration limits them; standard error says which hosts they can reach.
 
 Each key can access only its own sandboxes, and nothing else of the daemon. Glasshouse
 token ls lists keys, glasshouse token rm revokes one. The daemon must serve E2B
@@ -52,6 +57,7 @@ trust it. For other programs, pass the file in NODE_EXTRA_CA_CERTS, such as with
 				}
 				lines = append(lines, "NODE_EXTRA_CA_CERTS="+own, "SSL_CERT_FILE="+all)
 			}
+			fmt.Fprintln(c.env.Stderr, "# "+reachText(k.Reach))
 			return c.print(k, func(w io.Writer) {
 				for _, line := range lines {
 					name, value, _ := strings.Cut(line, "=")
@@ -64,16 +70,27 @@ trust it. For other programs, pass the file in NODE_EXTRA_CA_CERTS, such as with
 	return cmd
 }
 
-// shellWord returns text as one word of a POSIX shell, quoted if necessary. Shells evaluate the
+// reachText says which hosts sandboxes can reach.
+func reachText(hosts []string) string {
+	switch {
+	case len(hosts) == 0:
+		return "sandboxes can reach no host: e2b.reach in the daemon's configuration is empty"
+	case slices.Contains(hosts, "*"):
+		return "sandboxes can reach the whole Internet unless the client forbids it; e2b.reach in the daemon's configuration limits them"
+	}
+	return "sandboxes can reach only e2b.reach: " + text.Visible(strings.Join(hosts, ", "))
+}
+
+// shellWord returns word as one word of a POSIX shell, quoted if necessary. Shells evaluate the
 // printed lines, and a path or a response of the daemon may contain any character.
-func shellWord(text string) string {
+func shellWord(word string) string {
 	plain := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("_-./:@%+=,", r)
 	}
-	if text != "" && strings.IndexFunc(text, func(r rune) bool { return !plain(r) }) < 0 {
-		return text
+	if word != "" && strings.IndexFunc(word, func(r rune) bool { return !plain(r) }) < 0 {
+		return word
 	}
-	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
 // systemRoots are the locations of the system's trusted CA certificates: Debian and Alpine,
@@ -90,12 +107,12 @@ func saveAuthority(dir, ca string) (own, all string, err error) {
 	sum := sha256.Sum256([]byte(ca)) // each daemon has its own CA
 	own = filepath.Join(dir, fmt.Sprintf("e2b-%x.pem", sum[:4]))
 	all = filepath.Join(dir, fmt.Sprintf("e2b-%x-and-system.pem", sum[:4]))
-	text := []byte(ca)
+	bundle := []byte(ca)
 	for _, name := range systemRoots {
 		if roots, err := os.ReadFile(name); err == nil {
-			text = append(append(roots, '\n'), text...)
+			bundle = append(append(roots, '\n'), bundle...)
 			break
 		}
 	}
-	return own, all, errors.Join(atomicfile.Write(own, []byte(ca), 0o644), atomicfile.Write(all, text, 0o644))
+	return own, all, errors.Join(atomicfile.Write(own, []byte(ca), 0o644), atomicfile.Write(all, bundle, 0o644))
 }

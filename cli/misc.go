@@ -150,6 +150,9 @@ func (c *command) token() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if tok.ExpiresAt == nil {
+				fmt.Fprintf(c.env.Stderr, "glasshouse: this token does not expire; use --ttl to limit its lifetime, or revoke it with: glasshouse token rm %s\n", tok.ID)
+			}
 			return c.print(tok, func(w io.Writer) { fmt.Fprintln(w, tok.Token) })
 		},
 	}
@@ -173,6 +176,9 @@ func (c *command) token() *cobra.Command {
 					expires := "never"
 					if t.ExpiresAt != nil {
 						expires = t.ExpiresAt.Local().Format(time.DateTime)
+						if time.Now().After(*t.ExpiresAt) {
+							expires += ", expired"
+						}
 					}
 					rows = append(rows, []string{string(t.ID), t.Name, t.Role, ago(t.CreatedAt, time.Now()), expires})
 				}

@@ -64,7 +64,8 @@ type Snapshots struct {
 	MemoryMB int64 `yaml:"memory_mb"` // MiB of memory for cached process images
 	Copies   int   `yaml:"copies"`    // frozen spare copies per snapshot for branches and rewinds; 0 means none
 	CopiesMB int64 `yaml:"copies_mb"` // MiB of memory for all spare copies
-	DiskMB   int64 `yaml:"disk_mb"`   // MiB for all automatic snapshots; 0 means no limit
+	DiskMB   int64 `yaml:"disk_mb"`   // MiB for all automatic snapshots; 0 means Share
+	Share    int   `yaml:"share"`     // percentage of the file system for all automatic snapshots; 0 means no limit
 }
 
 // Audit configures the audit log.
@@ -126,10 +127,11 @@ func NewConfig(uid int, home string) Config {
 		Network: Network{Transit: "100.64.0.0/16"},
 		Pool:    Pool{Size: 1, TTL: 10 * time.Minute},
 		Observe: Observe{Syscalls: "all", Sample: 1, Files: "all", Network: "packets", OnOverload: "throttle", RingKB: 1024, Sources: sourceNames},
-		Events:  Events{Fsync: "none", SegmentMB: 64, KeepMB: 8192},
+		Events:  Events{Fsync: "none", SegmentMB: 64, KeepMB: 8192, Share: 20},
 
-		Snapshots: Snapshots{MemoryMB: 1024, CopiesMB: 1024},
+		Snapshots: Snapshots{MemoryMB: 1024, CopiesMB: 1024, Share: 20},
 		E2B:       E2B{VolumeMB: 4096},
+		Gateway:   Gateway{KeepAge: 24 * time.Hour},
 		Approvals: Approvals{Wait: 15 * time.Minute, Limit: 32, Keep: 90 * 24 * time.Hour},
 	}
 	if uid != 0 {
@@ -228,6 +230,11 @@ func (c *Config) Validate() error {
 	}
 	if err := c.Events.policy().Check(op, "events."); err != nil {
 		return err
+	}
+	for field, n := range map[string]int{"events.share": c.Events.Share, "snapshots.share": c.Snapshots.Share} {
+		if n < 0 || n > 100 {
+			return fault.Fieldf(op, field, "%d is not a percentage between 0 and 100", n)
+		}
 	}
 	if err := validMarkets(c.Markets); err != nil {
 		return err

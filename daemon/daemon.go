@@ -69,6 +69,7 @@ type Daemon struct {
 	images  *rootfs.Provider
 	jails   *jail.Manager
 	tokens  *access.Tokens
+	storage *storage
 
 	chain     *chain.Chain
 	kernel    *govern.Engine
@@ -307,6 +308,7 @@ func (d *Daemon) openJails(ctx context.Context) error {
 	if os.Geteuid() == 0 {
 		d.guardNetwork()
 	}
+	d.limitLogs()
 	d.onClose(d.snapshots.Close)
 	return d.snapshots.Open(ctx)
 }

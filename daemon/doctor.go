@@ -95,7 +95,7 @@ func (r runner) requires(root bool) []string {
 }
 
 func (d *Daemon) doctor(ctx context.Context) []wire.Probe {
-	return append(Doctor(ctx, d.Config), d.barredBundles())
+	return append(Doctor(ctx, d.Config), d.barredBundles(), d.probeDisk(ctx))
 }
 
 // Doctor probes the features of this host, as the calling user, for a daemon with the

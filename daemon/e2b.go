@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 	"path/filepath"
 	"strings"
 	"time"
@@ -33,6 +34,7 @@ type E2B struct {
 	TLS      E2BTLS        `yaml:"tls"`
 	VolumeMB int64         `yaml:"volume_mb"` // MiB of a new volume; it uses only as much disk as its files
 	Idle     time.Duration `yaml:"idle"`      // idle time before auto-resumable sandboxes are paused; 0 disables
+	Reach    *[]string     `yaml:"reach"`     // hosts that sandboxes may reach; nil means the Internet
 	Builds   Builds        `yaml:"builds"`    // template builds
 }
 
@@ -58,22 +60,44 @@ func (b Builds) validate() error {
 		return fault.Fieldf("config", "e2b.builds.upload_mb", "%d is negative", b.UploadMB)
 	case b.AtOnce < 0:
 		return fault.Fieldf("config", "e2b.builds.at_once", "%d is negative", b.AtOnce)
-	case b.Reach == nil:
+	}
+	return validReach("e2b.builds.reach", b.Reach)
+}
+
+// validReach checks the list of hosts in a field; nil is the Internet.
+func validReach(field string, hosts *[]string) error {
+	if hosts == nil {
 		return nil
 	}
 	var r egress.Rules
-	for _, host := range *b.Reach {
+	for _, host := range *hosts {
 		r.Allow = append(r.Allow, egress.Rule{Host: host})
 	}
 	if _, err := r.Explain(egress.Request{Host: "example.com"}); err != nil {
-		return fault.Fieldf("config", "e2b.builds.reach", "%v", err)
+		return fault.Fieldf("config", field, "%v", err)
 	}
 	return nil
+}
+
+// reachOf returns the hosts of a list; nil is the Internet, and an empty list is not.
+func reachOf(hosts *[]string) []string {
+	if hosts == nil {
+		return nil
+	}
+	return append([]string{}, *hosts...)
 }
 
 func (c E2B) validate(insecure bool) error {
 	if err := c.Builds.validate(); err != nil {
 		return err
+	}
+	if err := validReach("e2b.reach", c.Reach); err != nil {
+		return err
+	}
+	for _, host := range reachOf(c.Reach) {
+		if p, err := netip.ParsePrefix(host); err == nil && p.Bits() == 0 { // includes private networks
+			return fault.Fieldf("config", "e2b.reach", "%s is every address, also of private networks: remove e2b.reach to allow the Internet", host)
+		}
 	}
 	if c.Idle < 0 {
 		return fault.Fieldf("config", "e2b.idle", "%s is negative", c.Idle)
@@ -123,21 +147,17 @@ func (d *Daemon) openE2B(ctx context.Context) error {
 	if err := volumes.Start(ctx); err != nil {
 		return err
 	}
-	var reach []string
-	if c.Builds.Reach != nil {
-		reach = append([]string{}, *c.Builds.Reach...)
-	}
 	templates := template.New(template.Config{
 		Store: d.store.Templates(), Dir: filepath.Join(d.Config.Data, "e2b"), Jails: d.jails, Snapshots: d.snapshots,
 		Resolve: layers{d.images}.Resolve, Pull: pull(d.images), Govern: governSandbox,
-		EgressHosts: reach, UploadMB: c.Builds.UploadMB, MaxBuilds: c.Builds.AtOnce, Log: log,
+		EgressHosts: reachOf(c.Builds.Reach), UploadMB: c.Builds.UploadMB, MaxBuilds: c.Builds.AtOnce, Log: log,
 	})
 	d.onClose(templates.Close)
 	if err := templates.Start(ctx); err != nil {
 		return err
 	}
 	boxes := e2b.New(e2b.Config{
-		Store: d.store.Sandboxes(), Volumes: volumes, Jails: d.jails, Snapshots: d.snapshots, Templates: templates, Govern: governSandbox, Idle: c.Idle, Log: log,
+		Store: d.store.Sandboxes(), Volumes: volumes, Jails: d.jails, Snapshots: d.snapshots, Templates: templates, Govern: governSandbox, Reach: reachOf(c.Reach), Idle: c.Idle, Log: log,
 	})
 	d.onClose(boxes.Close)
 	if err := boxes.Start(ctx); err != nil { // also without a listener: timeouts of existing sandboxes continue
@@ -150,7 +170,7 @@ func (d *Daemon) openE2B(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.e2b = api.E2B{URL: "http://" + l.Addr().String(), Domain: c.Domain}
+	d.e2b = api.E2B{URL: "http://" + l.Addr().String(), Domain: c.Domain, Reach: reachOf(c.Reach)}
 	if c.Domain == "" {
 		_, port, _ := net.SplitHostPort(l.Addr().String())
 		d.e2b.Domain = net.JoinHostPort("localhost", port)
@@ -182,6 +202,9 @@ func (d *Daemon) openE2B(ctx context.Context) error {
 		return err
 	})
 	d.log.Info("listening for clients of E2B", "e2b", l.Addr())
+	if c.Reach == nil {
+		d.log.Warn("sandboxes of E2B clients can reach the whole Internet unless the client forbids it; e2b.reach limits them")
+	}
 	d.wg.Go(func() {
 		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 			d.serveErr <- err

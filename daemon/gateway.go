@@ -41,10 +41,12 @@ type Gateway struct {
 	Agent   string `yaml:"agent"`    // default agent; default builtin
 	Model   string `yaml:"model"`    // the model that "default" refers to
 	Level   int    `yaml:"level"`    // default autonomy level; default 2
-	Keep    int    `yaml:"keep"`     // number of ended runs whose jails are kept
+	Keep    int    `yaml:"keep"`     // number of ended runs whose jails are kept; default 20
 	DB      string `yaml:"db"`       // database of sessions, runs and schedules, if several daemons share them: postgres://…
 	KeyFile string `yaml:"key_file"` // key for sealing personal data, the same for all daemons that share a database; default {data}/quarantine.key
 	Models  Models `yaml:"models"`
+
+	KeepAge time.Duration `yaml:"keep_age"` // time for which the jail of an ended run is kept in any case
 
 	Watchdog    map[int]Timers    `yaml:"watchdog"` // by autonomy level
 	Checkpoints Saves             `yaml:"checkpoints"`
@@ -123,6 +125,9 @@ func (g *Gateway) validate(uid int) error {
 	}
 	if g.Level < 0 || g.Level > 3 {
 		return fault.Fieldf("config", "gateway.level", "%d is not 1, 2 or 3", g.Level)
+	}
+	if g.KeepAge < 0 {
+		return fault.Fieldf("config", "gateway.keep_age", "%s is negative", g.KeepAge)
 	}
 	if _, err := g.ceiling(); err != nil {
 		return err
@@ -212,7 +217,7 @@ func (d *Daemon) openGateway(ctx context.Context) error {
 		Spawners: spawners, Program: program, Layers: filepath.Join(d.Config.Data, "agents"), Dir: filepath.Join(d.Config.Data, "run", "agents"),
 		Root:   d.rootFiles,
 		Timers: c.timers(), Autosave: gateway.AutosaveSettings(c.Checkpoints),
-		Default: gateway.Agent{Preset: c.Agent, Model: "default", Spawner: c.Jail, Level: c.Level}, Keep: c.Keep,
+		Default: gateway.Agent{Preset: c.Agent, Model: "default", Spawner: c.Jail, Level: c.Level}, Keep: c.Keep, KeepAge: c.KeepAge,
 		Connectors: d.connectors.For,
 		Log:        d.log.With("part", "gateway"),
 	})

@@ -53,6 +53,8 @@ func (c Config) tool(name string) string {
 func (d *Daemon) listen(ctx context.Context) error {
 	tools := &toolServers{d: d}
 	d.onClose(tools.Close)
+	d.storage = newStorage(d.Config.Data, d.Config.Pool.Size, d.jails.Pool)
+	d.storage.shares = shares{d.Config.Events.Share, d.Config.Snapshots.Share}
 	options := api.Options{
 		Jails: d.jails, Images: images{d.images, d.jails, d.snapshots}, Tokens: d.tokens, IdempotencyStore: d.store.Replays(),
 		Observed:  observed{d.observers},
@@ -70,7 +72,7 @@ func (d *Daemon) listen(ctx context.Context) error {
 		Hosts:   append(d.Config.Approvals.hosts(), d.Config.Gateway.Connectors.hosts()...),
 		Peers:   access.Peers{Group: d.Config.Socket.Group},
 		Doctor:  d.doctor,
-		Storage: newStorage(d.Config.Data, d.Config.Pool.Size, d.jails.Pool).now,
+		Storage: d.storage.now,
 		Ready:   newReadiness(d.checkReady).now,
 		Version: d.Version,
 		Log:     d.log.With("part", "api"),

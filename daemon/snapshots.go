@@ -25,6 +25,10 @@ func (d *Daemon) newSnapshots() error {
 	if err != nil {
 		return err
 	}
+	diskMB, err := c.Snapshots.limitMB(c.Data)
+	if err != nil {
+		return err
+	}
 	d.onClose(func() error { return dropHot(hot) })
 	d.snapshots = snapshot.New(snapshot.Config{
 		Dir: filepath.Join(c.Data, "jails"), Pages: filepath.Join(c.Data, "pages"),
@@ -34,11 +38,21 @@ func (d *Daemon) newSnapshots() error {
 		Logs:          d.observers.Log,
 		Layers:        oci.Layers{Templates: filepath.Join(c.Data, "templates")},
 		LowerLayers:   d.lower,
-		DiskMB:        c.Snapshots.DiskMB,
+		DiskMB:        diskMB,
 		InheritPolicy: govern.Inherit,
 		Notify:        d.tellOfSnapshot,
 	})
 	return nil
+}
+
+// limitMB returns the limit of all automatic snapshots in MiB, with the data directory dir; 0 is no
+// limit.
+func (s Snapshots) limitMB(dir string) (int64, error) {
+	if s.DiskMB > 0 || s.Share == 0 {
+		return s.DiskMB, nil
+	}
+	limit, err := shareOf(dir, s.Share)
+	return max(1, limit>>20), err // 0 would be no limit
 }
 
 var snapshotKinds = map[snapshot.Op]chain.Kind{

@@ -29,6 +29,8 @@ type storage struct {
 	pool func() []jail.Spares
 	size int // configured size of the pool
 
+	shares shares
+
 	lock  chan struct{} // lock with capacity 1, so that waiting can be cancelled
 	count wire.Storage  // last measurement; guarded by turn
 }
@@ -58,6 +60,7 @@ func (s *storage) now(ctx context.Context) (wire.Storage, error) {
 		return wire.Storage{}, &fs.PathError{Op: "statfs", Path: s.dir, Err: err}
 	}
 	w.Total, w.Free = int64(disk.Blocks)*disk.Bsize, int64(disk.Bavail)*disk.Bsize
+	w.Warnings = s.shares.warnings(w)
 	w.Pool = []wire.Spares{}
 	for _, sp := range s.pool() {
 		w.Pool = append(w.Pool, wire.Spares{

@@ -59,6 +59,9 @@ func (s *Sandboxes) Create(ctx context.Context, team id.Token, w CreateOptions) 
 	if err := w.check(); err != nil {
 		return Sandbox{}, err
 	}
+	if err := w.Network.reachable(s.cfg.Reach); err != nil {
+		return Sandbox{}, err
+	}
 	t, err := s.template(ctx, team, w.Template)
 	if err != nil {
 		return Sandbox{}, err
@@ -86,7 +89,7 @@ func (s *Sandboxes) Create(ctx context.Context, team id.Token, w CreateOptions) 
 		if t.Snapshot != "" {
 			return s.fromTemplate(ctx, t, b, mounts)
 		}
-		govern, err := s.cfg.Govern(nil, b.rules())
+		govern, err := s.cfg.Govern(nil, b.rules(s.cfg.Reach))
 		if err != nil {
 			return jail.Jail{}, err
 		}

@@ -128,9 +128,37 @@ func hostPattern(s string) bool {
 		!strings.HasPrefix(name, ".") && !strings.Contains(name, "..")
 }
 
+// reachable returns an error if n allows a destination that is not in reach, the hosts that all
+// sandboxes can reach; nil is the Internet.
+func (n Network) reachable(reach []string) error {
+	if reach == nil {
+		return nil
+	}
+	for _, to := range n.AllowOut {
+		if !covered(reach, to) {
+			return invalid("allowed host or CIDR %q is not in e2b.reach of the server's configuration", short(to))
+		}
+	}
+	return nil
+}
+
+// covered reports whether one of hosts includes the name or addresses in to.
+func covered(hosts []string, to string) bool {
+	to = strings.ToLower(to)
+	of, isPrefix := prefix(to)
+	return slices.ContainsFunc(hosts, func(host string) bool {
+		host = strings.ToLower(host)
+		if p, ok := prefix(host); ok || isPrefix {
+			return ok && isPrefix && p.Bits() <= of.Bits() && p.Contains(of.Addr())
+		}
+		below, wildcard := strings.CutPrefix(host, "*.")
+		return host == "*" || host == to || wildcard && strings.HasSuffix(to, "."+below)
+	})
+}
+
 // rules returns the egress rules of a sandbox's jail: allow the allowed names and addresses,
-// deny the denied ones, then allow the rest of the Internet.
-func (b Sandbox) rules() egress.Rules {
+// deny the denied ones, then allow the hosts in reach, or the rest of the Internet if it is nil.
+func (b Sandbox) rules(reach []string) egress.Rules {
 	var r egress.Rules
 	allow := func(name, host string) {
 		r.Allow = append(r.Allow, egress.Rule{Name: name, Host: host, Internet: true})
@@ -139,7 +167,12 @@ func (b Sandbox) rules() egress.Rules {
 		r.Allow = append(r.Allow, egress.Rule{Name: name, Host: host, Deny: true})
 	}
 	for _, to := range b.Network.AllowOut {
-		allow("allowOut "+to, strings.ToLower(to))
+		switch {
+		case reach == nil:
+			allow("allowOut "+to, strings.ToLower(to))
+		case covered(reach, to): // also for a sandbox that is older than the configuration
+			r.Allow = append(r.Allow, egress.Rule{Name: "allowOut " + to, Host: strings.ToLower(to)})
+		}
 	}
 	for _, to := range b.Network.DenyOut {
 		deny("denyOut "+to, to)
@@ -148,8 +181,13 @@ func (b Sandbox) rules() egress.Rules {
 		}
 	}
 	if b.Internet == nil || *b.Internet {
-		for _, all := range []string{"*", allIPv4, allIPv6} {
-			allow("the Internet", all)
+		if reach == nil {
+			for _, all := range []string{"*", allIPv4, allIPv6} {
+				allow("the Internet", all)
+			}
+		}
+		for _, host := range reach {
+			r.Allow = append(r.Allow, egress.Rule{Name: "e2b.reach " + host, Host: host})
 		}
 	}
 	for _, host := range slices.Sorted(maps.Keys(b.Network.Rules)) {
@@ -163,13 +201,16 @@ func (b Sandbox) rules() egress.Rules {
 // withEgressRules returns a function that replaces the egress rules in a jail's policy by those
 // of b.
 func (s *Sandboxes) withEgressRules(b Sandbox) func(json.RawMessage) (json.RawMessage, error) {
-	return func(was json.RawMessage) (json.RawMessage, error) { return s.cfg.Govern(was, b.rules()) }
+	return func(was json.RawMessage) (json.RawMessage, error) { return s.cfg.Govern(was, b.rules(s.cfg.Reach)) }
 }
 
 // SetNetwork changes the egress rules of a running sandbox. The change takes effect immediately.
 // The access to its ports does not change.
 func (s *Sandboxes) SetNetwork(ctx context.Context, team id.Token, sandbox string, n Network, internet *bool) error {
 	if err := n.check(); err != nil {
+		return err
+	}
+	if err := n.reachable(s.cfg.Reach); err != nil {
 		return err
 	}
 	c, err := s.find(team, sandbox)

@@ -71,6 +71,10 @@ type Config struct {
 	// this: such a sandbox is paused at its timeout only.
 	Idle time.Duration
 
+	// Reach lists the hosts that sandboxes can reach, whatever their clients request; nil: those
+	// on the Internet.
+	Reach []string
+
 	// Govern returns the jail policy was with its egress rules replaced by r.
 	Govern func(was json.RawMessage, r egress.Rules) (json.RawMessage, error)
 

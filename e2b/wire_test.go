@@ -106,11 +106,53 @@ func TestReadMetadata(t *testing.T) {
 	}
 }
 
+// The operator's list of hosts replaces the Internet, and clients cannot extend it.
+func TestReachLimitsEgressRules(t *testing.T) {
+	no := false
+	all := []string{"0.0.0.0/0"}
+	for name, c := range map[string]struct {
+		reach []string
+		b     Sandbox
+		want  []string // host and Internet, which permits all ports
+		bad   bool
+	}{
+		"no list":                  {nil, Sandbox{Network: Network{AllowOut: []string{"a.example"}, DenyOut: all}, Internet: &no}, []string{"a.example true", "0.0.0.0/0 false", "::/0 false"}, false},
+		"the list":                 {[]string{"*.example", "10.1.0.0/16"}, Sandbox{}, []string{"*.example false", "10.1.0.0/16 false"}, false},
+		"an empty list":            {[]string{}, Sandbox{}, nil, false},
+		"no Internet":              {[]string{"a.example"}, Sandbox{Internet: &no}, nil, false},
+		"a listed name":            {[]string{"*.Example"}, Sandbox{Network: Network{AllowOut: []string{"A.example"}, DenyOut: all}, Internet: &no}, []string{"a.example false", "0.0.0.0/0 false", "::/0 false"}, false},
+		"a listed address":         {[]string{"10.1.0.0/16"}, Sandbox{Network: Network{AllowOut: []string{"10.1.2.3"}}, Internet: &no}, []string{"10.1.2.3 false"}, false},
+		"another name":             {[]string{"*.example"}, Sandbox{Network: Network{AllowOut: []string{"example.org"}}, Internet: &no}, nil, true},
+		"a name that ends alike":   {[]string{"*.example"}, Sandbox{Network: Network{AllowOut: []string{"anexample"}}, Internet: &no}, nil, true},
+		"an address behind a name": {[]string{"*"}, Sandbox{Network: Network{AllowOut: []string{"10.1.2.3"}}, Internet: &no}, nil, true},
+		"a larger prefix":          {[]string{"10.1.0.0/16"}, Sandbox{Network: Network{AllowOut: []string{"10.0.0.0/8"}}, Internet: &no}, nil, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []string
+			rules := c.b.rules(c.reach)
+			for _, r := range rules.Allow {
+				got = append(got, fmt.Sprintf("%s %v", r.Host, r.Internet))
+			}
+			if diff := cmp.Diff(c.want, got); diff != "" {
+				t.Error(diff)
+			}
+			if err := c.b.Network.reachable(c.reach); (fault.KindOf(err) == fault.Invalid) != c.bad {
+				t.Errorf("the check of the request = %v, want an error: %t", err, c.bad)
+			}
+			p, err := egress.New(egress.Config{Rules: rules})
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.Close(t.Context())
+		})
+	}
+}
+
 func TestEgressRuleOrder(t *testing.T) {
 	no := false
 	n := Network{AllowOut: []string{"API.example.com", "8.8.8.8"}, DenyOut: []string{"0.0.0.0/0"}}
 	hosts := func(b Sandbox) (list []string) {
-		for _, r := range b.rules().Allow {
+		for _, r := range b.rules(nil).Allow {
 			list = append(list, fmt.Sprintf("%s %v %v", r.Host, r.Deny, r.Internet))
 		}
 		return list
@@ -127,7 +169,7 @@ func TestEgressRuleOrder(t *testing.T) {
 		if diff := cmp.Diff(c.want, hosts(c.b)); diff != "" {
 			t.Error(diff)
 		}
-		p, err := egress.New(egress.Config{Rules: c.b.rules()})
+		p, err := egress.New(egress.Config{Rules: c.b.rules(nil)})
 		if err != nil {
 			t.Fatal(err)
 		}

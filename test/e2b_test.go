@@ -407,6 +407,45 @@ func (h *daemonHarness) jailIn(sandbox string) string {
 	return string(jails[0].ID)
 }
 
+// The daemon and the CLI say what sandboxes can reach, and e2b.reach limits it.
+func TestE2BReach(t *testing.T) {
+	t.Run("open", func(t *testing.T) {
+		h, _ := openForE2B(t)
+		if log := h.log.String(); !strings.Contains(log, "can reach the whole Internet") || !strings.Contains(log, "e2b.reach") {
+			t.Errorf("the daemon does not log what sandboxes can reach:\n%s", log)
+		}
+		if _, errs, code := h.glasshouse(h.data, "e2b"); code != 0 || !strings.Contains(errs, "whole Internet") {
+			t.Errorf("glasshouse e2b: exit code %d, %q, want what sandboxes can reach", code, errs)
+		}
+	})
+	t.Run("limited", func(t *testing.T) {
+		h := open(t, tools()+fmt.Sprintf("e2b: {listen: \"127.0.0.1:0\", reach: [\"*.example.com\"]}\nrootfs: {default: {dir: %q}}\n", treeWithUser(t)))
+		if log := h.log.String(); strings.Contains(log, "whole Internet") {
+			t.Errorf("the daemon warns although e2b.reach is set:\n%s", log)
+		}
+		if _, errs, code := h.glasshouse(h.data, "e2b"); code != 0 || !strings.Contains(errs, "only e2b.reach: *.example.com") {
+			t.Errorf("glasshouse e2b: exit code %d, %q, want the hosts", code, errs)
+		}
+		k := h.e2bKey()
+		deny := []string{"0.0.0.0/0"}
+		if status, got := h.e2b(k.URL, k.Key, "POST", "/v2/sandboxes", map[string]any{"templateID": "base", "network": map[string]any{"allowOut": []string{"example.org"}, "denyOut": deny}}); status != http.StatusBadRequest {
+			t.Errorf("a sandbox that may reach another host = %d %v, want 400", status, got)
+		}
+		status, box := h.e2b(k.URL, k.Key, "POST", "/v2/sandboxes", map[string]any{"templateID": "base"})
+		if status != http.StatusCreated {
+			t.Fatal(status, box)
+		}
+		sandbox := box["sandboxID"].(string)
+		if status, got := h.e2b(k.URL, k.Key, "PUT", "/sandboxes/"+sandbox+"/network", map[string]any{"allowOut": []string{"8.8.8.8"}}); status != http.StatusBadRequest {
+			t.Errorf("a later change to another host = %d %v, want 400", status, got)
+		}
+		out, errs, code := h.glasshouse("", "egress", "show", h.jailIn(sandbox))
+		if code != 0 || !strings.Contains(out, "*.example.com") || strings.Contains(out, "0.0.0.0/0") {
+			t.Errorf("egress rules of the sandbox: exit code %d, %s%s", code, out, errs)
+		}
+	})
+}
+
 func TestE2BKeyIsolation(t *testing.T) {
 	h, url := openForE2B(t)
 	mine, other := h.e2bKey(), h.e2bKey()

@@ -127,6 +127,7 @@ func (sv *supervisor) jailSpec(ctx context.Context, r run.Run, a Agent) (jail.Sp
 		}
 	}
 	s.Labels, s.Start = labels, true
+	s.Limits = withAgentLimits(s.Limits)
 	if s.Project() == "" {
 		s.Cwd = workspace
 	}
@@ -188,13 +189,20 @@ func levelOf(a Agent) policy.Level {
 	return policy.Level(a.Level)
 }
 
-// Limits of a jail for a third-party agent, unless its spec sets them. Such agents are large,
-// each of their threads counts as a task of the pids cgroup controller, and their child
-// processes come on top.
+// Limits of the jail of an agent, unless its spec sets them, and of an agent process on the
+// host. They suffice for the largest supported agent together with npm install and the build of a
+// Node project: npm holds a package tree in memory and unpacks it while its archives are still
+// in its cache, and each thread counts as a task of the pids cgroup controller.
 const (
 	agentMemoryMB = 2048
+	agentDiskMB   = 4096
 	agentPIDs     = 1024
 )
+
+func withAgentLimits(l jail.Limits) jail.Limits {
+	l.MemoryMB, l.DiskMB, l.MaxPIDs = cmp.Or(l.MemoryMB, agentMemoryMB), cmp.Or(l.DiskMB, agentDiskMB), cmp.Or(l.MaxPIDs, agentPIDs)
+	return l
+}
 
 // addLayer mounts the layer with an agent's programs, unless the root filesystem has them.
 func (sv *supervisor) addLayer(ctx context.Context, s *jail.Spec, r run.Run, a Agent) error {
@@ -202,7 +210,6 @@ func (sv *supervisor) addLayer(ctx context.Context, s *jail.Spec, r run.Run, a A
 	if err != nil || p.Layer.Name == "" {
 		return err
 	}
-	s.Limits.MemoryMB, s.Limits.MaxPIDs = cmp.Or(s.Limits.MemoryMB, agentMemoryMB), cmp.Or(s.Limits.MaxPIDs, agentPIDs)
 	root, err := sv.cfg.Root(ctx, s.Rootfs)
 	if err != nil {
 		return fmt.Errorf("look for %s in the root filesystem: %w", l.Argv[0], err)

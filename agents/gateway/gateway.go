@@ -142,8 +142,9 @@ type Config struct {
 
 	Autosave AutosaveSettings // default intervals of automatic checkpoints
 
-	Keep int // number of newest jails of ended runs to keep; 0 is 20
-	Log  *slog.Logger
+	Keep    int           // number of newest jails of ended runs to keep; 0 is 20
+	KeepAge time.Duration // time after the end of a run for which its jail is kept in any case
+	Log     *slog.Logger
 }
 
 // Services are the components that a Gateway uses and that call its methods: Fire and Running,

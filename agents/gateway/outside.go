@@ -71,7 +71,7 @@ func (sv *supervisor) runOutside(ctx context.Context, sup *supervision, r run.Ru
 	var outputMu sync.Mutex
 	start := spawn.Start{
 		Argv: l.Argv, Env: sv.hostEnv(l.Env, r), Files: files, Socket: socket, Token: []byte(token),
-		Stdout: outputWriter{&output, &outputMu, protocol.Stdout}, Stderr: outputWriter{&output, &outputMu, protocol.Stderr}, Limits: spawn.Limits{Memory: 2 << 30, PIDs: 512},
+		Stdout: outputWriter{&output, &outputMu, protocol.Stdout}, Stderr: outputWriter{&output, &outputMu, protocol.Stderr}, Limits: spawn.Limits{Memory: agentMemoryMB << 20, PIDs: agentPIDs},
 	}
 	for what := range spawner.UnenforcedLimits() {
 		switch what { // glasshouse doctor reports limits that this host cannot enforce

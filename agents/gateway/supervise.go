@@ -663,23 +663,29 @@ func isDedicatedJail(j jail.Jail, r run.Run) bool {
 	return j.Spec.Labels[LabelRun] != "" && r.Jail == j.ID
 }
 
-// pruneJails deletes the stopped jails of ended runs, except for the newest.
+// pruneJails deletes the stopped jails of ended runs, except for the newest. A jail has the event
+// log of its run, which is evidence, so its number alone is no reason to delete it before
+// KeepAge has passed.
 func (sv *supervisor) pruneJails(ctx context.Context) {
 	all, err := sv.cfg.Jails.List(ctx, jail.ListOptions{State: jail.Stopped})
 	if err != nil {
 		return
 	}
 	var ended []jail.Jail
+	at := map[id.Jail]time.Time{} // when the runs ended
 	for _, j := range all {
 		rid := id.Run(j.Spec.Labels[LabelRun])
 		if rid == "" {
 			continue
 		}
 		if r, err := sv.cfg.Runs.Get(ctx, rid); err == nil && r.State.Ended() {
-			ended = append(ended, j)
+			ended, at[j.ID] = append(ended, j), r.Ended
 		}
 	}
 	for i := range max(0, len(ended)-sv.cfg.Keep) { // oldest first
+		if time.Since(at[ended[i].ID]) < sv.cfg.KeepAge {
+			continue
+		}
 		if err := sv.deleteJail(ctx, ended[i].ID); err != nil && !errors.Is(err, fault.NotFound) && !errors.Is(err, fault.Conflict) {
 			sv.cfg.Log.Warn("could not delete the jail of a run that has ended", "jail", ended[i].ID, "err", err)
 		}

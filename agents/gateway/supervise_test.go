@@ -580,6 +580,26 @@ func TestPruneKeepsNewestJails(t *testing.T) {
 	}
 }
 
+// The jail of a run has its event log, so its number alone does not delete it.
+func TestPruneKeepsRecentJails(t *testing.T) {
+	env := newTestEnv(t)
+	env.cfg.Keep, env.cfg.KeepAge = 1, time.Hour
+	env.jails.script("true", func(*process) int { return 0 })
+	env.open()
+	for range 3 {
+		r := env.awaitState(env.order("s", "true", Agent{Preset: "shell"}).ID, run.Done)
+		env.await("the jail is stopped", func() bool {
+			j, err := env.jails.Get(t.Context(), r.Jail)
+			return err == nil && j.State == jail.Stopped
+		})
+	}
+	env.g.supervisor.pruneJails(t.Context())
+	all, err := env.jails.List(t.Context(), jail.ListOptions{})
+	if err != nil || len(all) != 3 {
+		t.Errorf("%d jails are left, %v, want 3", len(all), err)
+	}
+}
+
 func TestSweepStopsJailsOfEndedRuns(t *testing.T) {
 	env := newTestEnv(t).withoutLoop()
 	newJail := func(r id.Run, origin *jail.Origin, age time.Duration) id.Jail {

@@ -24,8 +24,9 @@ type E2BKey struct {
 	Key string   `json:"key" required:"true" description:"Value for E2B_API_KEY. It is returned only once."`
 	URL string   `json:"url" required:"true" description:"Value for E2B_API_URL and E2B_SANDBOX_URL."`
 
-	Domain string `json:"domain" required:"true" description:"Value for E2B_DOMAIN. Sandbox ports are served on subdomains of it."`
-	CA     string `json:"ca,omitempty" description:"PEM certificate of the certificate authority that clients must trust, if the daemon created one."`
+	Domain string   `json:"domain" required:"true" description:"Value for E2B_DOMAIN. Sandbox ports are served on subdomains of it."`
+	Reach  []string `json:"reach" required:"true" description:"Hosts that sandboxes can reach, as set by e2b.reach. * is every host on the Internet."`
+	CA     string   `json:"ca,omitempty" description:"PEM certificate of the certificate authority that clients must trust, if the daemon created one."`
 }
 
 // Token is a bearer token. Its secret is returned only when the token is created.
@@ -65,7 +66,7 @@ type Backend struct {
 // Probe is the result of checking one host mechanism.
 type Probe struct {
 	Name    string `json:"name" required:"true"`
-	Status  string `json:"status" required:"true" enum:"ok,unsupported,unknown" description:"unknown: the probe was inconclusive."`
+	Status  string `json:"status" required:"true" enum:"ok,unsupported,unknown,warning" description:"unknown: the probe was inconclusive. warning: the operator should act."`
 	Need    string `json:"need,omitempty" enum:"required,recommended,optional" description:"required: no jail runs on this host without it. recommended: jails run without it, but Glasshouse lacks a function or is weaker. optional: for special uses, or an alternative."`
 	Purpose string `json:"purpose,omitempty" description:"What Glasshouse uses the mechanism for."`
 	Detail  string `json:"detail,omitempty" description:"What the probe found."`
@@ -96,6 +97,7 @@ type Storage struct {
 	Free     int64         `json:"free_bytes" required:"true" description:"Free space of that file system available to the daemon."`
 	Parts    []StoragePart `json:"parts" required:"true" description:"Parts of the data directory, largest first."`
 	Pool     []Spares      `json:"pool" required:"true" description:"The warm pool: jails created in advance."`
+	Warnings []string      `json:"warnings,omitempty" description:"Limits that are exceeded, and low free space, each with a remedy."`
 	PoolSize int           `json:"pool_size" required:"true" description:"Target number of spare jails for each configuration. 0 disables the pool."`
 }
 

@@ -376,7 +376,7 @@ func (r *builder) jailName() string { return "build-" + r.b.ID[:8] }
 func (r *builder) labels(label string) map[string]string { return map[string]string{label: r.b.ID} }
 
 func (r *builder) limits() *jail.Limits {
-	return &jail.Limits{CPUShares: shares * int64(r.b.CPU), MemoryMB: r.b.MemoryMB, DiskMB: r.b.DiskMB, MaxPIDs: 1024}
+	return &jail.Limits{CPUShares: shares * int64(r.b.CPU), MemoryMB: r.b.MemoryMB, DiskMB: r.b.DiskMB, MaxPIDs: maxPIDs}
 }
 
 // govern sets the egress rules of a build's jail to those of the configuration.

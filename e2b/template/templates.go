@@ -325,6 +325,7 @@ const (
 	minMemoryMB, defaultMemoryMB = 128, 1024
 	minDiskMB                    = 4096
 	defaultCPU                   = 2
+	maxPIDs                      = 1024
 	shares                       = 256 // per processor
 )
 

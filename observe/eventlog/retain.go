@@ -90,3 +90,27 @@ func (l *Log) expireAt(t time.Time) {
 	}
 	l.expire.Reset(d)
 }
+
+// Drop removes the closed segment whose first record has the number first, and reports its records
+// in a gap. It returns the freed bytes, or 0 if there is no such segment or its digest has not
+// been computed, because the digest is the evidence that remains of a segment.
+func (l *Log) Drop(first uint64) int64 {
+	for _, s := range l.list() {
+		if s.first != first {
+			continue
+		}
+		l.disk.Lock()
+		ready, size := s.closed && s.hasSum, s.size
+		l.disk.Unlock()
+		if !ready {
+			return 0
+		}
+		gap, ok := l.drop(s)
+		if !ok {
+			return 0
+		}
+		l.reportDropped(&gap, s.index())
+		return size
+	}
+	return 0
+}

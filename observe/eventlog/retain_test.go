@@ -220,3 +220,45 @@ func TestInterruptedQuarantineIsReported(t *testing.T) {
 		t.Errorf("the gaps are %+v, want one for %+v", gaps, segs[0])
 	}
 }
+
+// Drop removes a closed segment, reports it in a gap, and never removes the open one.
+func TestDropRemovesOneClosedSegment(t *testing.T) {
+	l := open(t, config(t, Policy{SegmentMB: 1}))
+	grow(t, l, 0, 20_000)
+	flush(t, l)
+	settle(t, l)
+	segs, err := l.Segments()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dropped := false
+	for _, s := range segs {
+		if !s.Closed {
+			if n := l.Drop(s.First); n != 0 {
+				t.Errorf("Drop of the open segment %s frees %d bytes, want 0", s.File, n)
+			}
+			continue
+		}
+		if dropped {
+			continue
+		}
+		dropped = true
+		if n := l.Drop(s.First); n <= 0 || n != s.Compressed {
+			t.Errorf("Drop of %s frees %d bytes, want %d", s.File, n, s.Compressed)
+		}
+		if n := l.Drop(s.First); n != 0 {
+			t.Errorf("second Drop of %s frees %d bytes, want 0", s.File, n)
+		}
+		flush(t, l)
+		gaps := gapsIn(t, l)
+		if len(gaps) != 1 || gaps[0].Reason != "retention" || gaps[0].Lost != s.Events || gaps[0].From != s.First || gaps[0].Through != s.Last {
+			t.Errorf("gaps = %+v, want one for %d events from %d to %d", gaps, s.Events, s.First, s.Last)
+		}
+		if _, err := os.Stat(filepath.Join(l.dir, s.File)); !os.IsNotExist(err) {
+			t.Errorf("file of the dropped segment: %v, want none", err)
+		}
+	}
+	if !dropped {
+		t.Fatal("the log has no closed segment")
+	}
+}
