@@ -11,10 +11,12 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/http"
 	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
+	"sync/atomic"
 
 	"glasshouse/api/client"
 	"glasshouse/daemon"
@@ -157,6 +159,10 @@ type command struct {
 	documents int    // number of written YAML documents
 
 	usersLock *os.File // holds a shared lock while this process uses a daemon
+
+	showing    atomic.Bool     // a progress is shown
+	noProgress bool            // none is shown, because the output goes to the same terminal
+	caught     <-chan struct{} // closed when the command has handled an interrupt; nil: it handles none
 }
 
 func (c *command) root() *cobra.Command {
@@ -179,6 +185,10 @@ the name of another one is not created.
 
 Commands that delete data ask for confirmation if standard input and standard error
 are terminals. --force, or -f, skips the question.
+
+If standard error is a terminal, commands that wait longer than a second, for example
+for a root filesystem, show what they wait for in one line, and remove it at the end.
+Without a terminal, with TERM=dumb and with --json, -o yaml or -o name they do not.
 
 Exit codes:
 
@@ -251,7 +261,9 @@ func (c *command) dial() (*client.Client, error) {
 			token = strings.TrimSpace(string(data))
 		}
 	}
-	return client.New(client.Options{Addr: addr, Token: token})
+	return client.New(client.Options{Addr: addr, Token: token, Wrap: func(next http.RoundTripper) http.RoundTripper {
+		return progressTransport{c: c, next: next}
+	}})
 }
 
 // print writes v as JSON or in the format of --output, and calls show if neither is requested. A

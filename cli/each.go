@@ -37,6 +37,7 @@ func (c *command) eachBranch(ctx context.Context, cl *client.Client, arg string,
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	context.AfterFunc(ctx, stop) // the second interrupt has its default action
+	c.caught = ctx.Done()
 	// An interrupted request would leave branches behind.
 	made, err := branches(context.WithoutCancel(ctx), cl, arg, req)
 	if err != nil {

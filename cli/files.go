@@ -80,6 +80,7 @@ func (c *command) download(ctx context.Context, cl *client.Client, j id.Jail, fr
 		}
 		return c.downloadDir(ctx, cl, j, from, to)
 	}
+	c.noProgress = to == "-" && isTerminal(c.env.Stdout)
 	r, err := cl.ReadFile(ctx, j, from, 0, -1)
 	if err != nil {
 		return err

@@ -168,6 +168,8 @@ const stopTimeout = 30 * time.Second
 // waits until the jail has stopped, so that its changes can be applied.
 func (c *command) followRun(cmd *cobra.Command, cl *client.Client, run wire.Run) error {
 	fmt.Fprintf(c.env.Stderr, "%s in session %s\n", run.ID, text.Visible(run.Session))
+	p := c.runProgress(run)
+	defer func() { p.end() }()
 	for e, err := range cl.RunEvents(cmd.Context(), run.Session, 0) {
 		if err != nil {
 			return lostRun(cmd.Context(), run.ID, err)
@@ -175,6 +177,7 @@ func (c *command) followRun(cmd *cobra.Command, cl *client.Client, run wire.Run)
 		if e.Run != run.ID {
 			continue
 		}
+		p.end()
 		if line := runEventLine(e); line != "" {
 			fmt.Fprintln(c.env.Stderr, line)
 		}
@@ -182,12 +185,31 @@ func (c *command) followRun(cmd *cobra.Command, cl *client.Client, run wire.Run)
 			return lostRun(cmd.Context(), run.ID, err)
 		} else if isEnded(now.State) {
 			if now.Jail != "" && !now.Agent.Keep {
+				p = c.progress(func(context.Context) string { return "stopping the jail" })
 				awaitStopped(cmd.Context(), cl, now.Jail)
+				p.end()
 			}
 			return c.runEnded(now)
+		} else {
+			p = c.runProgress(now)
 		}
 	}
 	return cmd.Context().Err()
+}
+
+// runProgress shows that the command waits for an event of a run, and what the run's jail lacks.
+func (c *command) runProgress(r wire.Run) *progress {
+	return c.progress(func(ctx context.Context) string {
+		line := "waiting for the next event of " + string(r.ID)
+		if r.State != "active" || r.Jail != "" || r.Agent.Spawner != "jail" {
+			return line
+		}
+		var root wire.Rootfs
+		if r.Agent.Jail != nil {
+			root = r.Agent.Jail.Rootfs
+		}
+		return line + c.missingRootfs(ctx, root)
+	})
 }
 
 // lostRun is the error of a run that can no longer be followed. The run itself continues.

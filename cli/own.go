@@ -44,6 +44,7 @@ func (c *command) client(ctx context.Context) (*client.Client, error) {
 	if err != nil {
 		return nil, err
 	}
+	defer c.progress(func(context.Context) string { return "waiting for the start of the daemon" }).end()
 	if owner != nil {
 		return cl, c.awaitService(ctx, cl, *owner)
 	}

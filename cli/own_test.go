@@ -24,9 +24,10 @@ import (
 // roles maps names of this test program to functions that it runs instead of the tests. They
 // return its exit code.
 var roles = map[string]func(args []string) int{
-	"glasshouse": fakeDaemon, // the name under which a command starts a daemon
-	"first":      fakeInit,
-	"child":      fakeInitChild,
+	"glasshouse":  fakeDaemon, // the name under which a command starts a daemon
+	"first":       fakeInit,
+	"child":       fakeInitChild,
+	"on-terminal": onTerminal,
 }
 
 // fakeDaemon is a daemon that a command has started. The file play of its data directory selects

@@ -36,6 +36,10 @@ type Options struct {
 	// HTTP replaces the default HTTP client. It must not have a Timeout, because
 	// commands and streams have no maximum duration.
 	HTTP *http.Client
+
+	// Wrap, if not nil, returns a transport that uses the client's own, for example to show
+	// the progress of requests.
+	Wrap func(http.RoundTripper) http.RoundTripper
 }
 
 // A Client calls one daemon. It is safe for concurrent use.
@@ -47,6 +51,16 @@ type Client struct {
 
 // New returns a client. It does no I/O.
 func New(o Options) (*Client, error) {
+	c, err := newClient(o)
+	if err == nil && o.Wrap != nil {
+		wrapped := *c.http
+		wrapped.Transport = o.Wrap(cmp.Or(wrapped.Transport, http.DefaultTransport))
+		c.http = &wrapped
+	}
+	return c, err
+}
+
+func newClient(o Options) (*Client, error) {
 	addr := cmp.Or(o.Addr, os.Getenv("GLASSHOUSE_ADDR"), DefaultAddr)
 	c := &Client{token: cmp.Or(o.Token, os.Getenv("GLASSHOUSE_TOKEN")), http: o.HTTP}
 	if path, ok := strings.CutPrefix(addr, "unix://"); ok || strings.HasPrefix(addr, "/") {
