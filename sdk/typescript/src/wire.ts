@@ -766,7 +766,7 @@ export interface CreateJail {
   limits?: Limits;
   /** Host paths to make available in the jail. */
   mounts?: Mount[];
-  /** Display name. It need not be unique. */
+  /** Name of the jail, which no other jail has. */
   name?: string;
   /** isolated (the default): only a loopback interface. proxy: network access through the egress
    * proxy, as the egress rules allow. bridged: access to the jails of the network group. full:
@@ -887,6 +887,8 @@ export interface E2BKey {
   id: string;
   /** Value for E2B_API_KEY. It is returned only once. */
   key: string;
+  /** Hosts that sandboxes can reach, as set by e2b.reach. * is every host on the Internet. */
+  reach: string[];
   /** Value for E2B_API_URL and E2B_SANDBOX_URL. */
   url: string;
 }
@@ -1964,12 +1966,17 @@ export interface Probe {
   /** What the probe found. */
   detail?: string;
   name: string;
+  /** required: no jail runs on this host without it. recommended: jails run without it, but
+   * Glasshouse lacks a function or is weaker. optional: for special uses, or an alternative. */
+  need?: "required" | "recommended" | "optional";
+  /** What Glasshouse uses the mechanism for. */
+  purpose?: string;
   /** Why it is not ok. */
   reason?: string;
   /** How to enable the mechanism. */
   remedy?: string;
-  /** unknown: the probe was inconclusive. */
-  status: "ok" | "unsupported" | "unknown";
+  /** unknown: the probe was inconclusive. warning: the operator should act. */
+  status: "ok" | "unsupported" | "unknown" | "warning";
 }
 
 export interface ProbePage {
@@ -2721,6 +2728,8 @@ export interface Storage {
   pool_size: number;
   /** Size of the file system that contains the data directory. */
   total_bytes: number;
+  /** Limits that are exceeded, and low free space, each with a remedy. */
+  warnings?: string[];
 }
 
 export interface StoragePart {

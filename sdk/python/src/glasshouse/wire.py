@@ -940,7 +940,7 @@ class CreateJail(TypedDict, total=False):
     limits: Limits
     # Host paths to make available in the jail.
     mounts: list[Mount]
-    # Display name. It need not be unique.
+    # Name of the jail, which no other jail has.
     name: str
     # isolated (the default): only a loopback interface. proxy: network access through the
     # egress proxy, as the egress rules allow. bridged: access to the jails of the network
@@ -1087,6 +1087,8 @@ class E2BKey(E2BKeyOptions):
     id: str
     # Value for E2B_API_KEY. It is returned only once.
     key: str
+    # Hosts that sandboxes can reach, as set by e2b.reach. * is every host on the Internet.
+    reach: list[str]
     # Value for E2B_API_URL and E2B_SANDBOX_URL.
     url: str
 
@@ -2365,6 +2367,11 @@ class Prepared(TypedDict):
 class ProbeOptions(TypedDict, total=False):
     # What the probe found.
     detail: str
+    # required: no jail runs on this host without it. recommended: jails run without it, but
+    # Glasshouse lacks a function or is weaker. optional: for special uses, or an alternative.
+    need: Literal["required", "recommended", "optional"]
+    # What Glasshouse uses the mechanism for.
+    purpose: str
     # Why it is not ok.
     reason: str
     # How to enable the mechanism.
@@ -2373,8 +2380,8 @@ class ProbeOptions(TypedDict, total=False):
 
 class Probe(ProbeOptions):
     name: str
-    # unknown: the probe was inconclusive.
-    status: Literal["ok", "unsupported", "unknown"]
+    # unknown: the probe was inconclusive. warning: the operator should act.
+    status: Literal["ok", "unsupported", "unknown", "warning"]
 
 
 class ProbePageOptions(TypedDict, total=False):
@@ -3218,7 +3225,12 @@ class StopJail(TypedDict, total=False):
     grace_ms: Optional[int]
 
 
-class Storage(TypedDict):
+class StorageOptions(TypedDict, total=False):
+    # Limits that are exceeded, and low free space, each with a remedy.
+    warnings: list[str]
+
+
+class Storage(StorageOptions):
     # When the usage was measured. The result is cached.
     at: str
     # Free space of that file system available to the daemon.
