@@ -166,7 +166,9 @@ var denyUnruled = policy.Decision{
 // Evaluate decides a question by the rules and, if they require it, by an approval. It blocks
 // until the approval is given or ctx ends. If the error is nil, the decision is in the audit
 // log. After an error the action must not happen.
-func (k *Engine) Evaluate(ctx context.Context, a Ask) (Verdict, error) { return k.judge(ctx, a, unlistedByPolicy) }
+func (k *Engine) Evaluate(ctx context.Context, a Ask) (Verdict, error) {
+	return k.judge(ctx, a, unlistedByPolicy)
+}
 
 func (k *Engine) judge(ctx context.Context, a Ask, others unlisted) (Verdict, error) {
 	a.Subject.Agent = k.agentOf(a.Subject)

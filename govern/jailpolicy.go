@@ -117,7 +117,7 @@ type jailPolicy struct {
 
 	// rules and unlisted are read for requests in the proxy. They are not guarded by mu:
 	// the holder of mu may be waiting for the proxy to close.
-	rules        activeRules
+	rules    activeRules
 	unlisted atomic.Int32 // what the egress rules say about other hosts, of type unlisted
 
 	served servedCalls // used for the jail of a capability
