@@ -78,5 +78,5 @@ began=$SECONDS
 up || fail "make up again: exit $?"
 echo "newcomer: make up took $((SECONDS - began)) s the second time"
 ! grep -E '^(go|packages|criu|rootfs) .*(fetched|installed)' /up.out || fail "the second make up fetched something again"
-guest make -s -C /src build || fail "make build does not find the fetched Go"
+guest make -s -C /src build DATA=$data || fail "make build does not find the fetched Go"
 echo "newcomer: done"
