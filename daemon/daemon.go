@@ -320,26 +320,34 @@ const guardTime = 10 * time.Second
 // guardNetwork maintains the host's firewall rules for jails with full network access. On
 // close it removes them if no such jail exists.
 func (d *Daemon) guardNetwork() {
-	stop := make(chan struct{})
+	d.onClose(netns.Release) // after the loop
+	d.every(guardTime, func(context.Context) {
+		if err := netns.EnsureRules(); err != nil {
+			d.log.Error("cannot check the firewall rules for jails with full network access", "err", err)
+		}
+	})
+}
+
+// every calls f in intervals until the daemon closes, which ends the context of f.
+func (d *Daemon) every(interval time.Duration, f func(context.Context)) {
+	ctx, cancel := context.WithCancel(context.Background())
 	var loop sync.WaitGroup
 	loop.Go(func() {
-		tick := time.NewTicker(guardTime)
+		tick := time.NewTicker(interval)
 		defer tick.Stop()
 		for {
 			select {
-			case <-stop:
+			case <-ctx.Done():
 				return
 			case <-tick.C:
-				if err := netns.EnsureRules(); err != nil {
-					d.log.Error("cannot check the firewall rules for jails with full network access", "err", err)
-				}
+				f(ctx)
 			}
 		}
 	})
 	d.onClose(func() error {
-		close(stop)
+		cancel()
 		loop.Wait()
-		return netns.Release()
+		return nil
 	})
 }
 

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"sync"
 	"time"
 
 	"glasshouse/fault"
@@ -44,31 +43,13 @@ func (d *Daemon) sweepKeys(ctx context.Context) {
 
 // watchChain verifies new audit log entries periodically and logs the result.
 func (d *Daemon) watchChain() {
-	stop := make(chan struct{})
-	ctx, cancel := context.WithCancel(context.Background())
-	var loop sync.WaitGroup
-	loop.Go(func() {
-		tick := time.NewTicker(verifyTime)
-		defer tick.Stop()
-		for {
-			select {
-			case <-stop:
-				return
-			case <-tick.C:
-				if r, err := d.chain.Verify(ctx); err != nil && ctx.Err() == nil {
-					d.log.Error("cannot verify the audit log", "err", err)
-				} else if r.Bad != nil {
-					d.log.Error("the audit log was modified", "bad", r.Bad.String())
-				}
-				d.sweepKeys(ctx)
-			}
+	d.every(verifyTime, func(ctx context.Context) {
+		if r, err := d.chain.Verify(ctx); err != nil && ctx.Err() == nil {
+			d.log.Error("cannot verify the audit log", "err", err)
+		} else if r.Bad != nil {
+			d.log.Error("the audit log was modified", "bad", r.Bad.String())
 		}
-	})
-	d.onClose(func() error {
-		close(stop)
-		cancel()
-		loop.Wait()
-		return nil
+		d.sweepKeys(ctx)
 	})
 }
 

@@ -59,13 +59,13 @@ func (d *Daemon) capacity() (autonomy.Limits, error) {
 	if err := unix.Sysinfo(&info); err != nil {
 		return autonomy.Limits{}, err
 	}
-	var fs unix.Statfs_t
-	if err := unix.Statfs(filepath.Join(d.Config.Data, "jails"), &fs); err != nil {
+	disk, _, err := diskSize(filepath.Join(d.Config.Data, "jails"))
+	if err != nil {
 		return autonomy.Limits{}, err
 	}
 	return autonomy.Limits{
 		CPU:    int64(runtime.NumCPU()) * 1000,
 		Memory: int64(info.Totalram) * int64(info.Unit) >> 20,
-		Disk:   max(1, int64(fs.Blocks)*fs.Bsize>>20),
+		Disk:   max(1, disk>>20),
 	}, nil
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -21,13 +20,19 @@ const shareTime = time.Minute
 // lowSpace is the percentage of free space below which the daemon warns.
 const lowSpace = 10
 
-// shareOf returns a percentage of the size of the file system that contains dir, in bytes.
-func shareOf(dir string, percent int) (int64, error) {
+// diskSize returns the size of the file system that contains dir and its free space, in bytes.
+func diskSize(dir string) (total, free int64, err error) {
 	var disk unix.Statfs_t
 	if err := unix.Statfs(dir, &disk); err != nil {
-		return 0, &fs.PathError{Op: "statfs", Path: dir, Err: err}
+		return 0, 0, &fs.PathError{Op: "statfs", Path: dir, Err: err}
 	}
-	return int64(disk.Blocks) * disk.Bsize / 100 * int64(percent), nil
+	return int64(disk.Blocks) * disk.Bsize, int64(disk.Bavail) * disk.Bsize, nil
+}
+
+// shareOf returns a percentage of the size of the file system that contains dir, in bytes.
+func shareOf(dir string, percent int) (int64, error) {
+	total, _, err := diskSize(dir)
+	return total / 100 * int64(percent), err
 }
 
 // limitLogs keeps the event logs of all jails within events.share until the daemon closes.
@@ -36,30 +41,14 @@ func (d *Daemon) limitLogs() {
 	if percent == 0 {
 		return
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	var loop sync.WaitGroup
-	loop.Go(func() {
-		tick := time.NewTicker(shareTime)
-		defer tick.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-			}
-			limit, err := shareOf(d.Config.Data, percent)
-			if err == nil {
-				err = d.trimLogs(ctx, limit)
-			}
-			if err != nil && ctx.Err() == nil {
-				d.log.Error("cannot limit the size of the event logs", "err", err)
-			}
+	d.every(shareTime, func(ctx context.Context) {
+		limit, err := shareOf(d.Config.Data, percent)
+		if err == nil {
+			err = d.trimLogs(ctx, limit)
 		}
-	})
-	d.onClose(func() error {
-		cancel()
-		loop.Wait()
-		return nil
+		if err != nil && ctx.Err() == nil {
+			d.log.Error("cannot limit the size of the event logs", "err", err)
+		}
 	})
 }
 

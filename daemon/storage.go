@@ -55,11 +55,11 @@ func (s *storage) now(ctx context.Context) (wire.Storage, error) {
 		s.count = wire.Storage{At: time.Now().UTC(), Parts: parts, PoolSize: s.size}
 	}
 	w := s.count
-	var disk unix.Statfs_t
-	if err := unix.Statfs(s.dir, &disk); err != nil {
-		return wire.Storage{}, &fs.PathError{Op: "statfs", Path: s.dir, Err: err}
+	var err error
+	w.Total, w.Free, err = diskSize(s.dir)
+	if err != nil {
+		return wire.Storage{}, err
 	}
-	w.Total, w.Free = int64(disk.Blocks)*disk.Bsize, int64(disk.Bavail)*disk.Bsize
 	w.Warnings = s.shares.warnings(w)
 	w.Pool = []wire.Spares{}
 	for _, sp := range s.pool() {

@@ -124,8 +124,7 @@ type Ask struct {
 // Decide evaluates the rules. It requests no approval and records nothing.
 func (k *Engine) Decide(q policy.Question) policy.Decision { return k.evaluate(q, unlistedByPolicy) }
 
-// evaluate evaluates the rules. Without rules the effect is ask if asks is set, and deny
-// otherwise.
+// evaluate evaluates the rules. others applies to a host that no egress rule allows.
 func (k *Engine) evaluate(q policy.Question, others unlisted) policy.Decision {
 	if jp := k.policyFor(q.Subject); jp != nil {
 		if rules, agent := jp.rules.get(); rules != nil {

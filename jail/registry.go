@@ -145,17 +145,23 @@ func (rg *registry) checkName(name, op string) error {
 		return nil
 	}
 	if rg.reserved[name] {
-		return nameTaken(op, "", name, "choose another name")
+		return NameTaken(op, "jail", "", name)
 	}
 	for jid, e := range rg.entries {
 		if j := e.jail.Load(); j.Spec.Name == name && j.State.visible() {
-			return nameTaken(op, string(jid), name, "choose another name, or remove that jail with glasshouse jail rm "+string(jid))
+			return NameTaken(op, "jail", string(jid), name)
 		}
 	}
 	return nil
 }
 
-func nameTaken(op, on, name, remedy string) error {
+// NameTaken is the error of an operation that creates a jail or a snapshot, if the one with the ID
+// on has the name. on is empty if that one is still being created.
+func NameTaken(op, what, on, name string) error {
+	remedy := "choose another name"
+	if on != "" {
+		remedy += fmt.Sprintf(", or remove that %s with glasshouse %s rm %s", what, what, on)
+	}
 	return &fault.Error{Op: op, On: on, Kind: fault.Conflict, Field: "name", Remedy: remedy, Err: fmt.Errorf("the name %q is taken", name)}
 }
 

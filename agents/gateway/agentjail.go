@@ -82,7 +82,7 @@ func (sv *supervisor) ensureJail(ctx context.Context, r run.Run, a Agent) (jail.
 }
 
 // createJail creates the jail of a run. Its name is that of the preset or of the configuration,
-// which jails of other runs may have; then a number follows, or the end of the run's ID.
+// which jails of other runs may have; then a number follows, or the run's ID.
 func (sv *supervisor) createJail(ctx context.Context, spec jail.Spec, rid id.Run) (jail.Jail, error) {
 	name := spec.Name
 	for n := 2; ; n++ {

@@ -30,9 +30,10 @@ func attach(img string) (*os.File, error) {
 	}
 	defer f.Close()
 
-	begin := time.Now()
+	begin, wait := time.Now(), 2*time.Millisecond
 	for unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
 		if time.Since(begin) > patience {
+			wait = 50 * time.Millisecond // attached reads the state of all devices
 			if loop, err := attached(img); loop != nil || err != nil {
 				return loop, err
 			}
@@ -40,7 +41,7 @@ func attach(img string) (*os.File, error) {
 		if time.Since(begin) > lockedWithoutDevice {
 			return nil, fault.Newf(fault.Conflict, "disk.Mount", img, "the volume is in use")
 		}
-		time.Sleep(2 * time.Millisecond)
+		time.Sleep(wait)
 	}
 	return configure(f, 0)
 }

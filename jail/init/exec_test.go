@@ -331,7 +331,8 @@ func (j *jail) wantProcesses(want int) {
 	left := -1
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		var err error
-		if left, err = j.Terminate(j.t.Context(), "0"); err != nil {
+		left, err = j.Terminate(j.t.Context(), "0")
+		if err != nil {
 			j.t.Fatal(err)
 		}
 		if left == want {

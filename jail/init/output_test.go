@@ -273,7 +273,8 @@ func TestAttachWithoutFollow(t *testing.T) {
 	if _, _, err := j.Exec(j.t.Context(), busy, nil); err != nil {
 		t.Fatal(err)
 	}
-	if s, err = j.Attach(j.t.Context(), busy.ID, control.AttachOptions{From: -1}); err != nil {
+	s, err = j.Attach(j.t.Context(), busy.ID, control.AttachOptions{From: -1})
+	if err != nil {
 		t.Fatal(err)
 	}
 	for err == nil {
@@ -461,7 +462,8 @@ func TestDetachKeepsPosition(t *testing.T) {
 				time.Sleep(100 * time.Millisecond)
 				opts := attachLossless
 				opts.From = s.Offset()
-				if s, err = j.Attach(j.t.Context(), e.ID, opts); err != nil {
+				s, err = j.Attach(j.t.Context(), e.ID, opts)
+				if err != nil {
 					break
 				}
 			}

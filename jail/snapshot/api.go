@@ -1,7 +1,6 @@
 package snapshot
 
 import (
-	"fmt"
 	"strings"
 	"time"
 
@@ -35,19 +34,15 @@ func (ss *snapshots) reserveName(name string) error {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
 	if ss.reserved[name] {
-		return nameTaken("", name, "choose another name")
+		return jail.NameTaken("snapshot.Take", "snapshot", "", name)
 	}
 	for sid, s := range ss.all {
 		if s.Name == name {
-			return nameTaken(string(sid), name, "choose another name, or remove that snapshot with glasshouse snapshot rm "+string(sid))
+			return jail.NameTaken("snapshot.Take", "snapshot", string(sid), name)
 		}
 	}
 	ss.reserved[name] = true
 	return nil
-}
-
-func nameTaken(on, name, remedy string) error {
-	return &fault.Error{Op: "snapshot.Take", On: on, Kind: fault.Conflict, Field: "name", Remedy: remedy, Err: fmt.Errorf("the name %q is taken", name)}
 }
 
 func (ss *snapshots) releaseName(name string) {

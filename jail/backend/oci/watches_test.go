@@ -53,7 +53,8 @@ func TestWatchedPathsInLargeTrees(t *testing.T) {
 		t.Fatalf("watched: %v, want %d files", nodes, len(want))
 	}
 	got, err := pathsOf(os.Getpid(), nodes, 100)
-	if slices.Sort(got); err != nil || !slices.Equal(got, want) {
+	slices.Sort(got)
+	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("paths of watched files: %q, %v, want %q", got, err, want)
 	}
 	if err := os.Remove(want[1]); err != nil {
