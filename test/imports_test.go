@@ -78,7 +78,7 @@ var may = map[string][]string{
 	"policy/access":   {},
 	"policy/approval": {"policy"},
 	"policy/chain":    {},
-	"policy/egress":   {"observe/event"},
+	"policy/egress":   {"observe/event", "host/netns"},
 	"policy/enforce":  {"policy", "host/*"},
 	"policy/secret":   {},
 	"policy/shell":    {},

@@ -66,7 +66,7 @@ func endpointLink() (index int, err error) {
 	if !notFound(err) {
 		return 0, err
 	}
-	links, err := netlink.LinkList()
+	links, err := Dump(netlink.LinkList)
 	if err != nil {
 		return 0, err
 	}

@@ -339,7 +339,7 @@ func Link(name string) string { return linkName(name) }
 // interrupted before it was labelled is listed under the name of its link, which Clean accepts
 // as well.
 func List() ([]string, error) {
-	links, err := netlink.LinkList()
+	links, err := Dump(netlink.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list networks: %w", err)
 	}

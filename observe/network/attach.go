@@ -313,7 +313,9 @@ func (w *watch) findOuter() (outer netip.Addr, err error) {
 	if err != nil {
 		return outer, fmt.Errorf("find link %s: %w", w.target.Veth, err)
 	}
-	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{LinkIndex: l.Attrs().Index}, netlink.RT_FILTER_OIF)
+	routes, err := netns.Dump(func() ([]netlink.Route, error) {
+		return netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{LinkIndex: l.Attrs().Index}, netlink.RT_FILTER_OIF)
+	})
 	if err != nil {
 		return outer, fmt.Errorf("routes of %s: %w", w.target.Veth, err)
 	}
@@ -330,7 +332,7 @@ func (w *watch) findOuter() (outer netip.Addr, err error) {
 
 // addresses returns the jail's own addresses except loopback.
 func addresses(h *netlink.Handle) ([]netip.Addr, error) {
-	addrs, err := h.AddrList(nil, netlink.FAMILY_V4)
+	addrs, err := netns.Dump(func() ([]netlink.Addr, error) { return h.AddrList(nil, netlink.FAMILY_V4) })
 	if err != nil {
 		return nil, fmt.Errorf("addresses: %w", err)
 	}
@@ -345,7 +347,7 @@ func addresses(h *netlink.Handle) ([]netip.Addr, error) {
 
 func (w *watch) linkIfaces(h *netlink.Handle) error {
 	w.ifaces = map[uint32]iface{}
-	links, err := h.LinkList()
+	links, err := netns.Dump(h.LinkList)
 	if err != nil {
 		return fmt.Errorf("list links: %w", err)
 	}
@@ -479,7 +481,8 @@ func removeClsact(index int) error {
 		return nil // removed with everything attached
 	}
 	for _, parent := range []uint32{netlink.HANDLE_MIN_EGRESS, netlink.HANDLE_MIN_INGRESS} {
-		if fs, err := netlink.FilterList(l, parent); err != nil || len(fs) > 0 {
+		fs, err := netns.Dump(func() ([]netlink.Filter, error) { return netlink.FilterList(l, parent) })
+		if err != nil || len(fs) > 0 {
 			return err
 		}
 	}

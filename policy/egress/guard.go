@@ -2,13 +2,13 @@ package egress
 
 import (
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 	"sync"
 	"time"
 
 	"glasshouse/fault"
+	"glasshouse/host/netns"
 )
 
 // special are the special-purpose addresses of the IANA registries (RFC 6890) that no Internet
@@ -62,7 +62,7 @@ func CheckInternetAddr(a netip.Addr) error {
 	if !public(a) {
 		return fault.Newf(fault.Denied, "egress.CheckInternetAddr", "", "%s is not an address on the Internet", a)
 	}
-	own, err := interfaces()
+	own, err := netns.Addresses()
 	if err != nil {
 		return fmt.Errorf("list the host's addresses: %w", err)
 	}
@@ -113,7 +113,7 @@ func (o *ownAddrs) get() (map[netip.Addr]bool, error) {
 	}
 	list := o.list
 	if list == nil {
-		list = interfaces
+		list = netns.Addresses
 	}
 	addrs, err := list()
 	if err != nil {
@@ -124,20 +124,4 @@ func (o *ownAddrs) get() (map[netip.Addr]bool, error) {
 		o.addrs[a.Unmap()] = true
 	}
 	return o.addrs, nil
-}
-
-func interfaces() ([]netip.Addr, error) {
-	nets, err := net.InterfaceAddrs()
-	if err != nil {
-		return nil, err
-	}
-	var addrs []netip.Addr
-	for _, n := range nets {
-		if ip, ok := n.(*net.IPNet); ok {
-			if a, ok := netip.AddrFromSlice(ip.IP); ok {
-				addrs = append(addrs, a.Unmap())
-			}
-		}
-	}
-	return addrs, nil
 }
