@@ -13,8 +13,21 @@ import (
 // (path_resolution(7)).
 const maxLinks = 40
 
-// open opens name below r. It returns ENOENT for files on hidden filesystems.
+// open opens name below r. It returns ENOENT for files on hidden filesystems, and
+// fault.Conflict for files below mounts that do not exist now.
 func (r *Root) open(name string, flags int, mode uint32) (int, error) {
+	fd, err := r.openVisible(name, flags, mode)
+	if err != nil || r.mounts == nil {
+		return fd, err
+	}
+	if err := r.checkMounts(fd, "."); err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+func (r *Root) openVisible(name string, flags int, mode uint32) (int, error) {
 	fd, err := r.resolve(name, flags, mode)
 	if r.hidden == nil {
 		return fd, err
@@ -191,6 +204,12 @@ func (r *Root) parent(op, name string) (dir int, base string, err error) {
 		return -1, "", fault.Fieldf(op, "path", "%q does not name a file in a directory", name)
 	}
 	dir, err = r.open("./"+above, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err == nil && r.mounts != nil {
+		if err = r.checkMounts(dir, base); err != nil {
+			unix.Close(dir)
+			dir = -1
+		}
+	}
 	return dir, base, explain(op, name, err)
 }
 

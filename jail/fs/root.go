@@ -9,6 +9,7 @@ package jailfs
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path"
 	"strings"
@@ -27,6 +28,7 @@ type Root struct {
 	fd      int
 	openat2 bool // the kernel resolves paths; otherwise walk does
 	hidden  func(dev uint64) bool
+	mounts  []string // paths on the host
 }
 
 // Hide hides the filesystems for whose device hidden returns true: their files are not found
@@ -35,6 +37,53 @@ func (r *Root) Hide(hidden func(dev uint64) bool) { r.hidden = hidden }
 
 // hides reports whether a file is on a hidden filesystem.
 func (r *Root) hides(st *unix.Stat_t) bool { return r.hidden != nil && r.hidden(st.Dev) }
+
+// Mounts names the directories at which a running jail has mounts. Files there are a conflict
+// from now on: the mount would hide what is written now, and has other files than can be read
+// now. It must be called before all other methods.
+func (r *Root) Mounts(targets []string) error {
+	root, err := realPath(r.fd)
+	if err != nil {
+		return err
+	}
+	for _, target := range targets {
+		at, rest := root, target
+		for above := path.Clean(target); above != "/" && above != "."; above = path.Dir(above) {
+			fd, err := r.resolve(above, unix.O_PATH, 0)
+			if err != nil {
+				continue // it does not exist; its parent may be a symlink
+			}
+			at, err = realPath(fd)
+			unix.Close(fd)
+			if err != nil {
+				return err
+			}
+			rest = strings.TrimPrefix(path.Clean(target), above)
+			break
+		}
+		r.mounts = append(r.mounts, path.Join(at, rest))
+	}
+	return nil
+}
+
+// checkMounts returns an error if the file base in an open directory is at or below a mount.
+func (r *Root) checkMounts(dir int, base string) error {
+	at, err := realPath(dir)
+	if err != nil {
+		return err
+	}
+	at = path.Join(at, base)
+	for _, m := range r.mounts {
+		if at == m || strings.HasPrefix(at, m+"/") {
+			return &fault.Error{Op: "open", Kind: fault.Conflict, Field: "path",
+				Err: errors.New("the file is on a mount, which only a running jail has"), Remedy: "start the jail first"}
+		}
+	}
+	return nil
+}
+
+// realPath returns the path of an open file without symlinks.
+func realPath(fd int) (string, error) { return os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd)) }
 
 // Open returns a Root for dir. The caller closes it.
 func Open(dir string) (*Root, error) {
@@ -62,7 +111,7 @@ func (r *Root) sub(name string) (*Root, error) {
 		return nil, err
 	}
 	s := newRoot(fd, name)
-	s.openat2, s.hidden = r.openat2, r.hidden
+	s.openat2, s.hidden, s.mounts = r.openat2, r.hidden, r.mounts
 	return s, nil
 }
 
