@@ -104,7 +104,7 @@ func TestFilesBelowAbsentMounts(t *testing.T) {
 			t.Errorf("%s %s = %v, want a conflict about the mount", op, name, err)
 		}
 	}
-	for _, name := range []string{"/work/f", "work/../work/f", "link/f", "file"} {
+	for _, name := range []string{"/work/f", "work/../work/f", "link/f", "file", "/work/no", "/none", "/none/a/b", "/alias/at/x"} {
 		r, _, err := root.Read(ctx, name, 0, -1)
 		if err == nil {
 			r.Close()
@@ -125,6 +125,9 @@ func TestFilesBelowAbsentMounts(t *testing.T) {
 	}
 	for _, name := range []string{"/work", "/work/x", "link/x", "/none", "/alias/at"} {
 		conflict("Move", name, root.Move(ctx, "/new", name, true))
+	}
+	if _, _, err := root.Read(ctx, "/no/f", 0, -1); !errors.Is(err, fault.NotFound) {
+		t.Errorf("Read(/no/f) = %v, want not found", err)
 	}
 	conflict("Stat", "/work/f", func() error { _, err := root.Stat(ctx, "/work/f"); return err }())
 	conflict("Tar", "/work", func() error { _, err := root.Tar(ctx, "/work"); return err }())

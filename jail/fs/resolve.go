@@ -1,6 +1,7 @@
 package jailfs
 
 import (
+	"cmp"
 	"path"
 	"strings"
 
@@ -17,14 +18,23 @@ const maxLinks = 40
 // fault.Conflict for files below mounts that do not exist now.
 func (r *Root) open(name string, flags int, mode uint32) (int, error) {
 	fd, err := r.openVisible(name, flags, mode)
-	if err != nil || r.mounts == nil {
+	if r.mounts == nil || err != nil && err != unix.ENOENT {
 		return fd, err
 	}
-	if err := r.checkMounts(fd, "."); err != nil {
-		unix.Close(fd)
-		return -1, err
+	var at string
+	var locateErr error
+	if err == nil {
+		at, locateErr = realPath(fd)
+	} else {
+		at, locateErr = r.locate(name)
 	}
-	return fd, nil
+	if checkErr := cmp.Or(locateErr, r.checkMounts(at)); checkErr != nil {
+		if err == nil {
+			unix.Close(fd)
+		}
+		return -1, checkErr
+	}
+	return fd, err
 }
 
 func (r *Root) openVisible(name string, flags int, mode uint32) (int, error) {
@@ -205,7 +215,12 @@ func (r *Root) parent(op, name string) (dir int, base string, err error) {
 	}
 	dir, err = r.open("./"+above, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err == nil && r.mounts != nil {
-		if err = r.checkMounts(dir, base); err != nil {
+		var at string
+		at, err = realPath(dir)
+		if err == nil {
+			err = r.checkMounts(path.Join(at, base))
+		}
+		if err != nil {
 			unix.Close(dir)
 			dir = -1
 		}

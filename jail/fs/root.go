@@ -42,37 +42,36 @@ func (r *Root) hides(st *unix.Stat_t) bool { return r.hidden != nil && r.hidden(
 // from now on: the mount would hide what is written now, and has other files than can be read
 // now. It must be called before all other methods.
 func (r *Root) Mounts(targets []string) error {
-	root, err := realPath(r.fd)
-	if err != nil {
-		return err
-	}
 	for _, target := range targets {
-		at, rest := root, target
-		for above := path.Clean(target); above != "/" && above != "."; above = path.Dir(above) {
-			fd, err := r.resolve(above, unix.O_PATH, 0)
-			if err != nil {
-				continue // it does not exist; its parent may be a symlink
-			}
-			at, err = realPath(fd)
-			unix.Close(fd)
-			if err != nil {
-				return err
-			}
-			rest = strings.TrimPrefix(path.Clean(target), above)
-			break
+		at, err := r.locate(target)
+		if err != nil {
+			return err
 		}
-		r.mounts = append(r.mounts, path.Join(at, rest))
+		r.mounts = append(r.mounts, at)
 	}
 	return nil
 }
 
-// checkMounts returns an error if the file base in an open directory is at or below a mount.
-func (r *Root) checkMounts(dir int, base string) error {
-	at, err := realPath(dir)
-	if err != nil {
-		return err
+// locate returns the path on the host that a name has or would have after its existing
+// directories are resolved.
+func (r *Root) locate(name string) (string, error) {
+	name = path.Join("/", name)
+	for above := name; ; above = path.Dir(above) {
+		fd, err := r.resolve(above, unix.O_PATH, 0)
+		if err != nil && above != "/" {
+			continue // it does not exist; its parent may be a symlink
+		}
+		if err != nil {
+			return "", err
+		}
+		at, err := realPath(fd)
+		unix.Close(fd)
+		return path.Join(at, strings.TrimPrefix(name, above)), err
 	}
-	at = path.Join(at, base)
+}
+
+// checkMounts returns an error if a path on the host is at or below a mount.
+func (r *Root) checkMounts(at string) error {
 	for _, m := range r.mounts {
 		if at == m || strings.HasPrefix(at, m+"/") {
 			return &fault.Error{Op: "open", Kind: fault.Conflict, Field: "path",
