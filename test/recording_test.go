@@ -74,9 +74,9 @@ func TestRecording(t *testing.T) {
 
 const (
 	recordedColumns = 84
-	typingTime      = 35 * time.Millisecond  // of a character of a command
-	pause           = 700 * time.Millisecond // after a command is typed, and after its output
-	longestCommand  = 4 * time.Second        // a longer one is shown faster
+	typingTime      = 25 * time.Millisecond  // of a character of a command
+	pause           = 500 * time.Millisecond // after a command is typed, and after its output
+	longestCommand  = 5 * time.Second        // a longer one is shown faster
 	lastPause       = 4 * time.Second        // before the recording begins again
 )
 
