@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
 
 	"glasshouse/api/client"
 	"glasshouse/api/wire"
+	"glasshouse/daemon"
 	"glasshouse/id"
 	"glasshouse/internal/text"
 
@@ -147,30 +149,59 @@ func (c *command) secretRemove() *cobra.Command {
 func (c *command) secretGrant() *cobra.Command {
 	var g wire.GrantSecret
 	var until time.Duration
-	var capability string
+	var capability, models string
+	grant := func(cmd *cobra.Command, cl *client.Client, name string) error {
+		g.Delivery = "file"
+		if len(g.Hosts) > 0 {
+			g.Delivery = "inject"
+		}
+		if until > 0 {
+			t := time.Now().Add(until).UTC()
+			g.Expires = &t
+		}
+		made, err := cl.GrantSecret(cmd.Context(), name, g)
+		if err != nil {
+			return err
+		}
+		return c.print(made, func(w io.Writer) { fmt.Fprintln(w, made.ID) })
+	}
 	cmd := &cobra.Command{
-		Use: "grant NAME JAIL", Short: "Grant a jail a secret, effective immediately", Args: cobra.ExactArgs(2),
+		Use: "grant NAME [JAIL]", Short: "Grant a secret to a jail or to the model gateway, effective immediately", Args: cobra.RangeArgs(1, 2),
 		Long: `Grant a jail a secret: as the file /run/secrets/NAME, which is in memory and readable
 only by the user of the jail, or with --inject in egress requests to the given hosts,
-where an egress rule defines the form.`,
+where an egress rule defines the form.
+
+With --models, the secret is the API key of a vendor of language models. The model gateway
+adds it to the requests of agents, outside their jails, and agents can use the models of
+the vendor: anthropic (claude-*), openai (gpt-* and others) or gemini (gemini-*). This
+needs no configuration. If gateway.models.providers is configured, it applies instead.`,
 		Example: `  glasshouse secret grant DB_PASSWORD j-abc
-  glasshouse secret grant API_KEY j-abc --inject api.example.com`,
+  glasshouse secret grant API_KEY j-abc --inject api.example.com
+  glasshouse secret grant ANTHROPIC_API_KEY --models anthropic`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return c.withJail(cmd, args[1], func(cl *client.Client, j id.Jail) error {
-				g.Jail, g.Capability, g.Delivery = j, capability, "file"
-				if len(g.Hosts) > 0 {
-					g.Delivery = "inject"
+			if models == "" {
+				if len(args) < 2 {
+					return usagef("a JAIL or --models is missing")
 				}
-				if until > 0 {
-					t := time.Now().Add(until).UTC()
-					g.Expires = &t
-				}
-				made, err := cl.GrantSecret(cmd.Context(), args[0], g)
-				if err != nil {
-					return err
-				}
-				return c.print(made, func(w io.Writer) { fmt.Fprintln(w, made.ID) })
-			})
+				return c.withJail(cmd, args[1], func(cl *client.Client, j id.Jail) error {
+					g.Jail, g.Capability = j, capability
+					return grant(cmd, cl, args[0])
+				})
+			}
+			i := slices.IndexFunc(daemon.ModelVendors, func(v daemon.ModelVendor) bool { return v.Name == models })
+			switch {
+			case i < 0:
+				return usagef("--models %q is not one of anthropic, openai, gemini", models)
+			case len(args) > 1 || capability != "" || g.Branches || len(g.Hosts) > 0:
+				return usagef("--models excludes a JAIL, --inject, --branches and --capability")
+			}
+			v := daemon.ModelVendors[i]
+			g.Capability, g.Hosts = v.Scope().Capability, []string{v.Host()}
+			cl, err := c.client(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return grant(cmd, cl, args[0])
 		},
 	}
 	fs := cmd.Flags()
@@ -178,6 +209,7 @@ where an egress rule defines the form.`,
 	fs.BoolVar(&g.Branches, "branches", false, "also grant it to branches of the jail")
 	fs.DurationVar(&until, "for", 0, "lifetime of the grant, such as 1h (default: unlimited)")
 	fs.StringVar(&capability, "capability", "", "only for this capability")
+	fs.StringVar(&models, "models", "", "the API key of a vendor of language models: anthropic, openai, gemini")
 	return cmd
 }
 

@@ -52,7 +52,7 @@ func (c credentials) modelKey(ctx context.Context, p Provider) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.keyOf(ctx, "models."+p.Name, p.Secret, at.Hostname())
+	return c.keyOf(ctx, modelScope(p.Name).Capability, p.Secret, at.Hostname())
 }
 
 // lend returns a secret's value for one request of a capability without a jail.

@@ -85,7 +85,7 @@ type Daemon struct {
 	runs      *run.Manager
 	schedules *schedule.Manager
 	gateway   *gateway.Gateway
-	models    *llm.Gateway // nil if no model is configured
+	models    *llm.Gateway
 	server    *api.Server
 	e2b       api.E2B // the listener for E2B clients
 	reached   string  // address of the TCP listener, or ""

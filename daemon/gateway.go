@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -33,6 +34,7 @@ import (
 	"glasshouse/id"
 	"glasshouse/jail"
 	"glasshouse/policy"
+	"glasshouse/policy/secret"
 )
 
 // Gateway configures how agents are run.
@@ -77,6 +79,8 @@ type Models struct {
 	RecordBodies int          `yaml:"record_bodies"` // bytes of requests and responses in the audit log; 0: only digests
 	Requests     int          `yaml:"requests"`      // requests per minute and agent; 0: unlimited
 	Concurrent   int          `yaml:"concurrent"`    // concurrent requests per agent
+
+	server []Provider // GLASSHOUSE_MODELS
 }
 
 // Provider is a provider of language models.
@@ -158,11 +162,56 @@ func (g *Gateway) readEnv(getenv func(string) string) {
 		g.Jail = gateway.InBwrap
 	}
 	if at := getenv("GLASSHOUSE_MODELS"); at != "" {
-		g.Models.Providers = append(g.Models.Providers, allAPIs(at)...)
+		g.Models.server = allAPIs(at)
 	}
 	if db := getenv("GLASSHOUSE_GATEWAY_DB"); db != "" {
 		g.DB = db
 	}
+}
+
+// A ModelVendor is a provider of models that needs no configuration: it is used as soon as a
+// secret with its key is granted to it.
+type ModelVendor struct {
+	Name, API, BaseURL string
+	Models             []string
+}
+
+// ModelVendors are the vendors whose own APIs the model gateway supports.
+var ModelVendors = []ModelVendor{
+	{"anthropic", "anthropic", "https://api.anthropic.com", []string{"claude-*"}},
+	{"openai", "openai", "https://api.openai.com/v1", []string{"gpt-*", "o1*", "o3*", "o4*", "codex-*", "text-embedding-*"}},
+	{"gemini", "gemini", "https://generativelanguage.googleapis.com", []string{"gemini-*"}},
+}
+
+// Scope returns the scope that the vendor's key is granted to.
+func (v ModelVendor) Scope() secret.Scope { return modelScope(v.Name) }
+
+// Host returns the host that receives the key.
+func (v ModelVendor) Host() string {
+	at, _ := url.Parse(v.BaseURL)
+	return at.Hostname()
+}
+
+// modelScope is the scope of the key of a provider of models.
+func modelScope(provider string) secret.Scope { return secret.Scope{Capability: "models." + provider} }
+
+// vendors returns the providers that need no configuration.
+func (d *Daemon) vendors() (all []llm.Provider) {
+	for _, v := range ModelVendors {
+		use := secret.Use{Delivery: secret.Inject, Host: v.Host()}
+		all = append(all, llm.Provider{
+			Name: v.Name, API: llm.API(v.API), BaseURL: v.BaseURL, Models: v.Models,
+			Ready: func() bool { return d.secrets.Granted(v.Scope(), use) != "" },
+			Key: func(ctx context.Context) ([]byte, error) {
+				key, err := d.secrets.Resolve(ctx, v.Scope(), d.secrets.Granted(v.Scope(), use), use)
+				if err != nil {
+					return nil, err
+				}
+				return key.Bytes(), nil
+			},
+		})
+	}
+	return all
 }
 
 // allAPIs returns the providers for one server that implements all supported APIs and needs no
@@ -294,12 +343,10 @@ func (d *Daemon) openSpawners(ctx context.Context, program string) (map[string]s
 	return map[string]spawn.Spawner{process.Name(): process, bwrap.Name(): bwrap}, nil
 }
 
-// openModels creates the model gateway if a provider is configured.
+// openModels creates the model gateway. Without configured providers it uses the vendors whose
+// keys are granted.
 func (d *Daemon) openModels() (err error) {
 	c := d.Config.Gateway
-	if len(c.Models.Providers) == 0 {
-		return nil
-	}
 	conf := llm.Config{
 		Caller: d.gateway.ModelCaller, Exceeded: d.gateway.HandleOverBudget, RecordBodies: c.Models.RecordBodies,
 		Limit: llm.Limit{Requests: c.Models.Requests, Concurrent: c.Models.Concurrent},
@@ -311,7 +358,10 @@ func (d *Daemon) openModels() (err error) {
 		},
 		Log: d.log.With("part", "models"),
 	}
-	for _, p := range c.Models.Providers {
+	if len(c.Models.Providers) == 0 {
+		conf.Providers = d.vendors()
+	}
+	for _, p := range slices.Concat(c.Models.Providers, c.Models.server) {
 		provider := llm.Provider{
 			Name: p.Name, API: llm.API(p.API), BaseURL: p.BaseURL, Models: p.Models, Headers: p.Headers, Timeout: p.Timeout,
 			Limit: llm.Limit{Requests: p.Requests, Tokens: p.Tokens, Concurrent: p.Concurrent},

@@ -75,10 +75,8 @@ func (d *Daemon) listen(ctx context.Context) error {
 		Storage: d.storage.now,
 		Ready:   newReadiness(d.checkReady).now,
 		Version: d.Version,
+		Models:  d.models,
 		Log:     d.log.With("part", "api"),
-	}
-	if d.models != nil {
-		options.Models = d.models
 	}
 	server := api.New(options)
 	d.server = server

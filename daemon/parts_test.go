@@ -77,7 +77,7 @@ func TestAgentsAreConfiguredByTheEnvironment(t *testing.T) {
 		t.Errorf("gateway = %+v, want bwrap and the database", c.Gateway)
 	}
 	var apis []string
-	for _, p := range c.Gateway.Models.Providers {
+	for _, p := range c.Gateway.Models.server {
 		apis = append(apis, p.API+" "+p.BaseURL)
 	}
 	want := []string{"openai http://127.0.0.1:8081/v1", "anthropic http://127.0.0.1:8081", "gemini http://127.0.0.1:8081"}

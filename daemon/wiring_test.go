@@ -652,11 +652,59 @@ func TestFailingMarketDoesNotAffectOthers(t *testing.T) {
 	}
 }
 
+// A vendor's models can be used from the moment in which its key is granted, until the grant ends.
+func TestVendorsNeedOnlyAGrant(t *testing.T) {
+	d := withSecrets(t)
+	v := ModelVendors[0]
+	p := d.vendors()[0]
+	grant := func(secretName string, hosts ...string) secret.Grant {
+		t.Helper()
+		if err := d.secrets.Put(t.Context(), secretName, []byte("the key "+secretName), "ann"); err != nil {
+			t.Fatal(err)
+		}
+		g, err := d.secrets.Grant(t.Context(), secret.Grant{Secret: secretName, To: v.Scope(), Delivery: secret.Inject, Hosts: hosts, By: "ann"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return g
+	}
+	if p.Ready() {
+		t.Error("without a grant, the vendor is ready")
+	}
+	grant("OTHER", "api.example.com")
+	if p.Ready() {
+		t.Error("with a key for another host, the vendor is ready")
+	}
+	if _, err := p.Key(t.Context()); !errors.Is(err, fault.Denied) {
+		t.Errorf("without a grant, Key = %v, want denied", err)
+	}
+	grant("OLD", v.Host())
+	g := grant("NEW", v.Host())
+	if !p.Ready() {
+		t.Error("with a grant, the vendor is not ready")
+	}
+	if key, err := p.Key(t.Context()); err != nil || string(key) != "the key NEW" {
+		t.Errorf("Key = %q, %v, want the one that was granted last", key, err)
+	}
+	if err := d.secrets.Revoke(t.Context(), g.ID, "ann"); err != nil {
+		t.Fatal(err)
+	}
+	if key, err := p.Key(t.Context()); err != nil || string(key) != "the key OLD" {
+		t.Errorf("after the end of the newer grant, Key = %q, %v, want the other one", key, err)
+	}
+	if err := d.secrets.Delete(t.Context(), "OLD", "ann"); err != nil {
+		t.Fatal(err)
+	}
+	if p.Ready() {
+		t.Error("after its secret was deleted, the vendor is ready")
+	}
+}
+
 func TestModelsAreMadeOfTheConfiguration(t *testing.T) {
 	d := newGoverned(t)
 	d.gateway = gateway.New(gateway.Config{})
-	if err := d.openModels(); err != nil || d.models != nil {
-		t.Errorf("without providers = %v, %v, want none", d.models, err)
+	if err := d.openModels(); err != nil || d.models == nil {
+		t.Errorf("without providers = %v, %v, want those of the vendors", d.models, err)
 	}
 	good := Provider{Name: "p", API: "openai", BaseURL: "https://api.example/v1", Secret: "KEY", Models: []string{"*"}}
 	d.Config.Gateway = Gateway{Model: "big", Models: Models{Providers: []Provider{good}, Aliases: []ModelAlias{{Name: "small", Provider: "p", Model: "s"}}, Prices: []ModelPrice{{Model: "big", Input: 3}}}}

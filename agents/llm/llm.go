@@ -46,6 +46,10 @@ type Provider struct {
 	// takes effect immediately. nil: no key.
 	Key func(ctx context.Context) ([]byte, error)
 
+	// Ready reports whether the provider can be used now. One that cannot has no models. nil: it
+	// always can.
+	Ready func() bool
+
 	Models  []string          // names, or patterns in which * matches any characters
 	Headers map[string]string // added to each request
 	Timeout time.Duration     // maximum time without data; 0: 10 minutes

@@ -3,6 +3,7 @@ package llm
 import (
 	"encoding/json"
 	"fmt"
+	"iter"
 	"net/http"
 	"slices"
 	"strings"
@@ -57,6 +58,17 @@ func (g *Gateway) named(name string) *provider {
 	return nil
 }
 
+// ready yields the providers that can be used now.
+func (g *Gateway) ready() iter.Seq[*provider] {
+	return func(yield func(*provider) bool) {
+		for _, p := range g.providers {
+			if (p.Ready == nil || p.Ready()) && !yield(p) {
+				return
+			}
+		}
+	}
+}
+
 // allowed reports whether c may use a model by this name.
 func (c Caller) allowed(model string) bool {
 	return len(c.Models) == 0 || has(c.Models, model, true) || has(c.Models, model, false)
@@ -82,8 +94,12 @@ func (g *Gateway) resolve(c Caller, api API, model string) (target, error) {
 		return target{}, &fault.Error{Op: "llm.resolve", On: "model " + quoted(model), Kind: fault.NotFound, Remedy: "use that API, or a model of another provider",
 			Err: fmt.Errorf("the model is served by %s; this request uses the API of %s", others[0], api)}
 	}
-	return target{}, &fault.Error{Op: "llm.resolve", On: "model " + quoted(model), Kind: fault.NotFound, Remedy: "use one of these: " + g.known(c),
-		Err: fmt.Errorf("there is no such model")}
+	e := &fault.Error{Op: "llm.resolve", On: "model " + quoted(model), Kind: fault.NotFound, Remedy: "use one of these: " + g.known(c), Err: fmt.Errorf("there is no such model")}
+	if list, patterns := g.models(c); len(list)+len(patterns) == 0 {
+		e.Err = fmt.Errorf("no provider of models is configured")
+		e.Remedy = "grant the key of one: glasshouse secret grant NAME --models anthropic (or openai, gemini); or set gateway.models in the configuration"
+	}
+	return target{}, e
 }
 
 // candidates returns the providers of a model with any API.
@@ -94,7 +110,7 @@ func (g *Gateway) candidates(model string, exact bool) []target {
 			found = append(found, g.meant(a, model)...)
 		}
 	}
-	for _, p := range g.providers {
+	for p := range g.ready() {
 		if has(p.Models, model, exact) {
 			found = append(found, target{p, model})
 		}
@@ -110,7 +126,7 @@ func (g *Gateway) meant(a Alias, asked string) []target {
 	}
 	if a.Provider != "" {
 		var found []target
-		for _, p := range g.providers { // providers of the same name can exist for each API
+		for p := range g.ready() { // providers of the same name can exist for each API
 			if p.Name == a.Provider {
 				found = append(found, target{p, model})
 			}
@@ -119,7 +135,7 @@ func (g *Gateway) meant(a Alias, asked string) []target {
 	}
 	var found []target
 	for _, exact := range []bool{true, false} {
-		for _, p := range g.providers {
+		for p := range g.ready() {
 			if has(p.Models, model, exact) {
 				found = append(found, target{p, model})
 			}
@@ -156,7 +172,7 @@ func (g *Gateway) models(c Caller) (list []model, patterns []string) {
 			add(a.Name, t.provider)
 		}
 	}
-	for _, p := range g.providers {
+	for p := range g.ready() {
 		for _, name := range p.Models {
 			add(name, p)
 		}

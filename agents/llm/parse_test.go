@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"math"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"unicode/utf8"
 
 	"glasshouse/capability/budget"
+	"glasshouse/fault"
 	"glasshouse/policy/chain"
 )
 
@@ -244,6 +246,36 @@ func TestModelsAreMatchedByNameAndPattern(t *testing.T) {
 		if got := matches(c.pattern, c.name); got != c.want {
 			t.Errorf("%q matches %q: %v, want %v", c.pattern, c.name, got, c.want)
 		}
+	}
+}
+
+func TestProviderThatIsNotReadyHasNoModels(t *testing.T) {
+	ready := false
+	g, err := New(Config{
+		Caller: func(*http.Request) (Caller, error) { return Caller{}, nil },
+		Providers: []Provider{
+			{Name: "vendor", API: Anthropic, BaseURL: "https://vendor.example", Models: []string{"claude-*", "exact"}, Ready: func() bool { return ready }},
+			{Name: "all", API: Anthropic, BaseURL: "https://all.example", Models: []string{"*"}},
+		},
+		Aliases: []Alias{{Name: "small", Provider: "vendor", Model: "exact"}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"all", "vendor"} {
+		for _, model := range []string{"claude-x", "exact", "small"} {
+			if got, err := g.resolve(Caller{}, Anthropic, model); err != nil || got.provider.Name != want {
+				t.Errorf("ready %t: %s is served by %+v, %v, want %s", ready, model, got, err, want)
+			}
+		}
+		ready = true
+	}
+
+	ready = false
+	g.providers = g.providers[:1]
+	_, err = g.resolve(Caller{}, Anthropic, "claude-x")
+	if !errors.Is(err, fault.NotFound) || !strings.Contains(fault.RemedyOf(err), "--models anthropic") {
+		t.Errorf("without any provider, resolve = %v, want not found and how to configure one", err)
 	}
 }
 

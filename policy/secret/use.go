@@ -182,6 +182,17 @@ func (k *Manager) Resolve(ctx context.Context, who Scope, name string, u Use) (V
 	return k.use(ctx, e)
 }
 
+// Granted returns the name of the secret that was granted to who for a use, or "". Of several
+// it returns the newest grant's.
+func (k *Manager) Granted(who Scope, u Use) string {
+	now := time.Now()
+	live := k.findGrants(func(g *Grant) bool { return g.To.covers(who) && g.allows(u) && !g.expired(now) })
+	if len(live) == 0 {
+		return ""
+	}
+	return live[len(live)-1].Secret
+}
+
 func (k *Manager) notGranted(name string, who Scope) error {
 	return &fault.Error{Op: "secret.Resolve", Kind: fault.Denied, On: validOrEmpty(name),
 		Err: errors.New("not granted to " + who.String()), Remedy: "grant the secret with glasshouse secret grant"}
