@@ -56,7 +56,7 @@ removes it in any case.`,
 	cmd.Flags().StringVarP(&o.workspace, "workspace", "C", "", "mount this directory instead of the current one")
 	cmd.Flags().StringVarP(&o.workdir, "workdir", "w", "", "working directory in the jail (default: the workspace)")
 	cmd.Flags().BoolVarP(&o.stdin, "stdin", "i", false, "forward standard input")
-	cmd.Flags().DurationVar(&o.timeout, "timeout", 0, "time limit of the command, such as 90s (default: none)")
+	durationVar(cmd.Flags(), &o.timeout, "timeout", 0, "time limit of the command, such as 90s (default: none)")
 	return cmd
 }
 

@@ -176,7 +176,7 @@ where an egress rule defines the form.`,
 	fs := cmd.Flags()
 	fs.StringArrayVar(&g.Hosts, "inject", nil, "inject into requests to this host; may be repeated")
 	fs.BoolVar(&g.Branches, "branches", false, "also grant it to branches of the jail")
-	fs.DurationVar(&until, "for", 0, "lifetime of the grant, such as 1h (default: unlimited)")
+	durationVar(fs, &until, "for", 0, "lifetime of the grant, such as 1h (default: unlimited)")
 	fs.StringVar(&capability, "capability", "", "only for this capability")
 	return cmd
 }
