@@ -437,7 +437,7 @@ func TestApplyKeepsJailWithCommits(t *testing.T) {
 				if code != want {
 					t.Errorf("exit code %d, want %d: %s", code, want, errs)
 				}
-				said := "the jail is kept: it has commits that " + w.dir + " does not have (" + tt.kept + ")\n  try: fetch them: glasshouse cp " + aJail + ":/work/"
+				said := "the jail is kept: it has commits that " + w.dir + " does not have (" + tt.kept + ")\n  try: fetch them: glasshouse "
 				if got := strings.Contains(errs, said) && strings.Contains(errs, "--force"); got != (tt.kept != "") {
 					t.Errorf("stderr %q, want a message about commits: %v", errs, tt.kept != "")
 				}

@@ -118,12 +118,13 @@ func (c *command) applyJail(ctx context.Context, cl *client.Client, jid id.Jail,
 	if err != nil {
 		return err
 	}
-	removed := false
+	started, removed := false, false
 	if !o.dry && len(changes) > 0 && (j.State == "stopped" || j.State == "created") { // files are read through the jail's init
 		j, err = cl.StartJail(ctx, j.ID)
 		if err != nil {
 			return err
 		}
+		started = true
 		defer func() {
 			if !removed { // also after an interrupt, the jail returns to the state in which it was
 				cl.StopJail(context.WithoutCancel(ctx), j.ID, 0)
@@ -161,7 +162,7 @@ func (c *command) applyJail(ctx context.Context, cl *client.Client, jid id.Jail,
 		return &fault.Error{Op: "remove jail", On: string(j.ID), Kind: fault.Conflict,
 			Err: fmt.Errorf("the jail is kept: %s not applied", count(left, "change")), Remedy: "apply all changes, or use --force"}
 	case len(out.Unfetched) > 0:
-		return keptForCommits(j, o.dir, out.Unfetched)
+		return keptForCommits(j, o.dir, out.Unfetched, started)
 	}
 	if err := cl.DeleteJail(ctx, j.ID); err != nil {
 		return err

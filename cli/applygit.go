@@ -118,14 +118,18 @@ func hasObjects(ctx context.Context, dir string, names []string) bool {
 	return err == nil && !strings.Contains(out, " missing")
 }
 
-// keptForCommits is the error of a jail that was not removed because of its commits.
-func keptForCommits(j wire.Jail, dir string, refs []string) error {
+// keptForCommits is the error of a jail that was not removed because of its commits. stopped tells
+// that the jail is stopped, so that its workspace cannot be read.
+func keptForCommits(j wire.Jail, dir string, refs []string, stopped bool) error {
 	repo, _, _ := strings.Cut("/"+refs[0], "/.git/")
-	copied := string(j.ID) + ".git"
+	copied, start := string(j.ID)+".git", ""
+	if stopped {
+		start = "glasshouse jail start " + string(j.ID) + " && "
+	}
 	return &fault.Error{Op: "remove jail", On: string(j.ID), Kind: fault.Conflict,
 		Err: fmt.Errorf("the jail is kept: it has commits that %s does not have (%s)", dir, text.Visible(strings.Join(refs, ", "))),
-		Remedy: fmt.Sprintf("fetch them: glasshouse cp %s:%s %s && git fetch ./%s 'refs/heads/*:refs/jail/*', or use --force to lose them",
-			j.ID, text.Visible(path.Join(j.Workspace.Target, repo, ".git")), copied, copied)}
+		Remedy: fmt.Sprintf("fetch them: %sglasshouse cp %s:%s %s && git fetch ./%s 'refs/heads/*:refs/jail/*'\n  or use --force to lose them",
+			start, j.ID, text.Visible(path.Join(j.Workspace.Target, repo, ".git")), copied, copied)}
 }
 
 // commit commits exactly the applied changes, and returns the abbreviated hash of the commit. It

@@ -190,7 +190,7 @@ func (r *runner) finish(ctx context.Context, success bool) error {
 				return failed("jail %s is kept: %w", err)
 			}
 			if len(refs) > 0 {
-				complain(w, keptForCommits(r.jail, r.dir, refs))
+				complain(w, keptForCommits(r.jail, r.dir, refs, true))
 				pending = true
 			}
 		}
