@@ -252,7 +252,7 @@ func TestCommandRequestsAndOutput(t *testing.T) {
 		{line: "policy set " + aJail + " --policy /nowhere", errs: "no such file", code: 1},
 		{line: "policy rm " + aJail, answers: m{"DELETE /jails/" + aJail + "/policy": `204 `}, want: []string{"DELETE /jails/" + aJail + "/policy"}},
 		{line: "policy level " + aJail + " 2", answers: m{"POST /jails/" + aJail + "/policy/level": `{"level":2,"ceiling":3}`}, want: []string{`POST /jails/` + aJail + `/policy/level {"level":2}`}, out: []string{"level 2 of at most 3\n"}},
-		{line: "policy level " + aJail + " high", errs: `"high" is not a level`, code: 2},
+		{line: "policy level " + aJail + " high", errs: `"high" is not one of 1, 2, 3`, code: 2},
 		{line: "policy lint " + rules, answers: m{"POST /policy/lint": policyOut}, want: []string{`POST /policy/lint {"files":[{"name":"opencode.json","text":"{\"permission\":{}}"}]}`}, out: []string{"shadowed"}, code: 1},
 		{line: "policy lint " + rules, answers: m{"POST /policy/lint": `{"policy":{},"match":"last","level":1,"ceiling":1}`}, want: []string{`POST /policy/lint {"files":[{"name":"opencode.json","text":"{\"permission\":{}}"}]}`}, out: []string{"1 of at most 1"}},
 		{line: "policy explain " + aJail + " bash git~push", answers: m{"POST /policy/explain": `{"decision":{"effect":"ask","reason":"a rule asks","remedy":"wait"},"considered":[{"rule":{"action":"bash","pattern":"git *","effect":"ask","file":"opencode.json","line":4},"decides":true},{"rule":{"action":"edit","pattern":"*","effect":"deny"}}],"egress":{"allow":false,"detail":"no rule"}}`},
@@ -309,7 +309,7 @@ func TestCommandRequestsAndOutput(t *testing.T) {
 		{line: "agent logs r-1", answers: m{"GET /chat/run/r-1": strings.NewReplacer("paused", "done", `"created"`, `"result":"line 1\nline 2","created"`).Replace(runJSON)}, want: []string{"GET /chat/run/r-1"}, out: []string{"line 1\nline 2\n"}},
 		{line: "agent logs r-1", answers: m{"GET /chat/run/r-1": strings.NewReplacer("paused", "failed", `"created"`, `"error":"it broke","created"`).Replace(runJSON)}, want: []string{"GET /chat/run/r-1"}, errs: "r-1 is failed: it broke\n", code: 1},
 		{line: "goal fix~it -a shell --budget steps=5 -d --until a.b --at 2027-01-31T09:00:00Z", answers: m{"POST /chat/run": runJSON}, want: []string{`POST /chat/run {"goal":"fix it","agent":{"preset":"shell"},"budget":{"steps":5},"until":{"capability":"a.b"},"next_run_at":"2027-01-31T09:00:00Z"}`}, out: []string{"r-1"}},
-		{line: "goal x --at tomorrow", errs: "is not a time such as", code: 2},
+		{line: "goal x --at tomorrow", errs: "is neither a time such as", code: 2},
 
 		{line: "schedule ls", answers: m{"GET /schedules": items(`{"id":"h-1","session_id":"s1","schedule":"@hourly","goal":"g","paused":true,"fired":4}`)}, want: []string{"GET /schedules"}, out: []string{"h-1", "s1", "@hourly", "paused", "4", "g"}},
 		{line: "schedule show h-1", answers: m{"GET /schedules/h-1": `{"id":"h-1","missed":"once","overlap":"skip","fired":1,"left_out":2,"skipped":3,"failed":4,"error":"no session","next":["2027-01-31T09:00:00Z"]}`}, want: []string{"GET /schedules/h-1"}, out: []string{"once", "skip", "fired", "1", "skipped as missed", "2", "skipped as overlapping", "3", "failed", "4", "no session", "2027-01-31T09:00:00Z"}},

@@ -39,6 +39,8 @@ type applied struct {
 	Skipped []skip        `json:"skipped,omitempty"`
 	Git     int           `json:"git,omitempty"`    // number of changes below .git, which are not applied
 	Commit  string        `json:"commit,omitempty"` // the git commit that contains the applied files
+
+	Unfetched []string `json:"unfetched,omitempty"` // refs of the jail whose commits the host does not have
 }
 
 type skip struct {

@@ -388,3 +388,66 @@ func TestApplyCommitRefusals(t *testing.T) {
 		})
 	}
 }
+
+// A jail whose commits the host does not have is not removed after its changes were applied.
+func TestApplyKeepsJailWithCommits(t *testing.T) {
+	ref := func(path, kind string) string {
+		return `{"path":"` + path + `","kind":"` + kind + `","type":"file","mode":"644"}`
+	}
+	const other = "1111111111111111111111111111111111111111"
+	for _, tt := range []struct {
+		name    string
+		flags   string
+		change  string
+		content string // HEAD stands for the commit of the host
+		kept    string // the ref in the message, or "" if the jail is removed
+	}{
+		{"a commit on a branch", "", ref("/.git/refs/heads/main", "modified"), other + "\n", ".git/refs/heads/main"},
+		{"a commit that was fetched", "", ref("/.git/refs/heads/main", "modified"), "HEAD\n", ""},
+		{"a commit, and force", "--force", ref("/.git/refs/heads/main", "modified"), other + "\n", ""},
+		{"a branch named HEAD", "", ref("/.git/refs/heads/HEAD", "added"), other + "\n", ".git/refs/heads/HEAD"},
+		{"a stash", "", ref("/.git/refs/stash", "added"), other + "\n", ".git/refs/stash"},
+		{"a detached head", "", ref("/.git/HEAD", "modified"), other + "\n", ".git/HEAD"},
+		{"another branch", "", ref("/.git/HEAD", "modified"), "ref: refs/heads/topic\n", ""},
+		{"packed refs", "", ref("/.git/packed-refs", "modified"), "# pack-refs with: peeled\nHEAD refs/heads/main\n" + other + " refs/heads/topic\n", ".git/packed-refs"},
+		{"packed refs that were fetched", "", ref("/.git/packed-refs", "modified"), "# pack-refs with: peeled\nHEAD refs/heads/main\n", ""},
+		{"a reftable", "", ref("/.git/reftable/0x1-0x2.ref", "added"), "REFT", ".git/reftable/0x1-0x2.ref"},
+		{"a new repository", "", ref("/sub/.git/refs/heads/main", "added"), other + "\n", "sub/.git/refs/heads/main"},
+		{"a submodule", "", ref("/.git/modules/lib/refs/heads/main", "modified"), other + "\n", ".git/modules/lib/refs/heads/main"},
+		{"a ref of a remote", "", ref("/.git/refs/remotes/origin/main", "modified"), other + "\n", ""},
+		{"a log", "", ref("/.git/logs/refs/heads/main", "modified"), other + "\n", ""},
+		{"a deleted branch", "", ref("/.git/refs/heads/topic", "deleted"), "", ""},
+		{"only the index", "", ref("/.git/index", "modified"), other + "\n", ""},
+	} {
+		for _, command := range []string{"apply --rm " + aJail, "run --apply"} {
+			t.Run(tt.name+", "+strings.Fields(command)[0], func(t *testing.T) {
+				t.Parallel()
+				w := newRepository(t, addedFile, tt.change)
+				w.answers[execPath] = execStart("") + execExit(0)
+				w.answers["GET /jails/"+aJail+"/files"] = strings.ReplaceAll(tt.content, "HEAD", w.git("rev-parse", "HEAD"))
+				args := strings.Fields(command + " " + tt.flags)
+				if args[0] == "run" {
+					args = append(args, "-C", w.dir, "make")
+				}
+				code, _, errs := w.run("", args...)
+				want := 0
+				if tt.kept != "" && args[0] == "apply" {
+					want = 1
+				}
+				if code != want {
+					t.Errorf("exit code %d, want %d: %s", code, want, errs)
+				}
+				said := "the jail is kept: it has commits that " + w.dir + " does not have (" + tt.kept + ")\n  try: fetch them: glasshouse "
+				if got := strings.Contains(errs, said) && strings.Contains(errs, "--force"); got != (tt.kept != "") {
+					t.Errorf("stderr %q, want a message about commits: %v", errs, tt.kept != "")
+				}
+				if got := strings.Contains(w.asked(), "DELETE /jails/"+aJail); got != (tt.kept == "") {
+					t.Errorf("the jail was removed: %v, want %v", got, tt.kept == "")
+				}
+				if got := w.file("new.txt"); got == "(none)" {
+					t.Error("the change was not applied")
+				}
+			})
+		}
+	}
+}

@@ -46,6 +46,10 @@ Changes below .git, such as commits that the jail made, are never applied: git o
 host could run code of the jail. To take over its commits, copy the .git of the running
 jail to another directory with glasshouse cp, and fetch from there.
 
+With --rm, the jail is removed if nothing is lost: the command fails and keeps the jail
+if changes were skipped or not selected, or if the jail made commits that the repository
+of that directory does not have. --force removes it in any case.
+
 With --commit, the applied files become one commit in the git repository of that
 directory. The author is the one in your git configuration. Ignored files are not
 committed. The hooks of the repository do not run, because the jail may have changed the
@@ -57,6 +61,9 @@ are staged.`,
   glasshouse apply j-4k2v9c7m1xqe --commit -m "Fix the failing test"
   glasshouse apply j-4k2v9c7m1xqe --rm`,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if o.keep {
+				fmt.Fprintln(c.env.Stderr, "glasshouse: apply keeps the jail by default; --keep will be removed in the next release")
+			}
 			switch {
 			case o.message != "" && !o.commit:
 				return usagef("--message needs --commit")
@@ -79,8 +86,8 @@ are staged.`,
 	cmd.Flags().BoolVarP(&o.dry, "dry-run", "n", false, "print what would be applied, and change nothing")
 	cmd.Flags().BoolVar(&o.commit, "commit", false, "commit the applied files in the git repository")
 	cmd.Flags().StringVarP(&o.message, "message", "m", "", "with --commit: the message (default: names the jail)")
-	cmd.Flags().BoolVar(&o.force, "force", false, "overwrite files that changed meanwhile")
-	cmd.Flags().BoolVar(&o.rm, "rm", false, "then remove the jail, unless changes were skipped")
+	cmd.Flags().BoolVar(&o.force, "force", false, "overwrite files that changed meanwhile; with --rm: lose commits")
+	cmd.Flags().BoolVar(&o.rm, "rm", false, "then remove the jail, if all its changes were applied")
 	cmd.Flags().BoolVar(&o.keep, "keep", false, "keep the jail (the default)")
 	cmd.Flags().MarkHidden("keep")
 	return cmd
@@ -106,19 +113,23 @@ func (c *command) applyJail(ctx context.Context, cl *client.Client, jid id.Jail,
 	if err != nil {
 		return err
 	}
-	changes, err = selectChanges(changes, o.dir, paths)
+	all := changes
+	changes, err = selectChanges(slices.Clone(all), o.dir, paths)
 	if err != nil {
 		return err
 	}
+	started, removed := false, false
 	if !o.dry && len(changes) > 0 && (j.State == "stopped" || j.State == "created") { // files are read through the jail's init
 		j, err = cl.StartJail(ctx, j.ID)
 		if err != nil {
 			return err
 		}
-		if !o.rm {
-			// Also after an interrupt, the jail returns to the state in which it was.
-			defer cl.StopJail(context.WithoutCancel(ctx), j.ID, 0)
-		}
+		started = true
+		defer func() {
+			if !removed { // also after an interrupt, the jail returns to the state in which it was
+				cl.StopJail(context.WithoutCancel(ctx), j.ID, 0)
+			}
+		}()
 	}
 	out, err := c.applyChanges(ctx, cl, j, o, changes)
 	if err != nil {
@@ -134,11 +145,43 @@ func (c *command) applyJail(ctx context.Context, cl *client.Client, jid id.Jail,
 			return fmt.Errorf("%s applied, but not committed: %w", count(len(out.Done), "change"), err)
 		}
 	}
-	if err := c.print(out, func(w io.Writer) { showApplied(w, out) }); err != nil || !o.rm || len(out.Skipped) > 0 {
+	if o.rm && !o.force {
+		out.Unfetched, err = unfetchedOf(ctx, cl, j, o.dir, all)
+		if err != nil {
+			return err
+		}
+	}
+	if err := c.print(out, func(w io.Writer) { showApplied(w, out) }); err != nil || !o.rm {
 		return err
 	}
+	files := func(list []wire.Change) int {
+		return len(slices.DeleteFunc(slices.Clone(list), func(ch wire.Change) bool { return inGitDir(ch.Path) }))
+	}
+	switch left := files(all) - files(changes) + len(out.Skipped); {
+	case left > 0 && !o.force:
+		return &fault.Error{Op: "remove jail", On: string(j.ID), Kind: fault.Conflict,
+			Err: fmt.Errorf("the jail is kept: %s not applied", count(left, "change")), Remedy: "apply all changes, or use --force"}
+	case len(out.Unfetched) > 0:
+		return keptForCommits(j, o.dir, out.Unfetched, started)
+	}
+	if err := cl.DeleteJail(ctx, j.ID); err != nil {
+		return err
+	}
+	removed = true
 	os.Remove(c.appliedFile(j.ID))
-	return cl.DeleteJail(ctx, j.ID)
+	return nil
+}
+
+// unfetchedOf returns the refs of a jail whose commits the repositories in dir do not have.
+func unfetchedOf(ctx context.Context, cl *client.Client, j wire.Jail, dir string, changes []wire.Change) ([]string, error) {
+	return unfetched(ctx, dir, changes, func(ctx context.Context, p string) ([]byte, error) {
+		r, err := cl.ReadFile(ctx, j.ID, path.Join(j.Workspace.Target, p), 0, maxRefs)
+		if err != nil {
+			return nil, err
+		}
+		defer r.Close()
+		return io.ReadAll(io.LimitReader(r, maxRefs))
+	})
 }
 
 // selectChanges returns the changes at and below paths, which are relative to dir or absolute.

@@ -6,11 +6,15 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
 	"glasshouse/api/wire"
 	"glasshouse/fault"
+	"glasshouse/internal/text"
 )
 
 // A gitRepo is the git repository of the directory dir, which is its root or below it.
@@ -47,10 +51,10 @@ func (g *gitRepo) git(ctx context.Context, stdin string, args ...string) (string
 	fixed := []string{"-C", g.dir, "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false"}
 	cmd := exec.CommandContext(ctx, "git", append(fixed, args...)...)
 	// Within a hook, these variables name another repository or index (githooks(5)).
-	cmd.Env = slices.DeleteFunc(os.Environ(), func(kv string) bool {
+	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
 		return slices.Contains([]string{"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX"}, name)
-	})
+	}), "GIT_NO_LAZY_FETCH=1") // of a partial clone, because the jail chooses names of objects
 	cmd.Stdin = strings.NewReader(stdin)
 	var errs strings.Builder
 	cmd.Stderr = &errs
@@ -59,6 +63,73 @@ func (g *gitRepo) git(ctx context.Context, stdin string, args ...string) (string
 		return "", fmt.Errorf("git %s: %w: %s", args[0], err, strings.TrimSpace(errs.String()))
 	}
 	return strings.TrimSuffix(string(out), "\n"), nil
+}
+
+// maxRefs bounds the size of a file with refs that is read from a jail.
+const maxRefs = 1 << 20
+
+// objectName matches the name of a git object, with SHA-1 or SHA-256.
+var objectName = regexp.MustCompile(`\b[0-9a-f]{40}(?:[0-9a-f]{24})?\b`)
+
+// unfetched returns the refs that a jail changed and whose commits the repositories in dir do not
+// have. apply does not write below .git, so these commits are lost with the jail. read returns
+// the content of a file of the jail.
+func unfetched(ctx context.Context, dir string, changes []wire.Change, read func(ctx context.Context, path string) ([]byte, error)) (refs []string, err error) {
+	for _, ch := range changes {
+		if !isRef(ch) {
+			continue
+		}
+		rel, err := localPath(ch.Path)
+		if err != nil {
+			return nil, err
+		}
+		data, err := read(ctx, ch.Path)
+		if err != nil {
+			return nil, fmt.Errorf("read %s of the jail: %w", text.Visible(rel), err)
+		}
+		repo, _, _ := strings.Cut(ch.Path, "/.git/")
+		names := objectName.FindAllString(string(data), -1)
+		if strings.Contains(ch.Path, "/reftable/") || len(data) >= maxRefs || len(names) > 0 && !hasObjects(ctx, filepath.Join(dir, repo), names) {
+			refs = append(refs, rel)
+		}
+	}
+	return refs, nil
+}
+
+// isRef reports whether a change below .git is to a file with refs of the repository itself:
+// HEAD, a loose ref, packed refs or a reftable (gitrepository-layout(5)).
+func isRef(ch wire.Change) bool {
+	_, name, ok := strings.Cut(ch.Path, "/.git/")
+	if !ok || ch.Type != "file" || ch.Kind == "deleted" || ch.Kind == "metadata" {
+		return false
+	}
+	parts := strings.Split(name, "/") // the first are modules/NAME in a submodule
+	at := slices.IndexFunc(parts, func(s string) bool { return s == "refs" || s == "logs" || s == "reftable" })
+	if at < 0 {
+		last := parts[len(parts)-1]
+		return last == "HEAD" || last == "packed-refs"
+	}
+	return parts[at] != "logs" && !(at+1 < len(parts) && parts[at+1] == "remotes")
+}
+
+// hasObjects reports whether the repository of dir has all these objects.
+func hasObjects(ctx context.Context, dir string, names []string) bool {
+	out, err := (&gitRepo{dir}).git(ctx, strings.Join(names, "\n")+"\n", "cat-file", "--batch-check")
+	return err == nil && !strings.Contains(out, " missing")
+}
+
+// keptForCommits is the error of a jail that was not removed because of its commits. stopped tells
+// that the jail is stopped, so that its workspace cannot be read.
+func keptForCommits(j wire.Jail, dir string, refs []string, stopped bool) error {
+	repo, _, _ := strings.Cut("/"+refs[0], "/.git/")
+	copied, start := string(j.ID)+".git", ""
+	if stopped {
+		start = "glasshouse jail start " + string(j.ID) + " && "
+	}
+	return &fault.Error{Op: "remove jail", On: string(j.ID), Kind: fault.Conflict,
+		Err: fmt.Errorf("the jail is kept: it has commits that %s does not have (%s)", dir, text.Visible(strings.Join(refs, ", "))),
+		Remedy: fmt.Sprintf("fetch them: %sglasshouse cp %s:%s %s && git fetch ./%s 'refs/heads/*:refs/jail/*'\n  or use --force to lose them",
+			start, j.ID, text.Visible(path.Join(j.Workspace.Target, repo, ".git")), copied, copied)}
 }
 
 // commit commits exactly the applied changes, and returns the abbreviated hash of the commit. It

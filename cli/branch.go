@@ -96,7 +96,7 @@ its own exit code.`,
 	cmd.Flags().IntVarP(&count, "count", "n", 1, "number of branches")
 	cmd.Flags().StringVar(&e.line, "each", "", "run this sh line in every branch and compare")
 	cmd.Flags().BoolVar(&e.keep, "keep", false, "with --each: keep the branches running")
-	cmd.Flags().DurationVar(&e.timeout, "timeout", 0, "with --each: time limit, such as 90s")
+	durationVar(cmd.Flags(), &e.timeout, "timeout", 0, "with --each: time limit, such as 90s")
 	return cmd
 }
 

@@ -191,7 +191,7 @@ links, invalid names, and capabilities that need more than metadata.json declare
 	fs.StringVar(&key, "key", "bundle.key", "secret key file")
 	fs.StringVar(&password, "password-file", "", "file with the key's password (default: from a prompt)")
 	fs.StringVarP(&out, "output", "o", "", "archive to write, .tar.gz or .zip")
-	fs.DurationVar(&good, "expires", 0, "validity, such as 8760h (default: unlimited)")
+	durationVar(fs, &good, "expires", 0, "validity, such as 365d (default: unlimited)")
 	return cmd
 }
 

@@ -246,7 +246,7 @@ The result is printed; --json prints the complete record of the call.`,
 	fs.StringVar(&call.Run, "run", "", "run whose budget is charged")
 	fs.StringSliceVar(&call.Labels, "label", nil, "data class of the input: public, redacted, pii, secret")
 	fs.StringSliceVar(&budget, "budget", nil, "limit DIMENSION=N, such as steps=50; may be repeated")
-	fs.DurationVar(&timeout, "timeout", 0, "time limit, at most that of the capability")
+	durationVar(fs, &timeout, "timeout", 0, "time limit, at most that of the capability")
 	return cmd
 }
 
@@ -287,7 +287,7 @@ func parseBudget(all []string) (map[string]int64, error) {
 		}
 		n, ok := amount(name, text)
 		if !ok {
-			return nil, usagef("--budget %q is not DIMENSION=N, such as steps=50, cost-micros=$0.50 or wall-clock-ms=30m", s)
+			return nil, usagef("--budget %q is not DIMENSION=N, such as steps=50, cost-micros=$0.50, wall-clock-ms=30m or network-bytes=2GiB", s)
 		}
 		amounts[name] = n
 	}

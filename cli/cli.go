@@ -62,7 +62,7 @@ func Run(ctx context.Context, args []string, env Env) int {
 	root.SetIn(env.Stdin)
 	root.SetOut(env.Stdout)
 	root.SetErr(env.Stderr)
-	err := unknownCommand(root, args)
+	err := c.unknownCommand(root, args)
 	if err == nil {
 		err = root.ExecuteContext(ctx)
 	}
@@ -89,9 +89,10 @@ func complain(w io.Writer, err error) {
 	}
 }
 
-// unknownCommand returns a usage error if the arguments name a command that does not exist.
-// Cobra itself prints the help of a group, such as policy, and succeeds.
-func unknownCommand(root *cobra.Command, args []string) error {
+// unknownCommand returns a usage error if the arguments name a command that does not exist, or a
+// group of commands, such as policy, and none of its commands. Cobra itself prints the help of
+// the group and succeeds.
+func (c *command) unknownCommand(root *cobra.Command, args []string) error {
 	if len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
 		return nil // shell completion; cobra adds the command during execution
 	}
@@ -110,7 +111,10 @@ func unknownCommand(root *cobra.Command, args []string) error {
 	}
 	named := cmd.Flags().Args()
 	if len(named) == 0 {
-		return nil
+		if help, _ := cmd.Flags().GetBool("help"); help {
+			return nil
+		}
+		return c.missingCommand(cmd)
 	}
 	msg := fmt.Sprintf("unknown command %q for %q", named[0], cmd.CommandPath())
 	cmd.SuggestionsMinimumDistance = 2 // cobra's own default
@@ -120,9 +124,19 @@ func unknownCommand(root *cobra.Command, args []string) error {
 	return usageError{errors.New(msg)}
 }
 
-// checkArgs makes all commands report wrong numbers of arguments, missing flags and mutually
-// exclusive flags as usage errors. Cobra checks flags after arguments, and its errors about
-// flags have no type.
+// missingCommand is the usage error of a group without a command. It prints the help of the group.
+func (c *command) missingCommand(group *cobra.Command) error {
+	group.SetOut(c.env.Stderr)
+	if err := group.Help(); err != nil {
+		return err
+	}
+	fmt.Fprintln(c.env.Stderr)
+	return usagef("%q needs a command", group.CommandPath())
+}
+
+// checkArgs makes all commands report wrong numbers of arguments, missing flags, mutually exclusive
+// flags and values that are not of a fixed set as usage errors. Cobra checks flags after
+// arguments, and its errors about flags have no type.
 func checkArgs(cmd *cobra.Command) {
 	if cmd.Runnable() {
 		check := cmd.Args
@@ -135,7 +149,7 @@ func checkArgs(cmd *cobra.Command) {
 			if err := cmp.Or(cmd.ValidateRequiredFlags(), cmd.ValidateFlagGroups()); err != nil {
 				return usageError{err}
 			}
-			return nil
+			return checkValues(cmd, args)
 		}
 	}
 	for _, sub := range cmd.Commands() {
@@ -157,6 +171,8 @@ type command struct {
 
 	format    string // --output
 	documents int    // number of written YAML documents
+
+	warned []string // old forms for which a warning was printed
 
 	usersLock *os.File // holds a shared lock while this process uses a daemon
 
@@ -195,14 +211,18 @@ Exit codes:
 | code | meaning |
 | --- | --- |
 | 0 | success |
-| 1 | the command failed, or its answer is no (decide, policy lint, audit verify) |
-| 2 | the command line is wrong: unknown command or flag, wrong number of arguments |
-| 125 | run and exec: Glasshouse failed, for example the jail cannot be created |
-| 126 | run and exec: the program cannot be executed |
-| 127 | run and exec: the program was not found |
-| 128+N | run and exec: signal N ended the program |
+| 1 | the command failed, no daemon was reachable, or the daemon refused the request |
+| 1 | the answer is no: decide, policy lint, audit verify, bundle verify, replay, doctor |
+| 1 | the run did not reach its goal: goal, agent run, agent logs |
+| 2 | unknown command or flag, wrong number of arguments, or an invalid value |
+| 2 | a group of commands without a command, such as glasshouse policy |
+| 125 | run, exec, jail terminal: Glasshouse failed, for example the jail cannot be created |
+| 126 | run, exec, jail terminal: the program cannot be executed |
+| 127 | run, exec, jail terminal: the program was not found |
+| 128+N | run, exec, jail terminal: signal N ended the program |
 
-run and exec otherwise exit with the code of the program.`,
+run, exec and jail terminal otherwise exit with the code of the program, and wasm run
+with that of the module.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Version:       version,

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"iter"
 	"slices"
@@ -9,9 +8,11 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"glasshouse/api/client"
 	"glasshouse/api/wire"
+	"glasshouse/id"
 	"glasshouse/internal/text"
 )
 
@@ -43,117 +44,199 @@ func collect[T any](items iter.Seq2[T, error], add func(all *named, item T)) (al
 	return all, nil
 }
 
-// completers complete the placeholders in the usage of commands.
-var completers = map[string]func(ctx context.Context, cl *client.Client) (named, error){
-	"JAIL": func(ctx context.Context, cl *client.Client) (named, error) {
+// completers list the objects of a kind. Those of some kinds belong to an object that the first
+// argument of the command names.
+var completers = map[string]func(ctx context.Context, cl *client.Client, args []string) (named, error){
+	"JAIL": func(ctx context.Context, cl *client.Client, _ []string) (named, error) {
 		return collect(cl.Jails(ctx, client.JailFilter{}), func(all *named, j wire.Jail) { all.add(string(j.ID), j.Name, j.State) })
 	},
-	"SNAPSHOT": func(ctx context.Context, cl *client.Client) (named, error) {
+	"SNAPSHOT": func(ctx context.Context, cl *client.Client, _ []string) (named, error) {
 		return collect(cl.Snapshots(ctx, client.SnapshotFilter{}), func(all *named, s wire.Snapshot) { all.add(string(s.ID), s.Name, "of "+string(s.Jail)) })
 	},
-	"RUN": func(ctx context.Context, cl *client.Client) (named, error) {
+	"RUN": func(ctx context.Context, cl *client.Client, _ []string) (named, error) {
 		return collect(cl.Runs(ctx, "", ""), func(all *named, r wire.Run) { all.add(string(r.ID), "", r.State+": "+text.Clip(r.Goal, 60)) })
 	},
-	"SESSION": func(ctx context.Context, cl *client.Client) (named, error) {
+	"SESSION": func(ctx context.Context, cl *client.Client, _ []string) (named, error) {
 		return collect(cl.Sessions(ctx), func(all *named, s wire.Session) { all.add(s.ID, "", s.State) })
 	},
-	"SCHEDULE": func(ctx context.Context, cl *client.Client) (named, error) {
+	"SCHEDULE": func(ctx context.Context, cl *client.Client, _ []string) (named, error) {
 		return collect(cl.Schedules(ctx), func(all *named, s wire.Schedule) { all.add(string(s.ID), "", text.Clip(s.Goal, 60)) })
 	},
-	"TOKEN": func(ctx context.Context, cl *client.Client) (named, error) {
+	"TOKEN": func(ctx context.Context, cl *client.Client, _ []string) (named, error) {
 		return collect(cl.Tokens(ctx), func(all *named, t wire.Token) { all.add(string(t.ID), "", t.Name+", "+t.Role) })
 	},
-	"APPROVAL": func(ctx context.Context, cl *client.Client) (all named, err error) {
+	"APPROVAL": func(ctx context.Context, cl *client.Client, _ []string) (all named, err error) {
 		pending, err := cl.Approvals(ctx, "", "")
 		for _, a := range pending {
 			all.add(string(a.ID), "", text.Clip(a.Title, 60))
 		}
 		return all, err
 	},
-}
-
-// groupOfID tells which objects the placeholder ID stands for, by the command or its group.
-var groupOfID = map[string]string{"approval": "APPROVAL", "approve": "APPROVAL", "deny": "APPROVAL", "token": "TOKEN"}
-
-// A place is an argument in the usage of a command.
-type place struct {
-	kinds []string // keys of completers; none if the argument cannot be completed
-	path  bool     // a path in the object follows, after a colon
-	more  bool     // further arguments are of the same kind
-}
-
-// addCompletion makes the shell complete the arguments of all commands below cmd.
-func (c *command) addCompletion(cmd *cobra.Command) {
-	for _, sub := range cmd.Commands() {
-		places := placesOf(sub)
-		if sub.ValidArgsFunction == nil && slices.ContainsFunc(places, func(p place) bool { return len(p.kinds) > 0 }) {
-			sub.ValidArgsFunction = func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
-				return c.complete(cmd.Context(), places, args, prefix)
+	"EXEC": func(ctx context.Context, cl *client.Client, args []string) (named, error) {
+		if len(args) == 0 {
+			return nil, nil
+		}
+		j, err := jailNamed(ctx, cl, args[0])
+		if err != nil {
+			return nil, err
+		}
+		return collect(cl.Execs(ctx, j), func(all *named, x wire.Exec) { all.add(string(x.ID), "", text.Clip(strings.Join(x.Argv, " "), 60)) })
+	},
+	"CHECKPOINT": func(ctx context.Context, cl *client.Client, args []string) (all named, err error) {
+		if len(args) == 0 {
+			return nil, nil
+		}
+		list, err := cl.Checkpoints(ctx, id.Run(args[0]))
+		for _, p := range list {
+			all.add(string(p.ID), "", text.Clip(p.Reason, 60))
+		}
+		return all, err
+	},
+	"CAPABILITY": func(ctx context.Context, cl *client.Client, _ []string) (all named, err error) {
+		list, err := cl.Capabilities(ctx)
+		for _, v := range list {
+			all.add(v.ID, "", text.Clip(v.Description, 60))
+		}
+		slices.Sort(all) // versions of a capability have one id
+		return slices.Compact(all), err
+	},
+	"SKILL": func(ctx context.Context, cl *client.Client, _ []string) (all named, err error) {
+		list, err := cl.Skills(ctx)
+		for _, s := range list {
+			all.add(s.Name, "", text.Clip(s.Description, 60))
+		}
+		return all, err
+	},
+	"BUNDLE": func(ctx context.Context, cl *client.Client, _ []string) (all named, err error) {
+		list, err := cl.Bundles(ctx)
+		for _, b := range list {
+			all.add(b.Name, "", b.Version)
+		}
+		return all, err
+	},
+	"PUBLISHER": func(ctx context.Context, cl *client.Client, _ []string) (all named, err error) {
+		list, err := cl.Publishers(ctx)
+		for _, p := range list {
+			all.add(p.Name, "", p.Tier)
+		}
+		return all, err
+	},
+	"SECRET": func(ctx context.Context, cl *client.Client, _ []string) (all named, err error) {
+		list, err := cl.Secrets(ctx)
+		for _, s := range list {
+			all.add(s.Name, "", s.Provider)
+		}
+		return all, err
+	},
+	"GRANT": func(ctx context.Context, cl *client.Client, _ []string) (all named, err error) {
+		list, err := cl.Secrets(ctx)
+		for _, s := range list {
+			for _, g := range s.Grants {
+				all.add(string(g.ID), "", s.Name+" to "+granteeText(g))
 			}
 		}
+		return all, err
+	},
+	"CONNECTOR": func(ctx context.Context, cl *client.Client, _ []string) (all named, err error) {
+		list, err := cl.Connectors(ctx)
+		for _, k := range list {
+			all.add(k.Name, "", k.Kind)
+		}
+		return all, err
+	},
+	"LOGIN": func(ctx context.Context, cl *client.Client, _ []string) (named, error) {
+		return collect(cl.Logins(ctx), func(all *named, l wire.Login) { all.add(string(l.ID), "", l.Name+", "+l.Role) })
+	},
+	"NOTICE": func(ctx context.Context, cl *client.Client, _ []string) (all named, err error) {
+		list, err := cl.DeadNotices(ctx)
+		for _, n := range list {
+			all.add(n.ID, "", n.Channel)
+		}
+		return all, err
+	},
+}
+
+// addCompletion makes the shell complete the flags and the arguments of all commands at and below
+// cmd.
+func (c *command) addCompletion(cmd *cobra.Command) {
+	complete := func(f *pflag.Flag) {
+		if f.Value.Type() == "bool" {
+			return
+		}
+		v, _ := valuesOf(cmd, f.Name)
+		cmd.RegisterFlagCompletionFunc(f.Name, func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+			list, ok := f.Value.(pflag.SliceValue)
+			if !ok {
+				return c.complete(cmd.Context(), v, args, nil, prefix)
+			}
+			return c.complete(cmd.Context(), v, args, list.GetSlice(), prefix)
+		})
+	}
+	cmd.Flags().VisitAll(complete)
+	cmd.PersistentFlags().VisitAll(complete)
+	if cmd.Runnable() && cmd.ValidArgsFunction == nil {
+		all := argumentsOf(cmd)
+		cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+			return c.complete(cmd.Context(), argumentAt(all, len(args)).valueSet, args, args, prefix)
+		}
+	}
+	for _, sub := range cmd.Commands() {
 		c.addCompletion(sub)
 	}
 }
 
-// placesOf reads the arguments of a command from its usage.
-func placesOf(cmd *cobra.Command) (places []place) {
-	for _, word := range strings.Fields(cmd.Use)[1:] {
-		if word == "[flags]" || strings.HasPrefix(word, "[--") {
-			continue
-		}
-		var p place
-		word, p.more = strings.CutSuffix(strings.Trim(word, "[]"), "...")
-		word, _, p.path = strings.Cut(word, ":")
-		for kind := range strings.SplitSeq(word, "|") {
-			if kind == "ID" {
-				kind = cmp.Or(groupOfID[cmd.Name()], groupOfID[cmd.Parent().Name()])
-			}
-			if completers[kind] != nil {
-				p.kinds = append(p.kinds, kind)
-			}
-		}
-		places = append(places, p)
+// complete returns the values of a set that begin with prefix and are not among those given. It
+// does not start a daemon, and lists no objects if none answers.
+func (c *command) complete(ctx context.Context, v valueSet, args, given []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	if v.path && strings.Contains(prefix, ":") {
+		return nil, cobra.ShellCompDirectiveNoFileComp // a path in a jail
 	}
-	return places
-}
-
-// complete returns the completions of the argument after args. It does not start a daemon, and
-// completes nothing if none answers.
-func (c *command) complete(ctx context.Context, places []place, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
-	var p place
-	if n := len(args); n < len(places) {
-		p = places[n]
-	} else if last := places[len(places)-1]; last.more {
-		p = last
-	}
-	if len(p.kinds) == 0 || p.path && strings.Contains(prefix, ":") {
-		return nil, cobra.ShellCompDirectiveDefault
-	}
-	cl, err := c.dial()
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	ctx, stop := context.WithTimeout(ctx, completionTime)
-	defer stop()
 	var all []string
-	for _, kind := range p.kinds {
-		found, err := completers[kind](ctx, cl)
-		if err != nil {
-			cobra.CompDebugln(err.Error(), false)
+	add := func(name, what string) {
+		if strings.HasPrefix(name, prefix) && !slices.Contains(given, name) {
+			all = append(all, cobra.CompletionWithDesc(name, what))
 		}
-		for _, s := range found {
-			name, what, _ := strings.Cut(s, "\t")
-			if p.path {
-				name += ":"
-			}
-			if strings.HasPrefix(name, prefix) && !slices.Contains(args, name) {
-				all = append(all, cobra.CompletionWithDesc(name, what))
-			}
+	}
+	for _, word := range v.words {
+		add(word, "")
+	}
+	for _, s := range c.objects(ctx, v.kinds, args) {
+		name, what, _ := strings.Cut(s, "\t")
+		if v.path {
+			name += ":"
 		}
+		add(name, what)
 	}
 	directive := cobra.ShellCompDirectiveNoFileComp
-	if p.path {
+	switch {
+	case v.files:
+		directive = cobra.ShellCompDirectiveDefault
+	case v.dirs:
+		directive = cobra.ShellCompDirectiveFilterDirs
+	}
+	if v.path || v.part {
 		directive |= cobra.ShellCompDirectiveNoSpace
 	}
 	return all, directive
+}
+
+// objects returns the daemon's objects of these kinds.
+func (c *command) objects(ctx context.Context, kinds, args []string) (all named) {
+	if len(kinds) == 0 {
+		return nil
+	}
+	cl, err := c.dial()
+	if err != nil {
+		return nil
+	}
+	ctx, stop := context.WithTimeout(ctx, completionTime)
+	defer stop()
+	for _, kind := range kinds {
+		found, err := completers[kind](ctx, cl, args)
+		if err != nil {
+			cobra.CompDebugln(err.Error(), false)
+		}
+		all = append(all, found...)
+	}
+	return all
 }

@@ -23,6 +23,7 @@ var confirmations = map[string]string{
 	"rewind":        "Rewind %s and discard the changes since the snapshot?",
 	"rootfs prune":  "Remove all unused root filesystems?",
 	"schedule rm":   "Remove schedule %s?",
+	"schedules rm":  "Remove schedule %s?",
 	"secret rm":     "Remove secret %s and all its grants?",
 	"skill rm":      "Remove skill %s?",
 	"snapshot rm":   "Remove %s?",

@@ -15,7 +15,7 @@ import (
 
 func (c *command) connectors() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "connector", Aliases: []string{"connectors"}, Short: "Manage inbound and outbound webhooks of sessions", Args: cobra.NoArgs,
+		Use: "connector", Short: "Manage inbound and outbound webhooks of sessions", Args: cobra.NoArgs,
 		Long: `Connectors link sessions to other systems: inbound webhooks, outbound webhooks for
 messages of agents, and relays between sessions. They are defined in the configuration
 of the daemon.`,

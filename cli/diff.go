@@ -41,10 +41,7 @@ patch and git apply read.`,
   glasshouse diff s-7m3wq2xk9dpa j-4k2v9c7m1xqe --processes
   glasshouse diff j-4k2v9c7m1xqe j-b8r5n3t6yhuc --html > diff.html`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			out, err := c.screen(colour)
-			if err != nil {
-				return err
-			}
+			out := c.screen(colour)
 			if o.HTML && c.json {
 				return usagef("--html and --json exclude each other")
 			}
@@ -76,7 +73,7 @@ patch and git apply read.`,
 	cmd.Flags().BoolVar(&o.Events, "events", false, "when comparing two: events since the fork")
 	cmd.Flags().BoolVar(&o.Usage, "usage", false, "when comparing two: resource usage")
 	cmd.Flags().BoolVar(&o.HTML, "html", false, "when comparing two: write a self-contained HTML page")
-	colourFlag(cmd, &colour)
+	c.colourFlag(cmd, &colour)
 	return cmd
 }
 

@@ -43,10 +43,7 @@ event is one line of JSON, as in the event log.`,
 				return err
 			}
 			q.Filter = strings.Join(args[1:], " ")
-			out, err := c.screen(colour)
-			if err != nil {
-				return err
-			}
+			out := c.screen(colour)
 			return c.withJail(cmd, args[0], func(cl *client.Client, jid id.Jail) error {
 				return c.showEvents(cmd.Context(), cl, jid, q, out)
 			})
@@ -57,7 +54,7 @@ event is one line of JSON, as in the event log.`,
 	span.add(fs)
 	fs.IntVarP(&q.Tail, "tail", "n", 0, "only the last N recorded events")
 	fs.IntVar(&q.Limit, "limit", 0, "maximum number of events")
-	colourFlag(cmd, &colour)
+	c.colourFlag(cmd, &colour)
 	return cmd
 }
 

@@ -93,9 +93,9 @@ none for 5 minutes is reported.`,
 	cmd.Flags().SetInterspersed(false)
 	cmd.Flags().StringArrayVarP(&f.env, "env", "e", nil, "KEY=VALUE, or KEY to take the value from here; may be repeated")
 	cmd.Flags().StringVarP(&f.cwd, "workdir", "w", "", "working directory")
-	renameFlags(cmd, map[string]string{"cwd": "workdir"})
+	c.renameFlags(cmd, map[string]string{"cwd": "workdir"})
 	cmd.Flags().StringVarP(&f.user, "user", "u", "", "user name or uid, optionally with :group")
-	cmd.Flags().DurationVar(&f.timeout, "timeout", 0, "time limit of the command, such as 90s (default: none)")
+	durationVar(cmd.Flags(), &f.timeout, "timeout", 0, "time limit of the command, such as 90s (default: none)")
 	cmd.Flags().BoolVarP(&f.stdin, "stdin", "i", false, "forward standard input")
 	cmd.Flags().BoolVarP(&f.tty, "tty", "t", false, "allocate a terminal")
 	cmd.Flags().BoolVarP(&detach, "detach", "d", false, "start the command and print its id")
@@ -352,23 +352,30 @@ func (c *command) jailTerminal() *cobra.Command {
 		Use:   "terminal [flags] JAIL [--] [COMMAND [ARG...]]",
 		Short: "Open a terminal in a running jail",
 		Long: `Open a terminal in a running jail, with a shell or the given command. The command
-keeps running when the terminal window is closed; reconnect with --attach.`,
+keeps running when the terminal window is closed; reconnect with --attach. The exit
+code is as for exec.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.Argv, o.Exec = args[1:], id.Exec(attach)
 			if len(o.Argv) > 0 && o.Argv[0] == "--" {
 				o.Argv = o.Argv[1:]
 			}
-			return c.withJail(cmd, args[0], func(cl *client.Client, jid id.Jail) error {
-				return c.terminal(cmd.Context(), cl, jid, o)
-			})
+			cl, err := c.client(cmd.Context())
+			if err != nil {
+				return c.notStarted(err)
+			}
+			jid, err := jailNamed(cmd.Context(), cl, args[0])
+			if err != nil {
+				return c.notStarted(err)
+			}
+			return c.terminal(cmd.Context(), cl, jid, o)
 		},
 	}
 	cmd.Flags().SetInterspersed(false)
 	cmd.Flags().StringVar(&attach, "attach", "", "attach to the terminal of this command")
 	cmd.Flags().StringVarP(&o.User, "user", "u", "", "user name or uid, optionally with :group")
 	cmd.Flags().StringVarP(&o.Cwd, "workdir", "w", "", "working directory")
-	renameFlags(cmd, map[string]string{"cwd": "workdir"})
+	c.renameFlags(cmd, map[string]string{"cwd": "workdir"})
 	return cmd
 }
 

@@ -36,8 +36,9 @@ func (c *command) export() *cobra.Command {
 
 // otelFlags are the flags of export otel.
 type otelFlags struct {
-	endpoint, jail, run, from, to, cursor string
-	follow                                bool
+	endpoint, jail, run, cursor string
+	span                        timeFlags
+	follow                      bool
 }
 
 // windowRetryTime limits the retries of an export of a time window while the collector is
@@ -52,7 +53,7 @@ func (c *command) exportOTel() *cobra.Command {
 capability calls, runs and steps become spans; events and audit log entries become log
 records. The terms filter events, as in glasshouse events; spans of processes are made
 from events of type proc. The command exports all stored data, or the window from
---from to --to. With --follow it continues until it is interrupted.
+--since to --until. With --follow it continues until it is interrupted.
 
 With --cursor, a file stores the export position, so that the next export continues
 there without gaps. Data that was in flight when an export was aborted is sent again
@@ -63,7 +64,7 @@ The collector is set by --endpoint or OTEL_EXPORTER_OTLP_ENDPOINT (default
 ` + otel.DefaultEndpoint + `), its headers by OTEL_EXPORTER_OTLP_HEADERS (comma-separated
 KEY=VALUE), and the service name by OTEL_SERVICE_NAME. For collectors without protobuf,
 set OTEL_EXPORTER_OTLP_PROTOCOL=http/json. The mapping is in docs/how-to/telemetry.md.`,
-		Example: `  glasshouse export otel --from 1h
+		Example: `  glasshouse export otel --since 1h
   glasshouse export otel --follow --cursor /var/lib/otel.cursor type:proc,net,gap
   glasshouse export otel --run r-4k2v9c7m1xqe --endpoint https://collector.example.com:4318`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -74,11 +75,11 @@ set OTEL_EXPORTER_OTLP_PROTOCOL=http/json. The mapping is in docs/how-to/telemet
 	fs.StringVar(&f.endpoint, "endpoint", "", "collector base URL (OTEL_EXPORTER_OTLP_ENDPOINT)")
 	fs.StringVar(&f.jail, "jail", "", "only entries of this jail")
 	fs.StringVar(&f.run, "run", "", "only audit log entries of this run")
-	fs.StringVar(&f.from, "from", "", "start: a time (2026-11-28 14:00, RFC 3339) or an age (10m)")
-	fs.StringVar(&f.to, "to", "", "end: a time or an age, as --from")
+	f.span.add(fs)
+	c.renameFlags(cmd, map[string]string{"from": "since", "to": "until"})
 	fs.BoolVarP(&f.follow, "follow", "f", false, "follow new events")
 	fs.StringVar(&f.cursor, "cursor", "", "file with the export position, to continue from")
-	cmd.MarkFlagsMutuallyExclusive("to", "follow")
+	cmd.MarkFlagsMutuallyExclusive("until", "follow")
 	return cmd
 }
 
@@ -98,12 +99,7 @@ func (c *command) exportTo(ctx context.Context, f otelFlags, filter string) erro
 		return err
 	}
 	x := &otel.Exporter{Run: id.Run(f.run), Filter: filter, Follow: f.follow}
-	now := time.Now()
-	x.From, err = parseTime("from", f.from, now)
-	if err != nil {
-		return err
-	}
-	x.To, err = parseTime("to", f.to, now)
+	x.From, x.To, err = f.span.times()
 	if err != nil {
 		return err
 	}

@@ -214,11 +214,11 @@ func TestExportTimeWindow(t *testing.T) {
 	if !slices.Equal(got.seqs, []string{"2"}) || !slices.Equal(got.kinds, []string{"decision"}) {
 		t.Errorf("received %v and %v", got.seqs, got.kinds)
 	}
-	d.wantOutput("export otel --from 1h --endpoint "+c.addr, "3 log records")
+	d.wantOutput("export otel --since 1h --endpoint "+c.addr, "3 log records")
 	d.wantOutput("audit ls --since 1h", "decision")
-	d.wantOutput("export otel --from 2000-01-01T00:00:00Z --to 2000-01-02T00:00:00Z --endpoint "+c.addr, "sent 0 spans and 0 log records")
+	d.wantOutput("export otel --since 2000-01-01T00:00:00Z --until 2000-01-02T00:00:00Z --endpoint "+c.addr, "sent 0 spans and 0 log records")
 	for line, want := range map[string]int{
-		"export otel --endpoint ftp://x": 1, "export otel --from yesterday": 2, "export otel --to 5m --follow": 2, "export otel --endpoint " + c.addr + " nokey:1": 1,
+		"export otel --endpoint ftp://x": 1, "export otel --since yesterday": 2, "export otel --until 5m --follow": 2, "export otel --endpoint " + c.addr + " nokey:1": 1,
 	} {
 		if code, _, errs := d.run(line); code != want {
 			t.Errorf("%s: exit code %d; want %d: %s", line, code, want, errs)

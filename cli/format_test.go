@@ -27,7 +27,7 @@ func TestOutputFormats(t *testing.T) {
 		{line: "audit ls -o yaml", answers: map[string]string{"GET /chain": audit}, out: "- seq: 9007199254740993\n"},
 		{line: "audit ls -o name", answers: map[string]string{"GET /chain": audit}, out: "9007199254740993\n"},
 		{line: "version -o name", answers: map[string]string{"GET /version": `503 {"type":"/problems/unavailable","status":503}`}, errs: "the result has no name", code: 2},
-		{line: "jail ls -o xml", errs: `-o "xml" is not one of table, json, yaml, name`, code: 2},
+		{line: "jail ls -o xml", errs: `--output "xml" is not one of table, json, yaml, name`, code: 2},
 		{line: "jail ls --json -o yaml", errs: "exclude each other", code: 2},
 		{line: "rtfs eval (+~1~2) -o yaml", out: "3\n"},
 	} {

@@ -69,17 +69,21 @@ func (c *command) filesStat() *cobra.Command {
 
 func (c *command) filesMkdir() *cobra.Command {
 	var mode string
+	var bits uint64
 	cmd := c.onFile("mkdir JAIL:PATH", "Create a directory and its missing parents", func(cmd *cobra.Command, cl *client.Client, at jailPath) error {
-		bits, err := strconv.ParseUint(mode, 8, 12)
-		if err != nil {
-			return usagef("--mode %q is not octal permission bits", mode)
-		}
 		f, err := cl.Mkdir(cmd.Context(), at.jail, at.path, fs.FileMode(bits).Perm(), true)
 		if err != nil {
 			return err
 		}
 		return c.print(f, func(io.Writer) {})
 	})
+	cmd.PreRunE = func(*cobra.Command, []string) (err error) {
+		bits, err = strconv.ParseUint(mode, 8, 12)
+		if err != nil {
+			return usagef("--mode %q is not octal permission bits", mode)
+		}
+		return nil
+	}
 	cmd.Flags().StringVar(&mode, "mode", "755", "permission bits, octal")
 	return cmd
 }

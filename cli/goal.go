@@ -29,6 +29,7 @@ func (c *command) goal() *cobra.Command {
 	var budget, env []string
 	var until, at, parent, workspace, rootfs string
 	var rules policyFlags
+	var limits limitFlags
 	var detach bool
 	cmd := &cobra.Command{
 		Use: "goal TEXT [-- ARG…]", Short: "Start an agent run for a goal, now or by a schedule", Args: cobra.MinimumNArgs(1),
@@ -68,13 +69,13 @@ the run is done.`,
 				return err
 			}
 			if at != "" {
-				t, err := time.Parse(time.RFC3339, at)
+				t, err := parseStart("at", at, time.Now())
 				if err != nil {
-					return usagef("--at %q is not a time such as 2027-01-31T09:00:00Z", at)
+					return err
 				}
-				r.NextRunAt = &t
+				r.NextRunAt = new(t.UTC())
 			}
-			agent.Jail, err = goalJail(workspace, rootfs, rules, agent.Level)
+			agent.Jail, err = goalJail(workspace, rootfs, rules, limits, agent.Level)
 			if err != nil {
 				return err
 			}
@@ -105,13 +106,14 @@ the run is done.`,
 	fs.StringArrayVar(&rules.files, "policy", nil, "permission file or decision framework; may be repeated")
 	fs.StringVar(&agent.PolicyAgent, "policy-agent", "", "agent in the permission files whose rules apply")
 	fs.StringVar(&rootfs, "rootfs", "", "debian:SUITE, dir:PATH, oci:IMAGE, nix:PROFILE or host")
+	limits.add(cmd, "as for agents")
 	fs.BoolVar(&agent.Keep, "keep", false, "keep the jail after the run")
 	fs.StringVar(&r.Session, "session", "", "session of the run (default: a new one)")
 	fs.StringVar(&r.Schedule, "schedule", "", "cron expression, @hourly or @every 10m")
 	fs.StringVar(&r.TimeZone, "tz", "", "time zone of the schedule (default UTC)")
 	fs.StringVar(&r.Missed, "missed", "", "policy for missed due times: skip, once or all (default once)")
 	fs.StringVar(&r.Overlap, "overlap", "", "overlapping runs: skip, queue or allow (default skip)")
-	fs.StringVar(&at, "at", "", "start time; with a schedule, the earliest")
+	fs.StringVar(&at, "at", "", "start: a time or a delay (10m); with a schedule, the earliest")
 	fs.StringSliceVar(&budget, "budget", nil, "limit DIMENSION=N, such as steps=50; may be repeated")
 	fs.StringVar(&r.OnExceed, "on-exceed", "", "action at a limit: pause or stop (default pause)")
 	fs.StringVar(&until, "until", "", "completion test: JSON or capability id (default: the agent)")
@@ -121,13 +123,17 @@ the run is done.`,
 }
 
 // goalJail describes the jail to create for an agent. It returns nil if no flag describes one.
-func goalJail(workspace, rootfs string, rules policyFlags, level int) (*wire.CreateJail, error) {
-	if workspace == "" && rootfs == "" && len(rules.files) == 0 {
+func goalJail(workspace, rootfs string, rules policyFlags, limits limitFlags, level int) (*wire.CreateJail, error) {
+	if workspace == "" && rootfs == "" && len(rules.files) == 0 && limits == (limitFlags{}) {
 		return nil, nil
 	}
 	var j wire.CreateJail
 	var err error
 	j.Rootfs, err = parseRootfs(rootfs)
+	if err != nil {
+		return nil, err
+	}
+	j.Limits, err = limits.request()
 	if err != nil {
 		return nil, err
 	}

@@ -246,7 +246,7 @@ func TestInvalidGoalIsNotSent(t *testing.T) {
 		"goal x --budget steps=1.5":                 `--budget "steps=1.5" is not DIMENSION=N`,
 		"goal x --budget steps=9999999999999999999": "is not DIMENSION=N",
 		"goal x -e =1":                              `"=1" is not KEY=VALUE`,
-		"goal x --at noon":                          `--at "noon" is not a time`,
+		"goal x --at noon":                          `--at "noon" is neither a time`,
 		"goal x --until {":                          `--until "{" is not JSON`,
 		"goal x --level high":                       `invalid argument "high"`,
 		"runs follow":                               "accepts 1 arg(s), received 0",

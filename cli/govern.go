@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"glasshouse/api/client"
 	"glasshouse/api/wire"
@@ -225,7 +226,7 @@ later decisions.
 		RunE: func(cmd *cobra.Command, args []string) error {
 			n, err := strconv.Atoi(args[1])
 			if err != nil {
-				return usagef("%q is not a level", args[1])
+				return err
 			}
 			return c.withJail(cmd, args[0], func(cl *client.Client, j id.Jail) error {
 				p, err := cl.SetLevel(cmd.Context(), j, n)
@@ -400,14 +401,14 @@ func (c *command) showPolicy(p wire.PolicyState) error {
 
 func (c *command) decide() *cobra.Command {
 	var d wire.Decide
-	var wait int64
+	var wait time.Duration
 	cmd := &cobra.Command{
 		Use: "decide JAIL ACTION [RESOURCE]", Short: "Evaluate a policy decision, and wait for approval if one is required", Args: cobra.RangeArgs(2, 3),
 		Long: `Evaluate the policy for an action on behalf of a jail, as the plugin of an agent does.
 The decision is recorded in the audit log. The exit code is 1 if it is denied.`,
 		Example: `  glasshouse decide j-abc bash 'npm test'`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			d.Action, d.Resource, d.WaitMS = args[1], strings.Join(args[2:], " "), wait*1000
+			d.Action, d.Resource, d.WaitMS = args[1], strings.Join(args[2:], " "), wait.Milliseconds()
 			return c.withJail(cmd, args[0], func(cl *client.Client, j id.Jail) error {
 				stop := c.reportApprovals(cmd.Context(), cl, j)
 				v, err := cl.Decide(cmd.Context(), j, d)
@@ -429,7 +430,7 @@ The decision is recorded in the audit log. The exit code is 1 if it is denied.`,
 		},
 	}
 	cmd.Flags().StringVar(&d.Agent, "agent", "", "name of the requesting agent")
-	cmd.Flags().Int64Var(&wait, "wait", 0, "seconds to wait for approval (default 60)")
+	cmd.Flags().Var(durationValue{d: &wait, seconds: true}, "wait", "wait for approval, such as 90s or 10m (default 60s)")
 	return cmd
 }
 

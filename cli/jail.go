@@ -195,6 +195,9 @@ func rootfsName(r wire.Rootfs) string {
 	return "default"
 }
 
+// create is jail create without the word jail.
+func (c *command) create() *cobra.Command { return c.jailCreate() }
+
 func (c *command) jailCreate() *cobra.Command {
 	var f jailFlags
 	var start bool
@@ -209,9 +212,6 @@ With --file, the description of the jail is read from a YAML or JSON file with t
 fields of POST /jails. Unknown fields are errors. Other options are not accepted then.
 
 ` + observeLong + "\n\n" + policyLong,
-		Example: `  glasshouse jail create --start --memory 2g
-  glasshouse jail create --start --observe security
-  glasshouse jail create -f jail.yaml`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var req wire.CreateJail
 			var err error
@@ -436,7 +436,7 @@ func (c *command) jailStop() *cobra.Command {
 		func(ctx context.Context, cl *client.Client, j id.Jail) (any, error) {
 			return cl.StopJail(ctx, j, grace)
 		})
-	cmd.Flags().DurationVar(&grace, "grace", 10*time.Second, "time between SIGTERM and SIGKILL; 0: SIGKILL at once")
+	durationVar(cmd.Flags(), &grace, "grace", 10*time.Second, "time between SIGTERM and SIGKILL; 0: SIGKILL at once")
 	return cmd
 }
 

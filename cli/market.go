@@ -51,6 +51,6 @@ before it does.`,
 	fs := cmd.Flags()
 	fs.StringVar(&key, "key", "market.key", "secret key file")
 	fs.StringVar(&password, "password-file", "", "file with the key's password (default: from a prompt)")
-	fs.DurationVar(&good, "expires", 30*24*time.Hour, "validity of the index")
+	durationVar(fs, &good, "expires", 30*24*time.Hour, "validity of the index")
 	return cmd
 }

@@ -157,7 +157,7 @@ func (c *command) token() *cobra.Command {
 		},
 	}
 	create.Flags().StringVar(&role, "role", "operator", "admin, operator, viewer or agent")
-	create.Flags().DurationVar(&ttl, "ttl", 0, "lifetime, such as 24h (default: unlimited)")
+	durationVar(create.Flags(), &ttl, "ttl", 0, "lifetime, such as 12h or 30d (default: unlimited)")
 
 	list := &cobra.Command{
 		Use: "ls", Short: "List tokens, without their secrets", Args: cobra.NoArgs,

@@ -13,7 +13,7 @@ import (
 func (c *command) mockLLM() *cobra.Command {
 	var listen, file string
 	cmd := &cobra.Command{
-		Use:   "mock-llm [--listen ADDRESS] [--script FILE]",
+		Use:   "mock-llm",
 		Short: "Serve a scripted language model for demos and tests",
 		Long: `Serve a scripted language model for demos and tests. It needs neither an API key nor a
 daemon.

@@ -30,7 +30,7 @@ func (c *command) openCodeInit() *cobra.Command {
 	var level int
 	var force bool
 	cmd := &cobra.Command{
-		Use:   "init [--level N] [--force] [DIR]",
+		Use:   "init [DIR]",
 		Short: "Write permissions, framework and plugin of OpenCode into a project",
 		Long: `Write the files that OpenCode needs to work with the gateway of its jail into a
 project, by default the current directory. No daemon is needed.

@@ -87,7 +87,7 @@ func TestOpenCodeInitStaysInsideProject(t *testing.T) {
 }
 
 func TestOpenCodeInitErrors(t *testing.T) {
-	if code, said := openCodeInit(t, "--level", "4", t.TempDir()); code != 2 || !strings.Contains(said, "1, 2 or 3") {
+	if code, said := openCodeInit(t, "--level", "4", t.TempDir()); code != 2 || !strings.Contains(said, "is not one of 1, 2, 3") {
 		t.Errorf("code %d: %s", code, said)
 	}
 	if code, said := openCodeInit(t, filepath.Join(t.TempDir(), "nowhere")); code != 1 || !strings.Contains(said, "nowhere") {

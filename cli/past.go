@@ -26,9 +26,9 @@ from file events; + marks files that were changed after the snapshot.`,
 		Example: `  glasshouse at j-4k2v9c7m1xqe 5m
   glasshouse at j-4k2v9c7m1xqe 2026-01-02T15:04:05Z`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			ts := ""
-			if len(args) > 1 {
-				ts = args[1]
+			ts, err := instant("the instant", strings.Join(args[1:], ""))
+			if err != nil {
+				return err
 			}
 			ctx := cmd.Context()
 			cl, err := c.client(ctx)

@@ -38,9 +38,9 @@ input and output are terminals, the command gets a terminal.
 
 With --apply, the changes are applied if the command succeeds. Files that would make
 git on this host run code of the jail (hooks, configuration) are never applied. Files
-that changed on the host meanwhile are skipped, unless --force is given. Without
---apply, a jail with changes is kept, and glasshouse apply can apply them later; --rm
-removes it in any case.`,
+that changed on the host meanwhile are skipped, unless --force is given. The jail is kept
+if it has skipped changes or commits that were not fetched. Without --apply, a jail with
+changes is kept, and glasshouse apply can apply them later; --rm removes it in any case.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return c.runIn(cmd.Context(), &jf, o, args)
@@ -49,14 +49,14 @@ removes it in any case.`,
 	cmd.Flags().SetInterspersed(false)
 	jf.add(cmd)
 	cmd.Flags().BoolVar(&o.apply, "apply", false, "apply the changes if the command succeeds")
-	cmd.Flags().BoolVar(&o.force, "force", false, "with --apply: overwrite files that changed meanwhile")
+	cmd.Flags().BoolVar(&o.force, "force", false, "with --apply: overwrite changed files, lose commits")
 	cmd.Flags().BoolVar(&o.keep, "keep", false, "keep the jail running")
 	cmd.Flags().BoolVar(&o.remove, "rm", false, "remove the jail even if its changes are not applied")
 	cmd.Flags().BoolVar(&o.noWorkspace, "no-workspace", false, "do not mount the current directory")
 	cmd.Flags().StringVarP(&o.workspace, "workspace", "C", "", "mount this directory instead of the current one")
 	cmd.Flags().StringVarP(&o.workdir, "workdir", "w", "", "working directory in the jail (default: the workspace)")
 	cmd.Flags().BoolVarP(&o.stdin, "stdin", "i", false, "forward standard input")
-	cmd.Flags().DurationVar(&o.timeout, "timeout", 0, "time limit of the command, such as 90s (default: none)")
+	durationVar(cmd.Flags(), &o.timeout, "timeout", 0, "time limit of the command, such as 90s (default: none)")
 	return cmd
 }
 
@@ -184,6 +184,16 @@ func (r *runner) finish(ctx context.Context, success bool) error {
 		}
 		showApplied(w, out)
 		pending = len(out.Skipped) > 0
+		if !r.force && !r.remove && !r.keep {
+			refs, err := unfetchedOf(ctx, r.cl, r.jail, r.dir, changes)
+			if err != nil {
+				return failed("jail %s is kept: %w", err)
+			}
+			if len(refs) > 0 {
+				complain(w, keptForCommits(r.jail, r.dir, refs, true))
+				pending = true
+			}
+		}
 	}
 	switch {
 	case r.keep:

@@ -15,7 +15,7 @@ import (
 
 func (c *command) schedules() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "schedule", Aliases: []string{"schedules"}, Short: "Manage schedules of runs", Args: cobra.NoArgs,
+		Use: "schedule", Short: "Manage schedules of runs", Args: cobra.NoArgs,
 		Long: `A schedule starts runs at given times. Create one with glasshouse goal --schedule.`,
 	}
 	cmd.AddCommand(c.scheduleList(), c.scheduleShow(), c.scheduleTimes(), c.scheduleEdit(), c.schedulePause("pause", "Pause a schedule", true), c.schedulePause("resume", "Resume a schedule", false), c.scheduleRemove())
@@ -146,7 +146,7 @@ func (c *command) scheduleEdit() *cobra.Command {
 	fs.StringVar(&zone, "tz", "", "time zone, such as Europe/Berlin")
 	fs.StringVar(&missed, "missed", "", "policy for missed due times: skip, once or all")
 	fs.StringVar(&overlap, "overlap", "", "policy for overlapping runs: skip, queue or allow")
-	fs.DurationVar(&jitter, "jitter", 0, "maximum random delay of a due time")
+	durationVar(fs, &jitter, "jitter", 0, "maximum random delay of a due time")
 	return cmd
 }
 

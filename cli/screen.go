@@ -1,14 +1,12 @@
 package cli
 
 import (
-	"cmp"
 	"fmt"
 	"io"
 	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
 	"glasshouse/internal/text"
@@ -36,19 +34,12 @@ type screen struct {
 }
 
 // colourFlag adds the flag that c.screen uses.
-func colourFlag(cmd *cobra.Command, colour *string) {
+func (c *command) colourFlag(cmd *cobra.Command, colour *string) {
 	cmd.Flags().StringVar(colour, "color", "auto", "auto, on a terminal without NO_COLOR; always; never")
-	renameFlags(cmd, map[string]string{"colour": "color"})
+	c.renameFlags(cmd, map[string]string{"colour": "color"})
 }
 
-// renameFlags makes a command accept old names of its flags.
-func renameFlags(cmd *cobra.Command, old map[string]string) {
-	cmd.Flags().SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
-		return pflag.NormalizedName(cmp.Or(old[name], name))
-	})
-}
-
-func (c *command) screen(colour string) (screen, error) {
+func (c *command) screen(colour string) screen {
 	s := screen{Writer: c.env.Stdout, terminal: isTerminal(c.env.Stdout)}
 	switch colour {
 	case "auto":
@@ -56,10 +47,8 @@ func (c *command) screen(colour string) (screen, error) {
 	case "always":
 		s.colour = true
 	case "never":
-	default:
-		return s, usagef("--color %q is not one of auto, always, never", colour)
 	}
-	return s, nil
+	return s
 }
 
 // paint returns text in a style, if the screen has colour.

@@ -207,7 +207,7 @@ needs no configuration. If gateway.models.providers is configured, it applies in
 	fs := cmd.Flags()
 	fs.StringArrayVar(&g.Hosts, "inject", nil, "inject into requests to this host; may be repeated")
 	fs.BoolVar(&g.Branches, "branches", false, "also grant it to branches of the jail")
-	fs.DurationVar(&until, "for", 0, "lifetime of the grant, such as 1h (default: unlimited)")
+	durationVar(fs, &until, "for", 0, "lifetime of the grant, such as 1h (default: unlimited)")
 	fs.StringVar(&capability, "capability", "", "only for this capability")
 	fs.StringVar(&models, "models", "", "the API key of a vendor of language models: anthropic, openai, gemini")
 	return cmd

@@ -49,7 +49,7 @@ func (c *command) skillAdd() *cobra.Command {
 func (c *command) skillImport() *cobra.Command {
 	var out string
 	cmd := &cobra.Command{
-		Use: "import DIR -o OUT", Short: "Convert a folder with a SKILL.md and scripts to a bundle", Args: cobra.ExactArgs(1),
+		Use: "import DIR", Short: "Convert a folder with a SKILL.md and scripts to a bundle", Args: cobra.ExactArgs(1),
 		Long: `Convert a folder with a SKILL.md file, the format of other agents, to a bundle
 directory: the skill, one capability per script, and the folder itself. The scripts run
 in jails without network access, with the folder mounted read-only, and get only the
@@ -75,9 +75,8 @@ the parts that were left out. No script is run.`,
 			})
 		},
 	}
-	cmd.Flags().StringVarP(&out, "output", "o", "", "output directory, new or empty")
-	cmd.Flags().StringVar(&out, "out", "", "old name of --output")
-	cmd.Flags().MarkHidden("out")
+	cmd.Flags().StringVarP(&out, "output", "o", "", "output directory, new or empty (required)")
+	c.renameFlags(cmd, map[string]string{"out": "output"})
 	return cmd
 }
 

@@ -375,12 +375,12 @@ func TestColourOnlyOnTerminals(t *testing.T) {
 		if tt.tty {
 			cmd.env.Stdout = c.tty
 		}
-		s, err := cmd.screen(tt.flag)
-		if got := s.paint(red, "x"); err != nil || got != tt.want {
-			t.Errorf("--colour %s with %v, terminal %v: got %q, %v, want %q", tt.flag, tt.env, tt.tty, got, err, tt.want)
+		s := cmd.screen(tt.flag)
+		if got := s.paint(red, "x"); got != tt.want {
+			t.Errorf("--color %s with %v, terminal %v: got %q, want %q", tt.flag, tt.env, tt.tty, got, tt.want)
 		}
 		if got := s.paint(red, ""); got != "" {
-			t.Errorf("--colour %s: an empty text: got %q, want it empty", tt.flag, got)
+			t.Errorf("--color %s: an empty text: got %q, want it empty", tt.flag, got)
 		}
 	}
 }

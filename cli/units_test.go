@@ -44,6 +44,9 @@ func TestMebibytes(t *testing.T) {
 		"64MiB":          64,
 		"2GiB":           2048,
 		"1.5g":           1536,
+		"0.5GiB":         512,
+		"2048k":          2,
+		"1TiB":           1 << 20,
 		"8796093022207":  8796093022207, // in bytes, the largest multiple of 1 MiB below 1<<63
 		"8796093022207m": 8796093022207,
 		"8589934591g":    8589934591 * 1024,
@@ -61,6 +64,7 @@ func TestMebibytes(t *testing.T) {
 		"12x":                       "is not a size",
 		"1.0001g":                   "is not a size", // not whole
 		"1.5":                       "is not a size",
+		"1k":                        "is not a size", // less than a MiB
 		"1e3":                       "is not a size",
 		"1/2g":                      "is not a size",
 		"1.2.3g":                    "is not a size",
@@ -101,14 +105,14 @@ func TestProcessors(t *testing.T) {
 
 func TestBudgetAmounts(t *testing.T) {
 	for in, want := range map[string]int64{
-		"steps=50": 50, "cost-micros=$0.50": 500_000, "cost-micros=$2": 2_000_000, "cost-micros=7": 7, "wall-clock-ms=30m": 1_800_000, "wall-clock-ms=1d": 86_400_000, "wall-clock-ms=900": 900,
+		"steps=50": 50, "cost-micros=$0.50": 500_000, "cost-micros=$2": 2_000_000, "cost-micros=7": 7, "wall-clock-ms=30m": 1_800_000, "wall-clock-ms=1d": 86_400_000, "wall-clock-ms=900": 900, "network-bytes=2GiB": 2 << 30, "storage-bytes=1.5k": 1536, "network-bytes=10": 10,
 	} {
 		name, _, _ := strings.Cut(in, "=")
 		if got, err := parseBudget([]string{in}); err != nil || got[name] != want {
 			t.Errorf("--budget %s: got %v, %v, want %d", in, got, err, want)
 		}
 	}
-	for _, in := range []string{"steps", "steps=", "steps=-1", "steps=$1", "steps=30m", "cost-micros=$", "cost-micros=$-1", "cost-micros=$0.0000001", "wall-clock-ms=-1s", "cost-micros=$99999999999999"} {
+	for _, in := range []string{"steps", "steps=", "steps=-1", "steps=$1", "steps=30m", "cost-micros=$", "cost-micros=$-1", "cost-micros=$0.0000001", "wall-clock-ms=-1s", "cost-micros=$99999999999999", "network-bytes=2XB", "network-bytes=-1g", "network-bytes=99999999999t", "steps=2g"} {
 		if got, err := parseBudget([]string{in}); err == nil || !strings.Contains(err.Error(), "--budget") {
 			t.Errorf("--budget %s: got %v, %v, want an error", in, got, err)
 		}
@@ -120,6 +124,9 @@ func TestPeriodFlags(t *testing.T) {
 	for line, path := range map[string]string{
 		"audit ls":                 "GET /chain?",
 		"egress log " + aJail:      "GET /chain?",
+		"net " + aJail:             "GET /jails/" + aJail + "/network/log?",
+		"net --packets " + aJail:   "GET /jails/" + aJail + "/events?",
+		"report " + aJail:          "GET /jails/" + aJail + "/report?",
 		"syscalls " + aJail:        "GET /jails/" + aJail + "/syscalls?",
 		"events --tail 1 " + aJail: "GET /jails/" + aJail + "/events?",
 	} {
@@ -150,5 +157,55 @@ func TestWorkdirAndProcessorFlags(t *testing.T) {
 		if !strings.Contains(d.asked(), `"cwd":"/sub"`) {
 			t.Errorf("exec %s: requests %s, want the directory", flag, d.asked())
 		}
+	}
+}
+
+func TestStartTimes(t *testing.T) {
+	now := time.Date(2026, 1, 2, 15, 4, 5, 0, time.Local)
+	for in, want := range map[string]time.Time{
+		"10m": now.Add(10 * time.Minute), "7d": now.Add(7 * 24 * time.Hour), "2027-01-31T09:00:00Z": time.Date(2027, 1, 31, 9, 0, 0, 0, time.UTC), "2027-01-31 09:00": time.Date(2027, 1, 31, 9, 0, 0, 0, time.Local),
+	} {
+		if got, err := parseStart("at", in, now); err != nil || !got.Equal(want) {
+			t.Errorf("--at %q: got %v, %v, want %v", in, got, err, want)
+		}
+	}
+	for _, in := range []string{"-10m", "noon", "5"} {
+		if got, err := parseStart("at", in, now); err == nil || !strings.Contains(err.Error(), "nor a delay such as 10m") {
+			t.Errorf("--at %q: got %v, %v, want an error", in, got, err)
+		}
+	}
+}
+
+func TestInstants(t *testing.T) {
+	for in, want := range map[string]string{"": "", "17": "17", "5m": "5m", "2026-01-02T15:04:05Z": "2026-01-02T15:04:05Z"} {
+		if got, err := instant("--at", in); err != nil || got != want {
+			t.Errorf("--at %q: got %q, %v, want %q", in, got, err, want)
+		}
+	}
+	day, err := instant("--at", "1d")
+	if at, bad := time.Parse(time.RFC3339Nano, day); err != nil || bad != nil || time.Since(at).Round(time.Minute) != 24*time.Hour {
+		t.Errorf("--at 1d: got %q, %v, want the time one day ago", day, err)
+	}
+	for _, in := range []string{"noon", "-5m", "-1"} {
+		if got, err := instant("--at", in); err == nil {
+			t.Errorf("--at %q: got %q, want an error", in, got)
+		}
+	}
+}
+
+func TestDecideWaits(t *testing.T) {
+	for in, want := range map[string]string{"5": "5000", "5s": "5000", "2m": "120000"} {
+		d := newScriptedDaemon(t, nil)
+		d.run("", "decide", aJail, "bash", "make", "--wait", in)
+		if !strings.Contains(d.asked(), `"wait_ms":`+want) {
+			t.Errorf("decide --wait %s: requests %s, want %s ms", in, d.asked(), want)
+		}
+	}
+}
+
+func TestGoalLimits(t *testing.T) {
+	d := newScriptedDaemon(t, map[string]string{"POST /chat/run": runIn("scheduled")})
+	if code, _, errs := d.run("", "goal", "x", "-d", "--cpus", "2", "--memory", "4GiB"); code != 0 || !strings.Contains(d.asked(), `"limits":{"cpu_shares":512,"memory_mb":4096}`) {
+		t.Errorf("goal: exit code %d, %q, requests %s; want the limits of the jail", code, errs, d.asked())
 	}
 }

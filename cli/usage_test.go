@@ -30,6 +30,9 @@ func TestUsageErrorExitsWith2(t *testing.T) {
 		"policy frobnicate":                  `unknown command "frobnicate" for "glasshouse policy"`,
 		"jail crate":                         "create",
 		"--json schedules edti h-1":          "edit",
+		"policy":                             `"glasshouse policy" needs a command`,
+		"snapshot":                           `"glasshouse snapshot" needs a command`,
+		"agent --json":                       `"glasshouse agent" needs a command`,
 		"policy show":                        "accepts 1 arg(s), received 0",
 		"policy show a b":                    "accepts 1 arg(s), received 2",
 		"runs one two":                       "unknown command",
@@ -51,7 +54,7 @@ func TestUsageErrorExitsWith2(t *testing.T) {
 }
 
 func TestHelpExitsWith0(t *testing.T) {
-	for _, line := range []string{"", "help", "help policy", "policy", "policy --help", "--help", "jail create --help", "--version", "completion bash", "__complete pol"} {
+	for _, line := range []string{"", "help", "help policy", "policy --help", "--help", "jail create --help", "--version", "completion bash", "__complete pol"} {
 		if code, out, errs := runWithoutDaemon(t, map[string]string{"HOME": t.TempDir()}, strings.Fields(line)...); code != 0 || out == "" {
 			t.Errorf("glasshouse %s: exit code %d, output %q, %q, want 0 and a help text", line, code, out, errs)
 		}

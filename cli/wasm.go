@@ -24,7 +24,7 @@ func (c *command) wasm() *cobra.Command {
 func (c *command) wasmRun() *cobra.Command {
 	var env, mounts []string
 	cmd := &cobra.Command{
-		Use:   "run [--env K=V]... [--mount HOST:GUEST[:ro]]... MODULE [ARG...]",
+		Use:   "run [flags] MODULE [ARG...]",
 		Short: "Run one WASI preview 1 module in this process",
 		Long: `Run one WASI preview 1 module in this process. No daemon is needed.
 

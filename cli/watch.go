@@ -31,6 +31,10 @@ their exit status.`,
 			if watch && at != "" {
 				return usagef("--watch and --at exclude each other")
 			}
+			at, err := instant("--at", at)
+			if err != nil {
+				return err
+			}
 			return c.withJail(cmd, args[0], func(cl *client.Client, jid id.Jail) error {
 				if watch {
 					return c.watch(cmd.Context(), func(ctx context.Context, w io.Writer) error {
@@ -65,10 +69,7 @@ func (c *command) showProcesses(ctx context.Context, w io.Writer, cl *client.Cli
 
 // watch calls show every second. On a terminal, each output replaces the previous one.
 func (c *command) watch(ctx context.Context, show func(context.Context, io.Writer) error) error {
-	out, err := c.screen("never")
-	if err != nil {
-		return err
-	}
+	out := c.screen("never")
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	tick := time.NewTicker(time.Second)
@@ -94,6 +95,7 @@ func (c *command) watch(ctx context.Context, show func(context.Context, io.Write
 func (c *command) network() *cobra.Command {
 	var follow, packets, hosts bool
 	var pcap, colour string
+	var span timeFlags
 	cmd := &cobra.Command{
 		Use: "net JAIL", Short: "Show the network connections of a jail", Args: cobra.ExactArgs(1),
 		Long: `List the network connections of a jail: the peer (by host name if the jail resolved
@@ -115,10 +117,15 @@ packet_bytes=128).`,
 			if hosts && (follow || packets) {
 				return usagef("--hosts cannot be combined with --follow and --packets")
 			}
-			out, err := c.screen(colour)
+			since, until, err := span.times()
 			if err != nil {
 				return err
 			}
+			if (pcap != "" || hosts) && (span != timeFlags{}) {
+				return usagef("--since and --until cannot be combined with --pcap and --hosts")
+			}
+			period := client.Period{Since: since, Until: until}
+			out := c.screen(colour)
 			cl, err := c.client(ctx)
 			if err != nil {
 				return err
@@ -133,15 +140,15 @@ packet_bytes=128).`,
 			case hosts:
 				return c.showHosts(ctx, cl, jid)
 			case follow, packets:
-				return c.showEvents(ctx, cl, jid, client.EventQuery{Filter: "proto:*", Follow: follow}, out)
+				return c.showEvents(ctx, cl, jid, client.EventQuery{Filter: "proto:*", Follow: follow, Since: since, Until: until}, out)
 			case c.json:
-				flows, err := client.Collect(cl.Flows(ctx, jid))
+				flows, err := client.Collect(cl.Flows(ctx, jid, period))
 				if err != nil {
 					return err
 				}
 				return c.print(flows, nil)
 			}
-			text, err := cl.NetworkText(ctx, jid)
+			text, err := cl.NetworkText(ctx, jid, period)
 			if err != nil {
 				return err
 			}
@@ -153,13 +160,15 @@ packet_bytes=128).`,
 	cmd.Flags().BoolVar(&packets, "packets", false, "list packets instead of connections")
 	cmd.Flags().BoolVar(&hosts, "hosts", false, "group by host, with policy decisions")
 	cmd.Flags().StringVar(&pcap, "pcap", "", "write recorded packets to this file (-: standard output)")
-	colourFlag(cmd, &colour)
+	span.add(cmd.Flags())
+	c.colourFlag(cmd, &colour)
 	return cmd
 }
 
 func (c *command) report() *cobra.Command {
 	var html, markdown bool
 	var output string
+	var span timeFlags
 	cmd := &cobra.Command{
 		Use: "report JAIL", Short: "Report the activity of a jail on one page", Args: cobra.ExactArgs(1),
 		Long: `Report the activity of a jail: programs, files, network peers, failures, notable
@@ -169,6 +178,10 @@ self-contained HTML page.`,
   glasshouse report j-4k2v9c7m1xqe --html -o report.html
   glasshouse report j-4k2v9c7m1xqe --json | jq .completeness`,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			since, until, err := span.times()
+			if err != nil {
+				return err
+			}
 			format := "md"
 			switch {
 			case html && (markdown || c.json), markdown && c.json:
@@ -179,12 +192,15 @@ self-contained HTML page.`,
 				format = "json"
 			}
 			return c.withJail(cmd, args[0], func(cl *client.Client, jid id.Jail) error {
-				return c.save(output, func() (io.ReadCloser, error) { return cl.Report(cmd.Context(), jid, format) })
+				return c.save(output, func() (io.ReadCloser, error) {
+					return cl.Report(cmd.Context(), jid, format, client.Period{Since: since, Until: until})
+				})
 			})
 		},
 	}
 	cmd.Flags().BoolVar(&html, "html", false, "write HTML")
 	cmd.Flags().BoolVar(&markdown, "md", false, "write Markdown (default)")
+	span.add(cmd.Flags())
 	cmd.Flags().StringVarP(&output, "output", "o", "-", "output file (-: standard output)")
 	return cmd
 }

@@ -221,7 +221,7 @@ func TestWatchUsageErrors(t *testing.T) {
 	d := newTestEnv(t)
 	for line, want := range map[string]string{
 		"events JAIL --since yesterday": "--since", "events JAIL colour:red": "colour", "events j-aaaaaaaaaaaa": "no such jail", "events JAIL --color pink": "--color",
-		"ps JAIL --at noon": "at", "ps JAIL --at 5m --watch": "--watch", "net JAIL --pcap x --follow": "--pcap", "net JAIL --hosts --packets": "--hosts", "at JAIL noon": "ts", "syscalls JAIL colour:red": "colour", "report JAIL --html --md": "exclude",
+		"ps JAIL --at noon": "at", "ps JAIL --at 5m --watch": "--watch", "net JAIL --pcap x --follow": "--pcap", "net JAIL --hosts --packets": "--hosts", "at JAIL noon": "instant", "syscalls JAIL colour:red": "colour", "report JAIL --html --md": "exclude",
 		"jail create --observe colour=red": "--observe",
 	} {
 		if code, out, errs := d.run(line); code == 0 || !strings.Contains(errs, want) {

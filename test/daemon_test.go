@@ -424,6 +424,63 @@ func TestRunCommandLine(t *testing.T) {
 	}
 }
 
+// apply --rm keeps a jail with commits until the printed commands have fetched them.
+func TestApplyKeepsCommits(t *testing.T) {
+	h := open(t, "")
+	dir, clone := t.TempDir(), filepath.Join(t.TempDir(), "clone")
+	git := func(dir string, args ...string) string {
+		t.Helper()
+		out, err := exec.Command("git", append([]string{"-C", dir, "-c", "user.name=Ann", "-c", "user.email=ann@example.com"}, args...)...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("git %q: %v: %s", args, err, out)
+		}
+		return strings.TrimSpace(string(out))
+	}
+	git(dir, "init", "-q", "-b", "main")
+	git(dir, "commit", "-q", "--allow-empty", "-m", "first")
+	// The root filesystem has no git, so the jail gets its commit from a clone.
+	git(dir, "clone", "-q", dir, clone)
+	git(clone, "commit", "-q", "--allow-empty", "-m", "second")
+	if _, stderr, code := h.glasshouse(dir, "run", "--keep", "--", "bash", "-c", "echo text > file"); code != 0 {
+		t.Fatalf("run --keep: exit code %d, %s", code, stderr)
+	}
+	jid := strings.TrimSpace(h.says("jail", "ls", "-q"))
+	h.says("cp", filepath.Join(clone, ".git"), jid+":"+dir+"/.git")
+	h.says("jail", "stop", jid)
+	var stderr string
+	for range 2 { // also after its files were applied
+		var code int
+		_, stderr, code = h.glasshouse(dir, "apply", jid, "--rm")
+		if code != 1 || !strings.Contains(stderr, "does not have (.git/refs/heads/main)") {
+			t.Fatalf("apply --rm: exit code %d and %q, want 1 and the ref", code, stderr)
+		}
+	}
+	_, remedy, _ := strings.Cut(stderr, "fetch them: ")
+	remedy, _, _ = strings.Cut(remedy, "\n")
+	for step := range strings.SplitSeq(remedy, " && ") {
+		args := strings.Fields(strings.ReplaceAll(step, "'", ""))
+		switch args[0] {
+		case "glasshouse":
+			if _, stderr, code := h.glasshouse(dir, args[1:]...); code != 0 {
+				t.Fatalf("%s: exit code %d: %s", step, code, stderr)
+			}
+		case "git":
+			git(dir, args[1:]...)
+		default:
+			t.Fatalf("the remedy %q has the step %q", remedy, step)
+		}
+	}
+	if got := git(dir, "log", "-1", "--format=%s", "refs/jail/main"); got != "second" {
+		t.Errorf("fetched commit: %q, want second", got)
+	}
+	if _, stderr, code := h.glasshouse(dir, "apply", "--rm", jid); code != 0 || stderr != "" {
+		t.Errorf("apply --rm after the fetch: exit code %d and %q, want 0", code, stderr)
+	}
+	if out, _, _ := h.glasshouse(dir, "jail", "ls", "-q"); out != "" {
+		t.Errorf("jails left behind: %q", out)
+	}
+}
+
 func TestLargeOutputIsComplete(t *testing.T) {
 	h := open(t, "")
 	out, _, code := h.glasshouse(t.TempDir(), "run", "--no-workspace", "--", "bash", "-c", "head -c 50000000 /dev/zero; echo end")

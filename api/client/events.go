@@ -216,14 +216,28 @@ func (c *Client) text(ctx context.Context, path string, q url.Values) (string, e
 	return b.String(), err
 }
 
+// A Period limits a result to a time range. The zero time is no limit.
+type Period struct {
+	Since, Until time.Time
+}
+
+func (p Period) query(q url.Values) url.Values {
+	for name, t := range map[string]time.Time{"since": p.Since, "until": p.Until} {
+		if !t.IsZero() {
+			q.Set(name, t.UTC().Format(time.RFC3339Nano))
+		}
+	}
+	return q
+}
+
 // Flows yields a jail's network flows, in order of their start.
-func (c *Client) Flows(ctx context.Context, j id.Jail) iter.Seq2[wire.Flow, error] {
-	return pages[wire.Flow](ctx, c, jailPath(j, "/network/log"), url.Values{"limit": {"1000"}})
+func (c *Client) Flows(ctx context.Context, j id.Jail, p Period) iter.Seq2[wire.Flow, error] {
+	return pages[wire.Flow](ctx, c, jailPath(j, "/network/log"), p.query(url.Values{"limit": {"1000"}}))
 }
 
 // NetworkText returns a jail's network flows as a text table.
-func (c *Client) NetworkText(ctx context.Context, j id.Jail) (string, error) {
-	return c.text(ctx, jailPath(j, "/network/log"), nil)
+func (c *Client) NetworkText(ctx context.Context, j id.Jail, p Period) (string, error) {
+	return c.text(ctx, jailPath(j, "/network/log"), p.query(url.Values{}))
 }
 
 // Packets returns a jail's captured packets in pcapng format. The caller closes it.
@@ -231,8 +245,8 @@ func (c *Client) Packets(ctx context.Context, j id.Jail) (io.ReadCloser, error) 
 	return c.open(ctx, request{method: "GET", path: jailPath(j, "/network/pcap")})
 }
 
-// Report returns the report about a jail in the format "json", "html" or "md". The caller
-// closes it.
-func (c *Client) Report(ctx context.Context, j id.Jail, format string) (io.ReadCloser, error) {
-	return c.open(ctx, request{method: "GET", path: jailPath(j, "/report"), query: url.Values{"format": {format}}})
+// Report returns the report about a period of a jail in the format "json", "html" or "md". The
+// caller closes it.
+func (c *Client) Report(ctx context.Context, j id.Jail, format string, p Period) (io.ReadCloser, error) {
+	return c.open(ctx, request{method: "GET", path: jailPath(j, "/report"), query: p.query(url.Values{"format": {format}})})
 }

@@ -120,17 +120,17 @@ func TestEventReports(t *testing.T) {
 	if s, err := d.ProcessText(ctx, j, "", true); err != nil || !strings.Contains(s, "exit 3") {
 		t.Errorf("ProcessText = %q, %v", s, err)
 	}
-	if flows, err := client.Collect(d.Flows(ctx, j)); err != nil || len(flows) != 2 || flows[0].Remote != "9.9.9.9:53" {
+	if flows, err := client.Collect(d.Flows(ctx, j, client.Period{})); err != nil || len(flows) != 2 || flows[0].Remote != "9.9.9.9:53" {
 		t.Errorf("Flows = %+v, %v", flows, err)
 	}
-	if s, err := d.NetworkText(ctx, j); err != nil || !strings.Contains(s, "9.9.9.9:53") {
+	if s, err := d.NetworkText(ctx, j, client.Period{}); err != nil || !strings.Contains(s, "9.9.9.9:53") {
 		t.Errorf("NetworkText = %q, %v", s, err)
 	}
 	if _, err := d.Packets(ctx, j); !errors.Is(err, fault.NotFound) || fault.RemedyOf(err) == "" {
 		t.Errorf("Packets without captured packets = %v", err)
 	}
 	for format, holds := range map[string]string{"json": "{", "html": "<html", "md": "#"} {
-		r, err := d.Report(ctx, j, format)
+		r, err := d.Report(ctx, j, format, client.Period{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -74,6 +74,19 @@ gh health || fail "no daemon answers"
 [ "$(gh run --rm --no-workspace -- sh -c 'echo $((6 * 7))' 2>/dev/null)" = 42 ] || fail "no further jail runs"
 gh doctor || true
 
+# The first change: made in a jail, reviewed, applied.
+guest sh -c 'mkdir /project && echo "items // size" >/project/pages.py'
+gh_in() { guest env -C /project GLASSHOUSE_DATA=$data /src/bin/glasshouse "$@" </dev/null; }
+gh_in run --name first -- sed -i 's|items // size|-(-items // size)|' pages.py || fail "run: exit $?"
+grep -qx 'items // size' /project/pages.py || fail "the file changed before apply"
+gh_in diff first /pages.py --workspace --unified | grep -qx '+-(-items // size)' || fail "diff does not show the change"
+gh_in apply --rm first || fail "apply: exit $?"
+grep -qx -- '-(-items // size)' /project/pages.py || fail "apply did not change the file"
+# The key of a vendor is granted without a configuration.
+guest sh -c 'echo key' | gh secret set VENDOR_KEY || fail "secret set: exit $?"
+gh secret grant VENDOR_KEY --models anthropic || fail "secret grant: exit $?"
+gh secret rm --force VENDOR_KEY || fail "secret rm: exit $?"
+
 began=$SECONDS
 up || fail "make up again: exit $?"
 echo "newcomer: make up took $((SECONDS - began)) s the second time"
