@@ -41,6 +41,7 @@ var (
 	aFile      = valueSet{files: true, open: true}
 	aDirectory = valueSet{dirs: true, open: true}
 
+	vendors  = oneOf("anthropic", "openai", "gemini")
 	agents   = such("builtin", "claude", "codex", "opencode", "gemini", "shell")
 	levels   = oneOf("1", "2", "3")
 	networks = valueSet{words: []string{"isolated", "proxy", "bridged", "full"}, also: []string{"Isolated", "FullAccess"}}
@@ -85,7 +86,7 @@ var flagValues = map[string]valueSet{
 
 	"allow": aText, "at": aText, "cpus": aText, "digest": aText, "disk": aText, "each": aText, "endpoint": aText, "env": aText, "from": aText,
 	"group": aText, "hostname": aText, "inject": aText, "instead": aText, "listen": aText, "memory": aText, "message": aText, "mode": aText,
-	"model": aText, "name": aText, "network-group": aText, "phrase": aText, "policy-agent": aText, "reason": aText, "result": aText,
+	"model": aText, "models": vendors, "name": aText, "network-group": aText, "phrase": aText, "policy-agent": aText, "reason": aText, "result": aText,
 	"since": aText, "until": aText, "user": aText, "workdir": aText, "wait": aText,
 }
 

@@ -16,6 +16,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"syscall"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -216,13 +217,16 @@ func (s *Server) handler(id string, in, out shape, content bool) sdk.ToolHandler
 	}
 }
 
-// Serve serves one client until it closes in or ctx ends.
+// Serve serves one client until it closes in or out, or ctx ends.
 func (s *Server) Serve(ctx context.Context, in io.ReadCloser, out io.WriteCloser) error {
 	ctx, done := s.until(ctx)
 	defer done()
 	err := s.sdk.Run(ctx, &sdk.IOTransport{Reader: in, Writer: out, MaxLineLength: maxFrame})
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
+	}
+	if errors.Is(err, io.ErrClosedPipe) || errors.Is(err, syscall.EPIPE) {
+		return nil // the client ended while the server sent a message
 	}
 	return err
 }

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -313,6 +314,29 @@ func TestCallsEndWithTheServer(t *testing.T) {
 		<-h.asked
 	})
 }
+
+// A client can end while the server sends it a message.
+func TestServerEndsWithReaderOfItsOutput(t *testing.T) {
+	for _, c := range []struct{ closed, want error }{{io.ErrClosedPipe, nil}, {&os.PathError{Op: "write", Err: syscall.EPIPE}, nil}, {syscall.ENOSPC, syscall.ENOSPC}} {
+		in, client := io.Pipe()
+		ended := make(chan error, 1)
+		go func() {
+			ended <- mcp.NewServer("1", newHarness(), nil).Serve(t.Context(), in, failingWriter{c.closed})
+		}()
+		if _, err := io.WriteString(client, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`+"\n"); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-ended; !errors.Is(err, c.want) || c.want == nil && err != nil {
+			t.Errorf("Serve with an output that returns %v = %v, want %v", c.closed, err, c.want)
+		}
+		client.Close()
+	}
+}
+
+type failingWriter struct{ err error }
+
+func (w failingWriter) Write([]byte) (int, error) { return 0, w.err }
+func (w failingWriter) Close() error              { return nil }
 
 func TestClientsAreNotifiedOfToolChanges(t *testing.T) {
 	for name, transport := range transports {
