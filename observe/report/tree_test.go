@@ -82,7 +82,7 @@ func TestReusedPIDIsAnotherProcess(t *testing.T) {
 `)
 }
 
-func TestAForkedProcessRunsWhatItsParentRuns(t *testing.T) {
+func TestForkedProcessHasProgramOfParent(t *testing.T) {
 	s := newSession()
 	s.fork(0, 1, "init").exec(1, "/bin/sh", "sh", "-c", "x").fork(1, 2, "sh")
 	check(t, "forked", treeOf(s).Processes(false), `
