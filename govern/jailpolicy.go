@@ -332,7 +332,7 @@ func (jp *jailPolicy) setSpec(ctx context.Context, s Spec, workspace string) err
 	if set == nil {
 		jp.rules.put(nil, "", nil)
 		jp.installRefusals(nil, "")
-	} else if h, err := policy.Hold(set, s.Policy.MaxLevel()); err != nil {
+	} else if h, err := policy.NewHolder(set, s.Policy.MaxLevel()); err != nil {
 		return err
 	} else {
 		for _, r := range jp.remembered {

@@ -40,9 +40,9 @@ type CheckpointOptions struct {
 	Stop      bool        // stop the jail after the checkpoint
 	SetMarker bool        // mark the position in the event log for Changed
 
-	// Held is a process that does not run before the checkpoint, or nil. Checkpoint releases
+	// Stopped is a process that does not run before the checkpoint, or nil. Checkpoint releases
 	// it.
-	Held *Held
+	Stopped *StoppedProcess
 
 	// ReplaceLayers returns equivalent layers that the checkpoint uses in place of the jail's sealed
 	// layers. Nil means the same layers.
@@ -281,7 +281,7 @@ func (t *checkpointOp) dumpFrozen(ctx context.Context, p Plan, sealed []string) 
 // merged before.
 func (t *checkpointOp) preDump(ctx context.Context, p Plan) {
 	pre, ok := t.cp.(PreDumper)
-	if !ok || t.layerCopy == nil || t.o.Held != nil || t.was.State == Paused {
+	if !ok || t.layerCopy == nil || t.o.Stopped != nil || t.was.State == Paused {
 		return
 	}
 	began := time.Now()
@@ -302,13 +302,13 @@ func (t *checkpointOp) mergeImages() error {
 	return nil
 }
 
-// freeze freezes the jail. The process in Held, if any, does not run before it is frozen.
+// freeze freezes the jail. The process in Stopped, if any, does not run before it is frozen.
 func (t *checkpointOp) freeze(ctx context.Context) error {
 	if err := t.live.holdFrozen(ctx); err != nil {
 		return err
 	}
-	if t.o.Held != nil {
-		t.o.Held.Release()
+	if t.o.Stopped != nil {
+		t.o.Stopped.Release()
 		if err := t.live.inst.Freeze(ctx); err != nil { // returns when the released process is frozen too
 			return err
 		}

@@ -119,7 +119,7 @@ func TestInvalidLimitsAreRefused(t *testing.T) {
 	}
 }
 
-func TestLentLimits(t *testing.T) {
+func TestTemporaryJailLimits(t *testing.T) {
 	h := newHarness(t)
 	m := h.manager()
 	j := h.running(m)

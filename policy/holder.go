@@ -27,11 +27,11 @@ const (
 	Operator             // may loosen what was tightened
 )
 
-// Hold returns a holder of s, whose level can be raised up to ceiling. If s is above the
+// NewHolder returns a Holder for s. Raise can raise the level up to ceiling. If s is above the
 // ceiling, its level is lowered.
-func Hold(s *Set, ceiling Level) (*Holder, error) {
+func NewHolder(s *Set, ceiling Level) (*Holder, error) {
 	if !ceiling.Valid() {
-		return nil, fault.Newf(fault.Invalid, "policy.Hold", "", "invalid autonomy level %d", ceiling)
+		return nil, fault.Newf(fault.Invalid, "policy.NewHolder", "", "invalid autonomy level %d", ceiling)
 	}
 	h := &Holder{ceiling: ceiling}
 	if s.Level() > ceiling {

@@ -254,7 +254,7 @@ func TestRememberedAnswerCoversOnlyItsCommand(t *testing.T) {
 
 func hold(t *testing.T, s *policy.Set, ceiling policy.Level) *policy.Holder {
 	t.Helper()
-	h, err := policy.Hold(s, ceiling)
+	h, err := policy.NewHolder(s, ceiling)
 	if err != nil {
 		t.Fatal(err)
 	}

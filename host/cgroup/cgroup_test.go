@@ -541,15 +541,15 @@ func BenchmarkFreezeThaw(b *testing.B) {
 
 func TestHoldIsExclusive(t *testing.T) {
 	h := newHost(t)
-	held, err := h.tree.Hold(t.Context())
+	held, err := h.tree.Lock(t.Context())
 	h.must(err)
-	if again, err := h.tree.Hold(t.Context()); !errors.Is(err, fault.Conflict) {
-		t.Fatalf("Hold of a held tree: %v, %v", again, err)
+	if again, err := h.tree.Lock(t.Context()); !errors.Is(err, fault.Conflict) {
+		t.Fatalf("Lock of a locked tree: %v, %v", again, err)
 	}
 	c, err := h.tree.Create("x", cgroup.Limits{})
 	h.must(err)
 	h.must(held.Close())
-	held, err = h.tree.Hold(t.Context()) // with jails in it
+	held, err = h.tree.Lock(t.Context()) // with jails in it
 	h.must(err)
 	h.must(c.Destroy(t.Context()))
 	h.must(h.tree.Remove())
@@ -561,7 +561,7 @@ func TestHoldIsExclusive(t *testing.T) {
 	for range 8 {
 		wg.Go(func() {
 			for range 200 {
-				held, err := h.tree.Hold(t.Context())
+				held, err := h.tree.Lock(t.Context())
 				if errors.Is(err, fault.Conflict) {
 					continue
 				}

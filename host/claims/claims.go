@@ -82,7 +82,7 @@ type Claims struct {
 // fault.Conflict that names the other daemon if another daemon uses the same tree of cgroups or
 // transit addresses in the same range.
 func Open(ctx context.Context, cfg Config) (*Claims, error) {
-	held, err := cfg.Tree.Hold(ctx)
+	held, err := cfg.Tree.Lock(ctx)
 	if errors.Is(err, fault.Conflict) {
 		return nil, copied(cfg, err)
 	}

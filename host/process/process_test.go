@@ -198,7 +198,7 @@ func TestParseTable(t *testing.T) {
 	}
 }
 
-func FuzzWhatProcSays(f *testing.F) {
+func FuzzParseProc(f *testing.F) {
 	f.Add([]byte("0: 0100007F:1F90 00000000:0000 0A 0:0 0:0 0 0 0 11 1"))
 	f.Add([]byte("NSpid:\t77\t3\t1\n"))
 	f.Fuzz(func(t *testing.T, b []byte) {
