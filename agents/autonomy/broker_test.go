@@ -460,7 +460,7 @@ func TestDeliveryIsRetried(t *testing.T) {
 }
 
 // ReceiverGone fails a request whose asker waits. A request without waiting stays open.
-func TestGoneFailsAwaitedRequests(t *testing.T) {
+func TestReceiverGoneFailsAwaitedRequests(t *testing.T) {
 	scenario(t, func(t *testing.T) {
 		b := newBroker(t, openStore(t, ""), autonomy.BrokerConfig{})
 		later := ask(t, b, "worker", "reviewer", "review", "later").ID

@@ -123,7 +123,7 @@ func (x *exchange) run(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer leave()
-	left, err := x.to.provider.turn.enter(r.Context(), "provider "+x.to.provider.Name, x.ask.input+out, x.g.cfg.Wait)
+	left, err := x.to.provider.limiter.enter(r.Context(), "provider "+x.to.provider.Name, x.ask.input+out, x.g.cfg.Wait)
 	if err != nil {
 		return err
 	}
@@ -132,7 +132,7 @@ func (x *exchange) run(w http.ResponseWriter, r *http.Request) error {
 	defer x.account.release() // of the part that was not settled
 	if err := x.reserve(out); err != nil {
 		x.exceeded(r.Context(), err)
-		x.to.provider.turn.correct(x.reserved, 0)
+		x.to.provider.limiter.correct(x.reserved, 0)
 		return err
 	}
 	return x.forward(w, r)
@@ -190,7 +190,7 @@ func (x *exchange) finish(ctx context.Context, how Outcome, problem string) erro
 	x.sum.Sum(c.AnswerDigest[:0])
 	c.Answer = x.kept[:min(len(x.kept), max(x.g.cfg.RecordBodies, 0))]
 	x.account.settle(c.Usage)
-	x.to.provider.turn.correct(x.reserved, c.Usage.Total())
+	x.to.provider.limiter.correct(x.reserved, c.Usage.Total())
 	x.g.meters.add(*c)
 	if x.g.cfg.Record == nil {
 		return nil

@@ -11,19 +11,19 @@ import (
 var (
 	chat = &format{
 		api: OpenAI, name: "chat.completions", path: "/chat/completions",
-		limits: chatLimits, complete: chatWhole, event: chatEvent, broken: chatBroken,
+		limits: chatLimits, complete: chatComplete, event: chatEvent, broken: chatBroken,
 	}
 	responses = &format{
 		api: OpenAI, name: "responses", path: "/responses",
-		limits: responseLimits, complete: responseWhole, event: responseEvent, broken: responseBroken,
+		limits: responseLimits, complete: responseComplete, event: responseEvent, broken: responseBroken,
 	}
 	embeddings = &format{
 		api: OpenAI, name: "embeddings", path: "/embeddings",
-		limits: noOutput, complete: chatWhole, event: chatEvent, broken: chatBroken,
+		limits: noOutput, complete: chatComplete, event: chatEvent, broken: chatBroken,
 	}
 	messages = &format{
 		api: Anthropic, name: "messages", path: "/v1/messages",
-		limits: messageLimits, complete: messageWhole, event: messageEvent, broken: messageBroken,
+		limits: messageLimits, complete: messageComplete, event: messageEvent, broken: messageBroken,
 	}
 	counting = &format{
 		api: Anthropic, name: "messages.count_tokens", path: "/v1/messages/count_tokens", free: true,
@@ -31,11 +31,11 @@ var (
 	}
 	generate = &format{
 		api: Gemini, name: "generateContent", action: ":generateContent",
-		limits: geminiLimits, complete: geminiWhole, event: geminiEvent, broken: geminiBroken,
+		limits: geminiLimits, complete: geminiComplete, event: geminiEvent, broken: geminiBroken,
 	}
 	generateStream = &format{
 		api: Gemini, name: "streamGenerateContent", action: ":streamGenerateContent", streams: true,
-		limits: geminiLimits, complete: geminiWhole, event: geminiEvent, broken: geminiBroken,
+		limits: geminiLimits, complete: geminiComplete, event: geminiEvent, broken: geminiBroken,
 	}
 	countGemini = &format{
 		api: Gemini, name: "countTokens", action: ":countTokens", free: true,

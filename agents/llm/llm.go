@@ -129,8 +129,8 @@ type Gateway struct {
 // provider is a Provider with its rate limiter.
 type provider struct {
 	Provider
-	base *url.URL
-	turn *turnstile
+	base    *url.URL
+	limiter *rateLimiter
 }
 
 // New returns a gateway, or an error that names the invalid setting. It sends no requests.
@@ -203,7 +203,7 @@ func newProvider(op string, p Provider) (*provider, error) {
 		return nil, fault.Fieldf(op, "providers."+p.Name+".models", "no models configured")
 	}
 	p.Timeout = cmp.Or(p.Timeout, 10*time.Minute)
-	return &provider{Provider: p, base: base, turn: newTurnstile(p.Limit)}, nil
+	return &provider{Provider: p, base: base, limiter: newRateLimiter(p.Limit)}, nil
 }
 
 func (g *Gateway) checkAlias(op string, a Alias) error {

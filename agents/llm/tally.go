@@ -105,7 +105,7 @@ type chatAnswer struct {
 	Error json.RawMessage `json:"error"`
 }
 
-func chatWhole(t *tally, body []byte) {
+func chatComplete(t *tally, body []byte) {
 	var a chatAnswer
 	if !parse(body, &a) {
 		return
@@ -172,7 +172,7 @@ func (t *tally) response(u *responseUsage) {
 	t.seen, t.full = true, true
 }
 
-func responseWhole(t *tally, body []byte) {
+func responseComplete(t *tally, body []byte) {
 	var r response
 	if !parse(body, &r) {
 		return
@@ -253,7 +253,7 @@ func (t *tally) block(b block) {
 	}
 }
 
-func messageWhole(t *tally, body []byte) {
+func messageComplete(t *tally, body []byte) {
 	var m struct {
 		Content []block       `json:"content"`
 		Usage   *messageUsage `json:"usage"`
@@ -342,8 +342,8 @@ func (t *tally) gemini(a geminiAnswer) {
 	}
 }
 
-// geminiWhole reads a single answer, or the list of parts of a stream without alt=sse.
-func geminiWhole(t *tally, body []byte) {
+// geminiComplete reads a single answer, or the list of parts of a stream without alt=sse.
+func geminiComplete(t *tally, body []byte) {
 	var parts []geminiAnswer
 	if parse(body, &parts) {
 		for _, p := range parts {
