@@ -341,7 +341,7 @@ func TestApplyCommit(t *testing.T) {
 	}
 }
 
-func TestApplyCommitOfNothing(t *testing.T) {
+func TestApplyCommitWithoutChanges(t *testing.T) {
 	for _, changes := range [][]string{nil, {`{"path":"/debug.log","kind":"added","type":"file","mode":"644"}`}, {`{"path":"/empty","kind":"added","type":"dir","mode":"755"}`}} {
 		w := newRepository(t, changes...)
 		code, out, errs := w.run("", "apply", aJail, "--commit")

@@ -103,9 +103,9 @@ func (l listening) ListenTCP(_ context.Context, j id.Jail, port int) (net.Listen
 	return nil, fault.Newf(fault.Unavailable, "test", string(j), "no listener")
 }
 
-// TestAClaimedSpareGetsItsAgentEndpoint: a spare starts without a session and gets one when a
+// TestClaimedSpareGetsAgentEndpoint: a spare starts without a session and gets one when a
 // caller claims it.
-func TestAClaimedSpareGetsItsAgentEndpoint(t *testing.T) {
+func TestClaimedSpareGetsAgentEndpoint(t *testing.T) {
 	d := newGoverned(t)
 	jails := listening{asked: make(chan id.Jail, 1)}
 	g := gateway.New(gateway.Config{Runs: d.work, Jails: jails, Policy: d.kernel})
@@ -154,7 +154,7 @@ func TestEnvironmentOfJailCommands(t *testing.T) {
 	}
 }
 
-func TestTheAuditLogHasTheLifeOfAJail(t *testing.T) {
+func TestAuditLogRecordsJailLifecycle(t *testing.T) {
 	d := newGoverned(t)
 	w := jailEnforcer{d.kernel, d.groups}
 	j := jail.Jail{ID: "j-aaaaaaaaaaaa", Spec: jail.Spec{Name: "web", Backend: "oci", Runtime: "runc", Network: jail.Bridged, Group: "crew"}}
@@ -247,8 +247,8 @@ func TestChangesOfLimitsAreRecorded(t *testing.T) {
 	}
 }
 
-// TestThePolicyOfAClaimedSpareCounts from the moment that it is claimed.
-func TestThePolicyOfAClaimedSpareCounts(t *testing.T) {
+// TestPolicyOfClaimedSpareIsApplied from the moment that it is claimed.
+func TestPolicyOfClaimedSpareIsApplied(t *testing.T) {
 	d := newGoverned(t)
 	w := jailEnforcer{d.kernel, d.groups}
 	j := jail.Jail{ID: "j-aaaaaaaaaaaa", State: jail.Spare}

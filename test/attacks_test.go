@@ -352,10 +352,10 @@ func TestAttackNetworkExfiltration(t *testing.T) {
 	}
 }
 
-// TestAttackStealOtherSecrets: a capability with a secret of its own searches for the secret of
+// TestAttackStealSecretsOfOtherJails: a capability with a secret of its own searches for the secret of
 // another capability that runs at the same time, and for a secret that the proxy adds to its
 // requests.
-func TestAttackStealOtherSecrets(t *testing.T) {
+func TestAttackStealSecretsOfOtherJails(t *testing.T) {
 	d := newDen(open(t, ""))
 	mine, theirs, injected := newCanary(), newCanary(), newCanary()
 	d.setSecret("MINE", mine)

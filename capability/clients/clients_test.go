@@ -131,7 +131,7 @@ func makes(t *testing.T, program []string, socket string, tries ...try) {
 	}
 }
 
-func TestACallAndWhatBecomesOfIt(t *testing.T) {
+func TestCallResultsAndErrors(t *testing.T) {
 	socket := kernel(t)
 	for name, program := range clients {
 		t.Run(name, func(t *testing.T) {
@@ -150,7 +150,7 @@ func TestACallAndWhatBecomesOfIt(t *testing.T) {
 	}
 }
 
-func TestACallFromGo(t *testing.T) {
+func TestCallThroughGoClient(t *testing.T) {
 	t.Setenv("GLASSHOUSE_CALL_SOCKET", kernel(t))
 	var out struct {
 		ID    string

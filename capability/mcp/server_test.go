@@ -274,7 +274,7 @@ func TestErrorsContainRemedies(t *testing.T) {
 	})
 }
 
-func TestACapabilityThatFailsSaysHow(t *testing.T) {
+func TestFailedCapabilityReturnsItsError(t *testing.T) {
 	over(t, func(t *testing.T, h *harness, s *mcp.Server, c *sdk.ClientSession) {
 		h.mu.Lock()
 		h.tools = append(h.tools, mcp.Tool{ID: "fails.itself"})
@@ -286,7 +286,7 @@ func TestACapabilityThatFailsSaysHow(t *testing.T) {
 	})
 }
 
-func TestACallThatIsCancelledEnds(t *testing.T) {
+func TestCancelledCallEnds(t *testing.T) {
 	over(t, func(t *testing.T, h *harness, s *mcp.Server, c *sdk.ClientSession) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
@@ -389,7 +389,7 @@ func TestJailsAreUsedThroughTools(t *testing.T) {
 	})
 }
 
-func TestACallerWithoutJailsSeesNone(t *testing.T) {
+func TestCallerWithoutJailsSeesNoJails(t *testing.T) {
 	h := newHarness()
 	h.tools = append(h.tools, mcp.Tool{ID: "jail_list", Description: "not that of jails"})
 	s := mcp.NewServer("1.0", h, yard{h})
@@ -536,8 +536,8 @@ func TestCrossOriginRequestsAreRejected(t *testing.T) {
 	}
 }
 
-func TestTheListOfCapabilitiesMayFail(t *testing.T) {
-	c := local(t, mcp.NewServer("1.0", closedHouse{}, nil))
+func TestCapabilityListErrorIsReturned(t *testing.T) {
+	c := local(t, mcp.NewServer("1.0", failingSource{}, nil))
 	for _, err := range c.Tools(t.Context(), nil) {
 		if err == nil || !strings.Contains(err.Error(), "list the capabilities") {
 			t.Errorf("the list = %v, want why there is none", err)
@@ -545,10 +545,10 @@ func TestTheListOfCapabilitiesMayFail(t *testing.T) {
 	}
 }
 
-type closedHouse struct{}
+type failingSource struct{}
 
-func (closedHouse) List(context.Context) ([]mcp.Tool, error) { return nil, os.ErrDeadlineExceeded }
+func (failingSource) List(context.Context) ([]mcp.Tool, error) { return nil, os.ErrDeadlineExceeded }
 
-func (closedHouse) Call(context.Context, string, json.RawMessage) (json.RawMessage, error) {
+func (failingSource) Call(context.Context, string, json.RawMessage) (json.RawMessage, error) {
 	return nil, os.ErrInvalid
 }
