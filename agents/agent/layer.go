@@ -38,7 +38,7 @@ type Layer struct {
 	Links    []Link
 }
 
-// A Package is an npm package in one version. {arch} in a field is the host architecture.
+// A Package is one version of an npm package. {arch} in a field is the host architecture.
 type Package struct{ Name, Version string }
 
 // A Link is a program of the layer and its path in the layer. Target may contain {arch} and

@@ -12,7 +12,7 @@ import (
 	"glasshouse/jail"
 )
 
-// Spawners: what isolates an agent.
+// Spawners, the mechanisms that isolate an agent.
 const (
 	InJail    = "jail"    // a jail: observed, can be snapshotted
 	InBwrap   = "bwrap"   // bubblewrap only: not observed

@@ -269,8 +269,8 @@ func (conv *conversation) recordNote(ctx context.Context, at int64, name string,
 	return err
 }
 
-// recordTool records a tool call: when it was decided, or, if it needed no decision, when it
-// has ended.
+// recordTool records a tool call. It is called after the decision, or, if the call needed no
+// decision, after its end.
 func (conv *conversation) recordTool(ctx context.Context, c acp.ToolCall, outcome *acp.Outcome, dec decision) error {
 	if _, own := ToolOf(c.Tool); own {
 		return nil // it is recorded as a built-in tool

@@ -26,13 +26,13 @@ type exchange struct {
 	to     target
 
 	key    string // idempotency key for the journal; empty: the answer is not stored
-	digest string // of the request, for the journal
+	digest string // digest of the request, for the journal
 
 	account  account
 	reserved int64 // tokens reserved in the provider's rate limiter
 	tally    tally
 	call     Call
-	sum      hash.Hash // of the bytes sent to the caller
+	sum      hash.Hash // checksum of the bytes sent to the caller
 	kept     []byte    // the bytes sent to the caller, if they are stored or recorded
 	sent     bool      // a provider has started to process it
 }
@@ -129,7 +129,7 @@ func (x *exchange) run(w http.ResponseWriter, r *http.Request) error {
 	}
 	defer left()
 	x.reserved = x.ask.input + out
-	defer x.account.release() // of the part that was not settled
+	defer x.account.release() // releases the part of the reservation that was not settled
 	if err := x.reserve(out); err != nil {
 		x.exceeded(r.Context(), err)
 		x.to.provider.limiter.correct(x.reserved, 0)

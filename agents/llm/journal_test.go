@@ -95,7 +95,7 @@ func TestIncompleteAnswerIsNotReplayed(t *testing.T) {
 			h.caller.Journal = d
 			h.post(a.path, a.body, "Idempotency-Key", "k")
 			if len(d.ended) > 0 {
-				// Gemini's stream has so few events that it is complete before it is truncated.
+				// Gemini's stream has so few events that it completes before the truncation.
 				if strings.HasPrefix(a.name, "gemini") && name != "an error" {
 					continue
 				}

@@ -3,9 +3,9 @@
 //	agent ──▶ caller ▸ model ▸ journal ▸ limits ▸ budget ──▶ provider
 //	      ◀── meters ◀ record ◀ journal ◀ settled ◀ counted ◀──┘
 //
-// Agents use the APIs of OpenAI, Anthropic or Google Gemini. Requests are not translated: each
-// goes to a provider with the same API, with as few changes as possible, and the answer is
-// passed on event by event. Only the gateway has the provider's key.
+// Agents use the APIs of OpenAI, Anthropic or Google Gemini. Requests are not translated: each goes
+// to a provider with the same API, with as few changes as possible, and the response is forwarded
+// event by event. Only the gateway has the provider's key.
 package llm
 
 import (
@@ -49,7 +49,7 @@ type Provider struct {
 	Models  []string          // names, or patterns in which * matches any characters
 	Headers map[string]string // added to each request
 	Timeout time.Duration     // maximum time without data; 0: 10 minutes
-	Limit   Limit             // of all requests to the provider
+	Limit   Limit             // limit of all requests to the provider
 }
 
 // An Alias is an alternative name of a model.
@@ -81,7 +81,7 @@ type Config struct {
 	Providers []Provider
 	Aliases   []Alias
 	Prices    []Price // the first match counts; nil: DefaultPrices
-	Limit     Limit   // of each caller
+	Limit     Limit   // limit of each caller
 
 	// Caller identifies the caller of a request. Its error is returned to the client.
 	Caller func(r *http.Request) (Caller, error)

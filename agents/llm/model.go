@@ -102,7 +102,7 @@ func (g *Gateway) candidates(model string, exact bool) []target {
 	return found
 }
 
-// meant returns the targets of an alias. Aliases are not resolved recursively.
+// meant returns the targets of an alias that a request names. Aliases are not resolved recursively.
 func (g *Gateway) meant(a Alias, asked string) []target {
 	model := a.Model
 	if model == "" {

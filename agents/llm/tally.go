@@ -214,8 +214,8 @@ func responseEvent(t *tally, ev sse) {
 	}
 }
 
-// messageUsage is the usage report of Anthropic's API. In a stream it comes in parts, and
-// later values replace earlier ones.
+// messageUsage is the usage report of Anthropic's API. A stream contains several of them; later
+// values replace earlier ones.
 type messageUsage struct {
 	Input      *int64 `json:"input_tokens"`
 	Output     *int64 `json:"output_tokens"`

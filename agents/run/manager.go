@@ -40,11 +40,10 @@ type Config struct {
 	Holder string
 	Lease  time.Duration // time until a lease expires without renewal; 0 is 30 s
 
-	Retry Retry // of deliveries
+	Retry Retry // retries of deliveries
 
-	// Mask returns a mask for the secrets that jails and runs of a session have or had,
-	// nil if there are none. What runs write is masked before it is stored. nil: no
-	// secrets exist.
+	// Mask returns a mask for the secrets that jails and runs of a session have or had, nil if
+	// there are none. Data of runs is masked before it is stored. nil: no secrets exist.
 	Mask func(ctx context.Context, session string, runs []Run) *redact.Mask
 
 	Log *slog.Logger // nil: logging is disabled
@@ -66,7 +65,7 @@ type Manager struct {
 	*checkpoints
 }
 
-// core is what all parts of a Manager share.
+// core holds what all parts of a Manager share.
 type core struct {
 	cfg    Config
 	store  Store

@@ -114,7 +114,8 @@ func TestBannerBeforeTheFirstMessageIsIgnored(t *testing.T) {
 	}
 }
 
-// TestManyUpdatesApplyBackpressure: no update is lost. The SDK would drop some of so many.
+// TestManyUpdatesApplyBackpressure checks that no update is lost. Without backpressure the SDK
+// would drop updates.
 func TestManyUpdatesApplyBackpressure(t *testing.T) {
 	const many = 5000
 	var received int
