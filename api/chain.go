@@ -284,7 +284,7 @@ type trailFilter struct {
 	Until    *time.Time `query:"until" description:"End of the time range, exclusive."`
 }
 
-// lets reports whether the filter matches a decision. The chain filters by time.
+// lets reports whether the filter accepts a decision. The chain filters by time.
 func (f trailFilter) lets(t wire.TrailEntry) bool {
 	return (f.Observed == "" || t.Observed == (f.Observed == "true")) && (f.Tool == "" || t.Action == f.Tool) && (f.Tag == "" || t.Tag == f.Tag)
 }

@@ -181,7 +181,7 @@ func (s *Sender) partial(answer []byte) {
 	}
 }
 
-// partialJSON is partial for a JSON response, in which the count is a string or a number.
+// partialJSON is like partial, but for a JSON response, in which the count is a string or a number.
 func (s *Sender) partialJSON(answer []byte) {
 	var a struct {
 		Partial struct {
