@@ -43,8 +43,8 @@ const (
 	scryptMost = 1 << 30
 )
 
-// A PublicKey verifies signatures. It is comparable. Its ID helps people to tell keys apart
-// and is not authenticated.
+// A PublicKey verifies signatures. It is comparable. Its ID helps people to distinguish keys and is
+// not authenticated.
 type PublicKey struct {
 	id  [8]byte
 	key [ed25519.PublicKeySize]byte

@@ -35,7 +35,7 @@ type Signature struct {
 	Key       PublicKey `json:"key"`
 	Signed    string    `json:"signed"`            // RFC 3339, UTC
 	Expires   string    `json:"expires,omitempty"` // RFC 3339, UTC
-	Digest    string    `json:"digest"`            // of Files
+	Digest    string    `json:"digest"`            // digest of Files
 	Files     []File    `json:"files"`             // ordered by path, without signature.json
 	Signature string    `json:"signature,omitempty"`
 }

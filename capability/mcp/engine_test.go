@@ -37,7 +37,7 @@ func newBench(t *testing.T) *bench {
 	return b
 }
 
-// installed is a tool of the server, with a change to its manifest.
+// installed returns a tool of the server after a change to its manifest.
 func (b *bench) installed(id string, change func(*manifest.Capability)) *engine.Installed {
 	b.Helper()
 	c := *find(b.T, b.tools, id)
@@ -237,7 +237,7 @@ func TestToolChangedByRunningServerIsRefused(t *testing.T) {
 	if _, err := b.call(b.installed("their.change", nil), "s"); err != nil {
 		t.Fatal(err)
 	}
-	// The server tells of it a moment after its answer.
+	// The server sends the notification shortly after its response.
 	_, err := b.call(b.installed("their.pid", nil), "s")
 	for ; err == nil; _, err = b.call(b.installed("their.pid", nil), "s") {
 		time.Sleep(time.Millisecond)

@@ -25,8 +25,8 @@ type Process interface {
 	Limit() engine.Kind  // the limit that ended the process, or ""
 }
 
-// spoken is the protocol version used with imported servers: the last with a handshake, which
-// older servers support too.
+// spoken is the protocol version used with imported servers. It is the last version with a
+// handshake, and older servers support it too.
 const spoken = "2025-11-25"
 
 // A session is an MCP connection to one process.

@@ -202,7 +202,7 @@ func names(t *testing.T, c *sdk.ClientSession) []string {
 	return all
 }
 
-// ask calls a tool, and returns what it says and its structured output.
+// ask calls a tool and returns its text and its structured output.
 func ask(t *testing.T, c *sdk.ClientSession, name string, args any) (said, structured string, failed bool) {
 	t.Helper()
 	r, err := c.CallTool(t.Context(), &sdk.CallToolParams{Name: name, Arguments: args})
@@ -279,7 +279,7 @@ func TestFailedCapabilityReturnsItsError(t *testing.T) {
 		h.mu.Lock()
 		h.tools = append(h.tools, mcp.Tool{ID: "fails.itself"})
 		h.mu.Unlock()
-		// Nobody has asked for the list since: the call itself finds it.
+		// The list was not requested since then, so the call itself must look up the tool.
 		if said, _, failed := ask(t, c, "fails__itself", nil); !failed || said != "timeout: it took longer than 5s" {
 			t.Errorf("a failure says %q, failed %t", said, failed)
 		}
@@ -299,7 +299,7 @@ func TestCancelledCallEnds(t *testing.T) {
 		if err := <-done; !errors.Is(err, context.Canceled) {
 			t.Errorf("the call = %v, want it cancelled", err)
 		}
-		<-h.asked // the kernel knows
+		<-h.asked // the policy engine has received the call
 	})
 }
 
@@ -308,7 +308,7 @@ func TestCallsEndWithTheServer(t *testing.T) {
 		go c.CallTool(t.Context(), &sdk.CallToolParams{Name: "takes__forever"})
 		<-h.asked
 		if err := s.Close(); err != nil {
-			t.Logf("Close = %v", err) // what the client's side made of it
+			t.Logf("Close = %v", err) // error of the client side
 		}
 		<-h.asked
 	})

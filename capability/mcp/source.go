@@ -166,7 +166,7 @@ func (r sourceResources) read(ctx context.Context, template, value string) (stri
 	return r.of.Skill(ctx, value)
 }
 
-// lines are the last events that fit into maxEventBytes, one a line.
+// lines returns the last events that fit into maxEventBytes, one per line.
 func lines(events []json.RawMessage) string {
 	first, size := len(events), 0
 	for first > 0 && size+len(events[first-1])+1 <= maxEventBytes {

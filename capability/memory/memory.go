@@ -35,7 +35,7 @@ func RunScope(run string) Scope { return Scope("run/" + run) }
 type Entry struct {
 	Key     string          `json:"key"`
 	Value   json.RawMessage `json:"value"`
-	Label   manifest.Label  `json:"label"` // of the entry, including its key
+	Label   manifest.Label  `json:"label"` // label of the entry, including its key
 	Tags    []string        `json:"tags,omitempty"`
 	From    From            `json:"from"`
 	Version int64           `json:"version"` // version of its scope at the write; never reused

@@ -245,7 +245,7 @@ func (r *Registry) NotCallableReason(name string) error {
 	return r.barred(name)
 }
 
-// barred is NotCallableReason for callers that hold r.mu.
+// barred is like NotCallableReason, but for callers that hold r.mu.
 //
 // +checklocksread:r.mu
 func (r *Registry) barred(name string) error {
@@ -353,8 +353,8 @@ func (i installed) Register(ctx context.Context, in *bundle.Installed, b *bundle
 	return r.dropAll(ctx, c.Gone)
 }
 
-// collect returns the change that replaces rec by a bundle. If it fails, it also returns what
-// it has prepared until then.
+// collect returns the change that replaces rec by a bundle. If it fails, it also returns the part
+// that it has prepared.
 func (r *Registry) collect(ctx context.Context, rec Bundle, in *bundle.Installed, b *bundle.Bundle) (Change, error) {
 	from := in.Name + "@" + in.Version
 	c := Change{installed: map[string]*engine.Installed{}}

@@ -40,7 +40,7 @@ type Report struct {
 	Tier     Tier
 	Scripts  []Wrapped
 	Programs []string // required programs, which must exist in the environment of its scripts
-	Hosts    []string // named in its text; its scripts reach none of them
+	Hosts    []string // hosts named in its text; its scripts cannot reach them
 	Dropped  []Dropped
 	Dangers  []Danger
 }

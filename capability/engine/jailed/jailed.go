@@ -112,7 +112,7 @@ type Engine struct {
 	// +checklocks:mu
 	closed bool
 	// +checklocks:mu
-	pools map[string]*pool // of ephemeral capabilities, by digest
+	pools map[string]*pool // sandbox pools of ephemeral capabilities, by digest
 	// +checklocks:mu
 	volumes map[string]*volume // by directory
 	// +checklocks:mu

@@ -20,10 +20,10 @@ import (
 
 // Exports of a module that the engine calls.
 const (
-	exportStart      = "_start"            // of a command: called once per instance
-	exportInitialize = "_initialize"       // of a handler: called once, before all calls
-	exportAlloc      = "glasshouse_alloc"  // of a handler: allocates the buffer of a request
-	exportHandle     = "glasshouse_handle" // of a handler: takes a request and returns its response
+	exportStart      = "_start"            // exported by a command: called once per instance
+	exportInitialize = "_initialize"       // exported by a handler: called once, before all calls
+	exportAlloc      = "glasshouse_alloc"  // exported by a handler: allocates the buffer of a request
+	exportHandle     = "glasshouse_handle" // exported by a handler: takes a request and returns its response
 )
 
 // A program is the compiled module of one version of a capability.
