@@ -99,7 +99,7 @@ func (d *scriptedDaemon) run(stdin string, args ...string) (code int, stdout, st
 	return d.runIn(d.Context(), stdin, args...)
 }
 
-// runIn is run with a context.
+// runIn is like run, but with a context.
 func (d *scriptedDaemon) runIn(ctx context.Context, stdin string, args ...string) (code int, stdout, stderr string) {
 	d.Helper()
 	var out, errs bytes.Buffer

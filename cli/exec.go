@@ -40,7 +40,7 @@ func (f *execFlags) request(argv []string, getenv func(string) string) (wire.Exe
 	}, err
 }
 
-// exec is jail exec without the word jail.
+// exec is the short form of the command jail exec.
 func (c *command) exec() *cobra.Command { return c.jailExec() }
 
 func (c *command) jailExec() *cobra.Command {
