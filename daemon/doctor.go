@@ -131,7 +131,7 @@ func Classify(list []wire.Probe, root bool, backend, runtime string) {
 		return 0
 	})
 	required := chosen.requires(root)
-	var ofDefault []string // of a default that does not work here, although another runner does
+	var ofDefault []string // probes of a default runner that does not work here, although another runner does
 	for _, r := range runners {
 		if isDefault(r) && r != chosen {
 			ofDefault = r.requires(root)

@@ -160,7 +160,7 @@ func (d *Daemon) openE2B(ctx context.Context) error {
 		Store: d.store.Sandboxes(), Volumes: volumes, Jails: d.jails, Snapshots: d.snapshots, Templates: templates, Govern: governSandbox, Reach: reachOf(c.Reach), Idle: c.Idle, Log: log,
 	})
 	d.onClose(boxes.Close)
-	if err := boxes.Start(ctx); err != nil { // also without a listener: timeouts of existing sandboxes continue
+	if err := boxes.Start(ctx); err != nil { // start it even without a listener, because timeouts of existing sandboxes continue
 		return err
 	}
 	if c.Listen == "" {

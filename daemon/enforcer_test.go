@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-// TestSocketHeldByStartingProgramIsAwaited: it has a copy of all that this process
-// has, until it runs.
+// Until it calls execve, a child process has copies of all descriptors of this process.
 func TestSocketHeldByStartingProgramIsAwaited(t *testing.T) {
 	was, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {

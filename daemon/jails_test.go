@@ -30,7 +30,7 @@ import (
 type shelf struct {
 	jail.Backend // nil: tests use only the methods below
 	dir          string
-	fail         error // of Mount
+	fail         error // error of Mount
 	open         int   // mounts that are not unmounted
 }
 

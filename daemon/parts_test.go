@@ -174,7 +174,7 @@ func TestDataDirectoryLockWaitsForInheritedDescriptor(t *testing.T) {
 	if err := killed.takeData(); err != nil {
 		t.Fatal(err)
 	}
-	copied, err := unix.Dup(int(killed.lock.Fd())) // as a forked process has it
+	copied, err := unix.Dup(int(killed.lock.Fd())) // a forked process has such a copy
 	if err != nil {
 		t.Fatal(err)
 	}

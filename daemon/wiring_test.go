@@ -73,12 +73,12 @@ func TestMarketsNamesAndBuildsAreChecked(t *testing.T) {
 	}
 }
 
-// TestDatabaseBelongsToOneDataDirectory: a daemon removes the jails that its database
-// does not know.
+// A database must belong to one data directory, because a daemon removes the jails that are not in
+// its database.
 func TestDatabaseBelongsToOneDataDirectory(t *testing.T) {
 	for _, c := range []struct {
 		name         string
-		file, record string // of the directory and in the database; "" is none
+		file, record string // identifiers in the directory and in the database; "" is none
 		jails        bool
 		want         string // the name after it; "" is a conflict
 	}{
