@@ -186,7 +186,7 @@ func entryName(name string) (string, error) {
 type destination struct {
 	from     string // path in the archive
 	to       string // absolute path; for a file its own name, otherwise a directory
-	into     bool   // to is a directory that receives a single file
+	into     bool   // to is a directory, and a single file is copied into it
 	uid, gid int
 	mode     int64 // -1 leaves it unchanged
 }

@@ -90,7 +90,7 @@ type fakeJails struct {
 	snaps map[id.Snapshot]snapshot.Snapshot
 	files map[string]string
 	gate  chan struct{} // if not nil, Create waits until it is closed
-	fail  error         // of Create
+	fail  error         // error of Create
 }
 
 func newFakeJails() *fakeJails {
