@@ -132,7 +132,7 @@ func (c *Cgroup) resources(l Limits) *cgroups.Resources {
 	if c.lacks["memory"] == "" {
 		r.Memory = l.MemoryBytes
 		if c.v2 || exists(filepath.Join(c.v1["memory"], memsw)) {
-			r.MemorySwap = l.MemoryBytes // of memory and swap together
+			r.MemorySwap = l.MemoryBytes // limit of the sum of memory and swap
 		}
 	}
 	if c.lacks["pids"] == "" && l.PIDs > 0 {

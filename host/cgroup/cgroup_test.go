@@ -140,7 +140,7 @@ func TestMemoryLimitKillsAndCounts(t *testing.T) {
 	if s.MemoryPeak < 16*meg || s.MemoryPeak > 33*meg {
 		t.Errorf("MemoryPeak = %d, want near the limit of 32 MB", s.MemoryPeak)
 	}
-	h.must(c.Set(cgroup.Limits{MemoryBytes: 400 * meg})) // and again with room
+	h.must(c.Set(cgroup.Limits{MemoryBytes: 400 * meg})) // the limit can be set again when there is room
 	_, wait = h.run(c.AddPID, "exec dd if=/dev/zero of=/dev/null bs=200M count=1 2>/dev/null")
 	if err := wait(); err != nil {
 		t.Errorf("200 MB under a limit of 400: %v", err)
@@ -189,8 +189,8 @@ func TestCPUSharesDivideCPUTime(t *testing.T) {
 		h.run(on(light), "while :; do :; done")
 		h.run(on(heavy), "while :; do :; done")
 	}
-	// Compare from when both use the CPU, and over a time that they, not the clock, spend on it: on
-	// a busy host the second tree may start late, and both may get little.
+	// Start to compare when both use the CPU, and measure CPU time instead of wall-clock time: on a
+	// busy host the second tree may start late, and both may get little CPU time.
 	used := func() (l, g time.Duration) { return h.stats(light).CPU, h.stats(heavy).CPU }
 	deadline := time.Now().Add(time.Minute)
 	fromLight, fromHeavy := used()

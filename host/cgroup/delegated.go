@@ -15,9 +15,9 @@ import (
 
 const delegateRemedy = "run the daemon as a systemd user service, or as a service with Delegate=yes, on a host whose controllers are in cgroup2"
 
-// Delegated is New for a daemon without root: the tree is in the cgroup v2 subtree delegated
-// to its user, as systemd does for users and for services with Delegate=yes. Without a
-// delegated subtree it returns fault.Unsupported.
+// Delegated is like New, but for a daemon without root. The tree is in the cgroup v2 subtree that
+// is delegated to its user. systemd delegates subtrees to users and to services with Delegate=yes.
+// Without a delegated subtree it returns fault.Unsupported.
 //
 // Limits can only be set below a cgroup without processes. If only the daemon's own cgroup is
 // delegated, its processes move to a child cgroup.

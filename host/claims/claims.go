@@ -50,10 +50,10 @@ func (r Range) overlaps(o Range) bool {
 // Config describes the daemon that claims.
 type Config struct {
 	Tree    *cgroup.Tree
-	Name    string       // of Tree, which is kept in the file "cgroup" of Data
+	Name    string       // name of Tree; stored in the file "cgroup" of Data
 	Data    string       // its data directory
 	FirstID uint32       // claim ids from here; 0 claims blocks that no daemon has
-	Transit netip.Prefix // of the transit addresses of its jails
+	Transit netip.Prefix // range of the transit addresses of its jails
 }
 
 // A claim is a record.

@@ -19,7 +19,7 @@ import (
 // only, and the kernel reports its exit only after the tracer has waited for the other threads
 // (wait(2), ptrace(2)).
 type StuckWatcher struct {
-	pid    int       // of CRIU
+	pid    int       // PID of CRIU
 	zombie int       // the zombie that CRIU waits for; 0 if none
 	since  time.Time // when it was first seen
 }

@@ -42,7 +42,7 @@ type stream struct {
 	state *tcp_stream.TcpStreamEntry
 	recv  []byte // arrived and not read
 	send  []byte // written and not acknowledged
-	pid   int    // of a process that has it, in its pid namespace
+	pid   int    // pid of a process that has it open, in its pid namespace
 	fd    int    // descriptor number in that process
 	sock  int    // our duplicate, or -1
 	reuse int    // its SO_REUSEADDR
@@ -111,7 +111,7 @@ func closeSockets(streams []*stream) {
 	}
 }
 
-// readStreams returns the established connections, each with one process that has it.
+// readStreams returns the established connections, each with one process that has it open.
 func readStreams(dir string) ([]*stream, error) {
 	open := map[uint32]*stream{} // by file id
 	err := eachRecord(filepath.Join(dir, "files.img"), func(b []byte) error {

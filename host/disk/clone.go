@@ -171,7 +171,7 @@ func CanClone(dir string) bool {
 	return err == nil
 }
 
-var clones sync.Map // which filesystems share blocks: device number to bool
+var clones sync.Map // whether a filesystem can share blocks, by device number
 
 func tryClone(dir string) error {
 	var f [2]*os.File

@@ -42,7 +42,7 @@ func Failed(img string) (bool, error) {
 	}
 	defer loop.Close()
 	count, err := os.ReadFile(filepath.Join("/sys/fs/ext4", filepath.Base(loop.Name()), "errors_count"))
-	if errors.Is(err, os.ErrNotExist) { // not mounted, or not yet
+	if errors.Is(err, os.ErrNotExist) { // the volume is not mounted, or not yet
 		return false, nil
 	}
 	return err == nil && strings.TrimSpace(string(count)) != "0", err

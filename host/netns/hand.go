@@ -23,7 +23,7 @@ const (
 	nobody = "nobody0" // the other end of a placeholder link
 )
 
-// standIn creates a placeholder link that leads nowhere, with the addresses, routes and rules
+// standIn creates a placeholder link without a peer network, with the addresses, routes and rules
 // of the namespace, so that sockets can use them.
 func (n *Net) standIn(o Options) error {
 	return Do(n.Path, func() error {

@@ -388,7 +388,7 @@ func TestCleanIncompleteNetworks(t *testing.T) {
 
 	// The file exists, but the namespace does not.
 	w.must(os.WriteFile(w.path("a"), nil, 0o444))
-	w.jail("a", netns.Options{Reach: netns.Full}) // and the name is free
+	w.jail("a", netns.Options{Reach: netns.Full}) // afterwards the name is free
 	w.must(os.WriteFile(w.path("b"), nil, 0o444))
 	w.must(netns.Clean("b", w.path("b")))
 

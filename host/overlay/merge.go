@@ -61,7 +61,7 @@ type merger struct {
 type task struct {
 	at     *node
 	layers []int // the layers that contain it, topmost first
-	opaque bool  // it hides what lies below all layers
+	opaque bool  // the directory hides the files below all layers
 }
 
 type inode struct {

@@ -115,7 +115,7 @@ func (c Client) ask(ctx context.Context, q request) (conn net.Conn, r reply, err
 		err = json.NewDecoder(conn).Decode(&r)
 	}
 	switch {
-	case err != nil && ctx.Err() != nil: // a cancellation says nothing about the server
+	case err != nil && ctx.Err() != nil: // after a cancellation the state of the server is unknown
 		err = context.Cause(ctx)
 	case err != nil:
 		err = fmt.Errorf("%w: %w", ErrNoServer, err)

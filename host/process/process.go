@@ -35,7 +35,7 @@ type Process struct {
 	Env   []string
 	Cut   bool // argv, the environment or sockets are truncated
 
-	Sockets []Socket // of TCP and UDP
+	Sockets []Socket // TCP and UDP sockets
 }
 
 // Limits for one process and for all processes of one list. Processes beyond the total limit are

@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 	help()
 }
 
-// help is a process with a listener, a connection to itself, and a child.
+// help runs a process with a listener, a connection to itself, and a child.
 func help() {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -35,14 +35,14 @@ const (
 
 	// MaxFiles and MaxSize limit the files.
 	MaxFiles = 128
-	MaxSize  = 64 << 10 // of one file
+	MaxSize  = 64 << 10 // bytes of one file
 )
 
 // A File is a secret file that only its owner can read.
 type File struct {
 	Name     string
 	Data     []byte // nil: an existing file of this name is kept
-	UID, GID uint32 // of the host
+	UID, GID uint32 // host ids
 }
 
 // A Namespace is the mount namespace of a process. The process is identified by pid and pidfd,
@@ -153,7 +153,7 @@ func (n Namespace) become() error {
 		return os.NewSyscallError("capget", err)
 	}
 	unix.SetfsgidRetGid(int(n.GID))
-	unix.SetfsuidRetUid(int(n.UID)) // and clears the file capabilities, which are set again below
+	unix.SetfsuidRetUid(int(n.UID)) // this also clears the file capabilities, which are set again below
 	// setfsuid(2) reports no errors. A call with -1 always fails and returns the current id.
 	if uid, _ := unix.SetfsuidRetUid(-1); uid != int(n.UID) {
 		return errors.New("cannot set the filesystem user id to the jail's root")
