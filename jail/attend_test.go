@@ -16,8 +16,8 @@ import (
 	"glasshouse/observe/event"
 )
 
-// installParts gives a Manager an Observer, a Enforcer, Secrets and Commands, whose operations
-// the script lists and fails.
+// installParts gives a Manager an Observer, an Enforcer, Secrets and Commands, whose operations the
+// script lists and fails.
 func (s *newScript) installParts(cfg *jail.Config) {
 	cfg.Observer, cfg.Enforcer = scriptedObserver{s}, scriptedEnforcer{s}
 	cfg.Secrets, cfg.Commands = scriptedSecrets{s}, scriptedCommands{s}

@@ -21,7 +21,7 @@ type Plan struct {
 	IDs       IDRange
 	Limits    Limits
 	Network   Network
-	Group     string // of a bridged network
+	Group     string // group of a bridged network
 	Mounts    []Mount
 	Workspace *Workspace
 	Init      string // the host's path of the glasshouse-init binary
@@ -33,9 +33,9 @@ type Plan struct {
 	// Link is the network link of the jail if it was created for another instance.
 	Link *Link
 
-	// LinkDetached means that the link does not belong to this instance, or not yet. Restore
-	// prepares the instance to receive the link in Link by MoveLink, and Clean does not remove
-	// the link.
+	// LinkDetached means that the link does not belong to this instance, or does not belong to it
+	// yet. Restore prepares the instance to receive the link in Link by MoveLink, and Clean does
+	// not remove the link.
 	LinkDetached bool
 }
 
@@ -43,7 +43,7 @@ type Plan struct {
 // instance for which it was created, and keeps that name as long as the jail uses it.
 type Link struct {
 	Name id.Jail `json:"name"`
-	IDs  IDRange `json:"ids"` // of that instance; the address is derived from them
+	IDs  IDRange `json:"ids"` // ids of that instance; the address is derived from them
 }
 
 // A Backend isolates jails. Implementations are safe for concurrent use. They must also accept
@@ -154,9 +154,9 @@ type LinkMover interface {
 
 // A MovedLink is a moved network link with its connections.
 type MovedLink interface {
-	// KeepConnections keeps a connection if the program that has it has neither read nor written data
-	// since the dump. It closes all others and resets them at the remote end. It returns the
-	// number of connections that the new processes keep and lose.
+	// KeepConnections keeps each connection that its program has neither read from nor written to
+	// since the dump. It closes all other connections and resets them at the remote end. It returns
+	// the number of connections that the new processes keep and lose.
 	KeepConnections() (kept, closed int, err error)
 
 	// Undo moves the link back to the old processes. After KeepConnections it also closes their
@@ -228,7 +228,7 @@ type Instance interface {
 	Close() error
 }
 
-// A ExitExplainer is an Instance that may know why its init ended.
+// An ExitExplainer is an Instance that may be able to report why its init ended.
 type ExitExplainer interface {
 	ExitReason() string // "" if unknown
 }

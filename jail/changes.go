@@ -149,7 +149,7 @@ func (cm *comparisons) Changes(ctx context.Context, jid id.Jail, o ChangesOption
 	return slices.DeleteFunc(changes, func(c Change) bool { return j.Spec.madeByDaemon(c, "added") }), err
 }
 
-// The notice that tells a jail that it is a branch, and its maximal size. A larger file was
+// The notice that informs a jail that it is a branch, and its maximum size. A larger file was
 // written by the jail itself.
 const (
 	noticeDir  = "/run/glasshouse"

@@ -54,7 +54,7 @@ type Checkpoint struct {
 	Image
 	Stats    Stats
 	Paused   time.Duration // duration of the pause
-	Layering Layering      // of a live jail
+	Layering Layering      // layering of a live jail
 
 	Processes    []Process // the processes in Images
 	ProcessesErr error     // why Processes is empty
@@ -252,8 +252,8 @@ func (t *checkpointOp) checkpointLive(ctx context.Context) (made Checkpoint, err
 	return made, nil
 }
 
-// dumpFrozen does the steps for which the jail is frozen. A panic is returned as an error, or
-// the jail would stay frozen.
+// dumpFrozen does the steps for which the jail is frozen. A panic is returned as an error, because
+// otherwise the jail would stay frozen.
 func (t *checkpointOp) dumpFrozen(ctx context.Context, p Plan, sealed []string) (layering Layering, seq uint64, err error) {
 	defer fault.Recover(&err)
 	layering, err = t.dump(ctx, p)
@@ -445,8 +445,8 @@ func (cs *checkpoints) restoreInstance(ctx context.Context, cp Checkpointer, j J
 	return &hostInstance{j, inst}, nil
 }
 
-// recordPending records an instance that no jail uses yet. Only the record of the jail that
-// will use it has its host ids.
+// recordPending records an instance that no jail uses yet. Its host ids are stored only in the
+// record of the jail that will use it.
 func (cs *checkpoints) recordPending(ctx context.Context, j Jail) error {
 	j.ID, j.InstanceID, j.State, j.IDs, j.Link = j.InstanceID, "", Creating, IDRange{}, nil
 	if err := cs.cfg.Store.Put(ctx, j); err != nil {

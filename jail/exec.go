@@ -186,8 +186,8 @@ func (xs *execs) Stdin(ctx context.Context, jid id.Jail, x id.Exec) (io.WriteClo
 	return l.ctl.Stdin(ctx, x)
 }
 
-// Execs returns the known commands of a jail, oldest first: of a running jail those that its
-// init keeps, of a stopped one those that init kept when it ended.
+// Execs returns the known commands of a jail, oldest first. For a running jail these are the
+// commands that init keeps; for a stopped jail, those that init kept when it exited.
 func (xs *execs) Execs(ctx context.Context, jid id.Jail) ([]protocol.ExecStatus, error) {
 	e, err := xs.registry.find(jid, "jail.Execs")
 	if err != nil {

@@ -13,9 +13,9 @@ import (
 type LimitChange struct {
 	Limits Limits // 0 keeps a limit
 
-	// Temporary makes the change temporary: the jail keeps its own limits in its record, and jails
-	// that are made from its snapshots get those. Temporary limits may exceed MaxLimits. It is
-	// never set from a request body.
+	// Temporary makes the change temporary: the jail's own limits stay in its record, and jails
+	// created from its snapshots get those. Temporary limits may exceed MaxLimits. It is never set
+	// from a request body.
 	Temporary bool
 }
 

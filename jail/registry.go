@@ -137,7 +137,7 @@ func (rg *registry) CheckName(name string) error {
 	return rg.checkName(name, "jail.CheckName")
 }
 
-// checkName is CheckName for callers that hold mu.
+// checkName is like CheckName, but for callers that hold mu.
 //
 // +checklocks:rg.mu
 func (rg *registry) checkName(name, op string) error {
@@ -155,8 +155,8 @@ func (rg *registry) checkName(name, op string) error {
 	return nil
 }
 
-// NameTaken is the error of an operation that creates a jail or a snapshot, if the one with the ID
-// on has the name. on is empty if that one is still being created.
+// NameTaken returns the error for creating a jail or a snapshot with a name that is in use by the
+// one with the ID on. on is empty if that one is still being created.
 func NameTaken(op, what, on, name string) error {
 	remedy := "choose another name"
 	if on != "" {

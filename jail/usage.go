@@ -64,7 +64,7 @@ type Accountant interface {
 	FinalStats(ctx context.Context, p Plan) (Stats, error)
 }
 
-// usages records what jails have used.
+// usages records the resource usage of jails.
 type usages struct {
 	*core
 	registry *registry

@@ -165,7 +165,7 @@ func (in *Init) closeListener() {
 // limited because the start may need an approval by a person.
 const startWait = 250 * time.Millisecond
 
-// forkEnforced is fork for commands with enforcement.
+// forkEnforced is like fork, but for commands with enforcement.
 func (in *Init) forkEnforced(p *process, file string, argv []string, attr *syscall.ProcAttr) error {
 	c := &fork.Command{
 		File: file, Argv: argv, Env: attr.Env, Dir: attr.Dir,

@@ -278,8 +278,8 @@ func errno(err error) error {
 // stdio has both ends of a command's standard streams.
 type stdio struct {
 	tty   *os.File   // master side of a terminal, or nil
-	stdin *os.File   // to write its input, or nil
-	outs  []*os.File // to read its output
+	stdin *os.File   // write end of its input, or nil
+	outs  []*os.File // read ends of its output
 	in    *os.File   // the command's own ends
 	out   []*os.File
 }

@@ -42,7 +42,7 @@ var platform = v1.Platform{OS: "linux", Architecture: runtime.GOARCH}
 // A picture is an image that has been found but not unpacked.
 type picture struct {
 	image  v1.Image
-	digest v1.Hash  // of its manifest; of its configuration if it came from a docker tar
+	digest v1.Hash  // digest of its manifest, or of its configuration if it came from a Docker archive
 	source string   // the request and the digest
 	keys   []string // requests that always resolve to this image
 }

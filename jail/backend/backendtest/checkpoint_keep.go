@@ -24,7 +24,7 @@ import (
 	"glasshouse/jail/init/protocol"
 )
 
-// kept lists process state by the name of the probe's keeper that sets it up and checks it. All
+// kept lists process state by the name of the function in probe that sets it up and checks it. All
 // of it must exist in the source jail after a Dump, and in a restored jail.
 var kept = []string{
 	"identity", "mounts", "memory", "threads", "children", "zombie", "stopped", "session", "pidfd",
@@ -190,7 +190,7 @@ func (b *box) hasKept(t *testing.T, name, script string) id.Exec {
 	return x
 }
 
-// looks has the keeper check its state, and ends the jail.
+// looks makes the keeper check its state, and then ends the jail.
 func (b *box) looks(t *testing.T, where, name string, x id.Exec) {
 	t.Helper()
 	b.sh(t, "echo "+where+" > /tmp/keep/"+name+".go")
@@ -225,7 +225,7 @@ func moves(t *testing.T, file string) {
 	eventually(t, "the counter increases", func() bool { return countIn(file) > at })
 }
 
-// stands checks that the counter does not change.
+// stands checks that the counter in file does not change.
 func stands(t *testing.T, file, at string) {
 	t.Helper()
 	for range 10 {

@@ -1,5 +1,6 @@
-// Package base is what the backends of this host have in common: the init process of a running
-// jail, its control directory, its secrets, and the directories of the host that are mounted in it.
+// Package base contains what the backends of this host have in common: the init process of a
+// running jail, its control directory, its secrets, and the directories of the host that are
+// mounted in it.
 package base
 
 import (

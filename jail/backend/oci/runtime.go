@@ -32,7 +32,7 @@ type kind struct {
 	defaults   bool              // sets its own pids limit if the spec has none
 	sentry     bool              // gVisor: a user-space kernel between jail and host
 	flags      []string          // flags before the subcommand
-	lacks      map[string]string // as of jail.Backend.Lacks
+	lacks      map[string]string // as returned by jail.Backend.Lacks
 }
 
 var kinds = map[string]kind{
@@ -127,8 +127,8 @@ func (b *Backend) state() string { return filepath.Join(b.cfg.RunDir, b.kind.nam
 // run starts the jail with the given runtime subcommand and returns when the jail runs.
 //
 // The runtime and init get dedicated standard streams, because a sandbox keeps inherited
-// descriptors open for its lifetime. If this process dies the runtime is killed, so that it
-// does not complete a jail that no daemon knows. Where possible the runtime runs in the jail's
+// descriptors open for its lifetime. If this process dies the runtime is killed, so that it does
+// not complete a jail that no daemon has recorded. Where possible the runtime runs in the jail's
 // cgroup, where Clean finds it.
 func (b *Backend) run(ctx context.Context, p jail.Plan, l layout, flags []string, how string, args ...string) error {
 	null, err := b.nullDevice()

@@ -142,7 +142,7 @@ func keepUnixPaths([]string) (func(bool) error, error) {
 	}, nil
 }
 
-// converse has one end read the message that the other has sent, and respond.
+// In converse, one end reads the message that the other has sent and responds.
 func converse(hears, speaks net.Conn) error {
 	return within(10*time.Second, "a conversation", func() error {
 		line, err := bufio.NewReader(hears).ReadString('\n')
