@@ -16,7 +16,7 @@ type Lineage struct {
 	Op        string // one of event.OpSnapshot, OpRestore, OpBranch, OpRewind
 	Snapshot  id.Snapshot
 	Parent    id.Jail // the jail that the snapshot was taken of
-	ParentSeq uint64  // of the last event in the parent's log at that time; determined by Lineage for OpSnapshot
+	ParentSeq uint64  // number of the last event in the parent's log at that time; determined by Lineage for OpSnapshot
 }
 
 // Lineage records in a jail's log that a snapshot was taken of it, or that it was created from

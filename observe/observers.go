@@ -78,7 +78,7 @@ type observed struct {
 	body    int              // number of instances so far
 	paused  bool             // muted, with the tracer detached
 	cpu     int64            // CPU time of the last usage sample
-	flags   event.Flags      // of that sample
+	flags   event.Flags      // flags of that sample
 	gone    bool
 	closing sync.WaitGroup // closing of watches of earlier instances
 

@@ -212,7 +212,7 @@ func (l *Log) Append(e *event.Event) {
 	l.mu.Unlock()
 }
 
-// appendOrCount is append, or countLost if the buffer has no room. l.mu must be held.
+// appendOrCount calls append, or countLost if the buffer is full. l.mu must be held.
 func (l *Log) appendOrCount(c class, e *event.Event) {
 	// After the first loss, records are dropped until the buffer is half empty, so that one gap
 	// per type reports them: see appendLossGaps.

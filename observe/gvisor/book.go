@@ -577,7 +577,7 @@ func (b *book) resolve(p *point) (string, bool) {
 	}
 	fullName := string(name)
 	if name[0] != '/' {
-		base := p.fdPath // of the directory
+		base := p.fdPath // path of the directory
 		if len(base) == 0 {
 			base = p.cwd
 		}

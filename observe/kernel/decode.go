@@ -39,7 +39,7 @@ type decoding struct {
 	wall    int64 // offset from the records' clock to the Unix epoch in nanoseconds
 	paths   map[uint32]string
 	names   map[[16]byte]string
-	argv    map[uint32]pendingArgs // of processes whose exec event is pending, by host PID
+	argv    map[uint32]pendingArgs // arguments of processes whose exec event is pending, by host PID
 	runs    map[int32]*runs
 	summing bool // a sum is pending
 	ev      event.Event

@@ -269,7 +269,7 @@ func TestForkReturnsInChild(t *testing.T) {
 			children++
 		case e.Flags == 0 && e.Ret > 0:
 			parents++
-		case e.Flags == 0 && e.Ret == -513: // a signal came before it; it is made again
+		case e.Flags == 0 && e.Ret == -513: // a signal interrupted the call, and the kernel restarts it
 		default:
 			t.Errorf("clone is recorded as %s", e.AppendJSON(nil))
 		}

@@ -76,7 +76,7 @@ func (w *watch) existing() {
 			continue
 		}
 		inside[e.HostPID], parent[e] = e.PID, ppid
-		if e.HostPID == int32(w.target.PID) { // recorded first, so that readers know that all others are its descendants
+		if e.HostPID == int32(w.target.PID) { // it is recorded first, so that readers can tell that all others are its descendants
 			found = slices.Insert(found, 0, e)
 		} else {
 			found = append(found, e)

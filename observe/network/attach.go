@@ -154,7 +154,7 @@ func (s *Source) takeRing(w *watch, undone *undo.Stack) error {
 			own = &left[i]
 			continue
 		}
-		if err := s.collect(l, w.sink); err != nil { // of an earlier run of the jail
+		if err := s.collect(l, w.sink); err != nil { // packets of an earlier run of the jail
 			return err
 		}
 	}
@@ -451,7 +451,7 @@ func (w *watch) unlink() error {
 		err := w.enter(w.removeFilters)
 		if !errors.Is(err, os.ErrNotExist) && !errors.Is(err, fault.NotFound) && !errors.Is(err, unix.ESRCH) {
 			errs = append(errs, err)
-		} // otherwise they are gone with the namespace or have no effect
+		} // otherwise the kernel removed them with the namespace, or they have no effect
 		w.filter = nil
 	}
 	return errors.Join(errs...)

@@ -63,7 +63,7 @@ type sum struct {
 // conversations is an LRU list of conversations, the latest first. It evicts the one without
 // packets for the longest time. The zero value is ready to use.
 type conversations struct {
-	of    map[talk]*list.Element // of *conversation
+	of    map[talk]*list.Element // elements are *conversation
 	order list.List
 }
 

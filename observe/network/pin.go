@@ -327,7 +327,7 @@ func (s *Source) Collect(jail id.Jail, sink observe.Sink) error {
 	return nil
 }
 
-// collect is Collect for a leftover. The caller holds s.mu.
+// collect is like Collect, but for a leftover. The caller holds s.mu.
 func (s *Source) collect(l leftover, sink observe.Sink) error {
 	w := &watch{source: s, target: observe.Target{Jail: l.jail}, sink: sink, netns: l.netns, ifaces: pinnedIfaces(l.dir)}
 	w.selection = event.Selection{}.Defaults(event.Selection{})

@@ -181,7 +181,7 @@ func vforkWait([]string) {
 func serve(args []string) {
 	l, err := net.Listen("unix", args[0])
 	must(err)
-	must(exec.Command("/bin/true").Run()) // before its first, os/exec starts a process to learn what it can
+	must(exec.Command("/bin/true").Run()) // before the first command, os/exec starts a process to detect kernel features
 	fmt.Println("up")
 	for {
 		c, err := l.Accept()

@@ -376,5 +376,5 @@ func (f File) Users() string {
 	return strings.Join(parts, ", ")
 }
 
-// String is "curl (42)".
+// String returns a text like "curl (42)".
 func (w Who) String() string { return fmt.Sprintf("%s (%d)", visible(string(w.Comm), 32), w.PID) }
