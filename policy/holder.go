@@ -23,8 +23,8 @@ type Holder struct {
 type Role int
 
 const (
-	Agent    Role = iota // also for unknown callers
-	Operator             // may loosen what was tightened
+	Agent    Role = iota // also used for unknown callers
+	Operator             // may relax rules that were tightened
 )
 
 // NewHolder returns a Holder for s. Raise can raise the level up to ceiling. If s is above the

@@ -44,7 +44,7 @@ type Tokens struct {
 
 const (
 	prefix   = "gh_"
-	keyMark  = "e2b_" // of keys: what their clients look for
+	keyMark  = "e2b_" // prefix of keys, which their clients expect
 	maxName  = 64
 	maxToken = 256 // no valid secret is longer; bounds the cost of hashing untrusted input
 )

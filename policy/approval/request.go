@@ -75,7 +75,7 @@ type Request struct {
 
 	Waiting int `json:"waiting,omitempty"` // number of callers waiting; set only by Queue.Pending
 
-	// AnswerUsed reports that the asker has received the answer, so no other question may use it.
+	// AnswerUsed reports that the requester has received the answer, so no other question may use it.
 	// Owed reports that the answer's rule has not been stored with Config.Remember.
 	AnswerUsed  bool `json:"taken,omitempty"`
 	RulePending bool `json:"owed,omitempty"`
@@ -114,7 +114,7 @@ func HashOf(q policy.Question) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// check validates the fields set by the asker and fills in defaults.
+// check validates the fields set by the requester and fills in defaults.
 func (r *Request) check(now time.Time, wait time.Duration) error {
 	const op = "approval.Open"
 	for _, s := range []string{r.Question.Action, r.Question.Resource, r.Reason, r.Pattern} {

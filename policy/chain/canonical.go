@@ -24,7 +24,7 @@ const maxDepth = 64
 // UTF-8, and integers that a double cannot represent. For these it returns fault.Invalid.
 func Canonical(data []byte) ([]byte, error) { return canonical(data, 0) }
 
-// canonical is Canonical for a value that is nested in depth others.
+// canonical is like Canonical, but for a value at the given nesting depth.
 func canonical(data []byte, depth int) ([]byte, error) {
 	p := parser{in: data}
 	p.space()

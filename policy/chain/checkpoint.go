@@ -38,7 +38,7 @@ func (p PublicKey) Open(text string) (Head, error) {
 	return h, err
 }
 
-// openOwn is Open, but also requires that the checkpoint is byte for byte as its signer wrote
+// openOwn is like Open, but also requires that the checkpoint is byte for byte as its signer wrote
 // it.
 func (p PublicKey) openOwn(text string) (Head, error) {
 	h, n, err := p.open(text)

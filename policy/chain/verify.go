@@ -28,7 +28,7 @@ type Report struct {
 
 // A Defect is the first defect of a chain.
 type Defect struct {
-	Seq    int64  `json:"seq,omitempty"`  // of the entry; 0 if all entries are valid
+	Seq    int64  `json:"seq,omitempty"`  // sequence number of the entry; 0 if all entries are valid
 	Line   int64  `json:"line,omitempty"` // line of an export
 	Reason string `json:"reason"`
 }

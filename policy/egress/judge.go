@@ -17,7 +17,7 @@ type Kind string
 
 const (
 	KindName    Kind = "name"    // a DNS query for the addresses of a host
-	KindConnect Kind = "connect" // a connection that is not intercepted, or not yet
+	KindConnect Kind = "connect" // a connection that is not intercepted, or not yet intercepted
 	KindRequest Kind = "request" // an HTTP request
 )
 
