@@ -50,7 +50,7 @@ type Request struct {
 	nested bool       // value is set, possibly to nil
 	depth  int
 
-	secrets []string // of the calling capabilities, which may pass their values on
+	secrets []string // secrets of the calling capabilities, which may pass on their values
 }
 
 // maxDepth is the maximum depth of nested calls.
@@ -142,7 +142,7 @@ type call struct {
 	result      engine.Result
 
 	mu    sync.Mutex
-	label manifest.Label // of the input and of the results of nested calls; guarded by mu once the call runs
+	label manifest.Label // label of the input and of the results of nested calls; guarded by mu once the call runs
 }
 
 // Call resolves a capability, checks the input, applies the policy, reserves the budget, runs
@@ -285,7 +285,7 @@ func (c *call) tier() approval.Tier {
 	return approval.Standard
 }
 
-// approvalContext returns what an approval request shows of the call: input, label and
+// approvalContext returns the details of the call that an approval request shows: input, label and
 // effects.
 func (c *call) approvalContext() json.RawMessage {
 	text, err := schema.ToJSON(c.input)
