@@ -300,7 +300,7 @@ func recorded[T any](ctx context.Context, db *sql.DB, doing string, entry func(*
 func sessionEntry(s *run.Session) *int64 { return &s.Entry }
 func runEntry(r *run.Run) *int64         { return &r.Entry }
 
-// newest is the query for the newest rows of a table, and their documents.
+// newest returns the query for the newest rows of a table and their documents.
 func (w *where) newest(table string, limit int) string {
 	w.args = append(w.args, limit)
 	return fmt.Sprintf("SELECT document, entry FROM %s%s ORDER BY created DESC, id DESC LIMIT $%d", table, w, len(w.args))
