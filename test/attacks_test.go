@@ -105,7 +105,7 @@ func (d *den) register(manifests ...string) []wire.Capability {
 // A tried is the result of one attempt of test/attack.
 type tried struct{ What, Got, Error string }
 
-// attack has a capability attempt something.
+// attack runs the attempts of one kind in a capability and returns their results.
 func (d *den) attack(cid, do string, words map[string]string, change ...func(*wire.Call)) []tried {
 	d.Helper()
 	called, err := d.order(d.Context(), cid, do, words, change...)
@@ -131,7 +131,7 @@ func (d *den) order(ctx context.Context, cid, do string, words map[string]string
 	return d.Call(ctx, cid, call)
 }
 
-// fails has a capability attempt something, and fails the test for each attempt that succeeds.
+// fails is like attack, but fails the test for each attempt that succeeds.
 func (d *den) fails(cid, do string, words map[string]string, change ...func(*wire.Call)) {
 	d.Helper()
 	all := d.attack(cid, do, words, change...)
@@ -352,9 +352,8 @@ func TestAttackNetworkExfiltration(t *testing.T) {
 	}
 }
 
-// TestAttackStealSecretsOfOtherJails: a capability with a secret of its own searches for the secret of
-// another capability that runs at the same time, and for a secret that the proxy adds to its
-// requests.
+// A capability with its own secret searches for the secret of another capability that runs at the
+// same time, and for a secret that the proxy adds to its requests.
 func TestAttackStealSecretsOfOtherJails(t *testing.T) {
 	d := newDen(open(t, ""))
 	mine, theirs, injected := newCanary(), newCanary(), newCanary()
@@ -532,7 +531,7 @@ func TestCapabilitySecretIsSentOnlyToItsHost(t *testing.T) {
 	named(t, map[string]string{"api.example.com": serverAddr, "other.example.com": serverAddr, "evil.example.com": serverAddr})
 	value := newCanary()
 	var mu sync.Mutex
-	came := map[string][]string{} // what the servers received, by host
+	came := map[string][]string{} // requests that the servers received, by host
 	server := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		mu.Lock()
 		came[r.Host] = append(came[r.Host], fmt.Sprint(r.URL, r.Header))

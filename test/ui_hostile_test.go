@@ -152,7 +152,7 @@ func (u *ui) showsQuestions() {
 		p := u.page
 		p.open("/approvals/" + string(pending.ID))
 		p.waitText("Why approval is required")
-		p.waitText(question.Resource[:30]) // what comes behind it is shown as the daemon writes it
+		p.waitText(question.Resource[:30]) // the rest is shown in the form that the daemon produces
 		u.unmoved(p, "a question")
 		if _, err := u.Answer(u.Context(), pending.ID, wire.AnswerApproval{Answer: "deny", Reason: script}); err != nil {
 			u.Fatal(err)

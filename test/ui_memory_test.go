@@ -28,8 +28,8 @@ func (b *tab) heap() (bytes float64) {
 	return bytes
 }
 
-// floods has a jail write files until it has at least this many more events, and returns their
-// number.
+// floods makes a jail write files until it has at least this many additional events, and returns
+// their number.
 func (u *ui) floods(j wire.Jail, records int64) int64 {
 	u.Helper()
 	count := func() int64 {
