@@ -40,7 +40,7 @@ type Call struct {
 	_    uint32
 	Nr   int32
 	Arch uint32
-	IP   uint64 // of the instruction after the call
+	IP   uint64 // address of the instruction after the call
 	Args [6]uint64
 }
 
@@ -215,8 +215,8 @@ func (l *Listener) Valid(id uint64) bool {
 	}) == nil
 }
 
-// Continue lets the kernel execute the system call. The kernel reads memory arguments again,
-// which may have changed (seccomp_unotify(2)).
+// Continue lets the kernel execute the system call. The kernel reads arguments in memory again, and
+// they may have changed (seccomp_unotify(2)).
 func (l *Listener) Continue(id uint64) error { return l.send(answer{id: id, flags: goesOn}) }
 
 // Refuse makes the call fail with errno.
