@@ -118,7 +118,7 @@ func (b *Broker) Close() error {
 	return nil
 }
 
-var errClosing = fault.Newf(fault.Unavailable, "autonomy", "", "the daemon is shutting down; the request is kept: ask again with the same key")
+var errClosing = fault.Newf(fault.Unavailable, "autonomy", "", "the daemon is shutting down; the request is stored: repeat it with the same key")
 
 // end moves a request to a final state without an answer, unless it has ended.
 func (b *Broker) end(ctx context.Context, r *Request, to State, why string) error {

@@ -301,7 +301,7 @@ func (k *keys) get(ctx context.Context, connector, secret, host string) ([]byte,
 	}
 	value, err := k.fetch(ctx, connector, secret, host)
 	if err != nil {
-		return nil, fmt.Errorf("the key of connector %s: %w", connector, err)
+		return nil, fmt.Errorf("read the key of connector %s: %w", connector, err)
 	}
 	if k.kept == nil {
 		k.kept = map[string]keptKey{}

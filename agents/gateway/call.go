@@ -365,7 +365,7 @@ func (tc *toolCalls) callCapability(ctx context.Context, r run.Run, c Caller, st
 	if step.Ref != "" {
 		return toolResult{}, &fault.Error{Op: "gateway.Call", On: step.Name, Kind: fault.Unavailable,
 			Err:    errors.New("the daemon was killed during the call; whether it had effects is unknown"),
-			Remedy: "check its effects before you call it again"}
+			Remedy: "check whether the call had effects before you repeat it"}
 	}
 	b, err := tc.cfg.Runs.Budget(ctx, r.ID)
 	if err != nil {

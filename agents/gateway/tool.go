@@ -379,7 +379,7 @@ func replaceText(text string, in *editInput, retry bool) (string, error) {
 	n := strings.Count(text, in.Old)
 	switch {
 	case in.Old == "":
-		return "", fault.Fieldf(op, "old", "the old text is empty: use write_file")
+		return "", fault.Fieldf(op, "old", "the old text is empty; to create a file, use write_file")
 	case n == 0:
 		if done := in.New != "" && strings.Contains(text, in.New); done && retry {
 			return text, nil

@@ -242,7 +242,7 @@ func checkHeader(h http.Header) error {
 		}
 	}
 	if size > maxHeader {
-		return fault.Newf(fault.TooLarge, "llm.checkHeader", "", "the header has %d bytes; at most %d are read", size, maxHeader)
+		return fault.Newf(fault.TooLarge, "llm.checkHeader", "", "the header has %d bytes, which exceeds the limit of %d", size, maxHeader)
 	}
 	return nil
 }

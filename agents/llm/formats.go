@@ -61,7 +61,7 @@ func chatLimits(fields []field, a *ask) (err error) {
 		return err
 	}
 	if a.choices > 128 {
-		return fault.Fieldf("llm.chatLimits", "n", "too many alternative answers: %d", a.choices)
+		return fault.Fieldf("llm.chatLimits", "n", "too many alternative responses: %d", a.choices)
 	}
 	a.limit *= max(a.choices, 1)
 	var options struct {
@@ -78,7 +78,7 @@ func responseLimits(fields []field, a *ask) (err error) {
 		return err
 	}
 	if background {
-		return &fault.Error{Op: "llm.responseLimits", Kind: fault.Unsupported, Field: "background", Remedy: "remove this field; the answer is returned in the response",
+		return &fault.Error{Op: "llm.responseLimits", Kind: fault.Unsupported, Field: "background", Remedy: "remove this field; the result is returned in the response",
 			Err: fmt.Errorf("background responses are not supported: their usage cannot be counted")}
 	}
 	a.limit, err = most(fields, "max_output_tokens")

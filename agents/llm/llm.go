@@ -137,7 +137,7 @@ type provider struct {
 func New(cfg Config) (*Gateway, error) {
 	const op = "llm.New"
 	if cfg.Caller == nil {
-		return nil, fault.Fieldf(op, "caller", "Caller is not set")
+		return nil, fault.Fieldf(op, "caller", "the function Caller is required")
 	}
 	cfg.Output = cmp.Or(cfg.Output, 8192)
 	cfg.Retries = cmp.Or(cfg.Retries, 3)

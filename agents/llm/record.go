@@ -230,5 +230,5 @@ func sortTotals(list []Total) {
 // notRecorded returns the error that the caller sees if a call could not be recorded.
 func notRecorded() error {
 	return &fault.Error{Op: "llm.notRecorded", Kind: fault.Unavailable, Remedy: "retry, and check the daemon's log",
-		Err: errors.New("the call could not be recorded, so its answer is withheld")}
+		Err: errors.New("the call could not be recorded, so its response is withheld")}
 }

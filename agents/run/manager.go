@@ -126,7 +126,7 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 // Holder returns the name of this process among those that share the Store.
 func (co *core) Holder() string { return co.cfg.Holder }
 
-var errClosed = fault.Newf(fault.Unavailable, "run", "", "the daemon is shutting down; the state is stored: ask again")
+var errClosed = fault.Newf(fault.Unavailable, "run", "", "the daemon is shutting down; the state is stored: repeat the request")
 
 // Close releases all leases and stops all goroutines. It may be called twice.
 func (m *Manager) Close() error {

@@ -203,7 +203,7 @@ func (e *endpoint) exchange(ctx context.Context, method, path string, body []byt
 		return &retryableError{err: err}
 	}
 	if len(b) > maxReply {
-		return &problem{Status: http.StatusRequestEntityTooLarge, Title: "too large", Detail: fmt.Sprintf("the response is larger than %d MiB", maxReply>>20), Remedy: "request less at a time"}
+		return &problem{Status: http.StatusRequestEntityTooLarge, Title: "too large", Detail: fmt.Sprintf("the response is larger than %d MiB", maxReply>>20), Remedy: "request less data at a time"}
 	}
 	if out == nil {
 		return nil

@@ -68,7 +68,7 @@ func readAnswer(resp *http.Response) (*answer, error) {
 		return nil, err
 	}
 	if !done && !b.finished {
-		return nil, &retryableError{err: errors.New("the stream ended before the answer did")}
+		return nil, &retryableError{err: errors.New("the stream ended before the response was complete")}
 	}
 	return b.answer(), nil
 }
