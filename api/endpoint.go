@@ -250,7 +250,7 @@ func waited(s string) (time.Duration, error) {
 	}
 	d, err := time.ParseDuration(s)
 	if err != nil || d < 0 {
-		return 0, fault.Fieldf("api.waited", "wait", "%q is not a time such as 20s", text.Clip(s, 64))
+		return 0, fault.Fieldf("api.waited", "wait", "%q is not a duration such as 20s", text.Clip(s, 64))
 	}
 	return min(d, maxWait), nil
 }

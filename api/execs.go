@@ -421,7 +421,7 @@ func (h *execHandler) followExec(w http.ResponseWriter, r *http.Request, p getEx
 		return err
 	}
 	if p.Lossless && !access.CallerOf(r.Context()).Role.Allows(access.Operator) {
-		return fault.Newf(fault.Denied, "api.followExec", "", "lossless can slow the command down and needs the role operator")
+		return fault.Newf(fault.Denied, "api.followExec", "", "lossless can slow down the command and requires the role operator")
 	}
 	defer h.metrics.opened("exec")()
 	w.(*recorder).stream = true

@@ -153,7 +153,7 @@ func (c *Client) Watch(ctx context.Context, j id.Jail, path string, recursive bo
 			}
 			var f wire.FileEvent
 			if err := json.Unmarshal([]byte(e.data), &f); err != nil {
-				yield(f, fmt.Errorf("client: change event: %w", err))
+				yield(f, fmt.Errorf("client: parse change event: %w", err))
 				return
 			}
 			if !yield(f, nil) {

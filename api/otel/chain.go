@@ -99,7 +99,7 @@ func (c *Chain) cause(e wire.ChainEntry) (wire.ChainEntry, bool, error) {
 		return wire.ChainEntry{}, false, nil
 	}
 	if err != nil {
-		return wire.ChainEntry{}, false, fmt.Errorf("the cause of entry %d: %w", e.Seq, err)
+		return wire.ChainEntry{}, false, fmt.Errorf("read the cause of entry %d: %w", e.Seq, err)
 	}
 	c.keep(p)
 	return p, true, nil

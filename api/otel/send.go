@@ -149,7 +149,7 @@ func (s *Sender) once(ctx context.Context, path string, body []byte) (time.Durat
 		}
 		return 0, nil
 	}
-	err = fmt.Errorf("%s%s answered %s", s.Endpoint, path, resp.Status)
+	err = fmt.Errorf("%s%s returned status %s", s.Endpoint, path, resp.Status)
 	switch resp.StatusCode {
 	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		return retryAfter(resp.Header.Get("Retry-After"), time.Now()), &tryLater{err}
