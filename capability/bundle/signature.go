@@ -111,7 +111,7 @@ func (s *Signature) check() error {
 		}
 	}
 	if len(s.Files) > maxFiles {
-		return fmt.Errorf("%d files, more than %d", len(s.Files), maxFiles)
+		return fmt.Errorf("%d files exceed the maximum of %d", len(s.Files), maxFiles)
 	}
 	if !slices.IsSortedFunc(s.Files, func(a, b File) int { return strings.Compare(a.Path, b.Path) }) {
 		return errors.New("the files are not sorted")

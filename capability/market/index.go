@@ -81,7 +81,7 @@ func parse(text []byte, key bundle.PublicKey) (*Index, error) {
 
 func (x *Index) check() error {
 	if x.Format != Format {
-		return fmt.Errorf("format %q is not %s", x.Format, Format)
+		return fmt.Errorf("format is %q, want %s", x.Format, Format)
 	}
 	if x.Serial < 1 {
 		return fmt.Errorf("invalid serial %d", x.Serial)
@@ -92,7 +92,7 @@ func (x *Index) check() error {
 		}
 	}
 	if len(x.Offers) > maxOffers {
-		return fmt.Errorf("%d offers, more than %d", len(x.Offers), maxOffers)
+		return fmt.Errorf("%d offers exceed the maximum of %d", len(x.Offers), maxOffers)
 	}
 	seen := map[[2]string]bool{}
 	for _, o := range x.Offers {

@@ -247,7 +247,7 @@ func TestNonObjectsAreWrapped(t *testing.T) {
 		if said, structured, failed := ask(t, c, "math__double-it", args{"input": 21}); failed || said != "2121" || structured != `{"result":2121}` {
 			t.Errorf("math__double-it says %q, structured %s, failed %t", said, structured, failed)
 		}
-		if said, _, failed := ask(t, c, "math__double-it", args{"number": 21}); !failed || !strings.Contains(said, "must be an object with the one key input") {
+		if said, _, failed := ask(t, c, "math__double-it", args{"number": 21}); !failed || !strings.Contains(said, "must be an object with the single key input") {
 			t.Errorf("with other arguments it says %q, failed %t", said, failed)
 		}
 		if said, structured, failed := ask(t, c, "any__thing", nil); failed || said != "[1,2]" || structured != `{"result":[1,2]}` {

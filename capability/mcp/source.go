@@ -234,7 +234,7 @@ func (p sourcePrompts) List(ctx context.Context) ([]*sdk.Prompt, error) {
 func (p sourcePrompts) Get(ctx context.Context, name string, arguments map[string]string) ([]*sdk.PromptMessage, error) {
 	for key := range arguments {
 		if key != taskArgument {
-			return nil, fault.Fieldf("mcp.GetPrompt", "arguments", "%.40q is not an argument: the only one is %s", key, taskArgument)
+			return nil, fault.Fieldf("mcp.GetPrompt", "arguments", "%.40q is not an argument; the only argument is %s", key, taskArgument)
 		}
 	}
 	text, err := p.of.Skill(ctx, name)

@@ -363,7 +363,7 @@ func (r *Registry) collect(ctx context.Context, rec Bundle, in *bundle.Installed
 	for _, m := range b.Capabilities {
 		ref := m.ID + "@" + m.Version
 		if old, _, missing := r.findStored(ref); missing == nil && old.State == Approved && old.Bundle != "" && bundleName(old.Bundle) != in.Name {
-			return c, fault.Newf(fault.Conflict, "registry.Register", ref, "it came with the bundle %s", old.Bundle)
+			return c, fault.Newf(fault.Conflict, "registry.Register", ref, "the capability came with the bundle %s", old.Bundle)
 		}
 		if old, _, err := r.findStored(ref); err == nil && old.State == Pending {
 			c.asked = append(c.asked, old)
@@ -468,7 +468,7 @@ func (a approver) Approve(ctx context.Context, v *bundle.Review) error {
 	if granted, ok := answer.Granted(); ok && granted.Resource == q.Question.Resource {
 		return nil
 	}
-	return fault.Newf(fault.Denied, "registry.Install", v.Name, "it was refused: %s", answer.Outcome)
+	return fault.Newf(fault.Denied, "registry.Install", v.Name, "the installation was refused: %s", answer.Outcome)
 }
 
 // noteAsked stores the id of the approval request in the bundle's record.

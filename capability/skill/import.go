@@ -418,7 +418,7 @@ func (s *Skill) text() ([]byte, error) {
 	}
 	text := "---\n" + string(head) + "---\n\n" + s.Body + "\n"
 	if !utf8.ValidString(text) {
-		return nil, errors.New("write the skill: not a text")
+		return nil, errors.New("write the skill: a YAML key is not text")
 	}
 	return []byte(text), nil
 }

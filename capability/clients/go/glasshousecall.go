@@ -45,7 +45,7 @@ var client = &http.Client{Transport: &http.Transport{
 func Call(ctx context.Context, capability string, input, output any) error {
 	body, err := json.Marshal(input)
 	if err != nil {
-		return fmt.Errorf("input of %s: %w", capability, err)
+		return fmt.Errorf("encode the input of %s: %w", capability, err)
 	}
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://sandbox/call/"+url.PathEscape(capability), bytes.NewReader(body))
 	if err != nil {
@@ -70,7 +70,7 @@ func Call(ctx context.Context, capability string, input, output any) error {
 		return nil
 	}
 	if err := json.Unmarshal(text, output); err != nil {
-		return fmt.Errorf("output of %s: %w", capability, err)
+		return fmt.Errorf("decode the output of %s: %w", capability, err)
 	}
 	return nil
 }
