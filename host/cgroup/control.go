@@ -30,7 +30,7 @@ func (c *Cgroup) Events() (Events, error) {
 		return Events{}, nil
 	}
 	if err != nil {
-		return Events{}, fmt.Errorf("events of cgroup %s: %w", c.path, err)
+		return Events{}, fmt.Errorf("read the events of cgroup %s: %w", c.path, err)
 	}
 	return parseEvents(string(b)), nil
 }
@@ -139,7 +139,7 @@ func (c *Cgroup) Frozen() (bool, error) {
 	}
 	state, err := c.manager.GetFreezerState()
 	if err != nil {
-		return false, fmt.Errorf("state of cgroup %s: %w", c.path, err)
+		return false, fmt.Errorf("read the state of cgroup %s: %w", c.path, err)
 	}
 	return state == cgroups.Frozen, nil
 }
@@ -170,7 +170,7 @@ func (c *Cgroup) strays() ([]int, error) {
 	}
 	in, err := cgroups.GetAllPids(c.unified)
 	if err != nil && !gone(err) {
-		return nil, fmt.Errorf("processes of cgroup %s: %w", c.path, err)
+		return nil, fmt.Errorf("list the processes of cgroup %s: %w", c.path, err)
 	}
 	all, err := c.PIDs()
 	return slices.DeleteFunc(all, func(pid int) bool { return slices.Contains(in, pid) }), err
@@ -190,7 +190,7 @@ func (c *Cgroup) gather(ctx context.Context) error {
 			}
 		}
 		if ctx.Err() != nil {
-			return fmt.Errorf("gather cgroup %s: %w", c.path, context.Cause(ctx))
+			return fmt.Errorf("move the processes into cgroup %s: %w", c.path, context.Cause(ctx))
 		}
 	}
 }

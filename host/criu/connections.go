@@ -326,7 +326,7 @@ func readQueue(fd, which int, length uint) (seq, n *uint32, b []byte, err error)
 			return nil, nil, nil, err
 		}
 		if got != size {
-			return nil, nil, nil, fmt.Errorf("%d bytes of %d", got, size)
+			return nil, nil, nil, fmt.Errorf("read %d bytes of %d", got, size)
 		}
 	}
 	return ptr(uint32(at)), ptr(uint32(size)), b, nil

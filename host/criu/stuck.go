@@ -104,5 +104,5 @@ func (w *worker) killIfStuck() {
 
 // errStuck returns the error of a Dump whose worker was stuck.
 func errStuck() error {
-	return &fault.Error{Op: "criu.Dump", Kind: fault.Unavailable, Err: errors.New("a process of the jail was killed during the dump"), Remedy: "try again"}
+	return &fault.Error{Op: "criu.Dump", Kind: fault.Unavailable, Err: errors.New("a process of the jail was killed during the dump"), Remedy: "retry"}
 }

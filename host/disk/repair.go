@@ -69,7 +69,7 @@ func repair(loop *os.File, img string) error {
 		err = nil
 	}
 	if err != nil {
-		return fmt.Errorf("repair: e2fsck: %w: %s", err, bytes.TrimSpace(out))
+		return fmt.Errorf("repair the volume with e2fsck: %w: %s", err, bytes.TrimSpace(out))
 	}
 	return nil
 }

@@ -201,7 +201,7 @@ func RepairLink(ctx context.Context, name string, o Options) (mended bool, err e
 func dropRules() error {
 	c, err := nftables.New()
 	if err != nil {
-		return fmt.Errorf("nftables: %w", err)
+		return fmt.Errorf("apply nftables rules: %w", err)
 	}
 	t := c.AddTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: tableName}) // so that the deletion does not fail
 	c.DelTable(t)

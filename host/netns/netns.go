@@ -237,7 +237,7 @@ func loopback() error {
 		return fmt.Errorf("find loopback: %w", err)
 	}
 	if err := netlink.LinkSetUp(lo); err != nil {
-		return fmt.Errorf("loopback up: %w", err)
+		return fmt.Errorf("bring up the loopback interface: %w", err)
 	}
 	return errors.Join(
 		sysctl("net/ipv4/ip_unprivileged_port_start", "0"),

@@ -112,5 +112,5 @@ func (m Map) task(pid int) (Task, error) {
 			return t, nil
 		}
 	}
-	return Task{}, fmt.Errorf("process %d is not in the map", pid)
+	return Task{}, fmt.Errorf("process %d is not in the memory map", pid)
 }

@@ -103,7 +103,7 @@ func (n Namespace) Hide() error {
 
 func check(files []File) error {
 	if len(files) > MaxFiles {
-		return fault.Newf(fault.TooLarge, "secretfs.Show", "", "%d files are over the maximum of %d", len(files), MaxFiles)
+		return fault.Newf(fault.TooLarge, "secretfs.Show", "", "%d files exceed the maximum of %d", len(files), MaxFiles)
 	}
 	seen := map[string]bool{}
 	for _, f := range files {
@@ -111,7 +111,7 @@ func check(files []File) error {
 			return fault.Newf(fault.Invalid, "secretfs.Show", "", "%.40q is not a valid file name, or is a duplicate", f.Name)
 		}
 		if len(f.Data) > MaxSize {
-			return fault.Newf(fault.TooLarge, "secretfs.Show", f.Name, "%d bytes are over the maximum of %d", len(f.Data), MaxSize)
+			return fault.Newf(fault.TooLarge, "secretfs.Show", f.Name, "%d bytes exceed the maximum of %d", len(f.Data), MaxSize)
 		}
 		seen[f.Name] = true
 	}
@@ -194,7 +194,7 @@ func open(dir int, name string) (int, error) {
 	})
 }
 
-var errMoved = fault.Newf(fault.Conflict, "secretfs", "", "the jail is moving directories meanwhile; try again")
+var errMoved = fault.Newf(fault.Conflict, "secretfs", "", "directories in the jail were moved concurrently; try again")
 
 // is reports whether name in dir is the root of the filesystem.
 func (p *location) is(dir int, name string) bool {
