@@ -111,7 +111,7 @@ func (cm *comparisons) Compare(ctx context.Context, from, to Version, o ChangesO
 func comparable(a, b Spec, o ChangesOptions) error {
 	switch {
 	case a.Backend != b.Backend:
-		return fmt.Errorf("one uses the backend %s and the other %s", a.Backend, b.Backend)
+		return fmt.Errorf("one jail uses the backend %s and the other one %s", a.Backend, b.Backend)
 	case !o.Workspace:
 		return nil
 	case a.Workspace == nil || b.Workspace == nil:

@@ -91,16 +91,16 @@ func (lc *lifecycle) limit(ctx context.Context, b Backend, e *entry, was, next J
 // check returns an error if the limits are out of range.
 func (q LimitChange) check(op string, was, next Jail) error {
 	if q.Limits == (Limits{}) {
-		return fault.Fieldf(op, "limits", "nothing is changed")
+		return fault.Fieldf(op, "limits", "no limit is changed")
 	}
 	asked := q.Limits.bounds()
 	for i, b := range next.Spec.Limits.bounds() {
 		switch n := *asked[i].value; {
 		case n == 0:
 		case n > b.max && !q.Temporary:
-			return fault.Fieldf(op, b.field, "%d is over the maximum of %d", n, b.max)
+			return fault.Fieldf(op, b.field, "%d exceeds the maximum of %d", n, b.max)
 		case n < b.lo:
-			return fault.Fieldf(op, b.field, "%d is under the minimum of %d", n, b.lo)
+			return fault.Fieldf(op, b.field, "%d is below the minimum of %d", n, b.lo)
 		}
 	}
 	if next.Spec.Limits.DiskMB < was.Spec.Limits.DiskMB {

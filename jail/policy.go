@@ -52,7 +52,7 @@ func (s Snapshots) check(op string) (Snapshots, error) {
 		return s, fault.Fieldf(op, "snapshots.every", "%v is not between %v and %v", s.Every, minEvery, maxEvery)
 	}
 	if len(s.Before) > maxBefore {
-		return s, fault.Fieldf(op, "snapshots.before", "%d are over the maximum of %d", len(s.Before), maxBefore)
+		return s, fault.Fieldf(op, "snapshots.before", "%d commands exceed the maximum of %d", len(s.Before), maxBefore)
 	}
 	for i, b := range s.Before {
 		what, ok := strings.CutPrefix(b, "exec:")

@@ -98,7 +98,7 @@ func (in *Init) serve(c *conn) {
 		return
 	}
 	if q.Version != protocol.Version {
-		c.fail(fault.Newf(fault.Unsupported, "jailinit.serve", "", "the daemon speaks version %d, the jail's init version %d", q.Version, protocol.Version))
+		c.fail(fault.Newf(fault.Unsupported, "jailinit.serve", "", "the daemon uses protocol version %d, the jail's init version %d", q.Version, protocol.Version))
 		return
 	}
 	do := operations[q.Op]

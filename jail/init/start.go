@@ -68,10 +68,10 @@ func check(e *protocol.Exec) error {
 		return fault.Fieldf(opExec, "timeout", "%v is negative", e.Timeout)
 	}
 	if len(e.Note) > protocol.MaxNote {
-		return fault.Fieldf(opExec, "note", "%d bytes, over the maximum of %d", len(e.Note), protocol.MaxNote)
+		return fault.Fieldf(opExec, "note", "%d bytes exceed the maximum of %d", len(e.Note), protocol.MaxNote)
 	}
 	if e.Ring < 0 || e.Ring > protocol.MaxRing {
-		return fault.Fieldf(opExec, "ring", "%d is over the maximum of %d", e.Ring, protocol.MaxRing)
+		return fault.Fieldf(opExec, "ring", "%d exceeds the maximum of %d", e.Ring, protocol.MaxRing)
 	}
 	return nil
 }

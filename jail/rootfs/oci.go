@@ -273,7 +273,7 @@ func collect(index v1.ImageIndex, pin string, found map[v1.Hash]v1.Image, depth 
 	}
 	for _, d := range m.Manifests {
 		if d.Size > maxMeta {
-			return fault.Newf(fault.TooLarge, opOCI, d.Digest.String(), "a manifest of %d bytes", d.Size)
+			return fault.Newf(fault.TooLarge, opOCI, d.Digest.String(), "the manifest of %d bytes exceeds the limit", d.Size)
 		}
 		if err := collectOne(index, d, pin, found, depth); err != nil {
 			return err
@@ -406,7 +406,7 @@ func fromDockerTar(file string, members map[string]int64) (v1.Image, v1.Hash, er
 		return nil, v1.Hash{}, fault.New(fault.Invalid, opOCI, "", err)
 	}
 	if n := members["manifest.json"]; n > maxMeta {
-		return bad(fmt.Errorf("a manifest.json of %d bytes", n))
+		return bad(fmt.Errorf("manifest.json of %d bytes exceeds the limit", n))
 	}
 	m, err := tarball.LoadManifest(open)
 	if err != nil {
@@ -416,7 +416,7 @@ func fromDockerTar(file string, members map[string]int64) (v1.Image, v1.Hash, er
 		return bad(fmt.Errorf("the tar contains %d images; run docker save with one image", len(m)))
 	}
 	if n := members[path.Clean(m[0].Config)]; n > maxMeta {
-		return bad(fmt.Errorf("a configuration of %d bytes", n))
+		return bad(fmt.Errorf("the configuration of %d bytes exceeds the limit", n))
 	}
 	img, err := tarball.Image(open, nil)
 	if err != nil {
@@ -502,7 +502,7 @@ func (p *Provider) flatten(ctx context.Context, pic picture, tree string) (Image
 	defer x.Close()
 	for i, l := range layers {
 		if err := applyLayer(ctx, x, l, cfg.RootFS.DiffIDs[i]); err != nil {
-			return Image{}, fmt.Errorf("layer %d of %s: %w", i+1, pic.source, err)
+			return Image{}, fmt.Errorf("read layer %d of %s: %w", i+1, pic.source, err)
 		}
 	}
 	if err := x.finish(); err != nil {
@@ -538,7 +538,7 @@ func verified(pic picture) (*v1.ConfigFile, []v1.Layer, error) {
 		return bad(err)
 	}
 	if len(layers) != len(cfg.RootFS.DiffIDs) {
-		return bad(fmt.Errorf("%d layers, but the configuration lists %d: not a filesystem image", len(layers), len(cfg.RootFS.DiffIDs)))
+		return bad(fmt.Errorf("the image has %d layers, but its configuration lists %d: not a filesystem image", len(layers), len(cfg.RootFS.DiffIDs)))
 	}
 	if cfg.OS != "" && cfg.OS != platform.OS || cfg.Architecture != "" && cfg.Architecture != platform.Architecture {
 		return nil, nil, fault.Cannot(opOCI,
@@ -562,7 +562,7 @@ func verifyMeta(pic picture) error {
 		return fault.New(fault.Invalid, opOCI, pic.source, err)
 	}
 	if m.Config.Size > maxMeta {
-		return fault.Newf(fault.TooLarge, opOCI, pic.source, "a configuration of %d bytes", m.Config.Size)
+		return fault.Newf(fault.TooLarge, opOCI, pic.source, "the configuration of %d bytes exceeds the limit", m.Config.Size)
 	}
 	raw, err = pic.image.RawConfigFile()
 	return sameDigest(raw, err, m.Config.Digest)

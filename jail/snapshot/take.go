@@ -96,7 +96,7 @@ func (ss *snapshots) takeNow(ctx context.Context, jid id.Jail, o TakeOptions) (_
 	ss.cache.put(t.s.ID)
 	if err != nil {
 		ss.cache.drop(t.s.ID)
-		return Snapshot{}, nil, errors.Join(fmt.Errorf("snapshot of %s: %w", jid, err), ss.sweep(t.ctx))
+		return Snapshot{}, nil, errors.Join(fmt.Errorf("take a snapshot of %s: %w", jid, err), ss.sweep(t.ctx))
 	}
 	switch n := len(t.s.Jail.Sealed); {
 	case n > flattenAt:

@@ -91,7 +91,7 @@ func (i *Init) Enforce(ctx context.Context) error {
 	}
 	fd, err := control.Dial(i.socket).Enforce(ctx, filter)
 	if err != nil {
-		return fmt.Errorf("enforce: %w", err)
+		return fmt.Errorf("install the notification filter: %w", err)
 	}
 	l, err := notify.Take(i.pid, fd)
 	i.SetListener(l)

@@ -192,7 +192,7 @@ func (o *stageRequest) enter() error {
 	}
 	writeReport(report{Ready: os.Getpid()})
 	if n, err := unix.Read(fdGo, make([]byte, 1)); n != 1 {
-		return fmt.Errorf("the daemon gave up the jail: %w", err)
+		return fmt.Errorf("the daemon cancelled the start of the jail: %w", err)
 	}
 	// bwrap needs the report and filter descriptors. It does not pass them on to the jail.
 	for _, fd := range []int{fdReport, filter} {
@@ -263,7 +263,7 @@ func (o *stageRequest) makeTargets() error {
 	for _, own := range jail.Reserved() {
 		st, err := root.Lstat(own[1:])
 		if err != nil || !st.IsDir() {
-			return fault.Newf(fault.Conflict, "bwrap.Create", own, "the jail's files must have a directory here: %v", err)
+			return fault.Newf(fault.Conflict, "bwrap.Create", own, "this path must be a directory in the jail's files: %v", err)
 		}
 	}
 	for _, b := range o.binds() {

@@ -198,7 +198,7 @@ func (b *Backend) Restore(ctx context.Context, p jail.Plan, dir string) (_ jail.
 	}
 	n, err := readNotes(dir)
 	if err != nil {
-		return nil, fmt.Errorf("images in %s: %w", dir, err)
+		return nil, fmt.Errorf("prepare the images in %s: %w", dir, err)
 	}
 	defer b.hurry.Begin()()
 	m := &builder{backend: b, plan: p, layout: layout{p.Dir}, restoring: !b.kind.sentry, sourceImages: dir, pageServer: p.Init}
@@ -274,7 +274,7 @@ func (m *builder) restore(ctx context.Context, dir string, n notes) (*instance, 
 	}
 	pidfd, err := base.OpenProcess(pid)
 	if err != nil {
-		return nil, fmt.Errorf("init ended at once: %w", err)
+		return nil, fmt.Errorf("init exited immediately: %w", err)
 	}
 	i := b.newInstance(p, m.cgroup, pid, pidfd)
 	i.SetListener(m.worker.Listener())

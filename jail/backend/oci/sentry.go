@@ -113,7 +113,7 @@ func (b *Backend) sentrySocket(name string) (string, error) {
 		return "", fmt.Errorf("decode runsc's state of %s: %w", name, err)
 	}
 	if state.Sandbox.ControlSocketPath == "" {
-		return "", fmt.Errorf("runsc's state of %s has no control socket", name)
+		return "", fmt.Errorf("the runsc state of %s has no control socket", name)
 	}
 	return state.Sandbox.ControlSocketPath, nil
 }

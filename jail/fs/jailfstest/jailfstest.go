@@ -204,7 +204,7 @@ type broken struct{ io.Reader }
 func (b broken) Read(p []byte) (int, error) {
 	n, err := b.Reader.Read(p)
 	if err == io.EOF {
-		err = errors.New("the source broke off")
+		err = errors.New("the source ended early")
 	}
 	return n, err
 }

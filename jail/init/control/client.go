@@ -470,7 +470,7 @@ func isBroken(err error) bool {
 func ended(ctx context.Context, last error) error {
 	err := context.Cause(ctx)
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return fault.Newf(fault.Timeout, "control.ended", "", "the jail's init did not answer in time: %w (last: %v)", err, last)
+		return fault.Newf(fault.Timeout, "control.ended", "", "the jail's init did not respond in time: %w (last error: %v)", err, last)
 	}
 	return fmt.Errorf("control: %w", err)
 }
