@@ -123,7 +123,7 @@ func (o *Observers) pause(j *observed) error {
 	}
 	delete(j.watches, name)
 	j.paused = true
-	j.lacks[name] = errors.New("not tracing while a snapshot is taken")
+	j.lacks[name] = errors.New("tracing is suspended while a snapshot is taken")
 	types := []event.Type{event.Proc}
 	if s := j.target.Selection; s.Syscalls != "off" || len(s.Allow) > 0 {
 		types = append(types, event.Syscall)

@@ -195,7 +195,7 @@ func (l *Log) SetBase(seq uint64) error {
 		return nil
 	}
 	if l.seq != l.base || l.writing {
-		return fault.Newf(fault.Conflict, "eventlog.SetBase", string(l.cfg.Jail), "the log has records already, up to %d", l.seq)
+		return fault.Newf(fault.Conflict, "eventlog.SetBase", string(l.cfg.Jail), "the log already has records, up to number %d", l.seq)
 	}
 	l.base, l.seq, l.bootSeq, l.bootNew = seq, seq, seq+1, true
 	l.written.Store(seq)

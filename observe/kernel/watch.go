@@ -493,7 +493,7 @@ func levels(dir string, cgroup uint64) (uint32, error) {
 		return 0, fmt.Errorf("find the cgroup %s: %w", dir, err)
 	}
 	if st.Ino != cgroup {
-		return 0, fault.Newf(fault.Invalid, "kernel.levels", dir, "the cgroup is %d, not %d", st.Ino, cgroup)
+		return 0, fault.Newf(fault.Invalid, "kernel.levels", dir, "the cgroup has inode %d, want %d", st.Ino, cgroup)
 	}
 	depth := uint32(0)
 	for at := dir; ; depth++ {

@@ -317,7 +317,7 @@ func (w *watch) findOuter() (outer netip.Addr, err error) {
 		return netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{LinkIndex: l.Attrs().Index}, netlink.RT_FILTER_OIF)
 	})
 	if err != nil {
-		return outer, fmt.Errorf("routes of %s: %w", w.target.Veth, err)
+		return outer, fmt.Errorf("list the routes of %s: %w", w.target.Veth, err)
 	}
 	for _, r := range routes {
 		if r.Dst == nil {
@@ -334,7 +334,7 @@ func (w *watch) findOuter() (outer netip.Addr, err error) {
 func addresses(h *netlink.Handle) ([]netip.Addr, error) {
 	addrs, err := netns.Dump(func() ([]netlink.Addr, error) { return h.AddrList(nil, netlink.FAMILY_V4) })
 	if err != nil {
-		return nil, fmt.Errorf("addresses: %w", err)
+		return nil, fmt.Errorf("list addresses: %w", err)
 	}
 	var own []netip.Addr
 	for _, a := range addrs {

@@ -123,7 +123,7 @@ func (s *Source) preparePins(spec *ebpf.CollectionSpec) error {
 	}
 	if st.Type != unix.BPF_FS_MAGIC {
 		return &fault.Error{Op: "network.Probe", On: parent, Kind: fault.Unsupported, Remedy: "mount -t bpf bpf " + parent,
-			Err: errors.New("not on a BPF file system, which recording without a daemon requires")}
+			Err: errors.New("the directory is not on a BPF file system, which recording without a daemon requires")}
 	}
 	versions, err := os.ReadDir(parent)
 	if err != nil {
