@@ -75,7 +75,7 @@ func (h *Holder) Tighten(to Level, rules ...Rule) error {
 			return denied("policy.Tighten", "rule %v allows; only rules that ask or deny can be added", r)
 		}
 		if len(r.Pattern) > maxPattern || len(r.Action) > maxPattern {
-			return fault.Newf(fault.Invalid, "policy.Tighten", "", "a pattern of more than %d bytes", maxPattern)
+			return fault.Newf(fault.Invalid, "policy.Tighten", "", "a pattern exceeds %d bytes", maxPattern)
 		}
 	}
 	if to != s.Level() {

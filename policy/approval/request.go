@@ -131,7 +131,7 @@ func (r *Request) check(now time.Time, wait time.Duration) error {
 	case r.Question.Action == "":
 		return fault.Fieldf(op, "action", "must not be empty")
 	case len(r.Question.Resource) > maxResource || len(r.Question.Attributes) > 50:
-		return fault.Newf(fault.TooLarge, op, "", "exceeds %d bytes, the most that is shown to a person", maxResource)
+		return fault.Newf(fault.TooLarge, op, "", "exceeds %d bytes, the maximum that is shown to a person", maxResource)
 	case len(r.Context) > maxContext:
 		return fault.Newf(fault.TooLarge, op, "", "context exceeds %d bytes", maxContext)
 	case len(r.Context) > 0 && !json.Valid(r.Context):

@@ -168,7 +168,7 @@ func (p *Proxy) compile(r Rules, old *ruleset) (*ruleset, error) {
 			return nil, fault.Fieldf(op, field("host"), "%q: %v", given.Host, err)
 		}
 		if given.Deny && !c.prefix.IsValid() {
-			return nil, fault.Fieldf(op, field("deny"), "%q: only addresses can be denied; remove the rule that allows a name instead", given.Host)
+			return nil, fault.Fieldf(op, field("deny"), "%q: only addresses can be denied; to deny a name, remove the rule that allows it", given.Host)
 		}
 		if given.Deny && (c.needsIntercept() || given.Limit != Limit{}) {
 			return nil, fault.Fieldf(op, field("deny"), "a deny rule cannot have other settings")
