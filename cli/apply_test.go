@@ -372,7 +372,7 @@ func TestApplyCommitRefusals(t *testing.T) {
 		"no author": {func(w *workspace) {
 			w.git("config", "user.useConfigOnly", "true")
 			w.git("config", "--unset", "user.email")
-		}, "the author is unknown"},
+		}, "git has no author configured"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("HOME", t.TempDir())

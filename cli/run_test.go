@@ -80,7 +80,7 @@ func TestExecForwardsOutputAndExitCode(t *testing.T) {
 		{
 			name: "no exit code", line: "jail exec " + aJail + " ls",
 			answers: m{execPath: execStart() + sse(wire.EventExit, wire.Exec{ID: anExec})},
-			errs:    "glasshouse: the daemon does not know the exit code of the command\n",
+			errs:    "glasshouse: the exit code of the command is unknown\n",
 			code:    125,
 		},
 		{

@@ -66,7 +66,7 @@ func (a Approvals) validate() error {
 			return err
 		}
 		if p.Topic == "" {
-			return fault.Fieldf(op, field+".topic", "a push needs a topic")
+			return fault.Fieldf(op, field+".topic", "a topic is required")
 		}
 	}
 	if a.Wait < 0 || a.Limit < 0 || a.Keep < 0 {

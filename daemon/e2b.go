@@ -106,7 +106,7 @@ func (c E2B) validate(insecure bool) error {
 		return nil
 	}
 	if c.VolumeMB < disk.MinMB {
-		return fault.Fieldf("config", "e2b.volume_mb", "%d MiB is under the minimum of %d", c.VolumeMB, disk.MinMB)
+		return fault.Fieldf("config", "e2b.volume_mb", "%d MiB is below the minimum of %d", c.VolumeMB, disk.MinMB)
 	}
 	host, _, err := net.SplitHostPort(c.Listen)
 	if err != nil {

@@ -202,10 +202,10 @@ func checkEgress(e *Egress) error {
 	p, err := egress.New(egress.Config{
 		Rules: e.rules(), CA: ca,
 		Secret: func(context.Context, string, string) ([]byte, error) {
-			return nil, errors.New("not available during validation")
+			return nil, errors.New("secrets are not available during validation")
 		},
 		OwnerSecret: func(context.Context, string, string, string) ([]byte, error) {
-			return nil, errors.New("not available during validation")
+			return nil, errors.New("secrets are not available during validation")
 		},
 	})
 	if err != nil {

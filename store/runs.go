@@ -30,7 +30,7 @@ func (rs Runs) Write(ctx context.Context, c *run.Change) error {
 		return w.write(&done)
 	})
 	if unique(err) {
-		return fault.New(fault.Conflict, "store.Runs.Write", c.ID, errors.New("it already exists"))
+		return fault.New(fault.Conflict, "store.Runs.Write", c.ID, errors.New("the session already exists"))
 	}
 	if err != nil {
 		return fmt.Errorf("write session %s: %w", c.ID, err)

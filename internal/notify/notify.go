@@ -75,7 +75,7 @@ func IsListener(link string) bool { return link == kind }
 func New(fd int) (*Listener, error) {
 	link, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
 	if err == nil && !IsListener(link) {
-		err = fmt.Errorf("a descriptor of %.40q, which is no listener", link)
+		err = fmt.Errorf("the descriptor refers to %.40q, which is not a listener", link)
 	}
 	if err == nil {
 		err = unix.SetNonblock(fd, true) // so that the runtime waits for it
@@ -106,7 +106,7 @@ func ListenerOf(pid int) (*Listener, error) {
 		}
 		return take(pid, fd)
 	}
-	return nil, fmt.Errorf("listener of process %d: %w", pid, os.ErrNotExist)
+	return nil, fmt.Errorf("find the listener of process %d: %w", pid, os.ErrNotExist)
 }
 
 func take(pid, fd int) (*Listener, error) {
