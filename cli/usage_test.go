@@ -58,8 +58,7 @@ func TestHelpExitsWith0(t *testing.T) {
 	}
 }
 
-// TestRunExitsWith125WhenGlasshouseFails: scripts distinguish a failure of Glasshouse from one
-// of the program.
+// Scripts distinguish a failure of Glasshouse from one of the program.
 func TestRunExitsWith125WhenGlasshouseFails(t *testing.T) {
 	refuses := serveAPI(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/problem+json")
@@ -120,7 +119,7 @@ func TestUntilIsJSONOrCapability(t *testing.T) {
 	}
 }
 
-// TestGoalReportsHowToFollowAfterDaemonStop: the run itself survives the daemon.
+// The run itself survives the daemon.
 func TestGoalReportsHowToFollowAfterDaemonStop(t *testing.T) {
 	addr := serveAPI(t, func(w http.ResponseWriter, r *http.Request) {
 		switch {
@@ -156,7 +155,7 @@ func TestGoalPolicyAgentAndRootFilesystem(t *testing.T) {
 	}
 }
 
-// TestExplainJailWithFlags: the flags change the jail's policy, but not the question.
+// The flags change the jail's policy, but not the question.
 func TestExplainJailWithFlags(t *testing.T) {
 	files := []wire.PolicyFile{{Name: "opencode.json", Text: "{}"}}
 	asked := make(chan wire.Explain, 1)
@@ -203,7 +202,8 @@ func TestExplainJailWithFlags(t *testing.T) {
 	}
 }
 
-// TestCommandStartsNoDaemonInPlaceOfService: such a daemon would not have the configuration.
+// TestCommandStartsNoDaemonInPlaceOfService checks that a command does not replace a stopped
+// service by a daemon, which would lack the configuration of the service.
 func TestCommandStartsNoDaemonInPlaceOfService(t *testing.T) {
 	restartTime = 300 * time.Millisecond
 	t.Cleanup(func() { restartTime = 30 * time.Second })

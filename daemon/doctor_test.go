@@ -71,7 +71,7 @@ func TestClassifyChoosesRunner(t *testing.T) {
 		"root without runtimes":          {missing: []string{"runc", "crun", "runsc"}, choice: "runc", want: "bubblewrap (bwrap)", needs: map[string]string{"runc": Recommended, "crun": Optional}},
 		"root without programs": {missing: []string{"runc", "crun", "runsc", "bubblewrap"}, choice: "runc", repair: "install runc",
 			needs: map[string]string{"runc": Required, "bubblewrap": Optional}},
-		// As root, bubblewrap needs a disk, too.
+		// For root, bubblewrap also needs a disk.
 		"root without disks":      {missing: []string{"sized disks"}, choice: "runc", repair: "install sized disks"},
 		"root without seccomp":    {missing: []string{"seccomp"}, choice: "runc", repair: "install seccomp"},
 		"root without namespaces": {missing: []string{"pid namespaces"}, choice: "runc", repair: "install pid namespaces"},

@@ -103,8 +103,7 @@ func (l listening) ListenTCP(_ context.Context, j id.Jail, port int) (net.Listen
 	return nil, fault.Newf(fault.Unavailable, "test", string(j), "no listener")
 }
 
-// TestClaimedSpareGetsAgentEndpoint: a spare starts without a session and gets one when a
-// caller claims it.
+// A spare starts without a session and gets one when a caller claims it.
 func TestClaimedSpareGetsAgentEndpoint(t *testing.T) {
 	d := newGoverned(t)
 	jails := listening{asked: make(chan id.Jail, 1)}
@@ -188,7 +187,7 @@ func TestAuditLogRecordsJailLifecycle(t *testing.T) {
 	}
 }
 
-// TestSparesAreNotInTheAuditLog: their entries begin when they are claimed.
+// Their entries begin when they are claimed.
 func TestSparesAreNotInTheAuditLog(t *testing.T) {
 	d := newGoverned(t)
 	w := jailEnforcer{d.kernel, d.groups}

@@ -403,7 +403,7 @@ func TestMarketsHaveKeys(t *testing.T) {
 	}
 }
 
-// TestToolServersAreBounded: agents that have ended ask no more.
+// Agents that have ended ask no more.
 func TestToolServersAreBounded(t *testing.T) {
 	tools := &toolServers{d: &Daemon{Version: wire.Version{Version: "1"}}}
 	t.Cleanup(func() { tools.Close() })

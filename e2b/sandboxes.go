@@ -71,8 +71,8 @@ type Config struct {
 	// this: such a sandbox is paused at its timeout only.
 	Idle time.Duration
 
-	// Reach lists the hosts that sandboxes can reach, whatever their clients request; nil: those
-	// on the Internet.
+	// Reach lists the hosts that sandboxes can reach, regardless of the requests of clients; nil:
+	// those on the Internet.
 	Reach []string
 
 	// Govern returns the jail policy was with its egress rules replaced by r.

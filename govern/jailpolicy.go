@@ -513,8 +513,8 @@ type authority struct {
 	jp *jailPolicy
 }
 
-// Evaluate implements egress.Authority. It is called if no egress rule allows a request. The
-// policy decides if the jail has one or requests approval.
+// Evaluate implements egress.Authority. It is called if no egress rule allows a request. If the
+// jail has a policy or requests approval for unlisted hosts, the policy engine decides.
 func (a authority) Evaluate(ctx context.Context, r egress.Request) (egress.Verdict, error) {
 	others := unlisted(a.jp.unlisted.Load())
 	rules, _ := a.jp.rules.get()

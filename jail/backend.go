@@ -100,10 +100,10 @@ type Checkpointer interface {
 	// no open connection. The processes stay frozen and unchanged, also if Dump fails.
 	Dump(ctx context.Context, p Plan, i Instance, dir string) error
 
-	// Restore is Create with the processes that Dump wrote to dir, from a jail with the same
-	// mounts and workspace. The processes are frozen and have not executed an instruction
-	// since the dump. Their network connections to the outside of the jail are closed. Restore
-	// does not write to dir.
+	// Restore is like Create, but with the processes that Dump wrote to dir, from a jail with the
+	// same mounts and workspace. The processes are frozen and have not executed an instruction
+	// since the dump. Their network connections to the outside of the jail are closed. Restore does
+	// not write to dir.
 	Restore(ctx context.Context, p Plan, dir string) (Instance, error)
 
 	// BeginCopy starts a copy of the jail's writable layer to the new file to. The copy has

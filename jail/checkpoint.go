@@ -36,7 +36,7 @@ type CheckpointOptions struct {
 	Snapshot  id.Snapshot // its id
 	Images    string      // an empty directory for the process images; a tmpfs makes the pause short
 	Layer     string      // a new file for the writable layer, on the filesystem of the data directory
-	Layering  Layering    // "" chooses Copied if that is fast, else Stacked
+	Layering  Layering    // "" chooses Copied if that is fast, otherwise Stacked
 	Stop      bool        // stop the jail after the checkpoint
 	SetMarker bool        // mark the position in the event log for Changed
 

@@ -19,7 +19,7 @@ type LimitChange struct {
 	Temporary bool
 }
 
-// Own returns the jail's own limits, without lent ones.
+// Own returns the jail's own limits, without temporary changes.
 func (j *Jail) Own() Limits {
 	if j.OwnLimits != nil {
 		return *j.OwnLimits
@@ -159,7 +159,7 @@ func (lc *lifecycle) reapplyLimits(ctx context.Context, b Backend, j Jail, inst 
 	}
 }
 
-// asTemplate returns the record for jails that are made from this one. They get its own
+// asTemplate returns the record for jails that are created from this one. They get the jail's own
 // limits, and at least the memory that the restore needs.
 func (j Jail) asTemplate(s Stats) Jail {
 	j.Link = nil

@@ -280,7 +280,7 @@ func (m *Manager) reattach(ctx context.Context, b Backend, e *entry) {
 		if err := m.observers.observe(ctx, b, e, true); err != nil {
 			m.cfg.Log.Error("cannot observe a reattached jail", "jail", j.ID, "err", err)
 		}
-		if j.State != Created { // some may have been revoked meanwhile
+		if j.State != Created { // some secrets may have been revoked while no daemon ran
 			if err := m.refreshSecrets(ctx, j, inst); err != nil {
 				m.cfg.Log.Error("cannot refresh the secrets of a reattached jail", "jail", j.ID, "err", err)
 			}

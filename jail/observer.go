@@ -336,7 +336,7 @@ func (l *liveInstance) restoreListener() {
 	}()
 }
 
-// initTimeout is how long an init may take to answer.
+// initTimeout is the time within which an init must respond.
 const initTimeout = 15 * time.Second
 
 // observe starts observation and policy of a jail that has been created or reattached.

@@ -168,7 +168,7 @@ type Jail struct {
 
 	InstanceID id.Jail  `json:"body,omitempty"`   // id of its instance on the host and in the data directory, if that differs from ID: after a rewind or a stacked snapshot
 	Sealed     []string `json:"sealed,omitempty"` // layers of snapshots, between Lower and the writable one, topmost first
-	Origin     *Origin  `json:"origin,omitempty"` // snapshot that it was made from
+	Origin     *Origin  `json:"origin,omitempty"` // snapshot from which it was created
 
 	Link *Link `json:"wire,omitempty"` // network link, if it was created for a previous instance
 
@@ -177,7 +177,7 @@ type Jail struct {
 
 	PriorUsage PriorUsage `json:"carried,omitzero"` // used since Started by previous instances
 
-	OwnLimits *Limits `json:"base_limits,omitempty"` // its own limits while Spec has lent ones
+	OwnLimits *Limits `json:"base_limits,omitempty"` // its own limits while Spec has temporary ones
 
 	Conditions []Condition `json:"-"` // current conditions; not recorded
 }

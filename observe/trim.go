@@ -95,7 +95,7 @@ func (o *Observers) Trim(ctx context.Context, limit int64, ended func(id.Jail) b
 		if total-freed <= limit || ctx.Err() != nil {
 			break
 		}
-		if j, err := o.find(c.jail); err == nil { // else deleted meanwhile
+		if j, err := o.find(c.jail); err == nil { // otherwise the jail was deleted
 			freed += j.log.Drop(c.first)
 		}
 	}

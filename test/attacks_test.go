@@ -363,7 +363,7 @@ func TestAttackStealSecretsOfOtherJails(t *testing.T) {
 	more := `:secrets [:MINE :INJECTED] :network {:mode :proxy :allowed-hosts ["api.example.com"] :inject [{:secret :INJECTED}]}`
 	d.allow(d.maliciousManifest("steal.from", ":exec :secrets", "", `:secrets [:THEIRS] :resources {:timeout-ms 120000}`), d.maliciousManifest("steal.own", ":exec :secrets :network", "", more))
 
-	// The other capability holds its secret during the search.
+	// The other capability has its secret in memory during the search.
 	defer d.holds("steal.from")()
 	words := map[string]string{"backwards": backwards(theirs, injected), "names": "THEIRS INJECTED ../secrets/THEIRS"}
 	d.fails("steal.own", "secrets", words)
@@ -380,8 +380,8 @@ func TestAttackStealSecretsOfOtherJails(t *testing.T) {
 	d.fails("steal.own", "secrets", words)
 }
 
-// TestAttackExhaustResources: excessive time, memory, processes, disk and output are each cut
-// off and named in the error, and other capabilities continue.
+// Excessive time, memory, processes, disk and output are each cut off and named in the error, and
+// other capabilities continue.
 func TestAttackExhaustResources(t *testing.T) {
 	d := newDen(open(t, ""))
 	limits := `:resources {:cpu-shares 128 :memory-mb 64 :timeout-ms %d :pids 32}`
@@ -465,8 +465,8 @@ func (d *den) backends() []wire.Backend {
 	return all
 }
 
-// TestAttackPersistMalware: one call leaves files in every writable location, and a process. The
-// next call searches for them, and so does a call in a sandbox from the warm pool.
+// One call leaves files in every writable location, and a process. The next call searches for them,
+// and so does a call in a sandbox from the warm pool.
 func TestAttackPersistMalware(t *testing.T) {
 	d := newDen(open(t, ""))
 	warm := strings.Replace(d.maliciousManifest("persist.warm", ":exec", "", ""), ":entrypoint", ":warm {:max 2 :ttl-ms 60000} :entrypoint", 1)
@@ -496,8 +496,7 @@ func TestAttackPersistMalware(t *testing.T) {
 	d.waitStopped()
 }
 
-// TestAttackPrivilegeEscalation: root in a jail tries to gain privileges outside, while the test
-// inspects the process on the host.
+// Root in a jail tries to gain privileges outside, while the test inspects the process on the host.
 func TestAttackPrivilegeEscalation(t *testing.T) {
 	d := newDen(open(t, ""))
 	d.allow(d.maliciousManifest("privilege", ":exec", "", ":resources {:timeout-ms 120000}"))

@@ -163,7 +163,7 @@ func (u *ui) showsQuestions() {
 	}
 }
 
-// asks asks a question and waits for its answer without a time limit.
+// asks sends a question and waits for its answer without a time limit.
 func (u *ui) asks(j id.Jail, q wire.Question) wire.Approval {
 	u.Helper()
 	c, ctx := u.Client, u.Context()

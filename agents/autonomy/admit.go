@@ -75,7 +75,7 @@ func (g *Group) admit(r *Request, q Quotas, now time.Time) *Refusal {
 	g.prune(q, now)
 	g.setParent(r)
 	for _, check := range []func(*Request, Quotas, time.Time) *Refusal{
-		g.cycle, g.depth, g.openLimits, g.repeats, g.queueLimit, g.rateLimits, // rateLimits takes tokens, so it is last
+		g.cycle, g.depth, g.openLimits, g.repeats, g.queueLimit, g.rateLimits, // rateLimits consumes tokens, so it must be last
 	} {
 		if no := check(r, q, now); no != nil {
 			return no

@@ -114,8 +114,8 @@ func TestRequestIsRepeatedAfterDaemonCrash(t *testing.T) {
 	h.caller.Journal = d
 	d.broken = errors.New("killed")
 	for _, a := range asks {
-		// The agent has not seen the end of an answer that is not stored, so it cannot have acted on
-		// the answer.
+		// If a response is not stored, the agent has not received its end and cannot have acted on
+		// it.
 		r := h.post(a.path, a.body, "Idempotency-Key", a.name)
 		for _, end := range []string{"finish_reason\":\"stop", "response.completed", "message_stop", "end_turn\",\"stop_sequence\":null,\"type", "finishReason"} {
 			if strings.Contains(r.body, end) {

@@ -41,7 +41,7 @@ func matches(pattern, name string) bool {
 
 func isPattern(s string) bool { return strings.Contains(s, "*") }
 
-// has reports whether one of names matches the model: by name if exact, else by pattern.
+// has reports whether one of names matches the model: by name if exact, otherwise by pattern.
 func has(names []string, model string, exact bool) bool {
 	return slices.ContainsFunc(names, func(n string) bool {
 		return isPattern(n) != exact && matches(n, model)

@@ -250,7 +250,7 @@ func (ls *localSessions) change(ctx context.Context, sid string, f func(t *trans
 	return ls.changeIn(ctx, l, f)
 }
 
-// changeIn is change for a locked session.
+// changeIn is like change, but for a locked session.
 //
 // +checklocks:l.mu
 func (ls *localSessions) changeIn(ctx context.Context, l *localSession, f func(t *transaction) error) error {

@@ -32,7 +32,7 @@ type runs struct {
 	local *localSessions
 }
 
-// Create creates a run. It is scheduled if NextRunAt is set, else active.
+// Create creates a run. It is scheduled if NextRunAt is set, otherwise active.
 func (rs *runs) Create(ctx context.Context, q Request) (Run, error) {
 	if q.Session == "" {
 		q.Session = id.NewSession()

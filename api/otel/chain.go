@@ -245,7 +245,7 @@ func (c *Chain) attributes(e wire.ChainEntry) attributes {
 	return a
 }
 
-// entryTrace returns the trace id of an entry: one trace per run, else per session, jail or
+// entryTrace returns the trace id of an entry: one trace per run, otherwise per session, jail or
 // entry.
 func entryTrace(e wire.ChainEntry) []byte {
 	switch {

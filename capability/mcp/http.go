@@ -34,8 +34,8 @@ func (s *Server) Handler() http.Handler {
 	})
 }
 
-// Stateless is Handler without sessions, in every version of the protocol. No state is kept
-// between requests, so clients can continue with a restarted server.
+// Stateless is like Handler, but without sessions in every version of the protocol. No state is
+// kept between requests, so clients can continue with a restarted server.
 func (s *Server) Stateless() http.Handler {
 	return guarded(sdk.NewStreamableHTTPHandler(s.pick, &sdk.StreamableHTTPOptions{Stateless: true, PropagateRequestCancellation: true, MaxRequestBodyBytes: maxFrame}))
 }

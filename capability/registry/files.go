@@ -155,7 +155,7 @@ func named(c *manifest.Capability) []string {
 	})
 }
 
-// A taking is a copy of files in progress. Without a destination it computes the listing from
+// A taking is the state of a copy operation. Without a destination it computes the listing from
 // known digests and reads no file. It accesses only its two directories.
 type taking struct {
 	ctx      context.Context

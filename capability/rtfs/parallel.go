@@ -148,7 +148,7 @@ func (c *compiler) stepParallel(n *form.Node, p spot) code {
 		}
 		policy, rest = k, rest[2:]
 	}
-	// Each branch is a function without parameters, so that it has a frame of its own.
+	// Each branch is a function without parameters, so that it has its own frame.
 	makers := make([]code, len(rest))
 	for i, item := range rest {
 		makers[i] = c.concurrent(item, p)

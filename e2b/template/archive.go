@@ -107,7 +107,7 @@ func (p *packer) entry(h *tar.Header) error {
 	if name == "." {
 		return nil
 	}
-	// An empty entry needs space, too.
+	// An empty entry also needs space.
 	if p.left -= 512 + int64(len(h.Name)+len(h.Linkname)); p.left < 0 || h.Size > p.left {
 		return fault.Newf(fault.TooLarge, "template.entry", "", "the files have more than %d MiB", p.limit>>20)
 	}

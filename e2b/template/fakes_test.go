@@ -244,7 +244,7 @@ func (s fakeSnapshots) Delete(_ context.Context, sid id.Snapshot) error {
 
 func (s fakeSnapshots) JailDeleted(context.Context, id.Jail) error { return nil }
 
-// A builds is the templates of a daemon with fake jails and snapshots.
+// A builds is a Templates with fake jails and snapshots.
 type builds struct {
 	*testing.T
 	*Templates

@@ -52,7 +52,7 @@ type Config struct {
 	Tree    *cgroup.Tree
 	Name    string       // name of Tree; stored in the file "cgroup" of Data
 	Data    string       // its data directory
-	FirstID uint32       // claim ids from here; 0 claims blocks that no daemon has
+	FirstID uint32       // first id to claim; 0 claims any free blocks
 	Transit netip.Prefix // range of the transit addresses of its jails
 }
 

@@ -64,7 +64,7 @@ type Options struct {
 	Pool   netip.Prefix // zero means Pool
 
 	// Await makes the namespace wait for the link of the given name from Pull and Plug, which
-	// another namespace still has. Until then it has a placeholder link.
+	// another namespace still has. Until then the namespace has a placeholder link.
 	Await bool
 
 	// At is the path of the network that owns the link, if that is another one. Default: Path.

@@ -141,7 +141,7 @@ func within(p, dir string) bool {
 // A finding is a change and the locations of its two sides.
 type finding struct {
 	Change
-	now, was *fileAt // nil if there is no such side
+	now, was *fileAt // nil if the file does not exist on that side
 }
 
 type differ struct {

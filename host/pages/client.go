@@ -88,8 +88,8 @@ type Client struct {
 	Sock string
 }
 
-// ErrNoServer means that no server listens on the socket: branches that still need memory have
-// lost it.
+// ErrNoServer means that no server listens on the socket: the memory that branches had not yet
+// loaded is lost.
 var ErrNoServer = errors.New("the page server has exited")
 
 // ErrUnknownBranch means that the server does not know the branch, so the branch needs no memory.

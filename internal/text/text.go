@@ -75,8 +75,8 @@ func AppendEnd(kept, more []byte, n int) []byte {
 	return kept
 }
 
-// Clip returns s if it has at most n bytes, and else its Prefix of n bytes and "…".
-// The result has at most n+3 bytes.
+// Clip returns s if it has at most n bytes, otherwise its Prefix of n bytes and "…". The result has
+// at most n+3 bytes.
 func Clip(s string, n int) string {
 	if len(s) <= n {
 		return s
@@ -84,8 +84,8 @@ func Clip(s string, n int) string {
 	return Prefix(s, n) + "…"
 }
 
-// Columns returns s if it has at most n characters, and else n-1 of them and "…". It
-// counts each character as one column of a terminal.
+// Columns returns s if it has at most n characters, otherwise n-1 of them and "…". It counts each
+// character as one column of a terminal.
 func Columns(s string, n int) string {
 	if len(s) <= n || utf8.RuneCountInString(s) <= n {
 		return s

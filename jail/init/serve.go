@@ -16,7 +16,7 @@ import (
 // requestTimeout is how long a client may take to send its request.
 const requestTimeout = 10 * time.Second
 
-// A conn is a client connection, which has one request.
+// A conn is a client connection, which carries one request.
 type conn struct {
 	net net.Conn
 	r   *protocol.Reader

@@ -184,7 +184,7 @@ func (h *harness) pid(jid id.Jail, mark string) int {
 			continue
 		}
 		n, _ := strconv.Atoi(filepath.Base(filepath.Dir(f)))
-		if first == 0 || n < first { // its children have the marker too
+		if first == 0 || n < first { // its children also have the marker
 			first = n
 		}
 	}

@@ -30,7 +30,7 @@ const (
 	recWithFile
 )
 
-// eventFlags are the record flags that events have, too.
+// eventFlags are the record flags that are also event flags.
 const eventFlags = uint16(event.Denied | event.Unfinished | event.Partial | event.Child | event.Cut | event.Raced | event.Injected | event.Thread)
 
 // decoding is the state of converting records to events.

@@ -24,7 +24,7 @@ type Changed struct {
 	From    Text      `json:"from,omitempty"` // the old path of a renamed file
 	Written int64     `json:"bytes_written,omitempty"`
 	Changes int64     `json:"changes"`
-	Time    time.Time `json:"time"` // time of the last change, as are Seq, PID and Comm
+	Time    time.Time `json:"time"` // Time, Seq, PID and Comm are those of the last change
 	Seq     uint64    `json:"seq"`
 	PID     int32     `json:"pid,omitempty"`
 	Comm    Text      `json:"comm,omitempty"`

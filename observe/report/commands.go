@@ -25,7 +25,7 @@ type Command struct {
 	Exe      Text       `json:"exe"`
 	Argv     []Text     `json:"argv"`
 	Cut      bool       `json:"cut,omitempty"` // Argv is truncated
-	Cwd      Text       `json:"cwd,omitempty"` // working directory of the first run, as are PID and UID
+	Cwd      Text       `json:"cwd,omitempty"` // Cwd, PID and UID are those of the first run
 	PID      int32      `json:"pid"`
 	UID      uint32     `json:"uid"`
 	Runs     int64      `json:"runs"`

@@ -33,7 +33,7 @@ type File struct {
 	To      Text  `json:"to,omitempty"`       // target of the last rename or link
 	AtLeast bool  `json:"at_least,omitempty"` // earlier operations may have been dropped for lack of space
 	By      []Who `json:"by"`                 // the first few processes that used it
-	ByMore  bool  `json:"by_more,omitempty"`  // other processes used it, too
+	ByMore  bool  `json:"by_more,omitempty"`  // other processes also used it
 	Events  Link  `json:"events"`
 	FileUse
 }

@@ -345,7 +345,7 @@ type peer struct {
 	pid                              int32
 	comm                             string
 	by                               []Who  // the first few processes that used it
-	byMore                           bool   // other processes used it, too
+	byMore                           bool   // other processes also used it
 	local                            string // the jail's address; "" if it used several
 	began, last                      int64  // milliseconds
 	traffic                          Traffic

@@ -13,7 +13,7 @@ type Shape struct {
 	ReturnsFile bool // the call returns the descriptor of the opened file
 	Closes      bool // FD is closed by the call
 	Execs       bool // a successful call replaces the memory with its arguments
-	Moves       bool // paths of other files change, too
+	Moves       bool // paths of other files also change
 	Length      int8 // the argument with the number of bytes of Op, if it is not the return value
 
 	Op string // the file operation, or ""

@@ -146,7 +146,7 @@ func (q *Queue) remember(ctx context.Context, r Request) (Request, error) {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	now, err := q.store.Get(ctx, r.ID) // the answer may have been taken meanwhile
+	now, err := q.store.Get(ctx, r.ID) // the answer may already have been delivered
 	if err != nil {
 		return r, fmt.Errorf("store that the rule of %s is remembered: %w", r.ID, err)
 	}

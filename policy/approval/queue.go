@@ -495,7 +495,7 @@ func (q *Queue) settle(ctx context.Context, w *pendingRequest, r Request, kind K
 		q.untaken[r.key()] = r
 	}
 	q.publish(Event{Kind: kind, Request: r})
-	if !r.RulePending { // else Answer closes it after the rule is remembered
+	if !r.RulePending { // otherwise Answer closes it after the rule is stored
 		close(w.done)
 	}
 	return nil

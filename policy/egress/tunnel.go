@@ -58,7 +58,7 @@ func tunnelError(up, down error) error {
 	}{{up, errGone, errBroken}, {down, errBroken, errGone}} {
 		switch {
 		case way.err == nil, errors.Is(way.err, errSpent), errors.Is(way.err, net.ErrClosed):
-			// The flow or the other direction has the reason.
+			// The flow or the other direction records the reason.
 		case errors.Is(way.err, errSource):
 			return way.source
 		default:

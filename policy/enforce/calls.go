@@ -28,7 +28,7 @@ const (
 	creates               // a file is created
 	removes               // the file is removed
 	moves                 // the first name's file has the second name
-	links                 // the first name's file has the second name too
+	links                 // the second name becomes a hard link to the file of the first
 )
 
 const (

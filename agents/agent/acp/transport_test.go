@@ -179,7 +179,7 @@ func TestAgentThatDoesNotReadIsStopped(t *testing.T) {
 	}
 }
 
-// TestConcurrentPermissionRequests: each request gets its own verdict.
+// TestConcurrentPermissionRequests checks that each request gets its own verdict.
 func TestConcurrentPermissionRequests(t *testing.T) {
 	h := &host{decide: func(_ context.Context, c acp.ToolCall) (acp.Verdict, error) {
 		return acp.Verdict{Allow: strings.HasSuffix(c.Command, "0"), Reason: "odd"}, nil

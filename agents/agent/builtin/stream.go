@@ -18,7 +18,7 @@ const (
 	maxIndex  = 1024    // largest index of a call in an answer
 )
 
-// An answer is a complete answer of the model.
+// An answer is a complete response of the model.
 type answer struct {
 	text      string
 	calls     []call

@@ -330,7 +330,7 @@ func (s *suite) severalFromOne(t *testing.T) {
 	b := s.newBox(t)
 	x := b.hasKept(t, "pipe", "probe keep pipe")
 	b.sh(t, "echo before > /root/file")
-	tells := slices.Equal(b.idMaps(t), idMaps(b.plan)) // a jail with its own kernel shows other maps
+	tells := slices.Equal(b.idMaps(t), idMaps(b.plan)) // a jail with its own kernel has different id maps
 	img := b.snapshot(t)
 	b.sh(t, "echo after > /root/file")
 	before := fingerprint(t, img.dir)
@@ -406,8 +406,8 @@ func (s *suite) copyOfACopy(t *testing.T) {
 	b.looks(t, "copy", "terminal", x)
 }
 
-// commandsGoOn tests init's own state: a command whose output is still read, one that waits for
-// input, one on a terminal.
+// commandsGoOn tests the state of init: a command whose output is being read, one that waits for
+// input, and one on a terminal.
 func (s *suite) commandsGoOn(t *testing.T) {
 	b := s.newBox(t)
 	talk := protocol.Exec{ID: id.NewExec(), Argv: []string{"/bin/bash", "-c", `read line; echo "got $line"; exit 5`}, Env: path, Stdin: true}

@@ -45,9 +45,8 @@ var kinds = map[string]kind{
 			"--platform=systrap", // needs no KVM
 			"--oci-seccomp",      // apply the seccomp profile in gVisor's kernel
 			"--overlay2=none",    // write to the upper layer, not to a file of gVisor
-			// The network namespace belongs to the jail and gives access to nothing else. The
-			// gateway listens on its loopback, which gVisor's own network stack would not
-			// reach.
+			// The network namespace belongs to the jail and has no other uplink. The gateway
+			// listens on its loopback, which gVisor's own network stack would not reach.
 			"--network=host",
 		},
 		lacks: map[string]string{
