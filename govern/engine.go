@@ -54,7 +54,7 @@ type Config struct {
 	Log     *slog.Logger
 }
 
-// A Engine is the policy engine of a daemon, for all its jails. It is safe for concurrent use.
+// An Engine is the policy engine of a daemon, for all its jails. It is safe for concurrent use.
 type Engine struct {
 	cfg      Config
 	notes    noteQueue

@@ -42,7 +42,7 @@ type Secrets interface {
 	Mask(ctx context.Context, who policy.Subject, names []string) *redact.Mask
 }
 
-// A Endpoint is the proxy endpoint of one jail: listeners that only this jail can reach.
+// An Endpoint is the proxy endpoint of one jail: listeners that only this jail can reach.
 type Endpoint struct {
 	All, HTTP, NamesTCP net.Listener
 	Names               net.PacketConn

@@ -15,7 +15,7 @@ type Plan struct {
 	Dir       string // {DATA}/jails/{id}; the caller creates it with mode 0711, the backend fills it
 	Runtime   string
 	Hostname  string
-	Lower     []string // read-only layers, topmost first, owned by the ids they have inside
+	Lower     []string // read-only layers, topmost first, owned by the ids that they have inside the jail
 	Sealed    []string // sealed writable layers above Lower, topmost first: files of SealLayer or BeginCopy
 	From      *Plan    // the frozen jail whose writable layer is Sealed[0] at the moment, or nil
 	IDs       IDRange
@@ -71,9 +71,8 @@ type Backend interface {
 	Open(ctx context.Context, p Plan) (Instance, error)
 
 	// Clean releases all host resources of the jail except its files: processes, mounts, loop
-	// devices, cgroups, network. It may be called at any time, also after a crash in the
-	// middle of Create and if there is nothing to release. All resources are released if it
-	// returns nil.
+	// devices, cgroups, network. It may be called at any time, even after a crash in the middle of
+	// Create and if there is nothing to release. All resources are released if it returns nil.
 	Clean(ctx context.Context, p Plan) error
 
 	// Mount mounts the files of a jail that is not running on a directory of the host, with
@@ -96,8 +95,8 @@ type Checkpointer interface {
 	// that cannot be dumped. The jail is frozen when Stabilize returns.
 	Stabilize(ctx context.Context, p Plan, i Instance) error
 
-	// Dump writes the processes of a frozen jail to dir, which is empty. The jail's init has
-	// no open connection. The processes stay frozen and unchanged, also if Dump fails.
+	// Dump writes the processes of a frozen jail to dir, which is empty. The jail's init has no
+	// open connection. The processes stay frozen and unchanged, even if Dump fails.
 	Dump(ctx context.Context, p Plan, i Instance, dir string) error
 
 	// Restore is like Create, but with the processes that Dump wrote to dir, from a jail with the
@@ -122,8 +121,8 @@ type Checkpointer interface {
 	// the layer. Writers in the jail block briefly.
 	FlushLayer(ctx context.Context, p Plan) error
 
-	// CleanAndRemoveLayer is Clean, and also removes the writable layer. The name that SealLayer gave the
-	// layer remains.
+	// CleanAndRemoveLayer is like Clean, but also removes the writable layer. The name that
+	// SealLayer gave the layer remains.
 	CleanAndRemoveLayer(ctx context.Context, p Plan) error
 }
 
@@ -215,7 +214,7 @@ type Instance interface {
 	Freeze(ctx context.Context) error
 	Thaw(ctx context.Context) error
 
-	// Kill ends every process of the jail, also frozen ones, and returns when none is left.
+	// Kill ends every process of the jail, including frozen ones, and returns when all have ended.
 	Kill(ctx context.Context) error
 
 	Stats(ctx context.Context) (Stats, error)

@@ -32,7 +32,7 @@ func (o BranchOptions) at() time.Time {
 	return o.At
 }
 
-// branches creates jails from snapshots, and returns jails to them.
+// branches creates jails from snapshots, and rewinds jails to them.
 type branches struct {
 	*core
 	registry    *registry

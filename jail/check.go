@@ -95,7 +95,7 @@ func (ck *checks) check(s Spec) (Spec, error) {
 // Networks are all network modes, from the most to the least restricted.
 var Networks = []Network{Isolated, Proxied, Bridged, Full}
 
-// DefaultGroup is the group of a bridged jail that names none.
+// DefaultGroup is the group of a bridged jail whose Spec names no group.
 const DefaultGroup = "default"
 
 // checkNetwork checks the network mode and the group.

@@ -383,7 +383,7 @@ func TestListFiltersAndRejectsUnknownPage(t *testing.T) {
 	}
 }
 
-// Snapshots stay when their jail is deleted, also after a restart of the daemon.
+// Snapshots stay when their jail is deleted, even after a restart of the daemon.
 func TestSnapshotsOutliveJail(t *testing.T) {
 	h := newHarness(t)
 	m, _ := h.scripted()

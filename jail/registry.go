@@ -187,7 +187,7 @@ func (rg *registry) dropInvisible() {
 	maps.DeleteFunc(rg.entries, func(_ id.Jail, e *entry) bool { return !e.jail.Load().State.visible() })
 }
 
-// entryOf returns the entry of a jail, also if it is not visible, or nil.
+// entryOf returns the entry of a jail, even if it is not visible, or nil.
 func (rg *registry) entryOf(jid id.Jail) *entry {
 	rg.mu.Lock()
 	defer rg.mu.Unlock()
@@ -353,7 +353,7 @@ func (rg *registry) List(_ context.Context, o ListOptions) ([]Jail, error) {
 	return all, nil
 }
 
-// listKeyOf returns the list key of the last jail of a page, also if that jail was removed
+// listKeyOf returns the list key of the last jail of a page, even if that jail was removed
 // recently. The caller holds mu.
 //
 // +checklocks:rg.mu

@@ -519,9 +519,9 @@ func TestAttackPrivilegeEscalation(t *testing.T) {
 	}
 }
 
-// TestCapabilitySecretIsSentOnlyToItsHost follows a secret that the proxy adds to a
-// capability's requests. It is sent only to the host it is for, also after a redirect. Echoes of
-// it in responses are masked, and no other output has it.
+// TestCapabilitySecretIsSentOnlyToItsHost follows a secret that the proxy adds to a capability's
+// requests. It is sent only to the host it is for, even after a redirect. Echoes of it in responses
+// are masked, and no other output has it.
 func TestCapabilitySecretIsSentOnlyToItsHost(t *testing.T) {
 	if !ownWorld(t) {
 		return

@@ -28,9 +28,9 @@ const (
 	agentPath = "/usr/local/bin/glasshouse-agent"
 )
 
-// defaultPolicy applies to agents for which the user gave no policy. It allows actions inside
-// the jail and asks for all that reaches beyond it, except for the capabilities of the agent's
-// skills. The last matching rule wins.
+// defaultPolicy applies to agents for which the user gave no policy. It allows actions inside the
+// jail and asks for all actions that reach beyond it, except for calls of the capabilities of the
+// agent's skills. The last matching rule wins.
 const defaultPolicy = `{
   "permission": {
     "read": "allow", "edit": %[1]q, "bash": {"*": %[1]q, "sudo *": "deny"},

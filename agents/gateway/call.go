@@ -413,7 +413,8 @@ func (tc *toolCalls) hasEffects(name string) bool {
 	return false
 }
 
-// A taint is the data classification of all that a run has read, up to a step of its journal.
+// A taint is the data classification of everything that a run has read, up to a step of its
+// journal.
 type taint struct {
 	mu sync.Mutex
 	// +checklocks:mu

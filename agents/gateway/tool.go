@@ -43,7 +43,7 @@ type builtinTool struct {
 // An invocation is one use of a tool.
 type invocation struct {
 	caller  Caller
-	key     string // identifies the use, also when it is repeated
+	key     string // identifies the use, even when it is repeated
 	input   json.RawMessage
 	ref     string // identifies its side effect: the id of a command
 	saveRef func(ctx context.Context, ref string) error

@@ -98,7 +98,7 @@ type Result struct {
 
 	Usage  Usage
 	Warm   bool                     // the call used an existing sandbox
-	Jail   string                   // the jail that served the call, also if the call failed; empty: none
+	Jail   string                   // the jail that served the call, even if the call failed; empty: none
 	Times  map[string]time.Duration // time spent on "sandbox" and "forward"
 	Log    string                   // the end of its standard error
 	Replay json.RawMessage          // the record for a replay; nil: a replay is not possible

@@ -21,7 +21,7 @@ import (
 type Process interface {
 	io.ReadWriteCloser
 	Log() string         // end of its standard error
-	Usage() engine.Usage // resources used since its start, also after its end
+	Usage() engine.Usage // resources used since its start, even after its end
 	Limit() engine.Kind  // the limit that ended the process, or ""
 }
 

@@ -262,8 +262,8 @@ func (r *Registry) barred(name string) error {
 
 var errUnvouched = errors.New("the bundle is no longer trusted")
 
-// TrustChanged withdraws the pending approvals of calls to bundles that are no longer trusted.
-// Such calls are refused from the moment of the trust change, also without it.
+// TrustChanged withdraws the pending approvals of calls to bundles that are no longer trusted. Such
+// calls are refused from the moment of the trust change, even without it.
 func (r *Registry) TrustChanged(ctx context.Context) error {
 	r.changeMu.Lock()
 	defer r.changeMu.Unlock()

@@ -64,7 +64,7 @@ func (r Record) files() string { return cmp.Or(r.Files, r.Digest) }
 
 func (r Record) ref() string { return r.ID + "@" + r.Version }
 
-// A Store persists records. A write is durable, also after a power failure, when its method
+// A Store persists records. A write is durable, even after a power failure, when its method
 // returns.
 type Store interface {
 	Capabilities(ctx context.Context) ([]Record, error)

@@ -402,7 +402,7 @@ func TestCleanIncompleteNetworks(t *testing.T) {
 	}
 	w.must(netns.Clean(names[1], w.path("c")))
 
-	// Everything twice, also while a process is in the namespace.
+	// Everything twice, even while a process is in the namespace.
 	n := w.jail("d", netns.Options{Reach: netns.Full, Index: 1})
 	var cmd *exec.Cmd
 	w.must(netns.Do(n.Path, func() error {

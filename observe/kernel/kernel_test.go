@@ -502,7 +502,7 @@ func TestJailIsThrottledWhileLogIsStuck(t *testing.T) {
 	}
 }
 
-// A jail waits for the reader of its rings, also if their size is the smallest and the reader has
+// A jail waits for the reader of its rings, even if their size is the smallest and the reader has
 // to wait for a processor.
 func TestNoEventIsLostInSmallestRing(t *testing.T) {
 	const n = 100000

@@ -125,7 +125,7 @@ func (w *watch) look(pid, root string) (_ *event.Event, parent int32, ok bool) {
 			e.GID = w.target.IDs.Inside(uint32(n))
 		case "NSpid":
 			if int(w.slot.Level) >= len(fields) {
-				return nil, 0, false // a helper of the runtime: in the cgroup, but not in the jail
+				return nil, 0, false // a helper of the runtime, which is in the cgroup but not in the jail
 			}
 			inside, _ := strconv.Atoi(fields[w.slot.Level])
 			e.PID, e.TID = int32(inside), int32(inside)

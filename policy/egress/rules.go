@@ -55,8 +55,8 @@ type Rule struct {
 	// not list other addresses. With Internet or Deny, empty Ports mean all ports.
 	Internet bool
 
-	// Deny refuses the addresses in Host, also when they are reached by name, unless an
-	// earlier rule allows the name or the address.
+	// Deny refuses the addresses in Host, even when they are reached by name, unless an earlier
+	// rule allows the name or the address.
 	Deny bool
 
 	// Capability is the capability that the rule belongs to. All rules of a capability share
