@@ -435,7 +435,7 @@ conversations:
 `, write, remove)
 }
 
-// TestClaudeCodeHooksAskTheGateway before each tool.
+// TestClaudeCodeHooksAskTheGateway checks that the hooks call the gateway before each tool call.
 func TestClaudeCodeHooksAskTheGateway(t *testing.T) {
 	p := find(t, "claude")
 	s := newSandbox(t, p)
@@ -455,7 +455,7 @@ func TestClaudeCodeHooksAskTheGateway(t *testing.T) {
 	}
 }
 
-// TestGeminiHooksAskTheGateway before each tool.
+// TestGeminiHooksAskTheGateway checks that the hooks call the gateway before each tool call.
 func TestGeminiHooksAskTheGateway(t *testing.T) {
 	p := find(t, "gemini")
 	s := newSandbox(t, p)
@@ -472,7 +472,7 @@ func TestGeminiHooksAskTheGateway(t *testing.T) {
 	}
 }
 
-// TestCodexHooksAskTheGateway before each tool.
+// TestCodexHooksAskTheGateway checks that the hooks call the gateway before each tool call.
 func TestCodexHooksAskTheGateway(t *testing.T) {
 	p := find(t, "codex")
 	s := newSandbox(t, p)

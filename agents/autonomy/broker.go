@@ -72,9 +72,9 @@ type BrokerConfig struct {
 // unawaitedTTL is the lifetime of a request whose requester does not wait.
 const unawaitedTTL = 24 * time.Hour
 
-// A Broker delivers requests between siblings. A stored request is delivered at least once,
-// also after a crash; receivers detect duplicates by the id. A Broker is safe for concurrent
-// use, and several daemons on one database share the requests.
+// A Broker delivers requests between siblings. A stored request is delivered at least once, even
+// after a crash; receivers detect duplicates by the id. A Broker is safe for concurrent use, and
+// several daemons on one database share the requests.
 type Broker struct {
 	cfg      BrokerConfig
 	store    RequestStore

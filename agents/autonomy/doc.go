@@ -29,9 +29,8 @@ type Member struct {
 	Closed  bool         `json:"closed,omitempty"` // its session or jail has ended
 }
 
-// Key identifies a member: by its session, which may move to another jail, or else by its
-// jail. The prefix keeps a session from having the key of a jail, since people choose session
-// names.
+// Key identifies a member: by its session, which may move to another jail, otherwise by its jail.
+// The prefix keeps a session from having the key of a jail, since people choose session names.
 func (m Member) Key() string {
 	if m.Session != "" {
 		return "session " + m.Session

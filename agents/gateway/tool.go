@@ -244,8 +244,8 @@ func (c *truncatedOutput) Write(p []byte) (int, error) {
 	return all, nil
 }
 
-// text returns the kept output of a stream, and whether some of it is missing. The stream had
-// at least all bytes.
+// text returns the kept output of a stream, and whether some of it is missing. all is the known
+// length of the stream in bytes.
 func (c *truncatedOutput) text(all int64) (string, bool) {
 	lost := max(all, c.all) - int64(len(c.head)+len(c.tail))
 	if lost <= 0 {

@@ -18,7 +18,7 @@ type exchange struct {
 	g      *Gateway
 	f      *format
 	caller Caller
-	header http.Header // the caller's
+	header http.Header // header of the caller's request
 	url    string      // path and query relative to the provider's base, for the journal
 	in     []byte      // the original request
 	out    []byte      // the forwarded request

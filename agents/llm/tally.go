@@ -20,7 +20,7 @@ type tally struct {
 	strip  bool   // this event exists only because the gateway requested it
 }
 
-// usage returns the usage so far: as reported, or else estimated.
+// usage returns the usage so far: as reported, otherwise estimated.
 func (t *tally) usage() Usage {
 	u := t.used
 	if t.full {

@@ -392,7 +392,7 @@ func TestSilentAgentTimesOut(t *testing.T) {
 	})
 }
 
-// TestExitOfTheAgentEndsTheSession, and its last response is not lost.
+// TestExitOfTheAgentEndsTheSession also checks that the last response is not lost.
 func TestExitOfTheAgentEndsTheSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &host{next: func(ctx context.Context, _ acp.Turn) (string, error) {

@@ -155,7 +155,7 @@ func TestUpdatesAreRecordedBeforeALaterRequest(t *testing.T) {
 	})
 }
 
-// TestAgentThatDoesNotReadIsStopped when too many messages are queued.
+// An agent that does not read is stopped when too many messages are queued.
 func TestAgentThatDoesNotReadIsStopped(t *testing.T) {
 	fromHost, toAgent := io.Pipe()
 	fromAgent, toHost := io.Pipe()
