@@ -105,8 +105,8 @@ func (c *Chain) cause(e wire.ChainEntry) (wire.ChainEntry, bool, error) {
 	return p, true, nil
 }
 
-// positionOf returns the span that an entry belongs to: its own, or else that of its cause, or else
-// that of its jail.
+// positionOf returns the span that an entry belongs to: its own span if it has one, otherwise that
+// of its cause, otherwise that of its jail.
 func (c *Chain) positionOf(e wire.ChainEntry, depth int) (position, error) {
 	if begins[e.Kind] {
 		return position{entryTrace(e), entrySpan(e)}, nil
