@@ -298,8 +298,8 @@ func (b *branch) run() {
 	}
 }
 
-// failureOf returns the error of the branches: that of a limit, or else the first. A branch
-// that was cancelled because of another has none of its own.
+// failureOf returns the error of the branches: that of an exceeded limit, otherwise the first
+// error. A branch that was cancelled because of another branch has no error of its own.
 func (m *machine) failureOf(all []*branch) error {
 	var first error
 	for _, b := range all {
