@@ -101,7 +101,7 @@ func (c *Cgroup) Freeze(ctx context.Context) error {
 		return err
 	}
 	if err := c.write("cgroup.freeze", "1"); err != nil {
-		return fmt.Errorf("freeze: %w", err)
+		return fmt.Errorf("freeze the cgroup: %w", err)
 	}
 	if err := c.Wait(ctx, func(e Events) bool { return e.Frozen }); err != nil {
 		return errors.Join(fmt.Errorf("freeze cgroup %s: %w", c.path, err), c.write("cgroup.freeze", "0"))
@@ -118,7 +118,7 @@ func (c *Cgroup) Thaw(ctx context.Context) error {
 		return nil
 	}
 	if err := c.write("cgroup.freeze", "0"); err != nil {
-		return fmt.Errorf("thaw: %w", err)
+		return fmt.Errorf("thaw the cgroup: %w", err)
 	}
 	if err := c.Wait(ctx, func(e Events) bool { return !e.Frozen }); err != nil {
 		return fmt.Errorf("thaw cgroup %s: %w", c.path, err)

@@ -123,7 +123,7 @@ func Thaw(mountpoint string) error {
 	}
 	dir, err := os.Open(mountpoint)
 	if err != nil {
-		return fmt.Errorf("thaw: %w", err)
+		return fmt.Errorf("thaw the volume: %w", err)
 	}
 	defer dir.Close()
 	return thaw(dir)
