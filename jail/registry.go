@@ -87,7 +87,7 @@ type registry struct {
 
 	mu sync.Mutex
 	// +checklocks:mu
-	entries map[id.Jail]*entry // all jails, also those that are not visible
+	entries map[id.Jail]*entry // all jails, including those that are not visible
 	// +checklocks:mu
 	frozenCopies map[id.Snapshot][]*entry // unused frozen copies of snapshots
 	// +checklocks:mu

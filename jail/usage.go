@@ -70,8 +70,8 @@ type usages struct {
 	registry *registry
 }
 
-// Usage returns the cumulative usage of a jail. Except for DiskBytes it never decreases, also
-// after a failure of the jail or the daemon.
+// Usage returns the cumulative usage of a jail. Except for DiskBytes it never decreases, even after
+// a failure of the jail or the daemon.
 func (us *usages) Usage(ctx context.Context, jid id.Jail) (Usage, error) {
 	e, err := us.registry.find(jid, "jail.Usage")
 	if err != nil {

@@ -207,8 +207,8 @@ func inField(file string, err error) error {
 	return &fault.Error{Op: opOCI, On: file, Field: "rootfs.oci", Kind: fault.KindOf(err), Err: err}
 }
 
-// fromLayout returns the image in an OCI layout with the requested digest, or else the only one
-// for this platform.
+// fromLayout returns the image in an OCI layout with the requested digest, or, without a digest,
+// the only one for this platform.
 func fromLayout(dir, pin string) (v1.Image, v1.Hash, error) {
 	if err := plainFiles(dir); err != nil {
 		return nil, v1.Hash{}, err
