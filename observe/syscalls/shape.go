@@ -41,7 +41,7 @@ var Shapes = map[string]Shape{
 	"sendfile":   {FD: 2, FD2: 1, Op: event.OpRead},
 	"sendfile64": {FD: 2, FD2: 1, Op: event.OpRead},
 	"splice":     {FD: 1, FD2: 3, Op: event.OpRead},
-	// Its descriptors are in this order too.
+	// The input descriptor also precedes the output descriptor.
 	"copy_file_range": {FD: 1, FD2: 3, Op: event.OpRead},
 	"vmsplice":        {FD: 1, Op: event.OpWrite},
 
