@@ -246,7 +246,7 @@ func TestChangesOfLimitsAreRecorded(t *testing.T) {
 	}
 }
 
-// TestPolicyOfClaimedSpareIsApplied from the moment that it is claimed.
+// The policy of a spare applies from the moment at which it is claimed.
 func TestPolicyOfClaimedSpareIsApplied(t *testing.T) {
 	d := newGoverned(t)
 	w := jailEnforcer{d.kernel, d.groups}
