@@ -136,7 +136,7 @@ type IDRange struct {
 
 // Stats is the resource usage of a jail.
 type Stats struct {
-	CPU          time.Duration `json:"cpu"` // since the jail was started, as are MemoryPeak, OOMKills, RxBytes and TxBytes
+	CPU          time.Duration `json:"cpu"` // CPU, MemoryPeak, OOMKills, RxBytes and TxBytes are counted since the start of the jail
 	MemoryBytes  int64         `json:"memory_bytes"`
 	CacheBytes   int64         `json:"cache_bytes,omitempty"` // part of MemoryBytes: page cache, which is reclaimable
 	MemoryPeak   int64         `json:"memory_peak"`

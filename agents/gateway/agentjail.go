@@ -56,7 +56,8 @@ func (sv *supervisor) ensureJail(ctx context.Context, r run.Run, a Agent) (jail.
 			return jail.Jail{}, fmt.Errorf("get the jail of the session: %w", err)
 		}
 	}
-	// An earlier daemon may have created the jail and been killed before it was stored.
+	// An earlier daemon may have created the jail, and may have been killed before it stored the
+	// jail with the run.
 	created, err := sv.cfg.Jails.List(ctx, jail.ListOptions{Label: map[string]string{LabelRun: string(r.ID)}})
 	if err != nil {
 		return jail.Jail{}, err
