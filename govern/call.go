@@ -498,7 +498,7 @@ func (h host) call(ctx context.Context, r Request) (Outcome, error) {
 	out, err := c.k.Call(ctx, r)
 	if err == nil {
 		c.mu.Lock()
-		c.label = c.label.Join(out.Label) // from now on the capability may pass on data of this class
+		c.label = c.label.Join(out.Label) // the capability's output may contain data of this class
 		c.mu.Unlock()
 	}
 	return out, err
