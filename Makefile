@@ -70,9 +70,9 @@ ui: ## the UI, from web/ui into web/dist; needs Node
 sdk: ## the clients in sdk/, from the API, ready to be installed; needs Node
 	@scripts/sdk.sh
 
-screenshots: build ## docs/images, from the built UI; needs Chromium
+screenshots: build ## docs/images, from the built UI and commands; needs Chromium and npm
 	@mkdir -p docs/images
-	GLASSHOUSE_DATA="$(DATA)" GLASSHOUSE_SCREENSHOTS=$(CURDIR)/docs/images $(GO) test -count=1 -run '^TestScreenshots$$' ./test
+	GLASSHOUSE_DATA="$(DATA)" GLASSHOUSE_SCREENSHOTS=$(CURDIR)/docs/images $(GO) test -count=1 -run '^(TestScreenshots|TestRecording)$$' ./test
 
 generate: ## the eBPF programs, system call tables and event fields; needs clang-14 and libbpf-dev
 	$(GO) generate ./observe/... ./policy/enforce

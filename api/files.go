@@ -76,33 +76,7 @@ func (h *fileHandler) withFiles(ctx context.Context, j id.Jail, path string, f f
 			h.log.Error("files not closed", "jail", j, "err", err)
 		}
 	}()
-	if err := h.checkMounted(ctx, j, path); err != nil {
-		return err
-	}
 	return f(files)
-}
-
-// checkMounted returns an error if a jail does not run and the file is on a mount, which only a
-// running jail has. A file written there would be hidden by the mount.
-func (h *fileHandler) checkMounted(ctx context.Context, jid id.Jail, name string) error {
-	j, err := h.jails.Get(ctx, jid)
-	if err != nil || j.State != jail.Stopped && j.State != jail.Failed {
-		return err
-	}
-	targets := []string{}
-	if j.Spec.Workspace != nil {
-		targets = append(targets, j.Spec.Workspace.At())
-	}
-	for _, m := range j.Spec.Mounts {
-		targets = append(targets, m.Target)
-	}
-	for _, at := range targets {
-		if jail.Under(path.Clean(name), at) {
-			return &fault.Error{Op: "api.files", On: string(jid), Kind: fault.Conflict, Field: "path",
-				Err: fmt.Errorf("%s is on the mount at %s, which only a running jail has", text.Clip(name, 200), at), Remedy: "start the jail first"}
-		}
-	}
-	return nil
 }
 
 // checkPath requires an absolute path. jail.Files resolves it inside the jail and prevents
@@ -395,9 +369,6 @@ func (h *fileHandler) moveFile(ctx context.Context, p oneJail, b wire.MoveFile) 
 		return none{}, err
 	}
 	return none{}, h.withFiles(ctx, p.ID, b.From, func(f jail.Files) error {
-		if err := h.checkMounted(ctx, p.ID, b.To); err != nil {
-			return err
-		}
 		return f.Move(ctx, b.From, b.To, b.Replace)
 	})
 }

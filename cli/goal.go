@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/url"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -170,6 +171,7 @@ func (c *command) followRun(cmd *cobra.Command, cl *client.Client, run wire.Run)
 	fmt.Fprintf(c.env.Stderr, "%s in session %s\n", run.ID, text.Visible(run.Session))
 	p := c.runProgress(run)
 	defer func() { p.end() }()
+	shown := int64(0) // the newest decision
 	for e, err := range cl.RunEvents(cmd.Context(), run.Session, 0) {
 		if err != nil {
 			return lostRun(cmd.Context(), run.ID, err)
@@ -177,33 +179,61 @@ func (c *command) followRun(cmd *cobra.Command, cl *client.Client, run wire.Run)
 		if e.Run != run.ID {
 			continue
 		}
+		now, err := cl.Run(cmd.Context(), run.ID)
+		var calls []string
+		if err == nil {
+			calls, shown, err = toolCalls(cmd.Context(), cl, now, shown)
+		}
 		p.end()
+		for _, line := range calls {
+			fmt.Fprintln(c.env.Stderr, line)
+		}
 		if line := runEventLine(e); line != "" {
 			fmt.Fprintln(c.env.Stderr, line)
 		}
-		if now, err := cl.Run(cmd.Context(), run.ID); err != nil {
+		if err != nil {
 			return lostRun(cmd.Context(), run.ID, err)
-		} else if isEnded(now.State) {
+		}
+		if isEnded(now.State) {
 			if now.Jail != "" && !now.Agent.Keep {
 				p = c.progress(func(context.Context) string { return "stopping the jail" })
 				awaitStopped(cmd.Context(), cl, now.Jail)
 				p.end()
 			}
 			return c.runEnded(now)
-		} else {
-			p = c.runProgress(now)
 		}
+		p = c.runProgress(now)
 	}
 	return cmd.Context().Err()
+}
+
+// toolCalls returns one line for each tool call that the agent of a run has reported after the
+// decision with the number after, and the number of the newest one.
+func toolCalls(ctx context.Context, cl *client.Client, r wire.Run, after int64) (lines []string, newest int64, err error) {
+	if r.Jail == "" {
+		return nil, after, nil
+	}
+	q := url.Values{"observed": {"false"}, "after": {fmt.Sprint(after)}, "from": {r.Created.Format(time.RFC3339Nano)}}
+	for t, err := range cl.Trail(ctx, r.Jail, q) {
+		if err != nil {
+			return lines, after, err
+		}
+		after = t.Seq
+		lines = append(lines, fmt.Sprintf("%s   %s", t.At.Local().Format("15:04:05"), text.Visible(t.Line)))
+	}
+	return lines, after, nil
 }
 
 // runProgress shows that the command waits for an event of a run, and what the run's jail lacks.
 func (c *command) runProgress(r wire.Run) *progress {
 	return c.progress(func(ctx context.Context) string {
-		line := "waiting for the next event of " + string(r.ID)
-		if r.State != "active" || r.Jail != "" || r.Agent.Spawner != "jail" {
-			return line
+		if r.State != "active" {
+			return "waiting for the next event of " + string(r.ID)
 		}
+		if r.Jail != "" || r.Agent.Spawner != "jail" {
+			return "the agent is working"
+		}
+		line := "starting the agent"
 		var root wire.Rootfs
 		if r.Agent.Jail != nil {
 			root = r.Agent.Jail.Rootfs
@@ -266,9 +296,13 @@ func runEventLine(e wire.RunEvent) string {
 	at := e.At.Local().Format("15:04:05")
 	switch {
 	case strings.HasPrefix(e.Kind, "run."):
-		return strings.TrimRight(fmt.Sprintf("%s %s %s %s", at, text.Visible(cmp.Or(b.To, b.State)), text.Visible(b.Why), text.Visible(b.Reason)), " ")
+		return strings.TrimRight(fmt.Sprintf("%s %s %s %s", at, text.Visible(cmp.Or(b.To, b.State, b.Text)), text.Visible(b.Why), text.Visible(b.Reason)), " ")
 	case e.Kind == "step.ended":
-		return fmt.Sprintf("%s   %s %s: %s", at, text.Visible(b.Kind), text.Visible(b.Name), text.Visible(b.State))
+		step := b.Kind + " " + b.Name
+		if b.Kind == "model" {
+			step = "model call"
+		}
+		return fmt.Sprintf("%s   %s: %s", at, text.Visible(step), text.Visible(b.State))
 	case strings.HasPrefix(e.Kind, "message"):
 		first, rest, _ := strings.Cut(strings.TrimSpace(b.Text), "\n")
 		if rest != "" {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -26,8 +27,11 @@ func TestRunEventLines(t *testing.T) {
 	for _, c := range []struct{ kind, body, want string }{
 		{"run.moved", `{"from":"active","to":"paused","why":"budget","reason":"steps"}`, clock + " paused budget steps"},
 		{"run.started", `{"state":"active"}`, clock + " active"},
+		{"run.installing", `{"text":"installing npm opencode@1"}`, clock + " installing npm opencode@1"},
+		{"run.warned", `{"cause":"idle","text":"no progress for 1h"}`, clock + " no progress for 1h"},
 		{"run.moved", `{"to":"` + escapedName + `"}`, clock + ` \x1b[31mred\u202e`},
 		{"step.ended", `{"kind":"exec","name":"make\u0007","state":"done"}`, clock + `   exec make\x07: done`},
+		{"step.ended", `{"kind":"model","name":"model","state":"done"}`, clock + "   model call: done"},
 		{"step.began", `{"kind":"exec"}`, ""},
 		{"message.out", `{"text":"  one line  "}`, clock + "   one line"},
 		{"message.out", `{"text":"first\nsecond"}`, clock + "   first …"},
@@ -59,6 +63,7 @@ func TestGoalFollowsRunToEnd(t *testing.T) {
 		events     string
 		run        string // response after an event
 		jail       string
+		decisions  string
 		out, errs  string
 		asked      string // an expected request, or "" for any
 		code       int
@@ -96,6 +101,15 @@ func TestGoalFollowsRunToEnd(t *testing.T) {
 			asked: "GET /jails/" + aJail,
 		},
 		{
+			name: "its agent reports tool calls", line: "goal x", events: started + openSuffix,
+			run: runIn("done", `"jail":"`+aJail+`"`, `"created":"2026-01-02T15:04:00Z"`),
+			decisions: items(`{"seq":7,"at":"2026-01-02T15:04:05Z","line":"bash: make test [AUTONOMOUS]"}`,
+				`{"seq":9,"at":"2026-01-02T15:04:05Z","line":"bash: \u001b[2J [DENIED]"}`),
+			jail:  `{"id":"` + aJail + `","state":"stopped","labels":{"glasshouse.goal":"r-1"}}`,
+			errs:  "r-1 in session s1\n" + clock + "   bash: make test [AUTONOMOUS]\n" + clock + "   bash: \\x1b[2J [DENIED]\n" + clock + " active\n",
+			asked: "GET /sandbox/" + aJail + "/decisions?after=0&from=2026-01-02T15%3A04%3A00Z&observed=false",
+		},
+		{
 			name: "events of others do not count", line: "goal x",
 			events: sse("", other) + started + openSuffix,
 			run:    runIn("done"),
@@ -131,6 +145,7 @@ func TestGoalFollowsRunToEnd(t *testing.T) {
 				answers["GET /chat/run/r-1"] = c.run
 			}
 			if c.jail != "" {
+				answers["GET /sandbox/"+aJail+"/decisions"] = cmp.Or(c.decisions, items())
 				answers["GET /jails/"+aJail] = c.jail
 			}
 			d := newScriptedDaemon(t, answers)

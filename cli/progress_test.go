@@ -325,7 +325,7 @@ func TestFollowedRunShowsWait(t *testing.T) {
 	c := newConsole(t)
 	c.resize(200, 20)
 	ended := c.start(t.Context(), nil, "--addr", addr, "goal", "x")
-	c.waitFor("waiting for the next event of r-1: the root filesystem debian trixie is not stored yet and is downloaded (")
+	c.waitFor("starting the agent: the root filesystem debian trixie is not stored yet and is downloaded (")
 	close(next)
 	c.wait(ended, 0)
 	got := strings.Split(c.final(), "\n")

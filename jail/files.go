@@ -72,6 +72,16 @@ func (xs *execs) stoppedFiles(ctx context.Context, j Jail) (*hostFiles, error) {
 	if err != nil {
 		return nil, errors.Join(err, unmount())
 	}
+	var targets []string
+	if j.Spec.Workspace != nil {
+		targets = append(targets, j.Spec.Workspace.At())
+	}
+	for _, m := range j.Spec.Mounts {
+		targets = append(targets, m.Target)
+	}
+	if err := root.Mounts(targets); err != nil {
+		return nil, errors.Join(err, root.Close(), unmount())
+	}
 	return &hostFiles{Root: root, unmount: unmount}, nil
 }
 

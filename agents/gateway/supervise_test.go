@@ -1,11 +1,16 @@
 package gateway
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"glasshouse/agents/run"
@@ -689,6 +694,46 @@ func TestNextReadingOfLimitedRun(t *testing.T) {
 		r := run.Run{Budget: budget.State{Limits: tt.limits, Consumed: tt.consumed}}
 		if got := nextReading(r); got != tt.want {
 			t.Errorf("limit %s: next reading in %s, want %s", name, got, tt.want)
+		}
+	}
+}
+
+// The first run of an agent on a host downloads its programs, which can take minutes.
+func TestInstallationOfAgentIsReported(t *testing.T) {
+	npm := t.TempDir()
+	if err := os.WriteFile(filepath.Join(npm, "npm"), []byte(`#!/bin/sh
+for arch in x64 arm64; do
+	mkdir -p node_modules/opencode-linux-$arch/bin && echo > node_modules/opencode-linux-$arch/bin/opencode
+done
+`), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", npm+":"+os.Getenv("PATH"))
+	env := newTestEnv(t)
+	env.cfg.Layers = t.TempDir()
+	env.cfg.Root = func(context.Context, jail.Rootfs) (fs.FS, error) { return fstest.MapFS{}, nil }
+	env.open()
+	for _, c := range []struct {
+		session string
+		want    int
+	}{
+		{"s-1", 1},
+		{"s-2", 0}, // installed
+	} {
+		r := env.order(c.session, "fix it", Agent{Preset: "opencode", Model: "m", Spawner: InJail})
+		env.await("the run has a jail", func() bool { return env.run(r.ID).Jail != "" })
+		events, err := env.runs.Events(t.Context(), c.session, 0, 100)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, e := range events {
+			if e.Kind == run.RunInstalling && e.Run == r.ID {
+				got = append(got, string(e.Body))
+			}
+		}
+		if len(got) != c.want || len(got) > 0 && !strings.Contains(got[0], `"installing npm opencode-linux-`) {
+			t.Errorf("%s: the events about an installation are %q, want %d", c.session, got, c.want)
 		}
 	}
 }

@@ -20,8 +20,9 @@ const (
 	SessionChanged    EventKind = "session.changed"
 	SessionClosed     EventKind = "session.closed"
 	RunCreated        EventKind = "run.created"
-	RunMoved          EventKind = "run.moved"  // changed its state
-	RunWarned         EventKind = "run.warned" // exceeds its time, or makes no progress
+	RunMoved          EventKind = "run.moved"      // changed its state
+	RunWarned         EventKind = "run.warned"     // exceeds its time, or makes no progress
+	RunInstalling     EventKind = "run.installing" // the programs of its agent
 	StepBegan         EventKind = "step.began"
 	StepEnded         EventKind = "step.ended"
 	MessageIn         EventKind = "message.in"

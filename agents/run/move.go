@@ -285,6 +285,14 @@ func (rs *runs) RestartTime(ctx context.Context, rid id.Run) (Run, error) {
 	})
 }
 
+// Installing adds to the event stream that programs are installed for the agent of a run.
+func (rs *runs) Installing(ctx context.Context, rid id.Run, what string) error {
+	_, err := rs.local.changeRun(ctx, rid, func(t *transaction, r *Run) error {
+		return t.event(rid, RunInstalling, map[string]any{"text": "installing " + what})
+	})
+	return err
+}
+
 // Warn adds a warning about a run to the event stream.
 func (rs *runs) Warn(ctx context.Context, rid id.Run, cause, text string) error {
 	_, err := rs.local.changeRun(ctx, rid, func(t *transaction, r *Run) error {

@@ -64,7 +64,6 @@ func reconnect(dir string, cg *cgroup.Cgroup, outward bool, keep *Connections) e
 	if err != nil {
 		return err
 	}
-	// Restore the addresses of both ends before either sends anything.
 	defer func() { closeSockets(streams) }()
 	for _, s := range streams {
 		if !s.internal() && !outward {
@@ -91,6 +90,7 @@ func reconnect(dir string, cg *cgroup.Cgroup, outward bool, keep *Connections) e
 			_ = s.restoreAddr() // on failure it stays closed
 		}
 	}
+	// Restore the addresses of both ends before either sends anything.
 	for _, step := range []func(*stream) error{(*stream).restoreAddr, (*stream).restoreQueues, (*stream).resume} {
 		for _, s := range inward {
 			if err := step(s); err != nil {

@@ -21,8 +21,10 @@ func (r *Root) Move(ctx context.Context, from, to string, replace bool) error {
 	defer unix.Close(fromDir)
 	toDir, toBase, err := r.parent("Move", to)
 	if err != nil {
-		if fault.FieldOf(err) != "" {
-			return fault.Fieldf("Move", "to", "%w", errors.Unwrap(err))
+		if e, ok := errors.AsType[*fault.Error](err); ok && e.Field != "" {
+			to := *e
+			to.Field = "to"
+			return &to
 		}
 		return err
 	}

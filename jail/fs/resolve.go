@@ -1,6 +1,7 @@
 package jailfs
 
 import (
+	"cmp"
 	"path"
 	"strings"
 
@@ -13,8 +14,30 @@ import (
 // (path_resolution(7)).
 const maxLinks = 40
 
-// open opens name below r. It returns ENOENT for files on hidden filesystems.
+// open opens name below r. It returns ENOENT for files on hidden filesystems, and
+// fault.Conflict for files below mounts that do not exist now.
 func (r *Root) open(name string, flags int, mode uint32) (int, error) {
+	fd, err := r.openVisible(name, flags, mode)
+	if r.mounts == nil || err != nil && err != unix.ENOENT {
+		return fd, err
+	}
+	var at string
+	var locateErr error
+	if err == nil {
+		at, locateErr = realPath(fd)
+	} else {
+		at, locateErr = r.locate(name)
+	}
+	if checkErr := cmp.Or(locateErr, r.checkMounts(at)); checkErr != nil {
+		if err == nil {
+			unix.Close(fd)
+		}
+		return -1, checkErr
+	}
+	return fd, err
+}
+
+func (r *Root) openVisible(name string, flags int, mode uint32) (int, error) {
 	fd, err := r.resolve(name, flags, mode)
 	if r.hidden == nil {
 		return fd, err
@@ -191,6 +214,17 @@ func (r *Root) parent(op, name string) (dir int, base string, err error) {
 		return -1, "", fault.Fieldf(op, "path", "%q does not name a file in a directory", name)
 	}
 	dir, err = r.open("./"+above, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err == nil && r.mounts != nil {
+		var at string
+		at, err = realPath(dir)
+		if err == nil {
+			err = r.checkMounts(path.Join(at, base))
+		}
+		if err != nil {
+			unix.Close(dir)
+			dir = -1
+		}
+	}
 	return dir, base, explain(op, name, err)
 }
 

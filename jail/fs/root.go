@@ -9,6 +9,7 @@ package jailfs
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path"
 	"strings"
@@ -27,6 +28,7 @@ type Root struct {
 	fd      int
 	openat2 bool // the kernel resolves paths; otherwise walk does
 	hidden  func(dev uint64) bool
+	mounts  []string // paths on the host
 }
 
 // Hide hides the filesystems for whose device hidden returns true: their files are not found
@@ -35,6 +37,52 @@ func (r *Root) Hide(hidden func(dev uint64) bool) { r.hidden = hidden }
 
 // hides reports whether a file is on a hidden filesystem.
 func (r *Root) hides(st *unix.Stat_t) bool { return r.hidden != nil && r.hidden(st.Dev) }
+
+// Mounts names the directories at which a running jail has mounts. Files there are a conflict
+// from now on: the mount would hide what is written now, and has other files than can be read
+// now. It must be called before all other methods.
+func (r *Root) Mounts(targets []string) error {
+	for _, target := range targets {
+		at, err := r.locate(target)
+		if err != nil {
+			return err
+		}
+		r.mounts = append(r.mounts, at)
+	}
+	return nil
+}
+
+// locate returns the path on the host that a name has or would have after its existing
+// directories are resolved.
+func (r *Root) locate(name string) (string, error) {
+	name = path.Join("/", name)
+	for above := name; ; above = path.Dir(above) {
+		fd, err := r.resolve(above, unix.O_PATH, 0)
+		if err != nil && above != "/" {
+			continue // it does not exist; its parent may be a symlink
+		}
+		if err != nil {
+			return "", err
+		}
+		at, err := realPath(fd)
+		unix.Close(fd)
+		return path.Join(at, strings.TrimPrefix(name, above)), err
+	}
+}
+
+// checkMounts returns an error if a path on the host is at or below a mount.
+func (r *Root) checkMounts(at string) error {
+	for _, m := range r.mounts {
+		if at == m || strings.HasPrefix(at, m+"/") {
+			return &fault.Error{Op: "open", Kind: fault.Conflict, Field: "path",
+				Err: errors.New("the file is on a mount, which only a running jail has"), Remedy: "start the jail first"}
+		}
+	}
+	return nil
+}
+
+// realPath returns the path of an open file without symlinks.
+func realPath(fd int) (string, error) { return os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd)) }
 
 // Open returns a Root for dir. The caller closes it.
 func Open(dir string) (*Root, error) {
@@ -62,7 +110,7 @@ func (r *Root) sub(name string) (*Root, error) {
 		return nil, err
 	}
 	s := newRoot(fd, name)
-	s.openat2, s.hidden = r.openat2, r.hidden
+	s.openat2, s.hidden, s.mounts = r.openat2, r.hidden, r.mounts
 	return s, nil
 }
 
