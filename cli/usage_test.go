@@ -213,7 +213,7 @@ func TestCommandStartsNoDaemonInPlaceOfService(t *testing.T) {
 			t.Fatal(err)
 		}
 		code, _, errs := runWithoutDaemon(t, map[string]string{"HOME": dir}, "--data", dir, "jail", "ls")
-		if code != 1 || !strings.Contains(errs, "is a service") || !strings.Contains(errs, "service.json") {
+		if code != 1 || !strings.Contains(errs, "runs as a service") || !strings.Contains(errs, "service.json") {
 			t.Errorf("service %+v: exit code %d and stderr %q, want 1 and a message about the service", *s, code, errs)
 		}
 		if _, err := os.Stat(filepath.Join(dir, "daemon.log")); err == nil {

@@ -114,7 +114,7 @@ func (e *entry) running(op string) (*liveInstance, error) {
 	case Created, Stopped, Failed:
 		notRunning.Remedy = "start it first"
 	case Paused:
-		notRunning.Remedy = "resume it first"
+		notRunning.Remedy = "resume the jail first"
 	}
 	return nil, notRunning
 }

@@ -164,7 +164,7 @@ func TestOperationsOnNonRunningJailNameRemedy(t *testing.T) {
 		}{
 			{created.ID, fault.Conflict, "start it first"},
 			{stopped.ID, fault.Conflict, "start it first"},
-			{paused.ID, fault.Conflict, "resume it first"},
+			{paused.ID, fault.Conflict, "resume the jail first"},
 			{"j-none", fault.NotFound, ""},
 		} {
 			if err := talk(m, t.Context(), c.jid); !errors.Is(err, c.kind) || fault.RemedyOf(err) != c.remedy {
