@@ -196,7 +196,7 @@ func TestForeignHostsAndOriginsAreRefused(t *testing.T) {
 			t.Errorf("Host %q: %d, want %d", host, got.status, status)
 		}
 	}
-	// Also routes that need no token.
+	// The check also applies to routes that require no token.
 	d.refused(403, req{method: "GET", path: "/openapi.json", header: map[string]string{"Host": "evil.example"}})
 
 	for origin, status := range map[string]int{

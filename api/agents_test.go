@@ -133,8 +133,8 @@ func TestReportedDecisionStatesWhetherRecorded(t *testing.T) {
 	}
 }
 
-// TestExplainPolicyUsesJailDirectory verifies that patterns are relative to the jail's
-// project, also if the request contains a policy.
+// TestExplainPolicyUsesJailDirectory verifies that patterns are relative to the jail's project,
+// even if the request contains a policy.
 func TestExplainPolicyUsesJailDirectory(t *testing.T) {
 	d := open(t, apitest.New())
 	text := `{"permission": {"edit": {"*": "deny", "src/*": "allow"}}, "agent": {"reviewer": {"permission": {"edit": "deny"}}}}`

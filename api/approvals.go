@@ -222,7 +222,7 @@ func (h *approvalHandler) streamApprovals(w http.ResponseWriter, r *http.Request
 	sub := h.approvals.Subscribe()
 	defer sub.Close()
 	out := startEvents(w, writeTime)
-	if err := out.beat(); err != nil { // confirms that the stream is open, also if no request is pending
+	if err := out.beat(); err != nil { // confirms that the stream is open, even if no request is pending
 		return nil
 	}
 	for _, p := range h.approvals.Pending() {

@@ -15,10 +15,10 @@ import (
 	"glasshouse/policy/access"
 )
 
-// A connection holds what the listener knows about a client before it reads a request.
+// A connection contains the properties of a client that are known before its first request.
 type connection struct {
 	local  bool
-	caller access.Caller // of a local connection
+	caller access.Caller // caller of a local connection
 	err    error         // why a local client was not identified
 }
 

@@ -94,7 +94,7 @@ func overridesOf(b wire.Overrides, had jail.Limits) (snapshot.Overrides, error) 
 		return snapshot.Overrides{}, fault.Fieldf("api.overridesOf", "network", "%q is not one of isolated, proxy, bridged, full", text.Clip(b.Network, 64))
 	}
 	if b.KeepConnections {
-		return snapshot.Overrides{}, fault.Fieldf("api.overridesOf", "keep_connections", "a connection can belong to one jail only; only a rewind of the snapshot's own jail can keep it")
+		return snapshot.Overrides{}, fault.Fieldf("api.overridesOf", "keep_connections", "a connection can belong to only one jail; only a rewind of the snapshot's own jail can keep connections")
 	}
 	o := snapshot.Overrides{Name: b.Name, Labels: b.Labels, Hostname: b.Hostname, Network: network}
 	if b.Limits != (wire.Limits{}) {

@@ -270,7 +270,7 @@ func (h *capabilityHandler) replayCall(ctx context.Context, p oneEntry, _ none) 
 	}
 	var rec govern.CallRecord
 	if e.Kind != chain.CallEnded {
-		return wire.Replayed{}, fault.Newf(fault.Invalid, "api.replayCall", p.Seq, "the entry is not the end of a call but %s", e.Kind)
+		return wire.Replayed{}, fault.Newf(fault.Invalid, "api.replayCall", p.Seq, "the entry is not the end of a call; its kind is %s", e.Kind)
 	}
 	if err := json.Unmarshal(e.Body, &rec); err != nil {
 		return wire.Replayed{}, fmt.Errorf("read entry %d: %w", seq, err)

@@ -43,7 +43,7 @@ var noChain = fault.Cannot("api.chain", "this daemon has no audit log", "start t
 // auditLog reads and writes the audit log for handlers.
 type auditLog struct {
 	chain    Chain    // nil: none
-	governor Governor // nil: none; it writes entries
+	governor Governor // writes pending entries; nil: no policy engine
 }
 
 // flushed returns the chain after all finished operations are recorded in it.
@@ -284,12 +284,12 @@ type trailFilter struct {
 	Until    *time.Time `query:"until" description:"End of the time range, exclusive."`
 }
 
-// lets reports whether the filter matches a decision. The chain filters by time.
+// lets reports whether the filter accepts a decision. The chain filters by time.
 func (f trailFilter) lets(t wire.TrailEntry) bool {
 	return (f.Observed == "" || t.Observed == (f.Observed == "true")) && (f.Tool == "" || t.Action == f.Tool) && (f.Tag == "" || t.Tag == f.Tag)
 }
 
-// listDecisions lists the decisions about a jail. They are available as long as the chain is, also
+// listDecisions lists the decisions about a jail. They are available as long as the chain is, even
 // after the jail was deleted.
 func (h *chainHandler) listDecisions(ctx context.Context, p trailParams, _ none) (wire.Page[wire.TrailEntry], error) {
 	return h.audit.decisions(ctx, p)

@@ -15,7 +15,7 @@ import (
 	"glasshouse/policy/egress"
 )
 
-// networkHandler serves what the events of jails and the audit log show about their network.
+// networkHandler serves the network activity of jails, derived from their events and the audit log.
 type networkHandler struct {
 	recordings *recordings
 	jails      Manager

@@ -243,7 +243,8 @@ func (h *diffHandler) compareSnapshot(w http.ResponseWriter, r *http.Request, p 
 	return h.compare(w, r, snapshot.Side{Snapshot: p.ID}, p.compareParams)
 }
 
-// comparisonPolicy is reportPolicy for a comparison.
+// comparisonPolicy is the Content-Security-Policy of a comparison page, as reportPolicy is that of
+// a report.
 var comparisonPolicy = report.ComparisonPolicy + "; sandbox"
 
 func (h *diffHandler) compare(w http.ResponseWriter, r *http.Request, from snapshot.Side, p compareParams) error {

@@ -250,7 +250,7 @@ func waited(s string) (time.Duration, error) {
 	}
 	d, err := time.ParseDuration(s)
 	if err != nil || d < 0 {
-		return 0, fault.Fieldf("api.waited", "wait", "%q is not a time such as 20s", text.Clip(s, 64))
+		return 0, fault.Fieldf("api.waited", "wait", "%q is not a duration such as 20s", text.Clip(s, 64))
 	}
 	return min(d, maxWait), nil
 }
@@ -451,12 +451,12 @@ func (h *agentHandler) siblingRequests(ctx context.Context, p siblingRequestPara
 	return w, err
 }
 
-type oneErrand struct {
+type replySiblingParams struct {
 	ID      string     `path:"id"`
 	Request id.Request `path:"request"`
 }
 
-func (h *agentHandler) replySibling(ctx context.Context, p oneErrand, b wire.ReplySibling) (wire.Coordinated, error) {
+func (h *agentHandler) replySibling(ctx context.Context, p replySiblingParams, b wire.ReplySibling) (wire.Coordinated, error) {
 	c, err := h.own(ctx, id.Jail(p.ID))
 	if err != nil {
 		return wire.Coordinated{}, err

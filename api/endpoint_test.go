@@ -127,7 +127,7 @@ func (s announced) Accept() (net.Conn, error) {
 }
 
 func (d *harness) serveOne(l announced, local bool) {
-	defer l.begun() // also if Serve fails
+	defer l.begun() // runs also if Serve fails
 	if err := d.server.Serve(l, local); err != nil {
 		d.t.Errorf("Serve: %v", err)
 	}

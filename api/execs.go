@@ -141,7 +141,7 @@ func (h *execHandler) feed(j id.Jail, x id.Exec, in input) (taken <-chan struct{
 		defer leave()
 		defer close(done)
 		err := h.writeTo(h.streams.closing, j, x, bytes.NewReader(in.data), !in.open)
-		if err != nil && h.streams.closing.Err() == nil { // the command has ended or closed its stdin; its status shows that
+		if err != nil && h.streams.closing.Err() == nil { // the command has ended or closed its stdin, which its status shows
 			h.log.Debug("command did not read its input", "jail", j, "exec", x, "err", err)
 		}
 	}()
@@ -185,8 +185,8 @@ func (h *execHandler) run(ctx context.Context, j id.Jail, req jail.ExecRequest, 
 	return pump(stream, detaching(stream, each))
 }
 
-// detaching returns a function that calls each, and detaches the stream if each fails because
-// the client is gone. A lossless command then waits for some time for the client to reconnect.
+// detaching returns a function that calls each, and detaches the stream if each fails because the
+// client has disconnected. A lossless command then waits for some time for the client to reconnect.
 func detaching(stream *control.Stream, each func(protocol.Chunk) error) func(protocol.Chunk) error {
 	return func(c protocol.Chunk) error {
 		err := each(c)
@@ -421,7 +421,7 @@ func (h *execHandler) followExec(w http.ResponseWriter, r *http.Request, p getEx
 		return err
 	}
 	if p.Lossless && !access.CallerOf(r.Context()).Role.Allows(access.Operator) {
-		return fault.Newf(fault.Denied, "api.followExec", "", "lossless can slow the command down and needs the role operator")
+		return fault.Newf(fault.Denied, "api.followExec", "", "lossless can slow down the command and requires the role operator")
 	}
 	defer h.metrics.opened("exec")()
 	w.(*recorder).stream = true

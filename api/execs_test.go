@@ -92,7 +92,7 @@ func TestOutputIsTruncatedAtRuneBoundary(t *testing.T) {
 	}
 }
 
-// A later request returns the end of the output, also while the command still writes.
+// A later request returns the end of the output, even while the command still writes.
 func TestGetExecReturnsEndOfOutput(t *testing.T) {
 	d := open(t, apitest.Start(t), func(o *api.Options) { o.MaxOutput = 10 })
 	j := d.running()

@@ -159,7 +159,7 @@ type feed struct {
 	chain Chain
 	at    int64 // number of the last processed entry; -1: no audit log
 
-	tick      uint64 // of the last jail rows that were sent
+	tick      uint64 // tick of the last jail rows that were sent
 	schedules []byte // as last sent
 	looked    time.Time
 }

@@ -262,7 +262,7 @@ func (h *policyHandler) evaluate(ctx context.Context, q policy.Question, waitMS 
 	if _, err := h.jails.Get(ctx, q.Subject.Jail); err != nil {
 		return wire.Verdict{}, err
 	}
-	// Callers must not set attributes that only an observer can know.
+	// Only an observer can determine these attributes, so callers must not set them.
 	for _, seen := range []string{"observed", "cut", "cwd"} {
 		delete(q.Attributes, seen)
 	}

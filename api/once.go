@@ -105,7 +105,7 @@ func (rp *replayer) answer(w http.ResponseWriter, r *http.Request, body []byte, 
 	return nil
 }
 
-// land executes a claimed request and settles the claim, also if the client disconnects or do
+// land executes a claimed request and settles the claim, even if the client disconnects or do
 // panics.
 func (rp *replayer) land(ctx context.Context, k replay.Key, do func() (replay.Response, error)) (replay.Response, error) {
 	// Storing the response has its own timeout, because do may take minutes: the first jail of

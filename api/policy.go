@@ -17,7 +17,7 @@ func policyOf(w wire.Snapshots) (jail.Snapshots, error) {
 	var err error
 	p.Every, err = time.ParseDuration(w.Every)
 	if err != nil || p.Every == 0 {
-		return p, fault.Fieldf("api.policyOf", "snapshots.every", "%q is not a time such as 10m", text.Clip(w.Every, 64))
+		return p, fault.Fieldf("api.policyOf", "snapshots.every", "%q is not a duration such as 10m", text.Clip(w.Every, 64))
 	}
 	return p, nil
 }

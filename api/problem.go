@@ -19,7 +19,7 @@ import (
 // A kindInfo is the documentation of an error kind.
 type kindInfo struct {
 	title string
-	about string // the cause, and what the caller can do
+	about string // the cause and the remedy
 }
 
 // kinds has all error kinds. The empty kind is an internal error.

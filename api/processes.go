@@ -10,7 +10,7 @@ import (
 	"glasshouse/observe/report"
 )
 
-// activityHandler serves what the events of jails show: processes, states at earlier times,
+// activityHandler serves data derived from the events of jails: processes, states at earlier times,
 // system calls and reports.
 type activityHandler struct {
 	recordings *recordings

@@ -132,7 +132,7 @@ func instant(field, s string, now time.Time) (time.Time, error) {
 	}
 	d, err := time.ParseDuration(s)
 	if err != nil || d < 0 {
-		return time.Time{}, fault.Fieldf("api.instant", field, "%q is neither a time such as 2026-01-02T15:04:05Z nor how long ago, such as 5m", text.Clip(s, 64))
+		return time.Time{}, fault.Fieldf("api.instant", field, "%q is neither a time such as 2026-01-02T15:04:05Z nor a duration before now, such as 5m", text.Clip(s, 64))
 	}
 	return now.Add(-d), nil
 }

@@ -112,7 +112,7 @@ func TestEventsOfPastAndFuture(t *testing.T) {
 	all.want("1 syscall", "2 proc", "3 net")
 	some := d.stream(req{as: access.Viewer, method: "GET", path: path + "?q=type:proc", header: map[string]string{"Accept": "text/event-stream"}})
 	some.want("2 proc")
-	later := d.stream(req{as: access.Viewer, method: "GET", path: path + "?after=1", header: map[string]string{"Last-Event-ID": "2"}}) // the header knows better
+	later := d.stream(req{as: access.Viewer, method: "GET", path: path + "?after=1", header: map[string]string{"Last-Event-ID": "2"}}) // the header takes precedence
 	later.want("3 net")
 	fresh := d.stream(req{as: access.Viewer, method: "GET", path: path + "?tail=0"})
 
@@ -337,7 +337,7 @@ func TestNetworkLog(t *testing.T) {
 	}
 }
 
-// block is a block of a pcapng file.
+// block returns a block of a pcapng file.
 func block(kind uint32, body string) []byte {
 	n := uint32(12 + len(body))
 	b := binary.LittleEndian.AppendUint32(nil, kind)

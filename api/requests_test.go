@@ -489,7 +489,7 @@ func TestIdempotencyKey(t *testing.T) {
 
 	d.refused(400, req{as: access.Operator, method: "POST", path: "/jails", body: "{}", header: map[string]string{"Idempotency-Key": strings.Repeat("k", 256)}})
 	d.refused(400, req{as: access.Operator, method: "POST", path: "/jails", body: "{}", header: map[string]string{"Idempotency-Key": "a b"}})
-	// State changes can be replayed too. GET ignores keys.
+	// State changes can also be replayed. GET ignores keys.
 	for range 2 {
 		d.want(200, req{as: access.Operator, method: "POST", path: "/jails/" + string(first.ID) + "/start", header: map[string]string{"Idempotency-Key": "start"}}, nil)
 		d.want(200, req{as: access.Operator, method: "GET", path: "/jails", header: map[string]string{"Idempotency-Key": "list"}}, nil)

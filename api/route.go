@@ -37,7 +37,7 @@ type operation struct {
 	stream bool // a stream of unlimited duration: its latency is not measured
 	wait   bool // may wait indefinitely: canceled when the daemon stops
 
-	missing error // the daemon lacks what the operation needs
+	missing error // set if the daemon lacks a component that the operation needs
 	serve   func(replays *replayer, w http.ResponseWriter, r *http.Request) error
 }
 

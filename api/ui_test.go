@@ -44,7 +44,7 @@ func TestUIRoutes(t *testing.T) {
 			t.Errorf("%s: got the UI, want the API response", path)
 		}
 	}
-	// Programs get API responses, whatever they accept.
+	// Programs get API responses, regardless of the Accept header.
 	for _, accept := range []string{"application/json", "*/*", browser, ""} {
 		d.refused(401, req{method: "GET", path: "/jails", header: map[string]string{"Accept": accept}})
 		if got := d.do(req{as: access.Viewer, method: "GET", path: "/jails", header: map[string]string{"Accept": accept}}); !strings.HasPrefix(string(got.body), `{"items":`) {

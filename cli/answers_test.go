@@ -99,7 +99,7 @@ func (d *scriptedDaemon) run(stdin string, args ...string) (code int, stdout, st
 	return d.runIn(d.Context(), stdin, args...)
 }
 
-// runIn is run with a context.
+// runIn is like run, but with a context.
 func (d *scriptedDaemon) runIn(ctx context.Context, stdin string, args ...string) (code int, stdout, stderr string) {
 	d.Helper()
 	var out, errs bytes.Buffer
@@ -199,7 +199,7 @@ func TestCommandRequestsAndOutput(t *testing.T) {
 			out: []string{"id", aJail, "name", "web", "state", "running", "backend", "oci runc", "network", "isolated", "limits", "weight 256, memory 512 MiB, disk 1 GiB, 128 processes"}},
 		{line: "jail show web", answers: m{"GET /jails?name=web": items(jailJSON), "GET /jails/" + aJail: jailJSON}, want: []string{"GET /jails?name=web", "GET /jails/" + aJail}, out: []string{aJail}},
 		{line: "jail show none", answers: m{"GET /jails": items()}, want: []string{"GET /jails?name=none"}, errs: `no jail has the id or the name "none"`, code: 1},
-		{line: "jail show web", answers: m{"GET /jails": items(jailJSON, `{"id":"j-bbbbbbbbbbbb"}`)}, want: []string{"GET /jails?name=web"}, errs: "2 have the name \"web\": j-aaaaaaaaaaaa j-bbbbbbbbbbbb\n  try: use an id", code: 1},
+		{line: "jail show web", answers: m{"GET /jails": items(jailJSON, `{"id":"j-bbbbbbbbbbbb"}`)}, want: []string{"GET /jails?name=web"}, errs: "2 objects have the name \"web\": j-aaaaaaaaaaaa j-bbbbbbbbbbbb\n  try: use an id", code: 1},
 		{line: "jail start " + aJail, answers: m{"POST /jails/" + aJail + "/start": jailJSON}, want: []string{"POST /jails/" + aJail + "/start"}, out: []string{aJail + "\n"}},
 		{line: "jail start " + aJail + " j-bbbbbbbbbbbb", answers: m{"POST /jails/" + aJail + "/start": jailJSON, "POST /jails/j-bbbbbbbbbbbb/start": `409 {"title":"conflict","status":409,"detail":"the jail is running","remedy":"stop it first"}`},
 			want: []string{"POST /jails/" + aJail + "/start", "POST /jails/j-bbbbbbbbbbbb/start"}, out: []string{aJail + "\n"}, errs: "glasshouse: j-bbbbbbbbbbbb: the jail is running\n  try: stop it first\n", code: 1},

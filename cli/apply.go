@@ -138,7 +138,7 @@ func (a *applier) refuseRenamed(c wire.Change) (why string, err error) {
 func localPath(p string) (string, error) {
 	rel, ok := strings.CutPrefix(p, "/")
 	if !ok || rel == "" || path.Clean(p) != p {
-		return "", fmt.Errorf("daemon sent a path that is not clean: %q", p)
+		return "", fmt.Errorf("the daemon sent a path that is not clean: %q", p)
 	}
 	return rel, nil
 }

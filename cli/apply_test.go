@@ -341,7 +341,7 @@ func TestApplyCommit(t *testing.T) {
 	}
 }
 
-func TestApplyCommitOfNothing(t *testing.T) {
+func TestApplyCommitWithoutChanges(t *testing.T) {
 	for _, changes := range [][]string{nil, {`{"path":"/debug.log","kind":"added","type":"file","mode":"644"}`}, {`{"path":"/empty","kind":"added","type":"dir","mode":"755"}`}} {
 		w := newRepository(t, changes...)
 		code, out, errs := w.run("", "apply", aJail, "--commit")
@@ -372,7 +372,7 @@ func TestApplyCommitRefusals(t *testing.T) {
 		"no author": {func(w *workspace) {
 			w.git("config", "user.useConfigOnly", "true")
 			w.git("config", "--unset", "user.email")
-		}, "the author is unknown"},
+		}, "git has no author configured"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("HOME", t.TempDir())

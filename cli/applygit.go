@@ -29,7 +29,7 @@ func openGitRepo(ctx context.Context, dir string) (*gitRepo, error) {
 	}
 	for _, ident := range []string{"GIT_AUTHOR_IDENT", "GIT_COMMITTER_IDENT"} {
 		if _, err := g.git(ctx, "", "var", ident); err != nil {
-			return nil, &fault.Error{Op: "commit", On: dir, Kind: fault.Conflict, Err: fmt.Errorf("the author is unknown: %w", err),
+			return nil, &fault.Error{Op: "commit", On: dir, Kind: fault.Conflict, Err: fmt.Errorf("git has no author configured: %w", err),
 				Remedy: `git config --global user.name "NAME" && git config --global user.email EMAIL`}
 		}
 	}

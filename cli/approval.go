@@ -282,7 +282,7 @@ const effectTimeout = time.Minute
 // awaitInstall waits until the answer about a capability or a bundle takes effect, so that the
 // next command sees it. It returns a line that describes the result.
 func awaitInstall(ctx context.Context, cl *client.Client, what string) (string, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, effectTimeout, fault.Newf(fault.Timeout, "cli.Approve", what, "the answer is stored but has not taken effect yet"))
+	ctx, cancel := context.WithTimeoutCause(ctx, effectTimeout, fault.Newf(fault.Timeout, "cli.Approve", what, "the answer is stored, but has not yet taken effect"))
 	defer cancel()
 	for {
 		became, err := installResult(ctx, cl, what)

@@ -36,7 +36,7 @@ type Env struct {
 	Stderr   io.Writer
 	Getenv   func(string) string
 	UID      int
-	Programs fs.FS // of the daemon: see daemon.Daemon
+	Programs fs.FS // programs of the daemon: see daemon.Daemon
 }
 
 // Exit codes other than those that `run` and `exec` take from the command.
@@ -177,7 +177,7 @@ type command struct {
 	usersLock *os.File // holds a shared lock while this process uses a daemon
 
 	showing    atomic.Bool     // a progress is shown
-	noProgress bool            // none is shown, because the output goes to the same terminal
+	noProgress bool            // do not show progress, because the output goes to the same terminal
 	caught     <-chan struct{} // closed when the command has handled an interrupt; nil: it handles none
 }
 

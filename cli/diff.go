@@ -197,8 +197,8 @@ func (c *command) showPatch(ctx context.Context, cl *client.Client, from, to str
 	return nil
 }
 
-// showPatchOfSnapshot is showPatch for the changes that lead to a snapshot. The daemon returns
-// them in one response.
+// showPatchOfSnapshot is like showPatch, but for the changes that lead to a snapshot. The daemon
+// returns them in one response.
 func showPatchOfSnapshot(ctx context.Context, cl *client.Client, from, to string, trees []string, out screen) error {
 	c, err := cl.Compare(ctx, from, to, client.CompareOptions{Only: trees, Unified: true})
 	if err != nil {

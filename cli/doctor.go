@@ -83,7 +83,7 @@ func classified(probes []wire.Probe) []wire.Probe {
 	if slices.ContainsFunc(probes, func(p wire.Probe) bool { return p.Need != "" }) {
 		return probes
 	}
-	probes = slices.Clone(probes) // the JSON output has what the daemon reported
+	probes = slices.Clone(probes) // the JSON output must keep the probes as the daemon reported them
 	root := slices.ContainsFunc(probes, func(p wire.Probe) bool { return p.Name == "root" && p.Status == "ok" })
 	daemon.Classify(probes, root, "", "")
 	return probes

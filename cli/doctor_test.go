@@ -9,7 +9,7 @@ import (
 	"glasshouse/api/wire"
 )
 
-// doctorAnswers are the answers of a daemon with these probes.
+// doctorAnswers returns the responses of a daemon with these probes.
 func doctorAnswers(t *testing.T, list ...wire.Probe) map[string]string {
 	b, err := json.Marshal(map[string]any{"items": list})
 	if err != nil {

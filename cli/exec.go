@@ -40,7 +40,7 @@ func (f *execFlags) request(argv []string, getenv func(string) string) (wire.Exe
 	}, err
 }
 
-// exec is jail exec without the word jail.
+// exec is the short form of the command jail exec.
 func (c *command) exec() *cobra.Command { return c.jailExec() }
 
 func (c *command) jailExec() *cobra.Command {
@@ -217,7 +217,7 @@ var signalNames = map[syscall.Signal]string{
 func (c *command) exitOf(x wire.Exec) error {
 	switch {
 	case x.ExitCode == nil: // never success: a script would continue
-		complain(c.env.Stderr, errors.New("the daemon does not know the exit code of the command"))
+		complain(c.env.Stderr, errors.New("the exit code of the command is unknown"))
 		return exitCode(exitDaemon)
 	case *x.ExitCode == 0:
 		return nil

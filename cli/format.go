@@ -109,7 +109,7 @@ func yamlNode(dec *json.Decoder) (*yaml.Node, error) {
 	return &yaml.Node{Kind: yaml.ScalarNode, Value: cmp.Or(map[any]string{true: "true", false: "false"}[tok], "null")}, nil
 }
 
-// naming lists the fields that identify an object, the first that it has counts.
+// naming lists the fields that identify an object. The first field that the object has is used.
 var naming = []string{"id", "name", "digest", "path", "host", "seq", "token"}
 
 // namesIn returns one line for the object, or for each object of the list.

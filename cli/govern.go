@@ -113,7 +113,7 @@ func (f *egressFlags) request() (*wire.Egress, error) {
 	return e, nil
 }
 
-// parseAllow parses HOST[:PORT,...]. An IPv6 address stands in brackets.
+// parseAllow parses HOST[:PORT,...]. An IPv6 address must be in brackets.
 func parseAllow(s string) (wire.EgressRule, error) {
 	host, ports := s, ""
 	if i := strings.LastIndexByte(s, ':'); i >= 0 && !strings.HasSuffix(s, "]") {

@@ -119,7 +119,7 @@ func jsonOf(n *yaml.Node, t reflect.Type, path string) (any, error) {
 		return wrong("a single value")
 	}
 	switch t.Kind() {
-	case reflect.String: // also of a number, such as the uid of user
+	case reflect.String: // a number is also accepted, for example the uid in user
 		return n.Value, nil
 	case reflect.Bool:
 		b, err := strconv.ParseBool(n.Value)

@@ -47,7 +47,7 @@ func TestManPageForEachCommand(t *testing.T) {
 	t.Run("groff", func(t *testing.T) { lint(t, pages, "groff", "-man", "-Tutf8", "-ww", "-z") })
 }
 
-// lint has a reader of manuals say what is wrong with pages.
+// lint runs a tool that checks manual pages, and reports its findings.
 func lint(t *testing.T, pages []string, tool string, args ...string) {
 	if _, err := exec.LookPath(tool); err != nil {
 		t.Skip(err)

@@ -78,7 +78,7 @@ type versions struct {
 	Platform string        `json:"platform"`
 	Daemon   *wire.Version `json:"daemon,omitempty"`
 	Reason   string        `json:"reason,omitempty"`   // why there is no daemon
-	Backends []string      `json:"backends,omitempty"` // that can run jails
+	Backends []string      `json:"backends,omitempty"` // backends that can run jails
 }
 
 func (c *command) version() *cobra.Command {

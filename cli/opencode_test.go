@@ -30,7 +30,7 @@ func mustRead(t *testing.T, name string) string {
 	return string(data)
 }
 
-// TestOpenCodeInit: existing files are overwritten only with --force, and then all of them.
+// Existing files are overwritten only with --force, and then all of them.
 func TestOpenCodeInit(t *testing.T) {
 	dir := t.TempDir()
 	code, said := openCodeInit(t, dir)
@@ -46,7 +46,7 @@ func TestOpenCodeInit(t *testing.T) {
 		t.Errorf("a second time: code %d: %s", code, said)
 	}
 
-	// One file was changed and one was removed: nothing is written.
+	// If one file was changed and one was removed, nothing is written.
 	agents := filepath.Join(dir, "AGENTS.md")
 	if err := os.WriteFile(agents, []byte("mine"), 0o600); err != nil {
 		t.Fatal(err)

@@ -122,7 +122,7 @@ func (c *command) awaitService(ctx context.Context, cl *client.Client, s service
 				remedy = "glasshouse serve --data " + c.dataDir() + " --config " + s.Config
 			}
 			return &fault.Error{Op: "connect", On: c.dataDir(), Kind: fault.Unavailable,
-				Err:    fmt.Errorf("the daemon of this data directory is a service, and did not respond for %s", restartTime),
+				Err:    fmt.Errorf("the daemon of this data directory runs as a service and did not respond within %s", restartTime),
 				Remedy: remedy + "; if it is no longer a service, remove " + serviceFile(c.dataDir())}
 		}
 		select {

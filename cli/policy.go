@@ -18,8 +18,8 @@ last one. Its value has comma-separated settings:
   keep=last:N/hourly:N/daily:N retention; default last:5/hourly:24/daily:7
   connections=keep             on a rewind, keep unused external connections by default`
 
-// parsePolicy parses when automatic snapshots of a jail are taken. The daemon checks the values;
-// parsePolicy checks only the parts that the daemon does not see.
+// parsePolicy parses a description of when automatic snapshots of a jail are taken. The daemon
+// checks the values; parsePolicy checks only the parts that the daemon does not see.
 func parsePolicy(s string) (wire.Snapshots, error) {
 	var p wire.Snapshots
 	if s == "" {

@@ -41,9 +41,10 @@ type progress struct {
 	done   chan struct{} // closed when the line is removed
 }
 
-// progress shows what the command waits for, until end is called. It calls what for each update
-// of the line. If standard error is not a terminal, nothing is shown: scripts and logs keep their
-// output. The same applies to --json, and while another progress is shown.
+// progress displays a line that describes what the command waits for, until end is called. It calls
+// what to get the text of each update. If standard error is not a terminal, nothing is shown:
+// scripts and logs keep their output. The same applies to --json, and while another progress is
+// shown.
 func (c *command) progress(what func(context.Context) string) *progress {
 	out, ok := c.env.Stderr.(*os.File)
 	if !ok || !isTerminal(out) || c.json || c.noProgress || c.env.Getenv("TERM") == "dumb" || !c.showing.CompareAndSwap(false, true) {
@@ -133,7 +134,8 @@ func (p *progress) line(ctx context.Context) string {
 	return line + fmt.Sprintf(" (%s)", time.Since(p.begun).Truncate(time.Second))
 }
 
-// slowRequests are the requests whose progress is shown, and what the daemon does meanwhile.
+// slowRequests lists the requests whose progress is shown, with a description of what the daemon
+// does.
 var slowRequests = []struct{ method, path, what string }{
 	{"POST", "/jails", "creating the jail"},
 	{"POST", "/jails/*/start", "starting the jail"},
@@ -258,8 +260,8 @@ func rootfsOf(req *http.Request) (r wire.Rootfs, ok bool) {
 	return create.Rootfs, err == nil
 }
 
-// missingRootfs says that the daemon has to download or build a root filesystem first, or returns
-// "". The daemon stores root filesystems, so this takes long only once.
+// missingRootfs returns a message if the daemon has to download or build a root filesystem first,
+// otherwise "". The daemon stores root filesystems, so this takes long only once.
 func (c *command) missingRootfs(ctx context.Context, r wire.Rootfs) string {
 	cl, err := c.dial()
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 )
 
 // screenOf returns what a terminal shows after it has received seen, without empty lines at the
-// end. It fails the test if seen has other control sequences than those of the progress.
+// end. It fails the test if seen has other control sequences than those of the progress line.
 func screenOf(t *testing.T, seen string) string {
 	t.Helper()
 	lines := [][]rune{nil}

@@ -48,7 +48,7 @@ func (c *command) interact(ctx context.Context, in *os.File) (err error) {
 		io.Reader
 		io.Writer
 	}{in, c.env.Stdout}, "")
-	if width, height, err := term.GetSize(int(in.Fd())); err == nil && width > 0 { // a terminal may not know its size
+	if width, height, err := term.GetSize(int(in.Fd())); err == nil && width > 0 { // the size of a terminal may be unknown
 		t.SetSize(width, height)
 	}
 	kept, err := openHistory(historyFile(c.env.Getenv))
@@ -243,8 +243,7 @@ func commonPrefix(names []string) string {
 	return prefix
 }
 
-// explain is an error of a program for a person: where it happened, and in which
-// calls.
+// explain returns an error with details for a person: the position of the error and the call stack.
 func explain(err error, src []byte) error {
 	e, ok := errors.AsType[*form.Error](err)
 	if !ok {
@@ -263,7 +262,7 @@ func explain(err error, src []byte) error {
 	return programError{b.String(), e}
 }
 
-// A programError is what a program failed with, told at length.
+// A programError is the error of a program with a detailed message.
 type programError struct {
 	text string
 	err  error
@@ -285,7 +284,7 @@ func historyFile(getenv func(string) string) string {
 	return filepath.Join(stateDir(getenv), "rtfs-history")
 }
 
-// stateDir is where the commands keep what is their user's.
+// stateDir returns the directory for the state that the commands keep per user.
 func stateDir(getenv func(string) string) string {
 	state := getenv("XDG_STATE_HOME")
 	if state == "" {

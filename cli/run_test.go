@@ -26,8 +26,8 @@ func sse(name string, v any) string {
 
 const anExec = id.Exec("x-aaaaaaaaaaaa")
 
-// execStart is the start of a command's stream, with its output: the text after stdout: or
-// stderr:.
+// execStart returns the start of a command's stream with its output: the texts after "stdout:" or
+// "stderr:".
 func execStart(writes ...string) string {
 	s := sse(wire.EventStart, wire.Exec{ID: anExec, Argv: []string{"ls"}, Running: true})
 	for _, w := range writes {
@@ -37,7 +37,7 @@ func execStart(writes ...string) string {
 	return s
 }
 
-// execExit is the end of a command's stream.
+// execExit returns the end of a command's stream.
 func execExit(code int) string { return sse(wire.EventExit, wire.Exec{ID: anExec, ExitCode: &code}) }
 
 const execPath = "POST /jails/" + aJail + "/exec"
@@ -80,7 +80,7 @@ func TestExecForwardsOutputAndExitCode(t *testing.T) {
 		{
 			name: "no exit code", line: "jail exec " + aJail + " ls",
 			answers: m{execPath: execStart() + sse(wire.EventExit, wire.Exec{ID: anExec})},
-			errs:    "glasshouse: the daemon does not know the exit code of the command\n",
+			errs:    "glasshouse: the exit code of the command is unknown\n",
 			code:    125,
 		},
 		{
@@ -330,7 +330,7 @@ func TestRunReportsChangesAndRemovesTheJail(t *testing.T) {
 		flags   string
 		exit    int
 		changes []string
-		errs    string // without what the backend lacks; DIR is the directory
+		errs    string // without the warnings about the backend; DIR is the directory
 		last    string // request
 		file    string // new.txt
 		code    int
@@ -432,7 +432,7 @@ func TestRunThatCannotStartExitsWith125(t *testing.T) {
 
 func TestRunWithoutWorkspaceRequestsNoChanges(t *testing.T) {
 	w := newWorkspace(t, execExit(0), addedFile)
-	w.answers["GET /backends"] = w.problem // what a backend lacks is not known, which does not end the run
+	w.answers["GET /backends"] = w.problem // the capabilities of the backend are unknown, which does not end the run
 	code, out, errs := w.run("", "run", "--no-workspace", "--timeout", "2s", "--", "make", "-k")
 	if code != 0 || out != "done\n" || errs != "" {
 		t.Errorf("got exit code %d, %q and %q, want 0, %q and nothing", code, out, errs, "done\n")
@@ -471,7 +471,7 @@ func TestApplyAfterRun(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		line    string
-		jail    string // of it what is not as after a run
+		jail    string // the fields of the jail that differ from those after a run
 		changes []string
 		out     string
 		errs    string

@@ -317,6 +317,6 @@ func only(ids []string, name, what string) (string, error) {
 		return ids[0], nil
 	}
 	return "", &fault.Error{
-		Kind: fault.Conflict, Err: fmt.Errorf("%d have the name %q: %s", len(ids), name, strings.Join(ids, " ")), Remedy: "use an id",
+		Kind: fault.Conflict, Err: fmt.Errorf("%d objects have the name %q: %s", len(ids), name, strings.Join(ids, " ")), Remedy: "use an id",
 	}
 }

@@ -100,8 +100,8 @@ func TestAmbiguousNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	for line, want := range map[string]string{
-		"snapshot delete twice": "2 have the name", "snapshot show nothing": "no snapshot has", "snapshot nobody": "no jail has",
-		"branch both": "2 have the name", "branch neither": "no snapshot or jail has", "rewind JAIL": "--last", "rewind JAIL both --last": "--last",
+		"snapshot delete twice": "2 objects have the name", "snapshot show nothing": "no snapshot has", "snapshot nobody": "no jail has",
+		"branch both": "2 objects have the name", "branch neither": "no snapshot or jail has", "rewind JAIL": "--last", "rewind JAIL both --last": "--last",
 		"branch both --keep": "--each", "branch JAIL -n 0": "count", "branch JAIL -n 999": "count", "snapshot JAIL --layering thick": "layering",
 		"branch JAIL --memory lots": "--memory", "rewind both --last": "2", "snapshot delete s-aaaaaaaaaaaa": "no such snapshot",
 	} {

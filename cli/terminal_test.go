@@ -187,7 +187,7 @@ func TestTerminalFailures(t *testing.T) {
 		"without an exit code": {func(conn *websocket.Conn, _ *http.Request) {
 			say(t, conn, started)
 			say(t, conn, wire.TerminalEvent{Exit: &wire.Exec{}})
-		}, "does not know the exit code"},
+		}, "the exit code of the command is unknown"},
 		"with what is not JSON": {func(conn *websocket.Conn, _ *http.Request) {
 			conn.Write(t.Context(), websocket.MessageText, []byte("{"))
 		}, "unexpected end of JSON input"},

@@ -76,8 +76,8 @@ func (c *command) renamedGroup(group *cobra.Command, old string) *cobra.Command 
 // isGroup is the annotation of a group of commands that can be run only with its old arguments.
 const isGroup = "group"
 
-// acceptOld lets a group of commands, which has no action of its own, also do what it did when it
-// was a single command: what old does, with a warning.
+// acceptOld makes a group of commands accept the arguments of the former single command. It runs
+// old and prints a deprecation warning.
 func (c *command) acceptOld(group, old *cobra.Command, now string) {
 	group.Annotations = map[string]string{isGroup: ""}
 	old.Flags().VisitAll(func(f *pflag.Flag) { f.Hidden = true })

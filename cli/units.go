@@ -150,7 +150,7 @@ func parseDuration(s string) (time.Duration, error) {
 const mebibyte = 1 << 20
 
 // mebibytes parses the size of memory or of a disk: 512, 512m, 512MiB, 2g or 2GiB. As in the
-// options of Docker and systemd, m is a MiB and g a GiB, also if written as mb or GB.
+// options of Docker and systemd, m is a MiB and g a GiB, even if written as mb or GB.
 func mebibytes(flag, s string) (int64, error) {
 	if s == "" {
 		return 0, nil

@@ -73,7 +73,7 @@ func TestMebibytes(t *testing.T) {
 		"g":                         "is not a size",
 		"0":                         "is not a size",
 		"0g":                        "is not a size",
-		"512b":                      "is not a size", // of bytes
+		"512b":                      "is not a size", // 512 bytes
 		"1gm":                       "is not a size",
 		"1\n":                       "is not a size",
 		"8796093022208":             "is too large",

@@ -61,8 +61,7 @@ func TestHelpExitsWith0(t *testing.T) {
 	}
 }
 
-// TestRunExitsWith125WhenGlasshouseFails: scripts distinguish a failure of Glasshouse from one
-// of the program.
+// Scripts distinguish a failure of Glasshouse from one of the program.
 func TestRunExitsWith125WhenGlasshouseFails(t *testing.T) {
 	refuses := serveAPI(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/problem+json")
@@ -123,7 +122,7 @@ func TestUntilIsJSONOrCapability(t *testing.T) {
 	}
 }
 
-// TestGoalReportsHowToFollowAfterDaemonStop: the run itself survives the daemon.
+// The run itself survives the daemon.
 func TestGoalReportsHowToFollowAfterDaemonStop(t *testing.T) {
 	addr := serveAPI(t, func(w http.ResponseWriter, r *http.Request) {
 		switch {
@@ -159,7 +158,7 @@ func TestGoalPolicyAgentAndRootFilesystem(t *testing.T) {
 	}
 }
 
-// TestExplainJailWithFlags: the flags change the jail's policy, but not the question.
+// The flags change the jail's policy, but not the question.
 func TestExplainJailWithFlags(t *testing.T) {
 	files := []wire.PolicyFile{{Name: "opencode.json", Text: "{}"}}
 	asked := make(chan wire.Explain, 1)
@@ -206,7 +205,8 @@ func TestExplainJailWithFlags(t *testing.T) {
 	}
 }
 
-// TestCommandStartsNoDaemonInPlaceOfService: such a daemon would not have the configuration.
+// TestCommandStartsNoDaemonInPlaceOfService checks that a command does not replace a stopped
+// service by a daemon, which would lack the configuration of the service.
 func TestCommandStartsNoDaemonInPlaceOfService(t *testing.T) {
 	restartTime = 300 * time.Millisecond
 	t.Cleanup(func() { restartTime = 30 * time.Second })
@@ -216,7 +216,7 @@ func TestCommandStartsNoDaemonInPlaceOfService(t *testing.T) {
 			t.Fatal(err)
 		}
 		code, _, errs := runWithoutDaemon(t, map[string]string{"HOME": dir}, "--data", dir, "jail", "ls")
-		if code != 1 || !strings.Contains(errs, "is a service") || !strings.Contains(errs, "service.json") {
+		if code != 1 || !strings.Contains(errs, "runs as a service") || !strings.Contains(errs, "service.json") {
 			t.Errorf("service %+v: exit code %d and stderr %q, want 1 and a message about the service", *s, code, errs)
 		}
 		if _, err := os.Stat(filepath.Join(dir, "daemon.log")); err == nil {

@@ -69,7 +69,7 @@ func TestWasmRunWithoutHome(t *testing.T) {
 // echoModule returns a module that writes its arguments and its environment to standard output,
 // each terminated by a zero byte.
 func echoModule() []byte {
-	const size = 4 // of the strings
+	const size = 4 // size of the strings
 	load := func(sizes, get byte) []byte {
 		return []byte{
 			0x41, 0, 0x41, size, 0x10, sizes, 0x1a, // sizes(0, 4)

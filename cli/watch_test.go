@@ -91,7 +91,7 @@ func (d *testEnv) run(line string) (code int, stdout, stderr string) {
 	return d.runArgs(strings.Fields(line)...)
 }
 
-// runArgs is run with arguments that may contain spaces.
+// runArgs is like run, but with arguments that may contain spaces.
 func (d *testEnv) runArgs(words ...string) (code int, stdout, stderr string) {
 	d.t.Helper()
 	var out, errs bytes.Buffer
@@ -245,7 +245,7 @@ func TestDiffOutput(t *testing.T) {
 		{Path: "/opt", Kind: "metadata", Type: "dir", What: []string{"mode", "owner"}},
 	}
 	d.wantOutput("diff JAIL", "modified  file     /etc/motd\n", `renamed   file     /old\x1b -> /new`, "metadata  dir      /opt  (mode, owner)")
-	d.wantOutput("diff JAIL --unified", "@@ -1 +1 @@\n-old\n+\tnew \x1b[2J\n", "# renamed") // to patch, as it is
+	d.wantOutput("diff JAIL --unified", "@@ -1 +1 @@\n-old\n+\tnew \x1b[2J\n", "# renamed") // in the format of patch, unchanged
 	d.wantOutput("diff JAIL --unified --colour always", "\x1b[31m-old\x1b[0m\n", "\x1b[32m+\tnew \\x1b[2J\x1b[0m\n")
 	d.wantOutput("diff JAIL --json", `"from": "/old\u001b"`, `"what": [`)
 }

@@ -66,7 +66,7 @@ func (a Approvals) validate() error {
 			return err
 		}
 		if p.Topic == "" {
-			return fault.Fieldf(op, field+".topic", "a push needs a topic")
+			return fault.Fieldf(op, field+".topic", "a topic is required")
 		}
 	}
 	if a.Wait < 0 || a.Limit < 0 || a.Keep < 0 {
@@ -137,7 +137,7 @@ func fromFile(name string) func(context.Context) ([]byte, error) {
 			return nil, err
 		}
 		b = bytes.TrimSpace(b)
-		if len(b) == 0 { // anybody can sign with an empty key
+		if len(b) == 0 { // anyone can compute a signature with an empty key
 			return nil, fault.Newf(fault.Invalid, "daemon.fromFile", name, "the file of a secret is empty")
 		}
 		return b, nil

@@ -16,7 +16,7 @@ import (
 	"glasshouse/policy/chain"
 )
 
-// auditNotes records what parts of the daemon do in the audit log.
+// auditNotes records actions of the daemon's components in the audit log.
 type auditNotes struct {
 	chain *chain.Chain
 	log   *slog.Logger

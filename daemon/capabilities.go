@@ -265,7 +265,7 @@ func (f *fetches) Do(ctx context.Context, call *engine.Call, r *http.Request) (*
 	c := call.Capability
 	e := egressOf(c)
 	if e == nil {
-		return nil, fault.Newf(fault.Denied, "daemon.Fetch", c.ID, "its manifest allows no egress")
+		return nil, fault.Newf(fault.Denied, "daemon.Fetch", c.ID, "the manifest allows no egress")
 	}
 	if _, err := f.d.registry.Resolve(c.ID + "@" + c.Version); err != nil {
 		return nil, err // it was revoked during the call

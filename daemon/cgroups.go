@@ -31,7 +31,7 @@ func (d *Daemon) nameCgroups() (string, error) {
 	if err == nil {
 		name := strings.TrimSpace(string(data))
 		if !cgroupName.MatchString(name) {
-			return "", &fault.Error{Op: "daemon.Open", On: file, Kind: fault.Invalid, Err: errors.New("it does not contain a valid cgroup name"),
+			return "", &fault.Error{Op: "daemon.Open", On: file, Kind: fault.Invalid, Err: errors.New("the file does not contain a valid cgroup name"),
 				Remedy: "stop this directory's jails, remove the file, and start again"}
 		}
 		return name, nil

@@ -11,7 +11,7 @@ import (
 	"glasshouse/fault"
 )
 
-func TestTheCgroupsOfADirectoryHaveANameOfTheirOwn(t *testing.T) {
+func TestCgroupNameIsUniquePerDataDirectory(t *testing.T) {
 	named := func(dir string) string {
 		t.Helper()
 		name, err := (&Daemon{Config: Config{Data: dir}}).nameCgroups()

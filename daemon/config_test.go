@@ -23,7 +23,7 @@ func read(t *testing.T, text string) (Config, error) {
 	return c, c.ReadFile(name)
 }
 
-func TestTheDocumentedFileIsTheDefaults(t *testing.T) {
+func TestDocumentedConfigurationEqualsDefaults(t *testing.T) {
 	doc, err := os.ReadFile("../docs/reference/configuration.md")
 	if err != nil {
 		t.Fatal(err)

@@ -72,8 +72,8 @@ func TestDocumentedShares(t *testing.T) {
 	}
 }
 
-// Every key of the configuration is in exactly one row of the table that says what a changed key
-// affects, and the table has no other key.
+// Every configuration key is in exactly one row of the table that states when a change of the key
+// takes effect, and the table contains no other key.
 func TestDocumentedEffectOfKeys(t *testing.T) {
 	doc, err := os.ReadFile("../docs/reference/configuration.md")
 	if err != nil {
@@ -193,7 +193,7 @@ func TestLimitOfAutomaticSnapshots(t *testing.T) {
 	}
 }
 
-// The daemon removes closed segments of a stopped jail and says so.
+// The daemon removes closed segments of a stopped jail and logs it.
 func TestEventLogsAreTrimmed(t *testing.T) {
 	d := newGoverned(t)
 	d.withJails(t)

@@ -110,9 +110,9 @@ func Doctor(ctx context.Context, c Config) []wire.Probe {
 	return list
 }
 
-// Classify sets need and purpose of each probe, for a daemon that runs as root or not and has
-// these defaults for new jails. The probes of one runner are required: the default one if it
-// works, else the first that works, else the one that lacks least.
+// Classify sets need and purpose of each probe, for a daemon that runs as root or not and has these
+// defaults for new jails. The probes of one runner are required: the default one if it works,
+// otherwise the first that works, else the one that lacks least.
 func Classify(list []wire.Probe, root bool, backend, runtime string) {
 	isDefault := func(r runner) bool { return r.backend == backend && (r.runtime == "" || r.runtime == runtime) }
 	lacks := func(r runner) int {
@@ -131,7 +131,7 @@ func Classify(list []wire.Probe, root bool, backend, runtime string) {
 		return 0
 	})
 	required := chosen.requires(root)
-	var ofDefault []string // of a default that does not work here, although another runner does
+	var ofDefault []string // probes of a default runner that does not work here, although another runner does
 	for _, r := range runners {
 		if isDefault(r) && r != chosen {
 			ofDefault = r.requires(root)

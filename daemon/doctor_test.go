@@ -43,7 +43,7 @@ func probesWithout(missing ...string) []wire.Probe {
 	return list
 }
 
-// rootOnly lists what an ordinary user lacks.
+// rootOnly lists the features that an ordinary user lacks.
 var rootOnly = []string{"root", "overlay with idmapped layers", "sized disks"}
 
 func TestClassifyChoosesRunner(t *testing.T) {
@@ -71,7 +71,7 @@ func TestClassifyChoosesRunner(t *testing.T) {
 		"root without runtimes":          {missing: []string{"runc", "crun", "runsc"}, choice: "runc", want: "bubblewrap (bwrap)", needs: map[string]string{"runc": Recommended, "crun": Optional}},
 		"root without programs": {missing: []string{"runc", "crun", "runsc", "bubblewrap"}, choice: "runc", repair: "install runc",
 			needs: map[string]string{"runc": Required, "bubblewrap": Optional}},
-		// As root, bubblewrap needs a disk, too.
+		// For root, bubblewrap also needs a disk.
 		"root without disks":      {missing: []string{"sized disks"}, choice: "runc", repair: "install sized disks"},
 		"root without seccomp":    {missing: []string{"seccomp"}, choice: "runc", repair: "install seccomp"},
 		"root without namespaces": {missing: []string{"pid namespaces"}, choice: "runc", repair: "install pid namespaces"},
@@ -132,7 +132,7 @@ func TestNeedsMatchProbes(t *testing.T) {
 
 // Doctor must not report a runner as ready whose backend does not work, and the other way round.
 func TestDoctorAgreesWithBackends(t *testing.T) {
-	dir := os.Getenv("DOCTOR_TEST_DATA") // of an ordinary user
+	dir := os.Getenv("DOCTOR_TEST_DATA") // data directory of an ordinary user
 	if dir == "" {
 		dir = t.TempDir()
 	}
@@ -175,7 +175,7 @@ func asOrdinaryUser(t *testing.T, tests string) {
 	if err := os.Chown(dir, user, user); err != nil {
 		t.Fatal(err)
 	}
-	program := filepath.Join(dir, "daemon.test") // that user may have no access to this one
+	program := filepath.Join(dir, "daemon.test") // that user may have no access to this binary
 	if err := copyProgram(program); err != nil {
 		t.Fatal(err)
 	}

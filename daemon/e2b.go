@@ -106,7 +106,7 @@ func (c E2B) validate(insecure bool) error {
 		return nil
 	}
 	if c.VolumeMB < disk.MinMB {
-		return fault.Fieldf("config", "e2b.volume_mb", "%d MiB is under the minimum of %d", c.VolumeMB, disk.MinMB)
+		return fault.Fieldf("config", "e2b.volume_mb", "%d MiB is below the minimum of %d", c.VolumeMB, disk.MinMB)
 	}
 	host, _, err := net.SplitHostPort(c.Listen)
 	if err != nil {
@@ -160,7 +160,7 @@ func (d *Daemon) openE2B(ctx context.Context) error {
 		Store: d.store.Sandboxes(), Volumes: volumes, Jails: d.jails, Snapshots: d.snapshots, Templates: templates, Govern: governSandbox, Reach: reachOf(c.Reach), Idle: c.Idle, Log: log,
 	})
 	d.onClose(boxes.Close)
-	if err := boxes.Start(ctx); err != nil { // also without a listener: timeouts of existing sandboxes continue
+	if err := boxes.Start(ctx); err != nil { // start it even without a listener, because timeouts of existing sandboxes continue
 		return err
 	}
 	if c.Listen == "" {

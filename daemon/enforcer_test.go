@@ -6,9 +6,8 @@ import (
 	"testing"
 )
 
-// TestASocketThatAStartingProgramHoldsIsWaitedFor: it has a copy of all that this process
-// has, until it runs.
-func TestASocketThatAStartingProgramHoldsIsWaitedFor(t *testing.T) {
+// Until it calls execve, a child process has copies of all descriptors of this process.
+func TestSocketHeldByStartingProgramIsAwaited(t *testing.T) {
 	was, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -139,10 +139,10 @@ func (g *Gateway) validate(uid int) error {
 	for level, t := range g.Watchdog {
 		field := fmt.Sprintf("gateway.watchdog.%d", level)
 		if !policy.Level(level).Valid() {
-			return fault.Fieldf("config", field, "%d is no level: 1, 2 or 3", level)
+			return fault.Fieldf("config", field, "%d is not 1, 2 or 3", level)
 		}
 		if t.Wall < 0 || t.Idle < 0 || t.Step < 0 {
-			return fault.Fieldf("config", field, "a time is less than 0")
+			return fault.Fieldf("config", field, "a duration must not be negative")
 		}
 	}
 	return g.Connectors.validate()

@@ -30,7 +30,7 @@ import (
 type shelf struct {
 	jail.Backend // nil: tests use only the methods below
 	dir          string
-	fail         error // of Mount
+	fail         error // error of Mount
 	open         int   // mounts that are not unmounted
 }
 
@@ -166,7 +166,7 @@ func TestHostFunctionsAreGovernedByTheCallersPolicy(t *testing.T) {
 	}
 }
 
-func TestHostFunctionsSeeTheConfiguredEnvironmentAlone(t *testing.T) {
+func TestHostFunctionsSeeOnlyConfiguredEnvironment(t *testing.T) {
 	t.Setenv("GLASSHOUSE_SHOWN", "yes")
 	t.Setenv("GLASSHOUSE_HIDDEN", "s3cr3t")
 	d := &Daemon{Config: Config{RTFS: RTFS{Env: []string{"GLASSHOUSE_SHOWN", "GLASSHOUSE_UNSET"}}}}
@@ -184,7 +184,7 @@ func answered(scope approval.Scope, by string) approval.Request {
 }
 
 // A permanent answer is stored in the jail's record, so that the next daemon applies it.
-func TestAnAnswerThatCountsAlwaysIsKeptWithTheJail(t *testing.T) {
+func TestPermanentAnswerIsStoredWithJail(t *testing.T) {
 	d := newGoverned(t)
 	rule := policy.Rule{Action: "bash", Pattern: "git push", Effect: policy.Allow}
 	d.withJails(t)
@@ -258,7 +258,7 @@ func TestSecretsAreRefreshedInTheJailsThatAScopeCovers(t *testing.T) {
 }
 
 // An agent can read its own jail without the secrets.
-func TestAnAgentReadsItsJailWithoutItsSecrets(t *testing.T) {
+func TestAgentReadsItsJailWithoutSecrets(t *testing.T) {
 	d := newGoverned(t)
 	d.withJails(t, "j-bbbbbbbbbbbb")
 	a := agentSource{d.Daemon, gateway.Caller{Jail: shelved, Level: policy.Guided}}
@@ -296,7 +296,7 @@ func TestAnAgentReadsItsJailWithoutItsSecrets(t *testing.T) {
 	}
 }
 
-func TestTheUsageOfAJailIsWhatItsInstanceCounts(t *testing.T) {
+func TestJailUsageComesFromInstance(t *testing.T) {
 	fails := errors.New("no cgroup")
 	var stats error
 	got := target(jail.Jail{ID: shelved, InstanceID: "j-bbbbbbbbbbbb", IDs: jail.IDRange{First: 7, Count: 9}}, jail.HostInfo{

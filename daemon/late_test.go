@@ -103,9 +103,8 @@ func (l listening) ListenTCP(_ context.Context, j id.Jail, port int) (net.Listen
 	return nil, fault.Newf(fault.Unavailable, "test", string(j), "no listener")
 }
 
-// TestAClaimedSpareGetsItsAgentEndpoint: a spare starts without a session and gets one when a
-// caller claims it.
-func TestAClaimedSpareGetsItsAgentEndpoint(t *testing.T) {
+// A spare starts without a session and gets one when a caller claims it.
+func TestClaimedSpareGetsAgentEndpoint(t *testing.T) {
 	d := newGoverned(t)
 	jails := listening{asked: make(chan id.Jail, 1)}
 	g := gateway.New(gateway.Config{Runs: d.work, Jails: jails, Policy: d.kernel})
@@ -154,7 +153,7 @@ func TestEnvironmentOfJailCommands(t *testing.T) {
 	}
 }
 
-func TestTheAuditLogHasTheLifeOfAJail(t *testing.T) {
+func TestAuditLogRecordsJailLifecycle(t *testing.T) {
 	d := newGoverned(t)
 	w := jailEnforcer{d.kernel, d.groups}
 	j := jail.Jail{ID: "j-aaaaaaaaaaaa", Spec: jail.Spec{Name: "web", Backend: "oci", Runtime: "runc", Network: jail.Bridged, Group: "crew"}}
@@ -188,7 +187,7 @@ func TestTheAuditLogHasTheLifeOfAJail(t *testing.T) {
 	}
 }
 
-// TestSparesAreNotInTheAuditLog: their entries begin when they are claimed.
+// Their entries begin when they are claimed.
 func TestSparesAreNotInTheAuditLog(t *testing.T) {
 	d := newGoverned(t)
 	w := jailEnforcer{d.kernel, d.groups}
@@ -247,8 +246,8 @@ func TestChangesOfLimitsAreRecorded(t *testing.T) {
 	}
 }
 
-// TestThePolicyOfAClaimedSpareCounts from the moment that it is claimed.
-func TestThePolicyOfAClaimedSpareCounts(t *testing.T) {
+// The policy of a spare applies from the moment at which it is claimed.
+func TestPolicyOfClaimedSpareIsApplied(t *testing.T) {
 	d := newGoverned(t)
 	w := jailEnforcer{d.kernel, d.groups}
 	j := jail.Jail{ID: "j-aaaaaaaaaaaa", State: jail.Spare}

@@ -30,7 +30,7 @@ func pair() *group {
 	}}
 }
 
-func TestAMemberIsFoundByItsNames(t *testing.T) {
+func TestMemberIsResolvedByEachName(t *testing.T) {
 	g := pair()
 	for _, c := range []struct {
 		name string

@@ -53,7 +53,7 @@ type Events struct {
 	Fsync     string        `yaml:"fsync"`      // none, second, segment
 	SegmentMB int           `yaml:"segment_mb"` // MiB after which a segment is closed
 	KeepMB    int           `yaml:"keep_mb"`    // MiB of closed segments per jail; 0 keeps all
-	KeepAge   time.Duration `yaml:"keep_age"`   // of closed segments; 0 keeps all
+	KeepAge   time.Duration `yaml:"keep_age"`   // maximum age of closed segments; 0 keeps all
 	Share     int           `yaml:"share"`      // percentage of the file system for the logs of all jails; 0 means no limit
 	Plain     bool          `yaml:"plain"`      // leave closed segments uncompressed
 }

@@ -28,8 +28,7 @@ import (
 	"glasshouse/policy/secret"
 )
 
-// TestAWrongConfigurationNamesItsField.
-func TestAWrongConfigurationNamesItsField(t *testing.T) {
+func TestInvalidConfigurationNamesField(t *testing.T) {
 	for text, field := range map[string]string{
 		"tls: {cert: a.pem}":                                           "tls",
 		"pool: {size: 65}":                                             "pool.size",
@@ -169,13 +168,13 @@ func TestOneDaemonOwnsADataDirectory(t *testing.T) {
 	}
 }
 
-func TestADataDirectoryIsTakenWhenACopyOfItsLockIsGone(t *testing.T) {
+func TestDataDirectoryLockWaitsForInheritedDescriptor(t *testing.T) {
 	dir := dataDir(t, 0o711)
 	killed := &Daemon{Config: Config{Data: dir}}
 	if err := killed.takeData(); err != nil {
 		t.Fatal(err)
 	}
-	copied, err := unix.Dup(int(killed.lock.Fd())) // as a forked process has it
+	copied, err := unix.Dup(int(killed.lock.Fd())) // a forked process has such a copy
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,7 +191,7 @@ func TestADataDirectoryIsTakenWhenACopyOfItsLockIsGone(t *testing.T) {
 	}
 }
 
-func TestADirectoryThatJailsCannotPassIsRefused(t *testing.T) {
+func TestDataDirectoryThatJailsCannotTraverseIsRefused(t *testing.T) {
 	dir := dataDir(t, 0o700)
 	data := filepath.Join(dir, "data")
 	if err := os.Mkdir(data, 0o711); err != nil {
@@ -209,7 +208,7 @@ func TestADirectoryThatJailsCannotPassIsRefused(t *testing.T) {
 	}
 }
 
-func TestAProgramIsInstalledUnderTheNameOfItsContent(t *testing.T) {
+func TestProgramIsInstalledUnderItsDigest(t *testing.T) {
 	programs := fstest.MapFS{"init": {Data: []byte("one")}, "changed/init": {Data: []byte("other")}}
 	changed, err := programs.Sub("changed")
 	if err != nil {
@@ -259,7 +258,7 @@ func TestPartsAreClosedInReverse(t *testing.T) {
 	}
 }
 
-func TestTheSocketIsForAllAndReplacesAnOldOne(t *testing.T) {
+func TestSocketModeAndStaleSocketReplacement(t *testing.T) {
 	dir := dataDir(t, 0o711)
 	d := &Daemon{Config: Config{Socket: Socket{Path: filepath.Join(dir, "s")}}}
 	if err := os.WriteFile(d.Config.Socket.Path, nil, 0o600); err != nil {
@@ -302,7 +301,7 @@ func TestAddressesAreThoseOfBrowsers(t *testing.T) {
 	}
 }
 
-func TestAPrivateToolIsPreferred(t *testing.T) {
+func TestToolPrefersConfiguredDirectory(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "runsc"), []byte("#!/bin/sh\n"), 0o755); err != nil {
 		t.Fatal(err)
@@ -322,7 +321,7 @@ func TestAPrivateToolIsPreferred(t *testing.T) {
 	}
 }
 
-func TestTheLogIsAsConfigured(t *testing.T) {
+func TestLogFormatAndLevelFollowConfiguration(t *testing.T) {
 	var b bytes.Buffer
 	l := newLogger(&b, Log{Level: "warn", Format: "json"})
 	l.Info("hidden")
@@ -351,8 +350,8 @@ func withSecrets(t *testing.T) governed {
 	return d
 }
 
-// TestASecretIsLentToThePartThatIsConfiguredToUseIt, and that is in the audit log.
-func TestASecretIsLentToThePartThatIsConfiguredToUseIt(t *testing.T) {
+// A component reads only the secrets of its configuration, and each use is in the audit log.
+func TestSecretUseByComponentIsAudited(t *testing.T) {
 	d := withSecrets(t)
 	if err := d.secrets.Put(t.Context(), "KEY", []byte("s3cr3t"), "ann"); err != nil {
 		t.Fatal(err)
@@ -404,7 +403,7 @@ func TestMarketsHaveKeys(t *testing.T) {
 	}
 }
 
-// TestToolServersAreBounded: agents that have ended ask no more.
+// Agents that have ended ask no more.
 func TestToolServersAreBounded(t *testing.T) {
 	tools := &toolServers{d: &Daemon{Version: wire.Version{Version: "1"}}}
 	t.Cleanup(func() { tools.Close() })

@@ -13,7 +13,7 @@ import (
 	"glasshouse/store/storetest"
 )
 
-func TestADirectoryAndADatabaseOnAFullDiskAreNotWritable(t *testing.T) {
+func TestFullDiskIsReportedAsNotWritable(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("mounting a tmpfs needs root")
 	}

@@ -70,7 +70,7 @@ type shares struct {
 	events, snapshots int // percentages; 0 is no limit
 }
 
-// warnings returns what an operator should know about the disk usage w.
+// warnings returns warnings for the operator about the disk usage w.
 func (s shares) warnings(w wire.Storage) []string {
 	var list []string
 	for _, part := range w.Parts {

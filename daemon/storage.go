@@ -32,7 +32,7 @@ type storage struct {
 	shares shares
 
 	lock  chan struct{} // lock with capacity 1, so that waiting can be cancelled
-	count wire.Storage  // last measurement; guarded by turn
+	count wire.Storage  // last measurement; guarded by lock
 }
 
 func newStorage(dir string, size int, pool func() []jail.Spares) *storage {

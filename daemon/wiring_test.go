@@ -73,12 +73,12 @@ func TestMarketsNamesAndBuildsAreChecked(t *testing.T) {
 	}
 }
 
-// TestADatabaseBelongsToOneDataDirectory: a daemon removes the jails that its database
-// does not know.
-func TestADatabaseBelongsToOneDataDirectory(t *testing.T) {
+// A database must belong to one data directory, because a daemon removes the jails that are not in
+// its database.
+func TestDatabaseBelongsToOneDataDirectory(t *testing.T) {
 	for _, c := range []struct {
 		name         string
-		file, record string // of the directory and in the database; "" is none
+		file, record string // identifiers in the directory and in the database; "" is none
 		jails        bool
 		want         string // the name after it; "" is a conflict
 	}{
@@ -204,7 +204,7 @@ func TestSecretsThatCannotBeOpenedStopTheDaemon(t *testing.T) {
 	}
 }
 
-func TestEgressOfACapabilityIsWhatItsManifestNames(t *testing.T) {
+func TestCapabilityEgressIsLimitedToManifestHosts(t *testing.T) {
 	proxied := manifest.Network{Mode: manifest.ModeProxy, Hosts: []string{"a.example", "b.example"}, Ports: []uint16{8443}, Rate: 30,
 		Inject: []manifest.Inject{{Secret: "ALL", As: "bearer"}, {Secret: "ONE", Host: "b.example", As: "header", Name: "X-Key"}}}
 	c := func(change func(*manifest.Capability)) *engine.Installed {
@@ -240,7 +240,7 @@ func TestEgressOfACapabilityIsWhatItsManifestNames(t *testing.T) {
 	}
 }
 
-func TestASandboxIsGrantedWhatItsManifestNamesAndNothingElse(t *testing.T) {
+func TestSandboxGetsOnlyGrantsOfItsManifest(t *testing.T) {
 	d := withSecrets(t)
 	for _, name := range []string{"FILE", "ALL", "ONE", "OTHER"} {
 		if err := d.secrets.Put(t.Context(), name, []byte("value of "+name), "ann"); err != nil {
@@ -414,7 +414,7 @@ func TestVersionsAndBundlesAreInTheAuditLogBeforeTheyCount(t *testing.T) {
 	}
 }
 
-func TestTheEgressOfASandboxKeepsTheRestOfItsRules(t *testing.T) {
+func TestEgressOfSandboxKeepsOtherRules(t *testing.T) {
 	was, err := json.Marshal(govern.Spec{CA: "c-1", Egress: &govern.Egress{Ask: true, Allow: []govern.Rule{{Host: "old.example"}}}})
 	if err != nil {
 		t.Fatal(err)
@@ -540,7 +540,7 @@ func lookup(t *testing.T, at net.Addr, name string) (netip.Addr, dnsmessage.RCod
 	return netip.AddrFrom4(m.Answers[0].Body.(*dnsmessage.AResource).A), m.RCode
 }
 
-func TestAGroupFollowsItsMembers(t *testing.T) {
+func TestGroupFollowsItsMembers(t *testing.T) {
 	g := &groups{log: slog.New(slog.DiscardHandler)}
 	at := answering(t, g)
 	first, second := netip.MustParseAddr("100.64.0.1"), netip.MustParseAddr("100.64.0.2")
@@ -728,7 +728,7 @@ func TestModelsAreMadeOfTheConfiguration(t *testing.T) {
 	}
 }
 
-func TestABinaryWithoutItsProgramsSaysHowToBuildIt(t *testing.T) {
+func TestMissingEmbeddedProgramsErrorNamesBuildCommand(t *testing.T) {
 	d := &Daemon{Config: Config{Data: t.TempDir()}}
 	for _, name := range []string{"glasshouse-init", "glasshouse-agent"} {
 		if _, err := d.install("bin", name); !errors.Is(err, fault.Unsupported) || !strings.Contains(fault.RemedyOf(err), "make build") {
@@ -772,7 +772,7 @@ func TestRunEndsWithItsContextOrItsListener(t *testing.T) {
 	}
 }
 
-func TestAFileOfASecretIsReadWhenItIsUsed(t *testing.T) {
+func TestSecretFileIsReadAtUse(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "key")
 	f := fromFile(name)
 	if _, err := f(t.Context()); !errors.Is(err, os.ErrNotExist) {

@@ -17,7 +17,7 @@ func TestReadBody(t *testing.T) {
 	for _, c := range []struct {
 		text string
 		want string
-		kind fault.Kind // of the error; "" means none
+		kind fault.Kind // kind of the error; "" means none
 	}{
 		{``, "before", ""},
 		{`  `, "before", ""},

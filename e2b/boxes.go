@@ -82,7 +82,7 @@ func (s *Sandboxes) wake(ctx context.Context, c *handle) error {
 		switch {
 		case b.State == Running && !b.expired(time.Now()): // changed in the meantime
 			return nil
-		case b.State == Running && b.AutoResume: // as if it had been paused
+		case b.State == Running && b.AutoResume: // treat it as paused
 			return s.stay(ctx, c, stay, true)
 		case b.State != Paused || !b.AutoResume || b.Image == "":
 			return stateError(&b)

@@ -31,7 +31,7 @@ func (f filter) takes(b *Sandbox) bool {
 			return false
 		}
 	}
-	// Clients know times to the microsecond, as E2B's database does.
+	// Clients and E2B's database use microsecond precision for times.
 	return f.since.IsZero() || !b.Started.Truncate(time.Microsecond).Before(f.since.Truncate(time.Microsecond))
 }
 

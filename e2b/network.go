@@ -170,7 +170,7 @@ func (b Sandbox) rules(reach []string) egress.Rules {
 		switch {
 		case reach == nil:
 			allow("allowOut "+to, strings.ToLower(to))
-		case covered(reach, to): // also for a sandbox that is older than the configuration
+		case covered(reach, to): // applies to a sandbox that was created before the current configuration
 			r.Allow = append(r.Allow, egress.Rule{Name: "allowOut " + to, Host: strings.ToLower(to)})
 		}
 	}

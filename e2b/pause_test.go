@@ -15,7 +15,7 @@ func TestStoreFailureKeepsState(t *testing.T) {
 		name       string
 		record     State // the state whose recording fails
 		path, body string
-		was, then  State // of the sandbox
+		was, then  State // state of the sandbox
 		jail       jail.State
 		next       int // status of the same request afterwards
 	}{

@@ -183,9 +183,9 @@ func takeSnapshot(r request) (int, any, error) {
 	return http.StatusCreated, snapshotOf(s), nil
 }
 
-// snapshotTemplate returns the snapshots that clients know as one template: all of a name,
-// newest first, or the one of an id. Another handler serves other templates, and operations
-// below /templates that are not about one template.
+// snapshotTemplate returns the snapshots that clients see as one template: all snapshots of a name,
+// newest first, or the single snapshot of an id. Another handler serves all other templates, and
+// the operations below /templates that do not concern a single template.
 func snapshotTemplate(r request) ([]NamedSnapshot, error) {
 	ref := r.PathValue("template")
 	if ref == "tags" || ref == "aliases" {

@@ -24,10 +24,10 @@ import (
 
 // Labels that identify the jails and snapshots of sandboxes.
 const (
-	labelSandbox = "e2b.sandbox" // of a jail: its sandbox. Of a snapshot: the sandbox it was taken of
-	labelTeam    = "e2b.team"    // of a snapshot that a client requested: its team
-	labelName    = "e2b.name"    // of a snapshot that a client requested: its name
-	labelPause   = "e2b.pause"   // of a snapshot that a pause took: its sandbox
+	labelSandbox = "e2b.sandbox" // on a jail: its sandbox; on a snapshot: the sandbox that it was taken of
+	labelTeam    = "e2b.team"    // on a snapshot that a client requested: its team
+	labelName    = "e2b.name"    // on a snapshot that a client requested: its name
+	labelPause   = "e2b.pause"   // on a snapshot that a pause took: its sandbox
 )
 
 // Jails manages the jails of sandboxes and builds. *jail.Manager implements it.
@@ -71,8 +71,8 @@ type Config struct {
 	// this: such a sandbox is paused at its timeout only.
 	Idle time.Duration
 
-	// Reach lists the hosts that sandboxes can reach, whatever their clients request; nil: those
-	// on the Internet.
+	// Reach lists the hosts that sandboxes can reach, regardless of the requests of clients; nil:
+	// those on the Internet.
 	Reach []string
 
 	// Govern returns the jail policy was with its egress rules replaced by r.
@@ -136,7 +136,7 @@ func (s *Sandboxes) Start(ctx context.Context) error {
 		kept[c.box.Load().Image] = true
 		delete(jails, b.ID)
 	}
-	for _, j := range jails { // of a sandbox whose creation was not completed, or that was killed
+	for _, j := range jails { // jails of sandboxes that were not completely created, or that were killed
 		if err := s.cfg.Jails.Delete(ctx, j.ID); err != nil {
 			s.cfg.Log.Warn("cannot remove the jail of a removed sandbox", "jail", j.ID, "err", err)
 		}

@@ -18,9 +18,9 @@ type Template struct {
 	Alias    string // the requested name, if it is not the id
 	Rootfs   jail.Rootfs
 	Snapshot id.Snapshot  // if not "", used in place of Rootfs
-	Mounts   []jail.Mount // of Snapshot
+	Mounts   []jail.Mount // mounts of Snapshot
 	Env      map[string]string
-	User     string // of commands without a user; "" is user
+	User     string // user of commands without a user; "" is user
 	Dir      string // working directory of commands; "" is the user's home
 	CPU      int    // 0, here and in the fields below: as the template base has
 	MemoryMB int64
@@ -47,7 +47,7 @@ const (
 	baseMemoryMB = 1024
 	baseDiskMB   = 4096
 	basePIDs     = 1024
-	cpuShares    = 512 // of 1024 for each of two
+	cpuShares    = 512 // two processors with a weight of 256 each
 )
 
 // User is the default user of a sandbox's commands.

@@ -45,8 +45,8 @@ type VolumeStore interface {
 type VolumesConfig struct {
 	Store     VolumeStore
 	Dir       string // directory of the volumes' files
-	Templates string // of disks: disk.Make
-	SizeMB    int64  // of each
+	Templates string // directory of disk templates: see disk.Make
+	SizeMB    int64  // size of each volume
 	Log       *slog.Logger
 }
 

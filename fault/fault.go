@@ -1,5 +1,5 @@
-// Package fault is the error vocabulary of Glasshouse: a kind that tells the
-// caller what can be done, and an error that says what failed, on what and why.
+// Package fault is the error vocabulary of Glasshouse: a kind that tells the caller how to react,
+// and an error that names the failed operation, its object and the cause.
 package fault
 
 import (
@@ -15,12 +15,12 @@ type Kind string
 
 const (
 	Invalid         Kind = "invalid"         // the caller must change the request
-	Unauthenticated Kind = "unauthenticated" // say who you are
+	Unauthenticated Kind = "unauthenticated" // the caller must authenticate
 	Denied          Kind = "denied"          // who you are may not do this
 	NotFound        Kind = "not found"
 	Conflict        Kind = "conflict"    // wrong state for this operation
 	TooLarge        Kind = "too large"   // send less
-	Mismatch        Kind = "mismatch"    // an idempotency key came back with another body
+	Mismatch        Kind = "mismatch"    // an idempotency key was used again with a different body
 	Exhausted       Kind = "exhausted"   // a limit is reached; wait or free something
 	Unsupported     Kind = "unsupported" // this host or backend cannot
 	Unavailable     Kind = "unavailable" // try again later
@@ -56,7 +56,7 @@ func (k Kind) Status() int {
 
 func (k Kind) Error() string { return string(k) }
 
-// Error says which operation failed, on what, and why.
+// Error names the operation that failed, its object, and the cause.
 type Error struct {
 	Op     string // "jail.Start"
 	On     string // "j-3f2a…"
@@ -95,7 +95,7 @@ func New(kind Kind, op, on string, err error) error {
 	return &Error{Op: op, On: on, Kind: kind, Err: err}
 }
 
-// Newf is New with a message.
+// Newf is like New, but formats a message.
 func Newf(kind Kind, op, on, format string, args ...any) error {
 	return &Error{Op: op, On: on, Kind: kind, Err: fmt.Errorf(format, args...)}
 }
@@ -125,8 +125,8 @@ func DiskFull(err error) bool {
 	if err == nil || errors.Is(err, NoSpace) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 		return err != nil
 	}
-	// Container runtimes, CRIU and mkfs.ext4 quote strerror(ENOSPC); SQLite says it as
-	// sqlite3_errstr(SQLITE_FULL) does.
+	// Container runtimes, CRIU and mkfs.ext4 quote strerror(ENOSPC); SQLite quotes
+	// sqlite3_errstr(SQLITE_FULL).
 	message := strings.ToLower(err.Error())
 	return strings.Contains(message, "no space left on device") || strings.Contains(message, "database or disk is full")
 }

@@ -39,7 +39,7 @@ func TestFieldAndRemedyComeFromTheOutermost(t *testing.T) {
 	if got, want := fault.RemedyOf(err), "run make up"; got != want {
 		t.Errorf("RemedyOf = %q, want %q", got, want)
 	}
-	err = fault.Fieldf("jail.Create", "limits.memory_mb", "9000 is over the maximum of 8192")
+	err = fault.Fieldf("jail.Create", "limits.memory_mb", "9000 exceeds the maximum of 8192")
 	if got, want := fault.FieldOf(err), "limits.memory_mb"; got != want {
 		t.Errorf("FieldOf = %q, want %q", got, want)
 	}

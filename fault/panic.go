@@ -12,7 +12,7 @@ import (
 type Panic struct {
 	Value any
 	In    string // the function that panicked, with file and line
-	Stack []byte // of the goroutine that panicked
+	Stack []byte // stack of the goroutine that panicked
 }
 
 func (p *Panic) Error() string { return fmt.Sprintf("panic in %s: %v", p.In, p.Value) }
@@ -31,9 +31,9 @@ func Recover(err *error) {
 	*err = &Panic{Value: v, In: panicked(), Stack: debug.Stack()}
 }
 
-// Catch returns a function that does what f does and returns a panic of f as an
-// error. A goroutine that panics ends the whole process, so what is started for
-// one request in a goroutine of its own is wrapped in Catch.
+// Catch returns a function that does what f does and returns a panic of f as an error. A panic in
+// any goroutine ends the process. Therefore wrap functions in Catch that run in their own goroutine
+// on behalf of one request.
 func Catch(f func() error) func() error {
 	return func() (err error) {
 		defer Recover(&err)

@@ -122,7 +122,7 @@ type ApprovalRecord struct {
 	Action   string            `json:"action"`
 	Resource string            `json:"resource"`
 	Cut      bool              `json:"cut,omitempty"` // the resource was truncated
-	Hash     string            `json:"hash"`          // of the question; an answer is valid for this hash only
+	Hash     string            `json:"hash"`          // hash of the question; an answer is valid only for this hash
 	Tier     approval.Tier     `json:"tier"`
 	Rule     policy.Rule       `json:"rule"`
 	Verdict  approval.Verdict  `json:"verdict,omitempty"`

@@ -20,10 +20,10 @@ type runBudget struct {
 	external bool // set by LendBudget; the lender sets the limits
 }
 
-// BudgetOf returns the budget of a run. The first call with limits creates the budget; it
-// lasts until the run's session ends or the daemon stops. Without limits, a run without a
-// budget gets nil. Without a run, the budget is not shared. A lent budget is returned as it
-// is, and limits must be empty.
+// BudgetOf returns the budget of a run. The first call with limits creates the budget; it lasts
+// until the run's session ends or the daemon stops. Without limits, a run without a budget gets
+// nil. Without a run, the budget is not shared. If LendBudget has set the budget of the run,
+// BudgetOf returns that budget, and limits must be empty.
 func (k *Engine) BudgetOf(who policy.Subject, limits budget.Amounts) (*budget.Budget, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -50,7 +50,7 @@ type Request struct {
 	nested bool       // value is set, possibly to nil
 	depth  int
 
-	secrets []string // of the calling capabilities, which may pass their values on
+	secrets []string // secrets of the calling capabilities, which may pass on their values
 }
 
 // maxDepth is the maximum depth of nested calls.
@@ -142,7 +142,7 @@ type call struct {
 	result      engine.Result
 
 	mu    sync.Mutex
-	label manifest.Label // of the input and of the results of nested calls; guarded by mu once the call runs
+	label manifest.Label // label of the input and of the results of nested calls; guarded by mu once the call runs
 }
 
 // Call resolves a capability, checks the input, applies the policy, reserves the budget, runs
@@ -214,12 +214,12 @@ func (c *call) checkInput(context.Context) error {
 		var err error
 		c.input, err = c.cap.Input.FromJSON(text)
 		if err != nil {
-			return fault.New(fault.Invalid, "govern.Call", c.cap.ID, fmt.Errorf("input: %w", err))
+			return fault.New(fault.Invalid, "govern.Call", c.cap.ID, fmt.Errorf("invalid input: %w", err))
 		}
 	}
 	if c.cap.Input != nil {
 		if err := c.cap.Input.Check(c.input); err != nil {
-			return fault.New(fault.Invalid, "govern.Call", c.cap.ID, fmt.Errorf("input: %w", err))
+			return fault.New(fault.Invalid, "govern.Call", c.cap.ID, fmt.Errorf("invalid input: %w", err))
 		}
 	}
 	c.label = manifest.Public
@@ -285,7 +285,7 @@ func (c *call) tier() approval.Tier {
 	return approval.Standard
 }
 
-// approvalContext returns what an approval request shows of the call: input, label and
+// approvalContext returns the details of the call that an approval request shows: input, label and
 // effects.
 func (c *call) approvalContext() json.RawMessage {
 	text, err := schema.ToJSON(c.input)
@@ -498,7 +498,7 @@ func (h host) call(ctx context.Context, r Request) (Outcome, error) {
 	out, err := c.k.Call(ctx, r)
 	if err == nil {
 		c.mu.Lock()
-		c.label = c.label.Join(out.Label) // the capability has now seen data of this class
+		c.label = c.label.Join(out.Label) // the capability's output may contain data of this class
 		c.mu.Unlock()
 	}
 	return out, err

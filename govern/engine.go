@@ -45,7 +45,7 @@ type Chain interface {
 	Entries(ctx context.Context, q chain.Query) ([]chain.Entry, error)
 }
 
-// Config is the configuration of a Engine.
+// Config is the configuration of an Engine.
 type Config struct {
 	Chain   Chain
 	Secrets Secrets // nil: no secrets
@@ -54,7 +54,7 @@ type Config struct {
 	Log     *slog.Logger
 }
 
-// A Engine is the policy engine of a daemon, for all its jails. It is safe for concurrent use.
+// An Engine is the policy engine of a daemon, for all its jails. It is safe for concurrent use.
 type Engine struct {
 	cfg      Config
 	notes    noteQueue
@@ -74,7 +74,7 @@ type Engine struct {
 	budgets map[string]runBudget   // by run
 }
 
-// New returns a Engine without jails. Close releases it.
+// New returns an Engine without jails. Close releases it.
 func New(cfg Config) *Engine {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)

@@ -15,7 +15,7 @@ import (
 	"glasshouse/store/storetest"
 )
 
-// A harness is a Engine with a database, an approval queue and an audit log.
+// A harness is an Engine with a database, an approval queue and an audit log.
 type harness struct {
 	*Engine
 	t     testing.TB

@@ -42,7 +42,7 @@ type Secrets interface {
 	Mask(ctx context.Context, who policy.Subject, names []string) *redact.Mask
 }
 
-// A Endpoint is the proxy endpoint of one jail: listeners that only this jail can reach.
+// An Endpoint is the proxy endpoint of one jail: listeners that only this jail can reach.
 type Endpoint struct {
 	All, HTTP, NamesTCP net.Listener
 	Names               net.PacketConn
@@ -80,7 +80,7 @@ func ignoreClosed(err error) error {
 
 // A Guard is a jail's Spec and what the Engine needs to enforce it.
 type Guard struct {
-	Spec      json.RawMessage // as Check returned it
+	Spec      json.RawMessage // in the form that Check returns
 	Workspace string          // in the jail
 
 	Endpoint string                           // name of the endpoint that Open opens; "": none
@@ -112,13 +112,13 @@ type jailPolicy struct {
 	syscalls      *syscallJudge // nil: not enforced
 	refusedCgroup uint64        // cgroup with kernel-level denials; 0: none
 	remembered    []policy.Rule // rules set by Recall
-	guard         Guard         // of the last call of Guard
+	guard         Guard         // argument of the last call of Guard
 	wg            sync.WaitGroup
 
 	// rules and unlisted are read for requests in the proxy. They are not guarded by mu:
 	// the holder of mu may be waiting for the proxy to close.
 	rules    activeRules
-	unlisted atomic.Int32 // what the egress rules say about other hosts, of type unlisted
+	unlisted atomic.Int32 // how the egress rules treat hosts that they do not list; type unlisted
 
 	served servedCalls // used for the jail of a capability
 }
@@ -152,8 +152,8 @@ func (h *activeRules) put(rules *policy.Holder, agent string, tiers []Tier) {
 	h.holder, h.agent, h.tiers = rules, agent, tiers
 }
 
-// Check validates a Spec and returns it in the form to store. proxied says that the jail uses
-// network mode proxy; enforced, that the system calls of its commands are decided.
+// Check validates a Spec and returns it in the form to store. proxied reports that the jail uses
+// network mode proxy, and enforced that the policy decides the system calls of its commands.
 func (k *Engine) Check(raw json.RawMessage, proxied, enforced bool) (json.RawMessage, error) {
 	s, err := parse(raw)
 	if err != nil {
@@ -202,10 +202,10 @@ func checkEgress(e *Egress) error {
 	p, err := egress.New(egress.Config{
 		Rules: e.rules(), CA: ca,
 		Secret: func(context.Context, string, string) ([]byte, error) {
-			return nil, errors.New("not available during validation")
+			return nil, errors.New("secrets are not available during validation")
 		},
 		OwnerSecret: func(context.Context, string, string, string) ([]byte, error) {
-			return nil, errors.New("not available during validation")
+			return nil, errors.New("secrets are not available during validation")
 		},
 	})
 	if err != nil {
@@ -267,7 +267,7 @@ func (k *Engine) SetSpec(ctx context.Context, jid id.Jail, raw json.RawMessage, 
 }
 
 // AfterRestore completes a jail that was restored from a snapshot: it installs the certificate
-// authority if the restored files lack it. same says that the snapshot has the same Spec.
+// authority if the restored files lack it. same reports whether the snapshot has the same Spec.
 // jail.Enforcer.Resumed calls it.
 func (k *Engine) AfterRestore(ctx context.Context, jid id.Jail, same bool) error {
 	jp := k.find(jid)
@@ -332,7 +332,7 @@ func (jp *jailPolicy) setSpec(ctx context.Context, s Spec, workspace string) err
 	if set == nil {
 		jp.rules.put(nil, "", nil)
 		jp.installRefusals(nil, "")
-	} else if h, err := policy.Hold(set, s.Policy.MaxLevel()); err != nil {
+	} else if h, err := policy.NewHolder(set, s.Policy.MaxLevel()); err != nil {
 		return err
 	} else {
 		for _, r := range jp.remembered {
@@ -513,8 +513,8 @@ type authority struct {
 	jp *jailPolicy
 }
 
-// Evaluate implements egress.Authority. It is called if no egress rule allows a request. The
-// policy decides if the jail has one or requests approval.
+// Evaluate implements egress.Authority. It is called if no egress rule allows a request. If the
+// jail has a policy or requests approval for unlisted hosts, the policy engine decides.
 func (a authority) Evaluate(ctx context.Context, r egress.Request) (egress.Verdict, error) {
 	others := unlisted(a.jp.unlisted.Load())
 	rules, _ := a.jp.rules.get()

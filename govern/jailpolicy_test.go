@@ -74,7 +74,7 @@ func TestEgressRulesAskAtEveryLevel(t *testing.T) {
 func TestAuthorityAnswersWhileTheJailEnds(t *testing.T) {
 	h := newHarness(t)
 	jp := h.find(h.jail(`{"*": "allow"}`))
-	jp.mu.Lock() // as in endJail
+	jp.mu.Lock() // the lock order is that of endJail
 	defer jp.mu.Unlock()
 	judged := make(chan error, 1)
 	go func() {

@@ -20,8 +20,8 @@ type Refuser interface {
 	Forget(cgroup uint64) error
 }
 
-// installRefusals makes the Linux kernel refuse what the rules deny without exception, where
-// the denial names files, programs or addresses. All else is decided by the seccomp listener.
+// installRefusals makes the Linux kernel refuse operations that the rules deny without exception
+// and that name files, programs or addresses. The seccomp listener decides all other operations.
 // The caller holds jp.mu.
 func (jp *jailPolicy) installRefusals(set *policy.Set, agent string) {
 	r := jp.k.cfg.Refuser

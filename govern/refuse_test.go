@@ -58,7 +58,7 @@ func TestRefusals(t *testing.T) {
 		{"edit", "/etc/none", nil},
 		{"edit", "/etc/*.d/*", nil},
 		{"edit", "etc/passwd", nil},
-		{"edit", "/out/*", nil}, // a symbolic link: its target has rules of its own
+		{"edit", "/out/*", nil}, // the path is a symbolic link, and other rules apply to its target
 		{"edit", "/usr/bin/two", nil},
 		{"edit", "/../../etc/passwd", nil},
 		{"bash", "curl *", []string{"run /usr/bin/curl", "run /usr/local/bin/curl"}},

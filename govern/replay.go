@@ -42,7 +42,7 @@ type CallRecord struct {
 
 // RecordedValue is a value in the audit log.
 type RecordedValue struct {
-	SHA256 string          `json:"sha256"` // of the JSON text
+	SHA256 string          `json:"sha256"` // SHA-256 hash of the JSON text
 	Bytes  int             `json:"bytes"`
 	Label  manifest.Label  `json:"label"`
 	Value  json.RawMessage `json:"value,omitempty"` // omitted if long, personal or secret

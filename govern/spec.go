@@ -152,7 +152,7 @@ func (e *Egress) Explain(host string, port uint16) (egress.Explanation, error) {
 	return e.rules().Explain(egress.Request{Kind: egress.KindConnect, Host: host, Port: port})
 }
 
-// unlisted is what the egress rules of a jail say about hosts that they do not list.
+// unlisted is how the egress rules of a jail treat hosts that they do not list.
 type unlisted int32
 
 const (

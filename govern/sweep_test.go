@@ -31,7 +31,7 @@ func TestSweepRemovesUnusedKeys(t *testing.T) {
 		t.Errorf("Sweep with an unavailable database = %v, %d files left; want %v and 3", err, left(), broken)
 	}
 	must(t, h.Sweep(t.Context(), func(context.Context) ([]json.RawMessage, error) {
-		_, err := h.authority(id.NewCA(), "j-new") // of a jail created during the sweep
+		_, err := h.authority(id.NewCA(), "j-new") // authority of a jail that is created during the sweep
 		return []json.RawMessage{nil, raw}, err
 	}))
 	if left() != 3 {

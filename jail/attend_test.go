@@ -16,10 +16,10 @@ import (
 	"glasshouse/observe/event"
 )
 
-// installParts gives a Manager an Observer, a Enforcer, Secrets and Commands, whose operations
-// the script lists and fails.
+// installParts gives a Manager an Observer, an Enforcer, Secrets and Commands, whose operations the
+// script lists and fails.
 func (s *newScript) installParts(cfg *jail.Config) {
-	cfg.Observer, cfg.Enforcer = scriptedObserver{s}, scriptedWarden{s}
+	cfg.Observer, cfg.Enforcer = scriptedObserver{s}, scriptedEnforcer{s}
 	cfg.Secrets, cfg.Commands = scriptedSecrets{s}, scriptedCommands{s}
 }
 
@@ -54,24 +54,24 @@ func (o scriptedObserver) Changed(_ context.Context, _ id.Jail, since jail.Marke
 func (o scriptedObserver) Detach(context.Context, id.Jail) error { return o.s.step("detach") }
 func (o scriptedObserver) CloseLog(id.Jail) error                { return o.s.step("forget") }
 
-type scriptedWarden struct{ s *newScript }
+type scriptedEnforcer struct{ s *newScript }
 
-func (w scriptedWarden) Check(_ context.Context, s jail.Spec) (json.RawMessage, error) {
-	return s.Policy, w.s.step("check")
+func (e scriptedEnforcer) Check(_ context.Context, s jail.Spec) (json.RawMessage, error) {
+	return s.Policy, e.s.step("check")
 }
-func (w scriptedWarden) Env(jail.Jail) map[string]string {
+func (e scriptedEnforcer) Env(jail.Jail) map[string]string {
 	return map[string]string{"GOVERNED": "yes", "PATH": "/governed"}
 }
-func (w scriptedWarden) Apply(context.Context, jail.Jail, jail.HostInfo) error {
-	return w.s.step("guard")
+func (e scriptedEnforcer) Apply(context.Context, jail.Jail, jail.HostInfo) error {
+	return e.s.step("guard")
 }
-func (w scriptedWarden) SpecChanged(context.Context, jail.Jail) error { return w.s.step("adapt") }
-func (w scriptedWarden) Resumed(_ context.Context, _ jail.Jail, same bool) error {
-	return w.s.step(fmt.Sprintf("awoke same=%v", same))
+func (e scriptedEnforcer) SpecChanged(context.Context, jail.Jail) error { return e.s.step("adapt") }
+func (e scriptedEnforcer) Resumed(_ context.Context, _ jail.Jail, same bool) error {
+	return e.s.step(fmt.Sprintf("awoke same=%v", same))
 }
-func (w scriptedWarden) Release(id.Jail) { w.s.step("release") }
-func (w scriptedWarden) StateChanged(j jail.Jail, from jail.State) {
-	w.s.step(fmt.Sprintf("moved %s to %s", from, j.State))
+func (e scriptedEnforcer) Release(id.Jail) { e.s.step("release") }
+func (e scriptedEnforcer) StateChanged(j jail.Jail, from jail.State) {
+	e.s.step(fmt.Sprintf("moved %s to %s", from, j.State))
 }
 
 type scriptedSecrets struct{ s *newScript }
@@ -144,7 +144,7 @@ func TestObserverAndEnforcerCoverWholeLifetime(t *testing.T) {
 		t.Errorf("visible secrets = %q, want %q", got, want)
 	}
 	if got := h.sh(m, j.ID, "echo $GOVERNED $PATH"); got != "yes /governed" {
-		t.Errorf("environment = %q, want the warden's values over the defaults", got)
+		t.Errorf("environment = %q, want the enforcer's values over the defaults", got)
 	}
 	s.takeCalls()
 	if _, err = m.Stop(ctx, j.ID, jail.StopOptions{}); err != nil {
@@ -519,7 +519,7 @@ func TestReplacePolicyIsUndoneOnError(t *testing.T) {
 	govern(`{"c":1}`)
 }
 
-func TestGovernWithoutWardenIsInvalid(t *testing.T) {
+func TestGovernWithoutEnforcerIsInvalid(t *testing.T) {
 	h := newHarness(t)
 	m := h.manager()
 	_, err := m.Create(t.Context(), jail.Spec{Policy: json.RawMessage(`{}`)})

@@ -15,13 +15,13 @@ type Plan struct {
 	Dir       string // {DATA}/jails/{id}; the caller creates it with mode 0711, the backend fills it
 	Runtime   string
 	Hostname  string
-	Lower     []string // read-only layers, topmost first, owned by the ids they have inside
+	Lower     []string // read-only layers, topmost first, owned by the ids that they have inside the jail
 	Sealed    []string // sealed writable layers above Lower, topmost first: files of SealLayer or BeginCopy
 	From      *Plan    // the frozen jail whose writable layer is Sealed[0] at the moment, or nil
 	IDs       IDRange
 	Limits    Limits
 	Network   Network
-	Group     string // of a bridged network
+	Group     string // group of a bridged network
 	Mounts    []Mount
 	Workspace *Workspace
 	Init      string // the host's path of the glasshouse-init binary
@@ -33,9 +33,9 @@ type Plan struct {
 	// Link is the network link of the jail if it was created for another instance.
 	Link *Link
 
-	// LinkDetached means that the link does not belong to this instance, or not yet. Restore
-	// prepares the instance to receive the link in Link by MoveLink, and Clean does not remove
-	// the link.
+	// LinkDetached means that the link does not belong to this instance, or does not belong to it
+	// yet. Restore prepares the instance to receive the link in Link by MoveLink, and Clean does
+	// not remove the link.
 	LinkDetached bool
 }
 
@@ -43,7 +43,7 @@ type Plan struct {
 // instance for which it was created, and keeps that name as long as the jail uses it.
 type Link struct {
 	Name id.Jail `json:"name"`
-	IDs  IDRange `json:"ids"` // of that instance; the address is derived from them
+	IDs  IDRange `json:"ids"` // ids of that instance; the address is derived from them
 }
 
 // A Backend isolates jails. Implementations are safe for concurrent use. They must also accept
@@ -71,9 +71,8 @@ type Backend interface {
 	Open(ctx context.Context, p Plan) (Instance, error)
 
 	// Clean releases all host resources of the jail except its files: processes, mounts, loop
-	// devices, cgroups, network. It may be called at any time, also after a crash in the
-	// middle of Create and if there is nothing to release. All resources are released if it
-	// returns nil.
+	// devices, cgroups, network. It may be called at any time, even after a crash in the middle of
+	// Create and if there is nothing to release. All resources are released if it returns nil.
 	Clean(ctx context.Context, p Plan) error
 
 	// Mount mounts the files of a jail that is not running on a directory of the host, with
@@ -96,14 +95,14 @@ type Checkpointer interface {
 	// that cannot be dumped. The jail is frozen when Stabilize returns.
 	Stabilize(ctx context.Context, p Plan, i Instance) error
 
-	// Dump writes the processes of a frozen jail to dir, which is empty. The jail's init has
-	// no open connection. The processes stay frozen and unchanged, also if Dump fails.
+	// Dump writes the processes of a frozen jail to dir, which is empty. The jail's init has no
+	// open connection. The processes stay frozen and unchanged, even if Dump fails.
 	Dump(ctx context.Context, p Plan, i Instance, dir string) error
 
-	// Restore is Create with the processes that Dump wrote to dir, from a jail with the same
-	// mounts and workspace. The processes are frozen and have not executed an instruction
-	// since the dump. Their network connections to the outside of the jail are closed. Restore
-	// does not write to dir.
+	// Restore is like Create, but with the processes that Dump wrote to dir, from a jail with the
+	// same mounts and workspace. The processes are frozen and have not executed an instruction
+	// since the dump. Their network connections to the outside of the jail are closed. Restore does
+	// not write to dir.
 	Restore(ctx context.Context, p Plan, dir string) (Instance, error)
 
 	// BeginCopy starts a copy of the jail's writable layer to the new file to. The copy has
@@ -122,8 +121,8 @@ type Checkpointer interface {
 	// the layer. Writers in the jail block briefly.
 	FlushLayer(ctx context.Context, p Plan) error
 
-	// CleanAndRemoveLayer is Clean, and also removes the writable layer. The name that SealLayer gave the
-	// layer remains.
+	// CleanAndRemoveLayer is like Clean, but also removes the writable layer. The name that
+	// SealLayer gave the layer remains.
 	CleanAndRemoveLayer(ctx context.Context, p Plan) error
 }
 
@@ -154,9 +153,9 @@ type LinkMover interface {
 
 // A MovedLink is a moved network link with its connections.
 type MovedLink interface {
-	// KeepConnections keeps a connection if the program that has it has neither read nor written data
-	// since the dump. It closes all others and resets them at the remote end. It returns the
-	// number of connections that the new processes keep and lose.
+	// KeepConnections keeps each connection that its program has neither read from nor written to
+	// since the dump. It closes all other connections and resets them at the remote end. It returns
+	// the number of connections that the new processes keep and lose.
 	KeepConnections() (kept, closed int, err error)
 
 	// Undo moves the link back to the old processes. After KeepConnections it also closes their
@@ -215,7 +214,7 @@ type Instance interface {
 	Freeze(ctx context.Context) error
 	Thaw(ctx context.Context) error
 
-	// Kill ends every process of the jail, also frozen ones, and returns when none is left.
+	// Kill ends every process of the jail, including frozen ones, and returns when all have ended.
 	Kill(ctx context.Context) error
 
 	Stats(ctx context.Context) (Stats, error)
@@ -228,7 +227,7 @@ type Instance interface {
 	Close() error
 }
 
-// A ExitExplainer is an Instance that may know why its init ended.
+// An ExitExplainer is an Instance that may be able to report why its init ended.
 type ExitExplainer interface {
 	ExitReason() string // "" if unknown
 }

@@ -32,7 +32,7 @@ func (o BranchOptions) at() time.Time {
 	return o.At
 }
 
-// branches creates jails from snapshots, and returns jails to them.
+// branches creates jails from snapshots, and rewinds jails to them.
 type branches struct {
 	*core
 	registry    *registry
@@ -157,7 +157,7 @@ func (br *branches) claimCopy(ctx context.Context, b Backend, e *entry, img Imag
 				return err
 			}
 		}
-		// The jail runs before its record says so. Clients cannot see it before it is
+		// The jail runs before it is recorded as running. Clients cannot see it before it is
 		// recorded.
 		if err := l.releaseHold(ctx); err != nil {
 			return err
@@ -229,9 +229,8 @@ func (br *branches) writeNotice(l *liveInstance, b protocol.Branched) error {
 
 // RewindOptions are the options of Rewind.
 type RewindOptions struct {
-	// KeepConnections keeps a network connection of the jail if the program that has it has
-	// neither read nor written data since the snapshot. Nil means the setting in the jail's
-	// Snapshots.
+	// KeepConnections keeps a network connection of the jail if its program has neither read nor
+	// written data on it since the snapshot. Nil means the setting in the jail's Snapshots.
 	KeepConnections *bool
 }
 

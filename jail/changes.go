@@ -111,7 +111,7 @@ func (cm *comparisons) Compare(ctx context.Context, from, to Version, o ChangesO
 func comparable(a, b Spec, o ChangesOptions) error {
 	switch {
 	case a.Backend != b.Backend:
-		return fmt.Errorf("one uses the backend %s and the other %s", a.Backend, b.Backend)
+		return fmt.Errorf("one jail uses the backend %s and the other one %s", a.Backend, b.Backend)
 	case !o.Workspace:
 		return nil
 	case a.Workspace == nil || b.Workspace == nil:
@@ -149,7 +149,7 @@ func (cm *comparisons) Changes(ctx context.Context, jid id.Jail, o ChangesOption
 	return slices.DeleteFunc(changes, func(c Change) bool { return j.Spec.madeByDaemon(c, "added") }), err
 }
 
-// The notice that tells a jail that it is a branch, and its maximal size. A larger file was
+// The notice that informs a jail that it is a branch, and its maximum size. A larger file was
 // written by the jail itself.
 const (
 	noticeDir  = "/run/glasshouse"

@@ -39,10 +39,10 @@ func (ck *checks) check(s Spec) (Spec, error) {
 			*b.value = b.def
 		}
 		if *b.value > b.max {
-			return s, fault.Fieldf(op, b.field, "%d is over the maximum of %d", *b.value, b.max)
+			return s, fault.Fieldf(op, b.field, "%d exceeds the maximum of %d", *b.value, b.max)
 		}
 		if *b.value < b.lo {
-			return s, fault.Fieldf(op, b.field, "%d is under the minimum of %d", *b.value, b.lo)
+			return s, fault.Fieldf(op, b.field, "%d is below the minimum of %d", *b.value, b.lo)
 		}
 	}
 	if s.Backend == "" {
@@ -65,14 +65,14 @@ func (ck *checks) check(s Spec) (Spec, error) {
 		return s, fault.Fieldf(op, "hostname", "%v", err)
 	}
 	if len(s.Name) > MaxName || strings.ContainsFunc(s.Name, func(r rune) bool { return r < ' ' }) {
-		return s, fault.Fieldf(op, "name", "at most 128 bytes, no control characters")
+		return s, fault.Fieldf(op, "name", "must be at most 128 bytes without control characters")
 	}
 	if len(s.Labels) > 64 {
-		return s, fault.Fieldf(op, "labels", "%d labels are over the maximum of 64", len(s.Labels))
+		return s, fault.Fieldf(op, "labels", "%d labels exceed the maximum of 64", len(s.Labels))
 	}
 	for k, v := range s.Env {
 		if k == "" || strings.ContainsAny(k, "=\x00") || strings.Contains(v, "\x00") {
-			return s, fault.Fieldf(op, "env", "%q is not a variable", k)
+			return s, fault.Fieldf(op, "env", "%q is not a valid variable name", k)
 		}
 	}
 	if err := s.Observe.Check(op, "observe.", syscalls.Known); err != nil {
@@ -95,7 +95,7 @@ func (ck *checks) check(s Spec) (Spec, error) {
 // Networks are all network modes, from the most to the least restricted.
 var Networks = []Network{Isolated, Proxied, Bridged, Full}
 
-// DefaultGroup is the group of a bridged jail that names none.
+// DefaultGroup is the group of a bridged jail whose Spec names no group.
 const DefaultGroup = "default"
 
 // checkNetwork checks the network mode and the group.
@@ -109,7 +109,7 @@ func (s *Spec) checkNetwork() error {
 	case s.Network == Bridged && s.Group == "":
 		s.Group = DefaultGroup
 	case len(s.Group) > 64 || strings.ContainsFunc(s.Group, func(r rune) bool { return r < ' ' || r == 0x7f }):
-		return fault.Fieldf(op, "network_group", "at most 64 bytes, no control characters")
+		return fault.Fieldf(op, "network_group", "must be at most 64 bytes without control characters")
 	}
 	return nil
 }
@@ -123,7 +123,7 @@ func (r Rootfs) check(backend string) error {
 		}
 	}
 	if n > 1 {
-		return fault.Fieldf(op, "rootfs", "name one source, not %d", n)
+		return fault.Fieldf(op, "rootfs", "specify exactly one source, not %d", n)
 	}
 	if r.Host && backend != "bwrap" {
 		return fault.Fieldf(op, "rootfs.host", "only the bwrap backend can use the host's own tree")

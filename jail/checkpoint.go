@@ -36,13 +36,13 @@ type CheckpointOptions struct {
 	Snapshot  id.Snapshot // its id
 	Images    string      // an empty directory for the process images; a tmpfs makes the pause short
 	Layer     string      // a new file for the writable layer, on the filesystem of the data directory
-	Layering  Layering    // "" chooses Copied if that is fast, else Stacked
+	Layering  Layering    // "" chooses Copied if that is fast, otherwise Stacked
 	Stop      bool        // stop the jail after the checkpoint
 	SetMarker bool        // mark the position in the event log for Changed
 
-	// Held is a process that does not run before the checkpoint, or nil. Checkpoint releases
+	// Stopped is a process that does not run before the checkpoint, or nil. Checkpoint releases
 	// it.
-	Held *Held
+	Stopped *StoppedProcess
 
 	// ReplaceLayers returns equivalent layers that the checkpoint uses in place of the jail's sealed
 	// layers. Nil means the same layers.
@@ -54,7 +54,7 @@ type Checkpoint struct {
 	Image
 	Stats    Stats
 	Paused   time.Duration // duration of the pause
-	Layering Layering      // of a live jail
+	Layering Layering      // layering of a live jail
 
 	Processes    []Process // the processes in Images
 	ProcessesErr error     // why Processes is empty
@@ -252,8 +252,8 @@ func (t *checkpointOp) checkpointLive(ctx context.Context) (made Checkpoint, err
 	return made, nil
 }
 
-// dumpFrozen does the steps for which the jail is frozen. A panic is returned as an error, or
-// the jail would stay frozen.
+// dumpFrozen does the steps for which the jail is frozen. A panic is returned as an error, because
+// otherwise the jail would stay frozen.
 func (t *checkpointOp) dumpFrozen(ctx context.Context, p Plan, sealed []string) (layering Layering, seq uint64, err error) {
 	defer fault.Recover(&err)
 	layering, err = t.dump(ctx, p)
@@ -281,7 +281,7 @@ func (t *checkpointOp) dumpFrozen(ctx context.Context, p Plan, sealed []string) 
 // merged before.
 func (t *checkpointOp) preDump(ctx context.Context, p Plan) {
 	pre, ok := t.cp.(PreDumper)
-	if !ok || t.layerCopy == nil || t.o.Held != nil || t.was.State == Paused {
+	if !ok || t.layerCopy == nil || t.o.Stopped != nil || t.was.State == Paused {
 		return
 	}
 	began := time.Now()
@@ -302,13 +302,13 @@ func (t *checkpointOp) mergeImages() error {
 	return nil
 }
 
-// freeze freezes the jail. The process in Held, if any, does not run before it is frozen.
+// freeze freezes the jail. The process in Stopped, if any, does not run before it is frozen.
 func (t *checkpointOp) freeze(ctx context.Context) error {
 	if err := t.live.holdFrozen(ctx); err != nil {
 		return err
 	}
-	if t.o.Held != nil {
-		t.o.Held.Release()
+	if t.o.Stopped != nil {
+		t.o.Stopped.Release()
 		if err := t.live.inst.Freeze(ctx); err != nil { // returns when the released process is frozen too
 			return err
 		}
@@ -445,8 +445,8 @@ func (cs *checkpoints) restoreInstance(ctx context.Context, cp Checkpointer, j J
 	return &hostInstance{j, inst}, nil
 }
 
-// recordPending records an instance that no jail uses yet. Only the record of the jail that
-// will use it has its host ids.
+// recordPending records an instance that no jail uses yet. Its host ids are stored only in the
+// record of the jail that will use it.
 func (cs *checkpoints) recordPending(ctx context.Context, j Jail) error {
 	j.ID, j.InstanceID, j.State, j.IDs, j.Link = j.InstanceID, "", Creating, IDRange{}, nil
 	if err := cs.cfg.Store.Put(ctx, j); err != nil {

@@ -18,7 +18,7 @@ type Commands interface {
 	After(ctx context.Context, jid id.Jail, argv []string)
 }
 
-// execNotifying is exec that notifies m.cfg.Commands.
+// execNotifying is like exec, but also notifies the Commands of the Config.
 func (xs *execs) execNotifying(ctx context.Context, e *entry, r ExecRequest, o *control.AttachOptions) (*control.Stream, protocol.ExecStatus, error) {
 	if _, err := e.running("jail.Exec"); err != nil {
 		return nil, protocol.ExecStatus{}, err

@@ -12,7 +12,7 @@ import (
 	"glasshouse/internal/subscribers"
 )
 
-// A Enforcer enforces the policy of jails, such as egress rules. The Manager does not make
+// An Enforcer enforces the policy of jails, such as egress rules. The Manager does not make
 // concurrent calls for one jail, and calls the Observer first.
 type Enforcer interface {
 	// Check validates the Policy of a Spec and returns it in the form to record, or an Invalid

@@ -71,7 +71,7 @@ func (xs *execs) execMessage(j Jail, r ExecRequest) (protocol.Exec, error) {
 		return protocol.Exec{}, fault.Fieldf(op, "ring", "%d is not between 0 and %d", r.Ring, maxRing)
 	}
 	if len(r.Note) > protocol.MaxNote {
-		return protocol.Exec{}, fault.Fieldf(op, "note", "longer than %d bytes", protocol.MaxNote)
+		return protocol.Exec{}, fault.Fieldf(op, "note", "must be at most %d bytes", protocol.MaxNote)
 	}
 	for _, s := range append(slices.Clone(argv), r.Cwd, r.User) {
 		if strings.Contains(s, "\x00") {
@@ -114,7 +114,7 @@ func (e *entry) running(op string) (*liveInstance, error) {
 	case Created, Stopped, Failed:
 		notRunning.Remedy = "start it first"
 	case Paused:
-		notRunning.Remedy = "resume it first"
+		notRunning.Remedy = "resume the jail first"
 	}
 	return nil, notRunning
 }
@@ -186,8 +186,8 @@ func (xs *execs) Stdin(ctx context.Context, jid id.Jail, x id.Exec) (io.WriteClo
 	return l.ctl.Stdin(ctx, x)
 }
 
-// Execs returns the known commands of a jail, oldest first: of a running jail those that its
-// init keeps, of a stopped one those that init kept when it ended.
+// Execs returns the known commands of a jail, oldest first. For a running jail these are the
+// commands that init keeps; for a stopped jail, those that init kept when it exited.
 func (xs *execs) Execs(ctx context.Context, jid id.Jail) ([]protocol.ExecStatus, error) {
 	e, err := xs.registry.find(jid, "jail.Execs")
 	if err != nil {
@@ -297,7 +297,7 @@ func (xs *execs) archive(ctx context.Context, e *entry, l *liveInstance) {
 		_, err := copyOutput(ctx, l.ctl, st.ID, func(ch protocol.Chunk) error {
 			size += len(ch.Data)
 			if size > maxRing {
-				return errors.New("more output than the maximal ring size")
+				return errors.New("the output exceeds the maximum ring size")
 			}
 			a.Output = append(a.Output, protocol.Chunk{Stream: ch.Stream, Offset: ch.Offset, Lost: ch.Lost, Data: slices.Clone(ch.Data)})
 			return nil

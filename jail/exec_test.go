@@ -136,8 +136,8 @@ var initOps = map[string]func(*jail.Manager, context.Context, id.Jail) error{
 		_, err := m.ListenTCP(ctx, j, 1)
 		return err
 	},
-	"Hold": func(m *jail.Manager, _ context.Context, j id.Jail) error {
-		_, err := m.Hold(j, os.Getpid())
+	"StopProcess": func(m *jail.Manager, _ context.Context, j id.Jail) error {
+		_, err := m.StopProcess(j, os.Getpid())
 		return err
 	},
 }
@@ -164,7 +164,7 @@ func TestOperationsOnNonRunningJailNameRemedy(t *testing.T) {
 		}{
 			{created.ID, fault.Conflict, "start it first"},
 			{stopped.ID, fault.Conflict, "start it first"},
-			{paused.ID, fault.Conflict, "resume it first"},
+			{paused.ID, fault.Conflict, "resume the jail first"},
 			{"j-none", fault.NotFound, ""},
 		} {
 			if err := talk(m, t.Context(), c.jid); !errors.Is(err, c.kind) || fault.RemedyOf(err) != c.remedy {
@@ -180,7 +180,7 @@ func TestCancelledCallerDoesNotWaitForInit(t *testing.T) {
 	m, _ := h.scripted()
 	j := h.running(m)
 	for name, talk := range initOps {
-		if name == "Hold" { // does not use init
+		if name == "StopProcess" { // does not use init
 			continue
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -355,7 +355,7 @@ func TestOutputOfRunningCommandDoesNotBlock(t *testing.T) {
 	}
 }
 
-// A held process does not run until it is released or killed.
+// A stopped process does not run until it is released or killed.
 func TestHold(t *testing.T) {
 	h := newHarness(t)
 	m := h.manager()
@@ -366,19 +366,19 @@ func TestHold(t *testing.T) {
 	}
 	defer s.Close()
 	pid := st.PID // there is no pid namespace
-	held, err := m.Hold(j.ID, pid)
+	stopped, err := m.StopProcess(j.ID, pid)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer held.Release()
+	defer stopped.Release()
 	if got := processState(t, pid); got != "t" {
-		t.Errorf("state of the held process = %s, want t", got)
+		t.Errorf("state of the stopped process = %s, want t", got)
 	}
-	if _, err := m.Hold(j.ID, pid); !errors.Is(err, fault.Unavailable) {
-		t.Errorf("second Hold = %v, want unavailable", err)
+	if _, err := m.StopProcess(j.ID, pid); !errors.Is(err, fault.Unavailable) {
+		t.Errorf("second StopProcess = %v, want unavailable", err)
 	}
-	held.Release()
-	held.Release()
+	stopped.Release()
+	stopped.Release()
 	if got := processState(t, pid); got == "t" {
 		t.Errorf("state of the released process = %s, want not t", got)
 	}
@@ -393,7 +393,7 @@ func TestHold(t *testing.T) {
 		t.Errorf("output after Release = %q, %v; want on", ch.Data, err)
 	}
 
-	held, err = m.Hold(j.ID, pid)
+	stopped, err = m.StopProcess(j.ID, pid)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -407,11 +407,11 @@ func TestHold(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	held.Release()
-	if _, err := m.Hold(j.ID, pid); !errors.Is(err, fault.Unavailable) {
-		t.Errorf("Hold of a process that ended = %v, want unavailable", err)
+	stopped.Release()
+	if _, err := m.StopProcess(j.ID, pid); !errors.Is(err, fault.Unavailable) {
+		t.Errorf("StopProcess of a process that ended = %v, want unavailable", err)
 	}
-	(*jail.Held)(nil).Release()
+	(*jail.StoppedProcess)(nil).Release()
 }
 
 // processState returns the state letter of a process (proc_pid_stat(5)).

@@ -48,7 +48,7 @@ func (xs *execs) Files(ctx context.Context, jid id.Jail) (Files, error) {
 	}
 	if j.State != Stopped && j.State != Failed {
 		unlock()
-		return nil, &fault.Error{Op: op, On: string(jid), Kind: fault.Conflict, Err: errors.New("the jail is " + string(j.State)), Remedy: "resume it first"}
+		return nil, &fault.Error{Op: op, On: string(jid), Kind: fault.Conflict, Err: errors.New("the jail is " + string(j.State)), Remedy: "resume the jail first"}
 	}
 	files, err := xs.stoppedFiles(ctx, j)
 	if err != nil {

@@ -119,8 +119,8 @@ func TestFilesOfLiveJailUseInit(t *testing.T) {
 	if _, err := m.Pause(ctx, j.ID); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := m.Files(ctx, j.ID); !errors.Is(err, fault.Conflict) || fault.RemedyOf(err) != "resume it first" {
-		t.Errorf("Files of a paused jail = %v (%s), want conflict (resume it first)", err, fault.RemedyOf(err))
+	if _, err := m.Files(ctx, j.ID); !errors.Is(err, fault.Conflict) || fault.RemedyOf(err) != "resume the jail first" {
+		t.Errorf("Files of a paused jail = %v (%s), want conflict (resume the jail first)", err, fault.RemedyOf(err))
 	}
 	if _, err := m.Files(ctx, "j-none"); !errors.Is(err, fault.NotFound) {
 		t.Errorf("Files of an unknown jail = %v, want not found", err)

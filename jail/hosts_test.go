@@ -128,7 +128,7 @@ func TestOpenFailsWithoutHostIDs(t *testing.T) {
 }
 
 // A jail whose backend is no longer configured is not changed.
-func TestJailOfUnconfiguredBackendIsLeftAlone(t *testing.T) {
+func TestJailOfUnconfiguredBackendIsNotTouched(t *testing.T) {
 	h := newHarness(t)
 	first := h.manager()
 	j := h.running(first)
@@ -157,7 +157,7 @@ func TestJailOfUnconfiguredBackendIsLeftAlone(t *testing.T) {
 }
 
 // A failure of Open may be temporary and does not prove that the jail has ended.
-func TestJailThatCannotBeOpenedIsLeftAlone(t *testing.T) {
+func TestJailThatCannotBeOpenedIsNotTouched(t *testing.T) {
 	for _, op := range []string{"open", "thaw"} {
 		t.Run(op, func(t *testing.T) {
 			h := newHarness(t)
@@ -227,7 +227,7 @@ func TestInitExitReason(t *testing.T) {
 			h := newHarness(t)
 			h.backend.counts = c.counts
 			ended := make(chan jail.Jail, 1)
-			h.configure = func(cfg *jail.Config) { cfg.Enforcer = failureWarden{scriptedWarden{&newScript{}}, ended} }
+			h.configure = func(cfg *jail.Config) { cfg.Enforcer = failureEnforcer{scriptedEnforcer{&newScript{}}, ended} }
 			m := h.open(h.config(c.backend(h.backend)))
 			j := h.running(m)
 			syscall.Kill(h.pid(j.ID), syscall.SIGKILL)
@@ -243,13 +243,13 @@ func TestInitExitReason(t *testing.T) {
 	}
 }
 
-// failureWarden is a Enforcer that sends the jails that fail.
-type failureWarden struct {
-	scriptedWarden
+// failureEnforcer is an Enforcer that sends jails whose state becomes Failed to a channel.
+type failureEnforcer struct {
+	scriptedEnforcer
 	failed chan<- jail.Jail
 }
 
-func (e failureWarden) StateChanged(j jail.Jail, _ jail.State) {
+func (e failureEnforcer) StateChanged(j jail.Jail, _ jail.State) {
 	if j.State == jail.Failed {
 		e.failed <- j
 	}
@@ -383,7 +383,7 @@ func TestListFiltersAndRejectsUnknownPage(t *testing.T) {
 	}
 }
 
-// Snapshots stay when their jail is deleted, also after a restart of the daemon.
+// Snapshots stay when their jail is deleted, even after a restart of the daemon.
 func TestSnapshotsOutliveJail(t *testing.T) {
 	h := newHarness(t)
 	m, _ := h.scripted()

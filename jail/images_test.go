@@ -58,8 +58,8 @@ func (h *harness) preDumpManager() (*jail.Manager, *newScript) {
 	return m, s
 }
 
-// Memory is pre-dumped only if that shortens the pause. The images are merged in any case,
-// also if the jail is stopped.
+// Memory is pre-dumped only if that shortens the pause. The images are merged in any case, even if
+// the jail is stopped.
 func TestPreDumpConditions(t *testing.T) {
 	const preDumped, merged, plain = "predump, dump, merge", "dump, merge", "dump"
 	for _, c := range []struct {

@@ -13,13 +13,13 @@ import (
 type LimitChange struct {
 	Limits Limits // 0 keeps a limit
 
-	// Temporary makes the change temporary: the jail keeps its own limits in its record, and jails
-	// that are made from its snapshots get those. Temporary limits may exceed MaxLimits. It is
-	// never set from a request body.
+	// Temporary makes the change temporary: the jail's own limits stay in its record, and jails
+	// created from its snapshots get those. Temporary limits may exceed MaxLimits. It is never set
+	// from a request body.
 	Temporary bool
 }
 
-// Own returns the jail's own limits, without lent ones.
+// Own returns the jail's own limits, without temporary changes.
 func (j *Jail) Own() Limits {
 	if j.OwnLimits != nil {
 		return *j.OwnLimits
@@ -91,16 +91,16 @@ func (lc *lifecycle) limit(ctx context.Context, b Backend, e *entry, was, next J
 // check returns an error if the limits are out of range.
 func (q LimitChange) check(op string, was, next Jail) error {
 	if q.Limits == (Limits{}) {
-		return fault.Fieldf(op, "limits", "nothing is changed")
+		return fault.Fieldf(op, "limits", "no limit is changed")
 	}
 	asked := q.Limits.bounds()
 	for i, b := range next.Spec.Limits.bounds() {
 		switch n := *asked[i].value; {
 		case n == 0:
 		case n > b.max && !q.Temporary:
-			return fault.Fieldf(op, b.field, "%d is over the maximum of %d", n, b.max)
+			return fault.Fieldf(op, b.field, "%d exceeds the maximum of %d", n, b.max)
 		case n < b.lo:
-			return fault.Fieldf(op, b.field, "%d is under the minimum of %d", n, b.lo)
+			return fault.Fieldf(op, b.field, "%d is below the minimum of %d", n, b.lo)
 		}
 	}
 	if next.Spec.Limits.DiskMB < was.Spec.Limits.DiskMB {
@@ -159,7 +159,7 @@ func (lc *lifecycle) reapplyLimits(ctx context.Context, b Backend, j Jail, inst 
 	}
 }
 
-// asTemplate returns the record for jails that are made from this one. They get its own
+// asTemplate returns the record for jails that are created from this one. They get the jail's own
 // limits, and at least the memory that the restore needs.
 func (j Jail) asTemplate(s Stats) Jail {
 	j.Link = nil

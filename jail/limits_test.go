@@ -91,7 +91,7 @@ func TestInvalidLimitsAreRefused(t *testing.T) {
 	inUse := fault.Newf(fault.Conflict, "bare", "", "300 MB are in use")
 	for _, c := range []struct {
 		limits jail.Limits
-		by     error // of the backend
+		by     error // error of the backend
 		kind   fault.Kind
 		field  string
 	}{
@@ -119,7 +119,7 @@ func TestInvalidLimitsAreRefused(t *testing.T) {
 	}
 }
 
-func TestLentLimits(t *testing.T) {
+func TestTemporaryJailLimits(t *testing.T) {
 	h := newHarness(t)
 	m := h.manager()
 	j := h.running(m)

@@ -72,7 +72,7 @@ type Config struct {
 const (
 	idsPerJail   = 65536
 	defaultFirst = 0x20000000
-	maxJails     = 20000 // as many blocks of ids as fit under 2^31
+	maxJails     = 20000 // number of blocks of ids that fit below 2^31
 
 	// operationTimeout bounds one creation, start or removal. It is long because a loaded
 	// machine is slow and an aborted operation has no benefit.
@@ -98,7 +98,7 @@ type Manager struct {
 	closing sync.Once
 }
 
-// core is what all parts of a Manager share.
+// core holds what all parts of a Manager share.
 type core struct {
 	cfg    Config
 	wg     sync.WaitGroup  // watchers and pool fillers
@@ -280,7 +280,7 @@ func (m *Manager) reattach(ctx context.Context, b Backend, e *entry) {
 		if err := m.observers.observe(ctx, b, e, true); err != nil {
 			m.cfg.Log.Error("cannot observe a reattached jail", "jail", j.ID, "err", err)
 		}
-		if j.State != Created { // some may have been revoked meanwhile
+		if j.State != Created { // some secrets may have been revoked while no daemon ran
 			if err := m.refreshSecrets(ctx, j, inst); err != nil {
 				m.cfg.Log.Error("cannot refresh the secrets of a reattached jail", "jail", j.ID, "err", err)
 			}

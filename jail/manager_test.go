@@ -190,7 +190,7 @@ func stopped(pid int) bool {
 }
 
 func (i *processInstance) Kill(ctx context.Context) error {
-	// Only init knows its children, because there is no namespace.
+	// Without a namespace, only init can identify its children.
 	syscall.Kill(i.pid, syscall.SIGCONT)
 	left := 1
 	for n := 0; left > 0 && n < 100 && alive(i.pid); n++ {
@@ -230,7 +230,7 @@ type harness struct {
 	backend     *processBackend
 	pool        jail.PoolConfig
 	allow       []string
-	scriptParts bool               // scripted Managers have an Observer, a Enforcer, Secrets and Commands
+	scriptParts bool               // scripted Managers have an Observer, an Enforcer, Secrets and Commands
 	configure   func(*jail.Config) // changes the configuration of each Manager; nil: nothing
 }
 

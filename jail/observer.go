@@ -17,18 +17,18 @@ import (
 // An Observer records the events of jails. The Manager does not make concurrent calls for one
 // jail.
 type Observer interface {
-	// Attach starts the observation of a jail whose init answers. In a new jail, only init has
-	// run. If an earlier daemon observed the jail, missing events are recorded as a gap in its
-	// log. An error means that the jail cannot be observed as its record says.
+	// Attach starts the observation of a jail whose init answers. In a new jail, only init has run.
+	// If an earlier daemon observed the jail, missing events are recorded as a gap in its log. An
+	// error means that the jail cannot be observed in the way that its record requires.
 	Attach(ctx context.Context, j Jail, s HostInfo) error
 
 	// Select applies a change of the jail's Spec.Observe.
 	Select(ctx context.Context, j Jail) error
 
-	// Reattach continues the observation of a jail in a new instance, which is frozen and has
-	// not run yet. HostInfo describes the new instance. No event is lost or recorded twice: the
-	// old instance does not run any longer, and its events are in the log. After an error the
-	// observation is unchanged.
+	// Reattach continues the observation of a jail in a new instance, which is frozen and has not
+	// run yet. HostInfo describes the new instance. No event is lost or recorded twice: the old
+	// instance no longer runs, and its events are in the log. After an error the observation is
+	// unchanged.
 	Reattach(ctx context.Context, j Jail, s HostInfo) error
 
 	// Mute(true) marks events of the jail's processes as caused by the daemon, until
@@ -120,7 +120,7 @@ type freezeReasons struct {
 // +checklocks:r.mu
 func (r *freezeReasons) frozen() bool { return r.paused || r.throttled || r.held }
 
-// isFrozen is frozen for a caller that does not hold r.mu.
+// isFrozen is like frozen, but for callers that do not hold r.mu.
 func (r *freezeReasons) isFrozen() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -168,7 +168,7 @@ func (l *liveInstance) setReason(ctx context.Context, reason *bool, to bool) err
 	return l.setReasonLocked(ctx, reason, to)
 }
 
-// setReasonLocked is setReason for a caller that holds l.freeze.mu.
+// setReasonLocked is like setReason, but for callers that hold l.freeze.mu.
 //
 // +checklocks:l.freeze.mu
 func (l *liveInstance) setReasonLocked(ctx context.Context, reason *bool, to bool) error {
@@ -336,7 +336,7 @@ func (l *liveInstance) restoreListener() {
 	}()
 }
 
-// initTimeout is how long an init may take to answer.
+// initTimeout is the time within which an init must respond.
 const initTimeout = 15 * time.Second
 
 // observe starts observation and policy of a jail that has been created or reattached.

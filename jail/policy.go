@@ -20,8 +20,8 @@ type Snapshots struct {
 	KeepConnections bool `json:"keep_connections,omitempty"`
 }
 
-// Keep is the retention policy for automatic snapshots: the last Last ones, and the last one
-// of each of Hourly hours and Daily days that have one.
+// Keep is the retention policy for automatic snapshots: the Last most recent snapshots, and the
+// last snapshot of each of the Hourly hours and Daily days that have a snapshot.
 type Keep struct {
 	Last   int `json:"last,omitempty"`
 	Hourly int `json:"hourly,omitempty"`
@@ -52,7 +52,7 @@ func (s Snapshots) check(op string) (Snapshots, error) {
 		return s, fault.Fieldf(op, "snapshots.every", "%v is not between %v and %v", s.Every, minEvery, maxEvery)
 	}
 	if len(s.Before) > maxBefore {
-		return s, fault.Fieldf(op, "snapshots.before", "%d are over the maximum of %d", len(s.Before), maxBefore)
+		return s, fault.Fieldf(op, "snapshots.before", "%d commands exceed the maximum of %d", len(s.Before), maxBefore)
 	}
 	for i, b := range s.Before {
 		what, ok := strings.CutPrefix(b, "exec:")

@@ -255,7 +255,7 @@ type Spares struct {
 	Backend string
 	Runtime string
 	Network string
-	Digest  string // of the root filesystem
+	Digest  string // digest of the root filesystem
 	Ready   int
 	Making  int
 	Used    time.Time // last request

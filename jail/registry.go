@@ -87,7 +87,7 @@ type registry struct {
 
 	mu sync.Mutex
 	// +checklocks:mu
-	entries map[id.Jail]*entry // all jails, also those that are not visible
+	entries map[id.Jail]*entry // all jails, including those that are not visible
 	// +checklocks:mu
 	frozenCopies map[id.Snapshot][]*entry // unused frozen copies of snapshots
 	// +checklocks:mu
@@ -137,7 +137,7 @@ func (rg *registry) CheckName(name string) error {
 	return rg.checkName(name, "jail.CheckName")
 }
 
-// checkName is CheckName for callers that hold mu.
+// checkName is like CheckName, but for callers that hold mu.
 //
 // +checklocks:rg.mu
 func (rg *registry) checkName(name, op string) error {
@@ -155,8 +155,8 @@ func (rg *registry) checkName(name, op string) error {
 	return nil
 }
 
-// NameTaken is the error of an operation that creates a jail or a snapshot, if the one with the ID
-// on has the name. on is empty if that one is still being created.
+// NameTaken returns the error for creating a jail or a snapshot with a name that is in use by the
+// one with the ID on. on is empty if that one is still being created.
 func NameTaken(op, what, on, name string) error {
 	remedy := "choose another name"
 	if on != "" {
@@ -187,7 +187,7 @@ func (rg *registry) dropInvisible() {
 	maps.DeleteFunc(rg.entries, func(_ id.Jail, e *entry) bool { return !e.jail.Load().State.visible() })
 }
 
-// entryOf returns the entry of a jail, also if it is not visible, or nil.
+// entryOf returns the entry of a jail, even if it is not visible, or nil.
 func (rg *registry) entryOf(jid id.Jail) *entry {
 	rg.mu.Lock()
 	defer rg.mu.Unlock()
@@ -353,7 +353,7 @@ func (rg *registry) List(_ context.Context, o ListOptions) ([]Jail, error) {
 	return all, nil
 }
 
-// listKeyOf returns the list key of the last jail of a page, also if that jail was removed
+// listKeyOf returns the list key of the last jail of a page, even if that jail was removed
 // recently. The caller holds mu.
 //
 // +checklocks:rg.mu

@@ -28,7 +28,7 @@ func (xs *execs) Listen(ctx context.Context, jid id.Jail, path string) (net.List
 	return l.ctl.Listen(ctx, path)
 }
 
-// ListenTCP is Listen for a TCP port of the jail's loopback.
+// ListenTCP is like Listen, but for a TCP port on the jail's loopback interface.
 func (xs *execs) ListenTCP(ctx context.Context, jid id.Jail, port int) (net.Listener, error) {
 	_, l, err := xs.running(jid, "jail.ListenTCP")
 	if err != nil {

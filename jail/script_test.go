@@ -15,8 +15,8 @@ import (
 	"glasshouse/jail"
 )
 
-// scriptedBackend is processBackend with checkpoints. Each operation can be made to fail. Its
-// images have no memory: a restored jail is a new init.
+// scriptedBackend is a processBackend that supports checkpoints. Each operation can be made to
+// fail. Its images have no memory: a restored jail is a new init.
 type newScript struct {
 	*processBackend
 	store failingStore

@@ -80,7 +80,7 @@ func (sf *secretFiles) RefreshSecrets(ctx context.Context, jid id.Jail) error {
 	return err
 }
 
-// refreshSecrets removes revoked secrets, also if granted ones cannot be read.
+// refreshSecrets removes revoked secrets, even if some granted secrets cannot be read.
 func (sf *secretFiles) refreshSecrets(ctx context.Context, j Jail, inst Instance) error {
 	values, err := sf.secretsOf(ctx, j)
 	defer zero(values)

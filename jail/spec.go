@@ -15,11 +15,11 @@ type Spec struct {
 	Name      string            `json:"name,omitempty"`
 	Labels    map[string]string `json:"labels,omitempty"`
 	Backend   string            `json:"backend"` // oci, bwrap
-	Runtime   string            `json:"runtime"` // of oci: runc, crun, runsc
+	Runtime   string            `json:"runtime"` // for the backend oci: runc, crun, runsc
 	Rootfs    Rootfs            `json:"rootfs"`
 	Limits    Limits            `json:"limits"`
 	Network   Network           `json:"network"`
-	Group     string            `json:"network_group,omitempty"` // of network mode bridged
+	Group     string            `json:"network_group,omitempty"` // group in network mode bridged
 	Policy    json.RawMessage   `json:"govern,omitempty"`        // configuration of the Enforcer, in its own format
 	Hostname  string            `json:"hostname,omitempty"`      // default: the jail's id
 	Env       map[string]string `json:"env,omitempty"`           // for every command
@@ -72,10 +72,9 @@ type Limits struct {
 	MaxPIDs   int64 `json:"max_pids"` // processes and threads, without those of init
 }
 
-// InitThreads is what a backend adds to Limits.MaxPIDs where the kernel counts init's
-// threads too, which belong to Glasshouse. Idle, init has up to 20: the Go
-// runtime makes one for each blocked system call and keeps it. Threads that init
-// does not have are the jail's to use.
+// InitThreads is what a backend adds to Limits.MaxPIDs if the kernel also counts init's threads,
+// which belong to Glasshouse. Idle, init has up to 20: the Go runtime makes one for each blocked
+// system call and keeps it. The jail can use the threads that init does not use.
 const InitThreads = 24
 
 // InitOOMScore is the oom_score_adj of a jail's init. If the host is out of memory, the
@@ -137,7 +136,7 @@ type IDRange struct {
 
 // Stats is the resource usage of a jail.
 type Stats struct {
-	CPU          time.Duration `json:"cpu"` // since the jail was started, as are MemoryPeak, OOMKills, RxBytes and TxBytes
+	CPU          time.Duration `json:"cpu"` // CPU, MemoryPeak, OOMKills, RxBytes and TxBytes are counted since the start of the jail
 	MemoryBytes  int64         `json:"memory_bytes"`
 	CacheBytes   int64         `json:"cache_bytes,omitempty"` // part of MemoryBytes: page cache, which is reclaimable
 	MemoryPeak   int64         `json:"memory_peak"`
@@ -157,10 +156,10 @@ type Jail struct {
 	ID      id.Jail    `json:"id"`
 	Spec    Spec       `json:"spec"` // with defaults filled in
 	State   State      `json:"state"`
-	Reason  string     `json:"reason,omitempty"` // of a failure or an unexpected stop
+	Reason  string     `json:"reason,omitempty"` // reason of a failure or an unexpected stop
 	IDs     IDRange    `json:"ids"`
 	Lower   []string   `json:"lower"`              // read-only layers, topmost first
-	Digest  string     `json:"digest"`             // of the root filesystem
+	Digest  string     `json:"digest"`             // digest of the root filesystem
 	BaseEnv []string   `json:"base_env,omitempty"` // environment that the image sets
 	Created time.Time  `json:"created"`
 	Started *time.Time `json:"started,omitempty"`
@@ -169,7 +168,7 @@ type Jail struct {
 
 	InstanceID id.Jail  `json:"body,omitempty"`   // id of its instance on the host and in the data directory, if that differs from ID: after a rewind or a stacked snapshot
 	Sealed     []string `json:"sealed,omitempty"` // layers of snapshots, between Lower and the writable one, topmost first
-	Origin     *Origin  `json:"origin,omitempty"` // snapshot that it was made from
+	Origin     *Origin  `json:"origin,omitempty"` // snapshot from which it was created
 
 	Link *Link `json:"wire,omitempty"` // network link, if it was created for a previous instance
 
@@ -178,7 +177,7 @@ type Jail struct {
 
 	PriorUsage PriorUsage `json:"carried,omitzero"` // used since Started by previous instances
 
-	OwnLimits *Limits `json:"base_limits,omitempty"` // its own limits while Spec has lent ones
+	OwnLimits *Limits `json:"base_limits,omitempty"` // its own limits while Spec has temporary ones
 
 	Conditions []Condition `json:"-"` // current conditions; not recorded
 }

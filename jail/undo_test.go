@@ -227,7 +227,7 @@ func TestPoolRecoversPanic(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for s.called("clean") == 0 { // of the failed spare
+	for s.called("clean") == 0 { // wait for Clean of the failed spare
 		time.Sleep(time.Millisecond)
 	}
 	if err := m.Close(); err != nil { // waits for the pool

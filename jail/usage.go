@@ -64,14 +64,14 @@ type Accountant interface {
 	FinalStats(ctx context.Context, p Plan) (Stats, error)
 }
 
-// usages records what jails have used.
+// usages records the resource usage of jails.
 type usages struct {
 	*core
 	registry *registry
 }
 
-// Usage returns the cumulative usage of a jail. Except for DiskBytes it never decreases, also
-// after a failure of the jail or the daemon.
+// Usage returns the cumulative usage of a jail. Except for DiskBytes it never decreases, even after
+// a failure of the jail or the daemon.
 func (us *usages) Usage(ctx context.Context, jid id.Jail) (Usage, error) {
 	e, err := us.registry.find(jid, "jail.Usage")
 	if err != nil {

@@ -107,7 +107,7 @@ func (h *harness) pid(j id.Jail) int {
 	return n
 }
 
-// While a jail ends, it has no instance, and its record says that it runs. Zero counters would
+// While a jail ends, it has no instance, but its recorded state is running. Zero counters would
 // mean that it has used nothing.
 func TestStatsConflictWhileJailEnds(t *testing.T) {
 	h := newHarness(t)

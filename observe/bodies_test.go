@@ -79,17 +79,17 @@ func (h *harness) jail() id.Jail {
 	return jid
 }
 
-// A body is a cell that serves as an instance of jid.
+// A body is a fake jail that serves as an instance of jid.
 type body struct {
-	*observetest.Cell
+	*observetest.FakeJail
 	observe.Target
 	t *testing.T
 }
 
 func (h *harness) body(jid id.Jail) *body {
 	h.t.Helper()
-	b := &body{Cell: observetest.NewCell(h.t), t: h.t}
-	b.Target = b.Cell.Target(event.Selection{})
+	b := &body{FakeJail: observetest.NewFakeJail(h.t), t: h.t}
+	b.Target = b.FakeJail.Target(event.Selection{})
 	b.Jail, b.Runtime = jid, "runc"
 	return b
 }
@@ -507,7 +507,7 @@ func BenchmarkReattach(b *testing.B) {
 	defer o.Close()
 	var targets [2]observe.Target
 	for i := range targets {
-		targets[i] = observetest.NewCell(b).Target(event.Selection{})
+		targets[i] = observetest.NewFakeJail(b).Target(event.Selection{})
 		targets[i].Jail, targets[i].ProcessesRecorded = jid, true
 	}
 	if err := o.Attach(context.Background(), targets[0]); err != nil {

@@ -23,7 +23,7 @@ import (
 
 // A Mark identifies the state of a jail at one moment.
 type Mark struct {
-	Seq uint64 // of its last event at that time
+	Seq uint64 // number of its last event at that time
 
 	known     bool // whether changes can be detected
 	body      int
@@ -75,8 +75,8 @@ func (o *Observers) Changed(ctx context.Context, jid id.Jail, since Mark) (bool,
 	return !same, nil
 }
 
-// mark is Mark for callers that hold j.mu. With the mark since, it does not wait for processes that
-// have changed since then.
+// mark is like Mark, but for callers that hold j.mu. It does not wait for processes that have
+// changed since the mark since.
 func (o *Observers) mark(ctx context.Context, j *observed, since Mark) (Mark, error) {
 	m := Mark{known: j.watches != nil && !j.paused && j.target.CgroupDir != "" && tellsTime(), body: j.body}
 	if !o.drain(ctx, j.target.Jail, j.watches) {
@@ -317,7 +317,7 @@ func readProcess(pid int) (p process, running bool, err error) {
 		// The run time is read last: a thread that was stopped before has its final one.
 		call, callErr := os.ReadFile(dir + "/task/" + t.Name() + "/syscall")
 		at := bytes.Fields(call)
-		// The file says "running" for a running thread, and has three fields for one that is
+		// The file contains "running" for a running thread, and has three fields for one that is
 		// stopped outside of a call (proc_pid_syscall(5)).
 		running = running || bytes.HasPrefix(call, []byte("running"))
 		waits = waits && callErr == nil && len(at) == 9

@@ -16,7 +16,7 @@ type Lineage struct {
 	Op        string // one of event.OpSnapshot, OpRestore, OpBranch, OpRewind
 	Snapshot  id.Snapshot
 	Parent    id.Jail // the jail that the snapshot was taken of
-	ParentSeq uint64  // of the last event in the parent's log at that time; determined by Lineage for OpSnapshot
+	ParentSeq uint64  // number of the last event in the parent's log at that time; determined by Lineage for OpSnapshot
 }
 
 // Lineage records in a jail's log that a snapshot was taken of it, or that it was created from
@@ -123,7 +123,7 @@ func (o *Observers) pause(j *observed) error {
 	}
 	delete(j.watches, name)
 	j.paused = true
-	j.lacks[name] = errors.New("not tracing while a snapshot is taken")
+	j.lacks[name] = errors.New("tracing is suspended while a snapshot is taken")
 	types := []event.Type{event.Proc}
 	if s := j.target.Selection; s.Syscalls != "off" || len(s.Allow) > 0 {
 		types = append(types, event.Syscall)

@@ -78,7 +78,7 @@ type observed struct {
 	body    int              // number of instances so far
 	paused  bool             // muted, with the tracer detached
 	cpu     int64            // CPU time of the last usage sample
-	flags   event.Flags      // of that sample
+	flags   event.Flags      // flags of that sample
 	gone    bool
 	closing sync.WaitGroup // closing of watches of earlier instances
 
@@ -378,7 +378,7 @@ func (o *Observers) Detach(ctx context.Context, jid id.Jail) error {
 }
 
 // Forget closes the log of a jail whose files are about to be removed. The jail then has no log,
-// also while its files still exist: a log opened meanwhile would report them as lost.
+// even while its files still exist: a log opened meanwhile would report them as lost.
 func (o *Observers) Forget(jid id.Jail) error {
 	o.mu.Lock()
 	j := o.jails[jid]

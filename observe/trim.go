@@ -27,7 +27,7 @@ func (o *Observers) logSizes() (map[id.Jail]int64, error) {
 		dir := filepath.Join(o.cfg.Dir, j.Name(), "events")
 		files, err := os.ReadDir(dir)
 		if err != nil || !id.Valid('j', j.Name()) {
-			continue // no log yet, or deleted meanwhile
+			continue // the log does not exist yet, or was deleted meanwhile
 		}
 		for _, f := range files {
 			var st unix.Stat_t
@@ -95,7 +95,7 @@ func (o *Observers) Trim(ctx context.Context, limit int64, ended func(id.Jail) b
 		if total-freed <= limit || ctx.Err() != nil {
 			break
 		}
-		if j, err := o.find(c.jail); err == nil { // else deleted meanwhile
+		if j, err := o.find(c.jail); err == nil { // otherwise the jail was deleted
 			freed += j.log.Drop(c.first)
 		}
 	}

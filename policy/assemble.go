@@ -17,7 +17,7 @@ type layered struct {
 }
 
 const (
-	tierDefaults = iota // of OpenCode, its agents and the level
+	tierDefaults = iota // defaults of OpenCode, its agents and the level
 	tierFiles           // from permission files
 	tierOff             // a tool or agent that is disabled
 )
@@ -117,7 +117,7 @@ func (p permission) under(over permission) permission {
 	return p
 }
 
-// replacedBy is under without joining patterns.
+// replacedBy is like under, but does not join patterns.
 func (p permission) replacedBy(over permission) permission {
 	p = slices.Clone(p)
 	for _, t := range over {
@@ -264,7 +264,7 @@ func (m *merged) longest(a *agentBlock) []layered {
 			l.tier = tierOff
 		case slices.ContainsFunc(p, func(u toolRules) bool { return u.tool == t.tool }):
 			continue
-		default: // and none of OpenCode's own, as that about .env files
+		default: // and no default of OpenCode, such as the one for .env files
 			all = append(all, named(setOpenCode, tierFiles, patternsOf(t.tool, openCodeDefaults))...)
 		}
 		all = append(all, l)

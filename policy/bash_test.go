@@ -23,7 +23,7 @@ func file(t testing.TB, text string, change ...func(*policy.Config)) *policy.Set
 	return compile(t, c)
 }
 
-// Forms of a command that bypass the patterns of OpenCode itself.
+// These forms of a command bypass the patterns in OpenCode itself.
 func TestDeniedCommandInEveryForm(t *testing.T) {
 	denied := []string{
 		"rm x", "rm", "a && rm x", "a; rm x", "a\nrm x", "a | rm x", "(rm x)", "a $(rm x)", "a `rm x`",

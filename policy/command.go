@@ -8,8 +8,8 @@ import (
 	"glasshouse/policy/shell"
 )
 
-// command decides one command of a line, by the rules for commands and for the files that the
-// shell opens for it or that it is known to write.
+// command decides one command of a line. It applies the rules for commands, and the rules for files
+// that the shell opens for the command or that the command is known to write.
 func (j *judge) command(c *command) {
 	switch {
 	case len(c.Argv) > 0:

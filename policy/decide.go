@@ -8,7 +8,7 @@ type verdict struct {
 	by     *entry // nil: no rule matches
 	base   *entry // the rule of files and defaults, even if another rule decides
 	why    string // explanation appended to that of by
-	part   string // of the question
+	part   string // part of the question
 	listed bool
 	final  bool
 }

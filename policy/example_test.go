@@ -78,7 +78,7 @@ func ExampleStricter() {
 }
 
 func ExampleHolder_Raise() {
-	h, err := policy.Hold(exampleSet(), policy.Intelligent)
+	h, err := policy.NewHolder(exampleSet(), policy.Intelligent)
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -92,7 +92,7 @@ func (j *judge) file(action, name, cwd string, which int) {
 	}
 	v := j.weigh(&at.subject)
 	switch {
-	case which == someFiles && (v.by == nil || v.by.on.any): // the command's own rule says it
+	case which == someFiles && (v.by == nil || v.by.on.any): // the rule for the command decides
 		v = verdict{effect: Allow}
 		if j.trace != nil {
 			*j.trace = (*j.trace)[:looked]

@@ -17,7 +17,7 @@ type FindingKind string
 const (
 	Reading  FindingKind = "reading"   // depends on the match mode
 	Never    FindingKind = "never"     // can never decide
-	NoEffect FindingKind = "no effect" // nothing looks at it
+	NoEffect FindingKind = "no effect" // the rule is never evaluated
 	Evaded   FindingKind = "evaded"    // can be bypassed by known means
 	Weak     FindingKind = "weak"      // compatibility with OpenCode makes it weaker than it appears
 	TooMany  FindingKind = "too many"  // the limit of comparisons was reached

@@ -78,7 +78,7 @@ func TestFrameworkQuestions(t *testing.T) {
 	}
 }
 
-func TestOtherTextIsAdvice(t *testing.T) {
+func TestTextOutsideOfRulesIsAdvice(t *testing.T) {
 	f := framework(t, `# My project
 
 Some words, with `+"`npm test`"+` in them,

@@ -23,15 +23,15 @@ type Holder struct {
 type Role int
 
 const (
-	Agent    Role = iota // also for unknown callers
-	Operator             // may loosen what was tightened
+	Agent    Role = iota // also used for unknown callers
+	Operator             // may relax rules that were tightened
 )
 
-// Hold returns a holder of s, whose level can be raised up to ceiling. If s is above the
+// NewHolder returns a Holder for s. Raise can raise the level up to ceiling. If s is above the
 // ceiling, its level is lowered.
-func Hold(s *Set, ceiling Level) (*Holder, error) {
+func NewHolder(s *Set, ceiling Level) (*Holder, error) {
 	if !ceiling.Valid() {
-		return nil, fault.Newf(fault.Invalid, "policy.Hold", "", "invalid autonomy level %d", ceiling)
+		return nil, fault.Newf(fault.Invalid, "policy.NewHolder", "", "invalid autonomy level %d", ceiling)
 	}
 	h := &Holder{ceiling: ceiling}
 	if s.Level() > ceiling {
@@ -75,7 +75,7 @@ func (h *Holder) Tighten(to Level, rules ...Rule) error {
 			return denied("policy.Tighten", "rule %v allows; only rules that ask or deny can be added", r)
 		}
 		if len(r.Pattern) > maxPattern || len(r.Action) > maxPattern {
-			return fault.Newf(fault.Invalid, "policy.Tighten", "", "a pattern of more than %d bytes", maxPattern)
+			return fault.Newf(fault.Invalid, "policy.Tighten", "", "a pattern exceeds %d bytes", maxPattern)
 		}
 	}
 	if to != s.Level() {

@@ -30,7 +30,7 @@ type subject struct {
 	// loose are further forms for rules that tighten only: the program by its base name.
 	loose [2]string
 
-	argv []string // of a command
+	argv []string // arguments of a command
 }
 
 func (s *subject) formed(e *entry) bool {

@@ -26,7 +26,7 @@ const (
 type value struct {
 	kind    kind
 	line    int
-	text    string // of a string or, unparsed, of a number
+	text    string // text of a string or, unparsed, of a number
 	truth   bool
 	members []member // in source order
 	items   []value

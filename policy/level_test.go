@@ -187,7 +187,7 @@ func TestRememberedAnswerNeverOverridesDenial(t *testing.T) {
 		{"worker", "edit", "/.glasshouse/init.sock", policy.Deny, true},
 		{"worker", "edit", "/run/secrets/KEY", policy.Deny, true},
 		{"worker", "read", "/proc/7/root/run/secrets/KEY", policy.Deny, true},
-		{"worker", "bash", `eval "$X"`, policy.Ask, false}, // "*" is no answer to a line nobody has seen
+		{"worker", "bash", `eval "$X"`, policy.Ask, false}, // the pattern "*" must not allow a command line that cannot be parsed
 	}
 	for _, tt := range tests {
 		if d := decide(s, tt.agent, tt.action, tt.resource); d.Effect != tt.want || d.Final != tt.final {
@@ -254,7 +254,7 @@ func TestRememberedAnswerCoversOnlyItsCommand(t *testing.T) {
 
 func hold(t *testing.T, s *policy.Set, ceiling policy.Level) *policy.Holder {
 	t.Helper()
-	h, err := policy.Hold(s, ceiling)
+	h, err := policy.NewHolder(s, ceiling)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -452,7 +452,7 @@ var runners = map[string]string{
 	"docker": "docker run x", "podman": "podman run x", "ssh": "ssh x", "gradle": "gradle x", "mvn": "mvn x", "just": "just x",
 }
 
-// lets reports rules that allow a program that runs others.
+// lets reports rules that allow a program that can run other programs.
 func (l *linter) lets(agent string, e *entry, program string) {
 	example := runners[program]
 	if example == "" || !e.on.matches(example) {

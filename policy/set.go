@@ -307,7 +307,7 @@ func (s *Set) tighten(rules []Rule) *Set {
 	return &t
 }
 
-// say sets the messages of the entry.
+// say fills in the messages of the entry.
 func (e *entry) say() {
 	r := e.rule
 	where := r.File

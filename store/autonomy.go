@@ -168,7 +168,7 @@ func (a Autonomy) ChangeGrants(ctx context.Context, f func(all []autonomy.Grant)
 	return nil
 }
 
-// putGrant stores a grant, or deletes one that grants nothing.
+// putGrant stores a grant, or deletes a grant without additional limits.
 func putGrant(ctx context.Context, tx *sql.Tx, g autonomy.Grant) error {
 	if g.Held == g.Base && g.Applied {
 		_, err := tx.ExecContext(ctx, "DELETE FROM autonomy_grants WHERE jail = $1", g.Jail)

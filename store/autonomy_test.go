@@ -184,7 +184,7 @@ func broker(t *testing.T, where string, cfg autonomy.BrokerConfig) *autonomy.Bro
 	return b
 }
 
-// twoDaemonsOneGraph has each member of a group wait for the next one concurrently, through two
+// In twoDaemonsOneGraph, each member of a group waits for the next one concurrently, through two
 // daemons. Exactly one request would close the cycle and is refused.
 func twoDaemonsOneGraph(t *testing.T, where string) {
 	names := team{"a", "b", "c", "d", "e", "f"}
@@ -245,7 +245,7 @@ func (c *counter) Deliver(_ context.Context, r autonomy.Request) error {
 	return nil
 }
 
-// twoDaemonsDeliverOnce has two daemons deliver the same requests. If no daemon is killed, each
+// In twoDaemonsDeliverOnce, two daemons deliver the same requests. If no daemon is killed, each
 // request is delivered once, and its reply reaches the sender through the other daemon.
 func twoDaemonsDeliverOnce(t *testing.T, where string) {
 	c := &counter{n: map[id.Request]int{}}

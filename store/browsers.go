@@ -42,7 +42,7 @@ func (bs Browsers) PutBrowser(ctx context.Context, b approval.Browser, most int)
 			return err
 		}
 		if n >= most {
-			return fault.Newf(fault.Exhausted, "store.PutBrowser", "", "a login has at most %d", most)
+			return fault.Newf(fault.Exhausted, "store.PutBrowser", "", "a login has at most %d browsers", most)
 		}
 		_, err := tx.ExecContext(ctx, "INSERT INTO browsers (id, login, endpoint, p256dh, auth, created) VALUES ($1, $2, $3, $4, $5, $6)",
 			b.ID, b.Login, text(b.Endpoint), text(b.Keys.P256dh), text(b.Keys.Auth), b.Created.UnixNano())

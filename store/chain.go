@@ -223,7 +223,7 @@ func appendRows(ctx context.Context, tx *sql.Tx, insert inserter, last int64, ro
 		return err
 	}
 	if have.Int64 != last {
-		return fault.Newf(fault.Conflict, "store.Append", "", "the last entry is %d, and should be %d", have.Int64, last)
+		return fault.Newf(fault.Conflict, "store.Append", "", "the last entry is %d, want %d", have.Int64, last)
 	}
 	if err := insert(ctx, tx, rows); err != nil {
 		return err

@@ -30,7 +30,7 @@ func (ms Memory) Get(ctx context.Context, s memory.Scope, key string) (memory.En
 	return *e, nil
 }
 
-// entryOf reads an entry; nil if it does not exist.
+// entryOf reads an entry. It returns nil if the entry does not exist.
 func entryOf(row *sql.Row) (*memory.Entry, error) {
 	var doc []byte
 	if err := row.Scan(&doc); errors.Is(err, sql.ErrNoRows) {

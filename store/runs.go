@@ -30,7 +30,7 @@ func (rs Runs) Write(ctx context.Context, c *run.Change) error {
 		return w.write(&done)
 	})
 	if unique(err) {
-		return fault.New(fault.Conflict, "store.Runs.Write", c.ID, errors.New("it already exists"))
+		return fault.New(fault.Conflict, "store.Runs.Write", c.ID, errors.New("the session already exists"))
 	}
 	if err != nil {
 		return fmt.Errorf("write session %s: %w", c.ID, err)
@@ -300,7 +300,7 @@ func recorded[T any](ctx context.Context, db *sql.DB, doing string, entry func(*
 func sessionEntry(s *run.Session) *int64 { return &s.Entry }
 func runEntry(r *run.Run) *int64         { return &r.Entry }
 
-// newest is the query for the newest rows of a table, and their documents.
+// newest returns the query for the newest rows of a table and their documents.
 func (w *where) newest(table string, limit int) string {
 	w.args = append(w.args, limit)
 	return fmt.Sprintf("SELECT document, entry FROM %s%s ORDER BY created DESC, id DESC LIMIT $%d", table, w, len(w.args))

@@ -448,7 +448,7 @@ func (c *entries) Append(_ context.Context, e chain.Entry) (chain.Entry, error) 
 
 func (c *entries) Entries(context.Context, chain.Query) ([]chain.Entry, error) { return nil, nil }
 
-// runsOfTwo has two daemons, each with its own connections, execute runs of the same sessions.
+// In runsOfTwo, two daemons with separate connections execute runs of the same sessions.
 func runsOfTwo(t *testing.T, where string) {
 	ctx := t.Context()
 	var c entries

@@ -80,7 +80,7 @@ func volumesComeBack(t *testing.T, where string) {
 	check := checker(t)
 	v := e2b.Volume{ID: "vola", Team: "t-1", Name: "data", Token: "secret", SizeMB: 64, Created: time.Date(2026, 11, 1, 2, 3, 4, 0, time.UTC)}
 	other := v
-	other.ID, other.Team = "volb", "t-2" // of the same name
+	other.ID, other.Team = "volb", "t-2" // another volume of the same name
 	s := open(t, where)
 	check(s.Volumes().Add(t.Context(), v))
 	check(s.Volumes().Add(t.Context(), other))

@@ -34,7 +34,7 @@ type Store struct {
 	read, write *sql.DB // two pools on one SQLite file, one on PostgreSQL
 	postgres    bool
 	process     string   // distinguishes this process's claims from those of one that died
-	path        string   // of the SQLite file, or ""
+	path        string   // path of the SQLite file, or ""
 	file        *os.File // the SQLite file, or nil
 	commits     atomic.Int64
 	anchor      *sql.Conn // keeps a database in memory alive; else nil
@@ -84,7 +84,7 @@ func (s *Store) connect(where string) error {
 }
 
 // connectMemory creates a database that exists as long as a connection to it is open. An idle
-// connection keeps it, because the others are closed when their context is cancelled.
+// connection keeps it open, because the others are closed when their context is cancelled.
 func (s *Store) connectMemory() error {
 	db, err := sql.Open("sqlite", sqliteDSN("/"+s.process, false)+"&vfs=memdb")
 	if err != nil {

@@ -213,7 +213,7 @@ func TestIdempotencyKey(t *testing.T) {
 func TestDeleteJailDuringRequests(t *testing.T) {
 	h := open(t, "pool: {size: 0}\n") // spare jails of the pool are observed and use files
 	s := h.stranger()
-	h.DeleteJail(t.Context(), h.running(wire.CreateJail{}).ID) // allocates what the daemon allocates only once
+	h.DeleteJail(t.Context(), h.running(wire.CreateJail{}).ID) // makes the daemon allocate everything that it allocates only once
 	files, goroutines := h.resources()
 	for round := range 20 {
 		j, err := h.CreateJail(t.Context(), wire.CreateJail{Command: []string{"sleep", "100"}})
@@ -251,7 +251,7 @@ func TestDeleteJailDuringRequests(t *testing.T) {
 func TestConcurrentCreateAndDeleteOfFiftyJails(t *testing.T) {
 	h := open(t, "pool: {size: 0}\n")
 	s := h.stranger()
-	h.DeleteJail(t.Context(), h.running(wire.CreateJail{}).ID) // allocates what the daemon allocates only once
+	h.DeleteJail(t.Context(), h.running(wire.CreateJail{}).ID) // makes the daemon allocate everything that it allocates only once
 	files, goroutines := h.resources()
 	var wg sync.WaitGroup
 	for range 50 {

@@ -31,7 +31,7 @@ func talkers(t *testing.T) (h *daemonHarness, program string) {
 	return open(t, "rootfs: {default: {dir: "+dir+"}}\n"), program
 }
 
-// asksFirst has a person asked before anything is removed.
+// asksFirst is a policy that asks a person before anything is removed.
 const asksFirst = `{"permission": {"*": "allow", "bash": {"*": "allow", "rm *": "deny", "rmdir *": "ask"}, "read": {"*": "allow", "*secret*": "deny"}}}`
 
 // talk starts a run whose agent executes the given lines.

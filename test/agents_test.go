@@ -131,8 +131,8 @@ func TestOtherAgentsAutonomousWorkflow(t *testing.T) {
 	}
 }
 
-// autonomousWorkflow has an agent write code, test it, remove a directory, which requires an
-// approval, request a review from an agent in another jail, and commit. The project's own files
+// In autonomousWorkflow, an agent writes code, tests it, removes a directory, which requires an
+// approval, requests a review from an agent in another jail, and commits. The project's own files
 // allow everything; the daemon must ignore that.
 func autonomousWorkflow(t *testing.T, a harness) {
 	const code = "export const login = 1\n"

@@ -357,8 +357,8 @@ func TestElevatedApprovals(t *testing.T) {
 	}
 	h.checkCauses(v, "APPROVED", askedKind, answeredKind)
 
-	// Approval by two people; the same person twice does not count. The first is shown while the
-	// second is awaited.
+	// An elevated request needs the approval of two different people. While the second one is
+	// awaited, the first answer is shown.
 	ann, ben, eve, viewer := h.as("ann", "operator"), h.as("ben", "operator"), h.as("eve", "agent"), h.as("vic", "viewer")
 	done = h.ask(j, "bash", "git push origin main")
 	a = h.pendingApproval(j, "git push origin main")
@@ -617,8 +617,8 @@ func TestApprovalByPushLink(t *testing.T) {
 	if p := arrives(t, hooked); !strings.Contains(string(p.body), "approval.answered") {
 		t.Errorf("got webhook %s, want approval.answered", p.body)
 	}
-	// Repeating the tap changes nothing, the other link is too late, and neither answers the
-	// next question.
+	// Repeating the tap has no effect, the other link is no longer valid, and neither link answers
+	// the next question.
 	again := h.ask(j, "bash", "git push")
 	b := h.pendingApproval(j, "git push")
 	if code, _ := tap(http.MethodPost, buttons["Allow once"]); code != 200 {
@@ -647,8 +647,8 @@ func TestApprovalByPushLink(t *testing.T) {
 	}
 }
 
-// TestPendingApprovalSurvivesDaemonKill asks one daemon, answers the next, and gets the
-// verdict from a third.
+// TestPendingApprovalSurvivesDaemonKill asks one daemon, answers through the next one, and gets the
+// verdict from a third one.
 func TestPendingApprovalSurvivesDaemonKill(t *testing.T) {
 	h := open(t, tools())
 	j := h.running(wire.CreateJail{Policy: worker(t, 2)}).ID

@@ -105,7 +105,7 @@ func (d *den) register(manifests ...string) []wire.Capability {
 // A tried is the result of one attempt of test/attack.
 type tried struct{ What, Got, Error string }
 
-// attack has a capability attempt something.
+// attack runs the attempts of one kind in a capability and returns their results.
 func (d *den) attack(cid, do string, words map[string]string, change ...func(*wire.Call)) []tried {
 	d.Helper()
 	called, err := d.order(d.Context(), cid, do, words, change...)
@@ -131,7 +131,7 @@ func (d *den) order(ctx context.Context, cid, do string, words map[string]string
 	return d.Call(ctx, cid, call)
 }
 
-// fails has a capability attempt something, and fails the test for each attempt that succeeds.
+// fails is like attack, but fails the test for each attempt that succeeds.
 func (d *den) fails(cid, do string, words map[string]string, change ...func(*wire.Call)) {
 	d.Helper()
 	all := d.attack(cid, do, words, change...)
@@ -352,10 +352,9 @@ func TestAttackNetworkExfiltration(t *testing.T) {
 	}
 }
 
-// TestAttackStealOtherSecrets: a capability with a secret of its own searches for the secret of
-// another capability that runs at the same time, and for a secret that the proxy adds to its
-// requests.
-func TestAttackStealOtherSecrets(t *testing.T) {
+// A capability with its own secret searches for the secret of another capability that runs at the
+// same time, and for a secret that the proxy adds to its requests.
+func TestAttackStealSecretsOfOtherJails(t *testing.T) {
 	d := newDen(open(t, ""))
 	mine, theirs, injected := newCanary(), newCanary(), newCanary()
 	d.setSecret("MINE", mine)
@@ -364,7 +363,7 @@ func TestAttackStealOtherSecrets(t *testing.T) {
 	more := `:secrets [:MINE :INJECTED] :network {:mode :proxy :allowed-hosts ["api.example.com"] :inject [{:secret :INJECTED}]}`
 	d.allow(d.maliciousManifest("steal.from", ":exec :secrets", "", `:secrets [:THEIRS] :resources {:timeout-ms 120000}`), d.maliciousManifest("steal.own", ":exec :secrets :network", "", more))
 
-	// The other capability holds its secret during the search.
+	// The other capability has its secret in memory during the search.
 	defer d.holds("steal.from")()
 	words := map[string]string{"backwards": backwards(theirs, injected), "names": "THEIRS INJECTED ../secrets/THEIRS"}
 	d.fails("steal.own", "secrets", words)
@@ -381,8 +380,8 @@ func TestAttackStealOtherSecrets(t *testing.T) {
 	d.fails("steal.own", "secrets", words)
 }
 
-// TestAttackExhaustResources: excessive time, memory, processes, disk and output are each cut
-// off and named in the error, and other capabilities continue.
+// Excessive time, memory, processes, disk and output are each cut off and named in the error, and
+// other capabilities continue.
 func TestAttackExhaustResources(t *testing.T) {
 	d := newDen(open(t, ""))
 	limits := `:resources {:cpu-shares 128 :memory-mb 64 :timeout-ms %d :pids 32}`
@@ -466,8 +465,8 @@ func (d *den) backends() []wire.Backend {
 	return all
 }
 
-// TestAttackPersistMalware: one call leaves files in every writable location, and a process. The
-// next call searches for them, and so does a call in a sandbox from the warm pool.
+// One call leaves files in every writable location, and a process. The next call searches for them,
+// and so does a call in a sandbox from the warm pool.
 func TestAttackPersistMalware(t *testing.T) {
 	d := newDen(open(t, ""))
 	warm := strings.Replace(d.maliciousManifest("persist.warm", ":exec", "", ""), ":entrypoint", ":warm {:max 2 :ttl-ms 60000} :entrypoint", 1)
@@ -497,8 +496,7 @@ func TestAttackPersistMalware(t *testing.T) {
 	d.waitStopped()
 }
 
-// TestAttackPrivilegeEscalation: root in a jail tries to gain privileges outside, while the test
-// inspects the process on the host.
+// Root in a jail tries to gain privileges outside, while the test inspects the process on the host.
 func TestAttackPrivilegeEscalation(t *testing.T) {
 	d := newDen(open(t, ""))
 	d.allow(d.maliciousManifest("privilege", ":exec", "", ":resources {:timeout-ms 120000}"))
@@ -521,9 +519,9 @@ func TestAttackPrivilegeEscalation(t *testing.T) {
 	}
 }
 
-// TestCapabilitySecretIsSentOnlyToItsHost follows a secret that the proxy adds to a
-// capability's requests. It is sent only to the host it is for, also after a redirect. Echoes of
-// it in responses are masked, and no other output has it.
+// TestCapabilitySecretIsSentOnlyToItsHost follows a secret that the proxy adds to a capability's
+// requests. It is sent only to the host it is for, even after a redirect. Echoes of it in responses
+// are masked, and no other output has it.
 func TestCapabilitySecretIsSentOnlyToItsHost(t *testing.T) {
 	if !ownWorld(t) {
 		return
@@ -532,7 +530,7 @@ func TestCapabilitySecretIsSentOnlyToItsHost(t *testing.T) {
 	named(t, map[string]string{"api.example.com": serverAddr, "other.example.com": serverAddr, "evil.example.com": serverAddr})
 	value := newCanary()
 	var mu sync.Mutex
-	came := map[string][]string{} // what the servers received, by host
+	came := map[string][]string{} // requests that the servers received, by host
 	server := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		mu.Lock()
 		came[r.Host] = append(came[r.Host], fmt.Sprint(r.URL, r.Header))

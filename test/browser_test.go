@@ -181,7 +181,8 @@ func (b *tab) prefers(scheme string) {
 	})
 }
 
-// withoutCode calls f while files of the UI whose names begin so cannot be loaded.
+// withoutCode calls f while the files of the UI whose names begin with one of names cannot be
+// loaded.
 func (b *tab) withoutCode(f func(), names ...string) {
 	b.Helper()
 	block := func(names []string) {

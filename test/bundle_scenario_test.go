@@ -230,7 +230,7 @@ func TestBundleFromPublishToDistrust(t *testing.T) {
 	}
 	p.refuses("downgrade", "bundle", "install", first)
 
-	// Bundles of a distrusted publisher are no longer callable, also after a daemon restart.
+	// Bundles of a distrusted publisher are no longer callable, even after a daemon restart.
 	p.does("bundle", "distrust", "--key", "acme.pub", "--reason", "it was lost")
 	p.refuses("revoked key", "call", "places.far", `{"km":9}`)
 	h.kill()

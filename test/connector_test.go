@@ -159,7 +159,7 @@ func TestWebhookOrderIsAnsweredAfterADaemonKill(t *testing.T) {
 	case <-time.After(2 * time.Minute):
 		t.Fatalf("no webhook was sent\n%s", h.log)
 	}
-	h.kill() // the webhook has arrived, but the daemon does not know
+	h.kill() // the webhook has arrived, but the daemon has not received the response
 	h.start()
 	if status, again := h.post("shop", "the key of shop", "m-1", body); status != http.StatusAccepted || again != got {
 		t.Errorf("response to the repeated order: got %d %+v, want %+v", status, again, got)

@@ -316,7 +316,7 @@ func (h *daemonHarness) sh(j id.Jail, line string) string {
 	return strings.TrimSpace(string(stdout) + string(stderr))
 }
 
-// glasshouse agent the command line as a user does.
+// glasshouse runs the glasshouse command as a user does.
 func (h *daemonHarness) glasshouse(dir string, args ...string) (stdout, stderr string, code int) {
 	h.Helper()
 	cmd := exec.Command(h.bin, args...)

@@ -196,7 +196,7 @@ const (
 	codeVersion = "2.8.0"
 )
 
-// treeWithPython is treeWithUser with python3, node and git of this host.
+// treeWithPython is like treeWithUser, but also has python3, node and git of this host.
 func treeWithPython(t *testing.T, programs ...string) string {
 	t.Helper()
 	const python = "/usr/bin/python3"

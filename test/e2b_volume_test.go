@@ -218,7 +218,7 @@ func TestVolumesInTemplateSandboxes(t *testing.T) {
 	}
 	bare.do("DELETE", "", nil, http.StatusNoContent)
 
-	// All sandboxes see the current content of the volume, also after pause, fork and snapshot.
+	// All sandboxes see the current content of the volume, even after pause, fork and snapshot.
 	second := h.newBox(k.URL, k.Key, with("mine", "/data/below"))
 	second.sh("echo second > /data/below/file")
 	if got := b.sh("cat /data/file"); got != "second" {

@@ -45,7 +45,7 @@ type lane struct {
 	dial  func(port string) (net.Conn, error)
 	proxy bool   // uses an explicit proxy: CONNECT and absolute URLs
 	host  string // the requested host
-	size  int64  // of the stream; less for a slow lane
+	size  int64  // size of the stream; less for a slow lane
 	err   error
 }
 

@@ -165,7 +165,7 @@ func TestPausedJailDoesNotDelayShutdown(t *testing.T) {
 	if _, err := h.PauseJail(t.Context(), j.ID); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // the daemon that got the request, and one that found the jail paused
+	for range 2 { // first the daemon that received the request, then one that finds the jail paused
 		if err := h.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Fatal(err)
 		}

@@ -47,7 +47,7 @@ type wild struct {
 	bodies map[string]int // bytes of the request bodies
 }
 
-// newWild sets it up, and makes this host use its name server and trust its certificates.
+// newWild creates a wild, and makes this host use its name server and trust its certificates.
 func newWild(t *testing.T) *wild {
 	t.Helper()
 	w := &wild{World: egresstest.NewWorld(t), t: t, requests: map[string]int{}, bodies: map[string]int{}}

@@ -247,7 +247,8 @@ func hurried(n int, long time.Duration, f func() error) (took []time.Duration, r
 	return took, float64(len(took)) / time.Since(began).Seconds(), err
 }
 
-// syncs measures durable writes of one page per second.
+// syncs measures the duration of writing and syncing one page, and the number of such writes per
+// second.
 func syncs(t *testing.T, dir string) (took []time.Duration, rate float64) {
 	f, err := os.Create(filepath.Join(dir, "page"))
 	if err != nil {

@@ -498,7 +498,7 @@ func zombiesOf(t *testing.T, parent int) []string {
 	return all
 }
 
-// withFewer checks what docs/how-to/install.md says about containers with fewer privileges.
+// withFewer checks the statements in docs/how-to/install.md about containers with fewer privileges.
 func withFewer(t *testing.T, image v1.Image, root string) {
 	for _, w := range []struct {
 		without string // dropped capabilities

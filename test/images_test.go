@@ -162,8 +162,8 @@ func TestJailFromOCIImage(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// Prune removes images that no jail uses, and keeps those of stopped jails, also after a
-	// daemon restart.
+	// Prune removes images that no jail uses, and keeps those of stopped jails, even after a daemon
+	// restart.
 	hub.Close()
 	if err := h.DeleteJail(t.Context(), moved.ID); err != nil {
 		t.Fatal(err)

@@ -33,7 +33,7 @@ var may = map[string][]string{
 
 	"api":        {"agents/autonomy", "agents/connector", "agents/gateway", "agents/llm", "agents/run", "agents/schedule", "api/wire", "capability/budget", "capability/bundle", "capability/market", "capability/mcp", "capability/skill", "capability/engine", "capability/manifest", "capability/registry", "api/replay", "policy/access", "policy/approval", "policy/chain", "policy/egress", "govern", "policy", "policy/secret", "observe/event", "observe/eventlog", "jail", "jail/init/control", "jail/init/protocol", "observe/report", "jail/rootfs", "jail/snapshot"},
 	"api/client": {"api/wire"},
-	"api/otel":   {"api/client", "api/wire", "observe/event"}, // a reader like any other, with what the API tells
+	"api/otel":   {"api/client", "api/wire", "observe/event"}, // an API client like any other
 	"api/replay": {},
 	"api/wire":   {},
 

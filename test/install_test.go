@@ -218,7 +218,7 @@ func TestInstallFromURL(t *testing.T) {
 			t.Logf("not tested: %v", err)
 			continue
 		}
-		// A PATH without the other one.
+		// A PATH without the other program.
 		bin := t.TempDir()
 		for _, program := range []string{"sh", "id", "mktemp", "rm", "cat", "uname", "sed", "wc", "grep", "cut", "sha256sum", "tar", "gzip", "find", "sort", "mkdir", "dirname", "cp", "chmod", "mv", tool} {
 			file, err := exec.LookPath(program)

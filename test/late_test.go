@@ -90,9 +90,8 @@ func TestRunTimeLimit(t *testing.T) {
 	}
 }
 
-// TestAutomaticCheckpointsOfCommand: an agent that never calls the gateway is saved by
-// automatic checkpoints of its jail. After a rewind it repeats the work since the checkpoint,
-// and no work is duplicated.
+// An agent that never calls the gateway is saved by automatic checkpoints of its jail. After a
+// rewind it repeats the work since the checkpoint, and no work is duplicated.
 func TestAutomaticCheckpointsOfCommand(t *testing.T) {
 	h := open(t, models(t, modelThatCounts))
 	const lines = 120

@@ -159,7 +159,7 @@ func follows(t *testing.T, by reader) *follower {
 	}
 	t.Cleanup(func() {
 		stdin.Close()
-		syscall.Kill(-f.group, syscall.SIGTERM) // what the steps have started in the background
+		syscall.Kill(-f.group, syscall.SIGTERM) // terminate the background processes that the steps have started
 		cmd.Wait()
 		if !within(30*time.Second, func() bool { return syscall.Kill(-f.group, 0) != nil }) {
 			t.Errorf("processes of the shell %d are left", f.group)
@@ -203,7 +203,7 @@ func (f *follower) translate(at, text string) string {
 	})
 }
 
-// follow does a step and compares what it prints with the document.
+// follow performs a step and compares its output with the document.
 func (f *follower) follow(l lesson) {
 	f.Helper()
 	f.Logf("%s: %.80s", l.at, cmp.Or(l.phone, l.file, l.typed))
@@ -223,7 +223,7 @@ func (f *follower) follow(l lesson) {
 		typed = "(\nset -e\n" + typed + ")\n"
 	}
 	out, code := f.run(typed)
-	// Only a command that says why may fail.
+	// A command may only fail if the document shows its error message.
 	if refused := strings.HasPrefix(l.printed, "glasshouse: "); l.script && refused != (code != "0") || code != "0" && strings.TrimSpace(l.printed) == "" {
 		f.Fatalf("%s: %sexited with %s:\n%s", l.at, l.typed, code, out)
 	}
@@ -256,8 +256,8 @@ func (f *follower) run(typed string) (out, code string) {
 	return strings.TrimSuffix(out, "\x1e"), strings.TrimSpace(code)
 }
 
-// varying are the parts of an output that are different for each reader, and the pattern of what
-// may be in their place. The first one that matches applies.
+// varying lists the parts of an output that differ for each reader, with the patterns that they
+// must match. The first one that matches applies.
 var varying = []struct{ documented, pattern string }{
 	{`\s*…\s*`, `.*`},
 	{idText, ``},
@@ -283,7 +283,7 @@ var varies = func() *regexp.Regexp {
 // addresses of the output become the actual ones.
 func (f *follower) like(printed, out string) bool {
 	var pattern strings.Builder
-	var names []string // of the groups of the pattern
+	var names []string // names of the groups of the pattern
 	printed = strings.TrimSpace(printed)
 	end := 0
 	for _, m := range varies.FindAllStringSubmatchIndex(printed, -1) {

@@ -9,7 +9,7 @@ import (
 	"glasshouse/id"
 )
 
-// spent returns what a run has spent of one dimension of its budget.
+// spent returns how much a run has spent in one dimension of its budget.
 func (h *daemonHarness) spent(r id.Run, dimension string) int64 {
 	h.Helper()
 	now, err := h.Client.Run(h.Context(), r)

@@ -154,8 +154,8 @@ func (h *daemonHarness) reach(j id.Jail, places ...string) string {
 	return h.reachWithin(j, 20, places...)
 }
 
-// reachDenied returns the responses that a jail gets from addresses it must not reach, tried in
-// parallel; "" if it reaches none.
+// reachDenied tries in parallel to reach addresses that the jail must not reach. It returns their
+// responses, or "" if all attempts failed.
 func (h *daemonHarness) reachDenied(j id.Jail, places ...string) string {
 	h.Helper()
 	return h.reachWithin(j, 1, places...)

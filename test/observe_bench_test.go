@@ -253,7 +253,7 @@ func benchRootfs(t *testing.T) wire.Rootfs {
 	return wire.Rootfs{Dir: benchTree.dir}
 }
 
-// sustained has a jail saturate both processors with system calls.
+// In sustained, a jail saturates both processors with system calls.
 func sustained(t *testing.T) {
 	h := open(t, "pool: {size: 0}\nevents: {segment_mb: 16}\n")
 	j := h.running(wire.CreateJail{Limits: wire.Limits{CPUShares: 1024}})
@@ -327,7 +327,7 @@ func idle(t *testing.T) {
 		n, 100*float64(used)/float64(window)/n, float64(after-before)/(n-1)/1e6, float64(after)/1e6)
 }
 
-// readers has a thousand clients follow one busy jail.
+// In readers, a thousand clients follow one busy jail.
 func readers(t *testing.T) {
 	const n = 1000
 	h := open(t, "pool: {size: 0}\n", "--listen", "127.0.0.1:0")

@@ -22,8 +22,8 @@ type operation struct {
 	body         map[string]any // schema of its JSON body; nil: none
 }
 
-// operations reads the document. It also returns the document itself, for the references of its
-// schemas.
+// operations returns the operations in the OpenAPI document. It also returns the document itself,
+// which is needed to resolve references between schemas.
 func (s stranger) operations() (all []operation, document map[string]any) {
 	s.Helper()
 	if err := json.Unmarshal(s.do("GET", "/openapi.json", "").body, &document); err != nil {

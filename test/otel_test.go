@@ -51,7 +51,7 @@ func newOTLPReceiver(t *testing.T, wants string) *otlpReceiver {
 func (r *otlpReceiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	body, err := io.ReadAll(req.Body)
 	if err != nil {
-		return // the client is gone
+		return // the client has disconnected
 	}
 	if hold := r.take(req, body); hold {
 		<-req.Context().Done()
@@ -223,7 +223,7 @@ func TestKilledOTLPExportLosesNothing(t *testing.T) {
 				t.Fatal(err)
 			}
 			select {
-			case <-r.there: // the receiver has taken the request, but the exporter does not know
+			case <-r.there: // the receiver has accepted the request, but the exporter has not received the response
 			case <-time.After(time.Minute):
 				t.Error("the exporter did not reach request")
 			}

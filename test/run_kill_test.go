@@ -269,8 +269,8 @@ func TestRunSurvivesKillsDuringRewindAndBranch(t *testing.T) {
 	}
 }
 
-// TestConcurrentRewindsOfRun: the client retries a rewind that another daemon is
-// finishing. A run that has ended, and its jail, stay unchanged.
+// The client retries a rewind that another daemon is finishing. A run that has ended, and its jail,
+// stay unchanged.
 func TestConcurrentRewindsOfRun(t *testing.T) {
 	// The model's delay before the approval leaves time for the checkpoint.
 	w := openWreck(t, strings.Replace(modelOfAKilledRun, `- {delay: 50ms, calls: [{tool: bash, arguments: {command: "rm -rf build`, `- {delay: 3s, calls: [{tool: bash, arguments: {command: "rm -rf build`, 1))

@@ -200,7 +200,7 @@ func TestRunCommandInBranches(t *testing.T) {
 	}
 }
 
-func TestAnInterruptLeavesNoBranches(t *testing.T) {
+func TestInterruptRemovesBranches(t *testing.T) {
 	h, j := counting(t)
 	cmd := exec.Command(h.bin, "branch", "build", "-n", "2", "--each", "echo begun > /root/begun; sleep 1000")
 	cmd.Env = append(os.Environ(), "GLASSHOUSE_DATA="+h.data)

@@ -297,9 +297,9 @@ func (p *pair) strike(nth int) {
 	}
 }
 
-// TestSoakOfScheduledRunsOnTwoDaemons has two daemons share schedules in one PostgreSQL
-// database, and kills one of them every few seconds: each due time starts one run, and each run
-// ends once and performs its actions once. The database restarts, and both daemons sometimes
+// In TestSoakOfScheduledRunsOnTwoDaemons, two daemons share schedules in one PostgreSQL database,
+// and the test kills one of them every few seconds. Each due time must start one run, and each run
+// must end once and perform its actions once. The database restarts, and both daemons sometimes
 // stop simultaneously.
 func TestSoakOfScheduledRunsOnTwoDaemons(t *testing.T) {
 	onlyThorough(t)
@@ -423,7 +423,7 @@ func TestRunTakeoverFromDeadDaemon(t *testing.T) {
 	a, b := p.daemons[0], p.daemons[1]
 	desk := p.desk(a, "sess-desk")
 	var free, bound []id.Run
-	b.kill() // a owns all runs
+	b.kill() // now daemon a owns all runs
 	for _, o := range []struct{ session, model, spawner string }{{"sess-1", "counts", "jail"}, {"sess-2", "counts", "jail"}, {"sess-desk", "writes", "process"}} {
 		r, err := a.StartRun(t.Context(), wire.StartRun{Goal: "do it", Session: o.session, Agent: &wire.RunAgent{Model: o.model, Spawner: o.spawner}})
 		if err != nil {

@@ -39,7 +39,7 @@ func (u *ui) answersOnAPhone() {
 	} {
 		told := u.ask(j, "bash", c.command)
 		u.pendingApproval(j, c.command)
-		p.tap("a", c.command) // it comes to an open page by itself
+		p.tap("a", c.command) // it appears on an open page without a reload
 		for _, says := range []string{"Why approval is required", "Rule", string(j), c.command} {
 			p.waitText(says)
 		}

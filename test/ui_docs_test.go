@@ -2,8 +2,8 @@ package test_test
 
 import "strings"
 
-// The documentation has a stricter policy than its generator expects: a script that the daemon does
-// not know is an error in the console.
+// The documentation has a stricter policy than its generator expects: a script that the policy does
+// not list causes an error in the console.
 func (u *ui) readsDocumentation() {
 	p := u.page
 	p.open("/docs/")

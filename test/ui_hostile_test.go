@@ -152,7 +152,7 @@ func (u *ui) showsQuestions() {
 		p := u.page
 		p.open("/approvals/" + string(pending.ID))
 		p.waitText("Why approval is required")
-		p.waitText(question.Resource[:30]) // what comes behind it is shown as the daemon writes it
+		p.waitText(question.Resource[:30]) // the rest is shown in the form that the daemon produces
 		u.unmoved(p, "a question")
 		if _, err := u.Answer(u.Context(), pending.ID, wire.AnswerApproval{Answer: "deny", Reason: script}); err != nil {
 			u.Fatal(err)
@@ -163,7 +163,7 @@ func (u *ui) showsQuestions() {
 	}
 }
 
-// asks asks a question and waits for its answer without a time limit.
+// asks sends a question and waits for its answer without a time limit.
 func (u *ui) asks(j id.Jail, q wire.Question) wire.Approval {
 	u.Helper()
 	c, ctx := u.Client, u.Context()

@@ -18,7 +18,7 @@ func (u *ui) goesByKeys() {
 	p.waitText("Lineage")
 	p.keys("?")
 	p.until("list the keys", `document.querySelector("dialog:modal")?.innerText.includes("Go to Approvals")`)
-	p.keys("j") // now goes to the dialog
+	p.keys("j") // the dialog now receives the key
 	p.keys(kb.Escape)
 	p.until("close the list", `!document.querySelector("dialog:modal")`)
 

@@ -28,8 +28,8 @@ func (b *tab) heap() (bytes float64) {
 	return bytes
 }
 
-// floods has a jail write files until it has at least this many more events, and returns their
-// number.
+// floods makes a jail write files until it has at least this many additional events, and returns
+// their number.
 func (u *ui) floods(j wire.Jail, records int64) int64 {
 	u.Helper()
 	count := func() int64 {
@@ -52,7 +52,7 @@ func (u *ui) doesNotGrow() {
 	p := u.login(u.T, u.browser, "admin")
 	p.open(at(j.ID, "events") + "&lanes=yes&init=yes") // its number is that of the whole log
 	p.waitText("events")
-	shows := func(records int64) { // its number, and some of them
+	shows := func(records int64) { // the number of events and some of the events are shown
 		u.Helper()
 		p.until("follow", fmt.Sprintf(`Number(document.querySelector("[role=listbox]").ariaLabel.replace(/\D/g, "")) >= %d && document.querySelectorAll("[role=option] .line").length > 5`, records))
 	}

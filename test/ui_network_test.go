@@ -170,7 +170,7 @@ func (u *ui) survivesBadNetwork() {
 	last := u.asks(j, wire.Question{Action: "bash", Resource: "the last step"})
 	l.down.Store(false)
 	l.bad.Store(false)
-	p.do(`dispatchEvent(new Event("online"))`) // as browsers notify the page; otherwise it waits up to 15 seconds
+	p.do(`dispatchEvent(new Event("online"))`) // browsers send this event to the page; without it the page waits up to 15 seconds
 	p.until("be live again", state+`.includes("Live")`)
 	p.until("hear of the last", fmt.Sprintf("window.__heard.some(h => h.Of === %s)", quoted(string(last.ID))))
 

@@ -26,7 +26,7 @@ PushManager.prototype.subscribe = async function (options) {
   return made;
 };`
 
-// notifiesWithoutPage enables notifications, and delivers what a push service would.
+// notifiesWithoutPage enables notifications, and delivers messages as a push service would.
 func (u *ui) notifiesWithoutPage() {
 	p := u.login(u.T, u.browser, "operator")
 	p.phone()

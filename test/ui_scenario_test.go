@@ -44,7 +44,7 @@ type repair struct {
 	*ui
 	run, publish wire.Run
 	waiting      wire.Approval // the push
-	jail         id.Jail       // of the first run
+	jail         id.Jail       // jail of the first run
 	snapshot     wire.Snapshot
 	branches     []wire.Jail
 }

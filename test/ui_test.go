@@ -13,8 +13,8 @@ import (
 	"glasshouse/id"
 )
 
-// The size of what a browser loads before it shows the overview: scripts and styles compressed,
-// and the fonts, which are compressed already.
+// TestSizeOfFirstPage measures how much a browser loads before it shows the overview: compressed
+// scripts and styles, and the fonts, which are already compressed.
 func TestSizeOfFirstPage(t *testing.T) {
 	const most, mostFonts = 150_000, 100_000
 	dist := "../web/dist"

@@ -123,7 +123,8 @@ func (h *daemonHarness) modifyDatabase(change func(db *sql.DB)) {
 	h.start()
 }
 
-// losesRecords has a jail produce more events than fit the buffer while the daemon reads none.
+// losesRecords makes a jail produce more events than fit into the buffer while the daemon reads
+// none.
 func (h *daemonHarness) losesRecords(j id.Jail) {
 	h.Helper()
 	if !within(time.Minute, func() bool {
@@ -144,7 +145,7 @@ func (h *daemonHarness) losesRecords(j id.Jail) {
 	}
 }
 
-// asksFromItsRun has a run wait for an approval, and answers on the page of the run.
+// asksFromItsRun makes a run wait for an approval, and answers it on the page of the run.
 func (u *ui) asksFromItsRun() {
 	asks := wire.Policy{Level: 1, Files: []wire.PolicyFile{{Name: "opencode.json", Text: `{"permission":{"bash":{"*":"ask"}}}`}}}
 	r, err := u.StartRun(u.Context(), wire.StartRun{Goal: "count to three", Session: "sess-asks", Agent: &wire.RunAgent{Jail: &wire.CreateJail{Policy: &asks}}, Budget: map[string]int64{"steps": 40}})

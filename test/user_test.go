@@ -140,7 +140,7 @@ func (u *ordinaryUser) processes() []int {
 		}
 		stat, _ := os.ReadFile(dir + "/stat")
 		if _, after, _ := strings.Cut(string(stat), ") "); strings.HasPrefix(after, "Z 1 ") {
-			continue // a zombie that the host's init has yet to reap
+			continue // a zombie that the host's init has not yet reaped
 		}
 		pids = append(pids, pid)
 	}

@@ -54,7 +54,7 @@ func unpackDocs(archive []byte) (*docs, error) {
 			break
 		}
 		if err != nil {
-			return nil, fmt.Errorf("web: documentation: %w", err)
+			return nil, fmt.Errorf("web: read the documentation: %w", err)
 		}
 		text, err := io.ReadAll(t)
 		if err != nil {

@@ -143,7 +143,7 @@ func TestUpdatesAndTelemetryAreDisabled(t *testing.T) {
 	}
 }
 
-// TestExactlyOneMechanismChecksTools: either the protocol or a hook.
+// Either the protocol or a hook.
 func TestExactlyOneMechanismChecksTools(t *testing.T) {
 	hooks := map[string]string{"claude": ".claude/settings.json", "codex": ".codex/hooks.json", "gemini": ".gemini/settings.json"}
 	each(t, agent.Request{Goal: "work"}, func(t *testing.T, p agent.Preset, l agent.Launch) {
@@ -194,8 +194,8 @@ func openCodeConfig(t *testing.T, l agent.Launch) config {
 	return c
 }
 
-// TestPermissionFileDefinesAgents: of their permissions only fully denied tools are kept, which
-// are then not offered to the model. The gateway enforces the other rules.
+// Of their permissions only fully denied tools are kept, which are then not offered to the model.
+// The gateway enforces the other rules.
 func TestPermissionFileDefinesAgents(t *testing.T) {
 	files, err := agent.OpenCodeFiles(2)
 	if err != nil {
@@ -299,7 +299,7 @@ func TestShellRunsGoalOrArguments(t *testing.T) {
 	}
 }
 
-// TestDetectResolvesLinksInsideTheRoot: links resolve as in the jail and never leave the root.
+// Links resolve as in the jail and never leave the root.
 func TestDetectResolvesLinksInsideTheRoot(t *testing.T) {
 	root := t.TempDir()
 	outside := filepath.Join(t.TempDir(), "claude")

@@ -58,8 +58,8 @@ func content(t *testing.T, level int, name string) []byte {
 	return nil
 }
 
-// TestPermissionFileDecidesLikeTheGuide: with the current semantics of OpenCode the file decides
-// like the guide's file did when the longest pattern applied. Stricter decisions are listed.
+// With the current semantics of OpenCode the file decides like the guide's file did when the
+// longest pattern applied. Stricter decisions are listed.
 func TestPermissionFileDecidesLikeTheGuide(t *testing.T) {
 	guide, err := os.ReadFile("../../policy/testdata/opencode.json")
 	if err != nil {
@@ -133,8 +133,7 @@ func TestDecisionsOfEachLevel(t *testing.T) {
 	}
 }
 
-// TestPluginHasNoRuntimeImports: the plugin imports only types, which are erased, and the lock
-// file marks them as installed.
+// The plugin imports only types, which are erased, and the lock file marks them as installed.
 func TestPluginHasNoRuntimeImports(t *testing.T) {
 	plugin := string(content(t, 2, ".opencode/plugin/autonomy-engine.ts"))
 	for _, line := range regexp.MustCompile(`(?m)^import.*$`).FindAllString(plugin, -1) {
@@ -178,8 +177,8 @@ func newGateway(t *testing.T, answers map[string]string) *gateway {
 	return g
 }
 
-// TestHookFailsClosed: a call is allowed only if the gateway allows it and records it. The test
-// runs the command line that agents are configured with.
+// A call is allowed only if the gateway allows it and records it. The test runs the command line
+// that agents are configured with.
 func TestHookFailsClosed(t *testing.T) {
 	if _, err := exec.LookPath("python3"); err != nil {
 		t.Skip("needs python3")
@@ -318,7 +317,7 @@ func TestLayerIsBuiltOnceAndAtomically(t *testing.T) {
 	}
 }
 
-// TestLayersPinTheirVersions: no package uses a version range.
+// No package uses a version range.
 func TestLayersPinTheirVersions(t *testing.T) {
 	version := regexp.MustCompile(`^\d+\.\d+\.\d+(-linux-\{arch\})?$`)
 	for _, p := range agent.Presets() {

@@ -38,7 +38,7 @@ type Layer struct {
 	Links    []Link
 }
 
-// A Package is an npm package in one version. {arch} in a field is the host architecture.
+// A Package is one version of an npm package. {arch} in a field is the host architecture.
 type Package struct{ Name, Version string }
 
 // A Link is a program of the layer and its path in the layer. Target may contain {arch} and
@@ -182,7 +182,7 @@ func (l Layer) link(dir string) error {
 		target := forArch(k.Target)
 		info, err := os.Stat(filepath.Join(dir, target))
 		if err != nil {
-			return fault.Newf(fault.Unavailable, "agent.Build", l.Name, "the installed packages have no %s: %w", target, err)
+			return fault.Newf(fault.Unavailable, "agent.Build", l.Name, "the installed packages lack %s: %w", target, err)
 		}
 		if err := os.Chmod(filepath.Join(dir, target), info.Mode()|0o755); err != nil {
 			return fmt.Errorf("make %s executable: %w", k.Program, err)

@@ -435,7 +435,7 @@ conversations:
 `, write, remove)
 }
 
-// TestClaudeCodeHooksAskTheGateway before each tool.
+// TestClaudeCodeHooksAskTheGateway checks that the hooks call the gateway before each tool call.
 func TestClaudeCodeHooksAskTheGateway(t *testing.T) {
 	p := find(t, "claude")
 	s := newSandbox(t, p)
@@ -455,7 +455,7 @@ func TestClaudeCodeHooksAskTheGateway(t *testing.T) {
 	}
 }
 
-// TestGeminiHooksAskTheGateway before each tool.
+// TestGeminiHooksAskTheGateway checks that the hooks call the gateway before each tool call.
 func TestGeminiHooksAskTheGateway(t *testing.T) {
 	p := find(t, "gemini")
 	s := newSandbox(t, p)
@@ -472,7 +472,7 @@ func TestGeminiHooksAskTheGateway(t *testing.T) {
 	}
 }
 
-// TestCodexHooksAskTheGateway before each tool.
+// TestCodexHooksAskTheGateway checks that the hooks call the gateway before each tool call.
 func TestCodexHooksAskTheGateway(t *testing.T) {
 	p := find(t, "codex")
 	s := newSandbox(t, p)
@@ -489,7 +489,7 @@ func TestCodexHooksAskTheGateway(t *testing.T) {
 	}
 }
 
-// TestOtherAgentsRequestPermissionOverACP: a file is written and its removal is denied.
+// A file is written and its removal is denied.
 func TestOtherAgentsRequestPermissionOverACP(t *testing.T) {
 	tests := []struct{ preset, write, remove string }{
 		{"claude", `{tool: Write, arguments: {file_path: ` + workspace + `/login.ts, content: "export const login = 1\n"}}`, `{tool: Bash, arguments: {command: rm -rf login.ts, description: a command}}`},
@@ -521,7 +521,7 @@ func TestOtherAgentsRequestPermissionOverACP(t *testing.T) {
 
 const anyShell = `{any: [{tool: bash, arguments: {command: "%[1]s", description: a command}}, {tool: Bash, arguments: {command: "%[1]s", description: a command}}, {tool: run_shell_command, arguments: {command: "%[1]s", description: a command}}, {tool: exec_command, arguments: {cmd: "%[1]s"}}]}`
 
-// TestAgentsFailClosed: no tool runs while the gateway cannot decide.
+// No tool runs while the gateway cannot decide.
 func TestAgentsFailClosed(t *testing.T) {
 	for _, name := range []string{"claude", "codex", "gemini", "opencode"} {
 		t.Run(name, func(t *testing.T) {

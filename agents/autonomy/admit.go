@@ -13,7 +13,7 @@ import (
 // Quotas limit the requests between the members of a group. A field that is 0 has the default.
 type Quotas struct {
 	Depth   int // maximum depth of a chain of requests; default 4
-	FanOut  int // open requests per asker; default 8
+	FanOut  int // open requests per requester; default 8
 	Open    int // open requests per group; default 64
 	Hops    int // requests per root; default 64
 	Working int // members of a group that work on requests; default 8
@@ -23,7 +23,7 @@ type Quotas struct {
 	RepeatWithin time.Duration // default 10 minutes
 
 	GroupRate Rate // per group; default 60 per minute, burst 30
-	EdgeRate  Rate // per pair of asker and receiver; default 12 per minute, burst 6
+	EdgeRate  Rate // per pair of requester and receiver; default 12 per minute, burst 6
 }
 
 // A Rate is a token bucket: Burst tokens, and one more per Every.
@@ -51,7 +51,7 @@ type Group struct {
 
 // History is the state of a group that outlives its open requests.
 type History struct {
-	Buckets   map[string]Bucket  `json:"buckets,omitempty"` // "": the group; "a>b": asker and receiver
+	Buckets   map[string]Bucket  `json:"buckets,omitempty"` // "": the group; "a>b": requester and receiver
 	Exchanges []Exchange         `json:"said,omitempty"`    // oldest first
 	Hops      map[id.Request]int `json:"hops,omitempty"`    // number of requests per root, including the root
 }
@@ -75,7 +75,7 @@ func (g *Group) admit(r *Request, q Quotas, now time.Time) *Refusal {
 	g.prune(q, now)
 	g.setParent(r)
 	for _, check := range []func(*Request, Quotas, time.Time) *Refusal{
-		g.cycle, g.depth, g.openLimits, g.repeats, g.queueLimit, g.rateLimits, // rateLimits takes tokens, so it is last
+		g.cycle, g.depth, g.openLimits, g.repeats, g.queueLimit, g.rateLimits, // rateLimits consumes tokens, so it must be last
 	} {
 		if no := check(r, q, now); no != nil {
 			return no
@@ -88,7 +88,7 @@ func (g *Group) admit(r *Request, q Quotas, now time.Time) *Refusal {
 }
 
 // setParent sets the parent, root and depth of r. The parent is the deepest request that the
-// asker is working on; the agent's own claim is not used.
+// requester is working on; the agent's own claim is not used.
 func (g *Group) setParent(r *Request) {
 	r.Root, r.Parent, r.Depth = r.ID, "", 0
 	for _, o := range g.Open {

@@ -131,7 +131,7 @@ func amountText(raw json.RawMessage) (string, error) {
 	if raw[0] == '-' || raw[0] >= '0' && raw[0] <= '9' {
 		return string(raw), nil
 	}
-	return "", fmt.Errorf("not an amount")
+	return "", fmt.Errorf("not a number with an optional unit")
 }
 
 // maxAmount exceeds any host, and is small enough that sums do not overflow.

@@ -12,7 +12,7 @@ import (
 
 // Ask sends a request to a sibling. A refused request is a Request in state Refused, not an
 // error. With ReplyWithin, Ask blocks until the request has ended. If ctx ends first, the
-// request continues, but its asker no longer counts as waiting. A repeated Ask with the same
+// request continues, but its requester no longer counts as waiting. A repeated Ask with the same
 // key waits for the same request.
 func (b *Broker) Ask(ctx context.Context, from Member, a Ask) (Request, error) {
 	if err := a.check(); err != nil {
@@ -219,7 +219,7 @@ func (b *Broker) List(ctx context.Context, f RequestFilter) ([]Request, error) {
 	return b.store.Requests(ctx, f)
 }
 
-// await waits for the end of a request on behalf of its asker, which is blocked meanwhile.
+// await waits for the end of a request on behalf of its requester, which is blocked meanwhile.
 func (b *Broker) await(ctx context.Context, r Request, within time.Duration) (Request, error) {
 	b.addWaiter(r.ID, 1)
 	deadline := r.Deadline
@@ -231,7 +231,7 @@ func (b *Broker) await(ctx context.Context, r Request, within time.Duration) (Re
 		err = b.end(context.WithoutCancel(ctx), &now, Expired, "no answer in time")
 	}
 	if left := b.addWaiter(r.ID, -1); left == 0 && (err != nil || now.Open()) && b.ctx.Err() == nil {
-		// The asker continues, so it no longer counts as waiting.
+		// The requester continues, so it no longer counts as waiting.
 		err = errors.Join(err, b.change(context.WithoutCancel(ctx), &r, func(_ *Group, now *Request) error {
 			now.Wait = false
 			return nil

@@ -16,7 +16,7 @@ import (
 type RequestStore interface {
 	// ChangeGroup runs f with exclusive access to a group, across all processes on the
 	// database. It stores the new or changed requests that f returns and the group's History
-	// in one transaction. A second request with the same asker and key returns fault.Conflict.
+	// in one transaction. A second request with the same requester and key returns fault.Conflict.
 	ChangeGroup(ctx context.Context, group string, f func(g *Group) ([]Request, error)) error
 
 	// OpenRequests returns the open requests of a group, oldest first. "" means all groups.
@@ -30,7 +30,7 @@ type RequestStore interface {
 // A RequestFilter selects requests.
 type RequestFilter struct {
 	Group  string // "": all
-	Member string // Key of the asker or receiver; "": all
+	Member string // Key of the requester or receiver; "": all
 	State  State  // "": all
 	Before id.Request
 	Limit  int // 0: 100, at most 1000
@@ -65,16 +65,16 @@ type BrokerConfig struct {
 	Policy func(ctx context.Context, from, to Member, action, context string) (allow bool, reason string, err error)
 
 	// Ready returns a refusal if no agent can answer requests to a member. It is called only
-	// for requests whose asker waits. nil: all members can answer.
+	// for requests whose requester waits. nil: all members can answer.
 	Ready func(ctx context.Context, to Member) (*Refusal, error)
 }
 
-// unawaitedTTL is the lifetime of a request whose asker does not wait.
+// unawaitedTTL is the lifetime of a request whose requester does not wait.
 const unawaitedTTL = 24 * time.Hour
 
-// A Broker delivers requests between siblings. A stored request is delivered at least once,
-// also after a crash; receivers detect duplicates by the id. A Broker is safe for concurrent
-// use, and several daemons on one database share the requests.
+// A Broker delivers requests between siblings. A stored request is delivered at least once, even
+// after a crash; receivers detect duplicates by the id. A Broker is safe for concurrent use, and
+// several daemons on one database share the requests.
 type Broker struct {
 	cfg      BrokerConfig
 	store    RequestStore
@@ -118,7 +118,7 @@ func (b *Broker) Close() error {
 	return nil
 }
 
-var errClosing = fault.Newf(fault.Unavailable, "autonomy", "", "the daemon is shutting down; the request is kept: ask again with the same key")
+var errClosing = fault.Newf(fault.Unavailable, "autonomy", "", "the daemon is shutting down; the request is stored: repeat it with the same key")
 
 // end moves a request to a final state without an answer, unless it has ended.
 func (b *Broker) end(ctx context.Context, r *Request, to State, why string) error {

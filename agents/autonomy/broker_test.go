@@ -459,8 +459,8 @@ func TestDeliveryIsRetried(t *testing.T) {
 	})
 }
 
-// ReceiverGone fails a request whose asker waits. A request without waiting stays open.
-func TestGoneFailsAwaitedRequests(t *testing.T) {
+// ReceiverGone fails a request whose requester waits. A request without waiting stays open.
+func TestReceiverGoneFailsAwaitedRequests(t *testing.T) {
 	scenario(t, func(t *testing.T) {
 		b := newBroker(t, openStore(t, ""), autonomy.BrokerConfig{})
 		later := ask(t, b, "worker", "reviewer", "review", "later").ID
@@ -485,7 +485,7 @@ func TestGoneFailsAwaitedRequests(t *testing.T) {
 	})
 }
 
-// Only a request whose asker waits is refused if the receiver is not ready.
+// Only a request whose requester waits is refused if the receiver is not ready.
 func TestAwaitedRequestToUnreadyReceiverIsRefused(t *testing.T) {
 	scenario(t, func(t *testing.T) {
 		b := newBroker(t, openStore(t, ""), autonomy.BrokerConfig{Ready: func(context.Context, autonomy.Member) (*autonomy.Refusal, error) {

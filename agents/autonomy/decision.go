@@ -13,7 +13,7 @@ import (
 
 const maxListed = 500
 
-// A Decision is a tool call that an agent's own harness reports before or after it makes it.
+// A Decision is a tool call that an agent's own harness reports, either before or after the call.
 type Decision struct {
 	Tool string
 	Args json.RawMessage

@@ -39,7 +39,7 @@ func (b *Broker) Poll(ctx context.Context, m Member, wait time.Duration) ([]Requ
 		case <-slots:
 		case <-timer.C:
 		case <-ctx.Done():
-			return nil, nil // the caller has gone
+			return nil, nil // the caller has disconnected
 		case <-b.ctx.Done():
 			return nil, errClosing
 		}

@@ -141,7 +141,8 @@ func TestDetectorFindsLoops(t *testing.T) {
 	}
 }
 
-// TestDetectorIgnoresProgress has steps that must be at most observed.
+// TestDetectorIgnoresProgress checks sequences of steps that must not lead to more than an
+// observation.
 func TestDetectorIgnoresProgress(t *testing.T) {
 	tests := []struct {
 		name string

@@ -1,13 +1,12 @@
 // Package autonomy implements what agents may do on their own, and its supervision: requests
 // between siblings, resources on request, a backlog of tasks, a loop detector and a watchdog.
 //
-// The package knows neither jails nor HTTP. The caller passes the identity of an agent as a
-// Member, derived from the listener that received the request; an agent's own claim of
-// identity is never used. Jails, approvals and the audit log are accessed through interfaces
-// declared here.
+// The package depends neither on jails nor on HTTP. The caller passes the identity of an agent as a
+// Member, derived from the listener that received the request; an agent's own claim of identity is
+// never used. Jails, approvals and the audit log are accessed through interfaces declared here.
 //
-// A refusal is a result, not an error, because agents read it. It has the reason, an
-// alternative, and the time after which to retry.
+// A refusal is a result, not an error, because agents read it. It has the reason, an alternative,
+// and the time after which to retry.
 package autonomy
 
 import (
@@ -30,9 +29,8 @@ type Member struct {
 	Closed  bool         `json:"closed,omitempty"` // its session or jail has ended
 }
 
-// Key identifies a member: by its session, which may move to another jail, or else by its
-// jail. The prefix keeps a session from having the key of a jail, since people choose session
-// names.
+// Key identifies a member: by its session, which may move to another jail, otherwise by its jail.
+// The prefix keeps a session from having the key of a jail, since people choose session names.
 func (m Member) Key() string {
 	if m.Session != "" {
 		return "session " + m.Session

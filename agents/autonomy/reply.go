@@ -71,8 +71,8 @@ func markAcked(_ *Group, now *Request) error {
 	return nil
 }
 
-// ReceiverGone fails the requests to a member whose askers wait, because no agent can answer them.
-// Requests whose askers do not wait stay.
+// ReceiverGone fails the requests to a member whose requesters wait, because no agent can answer them.
+// Requests whose requesters do not wait stay.
 func (b *Broker) ReceiverGone(ctx context.Context, m Member, why string) error {
 	open, err := b.store.OpenRequests(ctx, m.Group)
 	if err != nil {
@@ -108,7 +108,7 @@ func (b *Broker) Leave(ctx context.Context, m Member, why string) error {
 		case r.To.Key():
 			errs = append(errs, b.end(ctx, &r, Failed, r.To.label()+" has ended: "+why))
 		case r.From.Key():
-			errs = append(errs, b.end(ctx, &r, Failed, "the asker has ended: "+why))
+			errs = append(errs, b.end(ctx, &r, Failed, "the requester has ended: "+why))
 		}
 	}
 	return errors.Join(errs...)

@@ -41,7 +41,7 @@ type Request struct {
 	To      Member     `json:"to"`
 	Action  string     `json:"action"`
 	Context string     `json:"context,omitempty"`
-	Key     string     `json:"key,omitempty"` // idempotency key of the asker
+	Key     string     `json:"key,omitempty"` // idempotency key of the requester
 
 	State    State     `json:"state"`
 	Answer   string    `json:"answer,omitempty"`
@@ -51,7 +51,7 @@ type Request struct {
 	Deadline time.Time `json:"deadline"`
 	Ended    time.Time `json:"ended,omitzero"`
 
-	// Parent is the request that the asker was working on, and Root the first request of the
+	// Parent is the request that the requester was working on, and Root the first request of the
 	// chain. Depth is the number of ancestors. Hops counts the requests of a root; the root
 	// has 1.
 	Parent id.Request `json:"parent,omitempty"`
@@ -59,7 +59,7 @@ type Request struct {
 	Depth  int        `json:"depth"`
 	Hops   int        `json:"hops"`
 
-	Wait          bool `json:"wait,omitempty"`  // the asker is blocked until the answer
+	Wait          bool `json:"wait,omitempty"`  // the requester is blocked until the answer
 	QueuePosition int  `json:"place,omitempty"` // position in the queue for a free slot, from 1; 0: not queued
 
 	Deliveries int       `json:"tries,omitempty"` // number of deliveries; if more than 1, the receiver may have seen it
@@ -93,7 +93,7 @@ type Ask struct {
 	// ReplyWithin is how long Ask blocks for the answer. 0: it does not block.
 	ReplyWithin time.Duration
 
-	// Key identifies the request when it is repeated after a restart of the asker. "": always
+	// Key identifies the request when it is repeated after a restart of the requester. "": always
 	// a new request.
 	Key string
 }

@@ -110,7 +110,7 @@ func TestResourcesWithoutApproval(t *testing.T) {
 	tests := []struct {
 		level policy.Level
 		want  autonomy.Limits
-		code  string // of the refusal without an approver; "": applied
+		code  string // code of the refusal without an approver; "": applied
 	}{
 		{policy.Guided, autonomy.Limits{Memory: 513}, "person"},
 		{policy.Guided, autonomy.Limits{Memory: 512}, ""}, // the current limit

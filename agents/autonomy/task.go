@@ -62,7 +62,7 @@ type Task struct {
 	Created     time.Time `json:"created"`
 	Changed     time.Time `json:"changed"`
 
-	Path    string `json:"path"`              // of the file, relative to the workspace
+	Path    string `json:"path"`              // path of the file, relative to the workspace
 	Digest  string `json:"digest,omitempty"`  // digest of the file as last written
 	Written bool   `json:"written,omitempty"` // the file is up to date
 }

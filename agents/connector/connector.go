@@ -34,7 +34,7 @@ type InboundWebhook struct {
 	Name   string
 	Scheme webhook.Scheme
 	Secret string           // name of the secret that verifies signatures
-	Labels []manifest.Label // of inbound data; none: pii
+	Labels []manifest.Label // labels of inbound data; none: pii
 	Entry
 }
 
@@ -43,10 +43,10 @@ type InboundWebhook struct {
 // the field b of the field a of the JSON body.
 type Entry struct {
 	Session string          // "", with a goal: a new session for each run
-	Text    string          // of the message; "": the whole body
+	Text    string          // text of the message; "": the whole body
 	Goal    string          // "": no run is started
-	Agent   json.RawMessage // of the run; nil: the session's
-	Limits  budget.Amounts  // of the run
+	Agent   json.RawMessage // agent of the run; nil: the session's
+	Limits  budget.Amounts  // limits of the run
 }
 
 // An OutboundWebhook is an outbound webhook, which delivers messages of sessions to an address.
@@ -127,7 +127,7 @@ const (
 type Info struct {
 	Name     string
 	Kind     Kind
-	Address  string // of a hook: its URL; of a post: its host
+	Address  string // the URL of an inbound webhook, or the host of an outbound one
 	Sessions []string
 	Session  string // destination, as configured
 	Goal     string
@@ -301,7 +301,7 @@ func (k *keys) get(ctx context.Context, connector, secret, host string) ([]byte,
 	}
 	value, err := k.fetch(ctx, connector, secret, host)
 	if err != nil {
-		return nil, fmt.Errorf("the key of connector %s: %w", connector, err)
+		return nil, fmt.Errorf("read the key of connector %s: %w", connector, err)
 	}
 	if k.kept == nil {
 		k.kept = map[string]keptKey{}

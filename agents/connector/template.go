@@ -74,7 +74,7 @@ func (t template) fill(doc any, as func(string) string) (string, error) {
 	return b.String(), nil
 }
 
-// field returns the value at a path: a string, or else its JSON.
+// field returns the value at a path: a string as it is, any other value as JSON.
 func field(doc any, path []string) (string, error) {
 	for i, word := range path {
 		found := false

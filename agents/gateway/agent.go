@@ -12,7 +12,7 @@ import (
 	"glasshouse/jail"
 )
 
-// Spawners: what isolates an agent.
+// Spawners, the mechanisms that isolate an agent.
 const (
 	InJail    = "jail"    // a jail: observed, can be snapshotted
 	InBwrap   = "bwrap"   // bubblewrap only: not observed
@@ -29,9 +29,9 @@ type Agent struct {
 	Env      map[string]string `json:"env,omitempty"`
 	Skills   []string          `json:"skills,omitempty"`
 
-	// PolicyAgent names the agent of the permission files whose rules apply to the run. If it
-	// is empty, the agent that the policy of the jail names applies, or else the default agent
-	// of the files.
+	// PolicyAgent names the agent of the permission files whose rules apply to the run. If it is
+	// empty, the agent that the policy of the jail names applies, otherwise the default agent of
+	// the files.
 	PolicyAgent string `json:"policy_agent,omitempty"`
 
 	Level int        `json:"level,omitempty"`

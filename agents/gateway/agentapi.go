@@ -24,11 +24,11 @@ type Task struct {
 	Inbox      int64 // Seq of the last message that it has read
 }
 
-// contextTokens is the context window that agents assume if they do not know that of their
-// model.
+// contextTokens is the context window that agents assume if they do not know the context window of
+// their model.
 const contextTokens = 100_000
 
-// agentAPI serves what agents ask about their own runs.
+// agentAPI serves the requests of agents about their own runs.
 type agentAPI struct {
 	*core
 	supervisions *supervisions

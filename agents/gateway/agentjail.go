@@ -29,9 +29,9 @@ const (
 	agentPath = "/usr/local/bin/glasshouse-agent"
 )
 
-// defaultPolicy applies to agents for which the user gave no policy. It allows actions inside
-// the jail and asks for all that reaches beyond it, except for the capabilities of the agent's
-// skills. The last matching rule wins.
+// defaultPolicy applies to agents for which the user gave no policy. It allows actions inside the
+// jail and asks for all actions that reach beyond it, except for calls of the capabilities of the
+// agent's skills. The last matching rule wins.
 const defaultPolicy = `{
   "permission": {
     "read": "allow", "edit": %[1]q, "bash": {"*": %[1]q, "sudo *": "deny"},
@@ -57,7 +57,8 @@ func (sv *supervisor) ensureJail(ctx context.Context, r run.Run, a Agent) (jail.
 			return jail.Jail{}, fmt.Errorf("get the jail of the session: %w", err)
 		}
 	}
-	// An earlier daemon may have created the jail and been killed before it was stored.
+	// An earlier daemon may have created the jail, and may have been killed before it stored the
+	// jail with the run.
 	created, err := sv.cfg.Jails.List(ctx, jail.ListOptions{Label: map[string]string{LabelRun: string(r.ID)}})
 	if err != nil {
 		return jail.Jail{}, err

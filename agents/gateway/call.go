@@ -176,7 +176,7 @@ func (tc *toolCalls) Call(ctx context.Context, c Caller, u ToolUse) (ToolOutcome
 	return usedOf(step), nil
 }
 
-// reservation is the budget to reserve for a step. A capability reserves its own.
+// reservation is the budget to reserve for a step. A capability call reserves its own budget.
 func reservation(kind run.StepKind) budget.Amounts {
 	if kind == run.Capability {
 		return budget.Amounts{}
@@ -365,7 +365,7 @@ func (tc *toolCalls) callCapability(ctx context.Context, r run.Run, c Caller, st
 	if step.Ref != "" {
 		return toolResult{}, &fault.Error{Op: "gateway.Call", On: step.Name, Kind: fault.Unavailable,
 			Err:    errors.New("the daemon was killed during the call; whether it had effects is unknown"),
-			Remedy: "check its effects before you call it again"}
+			Remedy: "check whether the call had effects before you repeat it"}
 	}
 	b, err := tc.cfg.Runs.Budget(ctx, r.ID)
 	if err != nil {
@@ -413,7 +413,8 @@ func (tc *toolCalls) hasEffects(name string) bool {
 	return false
 }
 
-// A taint is the data classification of all that a run has read, up to a step of its journal.
+// A taint is the data classification of everything that a run has read, up to a step of its
+// journal.
 type taint struct {
 	mu sync.Mutex
 	// +checklocks:mu
@@ -422,8 +423,8 @@ type taint struct {
 	upTo int64 // N of the last step that label finally includes
 }
 
-// dataClass returns the classification of all that a run has read, which may be part of
-// anything that its agent sends. Steps that were classified before are not read again.
+// dataClass returns the classification of all data that a run has read. Anything that its agent
+// sends may contain parts of that data. Steps that are already classified are not read again.
 func (tc *toolCalls) dataClass(ctx context.Context, rid id.Run) (manifest.Label, error) {
 	sup := tc.supervisions.of(rid)
 	t := &taint{}

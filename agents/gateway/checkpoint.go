@@ -267,8 +267,8 @@ func (cp *checkpoints) branch(ctx context.Context, rid id.Run, q run.ResumeReque
 		}
 	}
 	if r.Jail != "" && c.Snapshot == "" && c.Steps > 0 {
-		// The branch would start in an empty jail, with a step log that says that its files are
-		// written.
+		// The branch would start in an empty jail, although its step log records that the files
+		// were written.
 		return nil, &fault.Error{Op: "gateway.Resume", Kind: fault.Conflict, On: string(c.ID),
 			Err:    errors.New("the checkpoint has no snapshot of the run's jail, so a branch would lack the files of its steps"),
 			Remedy: "branch from a checkpoint with a snapshot"}
@@ -331,8 +331,8 @@ func (cp *checkpoints) branchOne(ctx context.Context, of run.Run, c run.Checkpoi
 	return b, nil
 }
 
-// removeBranch deletes the memory and the jail of a branch that could not be created, if it
-// has them, and returns the cause.
+// removeBranch deletes the memory and the jail of a branch that could not be created, if they
+// exist, and returns the cause.
 func (cp *checkpoints) removeBranch(ctx context.Context, rid id.Run, j id.Jail, why error) error {
 	if cp.cfg.Memory != nil {
 		why = errors.Join(why, cp.cfg.Memory.Forget(ctx, rid))

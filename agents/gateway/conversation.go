@@ -40,19 +40,19 @@ type conversation struct {
 
 // A conversationState is the stored position of a conversation: Details.Conversation of a run.
 type conversationState struct {
-	Exec     id.Exec      `json:"exec"` // the agent's process
-	Position acp.Position `json:"position"`
-	Resumes  string       `json:"resumes,omitempty"`  // the session of an earlier process that it continues
-	Inbox    int64        `json:"inbox"`              // Seq of the last message in a prompt
-	Errand   id.Request   `json:"errand,omitempty"`   // the sibling's request that it works on
-	Refusals int          `json:"refusals,omitempty"` // consecutive turns that ended with a denial
+	Exec           id.Exec      `json:"exec"` // the agent's process
+	Position       acp.Position `json:"position"`
+	Resumes        string       `json:"resumes,omitempty"`  // the session of an earlier process that it continues
+	Inbox          int64        `json:"inbox"`              // Seq of the last message in a prompt
+	SiblingRequest id.Request   `json:"errand,omitempty"`   // the sibling's request that it works on
+	Refusals       int          `json:"refusals,omitempty"` // consecutive turns that ended with a denial
 }
 
 // SavePosition implements acp.PositionStore.
 func (conv *conversation) SavePosition(ctx context.Context, p acp.Position) error {
 	conv.mu.Lock()
 	if p.Prompt && p.Asked > conv.saved.Position.Asked {
-		conv.saved.Inbox, conv.saved.Errand, conv.saved.Refusals = conv.pending.Inbox, conv.pending.Errand, conv.pending.Refusals
+		conv.saved.Inbox, conv.saved.SiblingRequest, conv.saved.Refusals = conv.pending.Inbox, conv.pending.SiblingRequest, conv.pending.Refusals
 	}
 	conv.saved.Position = p
 	text, err := json.Marshal(conv.saved)
@@ -269,8 +269,8 @@ func (conv *conversation) recordNote(ctx context.Context, at int64, name string,
 	return err
 }
 
-// recordTool records a tool call: when it was decided, or, if it needed no decision, when it
-// has ended.
+// recordTool records a tool call. It is called after the decision, or, if the call needed no
+// decision, after its end.
 func (conv *conversation) recordTool(ctx context.Context, c acp.ToolCall, outcome *acp.Outcome, dec decision) error {
 	if _, own := ToolOf(c.Tool); own {
 		return nil // it is recorded as a built-in tool
@@ -423,12 +423,12 @@ func (conv *conversation) nextMessages(ctx context.Context) (string, error) {
 	}
 	conv.mu.Lock()
 	defer conv.mu.Unlock()
-	conv.pending.Errand = ""
+	conv.pending.SiblingRequest = ""
 	var parts []string
 	for _, m := range list {
 		relevant := m.Run == conv.run.ID || m.Run == "" && m.At.After(conv.run.Created)
-		errand := id.Valid('q', m.Key)
-		if relevant && errand && len(parts) > 0 {
+		isRequest := id.Valid('q', m.Key)
+		if relevant && isRequest && len(parts) > 0 {
 			break
 		}
 		conv.pending.Inbox = m.Seq
@@ -436,12 +436,12 @@ func (conv *conversation) nextMessages(ctx context.Context) (string, error) {
 			continue
 		}
 		text := m.Text
-		if m.From != "" && !errand {
+		if m.From != "" && !isRequest {
 			text = "Message from " + m.From + ":\n" + text
 		}
 		parts = append(parts, text)
-		if errand {
-			conv.pending.Errand = id.Request(m.Key)
+		if isRequest {
+			conv.pending.SiblingRequest = id.Request(m.Key)
 			break
 		}
 	}
@@ -455,7 +455,7 @@ func (conv *conversation) nextMessages(ctx context.Context) (string, error) {
 // was about, unless the agent has replied itself.
 func (conv *conversation) answerSibling(ctx context.Context, turn acp.Turn) error {
 	conv.mu.Lock()
-	q := conv.pending.Errand
+	q := conv.pending.SiblingRequest
 	conv.mu.Unlock()
 	if q == "" || turn.Stop != "end_turn" || strings.TrimSpace(turn.Text) == "" {
 		return nil

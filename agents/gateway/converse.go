@@ -110,7 +110,7 @@ func (sv *supervisor) openConversation(ctx context.Context, sup *supervision, r 
 		}
 	}
 	// This is a new process. It may still be able to load the previous session.
-	conv.saved = conversationState{Exec: x, Resumes: conv.saved.Position.Session, Inbox: conv.saved.Inbox, Errand: conv.saved.Errand}
+	conv.saved = conversationState{Exec: x, Resumes: conv.saved.Position.Session, Inbox: conv.saved.Inbox, SiblingRequest: conv.saved.SiblingRequest}
 	o.Resume = conv.saved.Resumes
 	return conv, o, conv.SavePosition(ctx, acp.Position{})
 }

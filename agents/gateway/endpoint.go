@@ -46,7 +46,7 @@ type Caller struct {
 	// the agent that the policy of the jail names applies.
 	PolicyAgent string
 
-	Workspace string // of its jail; relative file names start there
+	Workspace string // workspace of its jail; relative file names start there
 
 	// Token is what the client must present if the listener alone does not identify it. If it
 	// is empty, no token is needed.
@@ -152,7 +152,7 @@ func (ep *endpoints) JailStarted(j jail.Jail) {
 		ep.serveEndpoint(ctx, j.ID, e.ready)
 		ep.mu.Lock()
 		defer ep.mu.Unlock()
-		if ep.open[j.ID] == e { // the jail was not visible yet: its start calls JailStarted again
+		if ep.open[j.ID] == e { // the jail is not yet visible; JailStarted is called again when it starts
 			delete(ep.open, j.ID)
 		}
 	}()

@@ -177,8 +177,7 @@ func TestCallerLevelIsCappedByJailPolicy(t *testing.T) {
 	}
 }
 
-// A plugin may implement by itself what the gateway's own tools do. Those actions are recorded
-// too.
+// A plugin may implement the same functions as the gateway's tools. Those actions are recorded too.
 func TestHarnessActionsAreRecorded(t *testing.T) {
 	env := newTestEnv(t).withoutLoop()
 	rules := `{"permission": {"create_task": "allow", "coordinate_sibling": "deny", "edit": {"*": "deny", "src/*": "allow"}}}`

@@ -174,7 +174,7 @@ type Gateway struct {
 	unsubscribe  []func()           // from the events of jails and runs
 }
 
-// core is what all parts of a Gateway share.
+// core holds what all parts of a Gateway share.
 type core struct {
 	cfg      Config
 	services Services
@@ -338,7 +338,7 @@ func (g *Gateway) scan() error {
 	if err != nil {
 		return err
 	}
-	var errs []error // of single runs; they do not delay other runs
+	var errs []error // errors of single runs; they do not delay other runs
 	for _, r := range due {
 		if waitsForSchedule(r) {
 			errs = append(errs, g.updateNextRun(g.ctx, r))

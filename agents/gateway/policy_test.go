@@ -26,8 +26,8 @@ const seedPermissions = `{
 // The policy agent applies to the run in the jail, whatever preset runs there.
 func TestRunUsesPolicyAgent(t *testing.T) {
 	for name, tt := range map[string]struct {
-		policyAgent string // of the jail's policy
-		runAgent    string // of the run
+		policyAgent string // agent in the jail's policy
+		runAgent    string // agent of the run
 		want        string
 	}{
 		"reviewer of the policy":           {"reviewer", "", "edit: src/a.ts [DENIED]"},

@@ -82,8 +82,8 @@ func (s *saver) done(steps int64) {
 	s.busy, s.at, s.steps = false, time.Now(), steps
 }
 
-// initSaver initialises a saver from the last checkpoint of a run that includes its jail,
-// whichever daemon took it.
+// initSaver initialises a saver from the run's last checkpoint that includes the jail. Any daemon
+// may have taken it.
 func (cp *checkpoints) initSaver(ctx context.Context, s *saver, r run.Run) error {
 	at, steps := r.Started, int64(0)
 	err := cp.eachCheckpoint(ctx, r.ID, func(c run.Checkpoint) {

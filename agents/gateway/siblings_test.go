@@ -75,7 +75,7 @@ func TestSiblingsListJails(t *testing.T) {
 
 // A client in a jail without a run does not read the inbox of its session, into which the
 // request is put immediately.
-func TestErrandsOfJailWithoutRun(t *testing.T) {
+func TestSiblingRequestsOfJailWithoutRun(t *testing.T) {
 	env := newTestEnv(t).open()
 	worker, reviewer := env.newGroup()
 	a, err := env.g.Coordinate(t.Context(), worker, autonomy.Ask{To: "reviewer", Action: "review", Context: "auth/login.ts"})
@@ -91,7 +91,7 @@ func TestErrandsOfJailWithoutRun(t *testing.T) {
 	})
 	list, err := env.g.PendingRequests(t.Context(), reviewer, 20*time.Second)
 	if err != nil || len(list) != 1 || list[0].Request != a.Request || list[0].From != "worker" || list[0].Context != "auth/login.ts" {
-		t.Fatalf("Errands = %+v, %v, want request %s", list, err, a.Request)
+		t.Fatalf("PendingRequests = %+v, %v, want request %s", list, err, a.Request)
 	}
 	if _, err := env.g.Reply(t.Context(), reviewer, a.Request, "looks good"); err != nil {
 		t.Fatal(err)
@@ -309,7 +309,7 @@ func TestAskResourcesKeepsOwnLimits(t *testing.T) {
 	}
 }
 
-func TestLimitJailReplacesLentLimits(t *testing.T) {
+func TestLimitJailReplacesTemporaryLimits(t *testing.T) {
 	env := newTestEnv(t).open()
 	worker, _ := env.newGroup()
 	if _, err := env.resources.Ask(t.Context(), autonomy.Member{Jail: worker.Jail, Level: policy.Full}, autonomy.Limits{Memory: 1024}); err != nil {

@@ -56,8 +56,8 @@ func (od *orders) CreateRun(ctx context.Context, o RunOrder) (run.Run, error) {
 	return r, err
 }
 
-// validateOrder returns an error if the agent of an order does not exist or cannot run here.
-// Nothing has been stored yet.
+// validateOrder returns an error if the agent of an order does not exist or cannot run here. At
+// this point nothing is stored.
 func (od *orders) validateOrder(ctx context.Context, o RunOrder) error {
 	raw := o.Agent
 	if raw == nil {

@@ -663,9 +663,9 @@ func isDedicatedJail(j jail.Jail, r run.Run) bool {
 	return j.Spec.Labels[LabelRun] != "" && r.Jail == j.ID
 }
 
-// pruneJails deletes the stopped jails of ended runs, except for the newest. A jail has the event
-// log of its run, which is evidence, so its number alone is no reason to delete it before
-// KeepAge has passed.
+// pruneJails deletes the stopped jails of ended runs, except for the newest. The event log of a run
+// is evidence and is deleted with the jail. Therefore a jail that exceeds the number Keep is not
+// deleted before KeepAge has passed.
 func (sv *supervisor) pruneJails(ctx context.Context) {
 	all, err := sv.cfg.Jails.List(ctx, jail.ListOptions{State: jail.Stopped})
 	if err != nil {

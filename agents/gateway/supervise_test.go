@@ -585,7 +585,8 @@ func TestPruneKeepsNewestJails(t *testing.T) {
 	}
 }
 
-// The jail of a run has its event log, so its number alone does not delete it.
+// The event log of a run is deleted with its jail, so a recent jail is kept even if the number of
+// jails exceeds the limit.
 func TestPruneKeepsRecentJails(t *testing.T) {
 	env := newTestEnv(t)
 	env.cfg.Keep, env.cfg.KeepAge = 1, time.Hour

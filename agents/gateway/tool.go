@@ -43,7 +43,7 @@ type builtinTool struct {
 // An invocation is one use of a tool.
 type invocation struct {
 	caller  Caller
-	key     string // identifies the use, also when it is repeated
+	key     string // identifies the use, even when it is repeated
 	input   json.RawMessage
 	ref     string // identifies its side effect: the id of a command
 	saveRef func(ctx context.Context, ref string) error
@@ -244,8 +244,8 @@ func (c *truncatedOutput) Write(p []byte) (int, error) {
 	return all, nil
 }
 
-// text returns the kept output of a stream, and whether some of it is missing. The stream had
-// at least all bytes.
+// text returns the kept output of a stream, and whether some of it is missing. all is the known
+// length of the stream in bytes.
 func (c *truncatedOutput) text(all int64) (string, bool) {
 	lost := max(all, c.all) - int64(len(c.head)+len(c.tail))
 	if lost <= 0 {
@@ -379,7 +379,7 @@ func replaceText(text string, in *editInput, retry bool) (string, error) {
 	n := strings.Count(text, in.Old)
 	switch {
 	case in.Old == "":
-		return "", fault.Fieldf(op, "old", "the old text is empty: use write_file")
+		return "", fault.Fieldf(op, "old", "the old text is empty; to create a file, use write_file")
 	case n == 0:
 		if done := in.New != "" && strings.Contains(text, in.New); done && retry {
 			return text, nil

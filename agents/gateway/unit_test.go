@@ -19,7 +19,7 @@ import (
 	"glasshouse/policy"
 )
 
-// Each call maps to the questions that policies know.
+// Each call maps to questions that a policy can decide.
 func TestQuestionsOfToolCalls(t *testing.T) {
 	for name, tt := range map[string]struct {
 		call acp.ToolCall

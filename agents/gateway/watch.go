@@ -14,7 +14,7 @@ import (
 	"glasshouse/policy"
 )
 
-// An activity tracks what the agent of a supervised run does, for the watchdog.
+// An activity tracks the agent of a supervised run for the watchdog.
 type activity struct {
 	mu sync.Mutex
 	// +checklocks:mu
@@ -226,8 +226,8 @@ func (wa *watcher) stopRun(ctx context.Context, r run.Run, text string) error {
 // actionLate is the action of approval requests about runs that exceed a time limit.
 const actionLate = "watchdog"
 
-// askAboutLateRun asks a person whether a run that exceeds a time limit may continue, whatever
-// its policy says. If not, it stops the run.
+// askAboutLateRun asks a person whether a run that exceeds a time limit may continue, regardless of
+// its policy. If not, it stops the run.
 func (wa *watcher) askAboutLateRun(r run.Run, a autonomy.Action) {
 	subject, err := wa.subjectOf(wa.ctx, autonomy.Member{Jail: r.Jail, Session: r.Session, Run: r.ID})
 	if err != nil && wa.ctx.Err() == nil {

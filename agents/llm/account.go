@@ -55,8 +55,8 @@ func (a *account) covers(u Usage) error {
 	return a.beyond(a.reserve(tokens, cost))
 }
 
-// beyond corrects the amounts in a refusal for a call that already holds a reservation: they
-// include all that the call needs, and exclude its own reservation.
+// beyond adds the call's own reservation to the needed amount of a refusal, and subtracts it from
+// the reserved amount.
 func (a *account) beyond(err error) error {
 	e, ok := errors.AsType[*budget.Exceeded](err)
 	if !ok {

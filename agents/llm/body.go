@@ -119,7 +119,7 @@ func notJSON(err error, why string) error {
 	if why == "" && err != nil {
 		why = err.Error()
 	}
-	return fault.Newf(fault.Invalid, "llm.notJSON", "", "the body is not a JSON object that can be passed on: %s", why)
+	return fault.Newf(fault.Invalid, "llm.notJSON", "", "the body is not a JSON object that can be forwarded: %s", why)
 }
 
 // find returns the field with exactly this name, or nil.

@@ -18,7 +18,7 @@ type exchange struct {
 	g      *Gateway
 	f      *format
 	caller Caller
-	header http.Header // the caller's
+	header http.Header // header of the caller's request
 	url    string      // path and query relative to the provider's base, for the journal
 	in     []byte      // the original request
 	out    []byte      // the forwarded request
@@ -26,13 +26,13 @@ type exchange struct {
 	to     target
 
 	key    string // idempotency key for the journal; empty: the answer is not stored
-	digest string // of the request, for the journal
+	digest string // digest of the request, for the journal
 
 	account  account
 	reserved int64 // tokens reserved in the provider's rate limiter
 	tally    tally
 	call     Call
-	sum      hash.Hash // of the bytes sent to the caller
+	sum      hash.Hash // checksum of the bytes sent to the caller
 	kept     []byte    // the bytes sent to the caller, if they are stored or recorded
 	sent     bool      // a provider has started to process it
 }
@@ -123,16 +123,16 @@ func (x *exchange) run(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer leave()
-	left, err := x.to.provider.turn.enter(r.Context(), "provider "+x.to.provider.Name, x.ask.input+out, x.g.cfg.Wait)
+	left, err := x.to.provider.limiter.enter(r.Context(), "provider "+x.to.provider.Name, x.ask.input+out, x.g.cfg.Wait)
 	if err != nil {
 		return err
 	}
 	defer left()
 	x.reserved = x.ask.input + out
-	defer x.account.release() // of the part that was not settled
+	defer x.account.release() // releases the part of the reservation that was not settled
 	if err := x.reserve(out); err != nil {
 		x.exceeded(r.Context(), err)
-		x.to.provider.turn.correct(x.reserved, 0)
+		x.to.provider.limiter.correct(x.reserved, 0)
 		return err
 	}
 	return x.forward(w, r)
@@ -190,7 +190,7 @@ func (x *exchange) finish(ctx context.Context, how Outcome, problem string) erro
 	x.sum.Sum(c.AnswerDigest[:0])
 	c.Answer = x.kept[:min(len(x.kept), max(x.g.cfg.RecordBodies, 0))]
 	x.account.settle(c.Usage)
-	x.to.provider.turn.correct(x.reserved, c.Usage.Total())
+	x.to.provider.limiter.correct(x.reserved, c.Usage.Total())
 	x.g.meters.add(*c)
 	if x.g.cfg.Record == nil {
 		return nil
@@ -242,7 +242,7 @@ func checkHeader(h http.Header) error {
 		}
 	}
 	if size > maxHeader {
-		return fault.Newf(fault.TooLarge, "llm.checkHeader", "", "the header has %d bytes; at most %d are read", size, maxHeader)
+		return fault.Newf(fault.TooLarge, "llm.checkHeader", "", "the header has %d bytes, which exceeds the limit of %d", size, maxHeader)
 	}
 	return nil
 }

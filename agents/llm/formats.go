@@ -11,19 +11,19 @@ import (
 var (
 	chat = &format{
 		api: OpenAI, name: "chat.completions", path: "/chat/completions",
-		limits: chatLimits, complete: chatWhole, event: chatEvent, broken: chatBroken,
+		limits: chatLimits, complete: chatComplete, event: chatEvent, broken: chatBroken,
 	}
 	responses = &format{
 		api: OpenAI, name: "responses", path: "/responses",
-		limits: responseLimits, complete: responseWhole, event: responseEvent, broken: responseBroken,
+		limits: responseLimits, complete: responseComplete, event: responseEvent, broken: responseBroken,
 	}
 	embeddings = &format{
 		api: OpenAI, name: "embeddings", path: "/embeddings",
-		limits: noOutput, complete: chatWhole, event: chatEvent, broken: chatBroken,
+		limits: noOutput, complete: chatComplete, event: chatEvent, broken: chatBroken,
 	}
 	messages = &format{
 		api: Anthropic, name: "messages", path: "/v1/messages",
-		limits: messageLimits, complete: messageWhole, event: messageEvent, broken: messageBroken,
+		limits: messageLimits, complete: messageComplete, event: messageEvent, broken: messageBroken,
 	}
 	counting = &format{
 		api: Anthropic, name: "messages.count_tokens", path: "/v1/messages/count_tokens", free: true,
@@ -31,11 +31,11 @@ var (
 	}
 	generate = &format{
 		api: Gemini, name: "generateContent", action: ":generateContent",
-		limits: geminiLimits, complete: geminiWhole, event: geminiEvent, broken: geminiBroken,
+		limits: geminiLimits, complete: geminiComplete, event: geminiEvent, broken: geminiBroken,
 	}
 	generateStream = &format{
 		api: Gemini, name: "streamGenerateContent", action: ":streamGenerateContent", streams: true,
-		limits: geminiLimits, complete: geminiWhole, event: geminiEvent, broken: geminiBroken,
+		limits: geminiLimits, complete: geminiComplete, event: geminiEvent, broken: geminiBroken,
 	}
 	countGemini = &format{
 		api: Gemini, name: "countTokens", action: ":countTokens", free: true,
@@ -61,7 +61,7 @@ func chatLimits(fields []field, a *ask) (err error) {
 		return err
 	}
 	if a.choices > 128 {
-		return fault.Fieldf("llm.chatLimits", "n", "too many alternative answers: %d", a.choices)
+		return fault.Fieldf("llm.chatLimits", "n", "too many alternative responses: %d", a.choices)
 	}
 	a.limit *= max(a.choices, 1)
 	var options struct {
@@ -78,7 +78,7 @@ func responseLimits(fields []field, a *ask) (err error) {
 		return err
 	}
 	if background {
-		return &fault.Error{Op: "llm.responseLimits", Kind: fault.Unsupported, Field: "background", Remedy: "remove this field; the answer is returned in the response",
+		return &fault.Error{Op: "llm.responseLimits", Kind: fault.Unsupported, Field: "background", Remedy: "remove this field; the result is returned in the response",
 			Err: fmt.Errorf("background responses are not supported: their usage cannot be counted")}
 	}
 	a.limit, err = most(fields, "max_output_tokens")

@@ -65,7 +65,7 @@ func (x *exchange) forward(w http.ResponseWriter, r *http.Request) error {
 			x.stream(ctx, cancel, w, a)
 			return nil
 		}
-		return x.passWhole(ctx, w, a)
+		return x.forwardComplete(ctx, w, a)
 	}
 }
 
@@ -339,18 +339,18 @@ func (x *exchange) giveHeader(w http.ResponseWriter, a *answer) {
 	}
 }
 
-// passWhole passes on a response that is not a stream, after it was counted, stored and
+// forwardComplete passes on a response that is not a stream, after it was counted, stored and
 // recorded.
-func (x *exchange) passWhole(ctx context.Context, w http.ResponseWriter, a *answer) error {
+func (x *exchange) forwardComplete(ctx context.Context, w http.ResponseWriter, a *answer) error {
 	body, err := io.ReadAll(io.LimitReader(a.body, maxAnswer+1))
 	x.f.complete(&x.tally, body)
 	switch {
 	case len(body) > maxAnswer:
-		return x.broke(ctx, fault.Newf(fault.Unavailable, "llm.passWhole", "provider "+x.to.provider.Name, "the response has more than %d bytes", maxAnswer))
+		return x.broke(ctx, fault.Newf(fault.Unavailable, "llm.forward", "provider "+x.to.provider.Name, "the response has more than %d bytes", maxAnswer))
 	case err != nil && ctx.Err() != nil:
 		return x.unanswered(ctx, err)
 	case err != nil:
-		return x.broke(ctx, fault.Newf(fault.Unavailable, "llm.passWhole", "provider "+x.to.provider.Name, "the response is truncated"))
+		return x.broke(ctx, fault.Newf(fault.Unavailable, "llm.forward", "provider "+x.to.provider.Name, "the response is truncated"))
 	}
 	x.note(body)
 	if err := x.finish(ctx, Answered, ""); err != nil {

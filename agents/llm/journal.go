@@ -92,7 +92,7 @@ func (x *exchange) recall(ctx context.Context, key string) (was *Recorded, leave
 		return nil, leave, nil
 	}
 	if len(key) > maxKey {
-		return nil, leave, fault.Fieldf("llm.recall", "Idempotency-Key", "more than %d bytes", maxKey)
+		return nil, leave, fault.Fieldf("llm.recall", "Idempotency-Key", "exceeds %d bytes", maxKey)
 	}
 	if leave, err = x.g.flights.board(ctx, x.caller.who()+"\x00"+key); err != nil {
 		return nil, func() {}, err

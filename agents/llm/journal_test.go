@@ -95,7 +95,7 @@ func TestIncompleteAnswerIsNotReplayed(t *testing.T) {
 			h.caller.Journal = d
 			h.post(a.path, a.body, "Idempotency-Key", "k")
 			if len(d.ended) > 0 {
-				// Gemini's stream has so few events that it is complete before it is truncated.
+				// Gemini's stream has so few events that it completes before the truncation.
 				if strings.HasPrefix(a.name, "gemini") && name != "an error" {
 					continue
 				}
@@ -114,8 +114,8 @@ func TestRequestIsRepeatedAfterDaemonCrash(t *testing.T) {
 	h.caller.Journal = d
 	d.broken = errors.New("killed")
 	for _, a := range asks {
-		// The agent has not seen the end of an answer that is not stored, so it cannot have acted on
-		// the answer.
+		// If a response is not stored, the agent has not received its end and cannot have acted on
+		// it.
 		r := h.post(a.path, a.body, "Idempotency-Key", a.name)
 		for _, end := range []string{"finish_reason\":\"stop", "response.completed", "message_stop", "end_turn\",\"stop_sequence\":null,\"type", "finishReason"} {
 			if strings.Contains(r.body, end) {

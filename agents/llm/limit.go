@@ -50,8 +50,8 @@ func (b *bucket) take(n float64) {
 	}
 }
 
-// A turnstile is the rate limiter for a Limit.
-type turnstile struct {
+// A rateLimiter is the rate limiter for a Limit.
+type rateLimiter struct {
 	concurrent int
 
 	mu sync.Mutex
@@ -65,13 +65,13 @@ type turnstile struct {
 	left chan struct{} // closed when a request leaves; nil without waiters
 }
 
-func newTurnstile(l Limit) *turnstile {
-	return &turnstile{concurrent: l.Concurrent, requests: bucket{size: float64(l.Requests)}, tokens: bucket{size: float64(l.Tokens)}}
+func newRateLimiter(l Limit) *rateLimiter {
+	return &rateLimiter{concurrent: l.Concurrent, requests: bucket{size: float64(l.Requests)}, tokens: bucket{size: float64(l.Tokens)}}
 }
 
 // enter waits up to patience until a request of this many tokens may be sent, and returns the
 // function that ends it. If the wait would be longer, the error has the time for a retry.
-func (t *turnstile) enter(ctx context.Context, of string, tokens int64, patience time.Duration) (leave func(), err error) {
+func (t *rateLimiter) enter(ctx context.Context, of string, tokens int64, patience time.Duration) (leave func(), err error) {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	until := time.Now().Add(patience)
@@ -99,7 +99,7 @@ func (t *turnstile) enter(ctx context.Context, of string, tokens int64, patience
 }
 
 // try enters, or returns the time or the channel to wait for.
-func (t *turnstile) try(tokens int64) (wait time.Duration, left <-chan struct{}) {
+func (t *rateLimiter) try(tokens int64) (wait time.Duration, left <-chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.concurrent > 0 && t.inside >= t.concurrent {
@@ -118,7 +118,7 @@ func (t *turnstile) try(tokens int64) (wait time.Duration, left <-chan struct{})
 	return 0, nil
 }
 
-func (t *turnstile) leave() {
+func (t *rateLimiter) leave() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.inside--
@@ -129,7 +129,7 @@ func (t *turnstile) leave() {
 }
 
 // correct adjusts the token bucket to the actual usage.
-func (t *turnstile) correct(reserved, used int64) {
+func (t *rateLimiter) correct(reserved, used int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.tokens.size > 0 {
@@ -164,20 +164,20 @@ type callers struct {
 
 	mu sync.Mutex
 	// +checklocks:mu
-	all map[string]*turnstile
+	all map[string]*rateLimiter
 }
 
 // manyCallers is the number of limiters above which idle ones are removed.
 const manyCallers = 1024
 
-func (c *callers) of(who string) *turnstile {
+func (c *callers) of(who string) *rateLimiter {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if t := c.all[who]; t != nil {
 		return t
 	}
 	if c.all == nil {
-		c.all = map[string]*turnstile{}
+		c.all = map[string]*rateLimiter{}
 	}
 	if len(c.all) >= manyCallers {
 		for name, t := range c.all {
@@ -186,13 +186,13 @@ func (c *callers) of(who string) *turnstile {
 			}
 		}
 	}
-	t := newTurnstile(c.limit)
+	t := newRateLimiter(c.limit)
 	c.all[who] = t
 	return t
 }
 
-// idle reports whether t is equivalent to a new turnstile.
-func (t *turnstile) idle() bool {
+// idle reports whether t is equivalent to a new rateLimiter.
+func (t *rateLimiter) idle() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := time.Now()

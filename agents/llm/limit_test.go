@@ -15,7 +15,7 @@ import (
 
 func TestRequestsPerMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newTurnstile(Limit{Requests: 60})
+		s := newRateLimiter(Limit{Requests: 60})
 		began := time.Now()
 		for range 90 {
 			leave, err := s.enter(t.Context(), "it", 0, time.Minute)
@@ -32,7 +32,7 @@ func TestRequestsPerMinute(t *testing.T) {
 
 func TestLongWaitIsRefusedWithRetryAfter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newTurnstile(Limit{Tokens: 1000})
+		s := newRateLimiter(Limit{Tokens: 1000})
 		if _, err := s.enter(t.Context(), "it", 1000, 0); err != nil {
 			t.Fatal(err)
 		}
@@ -53,7 +53,7 @@ func TestLongWaitIsRefusedWithRetryAfter(t *testing.T) {
 
 func TestRequestLargerThanBucket(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newTurnstile(Limit{Tokens: 1000})
+		s := newRateLimiter(Limit{Tokens: 1000})
 		for range 2 {
 			if _, err := s.enter(t.Context(), "it", 5000, 10*time.Minute); err != nil {
 				t.Fatal(err)
@@ -64,7 +64,7 @@ func TestRequestLargerThanBucket(t *testing.T) {
 
 func TestUnusedTokensAreReturned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newTurnstile(Limit{Tokens: 1000})
+		s := newRateLimiter(Limit{Tokens: 1000})
 		for range 50 {
 			leave, err := s.enter(t.Context(), "it", 1000, time.Second)
 			if err != nil {
@@ -79,7 +79,7 @@ func TestUnusedTokensAreReturned(t *testing.T) {
 
 func TestConcurrencyLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newTurnstile(Limit{Concurrent: 3})
+		s := newRateLimiter(Limit{Concurrent: 3})
 		var mu sync.Mutex
 		inside, most := 0, 0
 		var wg sync.WaitGroup

@@ -3,9 +3,9 @@
 //	agent ──▶ caller ▸ model ▸ journal ▸ limits ▸ budget ──▶ provider
 //	      ◀── meters ◀ record ◀ journal ◀ settled ◀ counted ◀──┘
 //
-// Agents use the APIs of OpenAI, Anthropic or Google Gemini. Requests are not translated: each
-// goes to a provider with the same API, with as few changes as possible, and the answer is
-// passed on event by event. Only the gateway has the provider's key.
+// Agents use the APIs of OpenAI, Anthropic or Google Gemini. Requests are not translated: each goes
+// to a provider with the same API, with as few changes as possible, and the response is forwarded
+// event by event. Only the gateway has the provider's key.
 package llm
 
 import (
@@ -53,7 +53,7 @@ type Provider struct {
 	Models  []string          // names, or patterns in which * matches any characters
 	Headers map[string]string // added to each request
 	Timeout time.Duration     // maximum time without data; 0: 10 minutes
-	Limit   Limit             // of all requests to the provider
+	Limit   Limit             // limit of all requests to the provider
 }
 
 // An Alias is an alternative name of a model.
@@ -85,7 +85,7 @@ type Config struct {
 	Providers []Provider
 	Aliases   []Alias
 	Prices    []Price // the first match counts; nil: DefaultPrices
-	Limit     Limit   // of each caller
+	Limit     Limit   // limit of each caller
 
 	// Caller identifies the caller of a request. Its error is returned to the client.
 	Caller func(r *http.Request) (Caller, error)
@@ -133,15 +133,15 @@ type Gateway struct {
 // provider is a Provider with its rate limiter.
 type provider struct {
 	Provider
-	base *url.URL
-	turn *turnstile
+	base    *url.URL
+	limiter *rateLimiter
 }
 
 // New returns a gateway, or an error that names the invalid setting. It sends no requests.
 func New(cfg Config) (*Gateway, error) {
 	const op = "llm.New"
 	if cfg.Caller == nil {
-		return nil, fault.Fieldf(op, "caller", "Caller is not set")
+		return nil, fault.Fieldf(op, "caller", "the function Caller is required")
 	}
 	cfg.Output = cmp.Or(cfg.Output, 8192)
 	cfg.Retries = cmp.Or(cfg.Retries, 3)
@@ -207,7 +207,7 @@ func newProvider(op string, p Provider) (*provider, error) {
 		return nil, fault.Fieldf(op, "providers."+p.Name+".models", "no models configured")
 	}
 	p.Timeout = cmp.Or(p.Timeout, 10*time.Minute)
-	return &provider{Provider: p, base: base, turn: newTurnstile(p.Limit)}, nil
+	return &provider{Provider: p, base: base, limiter: newRateLimiter(p.Limit)}, nil
 }
 
 func (g *Gateway) checkAlias(op string, a Alias) error {

@@ -42,7 +42,7 @@ func matches(pattern, name string) bool {
 
 func isPattern(s string) bool { return strings.Contains(s, "*") }
 
-// has reports whether one of names matches the model: by name if exact, else by pattern.
+// has reports whether one of names matches the model: by name if exact, otherwise by pattern.
 func has(names []string, model string, exact bool) bool {
 	return slices.ContainsFunc(names, func(n string) bool {
 		return isPattern(n) != exact && matches(n, model)
@@ -118,7 +118,7 @@ func (g *Gateway) candidates(model string, exact bool) []target {
 	return found
 }
 
-// meant returns the targets of an alias. Aliases are not resolved recursively.
+// meant returns the targets of an alias that a request names. Aliases are not resolved recursively.
 func (g *Gateway) meant(a Alias, asked string) []target {
 	model := a.Model
 	if model == "" {

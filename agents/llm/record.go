@@ -24,7 +24,7 @@ const (
 	Failed          Outcome = "failed"    // error or no response
 	Truncated       Outcome = "broken"    // the answer was truncated
 	BudgetExhausted Outcome = "cut"       // ended early because the budget was exhausted
-	Cancelled       Outcome = "cancelled" // the caller went away
+	Cancelled       Outcome = "cancelled" // the caller disconnected
 )
 
 // A Call is the record of a model call.
@@ -42,7 +42,7 @@ type Call struct {
 	Kept    bool // has an idempotency key and is stored in the caller's Journal
 	Free    bool // counting tokens, without an answer
 	Outcome Outcome
-	Status  int    // of the provider's last response; 0: none
+	Status  int    // status of the provider's last response; 0: none
 	Problem string // error, one line
 	Retries int
 
@@ -54,8 +54,8 @@ type Call struct {
 	Took      time.Duration
 	FirstByte time.Duration // until the answer began; 0: it did not begin
 
-	RequestDigest chain.Hash // of the original request
-	AnswerDigest  chain.Hash // of the answer sent to the caller
+	RequestDigest chain.Hash // hash of the original request
+	AnswerDigest  chain.Hash // hash of the response sent to the caller
 	Request       []byte     // its first Config.RecordBodies bytes
 	Answer        []byte
 }
@@ -230,5 +230,5 @@ func sortTotals(list []Total) {
 // notRecorded returns the error that the caller sees if a call could not be recorded.
 func notRecorded() error {
 	return &fault.Error{Op: "llm.notRecorded", Kind: fault.Unavailable, Remedy: "retry, and check the daemon's log",
-		Err: errors.New("the call could not be recorded, so its answer is withheld")}
+		Err: errors.New("the call could not be recorded, so its response is withheld")}
 }

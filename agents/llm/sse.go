@@ -9,8 +9,8 @@ import (
 // An sse is one server-sent event, raw and parsed.
 type sse struct {
 	raw  []byte // including the empty line that ends it
-	name string // of "event:"; empty: none
-	data []byte // of its "data:" lines, joined
+	name string // name of "event:"; empty: none
+	data []byte // values of its "data:" lines, joined
 }
 
 var errEvent = errors.New("a server-sent event is too long")

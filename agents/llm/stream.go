@@ -65,7 +65,7 @@ func (s *stream) pass() (Outcome, error) {
 	}
 }
 
-// one passes on one event.
+// one forwards one event.
 func (s *stream) one(ev sse) (Outcome, error) {
 	if s.passed += int64(len(ev.raw)); s.passed > maxStream {
 		return Truncated, fault.Newf(fault.Unavailable, "llm.one", "provider "+s.to.provider.Name, "the stream has more than %d bytes", maxStream)

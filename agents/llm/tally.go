@@ -20,7 +20,7 @@ type tally struct {
 	strip  bool   // this event exists only because the gateway requested it
 }
 
-// usage returns the usage so far: as reported, or else estimated.
+// usage returns the usage so far: as reported, otherwise estimated.
 func (t *tally) usage() Usage {
 	u := t.used
 	if t.full {
@@ -105,7 +105,7 @@ type chatAnswer struct {
 	Error json.RawMessage `json:"error"`
 }
 
-func chatWhole(t *tally, body []byte) {
+func chatComplete(t *tally, body []byte) {
 	var a chatAnswer
 	if !parse(body, &a) {
 		return
@@ -172,7 +172,7 @@ func (t *tally) response(u *responseUsage) {
 	t.seen, t.full = true, true
 }
 
-func responseWhole(t *tally, body []byte) {
+func responseComplete(t *tally, body []byte) {
 	var r response
 	if !parse(body, &r) {
 		return
@@ -214,8 +214,8 @@ func responseEvent(t *tally, ev sse) {
 	}
 }
 
-// messageUsage is the usage report of Anthropic's API. In a stream it comes in parts, and
-// later values replace earlier ones.
+// messageUsage is the usage report of Anthropic's API. A stream contains several of them; later
+// values replace earlier ones.
 type messageUsage struct {
 	Input      *int64 `json:"input_tokens"`
 	Output     *int64 `json:"output_tokens"`
@@ -253,7 +253,7 @@ func (t *tally) block(b block) {
 	}
 }
 
-func messageWhole(t *tally, body []byte) {
+func messageComplete(t *tally, body []byte) {
 	var m struct {
 		Content []block       `json:"content"`
 		Usage   *messageUsage `json:"usage"`
@@ -342,8 +342,8 @@ func (t *tally) gemini(a geminiAnswer) {
 	}
 }
 
-// geminiWhole reads a single answer, or the list of parts of a stream without alt=sse.
-func geminiWhole(t *tally, body []byte) {
+// geminiComplete reads a single answer, or the list of parts of a stream without alt=sse.
+func geminiComplete(t *tally, body []byte) {
 	var parts []geminiAnswer
 	if parse(body, &parts) {
 		for _, p := range parts {

@@ -12,7 +12,7 @@ import (
 	"glasshouse/id"
 )
 
-// An OnExceed says what happens to a run that exceeds its budget.
+// An OnExceed specifies what happens to a run that exceeds its budget.
 type OnExceed string
 
 const (

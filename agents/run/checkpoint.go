@@ -25,7 +25,7 @@ type Checkpoint struct {
 
 	State    json.RawMessage `json:"state,omitempty"`    // provided by the agent
 	Memory   json.RawMessage `json:"memory,omitempty"`   // working memory of the agent; opaque to this package
-	Snapshot id.Snapshot     `json:"snapshot,omitempty"` // of the jail
+	Snapshot id.Snapshot     `json:"snapshot,omitempty"` // snapshot of the jail
 
 	Steps   int64        `json:"steps"`             // value of Run.Steps
 	Pending []string     `json:"pending,omitempty"` // keys of the steps that were in flight
@@ -33,7 +33,7 @@ type Checkpoint struct {
 	Inbox   int64        `json:"inbox"`             // Seq of the last message that the agent has read
 	Budget  budget.State `json:"budget"`
 
-	Digest    string `json:"digest"`            // of the other fields, except Auto, Encrypted and Entry
+	Digest    string `json:"digest"`            // digest of the other fields, except Auto, Encrypted and Entry
 	Encrypted bool   `json:"wrapped,omitempty"` // State and Memory are encrypted, as in the Store
 	Entry     int64  `json:"entry,omitempty"`   // entry of the causal chain that records it; 0: in the chain of another daemon
 

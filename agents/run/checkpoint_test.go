@@ -105,7 +105,8 @@ func TestSnapshotBlocksSteps(t *testing.T) {
 	step(t, h.Manager, r.ID, "c")
 }
 
-// TestRewindReopensStepsInFlight: what a step did after the snapshot is gone with the jail's files.
+// A rewind reopens steps that were in flight at the snapshot, because their later effects on the
+// jail's files are lost.
 func TestRewindReopensStepsInFlight(t *testing.T) {
 	h := newHarness(t)
 	ctx := t.Context()

@@ -30,7 +30,7 @@ type Delivery struct {
 	State    DeliveryState `json:"state"`
 	Attempts int           `json:"attempts"`
 	Next     time.Time     `json:"next"`            // earliest time of the next attempt
-	Error    string        `json:"error,omitempty"` // of the last attempt
+	Error    string        `json:"error,omitempty"` // error of the last attempt
 }
 
 // Retry configures the repetition of failed deliveries.

@@ -47,7 +47,7 @@ type Step struct {
 	Kind   StepKind        `json:"kind"`
 	Name   string          `json:"name"`
 	Input  json.RawMessage `json:"input"`  // for a large input, its digest and beginning; for a personal input, a handle
-	Digest string          `json:"digest"` // of the input
+	Digest string          `json:"digest"` // digest of the input
 	Label  manifest.Label  `json:"label,omitempty"`
 	Ref    string          `json:"ref,omitempty"` // identifies the side effect outside of the step log
 	Worst  budget.Amounts  `json:"worst,omitempty"`
@@ -68,7 +68,7 @@ type StepRequest struct {
 	Kind  StepKind
 	Name  string
 	Input json.RawMessage
-	Label manifest.Label // of the input
+	Label manifest.Label // label of the input
 
 	// Worst is reserved from the budget until the step has ended. nil reserves one step. A
 	// caller that charges the step itself to the same budget sets an empty map.
@@ -79,7 +79,7 @@ type StepRequest struct {
 type Outcome struct {
 	State  StepState // done, failed or refused
 	Output json.RawMessage
-	Label  manifest.Label // of the output
+	Label  manifest.Label // label of the output
 	Used   budget.Amounts // nil: same as Worst
 }
 

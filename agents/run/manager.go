@@ -40,11 +40,10 @@ type Config struct {
 	Holder string
 	Lease  time.Duration // time until a lease expires without renewal; 0 is 30 s
 
-	Retry Retry // of deliveries
+	Retry Retry // retries of deliveries
 
-	// Mask returns a mask for the secrets that jails and runs of a session have or had,
-	// nil if there are none. What runs write is masked before it is stored. nil: no
-	// secrets exist.
+	// Mask returns a mask for the secrets that jails and runs of a session have or had, nil if
+	// there are none. Data of runs is masked before it is stored. nil: no secrets exist.
 	Mask func(ctx context.Context, session string, runs []Run) *redact.Mask
 
 	Log *slog.Logger // nil: logging is disabled
@@ -66,7 +65,7 @@ type Manager struct {
 	*checkpoints
 }
 
-// core is what all parts of a Manager share.
+// core holds what all parts of a Manager share.
 type core struct {
 	cfg    Config
 	store  Store
@@ -127,7 +126,7 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 // Holder returns the name of this process among those that share the Store.
 func (co *core) Holder() string { return co.cfg.Holder }
 
-var errClosed = fault.Newf(fault.Unavailable, "run", "", "the daemon is shutting down; the state is stored: ask again")
+var errClosed = fault.Newf(fault.Unavailable, "run", "", "the daemon is shutting down; the state is stored: repeat the request")
 
 // Close releases all leases and stops all goroutines. It may be called twice.
 func (m *Manager) Close() error {
@@ -251,7 +250,7 @@ func (ls *localSessions) change(ctx context.Context, sid string, f func(t *trans
 	return ls.changeIn(ctx, l, f)
 }
 
-// changeIn is change for a locked session.
+// changeIn is like change, but for a locked session.
 //
 // +checklocks:l.mu
 func (ls *localSessions) changeIn(ctx context.Context, l *localSession, f func(t *transaction) error) error {

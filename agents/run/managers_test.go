@@ -28,7 +28,7 @@ func TestEntriesOfOtherChainsAreNotParents(t *testing.T) {
 	h := newHarness(t, named("a"))
 	b, own := h.foreignManager(t, "b")
 	ctx := t.Context()
-	for range 20 { // the chain of a is longer
+	for range 20 { // make the chain of a longer than that of b
 		start(t, h.Manager, run.Request{Session: "before"})
 	}
 	must(h.Open(ctx, run.Session{ID: "s"}))(t)

@@ -6,7 +6,7 @@ import (
 	"glasshouse/internal/redact"
 )
 
-// mask returns the mask for secrets in what the run writes.
+// mask returns the mask for secrets in the data that the run stores.
 func (t *transaction) mask(r *Run) *redact.Mask {
 	if t.cfg.Mask == nil {
 		return nil

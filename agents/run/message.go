@@ -53,7 +53,7 @@ func (ms *messages) Send(ctx context.Context, msg Message) (Message, error) {
 	return ms.put(ctx, msg, nil)
 }
 
-// Post is Send for the outbox. It creates a delivery for each connector in to.
+// Post is like Send, but for the outbox. It creates a delivery for each connector in to.
 func (ms *messages) Post(ctx context.Context, msg Message, to ...string) (Message, error) {
 	msg.Dir = Out
 	return ms.put(ctx, msg, to)

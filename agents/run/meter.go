@@ -11,7 +11,7 @@ import (
 
 // A Reading is the value of a counter of a run's resource usage outside of steps.
 type Reading struct {
-	Name      string // of the counter, unique in the run
+	Name      string // name of the counter, unique in the run
 	Dimension budget.Dimension
 	Total     int64
 
@@ -31,8 +31,8 @@ type MeterReading struct {
 	At    int64  `json:"at"`
 }
 
-// next returns the mark after a reading, and the amount to charge. If a counter without Peak
-// went back, nothing is charged and the mark goes back with it.
+// next returns the mark after a reading, and the amount to charge. If a counter without Peak has
+// decreased, nothing is charged and the mark is set to the lower value.
 func (m MeterReading) next(r Reading) (MeterReading, int64) {
 	to := MeterReading{r.Of, r.Epoch, r.Total}
 	switch {

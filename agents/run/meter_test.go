@@ -16,7 +16,7 @@ func cpu(of string, total int64) run.Reading {
 	return run.Reading{Name: "cpu", Dimension: budget.CPU, Of: of, Total: total}
 }
 
-// spent returns what a run has spent, as stored.
+// spent returns the stored spending of a run.
 func (h *harness) spent(t testing.TB, m *run.Manager, r run.Run, d budget.Dimension) int64 {
 	t.Helper()
 	return must(m.Get(context.Background(), r.ID))(t).Budget.Consumed[d]
@@ -74,7 +74,7 @@ func TestMeasureIsExactAcrossKills(t *testing.T) {
 	must(h.ChargeReadings(t.Context(), r.ID, []run.Reading{cpu("j-a", 100)}))(t)
 	die()
 	if _, err := h.ChargeReadings(dead, r.ID, []run.Reading{cpu("j-a", 150)}); err == nil {
-		t.Log("the charge was stored despite the cancelled context") // also correct
+		t.Log("the charge was stored despite the cancelled context") // this outcome is also correct
 	}
 	// The state in memory and the stored state of this Manager are the same.
 	must(h.ChargeReadings(t.Context(), r.ID, []run.Reading{cpu("j-a", 160)}))(t)

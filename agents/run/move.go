@@ -32,7 +32,7 @@ type runs struct {
 	local *localSessions
 }
 
-// Create creates a run. It is scheduled if NextRunAt is set, else active.
+// Create creates a run. It is scheduled if NextRunAt is set, otherwise active.
 func (rs *runs) Create(ctx context.Context, q Request) (Run, error) {
 	if q.Session == "" {
 		q.Session = id.NewSession()
@@ -277,7 +277,7 @@ func (r *Run) addWaited(from State, why Why, now time.Time) {
 func (rs *runs) RestartTime(ctx context.Context, rid id.Run) (Run, error) {
 	return rs.local.changeRun(ctx, rid, func(t *transaction, r *Run) error {
 		if r.State.Ended() || r.Started.IsZero() {
-			return fault.Newf(fault.Conflict, "run.Renew", string(rid), "it is %s", r.describeState())
+			return fault.Newf(fault.Conflict, "run.Renew", string(rid), "run is %s", r.describeState())
 		}
 		r.Waited, r.Since = t.now.Sub(r.Started), t.now
 		t.markChanged(r)

@@ -202,7 +202,8 @@ func digest(text []byte) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// keyedDigest is digest for personal texts, which must not be guessable from the digest.
+// keyedDigest is like digest, but for personal texts: it uses a key, so that the text cannot be
+// guessed from the digest.
 func (qu *quarantine) keyedDigest(text []byte) string {
 	if qu.cfg.Key == nil {
 		return digest(text)

@@ -16,7 +16,7 @@ import (
 // A Record is a pending entry of the causal chain. It is stored with the change that it
 // describes, and deleted after it was appended to the chain.
 type Record struct {
-	ID         string          `json:"id"` // also in the body of the entry, to detect duplicates
+	ID         string          `json:"id"` // repeated in the body of the entry, to detect duplicates
 	Holder     string          `json:"holder"`
 	At         time.Time       `json:"at"`
 	Kind       chain.Kind      `json:"kind"`

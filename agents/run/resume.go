@@ -13,7 +13,7 @@ import (
 	"glasshouse/policy/chain"
 )
 
-// A ResumeRequest says from which checkpoint and how a run is resumed.
+// A ResumeRequest specifies how a run is resumed, and from which checkpoint.
 type ResumeRequest struct {
 	Checkpoint id.Checkpoint  // "": the last; a run without one resumes from its beginning
 	Branch     bool           // as a new run
@@ -23,7 +23,7 @@ type ResumeRequest struct {
 	Reason     string
 
 	// Rewound reports that the jail was rewound to the snapshot of the checkpoint. Steps that were
-	// in flight then are in flight again: what they did afterwards is gone.
+	// in flight at the checkpoint are in flight again, because their later effects are lost.
 	Rewound bool
 
 	// Update changes the details of the resumed run in the same transaction. It may be called
@@ -104,8 +104,8 @@ func (t *transaction) resume(r *Run, c Checkpoint, q ResumeRequest) error {
 	return t.recordResumed(r, c, q, map[string]any{})
 }
 
-// reopenSteps makes the steps that were in flight at a checkpoint be in flight in a run: that of
-// the checkpoint, or a branch of it.
+// reopenSteps marks the steps that were in flight at a checkpoint as in flight again, in the run of
+// the checkpoint or in a branch of it.
 func (t *transaction) reopenSteps(c Checkpoint, in id.Run) error {
 	for _, key := range c.Pending {
 		s, err := t.store.Step(t.ctx, c.Run, key)

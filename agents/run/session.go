@@ -14,7 +14,7 @@ import (
 	"glasshouse/policy/chain"
 )
 
-// A SessionState says whether a session accepts messages and runs.
+// A SessionState determines whether a session accepts messages and runs.
 type SessionState string
 
 const (

@@ -67,7 +67,7 @@ type Store interface {
 
 // A Change is the argument of Write. All objects belong to one session.
 type Change struct {
-	ID     string // of the session
+	ID     string // ID of the session
 	Holder string // must have the lease on the session; "": no lease is required
 
 	// Objects with version 1 must not exist; others must follow the stored version.

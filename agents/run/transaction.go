@@ -15,7 +15,7 @@ import (
 	"glasshouse/policy/chain"
 )
 
-// A transaction is one change of one session in progress.
+// A transaction is a change of a session that is in progress.
 type transaction struct {
 	*localSessions
 	ctx   context.Context

@@ -201,7 +201,7 @@ func (u *Until) String() string {
 
 // facts are the inputs of the evaluation of a predicate.
 type facts struct {
-	manual    bool             // a person says that the run is done
+	manual    bool             // a person has confirmed that the run is done
 	succeeded map[string]int64 // number of successful calls, by capability
 	record    *form.Map
 }

@@ -79,7 +79,7 @@ func sameJSON(t testing.TB, a, b []byte) bool {
 	return string(s) == string(u)
 }
 
-func TestManualHoldsIfPersonSaysSo(t *testing.T) {
+func TestManualConditionHoldsIfSet(t *testing.T) {
 	u, err := ParseUntil([]byte(`{"and":["manual",{"not":{"not":"manual"}}]}`))
 	if err != nil {
 		t.Fatal(err)

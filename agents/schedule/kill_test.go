@@ -63,8 +63,8 @@ func TestKilledDaemonLosesAndRepeatsNothing(t *testing.T) {
 	}
 	fired, kills := map[string]bool{}, 8
 	lines := 0
-	// On a busy machine a daemon may be killed before it has counted much. The test
-	// continues until each schedule was counted often limit to tell something.
+	// On a busy machine a daemon may be killed before it has counted much. The test continues until
+	// each schedule has been counted often enough for a meaningful result.
 	leastCounted := func() (n int64) {
 		n = math.MaxInt64
 		for _, one := range created {

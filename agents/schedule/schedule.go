@@ -147,7 +147,7 @@ func (s *Schedule) check(now time.Time) error {
 	case len(s.Session) > maxSession || !validText(s.Session):
 		return fault.Fieldf(op, "session", "%.40q is not a session id", s.Session)
 	case len(s.Run) > maxMake:
-		return fault.Newf(fault.TooLarge, op, "", "make has %d bytes, the maximum is %d", len(s.Run), maxMake)
+		return fault.Newf(fault.TooLarge, op, "", "make has %d bytes; the maximum is %d", len(s.Run), maxMake)
 	case len(s.Run) > 0 && !json.Valid(s.Run):
 		return fault.Fieldf(op, "make", "the value is not JSON")
 	case s.Jitter < 0 || s.Jitter > maxJitter:

@@ -296,8 +296,7 @@ func TestOverlapPolicies(t *testing.T) {
 	}
 }
 
-// TestMissedAllFiresSequentially: all missed due times fire, but no two runs are active at the
-// same time.
+// All missed due times fire, but no two runs are active at the same time.
 func TestMissedAllFiresSequentially(t *testing.T) {
 	for _, overlap := range []schedule.Overlap{schedule.OverlapSkip, schedule.OverlapQueue} {
 		t.Run(string(overlap), func(t *testing.T) {

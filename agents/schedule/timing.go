@@ -26,7 +26,7 @@ type Timing struct {
 	wallClock bool // the hour is restricted
 
 	every time.Duration // multiple of a second
-	since time.Time     // origin of every, a multiple of a second
+	since time.Time     // start of the intervals of @every, in whole seconds
 }
 
 const (

@@ -75,8 +75,8 @@ func Start(t testing.TB) *Jails {
 	return StartWithGrace(t, 0)
 }
 
-// StartWithGrace is Start with the time that an unresponsive lossless reader may block its
-// command; 0 is the default of init.
+// StartWithGrace is like Start. grace is how long an unresponsive lossless reader may block its
+// command; 0 is init's default.
 func StartWithGrace(t testing.TB, grace time.Duration) *Jails {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "init") // t.TempDir may exceed the maximum length of a socket path

@@ -126,7 +126,7 @@ func (s *eventStream) next(ctx context.Context) (Record, error) {
 		case e.name == wire.EventError:
 			var p wire.Problem
 			if err := json.Unmarshal([]byte(e.data), &p); err != nil {
-				return Record{}, fmt.Errorf("client: error event: %w", err)
+				return Record{}, fmt.Errorf("client: parse error event: %w", err)
 			}
 			return Record{}, Error(p)
 		}

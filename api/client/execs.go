@@ -168,19 +168,19 @@ func (s *ExecStream) take(e event) (out wire.Output, got bool, err error) {
 	switch e.name {
 	case wire.EventOutput:
 		if err := json.Unmarshal([]byte(e.data), &out); err != nil {
-			return out, false, fmt.Errorf("client: output event: %w", err)
+			return out, false, fmt.Errorf("client: parse output event: %w", err)
 		}
 		s.next = out.Offset + int64(len(out.Data))
 		return out, true, nil
 	case wire.EventExit:
 		if err := json.Unmarshal([]byte(e.data), &s.exec); err != nil {
-			return out, false, fmt.Errorf("client: exit event: %w", err)
+			return out, false, fmt.Errorf("client: parse exit event: %w", err)
 		}
 		return out, false, io.EOF
 	case wire.EventError:
 		var p wire.Problem
 		if err := json.Unmarshal([]byte(e.data), &p); err != nil {
-			return out, false, fmt.Errorf("client: error event: %w", err)
+			return out, false, fmt.Errorf("client: parse error event: %w", err)
 		}
 		return out, false, Error(p)
 	}

@@ -59,7 +59,7 @@ func (c *Client) open(ctx context.Context, r request) (io.ReadCloser, error) {
 // WriteOptions configures how a file is written. The zero value replaces the file
 // atomically.
 type WriteOptions struct {
-	Mode    fs.FileMode // of a new file; 0 is the default, 0644
+	Mode    fs.FileMode // mode of a new file; 0 is the default, 0644
 	Append  bool
 	Parents bool // create missing parent directories
 	UID     *uint32
@@ -153,7 +153,7 @@ func (c *Client) Watch(ctx context.Context, j id.Jail, path string, recursive bo
 			}
 			var f wire.FileEvent
 			if err := json.Unmarshal([]byte(e.data), &f); err != nil {
-				yield(f, fmt.Errorf("client: change event: %w", err))
+				yield(f, fmt.Errorf("client: parse change event: %w", err))
 				return
 			}
 			if !yield(f, nil) {

@@ -99,14 +99,14 @@ func (c *Chain) cause(e wire.ChainEntry) (wire.ChainEntry, bool, error) {
 		return wire.ChainEntry{}, false, nil
 	}
 	if err != nil {
-		return wire.ChainEntry{}, false, fmt.Errorf("the cause of entry %d: %w", e.Seq, err)
+		return wire.ChainEntry{}, false, fmt.Errorf("read the cause of entry %d: %w", e.Seq, err)
 	}
 	c.keep(p)
 	return p, true, nil
 }
 
-// positionOf returns the span that an entry belongs to: its own, or else that of its cause, or else
-// that of its jail.
+// positionOf returns the span that an entry belongs to: its own span if it has one, otherwise that
+// of its cause, otherwise that of its jail.
 func (c *Chain) positionOf(e wire.ChainEntry, depth int) (position, error) {
 	if begins[e.Kind] {
 		return position{entryTrace(e), entrySpan(e)}, nil
@@ -245,7 +245,7 @@ func (c *Chain) attributes(e wire.ChainEntry) attributes {
 	return a
 }
 
-// entryTrace returns the trace id of an entry: one trace per run, else per session, jail or
+// entryTrace returns the trace id of an entry: one trace per run, otherwise per session, jail or
 // entry.
 func entryTrace(e wire.ChainEntry) []byte {
 	switch {

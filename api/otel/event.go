@@ -76,7 +76,7 @@ func (m *Events) Map(record []byte) (Signals, error) {
 	return out, nil
 }
 
-// positionOf returns the process of an event, or else its jail.
+// positionOf returns the process of an event, otherwise its jail.
 func (m *Events) positionOf(e *event.Event) position {
 	p := jailPosition(m.jail)
 	if e.PID == 0 {

@@ -36,7 +36,7 @@ type Exporter struct {
 
 	Jails  []id.Jail // none: all jails, and entries without a jail
 	Run    id.Run    // only audit log entries of this run
-	Filter string    // of events, as in docs/reference/events.md
+	Filter string    // event filter, as in docs/reference/events.md
 	From   time.Time
 	To     time.Time
 	Follow bool
@@ -63,7 +63,7 @@ func (x *Exporter) Export(ctx context.Context) error {
 	if x.Cursor == nil {
 		x.Cursor = Cursor{}
 	}
-	begin := Cursor{} // of the readers; x.Cursor advances meanwhile
+	begin := Cursor{} // start of the readers; x.Cursor advances meanwhile
 	for k, v := range x.Cursor {
 		begin[k] = v
 	}

@@ -149,7 +149,7 @@ func (s *Sender) once(ctx context.Context, path string, body []byte) (time.Durat
 		}
 		return 0, nil
 	}
-	err = fmt.Errorf("%s%s answered %s", s.Endpoint, path, resp.Status)
+	err = fmt.Errorf("%s%s returned status %s", s.Endpoint, path, resp.Status)
 	switch resp.StatusCode {
 	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		return retryAfter(resp.Header.Get("Retry-After"), time.Now()), &tryLater{err}
@@ -181,7 +181,7 @@ func (s *Sender) partial(answer []byte) {
 	}
 }
 
-// partialJSON is partial for a JSON response, in which the count is a string or a number.
+// partialJSON is like partial, but for a JSON response, in which the count is a string or a number.
 func (s *Sender) partialJSON(answer []byte) {
 	var a struct {
 		Partial struct {

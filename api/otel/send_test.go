@@ -37,7 +37,7 @@ type received struct {
 	asked  []time.Time // when requests came
 	spans  []*tracepb.ResourceSpans
 	logs   []*logspb.ResourceLogs
-	header http.Header // of the last request
+	header http.Header // header of the last request
 }
 
 func (c *collector) got() received {

@@ -96,7 +96,7 @@ type Called struct {
 	Entry      int64           `json:"entry,omitempty" description:"Number of the audit log entry that records the call."`
 }
 
-// CallError says why a call has no output.
+// CallError is the reason why a call has no output.
 type CallError struct {
 	Kind    string `json:"kind" required:"true"`
 	Reason  string `json:"reason" required:"true" description:"Why the call failed."`

@@ -2,7 +2,7 @@ package wire
 
 import "time"
 
-// Observe configures what is recorded of a jail. Omitted fields take the daemon's
+// Observe configures which events of a jail are recorded. Omitted fields take the daemon's
 // defaults, which record everything.
 type Observe struct {
 	Syscalls   string   `json:"syscalls,omitempty" enum:"all,security,off" description:"Which system calls to record. security: calls that change privileges, namespaces or mounts, run programs, or act on other processes."`

@@ -15,7 +15,7 @@ type Dimension string
 const (
 	Steps   Dimension = "steps"          // calls
 	Wall    Dimension = "wall-clock-ms"  // from forwarding a request until its response
-	CPU     Dimension = "sandbox-cpu-ms" // of sandboxes, by their cgroups
+	CPU     Dimension = "sandbox-cpu-ms" // CPU time of sandboxes, measured by their cgroups
 	Network Dimension = "network-bytes"  // through the proxy
 	Tokens  Dimension = "llm-tokens"     //
 	Cost    Dimension = "cost-micros"    // millionths of the currency of the prices

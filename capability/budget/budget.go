@@ -55,8 +55,8 @@ type Exceeded struct {
 	Budget    string
 	Dimension Dimension
 	Needed    int64
-	Remaining int64 // of the limit
-	Reserved  int64 // of Remaining, by other calls
+	Remaining int64 // remaining part of the limit
+	Reserved  int64 // part of Remaining that other calls have reserved
 }
 
 func (e *Exceeded) Error() string {
@@ -121,7 +121,7 @@ func (b *Budget) reserve(worst Amounts) error {
 	return nil
 }
 
-// addReserved adds worst to what is reserved (sign +1), or subtracts it (sign -1). Dimensions
+// addReserved adds worst to the reserved amounts (sign +1), or subtracts it (sign -1). Dimensions
 // without a limit are not counted. The caller holds b.mu.
 //
 // +checklocks:b.mu

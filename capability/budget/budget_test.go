@@ -130,7 +130,7 @@ func TestCommitAboveReservationCounts(t *testing.T) {
 		t.Errorf("the report is %v, want 130 consumed and nothing left", got)
 	}
 	refused(t, b, budget.Amounts{budget.Network: 1})
-	reserve(t, b, budget.Amounts{budget.Steps: 1}) // dimensions that it does not use cannot refuse it
+	reserve(t, b, budget.Amounts{budget.Steps: 1}) // a limit of an unused dimension cannot refuse the reservation
 }
 
 func TestBudgetsDrawFromParents(t *testing.T) {

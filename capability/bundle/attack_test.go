@@ -35,7 +35,7 @@ func smuggled(extra ...item) func(*scene) string {
 	}
 }
 
-// smuggledZip is smuggled for a zip.
+// smuggledZip is like smuggled, but for a zip file.
 func smuggledZip(extra ...item) func(*scene) string {
 	return func(s *scene) string { return file(s, "x.zip", zipOf(s, append(items(s, s.signed(good())), extra...))) }
 }

@@ -33,8 +33,8 @@ func (b *Bundle) CheckClaims() error {
 	return b.checkSkill()
 }
 
-// checkSkill rejects a skill that declares less than the capabilities that it names, if all of
-// them are in the bundle. The registry checks skills that use other capabilities.
+// checkSkill rejects a skill that declares fewer effects than the capabilities that it names have,
+// if all of them are in the bundle. The registry checks skills that use other capabilities.
 func (b *Bundle) checkSkill() error {
 	if b.skill == nil {
 		return nil

@@ -229,8 +229,8 @@ func (i *Installer) discard(digest string) error {
 	return i.remove(digest)
 }
 
-// remove is discard for callers that hold i.files. It never leaves a partial bundle under its
-// name.
+// remove is like discard, but for callers that hold i.files. It never leaves a partial bundle under
+// its name.
 func (i *Installer) remove(digest string) error {
 	tmp, err := os.MkdirTemp(i.Dir, ".tmp-*")
 	if err != nil {

@@ -43,8 +43,8 @@ const (
 	scryptMost = 1 << 30
 )
 
-// A PublicKey verifies signatures. It is comparable. Its ID helps people to tell keys apart
-// and is not authenticated.
+// A PublicKey verifies signatures. It is comparable. Its ID helps people to distinguish keys and is
+// not authenticated.
 type PublicKey struct {
 	id  [8]byte
 	key [ed25519.PublicKeySize]byte
@@ -174,7 +174,7 @@ func ParseSecretKey(text string, password func() ([]byte, error)) (*SecretKey, e
 	copy(k.public.id[:], sealed)
 	copy(k.public.key[:], k.key[ed25519.SeedSize:])
 	if !ed25519.NewKeyFromSeed(k.key.Seed()).Equal(k.key) {
-		return nil, fault.Newf(fault.Invalid, op, "", "the public half does not match the secret half")
+		return nil, fault.Newf(fault.Invalid, op, "", "the public key does not match the secret key")
 	}
 	return k, nil
 }
@@ -212,7 +212,7 @@ const scryptR = 8
 // crypto_pwhash_scryptsalsa208sha256.
 func scryptCost(ops, memory uint64) (n, p int, err error) {
 	if ops > 4*scryptMost || memory > scryptMost {
-		return 0, 0, errors.New("the password limits in the file are too high")
+		return 0, 0, errors.New("the parameters of the password hash in the file are too high")
 	}
 	ops = max(ops, 32768)
 	if ops < memory/32 {
@@ -221,7 +221,7 @@ func scryptCost(ops, memory uint64) (n, p int, err error) {
 	n = pow2(memory / (scryptR * 128))
 	p = int(ops / 4 / uint64(n) / scryptR)
 	if p < 1 || p > 16 {
-		return 0, 0, errors.New("the password limits in the file are invalid")
+		return 0, 0, errors.New("the parameters of the password hash in the file are invalid")
 	}
 	return n, p, nil
 }

@@ -51,7 +51,7 @@ const (
 // Why a publisher or key is not trusted.
 const (
 	UnknownPublisher Reason = "unknown publisher"
-	UnknownKey       Reason = "unknown key"    // of a known publisher
+	UnknownKey       Reason = "unknown key"    // the publisher is known, but not the key
 	RevokedKey       Reason = "revoked key"    // all signatures by it are rejected
 	RetiredKey       Reason = "retired key"    // signatures since its retirement are rejected
 	RevokedBundle    Reason = "revoked bundle" // this content

@@ -164,7 +164,7 @@ func (s *scene) signed(files map[string]string) string {
 	return dir
 }
 
-// resigned is signed with a signature that f has modified before signing.
+// resigned is like signed, but f modifies the signature document before it is signed.
 func (s *scene) resigned(files map[string]string, k *bundle.SecretKey, f func(*bundle.Signature)) string {
 	s.Helper()
 	dir := s.signed(files)
@@ -185,7 +185,7 @@ type item struct {
 	name string
 	body string
 	mode int64 // 0: 0644
-	kind byte  // of tar; 0: a file
+	kind byte  // tar type flag; 0: a file
 	link string
 }
 

@@ -20,8 +20,8 @@ import (
 	"glasshouse/internal/atomicfile"
 )
 
-// Sign writes signature.json for the bundle in dir. It rejects what an installer would reject.
-// A zero expires means never.
+// Sign writes signature.json for the bundle in dir. It rejects a bundle that an installer would
+// reject. A zero expires means never.
 func Sign(dir string, k *SecretKey, expires time.Time) (*Bundle, error) {
 	b, err := sign(dir, k, expires)
 	if err != nil {

@@ -144,7 +144,7 @@ func TestSigningAgainKeepsDigest(t *testing.T) {
 	}
 }
 
-func TestEarlierExpiryCounts(t *testing.T) {
+func TestEarlierExpiryTakesPrecedence(t *testing.T) {
 	s := newScene(t)
 	dir := lay(t, with(good(), "metadata.json", strings.Replace(metadata, "{", `{"expires": "2999-01-01T00:00:00+02:00",`, 1)))
 	early := time.Now().Add(time.Hour).Truncate(time.Second)

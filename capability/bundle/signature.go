@@ -35,7 +35,7 @@ type Signature struct {
 	Key       PublicKey `json:"key"`
 	Signed    string    `json:"signed"`            // RFC 3339, UTC
 	Expires   string    `json:"expires,omitempty"` // RFC 3339, UTC
-	Digest    string    `json:"digest"`            // of Files
+	Digest    string    `json:"digest"`            // digest of Files
 	Files     []File    `json:"files"`             // ordered by path, without signature.json
 	Signature string    `json:"signature,omitempty"`
 }
@@ -111,7 +111,7 @@ func (s *Signature) check() error {
 		}
 	}
 	if len(s.Files) > maxFiles {
-		return fmt.Errorf("%d files, more than %d", len(s.Files), maxFiles)
+		return fmt.Errorf("%d files exceed the maximum of %d", len(s.Files), maxFiles)
 	}
 	if !slices.IsSortedFunc(s.Files, func(a, b File) int { return strings.Compare(a.Path, b.Path) }) {
 		return errors.New("the files are not sorted")

@@ -79,7 +79,7 @@ func OpenTrust(file string) (*Trust, error) {
 	}
 	if st.Mode().Perm()&0o022 != 0 {
 		return nil, &fault.Error{
-			Op: op, On: file, Kind: fault.Denied, Err: fmt.Errorf("it is writable by other users (mode %04o)", st.Mode().Perm()),
+			Op: op, On: file, Kind: fault.Denied, Err: fmt.Errorf("the trust store is writable by other users (mode %04o)", st.Mode().Perm()),
 			Remedy: "review its content, then run chmod 644 " + file,
 		}
 	}

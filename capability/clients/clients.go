@@ -9,7 +9,7 @@ import "embed"
 //go:embed python/glasshouse_call.py node/glasshouse-call.mjs go/glasshousecall.go
 var Files embed.FS
 
-// Where programs in a sandbox find what is meant for them.
+// Paths in a sandbox of the client libraries and of the socket for calls.
 const (
 	Dir    = "/usr/share/glasshouse"
 	Socket = "/run/glasshouse/call.sock"

@@ -83,22 +83,21 @@ for (const [id, input, timeout] of JSON.parse(process.argv.at(-1))) {
 }
 `
 
-// clients are the libraries, each with a program that makes calls by it and says, a
-// line each, what came of them.
+// clients maps each library to a program that makes calls with it and prints one result per line.
 var clients = map[string][]string{
 	"Python": {"python3", "-c", pythonProgram},
 	"Node":   {"node", "--input-type=module", "-e", nodeProgram, "--"},
 }
 
-// A try is a call, with its timeout in seconds, and what is to come of it: JSON, or
-// the kind of its failure.
+// A try is a call with its timeout in seconds and its expected result: JSON, or the kind of the
+// failure.
 type try struct {
 	id, input string
 	timeout   float64
 	want      string
 }
 
-// makes has a program make calls at a socket, and checks what comes of them.
+// makes runs a program that makes calls at a socket, and checks their results.
 func makes(t *testing.T, program []string, socket string, tries ...try) {
 	t.Helper()
 	path, err := exec.LookPath(program[0])
@@ -131,7 +130,7 @@ func makes(t *testing.T, program []string, socket string, tries ...try) {
 	}
 }
 
-func TestACallAndWhatBecomesOfIt(t *testing.T) {
+func TestCallResultsAndErrors(t *testing.T) {
 	socket := kernel(t)
 	for name, program := range clients {
 		t.Run(name, func(t *testing.T) {
@@ -150,7 +149,7 @@ func TestACallAndWhatBecomesOfIt(t *testing.T) {
 	}
 }
 
-func TestACallFromGo(t *testing.T) {
+func TestCallThroughGoClient(t *testing.T) {
 	t.Setenv("GLASSHOUSE_CALL_SOCKET", kernel(t))
 	var out struct {
 		ID    string

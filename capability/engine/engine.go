@@ -44,7 +44,7 @@ type Engine interface {
 type Installed struct {
 	*manifest.Capability
 	Dir    string // the directory to which its paths are relative
-	Digest string // of the manifest and the files; identifies the version
+	Digest string // digest of the manifest and the files; identifies the version
 	Trust  bool   // an operator trusts this digest to run on the host itself
 
 	// Warning explains to the caller and in the audit log why this is not the version
@@ -56,14 +56,14 @@ type Installed struct {
 type Call struct {
 	ID         string // "c-…"
 	Capability *Installed
-	Input      form.Value // of the input type, with keywords for keys
+	Input      form.Value // value of the input type, with keywords as keys
 
 	Jail    string // the calling jail; empty: the caller is not a jail
 	Session string // the session whose files a capability of mode session sees
 	Run     string
 	Agent   string
 	Key     string         // the idempotency key; empty: none
-	Label   manifest.Label // of the input
+	Label   manifest.Label // label of the input
 	Entry   int64          // number of the audit log entry that records the start of the call; 0: none
 
 	Host Host // executes nested calls of the capability; nil: nested calls are not supported
@@ -98,7 +98,7 @@ type Result struct {
 
 	Usage  Usage
 	Warm   bool                     // the call used an existing sandbox
-	Jail   string                   // the jail that served the call, also if the call failed; empty: none
+	Jail   string                   // the jail that served the call, even if the call failed; empty: none
 	Times  map[string]time.Duration // time spent on "sandbox" and "forward"
 	Log    string                   // the end of its standard error
 	Replay json.RawMessage          // the record for a replay; nil: a replay is not possible

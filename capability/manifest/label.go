@@ -15,7 +15,7 @@ type Label string
 // The classes in ascending order.
 const (
 	Public   Label = "public"
-	Redacted Label = "redacted" // of a higher class, with the protected parts removed
+	Redacted Label = "redacted" // data of a higher class, with the protected parts removed
 	PII      Label = "pii"      // personal data
 	Secret   Label = "secret"
 )

@@ -52,20 +52,20 @@ type Capability struct {
 // A Spec is the :runtime of a manifest.
 type Spec struct {
 	Type           Runtime
-	Image          string // of a container or microvm
+	Image          string // for a container or microvm: image
 	Rootfs         string // instead of Image: a directory relative to the workspace, or "debian"
-	Module         string // of wasm: relative to the workspace
+	Module         string // for wasm: path of the module, relative to the workspace
 	Entrypoint     []string
 	Env            map[string]string
 	Workdir        string
 	Port           int    // 0: not a server; one process per call
 	Stdio          Stdio  // protocol of that process
 	Tool           Tool   // for MCPStdio
-	Path           string // of the request; empty: "/" and the id with slashes instead of dots
+	Path           string // path of the request; empty: "/" and the id with slashes instead of dots
 	StartupTimeout time.Duration
 	HealthCheck    string     // a path; empty: a connection to Port is sufficient
-	Digest         string     // of native: the digest that the operator trusts
-	Code           *form.Node // of rtfs: (fn [input] …), :implementation
+	Digest         string     // for native: the digest that the operator trusts
+	Code           *form.Node // for rtfs: the value of :implementation, (fn [input] …)
 	code           string     // source text of Code
 	Warm           Warm
 }
@@ -90,7 +90,7 @@ const (
 // A Tool is a tool of a server that speaks the Model Context Protocol.
 type Tool struct {
 	Name   string // the server's name of the tool
-	Digest string // of the server's description of the tool; a change makes it another tool
+	Digest string // digest of the server's description of the tool; a change makes it another tool
 }
 
 // Warm is the number and lifetime of idle sandboxes in the warm pool.
@@ -138,14 +138,14 @@ type Inject struct {
 	Secret string
 	Host   string // empty: every allowed host
 	As     string // "bearer", "basic", "header", "query"
-	Name   string // of the header or the parameter
+	Name   string // name of the header or the parameter
 }
 
 // Resources are the limits of one call.
 type Resources struct {
 	CPUShares    int           // relative to 1024; code that runs in this process has no own share
 	MemoryMB     int           // 0, here and below: the engine's default
-	Timeout      time.Duration // of one call in total
+	Timeout      time.Duration // total for one call
 	NetworkBytes int64         // sum of both directions
 	PIDs         int           // processes and threads
 }

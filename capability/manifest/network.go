@@ -44,7 +44,7 @@ func (s *sections) network(n *form.Node) {
 func (s *sections) networkMode(n *form.Node) string {
 	if w := n.Atom; n.Kind == form.AtomNode && (w == form.Value(form.Keyword("direct")) || w == form.Value("direct")) {
 		s.problem(n, "network.mode", "direct network access is not supported: use :proxy with allowed-hosts")
-		return "" // no mode: further problems of :network are about what the manifest says
+		return "" // report no mode, so that further problems of :network refer to the text of the manifest
 	}
 	return s.oneOf(n, "network.mode", ModeNone, ModeProxy)
 }

@@ -154,7 +154,7 @@ func TestInvalidManifests(t *testing.T) {
 		{in(`:secrets [:KEY] :network {:allowed-hosts ["x.example"] :inject [{:secret :KEY :header "Host"}]}`), `"Host" is not a valid header for a secret`},
 		{in(`:secrets [:KEY] :network {:allowed-hosts ["x.example"] :inject [{:secret :KEY :bearer false}]}`), `network.inject[0].bearer: must be true or absent`},
 
-		// What a runtime cannot give, or cannot be held to.
+		// Settings that a runtime cannot provide or enforce.
 		{`(capability "a" :implementation (fn [x] x) :secrets [:KEY])`, `secrets: an :rtfs capability has no access of its own`},
 		{`(capability "a" :implementation (fn [x] x) :filesystem {:mode :session})`, `filesystem: an :rtfs capability has no access of its own`},
 		{`(capability "a" :implementation (fn [x] x) :effects [:network] :network {:allowed-hosts ["x.example"]})`, `network: an :rtfs capability has no access of its own`},

@@ -348,7 +348,7 @@ func rtfs(v any) string {
 	return form.Text(v)
 }
 
-// keyText returns a key as a keyword if possible, else as a string, which is equivalent in env
+// keyText returns a key as a keyword if possible, otherwise as a string, which is equivalent in env
 // and metadata.
 func keyText(key string) string {
 	if dotted.MatchString(key) || envName.MatchString(key) {

@@ -260,8 +260,8 @@ func (w *widening) limits() {
 	w.number("processes", int64(was.PIDs), int64(is.PIDs))
 }
 
-// number describes a raised or newly unlimited limit. 0 is the host's default, whose value a
-// manifest does not know.
+// number describes a raised or newly unlimited limit. 0 is the host's default, whose value is not
+// part of the manifest.
 func (w *widening) number(what string, was, is int64) {
 	switch {
 	case was == is || was != 0 && is != 0 && is < was:

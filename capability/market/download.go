@@ -61,7 +61,7 @@ func (m *Market) get(ctx context.Context, base *url.URL, name string, most int64
 	case resp.StatusCode == http.StatusNotFound:
 		return fault.Newf(fault.NotFound, "market.get", "", "%s does not exist", name)
 	case resp.StatusCode != http.StatusOK:
-		return fault.Newf(fault.Unavailable, "market.get", "", "the server responds to %s with status %d", name, resp.StatusCode)
+		return fault.Newf(fault.Unavailable, "market.get", "", "the server responded to the request for %s with status %d", name, resp.StatusCode)
 	case resp.ContentLength > most:
 		return refuse(TooLarge, "", "%s has %d bytes, more than %d", name, resp.ContentLength, most)
 	}

@@ -1,8 +1,8 @@
-// Package market implements the index of bundles that others offer: a signed file next to the
-// bundles, in a directory or on a web server.
+// Package market implements the index of bundles that third parties offer: a signed file next to
+// the bundles, in a directory or on a web server.
 //
-// The index authenticates which bundles exist, so that none can be withheld. It says nothing
-// about what the bundles do: installing one requires trust in its publisher.
+// The index authenticates which bundles exist, so that none can be withheld. It does not vouch for
+// the bundles: installing one requires trust in its publisher.
 package market
 
 import (
@@ -49,11 +49,11 @@ type Index struct {
 // An Offer is one version of a bundle.
 type Offer struct {
 	bundle.Metadata
-	Digest string           `json:"digest"` // of the content
-	Signer bundle.PublicKey `json:"signer"` // of the bundle
+	Digest string           `json:"digest"` // digest of the content
+	Signer bundle.PublicKey `json:"signer"` // signer of the bundle
 	File   string           `json:"file"`   // in the same directory as the index
 	Size   int64            `json:"size"`
-	SHA256 string           `json:"sha256"` // of the file
+	SHA256 string           `json:"sha256"` // SHA-256 hash of the file
 }
 
 var (
@@ -81,7 +81,7 @@ func parse(text []byte, key bundle.PublicKey) (*Index, error) {
 
 func (x *Index) check() error {
 	if x.Format != Format {
-		return fmt.Errorf("format %q is not %s", x.Format, Format)
+		return fmt.Errorf("format is %q, want %s", x.Format, Format)
 	}
 	if x.Serial < 1 {
 		return fmt.Errorf("invalid serial %d", x.Serial)
@@ -92,7 +92,7 @@ func (x *Index) check() error {
 		}
 	}
 	if len(x.Offers) > maxOffers {
-		return fmt.Errorf("%d offers, more than %d", len(x.Offers), maxOffers)
+		return fmt.Errorf("%d offers exceed the maximum of %d", len(x.Offers), maxOffers)
 	}
 	seen := map[[2]string]bool{}
 	for _, o := range x.Offers {

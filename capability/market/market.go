@@ -37,7 +37,7 @@ type Market struct {
 // seen identifies the newest index that was seen.
 type seen struct {
 	Serial int64  `json:"serial"`
-	SHA256 string `json:"sha256"` // of its text
+	SHA256 string `json:"sha256"` // SHA-256 hash of its text
 }
 
 // Index fetches the index. It refuses an index that is not signed, has expired, or is older
@@ -110,9 +110,9 @@ func (m *Market) remember(now seen) error {
 	return nil
 }
 
-// Fetch downloads an offered bundle into dir, under its file name in the market, and verifies
-// that it is the bundle in the index. The caller removes the file. Whether its publisher is
-// trusted is checked by the installer.
+// Fetch downloads an offered bundle into dir, under its file name in the market, and verifies that
+// it is the bundle in the index. The caller removes the file. The installer checks whether its
+// publisher is trusted.
 func (m *Market) Fetch(ctx context.Context, o Offer, dir string) (file string, err error) {
 	if err := o.check(); err != nil {
 		return "", m.on(refuse(BadIndex, "", "%w", err))

@@ -86,7 +86,7 @@ func (s *stall) index() *market.Index {
 	return x
 }
 
-// names are the offers, as name and version.
+// names returns the names and versions of offers.
 func names(offers []market.Offer) []string {
 	all := []string{}
 	for _, o := range offers {

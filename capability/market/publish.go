@@ -72,7 +72,7 @@ func Publish(dir string, k *bundle.SecretKey, good time.Duration) (*Index, error
 		return nil, err
 	}
 	if text.Len() > maxIndex {
-		return nil, fault.Newf(fault.TooLarge, op, dir, "the index has %d bytes, more than %d", text.Len(), maxIndex)
+		return nil, fault.Newf(fault.TooLarge, op, dir, "the index has %d bytes, which exceeds the maximum of %d", text.Len(), maxIndex)
 	}
 	if err := atomicfile.Write(filepath.Join(dir, IndexFile), text.Bytes(), 0o644); err != nil {
 		return nil, fmt.Errorf("write the index: %w", err)

@@ -48,7 +48,7 @@ func beat(ctx context.Context, client *sdk.ServerSession, token any) {
 				Message:       fmt.Sprintf("under way for %v", passed),
 			})
 			if err != nil {
-				return // the client is gone; the call ends by itself
+				return // the client has disconnected; the call ends by itself
 			}
 		}
 	}

@@ -8,8 +8,8 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// ContentSchema is the output schema of tools whose output is content of the protocol:
-// text, images, audio, resources and links. Imported tools that declare no output have it.
+// ContentSchema is the output schema of tools that return MCP content: text, images, audio,
+// resources and links. Imported tools that declare no output schema get it.
 func ContentSchema() json.RawMessage { return bytes.Clone(contentSchema) }
 
 var contentSchema = func() json.RawMessage {

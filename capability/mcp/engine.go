@@ -60,7 +60,7 @@ func NewEngine(version string, s Sandboxes) *Engine {
 // Prepare checks that the capability is a tool. Servers start with the first call.
 func (e *Engine) Prepare(_ context.Context, c *engine.Installed) error {
 	if c.Runtime.Stdio != manifest.MCPStdio || c.Runtime.Tool.Name == "" {
-		return fault.Newf(fault.Invalid, "mcp.Prepare", c.ID, "it is not a tool of an MCP server")
+		return fault.Newf(fault.Invalid, "mcp.Prepare", c.ID, "the capability is not a tool of an MCP server")
 	}
 	return nil
 }
@@ -162,7 +162,7 @@ func (s *session) agrees(ctx context.Context, c *engine.Installed) error {
 		return nil
 	}
 	return &fault.Error{Op: "mcp.Call", On: c.ID, Kind: fault.Conflict, Err: err,
-		Remedy: "import the server again, and review what has changed"}
+		Remedy: "import the server again, and review the changes"}
 }
 
 // kind classifies the failure of a server that did not respond.

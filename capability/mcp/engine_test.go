@@ -37,7 +37,7 @@ func newBench(t *testing.T) *bench {
 	return b
 }
 
-// installed is a tool of the server, with a change to its manifest.
+// installed returns a tool of the server after a change to its manifest.
 func (b *bench) installed(id string, change func(*manifest.Capability)) *engine.Installed {
 	b.Helper()
 	c := *find(b.T, b.tools, id)
@@ -72,7 +72,7 @@ func (b *bench) fails(c *engine.Installed, kind engine.Kind, want string) *engin
 	return f
 }
 
-func TestACapabilityCallsTheToolItIs(t *testing.T) {
+func TestCapabilityCallsItsTool(t *testing.T) {
 	b := newBench(t)
 	r, err := b.call(b.installed("their.echo-text", nil), "s", form.Keyword("text"), "hello")
 	if err != nil {
@@ -147,7 +147,7 @@ func TestToolErrorsAreReported(t *testing.T) {
 	}
 }
 
-func TestAToolThatTakesTooLongIsKilledWithItsServer(t *testing.T) {
+func TestToolTimeoutKillsServer(t *testing.T) {
 	b := newBench(t)
 	slow := b.installed("their.sleeps", func(c *manifest.Capability) { c.Resources.Timeout = 100 * time.Millisecond })
 	b.fails(slow, engine.TimedOut, "deadline")
@@ -187,7 +187,7 @@ func TestDeadServerIsRestartedByNextCall(t *testing.T) {
 	}
 }
 
-func TestALimitThatEndedAServerIsNamed(t *testing.T) {
+func TestErrorNamesExceededServerLimit(t *testing.T) {
 	b := newBench(t)
 	b.pid(b.installed("their.pid", nil), "s")
 	b.boxes.last.limit = engine.Memory
@@ -200,7 +200,7 @@ func TestEndlessResponseIsAborted(t *testing.T) {
 	b.pid(b.installed("their.pid", nil), "s")
 }
 
-func TestAServerGetsNothingBeyondItsInput(t *testing.T) {
+func TestServerRequestsToClientGetNothing(t *testing.T) {
 	b := newBench(t)
 	r, err := b.call(&engine.Installed{Capability: find(t, imported(t, "begs"), "their.go")}, "s")
 	if err != nil {
@@ -211,7 +211,7 @@ func TestAServerGetsNothingBeyondItsInput(t *testing.T) {
 	}
 }
 
-func TestAToolThatChangedIsRefusedUntilItIsReviewed(t *testing.T) {
+func TestChangedToolIsRefusedUntilReviewed(t *testing.T) {
 	b := newBench(t)
 	drifted := func(id, want string) {
 		t.Helper()
@@ -231,13 +231,13 @@ func TestAToolThatChangedIsRefusedUntilItIsReviewed(t *testing.T) {
 	b.pid(b.installed("their.pid", nil), "s")
 }
 
-func TestAToolThatChangesUnderneathIsRefused(t *testing.T) {
+func TestToolChangedByRunningServerIsRefused(t *testing.T) {
 	b := newBench(t)
 	b.pid(b.installed("their.pid", nil), "s")
 	if _, err := b.call(b.installed("their.change", nil), "s"); err != nil {
 		t.Fatal(err)
 	}
-	// The server tells of it a moment after its answer.
+	// The server sends the notification shortly after its response.
 	_, err := b.call(b.installed("their.pid", nil), "s")
 	for ; err == nil; _, err = b.call(b.installed("their.pid", nil), "s") {
 		time.Sleep(time.Millisecond)
@@ -268,7 +268,7 @@ func TestUnreadableResponsesAreReported(t *testing.T) {
 	}
 }
 
-func TestAServerThatDoesNotStartSaysWhy(t *testing.T) {
+func TestStartFailureReportsReason(t *testing.T) {
 	b := newBench(t)
 	b.boxes.kind = "ended"
 	f := b.fails(b.installed("their.pid", nil), engine.Unstarted, "")

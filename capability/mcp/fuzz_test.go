@@ -30,9 +30,8 @@ func tools(t testing.TB, text string) []*sdk.Tool {
 	return list.Tools
 }
 
-// Whatever a server says of its tools, what becomes of it is a manifest that
-// registers, with nothing that the server has chosen but its schemas and, in quotes,
-// its words.
+// Any description of a tool becomes a manifest that can be registered. The only parts of it that
+// the server controls are the schemas and, quoted, the description.
 func FuzzConvert(f *testing.F) {
 	for _, seed := range []string{
 		`{"tools":[{"name":"read","description":"Reads.","inputSchema":{"type":"object","properties":{"path":{"type":"string"}},"required":["path"]}}]}`,
@@ -67,7 +66,7 @@ func FuzzConvert(f *testing.F) {
 			if err != nil || len(again) != 1 || again[0].ID != c.ID {
 				t.Errorf("%s does not register: %v", c.Source, err)
 			}
-			c.Input.Check(form.NewMap()) // and whatever it says of it
+			c.Input.Check(form.NewMap()) // check must not panic for any description
 		}
 		for _, r := range in.Refused {
 			if !utf8.ValidString(r.Tool+r.Why) || len(r.Tool)+len(r.Why) > 2048 {

@@ -21,7 +21,8 @@ const stateless = "2026-07-28"
 // Handler serves the protocol over streamable HTTP to the server's one caller. The caller of
 // Handler must authenticate requests. Cross-origin browser requests are rejected.
 func (s *Server) Handler() http.Handler {
-	// The event store lets a client whose connection broke read what it missed.
+	// The event store lets a client read the messages that it missed while its connection was
+	// broken.
 	sessions := guarded(sdk.NewStreamableHTTPHandler(s.pick, &sdk.StreamableHTTPOptions{SessionTimeout: idle, MaxRequestBodyBytes: maxFrame, EventStore: sdk.NewMemoryEventStore(nil)}))
 	single := s.Stateless()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -33,8 +34,8 @@ func (s *Server) Handler() http.Handler {
 	})
 }
 
-// Stateless is Handler without sessions, in every version of the protocol. No state is kept
-// between requests, so clients can continue with a restarted server.
+// Stateless is like Handler, but without sessions in every version of the protocol. No state is
+// kept between requests, so clients can continue with a restarted server.
 func (s *Server) Stateless() http.Handler {
 	return guarded(sdk.NewStreamableHTTPHandler(s.pick, &sdk.StreamableHTTPOptions{Stateless: true, PropagateRequestCancellation: true, MaxRequestBodyBytes: maxFrame}))
 }

@@ -133,12 +133,12 @@ func (in *Imported) add(like *manifest.Capability, id string, t *sdk.Tool) error
 	}
 	var err error
 	if c.Input, err = in.typeOf(id, "input", t.InputSchema); err != nil {
-		return fmt.Errorf("input schema: %w", err)
+		return fmt.Errorf("invalid input schema: %w", err)
 	}
 	c.Output = resultSchema
 	if t.OutputSchema != nil {
 		if c.Output, err = in.typeOf(id, "output", t.OutputSchema); err != nil {
-			return fmt.Errorf("output schema: %w", err)
+			return fmt.Errorf("invalid output schema: %w", err)
 		}
 	}
 	text, err := c.JSON()
@@ -159,7 +159,7 @@ func (in *Imported) typeOf(id, which string, s any) (*schema.Type, error) {
 		return nil, err
 	}
 	if len(text) > maxSchema {
-		return nil, fmt.Errorf("%d bytes, more than %d", len(text), maxSchema)
+		return nil, fmt.Errorf("%d bytes exceed the maximum of %d", len(text), maxSchema)
 	}
 	t, lost, err := schema.FromJSONSchema(text)
 	for _, l := range lost {

@@ -38,7 +38,7 @@ func find(t *testing.T, in *mcp.Imported, id string) *manifest.Capability {
 	return in.Capabilities[i]
 }
 
-func TestToolsOfOthersBecomeCapabilities(t *testing.T) {
+func TestForeignToolsBecomeCapabilities(t *testing.T) {
 	in := imported(t, "good")
 	var ids []string
 	for _, c := range in.Capabilities {
@@ -105,7 +105,7 @@ func TestToolsDeclareTheServersResources(t *testing.T) {
 	}
 }
 
-func TestAServerThatDoesNotSpeakAsItShouldIsNotImported(t *testing.T) {
+func TestServerThatViolatesMCPIsNotImported(t *testing.T) {
 	for kind, want := range map[string]string{
 		"ended":   "server log: no such module: left-pad",
 		"garbage": "invalid character '<'",
@@ -137,7 +137,7 @@ func TestImportOfSilentServerTimesOut(t *testing.T) {
 	}
 }
 
-func TestAServerNeedsAnID(t *testing.T) {
+func TestImportRequiresServerID(t *testing.T) {
 	p, err := start(serverOf("good"))
 	if err != nil {
 		t.Fatal(err)

@@ -16,7 +16,7 @@ type Jails interface {
 	List(ctx context.Context) ([]Jail, error)
 	Exec(ctx context.Context, c Command) (Ended, error)
 	Snapshot(ctx context.Context, jail, name string) (Snapshot, error)
-	Branch(ctx context.Context, from string, count int) ([]Jail, error) // of a jail or a snapshot
+	Branch(ctx context.Context, from string, count int) ([]Jail, error) // branches a jail or a snapshot
 	ReadFile(ctx context.Context, jail, path string, offset, limit int64) (data []byte, size int64, err error)
 	WriteFile(ctx context.Context, jail, path string, data []byte) error
 	Delete(ctx context.Context, jail string) error

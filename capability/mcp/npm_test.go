@@ -13,7 +13,7 @@ import (
 	"glasshouse/capability/rtfs/form"
 )
 
-func TestAPublishedServerIsImportedAndCalled(t *testing.T) {
+func TestPublishedServerIsImportedAndCalled(t *testing.T) {
 	program := filepath.Join(mcptest.Install(t), "node_modules/.bin/mcp-server-filesystem")
 	files := t.TempDir()
 	command := func(string) *exec.Cmd { return exec.Command(program, files) }

@@ -49,7 +49,7 @@ func (p *Peer) CanAsk() bool {
 	return init != nil && init.Capabilities != nil && init.Capabilities.Elicitation != nil
 }
 
-// Ask has the client ask its user to fill in a form, whose fields a JSON Schema describes.
+// Ask requests the client to ask its user to fill in a form, whose fields a JSON Schema describes.
 // The answer is nil if the user declines, or closes the form.
 func (p *Peer) Ask(ctx context.Context, message string, schema map[string]any) (map[string]any, error) {
 	if !p.CanAsk() {

@@ -21,12 +21,12 @@ import (
 type Process interface {
 	io.ReadWriteCloser
 	Log() string         // end of its standard error
-	Usage() engine.Usage // resources used since its start, also after its end
+	Usage() engine.Usage // resources used since its start, even after its end
 	Limit() engine.Kind  // the limit that ended the process, or ""
 }
 
-// spoken is the protocol version used with imported servers: the last with a handshake, which
-// older servers support too.
+// spoken is the protocol version used with imported servers. It is the last version with a
+// handshake, and older servers support it too.
 const spoken = "2025-11-25"
 
 // A session is an MCP connection to one process.

@@ -16,12 +16,12 @@ import (
 	"glasshouse/fault"
 )
 
-// Resources are what one caller may read. The implementation decides who may read which.
+// Resources are the resources that one caller may read. The implementation decides which these are.
 type Resources interface {
 	// List returns the resources that there are now.
 	List(ctx context.Context) ([]*sdk.Resource, error)
 
-	// Templates returns the templates of the URIs that Read knows.
+	// Templates returns the templates of the URIs that Read accepts.
 	Templates() []*sdk.ResourceTemplate
 
 	// Read returns the contents of a resource. The error is of kind fault.NotFound if the
@@ -87,7 +87,7 @@ func (s *Server) refreshOffer(ctx context.Context, method string) error {
 	return nil
 }
 
-// update adds what is new or different in a list to what is served, and removes what is gone.
+// update updates the served list: it adds new and changed items and removes missing ones.
 func update[T any](listed map[string]string, all []T, key func(T) string, add func(T), remove func([]string)) {
 	there := map[string]bool{}
 	for _, one := range all {
@@ -206,7 +206,7 @@ func (s *Server) unsubscribe(_ context.Context, req *sdk.UnsubscribeRequest) err
 	return nil
 }
 
-// watch notifies the subscribers of a resource when it changes, until there are none.
+// watch notifies the subscribers of a resource about changes, until it has no more subscribers.
 func (s *Server) watch(uri string, last [32]byte) {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
@@ -250,7 +250,7 @@ func (w *watches) keep(uri string, sessions []*sdk.ServerSession) bool {
 	return true
 }
 
-// fingerprint is a digest of what a resource contains now.
+// fingerprint returns a digest of the current content of a resource.
 func (s *Server) fingerprint(ctx context.Context, uri string) ([32]byte, error) {
 	contents, err := s.resources.Read(ctx, uri)
 	if err != nil {

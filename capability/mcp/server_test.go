@@ -203,7 +203,7 @@ func names(t *testing.T, c *sdk.ClientSession) []string {
 	return all
 }
 
-// ask calls a tool, and returns what it says and its structured output.
+// ask calls a tool and returns its text and its structured output.
 func ask(t *testing.T, c *sdk.ClientSession, name string, args any) (said, structured string, failed bool) {
 	t.Helper()
 	r, err := c.CallTool(t.Context(), &sdk.CallToolParams{Name: name, Arguments: args})
@@ -248,7 +248,7 @@ func TestNonObjectsAreWrapped(t *testing.T) {
 		if said, structured, failed := ask(t, c, "math__double-it", args{"input": 21}); failed || said != "2121" || structured != `{"result":2121}` {
 			t.Errorf("math__double-it says %q, structured %s, failed %t", said, structured, failed)
 		}
-		if said, _, failed := ask(t, c, "math__double-it", args{"number": 21}); !failed || !strings.Contains(said, "must be an object with the one key input") {
+		if said, _, failed := ask(t, c, "math__double-it", args{"number": 21}); !failed || !strings.Contains(said, "must be an object with the single key input") {
 			t.Errorf("with other arguments it says %q, failed %t", said, failed)
 		}
 		if said, structured, failed := ask(t, c, "any__thing", nil); failed || said != "[1,2]" || structured != `{"result":[1,2]}` {
@@ -275,19 +275,19 @@ func TestErrorsContainRemedies(t *testing.T) {
 	})
 }
 
-func TestACapabilityThatFailsSaysHow(t *testing.T) {
+func TestFailedCapabilityReturnsItsError(t *testing.T) {
 	over(t, func(t *testing.T, h *harness, s *mcp.Server, c *sdk.ClientSession) {
 		h.mu.Lock()
 		h.tools = append(h.tools, mcp.Tool{ID: "fails.itself"})
 		h.mu.Unlock()
-		// Nobody has asked for the list since: the call itself finds it.
+		// The list was not requested since then, so the call itself must look up the tool.
 		if said, _, failed := ask(t, c, "fails__itself", nil); !failed || said != "timeout: it took longer than 5s" {
 			t.Errorf("a failure says %q, failed %t", said, failed)
 		}
 	})
 }
 
-func TestACallThatIsCancelledEnds(t *testing.T) {
+func TestCancelledCallEnds(t *testing.T) {
 	over(t, func(t *testing.T, h *harness, s *mcp.Server, c *sdk.ClientSession) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
@@ -300,7 +300,7 @@ func TestACallThatIsCancelledEnds(t *testing.T) {
 		if err := <-done; !errors.Is(err, context.Canceled) {
 			t.Errorf("the call = %v, want it cancelled", err)
 		}
-		<-h.asked // the kernel knows
+		<-h.asked // the policy engine has received the call
 	})
 }
 
@@ -309,7 +309,7 @@ func TestCallsEndWithTheServer(t *testing.T) {
 		go c.CallTool(t.Context(), &sdk.CallToolParams{Name: "takes__forever"})
 		<-h.asked
 		if err := s.Close(); err != nil {
-			t.Logf("Close = %v", err) // what the client's side made of it
+			t.Logf("Close = %v", err) // error of the client side
 		}
 		<-h.asked
 	})
@@ -413,7 +413,7 @@ func TestJailsAreUsedThroughTools(t *testing.T) {
 	})
 }
 
-func TestACallerWithoutJailsSeesNone(t *testing.T) {
+func TestCallerWithoutJailsSeesNoJails(t *testing.T) {
 	h := newHarness()
 	h.tools = append(h.tools, mcp.Tool{ID: "jail_list", Description: "not that of jails"})
 	s := mcp.NewServer("1.0", h, yard{h})
@@ -560,8 +560,8 @@ func TestCrossOriginRequestsAreRejected(t *testing.T) {
 	}
 }
 
-func TestTheListOfCapabilitiesMayFail(t *testing.T) {
-	c := local(t, mcp.NewServer("1.0", closedHouse{}, nil))
+func TestCapabilityListErrorIsReturned(t *testing.T) {
+	c := local(t, mcp.NewServer("1.0", failingSource{}, nil))
 	for _, err := range c.Tools(t.Context(), nil) {
 		if err == nil || !strings.Contains(err.Error(), "list the capabilities") {
 			t.Errorf("the list = %v, want why there is none", err)
@@ -569,10 +569,10 @@ func TestTheListOfCapabilitiesMayFail(t *testing.T) {
 	}
 }
 
-type closedHouse struct{}
+type failingSource struct{}
 
-func (closedHouse) List(context.Context) ([]mcp.Tool, error) { return nil, os.ErrDeadlineExceeded }
+func (failingSource) List(context.Context) ([]mcp.Tool, error) { return nil, os.ErrDeadlineExceeded }
 
-func (closedHouse) Call(context.Context, string, json.RawMessage) (json.RawMessage, error) {
+func (failingSource) Call(context.Context, string, json.RawMessage) (json.RawMessage, error) {
 	return nil, os.ErrInvalid
 }

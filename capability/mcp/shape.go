@@ -63,7 +63,7 @@ func (s shape) unwrap(arguments json.RawMessage) (json.RawMessage, error) {
 	if v, ok := in[s.key]; ok && len(in) == 1 {
 		return v, nil
 	}
-	return nil, fault.Fieldf("mcp.Call", "arguments", "must be an object with the one key %s", s.key)
+	return nil, fault.Fieldf("mcp.Call", "arguments", "must be an object with the single key %s", s.key)
 }
 
 // wrap returns output as an object: structured content is always one. Output without a type

@@ -166,7 +166,7 @@ func (r sourceResources) read(ctx context.Context, template, value string) (stri
 	return r.of.Skill(ctx, value)
 }
 
-// lines are the last events that fit into maxEventBytes, one a line.
+// lines returns the last events that fit into maxEventBytes, one per line.
 func lines(events []json.RawMessage) string {
 	first, size := len(events), 0
 	for first > 0 && size+len(events[first-1])+1 <= maxEventBytes {
@@ -234,7 +234,7 @@ func (p sourcePrompts) List(ctx context.Context) ([]*sdk.Prompt, error) {
 func (p sourcePrompts) Get(ctx context.Context, name string, arguments map[string]string) ([]*sdk.PromptMessage, error) {
 	for key := range arguments {
 		if key != taskArgument {
-			return nil, fault.Fieldf("mcp.GetPrompt", "arguments", "%.40q is not an argument: the only one is %s", key, taskArgument)
+			return nil, fault.Fieldf("mcp.GetPrompt", "arguments", "%.40q is not an argument; the only argument is %s", key, taskArgument)
 		}
 	}
 	text, err := p.of.Skill(ctx, name)

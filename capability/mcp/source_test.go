@@ -152,7 +152,7 @@ func TestResourcesOfASource(t *testing.T) {
 	}
 }
 
-func TestAnAgentReadsItsOwnJailOnly(t *testing.T) {
+func TestAgentReadsOnlyItsOwnJail(t *testing.T) {
 	f := &farm{jails: []string{"j-1", "j-2"}}
 	for _, jail := range []string{"j-1", ""} {
 		c := tend(t, mcp.Of(jail, f), nil)

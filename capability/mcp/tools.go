@@ -14,7 +14,7 @@ import (
 const (
 	maxTools  = 512
 	maxPages  = 64
-	maxSchema = 64 << 10 // of one schema
+	maxSchema = 64 << 10 // bytes of one schema
 )
 
 // list lists the tools of a server.

@@ -21,7 +21,7 @@ import (
 	"glasshouse/capability/mcp"
 )
 
-// TestMain is the test, or one of the servers that it imports.
+// TestMain runs the tests, or one of the servers that they import.
 func TestMain(m *testing.M) {
 	if kind := os.Getenv("GLASSHOUSE_TEST_SERVER"); kind != "" {
 		servers[kind]()
@@ -71,7 +71,7 @@ var servers = map[string]func(){
 			}
 		})
 	},
-	"wants": func() { // as newer servers ask for more
+	"wants": func() { // newer servers request input in this way
 		answer(func(method string, id json.RawMessage) {
 			if handshake(method, id); method == "tools/call" {
 				fmt.Printf(`{"jsonrpc":"2.0","id":%s,"result":{"resultType":"input_required","content":[],"inputRequests":{"a":{"method":"elicitation/create","params":{"message":"Your password?","requestedSchema":{"type":"object"}}}}}}`+"\n", id)
@@ -146,7 +146,7 @@ func newGood() *sdk.Server {
 	return s
 }
 
-// addPID adds the tool that tells the server's process.
+// addPID adds a tool that returns the process id of the server.
 func addPID(s *sdk.Server, description string) {
 	sdk.AddTool(s, &sdk.Tool{Name: "pid", Description: description}, func(context.Context, *sdk.CallToolRequest, struct{}) (*sdk.CallToolResult, pid, error) {
 		return nil, pid{os.Getpid()}, nil
@@ -162,7 +162,7 @@ func serveGood() {
 	s.Run(context.Background(), &sdk.StdioTransport{})
 }
 
-// serveDrifted is the good server after an update.
+// serveDrifted runs the good server as it is after an update.
 func serveDrifted() {
 	s := newGood()
 	s.RemoveTools("picture")
@@ -170,8 +170,8 @@ func serveDrifted() {
 	s.Run(context.Background(), &sdk.StdioTransport{})
 }
 
-// serveBegging asks for all that a client may give before it answers, and answers what
-// it got.
+// serveBegging requests everything that a client can provide before it responds, and responds with
+// the result.
 func serveBegging() {
 	var call json.RawMessage
 	got, answers := "", 0
@@ -203,7 +203,7 @@ func serveBegging() {
 	}
 }
 
-// answer calls a function with what is asked, line by line.
+// answer calls a function for each request, one per line.
 func answer(do func(method string, id json.RawMessage)) {
 	lines := bufio.NewScanner(os.Stdin)
 	lines.Buffer(nil, 1<<20)
@@ -244,13 +244,14 @@ func handshakeAll() {
 	}
 }
 
-// A program is a server of others as a process of this host: what a jail would run.
+// A program is a third-party server as a process of this host, in place of the jail that would run
+// it.
 type program struct {
 	cmd *exec.Cmd
 	io.WriteCloser
 	io.Reader
 
-	limit  engine.Kind // that ends it
+	limit  engine.Kind // limit that ends the process
 	end    sync.Once
 	closed atomic.Bool
 	logged chan struct{} // closed when the log has all of standard error
@@ -291,7 +292,7 @@ func (p *program) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// serverOf is a command of one of the servers.
+// serverOf returns the command of one of the servers.
 func serverOf(kind string) *exec.Cmd {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), "GLASSHOUSE_TEST_SERVER="+kind)
@@ -336,7 +337,7 @@ type sandboxes struct {
 	mu        sync.Mutex
 	kind      string // instead of the manifest's
 	started   int
-	last      *program // that was started
+	last      *program // the program that was started last
 	all       []*program
 	forgotten []string // "session", or a capability's id
 }
@@ -380,7 +381,7 @@ func (s *sandboxes) Forget(_ context.Context, c *engine.Installed, session strin
 	return nil
 }
 
-// like is the manifest of a server of others.
+// like returns the manifest of a third-party server.
 func like(kind string) *manifest.Capability {
 	return &manifest.Capability{
 		ID: "their", Version: "1.0.0",

@@ -35,7 +35,7 @@ func RunScope(run string) Scope { return Scope("run/" + run) }
 type Entry struct {
 	Key     string          `json:"key"`
 	Value   json.RawMessage `json:"value"`
-	Label   manifest.Label  `json:"label"` // of the entry, including its key
+	Label   manifest.Label  `json:"label"` // label of the entry, including its key
 	Tags    []string        `json:"tags,omitempty"`
 	From    From            `json:"from"`
 	Version int64           `json:"version"` // version of its scope at the write; never reused
@@ -120,9 +120,9 @@ func (l Limits) check(e Entry) error {
 		return fault.Fieldf(op, "value", "not valid JSON")
 	case int64(len(e.Value)) > l.Value:
 		return &fault.Error{Op: op, Kind: fault.TooLarge, Field: "value", Remedy: "store the value in a file and its path in memory",
-			Err: fmt.Errorf("the value has %d bytes as JSON, at most %d are allowed", len(e.Value), l.Value)}
+			Err: fmt.Errorf("the value has %d bytes as JSON; at most %d are allowed", len(e.Value), l.Value)}
 	case len(e.Tags) > maxTags:
-		return fault.Fieldf(op, "tags", "%d tags, at most %d are allowed", len(e.Tags), maxTags)
+		return fault.Fieldf(op, "tags", "%d tags exceed the maximum of %d", len(e.Tags), maxTags)
 	}
 	for _, t := range e.Tags {
 		if t == "" || len(t) > maxTag || !printable(t) {
@@ -179,7 +179,7 @@ func (m *Engine) put(ctx context.Context, s Scope, e Entry, version *int64) (Ent
 		}
 		if version != nil && *version != have {
 			return nil, &fault.Error{Op: "memory.put", On: e.Key, Kind: fault.Conflict,
-				Err: fmt.Errorf("it has version %d, not %d", have, *version), Remedy: "read the entry again and retry"}
+				Err: fmt.Errorf("the entry has version %d, not %d", have, *version), Remedy: "read the entry again and retry"}
 		}
 		if err := m.limits.room(kept, rest); err != nil {
 			return nil, err

@@ -39,7 +39,7 @@ type mind struct {
 	t            *testing.T
 	session, run string
 	key          string         // the idempotency key of the next calls
-	label        manifest.Label // of the inputs
+	label        manifest.Label // label of the inputs
 }
 
 func newMind(t *testing.T, where string, l memory.Limits) *mind {

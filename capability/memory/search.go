@@ -21,7 +21,7 @@ const (
 type query struct {
 	words  []string
 	tags   []string
-	prefix string // of the key
+	prefix string // prefix of the key
 }
 
 // A hit is a matching entry.

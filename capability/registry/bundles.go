@@ -245,7 +245,7 @@ func (r *Registry) NotCallableReason(name string) error {
 	return r.barred(name)
 }
 
-// barred is NotCallableReason for callers that hold r.mu.
+// barred is like NotCallableReason, but for callers that hold r.mu.
 //
 // +checklocksread:r.mu
 func (r *Registry) barred(name string) error {
@@ -262,8 +262,8 @@ func (r *Registry) barred(name string) error {
 
 var errUnvouched = errors.New("the bundle is no longer trusted")
 
-// TrustChanged withdraws the pending approvals of calls to bundles that are no longer trusted.
-// Such calls are refused from the moment of the trust change, also without it.
+// TrustChanged withdraws the pending approvals of calls to bundles that are no longer trusted. Such
+// calls are refused from the moment of the trust change, even without it.
 func (r *Registry) TrustChanged(ctx context.Context) error {
 	r.changeMu.Lock()
 	defer r.changeMu.Unlock()
@@ -353,8 +353,8 @@ func (i installed) Register(ctx context.Context, in *bundle.Installed, b *bundle
 	return r.dropAll(ctx, c.Gone)
 }
 
-// collect returns the change that replaces rec by a bundle. If it fails, it also returns what
-// it has prepared until then.
+// collect returns the change that replaces rec by a bundle. If it fails, it also returns the part
+// that it has prepared.
 func (r *Registry) collect(ctx context.Context, rec Bundle, in *bundle.Installed, b *bundle.Bundle) (Change, error) {
 	from := in.Name + "@" + in.Version
 	c := Change{installed: map[string]*engine.Installed{}}
@@ -363,7 +363,7 @@ func (r *Registry) collect(ctx context.Context, rec Bundle, in *bundle.Installed
 	for _, m := range b.Capabilities {
 		ref := m.ID + "@" + m.Version
 		if old, _, missing := r.findStored(ref); missing == nil && old.State == Approved && old.Bundle != "" && bundleName(old.Bundle) != in.Name {
-			return c, fault.Newf(fault.Conflict, "registry.Register", ref, "it came with the bundle %s", old.Bundle)
+			return c, fault.Newf(fault.Conflict, "registry.Register", ref, "the capability came with the bundle %s", old.Bundle)
 		}
 		if old, _, err := r.findStored(ref); err == nil && old.State == Pending {
 			c.asked = append(c.asked, old)
@@ -468,7 +468,7 @@ func (a approver) Approve(ctx context.Context, v *bundle.Review) error {
 	if granted, ok := answer.Granted(); ok && granted.Resource == q.Question.Resource {
 		return nil
 	}
-	return fault.Newf(fault.Denied, "registry.Install", v.Name, "it was refused: %s", answer.Outcome)
+	return fault.Newf(fault.Denied, "registry.Install", v.Name, "the installation was refused: %s", answer.Outcome)
 }
 
 // noteAsked stores the id of the approval request in the bundle's record.

@@ -38,7 +38,7 @@ func (p *press) places(version, capability string, hosts ...string) string {
 	return p.pack(p.dir(version, capability, hosts...))
 }
 
-// dir is places in a directory, without a signature.
+// dir writes the bundle to a directory, without a signature.
 func (p *press) dir(version, capability string, hosts ...string) string {
 	p.t.Helper()
 	dir := p.t.TempDir()
@@ -74,7 +74,7 @@ func (s *shop) install(path string) registry.Bundle {
 	return b
 }
 
-// says answers the pending approval of a bundle.
+// says answers the pending approval request of a bundle.
 func (s *shop) says(b registry.Bundle, v approval.Verdict) {
 	s.t.Helper()
 	_, err := s.queue.Answer(s.t.Context(), b.Next.Approval, approval.Answer{

@@ -155,7 +155,7 @@ func named(c *manifest.Capability) []string {
 	})
 }
 
-// A taking is a copy of files in progress. Without a destination it computes the listing from
+// A taking is the state of a copy operation. Without a destination it computes the listing from
 // known digests and reads no file. It accesses only its two directories.
 type taking struct {
 	ctx      context.Context
@@ -167,12 +167,12 @@ type taking struct {
 }
 
 // errUnread is returned for a file whose digest is not known without reading it.
-var errUnread = errors.New("a file has to be read")
+var errUnread = errors.New("a file must be read")
 
 func (t *taking) all(paths []string) error {
 	for _, p := range paths {
 		if err := t.tree(p); err != nil {
-			return fmt.Errorf("take %s: %w", p, err)
+			return fmt.Errorf("copy %s: %w", p, err)
 		}
 	}
 	return nil
@@ -192,7 +192,7 @@ func (t *taking) tree(p string) error {
 			return err
 		}
 		if t.files++; t.files > maxFiles {
-			return fault.Newf(fault.Exhausted, "registry.Register", p, "more than %d files", maxFiles)
+			return fault.Newf(fault.Exhausted, "registry.Register", p, "the capability has more than %d files", maxFiles)
 		}
 		switch d.Type() {
 		case fs.ModeDir:
@@ -275,7 +275,7 @@ func (t *taking) file(name string) error {
 // list appends a file to the listing.
 func (t *taking) list(name string, mode fs.FileMode, n int64, sum [sha256.Size]byte) error {
 	if t.bytes += n; t.bytes > maxBytes {
-		return fault.Newf(fault.Exhausted, "registry.Register", name, "more than %d MiB of files", maxBytes>>20)
+		return fault.Newf(fault.Exhausted, "registry.Register", name, "the capability has more than %d MiB of files", maxBytes>>20)
 	}
 	fmt.Fprintf(&t.listing, "file %q %v %d %x\n", name, mode, n, sum)
 	return nil

@@ -44,7 +44,7 @@ const (
 type Record struct {
 	ID      string `json:"id"`
 	Version string `json:"version"`
-	Digest  string `json:"digest"` // of manifest and files
+	Digest  string `json:"digest"` // digest of manifest and files
 	Files   string `json:"files"`  // digest of the files alone, which names their copy; "" in old records: the same as Digest
 	Source  string `json:"source"` // the original manifest
 	State   State  `json:"state"`
@@ -64,7 +64,7 @@ func (r Record) files() string { return cmp.Or(r.Files, r.Digest) }
 
 func (r Record) ref() string { return r.ID + "@" + r.Version }
 
-// A Store persists records. A write is durable, also after a power failure, when its method
+// A Store persists records. A write is durable, even after a power failure, when its method
 // returns.
 type Store interface {
 	Capabilities(ctx context.Context) ([]Record, error)
@@ -132,7 +132,7 @@ type Registry struct {
 	// +checklocks:mu
 	bundles map[string]Bundle
 	// +checklocks:mu
-	warrants map[string]bundle.Warrant // of installed bundles, by name
+	warrants map[string]bundle.Warrant // warrants of installed bundles, by name
 	// +checklocks:mu
 	answers map[string]approval.Request // outcomes about bundles, by digest, until they are applied
 	// +checklocks:mu
@@ -258,7 +258,7 @@ func (r *Registry) put(rec Record, c *engine.Installed) {
 	r.insert(rec, c)
 }
 
-// insert is put for callers that hold r.mu.
+// insert is like put, but for callers that hold r.mu.
 //
 // +checklocks:r.mu
 func (r *Registry) insert(rec Record, c *engine.Installed) {
@@ -314,7 +314,7 @@ func (r *Registry) Find(ref string) (Record, *engine.Installed, error) {
 	return r.effective(v), v.installed, nil
 }
 
-// findStored is Find without regard to the current trust in bundles.
+// findStored is like Find, but ignores whether the bundles are currently trusted.
 func (r *Registry) findStored(ref string) (Record, *engine.Installed, error) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()

@@ -47,7 +47,7 @@ func (s *shop) open() {
 	s.openOn(func(real registry.Store) registry.Store { return real })
 }
 
-// openOn is open with a wrapper around the store.
+// openOn is like open, but with a wrapper around the store.
 func (s *shop) openOn(between func(registry.Store) registry.Store) {
 	s.t.Helper()
 	var err error

@@ -12,8 +12,8 @@ import (
 	"glasshouse/fault"
 )
 
-// Tools of one server have the same files. The files are stored once, as long as one of the
-// tools is registered, also after a restart.
+// Tools of one server have the same files. The files are stored only once and exist as long as one
+// of the tools is registered, even after a restart.
 func TestCapabilitiesWithTheSameFilesShareThem(t *testing.T) {
 	s := newShop(t)
 	dir := t.TempDir()

@@ -41,7 +41,7 @@ func failed(err error, n *form.Node) *failure {
 	return f
 }
 
-// called is failed that also adds the call at n to the stack.
+// called is like failed, but also adds the call at n to the stack.
 func (f *frame) called(err error, n *form.Node) error {
 	e := failed(err, n)
 	if len(e.stack) < stackShown {

@@ -2,8 +2,8 @@ package rtfs
 
 import "glasshouse/capability/rtfs/form"
 
-// A later function is bound by a let after other functions, which may refer to it if its name
-// has no other meaning for them.
+// A later is a function that a let binds after other functions. Those functions may refer to it if
+// its name has no other meaning in them.
 type later struct {
 	name   string
 	value  *form.Node

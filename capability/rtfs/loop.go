@@ -5,10 +5,10 @@ import "glasshouse/capability/rtfs/form"
 // A target is the loop or function that recur jumps to.
 type target struct {
 	n     int
-	rest  bool     // of a function: one more value is the list of the remaining arguments
+	rest  bool     // for a function: an additional value holds the list of the remaining arguments
 	call  bool     // it is a function
-	binds []binder // of a loop
-	slots []int    // of a loop whose bindings are all names; otherwise nil
+	binds []binder // bindings of a loop
+	slots []int    // slots of a loop whose bindings are all names; otherwise nil
 }
 
 // loopForm compiles (loop [pattern value …] body…).

@@ -84,7 +84,7 @@ type machine struct {
 	ctx     context.Context
 	globals []form.Value // those of the world, or a branch's copy
 	host    Host
-	limits  Limits // of a branch: the portions that it has taken of the budget
+	limits  Limits // for a branch: the portions that it has taken of the budget
 	context *form.Map
 	written []form.Value // keys of the context that a branch of a step-parallel has set
 	root    frame
@@ -93,9 +93,9 @@ type machine struct {
 	args    []form.Value // stack of arguments being evaluated
 	names   int          // number of symbols created by gensym
 
-	group   *group       // of the run; nil before its first step-parallel
-	holds   bool         // of a branch: it may have portions of the budget that it has not used
-	path    string       // of a branch: its place among all branches of the run
+	group   *group       // group of the run; nil before its first step-parallel
+	holds   bool         // for a branch: it may hold unused portions of the budget
+	path    string       // for a branch: its position among all branches of the run
 	forks   int          // step-parallel forms that were entered
 	defined map[int]bool // globals that a branch has set
 

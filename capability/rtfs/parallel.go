@@ -12,9 +12,9 @@ import (
 // call of the host, which may hold a sandbox.
 const maxConcurrent = 8
 
-// A group is what the branches of one run share, however deeply they are nested.
+// A group is the state that all branches of one run share, however deeply they are nested.
 type group struct {
-	limits  Limits        // of the whole run
+	limits  Limits        // limits of the whole run
 	slots   chan struct{} // one for each goroutine
 	reports sync.Mutex    // held while a step is reported to the host
 	budget  budget
@@ -47,9 +47,9 @@ func stepsOf(b *budget) *int64 { return &b.steps }
 // +checklocks:b.mu
 func allocOf(b *budget) *int64 { return &b.alloc }
 
-// take takes a portion of the budget: need, and up to want if that leaves enough for the other
-// branches. While the budget has less than need, it waits for what other branches hold. If
-// none holds anything, or if the branch is cancelled, it returns 0.
+// take takes a portion of the budget: at least need, and up to want if enough remains for the other
+// branches. While the budget has less than need, take waits until other branches return portions.
+// If no branch holds a portion, or if this branch is cancelled, take returns 0.
 func (m *machine) take(d dimension, need, want int64) int64 {
 	b := &m.group.budget
 	b.mu.Lock()
@@ -97,7 +97,7 @@ func (m *machine) release() {
 	b.returned(m)
 }
 
-// returned puts what m has not used of its portions back into b.
+// returned puts the unused portions of m back into b.
 //
 // +checklocks:b.mu
 func (b *budget) returned(m *machine) {
@@ -131,12 +131,13 @@ type branch struct {
 	crashed any // the value of a panic
 }
 
-// stepParallel compiles (step-parallel [:merge-policy p] branch…). The branches run
-// concurrently. Each begins with the context and the global names as they are before all
-// of them; what they change is merged in the order in which they stand.
+// stepParallel compiles (step-parallel [:merge-policy p] branch…). The branches run concurrently.
+// Each begins with the context and the global names as they were before the step. Their changes are
+// merged in source order.
 //
-// If a branch fails, those behind it are cancelled. Those before it end first, because
-// one of them may fail too: the error is that of the first branch that fails.
+// If a branch fails, the later branches are cancelled. The earlier branches run to their end,
+// because one of them may fail too. The step returns the error of the first branch, in source
+// order, that fails.
 func (c *compiler) stepParallel(n *form.Node, p spot) code {
 	rest := n.Items[1:]
 	policy := form.Keyword("keep-existing")
@@ -147,7 +148,7 @@ func (c *compiler) stepParallel(n *form.Node, p spot) code {
 		}
 		policy, rest = k, rest[2:]
 	}
-	// Each branch is a function without parameters, so that it has a frame of its own.
+	// Each branch is a function without parameters, so that it has its own frame.
 	makers := make([]code, len(rest))
 	for i, item := range rest {
 		makers[i] = c.concurrent(item, p)
@@ -192,7 +193,7 @@ func (c *compiler) concurrent(n *form.Node, p spot) code {
 	}
 }
 
-// fork makes a machine for each branch. They share what the machine of f has left.
+// fork makes a machine for each branch. They share the remaining budget of the machine of f.
 func (f *frame) fork(makers []code) ([]*branch, error) {
 	m := f.m
 	if m.group == nil {
@@ -244,7 +245,7 @@ func (f *frame) join(all []*branch) {
 		defer mu.Unlock()
 		from := i + 1
 		if f := failed(b.err, nil); f.fatal && f.err.Kind == "BudgetExhausted" {
-			from = 0 // nothing is left for the others
+			from = 0 // the budget is empty for the others
 		}
 		for _, other := range all[from:] {
 			other.cancel()
@@ -297,8 +298,8 @@ func (b *branch) run() {
 	}
 }
 
-// failureOf returns the error of the branches: that of a limit, or else the first. A branch
-// that was cancelled because of another has none of its own.
+// failureOf returns the error of the branches: that of an exceeded limit, otherwise the first
+// error. A branch that was cancelled because of another branch has no error of its own.
 func (m *machine) failureOf(all []*branch) error {
 	var first error
 	for _, b := range all {
@@ -322,7 +323,7 @@ func (m *machine) failureOf(all []*branch) error {
 	return first
 }
 
-// mergeContext puts what a branch has written into the context of all.
+// mergeContext merges the context entries that a branch has written into the shared context.
 func mergeContext(all, branch *form.Map, written []form.Value, policy form.Keyword) *form.Map {
 	for _, k := range written {
 		v, _ := branch.Get(k)

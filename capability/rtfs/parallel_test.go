@@ -129,8 +129,8 @@ func TestStepParallelEndsWithItsCaller(t *testing.T) {
 	}
 }
 
-// The branches of a run can use exactly its limits: not one step or byte less is
-// enough, and whichever branch finds the budget empty waits for what the others hold.
+// The branches of a run can use exactly its limits: one step or byte less is not enough, and a
+// branch that finds the budget empty waits for the portions of the others.
 func TestStepParallelSharesTheLimits(t *testing.T) {
 	const busy = `(loop [n 0] (if (< n 2000) (recur (inc n)) n))`
 	const large = `(count (repeat 20000 1))`

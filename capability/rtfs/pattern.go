@@ -158,7 +158,7 @@ type entry struct {
 type mapPieces struct {
 	keys     []form.Value
 	patterns []*form.Node
-	others   map[string]*form.Node // of :or
+	others   map[string]*form.Node // defaults from :or
 	rest     *form.Node
 	all      *form.Node
 }

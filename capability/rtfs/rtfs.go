@@ -28,7 +28,7 @@ type Reporter interface {
 	Step(ctx context.Context, s Step)
 }
 
-// A Canceller is a Host that needs to know which branches of a step-parallel were cancelled
+// A Canceller is a Host that must be notified which branches of a step-parallel were cancelled
 // because another branch failed.
 type Canceller interface {
 	Cancelled(branch string)
@@ -38,11 +38,11 @@ type Canceller interface {
 type Step struct {
 	Name    string
 	Phase   Phase
-	Branch  string // of a step-parallel; "": the step is in none
+	Branch  string // branch of a step-parallel; "": the step is in no branch
 	Params  *form.Map
 	Context *form.Map  // the exposed part of the context; nil: none
-	Value   form.Value // of a completed step
-	Err     error      // of a failed step
+	Value   form.Value // result of a completed step
+	Err     error      // error of a failed step
 }
 
 // A Phase is the progress of a step.

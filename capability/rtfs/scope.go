@@ -5,7 +5,7 @@ import "glasshouse/capability/rtfs/form"
 // A scope resolves names in one function during compilation.
 type scope struct {
 	outer  *scope
-	self   string           // what the function is bound to; "": nothing
+	self   string           // name that the function is bound to; "": none
 	vars   []string         // visible variables, the innermost last
 	names  map[string][]int // slots of each name, the innermost last
 	height int              // slots in use
@@ -25,8 +25,8 @@ type ref struct {
 type location uint8
 
 const (
-	inSlot     location = iota // of the frame
-	inCaptured                 // of the function
+	inSlot     location = iota // slot of the frame
+	inCaptured                 // captured variable of the function
 	inSelf                     // the function itself
 )
 

@@ -11,7 +11,7 @@ import (
 // A catcher is one (catch type name body…).
 type catcher struct {
 	wants form.Value // kind, keyword or class to match; nil: everything
-	slots []int      // of the names that the error gets
+	slots []int      // slots of the names to which the error is bound
 	body  code
 }
 

@@ -11,7 +11,7 @@ import (
 // modules.
 type unit struct {
 	in      *Interp
-	index   map[string]int // of global names
+	index   map[string]int // index of global names
 	initial []form.Value   // values of the global names before their def
 	defs    map[string]bool
 	macros  map[string]*Func

@@ -19,9 +19,9 @@ const (
 )
 
 // FromJSONSchema converts a JSON Schema to a type. lost lists the constraints that RTFS types
-// cannot express, each with its location: "/properties/n: multipleOf". Where the type differs
-// from the schema it accepts more values, unless lost says otherwise. Form returns the type in
-// source form. A recursive reference becomes :any.
+// cannot express, each with its location: "/properties/n: multipleOf". Where the type differs from
+// the schema, it accepts more values, except where lost states the contrary. Form returns the type
+// in source form. A recursive reference becomes :any.
 func FromJSONSchema(text []byte) (t *Type, lost []string, err error) {
 	r := reader{text: text}
 	root, err := r.document()

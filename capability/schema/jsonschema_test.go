@@ -56,8 +56,8 @@ func jsonSchema(t testing.TB, typ *schema.Type) []byte {
 	return text
 }
 
-// compareWithTheLibrary compares a random type with its JSON Schema, and that with the type
-// imported from it.
+// compareWithTheLibrary compares a random type with its JSON Schema, and the schema with the type
+// that is imported from it.
 func compareWithTheLibrary(t testing.TB, seed uint64) (fit, all int) {
 	s := newSampler(seed)
 	of := s.typ(3)

@@ -360,7 +360,7 @@ func (m *mapOf) take(v form.Value) form.Value {
 	return form.NewMap(pairs...)
 }
 
-// takeKey is take for a key. JSON encodes every key as a string, including ints.
+// takeKey is like take, but for a key. JSON encodes every key as a string, including ints.
 func (m *mapOf) takeKey(key form.Value) form.Value {
 	if taken := m.key.take(key); m.key.ok(taken) {
 		return taken

@@ -351,7 +351,7 @@ var (
 type pattern struct {
 	expr   *regexp.Regexp
 	what   string // "a URL"; "": it is matched
-	format string // of JSON Schema; "": none
+	format string // "format" in JSON Schema; "": none
 }
 
 func matching(n *form.Node, args []*form.Node) (typ, error) {

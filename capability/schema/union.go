@@ -89,7 +89,7 @@ func (t union) noun() string {
 }
 
 // take converts v by the first matching branch that does not change ints to floats or floats to
-// ints, or else by the first matching branch.
+// ints, otherwise by the first matching branch.
 func (t union) take(v form.Value) form.Value {
 	var fits []form.Value
 	for _, branch := range t {

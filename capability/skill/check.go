@@ -12,8 +12,8 @@ import (
 
 const opCheck = "skill.Check"
 
-// Checked is the actual tier and data of a skill, derived from its capabilities and not from
-// what the document shows.
+// Checked is the actual tier and data of a skill, derived from its capabilities and not from the
+// text of the document.
 type Checked struct {
 	Capabilities []*manifest.Capability // in the order of the document
 	Tier         Tier
@@ -99,8 +99,8 @@ func TierOf(c *manifest.Capability) Tier {
 	return ReadOnly
 }
 
-// mismatches returns the differences between what a document shows and its capabilities.
-// Values that it does not show are ignored.
+// mismatches returns the differences between the values in a document and its capabilities. Values
+// that the document lacks are ignored.
 func (s *Skill) mismatches(k *Checked) []string {
 	var mismatches []string
 	say := func(format string, args ...any) { mismatches = append(mismatches, fmt.Sprintf(format, args...)) }

@@ -40,7 +40,7 @@ type Report struct {
 	Tier     Tier
 	Scripts  []Wrapped
 	Programs []string // required programs, which must exist in the environment of its scripts
-	Hosts    []string // named in its text; its scripts reach none of them
+	Hosts    []string // hosts named in its text; its scripts cannot reach them
 	Dropped  []Dropped
 	Dangers  []Danger
 }
@@ -418,7 +418,7 @@ func (s *Skill) text() ([]byte, error) {
 	}
 	text := "---\n" + string(head) + "---\n\n" + s.Body + "\n"
 	if !utf8.ValidString(text) {
-		return nil, errors.New("write the skill: not a text")
+		return nil, errors.New("write the skill: a YAML key is not text")
 	}
 	return []byte(text), nil
 }

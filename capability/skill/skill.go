@@ -21,7 +21,7 @@ type Skill struct {
 	Source string // the original document
 }
 
-// Shown is what a document shows to its reader. Missing values are nil or empty.
+// Shown contains the values that a document shows to its reader. Missing values are nil or empty.
 type Shown struct {
 	Effects []string
 	Secrets []string

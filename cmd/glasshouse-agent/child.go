@@ -143,7 +143,7 @@ func limit(what int, most uint64) error {
 	return os.NewSyscallError("setrlimit", unix.Setrlimit(what, &l))
 }
 
-// say reports whether the agent runs.
+// say reports to the parent whether the agent was started.
 func (c *child) say(err error) {
 	if c.ready < 0 {
 		return

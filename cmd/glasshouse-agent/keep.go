@@ -6,8 +6,8 @@ import (
 	"io"
 )
 
-// keepMain runs an agent on the host and is the subreaper of its processes: when the agent
-// ends, or its lifeline does, all of them are ended.
+// keepMain runs an agent on the host and is the subreaper of its processes: when the agent exits or
+// its lifeline closes, it kills all of them.
 func keepMain(args []string, stderr io.Writer) int {
 	c := &child{token: -1, alone: true}
 	flags := flag.NewFlagSet("glasshouse-agent keep", flag.ContinueOnError)

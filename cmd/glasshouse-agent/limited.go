@@ -61,7 +61,7 @@ func (c *child) limited(cmd *exec.Cmd) (became func() error, err error) {
 	}
 	cmd.Path = "/proc/self/exe"
 	cmd.Args = append([]string{"glasshouse-agent", "limited", fmt.Sprintf("-data=%d", c.data), fmt.Sprintf("-nproc=%d", c.nproc), "--"}, c.argv...)
-	cmd.Err = nil // that process looks up the program
+	cmd.Err = nil // the started process looks up the program
 	cmd.ExtraFiles = []*os.File{w}
 	return func() error {
 		w.Close()

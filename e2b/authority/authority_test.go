@@ -34,7 +34,7 @@ func TestCertificatesForHosts(t *testing.T) {
 		domain   string
 		good     []string
 		refused  []string
-		constant []string // of PermittedDNSDomains
+		constant []string // expected PermittedDNSDomains
 	}{
 		{"localhost", []string{"localhost", "127.0.0.1", "::1", "api.localhost", "3000-iabc.localhost", "49983-iabc-client.localhost", "LOCALHOST"},
 			[]string{"example.com", "notlocalhost", "localhost.example.com", "10.0.0.1"}, []string{"localhost"}},

@@ -30,7 +30,7 @@ func same(given, secret string) bool {
 // A denial is the error of a request that lacks credentials.
 type denial struct {
 	status  int
-	title   string // of the HTML page for browsers; "": the response is envd's JSON
+	title   string // title of the HTML page for browsers; "": the response is envd's JSON
 	message string
 }
 

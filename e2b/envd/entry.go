@@ -115,7 +115,7 @@ func (d *desk) follow(ctx context.Context, i protocol.FileInfo) (protocol.FileIn
 	return i, errTooManyLinks
 }
 
-// resolved is Stat that follows symlinks.
+// resolved is like Stat, but follows symlinks.
 func (d *desk) resolved(ctx context.Context, p string) (protocol.FileInfo, error) {
 	i, err := d.Stat(ctx, p)
 	if err == nil && i.Type == "symlink" {

@@ -73,8 +73,8 @@ func writeJSON(w http.ResponseWriter, v any) {
 	json.NewEncoder(w).Encode(v)
 }
 
-// open opens the files of a sandbox for the user in the query parameter username, or else for
-// the user of the request.
+// open opens the files of a sandbox for the user in the query parameter username, otherwise for the
+// user of the request.
 func (s *Server) open(r *http.Request) (*desk, error) {
 	v, q := visited(r.Context()), r.URL.Query()
 	var name string

@@ -94,7 +94,7 @@ func rewrite(r *httputil.ProxyRequest) {
 
 // A refusal is the response to a request that cannot be proxied.
 type refusal struct {
-	Title   string `json:"-"` // of the HTML page; "": the status code
+	Title   string `json:"-"` // title of the HTML page; "": the status code
 	Sandbox string `json:"sandboxId"`
 	Message string `json:"message"`
 	Port    int    `json:"port,omitempty"`

@@ -179,7 +179,7 @@ func closeInput(w *world, pid uint32) error {
 
 func stdin(w *world) {
 	q := sh(`cat; echo over`)
-	q.Stdin = nil // as older clients: stdin stays open
+	q.Stdin = nil // older clients do not set it, and stdin stays open
 	c, err := w.start(q, "json")
 	if err != nil {
 		w.Fatal(err)

@@ -241,7 +241,7 @@ func call[Q, A any](w *world, path string, q *Q, h ...string) (*A, error) {
 	return a.Msg, nil
 }
 
-// must is call for an RPC that must succeed.
+// must is like call, but for an RPC that must succeed.
 func must[Q, A any](w *world, path string, q *Q, h ...string) *A {
 	w.Helper()
 	a, err := call[Q, A](w, path, q, h...)

@@ -157,7 +157,7 @@ func (i *Interpreters) begin(ctx context.Context, j id.Jail, r jail.ExecRequest)
 			return conn.Close()
 		}
 	}
-	i.jails.Signal(context.WithoutCancel(ctx), j, st.ID, "KILL") // stop it if it still runs: its start has failed
+	i.jails.Signal(context.WithoutCancel(ctx), j, st.ID, "KILL") // its start has failed; stop it if it is still running
 	return err
 }
 

@@ -362,7 +362,7 @@ func isZombie(pid int) bool {
 	return err == nil && strings.Contains(string(stat), ") Z ")
 }
 
-// Code can destroy its own context only: the next call gets a new one.
+// Code can destroy only its own context; the next call gets a new one.
 func TestBrokenContextIsReplaced(t *testing.T) {
 	url := served(t)
 	for _, code := range []string{

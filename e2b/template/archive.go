@@ -107,7 +107,7 @@ func (p *packer) entry(h *tar.Header) error {
 	if name == "." {
 		return nil
 	}
-	// An empty entry needs space, too.
+	// An empty entry also needs space.
 	if p.left -= 512 + int64(len(h.Name)+len(h.Linkname)); p.left < 0 || h.Size > p.left {
 		return fault.Newf(fault.TooLarge, "template.entry", "", "the files have more than %d MiB", p.limit>>20)
 	}
@@ -186,7 +186,7 @@ func entryName(name string) (string, error) {
 type destination struct {
 	from     string // path in the archive
 	to       string // absolute path; for a file its own name, otherwise a directory
-	into     bool   // to is a directory that receives a single file
+	into     bool   // to is a directory, and a single file is copied into it
 	uid, gid int
 	mode     int64 // -1 leaves it unchanged
 }

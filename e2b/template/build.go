@@ -52,7 +52,7 @@ type builder struct {
 // build runs a build and records its result.
 func (t *Templates) build(ctx context.Context, b Build, p Plan, log *buildLog) {
 	began := time.Now()
-	ctx, stop := context.WithTimeoutCause(ctx, buildTime, fault.Newf(fault.Timeout, "template.build", b.ID, "a build may take %v", buildTime))
+	ctx, stop := context.WithTimeoutCause(ctx, buildTime, fault.Newf(fault.Timeout, "template.build", b.ID, "the build exceeded its time limit of %v", buildTime))
 	defer stop()
 	r := &builder{t: t, b: b, plan: p, log: log}
 	err := r.run(ctx)

@@ -90,7 +90,7 @@ type fakeJails struct {
 	snaps map[id.Snapshot]snapshot.Snapshot
 	files map[string]string
 	gate  chan struct{} // if not nil, Create waits until it is closed
-	fail  error         // of Create
+	fail  error         // error of Create
 }
 
 func newFakeJails() *fakeJails {
@@ -244,7 +244,7 @@ func (s fakeSnapshots) Delete(_ context.Context, sid id.Snapshot) error {
 
 func (s fakeSnapshots) JailDeleted(context.Context, id.Jail) error { return nil }
 
-// A builds is the templates of a daemon with fake jails and snapshots.
+// A builds is a Templates with fake jails and snapshots.
 type builds struct {
 	*testing.T
 	*Templates

@@ -105,7 +105,7 @@ func (f *files) findNow(team id.Token, hash string) (name, digest string, err er
 	return name, strings.TrimPrefix(filepath.Ext(name), "."), nil
 }
 
-// open is find, and opens the archive. A later removal does not affect the open file.
+// open is like find, but also opens the archive. A later removal does not affect the open file.
 func (f *files) open(team id.Token, hash string) (*os.File, string, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

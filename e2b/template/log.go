@@ -54,7 +54,7 @@ func openLog(name string) (*buildLog, error) {
 	return &buildLog{file: f}, nil
 }
 
-// printf adds a line. The last line of a truncated log says that the log is truncated.
+// printf adds a line. The last line of a truncated log is a note about the truncation.
 func (j *buildLog) printf(level, step, format string, args ...any) {
 	line := text.Clip(strings.ToValidUTF8(fmt.Sprintf(format, args...), "�"), maxLine)
 	j.mu.Lock()

@@ -32,7 +32,7 @@ var routes = []struct {
 	{"PATCH /templates/{template}", updateTemplate},
 	{"PATCH /v2/templates/{template}", updateTemplate},
 	{"DELETE /templates/{template}", deleteTemplate},
-	{"GET /templates/{template}/{what}", getTags}, // and /templates/aliases/{alias}
+	{"GET /templates/{template}/{what}", getTags}, // also serves /templates/aliases/{alias}
 	{"POST /templates/tags", assignTags},
 	{"DELETE /templates/tags", removeTags},
 }

@@ -54,8 +54,8 @@ type Config struct {
 
 // Labels that identify the jails and snapshots of builds.
 const (
-	labelBuild = "e2b.build" // of a jail: the build that runs in it
-	labelLayer = "e2b.layer" // of a snapshot: the build that it was taken in
+	labelBuild = "e2b.build" // on a jail: the build that runs in it
+	labelLayer = "e2b.layer" // on a snapshot: the build in which it was taken
 )
 
 // Templates manages all templates. It is safe for concurrent use.
@@ -68,7 +68,7 @@ type Templates struct {
 	slots   chan struct{} // a semaphore of running builds
 	uploads chan struct{} // a semaphore of uploads
 
-	mu        sync.Mutex // also held while records are stored
+	mu        sync.Mutex // held also while records are written to the store
 	templates map[string]*Template
 	builds    map[string]*Build
 	layers    map[string]*Layer

@@ -42,7 +42,7 @@ func (t *Tree) cgroup(name string) (*Cgroup, error) {
 	}
 	m, err := t.manager(name)
 	if err != nil {
-		return nil, fmt.Errorf("cgroup %s: %w", name, err)
+		return nil, fmt.Errorf("find cgroup %s: %w", name, err)
 	}
 	c := &Cgroup{path: filepath.Join("/", t.prefix, name), v2: t.v2, v1: map[string]string{}, lacks: t.lacks, manager: m}
 	for controller, root := range t.roots {
@@ -115,7 +115,7 @@ func (c *Cgroup) Set(l Limits) error {
 		return fault.Newf(fault.Invalid, "cgroup.Set", c.path, "negative limit in %+v", l)
 	}
 	if err := c.manager.Set(c.resources(l)); err != nil {
-		return fmt.Errorf("limit cgroup %s: %w", c.path, err)
+		return fmt.Errorf("set the limits of cgroup %s: %w", c.path, err)
 	}
 	return nil
 }
@@ -132,7 +132,7 @@ func (c *Cgroup) resources(l Limits) *cgroups.Resources {
 	if c.lacks["memory"] == "" {
 		r.Memory = l.MemoryBytes
 		if c.v2 || exists(filepath.Join(c.v1["memory"], memsw)) {
-			r.MemorySwap = l.MemoryBytes // of memory and swap together
+			r.MemorySwap = l.MemoryBytes // limit of the sum of memory and swap
 		}
 	}
 	if c.lacks["pids"] == "" && l.PIDs > 0 {
@@ -158,7 +158,7 @@ type Stats struct {
 func (c *Cgroup) Stats() (Stats, error) {
 	m, err := c.manager.Stats(&cgroups.StatsOptions{Controllers: cgroups.CPU | cgroups.Memory | cgroups.Pids})
 	if err != nil {
-		return Stats{}, fmt.Errorf("stats of cgroup %s: %w", c.path, err)
+		return Stats{}, fmt.Errorf("read the statistics of cgroup %s: %w", c.path, err)
 	}
 	s := Stats{
 		CPU:         time.Duration(m.CpuStats.CpuUsage.TotalUsage),
@@ -204,7 +204,7 @@ func (c *Cgroup) PIDs() ([]int, error) {
 	for _, dir := range c.dirs {
 		pids, err := cgroups.GetAllPids(dir)
 		if err != nil && !gone(err) {
-			return nil, fmt.Errorf("processes of cgroup %s: %w", c.path, err)
+			return nil, fmt.Errorf("list the processes of cgroup %s: %w", c.path, err)
 		}
 		all = append(all, pids...)
 	}

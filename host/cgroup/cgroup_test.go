@@ -140,7 +140,7 @@ func TestMemoryLimitKillsAndCounts(t *testing.T) {
 	if s.MemoryPeak < 16*meg || s.MemoryPeak > 33*meg {
 		t.Errorf("MemoryPeak = %d, want near the limit of 32 MB", s.MemoryPeak)
 	}
-	h.must(c.Set(cgroup.Limits{MemoryBytes: 400 * meg})) // and again with room
+	h.must(c.Set(cgroup.Limits{MemoryBytes: 400 * meg})) // the limit can be set again when there is room
 	_, wait = h.run(c.AddPID, "exec dd if=/dev/zero of=/dev/null bs=200M count=1 2>/dev/null")
 	if err := wait(); err != nil {
 		t.Errorf("200 MB under a limit of 400: %v", err)
@@ -189,8 +189,8 @@ func TestCPUSharesDivideCPUTime(t *testing.T) {
 		h.run(on(light), "while :; do :; done")
 		h.run(on(heavy), "while :; do :; done")
 	}
-	// Compare from when both use the CPU, and over a time that they, not the clock, spend on it: on
-	// a busy host the second tree may start late, and both may get little.
+	// Start to compare when both use the CPU, and measure CPU time instead of wall-clock time: on a
+	// busy host the second tree may start late, and both may get little CPU time.
 	used := func() (l, g time.Duration) { return h.stats(light).CPU, h.stats(heavy).CPU }
 	deadline := time.Now().Add(time.Minute)
 	fromLight, fromHeavy := used()
@@ -541,15 +541,15 @@ func BenchmarkFreezeThaw(b *testing.B) {
 
 func TestHoldIsExclusive(t *testing.T) {
 	h := newHost(t)
-	held, err := h.tree.Hold(t.Context())
+	held, err := h.tree.Lock(t.Context())
 	h.must(err)
-	if again, err := h.tree.Hold(t.Context()); !errors.Is(err, fault.Conflict) {
-		t.Fatalf("Hold of a held tree: %v, %v", again, err)
+	if again, err := h.tree.Lock(t.Context()); !errors.Is(err, fault.Conflict) {
+		t.Fatalf("Lock of a locked tree: %v, %v", again, err)
 	}
 	c, err := h.tree.Create("x", cgroup.Limits{})
 	h.must(err)
 	h.must(held.Close())
-	held, err = h.tree.Hold(t.Context()) // with jails in it
+	held, err = h.tree.Lock(t.Context()) // with jails in it
 	h.must(err)
 	h.must(c.Destroy(t.Context()))
 	h.must(h.tree.Remove())
@@ -561,7 +561,7 @@ func TestHoldIsExclusive(t *testing.T) {
 	for range 8 {
 		wg.Go(func() {
 			for range 200 {
-				held, err := h.tree.Hold(t.Context())
+				held, err := h.tree.Lock(t.Context())
 				if errors.Is(err, fault.Conflict) {
 					continue
 				}

@@ -14,8 +14,8 @@ import (
 	"glasshouse/fault"
 )
 
-// Change is Set for a cgroup with processes. It returns a fault.Conflict and changes nothing
-// if the memory limit is below the usage after reclaim. It never causes a process to be
+// Change is like Set, but for a cgroup with processes. It returns a fault.Conflict and changes
+// nothing if the memory limit is below the usage after reclaim. It never causes a process to be
 // killed.
 func (c *Cgroup) Change(l Limits) error {
 	if c.lacks["memory"] == "" && l.MemoryBytes > 0 {

@@ -95,7 +95,7 @@ func (c *Cgroup) MoveOut(pid int) error {
 func ownPaths() (map[string]string, error) {
 	b, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
-		return nil, fmt.Errorf("own cgroup: %w", err)
+		return nil, fmt.Errorf("read this process's cgroup: %w", err)
 	}
 	paths := map[string]string{}
 	for line := range strings.Lines(string(b)) {

@@ -30,7 +30,7 @@ func (c *Cgroup) Events() (Events, error) {
 		return Events{}, nil
 	}
 	if err != nil {
-		return Events{}, fmt.Errorf("events of cgroup %s: %w", c.path, err)
+		return Events{}, fmt.Errorf("read the events of cgroup %s: %w", c.path, err)
 	}
 	return parseEvents(string(b)), nil
 }
@@ -101,7 +101,7 @@ func (c *Cgroup) Freeze(ctx context.Context) error {
 		return err
 	}
 	if err := c.write("cgroup.freeze", "1"); err != nil {
-		return fmt.Errorf("freeze: %w", err)
+		return fmt.Errorf("freeze the cgroup: %w", err)
 	}
 	if err := c.Wait(ctx, func(e Events) bool { return e.Frozen }); err != nil {
 		return errors.Join(fmt.Errorf("freeze cgroup %s: %w", c.path, err), c.write("cgroup.freeze", "0"))
@@ -118,7 +118,7 @@ func (c *Cgroup) Thaw(ctx context.Context) error {
 		return nil
 	}
 	if err := c.write("cgroup.freeze", "0"); err != nil {
-		return fmt.Errorf("thaw: %w", err)
+		return fmt.Errorf("thaw the cgroup: %w", err)
 	}
 	if err := c.Wait(ctx, func(e Events) bool { return !e.Frozen }); err != nil {
 		return fmt.Errorf("thaw cgroup %s: %w", c.path, err)
@@ -139,7 +139,7 @@ func (c *Cgroup) Frozen() (bool, error) {
 	}
 	state, err := c.manager.GetFreezerState()
 	if err != nil {
-		return false, fmt.Errorf("state of cgroup %s: %w", c.path, err)
+		return false, fmt.Errorf("read the state of cgroup %s: %w", c.path, err)
 	}
 	return state == cgroups.Frozen, nil
 }
@@ -170,7 +170,7 @@ func (c *Cgroup) strays() ([]int, error) {
 	}
 	in, err := cgroups.GetAllPids(c.unified)
 	if err != nil && !gone(err) {
-		return nil, fmt.Errorf("processes of cgroup %s: %w", c.path, err)
+		return nil, fmt.Errorf("list the processes of cgroup %s: %w", c.path, err)
 	}
 	all, err := c.PIDs()
 	return slices.DeleteFunc(all, func(pid int) bool { return slices.Contains(in, pid) }), err
@@ -190,7 +190,7 @@ func (c *Cgroup) gather(ctx context.Context) error {
 			}
 		}
 		if ctx.Err() != nil {
-			return fmt.Errorf("gather cgroup %s: %w", c.path, context.Cause(ctx))
+			return fmt.Errorf("move the processes into cgroup %s: %w", c.path, context.Cause(ctx))
 		}
 	}
 }

@@ -15,9 +15,9 @@ import (
 
 const delegateRemedy = "run the daemon as a systemd user service, or as a service with Delegate=yes, on a host whose controllers are in cgroup2"
 
-// Delegated is New for a daemon without root: the tree is in the cgroup v2 subtree delegated
-// to its user, as systemd does for users and for services with Delegate=yes. Without a
-// delegated subtree it returns fault.Unsupported.
+// Delegated is like New, but for a daemon without root. The tree is in the cgroup v2 subtree that
+// is delegated to its user. systemd delegates subtrees to users and to services with Delegate=yes.
+// Without a delegated subtree it returns fault.Unsupported.
 //
 // Limits can only be set below a cgroup without processes. If only the daemon's own cgroup is
 // delegated, its processes move to a child cgroup.
@@ -51,7 +51,7 @@ func Delegated(prefix string) (*Tree, error) {
 func ownPath() (string, error) {
 	b, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
-		return "", fmt.Errorf("own cgroup: %w", err)
+		return "", fmt.Errorf("read this process's cgroup: %w", err)
 	}
 	for line := range strings.Lines(string(b)) {
 		if path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::"); ok && filepath.IsAbs(path) && filepath.Clean(path) == path {
@@ -72,7 +72,7 @@ func delegatedBase(root, own string) (string, error) {
 		given = path
 		pids, err := cgroups.GetPids(filepath.Join(root, path))
 		if err != nil {
-			return "", fmt.Errorf("processes of cgroup %s: %w", path, err)
+			return "", fmt.Errorf("list the processes of cgroup %s: %w", path, err)
 		}
 		if len(pids) == 0 || path == "/" { // only the root may have processes and distribute controllers (cgroups(7), "no internal processes")
 			return path, nil

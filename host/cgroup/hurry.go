@@ -79,8 +79,8 @@ func (h *FastMoves) wanted(err error) bool {
 	return h.running
 }
 
-// stay returns a file and the data to write to it that move this process to its current
-// cgroup. Where threads may be in different cgroups it moves this thread.
+// stay returns a file and the data to write to it that move this process to its current cgroup. If
+// threads may be in different cgroups, only this thread is moved.
 func stay() (file string, who []byte, err error) {
 	paths, err := ownPaths()
 	if err != nil {

@@ -85,7 +85,7 @@ func (t *Tree) lockRecords(ctx context.Context) (unlock func(), err error) {
 			break
 		}
 		if time.Now().After(deadline) {
-			err = fault.Newf(fault.Unavailable, "cgroup.Hold", f.Name(), "another process has locked the cgroups for %v", recordTime)
+			err = fault.Newf(fault.Unavailable, "cgroup.Lock", f.Name(), "another process has locked the cgroups for %v", recordTime)
 			break
 		}
 		time.Sleep(5 * time.Millisecond)
@@ -94,10 +94,10 @@ func (t *Tree) lockRecords(ctx context.Context) (unlock func(), err error) {
 	return nil, fmt.Errorf("lock the records of cgroups: %w", err)
 }
 
-// Hold creates the tree and locks it until the result is closed, or returns a fault.Conflict if
-// another process holds it. Processes that share the host's cgroups share this lock, even if they
-// are in different containers. Only the holder of a tree may remove it.
-func (t *Tree) Hold(ctx context.Context) (*Lock, error) {
+// Lock creates the tree and locks it until the result is closed, or returns a fault.Conflict if
+// another process has locked it. Processes that share the host's cgroups share this lock, even if they
+// are in different containers. Only the process that has locked a tree may remove it.
+func (t *Tree) Lock(ctx context.Context) (*Lock, error) {
 	unlock, err := t.lockRecords(ctx)
 	if err != nil {
 		return nil, err
@@ -118,7 +118,7 @@ func (t *Tree) Hold(ctx context.Context) (*Lock, error) {
 		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 			f.Close()
 			if errors.Is(err, unix.EWOULDBLOCK) {
-				return nil, fault.Newf(fault.Conflict, "cgroup.Hold", dir, "another process holds it")
+				return nil, fault.Newf(fault.Conflict, "cgroup.Lock", dir, "another process has locked it")
 			}
 			return nil, fmt.Errorf("lock cgroup %s: %w", dir, err)
 		}

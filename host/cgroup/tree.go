@@ -117,7 +117,7 @@ func (t *Tree) findLacks() error {
 		// Documentation/admin-guide/cgroup-v2.rst), so the parent of the tree decides.
 		b, err := os.ReadFile(filepath.Join(t.unified, filepath.Dir(t.prefix), "cgroup.controllers"))
 		if err != nil {
-			return fmt.Errorf("cgroup controllers: %w", err)
+			return fmt.Errorf("read the cgroup controllers: %w", err)
 		}
 		names := strings.Fields(string(b))
 		have = func(controller string) bool { return slices.Contains(names, controller) }

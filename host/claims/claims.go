@@ -50,10 +50,10 @@ func (r Range) overlaps(o Range) bool {
 // Config describes the daemon that claims.
 type Config struct {
 	Tree    *cgroup.Tree
-	Name    string       // of Tree, which is kept in the file "cgroup" of Data
+	Name    string       // name of Tree; stored in the file "cgroup" of Data
 	Data    string       // its data directory
-	FirstID uint32       // claim ids from here; 0 claims blocks that no daemon has
-	Transit netip.Prefix // of the transit addresses of its jails
+	FirstID uint32       // first id to claim; 0 claims any free blocks
+	Transit netip.Prefix // range of the transit addresses of its jails
 }
 
 // A claim is a record.
@@ -82,7 +82,7 @@ type Claims struct {
 // fault.Conflict that names the other daemon if another daemon uses the same tree of cgroups or
 // transit addresses in the same range.
 func Open(ctx context.Context, cfg Config) (*Claims, error) {
-	held, err := cfg.Tree.Hold(ctx)
+	held, err := cfg.Tree.Lock(ctx)
 	if errors.Is(err, fault.Conflict) {
 		return nil, copied(cfg, err)
 	}

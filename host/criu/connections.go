@@ -17,18 +17,17 @@ import (
 	"glasshouse/host/netns"
 )
 
-// Connections are the external TCP connections of a jail whose processes were restored to
-// replace frozen old processes (a rewind). The program knows how much it has read and written.
-// The kernel knows the rest: received data that was not read, sent data that was not
-// acknowledged, the window of the peer. If the program has neither read nor written since the
-// checkpoint, the restored program can continue with the current kernel state of the
-// connection. Otherwise the connection is lost.
+// Connections are the external TCP connections of a jail whose processes were restored to replace
+// frozen old processes (a rewind). The program has the state of its reads and writes. The kernel
+// has the rest: received data that was not read, sent data that was not acknowledged, the window of
+// the peer. If the program has neither read nor written since the checkpoint, the restored program
+// can continue with the current kernel state of the connection. Otherwise the connection is lost.
 //
-// So Connections copies the state of the old jail's socket to the new one while the network
-// link of the jail is down.
+// So Connections copies the state of the old jail's socket to the new one while the network link of
+// the jail is down.
 type Connections struct {
-	streams []*stream // of the new processes, with the state of the checkpoint
-	taken   []*stream // of the old processes, with the current state, in repair mode
+	streams []*stream // sockets of the new processes, with the state of the checkpoint
+	taken   []*stream // sockets of the old processes, with the current state, in repair mode
 	made    []*stream // created here: no new process has them
 	keep    []*stream // subset of streams: connections that continue
 	abort   []*stream // subset of streams and made: the peer gets a reset
@@ -327,7 +326,7 @@ func readQueue(fd, which int, length uint) (seq, n *uint32, b []byte, err error)
 			return nil, nil, nil, err
 		}
 		if got != size {
-			return nil, nil, nil, fmt.Errorf("%d bytes of %d", got, size)
+			return nil, nil, nil, fmt.Errorf("read %d bytes of %d", got, size)
 		}
 	}
 	return ptr(uint32(at)), ptr(uint32(size)), b, nil

@@ -51,7 +51,7 @@ func CopyImages(from, to string, who Identity) error {
 			err = os.Link(src, dst)
 		}
 		if err != nil {
-			return fmt.Errorf("images %s: %w", from, err)
+			return fmt.Errorf("read the images in %s: %w", from, err)
 		}
 	}
 	return nil

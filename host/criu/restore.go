@@ -12,7 +12,7 @@ import (
 
 // A Restore describes which images to restore and where.
 type Restore struct {
-	Dir      string            // of the images
+	Dir      string            // directory of the images
 	Root     string            // the root of their mount namespace, a mount on the host
 	External map[string]string // external mounts: mount point in the jail to mount on the host
 	Netns    string            // path of their network namespace
@@ -27,7 +27,7 @@ type Restore struct {
 	// the jail.
 	CloseConnections bool
 
-	// KeepConnections, if not nil, receives the connections that lead out of the jail. They are not yet
+	// KeepConnections, if not nil, receives the external connections of the jail, which are not yet
 	// connected.
 	KeepConnections *Connections
 }

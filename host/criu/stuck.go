@@ -19,7 +19,7 @@ import (
 // only, and the kernel reports its exit only after the tracer has waited for the other threads
 // (wait(2), ptrace(2)).
 type StuckWatcher struct {
-	pid    int       // of CRIU
+	pid    int       // PID of CRIU
 	zombie int       // the zombie that CRIU waits for; 0 if none
 	since  time.Time // when it was first seen
 }
@@ -104,5 +104,5 @@ func (w *worker) killIfStuck() {
 
 // errStuck returns the error of a Dump whose worker was stuck.
 func errStuck() error {
-	return &fault.Error{Op: "criu.Dump", Kind: fault.Unavailable, Err: errors.New("a process of the jail was killed during the dump"), Remedy: "try again"}
+	return &fault.Error{Op: "criu.Dump", Kind: fault.Unavailable, Err: errors.New("a process of the jail was killed during the dump"), Remedy: "retry"}
 }

@@ -42,7 +42,7 @@ type stream struct {
 	state *tcp_stream.TcpStreamEntry
 	recv  []byte // arrived and not read
 	send  []byte // written and not acknowledged
-	pid   int    // of a process that has it, in its pid namespace
+	pid   int    // pid of a process that has it open, in its pid namespace
 	fd    int    // descriptor number in that process
 	sock  int    // our duplicate, or -1
 	reuse int    // its SO_REUSEADDR
@@ -58,13 +58,12 @@ func reconnect(dir string, cg *cgroup.Cgroup, outward bool, keep *Connections) e
 	}
 	streams, err := readStreams(dir)
 	if err != nil {
-		return fmt.Errorf("connections: %w", err)
+		return fmt.Errorf("restore connections: %w", err)
 	}
 	pids, err := hostPIDs(cg)
 	if err != nil {
 		return err
 	}
-	// Restore the addresses of both ends before either sends anything.
 	defer func() { closeSockets(streams) }()
 	for _, s := range streams {
 		if !s.internal() && !outward {
@@ -72,7 +71,7 @@ func reconnect(dir string, cg *cgroup.Cgroup, outward bool, keep *Connections) e
 		}
 		s.sock, err = s.dupSocket(pids)
 		if err != nil {
-			return fmt.Errorf("connection of process %d: %w", s.pid, err)
+			return fmt.Errorf("restore a connection of process %d: %w", s.pid, err)
 		}
 	}
 	var inward, out []*stream
@@ -91,10 +90,11 @@ func reconnect(dir string, cg *cgroup.Cgroup, outward bool, keep *Connections) e
 			_ = s.restoreAddr() // on failure it stays closed
 		}
 	}
+	// Restore the addresses of both ends before either sends anything.
 	for _, step := range []func(*stream) error{(*stream).restoreAddr, (*stream).restoreQueues, (*stream).resume} {
 		for _, s := range inward {
 			if err := step(s); err != nil {
-				return fmt.Errorf("connection %s to %s: %w", s.source(), s.destination(), err)
+				return fmt.Errorf("restore the connection from %s to %s: %w", s.source(), s.destination(), err)
 			}
 		}
 	}
@@ -111,7 +111,7 @@ func closeSockets(streams []*stream) {
 	}
 }
 
-// readStreams returns the established connections, each with one process that has it.
+// readStreams returns the established connections, each with one process that has it open.
 func readStreams(dir string) ([]*stream, error) {
 	open := map[uint32]*stream{} // by file id
 	err := eachRecord(filepath.Join(dir, "files.img"), func(b []byte) error {
@@ -344,7 +344,7 @@ func (s *stream) options(fd int) error {
 		opts = append(opts, option{timestamps, 0})
 	}
 	if err := setsockopt(fd, unix.TCP_REPAIR_OPTIONS, unsafe.Pointer(&opts[0]), unsafe.Sizeof(opts[0])*uintptr(len(opts))); err != nil {
-		return fmt.Errorf("options: %w", err)
+		return fmt.Errorf("set socket options: %w", err)
 	}
 	if mask&optTimestamps != 0 {
 		return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_TIMESTAMP, int(int32(s.state.GetTimestamp())))
@@ -365,14 +365,14 @@ func (s *stream) restoreQueues() error {
 	fd := s.sock
 	sent := len(s.send) - int(s.state.GetUnsqLen())
 	if err := errors.Join(enqueue(fd, recvQueue, s.recv), enqueue(fd, sendQueue, s.send[:sent])); err != nil {
-		return fmt.Errorf("queues: %w", err)
+		return fmt.Errorf("restore socket queues: %w", err)
 	}
 	window := [5]uint32{s.state.GetSndWl1(), s.state.GetSndWnd(), s.state.GetMaxWindow(), s.state.GetRcvWnd(), s.state.GetRcvWup()}
 	if s.state.RcvWup == nil {
 		return nil
 	}
 	if err := setsockopt(fd, unix.TCP_REPAIR_WINDOW, unsafe.Pointer(&window), unsafe.Sizeof(window)); err != nil {
-		return fmt.Errorf("window: %w", err)
+		return fmt.Errorf("restore the TCP window: %w", err)
 	}
 	return nil
 }

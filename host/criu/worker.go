@@ -21,7 +21,7 @@ import (
 	"glasshouse/internal/thread"
 )
 
-// A workerConfig says where and how a worker is started.
+// A workerConfig specifies where and how a worker is started.
 type workerConfig struct {
 	netns  string         // path of the network namespace
 	cgroup *cgroup.Cgroup // started in, as the root of its cgroup namespace; nil: the daemon's
@@ -161,7 +161,7 @@ type worker struct {
 	cmd       *exec.Cmd
 	sock      *os.File
 	exited    chan struct{} // closed when the process has exited
-	err       error         // of cmd.Wait; valid after exited is closed
+	err       error         // error of cmd.Wait; valid after exited is closed
 	continuer *continuer    // answers its seccomp notifications, or nil
 	stuck     atomic.Bool   // it was killed because it was stuck
 }

@@ -123,7 +123,7 @@ func Thaw(mountpoint string) error {
 	}
 	dir, err := os.Open(mountpoint)
 	if err != nil {
-		return fmt.Errorf("thaw: %w", err)
+		return fmt.Errorf("thaw the volume: %w", err)
 	}
 	defer dir.Close()
 	return thaw(dir)
@@ -171,7 +171,7 @@ func CanClone(dir string) bool {
 	return err == nil
 }
 
-var clones sync.Map // which filesystems share blocks: device number to bool
+var clones sync.Map // whether a filesystem can share blocks, by device number
 
 func tryClone(dir string) error {
 	var f [2]*os.File

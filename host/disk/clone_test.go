@@ -157,7 +157,7 @@ func TestCloneUnsupportedWithoutBlockSharing(t *testing.T) {
 	}
 }
 
-// State of a volume after a daemon was killed during a clone.
+// This is the state of a volume after a daemon was killed during a clone.
 func TestThawFrozenVolume(t *testing.T) {
 	h := newHost(t)
 	mnt := h.volume("v", 16)

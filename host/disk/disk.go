@@ -55,7 +55,7 @@ const (
 // removed.
 func Make(ctx context.Context, img, mountpoint string, mb int64, templates string) error {
 	if mb < MinMB {
-		return fault.Newf(fault.Invalid, "disk.Make", img, "a volume of %d MiB is under the minimum of %d", mb, MinMB)
+		return fault.Newf(fault.Invalid, "disk.Make", img, "a volume of %d MiB is below the minimum of %d", mb, MinMB)
 	}
 	made := false
 	if _, err := os.Lstat(img); errors.Is(err, fs.ErrNotExist) {
@@ -198,14 +198,14 @@ func sameFile(a, b string) bool {
 func Usage(mountpoint string) (used, total int64, err error) {
 	on, err := mounted(mountpoint)
 	if err != nil {
-		return 0, 0, fmt.Errorf("usage of %s: %w", mountpoint, err)
+		return 0, 0, fmt.Errorf("read the usage of %s: %w", mountpoint, err)
 	}
 	if on.device == "" {
 		return 0, 0, fault.Newf(fault.NotFound, "disk.Usage", mountpoint, "no volume is mounted")
 	}
 	var st unix.Statfs_t
 	if err := unix.Statfs(mountpoint, &st); err != nil {
-		return 0, 0, fmt.Errorf("usage of %s: %w", mountpoint, err)
+		return 0, 0, fmt.Errorf("read the usage of %s: %w", mountpoint, err)
 	}
 	held := int64(st.Bfree-st.Bavail) * st.Bsize // reserved by ext4 for metadata
 	used = int64(st.Blocks-st.Bfree)*st.Bsize - fresh

@@ -50,8 +50,8 @@ func Grow(img, mountpoint string, mb int64) error {
 	return nil
 }
 
-// slack is the number of blocks at its end that a volume may leave unused: ext4 omits a last
-// block group with little more room than its own tables need, 1024 blocks.
+// slack is the number of blocks that a volume may leave unused at its end. ext4 omits the last
+// block group if it has little more room than its own tables need, which is 1024 blocks.
 const slack = 2048
 
 // growth reports whether the volume in img is smaller than mb megabytes, and returns the

@@ -24,7 +24,7 @@ const (
 
 	block   = 4096
 	perNode = 8192      // bytes of volume for each inode: 131 072 files in a gigabyte
-	fresh   = 5 * block // what a new filesystem holds: its root and lost+found
+	fresh   = 5 * block // bytes used in a new filesystem, by its root directory and lost+found
 )
 
 // imageSize returns the size in bytes of an image for mb megabytes of files. It adds ext4's

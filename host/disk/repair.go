@@ -42,7 +42,7 @@ func Failed(img string) (bool, error) {
 	}
 	defer loop.Close()
 	count, err := os.ReadFile(filepath.Join("/sys/fs/ext4", filepath.Base(loop.Name()), "errors_count"))
-	if errors.Is(err, os.ErrNotExist) { // not mounted, or not yet
+	if errors.Is(err, os.ErrNotExist) { // the volume is not mounted, or not yet
 		return false, nil
 	}
 	return err == nil && strings.TrimSpace(string(count)) != "0", err
@@ -69,7 +69,7 @@ func repair(loop *os.File, img string) error {
 		err = nil
 	}
 	if err != nil {
-		return fmt.Errorf("repair: e2fsck: %w: %s", err, bytes.TrimSpace(out))
+		return fmt.Errorf("repair the volume with e2fsck: %w: %s", err, bytes.TrimSpace(out))
 	}
 	return nil
 }

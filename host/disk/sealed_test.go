@@ -154,7 +154,7 @@ func TestSealedDeviceIsFoundWithoutMount(t *testing.T) {
 		t.Errorf("loop devices = %v, want the one", left)
 	}
 
-	// Another program, or the next daemon, does not know the device of the image.
+	// Another program, or the next daemon, has no record of the image's device.
 	disk.ForgetDevices()
 	h.show(img, "third")
 	if left, _ := disk.Leftovers(h.dir); len(left) != 1 {

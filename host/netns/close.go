@@ -67,7 +67,7 @@ func AllowNonlocalBind(path string) error {
 	return Do(path, func() error { return sysctl("net/ipv4/ip_nonlocal_bind", "1") })
 }
 
-const tcpEstablished, tcpListen = 1, 10 // of linux/tcp_states.h
+const tcpEstablished, tcpListen = 1, 10 // values from net/tcp_states.h
 
 // inward reports whether both ends of a connection are in the jail.
 func inward(s *netlink.Socket) bool {

@@ -102,7 +102,7 @@ func (n *Net) setUpGate() error {
 	}
 	addr := &net.IPNet{IP: Gateway.AsSlice(), Mask: net.CIDRMask(30, 32)}
 	if err := netlink.AddrAdd(link, &netlink.Addr{IPNet: addr}); err != nil {
-		return fmt.Errorf("address of the gate: %w", err)
+		return fmt.Errorf("set the address of the gate: %w", err)
 	}
 	if err := netlink.LinkSetUp(link); err != nil {
 		return fmt.Errorf("link of the gate up: %w", err)
@@ -128,7 +128,7 @@ func farEnd(name, path string) (link netlink.Link, err error) {
 func shut(more func(*nftables.Conn, *nftables.Table)) error {
 	c, err := nftables.New()
 	if err != nil {
-		return fmt.Errorf("nftables: %w", err)
+		return fmt.Errorf("apply the nftables rules of the gate: %w", err)
 	}
 	t := c.AddTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: tableName})
 	drop := nftables.ChainPolicyDrop

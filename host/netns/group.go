@@ -110,7 +110,7 @@ func setUpGroup(path string, pool netip.Prefix) error {
 		return err
 	}
 	if err := netlink.AddrAdd(link, &netlink.Addr{IPNet: host(Gateway)}); err != nil {
-		return fmt.Errorf("address of bridge: %w", err)
+		return fmt.Errorf("set the address of the bridge: %w", err)
 	}
 	if err := netlink.LinkSetUp(link); err != nil { // an up link marks a group that is complete, but for its route
 		return fmt.Errorf("set bridge up: %w", err)
@@ -122,7 +122,7 @@ func setUpGroup(path string, pool netip.Prefix) error {
 func routeToGroup(bridge netlink.Link, pool netip.Prefix) error {
 	route := &netlink.Route{LinkIndex: bridge.Attrs().Index, Dst: network(pool), Scope: netlink.SCOPE_LINK}
 	if err := netlink.RouteReplace(route); err != nil {
-		return fmt.Errorf("route to the group: %w", err)
+		return fmt.Errorf("add the route to the group: %w", err)
 	}
 	return nil
 }
@@ -166,13 +166,13 @@ func (n *Net) memberLink(pool netip.Prefix, direct bool) error {
 	}
 	index := link.Attrs().Index
 	if err := netlink.RouteAdd(&netlink.Route{LinkIndex: index, Dst: network(pool), Scope: netlink.SCOPE_LINK}); err != nil {
-		return fmt.Errorf("route to the group: %w", err)
+		return fmt.Errorf("add the route to the group: %w", err)
 	}
 	if direct {
 		return nil
 	}
 	if err := netlink.AddrAdd(link, &netlink.Addr{IPNet: host(n.Transit)}); err != nil {
-		return fmt.Errorf("address in the group: %w", err)
+		return fmt.Errorf("set the address in the group: %w", err)
 	}
 	return nil
 }

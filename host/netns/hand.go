@@ -23,7 +23,7 @@ const (
 	nobody = "nobody0" // the other end of a placeholder link
 )
 
-// standIn creates a placeholder link that leads nowhere, with the addresses, routes and rules
+// standIn creates a placeholder link without a peer network, with the addresses, routes and rules
 // of the namespace, so that sockets can use them.
 func (n *Net) standIn(o Options) error {
 	return Do(n.Path, func() error {
@@ -201,7 +201,7 @@ func RepairLink(ctx context.Context, name string, o Options) (mended bool, err e
 func dropRules() error {
 	c, err := nftables.New()
 	if err != nil {
-		return fmt.Errorf("nftables: %w", err)
+		return fmt.Errorf("apply nftables rules: %w", err)
 	}
 	t := c.AddTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: tableName}) // so that the deletion does not fail
 	c.DelTable(t)

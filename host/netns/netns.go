@@ -1,30 +1,30 @@
-// Package netns gives a jail its own network: a named network namespace that belongs to the
-// host, so that root in the jail has no capabilities over it, and a veth link if the jail may
-// reach anything.
+// Package netns gives a jail its own network: a named network namespace that belongs to the host,
+// so that root in the jail has no capabilities over it, and a veth link if the jail may reach any
+// address.
 //
-// Every jail with a link sees the same small network: itself at 10.0.0.2 on eth0 and the
-// gateway at 10.0.0.1. The other end of the link determines what the jail can reach.
+// Every jail with a link sees the same small network: itself at 10.0.0.2 on eth0 and the gateway at
+// 10.0.0.1. The other end of the link determines what the jail can reach.
 //
 // In a Full network the other end is on the host. Inside the namespace the source of outgoing
-// packets is translated to the jail's transit address, one of a pool on this host, and on the
-// host to the host's own address. Replies are translated back. All other incoming packets are
-// dropped. The host's end of the link has no address.
+// packets is translated to the jail's transit address, one of a pool on this host, and on the host
+// to the host's own address. Replies are translated back. All other incoming packets are dropped.
+// The host's end of the link has no address.
 //
 //	jail: 10.0.0.2 ──snat──▶ 100.64.0.7 ═ veth ═▶ host ──masquerade──▶ outside
 //
-// In a Gated network the other end is in a second namespace, the gate, which has no routes and
-// no forwarding, only sockets of the daemon. Every TCP connection to any address is redirected
-// to the daemon's socket on ProxyPort or AllPort, every DNS query to the one on port 53, and
-// all other packets are rejected.
+// In a Gated network the other end is in a second namespace, the gate, which has no routes and no
+// forwarding, only sockets of the daemon. Every TCP connection to any address is redirected to the
+// daemon's socket on ProxyPort or AllPort, every DNS query to the one on port 53, and all other
+// packets are rejected.
 //
-//	jail: 10.0.0.2 ═ veth ═▶ gate 10.0.0.1: the daemon's sockets, and nothing behind
+//	jail: 10.0.0.2 ═ veth ═▶ gate 10.0.0.1: only the daemon's sockets
 //
-// In a Grouped network the other end is connected to a bridge in a namespace of the group.
-// Members reach each other at their transit addresses, and the daemon as DNS server.
+// In a Grouped network the other end is connected to a bridge in a namespace of the group. Members
+// reach each other at their transit addresses, and the daemon as DNS server.
 //
-// One nftables table on the host, named glasshouse, masquerades packets of jails and rejects
-// their packets to the host itself, to other jails, and to link-local addresses, which include
-// the metadata services of clouds. Links have no IPv6.
+// One nftables table on the host, named glasshouse, masquerades packets of jails and rejects their
+// packets to the host itself, to other jails, and to link-local addresses, which include the
+// metadata services of clouds. Links have no IPv6.
 //
 // The package keeps no state: a network is found by its name and its path. Paths and links are
 // those of the process's own namespaces.
@@ -58,13 +58,13 @@ type Options struct {
 	Path string // path at which the namespace is bound; this package creates the file
 
 	Reach  Reach
-	Group  string       // of Grouped: path at which the group's namespace is bound
+	Group  string       // for Grouped: path at which the group's namespace is bound
 	Direct bool         // for gVisor, which moves the address to its own network stack: eth0 has the transit address itself
 	Index  int          // index of the jail's address in the pool; must be unique
 	Pool   netip.Prefix // zero means Pool
 
 	// Await makes the namespace wait for the link of the given name from Pull and Plug, which
-	// another namespace still has. Until then it has a placeholder link.
+	// another namespace still has. Until then the namespace has a placeholder link.
 	Await bool
 
 	// At is the path of the network that owns the link, if that is another one. Default: Path.
@@ -105,8 +105,8 @@ type Net struct {
 	Name          string
 	Path          string
 	Link          string     // the host's end of the link, or ""
-	Transit       netip.Addr // of Full and Grouped
-	EndpointNetns string     // of Gated and Grouped: the namespace in which the daemon listens, at Gateway
+	Transit       netip.Addr // for Full and Grouped
+	EndpointNetns string     // for Gated and Grouped: the namespace in which the daemon listens, at Gateway
 
 	at string // path after which resources of the link are named
 }
@@ -237,7 +237,7 @@ func loopback() error {
 		return fmt.Errorf("find loopback: %w", err)
 	}
 	if err := netlink.LinkSetUp(lo); err != nil {
-		return fmt.Errorf("loopback up: %w", err)
+		return fmt.Errorf("bring up the loopback interface: %w", err)
 	}
 	return errors.Join(
 		sysctl("net/ipv4/ip_unprivileged_port_start", "0"),

@@ -388,7 +388,7 @@ func TestCleanIncompleteNetworks(t *testing.T) {
 
 	// The file exists, but the namespace does not.
 	w.must(os.WriteFile(w.path("a"), nil, 0o444))
-	w.jail("a", netns.Options{Reach: netns.Full}) // and the name is free
+	w.jail("a", netns.Options{Reach: netns.Full}) // afterwards the name is free
 	w.must(os.WriteFile(w.path("b"), nil, 0o444))
 	w.must(netns.Clean("b", w.path("b")))
 
@@ -402,7 +402,7 @@ func TestCleanIncompleteNetworks(t *testing.T) {
 	}
 	w.must(netns.Clean(names[1], w.path("c")))
 
-	// Everything twice, also while a process is in the namespace.
+	// Everything twice, even while a process is in the namespace.
 	n := w.jail("d", netns.Options{Reach: netns.Full, Index: 1})
 	var cmd *exec.Cmd
 	w.must(netns.Do(n.Path, func() error {

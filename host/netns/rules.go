@@ -33,7 +33,7 @@ func ensureRules() error {
 	}
 	c, err := nftables.New()
 	if err != nil {
-		return fmt.Errorf("nftables: %w", err)
+		return fmt.Errorf("change nftables rules: %w", err)
 	}
 	t := hostTable()
 	c.AddTable(t) // so that the deletion does not fail
@@ -121,7 +121,7 @@ func EnsureRules() error {
 func Obstacles() ([]string, error) {
 	c, err := nftables.New()
 	if err != nil {
-		return nil, fmt.Errorf("nftables: %w", err)
+		return nil, fmt.Errorf("change nftables rules: %w", err)
 	}
 	chains, err := c.ListChains()
 	if err != nil {
@@ -154,7 +154,7 @@ func Release() error {
 	}
 	c, err := nftables.New()
 	if err != nil {
-		return fmt.Errorf("nftables: %w", err)
+		return fmt.Errorf("change nftables rules: %w", err)
 	}
 	c.DelTable(hostTable())
 	if err := c.Flush(); err != nil && !errors.Is(err, unix.ENOENT) {
@@ -168,7 +168,7 @@ func Release() error {
 func translate(transit netip.Addr) error {
 	c, err := nftables.New()
 	if err != nil {
-		return fmt.Errorf("nftables: %w", err)
+		return fmt.Errorf("change nftables rules: %w", err)
 	}
 	t := c.AddTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: tableName})
 	post := c.AddChain(&nftables.Chain{Name: "postrouting", Table: t, Hooknum: nftables.ChainHookPostrouting,
@@ -190,7 +190,7 @@ func translate(transit netip.Addr) error {
 func accept(transit netip.Addr) error {
 	c, err := nftables.New()
 	if err != nil {
-		return fmt.Errorf("nftables: %w", err)
+		return fmt.Errorf("change nftables rules: %w", err)
 	}
 	t := c.AddTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: tableName})
 	pre := c.AddChain(&nftables.Chain{Name: "prerouting", Table: t, Hooknum: nftables.ChainHookPrerouting,

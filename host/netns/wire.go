@@ -244,7 +244,7 @@ func (n *Net) setUpLink(direct bool) error {
 		addr = host(n.Transit)
 	}
 	if err := netlink.AddrAdd(link, &netlink.Addr{IPNet: addr}); err != nil {
-		return fmt.Errorf("address of %s: %w", inside, err)
+		return fmt.Errorf("set the address of %s: %w", inside, err)
 	}
 	if err := netlink.LinkSetUp(link); err != nil {
 		return fmt.Errorf("link %s up: %w", inside, err)
@@ -255,11 +255,11 @@ func (n *Net) setUpLink(direct bool) error {
 	index := link.Attrs().Index
 	if direct { // the gateway is not on a connected network
 		if err := netlink.RouteAdd(&netlink.Route{LinkIndex: index, Dst: host(Gateway), Scope: netlink.SCOPE_LINK}); err != nil {
-			return fmt.Errorf("route to the gateway: %w", err)
+			return fmt.Errorf("add the route to the gateway: %w", err)
 		}
 	}
 	if err := netlink.RouteAdd(&netlink.Route{LinkIndex: index, Gw: Gateway.AsSlice()}); err != nil {
-		return fmt.Errorf("default route: %w", err)
+		return fmt.Errorf("add the default route: %w", err)
 	}
 	return nil
 }
@@ -283,7 +283,7 @@ func neighbour(link netlink.Link, addr netip.Addr, mac net.HardwareAddr) error {
 		State: netlink.NUD_PERMANENT, Family: netlink.FAMILY_V4,
 	})
 	if err != nil {
-		return fmt.Errorf("neighbour %s: %w", addr, err)
+		return fmt.Errorf("add the neighbour entry for %s: %w", addr, err)
 	}
 	return nil
 }
@@ -324,7 +324,7 @@ func Counters(name, path string) (rx, tx int64, err error) {
 		return 0, 0, nil
 	}
 	if err != nil {
-		return 0, 0, fmt.Errorf("counters of %s: %w", name, err)
+		return 0, 0, fmt.Errorf("read the counters of %s: %w", name, err)
 	}
 	if s := link.Attrs().Statistics; s != nil && link.Attrs().Group == group {
 		rx, tx = int64(s.TxBytes), int64(s.RxBytes) // the far end sends what the jail receives

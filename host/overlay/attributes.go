@@ -32,7 +32,7 @@ func copyAttributes(to, from *os.File, name string, st *unix.Stat_t) error {
 		}
 	}
 	if err := copyXattrs(pathIn(to, name), pathIn(from, name)); err != nil {
-		return fmt.Errorf("attributes of %s: %w", name, err)
+		return fmt.Errorf("copy the attributes of %s: %w", name, err)
 	}
 	if err := unix.UtimesNanoAt(fd, name, []unix.Timespec{st.Atim, st.Mtim}, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return &fs.PathError{Op: "set times", Path: name, Err: err}

@@ -156,7 +156,7 @@ func MountsBelow(dir string) ([]string, error) {
 	}
 	infos, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
 	if err != nil {
-		return nil, fmt.Errorf("mounts below %s: %w", dir, err)
+		return nil, fmt.Errorf("list the mounts below %s: %w", dir, err)
 	}
 	var paths []string
 	for _, m := range infos {

@@ -20,10 +20,10 @@ type Change struct {
 	Path string      // absolute in the merged tree
 	Kind string      // added, modified, deleted, metadata, renamed
 	Type string      // file, dir, symlink, fifo, socket, char, block
-	Size int64       // of a file
+	Size int64       // size of a file
 	Mode fs.FileMode // permission bits with setuid, setgid, sticky
 
-	From string   // of a renamed file: its old path
+	From string   // old path of a renamed file
 	What []string // what differs, if both sides exist: content, mode, owner, times, xattrs
 
 	Diff   string // with DiffOptions.Text: the unified diff
@@ -141,7 +141,7 @@ func within(p, dir string) bool {
 // A finding is a change and the locations of its two sides.
 type finding struct {
 	Change
-	now, was *fileAt // nil if there is no such side
+	now, was *fileAt // nil if the file does not exist on that side
 }
 
 type differ struct {

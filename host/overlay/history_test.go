@@ -142,7 +142,7 @@ func TestFlattenIsEquivalent(t *testing.T) {
 		ok = same(t, "over another base", h.shows(flat, other), h.shows(append(layers, other)...)) && ok
 		ok = same(t, "over nothing", h.shows(flat), h.shows(layers...)) && ok
 
-		// Flatten some of the layers, and the result again with the others.
+		// Flatten some of the layers, and then the result together with the other layers.
 		from := h.rand.IntN(len(layers))
 		to := from + 1 + h.rand.IntN(len(layers)-from)
 		some := h.new()

@@ -158,7 +158,7 @@ func (f fileAt) read(n int64) ([]byte, error) {
 }
 
 // errMoving means that a file was replaced during the operation.
-var errMoving = errors.New("changed while it was read")
+var errMoving = errors.New("the file changed while it was read")
 
 // moving reports whether err results from a concurrent change.
 func moving(err error) bool {

@@ -61,7 +61,7 @@ type merger struct {
 type task struct {
 	at     *node
 	layers []int // the layers that contain it, topmost first
-	opaque bool  // it hides what lies below all layers
+	opaque bool  // the directory hides the files below all layers
 }
 
 type inode struct {
@@ -192,7 +192,7 @@ func (m *merger) entries(t task, parts []part, to *os.File) error {
 	return nil
 }
 
-// entry creates one merged entry. The first part has it.
+// entry creates one merged entry. The first of parts contains an entry of that name.
 func (m *merger) entry(t task, parts []part, to *os.File, name string) error {
 	var st unix.Stat_t
 	if err := parts[0].stat(name, &st); err != nil {

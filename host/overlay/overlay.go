@@ -115,7 +115,7 @@ func writable(dst string) error {
 // names need no escaping.
 type layers struct {
 	lower       []*os.File
-	upper, work *os.File // nil if there are none
+	upper, work *os.File // nil if the overlay is read-only
 }
 
 func openLayers(lower []string, upper, work string) (*layers, error) {

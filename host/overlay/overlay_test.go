@@ -447,7 +447,7 @@ func TestKilledWhileMappingIDs(t *testing.T) {
 			t.Fatalf("the victim exited by itself: %v", err)
 		}
 	}
-	// Other tests on this host may briefly create such processes, too.
+	// Other tests on this host may also create such processes briefly.
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		if len(idmappers(t)) == 0 {
 			return

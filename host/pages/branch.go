@@ -125,7 +125,7 @@ func (b *branch) receiveAll() error {
 	}
 }
 
-// receiveFile receives a descriptor, which comes with one byte.
+// receiveFile receives a descriptor, which is sent with one byte of data.
 func receiveFile(conn *net.UnixConn) (*os.File, error) {
 	oob := make([]byte, unix.CmsgSpace(4))
 	n, oobn, _, _, err := conn.ReadMsgUnix(make([]byte, 1), oob)
@@ -222,7 +222,7 @@ func (b *branch) look() {
 	b.mu.Lock()
 	complete := b.complete
 	b.mu.Unlock()
-	if !complete { // address spaces under construction have no final process yet
+	if !complete { // an address space under construction does not yet have its final process
 		return
 	}
 	for _, s := range b.now() {

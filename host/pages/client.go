@@ -88,8 +88,8 @@ type Client struct {
 	Sock string
 }
 
-// ErrNoServer means that no server listens on the socket: branches that still need memory have
-// lost it.
+// ErrNoServer means that no server listens on the socket: the memory that branches had not yet
+// loaded is lost.
 var ErrNoServer = errors.New("the page server has exited")
 
 // ErrUnknownBranch means that the server does not know the branch, so the branch needs no memory.
@@ -115,7 +115,7 @@ func (c Client) ask(ctx context.Context, q request) (conn net.Conn, r reply, err
 		err = json.NewDecoder(conn).Decode(&r)
 	}
 	switch {
-	case err != nil && ctx.Err() != nil: // a cancellation says nothing about the server
+	case err != nil && ctx.Err() != nil: // after a cancellation the state of the server is unknown
 		err = context.Cause(ctx)
 	case err != nil:
 		err = fmt.Errorf("%w: %w", ErrNoServer, err)

@@ -31,7 +31,7 @@ type Task struct {
 // A Run is a range of an address space whose pages are consecutive in the file.
 type Run struct {
 	Start, End uint64 // addresses, of whole pages
-	Off        int64  // of the first page, in the file
+	Off        int64  // offset of the first page in the file
 }
 
 // Encode returns m as bytes.
@@ -112,5 +112,5 @@ func (m Map) task(pid int) (Task, error) {
 			return t, nil
 		}
 	}
-	return Task{}, fmt.Errorf("process %d is not in the map", pid)
+	return Task{}, fmt.Errorf("process %d is not in the memory map", pid)
 }

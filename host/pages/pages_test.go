@@ -56,7 +56,7 @@ const (
 	events        = 1<<1 | 1<<2 | 1<<3 | 1<<6 // fork, remap, remove, unmap
 )
 
-// process plays a restored process: it maps memory, sends its userfaultfd to the restorer's
+// process simulates a restored process: it maps memory, sends its userfaultfd to the restorer's
 // socket in dir, and then executes commands from its input, each a word and a page number.
 func process(dir string) {
 	fail := func(err error) {
@@ -123,10 +123,10 @@ func process(dir string) {
 		case "unmap":
 			_, _, errno := unix.Syscall(unix.SYS_MUNMAP, uintptr(p), uintptr(page), 0)
 			fmt.Println(errno)
-		case "move": // to the end, over what was there
+		case "move": // moves the pages to the end and replaces the pages there
 			_, _, errno := unix.Syscall6(unix.SYS_MREMAP, uintptr(p), uintptr(page), uintptr(page), unix.MREMAP_MAYMOVE|unix.MREMAP_FIXED, uintptr(at)+uintptr((length-1)*page), 0)
 			fmt.Println(errno)
-		case "fork": // the child reads one page and says its number as its exit code
+		case "fork": // the child reads one page and returns the number in it as its exit code
 			pid, _, errno := unix.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
 			if pid == 0 {
 				unix.RawSyscall(unix.SYS_EXIT_GROUP, uintptr(*(*uint64)(p)&0xff), 0, 0)
@@ -134,7 +134,7 @@ func process(dir string) {
 			var status unix.WaitStatus
 			unix.Wait4(int(pid), &status, 0, nil)
 			fmt.Println(status.ExitStatus(), errno)
-		case "forks": // as many children, one after the other, that read all pages; says how many found others
+		case "forks": // forks so many children, one after the other, that read all pages; prints how many found wrong contents
 			wrong := 0
 			for range n {
 				pid, _, errno := unix.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)

@@ -21,7 +21,7 @@ func (rs runs) find(addr uint64) (Run, bool) {
 	return Run{}, false
 }
 
-// cut removes a range and returns what was missing in it.
+// cut removes a range and returns the missing runs in it.
 func (rs *runs) cut(start, end uint64) runs {
 	if start >= end {
 		return nil

@@ -67,7 +67,7 @@ func TestRunsMatchModel(t *testing.T) {
 	}
 }
 
-func FuzzAMapIsReadWhateverItSays(f *testing.F) {
+func FuzzDecodeAcceptsOnlyCanonicalMaps(f *testing.F) {
 	f.Add([]byte(nil))
 	f.Add(Map{}.Encode())
 	f.Add(Map{{PID: 1, File: "pages-1.img", Runs: []Run{{Start: 4096, End: 8192}, {Start: 8192, End: 16384, Off: 4096}}, Eager: []uint64{5000}}}.Encode())

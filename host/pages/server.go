@@ -17,7 +17,7 @@ import (
 // A Server loads the memory of the branches of one set of images.
 type Server struct {
 	socket *net.UnixListener
-	path   string        // of the socket
+	path   string        // path of the socket
 	wake   chan struct{} // capacity 1: a process may have exited
 
 	mu sync.Mutex
@@ -278,7 +278,7 @@ func (b *branch) await(conn *net.UnixConn, say func(reply, error)) {
 		b.mu.Unlock()
 		say(reply{}, err)
 	case <-left:
-		b.forgo() // also stops receive
+		b.forgo() // this also stops receive
 		b.socket.Close()
 		b.server.look()
 	}

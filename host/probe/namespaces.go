@@ -31,7 +31,7 @@ func kernel(context.Context, Host) (string, error) {
 	}
 	var major, minor int
 	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err != nil {
-		return "", fmt.Errorf("kernel release %q: %w", release, err)
+		return "", fmt.Errorf("parse kernel release %q: %w", release, err)
 	}
 	if major < 5 || major == 5 && minor < 19 {
 		return "", cannot("Linux "+release+" is older than 5.19, the first with overlays of idmapped layers", "use a newer kernel")

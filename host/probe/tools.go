@@ -168,7 +168,7 @@ func bubblewrap(ctx context.Context, h Host) (string, error) {
 	}
 	var major, minor int
 	if _, err := fmt.Sscanf(v, "%d.%d", &major, &minor); err != nil {
-		return "", fmt.Errorf("version %q of %s: %w", v, path, err)
+		return "", fmt.Errorf("parse version %q of %s: %w", v, path, err)
 	}
 	if major == 0 && minor < 7 { // the backend bwrap uses options of 0.7
 		return "", cannot("bubblewrap "+v+", "+path+", is too old: 0.7 is needed", "install bubblewrap 0.7 or newer")

@@ -35,7 +35,7 @@ type Process struct {
 	Env   []string
 	Cut   bool // argv, the environment or sockets are truncated
 
-	Sockets []Socket // of TCP and UDP
+	Sockets []Socket // TCP and UDP sockets
 }
 
 // Limits for one process and for all processes of one list. Processes beyond the total limit are
@@ -70,7 +70,7 @@ func List(pids []int, first int, cgroup string) ([]Process, error) {
 			continue
 		}
 		if err != nil {
-			return nil, fmt.Errorf("process %d: %w", pid, err)
+			return nil, fmt.Errorf("read process %d: %w", pid, err)
 		}
 		inside[pid] = p.PID
 		p.PPID = parent
@@ -78,7 +78,7 @@ func List(pids []int, first int, cgroup string) ([]Process, error) {
 	}
 	network, err := sockets(first, r.tables)
 	if err != nil && !gone(err) {
-		return nil, fmt.Errorf("sockets of process %d: %w", first, err)
+		return nil, fmt.Errorf("read the sockets of process %d: %w", first, err)
 	}
 	for i := range all {
 		all[i].PPID = inside[all[i].PPID]

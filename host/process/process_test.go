@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 	help()
 }
 
-// help is a process with a listener, a connection to itself, and a child.
+// help runs a process with a listener, a connection to itself, and a child.
 func help() {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -198,7 +198,7 @@ func TestParseTable(t *testing.T) {
 	}
 }
 
-func FuzzWhatProcSays(f *testing.F) {
+func FuzzParseProc(f *testing.F) {
 	f.Add([]byte("0: 0100007F:1F90 00000000:0000 0A 0:0 0:0 0 0 0 11 1"))
 	f.Add([]byte("NSpid:\t77\t3\t1\n"))
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -108,7 +108,7 @@ var tables = map[string]string{
 	"TCP": "tcp", "MPTCP": "tcp", "TCPv6": "tcp6", "MPTCPv6": "tcp6", "UDP": "udp", "UDPv6": "udp6",
 }
 
-// inodes returns the inodes of the TCP and UDP sockets that a process has open, and notes the
+// inodes returns the inodes of the TCP and UDP sockets that a process has open, and records the
 // tables that list them. The kernel walks the connections of the whole host to read a TCP table,
 // which takes milliseconds, and most jails have no TCP sockets.
 func (r *reading) inodes(dir *os.File) (all []uint64, cut bool, err error) {

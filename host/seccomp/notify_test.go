@@ -56,7 +56,7 @@ func TestNotifyFilter(t *testing.T) {
 		for _, tt := range tests {
 			nr, ok := f.table.SyscallNames[tt.call]
 			if !ok {
-				continue // of another architecture
+				continue // a call of another architecture
 			}
 			if got := f.answer(t, nr, tt.args...); got != tt.want {
 				t.Errorf("%s: %s(%#x) returns %#x, want %#x", arch, tt.call, tt.args, got, tt.want)

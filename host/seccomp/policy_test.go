@@ -80,7 +80,7 @@ func TestDangerousCallsAreDenied(t *testing.T) {
 		for _, name := range dangerous {
 			nr, ok := f.table.SyscallNames[name]
 			if !ok {
-				continue // of another architecture
+				continue // a call of another architecture
 			}
 			if got := f.answer(t, nr); got == allow {
 				t.Errorf("%s: %s is allowed", f.arch, name)

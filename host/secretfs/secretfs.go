@@ -35,14 +35,14 @@ const (
 
 	// MaxFiles and MaxSize limit the files.
 	MaxFiles = 128
-	MaxSize  = 64 << 10 // of one file
+	MaxSize  = 64 << 10 // bytes of one file
 )
 
 // A File is a secret file that only its owner can read.
 type File struct {
 	Name     string
 	Data     []byte // nil: an existing file of this name is kept
-	UID, GID uint32 // of the host
+	UID, GID uint32 // host ids
 }
 
 // A Namespace is the mount namespace of a process. The process is identified by pid and pidfd,
@@ -103,7 +103,7 @@ func (n Namespace) Hide() error {
 
 func check(files []File) error {
 	if len(files) > MaxFiles {
-		return fault.Newf(fault.TooLarge, "secretfs.Show", "", "%d files are over the maximum of %d", len(files), MaxFiles)
+		return fault.Newf(fault.TooLarge, "secretfs.Show", "", "%d files exceed the maximum of %d", len(files), MaxFiles)
 	}
 	seen := map[string]bool{}
 	for _, f := range files {
@@ -111,7 +111,7 @@ func check(files []File) error {
 			return fault.Newf(fault.Invalid, "secretfs.Show", "", "%.40q is not a valid file name, or is a duplicate", f.Name)
 		}
 		if len(f.Data) > MaxSize {
-			return fault.Newf(fault.TooLarge, "secretfs.Show", f.Name, "%d bytes are over the maximum of %d", len(f.Data), MaxSize)
+			return fault.Newf(fault.TooLarge, "secretfs.Show", f.Name, "%d bytes exceed the maximum of %d", len(f.Data), MaxSize)
 		}
 		seen[f.Name] = true
 	}
@@ -153,7 +153,7 @@ func (n Namespace) become() error {
 		return os.NewSyscallError("capget", err)
 	}
 	unix.SetfsgidRetGid(int(n.GID))
-	unix.SetfsuidRetUid(int(n.UID)) // and clears the file capabilities, which are set again below
+	unix.SetfsuidRetUid(int(n.UID)) // this also clears the file capabilities, which are set again below
 	// setfsuid(2) reports no errors. A call with -1 always fails and returns the current id.
 	if uid, _ := unix.SetfsuidRetUid(-1); uid != int(n.UID) {
 		return errors.New("cannot set the filesystem user id to the jail's root")
@@ -194,7 +194,7 @@ func open(dir int, name string) (int, error) {
 	})
 }
 
-var errMoved = fault.Newf(fault.Conflict, "secretfs", "", "the jail is moving directories meanwhile; try again")
+var errMoved = fault.Newf(fault.Conflict, "secretfs", "", "directories in the jail were moved concurrently; try again")
 
 // is reports whether name in dir is the root of the filesystem.
 func (p *location) is(dir int, name string) bool {

@@ -214,7 +214,7 @@ func TestInvalidFiles(t *testing.T) {
 func TestMaximumFiles(t *testing.T) {
 	g := newGuest(t)
 	files := make([]secretfs.File, secretfs.MaxFiles)
-	for round := range 2 { // and files can be replaced
+	for round := range 2 { // files can still be replaced
 		for i := range files {
 			files[i] = file("F"+strings.Repeat("x", i), strings.Repeat(string(rune('a'+round)), secretfs.MaxSize))
 		}

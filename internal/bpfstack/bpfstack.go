@@ -34,7 +34,7 @@ func Deepest(program asm.Instructions) (chain string, bytes int, err error) {
 			}
 		}
 		if from == "" {
-			return "", 0, fmt.Errorf("instruction %d is in no function", i)
+			return "", 0, fmt.Errorf("instruction %d does not belong to a function", i)
 		}
 		if ins.IsFunctionCall() || ins.IsLoadOfFunctionPointer() {
 			calls[from] = append(calls[from], ins.Reference())

@@ -2,11 +2,11 @@
 //
 //	ifhead BASE
 //
-// Changed are the lines of Go files that differ between the commit BASE and the working
-// tree. A moved file is compared with its old version. A head may define variables, as in
-// "if err := f(); err != nil" and "if v, ok := m[k]; ok", and may assign err. Another
-// assignment, an increment, a call whose result is not used, a send, and a receive that is
-// not a definition belong on a line before the if, where a reader looks for effects.
+// The changed lines are those lines of Go files that differ between the commit BASE and the working
+// tree. A moved file is compared with its old version. A head may define variables, as in "if err
+// := f(); err != nil" and "if v, ok := m[k]; ok", and may assign err. Another assignment, an
+// increment, a call whose result is not used, a send, and a receive that is not a definition belong
+// on a line before the if, where a reader looks for effects.
 package main
 
 import (

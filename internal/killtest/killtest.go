@@ -1,4 +1,4 @@
-// Package killtest runs a part of a test in a process of its own, so that the test can kill it.
+// Package killtest runs a part of a test in a separate process, so that the test can kill it.
 package killtest
 
 import (

@@ -40,7 +40,7 @@ type Call struct {
 	_    uint32
 	Nr   int32
 	Arch uint32
-	IP   uint64 // of the instruction after the call
+	IP   uint64 // address of the instruction after the call
 	Args [6]uint64
 }
 
@@ -75,7 +75,7 @@ func IsListener(link string) bool { return link == kind }
 func New(fd int) (*Listener, error) {
 	link, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
 	if err == nil && !IsListener(link) {
-		err = fmt.Errorf("a descriptor of %.40q, which is no listener", link)
+		err = fmt.Errorf("the descriptor refers to %.40q, which is not a listener", link)
 	}
 	if err == nil {
 		err = unix.SetNonblock(fd, true) // so that the runtime waits for it
@@ -106,7 +106,7 @@ func ListenerOf(pid int) (*Listener, error) {
 		}
 		return take(pid, fd)
 	}
-	return nil, fmt.Errorf("listener of process %d: %w", pid, os.ErrNotExist)
+	return nil, fmt.Errorf("find the listener of process %d: %w", pid, os.ErrNotExist)
 }
 
 func take(pid, fd int) (*Listener, error) {
@@ -215,8 +215,8 @@ func (l *Listener) Valid(id uint64) bool {
 	}) == nil
 }
 
-// Continue lets the kernel execute the system call. The kernel reads memory arguments again,
-// which may have changed (seccomp_unotify(2)).
+// Continue lets the kernel execute the system call. The kernel reads arguments in memory again, and
+// they may have changed (seccomp_unotify(2)).
 func (l *Listener) Continue(id uint64) error { return l.send(answer{id: id, flags: goesOn}) }
 
 // Refuse makes the call fail with errno.

@@ -35,7 +35,7 @@ func Run(argv []string) error {
 		return err
 	}
 	if n, err := unix.Read(asker, filter[:1]); err != nil || n != 1 {
-		return errors.New("the listener was not taken")
+		return errors.New("the parent did not receive the listener")
 	}
 	return os.NewSyscallError("execve", unix.Exec(argv[0], argv, os.Environ()))
 }

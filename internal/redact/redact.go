@@ -30,7 +30,7 @@ import (
 // A nil Mask replaces nothing. A Mask is safe for concurrent use.
 type Mask struct {
 	forms [256][][]byte   // by first byte, longest first
-	exact map[string]bool // values that consist of what a JSON number consists of
+	exact map[string]bool // values that contain only characters of JSON numbers
 	long  int             // length of the longest form
 }
 
@@ -184,7 +184,7 @@ func (m *Mask) find(b []byte) (spans [][2]int) {
 		for _, f := range m.forms[c] {
 			if bytes.HasPrefix(b[i:], f) {
 				spans = append(spans, [2]int{i, i + len(f)})
-				break // the others are shorter
+				break // all other values are shorter
 			}
 		}
 	}
@@ -278,7 +278,7 @@ func (k *masked) fill(want int) {
 	star(k.buf[:min(known, k.ready)])
 	k.stars = max(0, known-k.ready)
 	for _, s := range spans {
-		if s[0] < k.ready { // any other is found again, with what comes
+		if s[0] < k.ready { // any other match is found again together with the following data
 			star(k.buf[s[0]:min(s[1], k.ready)])
 			k.stars = max(k.stars, s[1]-k.ready)
 		}

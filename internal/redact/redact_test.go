@@ -40,7 +40,7 @@ func TestEncodingsOfASecretAreMasked(t *testing.T) {
 	}
 }
 
-func TestMaskOfNothing(t *testing.T) {
+func TestMaskOfEmptyValues(t *testing.T) {
 	if m := New("", ""); m != nil {
 		t.Errorf("New of empty values = %v, want nil", m)
 	}

@@ -20,7 +20,7 @@ type Pool[T any] struct {
 	timer *time.Timer // pending refill; nil: none
 	// +checklocks:mu
 	closed bool
-	making sync.WaitGroup // of the timer's goroutine
+	making sync.WaitGroup // waits for the timer's goroutine
 }
 
 // calm is the delay of the refill after a Take, so that it does not compete with the caller

@@ -1,9 +1,9 @@
 // Package text shortens text and makes untrusted text safe to show.
 //
-// Names of files, jails and programs, messages of agents and answers of servers are
-// chosen by others. Shown as they are they can move the cursor of a terminal, set its
-// title, reverse the direction of a line or hide part of it. Cut at an arbitrary byte
-// they stop being UTF-8. All packages use these functions instead of their own.
+// Names of files, jails and programs, messages of agents and responses of servers are untrusted.
+// Shown unchanged, they can move the cursor of a terminal, set its title, reverse the direction of
+// a line or hide part of it. Truncated at an arbitrary byte, they are no longer valid UTF-8. All
+// packages use these functions instead of their own.
 //
 //   - Clip, Prefix and Suffix bound the length and cut between characters.
 //   - OneLine is for lists and summaries: it drops what cannot be seen.
@@ -75,8 +75,8 @@ func AppendEnd(kept, more []byte, n int) []byte {
 	return kept
 }
 
-// Clip returns s if it has at most n bytes, and else its Prefix of n bytes and "…".
-// The result has at most n+3 bytes.
+// Clip returns s if it has at most n bytes, otherwise its Prefix of n bytes and "…". The result has
+// at most n+3 bytes.
 func Clip(s string, n int) string {
 	if len(s) <= n {
 		return s
@@ -84,8 +84,8 @@ func Clip(s string, n int) string {
 	return Prefix(s, n) + "…"
 }
 
-// Columns returns s if it has at most n characters, and else n-1 of them and "…". It
-// counts each character as one column of a terminal.
+// Columns returns s if it has at most n characters, otherwise n-1 of them and "…". It counts each
+// character as one column of a terminal.
 func Columns(s string, n int) string {
 	if len(s) <= n || utf8.RuneCountInString(s) <= n {
 		return s
@@ -142,7 +142,7 @@ func OneLine(s string) string {
 // bytes that are not UTF-8 become the escapes of Go and most shells: \n, \x1b, \u202e.
 func Visible(s string) string { return escape(s, "") }
 
-// ForTerminal is Visible for text of several lines: line feeds and tabs stay.
+// ForTerminal is like Visible, but for text of several lines: it keeps line feeds and tabs.
 func ForTerminal(s string) string { return escape(s, "\n\t") }
 
 // FileName returns the name of a file for the heading of a unified diff. As in the output

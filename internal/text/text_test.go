@@ -11,7 +11,8 @@ import (
 	"glasshouse/internal/text"
 )
 
-// hostile is text by kind of trick, with what Visible makes of it.
+// hostile lists hostile texts by technique, with the expected results of Visible and other
+// functions.
 var hostile = []struct{ name, text, visible, oneLine string }{
 	{"plain text", "Grüße, 世界", "Grüße, 世界", "Grüße, 世界"},
 	{"C0 controls", "a\x00b\x07c\x7f", `a\x00b\x07c\x7f`, "abc"},

@@ -42,8 +42,8 @@ func (s *Stack) Push(what string, f func() error) {
 	s.steps = append(s.steps, step{what, f})
 }
 
-// Run calls all functions, newest first, and removes them from the stack. If one fails, Run
-// calls the others nevertheless.
+// Run calls all functions, newest first, and removes them from the stack. If one fails, Run still
+// calls the others.
 func (s *Stack) Run() error {
 	s.mu.Lock()
 	steps := s.steps

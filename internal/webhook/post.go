@@ -31,7 +31,7 @@ func NewSender(reach func(netip.AddrPort) error) *Sender {
 		d := &net.Dialer{Timeout: patience, Control: func(_, address string, _ syscall.RawConn) error {
 			at, err := netip.ParseAddrPort(address)
 			if err != nil {
-				return fmt.Errorf("the address %q: %w", address, err)
+				return fmt.Errorf("invalid address %q: %w", address, err)
 			}
 			return reach(netip.AddrPortFrom(at.Addr().Unmap().WithZone(""), at.Port()))
 		}}
@@ -59,7 +59,7 @@ func (s *Sender) Post(ctx context.Context, to string, h http.Header, body []byte
 	defer res.Body.Close()
 	io.Copy(io.Discard, io.LimitReader(res.Body, 64<<10))
 	if res.StatusCode < 200 || res.StatusCode > 299 {
-		return fmt.Errorf("answered %s", res.Status)
+		return fmt.Errorf("the server returned status %s", res.Status)
 	}
 	return nil
 }

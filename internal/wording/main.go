@@ -65,7 +65,7 @@ var rules = []rule{
 // clauses are sentences whose subject is a clause: "Who asks waits".
 const clauses = `(?:^|[.;:]\s+|//\s+|\*\s+|#\s+)[Ww]ho (?:is|has|asks|waits|calls|gives|reads|may|does|wants|can|knows|fails|tries|takes|shares|reaches|touches)\b`
 
-// A matcher finds what the rules avoid.
+// A matcher finds text that matches the rules.
 type matcher struct {
 	words  *regexp.Regexp // a group for each rule
 	clause *regexp.Regexp
@@ -272,7 +272,7 @@ func reports(dir string) (map[string][]report, error) {
 		}
 		info, err := root.Lstat(name)
 		if errors.Is(err, os.ErrNotExist) {
-			continue // removed, and not yet in the index
+			continue // the file was removed, and the index is not yet updated
 		}
 		if err != nil {
 			return nil, err

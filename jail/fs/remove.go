@@ -33,7 +33,7 @@ func (r *Root) Remove(ctx context.Context, name string, recursive bool) error {
 // unlink removes a file or an empty directory.
 func unlink(dir int, name string) error {
 	err := unix.Unlinkat(dir, name, 0)
-	if err != unix.EISDIR && err != unix.EPERM { // POSIX says EPERM, Linux EISDIR
+	if err != unix.EISDIR && err != unix.EPERM { // POSIX specifies EPERM, Linux returns EISDIR
 		return err
 	}
 	if dirErr := unix.Unlinkat(dir, name, unix.AT_REMOVEDIR); dirErr != unix.ENOTDIR {

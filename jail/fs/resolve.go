@@ -93,9 +93,9 @@ func (r *Root) kernelOpen(name string, flags int, mode uint32) (int, error) {
 	}
 }
 
-// walk opens name one component at a time. It never lets the kernel follow a symlink or
-// resolve "..": the parent is the directory that walk came from. Therefore no concurrent
-// rename can lead out of r.
+// walk opens name one component at a time. It never lets the kernel follow a symlink or resolve
+// "..": the parent is the directory from which walk entered. Therefore no concurrent rename can
+// lead out of r.
 func (r *Root) walk(name string, flags int, mode uint32) (int, error) {
 	w := walker{root: r.fd}
 	defer w.close()

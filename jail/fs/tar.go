@@ -345,7 +345,7 @@ const maxDirTimes = 1 << 17
 // unpack extracts src into r.
 func (r *Root) unpack(ctx context.Context, src io.Reader) error {
 	t := tar.NewReader(src)
-	times := map[string]time.Time{} // of directories; extracting a file changes its directory's time
+	times := map[string]time.Time{} // times of directories, which extracting a file into them changes
 	for {
 		h, err := t.Next()
 		if err == io.EOF {

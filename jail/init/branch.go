@@ -103,7 +103,7 @@ func readDir(dir string) ([]os.DirEntry, error) {
 		err = nil
 	}
 	if len(entries) > maxEntries {
-		entries, err = entries[:maxEntries], fmt.Errorf("more than %d files, some are ignored", maxEntries)
+		entries, err = entries[:maxEntries], fmt.Errorf("there are more than %d files; some are ignored", maxEntries)
 	}
 	slices.SortFunc(entries, func(a, b os.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
 	return entries, err
@@ -119,13 +119,13 @@ func (in *Init) runHook(name string, env []string) error {
 	select {
 	case <-p.ended:
 	case <-bound.C:
-		return fmt.Errorf("it did not exit and could not be killed (command %s)", p.id)
+		return fmt.Errorf("did not exit and could not be killed (command %s)", p.id)
 	}
 	switch s := p.snapshot(); {
 	case s.TimedOut:
-		return fmt.Errorf("it did not exit within %v (command %s)", hookTimeout, p.id)
+		return fmt.Errorf("did not exit within %v (command %s)", hookTimeout, p.id)
 	case s.Code != 0:
-		return fmt.Errorf("it exited with code %d (command %s)", s.Code, p.id)
+		return fmt.Errorf("exited with code %d (command %s)", s.Code, p.id)
 	}
 	_, err = in.forget(p.id)
 	return err

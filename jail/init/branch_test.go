@@ -118,7 +118,7 @@ chmod +x *`)
 	if err == nil || fault.KindOf(err) != "" {
 		t.Fatalf("Branched = %v, want the problems", err)
 	}
-	for _, want := range []string{"1-fails: it exited with code 3", "2-cannot-run", "3-hangs: it did not exit within"} {
+	for _, want := range []string{"1-fails: exited with code 3", "2-cannot-run", "3-hangs: did not exit within"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("problems without %q: %v", want, err)
 		}

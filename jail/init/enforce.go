@@ -20,10 +20,10 @@ import (
 const opEnforce = "init.Enforce"
 
 // Enforcement. A dedicated thread has the daemon's seccomp filter, and all commands are its
-// children. So all commands and their children have the filter, and init has not. The daemon
-// has a copy of the notification listener. Init keeps one too, so that system calls wait for
-// the next daemon if one dies, and do not fail. A checkpoint cannot include the listener: init
-// closes it when it is parked, and the daemon sends it again.
+// children. So all commands and their children have the filter, but init does not. The daemon has a
+// copy of the notification listener. Init also keeps a copy, so that system calls wait for the next
+// daemon if one dies, and do not fail. A checkpoint cannot include the listener: init closes it
+// when it is parked, and the daemon sends it again.
 
 // A forker is that thread.
 type forker struct {
@@ -165,7 +165,7 @@ func (in *Init) closeListener() {
 // limited because the start may need an approval by a person.
 const startWait = 250 * time.Millisecond
 
-// forkEnforced is fork for commands with enforcement.
+// forkEnforced is like fork, but for commands with enforcement.
 func (in *Init) forkEnforced(p *process, file string, argv []string, attr *syscall.ProcAttr) error {
 	c := &fork.Command{
 		File: file, Argv: argv, Env: attr.Env, Dir: attr.Dir,

@@ -16,7 +16,7 @@ import (
 	"glasshouse/jail/init/control"
 )
 
-// startWithFDListener starts an init with an fdListener.
+// startWithFDListener starts an init that listens with an fdListener.
 func startWithFDListener(t *testing.T) (j *jail, address string) {
 	t.Helper()
 	dir := t.TempDir()

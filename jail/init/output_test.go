@@ -394,8 +394,8 @@ func TestReattachAfterClientKill(t *testing.T) {
 	wantNumbers(t, read, 3000000)
 }
 
-// killClientAfter runs a client from offset at, kills it during its work and returns the
-// number of bytes it has written.
+// killClientAfter runs a client from offset at, kills it while it copies, and returns the number of
+// bytes that it has written.
 func killClientAfter(j *jail, x id.Exec, at, enough int64, w io.Writer) (int64, error) {
 	cmd := exec.Command(os.Args[0], string(x), fmt.Sprint(at))
 	cmd.Env = []string{"TEST_CLIENT_SOCKET=" + j.dir + "/init.sock"}

@@ -50,7 +50,7 @@ func (in *Init) parkable(c *conn, wake func()) {
 	in.mu.Lock()
 	c.interrupt = wake
 	in.mu.Unlock()
-	if c.isParked() { // requestPark came first
+	if c.isParked() { // requestPark was called before
 		wake()
 	}
 }

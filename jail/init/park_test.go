@@ -450,7 +450,7 @@ func TestWaitAndWatchContinueAfterPark(t *testing.T) {
 	}
 }
 
-// Other clients than the parking one, also one that does not read, are disconnected and
+// All clients except the parking one, including clients that do not read, are disconnected and
 // reconnect.
 func TestOtherClientsReconnectAfterPark(t *testing.T) {
 	j := start(t)

@@ -188,7 +188,7 @@ func (p *process) waitForTTY(f *os.File) bool {
 	freed := p.readerMoved.wait()
 	p.mu.Unlock()
 	select {
-	case <-p.reaped: // read once more
+	case <-p.reaped: // read again
 	case <-freed: // possibly after an unpark with another clock
 	case <-time.After(50 * time.Millisecond):
 	}

@@ -16,7 +16,7 @@ import (
 // requestTimeout is how long a client may take to send its request.
 const requestTimeout = 10 * time.Second
 
-// A conn is a client connection, which has one request.
+// A conn is a client connection, which carries one request.
 type conn struct {
 	net net.Conn
 	r   *protocol.Reader
@@ -98,7 +98,7 @@ func (in *Init) serve(c *conn) {
 		return
 	}
 	if q.Version != protocol.Version {
-		c.fail(fault.Newf(fault.Unsupported, "jailinit.serve", "", "the daemon speaks version %d, the jail's init version %d", q.Version, protocol.Version))
+		c.fail(fault.Newf(fault.Unsupported, "jailinit.serve", "", "the daemon uses protocol version %d, the jail's init version %d", q.Version, protocol.Version))
 		return
 	}
 	do := operations[q.Op]

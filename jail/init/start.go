@@ -68,10 +68,10 @@ func check(e *protocol.Exec) error {
 		return fault.Fieldf(opExec, "timeout", "%v is negative", e.Timeout)
 	}
 	if len(e.Note) > protocol.MaxNote {
-		return fault.Fieldf(opExec, "note", "%d bytes, over the maximum of %d", len(e.Note), protocol.MaxNote)
+		return fault.Fieldf(opExec, "note", "%d bytes exceed the maximum of %d", len(e.Note), protocol.MaxNote)
 	}
 	if e.Ring < 0 || e.Ring > protocol.MaxRing {
-		return fault.Fieldf(opExec, "ring", "%d is over the maximum of %d", e.Ring, protocol.MaxRing)
+		return fault.Fieldf(opExec, "ring", "%d exceeds the maximum of %d", e.Ring, protocol.MaxRing)
 	}
 	return nil
 }
@@ -278,8 +278,8 @@ func errno(err error) error {
 // stdio has both ends of a command's standard streams.
 type stdio struct {
 	tty   *os.File   // master side of a terminal, or nil
-	stdin *os.File   // to write its input, or nil
-	outs  []*os.File // to read its output
+	stdin *os.File   // write end of its input, or nil
+	outs  []*os.File // read ends of its output
 	in    *os.File   // the command's own ends
 	out   []*os.File
 }

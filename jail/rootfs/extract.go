@@ -322,12 +322,12 @@ func (x *extractor) link(parent int, name string, hdr *tar.Header) error {
 	}
 	from, err := x.open(path.Dir(old))
 	if err != nil {
-		return fmt.Errorf("hard link to %q: %w", hdr.Linkname, err)
+		return fmt.Errorf("create hard link to %q: %w", hdr.Linkname, err)
 	}
 	defer unix.Close(from)
 	var st unix.Stat_t
 	if err := unix.Fstatat(from, path.Base(old), &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-		return fmt.Errorf("hard link to %q: %w", hdr.Linkname, err)
+		return fmt.Errorf("create hard link to %q: %w", hdr.Linkname, err)
 	}
 	var at unix.Stat_t
 	if unix.Fstatat(parent, path.Base(name), &at, unix.AT_SYMLINK_NOFOLLOW) == nil && at.Ino == st.Ino {
@@ -337,7 +337,7 @@ func (x *extractor) link(parent int, name string, hdr *tar.Header) error {
 		return err
 	}
 	if err := unix.Linkat(from, path.Base(old), parent, path.Base(name), 0); err != nil {
-		return fmt.Errorf("hard link to %q: %w", hdr.Linkname, err)
+		return fmt.Errorf("create hard link to %q: %w", hdr.Linkname, err)
 	}
 	x.files++
 	return nil

@@ -42,7 +42,7 @@ var platform = v1.Platform{OS: "linux", Architecture: runtime.GOARCH}
 // A picture is an image that has been found but not unpacked.
 type picture struct {
 	image  v1.Image
-	digest v1.Hash  // of its manifest; of its configuration if it came from a docker tar
+	digest v1.Hash  // digest of its manifest, or of its configuration if it came from a Docker archive
 	source string   // the request and the digest
 	keys   []string // requests that always resolve to this image
 }
@@ -207,8 +207,8 @@ func inField(file string, err error) error {
 	return &fault.Error{Op: opOCI, On: file, Field: "rootfs.oci", Kind: fault.KindOf(err), Err: err}
 }
 
-// fromLayout returns the image in an OCI layout with the requested digest, or else the only one
-// for this platform.
+// fromLayout returns the image in an OCI layout with the requested digest, or, without a digest,
+// the only one for this platform.
 func fromLayout(dir, pin string) (v1.Image, v1.Hash, error) {
 	if err := plainFiles(dir); err != nil {
 		return nil, v1.Hash{}, err
@@ -273,7 +273,7 @@ func collect(index v1.ImageIndex, pin string, found map[v1.Hash]v1.Image, depth 
 	}
 	for _, d := range m.Manifests {
 		if d.Size > maxMeta {
-			return fault.Newf(fault.TooLarge, opOCI, d.Digest.String(), "a manifest of %d bytes", d.Size)
+			return fault.Newf(fault.TooLarge, opOCI, d.Digest.String(), "the manifest of %d bytes exceeds the limit", d.Size)
 		}
 		if err := collectOne(index, d, pin, found, depth); err != nil {
 			return err
@@ -406,7 +406,7 @@ func fromDockerTar(file string, members map[string]int64) (v1.Image, v1.Hash, er
 		return nil, v1.Hash{}, fault.New(fault.Invalid, opOCI, "", err)
 	}
 	if n := members["manifest.json"]; n > maxMeta {
-		return bad(fmt.Errorf("a manifest.json of %d bytes", n))
+		return bad(fmt.Errorf("manifest.json of %d bytes exceeds the limit", n))
 	}
 	m, err := tarball.LoadManifest(open)
 	if err != nil {
@@ -416,7 +416,7 @@ func fromDockerTar(file string, members map[string]int64) (v1.Image, v1.Hash, er
 		return bad(fmt.Errorf("the tar contains %d images; run docker save with one image", len(m)))
 	}
 	if n := members[path.Clean(m[0].Config)]; n > maxMeta {
-		return bad(fmt.Errorf("a configuration of %d bytes", n))
+		return bad(fmt.Errorf("the configuration of %d bytes exceeds the limit", n))
 	}
 	img, err := tarball.Image(open, nil)
 	if err != nil {
@@ -502,7 +502,7 @@ func (p *Provider) flatten(ctx context.Context, pic picture, tree string) (Image
 	defer x.Close()
 	for i, l := range layers {
 		if err := applyLayer(ctx, x, l, cfg.RootFS.DiffIDs[i]); err != nil {
-			return Image{}, fmt.Errorf("layer %d of %s: %w", i+1, pic.source, err)
+			return Image{}, fmt.Errorf("read layer %d of %s: %w", i+1, pic.source, err)
 		}
 	}
 	if err := x.finish(); err != nil {
@@ -538,7 +538,7 @@ func verified(pic picture) (*v1.ConfigFile, []v1.Layer, error) {
 		return bad(err)
 	}
 	if len(layers) != len(cfg.RootFS.DiffIDs) {
-		return bad(fmt.Errorf("%d layers, but the configuration lists %d: not a filesystem image", len(layers), len(cfg.RootFS.DiffIDs)))
+		return bad(fmt.Errorf("the image has %d layers, but its configuration lists %d: not a filesystem image", len(layers), len(cfg.RootFS.DiffIDs)))
 	}
 	if cfg.OS != "" && cfg.OS != platform.OS || cfg.Architecture != "" && cfg.Architecture != platform.Architecture {
 		return nil, nil, fault.Cannot(opOCI,
@@ -562,7 +562,7 @@ func verifyMeta(pic picture) error {
 		return fault.New(fault.Invalid, opOCI, pic.source, err)
 	}
 	if m.Config.Size > maxMeta {
-		return fault.Newf(fault.TooLarge, opOCI, pic.source, "a configuration of %d bytes", m.Config.Size)
+		return fault.Newf(fault.TooLarge, opOCI, pic.source, "the configuration of %d bytes exceeds the limit", m.Config.Size)
 	}
 	raw, err = pic.image.RawConfigFile()
 	return sameDigest(raw, err, m.Config.Digest)

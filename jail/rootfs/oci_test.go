@@ -283,7 +283,8 @@ func TestConcurrentResolvesPullOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	// Each caller requests a ping and the manifest, one also the layer and the configuration.
+	// Each caller sends a ping and requests the manifest. Only one of them also requests the layer
+	// and the configuration.
 	if n := h.asked.Load() - before; n > 20*2+2 {
 		t.Errorf("%d requests for 20 callers, want at most 42: the image was pulled more than once", n)
 	}

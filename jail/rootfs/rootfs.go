@@ -29,9 +29,9 @@ type Config struct {
 	// or an image tar. If it is empty, requests cannot name host paths.
 	Allow []string
 
-	Mirror   string        // Debian mirror; default: the host's own if it runs that suite, else deb.debian.org
-	MaxBytes int64         // of one unpacked image; default 16 GiB
-	MaxFiles int64         // of one unpacked image; default 1,000,000
+	Mirror   string        // Debian mirror; default: the host's own if it runs that suite, otherwise deb.debian.org
+	MaxBytes int64         // limit for one unpacked image; default 16 GiB
+	MaxFiles int64         // limit for one unpacked image; default 1,000,000
 	Grace    time.Duration // Prune keeps images that were resolved within this time; default 10 minutes
 
 	Keychain  authn.Keychain    // credentials of registries; default: those of docker login

@@ -13,10 +13,10 @@ import (
 func (o TakeOptions) Check() error {
 	const op = "snapshot.Take"
 	if len(o.Name) > 128 || strings.ContainsFunc(o.Name, func(r rune) bool { return r < ' ' }) {
-		return fault.Fieldf(op, "name", "at most 128 bytes, no control characters")
+		return fault.Fieldf(op, "name", "must be at most 128 bytes without control characters")
 	}
 	if len(o.Labels) > 64 {
-		return fault.Fieldf(op, "labels", "%d labels are over the maximum of 64", len(o.Labels))
+		return fault.Fieldf(op, "labels", "%d labels exceed the maximum of 64", len(o.Labels))
 	}
 	switch o.Layering {
 	case "", jail.Copied, jail.Stacked:

@@ -25,7 +25,7 @@ type auto struct {
 
 	// The following fields are guarded by automatic.mu.
 	due         time.Time // time of the next periodic snapshot; zero if unknown
-	pending     bool      // a process is held for a snapshot
+	pending     bool      // a process is stopped for a snapshot
 	announced   []string  // the command of the last call of Before
 	announcedAt time.Time
 	failed      int       // number of consecutive failures
@@ -253,12 +253,12 @@ func (au *automatic) ProgramStarted(jid id.Jail, e *event.Event) {
 	}
 	pid := int(e.HostPID)
 	au.wg.Go(func() {
-		held, err := au.cfg.Jails.Hold(jid, pid)
-		defer held.Release()
+		stopped, err := au.cfg.Jails.StopProcess(jid, pid)
+		defer stopped.Release()
 		if err != nil { // the process has ended, or another tracer is attached
 			au.cfg.Log.Debug("cannot stop a process for a snapshot", "jail", jid, "pid", pid, "err", err)
 		}
-		au.takeAutomatic(au.ctx, jid, TakeOptions{Reason: Before, Trigger: rule, held: held})
+		au.takeAutomatic(au.ctx, jid, TakeOptions{Reason: Before, Trigger: rule, stopped: stopped})
 		a := au.auto(jid)
 		au.mu.Lock()
 		defer au.mu.Unlock()

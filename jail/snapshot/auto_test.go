@@ -184,7 +184,7 @@ func (h *harness) pid(jid id.Jail, mark string) int {
 			continue
 		}
 		n, _ := strconv.Atoi(filepath.Base(filepath.Dir(f)))
-		if first == 0 || n < first { // its children have the marker too
+		if first == 0 || n < first { // its children also have the marker
 			first = n
 		}
 	}
@@ -194,36 +194,36 @@ func (h *harness) pid(jid id.Jail, mark string) int {
 	return first
 }
 
-func TestHeldProcessDoesNotRun(t *testing.T) {
+func TestStoppedProcessDoesNotRun(t *testing.T) {
 	h := newHarness(t)
 	j := h.running()
 	mark := "MARK=" + string(j)
 	h.background(j, "export "+mark+"; exec sh -c '"+counter+"'")
 	h.checkCounting(j, 3)
-	if _, err := h.jails.Hold(j, os.Getpid()); err == nil {
-		t.Fatal("a process of the host was held")
+	if _, err := h.jails.StopProcess(j, os.Getpid()); err == nil {
+		t.Fatal("a process of the host was stopped")
 	}
 	for range 3 {
-		held, err := h.jails.Hold(j, h.pid(j, mark))
+		stopped, err := h.jails.StopProcess(j, h.pid(j, mark))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := h.jails.Hold(j, h.pid(j, mark)); err == nil {
-			t.Error("the process was held twice")
+		if _, err := h.jails.StopProcess(j, h.pid(j, mark)); err == nil {
+			t.Error("the process was stopped twice")
 		}
 		time.Sleep(100 * time.Millisecond) // let a started write finish
 		at := h.count(j)
 		time.Sleep(200 * time.Millisecond)
 		if n := h.count(j); n != at {
-			t.Errorf("the held process counted from %d to %d", at, n)
+			t.Errorf("the stopped process counted from %d to %d", at, n)
 		}
-		held.Release()
-		held.Release()
+		stopped.Release()
+		stopped.Release()
 		h.checkCounting(j, at)
 	}
 }
 
-func TestHeldProcessResumesInJailAndBranch(t *testing.T) {
+func TestStoppedProcessResumesInJailAndBranch(t *testing.T) {
 	for _, how := range layerings {
 		t.Run(string(how), func(t *testing.T) {
 			h := newHarness(t)
@@ -231,14 +231,14 @@ func TestHeldProcessResumesInJailAndBranch(t *testing.T) {
 			mark := "MARK=" + string(j)
 			h.background(j, "export "+mark+"; exec sh -c '"+counter+"'")
 			h.checkCounting(j, 3)
-			held, err := h.jails.Hold(j, h.pid(j, mark))
+			stopped, err := h.jails.StopProcess(j, h.pid(j, mark))
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer held.Release()
+			defer stopped.Release()
 			time.Sleep(100 * time.Millisecond)
 			at := h.count(j)
-			s, err := h.keeper.TakeHeld(t.Context(), j, how, held)
+			s, err := h.keeper.TakeStopped(t.Context(), j, how, stopped)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -248,20 +248,20 @@ func TestHeldProcessResumesInJailAndBranch(t *testing.T) {
 	}
 }
 
-func TestKillHeldProcessAndStopJail(t *testing.T) {
+func TestKillStoppedProcessAndStopJail(t *testing.T) {
 	h := newHarness(t)
 	j := h.running()
 	mark := "MARK=" + string(j)
 	h.background(j, "export "+mark+"; exec sh -c '"+counter+"'")
 	h.checkCounting(j, 3)
-	held, err := h.jails.Hold(j, h.pid(j, mark))
+	stopped, err := h.jails.StopProcess(j, h.pid(j, mark))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := h.jails.Stop(t.Context(), j, jail.StopOptions{}); err != nil {
 		t.Error(err)
 	}
-	held.Release()
+	stopped.Release()
 }
 
 // callsBefore returns the number of system calls that a program with the given argument had

@@ -199,7 +199,7 @@ func (ss *snapshots) image(ctx context.Context, sid id.Snapshot) (jail.Image, fu
 	at, cool, err := ss.warm(ctx, s)
 	if err != nil {
 		free()
-		return jail.Image{}, nil, fmt.Errorf("snapshot %s: %w", sid, err)
+		return jail.Image{}, nil, fmt.Errorf("branch snapshot %s: %w", sid, err)
 	}
 	img.Images = at
 	return img, func() { cool(); free() }, nil

@@ -435,7 +435,7 @@ func TestTransferredNetworkIsCleanedUp(t *testing.T) {
 	}
 }
 
-// newPeerOf is newPeer for a jail that may have changed its network namespace.
+// newPeerOf is like newPeer, but for a jail whose network namespace may have changed.
 func (h *harness) newPeerOf(j id.Jail, network jail.Network) *peer {
 	h.t.Helper()
 	rec, err := h.jails.Get(h.t.Context(), j)

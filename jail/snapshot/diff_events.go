@@ -136,7 +136,7 @@ func (co *comparer) count(ctx context.Context, line []logRange, after uint64) (r
 	return c, nil
 }
 
-// flushTime is how long a reader waits for records that are not yet written.
+// flushTime is the time for which a reader waits for records that are not yet written.
 const flushTime = 2 * time.Second
 
 // readLog calls f for each record of a jail after the given one, until f returns false.

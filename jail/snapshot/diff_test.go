@@ -444,7 +444,7 @@ func TestCompareLeavesNoMounts(t *testing.T) {
 		}
 	}
 	mounts := h.mounts()
-	for range 5 { // and the compared jails can be started immediately
+	for range 5 { // the compared jails can be started immediately afterwards
 		expect(t, "stopped", work(at(j), at(kid)), want)
 		expect(t, "stopped: files", changesIn(h.compare(at(j), at(kid)).Files), "deleted /root/f")
 		if now := h.mounts(); now != mounts {

@@ -70,7 +70,7 @@ var (
 	Fits = checkHost
 )
 
-// TakeHeld takes a snapshot with a process stopped at its position.
-func (k *Manager) TakeHeld(ctx context.Context, jid id.Jail, how jail.Layering, held *jail.Held) (Snapshot, error) {
-	return k.Take(ctx, jid, TakeOptions{Layering: how, held: held})
+// TakeStopped takes a snapshot with a process stopped at its position.
+func (k *Manager) TakeStopped(ctx context.Context, jid id.Jail, how jail.Layering, stopped *jail.StoppedProcess) (Snapshot, error) {
+	return k.Take(ctx, jid, TakeOptions{Layering: how, stopped: stopped})
 }

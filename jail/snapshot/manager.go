@@ -58,7 +58,7 @@ type Notification struct {
 	Op       Op
 	Snapshot Snapshot
 	Jail     id.Jail // the jail that was snapshotted, created or rewound
-	Number   int     // of a branch, among those created in the same call
+	Number   int     // number of a branch among those created in the same call
 }
 
 // An Op is the operation that a Notification reports.

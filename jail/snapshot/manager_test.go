@@ -66,7 +66,7 @@ func criu() string {
 
 func newHarness(t *testing.T) *harness { return newHarnessFor(t, "") }
 
-// newHarnessFor is newHarness with another runtime.
+// newHarnessFor is like newHarness, but with another runtime.
 func newHarnessFor(t *testing.T, runtime string) *harness {
 	h := &harness{t: t, runtime: runtime}
 	h.begin(func() {})

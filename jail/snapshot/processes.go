@@ -180,7 +180,7 @@ func (ss *snapshots) running(ctx context.Context, jid id.Jail) ([]process, error
 		if now.InstanceID == j.InstanceID && topmost(now) == topmost(j) {
 			return list, nil
 		}
-	} // the jail has moved to another instance meanwhile
+	} // the jail has moved to another instance; retry
 	return nil, fault.Newf(fault.Unavailable, "", "", "the jail changed repeatedly during the comparison")
 }
 

@@ -472,7 +472,7 @@ func TestRevokedSecretIsRemovedImmediately(t *testing.T) {
 	if _, err := h.jails.Pause(t.Context(), j); err != nil {
 		t.Fatal(err)
 	}
-	v.put("B", "second") // also while it is frozen
+	v.put("B", "second") // even while it is frozen
 	if _, err := h.jails.Resume(t.Context(), j); err != nil {
 		t.Fatal(err)
 	}

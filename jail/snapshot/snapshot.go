@@ -32,10 +32,10 @@ type Snapshot struct {
 	Labels  map[string]string `json:"labels,omitempty"`
 	Created time.Time         `json:"created"`
 	Reason  Reason            `json:"reason"`
-	Trigger string            `json:"trigger,omitempty"` // of an automatic one: the command before or after which it was taken
+	Trigger string            `json:"trigger,omitempty"` // for an automatic snapshot: the command before or after which it was taken
 
 	Memory   bool          `json:"memory"`             // it contains the processes
-	Digest   string        `json:"digest,omitempty"`   // of the memory images
+	Digest   string        `json:"digest,omitempty"`   // digest of the memory images
 	Seq      uint64        `json:"seq"`                // the last record of the jail's event log
 	Paused   time.Duration `json:"paused"`             // duration of the pause
 	Layering jail.Layering `json:"layering,omitempty"` // how the layer was taken

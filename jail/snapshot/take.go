@@ -33,7 +33,7 @@ type TakeOptions struct {
 	Stop     bool          // leave the jail stopped
 	Mark     bool          // record the state of the jail, for jail.Manager.Changed
 
-	held *jail.Held // a process that is stopped at its position in the snapshot
+	stopped *jail.StoppedProcess // a process that is stopped at its position in the snapshot
 }
 
 // Take takes a snapshot of a jail. The jail is paused briefly and then continues. When Take
@@ -65,8 +65,8 @@ func (ss *snapshots) take(ctx context.Context, jid id.Jail, o TakeOptions) (_ Sn
 	end := time.Now().Add(retryTime)
 	for wait := retryDelay; ; wait *= 2 { // each attempt pauses the jail briefly
 		s, done, err := ss.takeNow(ctx, jid, o)
-		// The process that was held for the first attempt runs again.
-		if !errors.Is(err, fault.Unavailable) || o.held != nil || time.Now().Add(wait).After(end) {
+		// The process that was stopped for the first attempt runs again.
+		if !errors.Is(err, fault.Unavailable) || o.stopped != nil || time.Now().Add(wait).After(end) {
 			return s, done, err
 		}
 		select {
@@ -96,7 +96,7 @@ func (ss *snapshots) takeNow(ctx context.Context, jid id.Jail, o TakeOptions) (_
 	ss.cache.put(t.s.ID)
 	if err != nil {
 		ss.cache.drop(t.s.ID)
-		return Snapshot{}, nil, errors.Join(fmt.Errorf("snapshot of %s: %w", jid, err), ss.sweep(t.ctx))
+		return Snapshot{}, nil, errors.Join(fmt.Errorf("take a snapshot of %s: %w", jid, err), ss.sweep(t.ctx))
 	}
 	switch n := len(t.s.Jail.Sealed); {
 	case n > flattenAt:
@@ -128,7 +128,7 @@ func (t *taking) run(j jail.Jail) error {
 	}
 	made, err := ss.cfg.Jails.Checkpoint(t.ctx, j.ID, jail.CheckpointOptions{
 		Snapshot: sid, Images: at, Layer: layer, Layering: t.o.Layering, Stop: t.o.Stop, SetMarker: t.o.Mark,
-		Held: t.o.held, ReplaceLayers: ss.shortestStack,
+		Stopped: t.o.stopped, ReplaceLayers: ss.shortestStack,
 	})
 	if err != nil {
 		return err

@@ -92,8 +92,8 @@ func splitPort(s string) (host string, port int64) {
 	return host, port
 }
 
-// parseAddr is netip.ParseAddr without the error, whose allocation would be frequent:
-// link-layer addresses also get here.
+// parseAddr is like netip.ParseAddr, but returns no error. The allocation of errors would be
+// frequent, because link-layer addresses are also passed to parseAddr.
 func parseAddr(s string) (netip.Addr, bool) {
 	if strings.IndexByte(s, ':') < 0 {
 		b, ok := parse4(s)

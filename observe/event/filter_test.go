@@ -186,8 +186,8 @@ func TestParseFilterErrors(t *testing.T) {
 		`path:a\`:                  `the value ends in a backslash; write a backslash as \\`,
 		"ret:EPREM":                `"EPREM" is neither a number nor the name of an error; write EPERM, 3, <0, >=3 or 3..5`,
 		"ret:<EPERM":               `is neither a number`,
-		"ret:5..3":                 `nothing is between 5 and 3; write the smaller one first`,
-		"pid:<>3":                  `"<>" is not a comparison; there are <, <=, > and >=`,
+		"ret:5..3":                 `the range from 5 to 3 is empty; write the smaller value first`,
+		"pid:<>3":                  `"<>" is not a comparison operator; use <, <=, > or >=`,
 		"seq:99999999999999999999": `is not a number`,
 		"dur:10":                   `"10" is not a duration; write >10ms, <=1.5s or 1us..20us`,
 		"dst:example.com":          `"example.com" is not an address; write 10.0.0.2, 10.0.0.0/8, 10.0.0.2:443, ::1 or [::1]:80`,
@@ -200,7 +200,7 @@ func TestParseFilterErrors(t *testing.T) {
 		"10.0.0.1:80":              `to search for text with a colon, put it in quotes`,
 		"-":                        `"-": a value is missing`,
 		"host:.":                   `a value is missing`,
-		strings.Repeat("a", 5000):  `5000 bytes are more than the 4096 a filter may have`,
+		strings.Repeat("a", 5000):  `5000 bytes exceed the maximum filter size of 4096`,
 	} {
 		_, err := event.ParseFilter(q)
 		if !errors.Is(err, fault.Invalid) || fault.FieldOf(err) != "q" || !strings.Contains(err.Error(), want) {

@@ -19,7 +19,7 @@ const maxFilter = 4096
 func ParseFilter(q string) (*Filter, error) {
 	const op = "event.ParseFilter"
 	if len(q) > maxFilter {
-		return nil, fault.Fieldf(op, "q", "%d bytes are more than the %d a filter may have", len(q), maxFilter)
+		return nil, fault.Fieldf(op, "q", "%d bytes exceed the maximum filter size of %d", len(q), maxFilter)
 	}
 	f := &Filter{}
 	for s := (scanner{q: q}); s.more(); {
@@ -267,7 +267,7 @@ func numberValue(s string, parse func(string) (int64, error), format func(int64)
 			return alt{}, err
 		}
 		if lo > hi {
-			return alt{}, fmt.Errorf("nothing is between %s and %s; write the smaller one first", from, through)
+			return alt{}, fmt.Errorf("the range from %s to %s is empty; write the smaller value first", from, through)
 		}
 		return alt{text: format(lo) + ".." + format(hi), lo: lo, hi: hi}, nil
 	}
@@ -287,16 +287,16 @@ func numberValue(s string, parse func(string) (int64, error), format func(int64)
 		a.lo = v
 	case "<":
 		if v == math.MinInt64 {
-			return alt{}, fmt.Errorf("nothing is less than %s", digits)
+			return alt{}, fmt.Errorf("no value is less than %s", digits)
 		}
 		a.hi = v - 1
 	case ">":
 		if v == math.MaxInt64 {
-			return alt{}, fmt.Errorf("nothing is more than %s", digits)
+			return alt{}, fmt.Errorf("no value is greater than %s", digits)
 		}
 		a.lo = v + 1
 	default:
-		return alt{}, fmt.Errorf("%q is not a comparison; there are <, <=, > and >=", op)
+		return alt{}, fmt.Errorf("%q is not a comparison operator; use <, <=, > or >=", op)
 	}
 	return a, nil
 }

@@ -61,7 +61,7 @@ func (a *alt) path(s string) bool {
 	return strings.HasPrefix(s, p) && (len(s) == len(p) || s[len(p)] == '/' || p == "/")
 }
 
-// host is matchesAll for host names, which ignores case and a trailing dot.
+// host is like matchesAll, but for host names: it ignores case and a trailing dot.
 func (a *alt) host(s string) bool {
 	s = strings.TrimSuffix(s, ".")
 	first, last := a.pieces[0], a.pieces[len(a.pieces)-1]
@@ -84,7 +84,7 @@ func (a *alt) host(s string) bool {
 	return true
 }
 
-// args is within for an argument list that is joined with spaces.
+// args is like within, but for an argument list that is joined with spaces.
 func (a *alt) args(argv []string) bool {
 	// The arguments are not joined, because Match must not allocate.
 	i, at, ok := 0, 0, len(argv) > 0

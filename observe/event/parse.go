@@ -264,7 +264,7 @@ func (p *parser) word(w string) {
 
 func (p *parser) string() string { return string(p.bytes()) }
 
-// name is string for fields with few distinct values. Most calls do not allocate.
+// name is like string, but for fields with few distinct values. Most calls do not allocate.
 func (p *parser) name() string { return intern(p.bytes()) }
 
 // bytes parses a string. The result refers to the line or to buf and is valid until the next

@@ -315,8 +315,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// FuzzParseTakesWhatOthersWrite checks that valid JSON with the expected types is accepted.
-func FuzzParseTakesWhatOthersWrite(f *testing.F) {
+// FuzzParseAcceptsForeignOutput checks that valid JSON with the expected types is accepted.
+func FuzzParseAcceptsForeignOutput(f *testing.F) {
 	f.Add("path", "/a", int64(3), true)
 	f.Add("seq\"", "\xff\u2028\\", int64(-3), false)
 	f.Fuzz(func(t *testing.T, key, s string, n int64, b bool) {

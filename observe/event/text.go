@@ -136,8 +136,8 @@ func load32(s string) uint32 {
 
 const hexDigits = "0123456789abcdef"
 
-// appendEscaped is appendString for other strings. Bytes that are not UTF-8 become lone
-// surrogates U+DC80 to U+DCFF, which decode to the same bytes.
+// appendEscaped handles the strings that appendString does not copy unchanged. Bytes that are not
+// UTF-8 become lone surrogates U+DC80 to U+DCFF, which decode to the same bytes.
 func appendEscaped(b []byte, s string) []byte {
 	b = append(b, '"')
 	from := 0

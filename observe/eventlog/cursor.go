@@ -26,7 +26,7 @@ func (q *Query) check(op string) error {
 	case q.Tail < 0:
 		return fault.Fieldf(op, "tail", "%d is negative", q.Tail)
 	case q.Tail > maxTail:
-		return fault.Fieldf(op, "tail", "%d is more than %d", q.Tail, maxTail)
+		return fault.Fieldf(op, "tail", "%d exceeds the maximum of %d", q.Tail, maxTail)
 	case q.Limit < 0:
 		return fault.Fieldf(op, "limit", "%d is negative", q.Limit)
 	}

@@ -48,8 +48,8 @@ func (l *Log) Follow(_ context.Context, q Query) (*Stream, error) {
 	if q.Limit > 0 {
 		s.left = q.Limit
 	}
-	// A number that is not assigned yet is from before a power failure, which lost the record
-	// with this number. The records that get the number now are new to the reader.
+	// A number that is not yet assigned comes from before a power failure, in which the record with
+	// this number was lost. The reader has not seen the record that gets this number now.
 	s.sel.after = min(s.sel.after, l.Last())
 	upto := l.Written()
 	if q.Tail > 0 {

@@ -492,7 +492,8 @@ func TestThousandFollowersOfBusyLog(t *testing.T) {
 	})
 }
 
-// count is take without parsing, which would be too slow for a thousand followers.
+// count is like take, but does not parse the records, because that would be too slow for a thousand
+// followers.
 func count(a *receipt, b *Batch) {
 	for i := range b.heads {
 		if b.heads[i].seq > 0 {

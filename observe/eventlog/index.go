@@ -71,7 +71,7 @@ type index struct {
 	complete uint64 // all records up to this number were in the files when the index was written
 	packed   int64  // length of the compressed file; 0 if there is no such file
 	textLen  int64
-	sum      [32]byte // of the text
+	sum      [32]byte // checksum of the text
 	hasSum   bool
 	gapLoss  gapLoss
 	blocks   []block

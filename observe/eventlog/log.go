@@ -195,7 +195,7 @@ func (l *Log) SetBase(seq uint64) error {
 		return nil
 	}
 	if l.seq != l.base || l.writing {
-		return fault.Newf(fault.Conflict, "eventlog.SetBase", string(l.cfg.Jail), "the log has records already, up to %d", l.seq)
+		return fault.Newf(fault.Conflict, "eventlog.SetBase", string(l.cfg.Jail), "the log already has records, up to number %d", l.seq)
 	}
 	l.base, l.seq, l.bootSeq, l.bootNew = seq, seq, seq+1, true
 	l.written.Store(seq)
@@ -212,7 +212,7 @@ func (l *Log) Append(e *event.Event) {
 	l.mu.Unlock()
 }
 
-// appendOrCount is append, or countLost if the buffer has no room. l.mu must be held.
+// appendOrCount calls append, or countLost if the buffer is full. l.mu must be held.
 func (l *Log) appendOrCount(c class, e *event.Event) {
 	// After the first loss, records are dropped until the buffer is half empty, so that one gap
 	// per type reports them: see appendLossGaps.

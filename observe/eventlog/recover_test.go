@@ -154,7 +154,7 @@ func TestTornLineIsTruncatedAndReported(t *testing.T) {
 	l := open(t, cfg)
 	fill(l, 0, 100)
 	l.Close()
-	e := sample(3) // of type file
+	e := sample(3) // an event of type file
 	e.Seq, e.Jail = 101, jid
 	line := e.AppendJSON(nil)
 	appendTo(t, cfg.Dir, "filesystem.jsonl", line[:len(line)-20])
@@ -370,7 +370,7 @@ func TestUnreadableFilesAreQuarantined(t *testing.T) {
 	if len(packed) < 2 {
 		t.Fatalf("got only the compressed files %v", packed)
 	}
-	os.WriteFile(packed[0], []byte("not zstd"), 0o600) // and without an index
+	os.WriteFile(packed[0], []byte("not zstd"), 0o600) // and remove its index
 	os.Remove(strings.TrimSuffix(packed[0], ".jsonl.zst") + ".idx")
 	os.Remove(packed[1])
 	os.Mkdir(packed[1], 0o700)

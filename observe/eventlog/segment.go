@@ -117,7 +117,7 @@ func (l *Log) blocksOf(s *segment, f *os.File, packed bool, off int64) ([]block,
 	open := l.open
 	l.mu.Unlock()
 	if open { // not during Open, which reads segments before gaps can be appended
-		packing.add(l, s) // which writes the index
+		packing.add(l, s) // this writes the index
 	}
 	return x.blocks, nil
 }
@@ -135,10 +135,11 @@ func (sl *segmentList) adopt(s *segment, x *index) bool {
 	return true
 }
 
-// setIndex is adopt for an index that is known to belong to s. segmentList.disk must be held.
+// setIndex is like adopt, but for an index that is known to belong to s. segmentList.disk must be
+// held.
 func (s *segment) setIndex(x *index) { s.setHeader(x, x.span()) }
 
-// setHeader is setIndex for an index whose blocks, which span sp, were not read.
+// setHeader is like setIndex, but for an index whose blocks, which span sp, were not read.
 func (s *segment) setHeader(x *index, sp span) {
 	s.span, s.known, s.text, s.gapLoss = sp, true, x.textLen, x.gapLoss
 	if x.hasSum {
@@ -220,9 +221,9 @@ type Segment struct {
 	First, Last     uint64 // sequence numbers of its records
 	FirstTS, LastTS int64  // milliseconds since 1970
 	Events          int64
-	Bytes           int64  // of text
+	Bytes           int64  // bytes of text
 	Compressed      int64  // bytes; 0 is not compressed
-	SHA256          string // of the text, in hex; "" until the closed segment has been hashed
+	SHA256          string // SHA-256 hash of the text, in hex; "" until the closed segment has been hashed
 	Closed          bool   // its text never changes again
 }
 
@@ -293,7 +294,7 @@ func (l *Log) quarantine(s *segment, why error) {
 	}
 }
 
-// quarantineFile is quarantine without appending the gap, which it returns. It returns false
+// quarantineFile is like quarantine, but returns the gap instead of appending it. It returns false
 // if s was removed before. As with drop, the index remains until the gap is written.
 func (sl *segmentList) quarantineFile(s *segment, why error) (event.Event, bool) {
 	sl.disk.Lock()
@@ -352,8 +353,8 @@ func (l *Log) appendGap(gap *event.Event) {
 
 // reportDropped appends the gap that reports the removal of a segment and, when it is written,
 // removes the index of the segment. If the daemon is killed before, Open finds an index without a
-// file and reports the removal. The removal itself must not wait for the gap: it may be what
-// makes room on a full disk.
+// file and reports the removal. The removal itself must not wait for the gap, because it may be
+// needed to free space on a full disk.
 func (l *Log) reportDropped(gap *event.Event, index string) {
 	stamp(gap)
 	l.mu.Lock()

@@ -26,7 +26,7 @@ func stormRecord(n int, e *event.Event) {
 	}
 }
 
-// BenchmarkAppendStorm is BenchmarkAppend with stormRecord.
+// BenchmarkAppendStorm is like BenchmarkAppend, but with stormRecord.
 func BenchmarkAppendStorm(b *testing.B) { benchmarkAppend(b, stormRecord) }
 
 func benchmarkAppend(b *testing.B, record func(int, *event.Event)) {

@@ -196,7 +196,8 @@ func (t *tail) push(b *Batch, upto uint64) {
 	t.total.add(&b.counts)
 	t.ring = append(t.ring, b)
 	t.bytes += b.size()
-	// The ring keeps at least one batch: live counts from it what a slow stream has missed.
+	// The ring keeps at least one batch, from which live computes how much a slow stream has
+	// missed.
 	for max := t.capacity(); t.bytes > max && len(t.ring) > 1; {
 		t.bytes -= t.ring[0].size()
 		t.floor = t.ring[0].upto

@@ -125,7 +125,7 @@ func (t *Tally) cursor(after, upto uint64) *Cursor {
 	q := Query{Filter: t.filter, After: after}
 	w := q.selector()
 	if types := t.filter.Types(); len(types) == 1 && types[0] == event.Gap {
-		w.only = event.Gap // gaps lie among other records, which need not be parsed
+		w.only = event.Gap // the log also contains other records, which need not be parsed
 	}
 	return t.l.cursor(w, upto)
 }

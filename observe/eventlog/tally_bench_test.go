@@ -21,7 +21,7 @@ func BenchmarkTally(b *testing.B) {
 			time.Sleep(time.Millisecond)
 		}
 		if i%10 == 7 {
-			e = sample(i - 4) // of type file
+			e = sample(i - 4) // an event of type file
 			e.TS = 1_706_000_000_000 + int64(i/50)
 		} else {
 			syscallRecord(i, &e)

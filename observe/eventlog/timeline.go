@@ -13,7 +13,7 @@ type Timeline struct {
 	All   []Counts
 	Lanes []Lane // the processes with the most records, in descending order
 
-	First, Last time.Time // of all counted records, not only of this range; zero if there are none
+	First, Last time.Time // times of all counted records, not only of this range; zero if there are none
 	Total       int64     // likewise
 }
 

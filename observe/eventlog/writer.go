@@ -18,7 +18,7 @@ import (
 type activeFile struct {
 	file  *os.File
 	seg   *segment // nil before the first record
-	size  int64    // of the complete records in it
+	size  int64    // size of the complete records in it
 	dirty bool     // written since it was last synced
 	stale bool     // written since its index was last saved
 }

@@ -38,7 +38,7 @@ type book struct {
 // A task is a thread of the jail.
 type task struct {
 	tid, pid int32
-	named    bool // comm is its own name; otherwise it has the name of its process
+	named    bool // comm is the thread's own name; otherwise the thread has the name of its process
 	comm     string
 
 	inside   bool // in a call; enter describes it
@@ -577,7 +577,7 @@ func (b *book) resolve(p *point) (string, bool) {
 	}
 	fullName := string(name)
 	if name[0] != '/' {
-		base := p.fdPath // of the directory
+		base := p.fdPath // path of the directory
 		if len(base) == 0 {
 			base = p.cwd
 		}

@@ -40,12 +40,12 @@ func message(n protowire.Number, fields ...[]byte) []byte {
 	return text(n, string(b))
 }
 
-// at is the context of a point: thread, process and time.
+// at returns the context of a point: thread, process and time.
 func at(pid, tid int32, ns int64) []byte {
 	return message(1, num(1, uint64(ns)), num(2, uint64(tid)), num(4, uint64(pid)), message(7, num(1, 1000), num(4, 100)), text(8, "/work"))
 }
 
-// called is at with the name of the thread.
+// called is like at, but with the name of the thread.
 func called(pid, tid int32, name string) []byte {
 	return message(1, num(1, 5), num(2, uint64(tid)), num(4, uint64(pid)), text(9, name))
 }
@@ -112,7 +112,7 @@ func (p *page) Append(e *event.Event) {
 	}
 }
 
-// told returns the events that a book makes of datagrams.
+// told returns the events that a book creates from datagrams.
 func told(t testing.TB, s event.Selection, datagrams ...[]byte) string {
 	t.Helper()
 	b, p := newPage(t, s)

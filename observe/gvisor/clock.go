@@ -30,7 +30,7 @@ func (c *clock) now() int64 { return c.last }
 // ns converts a wall time of gVisor to monotonic time.
 func (c *clock) ns(wall int64) int64 { return max(c.first, min(wall-c.offset, c.last)) }
 
-// past is ns for times before the session.
+// past is like ns, but for times before the session.
 func (c *clock) past(wall int64) int64 { return max(0, min(wall-c.offset, c.last)) }
 
 // ms converts a monotonic time to wall time in milliseconds.

@@ -253,7 +253,7 @@ func TestLossesAreCountedWithoutThrottling(t *testing.T) {
 	g.run(t, "dd", "if=/dev/zero", "of=/dev/null", "bs=1", fmt.Sprint("count=", n))
 	k.mu.Unlock()
 	drain(t, w)
-	g.run(t, "/usr/bin/true", "afterwards") // whose points say what was dropped before
+	g.run(t, "/usr/bin/true", "afterwards") // points of this process report how many were dropped before
 	drain(t, w)
 	program(t, k, "afterwards")
 

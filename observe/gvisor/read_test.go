@@ -54,8 +54,8 @@ func connect(t *testing.T) (w *watch, send func(...[]byte), end func() string) {
 	return w, send, end
 }
 
-// TestDetailPointOfSlowThreadIsWaitedFor checks that a call of a thread that the host does not run
-// for a while has its details.
+// TestDetailPointOfSlowThreadIsWaitedFor checks that the details of a call are recorded even if the
+// host does not schedule its thread for some time.
 func TestDetailPointOfSlowThreadIsWaitedFor(t *testing.T) {
 	w, send, end := connect(t)
 	send(datagram(kindRaw, 0, at(7, 7, 1), enters("openat", 9)), datagram(kindRaw, 0, at(7, 7, 2), enters("openat", 9), exits(4)))

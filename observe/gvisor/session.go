@@ -47,7 +47,8 @@ var detailed = map[string]string{
 	"connect": "exit", "bind": "exit", "accept": "exit", "accept4": "exit",
 }
 
-// calls exceeds the highest system call number. gVisor has points for fewer numbers.
+// calls is an exclusive upper bound of system call numbers. gVisor has points only for numbers
+// below it.
 const calls = 1024
 
 // A choice is a selection evaluated for each call, by number.

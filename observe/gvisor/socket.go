@@ -146,7 +146,7 @@ func (c *conn) admit(ctx context.Context, pid int) (err error) {
 		return err
 	}
 	if peer.Uid != 0 || int(peer.Pid) != pid {
-		return fault.Newf(fault.Denied, "gvisor.Attach", "", "process %d of user %d connected, not runsc, process %d of root", peer.Pid, peer.Uid, pid)
+		return fault.Newf(fault.Denied, "gvisor.Attach", "", "process %d of user %d connected instead of runsc, process %d of root", peer.Pid, peer.Uid, pid)
 	}
 	// The peer's socket exists while it waits for the reply.
 	if err := widen(pid); err != nil {
@@ -164,7 +164,7 @@ func (c *conn) admit(ctx context.Context, pid int) (err error) {
 		_, err = unix.Write(c.fd, handshake)
 	}
 	if err != nil {
-		return fmt.Errorf("gVisor's handshake: %w", err)
+		return fmt.Errorf("read gVisor's handshake: %w", err)
 	}
 	c.slots, err = newSlots()
 	return err

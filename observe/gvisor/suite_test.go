@@ -24,7 +24,7 @@ func TestContract(t *testing.T) {
 	observetest.Run(t, observetest.Suite{
 		Open: func(*testing.T) observe.Source { return h.gvisor() },
 		Jail: func(t *testing.T) observetest.Jail {
-			return cell{h.guest(t, func(p *jail.Plan) { p.Mounts = []jail.Mount{{Source: dir, Target: "/works"}} })}
+			return suiteJail{h.guest(t, func(p *jail.Plan) { p.Mounts = []jail.Mount{{Source: dir, Target: "/works"}} })}
 		},
 		Slow: true,
 		Differs: map[string]string{
@@ -34,10 +34,10 @@ func TestContract(t *testing.T) {
 	})
 }
 
-// A cell is a gVisor jail for the suite.
-type cell struct{ *guest }
+// A suiteJail is a gVisor jail on which the suite runs.
+type suiteJail struct{ *guest }
 
-func (c cell) Target(s event.Selection) observe.Target {
+func (c suiteJail) Target(s event.Selection) observe.Target {
 	t := c.target
 	t.Selection = s
 	return t
@@ -47,7 +47,7 @@ func (c cell) Target(s event.Selection) observe.Target {
 // jail whose init has that socket.
 const jailSocket = "GLASSHOUSE_GVISOR_TEST_SOCKET"
 
-func (c cell) Command(argv ...string) *exec.Cmd {
+func (c suiteJail) Command(argv ...string) *exec.Cmd {
 	cmd := exec.Command(os.Args[0], argv...)
 	cmd.Env = append(os.Environ(), jailSocket+"="+c.inst.Control())
 	return cmd
@@ -56,7 +56,7 @@ func (c cell) Command(argv ...string) *exec.Cmd {
 // work is the environment variable with the name of a work of the suite.
 const work = "GLASSHOUSE_OBSERVE_WORK"
 
-func (c cell) Work(name string, args ...string) *exec.Cmd {
+func (c suiteJail) Work(name string, args ...string) *exec.Cmd {
 	cmd := c.Command(append([]string{"/works/work"}, args...)...)
 	cmd.Env = append(cmd.Env, work+"="+name)
 	return cmd

@@ -24,7 +24,7 @@ type watch struct {
 	source *Source
 	target observe.Target // its Selection is the initial one; selection is the current one
 	sink   observe.Sink
-	pidfd  int // of the sandbox process
+	pidfd  int // pidfd of the sandbox process
 	bell   int // an eventfd that wakes the goroutine
 	book   *book
 	done   chan struct{} // closed when the goroutine has ended

@@ -95,7 +95,7 @@ type point struct {
 	tid, pid int32
 	uid, gid uint32
 	cwd      []byte
-	name     []byte // of the thread
+	name     []byte // name of the thread
 
 	nr     uint64
 	args   [6]uint64

@@ -35,7 +35,7 @@ func BenchmarkCalls(b *testing.B) {
 			b.Run(load.name+"/"+how.name, func(b *testing.B) {
 				best := time.Duration(0)
 				for b.Loop() {
-					c := observetest.NewCell(b)
+					c := observetest.NewFakeJail(b)
 					var w observe.Watch
 					if how.sel != nil {
 						s := kernel.New(kernel.Config{})
@@ -72,15 +72,15 @@ func BenchmarkCalls(b *testing.B) {
 func BenchmarkAttach(b *testing.B) {
 	s := kernel.New(kernel.Config{})
 	defer s.Close()
-	attach := func(c *observetest.Cell) observe.Watch {
+	attach := func(c *observetest.FakeJail) observe.Watch {
 		w, err := s.Attach(b.Context(), c.Target(event.Selection{}), &observetest.Log{})
 		if err != nil {
 			b.Skip(err)
 		}
 		return w
 	}
-	defer attach(observetest.NewCell(b)).Close()
-	c := observetest.NewCell(b)
+	defer attach(observetest.NewFakeJail(b)).Close()
+	c := observetest.NewFakeJail(b)
 	least := time.Hour
 	for b.Loop() {
 		began := time.Now()

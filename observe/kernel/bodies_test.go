@@ -21,14 +21,14 @@ type bodies struct {
 	t        *testing.T
 	source   *kernel.Source
 	log      *observetest.Log
-	old, new *observetest.Cell
-	of       map[*observetest.Cell]observe.Target
+	old, new *observetest.FakeJail
+	of       map[*observetest.FakeJail]observe.Target
 }
 
 func twoBodies(t *testing.T, cfg kernel.Config) *bodies {
 	t.Helper()
-	b := &bodies{t: t, log: &observetest.Log{}, old: observetest.NewCell(t), new: observetest.NewCell(t)}
-	b.of = map[*observetest.Cell]observe.Target{b.old: b.old.Target(event.Selection{}), b.new: b.new.Target(event.Selection{})}
+	b := &bodies{t: t, log: &observetest.Log{}, old: observetest.NewFakeJail(t), new: observetest.NewFakeJail(t)}
+	b.of = map[*observetest.FakeJail]observe.Target{b.old: b.old.Target(event.Selection{}), b.new: b.new.Target(event.Selection{})}
 	in := b.of[b.new]
 	in.Jail = b.of[b.old].Jail
 	b.of[b.new] = in
@@ -50,7 +50,7 @@ func (b *bodies) must(err error) {
 	}
 }
 
-func (b *bodies) attach(c *observetest.Cell) observe.Watch {
+func (b *bodies) attach(c *observetest.FakeJail) observe.Watch {
 	b.t.Helper()
 	w, err := b.source.Attach(b.t.Context(), b.of[c], b.log)
 	if errors.Is(err, fault.Unsupported) {
@@ -60,7 +60,7 @@ func (b *bodies) attach(c *observetest.Cell) observe.Watch {
 	return w
 }
 
-func (b *bodies) calls(c *observetest.Cell, n int) {
+func (b *bodies) calls(c *observetest.FakeJail, n int) {
 	b.t.Helper()
 	observetest.Output(b.t, c.Work("getppid", fmt.Sprint(n)))
 }
@@ -140,7 +140,7 @@ func TestCollectTwoInstances(t *testing.T) {
 }
 
 func TestExistingProcessesHaveParentAndStart(t *testing.T) {
-	c := observetest.NewCell(t)
+	c := observetest.NewFakeJail(t)
 	cmd := c.Command("/bin/sh", "-c", "sh -c 'echo up; read x <&3; exit 3' & read y; wait $!")
 	in, err := cmd.StdinPipe()
 	if err != nil {

@@ -30,7 +30,7 @@ const (
 	recWithFile
 )
 
-// eventFlags are the record flags that events have, too.
+// eventFlags are the record flags that are also event flags.
 const eventFlags = uint16(event.Denied | event.Unfinished | event.Partial | event.Child | event.Cut | event.Raced | event.Injected | event.Thread)
 
 // decoding is the state of converting records to events.
@@ -39,7 +39,7 @@ type decoding struct {
 	wall    int64 // offset from the records' clock to the Unix epoch in nanoseconds
 	paths   map[uint32]string
 	names   map[[16]byte]string
-	argv    map[uint32]pendingArgs // of processes whose exec event is pending, by host PID
+	argv    map[uint32]pendingArgs // arguments of processes whose exec event is pending, by host PID
 	runs    map[int32]*runs
 	summing bool // a sum is pending
 	ev      event.Event

@@ -76,7 +76,7 @@ func (d *decoding) moved(e *event.Event, r *traceRecord, s *syscalls.Shape) {
 	}
 }
 
-// argument is a descriptor argument of a call.
+// argument returns a descriptor argument of a call.
 func argument(r *traceRecord, n int8) int32 {
 	if n == 0 {
 		return -1

@@ -328,7 +328,7 @@ func (s *Source) takeOver() (_ *machine, err error) {
 	m := &machine{pinned: dir}
 	defer func() {
 		if err != nil {
-			m.close() // also removes the pins
+			m.close() // this also removes the pins
 		}
 	}()
 	for name, at := range map[string]**ebpf.Map{"ctls": &m.ctls, "slots": &m.slots, "jails": &m.jails, "rings": &m.rings, "bell": &m.bell} {

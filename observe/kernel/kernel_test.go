@@ -25,14 +25,14 @@ func TestMain(m *testing.M) { observetest.Main(m) }
 func TestContract(t *testing.T) {
 	observetest.Run(t, observetest.Suite{
 		Open: func(t *testing.T) observe.Source { return kernel.New(kernel.Config{}) },
-		Jail: func(t *testing.T) observetest.Jail { return observetest.NewCell(t) },
+		Jail: func(t *testing.T) observetest.Jail { return observetest.NewFakeJail(t) },
 	})
 }
 
 func TestContractWithPins(t *testing.T) {
 	observetest.Run(t, observetest.Suite{
 		Open:   func(t *testing.T) observe.Source { return kernel.New(kernel.Config{Pin: pins(t)}) },
-		Jail:   func(t *testing.T) observetest.Jail { return observetest.NewCell(t) },
+		Jail:   func(t *testing.T) observetest.Jail { return observetest.NewFakeJail(t) },
 		Pinned: true,
 	})
 }
@@ -65,9 +65,9 @@ func pins(t *testing.T) string {
 	return filepath.Join(dir, "kernel")
 }
 
-// A jail is a cell that the kernel source watches.
+// A jail is a fake jail that the kernel source watches.
 type jail struct {
-	*observetest.Cell
+	*observetest.FakeJail
 	t     *testing.T
 	log   *observetest.Log
 	watch observe.Watch
@@ -75,14 +75,14 @@ type jail struct {
 
 func watched(t *testing.T, cfg kernel.Config, sel event.Selection) *jail {
 	t.Helper()
-	c := observetest.NewCell(t)
+	c := observetest.NewFakeJail(t)
 	s := kernel.New(cfg)
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
 	})
-	j := &jail{Cell: c, t: t, log: &observetest.Log{}}
+	j := &jail{FakeJail: c, t: t, log: &observetest.Log{}}
 	w, err := s.Attach(t.Context(), c.Target(sel), j.log)
 	if errors.Is(err, fault.Unsupported) {
 		t.Skip(err)
@@ -269,12 +269,12 @@ func TestForkReturnsInChild(t *testing.T) {
 			children++
 		case e.Flags == 0 && e.Ret > 0:
 			parents++
-		case e.Flags == 0 && e.Ret == -513: // a signal came before it; it is made again
+		case e.Flags == 0 && e.Ret == -513: // a signal interrupted the call, and the kernel restarts it
 		default:
 			t.Errorf("clone is recorded as %s", e.AppendJSON(nil))
 		}
 	}
-	// The first process is the one that entered the cell. Its parent is outside.
+	// The first process is the one that entered the fake jail. Its parent is outside.
 	if children < 21 || parents != children-1 {
 		t.Errorf("%d returns in children and %d in parents, want 20, those of threads, and one from outside", children, parents)
 	}
@@ -481,7 +481,7 @@ func TestJailIsThrottledWhileLogIsStuck(t *testing.T) {
 	j.log.Brief()
 	j.drain()
 	before := j.log.Count(event.Syscall)
-	j.log.Hold(j.log.Last())
+	j.log.LimitWritten(j.log.Last())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -493,7 +493,7 @@ func TestJailIsThrottledWhileLogIsStuck(t *testing.T) {
 		t.Error("the jail was never throttled")
 	default:
 	}
-	j.log.Hold(0)
+	j.log.LimitWritten(0)
 	<-done
 	j.drain()
 	got := int64(j.log.Count(event.Syscall) - before)
@@ -502,7 +502,7 @@ func TestJailIsThrottledWhileLogIsStuck(t *testing.T) {
 	}
 }
 
-// A jail waits for the reader of its rings, also if their size is the smallest and the reader has
+// A jail waits for the reader of its rings, even if their size is the smallest and the reader has
 // to wait for a processor.
 func TestNoEventIsLostInSmallestRing(t *testing.T) {
 	const n = 100000
@@ -536,29 +536,29 @@ func TestRecordsWithoutMarkAreRead(t *testing.T) {
 // did not write are not lost, whenever it is killed.
 func TestKilledDaemonLosesNothing(t *testing.T) {
 	dir := pins(t)
-	cell := observetest.NewCell(t)
+	fake := observetest.NewFakeJail(t)
 	first := kernel.New(kernel.Config{Pin: dir})
 	log := &observetest.Log{}
-	target := cell.Target(event.Selection{})
+	target := fake.Target(event.Selection{})
 	w, err := first.Attach(t.Context(), target, log)
 	if errors.Is(err, fault.Unsupported) {
 		t.Skip(err)
 	} else if err != nil {
 		t.Fatal(err)
 	}
-	observetest.Output(t, cell.Work("getppid", "500"))
+	observetest.Output(t, fake.Work("getppid", "500"))
 	if err := w.Drain(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	log.Hold(log.Last() + 200) // later events are never written
-	observetest.Output(t, cell.Work("getppid", "300"))
+	log.LimitWritten(log.Last() + 200) // later events are never written
+	observetest.Output(t, fake.Work("getppid", "300"))
 	if err := w.Drain(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if err := errors.Join(w.Release(), first.Close()); err != nil {
 		t.Fatal(err)
 	}
-	observetest.Output(t, cell.Work("getppid", "100"))
+	observetest.Output(t, fake.Work("getppid", "100"))
 
 	second := kernel.New(kernel.Config{Pin: dir})
 	defer second.Close()
@@ -579,7 +579,7 @@ func TestKilledDaemonLosesNothing(t *testing.T) {
 	}
 
 	// The daemon also watches new jails with the programs that it took over.
-	other := observetest.NewCell(t)
+	other := observetest.NewFakeJail(t)
 	fresh := &observetest.Log{}
 	w2, err := second.Attach(t.Context(), other.Target(event.Selection{}), fresh)
 	if err != nil {
@@ -597,11 +597,11 @@ func TestKilledDaemonLosesNothing(t *testing.T) {
 
 func TestLossesWithoutDaemonAreCounted(t *testing.T) {
 	dir := pins(t)
-	cell := observetest.NewCell(t)
+	fake := observetest.NewFakeJail(t)
 	cfg := kernel.Config{Pin: dir, RingBytes: 64 << 10}
 	first := kernel.New(cfg)
 	log := &observetest.Log{}
-	target := cell.Target(event.Selection{Files: "off"})
+	target := fake.Target(event.Selection{Files: "off"})
 	w, err := first.Attach(t.Context(), target, log)
 	if errors.Is(err, fault.Unsupported) {
 		t.Skip(err)
@@ -614,7 +614,7 @@ func TestLossesWithoutDaemonAreCounted(t *testing.T) {
 	before := log.Count(event.Syscall)
 	time.Sleep(2100 * time.Millisecond) // until the programs consider the daemon dead
 	start := time.Now()
-	observetest.Output(t, cell.Work("getppid", "100000"))
+	observetest.Output(t, fake.Work("getppid", "100000"))
 	t.Logf("100000 calls without a reader took %v", time.Since(start))
 
 	second := kernel.New(cfg)
@@ -643,25 +643,25 @@ func TestGapOfKilledDaemonIsRecordedOnce(t *testing.T) {
 	}{{"unwritten", false}, {"written", true}} {
 		t.Run(c.name, func(t *testing.T) {
 			cfg := kernel.Config{Pin: pins(t), RingBytes: 64 << 10}
-			cell := observetest.NewCell(t)
+			fake := observetest.NewFakeJail(t)
 			first := kernel.New(cfg)
 			log := &observetest.Log{}
-			target := cell.Target(event.Selection{Syscalls: "off", Allow: []string{"getppid"}, Files: "off", OnOverload: "count"})
+			target := fake.Target(event.Selection{Syscalls: "off", Allow: []string{"getppid"}, Files: "off", OnOverload: "count"})
 			w, err := first.Attach(t.Context(), target, log)
 			if errors.Is(err, fault.Unsupported) {
 				t.Skip(err)
 			} else if err != nil {
 				t.Fatal(err)
 			}
-			observetest.Output(t, cell.Work("getppid", "100"))
+			observetest.Output(t, fake.Work("getppid", "100"))
 			if err := w.Drain(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			const calls = 20000
 			hold := log.Last()
-			log.Hold(hold)
+			log.LimitWritten(hold)
 			log.Fill(true)
-			observetest.Output(t, cell.Work("getppid", fmt.Sprint(calls-100)))
+			observetest.Output(t, fake.Work("getppid", fmt.Sprint(calls-100)))
 			log.Fill(false)
 			if err := w.Drain(t.Context()); err != nil {
 				t.Fatal(err)
@@ -673,7 +673,7 @@ func TestGapOfKilledDaemonIsRecordedOnce(t *testing.T) {
 				t.Fatal(err)
 			}
 			if c.written {
-				log.Hold(0) // all events were written, and the daemon did not learn it
+				log.LimitWritten(0) // all events were written, and the daemon did not learn it
 			}
 
 			second := kernel.New(cfg)
@@ -706,10 +706,10 @@ func TestGapOfKilledDaemonIsRecordedOnce(t *testing.T) {
 
 func TestCollectAfterEndWithoutDaemon(t *testing.T) {
 	dir := pins(t)
-	cell := observetest.NewCell(t)
+	fake := observetest.NewFakeJail(t)
 	first := kernel.New(kernel.Config{Pin: dir})
 	log := &observetest.Log{}
-	target := cell.Target(event.Selection{})
+	target := fake.Target(event.Selection{})
 	w, err := first.Attach(t.Context(), target, log)
 	if errors.Is(err, fault.Unsupported) {
 		t.Skip(err)
@@ -719,7 +719,7 @@ func TestCollectAfterEndWithoutDaemon(t *testing.T) {
 	if err := errors.Join(w.Release(), first.Close()); err != nil {
 		t.Fatal(err)
 	}
-	observetest.Output(t, cell.Work("getppid", "321"))
+	observetest.Output(t, fake.Work("getppid", "321"))
 
 	second := kernel.New(kernel.Config{Pin: dir, Log: slog.Default()})
 	defer second.Close()
@@ -737,8 +737,8 @@ func TestFiftyConcurrentJails(t *testing.T) {
 	defer s.Close()
 	var jails []*jail
 	for range 50 {
-		c := observetest.NewCell(t)
-		j := &jail{Cell: c, t: t, log: &observetest.Log{}}
+		c := observetest.NewFakeJail(t)
+		j := &jail{FakeJail: c, t: t, log: &observetest.Log{}}
 		w, err := s.Attach(t.Context(), c.Target(event.Selection{}), j.log)
 		if errors.Is(err, fault.Unsupported) {
 			t.Skip(err)

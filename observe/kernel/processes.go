@@ -76,7 +76,7 @@ func (w *watch) existing() {
 			continue
 		}
 		inside[e.HostPID], parent[e] = e.PID, ppid
-		if e.HostPID == int32(w.target.PID) { // recorded first, so that readers know that all others are its descendants
+		if e.HostPID == int32(w.target.PID) { // it is recorded first, so that readers can tell that all others are its descendants
 			found = slices.Insert(found, 0, e)
 		} else {
 			found = append(found, e)
@@ -125,7 +125,7 @@ func (w *watch) look(pid, root string) (_ *event.Event, parent int32, ok bool) {
 			e.GID = w.target.IDs.Inside(uint32(n))
 		case "NSpid":
 			if int(w.slot.Level) >= len(fields) {
-				return nil, 0, false // a helper of the runtime: in the cgroup, but not in the jail
+				return nil, 0, false // a helper of the runtime, which is in the cgroup but not in the jail
 			}
 			inside, _ := strconv.Atoi(fields[w.slot.Level])
 			e.PID, e.TID = int32(inside), int32(inside)

@@ -222,8 +222,8 @@ type look struct {
 // +checklocks:w.mu
 func (w *watch) made(until int64) int64 {
 	// A program marks its ring before it reads the clock, but x86 can delay the store beyond that
-	// (Intel SDM, volume 3, section "Memory Ordering"). A ring without a mark therefore says
-	// nothing about the last moments.
+	// (Intel SDM, volume 3, section "Memory Ordering"). A ring without a mark may therefore still
+	// have received records shortly before.
 	now := observe.Now() - int64(finishTime)
 	for cpu := range w.count {
 		writing, l := &w.ring(cpu).Writing, &w.looks[cpu]

@@ -41,7 +41,7 @@ type watch struct {
 	slot   *traceSlot
 	ctl    *traceCtl
 	stride int
-	size   uint64 // of one ring
+	size   uint64 // size of one ring
 	count  int    // number of rings
 
 	installing sync.WaitGroup // installation of the rings
@@ -101,7 +101,7 @@ const (
 	elsewhereReason = "made on a processor that was added to the host later"
 )
 
-// slotJail is the last jail of a slot.
+// slotJail returns the last jail of a slot.
 func slotJail(s *traceSlot) id.Jail {
 	b := unsafe.Slice((*byte)(unsafe.Pointer(&s.Jail[0])), len(s.Jail))
 	name, _, _ := bytes.Cut(b, []byte{0})
@@ -239,7 +239,7 @@ func (s *Source) resume(i int, t observe.Target, sink observe.Sink) (*watch, err
 	if err := w.takeStock(); err != nil {
 		return nil, errors.Join(err, w.unmap())
 	}
-	// The daemon that muted the jail is gone and cannot unmute it.
+	// The daemon that muted the jail has exited and cannot unmute it.
 	if err := w.Mute(false); err != nil {
 		return nil, errors.Join(err, w.unmap())
 	}
@@ -493,7 +493,7 @@ func levels(dir string, cgroup uint64) (uint32, error) {
 		return 0, fmt.Errorf("find the cgroup %s: %w", dir, err)
 	}
 	if st.Ino != cgroup {
-		return 0, fault.Newf(fault.Invalid, "kernel.levels", dir, "the cgroup is %d, not %d", st.Ino, cgroup)
+		return 0, fault.Newf(fault.Invalid, "kernel.levels", dir, "the cgroup has inode %d, want %d", st.Ino, cgroup)
 	}
 	depth := uint32(0)
 	for at := dir; ; depth++ {

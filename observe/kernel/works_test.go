@@ -142,14 +142,14 @@ func restarted([]string) {
 	check(cmd.Start())
 	type thread struct {
 		tid int
-		dir string // of the process in /proc, which may be of another pid namespace
+		dir string // directory of the process in /proc, which may belong to another pid namespace
 	}
 	ready := make(chan thread)
 	go func() {
 		t := <-ready
 		waits := func() {
 			for {
-				// Of a thread that runs, or is about to, it says "running".
+				// For a thread that runs or is about to run, the file contains "running".
 				b, err := os.ReadFile("/proc/" + t.dir + "/syscall")
 				check(err)
 				if strings.HasPrefix(string(b), fmt.Sprint(unix.SYS_WAIT4, " ")) {

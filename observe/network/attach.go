@@ -154,7 +154,7 @@ func (s *Source) takeRing(w *watch, undone *undo.Stack) error {
 			own = &left[i]
 			continue
 		}
-		if err := s.collect(l, w.sink); err != nil { // of an earlier run of the jail
+		if err := s.collect(l, w.sink); err != nil { // packets of an earlier run of the jail
 			return err
 		}
 	}
@@ -317,7 +317,7 @@ func (w *watch) findOuter() (outer netip.Addr, err error) {
 		return netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{LinkIndex: l.Attrs().Index}, netlink.RT_FILTER_OIF)
 	})
 	if err != nil {
-		return outer, fmt.Errorf("routes of %s: %w", w.target.Veth, err)
+		return outer, fmt.Errorf("list the routes of %s: %w", w.target.Veth, err)
 	}
 	for _, r := range routes {
 		if r.Dst == nil {
@@ -334,7 +334,7 @@ func (w *watch) findOuter() (outer netip.Addr, err error) {
 func addresses(h *netlink.Handle) ([]netip.Addr, error) {
 	addrs, err := netns.Dump(func() ([]netlink.Addr, error) { return h.AddrList(nil, netlink.FAMILY_V4) })
 	if err != nil {
-		return nil, fmt.Errorf("addresses: %w", err)
+		return nil, fmt.Errorf("list addresses: %w", err)
 	}
 	var own []netip.Addr
 	for _, a := range addrs {
@@ -451,7 +451,7 @@ func (w *watch) unlink() error {
 		err := w.enter(w.removeFilters)
 		if !errors.Is(err, os.ErrNotExist) && !errors.Is(err, fault.NotFound) && !errors.Is(err, unix.ESRCH) {
 			errs = append(errs, err)
-		} // otherwise they are gone with the namespace or have no effect
+		} // otherwise the kernel removed them with the namespace, or they have no effect
 		w.filter = nil
 	}
 	return errors.Join(errs...)

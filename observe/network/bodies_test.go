@@ -45,7 +45,7 @@ func (j *jail) another() *jail {
 	return k
 }
 
-// to counts the recorded packets to or from a server, and those without a process.
+// to counts the recorded packets to or from a server, and the number of them without a process.
 func (l *log) to(server string) (n, nobodys int) {
 	for _, e := range l.all(isNet) {
 		if e.Dst == server || e.Src == server {

@@ -15,7 +15,7 @@ const maxNames = 4096
 // names maps addresses to the latest names that a jail resolved. It evicts the least recently
 // resolved. The zero value is ready to use.
 type names struct {
-	of    map[netip.Addr]*list.Element // of *named
+	of    map[netip.Addr]*list.Element // elements are *named
 	order list.List                    // latest first
 	age   uint64                       // number of entries ever added
 }

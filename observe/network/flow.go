@@ -60,10 +60,10 @@ type sum struct {
 	since, last    int64 // NS of the first and last packet of the sum
 }
 
-// conversations is an LRU list of conversations, the latest first. It evicts the one without
-// packets for the longest time. The zero value is ready to use.
+// conversations is an LRU list of conversations, most recently used first. It evicts the
+// conversation that has had no packets for the longest time. The zero value is ready to use.
 type conversations struct {
-	of    map[talk]*list.Element // of *conversation
+	of    map[talk]*list.Element // elements are *conversation
 	order list.List
 }
 

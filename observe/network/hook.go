@@ -64,7 +64,7 @@ func (w *watch) hook(dir string) (links []link.Link, err error) {
 	return links, nil
 }
 
-// dropOthers removes the pinned hooks at other cgroups than the one with the given ID.
+// dropOthers removes the pinned hooks of all cgroups except the one with the given ID.
 func (w *watch) dropOthers(hook, id string) error {
 	all, err := filepath.Glob(w.pin(hook + "*"))
 	for _, name := range all {

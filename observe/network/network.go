@@ -68,7 +68,7 @@ type Source struct {
 	watches atomic.Pointer[[]*watch] // read without mu, replaced with mu
 }
 
-// maxJails is JAILS in network.bpf.c.
+// maxJails must equal JAILS in network.bpf.c.
 const maxJails = 4096
 
 // New returns a Source. It has no side effects.

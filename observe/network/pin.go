@@ -123,7 +123,7 @@ func (s *Source) preparePins(spec *ebpf.CollectionSpec) error {
 	}
 	if st.Type != unix.BPF_FS_MAGIC {
 		return &fault.Error{Op: "network.Probe", On: parent, Kind: fault.Unsupported, Remedy: "mount -t bpf bpf " + parent,
-			Err: errors.New("not on a BPF file system, which recording without a daemon requires")}
+			Err: errors.New("the directory is not on a BPF file system, which recording without a daemon requires")}
 	}
 	versions, err := os.ReadDir(parent)
 	if err != nil {
@@ -327,7 +327,7 @@ func (s *Source) Collect(jail id.Jail, sink observe.Sink) error {
 	return nil
 }
 
-// collect is Collect for a leftover. The caller holds s.mu.
+// collect is like Collect, but for a leftover. The caller holds s.mu.
 func (s *Source) collect(l leftover, sink observe.Sink) error {
 	w := &watch{source: s, target: observe.Target{Jail: l.jail}, sink: sink, netns: l.netns, ifaces: pinnedIfaces(l.dir)}
 	w.selection = event.Selection{}.Defaults(event.Selection{})

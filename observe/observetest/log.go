@@ -105,8 +105,8 @@ func (l *Log) Brief() {
 	l.brief = true
 }
 
-// Hold limits Written to seq.
-func (l *Log) Hold(seq uint64) {
+// LimitWritten makes Written return at most seq.
+func (l *Log) LimitWritten(seq uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.limit = seq

@@ -17,7 +17,7 @@ import (
 	"glasshouse/observe/event"
 )
 
-// A Jail is a jail that a source can observe and a test can run commands in, such as a Cell.
+// A Jail is a jail that a source can observe and a test can run commands in, such as a FakeJail.
 type Jail interface {
 	Target(event.Selection) observe.Target
 	Command(argv ...string) *exec.Cmd

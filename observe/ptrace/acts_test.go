@@ -181,7 +181,7 @@ func vforkWait([]string) {
 func serve(args []string) {
 	l, err := net.Listen("unix", args[0])
 	must(err)
-	must(exec.Command("/bin/true").Run()) // before its first, os/exec starts a process to learn what it can
+	must(exec.Command("/bin/true").Run()) // before the first command, os/exec starts a process to detect kernel features
 	fmt.Println("up")
 	for {
 		c, err := l.Accept()
@@ -216,7 +216,7 @@ func untraced([]string) {
 	child(mustCall(unix.RawSyscall6(unix.SYS_CLONE, flags, 0, 0, 0, 0, 0)))
 }
 
-// untraced3 is untraced with clone3.
+// untraced3 is like untraced, but uses clone3.
 func untraced3([]string) {
 	args := [8]uint64{unix.CLONE_UNTRACED, 0, 0, 0, uint64(unix.SIGCHLD)}
 	pid := mustCall(unix.RawSyscall(unix.SYS_CLONE3, uintptr(unsafe.Pointer(&args)), 64, 0))

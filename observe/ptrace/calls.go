@@ -174,7 +174,7 @@ func (tr *tracer) returns(t *task, ret int64) {
 	real := ""
 	if c.want || c.wantFile {
 		switch {
-		case c.shape.Execs && ret == 0: // the memory of the arguments is gone
+		case c.shape.Execs && ret == 0: // the execve call has replaced the memory with the arguments
 		case c.unread:
 			tr.readPaths(t) // the kernel has paged them in since
 		case t.proc.tasks > 1 && c.shape.Path != 0:

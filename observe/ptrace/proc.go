@@ -147,8 +147,8 @@ const (
 	clockRun  = 2 // scheduled time, exact
 )
 
-// processTimes returns the CPU time of a process. The kernel knows the exact sum and samples
-// the division into user and system time.
+// processTimes returns the CPU time of a process. The kernel counts the sum exactly, but only
+// samples how it is divided into user and system time.
 func processTimes(pid int) (user, system int64) {
 	clock := func(which int32) int64 {
 		var ts unix.Timespec
@@ -161,7 +161,7 @@ func processTimes(pid int) (user, system int64) {
 	return divide(clock(clockRun), user, all-user)
 }
 
-// threadTimes is processTimes for one task.
+// threadTimes is like processTimes, but for one task.
 func threadTimes(tid int) (user, system int64) {
 	task := "task/" + strconv.Itoa(tid) + "/"
 	st, err := readStat(tid, task+"stat")

@@ -98,7 +98,7 @@ func try(pid int) error {
 		return fmt.Errorf("wait: %w", err)
 	}
 	if _, err := getRegisters(pid); err != nil {
-		return fmt.Errorf("registers: %w", err)
+		return fmt.Errorf("read registers: %w", err)
 	}
 	return detach(pid, 0)
 }

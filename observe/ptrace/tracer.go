@@ -316,7 +316,7 @@ func (tr *tracer) drain(ctx context.Context) error {
 			if err == unix.EINTR {
 				continue
 			}
-			if err != nil { // gone
+			if err != nil { // the task has exited
 				break
 			}
 			if r.Tid != 0 {

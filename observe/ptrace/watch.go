@@ -43,7 +43,7 @@ var errGone = errors.New("the jail is no longer watched")
 func attach(ctx context.Context, t observe.Target, sink observe.Sink, log *slog.Logger, oldStyle bool) (*Watch, error) {
 	const op = "ptrace.Attach"
 	if err := hangBell(); err != nil {
-		return nil, fmt.Errorf("%s: signal handler: %w", op, err)
+		return nil, fmt.Errorf("%s: install the signal handler: %w", op, err)
 	}
 	w := &Watch{target: t, log: log, forget: func() {}, orders: make(chan order, 1), gone: make(chan struct{})}
 	tr, err := newTracer(w, sink)

@@ -46,7 +46,7 @@ type Failure struct {
 	Class   string `json:"class"` // denied, refused, failed
 	Count   int64  `json:"count"`
 	AtLeast bool   `json:"at_least,omitempty"`
-	PID     int32  `json:"pid"` // of the first call, as are Comm and Path
+	PID     int32  `json:"pid"` // PID, Comm and Path are those of the first call
 	Comm    Text   `json:"comm"`
 	Path    Text   `json:"path,omitempty"`
 	Events  Link   `json:"events"`

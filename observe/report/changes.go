@@ -9,8 +9,8 @@ import (
 	"glasshouse/observe/event"
 )
 
-// changes tracks the files that a jail changed, according to its records. It does not know
-// which files existed before, so a file replaced by a rename is listed as added.
+// changes tracks the files that a jail changed, according to its records. It has no information
+// about which files existed before, so a file replaced by a rename is listed as added.
 type changes struct {
 	rows table[string, changeRow]
 	lost Lost
@@ -24,7 +24,7 @@ type Changed struct {
 	From    Text      `json:"from,omitempty"` // the old path of a renamed file
 	Written int64     `json:"bytes_written,omitempty"`
 	Changes int64     `json:"changes"`
-	Time    time.Time `json:"time"` // of the last change, as are Seq, PID and Comm
+	Time    time.Time `json:"time"` // Time, Seq, PID and Comm are those of the last change
 	Seq     uint64    `json:"seq"`
 	PID     int32     `json:"pid,omitempty"`
 	Comm    Text      `json:"comm,omitempty"`
@@ -40,8 +40,8 @@ type changeRow struct {
 	comm            string
 }
 
-// Kinds of change, as in a comparison. A file that was added and deleted again is gone. Its
-// row is kept, because a process may still have it open and write to it.
+// Kinds of change, as in a comparison. A file that was added and deleted again no longer counts as
+// changed. Its row is kept, because a process may still have it open and write to it.
 const (
 	added    = "added"
 	modified = "modified"

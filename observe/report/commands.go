@@ -25,7 +25,7 @@ type Command struct {
 	Exe      Text       `json:"exe"`
 	Argv     []Text     `json:"argv"`
 	Cut      bool       `json:"cut,omitempty"` // Argv is truncated
-	Cwd      Text       `json:"cwd,omitempty"` // of the first run, as are PID and UID
+	Cwd      Text       `json:"cwd,omitempty"` // Cwd, PID and UID are those of the first run
 	PID      int32      `json:"pid"`
 	UID      uint32     `json:"uid"`
 	Runs     int64      `json:"runs"`
@@ -34,7 +34,7 @@ type Command struct {
 	Replaced int64      `json:"replaced,omitempty"` // runs that ended with an exec of another program
 	Lost     int64      `json:"lost,omitempty"`     // runs whose end was not observed
 	Ends     []EndCount `json:"ends"`               // the most frequent first; at most eight
-	Total    int64      `json:"total_ns"`           // of completed runs
+	Total    int64      `json:"total_ns"`           // total of completed runs
 	Longest  int64      `json:"longest_ns"`
 	CPU      int64      `json:"cpu_ns"`
 	Events   Link       `json:"events"`
@@ -57,8 +57,8 @@ type command struct {
 	ends                 map[end]int64
 	began                int64 // milliseconds
 	failed, killed       int64
-	link                 Link   // of the execs
-	endSeq               uint64 // of the last end
+	link                 Link   // link of the execs
+	endSeq               uint64 // number of the last exit event
 }
 
 type end struct {

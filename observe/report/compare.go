@@ -33,7 +33,7 @@ type End struct {
 	Name     Text        `json:"name,omitempty"`
 	State    string      `json:"state"`
 	Time     time.Time   `json:"time"`
-	Seq      uint64      `json:"seq"` // of the last event in the jail's log at that time
+	Seq      uint64      `json:"seq"` // sequence number of the last event in the jail's log at that time
 }
 
 // Title names the end.

@@ -197,7 +197,7 @@ func (c *Completeness) statement() string {
 	return strings.Join(s, " ")
 }
 
-// notRecorded lists what a selection excludes.
+// notRecorded lists the events that a selection excludes.
 func notRecorded(s *event.Selection) []string {
 	out := []string{}
 	if s == nil {

@@ -33,7 +33,7 @@ type File struct {
 	To      Text  `json:"to,omitempty"`       // target of the last rename or link
 	AtLeast bool  `json:"at_least,omitempty"` // earlier operations may have been dropped for lack of space
 	By      []Who `json:"by"`                 // the first few processes that used it
-	ByMore  bool  `json:"by_more,omitempty"`  // other processes used it, too
+	ByMore  bool  `json:"by_more,omitempty"`  // other processes also used it
 	Events  Link  `json:"events"`
 	FileUse
 }
@@ -376,5 +376,5 @@ func (f File) Users() string {
 	return strings.Join(parts, ", ")
 }
 
-// String is "curl (42)".
+// String returns a text like "curl (42)".
 func (w Who) String() string { return fmt.Sprintf("%s (%d)", visible(string(w.Comm), 32), w.PID) }

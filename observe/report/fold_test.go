@@ -395,7 +395,7 @@ func TestEmptyReport(t *testing.T) {
 	}
 }
 
-func TestAFilterForALongPathEndsBetweenCharacters(t *testing.T) {
+func TestFilterForLongPathIsCutAtRuneBoundary(t *testing.T) {
 	for n := range 4 {
 		filter := report.Literal(strings.Repeat("x", n) + strings.Repeat("€", 1000))
 		if _, err := event.ParseFilter("path:" + filter); err != nil || !utf8.ValidString(filter) || !strings.HasSuffix(filter, `€"*`) {

@@ -31,7 +31,7 @@ type frames[S any] struct {
 }
 
 type frame[S any] struct {
-	seq    uint64 // of the last event included
+	seq    uint64 // sequence number of the last event included
 	ts     int64  // the latest time of all events included
 	weight int    // number of items in state
 	state  S

@@ -9,12 +9,12 @@ import (
 	"glasshouse/observe/event"
 )
 
-// Hosts is whom the jail talked to, by host.
+// Hosts lists the hosts with which the jail communicated.
 type Hosts struct {
-	List  []Host  `json:"items"` // of the most bytes first
+	List  []Host  `json:"items"` // sorted by bytes, most first
 	Count Count   `json:"count"`
 	Total Traffic `json:"total"`
-	More  Traffic `json:"more"` // of hosts that are not in List
+	More  Traffic `json:"more"` // traffic of hosts that are not in List
 	Lost  Lost    `json:"lost"`
 }
 

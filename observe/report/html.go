@@ -96,7 +96,7 @@ func flagged(words map[string]int64) []string {
 type chart struct {
 	Title, Most        string
 	Scale              [3]string // at the top, in the middle and at the bottom
-	Area, Line, Second string    // of paths
+	Area, Line, Second string    // SVG data of paths
 	From, To           string
 }
 

@@ -7,9 +7,8 @@ import (
 	"strings"
 )
 
-// Markdown writes the report as CommonMark. What the jail said stands in code
-// spans, each in one line of its own list item, so that it cannot become a
-// heading, a link or HTML in any reader.
+// Markdown writes the report as CommonMark. Text from the jail is in code spans, each on one line
+// of its own list item, so that it cannot become a heading, a link or HTML in any reader.
 func (r *Report) Markdown(w io.Writer) error {
 	b := bufio.NewWriter(w)
 	line := func(format string, args ...any) { fmt.Fprintf(b, format+"\n", args...) }

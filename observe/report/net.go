@@ -85,7 +85,7 @@ type flow struct {
 	dir, host       string
 	pid             int32
 	comm            string
-	out, in         tcpFlags // of the current connection, by sender
+	out, in         tcpFlags // flags of the current connection, by sender
 	flipped         bool     // the remote side opened it
 	times, refused  int64
 	beginTS, lastTS int64
@@ -327,7 +327,7 @@ type Peer struct {
 	Connections int64  `json:"connections"`
 	Refused     int64  `json:"refused"`
 	Unanswered  int64  `json:"unanswered"`
-	PID         int32  `json:"pid,omitempty"` // of the first connection
+	PID         int32  `json:"pid,omitempty"` // PID of the first connection
 	Comm        Text   `json:"comm,omitempty"`
 	Traffic
 	Began  time.Time `json:"began"`
@@ -345,7 +345,7 @@ type peer struct {
 	pid                              int32
 	comm                             string
 	by                               []Who  // the first few processes that used it
-	byMore                           bool   // other processes used it, too
+	byMore                           bool   // other processes also used it
 	local                            string // the jail's address; "" if it used several
 	began, last                      int64  // milliseconds
 	traffic                          Traffic
@@ -451,7 +451,7 @@ type FailedConnect struct {
 	Errno   string `json:"errno"`
 	Count   int64  `json:"count"`
 	AtLeast bool   `json:"at_least,omitempty"`
-	PID     int32  `json:"pid"` // of the first call
+	PID     int32  `json:"pid"` // PID of the first call
 	Comm    Text   `json:"comm"`
 	Events  Link   `json:"events"`
 }
@@ -553,7 +553,7 @@ func WriteNet(w io.Writer, flows []Flow) error {
 	return writeTable(w, rows, "......rr")
 }
 
-// far is the other end, by name if it was asked for.
+// far returns the remote end, by name if it was resolved.
 func (f *Flow) far() string {
 	s := visible(string(f.Remote), 64)
 	if f.Host != "" {
@@ -576,7 +576,7 @@ func (f *Flow) process() string {
 	return Who{f.PID, f.Comm}.String()
 }
 
-// Service is a peer as one would write it: "tcp example.com:443".
+// Service returns a peer in the common notation: "tcp example.com:443".
 func (p Peer) Service() string {
 	s := visible(string(p.Host), 128)
 	if p.Port > 0 {

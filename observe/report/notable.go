@@ -10,8 +10,8 @@ import (
 	"glasshouse/observe/event"
 )
 
-// A Notable is one kind of thing that a person who answers for the jail wants to
-// look at. It says what happened, not that it was wrong.
+// A Notable is one kind of noteworthy activity that the person responsible for the jail may want to
+// inspect. It states what happened, not that it was wrong.
 type Notable struct {
 	Kind   string        `json:"kind"`
 	Level  string        `json:"level"` // alert, warning, note
@@ -30,7 +30,7 @@ type NotableItem struct {
 	Errno   string     `json:"errno,omitempty"` // set if the operation failed
 	Count   int64      `json:"count"`
 	AtLeast bool       `json:"at_least,omitempty"`
-	PID     int32      `json:"pid,omitempty"` // of the first occurrence
+	PID     int32      `json:"pid,omitempty"` // PID of the first occurrence
 	Comm    Text       `json:"comm,omitempty"`
 	Began   *time.Time `json:"began,omitempty"` // time of the first occurrence
 	Events  Link       `json:"events"`
@@ -210,7 +210,7 @@ type item struct {
 	count   int64
 	pid     int32
 	comm    string
-	ts      int64    // of the first occurrence
+	ts      int64    // time of the first occurrence
 	packets bool     // observed as packets, not as a call
 	terms   []string // terms of its query: alternating keys and values
 	link    Link

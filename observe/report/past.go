@@ -184,7 +184,7 @@ type ChangedFiles struct {
 	Recorded bool      `json:"recorded"` // set by the caller
 	Items    []Changed `json:"items"`
 	Count    int       `json:"count"`
-	AtLeast  bool      `json:"at_least,omitempty"` // files changed earlier are no longer kept
+	AtLeast  bool      `json:"at_least,omitempty"` // there are more changed files than are kept
 	Lost     Lost      `json:"lost"`               // lost file events
 }
 

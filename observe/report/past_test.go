@@ -122,7 +122,7 @@ func TestRewindUndoesChanges(t *testing.T) {
 	for _, tt := range []struct {
 		seq    uint64
 		want   string
-		before []uint64 // of one, two, late and back, those in the history of seq
+		before []uint64 // sequence numbers of one, two, late and back in the history of seq
 	}{
 		{late, "added /work/b, added /work/c", []uint64{one, two, late}},
 		{back, "added /work/a, added /work/d", []uint64{one, back}},

@@ -50,8 +50,8 @@ type ProcessCalls struct {
 
 // ProfileOptions bounds the size of a Profile.
 type ProfileOptions struct {
-	Rows      int // of Calls, Errors and Failures each; default 50
-	Processes int // of Processes; default none
+	Rows      int // maximum rows of each of Calls, Errors and Failures; default 50
+	Processes int // maximum rows of Processes; default none
 }
 
 type callsOfOne struct {

@@ -47,7 +47,7 @@ func timeline(r *Report) []Moment {
 	for _, n := range r.Notable {
 		for i, it := range n.List {
 			if i == 3 {
-				break // at most three of a kind; the others are in the list
+				break // at most three of each kind; the list contains the others
 			}
 			if it.Began == nil {
 				continue

@@ -82,7 +82,7 @@ func TestReusedPIDIsAnotherProcess(t *testing.T) {
 `)
 }
 
-func TestAForkedProcessRunsWhatItsParentRuns(t *testing.T) {
+func TestForkedProcessHasProgramOfParent(t *testing.T) {
 	s := newSession()
 	s.fork(0, 1, "init").exec(1, "/bin/sh", "sh", "-c", "x").fork(1, 2, "sh")
 	check(t, "forked", treeOf(s).Processes(false), `
@@ -228,7 +228,7 @@ func TestPruneRemovesOldestEndedProcesses(t *testing.T) {
 func TestTreeReportsLostProcessEvents(t *testing.T) {
 	s := newSession()
 	s.add(event.Event{Type: event.Gap, Source: event.Proc, Lost: 3}).add(event.Event{Type: event.Gap, Source: event.Proc, Lost: -1}).add(event.Event{Type: event.Gap, Source: event.Net, Lost: 9})
-	s.add(event.Event{Type: event.Gap, Lost: 4, Reason: "torn by a crash"}) // of unknown types
+	s.add(event.Event{Type: event.Gap, Lost: 4, Reason: "torn by a crash"}) // lost events of unknown types
 	if got := treeOf(s).Known().Lost; got != (report.Lost{Records: 7, Unknown: true}) {
 		t.Errorf("lost %+v, want 7 and some", got)
 	}

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// of formats a count.
+// of formats a count with its noun.
 func (c Count) of(one, many string) string { return c.String() + plural(c.N, " "+one, " "+many) }
 
 // Missing describes how many events a gap lost.

@@ -6,14 +6,14 @@ import "glasshouse/observe/event"
 type Shape struct {
 	Path, Dir   int8 // a path, and the descriptor of the directory it is relative to
 	To, ToDir   int8 // the same for a second path
-	FD, FD2     int8 // descriptors of files acted on; data goes from the first to the second
+	FD, FD2     int8 // descriptors of the files that the call uses; data flows from the first to the second
 	Addr, Len   int8 // a socket address and its length; Len is 0 in a msghdr
 	AddrOut     bool // the address is written by the kernel, Len points to its length
 	Message     bool // Addr is a struct msghdr
 	ReturnsFile bool // the call returns the descriptor of the opened file
 	Closes      bool // FD is closed by the call
-	Execs       bool // the memory of the arguments is gone when the call succeeds
-	Moves       bool // paths of other files change, too
+	Execs       bool // a successful call replaces the memory with its arguments
+	Moves       bool // paths of other files also change
 	Length      int8 // the argument with the number of bytes of Op, if it is not the return value
 
 	Op string // the file operation, or ""
@@ -41,7 +41,7 @@ var Shapes = map[string]Shape{
 	"sendfile":   {FD: 2, FD2: 1, Op: event.OpRead},
 	"sendfile64": {FD: 2, FD2: 1, Op: event.OpRead},
 	"splice":     {FD: 1, FD2: 3, Op: event.OpRead},
-	// Its descriptors are in this order too.
+	// The input descriptor also precedes the output descriptor.
 	"copy_file_range": {FD: 1, FD2: 3, Op: event.OpRead},
 	"vmsplice":        {FD: 1, Op: event.OpWrite},
 

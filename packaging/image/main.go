@@ -116,7 +116,7 @@ func (b *build) run(binaries []string) (name string, digest v1.Hash, err error) 
 		b.version = "0.1.0-git" + count + "." + commit
 	}
 	if !tag.MatchString(b.version) {
-		return "", digest, fmt.Errorf("%q cannot be a tag", b.version)
+		return "", digest, fmt.Errorf("%q is not a valid image tag", b.version)
 	}
 	when := os.Getenv("SOURCE_DATE_EPOCH")
 	if when == "" {
@@ -126,7 +126,7 @@ func (b *build) run(binaries []string) (name string, digest v1.Hash, err error) 
 	}
 	seconds, err := strconv.ParseInt(when, 10, 64)
 	if err != nil {
-		return "", digest, fmt.Errorf("SOURCE_DATE_EPOCH: %w", err)
+		return "", digest, fmt.Errorf("parse SOURCE_DATE_EPOCH: %w", err)
 	}
 	b.epoch = time.Unix(seconds, 0).UTC()
 

@@ -11,11 +11,11 @@ import (
 // from the request's content.
 type Caller struct {
 	Role  Role
-	Name  string   // of the token, the login or the user of a local caller
+	Name  string   // name of the token, the login or the user of a local caller
 	Token id.Token // if authenticated by a token
 	Login id.Login // if authenticated by a browser login
 	Local bool     // connected over the unix socket
-	UID   int      // of a local caller
+	UID   int      // user ID of a local caller
 }
 
 // ID identifies the caller by its token, login or user.

@@ -64,7 +64,7 @@ func peerGroups(fd uintptr) ([]int, error) {
 				groups[i] = int(buf[i])
 			}
 			return groups, nil
-		case unix.ERANGE: // size is now what it takes
+		case unix.ERANGE: // size is now the required size
 			buf = make([]uint32, max(int(size/4), 2*len(buf)))
 		default:
 			return nil, fmt.Errorf("read peer groups: %w", errno)

@@ -44,7 +44,7 @@ type Tokens struct {
 
 const (
 	prefix   = "gh_"
-	keyMark  = "e2b_" // of keys: what their clients look for
+	keyMark  = "e2b_" // prefix of keys, which their clients expect
 	maxName  = 64
 	maxToken = 256 // no valid secret is longer; bounds the cost of hashing untrusted input
 )
@@ -161,7 +161,7 @@ func (ts *Tokens) First(ctx context.Context, file string) (bool, error) {
 	return true, nil
 }
 
-// writePrivate replaces file atomically; it is readable by its owner only at all times.
+// writePrivate replaces file atomically; at all times only its owner can read it.
 func writePrivate(file, content string) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(file), ".token-") // mode 0600
 	if err != nil {

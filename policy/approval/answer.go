@@ -26,7 +26,7 @@ const (
 // A Person is the author of an answer. The server derives it from authentication, never from
 // the content of the answer.
 type Person struct {
-	ID   string `json:"id"`   // of the token or the user: "t-…", "uid 1000"
+	ID   string `json:"id"`   // ID of the token or the user: "t-…", "uid 1000"
 	Name string `json:"name"` // for display
 	Role string `json:"role"` // "operator" and "admin" may answer
 
@@ -127,7 +127,7 @@ func checkPerson(r Request, p Person) error {
 	case p.Subject.Jail != "" && p.Subject.Jail == q.Jail,
 		p.Subject.Session != "" && p.Subject.Session == q.Session,
 		p.Subject.Run != "" && p.Subject.Run == q.Run:
-		return fault.Newf(fault.Denied, op, string(r.ID), "the asker may not answer its own request")
+		return fault.Newf(fault.Denied, op, string(r.ID), "the requester may not answer its own request")
 	}
 	return nil
 }

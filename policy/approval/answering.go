@@ -23,7 +23,7 @@ func (q *Queue) Answer(ctx context.Context, aid id.Approval, a Answer) (Request,
 	if err != nil || w == nil || !r.RulePending {
 		return r, err
 	}
-	// The asker resumes after its rule is in force, so it is not asked again.
+	// The requester resumes after its rule is in force, so it is not asked again.
 	r, err = q.remember(ctx, r)
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -32,7 +32,7 @@ func (q *Queue) Answer(ctx context.Context, aid id.Approval, a Answer) (Request,
 	return r, err
 }
 
-// answer is Answer without remembering the rule. It returns the settled pendingRequest, or nil
+// answer is like Answer, but does not store the rule. It returns the settled pendingRequest, or nil
 // if nothing was settled. The caller holds q.mu.
 //
 // +checklocks:q.mu
@@ -146,7 +146,7 @@ func (q *Queue) remember(ctx context.Context, r Request) (Request, error) {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	now, err := q.store.Get(ctx, r.ID) // the answer may have been taken meanwhile
+	now, err := q.store.Get(ctx, r.ID) // the answer may already have been delivered
 	if err != nil {
 		return r, fmt.Errorf("store that the rule of %s is remembered: %w", r.ID, err)
 	}

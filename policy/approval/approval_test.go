@@ -41,7 +41,7 @@ func newHarness(t *testing.T, cfg approval.Config) *harness {
 	return d
 }
 
-// open opens the queue, also after Close.
+// open opens the queue, even after Close.
 func (d *harness) open() {
 	d.t.Helper()
 	cfg := d.cfg

@@ -33,7 +33,7 @@ type Browser struct {
 	Keys     BrowserKeys
 	Created  time.Time
 
-	Name, Role string // of the login
+	Name, Role string // name and role of the login
 }
 
 // BrowserKeys encrypt messages to a browser, so that its push service cannot read them (RFC
@@ -172,7 +172,7 @@ func (b *browsers) deliver(ctx context.Context, q *Queue, n Notice) error {
 	return nil
 }
 
-// summary names the asker and the action, without details.
+// summary names the requester and the action, without details.
 func summary(r Request) string {
 	who := string(r.Question.Subject.Jail)
 	if who == "" {

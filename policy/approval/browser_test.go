@@ -229,7 +229,7 @@ func TestPushKeySurvivesRestart(t *testing.T) {
 	}
 }
 
-func TestGoneBrowserIsDeleted(t *testing.T) {
+func TestExpiredPushSubscriptionIsDeleted(t *testing.T) {
 	for _, status := range []int{http.StatusGone, http.StatusNotFound} {
 		d := newBrowserHarness(t, approval.Config{})
 		v, b := d.device(access.Operator, always(status))

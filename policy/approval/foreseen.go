@@ -6,8 +6,8 @@ import (
 	"glasshouse/policy"
 )
 
-// Preview is the preview of a request's effect, as far as the asker knows it. It is part of
-// the request's Context.
+// Preview is the preview of a request's effect, as far as the requester can predict it. It is part
+// of the request's Context.
 type Preview struct {
 	Diff         string `json:"diff,omitempty"`    // change of a file at the time of the request, in the format of diff -u
 	NoDiffReason string `json:"no_diff,omitempty"` // why there is no diff
@@ -27,8 +27,8 @@ var noDiffReasons = map[string]string{
 	policy.ActionResources:  "no file changes; the current and requested resources are listed above",
 }
 
-// PreviewOf returns the preview of r, and the rest of its Context, or nil if nothing else is in
-// it. Both are untrusted input of the asker.
+// PreviewOf returns the preview of r and the remaining members of its Context, or nil if there are
+// none. Both are untrusted input from the requester.
 func PreviewOf(r Request) (f Preview, rest json.RawMessage) {
 	var context map[string]json.RawMessage
 	if json.Unmarshal(r.Context, &context) == nil && json.Unmarshal(r.Context, &f) == nil && f != (Preview{}) {

@@ -21,12 +21,12 @@ type Notice struct {
 	Approval id.Approval     `json:"approval"`
 	Channel  string          `json:"channel"` // name of a Webhook or a Push, or browsersChannel
 	Kind     Kind            `json:"kind"`
-	Body     json.RawMessage `json:"body,omitempty"` // of a webhook, or the id of a browser; the message of a Push is built at delivery
+	Body     json.RawMessage `json:"body,omitempty"` // body of a webhook, or the id of a browser; the message of a Push is built at delivery
 	Created  time.Time       `json:"created"`
 	Attempts int             `json:"attempts"`
 	Next     time.Time       `json:"next"` // earliest time of the next attempt
 	Dead     bool            `json:"dead,omitempty"`
-	Error    string          `json:"error,omitempty"` // of the last attempt
+	Error    string          `json:"error,omitempty"` // error of the last attempt
 }
 
 // Retry configures the repetition of failed deliveries.

@@ -14,7 +14,7 @@ import (
 // Config.Links it has no buttons.
 type Push struct {
 	Name      string
-	URL       string // of the server: "https://ntfy.example/"
+	URL       string // URL of the server: "https://ntfy.example/"
 	Topic     string
 	Recipient Person // the recipient, and the author of answers given through the links
 

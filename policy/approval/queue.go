@@ -203,7 +203,7 @@ func (q *Queue) Close() error {
 	return nil
 }
 
-var errClosed = fault.Newf(fault.Unavailable, "approval", "", "the daemon is shutting down; the request stays pending: ask again")
+var errClosed = fault.Newf(fault.Unavailable, "approval", "", "the daemon is shutting down; the request stays pending: repeat it")
 
 // Open adds a request and returns without waiting. If the same question is pending, or has an
 // answer that no caller has taken, Open returns that request. If the jail has too many pending
@@ -495,7 +495,7 @@ func (q *Queue) settle(ctx context.Context, w *pendingRequest, r Request, kind K
 		q.untaken[r.key()] = r
 	}
 	q.publish(Event{Kind: kind, Request: r})
-	if !r.RulePending { // else Answer closes it after the rule is remembered
+	if !r.RulePending { // otherwise Answer closes it after the rule is stored
 		close(w.done)
 	}
 	return nil

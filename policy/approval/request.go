@@ -75,7 +75,7 @@ type Request struct {
 
 	Waiting int `json:"waiting,omitempty"` // number of callers waiting; set only by Queue.Pending
 
-	// AnswerUsed reports that the asker has received the answer, so no other question may use it.
+	// AnswerUsed reports that the requester has received the answer, so no other question may use it.
 	// Owed reports that the answer's rule has not been stored with Config.Remember.
 	AnswerUsed  bool `json:"taken,omitempty"`
 	RulePending bool `json:"owed,omitempty"`
@@ -114,7 +114,7 @@ func HashOf(q policy.Question) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// check validates the fields set by the asker and fills in defaults.
+// check validates the fields set by the requester and fills in defaults.
 func (r *Request) check(now time.Time, wait time.Duration) error {
 	const op = "approval.Open"
 	for _, s := range []string{r.Question.Action, r.Question.Resource, r.Reason, r.Pattern} {
@@ -131,7 +131,7 @@ func (r *Request) check(now time.Time, wait time.Duration) error {
 	case r.Question.Action == "":
 		return fault.Fieldf(op, "action", "must not be empty")
 	case len(r.Question.Resource) > maxResource || len(r.Question.Attributes) > 50:
-		return fault.Newf(fault.TooLarge, op, "", "exceeds %d bytes, the most that is shown to a person", maxResource)
+		return fault.Newf(fault.TooLarge, op, "", "exceeds %d bytes, the maximum that is shown to a person", maxResource)
 	case len(r.Context) > maxContext:
 		return fault.Newf(fault.TooLarge, op, "", "context exceeds %d bytes", maxContext)
 	case len(r.Context) > 0 && !json.Valid(r.Context):

@@ -130,8 +130,7 @@ func subjectText(s policy.Subject) string {
 // lines.
 func Visible(s string) string { return visible(s, 8, "⟨tab⟩") }
 
-// VisibleCode is Visible for indented text: runs of up to forty spaces or tabs stay as they
-// are.
+// VisibleCode is like Visible, but for indented text: it keeps runs of up to forty spaces or tabs.
 func VisibleCode(s string) string { return visible(s, 40, "\t") }
 
 func visible(s string, spaces int, tab string) string {

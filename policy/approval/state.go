@@ -13,7 +13,7 @@ const (
 	Pending   State = "pending"
 	Answered  State = "answered"  // by a person, or by its tier
 	Expired   State = "expired"   // not answered in time: denied
-	Withdrawn State = "withdrawn" // ended by its asker before an answer
+	Withdrawn State = "withdrawn" // withdrawn by its requester before an answer
 )
 
 // next lists the legal transitions.

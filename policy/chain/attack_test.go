@@ -136,7 +136,7 @@ func TestVerifyDetectsAttacksOnExport(t *testing.T) {
 		name   string
 		export []byte
 		trust  chain.TrustedInput
-		seq    int64  // of the reported entry; 0 is none
+		seq    int64  // sequence number of the reported entry; 0 is none
 		reason string // substring of the reason
 	}{
 		{"two entries change places", with(func(l []string) []string { l[5], l[6] = l[6], l[5]; return l }), trust, 6, "entry 7 is in its place"},

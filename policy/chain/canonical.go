@@ -24,7 +24,7 @@ const maxDepth = 64
 // UTF-8, and integers that a double cannot represent. For these it returns fault.Invalid.
 func Canonical(data []byte) ([]byte, error) { return canonical(data, 0) }
 
-// canonical is Canonical for a value that is nested in depth others.
+// canonical is like Canonical, but for a value at the given nesting depth.
 func canonical(data []byte, depth int) ([]byte, error) {
 	p := parser{in: data}
 	p.space()
@@ -84,7 +84,7 @@ func (p *parser) value(out []byte, depth int) ([]byte, error) {
 	case c == '-' || c >= '0' && c <= '9':
 		token := number(p.in[p.at:])
 		if token == 0 {
-			return nil, errors.New("not a number")
+			return nil, errors.New("invalid number")
 		}
 		out, err := appendNumber(out, p.in[p.at:p.at+token])
 		p.at += token
@@ -251,7 +251,7 @@ func (p *parser) text() (string, error) {
 		default:
 			r, n := utf8.DecodeRune(p.in[p.at:])
 			if r == utf8.RuneError && n == 1 {
-				return "", errors.New("not UTF-8")
+				return "", errors.New("invalid UTF-8 in a string")
 			}
 			s = append(s, p.in[p.at:p.at+n]...)
 			p.at += n
@@ -307,7 +307,7 @@ func (p *parser) hex4() (rune, error) {
 	for _, c := range p.in[p.at : p.at+4] {
 		d, ok := unhex(c)
 		if !ok {
-			return 0, errors.New("not four hexadecimal digits")
+			return 0, errors.New("\\u is not followed by four hexadecimal digits")
 		}
 		r = r<<4 | rune(d)
 	}

@@ -16,7 +16,7 @@ import (
 
 func TestCanonicalRFC8785(t *testing.T) {
 	for _, c := range []struct{ in, want string }{
-		// Section 3.2.2 and 3.2.3.
+		// RFC 8785, sections 3.2.2 and 3.2.3.
 		{`{
 			"numbers": [333333333.33333329, 1E30, 4.50, 2e-3, 0.000000000000000000000000001],
 			"string": "\u20ac$\u000F\u000aA'\u0042\u0022\u005c\\\"\/",

@@ -140,7 +140,7 @@ func (c *Chain) checkSigned(ctx context.Context, cp Checkpoint) error {
 	head, err := c.key.public.openOwn(cp.Note)
 	if err != nil {
 		return &fault.Error{
-			Op: "chain.Open", Kind: fault.Conflict, Err: fmt.Errorf("last checkpoint: %w", err),
+			Op: "chain.Open", Kind: fault.Conflict, Err: fmt.Errorf("read the last checkpoint: %w", err),
 			Remedy: "restore the " + KeyFile + " that this chain was signed with, or the database that belongs to this key",
 		}
 	}

@@ -38,7 +38,7 @@ func (p PublicKey) Open(text string) (Head, error) {
 	return h, err
 }
 
-// openOwn is Open, but also requires that the checkpoint is byte for byte as its signer wrote
+// openOwn is like Open, but also requires that the checkpoint is byte for byte as its signer wrote
 // it.
 func (p PublicKey) openOwn(text string) (Head, error) {
 	h, n, err := p.open(text)
@@ -48,7 +48,7 @@ func (p PublicKey) openOwn(text string) (Head, error) {
 	own := n.Text + "\n— " + n.Sigs[0].Name + " " + n.Sigs[0].Base64 + "\n"
 	sig, err := base64.StdEncoding.Strict().DecodeString(n.Sigs[0].Base64)
 	if err != nil || own != text || n.Text != h.text(p.verifier.Name()) || base64.StdEncoding.EncodeToString(sig) != n.Sigs[0].Base64 {
-		return h, errors.New("it was changed after signing")
+		return h, errors.New("the checkpoint was changed after it was signed")
 	}
 	return h, nil
 }
@@ -57,7 +57,7 @@ func (p PublicKey) open(text string) (Head, *note.Note, error) {
 	n, err := note.Open([]byte(text), note.VerifierList(p.verifier))
 	if err != nil {
 		if _, ok := errors.AsType[*note.UnverifiedNoteError](err); ok {
-			err = fmt.Errorf("it is not signed by %s", p.text)
+			err = fmt.Errorf("the checkpoint is not signed by %s", p.text)
 		}
 		return Head{}, nil, fault.Newf(fault.Invalid, "chain.Open", "", "not a checkpoint of this chain: %w", err)
 	}

@@ -187,10 +187,10 @@ func checkName(s string) error {
 		return fmt.Errorf("%d bytes exceed the maximum of %d", len(s), maxName)
 	}
 	if !utf8.ValidString(s) {
-		return errors.New("not UTF-8")
+		return errors.New("the text is not UTF-8")
 	}
 	if strings.ContainsFunc(s, func(r rune) bool { return r < 0x20 || r == 0x7f }) {
-		return errors.New("a control character")
+		return errors.New("the text contains a control character")
 	}
 	return nil
 }

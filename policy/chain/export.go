@@ -72,10 +72,9 @@ func tailLine(start, text string) []byte {
 	return append(appendString([]byte(start), text), "}\n"...)
 }
 
-// VerifyExport verifies an export. If t has no key, it uses the key in the export, and the
-// report says so: then the result only shows that the export was not changed since someone
-// signed it. An error means that the export cannot be read. Defects of the content are in the
-// report.
+// VerifyExport verifies an export. If t has no key, it uses the key in the export and states that
+// in the report: then the result only shows that the export was not changed since someone signed
+// it. An error means that the export cannot be read. Defects of the content are in the report.
 func VerifyExport(ctx context.Context, f io.ReadSeeker, t TrustedInput) (Report, error) {
 	tail, err := readTail(f)
 	if err != nil {

@@ -22,7 +22,7 @@ const (
 	ApprovalExpired  Kind = "approval.expired"
 	PolicyChanged    Kind = "policy.changed"
 
-	CallStarted Kind = "call.started" // of a capability
+	CallStarted Kind = "call.started" // a call of a capability
 	CallEnded   Kind = "call.ended"
 	LLMCalled   Kind = "llm.called"
 	SiblingTold Kind = "sibling.told" // a request from one agent to another, or its response
@@ -37,7 +37,7 @@ const (
 	BudgetCharged Kind = "budget.charged"
 	BudgetSpent   Kind = "budget.spent" // the budget is exhausted
 
-	CheckpointTaken   Kind = "checkpoint.taken" // of a run
+	CheckpointTaken   Kind = "checkpoint.taken" // a checkpoint of a run
 	CheckpointResumed Kind = "checkpoint.resumed"
 	SnapshotTaken     Kind = "snapshot.taken"
 	SnapshotDeleted   Kind = "snapshot.deleted"

@@ -15,7 +15,7 @@ type Segment struct {
 	File   string `json:"file"`
 	First  uint64 `json:"first"` // sequence numbers of its records
 	Last   uint64 `json:"last"`
-	SHA256 string `json:"sha256"` // of the text
+	SHA256 string `json:"sha256"` // SHA-256 hash of the text
 }
 
 // Seal records the digest of a segment, so that changes of the events are detectable.

@@ -30,7 +30,7 @@ type Checkpoint struct {
 	Note string
 }
 
-// A Reader reads a stored chain, also while the chain grows.
+// A Reader reads a stored chain, even while the chain grows.
 type Reader interface {
 	// Last returns the last entry, or a Row with Seq 0 if the chain is empty.
 	Last(ctx context.Context) (Row, error)

@@ -97,8 +97,8 @@ func TestOpenDetectsChangedEnd(t *testing.T) {
 	}
 }
 
-// TestVerifyDataDirectoryOffline reads the database files directly, also while a daemon writes
-// to them.
+// TestVerifyDataDirectoryOffline reads the database files directly, even while a daemon writes to
+// them.
 func TestVerifyDataDirectoryOffline(t *testing.T) {
 	h := openHarness(t, t.TempDir(), chain.Config{Every: 5, Interval: time.Hour})
 	for n := range 22 {

@@ -14,8 +14,8 @@ import (
 
 // A tip is the end of the chain: the state that is needed to append to it.
 type tip struct {
-	seq   int64 // of the last entry, and thus the number of entries
-	hash  Hash  // of the last entry
+	seq   int64 // sequence number of the last entry, and thus the number of entries
+	hash  Hash  // hash of the last entry
 	peaks []Hash
 }
 
@@ -52,7 +52,7 @@ func (t *tip) clone() tip {
 	return tip{seq: t.seq, hash: t.hash, peaks: slices.Clone(t.peaks)}
 }
 
-// nodeHash is tlog.NodeHash without its allocations.
+// nodeHash is like tlog.NodeHash, but does not allocate.
 func nodeHash(left, right Hash) Hash {
 	var b [1 + 2*sha256.Size]byte
 	b[0] = 1 // RFC 6962, section 2.1: prefix of a node

@@ -28,7 +28,7 @@ type Report struct {
 
 // A Defect is the first defect of a chain.
 type Defect struct {
-	Seq    int64  `json:"seq,omitempty"`  // of the entry; 0 if all entries are valid
+	Seq    int64  `json:"seq,omitempty"`  // sequence number of the entry; 0 if all entries are valid
 	Line   int64  `json:"line,omitempty"` // line of an export
 	Reason string `json:"reason"`
 }
@@ -143,7 +143,7 @@ func (v *verifier) checkpoint(d *pendingCheckpoint) *Defect {
 	}
 	head, err := open(d.note)
 	if err == nil && head.Size != d.size {
-		err = fmt.Errorf("it is stored with size %d", d.size)
+		err = fmt.Errorf("the checkpoint is stored with size %d", d.size)
 	}
 	switch {
 	case err != nil:
@@ -191,7 +191,7 @@ func withSeen(t TrustedInput, next func() (*pendingCheckpoint, error)) (func() (
 	}
 	head, err := t.Key.Open(t.Seen)
 	if err != nil {
-		return nil, fmt.Errorf("the given earlier checkpoint: %w", err)
+		return nil, fmt.Errorf("the earlier checkpoint is invalid: %w", err)
 	}
 	seen := &pendingCheckpoint{size: head.Size, note: t.Seen, seen: true}
 	var held *pendingCheckpoint

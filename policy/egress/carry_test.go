@@ -312,7 +312,8 @@ func TestSetRulesAbortsTunnelThatIsNowIntercepted(t *testing.T) {
 	}
 }
 
-// The record of a request has its query if it is configured, which does not change what is allowed.
+// If configured, the record of a request contains its query. This does not change which requests
+// are allowed.
 func TestPathRulesIgnoreQuery(t *testing.T) {
 	for _, keep := range []bool{false, true} {
 		t.Run(fmt.Sprint("recorded ", keep), func(t *testing.T) {

@@ -52,7 +52,7 @@ func TestEgressAttemptsAreRefused(t *testing.T) {
 	}
 }
 
-// Verifies that the attempts can succeed at all: without rules that refuse them, they must
+// This test verifies that the attempts are effective: without rules that refuse them, they must
 // reach the server.
 func TestEgressAttemptsSucceedWithoutRules(t *testing.T) {
 	w := needsWorld(t)

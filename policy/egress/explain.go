@@ -11,7 +11,7 @@ import (
 type Explanation struct {
 	Allow          bool
 	Rule           string // the rule that allows it, or the closest match
-	Reason         Reason // of the refusal
+	Reason         Reason // reason of the refusal
 	Detail         string // human-readable
 	Remedy         string
 	NeedsAuthority bool // a configured Authority would decide the request

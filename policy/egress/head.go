@@ -127,7 +127,7 @@ func checkHead(b []byte) (h head, err error) {
 func (h *head) requestLine(line string) (version string, err error) {
 	parts := strings.Split(line, " ")
 	if len(parts) != 3 {
-		return "", errors.New("the first line is not method, target and version")
+		return "", errors.New("the request line is not METHOD TARGET VERSION")
 	}
 	h.method, h.target, version = parts[0], parts[1], parts[2]
 	if h.method == "" || len(h.method) > 32 {

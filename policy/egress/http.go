@@ -370,7 +370,7 @@ func (b *requestBody) Read(p []byte) (int, error) {
 
 // ended reports whether the body was read to its end. It does not wait for a concurrent Read.
 //
-// The analyzer does not know TryLock.
+// The checklocks analyzer does not support TryLock.
 //
 // +checklocksignore
 func (b *requestBody) ended() bool {
@@ -381,12 +381,12 @@ func (b *requestBody) ended() bool {
 	return b.done
 }
 
-// Close does nothing. An unread rest is discarded with the connection.
+// Close does nothing. Unread data is discarded with the connection.
 func (b *requestBody) Close() error { return nil }
 
 // broken returns the error that occurred when the body was read from the client.
 //
-// The analyzer does not know TryLock.
+// The checklocks analyzer does not support TryLock.
 //
 // +checklocksignore
 func (b *requestBody) broken() error {
@@ -400,7 +400,7 @@ func (b *requestBody) broken() error {
 // abandon prevents further reads. It reports whether the body was read to its end; if not, the
 // caller must close the connection.
 //
-// The analyzer does not know TryLock.
+// The checklocks analyzer does not support TryLock.
 //
 // +checklocksignore
 func (b *requestBody) abandon() bool {

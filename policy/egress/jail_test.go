@@ -133,7 +133,7 @@ func wire() error {
 		return err
 	}
 	if err := netlink.RouteAdd(&netlink.Route{LinkIndex: eth.Attrs().Index, Dst: &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}, Scope: netlink.SCOPE_LINK}); err != nil {
-		return fmt.Errorf("default route: %w", err)
+		return fmt.Errorf("add the default route: %w", err)
 	}
 	cmd := exec.Command("nft", "-f", "-")
 	cmd.Stdin = bytes.NewBufferString(rules)

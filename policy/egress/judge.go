@@ -17,7 +17,7 @@ type Kind string
 
 const (
 	KindName    Kind = "name"    // a DNS query for the addresses of a host
-	KindConnect Kind = "connect" // a connection that is not intercepted, or not yet
+	KindConnect Kind = "connect" // a connection that is not intercepted, or not yet intercepted
 	KindRequest Kind = "request" // an HTTP request
 )
 
@@ -74,7 +74,7 @@ func (v *visit) settle(ctx context.Context, ask Request) (grant, *refusal) {
 	if v.granted != nil && v.granted.asked == rules && v.declared == ask.Host && v.port == ask.Port {
 		return *v.granted, nil
 	}
-	ctx, stop := context.WithTimeoutCause(ctx, p.times.ask, errors.New("no decision in time"))
+	ctx, stop := context.WithTimeoutCause(ctx, p.times.ask, errors.New("the decision timed out"))
 	defer stop()
 	defer p.cancelOnClose(ctx, v.client, stop)()
 	verdict, err := p.conf.Authority.Evaluate(ctx, ask)

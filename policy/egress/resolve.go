@@ -145,7 +145,7 @@ func (n *names) placeholder(host string) netip.Addr {
 // A cache holds the maxNames most recently used values. The zero value is ready for use.
 type cache[K comparable, V any] struct {
 	at    map[K]*list.Element
-	order list.List // of *kept[K, V], most recently used first
+	order list.List // elements are *kept[K, V], most recently used first
 }
 
 type kept[K comparable, V any] struct {

@@ -55,8 +55,8 @@ type Rule struct {
 	// not list other addresses. With Internet or Deny, empty Ports mean all ports.
 	Internet bool
 
-	// Deny refuses the addresses in Host, also when they are reached by name, unless an
-	// earlier rule allows the name or the address.
+	// Deny refuses the addresses in Host, even when they are reached by name, unless an earlier
+	// rule allows the name or the address.
 	Deny bool
 
 	// Capability is the capability that the rule belongs to. All rules of a capability share
@@ -168,7 +168,7 @@ func (p *Proxy) compile(r Rules, old *ruleset) (*ruleset, error) {
 			return nil, fault.Fieldf(op, field("host"), "%q: %v", given.Host, err)
 		}
 		if given.Deny && !c.prefix.IsValid() {
-			return nil, fault.Fieldf(op, field("deny"), "%q: only addresses can be denied; remove the rule that allows a name instead", given.Host)
+			return nil, fault.Fieldf(op, field("deny"), "%q: only addresses can be denied; to deny a name, remove the rule that allows it", given.Host)
 		}
 		if given.Deny && (c.needsIntercept() || given.Limit != Limit{}) {
 			return nil, fault.Fieldf(op, field("deny"), "a deny rule cannot have other settings")

@@ -71,10 +71,10 @@ type hello struct {
 }
 
 var (
-	errHelloShort = errors.New("truncated")
-	errHelloLong  = errors.New("too long")
-	errHelloKind  = errors.New("not a ClientHello")
-	errHelloTwice = errors.New("duplicate extension")
+	errHelloShort = errors.New("the TLS record is truncated")
+	errHelloLong  = errors.New("the ClientHello is too long")
+	errHelloKind  = errors.New("the message is not a ClientHello")
+	errHelloTwice = errors.New("the ClientHello has a duplicate extension")
 	errHelloName  = errors.New("the server_name list is not exactly one host name")
 )
 

@@ -58,7 +58,7 @@ func tunnelError(up, down error) error {
 	}{{up, errGone, errBroken}, {down, errBroken, errGone}} {
 		switch {
 		case way.err == nil, errors.Is(way.err, errSpent), errors.Is(way.err, net.ErrClosed):
-			// The flow or the other direction has the reason.
+			// The flow or the other direction records the reason.
 		case errors.Is(way.err, errSource):
 			return way.source
 		default:
@@ -71,10 +71,10 @@ func tunnelError(up, down error) error {
 var errBroken = refuse(ReasonUpstream, "", "the server closed the connection")
 
 // errSource marks a read error.
-var errSource = errors.New("read failed")
+var errSource = errors.New("cannot read from the connection")
 
 // errSpent reports that the byte budget is spent.
-var errSpent = errors.New("byte budget is spent")
+var errSpent = errors.New("the byte limit is reached")
 
 // chunk is the size of a read when copying, pipeSize the pipe size when splicing.
 const (

@@ -10,7 +10,7 @@ type edit struct {
 	opens  bool   // it returns a descriptor
 	flags  int    // index of the argument with the open flags; -1: see how
 	how    int    // index of the argument that points to a struct open_how, or -1
-	effect effect // what it does to the last name
+	effect effect // effect on the last name
 }
 
 // nameArg is one name argument: the index of its directory descriptor, or -1 for the working
@@ -20,7 +20,7 @@ type nameArg struct {
 	follow    bool
 }
 
-// effect is what a call does to its names.
+// effect is the effect of a call on its names.
 type effect int
 
 const (
@@ -28,7 +28,7 @@ const (
 	creates               // a file is created
 	removes               // the file is removed
 	moves                 // the first name's file has the second name
-	links                 // the first name's file has the second name too
+	links                 // the second name becomes a hard link to the file of the first
 )
 
 const (

@@ -71,7 +71,7 @@ func (w *watch) program(p *process, dirfd int32, file string, argv []string, fla
 		argv = []string{""} // Linux replaces an empty argv in the same way since 5.18 (execve(2))
 	}
 	prog := &program{}
-	shown := file // by which name it is run, as the kernel would tell an interpreter
+	shown := file // name under which it runs, as the kernel would pass it to an interpreter
 	switch {
 	case file == "" || dirfd != unix.AT_FDCWD && !path.IsAbs(file):
 		shown = strings.TrimSuffix("/dev/fd/"+fdNumber(dirfd)+"/"+file, "/")

@@ -158,7 +158,7 @@ func TestWaitingCallSurvivesDaemonRestart(t *testing.T) {
 		b.judge.mu.Lock()
 		b.judge.answers = nil
 		b.judge.mu.Unlock()
-		inst, err := b.backend.Open(t.Context(), b.plan) // and another daemon opens the jail.
+		inst, err := b.backend.Open(t.Context(), b.plan) // Now another daemon opens the jail.
 		must(t, err)
 		b.inst = inst
 		t.Cleanup(func() { inst.Close() })

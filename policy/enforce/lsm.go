@@ -30,7 +30,7 @@ type LSM struct {
 	installed map[uint64]*refusals // map entries of each cgroup
 }
 
-// Refusals lists what a jail may never do.
+// Refusals lists the operations that are always denied to a jail.
 type Refusals struct {
 	Run     []*os.File     // programs
 	Write   []*os.File     // files, and directories with their contents

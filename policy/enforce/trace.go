@@ -344,7 +344,7 @@ func (d *approvedEdit) inspect(w *watch, c notify.Call, p *process) error {
 				detach(0)
 				return nil
 			}
-		case event == 0: // a signal, whose handler may make other calls
+		case event == 0: // a signal arrived; its handler may make other calls
 			detach(signal)
 			if state == 0 {
 				return unix.ENOENT // the call was not made yet

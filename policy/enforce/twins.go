@@ -174,7 +174,7 @@ type elfProgram struct {
 }
 
 const (
-	maxHeaders = 128      // of segments; programs have about 13
+	maxHeaders = 128      // maximum number of segments; programs have about 13
 	maxNotes   = 64 << 10 // more than the notes of a program take
 )
 

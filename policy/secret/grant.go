@@ -82,7 +82,7 @@ func (g *Grant) check(now time.Time) error {
 	}
 	for _, s := range []string{g.To.Capability, g.To.Session, g.To.Run, g.By} {
 		if len(s) > 256 || strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f }) {
-			return fault.Fieldf(op, "to", "at most 256 bytes, no control characters")
+			return fault.Fieldf(op, "to", "must be at most 256 bytes without control characters")
 		}
 	}
 	for i, h := range g.Hosts {

@@ -72,7 +72,7 @@ func (k *keyring) parse(data []byte) error {
 		}
 		id, err := age.NewScryptIdentity(string(k.passphrase))
 		if err != nil {
-			return bad(fault.Invalid, "", "passphrase: %w", err)
+			return bad(fault.Invalid, "", "read the passphrase: %w", err)
 		}
 		id.SetMaxWorkFactor(22)
 		r, err := age.Decrypt(bytes.NewReader(data), id)
@@ -115,7 +115,7 @@ func (k *keyring) write() error {
 	if len(k.passphrase) > 0 {
 		to, err := age.NewScryptRecipient(string(k.passphrase))
 		if err != nil {
-			return fmt.Errorf("passphrase: %w", err)
+			return fmt.Errorf("read the passphrase: %w", err)
 		}
 		to.SetWorkFactor(scryptWork)
 		data, err = seal(data, to)

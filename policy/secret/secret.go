@@ -69,8 +69,8 @@ type Provider interface {
 	Fetch(ctx context.Context, path string) ([]byte, error)
 }
 
-// A Recorder records events before they happen. If Record fails, the operation does not
-// happen; only operations that take access away happen regardless.
+// A Recorder records events before they happen. If Record fails, the operation does not happen;
+// except operations that revoke access, which happen regardless.
 type Recorder interface {
 	Record(ctx context.Context, e Event) error
 }

@@ -76,8 +76,8 @@ func (k *Manager) Revoke(ctx context.Context, gid id.Grant, by string) error {
 	return errors.Join(err, k.notifyChanged(ctx, ended))
 }
 
-// JailDeleted ends the grants of a deleted jail. It does not call Changed: the files are gone with
-// the jail.
+// JailDeleted ends the grants of a deleted jail. It does not call Changed: the files were removed
+// with the jail.
 func (k *Manager) JailDeleted(ctx context.Context, jid id.Jail) error {
 	k.delivered.forget(jid)
 	_, err := k.endGrants(ctx, Revoked, "", "the jail was removed", func(g *Grant) bool { return g.To.Jail == jid })

@@ -12,8 +12,8 @@ import (
 // Zero when done.
 type Value struct {
 	name string
-	// A function, because fmt prints unexported fields without calling their Format method,
-	// and follows pointers for verbs that it does not know.
+	// This is a function because fmt prints unexported fields without calling their Format method,
+	// and follows pointers for unknown verbs.
 	bytes func() *[]byte
 }
 

@@ -366,7 +366,7 @@ var someLines = []string{"", "rm x", "a && b | c", "sh -c 'rm x'", "bash <<EOF\n
 	"echo ${x:-$(y)} {a,b}", "((a[i]++))", "[[ $a -eq 1 ]]", "git -c a=b c", "f() { a; }; f", "trap 'x' EXIT", "x=$'\\x41'", "case a in b) c;; esac", "tar", "su -- a -c b", "ssh -p", "xargs -I", "sed 's", "cd",
 	"cat <<A <<B\n$(x\nA\n`y`\nB\nrm z", "[[ a =~ (b ]]", "[[ a =~ (b|c) ]] && d", "echo `a \\`b\\``", "sh -c 'a; (b'", "a 'b", "cat <<E\nx"}
 
-// Parsers are reused for the next script.
+// A parser must be reusable for the next script.
 func TestParserReuse(t *testing.T) {
 	want := make([]shell.Line, len(someLines))
 	for i, line := range someLines {

@@ -7,7 +7,7 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// An input is the standard input of a command if it differs from that of its shell.
+// An input is the standard input of a command if it differs from the standard input of its shell.
 type input struct {
 	text  string
 	known bool // text is the complete input

@@ -35,7 +35,7 @@ type Command struct {
 	Unknown []int `json:"unknown,omitempty"` // indexes in Argv of arguments with a Hole
 	Globs   []int `json:"globs,omitempty"`   // indexes in Argv of arguments that the shell expands to file names
 
-	Text string `json:"text"` // as written, with its redirections
+	Text string `json:"text"` // source text, including redirections
 
 	// Via lists the commands that start this one, outermost first: "sudo", "env". Each of them
 	// precedes this command as a separate Command, except "f()", which is a function of the

@@ -198,7 +198,7 @@ func plant(words map[string]string) []attempt {
 	return append(all, attempt{"a process", func() (string, error) { return done(daemonize(words["mark"])) }})
 }
 
-// lookForPlants searches for what another call has left.
+// lookForPlants searches for files that another call has left.
 func lookForPlants(words map[string]string) []attempt {
 	mark := []string{words["mark"]}
 	var all []attempt

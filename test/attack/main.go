@@ -1,8 +1,8 @@
-// Command attack is a malicious capability. The tests of the same name build it and run it in
-// the jail of a capability: it reads an order from standard input, makes all attempts of it, and
-// writes their results.
+// Command attack is a malicious capability. The tests of the same name build it and run it in the
+// jail of a capability: it reads an order from standard input, makes all attempts in it, and writes
+// their results.
 //
-// A successful attempt returns what it got. None may succeed.
+// A successful attempt returns the data that it obtained. No attempt may succeed.
 package main
 
 import (

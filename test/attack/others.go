@@ -87,8 +87,8 @@ func request(method, path string, body []byte) (int, []byte, error) {
 	return resp.StatusCode, b, err
 }
 
-// callOther calls another capability to do what this one may not do: words has its id and the
-// input.
+// callOther calls another capability for an operation that this one may not perform. words contains
+// its id and the input.
 func callOther(words map[string]string) []attempt {
 	return []attempt{{words["id"], func() (string, error) {
 		status, b, err := request("POST", "/call/"+words["id"], []byte(words["input"]))

@@ -108,7 +108,7 @@ func kernel() []Attempt {
 func onLink(f func(netlink.Link) error) error {
 	l, err := netlink.LinkByName("eth0")
 	if err != nil {
-		return fmt.Errorf("the jail's link: %w", err)
+		return fmt.Errorf("find the jail's link: %w", err)
 	}
 	return f(l)
 }

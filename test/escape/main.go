@@ -27,7 +27,7 @@ import (
 type Attempt struct {
 	Name string
 
-	Reasons   []egress.Reason // of a denial in the audit log
+	Reasons   []egress.Reason // reasons of a denial in the audit log
 	Host      string          // host of the denial, if it matters
 	Port      uint16          // port of the denial, if it matters
 	Packet    bool            // a packet that the kernel dropped, in the audit log

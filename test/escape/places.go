@@ -16,8 +16,8 @@ import (
 
 // Host locations, passed by the test so that the attempts need not guess them.
 var (
-	apiPort    = os.Getenv("HOST_API")      // of the daemon, on all host addresses
-	socket     = os.Getenv("HOST_SOCKET")   // of the daemon
+	apiPort    = os.Getenv("HOST_API")      // port of the daemon, on all host addresses
+	socket     = os.Getenv("HOST_SOCKET")   // socket of the daemon
 	abstract   = os.Getenv("HOST_ABSTRACT") // an abstract Unix socket of the host
 	neighbours = strings.Fields(os.Getenv("HOST_JAILS"))
 )

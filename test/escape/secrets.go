@@ -15,7 +15,7 @@ import (
 	"glasshouse/policy/egress/egresstest"
 )
 
-// servers are the addresses of the test's own servers, besides those of the table.
+// servers are the addresses of the test's own servers, in addition to those in the table of names.
 const servers = "198.51.100.20"
 
 // secrets returns attempts to read a secret that the proxy adds to requests.

@@ -130,7 +130,7 @@ func fast() (string, error) {
 	return receive(fd)
 }
 
-// frames are Ethernet frames sent below IP, to the other end of the link.
+// frames sends Ethernet frames below IP to the other end of the link.
 func frames() (string, error) {
 	const all = unix.ETH_P_ALL<<8 | unix.ETH_P_ALL>>8
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, all)

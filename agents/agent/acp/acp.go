@@ -75,9 +75,9 @@ type Exit struct {
 	Signal string // the signal that ended it, or empty
 }
 
-// A ToolCall is a tool call as the agent describes it. Kind and Title are for display. The
-// fields derived from the input are decisive: if Command is set the call runs a command,
-// whatever Kind says.
+// A ToolCall is a tool call as the agent describes it. Kind and Title are for display. The fields
+// derived from the input are decisive: if Command is set the call runs a command, regardless of
+// Kind.
 type ToolCall struct {
 	ID      string
 	At      int64  // offset of its first mention
@@ -106,7 +106,7 @@ type Event string
 const (
 	Message       Event = "message"   // Text: consecutive output of the agent
 	Thought       Event = "thought"   // Text: consecutive reasoning of the agent
-	Announced     Event = "announced" // Call: not run yet, whatever status the agent reports
+	Announced     Event = "announced" // Call: not yet run, regardless of the status that the agent reports
 	Refused       Event = "refused"   // Call, Reason: permission was denied
 	Ended         Event = "ended"     // Call, Outcome: the agent reports the end, or its turn ended
 	PlanChanged   Event = "planned"   // Plan: the complete current plan
@@ -146,7 +146,7 @@ type Usage struct {
 	InputTokens  int
 	OutputTokens int
 	Cost         float64
-	Currency     string // of Cost, for example USD
+	Currency     string // currency of Cost, for example USD
 }
 
 // A Turn is the result of one prompt.

@@ -260,7 +260,7 @@ func TestPermissionOptionsAreChosenByKind(t *testing.T) {
 	}
 }
 
-// TestInProgressIsIgnored: OpenCode reports "in_progress" before it requests permission.
+// OpenCode reports "in_progress" before it requests permission.
 func TestInProgressIsIgnored(t *testing.T) {
 	h := &host{decide: func(_ context.Context, c acp.ToolCall) (acp.Verdict, error) {
 		return acp.Verdict{Allow: c.Command == "ls", Reason: "no"}, nil
@@ -310,8 +310,8 @@ func TestInProgressIsIgnored(t *testing.T) {
 	}
 }
 
-// TestCancelledTurnAnswersWithCancelled: permission requests before and after the cancellation
-// are answered with "cancelled", and the turn ends.
+// Permission requests before and after the cancellation are answered with "cancelled", and the turn
+// ends.
 func TestCancelledTurnAnswersWithCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -346,7 +346,7 @@ func TestCancelledTurnAnswersWithCancelled(t *testing.T) {
 	})
 }
 
-// TestDriveReturnsAfterGrace: the agent ignores the cancellation.
+// The agent ignores the cancellation.
 func TestDriveReturnsAfterGrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -392,7 +392,7 @@ func TestSilentAgentTimesOut(t *testing.T) {
 	})
 }
 
-// TestExitOfTheAgentEndsTheSession, and its last response is not lost.
+// TestExitOfTheAgentEndsTheSession also checks that the last response is not lost.
 func TestExitOfTheAgentEndsTheSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &host{next: func(ctx context.Context, _ acp.Turn) (string, error) {
@@ -587,7 +587,7 @@ func TestUnsupportedAgentIsAnError(t *testing.T) {
 	}
 }
 
-// TestHostErrorEndsTheSession: an agent must not continue without decisions and records.
+// An agent must not continue without decisions and records.
 func TestHostErrorEndsTheSession(t *testing.T) {
 	errHost := errors.New("the database is gone")
 	tests := []struct {

@@ -5,8 +5,7 @@ import (
 	"testing"
 )
 
-// TestExcerptCutsAtRuneBoundaries: a cut inside a rune would be quoted as \xe4, which the agent
-// did not send.
+// A cut inside a rune would be quoted as \xe4, which the agent did not send.
 func TestExcerptCutsAtRuneBoundaries(t *testing.T) {
 	long := "x" + strings.Repeat("世", 100)
 	for name, s := range map[string]string{"long": long, "shifted": long[1:], "shifted by two": "x" + long} {

@@ -200,8 +200,8 @@ func (b *storingHost) Next(_ context.Context, t acp.Turn) (string, error) {
 	return "second", nil
 }
 
-// TestConversationSurvivesKillsAtAnyPoint: each prompt is sent once, and each update and
-// request is recorded once, even if the driving processes are killed at random points.
+// Each prompt is sent once, and each update and request is recorded once, even if the driving
+// processes are killed at random points.
 func TestConversationSurvivesKillsAtAnyPoint(t *testing.T) {
 	want, wantAsked := converse(t, 0)
 	for seed := range uint64(60) {

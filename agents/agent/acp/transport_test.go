@@ -114,7 +114,8 @@ func TestBannerBeforeTheFirstMessageIsIgnored(t *testing.T) {
 	}
 }
 
-// TestManyUpdatesApplyBackpressure: no update is lost. The SDK would drop some of so many.
+// TestManyUpdatesApplyBackpressure checks that no update is lost. Without backpressure the SDK
+// would drop updates.
 func TestManyUpdatesApplyBackpressure(t *testing.T) {
 	const many = 5000
 	var received int
@@ -154,7 +155,7 @@ func TestUpdatesAreRecordedBeforeALaterRequest(t *testing.T) {
 	})
 }
 
-// TestAgentThatDoesNotReadIsStopped when too many messages are queued.
+// An agent that does not read is stopped when too many messages are queued.
 func TestAgentThatDoesNotReadIsStopped(t *testing.T) {
 	fromHost, toAgent := io.Pipe()
 	fromAgent, toHost := io.Pipe()
@@ -178,7 +179,7 @@ func TestAgentThatDoesNotReadIsStopped(t *testing.T) {
 	}
 }
 
-// TestConcurrentPermissionRequests: each request gets its own verdict.
+// TestConcurrentPermissionRequests checks that each request gets its own verdict.
 func TestConcurrentPermissionRequests(t *testing.T) {
 	h := &host{decide: func(_ context.Context, c acp.ToolCall) (acp.Verdict, error) {
 		return acp.Verdict{Allow: strings.HasSuffix(c.Command, "0"), Reason: "odd"}, nil

@@ -122,7 +122,7 @@ func (e *endpoint) post(ctx context.Context, path string, in, out any) error {
 	return e.retry(ctx, func() error { return e.exchange(ctx, http.MethodPost, path, body, out) })
 }
 
-// postOnce is post without retries. It returns after timeout at the latest.
+// postOnce is like post, but without retries. It returns within timeout.
 func (e *endpoint) postOnce(ctx context.Context, timeout time.Duration, path string, in, out any) error {
 	body, err := encode(in)
 	if err != nil {
@@ -203,7 +203,7 @@ func (e *endpoint) exchange(ctx context.Context, method, path string, body []byt
 		return &retryableError{err: err}
 	}
 	if len(b) > maxReply {
-		return &problem{Status: http.StatusRequestEntityTooLarge, Title: "too large", Detail: fmt.Sprintf("the response is larger than %d MiB", maxReply>>20), Remedy: "request less at a time"}
+		return &problem{Status: http.StatusRequestEntityTooLarge, Title: "too large", Detail: fmt.Sprintf("the response is larger than %d MiB", maxReply>>20), Remedy: "request less data at a time"}
 	}
 	if out == nil {
 		return nil

@@ -22,7 +22,7 @@ type fakeEndpoint struct {
 	context  int
 	model    func(step int, body []byte) reply
 	tool     func(n int, call toolCall) toolReply
-	complete func(d *fakeEndpoint) string // returns why the run may not finish yet, "" if it may
+	complete func(d *fakeEndpoint) string // returns the reason why the run may not finish yet, or ""
 	gate     func(d *fakeEndpoint, r *http.Request) *refusal
 
 	state      string

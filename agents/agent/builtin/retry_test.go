@@ -320,7 +320,7 @@ func TestCheckpointOfAnotherAgentIsRejected(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		d := newCountingEndpoint(1)
-		d.checkpoint = []byte("null") // made by another party, without a state
+		d.checkpoint = []byte("null") // a checkpoint that another program created, without a state
 		if _, err := run(t, d); err != nil || d.state != "done" {
 			t.Error(err)
 		}

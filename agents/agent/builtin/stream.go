@@ -18,7 +18,7 @@ const (
 	maxIndex  = 1024    // largest index of a call in an answer
 )
 
-// An answer is a complete answer of the model.
+// An answer is a complete response of the model.
 type answer struct {
 	text      string
 	calls     []call
@@ -68,7 +68,7 @@ func readAnswer(resp *http.Response) (*answer, error) {
 		return nil, err
 	}
 	if !done && !b.finished {
-		return nil, &retryableError{err: errors.New("the stream ended before the answer did")}
+		return nil, &retryableError{err: errors.New("the stream ended before the response was complete")}
 	}
 	return b.answer(), nil
 }

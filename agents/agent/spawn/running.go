@@ -177,7 +177,7 @@ func (l *launch) checkReady(p *Process, status string) error {
 	}
 	fd, err := unix.PidfdOpen(info.PID, unix.PIDFD_NONBLOCK)
 	if err == unix.ESRCH {
-		return nil // it has ended, and with it its pid namespace (pid_namespaces(7))
+		return nil // the process has exited, which also ends its pid namespace (pid_namespaces(7))
 	}
 	if err != nil {
 		return fmt.Errorf("open the first process in bubblewrap: %w", err)

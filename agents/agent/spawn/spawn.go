@@ -46,7 +46,7 @@ type Spawner interface {
 type Start struct {
 	Argv  []string
 	Env   []string          // added to HOME, PATH, USER, LANG and GLASSHOUSE_DOOR, which it may override
-	Cwd   string            // as the agent sees it; default: the workspace, or else the home
+	Cwd   string            // as the agent sees it; default: the workspace, or the home if no workspace is set
 	Files map[string][]byte // written to the agent's home, by relative path
 
 	Socket string // path of the gateway's socket for this agent

@@ -268,7 +268,7 @@ func (a *arguments) programs() {
 	}
 }
 
-// etc adds an /etc without users and names of the host.
+// etc adds an /etc that contains no users and no host names of the host.
 func (a *arguments) etc() error {
 	a.add("--perms", "0755", "--dir", "/etc")
 	for _, path := range []string{"/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/ssl/certs", "/etc/ssl/openssl.cnf", "/etc/ssl/cert.pem",

@@ -310,7 +310,7 @@ func TestScriptParseErrors(t *testing.T) {
 		{`conversations: [{turns: [{calls: [{arguments: {}}]}]}]`, "a call must have"},
 		{`conversations: [{turns: [{delay: 5}]}]`, "is not a duration"},
 		{`conversations: [{turns: [{stop: never}]}]`, "is not \"length\""},
-		{`conversations: [{turns: [{fail: {status: 200}}]}]`, "not the status of an error"},
+		{`conversations: [{turns: [{fail: {status: 200}}]}]`, "is not an HTTP error status"},
 		{`{`, "did not find expected"},
 	} {
 		if _, err := mockllm.Parse([]byte(c.script)); err == nil || !strings.Contains(err.Error(), c.why) {

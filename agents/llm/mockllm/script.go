@@ -213,7 +213,7 @@ func (t *Turn) compile() (err error) {
 		return fmt.Errorf("stop: %q is not \"length\"", t.Stop)
 	}
 	if f := t.Fail; f != nil && f.Status != 0 && (f.Status < 400 || f.Status > 599) {
-		return fmt.Errorf("fail: %d is not the status of an error", f.Status)
+		return fmt.Errorf("fail: %d is not an HTTP error status", f.Status)
 	}
 	if t.text, err = compile(t.Text); err != nil {
 		return err

@@ -20,8 +20,8 @@ import (
 	"os"
 )
 
-// An Error is a call that failed. Kind says how, in one word or two: "denied",
-// "timeout".
+// An Error describes a failed call. Kind classifies the failure in one or two words, such as
+// "denied" or "timeout".
 type Error struct {
 	Kind    string `json:"kind"`
 	Message string `json:"message"`
@@ -40,12 +40,12 @@ var client = &http.Client{Transport: &http.Transport{
 	},
 }}
 
-// Call calls a capability with an input that json can write, and reads its output
-// into output, which may be nil. What it returns is an *Error if the call failed.
+// Call calls a capability. It encodes input as JSON and decodes the result into output, which may
+// be nil. If the call fails, the error is an *Error.
 func Call(ctx context.Context, capability string, input, output any) error {
 	body, err := json.Marshal(input)
 	if err != nil {
-		return fmt.Errorf("input of %s: %w", capability, err)
+		return fmt.Errorf("encode the input of %s: %w", capability, err)
 	}
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://sandbox/call/"+url.PathEscape(capability), bytes.NewReader(body))
 	if err != nil {
@@ -63,14 +63,14 @@ func Call(ctx context.Context, capability string, input, output any) error {
 	}
 	if answer.StatusCode != http.StatusOK {
 		e := &Error{Kind: "failed", Message: answer.Status}
-		json.Unmarshal(text, e) // what it does not say stays as it is
+		json.Unmarshal(text, e) // fields that the response lacks keep their values
 		return e
 	}
 	if output == nil {
 		return nil
 	}
 	if err := json.Unmarshal(text, output); err != nil {
-		return fmt.Errorf("output of %s: %w", capability, err)
+		return fmt.Errorf("decode the output of %s: %w", capability, err)
 	}
 	return nil
 }

@@ -267,7 +267,7 @@ func (e *Engine) sleep(ctx context.Context, call *engine.Call, args []form.Value
 
 // unsupported returns the error of a function that requires a calling jail.
 func unsupported(call *engine.Call, what string) error {
-	return fault.Cannot(call.Capability.ID, "it uses "+what+" of the calling jail, but the caller is not in a jail", "call it from a jail")
+	return fault.Cannot(call.Capability.ID, "the capability uses "+what+" of the calling jail, but the caller is not in a jail", "call it from a jail")
 }
 
 func (e *Engine) exists(ctx context.Context, call *engine.Call, args []form.Value) (form.Value, error) {

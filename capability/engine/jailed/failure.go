@@ -28,8 +28,8 @@ func troublef(kind engine.Kind, err error, format string, args ...any) *trouble 
 	return &trouble{kind, fmt.Sprintf(format, args...), err}
 }
 
-// failure returns why a call has failed. Exceeded limits take precedence, because other
-// errors follow from them.
+// failure returns why a call has failed. Exceeded limits take precedence, because they can cause
+// the other errors.
 func (s *sandbox) failure(ctx context.Context, err error, stats jail.Stats, statsErr error) *engine.Failure {
 	c := s.c
 	f := &engine.Failure{Kind: engine.Crashed, Reason: err.Error(), Err: err}

@@ -112,7 +112,7 @@ type Engine struct {
 	// +checklocks:mu
 	closed bool
 	// +checklocks:mu
-	pools map[string]*pool // of ephemeral capabilities, by digest
+	pools map[string]*pool // sandbox pools of ephemeral capabilities, by digest
 	// +checklocks:mu
 	volumes map[string]*volume // by directory
 	// +checklocks:mu
@@ -312,7 +312,7 @@ func (e *Engine) Call(ctx context.Context, call *engine.Call) (engine.Result, er
 	}
 	defer done()
 	if call.Capability.Runtime.Stdio == manifest.MCPStdio {
-		return engine.Result{}, fault.Newf(fault.Invalid, "engine.Call", call.Capability.ID, "it is a tool of an MCP server and cannot be called directly")
+		return engine.Result{}, fault.Newf(fault.Invalid, "engine.Call", call.Capability.ID, "the capability is a tool of an MCP server and cannot be called directly")
 	}
 	input, err := inputOf(call)
 	if err != nil {

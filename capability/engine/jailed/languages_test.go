@@ -80,7 +80,7 @@ func TestTextStdioScript(t *testing.T) {
 	w.fails(engine.Failed, eats, in("args", "no list"))
 }
 
-func TestACapabilityCallsAnother(t *testing.T) {
+func TestCapabilityCallsOtherCapability(t *testing.T) {
 	w := newWorld(t, "runc")
 	kernel := host(func(ctx context.Context, id string, input json.RawMessage) (json.RawMessage, error) {
 		switch id {

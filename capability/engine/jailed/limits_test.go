@@ -163,7 +163,7 @@ func TestNetworkLimitEndsCall(t *testing.T) {
 	}
 }
 
-func TestAMicroVMIsNeverDowngraded(t *testing.T) {
+func TestMicroVMIsNeverDowngraded(t *testing.T) {
 	w := newWorld(t, "runc")
 	c := w.capability(func(c *manifest.Capability) { c.Runtime.Type = manifest.MicroVM })
 	err := w.engine.Prepare(t.Context(), c)

@@ -39,7 +39,7 @@ type sandbox struct {
 // A mark is the usage of a sandbox at one time.
 type mark struct {
 	cpu   time.Duration
-	disk  int64 // of its jail and its volume
+	disk  int64 // disk usage of its jail and its volume
 	kills int64 // by the OOM killer
 }
 

@@ -130,7 +130,7 @@ func collect(stream *control.Stream, f func(protocol.Chunk) error) error {
 		case err == io.EOF:
 			return nil
 		case err != nil:
-			return fmt.Errorf("its sandbox ended: %w", err)
+			return fmt.Errorf("the sandbox of the capability ended: %w", err)
 		}
 		if err := f(c); err != nil {
 			return err

@@ -267,7 +267,7 @@ func (o owner) checkQuota(mb int) error {
 		return nil
 	}
 	return &fault.Error{Op: "engine.Call", On: o.Capability, Kind: fault.Conflict, Field: ":filesystem :quota-mb",
-		Err: fmt.Errorf("its volume has a quota of %d MiB, but the manifest sets %d MiB", o.QuotaMB, mb), Remedy: "set the previous quota, or remove the capability with its files and install it again"}
+		Err: fmt.Errorf("the volume of the capability has a quota of %d MiB, but the manifest sets %d MiB", o.QuotaMB, mb), Remedy: "set the previous quota, or remove the capability with its files and install it again"}
 }
 
 // settleVolumes unmounts the volumes of an earlier daemon, and removes incomplete volumes

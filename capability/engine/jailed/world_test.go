@@ -34,7 +34,7 @@ import (
 type world struct {
 	t       testing.TB
 	dir     string
-	src     string // of the capabilities
+	src     string // directory with the files of the capabilities
 	runtime string
 	tree    backendtest.Trees
 	jails   *jail.Manager

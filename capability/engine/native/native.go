@@ -95,7 +95,7 @@ func trusted(c *engine.Installed) error {
 		return nil
 	}
 	return &fault.Error{Op: "engine.Run", On: c.ID, Kind: fault.Denied, Field: ":runtime :type",
-		Err:    errors.New("it runs as a process of the host, and no operator trusts it"),
+		Err:    errors.New("the capability runs as a process of the host, and no operator trusts it"),
 		Remedy: "review the program and trust this digest of the capability, or declare it as :container"}
 }
 

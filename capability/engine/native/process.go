@@ -251,7 +251,7 @@ func (s *stream) Write(p []byte) (int, error) {
 
 func (s *stream) String() string { return strings.ToValidUTF8(s.text.String(), "�") }
 
-// both is a writer that writes to a and b.
+// both is a writer that writes to both a and b.
 type both struct {
 	a, b interface{ Write([]byte) (int, error) }
 }

@@ -37,7 +37,7 @@ func open(c *engine.Installed) (_ *os.File, err error) {
 	case !st.Mode().IsRegular():
 		return nil, fault.Fieldf(op, ":runtime :entrypoint", "%s is not a file", c.Runtime.Entrypoint[0])
 	case st.Mode().Perm()&0o111 == 0:
-		return nil, fault.Fieldf(op, ":runtime :entrypoint", "%s may not be executed", c.Runtime.Entrypoint[0])
+		return nil, fault.Fieldf(op, ":runtime :entrypoint", "%s is not executable", c.Runtime.Entrypoint[0])
 	case st.Size() > maxProgram:
 		return nil, fault.Newf(fault.TooLarge, op, c.ID, "%s is larger than %d MiB", c.Runtime.Entrypoint[0], maxProgram>>20)
 	}

@@ -231,8 +231,8 @@ func (p *player) Call(ctx context.Context, id string, input form.Value) (form.Va
 	then := p.take(now.Branch)
 	switch {
 	case then == nil && now.Branch != "":
-		// The branch may have been cancelled before this call, because another one failed.
-		// Then it will be cancelled now, too.
+		// The branch may have been cancelled before this call, because another one failed. In that
+		// case it is cancelled now as well.
 		<-ctx.Done()
 		if errors.Is(ctx.Err(), context.Canceled) {
 			return nil, ctx.Err()

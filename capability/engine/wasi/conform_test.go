@@ -502,7 +502,7 @@ func TestSetTimes(t *testing.T) {
 	g := here(t)
 	g.create("file", "x")
 	g.symlink("file", "link")
-	const given, now = 4, 8 // of mtime; atime's are 1 and 2
+	const given, now = 4, 8 // flags of mtime; those of atime are 1 and 2
 	set := func(lookup uint64, path string, atim, mtim, flags uint64) errno {
 		p, n := g.string(atPath, path)
 		return g.call("path_filestat_set_times", root, lookup, p, n, atim, mtim, flags)

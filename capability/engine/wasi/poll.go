@@ -115,8 +115,8 @@ func (s *subscription) setClock(b []byte) errno {
 	return eOK
 }
 
-// await waits until a subscription is due. It polls the descriptors of the host at least once,
-// also if another subscription is already due.
+// await waits until a subscription is due. It polls the descriptors of the host at least once, even
+// if another subscription is already due.
 func await(ctx context.Context, subs []subscription) error {
 	wait := forever
 	var in, out []int

@@ -47,7 +47,7 @@ type Dir struct {
 type Process struct {
 	args, env []string
 	files     []*file // by number; nil: closed
-	most      int     // of them
+	most      int     // maximum number of files
 
 	exited  bool
 	code    uint32
@@ -230,7 +230,7 @@ type file struct {
 	guest     string       // path of a preopened directory
 	preopened bool
 
-	in  stdio.Reader // of a standard stream
+	in  stdio.Reader // for a standard stream
 	out stdio.Writer
 }
 

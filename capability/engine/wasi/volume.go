@@ -109,8 +109,8 @@ func (v *Volume) renamed(from int, old string, to int, new string, do func() err
 	return nil
 }
 
-// gone credits a removed name, and the file if this was its last name and it is not open. The
-// caller holds mu.
+// gone returns the quota of a removed name, and of the file if this was its last name and the file
+// is not open. The caller holds mu.
 func (v *Volume) gone(st unix.Stat_t) {
 	v.used -= perName
 	if kindOf(st.Mode) != regular || st.Nlink > 1 {

@@ -64,7 +64,7 @@ var errClosed = errors.New("the engine is closed")
 // New returns an engine. It removes the temporary files of earlier calls.
 func New(ctx context.Context, config Config) (*Engine, error) {
 	if config.Dir == "" {
-		return nil, errors.New("wasm.New: a directory is needed")
+		return nil, errors.New("wasm.New: a directory is required")
 	}
 	if config.CacheMB == 0 {
 		config.CacheMB = 1024

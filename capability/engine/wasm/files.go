@@ -67,7 +67,7 @@ func scopeOf(c *engine.Installed, session string) (string, error) {
 	switch c.Filesystem.Mode {
 	case manifest.Session:
 		if session == "" {
-			return "", fault.Newf(fault.Invalid, "wasm.Call", c.ID, "it stores its files per session, but the call has no session")
+			return "", fault.Newf(fault.Invalid, "wasm.Call", c.ID, "the capability stores its files per session, but the call has no session")
 		}
 		return "session " + session, nil
 	case manifest.Persistent:

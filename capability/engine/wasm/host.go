@@ -151,7 +151,7 @@ func (r *run) fetch(ctx context.Context, question []byte) (any, error) {
 	c := r.Capability
 	switch {
 	case c.Network.Mode != "proxy" || c.NoEgress:
-		return nil, fault.Newf(fault.Denied, op, c.ID, "it declares no network access")
+		return nil, fault.Newf(fault.Denied, op, c.ID, "the capability declares no network access")
 	case r.egress == nil:
 		return nil, fault.Newf(fault.Unsupported, op, c.ID, "network access is not supported here")
 	}

@@ -20,10 +20,10 @@ import (
 
 // Exports of a module that the engine calls.
 const (
-	exportStart      = "_start"            // of a command: called once per instance
-	exportInitialize = "_initialize"       // of a handler: called once, before all calls
-	exportAlloc      = "glasshouse_alloc"  // of a handler: allocates the buffer of a request
-	exportHandle     = "glasshouse_handle" // of a handler: takes a request and returns its response
+	exportStart      = "_start"            // exported by a command: called once per instance
+	exportInitialize = "_initialize"       // exported by a handler: called once, before all calls
+	exportAlloc      = "glasshouse_alloc"  // exported by a handler: allocates the buffer of a request
+	exportHandle     = "glasshouse_handle" // exported by a handler: takes a request and returns its response
 )
 
 // A program is the compiled module of one version of a capability.
@@ -118,7 +118,7 @@ func (p *program) check() error {
 		)
 	}
 	if exports[exportStart] == nil {
-		return fmt.Errorf("it exports neither %s nor %s", exportStart, exportHandle)
+		return fmt.Errorf("the module exports neither %s nor %s", exportStart, exportHandle)
 	}
 	return shape(exportStart, exports[exportStart], 0)
 }
@@ -145,7 +145,7 @@ func checkImports(m wazero.CompiledModule) error {
 
 func hasMemory(m wazero.CompiledModule) error {
 	if m.ExportedMemories()["memory"] == nil {
-		return errors.New("it does not export its memory")
+		return errors.New("the module does not export its memory")
 	}
 	return nil
 }
@@ -154,11 +154,11 @@ func hasMemory(m wazero.CompiledModule) error {
 // and the given results.
 func shape(name string, f api.FunctionDefinition, params int, results ...api.ValueType) error {
 	if f == nil {
-		return fmt.Errorf("it does not export %s", name)
+		return fmt.Errorf("the module does not export %s", name)
 	}
 	want := slices.Repeat([]api.ValueType{api.ValueTypeI32}, params)
 	if !slices.Equal(f.ParamTypes(), want) || !slices.Equal(f.ResultTypes(), results) {
-		return fmt.Errorf("its %s has the wrong signature", name)
+		return fmt.Errorf("the exported function %s has the wrong signature", name)
 	}
 	return nil
 }

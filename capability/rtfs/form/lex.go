@@ -14,7 +14,7 @@ import (
 type token struct {
 	kind  tokenKind
 	text  string // as in the source
-	value Value  // of an atom
+	value Value  // value of an atom
 	pos   Pos
 	end   int
 }

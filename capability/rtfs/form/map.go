@@ -12,10 +12,10 @@ import (
 // of two slices. A larger one is a hash array mapped trie: maps with one more entry share most
 // of its branches, so building a map entry by entry is efficient.
 type Map struct {
-	keys   []Value // of a small map
+	keys   []Value // keys of a small map
 	values []Value
 
-	root  *branch // of a larger one
+	root  *branch // root of a larger map
 	count int
 	next  int // number of the next entry
 

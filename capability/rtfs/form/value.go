@@ -83,7 +83,7 @@ type Kind uint8
 
 const (
 	AtomNode   Kind = iota // Atom is its value: nil, bool, int64, float64, string, Keyword, Symbol, Resource
-	ListNode               // also for abbreviations: 'x is (quote x)
+	ListNode               // also used for abbreviations: 'x is (quote x)
 	VectorNode             //
 	MapNode                // Items are alternating keys and values
 )

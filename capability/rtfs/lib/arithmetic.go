@@ -174,8 +174,8 @@ func divide(_ Call, args []form.Value) (form.Value, error) {
 	return left, nil
 }
 
-// maxExact bounds the quotients that become integers: a float64 represents every integer
-// up to 2^53, and beyond that its last digits are not those of the quotient.
+// maxExact bounds the quotients that become integers: a float64 represents every integer up to
+// 2^53; larger quotients are not exact.
 const maxExact = 1 << 53
 
 // zeroDivisor reports whether b is 0 or 0.0.

@@ -141,7 +141,7 @@ func Class(e *form.Error) string {
 	return "RuntimeError"
 }
 
-// errorType is the :type of an error: the one in its data, or a keyword made of its kind.
+// errorType is the :type of an error: the one in its data, or its kind as a keyword.
 func errorType(e *form.Error) form.Value {
 	if data, ok := e.Data.(*form.Map); ok {
 		if typ, ok := data.Get(form.Keyword("type")); ok {

@@ -76,7 +76,7 @@ func states(re *syntax.Regexp) int64 {
 var compiled = struct {
 	sync.Mutex
 	byText map[string]*list.Element
-	used   *list.List // of *pattern, most recent first
+	used   *list.List // elements are *pattern, most recently used first
 }{byText: map[string]*list.Element{}, used: list.New()}
 
 // patternsKept is the size of the cache. With largestPattern it bounds the memory of the cache.

@@ -10,7 +10,7 @@ const deepest = 20 * form.MaxNesting
 // exponential time to traverse.
 func walk(c Call, v form.Value) error { return walkTo(c, v, 0) }
 
-// Walk is walk for the evaluator, which uses it before checking types.
+// Walk exports walk for the evaluator, which calls it before checking types.
 func Walk(c Call, v form.Value) error { return walk(c, v) }
 
 // Weigh charges for the text of a value that leaves the program, because its receiver may print

@@ -1,5 +1,5 @@
-// Upstream is as much of a places API as the example asks: a server over TLS that knows
-// a few places and rejects requests without the key.
+// Upstream is a minimal places API for the example: a TLS server that returns a few places and
+// rejects requests without the key.
 package main
 
 import (
@@ -75,7 +75,7 @@ func routes(key string) http.Handler {
 	})
 }
 
-// A place is one as the API tells it.
+// A place is a place in the API's responses.
 type place struct {
 	ID          string `json:"id"`
 	DisplayName struct {
@@ -143,13 +143,13 @@ func (p place) is(query string) bool {
 	return true
 }
 
-// metres is how far apart two points are, for points that are near.
+// metres returns the approximate distance of two points that are close to each other.
 func metres(lat, lng, lat2, lng2 float64) float64 {
 	const degree = 111_320
 	return math.Hypot((lat-lat2)*degree, (lng-lng2)*degree*math.Cos(lat*math.Pi/180))
 }
 
-// echo tells callers what they have sent, key and all, as careless servers do.
+// echo returns the request of the caller, including the key, as careless servers do.
 func echo(w http.ResponseWriter, r *http.Request) {
 	answer(w, http.StatusOK, map[string]any{"headers": r.Header})
 }

@@ -148,7 +148,7 @@ func openDevices(t *testing.T, b *box) {
 	}
 }
 
-// setuidPrograms has a user of the jail run a set-user-ID program of root.
+// setuidPrograms runs a set-user-ID program of root as an ordinary user of the jail.
 func setuidPrograms(t *testing.T, b *box) {
 	b.sh(t, "cp /usr/bin/setuid-probe /tmp/setuid-probe; chmod 4755 /tmp/setuid-probe")
 	for _, program := range []string{"/usr/bin/setuid-probe", "/tmp/setuid-probe"} {
@@ -272,8 +272,8 @@ true`)
 	}
 }
 
-// reachInit has root in the jail try to slow, starve, stop and change the jail's init. The
-// daemon must still run commands and enforce their timeouts.
+// In reachInit, root in the jail tries to slow, starve, stop and change the jail's init. The daemon
+// must still run commands and enforce their timeouts.
 func reachInit(t *testing.T, b *box) {
 	for line := range strings.Lines(b.try(t, "probe reach").stdout) {
 		name, _, _ := strings.Cut(line, " ")
@@ -293,13 +293,13 @@ var unusedByGVisor = map[string]bool{
 	"ioprio_set": true, "ioprio_set-user": true, "ioprio_set-group": true, "open-ns/net": true,
 }
 
-// stopInit has root in the jail send init SIGSTOP by every possible call.
+// In stopInit, root in the jail sends SIGSTOP to init with every possible call.
 func stopInit(t *testing.T, b *box) {
 	b.sh(t, "probe signal stop")
 	initAnswers(t, b)
 }
 
-// signalInit has root in the jail send init all signals.
+// In signalInit, root in the jail sends every signal to init.
 func signalInit(t *testing.T, b *box) {
 	b.start(t, "probe signal; probe signal")
 	time.Sleep(200 * time.Millisecond)

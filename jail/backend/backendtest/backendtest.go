@@ -1,8 +1,8 @@
 // Package backendtest is the conformance suite of jail.Backend.
 //
-// A backend's whole test is a call of Run. The suite tests what the users of a jail and of its
-// host can observe: the view of a command inside, leftovers on the host, and file ownership. It
-// does not test how a backend achieves it.
+// To test a backend, call Run. The suite tests what the users of a jail and of its host can
+// observe: the view of a command inside, leftovers on the host, and file ownership. It does not
+// test how a backend achieves it.
 package backendtest
 
 import (
@@ -18,7 +18,7 @@ import (
 
 // Options describes the backend for a run of the suite.
 type Options struct {
-	Runtime string // of each Plan
+	Runtime string // runtime in each Plan
 
 	// IDs overrides the host id range that the suite gives to each jail.
 	IDs *jail.IDRange
@@ -49,9 +49,9 @@ func moments(n int) int {
 	return n / 3
 }
 
-// Run checks the backend that open returns against the contract documented on jail.Backend. open
-// is called once for each daemon of a scenario: two calls are two daemons, and the second must
-// find what the first has left.
+// Run checks the backend that open returns against the contract documented on jail.Backend. Run
+// calls open once for each daemon that a scenario simulates. A later daemon must find the jails
+// that an earlier one has left running.
 func Run(t *testing.T, open func(t *testing.T) jail.Backend, opts Options) {
 	if childMakes(t, open) {
 		return

@@ -9,7 +9,7 @@ import (
 	"glasshouse/jail"
 )
 
-// changesTellWhatTheJailDid is the contract of jail.Differ, for backends that implement it: the
+// changesTellWhatTheJailDid tests the contract of jail.Differ, for backends that implement it: the
 // list is the same for a running and a stopped jail.
 func (s *suite) changesTellWhatTheJailDid(t *testing.T) {
 	d, ok := s.backend.(jail.Differ)

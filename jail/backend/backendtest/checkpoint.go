@@ -16,7 +16,7 @@ import (
 	"glasshouse/jail/init/control"
 )
 
-// checkpoint is the contract of jail.Checkpointer, for backends that implement it.
+// checkpoint tests the contract of jail.Checkpointer, for backends that implement it.
 func (s *suite) checkpoint(t *testing.T) {
 	cp, ok := s.backend.(jail.Checkpointer)
 	if !ok {
@@ -114,7 +114,7 @@ func (s *suite) restoredJails(t *testing.T) {
 	s.clause(t, "Attacks", s.attacks)
 }
 
-// cleanInTheMiddleOfRestore is cleanInTheMiddleOfCreate for daemons that restore a jail from
+// cleanInTheMiddleOfRestore is like cleanInTheMiddleOfCreate, but the daemons restore a jail from
 // images.
 func (s *suite) cleanInTheMiddleOfRestore(t *testing.T) {
 	b := s.newBox(t)
@@ -134,7 +134,7 @@ func (s *suite) cleanInTheMiddleOfRestore(t *testing.T) {
 type image struct {
 	dir   string
 	layer string
-	plan  jail.Plan // of the source jail
+	plan  jail.Plan // plan of the source jail
 }
 
 // newImage prepares a directory for an image, and checks at the end of the test that nothing of

@@ -252,7 +252,7 @@ func (s *suite) helpersDie(t *testing.T) {
 			remove()
 		}
 		t.Logf("a helper was killed in %d of %d dumps, which damaged %d jails", met, n, harmed)
-		if met == 0 || Thorough && harmed > n/3 { // a short run says nothing about the share
+		if met == 0 || Thorough && harmed > n/3 { // a short run is no basis for a ratio
 			t.Errorf("a helper was killed %d times, and the jail was damaged %d times", met, harmed)
 		}
 	})

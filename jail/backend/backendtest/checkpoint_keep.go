@@ -24,7 +24,7 @@ import (
 	"glasshouse/jail/init/protocol"
 )
 
-// kept lists process state by the name of the probe's keeper that sets it up and checks it. All
+// kept lists process state by the name of the function in probe that sets it up and checks it. All
 // of it must exist in the source jail after a Dump, and in a restored jail.
 var kept = []string{
 	"identity", "mounts", "memory", "threads", "children", "zombie", "stopped", "session", "pidfd",
@@ -190,7 +190,7 @@ func (b *box) hasKept(t *testing.T, name, script string) id.Exec {
 	return x
 }
 
-// looks has the keeper check its state, and ends the jail.
+// looks makes the keeper check its state, and then ends the jail.
 func (b *box) looks(t *testing.T, where, name string, x id.Exec) {
 	t.Helper()
 	b.sh(t, "echo "+where+" > /tmp/keep/"+name+".go")
@@ -225,7 +225,7 @@ func moves(t *testing.T, file string) {
 	eventually(t, "the counter increases", func() bool { return countIn(file) > at })
 }
 
-// stands checks that the counter does not change.
+// stands checks that the counter in file does not change.
 func stands(t *testing.T, file, at string) {
 	t.Helper()
 	for range 10 {
@@ -330,7 +330,7 @@ func (s *suite) severalFromOne(t *testing.T) {
 	b := s.newBox(t)
 	x := b.hasKept(t, "pipe", "probe keep pipe")
 	b.sh(t, "echo before > /root/file")
-	tells := slices.Equal(b.idMaps(t), idMaps(b.plan)) // a jail with its own kernel shows other maps
+	tells := slices.Equal(b.idMaps(t), idMaps(b.plan)) // a jail with its own kernel has different id maps
 	img := b.snapshot(t)
 	b.sh(t, "echo after > /root/file")
 	before := fingerprint(t, img.dir)
@@ -406,8 +406,8 @@ func (s *suite) copyOfACopy(t *testing.T) {
 	b.looks(t, "copy", "terminal", x)
 }
 
-// commandsGoOn tests init's own state: a command whose output is still read, one that waits for
-// input, one on a terminal.
+// commandsGoOn tests the state of init: a command whose output is being read, one that waits for
+// input, and one on a terminal.
 func (s *suite) commandsGoOn(t *testing.T) {
 	b := s.newBox(t)
 	talk := protocol.Exec{ID: id.NewExec(), Argv: []string{"/bin/bash", "-c", `read line; echo "got $line"; exit 5`}, Env: path, Stdin: true}

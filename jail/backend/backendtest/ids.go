@@ -27,7 +27,7 @@ func FirstID(t testing.TB) uint32 {
 	t.Helper()
 	block, err := claimed()
 	if errors.Is(err, fault.Unsupported) {
-		return 0x60000000 // without cgroups there are no other jails
+		return 0x60000000 // without cgroups, no other jails exist on the host
 	}
 	if err != nil {
 		t.Fatal(err)

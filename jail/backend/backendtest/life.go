@@ -200,7 +200,7 @@ const (
 	childTest = "GLASSHOUSE_BACKENDTEST_TEST"
 )
 
-// An order tells such a daemon what to create.
+// An order specifies what such a daemon creates.
 type order struct {
 	Plan   jail.Plan
 	Images string // to restore the jail from; "" to create it

@@ -11,7 +11,7 @@ import (
 	"glasshouse/jail"
 )
 
-// limits has one jail exhaust its resources while its neighbour works.
+// limits lets one jail exhaust its resources while another one works.
 func (s *suite) limits(t *testing.T) {
 	neighbour := s.newBox(t)
 	neighbour.start(t, `while :; do echo $((++n)) > /tmp/n; sleep 0.01; done`)

@@ -193,7 +193,7 @@ func atEnd(line, arg string) error {
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	go cmd.Wait() // also keeps the pipe open
+	go cmd.Wait() // this goroutine also keeps the pipe open
 	return nil
 }
 

@@ -8,7 +8,7 @@ import (
 	"glasshouse/jail"
 )
 
-// Lacks returns what the cgroups of a host do not support, and why.
+// Lacks returns the features that the cgroups of a host do not support, with the reasons.
 func Lacks(tree *cgroup.Tree) map[string]string {
 	lacks := map[string]string{}
 	for _, what := range []string{"cpu", "memory", "pids", "freeze"} {

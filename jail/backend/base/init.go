@@ -1,5 +1,6 @@
-// Package base is what the backends of this host have in common: the init process of a running
-// jail, its control directory, its secrets, and the directories of the host that are mounted in it.
+// Package base contains what the backends of this host have in common: the init process of a
+// running jail, its control directory, its secrets, and the directories of the host that are
+// mounted in it.
 package base
 
 import (
@@ -90,7 +91,7 @@ func (i *Init) Enforce(ctx context.Context) error {
 	}
 	fd, err := control.Dial(i.socket).Enforce(ctx, filter)
 	if err != nil {
-		return fmt.Errorf("enforce: %w", err)
+		return fmt.Errorf("install the notification filter: %w", err)
 	}
 	l, err := notify.Take(i.pid, fd)
 	i.SetListener(l)

@@ -83,7 +83,7 @@ func TestOpenSource(t *testing.T) {
 	}
 }
 
-func TestSealControlRejectsWhatIsNoSocket(t *testing.T) {
+func TestSealControlRejectsNonSocket(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}

@@ -24,10 +24,10 @@ var capabilities = map[uintptr]string{
 	unix.CAP_NET_BIND_SERVICE: "CAP_NET_BIND_SERVICE",
 }
 
-// initOnly are two additional capabilities that init has at its start, as in package oci: it
+// initOnly are two additional capabilities that init has at its start, as in package oci: init
 // keeps the first for itself and removes both from its commands. The kernel refuses to change
-// priority, scheduling, affinity or I/O class of a process with a capability that the caller
-// lacks (security/commoncap.c, cap_safe_nice).
+// priority, scheduling, affinity or I/O class of a process with a capability that the caller lacks
+// (security/commoncap.c, cap_safe_nice).
 var initOnly = []string{"CAP_WAKE_ALARM", "CAP_SETPCAP"}
 
 // Paths of /proc through which a jail could see or change the host.

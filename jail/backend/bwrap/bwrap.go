@@ -169,8 +169,8 @@ func (b *Backend) check(p jail.Plan) error {
 	return p.CheckTargets()
 }
 
-// checkPaths is base.CheckPaths for directories that have the name of the jail, by which isInside
-// identifies its processes.
+// checkPaths is like base.CheckPaths, but also requires that the directories are named after the
+// jail, because isInside identifies the processes of a jail by that name.
 func checkPaths(p jail.Plan, op string) error {
 	if err := base.CheckPaths(p, op); err != nil {
 		return err
@@ -184,8 +184,8 @@ func checkPaths(p jail.Plan, op string) error {
 // A layout contains the paths of a jail's resources in its directory.
 type layout struct{ dir string }
 
-func (l layout) image() string   { return filepath.Join(l.dir, "disk.img") } // as root
-func (l layout) volume() string  { return filepath.Join(l.dir, "rootfs") }   // disk.img mounted, as root
+func (l layout) image() string   { return filepath.Join(l.dir, "disk.img") } // only if the daemon runs as root
+func (l layout) volume() string  { return filepath.Join(l.dir, "rootfs") }   // mount point of disk.img if the daemon runs as root
 func (l layout) upper() string   { return filepath.Join(l.volume(), "upper") }
 func (l layout) work() string    { return filepath.Join(l.volume(), "work") }
 func (l layout) wsUpper() string { return filepath.Join(l.volume(), "ws-upper") }

@@ -118,7 +118,7 @@ func newHost(t *testing.T) *host {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chmod(dir, 0o711); err != nil { // ids of jails have no other access
+	if err := os.Chmod(dir, 0o711); err != nil { // without this, the ids of jails cannot access the directory
 		t.Fatal(err)
 	}
 	os.Setenv(testHost, dir)

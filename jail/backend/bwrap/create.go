@@ -112,7 +112,7 @@ func (b *Backend) sharedLayers(o *stageRequest) error {
 // prepare creates the directories and read-only layers of this jail.
 func (b *Backend) prepare(o stageRequest) error {
 	l := layout{o.Plan.Dir}
-	// A record means that the jail was created, which is not yet the case.
+	// The existence of a record means that the jail was created, which is not yet the case.
 	if err := os.RemoveAll(l.record()); err != nil {
 		return err
 	}

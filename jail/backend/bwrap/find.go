@@ -102,7 +102,7 @@ func killAll(ctx context.Context, p jail.Plan) error {
 func killRecorded(ctx context.Context, r record) error {
 	f, err := base.OpenProcess(r.PID)
 	if err != nil {
-		return nil // gone
+		return nil // the process has exited
 	}
 	defer f.Close()
 	now, err := procstat.Identify(r.PID)
@@ -115,7 +115,7 @@ func killRecorded(ctx context.Context, r record) error {
 func killOne(ctx context.Context, pid int, p jail.Plan) error {
 	f, err := base.OpenProcess(pid)
 	if err != nil {
-		return nil // gone
+		return nil // the process has exited
 	}
 	defer f.Close()
 	if !belongsTo(pid, p) { // the pid cannot be reused while the pidfd is open and the process exists

@@ -72,7 +72,7 @@ func findSpan(file string, names []string) (span, error) {
 		return span{}, nil
 	}
 	if err != nil {
-		return span{}, fmt.Errorf("subordinate ids: %w", err)
+		return span{}, fmt.Errorf("read subordinate ids: %w", err)
 	}
 	defer f.Close()
 	var best span
@@ -170,7 +170,7 @@ func (who identity) becomeRoot() error {
 		return nil
 	}
 	if n, err := unix.Read(fdMapped, make([]byte, 1)); n != 1 {
-		return fmt.Errorf("no ids were mapped: %w", err)
+		return fmt.Errorf("wait for the id map: %w", err)
 	}
 	if err := syscall.Setresgid(0, 0, 0); err != nil {
 		return fmt.Errorf("setgid: %w", err)

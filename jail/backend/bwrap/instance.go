@@ -153,7 +153,7 @@ func (i *instance) Stats(ctx context.Context) (jail.Stats, error) {
 		s, err = i.countProcesses()
 	}
 	if err != nil {
-		return jail.Stats{}, fmt.Errorf("stats of jail %s: %w", i.plan.ID, err)
+		return jail.Stats{}, fmt.Errorf("read the statistics of jail %s: %w", i.plan.ID, err)
 	}
 	lacks := i.backend.Lacks()
 	if _, ok := lacks["pids"]; !ok {
@@ -176,7 +176,7 @@ func (i *instance) Stats(ctx context.Context) (jail.Stats, error) {
 func (i *instance) diskBytes() (int64, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(fmt.Sprintf("/proc/%d/root", i.PID()), &st); err != nil {
-		return 0, fmt.Errorf("disk usage of jail %s: %w", i.plan.ID, err)
+		return 0, fmt.Errorf("read the disk usage of jail %s: %w", i.plan.ID, err)
 	}
 	return int64(st.Blocks-st.Bfree) * st.Bsize, nil
 }

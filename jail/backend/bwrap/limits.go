@@ -19,7 +19,7 @@ func (b *Backend) Limit(ctx context.Context, p jail.Plan, inst jail.Instance, l 
 			return fault.Cannot(op, "the disk of a running bubblewrap jail cannot grow", "stop the jail first, or use the backend oci")
 		}
 		if err := disk.CanGrow(); err != nil {
-			return fmt.Errorf("limits of jail %s: disk: %w", p.ID, err)
+			return fmt.Errorf("grow the disk of jail %s: %w", p.ID, err)
 		}
 	}
 	if inst == nil {
@@ -36,7 +36,7 @@ func (b *Backend) Limit(ctx context.Context, p jail.Plan, inst jail.Instance, l 
 		return fault.Cannot(op, "without the pids controller the process limit of a running jail cannot change", "stop the jail first, or mount the controller")
 	}
 	if err := i.group.Change(groupLimits(l)); err != nil {
-		return fmt.Errorf("limits of jail %s: %w", p.ID, err)
+		return fmt.Errorf("change the limits of jail %s: %w", p.ID, err)
 	}
 	i.SetLimits(l)
 	return nil

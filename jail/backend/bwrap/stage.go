@@ -40,7 +40,7 @@ const (
 	fdMapped  = 6 // a byte means that newuidmap has mapped the ids
 )
 
-// A stageRequest tells a stage what to do.
+// A stageRequest is the request that a stage executes.
 type stageRequest struct {
 	Bwrap     string    `json:"bwrap"` // path of bwrap
 	Base      string    `json:"base"`
@@ -55,10 +55,10 @@ type stageRequest struct {
 
 // A report is the output of a stage, and of bwrap after it.
 type report struct {
-	Ready   int           `json:"ready,omitempty"`     // of enter, which is ready to start bwrap: its pid
-	Dir     string        `json:"dir,omitempty"`       // of hold: path of the files in its mount namespace
-	Child   int           `json:"child-pid,omitempty"` // of bwrap: the pid of the jail's init
-	Changes []jail.Change `json:"changes,omitempty"`   // of diff
+	Ready   int           `json:"ready,omitempty"`     // stage enter, which is ready to start bwrap: its pid
+	Dir     string        `json:"dir,omitempty"`       // stage hold: path of the files in its mount namespace
+	Child   int           `json:"child-pid,omitempty"` // from bwrap: the pid of the jail's init
+	Changes []jail.Change `json:"changes,omitempty"`   // stage diff
 	Error   *failure      `json:"error,omitempty"`
 }
 
@@ -88,7 +88,7 @@ func Stage(args []string) {
 	os.Exit(0)
 }
 
-// writeReport writes a report. It ignores errors, because the reader may be gone.
+// writeReport writes a report. It ignores errors, because the reader may have exited.
 func writeReport(r report) {
 	b, err := json.Marshal(r)
 	if err != nil {
@@ -192,7 +192,7 @@ func (o *stageRequest) enter() error {
 	}
 	writeReport(report{Ready: os.Getpid()})
 	if n, err := unix.Read(fdGo, make([]byte, 1)); n != 1 {
-		return fmt.Errorf("the daemon gave up the jail: %w", err)
+		return fmt.Errorf("the daemon cancelled the start of the jail: %w", err)
 	}
 	// bwrap needs the report and filter descriptors. It does not pass them on to the jail.
 	for _, fd := range []int{fdReport, filter} {
@@ -263,7 +263,7 @@ func (o *stageRequest) makeTargets() error {
 	for _, own := range jail.Reserved() {
 		st, err := root.Lstat(own[1:])
 		if err != nil || !st.IsDir() {
-			return fault.Newf(fault.Conflict, "bwrap.Create", own, "the jail's files must have a directory here: %v", err)
+			return fault.Newf(fault.Conflict, "bwrap.Create", own, "this path must be a directory in the jail's files: %v", err)
 		}
 	}
 	for _, b := range o.binds() {

@@ -198,14 +198,14 @@ func (b *Backend) Restore(ctx context.Context, p jail.Plan, dir string) (_ jail.
 	}
 	n, err := readNotes(dir)
 	if err != nil {
-		return nil, fmt.Errorf("images in %s: %w", dir, err)
+		return nil, fmt.Errorf("prepare the images in %s: %w", dir, err)
 	}
 	defer b.hurry.Begin()()
 	m := &builder{backend: b, plan: p, layout: layout{p.Dir}, restoring: !b.kind.sentry, sourceImages: dir, pageServer: p.Init}
 	defer m.undoOnError(&err, "restore")
 	defer fault.Recover(&err)
 	if digest, err := b.digestOf(p.Init); err != nil || digest != n.Init {
-		m.plan.Init = filepath.Join(dir, initFile) // of an older daemon
+		m.plan.Init = filepath.Join(dir, initFile) // the images are from an older daemon
 		if err := os.Chmod(m.plan.Init, 0o755); err != nil {
 			return nil, err
 		}
@@ -234,7 +234,7 @@ func readNotes(dir string) (n notes, err error) {
 	return n, json.Unmarshal(b, &n)
 }
 
-// restore restores the processes and removes what only the restore needed.
+// restore restores the processes and removes the files that only the restore needed.
 func (m *builder) restore(ctx context.Context, dir string, n notes) (*instance, error) {
 	b, p, l := m.backend, m.plan, m.layout
 	sources, err := m.externalSources(n)
@@ -274,7 +274,7 @@ func (m *builder) restore(ctx context.Context, dir string, n notes) (*instance, 
 	}
 	pidfd, err := base.OpenProcess(pid)
 	if err != nil {
-		return nil, fmt.Errorf("init ended at once: %w", err)
+		return nil, fmt.Errorf("init exited immediately: %w", err)
 	}
 	i := b.newInstance(p, m.cgroup, pid, pidfd)
 	i.SetListener(m.worker.Listener())
@@ -408,7 +408,7 @@ func (b *Backend) Dumpable(ctx context.Context, p jail.Plan, i jail.Instance) er
 		return fault.Newf(fault.Invalid, "oci.Dumpable", string(p.ID), "not a jail of this backend")
 	}
 	if b.kind.sentry {
-		return inst.checkNoSecrets("oci.Dumpable") // only gVisor's kernel knows other obstacles
+		return inst.checkNoSecrets("oci.Dumpable") // other obstacles are visible only to gVisor's kernel
 	}
 	pids, err := inst.cgroup.PIDs()
 	if err != nil {
@@ -471,7 +471,7 @@ func statusNumber(tid int, name string) int {
 	return n
 }
 
-// undumpable returns what a process has open that CRIU cannot restore, or "".
+// undumpable returns an open file of a process that CRIU cannot restore, or "".
 func undumpable(pid int) string {
 	dir := fmt.Sprintf("/proc/%d/fd", pid)
 	entries, err := os.ReadDir(dir)

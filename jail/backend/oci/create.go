@@ -355,7 +355,7 @@ func (m *builder) makeBundle() error {
 	return os.WriteFile(filepath.Join(l.bundle(), "config.json"), b, 0o600)
 }
 
-// start starts init, waits for it to answer, and removes what only the start needed.
+// start starts init, waits until it responds, and removes the files that only the start needed.
 func (m *builder) start(ctx context.Context) (*instance, error) {
 	b, p, l := m.backend, m.plan, m.layout
 	if err := os.MkdirAll(b.state(), 0o700); err != nil {
@@ -370,7 +370,7 @@ func (m *builder) start(ctx context.Context) (*instance, error) {
 }
 
 // adopt creates the instance after the runtime has exited. state is statePaused for a restored
-// gVisor jail, whose init does not answer yet.
+// gVisor jail, whose init does not respond yet.
 func (m *builder) adopt(ctx context.Context, how string) (*instance, error) {
 	b, p, l := m.backend, m.plan, m.layout
 	pid, err := readPID(l.pidFile())

@@ -154,7 +154,7 @@ func unpackMemory(dir string, ids jail.IDRange, l layout) error {
 		return err
 	}
 	defer shm.Close()
-	var times []func() error // of directories: creating an entry changes the time
+	var times []func() error // functions that set the times of directories, which change when entries are created
 	for r := tar.NewReader(f); ; {
 		h, err := r.Next()
 		if err == io.EOF {

@@ -154,7 +154,7 @@ func (i *instance) reopenMemory(ctx context.Context) error {
 		return err
 	default:
 		if _, gone := os.Lstat(marker); errors.Is(gone, fs.ErrNotExist) {
-			return nil // all memory has been loaded meanwhile
+			return nil // all memory is now loaded
 		}
 		i.killWithoutMemory(err)
 	}
@@ -209,7 +209,7 @@ func (i *instance) loadMemory(ctx context.Context) error {
 	return nil
 }
 
-// dropImages removes the jail's copy of the images, also one that a crash has left.
+// dropImages removes the jail's copy of the images, including one that remained after a crash.
 func dropImages(p jail.Plan, l layout) error {
 	images, err := os.Readlink(l.images())
 	if errors.Is(err, fs.ErrNotExist) {

@@ -53,7 +53,7 @@ func TestMountPointStaysInsideJail(t *testing.T) {
 		{"/loop", true, ""},           //
 		{"/nowhere", true, ""},        // a dangling link
 		{"/file", true, ""},           // a directory needs a directory
-		{"/usr", false, ""},           // and a file a file
+		{"/usr", false, ""},           // a file needs a file
 		{"/file", false, "/file"},     //
 		{"/file/below", true, ""},     //
 	} {

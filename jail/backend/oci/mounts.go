@@ -25,7 +25,7 @@ func stageBinds(p jail.Plan, l layout, ids *os.File) ([]bind, error) {
 	if p.Workspace != nil {
 		b, err := stageWorkspace(p, l, ids)
 		if err != nil {
-			return nil, fmt.Errorf("workspace %s: %w", p.Workspace.Source, err)
+			return nil, fmt.Errorf("mount the workspace %s: %w", p.Workspace.Source, err)
 		}
 		binds = append(binds, b)
 		root, at = b.source, b.target

@@ -168,11 +168,11 @@ func (b *Backend) check(p jail.Plan, op string) error {
 	case p.Enforce && b.kind.sentry:
 		return fault.Cannot(op, b.kind.lacks["enforcement"], "use runc or crun")
 	case len(p.Lower) == 0:
-		return fault.Newf(fault.Invalid, op, string(p.ID), "no lower layer")
+		return fault.Newf(fault.Invalid, op, string(p.ID), "the jail has no lower layer")
 	}
 	if p.Network != jail.Isolated {
 		if err := b.fullNetwork.of(netns.ProbeFull); err != nil {
-			return fmt.Errorf("%s: network: %w", op, err)
+			return fmt.Errorf("%s: check the network: %w", op, err)
 		}
 	}
 	return p.CheckTargets()

@@ -29,11 +29,11 @@ func (i *instance) Processes(context.Context) ([]jail.Process, error) {
 		return nil, nil // the jail was stopped
 	}
 	if err != nil {
-		return nil, fmt.Errorf("processes of %s: %w", i.plan.ID, err)
+		return nil, fmt.Errorf("list the processes of jail %s: %w", i.plan.ID, err)
 	}
 	found, err := process.List(pids, i.PID(), i.cgroup.Path())
 	if err != nil {
-		return nil, fmt.Errorf("processes of %s: %w", i.plan.ID, err)
+		return nil, fmt.Errorf("list the processes of jail %s: %w", i.plan.ID, err)
 	}
 	all := make([]jail.Process, 0, len(found))
 	for _, p := range found {

@@ -146,7 +146,7 @@ func (i *instance) finishCreate(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, base.AnswerTime)
 	defer cancel()
 	if _, err := control.Dial(l.socket()).WaitReady(ctx); err != nil {
-		return fmt.Errorf("init of %s does not answer: %w", l.dir, err)
+		return fmt.Errorf("init in %s does not respond: %w", l.dir, err)
 	}
 	return errors.Join(unmountStaged(l, l.secrets()), base.SealControl(l.socket(), "oci.Open"))
 }

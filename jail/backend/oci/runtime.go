@@ -32,7 +32,7 @@ type kind struct {
 	defaults   bool              // sets its own pids limit if the spec has none
 	sentry     bool              // gVisor: a user-space kernel between jail and host
 	flags      []string          // flags before the subcommand
-	lacks      map[string]string // as of jail.Backend.Lacks
+	lacks      map[string]string // as returned by jail.Backend.Lacks
 }
 
 var kinds = map[string]kind{
@@ -45,9 +45,8 @@ var kinds = map[string]kind{
 			"--platform=systrap", // needs no KVM
 			"--oci-seccomp",      // apply the seccomp profile in gVisor's kernel
 			"--overlay2=none",    // write to the upper layer, not to a file of gVisor
-			// The network namespace belongs to the jail and gives access to nothing else. The
-			// gateway listens on its loopback, which gVisor's own network stack would not
-			// reach.
+			// The network namespace belongs to the jail and has no other uplink. The gateway
+			// listens on its loopback, which gVisor's own network stack would not reach.
 			"--network=host",
 		},
 		lacks: map[string]string{
@@ -127,8 +126,8 @@ func (b *Backend) state() string { return filepath.Join(b.cfg.RunDir, b.kind.nam
 // run starts the jail with the given runtime subcommand and returns when the jail runs.
 //
 // The runtime and init get dedicated standard streams, because a sandbox keeps inherited
-// descriptors open for its lifetime. If this process dies the runtime is killed, so that it
-// does not complete a jail that no daemon knows. Where possible the runtime runs in the jail's
+// descriptors open for its lifetime. If this process dies the runtime is killed, so that it does
+// not complete a jail that no daemon has recorded. Where possible the runtime runs in the jail's
 // cgroup, where Clean finds it.
 func (b *Backend) run(ctx context.Context, p jail.Plan, l layout, flags []string, how string, args ...string) error {
 	null, err := b.nullDevice()

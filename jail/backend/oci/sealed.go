@@ -28,7 +28,7 @@ func mountSealed(p jail.Plan, l layout) error {
 			return err
 		}
 		if err := mountSealedLayer(p, i, at); err != nil {
-			return fmt.Errorf("sealed layer %s: %w", img, err)
+			return fmt.Errorf("seal layer %s: %w", img, err)
 		}
 	}
 	return nil

@@ -77,7 +77,7 @@ func (i *instance) checkNoSecrets(op string) error {
 	if !i.backend.kind.sentry || !i.plan.SecretFiles {
 		return nil
 	}
-	return fault.Cannot(op, "the memory of a gVisor jail with secret files cannot be snapshotted", "stop the jail, and snapshot its files")
+	return fault.Cannot(op, "the memory of a gVisor jail with secret files cannot be snapshotted", "stop the jail, then take a snapshot of its files")
 }
 
 // HideSecrets implements jail.SecretHolder.

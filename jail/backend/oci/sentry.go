@@ -113,7 +113,7 @@ func (b *Backend) sentrySocket(name string) (string, error) {
 		return "", fmt.Errorf("decode runsc's state of %s: %w", name, err)
 	}
 	if state.Sandbox.ControlSocketPath == "" {
-		return "", fmt.Errorf("runsc's state of %s has no control socket", name)
+		return "", fmt.Errorf("the runsc state of %s has no control socket", name)
 	}
 	return state.Sandbox.ControlSocketPath, nil
 }
@@ -158,7 +158,7 @@ func (i *instance) resumeSentry(ctx context.Context) error {
 	return i.recordSentryState("")
 }
 
-// startSentry resumes the sentry. The record then says that the state is changing.
+// startSentry resumes the sentry. Meanwhile the record marks the state as changing.
 func (i *instance) startSentry(ctx context.Context) error {
 	// gVisor panics if it is resumed twice. If the daemon dies before the new state is recorded, the
 	// next one asks init whether the sentry is paused (recoverPause).

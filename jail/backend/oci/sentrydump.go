@@ -25,7 +25,7 @@ const (
 	sentryIndex  = "pages_meta.img" // the addresses of the pages
 )
 
-// dumpSentry is Dump for jails of gVisor.
+// dumpSentry implements Dump for gVisor jails.
 func (b *Backend) dumpSentry(ctx context.Context, p jail.Plan, i *instance, dir string) (err error) {
 	if err := errors.Join(b.checkSentry("oci.Dump"), i.checkNoSecrets("oci.Dump")); err != nil {
 		return err

@@ -204,7 +204,7 @@ type broken struct{ io.Reader }
 func (b broken) Read(p []byte) (int, error) {
 	n, err := b.Reader.Read(p)
 	if err == io.EOF {
-		err = errors.New("the source broke off")
+		err = errors.New("the source ended early")
 	}
 	return n, err
 }
@@ -212,7 +212,7 @@ func (b broken) Read(p []byte) (int, error) {
 func (s *suite) writeFails() {
 	s.ok(os.WriteFile(s.on("f"), []byte("old"), 0o644))
 	_, err := s.Write(s.Context(), s.in("f"), broken{strings.NewReader("half of it")}, protocol.WriteOptions{})
-	if err == nil || !strings.Contains(err.Error(), "broke off") {
+	if err == nil || !strings.Contains(err.Error(), "ended early") {
 		s.Errorf("Write = %v, want the source's error", err)
 	}
 	for range 100 { // the server of control.Client removes the temporary file asynchronously

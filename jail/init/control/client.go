@@ -244,7 +244,7 @@ func (c *Client) open(ctx context.Context, q *protocol.Request) (*conn, error) {
 	return c.reopen(ctx, q, nil)
 }
 
-// reopen is open for an operation whose connection was closed by a park.
+// reopen is like open, but for an operation whose connection was closed by a park.
 func (c *Client) reopen(ctx context.Context, q *protocol.Request, parked *conn) (*conn, error) {
 	retries := parked.retryCount()
 	for {
@@ -299,7 +299,7 @@ func (c *Client) begin(ctx context.Context, q *protocol.Request) (*conn, error) 
 	if interruptible[q.Op] {
 		c.gate.markInterruptible(conn)
 	}
-	kind, payload, err := conn.r.Next() // also if the write failed: init may have sent the reason
+	kind, payload, err := conn.r.Next() // read even if the write failed, because init may have sent the reason
 	switch {
 	case err != nil:
 		conn.close()
@@ -470,7 +470,7 @@ func isBroken(err error) bool {
 func ended(ctx context.Context, last error) error {
 	err := context.Cause(ctx)
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return fault.Newf(fault.Timeout, "control.ended", "", "the jail's init did not answer in time: %w (last: %v)", err, last)
+		return fault.Newf(fault.Timeout, "control.ended", "", "the jail's init did not respond in time: %w (last error: %v)", err, last)
 	}
 	return fmt.Errorf("control: %w", err)
 }

@@ -319,8 +319,8 @@ func (w *watch) run(ctx context.Context) {
 		case err == errParked:
 			e, err = w.again(ctx, w.conn)
 		case isBroken(err) && w.came:
-			// An init that breaks every connection must not be asked forever, so each one has
-			// to deliver an event before it may break.
+			// If init breaks every connection, the client must not reconnect forever. Therefore
+			// each connection must deliver an event before it breaks.
 			e, err = w.again(ctx, nil)
 		}
 		if err != nil {

@@ -44,7 +44,8 @@ func (g *gate) enter(c *conn) (path string, err error) {
 		shut := g.closed
 		if shut == nil {
 			defer g.mu.Unlock()
-			// Under the lock of close: Park either waits for this connection or blocks it.
+			// This holds the lock that close takes, so that Park either waits for this connection
+			// or blocks it.
 			g.conns[c] = struct{}{}
 			c.generation, c.busy = g.generation, true
 			g.busy++

@@ -23,8 +23,8 @@ func (c *Client) Park(ctx context.Context, patience time.Duration) error {
 	return c.parkWith(ctx, patience, false)
 }
 
-// ParkKeeping is Park for a jail that is not dumped: init keeps its copy of the notification
-// listener, which would be lost with this process.
+// ParkKeeping is like Park, but for a jail that is not dumped: init keeps its copy of the
+// notification listener, which would be lost with this process.
 func (c *Client) ParkKeeping(ctx context.Context, patience time.Duration) error {
 	return c.parkWith(ctx, patience, true)
 }
@@ -43,8 +43,8 @@ func (c *Client) parkWith(ctx context.Context, patience time.Duration, keep bool
 	return err
 }
 
-// CloseConnections is Park for a jail whose init is frozen and will not be thawed. It closes the
-// connections without a request to init.
+// CloseConnections is like Park, but for a jail whose init is frozen and will not be thawed. It
+// closes the connections without a request to init.
 func (c *Client) CloseConnections(ctx context.Context, patience time.Duration) error {
 	g := &c.gate
 	g.parking.Lock()
@@ -153,7 +153,7 @@ func (c *Client) await(ctx context.Context, idle <-chan struct{}, patience time.
 func (c *conn) park(patience time.Duration, keep bool) error {
 	q := &protocol.Request{Version: protocol.Version, Op: protocol.OpPark, Timeout: patience, Keep: keep}
 	sendErr := c.w.JSON(protocol.FrameRequest, q)
-	kind, payload, err := c.r.Next() // also if the write failed: init may have sent the reason
+	kind, payload, err := c.r.Next() // read even if the write failed, because init may have sent the reason
 	if err != nil {
 		return c.lost(cmp.Or(sendErr, err))
 	}

@@ -60,7 +60,7 @@ func (c *Client) Listen(ctx context.Context, path string) (net.Listener, error) 
 	return c.listen(ctx, &listener{client: c, path: path})
 }
 
-// ListenTCP is Listen for a port of the jail's loopback.
+// ListenTCP is like Listen, but for a port on the jail's loopback interface.
 func (c *Client) ListenTCP(ctx context.Context, port int) (net.Listener, error) {
 	return c.listen(ctx, &listener{client: c, port: port})
 }

@@ -238,7 +238,7 @@ func (s *stdin) acknowledge(at int64) error {
 	defer s.mu.Unlock()
 	n := at - s.acked
 	if n < 0 || n > int64(len(s.kept)) {
-		return errors.New("an invalid count of stdin bytes")
+		return errors.New("an invalid number of stdin bytes")
 	}
 	s.kept, s.acked = s.kept[n:], at
 	s.notifyChanged()

@@ -213,8 +213,8 @@ func (s *Stream) Offset() int64 { return s.at }
 // lossless reader.
 const RenewEvery = 2 * time.Second
 
-// Renew tells init that the reader of a lossless stream is alive although it has read nothing,
-// so that the command continues to wait.
+// Renew informs init that the reader of a lossless stream is alive although it has read nothing, so
+// that the command continues to wait.
 func (s *Stream) Renew() {
 	s.mu.Lock()
 	conn, over := s.conn, s.over
@@ -246,12 +246,12 @@ func (s *Stream) finish(last func(*conn)) error {
 	return s.closed
 }
 
-// sendEnd tells init that the reader will not reconnect.
+// sendEnd informs init that the reader will not reconnect.
 func (c *conn) sendEnd() {
 	if c.mu.TryLock() { // fails if a writer is blocked
 		c.net.SetWriteDeadline(time.Now().Add(endFrameTimeout))
 		c.w.JSON(protocol.FrameEnd, nil)
-		// The analyzer does not know TryLock.
+		// The checklocks analyzer does not support TryLock.
 		c.mu.Unlock() // +checklocksignore
 	}
 }

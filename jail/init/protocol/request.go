@@ -145,8 +145,8 @@ const (
 	MaxRunning  = 1024   // concurrent commands
 	MaxFinished = 64     // finished commands that init keeps
 
-	// StdinWindow is the maximal number of stdin bytes that are sent and not yet acknowledged.
-	// The client keeps them to send them again.
+	// StdinWindow is the maximum number of stdin bytes that are sent but not yet acknowledged. The
+	// client keeps them to send them again.
 	StdinWindow = 2 * MaxData
 
 	// MaxNote is the maximal size of Exec.Note.

@@ -122,8 +122,8 @@ func archiveName(s string) bool {
 type Limits struct {
 	Names []string // permitted file names, as patterns of filepath.Match
 	Files int      // number of files
-	Bytes int64    // of all files, including holes
-	Meta  int64    // of metadata.json
+	Bytes int64    // bytes of all files, including holes
+	Meta  int64    // metadata of metadata.json
 }
 
 func (l Limits) named(name string) bool {

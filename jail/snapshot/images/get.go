@@ -62,7 +62,7 @@ func (s *Store) index(dst string) (x *index, done func(), err error) {
 	}
 	done, ok := s.acquire(x.id)
 	if !ok {
-		return nil, nil, fault.Newf(fault.NotFound, "", "", "it was deleted or belongs to another store")
+		return nil, nil, fault.Newf(fault.NotFound, "", "", "the image was deleted or belongs to another store")
 	}
 	return x, done, nil
 }

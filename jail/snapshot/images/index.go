@@ -167,7 +167,7 @@ func decodeBody(b []byte) (*index, error) {
 		return nil, fmt.Errorf("index: %w: not an index", errDamaged)
 	}
 	if v := d.bytes(1); v != nil && v[0] != version {
-		return nil, fault.Cannot("index", fmt.Sprintf("index version %d, but this program supports %d", v[0], version), "use the glasshouse that made the snapshot")
+		return nil, fault.Cannot("index", fmt.Sprintf("index version %d, but this program supports %d", v[0], version), "use the version of glasshouse that took the snapshot")
 	}
 	x := &index{}
 	copy(x.id[:], d.bytes(len(x.id)))

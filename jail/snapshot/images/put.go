@@ -50,7 +50,7 @@ type put struct {
 	// +checklocks:mu
 	w *bufio.Writer
 	// +checklocks:mu
-	size int64 // of the pack
+	size int64 // size of the pack
 }
 
 // A piece is an extent whose chunk is not yet determined.

@@ -23,7 +23,7 @@ func Attempts() []Attempt {
 	return slices.Concat(direct(), dns(), rebinding(), names(), smuggling(), proxy(), hellos(), fronting(), slow())
 }
 
-// direct are connections that bypass the proxy.
+// direct returns connections that bypass the proxy.
 func direct() []Attempt {
 	var all []Attempt
 	for _, a := range []struct{ name, addr string }{
@@ -78,8 +78,8 @@ func query(name string, t dnsmessage.Type, edit func(*dnsmessage.Message)) strin
 	return string(b)
 }
 
-// dns are attempts to send data to a DNS server of the attacker, or to learn addresses of
-// hosts that are not allowed.
+// dns returns attempts to send data to a DNS server of the attacker, or to learn addresses of hosts
+// that are not allowed.
 func dns() []Attempt {
 	const secret = "c2VjcmV0LXRoYXQtbGVhdmVz"
 	var all []Attempt
@@ -145,7 +145,7 @@ func resolve(connect Connect, network, to, msg string) (string, error) {
 	return m.RCode.String(), nil
 }
 
-// rebinding are allowed names whose addresses are not Internet addresses.
+// rebinding returns attempts with allowed names whose addresses are not Internet addresses.
 func rebinding() []Attempt {
 	var all []Attempt
 	for name := range Names {
@@ -161,7 +161,7 @@ func rebinding() []Attempt {
 	return all
 }
 
-// names are hosts in unusual notations.
+// names returns attempts with hosts in unusual notations.
 func names() []Attempt {
 	var all []Attempt
 	add := func(name, host string, want ...egress.Reason) {
@@ -205,7 +205,7 @@ func names() []Attempt {
 	return all
 }
 
-// smuggling are messages that two programs may parse differently (request smuggling). The
+// smuggling returns messages that two programs may parse differently (request smuggling). The
 // second request in them is for a host that is not allowed.
 func smuggling() []Attempt {
 	const inner = "GET / HTTP/1.1\r\nHost: hidden.example.com\r\nConnection: close\r\n\r\n"
@@ -268,7 +268,7 @@ func smuggling() []Attempt {
 	return all
 }
 
-// preface is the start of an HTTP/2 connection with one request.
+// preface returns the start of an HTTP/2 connection with one request.
 func preface(host string) []byte {
 	var b strings.Builder
 	b.WriteString(http2.ClientPreface)
@@ -280,7 +280,7 @@ func preface(host string) []byte {
 	return []byte(b.String())
 }
 
-// proxy are misuses of the HTTP proxy.
+// proxy returns misuses of the HTTP proxy.
 func proxy() []Attempt {
 	connect := func(target, host string) string {
 		return fmt.Sprintf("CONNECT %s HTTP/1.1\r\nHost: %s\r\n\r\n", target, host)
@@ -323,7 +323,7 @@ func proxy() []Attempt {
 	return all
 }
 
-// hellos are TLS ClientHello messages.
+// hellos returns TLS ClientHello messages.
 func hellos() []Attempt {
 	var all []Attempt
 	add := func(name, to string, want egress.Reason, hello []byte) {
@@ -346,7 +346,7 @@ func hellos() []Attempt {
 	return all
 }
 
-// fronting are attempts at domain fronting: the encrypted request names a host other than the
+// fronting returns attempts at domain fronting: the encrypted request names a host other than the
 // ClientHello.
 func fronting() []Attempt {
 	inside := func(sni, host string, h2 bool) func(Connect) (string, error) {
@@ -396,7 +396,7 @@ func fronting() []Attempt {
 	}
 }
 
-// slow are clients that send late, so that the proxy must decide without their data.
+// slow returns clients that send late, so that the proxy must decide without their data.
 func slow() []Attempt {
 	late := func(to, head, rest string, pause time.Duration) func(Connect) (string, error) {
 		return func(connect Connect) (string, error) {

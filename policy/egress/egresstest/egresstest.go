@@ -17,8 +17,8 @@ import (
 const (
 	Reached = "reached: "
 
-	Gateway   = "10.0.0.1" // of the jail
-	ProxyPort = "3128"     // of the jail's HTTP proxy
+	Gateway   = "10.0.0.1" // gateway of the jail
+	ProxyPort = "3128"     // port of the jail's HTTP proxy
 	Proxy     = Gateway + ":" + ProxyPort
 
 	API      = "198.51.100.7"    // api.example.com, allowed: HTTP 80, HTTPS 443, a server that sends first on 2222, an echo server on 7000, 8443

@@ -79,8 +79,8 @@ var attempts = []attempt{
 	{"chroot", func() unix.Errno { return num(unix.Chroot("/tmp")) }},
 }
 
-// through is num for a call that the kernel answers with the errno good if it reaches the check
-// of its arguments.
+// through is like num, but for a call that fails with the errno good if the kernel gets as far as
+// checking the arguments.
 func through(good unix.Errno, err error) unix.Errno {
 	if e := num(err); e != good {
 		return e

@@ -45,7 +45,7 @@ var keepers = map[string]keeper{
 	"random":     keepRandom,
 }
 
-// keep sets up the named state, reports that, waits for a note that says where it runs, "source"
+// keep sets up the named state, reports that, waits for a file that states where it runs, "source"
 // or "copy", and reports the result of the check.
 func keep(args []string) error {
 	if len(args) == 0 || keepers[args[0]] == nil {

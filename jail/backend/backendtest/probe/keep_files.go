@@ -112,7 +112,7 @@ func keepDeleted([]string) (func(bool) error, error) {
 		}
 		fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_RDWR, 0o600)
 		if err != nil {
-			return nil, fmt.Errorf("file without a name in %s: %w", dir, err)
+			return nil, fmt.Errorf("open a file without a name in %s: %w", dir, err)
 		}
 		tmp := os.NewFile(uintptr(fd), "nameless")
 		if _, err := tmp.WriteString("still here " + dir); err != nil {
@@ -284,7 +284,7 @@ func keepEpoll([]string) (func(bool) error, error) {
 		events := make([]unix.EpollEvent, 4)
 		n, err := unix.EpollWait(ep, events, 10000)
 		if err != nil || n != 1 {
-			return fmt.Errorf("%d events, %w", n, err)
+			return fmt.Errorf("read %d bytes of events: %w", n, err)
 		}
 		b := make([]byte, 8)
 		_, evErr := unix.Read(ev, b)
@@ -315,7 +315,7 @@ func keepTimers([]string) (func(bool) error, error) {
 	return func(bool) error {
 		left, err := unix.Getitimer(unix.ITIMER_REAL)
 		if err != nil || left.Value.Sec < 3000 || left.Value.Sec > 3600 {
-			return fmt.Errorf("an hour's timer has %d s left, %w", left.Value.Sec, err)
+			return fmt.Errorf("the timer of an hour has %d s left: %w", left.Value.Sec, err)
 		}
 		return within(30*time.Second, "the end of the timers", func() error {
 			<-goTimer

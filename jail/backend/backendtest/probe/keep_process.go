@@ -109,7 +109,7 @@ func mounts() (string, error) {
 		front, back, _ := strings.Cut(line, " - ")
 		f, kind := strings.Fields(front), strings.Fields(back)
 		if len(f) < 6 || len(kind) < 1 {
-			return "", fmt.Errorf("a mount as %q", line)
+			return "", fmt.Errorf("the mount has the unexpected entry %q", line)
 		}
 		// A masked file is a device of any file system that has devices.
 		all = append(all, f[4]+" "+f[5]+" "+strings.Replace(kind[0], "devtmpfs", "tmpfs", 1))
@@ -256,7 +256,7 @@ func keepChildren([]string) (func(bool) error, error) {
 			}
 			c.Wait()
 			if c.ProcessState.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
-				return fmt.Errorf("child %d: %v", c.Process.Pid, c.ProcessState)
+				return fmt.Errorf("child %d has exited: %v", c.Process.Pid, c.ProcessState)
 			}
 		}
 		return nil

@@ -63,7 +63,7 @@ func keepPipe([]string) (func(bool) error, error) {
 		}
 		b := make([]byte, len(full))
 		if _, err := io.ReadFull(r, b); err != nil || string(b) != full {
-			return fmt.Errorf("data in a pipe is lost, %w", err)
+			return fmt.Errorf("data in a pipe is lost: %w", err)
 		}
 		in.Close()
 		return c.Wait()
@@ -132,7 +132,7 @@ func keepUnixPaths([]string) (func(bool) error, error) {
 	return func(bool) error {
 		for _, e := range ends {
 			if err := converse(e.server, e.client); err != nil {
-				return fmt.Errorf("%s: connected before: %w", e.at, err)
+				return fmt.Errorf("%s: use the existing connection: %w", e.at, err)
 			}
 			if err := meet(e.l, "unix", e.at); err != nil {
 				return fmt.Errorf("%s: %w", e.at, err)
@@ -142,7 +142,7 @@ func keepUnixPaths([]string) (func(bool) error, error) {
 	}, nil
 }
 
-// converse has one end read the message that the other has sent, and respond.
+// In converse, one end reads the message that the other has sent and responds.
 func converse(hears, speaks net.Conn) error {
 	return within(10*time.Second, "a conversation", func() error {
 		line, err := bufio.NewReader(hears).ReadString('\n')
@@ -332,11 +332,11 @@ func keepOutward(args []string) (func(bool) error, error) {
 				return errors.Join(err, want("the answer", line, "again\n"))
 			}
 			if line, err := lines.ReadString('\n'); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
-				return fmt.Errorf("a copy reads %q, %v from its source's connection", line, err)
+				return fmt.Errorf("the copy reads %q, %v from a connection of its source", line, err)
 			}
 			again, err := net.DialTimeout("tcp", args[0], 10*time.Second)
 			if err != nil {
-				return fmt.Errorf("a new connection: %w", err)
+				return fmt.Errorf("open a new connection: %w", err)
 			}
 			return again.Close()
 		})
@@ -381,7 +381,7 @@ func keepTerminal([]string) (func(bool) error, error) {
 	}
 	lines := bufio.NewReader(master)
 	if line, err := lines.ReadString('\n'); err != nil || line != "ready\r\n" {
-		return nil, fmt.Errorf("%q, %v from a terminal", line, err)
+		return nil, fmt.Errorf("read %q, %v from a terminal", line, err)
 	}
 	return func(bool) error {
 		now, err := unix.IoctlGetTermios(int(slave.Fd()), unix.TCGETS)

@@ -68,6 +68,6 @@ func within(d time.Duration, what string, f func() error) error {
 	case err := <-done:
 		return err
 	case <-time.After(d):
-		return fmt.Errorf("%s: not within %v", what, d)
+		return fmt.Errorf("%s: timeout after %v", what, d)
 	}
 }

@@ -1,5 +1,6 @@
-// Command probe runs inside a jail under test and does what a shell cannot: make single system
-// calls and print the result, allocate memory, fork up to the limit, change its user.
+// Command probe runs inside a jail under test for tasks that a shell cannot do: it makes single
+// system calls and prints the result, allocates memory, forks up to the limit, and changes its
+// user.
 package main
 
 import (

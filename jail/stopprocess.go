@@ -13,8 +13,8 @@ import (
 	"glasshouse/internal/thread"
 )
 
-// A Held is a process of a jail that a tracer has stopped.
-type Held struct {
+// A StoppedProcess is a process of a jail that a tracer has stopped.
+type StoppedProcess struct {
 	release *os.File // closed to continue the process
 	done    chan struct{}
 	once    sync.Once
@@ -22,7 +22,7 @@ type Held struct {
 
 // Release continues the process and waits until the tracer has detached. It may be called more
 // than once, and on nil.
-func (h *Held) Release() {
+func (h *StoppedProcess) Release() {
 	if h == nil {
 		return
 	}
@@ -30,14 +30,14 @@ func (h *Held) Release() {
 	<-h.done
 }
 
-// Hold stops a process of a running jail, named by its host pid, at its current instruction.
+// StopProcess stops a process of a running jail, named by its host pid, at its current instruction.
 // The other processes continue and cannot observe it, in contrast to a frozen jail. The
 // process continues at Release or when the daemon ends, and it can be killed.
 //
-// Hold uses ptrace(2), so it fails if the process has another tracer. It stops only the thread
+// StopProcess uses ptrace(2), so it fails if the process has another tracer. It stops only the thread
 // with that id. A process that has just called execve(2) has no other thread.
-func (xs *execs) Hold(jid id.Jail, pid int) (*Held, error) {
-	const op = "jail.Hold"
+func (xs *execs) StopProcess(jid id.Jail, pid int) (*StoppedProcess, error) {
+	const op = "jail.StopProcess"
 	_, l, err := xs.running(jid, op)
 	if err != nil {
 		return nil, err
@@ -46,7 +46,7 @@ func (xs *execs) Hold(jid id.Jail, pid int) (*Held, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &Held{release: releaseW, done: make(chan struct{})}
+	h := &StoppedProcess{release: releaseW, done: make(chan struct{})}
 	seized := make(chan error, 1)
 	go thread.Alone(func() error { // ptrace(2): the tracer is a thread
 		defer close(h.done)
@@ -61,7 +61,7 @@ func (xs *execs) Hold(jid id.Jail, pid int) (*Held, error) {
 	})
 	if err := <-seized; err != nil {
 		h.Release()
-		return nil, fault.New(fault.Unavailable, op, string(jid), fmt.Errorf("hold process %d: %w", pid, err))
+		return nil, fault.New(fault.Unavailable, op, string(jid), fmt.Errorf("stop process %d: %w", pid, err))
 	}
 	return h, nil
 }

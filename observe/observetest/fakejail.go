@@ -18,17 +18,17 @@ import (
 	"glasshouse/observe/event"
 )
 
-// A Cell imitates a jail for sources on the host: a cgroup, a PID namespace and a mount
+// A FakeJail imitates a jail for sources on the host: a cgroup, a PID namespace and a mount
 // namespace with an init process.
-type Cell struct {
+type FakeJail struct {
 	t    testing.TB
 	id   id.Jail
 	dir  string // its cgroup
 	init *exec.Cmd
 }
 
-// NewCell creates a cell that ends with the test.
-func NewCell(t testing.TB) *Cell {
+// NewFakeJail creates a fake jail that is removed at the end of the test.
+func NewFakeJail(t testing.TB) *FakeJail {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
@@ -36,7 +36,7 @@ func NewCell(t testing.TB) *Cell {
 	if _, err := exec.LookPath("nsenter"); err != nil {
 		t.Skip(err)
 	}
-	c := &Cell{t: t, id: id.NewJail()}
+	c := &FakeJail{t: t, id: id.NewJail()}
 	c.dir = filepath.Join(unified(t), "glasshouse-observe-test-"+string(c.id))
 	if err := os.Mkdir(c.dir, 0o755); err != nil {
 		t.Fatal(err)
@@ -51,7 +51,7 @@ func NewCell(t testing.TB) *Cell {
 	return c
 }
 
-func (c *Cell) remove() {
+func (c *FakeJail) remove() {
 	if err := os.WriteFile(filepath.Join(c.dir, "cgroup.kill"), []byte("1"), 0); err != nil {
 		c.t.Error(err)
 	}
@@ -92,8 +92,8 @@ func self(t testing.TB) string {
 	return exe
 }
 
-// Target returns the target of the cell.
-func (c *Cell) Target(sel event.Selection) observe.Target {
+// Target returns the target of the fake jail.
+func (c *FakeJail) Target(sel event.Selection) observe.Target {
 	var st unix.Stat_t
 	if err := unix.Stat(c.dir, &st); err != nil {
 		c.t.Fatal(err)
@@ -109,26 +109,26 @@ func (c *Cell) Target(sel event.Selection) observe.Target {
 	}
 }
 
-// Dir returns the cgroup directory of the cell.
-func (c *Cell) Dir() string { return c.dir }
+// Dir returns the cgroup directory of the fake jail.
+func (c *FakeJail) Dir() string { return c.dir }
 
-// Command returns a command in the cell. Events of the process that enters the cell are not
+// Command returns a command in the fake jail. Events of the process that enters the fake jail are not
 // recorded.
-func (c *Cell) Command(argv ...string) *exec.Cmd {
+func (c *FakeJail) Command(argv ...string) *exec.Cmd {
 	c.t.Helper()
 	pid := fmt.Sprint(c.init.Process.Pid)
 	return c.inside(exec.Command("nsenter", append([]string{"--target", pid, "--pid", "--mount", "--"}, argv...)...))
 }
 
-// Work runs one of Works in the cell.
-func (c *Cell) Work(name string, args ...string) *exec.Cmd {
+// Work runs one of Works in the fake jail.
+func (c *FakeJail) Work(name string, args ...string) *exec.Cmd {
 	c.t.Helper()
 	cmd := c.Command(append([]string{self(c.t)}, args...)...)
 	cmd.Env = append(os.Environ(), variable+"="+name)
 	return cmd
 }
 
-func (c *Cell) inside(cmd *exec.Cmd) *exec.Cmd {
+func (c *FakeJail) inside(cmd *exec.Cmd) *exec.Cmd {
 	cmd.Stderr = os.Stderr
 	f, err := os.Open(c.dir)
 	if err != nil {
