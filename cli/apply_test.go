@@ -2,8 +2,10 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -448,6 +450,63 @@ func TestApplyKeepsJailWithCommits(t *testing.T) {
 					t.Error("the change was not applied")
 				}
 			})
+		}
+	}
+}
+
+// hostileConfig is the configuration of a repository that runs a program when git adds a file.
+const hostileConfig = "[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tworktree = .\n[filter \"x\"]\n\tclean = touch ran; cat\n\trequired = true\n[user]\n\tname = Eve\n\temail = eve@example.com\n"
+
+// bareRepository returns changes that create what git takes for a repository with hostileConfig.
+func (w *workspace) bareRepository() (changes []string) {
+	for _, dir := range []string{"/objects", "/objects/info", "/refs", "/refs/heads"} {
+		changes = append(changes, `{"path":"`+dir+`","kind":"added","type":"dir","mode":"755"}`)
+	}
+	for file, content := range map[string]string{"/HEAD": "ref: refs/heads/main\n", "/config": hostileConfig, "/.gitattributes": "* filter=x\n"} {
+		changes = append(changes, `{"path":"`+file+`","kind":"added","type":"file","mode":"644"}`)
+		w.answers["GET "+filesPath+"?offset=0&path="+url.QueryEscape("/work"+file)] = content
+	}
+	return changes
+}
+
+// The files of a jail can look like a bare repository, whose configuration names programs.
+func TestApplyCommitIgnoresRepositoryOfTheJail(t *testing.T) {
+	w := newWorkspace(t, "", addedFile)
+	parent := filepath.Dir(w.dir)
+	for _, args := range [][]string{{"init", "-q", "-b", "main"}, {"config", "user.name", "Ann"}, {"config", "user.email", "ann@example.com"}} {
+		if out, err := exec.Command("git", append([]string{"-C", parent}, args...)...).CombinedOutput(); err != nil {
+			t.Fatalf("git %q: %v\n%s", args, err, out)
+		}
+	}
+	w.answers["GET /jails/"+aJail+"/fs/diff"] = items(append(w.bareRepository(), addedFile)...)
+	code, out, errs := w.run("", "apply", aJail, "--commit")
+	if got := w.file("ran"); got != "(none)" {
+		t.Error("a program of the jail's configuration has run on the host")
+	}
+	if code != 0 || !strings.Contains(out, "committed as") {
+		t.Errorf("apply = %d, %q, %q; want a commit", code, out, errs)
+	}
+	got, err := exec.Command("git", "--git-dir="+filepath.Join(parent, ".git"), "log", "-1", "--format=%an", "--name-only").Output()
+	if err != nil || !strings.HasPrefix(string(got), "Ann\n") || !strings.Contains(string(got), filepath.Base(w.dir)+"/new.txt") {
+		t.Errorf("the commit of the user's repository is %q, %v, want new.txt by Ann", got, err)
+	}
+}
+
+func TestObjectsOfTheJailsRepositoryDoNotCount(t *testing.T) {
+	w := newRepository(t)
+	name := w.git("rev-parse", "HEAD")
+	outside := t.TempDir()
+	for _, args := range [][]string{{"clone", "-q", "--bare", w.dir, filepath.Join(w.dir, "bare")}, {"clone", "-q", w.dir, filepath.Join(w.dir, "nested")}, {"clone", "-q", w.dir, filepath.Join(outside, "r")}} {
+		if out, err := exec.Command("git", args...).CombinedOutput(); err != nil {
+			t.Fatalf("git %q: %v\n%s", args, err, out)
+		}
+	}
+	if err := errors.Join(os.Symlink(filepath.Join(outside, "r"), filepath.Join(w.dir, "link")), os.Symlink("nested", filepath.Join(w.dir, "inside"))); err != nil {
+		t.Fatal(err)
+	}
+	for repo, want := range map[string]bool{"": true, "/nested": true, "/inside": true, "/bare": false, "/link": false, "/none": false} {
+		if got := hasObjects(t.Context(), w.dir, repo, []string{name}); got != want {
+			t.Errorf("the repository at %q counts: %v, want %v", repo, got, want)
 		}
 	}
 }

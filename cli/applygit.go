@@ -17,16 +17,53 @@ import (
 	"glasshouse/internal/text"
 )
 
-// A gitRepo is the git repository of the directory dir, which is its root or below it.
-type gitRepo struct{ dir string }
+// A gitRepo is a git repository of the user. git runs in the directory dir.
+//
+// git would take a directory with files such as HEAD and config for a bare repository, and run the
+// programs that this config names. A jail can create such files, and apply writes them. So git never
+// searches for the repository in a directory without .git, which apply does not write, and is told
+// which repository to use afterwards.
+type gitRepo struct {
+	dir      string
+	selected []string // flags that select the repository
+}
+
+// repoWith returns the repository whose work tree begins at top, which has .git.
+func repoWith(ctx context.Context, top string) (*gitRepo, error) {
+	if _, err := os.Lstat(filepath.Join(top, ".git")); err != nil {
+		return nil, &fault.Error{Op: "git", On: top, Kind: fault.Conflict, Err: errors.New("not a git repository")}
+	}
+	g := &gitRepo{dir: top}
+	out, err := g.git(ctx, "", "rev-parse", "--absolute-git-dir", "--show-toplevel")
+	if err != nil {
+		return nil, err
+	}
+	gitDir, tree, _ := strings.Cut(out, "\n")
+	if filepath.Clean(gitDir) == filepath.Clean(tree) || tree == "" {
+		return nil, &fault.Error{Op: "git", On: top, Kind: fault.Conflict, Err: errors.New(".git is not a repository")}
+	}
+	g.selected = []string{"--git-dir=" + gitDir, "--work-tree=" + tree}
+	return g, nil
+}
 
 // openGitRepo returns the repository of dir, if commit can work in it: it has an author, and no
 // changes are staged.
 func openGitRepo(ctx context.Context, dir string) (*gitRepo, error) {
-	g := &gitRepo{dir}
-	if _, err := g.git(ctx, "", "rev-parse", "--show-toplevel"); err != nil {
+	top, err := filepath.EvalSymlinks(dir)
+	if err != nil {
 		return nil, err
 	}
+	for {
+		if _, err := os.Lstat(filepath.Join(top, ".git")); err == nil || top == "/" {
+			break
+		}
+		top = filepath.Dir(top)
+	}
+	g, err := repoWith(ctx, top)
+	if err != nil {
+		return nil, err
+	}
+	g.dir = dir
 	for _, ident := range []string{"GIT_AUTHOR_IDENT", "GIT_COMMITTER_IDENT"} {
 		if _, err := g.git(ctx, "", "var", ident); err != nil {
 			return nil, &fault.Error{Op: "commit", On: dir, Kind: fault.Conflict, Err: fmt.Errorf("git has no author configured: %w", err),
@@ -48,8 +85,8 @@ func openGitRepo(ctx context.Context, dir string) (*gitRepo, error) {
 func (g *gitRepo) git(ctx context.Context, stdin string, args ...string) (string, error) {
 	// The jail may have changed the program of a hook, such as .husky/pre-commit. A path below
 	// a file never exists, which disables all hooks.
-	fixed := []string{"-C", g.dir, "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false"}
-	cmd := exec.CommandContext(ctx, "git", append(fixed, args...)...)
+	fixed := []string{"-C", g.dir, "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "safe.bareRepository=explicit"}
+	cmd := exec.CommandContext(ctx, "git", slices.Concat(fixed, g.selected, args)...)
 	// Within a hook, these variables name another repository or index (githooks(5)).
 	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
@@ -89,7 +126,7 @@ func unfetched(ctx context.Context, dir string, changes []wire.Change, read func
 		}
 		repo, _, _ := strings.Cut(ch.Path, "/.git/")
 		names := objectName.FindAllString(string(data), -1)
-		if strings.Contains(ch.Path, "/reftable/") || len(data) >= maxRefs || len(names) > 0 && !hasObjects(ctx, filepath.Join(dir, repo), names) {
+		if strings.Contains(ch.Path, "/reftable/") || len(data) >= maxRefs || len(names) > 0 && !hasObjects(ctx, dir, repo, names) {
 			refs = append(refs, rel)
 		}
 	}
@@ -112,9 +149,22 @@ func isRef(ch wire.Change) bool {
 	return parts[at] != "logs" && !(at+1 < len(parts) && parts[at+1] == "remotes")
 }
 
-// hasObjects reports whether the repository of dir has all these objects.
-func hasObjects(ctx context.Context, dir string, names []string) bool {
-	out, err := (&gitRepo{dir}).git(ctx, strings.Join(names, "\n")+"\n", "cat-file", "--batch-check")
+// hasObjects reports whether the repository at the path repo in dir has all these objects. The jail
+// chooses the path: it must not lead out of dir.
+func hasObjects(ctx context.Context, dir, repo string, names []string) bool {
+	dir, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return false
+	}
+	top, err := filepath.EvalSymlinks(filepath.Join(dir, repo))
+	if err != nil || top != dir && !strings.HasPrefix(top, strings.TrimSuffix(dir, "/")+"/") {
+		return false
+	}
+	g, err := repoWith(ctx, top)
+	if err != nil {
+		return false
+	}
+	out, err := g.git(ctx, strings.Join(names, "\n")+"\n", "cat-file", "--batch-check")
 	return err == nil && !strings.Contains(out, " missing")
 }
 
