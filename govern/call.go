@@ -214,12 +214,12 @@ func (c *call) checkInput(context.Context) error {
 		var err error
 		c.input, err = c.cap.Input.FromJSON(text)
 		if err != nil {
-			return fault.New(fault.Invalid, "govern.Call", c.cap.ID, fmt.Errorf("invalid input: %w", err))
+			return fault.New(fault.Invalid, "govern.Call", c.cap.ID, fmt.Errorf("input: %w", err))
 		}
 	}
 	if c.cap.Input != nil {
 		if err := c.cap.Input.Check(c.input); err != nil {
-			return fault.New(fault.Invalid, "govern.Call", c.cap.ID, fmt.Errorf("invalid input: %w", err))
+			return fault.New(fault.Invalid, "govern.Call", c.cap.ID, fmt.Errorf("input: %w", err))
 		}
 	}
 	c.label = manifest.Public

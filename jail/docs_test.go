@@ -16,8 +16,8 @@ func TestDocumentedLimits(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, l := range map[string]jail.Limits{
-		"`glasshouse run`, `jail create`, `POST /jails`, MCP `jail_create`": jail.DefaultLimits,
-		"highest limits of a request":                                       jail.MaxLimits,
+		"`glasshouse run`, `create`, `POST /jails`, MCP `jail_create`": jail.DefaultLimits,
+		"highest limits of a request":                                  jail.MaxLimits,
 	} {
 		if row := fmt.Sprintf("\n| %s | %d | %d | %d | %d |", name, l.MemoryMB, l.DiskMB, l.MaxPIDs, l.CPUShares); !strings.Contains(string(text), row) {
 			t.Errorf("docs/reference/defaults.md has no row %q", row)

@@ -41,6 +41,9 @@ func printUntil(done <-chan struct{}, code int, out string) script {
 func (env *testEnv) scriptBuiltin(do func(c Caller, p *process) int) {
 	env.jails.script("glasshouse-agent", func(p *process) int {
 		c, err := env.g.callerIn(env.Context(), p.jail)
+		if env.Context().Err() != nil {
+			return 1 // the test ended before this agent began
+		}
 		if err != nil {
 			env.Error(err)
 			return 1
