@@ -20,9 +20,9 @@ import (
 // A gitRepo is a git repository of the user. git runs in the directory dir.
 //
 // git would take a directory with files such as HEAD and config for a bare repository, and run the
-// programs that this config names. A jail can create such files, and apply writes them. So git never
-// searches for the repository in a directory without .git, which apply does not write, and is told
-// which repository to use afterwards.
+// programs that this config names. A jail can create such files, and apply writes them. So git
+// searches for the repository only in a directory with .git, which apply does not write, and all
+// later commands name the repository.
 type gitRepo struct {
 	dir      string
 	selected []string // flags that select the repository

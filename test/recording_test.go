@@ -193,7 +193,8 @@ func (r *recording) set(text string, typed bool) {
 		if r.lines[i].text == text {
 			return
 		}
-		if r.lines[i].to = r.now; r.lines[i].from == r.now {
+		r.lines[i].to = r.now
+		if r.lines[i].from == r.now {
 			r.lines = slices.Delete(r.lines, i, i+1) // never shown; only the last line can be it
 		}
 	}

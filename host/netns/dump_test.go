@@ -13,7 +13,8 @@ import (
 func TestInterruptedListingIsRepeated(t *testing.T) {
 	attempts := 0
 	all, err := netns.Dump(func() (string, error) {
-		if attempts++; attempts < 4 {
+		attempts++
+		if attempts < 4 {
 			return "a part", netlink.ErrDumpInterrupted
 		}
 		return "all", nil

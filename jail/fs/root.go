@@ -38,9 +38,9 @@ func (r *Root) Hide(hidden func(dev uint64) bool) { r.hidden = hidden }
 // hides reports whether a file is on a hidden filesystem.
 func (r *Root) hides(st *unix.Stat_t) bool { return r.hidden != nil && r.hidden(st.Dev) }
 
-// Mounts names the directories at which a running jail has mounts. Files there are a conflict
-// from now on: the mount would hide what is written now, and has other files than can be read
-// now. It must be called before all other methods.
+// Mounts names the directories at which a running jail has mounts. All methods return
+// fault.Conflict for files at and below them: a mount would hide a file that is written while it
+// is absent. It must be called before all other methods.
 func (r *Root) Mounts(targets []string) error {
 	for _, target := range targets {
 		at, err := r.locate(target)
