@@ -44,7 +44,7 @@ func ReadServer(file string, text []byte) (*Capability, error) {
 func read(r *reader) ([]*Capability, error) {
 	file, text := r.file, r.src
 	if len(text) > MaxText {
-		return nil, fault.Newf(fault.TooLarge, opRead, file, "the text has %d bytes, which exceeds the maximum of %d", MaxText, len(text))
+		return nil, fault.Newf(fault.TooLarge, opRead, file, "the text has %d bytes, which exceeds the maximum of %d", len(text), MaxText)
 	}
 	var all []*Capability
 	if lead := bytes.TrimLeft(text, " \t\r\n"); len(lead) > 0 && (lead[0] == '{' || lead[0] == '[') {

@@ -1,6 +1,7 @@
 package manifest_test
 
 import (
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -242,8 +243,8 @@ func TestDeclassifyingManifest(t *testing.T) {
 
 func TestTooLargeTextIsRefused(t *testing.T) {
 	_, err := manifest.Read("x", make([]byte, manifest.MaxText+1))
-	if fault.KindOf(err) != fault.TooLarge {
-		t.Errorf("Read = %v, want too large", err)
+	if want := fmt.Sprintf("%d bytes, which exceeds the maximum of %d", manifest.MaxText+1, manifest.MaxText); fault.KindOf(err) != fault.TooLarge || !strings.Contains(err.Error(), want) {
+		t.Errorf("Read = %v, want too large with %q", err, want)
 	}
 }
 

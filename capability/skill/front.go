@@ -41,7 +41,7 @@ type front struct {
 // may be YAML only.
 func (f *front) open(op string) (*yaml.Node, string, error) {
 	if len(f.text) > MaxText {
-		return nil, "", fault.Newf(fault.TooLarge, op, f.file, "the skill has %[2]d bytes, which exceeds the maximum of %[1]d", MaxText, len(f.text))
+		return nil, "", fault.Newf(fault.TooLarge, op, f.file, "the skill has %d bytes, which exceeds the maximum of %d", len(f.text), MaxText)
 	}
 	f.text = bytes.TrimPrefix(f.text, []byte("\uFEFF"))
 	for i, c := range f.text {
@@ -60,7 +60,7 @@ func (f *front) open(op string) (*yaml.Node, string, error) {
 		return nil, "", f.fail(op, form.Pos{File: f.file, Line: 1, Col: 1}, "%v", err)
 	}
 	if len(head) > maxFront {
-		return nil, "", fault.Newf(fault.TooLarge, op, f.file, "the front matter has %[2]d bytes, which exceeds the maximum of %[1]d", maxFront, len(head))
+		return nil, "", fault.Newf(fault.TooLarge, op, f.file, "the front matter has %d bytes, which exceeds the maximum of %d", len(head), maxFront)
 	}
 	var doc yaml.Node
 	if err := yaml.Unmarshal(head, &doc); err != nil {
