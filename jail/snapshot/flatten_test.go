@@ -20,12 +20,17 @@ func (h *harness) spent() (bytes int64, layers int) {
 	all, _ := filepath.Glob(filepath.Join(h.dir, "jails", "*", "snapshots", "*", "*.img"))
 	for _, f := range all {
 		var st unix.Stat_t
-		if err := unix.Stat(f, &st); err != nil {
+		err := unix.Stat(f, &st)
+		if err == unix.ENOENT {
+			continue // removed after it was listed
+		}
+		if err != nil {
 			h.t.Fatal(err)
 		}
 		bytes += st.Blocks * 512
+		layers++
 	}
-	return bytes, len(all)
+	return bytes, layers
 }
 
 func (h *harness) forget(sid id.Snapshot) {
