@@ -3,7 +3,6 @@ package llm
 import (
 	"encoding/json"
 	"fmt"
-	"iter"
 	"net/http"
 	"slices"
 	"strings"
@@ -58,16 +57,8 @@ func (g *Gateway) named(name string) *provider {
 	return nil
 }
 
-// ready yields the providers that can be used now.
-func (g *Gateway) ready() iter.Seq[*provider] {
-	return func(yield func(*provider) bool) {
-		for _, p := range g.providers {
-			if (p.Ready == nil || p.Ready()) && !yield(p) {
-				return
-			}
-		}
-	}
-}
+// usable reports whether the provider can be used now.
+func (p *provider) usable() bool { return p.Ready == nil || p.Ready() }
 
 // allowed reports whether c may use a model by this name.
 func (c Caller) allowed(model string) bool {
@@ -95,7 +86,7 @@ func (g *Gateway) resolve(c Caller, api API, model string) (target, error) {
 			Err: fmt.Errorf("the model is served by %s; this request uses the API of %s", others[0], api)}
 	}
 	e := &fault.Error{Op: "llm.resolve", On: "model " + quoted(model), Kind: fault.NotFound, Remedy: "use one of these: " + g.known(c), Err: fmt.Errorf("there is no such model")}
-	if list, patterns := g.models(c); len(list)+len(patterns) == 0 {
+	if !slices.ContainsFunc(g.providers, (*provider).usable) {
 		e.Err = fmt.Errorf("no provider of models is configured")
 		e.Remedy = "grant the key of one: glasshouse secret grant NAME --models anthropic (or openai, gemini); or set gateway.models in the configuration"
 	}
@@ -110,8 +101,8 @@ func (g *Gateway) candidates(model string, exact bool) []target {
 			found = append(found, g.meant(a, model)...)
 		}
 	}
-	for p := range g.ready() {
-		if has(p.Models, model, exact) {
+	for _, p := range g.providers {
+		if has(p.Models, model, exact) && p.usable() {
 			found = append(found, target{p, model})
 		}
 	}
@@ -126,8 +117,8 @@ func (g *Gateway) meant(a Alias, asked string) []target {
 	}
 	if a.Provider != "" {
 		var found []target
-		for p := range g.ready() { // providers of the same name can exist for each API
-			if p.Name == a.Provider {
+		for _, p := range g.providers { // providers of the same name can exist for each API
+			if p.Name == a.Provider && p.usable() {
 				found = append(found, target{p, model})
 			}
 		}
@@ -135,8 +126,8 @@ func (g *Gateway) meant(a Alias, asked string) []target {
 	}
 	var found []target
 	for _, exact := range []bool{true, false} {
-		for p := range g.ready() {
-			if has(p.Models, model, exact) {
+		for _, p := range g.providers {
+			if has(p.Models, model, exact) && p.usable() {
 				found = append(found, target{p, model})
 			}
 		}
@@ -172,7 +163,10 @@ func (g *Gateway) models(c Caller) (list []model, patterns []string) {
 			add(a.Name, t.provider)
 		}
 	}
-	for p := range g.ready() {
+	for _, p := range g.providers {
+		if !p.usable() {
+			continue
+		}
 		for _, name := range p.Models {
 			add(name, p)
 		}
