@@ -107,6 +107,12 @@ func (l Layer) Dir(cache string) string {
 	return filepath.Join(cache, l.Name+"-"+l.Digest()[:16])
 }
 
+// Installed reports whether Build has installed the layer under cache.
+func (l Layer) Installed(cache string) bool {
+	_, err := os.Stat(l.Dir(cache))
+	return err == nil
+}
+
 // Build returns the directory of the layer under cache. If it does not exist, Build installs
 // the packages with npm, which downloads them from its registry. Scripts of packages are
 // not run. Concurrent calls for the same layer are safe.
@@ -117,7 +123,7 @@ func (l Layer) Build(ctx context.Context, cache string) (dir string, err error) 
 		return "", fault.Fieldf("agent.Build", "layer", "the agent needs no layer")
 	}
 	dir = l.Dir(cache)
-	if _, err := os.Stat(dir); err == nil {
+	if l.Installed(cache) {
 		return dir, nil
 	}
 	npm, err := exec.LookPath("npm")
@@ -142,7 +148,7 @@ func (l Layer) Build(ctx context.Context, cache string) (dir string, err error) 
 		return "", fmt.Errorf("make the layer readable for the jail's users: %w", err)
 	}
 	if err := os.Rename(temp, dir); err != nil {
-		if _, statErr := os.Stat(dir); statErr == nil {
+		if l.Installed(cache) {
 			return dir, nil // a concurrent Build has finished first
 		}
 		return "", fmt.Errorf("move the layer into the cache: %w", err)

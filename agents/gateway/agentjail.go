@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"path"
 	"path/filepath"
 	"strings"
@@ -219,7 +218,7 @@ func (sv *supervisor) addLayer(ctx context.Context, s *jail.Spec, r run.Run, a A
 	if agent.Detect(root, l.Argv[0]) != "" {
 		return nil
 	}
-	if _, err := os.Stat(p.Layer.Dir(sv.cfg.Layers)); err != nil {
+	if !p.Layer.Installed(sv.cfg.Layers) {
 		if err := sv.cfg.Runs.Installing(ctx, r.ID, p.Layer.String()); err != nil {
 			return fmt.Errorf("report the installation of %s: %w", a.Preset, err)
 		}
