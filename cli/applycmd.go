@@ -146,7 +146,7 @@ func (c *command) applyJail(ctx context.Context, cl *client.Client, jid id.Jail,
 		}
 	}
 	if o.rm && !o.force {
-		out.Unfetched, err = unfetchedOf(ctx, cl, j, o.dir, all)
+		out.Unfetched, err = unfetched(ctx, cl, j, o.dir, all)
 		if err != nil {
 			return err
 		}
@@ -170,18 +170,6 @@ func (c *command) applyJail(ctx context.Context, cl *client.Client, jid id.Jail,
 	removed = true
 	os.Remove(c.appliedFile(j.ID))
 	return nil
-}
-
-// unfetchedOf returns the refs of a jail whose commits the repositories in dir do not have.
-func unfetchedOf(ctx context.Context, cl *client.Client, j wire.Jail, dir string, changes []wire.Change) ([]string, error) {
-	return unfetched(ctx, dir, changes, func(ctx context.Context, p string) ([]byte, error) {
-		r, err := cl.ReadFile(ctx, j.ID, path.Join(j.Workspace.Target, p), 0, maxRefs)
-		if err != nil {
-			return nil, err
-		}
-		defer r.Close()
-		return io.ReadAll(io.LimitReader(r, maxRefs))
-	})
 }
 
 // selectChanges returns the changes at and below paths, which are relative to dir or absolute.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path"
@@ -12,6 +13,7 @@ import (
 	"slices"
 	"strings"
 
+	"glasshouse/api/client"
 	"glasshouse/api/wire"
 	"glasshouse/fault"
 	"glasshouse/internal/text"
@@ -109,9 +111,8 @@ const maxRefs = 1 << 20
 var objectName = regexp.MustCompile(`\b[0-9a-f]{40}(?:[0-9a-f]{24})?\b`)
 
 // unfetched returns the refs that a jail changed and whose commits the repositories in dir do not
-// have. apply does not write below .git, so these commits are lost with the jail. read returns
-// the content of a file of the jail.
-func unfetched(ctx context.Context, dir string, changes []wire.Change, read func(ctx context.Context, path string) ([]byte, error)) (refs []string, err error) {
+// have. apply does not write below .git, so these commits are lost with the jail.
+func unfetched(ctx context.Context, cl *client.Client, j wire.Jail, dir string, changes []wire.Change) (refs []string, err error) {
 	for _, ch := range changes {
 		if !isRef(ch) {
 			continue
@@ -120,7 +121,7 @@ func unfetched(ctx context.Context, dir string, changes []wire.Change, read func
 		if err != nil {
 			return nil, err
 		}
-		data, err := read(ctx, ch.Path)
+		data, err := readRefs(ctx, cl, j, ch.Path)
 		if err != nil {
 			return nil, fmt.Errorf("read %s of the jail: %w", text.Visible(rel), err)
 		}
@@ -131,6 +132,16 @@ func unfetched(ctx context.Context, dir string, changes []wire.Change, read func
 		}
 	}
 	return refs, nil
+}
+
+// readRefs returns the first maxRefs bytes of a file in the workspace of a jail.
+func readRefs(ctx context.Context, cl *client.Client, j wire.Jail, p string) ([]byte, error) {
+	r, err := cl.ReadFile(ctx, j.ID, path.Join(j.Workspace.Target, p), 0, maxRefs)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	return io.ReadAll(io.LimitReader(r, maxRefs))
 }
 
 // isRef reports whether a change below .git is to a file with refs of the repository itself:

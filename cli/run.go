@@ -185,7 +185,7 @@ func (r *runner) finish(ctx context.Context, success bool) error {
 		showApplied(w, out)
 		pending = len(out.Skipped) > 0
 		if !r.force && !r.remove && !r.keep {
-			refs, err := unfetchedOf(ctx, r.cl, r.jail, r.dir, changes)
+			refs, err := unfetched(ctx, r.cl, r.jail, r.dir, changes)
 			if err != nil {
 				return failed("jail %s is kept: %w", err)
 			}

@@ -188,14 +188,10 @@ needs no configuration. If gateway.models.providers is configured, it applies in
 					return grant(cmd, cl, args[0])
 				})
 			}
-			i := slices.IndexFunc(daemon.ModelVendors, func(v daemon.ModelVendor) bool { return v.Name == models })
-			switch {
-			case i < 0:
-				return usagef("--models %q is not one of anthropic, openai, gemini", models)
-			case len(args) > 1 || capability != "" || g.Branches || len(g.Hosts) > 0:
+			if len(args) > 1 || capability != "" || g.Branches || len(g.Hosts) > 0 {
 				return usagef("--models excludes a JAIL, --inject, --branches and --capability")
 			}
-			v := daemon.ModelVendors[i]
+			v := daemon.ModelVendors[slices.Index(vendors.words, models)] // checkValues has checked the name
 			g.Capability, g.Hosts = v.Scope().Capability, []string{v.Host()}
 			cl, err := c.client(cmd.Context())
 			if err != nil {

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"glasshouse/daemon"
 	"glasshouse/policy/chain"
 )
 
@@ -41,7 +42,7 @@ var (
 	aFile      = valueSet{files: true, open: true}
 	aDirectory = valueSet{dirs: true, open: true}
 
-	vendors  = oneOf("anthropic", "openai", "gemini")
+	vendors  = oneOf(vendorNames()...)
 	agents   = such("builtin", "claude", "codex", "opencode", "gemini", "shell")
 	levels   = oneOf("1", "2", "3")
 	networks = valueSet{words: []string{"isolated", "proxy", "bridged", "full"}, also: []string{"Isolated", "FullAccess"}}
@@ -88,6 +89,13 @@ var flagValues = map[string]valueSet{
 	"group": aText, "hostname": aText, "inject": aText, "instead": aText, "listen": aText, "memory": aText, "message": aText, "mode": aText,
 	"model": aText, "models": vendors, "name": aText, "network-group": aText, "phrase": aText, "policy-agent": aText, "reason": aText, "result": aText,
 	"since": aText, "until": aText, "user": aText, "workdir": aText, "wait": aText,
+}
+
+func vendorNames() (names []string) {
+	for _, v := range daemon.ModelVendors {
+		names = append(names, v.Name)
+	}
+	return names
 }
 
 func chainKinds() (names []string) {
