@@ -28,7 +28,7 @@ func (r *Root) open(name string, flags int, mode uint32) (int, error) {
 	} else {
 		at, locateErr = r.locate(name)
 	}
-	if checkErr := cmp.Or(locateErr, r.checkMounts(at)); checkErr != nil {
+	if checkErr := cmp.Or(locateErr, r.checkMounts(name, at)); checkErr != nil {
 		if err == nil {
 			unix.Close(fd)
 		}
@@ -218,7 +218,7 @@ func (r *Root) parent(op, name string) (dir int, base string, err error) {
 		var at string
 		at, err = realPath(dir)
 		if err == nil {
-			err = r.checkMounts(path.Join(at, base))
+			err = r.checkMounts(name, path.Join(at, base))
 		}
 		if err != nil {
 			unix.Close(dir)

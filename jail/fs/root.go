@@ -70,11 +70,11 @@ func (r *Root) locate(name string) (string, error) {
 	}
 }
 
-// checkMounts returns an error if a path on the host is at or below a mount.
-func (r *Root) checkMounts(at string) error {
+// checkMounts returns an error if a file is at or below a mount. at is its path on the host.
+func (r *Root) checkMounts(name, at string) error {
 	for _, m := range r.mounts {
 		if at == m || strings.HasPrefix(at, m+"/") {
-			return &fault.Error{Op: "open", Kind: fault.Conflict, Field: "path",
+			return &fault.Error{Op: "open", On: name, Kind: fault.Conflict, Field: "path",
 				Err: errors.New("the file is on a mount, which only a running jail has"), Remedy: "start the jail first"}
 		}
 	}
