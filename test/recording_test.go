@@ -15,8 +15,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/creack/pty"
-
-	"glasshouse/jail/backend/backendtest"
 )
 
 // TestRecording creates the recording of the README for `make screenshots`: a terminal in which
@@ -27,17 +25,7 @@ func TestRecording(t *testing.T) {
 	if dir == "" {
 		t.Skip("runs with make screenshots")
 	}
-	data := agentData(t, "opencode")
-	if err := os.Chmod(filepath.Dir(data), 0o711); err != nil { // the daemon would require it
-		t.Fatal(err)
-	}
-	h := &daemonHarness{T: t, bin: backendtest.Program(t), data: data, config: filepath.Join(data, "config.yaml")}
-	if err := os.WriteFile(h.config, []byte(tools()), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(h.end)
-	r := h.newReader(t)
-	r.env = append(r.env, "GLASSHOUSE_LISTEN=127.0.0.1:0")
+	r := agentReader(t, "opencode")
 	f := follows(t, r)
 	for _, section := range []string{"1. Create a repository with a failing test", "2. Start a scripted model"} {
 		for _, l := range lessons(t, "../docs/tutorials/"+agentTutorial, section) {

@@ -115,7 +115,15 @@ func (f *follower) onPhone(at, what string) {
 // daemon itself.
 func TestAgentTutorial(t *testing.T) {
 	onlyThorough(t)
-	data := agentData(t, "opencode", "claude")
+	r := agentReader(t, "opencode", "claude")
+	r.env = append(r.env, "ANTHROPIC_API_KEY=a key that no step uses")
+	follows(t, r).tutorial(agentTutorial)
+}
+
+// agentReader returns a reader of the tutorial, with installed agents and without a daemon.
+func agentReader(t *testing.T, agents ...string) reader {
+	t.Helper()
+	data := agentData(t, agents...)
 	if err := os.Chmod(filepath.Dir(data), 0o711); err != nil { // the daemon would require it
 		t.Fatal(err)
 	}
@@ -125,6 +133,6 @@ func TestAgentTutorial(t *testing.T) {
 	}
 	t.Cleanup(h.end) // with a daemon of its own
 	r := h.newReader(t)
-	r.env = append(r.env, "GLASSHOUSE_LISTEN=127.0.0.1:0", "ANTHROPIC_API_KEY=a key that no step uses")
-	follows(t, r).tutorial(agentTutorial)
+	r.env = append(r.env, "GLASSHOUSE_LISTEN=127.0.0.1:0")
+	return r
 }
