@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"sync"
 	"time"
 
 	"glasshouse/observe"
@@ -49,15 +50,24 @@ func (s *Source) die() {
 	s.machine, s.sweeper = nil, nil
 }
 
-// Stall keeps the sweeper of a watch from reading for a time, as a busy machine may do.
-func Stall(w observe.Watch, d time.Duration) {
+// Stall keeps the sweeper of a watch from reading for a time, as a busy machine may do, and returns
+// how long. It has the priority of the sweeper, because other processes would prolong the stall.
+func Stall(w observe.Watch, d time.Duration) (stalled time.Duration) {
 	s := w.(*watch).source
 	s.mu.Lock()
 	sw := s.sweeper
 	s.mu.Unlock()
-	sw.round.Lock()
-	defer sw.round.Unlock()
-	time.Sleep(d)
+	var done sync.WaitGroup
+	done.Go(func() {
+		sw.raisePriority()
+		sw.round.Lock()
+		defer sw.round.Unlock()
+		began := time.Now()
+		sleep(d)
+		stalled = time.Since(began)
+	})
+	done.Wait()
+	return stalled
 }
 
 // LoseMark calls act, during which the sweeper does not read, and then removes the mark that the

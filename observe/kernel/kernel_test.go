@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -504,21 +505,53 @@ func TestJailIsThrottledWhileLogIsStuck(t *testing.T) {
 
 // A jail waits for the reader of its rings, even if their size is the smallest and the reader has
 // to wait for a processor.
+// The jail has the CPU of the sweeper. Otherwise other processes on that CPU could stall the sweeper
+// for any time while the jail continues on its own.
 func TestNoEventIsLostInSmallestRing(t *testing.T) {
 	const n = 100000
 	j := watched(t, kernel.Config{RingBytes: 64 << 10}, event.Selection{Files: "off"})
+	useOneCPU(t)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		observetest.Output(t, j.Work("getppid", fmt.Sprint(n)))
 	}()
 	time.Sleep(50 * time.Millisecond)
-	kernel.Stall(j.watch, 50*time.Millisecond)
+	stalled := kernel.Stall(j.watch, 50*time.Millisecond)
 	<-done
 	j.drain()
 	if got, lost := len(j.log.Events(event.Syscall, "getppid")), j.log.Lost(event.Syscall); got != n || lost > 0 {
-		t.Errorf("%d calls are recorded and %d are reported lost, want %d and none", got, lost, n)
+		t.Errorf("%d calls are recorded and %d are reported lost after a stall of %s, want %d and none", got, lost, stalled, n)
 	}
+}
+
+// useOneCPU moves all threads of this process, and those that they create, to one CPU until the end
+// of the test.
+func useOneCPU(t *testing.T) {
+	t.Helper()
+	var before, one unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &before); err != nil {
+		t.Fatal(err)
+	}
+	first := 0
+	for !before.IsSet(first) {
+		first++
+	}
+	one.Set(first)
+	move := func(to *unix.CPUSet) {
+		tasks, err := os.ReadDir("/proc/self/task")
+		for _, task := range tasks {
+			tid, _ := strconv.Atoi(task.Name())
+			if e := unix.SchedSetaffinity(tid, to); e != nil && e != unix.ESRCH {
+				err = errors.Join(err, e)
+			}
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	move(&one)
+	t.Cleanup(func() { move(&before) })
 }
 
 // A record whose mark is lost is recorded without a further one.

@@ -78,12 +78,7 @@ func (sw *sweeper) settle() {
 }
 
 func (sw *sweeper) run() {
-	// A jail must not be able to starve the reader of its own events. The thread exits with
-	// its goroutine.
-	runtime.LockOSThread()
-	if err := unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), -20); err != nil {
-		sw.source.cfg.Log.Debug("cannot raise the priority of the sweeper", "err", err)
-	}
+	sw.raisePriority()
 	ctl := sw.m.ctl()
 	var rang ringbuf.Record
 	readAll := time.Now()
@@ -99,7 +94,7 @@ func (sw *sweeper) run() {
 			idle++
 		}
 		if idle < idleRounds {
-			pause()
+			sleep(pauseTime)
 			continue
 		}
 		atomic.StoreUint64(&ctl.Asleep, 1)
@@ -116,6 +111,15 @@ func (sw *sweeper) run() {
 		}
 		atomic.StoreUint64(&ctl.Asleep, 0)
 		idle = 0
+	}
+}
+
+// raisePriority gives the calling goroutine a thread with the highest priority: a jail must not be
+// able to starve the reader of its own events. The thread exits with the goroutine.
+func (sw *sweeper) raisePriority() {
+	runtime.LockOSThread()
+	if err := unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), -20); err != nil {
+		sw.source.cfg.Log.Debug("cannot raise the priority of the sweeper", "err", err)
 	}
 }
 
@@ -364,7 +368,8 @@ func (w *watch) thawLocked() {
 	w.frozen = false
 }
 
-func pause() {
-	ts := unix.NsecToTimespec(int64(pauseTime))
+// sleep blocks the thread. It resumes sooner than a goroutine, which needs another thread to wake it.
+func sleep(d time.Duration) {
+	ts := unix.NsecToTimespec(int64(d))
 	unix.Nanosleep(&ts, nil)
 }

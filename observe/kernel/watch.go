@@ -389,7 +389,7 @@ func (w *watch) Drain(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		}
-		pause()
+		sleep(pauseTime)
 	}
 }
 
