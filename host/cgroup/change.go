@@ -40,7 +40,7 @@ func (c *Cgroup) shrink(limit int64) error {
 	// The kernel reclaims before this write returns (memory_high_write in mm/memcontrol.c), so
 	// memory.current shows the result.
 	if err := c.write("memory.high", strconv.FormatInt(limit, 10)); err != nil {
-		return err
+		return fmt.Errorf("reclaim memory: %w", err)
 	}
 	used, err := c.number("memory.current")
 	if err == nil && used <= limit {

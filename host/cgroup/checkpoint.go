@@ -53,7 +53,7 @@ func (c *Cgroup) StartIn(attr *syscall.SysProcAttr, start func() error) (err err
 	}
 	dir, err := os.Open(c.unified)
 	if err != nil {
-		return err
+		return fmt.Errorf("enter cgroup: %w", err)
 	}
 	defer dir.Close()
 	// CLONE_INTO_CGROUP of clone3(2), since Linux 5.7. It exists only for cgroup v2.

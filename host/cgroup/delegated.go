@@ -103,8 +103,11 @@ func evacuate(dir string) error {
 	}
 	for range 100 { // other processes of the same service may be starting
 		pids, err := cgroups.GetPids(dir)
-		if err != nil || len(pids) == 0 {
-			return err
+		if err != nil {
+			return fmt.Errorf("list the processes of cgroup %s: %w", dir, err)
+		}
+		if len(pids) == 0 {
+			return nil
 		}
 		for _, pid := range pids {
 			if err := cgroups.WriteCgroupProc(below, pid); err != nil && !errors.Is(err, unix.ESRCH) {

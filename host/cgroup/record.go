@@ -69,7 +69,7 @@ func (t *Tree) recordRoot() string {
 func (t *Tree) lockRecords(ctx context.Context) (unlock func(), err error) {
 	f, err := os.Open(t.recordRoot())
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("lock the records of cgroups: %w", err)
 	}
 	deadline := time.Now().Add(recordTime)
 	for {
@@ -113,7 +113,7 @@ func (t *Tree) Lock(ctx context.Context) (*Lock, error) {
 			continue // its last holder removed it meanwhile
 		}
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("lock cgroup %s: %w", dir, err)
 		}
 		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 			f.Close()
@@ -125,7 +125,7 @@ func (t *Tree) Lock(ctx context.Context) (*Lock, error) {
 		locked, err := f.Stat()
 		if err != nil {
 			f.Close()
-			return nil, err
+			return nil, fmt.Errorf("lock cgroup %s: %w", dir, err)
 		}
 		if now, err := os.Stat(dir); err == nil && os.SameFile(locked, now) {
 			return &Lock{t, f}, nil
@@ -231,7 +231,10 @@ func isHeld(dir string) (bool, error) {
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		return true, nil
 	}
-	return false, err
+	if err != nil {
+		return false, fmt.Errorf("try to lock cgroup %s: %w", dir, err)
+	}
+	return false, nil
 }
 
 // readRecord returns nil if the cgroup at dir, or its record, does not exist.

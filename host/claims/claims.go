@@ -87,7 +87,7 @@ func Open(ctx context.Context, cfg Config) (*Claims, error) {
 		return nil, copied(cfg, err)
 	}
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("lock the cgroups of the daemon: %w", err)
 	}
 	c := &Claims{cfg: cfg, held: held}
 	if err := c.open(ctx); err != nil {
@@ -108,13 +108,13 @@ func copied(cfg Config, err error) error {
 func (c *Claims) open(ctx context.Context) error {
 	mounts, err := os.Readlink("/proc/self/ns/mnt")
 	if err != nil {
-		return err
+		return fmt.Errorf("identify the mount namespace: %w", err)
 	}
 	// Not /proc/self: it shows the main thread, which may be in a jail's network
 	// namespace for a moment.
 	network, err := os.Readlink("/proc/thread-self/ns/net")
 	if err != nil {
-		return err
+		return fmt.Errorf("identify the network namespace: %w", err)
 	}
 	return c.update(ctx, func(own *claim, others []neighbour) error {
 		own.Data, own.PID, own.Mounts, own.Network, own.Transit = c.cfg.Data, os.Getpid(), mounts, network, c.cfg.Transit
@@ -124,7 +124,7 @@ func (c *Claims) open(ctx context.Context) error {
 			}
 			used, err := o.InUse()
 			if err != nil {
-				return err
+				return fmt.Errorf("find out whether %v is alive: %w", o.claim, err)
 			}
 			if used {
 				return &fault.Error{Op: op, On: c.cfg.Data, Kind: fault.Conflict,
@@ -174,7 +174,7 @@ func (c *Claims) update(ctx context.Context, f func(own *claim, others []neighbo
 			if !n.Held && o.Mounts == mounts && abandoned(o) {
 				used, err := n.InUse()
 				if err != nil {
-					return nil, err
+					return nil, fmt.Errorf("find out whether %v is alive: %w", o.claim, err)
 				}
 				if !used {
 					if err := drop(n.Name); err == nil || !errors.Is(err, fault.Conflict) {
@@ -187,7 +187,11 @@ func (c *Claims) update(ctx context.Context, f func(own *claim, others []neighbo
 		if err := f(&next, others); err != nil {
 			return nil, err
 		}
-		return json.Marshal(next)
+		encoded, err := json.Marshal(next)
+		if err != nil {
+			return nil, fmt.Errorf("encode the claims of %s: %w", c.cfg.Name, err)
+		}
+		return encoded, nil
 	})
 	if err == nil {
 		c.own = next

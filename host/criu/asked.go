@@ -1,6 +1,7 @@
 package criu
 
 import (
+	"fmt"
 	"os/exec"
 	"sync"
 
@@ -66,11 +67,11 @@ func (w *Worker) Listener() *notify.Listener {
 func startWithFilter(cmd *exec.Cmd, asking *NotifyFilter, begin func() error) (*continuer, error) {
 	path, err := exec.LookPath(cmd.Path)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("find CRIU: %w", err)
 	}
 	s, err := notify.Prepare()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("prepare the filter of system calls: %w", err)
 	}
 	defer s.Close()
 	cmd.Args = append([]string{asking.Init, "asked", path}, cmd.Args[1:]...)

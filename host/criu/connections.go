@@ -62,7 +62,7 @@ func (c *Connections) Move(old *cgroup.Cgroup, from, to string) error {
 		if s == nil { // opened after the checkpoint: reset it from a new socket
 			s = &stream{sk: was.sk, sock: -1}
 			if s.sock, err = socketIn(to, was.source().Addr()); err != nil {
-				return err
+				return fmt.Errorf("make a socket for the connection from %s to %s: %w", was.source(), was.destination(), err)
 			}
 			c.made = append(c.made, s)
 		}
@@ -163,7 +163,7 @@ func outwardStreams(cg *cgroup.Cgroup, path string) (all []*stream, err error) {
 	}
 	pids, err := cg.PIDs()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("find the sockets of the jail: %w", err)
 	}
 	for _, pid := range pids {
 		dir := fmt.Sprintf("/proc/%d/fd", pid)
@@ -178,17 +178,17 @@ func outwardStreams(cg *cgroup.Cgroup, path string) (all []*stream, err error) {
 			}
 			s := &stream{sock: -1, pid: pid}
 			if _, err := fmt.Sscan(e.Name(), &s.fd); err != nil {
-				return all, err
+				return all, fmt.Errorf("parse the descriptor %s of process %d: %w", e.Name(), pid, err)
 			}
 			s.sock, err = s.dupSocket(map[int]int{pid: pid})
 			if err != nil {
-				return all, err
+				return all, fmt.Errorf("take a socket of process %d: %w", pid, err)
 			}
 			all = append(all, s)
 			delete(wanted, to)
 			s.sk, err = socketAddrs(s.sock)
 			if err != nil {
-				return all, err
+				return all, fmt.Errorf("get the addresses of a socket of process %d: %w", pid, err)
 			}
 		}
 	}
@@ -294,7 +294,7 @@ func (s *stream) readState() error {
 	}
 	unsent, err := unix.IoctlGetInt(fd, unix.SIOCOUTQNSD)
 	if err != nil {
-		return err
+		return fmt.Errorf("get the length of the unsent data: %w", err)
 	}
 	e.UnsqLen = ptr(uint32(unsent))
 	var window [5]uint32
@@ -309,21 +309,21 @@ func (s *stream) readState() error {
 // readQueue reads one queue of a socket in repair mode without removing the data.
 func readQueue(fd, which int, length uint) (seq, n *uint32, b []byte, err error) {
 	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_REPAIR_QUEUE, which); err != nil {
-		return nil, nil, nil, err
+		return nil, nil, nil, fmt.Errorf("select the queue: %w", err)
 	}
 	at, err := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_QUEUE_SEQ)
 	if err != nil {
-		return nil, nil, nil, err
+		return nil, nil, nil, fmt.Errorf("get the sequence number: %w", err)
 	}
 	size, err := unix.IoctlGetInt(fd, length)
 	if err != nil {
-		return nil, nil, nil, err
+		return nil, nil, nil, fmt.Errorf("get the length: %w", err)
 	}
 	b = make([]byte, size)
 	if size > 0 {
 		got, _, err := unix.Recvfrom(fd, b, unix.MSG_PEEK|unix.MSG_DONTWAIT)
 		if err != nil {
-			return nil, nil, nil, err
+			return nil, nil, nil, fmt.Errorf("read the data: %w", err)
 		}
 		if got != size {
 			return nil, nil, nil, fmt.Errorf("read %d bytes of %d", got, size)

@@ -3,6 +3,7 @@ package criu
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 
 	"github.com/checkpoint-restore/go-criu/v8/rpc"
@@ -59,7 +60,7 @@ func (t *Tool) Dump(ctx context.Context, d Dump) error {
 func (t *Tool) dump(ctx context.Context, d Dump) error {
 	dir, err := os.Open(d.Dir)
 	if err != nil {
-		return err
+		return fmt.Errorf("open the directory of the images: %w", err)
 	}
 	defer dir.Close()
 	opts := options(dir)
@@ -81,8 +82,11 @@ func (t *Tool) dump(ctx context.Context, d Dump) error {
 			return nil
 		}
 		names, err := links(d.Dir)
-		if err != nil || len(names) == 0 {
-			return err
+		if err != nil {
+			return fmt.Errorf("find the links to removed files: %w", err)
+		}
+		if len(names) == 0 {
+			return nil
 		}
 		return d.OnLinks(names)
 	}); err != nil {

@@ -26,10 +26,10 @@ type Identity struct {
 func CopyImages(from, to string, who Identity) error {
 	entries, err := os.ReadDir(from)
 	if err != nil {
-		return err
+		return fmt.Errorf("list the images: %w", err)
 	}
 	if err := os.Mkdir(to, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
+		return fmt.Errorf("make the directory of the copy: %w", err)
 	}
 	for _, e := range entries {
 		name, src, dst := e.Name(), filepath.Join(from, e.Name()), filepath.Join(to, e.Name())
@@ -83,7 +83,7 @@ func edit[M proto.Message](src, dst string, m M, change func(M) error) error {
 	}
 	payload, err := proto.Marshal(m)
 	if err != nil {
-		return err
+		return fmt.Errorf("encode %s: %w", filepath.Base(src), err)
 	}
 	out := append([]byte(nil), b[:header]...)
 	out = binary.LittleEndian.AppendUint32(out, uint32(len(payload)))

@@ -28,7 +28,7 @@ const (
 func LazyMap(dir string) (pages.Map, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("list the images: %w", err)
 	}
 	var all pages.Map
 	for _, e := range entries {

@@ -55,7 +55,7 @@ func (t *Tool) ProbeDirtyTracking(ctx context.Context) error {
 func (t *Tool) PreDump(ctx context.Context, d Dump) (err error) {
 	at := filepath.Join(d.Dir, preDumpDir)
 	if err := os.Mkdir(at, 0o700); err != nil {
-		return err
+		return fmt.Errorf("make the directory of the pre-dump: %w", err)
 	}
 	defer func() {
 		if err != nil {
@@ -64,7 +64,7 @@ func (t *Tool) PreDump(ctx context.Context, d Dump) (err error) {
 	}()
 	dir, err := os.Open(at)
 	if err != nil {
-		return err
+		return fmt.Errorf("open the directory of the pre-dump: %w", err)
 	}
 	defer dir.Close()
 	opts := options(dir)
@@ -117,10 +117,10 @@ func MergePreDump(dir string) error {
 		}
 	}
 	if err := os.Remove(filepath.Join(dir, parentLink)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+		return fmt.Errorf("remove the link to the pre-dump: %w", err)
 	}
 	if err := os.RemoveAll(filepath.Join(dir, preDumpDir)); err != nil {
-		return err
+		return fmt.Errorf("remove the pre-dump: %w", err)
 	}
 	return Wipe(dir)
 }
@@ -204,20 +204,20 @@ func mergeImage(dir, name string) error {
 		j.current, err = os.Open(os.DevNull) // nothing has changed
 	}
 	if err != nil {
-		return err
+		return fmt.Errorf("open the pages of the dump: %w", err)
 	}
 	j.preDump, err = os.OpenFile(was.pages, os.O_RDWR, 0)
 	if err != nil {
-		return err
+		return fmt.Errorf("open the pages of the pre-dump: %w", err)
 	}
 	part := now.pages + ".part"
 	if j.out, err = os.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600); err != nil {
-		return err
+		return fmt.Errorf("create the merged pages: %w", err)
 	}
 	defer os.Remove(part) // if it is not renamed
 	image := append([]byte(nil), now.magic...)
 	if image, err = appendRecord(image, &now.head); err != nil {
-		return err
+		return fmt.Errorf("encode the head of the page map: %w", err)
 	}
 	offs, off := was.offsets(), int64(0)
 	next := 0
@@ -231,7 +231,7 @@ func mergeImage(dir, name string) error {
 				off += n
 			}
 			if image, err = appendRecord(image, e); err != nil {
-				return err
+				return fmt.Errorf("encode a run of pages: %w", err)
 			}
 			continue
 		}
@@ -253,7 +253,7 @@ func mergeImage(dir, name string) error {
 				one.Flags = r.Flags
 			}
 			if image, err = appendRecord(image, one); err != nil {
-				return err
+				return fmt.Errorf("encode a run of pages: %w", err)
 			}
 			at = to
 		}
@@ -264,7 +264,7 @@ func mergeImage(dir, name string) error {
 		return err
 	}
 	if err := os.Rename(part, now.pages); err != nil {
-		return err
+		return fmt.Errorf("replace the pages of the dump: %w", err)
 	}
 	return os.WriteFile(filepath.Join(dir, name), image, 0o600)
 }

@@ -38,7 +38,7 @@ type Restore struct {
 func (t *Tool) Restore(ctx context.Context, r Restore) (pid int, err error) {
 	dir, err := os.Open(r.Dir)
 	if err != nil {
-		return 0, err
+		return 0, fmt.Errorf("open the directory of the images: %w", err)
 	}
 	defer dir.Close()
 	opts := options(dir)

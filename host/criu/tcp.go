@@ -62,7 +62,7 @@ func reconnect(dir string, cg *cgroup.Cgroup, outward bool, keep *Connections) e
 	}
 	pids, err := hostPIDs(cg)
 	if err != nil {
-		return err
+		return fmt.Errorf("find the restored processes: %w", err)
 	}
 	defer func() { closeSockets(streams) }()
 	for _, s := range streams {
@@ -249,7 +249,7 @@ func (s *stream) dupSocket(pids map[int]int) (int, error) {
 	}
 	pidfd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
-		return -1, err
+		return -1, fmt.Errorf("open process %d: %w", pid, err)
 	}
 	defer unix.Close(pidfd)
 	fd, err := unix.PidfdGetfd(pidfd, s.fd, 0) // sets close-on-exec (pidfd_getfd(2))
@@ -298,7 +298,7 @@ func (s *stream) restoreAddr() error {
 	}
 	reuse, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR)
 	if err != nil {
-		return err
+		return fmt.Errorf("get SO_REUSEADDR: %w", err)
 	}
 	s.reuse = reuse // repair mode changes it
 	if err := set(unix.TCP_REPAIR, 1); err != nil {
@@ -379,7 +379,7 @@ func (s *stream) restoreQueues() error {
 
 func enqueue(fd, queue int, b []byte) error {
 	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_REPAIR_QUEUE, queue); err != nil {
-		return err
+		return fmt.Errorf("select queue %d: %w", queue, err)
 	}
 	for len(b) > 0 {
 		n, err := unix.SendmsgN(fd, b[:min(len(b), 64<<10)], nil, nil, unix.MSG_DONTWAIT)
@@ -395,13 +395,13 @@ func enqueue(fd, queue int, b []byte) error {
 func (s *stream) resume() error {
 	fd := s.sock
 	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_REPAIR_QUEUE, noQueue); err != nil {
-		return err
+		return fmt.Errorf("deselect the queues: %w", err)
 	}
 	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_REPAIR, 0); err != nil {
 		return fmt.Errorf("leave TCP repair mode: %w", err)
 	}
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, s.reuse); err != nil {
-		return err
+		return fmt.Errorf("restore SO_REUSEADDR: %w", err)
 	}
 	for b := s.send[len(s.send)-int(s.state.GetUnsqLen()):]; len(b) > 0; {
 		n, err := unix.SendmsgN(fd, b, nil, nil, unix.MSG_DONTWAIT)

@@ -70,7 +70,7 @@ func wipe(dir string, pid int) error {
 			}
 			w := io.NewOffsetWriter(pages, offs[i]+int64(from-run.GetVaddr()))
 			if _, err := io.CopyN(w, zeros{}, int64(to-from)); err != nil {
-				return err
+				return fmt.Errorf("overwrite the memory: %w", err)
 			}
 		}
 	}

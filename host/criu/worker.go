@@ -118,7 +118,7 @@ func (t *Tool) startWorker(at workerConfig) (*Worker, error) {
 func (w *Worker) AttachMount(dir string) error {
 	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/mnt", w.cmd.Process.Pid))
 	if err != nil {
-		return err
+		return fmt.Errorf("find the worker's mounts: %w", err)
 	}
 	defer ns.Close()
 	tree, err := unix.OpenTree(unix.AT_FDCWD, dir, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
@@ -276,7 +276,7 @@ func (w *worker) exchange(ctx context.Context, req *rpc.CriuReq, step func(strin
 	for {
 		b, err := req.MarshalVT()
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("encode the request: %w", err)
 		}
 		if _, err := w.sock.Write(b); err != nil {
 			return nil, errors.Join(context.Cause(ctx), err)
@@ -332,7 +332,7 @@ func (w *worker) wait(patience time.Duration) error {
 	<-w.exited
 	var status *exec.ExitError
 	if w.err != nil && !errors.As(w.err, &status) {
-		return w.err
+		return fmt.Errorf("wait for criu: %w", w.err)
 	}
 	return nil // its response reports failures
 }

@@ -90,7 +90,7 @@ func cannotShare(err error) bool {
 func whileFrozen(ctx context.Context, mountpoint string, work func() error) error {
 	dir, err := os.Open(mountpoint)
 	if err != nil {
-		return err
+		return fmt.Errorf("freeze the volume: %w", err)
 	}
 	defer dir.Close()
 	if err := unix.Syncfs(int(dir.Fd())); err != nil { // write most data before writers block
@@ -102,7 +102,7 @@ func whileFrozen(ctx context.Context, mountpoint string, work func() error) erro
 	if err := freeze(dir); err != nil {
 		return err
 	}
-	tooLong := fault.Newf(fault.Timeout, "disk.Clone", mountpoint, "the volume was frozen for more than %v", frozenFor)
+	tooLong := fault.Newf(fault.Timeout, "disk.whileFrozen", mountpoint, "the volume was frozen for more than %v", frozenFor)
 	ctx, cancel := context.WithTimeoutCause(ctx, frozenFor, tooLong)
 	defer cancel()
 	early := make(chan error, 1)
@@ -138,7 +138,7 @@ const (
 func freeze(dir *os.File) error {
 	err := retryEINTR(func() error { return unix.IoctlSetInt(int(dir.Fd()), fifreeze, 0) })
 	if err == unix.EBUSY {
-		return fault.Newf(fault.Conflict, "disk.Clone", dir.Name(), "the volume is already frozen")
+		return fault.Newf(fault.Conflict, "disk.freeze", dir.Name(), "the volume is already frozen")
 	}
 	if err != nil {
 		return fmt.Errorf("freeze %s: %w", dir.Name(), err)

@@ -38,8 +38,11 @@ func Grow(img, mountpoint string, mb int64) error {
 		return fault.Newf(fault.NotFound, "disk.Grow", img, "the volume is not mounted on %s", mountpoint)
 	}
 	small, size, err := growth(img, mb)
-	if err != nil || !small {
-		return err
+	if err != nil {
+		return fmt.Errorf("grow volume %s: %w", img, err)
+	}
+	if !small {
+		return nil
 	}
 	if err := CanGrow(); err != nil {
 		return err
@@ -80,7 +83,7 @@ func grow(img, mountpoint, device string, size int64) error {
 	// The order matters: LOOP_SET_CAPACITY reads the new size of the file (loop(4)), and ext4
 	// refuses a size beyond the end of its device (ext4_resize_fs in fs/ext4/resize.c).
 	if err := os.Truncate(img, size); err != nil {
-		return err
+		return fmt.Errorf("enlarge the image: %w", err)
 	}
 	loop, err := os.OpenFile(device, os.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {

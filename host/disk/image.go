@@ -69,7 +69,7 @@ func template(ctx context.Context, mb int64, dir string) (*os.File, error) {
 		return f, nil
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("make the directory of the template: %w", err)
 	}
 	lock, err := os.Open(dir)
 	if err != nil {
@@ -105,7 +105,7 @@ func format(ctx context.Context, path string, mb int64, lock *os.File) error {
 	}
 	defer f.Close()
 	if err := f.Truncate(imageSize(mb)); err != nil {
-		return err
+		return fmt.Errorf("set the size of the template: %w", err)
 	}
 	cmd := exec.CommandContext(ctx, tool, "-q", "-F",
 		"-b", strconv.Itoa(block), "-I", "256", "-i", strconv.Itoa(perNode),
@@ -127,7 +127,7 @@ func findTool(name string) (string, error) {
 			return path, nil
 		}
 	}
-	return "", fault.Cannot("disk.Probe", name+" is not installed", "install the package e2fsprogs")
+	return "", fault.Cannot("disk.findTool", name+" is not installed", "install the package e2fsprogs")
 }
 
 // copySparse makes dst a copy of src with holes for blocks of zeros.
@@ -145,11 +145,11 @@ func copySparse(dst, src *os.File) error {
 			return nil // only a hole remains
 		}
 		if err != nil {
-			return err
+			return fmt.Errorf("find data: %w", err)
 		}
 		hole, err := unix.Seek(int(src.Fd()), data, unix.SEEK_HOLE)
 		if err != nil {
-			return err
+			return fmt.Errorf("find the end of the data: %w", err)
 		}
 		if err := copyBlocks(dst, io.NewSectionReader(src, data, hole-data), data); err != nil {
 			return err

@@ -76,7 +76,7 @@ func mountedHere(device string) (bool, error) {
 	}
 	info, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
-		return false, err
+		return false, fmt.Errorf("list the mounts of this process: %w", err)
 	}
 	number := fmt.Sprintf(" %d:%d ", unix.Major(st.Rdev), unix.Minor(st.Rdev))
 	// The kernel escapes spaces in paths (show_mountinfo in fs/proc_namespace.c), so no path
@@ -113,7 +113,7 @@ func tryConfigure(ctl, f *os.File, flags uint32) (*os.File, error) {
 	loop, err := os.OpenFile(dev, os.O_RDWR|unix.O_CLOEXEC, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		if err := makeNode(dev, n); err != nil {
-			return nil, err
+			return nil, fmt.Errorf("make the node of the loop device: %w", err)
 		}
 		loop, err = os.OpenFile(dev, os.O_RDWR|unix.O_CLOEXEC, 0)
 	}

@@ -33,7 +33,7 @@ const (
 func Failed(img string) (bool, error) {
 	f, err := os.Open(img)
 	if err != nil {
-		return false, err
+		return false, fmt.Errorf("look for errors of the volume: %w", err)
 	}
 	defer f.Close()
 	loop, err := deviceOf(f)
@@ -77,8 +77,10 @@ func repair(loop *os.File, img string) error {
 // hostSpace returns the number of free bytes on the filesystem of img.
 func hostSpace(img string) (int64, error) {
 	var st unix.Statfs_t
-	err := unix.Statfs(filepath.Dir(img), &st)
-	return int64(st.Bavail) * st.Bsize, err
+	if err := unix.Statfs(filepath.Dir(img), &st); err != nil {
+		return 0, fmt.Errorf("get the free space on the disk of %s: %w", img, err)
+	}
+	return int64(st.Bavail) * st.Bsize, nil
 }
 
 // checkRoom returns fault.NoSpace if the filesystem of img has less than need bytes left.

@@ -2,6 +2,7 @@ package netns
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"time"
 
@@ -30,7 +31,7 @@ func Dump[T any](list func() (T, error)) (T, error) {
 func Addresses() ([]netip.Addr, error) {
 	list, err := Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("list the addresses: %w", err)
 	}
 	var addrs []netip.Addr
 	for _, a := range list {

@@ -50,7 +50,7 @@ func (n *Net) connectGate() (err error) {
 		return fmt.Errorf("set up the gate: %w", err)
 	}
 	if err := Do(n.Path, func() error { return n.setUpJail(false, false) }); err != nil {
-		return err
+		return fmt.Errorf("set up the jail's end of the link: %w", err)
 	}
 	return Do(n.EndpointNetns, func() error { return awaitCarrier(linkName(n.Name)) })
 }

@@ -29,7 +29,7 @@ func (n *Net) join(o Options) (err error) {
 	defer unlock()
 	// This exists before the link, so that Clean finds the group after a crash.
 	if err := os.Symlink(n.EndpointNetns, groupLink(n.at)); err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
+		return fmt.Errorf("record the group: %w", err)
 	}
 	defer func() {
 		if err != nil {
@@ -50,7 +50,7 @@ func (n *Net) join(o Options) (err error) {
 		return err
 	}
 	if err := Do(n.Path, func() error { return n.setUpMember(pool.Masked(), o.Direct) }); err != nil {
-		return err
+		return fmt.Errorf("set up the jail's end of the link: %w", err)
 	}
 	return Do(n.EndpointNetns, func() error { return awaitCarrier(linkName(n.Name)) })
 }
@@ -64,8 +64,11 @@ func ensureGroup(path string, pool netip.Prefix) error {
 			if notFound(err) {
 				return nil
 			}
-			if err != nil || l.Attrs().Flags&net.FlagUp == 0 {
-				return err
+			if err != nil {
+				return fmt.Errorf("find bridge: %w", err)
+			}
+			if l.Attrs().Flags&net.FlagUp == 0 {
+				return nil
 			}
 			complete = true
 			return routeToGroup(l, pool) // an interruption may have left it out
@@ -162,7 +165,7 @@ func (n *Net) memberLink(pool netip.Prefix, direct bool) error {
 	}
 	link, err := netlink.LinkByName(inside)
 	if err != nil {
-		return err
+		return fmt.Errorf("find link %s: %w", inside, err)
 	}
 	index := link.Attrs().Index
 	if err := netlink.RouteAdd(&netlink.Route{LinkIndex: index, Dst: network(pool), Scope: netlink.SCOPE_LINK}); err != nil {
@@ -197,7 +200,7 @@ func leave(name, path string) error {
 func leaveLocked(name, path string) error {
 	endpointNS, err := os.Readlink(groupLink(path))
 	if err != nil {
-		return err
+		return fmt.Errorf("find the group: %w", err)
 	}
 	if bound(endpointNS) {
 		left := 0

@@ -111,7 +111,7 @@ func ends(path string) (names []string, err error) {
 			if err == nil {
 				names = append(names, name)
 			} else if !notFound(err) {
-				return err
+				return fmt.Errorf("find link %s: %w", name, err)
 			}
 		}
 		return nil

@@ -174,14 +174,14 @@ func CleanInner(path string) error { return unbind(path) }
 // bind creates a network namespace with loopback up and binds it to path.
 func bind(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
+		return fmt.Errorf("make the directory of the namespace: %w", err)
 	}
 	if bound(path) {
 		return fault.Newf(fault.Conflict, "netns.Create", path, "network already exists")
 	}
 	f, err := os.OpenFile(path, os.O_RDONLY|os.O_CREATE|unix.O_CLOEXEC, 0o444)
 	if err != nil {
-		return err
+		return fmt.Errorf("make the mount point of the namespace: %w", err)
 	}
 	f.Close()
 	err = onThread(func() error {
@@ -325,7 +325,10 @@ func MountSysfs(path, dst string) error {
 		}
 		mnt, err = unix.Fsmount(fsfd, unix.FSMOUNT_CLOEXEC,
 			unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC)
-		return err
+		if err != nil {
+			return fmt.Errorf("fsmount: %w", err)
+		}
+		return nil
 	})
 	if err != nil {
 		return fmt.Errorf("mount sysfs of %s: %w", path, err)

@@ -26,7 +26,7 @@ type Refused struct{ f *os.File }
 func WatchRefused(endpointNS string) (*Refused, error) {
 	filter, err := bpf.Assemble(neitherCarriedNorAnswered)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("assemble the packet filter: %w", err)
 	}
 	fd := -1
 	err = Do(endpointNS, func() (err error) {
@@ -64,11 +64,11 @@ func endpointLink() (index int, err error) {
 		return l.Attrs().Index, nil
 	}
 	if !notFound(err) {
-		return 0, err
+		return 0, fmt.Errorf("find bridge: %w", err)
 	}
 	links, err := Dump(netlink.LinkList)
 	if err != nil {
-		return 0, err
+		return 0, fmt.Errorf("list links: %w", err)
 	}
 	for _, l := range links {
 		if l.Attrs().Group == group {

@@ -64,7 +64,7 @@ func mac(name string, end byte) net.HardwareAddr {
 func (n *Net) connect(direct bool) (err error) {
 	ns, err := os.Open(n.Path)
 	if err != nil {
-		return err
+		return fmt.Errorf("open the namespace: %w", err)
 	}
 	defer ns.Close()
 
@@ -80,7 +80,7 @@ func (n *Net) connect(direct bool) (err error) {
 		return err
 	}
 	if err := Do(n.Path, func() error { return n.setUpJail(direct, true) }); err != nil {
-		return err
+		return fmt.Errorf("set up the jail's end of the link: %w", err)
 	}
 	return awaitCarrier(n.Link)
 }
@@ -157,7 +157,7 @@ func taken(err error, what string) error {
 func lock(how int) (unlock func(), err error) {
 	f, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("lock the host's rules: %w", err)
 	}
 	for {
 		err := unix.Flock(int(f.Fd()), how)

@@ -3,6 +3,7 @@ package overlay
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -57,7 +58,7 @@ func (c *copier) regular(to, from *os.File, name string, st *unix.Stat_t) error 
 	defer src.Close()
 	var now unix.Stat_t
 	if err := unix.Fstat(int(src.Fd()), &now); err != nil {
-		return err
+		return fmt.Errorf("stat %s: %w", name, err)
 	}
 	if now.Ino != st.Ino || now.Mode&unix.S_IFMT != unix.S_IFREG {
 		return errMoving

@@ -63,7 +63,11 @@ type DiffOptions struct {
 // or devices.
 func Diff(ctx context.Context, upper string, lower []string, o DiffOptions) ([]Change, error) {
 	d := differ{ctx: ctx, owners: o.Owners, opaque: []string{opaqueMark, userOpaqueMark}}
-	return d.compare(Stack{Base: lower}, Stack{Layers: []string{upper}, Base: lower}, o)
+	changes, err := d.compare(Stack{Base: lower}, Stack{Layers: []string{upper}, Base: lower}, o)
+	if err != nil {
+		return nil, fmt.Errorf("compare layer %s: %w", upper, err)
+	}
+	return changes, nil
 }
 
 // A Stack is a tree of lower layers.

@@ -108,7 +108,7 @@ func (m *merger) run() error {
 		m.todo = m.todo[:len(m.todo)-1]
 		err := m.dir(t)
 		if moving(err) {
-			err = fault.New(fault.Conflict, "overlay.CopyLayer", "", fmt.Errorf("the layer changed while it was copied: %w", err))
+			err = fault.New(fault.Conflict, "overlay.merge", "", fmt.Errorf("the layer changed while it was copied: %w", err))
 		}
 		if err != nil {
 			return err
@@ -133,7 +133,7 @@ func (p part) stat(name string, st *unix.Stat_t) error {
 
 func (m *merger) dir(t task) error {
 	if t.at.depth > maxDepth {
-		return fault.Newf(fault.TooLarge, "overlay.CopyLayer", "", "the layer has more than %d nested directories", maxDepth)
+		return fault.Newf(fault.TooLarge, "overlay.merge", "", "the layer has more than %d nested directories", maxDepth)
 	}
 	rel := t.at.rel()
 	to, err := openBelow(m.dst, rel, unix.O_RDONLY|unix.O_DIRECTORY)

@@ -344,7 +344,7 @@ func ProbeIn(dirs ...string) error {
 func probe(in string) (err error) {
 	dir, err := os.MkdirTemp(in, "glasshouse-probe-")
 	if err != nil {
-		return err
+		return fmt.Errorf("make a test directory: %w", err)
 	}
 	defer os.RemoveAll(dir)
 	// This runs before RemoveAll, which cannot remove a mount point (EBUSY, rmdir(2)).

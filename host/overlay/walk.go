@@ -32,7 +32,7 @@ func (d *differ) dir(was, now side) error {
 	seen := map[string]bool{}
 	for i, part := range parts {
 		if len(part.rel) > maxPath {
-			return fault.Newf(fault.TooLarge, "overlay.Diff", "", "a path is longer than %d bytes", maxPath)
+			return fault.Newf(fault.TooLarge, "overlay.compare", "", "a path is longer than %d bytes", maxPath)
 		}
 		entries, err := part.list()
 		if err != nil && i < own { // unreadable directories of an image are skipped

@@ -50,7 +50,7 @@ const (
 func (s *Server) newBranch(name, dir, marker string) (*branch, error) {
 	encoded, err := os.ReadFile(filepath.Join(dir, mapFile))
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read the map of missing memory: %w", err)
 	}
 	asked, forgo := context.WithCancel(context.Background())
 	b := &branch{asked: asked, forgo: forgo, server: s, name: name, marker: marker, files: map[string][]byte{}, gone: make(chan struct{}), spaces: map[*space]struct{}{}}
@@ -59,11 +59,11 @@ func (s *Server) newBranch(name, dir, marker string) (*branch, error) {
 	}
 	for _, t := range b.tasks { // map them now, while the files exist
 		if b.files[t.File], err = s.mapped(dir, t); err != nil {
-			return nil, err
+			return nil, fmt.Errorf("map the pages of process %d: %w", t.PID, err)
 		}
 	}
 	if b.socket, err = listen(filepath.Join(dir, restorerSocket)); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("listen for the restorer: %w", err)
 	}
 	return b, nil
 }
@@ -96,7 +96,7 @@ const finished = 0x52535446
 func (b *branch) receiveAll() error {
 	conn, err := b.socket.AcceptUnix()
 	if err != nil {
-		return err
+		return fmt.Errorf("accept the restorer: %w", err)
 	}
 	defer conn.Close()
 	defer context.AfterFunc(b.asked, func() { conn.SetReadDeadline(time.Unix(1, 0)) })()
@@ -119,7 +119,7 @@ func (b *branch) receiveAll() error {
 		t, err := b.tasks.task(int(pid))
 		if err != nil {
 			fd.Close()
-			return err
+			return fmt.Errorf("serve address space of process %d: %w", pid, err)
 		}
 		b.add(&space{branch: b, file: b.files[t.File], fd: fd, soon: t.Eager, missing: slices.Clone(runs(t.Runs))})
 	}

@@ -24,22 +24,22 @@ const socketFD = 3
 // server's pid. The server outlives this process.
 func Start(sock string, argv ...string) (pid int, err error) {
 	if err := os.Remove(sock); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return 0, err
+		return 0, fmt.Errorf("remove the earlier socket: %w", err)
 	}
 	l, err := listen(sock)
 	if err != nil {
-		return 0, err
+		return 0, fmt.Errorf("listen for clients of the page server: %w", err)
 	}
 	l.SetUnlinkOnClose(false)
 	defer l.Close()
 	f, err := l.File()
 	if err != nil {
-		return 0, err
+		return 0, fmt.Errorf("pass the socket to the page server: %w", err)
 	}
 	defer f.Close()
 	log, err := os.Create(sock + ".log")
 	if err != nil {
-		return 0, err
+		return 0, fmt.Errorf("create the log of the page server: %w", err)
 	}
 	defer log.Close()
 	cmd := exec.Command(argv[0], append(argv[1:], sock)...)

@@ -82,7 +82,7 @@ func (s *Server) serve() error {
 			return nil
 		}
 		if err != nil {
-			return err
+			return fmt.Errorf("accept a client: %w", err)
 		}
 		go s.talk(conn)
 	}
@@ -154,7 +154,7 @@ func (s *Server) mapped(dir string, t Task) ([]byte, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		f.Close()
-		return nil, err
+		return nil, fmt.Errorf("stat %s: %w", t.File, err)
 	}
 	for _, r := range t.Runs {
 		if n := int64(r.End - r.Start); n > st.Size || r.Off > st.Size-n {

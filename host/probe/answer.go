@@ -23,7 +23,7 @@ type Host struct {
 }
 
 // cannot returns a conclusive negative result.
-func cannot(reason, remedy string) error { return fault.Cannot("probe", reason, remedy) }
+func cannot(reason, remedy string) error { return fault.Cannot("probe.All", reason, remedy) }
 
 // refused converts errors that mean "not supported" or "not permitted" to a conclusive
 // negative result. It returns other errors unchanged.
@@ -50,7 +50,7 @@ func scratch(in string, f func(dir string) (string, error)) (detail string, err 
 		return "", cannot("this user may not write to "+in, "choose a data directory of your own with --data, or run as root")
 	}
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("make a test directory: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	return f(dir)

@@ -54,7 +54,7 @@ func btf(context.Context, Host) (string, error) {
 		return "", cannot("the kernel has no type information: missing "+file, "use a kernel with CONFIG_DEBUG_INFO_BTF, as distributions ship")
 	}
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("find the kernel's type information: %w", err)
 	}
 	if err := unix.Access(file, unix.R_OK); err != nil {
 		return "", refused("the kernel's type information", err, "make "+file+" readable")
@@ -148,18 +148,18 @@ func tcx(context.Context, Host) (string, error) {
 	const remedy = "use Linux 6.6 or later; older ones count traffic through classic tc"
 	err := thread.Alone(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			return err
+			return fmt.Errorf("make a network namespace: %w", err)
 		}
 		// -1 is TCX_NEXT of linux/bpf.h, which leaves a packet to the next program.
 		p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "GPL", Instructions: returns(-1)})
 		if err != nil {
-			return err
+			return fmt.Errorf("load a program: %w", err)
 		}
 		defer p.Close()
 		const loopback = 1 // LOOPBACK_IFINDEX of include/net/flow.h
 		l, err := link.AttachTCX(link.TCXOptions{Interface: loopback, Program: p, Attach: ebpf.AttachTCXIngress})
 		if err != nil {
-			return err
+			return fmt.Errorf("attach a program: %w", err)
 		}
 		return l.Close()
 	})

@@ -19,7 +19,7 @@ import (
 func KernelRelease() (string, error) {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
-		return "", err
+		return "", fmt.Errorf("get the release of the kernel: %w", err)
 	}
 	return unix.ByteSliceToString(u.Release[:]), nil
 }

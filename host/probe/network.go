@@ -2,6 +2,8 @@ package probe
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"strings"
 
 	nft "github.com/google/nftables"
@@ -18,11 +20,11 @@ func nftables(context.Context, Host) (string, error) {
 	const remedy = "load the kernel modules nf_tables, nft_chain_nat and nft_masq; without them only isolated jails work"
 	err := thread.Alone(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			return err
+			return fmt.Errorf("make a network namespace: %w", err)
 		}
 		c, err := nft.New()
 		if err != nil {
-			return err
+			return fmt.Errorf("connect to nftables: %w", err)
 		}
 		table := c.AddTable(&nft.Table{Family: nft.TableFamilyIPv4, Name: "glasshouse_probe"})
 		chain := c.AddChain(&nft.Chain{
@@ -32,7 +34,7 @@ func nftables(context.Context, Host) (string, error) {
 		c.AddRule(&nft.Rule{Table: table, Chain: chain, Exprs: []expr.Any{&expr.Masq{}}})
 		return c.Flush()
 	})
-	if err == unix.ENOENT { // the kernel's error for a missing module
+	if errors.Is(err, unix.ENOENT) { // the kernel's error for a missing module
 		return "", cannot("this kernel has no nftables with address translation", remedy)
 	}
 	if err != nil {

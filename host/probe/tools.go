@@ -160,7 +160,7 @@ func bubblewrap(ctx context.Context, h Host) (string, error) {
 		return "", cannot("bubblewrap cannot create a sandbox: "+firstWords(out), unprivilegedRemedy())
 	}
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("run %s: %w", path, err)
 	}
 	v, err := version(ctx, path)
 	if err != nil {
@@ -209,7 +209,7 @@ func postgresql(ctx context.Context, h Host) (string, error) {
 func sleeper() (pid int, reap func(), err error) {
 	cmd := exec.Command("sleep", "60")
 	if err := cmd.Start(); err != nil {
-		return 0, nil, err
+		return 0, nil, fmt.Errorf("start sleep: %w", err)
 	}
 	return cmd.Process.Pid, func() {
 		cmd.Process.Kill()

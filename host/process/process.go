@@ -134,7 +134,7 @@ func (r *reading) process(pid int) (p Process, parent int, inodes []uint64, err 
 	}
 	s, err := procstat.Parse(b)
 	if err != nil {
-		return p, 0, nil, err
+		return p, 0, nil, fmt.Errorf("parse stat: %w", err)
 	}
 	if s.Exited() {
 		return p, 0, nil, errStranger

@@ -176,7 +176,7 @@ func (n Namespace) find() (*location, error) {
 	defer f.Close()
 	infos, err := mountinfo.GetMountsFromReader(f, nil)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("parse the mounts of process %d: %w", n.PID, err)
 	}
 	for _, m := range infos {
 		if m.Source == Source && m.FSType == "tmpfs" {
@@ -194,7 +194,7 @@ func open(dir int, name string) (int, error) {
 	})
 }
 
-var errMoved = fault.Newf(fault.Conflict, "secretfs", "", "directories in the jail were moved concurrently; try again")
+var errMoved = fault.Newf(fault.Conflict, "secretfs.inside", "", "directories in the jail were moved concurrently; try again")
 
 // is reports whether name in dir is the root of the filesystem.
 func (p *location) is(dir int, name string) bool {
@@ -283,7 +283,7 @@ func MountOn(dir string, uid, gid uint32) error {
 	defer unix.Close(on)
 	fd, err := Namespace{UID: uid, GID: gid}.newFilesystem()
 	if err != nil {
-		return err
+		return fmt.Errorf("make the filesystem for %s: %w", dir, err)
 	}
 	defer unix.Close(fd)
 	private := unix.MountAttr{Propagation: unix.MS_PRIVATE}

@@ -39,7 +39,7 @@ func CheckIDs(p jail.Plan, op string) error {
 func WriteRecord(name string, record any) error {
 	b, err := json.Marshal(record)
 	if err != nil {
-		return err
+		return fmt.Errorf("encode the record %s: %w", name, err)
 	}
 	return atomicfile.Write(name, b, 0o600)
 }
@@ -61,11 +61,11 @@ func ReadRecord(name string, record any) error {
 // host, or connect to its init. Its processes can still receive a descriptor.
 func SealControl(socket, op string) error {
 	if err := os.Lchown(filepath.Dir(socket), 0, 0); err != nil {
-		return err
+		return fmt.Errorf("take ownership of the directory of init's socket: %w", err)
 	}
 	st, err := os.Lstat(socket)
 	if err != nil {
-		return err
+		return fmt.Errorf("take ownership of init's socket: %w", err)
 	}
 	if st.Mode().Type() != fs.ModeSocket {
 		return fault.Newf(fault.Denied, op, socket, "init did not create a socket")
@@ -92,7 +92,7 @@ func (i *Init) HostFiles(op string, files []jail.SecretFile) ([]secretfs.File, e
 func (i *Init) Secrets(do func(secretfs.Namespace) error) error {
 	conn, err := i.pidfd.SyscallConn()
 	if err != nil {
-		return err
+		return fmt.Errorf("use the pidfd of init: %w", err)
 	}
 	first := i.plan.IDs.First
 	controlErr := conn.Control(func(fd uintptr) {

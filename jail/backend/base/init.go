@@ -95,7 +95,10 @@ func (i *Init) Enforce(ctx context.Context) error {
 	}
 	l, err := notify.Take(i.pid, fd)
 	i.SetListener(l)
-	return err
+	if err != nil {
+		return fmt.Errorf("take the notification listener of init: %w", err)
+	}
+	return nil
 }
 
 // SetListener sets the listener of a jail whose filter was installed by others. Init owns it.
@@ -116,7 +119,7 @@ func (i *Init) Listener() (*notify.Listener, error) {
 	if i.listener == nil {
 		l, err := notify.ListenerOf(i.pid)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("get the notification listener of init: %w", err)
 		}
 		i.listener = l
 	}
@@ -175,7 +178,7 @@ func KillProcess(ctx context.Context, pidfd *os.File) error {
 		return nil
 	}
 	if err != nil {
-		return err
+		return fmt.Errorf("send SIGKILL: %w", err)
 	}
 	for !exited(int(pidfd.Fd()), 20*time.Millisecond) {
 		if ctx.Err() != nil {

@@ -79,7 +79,7 @@ func (o *stageRequest) visibleVolume() (string, error) {
 		return "", nil
 	}
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("read the record of the jail: %w", err)
 	}
 	if belongsTo(r.Monitor, o.Plan) {
 		return filepath.Join(fmt.Sprintf("/proc/%d/root", r.Monitor), l.volume()), nil

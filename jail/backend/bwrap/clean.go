@@ -147,7 +147,7 @@ func (b *Backend) removeDir(ctx context.Context, o stageRequest) error {
 func (b *Backend) removeVolume(ctx context.Context, o stageRequest) error {
 	l := layout{o.Plan.Dir}
 	if err := os.RemoveAll(l.image()); err != nil {
-		return err
+		return fmt.Errorf("remove the disk: %w", err)
 	}
 	o.Plan.Dir = l.volume()
 	return b.removeDir(ctx, o)

@@ -84,7 +84,7 @@ func (b *Backend) Create(ctx context.Context, p jail.Plan) (_ jail.Instance, err
 func (b *Backend) newRequest(p jail.Plan) (stageRequest, error) {
 	who, err := b.ids()
 	if err != nil {
-		return stageRequest{}, err
+		return stageRequest{}, fmt.Errorf("get the ids of the user: %w", err)
 	}
 	o := stageRequest{Base: b.cfg.Base, Templates: b.cfg.Templates, Plan: p, Identity: who}
 	if o.Plan.Hostname == "" {
@@ -114,10 +114,10 @@ func (b *Backend) prepare(o stageRequest) error {
 	l := layout{o.Plan.Dir}
 	// The existence of a record means that the jail was created, which is not yet the case.
 	if err := os.RemoveAll(l.record()); err != nil {
-		return err
+		return fmt.Errorf("remove the earlier record: %w", err)
 	}
 	if err := dirs.Make(l.volume()); err != nil {
-		return err
+		return fmt.Errorf("make the directory of the volume: %w", err)
 	}
 	if err := o.makeControl(); err != nil {
 		return err
@@ -131,7 +131,7 @@ func (b *Backend) prepare(o stageRequest) error {
 func (o *stageRequest) makeControl() error {
 	dir := layout{o.Plan.Dir}.control()
 	if err := dirs.Empty(dir); err != nil {
-		return err
+		return fmt.Errorf("empty the control directory: %w", err)
 	}
 	src, err := filepath.EvalSymlinks(o.Plan.Init)
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 func findProcesses(p jail.Plan) ([]int, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("list the processes of the host: %w", err)
 	}
 	var found []int
 	for _, e := range entries {

@@ -80,7 +80,7 @@ func hostFiles() ([]hostFile, error) {
 	for _, name := range hostEtc {
 		more, err := readable("/etc/" + name)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("list the files of /etc/%s: %w", name, err)
 		}
 		files = append(files, more...)
 	}

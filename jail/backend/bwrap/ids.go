@@ -146,7 +146,7 @@ func (who identity) start(cmd *exec.Cmd, ids jail.IDRange) error {
 	}
 	r, w, err := os.Pipe()
 	if err != nil {
-		return err
+		return fmt.Errorf("make the pipe of the id map: %w", err)
 	}
 	defer w.Close()
 	defer r.Close()
@@ -160,8 +160,10 @@ func (who identity) start(cmd *exec.Cmd, ids jail.IDRange) error {
 	if err := writeMaps(cmd.Process.Pid, uids, gids); err != nil {
 		return err // the stage then reads end of file
 	}
-	_, err = w.Write([]byte{1})
-	return err
+	if _, err := w.Write([]byte{1}); err != nil {
+		return fmt.Errorf("report the id map to the stage: %w", err)
+	}
+	return nil
 }
 
 // becomeRoot makes a stage root of its user namespace after the ids have been mapped.

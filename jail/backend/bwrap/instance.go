@@ -222,7 +222,7 @@ func (i *instance) countProcesses() (jail.Stats, error) {
 		}
 		st, err := procstat.Parse(raw)
 		if err != nil {
-			return s, err
+			return s, fmt.Errorf("parse %s/stat: %w", dir, err)
 		}
 		if dir != fmt.Sprintf("/proc/%d", i.PID()) {
 			s.PIDs++

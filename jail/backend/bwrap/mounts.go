@@ -68,7 +68,7 @@ func (o *stageRequest) mountAsRoot() error {
 	for i, layer := range o.lower() {
 		at := l.layer(i)
 		if err := dirs.Make(at); err != nil {
-			return err
+			return fmt.Errorf("make the mount point of layer %d: %w", i, err)
 		}
 		if err := overlay.Clone(layer, at, readOnly); err != nil {
 			return err
@@ -77,7 +77,7 @@ func (o *stageRequest) mountAsRoot() error {
 	}
 	volume := l.staged("volume")
 	if err := dirs.Make(volume); err != nil {
-		return err
+		return fmt.Errorf("make the mount point of the mapped volume: %w", err)
 	}
 	if err := overlay.Clone(l.volume(), volume, overlay.CloneOptions{IDMap: ids, Options: base.NoPrivilege}); err != nil {
 		return err
@@ -118,7 +118,7 @@ func (o *stageRequest) mountVolume() error {
 func unmountOtherJails(own string) error {
 	own, err := filepath.EvalSymlinks(own)
 	if err != nil {
-		return err
+		return fmt.Errorf("find the jail's directory: %w", err)
 	}
 	all := filepath.Dir(own)
 	mounts, err := overlay.MountsBelow(all)
@@ -140,7 +140,7 @@ func unmountOtherJails(own string) error {
 func (o *stageRequest) makeLayout() error {
 	l := layout{o.Plan.Dir}
 	if err := dirs.Make(l.upper(), l.merged(), l.staged("")); err != nil {
-		return err
+		return fmt.Errorf("make the directories of the overlays: %w", err)
 	}
 	return dirs.Empty(l.work())
 }
@@ -187,7 +187,7 @@ func (o *stageRequest) workspaceAsRoot(src *os.File, st *unix.Stat_t, on func(st
 	l := layout{o.Plan.Dir}
 	lower := l.staged("workspace-lower")
 	if err := errors.Join(dirs.Make(lower, l.workspace()), o.makeWorkspace(st)); err != nil {
-		return err
+		return fmt.Errorf("make the layer of the workspace: %w", err)
 	}
 	swap, err := base.WorkspaceIDMap(st, o.Plan.IDs)
 	if err != nil {
@@ -241,7 +241,7 @@ func (o *stageRequest) bindAsUser(b bind) error {
 	defer src.Close()
 	if b.source == l.workspace() {
 		if err := errors.Join(dirs.Make(l.workspace()), o.makeWorkspace(st)); err != nil {
-			return err
+			return fmt.Errorf("make the layer of the workspace: %w", err)
 		}
 		return mountOverlay(l.workspace(), []string{dirs.ProcPath(src)}, l.wsUpper(), l.wsWork())
 	}
@@ -286,7 +286,7 @@ func mountOverlay(dst string, lower []string, upper, work string) error {
 	// Use relative descriptor names: they need no escaping, and 400 layers fit into the one
 	// page of mount data (mount(2)).
 	if err := os.Chdir("/proc/self/fd"); err != nil {
-		return err
+		return fmt.Errorf("enter the directory of descriptors: %w", err)
 	}
 	data := "userxattr,index=off,metacopy=off,lowerdir=" + strings.Join(below, ":") + ",upperdir=" + up + ",workdir=" + scratch
 	if err := unix.Mount("overlay", dst, "overlay", unix.MS_NOSUID|unix.MS_NODEV, data); err != nil {

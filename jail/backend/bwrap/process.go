@@ -58,7 +58,7 @@ func (b *Backend) startStage(what string, o stageRequest) (_ *stage, err error) 
 	}()
 	data, err := json.Marshal(o)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("encode the request: %w", err)
 	}
 	fd, err := newMemfd("orders", data)
 	if err != nil {
@@ -67,17 +67,17 @@ func (b *Backend) startStage(what string, o stageRequest) (_ *stage, err error) 
 	theirs = append(theirs, os.NewFile(uintptr(fd), "orders"))
 	r, w, err := os.Pipe()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("make the report pipe: %w", err)
 	}
 	s.report, s.reports, theirs = r, json.NewDecoder(io.LimitReader(r, maxReports)), append(theirs, w)
 	r, w, err = os.Pipe()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("make the control pipe: %w", err)
 	}
 	s.control, theirs = w, append(theirs, r)
 	s.stderr, err = newStderrFile()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("make the error output: %w", err)
 	}
 
 	s.cmd = stageCommand(what, o.Plan.Dir)
@@ -128,8 +128,10 @@ func (s *stage) next(ctx context.Context) (report, error) {
 
 // startBwrap tells the stage to start bwrap.
 func (s *stage) startBwrap() error {
-	_, err := s.control.Write([]byte{1})
-	return err
+	if _, err := s.control.Write([]byte{1}); err != nil {
+		return fmt.Errorf("let the stage start bwrap: %w", err)
+	}
+	return nil
 }
 
 func (s *stage) stderrText() string {
@@ -174,7 +176,7 @@ func (b *Backend) run(ctx context.Context, what string, o stageRequest) error {
 func (o *stageRequest) probe() error {
 	if o.Identity.Kind != asRoot {
 		if err := o.probeOverlay(); err != nil {
-			return err
+			return fmt.Errorf("probe the overlay: %w", err)
 		}
 	}
 	args := []string{"--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net", "--cap-drop", "ALL", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--", "/bin/true"}

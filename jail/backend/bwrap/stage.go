@@ -117,7 +117,7 @@ func runStage(what string) error {
 	syscall.Umask(0o022)
 	if what != stageLaunch {
 		if err := o.Identity.becomeRoot(); err != nil {
-			return err
+			return fmt.Errorf("become root of the jail: %w", err)
 		}
 	}
 	switch what {
@@ -142,7 +142,7 @@ func runStage(what string) error {
 func readRequest() (o stageRequest, err error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fdRequest, &st); err != nil {
-		return o, err
+		return o, fmt.Errorf("get the size of the request: %w", err)
 	}
 	data := make([]byte, st.Size)
 	for n := 0; n < len(data); {
@@ -188,7 +188,7 @@ func (o *stageRequest) enter() error {
 	limitUser(o.Processes)
 	filter, err := filterFile()
 	if err != nil {
-		return err
+		return fmt.Errorf("make the filter: %w", err)
 	}
 	writeReport(report{Ready: os.Getpid()})
 	if n, err := unix.Read(fdGo, make([]byte, 1)); n != 1 {
@@ -197,7 +197,7 @@ func (o *stageRequest) enter() error {
 	// bwrap needs the report and filter descriptors. It does not pass them on to the jail.
 	for _, fd := range []int{fdReport, filter} {
 		if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0); err != nil {
-			return err
+			return fmt.Errorf("pass descriptor %d to bwrap: %w", fd, err)
 		}
 	}
 	if err := dropCapabilities(); err != nil {
@@ -248,8 +248,10 @@ func (o *stageRequest) mountFiles() error {
 		return err
 	}
 	writeReport(report{Dir: layout{o.Plan.Dir}.merged()})
-	_, err := io.Copy(io.Discard, os.NewFile(fdGo, "go"))
-	return err
+	if _, err := io.Copy(io.Discard, os.NewFile(fdGo, "go")); err != nil {
+		return fmt.Errorf("wait until the files may be unmounted: %w", err)
+	}
+	return nil
 }
 
 // makeTargets creates the mount points that bwrap uses.
@@ -257,7 +259,7 @@ func (o *stageRequest) makeTargets() error {
 	l := layout{o.Plan.Dir}
 	root, err := os.OpenRoot(l.merged())
 	if err != nil {
-		return err
+		return fmt.Errorf("open the root of the jail: %w", err)
 	}
 	defer root.Close()
 	for _, own := range jail.Reserved() {
@@ -270,14 +272,14 @@ func (o *stageRequest) makeTargets() error {
 		in, rel := root, b.target
 		if b.inWorkspace {
 			if in, err = os.OpenRoot(l.workspace()); err != nil {
-				return err
+				return fmt.Errorf("open the workspace: %w", err)
 			}
 			defer in.Close()
 			rel = b.target[len(o.Plan.Workspace.At()):]
 		}
 		st, err := os.Stat(b.source)
 		if err != nil {
-			return err
+			return fmt.Errorf("inspect the source of %s: %w", b.target, err)
 		}
 		if err := makeTarget(in, rel, st.IsDir()); err != nil {
 			return err
@@ -303,7 +305,7 @@ func newMemfd(name string, content []byte) (int, error) {
 	}
 	if _, err := unix.Pwrite(fd, content, 0); err != nil {
 		unix.Close(fd)
-		return -1, err
+		return -1, fmt.Errorf("write memfd %s: %w", name, err)
 	}
 	return fd, nil
 }

@@ -44,11 +44,11 @@ func (b *Backend) Compare(ctx context.Context, from, to jail.Tree, o jail.Change
 	defer func() { err = v.close(to.Plan, err) }()
 	was, err := v.layers(from, o.Workspace)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("open the layers of jail %s: %w", from.ID, err)
 	}
 	now, err := v.layers(to, o.Workspace)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("open the layers of jail %s: %w", to.ID, err)
 	}
 	// The host creates a different identity layer for each jail. Compare both over the same
 	// one, because the difference is not made by the jails.

@@ -96,14 +96,14 @@ func (b *Backend) Dump(ctx context.Context, p jail.Plan, i jail.Instance, dir st
 	for at, flags := range mounts {
 		st, err := os.Stat(fmt.Sprintf("/proc/%d/root%s", inst.PID(), at))
 		if err != nil {
-			return err
+			return fmt.Errorf("inspect the external mount at %s: %w", at, err)
 		}
 		n.External[at], d.External = externalMount{st.IsDir(), flags}, append(d.External, at)
 	}
 	// CRIU restores a socket with its owner, who must have an id in the jail.
 	first := int(p.IDs.First)
 	if err := os.Lchown(inst.layout.socket(), first, first); err != nil {
-		return err
+		return fmt.Errorf("give init's socket to root of the jail: %w", err)
 	}
 	defer func() { err = errors.Join(err, base.SealControl(inst.layout.socket(), "oci.Dump")) }()
 	d.Worker = inst.worker.Swap(nil)
@@ -113,11 +113,11 @@ func (b *Backend) Dump(ctx context.Context, p jail.Plan, i jail.Instance, dir st
 	steps.Go(fault.Catch(func() (err error) {
 		n.Init, err = copyInit(filepath.Join(inst.layout.control(), "init"), filepath.Join(dir, initFile))
 		if err != nil {
-			return err
+			return fmt.Errorf("copy init: %w", err)
 		}
 		b, err := json.Marshal(n)
 		if err != nil {
-			return err
+			return fmt.Errorf("encode the notes of the checkpoint: %w", err)
 		}
 		return os.WriteFile(filepath.Join(dir, notesFile), b, 0o600)
 	}))
@@ -130,12 +130,12 @@ func (b *Backend) Dump(ctx context.Context, p jail.Plan, i jail.Instance, dir st
 func externalMounts(pid int) (map[string]string, error) {
 	f, err := os.Open(fmt.Sprintf("/proc/%d/mountinfo", pid))
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("list the mounts of the jail: %w", err)
 	}
 	defer f.Close()
 	infos, err := mountinfo.GetMountsFromReader(f, nil)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("parse the mounts of process %d: %w", pid, err)
 	}
 	at := map[string]string{}
 	for _, m := range infos {
@@ -207,7 +207,7 @@ func (b *Backend) Restore(ctx context.Context, p jail.Plan, dir string) (_ jail.
 	if digest, err := b.digestOf(p.Init); err != nil || digest != n.Init {
 		m.plan.Init = filepath.Join(dir, initFile) // the images are from an older daemon
 		if err := os.Chmod(m.plan.Init, 0o755); err != nil {
-			return nil, err
+			return nil, fmt.Errorf("make the init of the snapshot executable: %w", err)
 		}
 	}
 	if err := m.prepare(ctx); err != nil {
@@ -231,7 +231,10 @@ func readNotes(dir string) (n notes, err error) {
 	if err != nil {
 		return n, err
 	}
-	return n, json.Unmarshal(b, &n)
+	if err := json.Unmarshal(b, &n); err != nil {
+		return n, fmt.Errorf("decode %s: %w", notesFile, err)
+	}
+	return n, nil
 }
 
 // restore restores the processes and removes the files that only the restore needed.
@@ -242,17 +245,17 @@ func (m *builder) restore(ctx context.Context, dir string, n notes) (*instance, 
 		return nil, err
 	}
 	if err := unpackMemory(dir, p.IDs, l); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("restore the content of /dev: %w", err)
 	}
 	if err := m.restoreLinks(dir); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("restore the links to removed files: %w", err)
 	}
 	if err := m.worker.AttachMount(l.volume()); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("attach the volume to CRIU: %w", err)
 	}
 	if n.Net != p.Network { // sockets may be bound to addresses that do not exist here
 		if err := netns.AllowNonlocalBind(m.netns); err != nil {
-			return nil, err
+			return nil, fmt.Errorf("allow sockets to bind to nonlocal addresses: %w", err)
 		}
 	}
 	m.undo.Push("kill its processes", func() error { return m.cgroup.Kill(context.Background()) })
@@ -286,7 +289,7 @@ func (m *builder) restore(ctx context.Context, dir string, n notes) (*instance, 
 	r := record{Restored: process.Now()} // the processes are still frozen
 	r.Identity, err = procstat.Identify(pid)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("identify init: %w", err)
 	}
 	err = m.step("settle", func() error {
 		var steps errgroup.Group
@@ -352,7 +355,7 @@ func (m *builder) externalSources(n notes) (map[string]string, error) {
 			if cover == "" {
 				cover = l.staged(fmt.Sprintf("cover-%d", len(covers)))
 				if err := mountMask(cover, loan.Flags); err != nil {
-					return nil, err
+					return nil, fmt.Errorf("prepare the cover of %s: %w", at, err)
 				}
 				covers[loan.Flags] = cover
 			}
@@ -428,7 +431,7 @@ func (b *Backend) Dumpable(ctx context.Context, p jail.Plan, i jail.Instance) er
 	if inst.worker.Load() == nil { // start CRIU while the jail still runs
 		w, err := b.criu.ToDump(b.netnsPath(p))
 		if err != nil {
-			return err
+			return fmt.Errorf("prepare CRIU for the checkpoint: %w", err)
 		}
 		inst.worker.Store(w)
 	}

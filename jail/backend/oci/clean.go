@@ -89,7 +89,7 @@ func releaseVolume(l layout) error {
 	}
 	devices, err := disk.Leftovers(l.dir)
 	if err != nil {
-		return err
+		return fmt.Errorf("find the loop devices of the jail: %w", err)
 	}
 	var errs []error
 	for _, d := range devices {
@@ -147,10 +147,10 @@ func (b *Backend) Mount(ctx context.Context, p jail.Plan) (dir string, unmount f
 		return "", nil, err
 	}
 	if err := errors.Join(dirs.Make(l.upper(), l.merged()), dirs.Empty(l.work())); err != nil {
-		return "", nil, err
+		return "", nil, fmt.Errorf("make the directories of the overlay: %w", err)
 	}
 	if err := errors.Join(dirs.Make(l.staged("")), mountSealed(p, l)); err != nil {
-		return "", nil, err
+		return "", nil, fmt.Errorf("mount the sealed layers: %w", err)
 	}
 	lower := append(append(sealedLayers(p, l), p.Lower...), b.cfg.Base)
 	if err := overlay.Mount(l.merged(), lower, l.upper(), l.work(), base.NoPrivilege); err != nil {

@@ -187,20 +187,20 @@ func (m *builder) step(name string, f func() error) (err error) {
 func (m *builder) makeVolume(ctx context.Context) error {
 	l := m.layout
 	if err := removeSealedVolume(m.plan, l); err != nil {
-		return err
+		return fmt.Errorf("remove the sealed volume: %w", err)
 	}
 	if _, err := os.Lstat(l.image()); errors.Is(err, os.ErrNotExist) {
 		m.undo.Push("remove the volume", func() error { return removeAll(l.image(), l.volume()) })
 	}
 	if err := dirs.Make(l.volume()); err != nil {
-		return err
+		return fmt.Errorf("make the mount point of the volume: %w", err)
 	}
 	m.undo.Push("unmount", func() error { return errors.Join(unmountStaged(l), releaseVolume(l)) })
 	if err := disk.Make(ctx, l.image(), l.volume(), m.plan.Limits.DiskMB, m.backend.cfg.Templates); err != nil {
 		return err
 	}
 	if err := dirs.Make(l.upper(), l.staged(""), l.staged("volume"), l.staged("control"), l.sysfs(), l.merged()); err != nil {
-		return err
+		return fmt.Errorf("make the directories on the volume: %w", err)
 	}
 	return dirs.Empty(l.work())
 }
@@ -246,7 +246,7 @@ func (b *Backend) checkAlone(p jail.Plan, op string) error {
 func (m *builder) makeControl() error {
 	dir := m.layout.control()
 	if err := dirs.Empty(dir); err != nil {
-		return err
+		return fmt.Errorf("empty the control directory: %w", err)
 	}
 	if err := installInit(m.plan.Init, filepath.Join(dir, "init")); err != nil {
 		return fmt.Errorf("install init: %w", err)
@@ -315,12 +315,12 @@ func (m *builder) makeRoot(ids *os.File) error {
 	layers := append([]string{l.identity()}, sealedLayers(m.plan, l)...)
 	layers = append(append(layers, m.plan.Lower...), m.backend.cfg.Base)
 	if err := mountSealed(m.plan, l); err != nil {
-		return err
+		return fmt.Errorf("mount the sealed layers: %w", err)
 	}
 	for i, layer := range layers {
 		at := l.layer(i)
 		if err := dirs.Make(at); err != nil {
-			return err
+			return fmt.Errorf("make the mount point of layer %d: %w", i, err)
 		}
 		if err := overlay.Clone(layer, at, readOnly); err != nil {
 			return err
@@ -344,13 +344,13 @@ func (m *builder) makeRoot(ids *os.File) error {
 func (m *builder) makeBundle() error {
 	l := m.layout
 	if err := dirs.Empty(l.bundle()); err != nil {
-		return err
+		return fmt.Errorf("empty the bundle directory: %w", err)
 	}
 	path := filepath.Join("/", m.backend.cfg.CgroupPrefix, string(m.plan.ID))
 	spec := newSpec(m.plan, m.backend.kind, l, m.netns, path, m.binds)
 	b, err := json.Marshal(spec)
 	if err != nil {
-		return err
+		return fmt.Errorf("encode the OCI specification: %w", err)
 	}
 	return os.WriteFile(filepath.Join(l.bundle(), "config.json"), b, 0o600)
 }
@@ -359,7 +359,7 @@ func (m *builder) makeBundle() error {
 func (m *builder) start(ctx context.Context) (*instance, error) {
 	b, p, l := m.backend, m.plan, m.layout
 	if err := os.MkdirAll(b.state(), 0o700); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("make the state directory of the runtime: %w", err)
 	}
 	m.undo.Push("remove the runtime's state", func() error { return b.removeRuntimeState(p) })
 	m.undo.Push("kill its processes", func() error { return m.cgroup.Kill(context.Background()) })
@@ -375,7 +375,7 @@ func (m *builder) adopt(ctx context.Context, how string) (*instance, error) {
 	b, p, l := m.backend, m.plan, m.layout
 	pid, err := readPID(l.pidFile())
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read the pid of init: %w", err)
 	}
 	pidfd, err := base.OpenProcess(pid)
 	if err != nil {
@@ -386,7 +386,7 @@ func (m *builder) adopt(ctx context.Context, how string) (*instance, error) {
 	r := record{SentryState: how, OwnNet: m.ownNet}
 	r.Identity, err = procstat.Identify(pid)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("identify init: %w", err)
 	}
 	i.sentryPaused.Store(how == statePaused)
 	// The record exists before init answers. If the daemon is killed in between, Open finds the

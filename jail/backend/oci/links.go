@@ -31,7 +31,7 @@ func saveLinks(init int, names []string, dir string) error {
 	for _, name := range names {
 		other, err := otherName(fmt.Sprintf("/proc/%d/root", init), name)
 		if err != nil {
-			return err
+			return fmt.Errorf("find another name of %s: %w", name, err)
 		}
 		if other == "" {
 			return fault.Cannot("oci.saveLinks", "a program has a file open whose name was removed, and no other name of the file was found",
@@ -41,7 +41,7 @@ func saveLinks(init int, names []string, dir string) error {
 	}
 	b, err := json.Marshal(links)
 	if err != nil {
-		return err
+		return fmt.Errorf("encode the names of removed files: %w", err)
 	}
 	return os.WriteFile(filepath.Join(dir, linksFile), b, 0o600)
 }
@@ -87,7 +87,7 @@ func (m *builder) restoreLinks(dir string) error {
 		return nil
 	}
 	if err != nil {
-		return err
+		return fmt.Errorf("read the names of removed files: %w", err)
 	}
 	var links map[string]string
 	if err := json.Unmarshal(b, &links); err != nil {
@@ -115,7 +115,7 @@ func (m *builder) giveLink(name, other string) error {
 		defer root.Close()
 		// The layer may have been copied while CRIU's name existed.
 		if err := root.Remove(at); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
+			return fmt.Errorf("remove the earlier %s: %w", at, err)
 		}
 		return root.Link(target, at)
 	})

@@ -89,7 +89,7 @@ func (p *packer) add(root *os.Root, name, as string) error {
 	}
 	if p.out == nil {
 		if p.out, err = os.OpenFile(p.file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600); err != nil {
-			return err
+			return fmt.Errorf("create the archive: %w", err)
 		}
 		p.tar = tar.NewWriter(p.out)
 	}
@@ -101,7 +101,7 @@ func (p *packer) add(root *os.Root, name, as string) error {
 	}
 	h, err := tar.FileInfoHeader(fi, link)
 	if err != nil {
-		return err
+		return fmt.Errorf("make the header of %s: %w", as, err)
 	}
 	st := fi.Sys().(*syscall.Stat_t)
 	h.Name, h.Uname, h.Gname, h.Format = as, "", "", tar.FormatPAX
@@ -140,7 +140,7 @@ func unpackMemory(dir string, ids jail.IDRange, l layout) error {
 		return nil
 	}
 	if err != nil {
-		return err
+		return fmt.Errorf("open the archive: %w", err)
 	}
 	defer f.Close()
 	// /dev/shm is not yet mounted below /dev.
@@ -213,10 +213,10 @@ func unpack(root *os.Root, name string, h *tar.Header, content io.Reader, ids ja
 		err = within0(root, name, func(dir int, base string) error { return unix.Mkfifoat(dir, base, 0o600) })
 	}
 	if err != nil {
-		return err
+		return fmt.Errorf("create the file: %w", err)
 	}
 	if err := root.Lchown(name, h.Uid+int(ids.First), h.Gid+int(ids.First)); err != nil {
-		return err
+		return fmt.Errorf("set the owner: %w", err)
 	}
 	if h.Typeflag == tar.TypeSymlink {
 		return nil

@@ -62,20 +62,20 @@ func (m *builder) makeImages(ctx context.Context) error {
 	m.undo.Push("remove the copy of the images", func() error { return dropImages(p, l) })
 	// The link exists before the copy: after a crash, dropImages finds the copy by it.
 	if err := os.Symlink(m.images, l.images()); err != nil {
-		return err
+		return fmt.Errorf("record the path of the images: %w", err)
 	}
 	if err := criu.CopyImages(m.sourceImages, m.images, criu.Identity{FirstID: p.IDs.First, Hostname: p.Hostname}); err != nil {
-		return err
+		return fmt.Errorf("copy the images: %w", err)
 	}
 	if !m.backend.useLazyMemory(m.images) {
 		return nil
 	}
 	missing, err := criu.LazyMap(m.images)
 	if err != nil {
-		return err
+		return fmt.Errorf("map the memory to load on demand: %w", err)
 	}
 	if err := pages.PutMap(m.images, missing); err != nil {
-		return err
+		return fmt.Errorf("write the map of the memory to load on demand: %w", err)
 	}
 	return m.startPageServer(ctx)
 }
@@ -86,7 +86,7 @@ func (m *builder) startPageServer(ctx context.Context) error {
 	b, p, l := m.backend, m.plan, m.layout
 	dir := filepath.Join(b.cfg.RunDir, "pages")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
+		return fmt.Errorf("make the directory of the page server: %w", err)
 	}
 	sock := filepath.Join(dir, filepath.Base(m.sourceImages)+".sock")
 	m.undo.Push("unregister from the page server", func() error {
@@ -96,7 +96,7 @@ func (m *builder) startPageServer(ctx context.Context) error {
 		return os.RemoveAll(l.missing())
 	})
 	if err := os.Symlink(sock, l.missing()); err != nil {
-		return err
+		return fmt.Errorf("record the socket of the page server: %w", err)
 	}
 	b.servers.Lock()
 	defer b.servers.Unlock()
@@ -109,7 +109,10 @@ func (m *builder) startPageServer(ctx context.Context) error {
 		memory, err = pages.Client{Sock: sock}.Serve(ctx, branch)
 	}
 	m.memoryWatch = memory
-	return err
+	if err != nil {
+		return fmt.Errorf("register with the page server: %w", err)
+	}
+	return nil
 }
 
 // watchMemory kills the jail if its missing memory is lost, because it would read zeros. The
@@ -142,7 +145,7 @@ func (i *instance) reopenMemory(ctx context.Context) error {
 		return nil
 	}
 	if err != nil {
-		return err
+		return fmt.Errorf("find the page server: %w", err)
 	}
 	w, err := pages.Client{Sock: sock}.Watch(ctx, string(i.plan.ID))
 	switch {
@@ -188,12 +191,12 @@ func (i *instance) loadMemory(ctx context.Context) error {
 		return nil
 	}
 	if err != nil {
-		return err
+		return fmt.Errorf("find the page server: %w", err)
 	}
 	server := pages.Client{Sock: sock}
 	left, err := server.Left(ctx, string(i.plan.ID))
 	if err != nil {
-		return err
+		return fmt.Errorf("get the amount of missing memory: %w", err)
 	}
 	used, err := i.cgroup.Stats()
 	if err != nil {
@@ -216,7 +219,7 @@ func dropImages(p jail.Plan, l layout) error {
 		return nil
 	}
 	if err != nil {
-		return err
+		return fmt.Errorf("find the copy of the images: %w", err)
 	}
 	if !filepath.IsAbs(images) || filepath.Ext(images) != "."+string(p.ID) {
 		return fmt.Errorf("%s points to %s, which is not a copy of images", l.images(), images)

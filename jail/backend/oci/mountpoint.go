@@ -28,7 +28,7 @@ func mountPoint(root, target string, dir bool, id uint32) (string, error) {
 		defer unix.Close(top)
 		base, err := openInRoot(top, "/")
 		if err != nil {
-			return err
+			return fmt.Errorf("open the root of the jail: %w", err)
 		}
 		fd, err := openOrCreate(top, target, dir)
 		if err != nil {
@@ -38,19 +38,19 @@ func mountPoint(root, target string, dir bool, id uint32) (string, error) {
 
 		var st unix.Stat_t
 		if err := unix.Fstat(fd, &st); err != nil {
-			return err
+			return fmt.Errorf("stat %s: %w", target, err)
 		}
 		if is := st.Mode&unix.S_IFMT == unix.S_IFDIR; is != dir || !dir && st.Mode&unix.S_IFMT != unix.S_IFREG {
 			return fault.Newf(fault.Invalid, "oci.Create", target, "a directory must be mounted on a directory, and a file on a file")
 		}
 		real, err = pathOf(fd)
 		if err != nil {
-			return err
+			return fmt.Errorf("get the real path of %s: %w", target, err)
 		}
 		defer unix.Close(base)
 		prefix, err := pathOf(base)
 		if err != nil {
-			return err
+			return fmt.Errorf("get the real path of the root: %w", err)
 		}
 		real = strings.TrimPrefix(real, prefix)
 		if real == "" {

@@ -67,14 +67,14 @@ func stageWorkspace(p jail.Plan, l layout, volumeIDs *os.File) (bind, error) {
 
 	lower, show := l.staged("workspace-lower"), l.staged("workspace")
 	if err := errors.Join(dirs.Make(lower, show, l.wsUpper()), dirs.Empty(l.wsWork())); err != nil {
-		return bind{}, err
+		return bind{}, fmt.Errorf("make the directories of the overlay: %w", err)
 	}
 	if !base.IsDir(st) {
 		return bind{}, fault.Fieldf("oci.Create", "workspace.source", "%s is not a directory", p.Workspace.Source)
 	}
 	// An overlay has the owner and the mode of its upper layer.
 	if err := unix.Chmod(l.wsUpper(), st.Mode&0o7777); err != nil {
-		return bind{}, err
+		return bind{}, fmt.Errorf("set the mode of the upper layer: %w", err)
 	}
 	ids, err := base.WorkspaceIDMap(st, p.IDs)
 	if err != nil {
@@ -88,7 +88,7 @@ func stageWorkspace(p jail.Plan, l layout, volumeIDs *os.File) (bind, error) {
 	}
 	layers, err := sealedWorkspace(p, l, volumeIDs)
 	if err != nil {
-		return bind{}, err
+		return bind{}, fmt.Errorf("clone the workspace's sealed layers: %w", err)
 	}
 	mapped := l.staged("volume")
 	upper, work := path.Join(mapped, path.Base(l.wsUpper())), path.Join(mapped, path.Base(l.wsWork()))
@@ -97,7 +97,7 @@ func stageWorkspace(p jail.Plan, l layout, volumeIDs *os.File) (bind, error) {
 	}
 	real, err := mountPoint(l.merged(), p.Workspace.At(), true, p.IDs.First)
 	if err != nil {
-		return bind{}, err
+		return bind{}, fmt.Errorf("prepare the mount point %s: %w", p.Workspace.At(), err)
 	}
 	if err := jail.CheckTarget(real); err != nil {
 		return bind{}, fault.Fieldf("oci.Create", "workspace.target", "%s resolves to %s: %w", p.Workspace.At(), real, err)
@@ -122,7 +122,7 @@ func stageMount(p jail.Plan, at string, m jail.Mount, ids *os.File) (stagedMount
 	}
 	defer src.Close()
 	if err := dirs.CreateMountPoint(at, base.IsDir(st)); err != nil {
-		return stagedMount{}, err
+		return stagedMount{}, fmt.Errorf("make the mount point of the clone: %w", err)
 	}
 	opts := overlay.CloneOptions{Options: base.NoPrivilege, IDMap: ids}
 	opts.ReadOnly = !m.Write

@@ -39,7 +39,7 @@ func (b *Backend) PreDump(ctx context.Context, p jail.Plan, i jail.Instance, dir
 		return false, nil
 	}
 	if err != nil {
-		return false, err
+		return false, fmt.Errorf("probe dirty page tracking: %w", err)
 	}
 	if !fitsTwice(dir, residentPages(pids)) {
 		return false, nil

@@ -61,7 +61,7 @@ func (b *Backend) Open(ctx context.Context, p jail.Plan) (jail.Instance, error) 
 	}
 	tree, err := b.tree()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("open jail %s: %w", p.ID, err)
 	}
 	cg, err := tree.Open(string(p.ID))
 	if err != nil {
@@ -79,7 +79,7 @@ func (b *Backend) Open(ctx context.Context, p jail.Plan) (jail.Instance, error) 
 	}
 	if err := b.waitForDump(ctx, r.PID); err != nil {
 		pidfd.Close()
-		return nil, err
+		return nil, fmt.Errorf("wait for the earlier checkpoint of jail %s: %w", p.ID, err)
 	}
 	if err := b.repairLink(ctx, p, cg); err != nil {
 		pidfd.Close()

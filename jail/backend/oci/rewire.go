@@ -40,10 +40,10 @@ func (b *Backend) MoveLink(ctx context.Context, from jail.Plan, old jail.Instanc
 	// Between Pull and Plug the link is down, so packets are lost and retransmitted. With a link,
 	// the kernel would answer packets for a socket that Move has not restored yet with a reset.
 	if err := netns.Pull(b.netnsPath(from), b.netnsPath(to)); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("pull the link: %w", err)
 	}
 	if err := r.conns.Move(was.cgroup, b.netnsPath(from), b.netnsPath(to)); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("move the connections: %w", err)
 	}
 	if err := netns.Plug(string(wireOf(to).Name), b.netOptions(to)); err != nil {
 		return nil, err

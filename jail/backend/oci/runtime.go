@@ -154,7 +154,7 @@ func (b *Backend) run(ctx context.Context, p jail.Plan, l layout, flags []string
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	group, err := b.openHybrid(p)
 	if err != nil {
-		return err
+		return fmt.Errorf("open the cgroup of the jail: %w", err)
 	}
 	if group != nil {
 		defer group.Close()
@@ -164,7 +164,7 @@ func (b *Backend) run(ctx context.Context, p jail.Plan, l layout, flags []string
 	err = b.onThread(func() error {
 		if b.kind.sentry {
 			if err := disableSeccompNotify(); err != nil {
-				return err
+				return fmt.Errorf("disable seccomp notifications: %w", err)
 			}
 		}
 		return cmd.Run()
@@ -272,7 +272,7 @@ func (b *Backend) nullDevice() (*os.File, error) {
 	}
 	fd, err := unix.Openat(dir, "null", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("openat: %w", err)
 	}
 	return os.NewFile(uintptr(fd), "null"), nil
 }

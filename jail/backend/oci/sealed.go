@@ -152,7 +152,7 @@ func (b *Backend) BeginCopy(ctx context.Context, p jail.Plan, to string) (_ jail
 	}
 	at := to + ".mnt"
 	if err := os.Mkdir(at, 0o700); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("make the mount point of the copy: %w", err)
 	}
 	c.at = at
 	return c, disk.Make(ctx, to, at, p.Limits.DiskMB, b.cfg.Templates)
@@ -223,7 +223,7 @@ func (c *layerCopy) Close() error {
 func syncVolume(at string) error {
 	volume, err := os.Open(at)
 	if err != nil {
-		return err
+		return fmt.Errorf("open the volume: %w", err)
 	}
 	defer volume.Close()
 	return os.NewSyscallError("syncfs", unix.Syncfs(int(volume.Fd())))

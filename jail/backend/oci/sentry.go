@@ -66,7 +66,7 @@ func (b *Backend) checkSentry(op string) error {
 func (i *instance) callSentry(ctx context.Context, method string) error {
 	at, err := i.backend.sentrySocket(string(i.plan.ID))
 	if err != nil {
-		return err
+		return fmt.Errorf("find gVisor's control socket: %w", err)
 	}
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "unix", at)
@@ -135,7 +135,7 @@ func (i *instance) pauseSentry(ctx context.Context) error {
 		return nil
 	}
 	if err := i.recordSentryState(statePausing); err != nil {
-		return err
+		return fmt.Errorf("record the beginning of the pause: %w", err)
 	}
 	if err := i.cgroup.Thaw(ctx); err != nil {
 		return err
@@ -163,7 +163,7 @@ func (i *instance) startSentry(ctx context.Context) error {
 	// gVisor panics if it is resumed twice. If the daemon dies before the new state is recorded, the
 	// next one asks init whether the sentry is paused (recoverPause).
 	if err := i.recordSentryState(statePausing); err != nil {
-		return err
+		return fmt.Errorf("record the beginning of the resumption: %w", err)
 	}
 	if err := i.callSentry(ctx, "Resume"); err != nil {
 		return err

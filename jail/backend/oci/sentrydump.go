@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"os"
@@ -35,12 +36,12 @@ func (b *Backend) dumpSentry(ctx context.Context, p jail.Plan, i *instance, dir 
 	}
 	var r record
 	if err := base.ReadRecord(i.layout.record(), &r); err != nil {
-		return err
+		return fmt.Errorf("read the record of the jail: %w", err)
 	}
 	n := notes{External: map[string]externalMount{}, Net: p.Network, OwnNet: r.OwnNet}
 	n.Init, err = copyInit(filepath.Join(i.layout.control(), "init"), filepath.Join(dir, initFile))
 	if err != nil {
-		return err
+		return fmt.Errorf("copy init: %w", err)
 	}
 	frozen, err := i.cgroup.Frozen()
 	if err != nil {
@@ -65,11 +66,11 @@ func (b *Backend) dumpSentry(ctx context.Context, p jail.Plan, i *instance, dir 
 		return err
 	}
 	if n.Sizes, err = sentrySizes(dir); err != nil {
-		return err
+		return fmt.Errorf("get the sizes of the images: %w", err)
 	}
 	text, err := json.Marshal(n)
 	if err != nil {
-		return err
+		return fmt.Errorf("encode the notes of the checkpoint: %w", err)
 	}
 	return os.WriteFile(filepath.Join(dir, notesFile), text, 0o600)
 }
@@ -94,7 +95,7 @@ func checkSizes(dir string, want map[string]int64) error {
 	}
 	have, err := sentrySizes(dir)
 	if err != nil {
-		return err
+		return fmt.Errorf("get the sizes of the images: %w", err)
 	}
 	if !maps.Equal(have, want) {
 		return fault.Newf(fault.Invalid, "oci.Restore", dir, "gVisor's images have sizes %v, want %v", have, want)
@@ -129,7 +130,7 @@ const loadedMessage = "Overall load took"
 func (m *builder) restoreSentry(ctx context.Context, dir string) (_ *instance, err error) {
 	b, p, l := m.backend, m.plan, m.layout
 	if err := os.MkdirAll(b.state(), 0o700); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("make the state directory of the runtime: %w", err)
 	}
 	if m.ownNet && p.Network != jail.Isolated {
 		return nil, fault.Cannot("oci.Restore", "a jail with gVisor's own network stack cannot be restored with another network",
@@ -137,7 +138,7 @@ func (m *builder) restoreSentry(ctx context.Context, dir string) (_ *instance, e
 	}
 	g, err := newRestoreGate(dir, l)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("prepare gVisor's images: %w", err)
 	}
 	defer g.Close()
 	m.undo.Push("remove the runtime's notes", func() error { return b.removeRuntimeState(p) })

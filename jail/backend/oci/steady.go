@@ -71,7 +71,7 @@ func (i *instance) unsettledTasks() (running, waiting int, err error) {
 			}
 			s, err := procstat.Parse(stat)
 			if err != nil {
-				return 0, 0, err
+				return 0, 0, fmt.Errorf("parse the state of task %s: %w", t.Name(), err)
 			}
 			switch s.State {
 			case 'R':

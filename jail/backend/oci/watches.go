@@ -64,7 +64,7 @@ const maxSearched = 200_000
 func pathsOf(init int, nodes map[node]int, most int) (paths []string, err error) {
 	root, err := os.OpenRoot(fmt.Sprintf("/proc/%d/root", init))
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("open the root of the jail: %w", err)
 	}
 	defer root.Close()
 	s := search{init: init, left: map[node]bool{}, seen: map[string]bool{}}
