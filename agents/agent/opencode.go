@@ -169,7 +169,7 @@ func (b *builder) openCodeAgent(raw json.RawMessage) (map[string]any, error) {
 		Permission  json.RawMessage `json:"permission"`
 	}
 	if err := json.Unmarshal(raw, &a); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("decode the definition of an agent: %w", err)
 	}
 	out := map[string]any{}
 	set := func(key string, value any, present bool) {

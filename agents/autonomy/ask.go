@@ -118,7 +118,7 @@ func (b *Broker) admit(ctx context.Context, from Member, a Ask) (Request, error)
 	case errors.Is(err, fault.Conflict):
 		return Request{}, errKeyTaken
 	case err != nil:
-		return Request{}, err
+		return Request{}, fmt.Errorf("store request %s: %w", r.ID, err)
 	case no != nil:
 		return b.refuse(ctx, r, no)
 	}
@@ -210,7 +210,7 @@ func (b *Broker) Get(ctx context.Context, by Member, q id.Request) (Request, err
 }
 
 func noRequest(q id.Request) error {
-	return fault.Newf(fault.NotFound, "autonomy.Broker", string(q), "no such request")
+	return fault.Newf(fault.NotFound, "autonomy.Get", string(q), "no such request")
 }
 
 // List returns requests, newest first.

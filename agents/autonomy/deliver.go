@@ -3,6 +3,7 @@ package autonomy
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"sync"
 	"time"
@@ -86,7 +87,7 @@ func (b *Broker) take(ctx context.Context, m Member) ([]Request, error) {
 		return list, nil
 	})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("lease the requests of group %s: %w", m.Group, err)
 	}
 	for _, r := range list {
 		b.notifier.notify(string(r.ID))

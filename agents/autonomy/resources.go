@@ -312,8 +312,11 @@ func (r *Resources) putInForce(ctx context.Context, before, g Grant, c Change) (
 		}
 		return []Grant{g}, nil, nil
 	})
-	if err != nil || no != nil {
-		return c, no, err
+	if err != nil {
+		return c, nil, fmt.Errorf("store the new grant of %s: %w", g.Jail, err)
+	}
+	if no != nil {
+		return c, no, nil
 	}
 	c.Entry, err = r.cfg.Record(ctx, c)
 	if err != nil {
@@ -334,12 +337,16 @@ func (r *Resources) putInForce(ctx context.Context, before, g Grant, c Change) (
 
 // save stores a grant and, unless c is nil, a history entry.
 func (r *Resources) save(ctx context.Context, g Grant, c *Change) error {
-	return r.store.ChangeGrants(ctx, func([]Grant) ([]Grant, []Change, error) {
+	err := r.store.ChangeGrants(ctx, func([]Grant) ([]Grant, []Change, error) {
 		if c == nil {
 			return []Grant{g}, nil, nil
 		}
 		return []Grant{g}, []Change{*c}, nil
 	})
+	if err != nil {
+		return fmt.Errorf("store the grant of %s: %w", g.Jail, err)
+	}
+	return nil
 }
 
 // Reapply applies a jail's grant again after a restart of the jail or the daemon.

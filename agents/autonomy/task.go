@@ -158,7 +158,7 @@ func (ts *Tasks) Create(ctx context.Context, by Member, n NewTask) (Task, error)
 			break
 		}
 		if !errors.Is(err, fault.Conflict) {
-			return Task{}, err
+			return Task{}, fmt.Errorf("store task %s: %w", t.ID, err)
 		}
 		old, err := ts.store.Task(ctx, t.ID)
 		if err != nil {
@@ -277,10 +277,13 @@ func (ts *Tasks) writeFile(ctx context.Context, tid string) (Task, error) {
 		t = *now
 		return nil
 	})
-	if err == nil && !t.Written {
+	if err != nil {
+		return t, fmt.Errorf("mark the file of %s as up to date: %w", tid, err)
+	}
+	if !t.Written {
 		return ts.writeFile(ctx, tid)
 	}
-	return t, err
+	return t, nil
 }
 
 func digestOf(data []byte) string {

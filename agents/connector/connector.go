@@ -225,7 +225,7 @@ func (c *Connectors) List(ctx context.Context) ([]Info, error) {
 		for state, n := range map[run.DeliveryState]*int64{run.Pending: &i.Pending, run.Dead: &i.Dead} {
 			var err error
 			if *n, err = c.cfg.Runs.Undelivered(ctx, i.Name, state); err != nil {
-				return nil, err
+				return nil, fmt.Errorf("count the %s deliveries of connector %s: %w", state, i.Name, err)
 			}
 		}
 		all = append(all, i)

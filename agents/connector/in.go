@@ -89,7 +89,7 @@ func (c *Connectors) Enter(ctx context.Context) (leave func(), err error) {
 	case c.busy <- struct{}{}:
 		return func() { <-c.busy }, nil
 	default:
-		return nil, fault.Newf(fault.Exhausted, "connector.Receive", "", "%d requests are in progress", maxConcurrent)
+		return nil, fault.Newf(fault.Exhausted, "connector.Enter", "", "%d requests are in progress", maxConcurrent)
 	}
 }
 

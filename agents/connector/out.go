@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/netip"
 	"path"
 	"slices"
@@ -80,11 +81,11 @@ func (c *Connectors) newPost(field string, p OutboundWebhook) (*out, error) {
 		}
 		body, err := json.Marshal(postedOf(m))
 		if err != nil {
-			return err
+			return fmt.Errorf("encode message %s: %w", m.ID, err)
 		}
 		h, err := webhook.Headers(key, d.ID, time.Now(), body)
 		if err != nil {
-			return err
+			return fmt.Errorf("sign message %s: %w", m.ID, err)
 		}
 		return o.sender.Post(ctx, p.URL, h, body)
 	}
@@ -106,7 +107,7 @@ func (c *Connectors) newRelay(field string, r Relay) (*out, error) {
 	o.deliver = func(ctx context.Context, d run.Delivery, m run.Message) error {
 		body, err := json.Marshal(postedOf(m).Data)
 		if err != nil {
-			return err
+			return fmt.Errorf("encode message %s: %w", m.ID, err)
 		}
 		labels := m.Labels
 		if run.IsHandle(m.Text) {
@@ -194,14 +195,14 @@ func (c *Connectors) attempt(o *out, d run.Delivery) {
 func (c *Connectors) deliver(o *out, d run.Delivery) error {
 	m, err := c.cfg.Runs.Message(c.ctx, d.Message)
 	if err != nil {
-		return err
+		return fmt.Errorf("read message %s: %w", d.Message, err)
 	}
 	if run.IsHandle(m.Text) && manifest.Covered(o.labels, manifest.Join(m.Labels...)) {
 		text, err := c.cfg.Runs.Reveal(c.ctx, m.Text, run.Reader{Name: "connector " + o.info.Name, Labels: o.labels})
 		if err == nil {
 			m.Text = text
 		} else if !errors.Is(err, fault.NotFound) { // NotFound: the value has expired, so deliver the handle
-			return err
+			return fmt.Errorf("reveal the text of message %s: %w", m.ID, err)
 		}
 	}
 	return o.deliver(c.ctx, d, m)

@@ -94,7 +94,10 @@ func field(doc any, path []string) (string, error) {
 		return s, nil
 	}
 	text, err := json.Marshal(doc)
-	return string(text), err
+	if err != nil {
+		return "", fmt.Errorf("encode the field: %w", err)
+	}
+	return string(text), nil
 }
 
 // decode parses one JSON value and keeps numbers in their original form.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"strconv"
 	"strings"
@@ -57,7 +58,7 @@ type jailConversation struct {
 func (conv *jailConversation) callTool(ctx context.Context, at int64, tool string, input, output any) error {
 	text, err := json.Marshal(input)
 	if err != nil {
-		return err
+		return fmt.Errorf("encode the input of %s: %w", tool, err)
 	}
 	var used ToolOutcome
 	err = conv.whenActive(ctx, func() (err error) {
@@ -121,7 +122,7 @@ func (tc *toolCalls) readLines(ctx context.Context, inv *invocation) (any, error
 	}
 	text, err := io.ReadAll(io.LimitReader(r, maxEdited))
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read %s: %w", p, err)
 	}
 	text = selectLines(text, in.Line, in.Limit)
 	if len(text) > maxLines {
@@ -209,7 +210,7 @@ func (tc *toolCalls) openTerminal(ctx context.Context, inv *invocation) (any, er
 	}
 	_, _, err = tc.cfg.Jails.Exec(ctx, inv.caller.Jail, jail.ExecRequest{ID: x, Argv: in.Argv, Cwd: in.Cwd, Env: env}, nil)
 	if err != nil && !errors.Is(err, fault.Conflict) {
-		return nil, err
+		return nil, fmt.Errorf("start the command of the terminal: %w", err)
 	}
 	return struct {
 		Terminal id.Exec `json:"terminal"`
@@ -226,7 +227,7 @@ func (conv *jailConversation) findTerminal(ctx context.Context, name string) (id
 	for f := (run.StepFilter{Run: conv.run.ID, Limit: 1000}); !known; {
 		steps, err := conv.supervisor.cfg.Runs.Steps(ctx, f)
 		if err != nil {
-			return "", 0, err
+			return "", 0, fmt.Errorf("find terminal %s: %w", name, err)
 		}
 		for _, s := range steps {
 			f.After = s.N
@@ -273,7 +274,7 @@ func (conv *jailConversation) TerminalOutput(ctx context.Context, name string) (
 		return nil
 	})
 	if err != nil {
-		return acp.Output{}, err
+		return acp.Output{}, fmt.Errorf("read the output of terminal %s: %w", name, err)
 	}
 	out := acp.Output{Truncated: status.Next > int64(min(len(text), limit))}
 	out.Text = strings.ToValidUTF8(safetext.Suffix(string(text), limit), "\uFFFD")
@@ -293,7 +294,10 @@ func (conv *jailConversation) WaitTerminal(ctx context.Context, name string) (ac
 		return acp.Exit{}, err
 	}
 	status, err := conv.supervisor.follow(ctx, conv.jail, x, func(protocol.Chunk) error { return nil })
-	return exitOf(status), err
+	if err != nil {
+		return acp.Exit{}, fmt.Errorf("wait for terminal %s: %w", name, err)
+	}
+	return exitOf(status), nil
 }
 
 // KillTerminal implements acp.Terminals.

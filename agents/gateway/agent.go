@@ -79,7 +79,7 @@ func (a Agent) withDefaults(b Agent) Agent {
 
 // check returns an error if an agent does not exist or cannot run on this host.
 func (co *core) check(a Agent) error {
-	const op = "gateway.Start"
+	const op = "gateway.check"
 	p, err := agent.Find(a.Preset)
 	if err != nil {
 		return err

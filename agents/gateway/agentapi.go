@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 
 	"glasshouse/agents/autonomy"
@@ -48,7 +49,7 @@ func (ap *agentAPI) Task(ctx context.Context, c Caller) (Task, error) {
 	}
 	t.Goal, err = ap.cfg.Runs.Text(ctx, r.Session, r.Goal)
 	if err != nil {
-		return t, err
+		return t, fmt.Errorf("read the goal of run %s: %w", r.ID, err)
 	}
 	var skills []string
 	for _, name := range t.Agent.Skills {
@@ -63,7 +64,7 @@ func (ap *agentAPI) Task(ctx context.Context, c Caller) (Task, error) {
 	if cid != "" {
 		t.Checkpoint, err = ap.cfg.Runs.Checkpoint(ctx, cid)
 		if err != nil {
-			return t, err
+			return t, fmt.Errorf("load checkpoint %s of run %s: %w", cid, r.ID, err)
 		}
 		if len(t.Checkpoint.State) == 0 {
 			t.Checkpoint = run.Checkpoint{} // a checkpoint of the jail only: the agent has saved no state yet
@@ -83,7 +84,7 @@ func (ap *agentAPI) SaveState(ctx context.Context, c Caller, reason string, stat
 	if ap.cfg.Memory != nil {
 		q.Memory, err = ap.cfg.Memory.Capture(ctx, r.ID)
 		if err != nil {
-			return run.Checkpoint{}, err
+			return run.Checkpoint{}, fmt.Errorf("capture the memory of run %s: %w", r.ID, err)
 		}
 	}
 	return ap.cfg.Runs.TakeCheckpoint(ctx, r.ID, q)
@@ -141,7 +142,7 @@ func (ap *agentAPI) Fail(ctx context.Context, c Caller, why string) (run.Run, er
 func (ap *agentAPI) Siblings(ctx context.Context, c Caller) ([]autonomy.Member, error) {
 	all, err := ap.siblings.Members(ctx, c.Group)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("list the sessions of group %s: %w", c.Group, err)
 	}
 	var others []autonomy.Member
 	for _, m := range all {

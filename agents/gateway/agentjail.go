@@ -50,7 +50,7 @@ func (sv *supervisor) ensureJail(ctx context.Context, r run.Run, a Agent) (jail.
 			return sv.ensureRunning(ctx, j)
 		}
 		if !errors.Is(err, fault.NotFound) {
-			return jail.Jail{}, err
+			return jail.Jail{}, fmt.Errorf("get the jail of run %s: %w", r.ID, err)
 		}
 		if s, serr := sv.cfg.Runs.Session(ctx, r.Session); serr == nil && s.Jail == r.Jail {
 			return jail.Jail{}, fmt.Errorf("get the jail of the session: %w", err)
@@ -60,13 +60,13 @@ func (sv *supervisor) ensureJail(ctx context.Context, r run.Run, a Agent) (jail.
 	// jail with the run.
 	created, err := sv.cfg.Jails.List(ctx, jail.ListOptions{Label: map[string]string{LabelRun: string(r.ID)}})
 	if err != nil {
-		return jail.Jail{}, err
+		return jail.Jail{}, fmt.Errorf("list the jails of run %s: %w", r.ID, err)
 	}
 	var j jail.Jail
 	if len(created) > 0 {
 		j, err = sv.ensureRunning(ctx, created[len(created)-1])
 		if err != nil {
-			return jail.Jail{}, err
+			return jail.Jail{}, fmt.Errorf("start the jail of run %s: %w", r.ID, err)
 		}
 	} else {
 		spec, err := sv.jailSpec(ctx, r, a)
@@ -78,8 +78,10 @@ func (sv *supervisor) ensureJail(ctx context.Context, r run.Run, a Agent) (jail.
 			return jail.Jail{}, fmt.Errorf("create a jail for the agent: %w", err)
 		}
 	}
-	_, err = sv.cfg.Runs.Update(ctx, r.ID, func(d *run.Details) { d.Jail = j.ID })
-	return j, err
+	if _, err := sv.cfg.Runs.Update(ctx, r.ID, func(d *run.Details) { d.Jail = j.ID }); err != nil {
+		return j, fmt.Errorf("store jail %s with run %s: %w", j.ID, r.ID, err)
+	}
+	return j, nil
 }
 
 // createJail creates the jail of a run. Its name is that of the preset or of the configuration,
@@ -157,7 +159,7 @@ func (sv *supervisor) policySpec(a Agent) (json.RawMessage, error) {
 	}
 	rules, err := sv.defaultRules(a)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("build the default policy: %w", err)
 	}
 	return json.Marshal(govern.Spec{Policy: &govern.Policy{
 		Files: []govern.File{{Name: "opencode.json", Text: rules}}, Match: policy.Last, Level: levelOf(a), Home: home,
@@ -240,7 +242,7 @@ func (sv *supervisor) addLayer(ctx context.Context, s *jail.Spec, r run.Run, a A
 func (sv *supervisor) locate(ctx context.Context, j id.Jail, l agent.Launch) (agent.Launch, error) {
 	f, err := sv.cfg.Jails.Files(ctx, j)
 	if err != nil {
-		return l, err
+		return l, fmt.Errorf("open the jail's files: %w", err)
 	}
 	defer f.Close()
 	var statErr error
@@ -281,17 +283,17 @@ func isProgram(ctx context.Context, f jail.Files, name string) (bool, error) {
 func (sv *supervisor) prepareJail(ctx context.Context, j id.Jail, l agent.Launch) error {
 	f, err := sv.cfg.Jails.Files(ctx, j)
 	if err != nil {
-		return err
+		return fmt.Errorf("open the jail's files: %w", err)
 	}
 	defer f.Close()
 	for _, dir := range []string{l.Cwd, home} {
 		if err := f.Mkdir(ctx, dir, 0o755, true); err != nil {
-			return err
+			return fmt.Errorf("create the directory %s: %w", dir, err)
 		}
 	}
 	for _, file := range l.Files {
 		if _, err := f.Write(ctx, file.Path, bytes.NewReader(file.Data), protocol.WriteOptions{Mode: file.Mode, Parents: true}); err != nil {
-			return err
+			return fmt.Errorf("write %s: %w", file.Path, err)
 		}
 	}
 	if len(l.Prepare) == 0 {
@@ -299,13 +301,16 @@ func (sv *supervisor) prepareJail(ctx context.Context, j id.Jail, l agent.Launch
 	}
 	_, st, err := sv.cfg.Jails.Exec(ctx, j, jail.ExecRequest{Argv: l.Prepare, Env: envMap(l.Env), Cwd: l.Cwd, Timeout: defaultCommandTimeout}, nil)
 	if err != nil {
-		return err
+		return fmt.Errorf("run the preparation command %s: %w", l.Prepare[0], err)
 	}
 	out, err := sv.outputOf(ctx, j, st.ID)
-	if err == nil && out.ExitCode != 0 {
-		err = fault.Newf(fault.Unavailable, "gateway.prepareJail", string(j), "%s ended with exit code %d: %s", l.Prepare[0], out.ExitCode, out.Stderr)
+	if err != nil {
+		return fmt.Errorf("wait for the preparation command %s: %w", l.Prepare[0], err)
 	}
-	return err
+	if out.ExitCode != 0 {
+		return fault.Newf(fault.Unavailable, "gateway.prepareJail", string(j), "%s ended with exit code %d: %s", l.Prepare[0], out.ExitCode, out.Stderr)
+	}
+	return nil
 }
 
 // envMap converts NAME=VALUE strings to a map.

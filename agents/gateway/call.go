@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -355,7 +356,10 @@ func (tc *toolCalls) runTool(ctx context.Context, r run.Run, c Caller, tool *bui
 		return toolResult{}, err
 	}
 	text, err := json.Marshal(v)
-	return toolResult{text: text}, err
+	if err != nil {
+		return toolResult{}, fmt.Errorf("encode the output of %s: %w", tool.Name, err)
+	}
+	return toolResult{text: text}, nil
 }
 
 // callCapability calls a capability for an agent. If a daemon was killed during an earlier
@@ -437,7 +441,7 @@ func (tc *toolCalls) dataClass(ctx context.Context, rid id.Run) (manifest.Label,
 	for f := (run.StepFilter{Run: rid, After: t.upTo, Limit: 1000}); ; {
 		steps, err := tc.cfg.Runs.Steps(ctx, f)
 		if err != nil {
-			return "", err
+			return "", fmt.Errorf("classify the data of run %s: %w", rid, err)
 		}
 		for _, s := range steps {
 			f.After = s.N

@@ -52,7 +52,7 @@ func (cp *checkpoints) checkpoint(ctx context.Context, rid id.Run, reason, by st
 	if cp.cfg.Memory != nil {
 		q.Memory, err = cp.cfg.Memory.Capture(ctx, rid)
 		if err != nil {
-			return run.Checkpoint{}, err
+			return run.Checkpoint{}, fmt.Errorf("capture the memory of run %s: %w", rid, err)
 		}
 	}
 	why := snapshot.Requested
@@ -159,7 +159,7 @@ func (cp *checkpoints) rewind(ctx context.Context, rid id.Run, q run.ResumeReque
 		}
 	})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("store the rewind target of run %s: %w", rid, err)
 	}
 	if c.Snapshot != "" && r.Jail != "" {
 		if _, err := cp.cfg.Snapshots.Rewind(ctx, r.Jail, c.Snapshot, jail.RewindOptions{}); err != nil {
@@ -169,7 +169,7 @@ func (cp *checkpoints) rewind(ctx context.Context, rid id.Run, q run.ResumeReque
 	}
 	if cp.cfg.Memory != nil && len(c.Memory) > 0 {
 		if err := cp.cfg.Memory.Restore(ctx, rid, c.Memory); err != nil {
-			return nil, err
+			return nil, fmt.Errorf("restore the memory of run %s: %w", rid, err)
 		}
 	}
 	q.Update = func(d *run.Details) {
@@ -248,7 +248,7 @@ func (cp *checkpoints) branch(ctx context.Context, rid id.Run, q run.ResumeReque
 	if q.Checkpoint == "" && !r.State.Ended() { // from the current state
 		c, err := cp.checkpoint(ctx, rid, "branch point", q.By, nil)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("take the checkpoint to branch from: %w", err)
 		}
 		q.Checkpoint = c.ID
 	}
@@ -303,7 +303,7 @@ func (cp *checkpoints) branchOne(ctx context.Context, of run.Run, c run.Checkpoi
 	if c.Snapshot != "" {
 		children, err := cp.cfg.Snapshots.Branch(ctx, c.Snapshot, 1, snapshot.Overrides{Labels: map[string]string{LabelSession: of.Session, LabelRun: string(q.As)}})
 		if err != nil {
-			return run.Run{}, err
+			return run.Run{}, fmt.Errorf("branch the jail: %w", err)
 		}
 		if children[0].Err != nil {
 			return run.Run{}, children[0].Err
@@ -312,7 +312,7 @@ func (cp *checkpoints) branchOne(ctx context.Context, of run.Run, c run.Checkpoi
 	}
 	if cp.cfg.Memory != nil && len(c.Memory) > 0 {
 		if err := cp.cfg.Memory.Restore(ctx, q.As, c.Memory); err != nil {
-			return run.Run{}, cp.removeBranch(ctx, q.As, j, err)
+			return run.Run{}, cp.removeBranch(ctx, q.As, j, fmt.Errorf("restore the memory of branch %s: %w", q.As, err))
 		}
 	}
 	q.Update = func(d *run.Details) {

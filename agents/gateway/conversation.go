@@ -58,10 +58,13 @@ func (conv *conversation) SavePosition(ctx context.Context, p acp.Position) erro
 	text, err := json.Marshal(conv.saved)
 	conv.mu.Unlock()
 	if err != nil {
-		return err
+		return fmt.Errorf("encode the conversation state: %w", err)
 	}
 	_, err = conv.supervisor.cfg.Runs.Update(ctx, conv.run.ID, func(d *run.Details) { d.Conversation = text })
-	return err
+	if err != nil {
+		return fmt.Errorf("store the conversation state of run %s: %w", conv.run.ID, err)
+	}
+	return nil
 }
 
 // key returns the key of the step at a position of the agent's output.
@@ -125,7 +128,7 @@ func (conv *conversation) Decide(ctx context.Context, c acp.ToolCall) (acp.Verdi
 	}
 	input, err := json.Marshal(questions)
 	if err != nil {
-		return acp.Verdict{}, err
+		return acp.Verdict{}, fmt.Errorf("encode the policy questions: %w", err)
 	}
 	step, err := conv.begin(ctx, run.StepRequest{Key: key, Kind: run.Decision, Name: questions[0].Action, Input: input, Worst: budget.Amounts{}})
 	if err != nil {
@@ -133,8 +136,10 @@ func (conv *conversation) Decide(ctx context.Context, c acp.ToolCall) (acp.Verdi
 	}
 	var dec decision
 	if step.State != run.Begun {
-		err := json.Unmarshal(step.Output, &dec)
-		return acp.Verdict(dec), err
+		if err := json.Unmarshal(step.Output, &dec); err != nil {
+			return acp.Verdict{}, fmt.Errorf("decode the recorded decision of step %s: %w", key, err)
+		}
+		return acp.Verdict(dec), nil
 	}
 	dec, err = conv.evaluate(ctx, questions)
 	if err == nil {
@@ -149,10 +154,13 @@ func (conv *conversation) Decide(ctx context.Context, c acp.ToolCall) (acp.Verdi
 	}
 	output, err := json.Marshal(dec)
 	if err != nil {
-		return acp.Verdict{}, err
+		return acp.Verdict{}, fmt.Errorf("encode the decision of step %s: %w", key, err)
 	}
 	_, err = conv.supervisor.cfg.Runs.End(ctx, conv.run.ID, key, run.Outcome{State: state, Output: output, Used: budget.Amounts{}})
-	return acp.Verdict(dec), err
+	if err != nil {
+		return acp.Verdict{}, fmt.Errorf("record the decision in step %s: %w", key, err)
+	}
+	return acp.Verdict(dec), nil
 }
 
 // evaluate evaluates all questions about a call. All must be allowed.
@@ -244,8 +252,10 @@ func (conv *conversation) post(ctx context.Context, u acp.Update) error {
 	if err != nil {
 		return err
 	}
-	_, err = conv.supervisor.api.Post(ctx, conv.caller, text, key)
-	return err
+	if _, err := conv.supervisor.api.Post(ctx, conv.caller, text, key); err != nil {
+		return fmt.Errorf("post the agent's message: %w", err)
+	}
+	return nil
 }
 
 // maxNote limits, in bytes, the stored part of a thought, a plan or the output of a tool.
@@ -259,7 +269,7 @@ func (conv *conversation) recordNote(ctx context.Context, at int64, name string,
 	}
 	text, err := json.Marshal(what)
 	if err != nil {
-		return err
+		return fmt.Errorf("encode the agent's %s: %w", name, err)
 	}
 	s, err := conv.begin(ctx, run.StepRequest{Key: key, Kind: run.Messaging, Name: name, Worst: budget.Amounts{}})
 	if err != nil || s.State != run.Begun {
@@ -301,12 +311,12 @@ func (conv *conversation) recordTool(ctx context.Context, c acp.ToolCall, outcom
 	}
 	o.Output, err = json.Marshal(output)
 	if err != nil {
-		return err
+		return fmt.Errorf("encode the output of step %s: %w", key, err)
 	}
 	ended := s
 	ended.State, ended.Output, ended.Ended = o.State, o.Output, time.Now()
 	if err := conv.supervisor.calls.checkForLoop(ctx, conv.run, conv.caller, ended); err != nil && fault.KindOf(err) != fault.Denied {
-		return err
+		return fmt.Errorf("detect loops of the agent: %w", err)
 	}
 	_, err = conv.supervisor.cfg.Runs.End(ctx, conv.run.ID, key, o)
 	return err
@@ -371,8 +381,10 @@ func (conv *conversation) Next(ctx context.Context, turn acp.Turn) (string, erro
 		return "", err
 	}
 	if why := stopReasons[turn.Stop]; why != "" {
-		_, err := conv.supervisor.cfg.Runs.Move(ctx, conv.run.ID, run.Move{To: run.Failed, By: "agent", Error: why, Reason: why})
-		return "", err
+		if _, err := conv.supervisor.cfg.Runs.Move(ctx, conv.run.ID, run.Move{To: run.Failed, By: "agent", Error: why, Reason: why}); err != nil {
+			return "", fmt.Errorf("move run %s to failed: %w", conv.run.ID, err)
+		}
+		return "", nil
 	}
 	prompt, err := conv.nextMessages(ctx)
 	switch {
@@ -419,7 +431,7 @@ func (conv *conversation) nextMessages(ctx context.Context) (string, error) {
 	conv.mu.Unlock()
 	list, err := conv.supervisor.cfg.Runs.Inbox(expired, conv.run.Session, read, inboxBatch)
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("read the inbox of session %s: %w", conv.run.Session, err)
 	}
 	conv.mu.Lock()
 	defer conv.mu.Unlock()
@@ -464,19 +476,22 @@ func (conv *conversation) answerSibling(ctx context.Context, turn acp.Turn) erro
 	if errors.Is(err, fault.Conflict) || errors.Is(err, fault.NotFound) || errors.Is(err, fault.Unsupported) {
 		return nil
 	}
-	return err
+	if err != nil {
+		return fmt.Errorf("reply to request %s of a sibling: %w", q, err)
+	}
+	return nil
 }
 
 // endOpenSteps ends the unfinished steps of an agent process that has ended.
 func (conv *conversation) endOpenSteps(ctx context.Context, x id.Exec) error {
 	text, err := json.Marshal(toolOutput{Output: "the agent process ended before the call"})
 	if err != nil {
-		return err
+		return fmt.Errorf("encode the outcome of unfinished steps: %w", err)
 	}
 	for f := (run.StepFilter{Run: conv.run.ID, Limit: 1000}); ; {
 		steps, err := conv.supervisor.cfg.Runs.Steps(ctx, f)
 		if err != nil {
-			return err
+			return fmt.Errorf("list the steps of run %s: %w", conv.run.ID, err)
 		}
 		for _, s := range steps {
 			f.After = s.N
@@ -484,7 +499,7 @@ func (conv *conversation) endOpenSteps(ctx context.Context, x id.Exec) error {
 				continue
 			}
 			if _, err := conv.supervisor.cfg.Runs.End(ctx, conv.run.ID, s.Key, run.Outcome{State: run.StepFailed, Output: text}); err != nil {
-				return err
+				return fmt.Errorf("end step %s: %w", s.Key, err)
 			}
 		}
 		if len(steps) < f.Limit {

@@ -55,7 +55,7 @@ var errRunOver = errors.New("the run has stopped")
 func (sv *supervisor) converseInJail(ctx context.Context, sup *supervision, r run.Run, j jail.Jail, x id.Exec, l agent.Launch, ag Agent) error {
 	caller, err := sv.endpoints.callerIn(ctx, j.ID)
 	if err != nil {
-		return err
+		return fmt.Errorf("identify the agent in jail %s: %w", j.ID, err)
 	}
 	conv, o, err := sv.openConversation(ctx, sup, r, caller, x, l)
 	if err != nil {
@@ -97,7 +97,7 @@ func (sv *supervisor) openConversation(ctx context.Context, sup *supervision, r 
 	var err error
 	o.Prompt, err = sv.cfg.Runs.Text(ctx, r.Session, r.Goal)
 	if err != nil {
-		return nil, o, err
+		return nil, o, fmt.Errorf("read the goal of run %s: %w", r.ID, err)
 	}
 	if conv.saved.Exec == x {
 		o.From = &conv.saved.Position
@@ -106,7 +106,7 @@ func (sv *supervisor) openConversation(ctx context.Context, sup *supervision, r 
 	}
 	if conv.saved.Exec != "" {
 		if err := conv.endOpenSteps(ctx, conv.saved.Exec); err != nil {
-			return nil, o, err
+			return nil, o, fmt.Errorf("end the unfinished steps of process %s: %w", conv.saved.Exec, err)
 		}
 	}
 	// This is a new process. It may still be able to load the previous session.
@@ -178,7 +178,7 @@ func conversationError(err error, stderr string) error {
 func (sv *supervisor) converseOutside(ctx context.Context, sup *supervision, r run.Run, ag Agent, l agent.Launch, s spawn.Spawner, start spawn.Start) error {
 	caller, err := sv.callerOf(ctx, r.ID)
 	if err != nil {
-		return err
+		return fmt.Errorf("identify the agent of run %s: %w", r.ID, err)
 	}
 	theirIn, in := io.Pipe()
 	out, theirOut := io.Pipe()

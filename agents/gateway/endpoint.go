@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"net"
 	"slices"
@@ -186,7 +187,7 @@ func (ep *endpoints) waitForEndpoint(ctx context.Context, j id.Jail) error {
 	case <-e.ready:
 		return nil
 	case <-e.done:
-		return fault.Newf(fault.Conflict, "gateway.Start", string(j), "the jail has stopped")
+		return fault.Newf(fault.Conflict, "gateway.waitForEndpoint", string(j), "the jail has stopped")
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
@@ -253,7 +254,7 @@ func (ep *endpoints) callerIn(ctx context.Context, jid id.Jail) (Caller, error) 
 	c := Caller{Jail: jid, Session: j.Spec.Labels[LabelSession], Name: j.Spec.Labels[LabelName], Workspace: j.Spec.Project()}
 	s, err := ep.cfg.Runs.Session(ctx, c.Session)
 	if err != nil && !errors.Is(err, fault.NotFound) {
-		return Caller{}, err
+		return Caller{}, fmt.Errorf("read the session of jail %s: %w", jid, err)
 	}
 	c.Group, c.Level = s.Group, policy.Level(s.Level)
 	if c.Name == "" {
@@ -269,7 +270,7 @@ func (ep *endpoints) callerIn(ctx context.Context, jid id.Jail) (Caller, error) 
 	}
 	level, err := levelOfPolicy(j)
 	if err != nil {
-		return Caller{}, err
+		return Caller{}, fmt.Errorf("read the policy of jail %s: %w", jid, err)
 	}
 	// An operator may lower the level of a jail below that of its session or run.
 	if level != 0 && (c.Level == 0 || level < c.Level) {
@@ -295,7 +296,7 @@ func (co *core) callerOf(ctx context.Context, rid id.Run) (Caller, error) {
 	}
 	s, err := co.cfg.Runs.Session(ctx, r.Session)
 	if err != nil {
-		return Caller{}, err
+		return Caller{}, fmt.Errorf("read the session of run %s: %w", rid, err)
 	}
 	return co.withRunSettings(ctx, Caller{Jail: r.Jail, Session: r.Session, Run: rid, Name: s.Name, Group: s.Group, Level: policy.Level(s.Level)})
 }

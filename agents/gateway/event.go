@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"glasshouse/agents/run"
@@ -55,7 +56,7 @@ func (tc *toolCalls) eventTool(ctx context.Context, inv *invocation) (any, error
 	} else if r.Checkpoint != "" {
 		c, err := tc.cfg.Runs.Checkpoint(ctx, r.Checkpoint)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("load the checkpoint of run %s: %w", r.ID, err)
 		}
 		out.After = c.Inbox
 	}
@@ -91,5 +92,8 @@ func (tc *toolCalls) collectMessages(ctx context.Context, r run.Run, out *eventO
 			out.Messages = append(out.Messages, eventMessage{m.Seq, m.From, m.Text})
 		}
 	}
-	return err
+	if err != nil {
+		return fmt.Errorf("read the inbox of session %s: %w", r.Session, err)
+	}
+	return nil
 }

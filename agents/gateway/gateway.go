@@ -15,6 +15,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"log/slog"
@@ -222,7 +223,7 @@ func (g *Gateway) Open(ctx context.Context) error {
 	g.unsubscribe = []func(){g.cfg.Jails.Subscribe(g), g.cfg.Runs.Subscribe(g.handleRunEvent)}
 	all, err := g.cfg.Jails.List(ctx, jail.ListOptions{})
 	if err != nil {
-		return err
+		return fmt.Errorf("list the jails: %w", err)
 	}
 	for _, j := range all {
 		if j.State == jail.Running || j.State == jail.Paused {
@@ -336,7 +337,7 @@ func (co *core) Wake() {
 func (g *Gateway) scan() error {
 	due, err := g.cfg.Runs.Due(g.ctx, time.Now(), 100)
 	if err != nil {
-		return err
+		return fmt.Errorf("list the due runs: %w", err)
 	}
 	var errs []error // errors of single runs; they do not delay other runs
 	for _, r := range due {
@@ -346,7 +347,7 @@ func (g *Gateway) scan() error {
 		}
 		_, err := g.cfg.Runs.Move(g.ctx, r.ID, run.Move{To: run.Active, By: "schedule", Version: r.Version})
 		if err != nil && !errors.Is(err, fault.Conflict) {
-			errs = append(errs, err)
+			errs = append(errs, fmt.Errorf("start the due run %s: %w", r.ID, err))
 		}
 	}
 	room := maxSupervised - g.supervisions.count()

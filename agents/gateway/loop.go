@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 
@@ -80,7 +81,7 @@ func (tc *toolCalls) feedDetector(ctx context.Context, l *loopDetector, r run.Ru
 	for { // includes model steps, which do not pass through checkForLoop
 		list, err := tc.cfg.Runs.Steps(ctx, run.StepFilter{Run: r.ID, After: l.lastStep, Limit: 1000})
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("read the recent steps of run %s: %w", r.ID, err)
 		}
 		for _, earlier := range list {
 			if earlier.State == run.Begun || earlier.Kind == run.Decision {

@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"glasshouse/agents/run"
@@ -105,7 +106,7 @@ func (sv *supervisor) readings(ctx context.Context, r run.Run) ([]run.Reading, e
 	}
 	used, err := sv.cfg.Jails.Usage(ctx, r.Jail)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read the resource use of jail %s: %w", r.Jail, err)
 	}
 	proxied, kernel := sv.cfg.Policy.ProxyBytes(r.Jail)
 	all := []run.Reading{

@@ -79,7 +79,7 @@ type modelRequest struct {
 func (a modelJournal) Begin(ctx context.Context, key, digest string) (*llm.Recorded, error) {
 	input, err := json.Marshal(modelRequest{digest})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("encode the model request of step %s: %w", key, err)
 	}
 	key, err = a.calls.journalKey(ctx, a.run, key)
 	if err != nil {
@@ -102,7 +102,7 @@ func (a modelJournal) Begin(ctx context.Context, key, digest string) (*llm.Recor
 func (a modelJournal) End(ctx context.Context, key, _ string, r llm.Recorded) error {
 	text, err := json.Marshal(r)
 	if err != nil {
-		return err
+		return fmt.Errorf("encode the model response of step %s: %w", key, err)
 	}
 	ctx = context.WithoutCancel(ctx)
 	key, err = a.calls.journalKey(ctx, a.run, key)
@@ -134,11 +134,11 @@ func (tc *toolCalls) RecordModelCall(ctx context.Context, c llm.Call) error {
 	}
 	input, err := json.Marshal(map[string]any{"model": c.Model, "served": c.Served, "provider": c.Provider, "sha256": c.RequestDigest.String()})
 	if err != nil {
-		return err
+		return fmt.Errorf("encode the request of model call %s: %w", c.ID, err)
 	}
 	output, err := json.Marshal(callSummary{c.Outcome, c.Status, c.Problem, c.Usage, c.Cost, c.Priced})
 	if err != nil {
-		return err
+		return fmt.Errorf("encode the outcome of model call %s: %w", c.ID, err)
 	}
 	ctx = context.WithoutCancel(ctx)
 	rid, key := id.Run(c.Caller.Run), "llm-"+string(c.ID)
@@ -147,14 +147,16 @@ func (tc *toolCalls) RecordModelCall(ctx context.Context, c llm.Call) error {
 		return nil // the run has stopped or stops now; the call is in the audit log
 	}
 	if err != nil {
-		return err
+		return fmt.Errorf("begin the step of model call %s: %w", c.ID, err)
 	}
 	o := run.Outcome{State: run.StepDone, Output: output}
 	if c.Outcome != llm.Answered {
 		o.State = run.StepFailed
 	}
-	_, err = tc.cfg.Runs.End(ctx, rid, key, o)
-	return err
+	if _, err := tc.cfg.Runs.End(ctx, rid, key, o); err != nil {
+		return fmt.Errorf("end the step of model call %s: %w", c.ID, err)
+	}
+	return nil
 }
 
 // journalKey returns the key under which the journal has a step. After a rewind the steps
@@ -181,7 +183,7 @@ func (tc *toolCalls) journalKey(ctx context.Context, r run.Run, key string) (str
 			continue
 		}
 		if err != nil {
-			return "", err
+			return "", fmt.Errorf("look up step %s: %w", versionKey(n), err)
 		}
 		if n == last || s.N <= valid {
 			return versionKey(n), nil

@@ -35,7 +35,7 @@ func (sv *supervisor) runOutside(ctx context.Context, sup *supervision, r run.Ru
 		return err
 	}
 	if err := sv.cfg.Policy.GovernRun(ctx, r.ID, rules, workspace); err != nil {
-		return err
+		return fmt.Errorf("apply the policy to run %s: %w", r.ID, err)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -134,7 +134,7 @@ func (sv *supervisor) waitOutside(ctx context.Context, sup *supervision, r run.R
 		case <-proc.Done():
 			exit, err := proc.Wait()
 			if err != nil {
-				return err
+				return fmt.Errorf("wait for the agent: %w", err)
 			}
 			if exit.Limit != "" {
 				return errEnded{"the agent reached its limit of " + exit.Limit}
@@ -174,15 +174,15 @@ func (sv *supervisor) terminateProcess(ctx context.Context, proc *spawn.Process)
 // called. It calls shut when the endpoint is closed.
 func (sv *supervisor) listenUnix(ctx context.Context, r id.Run, token string, shut func()) (path string, stop func(), err error) {
 	if err := os.MkdirAll(sv.cfg.Dir, 0o711); err != nil {
-		return "", nil, err
+		return "", nil, fmt.Errorf("create the directory of the agents' sockets: %w", err)
 	}
 	path = filepath.Join(sv.cfg.Dir, string(r)+".sock")
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return "", nil, err
+		return "", nil, fmt.Errorf("remove the previous socket of run %s: %w", r, err)
 	}
 	l, err := net.Listen("unix", path)
 	if err != nil {
-		return "", nil, err
+		return "", nil, fmt.Errorf("listen for the agent of run %s: %w", r, err)
 	}
 	if err := os.Chmod(path, 0o666); err != nil {
 		return "", nil, errors.Join(err, l.Close())

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"strings"
@@ -75,7 +76,7 @@ func (tc *toolCalls) diff(ctx context.Context, inv *invocation, name string, nex
 	text, err := udiff.ToUnified(from, safetext.FileName("b"+p), before, udiff.Lines(before, after), udiff.DefaultContextLines)
 	switch {
 	case err != nil:
-		return "", err
+		return "", fmt.Errorf("compare the texts of %s: %w", p, err)
 	case len(text) > maxPreview:
 		return "", errors.New("the diff is too large to show")
 	case text == "":
@@ -95,8 +96,10 @@ func readFile(ctx context.Context, f jail.Files, p string) (string, error) {
 		return "", errors.New("the file is too large to compare")
 	}
 	var b bytes.Buffer
-	_, err = io.Copy(&b, io.LimitReader(r, maxCompared))
-	return b.String(), err
+	if _, err := io.Copy(&b, io.LimitReader(r, maxCompared)); err != nil {
+		return "", fmt.Errorf("read %s: %w", p, err)
+	}
+	return b.String(), nil
 }
 
 func isText(s string) bool { return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -107,7 +108,7 @@ func (sb *siblings) ApproveResources(ctx context.Context, m autonomy.Member, hav
 	q := policy.Question{Subject: subject, Action: policy.ActionResources, Resource: changedLimits(have, want).String()}
 	about, err := json.Marshal(map[string]string{"has": have.String(), "wants": want.String(), "why": reason})
 	if err != nil {
-		return false, "", "", err
+		return false, "", "", fmt.Errorf("encode the context of the approval request: %w", err)
 	}
 	var v govern.Verdict
 	ask := func() (err error) {
@@ -194,7 +195,7 @@ func (sb *siblings) JailLimits(ctx context.Context, jid id.Jail, after int64) (J
 	}
 	grants, err := sb.services.Resources.Granted(ctx)
 	if err != nil {
-		return l, err
+		return l, fmt.Errorf("list the resource grants: %w", err)
 	}
 	for _, grant := range grants {
 		if grant.Jail == jid {
@@ -202,5 +203,8 @@ func (sb *siblings) JailLimits(ctx context.Context, jid id.Jail, after int64) (J
 		}
 	}
 	l.History, err = sb.services.Resources.History(ctx, autonomy.ChangeFilter{Jail: jid, After: after})
-	return l, err
+	if err != nil {
+		return l, fmt.Errorf("read the limit changes of jail %s: %w", jid, err)
+	}
+	return l, nil
 }

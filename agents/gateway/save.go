@@ -105,7 +105,7 @@ func (cp *checkpoints) eachCheckpoint(ctx context.Context, r id.Run, do func(run
 	for after := int64(0); ; {
 		list, err := cp.cfg.Runs.Checkpoints(ctx, r, after, 100)
 		if err != nil {
-			return err
+			return fmt.Errorf("list the checkpoints of run %s: %w", r, err)
 		}
 		for _, c := range list {
 			after = c.N
@@ -191,11 +191,11 @@ func (cp *checkpoints) pruneCheckpoints(ctx context.Context, r run.Run, keep int
 		}
 		if c.Snapshot != "" { // before the checkpoint: only the checkpoint refers to the snapshot
 			if err := cp.cfg.Snapshots.Delete(ctx, c.Snapshot); err != nil && !errors.Is(err, fault.NotFound) {
-				return err
+				return fmt.Errorf("delete snapshot %s of checkpoint %s: %w", c.Snapshot, c.ID, err)
 			}
 		}
 		if err := cp.cfg.Runs.DeleteCheckpoint(ctx, c); err != nil && !errors.Is(err, fault.Conflict) {
-			return err
+			return fmt.Errorf("delete checkpoint %s: %w", c.ID, err)
 		}
 	}
 	return nil

@@ -146,7 +146,7 @@ func (sb *siblings) sessionOf(ctx context.Context, c Caller, to string) (string,
 		if errors.Is(err, fault.NotFound) {
 			return to, nil // a jail of another daemon, or a name
 		}
-		return "", err
+		return "", fmt.Errorf("get jail %s: %w", to, err)
 	}
 	sid := j.Spec.Labels[LabelSession]
 	if sid == "" {
@@ -154,7 +154,7 @@ func (sb *siblings) sessionOf(ctx context.Context, c Caller, to string) (string,
 	}
 	s, err := sb.cfg.Runs.Session(ctx, sid)
 	if err != nil && !errors.Is(err, fault.NotFound) {
-		return "", err
+		return "", fmt.Errorf("read the session of jail %s: %w", to, err)
 	}
 	if s.Group == "" || s.Group != c.Group {
 		return to, nil // do not reveal jails outside of the caller's group
@@ -185,8 +185,11 @@ func (sb *siblings) Ready(ctx context.Context, to autonomy.Member) (*autonomy.Re
 func (sb *siblings) hasAgent(ctx context.Context, sid string) (bool, error) {
 	for _, states := range [][]run.State{{run.Active, run.Paused}, {run.Scheduled}} {
 		runs, err := sb.cfg.Runs.List(ctx, run.Filter{Session: sid, States: states, Limit: 1})
-		if err != nil || len(runs) > 0 {
-			return true, err
+		if err != nil {
+			return true, fmt.Errorf("look for unfinished runs of session %s: %w", sid, err)
+		}
+		if len(runs) > 0 {
+			return true, nil
 		}
 	}
 	s, err := sb.cfg.Runs.Session(ctx, sid)
@@ -202,7 +205,7 @@ func (sb *siblings) hasAgent(ctx context.Context, sid string) (bool, error) {
 		if err == nil {
 			jails = append(jails, j)
 		} else if !errors.Is(err, fault.NotFound) {
-			return true, err
+			return true, fmt.Errorf("get the jail of session %s: %w", sid, err)
 		}
 	}
 	return slices.ContainsFunc(jails, func(j jail.Jail) bool {
@@ -409,7 +412,7 @@ func (sb *siblings) Members(ctx context.Context, group string) ([]autonomy.Membe
 	for f := (run.SessionFilter{Group: group, Limit: 1000}); ; {
 		list, err := sb.cfg.Runs.Sessions(ctx, f)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("list the sessions of group %s: %w", group, err)
 		}
 		for _, s := range list {
 			f.After = s.ID
@@ -454,7 +457,7 @@ func (co *core) subjectOf(ctx context.Context, m autonomy.Member) (policy.Subjec
 	}
 	r, err := co.cfg.Runs.Get(ctx, m.Run)
 	if err != nil {
-		return s, err
+		return s, fmt.Errorf("read the run of the agent: %w", err)
 	}
 	a, err := co.agentOf(r.Agent)
 	s.Agent = a.PolicyAgent
@@ -471,7 +474,7 @@ func (sb *siblings) EvaluateRequest(ctx context.Context, from, to autonomy.Membe
 	q := policy.Question{Subject: subject, Action: policy.ActionCoordinate, Resource: memberName(to)}
 	about, err := json.Marshal(map[string]string{"action": action, "context": text})
 	if err != nil {
-		return false, "", err
+		return false, "", fmt.Errorf("encode the context of the request: %w", err)
 	}
 	ask := govern.Ask{Question: q, Context: about}
 	if from.Run == "" {
@@ -498,5 +501,8 @@ func (sb *siblings) Deliver(ctx context.Context, r autonomy.Request) error {
 	if errors.Is(err, fault.Invalid) || errors.Is(err, fault.TooLarge) {
 		return fault.New(fault.Unsupported, "gateway.Deliver", string(r.ID), err)
 	}
-	return err
+	if err != nil {
+		return fmt.Errorf("send request %s to session %s: %w", r.ID, r.To.Session, err)
+	}
+	return nil
 }

@@ -63,7 +63,7 @@ func (od *orders) validateOrder(ctx context.Context, o RunOrder) error {
 	if raw == nil {
 		s, err := od.cfg.Runs.Session(ctx, o.Session)
 		if err != nil && !errors.Is(err, fault.NotFound) {
-			return err
+			return fmt.Errorf("read session %s: %w", o.Session, err)
 		}
 		raw = s.Agent
 	}
@@ -85,7 +85,7 @@ func (od *orders) checkPolicyAgent(ctx context.Context, o RunOrder, a Agent) err
 	}
 	s, err := od.cfg.Runs.Session(ctx, o.Session)
 	if err != nil && !errors.Is(err, fault.NotFound) {
-		return err
+		return fmt.Errorf("read session %s: %w", o.Session, err)
 	}
 	var rules json.RawMessage
 	if in := cmp.Or(o.Jail, s.Jail); in != "" {
@@ -101,7 +101,7 @@ func (od *orders) checkPolicyAgent(ctx context.Context, o RunOrder, a Agent) err
 		}
 	}
 	if err := govern.CheckAgent(rules, a.PolicyAgent); err != nil {
-		return fault.Fieldf("gateway.Start", "agent.policy_agent", "%w", err)
+		return fault.Fieldf("gateway.checkPolicyAgent", "agent.policy_agent", "%w", err)
 	}
 	return nil
 }
@@ -133,7 +133,7 @@ func (od *orders) findOrCreateSchedule(ctx context.Context, o RunOrder) (schedul
 			list, err := od.services.Schedules.List(ctx, f)
 			if err != nil || len(list) == 0 {
 				if err != nil {
-					return schedule.Schedule{}, err
+					return schedule.Schedule{}, fmt.Errorf("look for the schedule of an earlier request: %w", err)
 				}
 				break
 			}
@@ -148,7 +148,7 @@ func (od *orders) findOrCreateSchedule(ctx context.Context, o RunOrder) (schedul
 	}
 	text, err := json.Marshal(scheduleTemplate{o.Goal, o.Agent, o.Limits, o.OnExceed, o.Until, o.Key})
 	if err != nil {
-		return schedule.Schedule{}, err
+		return schedule.Schedule{}, fmt.Errorf("encode the run of the schedule: %w", err)
 	}
 	spec := o.Timing
 	spec.Session, spec.Run = o.Session, text
@@ -166,7 +166,10 @@ func (od *orders) Fire(ctx context.Context, f schedule.Firing) error {
 		Schedule: string(f.Schedule.ID), By: "schedule", Key: f.Key,
 	})
 	od.Wake()
-	return err
+	if err != nil {
+		return fmt.Errorf("create a run of schedule %s: %w", f.Schedule.ID, err)
+	}
+	return nil
 }
 
 // Running reports whether a run that a schedule created has not ended. It implements
@@ -190,7 +193,7 @@ func (co *core) eachRun(ctx context.Context, f run.Filter, do func(r run.Run) bo
 	for {
 		list, err := co.cfg.Runs.List(ctx, f)
 		if err != nil {
-			return err
+			return fmt.Errorf("list runs: %w", err)
 		}
 		for _, r := range list {
 			f.After = r.ID
@@ -220,7 +223,7 @@ func (od *orders) updateNextRun(ctx context.Context, r run.Run) error {
 	case errors.Is(err, fault.NotFound):
 		_, err = od.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Cancelled, By: "schedule", Reason: "its schedule was deleted"})
 	case err != nil:
-		return err
+		return fmt.Errorf("read the schedule of run %s: %w", r.ID, err)
 	default:
 		next := time.Now().Add(time.Minute) // the schedule is paused: check again later
 		if h.Next != nil {
@@ -234,7 +237,10 @@ func (od *orders) updateNextRun(ctx context.Context, r run.Run) error {
 	if errors.Is(err, fault.Conflict) {
 		return nil // changed concurrently
 	}
-	return err
+	if err != nil {
+		return fmt.Errorf("update the due time of run %s: %w", r.ID, err)
+	}
+	return nil
 }
 
 // Cancel ends a run and its descendants. If the run represents a schedule, the schedule is
@@ -246,7 +252,7 @@ func (od *orders) Cancel(ctx context.Context, rid id.Run, by, reason string) (ru
 	}
 	if representsSchedule(r) && !r.State.Ended() {
 		if err := od.services.Schedules.Delete(ctx, id.Schedule(r.Schedule)); err != nil && !errors.Is(err, fault.NotFound) {
-			return r, err
+			return r, fmt.Errorf("delete schedule %s of the run: %w", r.Schedule, err)
 		}
 		return od.cancelUnscheduled(ctx, rid, by, reason)
 	}
@@ -315,7 +321,7 @@ func (od *orders) Pause(ctx context.Context, rid id.Run, by, reason string) (run
 	}
 	if waitsForSchedule(r) {
 		if _, err := od.services.Schedules.Pause(ctx, id.Schedule(r.Schedule)); err != nil {
-			return r, err
+			return r, fmt.Errorf("pause schedule %s of the run: %w", r.Schedule, err)
 		}
 	}
 	return od.cfg.Runs.Move(ctx, rid, run.Move{To: run.Paused, Why: run.ByOperator, By: by, Reason: reason})

@@ -365,7 +365,7 @@ func (sv *supervisor) launchConfig(r run.Run, a Agent, endpoint, dir string) (ag
 	}
 	goal, err := sv.cfg.Runs.Text(sv.ctx, r.Session, r.Goal)
 	if err != nil {
-		return p, agent.Launch{}, err
+		return p, agent.Launch{}, fmt.Errorf("read the goal of run %s: %w", r.ID, err)
 	}
 	var skills strings.Builder
 	for _, name := range a.Skills {
@@ -393,7 +393,7 @@ func (sv *supervisor) launch(ctx context.Context, r run.Run, a Agent, j jail.Jai
 		if _, err := sv.cfg.Jails.ExecStatus(ctx, j.ID, r.Exec); err == nil {
 			return r.Exec, l, nil
 		} else if !errors.Is(err, fault.NotFound) {
-			return "", l, err
+			return "", l, fmt.Errorf("look for the agent's process %s: %w", r.Exec, err)
 		}
 	}
 	l, err = sv.locate(ctx, j.ID, l)
@@ -401,14 +401,14 @@ func (sv *supervisor) launch(ctx context.Context, r run.Run, a Agent, j jail.Jai
 		return "", l, err
 	}
 	if err := sv.prepareJail(ctx, j.ID, l); err != nil {
-		return "", l, fmt.Errorf("write the files of the agent: %w", err)
+		return "", l, fmt.Errorf("prepare the jail of the agent: %w", err)
 	}
 	if err := sv.endpoints.waitForEndpoint(ctx, j.ID); err != nil {
 		return "", l, err
 	}
 	x := id.NewExec()
 	if _, err := sv.cfg.Runs.Update(ctx, r.ID, func(d *run.Details) { d.Exec = x }); err != nil {
-		return "", l, err
+		return "", l, fmt.Errorf("store the agent's process with run %s: %w", r.ID, err)
 	}
 	env := envMap(l.Env)
 	env["SANDBOX_ID"] = string(j.ID)
@@ -419,13 +419,13 @@ func (sv *supervisor) launch(ctx context.Context, r run.Run, a Agent, j jail.Jai
 	if l.Stdin != nil {
 		w, err := sv.cfg.Jails.Stdin(ctx, j.ID, x)
 		if err != nil {
-			return "", l, err
+			return "", l, fmt.Errorf("open the agent's standard input: %w", err)
 		}
 		if _, err := w.Write(l.Stdin); err != nil {
-			return "", l, errors.Join(err, w.Close())
+			return "", l, fmt.Errorf("write the agent's standard input: %w", errors.Join(err, w.Close()))
 		}
 		if err := w.Close(); err != nil {
-			return "", l, err
+			return "", l, fmt.Errorf("close the agent's standard input: %w", err)
 		}
 	}
 	return x, l, nil
@@ -461,7 +461,7 @@ func (sv *supervisor) waitInJail(ctx context.Context, sup *supervision, r run.Ru
 		case e := <-ended:
 			ended = nil
 			if e.err != nil {
-				return e.err
+				return fmt.Errorf("follow the agent's output: %w", e.err)
 			}
 			return sv.handleExit(ctx, r, ag, e.status.Code, e.status.Signal, &e.output)
 		case <-sup.moved:
@@ -524,7 +524,7 @@ func (sv *supervisor) handleExit(ctx context.Context, r run.Run, a Agent, code i
 		return err
 	}
 	if _, err := sv.cfg.Runs.Update(ctx, r.ID, func(d *run.Details) { d.Exec = "" }); err != nil {
-		return err
+		return fmt.Errorf("remove the agent's process from run %s: %w", r.ID, err)
 	}
 	exit := fmt.Sprintf("the agent ended with exit code %d", code)
 	if signal != "" {
@@ -539,8 +539,10 @@ func (sv *supervisor) handleExit(ctx context.Context, r run.Run, a Agent, code i
 			if end := output.lastOutput(); end != "" {
 				exit += ": " + end
 			}
-			_, err := sv.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Failed, By: "agent", Error: exit})
-			return err
+			if _, err := sv.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Failed, By: "agent", Error: exit}); err != nil {
+				return fmt.Errorf("move run %s to failed: %w", r.ID, err)
+			}
+			return nil
 		}
 		return sv.finish(ctx, r.ID, result)
 	}
@@ -550,8 +552,10 @@ func (sv *supervisor) handleExit(ctx context.Context, r run.Run, a Agent, code i
 	}
 	out, oerr := p.Outcome(bytes.NewReader(output.stdout))
 	if oerr == nil && out.Error != "" {
-		_, err := sv.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Failed, By: "agent", Error: out.Error})
-		return err
+		if _, err := sv.cfg.Runs.Move(ctx, r.ID, run.Move{To: run.Failed, By: "agent", Error: out.Error}); err != nil {
+			return fmt.Errorf("move run %s to failed: %w", r.ID, err)
+		}
+		return nil
 	}
 	if code != 0 || oerr != nil {
 		return errEnded{fmt.Sprintf("%s: %s", exit, errText(oerr, output.lastOutput()))}
@@ -580,7 +584,7 @@ func tail(b []byte) string {
 func (sv *supervisor) finish(ctx context.Context, rid id.Run, result string) error {
 	text, err := json.Marshal(result)
 	if err != nil {
-		return err
+		return fmt.Errorf("encode the result of run %s: %w", rid, err)
 	}
 	_, err = sv.cfg.Runs.Finish(ctx, rid, run.Finish{Result: text, By: "agent"})
 	if errors.Is(err, fault.Conflict) {

@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"glasshouse/agents/run"
@@ -68,7 +69,7 @@ func (sv *supervisor) isForeign(ctx context.Context, r run.Run) (foreign, wait b
 func (sv *supervisor) sweep(ctx context.Context) error {
 	all, err := sv.cfg.Jails.List(ctx, jail.ListOptions{})
 	if err != nil {
-		return err
+		return fmt.Errorf("list the jails: %w", err)
 	}
 	var errs []error
 	for _, j := range all {
@@ -86,7 +87,7 @@ func (sv *supervisor) sweepOne(ctx context.Context, j jail.Jail, rid id.Run) err
 		if errors.Is(err, fault.NotFound) { // it was created for a branch that was not created
 			return sv.deleteAbandoned(ctx, j)
 		}
-		return err
+		return fmt.Errorf("read run %s of jail %s: %w", rid, j.ID, err)
 	}
 	sup := sv.supervisions.of(rid)
 	switch {
@@ -105,7 +106,7 @@ func (sv *supervisor) sweepOne(ctx context.Context, j jail.Jail, rid id.Run) err
 func (co *core) stopJail(ctx context.Context, j jail.Jail) error {
 	if j.State == jail.Paused { // a frozen process cannot exit
 		if _, err := co.cfg.Jails.Resume(ctx, j.ID); err != nil && !errors.Is(err, fault.Conflict) {
-			return err
+			return fmt.Errorf("resume jail %s to stop it: %w", j.ID, err)
 		}
 	}
 	_, err := co.cfg.Jails.Stop(ctx, j.ID, jail.StopOptions{})

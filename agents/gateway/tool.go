@@ -204,7 +204,7 @@ func (co *core) outputOf(ctx context.Context, jid id.Jail, x id.Exec) (*commandO
 	}
 	status, err := co.follow(ctx, jid, x, each)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("follow the output of command %s: %w", x, err)
 	}
 	out := &commandOutput{ExitCode: status.Code, Signal: status.Signal, TimedOut: status.TimedOut}
 	out.Stdout, out.Truncated = stdout.text(status.Stdout)
@@ -306,7 +306,7 @@ func (tc *toolCalls) readFile(ctx context.Context, inv *invocation) (any, error)
 	defer r.Close()
 	text, err := io.ReadAll(io.LimitReader(r, limit))
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read %s: %w", p, err)
 	}
 	return struct {
 		Text string `json:"text"`
@@ -363,7 +363,7 @@ func (tc *toolCalls) editFile(ctx context.Context, inv *invocation) (any, error)
 	}
 	text, err := io.ReadAll(r)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read %s: %w", p, err)
 	}
 	next, err := replaceText(string(text), in, inv.retry)
 	if err != nil {

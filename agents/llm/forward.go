@@ -346,11 +346,11 @@ func (x *exchange) forwardComplete(ctx context.Context, w http.ResponseWriter, a
 	x.f.complete(&x.tally, body)
 	switch {
 	case len(body) > maxAnswer:
-		return x.broke(ctx, fault.Newf(fault.Unavailable, "llm.forward", "provider "+x.to.provider.Name, "the response has more than %d bytes", maxAnswer))
+		return x.broke(ctx, fault.Newf(fault.Unavailable, "llm.forwardComplete", "provider "+x.to.provider.Name, "the response has more than %d bytes", maxAnswer))
 	case err != nil && ctx.Err() != nil:
 		return x.unanswered(ctx, err)
 	case err != nil:
-		return x.broke(ctx, fault.Newf(fault.Unavailable, "llm.forward", "provider "+x.to.provider.Name, "the response is truncated"))
+		return x.broke(ctx, fault.Newf(fault.Unavailable, "llm.forwardComplete", "provider "+x.to.provider.Name, "the response is truncated"))
 	}
 	x.note(body)
 	if err := x.finish(ctx, Answered, ""); err != nil {

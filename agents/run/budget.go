@@ -56,12 +56,12 @@ func (rs *runs) Charge(ctx context.Context, rid id.Run, used budget.Amounts) (Ru
 		got = r
 		if reservation == nil {
 			if _, err := budget.New("used", nil, budget.State{Consumed: used}, nil); err != nil {
-				return err
+				return fmt.Errorf("charge run %s: %w", rid, err)
 			}
 			var err error
 			reservation, err = w.budget.Reserve(nil)
 			if err != nil {
-				return err
+				return fmt.Errorf("charge run %s: %w", rid, err)
 			}
 			reservation.Commit(used) // idempotent, because the change may be attempted several times
 		}

@@ -162,14 +162,14 @@ func (t *transaction) checkpoint(r *Run, q CheckpointRequest, snapshot id.Snapsh
 			err = t.quarantine.unsealCheckpoint(&last)
 		}
 		if err != nil {
-			return err
+			return fmt.Errorf("load checkpoint %s: %w", r.Checkpoint, err)
 		}
 		c.State, c.Inbox = last.State, max(c.Inbox, last.Inbox)
 	}
 	var err error
 	c.Pending, err = t.pending(r.ID)
 	if err != nil {
-		return err
+		return fmt.Errorf("list the pending steps of run %s: %w", r.ID, err)
 	}
 	c.Digest, err = c.sum()
 	if err != nil {

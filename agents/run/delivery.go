@@ -3,6 +3,7 @@ package run
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -101,7 +102,7 @@ func (ds *deliveries) Delivery(ctx context.Context, did string) (Delivery, error
 	mid, _, _ := strings.Cut(did, ".")
 	list, err := ds.store.Deliveries(ctx, id.Message(mid))
 	if err != nil {
-		return Delivery{}, err
+		return Delivery{}, fmt.Errorf("find delivery %s: %w", did, err)
 	}
 	for _, d := range list {
 		if d.ID == did {
@@ -148,7 +149,7 @@ func (ds *deliveries) updateDelivery(ctx context.Context, d Delivery, f func(d *
 	err := ds.local.change(ctx, d.Session, func(t *transaction) error {
 		list, err := t.store.Deliveries(ctx, d.Message)
 		if err != nil {
-			return err
+			return fmt.Errorf("find delivery %s: %w", d.ID, err)
 		}
 		i := slices.IndexFunc(list, func(now Delivery) bool { return now.ID == d.ID })
 		if i < 0 {

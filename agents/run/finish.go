@@ -33,7 +33,7 @@ func (rs *runs) Finish(ctx context.Context, rid id.Run, q Finish) (Run, error) {
 		if r.Until != nil && r.State == Active {
 			holds, missing, err := rs.evaluateUntil(ctx, r, q.Person)
 			if err != nil {
-				return err
+				return fmt.Errorf("evaluate the condition of run %s: %w", rid, err)
 			}
 			if !holds {
 				return &fault.Error{Op: "run.Finish", On: string(rid), Kind: fault.Conflict,

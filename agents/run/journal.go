@@ -425,8 +425,11 @@ func (qu *quarantine) unsealOutput(ctx context.Context, s Step) (Step, error) {
 		return Step{}, fmt.Errorf("read the output of step %s: %w", s.Key, err)
 	}
 	text, err := qu.decrypt(handle, kept.Text)
+	if err != nil {
+		return Step{}, fmt.Errorf("read the output of step %s: %w", s.Key, err)
+	}
 	s.Output = json.RawMessage(text)
-	return s, err
+	return s, nil
 }
 
 // Wait waits until a step has ended, and returns it. If no caller in this process executes the

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -110,7 +111,7 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 		claims: &claims{co, ls}, journal: &journal{co, qu, no, ls}, checkpoints: &checkpoints{co, qu, ls},
 	}
 	if err := m.store.Release(ctx, "", cfg.Holder); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("release the leases of an earlier process: %w", err)
 	}
 	for _, appendPending := range []func(context.Context) error{m.recoverOwnRecords, m.recoverAbandonedRecords} {
 		if err := appendPending(ctx); err != nil {

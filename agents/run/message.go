@@ -2,6 +2,7 @@ package run
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"glasshouse/capability/manifest"
@@ -164,7 +165,7 @@ func (t *transaction) hasMessage(r *Run, after int64) (bool, error) {
 	for {
 		list, err := t.store.Messages(t.ctx, t.local.id, In, after, page)
 		if err != nil {
-			return false, err
+			return false, fmt.Errorf("look for messages to run %s: %w", r.ID, err)
 		}
 		for _, msg := range list {
 			after = msg.Seq
@@ -228,7 +229,7 @@ func (ms *messages) Inbox(ctx context.Context, sid string, after int64, limit in
 	for i := range list {
 		list[i].Text, err = ms.quarantine.Text(context.WithoutCancel(ctx), sid, list[i].Text)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("reveal message %s: %w", list[i].ID, err)
 		}
 	}
 	return list, nil

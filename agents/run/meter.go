@@ -2,6 +2,7 @@ package run
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"time"
 
@@ -59,7 +60,7 @@ func (rs *runs) ChargeReadings(ctx context.Context, rid id.Run, readings []Readi
 		if !done { // once, because the change may be attempted several times
 			reservation, err := w.budget.Reserve(nil)
 			if err != nil {
-				return err
+				return fmt.Errorf("charge run %s: %w", rid, err)
 			}
 			used := w.since(readings)
 			if wall := r.activeTime(t.now).Milliseconds() - w.budget.Consumed()[budget.Wall]; wall > 0 {

@@ -277,7 +277,7 @@ func (r *Run) addWaited(from State, why Why, now time.Time) {
 func (rs *runs) RestartTime(ctx context.Context, rid id.Run) (Run, error) {
 	return rs.local.changeRun(ctx, rid, func(t *transaction, r *Run) error {
 		if r.State.Ended() || r.Started.IsZero() {
-			return fault.Newf(fault.Conflict, "run.Renew", string(rid), "run is %s", r.describeState())
+			return fault.Newf(fault.Conflict, "run.RestartTime", string(rid), "run is %s", r.describeState())
 		}
 		r.Waited, r.Since = t.now.Sub(r.Started), t.now
 		t.markChanged(r)
@@ -360,7 +360,7 @@ func (t *transaction) unfinished(f Filter) ([]*Run, error) {
 	for {
 		list, err := t.store.Runs(t.ctx, f)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("list the unfinished runs of session %s: %w", f.Session, err)
 		}
 		for _, r := range list {
 			f.After = r.ID

@@ -130,7 +130,7 @@ func (qu *quarantine) Text(ctx context.Context, sid, text string) (string, error
 	}
 	of, err := qu.store.Session(ctx, sid)
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("read the clearance of session %s: %w", sid, err)
 	}
 	who := Reader{Name: "session " + sid, Labels: of.Labels}
 	if s.Session != sid || !who.canRead(s) {
@@ -155,7 +155,7 @@ func (qu *quarantine) sealed(ctx context.Context, handle string) (Sealed, error)
 // encrypt encrypts a text together with name, so that decrypt accepts it under that name only.
 func (qu *quarantine) encrypt(name string, text []byte) (string, error) {
 	if qu.cfg.Key == nil {
-		return "", fault.Cannot("run.seal", "personal data cannot be stored without an encryption key", "configure the quarantine key, or redact the data first")
+		return "", fault.Cannot("run.encrypt", "personal data cannot be stored without an encryption key", "configure the quarantine key, or redact the data first")
 	}
 	var b bytes.Buffer
 	w, err := age.Encrypt(&b, qu.cfg.Key.Recipient())

@@ -100,7 +100,7 @@ func (ls *localSessions) flushRecord(ctx context.Context, r *Record) error {
 			Kind: r.Kind, Parent: parent, Session: r.Session, Run: string(r.Run), Jail: r.Jail, Agent: r.By, Body: r.Body,
 		})
 		if err != nil {
-			return err
+			return fmt.Errorf("append entry %s: %w", r.Kind, err)
 		}
 		r.entry = e.Seq
 	}
@@ -108,7 +108,10 @@ func (ls *localSessions) flushRecord(ctx context.Context, r *Record) error {
 	if r.Holder != ls.cfg.Holder { // readers look for the entry in the chain of r.Holder
 		entry = 0
 	}
-	return ls.store.MarkRecorded(ctx, *r, entry)
+	if err := ls.store.MarkRecorded(ctx, *r, entry); err != nil {
+		return fmt.Errorf("mark entry %s as appended: %w", r.Kind, err)
+	}
+	return nil
 }
 
 // recoverOwnRecords appends the records that an earlier process with the same Holder left
@@ -203,8 +206,11 @@ func (ls *localSessions) findEntry(ctx context.Context, r Record) (int64, error)
 	q := chain.Query{Session: r.Session, Run: string(r.Run), Kinds: []chain.Kind{r.Kind}, From: r.At.Add(-time.Minute)}
 	for {
 		list, err := ls.cfg.Chain.Entries(ctx, q)
-		if err != nil || len(list) == 0 {
-			return 0, err
+		if err != nil {
+			return 0, fmt.Errorf("look for entry %s in the audit log: %w", r.Kind, err)
+		}
+		if len(list) == 0 {
+			return 0, nil
 		}
 		for _, e := range list {
 			var body struct{ Record string }

@@ -3,6 +3,7 @@ package schedule
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"glasshouse/fault"
@@ -12,7 +13,7 @@ import (
 // Open starts to fire due schedules. Cancellation of ctx does not stop the Manager; Close does.
 func (m *Manager) Open(ctx context.Context) error {
 	if _, err := m.cfg.Store.Wake(ctx); err != nil {
-		return err
+		return fmt.Errorf("find the next due schedule: %w", err)
 	}
 	// The loop outlives the context of Open. Close cancels it.
 	ctx, m.cancel = context.WithCancel(context.WithoutCancel(ctx))
@@ -93,7 +94,7 @@ func (m *Manager) claim(ctx context.Context, free int) (time.Duration, error) {
 	// A read is cheaper than an empty claim, which on SQLite waits for the write lock.
 	due, err := m.cfg.Store.Wake(ctx)
 	if err != nil {
-		return 0, err
+		return 0, fmt.Errorf("find the next due schedule: %w", err)
 	}
 	if due.IsZero() {
 		return pollInterval, nil
@@ -103,7 +104,7 @@ func (m *Manager) claim(ctx context.Context, free int) (time.Duration, error) {
 	}
 	claimed, err = m.cfg.Store.Claim(ctx, now, now.Add(m.cfg.Lease), string(id.NewToken()), free)
 	if err != nil {
-		return 0, err
+		return 0, fmt.Errorf("claim the due schedules: %w", err)
 	}
 	for _, s := range claimed {
 		m.wg.Go(func() {
@@ -148,7 +149,7 @@ func (m *Manager) advance(ctx context.Context, s Schedule) error {
 			var err error
 			busy, err = m.cfg.Running(ctx, s.ID)
 			if err != nil {
-				return err
+				return fmt.Errorf("look for unfinished runs of the schedule: %w", err)
 			}
 		}
 		var err error

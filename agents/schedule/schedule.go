@@ -20,7 +20,7 @@ import (
 	"glasshouse/id"
 )
 
-const op = "schedule"
+const opCheck = "schedule.check"
 
 // Missed is the policy for missed due times: those that passed while no daemon was running or
 // because the clock was set forward.
@@ -143,29 +143,29 @@ func (s Spec) Times(from time.Time, n int) ([]time.Time, error) {
 func (s *Schedule) check(now time.Time) error {
 	switch {
 	case len(s.Name) > maxName || !validText(s.Name):
-		return fault.Fieldf(op, "name", "the name is longer than %d bytes, or not valid text", maxName)
+		return fault.Fieldf(opCheck, "name", "the name is longer than %d bytes, or not valid text", maxName)
 	case len(s.Session) > maxSession || !validText(s.Session):
-		return fault.Fieldf(op, "session", "%.40q is not a session id", s.Session)
+		return fault.Fieldf(opCheck, "session", "%.40q is not a session id", s.Session)
 	case len(s.Run) > maxMake:
-		return fault.Newf(fault.TooLarge, op, "", "make has %d bytes; the maximum is %d", len(s.Run), maxMake)
+		return fault.Newf(fault.TooLarge, opCheck, "", "make has %d bytes; the maximum is %d", len(s.Run), maxMake)
 	case len(s.Run) > 0 && !json.Valid(s.Run):
-		return fault.Fieldf(op, "make", "the value is not JSON")
+		return fault.Fieldf(opCheck, "make", "the value is not JSON")
 	case s.Jitter < 0 || s.Jitter > maxJitter:
-		return fault.Fieldf(op, "jitter", "%v is not between 0 and %v", s.Jitter, maxJitter)
+		return fault.Fieldf(opCheck, "jitter", "%v is not between 0 and %v", s.Jitter, maxJitter)
 	}
 	switch s.Missed {
 	case "":
 		s.Missed = MissedOnce
 	case MissedSkip, MissedOnce, MissedAll:
 	default:
-		return fault.Fieldf(op, "missed", "%.40q is not one of skip, once, all", s.Missed)
+		return fault.Fieldf(opCheck, "missed", "%.40q is not one of skip, once, all", s.Missed)
 	}
 	switch s.Overlap {
 	case "":
 		s.Overlap = OverlapSkip
 	case OverlapSkip, OverlapQueue, OverlapAllow:
 	default:
-		return fault.Fieldf(op, "overlap", "%.40q is not one of skip, queue, allow", s.Overlap)
+		return fault.Fieldf(opCheck, "overlap", "%.40q is not one of skip, queue, allow", s.Overlap)
 	}
 	return s.checkTiming(now)
 }
@@ -178,25 +178,25 @@ func (s *Schedule) checkTiming(now time.Time) error {
 		s.At = &at
 		switch {
 		case s.Cron != "":
-			return fault.Fieldf(op, "at", "cron and at exclude each other")
+			return fault.Fieldf(opCheck, "at", "cron and at exclude each other")
 		case s.TZ != "":
-			return fault.Fieldf(op, "tz", "tz cannot be combined with at, which has a zone")
+			return fault.Fieldf(opCheck, "tz", "tz cannot be combined with at, which has a zone")
 		case !at.After(now):
-			return fault.Fieldf(op, "at", "%s is in the past", at.Format(time.RFC3339))
+			return fault.Fieldf(opCheck, "at", "%s is in the past", at.Format(time.RFC3339))
 		case at.After(now.AddDate(100, 0, 0)):
-			return fault.Fieldf(op, "at", "the year %d is more than 100 years ahead", at.Year())
+			return fault.Fieldf(opCheck, "at", "the year %d is more than 100 years ahead", at.Year())
 		}
 		return nil
 	}
 	if s.Cron == "" {
-		return fault.Fieldf(op, "cron", "either cron or at is required")
+		return fault.Fieldf(opCheck, "cron", "either cron or at is required")
 	}
 	t, err := ParseTiming(s.Cron, s.TZ, s.Since)
 	if err != nil {
 		return err
 	}
 	if t.After(now).IsZero() {
-		return fault.Fieldf(op, "cron", "%.80q is never due", s.Cron)
+		return fault.Fieldf(opCheck, "cron", "%.80q is never due", s.Cron)
 	}
 	return nil
 }

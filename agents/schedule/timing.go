@@ -30,6 +30,8 @@ type Timing struct {
 }
 
 const (
+	opParse = "schedule.ParseTiming"
+
 	maxCron = 256 // bytes
 	starBit = 1 << 63
 	hours   = 1<<24 - 1
@@ -50,24 +52,24 @@ func ParseTiming(expr, zone string, since time.Time) (*Timing, error) {
 		return nil, err
 	}
 	if len(expr) > maxCron {
-		return nil, fault.Fieldf(op, "cron", "the expression is longer than %d bytes", maxCron)
+		return nil, fault.Fieldf(opParse, "cron", "the expression is longer than %d bytes", maxCron)
 	}
 	if every, ok := strings.CutPrefix(expr, "@every "); ok {
 		return parseEvery(every, since)
 	}
 	if strings.Contains(expr, "TZ=") {
-		return nil, &fault.Error{Op: op, Kind: fault.Invalid, Field: "cron",
+		return nil, &fault.Error{Op: opParse, Kind: fault.Invalid, Field: "cron",
 			Err: errors.New("the expression contains a time zone"), Remedy: "set the time zone in tz"}
 	}
 	parsed, err := parser.Parse(expr)
 	if err != nil {
-		return nil, &fault.Error{Op: op, Kind: fault.Invalid, Field: "cron", Err: err,
+		return nil, &fault.Error{Op: opParse, Kind: fault.Invalid, Field: "cron", Err: err,
 			Remedy: `use five fields, minute hour day month weekday, such as "0 9 * * 1-5", or six with leading seconds, or @hourly, or @every 10m`}
 	}
 	f := parsed.(*cron.SpecSchedule)
 	for _, field := range []uint64{f.Second, f.Minute, f.Hour, f.Dom, f.Month, f.Dow} {
 		if field&^starBit == 0 {
-			return nil, fault.Fieldf(op, "cron", "%.80q has a field without values", expr)
+			return nil, fault.Fieldf(opParse, "cron", "%.80q has a field without values", expr)
 		}
 	}
 	return &Timing{fields: f, zone: loc, wallClock: f.Hour&hours != hours}, nil
@@ -77,7 +79,7 @@ func loadZone(name string) (*time.Location, error) {
 	// "Local" depends on the host.
 	loc, err := time.LoadLocation(name)
 	if err != nil || name == "Local" {
-		return nil, &fault.Error{Op: op, Kind: fault.Invalid, Field: "tz",
+		return nil, &fault.Error{Op: opParse, Kind: fault.Invalid, Field: "tz",
 			Err:    fmt.Errorf("unknown time zone %.80q", name),
 			Remedy: "use an IANA name such as Europe/Berlin, or leave tz empty for UTC"}
 	}
@@ -87,7 +89,7 @@ func loadZone(name string) (*time.Location, error) {
 func parseEvery(text string, since time.Time) (*Timing, error) {
 	d, err := time.ParseDuration(strings.TrimSpace(text))
 	if err != nil || d < time.Second || d%time.Second != 0 {
-		return nil, fault.Fieldf(op, "cron", "the interval %.40q of @every is not a positive multiple of a second, such as 90s, 10m or 1h30m", text)
+		return nil, fault.Fieldf(opParse, "cron", "the interval %.40q of @every is not a positive multiple of a second, such as 90s, 10m or 1h30m", text)
 	}
 	if truncated := since.Truncate(time.Second); truncated.Before(since) {
 		since = truncated.Add(time.Second)

@@ -246,7 +246,7 @@ func (d *driver) prompt(ctx context.Context, text string) error {
 	d.mu.Unlock()
 	answers, err := d.transport.request(acp.AgentMethodSessionPrompt, acp.PromptRequest{SessionId: session, Prompt: []acp.ContentBlock{acp.TextBlock(text)}})
 	if err != nil {
-		return err
+		return fmt.Errorf("send the prompt: %w", err)
 	}
 	return d.await(ctx, answers)
 }
@@ -298,7 +298,7 @@ func (d *driver) next(ctx context.Context) (string, error) {
 	text, err := d.host.Next(alive, turn)
 	switch {
 	case err != nil:
-		return "", err
+		return "", fmt.Errorf("get the next prompt: %w", err)
 	case ctx.Err() != nil:
 		return "", context.Cause(ctx)
 	case text != "" && d.transport.cause() != nil:

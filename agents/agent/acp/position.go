@@ -82,7 +82,7 @@ func (d *driver) writeOutgoing() error {
 		return nil
 	}
 	if err := d.transport.conn.Write(at, []byte(text)); err != nil {
-		return err
+		return fmt.Errorf("write the saved line to the agent: %w", err)
 	}
 	n := int64(len(text))
 	if len(text) > maxKeptOut {

@@ -117,7 +117,7 @@ func (e *endpoint) get(ctx context.Context, path string, out any) error {
 func (e *endpoint) post(ctx context.Context, path string, in, out any) error {
 	body, err := encode(in)
 	if err != nil {
-		return err
+		return fmt.Errorf("encode the request to %s: %w", path, err)
 	}
 	return e.retry(ctx, func() error { return e.exchange(ctx, http.MethodPost, path, body, out) })
 }
@@ -126,7 +126,7 @@ func (e *endpoint) post(ctx context.Context, path string, in, out any) error {
 func (e *endpoint) postOnce(ctx context.Context, timeout time.Duration, path string, in, out any) error {
 	body, err := encode(in)
 	if err != nil {
-		return err
+		return fmt.Errorf("encode the request to %s: %w", path, err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -218,7 +218,7 @@ func (e *endpoint) exchange(ctx context.Context, method, path string, body []byt
 func (e *endpoint) send(ctx context.Context, method, path, key string, body []byte) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, e.base+path, bytes.NewReader(body))
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("create the request to %s: %w", path, err)
 	}
 	if method == http.MethodPost {
 		req.Header.Set("Content-Type", "application/json")
@@ -289,7 +289,7 @@ func errorText(raw json.RawMessage) string {
 func (e *endpoint) complete(ctx context.Context, key string, in request) (*answer, error) {
 	body, err := encode(in)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("encode the model request: %w", err)
 	}
 	var ans *answer
 	err = e.retry(ctx, func() error {
@@ -311,7 +311,7 @@ func (e *endpoint) finish(ctx context.Context, result, key string) (why string, 
 		Key    string `json:"key"`
 	}{result, key})
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("encode the result: %w", err)
 	}
 	var out struct {
 		State string `json:"state"`

@@ -81,10 +81,13 @@ func (b *Bwrap) Probe(ctx context.Context) error {
 		return err
 	}
 	exit, err := p.Wait()
-	if err == nil && exit.Code != 0 {
-		err = fault.Cannot("spawn.Probe", fmt.Sprintf("a test program in bubblewrap ended with exit code %d", exit.Code), remedy())
+	if err != nil {
+		return fmt.Errorf("wait for the test program: %w", err)
 	}
-	return err
+	if exit.Code != 0 {
+		return fault.Cannot("spawn.Probe", fmt.Sprintf("a test program in bubblewrap ended with exit code %d", exit.Code), remedy())
+	}
+	return nil
 }
 
 // Start implements Spawner.
@@ -185,10 +188,13 @@ func (b *Bwrap) launch(ctx context.Context, op string, s Start) (_ *Process, err
 func filters() ([][]byte, error) {
 	modes, err := noSetUID()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("assemble the set-uid filter: %w", err)
 	}
 	calls, err := seccomp.BPF(runtime.GOARCH)
-	return [][]byte{modes, calls}, err
+	if err != nil {
+		return nil, fmt.Errorf("assemble the system call filter: %w", err)
+	}
+	return [][]byte{modes, calls}, nil
 }
 
 // rlimits returns the flags of glasshouse-agent for limits that no cgroup enforces.
@@ -212,7 +218,7 @@ func (b *Bwrap) find(ctx context.Context, op string) (string, error) {
 	}
 	path, err = filepath.Abs(path)
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("find bubblewrap: %w", err)
 	}
 	out, err := exec.CommandContext(ctx, path, "--version").Output()
 	if ctx.Err() != nil {

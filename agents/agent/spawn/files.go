@@ -35,8 +35,10 @@ func (in *inheritedFiles) addData(name string, data []byte) (int, error) {
 	if _, err := f.Write(data); err != nil {
 		return 0, fmt.Errorf("create a memory file for %s: %w", name, err)
 	}
-	_, err = f.Seek(0, 0)
-	return n, err
+	if _, err := f.Seek(0, 0); err != nil {
+		return 0, fmt.Errorf("rewind the memory file for %s: %w", name, err)
+	}
+	return n, nil
 }
 
 // addSecret adds a pipe with the data, which can be read once. The data must fit into one
@@ -44,19 +46,21 @@ func (in *inheritedFiles) addData(name string, data []byte) (int, error) {
 func (in *inheritedFiles) addSecret(data []byte) (int, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
-		return 0, err
+		return 0, fmt.Errorf("create the pipe of the token: %w", err)
 	}
 	defer w.Close()
 	n := in.add(r)
-	_, err = w.Write(data)
-	return n, err
+	if _, err := w.Write(data); err != nil {
+		return 0, fmt.Errorf("write the token to its pipe: %w", err)
+	}
+	return n, nil
 }
 
 // addStatusPipe adds the write end of a pipe and returns the read end.
 func (in *inheritedFiles) addStatusPipe() (parent *os.File, n int, err error) {
 	r, w, err := os.Pipe()
 	if err != nil {
-		return nil, 0, err
+		return nil, 0, fmt.Errorf("create a status pipe: %w", err)
 	}
 	return r, in.add(w), nil
 }
@@ -66,7 +70,7 @@ func (in *inheritedFiles) addStatusPipe() (parent *os.File, n int, err error) {
 func (in *inheritedFiles) addLifeline() (parent *os.File, n int, err error) {
 	r, w, err := os.Pipe()
 	if err != nil {
-		return nil, 0, err
+		return nil, 0, fmt.Errorf("create the lifeline pipe: %w", err)
 	}
 	return w, in.add(r), nil
 }

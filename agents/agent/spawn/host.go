@@ -55,7 +55,10 @@ func (h *host) clearDir() error {
 	for _, e := range entries {
 		err = errors.Join(err, os.RemoveAll(filepath.Join(h.cfg.Dir, e.Name())))
 	}
-	return err
+	if err != nil {
+		return fmt.Errorf("remove the files of earlier agents: %w", err)
+	}
+	return nil
 }
 
 // lacks returns the limits that cgroups cannot enforce on this host, with the reasons.

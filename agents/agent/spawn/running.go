@@ -228,7 +228,7 @@ func (p *Process) connect(l *launch, output *startOutput) error {
 	}{{&l.cmd.Stdout, l.start.Stdout, nil}, {&l.cmd.Stderr, l.start.Stderr, output}} {
 		r, w, err := os.Pipe()
 		if err != nil {
-			return err
+			return fmt.Errorf("create the pipe of an output stream: %w", err)
 		}
 		l.childFiles = append(l.childFiles, w)
 		*out.to = w
@@ -250,7 +250,7 @@ func (p *Process) input(l *launch) (*os.File, error) {
 	}
 	r, w, err := os.Pipe()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("create the pipe of the standard input: %w", err)
 	}
 	l.childFiles = append(l.childFiles, r)
 	p.stdin, _ = l.start.Stdin.(io.Closer)
@@ -416,7 +416,10 @@ func (p *Process) Signal(sig syscall.Signal) error {
 	if errors.Is(err, os.ErrProcessDone) || errors.Is(err, unix.ESRCH) {
 		return fault.Newf(fault.Conflict, "spawn.Signal", "", "the agent has ended")
 	}
-	return err
+	if err != nil {
+		return fmt.Errorf("send the signal %s to the agent: %w", unix.SignalName(sig), err)
+	}
+	return nil
 }
 
 // Kill kills the agent and its descendants. It does not wait for their end.

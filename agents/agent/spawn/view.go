@@ -113,7 +113,7 @@ func (v *view) stage() error {
 		return slices.ContainsFunc(mounts, func(bm bindMount) bool { return under(bm.hostPath, m) })
 	}
 	if err := unmountBelow(staging, needed); err != nil {
-		return err
+		return fmt.Errorf("unmount the mounts that the agent does not need: %w", err)
 	}
 	if err := unix.Mount("tmpfs", staging, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755"); err != nil {
 		return fmt.Errorf("mount the staging directory: %w", err)
@@ -137,7 +137,7 @@ var keptDirs = append([]string{"/etc", "/proc", "/sys", "/dev", "/nix", staging}
 func unmountBelow(dir string, keep func(mount string) bool) error {
 	mounts, err := overlay.MountsBelow(dir)
 	if err != nil {
-		return err
+		return fmt.Errorf("list the mounts below %s: %w", dir, err)
 	}
 	for _, m := range mounts { // deepest first
 		if m == "/" || m == dir || keep(m) {
@@ -158,16 +158,16 @@ func under(path, dir string) bool { return path == dir || strings.HasPrefix(path
 func (v *view) mount(f *os.File, bm bindMount) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
-		return err
+		return fmt.Errorf("stat the mounted file: %w", err)
 	}
 	if err := dirs.CreateMountPoint(bm.source, st.Mode&unix.S_IFMT == unix.S_IFDIR); err != nil {
-		return err
+		return fmt.Errorf("create the mount point %s: %w", bm.source, err)
 	}
 	opts := overlay.CloneOptions{Options: overlay.Options{ReadOnly: !bm.writable, NoSuid: true, NoDev: true}, Recursive: !bm.writable}
 	if bm.writable {
 		ids, err := overlay.IDMap([]overlay.Mapping{{Disk: st.Uid, Host: v.user, Count: 1}}, []overlay.Mapping{{Disk: st.Gid, Host: v.user, Count: 1}})
 		if err != nil {
-			return err
+			return fmt.Errorf("map the owner to the agent's user: %w", err)
 		}
 		defer ids.Close()
 		opts.IDMap = ids

@@ -232,8 +232,11 @@ func (c *Call) make(r *request, v scene) (call, error) {
 		filled = map[string]any{}
 	}
 	text, err := json.Marshal(filled)
+	if err != nil {
+		return call{}, fmt.Errorf("encode the arguments of %s: %w", made.tool, err)
+	}
 	made.arguments = string(text)
-	return made, err
+	return made, nil
 }
 
 func (c *Call) names() []string {
@@ -261,7 +264,7 @@ func (b *limitedBuffer) Write(p []byte) (int, error) {
 func fill(t *template.Template, v scene) (string, error) {
 	var out limitedBuffer
 	if err := t.Execute(&out, v); err != nil {
-		return "", err
+		return "", fmt.Errorf("fill a template of the script: %w", err)
 	}
 	return out.String(), nil
 }

@@ -2,6 +2,7 @@ package mockllm
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 )
 
@@ -102,7 +103,7 @@ func parseChat(body []byte) (*request, error) {
 		} `json:"response_format"`
 	}
 	if err := json.Unmarshal(body, &in); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("decode the chat completion request: %w", err)
 	}
 	r := &request{model: in.Model, stream: in.Stream, usage: in.Options.Usage, schema: in.Format.Schema.Schema, size: len(body)}
 	for _, m := range in.Messages {
@@ -151,7 +152,7 @@ func parseResponses(body []byte) (*request, error) {
 		} `json:"text"`
 	}
 	if err := json.Unmarshal(body, &in); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("decode the Responses API request: %w", err)
 	}
 	r := &request{model: in.Model, stream: in.Stream, system: in.Instructions, schema: in.Text.Format.Schema, size: len(body)}
 	var only string
@@ -159,7 +160,7 @@ func parseResponses(body []byte) (*request, error) {
 	if json.Unmarshal(in.Input, &only) == nil {
 		parts = []part{{Role: "user", Content: text(only)}}
 	} else if err := json.Unmarshal(in.Input, &parts); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("decode the input of the Responses API request: %w", err)
 	}
 	for _, p := range parts {
 		switch {
@@ -207,7 +208,7 @@ func parseMessages(body []byte) (*request, error) {
 		} `json:"output_config"`
 	}
 	if err := json.Unmarshal(body, &in); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("decode the Messages API request: %w", err)
 	}
 	r := &request{model: in.Model, stream: in.Stream, system: string(in.System), schema: in.Output.Format.Schema, size: len(body)}
 	for _, m := range in.Messages {
@@ -216,7 +217,7 @@ func parseMessages(body []byte) (*request, error) {
 		if json.Unmarshal(m.Content, &only) == nil {
 			parts = []part{{Type: "text", Text: only}}
 		} else if err := json.Unmarshal(m.Content, &parts); err != nil {
-			return nil, err
+			return nil, fmt.Errorf("decode the content of a message: %w", err)
 		}
 		var texts []string
 		results := false
@@ -278,7 +279,7 @@ func parseGemini(body []byte) (*request, error) {
 		} `json:"generateContentRequest"`
 	}
 	if err := json.Unmarshal(body, &in); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("decode the generateContent request: %w", err)
 	}
 	if in.Counted != nil {
 		in.Contents = in.Counted.Contents

@@ -168,7 +168,7 @@ func (c *Conversation) compile() error {
 		return errors.New("the conversation has no turns")
 	}
 	if err := c.When.compile(); err != nil {
-		return err
+		return fmt.Errorf("compile the condition: %w", err)
 	}
 	if c.When.Turn != nil || c.When.Result+c.When.ResultMatches != "" {
 		return errors.New("turn, result and result_matches are allowed only in conditions of turns")
@@ -204,7 +204,7 @@ func (w *When) compile() (err error) {
 func (t *Turn) compile() (err error) {
 	if t.When != nil {
 		if err := t.When.compile(); err != nil {
-			return err
+			return fmt.Errorf("compile the condition: %w", err)
 		}
 	}
 	switch t.Stop {
@@ -216,11 +216,11 @@ func (t *Turn) compile() (err error) {
 		return fmt.Errorf("fail: %d is not an HTTP error status", f.Status)
 	}
 	if t.text, err = compile(t.Text); err != nil {
-		return err
+		return fmt.Errorf("parse the text: %w", err)
 	}
 	for i := range t.Calls {
 		if err := t.Calls[i].compile(); err != nil {
-			return err
+			return fmt.Errorf("call %d: %w", i+1, err)
 		}
 	}
 	return nil
