@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -154,7 +155,7 @@ func (br *branches) claimCopy(ctx context.Context, b Backend, e *entry, img Imag
 		}
 		if br.cfg.Enforcer != nil && !bytes.Equal(j.Spec.Policy, e.jail.Load().Spec.Policy) {
 			if err := br.cfg.Enforcer.SpecChanged(ctx, j); err != nil {
-				return err
+				return fmt.Errorf("govern jail %s: %w", j.ID, err)
 			}
 		}
 		// The jail runs before it is recorded as running. Clients cannot see it before it is
@@ -219,12 +220,14 @@ type branchNotice struct {
 func (br *branches) writeNotice(l *liveInstance, b protocol.Branched) error {
 	text, err := json.MarshalIndent(branchNotice{b.Jail, b.Snapshot, b.Hostname, b.Branch, time.Now().UTC(), hex.EncodeToString(b.Seed)}, "", "  ")
 	if err != nil {
-		return err
+		return fmt.Errorf("encode the branch notice: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(br.ctx, noticeTimeout)
 	defer cancel()
-	_, err = l.ctl.Write(ctx, notice, strings.NewReader(string(text)+"\n"), protocol.WriteOptions{Mode: 0o644, Parents: true})
-	return err
+	if _, err := l.ctl.Write(ctx, notice, strings.NewReader(string(text)+"\n"), protocol.WriteOptions{Mode: 0o644, Parents: true}); err != nil {
+		return fmt.Errorf("write the branch notice: %w", err)
+	}
+	return nil
 }
 
 // RewindOptions are the options of Rewind.
@@ -364,7 +367,7 @@ func (br *branches) takeCopyInstance(ctx context.Context, cp Checkpointer, of id
 func (br *branches) rewindFiles(ctx context.Context, b Backend, cp Checkpointer, e *entry, next Jail) error {
 	if l := e.live.Load(); l != nil {
 		if err := l.inst.Kill(ctx); err != nil {
-			return err
+			return fmt.Errorf("kill the processes: %w", err)
 		}
 	}
 	was := *e.jail.Load()

@@ -217,7 +217,7 @@ func (t *checkpointOp) checkpointLive(ctx context.Context) (made Checkpoint, err
 		return made, err
 	}
 	if err := t.secrets.hideSecrets(ctx, l.inst); err != nil {
-		return made, err
+		return made, fmt.Errorf("hide the secrets: %w", err)
 	}
 	if err := fault.Catch(func() error { return t.observers.mute(ctx, t.was.ID, true) })(); err != nil {
 		return made, errors.Join(err, t.secrets.showSecrets(ctx, t.was, l.inst, secrets))
@@ -262,7 +262,7 @@ func (t *checkpointOp) dumpFrozen(ctx context.Context, p Plan, sealed []string) 
 	}
 	if layering == Stacked || t.o.Stop { // the images are needed now, or there is no pause to shorten
 		if err := t.mergeImages(); err != nil {
-			return layering, 0, err
+			return layering, 0, fmt.Errorf("merge the images of the pre-dump: %w", err)
 		}
 	}
 	seq, err = t.observers.lineage(ctx, t.was.ID, Lineage{Op: event.OpSnapshot, Snapshot: t.o.Snapshot, Parent: t.was.ID})
@@ -310,7 +310,7 @@ func (t *checkpointOp) freeze(ctx context.Context) error {
 	if t.o.Stopped != nil {
 		t.o.Stopped.Release()
 		if err := t.live.inst.Freeze(ctx); err != nil { // returns when the released process is frozen too
-			return err
+			return fmt.Errorf("freeze the released process: %w", err)
 		}
 	}
 	return t.cp.Stabilize(ctx, t.registry.plan(t.was), t.live.inst)
@@ -349,7 +349,7 @@ func (t *checkpointOp) takeLayer(ctx context.Context, p Plan) (Layering, error) 
 	err = t.layerCopy.Close() // the layer has grown since it was measured
 	t.layerCopy = nil
 	if err != nil {
-		return Stacked, err
+		return Stacked, fmt.Errorf("remove the incomplete copy of the layer: %w", err)
 	}
 	return Stacked, t.cp.SealLayer(ctx, p, t.o.Layer)
 }
@@ -372,10 +372,10 @@ func (t *checkpointOp) prepareLayer(ctx context.Context, p Plan) error {
 // stop ends the jail after the dump.
 func (t *checkpointOp) stop(ctx context.Context, sealed []string) error {
 	if err := t.cp.FlushLayer(ctx, t.registry.plan(t.was)); err != nil {
-		return err
+		return fmt.Errorf("write the layer to disk: %w", err)
 	}
 	if err := t.live.inst.Kill(ctx); err != nil {
-		return err
+		return fmt.Errorf("kill the processes: %w", err)
 	}
 	t.usages.recordUsage(ctx, t.b, t.entry, t.live) // before the unrecorded changes of j below
 	j := *t.entry.jail.Load()
@@ -464,17 +464,17 @@ func (cs *checkpoints) discardInstance(ctx context.Context, cp Checkpointer, b *
 func (cs *checkpoints) removePending(ctx context.Context, cp Checkpointer, j Jail) error {
 	p := cs.registry.plan(j)
 	p.LinkDetached = j.Link != nil // the jail's present instance has the link
-	err := cp.CleanAndRemoveLayer(ctx, p)
-	if err == nil {
-		err = os.RemoveAll(cs.registry.dir(j.InstanceID))
+	if err := cp.CleanAndRemoveLayer(ctx, p); err != nil {
+		return err
 	}
-	if err == nil {
-		err = cs.cfg.Store.Delete(ctx, j.InstanceID)
+	if err := os.RemoveAll(cs.registry.dir(j.InstanceID)); err != nil {
+		return fmt.Errorf("remove the files of instance %s: %w", j.InstanceID, err)
 	}
-	if err == nil {
-		cs.ids.releaseIDs(j.IDs)
+	if err := cs.cfg.Store.Delete(ctx, j.InstanceID); err != nil {
+		return fmt.Errorf("delete the record of instance %s: %w", j.InstanceID, err)
 	}
-	return err
+	cs.ids.releaseIDs(j.IDs)
+	return nil
 }
 
 // switchInstance moves a jail to the frozen instance next and thaws it. The lineage is written
@@ -529,7 +529,7 @@ func (cs *checkpoints) switchInstance(ctx context.Context, b Backend, e *entry, 
 		if wired != nil {
 			kept, closed, err = wired.KeepConnections()
 			if err != nil {
-				return err
+				return fmt.Errorf("keep the connections: %w", err)
 			}
 		}
 		// The instance runs before the switch is recorded. Clients cannot see it before, and
@@ -569,7 +569,11 @@ func (cs *checkpoints) switchInstance(ctx context.Context, b Backend, e *entry, 
 			}
 			old.close()
 		}
-		return errors.Join(cs.removeInstance(ctx, b.(Checkpointer), was, next.jail), cs.cfg.Store.Delete(ctx, next.jail.InstanceID))
+		err := cs.cfg.Store.Delete(ctx, next.jail.InstanceID)
+		if err != nil {
+			err = fmt.Errorf("delete the record of instance %s: %w", next.jail.InstanceID, err)
+		}
+		return errors.Join(cs.removeInstance(ctx, b.(Checkpointer), was, next.jail), err)
 	}, nil
 }
 

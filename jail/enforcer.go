@@ -48,7 +48,7 @@ type Enforcer interface {
 
 // ReplacePolicy changes the Enforcer's configuration of a jail, with immediate effect.
 func (lc *lifecycle) ReplacePolicy(ctx context.Context, jid id.Jail, by func(json.RawMessage) (json.RawMessage, error)) (Jail, error) {
-	return lc.registry.withLock(ctx, jid, "jail.Regovern", func(ctx context.Context, b Backend, e *entry) error {
+	return lc.registry.withLock(ctx, jid, "jail.ReplacePolicy", func(ctx context.Context, b Backend, e *entry) error {
 		was := *e.jail.Load()
 		j := was
 		var err error
@@ -126,7 +126,10 @@ func (ob *observers) notifyResumed(ctx context.Context, j Jail, img Image) error
 	if ob.cfg.Enforcer == nil {
 		return nil
 	}
-	return ob.cfg.Enforcer.Resumed(ctx, j, bytes.Equal(j.Spec.Policy, img.Jail.Spec.Policy))
+	if err := ob.cfg.Enforcer.Resumed(ctx, j, bytes.Equal(j.Spec.Policy, img.Jail.Spec.Policy)); err != nil {
+		return fmt.Errorf("govern the resumed jail %s: %w", j.ID, err)
+	}
+	return nil
 }
 
 func (ob *observers) applyPolicy(ctx context.Context, j Jail, s HostInfo) error {
@@ -143,11 +146,13 @@ func (ob *observers) applyPolicy(ctx context.Context, j Jail, s HostInfo) error 
 func (ob *observers) notifySpecChanged(ctx context.Context, j Jail) error {
 	if ob.cfg.Observer != nil {
 		if err := ob.cfg.Observer.Select(ctx, j); err != nil {
-			return err
+			return fmt.Errorf("select the events of jail %s: %w", j.ID, err)
 		}
 	}
 	if ob.cfg.Enforcer != nil {
-		return ob.cfg.Enforcer.SpecChanged(ctx, j)
+		if err := ob.cfg.Enforcer.SpecChanged(ctx, j); err != nil {
+			return fmt.Errorf("govern jail %s: %w", j.ID, err)
+		}
 	}
 	return nil
 }

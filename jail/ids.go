@@ -61,8 +61,10 @@ func (ib *idBlocks) keepUsed() error {
 	for first := range ib.used {
 		used = append(used, IDRange{First: first, Count: idsPerJail})
 	}
-	_, err := ib.cfg.IDs.Keep(context.Background(), used)
-	return err
+	if _, err := ib.cfg.IDs.Keep(context.Background(), used); err != nil {
+		return fmt.Errorf("return the claims on unused host ids: %w", err)
+	}
+	return nil
 }
 
 // claimIDs claims the ids of all recorded jails.

@@ -475,10 +475,10 @@ func (lc *lifecycle) destroy(ctx context.Context, b Backend, e *entry) error {
 		}
 	}
 	if err := lc.registry.remove(ctx, b, j); err != nil {
-		return err
+		return fmt.Errorf("remove the files of jail %s: %w", j.ID, err)
 	}
 	if err := lc.cfg.Store.Delete(ctx, j.ID); err != nil {
-		return err
+		return fmt.Errorf("delete the record of jail %s: %w", j.ID, err)
 	}
 	lc.secrets.forgetSecrets(ctx, j.ID)
 	lc.registry.dropDeleted(j)

@@ -166,7 +166,7 @@ func (m *Manager) Open(ctx context.Context) error {
 	m.ctx, m.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	m.wg.Go(m.recordFiles.run)
 	if err := os.MkdirAll(m.cfg.Dir, 0o711); err != nil {
-		return err
+		return fmt.Errorf("create the directory of the jails: %w", err)
 	}
 	recorded, err := m.cfg.Store.All(ctx)
 	if err != nil {

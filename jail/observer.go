@@ -181,14 +181,14 @@ func (l *liveInstance) setReasonLocked(ctx context.Context, reason *bool, to boo
 	if was == will {
 		return nil
 	}
-	do := l.inst.Thaw
+	do, verb := l.inst.Thaw, "thaw"
 	if will {
-		do = l.inst.Freeze
+		do, verb = l.inst.Freeze, "freeze"
 	}
 	// The reason is reset after a panic too, so that the jail can be thawed.
 	if err := fault.Catch(func() error { return do(ctx) })(); err != nil {
 		*reason = !to
-		return err
+		return fmt.Errorf("%s the jail: %w", verb, err)
 	}
 	return nil
 }

@@ -205,7 +205,7 @@ func (p *pool) drop(spares []*entry) {
 			continue
 		}
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(p.lc.ctx), operationTimeout)
-		unlock, err := e.lock(ctx, "jail.pool")
+		unlock, err := e.lock(ctx, "jail.pool.drop")
 		if err == nil {
 			if e.jail.Load().State == Spare {
 				err = p.lc.destroy(ctx, b, e)

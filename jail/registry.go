@@ -224,7 +224,7 @@ func (rg *registry) remove(ctx context.Context, b Backend, j Jail) error {
 	}
 	if j.instanceID() != j.ID {
 		if err := os.RemoveAll(rg.dir(j.instanceID())); err != nil {
-			return err
+			return fmt.Errorf("remove the files of the instance: %w", err)
 		}
 	}
 	return rg.removeDir(j.ID)
@@ -291,7 +291,7 @@ func (rg *registry) backend(s Spec) (Backend, error) {
 	if s.Runtime != "" {
 		field, got = "runtime", s.Backend+"/"+s.Runtime
 	}
-	return nil, fault.Fieldf("jail.Create", field, "%q is not one of %s", got, strings.Join(names, ", "))
+	return nil, fault.Fieldf("jail.backend", field, "%q is not one of %s", got, strings.Join(names, ", "))
 }
 
 // find returns the entry of a visible jail.

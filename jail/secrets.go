@@ -126,7 +126,7 @@ func (sf *secretFiles) showSecrets(ctx context.Context, j Jail, inst Instance, v
 		if len(values) == 0 {
 			return nil
 		}
-		return fault.Cannot("jail.Secrets", "jails of the backend "+j.Spec.Backend+" cannot have secrets", "create the jail with --backend oci")
+		return fault.Cannot("jail.showSecrets", "jails of the backend "+j.Spec.Backend+" cannot have secrets", "create the jail with --backend oci")
 	}
 	var owner account
 	if len(values) > 0 {
@@ -159,7 +159,10 @@ func (sf *secretFiles) inheritSecrets(ctx context.Context, from, branch id.Jail)
 	if sf.cfg.Secrets == nil {
 		return nil
 	}
-	return sf.cfg.Secrets.CopyGrantsToBranch(ctx, from, branch)
+	if err := sf.cfg.Secrets.CopyGrantsToBranch(ctx, from, branch); err != nil {
+		return fmt.Errorf("copy the secret grants of jail %s to %s: %w", from, branch, err)
+	}
+	return nil
 }
 
 // forgetSecrets ends the secret grants of a removed jail.
@@ -199,7 +202,7 @@ func accountOf(ctx context.Context, pid int, spec string) (account, error) {
 		acct.uid, _ = idNumber(passwd[2])
 		acct.gid, _ = idNumber(passwd[3])
 	case !numeric:
-		return account{}, fault.Fieldf("jail.Secrets", "user", "%q is not in the jail's /etc/passwd", name)
+		return account{}, fault.Fieldf("jail.accountOf", "user", "%q is not in the jail's /etc/passwd", name)
 	}
 	if !hasGroup {
 		return acct, nil
@@ -211,7 +214,7 @@ func accountOf(ctx context.Context, pid int, spec string) (account, error) {
 	case entry != nil:
 		acct.gid, _ = idNumber(entry[2])
 	case !numeric:
-		return account{}, fault.Fieldf("jail.Secrets", "user", "group %q is not in the jail's /etc/group", group)
+		return account{}, fault.Fieldf("jail.accountOf", "user", "group %q is not in the jail's /etc/group", group)
 	}
 	return acct, nil
 }

@@ -44,7 +44,7 @@ func (xs *execs) StopProcess(jid id.Jail, pid int) (*StoppedProcess, error) {
 	}
 	releaseR, releaseW, err := os.Pipe()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("create the pipe that releases the process: %w", err)
 	}
 	h := &StoppedProcess{release: releaseW, done: make(chan struct{})}
 	seized := make(chan error, 1)
@@ -77,29 +77,31 @@ type tracee struct {
 // seize stops a process of the jail with the given init.
 func (p *tracee) seize(init int) (err error) {
 	if err := unix.PtraceSeize(p.pid); err != nil {
-		return err
+		return fmt.Errorf("attach to the process: %w", err)
 	}
 	// The pid cannot be reused before the tracer has waited for the process.
 	if err := sameJail(p.pid, init); err != nil {
 		return err
 	}
 	if p.fd, err = unix.PidfdOpen(p.pid, 0); err != nil {
+		return fmt.Errorf("open a pidfd: %w", err)
+	}
+	if err := unix.PtraceInterrupt(p.pid); err != nil {
+		unix.Close(p.fd)
+		return fmt.Errorf("interrupt the process: %w", err)
+	}
+	if err := p.waitStopped(); err != nil {
+		unix.Close(p.fd)
 		return err
 	}
-	if err = unix.PtraceInterrupt(p.pid); err == nil {
-		err = p.waitStopped()
-	}
-	if err != nil {
-		unix.Close(p.fd)
-	}
-	return err
+	return nil
 }
 
 // waitStopped returns when the process has stopped.
 func (p *tracee) waitStopped() error {
 	var ws unix.WaitStatus
 	if err := p.wait(&ws); err != nil {
-		return err
+		return fmt.Errorf("wait for the stop: %w", err)
 	}
 	if !ws.Stopped() {
 		return unix.ESRCH // it has ended

@@ -2,6 +2,7 @@ package jail
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"glasshouse/id"
@@ -86,7 +87,7 @@ func (us *usages) Usage(ctx context.Context, jid id.Jail) (Usage, error) {
 				continue // the instance or the record has changed
 			}
 			if err != nil {
-				return Usage{}, err
+				return Usage{}, fmt.Errorf("read the resource usage of jail %s: %w", jid, err)
 			}
 			u.Used, u.DiskBytes = j.Used.plus(j.LastUsage.maxOf(st.used())), st.DiskBytes
 		}

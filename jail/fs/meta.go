@@ -1,6 +1,7 @@
 package jailfs
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 
@@ -72,7 +73,7 @@ func setMeta(fd int, meta map[string]string) error {
 		case unix.ERANGE, unix.E2BIG:
 			return fault.Fieldf("Write", "meta", "a name is too long")
 		default:
-			return err
+			return fmt.Errorf("set the attribute %q: %w", key, err)
 		}
 	}
 	names := make([]byte, maxXattr)
@@ -86,7 +87,7 @@ func setMeta(fd int, meta map[string]string) error {
 			continue
 		}
 		if err := unix.Fremovexattr(fd, attr); err != nil && err != unix.ENODATA {
-			return err
+			return fmt.Errorf("remove the attribute %q: %w", key, err)
 		}
 	}
 	return nil

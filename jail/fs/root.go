@@ -45,7 +45,7 @@ func (r *Root) Mounts(targets []string) error {
 	for _, target := range targets {
 		at, err := r.locate(target)
 		if err != nil {
-			return err
+			return fmt.Errorf("locate the mount %s: %w", target, err)
 		}
 		r.mounts = append(r.mounts, at)
 	}

@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"path"
 	"slices"
@@ -245,7 +246,7 @@ func (p *packer) file(dir int, base string, h *tar.Header, st *unix.Stat_t) erro
 	}
 	defer unix.Close(fd)
 	if err := unix.Fstat(fd, st); err != nil {
-		return err
+		return fmt.Errorf("stat the file: %w", err)
 	}
 	if !isType(st, unix.S_IFREG) || p.root.hides(st) {
 		return nil // replaced after the first stat
@@ -473,10 +474,10 @@ func extractDir(dir int, base string, h *tar.Header) error {
 // setAttributes sets owner, mode, extended attributes and time of an extracted file.
 func setAttributes(fd int, h *tar.Header) error {
 	if err := owner(unix.Fchown(fd, h.Uid, h.Gid)); err != nil {
-		return err
+		return fmt.Errorf("set the owner: %w", err)
 	}
 	if err := unix.Fchmod(fd, uint32(h.Mode)&0o7777); err != nil {
-		return err
+		return fmt.Errorf("set the mode: %w", err)
 	}
 	for key, value := range h.PAXRecords {
 		if name, ok := strings.CutPrefix(key, xattrKey); ok && portable(name) {
@@ -508,7 +509,7 @@ func createAndRename(dir int, base string, h *tar.Header, make func(temp string)
 	}
 	defer unix.Unlinkat(dir, temp, 0) // ENOENT unless the rename has failed
 	if err := owner(unix.Fchownat(dir, temp, h.Uid, h.Gid, unix.AT_SYMLINK_NOFOLLOW)); err != nil {
-		return err
+		return fmt.Errorf("set the owner: %w", err)
 	}
 	t := unix.NsecToTimespec(h.ModTime.UnixNano())
 	unix.UtimesNanoAt(dir, temp, []unix.Timespec{t, t}, unix.AT_SYMLINK_NOFOLLOW)
@@ -528,7 +529,7 @@ func (r *Root) extractLink(dir int, base string, h *tar.Header) error {
 	defer unix.Close(from)
 	temp := tempName()
 	if err := unix.Linkat(from, fromBase, dir, temp, 0); err != nil {
-		return err
+		return fmt.Errorf("create the hard link: %w", err)
 	}
 	defer unix.Unlinkat(dir, temp, 0) // rename(2) does nothing if both names are links to the same file
 	return unix.Renameat(dir, temp, dir, base)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"path"
@@ -115,17 +116,17 @@ func (w *writer) open(mode uint32, o protocol.WriteOptions) (st unix.Stat_t, err
 	// chmod and chown cause an inotify event even if they change nothing. Skip them then.
 	if made && st.Mode&0o7777 != mode {
 		if err := unix.Fchmod(fd, mode); err != nil {
-			return st, err
+			return st, fmt.Errorf("set the mode: %w", err)
 		}
 	}
 	if made && (o.UID != nil || o.GID != nil) || o.UID != nil && *o.UID != st.Uid || o.GID != nil && *o.GID != st.Gid {
 		if err := unix.Fchown(fd, idOr(o.UID), idOr(o.GID)); err != nil {
-			return st, err
+			return st, fmt.Errorf("set the owner: %w", err)
 		}
 	}
 	if !o.Append && st.Size > 0 {
 		if err := unix.Ftruncate(fd, 0); err != nil {
-			return st, err
+			return st, fmt.Errorf("truncate the file: %w", err)
 		}
 	}
 	if err := copyTo(w.ctx, fd, w.src); err != nil {
@@ -151,7 +152,7 @@ func (w *writer) replace(mode uint32, uid, gid int, meta *map[string]string) (st
 	temp := tempName()
 	fd, err := openat(w.dir, temp, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
-		return st, err
+		return st, fmt.Errorf("create a temporary file: %w", err)
 	}
 	defer unix.Close(fd)
 	defer func() {
@@ -169,11 +170,11 @@ func (w *writer) replace(mode uint32, uid, gid int, meta *map[string]string) (st
 	}
 	if uid >= 0 || gid >= 0 {
 		if err := unix.Fchown(fd, uid, gid); err != nil {
-			return st, err
+			return st, fmt.Errorf("set the owner: %w", err)
 		}
 	}
 	if err := unix.Fchmod(fd, mode); err != nil { // after chown, which clears setuid
-		return st, err
+		return st, fmt.Errorf("set the mode: %w", err)
 	}
 	switch err := unix.Renameat(w.dir, temp, w.dir, w.base); err {
 	case nil:
@@ -200,10 +201,10 @@ func (w *writer) inPlace(from int, temp string) (st unix.Stat_t, err error) {
 		return st, err
 	}
 	if _, err := unix.Seek(from, 0, io.SeekStart); err != nil {
-		return st, err
+		return st, fmt.Errorf("rewind the temporary file: %w", err)
 	}
 	if err := unix.Ftruncate(fd, 0); err != nil {
-		return st, err
+		return st, fmt.Errorf("truncate the file: %w", err)
 	}
 	if err := copyTo(w.ctx, fd, &file{fd: from, left: 1<<63 - 1}); err != nil {
 		return st, err

@@ -192,13 +192,13 @@ func registration(file string) (sig unix.Signal, owner uint32, err error) {
 	// Without O_NONBLOCK the open of a FIFO would wait for a writer (fifo(7)).
 	fd, err := unix.Open(file, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return 0, 0, err
+		return 0, 0, fmt.Errorf("open the file: %w", err)
 	}
 	f := os.NewFile(uintptr(fd), file)
 	defer f.Close()
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
-		return 0, 0, err
+		return 0, 0, fmt.Errorf("stat the file: %w", err)
 	}
 	// With a hard link to a file of another user a process could signal processes of that user.
 	// Any user can make one where fs.protected_hardlinks is 0 (proc(5)).

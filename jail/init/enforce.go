@@ -2,6 +2,7 @@ package jailinit
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"strconv"
@@ -125,11 +126,11 @@ func receiveFD(uc *net.UnixConn) (int, error) {
 	oob := make([]byte, unix.CmsgSpace(4*4))
 	_, n, _, _, err := uc.ReadMsgUnix(make([]byte, 1), oob)
 	if err != nil {
-		return -1, err
+		return -1, fmt.Errorf("receive the listener: %w", err)
 	}
 	messages, err := unix.ParseSocketControlMessage(oob[:n])
 	if err != nil {
-		return -1, err
+		return -1, fmt.Errorf("parse the control message: %w", err)
 	}
 	var fds []int
 	for _, m := range messages {

@@ -2,6 +2,7 @@ package jailinit
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"os"
 
@@ -19,7 +20,7 @@ type fdListener struct{ net *net.UnixConn }
 func listenStdin() (net.Listener, error) {
 	c, err := net.FilePacketConn(os.Stdin)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("use standard input as the listener: %w", err)
 	}
 	u, ok := c.(*net.UnixConn)
 	if !ok {

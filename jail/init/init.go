@@ -230,7 +230,7 @@ func listen(path string) (net.Listener, error) {
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: addr, Net: "unix"})
 	syscall.Umask(old)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
 	}
 	l.SetUnlinkOnClose(false) // the path may belong to another init at that time
 	return l, nil

@@ -1,6 +1,7 @@
 package jailinit
 
 import (
+	"fmt"
 	"net"
 	"time"
 
@@ -118,7 +119,7 @@ func (in *Init) park(c *conn, q *protocol.Request) error {
 			// again.
 			if err := makeDumpable(); err != nil {
 				in.stopParking(c, false)
-				return err
+				return fmt.Errorf("make init dumpable: %w", err)
 			}
 			in.stopTimers(q.Keep)
 			err := c.reply(nil)

@@ -1,6 +1,7 @@
 package jailinit
 
 import (
+	"fmt"
 	"os"
 	"os/signal"
 	"slices"
@@ -62,14 +63,14 @@ func ignoreSentFaults() error {
 	for _, n := range faults {
 		a, err := actionOf(n)
 		if err != nil {
-			return err
+			return fmt.Errorf("read the handler of signal %d: %w", n, err)
 		}
 		if a.handler != handleFaultPC {
 			faultHandler = a.handler // the same for all faults
 		}
 		a.handler = handleFaultPC
 		if err := a.set(n); err != nil {
-			return err
+			return fmt.Errorf("replace the handler of signal %d: %w", n, err)
 		}
 	}
 	return nil
@@ -82,23 +83,23 @@ func ignoreSentFaults() error {
 func ignoreForeignSignals() error {
 	a, err := actionOf(unix.SIGSTKFLT)
 	if err != nil {
-		return err
+		return fmt.Errorf("read the handler of signal %d: %w", unix.SIGSTKFLT, err)
 	}
 	a.handler = handleNothingPC
 	if err := a.set(unix.SIGSTKFLT); err != nil {
-		return err
+		return fmt.Errorf("replace the handler of signal %d: %w", unix.SIGSTKFLT, err)
 	}
 	const defaultAction, ignore = 0, 1
 	for n := unix.Signal(32); n <= 34; n++ {
 		was, err := actionOf(n)
 		if err != nil {
-			return err
+			return fmt.Errorf("read the handler of signal %d: %w", n, err)
 		}
 		if was.handler != defaultAction && was.handler != ignore { // the runtime or the C library needs it
 			continue
 		}
 		if err := a.set(n); err != nil {
-			return err
+			return fmt.Errorf("replace the handler of signal %d: %w", n, err)
 		}
 	}
 	return nil

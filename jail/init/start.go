@@ -297,16 +297,16 @@ func openStdio(e *protocol.Exec, u user) (s *stdio, err error) {
 	}
 	if e.Stdin {
 		if s.in, s.stdin, err = pipe(true); err != nil {
-			return s, err
+			return s, fmt.Errorf("create the standard input: %w", err)
 		}
 		u.chown(s.in)
 	} else if s.in, err = null(); err != nil {
-		return s, err
+		return s, fmt.Errorf("open an empty standard input: %w", err)
 	}
 	for range 2 {
 		r, w, err := pipe(false)
 		if err != nil {
-			return s, err
+			return s, fmt.Errorf("create the standard output: %w", err)
 		}
 		s.outs, s.out = append(s.outs, r), append(s.out, w)
 		u.chown(w) // so that it can open /dev/stdout
@@ -329,7 +329,10 @@ func setSize(tty *os.File, size protocol.Size) error {
 	if errors.Is(err, os.ErrClosed) || errors.Is(err, unix.EBADF) {
 		return fault.Newf(fault.Conflict, "exec.Resize", "", "the terminal is closed")
 	}
-	return err
+	if err != nil {
+		return fmt.Errorf("set the size of the terminal: %w", err)
+	}
+	return nil
 }
 
 // child returns the descriptors of the command.

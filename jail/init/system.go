@@ -1,6 +1,7 @@
 package jailinit
 
 import (
+	"fmt"
 	"os"
 	"os/signal"
 	"runtime"
@@ -38,14 +39,14 @@ func becomeInit(children chan<- os.Signal) error {
 		}
 	}
 	if err := preventTracing(); err != nil {
-		return err
+		return fmt.Errorf("prevent the tracing of init: %w", err)
 	}
 	unix.Umask(0o022)
 	ownStreams()
 	closeOnExec()
 	signal.Notify(children, unix.SIGCHLD)
 	if err := shield(); err != nil {
-		return err
+		return fmt.Errorf("handle the signals of init: %w", err)
 	}
 	thread.Reserve(threads)
 	return nil

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"fmt"
 	"os"
 	"path"
 
@@ -67,12 +68,12 @@ func (in *Init) openWatch(name string, recursive bool) (*watcher, error) {
 	}
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
-		return nil, fault.Newf(fault.Exhausted, "watch", name, "the jail's user has too many watches: %w", err)
+		return nil, fault.Newf(fault.Exhausted, "init.Watch", name, "the jail's user has too many watches: %w", err)
 	}
 	w := &watcher{in: in, file: os.NewFile(uintptr(fd), "inotify"), root: info.Path, recursive: recursive, paths: map[int32]string{}}
 	if err := w.add(w.root, 0); err != nil {
 		w.file.Close()
-		return nil, fault.Newf(fault.Exhausted, "watch", name, "%w", err)
+		return nil, fault.Newf(fault.Exhausted, "init.Watch", name, "%w", err)
 	}
 	if recursive {
 		w.addBelow(w.root, nil)
@@ -84,17 +85,17 @@ func (in *Init) openWatch(name string, recursive bool) (*watcher, error) {
 func (w *watcher) add(name string, flags uint32) error {
 	raw, err := w.file.SyscallConn()
 	if err != nil {
-		return err
+		return fmt.Errorf("access the inotify descriptor: %w", err)
 	}
 	var wd int
 	var addErr error
 	if err := raw.Control(func(fd uintptr) {
 		wd, addErr = unix.InotifyAddWatch(int(fd), name, watchMask|flags)
 	}); err != nil {
-		return err
+		return fmt.Errorf("access the inotify descriptor: %w", err)
 	}
 	if addErr == unix.ENOSPC { // inotify_add_watch(2): the limit of watches, not a full disk
-		return fault.Newf(fault.Exhausted, "watch", name, "the user's limit of inotify watches is reached: sysctl fs.inotify.max_user_watches")
+		return fault.Newf(fault.Exhausted, "init.Watch", name, "the user's limit of inotify watches is reached: sysctl fs.inotify.max_user_watches")
 	}
 	if addErr == nil {
 		w.paths[int32(wd)] = name

@@ -197,7 +197,7 @@ func (p *Provider) fromCommand(ctx context.Context, cmd *exec.Cmd, tree string) 
 	cmd.WaitDelay = 5 * time.Second
 	out, err := cmd.StdoutPipe()
 	if err != nil {
-		return Image{}, err
+		return Image{}, fmt.Errorf("open a pipe for the output of %s: %w", cmd.Path, err)
 	}
 	if err := cmd.Start(); err != nil {
 		return Image{}, err

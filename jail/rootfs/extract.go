@@ -53,7 +53,7 @@ const maxSkipped = 100
 func newExtractor(dir string, maxBytes, maxFiles int64) (*extractor, error) {
 	root, err := os.OpenFile(dir, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("open the tree: %w", err)
 	}
 	return &extractor{
 		root:        root,
@@ -213,10 +213,10 @@ func (x *extractor) create(parent int, name string, hdr *tar.Header, r io.Reader
 		return x.link(parent, name, hdr)
 	case tar.TypeFifo:
 		if err := x.remove(parent, name); err != nil {
-			return err
+			return fmt.Errorf("remove the existing file: %w", err)
 		}
 		if err := unix.Mkfifoat(parent, base, 0o600); err != nil {
-			return err
+			return fmt.Errorf("create the pipe: %w", err)
 		}
 		x.files++
 		return x.metadata(parent, name, hdr)
@@ -247,17 +247,17 @@ func (x *extractor) mkdir(parent int, name string, hdr *tar.Header) error {
 	err := unix.Fstatat(parent, base, &st, unix.AT_SYMLINK_NOFOLLOW)
 	if err != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR {
 		if err := x.remove(parent, name); err != nil {
-			return err
+			return fmt.Errorf("remove the existing file: %w", err)
 		}
 		if err := unix.Mkdirat(parent, base, 0o700); err != nil {
-			return err
+			return fmt.Errorf("create the directory: %w", err)
 		}
 		x.files++
 	}
 	x.later(name, hdr)
 	fd, err := unix.Openat(parent, base, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return err
+		return fmt.Errorf("open the directory: %w", err)
 	}
 	defer unix.Close(fd)
 	return x.xattrs(fd, name, hdr)
@@ -269,11 +269,11 @@ func (x *extractor) file(parent int, name string, hdr *tar.Header, r io.Reader) 
 		return fault.Newf(fault.TooLarge, "rootfs.extract", name, "a file of %d bytes exceeds the size limit", hdr.Size)
 	}
 	if err := x.remove(parent, name); err != nil {
-		return err
+		return fmt.Errorf("remove the existing file: %w", err)
 	}
 	fd, err := unix.Openat(parent, path.Base(name), unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
-		return err
+		return fmt.Errorf("create the file: %w", err)
 	}
 	f := os.NewFile(uintptr(fd), name)
 	defer f.Close()
@@ -288,7 +288,7 @@ func (x *extractor) file(parent int, name string, hdr *tar.Header, r io.Reader) 
 	}
 	// Set the mode and capabilities last: chown(2) clears set-id bits and capabilities.
 	if err := unix.Fchmod(fd, mode(hdr)); err != nil {
-		return err
+		return fmt.Errorf("set the mode: %w", err)
 	}
 	if err := x.xattrs(fd, name, hdr); err != nil {
 		return err
@@ -298,10 +298,10 @@ func (x *extractor) file(parent int, name string, hdr *tar.Header, r io.Reader) 
 
 func (x *extractor) symlink(parent int, name string, hdr *tar.Header) error {
 	if err := x.remove(parent, name); err != nil {
-		return err
+		return fmt.Errorf("remove the existing file: %w", err)
 	}
 	if err := unix.Symlinkat(hdr.Linkname, parent, path.Base(name)); err != nil {
-		return err
+		return fmt.Errorf("create the symlink to %q: %w", hdr.Linkname, err)
 	}
 	x.files++
 	if err := x.own(parent, name, hdr); err != nil {
@@ -334,7 +334,7 @@ func (x *extractor) link(parent int, name string, hdr *tar.Header) error {
 		return nil // already hard links to the same file: removing one could remove the content
 	}
 	if err := x.remove(parent, name); err != nil {
-		return err
+		return fmt.Errorf("remove the existing file: %w", err)
 	}
 	if err := unix.Linkat(from, path.Base(old), parent, path.Base(name), 0); err != nil {
 		return fmt.Errorf("create hard link to %q: %w", hdr.Linkname, err)
@@ -350,7 +350,7 @@ func (x *extractor) metadata(parent int, name string, hdr *tar.Header) error {
 	}
 	// The extractor has created the file and it is not a symlink, so chmod cannot follow one.
 	if err := unix.Fchmodat(parent, path.Base(name), mode(hdr), 0); err != nil {
-		return err
+		return fmt.Errorf("set the mode: %w", err)
 	}
 	return times(parent, path.Base(name), hdr)
 }
@@ -363,7 +363,10 @@ func (x *extractor) own(parent int, name string, hdr *tar.Header) error {
 	if !x.owners {
 		return nil
 	}
-	return unix.Fchownat(parent, path.Base(name), hdr.Uid, hdr.Gid, unix.AT_SYMLINK_NOFOLLOW)
+	if err := unix.Fchownat(parent, path.Base(name), hdr.Uid, hdr.Gid, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return fmt.Errorf("set the owner to %d:%d: %w", hdr.Uid, hdr.Gid, err)
+	}
+	return nil
 }
 
 const xattrPrefix = "SCHILY.xattr."
@@ -400,7 +403,10 @@ func times(parent int, base string, hdr *tar.Header) error {
 	if err != nil || hdr.ModTime.IsZero() {
 		ts = unix.NsecToTimespec(0)
 	}
-	return unix.UtimesNanoAt(parent, base, []unix.Timespec{ts, ts}, unix.AT_SYMLINK_NOFOLLOW)
+	if err := unix.UtimesNanoAt(parent, base, []unix.Timespec{ts, ts}, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return fmt.Errorf("set the times: %w", err)
+	}
+	return nil
 }
 
 // finish sets the owners, times and modes of directories after all files have been created.
@@ -432,7 +438,7 @@ func (x *extractor) finishDir(name string, hdr *tar.Header) error {
 		return nil
 	}
 	if err != nil {
-		return err
+		return fmt.Errorf("open the directory: %w", err)
 	}
 	defer unix.Close(fd)
 	if err := x.own(parent, name, hdr); err != nil {
@@ -441,7 +447,10 @@ func (x *extractor) finishDir(name string, hdr *tar.Header) error {
 	if err := times(parent, path.Base(name), hdr); err != nil {
 		return err
 	}
-	return unix.Fchmod(fd, mode(hdr))
+	if err := unix.Fchmod(fd, mode(hdr)); err != nil {
+		return fmt.Errorf("set the mode: %w", err)
+	}
+	return nil
 }
 
 // closed reports whether an ordinary user cannot access a directory, because its final mode was
@@ -489,13 +498,13 @@ func (x *extractor) clear(dir string) error {
 func (x *extractor) clearIn(fd int, dir string) error {
 	names, err := list(fd)
 	if err != nil {
-		return err
+		return fmt.Errorf("list %q: %w", dir, err)
 	}
 	for _, base := range names {
 		name := path.Join(dir, base)
 		if !x.fresh[name] {
 			if err := x.remove(fd, name); err != nil {
-				return err
+				return fmt.Errorf("remove %q: %w", name, err)
 			}
 			continue
 		}
@@ -504,7 +513,7 @@ func (x *extractor) clearIn(fd int, dir string) error {
 			continue
 		}
 		if err != nil {
-			return err
+			return fmt.Errorf("open %q to remove its files: %w", name, err)
 		}
 		err = x.clearIn(sub, name)
 		unix.Close(sub)
@@ -570,7 +579,7 @@ func (x *extractor) open(dir string) (int, error) {
 		case unix.ENOSYS:
 			return -1, fault.Cannot("rootfs.extract", "this kernel has no openat2", "use Linux 5.6 or later")
 		default:
-			return -1, err
+			return -1, fmt.Errorf("open the directory %q: %w", dir, err)
 		}
 	}
 }
@@ -586,7 +595,7 @@ func (x *extractor) parent(dir string) (int, error) {
 		}
 		return fd, nil
 	}
-	if err != unix.ENOENT || dir == "." {
+	if !errors.Is(err, unix.ENOENT) || dir == "." {
 		return -1, err
 	}
 	up, err := x.parent(path.Dir(dir))
@@ -598,7 +607,7 @@ func (x *extractor) parent(dir string) (int, error) {
 		if err == unix.EEXIST { // a dangling symlink
 			return -1, fault.Newf(fault.Invalid, "rootfs.extract", dir, "the path contains a dangling symlink")
 		}
-		return -1, err
+		return -1, fmt.Errorf("create the directory %q: %w", dir, err)
 	}
 	x.files++
 	if _, known := x.dirs[dir]; !known {

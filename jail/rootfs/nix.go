@@ -98,7 +98,11 @@ func (p *Provider) nixOutput(ctx context.Context, tool, flake, profile, link str
 		}
 		return "", nixError(profile, &commandError{name: "nix build", err: err, output: stderr.String()})
 	}
-	return filepath.EvalSymlinks(link)
+	out, err := filepath.EvalSymlinks(link)
+	if err != nil {
+		return "", fmt.Errorf("resolve the result link of nix: %w", err)
+	}
+	return out, nil
 }
 
 func nixError(profile string, err *commandError) error {

@@ -269,7 +269,7 @@ func collect(index v1.ImageIndex, pin string, found map[v1.Hash]v1.Image, depth 
 	}
 	m, err := index.IndexManifest()
 	if err != nil {
-		return fault.New(fault.Invalid, opOCI, "", err)
+		return fault.Newf(fault.Invalid, opOCI, "", "read the index: %w", err)
 	}
 	for _, d := range m.Manifests {
 		if d.Size > maxMeta {
@@ -288,7 +288,7 @@ func collectOne(index v1.ImageIndex, d v1.Descriptor, pin string, found map[v1.H
 	case d.MediaType.IsIndex():
 		child, err := index.ImageIndex(d.Digest)
 		if err != nil {
-			return fault.New(fault.Invalid, opOCI, d.Digest.String(), err)
+			return fault.Newf(fault.Invalid, opOCI, d.Digest.String(), "read the nested index: %w", err)
 		}
 		raw, err := child.RawManifest()
 		if err := sameDigest(raw, err, d.Digest); err != nil {
@@ -305,7 +305,7 @@ func collectOne(index v1.ImageIndex, d v1.Descriptor, pin string, found map[v1.H
 	}
 	img, err := index.Image(d.Digest)
 	if err != nil {
-		return fault.New(fault.Invalid, opOCI, d.Digest.String(), err)
+		return fault.Newf(fault.Invalid, opOCI, d.Digest.String(), "read the image: %w", err)
 	}
 	found[d.Digest] = img
 	return nil
@@ -390,7 +390,7 @@ func openTar(file string) (io.ReadCloser, error) {
 	z, err := gzip.NewReader(b)
 	if err != nil {
 		f.Close()
-		return nil, fault.New(fault.Invalid, opOCI, "", err)
+		return nil, fault.Newf(fault.Invalid, opOCI, "", "decompress the image tar: %w", err)
 	}
 	return struct {
 		io.Reader
@@ -410,7 +410,7 @@ func fromDockerTar(file string, members map[string]int64) (v1.Image, v1.Hash, er
 	}
 	m, err := tarball.LoadManifest(open)
 	if err != nil {
-		return bad(err)
+		return bad(fmt.Errorf("read manifest.json: %w", err))
 	}
 	if len(m) != 1 {
 		return bad(fmt.Errorf("the tar contains %d images; run docker save with one image", len(m)))
@@ -420,11 +420,11 @@ func fromDockerTar(file string, members map[string]int64) (v1.Image, v1.Hash, er
 	}
 	img, err := tarball.Image(open, nil)
 	if err != nil {
-		return bad(err)
+		return bad(fmt.Errorf("read the image: %w", err))
 	}
 	digest, err := img.ConfigName()
 	if err != nil {
-		return bad(err)
+		return bad(fmt.Errorf("read the configuration: %w", err))
 	}
 	return img, digest, nil
 }
@@ -434,7 +434,7 @@ func fromDockerTar(file string, members map[string]int64) (v1.Image, v1.Hash, er
 func (p *Provider) layoutTar(ctx context.Context, file, real, pin string) (Layer, error) {
 	tmp, err := os.MkdirTemp(p.cfg.Dir, tmpPrefix)
 	if err != nil {
-		return Layer{}, err
+		return Layer{}, fmt.Errorf("create a temporary directory: %w", err)
 	}
 	lock, err := lockDir(tmp)
 	if err != nil {
@@ -474,7 +474,7 @@ func (p *Provider) unpack(ctx context.Context, pic picture) (Layer, error) {
 		return Layer{}, err
 	}
 	if err := p.note(digest, pic); err != nil {
-		return Layer{}, err
+		return Layer{}, fmt.Errorf("record the source of the image: %w", err)
 	}
 	return p.layer(digest)
 }
@@ -531,11 +531,11 @@ func verified(pic picture) (*v1.ConfigFile, []v1.Layer, error) {
 	}
 	cfg, err := pic.image.ConfigFile()
 	if err != nil {
-		return bad(err)
+		return bad(fmt.Errorf("read the configuration: %w", err))
 	}
 	layers, err := pic.image.Layers()
 	if err != nil {
-		return bad(err)
+		return bad(fmt.Errorf("read the list of layers: %w", err))
 	}
 	if len(layers) != len(cfg.RootFS.DiffIDs) {
 		return bad(fmt.Errorf("the image has %d layers, but its configuration lists %d: not a filesystem image", len(layers), len(cfg.RootFS.DiffIDs)))
@@ -559,7 +559,7 @@ func verifyMeta(pic picture) error {
 	}
 	m, err := pic.image.Manifest()
 	if err != nil {
-		return fault.New(fault.Invalid, opOCI, pic.source, err)
+		return fault.Newf(fault.Invalid, opOCI, pic.source, "read the manifest: %w", err)
 	}
 	if m.Config.Size > maxMeta {
 		return fault.Newf(fault.TooLarge, opOCI, pic.source, "the configuration of %d bytes exceeds the limit", m.Config.Size)
@@ -572,7 +572,7 @@ func verifyMeta(pic picture) error {
 func applyLayer(ctx context.Context, x *extractor, l v1.Layer, want v1.Hash) error {
 	r, err := l.Uncompressed()
 	if err != nil {
-		return archiveError("", err)
+		return archiveError("", fmt.Errorf("open the layer: %w", err))
 	}
 	defer r.Close()
 	sum := sha256.New()

@@ -186,7 +186,7 @@ func (p *Provider) put(ready string, img Image) error {
 	img.Created = time.Now().UTC()
 	img.Used = img.Created
 	if err := writeImage(ready, img); err != nil {
-		return err
+		return fmt.Errorf("record the image: %w", err)
 	}
 	if err := syncTree(ready); err != nil {
 		return err
@@ -217,7 +217,7 @@ func (p *Provider) replace(ready, home string) error {
 		return nil
 	}
 	if err := p.discard(home); err != nil {
-		return err
+		return fmt.Errorf("remove the damaged tree: %w", err)
 	}
 	return os.Rename(ready, home)
 }
@@ -321,7 +321,7 @@ func (p *Provider) prune(digest string) (bool, error) {
 func (p *Provider) discard(dir string) error {
 	tmp, err := os.MkdirTemp(p.cfg.Dir, tmpPrefix)
 	if err != nil {
-		return err
+		return fmt.Errorf("create a temporary directory: %w", err)
 	}
 	lock, err := lockDir(tmp)
 	if err != nil {
@@ -366,7 +366,7 @@ func lockDir(dir string) (*os.File, error) {
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		f.Close()
-		return nil, err
+		return nil, fmt.Errorf("lock %s: %w", dir, err)
 	}
 	return f, nil
 }
@@ -375,7 +375,7 @@ func lockDir(dir string) (*os.File, error) {
 func writeImage(dir string, img Image) error {
 	b, err := json.MarshalIndent(img, "", "  ")
 	if err != nil {
-		return err
+		return fmt.Errorf("encode the record of the image: %w", err)
 	}
 	file := filepath.Join(dir, imageName)
 	if err := os.WriteFile(file+".new", append(b, '\n'), 0o600); err != nil {

@@ -41,8 +41,12 @@ func (p *Provider) user(ctx context.Context, r jail.Rootfs) (Layer, error) {
 	if err != nil {
 		return Layer{}, err
 	}
-	if there, err := hasUser(base.Dir, name); there || err != nil {
-		return base, err
+	there, err := hasUser(base.Dir, name)
+	if err != nil {
+		return Layer{}, fmt.Errorf("look up the user %s: %w", name, err)
+	}
+	if there {
+		return base, nil
 	}
 	if !strings.HasPrefix(base.Digest, "sha256:") {
 		return Layer{}, fault.Fieldf(opUser, "rootfs.user", "cannot add a user: %s is a host directory", base.Source)
@@ -109,7 +113,10 @@ func linkTree(from, to string) error {
 		}
 		at := filepath.Join(to, rel)
 		if !d.IsDir() {
-			return unix.Linkat(unix.AT_FDCWD, path, unix.AT_FDCWD, at, 0) // does not follow a symlink
+			if err := unix.Linkat(unix.AT_FDCWD, path, unix.AT_FDCWD, at, 0); err != nil { // does not follow a symlink
+				return &os.LinkError{Op: "link", Old: path, New: at, Err: err}
+			}
+			return nil
 		}
 		if rel != "." {
 			if err := os.Mkdir(at, 0o700); err != nil {
@@ -124,12 +131,15 @@ func linkTree(from, to string) error {
 func sameDir(from, to string) error {
 	var st unix.Stat_t
 	if err := unix.Stat(from, &st); err != nil {
-		return err
+		return fmt.Errorf("stat %s: %w", from, err)
 	}
 	if err := os.Lchown(to, int(st.Uid), int(st.Gid)); err != nil && !errors.Is(err, fs.ErrPermission) {
 		return err
 	}
-	return unix.Chmod(to, st.Mode&0o7777)
+	if err := unix.Chmod(to, st.Mode&0o7777); err != nil {
+		return fmt.Errorf("set the mode of %s: %w", to, err)
+	}
+	return nil
 }
 
 // addUser adds a user to the tree's user database and creates the user's home. Symlinks in the

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"slices"
 	"strconv"
@@ -146,16 +147,17 @@ func (co *comparer) readLog(ctx context.Context, jid id.Jail, after uint64, f fu
 	}
 	l, err := co.cfg.Logs(ctx, jid)
 	if err != nil {
-		return err
+		return fmt.Errorf("open the event log of jail %s: %w", jid, err)
 	}
 	flush, cancel := context.WithTimeout(ctx, flushTime)
 	defer cancel()
+	// After a mere timeout of the flush, use the written records.
 	if err := l.Flush(flush); err != nil && ctx.Err() != nil {
-		return err // after a mere timeout of the flush, use the written records
+		return fmt.Errorf("flush the event log of jail %s: %w", jid, err)
 	}
 	c, err := l.Read(ctx, eventlog.Query{After: after})
 	if err != nil {
-		return err
+		return fmt.Errorf("read the event log of jail %s: %w", jid, err)
 	}
 	defer c.Close()
 	for n := 0; ; n++ {
@@ -167,7 +169,7 @@ func (co *comparer) readLog(ctx context.Context, jid id.Jail, after uint64, f fu
 			return nil
 		}
 		if err != nil {
-			return err
+			return fmt.Errorf("read the event log of jail %s: %w", jid, err)
 		}
 		kind, rest, _ := bytes.Cut(bytes.TrimPrefix(line, []byte(`{"type":"`)), []byte(`","seq":`))
 		digits := rest[:len(rest)-len(bytes.TrimLeft(rest, "0123456789"))]

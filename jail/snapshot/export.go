@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -43,12 +44,12 @@ func (ss *snapshots) Export(ctx context.Context, sid id.Snapshot, w io.Writer) e
 	if s.Memory {
 		at, cool, err := ss.warm(ctx, s)
 		if err != nil {
-			return err
+			return fmt.Errorf("load the memory of snapshot %s: %w", sid, err)
 		}
 		defer cool()
 		entries, err := os.ReadDir(at)
 		if err != nil {
-			return err
+			return fmt.Errorf("list the memory images of snapshot %s: %w", sid, err)
 		}
 		for _, e := range entries {
 			files = append(files, images.File{Name: memoryDir + "/" + e.Name(), Path: filepath.Join(at, e.Name())})
@@ -59,7 +60,7 @@ func (ss *snapshots) Export(ctx context.Context, sid id.Snapshot, w io.Writer) e
 	}
 	meta, err := json.MarshalIndent(archiveRecord{archiveFormat, portable(*s)}, "", "\t")
 	if err != nil {
-		return err
+		return fmt.Errorf("encode the record of snapshot %s: %w", sid, err)
 	}
 	return images.Export(&ctxWriter{ctx, w}, meta, files)
 }

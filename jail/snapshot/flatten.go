@@ -56,7 +56,7 @@ func (ss *snapshots) longestStack(ctx context.Context) (chain []string, _ error)
 	ss.mu.Unlock()
 	jails, err := ss.cfg.Jails.List(ctx, jail.ListOptions{})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("list the jails: %w", err)
 	}
 	for _, j := range jails {
 		if j.State == jail.Stopped || j.State == jail.Failed {
@@ -87,7 +87,7 @@ func (ss *snapshots) flatten(ctx context.Context, chain []string) error {
 	to, err := freeName(filepath.Dir(chain[0]))
 	if err != nil {
 		giveBack()
-		return err
+		return fmt.Errorf("find a name for the merged layer: %w", err)
 	}
 	made := ss.protect(to)
 	err = ss.cfg.Layers.Flatten(ctx, chain, to)
@@ -146,7 +146,7 @@ func (ss *snapshots) restack(ctx context.Context, chain, to []string) error {
 // +checklocks:ss.mu
 func (ss *snapshots) update(ctx context.Context, s Snapshot) error {
 	if err := ss.cfg.Store.Put(ctx, s); err != nil {
-		return err
+		return fmt.Errorf("record snapshot %s: %w", s.ID, err)
 	}
 	ss.all[s.ID] = &s
 	return writeMeta(ss.dir(s.Jail.ID, s.ID), s)

@@ -107,7 +107,7 @@ func (h *imageCache) evict(bytes int64) error {
 			return fault.Newf(fault.Exhausted, "snapshot.evict", "", "%d MiB of images do not fit into the image cache of %d MiB", bytes>>20, h.limit>>20)
 		}
 		if err := h.remove(oldest); err != nil {
-			return err
+			return fmt.Errorf("remove %s from the image cache: %w", oldest, err)
 		}
 	}
 }
@@ -129,7 +129,7 @@ func (h *imageCache) remove(sid id.Snapshot) error {
 			}
 		}
 		if err := os.Rename(h.path(sid), h.path(left)); err != nil {
-			return err
+			return fmt.Errorf("rename the mapped images: %w", err)
 		}
 	}
 	h.all[left] = &cachedDir{bytes: d.bytes}

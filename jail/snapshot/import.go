@@ -137,7 +137,10 @@ func (i *importing) validate(ctx context.Context, s *Snapshot) error {
 	if err != nil {
 		return err
 	}
-	return i.cfg.Layers.Seal(filepath.Join(i.at, layerFile))
+	if err := i.cfg.Layers.Seal(filepath.Join(i.at, layerFile)); err != nil {
+		return fmt.Errorf("seal the layer: %w", err)
+	}
+	return nil
 }
 
 // commit makes the snapshot durable.
@@ -151,11 +154,11 @@ func (i *importing) commit(ctx context.Context, s *Snapshot) error {
 	}
 	layer := filepath.Join(i.dir, layerFile)
 	if err := os.Rename(filepath.Join(i.at, layerFile), layer); err != nil {
-		return err
+		return fmt.Errorf("move the layer: %w", err)
 	}
 	if list := filepath.Join(i.at, processesFile); s.Memory && exists(list) {
 		if err := os.Rename(list, filepath.Join(i.dir, processesFile)); err != nil {
-			return err
+			return fmt.Errorf("move the process list: %w", err)
 		}
 	}
 	s.Jail.Sealed, s.Digest = []string{layer}, ""
@@ -175,7 +178,7 @@ func (i *importing) commit(ctx context.Context, s *Snapshot) error {
 		return err
 	}
 	if err := ss.cfg.Store.Put(ctx, *s); err != nil {
-		return err
+		return fmt.Errorf("record the snapshot: %w", err)
 	}
 	ss.mu.Lock()
 	defer ss.mu.Unlock()

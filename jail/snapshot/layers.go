@@ -3,6 +3,7 @@ package snapshot
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -54,7 +55,7 @@ func (ss *snapshots) tempDir(dir, name string) (at string, done func(), err erro
 	defer ss.filesMu.RUnlock()
 	at, err = os.MkdirTemp(dir, name+"-*.part")
 	if err != nil {
-		return "", nil, err
+		return "", nil, fmt.Errorf("create a temporary directory: %w", err)
 	}
 	return at, ss.protect(strings.TrimSuffix(at, ".part")), nil
 }
@@ -95,7 +96,7 @@ func (ss *snapshots) trimDir(dir string, used map[string]bool) error {
 func (ss *snapshots) discard(e os.DirEntry, at string) error {
 	if ext := filepath.Ext(at); e.IsDir() && ss.cfg.Layers != nil && (ext == ".part" || ext == ".mnt") {
 		if err := ss.cfg.Layers.Release(at); err != nil {
-			return err
+			return fmt.Errorf("unmount %s: %w", at, err)
 		}
 	}
 	return os.RemoveAll(at)

@@ -135,7 +135,7 @@ func (m *Manager) Open(ctx context.Context) (err error) {
 	}
 	m.cache, err = openImageCache(m.cfg.Hot, m.cfg.HotMB<<20)
 	if err != nil {
-		return err
+		return fmt.Errorf("open the image cache: %w", err)
 	}
 	all, err := m.cfg.Store.All(ctx)
 	if err != nil {
@@ -144,7 +144,7 @@ func (m *Manager) Open(ctx context.Context) (err error) {
 	slices.SortFunc(all, func(a, b Snapshot) int { return a.Created.Compare(b.Created) })
 	jails, err := m.cfg.Jails.List(ctx, jail.ListOptions{})
 	if err != nil {
-		return err
+		return fmt.Errorf("list the jails: %w", err)
 	}
 	m.load(all, jails)
 	m.wg.Go(m.cleanUp)
@@ -204,13 +204,13 @@ func (ss *snapshots) Get(_ context.Context, sid id.Snapshot) (Snapshot, error) {
 	defer ss.mu.Unlock()
 	s := ss.all[sid]
 	if s == nil {
-		return Snapshot{}, notFound(sid)
+		return Snapshot{}, notFound("snapshot.Get", sid)
 	}
 	return *s, nil
 }
 
-func notFound(sid id.Snapshot) error {
-	return fault.Newf(fault.NotFound, "snapshot.notFound", string(sid), "no such snapshot")
+func notFound(op string, sid id.Snapshot) error {
+	return fault.Newf(fault.NotFound, op, string(sid), "no such snapshot")
 }
 
 // ListOptions filter and page a list of snapshots. The zero value selects all.
@@ -293,7 +293,7 @@ func (ss *snapshots) Usage(ctx context.Context, sid id.Snapshot) (Usage, error) 
 	if s.Memory {
 		m, err := ss.images.Size(filepath.Join(ss.dir(s.Jail.ID, sid), imagesDir))
 		if err != nil {
-			return Usage{}, err
+			return Usage{}, fmt.Errorf("measure the memory images of snapshot %s: %w", sid, err)
 		}
 		u.Own, u.Shared = u.Own+m.Own, u.Shared+m.Shared
 	}
@@ -335,7 +335,7 @@ func (ss *snapshots) acquire(sid id.Snapshot) (s *Snapshot, done func(), err err
 	defer ss.mu.Unlock()
 	s = ss.all[sid]
 	if s == nil {
-		return nil, nil, notFound(sid)
+		return nil, nil, notFound("snapshot.acquire", sid)
 	}
 	ss.inUse[sid]++
 	giveBack := ss.pinFiles(s.Jail.Sealed) // a merge may replace the layers of the snapshot meanwhile
@@ -353,14 +353,14 @@ func (ss *snapshots) Delete(ctx context.Context, sid id.Snapshot) error {
 	switch {
 	case s == nil:
 		ss.mu.Unlock()
-		return notFound(sid)
+		return notFound("snapshot.Delete", sid)
 	case ss.inUse[sid] > 0:
 		ss.mu.Unlock()
 		return fault.Newf(fault.Conflict, "snapshot.Delete", string(sid), "snapshot is in use; try again")
 	}
 	if err := ss.cfg.Store.Delete(ctx, sid); err != nil {
 		ss.mu.Unlock()
-		return err
+		return fmt.Errorf("delete the record of snapshot %s: %w", sid, err)
 	}
 	delete(ss.all, sid)
 	ss.deleted = append(ss.deleted[max(0, len(ss.deleted)+1-maxGone):], Snapshot{ID: sid, Created: s.Created})
@@ -441,7 +441,7 @@ func (ss *snapshots) sweep(ctx context.Context) error {
 func (ss *snapshots) clearDir(dir string, used map[string]bool) error {
 	if _, err := os.Lstat(filepath.Join(dir, imagesDir)); err == nil {
 		if err := ss.images.Delete(filepath.Join(dir, imagesDir)); err != nil {
-			return err
+			return fmt.Errorf("delete the memory images in %s: %w", dir, err)
 		}
 	}
 	entries, err := os.ReadDir(dir)

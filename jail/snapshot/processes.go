@@ -122,7 +122,7 @@ func (t *taking) keepProcesses(made jail.Checkpoint) error {
 func writeProcesses(dir string, list []process) error {
 	b, err := json.Marshal(list)
 	if err != nil {
-		return err
+		return fmt.Errorf("encode the process list: %w", err)
 	}
 	return atomicfile.Write(filepath.Join(dir, processesFile), b, 0o600)
 }

@@ -3,6 +3,7 @@ package snapshot
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"slices"
 	"time"
@@ -29,7 +30,7 @@ func (ss *snapshots) retain(ctx context.Context, jid id.Jail) error {
 		if !stay[s.ID] {
 			gone, err := ss.expire(ctx, s.ID)
 			if err != nil {
-				return err
+				return fmt.Errorf("expire snapshot %s: %w", s.ID, err)
 			}
 			removed = removed || gone
 		}
@@ -106,7 +107,7 @@ func (ss *snapshots) enforceDiskLimit(ctx context.Context) (removed bool, err er
 		list = list[:len(list)-1]
 		gone, err := ss.expire(ctx, oldest.ID)
 		if err != nil {
-			return removed, err
+			return removed, fmt.Errorf("expire snapshot %s: %w", oldest.ID, err)
 		}
 		removed = removed || gone
 	}
@@ -142,7 +143,7 @@ func (ss *snapshots) diskUsage(list []*Snapshot) (int64, error) {
 			continue // deleted meanwhile
 		}
 		if err != nil {
-			return 0, err
+			return 0, fmt.Errorf("measure the memory images of snapshot %s: %w", s.ID, err)
 		}
 		total, shared = total+u.Own, max(shared, u.Shared)
 	}

@@ -124,7 +124,7 @@ func (t *taking) run(j jail.Jail) error {
 	layer := filepath.Join(t.dir, layerFile)
 	at, err := t.imageDir(j)
 	if err != nil {
-		return err
+		return fmt.Errorf("create the directory of the images: %w", err)
 	}
 	made, err := ss.cfg.Jails.Checkpoint(t.ctx, j.ID, jail.CheckpointOptions{
 		Snapshot: sid, Images: at, Layer: layer, Layering: t.o.Layering, Stop: t.o.Stop, SetMarker: t.o.Mark,
@@ -141,7 +141,7 @@ func (t *taking) run(j jail.Jail) error {
 	t.s.Parent = ss.last[j.ID]
 	ss.mu.Unlock()
 	if err := t.keepProcesses(made); err != nil {
-		return err
+		return fmt.Errorf("store the process list: %w", err)
 	}
 	return t.commit(at, layer)
 }
@@ -189,7 +189,7 @@ func (t *taking) commit(at, layer string) error {
 		}
 	}
 	if err := ss.cfg.Store.Put(t.ctx, t.s); err != nil {
-		return err
+		return fmt.Errorf("record the snapshot: %w", err)
 	}
 	s := t.s
 	ss.mu.Lock()
@@ -204,7 +204,7 @@ func (t *taking) commit(at, layer string) error {
 func writeMeta(dir string, s Snapshot) error {
 	meta, err := json.MarshalIndent(s, "", "\t")
 	if err != nil {
-		return err
+		return fmt.Errorf("encode the record of snapshot %s: %w", s.ID, err)
 	}
 	return atomicfile.Write(filepath.Join(dir, metaFile), meta, 0o600)
 }
@@ -225,7 +225,7 @@ func syncLayer(layer string) error {
 		err = errors.Join(f.Chmod(0o400), f.Sync(), f.Close())
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) { // a jail that was not started since the last snapshot has no new layer
-		return err
+		return fmt.Errorf("sync the layer: %w", err)
 	}
 	for dir := filepath.Dir(layer); ; dir = filepath.Dir(dir) { // up to the jail's directory
 		if err := dirs.Sync(dir); err != nil || id.Valid('j', filepath.Base(dir)) || dir == "/" {

@@ -187,7 +187,7 @@ func (w *Writer) JSON(kind Frame, v any) error {
 	if v != nil {
 		var err error
 		if payload, err = json.Marshal(v); err != nil {
-			return err
+			return fmt.Errorf("encode the message: %w", err)
 		}
 	}
 	if len(payload) > kind.limit() {

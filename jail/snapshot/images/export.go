@@ -43,7 +43,7 @@ func Export(w io.Writer, meta []byte, files []File) error {
 func export(w io.Writer, meta []byte, files []File) error {
 	zw, err := zstd.NewWriter(w, zstd.WithEncoderConcurrency(workers()))
 	if err != nil {
-		return err
+		return fmt.Errorf("create the compressor: %w", err)
 	}
 	defer zw.Close() // stops its goroutines; a second Close does nothing
 	e := &exporter{tar: tar.NewWriter(zw), buf: make([]byte, 256<<10)}
@@ -63,7 +63,7 @@ func export(w io.Writer, meta []byte, files []File) error {
 		return err
 	}
 	if err := e.tar.Close(); err != nil {
-		return err
+		return fmt.Errorf("end the archive: %w", err)
 	}
 	return zw.Close()
 }
