@@ -172,7 +172,7 @@ func (h *approvalHandler) before(ctx context.Context, r approval.Request, n int)
 			return list, nil
 		}
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("read the events before the request: %w", err)
 		}
 		list = append(list, bytes.Clone(line))
 	}
@@ -255,7 +255,7 @@ func (h *approvalHandler) listDeadNotices(ctx context.Context, _ none, _ none) (
 	page := wire.Page[wire.DeadNotice]{Items: []wire.DeadNotice{}}
 	list, err := h.approvals.DeadLetters(ctx)
 	if err != nil {
-		return page, err
+		return page, fmt.Errorf("list the undelivered notices: %w", err)
 	}
 	for _, n := range list {
 		page.Items = append(page.Items, wire.DeadNotice{

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"fmt"
 	"net/url"
 
 	"glasshouse/api/wire"
@@ -53,7 +54,7 @@ type oneBrowser struct {
 func (h *browserHandler) unsubscribeBrowser(ctx context.Context, p oneBrowser, _ none) (none, error) {
 	list, err := h.approvals.Browsers(ctx)
 	if err != nil {
-		return none{}, err
+		return none{}, fmt.Errorf("list the browsers with notifications: %w", err)
 	}
 	for _, one := range list {
 		if one.ID == p.ID && ownsBrowser(access.CallerOf(ctx), one) {

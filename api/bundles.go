@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -51,7 +52,7 @@ func (h *bundleHandler) installBundle(w http.ResponseWriter, r *http.Request, p 
 	}
 	dir, err := os.MkdirTemp("", tempBundle)
 	if err != nil {
-		return err
+		return fmt.Errorf("create a directory for the archive: %w", err)
 	}
 	defer os.RemoveAll(dir)
 	file := filepath.Join(dir, p.Name) // errors about the bundle contain this file name
@@ -70,7 +71,7 @@ func (h *bundleHandler) installBundle(w http.ResponseWriter, r *http.Request, p 
 func receive(file string, from io.Reader) error {
 	f, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
-		return err
+		return fmt.Errorf("create a file for the archive: %w", err)
 	}
 	defer f.Close()
 	n, err := io.Copy(f, io.LimitReader(from, maxBundle+1))

@@ -229,7 +229,10 @@ func (h *chainHandler) exportChain(w http.ResponseWriter, r *http.Request, _ non
 	w.Header().Set("Content-Type", lineKind)
 	w.Header().Set("Content-Disposition", `attachment; filename="chain.jsonl"`)
 	_, err = c.Export(r.Context(), w)
-	return err
+	if err != nil {
+		return fmt.Errorf("export the audit log: %w", err)
+	}
+	return nil
 }
 
 func (h *chainHandler) getChainProof(ctx context.Context, p oneEntry, _ none) (wire.ChainProof, error) {
@@ -320,7 +323,7 @@ func (a *auditLog) decisions(ctx context.Context, p trailParams) (wire.Page[wire
 			q.After = e.Seq
 			t, err := trailOf(e)
 			if err != nil {
-				return page, err
+				return page, fmt.Errorf("convert entry %d of the audit log: %w", e.Seq, err)
 			}
 			if !p.lets(t) {
 				continue

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -163,7 +164,7 @@ func (h *networkHandler) readNewEntries(ctx context.Context, p judgedPart, js *j
 		q.After = js.after
 		entries, err := h.audit.chain.Entries(ctx, q)
 		if err != nil {
-			return err
+			return fmt.Errorf("read the network decisions of jail %s: %w", p.jail, err)
 		}
 		for _, e := range entries {
 			var r egress.Record

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/base64"
+	"fmt"
 	"io"
 	"net/http"
 	"slices"
@@ -283,7 +284,7 @@ func (h *diffHandler) compare(w http.ResponseWriter, r *http.Request, from snaps
 	}
 	var b bytes.Buffer // buffered, so that a rendering error does not leave a partial page
 	if err := render(&b); err != nil {
-		return err
+		return fmt.Errorf("render the comparison: %w", err)
 	}
 	w.Header().Set("Content-Type", kind+"; charset=utf-8")
 	_, err = w.Write(b.Bytes())

@@ -24,7 +24,7 @@ func (h *documentHandler) getMetrics(w http.ResponseWriter, r *http.Request, _ n
 func (h *documentHandler) getOpenApi(w http.ResponseWriter, _ *http.Request, _ none) error {
 	text, err := h.openapi()
 	if err != nil {
-		return err
+		return fmt.Errorf("generate the OpenAPI document: %w", err)
 	}
 	w.Header().Set("Content-Type", "application/json")
 	_, err = w.Write(text)

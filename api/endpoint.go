@@ -111,7 +111,7 @@ func (s *Server) ServeAgent(l net.Listener, who func(context.Context) (gateway.C
 	defer stop()
 	defer srv.Close()
 	if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
-		return err
+		return fmt.Errorf("serve the agent endpoint: %w", err)
 	}
 	return nil
 }
@@ -352,7 +352,7 @@ func (h *agentHandler) recordDecision(w http.ResponseWriter, r *http.Request, p 
 	}
 	a, err := jsonAnswer(ok, out)
 	if err != nil {
-		return err
+		return fmt.Errorf("encode the answer to the decision: %w", err)
 	}
 	writeAnswer(w, a)
 	return nil
@@ -484,7 +484,7 @@ func (h *agentHandler) askResources(w http.ResponseWriter, r *http.Request, p so
 	}
 	a, err := jsonAnswer(ok, out)
 	if err != nil {
-		return err
+		return fmt.Errorf("encode the answer to the resource request: %w", err)
 	}
 	writeAnswer(w, a)
 	return nil

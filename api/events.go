@@ -36,7 +36,7 @@ func startEvents(w http.ResponseWriter, patience time.Duration) *events {
 func (e *events) send(id, name string, v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {
-		return err
+		return fmt.Errorf("encode event %s: %w", name, err)
 	}
 	var b strings.Builder
 	b.Grow(len(data) + 64)

@@ -220,7 +220,7 @@ func (f *feed) sendEntries(ctx context.Context) error {
 		}
 		list, err := f.chain.Entries(ctx, chain.Query{Kinds: f.want.kinds, After: f.at, Limit: feedPage})
 		if err != nil {
-			return err
+			return fmt.Errorf("read the audit log: %w", err)
 		}
 		for _, e := range list {
 			f.at = e.Seq
@@ -285,7 +285,7 @@ func (f *feed) sendSchedules(ctx context.Context) error {
 	f.looked = time.Now()
 	page, err := f.h.schedules.listSchedules(ctx, listSchedules{Limit: maxPage}, none{})
 	if err != nil {
-		return err
+		return fmt.Errorf("list the schedules: %w", err)
 	}
 	text, err := json.Marshal(page)
 	if err != nil || string(text) == string(f.schedules) {

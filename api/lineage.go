@@ -3,6 +3,7 @@ package api
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 
 	"glasshouse/api/wire"
@@ -22,11 +23,11 @@ func (h *snapshotHandler) getLineage(ctx context.Context, p lineageParams, _ non
 	// taken for a deleted one.
 	taken, err := h.snapshots.List(ctx, snapshot.ListOptions{})
 	if err != nil {
-		return page, err
+		return page, fmt.Errorf("list the snapshots: %w", err)
 	}
 	jails, err := h.jails.List(ctx, jail.ListOptions{})
 	if err != nil {
-		return page, err
+		return page, fmt.Errorf("list the jails: %w", err)
 	}
 	f := newForest(jails, taken)
 	roots := f.made[""]

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"strings"
 
@@ -73,7 +74,7 @@ func (h *marketHandler) listOutdatedBundles(ctx context.Context, _ none, _ none)
 func (h *marketHandler) installFromMarket(ctx context.Context, _ none, b wire.MarketInstall) (wire.Bundle, error) {
 	dir, err := os.MkdirTemp("", tempBundle)
 	if err != nil {
-		return wire.Bundle{}, err
+		return wire.Bundle{}, fmt.Errorf("create a directory for the archive: %w", err)
 	}
 	defer os.RemoveAll(dir)
 	file, err := h.markets.Fetch(ctx, b.Name, b.Version, dir)

@@ -68,7 +68,7 @@ func (h *networkHandler) listNetworkFlows(w http.ResponseWriter, r *http.Request
 	if accepts(r, textKind) {
 		var b bytes.Buffer
 		if err := report.WriteNet(&b, list); err != nil {
-			return err
+			return fmt.Errorf("render the list of flows: %w", err)
 		}
 		if more := count.N - int64(len(list)); more > 0 {
 			fmt.Fprintf(&b, "and %d more, of fewer bytes\n", more)
@@ -110,14 +110,14 @@ func (h *networkHandler) getNetworkPackets(w http.ResponseWriter, r *http.Reques
 	}
 	names, err := h.recordings.observed.Packets(p.ID)
 	if err != nil {
-		return err
+		return fmt.Errorf("list the packet captures of jail %s: %w", p.ID, err)
 	}
 	w.(*recorder).stream = true
 	begun := false
 	for _, name := range names {
 		blocks, f, err := openBlocks(name)
 		if err != nil {
-			return err
+			return fmt.Errorf("open packet capture %s: %w", name, err)
 		}
 		if blocks.Size() > 0 && !begun {
 			download(w, "application/x-pcapng", string(p.ID)+".pcapng")
@@ -160,14 +160,14 @@ func openBlocks(name string) (*io.SectionReader, io.Closer, error) {
 func wholeBlocks(f *os.File) (size int64, err error) {
 	fi, err := f.Stat()
 	if err != nil {
-		return 0, err
+		return 0, fmt.Errorf("read the size of the packet capture: %w", err)
 	}
 	const section, magic, least = 0x0a0d0d0a, 0x1a2b3c4d, 12
 	var order binary.ByteOrder = binary.LittleEndian
 	var head [least]byte
 	for size+least <= fi.Size() {
 		if _, err := f.ReadAt(head[:], size); err != nil {
-			return 0, err
+			return 0, fmt.Errorf("read the block header at offset %d: %w", size, err)
 		}
 		if binary.LittleEndian.Uint32(head[:]) == section { // a palindrome, so the byte order does not matter
 			order = binary.LittleEndian

@@ -46,7 +46,7 @@ func describe(r *openapi31.Reflector, rt route) error {
 	method, pattern, _ := strings.Cut(rt.pattern, " ")
 	oc, err := r.NewOperationContext(method, pattern)
 	if err != nil {
-		return err
+		return fmt.Errorf("describe %s: %w", rt.pattern, err)
 	}
 	oc.SetID(rt.id)
 	oc.SetTags(strings.Split(pattern, "/")[1])

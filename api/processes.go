@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"fmt"
 	"net/http"
 	"time"
 
@@ -46,7 +47,7 @@ func (h *activityHandler) listProcesses(w http.ResponseWriter, r *http.Request, 
 	if accepts(r, textKind) {
 		var b bytes.Buffer
 		if err := report.WritePS(&b, list); err != nil {
-			return err
+			return fmt.Errorf("render the list of processes: %w", err)
 		}
 		return writeText(w, b.Bytes())
 	}

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
@@ -153,7 +154,7 @@ const readTime = time.Second
 func (m *meter) read(ctx context.Context) ([]wire.JailRow, error) {
 	jails, err := m.jails.List(ctx, jail.ListOptions{})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("list the jails: %w", err)
 	}
 	rows := make([]wire.JailRow, len(jails))
 	now := make(map[id.Jail]reading, len(jails))

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"time"
@@ -31,7 +32,7 @@ type Observed interface {
 }
 
 // errNotObserved is the error of a daemon without observers.
-var errNotObserved = fault.Cannot("api", "this daemon does not observe jails", "run glasshouse doctor for the missing requirements")
+var errNotObserved = fault.Cannot("api.recordings", "this daemon does not observe jails", "run glasshouse doctor for the missing requirements")
 
 // recordings reads the recorded events of jails for handlers.
 type recordings struct {
@@ -145,7 +146,7 @@ func (rec *recordings) netLog(ctx context.Context, j id.Jail, from, to time.Time
 		if _, err := src.Next(&e); errors.Is(err, io.EOF) {
 			return log, nil
 		} else if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("read the event log of jail %s: %w", j, err)
 		}
 		log.Add(&e)
 	}

@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"net/http"
 
@@ -56,7 +57,7 @@ func (h *activityHandler) getReport(w http.ResponseWriter, r *http.Request, p re
 		return writeJSON(w, http.StatusOK, made)
 	}
 	if err := render(&b); err != nil {
-		return err
+		return fmt.Errorf("render the report: %w", err)
 	}
 	w.Header().Set("Content-Type", kind+"; charset=utf-8")
 	_, err = w.Write(b.Bytes())

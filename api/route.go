@@ -202,7 +202,7 @@ func writeAnswer(w http.ResponseWriter, a replay.Response) {
 func writeJSON(w http.ResponseWriter, status int, v any) error {
 	a, err := jsonAnswer(status, v)
 	if err != nil {
-		return err
+		return fmt.Errorf("encode the response: %w", err)
 	}
 	writeAnswer(w, a)
 	return nil

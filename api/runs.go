@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"strconv"
 	"time"
 
@@ -43,7 +44,7 @@ type runHandler struct {
 	gateway Gateway
 }
 
-var noAgents = fault.Cannot("api", "this daemon does not run agents", "start the daemon with glasshouse serve")
+var noAgents = fault.Cannot("api.gateway", "this daemon does not run agents", "start the daemon with glasshouse serve")
 
 // by returns the name of the caller, for the audit log.
 func by(ctx context.Context) string { return access.CallerOf(ctx).Name }
@@ -260,7 +261,7 @@ func (h *runHandler) transitionRun(ctx context.Context, p oneRun, b wire.MoveRun
 		var err error
 		v.Result, err = json.Marshal(b.Result)
 		if err != nil {
-			return wire.Run{}, err
+			return wire.Run{}, fmt.Errorf("encode the result of the run: %w", err)
 		}
 	}
 	if v.To == run.Failed {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"iter"
 	"net/http"
 	"strconv"
@@ -200,7 +201,7 @@ func (h *sessionHandler) sessionSocket(ctx context.Context, w http.ResponseWrite
 		}
 		text, err := json.Marshal(runEventOf(ev))
 		if err != nil {
-			return err
+			return fmt.Errorf("encode the run event: %w", err)
 		}
 		wctx, cancel := context.WithTimeout(ctx, writeTime)
 		err = c.Write(wctx, websocket.MessageText, text)

@@ -209,7 +209,7 @@ func (t *terminal) show(ctx context.Context) (websocket.StatusCode, string) {
 func (t *terminal) say(ctx context.Context, e wire.TerminalEvent) error {
 	data, err := json.Marshal(e)
 	if err != nil {
-		return err
+		return fmt.Errorf("encode the terminal event: %w", err)
 	}
 	return t.write(ctx, websocket.MessageText, data)
 }

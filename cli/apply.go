@@ -209,7 +209,7 @@ func (a *applier) remove(rel string) error {
 func (a *applier) dir(rel string, perm fs.FileMode) error {
 	if fi, err := a.root.Lstat(rel); err == nil && !fi.IsDir() {
 		if err := a.root.Remove(rel); err != nil {
-			return err
+			return fmt.Errorf("replace the old file with a directory: %w", err)
 		}
 	}
 	if err := a.root.Mkdir(rel, perm); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -221,7 +221,7 @@ func (a *applier) dir(rel string, perm fs.FileMode) error {
 func (a *applier) symlink(ctx context.Context, rel, from string) error {
 	target, err := a.link(ctx, from)
 	if err != nil {
-		return err
+		return fmt.Errorf("read the link in the jail: %w", err)
 	}
 	if err := a.remove(rel); err != nil {
 		return err
@@ -233,7 +233,7 @@ func (a *applier) symlink(ctx context.Context, rel, from string) error {
 func (a *applier) file(ctx context.Context, rel, from string, perm fs.FileMode) (err error) {
 	r, err := a.fetch(ctx, from)
 	if err != nil {
-		return err
+		return fmt.Errorf("read the file in the jail: %w", err)
 	}
 	defer r.Close()
 	if fi, err := a.root.Lstat(rel); err == nil && fi.IsDir() {
@@ -244,7 +244,7 @@ func (a *applier) file(ctx context.Context, rel, from string, perm fs.FileMode) 
 	tmp := path.Join(path.Dir(rel), ".glasshouse-"+strconv.FormatInt(time.Now().UnixNano(), 36))
 	w, err := a.root.OpenFile(tmp, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
-		return err
+		return fmt.Errorf("create a temporary file in the project: %w", err)
 	}
 	defer func() {
 		if err != nil {
@@ -253,13 +253,13 @@ func (a *applier) file(ctx context.Context, rel, from string, perm fs.FileMode) 
 		}
 	}()
 	if _, err := io.Copy(w, r); err != nil {
-		return err
+		return fmt.Errorf("copy the content: %w", err)
 	}
 	if err := w.Chmod(perm); err != nil {
-		return err
+		return fmt.Errorf("set the mode of the temporary file: %w", err)
 	}
 	if err := w.Close(); err != nil {
-		return err
+		return fmt.Errorf("complete the temporary file: %w", err)
 	}
 	return a.root.Rename(tmp, rel)
 }

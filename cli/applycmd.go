@@ -217,7 +217,7 @@ func selectChanges(changes []wire.Change, dir string, paths []string) ([]wire.Ch
 func (c *command) applyChanges(ctx context.Context, cl *client.Client, j wire.Jail, o applyOptions, changes []wire.Change) (applied, error) {
 	root, err := os.OpenRoot(o.dir)
 	if err != nil {
-		return applied{}, err
+		return applied{}, fmt.Errorf("open the project directory: %w", err)
 	}
 	defer root.Close()
 	in := func(p string) string { return path.Join(j.Workspace.Target, p) }
@@ -290,10 +290,10 @@ func (a *applier) saveApplied(file string, done []wire.Change) error {
 	}
 	data, err := json.Marshal(a.own)
 	if err != nil {
-		return err
+		return fmt.Errorf("encode the record of applied changes: %w", err)
 	}
 	if err := os.MkdirAll(filepath.Dir(file), fs.FileMode(0o700)); err != nil {
-		return err
+		return fmt.Errorf("create the directory of records of applied changes: %w", err)
 	}
 	return atomicfile.Update(file, data, 0o600)
 }

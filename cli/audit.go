@@ -340,7 +340,7 @@ func (c *command) verifyOffline(ctx context.Context, db, key, earlier string) (w
 	if db == "" {
 		db = filepath.Join(c.dataDir(), "glasshouse.db")
 		if _, err := os.Stat(db); err != nil { // opening it would create it
-			return wire.ChainReport{}, err
+			return wire.ChainReport{}, fmt.Errorf("find the database of the daemon: %w", err)
 		}
 	}
 	st, err := store.Open(ctx, db)
@@ -359,7 +359,7 @@ func (c *command) verifyOffline(ctx context.Context, db, key, earlier string) (w
 // file.
 func newestCheckpoint(name string, key chain.PublicKey) (string, error) {
 	if _, err := os.Stat(name); err != nil {
-		return "", err
+		return "", fmt.Errorf("find the earlier checkpoint: %w", err)
 	}
 	cp, err := chain.ReadHead(name, key)
 	if err != nil || cp.Size > 0 {
@@ -367,7 +367,7 @@ func newestCheckpoint(name string, key chain.PublicKey) (string, error) {
 	}
 	b, err := os.ReadFile(name)
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("read the earlier checkpoint: %w", err)
 	}
 	if _, err := key.Open(string(b)); err != nil {
 		return "", fmt.Errorf("%s: %w", name, err)
@@ -392,7 +392,7 @@ func trustAnchors(key, earlier string) (chain.TrustedInput, error) {
 		if b, err := os.ReadFile(key); err == nil {
 			text = string(b)
 		} else if !errors.Is(err, os.ErrNotExist) {
-			return t, err
+			return t, fmt.Errorf("read the public key: %w", err)
 		}
 		public, err := chain.ParsePublic(strings.TrimSpace(text))
 		if err != nil {
@@ -403,7 +403,7 @@ func trustAnchors(key, earlier string) (chain.TrustedInput, error) {
 	if earlier != "" {
 		b, err := os.ReadFile(earlier)
 		if err != nil {
-			return t, err
+			return t, fmt.Errorf("read the earlier checkpoint: %w", err)
 		}
 		t.Seen = string(b)
 	}
@@ -425,7 +425,10 @@ func (c *command) auditExport() *cobra.Command {
 			}
 			defer r.Close()
 			_, err = io.Copy(c.env.Stdout, r)
-			return err
+			if err != nil {
+				return fmt.Errorf("copy the export: %w", err)
+			}
+			return nil
 		},
 	}
 }

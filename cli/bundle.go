@@ -139,7 +139,7 @@ func (c *command) readPassword(prompt, file string) (password []byte, typed bool
 func (c *command) secretKey(file, passwordFile string) (*bundle.SecretKey, error) {
 	st, err := os.Stat(file)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("find the secret key: %w", err)
 	}
 	if st.Mode().Perm()&0o077 != 0 {
 		return nil, &fault.Error{
@@ -149,7 +149,7 @@ func (c *command) secretKey(file, passwordFile string) (*bundle.SecretKey, error
 	}
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read the secret key: %w", err)
 	}
 	return bundle.ParseSecretKey(string(text), func() ([]byte, error) {
 		password, _, err := c.readPassword("password of "+file, passwordFile)
@@ -279,7 +279,7 @@ func publicKey(given string) (bundle.PublicKey, error) {
 	if text, err := os.ReadFile(given); err == nil {
 		return bundle.ParsePublicKey(string(text))
 	} else if !errors.Is(err, os.ErrNotExist) {
-		return bundle.PublicKey{}, err
+		return bundle.PublicKey{}, fmt.Errorf("read the public key: %w", err)
 	}
 	p, err := bundle.ParsePublicKey(strings.TrimSpace(given))
 	if err != nil {

@@ -74,7 +74,7 @@ to its own directory, are copied, so that approved code cannot change afterwards
 func manifestIn(file, dir string) (text, at string, err error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
-		return "", "", err
+		return "", "", fmt.Errorf("read the manifest: %w", err)
 	}
 	if dir == "" {
 		dir = filepath.Dir(file)

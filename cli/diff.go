@@ -157,12 +157,15 @@ func (c *command) compare(ctx context.Context, cl *client.Client, from, to strin
 	if c.converts() {
 		doc, err := io.ReadAll(page)
 		if err != nil {
-			return err
+			return fmt.Errorf("read the comparison: %w", err)
 		}
 		return c.writeJSON(doc)
 	}
 	_, err = io.Copy(out, page) // the daemon has escaped the page
-	return err
+	if err != nil {
+		return fmt.Errorf("copy the comparison: %w", err)
+	}
+	return nil
 }
 
 // showPatch writes the file changes in the input format of patch(1), and nothing else.

@@ -102,7 +102,7 @@ var systemRoots = []string{"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/c
 // contains the system's certificates.
 func saveAuthority(dir, ca string) (own, all string, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", "", err
+		return "", "", fmt.Errorf("create the directory of certificate authorities: %w", err)
 	}
 	sum := sha256.Sum256([]byte(ca)) // each daemon has its own CA
 	own = filepath.Join(dir, fmt.Sprintf("e2b-%x.pem", sum[:4]))

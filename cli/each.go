@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os/signal"
 	"strconv"
@@ -75,7 +76,7 @@ func (one *outcome) run(ctx context.Context, cl *client.Client, o eachOptions) {
 func (one *outcome) try(ctx context.Context, cl *client.Client, o eachOptions) error {
 	before, err := cl.Jail(ctx, one.Jail)
 	if err != nil {
-		return err
+		return fmt.Errorf("read jail %s before the command: %w", one.Jail, err)
 	}
 	begun := time.Now()
 	s, err := cl.Stream(ctx, one.Jail, wire.ExecRequest{
@@ -84,18 +85,18 @@ func (one *outcome) try(ctx context.Context, cl *client.Client, o eachOptions) e
 		Lossless: true, TimeoutMS: o.timeout.Milliseconds(),
 	})
 	if err != nil {
-		return err
+		return fmt.Errorf("start the command in jail %s: %w", one.Jail, err)
 	}
 	defer s.Close()
 	one.Output, err = lastOutput(s)
 	if err != nil {
-		return err
+		return fmt.Errorf("read the output of the command: %w", err)
 	}
 	x := s.Exec()
 	one.Exec, one.DurationMS = &x, time.Since(begun).Milliseconds()
 	after, err := cl.Jail(ctx, one.Jail)
 	if err != nil {
-		return err
+		return fmt.Errorf("read jail %s after the command: %w", one.Jail, err)
 	}
 	if after.Usage != nil {
 		one.CPUMS, one.MemoryPeak = after.Usage.CPUMS, after.Usage.MemoryPeak
@@ -105,10 +106,13 @@ func (one *outcome) try(ctx context.Context, cl *client.Client, o eachOptions) e
 	}
 	one.Changes, err = countChanges(ctx, cl, before)
 	if err != nil {
-		return err
+		return fmt.Errorf("count the changes in jail %s: %w", one.Jail, err)
 	}
 	one.Processes, err = countProcesses(ctx, cl, one.Jail, x)
-	return err
+	if err != nil {
+		return fmt.Errorf("count the processes in jail %s: %w", one.Jail, err)
+	}
+	return nil
 }
 
 // countChanges counts the paths that differ between a branch and its snapshot.

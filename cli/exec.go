@@ -396,7 +396,7 @@ func (c *command) terminal(ctx context.Context, cl *client.Client, jid id.Jail, 
 	if isTTY {
 		old, err := term.MakeRaw(int(tty.Fd()))
 		if err != nil {
-			return err
+			return fmt.Errorf("set the terminal to raw mode: %w", err)
 		}
 		defer term.Restore(int(tty.Fd()), old)
 		defer followSize(tty, t)()

@@ -204,7 +204,7 @@ func jailNames(ctx context.Context, cl *client.Client) func(id.Jail) string {
 func lockCursor(name string) (unlock func(), err error) {
 	f, err := os.OpenFile(name+".lock", os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("open the lock of the cursor: %w", err)
 	}
 	err = flock(f, syscall.LOCK_EX|syscall.LOCK_NB)
 	if errors.Is(err, syscall.EWOULDBLOCK) {
@@ -223,7 +223,7 @@ func readCursor(name string) (otel.Cursor, error) {
 		return otel.Cursor{}, nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read the cursor: %w", err)
 	}
 	var at otel.Cursor
 	if err := json.Unmarshal(data, &at); err != nil {
@@ -235,7 +235,7 @@ func readCursor(name string) (otel.Cursor, error) {
 func writeCursor(name string, at otel.Cursor) error {
 	data, err := json.Marshal(at)
 	if err != nil {
-		return err
+		return fmt.Errorf("encode the cursor: %w", err)
 	}
 	return atomicfile.Durable(name, append(data, '\n'), 0o600)
 }

@@ -88,7 +88,10 @@ func (c *command) download(ctx context.Context, cl *client.Client, j id.Jail, fr
 	defer r.Close()
 	if to == "-" {
 		_, err := io.Copy(c.env.Stdout, r)
-		return err
+		if err != nil {
+			return fmt.Errorf("copy %s to the standard output: %w", from, err)
+		}
+		return nil
 	}
 	if fi, err := os.Stat(to); err == nil && fi.IsDir() {
 		to = filepath.Join(to, path.Base(from))
@@ -105,11 +108,11 @@ func (c *command) download(ctx context.Context, cl *client.Client, j id.Jail, fr
 // jail and are not trusted: os.Root keeps every write inside to.
 func (c *command) downloadDir(ctx context.Context, cl *client.Client, j id.Jail, from, to string) error {
 	if err := os.MkdirAll(to, 0o755); err != nil {
-		return err
+		return fmt.Errorf("create the local directory: %w", err)
 	}
 	root, err := os.OpenRoot(to)
 	if err != nil {
-		return err
+		return fmt.Errorf("open the local directory: %w", err)
 	}
 	defer root.Close()
 	r, err := cl.Tar(ctx, j, from)
@@ -124,7 +127,7 @@ func (c *command) downloadDir(ctx context.Context, cl *client.Client, j id.Jail,
 			return nil
 		}
 		if err != nil {
-			return err
+			return fmt.Errorf("read the archive of %s: %w", from, err)
 		}
 		if err := extract(root, h, tr); err != nil {
 			return fmt.Errorf("unpack %s: %w", text.Visible(h.Name), err)

@@ -32,7 +32,7 @@ func (c *command) readJailFile(name string) (req wire.CreateJail, err error) {
 	}
 	data, err := io.ReadAll(io.LimitReader(r, maxJailFile+1))
 	if err != nil {
-		return req, err
+		return req, fmt.Errorf("read the jail file: %w", err)
 	}
 	if len(data) > maxJailFile {
 		return req, fmt.Errorf("%s is larger than %d bytes", name, maxJailFile)
@@ -51,7 +51,7 @@ func (c *command) readJailFile(name string) (req wire.CreateJail, err error) {
 	}
 	text, err := json.Marshal(value)
 	if err != nil {
-		return req, err
+		return req, fmt.Errorf("encode the jail file: %w", err)
 	}
 	return req, json.Unmarshal(text, &req)
 }

@@ -118,7 +118,7 @@ func (keptOpen) Close() error { return nil }
 func (c *command) serveMCP(ctx context.Context, s *mcp.Server, address string) error {
 	l, err := net.Listen("tcp", address)
 	if err != nil {
-		return err
+		return fmt.Errorf("open the listener for MCP clients: %w", err)
 	}
 	if a, ok := l.Addr().(*net.TCPAddr); !ok || !a.IP.IsLoopback() {
 		return errors.Join(usagef("--listen %s is not an address of the loopback: put a TLS reverse proxy in front of it", address), l.Close())
@@ -138,7 +138,7 @@ func (c *command) serveMCP(ctx context.Context, s *mcp.Server, address string) e
 	stop := context.AfterFunc(ctx, func() { srv.Close() })
 	defer stop()
 	if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-		return err
+		return fmt.Errorf("serve MCP clients: %w", err)
 	}
 	return nil
 }

@@ -37,7 +37,7 @@ is interrupted.`,
 			}
 			l, err := net.Listen("tcp", listen)
 			if err != nil {
-				return err
+				return fmt.Errorf("open the listener for model requests: %w", err)
 			}
 			addr := l.Addr()
 			fmt.Fprintf(c.env.Stdout, "a scripted model listens on http://%s\n  OPENAI_BASE_URL=http://%s/v1\n  ANTHROPIC_BASE_URL=http://%s\n", addr, addr, addr)

@@ -120,7 +120,7 @@ func (c *command) writeOpenCode(dir string, level int, force bool) error {
 // appears complete or not at all.
 func writeUnder(root *os.Root, f agent.File) error {
 	if err := root.MkdirAll(filepath.Dir(f.Path), 0o755); err != nil {
-		return err
+		return fmt.Errorf("create the directory of the plugin: %w", err)
 	}
 	made := f.Path + ".glasshouse-new"
 	if err := root.WriteFile(made, f.Data, f.Mode); err != nil {

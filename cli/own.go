@@ -78,13 +78,13 @@ func serviceFile(dir string) string { return filepath.Join(dir, "service.json") 
 func writeService(dir string, s *service) error {
 	if s == nil {
 		if err := os.Remove(serviceFile(dir)); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return err
+			return fmt.Errorf("remove the record of the service: %w", err)
 		}
 		return nil
 	}
 	text, err := json.Marshal(s)
 	if err != nil {
-		return err
+		return fmt.Errorf("encode the record of the service: %w", err)
 	}
 	return atomicfile.Update(serviceFile(dir), append(text, '\n'), 0o644)
 }
@@ -96,7 +96,7 @@ func readService(dir string) (*service, error) {
 		if errors.Is(err, os.ErrNotExist) {
 			return nil, nil
 		}
-		return nil, err
+		return nil, fmt.Errorf("read the record of the service: %w", err)
 	}
 	s := new(service)
 	if err := json.Unmarshal(text, s); err != nil {
@@ -144,7 +144,7 @@ func (c *command) holdUse() error {
 	}
 	if err := flock(f, syscall.LOCK_SH); err != nil {
 		f.Close()
-		return err
+		return fmt.Errorf("lock the file of users of the daemon: %w", err)
 	}
 	c.usersLock = f
 	return nil
@@ -153,7 +153,7 @@ func (c *command) holdUse() error {
 // usersFile opens the file that users of a data directory's daemon lock.
 func usersFile(dir string) (*os.File, error) {
 	if err := os.MkdirAll(dir, 0o711); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("create the data directory: %w", err)
 	}
 	return os.OpenFile(filepath.Join(dir, "users"), os.O_CREATE|os.O_RDWR, 0o600)
 }
@@ -175,19 +175,19 @@ const startTime = time.Minute
 func (c *command) startOwn(ctx context.Context, cl *client.Client) error {
 	log, err := os.OpenFile(filepath.Join(c.dataDir(), "daemon.log"), os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)
 	if err != nil {
-		return err
+		return fmt.Errorf("open the log of the new daemon: %w", err)
 	}
 	defer log.Close()
 	from, err := log.Seek(0, io.SeekEnd)
 	if err != nil {
-		return err
+		return fmt.Errorf("find the end of the daemon's log: %w", err)
 	}
 	cmd := exec.Command("/proc/self/exe", "serve", "--data", c.dataDir(), "--listen", "", "--"+whileUsed)
 	cmd.Args[0] = "glasshouse"
 	cmd.Stderr = log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // terminal signals reach only this process
 	if err := cmd.Start(); err != nil {
-		return err
+		return fmt.Errorf("start a daemon: %w", err)
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"fmt"
 	"os"
 	"os/signal"
 	"syscall"
@@ -14,13 +15,13 @@ import (
 func beneathInit(args []string) error {
 	exe, err := os.Executable()
 	if err != nil {
-		return err
+		return fmt.Errorf("find the program to start: %w", err)
 	}
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)
 	child, err := os.StartProcess(exe, args, &os.ProcAttr{Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}})
 	if err != nil {
-		return err
+		return fmt.Errorf("start the child process: %w", err)
 	}
 	go func() {
 		for s := range signals {

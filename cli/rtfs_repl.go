@@ -296,11 +296,11 @@ func stateDir(getenv func(string) string) string {
 // openHistory returns a history in any case: with an error, one that is not kept.
 func openHistory(name string) (*history, error) {
 	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
-		return &history{}, err
+		return &history{}, fmt.Errorf("create the directory of the history: %w", err)
 	}
 	text, err := os.ReadFile(name)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return &history{}, err
+		return &history{}, fmt.Errorf("read the history: %w", err)
 	}
 	lines := strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
 	if len(lines) > mostLines {

@@ -102,7 +102,7 @@ func (c *command) recordService(dir, config string) error {
 		var err error
 		config, err = filepath.Abs(config)
 		if err != nil {
-			return err
+			return fmt.Errorf("make the path of the configuration absolute: %w", err)
 		}
 	}
 	return writeService(dir, serviceOf(config, c.env.Getenv))

@@ -98,15 +98,15 @@ func (c *command) browse(link string) error {
 	}
 	dir, err := os.UserCacheDir()
 	if err != nil {
-		return err
+		return fmt.Errorf("find the cache directory: %w", err)
 	}
 	page := filepath.Join(dir, "glasshouse", "ui.html")
 	if err := os.MkdirAll(filepath.Dir(page), 0o700); err != nil {
-		return err
+		return fmt.Errorf("create the directory of the login page: %w", err)
 	}
 	text := `<!doctype html><meta name="referrer" content="no-referrer"><meta http-equiv="refresh" content="0;url=` + html.EscapeString(link) + `">`
 	if err := atomicfile.Write(page, []byte(text), 0o600); err != nil {
-		return err
+		return fmt.Errorf("write the login page: %w", err)
 	}
 	cmd := exec.Command(opener, page)
 	cmd.Stderr = c.env.Stderr

@@ -214,7 +214,10 @@ func (c *command) save(name string, open func() (io.ReadCloser, error)) (err err
 	defer r.Close()
 	if name == "-" {
 		_, err := io.Copy(c.env.Stdout, r)
-		return err
+		if err != nil {
+			return fmt.Errorf("copy to the standard output: %w", err)
+		}
+		return nil
 	}
 	tmp := name + ".part"
 	w, err := os.OpenFile(tmp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o644)
@@ -233,7 +236,7 @@ func (c *command) save(name string, open func() (io.ReadCloser, error)) (err err
 	}
 	err = w.Close()
 	if err != nil {
-		return err
+		return fmt.Errorf("complete %s: %w", tmp, err)
 	}
 	return os.Rename(tmp, name)
 }

@@ -121,7 +121,7 @@ func (d *Daemon) openApprovals(ctx context.Context) error {
 	}
 	var err error
 	if d.approvals, err = approval.New(ctx, d.store.Approvals(), conf); err != nil {
-		return err
+		return fmt.Errorf("open the approval queue: %w", err)
 	}
 	d.onClose(d.approvals.Close)
 	d.kernel.Approvals(d.approvals)
@@ -134,7 +134,7 @@ func fromFile(name string) func(context.Context) ([]byte, error) {
 	return func(context.Context) ([]byte, error) {
 		b, err := os.ReadFile(name)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("read the secret of a notification: %w", err)
 		}
 		b = bytes.TrimSpace(b)
 		if len(b) == 0 { // anyone can compute a signature with an empty key
@@ -160,5 +160,8 @@ func (d *Daemon) remember(ctx context.Context, r approval.Request, rule policy.R
 	_, err := d.jails.ReplacePolicy(ctx, r.Question.Subject.Jail, func(raw json.RawMessage) (json.RawMessage, error) {
 		return govern.Change(raw, func(s *govern.Spec) error { return s.AddAnswer(rule) })
 	})
-	return err
+	if err != nil {
+		return fmt.Errorf("add the rule to the policy of jail %s: %w", r.Question.Subject.Jail, err)
+	}
+	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -39,10 +40,13 @@ func (a auditNotes) noteCapability(ctx context.Context, r registry.Record, c *ma
 		Trust    bool     `json:"trust,omitempty"`
 	}{"capability " + string(r.State), r.Version, r.Digest, string(c.Runtime.Type), r.Widens, string(r.Approval), r.Bundle, r.Why, r.Trust})
 	if err != nil {
-		return err
+		return fmt.Errorf("encode the audit entry of capability %s: %w", r.ID, err)
 	}
 	_, err = a.chain.Append(ctx, chain.Entry{Kind: chain.OperatorActed, Capability: r.ID, Agent: r.By, Body: body})
-	return err
+	if err != nil {
+		return fmt.Errorf("record the state of capability %s: %w", r.ID, err)
+	}
+	return nil
 }
 
 // noteBundle records the installation of a bundle in the audit log before it takes effect.
@@ -51,10 +55,13 @@ func (a auditNotes) noteBundle(ctx context.Context, b registry.Bundle, by string
 		"bundle": b.Name, "version": b.Now.Version, "digest": b.Now.Digest, "publisher": b.Now.Publisher, "tier": b.Now.Tier,
 	})
 	if err != nil {
-		return err
+		return fmt.Errorf("encode the audit entry of bundle %s: %w", b.Name, err)
 	}
 	_, err = a.chain.Append(ctx, chain.Entry{Kind: chain.BundleInstalled, Agent: by, Body: body})
-	return err
+	if err != nil {
+		return fmt.Errorf("record the installation of bundle %s: %w", b.Name, err)
+	}
+	return nil
 }
 
 // recordLimits records the result of a resource request in the audit log.
@@ -72,7 +79,7 @@ func (a auditNotes) recordLimits(ctx context.Context, c autonomy.Change) (int64,
 		To      string           `json:"to"`
 	}{c.Verdict, why, c.By, c.Want.String(), c.From.String(), c.To.String()})
 	if err != nil {
-		return 0, err
+		return 0, fmt.Errorf("encode the audit entry of a resource request: %w", err)
 	}
 	e, err := a.chain.Append(ctx, chain.Entry{Kind: chain.JailLimited, Jail: c.Jail, Body: body})
 	return e.Seq, err
@@ -88,10 +95,13 @@ func (a auditNotes) recordRequest(ctx context.Context, r autonomy.Request) error
 		Why    string         `json:"why,omitempty"`
 	}{r.ID, cmp.Or(r.To.Name, r.To.Session, string(r.To.Jail)), r.Action, r.State, r.Why})
 	if err != nil {
-		return err
+		return fmt.Errorf("encode the audit entry of request %s: %w", r.ID, err)
 	}
 	_, err = a.chain.Append(ctx, chain.Entry{Kind: chain.SiblingTold, Jail: r.From.Jail, Session: r.From.Session, Run: string(r.From.Run), Agent: r.From.Agent, Body: body})
-	return err
+	if err != nil {
+		return fmt.Errorf("record request %s: %w", r.ID, err)
+	}
+	return nil
 }
 
 // seal adds the digest of a segment of a jail's events to the audit log. A segment that was

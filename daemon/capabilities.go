@@ -51,7 +51,7 @@ func (d *Daemon) openCapabilities(ctx context.Context) error {
 		Prepare: engines.prepare, Dropped: engines.drop, Changed: d.notes().noteCapability, Installed: d.notes().noteBundle, Log: d.log.With("part", "registry"),
 	})
 	if err != nil {
-		return err
+		return fmt.Errorf("open the registry of capabilities: %w", err)
 	}
 	d.onClose(d.registry.Close)
 	d.memory = memory.New(d.work.Memory(), memory.Limits{})
@@ -76,12 +76,12 @@ func (d *Daemon) openEngines(ctx context.Context) (engines, error) {
 	d.onClose(out.Close)
 	modules, err := wasm.New(ctx, wasm.Config{Dir: filepath.Join(d.Config.Data, "wasm"), Egress: out})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("create the WebAssembly engine: %w", err)
 	}
 	add(fetching{modules, out}, manifest.WASM)
 	host, err := native.New(ctx, native.Config{CgroupPrefix: d.cgroups + "-native", Log: d.log.With("part", "native")})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("create the engine of native capabilities: %w", err)
 	}
 	add(host, manifest.Native)
 	jails := jailed.New(jailed.Config{
@@ -89,7 +89,7 @@ func (d *Daemon) openEngines(ctx context.Context) (engines, error) {
 		Govern: governCapability, Grant: d.grantSandbox, Serving: d.serving, Meter: d.traffic, Log: d.log.With("part", "jailed"),
 	})
 	if err := jails.Open(ctx); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("open the engine of jailed capabilities: %w", err)
 	}
 	d.sandboxes = jails
 	d.onClose(jails.Close)
@@ -211,7 +211,7 @@ func (d *Daemon) grantSandbox(ctx context.Context, jid id.Jail, c *engine.Instal
 	by := fmt.Sprintf("capability %s@%s", c.ID, c.Version)
 	for _, name := range c.SecretFiles() {
 		if _, err := d.secrets.Grant(inTurn(ctx), secret.Grant{Secret: name, To: secret.Scope{Jail: jid}, Delivery: secret.File, By: by}); err != nil {
-			return err
+			return fmt.Errorf("grant secret %s as a file: %w", name, err)
 		}
 	}
 	for _, in := range c.Network.Inject {
@@ -220,7 +220,7 @@ func (d *Daemon) grantSandbox(ctx context.Context, jid id.Jail, c *engine.Instal
 			hosts = c.Network.Hosts
 		}
 		if _, err := d.secrets.Grant(inTurn(ctx), secret.Grant{Secret: in.Secret, To: secret.Scope{Jail: jid}, Delivery: secret.Inject, Hosts: hosts, By: by}); err != nil {
-			return err
+			return fmt.Errorf("grant secret %s for injection: %w", in.Secret, err)
 		}
 	}
 	return nil
@@ -299,7 +299,7 @@ func (f *fetches) of(c *engine.Installed, e *govern.Egress) (*govern.Fetcher, er
 		return credentials{f.d.secrets}.lend(ctx, c, name, host)
 	})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("create the egress proxy of capability %s: %w", c.ID, err)
 	}
 	if f.fetchers == nil {
 		f.fetchers = map[string]*govern.Fetcher{}

@@ -37,7 +37,7 @@ func (d *Daemon) nameCgroups() (string, error) {
 		return name, nil
 	}
 	if !errors.Is(err, os.ErrNotExist) {
-		return "", err
+		return "", fmt.Errorf("read the name of the parent cgroup: %w", err)
 	}
 	name := drawCgroups()
 	if _, err := os.Stat(filepath.Join(d.Config.Data, "house")); err == nil {
@@ -58,7 +58,7 @@ func (d *Daemon) claimHost(ctx context.Context) error {
 		return nil // jails have no cgroups on this host, so no other daemon can conflict
 	}
 	if err != nil {
-		return err
+		return fmt.Errorf("create the parent cgroup %s: %w", d.cgroups, err)
 	}
 	d.claims, err = claims.Open(ctx, claims.Config{
 		Tree: tree, Name: d.cgroups, Data: d.Config.Data,
@@ -71,7 +71,7 @@ func (d *Daemon) claimHost(ctx context.Context) error {
 			Remedy: fmt.Sprintf("stop the other daemon; or, if no jail of this directory runs, write another name, such as %s, to %s", drawCgroups(), filepath.Join(d.Config.Data, "cgroup"))}
 	}
 	if err != nil {
-		return err
+		return fmt.Errorf("lock the cgroup and its claims on the host: %w", err)
 	}
 	d.onClose(d.claims.Close)
 	return nil

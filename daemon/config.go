@@ -147,7 +147,7 @@ func NewConfig(uid int, home string) Config {
 func (c *Config) ReadFile(name string) error {
 	data, err := os.ReadFile(name)
 	if err != nil {
-		return err
+		return fmt.Errorf("read the settings: %w", err)
 	}
 	// The sources of a root filesystem are alternatives: the file replaces the default and
 	// does not extend it.
@@ -195,7 +195,7 @@ func (c *Config) Validate() error {
 	const op = "config"
 	abs, err := filepath.Abs(c.Data)
 	if err != nil {
-		return err
+		return fmt.Errorf("make the path of the data directory absolute: %w", err)
 	}
 	c.Data = abs
 	if c.Socket.Path == "" {

@@ -50,7 +50,7 @@ func (c credentials) borrow(ctx context.Context, g secret.Grant, host string) ([
 func (c credentials) modelKey(ctx context.Context, p Provider) ([]byte, error) {
 	at, err := url.Parse(p.BaseURL)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("parse the base URL of provider %s: %w", p.Name, err)
 	}
 	return c.keyOf(ctx, modelScope(p.Name).Capability, p.Secret, at.Hostname())
 }

@@ -141,7 +141,7 @@ func (d *Daemon) Open(ctx context.Context) (err error) {
 		return err
 	}
 	if err := d.secrets.Open(ctx); err != nil {
-		return err
+		return fmt.Errorf("open the secrets: %w", err)
 	}
 	if err := d.openApprovals(ctx); err != nil {
 		return err
@@ -167,7 +167,7 @@ func (d *Daemon) Open(ctx context.Context) (err error) {
 func (d *Daemon) takeData() error {
 	dir := d.Config.Data
 	if err := os.MkdirAll(dir, 0o711); err != nil {
-		return err
+		return fmt.Errorf("create the data directory: %w", err)
 	}
 	if os.Geteuid() == 0 {
 		if err := passable(dir); err != nil {
@@ -176,7 +176,7 @@ func (d *Daemon) takeData() error {
 	}
 	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
-		return err
+		return fmt.Errorf("open the lock of the data directory: %w", err)
 	}
 	if err := lockData(f); err != nil {
 		f.Close()
@@ -207,7 +207,7 @@ func passable(dir string) error {
 	for at := dir; at != "/"; at = filepath.Dir(at) {
 		fi, err := os.Stat(at)
 		if err != nil {
-			return err
+			return fmt.Errorf("check who can traverse the data directory: %w", err)
 		}
 		if fi.Mode().Perm()&0o001 == 0 {
 			return &fault.Error{Op: "daemon.Open", On: dir, Kind: fault.Invalid,
@@ -242,7 +242,10 @@ func (d *Daemon) openStore(ctx context.Context) (err error) {
 
 	d.tokens = &access.Tokens{Store: d.store.Tokens()}
 	_, err = d.tokens.First(ctx, filepath.Join(d.Config.Data, "token"))
-	return err
+	if err != nil {
+		return fmt.Errorf("create the first token: %w", err)
+	}
+	return nil
 }
 
 // newJails creates the root filesystems, the observers and the jails.
@@ -262,11 +265,11 @@ func (d *Daemon) newJails(ctx context.Context) error {
 		Allow: allow, Mirror: c.Rootfs.Mirror, Log: d.log.With("part", "rootfs"),
 	})
 	if err := d.images.Open(); err != nil {
-		return err
+		return fmt.Errorf("open the images: %w", err)
 	}
 	boot, err := procstat.BootID()
 	if err != nil {
-		return err
+		return fmt.Errorf("read the boot ID of the host: %w", err)
 	}
 	if os.Geteuid() == 0 {
 		if err := d.claimHost(ctx); err != nil {
@@ -300,10 +303,10 @@ func (d *Daemon) openJails(ctx context.Context) error {
 	}
 	d.onClose(d.jails.Close)
 	if err := d.jails.Open(ctx); err != nil {
-		return err
+		return fmt.Errorf("open the jails: %w", err)
 	}
 	if err := d.approvals.RememberOwed(ctx); err != nil {
-		return err
+		return fmt.Errorf("apply the rules of earlier approvals: %w", err)
 	}
 	if os.Geteuid() == 0 {
 		d.guardNetwork()
@@ -395,7 +398,7 @@ func (d *Daemon) install(kind, name string) (string, error) {
 		return as, nil
 	}
 	if err := os.MkdirAll(dir, 0o711); err != nil {
-		return "", err
+		return "", fmt.Errorf("create the directory of the program %s: %w", name, err)
 	}
 	return as, atomicfile.Write(as, program, 0o755)
 }
@@ -409,7 +412,7 @@ func (d *Daemon) program(name string) ([]byte, error) {
 	}
 	exe, err := os.Executable()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("find the program %s: %w", name, err)
 	}
 	program, err := os.ReadFile(filepath.Join(filepath.Dir(exe), name))
 	if err != nil {
@@ -461,7 +464,7 @@ func (d *Daemon) stopJails() error {
 	ctx := context.Background()
 	all, err := d.jails.List(ctx, jail.ListOptions{})
 	if err != nil {
-		return err
+		return fmt.Errorf("list the jails to stop: %w", err)
 	}
 	errs := make([]error, len(all))
 	var wg sync.WaitGroup
@@ -495,7 +498,7 @@ func (d *Daemon) listenTCP() (net.Listener, error) {
 	c := d.Config
 	l, err := net.Listen("tcp", c.Listen)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("open the listener of the API: %w", err)
 	}
 	if c.TLS.Cert == "" {
 		return l, nil
@@ -513,15 +516,15 @@ func (d *Daemon) listenTCP() (net.Listener, error) {
 func (d *Daemon) listenUnix() (net.Listener, error) {
 	path := d.Config.Socket.Path
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, err
+		return nil, fmt.Errorf("remove the socket of an earlier daemon: %w", err)
 	}
 	l, err := net.Listen("unix", path)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("open the socket of the API: %w", err)
 	}
 	if err := os.Chmod(path, 0o666); err != nil {
 		l.Close()
-		return nil, err
+		return nil, fmt.Errorf("allow users to connect to the socket: %w", err)
 	}
 	return l, nil
 }

@@ -145,7 +145,7 @@ func (d *Daemon) openE2B(ctx context.Context) error {
 	})
 	d.onClose(volumes.Close)
 	if err := volumes.Start(ctx); err != nil {
-		return err
+		return fmt.Errorf("open the volumes of E2B: %w", err)
 	}
 	templates := template.New(template.Config{
 		Store: d.store.Templates(), Dir: filepath.Join(d.Config.Data, "e2b"), Jails: d.jails, Snapshots: d.snapshots,
@@ -154,21 +154,21 @@ func (d *Daemon) openE2B(ctx context.Context) error {
 	})
 	d.onClose(templates.Close)
 	if err := templates.Start(ctx); err != nil {
-		return err
+		return fmt.Errorf("open the templates of E2B: %w", err)
 	}
 	boxes := e2b.New(e2b.Config{
 		Store: d.store.Sandboxes(), Volumes: volumes, Jails: d.jails, Snapshots: d.snapshots, Templates: templates, Govern: governSandbox, Reach: reachOf(c.Reach), Idle: c.Idle, Log: log,
 	})
 	d.onClose(boxes.Close)
 	if err := boxes.Start(ctx); err != nil { // start it even without a listener, because timeouts of existing sandboxes continue
-		return err
+		return fmt.Errorf("open the sandboxes of E2B: %w", err)
 	}
 	if c.Listen == "" {
 		return nil
 	}
 	l, err := net.Listen("tcp", c.Listen)
 	if err != nil {
-		return err
+		return fmt.Errorf("open the listener for clients of E2B: %w", err)
 	}
 	d.e2b = api.E2B{URL: "http://" + l.Addr().String(), Domain: c.Domain, Reach: reachOf(c.Reach)}
 	if c.Domain == "" {

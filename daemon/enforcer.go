@@ -82,23 +82,23 @@ func (w jailEnforcer) Release(jid id.Jail) {
 func trust(ctx context.Context, s jail.HostInfo, ca *egress.CA) error {
 	root, err := os.OpenRoot(fmt.Sprintf("/proc/%d/root", s.PID))
 	if err != nil {
-		return err
+		return fmt.Errorf("open the root of the jail: %w", err)
 	}
 	defer root.Close()
 	host, err := os.ReadFile("/etc/ssl/certs/ca-certificates.crt")
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
+		return fmt.Errorf("read the certificates of the host: %w", err)
 	}
 	files, err := ca.TrustFiles(root.FS(), host)
 	if err != nil {
-		return err
+		return fmt.Errorf("list the trust stores of the jail: %w", err)
 	}
 	for _, f := range files {
 		if err := s.Control.Mkdir(ctx, path.Dir(f.Path), 0o755, true); err != nil {
-			return err
+			return fmt.Errorf("create the directory of trust store %s: %w", f.Path, err)
 		}
 		if _, err := s.Control.Write(ctx, f.Path, bytes.NewReader(f.Data), protocol.WriteOptions{Mode: 0o644}); err != nil {
-			return err
+			return fmt.Errorf("write trust store %s: %w", f.Path, err)
 		}
 	}
 	return nil

@@ -239,7 +239,7 @@ func (d *Daemon) openGateway(ctx context.Context) error {
 	}
 	name, err := os.ReadFile(filepath.Join(d.Config.Data, "house"))
 	if err != nil {
-		return err
+		return fmt.Errorf("read the instance ID of the data directory: %w", err)
 	}
 	holder := strings.TrimSpace(string(name))
 	d.runs, err = run.New(ctx, run.Config{
@@ -247,7 +247,7 @@ func (d *Daemon) openGateway(ctx context.Context) error {
 		Mask: d.maskRuns, Log: d.log.With("part", "run"),
 	})
 	if err != nil {
-		return err
+		return fmt.Errorf("open the runs: %w", err)
 	}
 	d.onClose(d.runs.Close)
 	if err := d.openConnectors(); err != nil {
@@ -283,12 +283,12 @@ func (d *Daemon) openGatewayServices(ctx context.Context, holder string) error {
 		Record: d.notes().recordRequest, Log: d.log.With("part", "siblings"),
 	})
 	if err != nil {
-		return err
+		return fmt.Errorf("create the broker of requests between siblings: %w", err)
 	}
 	d.onClose(broker.Close)
 	resources, err := d.openResources(ctx, holder)
 	if err != nil {
-		return err
+		return fmt.Errorf("open the resource grants: %w", err)
 	}
 	d.schedules = schedule.New(schedule.Config{
 		Store: d.work.Schedules(), Fire: d.gateway.Fire, Running: d.gateway.Running, Log: d.log.With("part", "schedule"),
@@ -310,11 +310,11 @@ func (d *Daemon) rootFiles(ctx context.Context, r jail.Rootfs) (fs.FS, error) {
 // through it. The agent endpoints must be ready.
 func (d *Daemon) startGateway(ctx context.Context) error {
 	if err := d.gateway.Open(ctx); err != nil {
-		return err
+		return fmt.Errorf("open the gateway: %w", err)
 	}
 	d.onClose(d.gateway.Close)
 	if err := d.schedules.Open(ctx); err != nil {
-		return err
+		return fmt.Errorf("open the schedules: %w", err)
 	}
 	d.onClose(d.schedules.Close)
 	d.connectors.Open()
@@ -332,12 +332,12 @@ func (d *Daemon) openSpawners(ctx context.Context, program string) (map[string]s
 	}
 	process, err := spawn.NewUnjailed(ctx, conf("process"))
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("create the spawner of processes: %w", err)
 	}
 	d.onClose(process.Close)
 	bwrap, err := spawn.NewBwrap(ctx, conf("bwrap"))
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("create the spawner of bubblewrap: %w", err)
 	}
 	d.onClose(bwrap.Close)
 	return map[string]spawn.Spawner{process.Name(): process, bwrap.Name(): bwrap}, nil
@@ -352,7 +352,7 @@ func (d *Daemon) openModels() (err error) {
 		Limit: llm.Limit{Requests: c.Models.Requests, Concurrent: c.Models.Concurrent},
 		Record: func(ctx context.Context, call llm.Call) error {
 			if _, err := d.chain.Append(context.WithoutCancel(ctx), call.Entry()); err != nil {
-				return err
+				return fmt.Errorf("record the model call: %w", err)
 			}
 			return d.gateway.RecordModelCall(ctx, call)
 		},

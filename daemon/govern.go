@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -25,7 +26,7 @@ func (d *Daemon) sweepKeys(ctx context.Context) {
 	err := d.kernel.Sweep(ctx, func(ctx context.Context) (specs []json.RawMessage, err error) {
 		jails, err := d.store.Jails().All(ctx)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("read the records of jails: %w", err)
 		}
 		for _, j := range jails {
 			specs = append(specs, j.Spec.Policy)

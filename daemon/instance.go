@@ -19,12 +19,12 @@ func (d *Daemon) bindDatabase(ctx context.Context) error {
 	file := filepath.Join(d.Config.Data, "house")
 	data, err := os.ReadFile(file)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
+		return fmt.Errorf("read the instance ID of the data directory: %w", err)
 	}
 	ours := strings.TrimSpace(string(data))
 	theirs, err := d.store.InstanceID(ctx, "")
 	if err != nil {
-		return err
+		return fmt.Errorf("read the instance ID of the database: %w", err)
 	}
 	switch {
 	case ours != "" && ours == theirs:
@@ -39,7 +39,7 @@ func (d *Daemon) bindDatabase(ctx context.Context) error {
 		// The file is written first, so that an interrupted first start is repeated.
 		ours = strings.ToLower(rand.Text())
 		if err := atomicfile.Write(file, []byte(ours+"\n"), 0o600); err != nil {
-			return err
+			return fmt.Errorf("write the instance ID of the data directory: %w", err)
 		}
 	}
 	_, err = d.store.InstanceID(ctx, ours)

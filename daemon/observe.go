@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -109,11 +110,11 @@ func under(dir, name string) string {
 func (d *Daemon) mountPins() (string, error) {
 	dir := filepath.Join(d.Config.Data, "run", "bpf")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", err
+		return "", fmt.Errorf("create the directory for BPF pins: %w", err)
 	}
 	var fs unix.Statfs_t
 	if err := unix.Statfs(dir, &fs); err != nil {
-		return "", err
+		return "", fmt.Errorf("check whether %s is a BPF filesystem: %w", dir, err)
 	}
 	if fs.Type == unix.BPF_FS_MAGIC {
 		return dir, nil
@@ -129,7 +130,7 @@ func dropPins(dir string) error {
 	for _, source := range []string{"kernel", "network"} {
 		entries, err := os.ReadDir(filepath.Join(dir, source))
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			return err
+			return fmt.Errorf("list the pins of source %s: %w", source, err)
 		}
 		if len(entries) > 0 {
 			return nil

@@ -63,7 +63,7 @@ func (d *Daemon) checkReady(ctx context.Context) error {
 func writable(dir string) error {
 	f, err := os.CreateTemp(dir, ".ready-")
 	if err != nil {
-		return err
+		return fmt.Errorf("create a test file: %w", err)
 	}
 	_, err = f.Write(make([]byte, 64<<10))
 	return errors.Join(err, f.Close(), os.Remove(f.Name()))

@@ -21,7 +21,7 @@ func (g *Gateway) ceiling() (autonomy.Limits, error) {
 	}
 	body, err := json.Marshal(g.Ceiling)
 	if err != nil {
-		return autonomy.Limits{}, err
+		return autonomy.Limits{}, fmt.Errorf("encode the setting gateway.ceiling: %w", err)
 	}
 	l, err := autonomy.ParseResources(body)
 	if err != nil {
@@ -57,11 +57,11 @@ func (d *Daemon) openResources(ctx context.Context, host string) (*autonomy.Reso
 func (d *Daemon) capacity() (autonomy.Limits, error) {
 	var info unix.Sysinfo_t
 	if err := unix.Sysinfo(&info); err != nil {
-		return autonomy.Limits{}, err
+		return autonomy.Limits{}, fmt.Errorf("read the memory size of the host: %w", err)
 	}
 	disk, _, err := diskSize(filepath.Join(d.Config.Data, "jails"))
 	if err != nil {
-		return autonomy.Limits{}, err
+		return autonomy.Limits{}, fmt.Errorf("read the disk size of the host: %w", err)
 	}
 	return autonomy.Limits{
 		CPU:    int64(runtime.NumCPU()) * 1000,

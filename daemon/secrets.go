@@ -82,7 +82,7 @@ var secretKinds = map[secret.Kind]chain.Kind{
 func (r secretRecorder) Record(ctx context.Context, e secret.Event) error {
 	body, err := json.Marshal(e)
 	if err != nil {
-		return err
+		return fmt.Errorf("encode the audit entry of a secret: %w", err)
 	}
 	_, err = r.c.Append(ctx, chain.Entry{
 		Kind: secretKinds[e.Kind], Jail: e.Who.Jail, Session: e.Who.Session, Run: e.Who.Run, Capability: e.Who.Capability, Agent: e.By, Body: body,
@@ -127,7 +127,7 @@ func (d *Daemon) refreshSecrets(ctx context.Context, s secret.Scope) error {
 	if s.Jail == "" {
 		all, err := d.jails.List(ctx, jail.ListOptions{})
 		if err != nil {
-			return err
+			return fmt.Errorf("list the jails to refresh: %w", err)
 		}
 		ids = ids[:0]
 		for _, j := range all {

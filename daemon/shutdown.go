@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"strings"
@@ -45,7 +46,7 @@ func (d *Daemon) endJails() error {
 		return nil
 	}
 	if err != nil {
-		return err
+		return fmt.Errorf("open the parent cgroup %s: %w", d.cgroups, err)
 	}
 	return tree.KillAll(context.Background(), jailsTime)
 }

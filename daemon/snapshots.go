@@ -23,11 +23,11 @@ func (d *Daemon) newSnapshots() error {
 	c := d.Config
 	hot, err := d.mountHot()
 	if err != nil {
-		return err
+		return fmt.Errorf("mount the memory cache of snapshots: %w", err)
 	}
 	diskMB, err := c.Snapshots.limitMB(c.Data)
 	if err != nil {
-		return err
+		return fmt.Errorf("compute the disk limit of snapshots: %w", err)
 	}
 	d.onClose(func() error { return dropHot(hot) })
 	d.snapshots = snapshot.New(snapshot.Config{
@@ -107,7 +107,7 @@ func (d *Daemon) mountHot() (string, error) {
 	}
 	var fs unix.Statfs_t
 	if err := unix.Statfs(dir, &fs); err != nil {
-		return "", err
+		return "", fmt.Errorf("check whether %s is a tmpfs: %w", dir, err)
 	}
 	if fs.Type == unix.TMPFS_MAGIC {
 		return dir, nil // mounted by an earlier daemon

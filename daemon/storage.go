@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"maps"
 	"os"
@@ -50,7 +51,7 @@ func (s *storage) now(ctx context.Context) (wire.Storage, error) {
 	if time.Since(s.count.At) > countEvery {
 		parts, err := measure(ctx, s.dir)
 		if err != nil {
-			return wire.Storage{}, err
+			return wire.Storage{}, fmt.Errorf("measure the data directory: %w", err)
 		}
 		s.count = wire.Storage{At: time.Now().UTC(), Parts: parts, PoolSize: s.size}
 	}
@@ -58,7 +59,7 @@ func (s *storage) now(ctx context.Context) (wire.Storage, error) {
 	var err error
 	w.Total, w.Free, err = diskSize(s.dir)
 	if err != nil {
-		return wire.Storage{}, err
+		return wire.Storage{}, fmt.Errorf("read the size of the disk: %w", err)
 	}
 	w.Warnings = s.shares.warnings(w)
 	w.Pool = []wire.Spares{}

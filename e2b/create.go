@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -91,7 +92,7 @@ func (s *Sandboxes) Create(ctx context.Context, team id.Token, w CreateOptions) 
 		}
 		govern, err := s.cfg.Govern(nil, b.rules(s.cfg.Reach))
 		if err != nil {
-			return jail.Jail{}, err
+			return jail.Jail{}, fmt.Errorf("apply the network rules to the policy of the sandbox: %w", err)
 		}
 		j, err := s.cfg.Jails.Create(ctx, jail.Spec{
 			Name: b.ID, Labels: b.labels(), Backend: "oci", Rootfs: t.Rootfs, Limits: t.limits(),
@@ -211,7 +212,7 @@ func (s *Sandboxes) fromTemplate(ctx context.Context, t Template, b Sandbox, mou
 	if j.State == jail.Created {
 		started, err := s.cfg.Jails.Start(ctx, j.ID)
 		if err != nil {
-			return j, err
+			return j, fmt.Errorf("start the jail of the template: %w", err)
 		}
 		j = started
 	}
@@ -255,10 +256,10 @@ func (s *Sandboxes) remove(ctx context.Context, c *handle) error {
 		}
 	}
 	if err := s.dropImage(ctx, b.Image); err != nil {
-		return err
+		return fmt.Errorf("delete the snapshot of the last pause: %w", err)
 	}
 	if err := s.cfg.Snapshots.JailDeleted(ctx, b.Jail); err != nil {
-		return err
+		return fmt.Errorf("delete the automatic snapshots of jail %s: %w", b.Jail, err)
 	}
 	if err := s.cfg.Store.Delete(ctx, b.ID); err != nil {
 		return err

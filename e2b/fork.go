@@ -2,6 +2,7 @@ package e2b
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"sync"
 	"time"
@@ -42,7 +43,10 @@ func (s *Sandboxes) Fork(ctx context.Context, team id.Token, sandbox string, cou
 		}
 		of = b
 		snap, err = s.cfg.Snapshots.Take(ctx, b.Jail, snapshot.TakeOptions{Reason: snapshot.Branched, Labels: map[string]string{labelPause: b.ID}})
-		return err
+		if err != nil {
+			return fmt.Errorf("take the snapshot to fork from: %w", err)
+		}
+		return nil
 	})
 	if err != nil {
 		return nil, err

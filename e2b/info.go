@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"time"
 )
 
@@ -24,18 +25,18 @@ func (s *Sandboxes) writeInfo(ctx context.Context, b Sandbox) (err error) {
 	for name, value := range b.info() {
 		h := tar.Header{Typeflag: tar.TypeReg, Name: infoDir + "/." + name, Size: int64(len(value)), Mode: 0o644, ModTime: now}
 		if err := w.WriteHeader(&h); err != nil {
-			return err
+			return fmt.Errorf("add the header of %s to the archive: %w", h.Name, err)
 		}
 		if _, err := w.Write([]byte(value)); err != nil {
-			return err
+			return fmt.Errorf("add %s to the archive: %w", h.Name, err)
 		}
 	}
 	if err := w.Close(); err != nil {
-		return err
+		return fmt.Errorf("complete the archive: %w", err)
 	}
 	f, err := s.cfg.Jails.Files(ctx, b.Jail)
 	if err != nil {
-		return err
+		return fmt.Errorf("open the files of jail %s: %w", b.Jail, err)
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
 	return f.Untar(ctx, "/", &archive)

@@ -3,6 +3,7 @@ package e2b
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
@@ -23,7 +24,7 @@ func logs(r request) ([]wireLog, error) {
 	}
 	commands, err := s.cfg.Jails.Execs(r.Context(), c.box.Load().Jail)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("list the commands of the sandbox: %w", err)
 	}
 	var all []wireLog
 	for _, x := range commands {
@@ -61,7 +62,7 @@ func logsFirst(r request) (int, any, error) {
 	for _, l := range all {
 		text, err := json.Marshal(merged(l.Fields, map[string]string{"message": l.Message, "level": l.Level}))
 		if err != nil {
-			return 0, nil, err
+			return 0, nil, fmt.Errorf("encode a log entry: %w", err)
 		}
 		lines = append(lines, wireLine{l.Timestamp, string(text)})
 	}

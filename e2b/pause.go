@@ -3,6 +3,7 @@ package e2b
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"glasshouse/fault"
@@ -43,7 +44,7 @@ func (s *Sandboxes) pause(ctx context.Context, c *handle, memory bool) error {
 	b := *c.box.Load()
 	if !memory {
 		if _, err := s.cfg.Jails.Stop(ctx, b.Jail, jail.StopOptions{Grace: time.Second}); err != nil {
-			return err
+			return fmt.Errorf("stop the jail to pause the sandbox without memory: %w", err)
 		}
 		return s.setState(ctx, c, Paused, nil)
 	}
@@ -67,12 +68,18 @@ func (s *Sandboxes) pause(ctx context.Context, c *handle, memory bool) error {
 		return errors.Join(err, undo, s.setState(ctx, c, Running, nil), s.dropImage(ctx, image))
 	}
 	_, err = s.cfg.Jails.Stop(ctx, b.Jail, jail.StopOptions{})
-	return err
+	if err != nil {
+		return fmt.Errorf("stop the jail after its memory was saved: %w", err)
+	}
+	return nil
 }
 
 func (s *Sandboxes) checkpoint(ctx context.Context, b Sandbox) (id.Snapshot, error) {
 	snap, err := s.cfg.Snapshots.Take(ctx, b.Jail, snapshot.TakeOptions{Labels: map[string]string{labelPause: b.ID}})
-	return snap.ID, err
+	if err != nil {
+		return snap.ID, fmt.Errorf("take the snapshot of a pause: %w", err)
+	}
+	return snap.ID, nil
 }
 
 // Connect ensures that a sandbox runs for at least d from now. It resumes a paused sandbox, with
@@ -160,14 +167,14 @@ func (s *Sandboxes) dropImage(ctx context.Context, sid id.Snapshot) error {
 func (s *Sandboxes) dropImages(ctx context.Context, kept map[id.Snapshot]bool) error {
 	all, err := s.cfg.Snapshots.List(ctx, snapshot.ListOptions{})
 	if err != nil {
-		return err
+		return fmt.Errorf("list the snapshots of pauses: %w", err)
 	}
 	for _, snap := range all {
 		if snap.Labels[labelPause] == "" || kept[snap.ID] {
 			continue
 		}
 		if err := s.dropImage(ctx, snap.ID); err != nil {
-			return err
+			return fmt.Errorf("delete snapshot %s of an earlier pause: %w", snap.ID, err)
 		}
 	}
 	return nil

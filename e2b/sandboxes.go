@@ -184,7 +184,7 @@ func (s *Sandboxes) hasProcesses(c *handle) bool {
 func (s *Sandboxes) ownJails(ctx context.Context) (map[string]jail.Jail, error) {
 	all, err := s.cfg.Jails.List(ctx, jail.ListOptions{})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("list the jails of sandboxes: %w", err)
 	}
 	own := map[string]jail.Jail{}
 	for _, j := range all {
@@ -207,18 +207,18 @@ func (s *Sandboxes) reconcile(ctx context.Context, c *handle) error {
 	exists := err == nil
 	switch {
 	case err != nil && !errors.Is(err, fault.NotFound):
-		return err
+		return fmt.Errorf("read the jail of sandbox %s: %w", b.ID, err)
 	case !exists, b.State == Killing:
 		return s.remove(ctx, c)
 	case b.State == Paused:
 		if j.State == jail.Running || j.State == jail.Paused {
 			if _, err := s.cfg.Jails.Stop(ctx, b.Jail, jail.StopOptions{}); err != nil {
-				return err
+				return fmt.Errorf("stop the jail of the paused sandbox %s: %w", b.ID, err)
 			}
 		}
 	case j.State == jail.Paused: // interrupted pause
 		if _, err := s.cfg.Jails.Resume(ctx, b.Jail); err != nil {
-			return err
+			return fmt.Errorf("resume sandbox %s after an interrupted pause: %w", b.ID, err)
 		}
 		b.State = Running
 	case j.State == jail.Running:

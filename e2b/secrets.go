@@ -39,8 +39,8 @@ const (
 func badSecret(why string) error { return invalid("Invalid secrets request: %s", why) }
 
 var (
-	errNoSecret  = fault.Newf(fault.NotFound, "e2b", "", "Secret not found")
-	errHasSecret = fault.Newf(fault.Conflict, "e2b", "", "Secret cannot be modified in its current state: the name is in use, or the limit of secrets is reached")
+	errNoSecret  = fault.Newf(fault.NotFound, "e2b.secrets", "", "Secret not found")
+	errHasSecret = fault.Newf(fault.Conflict, "e2b.secrets", "", "Secret cannot be modified in its current state: the name is in use, or the limit of secrets is reached")
 )
 
 var secretName = regexp.MustCompile(`^[a-z0-9_-]+$`)

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -103,7 +104,7 @@ func (s *Sandboxes) Snapshot(ctx context.Context, team id.Token, sandbox, name s
 		}
 		env, err := json.Marshal(b.Env)
 		if err != nil {
-			return err
+			return fmt.Errorf("encode the environment of the sandbox: %w", err)
 		}
 		labels := map[string]string{labelTeam: string(team), labelSandbox: b.ID, labelEnv: string(env)}
 		if name != "" {
@@ -119,7 +120,7 @@ func (s *Sandboxes) Snapshot(ctx context.Context, team id.Token, sandbox, name s
 func (s *Sandboxes) snapshots(ctx context.Context, team id.Token) ([]NamedSnapshot, error) {
 	all, err := s.cfg.Snapshots.List(ctx, snapshot.ListOptions{})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("list the named snapshots: %w", err)
 	}
 	var own []NamedSnapshot
 	for _, snap := range slices.Backward(all) {
@@ -155,7 +156,7 @@ func (s *Sandboxes) DeleteSnapshot(ctx context.Context, team id.Token, ref strin
 			return fault.Newf(fault.NotFound, "e2b.DeleteSnapshot", ref, "template '%s' not found", short(ref))
 		}
 		if err := s.cfg.Snapshots.Delete(ctx, snap.ID); err != nil && !errors.Is(err, fault.NotFound) {
-			return err
+			return fmt.Errorf("delete snapshot %s: %w", snap.ID, err)
 		}
 	}
 }

@@ -96,7 +96,7 @@ func (s *Volumes) Start(ctx context.Context) error {
 	}
 	entries, err := os.ReadDir(s.cfg.Dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+		return fmt.Errorf("list the directories of volumes: %w", err)
 	}
 	for _, e := range entries {
 		if s.all[e.Name()] == nil && validVolume(e.Name()) {
@@ -240,7 +240,7 @@ func (s *Volumes) Destroy(ctx context.Context, team id.Token, ref string) error 
 // wipe removes the files of a volume without a record.
 func (s *Volumes) wipe(volume string) error {
 	if err := disk.Unmount(s.mountpoint(volume)); err != nil {
-		return err
+		return fmt.Errorf("unmount volume %s: %w", volume, err)
 	}
 	return os.RemoveAll(filepath.Join(s.cfg.Dir, volume))
 }
@@ -292,13 +292,13 @@ func (s *Volumes) ensureMounted(ctx context.Context, v *volume) error {
 	}
 	at := s.mountpoint(v.ID)
 	if err := os.MkdirAll(s.cfg.Dir, 0o711); err != nil {
-		return err
+		return fmt.Errorf("create the directory of volumes: %w", err)
 	}
 	if err := os.MkdirAll(at, 0o711); err != nil {
-		return err
+		return fmt.Errorf("create the mount point of volume %s: %w", v.ID, err)
 	}
 	if err := disk.Make(ctx, filepath.Join(s.cfg.Dir, v.ID, "image"), at, v.SizeMB, s.cfg.Templates); err != nil {
-		return err
+		return fmt.Errorf("mount the filesystem of volume %s: %w", v.ID, err)
 	}
 	if err := s.initFiles(v.ID); err != nil {
 		return errors.Join(err, disk.Unmount(at))
@@ -320,13 +320,13 @@ func (s *Volumes) initFiles(volume string) error {
 	}
 	half := dir + ".new"
 	if err := os.Mkdir(half, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
+		return fmt.Errorf("create the directory for files of volume %s: %w", volume, err)
 	}
 	if err := os.Chown(half, owner, owner); err != nil {
-		return err
+		return fmt.Errorf("set the owner of the files of volume %s: %w", volume, err)
 	}
 	if err := os.Rename(half, dir); err != nil {
-		return err
+		return fmt.Errorf("complete the initialization of volume %s: %w", volume, err)
 	}
 	return dirs.Sync(s.mountpoint(volume))
 }
@@ -396,7 +396,7 @@ func (s *Volumes) open(ctx context.Context, ref, token string) (root *jailfs.Roo
 	root, err = jailfs.Open(s.files(v.ID))
 	if err != nil {
 		release()
-		return nil, nil, err
+		return nil, nil, fmt.Errorf("open the files of volume %s: %w", v.ID, err)
 	}
 	return root, func() { root.Close(); release() }, nil
 }

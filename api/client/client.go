@@ -124,7 +124,10 @@ func (c *Client) do(ctx context.Context, r request, out any) error {
 	defer resp.Body.Close()
 	if out == nil {
 		_, err := io.Copy(io.Discard, io.LimitReader(resp.Body, 1<<20)) // an unread body would prevent the reuse of the connection
-		return err
+		if err != nil {
+			return fmt.Errorf("discard the response of %s %s: %w", r.method, r.path, err)
+		}
+		return nil
 	}
 	if err := json.NewDecoder(resp.Body).Decode(out); err != nil {
 		return c.lost(ctx, r, err)
@@ -173,7 +176,7 @@ func (c *Client) prepare(ctx context.Context, r request) (*http.Request, error) 
 	if r.json != nil {
 		data, err := json.Marshal(r.json)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("encode the body of %s %s: %w", r.method, r.path, err)
 		}
 		body = bytes.NewReader(data)
 	}
@@ -183,7 +186,7 @@ func (c *Client) prepare(ctx context.Context, r request) (*http.Request, error) 
 	}
 	req, err := http.NewRequestWithContext(ctx, r.method, u, body)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("create the request %s %s: %w", r.method, r.path, err)
 	}
 	for k, v := range r.header {
 		req.Header[k] = v

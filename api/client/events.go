@@ -57,7 +57,10 @@ type Record struct {
 func (r Record) Event() (wire.Event, error) {
 	var e wire.Event
 	err := json.Unmarshal(r.JSON, &e)
-	return e, err
+	if err != nil {
+		return e, fmt.Errorf("decode event %d: %w", r.Seq, err)
+	}
+	return e, nil
 }
 
 // Events yields the events of a jail, oldest first. With q.Follow it continues with new

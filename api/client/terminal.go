@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -146,7 +147,7 @@ func (t *Terminal) Read(p []byte) (int, error) {
 func (t *Terminal) hear(data []byte) (exit bool, err error) {
 	var e wire.TerminalEvent
 	if err := json.Unmarshal(data, &e); err != nil {
-		return false, err
+		return false, fmt.Errorf("decode the event of the terminal: %w", err)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -195,7 +196,7 @@ func (t *Terminal) Signal(signal string) error { return t.say(wire.TerminalContr
 func (t *Terminal) say(c wire.TerminalControl) error {
 	data, err := json.Marshal(c)
 	if err != nil {
-		return err
+		return fmt.Errorf("encode the command to the terminal: %w", err)
 	}
 	return t.send(websocket.MessageText, data)
 }

@@ -271,7 +271,7 @@ func entrySpan(e wire.ChainEntry) []byte {
 func entryTime(e wire.ChainEntry) (uint64, error) {
 	t, err := time.Parse(time.RFC3339, e.Time)
 	if err != nil {
-		return 0, fault.Newf(fault.Mismatch, "otel", fmt.Sprintf("entry %d", e.Seq), "invalid time %.40q", e.Time)
+		return 0, fault.Newf(fault.Mismatch, "otel.entryTime", fmt.Sprintf("entry %d", e.Seq), "invalid time %.40q", e.Time)
 	}
 	return unixNano(t), nil
 }

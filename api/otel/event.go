@@ -166,7 +166,7 @@ func fieldsOf(record []byte) (attributes, error) {
 	dec.UseNumber()
 	var fields map[string]any
 	if err := dec.Decode(&fields); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("decode the fields of the event: %w", err)
 	}
 	var a attributes
 	for _, k := range slices.Sorted(maps.Keys(fields)) {

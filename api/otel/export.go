@@ -184,7 +184,7 @@ func (r *reader) all(ctx context.Context) error {
 	if len(jails) == 0 && r.Run == "" {
 		for j, err := range r.Daemon.Jails(ctx, client.JailFilter{}) {
 			if err != nil {
-				return err
+				return fmt.Errorf("list the jails: %w", err)
 			}
 			jails = append(jails, j.ID)
 		}
@@ -233,14 +233,14 @@ func (r *reader) events(ctx context.Context, j id.Jail) error {
 	if at != "" {
 		var err error
 		if alive, err = r.Daemon.Processes(ctx, j, at, false); err != nil {
-			return err
+			return fmt.Errorf("list the processes of jail %s: %w", j, err)
 		}
 	}
 	m := NewEvents(j, alive.Items)
 	q := client.EventQuery{Filter: r.Filter, Since: r.From, Until: r.To, After: after, Follow: r.Follow}
 	for record, err := range r.Daemon.Events(ctx, j, q) {
 		if err != nil {
-			return err
+			return fmt.Errorf("read the events of jail %s: %w", j, err)
 		}
 		s, err := m.Map(record.JSON)
 		if err != nil {
@@ -282,7 +282,7 @@ func (r *reader) chain(ctx context.Context, j id.Jail) error {
 				break // such as a restart of the daemon
 			}
 			if err != nil {
-				return err
+				return fmt.Errorf("export the audit log: %w", err)
 			}
 			last = uint64(e.Seq)
 		}
@@ -309,7 +309,7 @@ func (r *reader) entry(ctx context.Context, m *Chain, e wire.ChainEntry, stream 
 	if e.Kind == "run.ended" && e.Run != "" {
 		actions, err := client.Collect(r.Daemon.RunActions(ctx, id.Run(e.Run)))
 		if err != nil && !errors.Is(err, fault.NotFound) {
-			return err
+			return fmt.Errorf("read the steps of run %s: %w", e.Run, err)
 		}
 		steps, err := m.Steps(e, actions)
 		if err != nil {

@@ -16,11 +16,11 @@ import (
 func marshalJSON(m proto.Message) ([]byte, error) {
 	text, err := protojson.MarshalOptions{UseEnumNumbers: true}.Marshal(m)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("encode the message: %w", err)
 	}
 	var tree any
 	if err := json.Unmarshal(text, &tree); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("decode the encoded message: %w", err)
 	}
 	if err := hexIDs(tree); err != nil {
 		return nil, err

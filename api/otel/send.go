@@ -46,7 +46,7 @@ type Sender struct {
 func (s *Sender) Check() error {
 	u, err := url.Parse(s.Endpoint)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return fault.Fieldf("otel", "endpoint", "%q is not a URL such as %s", s.Endpoint, DefaultEndpoint)
+		return fault.Fieldf("otel.Check", "endpoint", "%q is not a URL such as %s", s.Endpoint, DefaultEndpoint)
 	}
 	return nil
 }
@@ -104,7 +104,7 @@ func (s *Sender) post(ctx context.Context, path string, m proto.Message) error {
 			pause = min(again, mostWait)
 		}
 		if s.Patience > 0 && time.Since(start)+pause > s.Patience {
-			return fault.New(fault.Unavailable, "otel", s.Endpoint, err)
+			return fault.New(fault.Unavailable, "otel.Send", s.Endpoint, err)
 		}
 		select {
 		case <-time.After(pause):
@@ -125,7 +125,7 @@ func (s *Sender) once(ctx context.Context, path string, body []byte) (time.Durat
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, "POST", strings.TrimSuffix(s.Endpoint, "/")+path, bytes.NewReader(body))
 	if err != nil {
-		return 0, err
+		return 0, fmt.Errorf("create the request to the collector: %w", err)
 	}
 	for k, v := range s.Header {
 		req.Header[k] = v
@@ -154,9 +154,9 @@ func (s *Sender) once(ctx context.Context, path string, body []byte) (time.Durat
 	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		return retryAfter(resp.Header.Get("Retry-After"), time.Now()), &tryLater{err}
 	case http.StatusUnauthorized, http.StatusForbidden:
-		return 0, &fault.Error{Op: "otel", Kind: fault.Denied, Err: err, Remedy: "set the collector's API key in OTEL_EXPORTER_OTLP_HEADERS"}
+		return 0, &fault.Error{Op: "otel.Send", Kind: fault.Denied, Err: err, Remedy: "set the collector's API key in OTEL_EXPORTER_OTLP_HEADERS"}
 	}
-	return 0, fault.New(fault.Invalid, "otel", "", err)
+	return 0, fault.New(fault.Invalid, "otel.Send", "", err)
 }
 
 // retryAfter parses Retry-After: seconds or a date (RFC 9110, section 10.2.3).
@@ -239,7 +239,7 @@ func ParseHeaders(s string) (http.Header, error) {
 		v, err := url.PathUnescape(strings.TrimSpace(v))
 		if !ok || k == "" || err != nil || strings.ContainsAny(k+v, "\r\n") {
 			// The value may be an API key: do not print it.
-			return nil, fault.Fieldf("otel", "headers", "the header %.40q is not KEY=VALUE, with the value percent-encoded", k)
+			return nil, fault.Fieldf("otel.ParseHeaders", "headers", "the header %.40q is not KEY=VALUE, with the value percent-encoded", k)
 		}
 		h.Set(k, v)
 	}

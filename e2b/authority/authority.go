@@ -83,7 +83,7 @@ func open(dir, domain string, now func() time.Time) (a *Authority, made bool, er
 		return nil, false, fmt.Errorf("create a certificate authority: %w", err)
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, false, err
+		return nil, false, fmt.Errorf("create the directory of the certificate authority: %w", err)
 	}
 	if err := atomicfile.Durable(name, text, 0o600); err != nil { // contains the private key
 		return nil, false, fmt.Errorf("save the certificate authority: %w", err)
@@ -109,11 +109,11 @@ var loopback = []*net.IPNet{
 func create(domain string, now time.Time) ([]byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("generate a key: %w", err)
 	}
 	serial, err := newSerial()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("draw a serial number: %w", err)
 	}
 	t := &x509.Certificate{
 		SerialNumber: serial,
@@ -125,11 +125,11 @@ func create(domain string, now time.Time) ([]byte, error) {
 	}
 	der, err := x509.CreateCertificate(rand.Reader, t, t, &key.PublicKey, key)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("sign the certificate: %w", err)
 	}
 	secret, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("encode the key: %w", err)
 	}
 	return append(
 		pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
@@ -147,7 +147,7 @@ func parse(text []byte, domain string, now func() time.Time) (*Authority, error)
 	}
 	leafKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("generate a key for leaf certificates: %w", err)
 	}
 	return &Authority{
 		domain: domain, cert: pair.Leaf, key: key, leafKey: leafKey, now: now, leaves: map[string]*tls.Certificate{},
@@ -206,7 +206,7 @@ func (a *Authority) vouchesFor(host string) bool {
 func (a *Authority) issue(host string) (*tls.Certificate, error) {
 	serial, err := newSerial()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("draw a serial number for %s: %w", host, err)
 	}
 	now := a.now()
 	t := &x509.Certificate{

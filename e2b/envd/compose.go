@@ -3,6 +3,7 @@ package envd
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 
@@ -90,7 +91,7 @@ func (d *desk) join(r *http.Request, to string, sources []string) (written, erro
 			continue
 		}
 		if err := d.Remove(ctx, p, false); err != nil && !errors.Is(err, fault.NotFound) {
-			return written{}, err
+			return written{}, fmt.Errorf("remove the source %s: %w", p, err)
 		}
 	}
 	return written{Path: i.Path, Name: i.Name, Type: "file"}, nil

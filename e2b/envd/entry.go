@@ -36,7 +36,7 @@ func (s *Server) files(ctx context.Context, v *visit) (*desk, error) {
 func (s *Server) filesFor(ctx context.Context, v *visit, name string) (*desk, error) {
 	f, err := s.jails.Files(ctx, v.Jail)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("open the files of the sandbox: %w", err)
 	}
 	a, err := accountOf(ctx, f, name)
 	if err != nil {

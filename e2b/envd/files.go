@@ -134,7 +134,7 @@ func (s *Server) sendFile(w http.ResponseWriter, r *http.Request) error {
 	w.Header().Set("Content-Encoding", "gzip")
 	z, err := gzip.NewWriterLevel(w, gzip.BestSpeed) // HTTP libraries send Accept-Encoding by default, so compression must be cheap
 	if err != nil {
-		return err
+		return fmt.Errorf("create the gzip writer: %w", err)
 	}
 	if _, err := io.Copy(z, body); err != nil {
 		panic(http.ErrAbortHandler) // part of the response has been sent: the client must notice that it is truncated

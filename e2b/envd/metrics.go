@@ -1,6 +1,7 @@
 package envd
 
 import (
+	"fmt"
 	"math"
 	"net/http"
 	"runtime"
@@ -39,11 +40,11 @@ func (s *Server) measure(r *http.Request) (measured, error) {
 	ctx, v := r.Context(), visited(r.Context())
 	j, err := s.jails.Get(ctx, v.Jail)
 	if err != nil {
-		return measured{}, err
+		return measured{}, fmt.Errorf("read the limits of the sandbox: %w", err)
 	}
 	before, err := s.jails.Stats(ctx, v.Jail)
 	if err != nil {
-		return measured{}, err
+		return measured{}, fmt.Errorf("read the first sample of its usage: %w", err)
 	}
 	began := time.Now()
 	select {
@@ -53,7 +54,7 @@ func (s *Server) measure(r *http.Request) (measured, error) {
 	}
 	after, err := s.jails.Stats(ctx, v.Jail)
 	if err != nil {
-		return measured{}, err
+		return measured{}, fmt.Errorf("read the second sample of its usage: %w", err)
 	}
 	return use(j.Spec, before, after, time.Since(began), time.Now()), nil
 }

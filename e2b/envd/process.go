@@ -49,7 +49,7 @@ func (n note) write() (string, error) {
 func (s *Server) list(ctx context.Context, v *visit, _ *envdpb.ListRequest) (*envdpb.ListResponse, error) {
 	execs, err := s.jails.Execs(ctx, v.Jail)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("list the processes of the sandbox: %w", err)
 	}
 	a := &envdpb.ListResponse{}
 	for _, st := range execs {
@@ -84,7 +84,7 @@ func (s *Server) find(ctx context.Context, v *visit, by *envdpb.ProcessSelector)
 	}
 	execs, err := s.jails.Execs(ctx, v.Jail)
 	if err != nil {
-		return protocol.ExecStatus{}, err
+		return protocol.ExecStatus{}, fmt.Errorf("list the processes to select one: %w", err)
 	}
 	for i := len(execs) - 1; i >= 0; i-- {
 		if execs[i].Ended == nil && meant(execs[i]) {

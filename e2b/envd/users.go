@@ -81,7 +81,7 @@ func lines(ctx context.Context, f jail.Files, name string, take func([]string)) 
 		return nil
 	}
 	if err != nil {
-		return err
+		return fmt.Errorf("read %s of the sandbox: %w", name, err)
 	}
 	defer body.Close()
 	text := bufio.NewScanner(io.LimitReader(body, maxAccounts))

@@ -165,7 +165,7 @@ func (i *Interpreters) begin(ctx context.Context, j id.Jail, r jail.ExecRequest)
 func (i *Interpreters) give(ctx context.Context, j id.Jail, x id.Exec) error {
 	in, err := i.jails.Stdin(ctx, j, x)
 	if err != nil {
-		return err
+		return fmt.Errorf("open the input of the interpreter: %w", err)
 	}
 	_, err = io.WriteString(in, program())
 	in.Close()
@@ -188,7 +188,7 @@ func ready(ctx context.Context, j id.Jail, stream *control.Stream) error {
 			break
 		}
 		if err != nil {
-			return err
+			return fmt.Errorf("read the output of the interpreter: %w", err)
 		}
 		if c.Stream == protocol.Stderr {
 			stderr = append(stderr, c.Data...)

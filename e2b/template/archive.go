@@ -44,7 +44,7 @@ func pack(ctx context.Context, r io.Reader, w io.Writer, limit int64) (string, e
 		switch {
 		case err == io.EOF:
 			if err := p.out.Close(); err != nil {
-				return "", err
+				return "", fmt.Errorf("complete the stored archive: %w", err)
 			}
 			_, err := io.Copy(io.Discard, io.LimitReader(in, 1<<20)) // padding; reading it verifies the checksum of gzip
 			return hex.EncodeToString(p.sum.Sum(nil)), damaged(err)
@@ -202,7 +202,7 @@ func rewrite(ctx context.Context, r io.Reader, w io.Writer, l destination) (int,
 			return count, out.Close()
 		}
 		if err != nil {
-			return count, err
+			return count, fmt.Errorf("read the stored archive: %w", err)
 		}
 		if ctx.Err() != nil {
 			return count, context.Cause(ctx)
@@ -226,10 +226,10 @@ func rewrite(ctx context.Context, r io.Reader, w io.Writer, l destination) (int,
 			}
 		}
 		if err := out.WriteHeader(h); err != nil {
-			return count, err
+			return count, fmt.Errorf("write the header of %s: %w", h.Name, err)
 		}
 		if _, err := io.Copy(out, in); err != nil {
-			return count, err
+			return count, fmt.Errorf("copy %s: %w", h.Name, err)
 		}
 		count++
 	}
@@ -267,7 +267,7 @@ func eachEntry(r io.Reader, take func(name string, dir bool)) error {
 			return nil
 		}
 		if err != nil {
-			return err
+			return fmt.Errorf("read the stored archive: %w", err)
 		}
 		take(h.Name, h.Typeflag == tar.TypeDir)
 	}

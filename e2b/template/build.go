@@ -221,7 +221,7 @@ func (r *builder) pin(ctx context.Context, image string) (string, error) {
 	r.log.printf("info", "base", "Getting the image %s", ref.Name())
 	login, err := r.plan.Registry.login(ctx, r.t.cfg.Transport)
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("sign in to the registry of %s: %w", ref.Name(), err)
 	}
 	digest, err := r.t.cfg.Pull(ctx, image, login)
 	if err != nil {
@@ -363,7 +363,7 @@ func (r *builder) ensureJail(ctx context.Context) error {
 func (r *builder) create(ctx context.Context) (jail.Jail, error) {
 	govern, err := r.govern(nil)
 	if err != nil {
-		return jail.Jail{}, err
+		return jail.Jail{}, fmt.Errorf("apply the egress rules to the policy of the build: %w", err)
 	}
 	return r.t.cfg.Jails.Create(ctx, jail.Spec{
 		Name: r.jailName(), Labels: r.labels(labelBuild), Backend: "oci", Rootfs: r.root, Limits: *r.limits(),
@@ -407,12 +407,12 @@ func (t *Templates) reachText() string {
 // freeze stops the jail and takes a snapshot of its files as a layer.
 func (r *builder) freeze(ctx context.Context) error {
 	if _, err := r.t.cfg.Jails.Stop(ctx, r.jail, jail.StopOptions{Grace: graceTime}); err != nil {
-		return err
+		return fmt.Errorf("stop the jail before the layer is taken: %w", err)
 	}
 	r.up = false
 	s, err := r.t.cfg.Snapshots.Take(ctx, r.jail, snapshot.TakeOptions{Labels: r.labels(labelLayer)})
 	if err != nil {
-		return err
+		return fmt.Errorf("take the layer: %w", err)
 	}
 	r.setSnapshot(ctx, s.ID)
 	return nil

@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -40,15 +41,15 @@ func openFiles(dir string, limit int64) (*files, error) {
 	f := &files{dir: dir, limit: limit, total: 8 * limit}
 	rand.Read(f.key[:]) // never fails
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("create the directory of uploads: %w", err)
 	}
 	half, err := filepath.Glob(filepath.Join(dir, "*", ".part-*"))
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("list incomplete uploads: %w", err)
 	}
 	for _, name := range half { // incomplete uploads of an earlier daemon
 		if err := os.Remove(name); err != nil {
-			return nil, err
+			return nil, fmt.Errorf("remove an incomplete upload: %w", err)
 		}
 	}
 	return f, nil
@@ -92,7 +93,7 @@ func (f *files) find(team id.Token, hash string) (name, digest string, err error
 func (f *files) findNow(team id.Token, hash string) (name, digest string, err error) {
 	found, err := filepath.Glob(filepath.Join(f.dir, string(team), hash+".*"))
 	if err != nil {
-		return "", "", err
+		return "", "", fmt.Errorf("find the archive %s: %w", hash, err)
 	}
 	if len(found) == 0 {
 		return "", "", missing("the files %s were not sent or have been removed", short(hash))
@@ -100,7 +101,7 @@ func (f *files) findNow(team id.Token, hash string) (name, digest string, err er
 	name = found[0]
 	now := time.Now()
 	if err := os.Chtimes(name, now, now); err != nil { // marks the archive as used
-		return "", "", err
+		return "", "", fmt.Errorf("mark the archive as used: %w", err)
 	}
 	return name, strings.TrimPrefix(filepath.Ext(name), "."), nil
 }
@@ -121,11 +122,11 @@ func (f *files) open(team id.Token, hash string) (*os.File, string, error) {
 func (f *files) put(ctx context.Context, team id.Token, hash string, r io.Reader) (err error) {
 	dir := filepath.Join(f.dir, string(team))
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
+		return fmt.Errorf("create the directory of uploads: %w", err)
 	}
 	part, err := os.CreateTemp(dir, ".part-")
 	if err != nil {
-		return err
+		return fmt.Errorf("create a file for the upload: %w", err)
 	}
 	defer func() {
 		if err != nil {
@@ -145,10 +146,10 @@ func (f *files) put(ctx context.Context, team id.Token, hash string, r io.Reader
 	name := filepath.Join(dir, hash+"."+digest)
 	old, err := filepath.Glob(filepath.Join(dir, hash+".*"))
 	if err != nil {
-		return err
+		return fmt.Errorf("list earlier archives of %s: %w", hash, err)
 	}
 	if err := os.Rename(part.Name(), name); err != nil {
-		return err
+		return fmt.Errorf("put the archive in place: %w", err)
 	}
 	for _, o := range old {
 		if o != name {
@@ -156,7 +157,7 @@ func (f *files) put(ctx context.Context, team id.Token, hash string, r io.Reader
 		}
 	}
 	if err := dirs.Sync(dir); err != nil {
-		return err
+		return fmt.Errorf("sync the directory of uploads: %w", err)
 	}
 	return f.evict(dir, name)
 }
@@ -166,7 +167,7 @@ func (f *files) put(ctx context.Context, team id.Token, hash string, r io.Reader
 func (f *files) evict(dir, just string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return err
+		return fmt.Errorf("list the archives of the team: %w", err)
 	}
 	var all []fs.FileInfo
 	var total int64
@@ -189,7 +190,7 @@ func (f *files) evict(dir, just string) error {
 			continue
 		}
 		if err := os.Remove(filepath.Join(dir, info.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
+			return fmt.Errorf("remove the least recently used archive: %w", err)
 		}
 		total -= info.Size()
 	}
@@ -202,7 +203,7 @@ func (f *files) removeUnused(since time.Time) error {
 	defer f.mu.Unlock()
 	found, err := filepath.Glob(filepath.Join(f.dir, "*", "*.*"))
 	if err != nil {
-		return err
+		return fmt.Errorf("list the archives: %w", err)
 	}
 	var errs []error
 	for _, name := range found {

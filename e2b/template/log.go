@@ -49,7 +49,7 @@ type buildLog struct {
 func openLog(name string) (*buildLog, error) {
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("create the log of the build: %w", err)
 	}
 	return &buildLog{file: f}, nil
 }
@@ -101,7 +101,7 @@ func readLog(name string) ([]Entry, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read the log of the build: %w", err)
 	}
 	defer f.Close()
 	var all []Entry

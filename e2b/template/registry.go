@@ -107,7 +107,7 @@ func (r *Registry) ecr(ctx context.Context, transport http.RoundTripper) (authn.
 	body := []byte("{}")
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+host+"/", bytes.NewReader(body))
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("create the request for ECR credentials: %w", err)
 	}
 	req.Header.Set("Content-Type", "application/x-amz-json-1.1")
 	req.Header.Set("X-Amz-Target", "AmazonEC2ContainerRegistry_V20150921.GetAuthorizationToken")

@@ -3,6 +3,7 @@ package template
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
@@ -316,7 +317,7 @@ func (t *Templates) receive(w http.ResponseWriter, r *http.Request) error {
 		return r.Context().Err()
 	}
 	if err := http.NewResponseController(w).SetReadDeadline(time.Now().Add(uploadTime)); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return err
+		return fmt.Errorf("extend the deadline of the upload: %w", err)
 	}
 	return t.files.put(r.Context(), team, hash, http.MaxBytesReader(w, r.Body, t.cfg.UploadMB<<20))
 }

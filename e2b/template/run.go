@@ -41,7 +41,7 @@ func (r *builder) do(ctx context.Context, at string, s Step, what any) error {
 	}
 	f, err := r.t.cfg.Jails.Files(ctx, r.jail)
 	if err != nil {
-		return err
+		return fmt.Errorf("open the files of the build: %w", err)
 	}
 	defer f.Close()
 	changed := true
@@ -153,7 +153,7 @@ func (r *builder) setUser(ctx context.Context, f jail.Files, b settingUser) (cha
 func (r *builder) copy(ctx context.Context, f jail.Files, s Step, c copying) error {
 	archive, _, err := r.t.files.open(r.b.Team, s.Files)
 	if err != nil {
-		return err
+		return fmt.Errorf("open the uploaded files: %w", err)
 	}
 	defer archive.Close()
 	me, err := accountOf(ctx, f, r.set.User)
@@ -187,11 +187,11 @@ func (r *builder) copy(ctx context.Context, f jail.Files, s Step, c copying) err
 		l.into = there || strings.HasSuffix(to, "/") || path.Base(to) == "." || path.Base(to) == ".."
 	case !there:
 		if err := f.MkdirFor(ctx, path.Clean(l.to), owner); err != nil {
-			return err
+			return fmt.Errorf("create the destination %s: %w", path.Clean(l.to), err)
 		}
 	}
 	if _, err := archive.Seek(0, io.SeekStart); err != nil {
-		return err
+		return fmt.Errorf("read the uploaded files again: %w", err)
 	}
 	out, in := io.Pipe()
 	packed := make(chan error, 1)
@@ -219,7 +219,10 @@ func kindOf(archive io.Reader, c copying) (kind byte, err error) {
 			kind = 'd'
 		}
 	})
-	return kind, err
+	if err != nil {
+		return kind, fmt.Errorf("list the uploaded files: %w", err)
+	}
+	return kind, nil
 }
 
 // command runs a command with a shell. It returns fault.Invalid if the command fails.
@@ -240,12 +243,12 @@ func (r *builder) command(ctx context.Context, at, command, user string) (err er
 		return invalid("failed to run command '%s': command failed: unauthenticated: invalid username: '%s'", short(command), short(user))
 	}
 	if err != nil {
-		return err
+		return fmt.Errorf("start the command of the step: %w", err)
 	}
 	defer stream.Close()
 	st, err := r.follow(stream, at, "info")
 	if err != nil {
-		return err
+		return fmt.Errorf("follow the command of the step: %w", err)
 	}
 	if st.Code != 0 {
 		return invalid("failed to run command '%s': %s", short(command), ended(st))
@@ -333,7 +336,7 @@ func (r *builder) start(ctx context.Context) error {
 		r.log.printf("info", "finalize", "Running start command: %s", r.b.Start)
 		stream, err := r.exec(following, r.b.Start, r.set.User)
 		if err != nil {
-			return err
+			return fmt.Errorf("start the start command: %w", err)
 		}
 		defer func() { // its output is no longer read before the checkpoint
 			stream.Close()
@@ -360,7 +363,7 @@ func (r *builder) start(ctx context.Context) error {
 func (r *builder) makeNotifyDir(ctx context.Context) error {
 	f, err := r.t.cfg.Jails.Files(ctx, r.jail)
 	if err != nil {
-		return err
+		return fmt.Errorf("open the files of the build: %w", err)
 	}
 	return errors.Join(f.Mkdir(ctx, protocol.NotifyDir, 0o777|fs.ModeSticky, true), f.Close())
 }
@@ -380,12 +383,12 @@ func (r *builder) awaitReady(ctx context.Context, over <-chan error) error {
 	for end := time.Now().Add(readyTime); ; {
 		stream, err := r.exec(ctx, r.b.Ready, r.set.User)
 		if err != nil {
-			return err
+			return fmt.Errorf("start the ready command: %w", err)
 		}
 		st, err := r.follow(stream, "finalize", "debug")
 		stream.Close()
 		if err != nil {
-			return err
+			return fmt.Errorf("follow the ready command: %w", err)
 		}
 		if st.Code == 0 {
 			r.log.printf("info", "finalize", "Template is ready")
@@ -456,7 +459,7 @@ func readText(ctx context.Context, f jail.Files, name string) (string, error) {
 		return "", nil
 	}
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("open %s of the tree: %w", name, err)
 	}
 	defer body.Close()
 	text, err := io.ReadAll(bufio.NewReader(io.LimitReader(body, maxAccounts)))
@@ -544,7 +547,7 @@ func addAccount(ctx context.Context, f jail.Files, user string) error {
 			o.Mode = 0o640
 		}
 		if _, err := f.Write(ctx, file, strings.NewReader(text+line), o); err != nil {
-			return err
+			return fmt.Errorf("add %s to %s: %w", user, file, err)
 		}
 	}
 	return f.MkdirFor(ctx, home, protocol.Owner{UID: uint32(n), GID: uint32(n)})

@@ -4,6 +4,7 @@ import (
 	"context"
 	_ "embed"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 
@@ -30,7 +31,7 @@ const (
 func (r *builder) sudo(ctx context.Context) (done func() error, err error) {
 	f, err := r.t.cfg.Jails.Files(ctx, r.jail)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("open the files of the build: %w", err)
 	}
 	defer f.Close()
 	if _, err := f.Stat(ctx, sudoPath); !errors.Is(err, fault.NotFound) {
@@ -51,7 +52,7 @@ func (r *builder) sudo(ctx context.Context) (done func() error, err error) {
 	}
 	_, err = f.Write(ctx, sudoPath, strings.NewReader(sudoShim), protocol.WriteOptions{Mode: 0o755, Parents: true})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("write the sudo helper: %w", err)
 	}
 	return func() error {
 		ctx := context.WithoutCancel(ctx)

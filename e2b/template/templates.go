@@ -113,11 +113,11 @@ const (
 func (t *Templates) Start(ctx context.Context) (err error) {
 	t.ctx, t.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	if err := os.MkdirAll(t.logs(), 0o700); err != nil {
-		return err
+		return fmt.Errorf("create the directory of build logs: %w", err)
 	}
 	t.files, err = openFiles(filepath.Join(t.cfg.Dir, "files"), t.cfg.UploadMB<<20)
 	if err != nil {
-		return err
+		return fmt.Errorf("open the uploads: %w", err)
 	}
 	if err := t.load(ctx); err != nil {
 		return fmt.Errorf("read the records of templates: %w", err)
@@ -165,7 +165,7 @@ func (t *Templates) load(ctx context.Context) error {
 func (t *Templates) removeOrphans(ctx context.Context) error {
 	jails, err := t.cfg.Jails.List(ctx, jail.ListOptions{})
 	if err != nil {
-		return err
+		return fmt.Errorf("list the jails of builds: %w", err)
 	}
 	for _, j := range jails {
 		if j.Spec.Labels[labelBuild] == "" {
@@ -177,7 +177,7 @@ func (t *Templates) removeOrphans(ctx context.Context) error {
 	}
 	snaps, err := t.cfg.Snapshots.List(ctx, snapshot.ListOptions{})
 	if err != nil {
-		return err
+		return fmt.Errorf("list the layers: %w", err)
 	}
 	for _, s := range snaps {
 		if s.Labels[labelLayer] != "" {
@@ -186,12 +186,12 @@ func (t *Templates) removeOrphans(ctx context.Context) error {
 	}
 	logs, err := os.ReadDir(t.logs())
 	if err != nil {
-		return err
+		return fmt.Errorf("list the build logs: %w", err)
 	}
 	for _, e := range logs {
 		if build, _, _ := cutExt(e.Name()); t.builds[build] == nil {
 			if err := os.Remove(filepath.Join(t.logs(), e.Name())); err != nil {
-				return err
+				return fmt.Errorf("remove the log of a missing build: %w", err)
 			}
 		}
 	}
