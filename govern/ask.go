@@ -64,7 +64,7 @@ func (k *Engine) requestApproval(ctx context.Context, a Ask, d policy.Decision) 
 	case errors.Is(err, fault.Exhausted):
 		return answer{reason: err.Error()}, nil // too many requests are pending; that is a denial
 	case err != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded):
-		return answer{}, &fault.Error{Op: "govern.Judge", On: string(aid), Kind: fault.Timeout,
+		return answer{}, &fault.Error{Op: "govern.Evaluate", On: string(aid), Kind: fault.Timeout,
 			Err: errors.New("approval is required, and the request is not answered yet"), Remedy: "repeat the request to continue waiting for the answer"}
 	case err != nil:
 		return answer{}, fmt.Errorf("request approval: %w", err)

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/url"
@@ -31,12 +32,12 @@ type Fetcher struct {
 func (k *Engine) NewFetcher(c *engine.Installed, e *Egress, secret func(ctx context.Context, name, host string) ([]byte, error)) (*Fetcher, error) {
 	ca, err := egress.NewCA("capability " + c.ID)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("create a certificate authority for %s: %w", c.ID, err)
 	}
 	f := &Fetcher{}
 	f.loopback, err = newLoopback()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("listen for the requests of %s: %w", c.ID, err)
 	}
 	f.proxy, err = egress.New(egress.Config{Jail: c.ID, Rules: e.rules(), Recorder: recorder{k: k, secrets: c.Secrets}, Secret: secret, CA: ca, KeepQuery: e.recordsQuery()})
 	if err != nil {
@@ -123,7 +124,7 @@ func (w *loopback) pair(ctx context.Context) (local, remote net.Conn, err error)
 	var d net.Dialer
 	local, err = d.DialContext(ctx, "tcp", w.l.Addr().String())
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, fmt.Errorf("connect to the loopback listener: %w", err)
 	}
 	for {
 		remote, err = w.l.Accept()

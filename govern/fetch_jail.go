@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -34,7 +35,7 @@ func (k *Engine) Fetch(ctx context.Context, jid id.Jail, r *http.Request) (*http
 	}
 	path, err := newLoopback()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("listen for the requests of jail %s: %w", jid, err)
 	}
 	served := make(chan error, 1)
 	go func() { served <- ignoreClosed(proxy.ServeHTTP(path)) }()

@@ -384,7 +384,7 @@ func (jp *jailPolicy) openEndpoint(ctx context.Context) error {
 	}
 	d, err := g.Open()
 	if err != nil {
-		return err
+		return fmt.Errorf("open the proxy endpoint: %w", err)
 	}
 	jp.endpoint, jp.endpointName = d, g.Endpoint
 	p := jp.proxy
@@ -491,15 +491,15 @@ func (k *Engine) authority(name id.CA, jid id.Jail) (*egress.CA, error) {
 		return egress.ParseCA(b)
 	}
 	if !errors.Is(err, os.ErrNotExist) {
-		return nil, err
+		return nil, fmt.Errorf("read the certificate authority: %w", err)
 	}
 	ca, err := egress.NewCA(string(jid))
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("create a certificate authority: %w", err)
 	}
 	secret, err := ca.Secret()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("encode the certificate authority: %w", err)
 	}
 	if err := os.MkdirAll(k.cfg.Dir, 0o700); err != nil {
 		return nil, err

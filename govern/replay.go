@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"slices"
 	"sync"
 
@@ -182,7 +183,7 @@ func (k *Engine) Replay(ctx context.Context, rec CallRecord, cap *engine.Install
 	}
 	input, err := cap.Input.FromJSON(rec.Input.Value)
 	if err != nil {
-		return false, nil, err
+		return false, nil, fmt.Errorf("decode the recorded input: %w", err)
 	}
 	v, err := again.Replay(ctx, &engine.Call{ID: string(rec.Call), Capability: cap, Input: input}, rec.Replay)
 	if err != nil {
@@ -190,7 +191,7 @@ func (k *Engine) Replay(ctx context.Context, rec CallRecord, cap *engine.Install
 	}
 	output, err = schema.ToJSON(v)
 	if err != nil {
-		return false, nil, err
+		return false, nil, fmt.Errorf("encode the output of the replay: %w", err)
 	}
 	return newShown(output, rec.Output.Label).SHA256 == rec.Output.SHA256, output, nil
 }

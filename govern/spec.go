@@ -283,7 +283,7 @@ func checkAgent(set *policy.Set, agent string) error {
 
 // compile compiles a policy. The result is nil if p is nil.
 func (p *Policy) compile(workspace string) (*policy.Set, error) {
-	const op = "govern.CheckAgent"
+	const op = "govern.Compile"
 	if p == nil {
 		return nil, nil
 	}

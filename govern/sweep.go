@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -24,7 +25,7 @@ func (k *Engine) Sweep(ctx context.Context, used func(context.Context) ([]json.R
 	}
 	specs, err := used(ctx)
 	if err != nil {
-		return err
+		return fmt.Errorf("list the policies in use: %w", err)
 	}
 	kept := map[id.CA]bool{}
 	for _, raw := range specs {

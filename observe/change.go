@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"maps"
 	"math"
@@ -88,7 +89,7 @@ func (o *Observers) mark(ctx context.Context, j *observed, since Mark) (Mark, er
 	}
 	pids, err := members(j.target.CgroupDir)
 	if err != nil {
-		return Mark{}, err
+		return Mark{}, fmt.Errorf("list the processes of the jail: %w", err)
 	}
 	m.processes = map[int]process{}
 	deadline := time.Now().Add(settleTime)
@@ -104,7 +105,7 @@ func (o *Observers) mark(ctx context.Context, j *observed, since Mark) (Mark, er
 		if err == nil {
 			m.processes[pid] = p
 		} else if !gone(err) {
-			return Mark{}, err
+			return Mark{}, fmt.Errorf("read the state of process %d: %w", pid, err)
 		}
 	}
 	d := &j.doings
@@ -331,7 +332,7 @@ func readProcess(pid int) (p process, running bool, err error) {
 		first, _, _ := bytes.Cut(used, []byte(" "))
 		ns, err := strconv.ParseUint(string(first), 10, 64)
 		if err != nil {
-			return p, false, err
+			return p, false, fmt.Errorf("read the CPU time of thread %s: %w", t.Name(), err)
 		}
 		p.cpu += ns
 	}

@@ -3,6 +3,7 @@ package observe
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -119,7 +120,7 @@ func (o *Observers) pause(j *observed) error {
 		return nil
 	}
 	if err := w.Release(); err != nil {
-		return err
+		return fmt.Errorf("detach the tracer: %w", err)
 	}
 	delete(j.watches, name)
 	j.paused = true
@@ -149,7 +150,7 @@ func (o *Observers) resume(ctx context.Context, j *observed) error {
 	t.ProcessesRecorded = true // the gap reports the missing events
 	w, err := o.cfg.Ptrace.Attach(ctx, t, j.sink())
 	if err != nil {
-		return err
+		return fmt.Errorf("attach the tracer again: %w", err)
 	}
 	name := o.cfg.Ptrace.Name()
 	j.watches[name], j.paused = w, false

@@ -107,7 +107,7 @@ func (j *observed) sink() sink { return sink{j.log, &j.doings, j.exec} }
 func (s sink) Kept(since int64, of event.Type, each func(*event.Event)) error {
 	c, err := s.Recent(since, of)
 	if err != nil {
-		return err
+		return fmt.Errorf("read the log from %d: %w", since, err)
 	}
 	defer c.Close()
 	var e event.Event
@@ -116,7 +116,7 @@ func (s sink) Kept(since int64, of event.Type, each func(*event.Event)) error {
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
-			return err
+			return fmt.Errorf("read the log from %d: %w", since, err)
 		}
 		each(&e)
 	}
@@ -187,7 +187,7 @@ func (o *Observers) find(jid id.Jail) (*observed, error) {
 	if _, err := os.Stat(dir); !id.Valid('j', string(jid)) || errors.Is(err, fs.ErrNotExist) {
 		return nil, fault.Newf(fault.NotFound, "observe.find", string(jid), "no such jail")
 	} else if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("find jail %s: %w", jid, err)
 	}
 	conf := eventlog.Config{Dir: filepath.Join(dir, "events"), Jail: jid, Policy: o.cfg.Policy, Log: o.cfg.Log}
 	if o.cfg.Closed != nil {

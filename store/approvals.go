@@ -35,7 +35,7 @@ func (as Approvals) Save(ctx context.Context, r approval.Request, notices []appr
 			ON CONFLICT (id) DO UPDATE SET jail = excluded.jail, state = excluded.state, unfinished = excluded.unfinished,
 				created = excluded.created, document = excluded.document`,
 			r.ID, r.Question.Subject.Jail, r.State, unfinished, r.Created.UnixNano(), doc); err != nil {
-			return err
+			return fmt.Errorf("store the request: %w", err)
 		}
 		for _, n := range notices {
 			if err := putNotice(ctx, tx, n); err != nil {

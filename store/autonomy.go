@@ -25,7 +25,10 @@ func (s *Store) Autonomy() Autonomy { return Autonomy{s} }
 func lastNumber(ctx context.Context, tx *sql.Tx, table string) (int64, error) {
 	var n sql.NullInt64
 	err := tx.QueryRowContext(ctx, "SELECT max(n) FROM "+table).Scan(&n)
-	return n.Int64, err
+	if err != nil {
+		return n.Int64, fmt.Errorf("read the last number in %s: %w", table, err)
+	}
+	return n.Int64, nil
 }
 
 // page returns the first documents of a table that match the conditions.
@@ -45,7 +48,7 @@ func (a Autonomy) ChangeGroup(ctx context.Context, group string, f func(g *auton
 			err = json.Unmarshal(before, &g.History)
 		}
 		if err != nil && !errors.Is(err, sql.ErrNoRows) {
-			return err
+			return fmt.Errorf("read the history of group %s: %w", group, err)
 		}
 		if g.Open, err = documents[autonomy.Request](ctx, tx, "read requests", openRequests+" AND family = $1 ORDER BY created, id", group); err != nil {
 			return err
@@ -65,7 +68,10 @@ func (a Autonomy) ChangeGroup(ctx context.Context, group string, f func(g *auton
 		}
 		_, err = tx.ExecContext(ctx, `INSERT INTO autonomy_groups (name, history) VALUES ($1, $2)
 			ON CONFLICT (name) DO UPDATE SET history = excluded.history`, group, after)
-		return err
+		if err != nil {
+			return fmt.Errorf("store the history of group %s: %w", group, err)
+		}
+		return nil
 	})
 	if err != nil {
 		return fmt.Errorf("change the requests of a group: %w", err)
@@ -79,7 +85,7 @@ func putRequest(ctx context.Context, tx *sql.Tx, group string, r autonomy.Reques
 	r.Action, r.Context, r.Answer, r.Why = text(r.Action), text(r.Context), text(r.Answer), text(r.Why)
 	doc, err := json.Marshal(r)
 	if err != nil {
-		return err
+		return fmt.Errorf("encode request %s: %w", r.ID, err)
 	}
 	unended := 0
 	if r.Open() {
@@ -92,7 +98,10 @@ func putRequest(ctx context.Context, tx *sql.Tx, group string, r autonomy.Reques
 	if unique(err) {
 		return fault.New(fault.Conflict, "store.ChangeGroup", r.Key, err)
 	}
-	return err
+	if err != nil {
+		return fmt.Errorf("store request %s: %w", r.ID, err)
+	}
+	return nil
 }
 
 // OpenRequests returns the open requests, oldest first.
@@ -105,12 +114,12 @@ func (a Autonomy) OpenRequests(ctx context.Context, group string) ([]autonomy.Re
 
 // Request returns a request.
 func (a Autonomy) Request(ctx context.Context, q id.Request) (autonomy.Request, error) {
-	return one[autonomy.Request](ctx, a.s.read, "request "+string(q), "SELECT document FROM autonomy_requests WHERE id = $1", q)
+	return one[autonomy.Request](ctx, a.s.read, "store.Autonomy.Request", "request "+string(q), "SELECT document FROM autonomy_requests WHERE id = $1", q)
 }
 
 // RequestByKey returns the request that a caller made with an idempotency key.
 func (a Autonomy) RequestByKey(ctx context.Context, asker, key string) (autonomy.Request, error) {
-	return one[autonomy.Request](ctx, a.s.read, "a request by its key",
+	return one[autonomy.Request](ctx, a.s.read, "store.Autonomy.RequestByKey", "request with this key",
 		"SELECT document FROM autonomy_requests WHERE asker = $1 AND asked_as = $2 AND asked_as <> ''", asker, text(key))
 }
 
@@ -171,15 +180,20 @@ func (a Autonomy) ChangeGrants(ctx context.Context, f func(all []autonomy.Grant)
 // putGrant stores a grant, or deletes a grant without additional limits.
 func putGrant(ctx context.Context, tx *sql.Tx, g autonomy.Grant) error {
 	if g.Held == g.Base && g.Applied {
-		_, err := tx.ExecContext(ctx, "DELETE FROM autonomy_grants WHERE jail = $1", g.Jail)
-		return err
+		if _, err := tx.ExecContext(ctx, "DELETE FROM autonomy_grants WHERE jail = $1", g.Jail); err != nil {
+			return fmt.Errorf("delete the grant of jail %s: %w", g.Jail, err)
+		}
+		return nil
 	}
 	doc, err := json.Marshal(g)
 	if err == nil {
 		_, err = tx.ExecContext(ctx, `INSERT INTO autonomy_grants (jail, document) VALUES ($1, $2)
 			ON CONFLICT (jail) DO UPDATE SET document = excluded.document`, g.Jail, doc)
 	}
-	return err
+	if err != nil {
+		return fmt.Errorf("store the grant of jail %s: %w", g.Jail, err)
+	}
+	return nil
 }
 
 func addChange(ctx context.Context, tx *sql.Tx, n int64, c autonomy.Change) error {
@@ -188,7 +202,10 @@ func addChange(ctx context.Context, tx *sql.Tx, n int64, c autonomy.Change) erro
 	if err == nil {
 		_, err = tx.ExecContext(ctx, "INSERT INTO autonomy_changes (n, jail, document) VALUES ($1, $2, $3)", n, c.Jail, doc)
 	}
-	return err
+	if err != nil {
+		return fmt.Errorf("store change %d of the grants: %w", n, err)
+	}
+	return nil
 }
 
 // Grants returns all grants.
@@ -232,7 +249,7 @@ func written(t autonomy.Task) int {
 
 // Task returns a task.
 func (a Autonomy) Task(ctx context.Context, tid string) (autonomy.Task, error) {
-	return one[autonomy.Task](ctx, a.s.read, "task "+tid, "SELECT document FROM autonomy_tasks WHERE id = $1", text(tid))
+	return one[autonomy.Task](ctx, a.s.read, "store.Autonomy.Task", "task "+tid, "SELECT document FROM autonomy_tasks WHERE id = $1", text(tid))
 }
 
 // Tasks lists tasks, newest first.
@@ -263,7 +280,7 @@ func (a Autonomy) Tasks(ctx context.Context, f autonomy.TaskFilter) ([]autonomy.
 // ChangeTask runs f with exclusive access to a task and stores the result.
 func (a Autonomy) ChangeTask(ctx context.Context, tid string, f func(t *autonomy.Task) error) error {
 	return a.s.update(ctx, "autonomy.task."+tid, func(tx *sql.Tx) error {
-		t, err := one[autonomy.Task](ctx, tx, "task "+tid, "SELECT document FROM autonomy_tasks WHERE id = $1", text(tid))
+		t, err := one[autonomy.Task](ctx, tx, "store.Autonomy.ChangeTask", "task "+tid, "SELECT document FROM autonomy_tasks WHERE id = $1", text(tid))
 		if err != nil {
 			return err
 		}
@@ -282,10 +299,10 @@ func (a Autonomy) ChangeTask(ctx context.Context, tid string, f func(t *autonomy
 }
 
 // one returns the document of a query, or fault.NotFound.
-func one[T any](ctx context.Context, from querier, what, query string, args ...any) (T, error) {
+func one[T any](ctx context.Context, from querier, op, what, query string, args ...any) (T, error) {
 	list, err := documents[T](ctx, from, "read "+what, query, args...)
 	if err == nil && len(list) == 0 {
-		err = fault.Newf(fault.NotFound, "store.Autonomy", "", "no such %s", what)
+		err = fault.Newf(fault.NotFound, op, "", "no such %s", what)
 	}
 	if err != nil {
 		var none T

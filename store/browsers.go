@@ -28,25 +28,31 @@ func (bs Browsers) PushKey(ctx context.Context, private, public string) (kept, s
 		}
 		return tx.QueryRowContext(ctx, "SELECT private, public FROM push_key WHERE one = 1").Scan(&kept, &shown)
 	})
-	return kept, shown, err
+	if err != nil {
+		return kept, shown, fmt.Errorf("store the Web Push key: %w", err)
+	}
+	return kept, shown, nil
 }
 
 // PutBrowser implements approval.BrowserStore.
 func (bs Browsers) PutBrowser(ctx context.Context, b approval.Browser, most int) error {
 	return bs.s.update(ctx, "browsers", func(tx *sql.Tx) error {
 		if _, err := tx.ExecContext(ctx, "DELETE FROM browsers WHERE endpoint = $1 OR login NOT IN (SELECT id FROM logins)", text(b.Endpoint)); err != nil {
-			return err
+			return fmt.Errorf("delete earlier subscriptions of the browser: %w", err)
 		}
 		var n int
 		if err := tx.QueryRowContext(ctx, "SELECT COUNT(*) FROM browsers WHERE login = $1", b.Login).Scan(&n); err != nil {
-			return err
+			return fmt.Errorf("count the browsers of login %s: %w", b.Login, err)
 		}
 		if n >= most {
 			return fault.Newf(fault.Exhausted, "store.PutBrowser", "", "a login has at most %d browsers", most)
 		}
 		_, err := tx.ExecContext(ctx, "INSERT INTO browsers (id, login, endpoint, p256dh, auth, created) VALUES ($1, $2, $3, $4, $5, $6)",
 			b.ID, b.Login, text(b.Endpoint), text(b.Keys.P256dh), text(b.Keys.Auth), b.Created.UnixNano())
-		return err
+		if err != nil {
+			return fmt.Errorf("store browser %s: %w", b.ID, err)
+		}
+		return nil
 	})
 }
 
@@ -69,7 +75,10 @@ func (bs Browsers) Browsers(ctx context.Context) ([]approval.Browser, error) {
 			list = append(list, b)
 		}
 	}
-	return list, rows.Err()
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("read browsers: %w", err)
+	}
+	return list, nil
 }
 
 // Browser implements approval.BrowserStore.
@@ -78,7 +87,10 @@ func (bs Browsers) Browser(ctx context.Context, bid id.Browser) (approval.Browse
 	if errors.Is(err, sql.ErrNoRows) || err == nil && over {
 		return approval.Browser{}, fault.Newf(fault.NotFound, "store.Browser", string(bid), "no such browser")
 	}
-	return b, err
+	if err != nil {
+		return b, fmt.Errorf("read browser %s: %w", bid, err)
+	}
+	return b, nil
 }
 
 // DeleteBrowser implements approval.BrowserStore.

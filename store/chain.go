@@ -205,7 +205,7 @@ func appendIn(ctx context.Context, db interface {
 }, insert inserter, last int64, rows []chain.Row, cp chain.Checkpoint) error {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
-		return err
+		return fmt.Errorf("begin a transaction: %w", err)
 	}
 	defer tx.Rollback() // does nothing after Commit
 	if err = appendRows(ctx, tx, insert, last, rows, cp); err == nil {
@@ -220,19 +220,21 @@ func appendIn(ctx context.Context, db interface {
 func appendRows(ctx context.Context, tx *sql.Tx, insert inserter, last int64, rows []chain.Row, cp chain.Checkpoint) error {
 	var have sql.NullInt64
 	if err := tx.QueryRowContext(ctx, "SELECT MAX(seq) FROM chain_entries").Scan(&have); err != nil {
-		return err
+		return fmt.Errorf("read the number of the last entry: %w", err)
 	}
 	if have.Int64 != last {
 		return fault.Newf(fault.Conflict, "store.Append", "", "the last entry is %d, want %d", have.Int64, last)
 	}
 	if err := insert(ctx, tx, rows); err != nil {
-		return err
+		return fmt.Errorf("insert entries: %w", err)
 	}
 	if cp.Size == 0 {
 		return nil
 	}
-	_, err := tx.ExecContext(ctx, "INSERT INTO chain_checkpoints (size, note) VALUES ($1, $2)", cp.Size, cp.Note)
-	return err
+	if _, err := tx.ExecContext(ctx, "INSERT INTO chain_checkpoints (size, note) VALUES ($1, $2)", cp.Size, cp.Note); err != nil {
+		return fmt.Errorf("insert a checkpoint: %w", err)
+	}
+	return nil
 }
 
 // insertMany inserts many rows per statement, because on PostgreSQL each statement needs a round

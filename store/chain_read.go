@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -45,7 +46,7 @@ func openReadOnly(where string) (*sql.DB, error) {
 	}
 	path, err := filepath.Abs(where)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("resolve the path %s: %w", where, err)
 	}
 	if _, err := os.Stat(path); err != nil {
 		return nil, fault.New(fault.NotFound, "store.ReadChain", "", err)
@@ -134,7 +135,7 @@ const readColumns = "seq, time, COALESCE(kind, ''), COALESCE(parent, 0), COALESC
 func (c *ChainReader) query(ctx context.Context, query string, args ...any) ([]chain.Row, error) {
 	rows, err := c.db.QueryContext(ctx, query, args...)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read chain entries: %w", err)
 	}
 	defer rows.Close()
 	var list []chain.Row
@@ -142,10 +143,13 @@ func (c *ChainReader) query(ctx context.Context, query string, args ...any) ([]c
 		list = append(list, chain.Row{})
 		r := &list[len(list)-1]
 		if err := rows.Scan(&r.Seq, &r.Time, &r.Kind, &r.Parent, &r.Jail, &r.Session, &r.Run, &r.Capability, &r.Line, &r.Nodes); err != nil {
-			return nil, err
+			return nil, fmt.Errorf("read a chain entry: %w", err)
 		}
 	}
-	return list, rows.Err()
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("read chain entries: %w", err)
+	}
+	return list, nil
 }
 
 // Checkpoints returns checkpoints larger than after, by size.
@@ -165,18 +169,21 @@ func (c *ChainReader) LastCheckpoint(ctx context.Context) (chain.Checkpoint, err
 func (c *ChainReader) checkpoints(ctx context.Context, query string, args ...any) ([]chain.Checkpoint, error) {
 	rows, err := c.db.QueryContext(ctx, query, args...)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read checkpoints of the chain: %w", err)
 	}
 	defer rows.Close()
 	var list []chain.Checkpoint
 	for rows.Next() {
 		var cp chain.Checkpoint
 		if err := rows.Scan(&cp.Size, &cp.Note); err != nil {
-			return nil, err
+			return nil, fmt.Errorf("read a checkpoint of the chain: %w", err)
 		}
 		list = append(list, cp)
 	}
-	return list, rows.Err()
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("read checkpoints of the chain: %w", err)
+	}
+	return list, nil
 }
 
 // where builds the conditions of a query.

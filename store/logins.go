@@ -22,11 +22,14 @@ func (s *Store) Logins() Logins { return Logins{s} }
 func (ls Logins) PutLink(ctx context.Context, l access.Link) error {
 	return ls.s.update(ctx, "logins", func(tx *sql.Tx) error {
 		if _, err := tx.ExecContext(ctx, "DELETE FROM login_links WHERE expires <= $1", l.Created.UnixNano()); err != nil {
-			return err
+			return fmt.Errorf("delete expired login links: %w", err)
 		}
 		_, err := tx.ExecContext(ctx, "INSERT INTO login_links (hash, role, name, created, expires) VALUES ($1, $2, $3, $4, $5)",
 			l.Hash, l.Role, text(l.Name), l.Created.UnixNano(), l.Expires.UnixNano())
-		return err
+		if err != nil {
+			return fmt.Errorf("store a login link: %w", err)
+		}
+		return nil
 	})
 }
 
@@ -39,11 +42,14 @@ func (ls Logins) Redeem(ctx context.Context, hash string, l access.Login) (acces
 			return fault.Newf(fault.NotFound, "store.Redeem", "", "no such link")
 		}
 		if err != nil {
-			return err
+			return fmt.Errorf("redeem a login link: %w", err)
 		}
 		_, err = tx.ExecContext(ctx, "INSERT INTO logins ("+loginColumns+") VALUES ($1, $2, $3, $4, $5, $6)",
 			l.ID, l.Hash, l.Role, text(l.Name), l.Created.UnixNano(), l.Used.UnixNano())
-		return err
+		if err != nil {
+			return fmt.Errorf("store login %s: %w", l.ID, err)
+		}
+		return nil
 	})
 	return l, err
 }
@@ -56,7 +62,10 @@ func (ls Logins) Login(ctx context.Context, hash string) (access.Login, error) {
 	if errors.Is(err, sql.ErrNoRows) {
 		return l, fault.Newf(fault.NotFound, "store.Login", "", "no such login")
 	}
-	return l, err
+	if err != nil {
+		return l, fmt.Errorf("read a login: %w", err)
+	}
+	return l, nil
 }
 
 // Logins implements access.LoginStore.
@@ -74,20 +83,25 @@ func (ls Logins) Logins(ctx context.Context) ([]access.Login, error) {
 		}
 		list = append(list, l)
 	}
-	return list, rows.Err()
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("read logins: %w", err)
+	}
+	return list, nil
 }
 
 // UseLogin implements access.LoginStore.
 func (ls Logins) UseLogin(ctx context.Context, l id.Login, at time.Time) error {
-	_, err := ls.s.write.ExecContext(ctx, "UPDATE logins SET used = $2 WHERE id = $1", l, at.UnixNano())
-	return err
+	if _, err := ls.s.write.ExecContext(ctx, "UPDATE logins SET used = $2 WHERE id = $1", l, at.UnixNano()); err != nil {
+		return fmt.Errorf("store the time of use of login %s: %w", l, err)
+	}
+	return nil
 }
 
 // DeleteLogin implements access.LoginStore.
 func (ls Logins) DeleteLogin(ctx context.Context, l id.Login) error {
 	err := ls.s.update(ctx, "logins", func(tx *sql.Tx) error {
 		if _, err := tx.ExecContext(ctx, "DELETE FROM browsers WHERE login = $1", text(string(l))); err != nil {
-			return err
+			return fmt.Errorf("delete the browsers of the login: %w", err)
 		}
 		res, err := tx.ExecContext(ctx, "DELETE FROM logins WHERE id = $1", text(string(l)))
 		if err != nil {
@@ -106,8 +120,10 @@ func (ls Logins) DeleteLogin(ctx context.Context, l id.Login) error {
 
 // DeleteLogins implements access.LoginStore.
 func (ls Logins) DeleteLogins(ctx context.Context, unusedSince time.Time) error {
-	_, err := ls.s.write.ExecContext(ctx, "DELETE FROM logins WHERE used <= $1", unusedSince.UnixNano())
-	return err
+	if _, err := ls.s.write.ExecContext(ctx, "DELETE FROM logins WHERE used <= $1", unusedSince.UnixNano()); err != nil {
+		return fmt.Errorf("delete unused logins: %w", err)
+	}
+	return nil
 }
 
 func scanLogin(row interface{ Scan(...any) error }) (access.Login, error) {

@@ -22,7 +22,7 @@ func (s *Store) Memory() Memory { return Memory{s} }
 func (ms Memory) Get(ctx context.Context, s memory.Scope, key string) (memory.Entry, error) {
 	e, err := entryOf(ms.s.read.QueryRowContext(ctx, "SELECT document FROM memory WHERE scope = $1 AND key = $2", text(string(s)), text(key)))
 	if err == nil && e == nil {
-		err = fault.Newf(fault.NotFound, "store.Memory", key, "no entry with this key")
+		err = fault.Newf(fault.NotFound, "store.Memory.Get", key, "no entry with this key")
 	}
 	if err != nil {
 		return memory.Entry{}, fmt.Errorf("read memory: %w", err)
@@ -83,11 +83,11 @@ func (ms Memory) Change(ctx context.Context, s memory.Scope, key string, f func(
 		var u memory.Usage
 		row := tx.QueryRowContext(ctx, "SELECT version, entries, bytes FROM memory_scopes WHERE scope = $1", text(string(s)))
 		if err := row.Scan(&u.Version, &u.Entries, &u.Bytes); err != nil && !errors.Is(err, sql.ErrNoRows) {
-			return err
+			return fmt.Errorf("read the usage of the scope: %w", err)
 		}
 		old, err := entryOf(tx.QueryRowContext(ctx, "SELECT document FROM memory WHERE scope = $1 AND key = $2", text(string(s)), text(key)))
 		if err != nil {
-			return err
+			return fmt.Errorf("read the entry: %w", err)
 		}
 		if old != nil {
 			u.Entries--
@@ -123,14 +123,20 @@ func putEntry(ctx context.Context, tx *sql.Tx, s memory.Scope, e memory.Entry) e
 		_, err = tx.ExecContext(ctx, `INSERT INTO memory (scope, key, document) VALUES ($1, $2, $3)
 			ON CONFLICT (scope, key) DO UPDATE SET document = excluded.document`, text(string(s)), text(e.Key), doc.String())
 	}
-	return err
+	if err != nil {
+		return fmt.Errorf("store the entry: %w", err)
+	}
+	return nil
 }
 
 func putUsage(ctx context.Context, tx *sql.Tx, s memory.Scope, u memory.Usage) error {
 	_, err := tx.ExecContext(ctx, `INSERT INTO memory_scopes (scope, version, entries, bytes) VALUES ($1, $2, $3, $4)
 		ON CONFLICT (scope) DO UPDATE SET version = excluded.version, entries = excluded.entries, bytes = excluded.bytes`,
 		text(string(s)), u.Version, u.Entries, u.Bytes)
-	return err
+	if err != nil {
+		return fmt.Errorf("store the usage of the scope: %w", err)
+	}
+	return nil
 }
 
 // Replace implements memory.Store.
@@ -140,11 +146,11 @@ func (ms Memory) Replace(ctx context.Context, s memory.Scope, entries []memory.E
 		var had int64
 		row := tx.QueryRowContext(ctx, "SELECT version FROM memory_scopes WHERE scope = $1", text(string(s)))
 		if err := row.Scan(&had); err != nil && !errors.Is(err, sql.ErrNoRows) {
-			return err
+			return fmt.Errorf("read the version of the scope: %w", err)
 		}
 		u.Version = max(u.Version, had)
 		if _, err := tx.ExecContext(ctx, "DELETE FROM memory WHERE scope = $1", text(string(s))); err != nil {
-			return err
+			return fmt.Errorf("delete the entries of the scope: %w", err)
 		}
 		for _, e := range entries {
 			u.Bytes += e.Bytes()

@@ -89,7 +89,10 @@ func (s *Store) migrateOne(ctx context.Context, ms []migration) (done bool, err 
 		}
 		_, err = tx.ExecContext(ctx, "INSERT INTO schema_version (version, name, applied) VALUES ($1, $2, $3)",
 			m.version, m.name, time.Now().UnixNano())
-		return err
+		if err != nil {
+			return fmt.Errorf("record migration %d: %w", m.version, err)
+		}
+		return nil
 	})
 	return done, err
 }
@@ -98,14 +101,17 @@ func schemaVersion(ctx context.Context, tx *sql.Tx) (int64, error) {
 	_, err := tx.ExecContext(ctx, `CREATE TABLE IF NOT EXISTS schema_version (
 		version BIGINT PRIMARY KEY, name TEXT NOT NULL, applied BIGINT NOT NULL)`)
 	if err != nil {
-		return 0, err
+		return 0, fmt.Errorf("create the table of schema versions: %w", err)
 	}
 	var have int64
 	err = tx.QueryRowContext(ctx, "SELECT version FROM schema_version ORDER BY version DESC LIMIT 1").Scan(&have)
 	if errors.Is(err, sql.ErrNoRows) {
 		return 0, nil
 	}
-	return have, err
+	if err != nil {
+		return have, fmt.Errorf("read the schema version: %w", err)
+	}
+	return have, nil
 }
 
 // statements yields the statements of a migration. They end in a semicolon at

@@ -24,7 +24,7 @@ func (rs Replays) Begin(ctx context.Context, k replay.Key, body string) (*replay
 	err := rs.s.update(ctx, "replays", func(tx *sql.Tx) error {
 		now := time.Now()
 		if _, err := tx.ExecContext(ctx, "DELETE FROM replays WHERE started < $1", now.Add(-replay.Retention).UnixNano()); err != nil {
-			return err
+			return fmt.Errorf("delete expired keys: %w", err)
 		}
 		var err error
 		answer, err = rs.claim(ctx, tx, k, body, now)
@@ -49,9 +49,12 @@ func (rs Replays) claim(ctx context.Context, tx *sql.Tx, k replay.Key, body stri
 	case errors.Is(err, sql.ErrNoRows):
 		_, err := tx.ExecContext(ctx, "INSERT INTO replays (scope, key, body, process, started) VALUES ($1, $2, $3, $4, $5)",
 			text(k.Scope), text(k.Key), body, rs.s.process, now.UnixNano())
-		return nil, err
+		if err != nil {
+			return nil, fmt.Errorf("store the key: %w", err)
+		}
+		return nil, nil
 	case err != nil:
-		return nil, err
+		return nil, fmt.Errorf("read the key: %w", err)
 	case had != body:
 		return nil, &fault.Error{Op: op, Kind: fault.Mismatch, Field: "Idempotency-Key",
 			Err: errors.New("this key was used for another request"), Remedy: "use a new key for a new request"}
@@ -64,7 +67,10 @@ func (rs Replays) claim(ctx context.Context, tx *sql.Tx, k replay.Key, body stri
 	}
 	_, err = tx.ExecContext(ctx, "UPDATE replays SET process = $3, started = $4 WHERE scope = $1 AND key = $2",
 		text(k.Scope), text(k.Key), rs.s.process, now.UnixNano())
-	return nil, err
+	if err != nil {
+		return nil, fmt.Errorf("take over the key: %w", err)
+	}
+	return nil, nil
 }
 
 // Finish implements replay.Store.

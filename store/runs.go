@@ -81,7 +81,7 @@ func (w writer) session(c *run.Change) error {
 	}
 	doc, err := json.Marshal(s)
 	if err != nil {
-		return err
+		return fmt.Errorf("encode the session: %w", err)
 	}
 	if s.Version == 1 {
 		return w.exec(`INSERT INTO sessions (id, state, siblings, created, version, holder, until, events, inbox, outbox, entry, document)
@@ -110,7 +110,7 @@ func (w writer) count(c *run.Change) error {
 		return fault.Newf(fault.NotFound, "store.Runs.Write", c.ID, "no such session")
 	}
 	if err != nil {
-		return err
+		return fmt.Errorf("number the events and messages: %w", err)
 	}
 	if c.Holder != "" && holder != c.Holder {
 		return fault.New(fault.Conflict, "store.Runs.Write", c.ID, run.ErrLost)
@@ -136,7 +136,7 @@ func (w writer) runs(c *run.Change) error {
 		r := &c.Runs[i]
 		doc, err := json.Marshal(r)
 		if err != nil {
-			return err
+			return fmt.Errorf("encode run %s: %w", r.ID, err)
 		}
 		var due sql.NullInt64
 		if !r.NextRunAt.IsZero() && (r.State == run.Scheduled || r.Why == run.ForSchedule) {
@@ -150,7 +150,7 @@ func (w writer) runs(c *run.Change) error {
 				WHERE id = $1 AND version = $4 - 1`, r.ID, r.State, due, r.Version, doc)
 		}
 		if err != nil {
-			return err
+			return fmt.Errorf("store run %s: %w", r.ID, err)
 		}
 	}
 	return nil
@@ -160,19 +160,19 @@ func (w writer) journal(c *run.Change) error {
 	if p := c.Copy; p != nil {
 		if err := w.exec(`INSERT INTO run_steps (run, key, n, kind, name, state, document)
 			SELECT $1, key, n, kind, name, state, document FROM run_steps WHERE run = $2 AND n <= $3`, p.To, p.From, p.UpTo); err != nil {
-			return err
+			return fmt.Errorf("copy the steps of run %s: %w", p.From, err)
 		}
 	}
 	for i := range c.Steps {
 		s := &c.Steps[i]
 		doc, err := json.Marshal(s)
 		if err != nil {
-			return err
+			return fmt.Errorf("encode step %s of run %s: %w", s.Key, s.Run, err)
 		}
 		if err := w.exec(`INSERT INTO run_steps (run, key, n, kind, name, state, document) VALUES ($1, $2, $3, $4, $5, $6, $7)
 			ON CONFLICT (run, key) DO UPDATE SET state = excluded.state, document = excluded.document`,
 			s.Run, s.Key, s.N, s.Kind, text(s.Name), s.State, doc); err != nil {
-			return err
+			return fmt.Errorf("store step %s of run %s: %w", s.Key, s.Run, err)
 		}
 	}
 	return nil
@@ -184,16 +184,16 @@ func (w writer) checkpoints(c *run.Change) error {
 		p.State, p.Memory = nil, nil
 		doc, err := json.Marshal(p)
 		if err != nil {
-			return err
+			return fmt.Errorf("encode checkpoint %s: %w", p.ID, err)
 		}
 		if err := w.exec(`INSERT INTO run_checkpoints (id, run, n, entry, document, state, memory) VALUES ($1, $2, $3, 0, $4, $5, $6)`,
 			p.ID, p.Run, p.N, doc, state, memory); err != nil {
-			return err
+			return fmt.Errorf("store checkpoint %s: %w", p.ID, err)
 		}
 	}
 	for _, cid := range c.DeletedCheckpoints {
 		if err := w.exec("DELETE FROM run_checkpoints WHERE id = $1", cid); err != nil {
-			return err
+			return fmt.Errorf("delete checkpoint %s: %w", cid, err)
 		}
 	}
 	return nil
@@ -203,22 +203,22 @@ func (w writer) messages(c *run.Change) error {
 	for _, m := range c.Messages {
 		doc, err := json.Marshal(m)
 		if err != nil {
-			return err
+			return fmt.Errorf("encode message %s: %w", m.ID, err)
 		}
 		if err := w.exec(`INSERT INTO session_messages (session, dir, seq, id, key, document) VALUES ($1, $2, $3, $4, $5, $6)`,
 			c.ID, m.Dir, m.Seq, m.ID, m.Key, doc); err != nil {
-			return err
+			return fmt.Errorf("store message %s: %w", m.ID, err)
 		}
 	}
 	for _, d := range c.Deliveries {
 		doc, err := json.Marshal(d)
 		if err != nil {
-			return err
+			return fmt.Errorf("encode delivery %s: %w", d.ID, err)
 		}
 		if err := w.exec(`INSERT INTO deliveries (id, message, receiver, state, due, document) VALUES ($1, $2, $3, $4, $5, $6)
 			ON CONFLICT (id) DO UPDATE SET state = excluded.state, due = excluded.due, document = excluded.document, taker = ''`,
 			text(d.ID), d.Message, text(d.To), d.State, d.Next.UnixNano(), doc); err != nil {
-			return err
+			return fmt.Errorf("store delivery %s: %w", d.ID, err)
 		}
 	}
 	return nil
@@ -229,29 +229,29 @@ func (w writer) rest(c *run.Change) error {
 	for _, q := range c.Sealed {
 		doc, err := json.Marshal(q)
 		if err != nil {
-			return err
+			return fmt.Errorf("encode quarantined data: %w", err)
 		}
 		if err := w.exec("INSERT INTO quarantine (handle, expires, document) VALUES ($1, $2, $3)", q.Handle, q.Expires.UnixNano(), doc); err != nil {
-			return err
+			return fmt.Errorf("store quarantined data: %w", err)
 		}
 	}
 	for _, e := range c.Events {
 		doc, err := json.Marshal(e)
 		if err != nil {
-			return err
+			return fmt.Errorf("encode event %d: %w", e.Seq, err)
 		}
 		if err := w.exec("INSERT INTO session_events (session, seq, document) VALUES ($1, $2, $3)", c.ID, e.Seq, doc); err != nil {
-			return err
+			return fmt.Errorf("store event %d: %w", e.Seq, err)
 		}
 	}
 	for i, r := range c.Records {
 		doc, err := json.Marshal(r)
 		if err != nil {
-			return err
+			return fmt.Errorf("encode audit log record %s: %w", r.ID, err)
 		}
 		if err := w.exec("INSERT INTO run_records (id, holder, taken, at, place, document) VALUES ($1, $2, $3, $3, $4, $5)",
 			r.ID, r.Holder, r.At.UnixNano(), i, doc); err != nil {
-			return err
+			return fmt.Errorf("store audit log record %s: %w", r.ID, err)
 		}
 	}
 	return nil
@@ -539,7 +539,7 @@ func listed[T any](ctx context.Context, tx *sql.Tx, query string, args ...any) (
 			return nil, err
 		}
 		if err := json.Unmarshal(doc, &t); err != nil {
-			return nil, err
+			return nil, fmt.Errorf("decode a document: %w", err)
 		}
 		list = append(list, t)
 	}
@@ -659,7 +659,7 @@ func (rs Runs) MarkRecorded(ctx context.Context, r run.Record, entry int64) erro
 	err := rs.s.update(ctx, "runs."+r.Session, func(tx *sql.Tx) error {
 		w := writer{ctx: ctx, tx: tx}
 		if err := w.exec("DELETE FROM run_records WHERE id = $1", r.ID); err != nil {
-			return err
+			return fmt.Errorf("delete the pending record: %w", err)
 		}
 		switch r.Kind {
 		case chain.SessionOpened:

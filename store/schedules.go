@@ -36,13 +36,13 @@ const scheduleColumns = "wake, claim, document"
 
 // Get returns a schedule.
 func (ss Schedules) Get(ctx context.Context, sid id.Schedule) (schedule.Schedule, error) {
-	return ss.one(ss.s.read.QueryRowContext(ctx, "SELECT "+scheduleColumns+" FROM schedules WHERE id = $1", sid), sid)
+	return ss.one("store.Schedules.Get", ss.s.read.QueryRowContext(ctx, "SELECT "+scheduleColumns+" FROM schedules WHERE id = $1", sid), sid)
 }
 
-func (ss Schedules) one(row *sql.Row, sid id.Schedule) (schedule.Schedule, error) {
+func (ss Schedules) one(op string, row *sql.Row, sid id.Schedule) (schedule.Schedule, error) {
 	s, err := readSchedule(row)
 	if errors.Is(err, sql.ErrNoRows) {
-		return s, noSchedule(sid)
+		return s, noSchedule(op, sid)
 	}
 	if err != nil {
 		return s, fmt.Errorf("read schedule %s: %w", sid, err)
@@ -50,8 +50,8 @@ func (ss Schedules) one(row *sql.Row, sid id.Schedule) (schedule.Schedule, error
 	return s, nil
 }
 
-func noSchedule(sid id.Schedule) error {
-	return fault.Newf(fault.NotFound, "store.Schedules", string(sid), "no such schedule")
+func noSchedule(op string, sid id.Schedule) error {
+	return fault.Newf(fault.NotFound, op, string(sid), "no such schedule")
 }
 
 func readSchedule(row interface{ Scan(...any) error }) (s schedule.Schedule, err error) {
@@ -63,7 +63,10 @@ func readSchedule(row interface{ Scan(...any) error }) (s schedule.Schedule, err
 	}
 	err = json.Unmarshal(doc, &s)
 	s.WakeAt, s.Claim = instant(wake), claim
-	return s, err
+	if err != nil {
+		return s, fmt.Errorf("decode the schedule: %w", err)
+	}
+	return s, nil
 }
 
 // List returns schedules, oldest first.
@@ -112,7 +115,7 @@ func (ss Schedules) Delete(ctx context.Context, sid id.Schedule) error {
 		return fmt.Errorf("delete schedule %s: %w", sid, err)
 	}
 	if n, err := done.RowsAffected(); err == nil && n == 0 {
-		return noSchedule(sid)
+		return noSchedule("store.Schedules.Delete", sid)
 	}
 	return nil
 }
@@ -124,7 +127,7 @@ func (ss Schedules) Change(ctx context.Context, sid id.Schedule, f func(s *sched
 		return schedule.Schedule{}, fmt.Errorf("change schedule %s: %w", sid, err)
 	}
 	defer tx.Rollback() // no effect after Commit
-	s, err := ss.one(tx.QueryRowContext(ctx, "SELECT "+scheduleColumns+" FROM schedules WHERE id = $1"+ss.lock(""), sid), sid)
+	s, err := ss.one("store.Schedules.Change", tx.QueryRowContext(ctx, "SELECT "+scheduleColumns+" FROM schedules WHERE id = $1"+ss.lock(""), sid), sid)
 	if err != nil {
 		return s, err
 	}

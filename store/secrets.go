@@ -73,7 +73,7 @@ func (ss Secrets) Reseal(ctx context.Context, sealed map[string]string) error {
 	err := ss.s.update(ctx, "secrets", func(tx *sql.Tx) error {
 		for name, s := range sealed {
 			if _, err := tx.ExecContext(ctx, "UPDATE secrets SET sealed = $1 WHERE name = $2", s, name); err != nil {
-				return err
+				return fmt.Errorf("store the value of secret %s: %w", name, err)
 			}
 		}
 		return nil
@@ -88,7 +88,7 @@ func (ss Secrets) Reseal(ctx context.Context, sealed map[string]string) error {
 func (ss Secrets) DeleteSecret(ctx context.Context, name string) error {
 	err := ss.s.update(ctx, "secrets", func(tx *sql.Tx) error {
 		if _, err := tx.ExecContext(ctx, "DELETE FROM secret_grants WHERE secret = $1", name); err != nil {
-			return err
+			return fmt.Errorf("delete the grants of the secret: %w", err)
 		}
 		_, err := tx.ExecContext(ctx, "DELETE FROM secrets WHERE name = $1", name)
 		return err
@@ -142,7 +142,7 @@ func (ss Secrets) DeleteGrants(ctx context.Context, ids []id.Grant) error {
 	err := ss.s.update(ctx, "secrets", func(tx *sql.Tx) error {
 		for _, gid := range ids {
 			if _, err := tx.ExecContext(ctx, "DELETE FROM secret_grants WHERE id = $1", gid); err != nil {
-				return err
+				return fmt.Errorf("delete grant %s: %w", gid, err)
 			}
 		}
 		return nil

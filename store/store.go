@@ -88,12 +88,15 @@ func (s *Store) connect(where string) error {
 func (s *Store) connectMemory() error {
 	db, err := sql.Open("sqlite", sqliteDSN("/"+s.process, false)+"&vfs=memdb")
 	if err != nil {
-		return err
+		return fmt.Errorf("open a database in memory: %w", err)
 	}
 	db.SetMaxOpenConns(2)
 	s.read, s.write = db, db
 	s.anchor, err = db.Conn(context.Background())
-	return err
+	if err != nil {
+		return fmt.Errorf("connect to the database in memory: %w", err)
+	}
+	return nil
 }
 
 func (s *Store) connectPostgres(where string) error {
@@ -119,7 +122,7 @@ func redact(err error) error {
 func (s *Store) connectSQLite(path string) error {
 	path, err := filepath.Abs(path)
 	if err != nil {
-		return err
+		return fmt.Errorf("resolve the path %s: %w", path, err)
 	}
 	s.path = path
 	// SQLite creates the file with the umask's mode, and its journal with the file's mode. The
@@ -183,19 +186,19 @@ func (s *Store) Close() error {
 func (s *Store) update(ctx context.Context, name string, f func(tx *sql.Tx) error) error {
 	tx, err := s.write.BeginTx(ctx, nil)
 	if err != nil {
-		return err
+		return fmt.Errorf("begin a transaction: %w", err)
 	}
 	defer tx.Rollback() // no effect after Commit
 	if s.postgres {
 		if _, err := tx.ExecContext(ctx, "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", "glasshouse."+name); err != nil {
-			return err
+			return fmt.Errorf("lock %s in the database: %w", name, err)
 		}
 	}
 	if err := f(tx); err != nil {
 		return err
 	}
 	if err := tx.Commit(); err != nil {
-		return err
+		return fmt.Errorf("commit the transaction: %w", err)
 	}
 	s.committed()
 	return nil

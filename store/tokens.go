@@ -27,7 +27,10 @@ func (ts Tokens) Add(ctx context.Context, t access.Token) error {
 	if unique(err) {
 		return fault.Newf(fault.Conflict, "store.Add", string(t.ID), "the token already exists")
 	}
-	return err
+	if err != nil {
+		return fmt.Errorf("store token %s: %w", t.ID, err)
+	}
+	return nil
 }
 
 // ByHash returns the token with this hash, or fault.NotFound.
@@ -36,7 +39,10 @@ func (ts Tokens) ByHash(ctx context.Context, hash string) (access.Token, error) 
 	if errors.Is(err, sql.ErrNoRows) {
 		return access.Token{}, fault.Newf(fault.NotFound, "store.ByHash", "", "no such token")
 	}
-	return t, err
+	if err != nil {
+		return t, fmt.Errorf("read a token: %w", err)
+	}
+	return t, nil
 }
 
 // List returns every token, oldest first.
@@ -54,7 +60,10 @@ func (ts Tokens) List(ctx context.Context) ([]access.Token, error) {
 		}
 		list = append(list, t)
 	}
-	return list, rows.Err()
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("read tokens: %w", err)
+	}
+	return list, nil
 }
 
 // Delete deletes a token, or returns fault.NotFound.

@@ -60,7 +60,7 @@ type SecretKey struct {
 func GenerateKey() (*SecretKey, error) {
 	public, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("generate a key: %w", err)
 	}
 	k := &SecretKey{key: key}
 	rand.Read(k.public.id[:]) // never fails
@@ -200,7 +200,7 @@ func keyPad(salt []byte, ops, memory uint64, password func() ([]byte, error)) ([
 	}
 	word, err := password()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read the password: %w", err)
 	}
 	defer clear(word)
 	return scrypt.Key(word, salt, n, scryptR, p, sealedLen)
@@ -264,7 +264,7 @@ func (k *SecretKey) File(password []byte) ([]byte, error) {
 func (k *SecretKey) SignJSON(v any) (string, error) {
 	text, err := canonicalJSON(v)
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("encode the value to sign: %w", err)
 	}
 	return base64.StdEncoding.EncodeToString(ed25519.Sign(k.key, text)), nil
 }

@@ -83,7 +83,7 @@ func parseMetadata(text []byte) (Metadata, error) {
 		return m, err
 	}
 	if err := json.Unmarshal(canonical, &m); err != nil {
-		return m, err
+		return m, fmt.Errorf("decode the metadata: %w", err)
 	}
 	return m, m.Check()
 }

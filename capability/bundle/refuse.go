@@ -124,7 +124,7 @@ var rules = map[Reason]rule{
 func refuse(r Reason, on, format string, args ...any) error {
 	rule := rules[r]
 	return &fault.Error{
-		Op: "bundle", On: on, Kind: rule.kind, Remedy: rule.remedy,
+		Op: "bundle.Verify", On: on, Kind: rule.kind, Remedy: rule.remedy,
 		Err: fmt.Errorf("%w: "+format, append([]any{r}, args...)...),
 	}
 }

@@ -54,7 +54,7 @@ func sign(dir string, k *SecretKey, expires time.Time) (*Bundle, error) {
 	}
 	text, err := s.text()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("encode the signature: %w", err)
 	}
 	if err := atomicfile.Write(filepath.Join(dir, SignatureFile), text, 0o644); err != nil {
 		return nil, fmt.Errorf("write the signature: %w", err)
@@ -192,10 +192,12 @@ func newTarGz(w io.Writer) *tarGz {
 func (p *tarGz) add(f File, at time.Time, r io.Reader) error {
 	h := &tar.Header{Typeflag: tar.TypeReg, Name: f.Path, Mode: int64(f.perm()), Size: f.Size, ModTime: at}
 	if err := p.t.WriteHeader(h); err != nil {
-		return err
+		return fmt.Errorf("write the header of %s: %w", f.Path, err)
 	}
-	_, err := io.Copy(p.t, r)
-	return err
+	if _, err := io.Copy(p.t, r); err != nil {
+		return fmt.Errorf("copy %s: %w", f.Path, err)
+	}
+	return nil
 }
 
 func (p *tarGz) Close() error { return errors.Join(p.t.Close(), p.z.Close()) }
@@ -207,8 +209,10 @@ func (p *zipPacker) add(f File, at time.Time, r io.Reader) error {
 	h.SetMode(f.perm())
 	w, err := p.CreateHeader(h)
 	if err != nil {
-		return err
+		return fmt.Errorf("write the header of %s: %w", f.Path, err)
 	}
-	_, err = io.Copy(w, r)
-	return err
+	if _, err := io.Copy(w, r); err != nil {
+		return fmt.Errorf("copy %s: %w", f.Path, err)
+	}
+	return nil
 }

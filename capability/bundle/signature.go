@@ -45,7 +45,7 @@ type Signature struct {
 func Digest(files []File) (string, error) {
 	text, err := canonicalJSON(files)
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("encode the list of files: %w", err)
 	}
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:]), nil

@@ -135,7 +135,7 @@ func (t *Trust) change(f func(k *trusted) error) error {
 	}
 	text, err := json.MarshalIndent(next, "", "  ")
 	if err != nil {
-		return err
+		return fmt.Errorf("encode the trusted publishers: %w", err)
 	}
 	if err := atomicfile.Durable(t.file, append(text, '\n'), 0o644); err != nil {
 		return fmt.Errorf("write the trust store: %w", err)

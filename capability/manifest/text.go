@@ -43,7 +43,7 @@ func (c *Capability) Text() string {
 func (c *Capability) Digest() (string, error) {
 	b, err := c.JSON()
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("encode the manifest: %w", err)
 	}
 	sum := sha256.Sum256(b)
 	return "sha256:" + hex.EncodeToString(sum[:]), nil

@@ -63,13 +63,13 @@ func Publish(dir string, k *bundle.SecretKey, good time.Duration) (*Index, error
 		return nil, fault.New(fault.Conflict, op, dir, err)
 	}
 	if x.Signature, err = k.SignJSON(x); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("sign the index: %w", err)
 	}
 	var text bytes.Buffer
 	enc := json.NewEncoder(&text)
 	enc.SetIndent("", "  ")
 	if err := enc.Encode(x); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("encode the index: %w", err)
 	}
 	if text.Len() > maxIndex {
 		return nil, fault.Newf(fault.TooLarge, op, dir, "the index has %d bytes, which exceeds the maximum of %d", text.Len(), maxIndex)

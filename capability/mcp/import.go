@@ -143,7 +143,7 @@ func (in *Imported) add(like *manifest.Capability, id string, t *sdk.Tool) error
 	}
 	text, err := c.JSON()
 	if err != nil {
-		return err
+		return fmt.Errorf("encode the manifest of %s: %w", id, err)
 	}
 	read, err := manifest.Read(id, text)
 	if err != nil {
@@ -156,7 +156,7 @@ func (in *Imported) add(like *manifest.Capability, id string, t *sdk.Tool) error
 func (in *Imported) typeOf(id, which string, s any) (*schema.Type, error) {
 	text, err := json.Marshal(s)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("encode the %s schema: %w", which, err)
 	}
 	if len(text) > maxSchema {
 		return nil, fmt.Errorf("%d bytes exceed the maximum of %d", len(text), maxSchema)

@@ -258,7 +258,7 @@ func (s *Server) fingerprint(ctx context.Context, uri string) ([32]byte, error) 
 	}
 	text, err := json.Marshal(contents)
 	if err != nil {
-		return [32]byte{}, err
+		return [32]byte{}, fmt.Errorf("encode the contents of %s: %w", uri, err)
 	}
 	return sha256.Sum256(text), nil
 }

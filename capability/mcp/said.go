@@ -3,6 +3,7 @@ package mcp
 import (
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"strings"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -80,7 +81,7 @@ func part(kind, mime, uri, text string, data []byte) form.Value {
 func structured(t *schema.Type, v any) (form.Value, error) {
 	text, err := json.Marshal(v)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("encode the structured output: %w", err)
 	}
 	return t.FromJSON(text)
 }

@@ -24,7 +24,7 @@ func shapeOf(schema json.RawMessage, key string) (shape, error) {
 	}
 	var root any // an object or true
 	if err := json.Unmarshal(schema, &root); err != nil {
-		return shape{}, err
+		return shape{}, fmt.Errorf("decode the schema: %w", err)
 	}
 	if bytes.Contains(schema, []byte("x-mcp-header")) {
 		return shape{}, errors.New("x-mcp-header is not supported")
@@ -45,7 +45,10 @@ func shapeOf(schema json.RawMessage, key string) (shape, error) {
 	}
 	wrapped["properties"] = map[string]any{key: root}
 	text, err := json.Marshal(wrapped)
-	return shape{schema: text, key: key}, err
+	if err != nil {
+		return shape{schema: text, key: key}, fmt.Errorf("encode the schema: %w", err)
+	}
+	return shape{schema: text, key: key}, nil
 }
 
 // unwrap returns the input in arguments.

@@ -66,15 +66,15 @@ type sourceResources struct{ of Source }
 func (r sourceResources) List(ctx context.Context) ([]*sdk.Resource, error) {
 	jails, err := r.of.Jails(ctx)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("list the jails: %w", err)
 	}
 	snapshots, err := r.of.Snapshots(ctx, "")
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("list the snapshots: %w", err)
 	}
 	skills, err := r.of.Skills(ctx)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("list the skills: %w", err)
 	}
 	all := []*sdk.Resource{}
 	for _, j := range jails {
@@ -187,7 +187,7 @@ func (r sourceResources) Complete(ctx context.Context, _, variable, prefix strin
 	case "jail":
 		all, err := r.of.Jails(ctx)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("list the jails: %w", err)
 		}
 		for _, j := range all {
 			values = append(values, j.ID)
@@ -195,7 +195,7 @@ func (r sourceResources) Complete(ctx context.Context, _, variable, prefix strin
 	case "snapshot":
 		all, err := r.of.Snapshots(ctx, "")
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("list the snapshots: %w", err)
 		}
 		for _, s := range all {
 			values = append(values, s.ID)
@@ -203,7 +203,7 @@ func (r sourceResources) Complete(ctx context.Context, _, variable, prefix strin
 	case "skill":
 		all, err := r.of.Skills(ctx)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("list the skills: %w", err)
 		}
 		for _, s := range all {
 			values = append(values, s.Name)
@@ -220,7 +220,7 @@ const taskArgument = "task"
 func (p sourcePrompts) List(ctx context.Context) ([]*sdk.Prompt, error) {
 	skills, err := p.of.Skills(ctx)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("list the skills: %w", err)
 	}
 	all := []*sdk.Prompt{}
 	for _, s := range skills {
@@ -313,7 +313,7 @@ func (s jailSource) Skills(ctx context.Context) ([]Skill, error) { return s.of.S
 func (s jailSource) Skill(ctx context.Context, name string) (string, error) {
 	skills, err := s.of.Skills(ctx)
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("list the skills: %w", err)
 	}
 	if !slices.ContainsFunc(skills, func(x Skill) bool { return x.Name == name }) {
 		return "", fault.Newf(fault.NotFound, "mcp.Read", name, "no such skill")

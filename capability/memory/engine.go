@@ -91,7 +91,7 @@ func (m *Engine) Call(ctx context.Context, call *engine.Call) (engine.Result, er
 func (m *Engine) do(ctx context.Context, call *engine.Call, do func(context.Context, Scope, input, *engine.Call) (answer, error)) (answer, error) {
 	text, err := schema.ToJSON(call.Input)
 	if err != nil {
-		return answer{}, err
+		return answer{}, fmt.Errorf("encode the input: %w", err)
 	}
 	var in input
 	if err := json.Unmarshal(text, &in); err != nil {

@@ -363,7 +363,7 @@ func (r *Registry) collect(ctx context.Context, rec Bundle, in *bundle.Installed
 	for _, m := range b.Capabilities {
 		ref := m.ID + "@" + m.Version
 		if old, _, missing := r.findStored(ref); missing == nil && old.State == Approved && old.Bundle != "" && bundleName(old.Bundle) != in.Name {
-			return c, fault.Newf(fault.Conflict, "registry.Register", ref, "the capability came with the bundle %s", old.Bundle)
+			return c, fault.Newf(fault.Conflict, "registry.Install", ref, "the capability came with the bundle %s", old.Bundle)
 		}
 		if old, _, err := r.findStored(ref); err == nil && old.State == Pending {
 			c.asked = append(c.asked, old)

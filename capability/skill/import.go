@@ -264,11 +264,11 @@ const (
 func (im *Imported) wrap(name string, in *interpreter, secrets []string) (*manifest.Capability, error) {
 	input, err := schema.Parse("", scriptInput)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("parse the input type of a script: %w", err)
 	}
 	output, err := schema.Parse("", scriptOutput)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("parse the output type of a script: %w", err)
 	}
 	c := &manifest.Capability{
 		ID:          im.id(name),
@@ -393,7 +393,7 @@ func (im *Imported) settle() error {
 	s.Shown = Shown{Effects: k.Effects, Secrets: k.Secrets, Tier: k.Tier}
 	text, err := s.text()
 	if err != nil {
-		return err
+		return fmt.Errorf("encode the skill: %w", err)
 	}
 	im.Skill, err = Read("skill.yaml", text)
 	return err

@@ -249,7 +249,7 @@ func readHeader(name string) (*index, span, error) {
 	defer f.Close()
 	b := make([]byte, indexHeader)
 	if _, err := io.ReadFull(f, b); err != nil {
-		return nil, span{}, err
+		return nil, span{}, fmt.Errorf("read the header of %s: %w", name, err)
 	}
 	x, sp, _, err := decodeHeader(b)
 	return x, sp, err

@@ -111,8 +111,10 @@ func parseDropped(out []byte) (n uint32, err error) {
 	if !ok {
 		return 0, errors.New("runsc trace list: no session exists")
 	}
-	_, err = fmt.Sscan(string(rest[:min(len(rest), 20)]), &n)
-	return n, err
+	if _, err := fmt.Sscan(string(rest[:min(len(rest), 20)]), &n); err != nil {
+		return n, fmt.Errorf("parse the count of dropped points: %w", err)
+	}
+	return n, nil
 }
 
 // remove removes the session of a jail.

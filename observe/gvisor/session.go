@@ -3,6 +3,7 @@ package gvisor
 import (
 	"bufio"
 	"encoding/json"
+	"fmt"
 	"io"
 	"slices"
 	"strings"
@@ -109,7 +110,10 @@ func newChoice(s event.Selection, ps points, endpoint string) (*choice, error) {
 	}
 	var err error
 	c.session, err = json.Marshal(sessionConfig{Name: sessionName, Points: asked, Sinks: []sinkConfig{{Name: "remote", Config: sink}}})
-	return c, err
+	if err != nil {
+		return c, fmt.Errorf("encode the session: %w", err)
+	}
+	return c, nil
 }
 
 // The context of points. gVisor can neither send nor count a message with a string that is not

@@ -143,7 +143,7 @@ func (c *conn) Close() error {
 func (c *conn) admit(ctx context.Context, pid int) (err error) {
 	peer, err := unix.GetsockoptUcred(c.fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if err != nil {
-		return err
+		return fmt.Errorf("read the credentials of the peer: %w", err)
 	}
 	if peer.Uid != 0 || int(peer.Pid) != pid {
 		return fault.Newf(fault.Denied, "gvisor.Attach", "", "process %d of user %d connected instead of runsc, process %d of root", peer.Pid, peer.Uid, pid)

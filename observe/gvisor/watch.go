@@ -289,7 +289,7 @@ func (w *watch) wait(c *conn, patience time.Duration) error {
 		ms = int(patience.Milliseconds()) + 1
 	}
 	if _, err := wait(ms, c.fd, w.bell); err != nil {
-		return err
+		return fmt.Errorf("wait for points: %w", err)
 	}
 	var rung [8]byte
 	unix.Read(w.bell, rung[:]) // does not block; it fails if the eventfd was not signalled
@@ -466,7 +466,7 @@ func (w *watch) expect(coming bool) {
 func (w *watch) Mute(on bool) error {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
-		return err
+		return fmt.Errorf("read the clock: %w", err)
 	}
 	if !on {
 		w.muteTo.Store(now.Nano())
@@ -476,7 +476,7 @@ func (w *watch) Mute(on bool) error {
 	ctx, cancel := context.WithTimeout(context.Background(), answerTime)
 	defer cancel()
 	if err := w.Drain(ctx); err != nil {
-		return err
+		return fmt.Errorf("record the events before muting: %w", err)
 	}
 	w.muteTo.Store(math.MaxInt64)
 	w.muteFrom.Store(now.Nano())

@@ -225,7 +225,7 @@ func (s *Source) start() (err error) {
 	}
 	if err := m.share(); err != nil {
 		m.close()
-		return err
+		return fmt.Errorf("share the memory of the programs: %w", err)
 	}
 	m.recount()
 	s.machine = m
@@ -250,7 +250,7 @@ func (s *Source) attach() (*machine, error) {
 	defer closeRest(c)
 	if err := fillCalls(c.Maps["calls"]); err != nil {
 		m.close()
-		return nil, err
+		return nil, fmt.Errorf("fill the table of system calls: %w", err)
 	}
 	if s.cfg.Pin != "" {
 		m.pinned = filepath.Join(s.cfg.Pin, version())
@@ -364,10 +364,13 @@ func (s *Source) takeOver() (_ *machine, err error) {
 func (m *machine) share() (err error) {
 	m.spares.Make, m.spares.Drop, m.spares.Keep = m.newRings, (*rings).close, spareRings
 	if m.ctlMem, err = mapMemory(m.ctls); err != nil {
-		return err
+		return fmt.Errorf("map the control record: %w", err)
 	}
 	m.slotMem, err = mapMemory(m.slots)
-	return err
+	if err != nil {
+		return fmt.Errorf("map the slots: %w", err)
+	}
+	return nil
 }
 
 // recount recomputes the number of jails, because a daemon may have been killed before

@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"fmt"
 	"runtime"
 
 	"github.com/cilium/ebpf"
@@ -22,7 +23,7 @@ type rings struct {
 func openRings(m *ebpf.Map) (*rings, error) {
 	info, err := m.Info()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read the properties of the rings: %w", err)
 	}
 	r := &rings{m: m}
 	r.id, _ = info.ID()
@@ -45,7 +46,7 @@ func (m *machine) newRings() (*rings, error) {
 		ValueSize: uint32(headerSize + m.ringSize + slackSize), MaxEntries: uint32(m.count),
 	})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("create a map: %w", err)
 	}
 	r, err := openRings(made)
 	if err != nil {

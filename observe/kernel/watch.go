@@ -135,7 +135,7 @@ func (s *Source) watch(t observe.Target, sink observe.Sink) (*watch, error) {
 		case !live[i]:
 			// It was restarted or rewound while no daemon ran.
 			if err := s.finish(i, t.Jail, sink); err != nil {
-				return nil, err
+				return nil, fmt.Errorf("collect the events of an earlier instance: %w", err)
 			}
 		}
 	}
@@ -233,7 +233,7 @@ func (s *Source) resume(i int, t observe.Target, sink observe.Sink) (*watch, err
 	defer m.Close()
 	ring, err := openRings(m)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("open the rings of %s: %w", t.Jail, err)
 	}
 	w := s.newWatch(i, t, sink, ring)
 	if err := w.takeStock(); err != nil {

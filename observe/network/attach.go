@@ -68,7 +68,7 @@ func (s *Source) attach(ctx context.Context, t observe.Target, sink observe.Sink
 		return nil, fault.New(fault.NotFound, op, string(t.Jail), err)
 	}
 	if own, err := nsID(netnsOf(os.Getpid())); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read the host's network namespace: %w", err)
 	} else if own == id {
 		// The programs would record the host's packets and, with throttling, drop them.
 		return nil, fault.Newf(fault.Invalid, op, string(t.Jail), "the jail uses the host's network")
@@ -110,7 +110,7 @@ func (s *Source) attach(ctx context.Context, t observe.Target, sink observe.Sink
 			continue
 		}
 		if err := other.yieldCapture(); err != nil {
-			return nil, err
+			return nil, fmt.Errorf("pause the capture of the earlier instance: %w", err)
 		}
 		undone.Push("resume the capture", other.regainCapture)
 	}
@@ -146,7 +146,7 @@ func unraw(n uint32) netip.Addr {
 func (s *Source) takeRing(w *watch, undone *undo.Stack) error {
 	left, err := s.leftOf(w.target.Jail)
 	if err != nil {
-		return err
+		return fmt.Errorf("list the pins of the jail: %w", err)
 	}
 	var own *leftover
 	for i, l := range left {
@@ -155,7 +155,7 @@ func (s *Source) takeRing(w *watch, undone *undo.Stack) error {
 			continue
 		}
 		if err := s.collect(l, w.sink); err != nil { // packets of an earlier run of the jail
-			return err
+			return fmt.Errorf("collect the packets of an earlier run: %w", err)
 		}
 	}
 	if own != nil {
@@ -281,7 +281,7 @@ func (w *watch) link() error {
 	err := w.enter(func() (err error) {
 		h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 		if err != nil {
-			return err
+			return fmt.Errorf("open a netlink socket: %w", err)
 		}
 		defer h.Close()
 		if err := w.linkIfaces(h); err != nil {
@@ -402,7 +402,7 @@ func (w *watch) linkIface(h *netlink.Handle, index int, i iface) error {
 				continue
 			}
 			if !errors.Is(err, link.ErrNotSupported) {
-				return err
+				return fmt.Errorf("attach a program to interface %s: %w", i.name, err)
 			}
 			w.source.clsact = true // Linux before 6.6
 		}

@@ -51,7 +51,7 @@ func (w *watch) hook(dir string) (links []link.Link, err error) {
 			return link.AttachCgroup(link.CgroupOptions{Path: dir, Attach: h.at, Program: h.prog})
 		})
 		if err != nil {
-			return links, err
+			return links, fmt.Errorf("attach the program %s: %w", h.name, err)
 		}
 		links = append(links, l)
 		// A daemon that was killed during Move leaves hooks at both cgroups.

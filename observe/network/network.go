@@ -139,7 +139,7 @@ func (s *Source) loadPrograms() (err error) {
 	cache := btf.NewCache()
 	kernel, err := cache.Kernel()
 	if err != nil {
-		return err
+		return fmt.Errorf("read the kernel's type information: %w", err)
 	}
 	for _, name := range []string{"sent", "received"} {
 		p := spec.Programs[name]
@@ -153,7 +153,7 @@ func (s *Source) loadPrograms() (err error) {
 	// Another build with the same pinVersion has pinned other maps.
 	if errors.Is(err, ebpf.ErrMapIncompatible) {
 		if err := s.discardPins(s.pin); err != nil {
-			return err
+			return fmt.Errorf("remove incompatible pins: %w", err)
 		}
 		if err := s.preparePins(spec); err != nil {
 			return err
@@ -161,7 +161,7 @@ func (s *Source) loadPrograms() (err error) {
 		c, err = ebpf.NewCollectionWithOptions(spec, options)
 	}
 	if err != nil {
-		return err
+		return fmt.Errorf("load the collection: %w", err)
 	}
 	defer c.Close()
 	if err := s.share(c); err != nil {
@@ -185,7 +185,7 @@ func (s *Source) loadPrograms() (err error) {
 // share maps the shared memory and reserves the slots of jails that an earlier daemon left.
 func (s *Source) share(c *ebpf.Collection) (err error) {
 	if s.counts, err = memory(c.Maps["counts"]); err != nil {
-		return err
+		return fmt.Errorf("share the counters: %w", err)
 	}
 	if s.reader, err = newReader(s, c.Maps["asleep"]); err != nil {
 		unix.Munmap(s.counts)

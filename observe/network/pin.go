@@ -200,7 +200,7 @@ func (s *Source) pinned(path string, prog *ebpf.Program, attach func() (link.Lin
 		}
 		// Its cgroup was removed, or its link type cannot be updated.
 		if err := errors.Join(old.Unpin(), old.Close()); err != nil {
-			return nil, err
+			return nil, fmt.Errorf("remove the pin %s: %w", path, err)
 		}
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("open %s: %w", path, err)

@@ -37,7 +37,7 @@ func newReader(s *Source, state *ebpf.Map) (_ *reader, err error) {
 		}
 	}()
 	if r.shared, err = memory(state); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("share the state of the reader: %w", err)
 	}
 	r.state, r.beat = word(r.shared), word(r.shared[8:])
 	if r.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {

@@ -507,7 +507,10 @@ func (w *watch) chooseCapture(sel event.Selection) error {
 	if !wanted && w.capture != nil {
 		err := w.capture.close()
 		w.capture = nil
-		return err
+		if err != nil {
+			return fmt.Errorf("close the capture: %w", err)
+		}
+		return nil
 	}
 	if wanted && w.capture == nil {
 		c, err := openCapture(filepath.Join(w.target.Dir, "events"), w.ifaces)

@@ -86,7 +86,7 @@ func (tr *tracer) refused(tid int) error {
 	case st.tracer == unix.Gettid():
 		return nil // traced since its creation; its first stop is pending
 	case tid == tr.jail.PID && st.tracer != 0:
-		return fault.Cannot("seize", fmt.Sprintf("the jail's init is traced by process %d", st.tracer), "end this process")
+		return fault.Cannot("ptrace.Attach", fmt.Sprintf("the jail's init is traced by process %d", st.tracer), "end this process")
 	case tid == tr.jail.PID:
 		return cannotTrace(tid, unix.EPERM)
 	}
@@ -103,7 +103,7 @@ func (tr *tracer) refused(tid int) error {
 }
 
 func cannotTrace(pid int, err error) error {
-	return fault.Cannot("seize", fmt.Sprintf("the jail's init (process %d) cannot be traced: %v%s", pid, err, scope()), remedy)
+	return fault.Cannot("ptrace.Attach", fmt.Sprintf("the jail's init (process %d) cannot be traced: %v%s", pid, err, scope()), remedy)
 }
 
 // announce records tasks that existed before the tracer, and makes them stop at calls if calls

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"slices"
@@ -76,7 +77,7 @@ func MakeProfile(ctx context.Context, src Events, o ProfileOptions) (*Profile, e
 		if _, err := src.Next(&e); errors.Is(err, io.EOF) {
 			return p.made(o), nil
 		} else if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("read the events: %w", err)
 		}
 		switch {
 		case e.Type == event.Gap && (e.Source == event.Syscall || e.Source == 0):

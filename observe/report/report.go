@@ -9,6 +9,7 @@ package report
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"slices"
 	"time"
@@ -95,7 +96,7 @@ func Make(ctx context.Context, src Events, o Options) (*Report, error) {
 		if _, err := src.Next(&e); errors.Is(err, io.EOF) {
 			return f.report(), nil
 		} else if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("read the events: %w", err)
 		}
 		f.add(&e)
 	}

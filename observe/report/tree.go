@@ -2,6 +2,7 @@ package report
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"slices"
 	"strings"
@@ -529,7 +530,7 @@ func TreeAt(src Events, at Instant) (*Tree, error) {
 		if _, err := src.Next(&e); errors.Is(err, io.EOF) {
 			return t, nil
 		} else if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("read the events: %w", err)
 		}
 		// Events of several processors are slightly out of order, so earlier events may follow
 		// a later one.

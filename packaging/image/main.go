@@ -154,7 +154,7 @@ func (b *build) run(binaries []string) (name string, digest v1.Hash, err error) 
 		}
 		image, err := b.image(p, commit)
 		if err != nil {
-			return "", digest, err
+			return "", digest, fmt.Errorf("create the image for %s: %w", p.arch, err)
 		}
 		p.image = runnable{image}
 		parts = append(parts, p)
@@ -226,15 +226,15 @@ func (b *build) image(p part, commit string) (v1.Image, error) {
 	} {
 		layer, err := tarball.LayerFromOpener(l.open, tarball.WithMediaType(types.OCILayer), tarball.WithCompressedCaching)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("compress the layer of %s: %w", l.by, err)
 		}
 		if image, err = mutate.Append(image, mutate.Addendum{Layer: layer, MediaType: types.OCILayer, History: v1.History{Created: created, CreatedBy: l.by}}); err != nil {
-			return nil, err
+			return nil, fmt.Errorf("add the layer of %s: %w", l.by, err)
 		}
 	}
 	file, err := image.ConfigFile()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read the configuration of the image: %w", err)
 	}
 	file = file.DeepCopy()
 	file.Created, file.OS, file.Architecture = created, "linux", p.arch
@@ -314,10 +314,12 @@ func (b *build) put(w *tar.Writer, name string, mode, size int64, data io.Reader
 		h.Typeflag = tar.TypeDir
 	}
 	if err := w.WriteHeader(h); err != nil {
-		return err
+		return fmt.Errorf("write the header of %s: %w", name, err)
 	}
-	_, err := io.Copy(w, data)
-	return err
+	if _, err := io.Copy(w, data); err != nil {
+		return fmt.Errorf("write %s: %w", name, err)
+	}
+	return nil
 }
 
 // archive writes the images as an OCI layout in dir, and the layout as one file. Images for
@@ -325,7 +327,7 @@ func (b *build) put(w *tar.Writer, name string, mode, size int64, data io.Reader
 func (b *build) archive(parts []part, dir, name string) (digest v1.Hash, err error) {
 	at, err := layout.Write(dir, empty.Index)
 	if err != nil {
-		return digest, err
+		return digest, fmt.Errorf("create the OCI layout: %w", err)
 	}
 	names := layout.WithAnnotations(map[string]string{
 		"org.opencontainers.image.ref.name": b.version,
@@ -346,11 +348,11 @@ func (b *build) archive(parts []part, dir, name string) (digest v1.Hash, err err
 		}
 	}
 	if err != nil {
-		return digest, err
+		return digest, fmt.Errorf("add the images to the OCI layout: %w", err)
 	}
 	// Docker versions that read this list do not support indexes: they get the first image.
 	if err := indexForDocker(parts[0].image, dir, "glasshouse:"+b.version); err != nil {
-		return digest, err
+		return digest, fmt.Errorf("list the image for Docker: %w", err)
 	}
 	return digest, b.save(dir, name)
 }
@@ -364,7 +366,7 @@ func (b *build) save(dir, name string) error {
 	defer os.Remove(tmp.Name())
 	defer tmp.Close()
 	if err := b.pack(tmp, os.DirFS(dir)); err != nil {
-		return err
+		return fmt.Errorf("pack %s: %w", dir, err)
 	}
 	if err := tmp.Chmod(0o644); err != nil {
 		return err
@@ -380,7 +382,7 @@ func (b *build) save(dir, name string) error {
 func indexForDocker(image v1.Image, dir, ref string) error {
 	manifest, err := image.Manifest()
 	if err != nil {
-		return err
+		return fmt.Errorf("read the manifest of the image: %w", err)
 	}
 	blob := func(h v1.Hash) string { return path.Join("blobs", h.Algorithm, h.Hex) }
 	var layers []string

@@ -81,7 +81,7 @@ func write(out io.Writer, binaries []string) error {
 	for _, m := range modules {
 		dir, err := module.EscapePath(m.Path)
 		if err != nil {
-			return err
+			return fmt.Errorf("find the module %s: %w", m.Path, err)
 		}
 		if err := notices(out, m.Path+" "+m.Version, filepath.Join(where[0], dir+"@"+m.Version)); err != nil {
 			return err

@@ -108,7 +108,7 @@ func writeSBOM(out io.Writer, version string, binaries []string) error {
 
 	content, err := json.Marshal(doc)
 	if err != nil {
-		return err
+		return fmt.Errorf("encode the SBOM: %w", err)
 	}
 	// RFC 9562, section 5.8: a UUID with the content of its author's choice has version 8.
 	id := sha256.Sum256(content)
@@ -170,7 +170,7 @@ func fromBase64(s, prefix, algorithm string) (hash, error) {
 	}
 	sum, err := base64.StdEncoding.DecodeString(encoded)
 	if err != nil {
-		return hash{}, err
+		return hash{}, fmt.Errorf("decode the %s hash: %w", algorithm, err)
 	}
 	return hash{algorithm, hex.EncodeToString(sum)}, nil
 }

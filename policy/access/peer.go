@@ -30,7 +30,7 @@ func PeerOf(c net.Conn) (Peer, error) {
 	}
 	raw, err := uc.SyscallConn()
 	if err != nil {
-		return Peer{}, err
+		return Peer{}, fmt.Errorf("get the descriptor of the socket: %w", err)
 	}
 	var p Peer
 	var credErr error
@@ -44,7 +44,7 @@ func PeerOf(c net.Conn) (Peer, error) {
 		p.Groups, credErr = peerGroups(fd)
 	})
 	if err != nil {
-		return Peer{}, err
+		return Peer{}, fmt.Errorf("read peer credentials: %w", err)
 	}
 	return p, credErr
 }

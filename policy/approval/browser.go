@@ -84,7 +84,7 @@ type browsers struct {
 func openBrowsers(ctx context.Context, cfg BrowserConfig) (*browsers, error) {
 	private, public, err := webpush.GenerateVAPIDKeys()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("create the Web Push key: %w", err)
 	}
 	private, public, err = cfg.Store.PushKey(ctx, private, public)
 	if err != nil {
@@ -112,7 +112,7 @@ type browserNotice struct {
 func (b *browsers) bodies(ctx context.Context, r Request, _ Kind, _ time.Time) ([]json.RawMessage, error) {
 	list, err := b.cfg.Store.Browsers(ctx)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("list the browsers: %w", err)
 	}
 	var bodies []json.RawMessage
 	for _, browser := range list {
@@ -139,7 +139,7 @@ type browserMessage struct {
 func (b *browsers) deliver(ctx context.Context, q *Queue, n Notice) error {
 	var to browserNotice
 	if err := json.Unmarshal(n.Body, &to); err != nil {
-		return err
+		return fmt.Errorf("decode the notice: %w", err)
 	}
 	r, err := q.store.Get(ctx, n.Approval)
 	if err != nil {

@@ -63,7 +63,7 @@ func (q *Queue) NewLink(ctx context.Context, aid id.Approval, v Verdict, who Per
 	hash, _ := hashToken(text)
 	l := Link{Hash: hash, Approval: aid, Action: r.Hash, Verdict: v, Author: who, Expires: r.Expires}
 	if err := q.store.PutLink(ctx, l); err != nil {
-		return "", err
+		return "", fmt.Errorf("store the link: %w", err)
 	}
 	return strings.TrimSuffix(q.cfg.Links, "/") + "/" + text, nil
 }

@@ -66,7 +66,7 @@ func (p Push) deliver(ctx context.Context, q *Queue, n Notice) error {
 	}
 	msg, err := p.message(ctx, q, r)
 	if err != nil {
-		return err
+		return fmt.Errorf("create the message: %w", err)
 	}
 	body, err := json.Marshal(msg)
 	if err != nil {

@@ -203,7 +203,7 @@ func (q *Queue) Close() error {
 	return nil
 }
 
-var errClosed = fault.Newf(fault.Unavailable, "approval", "", "the daemon is shutting down; the request stays pending: repeat it")
+var errClosed = fault.Newf(fault.Unavailable, "approval.Ask", "", "the daemon is shutting down; the request stays pending: repeat it")
 
 // Open adds a request and returns without waiting. If the same question is pending, or has an
 // answer that no caller has taken, Open returns that request. If the jail has too many pending

@@ -53,7 +53,7 @@ func (w Webhook) deliver(ctx context.Context, _ *Queue, n Notice) error {
 	}
 	h, err := webhook.Headers(key, n.ID, time.Now(), n.Body)
 	if err != nil {
-		return err
+		return fmt.Errorf("sign the notice: %w", err)
 	}
 	return sender.Post(ctx, w.URL, h, n.Body)
 }

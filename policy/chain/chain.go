@@ -209,7 +209,7 @@ func (c *Chain) AppendAll(ctx context.Context, entries []Entry) []error {
 	for i, e := range entries {
 		err := e.check()
 		if err == nil && (e.Parent < 0 || e.Parent > c.last.Load()) {
-			err = fault.Fieldf("chain.Append", "parent", "no such entry: %d", e.Parent)
+			err = fault.Fieldf("chain.AppendAll", "parent", "no such entry: %d", e.Parent)
 		}
 		p := &pending{entry: e, done: make(chan struct{})}
 		if err == nil {

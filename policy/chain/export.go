@@ -63,8 +63,10 @@ func (c *Chain) export(ctx context.Context, w *bufio.Writer, cp Checkpoint) erro
 		}
 		w.Write(tailLine(checkpointStart, d.note))
 	}
-	_, err := w.Write(tailLine(keyStart, c.key.public.text))
-	return err
+	if _, err := w.Write(tailLine(keyStart, c.key.public.text)); err != nil {
+		return fmt.Errorf("write the key: %w", err)
+	}
+	return nil
 }
 
 // tailLine returns a line of the tail, which follows the entries.
@@ -231,7 +233,7 @@ func (t *tail) next() func() (*pendingCheckpoint, error) {
 // a checkpoint can be checked only while the tree has its size.
 func readTail(f io.ReadSeeker) (*tail, error) {
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("find the start of the export: %w", err)
 	}
 	t := &tail{}
 	lines := int64(0)
@@ -241,7 +243,7 @@ func readTail(f io.ReadSeeker) (*tail, error) {
 	for {
 		line, err := b.ReadSlice('\n')
 		if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, bufio.ErrBufferFull) {
-			return nil, err
+			return nil, fmt.Errorf("find the tail of the export: %w", err)
 		}
 		if !long {
 			lines++

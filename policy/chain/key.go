@@ -83,11 +83,11 @@ func newKey(op, dir string) (*Key, error) {
 	rand.Read(name) // never fails
 	private, _, err := note.GenerateKey(rand.Reader, "glasshouse/"+hex.EncodeToString(name))
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("create the chain's key: %w", err)
 	}
 	k, err := parseKey(private + "\n")
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read the new key: %w", err)
 	}
 	if err := writeAtomic(dir, KeyFile, private+"\n", 0o600); err != nil {
 		return nil, fmt.Errorf("write the chain's key: %w", err)
@@ -163,7 +163,7 @@ func (k *Key) PublicKey() PublicKey { return k.public }
 func newPublic(name string, key ed25519.PublicKey) (PublicKey, error) {
 	text, err := note.NewEd25519VerifierKey(name, key)
 	if err != nil {
-		return PublicKey{}, err
+		return PublicKey{}, fmt.Errorf("encode the public key: %w", err)
 	}
 	v, err := note.NewVerifier(text)
 	return PublicKey{verifier: v, text: text}, err

@@ -50,11 +50,11 @@ func (p Inclusion) Check(key PublicKey) error {
 func (p Consistency) Check(key PublicKey) error {
 	from, err := key.Open(p.From)
 	if err != nil {
-		return err
+		return fmt.Errorf("open the earlier checkpoint: %w", err)
 	}
 	to, err := key.Open(p.To)
 	if err != nil {
-		return err
+		return fmt.Errorf("open the later checkpoint: %w", err)
 	}
 	if from.Size <= to.Size {
 		err = tlog.CheckTree(p.Path, to.Size, tlog.Hash(to.Root), from.Size, tlog.Hash(from.Root))
@@ -97,7 +97,7 @@ func (c *Chain) Prove(ctx context.Context, seq int64) (Inclusion, error) {
 func (c *Chain) ProveConsistency(ctx context.Context, earlier string) (Consistency, error) {
 	from, err := c.key.public.Open(earlier)
 	if err != nil {
-		return Consistency{}, err
+		return Consistency{}, fmt.Errorf("open the earlier checkpoint: %w", err)
 	}
 	cp := c.Latest()
 	if cp.Size < from.Size {

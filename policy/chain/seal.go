@@ -26,7 +26,7 @@ func (c *Chain) Seal(ctx context.Context, jail id.Jail, s Segment) (Entry, error
 	}
 	body, err := json.Marshal(s)
 	if err != nil {
-		return Entry{}, err
+		return Entry{}, fmt.Errorf("encode the segment: %w", err)
 	}
 	return c.Append(ctx, Entry{Kind: EventsSealed, Jail: jail, Body: body})
 }
@@ -38,7 +38,7 @@ func (c *Chain) Sealed(ctx context.Context, jail id.Jail) ([]Segment, error) {
 	for q := (Query{Jail: jail, Kinds: []Kind{EventsSealed}}); ; {
 		page, err := c.Entries(ctx, q)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("read the sealed segments of jail %s: %w", jail, err)
 		}
 		for _, e := range page {
 			var s Segment

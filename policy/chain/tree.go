@@ -165,5 +165,8 @@ func rootAt(ctx context.Context, s Reader, size int64) (Hash, error) {
 		return Hash{}, errors.New("an empty tree is never signed")
 	}
 	h, err := tlog.TreeHash(size, hashes(ctx, s))
-	return Hash(h), err
+	if err != nil {
+		return Hash(h), fmt.Errorf("compute the root hash of %d entries: %w", size, err)
+	}
+	return Hash(h), nil
 }

@@ -49,16 +49,16 @@ type CA struct {
 func NewCA(jail string) (*CA, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("generate the key of the certificate authority: %w", err)
 	}
 	public, err := x509.MarshalPKIXPublicKey(&key.PublicKey)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("encode the public key of the certificate authority: %w", err)
 	}
 	keyID := sha256.Sum256(public)
 	serial, err := newSerial()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("generate a serial number: %w", err)
 	}
 	now := time.Now()
 	// text.Clip keeps the common name within 64 characters (ub-common-name, RFC 5280, A.1).
@@ -80,7 +80,7 @@ func NewCA(jail string) (*CA, error) {
 	}
 	secret, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("encode the key of the certificate authority: %w", err)
 	}
 	var b bytes.Buffer
 	pem.Encode(&b, &pem.Block{Type: "CERTIFICATE", Bytes: der})
@@ -101,7 +101,7 @@ func ParseCA(b []byte) (*CA, error) {
 	}
 	leafKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("generate the key of the certificates: %w", err)
 	}
 	return &CA{
 		cert: pair.Leaf, key: key, leafKey: leafKey,
@@ -117,7 +117,7 @@ func (c *CA) PEM() []byte { return bytes.Clone(c.pem) }
 func (c *CA) Secret() ([]byte, error) {
 	der, err := x509.MarshalPKCS8PrivateKey(c.key)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("encode the key of the certificate authority: %w", err)
 	}
 	return append(c.PEM(), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})...), nil
 }
@@ -134,7 +134,7 @@ func (c *CA) leaf(host string) (*tls.Certificate, error) {
 	}
 	serial, err := newSerial()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("generate a serial number: %w", err)
 	}
 	now := time.Now()
 	t := &x509.Certificate{
@@ -156,7 +156,7 @@ func (c *CA) leaf(host string) (*tls.Certificate, error) {
 	}
 	cert, err := x509.ParseCertificate(der)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("parse the certificate of %s: %w", host, err)
 	}
 	l := &tls.Certificate{Certificate: [][]byte{der, c.cert.Raw}, PrivateKey: crypto.PrivateKey(c.leafKey), Leaf: cert}
 	c.leaves.put(host, l)

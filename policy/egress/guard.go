@@ -117,7 +117,7 @@ func (o *ownAddrs) get() (map[netip.Addr]bool, error) {
 	}
 	addrs, err := list()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("list the addresses of the host: %w", err)
 	}
 	o.addrs, o.at = map[netip.Addr]bool{}, time.Now()
 	for _, a := range addrs {

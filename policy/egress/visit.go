@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -73,7 +74,7 @@ func (v *visit) transparent() {
 func originalDst(c tcpConn) (dst netip.AddrPort, err error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
-		return dst, err
+		return dst, fmt.Errorf("get the descriptor of the connection: %w", err)
 	}
 	e := raw.Control(func(fd uintptr) {
 		// The kernel writes a struct sockaddr_in (include/uapi/linux/netfilter_ipv4.h,

@@ -205,7 +205,7 @@ func (l *LSM) drop(old, next *refusals) error {
 func (l *LSM) thingOf(cgroup uint64, f *os.File) (t lsmObject, err error) {
 	raw, err := f.SyscallConn()
 	if err != nil {
-		return t, err
+		return t, fmt.Errorf("get the descriptor of %s: %w", f.Name(), err)
 	}
 	var found uint32
 	if ctl := raw.Control(func(fd uintptr) {
@@ -218,7 +218,7 @@ func (l *LSM) thingOf(cgroup uint64, f *os.File) (t lsmObject, err error) {
 	}
 	var s lsmState
 	if err := l.objects.States.Lookup(uint32(0), &s); err != nil {
-		return t, err
+		return t, fmt.Errorf("read the state of the LSM programs: %w", err)
 	}
 	if found == 0 {
 		return t, fmt.Errorf("the kernel found no file for the descriptor of %s", f.Name())

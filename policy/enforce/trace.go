@@ -416,7 +416,7 @@ func (w *watch) killMismatch(p *process, asked, did policy.Question) {
 func (w *watch) restartWaiting() error {
 	pids, err := jailProcesses(w.Init)
 	if err != nil {
-		return err
+		return fmt.Errorf("list the processes of the jail: %w", err)
 	}
 	w.tracers.run(func() {
 		for _, pid := range pids {

@@ -45,7 +45,7 @@ func openKeys(file string, passphrase []byte, mayMake bool) (*keyring, error) {
 	case errors.Is(err, fs.ErrNotExist) && mayMake:
 		id, err := age.GenerateX25519Identity()
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("generate a key: %w", err)
 		}
 		k.ids = []*age.X25519Identity{id}
 		return k, k.write()
@@ -53,7 +53,7 @@ func openKeys(file string, passphrase []byte, mayMake bool) (*keyring, error) {
 		return nil, &fault.Error{Op: "secret.Open", On: file, Kind: fault.Unavailable,
 			Err: errors.New("the database has encrypted secrets, but the key file is missing"), Remedy: "restore the key file, or delete the secrets from the database"}
 	case err != nil:
-		return nil, err
+		return nil, fmt.Errorf("read the key file: %w", err)
 	}
 	defer clear(data)
 	return k, k.parse(data)
@@ -299,7 +299,7 @@ func ReadPassphrase(from string) ([]byte, error) {
 func (k *keyring) withNew() (*keyring, error) {
 	id, err := age.GenerateX25519Identity()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("generate a key: %w", err)
 	}
 	next := *k
 	next.ids = append([]*age.X25519Identity{id}, k.ids...)

@@ -5,6 +5,7 @@ import (
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
+	"fmt"
 	"slices"
 	"sync"
 
@@ -128,7 +129,7 @@ func (p *valueHistory) add(v Value) error {
 	}
 	sealed, err := p.keys.seal(v.Name(), v.Bytes())
 	if err != nil {
-		return err
+		return fmt.Errorf("add the value to the history: %w", err)
 	}
 	known = append(known, historyValue{digest, sealed})
 	p.values[v.Name()] = known[max(0, len(known)-maxHistory):]

@@ -50,7 +50,7 @@ func (r *Record) own() OwnedSecret {
 // AddOwned stores a new owned secret. It zeroes b. It returns fault.Conflict if the owner has a
 // secret with the same name or id, or has the maximum number of secrets.
 func (k *Manager) AddOwned(ctx context.Context, o OwnedSecret, b []byte, by string) (OwnedSecret, error) {
-	const op = "secret.Add"
+	const op = "secret.AddOwned"
 	defer clear(b)
 	if err := errors.Join(o.check(op), checkValue(op, o.Name, b)); err != nil {
 		return OwnedSecret{}, err

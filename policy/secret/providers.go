@@ -31,11 +31,11 @@ func (e Environment) Check(path string) error {
 // Fetch implements Provider.
 func (e Environment) Fetch(_ context.Context, path string) ([]byte, error) {
 	if err := e.Check(path); err != nil { // the configuration may have changed
-		return nil, fault.New(fault.Denied, "secret.Environment", "", err)
+		return nil, fault.New(fault.Denied, "secret.Environment.Fetch", "", err)
 	}
 	value, ok := os.LookupEnv(path)
 	if !ok {
-		return nil, fault.Newf(fault.NotFound, "secret.Environment", path, "the variable is not set in the environment of the daemon")
+		return nil, fault.Newf(fault.NotFound, "secret.Environment.Fetch", path, "the variable is not set in the environment of the daemon")
 	}
 	return []byte(value), nil
 }
@@ -56,7 +56,7 @@ func (f Files) Check(path string) error {
 
 // Fetch implements Provider.
 func (f Files) Fetch(_ context.Context, path string) ([]byte, error) {
-	const op = "secret.Files"
+	const op = "secret.Files.Fetch"
 	if err := f.Check(path); err != nil {
 		return nil, fault.New(fault.Invalid, op, "", err)
 	}
@@ -92,7 +92,7 @@ func checkDirPermissions(dir int, name string) error {
 		return &fs.PathError{Op: "stat", Path: name, Err: err}
 	}
 	if int(st.Uid) != os.Geteuid() && st.Uid != 0 || st.Mode&0o022 != 0 {
-		return &fault.Error{Op: "secret.Files", On: name, Kind: fault.Denied,
+		return &fault.Error{Op: "secret.Files.Fetch", On: name, Kind: fault.Denied,
 			Err: errors.New("the secrets directory is writable by other users"), Remedy: "run chown to the daemon's user and chmod go-w on the directory"}
 	}
 	return nil

@@ -365,7 +365,7 @@ func (k *Manager) Rotate(ctx context.Context, by string) error {
 	// The key file contains both keys until all values are encrypted with the new one, so that
 	// an interruption at any point leaves all values readable.
 	if err := next.write(); err != nil {
-		return err
+		return fmt.Errorf("add the new key to the key file: %w", err)
 	}
 	k.mu.Lock()
 	k.keys = next
@@ -412,7 +412,7 @@ func (k *Manager) reseal(ctx context.Context) error {
 	}
 	k.mu.Unlock()
 	if err := last.write(); err != nil {
-		return err
+		return fmt.Errorf("remove the old keys from the key file: %w", err)
 	}
 	k.mu.Lock()
 	k.keys = &last

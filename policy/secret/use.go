@@ -3,6 +3,7 @@ package secret
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -80,8 +81,10 @@ func (k *Manager) Revoke(ctx context.Context, gid id.Grant, by string) error {
 // with the jail.
 func (k *Manager) JailDeleted(ctx context.Context, jid id.Jail) error {
 	k.delivered.forget(jid)
-	_, err := k.endGrants(ctx, Revoked, "", "the jail was removed", func(g *Grant) bool { return g.To.Jail == jid })
-	return err
+	if _, err := k.endGrants(ctx, Revoked, "", "the jail was removed", func(g *Grant) bool { return g.To.Jail == jid }); err != nil {
+		return fmt.Errorf("revoke the grants of jail %s: %w", jid, err)
+	}
+	return nil
 }
 
 // CopyGrantsToBranch copies the inheritable grants of a jail to a branch. It does not call Changed: the

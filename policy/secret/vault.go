@@ -147,7 +147,7 @@ func splitVault(reference string) (apiPath, key string, err error) {
 func (v *Vault) Fetch(ctx context.Context, reference string) ([]byte, error) {
 	apiPath, key, err := splitVault(reference)
 	if err != nil {
-		return nil, fault.New(fault.Invalid, "secret.Vault", "", err)
+		return nil, fault.New(fault.Invalid, "secret.Vault.Fetch", "", err)
 	}
 	if b := v.fromCache(reference); b != nil {
 		return b, nil
@@ -159,11 +159,11 @@ func (v *Vault) Fetch(ctx context.Context, reference string) ([]byte, error) {
 	defer answer.zero()
 	raw, ok := answer.Data.Data[key]
 	if !ok {
-		return nil, fault.Newf(fault.NotFound, "secret.Vault", apiPath, "Vault has no key %.80q at this path", key)
+		return nil, fault.Newf(fault.NotFound, "secret.Vault.Fetch", apiPath, "Vault has no key %.80q at this path", key)
 	}
 	b, err := plainValue(raw)
 	if err != nil {
-		return nil, fault.New(fault.Unavailable, "secret.Vault", apiPath, err)
+		return nil, fault.New(fault.Unavailable, "secret.Vault.Fetch", apiPath, err)
 	}
 	v.addToCache(reference, b, time.Duration(answer.LeaseDuration)*time.Second)
 	return b, nil
@@ -287,7 +287,7 @@ func (v *Vault) appRole(ctx context.Context) (token string, until time.Time, err
 	body, err := json.Marshal(map[string]string{"role_id": v.cfg.RoleID, "secret_id": strings.TrimSpace(string(id))})
 	clear(id)
 	if err != nil {
-		return "", until, err
+		return "", until, fmt.Errorf("encode the login request: %w", err)
 	}
 	defer clear(body)
 	now := time.Now()
@@ -296,7 +296,7 @@ func (v *Vault) appRole(ctx context.Context) (token string, until time.Time, err
 		return "", until, fmt.Errorf("log in to Vault: %w", err)
 	}
 	if answer.Auth == nil || answer.Auth.ClientToken == "" {
-		return "", until, fault.Newf(fault.Unavailable, "secret.Vault", "", "the login response has no token")
+		return "", until, fault.Newf(fault.Unavailable, "secret.Vault.Fetch", "", "the login response has no token")
 	}
 	if lease := answer.Auth.LeaseDuration; lease > 0 { // margin for the time of a request
 		until = now.Add(time.Duration(lease) * time.Second * 9 / 10)
@@ -310,7 +310,7 @@ const maxResponse = 1 << 20
 // call makes one request. Its errors describe the status code and never contain the response
 // body.
 func (v *Vault) call(ctx context.Context, method, apiPath, token string, body []byte) (*vaultResponse, error) {
-	const op = "secret.Vault"
+	const op = "secret.Vault.Fetch"
 	ctx, cancel := context.WithTimeout(ctx, v.cfg.Timeout)
 	defer cancel()
 	q, err := http.NewRequestWithContext(ctx, method, requestURL(v.cfg.Address, apiPath), bytes.NewReader(body))
@@ -352,12 +352,12 @@ func requestURL(address, apiPath string) string {
 // transportError describes a request without a response.
 func transportError(ctx context.Context, apiPath string, err error) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return fault.Newf(fault.Timeout, "secret.Vault", apiPath, "the request to Vault timed out")
+		return fault.Newf(fault.Timeout, "secret.Vault.Fetch", apiPath, "the request to Vault timed out")
 	}
 	if e, ok := errors.AsType[*url.Error](err); ok {
 		err = e.Err // drop the URL: On has the path
 	}
-	return fault.Newf(fault.Unavailable, "secret.Vault", apiPath, "Vault cannot be reached: %w", err)
+	return fault.Newf(fault.Unavailable, "secret.Vault.Fetch", apiPath, "Vault cannot be reached: %w", err)
 }
 
 // statusError describes a status code of Vault
@@ -365,7 +365,7 @@ func transportError(ctx context.Context, apiPath string, err error) error {
 // 473).
 func statusError(apiPath string, status int) error {
 	refuse := func(kind fault.Kind, remedy, why string) error {
-		return &fault.Error{Op: "secret.Vault", On: apiPath, Kind: kind, Err: fmt.Errorf("%s (status %d)", why, status), Remedy: remedy}
+		return &fault.Error{Op: "secret.Vault.Fetch", On: apiPath, Kind: kind, Err: fmt.Errorf("%s (status %d)", why, status), Remedy: remedy}
 	}
 	switch {
 	case status == http.StatusForbidden:

@@ -49,7 +49,7 @@ func Call(ctx context.Context, capability string, input, output any) error {
 	}
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://sandbox/call/"+url.PathEscape(capability), bytes.NewReader(body))
 	if err != nil {
-		return err
+		return fmt.Errorf("create the request for %s: %w", capability, err)
 	}
 	r.Header.Set("Content-Type", "application/json")
 	answer, err := client.Do(r)

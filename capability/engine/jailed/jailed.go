@@ -142,7 +142,7 @@ func (e *Engine) Open(ctx context.Context) error {
 	}
 	left, err := e.cfg.Jails.List(ctx, jail.ListOptions{})
 	if err != nil {
-		return err
+		return fmt.Errorf("list the sandboxes of an earlier daemon: %w", err)
 	}
 	for _, j := range left {
 		if _, ours := j.Spec.Labels[label]; !ours {
@@ -150,7 +150,7 @@ func (e *Engine) Open(ctx context.Context) error {
 		}
 		e.log.Info("removing a sandbox of an earlier daemon", "jail", j.ID, "capability", j.Spec.Labels[label])
 		if err := e.cfg.Jails.Delete(ctx, j.ID); err != nil && !errors.Is(err, fault.NotFound) {
-			return err
+			return fmt.Errorf("remove the sandbox %s of an earlier daemon: %w", j.ID, err)
 		}
 	}
 	if err := e.settleVolumes(ctx); err != nil {

@@ -122,11 +122,11 @@ func (s *sandbox) healthy(ctx context.Context) error {
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url(r.HealthCheck), nil)
 	if err != nil {
-		return err
+		return fmt.Errorf("create the health check: %w", err)
 	}
 	answer, err := s.http.RoundTrip(req)
 	if err != nil {
-		return err
+		return fmt.Errorf("GET %s: %w", r.HealthCheck, err)
 	}
 	defer answer.Body.Close()
 	io.Copy(io.Discard, io.LimitReader(answer.Body, maxReason)) // so that the connection can be used again

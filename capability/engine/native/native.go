@@ -73,7 +73,10 @@ func New(ctx context.Context, cfg Config) (*Engine, error) {
 		e.log.Info("killing a process of an earlier daemon", "call", name)
 		err = errors.Join(err, e.tree.Destroy(ctx, name))
 	}
-	return e, err
+	if err != nil {
+		return e, fmt.Errorf("kill the processes of an earlier daemon: %w", err)
+	}
+	return e, nil
 }
 
 // Prepare implements engine.Engine. It does not require that the capability is trusted,
@@ -94,7 +97,7 @@ func trusted(c *engine.Installed) error {
 	if c.Trust {
 		return nil
 	}
-	return &fault.Error{Op: "engine.Run", On: c.ID, Kind: fault.Denied, Field: ":runtime :type",
+	return &fault.Error{Op: "engine.Call", On: c.ID, Kind: fault.Denied, Field: ":runtime :type",
 		Err:    errors.New("the capability runs as a process of the host, and no operator trusts it"),
 		Remedy: "review the program and trust this digest of the capability, or declare it as :container"}
 }

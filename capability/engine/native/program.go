@@ -43,7 +43,7 @@ func open(c *engine.Installed) (_ *os.File, err error) {
 	}
 	memory, err := memfd()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("create a memory file for the program: %w", err)
 	}
 	defer func() {
 		if err != nil {

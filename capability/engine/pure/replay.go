@@ -306,7 +306,7 @@ func (p *player) differs(call string) error {
 func value(text string) (form.Value, error) {
 	nodes, err := form.Read("record", []byte(text))
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("parse a recorded value: %w", err)
 	}
 	if len(nodes) != 1 {
 		return nil, fmt.Errorf("the record has %d values, want one", len(nodes))

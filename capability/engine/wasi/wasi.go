@@ -3,6 +3,7 @@ package wasi
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
 	"maps"
 	"slices"
 
@@ -92,8 +93,10 @@ func Instantiate(ctx context.Context, r wazero.Runtime) error {
 			}
 		}), params, results).Export(name)
 	}
-	_, err := b.Instantiate(ctx)
-	return err
+	if _, err := b.Instantiate(ctx); err != nil {
+		return fmt.Errorf("instantiate %s: %w", Name, err)
+	}
+	return nil
 }
 
 // A call is one call of a module to a function of preview 1.

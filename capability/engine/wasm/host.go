@@ -46,8 +46,10 @@ func instantiateHost(ctx context.Context, r wazero.Runtime) error {
 			stack[0] = uint64(hostFunctions[name](ctx, runOf(ctx), mod, uint32(stack[0]), uint32(stack[1])))
 		}), numbers, numbers[:1]).Export(name)
 	}
-	_, err := b.Instantiate(ctx)
-	return err
+	if _, err := b.Instantiate(ctx); err != nil {
+		return fmt.Errorf("instantiate %s: %w", hostName, err)
+	}
+	return nil
 }
 
 // A refusal is the error of a host function.
@@ -187,7 +189,7 @@ func (q *httpQuestion) request(ctx context.Context) (r *http.Request, size int64
 	if q.Base64 {
 		decoded, err := base64.StdEncoding.DecodeString(q.Body)
 		if err != nil {
-			return nil, 0, err
+			return nil, 0, fmt.Errorf("decode the body: %w", err)
 		}
 		body = string(decoded)
 	}
@@ -222,7 +224,7 @@ func (r *run) read(body io.Reader) ([]byte, error) {
 		case err == io.EOF:
 			return all, nil
 		case err != nil:
-			return nil, err
+			return nil, fmt.Errorf("read the response: %w", err)
 		}
 	}
 }

@@ -37,11 +37,11 @@ func bounded(module []byte) (out []byte, memory uint64, err error) {
 		switch id {
 		case sectionMemory:
 			if memory, err = initialMemory(body); err != nil {
-				return nil, 0, err
+				return nil, 0, fmt.Errorf("read the memory section: %w", err)
 			}
 		case sectionTable:
 			if body, err = boundTables(body); err != nil {
-				return nil, 0, err
+				return nil, 0, fmt.Errorf("read the table section: %w", err)
 			}
 		}
 		out = append(out, id)
