@@ -80,7 +80,7 @@ func (ps *problems) of(where string, err error) wire.Problem {
 	}
 	return wire.Problem{
 		Type: wire.TypeOf(string(kind)), Title: k.title, Status: kind.Status(),
-		Detail: detail(err), Field: fault.FieldOf(err), Remedy: fault.RemedyOf(err),
+		Detail: fault.Detail(err), Field: fault.FieldOf(err), Remedy: fault.RemedyOf(err),
 	}
 }
 
@@ -122,19 +122,6 @@ func (ps *problems) internal(where string, err error) wire.Problem {
 		Type: wire.TypeOf(internalKind), Title: kinds[""].title, Status: http.StatusInternalServerError,
 		Detail: "The daemon's log has it under " + ref + ".", ID: ref,
 	}
-}
-
-// detail returns the text of err without its kind, field and remedy, which the problem
-// contains separately.
-func detail(err error) string {
-	e, ok := err.(*fault.Error)
-	if !ok || e.Err == nil {
-		return err.Error()
-	}
-	if e.On == "" {
-		return detail(e.Err)
-	}
-	return e.On + ": " + detail(e.Err)
 }
 
 // fail responds with err. If the response has begun, it aborts the connection, so that the

@@ -83,7 +83,7 @@ func problemText(err error) string {
 	if err == nil {
 		return ""
 	}
-	return detail(err)
+	return fault.Detail(err)
 }
 
 func FuzzRange(f *testing.F) {

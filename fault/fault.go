@@ -131,6 +131,23 @@ func DiskFull(err error) bool {
 	return strings.Contains(message, "no space left on device") || strings.Contains(message, "database or disk is full")
 }
 
+// Detail returns the text of err without the operation, kind and field of the last Error in it, for
+// users, who get these separately or do not need them.
+func Detail(err error) string {
+	e, ok := errors.AsType[*Error](err)
+	if !ok || e.Err == nil {
+		return err.Error()
+	}
+	before, found := strings.CutSuffix(err.Error(), e.Error())
+	if !found {
+		return err.Error()
+	}
+	if e.On != "" {
+		before += e.On + ": "
+	}
+	return before + Detail(e.Err)
+}
+
 // RemedyOf returns the outermost remedy in err's tree, or "".
 func RemedyOf(err error) string {
 	return first(err, func(e *Error) string { return e.Remedy })

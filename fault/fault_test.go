@@ -63,3 +63,21 @@ func TestEachKindHasItsOwnStatus(t *testing.T) {
 		t.Errorf("the empty kind has the status %d, want 500", got)
 	}
 }
+
+func TestDetailOmitsWhatUsersGetSeparately(t *testing.T) {
+	cause := errors.New("it runs")
+	f := fault.New(fault.Conflict, "jail.Start", "j-1", cause)
+	for want, err := range map[string]error{
+		"it runs":                      cause,
+		"j-1: it runs":                 f,
+		"resume the run: j-1: it runs": fmt.Errorf("resume the run: %w", f),
+		"a: b: j-1: it runs":           fmt.Errorf("a: %w", fault.New(fault.Unavailable, "run.Resume", "", fmt.Errorf("b: %w", f))),
+		"first\nj-1: it runs":          errors.Join(errors.New("first"), f),
+		"api.Get: not found":           &fault.Error{Op: "api.Get", Kind: fault.NotFound},
+		"jail.Start: j-1: conflict: it runs, and more": fmt.Errorf("%w, and more", f),
+	} {
+		if got := fault.Detail(err); got != want {
+			t.Errorf("Detail(%v) = %q, want %q", err, got, want)
+		}
+	}
+}

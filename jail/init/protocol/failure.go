@@ -26,11 +26,14 @@ const maxText = 4096
 // NewFailure converts err to its wire format.
 func NewFailure(err error) Failure {
 	f := Failure{Kind: fault.KindOf(err), Field: fault.FieldOf(err), Remedy: fault.RemedyOf(err), Message: err.Error()}
-	if e, ok := err.(*fault.Error); ok {
-		f.Op, f.On, f.Message = e.Op, e.On, ""
-		if e.Err != nil {
-			f.Message = e.Err.Error()
-		}
+	e, ok := err.(*fault.Error)
+	if !ok {
+		f.Message = fault.Detail(err)
+		return f
+	}
+	f.Op, f.On, f.Message = e.Op, e.On, ""
+	if e.Err != nil {
+		f.Message = e.Err.Error()
 	}
 	return f
 }
