@@ -5,8 +5,10 @@ import (
 	"errors"
 	"io"
 	"os"
+	"os/exec"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -188,4 +190,48 @@ func TestWatchOverflow(t *testing.T) {
 	}
 	wantEvents(t, w, protocol.FileEvent{Path: dir, Op: "overflow", Dir: true})
 	j.wantSmall()
+}
+
+// A recursive watch that reaches the limit of inotify watches says so.
+func TestWatchReportsReachedLimit(t *testing.T) {
+	needRoot(t)
+	// The limit of a user namespace can be set without effect on the host (namespaces(7)).
+	cmd := exec.Command("sh", "-c", `echo 3 > /proc/sys/user/max_inotify_watches && exec "$0"`, os.Args[0])
+	ids := []syscall.SysProcIDMap{{HostID: 0, Size: 1}}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: ids, GidMappings: ids}
+	j := startIn(t, t.TempDir(), cmd)
+	dir := t.TempDir()
+	existing, later := dir+"/existing", dir+"/later"
+	for _, d := range []string{existing + "/a/b/c/d", later} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	w, err := j.Watch(ctx, existing, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantEvents(t, w, protocol.FileEvent{Path: existing, Op: "overflow", Dir: true})
+	if _, err := j.Watch(ctx, later, false); !errors.Is(err, fault.Exhausted) {
+		t.Errorf("Watch at the limit = %v, want exhausted", err)
+	}
+	cancel()
+	for range w {
+	}
+
+	// The init removes the watches when it notices that the client is gone.
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		w, err = j.Watch(t.Context(), later, true)
+		if !errors.Is(err, fault.Exhausted) || time.Now().After(end) {
+			break
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(later+"/a/b/c/d", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	wantEvents(t, w, protocol.FileEvent{Path: later, Op: "overflow", Dir: true})
 }

@@ -64,7 +64,10 @@ func startIn(t testing.TB, dir string, cmd *exec.Cmd, env ...string) *jail {
 	socket := filepath.Join(dir, "init.sock")
 	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "TEST_INIT_SOCKET=" + socket, "HOME=/root"}, env...)
 	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Setpgid = true
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

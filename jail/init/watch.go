@@ -3,6 +3,7 @@ package jailinit
 import (
 	"bytes"
 	"context"
+	"errors"
 	"encoding/binary"
 	"fmt"
 	"os"
@@ -73,7 +74,7 @@ func (in *Init) openWatch(name string, recursive bool) (*watcher, error) {
 	w := &watcher{in: in, file: os.NewFile(uintptr(fd), "inotify"), root: info.Path, recursive: recursive, paths: map[int32]string{}}
 	if err := w.add(w.root, 0); err != nil {
 		w.file.Close()
-		return nil, fault.Newf(fault.Exhausted, "init.Watch", name, "%w", err)
+		return nil, err
 	}
 	if recursive {
 		w.addBelow(w.root, nil)
@@ -81,7 +82,7 @@ func (in *Init) openWatch(name string, recursive bool) (*watcher, error) {
 	return w, nil
 }
 
-// add adds a watch for one file or directory.
+// add adds a watch for one file or directory. It returns fault.Exhausted at the limit of watches.
 func (w *watcher) add(name string, flags uint32) error {
 	raw, err := w.file.SyscallConn()
 	if err != nil {
@@ -94,13 +95,16 @@ func (w *watcher) add(name string, flags uint32) error {
 	}); err != nil {
 		return fmt.Errorf("access the inotify descriptor: %w", err)
 	}
-	if addErr == unix.ENOSPC { // inotify_add_watch(2): the limit of watches, not a full disk
-		return fault.Newf(fault.Exhausted, "init.Watch", name, "the user's limit of inotify watches is reached: sysctl fs.inotify.max_user_watches")
-	}
-	if addErr == nil {
+	switch addErr {
+	case nil:
 		w.paths[int32(wd)] = name
+		return nil
+	case unix.ENOSPC: // inotify_add_watch(2): the limit of watches, not a full disk
+		return fault.Newf(fault.Exhausted, "init.Watch", name, "the user's limit of inotify watches is reached: sysctl fs.inotify.max_user_watches")
+	case unix.ENOENT: // removed meanwhile
+		return fault.New(fault.NotFound, "init.Watch", name, addErr)
 	}
-	return addErr
+	return fmt.Errorf("watch %s: %w", name, addErr)
 }
 
 // addBelow adds watches for the directories below dir, breadth first. It reports existing
@@ -125,7 +129,7 @@ func (w *watcher) addBelow(dir string, found func(protocol.FileEvent) error) err
 				w.incomplete = true
 				continue
 			}
-			if err := w.add(name, unix.IN_ONLYDIR|unix.IN_DONT_FOLLOW); err == unix.ENOSPC {
+			if err := w.add(name, unix.IN_ONLYDIR|unix.IN_DONT_FOLLOW); errors.Is(err, fault.Exhausted) {
 				w.incomplete = true
 			}
 			queue = append(queue, name)
@@ -236,7 +240,7 @@ func (w *watcher) addTree(dir string, send func(protocol.FileEvent) error) error
 		return nil
 	}
 	if err := w.add(dir, unix.IN_ONLYDIR|unix.IN_DONT_FOLLOW); err != nil {
-		w.incomplete = w.incomplete || err == unix.ENOSPC
+		w.incomplete = w.incomplete || errors.Is(err, fault.Exhausted)
 		return nil
 	}
 	return w.addBelow(dir, func(e protocol.FileEvent) error {
