@@ -17,6 +17,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 	"golang.org/x/sys/unix"
 
 	"glasshouse/fault"
@@ -101,10 +102,11 @@ func archiveError(name string, err error) error {
 		return err
 	}
 	_, network := errors.AsType[*net.OpError](err)
-	errno, kernel := errors.AsType[unix.Errno](err) // implements net.Error too
+	_, status := errors.AsType[*transport.Error](err) // of a registry
+	errno, kernel := errors.AsType[unix.Errno](err)   // implements net.Error too
 	_, timeout := errors.AsType[net.Error](err)
 	switch {
-	case network, timeout && !kernel:
+	case network, status, timeout && !kernel:
 		return fault.New(fault.Unavailable, "rootfs.extract", name, err)
 	case kernel && !slices.Contains(authored, errno):
 		return fmt.Errorf("extract %q: %w", name, err)

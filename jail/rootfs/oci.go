@@ -314,7 +314,7 @@ func collectOne(index v1.ImageIndex, d v1.Descriptor, pin string, found map[v1.H
 // sameDigest verifies the digest of bytes that were read without verification.
 func sameDigest(raw []byte, err error, want v1.Hash) error {
 	if err != nil {
-		return fault.New(fault.Invalid, opOCI, want.String(), err)
+		return archiveError(want.String(), err)
 	}
 	if got := sha256.Sum256(raw); want.Algorithm != "sha256" || hex.EncodeToString(got[:]) != want.Hex {
 		return fault.Newf(fault.Invalid, opOCI, want.String(), "the content has the digest sha256:%x", got)
@@ -527,7 +527,7 @@ func verified(pic picture) (*v1.ConfigFile, []v1.Layer, error) {
 		return nil, nil, err
 	}
 	bad := func(err error) (*v1.ConfigFile, []v1.Layer, error) {
-		return nil, nil, fault.New(fault.Invalid, opOCI, pic.source, err)
+		return nil, nil, archiveError(pic.source, err)
 	}
 	cfg, err := pic.image.ConfigFile()
 	if err != nil {

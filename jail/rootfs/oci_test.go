@@ -92,9 +92,10 @@ func layoutWith(t testing.TB, members ...member) string {
 
 // A hub is a registry that counts requests and can be made to fail.
 type hub struct {
-	host  string
-	asked atomic.Int64
-	fail  atomic.Int64 // status of all responses, if not 0
+	host    string
+	asked   atomic.Int64
+	fail    atomic.Int64           // status of responses, if not 0
+	failing atomic.Pointer[string] // a part of the paths that fail; nil: all
 }
 
 func newHub(t testing.TB) *hub {
@@ -103,7 +104,8 @@ func newHub(t testing.TB) *hub {
 	inner := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h.asked.Add(1)
-		if code := h.fail.Load(); code != 0 {
+		failing := h.failing.Load()
+		if code := h.fail.Load(); code != 0 && (failing == nil || strings.Contains(r.URL.Path, *failing)) {
 			w.WriteHeader(int(code))
 			return
 		}
@@ -222,7 +224,7 @@ func TestRegistryErrorsHaveKind(t *testing.T) {
 	h := newHub(t)
 	p := open(t)
 	ref := h.push(t, "app:v1", image(t, archive(t, file("a", "1"))))
-	l, err := p.Resolve(t.Context(), jail.Rootfs{OCI: ref})
+	_, err := p.Resolve(t.Context(), jail.Rootfs{OCI: ref})
 	must(t, err)
 
 	if _, err := p.Resolve(t.Context(), jail.Rootfs{OCI: h.host + "/none:v1"}); !errors.Is(err, fault.NotFound) {
@@ -241,7 +243,28 @@ func TestRegistryErrorsHaveKind(t *testing.T) {
 	if _, err := down.Resolve(t.Context(), jail.Rootfs{OCI: ref}); !errors.Is(err, fault.Unavailable) {
 		t.Errorf("no network: %v, want unavailable", err)
 	}
-	_ = l
+}
+
+// The manifest arrives, and the registry fails after it.
+func TestUnreadableBlobsAreUnavailable(t *testing.T) {
+	h := newHub(t)
+	img := image(t, archive(t, file("a", "1")))
+	ref := h.push(t, "app:v1", img)
+	config, err := img.ConfigName()
+	must(t, err)
+	layers, err := img.Layers()
+	must(t, err)
+	layer, err := layers[0].Digest()
+	must(t, err)
+	for what, blob := range map[string]v1.Hash{"configuration": config, "layer": layer} {
+		path := blob.String()
+		h.failing.Store(&path)
+		h.fail.Store(http.StatusNotImplemented)
+		if _, err := open(t).Resolve(t.Context(), jail.Rootfs{OCI: ref}); !errors.Is(err, fault.Unavailable) {
+			t.Errorf("unreadable %s: %v, want unavailable", what, err)
+		}
+		h.fail.Store(0)
+	}
 }
 
 type deadNetwork struct{}
