@@ -30,6 +30,7 @@ func mountPoint(root, target string, dir bool, id uint32) (string, error) {
 		if err != nil {
 			return fmt.Errorf("open the root of the jail: %w", err)
 		}
+		defer unix.Close(base)
 		fd, err := openOrCreate(top, target, dir)
 		if err != nil {
 			return err
@@ -47,7 +48,6 @@ func mountPoint(root, target string, dir bool, id uint32) (string, error) {
 		if err != nil {
 			return fmt.Errorf("get the real path of %s: %w", target, err)
 		}
-		defer unix.Close(base)
 		prefix, err := pathOf(base)
 		if err != nil {
 			return fmt.Errorf("get the real path of the root: %w", err)
