@@ -1,7 +1,9 @@
 package template
 
 import (
+	"bytes"
 	"fmt"
+	"io"
 	"net/http/httptest"
 	"slices"
 	"strings"
@@ -322,5 +324,13 @@ func TestUploadByLink(t *testing.T) {
 	}
 	if link := e2btest.Read[wireUpload](b, b.api(201, "GET", "/templates/"+of.TemplateID+"/files/"+hash, "")); link.Present {
 		t.Error("a rejected upload was stored")
+	}
+
+	// The length of a chunked body is not known before.
+	b.cfg.UploadMB = 1
+	w := httptest.NewRecorder()
+	b.Receive(w, httptest.NewRequest("PUT", path, io.MultiReader(bytes.NewReader(archive(t, file("large", strings.Repeat("x", 2<<20)))))))
+	if w.Code != 413 {
+		t.Errorf("a body above the limit: got %d %s, want 413", w.Code, w.Body)
 	}
 }

@@ -307,8 +307,10 @@ func (t *Templates) receive(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if limit := t.cfg.UploadMB << 20; r.ContentLength > limit {
-		return fault.Newf(fault.TooLarge, "template.receive", "", "the files have more than %d MiB", t.cfg.UploadMB)
+	limit := t.cfg.UploadMB << 20
+	tooLarge := fault.Newf(fault.TooLarge, "template.receive", "", "the files have more than %d MiB", t.cfg.UploadMB)
+	if r.ContentLength > limit {
+		return tooLarge
 	}
 	select {
 	case t.uploads <- struct{}{}:
@@ -319,7 +321,11 @@ func (t *Templates) receive(w http.ResponseWriter, r *http.Request) error {
 	if err := http.NewResponseController(w).SetReadDeadline(time.Now().Add(uploadTime)); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return fmt.Errorf("extend the deadline of the upload: %w", err)
 	}
-	return t.files.put(r.Context(), team, hash, http.MaxBytesReader(w, r.Body, t.cfg.UploadMB<<20))
+	err = t.files.put(r.Context(), team, hash, http.MaxBytesReader(w, r.Body, limit))
+	if _, over := errors.AsType[*http.MaxBytesError](err); over {
+		return tooLarge
+	}
+	return err
 }
 
 type wireTemplate struct {
