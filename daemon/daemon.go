@@ -180,6 +180,9 @@ func (d *Daemon) takeData() error {
 	}
 	if err := lockData(f); err != nil {
 		f.Close()
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return fmt.Errorf("lock the data directory: %w", err)
+		}
 		return &fault.Error{Op: "daemon.Open", On: dir, Kind: fault.Conflict,
 			Err: errors.New("another daemon uses this data directory"), Remedy: "stop the other daemon, or set --data to another directory"}
 	}

@@ -304,7 +304,10 @@ func (b *build) daemon(p part) ([]byte, error) {
 			return nil, err
 		}
 	}
-	return out.Bytes(), w.Close()
+	if err := w.Close(); err != nil { // writes the end of the archive
+		return nil, fmt.Errorf("end the layer: %w", err)
+	}
+	return out.Bytes(), nil
 }
 
 // put adds a file, or a directory if its name ends with a slash, to an archive.
