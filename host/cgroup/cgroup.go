@@ -1,6 +1,7 @@
 package cgroup
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,7 +32,7 @@ type Cgroup struct {
 
 // Limits limit the total resource usage of the processes of a cgroup. 0 is unlimited.
 type Limits struct {
-	CPUShares   int64 // relative weight, 2 to 262144; the default is 1024
+	CPUShares   int64 // relative weight, 2 to 262144; 0 is the default of 1024
 	MemoryBytes int64 // swap does not extend it
 	PIDs        int64 // processes and threads
 }
@@ -120,23 +121,25 @@ func (c *Cgroup) Set(l Limits) error {
 	return nil
 }
 
-// resources converts limits to the types of the library.
+// resources converts limits to the types of the library. Those keep a limit for 0 and remove
+// it for -1.
 func (c *Cgroup) resources(l Limits) *cgroups.Resources {
+	const unlimited = -1
 	r := &cgroups.Resources{SkipDevices: true}
 	if c.lacks["cpu"] == "" {
-		r.CpuShares = uint64(l.CPUShares)
+		r.CpuShares = uint64(cmp.Or(l.CPUShares, 1024))
 		if c.v2 {
-			r.CpuWeight = cgroups.ConvertCPUSharesToCgroupV2Value(uint64(l.CPUShares))
+			r.CpuWeight = cgroups.ConvertCPUSharesToCgroupV2Value(r.CpuShares)
 		}
 	}
 	if c.lacks["memory"] == "" {
-		r.Memory = l.MemoryBytes
+		r.Memory = cmp.Or(l.MemoryBytes, unlimited)
 		if c.v2 || exists(filepath.Join(c.v1["memory"], memsw)) {
-			r.MemorySwap = l.MemoryBytes // limit of the sum of memory and swap
+			r.MemorySwap = r.Memory // limit of the sum of memory and swap
 		}
 	}
-	if c.lacks["pids"] == "" && l.PIDs > 0 {
-		r.PidsLimit = &l.PIDs
+	if c.lacks["pids"] == "" {
+		r.PidsLimit = new(cmp.Or(l.PIDs, unlimited))
 	}
 	return r
 }

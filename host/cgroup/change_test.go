@@ -2,7 +2,13 @@ package cgroup_test
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"glasshouse/fault"
 	"glasshouse/host/cgroup"
@@ -42,5 +48,43 @@ func TestChangeReclaimsPageCache(t *testing.T) {
 	h.must(c.Change(cgroup.Limits{MemoryBytes: 24 * meg}))
 	if s := h.stats(c); s.OOMKills > 0 || s.PIDs == 0 || s.MemoryBytes > 24*meg {
 		t.Errorf("after the page cache was reclaimed: %+v", s)
+	}
+}
+
+func TestZeroLiftsLimits(t *testing.T) {
+	h := newHost(t)
+	h.needs("memory", "pids", "cpu")
+	c := h.create(cgroup.Limits{})
+	// state returns the contents of the files of the limits.
+	state := func() (all []string) {
+		for _, dir := range cgroup.Dirs(c) {
+			for _, name := range []string{
+				"cpu.shares", "memory.limit_in_bytes", "memory.memsw.limit_in_bytes", // cgroup v1
+				"cpu.weight", "memory.max", "memory.swap.max", // cgroup v2
+				"pids.max",
+			} {
+				b, err := os.ReadFile(filepath.Join(dir, name))
+				if err == nil {
+					all = append(all, name+" "+strings.TrimSpace(string(b)))
+				} else if !errors.Is(err, os.ErrNotExist) {
+					t.Fatal(err)
+				}
+			}
+		}
+		return all
+	}
+	unlimited := state()
+	if len(unlimited) < 3 {
+		t.Fatalf("the cgroup has only the limits %q", unlimited)
+	}
+	for name, set := range map[string]func(cgroup.Limits) error{"Set": c.Set, "Change": c.Change} {
+		h.must(set(cgroup.Limits{CPUShares: 256, MemoryBytes: 64 * meg, PIDs: 20}))
+		if limited := state(); slices.Equal(limited, unlimited) {
+			t.Fatalf("%s set no limits: %q", name, limited)
+		}
+		h.must(set(cgroup.Limits{}))
+		if diff := cmp.Diff(unlimited, state()); diff != "" {
+			t.Errorf("limits after %s with 0 (-want +got):\n%s", name, diff)
+		}
 	}
 }

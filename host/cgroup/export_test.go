@@ -9,3 +9,6 @@ func (h *FastMoves) Running() bool {
 	defer h.mu.Unlock()
 	return h.running
 }
+
+// Dirs returns the directories of c in all hierarchies.
+func Dirs(c *Cgroup) []string { return c.dirs }

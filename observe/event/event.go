@@ -59,6 +59,7 @@ const (
 	OpWrite    = "write"
 	OpDelete   = "delete"
 	OpRename   = "rename"
+	OpExchange = "exchange" // two files exchanged their paths
 	OpTruncate = "truncate"
 	OpAllocate = "allocate"
 	OpMode     = "chmod"
@@ -93,7 +94,7 @@ const (
 // The operations on files, processes and snapshots.
 var (
 	fileOps = []string{
-		OpOpen, OpCreate, OpClose, OpRead, OpWrite, OpDelete, OpRename, OpTruncate, OpAllocate, OpMode, OpOwner,
+		OpOpen, OpCreate, OpClose, OpRead, OpWrite, OpDelete, OpRename, OpExchange, OpTruncate, OpAllocate, OpMode, OpOwner,
 		OpLink, OpSymlink, OpMkdir, OpMknod, OpTimes, OpXattr, OpMmap, OpMount, OpUnmount, OpChroot,
 	}
 	procOps    = []string{OpFork, OpExec, OpExit}

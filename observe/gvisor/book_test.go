@@ -212,6 +212,15 @@ func TestOnlyExclusiveOpenIsCreate(t *testing.T) {
 	}
 }
 
+func TestExchangeIsNotRename(t *testing.T) {
+	for flags, op := range map[uint64]string{0: "rename", 1: "rename", 2: "exchange"} {
+		got := told(t, event.Selection{Syscalls: "off"},
+			datagram(kindRaw, 0, at(7, 7, 1), enters("renameat2", 0, 0, 0, 0, flags)),
+			datagram(kindRaw, 0, at(7, 7, 2), enters("renameat2", 0, 0, 0, 0, flags), exits(0)))
+		expect(t, got, fmt.Sprintf("7/7 %s %q 0 bytes fd -1 ret 0 unresolved", op, ""))
+	}
+}
+
 func TestSocketReadIsNotFileEvent(t *testing.T) {
 	for path, want := range map[string]string{
 		"/etc/passwd":         "7/7 read \"/etc/passwd\" 118 bytes fd 3 ret 0\n",

@@ -11,7 +11,7 @@ import (
 // their own: open, read, write and close. For others, such as unlink, gVisor reports only the
 // call; their events are Unresolved.
 func (b *book) file(t *task, c *call, p *point, name string, shape syscalls.Shape) {
-	op, fd, bytes := shape.Op, int32(-1), int64(0)
+	op, fd, bytes := shape.Operation(&c.args), int32(-1), int64(0)
 	where, known := "", false
 	if shape.FD > 0 {
 		fd = int32(c.args[shape.FD-1])

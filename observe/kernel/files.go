@@ -16,7 +16,7 @@ import (
 func (d *decoding) file(r *traceRecord, s *syscalls.Shape) {
 	e := &d.second
 	d.who(e, r, event.File)
-	e.Op, e.Path, e.To, e.Bytes, e.FD, e.Ret = s.Op, "", "", 0, -1, min(r.Ret, 0)
+	e.Op, e.Path, e.To, e.Bytes, e.FD, e.Ret = s.Operation(&r.Args), "", "", 0, -1, min(r.Ret, 0)
 
 	switch {
 	case s.ReturnsFile && r.Ret >= 0:

@@ -405,6 +405,21 @@ func TestRelativePathsAndDescriptors(t *testing.T) {
 	}
 }
 
+func TestExchangeOfFiles(t *testing.T) {
+	j := watched(t, kernel.Config{}, event.Selection{Syscalls: "off"})
+	dir := t.TempDir()
+	j.do("exchange", dir)
+	var got []string
+	for _, e := range j.log.Events(event.File, "") {
+		if p, ok := strings.CutPrefix(e.Path, dir); ok && e.To != "" {
+			got = append(got, fmt.Sprint(e.Op, p, strings.TrimPrefix(e.To, dir), e.Ret))
+		}
+	}
+	if want := []string{"exchange/a/b0", "exchange/a/c-2", "rename/a/c0"}; !slices.Equal(got, want) {
+		t.Errorf("recorded %q, want %q", got, want)
+	}
+}
+
 func TestSharedWritableMapping(t *testing.T) {
 	j := watched(t, kernel.Config{}, event.Selection{})
 	name := filepath.Join(t.TempDir(), "mapped")

@@ -23,7 +23,7 @@ import (
 func init() {
 	for name, work := range map[string]func([]string){
 		"refused": refused, "fault": faulting, "open": openOne, "race": race, "exec-in-thread": execInThread, "vfork": vfork,
-		"int80": int80, "restarted": restarted, "chroot": chroot, "mmap": mmap, "connect": connect, "copy": copyAll,
+		"int80": int80, "restarted": restarted, "chroot": chroot, "mmap": mmap, "exchange": exchange, "connect": connect, "copy": copyAll,
 	} {
 		observetest.Works[name] = work
 	}
@@ -217,4 +217,19 @@ func copyAll(args []string) {
 	check(err)
 	check(unix.Ftruncate(int(to.Fd()), 100))
 	check(unix.Fallocate(int(to.Fd()), 0, 0, 8192))
+}
+
+// exchange exchanges two files, then one with a file that does not exist, and renames one.
+func exchange(args []string) {
+	a, b, c := args[0]+"/a", args[0]+"/b", args[0]+"/c"
+	check(os.WriteFile(a, nil, 0o644))
+	check(os.WriteFile(b, nil, 0o644))
+	rename := func(from, to string, flags uint) error {
+		return unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, flags)
+	}
+	check(rename(a, b, unix.RENAME_EXCHANGE))
+	if err := rename(a, c, unix.RENAME_EXCHANGE); err != unix.ENOENT {
+		check(fmt.Errorf("exchange with a file that does not exist: %v", err))
+	}
+	check(rename(a, c, unix.RENAME_NOREPLACE))
 }

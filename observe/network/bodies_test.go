@@ -7,8 +7,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
 
 	"glasshouse/observe"
 	"glasshouse/observe/event"
@@ -93,6 +97,78 @@ func TestMoveWithinNetwork(t *testing.T) {
 		if moved, err := j.watch.(observe.Mover).Move(t.Context(), other.Target); moved || err != nil {
 			t.Errorf("Move to another network: %v, %v", moved, err)
 		}
+	}
+}
+
+// hooks returns how many programs for new sockets are attached to a cgroup.
+func (j *jail) hooks(cgroup string) int {
+	j.Helper()
+	f, err := os.Open(cgroup)
+	j.must(err)
+	defer f.Close()
+	found, err := link.QueryPrograms(link.QueryOptions{Target: int(f.Fd()), Attach: ebpf.AttachCGroupInetSockCreate})
+	j.must(err)
+	return len(found.Programs)
+}
+
+// failedMove moves a watch to k while the programs' map cannot be changed.
+func (k *jail) failedMove(s *network.Source, w observe.Watch) {
+	k.Helper()
+	repair, err := network.BreakJails(s)
+	k.must(err)
+	moved, err := w.(observe.Mover).Move(k.Context(), k.Target)
+	repair()
+	if moved || err == nil {
+		k.Fatalf("Move with a broken map = %v, %v, want an error", moved, err)
+	}
+}
+
+func TestFailedMoveKeepsCgroup(t *testing.T) {
+	for _, pin := range []string{"", pins(t)} {
+		h := newHarness(t, network.Config{Pin: pin})
+		j := h.jail().attach()
+		if j.CgroupDir == "" {
+			t.Skip("cgroup v2 is not mounted")
+		}
+		k := j.another()
+		k.failedMove(h.source, j.watch)
+		if first, second := j.hooks(j.CgroupDir), j.hooks(k.CgroupDir); first != 1 || second != 0 {
+			t.Errorf("after a failed Move, %d hooks are at the first cgroup and %d at the second, want 1 and 0", first, second)
+		}
+		moved, err := j.watch.(observe.Mover).Move(t.Context(), k.Target)
+		if err != nil || !moved {
+			t.Fatalf("second Move: %v, %v", moved, err)
+		}
+		if first, second := j.hooks(j.CgroupDir), j.hooks(k.CgroupDir); first != 0 || second != 1 {
+			t.Errorf("after the second Move, %d hooks are at the first cgroup and %d at the second, want 0 and 1", first, second)
+		}
+	}
+}
+
+func TestFailedMoveKeepsPinsOfEarlierDaemon(t *testing.T) {
+	h := newHarness(t, network.Config{})
+	pin := pins(t)
+	j := h.jail()
+	if j.CgroupDir == "" {
+		t.Skip("cgroup v2 is not mounted")
+	}
+	j.daemon(pin).kill()
+	s := network.New(network.Config{Pin: pin})
+	l, err := openLog(j.Dir, j.Target)
+	h.must(err)
+	w, err := s.Attach(t.Context(), j.Target, l)
+	h.must(err)
+	hooks := func() []string {
+		names, err := filepath.Glob(filepath.Join(pin, "*", string(j.Jail)+"-*", "create*"))
+		h.must(err)
+		return names
+	}
+	before := hooks()
+	j.another().failedMove(s, w)
+	after := hooks()
+	h.must(errors.Join(w.Close(), l.Close(), s.Close()))
+	if len(before) != 1 || !slices.Equal(before, after) {
+		t.Errorf("pinned hooks: %q before and %q after a failed Move, want one that stays", before, after)
 	}
 }
 

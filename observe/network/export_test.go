@@ -38,3 +38,20 @@ func Held(s *Source) (maps []ebpf.MapID, programs []ebpf.ProgramID) {
 
 // Egress returns the egress program.
 func Egress(s *Source) *ebpf.Program { return s.programs.Egress }
+
+// BreakJails makes changes of the programs' map of jails fail until repair is called.
+func BreakJails(s *Source) (repair func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	intact := s.maps.Jails
+	broken, err := intact.Clone()
+	if err != nil {
+		return nil, err
+	}
+	s.maps.Jails = broken
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.maps.Jails = intact
+	}, broken.Close()
+}

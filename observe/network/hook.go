@@ -15,8 +15,8 @@ import (
 	"glasshouse/observe"
 )
 
-// hook attaches the programs that associate sockets with processes to a cgroup. It removes
-// hooks of an earlier daemon at other cgroups of the jail.
+// hook attaches the programs that associate sockets with processes to a cgroup. Unless the
+// watch already has hooks, it removes those of an earlier daemon at other cgroups of the jail.
 func (w *watch) hook(dir string) (links []link.Link, err error) {
 	if dir == "" {
 		return nil, nil
@@ -54,8 +54,9 @@ func (w *watch) hook(dir string) (links []link.Link, err error) {
 			return links, fmt.Errorf("attach the program %s: %w", h.name, err)
 		}
 		links = append(links, l)
-		// A daemon that was killed during Move leaves hooks at both cgroups.
-		if w.adopted {
+		// A daemon that was killed during Move leaves hooks at both cgroups. During Move of this
+		// daemon, w.hooks are still in use.
+		if w.adopted && w.hooks == nil {
 			if err := w.dropOthers(h.name, id); err != nil {
 				return links, err
 			}
@@ -105,8 +106,9 @@ func (w *watch) Move(ctx context.Context, t observe.Target) (bool, error) {
 	if err != nil {
 		return false, fault.New(fault.NotFound, op, string(t.Jail), err)
 	}
+	otherCgroup := t.CgroupDir != w.target.CgroupDir
 	hooks := w.hooks
-	if t.CgroupDir != w.target.CgroupDir {
+	if otherCgroup {
 		// The old hooks stay attached until the new ones are, so that no socket is missed.
 		if hooks, err = w.hook(t.CgroupDir); err != nil {
 			return false, err
@@ -117,13 +119,17 @@ func (w *watch) Move(ctx context.Context, t observe.Target) (bool, error) {
 	k.Pidns = pidns
 	err = w.put(k)
 	w.mu.Unlock()
-	if t.CgroupDir != w.target.CgroupDir {
-		if err == nil {
-			hooks, w.hooks = w.hooks, hooks
+	if err != nil { // the watch stays at its target
+		if otherCgroup {
+			err = errors.Join(err, w.unhook(hooks))
 		}
-		// hooks are now the old ones or, after an error, the new ones.
-		err = errors.Join(err, w.unhook(hooks))
+		return false, err
 	}
+	old := w.hooks
+	w.hooks = hooks
 	w.target.PID, w.target.CgroupDir, w.target.Cgroup = t.PID, t.CgroupDir, t.Cgroup
+	if otherCgroup {
+		err = w.unhook(old)
+	}
 	return err == nil, err
 }

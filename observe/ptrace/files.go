@@ -65,7 +65,7 @@ func (tr *tracer) absolute(t *task, dir int8, p string) (string, bool) {
 func (tr *tracer) fileRecords(t *task, ret int64, opened string) {
 	c := &t.call
 	s := &c.shape
-	op, fd := s.Op, int32(-1)
+	op, fd := s.Operation(&c.args), int32(-1)
 	var file, to string
 	known := true
 	switch {

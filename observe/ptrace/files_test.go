@@ -49,7 +49,7 @@ func TestFileOperations(t *testing.T) {
 	j := newJail(t)
 	l, w := watch(t, j, event.Selection{Syscalls: "off"})
 	script := `
-import os
+import ctypes, os
 os.mkdir("d")
 fd = os.open("d/a", os.O_RDWR | os.O_CREAT | os.O_EXCL)
 os.write(fd, b"hello")
@@ -83,6 +83,7 @@ for f in (lambda: os.open("none", os.O_RDONLY), lambda: os.rmdir("d"), lambda: o
 a = os.open("l", os.O_RDONLY)
 b = os.open("copy", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
 os.sendfile(b, a, 0, 4)
+ctypes.CDLL(None).renameat2(-100, b"copy", -100, b"l", 2)
 p, q = os.pipe()
 os.write(q, b"no file")
 os.read(p, 100)
@@ -102,6 +103,7 @@ os.read(p, 100)
 		"open d", "rename d/c to d/n", "delete d/s", "close d",
 		"open none ENOENT", "delete d ENOTEMPTY", "mkdir d EEXIST",
 		"open l", "create copy", "read l 4", "write copy 4",
+		"exchange copy to l",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("file operations (-want +got):\n%s", diff)

@@ -95,6 +95,10 @@ func (c *changes) add(e *event.Event) {
 		if strings.HasPrefix(e.To, "/") && e.To != e.Path {
 			c.renamed(path, cut(e.To), e)
 		}
+	case event.OpExchange:
+		if strings.HasPrefix(e.To, "/") && e.To != e.Path {
+			c.exchanged(path, cut(e.To), e)
+		}
 	default:
 		c.touched(path, e)
 	}
@@ -134,15 +138,45 @@ func (c *changes) deleted(path string, e *event.Event) {
 		// The deleted file existed before, under its old name.
 		from := r.from
 		r.kind, r.from = gone, ""
-		was, _ := c.rows.get(from)
-		*was = changeRow{kind: deleted, count: was.count}
-		was.saw(e)
+		switch was, fresh := c.rows.get(from); {
+		case fresh, was.kind == gone:
+			*was = changeRow{kind: deleted, count: was.count}
+			was.saw(e)
+		case was.kind == added: // another file has the old name
+			was.kind = modified
+		}
 	case r.kind != gone:
 		r.kind = deleted
 	}
 }
 
 func (c *changes) renamed(path, to string, e *event.Event) {
+	c.move(path, to).saw(e)
+}
+
+// exchanged records that two files exchanged their paths.
+func (c *changes) exchanged(path, other string, e *event.Event) {
+	// A file without a row existed before, because the call succeeded.
+	existed := func(path string) bool {
+		r := c.rows.find(path)
+		return r == nil || r.kind == modified || r.kind == metadata
+	}
+	first, second := existed(path), existed(other)
+	c.move(path, aside).seq = e.Seq // the table keeps the rows that changed last
+	c.renamed(other, path, e)
+	c.renamed(aside, other, e)
+	for path, existed := range map[string]bool{path: first, other: second} {
+		if r := c.rows.find(path); existed && r != nil && r.kind == added {
+			r.kind = modified
+		}
+	}
+}
+
+// aside is the path of a file during an exchange. No file has it: paths contain no NUL byte.
+const aside = "\x00"
+
+// move moves the row of a file, and those below a directory, to its new path.
+func (c *changes) move(path, to string) *changeRow {
 	row := changeRow{kind: renamed, from: path}
 	if r := c.rows.find(path); r != nil {
 		row = *r
@@ -164,7 +198,7 @@ func (c *changes) renamed(path, to string, e *event.Event) {
 	}
 	row.from = keep(row.from)
 	*at = row
-	at.saw(e)
+	return at
 }
 
 // moved moves the rows of the files below a renamed directory. If the directory existed

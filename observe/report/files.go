@@ -77,7 +77,7 @@ func (u *FileUse) add(e *event.Event) {
 		u.Created++
 	case event.OpDelete:
 		u.Deleted++
-	case event.OpRename:
+	case event.OpRename, event.OpExchange:
 		u.Renamed++
 	case event.OpMode:
 		u.Modes++
@@ -139,7 +139,7 @@ func (u FileUse) Done() string {
 // shared memory are not observed.
 var changing = map[string]bool{
 	event.OpCreate: true, event.OpWrite: true, event.OpDelete: true, event.OpRename: true, event.OpTruncate: true,
-	event.OpAllocate: true, event.OpMode: true, event.OpOwner: true, event.OpLink: true, event.OpSymlink: true,
+	event.OpExchange: true, event.OpAllocate: true, event.OpMode: true, event.OpOwner: true, event.OpLink: true, event.OpSymlink: true,
 	event.OpMkdir: true, event.OpMknod: true, event.OpTimes: true, event.OpXattr: true, event.OpMmap: true,
 }
 
@@ -310,12 +310,34 @@ func (f *files) write(e *event.Event) {
 		if f.wrote(e.Path) {
 			f.remember(e.To)
 		} else if e.Op == event.OpRename && e.Ret >= 0 { // it can be a directory
-			if len(f.moved) == maxMoved {
-				f.moved = slices.Delete(f.moved, 0, 1)
-			}
-			f.moved = append(f.moved, move{e.Path, e.To})
+			f.move(e.Path, e.To)
 		}
+	case event.OpExchange:
+		if !strings.HasPrefix(e.To, "/") {
+			return
+		}
+		// Both paths keep the mark of a written file, so the report may name a program that the
+		// jail did not write.
+		first, second := f.wrote(e.Path), f.wrote(e.To)
+		if first {
+			f.remember(e.To)
+		}
+		if second {
+			f.remember(e.Path)
+		}
+		// Each can be a directory.
+		f.move(e.Path, aside)
+		f.move(e.To, e.Path)
+		f.move(aside, e.To)
 	}
+}
+
+// move records a rename for wrote.
+func (f *files) move(from, to string) {
+	if len(f.moved) == maxMoved {
+		f.moved = slices.Delete(f.moved, 0, 1)
+	}
+	f.moved = append(f.moved, move{from, to})
 }
 
 func (f *files) remember(path string) {

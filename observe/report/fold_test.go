@@ -188,6 +188,18 @@ func TestNotableEvents(t *testing.T) {
 			}
 			s.exec(2, "/tmp/c/x", "x")
 		}, []string{"/tmp/c/x ×1"}},
+		{"exchanged for a program", "written-exec", func(s *session) {
+			s.file(2, event.OpWrite, "/tmp/x", 9).exchange(2, "/tmp/x", "/usr/bin/y").exec(2, "/usr/bin/y", "y")
+		}, []string{"/usr/bin/y ×1"}},
+		{"a program for which it is exchanged", "written-exec", func(s *session) {
+			s.file(2, event.OpWrite, "/tmp/x", 9).exchange(2, "/usr/bin/y", "/tmp/x").exec(2, "/usr/bin/y", "y")
+		}, []string{"/usr/bin/y ×1"}},
+		{"written in an exchanged directory", "written-exec", func(s *session) {
+			s.file(2, event.OpWrite, "/tmp/a/x", 9).exchange(2, "/opt/b", "/tmp/a").exec(2, "/opt/b/x", "x")
+		}, []string{"/opt/b/x ×1"}},
+		{"another file in an exchanged directory", "written-exec", func(s *session) {
+			s.file(2, event.OpWrite, "/tmp/a/x", 9).exchange(2, "/opt/b", "/tmp/a").exec(2, "/opt/b/y", "y")
+		}, nil},
 		{"was there before", "written-exec", func(s *session) { s.file(2, event.OpRead, "/tmp/x", 9).exec(2, "/tmp/x", "x") }, nil},
 		{"into /etc", "outside", func(s *session) { s.file(2, event.OpWrite, "/etc/passwd", 9).file(2, event.OpWrite, "/workshop/x", 1) }, []string{"/etc/passwd ×1", "/workshop/x ×1"}},
 		{"into the workspace and the like", "outside", func(s *session) {

@@ -87,7 +87,7 @@ func records(b []byte) []event.Event {
 			PID: int32(num()), TID: int32(num()), PPID: int32(num()), Begin: num(), Comm: text("a", "", "\xff"),
 			Name: text("mount", "chmod", "connect", "kill", "x", "clone", ""), Args: [6]uint64{uint64(num()), uint64(num()), uint64(num())},
 			Ret: -num(), Dur: num(), Addr: text("", "10.0.0.1:1"),
-			Op:   text(event.OpFork, event.OpExec, event.OpExit, event.OpWrite, event.OpRead, event.OpRename, event.OpOpen, "?"),
+			Op:   text(event.OpFork, event.OpExec, event.OpExit, event.OpWrite, event.OpRead, event.OpRename, event.OpExchange, event.OpOpen, "?"),
 			Path: text("/tmp/a", "/etc/b", "", "pipe:[1]", "/dev/null", "/a\x00b"), To: text("", "/etc/b", "/tmp/a"), Bytes: num(),
 			Dir: text(event.Egress, event.Ingress, event.Loopback, "?"), Proto: text("tcp", "udp", ""),
 			Src: text("10.0.0.1:1", "10.0.0.2:2", "", "[::1]:5"), Dst: text("10.0.0.2:2", "10.0.0.1:1", "x"), Host: text("", "h"),

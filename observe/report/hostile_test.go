@@ -62,7 +62,7 @@ func hostile(s string) *session {
 	for _, call := range []string{"mount", "chmod", "connect", "ptrace", "setuid", "bpf", "openat", "unshare", s} {
 		x.call(2, call, -1, time.Microsecond, name).call(2, call, 0, time.Microsecond, name, args(0, 0o6777)).call(2, call, -38, 0, name, flagged(event.Denied))
 	}
-	for _, op := range []string{event.OpOpen, event.OpWrite, event.OpRename, s} {
+	for _, op := range []string{event.OpOpen, event.OpWrite, event.OpRename, event.OpExchange, s} {
 		x.file(2, op, "/"+s, 10).file(2, op, s, 10)
 		x.events[len(x.events)-2].To, x.events[len(x.events)-2].Comm = "/"+s, s
 	}

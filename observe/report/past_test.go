@@ -58,6 +58,10 @@ func (s *session) move(pid int32, from, to string) *session {
 	return s.add(event.Event{Type: event.File, PID: pid, Op: event.OpRename, Path: from, To: to, FD: -1})
 }
 
+func (s *session) exchange(pid int32, one, other string) *session {
+	return s.add(event.Event{Type: event.File, PID: pid, Op: event.OpExchange, Path: one, To: other, FD: -1})
+}
+
 func (s *session) lineage(op string, sid id.Snapshot, seq uint64) *session {
 	return s.add(event.Event{Type: event.Lineage, Op: op, Snapshot: sid, Parent: jail, ParentSeq: seq})
 }
@@ -103,6 +107,39 @@ func TestChangedFilesAtInstant(t *testing.T) {
 	p := report.NewPast(logged(t, s.events))
 	if got := strings.Join(changedAt(t, p, 4), ", "); got != "added /work/a" {
 		t.Errorf("when it had written its first file: %q", got)
+	}
+}
+
+func TestExchangedFiles(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		do   func(s *session)
+		want string
+	}{
+		{"both existed", func(s *session) { s.exchange(7, "/etc/a", "/etc/b") }, "renamed /etc/a from /etc/b, renamed /etc/b from /etc/a"},
+		{"twice", func(s *session) { s.exchange(7, "/etc/a", "/etc/b").exchange(7, "/etc/b", "/etc/a") }, "modified /etc/a, modified /etc/b"},
+		{"with itself", func(s *session) { s.exchange(7, "/etc/a", "/etc/a") }, ""},
+		{"both are new", func(s *session) {
+			s.file(7, event.OpCreate, "/work/a", 0).file(7, event.OpMkdir, "/work/b", 0).exchange(7, "/work/a", "/work/b")
+		}, "added /work/a, added /work/b"},
+		{"one is new", func(s *session) { s.file(7, event.OpCreate, "/etc/new", 0).exchange(7, "/etc/new", "/etc/a") }, "modified /etc/a, renamed /etc/new from /etc/a"},
+		{"replaced atomically", func(s *session) {
+			s.file(7, event.OpCreate, "/etc/new", 0).exchange(7, "/etc/new", "/etc/a").file(7, event.OpDelete, "/etc/new", 0)
+		}, "modified /etc/a"},
+		{"replaced after a rename", func(s *session) {
+			s.move(7, "/etc/a", "/etc/old").file(7, event.OpCreate, "/etc/a", 0).file(7, event.OpDelete, "/etc/old", 0)
+		}, "modified /etc/a"},
+		{"one is deleted", func(s *session) { s.exchange(7, "/etc/a", "/etc/b").file(7, event.OpDelete, "/etc/a", 0) }, "renamed /etc/b from /etc/a"},
+		{"directories", func(s *session) {
+			s.file(7, event.OpCreate, "/work/a/x", 0).file(7, event.OpWrite, "/work/b/y", 1).exchange(7, "/work/a", "/work/b")
+		}, "added /work/b/x, modified /work/a/y, renamed /work/a from /work/b, renamed /work/b from /work/a"},
+	} {
+		s := newSession()
+		c.do(s)
+		p := report.NewPast(logged(t, s.events))
+		if got := strings.Join(changedAt(t, p, s.seq()), ", "); got != c.want {
+			t.Errorf("%s: changed files are %q, want %q", c.name, got, c.want)
+		}
 	}
 }
 

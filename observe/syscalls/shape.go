@@ -1,6 +1,10 @@
 package syscalls
 
-import "glasshouse/observe/event"
+import (
+	"golang.org/x/sys/unix"
+
+	"glasshouse/observe/event"
+)
 
 // A Shape describes the arguments of a call. Arguments are counted from 1; 0 means none.
 type Shape struct {
@@ -16,7 +20,17 @@ type Shape struct {
 	Moves       bool // paths of other files also change
 	Length      int8 // the argument with the number of bytes of Op, if it is not the return value
 
-	Op string // the file operation, or ""
+	Op     string // the file operation, or "": see Operation
+	Rename int8   // the argument with the flags of a rename
+}
+
+// Operation returns the file operation of a call with these arguments, or "".
+func (s *Shape) Operation(args *[6]uint64) string {
+	// The flags are an unsigned int (renameat2(2)).
+	if s.Rename != 0 && args[s.Rename-1]&unix.RENAME_EXCHANGE != 0 {
+		return event.OpExchange
+	}
+	return s.Op
 }
 
 // Shapes maps names, which have the same meaning on all architectures, to shapes.
@@ -59,7 +73,7 @@ var Shapes = map[string]Shape{
 	"rmdir":     {Path: 1, Moves: true, Op: event.OpDelete},
 	"rename":    {Path: 1, To: 2, Moves: true, Op: event.OpRename},
 	"renameat":  {Dir: 1, Path: 2, ToDir: 3, To: 4, Moves: true, Op: event.OpRename},
-	"renameat2": {Dir: 1, Path: 2, ToDir: 3, To: 4, Moves: true, Op: event.OpRename},
+	"renameat2": {Dir: 1, Path: 2, ToDir: 3, To: 4, Moves: true, Op: event.OpRename, Rename: 5},
 	"link":      {Path: 1, To: 2, Op: event.OpLink},
 	"linkat":    {Dir: 1, Path: 2, ToDir: 3, To: 4, Op: event.OpLink},
 	"symlink":   {To: 1, Path: 2, Op: event.OpSymlink},

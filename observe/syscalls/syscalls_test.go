@@ -33,13 +33,36 @@ func TestShapesNameExistingCalls(t *testing.T) {
 		if !syscalls.Known(name) {
 			t.Errorf("no architecture has a call %q", name)
 		}
-		for _, arg := range []int8{s.Path, s.Dir, s.To, s.ToDir, s.FD, s.FD2, s.Addr, s.Len, s.Length} {
+		for _, arg := range []int8{s.Path, s.Dir, s.To, s.ToDir, s.FD, s.FD2, s.Addr, s.Len, s.Length, s.Rename} {
 			if arg < 0 || arg > 6 {
 				t.Errorf("%s has no argument %d", name, arg)
 			}
 		}
 		if s.Op == event.OpOpen && !s.ReturnsFile {
 			t.Errorf("%s opens and returns nothing", name)
+		}
+	}
+}
+
+func TestOperationOfRename(t *testing.T) {
+	const noReplace, exchange, whiteout = 1, 2, 4
+	for _, c := range []struct {
+		call  string
+		flags uint64
+		want  string
+	}{
+		{"renameat2", 0, event.OpRename},
+		{"renameat2", noReplace, event.OpRename},
+		{"renameat2", whiteout, event.OpRename},
+		{"renameat2", exchange, event.OpExchange},
+		{"renameat2", 1<<32 | exchange, event.OpExchange}, // the kernel uses the lower 32 bits
+		{"renameat", exchange, event.OpRename},            // the register is no argument
+		{"linkat", exchange, event.OpLink},
+		{"stat", exchange, ""},
+	} {
+		s := syscalls.Shapes[c.call]
+		if got := s.Operation(&[6]uint64{0, 0, 0, 0, c.flags, 0}); got != c.want {
+			t.Errorf("operation of %s with flags %#x = %q, want %q", c.call, c.flags, got, c.want)
 		}
 	}
 }
