@@ -57,11 +57,16 @@ func (k *Manager) grant(ctx context.Context, op string, g Grant) (Grant, error) 
 	k.mu.Lock()
 	k.grants[g.ID] = &g
 	k.mu.Unlock()
+	k.wakeExpireLoop()
+	return g, nil
+}
+
+// wakeExpireLoop makes expireLoop read the grants again.
+func (k *Manager) wakeExpireLoop() {
 	select {
 	case k.expiryChanged <- struct{}{}:
-	default:
+	default: // a signal is pending
 	}
-	return g, nil
 }
 
 // Revoke ends a grant and the grants that branches inherited from it. When it returns, they
@@ -134,6 +139,7 @@ func (k *Manager) endGrants(ctx context.Context, kind Kind, by, why string, whic
 			k.grants[g.ID] = &expired
 		}
 		k.mu.Unlock()
+		k.wakeExpireLoop()
 	}
 	deleted := err == nil
 	for _, g := range grants {
