@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"strconv"
@@ -303,6 +304,10 @@ func (h *policyHandler) egressState(jid id.Jail, g govern.Spec) (wire.EgressStat
 			return w, err
 		}
 	}
+	w.Version, err = egressVersion(g.Egress)
+	if err != nil {
+		return w, err
+	}
 	if st, ok := h.governor.Egress(jid); ok {
 		w.Stats = &wire.EgressStats{
 			Open: st.Open, Connections: st.Connections, Requests: st.Requests, Queries: st.Queries,
@@ -315,12 +320,37 @@ func (h *policyHandler) egressState(jid id.Jail, g govern.Spec) (wire.EgressStat
 	return w, nil
 }
 
-func (h *policyHandler) putEgress(ctx context.Context, p oneJail, b wire.Egress) (wire.EgressState, error) {
+// egressVersion returns the version of egress rules: a digest of the rules. Nil is no rules.
+func egressVersion(e *govern.Egress) (string, error) {
+	raw, err := json.Marshal(e)
+	if err != nil {
+		return "", fmt.Errorf("encode the egress rules: %w", err)
+	}
+	return govern.Digest(raw), nil
+}
+
+type replacedEgress struct {
+	ID      id.Jail `path:"id"`
+	Version string  `query:"version" description:"Replace the rules only if they still have this version, which GET has returned. If they have another one, the status is 409. Default: replace any version."`
+}
+
+func (h *policyHandler) putEgress(ctx context.Context, p replacedEgress, b wire.Egress) (wire.EgressState, error) {
 	next, err := convert[govern.Egress](b)
 	if err != nil {
 		return wire.EgressState{}, err
 	}
-	g, _, err := h.regovern(ctx, p.ID, "egress", func(g *govern.Spec) error { g.Egress = &next; return nil })
+	g, _, err := h.regovern(ctx, p.ID, "egress", func(g *govern.Spec) error {
+		now, err := egressVersion(g.Egress)
+		if err != nil {
+			return err
+		}
+		if p.Version != "" && p.Version != now {
+			return &fault.Error{Op: "api.putEgress", On: string(p.ID), Kind: fault.Conflict,
+				Err: errors.New("the egress rules have changed since they were read"), Remedy: "read the rules again, and repeat the change"}
+		}
+		g.Egress = &next
+		return nil
+	})
 	if err != nil {
 		return wire.EgressState{}, err
 	}

@@ -265,6 +265,8 @@ func TestCommandRequestsAndOutput(t *testing.T) {
 		{line: "egress set " + aJail, errs: "give --allow, --egress or --ask", code: 2},
 		{line: "egress allow " + aJail + " b.example a.example:22", answers: m{"GET /jails/" + aJail + "/egress": `{"egress":{"allow":[{"host":"b.example"}],"ask":true}}`, "PUT /jails/" + aJail + "/egress": `{"egress":{"allow":[{"host":"z.example"}]}}`},
 			want: []string{"GET /jails/" + aJail + "/egress", `PUT /jails/` + aJail + `/egress {"allow":[{"host":"b.example"},{"host":"a.example","ports":[22]}],"ask":true}`}, out: []string{"z.example"}},
+		{line: "egress allow " + aJail + " a.example", answers: m{"GET /jails/" + aJail + "/egress": `{"egress":{},"version":"v1"}`, "PUT /jails/" + aJail + "/egress": `{"egress":{"allow":[{"host":"z.example"}]}}`},
+			want: []string{"GET /jails/" + aJail + "/egress", `PUT /jails/` + aJail + `/egress?version=v1 {"allow":[{"host":"a.example"}]}`}, out: []string{"z.example"}},
 		{line: "egress allow " + aJail + " a:0", errs: `"0" is not a port`, code: 2},
 		{line: "egress deny " + aJail + " A.example 203.0.113.0/24", answers: m{"GET /jails/" + aJail + "/egress": `{"egress":{"allow":[{"host":"a.example"},{"host":"b.example"},{"host":"a.example","ports":[22]}]}}`, "PUT /jails/" + aJail + "/egress": `{"egress":{}}`},
 			want: []string{"GET /jails/" + aJail + "/egress", `PUT /jails/` + aJail + `/egress {"allow":[{"host":"203.0.113.0/24","deny":true},{"host":"b.example"}]}`}, out: []string{"everything else"}},

@@ -561,17 +561,11 @@ whatever name resolves to it.`,
 	}
 }
 
-// changeEgress changes the egress rules of a jail and prints the result.
+// changeEgress changes the egress rules of a jail and prints the result. It calls change again
+// if the rules are changed elsewhere at the same time.
 func (c *command) changeEgress(cmd *cobra.Command, jail string, change func(*wire.Egress) error) error {
 	return c.printEgress(cmd, jail, func(cl *client.Client, j id.Jail) (wire.EgressState, error) {
-		now, err := cl.Egress(cmd.Context(), j)
-		if err != nil {
-			return now, err
-		}
-		if err := change(&now.Egress); err != nil {
-			return now, err
-		}
-		return cl.SetEgress(cmd.Context(), j, now.Egress)
+		return cl.ChangeEgress(cmd.Context(), j, change)
 	})
 }
 

@@ -147,7 +147,9 @@ type call struct {
 
 // Call resolves a capability, checks the input, applies the policy, reserves the budget, runs
 // the capability and checks its output. Every call is recorded in the audit log. A step that
-// fails ends the call; its error is returned and is also in the Outcome.
+// fails ends the call; its error is returned and is also in the Outcome. If all steps succeed
+// and the end of the call cannot be recorded, the failure is logged and the error is nil: a
+// caller that gets an error may repeat the call, and its effects would happen twice.
 func (k *Engine) Call(ctx context.Context, req Request) (Outcome, error) {
 	c := &call{k: k, req: req, parent: req.Parent}
 	c.out = Outcome{
@@ -460,16 +462,20 @@ func (c *call) end(ctx context.Context, step string, err error) (Outcome, error)
 		Parent: c.parent, Capability: c.out.Capability,
 	}
 	if c.cap != nil && c.pure() {
-		if !c.k.notes.add(note{Entry: e, body: func() any { return c.record(ctx, true) }}) && err == nil {
-			err = fault.Newf(fault.Unavailable, "govern.Call", c.cap.ID, "the policy engine is closed")
+		if !c.k.notes.add(note{Entry: e, body: func() any { return c.record(ctx, true) }}) {
+			c.k.cfg.Log.Error("could not record the end of a call: the policy engine is closed", "call", c.out.ID, "capability", c.cap.ID)
 		}
 		c.k.recent.add(c.out)
 		return c.out, err
 	}
 	e.Body = bodyOf(c.record(ctx, true))
-	if ended, cerr := c.k.cfg.Chain.Append(context.WithoutCancel(ctx), e); cerr != nil {
+	ended, cerr := c.k.cfg.Chain.Append(context.WithoutCancel(ctx), e)
+	switch {
+	case cerr != nil && err != nil:
 		err = errors.Join(err, fmt.Errorf("record the end of the call: %w", cerr))
-	} else if c.out.Entry == 0 {
+	case cerr != nil:
+		c.k.cfg.Log.Error("could not record the end of a call", "call", c.out.ID, "capability", c.cap.ID, "err", cerr)
+	case c.out.Entry == 0:
 		c.out.Entry = ended.Seq
 	}
 	c.k.recent.add(c.out)

@@ -120,6 +120,58 @@ func TestCallIsRecorded(t *testing.T) {
 	}
 }
 
+// unrecordedEnds is a Chain that cannot record the end of a call.
+type unrecordedEnds struct{ Chain }
+
+func (c unrecordedEnds) Append(ctx context.Context, e chain.Entry) (chain.Entry, error) {
+	if e.Kind == chain.CallEnded {
+		return chain.Entry{}, errors.New("disk full")
+	}
+	return c.Chain.Append(ctx, e)
+}
+
+// A caller that got an error would repeat a call that has had its effects.
+func TestCallWhoseEndIsNotRecordedReturnsItsResult(t *testing.T) {
+	call := func(h *harness) (Outcome, error) {
+		return h.Call(t.Context(), Request{Capability: "places.search", Input: query("coffee"), Operator: true})
+	}
+	check := func(t *testing.T, out Outcome, err error) {
+		t.Helper()
+		if err != nil || out.State != CallDone || string(out.Output) != `{"n":42}` {
+			t.Errorf("Call = state %s, output %s, %v; want %s with the result", out.State, out.Output, err, CallDone)
+		}
+	}
+	failing := func(cfg *Config) { cfg.Chain = unrecordedEnds{cfg.Chain} }
+	type function = func(context.Context, *engine.Call) (engine.Result, error)
+
+	t.Run("with effects", func(t *testing.T) {
+		h := newHarness(t, failing)
+		h.serveManifests(remote("places.search", ""), map[string]function{"places.search": returning(answer42)})
+		out, err := call(h)
+		check(t, out, err)
+	})
+	t.Run("pure, policy engine closed during the call", func(t *testing.T) {
+		h := newHarness(t)
+		pure := `(capability "places.search" :version "1.0.0" :effects [] :runtime {:type :rtfs} :implementation (fn [x] x))`
+		h.serveManifests(pure, map[string]function{"places.search": func(context.Context, *engine.Call) (engine.Result, error) {
+			must(t, h.Engine.Close())
+			return engine.Result{Output: answer42}, nil
+		}})
+		out, err := call(h)
+		check(t, out, err)
+	})
+	t.Run("failed call", func(t *testing.T) {
+		h := newHarness(t, failing)
+		h.serveManifests(remote("places.search", ""), map[string]function{"places.search": func(context.Context, *engine.Call) (engine.Result, error) {
+			return engine.Result{}, &engine.Failure{Kind: engine.Failed, Reason: "no coffee"}
+		}})
+		out, err := call(h)
+		if engine.KindOf(err) != engine.Failed || out.State != CallFailed {
+			t.Errorf("Call = state %s, %v; want %s", out.State, err, CallFailed)
+		}
+	})
+}
+
 func TestEachStepCanRefuseACall(t *testing.T) {
 	for name, c := range map[string]struct {
 		more, input string

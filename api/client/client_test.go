@@ -13,6 +13,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -28,7 +29,10 @@ import (
 	"glasshouse/jail"
 	"glasshouse/jail/init/control"
 	"glasshouse/jail/init/protocol"
+	"glasshouse/policy"
 	"glasshouse/policy/access"
+	"glasshouse/policy/chain"
+	"glasshouse/policy/egress"
 	"glasshouse/store/storetest"
 )
 
@@ -64,7 +68,7 @@ func startWith(t testing.TB, jails *apitest.Jails, m api.Manager) *daemon {
 	watched := apitest.Watch(t, jails)
 	server := api.New(api.Options{
 		Observed: watched, Snapshots: apitest.Snapshot(jails),
-		Jails: m, Tokens: ts, IdempotencyStore: st.Replays(), Ready: st.Writable, Version: wire.Version{Version: "9"},
+		Jails: m, Governor: silentGovernor{}, Tokens: ts, IdempotencyStore: st.Replays(), Ready: st.Writable, Version: wire.Version{Version: "9"},
 		Log: slog.New(slog.DiscardHandler),
 	})
 	dir, err := os.MkdirTemp("", "client")
@@ -78,6 +82,12 @@ func startWith(t testing.TB, jails *apitest.Jails, m api.Manager) *daemon {
 	d.Client = d.dial(t, client.Options{Addr: "unix://" + d.socket})
 	return d
 }
+
+// A silentGovernor has no egress proxies and discards audit log entries.
+type silentGovernor struct{ api.Governor }
+
+func (silentGovernor) Egress(id.Jail) (egress.Stats, bool)         { return egress.Stats{}, false }
+func (silentGovernor) Note(chain.Kind, policy.Subject, int64, any) {}
 
 func (d *daemon) listen(t testing.TB, network, addr string) string {
 	t.Helper()
@@ -159,6 +169,47 @@ func TestJails(t *testing.T) {
 	}
 	if err := d.DeleteJail(ctx, j); !errors.Is(err, fault.NotFound) {
 		t.Errorf("second DeleteJail = %v, want not found", err)
+	}
+}
+
+func TestConcurrentChangesOfEgressRulesAreKept(t *testing.T) {
+	d := start(t, apitest.New())
+	j, err := d.CreateJail(t.Context(), wire.CreateJail{Network: "proxy"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	allow := func(e *wire.Egress, host string) { e.Allow = append(e.Allow, wire.EgressRule{Host: host}) }
+	calls := 0
+	got, err := d.ChangeEgress(t.Context(), j.ID, func(e *wire.Egress) error {
+		calls++
+		allow(e, "a.example")
+		if calls > 2 { // the rules change only twice
+			return nil
+		}
+		_, err := d.ChangeEgress(t.Context(), j.ID, func(e *wire.Egress) error {
+			allow(e, fmt.Sprintf("b%d.example", calls))
+			return nil
+		})
+		return err
+	})
+	var hosts []string
+	for _, r := range got.Egress.Allow {
+		hosts = append(hosts, r.Host)
+	}
+	if want := []string{"b1.example", "b2.example", "a.example"}; err != nil || !slices.Equal(hosts, want) {
+		t.Errorf("ChangeEgress = hosts %v, %v; want %v", hosts, err, want)
+	}
+	if now, err := d.Egress(t.Context(), j.ID); err != nil || now.Version != got.Version || now.Version == "" {
+		t.Errorf("Egress = version %q, %v; want %q", now.Version, err, got.Version)
+	}
+
+	// A conflict with another cause does not repeat forever.
+	d.jails.Fail = func(string) error {
+		return fault.Newf(fault.Conflict, "jail.ReplacePolicy", string(j.ID), "the jail is being deleted")
+	}
+	_, err = d.ChangeEgress(t.Context(), j.ID, func(*wire.Egress) error { return nil })
+	if !errors.Is(err, fault.Conflict) {
+		t.Errorf("ChangeEgress of a jail that is being deleted = %v, want %v", err, fault.Conflict)
 	}
 }
 

@@ -2,12 +2,14 @@ package client
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"iter"
 	"net/url"
 
 	"glasshouse/api/wire"
+	"glasshouse/fault"
 	"glasshouse/id"
 )
 
@@ -71,6 +73,31 @@ func (c *Client) SetEgress(ctx context.Context, j id.Jail, e wire.Egress) (wire.
 	var out wire.EgressState
 	err := c.do(ctx, request{method: "PUT", path: jailPath(j, "/egress"), json: e}, &out)
 	return out, err
+}
+
+// ChangeEgress changes a jail's egress rules with change. If the rules are changed elsewhere at
+// the same time, it reads them again and calls change again, so that neither change is lost.
+func (c *Client) ChangeEgress(ctx context.Context, j id.Jail, change func(*wire.Egress) error) (wire.EgressState, error) {
+	for last := ""; ; {
+		now, err := c.Egress(ctx, j)
+		if err != nil {
+			return wire.EgressState{}, err
+		}
+		if err := change(&now.Egress); err != nil {
+			return wire.EgressState{}, err
+		}
+		r := request{method: "PUT", path: jailPath(j, "/egress"), json: now.Egress}
+		if now.Version != "" { // an older daemon returns no version
+			r.query = url.Values{"version": {now.Version}}
+		}
+		var out wire.EgressState
+		err = c.do(ctx, r, &out)
+		// A conflict about the same version again has another cause, such as the state of the jail.
+		if now.Version == last || !errors.Is(err, fault.Conflict) {
+			return out, err
+		}
+		last = now.Version
+	}
 }
 
 // Trail yields the policy decisions about a jail, oldest first. Query contains the query

@@ -186,8 +186,9 @@ type EgressInject struct {
 
 // EgressState is the egress rules of a jail and the statistics of its proxy.
 type EgressState struct {
-	Egress Egress       `json:"egress" required:"true"`
-	Stats  *EgressStats `json:"stats,omitempty" description:"Statistics since the jail was started."`
+	Egress  Egress       `json:"egress" required:"true"`
+	Version string       `json:"version,omitempty" description:"Version of the rules. It differs if the rules differ."`
+	Stats   *EgressStats `json:"stats,omitempty" description:"Statistics since the jail was started."`
 }
 
 // EgressStats is the statistics of a jail's egress proxy.

@@ -1,6 +1,7 @@
 // Package egress implements the egress proxy of a jail (a sandbox) in network mode proxy. The
-// network namespace of such a jail has no uplink. Firewall rules inside the jail redirect each
-// TCP connection and each DNS query to listeners of this package, and the proxy dials
+// network namespace of such a jail has no uplink. It is connected only to a second network
+// namespace, which processes in the jail cannot enter. Firewall rules in that namespace redirect
+// each TCP connection and each DNS query to listeners of this package, and the proxy dials
 // permitted destinations from the host's network namespace.
 //
 //	jail                                  host
@@ -143,9 +144,10 @@ func New(conf Config) (*Proxy, error) {
 	return p, nil
 }
 
-// Serve proxies the connections that the jail's firewall rules redirect to l. It returns after
+// Serve proxies the jail's connections that firewall rules redirect to l. It returns after
 // Close, or when l fails. Serve obtains the original destination of each connection from the
-// kernel (SO_ORIGINAL_DST), so l must listen in the jail's network namespace. Serve closes l.
+// kernel (SO_ORIGINAL_DST), so l must listen in the network namespace of these rules. Serve
+// closes l.
 func (p *Proxy) Serve(l net.Listener) error { return p.accept(l, (*visit).transparent) }
 
 // ServeHTTP serves an HTTP proxy for clients with proxy settings. It accepts CONNECT and

@@ -100,6 +100,9 @@ type Manager struct {
 	delivered     deliveredNames
 
 	changeMu sync.Mutex // held while secrets, grants or the key change; locked before mu
+	// ended are the grants whose end is recorded, but which the store could not delete yet.
+	// +checklocks:changeMu
+	ended map[id.Grant]bool
 
 	mu sync.RWMutex
 	// +checklocks:mu
@@ -118,7 +121,7 @@ func NewManager(cfg Config) *Manager {
 	if cfg.Changed == nil {
 		cfg.Changed = func(context.Context, Scope) error { return nil }
 	}
-	return &Manager{cfg: cfg, expiryChanged: make(chan struct{}, 1), secrets: map[string]*Record{}, grants: map[id.Grant]*Grant{}}
+	return &Manager{cfg: cfg, expiryChanged: make(chan struct{}, 1), ended: map[id.Grant]bool{}, secrets: map[string]*Record{}, grants: map[id.Grant]*Grant{}}
 }
 
 // Open loads the secrets, grants and keys, and finishes an interrupted rotation of the key.
@@ -305,11 +308,12 @@ func (k *Manager) remove(ctx context.Context, by string, find func() (*Record, e
 		delete(k.grants, g.ID)
 	}
 	k.mu.Unlock()
-	k.changeMu.Unlock()
 	err = k.record(ctx, Event{Kind: Deleted, Secret: name, Provider: r.Provider, By: by})
 	for _, g := range grants {
-		err = errors.Join(err, k.record(ctx, endEvent(g, Revoked, by, "the secret was deleted")))
+		err = errors.Join(err, k.recordEnd(ctx, g, Revoked, by, "the secret was deleted"))
+		delete(k.ended, g.ID)
 	}
+	k.changeMu.Unlock()
 	return errors.Join(err, k.notifyChanged(ctx, grants))
 }
 

@@ -527,6 +527,90 @@ func TestGrantExpires(t *testing.T) {
 	})
 }
 
+func TestEndOfAGrantIsRecordedOnce(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		again func(k *testManager, g secret.Grant) error // after the store is available again
+		want  string
+	}{
+		{"expiry", func(*testManager, secret.Grant) error {
+			time.Sleep(time.Minute) // expireLoop retries the failed deletion
+			synctest.Wait()
+			return nil
+		}, "revoked A"},
+		{"Revoke", func(k *testManager, g secret.Grant) error { return k.Revoke(t.Context(), g.ID, "me") }, "revoked A"},
+		{"JailDeleted", func(k *testManager, g secret.Grant) error { return k.JailDeleted(t.Context(), g.To.Jail) }, "revoked A"},
+		{"Delete", func(k *testManager, _ secret.Grant) error { return k.Delete(t.Context(), "A", "me") }, "revoked A, deleted A"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				k, m := &testManager{t: t, dir: t.TempDir()}, newMemoryStore()
+				k.Manager = secret.NewManager(secret.Config{Store: m, Recorder: k, KeyFile: filepath.Join(k.dir, "key")})
+				if err := k.Open(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				defer k.Close()
+				k.put("A", "one")
+				g := k.grant(secret.Grant{Secret: "A", To: secret.Scope{Jail: jail1}})
+				synctest.Wait() // expireLoop has read the grants
+				k.takeEvents()
+
+				broken := errors.New("database unavailable")
+				m.fail(broken)
+				if err := k.Revoke(t.Context(), g.ID, "me"); !errors.Is(err, broken) {
+					t.Errorf("Revoke = %v, want %v", err, broken)
+				}
+				if err := k.Revoke(t.Context(), g.ID, "me"); !errors.Is(err, broken) {
+					t.Errorf("second Revoke = %v, want %v", err, broken)
+				}
+				synctest.Wait() // expireLoop has failed too
+				m.fail(nil)
+				if err := c.again(k, g); err != nil {
+					t.Errorf("%s after the failed Revoke = %v", c.name, err)
+				}
+				k.expect(c.name, c.want)
+				if left, _ := m.Grants(t.Context()); len(left) != 0 {
+					t.Errorf("remaining grants = %+v, want none", left)
+				}
+			})
+		})
+	}
+}
+
+// An end that could not be recorded is recorded by the next attempt to delete the grant.
+func TestUnrecordedEndOfAGrantIsRecordedLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k, m := &testManager{t: t, dir: t.TempDir()}, newMemoryStore()
+		k.Manager = secret.NewManager(secret.Config{Store: m, Recorder: k, KeyFile: filepath.Join(k.dir, "key")})
+		if err := k.Open(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		defer k.Close()
+		k.put("A", "one")
+		g := k.grant(secret.Grant{Secret: "A", To: secret.Scope{Jail: jail1}})
+		synctest.Wait() // expireLoop has read the grants
+		k.takeEvents()
+
+		fail := func(err error) {
+			m.fail(err)
+			k.mu.Lock()
+			k.recordErr = err
+			k.mu.Unlock()
+		}
+		full := errors.New("disk full")
+		fail(full)
+		if err := k.Revoke(t.Context(), g.ID, "me"); !errors.Is(err, full) {
+			t.Errorf("Revoke = %v, want %v", err, full)
+		}
+		synctest.Wait() // expireLoop has failed too
+		fail(nil)
+		if err := k.Revoke(t.Context(), g.ID, "me"); err != nil {
+			t.Errorf("second Revoke = %v", err)
+		}
+		k.expect("second Revoke", "revoked A")
+	})
+}
+
 func TestBranchesGetTheirOwnGrants(t *testing.T) {
 	k := newTestManager(t)
 	k.put("A", "one")

@@ -57,11 +57,16 @@ func (k *Manager) grant(ctx context.Context, op string, g Grant) (Grant, error) 
 	k.mu.Lock()
 	k.grants[g.ID] = &g
 	k.mu.Unlock()
+	k.wakeExpireLoop()
+	return g, nil
+}
+
+// wakeExpireLoop makes expireLoop read the grants again.
+func (k *Manager) wakeExpireLoop() {
 	select {
 	case k.expiryChanged <- struct{}{}:
-	default:
+	default: // a signal is pending
 	}
-	return g, nil
 }
 
 // Revoke ends a grant and the grants that branches inherited from it. When it returns, they
@@ -109,12 +114,13 @@ func (k *Manager) CopyGrantsToBranch(ctx context.Context, from, branch id.Jail) 
 	return errors.Join(errs...)
 }
 
-// endGrants removes the matching grants and returns them.
+// endGrants removes the matching grants and returns them. It records the end of each grant
+// once, even if it is called again because the store could not delete the grant.
 func (k *Manager) endGrants(ctx context.Context, kind Kind, by, why string, which func(*Grant) bool) ([]*Grant, error) {
 	k.changeMu.Lock()
+	defer k.changeMu.Unlock()
 	grants := k.findGrants(which)
 	if len(grants) == 0 {
-		k.changeMu.Unlock()
 		return nil, nil
 	}
 	var ids []id.Grant
@@ -133,16 +139,31 @@ func (k *Manager) endGrants(ctx context.Context, kind Kind, by, why string, whic
 			k.grants[g.ID] = &expired
 		}
 		k.mu.Unlock()
+		k.wakeExpireLoop()
 	}
-	k.changeMu.Unlock()
+	deleted := err == nil
 	for _, g := range grants {
-		err = errors.Join(err, k.record(ctx, endEvent(g, kind, by, why)))
+		err = errors.Join(err, k.recordEnd(ctx, g, kind, by, why))
+		if deleted {
+			delete(k.ended, g.ID)
+		}
 	}
 	return grants, err
 }
 
-func endEvent(g *Grant, kind Kind, by, why string) Event {
-	return Event{Kind: kind, Secret: g.Secret, Grant: g.ID, Who: g.To, Delivery: g.Delivery, By: by, Why: why}
+// recordEnd records the end of a grant, unless it is recorded already. The caller holds
+// changeMu, and removes the grant from k.ended when the store has deleted it.
+//
+// +checklocks:k.changeMu
+func (k *Manager) recordEnd(ctx context.Context, g *Grant, kind Kind, by, why string) error {
+	if k.ended[g.ID] {
+		return nil
+	}
+	err := k.record(ctx, Event{Kind: kind, Secret: g.Secret, Grant: g.ID, Who: g.To, Delivery: g.Delivery, By: by, Why: why})
+	if err == nil {
+		k.ended[g.ID] = true
+	}
+	return err
 }
 
 // findGrants returns the matching grants, oldest first.

@@ -416,8 +416,8 @@ export class Operations extends Transport {
 
   /** Replace a jail's egress rules. They take effect immediately; open connections that they do not
    * allow are closed. Requires the role operator. */
-  putEgress(id: string, body: wire.Egress, how: Call = {}): Promise<wire.EgressState> {
-    return this.json<wire.EgressState>({ method: "PUT", path: `/jails/${part(id)}/egress`, body, ...how });
+  putEgress(id: string, body: wire.Egress, query: { version?: string | undefined } = {}, how: Call = {}): Promise<wire.EgressState> {
+    return this.json<wire.EgressState>({ method: "PUT", path: `/jails/${part(id)}/egress`, body, query, ...how });
   }
 
   /** Stream the events of a jail, from the first one, or from the position that a filter, a time or

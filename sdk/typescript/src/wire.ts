@@ -963,6 +963,8 @@ export interface EgressState {
   egress: Egress;
   /** Statistics since the jail was started. */
   stats?: EgressStats;
+  /** Version of the rules. It differs if the rules differ. */
+  version?: string;
 }
 
 export interface EgressStats {

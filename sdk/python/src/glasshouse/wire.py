@@ -1174,6 +1174,8 @@ class EgressRule(EgressRuleOptions):
 class EgressStateOptions(TypedDict, total=False):
     # Statistics since the jail was started.
     stats: EgressStats
+    # Version of the rules. It differs if the rules differ.
+    version: str
 
 
 class EgressState(EgressStateOptions):

@@ -365,11 +365,11 @@ class AsyncOperations(AsyncTransport):
         """Show a jail's egress rules and traffic statistics. Requires the role viewer."""
         return cast("wire.EgressState", await self._json("GET", f"/jails/{self._part(id)}/egress"))
 
-    async def put_egress(self, id: str, body: wire.Egress) -> wire.EgressState:
+    async def put_egress(self, id: str, body: wire.Egress, *, version: Optional[str] = None) -> wire.EgressState:
         """Replace a jail's egress rules. They take effect immediately; open connections that they
         do not allow are closed. Requires the role operator.
         """
-        return cast("wire.EgressState", await self._json("PUT", f"/jails/{self._part(id)}/egress", body=body))
+        return cast("wire.EgressState", await self._json("PUT", f"/jails/{self._part(id)}/egress", body=body, query={"version": version}))
 
     async def stream_events(self, id: str, *, q: Optional[str] = None, type: Optional[str] = None, pid: Optional[str] = None, path: Optional[str] = None, host: Optional[str] = None, name: Optional[str] = None, ret: Optional[str] = None, comm: Optional[str] = None, op: Optional[str] = None, since: Optional[str] = None, until: Optional[str] = None, after: Optional[int] = None, tail: Optional[int] = None, limit: Optional[int] = None, follow: Optional[bool] = None, offset: Optional[int] = None, at: Optional[str] = None, format: Optional[Literal["sse", "ndjson"]] = None) -> wire.EventWindow:
         """Stream the events of a jail, from the first one, or from the position that a filter, a
