@@ -454,6 +454,31 @@ func TestApplyKeepsJailWithCommits(t *testing.T) {
 	}
 }
 
+// The commits of a jail that could not be read do not hide what was applied and what is left.
+func TestApplyReportsChangesAlthoughCommitsCannotBeRead(t *testing.T) {
+	deleted := func(name string) string { return `{"path":"/` + name + `","kind":"deleted","type":"file"}` }
+	commit := `{"path":"/.git/refs/heads/main","kind":"modified","type":"file","mode":"644"}`
+	for _, tt := range []struct{ args, want string }{
+		{"gone", "the jail is kept: 1 change not applied\n  try: apply all changes, or use --force\n"},
+		{"", "the jail is kept: read .git/refs/heads/main of the jail: conflict: the file is on a mount\n  try: start the jail first\n"},
+	} {
+		w := newRepository(t, deleted("gone"), deleted("old"), commit)
+		path := "GET /jails/" + aJail
+		w.answers[path] = strings.Replace(w.answers[path], `"running"`, `"failed"`, 1)
+		w.answers[path+"/files"] = `409 {"type":"/problems/conflict","title":"conflict","status":409,"detail":"the file is on a mount","remedy":"start the jail first"}`
+		code, out, errs := w.run("", strings.Fields("apply --rm "+aJail+" "+tt.args)...)
+		if code != 1 || !strings.HasSuffix(errs, tt.want) {
+			t.Errorf("apply %s = %d, %q; want 1 and %q", tt.args, code, errs, tt.want)
+		}
+		if !strings.Contains(out, " applied\n") || w.file("gone") != "(none)" {
+			t.Errorf("apply %s: output %q, gone is %q; want the deletion applied and reported", tt.args, out, w.file("gone"))
+		}
+		if strings.Contains(w.asked(), "DELETE /jails/"+aJail) {
+			t.Errorf("apply %s removed the jail", tt.args)
+		}
+	}
+}
+
 // hostileConfig is the configuration of a repository that runs a program when git adds a file.
 const hostileConfig = "[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tworktree = .\n[filter \"x\"]\n\tclean = touch ran; cat\n\trequired = true\n[user]\n\tname = Eve\n\temail = eve@example.com\n"
 

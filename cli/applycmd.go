@@ -145,11 +145,9 @@ func (c *command) applyJail(ctx context.Context, cl *client.Client, jid id.Jail,
 			return fmt.Errorf("%s applied, but not committed: %w", count(len(out.Done), "change"), err)
 		}
 	}
+	var unread error // the commits of a jail that is not running cannot be read
 	if o.rm && !o.force {
-		out.Unfetched, err = unfetched(ctx, cl, j, o.dir, all)
-		if err != nil {
-			return err
-		}
+		out.Unfetched, unread = unfetched(ctx, cl, j, o.dir, all)
 	}
 	if err := c.print(out, func(w io.Writer) { showApplied(w, out) }); err != nil || !o.rm {
 		return err
@@ -161,6 +159,8 @@ func (c *command) applyJail(ctx context.Context, cl *client.Client, jid id.Jail,
 	case left > 0 && !o.force:
 		return &fault.Error{Op: "remove jail", On: string(j.ID), Kind: fault.Conflict,
 			Err: fmt.Errorf("the jail is kept: %s not applied", count(left, "change")), Remedy: "apply all changes, or use --force"}
+	case unread != nil:
+		return fmt.Errorf("the jail is kept: %w", unread)
 	case len(out.Unfetched) > 0:
 		return keptForCommits(j, o.dir, out.Unfetched, started)
 	}

@@ -76,8 +76,8 @@ func (lc *lifecycle) ReplacePolicy(ctx context.Context, jid id.Jail, by func(jso
 // A Listener is notified about the processes of jails. Its methods must not block.
 type Listener interface {
 	// JailStarted is called when the policy of a jail that starts or was reattached has been
-	// applied, and again when the jail is running and can be found, for example when a client
-	// gets a spare.
+	// applied. If the jail was not yet running or could not be found, JailStarted is called again
+	// when it is running and can be found, for example when a client gets a spare.
 	JailStarted(j Jail)
 
 	// JailStopped is called when the processes of a jail have ended, and for jails without
@@ -113,7 +113,9 @@ func (ob *observers) notifyStateChanged(j Jail, from State) {
 	if j.State == from {
 		return
 	}
-	if j.State == Running && from != Paused {
+	// A jail that is created from a snapshot is recorded as running before its policy is applied,
+	// and applyPolicy notifies the listeners.
+	if j.State == Running && from != Paused && from != Creating {
 		ob.notifyStarted(j)
 	}
 	if ob.cfg.Enforcer != nil {

@@ -292,15 +292,8 @@ func (xs *execs) archive(ctx context.Context, e *entry, l *liveInstance) {
 		if !id.Valid('x', string(st.ID)) {
 			continue // init is not trusted, so its ids are checked before they become file names
 		}
-		a := archivedExec{Status: st}
-		size := 0
-		_, err := copyOutput(ctx, l.ctl, st.ID, func(ch protocol.Chunk) error {
-			size += len(ch.Data)
-			if size > maxRing {
-				return errors.New("the output exceeds the maximum ring size")
-			}
-			a.Output = append(a.Output, protocol.Chunk{Stream: ch.Stream, Offset: ch.Offset, Lost: ch.Lost, Data: slices.Clone(ch.Data)})
-			return nil
+		a, err := archiveExec(st, func(f func(protocol.Chunk) error) (protocol.ExecStatus, error) {
+			return copyOutput(ctx, l.ctl, st.ID, f)
 		})
 		if err != nil {
 			log.Warn("cannot archive output", "exec", st.ID, "err", err)
@@ -313,6 +306,33 @@ func (xs *execs) archive(ctx context.Context, e *entry, l *liveInstance) {
 			log.Warn("cannot archive command", "exec", st.ID, "err", err)
 		}
 	}
+}
+
+// archiveExec returns the archive of a command with status st. read calls its argument with the
+// command's output, and returns the status at the end of that output. If read fails, the archive
+// has the output before the failure, and the rest as lost.
+func archiveExec(st protocol.ExecStatus, read func(func(protocol.Chunk) error) (protocol.ExecStatus, error)) (archivedExec, error) {
+	a := archivedExec{Status: st}
+	size, at, end := 0, st.Oldest, st.Next
+	status, err := read(func(ch protocol.Chunk) error {
+		next := ch.Offset + int64(len(ch.Data))
+		end = max(end, next)
+		size += len(ch.Data)
+		if size > maxRing {
+			return errors.New("the output exceeds the maximum ring size")
+		}
+		a.Output = append(a.Output, protocol.Chunk{Stream: ch.Stream, Offset: ch.Offset, Lost: ch.Lost, Data: slices.Clone(ch.Data)})
+		at = next
+		return nil
+	})
+	if status.ID != "" { // the command may have ended since st
+		a.Status = status
+	}
+	end = max(end, status.Next)
+	if err != nil && at < end {
+		a.Output = append(a.Output, protocol.Chunk{Stream: protocol.Stdout, Offset: end, Lost: end - at})
+	}
+	return a, err
 }
 
 func (xs *execs) archived(jid id.Jail, x id.Exec) (protocol.ExecStatus, []protocol.Chunk, error) {

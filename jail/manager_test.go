@@ -772,6 +772,43 @@ func (l *startsAndStops) add(event string) {
 	l.events = append(l.events, event)
 }
 
+// of returns the events of one jail.
+func (l *startsAndStops) of(j id.Jail) (mine []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, e := range l.events {
+		if strings.HasPrefix(e, string(j)) {
+			mine = append(mine, strings.TrimPrefix(e, string(j)+" "))
+		}
+	}
+	return mine
+}
+
+// A branch is recorded as running before its policy is applied. Only then has it started.
+func TestSubscribersLearnOfBranchOnce(t *testing.T) {
+	h := newHarness(t)
+	h.scriptParts = true
+	m, s := h.scripted()
+	img, _ := h.image(m)
+	l := &startsAndStops{}
+	defer m.Subscribe(l)()
+	s.fail("guard", func() error {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if len(l.events) > 0 {
+			t.Errorf("events before the policy is applied = %q, want none", l.events)
+		}
+		return nil
+	})
+	j, err := branch(m, t.Context(), img, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := l.of(j.ID), []string{"started running"}; !slices.Equal(got, want) {
+		t.Errorf("events of a branch = %q, want %q", got, want)
+	}
+}
+
 func TestSubscribersLearnOfStartsAndStops(t *testing.T) {
 	h := newHarness(t)
 	h.pool = jail.PoolConfig{Size: 1, TTL: time.Hour}
@@ -792,20 +829,10 @@ func TestSubscribersLearnOfStartsAndStops(t *testing.T) {
 		t.Fatal(err)
 	}
 	waitSpares(t, m, 1) // whose start is an event of its own
-	of := func(l *startsAndStops) (mine []string) {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		for _, e := range l.events {
-			if strings.HasPrefix(e, string(j.ID)) {
-				mine = append(mine, strings.TrimPrefix(e, string(j.ID)+" "))
-			}
-		}
-		return mine
-	}
-	if got, want := of(l), []string{"started running", "stopped"}; !slices.Equal(got, want) {
+	if got, want := l.of(j.ID), []string{"started running", "stopped"}; !slices.Equal(got, want) {
 		t.Errorf("events of a claimed spare = %q, want %q", got, want)
 	}
-	if got, want := of(other), []string{"started running"}; !slices.Equal(got, want) {
+	if got, want := other.of(j.ID), []string{"started running"}; !slices.Equal(got, want) {
 		t.Errorf("events until the cancel = %q, want %q", got, want)
 	}
 }

@@ -42,8 +42,13 @@ type process struct {
 	reaped       chan struct{} // closed when the main process was reaped
 	ended        chan struct{} // closed when the command and its output have ended
 	inFlight     atomic.Int32  // pumps with output that is neither in the pipe nor in the ring
-	taken        atomic.Int64  // bytes of output read
 	stdinWritten atomic.Int64  // bytes of stdin written
+
+	// readMu is held during a read of output, so that no byte is in neither a pipe nor taken. It
+	// may be locked while mu is held.
+	readMu sync.Mutex
+	// +checklocks:readMu
+	taken [2]int64 // bytes read, by index of outs
 
 	mu sync.Mutex
 	// +checklocks:mu
@@ -71,7 +76,7 @@ type process struct {
 	// +checklocks:mu
 	drainSince time.Time // start of the drain: exited, or the last unpark
 	// +checklocks:mu
-	drainUntil int64 // offset of the end of the output that was written before exited
+	drainUntil [2]int64 // bytes that each of outs had been given before exited
 }
 
 // A reader is the position of a client in the output.
@@ -121,7 +126,7 @@ func (p *process) run(timeout time.Duration) {
 	defer p.mu.Unlock()
 	p.lastRead = time.Now()
 	for i, f := range p.outs {
-		p.in.wg.Go(func() { p.pump(f, protocol.Stream(i+1)) })
+		p.in.wg.Go(func() { p.pump(f, i) })
 	}
 	// The main process may have been reaped already. Then the timer may be that of the drain.
 	if timeout > 0 && p.exited.IsZero() {
@@ -129,9 +134,9 @@ func (p *process) run(timeout time.Duration) {
 	}
 }
 
-// pump reads f until all writers have closed it. It continues after the end of the command, so
-// that a background process does not get SIGPIPE.
-func (p *process) pump(f *os.File, stream protocol.Stream) {
+// pump reads f, which is outs[i], until all writers have closed it. It continues after the end
+// of the command, so that a background process does not get SIGPIPE.
+func (p *process) pump(f *os.File, i int) {
 	defer p.outputClosed(f)
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -146,7 +151,7 @@ func (p *process) pump(f *os.File, stream protocol.Stream) {
 			// the pipe nor in the ring, and drain must not end the command.
 			p.inFlight.Add(1)
 			buf = pumpBuffers.Get().(*[pumpSize]byte)
-			n, readErr = ignoringEINTR(func() (int, error) { return unix.Read(int(fd), buf[:]) })
+			n, readErr = p.take(int(fd), i, buf[:])
 			if readErr == unix.EAGAIN { // no buffer for an idle command
 				pumpBuffers.Put(buf)
 				p.inFlight.Add(-1)
@@ -158,8 +163,7 @@ func (p *process) pump(f *os.File, stream protocol.Stream) {
 			return
 		}
 		if n > 0 {
-			p.taken.Add(int64(n))
-			p.output(stream, buf[:n])
+			p.output(protocol.Stream(i+1), buf[:n])
 		}
 		pumpBuffers.Put(buf)
 		p.inFlight.Add(-1)
@@ -170,6 +174,15 @@ func (p *process) pump(f *os.File, stream protocol.Stream) {
 			return
 		}
 	}
+}
+
+// take reads output from fd, the descriptor of outs[i], and counts it.
+func (p *process) take(fd, i int, buf []byte) (int, error) {
+	p.readMu.Lock()
+	defer p.readMu.Unlock()
+	n, err := ignoringEINTR(func() (int, error) { return unix.Read(fd, buf) })
+	p.taken[i] += int64(max(n, 0)) // -1 with an error
+	return n, err
 }
 
 // waitForTTY reports whether f is a terminal that no process has open while the main process
@@ -324,7 +337,7 @@ func (p *process) exit(status unix.WaitStatus) {
 	p.timer.stop()
 	if p.pumps > 0 {
 		p.drainSince = p.exited
-		p.drainUntil = p.taken.Load() + p.unread()
+		p.drainUntil = p.written()
 		p.timer.set(p.in.Idle, p.drain)
 	}
 	p.conclude(p.pumps == 0)
@@ -338,7 +351,8 @@ func (p *process) drain() {
 	defer p.in.mu.Unlock()
 	p.mu.Lock()
 	silent := time.Since(p.lastRead) >= p.in.Idle && p.unread() == 0 && p.inFlight.Load() == 0
-	drained := p.ring.next >= p.drainUntil && time.Since(p.drainSince) >= maxDrain
+	stored := p.status.Stdout >= p.drainUntil[0] && p.status.Stderr >= p.drainUntil[1]
+	drained := stored && time.Since(p.drainSince) >= maxDrain
 	over := silent || drained
 	if !over && p.status.Ended == nil {
 		p.timer.set(max(p.in.Idle-time.Since(p.lastRead), p.in.Idle/10), p.drain)
@@ -514,20 +528,36 @@ func truncated(argv []string) []string {
 	return argv
 }
 
+// written returns the number of bytes that were written to each of outs.
+func (p *process) written() (n [2]int64) {
+	p.readMu.Lock()
+	defer p.readMu.Unlock()
+	for i, f := range p.outs {
+		n[i] = p.taken[i] + unread(f)
+	}
+	return n
+}
+
 // unread returns the number of bytes in the command's pipes or terminal.
 func (p *process) unread() (sum int64) {
 	for _, f := range p.outs {
-		raw, err := f.SyscallConn()
-		if err != nil {
-			continue
-		}
-		raw.Control(func(fd uintptr) {
-			// TIOCINQ is FIONREAD (ioctl_tty(2)), which pipes have as well (pipe(7)).
-			n, _ := unix.IoctlGetInt(int(fd), unix.TIOCINQ)
-			sum += int64(n)
-		})
+		sum += unread(f)
 	}
 	return sum
+}
+
+// unread returns the number of bytes in a pipe or terminal, 0 if f is closed.
+func unread(f *os.File) (n int64) {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	raw.Control(func(fd uintptr) {
+		// TIOCINQ is FIONREAD (ioctl_tty(2)), which pipes have as well (pipe(7)).
+		bytes, _ := unix.IoctlGetInt(int(fd), unix.TIOCINQ)
+		n = int64(bytes)
+	})
+	return n
 }
 
 func ignoringEINTR(f func() (int, error)) (int, error) {

@@ -32,7 +32,7 @@ type cachedDir struct {
 	bytes   int64
 	users   int
 	used    time.Time
-	dropped bool // remove the directory when the last user is done
+	dropped bool // remove the directory when the last user is done, or again if that failed
 }
 
 // openImageCache opens the cache in dir. It removes all directories of an earlier daemon
@@ -77,6 +77,11 @@ func (h *imageCache) path(sid id.Snapshot) string { return filepath.Join(h.dir, 
 func (h *imageCache) make(sid id.Snapshot, bytes int64) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if d := h.all[sid]; d != nil && d.dropped && d.users == 0 { // its removal failed
+		if err := h.remove(sid); err != nil {
+			return err
+		}
+	}
 	if err := h.evict(bytes); err != nil {
 		return err
 	}
@@ -107,18 +112,25 @@ func (h *imageCache) evict(bytes int64) error {
 			return fault.Newf(fault.Exhausted, "snapshot.evict", "", "%d MiB of images do not fit into the image cache of %d MiB", bytes>>20, h.limit>>20)
 		}
 		if err := h.remove(oldest); err != nil {
+			h.all[oldest].used = time.Now() // the next call tries another directory first
 			return fmt.Errorf("remove %s from the image cache: %w", oldest, err)
 		}
 	}
 }
 
-// remove removes a directory, or renames it if branches map its files. The caller holds mu.
+// remove removes a directory, or renames it if branches map its files. If it fails, the directory
+// stays in the cache, because it takes memory, but cannot be used, because it may be incomplete.
+// The caller holds mu.
 // +checklocks:h.mu
 func (h *imageCache) remove(sid id.Snapshot) error {
 	d := h.all[sid]
-	delete(h.all, sid)
+	d.dropped = true
 	if !h.mapped(sid) {
-		return os.RemoveAll(h.path(sid))
+		if err := os.RemoveAll(h.path(sid)); err != nil {
+			return err
+		}
+		delete(h.all, sid)
+		return nil
 	}
 	left := sid
 	if filepath.Ext(string(sid)) != orphanExt {
@@ -132,6 +144,7 @@ func (h *imageCache) remove(sid id.Snapshot) error {
 			return fmt.Errorf("rename the mapped images: %w", err)
 		}
 	}
+	delete(h.all, sid)
 	h.all[left] = &cachedDir{bytes: d.bytes}
 	if d.bytes == 0 {
 		h.all[left].bytes = sizeOf(h.path(left))

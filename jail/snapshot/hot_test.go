@@ -73,3 +73,41 @@ func TestImageCacheCountsMappedMemory(t *testing.T) {
 		t.Errorf("remaining directories: %v", entries)
 	}
 }
+
+// A directory that cannot be removed takes memory. It cannot be used, because a part of it is removed.
+func TestImageCacheCountsDirectoryThatCannotBeRemoved(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	h, err := openImageCache(t.TempDir(), 1000)
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(err)
+	one, two := id.NewSnapshot(), id.NewSnapshot()
+	must(h.make(one, 600))
+	must(h.put(one))
+	busy := filepath.Join(h.path(one), "busy")
+	must(os.Mkdir(busy, 0o755))
+	must(unix.Mount("busy", busy, "tmpfs", 0, "size=1m"))
+	defer unix.Unmount(busy, unix.MNT_DETACH) // fails if the test did not
+	if err := h.drop(one); !errors.Is(err, unix.EBUSY) {
+		t.Errorf("drop of a directory with a mount = %v, want busy", err)
+	}
+	if _, ok := h.get(one); ok {
+		t.Error("a partly removed directory can be used")
+	}
+	if err := h.make(two, 600); !errors.Is(err, unix.EBUSY) {
+		t.Errorf("make beyond the limit = %v, want busy", err)
+	}
+	must(unix.Unmount(busy, 0))
+	must(h.make(one, 600))
+	if entries, _ := os.ReadDir(h.path(one)); len(entries) != 0 {
+		t.Errorf("the new directory has %v, want nothing", entries)
+	}
+	must(h.put(one))
+	must(h.make(two, 600))
+}

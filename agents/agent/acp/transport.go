@@ -52,7 +52,7 @@ type transport struct {
 	// +checklocks:mu
 	pending map[int64]bool // requests of the agent whose response is not saved, by offset
 	// +checklocks:mu
-	cancels map[string]func() // cancels requests being served, by JSON-RPC id
+	serving map[int64]servedRequest // requests of the agent that are being served, by offset
 	// +checklocks:mu
 	dispatching bool // a line of the agent is being processed
 	// +checklocks:mu
@@ -67,10 +67,16 @@ type transport struct {
 	wg sync.WaitGroup
 }
 
+// A servedRequest is a request of the agent that is being served.
+type servedRequest struct {
+	id     string // JSON-RPC id, which the agent should not use twice at the same time
+	cancel func()
+}
+
 func newTransport(conn Conn, d *driver, quiet time.Duration) *transport {
 	t := &transport{
 		conn: conn, d: d, quiet: quiet, queue: make(chan outgoing, maxQueued),
-		answers: map[int]chan message{}, answered: map[int]bool{}, pending: map[int64]bool{}, cancels: map[string]func(){},
+		answers: map[int]chan message{}, answered: map[int]bool{}, pending: map[int64]bool{}, serving: map[int64]servedRequest{},
 	}
 	t.ctx, t.cancel = context.WithCancelCause(context.Background())
 	return t
@@ -315,12 +321,11 @@ func (t *transport) serveRequest(m message, at int64) error {
 		t.d.handle(t.ctx, m.Method, at, m.Params)
 		return nil
 	}
-	requestID := string(m.ID)
 	ctx, cancel := context.WithCancel(t.ctx)
 	t.mu.Lock()
 	t.pending[at] = true
 	tooMany := len(t.pending) > maxPending
-	t.cancels[requestID] = cancel
+	t.serving[at] = servedRequest{string(m.ID), cancel}
 	t.mu.Unlock()
 	if tooMany {
 		cancel()
@@ -330,7 +335,7 @@ func (t *transport) serveRequest(m message, at int64) error {
 		defer cancel()
 		result, err := t.d.handle(ctx, m.Method, at, m.Params)
 		t.mu.Lock()
-		delete(t.cancels, requestID)
+		delete(t.serving, at)
 		t.noteActivity()
 		t.mu.Unlock()
 		if t.ctx.Err() != nil {
@@ -358,7 +363,8 @@ func reply(id json.RawMessage, result any, err *acp.RequestError) ([]byte, error
 	return append(text, '\n'), jsonErr
 }
 
-// cancelRequest cancels the context of a request that the agent has cancelled.
+// cancelRequest cancels the context of the request that the agent has cancelled: of requests with
+// the same id, the latest.
 func (t *transport) cancelRequest(params json.RawMessage) {
 	var p struct {
 		ID json.RawMessage `json:"requestId"`
@@ -368,8 +374,14 @@ func (t *transport) cancelRequest(params json.RawMessage) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if cancel := t.cancels[string(p.ID)]; cancel != nil {
-		cancel()
+	latest := int64(-1)
+	for at, r := range t.serving {
+		if r.id == string(p.ID) {
+			latest = max(latest, at)
+		}
+	}
+	if latest >= 0 {
+		t.serving[latest].cancel()
 	}
 }
 
@@ -384,7 +396,7 @@ func (t *transport) markAnswered(at int64) {
 func (t *transport) noRequests() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return len(t.pending) == 0 && len(t.cancels) == 0
+	return len(t.pending) == 0 && len(t.serving) == 0
 }
 
 // hasStarted reports whether the agent has sent a response.

@@ -203,6 +203,51 @@ func TestConcurrentPermissionRequests(t *testing.T) {
 	}
 }
 
+// An agent that uses an id for two open requests cancels the later one, and the end of one request
+// does not affect the other.
+func TestRequestsWithTheSameIDAreCancelledSeparately(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		started, ended := make(chan string, 3), make(chan string, 3)
+		h := &host{decide: func(ctx context.Context, c acp.ToolCall) (acp.Verdict, error) {
+			started <- c.ID
+			<-ctx.Done()
+			ended <- c.ID
+			return acp.Verdict{}, ctx.Err()
+		}}
+		fromHost, toAgent := io.Pipe()
+		fromAgent, toHost := io.Pipe()
+		driven := make(chan error, 1)
+		go func() {
+			_, err := acp.Drive(t.Context(), acp.Pipes(toAgent, fromAgent), h, acp.Options{Cwd: "/", Prompt: "go"})
+			driven <- err
+		}()
+		r := bufio.NewReader(fromHost)
+		for _, answer := range []string{helloLine, sessionLine, ""} {
+			r.ReadString('\n')
+			io.WriteString(toHost, answer)
+		}
+		go io.Copy(io.Discard, r)
+		for _, call := range []string{"first", "second", "third"} {
+			fmt.Fprintf(toHost, `{"jsonrpc":"2.0","id":7,"method":"session/request_permission","params":{"sessionId":"s1","toolCall":{"toolCallId":%q},"options":[{"optionId":"y","name":"y","kind":"allow_once"}]}}`+"\n", call)
+			<-started
+		}
+		for _, want := range []string{"third", "second", "first"} {
+			io.WriteString(toHost, `{"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":7}}`+"\n")
+			synctest.Wait()
+			select {
+			case got := <-ended:
+				if got != want {
+					t.Errorf("cancelled the %s request, want the %s", got, want)
+				}
+			default:
+				t.Errorf("no request was cancelled, want the %s", want)
+			}
+		}
+		toHost.Close()
+		<-driven
+	})
+}
+
 func TestOtherSessionsAreRejected(t *testing.T) {
 	h := &host{}
 	_, _, err := drive(t.Context(), h, acp.Options{Prompt: "go"}, func(ctx context.Context, a *agentSide, _ string) (sdk.StopReason, error) {
