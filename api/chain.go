@@ -287,8 +287,8 @@ type trailFilter struct {
 	Until    *time.Time `query:"until" description:"End of the time range, exclusive."`
 }
 
-// lets reports whether the filter accepts a decision. The chain filters by time.
-func (f trailFilter) lets(t wire.TrailEntry) bool {
+// matches reports whether the filter accepts a decision. The chain filters by time.
+func (f trailFilter) matches(t wire.TrailEntry) bool {
 	return (f.Observed == "" || t.Observed == (f.Observed == "true")) && (f.Tool == "" || t.Action == f.Tool) && (f.Tag == "" || t.Tag == f.Tag)
 }
 
@@ -325,7 +325,7 @@ func (a *auditLog) decisions(ctx context.Context, p trailParams) (wire.Page[wire
 			if err != nil {
 				return page, fmt.Errorf("convert entry %d of the audit log: %w", e.Seq, err)
 			}
-			if !p.lets(t) {
+			if !p.matches(t) {
 				continue
 			}
 			page.Items = append(page.Items, t)

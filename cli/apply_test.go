@@ -479,6 +479,39 @@ func TestApplyReportsChangesAlthoughCommitsCannotBeRead(t *testing.T) {
 	}
 }
 
+// A jail can change thousands of refs.
+func TestCommitsOfAllRefsAreCheckedTogether(t *testing.T) {
+	const other = "1111111111111111111111111111111111111111"
+	ref := func(path string) string { return `{"path":"` + path + `","kind":"added","type":"file","mode":"644"}` }
+	w := newRepository(t, addedFile, ref("/.git/refs/heads/a"), ref("/.git/refs/heads/b"), ref("/.git/refs/heads/c"), ref("/.git/reftable/1.ref"), ref("/.git/refs/heads/d"))
+	head := w.git("rev-parse", "HEAD")
+	for name, content := range map[string]string{"refs/heads/a": head, "refs/heads/b": other, "refs/heads/c": head, "refs/heads/d": head + other, "reftable/1.ref": ""} {
+		w.answers["GET "+filesPath+"?bytes=1048576&offset=0&path="+url.QueryEscape("/work/.git/"+name)] = strings.ReplaceAll(content, other, " "+other) + "\n"
+	}
+	git, err := exec.LookPath("git")
+	if err != nil {
+		t.Fatal(err)
+	}
+	bin := t.TempDir()
+	log := filepath.Join(bin, "log")
+	script := "#!/bin/sh\necho \"$*\" >>" + log + "\nexec " + git + " \"$@\"\n"
+	if err := os.WriteFile(filepath.Join(bin, "git"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	code, _, errs := w.run("", "apply", "--rm", aJail)
+	if want := "(.git/refs/heads/b, .git/reftable/1.ref, .git/refs/heads/d)"; code != 1 || !strings.Contains(errs, want) {
+		t.Errorf("apply = %d, %q; want 1 and %s", code, errs, want)
+	}
+	calls, err := os.ReadFile(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Count(string(calls), " cat-file --batch-check\n"); got != 1 || strings.Count(string(calls), "\n") != 2 {
+		t.Errorf("commands of git:\n%swant one that finds the repository and one that finds objects", calls)
+	}
+}
+
 // hostileConfig is the configuration of a repository that runs a program when git adds a file.
 const hostileConfig = "[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tworktree = .\n[filter \"x\"]\n\tclean = touch ran; cat\n\trequired = true\n[user]\n\tname = Eve\n\temail = eve@example.com\n"
 
@@ -530,7 +563,7 @@ func TestObjectsOfTheJailsRepositoryDoNotCount(t *testing.T) {
 		t.Fatal(err)
 	}
 	for repo, want := range map[string]bool{"": true, "/nested": true, "/inside": true, "/bare": false, "/link": false, "/none": false} {
-		if got := hasObjects(t.Context(), w.dir, repo, []string{name}); got != want {
+		if got := presentObjects(t.Context(), w.dir, repo, []string{name})[name]; got != want {
 			t.Errorf("the repository at %q counts: %v, want %v", repo, got, want)
 		}
 	}

@@ -110,9 +110,25 @@ const maxRefs = 1 << 20
 // objectName matches the name of a git object, with SHA-1 or SHA-256.
 var objectName = regexp.MustCompile(`\b[0-9a-f]{40}(?:[0-9a-f]{24})?\b`)
 
+// A changedRef is a file with refs that a jail changed.
+type changedRef struct {
+	file    string
+	objects []string // their names
+	lost    bool     // an object is known to be missing in the repository of the user
+}
+
 // unfetched returns the refs that a jail changed and whose commits the repositories in dir do not
 // have. apply does not write below .git, so these commits are lost with the jail.
 func unfetched(ctx context.Context, cl *client.Client, j wire.Jail, dir string, changes []wire.Change) (refs []string, err error) {
+	// Changes are sorted by path, so the refs of a repository are checked together. The limit
+	// bounds the memory for refs that a jail chose.
+	var repo string
+	var pending []changedRef
+	size := 0
+	check := func() {
+		refs = append(refs, lostRefs(ctx, dir, repo, pending)...)
+		pending, size = nil, 0
+	}
 	for _, ch := range changes {
 		if !isRef(ch) {
 			continue
@@ -125,13 +141,35 @@ func unfetched(ctx context.Context, cl *client.Client, j wire.Jail, dir string, 
 		if err != nil {
 			return nil, fmt.Errorf("read %s of the jail: %w", text.Visible(rel), err)
 		}
-		repo, _, _ := strings.Cut(ch.Path, "/.git/")
-		names := objectName.FindAllString(string(data), -1)
-		if strings.Contains(ch.Path, "/reftable/") || len(data) >= maxRefs || len(names) > 0 && !hasObjects(ctx, dir, repo, names) {
-			refs = append(refs, rel)
+		in, _, _ := strings.Cut(ch.Path, "/.git/")
+		if in != repo || size+len(data) > maxRefs {
+			check()
+		}
+		ref := changedRef{file: rel, lost: strings.Contains(ch.Path, "/reftable/") || len(data) >= maxRefs}
+		if !ref.lost {
+			ref.objects = objectName.FindAllString(string(data), -1)
+			size += len(data)
+		}
+		repo, pending = in, append(pending, ref)
+	}
+	check()
+	return refs, nil
+}
+
+// lostRefs returns the files of the refs whose objects the repository at the path repo in dir does
+// not have.
+func lostRefs(ctx context.Context, dir, repo string, refs []changedRef) (files []string) {
+	var names []string
+	for _, r := range refs {
+		names = append(names, r.objects...)
+	}
+	have := presentObjects(ctx, dir, repo, names)
+	for _, r := range refs {
+		if r.lost || slices.ContainsFunc(r.objects, func(name string) bool { return !have[name] }) {
+			files = append(files, r.file)
 		}
 	}
-	return refs, nil
+	return files
 }
 
 // readRefs returns the first maxRefs bytes of a file in the workspace of a jail.
@@ -160,23 +198,34 @@ func isRef(ch wire.Change) bool {
 	return parts[at] != "logs" && !(at+1 < len(parts) && parts[at+1] == "remotes")
 }
 
-// hasObjects reports whether the repository at the path repo in dir has all these objects. The jail
+// presentObjects returns which of the objects the repository at the path repo in dir has. The jail
 // chooses the path: it must not lead out of dir.
-func hasObjects(ctx context.Context, dir, repo string, names []string) bool {
+func presentObjects(ctx context.Context, dir, repo string, names []string) map[string]bool {
+	if len(names) == 0 {
+		return nil
+	}
 	dir, err := filepath.EvalSymlinks(dir)
 	if err != nil {
-		return false
+		return nil
 	}
 	top, err := filepath.EvalSymlinks(filepath.Join(dir, repo))
 	if err != nil || top != dir && !strings.HasPrefix(top, strings.TrimSuffix(dir, "/")+"/") {
-		return false
+		return nil
 	}
 	g, err := repoWith(ctx, top)
 	if err != nil {
-		return false
+		return nil
 	}
 	out, err := g.git(ctx, strings.Join(names, "\n")+"\n", "cat-file", "--batch-check")
-	return err == nil && !strings.Contains(out, " missing")
+	lines := strings.Split(out, "\n") // one for each name (git-cat-file(1))
+	if err != nil || len(lines) != len(names) {
+		return nil
+	}
+	have := map[string]bool{}
+	for i, name := range names {
+		have[name] = !strings.HasSuffix(lines[i], " missing")
+	}
+	return have
 }
 
 // keptForCommits is the error of a jail that was not removed because of its commits. stopped tells

@@ -185,10 +185,16 @@ func (c *command) followRun(cmd *cobra.Command, cl *client.Client, run wire.Run)
 		if e.Run != run.ID {
 			continue
 		}
-		now, err := cl.Run(cmd.Context(), run.ID)
+		if mayUpdateRun(e, run) {
+			var now wire.Run
+			now, err = cl.Run(cmd.Context(), run.ID)
+			if err == nil {
+				run = now
+			}
+		}
 		var calls []string
-		if err == nil {
-			calls, shown, err = toolCalls(cmd.Context(), cl, now, shown)
+		if err == nil && mayFollowToolCalls(e) {
+			calls, shown, err = toolCalls(cmd.Context(), cl, run, shown)
 		}
 		p.end()
 		for _, line := range calls {
@@ -200,17 +206,36 @@ func (c *command) followRun(cmd *cobra.Command, cl *client.Client, run wire.Run)
 		if err != nil {
 			return lostRun(cmd.Context(), run.ID, err)
 		}
-		if isEnded(now.State) {
-			if now.Jail != "" && !now.Agent.Keep {
+		if isEnded(run.State) {
+			if run.Jail != "" && !run.Agent.Keep {
 				p = c.progress(func(context.Context) string { return "stopping the jail" })
-				awaitStopped(cmd.Context(), cl, now.Jail)
+				awaitStopped(cmd.Context(), cl, run.Jail)
 				p.end()
 			}
-			return c.runEnded(now)
+			return c.runEnded(run)
 		}
-		p = c.runProgress(now)
+		p = c.runProgress(run)
 	}
 	return cmd.Context().Err()
+}
+
+// mayUpdateRun reports whether an event may belong to a change of the state or the jail of its run.
+// Steps and messages, which are most of the events, change neither. Only the creation of a run's
+// jail has no event.
+func mayUpdateRun(e wire.RunEvent, r wire.Run) bool {
+	steady := strings.HasPrefix(e.Kind, "step.") || strings.HasPrefix(e.Kind, "message.")
+	return !steady || r.Jail == "" && r.Agent.Spawner == "jail"
+}
+
+// mayFollowToolCalls reports whether the audit log may have new tool calls before an event. An agent
+// calls tools between the end of a model call and the beginning of the next one. The decision about
+// a tool of the agent endpoint is made within its step.
+func mayFollowToolCalls(e wire.RunEvent) bool {
+	var b struct{ Kind string }
+	if json.Unmarshal(e.Body, &b) != nil {
+		return true
+	}
+	return e.Kind != "step.began" && e.Kind != "step.ended" || (b.Kind == "model") == (e.Kind == "step.began")
 }
 
 // toolCalls returns one line for each tool call that the agent of a run has reported after the

@@ -163,6 +163,42 @@ func TestGoalFollowsRunToEnd(t *testing.T) {
 	}
 }
 
+// Each request of the decisions waits until the audit log is written.
+func TestGoalRequestsOnlyWhatAnEventMayChange(t *testing.T) {
+	decisions := "GET /sandbox/" + aJail + "/decisions?after=0&from=0001-01-01T00%3A00%3A00Z&observed=false"
+	const run = "GET /chat/run/r-1"
+	jail := `"jail":"` + aJail + `"`
+	for _, c := range []struct {
+		name, run, kind, body string
+		want                  []string
+	}{
+		{"a change of the state", jail, "run.moved", `{"to":"active"}`, []string{run, decisions}},
+		{"a checkpoint", jail, "checkpoint.taken", `{"checkpoint":"p-1"}`, []string{run, decisions}},
+		{"a model call begins", jail, "step.began", `{"kind":"model","name":"model"}`, []string{decisions}},
+		{"a model call ends", jail, "step.ended", `{"kind":"model","name":"model","state":"done"}`, nil},
+		{"a tool begins", jail, "step.began", `{"kind":"tool","name":"exec"}`, nil},
+		{"a tool ends", jail, "step.ended", `{"kind":"tool","name":"exec","state":"done"}`, []string{decisions}},
+		{"a message", jail, "message.out", `{"text":"hi"}`, []string{decisions}},
+		{"the jail is unknown", `"agent":{"spawner":"jail"}`, "message.out", `{"text":"hi"}`, []string{run}},
+		{"there is no jail", `"agent":{"spawner":"process"}`, "message.out", `{"text":"hi"}`, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			d := newScriptedDaemon(t, map[string]string{
+				"POST /chat/run": runIn("active", c.run), run: runIn("active", c.run), "GET /sandbox/" + aJail + "/decisions": items(),
+				"GET /chat/events/s1": strings.ReplaceAll(sse("", runEvent(c.kind, c.body)), "event: \n", "") + cutSuffix,
+			})
+			if code, _, errs := d.run("", "goal", "x"); code != 1 || !strings.Contains(errs, "the daemon closed the connection") {
+				t.Errorf("exit code %d and %q, want 1 and that the stream broke", code, errs)
+			}
+			_, got, _ := strings.Cut(d.asked(), "GET /chat/events/s1?after=0")
+			if got, want := strings.TrimSpace(got), strings.Join(c.want, "\n"); got != want {
+				t.Errorf("requests after the event: got\n%s\nwant\n%s", got, want)
+			}
+		})
+	}
+}
+
 // A jail that was created for a run stops shortly after the run has ended.
 func TestGoalWaitsForJailToStop(t *testing.T) {
 	var asked atomic.Int32

@@ -418,7 +418,7 @@ func TestChanged(t *testing.T) {
 	if err := os.WriteFile(old, []byte("there"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	type doing struct {
+	type activity struct {
 		name    string
 		do      func(b *body)
 		changed bool
@@ -427,7 +427,7 @@ func TestChanged(t *testing.T) {
 	sh := func(script string) func(*body) {
 		return func(b *body) { observetest.Output(b.t, b.Command("/bin/sh", "-c", script)) }
 	}
-	doings := []doing{
+	activities := []activity{
 		{"nothing", func(*body) {}, false, false},
 		{"frozen and thawed", func(b *body) { b.freeze(true); b.freeze(false); time.Sleep(200 * time.Millisecond) }, false, true},
 		{"a command that looks", sh("cat " + old + "; ls / > /dev/null; true"), false, true},
@@ -466,8 +466,8 @@ func TestChanged(t *testing.T) {
 					break
 				}
 			}
-			for _, d := range append(doings,
-				doing{"a process that was there and ran", func(*body) { told("1") }, true, true},
+			for _, d := range append(activities,
+				activity{"a process that was there and ran", func(*body) { told("1") }, true, true},
 			) {
 				m, err := h.Mark(t.Context(), jid)
 				h.must(err)

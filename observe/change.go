@@ -79,7 +79,7 @@ func (o *Observers) Changed(ctx context.Context, jid id.Jail, since Mark) (bool,
 // mark is like Mark, but for callers that hold j.mu. It does not wait for processes that have
 // changed since the mark since.
 func (o *Observers) mark(ctx context.Context, j *observed, since Mark) (Mark, error) {
-	m := Mark{known: j.watches != nil && !j.paused && j.target.CgroupDir != "" && tellsTime(), body: j.body}
+	m := Mark{known: j.watches != nil && !j.paused && j.target.CgroupDir != "" && hasExactRunTime(), body: j.body}
 	if !o.drain(ctx, j.target.Jail, j.watches) {
 		m.known = false
 	}
@@ -108,7 +108,7 @@ func (o *Observers) mark(ctx context.Context, j *observed, since Mark) (Mark, er
 			return Mark{}, fmt.Errorf("read the state of process %d: %w", pid, err)
 		}
 	}
-	d := &j.doings
+	d := &j.activity
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	m.changes, m.lives, m.selected = d.changes, d.lives, d.selected
@@ -126,8 +126,8 @@ func complete(s event.Selection) bool {
 	return s.Syscalls == "all" && s.Files == "all" && s.Sample <= 1 && len(s.Ignore) == 0
 }
 
-// doings counts the operations of a jail as reported by its sources.
-type doings struct {
+// activity counts the operations of a jail as reported by its sources.
+type activity struct {
 	mu       sync.Mutex
 	changes  int64           // operations with lasting effects, and gaps with an unknown number of lost events
 	lives    int64           // starts and ends of processes and programs
@@ -135,7 +135,7 @@ type doings struct {
 	calls    map[int32]int64 // completed calls by host PID
 }
 
-func (d *doings) notice(e *event.Event) {
+func (d *activity) count(e *event.Event) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch e.Type {
@@ -147,7 +147,7 @@ func (d *doings) notice(e *event.Event) {
 			d.calls = map[int32]int64{}
 		}
 		d.calls[e.HostPID]++
-		if lasts(e) {
+		if hasLastingEffect(e) {
 			d.changes++
 		}
 	case event.File:
@@ -179,13 +179,13 @@ func changes(e *event.Event) bool {
 	case event.OpOpen, event.OpClose, event.OpRead:
 		return false
 	}
-	return !sinks(e) && !strings.HasPrefix(e.Path, "/dev/pts/")
+	return !discardsWrites(e) && !strings.HasPrefix(e.Path, "/dev/pts/")
 }
 
-// sinks reports whether writes to a path have no lasting effect: the file stores no data, or
-// it is the oom_score_adj file that init writes for each process it starts and that ends with
+// discardsWrites reports whether writes to a path have no lasting effect: the file stores no data,
+// or it is the oom_score_adj file that init writes for each process it starts and that ends with
 // the process.
-func sinks(e *event.Event) bool {
+func discardsWrites(e *event.Event) bool {
 	switch e.Path {
 	case "/dev/null", "/dev/zero", "/dev/full", "/dev/tty", "/dev/console", "/dev/ptmx":
 		return true
@@ -193,18 +193,18 @@ func sinks(e *event.Event) bool {
 	return e.PID == 1 && strings.HasPrefix(e.Path, "/proc/") && strings.HasSuffix(e.Path, "/oom_score_adj")
 }
 
-// lasts reports whether a call may have a lasting effect other than on files.
-func lasts(e *event.Event) bool {
+// hasLastingEffect reports whether a call may have a lasting effect other than on files.
+func hasLastingEffect(e *event.Event) bool {
 	const truncate = 0o1000 // O_TRUNC
 	switch e.Name {
 	case "open":
-		return e.Ret >= 0 && e.Args[1]&truncate != 0 && !sinks(e)
+		return e.Ret >= 0 && e.Args[1]&truncate != 0 && !discardsWrites(e)
 	case "openat":
-		return e.Ret >= 0 && e.Args[2]&truncate != 0 && !sinks(e)
+		return e.Ret >= 0 && e.Args[2]&truncate != 0 && !discardsWrites(e)
 	case "creat":
-		return e.Ret >= 0 && !sinks(e)
+		return e.Ret >= 0 && !discardsWrites(e)
 	case "openat2": // its flags are in memory; init does not truncate with it
-		return e.Ret >= 0 && e.PID != 1 && !sinks(e)
+		return e.Ret >= 0 && e.PID != 1 && !discardsWrites(e)
 	case "bind":
 		return e.Ret >= 0 && strings.HasPrefix(e.Addr, "/")
 	case "kill", "rt_sigqueueinfo":
@@ -244,8 +244,8 @@ func members(dir string) ([]int, error) {
 	return pids, err
 }
 
-// tellsTime reports whether this kernel reports the exact run time of a thread.
-var tellsTime = sync.OnceValue(func() bool {
+// hasExactRunTime reports whether this kernel reports the exact run time of a thread.
+var hasExactRunTime = sync.OnceValue(func() bool {
 	_, err := os.Stat("/proc/self/task/" + strconv.Itoa(os.Getpid()) + "/schedstat")
 	return err == nil
 })

@@ -12,7 +12,7 @@ import (
 // TestReadSettledWaitsForRunningThread checks that the state of a process is not read while it
 // runs: its calls and its CPU time would differ from those of the frozen process.
 func TestReadSettledWaitsForRunningThread(t *testing.T) {
-	if !tellsTime() {
+	if !hasExactRunTime() {
 		t.Skip("the kernel does not report the run time of threads")
 	}
 	c := exec.Command("sh", "-c", "while :; do :; done")

@@ -82,27 +82,27 @@ type observed struct {
 	gone    bool
 	closing sync.WaitGroup // closing of watches of earlier instances
 
-	doings doings
-	exec   func(*event.Event) // may be nil
+	activity activity
+	exec     func(*event.Event) // may be nil
 }
 
 // sink is a log as a Sink.
 type sink struct {
 	*eventlog.Log
-	doings *doings
-	exec   func(*event.Event) // may be nil
+	activity *activity
+	exec     func(*event.Event) // may be nil
 }
 
 // Append implements Sink.
 func (s sink) Append(e *event.Event) {
-	s.doings.notice(e)
+	s.activity.count(e)
 	s.Log.Append(e)
 	if s.exec != nil && e.Type == event.Proc && e.Op == event.OpExec && e.Flags&(event.Injected|event.Existing) == 0 {
 		s.exec(e)
 	}
 }
 
-func (j *observed) sink() sink { return sink{j.log, &j.doings, j.exec} }
+func (j *observed) sink() sink { return sink{j.log, &j.activity, j.exec} }
 
 func (s sink) Kept(since int64, of event.Type, each func(*event.Event)) error {
 	c, err := s.Recent(since, of)
@@ -197,7 +197,7 @@ func (o *Observers) find(jid id.Jail) (*observed, error) {
 	if err := j.log.Open(); err != nil {
 		return nil, fmt.Errorf("open the log of %s: %w", jid, err)
 	}
-	if err := o.tellClosed(jid, j.log); err != nil {
+	if err := o.reportClosed(jid, j.log); err != nil {
 		return nil, errors.Join(fmt.Errorf("read the log of %s: %w", jid, err), j.log.Close())
 	}
 	if o.cfg.Exec != nil {
@@ -207,8 +207,8 @@ func (o *Observers) find(jid id.Jail) (*observed, error) {
 	return j, nil
 }
 
-// tellClosed reports the segments that were closed before.
-func (o *Observers) tellClosed(jid id.Jail, l *eventlog.Log) error {
+// reportClosed reports the segments that were closed before.
+func (o *Observers) reportClosed(jid id.Jail, l *eventlog.Log) error {
 	if o.cfg.Closed == nil {
 		return nil
 	}
@@ -331,9 +331,9 @@ func (o *Observers) Select(jid id.Jail, sel event.Selection) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.target.Selection = sel
-	j.doings.mu.Lock()
-	j.doings.selected++
-	j.doings.mu.Unlock()
+	j.activity.mu.Lock()
+	j.activity.selected++
+	j.activity.mu.Unlock()
 	return j.each(func(w Watch) error { return w.Select(sel) })
 }
 

@@ -94,7 +94,7 @@ func (s *Store) connectMemory() error {
 	s.read, s.write = db, db
 	s.anchor, err = db.Conn(context.Background())
 	if err != nil {
-		return fmt.Errorf("connect to the database in memory: %w", err)
+		return errors.Join(fmt.Errorf("connect to the database in memory: %w", err), db.Close())
 	}
 	return nil
 }

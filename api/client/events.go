@@ -37,12 +37,10 @@ func (q EventQuery) values() url.Values {
 		}
 	}
 	set("q", q.Filter, q.Filter != "")
-	set("since", q.Since.Format(time.RFC3339Nano), !q.Since.IsZero())
-	set("until", q.Until.Format(time.RFC3339Nano), !q.Until.IsZero())
 	set("after", strconv.FormatUint(q.After, 10), q.After != 0)
 	set("tail", strconv.Itoa(q.Tail), q.Tail != 0)
 	set("limit", strconv.Itoa(q.Limit), q.Limit != 0)
-	return v
+	return Period{q.Since, q.Until}.query(v)
 }
 
 // A Record is an event of a jail's log in the encoding of the daemon.
@@ -224,6 +222,7 @@ type Period struct {
 	Since, Until time.Time
 }
 
+// query adds the limits to q, and returns q.
 func (p Period) query(q url.Values) url.Values {
 	for name, t := range map[string]time.Time{"since": p.Since, "until": p.Until} {
 		if !t.IsZero() {

@@ -21,6 +21,8 @@ func opened(pid int32, path string) event.Event {
 func TestEvents(t *testing.T) {
 	d := start(t, apitest.New())
 	ctx, j := t.Context(), d.running(t)
+	// RFC 3339 has no seconds in the offset of a zone.
+	oddZone := time.FixedZone("odd", 59)
 	old := opened(1, "/old")
 	old.TS -= 3600_000
 	d.watched.Append(j, old, opened(2, "/a"), opened(2, "/b"), opened(3, "/c"))
@@ -31,6 +33,7 @@ func TestEvents(t *testing.T) {
 		{client.EventQuery{}, "1 2 3 4"}, {client.EventQuery{Filter: "pid:2"}, "2 3"}, {client.EventQuery{After: 2}, "3 4"},
 		{client.EventQuery{Tail: 2}, "3 4"}, {client.EventQuery{Limit: 1}, "1"}, {client.EventQuery{Limit: 2, Follow: true}, "1 2"},
 		{client.EventQuery{Since: time.Now().Add(-time.Minute)}, "2 3 4"}, {client.EventQuery{Until: time.Now().Add(-time.Minute)}, "1"},
+		{client.EventQuery{Since: time.Now().Add(-30 * time.Second).In(oddZone)}, "2 3 4"},
 	} {
 		var got []string
 		for r, err := range d.Events(ctx, j, c.q) {

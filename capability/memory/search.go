@@ -56,13 +56,13 @@ func (q query) score(e Entry) (score int, ok bool) {
 	if len(q.words) == 0 {
 		return 0, true
 	}
-	worth := map[string]int{}
-	count(worth, words(valueText(e.Value)), inValue)
-	count(worth, words(strings.Join(e.Tags, " ")), inTag)
-	count(worth, words(e.Key), inKey)
+	weights := map[string]int{}
+	count(weights, words(valueText(e.Value)), inValue)
+	count(weights, words(strings.Join(e.Tags, " ")), inTag)
+	count(weights, words(e.Key), inKey)
 	for _, w := range q.words {
-		best := worth[w]
-		for had, n := range worth {
+		best := weights[w]
+		for had, n := range weights {
 			if strings.HasPrefix(had, w) {
 				best = max(best, n/2)
 			}
@@ -75,9 +75,9 @@ func (q query) score(e Entry) (score int, ok bool) {
 	return score, true
 }
 
-func count(worth map[string]int, words []string, n int) {
+func count(weights map[string]int, words []string, n int) {
 	for _, w := range words {
-		worth[w] = max(worth[w], n)
+		weights[w] = max(weights[w], n)
 	}
 }
 

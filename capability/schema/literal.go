@@ -90,7 +90,7 @@ func equality(is bool) predicate {
 	}
 }
 
-func (p equal) ok(v form.Value) bool { return worth(v, p.value) == p.is }
+func (p equal) ok(v form.Value) bool { return equalValues(v, p.value) == p.is }
 
 func (p equal) explain(v form.Value, r *report) {
 	switch {
@@ -110,14 +110,14 @@ func (p equal) noun() string {
 }
 
 func (p equal) take(v form.Value) form.Value {
-	if p.is && alike(v, p.value) && !worth(v, p.value) {
+	if p.is && alike(v, p.value) && !equalValues(v, p.value) {
 		return p.value
 	}
 	return v
 }
 
-// worth reports whether a and b are equal. Integers and floats are compared by numeric value.
-func worth(a, b form.Value) bool {
+// equalValues reports whether a and b are equal. Integers and floats are compared by numeric value.
+func equalValues(a, b form.Value) bool {
 	return same(a, b, form.Equal)
 }
 

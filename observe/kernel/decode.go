@@ -207,10 +207,10 @@ func (d *decoding) call(r *traceRecord) {
 	}
 }
 
-// sayLosses records the losses since the last gap.
+// recordLosses records the losses since the last gap.
 //
 // +checklocks:w.mu
-func (w *watch) sayLosses() {
+func (w *watch) recordLosses() {
 	var lost [len(w.recorded.count)]uint64
 	for cpu := range w.count {
 		for i := range sources {
@@ -235,10 +235,10 @@ func (w *watch) sayLosses() {
 	}
 }
 
-// alreadySaid accounts for a gap that an earlier daemon has recorded.
+// countRecordedGap accounts for a gap that an earlier daemon has recorded.
 //
 // +checklocks:w.mu
-func (w *watch) alreadySaid(e *event.Event) {
+func (w *watch) countRecordedGap(e *event.Event) {
 	i := slices.Index(sources[:], e.Source)
 	switch {
 	case e.Reason == elsewhereReason:

@@ -187,7 +187,7 @@ func (w *watch) drain(until int64) {
 	if !w.behind && !w.young {
 		w.kept = nil // all records that an earlier daemon can have read are processed
 	}
-	w.sayLosses()
+	w.recordLosses()
 
 	w.remember()
 	for cpu := range w.count {

@@ -204,7 +204,7 @@ func (s *Source) begin(i int, t observe.Target, sink observe.Sink) (_ *watch, er
 		return nil, errors.Join(fmt.Errorf("watch %s: %w", t.Jail, err), w.unmap(), m.vacate(i))
 	}
 	if t.Resumed {
-		w.sayUnwatched()
+		w.recordUnwatched()
 	}
 	// Recording has begun, so a process that starts during this listing has two events rather
 	// than none.
@@ -212,7 +212,8 @@ func (s *Source) begin(i int, t observe.Target, sink observe.Sink) (_ *watch, er
 	return w, nil
 }
 
-func (w *watch) sayUnwatched() {
+// recordUnwatched records a gap of unknown size for each source.
+func (w *watch) recordUnwatched() {
 	for _, of := range sources {
 		w.sink.Append(&event.Event{Type: event.Gap, TS: time.Now().UnixMilli(), NS: observe.Now(), Source: of, Lost: -1, Reason: "not watched before"})
 	}
@@ -236,7 +237,7 @@ func (s *Source) resume(i int, t observe.Target, sink observe.Sink) (*watch, err
 		return nil, fmt.Errorf("open the rings of %s: %w", t.Jail, err)
 	}
 	w := s.newWatch(i, t, sink, ring)
-	if err := w.takeStock(); err != nil {
+	if err := w.findRecorded(); err != nil {
 		return nil, errors.Join(err, w.unmap())
 	}
 	// The daemon that muted the jail has exited and cannot unmute it.
@@ -273,7 +274,7 @@ func (w *watch) list() error {
 	if err != nil {
 		return fmt.Errorf("watch %s: %w", w.target.Jail, err)
 	}
-	w.sayUnwatched()
+	w.recordUnwatched()
 	w.existing()
 	return nil
 }
@@ -297,12 +298,12 @@ func (s *Source) newWatch(i int, t observe.Target, sink observe.Sink, r *rings) 
 	return w
 }
 
-// takeStock determines from the log which records in the rings and which losses an earlier
+// findRecorded determines from the log which records in the rings and which losses an earlier
 // daemon has written, so that they are not recorded again.
-func (w *watch) takeStock() error {
+func (w *watch) findRecorded() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if err := w.sink.Kept(int64(w.recorded.at)+1, event.Gap, w.alreadySaid); err != nil {
+	if err := w.sink.Kept(int64(w.recorded.at)+1, event.Gap, w.countRecordedGap); err != nil {
 		return fmt.Errorf("read the log of %s: %w", w.target.Jail, err)
 	}
 	since := int64(-1)
