@@ -35,6 +35,8 @@ func closePipes(p *process, writers []*os.File) {
 		w.Close()
 	}
 	p.in.wg.Wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.timer.stop()
 }
 
