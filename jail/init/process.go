@@ -44,7 +44,7 @@ type process struct {
 	inFlight     atomic.Int32  // pumps with output that is neither in the pipe nor in the ring
 	stdinWritten atomic.Int64  // bytes of stdin written
 
-	// readMu is held during a read of output, so that no byte is in neither a pipe nor taken. It
+	// readMu is held during a read of a pipe, so that no byte is in neither the pipe nor taken. It
 	// may be locked while mu is held.
 	readMu sync.Mutex
 	// +checklocks:readMu
@@ -176,11 +176,19 @@ func (p *process) pump(f *os.File, i int) {
 	}
 }
 
-// take reads output from fd, the descriptor of outs[i], and counts it.
-func (p *process) take(fd, i int, buf []byte) (int, error) {
-	p.readMu.Lock()
-	defer p.readMu.Unlock()
-	n, err := ignoringEINTR(func() (int, error) { return unix.Read(fd, buf) })
+// take reads output from fd, the descriptor of outs[i], and counts it. The read of a terminal can
+// block, so it is counted only afterwards.
+func (p *process) take(fd, i int, buf []byte) (n int, err error) {
+	read := func() (int, error) { return unix.Read(fd, buf) }
+	if p.tty != nil {
+		n, err = ignoringEINTR(read)
+		p.readMu.Lock()
+		defer p.readMu.Unlock()
+	} else {
+		p.readMu.Lock()
+		defer p.readMu.Unlock()
+		n, err = ignoringEINTR(read)
+	}
 	p.taken[i] += int64(max(n, 0)) // -1 with an error
 	return n, err
 }
