@@ -17,6 +17,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"glasshouse/agents/agent"
 	"glasshouse/agents/agent/spawn"
 	"glasshouse/agents/autonomy"
@@ -31,7 +33,9 @@ import (
 	"glasshouse/capability/registry"
 	"glasshouse/capability/skill"
 	"glasshouse/fault"
+	"glasshouse/fleet"
 	"glasshouse/id"
+	"glasshouse/internal/procstat"
 	"glasshouse/jail"
 	"glasshouse/policy"
 	"glasshouse/policy/secret"
@@ -242,8 +246,12 @@ func (d *Daemon) openGateway(ctx context.Context) error {
 		return fmt.Errorf("read the instance ID of the data directory: %w", err)
 	}
 	holder := strings.TrimSpace(string(name))
+	node, err := d.joinFleet(ctx, holder)
+	if err != nil {
+		return err
+	}
 	d.runs, err = run.New(ctx, run.Config{
-		Store: d.work.Runs(), Chain: d.chain, Key: key, Holder: holder,
+		Store: d.work.Runs(), Chain: d.chain, Key: key, Holder: holder, Node: node,
 		Mask: d.maskRuns, Log: d.log.With("part", "run"),
 	})
 	if err != nil {
@@ -274,6 +282,38 @@ func (d *Daemon) openGateway(ctx context.Context) error {
 		return err
 	}
 	return d.openModels()
+}
+
+// joinFleet gives this daemon a lease among those that share the database of runs. It returns nil
+// if no other daemon can use that database.
+func (d *Daemon) joinFleet(ctx context.Context, id string) (run.Node, error) {
+	if d.Config.Gateway.DB == "" {
+		return nil, nil
+	}
+	host, err := d.hostIdentity()
+	if err != nil {
+		return nil, err
+	}
+	m, err := fleet.Join(ctx, fleet.Config{Store: d.work.Nodes(), ID: id, Host: host, Log: d.log.With("part", "fleet")})
+	if err != nil {
+		return nil, err
+	}
+	d.onClose(m.Close)
+	return m, nil
+}
+
+// hostIdentity identifies the boot of this host, and the data directory, which is locked, among
+// all its copies.
+func (d *Daemon) hostIdentity() (string, error) {
+	boot, err := procstat.BootID()
+	if err != nil {
+		return "", fmt.Errorf("read the boot ID of the host: %w", err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(d.lock.Fd()), &st); err != nil {
+		return "", fmt.Errorf("identify the data directory: %w", err)
+	}
+	return fmt.Sprintf("%s.%x.%x", boot, st.Dev, st.Ino), nil
 }
 
 // openGatewayServices creates the components that the gateway uses and that call it.

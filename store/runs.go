@@ -84,8 +84,8 @@ func (w writer) session(c *run.Change) error {
 		return fmt.Errorf("encode the session: %w", err)
 	}
 	if s.Version == 1 {
-		return w.exec(`INSERT INTO sessions (id, state, siblings, created, version, holder, until, events, inbox, outbox, entry, document)
-			VALUES ($1, $2, $3, $4, 1, '', 0, 0, 0, 0, 0, $5)`, s.ID, s.State, text(s.Group), s.Created.UnixNano(), doc)
+		return w.exec(`INSERT INTO sessions (id, state, siblings, created, version, holder, epoch, assignee, waiting, events, inbox, outbox, entry, document)
+			VALUES ($1, $2, $3, $4, 1, '', 0, $6, 0, 0, 0, 0, 0, $5)`, s.ID, s.State, text(s.Group), s.Created.UnixNano(), doc, s.Recorder)
 	}
 	return w.one(s.ID, `UPDATE sessions SET state = $2, siblings = $3, version = $4, document = $5 WHERE id = $1 AND version = $4 - 1`,
 		s.ID, s.State, text(s.Group), s.Version, doc)
@@ -102,17 +102,17 @@ func (w writer) count(c *run.Change) error {
 			out++
 		}
 	}
-	var events, inbox, outbox int64
+	var events, inbox, outbox, epoch int64
 	var holder string
 	err := w.tx.QueryRowContext(w.ctx, `UPDATE sessions SET events = events + $2, inbox = inbox + $3, outbox = outbox + $4
-		WHERE id = $1 RETURNING events, inbox, outbox, holder`, c.ID, len(c.Events), in, out).Scan(&events, &inbox, &outbox, &holder)
+		WHERE id = $1 RETURNING events, inbox, outbox, holder, epoch`, c.ID, len(c.Events), in, out).Scan(&events, &inbox, &outbox, &holder, &epoch)
 	if errors.Is(err, sql.ErrNoRows) {
 		return fault.Newf(fault.NotFound, "store.Runs.Write", c.ID, "no such session")
 	}
 	if err != nil {
 		return fmt.Errorf("number the events and messages: %w", err)
 	}
-	if c.Holder != "" && holder != c.Holder {
+	if c.Holder != "" && (holder != c.Holder || epoch != c.Epoch) {
 		return fault.New(fault.Conflict, "store.Runs.Write", c.ID, run.ErrLost)
 	}
 	c.Events, c.Messages = append([]run.Event(nil), c.Events...), append([]run.Message(nil), c.Messages...)
@@ -142,16 +142,27 @@ func (w writer) runs(c *run.Change) error {
 		if !r.NextRunAt.IsZero() && (r.State == run.Scheduled || r.Why == run.ForSchedule) {
 			due = sql.NullInt64{Int64: r.NextRunAt.UnixNano(), Valid: true}
 		}
+		waiting := 0
+		if r.NeedsSupervisor() {
+			waiting = 1
+		}
 		if r.Version == 1 {
-			err = w.exec(`INSERT INTO runs (id, session, parent, state, key, due, created, version, entry, document)
-				VALUES ($1, $2, $3, $4, $5, $6, $7, 1, 0, $8)`, r.ID, c.ID, r.Parent, r.State, r.Key, due, r.Created.UnixNano(), doc)
+			err = w.exec(`INSERT INTO runs (id, session, parent, state, key, due, created, version, entry, waiting, document)
+				VALUES ($1, $2, $3, $4, $5, $6, $7, 1, 0, $8, $9)`, r.ID, c.ID, r.Parent, r.State, r.Key, due, r.Created.UnixNano(), waiting, doc)
 		} else {
-			err = w.one(string(r.ID), `UPDATE runs SET state = $2, due = $3, version = $4, document = $5
-				WHERE id = $1 AND version = $4 - 1`, r.ID, r.State, due, r.Version, doc)
+			err = w.one(string(r.ID), `UPDATE runs SET state = $2, due = $3, version = $4, waiting = $5, document = $6
+				WHERE id = $1 AND version = $4 - 1`, r.ID, r.State, due, r.Version, waiting, doc)
 		}
 		if err != nil {
 			return fmt.Errorf("store run %s: %w", r.ID, err)
 		}
+	}
+	if len(c.Runs) == 0 {
+		return nil
+	}
+	if err := w.exec(`UPDATE sessions SET waiting = 1 - waiting
+		WHERE id = $1 AND waiting <> (SELECT COUNT(*) FROM (SELECT 1 FROM runs WHERE session = $1 AND waiting = 1 LIMIT 1) any_run)`, c.ID); err != nil {
+		return fmt.Errorf("update whether runs of session %s wait: %w", c.ID, err)
 	}
 	return nil
 }
@@ -366,14 +377,14 @@ func (rs Runs) Due(ctx context.Context, now time.Time, limit int) ([]run.Run, er
 		"SELECT document, entry FROM runs WHERE due IS NOT NULL AND due <= $1 ORDER BY due, id LIMIT $2", now.UnixNano(), limit)
 }
 
-// Unclaimed returns active runs of sessions that no one, or only holder, has claimed, oldest
-// first.
-func (rs Runs) Unclaimed(ctx context.Context, holder string, now time.Time, after id.Run, limit int) ([]run.Run, error) {
+// Unclaimed returns runs that need a supervisor, oldest first: of sessions that holder has
+// claimed, or that are unclaimed and assigned to it or to nobody.
+func (rs Runs) Unclaimed(ctx context.Context, holder string, after id.Run, limit int) ([]run.Run, error) {
 	return recorded(ctx, rs.s.read, "read runs without a supervisor", runEntry, `
-		SELECT r.document, r.entry FROM runs r JOIN sessions s ON s.id = r.session
-		WHERE r.state = 'active' AND (s.holder IN ('', $1) OR s.until < $2)
-			AND ($3 = '' OR (r.created, r.id) > (SELECT created, id FROM runs WHERE id = $3))
-		ORDER BY r.created, r.id LIMIT $4`, holder, now.UnixNano(), string(after), limit)
+		SELECT r.document, r.entry FROM sessions s JOIN runs r ON r.session = s.id
+		WHERE s.waiting = 1 AND r.waiting = 1 AND (s.holder = $1 OR s.holder = '' AND s.assignee IN ('', $1))
+			AND ($2 = '' OR (r.created, r.id) > (SELECT created, id FROM runs WHERE id = $2))
+		ORDER BY r.created, r.id LIMIT $3`, holder, string(after), limit)
 }
 
 // Step returns a step.
@@ -576,10 +587,15 @@ func (rs Runs) CountDeliveries(ctx context.Context, to string, s run.DeliverySta
 	return n, nil
 }
 
-// Claim claims a session until a time, unless another holder has a claim now.
-func (rs Runs) Claim(ctx context.Context, sid, holder string, now, until time.Time) (bool, error) {
-	res, err := rs.s.write.ExecContext(ctx, `UPDATE sessions SET holder = $2, until = $4
-		WHERE id = $1 AND (holder IN ('', $2) OR until < $3)`, sid, holder, now.UnixNano(), until.UnixNano())
+// Claim gives a session to a holder, unless another has it. If epoch is not 0, the holder
+// must be a node with a valid lease and this epoch.
+func (rs Runs) Claim(ctx context.Context, sid, holder string, epoch int64) (bool, error) {
+	q := `UPDATE sessions SET holder = $2, epoch = $3, assignee = CASE WHEN assignee = '' THEN $2 ELSE assignee END
+		WHERE id = $1 AND holder IN ('', $2)`
+	if epoch != 0 {
+		q += " AND EXISTS (SELECT 1 FROM nodes WHERE id = $2 AND epoch = $3 AND state = 'up' AND until > " + rs.s.clock() + ")"
+	}
+	res, err := rs.s.write.ExecContext(ctx, q, sid, holder, epoch)
 	if err != nil {
 		return false, fmt.Errorf("claim session %s: %w", sid, err)
 	}
@@ -587,25 +603,15 @@ func (rs Runs) Claim(ctx context.Context, sid, holder string, now, until time.Ti
 	return n == 1, err
 }
 
-// Renew extends a holder's claims and returns the sessions.
-func (rs Runs) Renew(ctx context.Context, holder string, until time.Time) ([]string, error) {
-	rows, err := rs.s.write.QueryContext(ctx, "UPDATE sessions SET until = $2 WHERE holder = $1 AND holder <> '' RETURNING id", holder, until.UnixNano())
+// Assign lets another node start the runs of a session, if that node is up and nobody has
+// claimed the session.
+func (rs Runs) Assign(ctx context.Context, sid, node string) error {
+	_, err := rs.s.write.ExecContext(ctx, `UPDATE sessions SET assignee = $2
+		WHERE id = $1 AND holder = '' AND EXISTS (SELECT 1 FROM nodes WHERE id = $2 AND state = 'up')`, sid, node)
 	if err != nil {
-		return nil, fmt.Errorf("renew claims: %w", err)
+		return fmt.Errorf("assign session %s to node %s: %w", sid, node, err)
 	}
-	defer rows.Close()
-	var list []string
-	for rows.Next() {
-		var sid string
-		if err := rows.Scan(&sid); err != nil {
-			return nil, fmt.Errorf("renew claims: %w", err)
-		}
-		list = append(list, sid)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("renew claims: %w", err)
-	}
-	return list, nil
+	return nil
 }
 
 // Release ends a holder's claim on one session, or all, and then returns the deliveries that
@@ -616,7 +622,7 @@ func (rs Runs) Release(ctx context.Context, sid, holder string) error {
 	if sid != "" {
 		q.add("id = ", sid)
 	}
-	if _, err := rs.s.write.ExecContext(ctx, "UPDATE sessions SET holder = '', until = 0"+q.String(), q.args...); err != nil {
+	if _, err := rs.s.write.ExecContext(ctx, "UPDATE sessions SET holder = '', epoch = 0"+q.String(), q.args...); err != nil {
 		return fmt.Errorf("release claims: %w", err)
 	}
 	if sid != "" {

@@ -255,53 +255,70 @@ func runsClaimed(t *testing.T, where string) {
 	a, b := aRun("s", 1), aRun("s", 2)
 	b.State = run.Paused
 	write(t, rs, run.Change{ID: "s", Session: aSession("s"), Runs: []run.Run{a, b}})
-	later := epoch.Add(time.Minute)
-	claim := func(holder string, now time.Time, want bool) {
+	claim := func(holder string, epoch int64, want bool) {
 		t.Helper()
-		if won := got(rs.Claim(ctx, "s", holder, now, now.Add(time.Minute)))(t); won != want {
-			t.Errorf("%s claims it at %s: %v, want %v", holder, now.Format(time.TimeOnly), won, want)
+		if won := got(rs.Claim(ctx, "s", holder, epoch))(t); won != want {
+			t.Errorf("%s claims the session with epoch %d: %v, want %v", holder, epoch, won, want)
 		}
 	}
-	unclaimed := func(holder string, now time.Time, want int) {
+	unclaimed := func(holder string, want ...id.Run) {
 		t.Helper()
-		if list := got(rs.Unclaimed(ctx, holder, now, "", 10))(t); len(list) != want {
-			t.Errorf("%s: %d unclaimed runs, want %d", holder, len(list), want)
+		var have []id.Run
+		for _, r := range got(rs.Unclaimed(ctx, holder, "", 10))(t) {
+			have = append(have, r.ID)
+		}
+		if !slices.Equal(have, want) {
+			t.Errorf("runs without a supervisor for %s: %v, want %v", holder, have, want)
 		}
 	}
-	unclaimed("a", epoch, 1)
-	claim("a", epoch, true)
-	claim("a", epoch, true)
-	claim("b", epoch, false)
-	claim("b", later, false)
-	unclaimed("a", epoch, 1)
-	unclaimed("b", epoch, 0)
-	unclaimed("b", later.Add(1), 1)
-	if list := got(rs.Unclaimed(ctx, "a", epoch, a.ID, 10))(t); len(list) != 0 {
-		t.Errorf("unclaimed runs after the last one: %v", list)
+	unclaimed("a", a.ID)
+	claim("a", 0, true)
+	claim("a", 0, true)
+	claim("b", 0, false)
+	unclaimed("a", a.ID)
+	unclaimed("b")
+	if list := got(rs.Unclaimed(ctx, "a", a.ID, 10))(t); len(list) != 0 {
+		t.Errorf("runs without a supervisor after the last one: %v", list)
 	}
-	if list := got(rs.Renew(ctx, "a", later.Add(time.Minute)))(t); !slices.Equal(list, []string{"s"}) {
-		t.Errorf("renewed are %v", list)
+	write(t, rs, run.Change{ID: "s", Holder: "a"})
+	for _, c := range []run.Change{{ID: "s", Holder: "b"}, {ID: "s", Holder: "a", Epoch: 1}} {
+		if err := rs.Write(ctx, &c); !errors.Is(err, run.ErrLost) {
+			t.Errorf("a write of %s with epoch %d = %v, want ErrLost", c.Holder, c.Epoch, err)
+		}
 	}
-	claim("b", later.Add(1), false)
-	claim("b", later.Add(time.Minute+1), true)
-	if list := got(rs.Renew(ctx, "a", later))(t); len(list) != 0 {
-		t.Errorf("a renews %v", list)
-	}
-	write(t, rs, run.Change{ID: "s", Holder: "b"})
-	if err := rs.Write(ctx, &run.Change{ID: "s", Holder: "a"}); !errors.Is(err, run.ErrLost) {
-		t.Errorf("a writes: %v", err)
-	}
-	if err := errors.Join(rs.Release(ctx, "s", "a"), rs.Release(ctx, "", "nobody")); err != nil {
+	if err := errors.Join(rs.Release(ctx, "s", "b"), rs.Release(ctx, "", "nobody")); err != nil {
 		t.Fatal(err)
 	}
-	claim("a", later, false)
-	if err := rs.Release(ctx, "", "b"); err != nil {
+	claim("b", 0, false)
+	if err := rs.Release(ctx, "", "a"); err != nil {
 		t.Fatal(err)
 	}
-	claim("a", later, true)
-	if won := got(rs.Claim(ctx, "none", "a", epoch, later))(t); won {
+	unclaimed("a", a.ID)
+	unclaimed("b") // it stays assigned to a
+	claim("b", 0, true)
+	unclaimed("b", a.ID)
+	claim("b", 1, false) // b is not a node
+	if won := got(rs.Claim(ctx, "none", "a", 0))(t); won {
 		t.Error("a missing session was claimed")
 	}
+	// Only runs that need a supervisor are listed.
+	for n, c := range []struct {
+		change func(*run.Run)
+		want   bool
+	}{
+		{func(r *run.Run) { r.State, r.Why = run.Paused, run.ByOperator }, false},
+		{func(r *run.Run) { r.State, r.Why = run.Paused, run.ForApproval }, true},
+		{func(r *run.Run) { r.State, r.Why, r.RewindTarget = run.Paused, run.ByOperator, "c-1" }, true},
+		{func(r *run.Run) { r.State, r.Why, r.RewindTarget = run.Done, "", "" }, false},
+	} {
+		a.Version++
+		c.change(&a)
+		write(t, rs, run.Change{ID: "s", Runs: []run.Run{a}})
+		if list := got(rs.Unclaimed(ctx, "b", "", 10))(t); (len(list) == 1) != c.want {
+			t.Errorf("case %d: runs without a supervisor: %v, want the run: %v", n, list, c.want)
+		}
+	}
+	later := epoch.Add(time.Minute)
 	due := aRun("s", 3)
 	due.State, due.NextRunAt = run.Scheduled, later
 	write(t, rs, run.Change{ID: "s", Runs: []run.Run{due}})

@@ -19,10 +19,12 @@ var may = map[string][]string{
 	"cmd/glasshouse-init":  {"jail/init", "host/pages"},
 	"cli":                  {"agents/llm/mockllm", "agents/agent", "api/client", "api/wire", "capability/bundle", "policy/chain", "daemon", "capability/engine/wasi", "capability/engine/wasm", "observe/event", "host/probe", "capability/manifest", "capability/market", "capability/mcp", "observe/syscalls", "api/otel", "capability/rtfs", "capability/rtfs/form", "capability/rtfs/lib", "capability/schema", "capability/skill", "store"}, // store: audit verify --offline reads the database without a daemon
 	"daemon":               {"*"},
-	"store":                {"e2b", "e2b/template", "agents/run", "agents/schedule", "capability/memory", "agents/autonomy", "jail", "policy/access", "api/replay", "jail/snapshot", "policy/approval", "policy/secret", "policy/chain", "capability/registry"},
+	"store":                {"e2b", "e2b/template", "fleet", "agents/run", "agents/schedule", "capability/memory", "agents/autonomy", "jail", "policy/access", "api/replay", "jail/snapshot", "policy/approval", "policy/secret", "policy/chain", "capability/registry"},
 	"web":                  {},
 	"web/docs/pack":        {},
 	"sdk/gen":              {"api"},
+
+	"fleet": {},
 
 	"e2b":             {"policy/access", "jail/init/control", "e2b/envd", "e2b/interpreter", "policy/egress", "host/disk", "jail", "jail/fs", "jail/init/protocol", "policy/secret", "jail/snapshot"},
 	"e2b/authority":   {},

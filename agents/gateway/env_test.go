@@ -53,6 +53,7 @@ type testEnv struct {
 	schedules *schedule.Manager
 	broker    *autonomy.Broker
 	resources *autonomy.Resources
+	node      *fakeNode
 	jails     *fakeJails
 	snapshots *fakeSnapshots
 	caps      *fakeCaps
@@ -65,7 +66,7 @@ type testEnv struct {
 // before they call env.open.
 func newTestEnv(t *testing.T) *testEnv {
 	t.Helper()
-	env := &testEnv{T: t, dir: t.TempDir()}
+	env := &testEnv{T: t, dir: t.TempDir(), node: newFakeNode()}
 	var err error
 	must := func(err error) {
 		t.Helper()
@@ -88,7 +89,7 @@ func newTestEnv(t *testing.T) *testEnv {
 	must(err)
 	t.Cleanup(func() { env.approvals.Close() })
 	env.kernel.Approvals(env.approvals)
-	env.runs, err = run.New(t.Context(), run.Config{Store: env.store.Runs(), Chain: env.chain, Holder: "daemon-1"})
+	env.runs, err = run.New(t.Context(), run.Config{Store: env.store.Runs(), Chain: env.chain, Holder: "daemon-1", Node: env.node})
 	must(err)
 	t.Cleanup(func() { env.runs.Close() })
 	env.jails = newFakeJails(env)

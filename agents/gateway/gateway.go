@@ -206,7 +206,7 @@ func New(cfg Config) *Gateway {
 	ap := &agentAPI{core: co, supervisions: su, siblings: sb}
 	sv := &supervisor{
 		core: co, supervisions: su, endpoints: ep, checkpoints: cp, decisions: ds, siblings: sb, calls: tc, api: ap,
-		startSlots: make(chan struct{}, 2*runtime.NumCPU()), foreignSince: map[id.Run]time.Time{},
+		startSlots: make(chan struct{}, 2*runtime.NumCPU()),
 	}
 	return &Gateway{
 		core: co, endpoints: ep, checkpoints: cp, decisions: ds, siblings: sb, toolCalls: tc, agentAPI: ap, supervisor: sv,
@@ -269,31 +269,41 @@ const recoverInterval = 30 * time.Second
 // Their agents repeat the request and join the same approval. It also finishes interrupted
 // rewinds.
 func (g *Gateway) recoverPausedRuns() {
-	err := g.eachRun(g.ctx, run.Filter{States: []run.State{run.Paused}}, func(r run.Run) bool {
-		sup := g.supervisions.of(r.ID)
-		if sup == nil && r.RewindTarget != "" {
-			if err := g.finishRewind(g.ctx, r); err != nil && g.ctx.Err() == nil {
-				g.cfg.Log.Warn("could not finish the rewind of a run", "run", r.ID, "checkpoint", r.RewindTarget, "err", err)
-			}
-			return true
+	paused := func(r run.Run) bool { return r.State == run.Paused }
+	runs, err := g.cfg.Runs.Unsupervised(g.ctx, maxRecovered, paused)
+	if err != nil {
+		if g.ctx.Err() == nil {
+			g.cfg.Log.Error("could not list the runs that wait for an approval", "err", err)
 		}
-		if r.Why != run.ForApproval || sup != nil {
-			return true
-		}
-		if _, err := g.cfg.Runs.Claim(g.ctx, r.ID); err != nil {
-			return true // another daemon supervises it
-		}
-		_, err := g.cfg.Runs.Move(g.ctx, r.ID, run.Move{To: run.Active, By: "gateway", Reason: "request the approval again after a restart of the daemon", Version: r.Version})
-		err = errors.Join(err, g.cfg.Runs.Release(g.ctx, r.ID))
-		if err != nil && g.ctx.Err() == nil {
-			g.cfg.Log.Warn("could not resume a run that waits for an approval", "run", r.ID, "err", err)
-		}
-		return true
-	})
-	if err != nil && g.ctx.Err() == nil {
-		g.cfg.Log.Error("could not list the runs that wait for an approval", "err", err)
+		return
+	}
+	for _, r := range runs {
+		g.recoverPausedRun(r)
 	}
 }
+
+func (g *Gateway) recoverPausedRun(r run.Run) {
+	if g.supervisions.of(r.ID) != nil {
+		return
+	}
+	if r.RewindTarget != "" {
+		if err := g.finishRewind(g.ctx, r); err != nil && g.ctx.Err() == nil {
+			g.cfg.Log.Warn("could not finish the rewind of a run", "run", r.ID, "checkpoint", r.RewindTarget, "err", err)
+		}
+		return
+	}
+	if _, err := g.cfg.Runs.Claim(g.ctx, r.ID); err != nil {
+		return // another daemon supervises it
+	}
+	_, err := g.cfg.Runs.Move(g.ctx, r.ID, run.Move{To: run.Active, By: "gateway", Reason: "request the approval again after a restart of the daemon", Version: r.Version})
+	err = errors.Join(err, g.cfg.Runs.Release(g.ctx, r.ID))
+	if err != nil && g.ctx.Err() == nil {
+		g.cfg.Log.Warn("could not resume a run that waits for an approval", "run", r.ID, "err", err)
+	}
+}
+
+// maxRecovered limits how many paused runs are continued at a time.
+const maxRecovered = 1000
 
 // maxSupervised limits the runs that one daemon supervises.
 const maxSupervised = 256

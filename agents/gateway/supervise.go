@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"glasshouse/agents/agent"
@@ -39,6 +40,7 @@ const (
 
 // A supervision is the state of one run while this daemon supervises it.
 type supervision struct {
+	jail       atomic.Pointer[id.Jail] // of the agent; nil: not known yet
 	run        id.Run
 	moved      chan struct{} // capacity 1: the run may have changed its state
 	heartbeat  chan struct{} // capacity 1: the agent sent a heartbeat
@@ -143,10 +145,6 @@ type supervisor struct {
 	api          *agentAPI
 
 	startSlots chan struct{} // semaphore: limits the agents that start concurrently
-
-	// foreignSince is when an unsupervised run in another daemon's jail was first seen. Only the
-	// gateway's loop uses it.
-	foreignSince map[id.Run]time.Time
 }
 
 // startSupervision starts to supervise a run, unless this daemon already does or the gateway
@@ -196,6 +194,18 @@ func (sv *supervisor) supervise(sup *supervision) {
 			sv.cfg.Log.Warn("could not release the claim on a run", "run", sup.run, "err", err)
 		}
 	}()
+	frozen := make(chan struct{})
+	stop := context.AfterFunc(claimed, func() {
+		defer close(frozen)
+		if errors.Is(context.Cause(claimed), run.ErrLost) {
+			sv.freeze(sup)
+		}
+	})
+	defer func() {
+		if !stop() {
+			<-frozen
+		}
+	}()
 	defer sv.meter(ctx, sup.run)()
 	for first := true; ctx.Err() == nil; first = false {
 		r, err := sv.cfg.Runs.Get(ctx, sup.run)
@@ -206,6 +216,7 @@ func (sv *supervisor) supervise(sup *supervision) {
 			sv.cfg.Log.Error("could not read a run", "run", sup.run, "err", err)
 			return
 		}
+		sup.jail.Store(&r.Jail)
 		switch {
 		case r.State.Ended():
 			sv.cleanUpRun(r)
@@ -219,6 +230,42 @@ func (sv *supervisor) supervise(sup *supervision) {
 		if err := sv.runAgent(ctx, sup, r); err != nil && ctx.Err() == nil {
 			sv.restartOrFail(ctx, sup, r, err)
 		}
+	}
+}
+
+// freezeTimeout limits the attempts to freeze a jail. It is less than the time between the end of
+// a term and the expiry of its lease (see package fleet).
+const freezeTimeout = 8 * time.Second
+
+// freeze pauses the jail of a run that this daemon may no longer execute: another daemon may
+// continue it soon. Supervision resumes the jail if this daemon gets the run again; otherwise
+// sweep stops it.
+func (sv *supervisor) freeze(sup *supervision) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(sv.ctx), freezeTimeout)
+	defer cancel()
+	all, err := sv.cfg.Jails.List(ctx, jail.ListOptions{Label: map[string]string{LabelRun: string(sup.run)}})
+	jails := map[id.Jail]bool{}
+	for _, j := range all {
+		jails[j.ID] = true
+	}
+	if j := sup.jail.Load(); j != nil && *j != "" {
+		jails[*j] = true
+	}
+	for j := range jails {
+		for {
+			_, perr := sv.cfg.Jails.Pause(ctx, j)
+			if perr == nil || errors.Is(perr, fault.Conflict) || errors.Is(perr, fault.NotFound) { // or it does not run
+				break
+			}
+			if ctx.Err() != nil {
+				err = errors.Join(err, fmt.Errorf("pause jail %s: %w", j, perr))
+				break
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+	}
+	if err != nil {
+		sv.cfg.Log.Error("could not freeze the jail of a run that another daemon may continue", "run", sup.run, "err", err)
 	}
 }
 
@@ -302,6 +349,7 @@ func (sv *supervisor) runAgent(ctx context.Context, sup *supervision, r run.Run)
 	if err != nil {
 		return err
 	}
+	sup.jail.Store(&j.ID)
 	sv.endpoints.assign(j.ID, r.ID)
 	sv.endpoints.JailStarted(j)
 	x, l, err := sv.launch(ctx, r, ag, j)

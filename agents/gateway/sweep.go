@@ -15,54 +15,42 @@ import (
 // A daemon that is killed may leave jails behind: the jail of a run that has ended, or of a
 // run that another daemon has continued in a new jail. sweep stops and deletes them.
 
-// foreignTimeout is how long an unsupervised run is reserved for the daemon that has its jail.
-const foreignTimeout = 30 * time.Second
-
-// unsupervised returns at most limit runs that no daemon supervises and that can run here.
-// Only loop may call it.
+// unsupervised returns at most limit active runs that no daemon supervises and that can run here.
 func (sv *supervisor) unsupervised(ctx context.Context, limit int) ([]run.Run, error) {
-	before := sv.foreignSince
-	sv.foreignSince = map[id.Run]time.Time{}
-	// Sessions that are reserved for another daemon. A daemon that starts one run of a session
+	// Sessions whose jail is on another host. A daemon that starts one run of a session
 	// supervises all of its runs.
-	reserved := map[string]bool{}
+	elsewhere := map[string]bool{}
 	return sv.cfg.Runs.Unsupervised(ctx, limit, func(r run.Run) bool {
-		since, ok := before[r.ID]
-		if !ok {
-			since = time.Now()
-		}
-		foreign, wait := sv.isForeign(ctx, r)
-		if foreign {
-			sv.foreignSince[r.ID] = since
-		}
-		if foreign && (wait || time.Since(since) < foreignTimeout) {
-			reserved[r.Session] = true
+		if r.State != run.Active || elsewhere[r.Session] {
 			return false
 		}
-		return r.Jail != "" || !reserved[r.Session]
+		elsewhere[r.Session] = sv.isElsewhere(ctx, r)
+		return !elsewhere[r.Session]
 	})
 }
 
-// isForeign reports whether a run's jail belongs to another daemon, and whether the run must
-// wait for that daemon. A run in a jail of its own is continued in a new jail if the daemon
-// does not return. A run in the jail of its session waits.
-func (sv *supervisor) isForeign(ctx context.Context, r run.Run) (foreign, wait bool) {
+// isElsewhere reports whether a run must wait for another daemon, which has the jail of its
+// session. That daemon then supervises the session, if it is up. A run in a jail of its own
+// is continued in a new jail: this daemon finds it only if that of the jail is lost.
+func (sv *supervisor) isElsewhere(ctx context.Context, r run.Run) bool {
 	if r.Jail == "" {
-		return false, false
+		return false
 	}
 	_, err := sv.cfg.Jails.Get(ctx, r.Jail)
 	if !errors.Is(err, fault.NotFound) {
-		return err != nil, true // checked again in the next scan
+		return err != nil // checked again in the next scan
 	}
 	s, err := sv.cfg.Runs.Session(ctx, r.Session)
 	if err != nil {
-		return true, true
+		return true
 	}
-	if s.Jail != r.Jail {
-		return true, false
+	if s.Jail != r.Jail || s.JailHolder == "" || s.JailHolder == sv.cfg.Runs.Holder() {
+		return false
 	}
-	heldByOther := s.JailHolder != "" && s.JailHolder != sv.cfg.Runs.Holder()
-	return heldByOther, heldByOther
+	if err := sv.cfg.Runs.Assign(ctx, s.ID, s.JailHolder); err != nil && ctx.Err() == nil {
+		sv.cfg.Log.Warn("could not assign a session to the daemon with its jail", "session", s.ID, "daemon", s.JailHolder, "err", err)
+	}
+	return true
 }
 
 // sweep cleans up the jails of runs that this daemon does not supervise.
@@ -102,13 +90,9 @@ func (sv *supervisor) sweepOne(ctx context.Context, j jail.Jail, rid id.Run) err
 	return nil
 }
 
-// stopJail stops a jail that no run uses.
+// stopJail stops a jail that no run uses. It does not resume a paused jail: another daemon may have
+// continued the run of its processes.
 func (co *core) stopJail(ctx context.Context, j jail.Jail) error {
-	if j.State == jail.Paused { // a frozen process cannot exit
-		if _, err := co.cfg.Jails.Resume(ctx, j.ID); err != nil && !errors.Is(err, fault.Conflict) {
-			return fmt.Errorf("resume jail %s to stop it: %w", j.ID, err)
-		}
-	}
 	_, err := co.cfg.Jails.Stop(ctx, j.ID, jail.StopOptions{})
 	if errors.Is(err, fault.Conflict) || errors.Is(err, fault.NotFound) {
 		return nil
@@ -116,10 +100,13 @@ func (co *core) stopJail(ctx context.Context, j jail.Jail) error {
 	return err
 }
 
+// branchTimeout is how long a jail is kept whose run does not exist yet.
+const branchTimeout = 30 * time.Second
+
 // deleteAbandoned deletes the jail of a branch that does not exist. A new jail is kept, since
 // its run may be created shortly.
 func (sv *supervisor) deleteAbandoned(ctx context.Context, j jail.Jail) error {
-	if j.Origin == nil || time.Since(j.Created) < foreignTimeout {
+	if j.Origin == nil || time.Since(j.Created) < branchTimeout {
 		return nil
 	}
 	return sv.deleteJail(ctx, j.ID)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"time"
 
 	"glasshouse/capability/budget"
@@ -18,7 +17,7 @@ import (
 type lease struct {
 	ctx    context.Context // done when the lease ends
 	cancel context.CancelCauseFunc
-	until  time.Time // expiry, as far as is known
+	epoch  int64 // of this daemon when it claimed the session
 	budget *budget.Budget
 	runs   map[id.Run]*localRun
 }
@@ -40,7 +39,20 @@ type stepInFlight struct {
 	busy        bool                // a caller in this process executes it
 }
 
-// ErrLost is the cause of a lease's context if the lease expired or another Manager took it.
+// A Node is this process among those that share the Store: fleet.Member.
+type Node interface {
+	// Term returns a context that is done while this process must not act as the holder of its
+	// sessions, and the epoch that its claims contain.
+	Term() (context.Context, int64)
+}
+
+// alone is the Node of a process that does not share its Store.
+type alone struct{}
+
+func (alone) Term() (context.Context, int64) { return context.Background(), 0 }
+
+// ErrLost is the cause of a lease's context if this process may no longer execute the runs of
+// the session, because of its Node, or because another Manager has claimed the session.
 var ErrLost = errors.New("the lease on the session was lost")
 
 // ErrReleased is the cause of a lease's context if this Manager released it.
@@ -160,13 +172,14 @@ func (l *localSession) drop(why error) {
 	}
 }
 
-// Unsupervised returns up to limit active runs without a supervisor that satisfy suits, oldest
-// first. It does not return runs of sessions that another Manager has a lease on.
+// Unsupervised returns up to limit runs without a supervisor that need one and satisfy suits,
+// oldest first. It does not return runs of sessions that another Manager has a lease on, or
+// that are assigned to another Node.
 func (cl *claims) Unsupervised(ctx context.Context, limit int, suits func(Run) bool) ([]Run, error) {
 	limit = pageLimit(limit)
 	var free []Run
 	for after := id.Run(""); len(free) < limit; {
-		list, err := cl.store.Unclaimed(ctx, cl.cfg.Holder, time.Now(), after, page)
+		list, err := cl.store.Unclaimed(ctx, cl.cfg.Holder, after, page)
 		if err != nil {
 			return nil, err
 		}
@@ -287,14 +300,19 @@ func (t *transaction) claimSession(s *Session) error {
 	if t.current() != nil {
 		return nil
 	}
-	until := t.now.Add(t.cfg.Lease)
-	won, err := t.store.Claim(t.ctx, s.ID, t.cfg.Holder, t.now, until)
+	term, epoch := t.cfg.Node.Term()
+	if term.Err() != nil {
+		return &fault.Error{Op: "run.Claim", On: s.ID, Kind: fault.Unavailable,
+			Err:    fmt.Errorf("this daemon may not execute runs at the moment: %w", context.Cause(term)),
+			Remedy: "check the connection of this daemon to the database"}
+	}
+	won, err := t.store.Claim(t.ctx, s.ID, t.cfg.Holder, epoch)
 	if err != nil {
 		return fmt.Errorf("claim session %s: %w", s.ID, err)
 	}
 	if !won {
 		return &fault.Error{Op: "run.Claim", On: s.ID, Kind: fault.Conflict,
-			Err: errors.New("another daemon supervises the runs of this session"), Remedy: "send the request to that daemon, or wait until its lease expires"}
+			Err: errors.New("another daemon supervises the runs of this session"), Remedy: "send the request to that daemon, or wait until the session is released"}
 	}
 	// Read the session again: after the lease, only this process spends from its budget.
 	*s, err = t.store.Session(t.ctx, s.ID)
@@ -306,51 +324,52 @@ func (t *transaction) claimSession(s *Session) error {
 	if err != nil {
 		return fmt.Errorf("load the budget of session %s: %w", s.ID, err)
 	}
-	c := &lease{until: until, budget: b, runs: map[id.Run]*localRun{}}
+	c := &lease{epoch: epoch, budget: b, runs: map[id.Run]*localRun{}}
 	c.ctx, c.cancel = context.WithCancelCause(t.localSessions.ctx)
+	stop := context.AfterFunc(term, func() { c.cancel(ErrLost) })
+	context.AfterFunc(c.ctx, func() { stop() })
 	t.local.lease = c // +checklocksignore: a transaction holds local.mu, see current
 	return nil
 }
 
-// renewLoop renews leases until the Manager is closed.
-func (cl *claims) renewLoop() {
-	tick := time.NewTicker(cl.cfg.Lease / 3)
-	defer tick.Stop()
+// dropLoop deletes the in-memory state of all leases when this process may no longer act.
+func (cl *claims) dropLoop() {
+	const retry = time.Second
 	for {
+		term, _ := cl.cfg.Node.Term()
+		if term.Err() != nil { // until the process may act again
+			select {
+			case <-cl.ctx.Done():
+				return
+			case <-time.After(retry):
+			}
+			continue
+		}
 		select {
 		case <-cl.ctx.Done():
 			return
-		case <-tick.C:
-			cl.renew()
+		case <-term.Done():
+			cl.dropAll()
 		}
 	}
 }
 
-// renew renews all leases. A lease is lost if another Manager took it, or if it could not be
-// renewed before its expiry.
-func (cl *claims) renew() {
-	ctx, cancel := context.WithTimeout(cl.ctx, cl.cfg.Lease/3)
-	defer cancel()
-	until := time.Now().Add(cl.cfg.Lease)
-	began := time.Now()
-	held, err := cl.store.Renew(ctx, cl.cfg.Holder, until)
-	if err != nil && cl.ctx.Err() == nil {
-		cl.cfg.Log.Error("failed to renew leases on sessions", "error", err)
-	}
+func (cl *claims) dropAll() {
 	for _, sid := range cl.local.ids() {
-		l, cerr := cl.local.acquireLocal(sid)
-		if cerr != nil {
-			return
+		l, err := cl.local.acquireLocal(sid)
+		if err != nil {
+			return // it was closed
 		}
 		l.mu.Lock()
-		switch c := l.lease; {
-		case c == nil:
-		case err == nil && slices.Contains(held, l.id):
-			c.until = until
-		case err == nil && c.until.Sub(began) < cl.cfg.Lease, time.Now().After(c.until):
+		if l.lease != nil && l.lease.ctx.Err() != nil {
 			cl.cfg.Log.Error("lost the lease on a session", "session", l.id)
 			l.drop(ErrLost)
 		}
 		cl.local.releaseLocal(l)
 	}
+}
+
+// Assign lets another Node supervise the runs of a session that nobody supervises.
+func (cl *claims) Assign(ctx context.Context, sid, node string) error {
+	return cl.store.Assign(ctx, sid, node)
 }

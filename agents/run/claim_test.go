@@ -14,6 +14,7 @@ import (
 	"glasshouse/agents/run"
 	"glasshouse/capability/budget"
 	"glasshouse/fault"
+	"glasshouse/fleet"
 	"glasshouse/id"
 )
 
@@ -36,8 +37,11 @@ func TestOneDaemonSupervisesSession(t *testing.T) {
 	ctx := t.Context()
 	r := start(t, a, run.Request{Session: "s"})
 	sibling := start(t, b, run.Request{Session: "s"})
-	if got := ids(must(b.Unsupervised(ctx, 0, anyRun))(t)); !slices.Equal(got, []id.Run{r.ID, sibling.ID}) {
+	if got := ids(must(a.Unsupervised(ctx, 0, anyRun))(t)); !slices.Equal(got, []id.Run{r.ID, sibling.ID}) {
 		t.Errorf("Unsupervised = %v", got)
+	}
+	if got := must(b.Unsupervised(ctx, 0, anyRun))(t); len(got) != 0 {
+		t.Errorf("Unsupervised of b = %v, want none: the session is assigned to a", ids(got))
 	}
 	claimed, err := a.Claim(ctx, r.ID)
 	if err != nil || claimed.Err() != nil {
@@ -99,43 +103,78 @@ func TestRestartedHolderTakesOverItsRuns(t *testing.T) {
 	must(again.Claim(t.Context(), r.ID))(t)
 }
 
-// A failingRenewStore is a store whose Renew fails if fail is set.
-type failingRenewStore struct {
-	run.Store
-	fail atomic.Bool
+// A cutStore is the store of nodes without a connection to the database if cut is set.
+type cutStore struct {
+	fleet.Store
+	cut atomic.Bool
 }
 
-func (s *failingRenewStore) Renew(ctx context.Context, holder string, until time.Time) ([]string, error) {
-	if s.fail.Load() {
-		return nil, errors.New("the database does not answer")
+var errCut = errors.New("the database does not answer")
+
+func (s *cutStore) Renew(ctx context.Context, id string, epoch int64, nonce, next string, lease time.Duration) (bool, error) {
+	if s.cut.Load() {
+		return false, errCut
 	}
-	return s.Store.Renew(ctx, holder, until)
+	return s.Store.Renew(ctx, id, epoch, nonce, next, lease)
+}
+
+// asNode makes a Manager a node with the given name.
+func (h *harness) asNode(t testing.TB, name string) (*cutStore, func(*run.Config)) {
+	t.Helper()
+	nodes := &cutStore{Store: h.db.Nodes()}
+	m, err := fleet.Join(t.Context(), fleet.Config{Store: nodes, ID: name, Host: name,
+		Clock: func() time.Duration { return time.Duration(time.Now().UnixNano()) }}) // can be fake
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return nodes, func(c *run.Config) { c.Holder, c.Node = name, m }
 }
 
 func TestExpiredLeaseIsTakenOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		db := &failingRenewStore{}
-		h := newHarness(t, named("a"), func(c *run.Config) { db.Store = c.Store; c.Store = db })
-		a, b := h.Manager, h.manager(t, named("b"))
+		h := newHarness(t)
+		nodes, asA := h.asNode(t, "a")
+		_, asB := h.asNode(t, "b")
+		a, b := h.manager(t, asA), h.manager(t, asB)
 		ctx := t.Context()
 		r := start(t, a, run.Request{Limits: budget.Amounts{budget.Steps: 10}})
 		claimed := must(a.Claim(ctx, r.ID))(t)
-		must(h.beginNew(ctx, r.ID, tool("in flight")))(t)
+		if _, fresh, err := a.Begin(ctx, r.ID, tool("in flight")); err != nil || !fresh {
+			t.Fatalf("Begin = fresh %v, %v", fresh, err)
+		}
 		time.Sleep(10 * time.Minute)
 		if claimed.Err() != nil || len(must(b.Unsupervised(ctx, 0, anyRun))(t)) != 0 {
 			t.Fatalf("a renewed lease was lost: %v", context.Cause(claimed))
 		}
-		db.fail.Store(true)
-		time.Sleep(time.Minute)
+		nodes.cut.Store(true)
+		<-claimed.Done()
 		if !errors.Is(context.Cause(claimed), run.ErrLost) {
 			t.Errorf("cause of the lease's end = %v, want ErrLost", context.Cause(claimed))
 		}
+		// Before the lease has expired, neither executes the run.
+		if got := must(b.Unsupervised(ctx, 0, anyRun))(t); len(got) != 0 {
+			t.Errorf("Unsupervised of b before the lease expired = %v, want none", ids(got))
+		}
+		_, err := b.Claim(ctx, r.ID)
+		wantKind(t, "Claim by b before the lease expired", err, fault.Conflict)
+		_, err = a.Claim(ctx, r.ID)
+		wantKind(t, "Claim by a without a term", err, fault.Unavailable)
+		_, err = a.End(ctx, r.ID, "in flight", done("1"))
+		wantKind(t, "End without a term", err, fault.Unavailable)
+		time.Sleep(fleet.DefaultLease)
 		if got := ids(must(b.Unsupervised(ctx, 0, anyRun))(t)); !slices.Equal(got, []id.Run{r.ID}) {
 			t.Errorf("Unsupervised of b = %v, want the run", got)
 		}
 		must(b.Claim(ctx, r.ID))(t)
-		// The former holder can no longer write the end of its step.
-		_, err := a.End(ctx, r.ID, "in flight", done("1"))
+		// With a new lease, the former holder can still not write the end of its step.
+		nodes.cut.Store(false)
+		time.Sleep(fleet.DefaultLease)
+		_, err = a.End(ctx, r.ID, "in flight", done("1"))
 		wantKind(t, "End by the former holder", err, fault.Conflict)
 		if s, fresh, err := b.Begin(ctx, r.ID, tool("in flight")); err != nil || fresh || s.Busy {
 			t.Errorf("Begin by b = %+v, fresh %v, %v", s, fresh, err)
@@ -143,6 +182,35 @@ func TestExpiredLeaseIsTakenOver(t *testing.T) {
 		must(b.End(ctx, r.ID, "in flight", done("1")))(t)
 		if got := must(b.Budget(ctx, r.ID))(t).Consumed()[budget.Steps]; got != 1 {
 			t.Errorf("%d steps are spent, want 1", got)
+		}
+	})
+}
+
+// A node that is cut off for less than its lease continues its runs itself.
+func TestNodeContinuesItsRunsAfterShortCut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness(t)
+		nodes, asA := h.asNode(t, "a")
+		_, asB := h.asNode(t, "b")
+		a, b := h.manager(t, asA), h.manager(t, asB)
+		ctx := t.Context()
+		r := start(t, a, run.Request{})
+		claimed := must(a.Claim(ctx, r.ID))(t)
+		nodes.cut.Store(true)
+		<-claimed.Done()
+		time.Sleep(time.Second)
+		nodes.cut.Store(false)
+		time.Sleep(fleet.DefaultLease)
+		if got := must(b.Unsupervised(ctx, 0, anyRun))(t); len(got) != 0 {
+			t.Errorf("Unsupervised of b = %v, want none", ids(got))
+		}
+		if got := ids(must(a.Unsupervised(ctx, 0, anyRun))(t)); !slices.Equal(got, []id.Run{r.ID}) {
+			t.Errorf("Unsupervised of a = %v, want the run", got)
+		}
+		again := must(a.Claim(ctx, r.ID))(t)
+		step(t, a, r.ID, "k")
+		if again.Err() != nil {
+			t.Errorf("the second claim ended: %v", context.Cause(again))
 		}
 	})
 }

@@ -65,8 +65,8 @@ func (s ownEntries) Due(ctx context.Context, now time.Time, limit int) ([]Run, e
 	return list, err
 }
 
-func (s ownEntries) Unclaimed(ctx context.Context, holder string, now time.Time, after id.Run, limit int) ([]Run, error) {
-	list, err := s.Store.Unclaimed(ctx, holder, now, after, limit)
+func (s ownEntries) Unclaimed(ctx context.Context, holder string, after id.Run, limit int) ([]Run, error) {
+	list, err := s.Store.Unclaimed(ctx, holder, after, limit)
 	s.hideForeignRuns(list)
 	return list, err
 }

@@ -39,7 +39,10 @@ type Config struct {
 	// Holder names this process among those that share the Store. New releases leases that an
 	// earlier process with the same name left. "": a random name.
 	Holder string
-	Lease  time.Duration // time until a lease expires without renewal; 0 is 30 s
+
+	// Node is this process among those that share the Store. Its sessions are executed only
+	// during its terms. nil: no other process uses the Store.
+	Node Node
 
 	Retry Retry // retries of deliveries
 
@@ -95,7 +98,9 @@ type localSessions struct {
 // appends records to the chain that an earlier process with the same Holder left behind.
 func New(ctx context.Context, cfg Config) (*Manager, error) {
 	cfg.Holder = cmp.Or(cfg.Holder, "w-"+rand.Text())
-	cfg.Lease = cmp.Or(cfg.Lease, 30*time.Second)
+	if cfg.Node == nil {
+		cfg.Node = alone{}
+	}
 	cfg.TTL = cmp.Or(cfg.TTL, 24*time.Hour)
 	cfg.Retry = cfg.Retry.orDefault()
 	if cfg.Log == nil {
@@ -119,7 +124,7 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 		}
 	}
 	m.ctx, m.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
-	m.wg.Go(m.renewLoop)
+	m.wg.Go(m.dropLoop)
 	m.wg.Go(m.cleanupLoop)
 	return m, nil
 }

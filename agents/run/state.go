@@ -36,6 +36,13 @@ func States() []State { return []State{Scheduled, Active, Paused, Done, Failed, 
 // Ended reports whether s is final.
 func (s State) Ended() bool { return s == Done || s == Failed || s == Cancelled }
 
+// NeedsSupervisor reports whether a daemon must execute the run, or continue it: it is active,
+// waits for an approval, which a daemon requests again after a restart, or a rewind of it was
+// interrupted.
+func (r *Run) NeedsSupervisor() bool {
+	return r.State == Active || r.State == Paused && (r.Why == ForApproval || r.RewindTarget != "")
+}
+
 // A Why is the reason for which a run is paused.
 type Why string
 

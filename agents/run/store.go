@@ -43,17 +43,18 @@ type Store interface {
 	DeliveriesTo(ctx context.Context, f DeliveryFilter) ([]Delivery, error) // by due time
 	CountDeliveries(ctx context.Context, to string, s DeliveryState) (int64, error)
 
-	// Claim acquires the lease on a session for a holder until a given time, unless another
-	// holder has a lease that has not expired at now. It reports whether it succeeded.
-	Claim(ctx context.Context, sid, holder string, now, until time.Time) (bool, error)
-	// Renew extends all leases of a holder, and returns their sessions.
-	Renew(ctx context.Context, holder string, until time.Time) ([]string, error)
-	// Release ends the lease of a holder on a session. If sid is "", it ends all leases of the
+	// Claim gives a session to a holder, unless another holder has it. If epoch is not 0, the
+	// holder must be a node with a valid lease and this epoch. It reports whether it succeeded.
+	Claim(ctx context.Context, sid, holder string, epoch int64) (bool, error)
+	// Assign lets another node start the runs of a session, if that node is up and nobody has
+	// claimed the session.
+	Assign(ctx context.Context, sid, node string) error
+	// Release ends the claim of a holder on a session. If sid is "", it ends all claims of the
 	// holder and returns the deliveries that it took without reporting a result.
 	Release(ctx context.Context, sid, holder string) error
-	// Unclaimed returns active runs of sessions that no holder other than holder has a lease
-	// on, in order of creation.
-	Unclaimed(ctx context.Context, holder string, now time.Time, after id.Run, limit int) ([]Run, error)
+	// Unclaimed returns runs that need a supervisor, in order of creation: of sessions that
+	// holder has claimed, or that are unclaimed and assigned to it or to nobody.
+	Unclaimed(ctx context.Context, holder string, after id.Run, limit int) ([]Run, error)
 
 	// PendingRecords returns the pending records of a holder, in the order in which they were written.
 	PendingRecords(ctx context.Context, holder string, limit int) ([]Record, error)
@@ -68,7 +69,8 @@ type Store interface {
 // A Change is the argument of Write. All objects belong to one session.
 type Change struct {
 	ID     string // ID of the session
-	Holder string // must have the lease on the session; "": no lease is required
+	Holder string // must have claimed the session; "": no claim is required
+	Epoch  int64  // of Holder, when it claimed the session
 
 	// Objects with version 1 must not exist; others must follow the stored version.
 	Session *Session

@@ -55,8 +55,8 @@ func (t *transaction) attempt(f func(t *transaction) error) (err error) {
 	if err := f(t); err != nil {
 		return err
 	}
-	if t.current() != nil { // the in-memory state is valid only while the lease is
-		t.c.Holder = t.cfg.Holder
+	if l := t.current(); l != nil { // the in-memory state is valid only while the lease is
+		t.c.Holder, t.c.Epoch = t.cfg.Holder, l.epoch
 	}
 	if err := t.saveBudgets(); err != nil {
 		return err

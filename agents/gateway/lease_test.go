@@ -1,0 +1,122 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"glasshouse/agents/run"
+	"glasshouse/id"
+	"glasshouse/jail"
+)
+
+// A fakeNode is the lease of this daemon.
+type fakeNode struct {
+	mu   sync.Mutex
+	term context.Context
+	end  context.CancelFunc
+}
+
+func newFakeNode() *fakeNode {
+	n := &fakeNode{}
+	n.begin()
+	return n
+}
+
+func (n *fakeNode) begin() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.term, n.end = context.WithCancel(context.Background())
+}
+
+func (n *fakeNode) Term() (context.Context, int64) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.term, 0
+}
+
+func (n *fakeNode) lose() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.end()
+}
+
+func (env *testEnv) awaitJail(j id.Jail, want jail.State) {
+	env.Helper()
+	env.await("jail "+string(j)+" is "+string(want), func() bool {
+		got, err := env.jails.Get(env.Context(), j)
+		return err == nil && got.State == want
+	})
+}
+
+// Without a lease, another daemon may soon continue the run.
+func TestJailIsFrozenWithoutLease(t *testing.T) {
+	env := newTestEnv(t).open()
+	r, c := env.startBuiltin(Agent{})
+	jid := env.run(r.ID).Jail
+	env.node.lose()
+	env.awaitJail(jid, jail.Paused)
+	if _, err := env.g.Call(t.Context(), c, ToolUse{Key: "k", Tool: "bash", Input: []byte(`{"command":"true"}`)}); err == nil {
+		t.Error("a tool was called without a lease")
+	}
+	if got := env.run(r.ID); got.State != run.Active || got.Steps != 0 || got.Restarts != 0 {
+		t.Errorf("run = %s with %d steps and %d restarts, want active without any", got.State, got.Steps, got.Restarts)
+	}
+	time.Sleep(2 * scanInterval) // a scan does not resume it
+	if j, err := env.jails.Get(t.Context(), jid); err != nil || j.State != jail.Paused {
+		t.Errorf("jail = %s, %v, want paused", j.State, err)
+	}
+	env.node.begin()
+	env.awaitJail(jid, jail.Running)
+	env.await("the run is supervised", func() bool { return env.g.supervisions.of(r.ID) != nil })
+	if n := len(env.jails.processes()); n != 1 {
+		t.Errorf("%d agents were started, want that the first continues", n)
+	}
+}
+
+// A jail that cannot be paused at first is paused later.
+func TestFreezeIsRepeated(t *testing.T) {
+	env := newTestEnv(t).open()
+	r, _ := env.startBuiltin(Agent{})
+	jid := env.run(r.ID).Jail
+	env.jails.failWith("Pause", errors.New("the freezer is busy"))
+	env.node.lose()
+	time.Sleep(300 * time.Millisecond)
+	env.jails.failWith("Pause", nil)
+	env.awaitJail(jid, jail.Paused)
+}
+
+// Another daemon has continued the run in another jail. The processes of the first must not run
+// again, even for a moment.
+func TestFrozenJailOfContinuedRunIsStopped(t *testing.T) {
+	env := newTestEnv(t).open()
+	r, _ := env.startBuiltin(Agent{})
+	jid := env.run(r.ID).Jail
+	env.node.lose()
+	env.awaitJail(jid, jail.Paused)
+	env.await("the run is not supervised", func() bool { return env.g.supervisions.of(r.ID) == nil })
+	env.jails.failWith("Resume", errors.New("a jail was resumed"))
+	other, err := run.New(t.Context(), run.Config{Store: env.store.Runs(), Chain: env.chain, Holder: "daemon-2"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if err := env.store.Runs().Release(t.Context(), r.Session, "daemon-1"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.Claim(t.Context(), r.ID); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.Update(t.Context(), r.ID, func(d *run.Details) { d.Jail = "j-aaaaaaaaaaaa" }); err != nil {
+		t.Fatal(err)
+	}
+	env.node.begin()
+	if err := env.g.sweep(t.Context()); err != nil {
+		t.Errorf("sweep = %v", err)
+	}
+	if j, err := env.jails.Get(t.Context(), jid); err != nil || j.State != jail.Stopped {
+		t.Errorf("jail = %s, %v, want stopped", j.State, err)
+	}
+}

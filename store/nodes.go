@@ -1,0 +1,172 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"glasshouse/fleet"
+)
+
+// Nodes stores the daemons that share the database; it implements fleet.Store.
+type Nodes struct{ s *Store }
+
+// Nodes returns the daemons that share the database.
+func (s *Store) Nodes() Nodes { return Nodes{s} }
+
+const nodeColumns = "id, host, nonce, epoch, until, state"
+
+// clock returns an expression for the clock of the database, in nanoseconds. SQLite has none,
+// but all processes that use its file have the clock of the host.
+func (s *Store) clock() string {
+	if s.postgres {
+		return "((EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::BIGINT * 1000)"
+	}
+	return strconv.FormatInt(time.Now().UnixNano(), 10)
+}
+
+// now returns the clock of the database.
+func (ns Nodes) now(ctx context.Context, tx *sql.Tx) (time.Time, error) {
+	var n int64
+	if err := tx.QueryRowContext(ctx, "SELECT "+ns.s.clock()).Scan(&n); err != nil {
+		return time.Time{}, fmt.Errorf("read the clock of the database: %w", err)
+	}
+	return time.Unix(0, n), nil
+}
+
+// update runs f in a transaction. Those of all nodes are serialized.
+func (ns Nodes) update(ctx context.Context, doing string, f func(tx *sql.Tx, now time.Time) error) error {
+	err := ns.s.update(ctx, "nodes", func(tx *sql.Tx) error {
+		now, err := ns.now(ctx, tx)
+		if err != nil {
+			return err
+		}
+		return f(tx, now)
+	})
+	if err != nil {
+		return fmt.Errorf("%s: %w", doing, err)
+	}
+	return nil
+}
+
+func scanNode(row interface{ Scan(...any) error }, now time.Time) (fleet.Node, error) {
+	n := fleet.Node{Now: now.UTC()}
+	var until int64
+	err := row.Scan(&n.ID, &n.Host, &n.Nonce, &n.Epoch, &until, &n.State)
+	n.Until = time.Unix(0, until).UTC()
+	return n, err
+}
+
+// Join gives a process the lease of a node, unless another host has it.
+func (ns Nodes) Join(ctx context.Context, id, host, nonce string, again bool, lease time.Duration) (fleet.Node, error) {
+	var got fleet.Node
+	err := ns.update(ctx, "join as node "+id, func(tx *sql.Tx, now time.Time) error {
+		var err error
+		got, err = scanNode(tx.QueryRowContext(ctx, "SELECT "+nodeColumns+" FROM nodes WHERE id = $1", id), now)
+		missing := errors.Is(err, sql.ErrNoRows)
+		if err != nil && !missing {
+			return err
+		}
+		valid := got.State == fleet.Up && got.Until.After(now)
+		if !missing && (valid && got.Host != host || again && got.State != fleet.Lost) {
+			return nil
+		}
+		if missing || got.Host != host || got.State == fleet.Lost {
+			// The process of another host may still write with the earlier epoch.
+			got.Epoch++
+			if _, err := tx.ExecContext(ctx, "UPDATE sessions SET holder = '', epoch = 0 WHERE holder = $1", id); err != nil {
+				return err
+			}
+		}
+		got = fleet.Node{ID: id, Host: host, Nonce: nonce, Epoch: got.Epoch, Until: now.Add(lease).UTC(), Now: now.UTC(), State: fleet.Up}
+		_, err = tx.ExecContext(ctx, "INSERT INTO nodes ("+nodeColumns+`) VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (id) DO UPDATE
+			SET host = excluded.host, nonce = excluded.nonce, epoch = excluded.epoch, until = excluded.until, state = excluded.state`,
+			id, host, nonce, got.Epoch, got.Until.UnixNano(), got.State)
+		return err
+	})
+	return got, err
+}
+
+// Renew extends a lease.
+func (ns Nodes) Renew(ctx context.Context, id string, epoch int64, nonce, next string, lease time.Duration) (bool, error) {
+	res, err := ns.s.write.ExecContext(ctx, "UPDATE nodes SET nonce = $4, until = $5 + "+ns.s.clock()+`
+		WHERE id = $1 AND epoch = $2 AND nonce IN ($3, $4) AND state = 'up'`, id, epoch, nonce, next, int64(lease))
+	if err != nil {
+		return false, fmt.Errorf("renew the lease of node %s: %w", id, err)
+	}
+	n, err := res.RowsAffected()
+	return n == 1 && err == nil, err
+}
+
+// DeclareLost finds nodes whose lease has expired, and assigns their sessions to others.
+func (ns Nodes) DeclareLost(ctx context.Context) ([]string, error) {
+	var lost []string
+	err := ns.update(ctx, "declare nodes lost", func(tx *sql.Tx, now time.Time) error {
+		lost = nil
+		rows, err := tx.QueryContext(ctx, "UPDATE nodes SET state = 'lost', epoch = epoch + 1 WHERE state = 'up' AND until < $1 RETURNING id", now.UnixNano())
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			var id string
+			if err := rows.Scan(&id); err != nil {
+				return err
+			}
+			lost = append(lost, id)
+		}
+		if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+			return err
+		}
+		for _, id := range lost {
+			if err := reassign(ctx, tx, id); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return lost, nil
+}
+
+// reassign distributes the sessions of a lost node evenly over the nodes that are up. Without
+// one, any node may start their runs.
+func reassign(ctx context.Context, tx *sql.Tx, id string) error {
+	_, err := tx.ExecContext(ctx, `
+		WITH n AS (SELECT id, row_number() OVER (ORDER BY id) - 1 AS place, count(*) OVER () AS total FROM nodes WHERE state = 'up'),
+			s AS (SELECT id, row_number() OVER (ORDER BY id) AS place FROM sessions WHERE holder = $1 OR assignee = $1)
+		UPDATE sessions SET holder = '', epoch = 0,
+			assignee = COALESCE((SELECT n.id FROM n JOIN s ON s.place % n.total = n.place WHERE s.id = sessions.id), '')
+		WHERE holder = $1 OR assignee = $1`, id)
+	if err != nil {
+		return fmt.Errorf("assign the sessions of node %s to others: %w", id, err)
+	}
+	return nil
+}
+
+// Nodes returns all nodes.
+func (ns Nodes) Nodes(ctx context.Context) ([]fleet.Node, error) {
+	var list []fleet.Node
+	err := ns.update(ctx, "list the nodes", func(tx *sql.Tx, now time.Time) error {
+		list = nil
+		rows, err := tx.QueryContext(ctx, "SELECT "+nodeColumns+" FROM nodes ORDER BY id")
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			n, err := scanNode(rows, now)
+			if err != nil {
+				return err
+			}
+			list = append(list, n)
+		}
+		return rows.Err()
+	})
+	return list, err
+}

@@ -1,0 +1,241 @@
+package store_test
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"glasshouse/agents/run"
+	"glasshouse/fleet"
+	"glasshouse/store"
+	"glasshouse/store/postgrestest"
+)
+
+func TestNodesInSQLite(t *testing.T) {
+	nodesConform(t, func(t *testing.T) string { return filepath.Join(t.TempDir(), "g.db") })
+}
+
+func TestNodesInPostgreSQL(t *testing.T) {
+	server := postgrestest.Start(t)
+	nodesConform(t, func(t *testing.T) string { return server.URL(t) })
+}
+
+// nodesConform checks the contract of fleet.Store on one database.
+func nodesConform(t *testing.T, fresh func(t *testing.T) string) {
+	for name, test := range map[string]func(t *testing.T, s *store.Store){
+		"Join": nodesJoin, "Renew": nodesRenew, "DeclareLost": nodesLost, "LostNodeCannotWrite": nodesFenced,
+		"EachSessionIsAssignedOnce": nodesAssign, "OneDeclaresEachNodeLost": nodesConcurrent,
+	} {
+		t.Run(name, func(t *testing.T) { test(t, open(t, fresh(t))) })
+	}
+}
+
+// joined joins as a node with the lease of an hour, and fails the test unless host gets the lease.
+func joined(t *testing.T, s *store.Store, id, host, nonce string) fleet.Node {
+	t.Helper()
+	n := got(s.Nodes().Join(t.Context(), id, host, nonce, false, time.Hour))(t)
+	if n.Host != host || n.Nonce != nonce || n.State != fleet.Up || n.Until.Sub(n.Now) != time.Hour {
+		t.Fatalf("Join = %+v, want a lease of an hour for %s with nonce %s", n, host, nonce)
+	}
+	return n
+}
+
+// expire lets the lease of a node expire.
+func expire(t *testing.T, s *store.Store, n fleet.Node) {
+	t.Helper()
+	if ok := got(s.Nodes().Renew(t.Context(), n.ID, n.Epoch, n.Nonce, n.Nonce, -time.Second))(t); !ok {
+		t.Fatalf("the lease of %s was not changed", n.ID)
+	}
+}
+
+func nodesJoin(t *testing.T, s *store.Store) {
+	ctx := t.Context()
+	a := joined(t, s, "a", "host", "1")
+	if a.Epoch < 1 {
+		t.Errorf("first epoch = %d, want at least 1", a.Epoch)
+	}
+	if skew := time.Since(a.Now).Abs(); skew > time.Minute {
+		t.Errorf("the clock of the database differs by %v from that of this host, on which it runs", skew)
+	}
+	// A restarted process continues, because its host lets only one process use the directory.
+	if again := joined(t, s, "a", "host", "2"); again.Epoch != a.Epoch {
+		t.Errorf("epoch after a restart = %d, want %d", again.Epoch, a.Epoch)
+	}
+	if n := got(s.Nodes().Join(ctx, "a", "host", "3", true, time.Hour))(t); n.Nonce != "2" {
+		t.Errorf("Join of the earlier process = %+v, want the row of the later", n)
+	}
+	other := got(s.Nodes().Join(ctx, "a", "copy", "3", false, time.Hour))(t)
+	if other.Host != "host" || other.Nonce != "2" {
+		t.Errorf("Join of a copy = %+v, want the row of the original", other)
+	}
+	a.Nonce = "2"
+	expire(t, s, a)
+	if taken := joined(t, s, "a", "copy", "3"); taken.Epoch <= a.Epoch {
+		t.Errorf("epoch of another host = %d, want more than %d", taken.Epoch, a.Epoch)
+	}
+	if ok := got(s.Nodes().Renew(ctx, "a", a.Epoch, "2", "4", time.Hour))(t); ok {
+		t.Error("the original renewed its lease after the copy had taken it")
+	}
+	joined(t, s, "b", "host", "1")
+	list := got(s.Nodes().Nodes(ctx))(t)
+	if len(list) != 2 || list[0].ID != "a" || list[1].ID != "b" {
+		t.Errorf("Nodes = %+v, want a and b", list)
+	}
+}
+
+func nodesRenew(t *testing.T, s *store.Store) {
+	ctx := t.Context()
+	a := joined(t, s, "a", "host", "1")
+	renew := func(epoch int64, nonce, next string, want bool) {
+		t.Helper()
+		if ok := got(s.Nodes().Renew(ctx, "a", epoch, nonce, next, 2*time.Hour))(t); ok != want {
+			t.Errorf("Renew(epoch %d, nonce %s) = %v, want %v", epoch, nonce, ok, want)
+		}
+	}
+	renew(a.Epoch, "1", "2", true)
+	renew(a.Epoch, "1", "2", true)  // the answer to the first was lost
+	renew(a.Epoch, "1", "3", false) // a copy of the running host
+	renew(a.Epoch+1, "2", "3", false)
+	renew(a.Epoch, "2", "3", true)
+	if n := got(s.Nodes().Nodes(ctx))(t)[0]; n.Until.Sub(n.Now).Round(time.Minute) != 2*time.Hour {
+		t.Errorf("rest of the lease = %v, want 2h", n.Until.Sub(n.Now))
+	}
+}
+
+func nodesLost(t *testing.T, s *store.Store) {
+	ctx := t.Context()
+	a := joined(t, s, "a", "host", "1")
+	joined(t, s, "b", "host", "1")
+	if lost := got(s.Nodes().DeclareLost(ctx))(t); len(lost) != 0 {
+		t.Errorf("DeclareLost = %v, want none", lost)
+	}
+	expire(t, s, a)
+	if lost := got(s.Nodes().DeclareLost(ctx))(t); !slices.Equal(lost, []string{"a"}) {
+		t.Errorf("DeclareLost = %v, want a", lost)
+	}
+	if lost := got(s.Nodes().DeclareLost(ctx))(t); len(lost) != 0 {
+		t.Errorf("second DeclareLost = %v, want none", lost)
+	}
+	if n := got(s.Nodes().Nodes(ctx))(t)[0]; n.State != fleet.Lost || n.Epoch <= a.Epoch {
+		t.Errorf("node = %+v, want lost, with an epoch above %d", n, a.Epoch)
+	}
+	if ok := got(s.Nodes().Renew(ctx, "a", a.Epoch, "1", "2", time.Hour))(t); ok {
+		t.Error("a lost node renewed its lease")
+	}
+	if back := joined(t, s, "a", "host", "2"); back.Epoch <= a.Epoch+1 {
+		t.Errorf("epoch after the loss = %d, want more than %d", back.Epoch, a.Epoch+1)
+	}
+}
+
+// A node that was declared lost cannot write with the claims that it had.
+func nodesFenced(t *testing.T, s *store.Store) {
+	ctx := t.Context()
+	rs := s.Runs()
+	a, b := joined(t, s, "a", "host", "1"), joined(t, s, "b", "host", "1")
+	session := aSession("s")
+	session.Recorder = "a"
+	r := aRun("s", 1)
+	write(t, rs, run.Change{ID: "s", Session: session, Runs: []run.Run{r}})
+	claim := func(n fleet.Node, want bool) {
+		t.Helper()
+		if won := got(rs.Claim(ctx, "s", n.ID, n.Epoch))(t); won != want {
+			t.Errorf("%s claims the session: %v, want %v", n.ID, won, want)
+		}
+	}
+	waiting := func(node string, want int) {
+		t.Helper()
+		if list := got(rs.Unclaimed(ctx, node, "", 10))(t); len(list) != want {
+			t.Errorf("%s finds %d runs, want %d", node, len(list), want)
+		}
+	}
+	waiting("b", 0)
+	claim(a, true)
+	claim(b, false)
+	write(t, rs, run.Change{ID: "s", Holder: "a", Epoch: a.Epoch})
+	expire(t, s, a)
+	claim(a, false) // its lease has expired
+	claim(b, false) // nobody has declared it
+	got(s.Nodes().DeclareLost(ctx))(t)
+	if err := rs.Write(ctx, &run.Change{ID: "s", Holder: "a", Epoch: a.Epoch}); err == nil {
+		t.Error("a lost node wrote")
+	}
+	waiting("a", 0)
+	waiting("b", 1)
+	claim(a, false)
+	claim(b, true)
+	back := joined(t, s, "a", "host", "2")
+	claim(back, false)
+	waiting("a", 0)
+	// The session is given back to the node that has its jail.
+	if err := rs.Assign(ctx, "s", "a"); err != nil {
+		t.Fatal(err)
+	}
+	waiting("a", 0) // b has claimed it
+	if err := rs.Release(ctx, "s", "b"); err != nil {
+		t.Fatal(err)
+	}
+	if err := rs.Assign(ctx, "s", "nobody"); err != nil {
+		t.Fatal(err)
+	}
+	waiting("b", 1)
+	if err := rs.Assign(ctx, "s", "a"); err != nil {
+		t.Fatal(err)
+	}
+	waiting("b", 0)
+	waiting("a", 1)
+}
+
+func nodesAssign(t *testing.T, s *store.Store) {
+	lost := joined(t, s, "lost", "host", "1")
+	for n := range 3 {
+		joined(t, s, fmt.Sprint("up", n), "host", "1")
+	}
+	for n := range 60 {
+		session := aSession(fmt.Sprint("s", n))
+		session.Recorder = "lost"
+		write(t, s.Runs(), run.Change{ID: session.ID, Session: session, Runs: []run.Run{aRun(session.ID, n)}})
+	}
+	expire(t, s, lost)
+	got(s.Nodes().DeclareLost(t.Context()))(t)
+	seen := map[string]int{}
+	for n := range 3 {
+		list := got(s.Runs().Unclaimed(t.Context(), fmt.Sprint("up", n), "", 100))(t)
+		if len(list) != 20 {
+			t.Errorf("node up%d got %d runs, want 20", n, len(list))
+		}
+		for _, r := range list {
+			seen[r.Session]++
+		}
+	}
+	if len(seen) != 60 {
+		t.Errorf("%d sessions were assigned, want 60", len(seen))
+	}
+}
+
+func nodesConcurrent(t *testing.T, s *store.Store) {
+	for n := range 4 {
+		expire(t, s, joined(t, s, fmt.Sprint("n", n), "host", "1"))
+	}
+	var mu sync.Mutex
+	var all []string
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			lost, err := s.Nodes().DeclareLost(t.Context())
+			if err != nil {
+				t.Error(err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			all = append(all, lost...)
+		})
+	}
+	wg.Wait()
+	slices.Sort(all)
+	if !slices.Equal(all, []string{"n0", "n1", "n2", "n3"}) {
+		t.Errorf("declared lost: %v, want each node once", all)
+	}
+}
