@@ -24,7 +24,7 @@ const (
 // A Node is the row of a node.
 type Node struct {
 	ID    string    // instance ID of the data directory
-	Host  string    // identifies the boot of the host, and the data directory on it
+	Host  string    // identifies the boot of the host, and the data directory on it; "": no process runs
 	Nonce string    // replaced by each renewal
 	Epoch int64     // raised whenever another process may have the sessions
 	Until time.Time // expiry of the lease, by the clock of the database
@@ -43,6 +43,9 @@ type Store interface {
 	// Renew extends the lease, and replaces its nonce. It returns false if another process
 	// has the lease, or if the node was declared lost. It may be repeated after an error.
 	Renew(ctx context.Context, id string, epoch int64, nonce, next string, lease time.Duration) (bool, error)
+
+	// Leave lets the next process of the node join from any host. The lease stays.
+	Leave(ctx context.Context, id string, epoch int64, nonce string) error
 
 	// DeclareLost changes nodes with an expired lease to Lost, raises their epochs, and assigns
 	// their sessions to nodes that are up. It returns the ids of the lost nodes.

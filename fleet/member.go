@@ -237,13 +237,19 @@ func (m *Member) renew(ctx context.Context) error {
 	return nil
 }
 
-// Close ends the term. The lease remains until it expires, so that this daemon finds its
-// sessions when it starts again in time.
+// Close ends the term. The lease remains until it expires, so that a daemon that starts again in
+// time finds its sessions.
 func (m *Member) Close() error {
 	m.cancel()
 	m.wg.Wait()
 	m.mu.Lock()
-	defer m.mu.Unlock()
+	epoch, valid := m.epoch, m.term.Err() == nil
 	m.end(ErrClosed)
-	return nil
+	m.mu.Unlock()
+	if !valid {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), m.cfg.Lease/6)
+	defer cancel()
+	return m.cfg.Store.Leave(ctx, m.cfg.ID, epoch, m.nonce)
 }

@@ -241,6 +241,31 @@ func TestSuspendedHost(t *testing.T) {
 	})
 }
 
+// The next boot of a host need not wait for the lease of the process that was stopped.
+func TestStoppedNodeJoinsFromAnotherBoot(t *testing.T) {
+	inBubble(t, func(t *testing.T, s fleet.Store) {
+		a, err := join(s, "a", "boot 1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, epoch := a.Term()
+		if err := a.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if n := node(t, s, "a"); n.State != fleet.Up || !n.Until.After(n.Now) {
+			t.Errorf("node = %+v, want that its lease remains", n)
+		}
+		began := time.Now()
+		again := member(t, s, "a", "boot 2")
+		if took := time.Since(began); took != 0 {
+			t.Errorf("Join waited %v", took)
+		}
+		if _, e := again.Term(); e <= epoch {
+			t.Errorf("epoch = %d, want more than %d", e, epoch)
+		}
+	})
+}
+
 func TestJoinEndsWithItsContext(t *testing.T) {
 	inBubble(t, func(t *testing.T, s fleet.Store) {
 		db := &faultyStore{Store: s}

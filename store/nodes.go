@@ -71,7 +71,7 @@ func (ns Nodes) Join(ctx context.Context, id, host, nonce string, again bool, le
 			return err
 		}
 		valid := got.State == fleet.Up && got.Until.After(now)
-		if !missing && (valid && got.Host != host || again && got.State != fleet.Lost) {
+		if !missing && (valid && got.Host != host && got.Host != "" || again && got.State != fleet.Lost) {
 			return nil
 		}
 		if missing || got.Host != host || got.State == fleet.Lost {
@@ -99,6 +99,15 @@ func (ns Nodes) Renew(ctx context.Context, id string, epoch int64, nonce, next s
 	}
 	n, err := res.RowsAffected()
 	return n == 1 && err == nil, err
+}
+
+// Leave lets the next process of the node join from any host.
+func (ns Nodes) Leave(ctx context.Context, id string, epoch int64, nonce string) error {
+	_, err := ns.s.write.ExecContext(ctx, "UPDATE nodes SET host = '' WHERE id = $1 AND epoch = $2 AND nonce = $3", id, epoch, nonce)
+	if err != nil {
+		return fmt.Errorf("leave as node %s: %w", id, err)
+	}
+	return nil
 }
 
 // DeclareLost finds nodes whose lease has expired, and assigns their sessions to others.

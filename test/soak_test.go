@@ -48,6 +48,7 @@ const allowAll = `{"permission": {"*": "allow"}}`
 type pair struct {
 	*testing.T
 	daemons [2]*daemonHarness
+	lines   [2]*line     // from each daemon to the database
 	db      *store.Store // the shared database
 	server  *postgrestest.Server
 }
@@ -55,12 +56,17 @@ type pair struct {
 func openPair(t *testing.T, script string) *pair {
 	server := postgrestest.Start(t)
 	shared := server.URL(t)
-	config := models(t, script) + fmt.Sprintf("  db: %q\n  key_file: %q\npool: {size: 0}\n", shared, filepath.Join(t.TempDir(), "shared.key"))
+	at, err := url.Parse(shared)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := models(t, script) + fmt.Sprintf("  key_file: %q\n  db: ", filepath.Join(t.TempDir(), "shared.key"))
 	p := &pair{T: t, server: server}
 	for i := range p.daemons {
-		p.daemons[i] = open(t, config)
+		p.lines[i] = newLine(t, filepath.Join(at.Query().Get("host"), ".s.PGSQL.5432"))
+		db := url.URL{Scheme: "postgres", User: url.User(at.Query().Get("user")), Host: p.lines[i].addr, Path: at.Path, RawQuery: "sslmode=disable"}
+		p.daemons[i] = open(t, config+strconv.Quote(db.String())+"\npool: {size: 0}\n")
 	}
-	var err error
 	p.db, err = store.Open(t.Context(), shared)
 	if err != nil {
 		t.Fatal(err)
@@ -473,4 +479,96 @@ func TestRunTakeoverFromDeadDaemon(t *testing.T) {
 		t.Errorf("%s lines were written, want 1", n)
 	}
 	p.checkNothingLeft([]wire.Jail{desk})
+}
+
+// separate interrupts a daemon's connections to the database, and join restores them.
+func (p *pair) separate(daemon int) {
+	p.lines[daemon].down.Store(true)
+	p.lines[daemon].cut()
+}
+
+func (p *pair) join(daemon int) { p.lines[daemon].down.Store(false) }
+
+// A daemon without its database freezes the jails of its runs. After a short interruption it
+// continues them; after a long one another daemon has taken over.
+func TestDaemonWithoutDatabaseFreezesItsRuns(t *testing.T) {
+	onlyThorough(t) // waits for leases to expire
+	p := openPair(t, `
+conversations:
+  - when: {user: "write a short plan"}
+    turns: [{text: "1. do it"}]
+  - when: {user: "carry out the plan"}
+    turns:
+      - calls: [{tool: bash, arguments: {command: "for i in $(seq 400); do echo $i >> /root/lines; sleep 0.1; done; sort -u /root/lines | wc -l"}}]
+      - text: "done"
+`)
+	a, b := p.daemons[0], p.daemons[1]
+	begin := func(session string) wire.Run {
+		t.Helper()
+		r, err := a.StartRun(t.Context(), wire.StartRun{Goal: "do it", Session: session, Agent: &wire.RunAgent{Spawner: "jail"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !within(time.Minute, func() bool {
+			now, err := a.Client.Run(t.Context(), r.ID)
+			if err != nil || now.Jail == "" {
+				return false
+			}
+			r = now
+			j, err := a.Client.Jail(t.Context(), now.Jail)
+			return err == nil && j.State == "running" && a.sh(now.Jail, "[ ! -s /root/lines ] || echo begun") == "begun"
+		}) {
+			t.Fatalf("the agent does not write\n%s", a.log)
+		}
+		return r
+	}
+	state := func(j id.Jail) string {
+		got, err := a.Client.Jail(context.Background(), j)
+		if err != nil {
+			return err.Error()
+		}
+		return got.State
+	}
+	freezes := func(r wire.Run) {
+		t.Helper()
+		began := time.Now()
+		p.separate(0)
+		if !within(time.Minute, func() bool { return state(r.Jail) == "paused" }) {
+			t.Fatalf("the jail is %s, want paused\n%s", state(r.Jail), a.log)
+		}
+		if took := time.Since(began); took > 22*time.Second {
+			t.Errorf("the jail was frozen after %v, want at most 20 s after the last renewal", took)
+		}
+		if now, err := b.Client.Run(t.Context(), r.ID); err != nil || now.Jail != r.Jail {
+			t.Errorf("run = %+v, %v, want that it is still in jail %s", now, err, r.Jail)
+		}
+	}
+
+	short := begin("short")
+	freezes(short)
+	p.join(0)
+	if !within(20*time.Second, func() bool { return state(short.Jail) == "running" }) {
+		t.Errorf("the jail is %s, want running\n%s", state(short.Jail), a.log)
+	}
+	if got := a.settled(short.ID, "done", "failed"); got.Result != "done" || got.Jail != short.Jail {
+		t.Errorf("run = %+v, want done in jail %s\n%s", got, short.Jail, a.log)
+	}
+	if now, err := p.db.Runs().Steps(t.Context(), run.StepFilter{Run: short.ID, Limit: 100}); err != nil || len(now) == 0 {
+		t.Errorf("steps = %v, %v", now, err)
+	}
+
+	long := begin("long")
+	freezes(long)
+	got := b.settled(long.ID, "done", "failed")
+	if got.Result != "done" || got.Jail == long.Jail {
+		t.Errorf("run = %+v, want done in another jail than %s\n%s", got, long.Jail, b.log)
+	}
+	if s := state(long.Jail); s != "paused" {
+		t.Errorf("the jail of the separated daemon is %s, want paused", s)
+	}
+	p.join(0)
+	if !within(2*time.Minute, func() bool { return state(long.Jail) == "stopped" }) {
+		t.Errorf("the jail is %s, want stopped, because its run has ended elsewhere\n%s", state(long.Jail), a.log)
+	}
+	p.checkNothingLeft(nil)
 }

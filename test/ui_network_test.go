@@ -64,7 +64,11 @@ func (l *line) carry(near net.Conn) {
 	if l.down.Load() {
 		return
 	}
-	far, err := net.Dial("tcp", l.to)
+	network := "tcp"
+	if strings.HasPrefix(l.to, "/") {
+		network = "unix"
+	}
+	far, err := net.Dial(network, l.to)
 	if err != nil {
 		return
 	}
