@@ -32,6 +32,7 @@ network=$(env | grep -iE '^(https?_proxy|no_proxy)=' || true)
 mapfile -t network <<<"$network"
 goproxy=$(go env GOPROXY)
 gosumdb=$(go env GOSUMDB)
+npm=("NPM_CONFIG_REGISTRY=$(npm config get registry 2>/dev/null || echo https://registry.npmjs.org/)" NODE_EXTRA_CA_CERTS=/host.crt)
 
 # A process in a chroot may not create user namespaces (user_namespaces(7)), which jails need. So
 # the tree becomes the root of the mount namespace.
@@ -86,6 +87,37 @@ grep -qx -- '-(-items // size)' /project/pages.py || fail "apply did not change 
 guest sh -c 'echo key' | gh secret set VENDOR_KEY || fail "secret set: exit $?"
 gh secret grant VENDOR_KEY --models anthropic || fail "secret grant: exit $?"
 gh secret rm --force VENDOR_KEY || fail "secret rm: exit $?"
+
+# The first change of a real agent, which npm installs. A scripted model answers it.
+began=$SECONDS
+guest apt-get -q install --yes npm git python3 >/apt.out 2>&1 || { cat /apt.out; fail "apt-get install npm: exit $?"; }
+echo "newcomer: the installation of npm took $((SECONDS - began)) s"
+guest make -s -C /src down DATA=$data || fail "make down: exit $?"
+cat >/script.yaml <<-'END'
+	conversations:
+	  - when: {user: failing test}
+	    turns:
+	      - calls:
+	          - {tool: Bash, arguments: {command: "sed -i 's|items // size|-(-items // size)|' pages.py", description: Round up}}
+	      - text: It rounds up now.
+END
+guest /src/bin/glasshouse mock-llm --listen 127.0.0.1:$((port + 1)) --script /script.yaml >/model.out 2>&1 &
+started=($!)
+guest env "${npm[@]}" GLASSHOUSE_DATA=$data GLASSHOUSE_LISTEN=127.0.0.1:$port \
+	GLASSHOUSE_MODELS=http://127.0.0.1:$((port + 1)) /src/bin/glasshouse serve >/serve.out 2>&1 &
+started+=($!)
+for _ in $(seq 100); do gh health 2>/dev/null && break; sleep 0.2; done
+guest sh -c 'cd /project && echo "items // size" >pages.py && git init -q . && git add . &&
+	git -c user.name=Ada -c user.email=ada@example.com commit -q -m "Count pages"'
+began=$SECONDS
+gh_in goal "Fix the failing test" --agent claude -C . || { cat /model.out /serve.out; fail "goal: exit $?"; }
+echo "newcomer: the run of Claude Code, with its installation, took $((SECONDS - began)) s"
+grep -qx 'items // size' /project/pages.py || fail "the agent changed the file before apply"
+gh_in diff claude --workspace --unified | grep -qx '+-(-items // size)' || fail "diff does not show the change of the agent"
+gh_in apply --rm claude || fail "apply of the agent's change: exit $?"
+grep -qx -- '-(-items // size)' /project/pages.py || fail "apply did not change the file"
+kill "${started[@]}"
+wait "${started[@]}" || true
 
 began=$SECONDS
 up || fail "make up again: exit $?"
