@@ -157,7 +157,7 @@ func nodesFenced(t *testing.T, s *store.Store) {
 	write(t, rs, run.Change{ID: "s", Holder: "a", Epoch: a.Epoch})
 	expire(t, s, a)
 	claim(a, false) // its lease has expired
-	claim(b, false) // nobody has declared it
+	claim(b, false) // a is not declared lost yet
 	got(s.Nodes().DeclareLost(ctx))(t)
 	if err := rs.Write(ctx, &run.Change{ID: "s", Holder: "a", Epoch: a.Epoch}); err == nil {
 		t.Error("a lost node wrote")

@@ -378,7 +378,7 @@ func (rs Runs) Due(ctx context.Context, now time.Time, limit int) ([]run.Run, er
 }
 
 // Unclaimed returns runs that need a supervisor, oldest first: of sessions that holder has
-// claimed, or that are unclaimed and assigned to it or to nobody.
+// claimed, or that are unclaimed and not assigned to another node.
 func (rs Runs) Unclaimed(ctx context.Context, holder string, after id.Run, limit int) ([]run.Run, error) {
 	return recorded(ctx, rs.s.read, "read runs without a supervisor", runEntry, `
 		SELECT r.document, r.entry FROM sessions s JOIN runs r ON r.session = s.id
@@ -603,8 +603,8 @@ func (rs Runs) Claim(ctx context.Context, sid, holder string, epoch int64) (bool
 	return n == 1, err
 }
 
-// Assign lets another node start the runs of a session, if that node is up and nobody has
-// claimed the session.
+// Assign lets another node start the runs of a session, if that node is up and the session is
+// unclaimed.
 func (rs Runs) Assign(ctx context.Context, sid, node string) error {
 	_, err := rs.s.write.ExecContext(ctx, `UPDATE sessions SET assignee = $2
 		WHERE id = $1 AND holder = '' AND EXISTS (SELECT 1 FROM nodes WHERE id = $2 AND state = 'up')`, sid, node)

@@ -369,7 +369,7 @@ func (cl *claims) dropAll() {
 	}
 }
 
-// Assign lets another Node supervise the runs of a session that nobody supervises.
+// Assign lets another Node supervise the runs of a session that no Manager has claimed.
 func (cl *claims) Assign(ctx context.Context, sid, node string) error {
 	return cl.store.Assign(ctx, sid, node)
 }

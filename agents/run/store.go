@@ -46,14 +46,14 @@ type Store interface {
 	// Claim gives a session to a holder, unless another holder has it. If epoch is not 0, the
 	// holder must be a node with a valid lease and this epoch. It reports whether it succeeded.
 	Claim(ctx context.Context, sid, holder string, epoch int64) (bool, error)
-	// Assign lets another node start the runs of a session, if that node is up and nobody has
-	// claimed the session.
+	// Assign lets another node start the runs of a session, if that node is up and the session
+	// is unclaimed.
 	Assign(ctx context.Context, sid, node string) error
 	// Release ends the claim of a holder on a session. If sid is "", it ends all claims of the
 	// holder and returns the deliveries that it took without reporting a result.
 	Release(ctx context.Context, sid, holder string) error
 	// Unclaimed returns runs that need a supervisor, in order of creation: of sessions that
-	// holder has claimed, or that are unclaimed and assigned to it or to nobody.
+	// holder has claimed, or that are unclaimed and not assigned to another node.
 	Unclaimed(ctx context.Context, holder string, after id.Run, limit int) ([]Run, error)
 
 	// PendingRecords returns the pending records of a holder, in the order in which they were written.
