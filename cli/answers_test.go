@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"io"
 	"net/http"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"glasshouse/api/wire"
 )
@@ -27,6 +29,21 @@ type scriptedDaemon struct {
 
 	mu       sync.Mutex
 	requests []string // method, path with query, and body
+}
+
+func TestTokenExpiresAfter90Days(t *testing.T) {
+	t.Parallel()
+	d := newScriptedDaemon(t, map[string]string{"POST /tokens": `{"id":"t-1","token":"secret"}`})
+	if code, _, errs := d.run("", "token", "create", "ann"); code != 0 {
+		t.Fatalf("exit code = %d: %s", code, errs)
+	}
+	var body wire.CreateToken
+	if err := json.Unmarshal([]byte(strings.TrimPrefix(d.requests[0], "POST /tokens ")), &body); err != nil {
+		t.Fatal(err)
+	}
+	if body.ExpiresAt == nil || time.Until(*body.ExpiresAt).Round(time.Hour) != 90*24*time.Hour {
+		t.Errorf("request = %s, want an expiry in 90 days", d.requests[0])
+	}
 }
 
 func newScriptedDaemon(t *testing.T, answers map[string]string) *scriptedDaemon {
@@ -382,7 +399,8 @@ func TestCommandRequestsAndOutput(t *testing.T) {
 		{line: "version", answers: m{"GET /version": `{"version":"1.2.3","go":"go1.26","kernel":"6.12.9-amd64"}`, "GET /backends": items(`{"name":"oci","runtime":"runc","usable":true}`, `{"name":"oci","runtime":"runsc","usable":false}`, `{"name":"bwrap","usable":true}`)}, want: []string{"GET /version", "GET /backends"}, out: []string{"client    unknown, go1.", "daemon    1.2.3, go1.26, started", "kernel    6.12.9-amd64\nbackends  oci runc, bwrap\n"}},
 		{line: "version", answers: m{"GET /version": `503 {"type":"/problems/unavailable","title":"Service unavailable","status":503,"detail":"shutting down"}`}, want: []string{"GET /version"}, out: []string{"client  unknown", "daemon  not reachable: unavailable: shutting down"}},
 		{line: "version", answers: m{"GET /version": `401 {"title":"Authentication required","status":401,"detail":"no token"}`}, want: []string{"GET /version"}, errs: "no token", code: 1},
-		{line: "token create ann --role viewer", answers: m{"POST /tokens": `{"id":"t-1","token":"secret-of-ann"}`}, want: []string{`POST /tokens {"name":"ann","role":"viewer"}`}, out: []string{"secret-of-ann\n"}, errs: "does not expire; use --ttl to limit its lifetime, or revoke it with: glasshouse token rm t-1"},
+		{line: "token create ann --role viewer --ttl 0", answers: m{"POST /tokens": `{"id":"t-1","token":"secret-of-ann"}`}, want: []string{`POST /tokens {"name":"ann","role":"viewer"}`}, out: []string{"secret-of-ann\n"}, errs: "does not expire; use --ttl to limit its lifetime, or revoke it with: glasshouse token rm t-1"},
+		{line: "token create ann", answers: m{"POST /tokens": `{"id":"t-1","token":"secret-of-ann","expires_at":"2126-01-05T15:04:05Z"}`}, out: []string{"secret-of-ann\n"}, errs: "this token expires on 2126-01-05; --ttl sets another lifetime"},
 		{line: "token create ann --ttl 24h", answers: m{"POST /tokens": `{"id":"t-1","token":"secret-of-ann","expires_at":"2126-01-02T15:04:05Z"}`}, out: []string{"secret-of-ann\n"}},
 		{line: "token ls", answers: m{"GET /tokens": items(`{"id":"t-1","name":"ann","role":"viewer"}`)}, want: []string{"GET /tokens"}, out: []string{"t-1", "ann", "viewer", "never"}},
 		{line: "token ls", answers: m{"GET /tokens": items(`{"id":"t-1","name":"ann","role":"viewer","expires_at":"2020-01-02T15:04:05Z"}`)}, want: []string{"GET /tokens"}, out: []string{", expired"}},

@@ -152,12 +152,15 @@ func (c *command) token() *cobra.Command {
 			}
 			if tok.ExpiresAt == nil {
 				fmt.Fprintf(c.env.Stderr, "glasshouse: this token does not expire; use --ttl to limit its lifetime, or revoke it with: glasshouse token rm %s\n", tok.ID)
+			} else if !cmd.Flags().Changed("ttl") {
+				fmt.Fprintf(c.env.Stderr, "glasshouse: this token expires on %s; --ttl sets another lifetime, and 0 is unlimited\n", tok.ExpiresAt.Local().Format(time.DateOnly))
 			}
 			return c.print(tok, func(w io.Writer) { fmt.Fprintln(w, tok.Token) })
 		},
 	}
 	create.Flags().StringVar(&role, "role", "operator", "admin, operator, viewer or agent")
-	durationVar(create.Flags(), &ttl, "ttl", 0, "lifetime, such as 12h or 30d (default: unlimited)")
+	const lifetime = 90 * 24 * time.Hour
+	durationVar(create.Flags(), &ttl, "ttl", lifetime, "lifetime, such as 12h or 30d; 0 is unlimited")
 
 	list := &cobra.Command{
 		Use: "ls", Short: "List tokens, without their secrets", Args: cobra.NoArgs,
