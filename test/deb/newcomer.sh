@@ -41,8 +41,8 @@ cd "$tree"
 pivot_root . host
 cd /
 umount --lazy /host
-guest() {
-	env -i HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin TERM=dumb \
+guest() { # with background=yes, a background job is the command itself, which can be killed
+	${background:+exec} env -i HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin TERM=dumb \
 		${network[0]:+"${network[@]}"} SSL_CERT_FILE=/host.crt \
 		GOPROXY="$goproxy" GOSUMDB="$gosumdb" "$@"
 }
@@ -101,9 +101,9 @@ cat >/script.yaml <<-'END'
 	          - {tool: Bash, arguments: {command: "sed -i 's|items // size|-(-items // size)|' pages.py", description: Round up}}
 	      - text: It rounds up now.
 END
-guest /src/bin/glasshouse mock-llm --listen 127.0.0.1:$((port + 1)) --script /script.yaml >/model.out 2>&1 &
+background=yes guest /src/bin/glasshouse mock-llm --listen 127.0.0.1:$((port + 1)) --script /script.yaml >/model.out 2>&1 &
 started=($!)
-guest env "${npm[@]}" GLASSHOUSE_DATA=$data GLASSHOUSE_LISTEN=127.0.0.1:$port \
+background=yes guest env "${npm[@]}" GLASSHOUSE_DATA=$data GLASSHOUSE_LISTEN=127.0.0.1:$port \
 	GLASSHOUSE_MODELS=http://127.0.0.1:$((port + 1)) /src/bin/glasshouse serve >/serve.out 2>&1 &
 started+=($!)
 for _ in $(seq 100); do gh health 2>/dev/null && break; sleep 0.2; done
@@ -118,6 +118,7 @@ gh_in apply --rm claude || fail "apply of the agent's change: exit $?"
 grep -qx -- '-(-items // size)' /project/pages.py || fail "apply did not change the file"
 kill "${started[@]}"
 wait "${started[@]}" || true
+! gh health 2>/dev/null || fail "the daemon of the agent run did not stop"
 
 began=$SECONDS
 up || fail "make up again: exit $?"
