@@ -7,9 +7,9 @@
 // records are appended to the chain before the method returns. If the process is killed in
 // between, the next Manager appends them.
 //
-// One Manager at a time supervises the runs of a session. It holds a lease on the session and
-// renews it, because the runs spend from one budget in that Manager's memory. Any Manager of
-// the same Store may make all other changes.
+// One Manager at a time supervises the runs of a session. It has claimed the session, because
+// the runs spend from one budget in that Manager's memory. The claim is valid as long as the
+// process has its lease (see Node). Any Manager of the same Store may make all other changes.
 package run
 
 import (
