@@ -151,7 +151,7 @@ var may = map[string][]string{
 // order lists the top-level directories. A package imports only from its own directory and those
 // below it in the list.
 var order = []string{
-	"cmd", "cli", "daemon", "store", "sdk", "web", "e2b", "api", "agents", "govern", "capability",
+	"cmd", "cli", "daemon", "store", "sdk", "web", "e2b", "api", "agents", "fleet", "govern", "capability",
 	"policy", "jail", "observe", "host", "packaging", "examples", "internal", "id", "fault",
 }
 
