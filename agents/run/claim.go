@@ -17,7 +17,8 @@ import (
 type lease struct {
 	ctx    context.Context // done when the lease ends
 	cancel context.CancelCauseFunc
-	epoch  int64 // of this daemon when it claimed the session
+	term   context.Context // of this daemon when it claimed the session; the lease ends with it
+	epoch  int64           // of that term
 	budget *budget.Budget
 	runs   map[id.Run]*localRun
 }
@@ -297,9 +298,10 @@ func applyLimits(b *budget.Budget, limits budget.Amounts) error {
 
 // claimSession acquires the lease on the session, unless this process already holds it.
 func (t *transaction) claimSession(s *Session) error {
-	if t.current() != nil {
+	if l := t.current(); l != nil && l.term.Err() == nil {
 		return nil
 	}
+	t.local.drop(ErrLost) // +checklocksignore: a transaction holds local.mu, see current
 	term, epoch := t.cfg.Node.Term()
 	if term.Err() != nil {
 		return &fault.Error{Op: "run.Claim", On: s.ID, Kind: fault.Unavailable,
@@ -324,7 +326,7 @@ func (t *transaction) claimSession(s *Session) error {
 	if err != nil {
 		return fmt.Errorf("load the budget of session %s: %w", s.ID, err)
 	}
-	c := &lease{epoch: epoch, budget: b, runs: map[id.Run]*localRun{}}
+	c := &lease{term: term, epoch: epoch, budget: b, runs: map[id.Run]*localRun{}}
 	c.ctx, c.cancel = context.WithCancelCause(t.localSessions.ctx)
 	stop := context.AfterFunc(term, func() { c.cancel(ErrLost) })
 	context.AfterFunc(c.ctx, func() { stop() })
@@ -361,7 +363,7 @@ func (cl *claims) dropAll() {
 			return // it was closed
 		}
 		l.mu.Lock()
-		if l.lease != nil && l.lease.ctx.Err() != nil {
+		if l.lease != nil && l.lease.term.Err() != nil {
 			cl.cfg.Log.Error("lost the lease on a session", "session", l.id)
 			l.drop(ErrLost)
 		}
