@@ -34,10 +34,11 @@ type Node struct {
 
 // A Store stores the nodes. All methods use the clock of the database.
 type Store interface {
-	// Join gives a process the lease of a node, and creates the node if necessary. It
-	// does not take a valid lease of another host, but returns the row of that host. If
-	// again is set, the process had the lease before, and another process with its host
-	// identity may have it now: then it takes only that of a lost node.
+	// Join gives a process the lease of a node, and creates the node if necessary. It does not
+	// take a valid lease of another host, but returns the row of that host. If again is set,
+	// the process had the lease before, and another process with its host identity may have it
+	// now: then Join takes only that of a lost node. It may be repeated with the same nonce
+	// after an error.
 	Join(ctx context.Context, id, host, nonce string, again bool, lease time.Duration) (Node, error)
 
 	// Renew extends the lease, and replaces its nonce. It returns false if another process

@@ -47,7 +47,7 @@ type Member struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 	nonce  string // of the last renewal; used by renewLoop alone
-	next   string // of the renewal in progress, which may have been stored
+	next   string // of the renewal or join in progress, which may have been stored
 
 	mu sync.Mutex
 	// +checklocks:mu
@@ -96,7 +96,7 @@ func (m *Member) waitAndJoin(ctx context.Context) error {
 	other := ""
 	for {
 		got, err := m.join(ctx, false)
-		if err != nil || got.Host == m.cfg.Host {
+		if err != nil || got.Nonce == m.nonce {
 			return err
 		}
 		if other != "" && other != got.Nonce {
@@ -116,19 +116,31 @@ func (m *Member) waitAndJoin(ctx context.Context) error {
 	}
 }
 
-// join tries to get the lease. The caller compares the result.
+// join tries to get the lease. It succeeded if the result has the nonce of this process.
 func (m *Member) join(ctx context.Context, again bool) (Node, error) {
+	m.chooseNonce()
 	sent := m.cfg.Clock()
-	nonce := rand.Text()
-	got, err := m.cfg.Store.Join(ctx, m.cfg.ID, m.cfg.Host, nonce, again, m.cfg.Lease)
+	got, err := m.cfg.Store.Join(ctx, m.cfg.ID, m.cfg.Host, m.next, again, m.cfg.Lease)
 	if err != nil {
 		return got, fmt.Errorf("join the daemons that share the database: %w", err)
 	}
-	if got.Nonce == nonce {
-		m.nonce, m.next = nonce, ""
-		m.extend(sent, got.Epoch)
+	if got.Nonce == m.next {
+		m.stored(sent, got.Epoch)
 	}
 	return got, nil
+}
+
+// chooseNonce chooses the next nonce, unless that of an earlier attempt may have been stored.
+func (m *Member) chooseNonce() {
+	if m.next == "" {
+		m.next = rand.Text()
+	}
+}
+
+// stored notes that a request sent at a time has stored the next nonce, and extended the lease.
+func (m *Member) stored(sent time.Duration, epoch int64) {
+	m.nonce, m.next = m.next, ""
+	m.extend(sent, epoch)
 }
 
 // extend records a renewal that was sent at a time. It begins a new term if the previous
@@ -200,9 +212,7 @@ func (m *Member) renewLoop(ctx context.Context) {
 func (m *Member) renew(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, m.cfg.Lease/6)
 	defer cancel()
-	if m.next == "" {
-		m.next = rand.Text()
-	}
+	m.chooseNonce()
 	m.mu.Lock()
 	epoch := m.epoch
 	m.mu.Unlock()
@@ -212,8 +222,7 @@ func (m *Member) renew(ctx context.Context) error {
 		return err
 	}
 	if renewed {
-		m.nonce, m.next = m.next, ""
-		m.extend(sent, epoch)
+		m.stored(sent, epoch)
 	} else {
 		m.mu.Lock()
 		m.end(ErrLost)

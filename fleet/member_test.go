@@ -13,11 +13,11 @@ import (
 	"glasshouse/store/storetest"
 )
 
-// A faultyStore is a store whose calls fail if fail is set. If lose is set, calls are executed and
-// their results lost.
+// A faultyStore is a store whose calls fail if fail is set. If lose or loseJoin is set, calls of
+// Renew or Join are executed and their results lost.
 type faultyStore struct {
 	fleet.Store
-	fail, lose atomic.Bool
+	fail, lose, loseJoin atomic.Bool
 }
 
 var errNoAnswer = errors.New("the database does not answer")
@@ -37,7 +37,11 @@ func (s *faultyStore) Join(ctx context.Context, id, host, nonce string, again bo
 	if s.fail.Load() {
 		return fleet.Node{}, errNoAnswer
 	}
-	return s.Store.Join(ctx, id, host, nonce, again, lease)
+	n, err := s.Store.Join(ctx, id, host, nonce, again, lease)
+	if s.loseJoin.Load() {
+		return fleet.Node{}, errNoAnswer
+	}
+	return n, err
 }
 
 // inBubble runs test with a fake clock and an empty database.
@@ -156,6 +160,32 @@ func TestLostNodeHasNewEpoch(t *testing.T) {
 		term, e := a.Term()
 		if term.Err() != nil || e <= epoch {
 			t.Errorf("term %v, epoch %d; want a term with an epoch above %d", context.Cause(term), e, epoch)
+		}
+	})
+}
+
+// A node that was declared lost joins again, and the answer is lost.
+func TestJoinWithLostAnswer(t *testing.T) {
+	inBubble(t, func(t *testing.T, s fleet.Store) {
+		db := &faultyStore{Store: s}
+		a := member(t, db, "a", "1")
+		member(t, s, "b", "2")
+		expired := node(t, s, "a")
+		if ok, err := s.Renew(t.Context(), "a", expired.Epoch, expired.Nonce, expired.Nonce, -time.Second); err != nil || !ok {
+			t.Fatal(ok, err)
+		}
+		if lost, err := s.DeclareLost(t.Context()); err != nil || len(lost) != 1 {
+			t.Fatal(lost, err)
+		}
+		db.loseJoin.Store(true)
+		time.Sleep(fleet.DefaultLease/6 + time.Second)
+		if term, _ := a.Term(); term.Err() == nil {
+			t.Error("there is a term without an answer")
+		}
+		db.loseJoin.Store(false)
+		time.Sleep(fleet.DefaultLease/6 + time.Second)
+		if term, e := a.Term(); term.Err() != nil || e <= expired.Epoch {
+			t.Errorf("term %v, epoch %d; want a term with an epoch above %d", context.Cause(term), e, expired.Epoch)
 		}
 	})
 }

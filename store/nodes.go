@@ -71,7 +71,7 @@ func (ns Nodes) Join(ctx context.Context, id, host, nonce string, again bool, le
 			return err
 		}
 		valid := got.State == fleet.Up && got.Until.After(now)
-		if !missing && (valid && got.Host != host && got.Host != "" || again && got.State != fleet.Lost) {
+		if !missing && (valid && got.Host != host && got.Host != "" || again && got.State != fleet.Lost && got.Nonce != nonce) {
 			return nil
 		}
 		if missing || got.Host != host || got.State == fleet.Lost {

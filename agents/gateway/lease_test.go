@@ -51,13 +51,21 @@ func (env *testEnv) awaitJail(j id.Jail, want jail.State) {
 	})
 }
 
+// freezeBuiltin starts a run of the reference agent, and ends the lease.
+func (env *testEnv) freezeBuiltin() (run.Run, Caller) {
+	env.Helper()
+	r, c := env.startBuiltin(Agent{})
+	r = env.run(r.ID)
+	env.node.lose()
+	env.awaitJail(r.Jail, jail.Paused)
+	return r, c
+}
+
 // Without a lease, another daemon may soon continue the run.
 func TestJailIsFrozenWithoutLease(t *testing.T) {
 	env := newTestEnv(t).open()
-	r, c := env.startBuiltin(Agent{})
-	jid := env.run(r.ID).Jail
-	env.node.lose()
-	env.awaitJail(jid, jail.Paused)
+	r, c := env.freezeBuiltin()
+	jid := r.Jail
 	if _, err := env.g.Call(t.Context(), c, ToolUse{Key: "k", Tool: "bash", Input: []byte(`{"command":"true"}`)}); err == nil {
 		t.Error("a tool was called without a lease")
 	}
@@ -92,10 +100,8 @@ func TestFreezeIsRepeated(t *testing.T) {
 // again, even for a moment.
 func TestFrozenJailOfContinuedRunIsStopped(t *testing.T) {
 	env := newTestEnv(t).open()
-	r, _ := env.startBuiltin(Agent{})
-	jid := env.run(r.ID).Jail
-	env.node.lose()
-	env.awaitJail(jid, jail.Paused)
+	r, _ := env.freezeBuiltin()
+	jid := r.Jail
 	env.await("the run is not supervised", func() bool { return env.g.supervisions.of(r.ID) == nil })
 	env.jails.failWith("Resume", errors.New("a jail was resumed"))
 	other, err := run.New(t.Context(), run.Config{Store: env.store.Runs(), Chain: env.chain, Holder: "daemon-2"})

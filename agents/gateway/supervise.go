@@ -40,11 +40,11 @@ const (
 
 // A supervision is the state of one run while this daemon supervises it.
 type supervision struct {
-	jail       atomic.Pointer[id.Jail] // of the agent; nil: not known yet
 	run        id.Run
-	moved      chan struct{} // capacity 1: the run may have changed its state
-	heartbeat  chan struct{} // capacity 1: the agent sent a heartbeat
-	restart    chan string   // capacity 1: restart the agent, with the reason
+	jail       atomic.Pointer[id.Jail] // of the agent; nil: not known yet
+	moved      chan struct{}           // capacity 1: the run may have changed its state
+	heartbeat  chan struct{}           // capacity 1: the agent sent a heartbeat
+	restart    chan string             // capacity 1: restart the agent, with the reason
 	activity   *activity
 	saver      saver
 	loops      loopDetector
@@ -252,20 +252,24 @@ func (sv *supervisor) freeze(sup *supervision) {
 		jails[*j] = true
 	}
 	for j := range jails {
-		for {
-			_, perr := sv.cfg.Jails.Pause(ctx, j)
-			if perr == nil || errors.Is(perr, fault.Conflict) || errors.Is(perr, fault.NotFound) { // or it does not run
-				break
-			}
-			if ctx.Err() != nil {
-				err = errors.Join(err, fmt.Errorf("pause jail %s: %w", j, perr))
-				break
-			}
-			time.Sleep(100 * time.Millisecond)
-		}
+		err = errors.Join(err, sv.freezeJail(ctx, j))
 	}
 	if err != nil {
 		sv.cfg.Log.Error("could not freeze the jail of a run that another daemon may continue", "run", sup.run, "err", err)
+	}
+}
+
+// freezeJail pauses a jail, unless it does not run. It retries until ctx is done.
+func (sv *supervisor) freezeJail(ctx context.Context, j id.Jail) error {
+	for {
+		_, err := sv.cfg.Jails.Pause(ctx, j)
+		if err == nil || errors.Is(err, fault.Conflict) || errors.Is(err, fault.NotFound) {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("pause jail %s: %w", j, err)
+		}
+		time.Sleep(100 * time.Millisecond)
 	}
 }
 

@@ -135,12 +135,18 @@ func (h *harness) asNode(t testing.TB, name string) (*cutStore, func(*run.Config
 	return nodes, func(c *run.Config) { c.Holder, c.Node = name, m }
 }
 
+// twoNodes returns the Managers of two nodes with one database, and the first one's connection.
+func twoNodes(t testing.TB) (a, b *run.Manager, cut *cutStore) {
+	t.Helper()
+	h := newHarness(t)
+	cut, asA := h.asNode(t, "a")
+	_, asB := h.asNode(t, "b")
+	return h.manager(t, asA), h.manager(t, asB), cut
+}
+
 func TestExpiredLeaseIsTakenOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHarness(t)
-		nodes, asA := h.asNode(t, "a")
-		_, asB := h.asNode(t, "b")
-		a, b := h.manager(t, asA), h.manager(t, asB)
+		a, b, nodes := twoNodes(t)
 		ctx := t.Context()
 		r := start(t, a, run.Request{Limits: budget.Amounts{budget.Steps: 10}})
 		claimed := must(a.Claim(ctx, r.ID))(t)
@@ -189,10 +195,7 @@ func TestExpiredLeaseIsTakenOver(t *testing.T) {
 // A node that is cut off for less than its lease continues its runs itself.
 func TestNodeContinuesItsRunsAfterShortCut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHarness(t)
-		nodes, asA := h.asNode(t, "a")
-		_, asB := h.asNode(t, "b")
-		a, b := h.manager(t, asA), h.manager(t, asB)
+		a, b, nodes := twoNodes(t)
 		ctx := t.Context()
 		r := start(t, a, run.Request{})
 		claimed := must(a.Claim(ctx, r.ID))(t)
