@@ -2,6 +2,7 @@ package secret
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -331,7 +332,9 @@ func (v *Vault) call(ctx context.Context, method, apiPath, token string, body []
 	defer r.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(r.Body, maxResponse+1))
 	defer clear(text)
-	if err != nil {
+	// A canceled request closes the connection. A server that sees this may end its response
+	// before the client stops to read.
+	if err = cmp.Or(err, ctx.Err()); err != nil {
 		return nil, transportError(ctx, apiPath, err)
 	}
 	if r.StatusCode != http.StatusOK {

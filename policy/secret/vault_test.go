@@ -348,6 +348,25 @@ func TestVaultTimeout(t *testing.T) {
 	}
 }
 
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// A server that sees the end of the request may end its response before the client stops to
+// read: the client then has a response, without content.
+func TestVaultResponseAfterDeadlineIsTimeout(t *testing.T) {
+	v := newFakeVault(t).client(t, func(c *secret.VaultConfig) { c.Timeout = 10 * time.Millisecond })
+	for _, status := range []int{http.StatusOK, http.StatusNotFound} {
+		v.SetTransport(roundTripper(func(r *http.Request) (*http.Response, error) {
+			<-r.Context().Done()
+			return &http.Response{StatusCode: status, Body: http.NoBody}, nil
+		}))
+		if _, err := v.Fetch(t.Context(), "kv/data/app#key"); !errors.Is(err, fault.Timeout) {
+			t.Errorf("Fetch with status %d after the deadline = %v, want %v", status, err, fault.Timeout)
+		}
+	}
+}
+
 func TestVaultCertificateIsVerified(t *testing.T) {
 	s := newFakeVault(t)
 	v := s.client(t, func(c *secret.VaultConfig) { c.CAFile = "" })
