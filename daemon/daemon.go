@@ -76,6 +76,7 @@ type Daemon struct {
 	approvals *approval.Queue
 	secrets   *secret.Manager
 	groups    *groups
+	fences    *fences
 	registry  *registry.Registry
 	trust     *bundle.Trust
 	markets   *markets
@@ -290,7 +291,7 @@ func (d *Daemon) newJails(ctx context.Context) error {
 		Log:     d.log.With("part", "jail"),
 		Backend: c.Backend, Runtime: c.Runtime, DefaultRootfs: c.Rootfs.Default,
 		AllowMounts: c.Mounts.Allow, AllowWorkspaces: c.Workspaces.Allow,
-		Enforcer: jailEnforcer{d.kernel, d.groups},
+		Enforcer: jailEnforcer{d.kernel, d.groups, d.fences},
 		Secrets:  jailSecrets{d.secrets},
 		Observer: watcher{d.observers}, Observe: c.Observe.selection(), Commands: commands{d},
 		IDs: ids, FirstID: c.FirstID, Pool: jail.PoolConfig{Size: c.Pool.Size, TTL: c.Pool.TTL},

@@ -29,6 +29,7 @@ import (
 type jailEnforcer struct {
 	kernel *govern.Engine
 	groups *groups
+	fences *fences
 }
 
 func (w jailEnforcer) Check(ctx context.Context, s jail.Spec) (json.RawMessage, error) {
@@ -48,6 +49,9 @@ func (w jailEnforcer) Apply(ctx context.Context, j jail.Jail, s jail.HostInfo) e
 		if err := w.groups.join(s.EndpointNetns, j.ID, j.Spec.Name, s.Address); err != nil {
 			return err
 		}
+	}
+	if err := w.fences.started(j.ID, s.Link); err != nil {
+		return err
 	}
 	g := govern.Guard{Spec: j.Spec.Policy, Workspace: j.Spec.Project(), Init: s.PID, Cgroup: s.Cgroup, Adopted: s.Reattached, Rewound: s.Rewound}
 	if j.Spec.Enforce {
@@ -75,6 +79,7 @@ func (w jailEnforcer) Resumed(ctx context.Context, j jail.Jail, same bool) error
 
 func (w jailEnforcer) Release(jid id.Jail) {
 	w.groups.leave(jid)
+	w.fences.ended(jid)
 	w.kernel.Release(jid)
 }
 
@@ -113,7 +118,11 @@ var moves = map[jail.State]chain.Kind{
 // StateChanged implements jail.Enforcer. Spares have no owner, so their creation and removal are not
 // recorded.
 func (w jailEnforcer) StateChanged(j jail.Jail, from jail.State) {
-	if j.State == jail.Deleting {
+	switch j.State {
+	case jail.Stopped, jail.Failed:
+		w.fences.stopped(j.ID)
+	case jail.Deleting:
+		w.fences.stopped(j.ID)
 		w.kernel.ForgetTraffic(j.ID)
 	}
 	kind, ok := moves[j.State]

@@ -34,6 +34,7 @@ import (
 	"glasshouse/capability/skill"
 	"glasshouse/fault"
 	"glasshouse/fleet"
+	"glasshouse/host/netns"
 	"glasshouse/id"
 	"glasshouse/internal/procstat"
 	"glasshouse/jail"
@@ -275,8 +276,8 @@ func (d *Daemon) openGateway(ctx context.Context) error {
 		Root:   d.rootFiles,
 		Timers: c.timers(), Autosave: gateway.AutosaveSettings(c.Checkpoints),
 		Default: gateway.Agent{Preset: c.Agent, Model: "default", Spawner: c.Jail, Level: c.Level}, Keep: c.Keep, KeepAge: c.KeepAge,
-		Connectors: d.connectors.For,
-		Log:        d.log.With("part", "gateway"),
+		Connectors: d.connectors.For, Fence: d.fences.fence,
+		Log: d.log.With("part", "gateway"),
 	})
 	if err := d.openGatewayServices(ctx, holder); err != nil {
 		return err
@@ -287,18 +288,33 @@ func (d *Daemon) openGateway(ctx context.Context) error {
 // joinFleet gives this daemon a lease among those that share the database of runs. It returns nil
 // if no other daemon can use that database.
 func (d *Daemon) joinFleet(ctx context.Context, id string) (run.Node, error) {
+	table := netns.NewFence(id)
 	if d.Config.Gateway.DB == "" {
-		return nil, nil
+		if os.Geteuid() != 0 {
+			return nil, nil
+		}
+		return nil, table.Renew(nil, 0) // of a previous daemon with another configuration
 	}
 	host, err := d.hostIdentity()
 	if err != nil {
 		return nil, err
 	}
-	m, err := fleet.Join(ctx, fleet.Config{Store: d.work.Nodes(), ID: id, Host: host, Log: d.log.With("part", "fleet")})
+	log := d.log.With("part", "fleet")
+	m, err := fleet.Join(ctx, fleet.Config{Store: d.work.Nodes(), ID: id, Host: host, Log: log, Renewed: func() {
+		if err := d.fences.renew(); err != nil {
+			log.Error("could not renew the firewall rules of runs with full network access", "err", err)
+		}
+	}})
 	if err != nil {
 		return nil, err
 	}
 	d.onClose(m.Close)
+	if os.Geteuid() != 0 {
+		return m, nil // jails have no links
+	}
+	if err := d.fences.open(table, m.Valid); err != nil {
+		return nil, fmt.Errorf("continue the firewall rules of runs: %w", err)
+	}
 	return m, nil
 }
 

@@ -79,6 +79,7 @@ func (d *Daemon) newGovernance(ctx context.Context) error {
 	})
 	d.watchChain()
 	d.groups = &groups{log: d.log.With("part", "groups")}
+	d.fences = newFences()
 	d.onClose(d.groups.Close)
 	d.onClose(func() error {
 		d.kernel.Note(chain.DaemonStopped, policy.Subject{}, 0, struct{}{})

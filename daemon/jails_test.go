@@ -61,7 +61,7 @@ func (g governed) withJails(t *testing.T, others ...id.Jail) *shelf {
 	}
 	g.jails = jail.NewManager(jail.Config{
 		Dir: filepath.Join(g.Config.Data, "jails"), Store: g.store.Jails(), Runtimes: []jail.Runtime{{Name: "shelf", Backend: s}},
-		Enforcer: jailEnforcer{g.kernel, g.groups},
+		Enforcer: jailEnforcer{g.kernel, g.groups, newFences()},
 	})
 	if err := g.jails.Open(t.Context()); err != nil {
 		t.Fatal(err)
@@ -84,7 +84,7 @@ func (g governed) ruled(t *testing.T, permission string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := jailEnforcer{g.kernel, g.groups}
+	w := jailEnforcer{g.kernel, g.groups, newFences()}
 	if err := w.Apply(t.Context(), j, jail.HostInfo{}); err != nil {
 		t.Fatal(err)
 	}

@@ -133,7 +133,7 @@ func TestClaimedSpareGetsAgentEndpoint(t *testing.T) {
 }
 
 func TestEnvironmentOfJailCommands(t *testing.T) {
-	w := jailEnforcer{}
+	w := jailEnforcer{fences: newFences()}
 	j := jail.Jail{ID: "j-aaaaaaaaaaaa", Spec: jail.Spec{Labels: map[string]string{gateway.LabelSession: "s"}}}
 	if got := w.Env(j); len(got) != 1 || got["SANDBOX_ID"] != "j-aaaaaaaaaaaa" {
 		t.Errorf("environment = %v, want SANDBOX_ID alone", got)
@@ -155,7 +155,7 @@ func TestEnvironmentOfJailCommands(t *testing.T) {
 
 func TestAuditLogRecordsJailLifecycle(t *testing.T) {
 	d := newGoverned(t)
-	w := jailEnforcer{d.kernel, d.groups}
+	w := jailEnforcer{d.kernel, d.groups, newFences()}
 	j := jail.Jail{ID: "j-aaaaaaaaaaaa", Spec: jail.Spec{Name: "web", Backend: "oci", Runtime: "runc", Network: jail.Bridged, Group: "crew"}}
 	for _, move := range []struct{ from, to jail.State }{
 		{jail.Creating, jail.Created}, {jail.Created, jail.Running}, {jail.Running, jail.Paused}, {jail.Paused, jail.Running},
@@ -190,7 +190,7 @@ func TestAuditLogRecordsJailLifecycle(t *testing.T) {
 // Their entries begin when they are claimed.
 func TestSparesAreNotInTheAuditLog(t *testing.T) {
 	d := newGoverned(t)
-	w := jailEnforcer{d.kernel, d.groups}
+	w := jailEnforcer{d.kernel, d.groups, newFences()}
 	for _, move := range []struct{ from, to jail.State }{{jail.Creating, jail.Spare}, {jail.Spare, jail.Deleting}, {jail.Creating, jail.Deleting}} {
 		w.StateChanged(jail.Jail{ID: "j-aaaaaaaaaaaa", State: move.to}, move.from)
 	}
@@ -249,7 +249,7 @@ func TestChangesOfLimitsAreRecorded(t *testing.T) {
 // The policy of a spare applies from the moment at which it is claimed.
 func TestPolicyOfClaimedSpareIsApplied(t *testing.T) {
 	d := newGoverned(t)
-	w := jailEnforcer{d.kernel, d.groups}
+	w := jailEnforcer{d.kernel, d.groups, newFences()}
 	j := jail.Jail{ID: "j-aaaaaaaaaaaa", State: jail.Spare}
 	if err := w.Apply(t.Context(), j, jail.HostInfo{}); err != nil {
 		t.Fatal(err)

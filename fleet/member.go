@@ -25,7 +25,10 @@ type Config struct {
 	// Clock measures durations, and includes the time in which the host was suspended. nil:
 	// CLOCK_BOOTTIME.
 	Clock func() time.Duration
-	Log   *slog.Logger // nil: logging is disabled
+
+	// Renewed is called after each renewal, but not after the first Join. nil: nothing is called.
+	Renewed func()
+	Log     *slog.Logger // nil: logging is disabled
 }
 
 // DefaultLease is the duration of a lease. A node stops at two thirds of it.
@@ -165,6 +168,17 @@ func (m *Member) Term() (context.Context, int64) {
 	return m.term, m.epoch
 }
 
+// Valid returns for how long this daemon may act without a further renewal.
+func (m *Member) Valid() time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.expire()
+	if m.term.Err() != nil {
+		return 0
+	}
+	return m.deadline - m.cfg.Clock()
+}
+
 // expire ends the term if it was not renewed in time.
 //
 // +checklocks:m.mu
@@ -235,6 +249,9 @@ func (m *Member) renew(ctx context.Context) error {
 			return fault.Newf(fault.Conflict, "fleet.renew", m.cfg.ID, "another daemon uses a copy of this data directory and has its lease")
 		}
 		m.cfg.Log.Warn("this daemon was declared lost and has a new lease; other daemons may have continued its runs", "epoch", got.Epoch)
+	}
+	if m.cfg.Renewed != nil {
+		m.cfg.Renewed()
 	}
 	lost, err := m.cfg.Store.DeclareLost(ctx)
 	if err != nil {

@@ -22,3 +22,8 @@ func (s *Store) MigrateFurther(ctx context.Context, text string) error {
 func (s *Store) Exec(ctx context.Context, text string) (sql.Result, error) {
 	return s.write.ExecContext(ctx, text)
 }
+
+// Update exports update.
+func (s *Store) Update(ctx context.Context, f func(tx *sql.Tx) error) error {
+	return s.update(ctx, "test", f)
+}

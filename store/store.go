@@ -181,6 +181,15 @@ func (s *Store) Close() error {
 	return err
 }
 
+// rollbackCause returns why a transaction does not exist anymore: package sql rolls it back when its
+// context ends, and later calls fail with sql.ErrTxDone.
+func rollbackCause(ctx context.Context, err error) error {
+	if ctx.Err() != nil && errors.Is(err, sql.ErrTxDone) {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
 // update runs f in a transaction that is committed if f returns nil. On PostgreSQL, updates with
 // the same name are serialized; SQLite serializes all updates.
 func (s *Store) update(ctx context.Context, name string, f func(tx *sql.Tx) error) error {
@@ -191,14 +200,14 @@ func (s *Store) update(ctx context.Context, name string, f func(tx *sql.Tx) erro
 	defer tx.Rollback() // no effect after Commit
 	if s.postgres {
 		if _, err := tx.ExecContext(ctx, "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", "glasshouse."+name); err != nil {
-			return fmt.Errorf("lock %s in the database: %w", name, err)
+			return fmt.Errorf("lock %s in the database: %w", name, rollbackCause(ctx, err))
 		}
 	}
 	if err := f(tx); err != nil {
-		return err
+		return rollbackCause(ctx, err)
 	}
 	if err := tx.Commit(); err != nil {
-		return fmt.Errorf("commit the transaction: %w", err)
+		return fmt.Errorf("commit the transaction: %w", rollbackCause(ctx, err))
 	}
 	s.committed()
 	return nil

@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"os"
@@ -474,6 +475,33 @@ func BenchmarkPutJail(b *testing.B) {
 }
 
 // Cancelling a read closes its connection, but must not delete the database.
+// Package sql rolls a transaction back when its context ends. A later call does not know why.
+func TestUpdateReturnsCauseOfRollback(t *testing.T) {
+	s, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	cause := errors.New("the client is gone")
+	for _, commit := range []bool{true, false} {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		err := s.Update(ctx, func(tx *sql.Tx) error {
+			cancel(cause)
+			for {
+				if _, err := tx.ExecContext(context.Background(), "SELECT 1"); errors.Is(err, sql.ErrTxDone) {
+					if commit {
+						return nil
+					}
+					return err
+				}
+			}
+		})
+		if !errors.Is(err, cause) {
+			t.Errorf("commit %v: update = %v, want %v", commit, err, cause)
+		}
+	}
+}
+
 func TestMemoryDatabaseSurvivesCancelledRead(t *testing.T) {
 	s := open(t, "")
 	for range 3 {

@@ -135,6 +135,10 @@ type Config struct {
 	// Connectors returns the connectors that receive the messages of agents in a session.
 	Connectors func(session string) []string
 
+	// Fence makes the host drop the packets of a jail while this daemon has no lease, until the
+	// jail stops. nil: this daemon needs no lease.
+	Fence func(j id.Jail) error
+
 	Default Agent // supplies the agent settings that a run leaves empty
 
 	// Timers are the watchdog's time limits by autonomy level. Missing and zero values default
@@ -187,6 +191,9 @@ type core struct {
 
 // New returns a Gateway. Call SetServices and Open to start it.
 func New(cfg Config) *Gateway {
+	if cfg.Fence == nil {
+		cfg.Fence = func(id.Jail) error { return nil }
+	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}

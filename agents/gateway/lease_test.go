@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -96,6 +97,33 @@ func TestFreezeIsRepeated(t *testing.T) {
 	env.awaitJail(jid, jail.Paused)
 }
 
+// The agent starts only after its jail is fenced. If that fails, it is tried again.
+func TestJailIsFencedBeforeAgentStarts(t *testing.T) {
+	env := newTestEnv(t)
+	var mu sync.Mutex
+	var fenced []id.Jail
+	env.cfg.Fence = func(j id.Jail) error {
+		mu.Lock()
+		defer mu.Unlock()
+		fenced = append(fenced, j)
+		if len(fenced) == 1 {
+			return errors.New("the firewall cannot be changed")
+		}
+		return nil
+	}
+	env.open()
+	r, _ := env.startBuiltin(Agent{})
+	r = env.run(r.ID)
+	mu.Lock()
+	defer mu.Unlock()
+	if len(fenced) < 2 || slices.ContainsFunc(fenced, func(j id.Jail) bool { return j != r.Jail }) {
+		t.Errorf("fenced jails %q before the agent started, want %s, and again after the error", fenced, r.Jail)
+	}
+	if n := len(env.jails.processes()); n != 1 {
+		t.Errorf("%d agents were started, want 1", n)
+	}
+}
+
 // Another daemon has continued the run in another jail. The processes of the first must not run
 // again, even for a moment.
 func TestFrozenJailOfContinuedRunIsStopped(t *testing.T) {
@@ -119,10 +147,12 @@ func TestFrozenJailOfContinuedRunIsStopped(t *testing.T) {
 		t.Fatal(err)
 	}
 	env.node.begin()
-	if err := env.g.sweep(t.Context()); err != nil {
-		t.Errorf("sweep = %v", err)
-	}
-	if j, err := env.jails.Get(t.Context(), jid); err != nil || j.State != jail.Stopped {
-		t.Errorf("jail = %s, %v, want stopped", j.State, err)
-	}
+	// The gateway tries to claim the run meanwhile, and sweep leaves the jails of supervised runs.
+	env.await("the jail is stopped", func() bool {
+		if err := env.g.sweep(t.Context()); err != nil {
+			t.Fatalf("sweep = %v", err)
+		}
+		j, err := env.jails.Get(t.Context(), jid)
+		return err == nil && j.State == jail.Stopped
+	})
 }

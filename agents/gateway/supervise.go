@@ -216,7 +216,10 @@ func (sv *supervisor) supervise(sup *supervision) {
 			sv.cfg.Log.Error("could not read a run", "run", sup.run, "err", err)
 			return
 		}
-		sup.jail.Store(&r.Jail)
+		if err := sv.useJail(sup, r.Jail); err != nil {
+			sv.cfg.Log.Error("could not supervise a run", "run", sup.run, "err", err)
+			return
+		}
 		switch {
 		case r.State.Ended():
 			sv.cleanUpRun(r)
@@ -231,6 +234,18 @@ func (sv *supervisor) supervise(sup *supervision) {
 			sv.restartOrFail(ctx, sup, r, err)
 		}
 	}
+}
+
+// useJail records the jail of a run, and fences it. "" is none.
+func (sv *supervisor) useJail(sup *supervision, j id.Jail) error {
+	sup.jail.Store(&j)
+	if j == "" {
+		return nil
+	}
+	if err := sv.cfg.Fence(j); err != nil {
+		return fmt.Errorf("fence jail %s: %w", j, err)
+	}
+	return nil
 }
 
 // freezeTimeout limits the attempts to freeze a jail. It is less than the time between the end of
@@ -353,7 +368,9 @@ func (sv *supervisor) runAgent(ctx context.Context, sup *supervision, r run.Run)
 	if err != nil {
 		return err
 	}
-	sup.jail.Store(&j.ID)
+	if err := sv.useJail(sup, j.ID); err != nil {
+		return err
+	}
 	sv.endpoints.assign(j.ID, r.ID)
 	sv.endpoints.JailStarted(j)
 	x, l, err := sv.launch(ctx, r, ag, j)

@@ -1,7 +1,6 @@
 package netns
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -175,7 +174,7 @@ func translate(transit netip.Addr) error {
 		Type: nftables.ChainTypeNAT, Priority: nftables.ChainPriorityNATSource})
 	c.AddRule(&nftables.Rule{Table: t, Chain: post, Exprs: []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: append([]byte(inside), bytes.Repeat([]byte{0}, unix.IFNAMSIZ-len(inside))...)},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: linkKey(inside)},
 		&expr.Immediate{Register: 1, Data: transit.AsSlice()},
 		&expr.NAT{Type: expr.NATTypeSourceNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: 1},
 	}})
