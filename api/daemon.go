@@ -17,6 +17,7 @@ type hostHandler struct {
 	doctor  func(ctx context.Context) []wire.Probe
 	storage func(ctx context.Context) (wire.Storage, error) // nil: no data directory
 	ready   func(ctx context.Context) error                 // nil: always
+	nodes   func(ctx context.Context) ([]wire.Node, error)  // nil: this daemon shares its database of runs with no other
 	version wire.Version
 	closing context.Context // canceled when the daemon stops
 	log     *slog.Logger
@@ -69,6 +70,16 @@ func (h *hostHandler) diagnoseHost(ctx context.Context, _, _ none) (wire.Page[wi
 		page.Items = append(page.Items, h.doctor(ctx)...)
 	}
 	return page, nil
+}
+
+func (h *hostHandler) listNodes(ctx context.Context, _, _ none) (wire.Page[wire.Node], error) {
+	page := wire.Page[wire.Node]{Items: []wire.Node{}}
+	if h.nodes == nil {
+		return page, nil
+	}
+	list, err := h.nodes(ctx)
+	page.Items = append(page.Items, list...)
+	return page, err
 }
 
 func (h *hostHandler) getStorage(ctx context.Context, _, _ none) (wire.Storage, error) {

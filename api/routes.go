@@ -280,6 +280,7 @@ func routes(o Options, h *handlers) []route {
 			{"prepareImage", "POST /images", access.Operator, call(ok, h.image.prepareImage).waits(), "Prepare a root filesystem, so that the first jail that uses it starts faster."},
 			{"pruneImages", "POST /images/prune", access.Admin, call(ok, h.image.pruneImages), "Delete the root filesystems that no jail uses, and list them."},
 			{"diagnoseHost", "GET /doctor", access.Viewer, call(ok, h.host.diagnoseHost), "Check which features this host supports, with remedies for missing ones."},
+			{"listNodes", "GET /nodes", access.Viewer, call(ok, h.host.listNodes), "List the daemons that share the database of runs, by ID. The list is empty if this daemon shares it with no other."},
 			{"getStorage", "GET /storage", access.Viewer, call(ok, h.host.getStorage), "Show the daemon's disk usage by category, and the warm pool."},
 			{"getVersion", "GET /version", access.Viewer, call(ok, h.host.getVersion), "Show the daemon's version."},
 			{"getMetrics", "GET /metrics", access.Viewer, raw(h.document.getMetrics).gives(ok, nil).or(ok, "text/plain", nil), "Get Prometheus metrics."},

@@ -100,6 +100,7 @@ type Options struct {
 	Peers   access.Peers                                    // access rules for the unix socket
 	Doctor  func(ctx context.Context) []wire.Probe          // checks of the host
 	Storage func(ctx context.Context) (wire.Storage, error) // nil: no data directory
+	Nodes   func(ctx context.Context) ([]wire.Node, error)  // nil: this daemon shares its database of runs with no other
 	Ready   func(ctx context.Context) error                 // returns nil if the daemon is ready to serve
 	Version wire.Version                                    // response of /version
 	Hosts   []string                                        // accepted host names over TCP, in addition to localhost and IP addresses

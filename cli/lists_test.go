@@ -11,7 +11,7 @@ func TestEmptyListIsJSONArray(t *testing.T) {
 	exits := map[string]int{"doctor": 1} // no probe reports that a jail can run
 	for _, c := range []struct{ line, path string }{
 		{"jail ls", "/jails"}, {"jail execs " + aJail, "/jails/" + aJail + "/execs"}, {"files ls " + aJail + ":/", "/jails/" + aJail + "/files"},
-		{"snapshot ls", "/snapshots"}, {"lineage", "/lineage"}, {"rootfs ls", "/images"}, {"backends", "/backends"}, {"token ls", "/tokens"}, {"doctor", "/doctor"},
+		{"snapshot ls", "/snapshots"}, {"lineage", "/lineage"}, {"rootfs ls", "/images"}, {"backends", "/backends"}, {"token ls", "/tokens"}, {"node ls", "/nodes"}, {"doctor", "/doctor"},
 		{"secret ls", "/secrets"}, {"approval ls", "/approvals"}, {"approval notices", "/notices/dead"}, {"trail " + aJail, "/sandbox/" + aJail + "/decisions"},
 		{"audit ls", "/chain"}, {"capability ls", "/capabilities"}, {"skill ls", "/skills"}, {"bundle ls", "/bundles"}, {"bundle publishers", "/publishers"},
 		{"session ls", "/chat/session"}, {"session messages s", "/chat/inbox"}, {"runs", "/chat/run"}, {"runs steps r-1", "/chat/run/r-1/actions"},
@@ -73,7 +73,7 @@ func TestEveryCommandPrintsDaemonErrors(t *testing.T) {
 		"runs", "runs show r", "runs pause r", "runs cancel r", "runs steps r", "runs checkpoint r", "runs checkpoints r", "runs resume r", "runs move r done", "runs follow r", "goal x", "schedule ls",
 		"schedule show h", "schedule times x", "schedule edit h --when x", "schedule pause h", "schedule rm h", "connector ls", "connector deliveries c", "connector redeliver d", "approval ls", "approval show a",
 		"approval cancel a", "approval notices", "approval ls --follow", "approve a", "deny a", "capability ls", "capability show a", "capability rm a", "capability revoke a", "capability trust a d", "call a", "replay 1",
-		"skill ls", "skill show s", "skill rm s", "audit ls", "audit show 1", "audit verify", "audit head", "backends", "health", "token ls", "token create x", "token rm t", "bundle ls", "bundle rm b",
+		"skill ls", "skill show s", "skill rm s", "audit ls", "audit show 1", "audit verify", "audit head", "backends", "health", "node ls", "token ls", "token create x", "token rm t", "bundle ls", "bundle rm b",
 		"bundle publishers", "market search x", "market outdated", "market install x", "ps " + aJail, "at " + aJail + " 1", "events " + aJail, "e2b",
 	} {
 		t.Run(strings.ReplaceAll(line, "/", "_"), func(t *testing.T) {

@@ -77,6 +77,7 @@ type Daemon struct {
 	secrets   *secret.Manager
 	groups    *groups
 	fences    *fences
+	nodes     func(context.Context) ([]wire.Node, error) // nil: this daemon needs no lease
 	registry  *registry.Registry
 	trust     *bundle.Trust
 	markets   *markets

@@ -26,6 +26,7 @@ import (
 	"glasshouse/agents/llm"
 	"glasshouse/agents/run"
 	"glasshouse/agents/schedule"
+	"glasshouse/api/wire"
 	"glasshouse/capability/engine"
 	"glasshouse/capability/engine/builtin"
 	"glasshouse/capability/mcp"
@@ -300,7 +301,11 @@ func (d *Daemon) joinFleet(ctx context.Context, id string) (run.Node, error) {
 		return nil, err
 	}
 	log := d.log.With("part", "fleet")
-	m, err := fleet.Join(ctx, fleet.Config{Store: d.work.Nodes(), ID: id, Host: host, Log: log, Renewed: func() {
+	hostname, err := os.Hostname()
+	if err != nil {
+		return nil, fmt.Errorf("read the name of the host: %w", err)
+	}
+	m, err := fleet.Join(ctx, fleet.Config{Store: d.work.Nodes(), ID: id, Name: hostname, Version: d.Version.Version, Host: host, Log: log, Renewed: func() {
 		if err := d.fences.renew(); err != nil {
 			log.Error("could not renew the firewall rules of runs with full network access", "err", err)
 		}
@@ -309,6 +314,10 @@ func (d *Daemon) joinFleet(ctx context.Context, id string) (run.Node, error) {
 		return nil, err
 	}
 	d.onClose(m.Close)
+	d.nodes = func(ctx context.Context) ([]wire.Node, error) {
+		list, err := d.work.Nodes().Nodes(ctx)
+		return wireNodes(list, id), err
+	}
 	if os.Geteuid() != 0 {
 		return m, nil // jails have no links
 	}
@@ -316,6 +325,18 @@ func (d *Daemon) joinFleet(ctx context.Context, id string) (run.Node, error) {
 		return nil, fmt.Errorf("continue the firewall rules of runs: %w", err)
 	}
 	return m, nil
+}
+
+// wireNodes converts nodes for the API. self is the ID of this daemon.
+func wireNodes(list []fleet.Node, self string) []wire.Node {
+	var all []wire.Node
+	for _, n := range list {
+		all = append(all, wire.Node{
+			ID: n.ID, Name: n.Name, Version: n.Version, State: string(n.State), Self: n.ID == self,
+			LeaseMS: n.Until.Sub(n.Now).Milliseconds(), Epoch: n.Epoch, Sessions: n.Sessions, Runs: n.Runs,
+		})
+	}
+	return all
 }
 
 // hostIdentity identifies the boot of this host, and the data directory, which is locked, among
@@ -336,7 +357,7 @@ func (d *Daemon) hostIdentity() (string, error) {
 func (d *Daemon) openGatewayServices(ctx context.Context, holder string) error {
 	broker, err := autonomy.NewBroker(d.work.Autonomy(), autonomy.BrokerConfig{
 		Siblings: d.gateway, Deliverer: d.gateway, Policy: d.gateway.EvaluateRequest, Ready: d.gateway.Ready,
-		Record: d.notes().recordRequest, Log: d.log.With("part", "siblings"),
+		Record: d.notes().recordRequest, Now: d.runs.Now, Log: d.log.With("part", "siblings"),
 	})
 	if err != nil {
 		return fmt.Errorf("create the broker of requests between siblings: %w", err)
@@ -347,7 +368,7 @@ func (d *Daemon) openGatewayServices(ctx context.Context, holder string) error {
 		return fmt.Errorf("open the resource grants: %w", err)
 	}
 	d.schedules = schedule.New(schedule.Config{
-		Store: d.work.Schedules(), Fire: d.gateway.Fire, Running: d.gateway.Running, Log: d.log.With("part", "schedule"),
+		Store: d.work.Schedules(), Fire: d.gateway.Fire, Running: d.gateway.Running, Now: d.runs.Now, Log: d.log.With("part", "schedule"),
 	})
 	d.gateway.SetServices(gateway.Services{Schedules: d.schedules, Broker: broker, Resources: resources})
 	return nil

@@ -73,6 +73,7 @@ func (d *Daemon) listen(ctx context.Context) error {
 		Peers:   access.Peers{Group: d.Config.Socket.Group},
 		Doctor:  d.doctor,
 		Storage: d.storage.now,
+		Nodes:   d.nodes,
 		Ready:   newReadiness(d.checkReady).now,
 		Version: d.Version,
 		Models:  d.models,

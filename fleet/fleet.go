@@ -23,27 +23,33 @@ const (
 
 // A Node is the row of a node.
 type Node struct {
-	ID    string    // instance ID of the data directory
-	Host  string    // identifies the boot of the host, and the data directory on it; "": no process runs
-	Nonce string    // replaced by each renewal
-	Epoch int64     // raised whenever another process may have the sessions
-	Until time.Time // expiry of the lease, by the clock of the database
-	Now   time.Time // the clock of the database
-	State State
+	ID      string    // instance ID of the data directory
+	Name    string    // of the host, for people
+	Version string    // of the daemon
+	Host    string    // identifies the boot of the host, and the data directory on it; "": no process runs
+	Nonce   string    // replaced by each renewal
+	Epoch   int64     // raised whenever another process may have the sessions
+	Until   time.Time // expiry of the lease, by the clock of the database
+	Now     time.Time // the clock of the database
+	State   State
+
+	Sessions int // sessions that it has claimed
+	Runs     int // runs in these sessions that have not ended
 }
 
 // A Store stores the nodes. All methods use the clock of the database.
 type Store interface {
-	// Join gives a process the lease of a node, and creates the node if necessary. It does not
-	// take a valid lease of another host, but returns the row of that host. If again is set,
-	// the process had the lease before, and another process with its host identity may have it
-	// now: then Join takes only that of a lost node. It may be repeated with the same nonce
-	// after an error.
-	Join(ctx context.Context, id, host, nonce string, again bool, lease time.Duration) (Node, error)
+	// Join gives a process the lease of a node, and creates the node if necessary. n has the ID,
+	// names, host and nonce. Join does not take a valid lease of another host, but returns the
+	// row of that host. If again is set, the process had the lease before, and another process
+	// with its host identity may have it now: then Join takes only that of a lost node. It may
+	// be repeated with the same nonce after an error.
+	Join(ctx context.Context, n Node, again bool, lease time.Duration) (Node, error)
 
-	// Renew extends the lease, and replaces its nonce. It returns false if another process
-	// has the lease, or if the node was declared lost. It may be repeated after an error.
-	Renew(ctx context.Context, id string, epoch int64, nonce, next string, lease time.Duration) (bool, error)
+	// Renew extends the lease, replaces its nonce, and returns the clock of the database. The
+	// time is zero if another process has the lease, or if the node was declared lost. Renew may
+	// be repeated after an error.
+	Renew(ctx context.Context, id string, epoch int64, nonce, next string, lease time.Duration) (time.Time, error)
 
 	// Leave lets the next process of the node join from any host. The lease stays.
 	Leave(ctx context.Context, id string, epoch int64, nonce string) error

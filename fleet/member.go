@@ -17,10 +17,10 @@ import (
 
 // Config configures a Member.
 type Config struct {
-	Store Store
-	ID    string        // of the node
-	Host  string        // see Node
-	Lease time.Duration // 0: DefaultLease
+	Store         Store
+	ID, Name      string // see Node
+	Version, Host string
+	Lease         time.Duration // 0: DefaultLease
 
 	// Clock measures durations, and includes the time in which the host was suspended. nil:
 	// CLOCK_BOOTTIME.
@@ -61,6 +61,8 @@ type Member struct {
 	epoch int64
 	// +checklocks:mu
 	deadline time.Duration // by Clock: when the term ends without a renewal
+	// +checklocks:mu
+	known, read time.Time // the last known time of the database, and when it was read
 }
 
 // Join gives this daemon a lease. If another host has the lease of the same node, which is
@@ -123,12 +125,12 @@ func (m *Member) waitAndJoin(ctx context.Context) error {
 func (m *Member) join(ctx context.Context, again bool) (Node, error) {
 	m.chooseNonce()
 	sent := m.cfg.Clock()
-	got, err := m.cfg.Store.Join(ctx, m.cfg.ID, m.cfg.Host, m.next, again, m.cfg.Lease)
+	got, err := m.cfg.Store.Join(ctx, Node{ID: m.cfg.ID, Name: m.cfg.Name, Version: m.cfg.Version, Host: m.cfg.Host, Nonce: m.next}, again, m.cfg.Lease)
 	if err != nil {
 		return got, fmt.Errorf("join the daemons that share the database: %w", err)
 	}
 	if got.Nonce == m.next {
-		m.stored(sent, got.Epoch)
+		m.stored(sent, got.Now, got.Epoch)
 	}
 	return got, nil
 }
@@ -141,16 +143,18 @@ func (m *Member) chooseNonce() {
 }
 
 // stored notes that a request sent at a time has stored the next nonce, and extended the lease.
-func (m *Member) stored(sent time.Duration, epoch int64) {
+// now is the clock of the database.
+func (m *Member) stored(sent time.Duration, now time.Time, epoch int64) {
 	m.nonce, m.next = m.next, ""
-	m.extend(sent, epoch)
+	m.extend(sent, now, epoch)
 }
 
 // extend records a renewal that was sent at a time. It begins a new term if the previous
 // one has ended, or had another epoch.
-func (m *Member) extend(sent time.Duration, epoch int64) {
+func (m *Member) extend(sent time.Duration, now time.Time, epoch int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.known, m.read = now, time.Now()
 	if m.term.Err() != nil || m.epoch != epoch {
 		m.end(ErrLost)
 		m.term, m.end = context.WithCancelCause(context.Background())
@@ -177,6 +181,14 @@ func (m *Member) Valid() time.Duration {
 		return 0
 	}
 	return m.deadline - m.cfg.Clock()
+}
+
+// Now returns the time by the clock of the database, as measured by the last renewal. Changes of
+// the clock of this host do not affect it.
+func (m *Member) Now() time.Time {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.known.Add(time.Since(m.read)) // by the monotonic clock
 }
 
 // expire ends the term if it was not renewed in time.
@@ -231,12 +243,12 @@ func (m *Member) renew(ctx context.Context) error {
 	epoch := m.epoch
 	m.mu.Unlock()
 	sent := m.cfg.Clock()
-	renewed, err := m.cfg.Store.Renew(ctx, m.cfg.ID, epoch, m.nonce, m.next, m.cfg.Lease)
+	now, err := m.cfg.Store.Renew(ctx, m.cfg.ID, epoch, m.nonce, m.next, m.cfg.Lease)
 	if err != nil {
 		return err
 	}
-	if renewed {
-		m.stored(sent, epoch)
+	if !now.IsZero() {
+		m.stored(sent, now, epoch)
 	} else {
 		m.mu.Lock()
 		m.end(ErrLost)

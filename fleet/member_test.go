@@ -22,26 +22,46 @@ type faultyStore struct {
 
 var errNoAnswer = errors.New("the database does not answer")
 
-func (s *faultyStore) Renew(ctx context.Context, id string, epoch int64, nonce, next string, lease time.Duration) (bool, error) {
+func (s *faultyStore) Renew(ctx context.Context, id string, epoch int64, nonce, next string, lease time.Duration) (time.Time, error) {
 	if s.fail.Load() {
-		return false, errNoAnswer
+		return time.Time{}, errNoAnswer
 	}
-	ok, err := s.Store.Renew(ctx, id, epoch, nonce, next, lease)
+	now, err := s.Store.Renew(ctx, id, epoch, nonce, next, lease)
 	if s.lose.Load() {
-		return false, errNoAnswer
+		return time.Time{}, errNoAnswer
 	}
-	return ok, err
+	return now, err
 }
 
-func (s *faultyStore) Join(ctx context.Context, id, host, nonce string, again bool, lease time.Duration) (fleet.Node, error) {
+func (s *faultyStore) Join(ctx context.Context, n fleet.Node, again bool, lease time.Duration) (fleet.Node, error) {
 	if s.fail.Load() {
 		return fleet.Node{}, errNoAnswer
 	}
-	n, err := s.Store.Join(ctx, id, host, nonce, again, lease)
+	n, err := s.Store.Join(ctx, n, again, lease)
 	if s.loseJoin.Load() {
 		return fleet.Node{}, errNoAnswer
 	}
 	return n, err
+}
+
+// A shiftedStore is a store whose clock differs from that of this host.
+type shiftedStore struct {
+	fleet.Store
+	by time.Duration
+}
+
+func (s *shiftedStore) Join(ctx context.Context, n fleet.Node, again bool, lease time.Duration) (fleet.Node, error) {
+	n, err := s.Store.Join(ctx, n, again, lease)
+	n.Now = n.Now.Add(s.by)
+	return n, err
+}
+
+func (s *shiftedStore) Renew(ctx context.Context, id string, epoch int64, nonce, next string, lease time.Duration) (time.Time, error) {
+	now, err := s.Store.Renew(ctx, id, epoch, nonce, next, lease)
+	if now.IsZero() {
+		return now, err
+	}
+	return now.Add(s.by), err
 }
 
 // inBubble runs test with a fake clock and an empty database.
@@ -171,8 +191,8 @@ func TestJoinWithLostAnswer(t *testing.T) {
 		a := member(t, db, "a", "1")
 		member(t, s, "b", "2")
 		expired := node(t, s, "a")
-		if ok, err := s.Renew(t.Context(), "a", expired.Epoch, expired.Nonce, expired.Nonce, -time.Second); err != nil || !ok {
-			t.Fatal(ok, err)
+		if now, err := s.Renew(t.Context(), "a", expired.Epoch, expired.Nonce, expired.Nonce, -time.Second); err != nil || now.IsZero() {
+			t.Fatal(now, err)
 		}
 		if lost, err := s.DeclareLost(t.Context()); err != nil || len(lost) != 1 {
 			t.Fatal(lost, err)
@@ -306,6 +326,21 @@ func TestJoinEndsWithItsContext(t *testing.T) {
 		_, err := fleet.Join(ctx, fleet.Config{Store: s, ID: "a", Host: "2", Clock: bubbleClock})
 		if !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("Join = %v, want the end of its context", err)
+		}
+	})
+}
+
+func TestNowIsClockOfDatabase(t *testing.T) {
+	inBubble(t, func(t *testing.T, s fleet.Store) {
+		shifted := &shiftedStore{s, time.Hour}
+		m := member(t, shifted, "a", "1")
+		for _, by := range []time.Duration{time.Hour, time.Hour, -time.Minute} {
+			shifted.by = by
+			time.Sleep(fleet.DefaultLease / 2)
+			synctest.Wait()
+			if got := time.Until(m.Now()); got != by {
+				t.Errorf("Now is %v after the clock of the host, want %v", got, by)
+			}
 		}
 	})
 }

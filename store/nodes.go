@@ -17,7 +17,7 @@ type Nodes struct{ s *Store }
 // Nodes returns the daemons that share the database.
 func (s *Store) Nodes() Nodes { return Nodes{s} }
 
-const nodeColumns = "id, host, nonce, epoch, until, state"
+const nodeColumns = "id, name, version, host, nonce, epoch, until, state"
 
 // clock returns an expression for the clock of the database, in nanoseconds. SQLite has none,
 // but all processes that use its file have the clock of the host.
@@ -52,53 +52,59 @@ func (ns Nodes) update(ctx context.Context, doing string, f func(tx *sql.Tx, now
 	return nil
 }
 
-func scanNode(row interface{ Scan(...any) error }, now time.Time) (fleet.Node, error) {
+func scanNode(row interface{ Scan(...any) error }, now time.Time, more ...any) (fleet.Node, error) {
 	n := fleet.Node{Now: now.UTC()}
 	var until int64
-	err := row.Scan(&n.ID, &n.Host, &n.Nonce, &n.Epoch, &until, &n.State)
+	err := row.Scan(append([]any{&n.ID, &n.Name, &n.Version, &n.Host, &n.Nonce, &n.Epoch, &until, &n.State}, more...)...)
 	n.Until = time.Unix(0, until).UTC()
 	return n, err
 }
 
 // Join gives a process the lease of a node, unless another host has it.
-func (ns Nodes) Join(ctx context.Context, id, host, nonce string, again bool, lease time.Duration) (fleet.Node, error) {
+func (ns Nodes) Join(ctx context.Context, n fleet.Node, again bool, lease time.Duration) (fleet.Node, error) {
 	var got fleet.Node
-	err := ns.update(ctx, "join as node "+id, func(tx *sql.Tx, now time.Time) error {
+	err := ns.update(ctx, "join as node "+n.ID, func(tx *sql.Tx, now time.Time) error {
 		var err error
-		got, err = scanNode(tx.QueryRowContext(ctx, "SELECT "+nodeColumns+" FROM nodes WHERE id = $1", id), now)
+		got, err = scanNode(tx.QueryRowContext(ctx, "SELECT "+nodeColumns+" FROM nodes WHERE id = $1", n.ID), now)
 		missing := errors.Is(err, sql.ErrNoRows)
 		if err != nil && !missing {
 			return err
 		}
 		valid := got.State == fleet.Up && got.Until.After(now)
-		if !missing && (valid && got.Host != host && got.Host != "" || again && got.State != fleet.Lost && got.Nonce != nonce) {
+		if !missing && (valid && got.Host != n.Host && got.Host != "" || again && got.State != fleet.Lost && got.Nonce != n.Nonce) {
 			return nil
 		}
-		if missing || got.Host != host || got.State == fleet.Lost {
+		epoch := got.Epoch
+		if missing || got.Host != n.Host || got.State == fleet.Lost {
 			// The process of another host may still write with the earlier epoch.
-			got.Epoch++
-			if _, err := tx.ExecContext(ctx, "UPDATE sessions SET holder = '', epoch = 0 WHERE holder = $1", id); err != nil {
+			epoch++
+			if _, err := tx.ExecContext(ctx, "UPDATE sessions SET holder = '', epoch = 0 WHERE holder = $1", n.ID); err != nil {
 				return err
 			}
 		}
-		got = fleet.Node{ID: id, Host: host, Nonce: nonce, Epoch: got.Epoch, Until: now.Add(lease).UTC(), Now: now.UTC(), State: fleet.Up}
-		_, err = tx.ExecContext(ctx, "INSERT INTO nodes ("+nodeColumns+`) VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (id) DO UPDATE
-			SET host = excluded.host, nonce = excluded.nonce, epoch = excluded.epoch, until = excluded.until, state = excluded.state`,
-			id, host, nonce, got.Epoch, got.Until.UnixNano(), got.State)
+		got = n
+		got.Epoch, got.Until, got.Now, got.State = epoch, now.Add(lease).UTC(), now.UTC(), fleet.Up
+		_, err = tx.ExecContext(ctx, "INSERT INTO nodes ("+nodeColumns+`) VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (id) DO UPDATE
+			SET name = excluded.name, version = excluded.version, host = excluded.host, nonce = excluded.nonce,
+				epoch = excluded.epoch, until = excluded.until, state = excluded.state`,
+			n.ID, n.Name, n.Version, n.Host, n.Nonce, epoch, got.Until.UnixNano(), got.State)
 		return err
 	})
 	return got, err
 }
 
 // Renew extends a lease.
-func (ns Nodes) Renew(ctx context.Context, id string, epoch int64, nonce, next string, lease time.Duration) (bool, error) {
-	res, err := ns.s.write.ExecContext(ctx, "UPDATE nodes SET nonce = $4, until = $5 + "+ns.s.clock()+`
-		WHERE id = $1 AND epoch = $2 AND nonce IN ($3, $4) AND state = 'up'`, id, epoch, nonce, next, int64(lease))
-	if err != nil {
-		return false, fmt.Errorf("renew the lease of node %s: %w", id, err)
+func (ns Nodes) Renew(ctx context.Context, id string, epoch int64, nonce, next string, lease time.Duration) (time.Time, error) {
+	var now int64
+	err := ns.s.write.QueryRowContext(ctx, "UPDATE nodes SET nonce = $4, until = $5 + "+ns.s.clock()+`
+		WHERE id = $1 AND epoch = $2 AND nonce IN ($3, $4) AND state = 'up' RETURNING until - $5`, id, epoch, nonce, next, int64(lease)).Scan(&now)
+	if errors.Is(err, sql.ErrNoRows) {
+		return time.Time{}, nil
 	}
-	n, err := res.RowsAffected()
-	return n == 1 && err == nil, err
+	if err != nil {
+		return time.Time{}, fmt.Errorf("renew the lease of node %s: %w", id, err)
+	}
+	return time.Unix(0, now).UTC(), nil
 }
 
 // Leave lets the next process of the node join from any host.
@@ -160,22 +166,27 @@ func reassign(ctx context.Context, tx *sql.Tx, id string) error {
 
 // Nodes returns all nodes.
 func (ns Nodes) Nodes(ctx context.Context) ([]fleet.Node, error) {
+	rows, err := ns.s.read.QueryContext(ctx, "SELECT "+nodeColumns+", "+ns.s.clock()+`,
+		(SELECT COUNT(*) FROM sessions WHERE holder = nodes.id),
+		(SELECT COUNT(*) FROM runs JOIN sessions ON runs.session = sessions.id WHERE runs.waiting = 1 AND sessions.holder = nodes.id)
+		FROM nodes ORDER BY id`)
+	if err != nil {
+		return nil, fmt.Errorf("list the nodes: %w", err)
+	}
+	defer rows.Close()
 	var list []fleet.Node
-	err := ns.update(ctx, "list the nodes", func(tx *sql.Tx, now time.Time) error {
-		list = nil
-		rows, err := tx.QueryContext(ctx, "SELECT "+nodeColumns+" FROM nodes ORDER BY id")
+	for rows.Next() {
+		var now int64
+		var sessions, runs int
+		n, err := scanNode(rows, time.Time{}, &now, &sessions, &runs)
 		if err != nil {
-			return err
+			return nil, fmt.Errorf("read a node: %w", err)
 		}
-		defer rows.Close()
-		for rows.Next() {
-			n, err := scanNode(rows, now)
-			if err != nil {
-				return err
-			}
-			list = append(list, n)
-		}
-		return rows.Err()
-	})
-	return list, err
+		n.Now, n.Sessions, n.Runs = time.Unix(0, now).UTC(), sessions, runs
+		list = append(list, n)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("list the nodes: %w", err)
+	}
+	return list, nil
 }

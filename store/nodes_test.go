@@ -36,7 +36,7 @@ func nodesConform(t *testing.T, fresh func(t *testing.T) string) {
 // joined joins as a node with the lease of an hour, and fails the test unless host gets the lease.
 func joined(t *testing.T, s *store.Store, id, host, nonce string) fleet.Node {
 	t.Helper()
-	n := got(s.Nodes().Join(t.Context(), id, host, nonce, false, time.Hour))(t)
+	n := got(s.Nodes().Join(t.Context(), fleet.Node{ID: id, Name: "box of " + id, Version: "1", Host: host, Nonce: nonce}, false, time.Hour))(t)
 	if n.Host != host || n.Nonce != nonce || n.State != fleet.Up || n.Until.Sub(n.Now) != time.Hour {
 		t.Fatalf("Join = %+v, want a lease of an hour for %s with nonce %s", n, host, nonce)
 	}
@@ -46,7 +46,7 @@ func joined(t *testing.T, s *store.Store, id, host, nonce string) fleet.Node {
 // expire lets the lease of a node expire.
 func expire(t *testing.T, s *store.Store, n fleet.Node) {
 	t.Helper()
-	if ok := got(s.Nodes().Renew(t.Context(), n.ID, n.Epoch, n.Nonce, n.Nonce, -time.Second))(t); !ok {
+	if now := got(s.Nodes().Renew(t.Context(), n.ID, n.Epoch, n.Nonce, n.Nonce, -time.Second))(t); now.IsZero() {
 		t.Fatalf("the lease of %s was not changed", n.ID)
 	}
 }
@@ -64,10 +64,10 @@ func nodesJoin(t *testing.T, s *store.Store) {
 	if again := joined(t, s, "a", "host", "2"); again.Epoch != a.Epoch {
 		t.Errorf("epoch after a restart = %d, want %d", again.Epoch, a.Epoch)
 	}
-	if n := got(s.Nodes().Join(ctx, "a", "host", "3", true, time.Hour))(t); n.Nonce != "2" {
+	if n := got(s.Nodes().Join(ctx, fleet.Node{ID: "a", Host: "host", Nonce: "3"}, true, time.Hour))(t); n.Nonce != "2" {
 		t.Errorf("Join of the earlier process = %+v, want the row of the later", n)
 	}
-	other := got(s.Nodes().Join(ctx, "a", "copy", "3", false, time.Hour))(t)
+	other := got(s.Nodes().Join(ctx, fleet.Node{ID: "a", Host: "copy", Nonce: "3"}, false, time.Hour))(t)
 	if other.Host != "host" || other.Nonce != "2" {
 		t.Errorf("Join of a copy = %+v, want the row of the original", other)
 	}
@@ -76,13 +76,13 @@ func nodesJoin(t *testing.T, s *store.Store) {
 	if taken := joined(t, s, "a", "copy", "3"); taken.Epoch <= a.Epoch {
 		t.Errorf("epoch of another host = %d, want more than %d", taken.Epoch, a.Epoch)
 	}
-	if ok := got(s.Nodes().Renew(ctx, "a", a.Epoch, "2", "4", time.Hour))(t); ok {
+	if now := got(s.Nodes().Renew(ctx, "a", a.Epoch, "2", "4", time.Hour))(t); !now.IsZero() {
 		t.Error("the original renewed its lease after the copy had taken it")
 	}
 	joined(t, s, "b", "host", "1")
 	list := got(s.Nodes().Nodes(ctx))(t)
-	if len(list) != 2 || list[0].ID != "a" || list[1].ID != "b" {
-		t.Errorf("Nodes = %+v, want a and b", list)
+	if len(list) != 2 || list[0].ID != "a" || list[1].ID != "b" || list[1].Name != "box of b" || list[1].Version != "1" {
+		t.Errorf("Nodes = %+v, want a and b with their names and versions", list)
 	}
 }
 
@@ -91,8 +91,9 @@ func nodesRenew(t *testing.T, s *store.Store) {
 	a := joined(t, s, "a", "host", "1")
 	renew := func(epoch int64, nonce, next string, want bool) {
 		t.Helper()
-		if ok := got(s.Nodes().Renew(ctx, "a", epoch, nonce, next, 2*time.Hour))(t); ok != want {
-			t.Errorf("Renew(epoch %d, nonce %s) = %v, want %v", epoch, nonce, ok, want)
+		now := got(s.Nodes().Renew(ctx, "a", epoch, nonce, next, 2*time.Hour))(t)
+		if now.IsZero() == want || want && (now.Before(a.Now) || now.After(a.Now.Add(time.Hour))) {
+			t.Errorf("Renew(epoch %d, nonce %s) = %v, want renewed %v, and shortly after %v", epoch, nonce, now, want, a.Now)
 		}
 	}
 	renew(a.Epoch, "1", "2", true)
@@ -122,7 +123,7 @@ func nodesLost(t *testing.T, s *store.Store) {
 	if n := got(s.Nodes().Nodes(ctx))(t)[0]; n.State != fleet.Lost || n.Epoch <= a.Epoch {
 		t.Errorf("node = %+v, want lost, with an epoch above %d", n, a.Epoch)
 	}
-	if ok := got(s.Nodes().Renew(ctx, "a", a.Epoch, "1", "2", time.Hour))(t); ok {
+	if now := got(s.Nodes().Renew(ctx, "a", a.Epoch, "1", "2", time.Hour))(t); !now.IsZero() {
 		t.Error("a lost node renewed its lease")
 	}
 	if back := joined(t, s, "a", "host", "2"); back.Epoch <= a.Epoch+1 {

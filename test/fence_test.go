@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"glasshouse/api/client"
 	"glasshouse/api/wire"
 	"glasshouse/host/netns"
 )
@@ -84,7 +85,7 @@ conversations:
 	var first string
 	if !within(time.Minute, func() bool {
 		now, err := a.Client.Run(t.Context(), r.ID)
-		if err != nil || now.Jail == "" {
+		if err != nil || now.Steps == 0 { // the agent has not started
 			return false
 		}
 		r = now
@@ -103,6 +104,15 @@ conversations:
 	continued := b.settled(r.ID, "done", "failed")
 	if continued.Result != "done" || continued.Jail == r.Jail {
 		t.Errorf("run = %+v, want done in another jail than %s\n%s", continued, r.Jail, b.log)
+	}
+	nodes, err := client.Collect(b.Nodes(t.Context()))
+	if err != nil || len(nodes) != 2 {
+		t.Fatalf("nodes = %+v, %v, want 2", nodes, err)
+	}
+	for _, n := range nodes {
+		if want := map[bool]string{true: "up", false: "lost"}[n.Self]; n.State != want || n.Name == "" || n.Self != (n.LeaseMS > 0) {
+			t.Errorf("node = %+v, want %s", n, want)
+		}
 	}
 	last := outside.of(first)
 	if last.Before(stopped.Add(time.Second)) {

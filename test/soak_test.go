@@ -511,7 +511,7 @@ conversations:
 		}
 		if !within(time.Minute, func() bool {
 			now, err := a.Client.Run(t.Context(), r.ID)
-			if err != nil || now.Jail == "" {
+			if err != nil || now.Steps == 0 { // the agent has not started
 				return false
 			}
 			r = now

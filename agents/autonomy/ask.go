@@ -58,7 +58,7 @@ func (b *Broker) reuse(ctx context.Context, r Request, a Ask) (Request, error) {
 	var no *Refusal
 	err := b.change(ctx, &r, func(g *Group, now *Request) error {
 		now.Wait = true
-		no = g.cycle(now, b.cfg.Quotas, time.Now())
+		no = g.cycle(now, b.cfg.Quotas, b.cfg.Now())
 		if no != nil {
 			now.Wait = false
 		}
@@ -72,7 +72,7 @@ func (b *Broker) reuse(ctx context.Context, r Request, a Ask) (Request, error) {
 
 // admit checks a new request and stores it unless it is refused.
 func (b *Broker) admit(ctx context.Context, from Member, a Ask) (Request, error) {
-	now := time.Now().UTC()
+	now := b.cfg.Now().UTC()
 	r := Request{ID: id.NewRequest(), From: from, Action: a.Action, Context: a.Context, Key: a.Key, Created: now, Wait: a.ReplyWithin > 0}
 	r.Root = r.ID
 	to, no, err := b.findSibling(ctx, from, a.To)
@@ -99,7 +99,7 @@ func (b *Broker) admit(ctx context.Context, from Member, a Ask) (Request, error)
 	if err := b.cfg.Record(ctx, r); err != nil {
 		return Request{}, fmt.Errorf("record a request to %s: %w", to.label(), err)
 	}
-	now = time.Now().UTC() // an approval may have taken time
+	now = b.cfg.Now().UTC() // an approval may have taken time
 	r.Deadline = now.Add(positiveOr(a.ReplyWithin, unawaitedTTL))
 	position := 0
 	err = b.store.ChangeGroup(context.WithoutCancel(ctx), from.Group, func(g *Group) ([]Request, error) {
@@ -172,7 +172,7 @@ var selfRefusal = &Refusal{Code: "self", Reason: "the request is addressed to yo
 // refuse marks a request as refused. It is recorded but not stored: a repeated Ask is checked
 // again.
 func (b *Broker) refuse(ctx context.Context, r Request, no *Refusal) (Request, error) {
-	if err := r.setState(Refused, time.Now().UTC(), no.Reason); err != nil {
+	if err := r.setState(Refused, b.cfg.Now().UTC(), no.Reason); err != nil {
 		return Request{}, err
 	}
 	r.Refusal = no
@@ -223,11 +223,11 @@ func (b *Broker) List(ctx context.Context, f RequestFilter) ([]Request, error) {
 func (b *Broker) await(ctx context.Context, r Request, within time.Duration) (Request, error) {
 	b.addWaiter(r.ID, 1)
 	deadline := r.Deadline
-	if own := time.Now().Add(within); own.Before(deadline) {
+	if own := b.cfg.Now().Add(within); own.Before(deadline) {
 		deadline = own
 	}
 	now, err := b.waitUntil(ctx, r.ID, deadline)
-	if err == nil && now.Open() && !time.Now().Before(now.Deadline) { // the loop has not expired it yet
+	if err == nil && now.Open() && !b.cfg.Now().Before(now.Deadline) { // the loop has not expired it yet
 		err = b.end(context.WithoutCancel(ctx), &now, Expired, "no answer in time")
 	}
 	if left := b.addWaiter(r.ID, -1); left == 0 && (err != nil || now.Open()) && b.ctx.Err() == nil {
@@ -261,7 +261,7 @@ func (b *Broker) waitUntil(ctx context.Context, q id.Request, deadline time.Time
 	defer timer.Stop()
 	for {
 		r, err := b.store.Request(ctx, q)
-		now := time.Now()
+		now := b.cfg.Now()
 		if err != nil || !r.Open() || !deadline.IsZero() && !now.Before(deadline) {
 			return r, err
 		}

@@ -60,6 +60,9 @@ type BrokerConfig struct {
 	Record    func(context.Context, Request) error // called before a request is sent, and when it has ended or was refused
 	Log       *slog.Logger
 
+	// Now returns the time, by the same clock for all daemons on one database. nil: time.Now.
+	Now func() time.Time
+
 	// Policy decides whether a member may send a request to another. It may block for an
 	// approval.
 	Policy func(ctx context.Context, from, to Member, action, context string) (allow bool, reason string, err error)
@@ -101,6 +104,9 @@ func NewBroker(s RequestStore, cfg BrokerConfig) (*Broker, error) {
 	cfg.Quotas = cfg.Quotas.orDefault()
 	cfg.Lease, cfg.Poll = positiveOr(cfg.Lease, time.Minute), positiveOr(cfg.Poll, time.Second)
 	cfg.Log = logOrDiscard(cfg.Log)
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
 	if cfg.Record == nil {
 		cfg.Record = func(context.Context, Request) error { return nil }
 	}
@@ -125,7 +131,7 @@ func (b *Broker) end(ctx context.Context, r *Request, to State, why string) erro
 	moved := false
 	err := b.change(ctx, r, func(_ *Group, now *Request) error {
 		moved = true
-		return now.setState(to, time.Now().UTC(), why)
+		return now.setState(to, b.cfg.Now().UTC(), why)
 	})
 	if err == nil && moved {
 		b.record(ctx, *r)

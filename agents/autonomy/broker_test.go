@@ -100,25 +100,32 @@ func wantRefusal(t testing.TB, r autonomy.Request, code string) {
 	}
 }
 
+// The clock of the database may differ from that of the host.
 func TestAskAndReply(t *testing.T) {
-	scenario(t, func(t *testing.T) {
-		b := newBroker(t, openStore(t, ""), autonomy.BrokerConfig{})
-		worker, reviewer := member("worker"), member("reviewer")
-		go func() {
-			list, err := b.Poll(t.Context(), reviewer, time.Minute)
-			if err != nil || len(list) != 1 {
-				t.Errorf("Waiting = %d requests, %v; want 1", len(list), err)
-				return
+	for _, ahead := range []time.Duration{0, time.Hour, -time.Hour} {
+		scenario(t, func(t *testing.T) {
+			clock := func() time.Time { return time.Now().Add(ahead) }
+			b := newBroker(t, openStore(t, ""), autonomy.BrokerConfig{Now: clock})
+			worker, reviewer := member("worker"), member("reviewer")
+			go func() {
+				list, err := b.Poll(t.Context(), reviewer, time.Minute)
+				if err != nil || len(list) != 1 {
+					t.Errorf("clock ahead by %v: Waiting = %d requests, %v; want 1", ahead, len(list), err)
+					return
+				}
+				if _, err := b.Reply(t.Context(), reviewer, list[0].ID, "looks good: "+list[0].Context); err != nil {
+					t.Error(err)
+				}
+			}()
+			r, err := b.Ask(t.Context(), worker, autonomy.Ask{To: "reviewer", Action: "review", Context: "auth/login.ts", ReplyWithin: time.Minute})
+			if err != nil || r.State != autonomy.Answered || r.Answer != "looks good: auth/login.ts" || r.Deliveries != 1 {
+				t.Errorf("clock ahead by %v: Ask = %+v, %v", ahead, r, err)
 			}
-			if _, err := b.Reply(t.Context(), reviewer, list[0].ID, "looks good: "+list[0].Context); err != nil {
-				t.Error(err)
+			if took := clock().Sub(r.Created); took < 0 || took > time.Minute {
+				t.Errorf("clock ahead by %v: the request was created %v ago by that clock", ahead, took)
 			}
-		}()
-		r, err := b.Ask(t.Context(), worker, autonomy.Ask{To: "reviewer", Action: "review", Context: "auth/login.ts", ReplyWithin: time.Minute})
-		if err != nil || r.State != autonomy.Answered || r.Answer != "looks good: auth/login.ts" || r.Deliveries != 1 {
-			t.Errorf("Ask = %+v, %v", r, err)
-		}
-	})
+		})
+	}
 }
 
 func TestSiblingByJailSessionOrName(t *testing.T) {

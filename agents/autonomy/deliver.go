@@ -78,12 +78,12 @@ func (b *Broker) take(ctx context.Context, m Member) ([]Request, error) {
 		return nil, err
 	}
 	g := Group{Open: open}
-	if len(g.leaseAll(m, b.cfg.Quotas, time.Now(), 0)) == 0 {
+	if len(g.leaseAll(m, b.cfg.Quotas, b.cfg.Now(), 0)) == 0 {
 		return nil, nil // avoids an exclusive transaction
 	}
 	var list []Request
 	err = b.store.ChangeGroup(ctx, m.Group, func(g *Group) ([]Request, error) {
-		list = g.leaseAll(m, b.cfg.Quotas, time.Now(), b.cfg.Lease)
+		list = g.leaseAll(m, b.cfg.Quotas, b.cfg.Now(), b.cfg.Lease)
 		return list, nil
 	})
 	if err != nil {
@@ -156,7 +156,7 @@ func (b *Broker) loop() {
 // process delivers or expires one open request. It is called in the order of the requests and
 // marks leased ones in g, so that the longest waiting request gets a free slot.
 func (b *Broker) process(g *Group, r *Request) {
-	now, before := time.Now(), *r
+	now, before := b.cfg.Now(), *r
 	switch {
 	case !r.Deadline.After(now):
 		if err := b.end(b.ctx, r, Expired, "no answer in time"); err != nil && b.ctx.Err() == nil {
@@ -206,7 +206,7 @@ func (b *Broker) deliver(r Request) error {
 		if now.Acked {
 			return nil // the receiver took it with Waiting in the meantime
 		}
-		leased = g.lease(now, b.cfg.Quotas, time.Now(), b.cfg.Lease)
+		leased = g.lease(now, b.cfg.Quotas, b.cfg.Now(), b.cfg.Lease)
 		return nil
 	})
 	if err != nil || !leased {
@@ -217,9 +217,9 @@ func (b *Broker) deliver(r Request) error {
 	err = b.cfg.Deliverer.Deliver(ctx, r)
 	switch {
 	case err == nil:
-		return b.change(b.ctx, &r, func(g *Group, now *Request) error {
+		return b.change(b.ctx, &r, func(_ *Group, now *Request) error {
 			now.Inbox = true
-			return markAcked(g, now)
+			return b.markAcked(now)
 		})
 	case b.ctx.Err() != nil:
 		return nil // the lease expires on its own
@@ -231,8 +231,8 @@ func (b *Broker) deliver(r Request) error {
 		if now.Acked {
 			return nil // the receiver took it with Waiting in the meantime
 		}
-		now.Lease, now.Next = time.Time{}, time.Now().Add(backoff(now.Deliveries)).UTC()
-		return now.setState(Queued, time.Now(), "")
+		now.Lease, now.Next = time.Time{}, b.cfg.Now().Add(backoff(now.Deliveries)).UTC()
+		return now.setState(Queued, b.cfg.Now(), "")
 	})
 }
 

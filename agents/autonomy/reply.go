@@ -24,7 +24,7 @@ func (b *Broker) Reply(ctx context.Context, by Member, q id.Request, answer stri
 		return r, nil
 	}
 	err = b.change(ctx, &r, func(_ *Group, now *Request) error {
-		if err := now.setState(Answered, time.Now().UTC(), ""); err != nil {
+		if err := now.setState(Answered, b.cfg.Now().UTC(), ""); err != nil {
 			return err
 		}
 		now.Answer = answer
@@ -55,15 +55,15 @@ func (b *Broker) Acknowledge(ctx context.Context, by Member, q id.Request) error
 	if err != nil || !r.Open() {
 		return err
 	}
-	return b.change(ctx, &r, func(g *Group, now *Request) error {
+	return b.change(ctx, &r, func(_ *Group, now *Request) error {
 		now.Inbox = false // confirmed by the receiver itself
-		return markAcked(g, now)
+		return b.markAcked(now)
 	})
 }
 
-func markAcked(_ *Group, now *Request) error {
+func (b *Broker) markAcked(now *Request) error {
 	if now.State == Queued {
-		if err := now.setState(Delivered, time.Now().UTC(), ""); err != nil {
+		if err := now.setState(Delivered, b.cfg.Now().UTC(), ""); err != nil {
 			return err
 		}
 	}

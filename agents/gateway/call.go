@@ -231,7 +231,7 @@ func (tc *toolCalls) executeStep(r run.Run, c Caller, tool *builtinTool, step ru
 		o.Used = budget.Amounts{}
 	}
 	ended := step
-	ended.State, ended.Output, ended.Ended = o.State, o.Output, time.Now()
+	ended.State, ended.Output, ended.Ended = o.State, o.Output, tc.cfg.Runs.Now()
 	if err := tc.checkForLoop(ctx, r, c, ended); errors.Is(err, fault.Denied) {
 		o.State, o.Output = run.StepRefused, problemJSON(err)
 	} else if err != nil && ctx.Err() == nil {

@@ -314,7 +314,7 @@ func (conv *conversation) recordTool(ctx context.Context, c acp.ToolCall, outcom
 		return fmt.Errorf("encode the output of step %s: %w", key, err)
 	}
 	ended := s
-	ended.State, ended.Output, ended.Ended = o.State, o.Output, time.Now()
+	ended.State, ended.Output, ended.Ended = o.State, o.Output, conv.supervisor.cfg.Runs.Now()
 	if err := conv.supervisor.calls.checkForLoop(ctx, conv.run, conv.caller, ended); err != nil && fault.KindOf(err) != fault.Denied {
 		return fmt.Errorf("detect loops of the agent: %w", err)
 	}

@@ -352,7 +352,7 @@ func (co *core) Wake() {
 
 // scan activates due runs and starts to supervise runs without a supervisor.
 func (g *Gateway) scan() error {
-	due, err := g.cfg.Runs.Due(g.ctx, time.Now(), 100)
+	due, err := g.cfg.Runs.Due(g.ctx, g.cfg.Runs.Now(), 100)
 	if err != nil {
 		return fmt.Errorf("list the due runs: %w", err)
 	}

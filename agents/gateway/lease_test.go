@@ -44,6 +44,8 @@ func (n *fakeNode) lose() {
 	n.end()
 }
 
+func (n *fakeNode) Now() time.Time { return time.Now() }
+
 func (env *testEnv) awaitJail(j id.Jail, want jail.State) {
 	env.Helper()
 	env.await("jail "+string(j)+" is "+string(want), func() bool {

@@ -76,10 +76,10 @@ func (s *saver) due(want AutosaveSettings, steps int64, now time.Time) (reason s
 	return reason, true
 }
 
-func (s *saver) done(steps int64) {
+func (s *saver) done(steps int64, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.busy, s.at, s.steps = false, time.Now(), steps
+	s.busy, s.at, s.steps = false, now, steps
 }
 
 // initSaver initialises a saver from the run's last checkpoint that includes the jail. Any daemon
@@ -92,7 +92,7 @@ func (cp *checkpoints) initSaver(ctx context.Context, s *saver, r run.Run) error
 		}
 	})
 	if at.IsZero() { // a branch that has not started yet
-		at = time.Now()
+		at = cp.cfg.Runs.Now()
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,7 +129,7 @@ func (cp *checkpoints) saveDue() {
 			continue
 		}
 		want := cp.saveSettings(ag)
-		if reason, due := sup.saver.due(want, r.Steps, time.Now()); due {
+		if reason, due := sup.saver.due(want, r.Steps, cp.cfg.Runs.Now()); due {
 			cp.wg.Go(func() { cp.saveOne(&sup.saver, r, want, reason) })
 		}
 	}
@@ -140,7 +140,7 @@ func (cp *checkpoints) saveOne(s *saver, r run.Run, want AutosaveSettings, reaso
 	s.mu.Lock()
 	before := s.steps
 	s.mu.Unlock()
-	defer s.done(r.Steps)
+	defer func() { s.done(r.Steps, cp.cfg.Runs.Now()) }()
 	if r.Steps == before && !cp.jailChanged(cp.ctx, r) {
 		return
 	}

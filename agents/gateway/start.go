@@ -225,7 +225,7 @@ func (od *orders) updateNextRun(ctx context.Context, r run.Run) error {
 	case err != nil:
 		return fmt.Errorf("read the schedule of run %s: %w", r.ID, err)
 	default:
-		next := time.Now().Add(time.Minute) // the schedule is paused: check again later
+		next := od.cfg.Runs.Now().Add(time.Minute) // the schedule is paused: check again later
 		if h.Next != nil {
 			next = *h.Next
 		}
@@ -340,7 +340,7 @@ func (co *core) resumeSchedule(ctx context.Context, r run.Run, by, reason string
 	if err != nil {
 		return r, err
 	}
-	next := time.Now().Add(time.Minute) // not due again: updateNextRun checks later
+	next := co.cfg.Runs.Now().Add(time.Minute) // not due again: updateNextRun checks later
 	if s.Next != nil {
 		next = *s.Next
 	}

@@ -756,7 +756,7 @@ func (sv *supervisor) pruneJails(ctx context.Context) {
 		}
 	}
 	for i := range max(0, len(ended)-sv.cfg.Keep) { // oldest first
-		if time.Since(at[ended[i].ID]) < sv.cfg.KeepAge {
+		if sv.cfg.Runs.Now().Sub(at[ended[i].ID]) < sv.cfg.KeepAge {
 			continue
 		}
 		if err := sv.deleteJail(ctx, ended[i].ID); err != nil && !errors.Is(err, fault.NotFound) && !errors.Is(err, fault.Conflict) {

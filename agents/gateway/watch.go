@@ -125,6 +125,12 @@ func (wa *watcher) Views(ctx context.Context) ([]autonomy.RunView, error) {
 		if r.State.Ended() {
 			continue
 		}
+		ahead := time.Since(wa.cfg.Runs.Now()) // of this host's clock, by which the activity is measured
+		for _, t := range []*time.Time{&r.Started, &r.Since} {
+			if !t.IsZero() {
+				*t = t.Add(ahead)
+			}
+		}
 		if ag, err := wa.agentOf(r.Agent); err == nil { // otherwise the run fails when it is started
 			views = append(views, wa.view(ctx, r, ag, sup.activity))
 		}

@@ -147,7 +147,7 @@ func TestSaverIsDueAfterStepsOrTime(t *testing.T) {
 		if !due(15) || due(30) {
 			t.Error("not due after 5 steps, or due twice, want due once")
 		}
-		s.done(15)
+		s.done(15, time.Now())
 		time.Sleep(59 * time.Second)
 		if due(16) {
 			t.Error("due after 59 seconds, want not due before 1 minute")
@@ -156,7 +156,7 @@ func TestSaverIsDueAfterStepsOrTime(t *testing.T) {
 		if !due(16) {
 			t.Error("not due after 1 minute, want due")
 		}
-		s.done(16)
+		s.done(16, time.Now())
 		want = AutosaveSettings{Steps: -1, Every: -1}
 		time.Sleep(time.Hour)
 		if due(1000) {

@@ -45,12 +45,16 @@ type Node interface {
 	// Term returns a context that is done while this process must not act as the holder of its
 	// sessions, and the epoch that its claims contain.
 	Term() (context.Context, int64)
+
+	// Now returns the time by the clock that all these processes use.
+	Now() time.Time
 }
 
 // alone is the Node of a process that does not share its Store.
 type alone struct{}
 
 func (alone) Term() (context.Context, int64) { return context.Background(), 0 }
+func (alone) Now() time.Time                 { return time.Now() }
 
 // ErrLost is the cause of a lease's context if this process may no longer execute the runs of
 // the session, because of its Node, or because another Manager has claimed the session.

@@ -111,9 +111,9 @@ type cutStore struct {
 
 var errCut = errors.New("the database does not answer")
 
-func (s *cutStore) Renew(ctx context.Context, id string, epoch int64, nonce, next string, lease time.Duration) (bool, error) {
+func (s *cutStore) Renew(ctx context.Context, id string, epoch int64, nonce, next string, lease time.Duration) (time.Time, error) {
 	if s.cut.Load() {
-		return false, errCut
+		return time.Time{}, errCut
 	}
 	return s.Store.Renew(ctx, id, epoch, nonce, next, lease)
 }
@@ -335,5 +335,24 @@ func TestTwoManagersShareOneDatabase(t *testing.T) {
 				t.Fatalf("event %d of s%d has number %d", i+1, n, e.Seq)
 			}
 		}
+	}
+}
+
+// An aheadNode is a node with a database whose clock is an hour ahead of this host's.
+type aheadNode struct{}
+
+func (aheadNode) Term() (context.Context, int64) { return context.Background(), 0 }
+func (aheadNode) Now() time.Time                 { return time.Now().Add(time.Hour) }
+
+// The clocks of hosts may differ, and a delivery or a pending record is due by that of the database.
+func TestTimesAreThoseOfDatabase(t *testing.T) {
+	h := newHarness(t, func(c *run.Config) { c.Node = aheadNode{} })
+	ctx := t.Context()
+	if r := start(t, h.Manager, run.Request{Session: "s"}); time.Until(r.Created) < 50*time.Minute {
+		t.Errorf("the run was created %v after the clock of the host, want an hour", time.Until(r.Created))
+	}
+	m := must(h.Post(ctx, run.Message{Session: "s", Text: "out"}, "web"))(t)
+	if due := must(h.TakeDeliveries(ctx, "web", 10))(t); len(due) != 1 || due[0].Message != m.ID {
+		t.Errorf("TakeDeliveries = %+v, want message %s", due, m.ID)
 	}
 }

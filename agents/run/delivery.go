@@ -74,7 +74,7 @@ type deliveries struct {
 // Delivered or NotDelivered. Otherwise they are due again. If the process restarts with the
 // same Holder, they are due immediately.
 func (ds *deliveries) TakeDeliveries(ctx context.Context, to string, limit int) ([]Delivery, error) {
-	now := time.Now()
+	now := ds.Now()
 	return ds.store.TakeDeliveries(ctx, to, ds.cfg.Holder, now, now.Add(ds.cfg.Retry.Patience), pageLimit(limit))
 }
 

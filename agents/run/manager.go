@@ -78,6 +78,9 @@ type core struct {
 	wg     sync.WaitGroup
 }
 
+// Now returns the time by the clock that all processes with the same store use.
+func (co *core) Now() time.Time { return co.cfg.Node.Now() }
+
 // localSessions are the sessions that this process uses. All changes of sessions and runs go
 // through it.
 type localSessions struct {
@@ -264,7 +267,7 @@ func (ls *localSessions) changeIn(ctx context.Context, l *localSession, f func(t
 		return err
 	}
 	for n := 1; ; n++ {
-		t := &transaction{localSessions: ls, ctx: ctx, local: l, now: time.Now().UTC().Round(0), runs: map[id.Run]*Run{}}
+		t := &transaction{localSessions: ls, ctx: ctx, local: l, now: ls.Now().UTC().Round(0), runs: map[id.Run]*Run{}}
 		err := t.attempt(f)
 		if errors.Is(err, errStale) && n < attempts && ctx.Err() == nil {
 			continue

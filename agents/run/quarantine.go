@@ -146,7 +146,7 @@ func (qu *quarantine) sealed(ctx context.Context, handle string) (Sealed, error)
 		return Sealed{}, gone
 	}
 	s, err := qu.store.Sealed(ctx, handle)
-	if fault.KindOf(err) == fault.NotFound || err == nil && !s.Expires.After(time.Now()) {
+	if fault.KindOf(err) == fault.NotFound || err == nil && !s.Expires.After(qu.Now()) {
 		return Sealed{}, gone
 	}
 	return s, err
@@ -252,5 +252,5 @@ func makeKey(file string) (*age.X25519Identity, error) {
 // Purge deletes expired texts of the quarantine, and returns their number. The Manager also
 // does this every minute.
 func (qu *quarantine) Purge(ctx context.Context) (int64, error) {
-	return qu.store.Purge(ctx, time.Now())
+	return qu.store.Purge(ctx, qu.Now())
 }

@@ -132,7 +132,7 @@ func (ls *localSessions) recoverOwnRecords(ctx context.Context) error {
 // appended for abandonedAfter.
 func (ls *localSessions) recoverAbandonedRecords(ctx context.Context) error {
 	for {
-		now := time.Now()
+		now := ls.Now()
 		pending, err := ls.store.TakePendingRecords(ctx, ls.cfg.Holder, now.Add(-abandonedAfter), now, page)
 		if err != nil || len(pending) == 0 {
 			return err
@@ -164,7 +164,7 @@ func (ls *localSessions) recoverUncertainRecords(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	before := time.Now().Add(-abandonedAfter)
+	before := ls.Now().Add(-abandonedAfter)
 	pending = slices.DeleteFunc(pending, func(r Record) bool { return r.At.After(before) || ls.isQueued(r) })
 	return ls.recoverRecords(ctx, pending)
 }

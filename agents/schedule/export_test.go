@@ -6,7 +6,7 @@ import (
 )
 
 // SetClock sets the clock of the Manager.
-func (m *Manager) SetClock(now func() time.Time) { m.now = now }
+func (m *Manager) SetClock(now func() time.Time) { m.cfg.Now = now }
 
 // Fires exports fireTime.
 func (s *Schedule) Fires(due time.Time) time.Time { return s.fireTime(due) }

@@ -90,7 +90,7 @@ func (m *Manager) claim(ctx context.Context, free int) (time.Duration, error) {
 			<-m.slots
 		}
 	}()
-	now := m.now()
+	now := m.cfg.Now()
 	// A read is cheaper than an empty claim, which on SQLite waits for the write lock.
 	due, err := m.cfg.Store.Wake(ctx)
 	if err != nil {
@@ -135,7 +135,7 @@ func (m *Manager) attend(ctx context.Context, s Schedule) {
 
 // release releases a claim. If that fails, the claim ends with its lease.
 func (m *Manager) release(ctx context.Context, s Schedule, pause time.Duration) {
-	err := m.commit(ctx, s, func(s *Schedule) { s.Claim, s.WakeAt = "", timePtr(m.now().Add(pause)) })
+	err := m.commit(ctx, s, func(s *Schedule) { s.Claim, s.WakeAt = "", timePtr(m.cfg.Now().Add(pause)) })
 	if err != nil && !errors.Is(err, errClaimLost) {
 		m.cfg.Log.Warn("cannot release the claim of a schedule", "schedule", s.ID, "error", err)
 	}
@@ -153,7 +153,7 @@ func (m *Manager) advance(ctx context.Context, s Schedule) error {
 			}
 		}
 		var err error
-		s, err = m.change(ctx, s, func(s *Schedule) { s.evaluate(m.now(), busy) })
+		s, err = m.change(ctx, s, func(s *Schedule) { s.evaluate(m.cfg.Now(), busy) })
 		if err != nil || s.Firing == nil {
 			return err
 		}
@@ -165,7 +165,7 @@ func (m *Manager) advance(ctx context.Context, s Schedule) error {
 	if fireErr != nil {
 		m.cfg.Log.Warn("cannot fire a schedule", "schedule", s.ID, "due", s.Firing.Due, "error", fireErr)
 	}
-	return m.commit(ctx, s, func(s *Schedule) { s.recordResult(m.now(), fireErr) })
+	return m.commit(ctx, s, func(s *Schedule) { s.recordResult(m.cfg.Now(), fireErr) })
 }
 
 // fire calls Config.Fire for the due time being fired.

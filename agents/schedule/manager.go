@@ -67,6 +67,8 @@ type Config struct {
 	// schedule. Default: 30 s. Fire is limited to two thirds of it.
 	Lease time.Duration
 
+	// Now returns the time, by the same clock for all Managers of the Store. nil: time.Now.
+	Now func() time.Time
 	Log *slog.Logger
 }
 
@@ -74,7 +76,6 @@ type Config struct {
 // concurrent use.
 type Manager struct {
 	cfg    Config
-	now    func() time.Time
 	wake   chan struct{} // signals that a schedule may be due earlier
 	slots  chan struct{} // semaphore: one slot per schedule being processed
 	cancel context.CancelFunc
@@ -94,18 +95,21 @@ func New(cfg Config) *Manager {
 	if cfg.Lease <= 0 {
 		cfg.Lease = 30 * time.Second
 	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	if cfg.Running == nil {
 		cfg.Running = func(context.Context, id.Schedule) (bool, error) { return false, nil }
 	}
-	return &Manager{cfg: cfg, now: time.Now, wake: make(chan struct{}, 1), slots: make(chan struct{}, maxConcurrent)}
+	return &Manager{cfg: cfg, wake: make(chan struct{}, 1), slots: make(chan struct{}, maxConcurrent)}
 }
 
 // Create stores a new schedule. Its first due time is always in the future.
 func (m *Manager) Create(ctx context.Context, spec Spec) (Schedule, error) {
-	now := m.now().UTC()
+	now := m.cfg.Now().UTC()
 	s := Schedule{ID: id.NewSchedule(), Spec: spec, Created: now, Changed: now, Since: now}
 	if err := s.check(now); err != nil {
 		return Schedule{}, err
@@ -194,7 +198,7 @@ func (m *Manager) Delete(ctx context.Context, sid id.Schedule) error {
 // next Wake when it releases the claim.
 func (m *Manager) edit(ctx context.Context, sid id.Schedule, f func(s *Schedule, now time.Time) error) (Schedule, error) {
 	s, err := m.cfg.Store.Change(ctx, sid, func(s *Schedule) error {
-		now := m.now().UTC()
+		now := m.cfg.Now().UTC()
 		if err := f(s, now); err != nil {
 			return err
 		}

@@ -33,6 +33,11 @@ func (c *Client) Backends(ctx context.Context) iter.Seq2[wire.Backend, error] {
 	return pages[wire.Backend](ctx, c, "/backends", nil)
 }
 
+// Nodes yields the daemons that share the database of runs, by ID.
+func (c *Client) Nodes(ctx context.Context) iter.Seq2[wire.Node, error] {
+	return pages[wire.Node](ctx, c, "/nodes", nil)
+}
+
 // Images yields the prepared root filesystems, newest first.
 func (c *Client) Images(ctx context.Context) iter.Seq2[wire.Image, error] {
 	return pages[wire.Image](ctx, c, "/images", nil)

@@ -53,6 +53,19 @@ type Version struct {
 	StartedAt time.Time `json:"started_at" required:"true"`
 }
 
+// Node is one of the daemons that share a database of runs.
+type Node struct {
+	ID       string `json:"id" required:"true" description:"Instance ID of the daemon's data directory."`
+	Name     string `json:"name,omitempty" description:"Name of its host."`
+	Version  string `json:"version,omitempty"`
+	State    string `json:"state" required:"true" enum:"up,lost" description:"lost: its lease expired, and its sessions were distributed among the other daemons."`
+	Self     bool   `json:"self" required:"true" description:"Whether it is the daemon that answers."`
+	LeaseMS  int64  `json:"lease_ms" required:"true" description:"Rest of its lease in milliseconds, by the clock of the database. Negative: the lease has expired."`
+	Epoch    int64  `json:"epoch" required:"true" description:"Rises when another process may have its sessions. Writes with an earlier epoch are rejected."`
+	Sessions int    `json:"sessions" required:"true" description:"Number of sessions whose runs it executes."`
+	Runs     int    `json:"runs" required:"true" description:"Number of active runs in these sessions."`
+}
+
 // Backend is an isolation backend and whether it is usable on this host.
 type Backend struct {
 	Name    string            `json:"name" required:"true"`

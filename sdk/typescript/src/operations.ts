@@ -713,6 +713,12 @@ export class Operations extends Transport {
     return this.text({ method: "GET", path: "/metrics", accept: "text/plain", ...how });
   }
 
+  /** List the daemons that share the database of runs, by ID. The list is empty if this daemon shares
+   * it with no other. Requires the role viewer. */
+  listNodes(how: Call = {}): Promise<wire.NodePage> {
+    return this.json<wire.NodePage>({ method: "GET", path: "/nodes", ...how });
+  }
+
   /** List the notifications that could not be delivered. Requires the role viewer. */
   listDeadNotices(how: Call = {}): Promise<wire.DeadNoticePage> {
     return this.json<wire.DeadNoticePage>({ method: "GET", path: "/notices/dead", ...how });

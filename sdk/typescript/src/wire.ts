@@ -1768,6 +1768,34 @@ export interface MoveRun {
   state: "active" | "paused" | "done" | "failed" | "cancelled";
 }
 
+export interface Node {
+  /** Rises when another process may have its sessions. Writes with an earlier epoch are rejected. */
+  epoch: number;
+  /** Instance ID of the daemon's data directory. */
+  id: string;
+  /** Rest of its lease in milliseconds, by the clock of the database. Negative: the lease has
+   * expired. */
+  lease_ms: number;
+  /** Name of its host. */
+  name?: string;
+  /** Number of active runs in these sessions. */
+  runs: number;
+  /** Whether it is the daemon that answers. */
+  self: boolean;
+  /** Number of sessions whose runs it executes. */
+  sessions: number;
+  /** lost: its lease expired, and its sessions were distributed among the other daemons. */
+  state: "up" | "lost";
+  version?: string;
+}
+
+export interface NodePage {
+  /** Items of the page. */
+  items: Node[];
+  /** Pass as 'after' to get the items that follow. Absent on the last page. */
+  next?: string;
+}
+
 export interface Observation {
   log?: EventLog;
   /** Observers by name: kernel, network, gvisor, ptrace. Empty when the jail does not run. */

@@ -2151,6 +2151,41 @@ class MoveRun(MoveRunOptions):
     state: Literal["active", "paused", "done", "failed", "cancelled"]
 
 
+class NodeOptions(TypedDict, total=False):
+    # Name of its host.
+    name: str
+    version: str
+
+
+class Node(NodeOptions):
+    # Rises when another process may have its sessions. Writes with an earlier epoch are
+    # rejected.
+    epoch: int
+    # Instance ID of the daemon's data directory.
+    id: str
+    # Rest of its lease in milliseconds, by the clock of the database. Negative: the lease has
+    # expired.
+    lease_ms: int
+    # Number of active runs in these sessions.
+    runs: int
+    # Whether it is the daemon that answers.
+    self: bool
+    # Number of sessions whose runs it executes.
+    sessions: int
+    # lost: its lease expired, and its sessions were distributed among the other daemons.
+    state: Literal["up", "lost"]
+
+
+class NodePageOptions(TypedDict, total=False):
+    # Pass as 'after' to get the items that follow. Absent on the last page.
+    next: str
+
+
+class NodePage(NodePageOptions):
+    # Items of the page.
+    items: list[Node]
+
+
 class Observation(TypedDict, total=False):
     log: EventLog
     # Observers by name: kernel, network, gvisor, ptrace. Empty when the jail does not run.

@@ -9,6 +9,14 @@ it("matches characters in order only", () => {
   expect(score("garden!", "garden")).toBe(-1);
 });
 
+it("matches identifiers only in part", () => {
+  const jail = "cart-reduced-tax running · j-nupdy44wvpcg";
+  expect(score("crtrnd", jail)).toBe(-1);
+  expect(score("nupdy", jail)).toBeGreaterThan(0);
+  expect(score("j-nupdy44wvpcg", jail)).toBeGreaterThan(0);
+  expect(score("crtax", jail)).toBeGreaterThan(0);
+});
+
 it("prefers begins of words", () => {
   const names = ["catalogue", "Logs of a jail", "Audit log", "Agent runs"];
   expect(best("log", names, (n) => n, 4)).toEqual(["Logs of a jail", "Audit log", "catalogue"]);

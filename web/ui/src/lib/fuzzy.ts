@@ -1,15 +1,18 @@
 // Fuzzy matching of a query against a text: all characters of the query in order.
 
+// Identifiers are random, so they match only as a whole or in part, and not by scattered characters.
+const identifiers = /\b[a-z]-[a-z0-9]{12}\b/g;
+
 // score returns how well a text matches a query, higher is better, or -1 if it does not match.
 // Characters at the begin of words and consecutive characters count more.
 export function score(query: string, text: string): number {
   const wanted = query.toLowerCase().replaceAll(/\s+/g, "");
-  const lower = text.toLowerCase();
   if (wanted === "") return 0;
-  const at = lower.indexOf(query.toLowerCase().trim());
+  const at = text.toLowerCase().indexOf(query.toLowerCase().trim());
   if (at >= 0) {
     return 1000 - Math.min(at, 100) - Math.min(text.length, 200) / 4 + (startsWord(text, at) ? 200 : 0);
   }
+  const lower = text.toLowerCase().replaceAll(identifiers, (id) => " ".repeat(id.length));
   // best[i] is the highest score of the characters so far with the last one at position i.
   let best = new Map<number, number>([[-2, 0]]);
   for (const c of wanted) {

@@ -637,6 +637,12 @@ class AsyncOperations(AsyncTransport):
         """Get Prometheus metrics. Requires the role viewer."""
         return await self._text("GET", "/metrics", accept="text/plain")
 
+    async def list_nodes(self) -> wire.NodePage:
+        """List the daemons that share the database of runs, by ID. The list is empty if this
+        daemon shares it with no other. Requires the role viewer.
+        """
+        return cast("wire.NodePage", await self._json("GET", "/nodes"))
+
     async def list_dead_notices(self) -> wire.DeadNoticePage:
         """List the notifications that could not be delivered. Requires the role viewer."""
         return cast("wire.DeadNoticePage", await self._json("GET", "/notices/dead"))
