@@ -23,6 +23,8 @@ type fences struct {
 	table fenceTable // nil: runs need no lease, or not yet
 	// +checklocks:mu
 	valid func() time.Duration // remaining time of the lease
+	// +checklocks:mu
+	installed bool // the table exists
 }
 
 // A fenceTable is the part of netns.Fence that fences use.
@@ -33,23 +35,22 @@ type fenceTable interface {
 
 func newFences() *fences { return &fences{links: map[id.Jail]string{}, fenced: map[id.Jail]bool{}} }
 
-// open starts fencing. Jails that the previous daemon has fenced stay so.
+// open starts fencing. Jails that the previous daemon has fenced stay so. After an error, runs in
+// jails with a link are not started until the rules can be changed.
 func (f *fences) open(table fenceTable, valid func() time.Duration) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.table, f.valid = table, valid
 	previous, err := table.Links()
 	if err != nil {
 		return err
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	for j, link := range f.links {
 		if slices.Contains(previous, link) {
 			f.fenced[j] = true
 		}
 	}
-	f.table, f.valid = table, valid
-	if len(previous) == 0 {
-		return nil
-	}
+	f.installed = len(previous) > 0
 	return f.renewLocked()
 }
 
@@ -120,5 +121,12 @@ func (f *fences) renewLocked() error {
 			links[link] = true
 		}
 	}
-	return f.table.Renew(slices.Sorted(maps.Keys(links)), f.valid())
+	if len(links) == 0 && !f.installed {
+		return nil
+	}
+	if err := f.table.Renew(slices.Sorted(maps.Keys(links)), f.valid()); err != nil {
+		return err
+	}
+	f.installed = len(links) > 0
+	return nil
 }

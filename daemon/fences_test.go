@@ -33,7 +33,7 @@ func TestFencesFollowJails(t *testing.T) {
 		if err := f.renew(); err != nil {
 			t.Errorf("%s: renew = %v", when, err)
 		}
-		if !slices.Equal(table.links, links) || table.valid != remaining {
+		if !slices.Equal(table.links, links) || len(links) > 0 && table.valid != remaining {
 			t.Errorf("%s: links %q for %v, want %q for %v", when, table.links, table.valid, links, remaining)
 		}
 	}
@@ -65,6 +65,10 @@ func TestFencesFollowJails(t *testing.T) {
 	f.stopped("j-run")
 	must(f.started("j-run", "gh4"))
 	want("used again without a run")
+	table.err = errors.New("no nftables")
+	if err := f.renew(); err != nil {
+		t.Errorf("renewal without jails = %v", err)
+	}
 }
 
 func TestFencesContinueThoseOfPreviousDaemon(t *testing.T) {
@@ -79,6 +83,20 @@ func TestFencesContinueThoseOfPreviousDaemon(t *testing.T) {
 	}
 	if !slices.Equal(table.links, []string{"gh1"}) || table.valid != time.Second {
 		t.Errorf("links %q for %v, want gh1, whose jail runs, for 1s", table.links, table.valid)
+	}
+}
+
+// On a host without nftables, no jail has a link, and the daemon starts.
+func TestFencesWithoutFirewall(t *testing.T) {
+	f, table := newFences(), &fakeTable{err: errors.New("no nftables")}
+	if err := f.open(table, func() time.Duration { return time.Second }); !errors.Is(err, table.err) {
+		t.Errorf("open = %v, want %v", err, table.err)
+	}
+	if err := f.fence("j-run"); err != nil {
+		t.Errorf("fence of a jail without link = %v", err)
+	}
+	if err := f.started("j-run", "gh1"); !errors.Is(err, table.err) {
+		t.Errorf("started with a link = %v, want %v", err, table.err)
 	}
 }
 

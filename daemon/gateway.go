@@ -294,7 +294,12 @@ func (d *Daemon) joinFleet(ctx context.Context, id string) (run.Node, error) {
 		if os.Geteuid() != 0 {
 			return nil, nil
 		}
-		return nil, table.Renew(nil, 0) // of a previous daemon with another configuration
+		// The rules of a previous daemon with another configuration. There are none on a host whose
+		// kernel has no nftables.
+		if err := table.Renew(nil, 0); err != nil {
+			d.log.Debug("could not look for firewall rules of an earlier daemon", "err", err)
+		}
+		return nil, nil
 	}
 	host, err := d.hostIdentity()
 	if err != nil {
@@ -322,8 +327,9 @@ func (d *Daemon) joinFleet(ctx context.Context, id string) (run.Node, error) {
 		return m, nil // jails have no links
 	}
 	if err := d.fences.open(table, m.Valid); err != nil {
-		return nil, fmt.Errorf("continue the firewall rules of runs: %w", err)
+		log.Warn("runs in jails with full network access cannot be started: the firewall rules cannot be changed", "err", err)
 	}
+	d.onClose(d.fences.renew) // removes the rules of jails that have ended
 	return m, nil
 }
 

@@ -143,7 +143,7 @@ func (ss Schedules) Change(ctx context.Context, sid id.Schedule, f func(s *sched
 		err = tx.Commit()
 	}
 	if err != nil {
-		return s, fmt.Errorf("change schedule %s: %w", sid, err)
+		return s, fmt.Errorf("change schedule %s: %w", sid, rollbackCause(ctx, err))
 	}
 	return s, nil
 }

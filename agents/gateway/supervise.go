@@ -216,10 +216,7 @@ func (sv *supervisor) supervise(sup *supervision) {
 			sv.cfg.Log.Error("could not read a run", "run", sup.run, "err", err)
 			return
 		}
-		if err := sv.useJail(sup, r.Jail); err != nil {
-			sv.cfg.Log.Error("could not supervise a run", "run", sup.run, "err", err)
-			return
-		}
+		sup.jail.Store(&r.Jail)
 		switch {
 		case r.State.Ended():
 			sv.cleanUpRun(r)
@@ -236,7 +233,7 @@ func (sv *supervisor) supervise(sup *supervision) {
 	}
 }
 
-// useJail records the jail of a run, and fences it. "" is none.
+// useJail records the jail that an agent is going to use, and fences it. "" is none.
 func (sv *supervisor) useJail(sup *supervision, j id.Jail) error {
 	sup.jail.Store(&j)
 	if j == "" {
@@ -354,6 +351,9 @@ func (sv *supervisor) runAgent(ctx context.Context, sup *supervision, r run.Run)
 		return err
 	}
 	if err := sv.check(ag); err != nil {
+		return err
+	}
+	if err := sv.useJail(sup, r.Jail); err != nil { // tools of agents outside of jails use it
 		return err
 	}
 	started, err := sv.acquireStartSlot(ctx, sup)
