@@ -47,12 +47,12 @@ func (s *faultyStore) Join(ctx context.Context, n fleet.Node, again bool, lease 
 // A shiftedStore is a store whose clock differs from that of this host.
 type shiftedStore struct {
 	fleet.Store
-	by time.Duration
+	by atomic.Int64 // nanoseconds
 }
 
 func (s *shiftedStore) Join(ctx context.Context, n fleet.Node, again bool, lease time.Duration) (fleet.Node, error) {
 	n, err := s.Store.Join(ctx, n, again, lease)
-	n.Now = n.Now.Add(s.by)
+	n.Now = n.Now.Add(time.Duration(s.by.Load()))
 	return n, err
 }
 
@@ -61,7 +61,7 @@ func (s *shiftedStore) Renew(ctx context.Context, id string, epoch int64, nonce,
 	if now.IsZero() {
 		return now, err
 	}
-	return now.Add(s.by), err
+	return now.Add(time.Duration(s.by.Load())), err
 }
 
 // inBubble runs test with a fake clock and an empty database.
@@ -332,10 +332,10 @@ func TestJoinEndsWithItsContext(t *testing.T) {
 
 func TestNowIsClockOfDatabase(t *testing.T) {
 	inBubble(t, func(t *testing.T, s fleet.Store) {
-		shifted := &shiftedStore{s, time.Hour}
+		shifted := &shiftedStore{Store: s}
 		m := member(t, shifted, "a", "1")
 		for _, by := range []time.Duration{time.Hour, time.Hour, -time.Minute} {
-			shifted.by = by
+			shifted.by.Store(int64(by))
 			time.Sleep(fleet.DefaultLease / 2)
 			synctest.Wait()
 			if got := time.Until(m.Now()); got != by {
