@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"glasshouse/fault"
+	"glasshouse/internal/fork"
 )
 
 // CloneOptions configure a clone. The zero value is an unchanged, writable clone.
@@ -86,15 +87,19 @@ func userNamespace(users, groups []Mapping) (*os.File, error) {
 	runtime.LockOSThread() // the tracer is this thread
 	defer runtime.UnlockOSThread()
 
-	pid, err := syscall.ForkExec("/proc/self/exe", []string{"glasshouse-idmap"}, &syscall.ProcAttr{
-		Env: []string{},
-		Sys: &syscall.SysProcAttr{
-			Cloneflags:  syscall.CLONE_NEWUSER,
-			UidMappings: ranges(users),
-			GidMappings: ranges(groups),
-			Ptrace:      true,
-			Pdeathsig:   syscall.SIGKILL,
-		},
+	var pid int
+	err := fork.Mapped(func() (err error) {
+		pid, err = syscall.ForkExec("/proc/self/exe", []string{"glasshouse-idmap"}, &syscall.ProcAttr{
+			Env: []string{},
+			Sys: &syscall.SysProcAttr{
+				Cloneflags:  syscall.CLONE_NEWUSER,
+				UidMappings: ranges(users),
+				GidMappings: ranges(groups),
+				Ptrace:      true,
+				Pdeathsig:   syscall.SIGKILL,
+			},
+		})
+		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("start a process in a user namespace: %w", err)

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"glasshouse/internal/fork"
 	"glasshouse/internal/thread"
 )
 
@@ -85,7 +86,10 @@ func effective() (uint64, error) {
 func try(ctx context.Context, attr *syscall.SysProcAttr) error {
 	cmd := exec.CommandContext(ctx, "true")
 	cmd.SysProcAttr = attr
-	return cmd.Run()
+	if err := fork.StartMapped(cmd); err != nil {
+		return err
+	}
+	return cmd.Wait()
 }
 
 // asUser makes attr create a user namespace in which this user is root.

@@ -1,4 +1,5 @@
-// Package fork starts programs from the calling thread without waiting until they execute.
+// Package fork starts programs from the calling thread without waiting until they execute, and one at a
+// time if they need id mappings.
 //
 // os/exec blocks the parent until the child has called execve (vfork semantics). If a seccomp
 // listener decides about execve, that can take long, and CRIU cannot dump a parent that is

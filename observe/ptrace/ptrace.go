@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"glasshouse/fault"
+	"glasshouse/internal/fork"
 	"glasshouse/observe"
 	"glasshouse/observe/event"
 )
@@ -68,7 +69,7 @@ func (s *Source) Probe(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
-	if err := cmd.Start(); err != nil {
+	if err := fork.StartMapped(cmd); err != nil {
 		return fmt.Errorf("%s: start a test process: %w", op, err)
 	}
 	tried := make(chan error, 1)

@@ -19,6 +19,7 @@ import (
 
 	"glasshouse/fault"
 	"glasshouse/host/cgroup"
+	"glasshouse/internal/fork"
 	"glasshouse/internal/procstat"
 	safetext "glasshouse/internal/text"
 	"glasshouse/internal/thread"
@@ -210,7 +211,7 @@ func (l *launch) startChild() error {
 	if l.group == nil {
 		return l.cmd.Start()
 	}
-	return l.group.StartIn(l.cmd.SysProcAttr, l.cmd.Start)
+	return l.group.StartIn(l.cmd.SysProcAttr, func() error { return fork.StartMapped(l.cmd) })
 }
 
 // connect creates the three standard streams of the program. It copies the standard error to

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"glasshouse/internal/fork"
 	"glasshouse/jail"
 )
 
@@ -134,7 +135,7 @@ func (who identity) start(cmd *exec.Cmd, ids jail.IDRange) error {
 			cmd.SysProcAttr.GidMappingsEnableSetgroups = true
 			cmd.SysProcAttr.Credential = &syscall.Credential{}
 		}
-		return cmd.Start()
+		return fork.StartMapped(cmd)
 	}
 	// Only newuidmap(1) can map ids other than our own, and only for an existing process.
 	// Until then the stage has the overflow id, and an exec keeps only ambient capabilities
