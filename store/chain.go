@@ -200,17 +200,8 @@ func (c *Chain) Append(ctx context.Context, last int64, rows []chain.Row, cp cha
 
 type inserter func(ctx context.Context, tx *sql.Tx, rows []chain.Row) error
 
-func appendIn(ctx context.Context, db interface {
-	BeginTx(context.Context, *sql.TxOptions) (*sql.Tx, error)
-}, insert inserter, last int64, rows []chain.Row, cp chain.Checkpoint) error {
-	tx, err := db.BeginTx(ctx, nil)
-	if err != nil {
-		return fmt.Errorf("begin a transaction: %w", err)
-	}
-	defer tx.Rollback() // does nothing after Commit
-	if err = appendRows(ctx, tx, insert, last, rows, cp); err == nil {
-		err = tx.Commit()
-	}
+func appendIn(ctx context.Context, db beginner, insert inserter, last int64, rows []chain.Row, cp chain.Checkpoint) error {
+	err := transact(ctx, db, func(tx *sql.Tx) error { return appendRows(ctx, tx, insert, last, rows, cp) })
 	if unique(err) {
 		return fault.New(fault.Conflict, "store.Append", "", err)
 	}

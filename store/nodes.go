@@ -52,8 +52,9 @@ func (ns Nodes) update(ctx context.Context, doing string, f func(tx *sql.Tx, now
 	return nil
 }
 
-func scanNode(row interface{ Scan(...any) error }, now time.Time, more ...any) (fleet.Node, error) {
-	n := fleet.Node{Now: now.UTC()}
+// scanNode reads the columns nodeColumns, and more.
+func scanNode(row interface{ Scan(...any) error }, more ...any) (fleet.Node, error) {
+	var n fleet.Node
 	var until int64
 	err := row.Scan(append([]any{&n.ID, &n.Name, &n.Version, &n.Host, &n.Nonce, &n.Epoch, &until, &n.State}, more...)...)
 	n.Until = time.Unix(0, until).UTC()
@@ -65,7 +66,8 @@ func (ns Nodes) Join(ctx context.Context, n fleet.Node, again bool, lease time.D
 	var got fleet.Node
 	err := ns.update(ctx, "join as node "+n.ID, func(tx *sql.Tx, now time.Time) error {
 		var err error
-		got, err = scanNode(tx.QueryRowContext(ctx, "SELECT "+nodeColumns+" FROM nodes WHERE id = $1", n.ID), now)
+		got, err = scanNode(tx.QueryRowContext(ctx, "SELECT "+nodeColumns+" FROM nodes WHERE id = $1", n.ID))
+		got.Now = now.UTC()
 		missing := errors.Is(err, sql.ErrNoRows)
 		if err != nil && !missing {
 			return err
@@ -178,7 +180,7 @@ func (ns Nodes) Nodes(ctx context.Context) ([]fleet.Node, error) {
 	for rows.Next() {
 		var now int64
 		var sessions, runs int
-		n, err := scanNode(rows, time.Time{}, &now, &sessions, &runs)
+		n, err := scanNode(rows, &now, &sessions, &runs)
 		if err != nil {
 			return nil, fmt.Errorf("read a node: %w", err)
 		}

@@ -122,30 +122,27 @@ func (ss Schedules) Delete(ctx context.Context, sid id.Schedule) error {
 
 // Change implements schedule.Store. The row is locked before it is read.
 func (ss Schedules) Change(ctx context.Context, sid id.Schedule, f func(s *schedule.Schedule) error) (schedule.Schedule, error) {
-	tx, err := ss.s.write.BeginTx(ctx, nil)
-	if err != nil {
-		return schedule.Schedule{}, fmt.Errorf("change schedule %s: %w", sid, err)
-	}
-	defer tx.Rollback() // no effect after Commit
-	s, err := ss.one("store.Schedules.Change", tx.QueryRowContext(ctx, "SELECT "+scheduleColumns+" FROM schedules WHERE id = $1"+ss.lock(""), sid), sid)
-	if err != nil {
-		return s, err
-	}
-	if err := f(&s); err != nil {
-		return s, err
-	}
-	doc, err := json.Marshal(s)
-	if err == nil {
-		_, err = tx.ExecContext(ctx, "UPDATE schedules SET session = $2, wake = $3, claim = $4, document = $5 WHERE id = $1",
-			sid, s.Session, nanos(s.WakeAt), s.Claim, doc)
-	}
-	if err == nil {
-		err = tx.Commit()
-	}
-	if err != nil {
-		return s, fmt.Errorf("change schedule %s: %w", sid, rollbackCause(ctx, err))
-	}
-	return s, nil
+	var s schedule.Schedule
+	err := transact(ctx, ss.s.write, func(tx *sql.Tx) error {
+		var err error
+		s, err = ss.one("store.Schedules.Change", tx.QueryRowContext(ctx, "SELECT "+scheduleColumns+" FROM schedules WHERE id = $1"+ss.lock(""), sid), sid)
+		if err != nil {
+			return err
+		}
+		if err := f(&s); err != nil {
+			return err
+		}
+		doc, err := json.Marshal(s)
+		if err == nil {
+			_, err = tx.ExecContext(ctx, "UPDATE schedules SET session = $2, wake = $3, claim = $4, document = $5 WHERE id = $1",
+				sid, s.Session, nanos(s.WakeAt), s.Claim, doc)
+		}
+		if err != nil {
+			return fmt.Errorf("change schedule %s: %w", sid, err)
+		}
+		return nil
+	})
+	return s, err
 }
 
 // lock returns the suffix of a SELECT that locks its rows. SQLite has a single writer and

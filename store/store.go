@@ -181,11 +181,28 @@ func (s *Store) Close() error {
 	return err
 }
 
-// rollbackCause returns why a transaction does not exist anymore: package sql rolls it back when its
-// context ends, and later calls fail with sql.ErrTxDone.
-func rollbackCause(ctx context.Context, err error) error {
+// A beginner is a database or one of its connections.
+type beginner interface {
+	BeginTx(context.Context, *sql.TxOptions) (*sql.Tx, error)
+}
+
+// transact runs f in a transaction of db that is committed if f returns nil.
+func transact(ctx context.Context, db beginner, f func(tx *sql.Tx) error) error {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return fmt.Errorf("begin a transaction: %w", err)
+	}
+	defer tx.Rollback() // no effect after Commit
+	err = f(tx)
+	if err == nil {
+		err = tx.Commit()
+		if err != nil {
+			err = fmt.Errorf("commit the transaction: %w", err)
+		}
+	}
+	// Package sql rolls the transaction back when its context ends. Later calls do not tell why.
 	if ctx.Err() != nil && errors.Is(err, sql.ErrTxDone) {
-		return context.Cause(ctx)
+		return fmt.Errorf("the transaction was rolled back: %w", context.Cause(ctx))
 	}
 	return err
 }
@@ -193,24 +210,18 @@ func rollbackCause(ctx context.Context, err error) error {
 // update runs f in a transaction that is committed if f returns nil. On PostgreSQL, updates with
 // the same name are serialized; SQLite serializes all updates.
 func (s *Store) update(ctx context.Context, name string, f func(tx *sql.Tx) error) error {
-	tx, err := s.write.BeginTx(ctx, nil)
-	if err != nil {
-		return fmt.Errorf("begin a transaction: %w", err)
-	}
-	defer tx.Rollback() // no effect after Commit
-	if s.postgres {
-		if _, err := tx.ExecContext(ctx, "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", "glasshouse."+name); err != nil {
-			return fmt.Errorf("lock %s in the database: %w", name, rollbackCause(ctx, err))
+	err := transact(ctx, s.write, func(tx *sql.Tx) error {
+		if s.postgres {
+			if _, err := tx.ExecContext(ctx, "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", "glasshouse."+name); err != nil {
+				return fmt.Errorf("lock %s in the database: %w", name, err)
+			}
 		}
+		return f(tx)
+	})
+	if err == nil {
+		s.committed()
 	}
-	if err := f(tx); err != nil {
-		return rollbackCause(ctx, err)
-	}
-	if err := tx.Commit(); err != nil {
-		return fmt.Errorf("commit the transaction: %w", rollbackCause(ctx, err))
-	}
-	s.committed()
-	return nil
+	return err
 }
 
 // unique reports whether err is a violated unique constraint.
