@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"glasshouse/api/client"
-	"glasshouse/internal/text"
 )
 
 func (c *command) node() *cobra.Command {
@@ -45,7 +44,7 @@ its sessions. The daemon that answers is marked with *.`,
 					if n.LeaseMS > 0 {
 						lease = (time.Duration(n.LeaseMS) * time.Millisecond).Round(time.Second).String()
 					}
-					rows = append(rows, []string{self, n.ID, text.Visible(n.Name), n.State, n.Version, lease, strconv.Itoa(n.Sessions), strconv.Itoa(n.Runs)})
+					rows = append(rows, []string{self, n.ID, n.Name, n.State, n.Version, lease, strconv.Itoa(n.Sessions), strconv.Itoa(n.Runs)})
 				}
 				table(w, rows)
 			})

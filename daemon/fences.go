@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -115,16 +114,17 @@ func (f *fences) renewLocked() error {
 	if f.table == nil {
 		return nil
 	}
-	links := map[string]bool{}
+	var links []string
 	for j := range f.fenced {
 		if link := f.links[j]; link != "" {
-			links[link] = true
+			links = append(links, link)
 		}
 	}
+	slices.Sort(links)
 	if len(links) == 0 && !f.installed {
 		return nil
 	}
-	if err := f.table.Renew(slices.Sorted(maps.Keys(links)), f.valid()); err != nil {
+	if err := f.table.Renew(links, f.valid()); err != nil {
 		return err
 	}
 	f.installed = len(links) > 0

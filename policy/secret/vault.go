@@ -334,7 +334,8 @@ func (v *Vault) call(ctx context.Context, method, apiPath, token string, body []
 	defer clear(text)
 	// A canceled request closes the connection. A server that sees this may end its response
 	// before the client stops to read.
-	if err = cmp.Or(err, ctx.Err()); err != nil {
+	err = cmp.Or(err, ctx.Err())
+	if err != nil {
 		return nil, transportError(ctx, apiPath, err)
 	}
 	if r.StatusCode != http.StatusOK {

@@ -208,10 +208,11 @@ func (l *launch) startChild() error {
 			return err
 		}
 	}
+	start := func() error { return fork.StartMapped(l.cmd) }
 	if l.group == nil {
-		return l.cmd.Start()
+		return start()
 	}
-	return l.group.StartIn(l.cmd.SysProcAttr, func() error { return fork.StartMapped(l.cmd) })
+	return l.group.StartIn(l.cmd.SysProcAttr, start)
 }
 
 // connect creates the three standard streams of the program. It copies the standard error to
