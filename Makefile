@@ -87,7 +87,7 @@ lint: ## vet, staticcheck, nilness, lock analysis (checklocks), effects in heads
 # Packages whose tests start jails or daemons, or change the host.
 HOST := ^glasshouse/(test|jail/snapshot|jail/backend/.*|agents/agent/spawn|capability/engine/jailed|capability/engine/native|e2b/envd|policy/enforce|observe/(bodies|kernel|network|gvisor|ptrace)|observe|jail/init|host/.*|cmd/.*|packaging/.*)$$
 
-test: build ## the tests of all packages; continuous integration runs this and check
+test: build ## the tests of all packages; with CI=1, as continuous integration runs them
 	@HOST='$(HOST)' scripts/test.sh "$(DATA)"
 
 test-all: ## also slow and repetitive tests

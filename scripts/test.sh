@@ -5,8 +5,11 @@
 #
 # setup.sh installs missing programs while the tests are compiled. Then several test processes run
 # in parallel (internal/testrun). The go command caches the results of packages that do not match
-# HOST. Failed tests are not retried. If CI is set, a skipped test that test/skips.txt does not list
-# fails the run. With GLASSHOUSE_TEST=all, slow and repetitive tests run as well.
+# HOST, and testrun those of the others. Failed tests are not retried.
+#
+# By default tests run with -short. If CI is set, they run without it and no result of an earlier
+# run is used, and a skipped test that test/skips.txt does not list fails the run. With
+# GLASSHOUSE_TEST=all, slow and repetitive tests run as well.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 DATA=${1:?usage: test.sh DATA_DIR}
@@ -42,6 +45,21 @@ testrun=("$run/testrun" -jobs "$JOBS" -dir "$run" -built "$built" -host "$HOST")
 "${testrun[@]}" -compile ./...
 wait "$setup"
 export PATH="$DATA/tools/bin:$PATH"
+results=$DATA/test/results
+if [ -z "${CI:-}${GLASSHOUSE_TEST:-}" ]; then
+	testrun+=(-short)
+	# The kernel, the user, the processors, the memory, the system's packages and the fetched programs.
+	if git rev-parse --git-dir >/dev/null 2>&1; then
+		state=$({
+			uname -srvm && id && nproc && grep MemTotal /proc/meminfo
+			dpkg-query -W 2>/dev/null || true
+			find "$DATA/tools/bin/" -printf '%f %l %s %T@\n' | sort
+			env | grep ^GLASSHOUSE_ || true
+		} | sha256sum)
+		mkdir -p "$results"
+		testrun+=(-results "$results" -state "$state")
+	fi
+fi
 scripts/ui.sh install # the tests of pages use some of its packages
 scripts/sdk.sh build  # the test of the client installs it
 
@@ -60,6 +78,9 @@ if [ -n "$left" ]; then
 	echo "resources left by the tests:"
 	echo "$left"
 	status=1
+elif [ -d "$run/results" ]; then # not those of tests that have left something behind
+	find "$run/results" -type f -exec mv -t "$results" {} +
+	find "$results" -type f -mtime +14 -delete
 fi
 # Times are per test, because the processes of a package overlap with those of others.
 echo "the slowest tests:"

@@ -247,8 +247,11 @@ func (d *desk) holds(when string) {
 // and an acknowledged answer holds.
 func TestApprovalsUnderKills(t *testing.T) {
 	kills := 5
-	if thorough {
+	switch {
+	case thorough:
 		kills = 40
+	case testing.Short():
+		kills = 2
 	}
 	d := openDesk(t)
 	for n := range kills {

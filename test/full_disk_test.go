@@ -332,6 +332,9 @@ func TestEventCountsOnFullDisk(t *testing.T) {
 	}{
 		"counted": {"count", false}, "throttled": {"throttle", false}, "counted, and the daemon is killed": {"count", true},
 	} {
+		if testing.Short() && !c.kill {
+			continue
+		}
 		t.Run(name, func(t *testing.T) {
 			h := openOnDisk(t, 256, "pool: {size: 0}\n")
 			ctx := t.Context()

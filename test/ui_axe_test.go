@@ -2,6 +2,7 @@ package test_test
 
 import (
 	"os"
+	"testing"
 	"time"
 
 	"glasshouse/api/wire"
@@ -11,6 +12,9 @@ import (
 type view struct{ path, says string }
 
 func (u *ui) isAccessible() {
+	if testing.Short() {
+		u.Skip("TestUIScenario checks the main pages: runs without -short")
+	}
 	axe, err := os.ReadFile("../web/ui/node_modules/axe-core/axe.min.js")
 	if err != nil {
 		u.Skip("axe-core is not installed: run npm ci in web/ui")

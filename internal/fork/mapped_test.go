@@ -60,7 +60,11 @@ func TestMappedChildrenEndWithKilledParent(t *testing.T) {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		t.Fatal(err)
 	}
-	for round := range 300 {
+	rounds := 300
+	if testing.Short() {
+		rounds = 50
+	}
+	for round := range rounds {
 		cmd := exec.Command("/proc/self/exe")
 		cmd.Env = append(os.Environ(), victim+"=1")
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

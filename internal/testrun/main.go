@@ -1,7 +1,7 @@
 // Command testrun runs tests in parallel and prints their events as go test -json does,
 // for gotestsum.
 //
-//	testrun [-jobs N] [-dir DIR] [-built DIR] [-host PATTERN] [-compile] PACKAGE...
+//	testrun [-jobs N] [-dir DIR] [-built DIR] [-host PATTERN] [-short] [-results DIR -state TEXT] [-compile] PACKAGE...
 //
 // With -compile it only compiles. Packages that do not match PATTERN are tested by go test, which
 // caches their results. Each of the others is tested by one process, or by several processes with
@@ -15,17 +15,26 @@
 // Programs are built in -built (default: -dir). Programs of an earlier run that are up to date
 // are not linked again. Their paths do not change, because cached test results depend on the
 // paths.
+//
+// With -results, a process is not run if the directory has the events of one that passed with the
+// same tests, programs, files of the module and state. New events are written to the directory
+// results in -dir, so that the caller can discard them if the tests have left something behind.
 package main
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
+	"hash"
 	"io"
+	"io/fs"
 	"math"
 	"os"
 	"os/exec"
@@ -66,6 +75,8 @@ var programs = []string{"./cmd/glasshouse", "./cmd/glasshouse-init", "./cmd/glas
 type job struct {
 	pkg, dir, bin string
 	run           string // pattern; "" is all
+	key           string // names the file with its events; "" if they are not kept
+	past          []byte // events of an earlier process with the same key
 
 	// Of the process and its waited-for children, set when it has ended.
 	processor, elapsed time.Duration
@@ -76,6 +87,9 @@ func main() {
 	dir := flag.String("dir", "", "directory for programs and temporary files")
 	kept := flag.String("built", "", "directory for programs, which later runs can use again (default: -dir)")
 	host := flag.String("host", "", "regular expression of the packages whose results are never cached")
+	results := flag.String("results", "", "directory with the events of processes that passed (default: run all)")
+	state := flag.String("state", "", "text that changes whenever the host changes, for -results")
+	short := flag.Bool("short", false, "pass -short to the tests")
 	only := flag.Bool("compile", false, "compile the tests and do not run them")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -90,7 +104,11 @@ func main() {
 		fmt.Fprintln(os.Stderr, "testrun:", err)
 		os.Exit(2)
 	}
-	ok, err := run(ctx, *dir, cmp.Or(*kept, *dir), *jobs, own, *only, flag.Args())
+	r := runner{dir: *dir, kept: cmp.Or(*kept, *dir), results: *results, state: *state, workers: *jobs, host: own, only: *only}
+	if *short {
+		r.flags = []string{"-test.short"}
+	}
+	ok, err := r.run(ctx, flag.Args())
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "testrun:", err)
 	}
@@ -99,12 +117,21 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, dir, kept string, workers int, host *regexp.Regexp, only bool, patterns []string) (ok bool, err error) {
-	if dir == "" {
+// A runner has the options.
+type runner struct {
+	dir, kept, results, state string
+	workers                   int
+	host                      *regexp.Regexp
+	only                      bool
+	flags                     []string // of tests
+}
+
+func (r *runner) run(ctx context.Context, patterns []string) (ok bool, err error) {
+	if r.dir == "" {
 		return false, errors.New("-dir is missing")
 	}
-	built := filepath.Join(kept, "bin")
-	for _, d := range []string{dir, kept, built} {
+	built := filepath.Join(r.kept, "bin")
+	for _, d := range []string{r.dir, r.kept, built} {
 		if err := errors.Join(os.MkdirAll(d, 0o755), os.Chmod(d, 0o755)); err != nil { // users of jails run programs from it
 			return false, err
 		}
@@ -116,10 +143,10 @@ func run(ctx context.Context, dir, kept string, workers int, host *regexp.Regexp
 	if err != nil {
 		return false, err
 	}
-	sink := &sink{w: bufio.NewWriter(os.Stdout), failed: map[string]bool{}}
+	sink := &sink{w: bufio.NewWriter(os.Stdout), failed: map[string]bool{}, run: map[string]bool{}}
 	var cached []string
 	all = slices.DeleteFunc(all, func(j *job) bool {
-		if host.MatchString(j.pkg) {
+		if r.host.MatchString(j.pkg) {
 			return false
 		}
 		cached = append(cached, j.pkg)
@@ -129,20 +156,25 @@ func run(ctx context.Context, dir, kept string, workers int, host *regexp.Regexp
 	var left sync.WaitGroup
 	defer left.Wait()
 	defer cancel()
-	if len(cached) > 0 && !only {
-		left.Go(func() { goTest(ctx, cached, built, sink) })
+	if len(cached) > 0 && !r.only {
+		left.Go(func() { goTest(ctx, slices.Concat(r.flags, cached), built, sink) })
 	}
-	if err := compile(ctx, filepath.Join(kept, "tests"), all); err != nil {
+	if err := compile(ctx, filepath.Join(r.kept, "tests"), all); err != nil {
 		return false, err
 	}
-	if only {
+	if r.only {
 		return true, nil
 	}
 	queue, err := plan(all)
 	if err != nil {
 		return false, err
 	}
-	work(ctx, dir, built, workers, queue, sink)
+	if r.results != "" {
+		if err := r.recall(ctx, built, queue); err != nil {
+			return false, err
+		}
+	}
+	r.work(ctx, built, queue, sink)
 	left.Wait()
 	return ctx.Err() == nil && !sink.anyFailed(), nil
 }
@@ -150,8 +182,8 @@ func run(ctx context.Context, dir, kept string, workers int, host *regexp.Regexp
 // goTest runs packages with go test, which caches results as long as the files and the
 // environment variables that the tests read do not change. The variable with the directory of the
 // programs differs in each run, so it is not set.
-func goTest(ctx context.Context, pkgs []string, bin string, to *sink) {
-	args := append([]string{"go", "test", "-json", "-vet=off", "-ldflags=-w", "-p=1", "-timeout=20m"}, pkgs...)
+func goTest(ctx context.Context, flagsAndPackages []string, bin string, to *sink) {
+	args := append([]string{"go", "test", "-json", "-vet=off", "-ldflags=-w", "-p=1", "-timeout=20m"}, flagsAndPackages...)
 	cmd := exec.CommandContext(ctx, "env", isolated(args...)...)
 	cmd.Env = append(os.Environ(), "GLASSHOUSE_BACKENDTEST_BIN="+bin)
 	if err := stream(cmd, to.pass); err != nil {
@@ -273,8 +305,85 @@ func plan(all []*job) ([]*job, error) {
 	return queue, nil
 }
 
+// recall sets the keys of jobs, and the events of those that have passed before.
+func (r *runner) recall(ctx context.Context, built string, queue []*job) error {
+	if err := os.MkdirAll(filepath.Join(r.dir, "results"), 0o755); err != nil {
+		return err
+	}
+	var tracked strings.Builder
+	cmd := exec.CommandContext(ctx, "git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+	cmd.Stdout, cmd.Stderr = &tracked, os.Stderr
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("list the files of the module: %w", err)
+	}
+	// Go code is part of the programs, except for that of testdata.
+	files := map[bool]hash.Hash{false: sha256.New(), true: sha256.New()}
+	for name := range strings.SplitSeq(strings.TrimSuffix(tracked.String(), "\x00"), "\x00") {
+		if strings.HasSuffix(name, ".go") && !strings.Contains(name, "testdata/") {
+			continue
+		}
+		sum, err := digest(name)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		for all, h := range files {
+			if all || !endToEnd.MatchString(name) {
+				fmt.Fprintf(h, "%s %s\n", name, sum)
+			}
+		}
+	}
+	common := sha256.New()
+	fmt.Fprintln(common, r.state, r.flags)
+	for _, p := range programs {
+		sum, err := digest(filepath.Join(built, filepath.Base(p)))
+		if err != nil {
+			return err
+		}
+		fmt.Fprintln(common, p, sum)
+	}
+	tests := map[string]string{} // digests by path
+	for _, j := range queue {
+		if tests[j.bin] == "" {
+			sum, err := digest(j.bin)
+			if err != nil {
+				return err
+			}
+			tests[j.bin] = sum
+		}
+		read := files[j.pkg == "glasshouse/test"]
+		j.key = fmt.Sprintf("%x", sha256.Sum256(fmt.Appendf(nil, "%x %x %s %s %s", common.Sum(nil), read.Sum(nil), j.pkg, tests[j.bin], j.run)))
+		past, err := os.ReadFile(filepath.Join(r.results, j.key))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		j.past = past
+	}
+	return nil
+}
+
+// endToEnd matches files that only tests in the directory test read.
+var endToEnd = regexp.MustCompile(`^(test/|web/|sdk/|examples/|docs/(how-to|tutorials|concepts|project|images)/|[A-Z]+\.md$)`)
+
+// digest returns the SHA-256 of a file, or of the target of a symbolic link.
+func digest(path string) (string, error) {
+	h := sha256.New()
+	if to, err := os.Readlink(path); err == nil {
+		fmt.Fprintln(h, "link to", to)
+		return hex.EncodeToString(h.Sum(nil)), nil
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	if _, err := io.Copy(h, f); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
 // work runs the queue.
-func work(ctx context.Context, dir, built string, workers int, queue []*job, sink *sink) {
+func (r *runner) work(ctx context.Context, built string, queue []*job, sink *sink) {
 	next := make(chan int)
 	go func() {
 		defer close(next)
@@ -292,12 +401,11 @@ func work(ctx context.Context, dir, built string, workers int, queue []*job, sin
 	}
 	sink.expect(parts)
 	var wg sync.WaitGroup
-	for range workers {
+	for range r.workers {
 		wg.Go(func() {
 			for i := range next {
 				j := queue[i]
-				err := j.test(ctx, filepath.Join(dir, strconv.Itoa(i)), built, sink)
-				sink.end(j, err)
+				sink.end(j, r.test(ctx, j, filepath.Join(r.dir, strconv.Itoa(i)), built, sink))
 			}
 		})
 	}
@@ -306,18 +414,25 @@ func work(ctx context.Context, dir, built string, workers int, queue []*job, sin
 	for _, j := range queue {
 		fmt.Fprintf(&times, "%.1f\t%.1f\t%s\t%s\n", j.processor.Seconds(), j.elapsed.Seconds(), j.pkg, j.run)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "times"), []byte(times.String()), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(r.dir, "times"), []byte(times.String()), 0o644); err != nil {
 		fmt.Fprintln(os.Stderr, "testrun:", err)
 	}
 }
 
-// test runs one process and copies its events.
-func (j *job) test(ctx context.Context, tmp, bin string, to *sink) error {
+// test runs one process, unless there are events of an earlier one, and copies its events.
+func (r *runner) test(ctx context.Context, j *job, tmp, bin string, to *sink) error {
+	if j.past != nil {
+		for line := range bytes.Lines(j.past) {
+			to.event(line)
+		}
+		return nil
+	}
 	if err := os.MkdirAll(tmp, 0o755); err != nil {
 		return err
 	}
 	args := []string{"tool", "test2json", "-t", "-p", j.pkg, "env"}
 	args = append(args, isolated(j.bin, "-test.v=test2json", "-test.paniconexit0", "-test.timeout=20m")...)
+	args = append(args, r.flags...)
 	if j.run != "" {
 		args = append(args, "-test.run="+j.run)
 	}
@@ -325,12 +440,19 @@ func (j *job) test(ctx context.Context, tmp, bin string, to *sink) error {
 	cmd.Dir = j.dir
 	cmd.Env = append(os.Environ(), "TMPDIR="+tmp, "GLASSHOUSE_BACKENDTEST_BIN="+bin)
 	began := time.Now()
-	err := stream(cmd, to.event)
+	var events bytes.Buffer
+	err := stream(cmd, func(line []byte) {
+		events.Write(line)
+		to.event(line)
+	})
 	if cmd.ProcessState != nil {
 		j.processor = cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
 	}
 	j.elapsed = time.Since(began)
-	return err
+	if err != nil || j.key == "" {
+		return err
+	}
+	return os.WriteFile(filepath.Join(r.dir, "results", j.key), events.Bytes(), 0o644)
 }
 
 // A sink prints the events of many processes as if each package had been tested by one process.
@@ -342,6 +464,8 @@ type sink struct {
 	failed map[string]bool // packages
 	// +checklocks:mu
 	parts map[string]int // processes that have not ended, by package
+	// +checklocks:mu
+	run map[string]bool // packages of which a process was run
 }
 
 type event struct {
@@ -401,6 +525,7 @@ func (s *sink) end(j *job, err error) {
 		s.failed[j.pkg] = true
 		s.write(map[string]any{"Action": "output", "Package": j.pkg, "Output": fmt.Sprintf("FAIL %s %s: %v\n", j.pkg, j.run, err)})
 	}
+	s.run[j.pkg] = s.run[j.pkg] || j.past == nil
 	s.parts[j.pkg]--
 	if s.parts[j.pkg] > 0 {
 		return
@@ -408,6 +533,9 @@ func (s *sink) end(j *job, err error) {
 	action := "pass"
 	if s.failed[j.pkg] {
 		action = "fail"
+	}
+	if !s.run[j.pkg] { // as go test prints it
+		s.write(map[string]any{"Action": "output", "Package": j.pkg, "Output": "ok  \t" + j.pkg + "\t(cached)\n"})
 	}
 	s.write(map[string]any{"Action": action, "Package": j.pkg})
 }

@@ -804,6 +804,7 @@ func TestOrdinaryUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("this is one")
 	}
+	backendtest.Repeats(t)
 	dir, err := os.MkdirTemp("", "gh-user-")
 	if err != nil {
 		t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"glasshouse/capability/engine"
 	"glasshouse/capability/engine/enginetest"
 	"glasshouse/capability/manifest"
+	"glasshouse/jail/backend/backendtest"
 )
 
 // TestContract runs the engine contract with a server in a container and, if gVisor is
@@ -15,6 +16,9 @@ import (
 func TestContract(t *testing.T) {
 	for _, runtime := range []string{"runc", "runsc"} {
 		t.Run(runtime, func(t *testing.T) {
+			if runtime == "runsc" {
+				backendtest.Repeats(t)
+			}
 			worlds := map[*testing.T]*world{}
 			var last *world // the world that contains the files of the probe
 			version := 0

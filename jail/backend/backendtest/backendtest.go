@@ -40,13 +40,25 @@ type Options struct {
 // each configuration.
 var Thorough = os.Getenv("GLASSHOUSE_TEST") == "all"
 
-// moments returns at how many moments of an operation the suite kills something: n, or a third
-// of it.
+// moments returns at how many moments of an operation the suite kills something: n, a third of
+// it, or with -short an eighth.
 func moments(n int) int {
-	if Thorough {
+	switch {
+	case Thorough:
 		return n
+	case testing.Short():
+		return n / 6
 	}
 	return n / 3
+}
+
+// Repeats skips a test with -short, because it checks with another program or user what other
+// tests check as well.
+func Repeats(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("repeats other tests: runs without -short")
+	}
 }
 
 // Run checks the backend that open returns against the contract documented on jail.Backend. Run

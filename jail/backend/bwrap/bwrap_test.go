@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -69,6 +70,7 @@ var oneID = map[string]string{
 // systemd. On hosts whose controllers are on cgroup v1 the subtree still supports freeze and
 // kill.
 func TestContractWithADelegatedCgroup(t *testing.T) {
+	backendtest.Repeats(t)
 	if os.Geteuid() == 0 {
 		asUser(t, user{delegate: true})
 		return
@@ -81,6 +83,7 @@ func TestContractWithADelegatedCgroup(t *testing.T) {
 }
 
 func TestContractWithSubordinateIDs(t *testing.T) {
+	backendtest.Repeats(t)
 	if os.Geteuid() == 0 {
 		asUser(t, user{subordinate: fmt.Sprintf("%d:%d:65536\n", stranger, 0x68000000)})
 		return
@@ -206,7 +209,7 @@ if test "$3"; then
 fi
 exec setpriv --reuid="$2" --regid="$2" --clear-groups "${@:4}"`
 	cmd := exec.Command("unshare", "--mount", "bash", "-c", script, "bash", dir, fmt.Sprint(stranger), delegated(t, u),
-		test, "-test.run="+run, "-test.v", "-test.timeout=10m")
+		test, "-test.run="+run, "-test.short="+strconv.FormatBool(testing.Short()), "-test.v", "-test.timeout=10m")
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + home, backendtest.Prebuilt + "=" + bin}
 	cmd.Dir = home
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

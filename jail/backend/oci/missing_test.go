@@ -73,6 +73,7 @@ var wherever = []string{
 }
 
 func TestContractOfLazilyRestoredJails(t *testing.T) {
+	backendtest.Repeats(t)
 	withoutMemory(t)
 	without := wherever
 	if !backendtest.Thorough {

@@ -99,8 +99,12 @@ func (h *host) daemon(runtime string) *oci.Backend {
 
 // The contract of each runtime is a separate test, so that they run in parallel.
 func TestContractRunc(t *testing.T)  { contract(t, "runc") }
-func TestContractCrun(t *testing.T)  { contract(t, "crun") }
 func TestContractRunsc(t *testing.T) { contract(t, "runsc") }
+
+func TestContractCrun(t *testing.T) {
+	backendtest.Repeats(t)
+	contract(t, "crun")
+}
 
 func contract(t *testing.T, runtime string) {
 	h := newHost(t)
@@ -110,7 +114,8 @@ func contract(t *testing.T, runtime string) {
 
 // repeated lists the clauses that are skipped for a runtime because they take long and are
 // checked with another one: CRIU restores jails of runc and crun with the same code. For
-// gVisor one object of each kind is checked.
+// gVisor one object of each kind is checked. With -short, other tests check snapshots and
+// limits with gVisor.
 func repeated(runtime string) []string {
 	if backendtest.Thorough {
 		return nil
@@ -126,6 +131,9 @@ func repeated(runtime string) []string {
 				"inotify", "sleep", "unix", "unix-paths", "shared", "sysv", "listener", "loopback", "udp", "netlink", "identity-of-a-user",
 				"in-mounts", "memfd", "files-in-memory"),
 				"CleanInTheMiddleOfCreate", "CleanAfterEveryDeath", "TwentyAtOnce")...),
+	}
+	if runtime == "runsc" && testing.Short() {
+		return []string{"Checkpoint", "Limits", "KillLeavesNoProcess", "CleanInTheMiddleOfCreate", "CleanAfterEveryDeath", "TwentyAtOnce"}
 	}
 	return without[runtime]
 }
