@@ -97,7 +97,7 @@ test-all: ## also slow and repetitive tests
 # By default the race detector waits one second at the exit of a process (atexit_sleep_ms). Less
 # frequent garbage collection (GOGC) makes the run faster.
 test-fast: ## fast tests that need neither root nor jails, with the race detector; needs a C compiler
-	@CGO_ENABLED=1 GORACE=atexit_sleep_ms=10 GOGC=800 $(GO) test -race -vet=off -p $$((2 * $$(nproc))) \
+	@CGO_ENABLED=1 GORACE=atexit_sleep_ms=10 GOGC=800 $(GO) test -race -vet=off -ldflags=-w -p $$((2 * $$(nproc))) \
 		-skip "^($$(grep -v '^#' test/slow.txt | paste -sd '|'))\$$" $$($(GO) list ./... | grep -vE "$(HOST)")
 
 fuzz: ## run all fuzz targets in rotation, FUZZTIME each (60s); stops at the first failure
