@@ -465,7 +465,7 @@ type sink struct {
 	// +checklocks:mu
 	parts map[string]int // processes that have not ended, by package
 	// +checklocks:mu
-	run map[string]bool // packages of which a process was run
+	run map[string]bool // packages with a process that has run
 }
 
 type event struct {
