@@ -200,6 +200,7 @@ func TestParseFilterErrors(t *testing.T) {
 		"10.0.0.1:80":              `to search for text with a colon, put it in quotes`,
 		"-":                        `"-": a value is missing`,
 		"host:.":                   `a value is missing`,
+		"host:..":                  `a value is missing`,
 		strings.Repeat("a", 5000):  `5000 bytes exceed the maximum filter size of 4096`,
 	} {
 		_, err := event.ParseFilter(q)

@@ -237,7 +237,7 @@ func (k *key) value(pieces []string) (alt, error) {
 			pieces[i] = strings.ToLower(p)
 		}
 		last := &pieces[len(pieces)-1]
-		*last = strings.TrimSuffix(*last, ".")
+		*last = strings.TrimRight(*last, ".")
 		if len(pieces) == 1 && *last == "" {
 			return alt{}, fmt.Errorf("a value is missing")
 		}

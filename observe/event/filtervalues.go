@@ -61,9 +61,9 @@ func (a *alt) path(s string) bool {
 	return strings.HasPrefix(s, p) && (len(s) == len(p) || s[len(p)] == '/' || p == "/")
 }
 
-// host is like matchesAll, but for host names: it ignores case and a trailing dot.
+// host is like matchesAll, but for host names: it ignores case and trailing dots.
 func (a *alt) host(s string) bool {
-	s = strings.TrimSuffix(s, ".")
+	s = strings.TrimRight(s, ".")
 	first, last := a.pieces[0], a.pieces[len(a.pieces)-1]
 	if len(a.pieces) == 1 || s == "" {
 		return s != "" && strings.EqualFold(s, first)
