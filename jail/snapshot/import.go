@@ -23,6 +23,14 @@ type ImportOptions struct {
 	FilesOnly bool // without the processes
 	Force     bool // with the processes, even if they may not run on this host
 
+	// Move keeps the id and the reason of the snapshot, because it was lost on the host that it
+	// comes from. Import returns fault.Conflict if this host has it.
+	Move bool
+
+	// Sources are the directories and files of this host for mounts, by target. Other mounts
+	// keep their sources.
+	Sources map[string]string
+
 	// Trusted reports that the caller has access to all directories of this host anyway, as in
 	// jail.Spec.
 	Trusted bool
@@ -33,7 +41,7 @@ var importLimits = images.Limits{
 	Names: []string{layerFile, processesFile, memoryDir + "/*"}, Files: 20_000, Bytes: 1 << 40, Meta: 4 << 20,
 }
 
-// Import stores a snapshot that Export wrote on this or another host, under a new id. Its root
+// Import stores a snapshot that Export wrote on this or another host, by default under a new id. Its root
 // filesystem must exist on this host. The author of the archive must be as trusted as the
 // images of this host: the kernel mounts its layer, and CRIU reads its images, as root.
 //
@@ -78,6 +86,9 @@ func (i *importing) run(ctx context.Context, r io.Reader) (Snapshot, error) {
 	if err != nil {
 		return Snapshot{}, err
 	}
+	if i.o.Move && i.has(s.ID) {
+		return Snapshot{}, fault.Newf(fault.Conflict, "snapshot.Import", string(s.ID), "this host has the snapshot")
+	}
 	if err := i.validate(ctx, &s); err != nil {
 		return Snapshot{}, err
 	}
@@ -116,9 +127,17 @@ func (i *importing) read(meta []byte) (Snapshot, error) {
 			return invalid("invalid process list: %w", err)
 		}
 	}
-	s.ID, s.Reason, s.Trigger, s.Created = i.sid, Imported, "from "+string(s.ID), time.Now()
+	if !i.o.Move {
+		s.ID, s.Reason, s.Trigger, s.Created = i.sid, Imported, "from "+string(s.ID), time.Now()
+	}
 	s.Memory = s.Memory && !i.o.FilesOnly
 	s.Jail.Spec.Trusted, s.Jail.Spec.Start = i.o.Trusted, false
+	for n, m := range s.Jail.Spec.Mounts {
+		if source := i.o.Sources[m.Target]; source != "" {
+			s.Jail.Spec.Mounts[n].Source = source
+			s.Jail.Spec.GrantedMounts = append(s.Jail.Spec.GrantedMounts, source)
+		}
+	}
 	return s, nil
 }
 

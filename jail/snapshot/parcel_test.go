@@ -196,7 +196,8 @@ func TestImportRejectsIncompatibleArchive(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			changed := rewritten(t, archive, c.change)
-			for o, want := range map[snapshot.ImportOptions]error{{}: c.want, {FilesOnly: true}: c.files, {Force: true}: c.force} {
+			for n, want := range []error{c.want, c.files, c.force} {
+				o := snapshot.ImportOptions{FilesOnly: n == 1, Force: n == 2}
 				s, err := h.keeper.Import(t.Context(), bytes.NewReader(changed), o)
 				if !errors.Is(err, want) {
 					t.Errorf("%+v: %v, want %v", o, err, want)

@@ -1,0 +1,152 @@
+// Package remote copies snapshots of runs to an object store, from which another host restores
+// them if theirs is lost.
+//
+// The copy of a snapshot is an archive as written by snapshot.Export, encrypted with a key that
+// only the daemons have. Without the key a user can neither read nor forge it. The archive contains its
+// name, so that none can be exchanged for another.
+package remote
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"filippo.io/age"
+
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/jail/snapshot"
+	"glasshouse/object"
+)
+
+// A Manager manages the snapshots of this host. *snapshot.Manager implements it.
+type Manager interface {
+	Get(ctx context.Context, s id.Snapshot) (snapshot.Snapshot, error)
+	Export(ctx context.Context, s id.Snapshot, w io.Writer) error
+	Import(ctx context.Context, r io.Reader, o snapshot.ImportOptions) (snapshot.Snapshot, error)
+}
+
+// Snapshots are the copies of the snapshots of runs in an object store.
+type Snapshots struct {
+	Objects object.Store
+	Local   Manager
+
+	// Key encrypts the copies. Both halves are secret: a process with the recipient can make an
+	// archive that other daemons accept.
+	Key *age.X25519Identity
+}
+
+// prefix is the beginning of the keys of all copies.
+const prefix = "runs/"
+
+func key(r id.Run, s id.Snapshot) string { return prefix + string(r) + "/" + string(s) }
+
+// Store copies a snapshot of this host to the object store, unless it is there.
+func (ss *Snapshots) Store(ctx context.Context, r id.Run, s id.Snapshot) error {
+	k := key(r, s)
+	if _, err := ss.Objects.Head(ctx, k); err == nil {
+		return nil
+	} else if !errors.Is(err, fault.NotFound) {
+		return err
+	}
+	in, out := io.Pipe()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		out.CloseWithError(ss.export(ctx, k, s, out))
+	}()
+	err := ss.Objects.Put(ctx, k, in)
+	in.CloseWithError(errors.Join(err, errStored)) // ends the export if Put has not read everything
+	<-done
+	return err
+}
+
+var errStored = errors.New("the copy of the snapshot has ended")
+
+func (ss *Snapshots) export(ctx context.Context, k string, s id.Snapshot, to io.Writer) error {
+	w, err := age.Encrypt(to, ss.Key.Recipient())
+	if err != nil {
+		return fmt.Errorf("encrypt snapshot %s: %w", s, err)
+	}
+	if _, err := io.WriteString(w, k+"\n"); err != nil {
+		return err
+	}
+	if err := ss.Local.Export(ctx, s, w); err != nil {
+		return err
+	}
+	return w.Close()
+}
+
+// Load copies a snapshot to this host, unless it is here. sources are the sources of its mounts
+// on this host, by target. Concurrent calls must be for different snapshots.
+func (ss *Snapshots) Load(ctx context.Context, r id.Run, s id.Snapshot, sources map[string]string) error {
+	if _, err := ss.Local.Get(ctx, s); !errors.Is(err, fault.NotFound) {
+		return err
+	}
+	k := key(r, s)
+	in, err := ss.Objects.Get(ctx, k)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	damaged := func(err error) error {
+		return fault.New(fault.Invalid, "remote.Load", k, fmt.Errorf("the object is damaged, or was encrypted with another key: %w", err))
+	}
+	plain, err := age.Decrypt(in, ss.Key)
+	if err != nil {
+		return damaged(err)
+	}
+	text := bufio.NewReaderSize(plain, 64<<10)
+	name, err := text.ReadSlice('\n')
+	if err != nil {
+		return damaged(err)
+	}
+	if strings.TrimSuffix(string(name), "\n") != k {
+		return damaged(errors.New("it is the copy of another snapshot"))
+	}
+	_, err = ss.Local.Import(ctx, text, snapshot.ImportOptions{Move: true, Trusted: true, Sources: sources})
+	return err
+}
+
+// Prune deletes the copies of the snapshots of a run, except for one. keep may be "".
+func (ss *Snapshots) Prune(ctx context.Context, r id.Run, keep id.Snapshot) error {
+	var old []string
+	for o, err := range ss.Objects.List(ctx, prefix+string(r)+"/") {
+		if err != nil {
+			return err
+		}
+		if keep == "" || o.Key != key(r, keep) {
+			old = append(old, o.Key)
+		}
+	}
+	for _, k := range old {
+		if err := ss.Objects.Delete(ctx, k); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// minAge is how long a copy exists at least before Runs returns its run.
+const minAge = time.Hour
+
+// Runs returns the runs that have copies which are older than an hour.
+func (ss *Snapshots) Runs(ctx context.Context) ([]id.Run, error) {
+	var all []id.Run
+	for o, err := range ss.Objects.List(ctx, prefix) {
+		if err != nil {
+			return nil, err
+		}
+		r, _, ok := strings.Cut(strings.TrimPrefix(o.Key, prefix), "/")
+		if ok && time.Since(o.Modified) > minAge {
+			all = append(all, id.Run(r))
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all), nil
+}
