@@ -328,7 +328,7 @@ func runOf(r run.Run) wire.Run {
 	w := wire.Run{
 		ID: r.ID, Session: r.Session, Parent: r.Parent, Goal: r.Goal, State: string(r.State), Why: string(r.Why), Reason: r.Reason,
 		Agent: agentOf(r.Agent), Jail: r.Jail, NextRunAt: at(r.NextRunAt), Budget: budgetOf(r.Budget), Error: r.Error,
-		Steps: r.Steps, Restarts: r.Restarts, Checkpoint: r.Checkpoint, Of: r.BranchOf, Branch: r.Branch,
+		Steps: r.Steps, Restarts: r.Restarts, Checkpoint: r.Checkpoint, RemoteCheckpoint: r.Remote, Of: r.BranchOf, Branch: r.Branch,
 		Created: r.Created.UTC(), Started: at(r.Started), Ended: at(r.Ended),
 	}
 	if id.Valid('h', r.Schedule) {

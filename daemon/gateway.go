@@ -51,6 +51,7 @@ type Gateway struct {
 	Level   int    `yaml:"level"`    // default autonomy level; default 2
 	Keep    int    `yaml:"keep"`     // number of ended runs whose jails are kept; default 20
 	DB      string `yaml:"db"`       // database of sessions, runs and schedules, if several daemons share them: postgres://…
+	Objects string `yaml:"objects"`  // object store for the snapshots of runs, which another daemon restores if this host is lost: file:///DIR, s3://BUCKET
 	KeyFile string `yaml:"key_file"` // key for sealing personal data, the same for all daemons that share a database; default {data}/quarantine.key
 	Models  Models `yaml:"models"`
 
@@ -267,8 +268,12 @@ func (d *Daemon) openGateway(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	copies, err := d.remoteSnapshots(key)
+	if err != nil {
+		return err
+	}
 	d.gateway = gateway.New(gateway.Config{
-		Runs: d.runs, Jails: d.jails, Snapshots: d.snapshots, Policy: d.kernel, Caps: taught{d.registry},
+		Runs: d.runs, Jails: d.jails, Snapshots: d.snapshots, Remote: copies, Policy: d.kernel, Caps: taught{d.registry},
 		Memory: remembered{d.memory}, Tasks: autonomy.NewTasks(d.work.Autonomy(), gateway.Workspaces{Jails: d.jails}),
 		Serve: func(l net.Listener, who func(context.Context) (gateway.Caller, error)) error {
 			return d.server.ServeAgent(l, who)

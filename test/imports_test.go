@@ -26,6 +26,11 @@ var may = map[string][]string{
 
 	"fleet": {},
 
+	"object":            {},
+	"object/dir":        {"object"},
+	"object/objecttest": {"object"},
+	"object/s3":         {"object"},
+
 	"e2b":             {"policy/access", "jail/init/control", "e2b/envd", "e2b/interpreter", "policy/egress", "host/disk", "jail", "jail/fs", "jail/init/protocol", "policy/secret", "jail/snapshot"},
 	"e2b/authority":   {},
 	"e2b/envd":        {"jail", "jail/init/control", "jail/init/protocol", "e2b/envdpb", "e2b/interpreter"},
@@ -98,6 +103,7 @@ var may = map[string][]string{
 	"jail/rootfs":              {"jail", "jail/nix"},
 	"jail/snapshot":            {"observe/event", "observe/eventlog", "host/pages", "jail", "observe/report", "jail/snapshot/images"},
 	"jail/snapshot/images":     {},
+	"jail/snapshot/remote":     {"jail/snapshot", "object"},
 
 	"observe":             {"observe/event", "observe/eventlog"},
 	"observe/event":       {},
@@ -152,7 +158,7 @@ var may = map[string][]string{
 // below it in the list.
 var order = []string{
 	"cmd", "cli", "daemon", "store", "sdk", "web", "e2b", "api", "agents", "fleet", "govern", "capability",
-	"policy", "jail", "observe", "host", "packaging", "examples", "internal", "id", "fault",
+	"policy", "jail", "observe", "object", "host", "packaging", "examples", "internal", "id", "fault",
 }
 
 // mayNot lists packages that must not be linked, with the reason.

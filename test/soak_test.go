@@ -53,7 +53,9 @@ type pair struct {
 	server  *postgrestest.Server
 }
 
-func openPair(t *testing.T, script string) *pair {
+// openPair starts two daemons. more are further lines of the section gateway of their
+// configuration.
+func openPair(t *testing.T, script string, more ...string) *pair {
 	server := postgrestest.Start(t)
 	shared := server.URL(t)
 	at, err := url.Parse(shared)
@@ -61,6 +63,9 @@ func openPair(t *testing.T, script string) *pair {
 		t.Fatal(err)
 	}
 	config := models(t, script) + fmt.Sprintf("  key_file: %q\n  db: ", filepath.Join(t.TempDir(), "shared.key"))
+	for _, line := range more {
+		config = strings.Replace(config, "  key_file:", "  "+line+"\n  key_file:", 1)
+	}
 	p := &pair{T: t, server: server}
 	for i := range p.daemons {
 		p.lines[i] = newLine(t, filepath.Join(at.Query().Get("host"), ".s.PGSQL.5432"))

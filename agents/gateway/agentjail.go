@@ -44,6 +44,9 @@ const defaultPolicy = `{
 // ensureJail returns the running jail of a run: the assigned one, the one that was created for
 // it, or a new one.
 func (sv *supervisor) ensureJail(ctx context.Context, r run.Run, a Agent) (jail.Jail, error) {
+	if r.Recovery != nil {
+		return sv.replaceLostJail(ctx, r, a)
+	}
 	if r.Jail != "" {
 		j, err := sv.cfg.Jails.Get(ctx, r.Jail)
 		if err == nil {
@@ -55,6 +58,7 @@ func (sv *supervisor) ensureJail(ctx context.Context, r run.Run, a Agent) (jail.
 		if s, serr := sv.cfg.Runs.Session(ctx, r.Session); serr == nil && s.Jail == r.Jail {
 			return jail.Jail{}, fmt.Errorf("get the jail of the session: %w", err)
 		}
+		return sv.replaceLostJail(ctx, r, a)
 	}
 	// An earlier daemon may have created the jail, and may have been killed before it stored the
 	// jail with the run.

@@ -156,7 +156,7 @@ func (tc *toolCalls) Call(ctx context.Context, c Caller, u ToolUse) (ToolOutcome
 	if err != nil {
 		return ToolOutcome{}, err
 	}
-	u.Key, err = tc.journalKey(ctx, r, u.Key)
+	u.Key, err = tc.journalKey(ctx, r, u.Key, tool != nil && tool.inJail())
 	if err != nil {
 		return ToolOutcome{}, err
 	}

@@ -19,6 +19,7 @@ import (
 type checkpoints struct {
 	*core
 	supervisions *supervisions
+	stored       chan struct{} // capacity 1: a checkpoint with a snapshot was stored
 }
 
 // checkpoint stores the state of a run: the state of its agent, its memory, and a snapshot of
@@ -70,6 +71,12 @@ func (cp *checkpoints) checkpoint(ctx context.Context, rid id.Run, reason, by st
 	if q.Snapshot != nil && (errors.Is(err, fault.Unsupported) || q.Auto && errors.Is(err, fault.Unavailable)) {
 		q.Snapshot, q.Reason = nil, fmt.Sprintf("%s (without its jail: %s)", reason, err)
 		c, err = cp.cfg.Runs.TakeCheckpoint(ctx, rid, q)
+	}
+	if err == nil && c.Snapshot != "" {
+		select {
+		case cp.stored <- struct{}{}:
+		default:
+		}
 	}
 	return c, err
 }
@@ -155,7 +162,7 @@ func (cp *checkpoints) rewind(ctx context.Context, rid id.Run, q run.ResumeReque
 	// process is killed in between, recoverPausedRuns repeats the rewind.
 	r, err := cp.cfg.Runs.Update(ctx, rid, func(d *run.Details) {
 		if d.RewindTarget != c.ID {
-			d.RewindTarget, d.Rewound = c.ID, append(d.Rewound, c.Steps)
+			d.RewindTarget, d.Rewound = c.ID, append(d.Rewound, run.Rewind{Steps: c.Steps})
 		}
 	})
 	if err != nil {

@@ -49,7 +49,7 @@ func TestRewindRestoresJailMemoryAndJournal(t *testing.T) {
 	if text, _ := env.jails.file(c.Jail, "/workspace/a"); text != "before" || env.memory.get(r.ID) != "before" {
 		t.Errorf("file = %q and memory = %q after the rewind, want before", text, env.memory.get(r.ID))
 	}
-	if got := env.run(r.ID).Rewound; !slices.Equal(got, []int64{1}) {
+	if got := env.run(r.ID).Rewound; !slices.Equal(got, []run.Rewind{{Steps: 1}}) {
 		t.Errorf("rewound = %v, want [1]", got)
 	}
 	// After the rewind the same key names a new step.

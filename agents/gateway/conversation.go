@@ -69,8 +69,8 @@ func (conv *conversation) SavePosition(ctx context.Context, p acp.Position) erro
 
 // key returns the key of the step at a position of the agent's output.
 func (conv *conversation) key(ctx context.Context, at int64) (string, error) {
-	// Exec does not change during a conversation.
-	return conv.supervisor.calls.journalKey(ctx, conv.run, keyPrefix(conv.saved.Exec)+fmt.Sprint(at)) // +checklocksignore
+	// The jail contains the state of the agent, and Exec does not change during a conversation.
+	return conv.supervisor.calls.journalKey(ctx, conv.run, keyPrefix(conv.saved.Exec)+fmt.Sprint(at), true) // +checklocksignore
 }
 
 func keyPrefix(x id.Exec) string { return "acp-" + string(x) + "-" }

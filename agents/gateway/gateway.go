@@ -114,6 +114,7 @@ type Config struct {
 	Runs      *run.Manager
 	Jails     Jails
 	Snapshots Snapshots
+	Remote    Remote // nil: snapshots are lost with the host
 	Policy    PolicyEngine
 	Caps      Capabilities
 	Memory    Memory // nil: checkpoints do not contain memory
@@ -203,7 +204,7 @@ func New(cfg Config) *Gateway {
 	co := &core{cfg: cfg, wake: make(chan struct{}, 1)}
 	co.ctx, co.cancel = context.WithCancel(context.Background())
 	su := &supervisions{core: co, byRun: map[id.Run]*supervision{}}
-	cp := &checkpoints{core: co, supervisions: su}
+	cp := &checkpoints{core: co, supervisions: su, stored: make(chan struct{}, 1)}
 	ds := &decisions{core: co, checkpoints: cp, harnessDecisions: map[id.Jail][]harnessDecision{}, pendingApprovals: map[approvalKey][]*pendingApproval{}}
 	ep := &endpoints{core: co, decisions: ds, open: map[id.Jail]*agentEndpoint{}, runByJail: map[id.Jail]id.Run{}}
 	sb := &siblings{core: co, supervisions: su, decisions: ds}
@@ -238,6 +239,9 @@ func (g *Gateway) Open(ctx context.Context) error {
 		}
 	}
 	g.wg.Go(g.loop)
+	if g.cfg.Remote != nil && g.cfg.Snapshots != nil {
+		g.wg.Go(g.storeSnapshots)
+	}
 	g.watchdog = autonomy.NewWatchdog(g.watcher, 0, g.cfg.Log)
 	if g.cfg.Tasks != nil {
 		g.wg.Go(func() { // retries task files that an earlier daemon could not write

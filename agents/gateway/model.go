@@ -81,7 +81,7 @@ func (a modelJournal) Begin(ctx context.Context, key, digest string) (*llm.Recor
 	if err != nil {
 		return nil, fmt.Errorf("encode the model request of step %s: %w", key, err)
 	}
-	key, err = a.calls.journalKey(ctx, a.run, key)
+	key, err = a.calls.journalKey(ctx, a.run, key, false)
 	if err != nil {
 		return nil, err
 	}
@@ -105,7 +105,7 @@ func (a modelJournal) End(ctx context.Context, key, _ string, r llm.Recorded) er
 		return fmt.Errorf("encode the model response of step %s: %w", key, err)
 	}
 	ctx = context.WithoutCancel(ctx)
-	key, err = a.calls.journalKey(ctx, a.run, key)
+	key, err = a.calls.journalKey(ctx, a.run, key, false)
 	if err != nil {
 		return err
 	}
@@ -161,8 +161,8 @@ func (tc *toolCalls) RecordModelCall(ctx context.Context, c llm.Call) error {
 
 // journalKey returns the key under which the journal has a step. After a rewind the steps
 // beyond the checkpoint stay in the journal but are invalid, so that their keys get a suffix
-// for new steps.
-func (tc *toolCalls) journalKey(ctx context.Context, r run.Run, key string) (string, error) {
+// for new steps. If only the jail was lost, this applies to steps in the jail.
+func (tc *toolCalls) journalKey(ctx context.Context, r run.Run, key string, inJail bool) (string, error) {
 	if len(r.Rewound) == 0 {
 		return key, nil
 	}
@@ -175,8 +175,8 @@ func (tc *toolCalls) journalKey(ctx context.Context, r run.Run, key string) (str
 	last := len(r.Rewound)
 	valid := r.Steps + 1
 	for n := last; n >= 0; n-- {
-		if n < last {
-			valid = min(valid, r.Rewound[n])
+		if n < last && (inJail || !r.Rewound[n].Lost) {
+			valid = min(valid, r.Rewound[n].Steps)
 		}
 		s, err := tc.cfg.Runs.Step(ctx, r.ID, versionKey(n))
 		if errors.Is(err, fault.NotFound) {

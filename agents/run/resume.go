@@ -90,8 +90,12 @@ func (t *transaction) resume(r *Run, c Checkpoint, q ResumeRequest) error {
 	}
 	if q.Rewound {
 		// The budget of a step that has ended stays charged; its second end charges only an excess.
-		if err := t.reopenSteps(c, r.ID); err != nil {
+		if err := t.reopenSteps(c, r.ID, nil); err != nil {
 			return err
+		}
+		r.RemoteAfter = r.Checkpoints
+		if r.Remote != c.ID {
+			r.Remote = "" // it contains undone steps
 		}
 	}
 	if c.ID != "" {
@@ -105,12 +109,15 @@ func (t *transaction) resume(r *Run, c Checkpoint, q ResumeRequest) error {
 }
 
 // reopenSteps marks the steps that were in flight at a checkpoint as in flight again, in the run of
-// the checkpoint or in a branch of it.
-func (t *transaction) reopenSteps(c Checkpoint, in id.Run) error {
+// the checkpoint or in a branch of it. If only is not nil, other steps keep their state.
+func (t *transaction) reopenSteps(c Checkpoint, in id.Run, only func(Step) bool) error {
 	for _, key := range c.Pending {
 		s, err := t.store.Step(t.ctx, c.Run, key)
 		if err != nil {
 			return fmt.Errorf("reopen step %s: %w", key, err)
+		}
+		if only != nil && !only(s) {
+			continue
 		}
 		t.c.Steps = append(t.c.Steps, Step{
 			Run: in, N: s.N, Key: s.Key, Kind: s.Kind, Name: s.Name, Input: s.Input, Digest: s.Digest, Label: s.Label,
@@ -135,7 +142,8 @@ func (t *transaction) branch(of *Run, c Checkpoint, q ResumeRequest) (*Run, erro
 	r.Worked = time.Duration(c.Budget.Consumed[budget.Wall]) * time.Millisecond // as at the checkpoint
 	// The supervisor creates a new jail and process.
 	r.Jail, r.Exec, r.Restarts, r.StepsAtRestart, r.RewindTarget = "", "", 0, 0, ""
-	r.Rewound = slices.DeleteFunc(slices.Clone(of.Rewound), func(n int64) bool { return n > c.Steps })
+	r.Rewound = slices.DeleteFunc(slices.Clone(of.Rewound), func(w Rewind) bool { return w.Steps > c.Steps })
+	r.Remote, r.RemoteAfter, r.Recovery = "", 0, nil
 	if q.Update != nil {
 		q.Update(&r.Details)
 	}
@@ -168,7 +176,34 @@ func (t *transaction) copyJournal(of, to *Run, c Checkpoint) error {
 		return nil
 	}
 	t.c.Copy = &Copy{From: of.ID, To: to.ID, UpTo: c.Steps}
-	return t.reopenSteps(c, to.ID)
+	return t.reopenSteps(c, to.ID, nil)
+}
+
+// Recovered records that the lost jail of a run was replaced, from the snapshot of a checkpoint
+// or, if cid is "", by an empty one. The state and the budget of the run stay as they are. Steps
+// in flight at the checkpoint for which inJail holds are in flight again. update changes the
+// details of the run in the same transaction.
+func (cs *checkpoints) Recovered(ctx context.Context, rid id.Run, cid id.Checkpoint, inJail func(Step) bool, update func(c Checkpoint, d *Details)) (Run, error) {
+	c := Checkpoint{Run: rid}
+	if cid != "" {
+		var err error
+		c, err = cs.Checkpoint(ctx, cid)
+		if err != nil {
+			return Run{}, err
+		}
+	}
+	r, err := cs.local.changeRun(ctx, rid, func(t *transaction, r *Run) error {
+		if err := t.reopenSteps(c, rid, inJail); err != nil {
+			return err
+		}
+		if cid != "" {
+			r.Checkpoint = cid // an agent that restarts continues from here
+		}
+		update(c, &r.Details)
+		t.markChanged(r)
+		return t.recordResumed(r, c, ResumeRequest{By: "gateway", Reason: "the jail was lost"}, map[string]any{"jail": r.Jail})
+	})
+	return r, err
 }
 
 // recordResumed adds the event and the record of a resumed run.

@@ -89,9 +89,40 @@ type Details struct {
 	RewindTarget   id.Checkpoint   `json:"goes_to,omitempty"`  // checkpoint of a rewind in progress
 	Conversation   json.RawMessage `json:"talk,omitempty"`     // state of the conversation with the agent; opaque to this package
 
-	// Rewound lists the values of Steps at the checkpoints to which the run and its jail were
-	// rewound. Steps after such a position do not count for later ones.
-	Rewound []int64 `json:"rewound,omitempty"`
+	// Rewound lists the rewinds of the run, oldest first.
+	Rewound []Rewind `json:"rewound,omitempty"`
+
+	Remote      id.Checkpoint `json:"remote,omitempty"`       // newest checkpoint whose snapshot is in the object store
+	RemoteAfter int64         `json:"remote_after,omitempty"` // value of Checkpoints at the last rewind: newer ones do not contain undone steps
+
+	// Recovery is set from the time when the jail was found lost, with everything on its host,
+	// until it is replaced.
+	Recovery *Recovery `json:"recovery,omitempty"`
+}
+
+// A Rewind is a return to an earlier state. Steps after Steps do not count for later ones.
+type Rewind struct {
+	Steps int64 `json:"steps"` // value of Run.Steps at the checkpoint
+
+	// Lost reports that only the jail returned to the earlier state, because it was lost. Steps
+	// that have effects elsewhere still count.
+	Lost bool `json:"lost,omitempty"`
+}
+
+// UnmarshalJSON also accepts a number, which earlier versions stored.
+func (w *Rewind) UnmarshalJSON(text []byte) error {
+	*w = Rewind{}
+	if err := json.Unmarshal(text, &w.Steps); err == nil {
+		return nil
+	}
+	type plain Rewind
+	return json.Unmarshal(text, (*plain)(w))
+}
+
+// A Recovery is the replacement of a lost jail.
+type Recovery struct {
+	Checkpoint id.Checkpoint `json:"checkpoint,omitempty"` // whose snapshot becomes the new jail; "": the new jail is empty
+	N          int           `json:"n"`                    // number among the recoveries and rewinds of the run, from 1
 }
 
 // A Request asks for a run.

@@ -148,6 +148,8 @@ type Run struct {
 	Steps      int64           `json:"steps" required:"true" description:"Number of steps so far."`
 	Restarts   int             `json:"restarts,omitempty" description:"How often the agent was restarted."`
 	Checkpoint id.Checkpoint   `json:"checkpoint,omitempty" description:"The last checkpoint."`
+
+	RemoteCheckpoint id.Checkpoint `json:"remote_checkpoint,omitempty" description:"The newest checkpoint whose snapshot is in the object store. If the host is lost, another daemon continues the run from it."`
 	Of         id.Run          `json:"of,omitempty" description:"The run that this run was branched from."`
 	Branch     int             `json:"branch,omitempty"`
 	Created    time.Time       `json:"created" required:"true"`

@@ -2324,6 +2324,9 @@ export interface Run {
   parent?: string;
   /** Explanation of the state. */
   reason?: string;
+  /** The newest checkpoint whose snapshot is in the object store. If the host is lost, another daemon
+   * continues the run from it. */
+  remote_checkpoint?: string;
   /** How often the agent was restarted. */
   restarts?: number;
   /** The result that the agent reported. */

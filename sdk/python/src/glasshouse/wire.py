@@ -2770,6 +2770,9 @@ class RunOptions(TypedDict, total=False):
     parent: str
     # Explanation of the state.
     reason: str
+    # The newest checkpoint whose snapshot is in the object store. If the host is lost,
+    # another daemon continues the run from it.
+    remote_checkpoint: str
     # How often the agent was restarted.
     restarts: int
     # The result that the agent reported.

@@ -1,0 +1,52 @@
+package daemon
+
+import (
+	"fmt"
+	"net/url"
+
+	"filippo.io/age"
+
+	"glasshouse/agents/gateway"
+	"glasshouse/fault"
+	"glasshouse/jail/snapshot/remote"
+	"glasshouse/object"
+	"glasshouse/object/dir"
+	"glasshouse/object/s3"
+)
+
+// openObjects opens the object store that a URL names: file:///DIR or s3://BUCKET/PREFIX?endpoint=URL.
+func (d *Daemon) openObjects(at string) (object.Store, error) {
+	u, err := url.Parse(at)
+	if err != nil {
+		return nil, fault.Fieldf("daemon.openObjects", "gateway.objects", "not a valid URL") // err could contain a password
+	}
+	switch {
+	case u.Scheme == "s3":
+		return s3.Open(u)
+	case u.Scheme == "file" && u.Host == "" && u.Path != "" && u.RawQuery == "":
+		s, err := dir.Open(u.Path)
+		if err != nil {
+			return nil, err
+		}
+		d.onClose(s.Close)
+		return s, nil
+	}
+	return nil, fault.Fieldf("daemon.openObjects", "gateway.objects", "%q is neither file:///DIR nor s3://BUCKET", u.Redacted())
+}
+
+// remoteSnapshots returns the copies of the snapshots of runs, or nil without an object store.
+func (d *Daemon) remoteSnapshots(key *age.X25519Identity) (gateway.Remote, error) {
+	at := d.Config.Gateway.Objects
+	if at == "" {
+		return nil, nil
+	}
+	if d.Config.Gateway.DB == "" {
+		return nil, &fault.Error{Op: "daemon.remoteSnapshots", Kind: fault.Invalid, Field: "gateway.objects",
+			Err: fmt.Errorf("snapshots in an object store are for another daemon, which needs the runs"), Remedy: "set gateway.db as well"}
+	}
+	objects, err := d.openObjects(at)
+	if err != nil {
+		return nil, fmt.Errorf("open the object store: %w", err)
+	}
+	return &remote.Snapshots{Objects: objects, Local: d.snapshots, Key: key}, nil
+}
