@@ -8,9 +8,11 @@ import (
 	"errors"
 	"io"
 	"iter"
+	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/minio/minio-go/v7"
 	"github.com/minio/minio-go/v7/pkg/credentials"
@@ -64,7 +66,8 @@ func Open(u *url.URL) (*Store, error) {
 		Creds: credentials.NewChainCredentials([]credentials.Provider{
 			&credentials.EnvAWS{}, &credentials.FileAWSCredentials{}, &credentials.IAM{},
 		}),
-		Secure: endpoint.Scheme == "https", Region: q.Get("region"), MaxRetries: 5,
+		Secure: endpoint.Scheme == "https", Region: q.Get("region"),
+		MaxRetries: 1, // the client would send a reader again that a failed request may still read
 	})
 	if err != nil {
 		return nil, invalid("%w", err)
@@ -88,11 +91,34 @@ func wrap(op, key string, err error) error {
 	return fault.New(fault.Unavailable, op, key, err)
 }
 
+// attempts is how often a request is sent that the service did not answer properly, and backoff
+// the time before the second.
+const (
+	attempts = 5
+	backoff  = 100 * time.Millisecond
+)
+
+// retry calls do, which sends one request, until the service has answered it.
+func retry(ctx context.Context, do func() error) error {
+	for n := 1; ; n++ {
+		err := do()
+		if n == attempts || fault.KindOf(err) != fault.Unavailable {
+			return err
+		}
+		select {
+		case <-time.After(backoff<<n + rand.N(backoff)):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
 // partSize is the size of the parts of an upload. One is in memory at a time. An object has at
 // most 10 000 parts, hence 320 GB.
 const partSize = 32 << 20
 
-// Put implements object.Store. The parts have checksums. Their digests are not signed, because the
+// Put implements object.Store. A part of a large object is sent once; the caller repeats the whole.
+// The parts have checksums. Their digests are not signed, because the
 // data are not secret from the service, and the caller checks what it reads.
 func (s *Store) Put(ctx context.Context, key string, r io.Reader) error {
 	if err := object.CheckKey(key); err != nil {
@@ -102,13 +128,14 @@ func (s *Store) Put(ctx context.Context, key string, r io.Reader) error {
 	if err != nil {
 		return wrap("object.Put", key, err)
 	}
-	data, size := io.Reader(bytes.NewReader(head)), int64(len(head))
-	if size == partSize {
-		data, size = io.MultiReader(data, r), -1
+	o := minio.PutObjectOptions{ContentType: "application/octet-stream", PartSize: partSize, NumThreads: 1, DisableContentSha256: true}
+	if len(head) < partSize {
+		return retry(ctx, func() error {
+			_, err := s.client.PutObject(ctx, s.bucket, s.prefix+key, bytes.NewReader(head), int64(len(head)), o)
+			return wrap("object.Put", key, err)
+		})
 	}
-	_, err = s.client.PutObject(ctx, s.bucket, s.prefix+key, data, size, minio.PutObjectOptions{
-		ContentType: "application/octet-stream", PartSize: partSize, NumThreads: 1, DisableContentSha256: true,
-	})
+	_, err = s.client.PutObject(ctx, s.bucket, s.prefix+key, io.MultiReader(bytes.NewReader(head), r), -1, o)
 	return wrap("object.Put", key, err)
 }
 
@@ -118,15 +145,19 @@ func (s *Store) Get(ctx context.Context, key string) (io.ReadCloser, error) {
 	if err := object.CheckKey(key); err != nil {
 		return nil, err
 	}
-	o, err := s.client.GetObject(ctx, s.bucket, s.prefix+key, minio.GetObjectOptions{})
-	if err == nil {
-		_, err = o.Stat()
-		if err != nil {
-			o.Close()
+	var o *minio.Object
+	err := retry(ctx, func() (err error) {
+		o, err = s.client.GetObject(ctx, s.bucket, s.prefix+key, minio.GetObjectOptions{})
+		if err == nil {
+			_, err = o.Stat()
+			if err != nil {
+				o.Close()
+			}
 		}
-	}
+		return wrap("object.Get", key, err)
+	})
 	if err != nil {
-		return nil, wrap("object.Get", key, err)
+		return nil, err
 	}
 	return &body{o, key}, nil
 }
@@ -150,9 +181,13 @@ func (s *Store) Head(ctx context.Context, key string) (object.Info, error) {
 	if err := object.CheckKey(key); err != nil {
 		return object.Info{}, err
 	}
-	info, err := s.client.StatObject(ctx, s.bucket, s.prefix+key, minio.StatObjectOptions{})
+	var info minio.ObjectInfo
+	err := retry(ctx, func() (err error) {
+		info, err = s.client.StatObject(ctx, s.bucket, s.prefix+key, minio.StatObjectOptions{})
+		return wrap("object.Head", key, err)
+	})
 	if err != nil {
-		return object.Info{}, wrap("object.Head", key, err)
+		return object.Info{}, err
 	}
 	return object.Info{Key: key, Size: info.Size, Modified: info.LastModified}, nil
 }
@@ -162,7 +197,9 @@ func (s *Store) Delete(ctx context.Context, key string) error {
 	if err := object.CheckKey(key); err != nil {
 		return err
 	}
-	err := wrap("object.Delete", key, s.client.RemoveObject(ctx, s.bucket, s.prefix+key, minio.RemoveObjectOptions{}))
+	err := retry(ctx, func() error {
+		return wrap("object.Delete", key, s.client.RemoveObject(ctx, s.bucket, s.prefix+key, minio.RemoveObjectOptions{}))
+	})
 	if errors.Is(err, fault.NotFound) {
 		return nil
 	}
