@@ -150,11 +150,11 @@ type Run struct {
 	Checkpoint id.Checkpoint   `json:"checkpoint,omitempty" description:"The last checkpoint."`
 
 	RemoteCheckpoint id.Checkpoint `json:"remote_checkpoint,omitempty" description:"The newest checkpoint whose snapshot is in the object store. If the host is lost, another daemon continues the run from it."`
-	Of         id.Run          `json:"of,omitempty" description:"The run that this run was branched from."`
-	Branch     int             `json:"branch,omitempty"`
-	Created    time.Time       `json:"created" required:"true"`
-	Started    *time.Time      `json:"started,omitempty"`
-	Ended      *time.Time      `json:"ended,omitempty"`
+	Of               id.Run        `json:"of,omitempty" description:"The run that this run was branched from."`
+	Branch           int           `json:"branch,omitempty"`
+	Created          time.Time     `json:"created" required:"true"`
+	Started          *time.Time    `json:"started,omitempty"`
+	Ended            *time.Time    `json:"ended,omitempty"`
 }
 
 // RunAction is a step of a run: a call of a model, tool or capability.
