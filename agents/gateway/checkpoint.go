@@ -261,10 +261,11 @@ func (cp *checkpoints) branch(ctx context.Context, rid id.Run, q run.ResumeReque
 	}
 	c := run.Checkpoint{}
 	if r.Jail != "" && q.Checkpoint == "" { // the last checkpoint may be the agent's own, without its jail
-		q.Checkpoint, err = cp.newestWithSnapshot(ctx, rid)
+		newest, err := cp.newestWithSnapshot(ctx, rid, nil)
 		if err != nil {
 			return nil, err
 		}
+		q.Checkpoint = newest.ID
 	}
 	q.Checkpoint = cmp.Or(q.Checkpoint, r.Checkpoint)
 	if q.Checkpoint != "" {
@@ -292,11 +293,12 @@ func (cp *checkpoints) branch(ctx context.Context, rid id.Run, q run.ResumeReque
 	return all, nil
 }
 
-// newestWithSnapshot returns the newest checkpoint of a run that has a snapshot, or "".
-func (cp *checkpoints) newestWithSnapshot(ctx context.Context, rid id.Run) (newest id.Checkpoint, err error) {
+// newestWithSnapshot returns the newest checkpoint of a run that has a snapshot and satisfies is,
+// which may be nil. Without one, its ID is "".
+func (cp *checkpoints) newestWithSnapshot(ctx context.Context, rid id.Run, is func(run.Checkpoint) bool) (newest run.Checkpoint, err error) {
 	err = cp.eachCheckpoint(ctx, rid, func(c run.Checkpoint) {
-		if c.Snapshot != "" {
-			newest = c.ID
+		if c.Snapshot != "" && (is == nil || is(c)) {
+			newest = c
 		}
 	})
 	return newest, err

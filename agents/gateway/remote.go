@@ -84,12 +84,8 @@ func (cp *checkpoints) storeNewest(ctx context.Context, rid id.Run) error {
 	if r.Checkpoint == "" || r.Checkpoint == r.Remote {
 		return nil
 	}
-	var c run.Checkpoint
-	if err := cp.eachCheckpoint(ctx, rid, func(o run.Checkpoint) {
-		if o.Snapshot != "" && (o.N > r.RemoteAfter || o.ID == r.Checkpoint) {
-			c = o
-		}
-	}); err != nil || c.ID == "" || c.ID == r.Remote {
+	c, err := cp.newestWithSnapshot(ctx, rid, func(c run.Checkpoint) bool { return c.N > r.RemoteAfter || c.ID == r.Checkpoint })
+	if err != nil || c.ID == "" || c.ID == r.Remote {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, copyTimeout)
@@ -145,35 +141,7 @@ func (sv *supervisor) replaceLostJail(ctx context.Context, r run.Run, a Agent) (
 	if err != nil {
 		return jail.Jail{}, err
 	}
-	n := fmt.Sprint(r.Recovery.N)
-	made, err := sv.cfg.Jails.List(ctx, jail.ListOptions{Label: map[string]string{LabelRun: string(r.ID), labelRecovery: n}})
-	if err != nil {
-		return jail.Jail{}, fmt.Errorf("list the jails of run %s: %w", r.ID, err)
-	}
-	var j jail.Jail
-	switch {
-	case len(made) > 0:
-		j, err = sv.ensureRunning(ctx, made[0])
-	default:
-		var spec jail.Spec
-		spec, err = sv.jailSpec(ctx, r, a)
-		if err != nil {
-			return jail.Jail{}, err
-		}
-		spec.Labels[labelRecovery] = n
-		if r.Recovery.Checkpoint == "" {
-			j, err = sv.createJail(ctx, spec, r.ID)
-			break
-		}
-		j, err = sv.restoreJail(ctx, r, spec)
-		if permanent := errors.Is(err, fault.NotFound) || errors.Is(err, fault.Unsupported) || errors.Is(err, fault.Invalid); permanent {
-			sv.cfg.Log.Warn("the jail of a run cannot be restored on this host; the run continues in an empty jail", "run", r.ID, "checkpoint", r.Recovery.Checkpoint, "err", err)
-			r, err = sv.recordRecovery(ctx, r, run.Checkpoint{})
-			if err == nil {
-				return sv.replaceLostJail(ctx, r, a)
-			}
-		}
-	}
+	r, j, err := sv.replacement(ctx, r, a)
 	if err != nil {
 		return jail.Jail{}, fmt.Errorf("replace the lost jail of run %s: %w", r.ID, err)
 	}
@@ -190,6 +158,39 @@ func (sv *supervisor) replaceLostJail(ctx context.Context, r run.Run, a Agent) (
 		return jail.Jail{}, fmt.Errorf("store jail %s with run %s: %w", j.ID, r.ID, err)
 	}
 	return j, nil
+}
+
+// replacement returns the jail that replaces the lost one, running, and the run, whose recovery may
+// have changed: if the snapshot cannot be restored on this host, the jail is empty.
+func (sv *supervisor) replacement(ctx context.Context, r run.Run, a Agent) (run.Run, jail.Jail, error) {
+	n := fmt.Sprint(r.Recovery.N)
+	made, err := sv.cfg.Jails.List(ctx, jail.ListOptions{Label: map[string]string{LabelRun: string(r.ID), labelRecovery: n}})
+	if err != nil {
+		return r, jail.Jail{}, fmt.Errorf("list the jails of run %s: %w", r.ID, err)
+	}
+	if len(made) > 0 {
+		j, err := sv.ensureRunning(ctx, made[0])
+		return r, j, err
+	}
+	spec, err := sv.jailSpec(ctx, r, a)
+	if err != nil {
+		return r, jail.Jail{}, err
+	}
+	spec.Labels[labelRecovery] = n
+	if r.Recovery.Checkpoint == "" {
+		j, err := sv.createJail(ctx, spec, r.ID)
+		return r, j, err
+	}
+	j, err := sv.restoreJail(ctx, r, spec)
+	if !errors.Is(err, fault.NotFound) && !errors.Is(err, fault.Unsupported) && !errors.Is(err, fault.Invalid) {
+		return r, j, err
+	}
+	sv.cfg.Log.Warn("the jail of a run cannot be restored on this host; the run continues in an empty jail", "run", r.ID, "checkpoint", r.Recovery.Checkpoint, "err", err)
+	r, err = sv.recordRecovery(ctx, r, run.Checkpoint{})
+	if err != nil {
+		return r, jail.Jail{}, err
+	}
+	return sv.replacement(ctx, r, a)
 }
 
 // beginRecovery records the checkpoint to which the jail of a run returns.

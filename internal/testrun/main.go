@@ -86,7 +86,7 @@ func main() {
 	jobs := flag.Int("jobs", 4, "processes of tests at a time")
 	dir := flag.String("dir", "", "directory for programs and temporary files")
 	kept := flag.String("built", "", "directory for programs, which later runs can use again (default: -dir)")
-	host := flag.String("host", "", "regular expression of the packages whose results are never cached")
+	host := flag.String("host", "", "regular expression of the packages that are not tested by go test")
 	results := flag.String("results", "", "directory with the events of processes that passed (default: run all)")
 	state := flag.String("state", "", "text that changes whenever the host changes, for -results")
 	short := flag.Bool("short", false, "pass -short to the tests")

@@ -41,9 +41,9 @@ var importLimits = images.Limits{
 	Names: []string{layerFile, processesFile, memoryDir + "/*"}, Files: 20_000, Bytes: 1 << 40, Meta: 4 << 20,
 }
 
-// Import stores a snapshot that Export wrote on this or another host, by default under a new id. Its root
-// filesystem must exist on this host. The author of the archive must be as trusted as the
-// images of this host: the kernel mounts its layer, and CRIU reads its images, as root.
+// Import stores a snapshot that Export wrote on this or another host, by default under a new id.
+// Its root filesystem must exist on this host. The author of the archive must be as trusted as
+// the images of this host: the kernel mounts its layer, and CRIU reads its images, as root.
 //
 // Import returns fault.Invalid if r is not a valid archive, fault.NotFound if the root
 // filesystem is missing, and fault.Unsupported if the processes cannot run on this host.
@@ -86,7 +86,7 @@ func (i *importing) run(ctx context.Context, r io.Reader) (Snapshot, error) {
 	if err != nil {
 		return Snapshot{}, err
 	}
-	if i.o.Move && i.has(s.ID) {
+	if _, err := i.Get(ctx, s.ID); err == nil { // only with Move: other ids are new
 		return Snapshot{}, fault.Newf(fault.Conflict, "snapshot.Import", string(s.ID), "this host has the snapshot")
 	}
 	if err := i.validate(ctx, &s); err != nil {

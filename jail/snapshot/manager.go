@@ -209,12 +209,6 @@ func (ss *snapshots) Get(_ context.Context, sid id.Snapshot) (Snapshot, error) {
 	return *s, nil
 }
 
-func (ss *snapshots) has(sid id.Snapshot) bool {
-	ss.mu.Lock()
-	defer ss.mu.Unlock()
-	return ss.all[sid] != nil
-}
-
 func notFound(op string, sid id.Snapshot) error {
 	return fault.Newf(fault.NotFound, op, string(sid), "no such snapshot")
 }

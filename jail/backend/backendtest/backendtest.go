@@ -41,7 +41,7 @@ type Options struct {
 var Thorough = os.Getenv("GLASSHOUSE_TEST") == "all"
 
 // moments returns at how many moments of an operation the suite kills something: n, a third of
-// it, or with -short an eighth.
+// it, or with -short a sixth.
 func moments(n int) int {
 	switch {
 	case Thorough:

@@ -2,8 +2,8 @@
 // them if theirs is lost.
 //
 // The copy of a snapshot is an archive as written by snapshot.Export, encrypted with a key that
-// only the daemons have. Without the key a user can neither read nor forge it. The archive contains its
-// name, so that none can be exchanged for another.
+// only the daemons have. Without the key a user can neither read nor forge it. The archive
+// contains its name, so that none can be exchanged for another.
 package remote
 
 import (

@@ -183,10 +183,11 @@ func (w *world) encrypt(text []byte) []byte {
 	w.Helper()
 	var b bytes.Buffer
 	to, err := age.Encrypt(&b, w.b.Key.Recipient())
-	if err == nil {
-		_, err = to.Write(text)
+	if err != nil {
+		w.Fatal(err)
 	}
-	if err = errors.Join(err, to.Close()); err != nil {
+	_, err = to.Write(text)
+	if err := errors.Join(err, to.Close()); err != nil {
 		w.Fatal(err)
 	}
 	return b.Bytes()
