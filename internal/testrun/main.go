@@ -183,7 +183,7 @@ func (r *runner) run(ctx context.Context, patterns []string) (ok bool, err error
 // environment variables that the tests read do not change. The variable with the directory of the
 // programs differs in each run, so it is not set.
 func goTest(ctx context.Context, flagsAndPackages []string, bin string, to *sink) {
-	args := append([]string{"go", "test", "-json", "-vet=off", "-ldflags=-w", "-p=1", "-timeout=20m"}, flagsAndPackages...)
+	args := append([]string{"go", "test", "-json", "-vet=off", "-ldflags=-w", "-p=2", "-timeout=20m"}, flagsAndPackages...)
 	cmd := exec.CommandContext(ctx, "env", isolated(args...)...)
 	cmd.Env = append(os.Environ(), "GLASSHOUSE_BACKENDTEST_BIN="+bin)
 	if err := stream(cmd, to.pass); err != nil {
