@@ -43,6 +43,7 @@ import (
 	"glasshouse/jail"
 	"glasshouse/jail/rootfs"
 	"glasshouse/jail/snapshot"
+	"glasshouse/object"
 	"glasshouse/observe"
 	"glasshouse/policy/access"
 	"glasshouse/policy/approval"
@@ -87,6 +88,7 @@ type Daemon struct {
 	runs      *run.Manager
 	schedules *schedule.Manager
 	gateway   *gateway.Gateway
+	objects   object.Store // nil: none is configured
 	models    *llm.Gateway
 	server    *api.Server
 	e2b       api.E2B // the listener for E2B clients

@@ -95,7 +95,11 @@ func (r runner) requires(root bool) []string {
 }
 
 func (d *Daemon) doctor(ctx context.Context) []wire.Probe {
-	return append(Doctor(ctx, d.Config), d.barredBundles(), d.probeDisk(ctx))
+	list := append(Doctor(ctx, d.Config), d.barredBundles(), d.probeDisk(ctx))
+	if d.objects != nil {
+		list = append(list, d.probeObjects(ctx))
+	}
+	return list
 }
 
 // Doctor probes the features of this host, as the calling user, for a daemon with the

@@ -1,18 +1,24 @@
 package daemon
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 
 	"glasshouse/api/wire"
+	"glasshouse/fault"
 	"glasshouse/jail/backend/bwrap"
+	"glasshouse/object"
+	"glasshouse/object/dir"
 )
 
 // TestMain also runs the stages of the backend bwrap, which starts its own program.
@@ -203,4 +209,33 @@ func copyProgram(to string) error {
 		return err
 	}
 	return f.Close()
+}
+
+// A refusing store refuses the credentials.
+type refusing struct{ object.Store }
+
+func (refusing) Put(context.Context, string, io.Reader) error {
+	return &fault.Error{Op: "object.Put", Kind: fault.Unavailable, Err: errors.New("403"), Remedy: "check the credentials"}
+}
+
+func TestDoctorChecksObjectStore(t *testing.T) {
+	shared, err := dir.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer shared.Close()
+	var log bytes.Buffer
+	d := &Daemon{objects: shared, log: slog.New(slog.NewTextHandler(&log, nil))}
+	d.warnOfObjects(t.Context())
+	if p := d.probeObjects(t.Context()); p.Status != "ok" || log.Len() > 0 {
+		t.Errorf("probe = %+v, and the log says %q, want ok and no warning", p, &log)
+	}
+	d.objects = refusing{}
+	d.warnOfObjects(t.Context())
+	if p := d.probeObjects(t.Context()); p.Status != "unsupported" || p.Remedy != "check the credentials" || p.Need != Recommended {
+		t.Errorf("probe = %+v, want the remedy of the store", p)
+	}
+	if !strings.Contains(log.String(), "check the credentials") {
+		t.Errorf("log = %q, want a warning with the remedy", &log)
+	}
 }

@@ -268,7 +268,7 @@ func (d *Daemon) openGateway(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	copies, err := d.remoteSnapshots(key)
+	copies, err := d.remoteSnapshots(ctx, key)
 	if err != nil {
 		return err
 	}

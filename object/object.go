@@ -3,7 +3,10 @@
 package object
 
 import (
+	"bytes"
 	"context"
+	"crypto/rand"
+	"errors"
 	"io"
 	"iter"
 	"strings"
@@ -34,6 +37,38 @@ type Info struct {
 	Key      string
 	Size     int64
 	Modified time.Time
+}
+
+// Check returns why objects cannot be stored, read, listed and deleted, for example because of
+// missing permissions.
+func Check(ctx context.Context, s Store) (err error) {
+	key, want := "check/"+rand.Text(), []byte("glasshouse")
+	if err := s.Put(ctx, key, bytes.NewReader(want)); err != nil {
+		return err
+	}
+	defer func() {
+		err = errors.Join(err, s.Delete(context.WithoutCancel(ctx), key))
+	}()
+	r, err := s.Get(ctx, key)
+	if err != nil {
+		return err
+	}
+	got, err := io.ReadAll(r)
+	if err := errors.Join(err, r.Close()); err != nil {
+		return err
+	}
+	if !bytes.Equal(got, want) {
+		return fault.Newf(fault.Unavailable, "object.Check", key, "the store returned %d bytes other than those that were stored", len(got))
+	}
+	for o, err := range s.List(ctx, key) {
+		if err != nil {
+			return err
+		}
+		if o.Key == key {
+			return nil
+		}
+	}
+	return fault.Newf(fault.Unavailable, "object.Check", key, "the store does not list an object that it has")
 }
 
 // maxKey limits the length of a key. S3 allows 1024 bytes, including the prefix of the bucket.

@@ -232,6 +232,12 @@ func (sv *supervisor) recordRecovery(ctx context.Context, r run.Run, c run.Check
 	return now, nil
 }
 
+// errNotYet reports that a lost jail cannot be restored before a person has repaired something
+// outside of the run, such as the object store.
+type errNotYet struct{ error }
+
+func (e errNotYet) Unwrap() error { return e.error }
+
 // restoreJail creates a jail from the snapshot in the object store. spec is that of an empty jail.
 func (sv *supervisor) restoreJail(ctx context.Context, r run.Run, spec jail.Spec) (jail.Jail, error) {
 	if sv.cfg.Remote == nil || sv.cfg.Snapshots == nil {
@@ -249,7 +255,12 @@ func (sv *supervisor) restoreJail(ctx context.Context, r run.Run, spec jail.Spec
 		sources[m.Target] = m.Source
 	}
 	if err := sv.cfg.Remote.Load(ctx, r.ID, c.Snapshot, sources); err != nil {
-		return jail.Jail{}, fmt.Errorf("load snapshot %s: %w", c.Snapshot, err)
+		err = fmt.Errorf("load snapshot %s: %w", c.Snapshot, err)
+		switch fault.KindOf(err) {
+		case fault.Unavailable, fault.Timeout, fault.NoSpace:
+			return jail.Jail{}, errNotYet{err}
+		}
+		return jail.Jail{}, err
 	}
 	made, err := sv.cfg.Snapshots.Branch(ctx, c.Snapshot, 1, snapshot.Overrides{Labels: spec.Labels})
 	if err != nil {

@@ -85,6 +85,12 @@ func (f *fakeRemote) Runs(context.Context) ([]id.Run, error) {
 	return slices.Collect(maps.Keys(f.copies)), nil
 }
 
+func (f *fakeRemote) wasLoaded() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.sources != nil
+}
+
 func (f *fakeRemote) failWith(method string, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -195,6 +201,33 @@ func TestLostJailIsRestoredFromObjectStore(t *testing.T) {
 	env.call(now, "2", "write_file", `{"path": "a", "text": "after"}`)
 	if text, _ := env.jails.file(now.Jail, "/workspace/a"); text != "changed" {
 		t.Errorf("file = %q, want changed: the repeated step was executed twice", text)
+	}
+}
+
+// TestObjectStoreIsAwaited restores a run that has no restarts left: failures of the object store
+// are not those of the agent.
+func TestObjectStoreIsAwaited(t *testing.T) {
+	for name, kind := range map[string]fault.Kind{"does not answer": fault.Unavailable, "hangs": fault.Timeout, "full disk": fault.NoSpace} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			env, remote := withRemote(t)
+			r, c := env.open().startBuiltin(Agent{Jail: permissive(t)})
+			env.call(c, "1", "write_file", `{"path": "a", "text": "before"}`)
+			env.checkpoint(r.ID)
+			if _, err := env.runs.Update(t.Context(), r.ID, func(d *run.Details) { d.Restarts = maxRestarts }); err != nil {
+				t.Fatal(err)
+			}
+			env.loseHost(func() { remote.failWith("Load", fault.Newf(kind, "remote.Load", "", "%s", name)) })
+			env.await("the object store was asked", remote.wasLoaded)
+			remote.failWith("Load", nil)
+			now := env.awaitNewJail(r.ID, c)
+			if text, _ := env.jails.file(now.Jail, "/workspace/a"); text != "before" {
+				t.Errorf("file = %q, want that of the checkpoint", text)
+			}
+			if got := env.run(r.ID); got.State != run.Active || got.Restarts != maxRestarts {
+				t.Errorf("the run is %s with %d restarts, want active with %d", got.State, got.Restarts, maxRestarts)
+			}
+		})
 	}
 }
 

@@ -293,13 +293,25 @@ func (e errEnded) Error() string { return e.why }
 // errEndpointClosed reports that the endpoint of an agent outside of jails was closed.
 var errEndpointClosed = errors.New("the endpoint of the agent was closed")
 
+// restoreInterval is the time between attempts to restore a lost jail.
+const restoreInterval = 5 * time.Second
+
 // restartOrFail records a restart and waits for the backoff, or moves the run to failed after
-// a permanent error or too many restarts.
+// a permanent error or too many restarts. Failures that are not the agent's are not counted.
 func (sv *supervisor) restartOrFail(ctx context.Context, sup *supervision, r run.Run, cause error) {
 	if errors.Is(cause, errEndpointClosed) {
 		// The daemon is shutting down. This is not a failure of the agent.
 		select {
 		case <-time.After(time.Second):
+		case <-ctx.Done():
+		}
+		return
+	}
+	if _, ok := errors.AsType[errNotYet](cause); ok {
+		sv.cfg.Log.Warn("the lost jail of a run cannot be restored yet; it is repeated", "run", r.ID, "err", cause, "remedy", fault.RemedyOf(cause))
+		select {
+		case <-time.After(restoreInterval):
+		case <-sup.moved:
 		case <-ctx.Done():
 		}
 		return

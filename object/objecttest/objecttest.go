@@ -22,7 +22,7 @@ import (
 func Run(t *testing.T, open func(t *testing.T) object.Store) {
 	for name, check := range map[string]func(*testing.T, object.Store){
 		"PutAndGet": putAndGet, "Missing": missing, "InvalidKeys": invalidKeys, "List": list, "FailedReaderStoresNothing": failedReader,
-		"ReplacedWhileRead": replaced, "ContextEnds": contextEnds, "Concurrent": concurrent,
+		"ReplacedWhileRead": replaced, "ContextEnds": contextEnds, "Concurrent": concurrent, "Check": check,
 	} {
 		t.Run(name, func(t *testing.T) { check(t, open(t)) })
 	}
@@ -35,7 +35,8 @@ func put(t *testing.T, s object.Store, key, text string) {
 	}
 }
 
-func get(ctx context.Context, s object.Store, key string) ([]byte, error) {
+// Get returns the data of an object.
+func Get(ctx context.Context, s object.Store, key string) ([]byte, error) {
 	r, err := s.Get(ctx, key)
 	if err != nil {
 		return nil, err
@@ -54,7 +55,7 @@ func putAndGet(t *testing.T, s object.Store) {
 		if err := s.Put(t.Context(), key, bytes.NewReader(want)); err != nil {
 			t.Fatalf("Put of %d bytes = %v", size, err)
 		}
-		if got, err := get(t.Context(), s, key); err != nil || !bytes.Equal(got, want) {
+		if got, err := Get(t.Context(), s, key); err != nil || !bytes.Equal(got, want) {
 			t.Errorf("Get of %d bytes = %d bytes, %v, want the same data", size, len(got), err)
 		}
 		if got, err := s.Head(t.Context(), key); err != nil || got.Key != key || got.Size != int64(size) || got.Modified.Before(began) {
@@ -62,7 +63,7 @@ func putAndGet(t *testing.T, s object.Store) {
 		}
 	}
 	put(t, s, "a/b-1", "replaced")
-	if got, err := get(t.Context(), s, "a/b-1"); err != nil || string(got) != "replaced" {
+	if got, err := Get(t.Context(), s, "a/b-1"); err != nil || string(got) != "replaced" {
 		t.Errorf("Get = %q, %v, want the new data", got, err)
 	}
 }
@@ -70,7 +71,7 @@ func putAndGet(t *testing.T, s object.Store) {
 func missing(t *testing.T, s object.Store) {
 	put(t, s, "dir/there", "x")
 	for _, key := range []string{"none", "dir", "dir/none", "dir/there/below"} {
-		if _, err := get(t.Context(), s, key); !errors.Is(err, fault.NotFound) {
+		if _, err := Get(t.Context(), s, key); !errors.Is(err, fault.NotFound) {
 			t.Errorf("Get(%s) = %v, want not found", key, err)
 		}
 		if _, err := s.Head(t.Context(), key); !errors.Is(err, fault.NotFound) {
@@ -82,7 +83,7 @@ func missing(t *testing.T, s object.Store) {
 			t.Errorf("Delete = %v, want success also when it is gone", err)
 		}
 	}
-	if _, err := get(t.Context(), s, "dir/there"); !errors.Is(err, fault.NotFound) {
+	if _, err := Get(t.Context(), s, "dir/there"); !errors.Is(err, fault.NotFound) {
 		t.Errorf("Get of a deleted object = %v, want not found", err)
 	}
 	put(t, s, "dir/there", "again")
@@ -159,7 +160,7 @@ func failedReader(t *testing.T, s object.Store) {
 		if _, err := s.Head(t.Context(), "new"); !errors.Is(err, fault.NotFound) {
 			t.Errorf("Head after a failed Put = %v, want not found", err)
 		}
-		if got, err := get(t.Context(), s, "kept"); err != nil || string(got) != "old" {
+		if got, err := Get(t.Context(), s, "kept"); err != nil || string(got) != "old" {
 			t.Errorf("Get = %q, %v, want the old data after a failed Put", got, err)
 		}
 	}
@@ -202,7 +203,7 @@ func contextEnds(t *testing.T, s object.Store) {
 	if err := s.Put(ended, "b", strings.NewReader("x")); err == nil {
 		t.Error("Put with an ended context = nil, want an error")
 	}
-	if _, err := get(ended, s, "a"); err == nil {
+	if _, err := Get(ended, s, "a"); err == nil {
 		t.Error("Get with an ended context = nil, want an error")
 	}
 	var err error
@@ -222,6 +223,16 @@ func contextEnds(t *testing.T, s object.Store) {
 	}
 }
 
+func check(t *testing.T, s object.Store) {
+	put(t, s, "other", "x")
+	if err := object.Check(t.Context(), s); err != nil {
+		t.Errorf("Check = %v, want success", err)
+	}
+	if got := keys(t, s, ""); !slices.Equal(got, []string{"other"}) {
+		t.Errorf("objects after Check = %q, want only the old one", got)
+	}
+}
+
 func concurrent(t *testing.T, s object.Store) {
 	var wg sync.WaitGroup
 	for n := range 8 {
@@ -235,7 +246,7 @@ func concurrent(t *testing.T, s object.Store) {
 				if err := s.Put(t.Context(), key, strings.NewReader(text)); err != nil {
 					t.Errorf("Put = %v", err)
 				}
-				got, err := get(t.Context(), s, "x/same")
+				got, err := Get(t.Context(), s, "x/same")
 				if err == nil && (len(got) != len(text) || strings.Trim(string(got), string(got[:1])) != "") {
 					t.Errorf("Get = %d bytes of different writers", len(got))
 				}

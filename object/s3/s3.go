@@ -5,7 +5,13 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/hex"
 	"errors"
+	"fmt"
+	"hash/crc32"
 	"io"
 	"iter"
 	"math/rand/v2"
@@ -24,7 +30,7 @@ import (
 
 // Store stores objects in a bucket. It implements object.Store.
 type Store struct {
-	client *minio.Client
+	api    *minio.Core
 	bucket string
 	prefix string // of all keys; "" or ending in a slash
 }
@@ -62,118 +68,246 @@ func Open(u *url.URL) (*Store, error) {
 	if prefix != "" {
 		prefix += "/"
 	}
-	client, err := minio.New(endpoint.Host, &minio.Options{
-		Creds: credentials.NewChainCredentials([]credentials.Provider{
-			&credentials.EnvAWS{}, &credentials.FileAWSCredentials{}, &credentials.IAM{},
-		}),
+	api, err := minio.NewCore(endpoint.Host, &minio.Options{
+		Creds:  credentials.New(&required{credentials.Chain{Providers: []credentials.Provider{&credentials.EnvAWS{}, &credentials.FileAWSCredentials{}, &credentials.IAM{}}}}),
 		Secure: endpoint.Scheme == "https", Region: q.Get("region"),
 		MaxRetries: 1, // the client would send a reader again that a failed request may still read
 	})
 	if err != nil {
 		return nil, invalid("%w", err)
 	}
-	return &Store{client, u.Host, prefix}, nil
+	return &Store{api, u.Host, prefix}, nil
+}
+
+// required are the credentials of a chain. Without any, requests fail instead of being sent
+// without a signature.
+type required struct{ credentials.Chain }
+
+func (c *required) RetrieveWithCredContext(ctx *credentials.CredContext) (credentials.Value, error) {
+	v, err := c.Chain.RetrieveWithCredContext(ctx)
+	if err == nil && v.AccessKeyID == "" {
+		err = &fault.Error{Op: "s3.Open", Kind: fault.Unavailable, Err: errors.New("no credentials for S3"),
+			Remedy: "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or create ~/.aws/credentials"}
+	}
+	return v, err
 }
 
 // wrap gives an error of the service its kind.
-func wrap(op, key string, err error) error {
-	if err == nil {
-		return nil
+func (s *Store) wrap(op, key string, err error) error {
+	if err == nil || fault.KindOf(err) != "" {
+		return err
 	}
-	switch r := minio.ToErrorResponse(err); {
+	r, answered := errors.AsType[minio.ErrorResponse](err)
+	e := &fault.Error{Op: op, Kind: fault.Unavailable, On: key, Err: err}
+	switch {
+	case !answered:
 	case r.Code == minio.NoSuchKey:
 		return fault.Newf(fault.NotFound, op, key, "no such object")
 	case r.Code == minio.NoSuchBucket:
-		return &fault.Error{Op: op, Kind: fault.Unavailable, On: key, Err: err, Remedy: "create the bucket"}
-	case r.StatusCode == http.StatusForbidden:
-		return &fault.Error{Op: op, Kind: fault.Denied, On: key, Err: err, Remedy: "check the credentials, and that they may read, write, list and delete objects of the bucket"}
+		e.Remedy = "create the bucket " + s.bucket
+	case r.StatusCode == http.StatusForbidden || r.StatusCode == http.StatusUnauthorized:
+		// Not fault.Denied: it is not the user who is refused.
+		e.Remedy = "check the credentials, and that they may read, write, list and delete objects of the bucket"
+	case r.StatusCode == http.StatusInsufficientStorage || r.Code == "QuotaExceeded":
+		e.Kind = fault.NoSpace
+	case r.Code == minio.AuthorizationHeaderMalformed || r.StatusCode == http.StatusMovedPermanently:
+		e.Remedy = "set the region of the bucket in the URL"
 	}
-	return fault.New(fault.Unavailable, op, key, err)
+	return e
 }
 
 // attempts is how often a request is sent that the service did not answer properly, and backoff
-// the time before the second.
+// half the time before the second.
 const (
 	attempts = 5
 	backoff  = 100 * time.Millisecond
 )
 
 // retry calls do, which sends one request, until the service has answered it.
-func retry(ctx context.Context, do func() error) error {
+func (s *Store) retry(ctx context.Context, op, key string, do func() error) error {
 	for n := 1; ; n++ {
 		err := do()
-		if n == attempts || fault.KindOf(err) != fault.Unavailable {
-			return err
+		if err == nil || n == attempts || !transient(err) {
+			return s.wrap(op, key, err)
 		}
 		select {
 		case <-time.After(backoff<<n + rand.N(backoff)):
 		case <-ctx.Done():
-			return err
+			return s.wrap(op, key, err)
 		}
 	}
 }
 
-// partSize is the size of the parts of an upload. One is in memory at a time. An object has at
-// most 10 000 parts, hence 320 GB.
-const partSize = 32 << 20
+// transient reports whether the same request can succeed later.
+func transient(err error) bool {
+	r, answered := errors.AsType[minio.ErrorResponse](err)
+	if !answered {
+		return fault.KindOf(err) == ""
+	}
+	switch r.Code {
+	case "InternalError", "SlowDown", "RequestTimeout", "ServiceUnavailable", "OperationAborted": // even with status 200, of CompleteMultipartUpload
+		return true
+	case "QuotaExceeded":
+		return false
+	}
+	return r.StatusCode >= 500 && r.StatusCode != http.StatusNotImplemented && r.StatusCode != http.StatusInsufficientStorage ||
+		r.StatusCode == http.StatusTooManyRequests || r.StatusCode == http.StatusRequestTimeout
+}
 
-// Put implements object.Store. A part of a large object is sent once; the caller repeats the whole.
-// The parts have checksums. Their digests are not signed, because the
-// data are not secret from the service, and the caller checks what it reads.
+// partSize is the size of the parts of a larger object, which are sent one after the other. One
+// is in memory at a time. An object has at most 10 000 parts, hence 320 GB.
+const (
+	partSize = 32 << 20
+	maxParts = 10_000
+)
+
+// Put implements object.Store. Each request has digests of its data, and is signed with one.
 func (s *Store) Put(ctx context.Context, key string, r io.Reader) error {
+	const op = "object.Put"
 	if err := object.CheckKey(key); err != nil {
 		return err
 	}
-	head, err := io.ReadAll(io.LimitReader(r, partSize))
+	data, more, err := readPart(ctx, r)
 	if err != nil {
-		return wrap("object.Put", key, err)
+		return s.wrap(op, key, err)
 	}
-	o := minio.PutObjectOptions{ContentType: "application/octet-stream", PartSize: partSize, NumThreads: 1, DisableContentSha256: true}
-	if len(head) < partSize {
-		return retry(ctx, func() error {
-			_, err := s.client.PutObject(ctx, s.bucket, s.prefix+key, bytes.NewReader(head), int64(len(head)), o)
-			return wrap("object.Put", key, err)
-		})
+	if more {
+		return s.putParts(ctx, op, key, data, r)
 	}
-	_, err = s.client.PutObject(ctx, s.bucket, s.prefix+key, io.MultiReader(bytes.NewReader(head), r), -1, o)
-	return wrap("object.Put", key, err)
+	o := minio.PutObjectOptions{ContentType: "application/octet-stream", DisableContentSha256: true, UserMetadata: map[string]string{"x-amz-checksum-crc32c": crc(data)}}
+	return s.retry(ctx, op, key, func() error {
+		_, err := s.api.PutObject(ctx, s.bucket, s.prefix+key, bytes.NewReader(data), int64(len(data)), "", sha(data), o)
+		return err
+	})
 }
 
-// Get implements object.Store. The request names the version that Head returned, so that data of
-// two versions are not mixed.
+// readPart reads the next part, and reports whether more may follow. Each part has memory of its
+// own, because a request that failed may still be read.
+func readPart(ctx context.Context, r io.Reader) (data []byte, more bool, err error) {
+	if ctx.Err() != nil {
+		return nil, false, context.Cause(ctx)
+	}
+	var b bytes.Buffer
+	_, err = io.CopyN(&b, r, partSize)
+	if errors.Is(err, io.EOF) {
+		return b.Bytes(), false, nil
+	}
+	return b.Bytes(), true, err
+}
+
+// putParts stores an object that consists of data and what r returns.
+func (s *Store) putParts(ctx context.Context, op, key string, data []byte, r io.Reader) (err error) {
+	name := s.prefix + key
+	var upload string
+	err = s.retry(ctx, op, key, func() (err error) {
+		upload, err = s.api.NewMultipartUpload(ctx, s.bucket, name, minio.PutObjectOptions{ContentType: "application/octet-stream", UserMetadata: map[string]string{
+			"x-amz-checksum-algorithm": "CRC32C", "x-amz-checksum-type": "FULL_OBJECT",
+		}})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+			defer cancel()
+			s.api.AbortMultipartUpload(ctx, s.bucket, name, upload) // a rule of the bucket removes it otherwise
+		}
+	}()
+	var parts []minio.CompletePart
+	for more := true; len(data) > 0; {
+		n := len(parts) + 1
+		if n > maxParts {
+			return fault.Newf(fault.TooLarge, op, key, "the object has more than %d bytes", maxParts*partSize)
+		}
+		err := s.retry(ctx, op, key, func() error {
+			part, err := s.api.PutObjectPart(ctx, s.bucket, name, upload, n, bytes.NewReader(data), int64(len(data)), minio.PutObjectPartOptions{
+				Sha256Hex: sha(data), DisableContentSha256: true, CustomHeader: http.Header{"X-Amz-Checksum-Crc32c": {crc(data)}},
+			})
+			if err == nil {
+				parts = append(parts, minio.CompletePart{PartNumber: n, ETag: part.ETag, ChecksumCRC32C: part.ChecksumCRC32C})
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		data = nil
+		if more {
+			data, more, err = readPart(ctx, r)
+			if err != nil {
+				return s.wrap(op, key, err)
+			}
+		}
+	}
+	return s.retry(ctx, op, key, func() error {
+		_, err := s.api.CompleteMultipartUpload(ctx, s.bucket, name, upload, parts, minio.PutObjectOptions{})
+		return err
+	})
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+func crc(data []byte) string { return encodeCRC(crc32.Checksum(data, castagnoli)) }
+
+func encodeCRC(sum uint32) string {
+	return base64.StdEncoding.EncodeToString(binary.BigEndian.AppendUint32(nil, sum))
+}
+
+func sha(data []byte) string {
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:])
+}
+
+// Get implements object.Store. All data are from one response, hence of one version.
 func (s *Store) Get(ctx context.Context, key string) (io.ReadCloser, error) {
+	const op = "object.Get"
 	if err := object.CheckKey(key); err != nil {
 		return nil, err
 	}
-	var o *minio.Object
-	err := retry(ctx, func() (err error) {
-		o, err = s.client.GetObject(ctx, s.bucket, s.prefix+key, minio.GetObjectOptions{})
-		if err == nil {
-			_, err = o.Stat()
-			if err != nil {
-				o.Close()
-			}
-		}
-		return wrap("object.Get", key, err)
+	var o minio.GetObjectOptions
+	o.Set("x-amz-checksum-mode", "ENABLED")
+	var in io.ReadCloser
+	var info minio.ObjectInfo
+	err := s.retry(ctx, op, key, func() (err error) {
+		in, info, _, err = s.api.GetObject(ctx, s.bucket, s.prefix+key, o)
+		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &body{o, key}, nil
+	b := &body{ReadCloser: in, left: info.Size, fail: func(err error) error { return s.wrap(op, key, err) }}
+	if !strings.Contains(info.ChecksumCRC32C, "-") { // otherwise it is the checksum of checksums of parts
+		b.want = info.ChecksumCRC32C
+	}
+	return b, nil
 }
 
-// A body wraps the errors of an object that is read.
+// A body is the content of an object. It verifies the length and, if want is set, the checksum.
 type body struct {
-	*minio.Object
-	key string
+	io.ReadCloser
+	left int64
+	want string
+	sum  uint32
+	fail func(error) error
 }
 
 func (b *body) Read(p []byte) (int, error) {
-	n, err := b.Object.Read(p)
-	if err != nil && !errors.Is(err, io.EOF) {
-		err = wrap("object.Get", b.key, err)
+	n, err := b.ReadCloser.Read(p)
+	b.left -= int64(n)
+	b.sum = crc32.Update(b.sum, castagnoli, p[:n])
+	switch {
+	case err == nil:
+		return n, nil
+	case err != io.EOF:
+		return n, b.fail(err)
+	case b.left != 0:
+		return n, b.fail(io.ErrUnexpectedEOF)
+	case b.want != "" && b.want != encodeCRC(b.sum):
+		return n, b.fail(fmt.Errorf("the data have the CRC-32C %s, not %s", encodeCRC(b.sum), b.want))
 	}
-	return n, err
+	return n, io.EOF
 }
 
 // Head implements object.Store.
@@ -182,9 +316,9 @@ func (s *Store) Head(ctx context.Context, key string) (object.Info, error) {
 		return object.Info{}, err
 	}
 	var info minio.ObjectInfo
-	err := retry(ctx, func() (err error) {
-		info, err = s.client.StatObject(ctx, s.bucket, s.prefix+key, minio.StatObjectOptions{})
-		return wrap("object.Head", key, err)
+	err := s.retry(ctx, "object.Head", key, func() (err error) {
+		info, err = s.api.StatObject(ctx, s.bucket, s.prefix+key, minio.StatObjectOptions{})
+		return err
 	})
 	if err != nil {
 		return object.Info{}, err
@@ -197,8 +331,8 @@ func (s *Store) Delete(ctx context.Context, key string) error {
 	if err := object.CheckKey(key); err != nil {
 		return err
 	}
-	err := retry(ctx, func() error {
-		return wrap("object.Delete", key, s.client.RemoveObject(ctx, s.bucket, s.prefix+key, minio.RemoveObjectOptions{}))
+	err := s.retry(ctx, "object.Delete", key, func() error {
+		return s.api.RemoveObject(ctx, s.bucket, s.prefix+key, minio.RemoveObjectOptions{})
 	})
 	if errors.Is(err, fault.NotFound) {
 		return nil
@@ -209,9 +343,9 @@ func (s *Store) Delete(ctx context.Context, key string) error {
 // List implements object.Store.
 func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[object.Info, error] {
 	return func(yield func(object.Info, error) bool) {
-		for o := range s.client.ListObjectsIter(ctx, s.bucket, minio.ListObjectsOptions{Prefix: s.prefix + prefix, Recursive: true}) {
+		for o := range s.api.ListObjectsIter(ctx, s.bucket, minio.ListObjectsOptions{Prefix: s.prefix + prefix, Recursive: true}) {
 			if o.Err != nil {
-				yield(object.Info{}, wrap("object.List", prefix, o.Err))
+				yield(object.Info{}, s.wrap("object.List", prefix, o.Err))
 				return
 			}
 			if !yield(object.Info{Key: strings.TrimPrefix(o.Key, s.prefix), Size: o.Size, Modified: o.LastModified}, nil) {

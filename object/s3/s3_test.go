@@ -3,7 +3,8 @@ package s3_test
 import (
 	"bytes"
 	"errors"
-	"io"
+	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -12,7 +13,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -26,23 +29,38 @@ import (
 	"glasshouse/object/s3"
 )
 
+func TestMain(m *testing.M) {
+	os.Setenv("AWS_ACCESS_KEY_ID", "me")
+	os.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
+	os.Exit(m.Run())
+}
+
 // service starts an S3 service with an empty bucket, and returns the URL of the store. around,
 // if it is not nil, wraps its handler.
 func service(t *testing.T, around func(http.Handler) http.Handler) string {
 	t.Helper()
-	t.Setenv("AWS_ACCESS_KEY_ID", "me")
-	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
 	backend := s3mem.New()
 	if err := backend.CreateBucket("bucket"); err != nil {
 		t.Fatal(err)
 	}
-	h := gofakes3.New(backend).Server()
+	h := withoutChecksumOfParts(gofakes3.New(backend).Server())
 	if around != nil {
 		h = around(h)
 	}
 	server := httptest.NewServer(h)
 	t.Cleanup(server.Close)
 	return "s3://bucket/pre/fix?region=r&endpoint=" + url.QueryEscape(server.URL)
+}
+
+// withoutChecksumOfParts gives objects of parts a checksum of checksums, because gofakes3 stores the
+// client's value without computing it.
+func withoutChecksumOfParts(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Has("uploads") {
+			r.Header.Set("X-Amz-Checksum-Crc32c", "AAAAAA==-1")
+		}
+		h.ServeHTTP(w, r)
+	})
 }
 
 func open(t *testing.T, at string) *s3.Store {
@@ -85,72 +103,169 @@ func TestInvalidURLs(t *testing.T) {
 	}
 }
 
-// TestUnreliableService fails requests in three ways: with 503 before they have an effect, by
-// closing the connection after a PUT, and with half of an object. An operation may fail, but
-// never return wrong data.
-func TestUnreliableService(t *testing.T) {
-	var requests, failed atomic.Int64
-	s := open(t, service(t, func(h http.Handler) http.Handler {
+// faults are ways in which a service fails.
+var faults = map[string]func(http.Handler) http.Handler{
+	"Unavailable": func(http.Handler) http.Handler { return answer(http.StatusServiceUnavailable, "SlowDown") },
+	"LostRequest": func(http.Handler) http.Handler { return http.HandlerFunc(hangUp) },
+	"LostAnswer": func(h http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			requests.Add(1)
-			switch n := rand.IntN(6); {
-			case n < 2:
-				failed.Add(1)
-				w.WriteHeader(http.StatusServiceUnavailable)
-			case n == 2 && r.Method == http.MethodPut:
-				failed.Add(1)
-				h.ServeHTTP(httptest.NewRecorder(), r)
-				panic(http.ErrAbortHandler)
-			case n == 2 && r.Method == http.MethodGet:
-				failed.Add(1)
-				all := httptest.NewRecorder()
-				h.ServeHTTP(all, r)
-				for name, v := range all.Header() {
-					w.Header()[name] = v
-				}
-				w.WriteHeader(all.Code)
-				w.Write(all.Body.Bytes()[:all.Body.Len()/2])
-				panic(http.ErrAbortHandler)
-			default:
+			h.ServeHTTP(httptest.NewRecorder(), r)
+			hangUp(w, r)
+		})
+	},
+	"TruncatedDownload": changedDownload(func(b []byte) []byte { return b[:len(b)/2] }),
+	"CorruptDownload":   changedDownload(func(b []byte) []byte { return append([]byte{b[0] ^ 1}, b[1:]...) }),
+}
+
+func answer(status int, code string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(status)
+		fmt.Fprintf(w, "<Error><Code>%s</Code><Message>injected</Message></Error>", code)
+	})
+}
+
+func hangUp(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
+
+// changedDownload changes data, but not the length and the checksum in the header.
+func changedDownload(change func([]byte) []byte) func(http.Handler) http.Handler {
+	return func(h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method != http.MethodGet {
 				h.ServeHTTP(w, r)
+				return
+			}
+			whole := httptest.NewRecorder()
+			h.ServeHTTP(whole, r)
+			maps.Copy(w.Header(), whole.Header())
+			w.WriteHeader(whole.Code)
+			data := whole.Body.Bytes()
+			if whole.Code == http.StatusOK && len(data) > 1 {
+				data = change(data)
+			}
+			w.Write(data)
+		})
+	}
+}
+
+// TestUnreliableService fails half of all requests in some way. An operation may fail, but never
+// return data that were not stored.
+func TestUnreliableService(t *testing.T) {
+	for name, fail := range faults {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel() // it mostly waits
+			var requests, failed atomic.Int64
+			var mu sync.Mutex
+			random := rand.New(rand.NewPCG(1, 1)) // guarded by mu
+			s := open(t, service(t, func(h http.Handler) http.Handler {
+				bad := fail(h)
+				return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					requests.Add(1)
+					mu.Lock()
+					fails := random.IntN(2) == 0
+					mu.Unlock()
+					if fails {
+						failed.Add(1)
+						bad.ServeHTTP(w, r)
+						return
+					}
+					h.ServeHTTP(w, r)
+				})
+			}))
+			possible, puts, gets := [][]byte{}, 0, 0
+			for n := range 6 {
+				size := 10_000 + n
+				if n%4 == 3 && name != "CorruptDownload" { // the service does not know the checksum of an object of parts
+					size = 33 << 20
+				}
+				data := bytes.Repeat([]byte{byte('a' + n)}, size)
+				if err := s.Put(t.Context(), "a", bytes.NewReader(data)); err == nil {
+					possible, puts = [][]byte{data}, puts+1
+				} else {
+					possible = append(possible, data)
+				}
+				got, err := objecttest.Get(t.Context(), s, "a")
+				switch {
+				case err != nil && !errors.Is(err, fault.Unavailable) && !errors.Is(err, fault.NotFound):
+					t.Errorf("Get = %v, want unavailable", err)
+				case err == nil && !slices.ContainsFunc(possible, func(p []byte) bool { return bytes.Equal(p, got) }):
+					t.Errorf("read %d bytes of %q…, want what was stored", len(got), got[:min(len(got), 4)])
+				case err == nil:
+					gets++
+				}
+			}
+			t.Logf("%d of %d requests failed; 6 objects: %d stored, %d read", failed.Load(), requests.Load(), puts, gets)
+			if failed.Load() == 0 || puts == 0 || gets == 0 {
+				t.Errorf("%d requests failed, %d objects were stored and %d read: too few to tell", failed.Load(), puts, gets)
 			}
 		})
-	}))
-	puts, gets := 0, 0
-	for n := range 12 {
-		want := bytes.Repeat([]byte{byte(n)}, 10_000+n)
-		if s.Put(t.Context(), "a", bytes.NewReader(want)) != nil {
-			continue
-		}
-		puts++
-		r, err := s.Get(t.Context(), "a")
-		if err != nil {
-			continue
-		}
-		got, err := io.ReadAll(r)
-		r.Close()
-		if err != nil {
-			continue
-		}
-		gets++
-		if !bytes.Equal(got, want) {
-			t.Errorf("read %d bytes of %q…, want what was stored", len(got), got[:min(len(got), 4)])
-		}
-	}
-	t.Logf("%d of %d requests failed; 12 objects: %d stored, %d read", failed.Load(), requests.Load(), puts, gets)
-	if puts < 3 || gets < 3 {
-		t.Errorf("of 12 objects %d were stored and %d read: too few to tell", puts, gets)
 	}
 }
 
 func TestErrorsNameTheRemedy(t *testing.T) {
-	for status, want := range map[int]fault.Kind{http.StatusForbidden: fault.Denied, http.StatusNotFound: fault.NotFound, http.StatusBadRequest: fault.Unavailable} {
+	for code, want := range map[string]struct {
+		status int
+		kind   fault.Kind
+		remedy string
+	}{
+		"AccessDenied":                 {403, fault.Unavailable, "credentials"},
+		"InvalidAccessKeyId":           {403, fault.Unavailable, "credentials"},
+		"NoSuchBucket":                 {404, fault.Unavailable, "create the bucket"},
+		"NoSuchKey":                    {404, fault.NotFound, ""},
+		"QuotaExceeded":                {409, fault.NoSpace, ""},
+		"XMinioStorageFull":            {507, fault.NoSpace, ""},
+		"AuthorizationHeaderMalformed": {400, fault.Unavailable, "region"},
+		"NotImplemented":               {501, fault.Unavailable, ""},
+	} {
+		var requests atomic.Int64
 		s := open(t, service(t, func(http.Handler) http.Handler {
-			return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) })
+			h := answer(want.status, code)
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				requests.Add(1)
+				h.ServeHTTP(w, r)
+			})
 		}))
-		if _, err := s.Head(t.Context(), "a"); fault.KindOf(err) != want {
-			t.Errorf("Head with status %d = %v, want %s", status, err, want)
+		_, err := s.Get(t.Context(), "a")
+		if fault.KindOf(err) != want.kind || !strings.Contains(fault.RemedyOf(err), want.remedy) || requests.Load() != 1 {
+			t.Errorf("Get with the answer %s = %v (%s) after %d requests, want %s and a remedy with %q after one", code, err, fault.RemedyOf(err), requests.Load(), want.kind, want.remedy)
 		}
+	}
+}
+
+func TestRequestsWithoutCredentialsAreNotSent(t *testing.T) {
+	s := open(t, service(t, func(http.Handler) http.Handler {
+		return http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("a request was sent") })
+	}))
+	for _, name := range []string{"AWS_ACCESS_KEY_ID", "AWS_ACCESS_KEY", "AWS_SECRET_ACCESS_KEY", "AWS_SECRET_KEY"} {
+		t.Setenv(name, "")
+	}
+	t.Setenv("AWS_SHARED_CREDENTIALS_FILE", filepath.Join(t.TempDir(), "none"))
+	t.Setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://127.0.0.1:1/") // instead of the service of a virtual machine
+	err := s.Put(t.Context(), "a", strings.NewReader("x"))
+	if !errors.Is(err, fault.Unavailable) || !strings.Contains(fault.RemedyOf(err), "AWS_ACCESS_KEY_ID") {
+		t.Errorf("Put without credentials = %v (%s), want a remedy that names them", err, fault.RemedyOf(err))
+	}
+}
+
+func TestCredentialsFile(t *testing.T) {
+	var authorization atomic.Value
+	s := open(t, service(t, func(h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			authorization.Store(r.Header.Get("Authorization"))
+			h.ServeHTTP(w, r)
+		})
+	}))
+	t.Setenv("AWS_ACCESS_KEY_ID", "")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "")
+	file := filepath.Join(t.TempDir(), "credentials")
+	if err := os.WriteFile(file, []byte("[default]\naws_access_key_id = from-file\naws_secret_access_key = secret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("AWS_SHARED_CREDENTIALS_FILE", file)
+	if err := s.Put(t.Context(), "a", strings.NewReader("x")); err != nil {
+		t.Fatal(err)
+	}
+	if got := authorization.Load().(string); !strings.Contains(got, "Credential=from-file/") {
+		t.Errorf("Authorization = %q, want the access key of the file", got)
 	}
 }
 
@@ -166,8 +281,6 @@ func TestContractOfVersityGateway(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	objecttest.Run(t, func(t *testing.T) object.Store {
-		t.Setenv("AWS_ACCESS_KEY_ID", "me")
-		t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
