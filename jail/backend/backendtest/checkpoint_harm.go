@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -18,6 +19,7 @@ import (
 
 	"glasshouse/fault"
 	"glasshouse/jail"
+	"glasshouse/jail/init/protocol"
 )
 
 // failedDump dumps to directories that cannot be written.
@@ -90,13 +92,19 @@ func (b *box) stillHeld(t *testing.T, file, at string) {
 // snapshotStillWorks takes a snapshot of a jail after the failed attempts.
 func (s *suite) snapshotStillWorks(t *testing.T, b *box, file string) {
 	t.Helper()
+	s.snapshotAndCopy(t, b)
+	moves(t, file)
+}
+
+// snapshotAndCopy takes a snapshot of a jail, which continues, and restores a copy from it.
+func (s *suite) snapshotAndCopy(t *testing.T, b *box) {
+	t.Helper()
 	img := b.snapshot(t)
 	copied := s.restore(t, img)
 	if got := copied.sh(t, "echo fine"); got != "fine" {
 		t.Errorf("the copy printed %q", got)
 	}
 	copied.kill(t)
-	moves(t, file)
 }
 
 // smallMemory mounts a tmpfs that is too small or read-only.
@@ -350,10 +358,53 @@ func (s *suite) processesDie(t *testing.T) {
 		remove()
 	}
 	t.Logf("%d of %d dumps failed, which damaged %d jails", failed, n, harmed)
-	if b != nil {
-		s.snapshotStillWorks(t, b, file)
-		b.kill(t)
+	if b == nil {
+		return
 	}
+	s.snapshotAndCopy(t, b)
+	switch {
+	case b.isActive(t, file):
+	case interrupted && b.crashed(t):
+		t.Log("the last jail was damaged as well")
+	default:
+		t.Errorf("the counter does not go on after a snapshot; an earlier Dump failed: %v\n%s", interrupted, b.threads())
+	}
+	b.kill(t)
+}
+
+// crashed reports whether a program of the jail has ended because of a fault.
+func (b *box) crashed(t *testing.T) bool {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	execs, err := b.ctl.Execs(ctx)
+	return err != nil || slices.ContainsFunc(execs, func(x protocol.ExecStatus) bool {
+		return x.Ended != nil && (x.Code == 2 || x.Signal != "" && x.Signal != "KILL") // Go programs exit with 2 after a fault
+	})
+}
+
+// threads describes what the threads of the jail do.
+func (b *box) threads() string {
+	var text strings.Builder
+	groups, _ := filepath.Glob("/proc/[0-9]*/cgroup")
+	for _, name := range groups {
+		group, _ := os.ReadFile(name)
+		if !strings.Contains(string(group), string(b.plan.ID)) {
+			continue
+		}
+		dir := filepath.Dir(name)
+		line, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
+		fmt.Fprintf(&text, "%s %q in %s\n", dir, line, strings.ReplaceAll(strings.TrimSpace(string(group)), "\n", " "))
+		threads, _ := filepath.Glob(filepath.Join(dir, "task/*"))
+		for _, th := range threads {
+			for _, what := range []string{"stat", "wchan", "syscall"} {
+				value, _ := os.ReadFile(filepath.Join(th, what))
+				fmt.Fprintf(&text, "  %s: %.200s", what, strings.TrimSpace(string(value)))
+			}
+			text.WriteString("\n")
+		}
+	}
+	return text.String()
 }
 
 // remove removes a jail with its layer, and checks for leftovers.
@@ -416,6 +467,12 @@ func (b *box) isWell(t *testing.T, file string) bool {
 func (b *box) goesOn(t *testing.T, file string) bool {
 	t.Helper()
 	b.letGo(t)
+	return b.isActive(t, file)
+}
+
+// isActive reports whether the counter of a thawed jail increases and init responds.
+func (b *box) isActive(t *testing.T, file string) bool {
+	t.Helper()
 	at := countIn(file)
 	for end := time.Now().Add(20 * time.Second); countIn(file) == at; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
