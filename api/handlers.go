@@ -33,6 +33,7 @@ type handlers struct {
 	feed       *feedHandler
 	image      *imageHandler
 	host       *hostHandler
+	fleet      *fleetHandler
 	document   *documentHandler
 	agent      *agentHandler
 }
@@ -51,7 +52,7 @@ func newHandlers(o Options, s *Server) *handlers {
 	network.judges.most = maxJudgements
 	schedule := &scheduleHandler{o.Schedules, o.Gateway}
 	return &handlers{
-		jail:       &jailHandler{o.Jails, o.Snapshots, recorded, changes, o.Log},
+		jail:       &jailHandler{o.Jails, o.Snapshots, recorded, changes, o.Log, o.Fleet, o.Front},
 		limit:      &limitHandler{o.Gateway, o.Snapshots},
 		snapshot:   &snapshotHandler{o.Snapshots, o.Jails, ps},
 		diff:       &diffHandler{o.Jails, o.Snapshots, changes},
@@ -80,6 +81,7 @@ func newHandlers(o Options, s *Server) *handlers {
 		feed:       &feedHandler{o.Chain, o.Approvals, schedule, &rates{closing: s.closing, jails: o.Jails, recordings: recorded, log: o.Log}, st, ms, o.Log},
 		image:      &imageHandler{o.Images},
 		host:       &hostHandler{o.Jails, o.Doctor, o.Storage, o.Ready, o.Nodes, o.Version, s.closing, o.Log},
+		fleet:      &fleetHandler{o.Fleet, o.Nodes},
 		// Document is called on first use, because it is the slowest step of a start.
 		document: &documentHandler{ms, sync.OnceValues(func() ([]byte, error) { return Document(o.Version.Version) })},
 		agent:    &agentHandler{o.Gateway, audit, o.Models, o.MCP, ps},

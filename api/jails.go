@@ -27,6 +27,8 @@ type jailHandler struct {
 	recordings *recordings
 	listings   *listings
 	log        *slog.Logger
+	fleet      Fleet // nil: none
+	front      bool  // this daemon has no jails
 }
 
 type oneJail struct {
@@ -56,6 +58,7 @@ type listJails struct {
 	State string   `query:"state" enum:"created,starting,running,paused,stopped,failed"`
 	Name  string   `query:"name"`
 	Label []string `query:"label" description:"A label, as key=value. If the parameter is repeated, all labels must match."`
+	Nodes string   `query:"nodes" enum:"all,self" description:"all: the jails of all nodes of the fleet, whose state can be a second old. self: those of the daemon that answers. Default self, or all if that daemon has no jails."`
 }
 
 func (h *jailHandler) listJails(ctx context.Context, p listJails, _ none) (wire.Page[wire.Jail], error) {
@@ -67,8 +70,18 @@ func (h *jailHandler) listJails(ctx context.Context, p listJails, _ none) (wire.
 	if err != nil {
 		return wire.Page[wire.Jail]{}, err
 	}
+	o := jail.ListOptions{After: p.After, State: state, Name: p.Name, Label: labels}
+	switch {
+	case p.Nodes == "all" && h.fleet == nil:
+		return wire.Page[wire.Jail]{}, fault.Fieldf("api.listJails", "nodes", "this daemon is not in a fleet")
+	case p.Nodes == "all", p.Nodes == "" && h.front:
+		return h.listAll(ctx, p, o)
+	case p.Nodes != "" && p.Nodes != "self":
+		return wire.Page[wire.Jail]{}, fault.Fieldf("api.listJails", "nodes", "%q is neither all nor self", p.Nodes)
+	}
 	return pageOf(p.Limit, func(n int) ([]jail.Jail, error) {
-		return h.jails.List(ctx, jail.ListOptions{After: p.After, Limit: n, State: state, Name: p.Name, Label: labels})
+		o.Limit = n
+		return h.jails.List(ctx, o)
 	}, func(j jail.Jail) string { return string(j.ID) }, func(j jail.Jail) wire.Jail { return jailOf(ctx, j, h.snapshots) })
 }
 

@@ -63,6 +63,8 @@ type replayer struct {
 	active flights
 	store  replay.Store
 	log    *slog.Logger
+
+	created func(ctx context.Context) // called before the response about a new object; nil: not
 }
 
 // answer writes the result of do. A POST with an Idempotency-Key is executed once: a repeated

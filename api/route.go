@@ -79,6 +79,9 @@ func valueOperation[P, B, R any](status int, do func(ctx context.Context, p P, b
 			if err != nil {
 				return replay.Response{}, err
 			}
+			if status == http.StatusCreated && replays.created != nil {
+				replays.created(r.Context())
+			}
 			a, err := jsonAnswer(status, v)
 			if location != nil {
 				a.Location = location(p, v)
@@ -137,11 +140,18 @@ func (op operation) or(status int, kind string, value any) operation {
 
 // route returns the handler of a route.
 func (s *Server) route(rt route) http.Handler {
+	owned := ownershipOf(rt.pattern)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rec := w.(*recorder) // created by serveHTTP
 		rec.stream = rt.op.stream
 		if err := s.allow(rt, r); err != nil {
 			s.problems.fail(rec, r, err)
+			return
+		}
+		if done, err := s.forward(rt, owned, rec, r); err != nil {
+			s.problems.fail(rec, r, err)
+			return
+		} else if done {
 			return
 		}
 		if rt.op.missing != nil {

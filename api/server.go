@@ -101,6 +101,9 @@ type Options struct {
 	Doctor  func(ctx context.Context) []wire.Probe          // checks of the host
 	Storage func(ctx context.Context) (wire.Storage, error) // nil: no data directory
 	Nodes   func(ctx context.Context) ([]wire.Node, error)  // nil: this daemon shares its database of runs with no other
+	Fleet   Fleet                                           // nil: this daemon reaches no others
+	Front   bool                                            // this daemon has no jails: those of Fleet have them
+	Created func(ctx context.Context)                       // called before the response about a new object; nil: not
 	Ready   func(ctx context.Context) error                 // returns nil if the daemon is ready to serve
 	Version wire.Version                                    // response of /version
 	Hosts   []string                                        // accepted host names over TCP, in addition to localhost and IP addresses
@@ -146,7 +149,7 @@ func New(o Options) *Server {
 	s := &Server{
 		o: o, mux: http.NewServeMux(), table: map[string]route{}, agentMux: http.NewServeMux(),
 		auth:     &authenticator{tokens: o.Tokens, logins: o.Logins, hosts: o.Hosts, csrf: http.NewCrossOriginProtection()},
-		replays:  &replayer{store: o.IdempotencyStore, log: o.Log},
+		replays:  &replayer{store: o.IdempotencyStore, log: o.Log, created: o.Created},
 		problems: &problems{log: o.Log, closing: closing},
 		metrics:  newMetrics(o.Jails),
 		streams:  &streams{closing: closing},
@@ -173,16 +176,20 @@ func (s *Server) Handler() http.Handler { return http.HandlerFunc(s.serveHTTP) }
 // Serve serves on l. It returns nil after Shutdown. Clients of a local listener, a unix
 // socket, are identified by their credentials; others need tokens.
 func (s *Server) Serve(l net.Listener, local bool) error {
+	return s.serve(l, linger.Handler(s.Handler()), func(ctx context.Context, c net.Conn) context.Context {
+		return withConn(ctx, s.o.Peers, c, local)
+	})
+}
+
+func (s *Server) serve(l net.Listener, h http.Handler, conn func(context.Context, net.Conn) context.Context) error {
 	srv := &http.Server{
-		Handler:           linger.Handler(s.Handler()),
+		Handler:           h,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
 		ErrorLog:          slog.NewLogLogger(s.o.Log.Handler(), slog.LevelDebug),
 		BaseContext:       func(net.Listener) context.Context { return s.work },
-		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-			return withConn(ctx, s.o.Peers, c, local)
-		},
+		ConnContext:       conn,
 	}
 	s.mu.Lock()
 	if s.closing.Err() != nil {

@@ -167,6 +167,7 @@ type command struct {
 	env  Env
 	data string // --data
 	addr string // --addr
+	node string // --node
 	json bool   // --json, or a format that is made from it
 
 	format    string // --output
@@ -231,6 +232,7 @@ with that of the module.`,
 	def := daemon.NewConfig(c.env.UID, c.env.Getenv("HOME")).Data
 	root.PersistentFlags().StringVar(&c.data, "data", "", "data directory (default "+def+", or GLASSHOUSE_DATA)")
 	root.PersistentFlags().StringVar(&c.addr, "addr", "", "the daemon's address, unix:///path or http://host:port (GLASSHOUSE_ADDR)")
+	root.PersistentFlags().StringVar(&c.node, "node", "", "node of the fleet, by name or ID (GLASSHOUSE_NODE)")
 	c.addFormat(root)
 	c.addCommands(root)
 	addExamples(root)
@@ -275,13 +277,13 @@ func (c *command) dial() (*client.Client, error) {
 	if c.addr == "" && c.env.Getenv("GLASSHOUSE_ADDR") == "" && !filepath.IsAbs(c.dataDir()) {
 		return nil, usagef("HOME is not set, and neither are --data, GLASSHOUSE_DATA and --addr")
 	}
-	token := c.env.Getenv("GLASSHOUSE_TOKEN")
-	if token == "" && !strings.HasPrefix(addr, "unix://") {
+	token, node := c.env.Getenv("GLASSHOUSE_TOKEN"), cmp.Or(c.node, c.env.Getenv("GLASSHOUSE_NODE"))
+	if token == "" && (node != "" || !strings.HasPrefix(addr, "unix://")) { // other nodes do not know the users of this host
 		if data, err := os.ReadFile(filepath.Join(c.dataDir(), "token")); err == nil {
 			token = strings.TrimSpace(string(data))
 		}
 	}
-	return client.New(client.Options{Addr: addr, Token: token, Wrap: func(next http.RoundTripper) http.RoundTripper {
+	return client.New(client.Options{Addr: addr, Token: token, Node: node, Wrap: func(next http.RoundTripper) http.RoundTripper {
 		return progressTransport{c: c, next: next}
 	}})
 }

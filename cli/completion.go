@@ -50,6 +50,9 @@ var completers = map[string]func(ctx context.Context, cl *client.Client, args []
 	"JAIL": func(ctx context.Context, cl *client.Client, _ []string) (named, error) {
 		return collect(cl.Jails(ctx, client.JailFilter{}), func(all *named, j wire.Jail) { all.add(string(j.ID), j.Name, j.State) })
 	},
+	"NODE": func(ctx context.Context, cl *client.Client, _ []string) (named, error) {
+		return collect(cl.Nodes(ctx), func(all *named, n wire.Node) { all.add(n.ID, n.Name, n.State) })
+	},
 	"SNAPSHOT": func(ctx context.Context, cl *client.Client, _ []string) (named, error) {
 		return collect(cl.Snapshots(ctx, client.SnapshotFilter{}), func(all *named, s wire.Snapshot) { all.add(string(s.ID), s.Name, "of "+string(s.Jail)) })
 	},

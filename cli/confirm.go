@@ -19,6 +19,7 @@ var confirmations = map[string]string{
 	"capability rm": "Remove %s and its stored files?",
 	"files rm":      "Remove %s?",
 	"jail rm":       "Remove %s with all files?",
+	"node rm":       "Remove node %s from the fleet?",
 	"policy rm":     "Remove the policy of %s?",
 	"rewind":        "Rewind %s and discard the changes since the snapshot?",
 	"rootfs prune":  "Remove all unused root filesystems?",

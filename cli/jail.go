@@ -260,7 +260,7 @@ func onlyFile(cmd *cobra.Command, args []string) (err error) {
 func (c *command) jailList() *cobra.Command {
 	var o client.JailFilter
 	var labels []string
-	var quiet bool
+	var quiet, everywhere bool
 	cmd := &cobra.Command{
 		Use: "ls", Aliases: []string{"list"}, Short: "List jails, oldest first", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
@@ -272,12 +272,18 @@ func (c *command) jailList() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if everywhere {
+				o.Nodes = "all"
+			}
 			all, err := client.Collect(cl.Jails(cmd.Context(), o))
 			if err != nil {
 				return err
 			}
 			return c.print(all, func(w io.Writer) {
 				rows := [][]string{{"ID", "NAME", "STATE", "RUNTIME", "IMAGE", "CREATED"}}
+				if everywhere {
+					rows[0] = append(rows[0], "NODE")
+				}
 				for _, j := range all {
 					if quiet {
 						fmt.Fprintln(w, j.ID)
@@ -287,7 +293,11 @@ func (c *command) jailList() *cobra.Command {
 					if runtime == "" {
 						runtime = j.Backend
 					}
-					rows = append(rows, []string{string(j.ID), j.Name, stateText(j), runtime, rootfsName(j.Rootfs), ago(j.CreatedAt, time.Now())})
+					row := []string{string(j.ID), j.Name, stateText(j), runtime, rootfsName(j.Rootfs), ago(j.CreatedAt, time.Now())}
+					if everywhere {
+						row = append(row, j.Node)
+					}
+					rows = append(rows, row)
 				}
 				if !quiet {
 					table(w, rows)
@@ -299,6 +309,7 @@ func (c *command) jailList() *cobra.Command {
 	cmd.Flags().StringVar(&o.Name, "name", "", "only jails of this name")
 	cmd.Flags().StringArrayVarP(&labels, "label", "l", nil, "only jails with KEY=VALUE; may be repeated")
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print only ids")
+	cmd.Flags().BoolVar(&everywhere, "all-nodes", false, "jails of all nodes of the fleet, with their node")
 	return cmd
 }
 

@@ -4,16 +4,60 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"glasshouse/api/client"
+	"glasshouse/api/wire"
+	"glasshouse/daemon"
 )
 
-func (c *command) node() *cobra.Command {
-	cmd := &cobra.Command{Use: "node", Short: "Daemons that share the database of runs"}
+func (c *command) fleet() *cobra.Command {
+	cmd := &cobra.Command{Use: "fleet", Short: "Create a fleet of daemons on several hosts"}
 	cmd.AddCommand(&cobra.Command{
+		Use: "init", Short: "Create a fleet with this host as its first node", Args: cobra.NoArgs,
+		Long: `Create the certificate authority of a fleet and the certificate of this node, in the
+directory fleet of the data directory. The daemon uses them when it starts with
+fleet.listen. Other nodes join with glasshouse node token and glasshouse node join.
+
+The key of the authority stays on this node. With it, nodes can be added: protect it, and
+keep a backup.`,
+		Example: "  glasshouse fleet init",
+		RunE: func(*cobra.Command, []string) error {
+			authority, err := daemon.InitFleet(c.dataDir())
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(c.env.Stdout, "created a fleet with the authority %s\n", authority)
+			c.printFleetSettings()
+			return nil
+		},
+	})
+	return cmd
+}
+
+// printFleetSettings prints what the configuration of a node needs.
+func (c *command) printFleetSettings() {
+	fmt.Fprint(c.env.Stdout, `set these in the configuration of the daemon, and restart it; its jails keep running:
+
+gateway:
+  db: postgres://...         # the same on all nodes
+  key_file: /path/to/key     # the same on all nodes
+fleet:
+  listen: ADDRESS:8443       # an address of this host that the other nodes reach
+`)
+}
+
+func (c *command) nodes() *cobra.Command {
+	cmd := &cobra.Command{Use: "node", Short: "Daemons that form a fleet, or share the database of runs"}
+	cmd.AddCommand(c.nodeList(), c.nodeToken(), c.nodeJoin(), c.nodeDrain(), c.nodeRemove())
+	return cmd
+}
+
+func (c *command) nodeList() *cobra.Command {
+	return &cobra.Command{
 		Use: "ls", Short: "List the daemons that share the database of runs", Args: cobra.NoArgs,
 		Long: `List the daemons that share the database of runs (gateway.db).
 
@@ -34,21 +78,122 @@ its sessions. The daemon that answers is marked with *.`,
 			if len(all) == 0 {
 				fmt.Fprintln(c.env.Stderr, "glasshouse: this daemon shares its database of runs with no other; gateway.db in the configuration sets a database that several daemons use")
 			}
-			return c.print(all, func(w io.Writer) {
-				rows := [][]string{{"", "ID", "NAME", "STATE", "VERSION", "LEASE", "SESSIONS", "RUNS"}}
-				for _, n := range all {
-					self, lease := "", "expired"
-					if n.Self {
-						self = "*"
-					}
-					if n.LeaseMS > 0 {
-						lease = (time.Duration(n.LeaseMS) * time.Millisecond).Round(time.Second).String()
-					}
-					rows = append(rows, []string{self, n.ID, n.Name, n.State, n.Version, lease, strconv.Itoa(n.Sessions), strconv.Itoa(n.Runs)})
-				}
-				table(w, rows)
+			return c.print(all, func(w io.Writer) { showNodes(w, all) })
+		},
+	}
+}
+
+func showNodes(w io.Writer, all []wire.Node) {
+	rows := [][]string{{"", "ID", "NAME", "STATE", "VERSION", "ADDRESS", "LEASE", "JAILS", "SESSIONS", "RUNS"}}
+	for _, n := range all {
+		self, lease, state := "", "expired", n.State
+		if n.Self {
+			self = "*"
+		}
+		if n.LeaseMS > 0 {
+			lease = (time.Duration(n.LeaseMS) * time.Millisecond).Round(time.Second).String()
+		}
+		if n.Draining {
+			state += ",draining"
+		}
+		if n.Front {
+			state += ",front"
+		}
+		rows = append(rows, []string{self, n.ID, n.Name, state, n.Version, n.Address, lease, strconv.Itoa(n.Jails), strconv.Itoa(n.Sessions), strconv.Itoa(n.Runs)})
+	}
+	table(w, rows)
+}
+
+func (c *command) nodeToken() *cobra.Command {
+	return &cobra.Command{
+		Use: "token", Short: "Create a token with which one node joins the fleet", Args: cobra.NoArgs,
+		Long: `Create a token with which one node can join the fleet, once and within ten minutes, and
+print the command for that node. The daemon must be that of the node on which the fleet
+was created.`,
+		Example: "  glasshouse node token",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cl, err := c.client(cmd.Context())
+			if err != nil {
+				return err
+			}
+			t, err := cl.CreateNodeToken(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return c.print(t, func(w io.Writer) {
+				fmt.Fprintf(w, "glasshouse node join %s --token %s --ca %s\n", t.Address, t.Token, t.Authority)
 			})
 		},
-	})
+	}
+}
+
+func (c *command) nodeJoin() *cobra.Command {
+	var token, authority string
+	cmd := &cobra.Command{
+		Use: "join ADDRESS", Short: "Let this host join a fleet", Args: cobra.ExactArgs(1),
+		Long: `Get a certificate for this node from the node at ADDRESS, and store it in the directory
+fleet of the data directory. The daemon uses it when it starts with fleet.listen, and
+renews it every eight hours. A node that was off for 30 days must join again.
+
+glasshouse node token on the other node prints the command with its flags. The token
+is sent only to a node of the fleet whose authority has the fingerprint in --ca.`,
+		Example: "  glasshouse node join 10.0.0.5:8443 --token ghj_7K2QXW --ca sha256:9f86d081884c",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if token == "" || !strings.HasPrefix(authority, "sha256:") {
+				return usagef("--token and --ca are required; glasshouse node token prints them")
+			}
+			if err := daemon.JoinFleet(cmd.Context(), c.dataDir(), args[0], token, authority); err != nil {
+				return err
+			}
+			fmt.Fprintf(c.env.Stdout, "joined the fleet at %s\n", args[0])
+			c.printFleetSettings()
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&token, "token", "", "token that glasshouse node token printed")
+	cmd.Flags().StringVar(&authority, "ca", "", "fingerprint of the authority of the fleet, as sha256:HEX")
+	return cmd
+}
+
+func (c *command) nodeDrain() *cobra.Command {
+	var undo bool
+	cmd := &cobra.Command{
+		Use: "drain NODE", Short: "Give a node no new jails and sessions", Args: cobra.ExactArgs(1),
+		Long: `Give a node no new jails and no sessions of lost nodes. Jails and runs that it has stay,
+and clients can still create jails on it with --node.`,
+		Example: "  glasshouse node drain box3\n  glasshouse node drain box3 --undo",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cl, err := c.client(cmd.Context())
+			if err != nil {
+				return err
+			}
+			draining := !undo
+			n, err := cl.UpdateNode(cmd.Context(), args[0], wire.UpdateNode{Draining: &draining})
+			if err != nil {
+				return err
+			}
+			return c.print(n, func(w io.Writer) { showNodes(w, []wire.Node{n}) })
+		},
+	}
+	cmd.Flags().BoolVar(&undo, "undo", false, "give it new jails and sessions again")
+	return cmd
+}
+
+func (c *command) nodeRemove() *cobra.Command {
+	var lost bool
+	cmd := &cobra.Command{
+		Use: "rm NODE", Short: "Remove a node from the fleet", Args: cobra.ExactArgs(1),
+		Long: `Remove a node from the fleet. Its certificate is then refused, and its daemon gets no
+lease before it joins again. A node with jails or sessions is removed only with --lost.`,
+		Example: "  glasshouse node rm box3\n  glasshouse node rm box3 --lost",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cl, err := c.client(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return cl.RemoveNode(cmd.Context(), args[0], lost)
+		},
+	}
+	cmd.Flags().BoolVar(&lost, "lost", false, "the node does not come back; other nodes continue its runs")
 	return cmd
 }

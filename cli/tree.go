@@ -27,7 +27,7 @@ func (c *command) addCommands(root *cobra.Command) {
 		{"Extensions", []*cobra.Command{
 			c.capability(), c.call(), c.replay(), c.skill(), c.bundle(), c.market(), c.mcp(), c.rtfs(), c.wasm(),
 		}},
-		{"Administration", []*cobra.Command{c.serve(), c.health(), c.backends(), c.node(), c.token(), c.e2b(), c.docs()}},
+		{"Administration", []*cobra.Command{c.serve(), c.health(), c.backends(), c.fleet(), c.nodes(), c.token(), c.e2b(), c.docs()}},
 	} {
 		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title + ":"})
 		for _, cmd := range g.commands {

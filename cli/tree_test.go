@@ -124,7 +124,7 @@ func TestInvalidValuesExitWith2(t *testing.T) {
 // Without a daemon, every command fails with the documented exit code.
 func TestUnreachableDaemon(t *testing.T) {
 	local := map[string]string{ // commands that need no daemon
-		"bundle keygen": "", "bundle sign": "", "bundle verify": "", "market index": "", "skill import": "", "opencode init": "", "wasm run": "", "serve": "", "mock-llm": "", "docs": "", "docs man": "", "docs openapi": "",
+		"bundle keygen": "", "bundle sign": "", "bundle verify": "", "market index": "", "skill import": "", "opencode init": "", "wasm run": "", "serve": "", "fleet init": "", "node join": "calls another daemon", "mock-llm": "", "docs": "", "docs man": "", "docs openapi": "",
 		"rtfs check": "", "rtfs eval": "", "rtfs fmt": "", "rtfs repl": "", "rtfs run": "", "rtfs validate": "", "doctor": "probes without a daemon", "mcp": "begins when a client does", "version": "reports that there is none",
 	}
 	more := map[string][]string{ // required by the command
@@ -161,7 +161,7 @@ func TestUnreachableDaemon(t *testing.T) {
 // Every command has help, every flag and argument a known set of values, and every set its
 // completion.
 func TestEveryFlagAndArgumentIsCompleted(t *testing.T) {
-	used := map[string]bool{"addr": true, "data": true} // of the root
+	used := map[string]bool{"addr": true, "data": true, "node": true} // of the root
 	checkKinds := func(where string, v valueSet) {
 		for _, kind := range v.kinds {
 			if completers[kind] == nil {

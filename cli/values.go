@@ -55,7 +55,7 @@ var (
 // "agent run --agent", precedes the one of the flag alone. Boolean flags, numbers and durations
 // have none.
 var flagValues = map[string]valueSet{
-	"addr": aText, "data": aDirectory, "output": oneOf(formats...),
+	"addr": aText, "node": of("NODE"), "ca": aText, "token": aText, "data": aDirectory, "output": oneOf(formats...),
 	"report --output": aFile, "skill import --output": aDirectory, "bundle sign --output": aFile,
 
 	"config": aFile, "cursor": aFile, "db": aFile, "serve --db": aText, "egress": aFile, "export": aFile, "file": aFile,
@@ -112,7 +112,7 @@ var argumentValues = map[string]valueSet{
 	"JAIL": of("JAIL"), "JAIL|SNAPSHOT": of("JAIL", "SNAPSHOT"), "SNAPSHOT|JAIL": of("SNAPSHOT", "JAIL"), "SNAPSHOT": of("SNAPSHOT"), "SNAPSHOT|--last": of("SNAPSHOT"),
 	"JAIL:PATH": {kinds: []string{"JAIL"}, path: true}, "JAIL:FROM": {kinds: []string{"JAIL"}, path: true},
 	"SOURCE": {kinds: []string{"JAIL"}, path: true, files: true}, "TARGET": {kinds: []string{"JAIL"}, path: true, files: true},
-	"RUN": of("RUN"), "SESSION": of("SESSION"), "SCHEDULE": of("SCHEDULE"), "EXEC": of("EXEC"), "CONNECTOR": of("CONNECTOR"), "GRANT": of("GRANT"), "PUBLISHER": of("PUBLISHER"),
+	"RUN": of("RUN"), "SESSION": of("SESSION"), "SCHEDULE": of("SCHEDULE"), "EXEC": of("EXEC"), "CONNECTOR": of("CONNECTOR"), "GRANT": of("GRANT"), "NODE": of("NODE"), "ADDRESS": aText, "PUBLISHER": of("PUBLISHER"),
 	"approval ID": of("APPROVAL"), "approvals ID": of("APPROVAL"), "approve ID": of("APPROVAL"), "deny ID": of("APPROVAL"), "token ID": of("TOKEN"), "ui ID": of("LOGIN"),
 	"call ID": of("CAPABILITY"), "capability ID": of("CAPABILITY"),
 	"bundle NAME": of("BUNDLE"), "secret NAME": of("SECRET"), "skill NAME": of("SKILL"), "market NAME": aText, "token NAME": aText,

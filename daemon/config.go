@@ -57,6 +57,8 @@ type Config struct {
 	RTFS      RTFS      `yaml:"rtfs"`
 
 	E2B E2B `yaml:"e2b"`
+
+	Fleet Fleet `yaml:"fleet"`
 }
 
 // Snapshots configures caching and limits of snapshots.
@@ -240,6 +242,9 @@ func (c *Config) Validate() error {
 		return err
 	}
 	if err := c.Gateway.validate(os.Geteuid()); err != nil {
+		return err
+	}
+	if err := c.Fleet.validate(c.Gateway); err != nil {
 		return err
 	}
 	if err := c.Approvals.validate(); err != nil {

@@ -147,3 +147,36 @@ func TestInvalidConfigurationFilesAreRejected(t *testing.T) {
 		t.Errorf("ReadFile of none = %v, want that there is none", err)
 	}
 }
+
+func TestFleetConfig(t *testing.T) {
+	shared := Gateway{DB: "postgres://db/g"}
+	for _, c := range []struct {
+		fleet   Fleet
+		gateway Gateway
+		field   string // of the error; "" if it is valid
+		address string
+	}{
+		{Fleet{}, Gateway{}, "", ""},
+		{Fleet{Name: "box"}, shared, "", ""},
+		{Fleet{Listen: "10.0.0.5:8443"}, shared, "", "10.0.0.5:8443"},
+		{Fleet{Listen: "0.0.0.0:8443", Address: "box.example:8443", Jails: "none"}, shared, "", "box.example:8443"},
+		{Fleet{Listen: "10.0.0.5:8443"}, Gateway{}, "fleet.listen", ""},
+		{Fleet{Listen: "10.0.0.5"}, shared, "fleet.listen", ""},
+		{Fleet{Listen: "0.0.0.0:8443"}, shared, "fleet.address", ""},
+		{Fleet{Listen: ":8443"}, shared, "fleet.address", ""},
+		{Fleet{Listen: "[::]:8443"}, shared, "fleet.address", ""},
+		{Fleet{Listen: "10.0.0.5:0"}, shared, "fleet.address", ""},
+		{Fleet{Listen: "10.0.0.5:8443", Address: "box"}, shared, "fleet.address", ""},
+		{Fleet{Address: "10.0.0.5:8443"}, shared, "fleet.address", ""},
+		{Fleet{Jails: "none"}, shared, "fleet.jails", ""},
+		{Fleet{Listen: "10.0.0.5:8443", Jails: "some"}, shared, "fleet.jails", ""},
+	} {
+		err := c.fleet.validate(c.gateway)
+		if got := fault.FieldOf(err); got != c.field || (err == nil) != (c.field == "") {
+			t.Errorf("%+v: %v, want an error about %q", c.fleet, err, c.field)
+		}
+		if got := c.fleet.address(); err == nil && got != c.address {
+			t.Errorf("%+v: other daemons use the address %q, want %q", c.fleet, got, c.address)
+		}
+	}
+}

@@ -35,6 +35,9 @@ import (
 	"glasshouse/capability/memory"
 	"glasshouse/capability/registry"
 	"glasshouse/fault"
+	"glasshouse/fleet"
+	"glasshouse/fleet/pki"
+	"glasshouse/fleet/route"
 	"glasshouse/govern"
 	"glasshouse/host/claims"
 	"glasshouse/host/netns"
@@ -70,6 +73,7 @@ type Daemon struct {
 	images  *rootfs.Provider
 	jails   *jail.Manager
 	tokens  *access.Tokens
+	logins  *access.Logins
 	storage *storage
 
 	chain     *chain.Chain
@@ -89,6 +93,9 @@ type Daemon struct {
 	schedules *schedule.Manager
 	gateway   *gateway.Gateway
 	objects   object.Store // nil: none is configured
+	identity  *pki.Identity
+	router    *route.Router // nil: this daemon reaches no others
+	publisher *fleet.Publisher
 	models    *llm.Gateway
 	server    *api.Server
 	e2b       api.E2B // the listener for E2B clients
@@ -247,7 +254,16 @@ func (d *Daemon) openStore(ctx context.Context) (err error) {
 		d.onClose(d.work.Close)
 	}
 
-	d.tokens = &access.Tokens{Store: d.store.Tokens()}
+	if d.Config.Fleet.Listen == "" {
+		d.tokens = &access.Tokens{Store: d.store.Tokens()}
+		d.logins = &access.Logins{Store: d.store.Logins()}
+	} else {
+		if err := d.shareTokens(ctx); err != nil {
+			return fmt.Errorf("share the tokens with the other daemons: %w", err)
+		}
+		d.tokens = &access.Tokens{Store: d.work.Tokens()}
+		d.logins = &access.Logins{Store: d.work.Logins()}
+	}
 	_, err = d.tokens.First(ctx, filepath.Join(d.Config.Data, "token"))
 	if err != nil {
 		return fmt.Errorf("create the first token: %w", err)

@@ -17,8 +17,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"glasshouse/agents/agent"
 	"glasshouse/agents/agent/spawn"
 	"glasshouse/agents/autonomy"
@@ -26,7 +24,6 @@ import (
 	"glasshouse/agents/llm"
 	"glasshouse/agents/run"
 	"glasshouse/agents/schedule"
-	"glasshouse/api/wire"
 	"glasshouse/capability/engine"
 	"glasshouse/capability/engine/builtin"
 	"glasshouse/capability/mcp"
@@ -34,10 +31,7 @@ import (
 	"glasshouse/capability/registry"
 	"glasshouse/capability/skill"
 	"glasshouse/fault"
-	"glasshouse/fleet"
-	"glasshouse/host/netns"
 	"glasshouse/id"
-	"glasshouse/internal/procstat"
 	"glasshouse/jail"
 	"glasshouse/policy"
 	"glasshouse/policy/secret"
@@ -244,11 +238,10 @@ func (d *Daemon) openGateway(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	name, err := os.ReadFile(filepath.Join(d.Config.Data, "house"))
+	holder, err := readInstanceID(d.Config.Data)
 	if err != nil {
-		return fmt.Errorf("read the instance ID of the data directory: %w", err)
+		return err
 	}
-	holder := strings.TrimSpace(string(name))
 	node, err := d.joinFleet(ctx, holder)
 	if err != nil {
 		return err
@@ -273,7 +266,7 @@ func (d *Daemon) openGateway(ctx context.Context) error {
 		return err
 	}
 	d.gateway = gateway.New(gateway.Config{
-		Runs: d.runs, Jails: d.jails, Snapshots: d.snapshots, Remote: copies, Policy: d.kernel, Caps: taught{d.registry},
+		Runs: d.runs, Jails: d.jails, Snapshots: d.snapshots, Remote: copies, MayStart: d.mayStartRuns, Policy: d.kernel, Caps: taught{d.registry},
 		Memory: remembered{d.memory}, Tasks: autonomy.NewTasks(d.work.Autonomy(), gateway.Workspaces{Jails: d.jails}),
 		Serve: func(l net.Listener, who func(context.Context) (gateway.Caller, error)) error {
 			return d.server.ServeAgent(l, who)
@@ -289,79 +282,6 @@ func (d *Daemon) openGateway(ctx context.Context) error {
 		return err
 	}
 	return d.openModels()
-}
-
-// joinFleet gives this daemon a lease among those that share the database of runs. It returns nil
-// if no other daemon can use that database.
-func (d *Daemon) joinFleet(ctx context.Context, id string) (run.Node, error) {
-	table := netns.NewFence(id)
-	if d.Config.Gateway.DB == "" {
-		if os.Geteuid() != 0 {
-			return nil, nil
-		}
-		// The rules of a previous daemon with another configuration. There are none on a host whose
-		// kernel has no nftables.
-		if err := table.Renew(nil, 0); err != nil {
-			d.log.Debug("could not look for firewall rules of an earlier daemon", "err", err)
-		}
-		return nil, nil
-	}
-	host, err := d.hostIdentity()
-	if err != nil {
-		return nil, err
-	}
-	log := d.log.With("part", "fleet")
-	hostname, err := os.Hostname()
-	if err != nil {
-		return nil, fmt.Errorf("read the name of the host: %w", err)
-	}
-	m, err := fleet.Join(ctx, fleet.Config{Store: d.work.Nodes(), ID: id, Name: hostname, Version: d.Version.Version, Host: host, Log: log, Renewed: func() {
-		if err := d.fences.renew(); err != nil {
-			log.Error("could not renew the firewall rules of runs with full network access", "err", err)
-		}
-	}})
-	if err != nil {
-		return nil, err
-	}
-	d.onClose(m.Close)
-	d.nodes = func(ctx context.Context) ([]wire.Node, error) {
-		list, err := d.work.Nodes().Nodes(ctx)
-		return wireNodes(list, id), err
-	}
-	if os.Geteuid() != 0 {
-		return m, nil // jails have no links
-	}
-	if err := d.fences.open(table, m.Valid); err != nil {
-		log.Warn("runs in jails with full network access cannot be started: the firewall rules cannot be changed", "err", err)
-	}
-	d.onClose(d.fences.renew) // removes the rules of jails that have ended
-	return m, nil
-}
-
-// wireNodes converts nodes for the API. self is the ID of this daemon.
-func wireNodes(list []fleet.Node, self string) []wire.Node {
-	var all []wire.Node
-	for _, n := range list {
-		all = append(all, wire.Node{
-			ID: n.ID, Name: n.Name, Version: n.Version, State: string(n.State), Self: n.ID == self,
-			LeaseMS: n.Until.Sub(n.Now).Milliseconds(), Epoch: n.Epoch, Sessions: n.Sessions, Runs: n.Runs,
-		})
-	}
-	return all
-}
-
-// hostIdentity identifies the boot of this host, and the data directory, which is locked, among
-// all its copies.
-func (d *Daemon) hostIdentity() (string, error) {
-	boot, err := procstat.BootID()
-	if err != nil {
-		return "", fmt.Errorf("read the boot ID of the host: %w", err)
-	}
-	var st unix.Stat_t
-	if err := unix.Fstat(int(d.lock.Fd()), &st); err != nil {
-		return "", fmt.Errorf("identify the data directory: %w", err)
-	}
-	return fmt.Sprintf("%s.%x.%x", boot, st.Dev, st.Ino), nil
 }
 
 // openGatewayServices creates the components that the gateway uses and that call it.

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 
 	"glasshouse/api"
+	"glasshouse/fleet"
 	"glasshouse/jail"
 	"glasshouse/jail/backend/bwrap"
 	"glasshouse/jail/backend/oci"
@@ -67,7 +68,7 @@ func (d *Daemon) listen(ctx context.Context) error {
 		Capabilities: d.registry, Caller: d.kernel, Publishers: d.trust, Markets: d.markets, Importer: d,
 
 		Runs: d.runs, Gateway: d.gateway, Schedules: d.schedules, Connectors: d.connectors, MCP: tools.handler,
-		UI: web.Handler(), Logins: &access.Logins{Store: d.store.Logins()}, Addresses: d.addresses, E2B: d.e2b,
+		UI: web.Handler(), Logins: d.logins, Addresses: d.addresses, E2B: d.e2b,
 
 		Hosts:   append(d.Config.Approvals.hosts(), d.Config.Gateway.Connectors.hosts()...),
 		Peers:   access.Peers{Group: d.Config.Socket.Group},
@@ -79,8 +80,12 @@ func (d *Daemon) listen(ctx context.Context) error {
 		Models:  d.models,
 		Log:     d.log.With("part", "api"),
 	}
+	d.reachFleet(&options)
 	server := api.New(options)
 	d.server = server
+	if d.router != nil {
+		d.publisher = &fleet.Publisher{Index: d.work.Owners(), Node: d.router.Self(), List: server.Owned, Log: d.log.With("part", "fleet")}
+	}
 	if err := d.startGateway(ctx); err != nil {
 		return err
 	}
@@ -103,6 +108,9 @@ func (d *Daemon) listen(ctx context.Context) error {
 		err := server.Shutdown(ctx)
 		return errors.Join(err, ignoreMissing(os.Remove(d.Config.Socket.Path)))
 	})
+	if err := d.listenNodes(ctx); err != nil {
+		return err
+	}
 	for _, l := range listeners {
 		d.log.Info("listening", "addr", l.Addr(), "local", l.local)
 		d.wg.Go(func() {

@@ -19,6 +19,7 @@ type State string
 const (
 	Up   State = "up"   // its lease has not been found expired
 	Lost State = "lost" // its lease expired, and its sessions were assigned to others
+	Gone State = "gone" // it was removed, and must join again
 )
 
 // A Node is the row of a node.
@@ -26,6 +27,7 @@ type Node struct {
 	ID      string    // instance ID of the data directory
 	Name    string    // of the host, for people
 	Version string    // of the daemon
+	Addr    string    // where other nodes reach it, as host:port; "": they do not
 	Host    string    // identifies the boot of the host, and the data directory on it; "": no process runs
 	Nonce   string    // replaced by each renewal
 	Epoch   int64     // raised whenever another process may have the sessions
@@ -33,8 +35,11 @@ type Node struct {
 	Now     time.Time // the clock of the database
 	State   State
 
-	Sessions int // sessions that it has claimed
-	Runs     int // runs in these sessions that have not ended
+	Front    bool // it has no jails of its own
+	Draining bool // it gets no new jails and sessions
+	Sessions int  // sessions that it has claimed
+	Runs     int  // runs in these sessions that have not ended
+	Jails    int  // jails that it has published; see Index
 }
 
 // A Store stores the nodes. All methods use the clock of the database.
@@ -43,7 +48,8 @@ type Store interface {
 	// names, host and nonce. Join does not take a valid lease of another host, but returns the
 	// row of that host. If again is set, the process had the lease before, and another process
 	// with its host identity may have it now: then Join takes only that of a lost node. It may
-	// be repeated with the same nonce after an error.
+	// be repeated with the same nonce after an error. For a node that is gone it returns
+	// fault.Denied.
 	Join(ctx context.Context, n Node, again bool, lease time.Duration) (Node, error)
 
 	// Renew extends the lease, replaces its nonce, and returns the clock of the database. The
@@ -58,6 +64,66 @@ type Store interface {
 	// their sessions to nodes that are up. It returns the ids of the lost nodes.
 	DeclareLost(ctx context.Context) ([]string, error)
 
-	// Nodes returns all nodes, by id.
+	// Nodes returns all nodes that are not gone, by id.
 	Nodes(ctx context.Context) ([]Node, error)
+
+	// Drain sets whether a node gets new jails and sessions, or returns fault.NotFound.
+	Drain(ctx context.Context, id string, on bool) error
+
+	// Remove changes a node to Gone, raises its epoch, and deletes its objects from the index. Unless
+	// lost is set, it returns fault.Conflict for a node with jails or sessions. A node without
+	// an address is deleted, and comes back when its daemon starts.
+	Remove(ctx context.Context, id string, lost bool) error
+
+	// Invite stores the hash of a token with which one node can join.
+	Invite(ctx context.Context, hash string, valid time.Duration) error
+
+	// Accept uses a token for a node, which is no longer gone then. It returns
+	// fault.Unauthenticated if the token is unknown, was used, or has expired.
+	Accept(ctx context.Context, hash, id string) error
+}
+
+// A Kind is a kind of objects that belong to one node.
+type Kind string
+
+const (
+	Jail     Kind = "jail"
+	Snapshot Kind = "snapshot"
+	Approval Kind = "approval"
+)
+
+// An Object is an object of a node.
+type Object struct {
+	Kind    Kind
+	ID      string
+	Node    string
+	Created time.Time
+	Summary string // JSON, what lists show of it
+}
+
+// A Key identifies an object.
+type Key struct {
+	Kind Kind
+	ID   string
+}
+
+// Key returns the key of an object.
+func (o Object) Key() Key { return Key{o.Kind, o.ID} }
+
+// An Index says which node has which object.
+type Index interface {
+	// Owner returns the node that has an object, or "".
+	Owner(ctx context.Context, k Key) (node string, err error)
+
+	// Publish stores objects of a node, and removes others. It does not change objects of other
+	// nodes.
+	Publish(ctx context.Context, node string, put []Object, removed []Key) error
+
+	// Published returns all objects of a node.
+	Published(ctx context.Context, node string) ([]Object, error)
+
+	// Objects returns up to limit objects of one kind, the oldest first, that follow the object
+	// with the ID after. "" is the beginning. If that object was removed, it returns
+	// fault.NotFound.
+	Objects(ctx context.Context, kind Kind, after string, limit int) ([]Object, error)
 }

@@ -20,6 +20,8 @@ type Config struct {
 	Store         Store
 	ID, Name      string // see Node
 	Version, Host string
+	Addr          string
+	Front         bool
 	Lease         time.Duration // 0: DefaultLease
 
 	// Clock measures durations, and includes the time in which the host was suspended. nil:
@@ -125,7 +127,7 @@ func (m *Member) waitAndJoin(ctx context.Context) error {
 func (m *Member) join(ctx context.Context, again bool) (Node, error) {
 	m.chooseNonce()
 	sent := m.cfg.Clock()
-	got, err := m.cfg.Store.Join(ctx, Node{ID: m.cfg.ID, Name: m.cfg.Name, Version: m.cfg.Version, Host: m.cfg.Host, Nonce: m.next}, again, m.cfg.Lease)
+	got, err := m.cfg.Store.Join(ctx, Node{ID: m.cfg.ID, Name: m.cfg.Name, Version: m.cfg.Version, Addr: m.cfg.Addr, Front: m.cfg.Front, Host: m.cfg.Host, Nonce: m.next}, again, m.cfg.Lease)
 	if err != nil {
 		return got, fmt.Errorf("join the daemons that share the database: %w", err)
 	}

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"glasshouse/fault"
 	"glasshouse/fleet"
 )
 
@@ -17,7 +18,7 @@ type Nodes struct{ s *Store }
 // Nodes returns the daemons that share the database.
 func (s *Store) Nodes() Nodes { return Nodes{s} }
 
-const nodeColumns = "id, name, version, host, nonce, epoch, until, state"
+const nodeColumns = "id, name, version, addr, front, host, nonce, epoch, until, state"
 
 // clock returns an expression for the clock of the database, in nanoseconds. SQLite has none,
 // but all processes that use its file have the clock of the host.
@@ -55,9 +56,9 @@ func (ns Nodes) update(ctx context.Context, doing string, f func(tx *sql.Tx, now
 // scanNode reads the columns nodeColumns, and more.
 func scanNode(row interface{ Scan(...any) error }, more ...any) (fleet.Node, error) {
 	var n fleet.Node
-	var until int64
-	err := row.Scan(append([]any{&n.ID, &n.Name, &n.Version, &n.Host, &n.Nonce, &n.Epoch, &until, &n.State}, more...)...)
-	n.Until = time.Unix(0, until).UTC()
+	var until, front int64
+	err := row.Scan(append([]any{&n.ID, &n.Name, &n.Version, &n.Addr, &front, &n.Host, &n.Nonce, &n.Epoch, &until, &n.State}, more...)...)
+	n.Until, n.Front = time.Unix(0, until).UTC(), front != 0
 	return n, err
 }
 
@@ -71,6 +72,10 @@ func (ns Nodes) Join(ctx context.Context, n fleet.Node, again bool, lease time.D
 		missing := errors.Is(err, sql.ErrNoRows)
 		if err != nil && !missing {
 			return err
+		}
+		if got.State == fleet.Gone {
+			return &fault.Error{Op: "store.Join", Kind: fault.Denied, On: n.ID, Err: errors.New("this node was removed from the fleet"),
+				Remedy: "create a token with glasshouse node token on another node, and join again with glasshouse node join"}
 		}
 		valid := got.State == fleet.Up && got.Until.After(now)
 		if !missing && (valid && got.Host != n.Host && got.Host != "" || again && got.State != fleet.Lost && got.Nonce != n.Nonce) {
@@ -86,10 +91,10 @@ func (ns Nodes) Join(ctx context.Context, n fleet.Node, again bool, lease time.D
 		}
 		got = n
 		got.Epoch, got.Until, got.Now, got.State = epoch, now.Add(lease).UTC(), now.UTC(), fleet.Up
-		_, err = tx.ExecContext(ctx, "INSERT INTO nodes ("+nodeColumns+`) VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (id) DO UPDATE
-			SET name = excluded.name, version = excluded.version, host = excluded.host, nonce = excluded.nonce,
+		_, err = tx.ExecContext(ctx, "INSERT INTO nodes ("+nodeColumns+`) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT (id) DO UPDATE
+			SET name = excluded.name, version = excluded.version, addr = excluded.addr, front = excluded.front, host = excluded.host, nonce = excluded.nonce,
 				epoch = excluded.epoch, until = excluded.until, state = excluded.state`,
-			n.ID, n.Name, n.Version, n.Host, n.Nonce, epoch, got.Until.UnixNano(), got.State)
+			n.ID, n.Name, n.Version, n.Addr, number(n.Front), n.Host, n.Nonce, epoch, got.Until.UnixNano(), got.State)
 		return err
 	})
 	return got, err
@@ -151,11 +156,11 @@ func (ns Nodes) DeclareLost(ctx context.Context) ([]string, error) {
 	return lost, nil
 }
 
-// reassign distributes the sessions of a lost node evenly over the nodes that are up. Without
-// one, any node may start their runs.
+// reassign distributes the sessions of a lost node evenly over the nodes that are up and not
+// draining. Without one, any node may start their runs.
 func reassign(ctx context.Context, tx *sql.Tx, id string) error {
 	_, err := tx.ExecContext(ctx, `
-		WITH n AS (SELECT id, row_number() OVER (ORDER BY id) - 1 AS place, count(*) OVER () AS total FROM nodes WHERE state = 'up'),
+		WITH n AS (SELECT id, row_number() OVER (ORDER BY id) - 1 AS place, count(*) OVER () AS total FROM nodes WHERE state = 'up' AND draining = 0 AND front = 0),
 			s AS (SELECT id, row_number() OVER (ORDER BY id) AS place FROM sessions WHERE holder = $1 OR assignee = $1)
 		UPDATE sessions SET holder = '', epoch = 0,
 			assignee = COALESCE((SELECT n.id FROM n JOIN s ON s.place % n.total = n.place WHERE s.id = sessions.id), '')
@@ -166,12 +171,13 @@ func reassign(ctx context.Context, tx *sql.Tx, id string) error {
 	return nil
 }
 
-// Nodes returns all nodes.
+// Nodes returns all nodes that are not gone.
 func (ns Nodes) Nodes(ctx context.Context) ([]fleet.Node, error) {
 	rows, err := ns.s.read.QueryContext(ctx, "SELECT "+nodeColumns+", "+ns.s.clock()+`,
 		(SELECT COUNT(*) FROM sessions WHERE holder = nodes.id),
-		(SELECT COUNT(*) FROM runs JOIN sessions ON runs.session = sessions.id WHERE runs.waiting = 1 AND sessions.holder = nodes.id)
-		FROM nodes ORDER BY id`)
+		(SELECT COUNT(*) FROM runs JOIN sessions ON runs.session = sessions.id WHERE runs.waiting = 1 AND sessions.holder = nodes.id),
+		(SELECT COUNT(*) FROM owners WHERE owners.node = nodes.id AND kind = 'jail'), draining
+		FROM nodes WHERE state <> 'gone' ORDER BY id`)
 	if err != nil {
 		return nil, fmt.Errorf("list the nodes: %w", err)
 	}
@@ -179,16 +185,103 @@ func (ns Nodes) Nodes(ctx context.Context) ([]fleet.Node, error) {
 	var list []fleet.Node
 	for rows.Next() {
 		var now int64
-		var sessions, runs int
-		n, err := scanNode(rows, &now, &sessions, &runs)
+		var sessions, runs, jails, draining int
+		n, err := scanNode(rows, &now, &sessions, &runs, &jails, &draining)
 		if err != nil {
 			return nil, fmt.Errorf("read a node: %w", err)
 		}
-		n.Now, n.Sessions, n.Runs = time.Unix(0, now).UTC(), sessions, runs
+		n.Now, n.Sessions, n.Runs, n.Jails, n.Draining = time.Unix(0, now).UTC(), sessions, runs, jails, draining != 0
 		list = append(list, n)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, fmt.Errorf("list the nodes: %w", err)
 	}
 	return list, nil
+}
+
+// Drain sets whether a node gets new jails and sessions.
+func (ns Nodes) Drain(ctx context.Context, id string, on bool) error {
+	res, err := ns.s.write.ExecContext(ctx, "UPDATE nodes SET draining = $2 WHERE id = $1 AND state <> 'gone'", id, number(on))
+	if err != nil {
+		return fmt.Errorf("drain node %s: %w", id, err)
+	}
+	if n, err := res.RowsAffected(); err == nil && n == 0 {
+		return noNode("store.Drain", id)
+	}
+	return nil
+}
+
+func noNode(op, id string) error { return fault.Newf(fault.NotFound, op, id, "no such node") }
+
+// Remove removes a node from the fleet.
+func (ns Nodes) Remove(ctx context.Context, id string, lost bool) error {
+	const op = "store.Remove"
+	return ns.update(ctx, "remove node "+id, func(tx *sql.Tx, _ time.Time) error {
+		var addr string
+		var jails, sessions int
+		err := tx.QueryRowContext(ctx, `SELECT addr, (SELECT COUNT(*) FROM owners WHERE node = nodes.id AND kind = 'jail'),
+			(SELECT COUNT(*) FROM sessions WHERE holder = nodes.id) FROM nodes WHERE id = $1 AND state <> 'gone'`, id).Scan(&addr, &jails, &sessions)
+		if errors.Is(err, sql.ErrNoRows) {
+			return noNode(op, id)
+		}
+		if err != nil {
+			return err
+		}
+		if !lost && jails+sessions > 0 {
+			return &fault.Error{Op: op, Kind: fault.Conflict, On: id, Err: fmt.Errorf("the node has %d jails and the runs of %d sessions", jails, sessions),
+				Remedy: "drain it and delete its jails, or use --lost if it does not come back"}
+		}
+		for _, stmt := range []string{
+			"DELETE FROM owners WHERE node = $1",
+			"UPDATE nodes SET state = 'gone', epoch = epoch + 1, draining = 0 WHERE id = $1",
+		} {
+			if _, err := tx.ExecContext(ctx, stmt, id); err != nil {
+				return err
+			}
+		}
+		if err := reassign(ctx, tx, id); err != nil {
+			return err
+		}
+		if addr == "" {
+			_, err = tx.ExecContext(ctx, "DELETE FROM nodes WHERE id = $1", id)
+		}
+		return err
+	})
+}
+
+// Invite stores the hash of a token. Those that expired a day ago are deleted.
+func (ns Nodes) Invite(ctx context.Context, hash string, valid time.Duration) error {
+	return ns.update(ctx, "store a token for joining", func(tx *sql.Tx, now time.Time) error {
+		if _, err := tx.ExecContext(ctx, "DELETE FROM joins WHERE expires < $1", now.Add(-24*time.Hour).UnixNano()); err != nil {
+			return err
+		}
+		_, err := tx.ExecContext(ctx, "INSERT INTO joins (hash, expires) VALUES ($1, $2)", hash, now.Add(valid).UnixNano())
+		return err
+	})
+}
+
+// Accept uses a token for joining.
+func (ns Nodes) Accept(ctx context.Context, hash, id string) error {
+	refused := func(why string) error {
+		return &fault.Error{Op: "store.Accept", Kind: fault.Unauthenticated, Err: errors.New(why), Remedy: "create another token with glasshouse node token"}
+	}
+	return ns.update(ctx, "accept node "+id, func(tx *sql.Tx, now time.Time) error {
+		var expires, used int64
+		err := tx.QueryRowContext(ctx, "SELECT expires, used FROM joins WHERE hash = $1", hash).Scan(&expires, &used)
+		switch {
+		case errors.Is(err, sql.ErrNoRows):
+			return refused("the token for joining is unknown")
+		case err != nil:
+			return err
+		case used != 0:
+			return refused("the token for joining was used before")
+		case expires <= now.UnixNano():
+			return refused("the token for joining has expired")
+		}
+		if _, err := tx.ExecContext(ctx, "UPDATE joins SET used = $2 WHERE hash = $1", hash, now.UnixNano()); err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, "UPDATE nodes SET state = 'lost' WHERE id = $1 AND state = 'gone'", id)
+		return err
+	})
 }

@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"glasshouse/agents/run"
+	"glasshouse/fault"
 	"glasshouse/fleet"
 	"glasshouse/store"
 	"glasshouse/store/postgrestest"
@@ -28,6 +30,7 @@ func nodesConform(t *testing.T, fresh func(t *testing.T) string) {
 	for name, test := range map[string]func(t *testing.T, s *store.Store){
 		"Join": nodesJoin, "Renew": nodesRenew, "DeclareLost": nodesLost, "LostNodeCannotWrite": nodesFenced,
 		"EachSessionIsAssignedOnce": nodesAssign, "OneDeclaresEachNodeLost": nodesConcurrent,
+		"Drain": nodesDrain, "Remove": nodesRemove, "Invite": nodesInvite, "Index": ownersIndex,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, open(t, fresh(t))) })
 	}
@@ -238,5 +241,160 @@ func nodesConcurrent(t *testing.T, s *store.Store) {
 	slices.Sort(all)
 	if !slices.Equal(all, []string{"n0", "n1", "n2", "n3"}) {
 		t.Errorf("declared lost: %v, want each node once", all)
+	}
+}
+
+func nodesDrain(t *testing.T, s *store.Store) {
+	ctx := t.Context()
+	joined(t, s, "a", "host", "1")
+	if err := s.Nodes().Drain(ctx, "none", true); !errors.Is(err, fault.NotFound) {
+		t.Errorf("Drain of an unknown node = %v, want not found", err)
+	}
+	for _, on := range []bool{true, false} {
+		if err := s.Nodes().Drain(ctx, "a", on); err != nil {
+			t.Fatal(err)
+		}
+		if n := got(s.Nodes().Nodes(ctx))(t)[0]; n.Draining != on {
+			t.Errorf("node = %+v, want draining: %v", n, on)
+		}
+	}
+}
+
+func nodesRemove(t *testing.T, s *store.Store) {
+	ctx := t.Context()
+	a := got(s.Nodes().Join(ctx, fleet.Node{ID: "a", Addr: "10.0.0.1:8443", Host: "host", Nonce: "1"}, false, time.Hour))(t)
+	joined(t, s, "b", "host", "1")
+	jail := fleet.Object{Kind: fleet.Jail, ID: "j-1", Created: time.Unix(1, 0).UTC(), Summary: "{}"}
+	if err := s.Owners().Publish(ctx, "a", []fleet.Object{jail}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if n := got(s.Nodes().Nodes(ctx))(t)[0]; n.Jails != 1 || n.Addr != "10.0.0.1:8443" {
+		t.Errorf("node = %+v, want one jail and its address", n)
+	}
+	if err := s.Nodes().Remove(ctx, "a", false); !errors.Is(err, fault.Conflict) || fault.RemedyOf(err) == "" {
+		t.Errorf("Remove of a node with a jail = %v, want conflict and how to go on", err)
+	}
+	if err := s.Nodes().Remove(ctx, "a", true); err != nil {
+		t.Fatal(err)
+	}
+	if list := got(s.Nodes().Nodes(ctx))(t); len(list) != 1 || list[0].ID != "b" {
+		t.Errorf("nodes = %+v, want b", list)
+	}
+	if node := got(s.Owners().Owner(ctx, jail.Key()))(t); node != "" {
+		t.Errorf("owner of a jail of a removed node = %q, want none", node)
+	}
+	if now := got(s.Nodes().Renew(ctx, "a", a.Epoch, "1", "2", time.Hour))(t); !now.IsZero() {
+		t.Error("a removed node renewed its lease")
+	}
+	back := fleet.Node{ID: "a", Host: "host", Nonce: "3"}
+	for _, again := range []bool{false, true} {
+		if _, err := s.Nodes().Join(ctx, back, again, time.Hour); !errors.Is(err, fault.Denied) {
+			t.Errorf("Join of a removed node = %v, want denied", err)
+		}
+	}
+	if err := s.Nodes().Remove(ctx, "a", true); !errors.Is(err, fault.NotFound) {
+		t.Errorf("second Remove = %v, want not found", err)
+	}
+	if err := s.Nodes().Invite(ctx, "hash", time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Nodes().Accept(ctx, "hash", "a"); err != nil {
+		t.Fatal(err)
+	}
+	if n := got(s.Nodes().Join(ctx, back, false, time.Hour))(t); n.Nonce != "3" || n.Epoch <= a.Epoch+1 {
+		t.Errorf("Join after another invitation = %+v, want a lease with an epoch above %d", n, a.Epoch+1)
+	}
+	// A node without an address joined by the database alone, and can do so again.
+	if err := s.Nodes().Remove(ctx, "b", false); err != nil {
+		t.Fatal(err)
+	}
+	joined(t, s, "b", "host", "2")
+}
+
+func nodesInvite(t *testing.T, s *store.Store) {
+	ctx := t.Context()
+	for hash, valid := range map[string]time.Duration{"good": time.Minute, "late": -time.Second} {
+		if err := s.Nodes().Invite(ctx, hash, valid); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var wg sync.WaitGroup
+	errs := make([]error, 8)
+	for i := range errs {
+		wg.Go(func() { errs[i] = s.Nodes().Accept(ctx, "good", fmt.Sprint("node", i)) })
+	}
+	wg.Wait()
+	accepted := 0
+	for _, err := range errs {
+		if err == nil {
+			accepted++
+		} else if !errors.Is(err, fault.Unauthenticated) {
+			t.Errorf("Accept of a used token = %v, want unauthenticated", err)
+		}
+	}
+	if accepted != 1 {
+		t.Errorf("a token was accepted %d times, want once", accepted)
+	}
+	for _, hash := range []string{"late", "unknown"} {
+		if err := s.Nodes().Accept(ctx, hash, "a"); !errors.Is(err, fault.Unauthenticated) || fault.RemedyOf(err) == "" {
+			t.Errorf("Accept of the %s token = %v, want unauthenticated with a remedy", hash, err)
+		}
+	}
+}
+
+func ownersIndex(t *testing.T, s *store.Store) {
+	ctx := t.Context()
+	jail := func(n int, summary string) fleet.Object {
+		return fleet.Object{Kind: fleet.Jail, ID: fmt.Sprintf("j-%d", n), Created: time.Unix(int64(n/2), 0).UTC(), Summary: summary}
+	}
+	var all []fleet.Object
+	for n := range 10 {
+		all = append(all, jail(n, fmt.Sprintf(`{"n":%d}`, n)))
+	}
+	snapshot := fleet.Object{Kind: fleet.Snapshot, ID: "s-1", Created: time.Unix(1, 0).UTC(), Summary: "{}"}
+	publish := func(node string, put []fleet.Object, removed ...fleet.Key) {
+		t.Helper()
+		if err := s.Owners().Publish(ctx, node, put, removed); err != nil {
+			t.Fatal(err)
+		}
+	}
+	publish("a", all[:5])
+	publish("b", append([]fleet.Object{snapshot}, all[5:]...))
+	// Another node cannot change or remove them.
+	publish("b", []fleet.Object{jail(0, `{"forged":true}`)}, all[1].Key())
+	var listed []fleet.Object
+	for after := ""; ; after = listed[len(listed)-1].ID {
+		page := got(s.Owners().Objects(ctx, fleet.Jail, after, 3))(t)
+		if len(page) == 0 {
+			break
+		}
+		listed = append(listed, page...)
+	}
+	for n, o := range listed {
+		want := all[n]
+		want.Node = "a"
+		if n >= 5 {
+			want.Node = "b"
+		}
+		if o != want {
+			t.Errorf("object %d = %+v, want %+v", n, o, want)
+		}
+	}
+	if len(listed) != len(all) {
+		t.Errorf("the pages have %d objects, want %d", len(listed), len(all))
+	}
+	publish("a", []fleet.Object{jail(0, `{"new":1}`)}, all[1].Key(), all[2].Key())
+	mine := got(s.Owners().Published(ctx, "a"))(t)
+	if len(mine) != 3 || mine[0].Summary != `{"new":1}` {
+		t.Errorf("objects of a = %+v, want 3, of which the first has a new summary", mine)
+	}
+	if node := got(s.Owners().Owner(ctx, snapshot.Key()))(t); node != "b" {
+		t.Errorf("owner of the snapshot = %q, want b", node)
+	}
+	if node := got(s.Owners().Owner(ctx, fleet.Key{Kind: fleet.Jail, ID: "j-1\x00"}))(t); node != "" {
+		t.Errorf("owner of an invalid ID = %q, want none", node)
+	}
+	if _, err := s.Owners().Objects(ctx, fleet.Jail, "j-1", 3); !errors.Is(err, fault.NotFound) {
+		t.Errorf("Objects after a removed one = %v, want not found", err)
 	}
 }

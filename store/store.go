@@ -253,3 +253,10 @@ func instant(n sql.NullInt64) *time.Time {
 func text(s string) string {
 	return strings.ToValidUTF8(strings.ReplaceAll(s, "\x00", "\uFFFD"), "\uFFFD")
 }
+
+func number(b bool) int64 {
+	if b {
+		return 1
+	}
+	return 0
+}

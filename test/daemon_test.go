@@ -158,7 +158,7 @@ func (h *daemonHarness) end() {
 	if h.cmd == nil {
 		h.start()
 	}
-	all, err := client.Collect(h.Jails(ctx, client.JailFilter{}))
+	all, err := client.Collect(h.Jails(ctx, client.JailFilter{Nodes: "self"}))
 	if err != nil {
 		h.Errorf("list jails: %v", err)
 	}

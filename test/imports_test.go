@@ -24,7 +24,9 @@ var may = map[string][]string{
 	"web/docs/pack":        {},
 	"sdk/gen":              {"api"},
 
-	"fleet": {},
+	"fleet":       {},
+	"fleet/pki":   {},
+	"fleet/route": {"fleet", "fleet/pki"},
 
 	"object":            {},
 	"object/dir":        {"object"},
@@ -38,7 +40,7 @@ var may = map[string][]string{
 	"e2b/interpreter": {"jail", "jail/init/control", "jail/init/protocol"},
 	"e2b/template":    {"policy/access", "e2b", "e2b/envd", "policy/egress", "jail", "jail/init/control", "jail/init/protocol", "jail/snapshot"},
 
-	"api":        {"agents/autonomy", "agents/connector", "agents/gateway", "agents/llm", "agents/run", "agents/schedule", "api/wire", "capability/budget", "capability/bundle", "capability/market", "capability/mcp", "capability/skill", "capability/engine", "capability/manifest", "capability/registry", "api/replay", "policy/access", "policy/approval", "policy/chain", "policy/egress", "govern", "policy", "policy/secret", "observe/event", "observe/eventlog", "jail", "jail/init/control", "jail/init/protocol", "observe/report", "jail/rootfs", "jail/snapshot"},
+	"api":        {"fleet", "agents/autonomy", "agents/connector", "agents/gateway", "agents/llm", "agents/run", "agents/schedule", "api/wire", "capability/budget", "capability/bundle", "capability/market", "capability/mcp", "capability/skill", "capability/engine", "capability/manifest", "capability/registry", "api/replay", "policy/access", "policy/approval", "policy/chain", "policy/egress", "govern", "policy", "policy/secret", "observe/event", "observe/eventlog", "jail", "jail/init/control", "jail/init/protocol", "observe/report", "jail/rootfs", "jail/snapshot"},
 	"api/client": {"api/wire"},
 	"api/otel":   {"api/client", "api/wire", "observe/event"}, // an API client like any other
 	"api/replay": {},

@@ -115,10 +115,12 @@ type Config struct {
 	Jails     Jails
 	Snapshots Snapshots
 	Remote    Remote // nil: snapshots are lost with the host
-	Policy    PolicyEngine
-	Caps      Capabilities
-	Memory    Memory // nil: checkpoints do not contain memory
-	Tasks     *autonomy.Tasks
+	// MayStart reports whether this daemon starts runs that no other daemon executes. nil: it does.
+	MayStart func(context.Context) bool
+	Policy   PolicyEngine
+	Caps     Capabilities
+	Memory   Memory // nil: checkpoints do not contain memory
+	Tasks    *autonomy.Tasks
 
 	// Serve serves requests on l until l is closed. It calls who for each request to identify
 	// the caller.
@@ -372,7 +374,7 @@ func (g *Gateway) scan() error {
 		}
 	}
 	room := maxSupervised - g.supervisions.count()
-	if room <= 0 {
+	if room <= 0 || g.cfg.MayStart != nil && !g.cfg.MayStart(g.ctx) {
 		return errors.Join(errs...)
 	}
 	runs, err := g.unsupervised(g.ctx, room)

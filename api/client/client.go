@@ -32,6 +32,7 @@ const DefaultAddr = "http://127.0.0.1:8082"
 type Options struct {
 	Addr  string // unix:///path, /path, http://host:port, https://… or host:port; default $GLASSHOUSE_ADDR, then DefaultAddr
 	Token string // default $GLASSHOUSE_TOKEN; a unix socket does not require a token
+	Node  string // name or ID of the node of the fleet that serves the requests; "": the one that has the object
 
 	// HTTP replaces the default HTTP client. It must not have a Timeout, because
 	// commands and streams have no maximum duration.
@@ -46,6 +47,7 @@ type Options struct {
 type Client struct {
 	base  string // "http://host:port"
 	token string
+	node  string
 	http  *http.Client
 }
 
@@ -62,7 +64,7 @@ func New(o Options) (*Client, error) {
 
 func newClient(o Options) (*Client, error) {
 	addr := cmp.Or(o.Addr, os.Getenv("GLASSHOUSE_ADDR"), DefaultAddr)
-	c := &Client{token: cmp.Or(o.Token, os.Getenv("GLASSHOUSE_TOKEN")), http: o.HTTP}
+	c := &Client{token: cmp.Or(o.Token, os.Getenv("GLASSHOUSE_TOKEN")), node: o.Node, http: o.HTTP}
 	if path, ok := strings.CutPrefix(addr, "unix://"); ok || strings.HasPrefix(addr, "/") {
 		if !strings.HasPrefix(path, "/") {
 			path = addr
@@ -199,10 +201,18 @@ func (c *Client) prepare(ctx context.Context, r request) (*http.Request, error) 
 	if r.key != "" {
 		req.Header.Set("Idempotency-Key", r.key)
 	}
-	if c.token != "" {
-		req.Header.Set("Authorization", "Bearer "+c.token)
-	}
+	c.identify(req.Header)
 	return req, nil
+}
+
+// identify adds the headers with the caller and the node.
+func (c *Client) identify(h http.Header) {
+	if c.token != "" {
+		h.Set("Authorization", "Bearer "+c.token)
+	}
+	if c.node != "" {
+		h.Set("Glasshouse-Node", c.node)
+	}
 }
 
 // errBroken marks requests whose response was not received completely.

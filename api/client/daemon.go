@@ -38,6 +38,28 @@ func (c *Client) Nodes(ctx context.Context) iter.Seq2[wire.Node, error] {
 	return pages[wire.Node](ctx, c, "/nodes", nil)
 }
 
+// CreateNodeToken creates a token with which one daemon can join the fleet within ten minutes.
+func (c *Client) CreateNodeToken(ctx context.Context) (wire.NodeToken, error) {
+	var out wire.NodeToken
+	return out, c.do(ctx, request{method: "POST", path: "/nodes/tokens"}, &out)
+}
+
+// UpdateNode sets whether a node of the fleet gets new jails and sessions.
+func (c *Client) UpdateNode(ctx context.Context, node string, u wire.UpdateNode) (wire.Node, error) {
+	var out wire.Node
+	return out, c.do(ctx, request{method: "PATCH", path: "/nodes/" + url.PathEscape(node), json: u}, &out)
+}
+
+// RemoveNode removes a node from the fleet. lost is for a node that does not come back, with its
+// jails and sessions.
+func (c *Client) RemoveNode(ctx context.Context, node string, lost bool) error {
+	q := url.Values{}
+	if lost {
+		q.Set("lost", "true")
+	}
+	return c.do(ctx, request{method: "DELETE", path: "/nodes/" + url.PathEscape(node), query: q}, nil)
+}
+
 // Images yields the prepared root filesystems, newest first.
 func (c *Client) Images(ctx context.Context) iter.Seq2[wire.Image, error] {
 	return pages[wire.Image](ctx, c, "/images", nil)

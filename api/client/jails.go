@@ -32,6 +32,7 @@ type JailFilter struct {
 	State string
 	Name  string
 	Label map[string]string
+	Nodes string // "all": the jails of all nodes of the fleet; "self": those of the daemon that answers
 }
 
 // Jails yields the jails that match f, oldest first.
@@ -42,6 +43,9 @@ func (c *Client) Jails(ctx context.Context, f JailFilter) iter.Seq2[wire.Jail, e
 	}
 	if f.Name != "" {
 		q.Set("name", f.Name)
+	}
+	if f.Nodes != "" {
+		q.Set("nodes", f.Nodes)
 	}
 	for k, v := range f.Label {
 		q.Add("label", k+"="+v)

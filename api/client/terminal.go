@@ -70,9 +70,7 @@ const keyTime = 30 * time.Second
 func (c *Client) Terminal(ctx context.Context, j id.Jail, o TerminalOptions) (*Terminal, error) {
 	r := request{method: "GET", path: jailPath(j, "/terminal"), query: o.query()}
 	header := http.Header{}
-	if c.token != "" {
-		header.Set("Authorization", "Bearer "+c.token)
-	}
+	c.identify(header)
 	conn, resp, err := websocket.Dial(ctx, c.base+r.path+"?"+r.query.Encode(), &websocket.DialOptions{
 		HTTPClient: c.http, HTTPHeader: header, Subprotocols: []string{"glasshouse"},
 	})

@@ -58,12 +58,28 @@ type Node struct {
 	ID       string `json:"id" required:"true" description:"Instance ID of the daemon's data directory."`
 	Name     string `json:"name,omitempty" description:"Name of its host."`
 	Version  string `json:"version,omitempty"`
+	Address  string `json:"address,omitempty" description:"Where the daemons of the fleet reach it, as host:port. Empty: they do not."`
+	Front    bool   `json:"front,omitempty" description:"It has no jails of its own, and passes requests to the other daemons."`
+	Draining bool   `json:"draining,omitempty" description:"It gets no new jails and sessions."`
+	Jails    int    `json:"jails" description:"Number of its jails, up to a second ago."`
 	State    string `json:"state" required:"true" enum:"up,lost" description:"lost: its lease expired, and its sessions were distributed among the other daemons."`
 	Self     bool   `json:"self" required:"true" description:"Whether it is the daemon that answers."`
 	LeaseMS  int64  `json:"lease_ms" required:"true" description:"Rest of its lease in milliseconds, by the clock of the database. Negative: the lease has expired."`
 	Epoch    int64  `json:"epoch" required:"true" description:"Rises when another process may have its sessions. Writes with an earlier epoch are rejected."`
 	Sessions int    `json:"sessions" required:"true" description:"Number of sessions whose runs it executes."`
 	Runs     int    `json:"runs" required:"true" description:"Number of active runs in these sessions."`
+}
+
+// UpdateNode changes a daemon of the fleet.
+type UpdateNode struct {
+	Draining *bool `json:"draining,omitempty" description:"Whether it gets no new jails and sessions. Those that it has stay."`
+}
+
+// NodeToken lets a daemon join the fleet.
+type NodeToken struct {
+	Token     string `json:"token" required:"true" description:"Valid once, for ten minutes."`
+	Address   string `json:"address" required:"true" description:"Address of the daemon that issues the certificate."`
+	Authority string `json:"authority" required:"true" description:"SHA-256 of the certificate of the fleet's authority, by which the daemon that joins recognizes the fleet."`
 }
 
 // Backend is an isolation backend and whether it is usable on this host.

@@ -71,6 +71,7 @@ type Jail struct {
 	Labels map[string]string `json:"labels,omitempty"`
 	State  string            `json:"state" required:"true" enum:"created,starting,running,paused,stopped,failed"`
 	Reason string            `json:"reason,omitempty" description:"Why the jail failed, or stopped without a request."`
+	Node   string            `json:"node,omitempty" description:"Name of its node, in lists of all nodes."`
 
 	Conditions []Condition `json:"conditions,omitempty" description:"Persistent problems that the state does not show."`
 

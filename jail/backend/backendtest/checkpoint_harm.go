@@ -367,7 +367,7 @@ func (s *suite) processesDie(t *testing.T) {
 	case interrupted && b.crashed(t):
 		t.Log("the last jail was damaged as well")
 	default:
-		t.Errorf("the counter does not go on after a snapshot; an earlier Dump failed: %v\n%s", interrupted, b.threads())
+		t.Errorf("the counter stands still after a snapshot; an earlier Dump failed: %v\n%s", interrupted, b.threads())
 	}
 	b.kill(t)
 }

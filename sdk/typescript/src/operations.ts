@@ -352,7 +352,7 @@ export class Operations extends Transport {
   }
 
   /** List jails, oldest first. Requires the role viewer. */
-  listJails(query: { limit?: number | undefined; after?: string | undefined; state?: "created" | "starting" | "running" | "paused" | "stopped" | "failed" | undefined; name?: string | undefined; label?: string[] | undefined } = {}, how: Call = {}): Promise<wire.JailPage> {
+  listJails(query: { limit?: number | undefined; after?: string | undefined; state?: "created" | "starting" | "running" | "paused" | "stopped" | "failed" | undefined; name?: string | undefined; label?: string[] | undefined; nodes?: "all" | "self" | undefined } = {}, how: Call = {}): Promise<wire.JailPage> {
     return this.json<wire.JailPage>({ method: "GET", path: "/jails", query, ...how });
   }
 
@@ -717,6 +717,22 @@ export class Operations extends Transport {
    * it with no other. Requires the role viewer. */
   listNodes(how: Call = {}): Promise<wire.NodePage> {
     return this.json<wire.NodePage>({ method: "GET", path: "/nodes", ...how });
+  }
+
+  /** Create a token with which one daemon can join the fleet within ten minutes. It is returned only
+   * in this response. Requires the role admin. */
+  createNodeToken(how: Call = {}): Promise<wire.NodeToken> {
+    return this.json<wire.NodeToken>({ method: "POST", path: "/nodes/tokens", ...how });
+  }
+
+  /** Set whether a daemon of the fleet gets new jails and sessions. Requires the role admin. */
+  updateNode(node: string, body: wire.UpdateNode, how: Call = {}): Promise<wire.Node> {
+    return this.json<wire.Node>({ method: "PATCH", path: `/nodes/${part(node)}`, body, ...how });
+  }
+
+  /** Remove a daemon from the fleet. Its certificate is then refused. Requires the role admin. */
+  removeNode(node: string, query: { lost?: boolean | undefined } = {}, how: Call = {}): Promise<void> {
+    return this.none({ method: "DELETE", path: `/nodes/${part(node)}`, query, ...how });
   }
 
   /** List the notifications that could not be delivered. Requires the role viewer. */

@@ -1516,6 +1516,8 @@ export interface Jail {
   nearest?: string;
   network: "isolated" | "proxy" | "bridged" | "full";
   network_group?: string;
+  /** Name of its node, in lists of all nodes. */
+  node?: string;
   /** State of the recording. Only in the response for a single jail. */
   observation?: Observation;
   observe?: Observe;
@@ -1769,10 +1771,18 @@ export interface MoveRun {
 }
 
 export interface Node {
+  /** Where the daemons of the fleet reach it, as host:port. Empty: they do not. */
+  address?: string;
+  /** It gets no new jails and sessions. */
+  draining?: boolean;
   /** Rises when another process may have its sessions. Writes with an earlier epoch are rejected. */
   epoch: number;
+  /** It has no jails of its own, and passes requests to the other daemons. */
+  front?: boolean;
   /** Instance ID of the daemon's data directory. */
   id: string;
+  /** Number of its jails, up to a second ago. */
+  jails?: number;
   /** Rest of its lease in milliseconds, by the clock of the database. Negative: the lease has
    * expired. */
   lease_ms: number;
@@ -1794,6 +1804,16 @@ export interface NodePage {
   items: Node[];
   /** Pass as 'after' to get the items that follow. Absent on the last page. */
   next?: string;
+}
+
+export interface NodeToken {
+  /** Address of the daemon that issues the certificate. */
+  address: string;
+  /** SHA-256 of the certificate of the fleet's authority, by which the daemon that joins recognizes
+   * the fleet. */
+  authority: string;
+  /** Valid once, for ten minutes. */
+  token: string;
 }
 
 export interface Observation {
@@ -2909,6 +2929,11 @@ export interface TrustCapability {
   /** true to trust the version, false to revoke the trust. */
   trust?: boolean;
   version?: string;
+}
+
+export interface UpdateNode {
+  /** Whether it gets no new jails and sessions. Those that it has stay. */
+  draining?: boolean | null;
 }
 
 export interface Usage {

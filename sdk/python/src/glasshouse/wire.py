@@ -1825,6 +1825,8 @@ class JailOptions(TypedDict, total=False):
     # rewound to.
     nearest: str
     network_group: str
+    # Name of its node, in lists of all nodes.
+    node: str
     # State of the recording. Only in the response for a single jail.
     observation: Observation
     observe: Observe
@@ -2152,6 +2154,14 @@ class MoveRun(MoveRunOptions):
 
 
 class NodeOptions(TypedDict, total=False):
+    # Where the daemons of the fleet reach it, as host:port. Empty: they do not.
+    address: str
+    # It gets no new jails and sessions.
+    draining: bool
+    # It has no jails of its own, and passes requests to the other daemons.
+    front: bool
+    # Number of its jails, up to a second ago.
+    jails: int
     # Name of its host.
     name: str
     version: str
@@ -2184,6 +2194,16 @@ class NodePageOptions(TypedDict, total=False):
 class NodePage(NodePageOptions):
     # Items of the page.
     items: list[Node]
+
+
+class NodeToken(TypedDict):
+    # Address of the daemon that issues the certificate.
+    address: str
+    # SHA-256 of the certificate of the fleet's authority, by which the daemon that joins
+    # recognizes the fleet.
+    authority: str
+    # Valid once, for ten minutes.
+    token: str
 
 
 class Observation(TypedDict, total=False):
@@ -3457,6 +3477,11 @@ class TrustCapabilityOptions(TypedDict, total=False):
 class TrustCapability(TrustCapabilityOptions):
     # Digest of the version to trust, as GET /capabilities/{id} returns it.
     digest: str
+
+
+class UpdateNode(TypedDict, total=False):
+    # Whether it gets no new jails and sessions. Those that it has stay.
+    draining: Optional[bool]
 
 
 class Usage(TypedDict, total=False):

@@ -309,9 +309,9 @@ class AsyncOperations(AsyncTransport):
         """Delete the root filesystems that no jail uses, and list them. Requires the role admin."""
         return cast("wire.ImagePage", await self._json("POST", "/images/prune", key=idempotency_key))
 
-    async def list_jails(self, *, limit: Optional[int] = None, after: Optional[str] = None, state: Optional[Literal["created", "starting", "running", "paused", "stopped", "failed"]] = None, name: Optional[str] = None, label: Optional[list[str]] = None) -> wire.JailPage:
+    async def list_jails(self, *, limit: Optional[int] = None, after: Optional[str] = None, state: Optional[Literal["created", "starting", "running", "paused", "stopped", "failed"]] = None, name: Optional[str] = None, label: Optional[list[str]] = None, nodes: Optional[Literal["all", "self"]] = None) -> wire.JailPage:
         """List jails, oldest first. Requires the role viewer."""
-        return cast("wire.JailPage", await self._json("GET", "/jails", query={"limit": limit, "after": after, "state": state, "name": name, "label": label}))
+        return cast("wire.JailPage", await self._json("GET", "/jails", query={"limit": limit, "after": after, "state": state, "name": name, "label": label, "nodes": nodes}))
 
     async def create_jail(self, body: Optional[wire.CreateJail] = None, *, idempotency_key: Optional[str] = None) -> wire.Jail:
         """Create a jail. Requires the role operator."""
@@ -642,6 +642,22 @@ class AsyncOperations(AsyncTransport):
         daemon shares it with no other. Requires the role viewer.
         """
         return cast("wire.NodePage", await self._json("GET", "/nodes"))
+
+    async def create_node_token(self) -> wire.NodeToken:
+        """Create a token with which one daemon can join the fleet within ten minutes. It is
+        returned only in this response. Requires the role admin.
+        """
+        return cast("wire.NodeToken", await self._json("POST", "/nodes/tokens"))
+
+    async def update_node(self, node: str, body: wire.UpdateNode) -> wire.Node:
+        """Set whether a daemon of the fleet gets new jails and sessions. Requires the role admin."""
+        return cast("wire.Node", await self._json("PATCH", f"/nodes/{self._part(node)}", body=body))
+
+    async def remove_node(self, node: str, *, lost: Optional[bool] = None) -> None:
+        """Remove a daemon from the fleet. Its certificate is then refused. Requires the role
+        admin.
+        """
+        await self._none("DELETE", f"/nodes/{self._part(node)}", query={"lost": lost})
 
     async def list_dead_notices(self) -> wire.DeadNoticePage:
         """List the notifications that could not be delivered. Requires the role viewer."""

@@ -1,0 +1,329 @@
+package api_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"glasshouse/api"
+	"glasshouse/api/apitest"
+	"glasshouse/api/wire"
+	"glasshouse/fault"
+	"glasshouse/fleet"
+	"glasshouse/policy/access"
+)
+
+// A fakeFleet has the nodes self and other, and records what is forwarded.
+type fakeFleet struct {
+	mu sync.Mutex
+	// +checklocks:mu
+	forwarded []string
+	// +checklocks:mu
+	lookups int
+	owners  map[fleet.Key]string
+	objects []fleet.Object
+	fail    error
+}
+
+func (f *fakeFleet) Self() string { return "self" }
+
+func (f *fakeFleet) Node(_ context.Context, name string) (fleet.Node, error) {
+	if name != "self" && name != "other" {
+		return fleet.Node{}, fault.Newf(fault.NotFound, "route.Node", name, "no such node")
+	}
+	return fleet.Node{ID: name, Name: "box " + name, Addr: "10.0.0.1:8443"}, nil
+}
+
+func (f *fakeFleet) Owner(_ context.Context, k fleet.Key) (string, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.lookups++
+	return f.owners[k], f.fail
+}
+
+func (f *fakeFleet) Place(context.Context) (fleet.Node, error) {
+	return fleet.Node{ID: "other"}, f.fail
+}
+
+func (f *fakeFleet) Forward(w http.ResponseWriter, r *http.Request, node string, _ fleet.Key) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.forwarded = append(f.forwarded, r.Method+" "+r.URL.Path+" to "+node)
+	if f.fail != nil {
+		return f.fail
+	}
+	_, err := io.WriteString(w, `{"from":"`+node+`"}`)
+	return err
+}
+
+func (f *fakeFleet) Objects(_ context.Context, _ fleet.Kind, after string, limit int) ([]fleet.Object, error) {
+	i := 0
+	if after != "" {
+		i = slices.IndexFunc(f.objects, func(o fleet.Object) bool { return o.ID == after }) + 1
+		if i == 0 {
+			return nil, fault.Newf(fault.NotFound, "store.Objects", after, "no such jail")
+		}
+	}
+	return f.objects[i:min(len(f.objects), i+limit)], nil
+}
+
+func (f *fakeFleet) Invite(context.Context) (token, fingerprint string, err error) {
+	return "ghj_x", "sha256:00", f.fail
+}
+
+func (f *fakeFleet) Drain(_ context.Context, node string, on bool) error { return f.record(node, on) }
+
+func (f *fakeFleet) Remove(_ context.Context, node string, lost bool) error {
+	return f.record(node, lost)
+}
+
+func (f *fakeFleet) record(node string, flag bool) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if flag {
+		node += "!"
+	}
+	f.forwarded = append(f.forwarded, node)
+	return f.fail
+}
+
+// took returns what was forwarded since the last call.
+func (f *fakeFleet) took() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	defer func() { f.forwarded = nil }()
+	return strings.Join(f.forwarded, ", ")
+}
+
+// inFleet starts a server in a fleet, with one jail.
+func inFleet(t *testing.T, change ...func(*api.Options)) (*harness, *fakeFleet, wire.Jail) {
+	t.Helper()
+	f := &fakeFleet{owners: map[fleet.Key]string{}}
+	nodes := func(context.Context) ([]wire.Node, error) {
+		return []wire.Node{{ID: "self", Name: "box self"}, {ID: "other", Name: "box other"}}, nil
+	}
+	h := open(t, apitest.New(), append([]func(*api.Options){func(o *api.Options) { o.Fleet, o.Nodes = f, nodes }}, change...)...)
+	var j wire.Jail
+	h.want(http.StatusCreated, req{as: access.Operator, method: "POST", path: "/jails", body: wire.CreateJail{Name: "mine"}, header: map[string]string{"Glasshouse-Node": "self"}}, &j)
+	return h, f, j
+}
+
+func TestRequestsAreForwardedToTheOwner(t *testing.T) {
+	h, f, mine := inFleet(t)
+	f.owners[fleet.Key{Kind: fleet.Jail, ID: "j-other"}] = "other"
+	f.owners[fleet.Key{Kind: fleet.Snapshot, ID: "s-other"}] = "other"
+	f.owners[fleet.Key{Kind: fleet.Jail, ID: "j-stale"}] = "self"
+	for _, c := range []struct {
+		method, path, node string
+		want               string // what is forwarded
+		status             int
+	}{
+		{"GET", "/jails/" + string(mine.ID), "", "", 200},
+		{"GET", "/jails/j-other", "", "GET /jails/j-other to other", 200},
+		{"POST", "/jails/j-other/exec", "", "POST /jails/j-other/exec to other", 200},
+		{"GET", "/jails/j-other/terminal", "", "GET /jails/j-other/terminal to other", 200},
+		{"GET", "/snapshots/s-other", "", "GET /snapshots/s-other to other", 200},
+		{"GET", "/jails/j-none", "", "", 404},
+		{"GET", "/jails/j-stale", "", "", 404},
+		{"GET", "/version", "", "", 200},
+		{"GET", "/version", "other", "GET /version to other", 200},
+		{"GET", "/version", "self", "", 200},
+		{"GET", "/version", "none", "", 404},
+		{"POST", "/jails", "other", "POST /jails to other", 200},
+		{"GET", "/jails/" + string(mine.ID), "other", "GET /jails/" + string(mine.ID) + " to other", 200},
+	} {
+		r := req{as: access.Operator, method: c.method, path: c.path}
+		if c.node != "" {
+			r.header = map[string]string{"Glasshouse-Node": c.node}
+		}
+		if got := h.do(r); got.status != c.status || f.took() != c.want {
+			t.Errorf("%s %s on node %q = %d %s, want %d and forwarded: %q", c.method, c.path, c.node, got.status, got.body, c.status, c.want)
+		}
+	}
+	f.mu.Lock()
+	if f.lookups != 6 {
+		t.Errorf("%d owners were looked up, want 6: none for jails that are here", f.lookups)
+	}
+	f.mu.Unlock()
+	f.fail = fault.Newf(fault.Unavailable, "route.Forward", "other", "the node does not answer")
+	h.refused(http.StatusServiceUnavailable, req{as: access.Operator, method: "GET", path: "/version", header: map[string]string{"Glasshouse-Node": "other"}})
+	if p := h.refused(http.StatusServiceUnavailable, req{as: access.Operator, method: "GET", path: "/jails/j-none"}); !strings.Contains(p.Detail, "does not answer") {
+		t.Errorf("a lookup that fails = %+v, want the reason", p)
+	}
+	h.want(http.StatusOK, req{as: access.Operator, method: "GET", path: "/jails/" + string(mine.ID)}, nil) // needs no other node
+}
+
+func TestForwardingNeedsRights(t *testing.T) {
+	h, f, _ := inFleet(t)
+	f.owners[fleet.Key{Kind: fleet.Jail, ID: "j-other"}] = "other"
+	h.refused(http.StatusUnauthorized, req{method: "GET", path: "/jails/j-other"})
+	h.refused(http.StatusForbidden, req{as: access.Viewer, method: "POST", path: "/jails/j-other/stop"})
+	h.refused(http.StatusForbidden, req{as: access.Agent, method: "GET", path: "/jails/j-other"})
+	for _, path := range []string{"/jails/j-other", "/health"} {
+		p := h.refused(http.StatusForbidden, req{local: true, method: "GET", path: path, header: map[string]string{"Glasshouse-Node": "other"}})
+		if !strings.Contains(p.Remedy, "GLASSHOUSE_TOKEN") {
+			t.Errorf("%s by the local socket = %+v, want how to use a token", path, p)
+		}
+	}
+	h.refused(http.StatusForbidden, req{method: "GET", path: "/health", header: map[string]string{"Glasshouse-Node": "other"}})
+	if got := f.took(); got != "" {
+		t.Errorf("forwarded: %s, want nothing", got)
+	}
+	h.want(http.StatusOK, req{as: access.Viewer, local: true, method: "GET", path: "/jails/j-other"}, nil)
+	if got := f.took(); got == "" {
+		t.Error("a token by the local socket was not forwarded")
+	}
+}
+
+// Requests of other daemons are served here, and only with the rights of the user.
+func TestForwardedRequestsAreServedHere(t *testing.T) {
+	h, f, mine := inFleet(t)
+	f.owners[fleet.Key{Kind: fleet.Jail, ID: "j-other"}] = "other"
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go h.server.ServeNodes(l, func(api http.Handler) http.Handler { return api })
+	h.tcp = l.Addr().String()
+	host := map[string]string{"Host": "front.example"} // the other daemon has checked it
+	h.want(http.StatusOK, req{as: access.Viewer, method: "GET", path: "/jails/" + string(mine.ID), header: host}, nil)
+	h.refused(http.StatusNotFound, req{as: access.Viewer, method: "GET", path: "/jails/j-other", header: host})
+	h.refused(http.StatusUnauthorized, req{method: "GET", path: "/jails/" + string(mine.ID), header: host})
+	h.refused(http.StatusForbidden, req{as: access.Viewer, method: "POST", path: "/jails/" + string(mine.ID) + "/stop", header: host})
+	h.want(http.StatusOK, req{as: access.Viewer, method: "GET", path: "/version", header: map[string]string{"Glasshouse-Node": "other"}}, nil)
+	if got := f.took(); got != "" {
+		t.Errorf("forwarded again: %s", got)
+	}
+}
+
+func TestDaemonWithoutJailsPlacesThem(t *testing.T) {
+	h, f, _ := inFleet(t, func(o *api.Options) { o.Front = true })
+	h.want(http.StatusOK, req{as: access.Operator, method: "POST", path: "/jails", body: wire.CreateJail{}}, nil)
+	h.want(http.StatusOK, req{as: access.Operator, method: "POST", path: "/chat/run", body: wire.StartRun{Goal: "x"}}, nil)
+	if got, want := f.took(), "POST /jails to other, POST /chat/run to other"; got != want {
+		t.Errorf("forwarded: %s, want %s", got, want)
+	}
+	f.fail = fault.Newf(fault.Exhausted, "route.Place", "", "no node accepts new jails")
+	h.refused(http.StatusTooManyRequests, req{as: access.Operator, method: "POST", path: "/jails", body: wire.CreateJail{}})
+}
+
+func TestListOfAllNodes(t *testing.T) {
+	h, f, mine := inFleet(t)
+	add := func(id, node string, j wire.Jail) {
+		data, err := json.Marshal(j)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.objects = append(f.objects, fleet.Object{Kind: fleet.Jail, ID: id, Node: node, Summary: string(data)})
+	}
+	for n := range 2500 {
+		j := wire.Jail{ID: mine.ID, Name: "x", State: "running"}
+		if n%500 == 7 {
+			j.Name, j.State, j.Labels = "rare", "paused", map[string]string{"team": "a"}
+		}
+		node := "other"
+		if n%2 == 0 {
+			node = "gone"
+		}
+		j.ID += "-" // unlike an ID of this daemon
+		add(string(j.ID)+strings.Repeat("i", n), node, j)
+	}
+	list := func(query string) (names, nodes []string, next string) {
+		t.Helper()
+		var page wire.Page[wire.Jail]
+		h.want(http.StatusOK, req{as: access.Viewer, method: "GET", path: "/jails?nodes=all&" + query}, &page)
+		for _, j := range page.Items {
+			names, nodes = append(names, j.Name), append(nodes, j.Node)
+		}
+		return names, nodes, page.Next
+	}
+	for _, query := range []string{"name=rare", "state=paused", "label=team=a", "state=paused&label=team=a&name=rare"} {
+		names, nodes, _ := list(query)
+		if len(names) != 5 || nodes[0] != "box other" {
+			t.Errorf("%s: %d jails of %q, want 5 of box other", query, len(names), nodes)
+		}
+	}
+	if names, _, next := list("limit=3&name=rare"); len(names) != 3 || next == "" {
+		t.Errorf("a page has %d jails, next %q, want 3 and another page", len(names), next)
+	}
+	if _, nodes, _ := list("limit=2"); !slices.Equal(nodes, []string{"gone", "box other"}) {
+		t.Errorf("nodes = %q, want the ID of a node that was removed, and the name of the other", nodes)
+	}
+	h.refused(http.StatusBadRequest, req{as: access.Viewer, method: "GET", path: "/jails?nodes=all&after=j-none"})
+	h.refused(http.StatusBadRequest, req{as: access.Viewer, method: "GET", path: "/jails?nodes=some"})
+	var page wire.Page[wire.Jail]
+	h.want(http.StatusOK, req{as: access.Viewer, method: "GET", path: "/jails"}, &page)
+	if len(page.Items) != 1 || page.Items[0].Name != "mine" {
+		t.Errorf("jails of this daemon: %+v, want mine", page.Items)
+	}
+}
+
+func TestOwnedObjectsHaveNoEnvironment(t *testing.T) {
+	h, _, _ := inFleet(t)
+	h.want(http.StatusCreated, req{as: access.Operator, method: "POST", path: "/jails", body: wire.CreateJail{Name: "env", Env: map[string]string{"KEY": "private"}}}, nil)
+	all, err := h.server.Owned(t.Context())
+	if err != nil || len(all) != 2 {
+		t.Fatalf("Owned = %+v, %v, want two jails", all, err)
+	}
+	for _, o := range all {
+		if strings.Contains(o.Summary, "private") || o.Kind != fleet.Jail {
+			t.Errorf("object %+v, want a jail without its environment", o)
+		}
+	}
+}
+
+func TestNewObjectsArePublished(t *testing.T) {
+	published := 0
+	h := open(t, apitest.New(), func(o *api.Options) { o.Created = func(context.Context) { published++ } })
+	h.want(http.StatusCreated, req{as: access.Operator, method: "POST", path: "/jails", body: wire.CreateJail{}}, nil)
+	h.refused(http.StatusBadRequest, req{as: access.Operator, method: "POST", path: "/jails", body: `{"none":1}`})
+	h.want(http.StatusOK, req{as: access.Operator, method: "GET", path: "/jails"}, nil)
+	if published != 1 {
+		t.Errorf("published %d times, want once, for the new jail", published)
+	}
+}
+
+func TestFleetRoutes(t *testing.T) {
+	h, f, _ := inFleet(t)
+	var token wire.NodeToken
+	h.want(http.StatusCreated, req{as: access.Admin, method: "POST", path: "/nodes/tokens"}, &token)
+	if want := (wire.NodeToken{Token: "ghj_x", Address: "10.0.0.1:8443", Authority: "sha256:00"}); token != want {
+		t.Errorf("token = %+v, want %+v", token, want)
+	}
+	h.want(http.StatusOK, req{as: access.Admin, method: "PATCH", path: "/nodes/other", body: `{"draining":true}`}, nil)
+	h.want(http.StatusOK, req{as: access.Admin, method: "PATCH", path: "/nodes/other", body: `{"draining":false}`}, nil)
+	h.want(http.StatusOK, req{as: access.Admin, method: "PATCH", path: "/nodes/other", body: `{}`}, nil)
+	h.want(http.StatusNoContent, req{as: access.Admin, method: "DELETE", path: "/nodes/other"}, nil)
+	h.want(http.StatusNoContent, req{as: access.Admin, method: "DELETE", path: "/nodes/other?lost=true"}, nil)
+	if got, want := f.took(), "other!, other, other, other!"; got != want {
+		t.Errorf("changes = %s, want %s", got, want)
+	}
+	h.refused(http.StatusConflict, req{as: access.Admin, method: "DELETE", path: "/nodes/self"})
+	h.refused(http.StatusNotFound, req{as: access.Admin, method: "DELETE", path: "/nodes/none"})
+	h.refused(http.StatusNotFound, req{as: access.Admin, method: "PATCH", path: "/nodes/none", body: `{}`})
+	for _, role := range []access.Role{access.Operator, access.Viewer} {
+		h.refused(http.StatusForbidden, req{as: role, method: "POST", path: "/nodes/tokens"})
+		h.refused(http.StatusForbidden, req{as: role, method: "PATCH", path: "/nodes/other", body: `{}`})
+		h.refused(http.StatusForbidden, req{as: role, method: "DELETE", path: "/nodes/other"})
+	}
+	alone := open(t, apitest.New())
+	for _, r := range []req{
+		{method: "POST", path: "/nodes/tokens"}, {method: "PATCH", path: "/nodes/x", body: `{}`}, {method: "DELETE", path: "/nodes/x"},
+		{method: "GET", path: "/version", header: map[string]string{"Glasshouse-Node": "x"}},
+	} {
+		r.as = access.Admin
+		if p := alone.refused(http.StatusNotImplemented, r); !strings.Contains(p.Remedy, "fleet init") {
+			t.Errorf("%s %s without a fleet = %+v, want how to create one", r.method, r.path, p)
+		}
+	}
+	alone.refused(http.StatusBadRequest, req{as: access.Admin, method: "GET", path: "/jails?nodes=all"})
+	f.fail = errors.New("no database")
+	h.refused(http.StatusInternalServerError, req{as: access.Admin, method: "POST", path: "/nodes/tokens"})
+}

@@ -1,0 +1,279 @@
+package daemon
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"glasshouse/agents/run"
+	"glasshouse/api"
+	"glasshouse/api/wire"
+	"glasshouse/fault"
+	"glasshouse/fleet"
+	"glasshouse/fleet/pki"
+	"glasshouse/fleet/route"
+	"glasshouse/host/netns"
+	"glasshouse/internal/procstat"
+)
+
+// Fleet configures how the daemons that share gateway.db reach each other.
+type Fleet struct {
+	Listen  string `yaml:"listen"`  // TCP address for the other daemons; "" means that they share runs only
+	Address string `yaml:"address"` // host:port where the other daemons reach it; default listen
+	Name    string `yaml:"name"`    // default the name of the host
+	Jails   string `yaml:"jails"`   // local, none: jails are created on the other daemons; default local
+}
+
+func (c Fleet) front() bool { return c.Jails == "none" }
+
+// address returns where the other daemons reach this one, or "".
+func (c Fleet) address() string {
+	if c.Listen == "" || c.Address != "" {
+		return c.Address
+	}
+	return c.Listen
+}
+
+func (c Fleet) validate(g Gateway) error {
+	const op = "config"
+	switch c.Jails {
+	case "", "local":
+	case "none":
+		if c.Listen == "" {
+			return fault.Fieldf(op, "fleet.jails", "none requires fleet.listen, so that other daemons are reached")
+		}
+	default:
+		return fault.Fieldf(op, "fleet.jails", "%q is neither local nor none", c.Jails)
+	}
+	if c.Listen == "" {
+		if c.Address != "" {
+			return fault.Fieldf(op, "fleet.address", "requires fleet.listen")
+		}
+		return nil
+	}
+	if g.DB == "" {
+		return &fault.Error{Op: op, Kind: fault.Invalid, Field: "fleet.listen", Err: errors.New("the daemons of a fleet share a database"), Remedy: "set gateway.db as well"}
+	}
+	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
+		return fault.Fieldf(op, "fleet.listen", "%q is not host:port", c.Listen)
+	}
+	host, port, err := net.SplitHostPort(c.address())
+	if err != nil || port == "0" {
+		return fault.Fieldf(op, "fleet.address", "%q is not host:port", c.address())
+	}
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		return &fault.Error{Op: op, Kind: fault.Invalid, Field: "fleet.address", Err: fmt.Errorf("other daemons cannot reach %s", c.address()),
+			Remedy: "set fleet.address to an address of this host"}
+	}
+	return nil
+}
+
+// FleetDir returns the directory of the certificates of a fleet, in a data directory.
+func FleetDir(data string) string { return filepath.Join(data, "fleet") }
+
+// openRouter reads the certificate of this node.
+func (d *Daemon) openRouter(node string, log *slog.Logger) error {
+	if d.Config.Fleet.Listen == "" {
+		return nil
+	}
+	identity, err := pki.Open(FleetDir(d.Config.Data))
+	if err != nil {
+		return err
+	}
+	if _, err := pki.Verify(identity.Certificate(), identity.Authority(), time.Now(), pki.Grace); err != nil {
+		return err
+	}
+	d.identity = identity
+	d.router = route.New(route.Config{Self: node, Identity: identity, Store: d.work.Nodes(), Index: d.work.Owners(), Log: log})
+	d.onClose(d.router.Close)
+	return nil
+}
+
+// joinFleet gives this daemon a lease among those that share the database of runs. It returns nil
+// if no other daemon can use that database.
+func (d *Daemon) joinFleet(ctx context.Context, id string) (run.Node, error) {
+	table := netns.NewFence(id)
+	if d.Config.Gateway.DB == "" {
+		if os.Geteuid() != 0 {
+			return nil, nil
+		}
+		// The rules of a previous daemon with another configuration. There are none on a host whose
+		// kernel has no nftables.
+		if err := table.Renew(nil, 0); err != nil {
+			d.log.Debug("could not look for firewall rules of an earlier daemon", "err", err)
+		}
+		return nil, nil
+	}
+	host, err := d.hostIdentity()
+	if err != nil {
+		return nil, err
+	}
+	log := d.log.With("part", "fleet")
+	c := d.Config.Fleet
+	if c.Name == "" {
+		c.Name, err = os.Hostname()
+		if err != nil {
+			return nil, fmt.Errorf("read the name of the host: %w", err)
+		}
+	}
+	if err := d.openRouter(id, log); err != nil {
+		return nil, err
+	}
+	m, err := fleet.Join(ctx, fleet.Config{
+		Store: d.work.Nodes(), ID: id, Name: c.Name, Version: d.Version.Version, Addr: c.address(), Front: c.front(), Host: host, Log: log,
+		Renewed: func() {
+			if err := d.fences.renew(); err != nil {
+				log.Error("could not renew the firewall rules of runs with full network access", "err", err)
+			}
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	d.onClose(m.Close)
+	d.nodes = func(ctx context.Context) ([]wire.Node, error) {
+		list, err := d.work.Nodes().Nodes(ctx)
+		return wireNodes(list, id), err
+	}
+	if os.Geteuid() != 0 {
+		return m, nil // jails have no links
+	}
+	if err := d.fences.open(table, m.Valid); err != nil {
+		log.Warn("runs in jails with full network access cannot be started: the firewall rules cannot be changed", "err", err)
+	}
+	d.onClose(d.fences.renew) // removes the rules of jails that have ended
+	return m, nil
+}
+
+// wireNodes converts nodes for the API. self is the ID of this daemon.
+func wireNodes(list []fleet.Node, self string) []wire.Node {
+	var all []wire.Node
+	for _, n := range list {
+		all = append(all, wire.Node{
+			ID: n.ID, Name: n.Name, Version: n.Version, Address: n.Addr, Front: n.Front, Draining: n.Draining, Jails: n.Jails, State: string(n.State), Self: n.ID == self,
+			LeaseMS: n.Until.Sub(n.Now).Milliseconds(), Epoch: n.Epoch, Sessions: n.Sessions, Runs: n.Runs,
+		})
+	}
+	return all
+}
+
+// hostIdentity identifies the boot of this host, and the data directory, which is locked, among
+// all its copies.
+func (d *Daemon) hostIdentity() (string, error) {
+	boot, err := procstat.BootID()
+	if err != nil {
+		return "", fmt.Errorf("read the boot ID of the host: %w", err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(d.lock.Fd()), &st); err != nil {
+		return "", fmt.Errorf("identify the data directory: %w", err)
+	}
+	return fmt.Sprintf("%s.%x.%x", boot, st.Dev, st.Ino), nil
+}
+
+// reachFleet sets the options by which the API reaches the other daemons of the fleet.
+func (d *Daemon) reachFleet(o *api.Options) {
+	if d.router == nil {
+		return
+	}
+	o.Fleet, o.Front = d.router, d.Config.Fleet.front()
+	o.Created = func(ctx context.Context) {
+		if err := d.publisher.Sync(ctx); err != nil {
+			d.log.Warn("other daemons do not see a new object yet", "err", err)
+		}
+	}
+}
+
+// listenNodes serves the other daemons of the fleet, and keeps the index of objects and the
+// certificate of this node up to date.
+func (d *Daemon) listenNodes(ctx context.Context) error {
+	if d.router == nil {
+		return nil
+	}
+	l, err := net.Listen("tcp", d.Config.Fleet.Listen)
+	if err != nil {
+		return fmt.Errorf("open the listener for the other daemons of the fleet: %w", err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	d.onClose(func() error { cancel(); return nil })
+	d.log.Info("listening for the other daemons of the fleet", "addr", l.Addr())
+	for _, serve := range []func(){
+		func() { d.router.KeepCertificate(ctx) },
+		func() { d.publisher.Run(ctx) },
+		func() {
+			if err := d.server.ServeNodes(tls.NewListener(l, d.identity.Server()), d.router.Handler); err != nil {
+				d.serveErr <- err
+			}
+		},
+	} {
+		d.wg.Go(serve)
+	}
+	return nil
+}
+
+// mayStartRuns reports whether this daemon starts runs that no other daemon executes.
+func (d *Daemon) mayStartRuns(ctx context.Context) bool {
+	return d.router == nil || !d.Config.Fleet.front() && !d.router.Draining(ctx)
+}
+
+// shareTokens moves the tokens of this daemon to the database of the fleet, whose daemons all
+// accept them.
+func (d *Daemon) shareTokens(ctx context.Context) error {
+	own, shared := d.store.Tokens(), d.work.Tokens()
+	list, err := own.List(ctx)
+	if err != nil {
+		return err
+	}
+	for _, t := range list {
+		if err := shared.Add(ctx, t); err != nil && !errors.Is(err, fault.Conflict) { // a copy of an interrupted move
+			return err
+		}
+		if err := own.Delete(ctx, t.ID); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// InitFleet creates a fleet, and the certificate of its first node in a data directory. It returns
+// the fingerprint of the fleet's authority.
+func InitFleet(data string) (authority string, err error) {
+	node, err := nodeID(data)
+	if err != nil {
+		return "", err
+	}
+	identity, err := pki.Init(FleetDir(data), node, time.Now())
+	if err != nil {
+		return "", err
+	}
+	return pki.Fingerprint(identity.Authority()), nil
+}
+
+// JoinFleet gets a certificate for the node with a data directory from the node at an address.
+func JoinFleet(ctx context.Context, data, addr, token, authority string) error {
+	node, err := nodeID(data)
+	if err != nil {
+		return err
+	}
+	return route.Join(ctx, FleetDir(data), node, addr, token, authority)
+}
+
+// nodeID returns the instance ID of a data directory, which may not have been used before.
+func nodeID(data string) (string, error) {
+	if err := os.MkdirAll(data, 0o711); err != nil {
+		return "", fmt.Errorf("create the data directory: %w", err)
+	}
+	node, err := readInstanceID(data)
+	if err != nil || node != "" {
+		return node, err
+	}
+	return createInstanceID(data)
+}

@@ -1,0 +1,282 @@
+// Package route passes requests between the nodes of a fleet: it finds the node that has an
+// object, and forwards to it. Nodes identify themselves with certificates of the fleet (package
+// pki), which say nothing about the user: the receiving node checks the user's token itself.
+package route
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"slices"
+	"sync"
+	"time"
+
+	"glasshouse/fault"
+	"glasshouse/fleet"
+	"glasshouse/fleet/pki"
+)
+
+// Config configures a Router. All fields are required.
+type Config struct {
+	Self     string // this node
+	Identity *pki.Identity
+	Store    fleet.Store
+	Index    fleet.Index
+	Log      *slog.Logger
+}
+
+// A Router forwards requests to other nodes, and accepts theirs. It is safe for concurrent use.
+type Router struct {
+	cfg Config
+
+	mu sync.Mutex
+	// +checklocks:mu
+	nodes []fleet.Node
+	// +checklocks:mu
+	read time.Time // when nodes was read
+	// +checklocks:mu
+	owners map[fleet.Key]owner
+	// +checklocks:mu
+	links map[string]link // by node
+}
+
+// An owner is the result of a lookup.
+type owner struct {
+	node string
+	read time.Time
+}
+
+// A link has the connections to a node.
+type link struct {
+	addr string
+	*http.Transport
+}
+
+const (
+	nodesAge  = time.Second     // how long the list of nodes is used
+	ownersAge = 5 * time.Second // how long the owner of an object is used
+	maxOwners = 10_000
+)
+
+// New returns a Router.
+func New(cfg Config) *Router {
+	return &Router{cfg: cfg, owners: map[fleet.Key]owner{}, links: map[string]link{}}
+}
+
+// Self returns the ID of this node.
+func (rt *Router) Self() string { return rt.cfg.Self }
+
+// Nodes returns all nodes. The list can be a second old.
+func (rt *Router) Nodes(ctx context.Context) ([]fleet.Node, error) {
+	rt.mu.Lock()
+	nodes, fresh := rt.nodes, time.Since(rt.read) < nodesAge
+	rt.mu.Unlock()
+	if fresh {
+		return nodes, nil
+	}
+	return rt.readNodes(ctx)
+}
+
+func (rt *Router) readNodes(ctx context.Context) ([]fleet.Node, error) {
+	nodes, err := rt.cfg.Store.Nodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	rt.nodes, rt.read = nodes, time.Now()
+	return nodes, nil
+}
+
+// Node returns the node with an ID or a name.
+func (rt *Router) Node(ctx context.Context, name string) (fleet.Node, error) {
+	const op = "route.Node"
+	nodes, err := rt.Nodes(ctx)
+	if err != nil {
+		return fleet.Node{}, err
+	}
+	found := named(nodes, name)
+	if len(found) == 0 { // it may be new
+		nodes, err = rt.readNodes(ctx)
+		if err != nil {
+			return fleet.Node{}, err
+		}
+		found = named(nodes, name)
+	}
+	switch len(found) {
+	case 0:
+		return fleet.Node{}, &fault.Error{Op: op, Kind: fault.NotFound, On: name, Err: errors.New("no such node"), Remedy: "glasshouse node ls"}
+	case 1:
+		return found[0], nil
+	}
+	return fleet.Node{}, &fault.Error{Op: op, Kind: fault.Conflict, On: name, Err: fmt.Errorf("%d nodes have this name", len(found)), Remedy: "use the ID of the node; glasshouse node ls"}
+}
+
+// named returns the node with an ID, or the nodes with a name.
+func named(nodes []fleet.Node, name string) (found []fleet.Node) {
+	for _, n := range nodes {
+		if n.ID == name {
+			return []fleet.Node{n}
+		}
+		if n.Name == name {
+			found = append(found, n)
+		}
+	}
+	return found
+}
+
+// Owner returns the node that has an object, or "" if none is known.
+func (rt *Router) Owner(ctx context.Context, k fleet.Key) (string, error) {
+	rt.mu.Lock()
+	o := rt.owners[k]
+	rt.mu.Unlock()
+	if o.node != "" && time.Since(o.read) < ownersAge {
+		return o.node, nil
+	}
+	node, err := rt.cfg.Index.Owner(ctx, k)
+	if err != nil || node == "" {
+		return "", err
+	}
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	if len(rt.owners) >= maxOwners {
+		clear(rt.owners)
+	}
+	rt.owners[k] = owner{node, time.Now()}
+	return node, nil
+}
+
+func (rt *Router) forget(k fleet.Key) {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	delete(rt.owners, k)
+}
+
+// Draining reports whether this node gets no new jails and sessions.
+func (rt *Router) Draining(ctx context.Context) bool {
+	n, err := rt.Node(ctx, rt.cfg.Self)
+	return err == nil && n.Draining
+}
+
+// Drain sets whether a node gets new jails and sessions; see fleet.Store.
+func (rt *Router) Drain(ctx context.Context, node string, on bool) error {
+	return rt.cfg.Store.Drain(ctx, node, on)
+}
+
+// Remove removes a node from the fleet; see fleet.Store.
+func (rt *Router) Remove(ctx context.Context, node string, lost bool) error {
+	return rt.cfg.Store.Remove(ctx, node, lost)
+}
+
+// Objects returns objects of all nodes; see fleet.Index.
+func (rt *Router) Objects(ctx context.Context, kind fleet.Kind, after string, limit int) ([]fleet.Object, error) {
+	return rt.cfg.Index.Objects(ctx, kind, after, limit)
+}
+
+// Place returns the node for a new jail: of those that are up and not draining, the one with the
+// fewest jails.
+func (rt *Router) Place(ctx context.Context) (fleet.Node, error) {
+	nodes, err := rt.Nodes(ctx)
+	if err != nil {
+		return fleet.Node{}, err
+	}
+	var best fleet.Node
+	for _, n := range nodes {
+		if n.State == fleet.Up && !n.Draining && !n.Front && n.Addr != "" && (best.ID == "" || n.Jails < best.Jails) {
+			best = n
+		}
+	}
+	if best.ID == "" {
+		return best, &fault.Error{Op: "route.Place", Kind: fault.Exhausted, Err: errors.New("no node accepts new jails"), Remedy: "glasshouse node ls shows which nodes are up, and not draining"}
+	}
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	rt.nodes = slices.Clone(rt.nodes) // others read the old list
+	for i := range rt.nodes {         // until it is read again
+		if rt.nodes[i].ID == best.ID {
+			rt.nodes[i].Jails++
+		}
+	}
+	return best, nil
+}
+
+// Forward passes a request to a node, and its response to the client. It returns an error if
+// there is no response. k is the object of the request, if any.
+func (rt *Router) Forward(w http.ResponseWriter, r *http.Request, node string, k fleet.Key) error {
+	n, err := rt.Node(r.Context(), node)
+	if err != nil {
+		return err
+	}
+	unavailable := func(err error, remedy string) error {
+		rt.forget(k)
+		return &fault.Error{Op: "route.Forward", Kind: fault.Unavailable, On: cmp.Or(n.Name, n.ID), Err: err, Remedy: remedy}
+	}
+	switch {
+	case n.Addr == "":
+		return unavailable(errors.New("the node accepts no connections of other nodes"), "set fleet.listen in its configuration")
+	case n.State != fleet.Up:
+		return unavailable(errors.New("the node is lost"), "start its daemon, or remove it: glasshouse node rm --lost")
+	}
+	var failed error
+	proxy := httputil.ReverseProxy{
+		Rewrite: func(p *httputil.ProxyRequest) {
+			p.Out.URL.Scheme, p.Out.URL.Host, p.Out.Host = "https", n.Addr, p.In.Host
+		},
+		Transport:     rt.link(n),
+		FlushInterval: -1, // streams
+		ErrorLog:      slog.NewLogLogger(rt.cfg.Log.Handler(), slog.LevelDebug),
+		ModifyResponse: func(r *http.Response) error {
+			if r.StatusCode == http.StatusNotFound {
+				rt.forget(k)
+			}
+			if r.Header.Get(refusedHeader) == "" {
+				return nil
+			}
+			body, err := io.ReadAll(io.LimitReader(r.Body, maxMessage))
+			return errors.Join(readRefusal(r.Status, body), err)
+		},
+		ErrorHandler: func(_ http.ResponseWriter, _ *http.Request, err error) { failed = err },
+	}
+	proxy.ServeHTTP(w, r)
+	if failed == nil || r.Context().Err() != nil {
+		return failed
+	}
+	return unavailable(fmt.Errorf("the node does not answer: %w", failed), cmp.Or(fault.RemedyOf(failed), "glasshouse node ls shows its state"))
+}
+
+const dialTimeout = 3 * time.Second
+
+// link returns the connections to a node.
+func (rt *Router) link(n fleet.Node) *http.Transport {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	if l := rt.links[n.ID]; l.addr == n.Addr {
+		return l.Transport
+	} else if l.Transport != nil {
+		defer l.CloseIdleConnections()
+	}
+	t := &http.Transport{
+		TLSClientConfig: rt.cfg.Identity.Client(n.ID), TLSHandshakeTimeout: dialTimeout,
+		DialContext:       (&net.Dialer{Timeout: dialTimeout}).DialContext,
+		ForceAttemptHTTP2: true, HTTP2: &http.HTTP2Config{SendPingTimeout: 10 * time.Second, PingTimeout: 5 * time.Second},
+		DisableCompression: true, MaxIdleConnsPerHost: 64, IdleConnTimeout: 90 * time.Second,
+	}
+	rt.links[n.ID] = link{n.Addr, t}
+	return t
+}
+
+// Close closes idle connections.
+func (rt *Router) Close() error {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	for _, l := range rt.links {
+		l.CloseIdleConnections()
+	}
+	return nil
+}

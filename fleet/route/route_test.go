@@ -1,0 +1,406 @@
+package route_test
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"glasshouse/fault"
+	"glasshouse/fleet"
+	"glasshouse/fleet/pki"
+	"glasshouse/fleet/route"
+	"glasshouse/store"
+)
+
+// A world is a database with nodes that run in this process.
+type world struct {
+	testing.TB
+	db *store.Store
+}
+
+func newWorld(t testing.TB) *world {
+	t.Helper()
+	db, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "g.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	return &world{t, db}
+}
+
+// A box is a node.
+type box struct {
+	*route.Router
+	id, dir  string
+	identity *pki.Identity
+	server   *http.Server
+	addr     string
+}
+
+func idOf(name string) string { return name + strings.Repeat("0", 26-len(name)) }
+
+// first creates the node that issues certificates.
+func (w *world) first(name string, api http.Handler) *box {
+	w.Helper()
+	dir := w.TempDir()
+	if _, err := pki.Init(dir, idOf(name), time.Now()); err != nil {
+		w.Fatal(err)
+	}
+	return w.start(name, dir, api)
+}
+
+// join lets another node join at a node.
+func (w *world) join(name string, at *box, api http.Handler) *box {
+	w.Helper()
+	token, fingerprint, err := at.Invite(w.Context())
+	if err != nil {
+		w.Fatal(err)
+	}
+	dir := w.TempDir()
+	if err := route.Join(w.Context(), dir, idOf(name), at.addr, token, fingerprint); err != nil {
+		w.Fatal(err)
+	}
+	return w.start(name, dir, api)
+}
+
+// start serves a node, and gives it a lease.
+func (w *world) start(name, dir string, api http.Handler) *box {
+	w.Helper()
+	identity, err := pki.Open(dir)
+	if err != nil {
+		w.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		w.Fatal(err)
+	}
+	b := &box{id: idOf(name), dir: dir, identity: identity, addr: l.Addr().String()}
+	b.Router = route.New(route.Config{Self: b.id, Identity: identity, Store: w.db.Nodes(), Index: w.db.Owners(), Log: slog.New(slog.DiscardHandler)})
+	b.server = &http.Server{Handler: b.Handler(api), ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)}
+	go b.server.Serve(tls.NewListener(l, identity.Server()))
+	w.Cleanup(func() {
+		b.server.Close()
+		b.Close()
+	})
+	w.lease(name, b.addr, false)
+	return b
+}
+
+func (w *world) lease(name, addr string, front bool) {
+	w.Helper()
+	n := fleet.Node{ID: idOf(name), Name: name, Addr: addr, Front: front, Host: name, Nonce: "1"}
+	if _, err := w.db.Nodes().Join(w.Context(), n, false, time.Hour); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// ask sends a request of a user by way of a node to another one.
+func ask(b *box, node string, k fleet.Key) (status int, text string, err error) {
+	w := httptest.NewRecorder()
+	r := httptest.NewRequest(http.MethodGet, "http://front.example/jails/j-1", nil)
+	r.Header.Set("Authorization", "Bearer gh_user")
+	err = b.Forward(w, r, node, k)
+	return w.Code, w.Body.String(), err
+}
+
+// echo answers with what a node sees of a request.
+var echo = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	fmt.Fprintf(w, "%s %s%s %s", r.Method, r.Host, r.URL.Path, r.Header.Get("Authorization"))
+})
+
+func TestForward(t *testing.T) {
+	w := newWorld(t)
+	a := w.first("a", http.NotFoundHandler())
+	w.join("b", a, echo)
+	for _, name := range []string{"b", idOf("b")} {
+		if status, text, err := ask(a, name, fleet.Key{}); err != nil || status != 200 || text != "GET front.example/jails/j-1 Bearer gh_user" {
+			t.Errorf("Forward to %s = %d %q, %v, want the request of the user as it was", name, status, text, err)
+		}
+	}
+	if _, _, err := ask(a, "none", fleet.Key{}); !errors.Is(err, fault.NotFound) || fault.RemedyOf(err) == "" {
+		t.Errorf("Forward to an unknown node = %v, want not found with a remedy", err)
+	}
+}
+
+func TestForwardToUnusableNodes(t *testing.T) {
+	w := newWorld(t)
+	a := w.first("a", echo)
+	b := w.join("b", a, echo)
+	w.lease("noaddr", "", false)
+	if _, _, err := ask(a, "noaddr", fleet.Key{}); !errors.Is(err, fault.Unavailable) || !strings.Contains(fault.RemedyOf(err), "fleet.listen") {
+		t.Errorf("Forward to a node without an address = %v, want unavailable and the setting", err)
+	}
+	w.lease("liar", b.addr, false) // at the address is another node
+	if status, text, err := ask(a, "liar", fleet.Key{}); !errors.Is(err, fault.Unavailable) {
+		t.Errorf("Forward to a node with the address of another = %d %q, %v, want unavailable", status, text, err)
+	}
+	b.server.Close()
+	if _, _, err := ask(a, "b", fleet.Key{}); !errors.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "does not answer") {
+		t.Errorf("Forward to a dead node = %v, want unavailable", err)
+	}
+}
+
+func TestRemovedNodeIsRefused(t *testing.T) {
+	w := newWorld(t)
+	a := w.first("a", echo)
+	b := w.join("b", a, echo)
+	c := w.join("c", a, echo)
+	if status, _, err := ask(c, "a", fleet.Key{}); err != nil || status != 200 {
+		t.Fatalf("Forward = %d, %v", status, err)
+	}
+	if err := w.db.Nodes().Remove(t.Context(), c.id, false); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(1100 * time.Millisecond) // nodes are read once in a second
+	if status, text, err := ask(c, "a", fleet.Key{}); !errors.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "not in the fleet") {
+		t.Errorf("a removed node got %d %q, %v, want a refusal that is not about the user", status, text, err)
+	}
+	if err := c.Renew(t.Context()); err == nil {
+		t.Error("a removed node renewed its certificate")
+	}
+	if status, _, err := ask(b, "a", fleet.Key{}); err != nil || status != 200 {
+		t.Errorf("another node got %d, %v", status, err)
+	}
+}
+
+func TestJoin(t *testing.T) {
+	w := newWorld(t)
+	a := w.first("a", echo)
+	token, fingerprint, err := a.Invite(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := w.join("b", a, echo)
+	if _, _, err := b.Invite(t.Context()); !errors.Is(err, fault.Unsupported) || fault.RemedyOf(err) == "" {
+		t.Errorf("Invite of a node without the authority = %v, want unsupported with a remedy", err)
+	}
+	other := newWorld(t).first("x", echo)
+	_, foreign, err := other.Invite(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		addr, node, token, fingerprint string
+		want                           fault.Kind
+	}{
+		"unknown token":      {a.addr, idOf("c"), "ghj_none", fingerprint, fault.Unauthenticated},
+		"other fleet":        {a.addr, idOf("c"), token, foreign, fault.Unauthenticated},
+		"copied directory":   {a.addr, a.id, token, fingerprint, fault.Invalid},
+		"invalid ID":         {a.addr, "../c", token, fingerprint, fault.Invalid},
+		"not the authority":  {b.addr, idOf("c"), token, fingerprint, fault.Unsupported},
+		"nothing listens":    {"127.0.0.1:1", idOf("c"), token, fingerprint, fault.Unavailable},
+		"not an address":     {"a b", idOf("c"), token, fingerprint, fault.Invalid},
+		"directory in a use": {a.addr, idOf("c"), token, fingerprint, fault.Conflict},
+	} {
+		dir := t.TempDir()
+		if name == "directory in a use" {
+			dir = a.dir
+		}
+		if err := route.Join(t.Context(), dir, c.node, c.addr, c.token, c.fingerprint); fault.KindOf(err) != c.want {
+			t.Errorf("%s: Join = %v, want %s", name, err, c.want)
+		}
+		if _, err := pki.Open(dir); dir != a.dir && !errors.Is(err, fault.NotFound) {
+			t.Errorf("%s: a failed Join left an identity: %v", name, err)
+		}
+	}
+	// The token is still valid: none of these used it.
+	if err := route.Join(t.Context(), t.TempDir(), idOf("c"), a.addr, token, fingerprint); err != nil {
+		t.Errorf("Join = %v, want success", err)
+	}
+	if err := route.Join(t.Context(), t.TempDir(), idOf("d"), a.addr, token, fingerprint); !errors.Is(err, fault.Unauthenticated) || !strings.Contains(err.Error(), "used before") {
+		t.Errorf("second Join with a token = %v, want unauthenticated and why", err)
+	}
+}
+
+func TestRenew(t *testing.T) {
+	w := newWorld(t)
+	a := w.first("a", echo)
+	b := w.join("b", a, echo)
+	for _, n := range []*box{a, b} {
+		before := n.identity.Certificate()
+		if err := n.Renew(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if n.identity.Certificate().Equal(before) {
+			t.Error("the certificate is the same after Renew")
+		}
+	}
+	if status, _, err := ask(b, "a", fleet.Key{}); err != nil || status != 200 {
+		t.Errorf("Forward with a new certificate = %d, %v", status, err)
+	}
+	a.server.Close()
+	if err := b.Renew(t.Context()); !errors.Is(err, fault.Unavailable) {
+		t.Errorf("Renew without the authority = %v, want unavailable", err)
+	}
+}
+
+func TestPlace(t *testing.T) {
+	w := newWorld(t)
+	a := w.first("a", echo)
+	b := w.join("b", a, echo)
+	w.lease("front", "127.0.0.1:1", true)
+	w.lease("noaddr", "", false)
+	place := func() string {
+		t.Helper()
+		time.Sleep(1100 * time.Millisecond)
+		n, err := a.Place(t.Context())
+		if err != nil {
+			return string(fault.KindOf(err))
+		}
+		return n.Name
+	}
+	if err := w.db.Owners().Publish(t.Context(), a.id, []fleet.Object{{Kind: fleet.Jail, ID: "j-1"}, {Kind: fleet.Jail, ID: "j-2"}}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if got := place(); got != "b" {
+		t.Errorf("Place = %s, want b, which has no jails", got)
+	}
+	var names []string
+	for range 4 { // the list is not read again in between
+		n, err := a.Place(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, n.Name)
+	}
+	if got := strings.Join(names, ""); strings.Count(got, "a") < 1 || strings.Count(got, "b") < 2 {
+		t.Errorf("places = %s, want both nodes, and b first", got)
+	}
+	if err := b.Drain(t.Context(), b.id, true); err != nil {
+		t.Fatal(err)
+	}
+	if got := place(); got != "a" {
+		t.Errorf("Place = %s, want a, as b is draining", got)
+	}
+	if !b.Draining(t.Context()) || a.Draining(t.Context()) {
+		t.Error("want only b to be draining")
+	}
+	if err := b.Drain(t.Context(), a.id, true); err != nil {
+		t.Fatal(err)
+	}
+	if got := place(); got != string(fault.Exhausted) {
+		t.Errorf("Place = %s, want exhausted", got)
+	}
+}
+
+// counting counts lookups of owners.
+type counting struct {
+	fleet.Index
+	n atomic.Int64
+}
+
+func (c *counting) Owner(ctx context.Context, k fleet.Key) (string, error) {
+	c.n.Add(1)
+	return c.Index.Owner(ctx, k)
+}
+
+func TestOwnersAreCached(t *testing.T) {
+	w := newWorld(t)
+	a := w.first("a", echo)
+	gone := w.join("gone", a, http.NotFoundHandler())
+	index := &counting{Index: w.db.Owners()}
+	r := &box{Router: route.New(route.Config{Self: a.id, Identity: a.identity, Store: w.db.Nodes(), Index: index, Log: slog.New(slog.DiscardHandler)})}
+	defer r.Close()
+	k := fleet.Key{Kind: fleet.Jail, ID: "j-1"}
+	owner := func(want string, lookups int64) {
+		t.Helper()
+		if got, err := r.Owner(t.Context(), k); err != nil || got != want || index.n.Load() != lookups {
+			t.Errorf("Owner = %q, %v, after %d lookups, want %q after %d", got, err, index.n.Load(), want, lookups)
+		}
+	}
+	owner("", 1)
+	owner("", 2) // the object may be created at any time
+	if err := w.db.Owners().Publish(t.Context(), gone.id, []fleet.Object{{Kind: k.Kind, ID: k.ID}}, nil); err != nil {
+		t.Fatal(err)
+	}
+	owner(gone.id, 3)
+	owner(gone.id, 3)
+	if status, _, err := ask(r, gone.id, k); err != nil || status != http.StatusNotFound {
+		t.Fatalf("Forward = %d, %v, want 404", status, err)
+	}
+	owner(gone.id, 4) // the node does not have the object any more
+}
+
+func TestStreamsAreNotBuffered(t *testing.T) {
+	w := newWorld(t)
+	next := make(chan struct{})
+	a := w.first("a", echo)
+	w.join("b", a, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for n := range 3 {
+			fmt.Fprintf(w, "%d\n", n)
+			http.NewResponseController(w).Flush()
+			<-next
+		}
+		<-r.Context().Done() // the user leaves
+		close(next)
+	}))
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := a.Forward(w, r, "b", fleet.Key{}); err != nil && r.Context().Err() == nil {
+			t.Error(err)
+		}
+	}))
+	defer front.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, front.URL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	line := make([]byte, 2)
+	for n := range 3 {
+		if _, err := io.ReadFull(response.Body, line); err != nil || string(line) != fmt.Sprintf("%d\n", n) {
+			t.Fatalf("line %d = %q, %v", n, line, err)
+		}
+		next <- struct{}{}
+	}
+	cancel()
+	select {
+	case <-next:
+	case <-time.After(10 * time.Second):
+		t.Error("the owner does not notice that the user has left")
+	}
+}
+
+// BenchmarkForward compares a request that a node serves with one that it forwards.
+func BenchmarkForward(b *testing.B) {
+	w := newWorld(b)
+	one := w.first("a", echo)
+	w.join("b", one, echo)
+	forward := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := one.Forward(w, r, "b", fleet.Key{}); err != nil {
+			b.Error(err)
+		}
+	})
+	for name, h := range map[string]http.Handler{"Local": echo, "Forwarded": forward} {
+		b.Run(name, func(b *testing.B) {
+			front := httptest.NewServer(h)
+			defer front.Close()
+			for b.Loop() {
+				r, err := http.Get(front.URL)
+				if err != nil {
+					b.Fatal(err)
+				}
+				if _, err := io.Copy(io.Discard, r.Body); err != nil {
+					b.Fatal(err)
+				}
+				r.Body.Close()
+			}
+		})
+	}
+}

@@ -1,0 +1,98 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"glasshouse/fault"
+	"glasshouse/fleet"
+)
+
+// Owners stores which node has which object; it implements fleet.Index.
+type Owners struct{ s *Store }
+
+// Owners returns the index of the objects of all nodes.
+func (s *Store) Owners() Owners { return Owners{s} }
+
+const ownerColumns = "kind, id, node, created, summary"
+
+// Owner returns the node that has an object, or "".
+func (os Owners) Owner(ctx context.Context, k fleet.Key) (node string, err error) {
+	err = os.s.read.QueryRowContext(ctx, "SELECT node FROM owners WHERE kind = $1 AND id = $2", k.Kind, text(k.ID)).Scan(&node)
+	if errors.Is(err, sql.ErrNoRows) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("look up the node of %s %s: %w", k.Kind, k.ID, err)
+	}
+	return node, nil
+}
+
+// Publish stores objects of a node, and removes others.
+func (os Owners) Publish(ctx context.Context, node string, put []fleet.Object, removed []fleet.Key) error {
+	err := transact(ctx, os.s.write, func(tx *sql.Tx) error {
+		for _, o := range put {
+			_, err := tx.ExecContext(ctx, "INSERT INTO owners ("+ownerColumns+`) VALUES ($1, $2, $3, $4, $5)
+				ON CONFLICT (kind, id) DO UPDATE SET summary = excluded.summary WHERE owners.node = excluded.node`,
+				o.Kind, o.ID, node, o.Created.UnixNano(), text(o.Summary))
+			if err != nil {
+				return err
+			}
+		}
+		for _, k := range removed {
+			if _, err := tx.ExecContext(ctx, "DELETE FROM owners WHERE kind = $1 AND id = $2 AND node = $3", k.Kind, k.ID, node); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("publish the objects of node %s: %w", node, err)
+	}
+	return nil
+}
+
+// Published returns all objects of a node.
+func (os Owners) Published(ctx context.Context, node string) ([]fleet.Object, error) {
+	return os.list(ctx, "node = $1 ORDER BY kind, created, id", node)
+}
+
+// Objects returns objects of one kind, the oldest first.
+func (os Owners) Objects(ctx context.Context, kind fleet.Kind, after string, limit int) ([]fleet.Object, error) {
+	created := int64(-1 << 63)
+	if after != "" {
+		err := os.s.read.QueryRowContext(ctx, "SELECT created FROM owners WHERE kind = $1 AND id = $2", kind, text(after)).Scan(&created)
+		if errors.Is(err, sql.ErrNoRows) {
+			return nil, fault.Newf(fault.NotFound, "store.Objects", after, "no such %s", kind)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("look up %s %s: %w", kind, after, err)
+		}
+	}
+	return os.list(ctx, "kind = $1 AND (created > $2 OR created = $2 AND id > $3) ORDER BY created, id LIMIT $4", kind, created, text(after), limit)
+}
+
+func (os Owners) list(ctx context.Context, where string, args ...any) ([]fleet.Object, error) {
+	rows, err := os.s.read.QueryContext(ctx, "SELECT "+ownerColumns+" FROM owners WHERE "+where, args...)
+	if err != nil {
+		return nil, fmt.Errorf("list the objects of nodes: %w", err)
+	}
+	defer rows.Close()
+	var all []fleet.Object
+	for rows.Next() {
+		var o fleet.Object
+		var created int64
+		if err := rows.Scan(&o.Kind, &o.ID, &o.Node, &created, &o.Summary); err != nil {
+			return nil, fmt.Errorf("read an object of a node: %w", err)
+		}
+		o.Created = time.Unix(0, created).UTC()
+		all = append(all, o)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("list the objects of nodes: %w", err)
+	}
+	return all, nil
+}

@@ -1,0 +1,419 @@
+package test_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"glasshouse/api/client"
+	"glasshouse/api/wire"
+	"glasshouse/daemon"
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/jail/backend/backendtest"
+	"glasshouse/store/postgrestest"
+)
+
+// A fleetNode is a daemon of a fleet.
+type fleetNode struct {
+	*daemonHarness
+	name, addr string
+}
+
+// as returns a client of a node with the token of a user.
+func (n *fleetNode) as(token, node string) *client.Client {
+	n.Helper()
+	cl, err := client.New(client.Options{Addr: "unix://" + filepath.Join(n.data, "glasshouse.sock"), Token: token, Node: node})
+	if err != nil {
+		n.Fatal(err)
+	}
+	return cl
+}
+
+// unusedAddr returns a local TCP address at which nothing listens.
+func unusedAddr(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// A testFleet has one database, and a token of an administrator.
+type testFleet struct {
+	*testing.T
+	db, key string
+	nodes   []*fleetNode
+	token   string
+}
+
+// add starts a node whose data directory has a certificate.
+func (f *testFleet) add(name, data, more string) *fleetNode {
+	f.Helper()
+	n := &fleetNode{name: name, addr: unusedAddr(f.T)}
+	n.daemonHarness = openAt(f.T, data, fmt.Sprintf("gateway: {db: %q, key_file: %q}\npool: {size: 0}\nfleet: {listen: %q, name: %s%s}\n", f.db, f.key, n.addr, name, more))
+	f.nodes = append(f.nodes, n)
+	return n
+}
+
+// join lets a data directory join with the command that a node prints.
+func (f *testFleet) join(at *fleetNode) (data string) {
+	f.Helper()
+	data = f.TempDir()
+	command, stderr, code := at.glasshouse(data, "node", "token")
+	if code != 0 {
+		f.Fatalf("node token: %s", stderr)
+	}
+	args := strings.Fields(command)[1:]
+	if _, stderr, code := at.glasshouse(data, append(args, "--data", data)...); code != 0 {
+		f.Fatalf("%s: %s", command, stderr)
+	}
+	// The token was used.
+	if _, stderr, code := at.glasshouse(data, append(args, "--data", f.TempDir())...); code == 0 || !strings.Contains(stderr, "used before") {
+		f.Errorf("a token was accepted twice: %d, %s", code, stderr)
+	}
+	return data
+}
+
+// openFleet starts a fleet with the nodes one and two, and front, which has no jails.
+func openFleet(t *testing.T) (f *testFleet, one, two, front *fleetNode) {
+	if os.Geteuid() != 0 {
+		t.Skip("isolating jails for others needs root")
+	}
+	server := postgrestest.Start(t)
+	f = &testFleet{T: t, db: server.URL(t), key: filepath.Join(t.TempDir(), "shared.key")}
+	data := t.TempDir()
+	if _, err := daemon.InitFleet(data); err != nil {
+		t.Fatal(err)
+	}
+	one = f.add("one", data, "")
+	text, err := os.ReadFile(filepath.Join(data, "token"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.token = strings.TrimSpace(string(text))
+	two = f.add("two", f.join(one), "")
+	front = f.add("front", f.join(one), ", jails: none")
+	return f, one, two, front
+}
+
+// TestFleet uses jails of one node by way of the others.
+func TestFleet(t *testing.T) {
+	f, one, two, front := openFleet(t)
+	ctx := t.Context()
+	// A jail is created on the node that the user selects, and is found by its ID at each node.
+	j, err := one.as(f.token, "two").CreateJail(ctx, wire.CreateJail{Name: "remote", Labels: map[string]string{"team": "a"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := two.Jail(ctx, j.ID); err != nil {
+		t.Fatalf("the selected node does not have the jail: %v", err)
+	}
+	for _, n := range []*fleetNode{one, front} {
+		n.useRemotely(f.token, two, j.ID)
+	}
+	// Without jails of its own, a node chooses another one.
+	var placed []string // names of the jails and their nodes
+	count := map[string]int{}
+	for n := range 3 {
+		p, err := front.as(f.token, "").CreateJail(ctx, wire.CreateJail{Name: fmt.Sprintf("placed-%d", n)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, at := range []*fleetNode{one, two} {
+			if _, err := at.Jail(ctx, p.ID); err == nil {
+				placed = append(placed, p.Name+"@"+at.name)
+				count[at.name]++
+			}
+		}
+		// It is visible at once at all nodes.
+		if got, err := one.as(f.token, "").Jail(ctx, p.ID); err != nil || got.ID != p.ID {
+			t.Errorf("node one does not find a new jail: %v", err)
+		}
+	}
+	if count["one"] != 2 || count["two"] != 1 {
+		t.Errorf("jails were placed on %v, want two on node one, which had none", count)
+	}
+	f.checkLists(one, front, append([]string{"remote@two"}, placed...))
+	f.checkAccess(one, two, j.ID)
+	f.checkApproval(one, two)
+	f.checkRemoval(one, two, j.ID)
+}
+
+// useRemotely calls operations of several kinds for a jail of another node, and compares the
+// results with those of the owner.
+func (n *fleetNode) useRemotely(token string, owner *fleetNode, j id.Jail) {
+	n.Helper()
+	ctx := n.Context()
+	cl := n.as(token, "")
+	if _, err := cl.StartJail(ctx, j); err != nil {
+		n.Fatalf("start by way of node %s: %v", n.name, err)
+	}
+	x, err := cl.Exec(ctx, j, wire.ExecRequest{Cmd: "echo out; echo err >&2; exit 3"})
+	if err != nil {
+		n.Fatal(err)
+	}
+	stdout, stderr, err := client.Output(x)
+	if err != nil || string(stdout) != "out\n" || string(stderr) != "err\n" || x.ExitCode == nil || *x.ExitCode != 3 {
+		n.Errorf("exec by way of node %s = %q, %q, %+v, %v", n.name, stdout, stderr, x, err)
+	}
+	// A file that does not fit into buffers, in both directions.
+	want := make([]byte, 20<<20)
+	rand.NewChaCha8([32]byte{}).Read(want)
+	if _, err := cl.WriteFile(ctx, j, "/tmp/large", bytes.NewReader(want), client.WriteOptions{}); err != nil {
+		n.Fatal(err)
+	}
+	r, err := cl.ReadFile(ctx, j, "/tmp/large", 0, -1)
+	if err != nil {
+		n.Fatal(err)
+	}
+	got, err := io.ReadAll(r)
+	if err := errors.Join(err, r.Close()); err != nil || !bytes.Equal(got, want) {
+		n.Errorf("read %d bytes by way of node %s, %v, want those that were written", len(got), n.name, err)
+	}
+	// Events arrive while the stream continues.
+	following, stop := context.WithTimeout(ctx, time.Minute)
+	defer stop()
+	seen := false
+	for e, err := range cl.Events(following, j, client.EventQuery{Follow: true}) {
+		if err != nil {
+			n.Fatalf("events by way of node %s: %v", n.name, err)
+		}
+		seen = bytes.Contains(e.JSON, []byte("/tmp/large"))
+		if seen {
+			break
+		}
+	}
+	if !seen {
+		n.Errorf("the events by way of node %s do not have the file", n.name)
+	}
+	// A WebSocket.
+	term, err := cl.Terminal(ctx, j, client.TerminalOptions{Cmd: "read x; echo got $x"})
+	if err != nil {
+		n.Fatalf("terminal by way of node %s: %v", n.name, err)
+	}
+	if _, err := io.WriteString(term, "hello\n"); err != nil {
+		n.Error(err)
+	}
+	text, err := io.ReadAll(term)
+	if err := errors.Join(err, term.Close()); err != nil || !strings.Contains(string(text), "got hello") {
+		n.Errorf("terminal by way of node %s = %q, %v", n.name, text, err)
+	}
+	taken, err := cl.TakeSnapshot(ctx, j, wire.TakeSnapshot{})
+	if err != nil {
+		n.Fatal(err)
+	}
+	if s, err := cl.Snapshot(ctx, taken.ID); err != nil || s.Jail != j {
+		n.Errorf("snapshot by way of node %s = %+v, %v", n.name, s, err)
+	}
+	if err := cl.DeleteSnapshot(ctx, taken.ID); err != nil {
+		n.Error(err)
+	}
+	// The responses are those of the owner.
+	mine, err := owner.as(token, "").Jail(ctx, j)
+	if err != nil {
+		n.Fatal(err)
+	}
+	theirs, err := cl.Jail(ctx, j)
+	mine.Usage, theirs.Usage = nil, nil
+	mine.Observation, theirs.Observation = nil, nil
+	if a, b := fmt.Sprintf("%+v", mine), fmt.Sprintf("%+v", theirs); err != nil || a != b {
+		n.Errorf("node %s responds with %s, %v, the owner with %s", n.name, b, err, a)
+	}
+	if _, err := cl.StopJail(ctx, j, 0); err != nil {
+		n.Error(err)
+	}
+	if _, err := cl.Jail(ctx, "j-aaaaaaaaaaaa"); !errors.Is(err, fault.NotFound) {
+		n.Errorf("a jail that does not exist: %v, want not found", err)
+	}
+}
+
+// checkLists compares the lists of all jails with those of the nodes.
+func (f *testFleet) checkLists(one, front *fleetNode, want []string) {
+	f.Helper()
+	ctx := f.Context()
+	names := func(cl *client.Client, filter client.JailFilter) (list []string) {
+		all, err := client.Collect(cl.Jails(ctx, filter))
+		if err != nil {
+			f.Fatal(err)
+		}
+		for _, j := range all {
+			list = append(list, strings.TrimSuffix(j.Name+"@"+j.Node, "@"))
+		}
+		return list
+	}
+	of := func(node string) (list []string) {
+		for _, name := range want {
+			if name, ok := strings.CutSuffix(name, "@"+node); ok {
+				list = append(list, name)
+			}
+		}
+		return list
+	}
+	check := func(what string, got, want []string) {
+		f.Helper()
+		if !slices.Equal(got, want) {
+			f.Errorf("%s = %q, want %q", what, got, want)
+		}
+	}
+	within(10*time.Second, func() bool { // the index is a second old at most
+		return len(names(one.Client, client.JailFilter{Nodes: "all"})) == len(want)
+	})
+	check("jails of all nodes", names(one.Client, client.JailFilter{Nodes: "all"}), want)
+	check("jails at the front", names(front.Client, client.JailFilter{}), want)
+	check("jails of node one", names(one.Client, client.JailFilter{}), of("one"))
+	check("jails of the front", names(front.Client, client.JailFilter{Nodes: "self"}), nil)
+	check("jails with a label", names(one.Client, client.JailFilter{Nodes: "all", Label: map[string]string{"team": "a"}}), want[:1])
+	check("jails of node two", names(one.as(f.token, "two"), client.JailFilter{}), of("two"))
+	out, stderr, code := one.glasshouse(one.data, "jail", "ls", "--all-nodes")
+	if code != 0 || strings.Count(out, " two\n") != 2 || strings.Count(out, " one\n") != 2 {
+		f.Errorf("jail ls --all-nodes = %d, %s%s, want two jails of each node", code, out, stderr)
+	}
+	out, stderr, code = one.glasshouse(one.data, "node", "ls")
+	if code != 0 || strings.Count(out, "\n") != 4 || !strings.Contains(out, "up,front") {
+		f.Errorf("node ls = %d, %s%s, want three nodes", code, out, stderr)
+	}
+}
+
+// checkAccess tries to reach a jail of another node without the right to.
+func (f *testFleet) checkAccess(one, two *fleetNode, j id.Jail) {
+	f.Helper()
+	ctx := f.Context()
+	// The local administrator of a node has no rights on another one.
+	if _, err := one.StopJail(ctx, j, 0); !errors.Is(err, fault.Denied) || !strings.Contains(fault.RemedyOf(err), "GLASSHOUSE_TOKEN") {
+		f.Errorf("stop by the local socket of another node = %v, want denied and how to go on", err)
+	}
+	viewer, err := one.CreateToken(ctx, wire.CreateToken{Name: "viewer", Role: "viewer"})
+	if err != nil {
+		f.Fatal(err)
+	}
+	if _, err := one.as(viewer.Token, "").Jail(ctx, j); err != nil {
+		f.Errorf("a viewer reads a jail of another node: %v", err)
+	}
+	if _, err := one.as(viewer.Token, "").StopJail(ctx, j, 0); !errors.Is(err, fault.Denied) {
+		f.Errorf("a viewer stops a jail of another node: %v, want denied", err)
+	}
+	if err := two.RevokeToken(ctx, viewer.ID); err != nil {
+		f.Fatal(err)
+	}
+	if _, err := one.as(viewer.Token, "").Jail(ctx, j); !errors.Is(err, fault.Unauthenticated) {
+		f.Errorf("a token that another node revoked: %v, want unauthenticated", err)
+	}
+	if _, err := one.as(f.token, "nowhere").Jail(ctx, j); !errors.Is(err, fault.NotFound) {
+		f.Errorf("a node that does not exist: %v, want not found", err)
+	}
+	// A client without the certificate of a node reaches nothing, with whatever token.
+	plain := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
+	for _, path := range []string{"/jails", "/health", "/fleet/renew"} {
+		method := http.MethodGet
+		if path == "/fleet/renew" {
+			method = http.MethodPost
+		}
+		r, err := http.NewRequestWithContext(ctx, method, "https://"+two.addr+path, strings.NewReader("{}"))
+		if err != nil {
+			f.Fatal(err)
+		}
+		r.Header.Set("Authorization", "Bearer "+f.token)
+		response, err := plain.Do(r)
+		if err != nil {
+			f.Fatal(err)
+		}
+		response.Body.Close()
+		want := http.StatusUnauthorized
+		if path == "/fleet/renew" {
+			want = http.StatusNotImplemented // only the first node issues certificates
+		}
+		if response.StatusCode != want {
+			f.Errorf("%s without a certificate = %s, want %d", path, response.Status, want)
+		}
+	}
+}
+
+// checkApproval answers a question of one node at another.
+func (f *testFleet) checkApproval(one, two *fleetNode) {
+	f.Helper()
+	ctx := f.Context()
+	j := two.running(wire.CreateJail{Policy: &wire.Policy{Files: []wire.PolicyFile{{Name: "opencode.json", Text: `{"permission": {"bash": "ask"}}`}}, Level: 3, Match: "last"}})
+	answered := make(chan error, 1)
+	go func() {
+		v, err := two.Decide(ctx, j.ID, wire.Decide{Question: wire.Question{Action: "bash", Resource: "rm -rf build"}})
+		if err == nil && !v.Allow {
+			err = fmt.Errorf("the verdict is %+v, want allow", v)
+		}
+		answered <- err
+	}()
+	var pending []wire.Approval
+	if !within(30*time.Second, func() bool {
+		pending, _ = two.Approvals(ctx, "pending", "")
+		return len(pending) == 1
+	}) {
+		f.Fatalf("approvals = %+v, want one", pending)
+	}
+	var err error
+	if !within(10*time.Second, func() bool {
+		_, err = one.as(f.token, "").Answer(ctx, pending[0].ID, wire.AnswerApproval{Answer: "allow"})
+		return !errors.Is(err, fault.NotFound) // the index is a second old at most
+	}) || err != nil {
+		f.Errorf("answer at another node: %v", err)
+	}
+	if err := <-answered; err != nil {
+		f.Error(err)
+	}
+	if err := two.DeleteJail(ctx, j.ID); err != nil {
+		f.Error(err)
+	}
+}
+
+// checkRemoval kills a node and removes it from the fleet.
+func (f *testFleet) checkRemoval(one, two *fleetNode, j id.Jail) {
+	f.Helper()
+	ctx := f.Context()
+	if _, stderr, code := one.glasshouse(one.data, "node", "drain", "two"); code != 0 {
+		f.Errorf("node drain: %s", stderr)
+	}
+	if err := one.RemoveNode(ctx, "two", false); !errors.Is(err, fault.Conflict) {
+		f.Errorf("removal of a node with jails = %v, want conflict", err)
+	}
+	two.kill()
+	if _, err := one.as(f.token, "").Jail(ctx, j); !errors.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "two") {
+		f.Errorf("a jail of a dead node = %v, want unavailable and its name", err)
+	}
+	two.start()
+	if !within(20*time.Second, func() bool { _, err := one.as(f.token, "").Jail(ctx, j); return err == nil }) {
+		f.Error("the jail of a node that started again is not found")
+	}
+	if err := one.RemoveNode(ctx, "two", true); err != nil {
+		f.Fatal(err)
+	}
+	// Its daemon still runs, with a valid certificate and the token of a user.
+	mine, err := one.CreateJail(ctx, wire.CreateJail{})
+	if err != nil {
+		f.Fatal(err)
+	}
+	if !within(30*time.Second, func() bool {
+		_, err = two.as(f.token, "").Jail(ctx, mine.ID)
+		return errors.Is(err, fault.Unavailable)
+	}) || !strings.Contains(err.Error(), "not in the fleet") {
+		f.Errorf("a removed node reads a jail of the fleet: %v, want a refusal", err)
+	}
+	// With another configuration, it works alone.
+	two.kill()
+	if err := os.WriteFile(two.config, fmt.Appendf(nil, "rootfs: {default: {dir: %q}}\npool: {size: 0}\n", backendtest.Rootfs(f.T)), 0o600); err != nil {
+		f.Fatal(err)
+	}
+	two.start()
+}
