@@ -98,8 +98,9 @@ func (f *fakeFleet) record(node string, flag bool) error {
 func (f *fakeFleet) took() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	defer func() { f.forwarded = nil }()
-	return strings.Join(f.forwarded, ", ")
+	all := strings.Join(f.forwarded, ", ")
+	f.forwarded = nil
+	return all
 }
 
 // inFleet starts a server in a fleet, with one jail.

@@ -329,7 +329,7 @@ func TestOwnersAreCached(t *testing.T) {
 	if status, _, err := ask(r, gone.id, k); err != nil || status != http.StatusNotFound {
 		t.Fatalf("Forward = %d, %v, want 404", status, err)
 	}
-	owner(gone.id, 4) // the node does not have the object any more
+	owner(gone.id, 4) // the node no longer has the object
 }
 
 func TestStreamsAreNotBuffered(t *testing.T) {
