@@ -410,7 +410,7 @@ func TestCommandRequestsAndOutput(t *testing.T) {
 		{line: "node ls", answers: m{"GET /nodes": items(`{"id":"a1","name":"box","state":"up","front":true,"draining":true,"address":"10.0.0.5:8443","jails":7}`)}, out: []string{"up,draining,front", "10.0.0.5:8443", "7"}},
 		{line: "node token", answers: m{"POST /nodes/tokens": `{"token":"ghj_1","address":"10.0.0.5:8443","authority":"sha256:ab"}`}, want: []string{"POST /nodes/tokens"}, out: []string{"glasshouse node join 10.0.0.5:8443 --token ghj_1 --ca sha256:ab\n"}},
 		{line: "node drain box2", answers: m{"PATCH /nodes/box2": `{"id":"b2","name":"box2","state":"up","draining":true}`}, want: []string{`PATCH /nodes/box2 {"draining":true}`}, out: []string{"up,draining"}},
-		{line: "node drain box2 --undo", answers: m{"PATCH /nodes/box2": `{"id":"b2","name":"box2","state":"up"}`}, want: []string{`PATCH /nodes/box2 {"draining":false}`}},
+		{line: "node drain box2 --undo", answers: m{"PATCH /nodes/box2": `{"id":"b2","name":"box2","state":"up"}`}, want: []string{`PATCH /nodes/box2 {"draining":false}`}, out: []string{"  up  "}},
 		{line: "node rm box2", answers: m{"DELETE /nodes/box2": `409 {"type":"/problems/conflict","title":"conflict","status":409,"detail":"the node has 3 jails"}`}, want: []string{"DELETE /nodes/box2"}, errs: "the node has 3 jails", code: 1},
 		{line: "node join 10.0.0.5:8443", errs: "--token and --ca are required", code: 2},
 		{line: "jail ls --all-nodes", answers: m{"GET /jails": items(`{"id":"j-1","name":"web","state":"running","node":"box2"}`)}, out: []string{"NODE", "web", "box2"}},
