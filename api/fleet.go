@@ -134,6 +134,7 @@ func (s *Server) ServeNodes(l net.Listener, around func(http.Handler) http.Handl
 
 // Owned returns the objects that belong to this daemon, for the index of the fleet.
 func (s *Server) Owned(ctx context.Context) ([]fleet.Object, error) {
+	ctx = access.WithCaller(ctx, access.Caller{}) // of the request after which the index is updated
 	var all []fleet.Object
 	add := func(kind fleet.Kind, id string, created time.Time, summary any) error {
 		data, err := json.Marshal(summary)
@@ -145,7 +146,7 @@ func (s *Server) Owned(ctx context.Context) ([]fleet.Object, error) {
 		return nil, err
 	}
 	for _, j := range jails {
-		// The context has no caller, so the summary has no environment variables.
+		// Without a caller, the summary has no environment variables.
 		if err := add(fleet.Jail, string(j.ID), j.Created, jailOf(ctx, j, s.o.Snapshots)); err != nil {
 			return nil, err
 		}
