@@ -28,7 +28,7 @@ type Fleet interface {
 	Owner(ctx context.Context, k fleet.Key) (node string, err error) // "": unknown
 	Place(ctx context.Context) (fleet.Node, error)                   // for a new jail
 	Forward(w http.ResponseWriter, r *http.Request, node string, k fleet.Key) error
-	Objects(ctx context.Context, kind fleet.Kind, after string, limit int) ([]fleet.Object, error)
+	Objects(ctx context.Context, kind fleet.Kind, tenant, after string, limit int) ([]fleet.Object, error)
 
 	Invite(ctx context.Context) (token, fingerprint string, err error)
 	Drain(ctx context.Context, node string, on bool) error
@@ -82,6 +82,7 @@ func (s *Server) forward(rt route, owned ownership, rec *recorder, r *http.Reque
 			Err:    errors.New("access by the local socket is limited to this node, and the request is for another one"),
 			Remedy: "set GLASSHOUSE_TOKEN to a token, for example that in the file token in the data directory, or one of glasshouse token create"}
 	}
+	r.Header.Del(fleet.E2BHeader) // only the listener for clients of E2B sets it
 	return true, s.o.Fleet.Forward(rec, r, node, k)
 }
 
@@ -193,7 +194,7 @@ func (h *jailHandler) listAll(ctx context.Context, p listJails, o jail.ListOptio
 	}
 	page.Items = []wire.Jail{}
 	for after := string(p.After); ; {
-		list, err := h.fleet.Objects(ctx, fleet.Jail, after, 1000)
+		list, err := h.fleet.Objects(ctx, fleet.Jail, "", after, 1000)
 		if errors.Is(err, fault.NotFound) {
 			err = fault.Fieldf("api.listJails", "after", "%s no longer exists; restart from the first page", p.After)
 		}

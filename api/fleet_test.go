@@ -63,7 +63,7 @@ func (f *fakeFleet) Forward(w http.ResponseWriter, r *http.Request, node string,
 	return err
 }
 
-func (f *fakeFleet) Objects(_ context.Context, _ fleet.Kind, after string, limit int) ([]fleet.Object, error) {
+func (f *fakeFleet) Objects(_ context.Context, _ fleet.Kind, _, after string, limit int) ([]fleet.Object, error) {
 	i := 0
 	if after != "" {
 		i = slices.IndexFunc(f.objects, func(o fleet.Object) bool { return o.ID == after }) + 1

@@ -14,6 +14,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -96,6 +97,9 @@ type Daemon struct {
 	identity  *pki.Identity
 	router    *route.Router // nil: this daemon reaches no others
 	publisher *fleet.Publisher
+	owned     func(context.Context) ([]fleet.Object, error) // objects of clients of E2B
+	forNodes  http.Handler                                  // serves requests of clients of E2B that other nodes pass on
+	serveE2B  func() error                                  // nil: there are no clients of E2B
 	models    *llm.Gateway
 	server    *api.Server
 	e2b       api.E2B // the listener for E2B clients

@@ -21,6 +21,7 @@ import (
 	"glasshouse/e2b/envd"
 	"glasshouse/e2b/template"
 	"glasshouse/fault"
+	"glasshouse/fleet"
 	"glasshouse/govern"
 	"glasshouse/host/disk"
 	"glasshouse/jail/rootfs"
@@ -151,6 +152,7 @@ func (d *Daemon) openE2B(ctx context.Context) error {
 		Store: d.store.Templates(), Dir: filepath.Join(d.Config.Data, "e2b"), Jails: d.jails, Snapshots: d.snapshots,
 		Resolve: layers{d.images}.Resolve, Pull: pull(d.images), Govern: governSandbox,
 		EgressHosts: reachOf(c.Builds.Reach), UploadMB: c.Builds.UploadMB, MaxBuilds: c.Builds.AtOnce, Log: log,
+		Fleet: d.e2bFleet(), Changed: d.published,
 	})
 	d.onClose(templates.Close)
 	if err := templates.Start(ctx); err != nil {
@@ -163,12 +165,63 @@ func (d *Daemon) openE2B(ctx context.Context) error {
 	if err := boxes.Start(ctx); err != nil { // start it even without a listener, because timeouts of existing sandboxes continue
 		return fmt.Errorf("open the sandboxes of E2B: %w", err)
 	}
-	if c.Listen == "" {
+	if c.Listen == "" && d.router == nil {
 		return nil
+	}
+	l, err := d.listenE2B(c)
+	if err != nil {
+		return err
+	}
+	inside := envd.New(envd.Config{Boxes: boxes, Jails: d.jails, Log: log})
+	handler := e2b.NewServer(e2b.ServerConfig{
+		Sandboxes: boxes, Volumes: volumes, Secrets: d.secrets, Ports: inside,
+		Keys: d.tokens, Domain: d.e2b.Domain, Uploads: http.HandlerFunc(templates.Receive), Fallback: templates.Handler(), Log: log,
+		Fleet: d.e2bFleet(), Front: d.Config.Fleet.front(), Changed: d.published,
+	})
+	server := e2b.NewHTTPServer(handler, log)
+	d.onClose(func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), graceful)
+		defer cancel()
+		err := inside.Close() // otherwise Shutdown would wait for its streams
+		if server.Shutdown(ctx) != nil {
+			err = errors.Join(err, server.Close())
+		}
+		return err
+	})
+	d.forNodes = http.HandlerFunc(handler.ServeNode)
+	d.owned = func(ctx context.Context) ([]fleet.Object, error) {
+		all, err := handler.Objects(ctx)
+		if err != nil {
+			return nil, err
+		}
+		more, err := templates.Objects()
+		return append(all, more...), err
+	}
+	d.serveE2B = func() error {
+		if l == nil {
+			return nil
+		}
+		d.log.Info("listening for clients of E2B", "e2b", l.Addr())
+		err := server.Serve(l)
+		if errors.Is(err, http.ErrServerClosed) {
+			return nil
+		}
+		return err
+	}
+	if c.Reach == nil && l != nil {
+		d.log.Warn("sandboxes of E2B clients can reach the whole Internet unless the client forbids it; e2b.reach limits them")
+	}
+	return nil
+}
+
+// listenE2B opens the listener for clients of E2B, or returns nil if none is configured.
+func (d *Daemon) listenE2B(c E2B) (net.Listener, error) {
+	if c.Listen == "" {
+		return nil, nil
 	}
 	l, err := net.Listen("tcp", c.Listen)
 	if err != nil {
-		return fmt.Errorf("open the listener for clients of E2B: %w", err)
+		return nil, fmt.Errorf("open the listener for clients of E2B: %w", err)
 	}
 	d.e2b = api.E2B{URL: "http://" + l.Addr().String(), Domain: c.Domain, Reach: reachOf(c.Reach)}
 	if c.Domain == "" {
@@ -179,7 +232,7 @@ func (d *Daemon) openE2B(ctx context.Context) error {
 		config, err := d.e2bTLS(c)
 		if err != nil {
 			l.Close()
-			return err
+			return nil, err
 		}
 		l = tls.NewListener(l, config)
 		d.e2b.URL = "https://" + l.Addr().String()
@@ -187,30 +240,7 @@ func (d *Daemon) openE2B(ctx context.Context) error {
 			d.e2b.URL = "https://api." + c.Domain // the listen address may be a wildcard
 		}
 	}
-	inside := envd.New(envd.Config{Boxes: boxes, Jails: d.jails, Log: log})
-	server := e2b.NewHTTPServer(e2b.NewServer(e2b.ServerConfig{
-		Sandboxes: boxes, Volumes: volumes, Secrets: d.secrets, Ports: inside,
-		Keys: d.tokens, Domain: d.e2b.Domain, Uploads: http.HandlerFunc(templates.Receive), Fallback: templates.Handler(), Log: log,
-	}), log)
-	d.onClose(func() error {
-		ctx, cancel := context.WithTimeout(context.Background(), graceful)
-		defer cancel()
-		err := inside.Close() // otherwise Shutdown would wait for its streams
-		if server.Shutdown(ctx) != nil {
-			err = errors.Join(err, server.Close())
-		}
-		return err
-	})
-	d.log.Info("listening for clients of E2B", "e2b", l.Addr())
-	if c.Reach == nil {
-		d.log.Warn("sandboxes of E2B clients can reach the whole Internet unless the client forbids it; e2b.reach limits them")
-	}
-	d.wg.Go(func() {
-		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			d.serveErr <- err
-		}
-	})
-	return nil
+	return l, nil
 }
 
 // e2bTLS returns the TLS configuration of the listener for E2B clients. If the daemon issues

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"glasshouse/agents/run"
 	"glasshouse/api"
 	"glasshouse/api/wire"
+	"glasshouse/e2b"
 	"glasshouse/fault"
 	"glasshouse/fleet"
 	"glasshouse/fleet/pki"
@@ -185,11 +187,48 @@ func (d *Daemon) reachFleet(o *api.Options) {
 		return
 	}
 	o.Fleet, o.Front = d.router, d.Config.Fleet.front()
-	o.Created = func(ctx context.Context) {
-		if err := d.publisher.Sync(ctx); err != nil {
-			d.log.Warn("other daemons do not see a new object yet", "err", err)
-		}
+	o.Created = d.published
+}
+
+// published updates the index of the fleet after an object of this node has changed.
+func (d *Daemon) published(ctx context.Context) {
+	if d.router == nil {
+		return
 	}
+	if err := d.publisher.Sync(context.WithoutCancel(ctx)); err != nil {
+		d.log.Warn("other daemons do not see a new object yet", "err", err)
+	}
+}
+
+// objectsOf returns a function that lists the objects of this node for the index of the fleet.
+func (d *Daemon) objectsOf(server *api.Server) func(context.Context) ([]fleet.Object, error) {
+	return func(ctx context.Context) ([]fleet.Object, error) {
+		all, err := server.Owned(ctx)
+		if err != nil {
+			return nil, err
+		}
+		more, err := d.owned(ctx)
+		return append(all, more...), err
+	}
+}
+
+// e2bFleet returns how the server for clients of E2B reaches the other nodes, or nil.
+func (d *Daemon) e2bFleet() e2b.Fleet {
+	if d.router == nil {
+		return nil
+	}
+	return d.router
+}
+
+// nodeHandler returns the handler of requests that other nodes pass on.
+func (d *Daemon) nodeHandler(requests http.Handler) http.Handler {
+	return d.router.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get(fleet.E2BHeader) != "" {
+			d.forNodes.ServeHTTP(w, r)
+			return
+		}
+		requests.ServeHTTP(w, r)
+	}))
 }
 
 // listenNodes serves the other daemons of the fleet, and keeps the index of objects and the
@@ -209,7 +248,7 @@ func (d *Daemon) listenNodes(ctx context.Context) error {
 		func() { d.router.KeepCertificate(ctx) },
 		func() { d.publisher.Run(ctx) },
 		func() {
-			if err := d.server.ServeNodes(tls.NewListener(l, d.identity.Server()), d.router.Handler); err != nil {
+			if err := d.server.ServeNodes(tls.NewListener(l, d.identity.Server()), d.nodeHandler); err != nil {
 				d.serveErr <- err
 			}
 		},

@@ -84,7 +84,7 @@ func (d *Daemon) listen(ctx context.Context) error {
 	server := api.New(options)
 	d.server = server
 	if d.router != nil {
-		d.publisher = &fleet.Publisher{Index: d.work.Owners(), Node: d.router.Self(), List: server.Owned, Log: d.log.With("part", "fleet")}
+		d.publisher = &fleet.Publisher{Index: d.work.Owners(), Node: d.router.Self(), List: d.objectsOf(server), Log: d.log.With("part", "fleet")}
 	}
 	if err := d.startGateway(ctx); err != nil {
 		return err
@@ -110,6 +110,13 @@ func (d *Daemon) listen(ctx context.Context) error {
 	})
 	if err := d.listenNodes(ctx); err != nil {
 		return err
+	}
+	if d.serveE2B != nil {
+		d.wg.Go(func() {
+			if err := d.serveE2B(); err != nil {
+				d.serveErr <- err
+			}
+		})
 	}
 	for _, l := range listeners {
 		d.log.Info("listening", "addr", l.Addr(), "local", l.local)

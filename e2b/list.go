@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"glasshouse/fleet"
 )
 
 // A filter selects sandboxes.
@@ -36,15 +38,14 @@ func (f filter) takes(b *Sandbox) bool {
 }
 
 // choose returns a team's sandboxes in the order of their start.
-func (s *Sandboxes) choose(r request, f filter) []Sandbox {
-	var list []Sandbox
+func (s *Sandboxes) choose(r request, f filter) ([]Sandbox, error) {
+	list, err := Others[Sandbox](r.Context(), r.s.cfg.Fleet, fleet.Sandbox, r.team)
 	for _, c := range s.all(r.team) {
-		if b := c.box.Load(); f.takes(b) {
-			list = append(list, *b)
-		}
+		list = append(list, *c.box.Load())
 	}
+	list = slices.DeleteFunc(list, func(b Sandbox) bool { return !f.takes(&b) })
 	slices.SortFunc(list, func(a, b Sandbox) int { return position{a.Started, a.ID}.compare(position{b.Started, b.ID}) })
-	return list
+	return list, err
 }
 
 // readMetadata parses metadata from a query parameter. Keys and values are query-escaped twice;
@@ -75,9 +76,9 @@ func listRunning(r request) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	found := r.s.cfg.Sandboxes.choose(r, filter{states: []State{Running}, metadata: metadata})
+	found, err := r.s.cfg.Sandboxes.choose(r, filter{states: []State{Running}, metadata: metadata})
 	slices.Reverse(found)
-	return http.StatusOK, listed(found), nil
+	return http.StatusOK, listed(found), err
 }
 
 func listed(list []Sandbox) []wireListed {
@@ -114,7 +115,10 @@ func list(r request) (int, any, error) {
 	if order != "" && order != "asc" && order != "desc" {
 		return 0, nil, invalid("invalid order %q: want asc or desc", short(order))
 	}
-	found := r.s.cfg.Sandboxes.choose(r, f)
+	found, err := r.s.cfg.Sandboxes.choose(r, f)
+	if err != nil {
+		return 0, nil, err
+	}
 	if len(f.states) == 0 || slices.Contains(f.states, Running) {
 		n := 0
 		for _, b := range found {
@@ -133,6 +137,14 @@ func listSnapshots(r request) (int, any, error) {
 	all, err := r.s.cfg.Sandboxes.snapshots(r.Context(), r.team)
 	if err != nil {
 		return 0, nil, err
+	}
+	others, err := Others[NamedSnapshot](r.Context(), r.s.cfg.Fleet, fleet.SandboxSnapshot, r.team)
+	if err != nil {
+		return 0, nil, err
+	}
+	if len(others) > 0 {
+		all = append(all, others...)
+		slices.SortFunc(all, func(a, b NamedSnapshot) int { return cmp.Or(b.Created.Compare(a.Created), cmp.Compare(b.ID, a.ID)) })
 	}
 	all = chooseSnapshots(all, q.Get("name"), canonicalID(q.Get("sandboxID")))
 	slices.Reverse(all)
@@ -234,13 +246,19 @@ func page[T any](r request, list []T, newest bool, at func(T) position) ([]T, er
 
 func metricsOfMany(r request) (int, any, error) {
 	many := map[string]wireSample{}
+	var missing []string
 	for _, ids := range r.URL.Query()["sandbox_ids"] {
 		for sandbox := range strings.SplitSeq(ids, ",") {
 			list, cpus, err := r.s.cfg.Sandboxes.Metrics(r.Context(), r.team, canonicalID(sandbox), time.Time{}, time.Time{})
-			if all := samplesOf(list, cpus); err == nil && len(all) > 0 { // sandboxes that no longer exist are omitted
+			if err != nil { // sandboxes that no longer exist are omitted
+				missing = append(missing, sandbox)
+			} else if all := samplesOf(list, cpus); len(all) > 0 {
 				many[sandbox] = all[len(all)-1]
 			}
 		}
+	}
+	if len(missing) > 0 && !r.s.local(r.Context()) {
+		r.s.metricsElsewhere(r.Request, missing, many)
 	}
 	return http.StatusOK, map[string]any{"sandboxes": many}, nil
 }

@@ -77,7 +77,7 @@ func create(r request, timeout time.Duration, secure bool) (int, any, error) {
 		w.Network = *b.Network
 	}
 	made, err := r.s.cfg.Sandboxes.Create(r.Context(), r.team, w)
-	return http.StatusCreated, r.s.sandboxOf(made), err
+	return http.StatusCreated, r.s.sandboxOf(r.Context(), made), err
 }
 
 // seconds converts a number of seconds, or returns otherwise for nil. A longer time than any
@@ -94,7 +94,7 @@ func get(r request) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	return http.StatusOK, r.s.detailOf(*c.box.Load()), nil
+	return http.StatusOK, r.s.detailOf(r.Context(), *c.box.Load()), nil
 }
 
 func kill(r request) (int, any, error) {
@@ -119,9 +119,9 @@ func connect(r request) (int, any, error) {
 		return 0, nil, err
 	}
 	if woke {
-		return http.StatusCreated, r.s.sandboxOf(box), nil
+		return http.StatusCreated, r.s.sandboxOf(r.Context(), box), nil
 	}
-	return http.StatusOK, r.s.sandboxOf(box), nil
+	return http.StatusOK, r.s.sandboxOf(r.Context(), box), nil
 }
 
 func resume(r request) (int, any, error) {
@@ -133,7 +133,7 @@ func resume(r request) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	return http.StatusCreated, r.s.sandboxOf(box), nil
+	return http.StatusCreated, r.s.sandboxOf(r.Context(), box), nil
 }
 
 func setTimeout(r request) (int, any, error) {
@@ -273,7 +273,7 @@ func fork(r request) (int, any, error) {
 			all[i].Error = &e
 			continue
 		}
-		w := r.s.sandboxOf(f.Sandbox)
+		w := r.s.sandboxOf(r.Context(), f.Sandbox)
 		all[i].Sandbox = &w
 	}
 	return http.StatusCreated, all, nil

@@ -274,6 +274,13 @@ func (s *Sandboxes) currentHandles() []*handle {
 	return slices.Collect(maps.Values(s.handles))
 }
 
+// has reports whether a sandbox of any team exists.
+func (s *Sandboxes) has(sandbox string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.handles[sandbox] != nil
+}
+
 // visible reports whether clients can see a sandbox.
 func (b *Sandbox) visible() bool { return b.State != Creating && b.State != Killing }
 

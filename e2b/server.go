@@ -14,6 +14,7 @@ import (
 
 	"glasshouse/e2b/envd"
 	"glasshouse/fault"
+	"glasshouse/fleet"
 	"glasshouse/id"
 	"glasshouse/internal/linger"
 	"glasshouse/policy/access"
@@ -40,6 +41,10 @@ type ServerConfig struct {
 	Uploads   http.Handler // accepts uploads below UploadPath from holders of a link; may be nil
 	Fallback  http.Handler // serves authenticated requests that Server has no route for; may be nil
 	Log       *slog.Logger
+
+	Fleet   Fleet                     // nil: this daemon is not in a fleet
+	Front   bool                      // this daemon has no sandboxes of its own
+	Changed func(ctx context.Context) // called after an object has changed, before the response; may be nil
 }
 
 // UploadPath is the path of uploads of template files. Clients send no key: the rest of the path
@@ -64,7 +69,11 @@ func NewServer(cfg ServerConfig) *Server {
 	}
 	s.mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
 	if cfg.Uploads != nil {
-		s.mux.Handle(UploadPath, cfg.Uploads)
+		s.mux.HandleFunc(UploadPath, func(w http.ResponseWriter, r *http.Request) {
+			if !s.elsewhere(w, r, "") {
+				cfg.Uploads.ServeHTTP(w, r)
+			}
+		})
 	}
 	s.mux.HandleFunc("/", s.more)
 	return s
@@ -72,7 +81,12 @@ func NewServer(cfg ServerConfig) *Server {
 
 // ServeHTTP routes a request to envd or to the control API.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if to, ok := s.address(r); ok {
+	r.Header.Del(fleet.E2BHeader) // of another node, which ServeNode has read, or forged by a client
+	to, ok := s.address(r)
+	if s.portElsewhere(w, r, to, ok) {
+		return
+	}
+	if ok {
 		if to.path != "" {
 			http.StripPrefix(to.path, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if r.URL.Path == "" {
@@ -119,16 +133,24 @@ func (s *Server) address(r *http.Request) (address, bool) {
 		a.path = portsPath + label
 		return a, ok
 	}
-	if operation := filesOperation[r.Method]; r.URL.Path == "/files" && operation != "" && r.URL.Query().Has("signature") {
+	if operation := signedOperation(r); operation != "" {
 		sandbox, ok := s.cfg.Sandboxes.signed(r.URL.Query(), operation)
 		return address{sandbox: sandbox, port: envd.Port}, ok
 	}
 	return address{}, false
 }
 
-// filesOperation maps methods to the operation that a file link's signature covers. Such links
-// name no sandbox if envd and the control API share one address.
+// filesOperation maps methods to the operation that a file link's signature covers.
 var filesOperation = map[string]string{http.MethodGet: "read", http.MethodPost: "write"}
+
+// signedOperation returns the operation of a request by a file link that names no sandbox, because
+// envd and the control API share one address; "" for other requests.
+func signedOperation(r *http.Request) string {
+	if r.URL.Path != "/files" || !r.URL.Query().Has("signature") {
+		return ""
+	}
+	return filesOperation[r.Method]
+}
 
 // parseAddress parses PORT-SANDBOX, or PORT-SANDBOX-CLIENT as older SDKs write it.
 func parseAddress(label string) (address, bool) {
@@ -181,6 +203,9 @@ func (s *Server) route(do func(request) (int, any, error)) http.Handler {
 			WriteError(s.cfg.Log, w, r, err)
 			return
 		}
+		if s.elsewhere(w, r, caller.Token) {
+			return
+		}
 		status, body, err := do(request{r, w, caller.Token, s})
 		if err == errPassOn {
 			s.cfg.Fallback.ServeHTTP(w, r.WithContext(access.WithCaller(r.Context(), caller)))
@@ -189,6 +214,9 @@ func (s *Server) route(do func(request) (int, any, error)) http.Handler {
 		if err != nil {
 			WriteError(s.cfg.Log, w, r, err)
 			return
+		}
+		if r.Method != http.MethodGet && s.cfg.Changed != nil {
+			s.cfg.Changed(r.Context())
 		}
 		WriteJSON(w, status, body)
 	})
@@ -203,6 +231,7 @@ func (s *Server) more(w http.ResponseWriter, r *http.Request) {
 		WriteError(s.cfg.Log, w, r, err)
 	case s.cfg.Fallback == nil:
 		WriteError(s.cfg.Log, w, r, fault.Newf(fault.NotFound, "e2b.more", "", "no matching operation was found"))
+	case s.elsewhere(w, r, caller.Token):
 	default:
 		s.cfg.Fallback.ServeHTTP(w, r.WithContext(access.WithCaller(r.Context(), caller)))
 	}

@@ -118,17 +118,23 @@ func (s *Sandboxes) Snapshot(ctx context.Context, team id.Token, sandbox, name s
 
 // snapshots returns the snapshots that a team requested, newest first.
 func (s *Sandboxes) snapshots(ctx context.Context, team id.Token) ([]NamedSnapshot, error) {
+	all, err := s.allSnapshots(ctx)
+	return slices.DeleteFunc(all, func(n NamedSnapshot) bool { return n.Labels[labelTeam] != string(team) }), err
+}
+
+// allSnapshots returns the snapshots that all teams requested, newest first.
+func (s *Sandboxes) allSnapshots(ctx context.Context) ([]NamedSnapshot, error) {
 	all, err := s.cfg.Snapshots.List(ctx, snapshot.ListOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("list the named snapshots: %w", err)
 	}
-	var own []NamedSnapshot
+	var named []NamedSnapshot
 	for _, snap := range slices.Backward(all) {
-		if snap.Labels[labelTeam] == string(team) {
-			own = append(own, NamedSnapshot{snap})
+		if snap.Labels[labelTeam] != "" {
+			named = append(named, NamedSnapshot{snap})
 		}
 	}
-	return own, nil
+	return named, nil
 }
 
 // snapshotNamed returns a team's newest snapshot with that id or name.

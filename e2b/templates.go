@@ -56,7 +56,7 @@ const User = "user"
 // template returns the template of a name: base, a snapshot of the team, or a built template.
 func (s *Sandboxes) template(ctx context.Context, team id.Token, ref string) (Template, error) {
 	ref = cmp.Or(ref, Base)
-	if own := strings.TrimSuffix(ref, ":"+defaultTag); own == Base || own == interpreter.Template {
+	if own := strings.TrimSuffix(ref, ":"+defaultTag); isBase(own) {
 		return Template{ID: own, Alias: own, Rootfs: jail.Rootfs{User: User}}.withDefaults(), nil
 	}
 	if snap, ok := s.snapshotNamed(ctx, team, ref); ok {
@@ -68,6 +68,9 @@ func (s *Sandboxes) template(ctx context.Context, team id.Token, ref string) (Te
 	}
 	return Template{}, fault.Newf(fault.NotFound, "e2b.template", ref, "template '%.200s' not found", ref)
 }
+
+// isBase reports whether a name is that of a template that each daemon has.
+func isBase(name string) bool { return name == Base || name == interpreter.Template }
 
 // withDefaults fills in the defaults of the template base.
 func (t Template) withDefaults() Template {

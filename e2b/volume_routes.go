@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"glasshouse/fault"
+	"glasshouse/fleet"
 	jailfs "glasshouse/jail/fs"
 	"glasshouse/jail/init/protocol"
 )
@@ -26,10 +27,12 @@ type wireVolume struct {
 
 func volumeOf(v Volume) wireVolume { return wireVolume{v.ID, v.Name, v.Token} }
 
+type newVolume struct {
+	Name string `json:"name"`
+}
+
 func createVolume(r request) (int, any, error) {
-	var b struct {
-		Name string `json:"name"`
-	}
+	var b newVolume
 	if err := r.read(&b); err != nil {
 		return 0, nil, err
 	}
@@ -42,7 +45,8 @@ func listVolumes(r request) (int, any, error) {
 	for _, v := range r.s.cfg.Volumes.List(r.team) {
 		all = append(all, wireVolume{VolumeID: v.ID, Name: v.Name})
 	}
-	return http.StatusOK, all, nil
+	others, err := Others[wireVolume](r.Context(), r.s.cfg.Fleet, fleet.Volume, r.team)
+	return http.StatusOK, append(all, others...), err
 }
 
 func getVolume(r request) (int, any, error) {
@@ -86,6 +90,9 @@ var errAnswered = errors.New("the response has been sent")
 func (s *Server) content(do func(content) (int, any, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer Recover(s.cfg.Log, w, r)
+		if s.elsewhere(w, r, "") {
+			return
+		}
 		token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 		root, done, err := s.cfg.Volumes.open(r.Context(), r.PathValue("volume"), token)
 		if err != nil {

@@ -190,16 +190,28 @@ func (s *Volumes) unreserve(team id.Token) {
 }
 
 // List returns a team's volumes, newest first.
-func (s *Volumes) List(team id.Token) (own []Volume) {
+func (s *Volumes) List(team id.Token) []Volume {
+	return s.list(func(v Volume) bool { return v.Team == team })
+}
+
+// list returns the volumes that match, newest first. nil matches all.
+func (s *Volumes) list(match func(Volume) bool) (own []Volume) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, v := range s.all {
-		if v.Team == team {
+		if match == nil || match(v.Volume) {
 			own = append(own, v.Volume)
 		}
 	}
 	slices.SortFunc(own, func(a, b Volume) int { return cmp.Or(b.Created.Compare(a.Created), cmp.Compare(a.ID, b.ID)) })
 	return own
+}
+
+// has reports whether a volume of any team exists.
+func (s *Volumes) has(volume string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.all[volume] != nil
 }
 
 // Get returns a team's volume by its id.

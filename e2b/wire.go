@@ -1,6 +1,7 @@
 package e2b
 
 import (
+	"context"
 	"maps"
 	"slices"
 	"time"
@@ -40,10 +41,10 @@ type wireSandbox struct {
 // clientID is a constant for a former member of sandbox ids. Clients still require it.
 const clientID = "glasshouse"
 
-func (s *Server) sandboxOf(b Sandbox) wireSandbox {
+func (s *Server) sandboxOf(ctx context.Context, b Sandbox) wireSandbox {
 	w := wireSandbox{
 		TemplateID: b.Template, SandboxID: b.ID, Alias: b.Alias, ClientID: clientID,
-		EnvdVersion: envd.Version, EnvdToken: b.Token, Domain: s.cfg.Domain,
+		EnvdVersion: envd.Version, EnvdToken: b.Token, Domain: s.domain(ctx),
 	}
 	if b.Traffic != "" {
 		w.Traffic = &b.Traffic
@@ -108,8 +109,8 @@ type wireDetail struct {
 	} `json:"lifecycle"`
 }
 
-func (s *Server) detailOf(b Sandbox) wireDetail {
-	d := wireDetail{wireListed: listedOf(b), EnvdToken: b.Token, Domain: s.cfg.Domain, Internet: b.Internet}
+func (s *Server) detailOf(ctx context.Context, b Sandbox) wireDetail {
+	d := wireDetail{wireListed: listedOf(b), EnvdToken: b.Token, Domain: s.domain(ctx), Internet: b.Internet}
 	if n := b.Network; n.set() {
 		d.Network = &n
 	}

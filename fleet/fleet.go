@@ -83,6 +83,10 @@ type Store interface {
 	Accept(ctx context.Context, hash, id string) error
 }
 
+// E2BHeader marks requests of clients of E2B that a node passes on, among those of the API. It
+// describes the client's connection and the domain that the client uses.
+const E2BHeader = "Glasshouse-E2b"
+
 // A Kind is a kind of objects that belong to one node.
 type Kind string
 
@@ -90,6 +94,16 @@ const (
 	Jail     Kind = "jail"
 	Snapshot Kind = "snapshot"
 	Approval Kind = "approval"
+
+	// Objects of clients of E2B.
+	Sandbox         Kind = "sandbox"
+	SandboxSnapshot Kind = "sandbox-snapshot" // a snapshot that a client requested; it is also a Snapshot
+	Template        Kind = "template"
+	Volume          Kind = "volume"
+
+	// Alias is a name of a template or volume, as its Key.ID says. If several nodes publish it,
+	// the newest object has it.
+	Alias Kind = "alias"
 )
 
 // An Object is an object of a node.
@@ -97,6 +111,7 @@ type Object struct {
 	Kind    Kind
 	ID      string
 	Node    string
+	Tenant  string // whose it is; "": nobody's
 	Created time.Time
 	Summary string // JSON, what lists show of it
 }
@@ -116,7 +131,7 @@ type Index interface {
 	Owner(ctx context.Context, k Key) (node string, err error)
 
 	// Publish stores objects of a node, and removes others. It does not change objects of other
-	// nodes.
+	// nodes, except an older Alias.
 	Publish(ctx context.Context, node string, put []Object, removed []Key) error
 
 	// Published returns all objects of a node.
@@ -124,6 +139,6 @@ type Index interface {
 
 	// Objects returns up to limit objects of one kind, the oldest first, that follow the object
 	// with the ID after. "" is the beginning. If that object was removed, it returns
-	// fault.NotFound.
-	Objects(ctx context.Context, kind Kind, after string, limit int) ([]Object, error)
+	// fault.NotFound. If tenant is not "", the objects are those of a tenant.
+	Objects(ctx context.Context, kind Kind, tenant, after string, limit int) ([]Object, error)
 }

@@ -74,7 +74,7 @@ func (p *Publisher) Sync(ctx context.Context) error {
 	for _, o := range now {
 		o.Node = p.Node
 		current[o.Key()] = o
-		if old, ok := p.last[o.Key()]; !ok || old.Summary != o.Summary {
+		if old, ok := p.last[o.Key()]; !ok || old.Summary != o.Summary || !old.Created.Equal(o.Created) {
 			put = append(put, o)
 		}
 	}

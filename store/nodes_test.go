@@ -364,7 +364,7 @@ func ownersIndex(t *testing.T, s *store.Store) {
 	publish("b", []fleet.Object{jail(0, `{"forged":true}`)}, all[1].Key())
 	var listed []fleet.Object
 	for after := ""; ; after = listed[len(listed)-1].ID {
-		page := got(s.Owners().Objects(ctx, fleet.Jail, after, 3))(t)
+		page := got(s.Owners().Objects(ctx, fleet.Jail, "", after, 3))(t)
 		if len(page) == 0 {
 			break
 		}
@@ -394,7 +394,7 @@ func ownersIndex(t *testing.T, s *store.Store) {
 	if node := got(s.Owners().Owner(ctx, fleet.Key{Kind: fleet.Jail, ID: "j-1\x00"}))(t); node != "" {
 		t.Errorf("owner of an invalid ID = %q, want none", node)
 	}
-	if _, err := s.Owners().Objects(ctx, fleet.Jail, "j-1", 3); !errors.Is(err, fault.NotFound) {
+	if _, err := s.Owners().Objects(ctx, fleet.Jail, "", "j-1", 3); !errors.Is(err, fault.NotFound) {
 		t.Errorf("Objects after a removed one = %v, want not found", err)
 	}
 }

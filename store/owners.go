@@ -17,7 +17,7 @@ type Owners struct{ s *Store }
 // Owners returns the index of the objects of all nodes.
 func (s *Store) Owners() Owners { return Owners{s} }
 
-const ownerColumns = "kind, id, node, created, summary"
+const ownerColumns = "kind, id, node, tenant, created, summary"
 
 // Owner returns the node that has an object, or "".
 func (os Owners) Owner(ctx context.Context, k fleet.Key) (node string, err error) {
@@ -35,9 +35,10 @@ func (os Owners) Owner(ctx context.Context, k fleet.Key) (node string, err error
 func (os Owners) Publish(ctx context.Context, node string, put []fleet.Object, removed []fleet.Key) error {
 	err := transact(ctx, os.s.write, func(tx *sql.Tx) error {
 		for _, o := range put {
-			_, err := tx.ExecContext(ctx, "INSERT INTO owners ("+ownerColumns+`) VALUES ($1, $2, $3, $4, $5)
-				ON CONFLICT (kind, id) DO UPDATE SET summary = excluded.summary WHERE owners.node = excluded.node`,
-				o.Kind, o.ID, node, o.Created.UnixNano(), text(o.Summary))
+			_, err := tx.ExecContext(ctx, "INSERT INTO owners ("+ownerColumns+`) VALUES ($1, $2, $3, $4, $5, $6)
+				ON CONFLICT (kind, id) DO UPDATE SET node = excluded.node, created = excluded.created, summary = excluded.summary
+				WHERE owners.node = excluded.node OR owners.kind = $7 AND owners.created < excluded.created`,
+				o.Kind, text(o.ID), node, text(o.Tenant), o.Created.UnixNano(), text(o.Summary), fleet.Alias)
 			if err != nil {
 				return err
 			}
@@ -61,7 +62,7 @@ func (os Owners) Published(ctx context.Context, node string) ([]fleet.Object, er
 }
 
 // Objects returns objects of one kind, the oldest first.
-func (os Owners) Objects(ctx context.Context, kind fleet.Kind, after string, limit int) ([]fleet.Object, error) {
+func (os Owners) Objects(ctx context.Context, kind fleet.Kind, tenant, after string, limit int) ([]fleet.Object, error) {
 	created := int64(-1 << 63)
 	if after != "" {
 		err := os.s.read.QueryRowContext(ctx, "SELECT created FROM owners WHERE kind = $1 AND id = $2", kind, text(after)).Scan(&created)
@@ -72,7 +73,13 @@ func (os Owners) Objects(ctx context.Context, kind fleet.Kind, after string, lim
 			return nil, fmt.Errorf("look up %s %s: %w", kind, after, err)
 		}
 	}
-	return os.list(ctx, "kind = $1 AND (created > $2 OR created = $2 AND id > $3) ORDER BY created, id LIMIT $4", kind, created, text(after), limit)
+	where := "kind = $1 AND (created > $2 OR created = $2 AND id > $3)"
+	args := []any{kind, created, text(after), limit}
+	if tenant != "" {
+		where += " AND tenant = $5"
+		args = append(args, text(tenant))
+	}
+	return os.list(ctx, where+" ORDER BY created, id LIMIT $4", args...)
 }
 
 func (os Owners) list(ctx context.Context, where string, args ...any) ([]fleet.Object, error) {
@@ -85,7 +92,7 @@ func (os Owners) list(ctx context.Context, where string, args ...any) ([]fleet.O
 	for rows.Next() {
 		var o fleet.Object
 		var created int64
-		if err := rows.Scan(&o.Kind, &o.ID, &o.Node, &created, &o.Summary); err != nil {
+		if err := rows.Scan(&o.Kind, &o.ID, &o.Node, &o.Tenant, &created, &o.Summary); err != nil {
 			return nil, fmt.Errorf("read an object of a node: %w", err)
 		}
 		o.Created = time.Unix(0, created).UTC()

@@ -139,18 +139,23 @@ func treeWithUser(t *testing.T, programs ...string) string {
 	return dir
 }
 
+// buildPortServer builds a server for the ports of sandboxes.
+func buildPortServer(t *testing.T, dir string) {
+	t.Helper()
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(dir, "server"), "glasshouse/e2b/envd/testdata/server")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+}
+
 // TestE2BSDK runs typical uses of E2B's unmodified packages, and checks that
 // docs/reference/e2b.md has the results.
 func TestE2BSDK(t *testing.T) {
 	dir := clientsOfE2B(t)
 	h := open(t, tools()+fmt.Sprintf("e2b: {listen: \"127.0.0.1:0\"}\nrootfs: {default: {dir: %q}}\n", treeWithPython(t)))
 	url := h.e2bKey().URL
-	// A server for the ports of sandboxes.
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(dir, "server"), "glasshouse/e2b/envd/testdata/server")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	buildPortServer(t, dir)
 	t.Setenv("REGISTRY", imageRegistry(t)) // registry of template images
 	t.Setenv("PRIVATE_REGISTRY", imageRegistry(t, "me", "mine"))
 	sdk := matrix{with: "the SDK"}

@@ -26,6 +26,22 @@ import (
 	"glasshouse/store/postgrestest"
 )
 
+// TestE2BSDKAtFront runs typical uses of E2B's unmodified package at a node without jails, which
+// passes them to two others.
+func TestE2BSDKAtFront(t *testing.T) {
+	if testing.Short() {
+		t.Skip("repeats TestE2BSDK by way of another node")
+	}
+	dir := clientsOfE2B(t)
+	_, _, _, front := openFleet(t, tools()+fmt.Sprintf("e2b: {listen: \"127.0.0.1:0\"}\nrootfs: {default: {dir: %q}}\n", treeWithPython(t)))
+	buildPortServer(t, dir)
+	t.Setenv("REGISTRY", imageRegistry(t))
+	t.Setenv("PRIVATE_REGISTRY", imageRegistry(t, "me", "mine"))
+	m := matrix{with: "a front end"}
+	version := e2bVersions[len(e2bVersions)-1]
+	front.scenarios(&m, dir, front.e2bKey().URL, "e2b-"+version, version, e2bScenarios...)
+}
+
 // A fleetNode is a daemon of a fleet.
 type fleetNode struct {
 	*daemonHarness
@@ -59,13 +75,14 @@ type testFleet struct {
 	db, key string
 	nodes   []*fleetNode
 	token   string
+	config  string // further lines of each node's configuration
 }
 
 // add starts a node whose data directory has a certificate.
 func (f *testFleet) add(name, data, more string) *fleetNode {
 	f.Helper()
 	n := &fleetNode{name: name, addr: unusedAddr(f.T)}
-	n.daemonHarness = openAt(f.T, data, fmt.Sprintf("gateway: {db: %q, key_file: %q}\npool: {size: 0}\nfleet: {listen: %q, name: %s%s}\n", f.db, f.key, n.addr, name, more))
+	n.daemonHarness = openAt(f.T, data, fmt.Sprintf("gateway: {db: %q, key_file: %q}\npool: {size: 0}\nfleet: {listen: %q, name: %s%s}\n%s", f.db, f.key, n.addr, name, more, f.config))
 	f.nodes = append(f.nodes, n)
 	return n
 }
@@ -90,12 +107,12 @@ func (f *testFleet) join(at *fleetNode) (data string) {
 }
 
 // openFleet starts a fleet with the nodes one and two, and front, which has no jails.
-func openFleet(t *testing.T) (f *testFleet, one, two, front *fleetNode) {
+func openFleet(t *testing.T, config string) (f *testFleet, one, two, front *fleetNode) {
 	if os.Geteuid() != 0 {
 		t.Skip("isolating jails for others needs root")
 	}
 	server := postgrestest.Start(t)
-	f = &testFleet{T: t, db: server.URL(t), key: filepath.Join(t.TempDir(), "shared.key")}
+	f = &testFleet{T: t, db: server.URL(t), key: filepath.Join(t.TempDir(), "shared.key"), config: config}
 	data := t.TempDir()
 	if _, err := daemon.InitFleet(data); err != nil {
 		t.Fatal(err)
@@ -113,7 +130,7 @@ func openFleet(t *testing.T) (f *testFleet, one, two, front *fleetNode) {
 
 // TestFleet uses jails of one node by way of the others.
 func TestFleet(t *testing.T) {
-	f, one, two, front := openFleet(t)
+	f, one, two, front := openFleet(t, "")
 	ctx := t.Context()
 	// A jail is created on the node that the user selects, and is found by its ID at each node.
 	j, err := one.as(f.token, "two").CreateJail(ctx, wire.CreateJail{Name: "remote", Labels: map[string]string{"team": "a"}})

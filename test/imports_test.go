@@ -33,12 +33,12 @@ var may = map[string][]string{
 	"object/objecttest": {"object"},
 	"object/s3":         {"object"},
 
-	"e2b":             {"policy/access", "jail/init/control", "e2b/envd", "e2b/interpreter", "policy/egress", "host/disk", "jail", "jail/fs", "jail/init/protocol", "policy/secret", "jail/snapshot"},
+	"e2b":             {"fleet", "policy/access", "jail/init/control", "e2b/envd", "e2b/interpreter", "policy/egress", "host/disk", "jail", "jail/fs", "jail/init/protocol", "policy/secret", "jail/snapshot"},
 	"e2b/authority":   {},
 	"e2b/envd":        {"jail", "jail/init/control", "jail/init/protocol", "e2b/envdpb", "e2b/interpreter"},
 	"e2b/envdpb":      {},
 	"e2b/interpreter": {"jail", "jail/init/control", "jail/init/protocol"},
-	"e2b/template":    {"policy/access", "e2b", "e2b/envd", "policy/egress", "jail", "jail/init/control", "jail/init/protocol", "jail/snapshot"},
+	"e2b/template":    {"fleet", "policy/access", "e2b", "e2b/envd", "policy/egress", "jail", "jail/init/control", "jail/init/protocol", "jail/snapshot"},
 
 	"api":        {"fleet", "agents/autonomy", "agents/connector", "agents/gateway", "agents/llm", "agents/run", "agents/schedule", "api/wire", "capability/budget", "capability/bundle", "capability/market", "capability/mcp", "capability/skill", "capability/engine", "capability/manifest", "capability/registry", "api/replay", "policy/access", "policy/approval", "policy/chain", "policy/egress", "govern", "policy", "policy/secret", "observe/event", "observe/eventlog", "jail", "jail/init/control", "jail/init/protocol", "observe/report", "jail/rootfs", "jail/snapshot"},
 	"api/client": {"api/wire"},

@@ -2,6 +2,7 @@ package template
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -13,6 +14,7 @@ import (
 	"glasshouse/e2b"
 	"glasshouse/e2b/envd"
 	"glasshouse/fault"
+	"glasshouse/fleet"
 	"glasshouse/id"
 	"glasshouse/policy/access"
 )
@@ -71,6 +73,9 @@ func (t *Templates) route(do func(request) (int, any, error)) http.Handler {
 		if err != nil {
 			e2b.WriteError(t.cfg.Log, w, r, err)
 			return
+		}
+		if r.Method != http.MethodGet && t.cfg.Changed != nil {
+			t.cfg.Changed(r.Context())
 		}
 		e2b.WriteJSON(w, status, body)
 	})
@@ -282,7 +287,7 @@ func uploadLink(r request) (int, any, error) {
 	if r.TLS != nil || strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https") {
 		scheme = "https"
 	}
-	link := scheme + "://" + r.Host + e2b.UploadPath + r.t.files.sign(r.team, hash, time.Now().Add(linkTime))
+	link := scheme + "://" + r.Host + e2b.UploadLink(r.t.cfg.Fleet, r.t.files.sign(r.team, hash, time.Now().Add(linkTime)))
 	return http.StatusCreated, wireUpload{err == nil, link}, nil
 }
 
@@ -348,37 +353,65 @@ type wireTemplate struct {
 }
 
 // listed returns the templates of a team, newest first.
-func (t *Templates) listed(team id.Token) []wireTemplate {
+func (t *Templates) listed(ctx context.Context, team id.Token) ([]wireTemplate, error) {
+	all, err := e2b.Others[wireTemplate](ctx, t.cfg.Fleet, fleet.Template, team)
+	if err != nil {
+		return nil, err
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	all := []wireTemplate{}
 	for _, of := range t.templates {
-		if of.Team != team {
-			continue
+		if of.Team == team {
+			all = append(all, t.wireOf(of))
 		}
-		w := wireTemplate{
-			TemplateID: of.ID, EnvdVersion: envd.Version, BuildCount: of.Builds, SpawnCount: of.Spawned, LastSpawned: of.Last,
-			Created: of.Created, Updated: of.Updated, Names: []string{of.Name}, Aliases: []string{of.Name}, BuildStatus: Waiting,
-		}
-		b := t.builds[of.Tags[DefaultTag].Build]
-		if builds := t.buildsOf(of.ID); b == nil && len(builds) > 0 {
-			b = builds[0]
-		}
-		if b != nil {
-			w.BuildID, w.BuildStatus, w.CPU, w.MemoryMB, w.DiskMB = b.ID, b.State, b.CPU, b.MemoryMB, b.DiskMB
-		}
-		all = append(all, w)
 	}
 	slices.SortFunc(all, func(a, b wireTemplate) int {
 		return cmp.Or(b.Created.Compare(a.Created), cmp.Compare(a.TemplateID, b.TemplateID))
 	})
-	return all
+	return append([]wireTemplate{}, all...), nil
 }
 
-func listAll(r request) (int, any, error) { return http.StatusOK, r.t.listed(r.team), nil }
+// wireOf describes a template in lists. The caller holds mu.
+func (t *Templates) wireOf(of *Template) wireTemplate {
+	w := wireTemplate{
+		TemplateID: of.ID, EnvdVersion: envd.Version, BuildCount: of.Builds, SpawnCount: of.Spawned, LastSpawned: of.Last,
+		Created: of.Created, Updated: of.Updated, Names: []string{of.Name}, Aliases: []string{of.Name}, BuildStatus: Waiting,
+	}
+	b := t.builds[of.Tags[DefaultTag].Build]
+	if builds := t.buildsOf(of.ID); b == nil && len(builds) > 0 {
+		b = builds[0]
+	}
+	if b != nil {
+		w.BuildID, w.BuildStatus, w.CPU, w.MemoryMB, w.DiskMB = b.ID, b.State, b.CPU, b.MemoryMB, b.DiskMB
+	}
+	return w
+}
+
+// Objects returns the templates of this node for the index of the fleet.
+func (t *Templates) Objects() (all []fleet.Object, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, of := range t.templates {
+		objects, err := e2b.TemplateObjects(of.Team, of.ID, of.Name, of.Created, t.wireOf(of))
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, objects...)
+	}
+	return all, nil
+}
+
+func listAll(r request) (int, any, error) {
+	all, err := r.t.listed(r.Context(), r.team)
+	return http.StatusOK, all, err
+}
 
 func listPages(r request) (int, any, error) {
-	all, err := page(r, r.t.listed(r.team), func(w wireTemplate) string { return w.TemplateID })
+	all, err := r.t.listed(r.Context(), r.team)
+	if err != nil {
+		return 0, nil, err
+	}
+	all, err = page(r, all, func(w wireTemplate) string { return w.TemplateID })
 	return http.StatusOK, all, err
 }
 

@@ -49,6 +49,9 @@ type Config struct {
 	UploadMB    int64    // limit for the unpacked files of one COPY; 0: 1024
 	MaxBuilds   int      // concurrent builds; 0: 2
 
+	Fleet   e2b.Fleet                 // nil: this daemon is not in a fleet
+	Changed func(ctx context.Context) // called after a template has changed, before the response; may be nil
+
 	Log *slog.Logger
 }
 

@@ -136,7 +136,7 @@ func (rt *Router) Owner(ctx context.Context, k fleet.Key) (string, error) {
 	rt.mu.Lock()
 	o := rt.owners[k]
 	rt.mu.Unlock()
-	if o.node != "" && time.Since(o.read) < ownersAge {
+	if o.node != "" && k.Kind != fleet.Alias && time.Since(o.read) < ownersAge { // an alias can move
 		return o.node, nil
 	}
 	node, err := rt.cfg.Index.Owner(ctx, k)
@@ -175,8 +175,8 @@ func (rt *Router) Remove(ctx context.Context, node string, lost bool) error {
 }
 
 // Objects returns objects of all nodes; see fleet.Index.
-func (rt *Router) Objects(ctx context.Context, kind fleet.Kind, after string, limit int) ([]fleet.Object, error) {
-	return rt.cfg.Index.Objects(ctx, kind, after, limit)
+func (rt *Router) Objects(ctx context.Context, kind fleet.Kind, tenant, after string, limit int) ([]fleet.Object, error) {
+	return rt.cfg.Index.Objects(ctx, kind, tenant, after, limit)
 }
 
 // Place returns the node for a new jail: of those that are up and not draining, the one with the
