@@ -133,7 +133,8 @@ tools() {
 	local tree=$1 later=/var/lib/glasshouse fetched=$HOME_OF_VM/fetched/$ARCH
 	mkdir -p "$fetched" "$later"
 	printf 'APT::Architecture "%s";\nAPT::Architectures { "%s"; };\n' "$ARCH" "$ARCH" >"$fetched/apt.conf"
-	APT_CONFIG=$fetched/apt.conf unshare --mount \
+	# The settings are at the later path, too, which may hide that of $fetched.
+	APT_CONFIG=$later/apt.conf unshare --mount \
 		sh -c 'mount --bind "$1" "$2" && scripts/setup.sh "$2" criu' sh "$fetched" "$later"
 	cp -a "$fetched/tools" "$tree/srv/tools"
 }
