@@ -155,8 +155,8 @@ func (d *Daemon) Open(ctx context.Context) (err error) {
 	if err := d.newSnapshots(); err != nil {
 		return err
 	}
-	if err := d.secrets.Open(ctx); err != nil {
-		return fmt.Errorf("open the secrets: %w", err)
+	if err := d.openSecrets(ctx); err != nil {
+		return err
 	}
 	if err := d.openApprovals(ctx); err != nil {
 		return err

@@ -94,7 +94,10 @@ func (d *Daemon) openRouter(node string, log *slog.Logger) error {
 		return err
 	}
 	d.identity = identity
-	d.router = route.New(route.Config{Self: node, Identity: identity, Store: d.work.Nodes(), Index: d.work.Owners(), Log: log})
+	d.router = route.New(route.Config{
+		Self: node, Identity: identity, Store: d.work.Nodes(), Index: d.work.Owners(), Log: log,
+		Secret: func() ([]byte, error) { return os.ReadFile(d.Config.sharedKeyFile()) },
+	})
 	d.onClose(d.router.Close)
 	return nil
 }
@@ -302,7 +305,15 @@ func JoinFleet(ctx context.Context, data, addr, token, authority string) error {
 	if err != nil {
 		return err
 	}
-	return route.Join(ctx, FleetDir(data), node, addr, token, authority)
+	key, err := route.Join(ctx, FleetDir(data), node, addr, token, authority)
+	if err != nil {
+		return err
+	}
+	defer clear(key)
+	if err := os.WriteFile(fleetKeyFile(data), key, 0o600); err != nil {
+		return fmt.Errorf("store the key of the secrets of the fleet: %w", err)
+	}
+	return nil
 }
 
 // nodeID returns the instance ID of a data directory, which may not have been used before.

@@ -1,14 +1,17 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"glasshouse/fault"
+	"glasshouse/fleet/pki"
 	"glasshouse/id"
 	"glasshouse/jail"
 	"glasshouse/policy/chain"
@@ -38,15 +41,58 @@ type Vault struct {
 	CacheTTL     time.Duration `yaml:"keep"` // cache time of values in memory
 }
 
+// ownKeyFile returns the key file of a daemon that shares no secrets.
+func (c Config) ownKeyFile() string {
+	return cmp.Or(c.Secrets.KeyFile, filepath.Join(c.Data, "secrets.key"))
+}
+
+// sharedKeyFile returns the key file of the secrets of a fleet.
+func (c Config) sharedKeyFile() string {
+	return cmp.Or(c.Secrets.KeyFile, fleetKeyFile(c.Data))
+}
+
+// fleetKeyFile returns where a node has the key of the secrets of its fleet.
+func fleetKeyFile(data string) string { return filepath.Join(FleetDir(data), "secrets.key") }
+
+// openSecrets opens the secret store. In a fleet, it moves the secrets of this daemon there.
+func (d *Daemon) openSecrets(ctx context.Context) error {
+	if err := d.secrets.Open(ctx); err != nil {
+		return fmt.Errorf("open the secrets: %w", err)
+	}
+	if d.Config.Fleet.Listen == "" {
+		return nil
+	}
+	left, err := d.secrets.Move(ctx, d.store.Secrets(), d.Config.ownKeyFile())
+	if err != nil {
+		return fmt.Errorf("share the secrets with the other daemons: %w", err)
+	}
+	if len(left) > 0 {
+		d.log.Warn("secrets of this daemon are not used, because the fleet has others with their names: store them again under new names", "secrets", strings.Join(left, ", "))
+	}
+	return nil
+}
+
 // newSecrets creates the secret store.
 func (d *Daemon) newSecrets() error {
 	c := d.Config.Secrets
-	if c.KeyFile == "" {
-		c.KeyFile = filepath.Join(d.Config.Data, "secrets.key")
-	}
 	conf := secret.Config{
-		Store: d.store.Secrets(), Recorder: secretRecorder{d.chain}, KeyFile: c.KeyFile,
+		Store: d.store.Secrets(), Recorder: secretRecorder{d.chain}, KeyFile: d.Config.ownKeyFile(),
 		Providers: map[string]secret.Provider{}, Changed: d.refreshSecrets, Log: d.log.With("part", "secret"),
+	}
+	if d.Config.Fleet.Listen != "" {
+		identity, err := pki.Open(FleetDir(d.Config.Data))
+		if err != nil {
+			return err
+		}
+		shared := d.work.Secrets()
+		conf.Store, conf.KeyFile = shared, d.Config.sharedKeyFile()
+		conf.Shared = &secret.Shared{
+			Version: shared.Version, MakesKey: identity.Issuer() != nil,
+			Has: func(jid id.Jail) bool {
+				_, err := d.jails.Get(context.Background(), jid)
+				return err == nil
+			},
+		}
 	}
 	var err error
 	if c.Passphrase != "" {

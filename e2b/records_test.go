@@ -155,7 +155,7 @@ func (f *fakeSecrets) Owned(owner string) []secret.OwnedSecret {
 	return slices.DeleteFunc(slices.Clone(f.all), func(o secret.OwnedSecret) bool { return o.Owner != owner })
 }
 
-func (f *fakeSecrets) FindOwned(owner, ref string) (secret.OwnedSecret, error) {
+func (f *fakeSecrets) FindOwned(_ context.Context, owner, ref string) (secret.OwnedSecret, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	i, err := f.find(owner, ref)

@@ -164,7 +164,7 @@ func getSecret(r request) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	o, err := r.s.cfg.Secrets.FindOwned(string(r.team), ref)
+	o, err := r.s.cfg.Secrets.FindOwned(r.Context(), string(r.team), ref)
 	return withSecret(http.StatusOK, o, err)
 }
 
@@ -199,7 +199,7 @@ type Secrets interface {
 	AddOwned(ctx context.Context, o secret.OwnedSecret, value []byte, by string) (secret.OwnedSecret, error)
 	UpdateOwned(ctx context.Context, owner, ref string, value []byte, metadata map[string]string, by string) (secret.OwnedSecret, error)
 	Owned(owner string) []secret.OwnedSecret
-	FindOwned(owner, ref string) (secret.OwnedSecret, error)
+	FindOwned(ctx context.Context, owner, ref string) (secret.OwnedSecret, error)
 	DeleteOwned(ctx context.Context, owner, ref, by string) error
 }
 

@@ -47,6 +47,32 @@ func (ss Secrets) Secrets(ctx context.Context) ([]secret.Record, error) {
 	return list, nil
 }
 
+// change runs a transaction, after which other daemons read the secrets again.
+func (ss Secrets) change(ctx context.Context, f func(tx *sql.Tx) error) error {
+	return ss.s.update(ctx, "secrets", func(tx *sql.Tx) error {
+		if _, err := tx.ExecContext(ctx, "UPDATE versions SET n = n + 1 WHERE name = 'secrets'"); err != nil {
+			return fmt.Errorf("change the version of the secrets: %w", err)
+		}
+		return f(tx)
+	})
+}
+
+// Version returns a number that changes with the secrets and grants.
+func (ss Secrets) Version(ctx context.Context) (n int64, err error) {
+	if err := ss.s.read.QueryRowContext(ctx, "SELECT n FROM versions WHERE name = 'secrets'").Scan(&n); err != nil {
+		return 0, fmt.Errorf("read the version of the secrets: %w", err)
+	}
+	return n, nil
+}
+
+// Used stores the time of the last use of a secret.
+func (ss Secrets) Used(ctx context.Context, name string, at time.Time) error {
+	if _, err := ss.s.write.ExecContext(ctx, "UPDATE secrets SET used = $1 WHERE name = $2", at.UnixNano(), name); err != nil {
+		return fmt.Errorf("record the use of secret %s: %w", name, err)
+	}
+	return nil
+}
+
 // PutSecret stores a new or changed secret.
 func (ss Secrets) PutSecret(ctx context.Context, r secret.Record) error {
 	var own []byte
@@ -57,11 +83,14 @@ func (ss Secrets) PutSecret(ctx context.Context, r secret.Record) error {
 			return fmt.Errorf("record the owner of secret %s: %w", r.Name, err)
 		}
 	}
-	_, err := ss.s.write.ExecContext(ctx, `
-		INSERT INTO secrets (name, provider, path, sealed, created, updated, used, own) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
-		ON CONFLICT (name) DO UPDATE SET provider = excluded.provider, path = excluded.path, sealed = excluded.sealed,
-			created = excluded.created, updated = excluded.updated, used = excluded.used, own = excluded.own`,
-		r.Name, r.Provider, r.Path, r.Sealed, r.Created.UnixNano(), r.Updated.UnixNano(), nanos(r.Used), string(own))
+	err := ss.change(ctx, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `
+			INSERT INTO secrets (name, provider, path, sealed, created, updated, used, own) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+			ON CONFLICT (name) DO UPDATE SET provider = excluded.provider, path = excluded.path, sealed = excluded.sealed,
+				created = excluded.created, updated = excluded.updated, used = excluded.used, own = excluded.own`,
+			r.Name, r.Provider, r.Path, r.Sealed, r.Created.UnixNano(), r.Updated.UnixNano(), nanos(r.Used), string(own))
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("record secret %s: %w", r.Name, err)
 	}
@@ -70,7 +99,7 @@ func (ss Secrets) PutSecret(ctx context.Context, r secret.Record) error {
 
 // Reseal replaces the sealed values of secrets, by name, atomically.
 func (ss Secrets) Reseal(ctx context.Context, sealed map[string]string) error {
-	err := ss.s.update(ctx, "secrets", func(tx *sql.Tx) error {
+	err := ss.change(ctx, func(tx *sql.Tx) error {
 		for name, s := range sealed {
 			if _, err := tx.ExecContext(ctx, "UPDATE secrets SET sealed = $1 WHERE name = $2", s, name); err != nil {
 				return fmt.Errorf("store the value of secret %s: %w", name, err)
@@ -86,7 +115,7 @@ func (ss Secrets) Reseal(ctx context.Context, sealed map[string]string) error {
 
 // DeleteSecret deletes a secret and its grants.
 func (ss Secrets) DeleteSecret(ctx context.Context, name string) error {
-	err := ss.s.update(ctx, "secrets", func(tx *sql.Tx) error {
+	err := ss.change(ctx, func(tx *sql.Tx) error {
 		if _, err := tx.ExecContext(ctx, "DELETE FROM secret_grants WHERE secret = $1", name); err != nil {
 			return fmt.Errorf("delete the grants of the secret: %w", err)
 		}
@@ -128,8 +157,11 @@ func (ss Secrets) Grants(ctx context.Context) ([]secret.Grant, error) {
 func (ss Secrets) PutGrant(ctx context.Context, g secret.Grant) error {
 	doc, err := json.Marshal(g)
 	if err == nil {
-		_, err = ss.s.write.ExecContext(ctx, "INSERT INTO secret_grants (id, secret, jail, created, document) VALUES ($1, $2, $3, $4, $5)",
-			g.ID, g.Secret, g.To.Jail, g.Created.UnixNano(), doc)
+		err = ss.change(ctx, func(tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, "INSERT INTO secret_grants (id, secret, jail, created, document) VALUES ($1, $2, $3, $4, $5)",
+				g.ID, g.Secret, g.To.Jail, g.Created.UnixNano(), doc)
+			return err
+		})
 	}
 	if err != nil {
 		return fmt.Errorf("record grant %s: %w", g.ID, err)
@@ -139,7 +171,7 @@ func (ss Secrets) PutGrant(ctx context.Context, g secret.Grant) error {
 
 // DeleteGrants deletes grants atomically.
 func (ss Secrets) DeleteGrants(ctx context.Context, ids []id.Grant) error {
-	err := ss.s.update(ctx, "secrets", func(tx *sql.Tx) error {
+	err := ss.change(ctx, func(tx *sql.Tx) error {
 		for _, gid := range ids {
 			if _, err := tx.ExecContext(ctx, "DELETE FROM secret_grants WHERE id = $1", gid); err != nil {
 				return fmt.Errorf("delete grant %s: %w", gid, err)

@@ -39,7 +39,8 @@ type signing struct {
 
 // A signed is the response.
 type signed struct {
-	Certificate []byte `json:"certificate"` // DER
+	Certificate []byte `json:"certificate"`      // DER
+	Secret      []byte `json:"secret,omitempty"` // for a node that joins
 }
 
 // A refusal is the response about an error.
@@ -81,8 +82,8 @@ func (rt *Router) Invite(ctx context.Context) (token, fingerprint string, err er
 // Handler serves the connections of other nodes. Requests that they forward are passed to api.
 func (rt *Router) Handler(api http.Handler) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("POST "+joinPath, rt.signer(rt.join))
-	mux.Handle("POST "+renewPath, rt.signer(rt.renew))
+	mux.Handle("POST "+joinPath, rt.signer(rt.join, rt.cfg.Secret))
+	mux.Handle("POST "+renewPath, rt.signer(rt.renew, nil))
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		if _, err := rt.peer(r, 0); err != nil {
 			refuse(w, err)
@@ -127,16 +128,25 @@ func refuse(w http.ResponseWriter, err error) {
 	json.NewEncoder(w).Encode(refusal{fault.KindOf(err), err.Error(), fault.RemedyOf(err)})
 }
 
-// signer serves requests for certificates. who returns the node that has sent one.
-func (rt *Router) signer(who func(r *http.Request, s signing) (string, error)) http.Handler {
+// signer serves requests for certificates. who returns the node that has sent one, and secret what
+// it gets in addition.
+func (rt *Router) signer(who func(r *http.Request, s signing) (string, error), secret func() ([]byte, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		cert, err := rt.issue(w, r, who)
+		var more []byte
+		var err error
+		if secret != nil {
+			more, err = secret() // before the token is used
+		}
+		var cert *x509.Certificate
+		if err == nil {
+			cert, err = rt.issue(w, r, who)
+		}
 		if err != nil {
 			rt.cfg.Log.Warn("refused a certificate of the fleet", "addr", r.RemoteAddr, "path", r.URL.Path, "err", err)
 			refuse(w, err)
 			return
 		}
-		json.NewEncoder(w).Encode(signed{cert.Raw})
+		json.NewEncoder(w).Encode(signed{cert.Raw, more})
 	})
 }
 
@@ -177,60 +187,61 @@ func (rt *Router) join(r *http.Request, s signing) (string, error) {
 // renew identifies a node by its certificate.
 func (rt *Router) renew(r *http.Request, _ signing) (string, error) { return rt.peer(r, pki.Grace) }
 
-// Join gets a certificate for a node from the node at an address, and stores it in a directory.
-// The token and the fingerprint of the authority are those of Invite.
-func Join(ctx context.Context, dir, node, addr, token, fingerprint string) error {
+// Join gets a certificate for a node from the node at an address, and stores it in a directory. It
+// returns the secret of that node. The token and the fingerprint of the authority are those of
+// Invite.
+func Join(ctx context.Context, dir, node, addr, token, fingerprint string) (secret []byte, err error) {
 	if err := pki.Vacant(dir); err != nil {
-		return err
+		return nil, err
 	}
 	key, request, err := pki.NewRequest()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	t := &http.Transport{TLSClientConfig: pki.Joining(fingerprint, time.Now), DisableKeepAlives: true}
-	cert, response, err := requestCert(ctx, t, "https://"+addr+joinPath, signing{token, node, request})
+	cert, got, response, err := requestCert(ctx, t, "https://"+addr+joinPath, signing{token, node, request})
 	if err != nil {
-		return fmt.Errorf("join the fleet at %s: %w", addr, err)
+		return nil, fmt.Errorf("join the fleet at %s: %w", addr, err)
 	}
 	_, err = pki.Create(dir, key, cert, pki.AuthorityOf(response.TLS))
-	return err
+	return got.Secret, err
 }
 
-func requestCert(ctx context.Context, t http.RoundTripper, url string, s signing) (*x509.Certificate, *http.Response, error) {
+func requestCert(ctx context.Context, t http.RoundTripper, url string, s signing) (*x509.Certificate, signed, *http.Response, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	body, err := json.Marshal(s)
 	if err != nil {
-		return nil, nil, err
+		return nil, signed{}, nil, err
 	}
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
 	if err != nil {
-		return nil, nil, fault.New(fault.Invalid, "route.requestCert", url, err)
+		return nil, signed{}, nil, fault.New(fault.Invalid, "route.requestCert", url, err)
 	}
 	response, err := t.RoundTrip(r)
 	if err != nil {
 		if fault.KindOf(err) != "" {
-			return nil, nil, err
+			return nil, signed{}, nil, err
 		}
-		return nil, nil, fault.New(fault.Unavailable, "route.requestCert", url, err)
+		return nil, signed{}, nil, fault.New(fault.Unavailable, "route.requestCert", url, err)
 	}
 	defer response.Body.Close()
 	data, err := io.ReadAll(io.LimitReader(response.Body, maxMessage))
 	if err != nil {
-		return nil, nil, fault.New(fault.Unavailable, "route.requestCert", url, err)
+		return nil, signed{}, nil, fault.New(fault.Unavailable, "route.requestCert", url, err)
 	}
 	if response.StatusCode != http.StatusOK {
-		return nil, nil, readRefusal(response.Status, data)
+		return nil, signed{}, nil, readRefusal(response.Status, data)
 	}
 	var yes signed
 	if err := json.Unmarshal(data, &yes); err != nil {
-		return nil, nil, fault.New(fault.Unavailable, "route.requestCert", url, err)
+		return nil, signed{}, nil, fault.New(fault.Unavailable, "route.requestCert", url, err)
 	}
 	cert, err := x509.ParseCertificate(yes.Certificate)
 	if err != nil {
-		return nil, nil, fault.New(fault.Unavailable, "route.requestCert", url, err)
+		return nil, signed{}, nil, fault.New(fault.Unavailable, "route.requestCert", url, err)
 	}
-	return cert, response, nil
+	return cert, yes, response, nil
 }
 
 // renewInterval is the time between checks whether the certificate of this node must be renewed.
@@ -277,7 +288,7 @@ func (rt *Router) Renew(ctx context.Context) error {
 		if n.ID == rt.cfg.Self || n.Addr == "" || n.State != fleet.Up {
 			continue
 		}
-		cert, _, err := requestCert(ctx, rt.link(n), "https://"+n.Addr+renewPath, signing{Request: request})
+		cert, _, _, err := requestCert(ctx, rt.link(n), "https://"+n.Addr+renewPath, signing{Request: request})
 		if err == nil {
 			return rt.cfg.Identity.Replace(cert)
 		}

@@ -22,13 +22,16 @@ import (
 	"glasshouse/fleet/pki"
 )
 
-// Config configures a Router. All fields are required.
+// Config configures a Router. All fields are required, except Secret.
 type Config struct {
 	Self     string // this node
 	Identity *pki.Identity
 	Store    fleet.Store
 	Index    fleet.Index
 	Log      *slog.Logger
+
+	// Secret returns what a node that joins gets with its certificate; nil: nothing.
+	Secret func() ([]byte, error)
 }
 
 // A Router forwards requests to other nodes, and accepts theirs. It is safe for concurrent use.

@@ -68,7 +68,7 @@ func (w *world) join(name string, at *box, api http.Handler) *box {
 		w.Fatal(err)
 	}
 	dir := w.TempDir()
-	if err := route.Join(w.Context(), dir, idOf(name), at.addr, token, fingerprint); err != nil {
+	if _, err := route.Join(w.Context(), dir, idOf(name), at.addr, token, fingerprint); err != nil {
 		w.Fatal(err)
 	}
 	return w.start(name, dir, api)
@@ -207,7 +207,7 @@ func TestJoin(t *testing.T) {
 		if name == "directory in a use" {
 			dir = a.dir
 		}
-		if err := route.Join(t.Context(), dir, c.node, c.addr, c.token, c.fingerprint); fault.KindOf(err) != c.want {
+		if _, err := route.Join(t.Context(), dir, c.node, c.addr, c.token, c.fingerprint); fault.KindOf(err) != c.want {
 			t.Errorf("%s: Join = %v, want %s", name, err, c.want)
 		}
 		if _, err := pki.Open(dir); dir != a.dir && !errors.Is(err, fault.NotFound) {
@@ -215,10 +215,10 @@ func TestJoin(t *testing.T) {
 		}
 	}
 	// The token is still valid: none of these used it.
-	if err := route.Join(t.Context(), t.TempDir(), idOf("c"), a.addr, token, fingerprint); err != nil {
+	if _, err := route.Join(t.Context(), t.TempDir(), idOf("c"), a.addr, token, fingerprint); err != nil {
 		t.Errorf("Join = %v, want success", err)
 	}
-	if err := route.Join(t.Context(), t.TempDir(), idOf("d"), a.addr, token, fingerprint); !errors.Is(err, fault.Unauthenticated) || !strings.Contains(err.Error(), "used before") {
+	if _, err := route.Join(t.Context(), t.TempDir(), idOf("d"), a.addr, token, fingerprint); !errors.Is(err, fault.Unauthenticated) || !strings.Contains(err.Error(), "used before") {
 		t.Errorf("second Join with a token = %v, want unauthenticated and why", err)
 	}
 }

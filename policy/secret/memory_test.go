@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"glasshouse/id"
 	"glasshouse/policy/secret"
@@ -53,6 +54,14 @@ func (m *memoryStore) Grants(context.Context) (list []secret.Grant, err error) {
 
 func (m *memoryStore) PutSecret(_ context.Context, r secret.Record) error {
 	return m.do(func() { m.secrets[r.Name] = r })
+}
+
+func (m *memoryStore) Used(_ context.Context, name string, at time.Time) error {
+	return m.do(func() {
+		r := m.secrets[name]
+		r.Used = &at
+		m.secrets[name] = r
+	})
 }
 
 func (m *memoryStore) PutGrant(_ context.Context, g secret.Grant) error {

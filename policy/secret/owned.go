@@ -55,8 +55,11 @@ func (k *Manager) AddOwned(ctx context.Context, o OwnedSecret, b []byte, by stri
 	if err := errors.Join(o.check(op), checkValue(op, o.Name, b)); err != nil {
 		return OwnedSecret{}, err
 	}
-	k.changeMu.Lock()
+	err := k.begin(ctx)
 	defer k.changeMu.Unlock()
+	if err != nil {
+		return OwnedSecret{}, err
+	}
 	own := k.Owned(o.Owner)
 	if slices.ContainsFunc(own, func(e OwnedSecret) bool { return e.Name == o.Name || e.ID == o.ID }) {
 		return OwnedSecret{}, fault.Newf(fault.Conflict, op, "", "a secret with this name exists")
@@ -73,9 +76,12 @@ func (k *Manager) AddOwned(ctx context.Context, o OwnedSecret, b []byte, by stri
 func (k *Manager) UpdateOwned(ctx context.Context, owner, ref string, b []byte, metadata map[string]string, by string) (OwnedSecret, error) {
 	const op = "secret.UpdateOwned"
 	defer clear(b)
-	k.changeMu.Lock()
+	var o OwnedSecret
+	err := k.begin(ctx)
 	defer k.changeMu.Unlock()
-	o, err := k.FindOwned(owner, ref)
+	if err == nil {
+		o, err = k.findOwnedCopy(owner, ref)
+	}
 	if err == nil {
 		err = checkValue(op, o.Name, b)
 	}
@@ -98,7 +104,7 @@ func (k *Manager) putOwned(ctx context.Context, op string, o OwnedSecret, b []by
 	if err := k.storeRecord(ctx, op, by, Record{Name: o.key(), Provider: Local, Sealed: sealed, Owned: &o}); err != nil {
 		return OwnedSecret{}, err
 	}
-	return k.FindOwned(o.Owner, o.ID)
+	return k.findOwnedCopy(o.Owner, o.ID)
 }
 
 // Owned returns the secrets of an owner, oldest first.
@@ -116,7 +122,15 @@ func (k *Manager) Owned(owner string) []OwnedSecret {
 }
 
 // FindOwned returns a secret of an owner by id or name.
-func (k *Manager) FindOwned(owner, ref string) (OwnedSecret, error) {
+func (k *Manager) FindOwned(ctx context.Context, owner, ref string) (OwnedSecret, error) {
+	o, err := k.findOwnedCopy(owner, ref)
+	if err != nil && k.onMiss(ctx) {
+		return k.findOwnedCopy(owner, ref)
+	}
+	return o, err
+}
+
+func (k *Manager) findOwnedCopy(owner, ref string) (OwnedSecret, error) {
 	r, err := k.findOwned(owner, ref)
 	if err != nil {
 		return OwnedSecret{}, err
@@ -144,9 +158,15 @@ func (k *Manager) DeleteOwned(ctx context.Context, owner, ref, by string) error 
 // The caller must have checked that who acts for the owner, and zeroes the value.
 func (k *Manager) ResolveOwned(ctx context.Context, who Scope, owner, name, host string) (Value, error) {
 	e := Event{Kind: Used, Secret: OwnedSecret{Owner: owner, Name: name}.key(), Who: who, Delivery: Inject, Host: host}
-	k.mu.RLock()
-	r, keys := k.secrets[e.Secret], k.keys
-	k.mu.RUnlock()
+	read := func() (*Record, *keyring) {
+		k.mu.RLock()
+		defer k.mu.RUnlock()
+		return k.secrets[e.Secret], k.keys
+	}
+	r, keys := read()
+	if r == nil && k.onMiss(ctx) {
+		r, keys = read()
+	}
 	if r == nil || r.Owned == nil {
 		e.Kind, e.Why = Refused, "the owner has no such secret"
 		return Value{}, errors.Join(fault.Newf(fault.Denied, "secret.ResolveOwned", e.Secret, "no such secret"), k.record(ctx, e))

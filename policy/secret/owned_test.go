@@ -71,7 +71,7 @@ func TestOwnedSecretIsVisibleToItsOwnerOnly(t *testing.T) {
 	}
 	// An owner cannot refer to the secret of another owner.
 	for _, ref := range []string{b.ID, "t-b:key", "none"} {
-		_, find := k.FindOwned("t-a", ref)
+		_, find := k.FindOwned(t.Context(), "t-a", ref)
 		_, renew := k.UpdateOwned(t.Context(), "t-a", ref, []byte("x"), nil, "t-a")
 		for _, err := range []error{find, renew, k.DeleteOwned(t.Context(), "t-a", ref, "t-a")} {
 			if !errors.Is(err, fault.NotFound) || strings.Contains(err.Error(), ref) {
@@ -113,7 +113,7 @@ func TestOwnedSecretHasVersions(t *testing.T) {
 		t.Fatal(err)
 	}
 	k.reopen()
-	if got, err := k.FindOwned("t-a", "key"); err != nil || got.Version != 3 || got.Metadata["env"] != "test" || k.resolveOwned("t-a", "key") != "three" {
+	if got, err := k.FindOwned(t.Context(), "t-a", "key"); err != nil || got.Version != 3 || got.Metadata["env"] != "test" || k.resolveOwned("t-a", "key") != "three" {
 		t.Errorf("FindOwned after Rotate and a restart = %+v, %v", got, err)
 	}
 	if got, err := k.UpdateOwned(t.Context(), "t-a", "key", []byte("four"), map[string]string{}, "t-a"); err != nil || len(got.Metadata) > 0 {
@@ -170,7 +170,7 @@ func TestOwnedSecretUseIsRecorded(t *testing.T) {
 	k.mu.Lock()
 	k.recordErr = nil
 	k.mu.Unlock()
-	if got, _ := k.FindOwned("t-a", "key"); got.Version != 1 || k.resolveOwned("t-a", "key") != "one" {
+	if got, _ := k.FindOwned(t.Context(), "t-a", "key"); got.Version != 1 || k.resolveOwned("t-a", "key") != "one" {
 		t.Errorf("FindOwned = %+v, want version 1", got)
 	}
 	k.close()
@@ -260,7 +260,7 @@ func TestOwnedSecretIsConsistentDuringRenewal(t *testing.T) {
 	}
 	close(stop)
 	wg.Wait()
-	if got, err := k.FindOwned("t-a", "key"); err != nil || got.Version != 21 || k.resolveOwned("t-a", "key") != "value 20" {
+	if got, err := k.FindOwned(t.Context(), "t-a", "key"); err != nil || got.Version != 21 || k.resolveOwned("t-a", "key") != "value 20" {
 		t.Errorf("FindOwned = %+v, %v; want version 21", got, err)
 	}
 }

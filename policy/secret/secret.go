@@ -51,6 +51,7 @@ const Local = "local"
 type Store interface {
 	Secrets(ctx context.Context) ([]Record, error)
 	PutSecret(ctx context.Context, r Record) error
+	Used(ctx context.Context, name string, at time.Time) error  // sets Record.Used
 	Reseal(ctx context.Context, sealed map[string]string) error // atomic; sealed values by name
 	Grants(ctx context.Context) ([]Grant, error)
 	PutGrant(ctx context.Context, g Grant) error
@@ -82,6 +83,7 @@ type Config struct {
 	KeyFile    string              // created at the first start with mode 0600
 	Passphrase []byte              // encrypts the key file; empty: not encrypted
 	Providers  map[string]Provider // by the prefix of a reference
+	Shared     *Shared             // nil: no other daemon uses the store
 	Log        *slog.Logger
 
 	// Changed is called when the secret files of a scope have changed, and returns when they
@@ -103,6 +105,9 @@ type Manager struct {
 	// ended are the grants whose end is recorded, but which the store could not delete yet.
 	// +checklocks:changeMu
 	ended map[id.Grant]bool
+	// version is that of the store when it was read; 0: unknown.
+	// +checklocks:changeMu
+	version int64
 
 	mu sync.RWMutex
 	// +checklocks:mu
@@ -135,7 +140,7 @@ func (k *Manager) Open(ctx context.Context) error {
 		return err
 	}
 	k.mu.Lock()
-	sealed := false
+	sealed := k.cfg.Shared != nil && !k.cfg.Shared.MakesKey // or will be
 	for _, r := range secrets {
 		k.secrets[r.Name] = &r
 		sealed = sealed || r.Provider == Local
@@ -155,13 +160,16 @@ func (k *Manager) Open(ctx context.Context) error {
 	k.mu.Lock()
 	k.keys = keys
 	k.mu.Unlock()
-	if len(keys.ids) > 1 {
+	if len(keys.ids) > 1 && k.cfg.Shared == nil {
 		if err := k.reseal(ctx); err != nil {
 			return fmt.Errorf("finish the key rotation: %w", err)
 		}
 	}
 	ctx, k.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	k.wg.Go(func() { k.expireLoop(ctx) })
+	if k.cfg.Shared != nil {
+		k.wg.Go(func() { k.refreshLoop(ctx) })
+	}
 	return nil
 }
 
@@ -237,8 +245,11 @@ func (k *Manager) currentKeys() *keyring {
 }
 
 func (k *Manager) put(ctx context.Context, op, by string, make func() (Record, error)) error {
-	k.changeMu.Lock()
-	r, err := make()
+	var r Record
+	err := k.begin(ctx)
+	if err == nil {
+		r, err = make()
+	}
 	if err == nil {
 		err = k.storeRecord(ctx, op, by, r)
 	}
@@ -289,8 +300,11 @@ func (k *Manager) Delete(ctx context.Context, name, by string) error {
 
 // remove deletes the secret that find returns. It calls find with changeMu held.
 func (k *Manager) remove(ctx context.Context, by string, find func() (*Record, error)) error {
-	k.changeMu.Lock()
-	r, err := find()
+	var r *Record
+	err := k.begin(ctx)
+	if err == nil {
+		r, err = find()
+	}
 	if err != nil {
 		k.changeMu.Unlock()
 		return err
@@ -357,6 +371,9 @@ func (k *Manager) List() []Info {
 // Rotate encrypts all values with a new key and deletes the old key. If it is interrupted, the
 // next Open finishes it.
 func (k *Manager) Rotate(ctx context.Context, by string) error {
+	if k.cfg.Shared != nil {
+		return errShared
+	}
 	k.changeMu.Lock()
 	defer k.changeMu.Unlock()
 	next, err := k.currentKeys().withNew()

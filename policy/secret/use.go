@@ -16,8 +16,10 @@ import (
 // grant is returned with the error.
 func (k *Manager) Grant(ctx context.Context, g Grant) (Grant, error) {
 	const op = "secret.Grant"
-	k.changeMu.Lock()
-	g, err := k.grant(ctx, op, g)
+	err := k.begin(ctx)
+	if err == nil {
+		g, err = k.grant(ctx, op, g)
+	}
 	k.changeMu.Unlock()
 	if err != nil {
 		return Grant{}, err
@@ -72,10 +74,7 @@ func (k *Manager) wakeExpireLoop() {
 // Revoke ends a grant and the grants that branches inherited from it. When it returns, they
 // can no longer be used.
 func (k *Manager) Revoke(ctx context.Context, gid id.Grant, by string) error {
-	k.mu.RLock()
-	_, found := k.grants[gid]
-	k.mu.RUnlock()
-	if !found {
+	if !k.hasGrant(gid) && !(k.onMiss(ctx) && k.hasGrant(gid)) {
 		return fault.Newf(fault.NotFound, "secret.Revoke", string(gid), "no such grant")
 	}
 	ended, err := k.endGrants(ctx, Revoked, by, "", func(g *Grant) bool { return g.ID == gid || g.From == gid })
@@ -193,7 +192,11 @@ func (k *Manager) grantsOf(secret string) []*Grant {
 // error does not reveal whether the secret exists. The caller zeroes the value.
 func (k *Manager) Resolve(ctx context.Context, who Scope, name string, u Use) (Value, error) {
 	now := time.Now()
-	live := k.findGrants(func(g *Grant) bool { return g.Secret == name && g.To.covers(who) && g.allows(u) && !g.expired(now) })
+	granted := func(g *Grant) bool { return g.Secret == name && g.To.covers(who) && g.allows(u) && !g.expired(now) }
+	live := k.findGrants(granted)
+	if len(live) == 0 && k.onMiss(ctx) {
+		live = k.findGrants(granted)
+	}
 	e := Event{Kind: Used, Secret: name, Who: who, Delivery: u.Delivery, Host: u.Host}
 	if len(live) == 0 {
 		e.Kind, e.Why = Refused, "no grant"
@@ -279,7 +282,7 @@ func (k *Manager) updateLastUsed(ctx context.Context, name string) {
 	}
 	next := *r
 	next.Used = &now
-	if err := k.cfg.Store.PutSecret(ctx, next); err != nil {
+	if err := k.cfg.Store.Used(ctx, name, now); err != nil {
 		k.cfg.Log.Warn("could not store the time of last use of a secret", "secret", name, "err", err)
 		return
 	}
@@ -322,7 +325,7 @@ func (k *Manager) expireLoop(ctx context.Context) {
 	)
 	for shortest := time.Duration(0); ; {
 		now, wait := time.Now(), longest
-		for _, g := range k.findGrants(func(g *Grant) bool { return g.Expires != nil }) {
+		for _, g := range k.findGrants(k.expires) {
 			wait = min(wait, g.Expires.Sub(now))
 		}
 		timer := time.NewTimer(max(wait, shortest))
@@ -336,7 +339,7 @@ func (k *Manager) expireLoop(ctx context.Context) {
 		case <-timer.C:
 		}
 		now = time.Now()
-		expired, err := k.endGrants(ctx, Expired, "", "", func(g *Grant) bool { return g.expired(now) })
+		expired, err := k.endGrants(ctx, Expired, "", "", func(g *Grant) bool { return g.expired(now) && k.expires(g) })
 		shortest = 0
 		if err != nil {
 			shortest = retry
