@@ -69,7 +69,7 @@ func newHandlers(o Options, s *Server) *handlers {
 		connector:  &connectorHandler{o.Connectors},
 		approval:   &approvalHandler{o.Approvals, recorded, st},
 		browser:    &browserHandler{o.Approvals},
-		secret:     &secretHandler{o.Secrets, o.Jails},
+		secret:     &secretHandler{o.Secrets, o.Jails, o.Fleet},
 		capability: &capabilityHandler{o.Capabilities, o.Caller, o.Importer, audit, s.closing},
 		skill:      &skillHandler{o.Capabilities},
 		bundle:     &bundleHandler{o.Capabilities, audit},

@@ -3,9 +3,11 @@ package api
 import (
 	"context"
 	"encoding/base64"
+	"errors"
 
 	"glasshouse/api/wire"
 	"glasshouse/fault"
+	"glasshouse/fleet"
 	"glasshouse/id"
 	"glasshouse/policy/access"
 	"glasshouse/policy/secret"
@@ -26,6 +28,7 @@ type Secrets interface {
 type secretHandler struct {
 	secrets Secrets
 	jails   Manager
+	fleet   Fleet // nil: this daemon is not in a fleet
 }
 
 var noSecrets = fault.Cannot("api.secrets", "this daemon has no secret store", "start the daemon with glasshouse serve")
@@ -77,7 +80,7 @@ func (h *secretHandler) deleteSecret(ctx context.Context, p oneSecret, _ none) (
 
 func (h *secretHandler) grantSecret(ctx context.Context, p oneSecret, b wire.GrantSecret) (wire.Grant, error) {
 	if b.Jail != "" {
-		if _, err := h.jails.Get(ctx, b.Jail); err != nil {
+		if err := h.findJail(ctx, b.Jail); err != nil {
 			return wire.Grant{}, err
 		}
 	}
@@ -93,6 +96,19 @@ func (h *secretHandler) grantSecret(ctx context.Context, p oneSecret, b wire.Gra
 		return wire.Grant{}, err
 	}
 	return grantOf(g), nil
+}
+
+// findJail returns an error if no node of the fleet has a jail.
+func (h *secretHandler) findJail(ctx context.Context, jid id.Jail) error {
+	_, missing := h.jails.Get(ctx, jid)
+	if h.fleet == nil || !errors.Is(missing, fault.NotFound) {
+		return missing
+	}
+	node, err := h.fleet.Owner(ctx, fleet.Key{Kind: fleet.Jail, ID: string(jid)})
+	if err != nil || node != "" {
+		return err
+	}
+	return missing
 }
 
 type oneGrant struct {

@@ -111,7 +111,7 @@ type Object struct {
 	Kind    Kind
 	ID      string
 	Node    string
-	Tenant  string // whose it is; "": nobody's
+	Tenant  string // the API key that it belongs to; "": none
 	Created time.Time
 	Summary string // JSON, what lists show of it
 }

@@ -168,6 +168,7 @@ func TestFleet(t *testing.T) {
 	f.checkLists(one, front, append([]string{"remote@two"}, placed...))
 	f.checkAccess(one, two, j.ID)
 	f.checkApproval(one, two)
+	f.checkSecrets(one, two)
 	f.checkRemoval(one, two, j.ID)
 }
 
@@ -390,6 +391,52 @@ func (f *testFleet) checkApproval(one, two *fleetNode) {
 	if err := <-answered; err != nil {
 		f.Error(err)
 	}
+	if err := two.DeleteJail(ctx, j.ID); err != nil {
+		f.Error(err)
+	}
+}
+
+// checkSecrets uses a secret of one node in a jail of another.
+func (f *testFleet) checkSecrets(one, two *fleetNode) {
+	f.Helper()
+	ctx := f.Context()
+	j := two.running(wire.CreateJail{})
+	value := "shared-value"
+	if err := one.PutSecret(ctx, "SHARED", wire.PutSecret{Value: &value}); err != nil {
+		f.Fatal(err)
+	}
+	g, err := one.GrantSecret(ctx, "SHARED", wire.GrantSecret{Jail: j.ID, Delivery: "file"})
+	if err != nil {
+		f.Fatal(err)
+	}
+	read := func() string {
+		x, err := two.Exec(ctx, j.ID, wire.ExecRequest{Cmd: "cat /run/secrets/SHARED"})
+		if err != nil {
+			f.Fatal(err)
+		}
+		out, _, err := client.Output(x)
+		if err != nil {
+			f.Fatal(err)
+		}
+		return string(out)
+	}
+	eventually := func(what, want string) {
+		f.Helper()
+		var got string
+		if !within(20*time.Second, func() bool { got = read(); return got == want }) {
+			f.Errorf("%s: the file of the secret contains %q, want %q", what, got, want)
+		}
+	}
+	eventually("a grant by another node", value)
+	value = "another-value"
+	if err := one.PutSecret(ctx, "SHARED", wire.PutSecret{Value: &value}); err != nil {
+		f.Fatal(err)
+	}
+	eventually("a new value", value)
+	if err := one.RevokeGrant(ctx, g.ID); err != nil {
+		f.Fatal(err)
+	}
+	eventually("after the revocation", "")
 	if err := two.DeleteJail(ctx, j.ID); err != nil {
 		f.Error(err)
 	}

@@ -108,6 +108,9 @@ type Manager struct {
 	// version is that of the store when it was read; 0: unknown.
 	// +checklocks:changeMu
 	version int64
+	// unnotified are grants that another daemon has changed, before Changed is called.
+	// +checklocks:changeMu
+	unnotified []*Grant
 
 	mu sync.RWMutex
 	// +checklocks:mu

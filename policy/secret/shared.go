@@ -2,6 +2,7 @@ package secret
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -54,12 +55,17 @@ func (k *Manager) Refresh(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, refreshTimeout)
 	defer cancel()
 	k.changeMu.Lock()
-	changed, err := k.reread(ctx)
+	err := k.reread(ctx)
+	changed := k.unnotified
+	k.unnotified = nil
 	k.changeMu.Unlock()
-	if err != nil {
-		return err
+	failed := k.notifyChanged(ctx, changed)
+	if failed != nil {
+		k.changeMu.Lock()
+		k.unnotified = append(k.unnotified, changed...)
+		k.changeMu.Unlock()
 	}
-	return k.notifyChanged(ctx, changed)
+	return errors.Join(err, failed)
 }
 
 // begin locks changeMu for a change, and reads the changes of other daemons. The caller unlocks.
@@ -70,29 +76,25 @@ func (k *Manager) begin(ctx context.Context) error {
 	if k.cfg.Shared == nil {
 		return nil
 	}
-	changed, err := k.reread(ctx)
-	if len(changed) > 0 {
-		k.version = 0 // the loop reads again, and updates the files
-	}
-	return err
+	return k.reread(ctx)
 }
 
-// reread replaces the secrets and grants by those of the store if another daemon has changed them,
-// and returns the grants that are new, have ended, or whose secret has another value.
+// reread replaces the secrets and grants by those of the store if another daemon has changed them.
+// It adds the grants that are new, have ended, or whose secret has another value to k.unnotified.
 //
 // +checklocks:k.changeMu
-func (k *Manager) reread(ctx context.Context) ([]*Grant, error) {
+func (k *Manager) reread(ctx context.Context) error {
 	version, err := k.cfg.Shared.Version(ctx)
 	if err != nil || version == k.version {
-		return nil, err
+		return err
 	}
 	secrets, err := k.cfg.Store.Secrets(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	grants, err := k.cfg.Store.Grants(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	nextSecrets := map[string]*Record{}
 	for _, r := range secrets {
@@ -119,15 +121,14 @@ func (k *Manager) reread(ctx context.Context) ([]*Grant, error) {
 	for name := range nextSecrets {
 		differs[name] = differs[name] || oldSecrets[name] == nil
 	}
-	var changed []*Grant
 	for gid, g := range nextGrants {
 		if oldGrants[gid] == nil || differs[g.Secret] {
-			changed = append(changed, g)
+			k.unnotified = append(k.unnotified, g)
 		}
 	}
 	for gid, g := range oldGrants {
 		if nextGrants[gid] == nil {
-			changed = append(changed, g)
+			k.unnotified = append(k.unnotified, g)
 		}
 	}
 	k.mu.Lock()
@@ -135,7 +136,7 @@ func (k *Manager) reread(ctx context.Context) ([]*Grant, error) {
 	k.mu.Unlock()
 	k.version = version
 	k.wakeExpireLoop()
-	return changed, nil
+	return nil
 }
 
 // onMiss reads the changes of other daemons because something is unknown, and reports whether it
@@ -188,8 +189,7 @@ func (k *Manager) Move(ctx context.Context, from Store, file string) (left []str
 			return left, err
 		}
 	}
-	_, err = k.reread(ctx)
-	return left, err
+	return left, k.reread(ctx)
 }
 
 // moveOne stores a secret and its grants, unless another secret has the name. A copy of an

@@ -1,4 +1,4 @@
--- Whose object it is: the key of a client of E2B. '' is nobody's.
+-- The API key of E2B that an object belongs to, or ''.
 ALTER TABLE owners ADD COLUMN tenant TEXT NOT NULL DEFAULT '';
 CREATE INDEX owners_of_tenant ON owners (tenant, kind, created, id);
 -- Numbers that change with the data of several daemons, so that they notice the changes of others.
