@@ -3,6 +3,8 @@ package api
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -27,6 +29,7 @@ type Fleet interface {
 	Node(ctx context.Context, name string) (fleet.Node, error)
 	Owner(ctx context.Context, k fleet.Key) (node string, err error) // "": unknown
 	Place(ctx context.Context) (fleet.Node, error)                   // for a new jail
+	PlaceOnce(ctx context.Context, key string) (fleet.Node, error)   // the same for the same key
 	Forward(w http.ResponseWriter, r *http.Request, node string, k fleet.Key) error
 	Objects(ctx context.Context, kind fleet.Kind, tenant, after string, limit int) ([]fleet.Object, error)
 
@@ -94,7 +97,7 @@ func (s *Server) nodeFor(ctx context.Context, rt route, owned ownership, r *http
 		return n.ID, fleet.Key{}, err
 	}
 	if s.o.Front && placed[rt.id] {
-		n, err := s.o.Fleet.Place(ctx)
+		n, err := s.place(r)
 		return n.ID, fleet.Key{}, err
 	}
 	if owned.kind == "" {
@@ -109,6 +112,21 @@ func (s *Server) nodeFor(ctx context.Context, rt route, owned ownership, r *http
 		return "", k, fault.New(fault.Unavailable, "api.forward", k.ID, err)
 	}
 	return node, k, nil
+}
+
+// place returns the node for a request that creates a jail. A repeated request with an idempotency
+// key must reach the node that has stored the first response.
+func (s *Server) place(r *http.Request) (fleet.Node, error) {
+	key := r.Header.Get(keyHeader)
+	if key == "" {
+		return s.o.Fleet.Place(r.Context())
+	}
+	k, err := replayKey(r, key)
+	if err != nil {
+		return fleet.Node{}, err
+	}
+	sum := sha256.Sum256([]byte(k.Scope + "\x00" + k.Key))
+	return s.o.Fleet.PlaceOnce(r.Context(), hex.EncodeToString(sum[:]))
 }
 
 // has reports whether this daemon has an object.

@@ -29,6 +29,7 @@ type fakeFleet struct {
 	lookups int
 	owners  map[fleet.Key]string
 	objects []fleet.Object
+	keys    []string // of PlaceOnce
 	fail    error
 }
 
@@ -49,6 +50,13 @@ func (f *fakeFleet) Owner(_ context.Context, k fleet.Key) (string, error) {
 }
 
 func (f *fakeFleet) Place(context.Context) (fleet.Node, error) {
+	return fleet.Node{ID: "other"}, f.fail
+}
+
+func (f *fakeFleet) PlaceOnce(_ context.Context, key string) (fleet.Node, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.keys = append(f.keys, key)
 	return fleet.Node{ID: "other"}, f.fail
 }
 
@@ -264,6 +272,25 @@ func TestListOfAllNodes(t *testing.T) {
 	if len(page.Items) != 1 || page.Items[0].Name != "mine" {
 		t.Errorf("jails of this daemon: %+v, want mine", page.Items)
 	}
+}
+
+func TestRepeatedRequestsReachTheSameNode(t *testing.T) {
+	h, f, _ := inFleet(t, func(o *api.Options) { o.Front = true })
+	f.took()
+	create := func(as access.Role, key string) {
+		t.Helper()
+		if got := h.do(req{as: as, method: "POST", path: "/jails", body: wire.CreateJail{}, header: map[string]string{"Idempotency-Key": key}}); got.status != http.StatusOK {
+			t.Errorf("create = %d %s", got.status, got.body)
+		}
+	}
+	create(access.Operator, "one")
+	create(access.Operator, "one")
+	create(access.Operator, "two")
+	create(access.Admin, "one")
+	if k := f.keys; len(k) != 4 || k[0] != k[1] || k[0] == k[2] || k[0] == k[3] || strings.Contains(k[0], "one") {
+		t.Errorf("keys = %q, want the first two to be equal, and digests", k)
+	}
+	h.refused(http.StatusBadRequest, req{as: access.Operator, method: "POST", path: "/jails", body: wire.CreateJail{}, header: map[string]string{"Idempotency-Key": "a b"}})
 }
 
 func TestOwnedObjectsHaveNoEnvironment(t *testing.T) {

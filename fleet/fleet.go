@@ -134,6 +134,10 @@ type Index interface {
 	// nodes, except an older Alias.
 	Publish(ctx context.Context, node string, put []Object, removed []Key) error
 
+	// Bind stores that a node executes the requests with a key, unless one is stored that is not
+	// instead, and returns the stored one. It forgets it after valid.
+	Bind(ctx context.Context, key, node, instead string, valid time.Duration) (string, error)
+
 	// Published returns all objects of a node.
 	Published(ctx context.Context, node string) ([]Object, error)
 

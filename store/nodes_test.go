@@ -394,6 +394,43 @@ func ownersIndex(t *testing.T, s *store.Store) {
 	if node := got(s.Owners().Owner(ctx, fleet.Key{Kind: fleet.Jail, ID: "j-1\x00"}))(t); node != "" {
 		t.Errorf("owner of an invalid ID = %q, want none", node)
 	}
+	of := func(team string, created int64) fleet.Object {
+		return fleet.Object{Kind: fleet.Template, ID: fmt.Sprint("t-", team, created), Tenant: team, Created: time.Unix(created, 0).UTC(), Summary: "{}"}
+	}
+	publish("a", []fleet.Object{of("x", 1), of("y", 2)})
+	publish("b", []fleet.Object{of("x", 3)})
+	if list := got(s.Owners().Objects(ctx, fleet.Template, "x", "", 3))(t); len(list) != 2 || list[0].ID != "t-x1" || list[1].Node != "b" || list[1].Tenant != "x" {
+		t.Errorf("objects of a tenant = %+v, want two", list)
+	}
+	if list := got(s.Owners().Objects(ctx, fleet.Template, "x", "t-x1", 3))(t); len(list) != 1 {
+		t.Errorf("objects of a tenant after the first = %+v, want one", list)
+	}
+	// The newest object has a name.
+	name := fleet.Object{Kind: fleet.Alias, ID: "template/x/app", Created: time.Unix(5, 0), Summary: "{}"}
+	for _, c := range []struct {
+		node    string
+		created int64
+		want    string
+	}{{"a", 5, "a"}, {"b", 4, "a"}, {"b", 6, "b"}, {"a", 6, "b"}} {
+		name.Created = time.Unix(c.created, 0)
+		publish(c.node, []fleet.Object{name})
+		if node := got(s.Owners().Owner(ctx, name.Key()))(t); node != c.want {
+			t.Errorf("after an object of second %d on node %s, %s has the name, want %s", c.created, c.node, node, c.want)
+		}
+	}
+	for _, c := range []struct {
+		node, instead string
+		valid         time.Duration
+		want          string
+	}{{"a", "", time.Hour, "a"}, {"b", "", time.Hour, "a"}, {"b", "c", time.Hour, "a"}, {"b", "a", time.Hour, "b"}, {"c", "a", time.Hour, "b"}} {
+		if node := got(s.Owners().Bind(ctx, "key", c.node, c.instead, c.valid))(t); node != c.want {
+			t.Errorf("Bind to %s instead of %q = %s, want %s", c.node, c.instead, node, c.want)
+		}
+	}
+	got(s.Owners().Bind(ctx, "old", "a", "", -time.Second))(t)
+	if node := got(s.Owners().Bind(ctx, "old", "b", "", time.Hour))(t); node != "b" {
+		t.Errorf("Bind after the expiry = %s, want b", node)
+	}
 	if _, err := s.Owners().Objects(ctx, fleet.Jail, "", "j-1", 3); !errors.Is(err, fault.NotFound) {
 		t.Errorf("Objects after a removed one = %v, want not found", err)
 	}

@@ -56,6 +56,27 @@ func (os Owners) Publish(ctx context.Context, node string, put []fleet.Object, r
 	return nil
 }
 
+// Bind stores which node executes the requests with a key, unless one other than instead is stored,
+// and returns the stored one.
+func (os Owners) Bind(ctx context.Context, key, node, instead string, valid time.Duration) (bound string, err error) {
+	now := time.Now()
+	err = transact(ctx, os.s.write, func(tx *sql.Tx) error {
+		if _, err := tx.ExecContext(ctx, "DELETE FROM placements WHERE expires < $1", now.UnixNano()); err != nil {
+			return err
+		}
+		_, err := tx.ExecContext(ctx, `INSERT INTO placements (key, node, expires) VALUES ($1, $2, $3)
+			ON CONFLICT (key) DO UPDATE SET node = excluded.node WHERE placements.node = $4`, key, node, now.Add(valid).UnixNano(), instead)
+		if err != nil {
+			return err
+		}
+		return tx.QueryRowContext(ctx, "SELECT node FROM placements WHERE key = $1", key).Scan(&bound)
+	})
+	if err != nil {
+		return "", fmt.Errorf("bind a request to a node: %w", err)
+	}
+	return bound, nil
+}
+
 // Published returns all objects of a node.
 func (os Owners) Published(ctx context.Context, node string) ([]fleet.Object, error) {
 	return os.list(ctx, "node = $1 ORDER BY kind, created, id", node)

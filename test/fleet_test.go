@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -165,6 +167,7 @@ func TestFleet(t *testing.T) {
 	if count["one"] != 2 || count["two"] != 1 {
 		t.Errorf("jails were placed on %v, want two on node one, which had none", count)
 	}
+	f.checkRetries(front)
 	f.checkLists(one, front, append([]string{"remote@two"}, placed...))
 	f.checkAccess(one, two, j.ID)
 	f.checkApproval(one, two)
@@ -260,6 +263,67 @@ func (n *fleetNode) useRemotely(token string, owner *fleetNode, j id.Jail) {
 	}
 }
 
+// createWithKey creates a jail with an idempotency key.
+func (n *fleetNode) createWithKey(token, key string) (id.Jail, error) {
+	r, err := http.NewRequestWithContext(n.Context(), http.MethodPost, "http://localhost/jails", strings.NewReader("{}"))
+	if err != nil {
+		return "", err
+	}
+	r.Header.Set("Authorization", "Bearer "+token)
+	r.Header.Set("Idempotency-Key", key)
+	r.Header.Set("Content-Type", "application/json")
+	socket := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(n.data, "glasshouse.sock"))
+	}}}
+	response, err := socket.Do(r)
+	if err != nil {
+		return "", err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		return "", err
+	}
+	var j wire.Jail
+	if response.StatusCode != http.StatusCreated {
+		return "", fmt.Errorf("%s: %s", response.Status, body)
+	}
+	err = json.Unmarshal(body, &j)
+	return j.ID, err
+}
+
+// checkRetries repeats requests for new jails at two front ends at once.
+func (f *testFleet) checkRetries(front *fleetNode) {
+	f.Helper()
+	second := f.add("front2", f.join(f.nodes[0]), ", jails: none")
+	const keys = 20
+	var made [keys][4]id.Jail
+	var wg sync.WaitGroup
+	for i := range keys {
+		for n := range made[i] {
+			wg.Go(func() {
+				var err error
+				made[i][n], err = []*fleetNode{front, second}[n%2].createWithKey(f.token, fmt.Sprint("key-", i))
+				if err != nil {
+					f.Errorf("create a jail with key %d: %v", i, err)
+				}
+			})
+		}
+	}
+	wg.Wait()
+	for i, ids := range made {
+		for _, j := range ids {
+			if j != ids[0] {
+				f.Errorf("key %d has created the jails %q, want one", i, ids)
+				break
+			}
+		}
+		if err := second.as(f.token, "").DeleteJail(f.Context(), ids[0]); err != nil {
+			f.Error(err)
+		}
+	}
+}
+
 // checkLists compares the lists of all jails with those of the nodes.
 func (f *testFleet) checkLists(one, front *fleetNode, want []string) {
 	f.Helper()
@@ -302,8 +366,8 @@ func (f *testFleet) checkLists(one, front *fleetNode, want []string) {
 		f.Errorf("jail ls --all-nodes = %d, %s%s, want two jails of each node", code, out, stderr)
 	}
 	out, stderr, code = one.glasshouse(one.data, "node", "ls")
-	if code != 0 || strings.Count(out, "\n") != 4 || !strings.Contains(out, "up,front") {
-		f.Errorf("node ls = %d, %s%s, want three nodes", code, out, stderr)
+	if code != 0 || strings.Count(out, "\n") != 5 || strings.Count(out, "up,front") != 2 {
+		f.Errorf("node ls = %d, %s%s, want four nodes", code, out, stderr)
 	}
 }
 

@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 
@@ -100,12 +99,12 @@ func (rt *Router) peer(r *http.Request, grace time.Duration) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	nodes, err := rt.Nodes(r.Context())
-	if err != nil {
-		return "", fault.New(fault.Unavailable, "route.peer", node, err)
-	}
-	if !slices.ContainsFunc(nodes, func(n fleet.Node) bool { return n.ID == node }) {
+	_, err = rt.Node(r.Context(), node) // reads the list again if the node is new
+	switch {
+	case errors.Is(err, fault.NotFound):
 		return "", fault.Newf(fault.Unauthenticated, "route.peer", node, "the node is not in the fleet")
+	case err != nil:
+		return "", fault.New(fault.Unavailable, "route.peer", node, err)
 	}
 	return node, nil
 }

@@ -209,6 +209,30 @@ func (rt *Router) Place(ctx context.Context) (fleet.Node, error) {
 	return best, nil
 }
 
+// keyAge is how long the node of a key is stored. Responses are stored for as long.
+const keyAge = 24 * time.Hour
+
+// PlaceOnce returns the node for a new jail of a request that can be repeated with a key. It is the
+// same for all requests with the key, at all nodes.
+func (rt *Router) PlaceOnce(ctx context.Context, key string) (fleet.Node, error) {
+	instead := ""
+	for {
+		n, err := rt.Place(ctx)
+		if err != nil {
+			return n, err
+		}
+		bound, err := rt.cfg.Index.Bind(ctx, key, n.ID, instead, keyAge)
+		if err != nil || bound == n.ID {
+			return n, err
+		}
+		n, err = rt.Node(ctx, bound)
+		if !errors.Is(err, fault.NotFound) || bound == instead {
+			return n, err
+		}
+		instead = bound // it was removed, with its jails
+	}
+}
+
 // Forward passes a request to a node, and its response to the client. It returns an error if
 // there is no response. k is the object of the request, if any.
 func (rt *Router) Forward(w http.ResponseWriter, r *http.Request, node string, k fleet.Key) error {

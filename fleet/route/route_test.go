@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -291,6 +292,61 @@ func TestPlace(t *testing.T) {
 	}
 	if got := place(); got != string(fault.Exhausted) {
 		t.Errorf("Place = %s, want exhausted", got)
+	}
+}
+
+func TestPlaceOnce(t *testing.T) {
+	w := newWorld(t)
+	a := w.first("a", echo)
+	b := w.join("b", a, echo)
+	place := func(at *box, key string) string {
+		t.Helper()
+		n, err := at.PlaceOnce(t.Context(), key)
+		if err != nil {
+			t.Error(err)
+		}
+		return n.ID
+	}
+	const keys = 40
+	var chosen [keys][2]string
+	var wg sync.WaitGroup
+	for i := range keys {
+		for n, at := range []*box{a, b} {
+			wg.Go(func() { chosen[i][n] = place(at, fmt.Sprint("key", i)) })
+		}
+	}
+	wg.Wait()
+	used := map[string]int{}
+	for i, c := range chosen {
+		used[c[0]]++
+		if c[0] != c[1] || c[0] == "" {
+			t.Errorf("key %d is placed on %s at node a and on %s at node b, want the same", i, c[0], c[1])
+		}
+	}
+	if len(used) != 2 {
+		t.Errorf("keys are placed on %v, want both nodes", used)
+	}
+	// A node that accepts no new jails has stored the response to a repeated request.
+	key := ""
+	for i, c := range chosen {
+		if c[0] == b.id {
+			key = fmt.Sprint("key", i)
+		}
+	}
+	if err := a.Drain(t.Context(), b.id, true); err != nil {
+		t.Fatal(err)
+	}
+	if got := place(a, key); got != b.id {
+		t.Errorf("a key of a draining node is placed on %s, want that node", got)
+	}
+	if err := a.Remove(t.Context(), b.id, true); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(1100 * time.Millisecond) // the list of nodes
+	for range 2 {
+		if got := place(a, key); got != a.id {
+			t.Errorf("a key of a removed node is placed on %s, want the other node", got)
+		}
 	}
 }
 

@@ -7,3 +7,10 @@ CREATE TABLE versions (
 	n    BIGINT NOT NULL
 );
 INSERT INTO versions (name, n) VALUES ('secrets', 1);
+-- The node that executes the requests with an idempotency key, until expires.
+CREATE TABLE placements (
+	key     TEXT PRIMARY KEY,
+	node    TEXT NOT NULL,
+	expires BIGINT NOT NULL
+);
+CREATE INDEX placements_by_expiry ON placements (expires);
