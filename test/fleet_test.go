@@ -8,11 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -172,6 +174,7 @@ func TestFleet(t *testing.T) {
 	f.checkAccess(one, two, j.ID)
 	f.checkApproval(one, two)
 	f.checkSecrets(one, two)
+	f.checkOperations(two, one)
 	f.checkRemoval(one, two, j.ID)
 }
 
@@ -265,31 +268,117 @@ func (n *fleetNode) useRemotely(token string, owner *fleetNode, j id.Jail) {
 
 // createWithKey creates a jail with an idempotency key.
 func (n *fleetNode) createWithKey(token, key string) (id.Jail, error) {
-	r, err := http.NewRequestWithContext(n.Context(), http.MethodPost, "http://localhost/jails", strings.NewReader("{}"))
-	if err != nil {
-		return "", err
+	status, body, err := n.raw(token, http.MethodPost, "/jails", "{}", "Idempotency-Key", key)
+	if err == nil && status != http.StatusCreated {
+		err = fmt.Errorf("status %d: %s", status, body)
 	}
-	r.Header.Set("Authorization", "Bearer "+token)
-	r.Header.Set("Idempotency-Key", key)
-	r.Header.Set("Content-Type", "application/json")
-	socket := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(n.data, "glasshouse.sock"))
-	}}}
-	response, err := socket.Do(r)
-	if err != nil {
-		return "", err
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
 	if err != nil {
 		return "", err
 	}
 	var j wire.Jail
-	if response.StatusCode != http.StatusCreated {
-		return "", fmt.Errorf("%s: %s", response.Status, body)
-	}
 	err = json.Unmarshal(body, &j)
 	return j.ID, err
+}
+
+// raw sends a request with a JSON body and a header, and returns the response.
+func (n *fleetNode) raw(token, method, path, body string, header ...string) (int, []byte, error) {
+	ctx, cancel := context.WithTimeout(n.Context(), 30*time.Second)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, method, "http://localhost"+path, strings.NewReader(body))
+	if err != nil {
+		return 0, nil, err
+	}
+	r.Header.Set("Authorization", "Bearer "+token)
+	r.Header.Set("Content-Type", "application/json")
+	for i := 0; i+1 < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	socket := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(n.data, "glasshouse.sock"))
+	}}
+	response, err := socket.RoundTrip(r)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer response.Body.Close()
+	got, err := io.ReadAll(response.Body)
+	return response.StatusCode, got, err
+}
+
+// checkOperations sends each operation of the API about an object of one node to that node and to
+// another one, and compares the responses.
+func (f *testFleet) checkOperations(owner, other *fleetNode) {
+	f.Helper()
+	ctx := f.Context()
+	cl := owner.as(f.token, "")
+	j := owner.running(wire.CreateJail{Name: "compared"})
+	taken, err := cl.TakeSnapshot(ctx, j.ID, wire.TakeSnapshot{})
+	if err != nil {
+		f.Fatal(err)
+	}
+	if _, err := cl.PauseJail(ctx, j.ID); err != nil { // so that it stays the same
+		f.Fatal(err)
+	}
+	_, text, err := owner.raw(f.token, http.MethodGet, "/openapi.json", "")
+	if err != nil {
+		f.Fatal(err)
+	}
+	var spec struct {
+		Paths map[string]map[string]struct {
+			ID string `json:"operationId"`
+		} `json:"paths"`
+	}
+	if err := json.Unmarshal(text, &spec); err != nil {
+		f.Fatal(err)
+	}
+	compared, succeeded := 0, 0
+	for _, method := range []string{"get", "put", "patch", "post"} { // a second deletion has another response
+		for _, path := range slices.Backward(slices.Sorted(maps.Keys(spec.Paths))) {
+			if _, ok := spec.Paths[path][method]; !ok {
+				continue
+			}
+			at := strings.NewReplacer("/jails/{id}", "/jails/"+string(j.ID), "/sandbox/{id}", "/sandbox/"+string(j.ID), "{sid}", string(taken.ID)).Replace(path)
+			if at == path {
+				continue // not about an object of a node
+			}
+			if strings.HasSuffix(at, "/events") {
+				at += "?follow=false"
+			}
+			compared++
+			if f.compare(owner, other, strings.ToUpper(method), pathParameter.ReplaceAllString(at, "unknown")) == http.StatusOK {
+				succeeded++
+			}
+		}
+	}
+	if compared < 40 || succeeded < 10 {
+		f.Errorf("%d operations were compared, of which %d succeeded, want 40 and 10 at least", compared, succeeded)
+	}
+	if err := cl.DeleteJail(ctx, j.ID); err != nil && !errors.Is(err, fault.NotFound) {
+		f.Error(err)
+	}
+}
+
+var pathParameter = regexp.MustCompile(`\{[^}]*\}`)
+
+// compare sends a request with a body that most operations refuse to the owner of an object and to
+// another node. It returns the status of the owner.
+func (f *testFleet) compare(owner, other *fleetNode, method, path string) int {
+	f.Helper()
+	body := ""
+	if method != http.MethodGet {
+		body = `{"no such member":1}`
+	}
+	status, want, err := owner.raw(f.token, method, path, body)
+	if err != nil {
+		f.Errorf("%s %s at the owner: %v", method, path, err)
+	}
+	again, got, err := other.raw(f.token, method, path, body)
+	if err != nil || again != status {
+		f.Errorf("%s %s at another node = %d %.200s, %v, want %d %.200s", method, path, again, got, err, status, want)
+	} else if !bytes.Equal(got, want) && !strings.HasSuffix(path, "/export") && !strings.HasSuffix(path, "/diff") { // with the time of the request
+		f.Errorf("%s %s at another node = %.300s, want %.300s", method, path, got, want)
+	}
+	return status
 }
 
 // checkRetries repeats requests for new jails at two front ends at once.
