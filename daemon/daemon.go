@@ -265,7 +265,7 @@ func (d *Daemon) openStore(ctx context.Context) (err error) {
 		if err := d.shareTokens(ctx); err != nil {
 			return fmt.Errorf("share the tokens with the other daemons: %w", err)
 		}
-		d.tokens = &access.Tokens{Store: d.work.Tokens()}
+		d.tokens = &access.Tokens{Store: d.work.Tokens(), Remember: 2 * time.Second}
 		d.logins = &access.Logins{Store: d.work.Logins()}
 	}
 	_, err = d.tokens.First(ctx, filepath.Join(d.Config.Data, "token"))

@@ -5,6 +5,7 @@ import (
 	"crypto"
 	"crypto/ed25519"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -30,7 +31,13 @@ type Identity struct {
 	mu sync.Mutex
 	// +checklocks:mu
 	cert *x509.Certificate
+	// verified has the nodes of certificates that the authority has issued, by the digest of a
+	// certificate: its signature is not checked for each request.
+	// +checklocks:mu
+	verified map[[sha256.Size]byte]string
 }
+
+const maxVerified = 10_000
 
 // The files of an identity.
 const (
@@ -261,7 +268,25 @@ func (id *Identity) Peer(c *tls.ConnectionState, now time.Time, grace time.Durat
 	if c == nil || len(c.PeerCertificates) == 0 {
 		return "", fault.Newf(fault.Unauthenticated, "pki.Peer", "", "the certificate of a node is required")
 	}
-	return Verify(c.PeerCertificates[0], id.authority, now, grace)
+	cert := c.PeerCertificates[0]
+	sum := sha256.Sum256(cert.Raw)
+	id.mu.Lock()
+	node = id.verified[sum]
+	id.mu.Unlock()
+	if node != "" && !now.Before(cert.NotBefore) && !now.After(cert.NotAfter) {
+		return node, nil
+	}
+	node, err = Verify(cert, id.authority, now, grace)
+	if err != nil {
+		return "", err
+	}
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	if id.verified == nil || len(id.verified) >= maxVerified {
+		id.verified = map[[sha256.Size]byte]string{}
+	}
+	id.verified[sum] = node
+	return node, nil
 }
 
 // Client returns the configuration of connections to a node.

@@ -283,3 +283,30 @@ func FuzzIssue(f *testing.F) {
 		}
 	})
 }
+
+func TestVerifiedCertificatesExpire(t *testing.T) {
+	a := first(t)
+	now := time.Now()
+	peer := func(id *pki.Identity, at time.Time, grace time.Duration) error {
+		_, err := a.Peer(&tls.ConnectionState{PeerCertificates: []*x509.Certificate{id.Certificate()}}, at, grace)
+		return err
+	}
+	b := join(t, a.Issuer(), two, now)
+	foreign := join(t, first(t).Issuer(), two, now)
+	for range 2 { // the second time, the signature is not verified
+		if err := peer(b, now, 0); err != nil {
+			t.Errorf("a valid certificate: %v", err)
+		}
+		if err := peer(foreign, now, 0); !errors.Is(err, fault.Unauthenticated) {
+			t.Errorf("the certificate of another fleet: %v, want unauthenticated", err)
+		}
+		for _, at := range []time.Time{now.Add(25 * time.Hour), now.Add(-25 * time.Hour)} {
+			if err := peer(b, at, 0); !errors.Is(err, fault.Unauthenticated) {
+				t.Errorf("a certificate of %s at %s: %v, want unauthenticated", now, at, err)
+			}
+		}
+		if err := peer(b, now.Add(25*time.Hour), pki.Grace); err != nil {
+			t.Errorf("an expired certificate for its renewal: %v", err)
+		}
+	}
+}

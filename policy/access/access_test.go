@@ -127,6 +127,84 @@ func TestTokensExpire(t *testing.T) {
 	})
 }
 
+// counted counts reads of tokens.
+type counted struct {
+	access.Store
+	reads int
+	read  func() // called after a read; may be nil
+}
+
+func (c *counted) ByHash(ctx context.Context, hash string) (access.Token, error) {
+	c.reads++
+	t, err := c.Store.ByHash(ctx, hash)
+	if c.read != nil {
+		c.read()
+	}
+	return t, err
+}
+
+func TestRememberedTokens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		shared := &one{}
+		s := &counted{Store: shared}
+		ts := access.Tokens{Store: s, Remember: 2 * time.Second}
+		soon := time.Now().Add(time.Second)
+		token, secret, err := ts.Create(t.Context(), "ci", access.Viewer, &soon)
+		if err != nil {
+			t.Fatal(err)
+		}
+		check := func(what string, reads int, want bool) {
+			t.Helper()
+			s.reads = 0
+			c, err := ts.Check(t.Context(), secret)
+			if ok := err == nil && c.Token == token.ID; ok != want || !ok && !errors.Is(err, fault.Unauthenticated) || s.reads != reads {
+				t.Errorf("%s: Check = %+v, %v after %d reads, want success: %v after %d", what, c, err, s.reads, want, reads)
+			}
+		}
+		check("the first time", 1, true)
+		check("the second time", 0, true)
+		if _, err := ts.Check(t.Context(), secret+"a"); !errors.Is(err, fault.Unauthenticated) {
+			t.Errorf("another secret: %v, want unauthenticated", err)
+		}
+		time.Sleep(1100 * time.Millisecond)
+		check("after its expiry", 0, false)
+
+		token, secret, err = ts.Create(t.Context(), "ci", access.Viewer, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		check("a new token", 1, true)
+		shared.token = nil // another daemon revokes it
+		check("revoked elsewhere", 0, true)
+		time.Sleep(2 * time.Second)
+		check("revoked elsewhere, later", 1, false)
+
+		token, secret, err = ts.Create(t.Context(), "ci", access.Viewer, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		check("another token", 1, true)
+		if err := ts.Revoke(t.Context(), token.ID); err != nil {
+			t.Fatal(err)
+		}
+		check("revoked here", 1, false)
+
+		// It is revoked while it is read.
+		token, secret, err = ts.Create(t.Context(), "ci", access.Viewer, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.read = func() {
+			s.read = nil
+			if err := ts.Revoke(t.Context(), token.ID); err != nil {
+				t.Error(err)
+			}
+		}
+		check("read before the revocation", 1, true)
+		check("the next time", 1, false)
+	})
+}
+
 func TestFirstAfterCrash(t *testing.T) {
 	s := &one{err: errors.New("power failure")}
 	ts := access.Tokens{Store: s}

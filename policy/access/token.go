@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"glasshouse/fault"
@@ -40,7 +41,25 @@ type Store interface {
 // is.
 type Tokens struct {
 	Store Store
+
+	// Remember is how long a token is accepted without asking the Store, which other daemons use,
+	// too. 0: never.
+	Remember time.Duration
+
+	mu sync.Mutex
+	// +checklocks:mu
+	known map[string]knownToken // by hash
+	// +checklocks:mu
+	revoked int // number of calls of Revoke
 }
+
+// A knownToken was in the store at a time.
+type knownToken struct {
+	Token
+	at time.Time
+}
+
+const maxKnown = 10_000
 
 const (
 	prefix   = "gh_"
@@ -102,8 +121,44 @@ func hash(secret string) string {
 // List returns every token, oldest first.
 func (ts *Tokens) List(ctx context.Context) ([]Token, error) { return ts.Store.List(ctx) }
 
-// Revoke revokes a token: the next request that uses it is refused.
-func (ts *Tokens) Revoke(ctx context.Context, t id.Token) error { return ts.Store.Delete(ctx, t) }
+// Revoke revokes a token: the next request that uses it is refused. Other daemons with the same
+// Store accept it for the time of Remember.
+func (ts *Tokens) Revoke(ctx context.Context, t id.Token) error {
+	err := ts.Store.Delete(ctx, t)
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	ts.known = nil
+	ts.revoked++
+	return err
+}
+
+// byHash returns a token from memory or from the store.
+func (ts *Tokens) byHash(ctx context.Context, hash string) (Token, error) {
+	if ts.Remember == 0 {
+		return ts.Store.ByHash(ctx, hash)
+	}
+	now := time.Now()
+	ts.mu.Lock()
+	k, revoked := ts.known[hash], ts.revoked
+	ts.mu.Unlock()
+	if k.Hash != "" && now.Sub(k.at) < ts.Remember {
+		return k.Token, nil
+	}
+	t, err := ts.Store.ByHash(ctx, hash)
+	if err != nil {
+		return t, err
+	}
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	if revoked != ts.revoked { // the store may have been read before
+		return t, nil
+	}
+	if ts.known == nil || len(ts.known) >= maxKnown {
+		ts.known = map[string]knownToken{}
+	}
+	ts.known[hash] = knownToken{t, now}
+	return t, nil
+}
 
 // Check returns the caller authenticated by secret, or fault.Unauthenticated. E2B keys are not
 // accepted.
@@ -123,7 +178,7 @@ func (ts *Tokens) check(ctx context.Context, secret, prefix string) (Caller, err
 		return Caller{}, fault.Newf(fault.Unauthenticated, op, "", "the token does not belong to this daemon")
 	}
 	h := hash(secret)
-	t, err := ts.Store.ByHash(ctx, h)
+	t, err := ts.byHash(ctx, h)
 	switch {
 	case errors.Is(err, fault.NotFound):
 		return Caller{}, fault.Newf(fault.Unauthenticated, op, "", "the token is unknown or revoked")
