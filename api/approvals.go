@@ -13,6 +13,7 @@ import (
 
 	"glasshouse/api/wire"
 	"glasshouse/fault"
+	"glasshouse/fleet"
 	"glasshouse/id"
 	"glasshouse/observe/event"
 	"glasshouse/observe/eventlog"
@@ -44,6 +45,8 @@ type approvalHandler struct {
 	approvals  Approvals
 	recordings *recordings
 	streams    *streams
+	fleet      Fleet // nil: this daemon is not in a fleet
+	front      bool  // it has no jails of its own
 }
 
 var noApprovals = fault.Cannot("api.approvals", "this daemon has no approval queue", "start the daemon with glasshouse serve")
@@ -52,12 +55,23 @@ type listApprovals struct {
 	State string  `query:"state" enum:"pending,answered,expired,withdrawn,all" description:"Default: pending."`
 	Jail  id.Jail `query:"jail" description:"Only requests of this jail."`
 	Limit int     `query:"limit" minimum:"1" maximum:"1000" description:"Maximum number of settled requests, newest first. Default 100."`
+	Nodes string  `query:"nodes" enum:"all,self" description:"all: the pending requests of all nodes of the fleet, without preview and context, up to a second old. self: the requests of the daemon that answers. Default self, or all if that daemon has no jails."`
 }
 
 // listApprovals lists pending approval requests, oldest first, or settled ones, newest first.
 func (h *approvalHandler) listApprovals(ctx context.Context, p listApprovals, _ none) (wire.Page[wire.Approval], error) {
 	page := wire.Page[wire.Approval]{Items: []wire.Approval{}}
-	if p.State == "" || p.State == string(approval.Pending) {
+	pending := p.State == "" || p.State == string(approval.Pending)
+	everywhere, err := allNodes("api.listApprovals", p.Nodes, h.fleet, h.front && pending)
+	switch {
+	case err != nil:
+		return page, err
+	case everywhere && !pending:
+		return page, fault.Fieldf("api.listApprovals", "nodes", "settled requests are listed by the node of their jail")
+	case everywhere:
+		page.Items, err = h.pendingOfAll(ctx, p.Jail)
+		return page, err
+	case pending:
 		for _, r := range h.approvals.Pending() {
 			if p.Jail == "" || r.Question.Subject.Jail == p.Jail {
 				page.Items = append(page.Items, approvalOf(r))
@@ -77,6 +91,48 @@ func (h *approvalHandler) listApprovals(ctx context.Context, p listApprovals, _ 
 		page.Items = append(page.Items, approvalOf(r))
 	}
 	return page, nil
+}
+
+// pendingOfAll returns the pending requests of all nodes, or of one jail, oldest first.
+func (h *approvalHandler) pendingOfAll(ctx context.Context, of id.Jail) ([]wire.Approval, error) {
+	names, all := nodeNames{fleet: h.fleet}, []wire.Approval{}
+	for after := ""; ; {
+		list, err := h.fleet.Objects(ctx, fleet.Approval, "", after, 1000)
+		if errors.Is(err, fault.NotFound) { // the last one was answered in between
+			all, after = all[:0], ""
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, o := range list {
+			var w wire.Approval
+			if err := json.Unmarshal([]byte(o.Summary), &w); err != nil {
+				return nil, fmt.Errorf("read the summary of approval request %s: %w", o.ID, err)
+			}
+			if w.ID == "" || of != "" && w.Jail != of {
+				continue
+			}
+			w.Node, err = names.of(ctx, o.Node)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, w)
+		}
+		if len(list) < 1000 {
+			return all, nil
+		}
+		after = list[len(list)-1].ID
+	}
+}
+
+// summaryOf returns what the index of the fleet has of a request: enough to decide whether to look
+// at it.
+func summaryOf(r approval.Request) wire.Approval {
+	w := approvalOf(r)
+	w.Diff, w.NoDiff, w.Context = "", "", ""
+	w.Waiting = 0 // it would change too often
+	return w
 }
 
 // shownBytes is the maximum size of the preview in an approval.

@@ -183,12 +183,45 @@ func (s *Server) Owned(ctx context.Context) ([]fleet.Object, error) {
 	}
 	if s.o.Approvals != nil {
 		for _, a := range s.o.Approvals.Pending() {
-			if err := add(fleet.Approval, string(a.ID), a.Created, struct{}{}); err != nil {
+			if err := add(fleet.Approval, string(a.ID), a.Created, summaryOf(a)); err != nil {
 				return nil, err
 			}
 		}
 	}
 	return all, nil
+}
+
+// allNodes reports whether a list is that of all nodes. front is whether this is the default.
+func allNodes(op, nodes string, f Fleet, front bool) (bool, error) {
+	switch {
+	case nodes == "all" && f == nil:
+		return false, fault.Fieldf(op, "nodes", "this daemon is not in a fleet")
+	case nodes != "" && nodes != "all" && nodes != "self":
+		return false, fault.Fieldf(op, "nodes", "%q is neither all nor self", nodes)
+	}
+	return nodes == "all" || nodes == "" && front, nil
+}
+
+// nodeNames finds the names of nodes for a list.
+type nodeNames struct {
+	fleet Fleet
+	known map[string]string // by ID
+}
+
+// of returns the name of a node, or its ID if it was removed.
+func (n *nodeNames) of(ctx context.Context, node string) (string, error) {
+	if name, ok := n.known[node]; ok {
+		return name, nil
+	}
+	found, err := n.fleet.Node(ctx, node)
+	if err != nil && !errors.Is(err, fault.NotFound) {
+		return "", err
+	}
+	if n.known == nil {
+		n.known = map[string]string{}
+	}
+	n.known[node] = cmp.Or(found.Name, node)
+	return n.known[node], nil
 }
 
 // listAll lists the jails of all nodes.
@@ -198,7 +231,7 @@ func (h *jailHandler) listAll(ctx context.Context, p listJails, o jail.ListOptio
 	if err != nil {
 		return page, err
 	}
-	names := map[string]string{}
+	names := nodeNames{fleet: h.fleet}
 	match := func(w wire.Jail) bool {
 		if o.State != "" && w.State != string(o.State) || o.Name != "" && w.Name != o.Name {
 			return false
@@ -231,14 +264,10 @@ func (h *jailHandler) listAll(ctx context.Context, p listJails, o jail.ListOptio
 				page.Next = string(page.Items[size-1].ID)
 				return page, nil
 			}
-			if _, ok := names[o.Node]; !ok {
-				n, err := h.fleet.Node(ctx, o.Node)
-				if err != nil && !errors.Is(err, fault.NotFound) {
-					return page, err
-				}
-				names[o.Node] = cmp.Or(n.Name, o.Node)
+			w.Node, err = names.of(ctx, o.Node)
+			if err != nil {
+				return page, err
 			}
-			w.Node = names[o.Node]
 			page.Items = append(page.Items, w)
 		}
 		if len(list) < 1000 {

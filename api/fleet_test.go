@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -17,6 +18,7 @@ import (
 	"glasshouse/api/wire"
 	"glasshouse/fault"
 	"glasshouse/fleet"
+	"glasshouse/id"
 	"glasshouse/policy/access"
 )
 
@@ -272,6 +274,43 @@ func TestListOfAllNodes(t *testing.T) {
 	if len(page.Items) != 1 || page.Items[0].Name != "mine" {
 		t.Errorf("jails of this daemon: %+v, want mine", page.Items)
 	}
+}
+
+func TestApprovalsOfAllNodes(t *testing.T) {
+	queue := record(t).use
+	h, f, _ := inFleet(t, queue)
+	for n, j := range []string{"j-aaaaaaaaaaaa", "j-bbbbbbbbbbbb", "j-aaaaaaaaaaaa"} {
+		data, err := json.Marshal(wire.Approval{ID: id.Approval(fmt.Sprint("a-", n)), Jail: id.Jail(j), State: "pending", Title: "rm"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.objects = append(f.objects, fleet.Object{Kind: fleet.Approval, ID: fmt.Sprint("a-", n), Node: []string{"other", "gone"}[n%2], Summary: string(data)})
+	}
+	list := func(h *harness, query string) (all string) {
+		t.Helper()
+		var page wire.Page[wire.Approval]
+		h.want(http.StatusOK, req{as: access.Viewer, method: "GET", path: "/approvals?" + query}, &page)
+		for _, a := range page.Items {
+			all += string(a.ID) + "@" + a.Node + " "
+		}
+		return all
+	}
+	for query, want := range map[string]string{"nodes=all": "a-0@box other a-1@gone a-2@box other ", "nodes=all&jail=j-aaaaaaaaaaaa": "a-0@box other a-2@box other ", "": "", "nodes=self": ""} {
+		if got := list(h, query); got != want {
+			t.Errorf("approvals with %q = %q, want %q", query, got, want)
+		}
+	}
+	h.refused(http.StatusBadRequest, req{as: access.Viewer, method: "GET", path: "/approvals?nodes=all&state=answered"})
+	h.refused(http.StatusBadRequest, req{as: access.Viewer, method: "GET", path: "/approvals?nodes=some"})
+	front, g, _ := inFleet(t, queue, func(o *api.Options) { o.Front = true })
+	g.objects = f.objects
+	for query, want := range map[string]string{"": "a-0@box other a-1@gone a-2@box other ", "nodes=self": "", "state=answered": ""} {
+		if got := list(front, query); got != want {
+			t.Errorf("approvals at a front end with %q = %q, want %q", query, got, want)
+		}
+	}
+	alone := open(t, apitest.New(), queue)
+	alone.refused(http.StatusBadRequest, req{as: access.Viewer, method: "GET", path: "/approvals?nodes=all"})
 }
 
 func TestRepeatedRequestsReachTheSameNode(t *testing.T) {

@@ -67,7 +67,7 @@ func newHandlers(o Options, s *Server) *handlers {
 		run:        &runHandler{o.Runs, o.Gateway},
 		schedule:   schedule,
 		connector:  &connectorHandler{o.Connectors},
-		approval:   &approvalHandler{o.Approvals, recorded, st},
+		approval:   &approvalHandler{o.Approvals, recorded, st, o.Fleet, o.Front},
 		browser:    &browserHandler{o.Approvals},
 		secret:     &secretHandler{o.Secrets, o.Jails, o.Fleet},
 		capability: &capabilityHandler{o.Capabilities, o.Caller, o.Importer, audit, s.closing},

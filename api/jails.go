@@ -71,13 +71,12 @@ func (h *jailHandler) listJails(ctx context.Context, p listJails, _ none) (wire.
 		return wire.Page[wire.Jail]{}, err
 	}
 	o := jail.ListOptions{After: p.After, State: state, Name: p.Name, Label: labels}
-	switch {
-	case p.Nodes == "all" && h.fleet == nil:
-		return wire.Page[wire.Jail]{}, fault.Fieldf("api.listJails", "nodes", "this daemon is not in a fleet")
-	case p.Nodes == "all", p.Nodes == "" && h.front:
+	everywhere, err := allNodes("api.listJails", p.Nodes, h.fleet, h.front)
+	if err != nil {
+		return wire.Page[wire.Jail]{}, err
+	}
+	if everywhere {
 		return h.listAll(ctx, p, o)
-	case p.Nodes != "" && p.Nodes != "self":
-		return wire.Page[wire.Jail]{}, fault.Fieldf("api.listJails", "nodes", "%q is neither all nor self", p.Nodes)
 	}
 	return pageOf(p.Limit, func(n int) ([]jail.Jail, error) {
 		o.Limit = n

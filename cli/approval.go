@@ -34,7 +34,7 @@ func (c *command) approval() *cobra.Command {
 
 func (c *command) approvalList() *cobra.Command {
 	var state string
-	var follow bool
+	var follow, everywhere bool
 	cmd := &cobra.Command{
 		Use: "ls [JAIL]", Short: "List pending approvals", Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -65,14 +65,26 @@ func (c *command) approvalList() *cobra.Command {
 				}
 				return nil
 			}
-			list, err := cl.Approvals(cmd.Context(), state, j)
+			var list []wire.Approval
+			if everywhere {
+				list, err = cl.ApprovalsOfAllNodes(cmd.Context(), j)
+			} else {
+				list, err = cl.Approvals(cmd.Context(), state, j)
+			}
 			if err != nil {
 				return err
 			}
 			return c.print(list, func(w io.Writer) {
 				rows := [][]string{{"ID", "JAIL", "TIER", "ASKED", "EXPIRES", "STATE", "WHAT"}}
+				if everywhere {
+					rows[0] = append(rows[0], "NODE")
+				}
 				for _, a := range list {
-					rows = append(rows, []string{string(a.ID), string(a.Jail), a.Tier, ago(a.Created, time.Now()), in(a.Expires, time.Now()), a.State, text.Visible(a.Title)})
+					row := []string{string(a.ID), string(a.Jail), a.Tier, ago(a.Created, time.Now()), in(a.Expires, time.Now()), a.State, text.Visible(a.Title)}
+					if everywhere {
+						row = append(row, a.Node)
+					}
+					rows = append(rows, row)
 				}
 				table(w, rows)
 			})
@@ -80,6 +92,9 @@ func (c *command) approvalList() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&state, "state", "", "pending (the default), answered, expired, withdrawn or all")
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "follow new requests")
+	cmd.Flags().BoolVar(&everywhere, "all-nodes", false, "pending requests of all nodes of the fleet, with their node")
+	cmd.MarkFlagsMutuallyExclusive("all-nodes", "follow")
+	cmd.MarkFlagsMutuallyExclusive("all-nodes", "state")
 	return cmd
 }
 

@@ -172,7 +172,7 @@ func TestFleet(t *testing.T) {
 	f.checkRetries(front)
 	f.checkLists(one, front, append([]string{"remote@two"}, placed...))
 	f.checkAccess(one, two, j.ID)
-	f.checkApproval(one, two)
+	f.checkApproval(one, two, front)
 	f.checkSecrets(one, two)
 	f.checkOperations(two, one)
 	f.checkRemoval(one, two, j.ID)
@@ -518,7 +518,7 @@ func (f *testFleet) checkAccess(one, two *fleetNode, j id.Jail) {
 }
 
 // checkApproval answers a question of one node at another.
-func (f *testFleet) checkApproval(one, two *fleetNode) {
+func (f *testFleet) checkApproval(one, two, front *fleetNode) {
 	f.Helper()
 	ctx := f.Context()
 	j := two.running(wire.CreateJail{Policy: &wire.Policy{Files: []wire.PolicyFile{{Name: "opencode.json", Text: `{"permission": {"bash": "ask"}}`}}, Level: 3, Match: "last"}})
@@ -536,6 +536,20 @@ func (f *testFleet) checkApproval(one, two *fleetNode) {
 		return len(pending) == 1
 	}) {
 		f.Fatalf("approvals = %+v, want one", pending)
+	}
+	var everywhere []wire.Approval
+	if !within(10*time.Second, func() bool {
+		var err error
+		everywhere, err = one.as(f.token, "").ApprovalsOfAllNodes(ctx, "")
+		if err != nil {
+			f.Fatal(err)
+		}
+		return len(everywhere) == 1
+	}) || everywhere[0].ID != pending[0].ID || everywhere[0].Node != "two" || everywhere[0].Title != pending[0].Title {
+		f.Errorf("approvals of all nodes = %+v, want that of node two", everywhere)
+	}
+	if list, err := front.as(f.token, "").Approvals(ctx, "pending", ""); err != nil || len(list) != 1 || list[0].ID != pending[0].ID {
+		f.Errorf("approvals at the front end = %+v, %v, want that of node two", list, err)
 	}
 	var err error
 	if !within(10*time.Second, func() bool {

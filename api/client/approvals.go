@@ -32,6 +32,18 @@ func (c *Client) Approvals(ctx context.Context, state string, j id.Jail) ([]wire
 	return p.Items, err
 }
 
+// ApprovalsOfAllNodes returns the pending approval requests of all nodes of a fleet, or those of one
+// jail.
+func (c *Client) ApprovalsOfAllNodes(ctx context.Context, j id.Jail) ([]wire.Approval, error) {
+	q := url.Values{"nodes": {"all"}}
+	if j != "" {
+		q.Set("jail", string(j))
+	}
+	var p wire.Page[wire.Approval]
+	err := c.do(ctx, request{method: "GET", path: "/approvals", query: q}, &p)
+	return p.Items, err
+}
+
 // Approval returns an approval request. If wait is not zero, it returns when the request is
 // settled or after wait.
 func (c *Client) Approval(ctx context.Context, a id.Approval, wait time.Duration) (wire.Approval, error) {

@@ -12,6 +12,7 @@ import (
 type Approval struct {
 	ID       id.Approval       `json:"id" required:"true"`
 	Jail     id.Jail           `json:"jail,omitempty" description:"The jail that the request concerns."`
+	Node     string            `json:"node,omitempty" description:"Name of the node with the jail, in lists of all nodes."`
 	State    string            `json:"state" required:"true" enum:"pending,answered,expired,withdrawn" description:"pending: not answered yet. withdrawn: the caller or an operator withdrew the request."`
 	Tier     string            `json:"tier" required:"true" enum:"preapproved,standard,elevated" description:"Who must approve: preapproved needs no person, standard needs one person, elevated needs one person who types the confirmation phrase, or two persons."`
 	Title    string            `json:"title" required:"true" description:"Short summary. It may omit details; see what."`

@@ -41,7 +41,7 @@ export class Operations extends Transport {
 
   /** List approval requests: pending ones oldest first, or settled ones newest first. Requires the
    * role viewer. */
-  listApprovals(query: { state?: "pending" | "answered" | "expired" | "withdrawn" | "all" | undefined; jail?: string | undefined; limit?: number | undefined } = {}, how: Call = {}): Promise<wire.ApprovalPage> {
+  listApprovals(query: { state?: "pending" | "answered" | "expired" | "withdrawn" | "all" | undefined; jail?: string | undefined; limit?: number | undefined; nodes?: "all" | "self" | undefined } = {}, how: Call = {}): Promise<wire.ApprovalPage> {
     return this.json<wire.ApprovalPage>({ method: "GET", path: "/approvals", query, ...how });
   }
 

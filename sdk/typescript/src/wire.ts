@@ -53,6 +53,8 @@ export interface Approval {
   jail?: string;
   /** Why there is no diff. */
   no_diff?: string;
+  /** Name of the node with the jail, in lists of all nodes. */
+  node?: string;
   /** Why the request is no longer pending. */
   outcome?: string;
   /** The confirmation phrase. An approver who types it needs no second approver. */

@@ -64,6 +64,8 @@ class ApprovalOptions(TypedDict, total=False):
     jail: str
     # Why there is no diff.
     no_diff: str
+    # Name of the node with the jail, in lists of all nodes.
+    node: str
     # Why the request is no longer pending.
     outcome: str
     # The confirmation phrase. An approver who types it needs no second approver.

@@ -24,11 +24,11 @@ class AsyncOperations(AsyncTransport):
         """Answer the approval request of an approval link."""
         return await self._text("POST", f"/answers/{self._part(token)}", accept="text/html")
 
-    async def list_approvals(self, *, state: Optional[Literal["pending", "answered", "expired", "withdrawn", "all"]] = None, jail: Optional[str] = None, limit: Optional[int] = None) -> wire.ApprovalPage:
+    async def list_approvals(self, *, state: Optional[Literal["pending", "answered", "expired", "withdrawn", "all"]] = None, jail: Optional[str] = None, limit: Optional[int] = None, nodes: Optional[Literal["all", "self"]] = None) -> wire.ApprovalPage:
         """List approval requests: pending ones oldest first, or settled ones newest first.
         Requires the role viewer.
         """
-        return cast("wire.ApprovalPage", await self._json("GET", "/approvals", query={"state": state, "jail": jail, "limit": limit}))
+        return cast("wire.ApprovalPage", await self._json("GET", "/approvals", query={"state": state, "jail": jail, "limit": limit, "nodes": nodes}))
 
     async def stream_approvals(self, *, last_event_id: Optional[str] = None) -> AsyncEvents:
         """Stream the state changes of approval requests. The stream starts with the pending
