@@ -96,34 +96,25 @@ func (h *approvalHandler) listApprovals(ctx context.Context, p listApprovals, _ 
 // pendingOfAll returns the pending requests of all nodes, or of one jail, oldest first.
 func (h *approvalHandler) pendingOfAll(ctx context.Context, of id.Jail) ([]wire.Approval, error) {
 	names, all := nodeNames{fleet: h.fleet}, []wire.Approval{}
-	for after := ""; ; {
-		list, err := h.fleet.Objects(ctx, fleet.Approval, "", after, 1000)
-		if errors.Is(err, fault.NotFound) { // the last one was answered in between
-			all, after = all[:0], ""
+	list, err := fleet.All(ctx, h.fleet, fleet.Approval, "")
+	if err != nil {
+		return nil, err
+	}
+	for _, o := range list {
+		var w wire.Approval
+		if err := json.Unmarshal([]byte(o.Summary), &w); err != nil {
+			return nil, fmt.Errorf("read the summary of approval request %s: %w", o.ID, err)
+		}
+		if w.ID == "" || of != "" && w.Jail != of {
 			continue
 		}
+		w.Node, err = names.of(ctx, o.Node)
 		if err != nil {
 			return nil, err
 		}
-		for _, o := range list {
-			var w wire.Approval
-			if err := json.Unmarshal([]byte(o.Summary), &w); err != nil {
-				return nil, fmt.Errorf("read the summary of approval request %s: %w", o.ID, err)
-			}
-			if w.ID == "" || of != "" && w.Jail != of {
-				continue
-			}
-			w.Node, err = names.of(ctx, o.Node)
-			if err != nil {
-				return nil, err
-			}
-			all = append(all, w)
-		}
-		if len(list) < 1000 {
-			return all, nil
-		}
-		after = list[len(list)-1].ID
+		all = append(all, w)
 	}
+	return all, nil
 }
 
 // summaryOf returns what the index of the fleet has of a request: enough to decide whether to look

@@ -497,23 +497,13 @@ func Others[T any](ctx context.Context, f Fleet, kind fleet.Kind, team id.Token)
 }
 
 // allObjects returns what all nodes have published of one kind and team, the oldest first.
-func allObjects(ctx context.Context, f Fleet, kind fleet.Kind, team id.Token) (all []fleet.Object, err error) {
-	for after := ""; ; after = all[len(all)-1].ID {
-		page, err := f.Objects(ctx, kind, string(team), after, pageOfIndex)
-		switch {
-		case errors.Is(err, fault.NotFound): // the last object of the page before was removed
-			return allObjects(ctx, f, kind, team)
-		case err != nil:
-			return nil, fault.New(fault.Unavailable, "e2b.allObjects", "", err)
-		}
-		all = append(all, page...)
-		if len(page) < pageOfIndex {
-			return all, nil
-		}
+func allObjects(ctx context.Context, f Fleet, kind fleet.Kind, team id.Token) ([]fleet.Object, error) {
+	all, err := fleet.All(ctx, f, kind, string(team))
+	if err != nil {
+		return nil, fault.New(fault.Unavailable, "e2b.allObjects", "", err)
 	}
+	return all, nil
 }
-
-const pageOfIndex = 1000
 
 // A buffer keeps the response of another node.
 type buffer struct {

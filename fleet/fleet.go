@@ -10,7 +10,10 @@ package fleet
 
 import (
 	"context"
+	"errors"
 	"time"
+
+	"glasshouse/fault"
 )
 
 // A State is the state of a node.
@@ -124,6 +127,30 @@ type Key struct {
 
 // Key returns the key of an object.
 func (o Object) Key() Key { return Key{o.Kind, o.ID} }
+
+// A Lister lists the objects of all nodes; see Index.
+type Lister interface {
+	Objects(ctx context.Context, kind Kind, tenant, after string, limit int) ([]Object, error)
+}
+
+const pageSize = 1000
+
+// All returns all objects of one kind and tenant, the oldest first.
+func All(ctx context.Context, from Lister, kind Kind, tenant string) (all []Object, err error) {
+	for after := ""; ; after = all[len(all)-1].ID {
+		page, err := from.Objects(ctx, kind, tenant, after, pageSize)
+		switch {
+		case errors.Is(err, fault.NotFound): // the last object of the page before was removed
+			return All(ctx, from, kind, tenant)
+		case err != nil:
+			return nil, err
+		}
+		all = append(all, page...)
+		if len(page) < pageSize {
+			return all, nil
+		}
+	}
+}
 
 // An Index says which node has which object.
 type Index interface {

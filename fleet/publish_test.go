@@ -3,10 +3,12 @@ package fleet_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"testing"
 
+	"glasshouse/fault"
 	"glasshouse/fleet"
 )
 
@@ -71,4 +73,36 @@ func TestPublisher(t *testing.T) {
 	index.fail = nil
 	clear(index.all) // another process has changed it
 	sync(map[string]string{"c": "running@me"}, 4)
+}
+
+// A shrinking index loses the last object of the first page when that was read.
+type shrinking struct {
+	all   []fleet.Object
+	calls int
+}
+
+func (s *shrinking) Objects(_ context.Context, _ fleet.Kind, _, after string, limit int) ([]fleet.Object, error) {
+	s.calls++
+	if s.calls == 2 {
+		s.all = append(s.all[:limit-1], s.all[limit:]...)
+	}
+	i := 0
+	if after != "" {
+		i = slices.IndexFunc(s.all, func(o fleet.Object) bool { return o.ID == after }) + 1
+		if i == 0 {
+			return nil, fault.Newf(fault.NotFound, "test", after, "no such object")
+		}
+	}
+	return s.all[i:min(len(s.all), i+limit)], nil
+}
+
+func TestAllObjectsAlthoughSomeAreRemoved(t *testing.T) {
+	s := &shrinking{}
+	for n := range 2000 {
+		s.all = append(s.all, fleet.Object{ID: fmt.Sprint(n)})
+	}
+	all, err := fleet.All(t.Context(), s, fleet.Jail, "")
+	if err != nil || len(all) != 1999 || all[0].ID != "0" || all[1998].ID != "1999" {
+		t.Errorf("All returns %d objects, %v, want the 1999 that are left", len(all), err)
+	}
 }
