@@ -307,6 +307,7 @@ func TestPlaceOnce(t *testing.T) {
 		}
 		return n.ID
 	}
+	time.Sleep(1100 * time.Millisecond) // until node a reads the list of nodes again
 	const keys = 40
 	var chosen [keys][2]string
 	var wg sync.WaitGroup
