@@ -38,6 +38,8 @@ type Config struct {
 type Router struct {
 	cfg Config
 
+	reading sync.Mutex // held while the list of nodes is read because it is old; locked before mu
+
 	mu sync.Mutex
 	// +checklocks:mu
 	nodes []fleet.Node
@@ -77,16 +79,29 @@ func (rt *Router) Self() string { return rt.cfg.Self }
 
 // Nodes returns all nodes. The list can be a second old.
 func (rt *Router) Nodes(ctx context.Context) ([]fleet.Node, error) {
-	rt.mu.Lock()
-	nodes, fresh := rt.nodes, time.Since(rt.read) < nodesAge
-	rt.mu.Unlock()
-	if fresh {
+	if nodes, fresh := rt.list(); fresh {
+		return nodes, nil
+	}
+	rt.reading.Lock()
+	defer rt.reading.Unlock()
+	if nodes, fresh := rt.list(); fresh { // another request has read it
 		return nodes, nil
 	}
 	return rt.readNodes(ctx)
 }
 
+// list returns the list of nodes, and whether it can be used.
+func (rt *Router) list() ([]fleet.Node, bool) {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	return rt.nodes, time.Since(rt.read) < nodesAge
+}
+
+const readTimeout = 5 * time.Second // others wait for a read
+
 func (rt *Router) readNodes(ctx context.Context) ([]fleet.Node, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
 	nodes, err := rt.cfg.Store.Nodes(ctx)
 	if err != nil {
 		return nil, err
@@ -185,28 +200,23 @@ func (rt *Router) Objects(ctx context.Context, kind fleet.Kind, tenant, after st
 // Place returns the node for a new jail: of those that are up and not draining, the one with the
 // fewest jails.
 func (rt *Router) Place(ctx context.Context) (fleet.Node, error) {
-	nodes, err := rt.Nodes(ctx)
-	if err != nil {
+	if _, err := rt.Nodes(ctx); err != nil { // reads the list if it is old
 		return fleet.Node{}, err
-	}
-	var best fleet.Node
-	for _, n := range nodes {
-		if n.State == fleet.Up && !n.Draining && !n.Front && n.Addr != "" && (best.ID == "" || n.Jails < best.Jails) {
-			best = n
-		}
-	}
-	if best.ID == "" {
-		return best, &fault.Error{Op: "route.Place", Kind: fault.Exhausted, Err: errors.New("no node accepts new jails"), Remedy: "glasshouse node ls shows which nodes are up, and not draining"}
 	}
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
-	rt.nodes = slices.Clone(rt.nodes) // others read the old list
-	for i := range rt.nodes {         // until it is read again
-		if rt.nodes[i].ID == best.ID {
-			rt.nodes[i].Jails++
+	best := -1
+	for i, n := range rt.nodes {
+		if n.State == fleet.Up && !n.Draining && !n.Front && n.Addr != "" && (best < 0 || n.Jails < rt.nodes[best].Jails) {
+			best = i
 		}
 	}
-	return best, nil
+	if best < 0 {
+		return fleet.Node{}, &fault.Error{Op: "route.Place", Kind: fault.Exhausted, Err: errors.New("no node accepts new jails"), Remedy: "glasshouse node ls shows which nodes are up, and not draining"}
+	}
+	rt.nodes = slices.Clone(rt.nodes) // others read the old list
+	rt.nodes[best].Jails++            // until it is read again; other requests are placed at the same time
+	return rt.nodes[best], nil
 }
 
 // keyAge is how long the node of a key is stored. Responses are stored for as long.

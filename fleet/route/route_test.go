@@ -278,6 +278,25 @@ func TestPlace(t *testing.T) {
 	if got := strings.Join(names, ""); strings.Count(got, "a") < 1 || strings.Count(got, "b") < 2 {
 		t.Errorf("places = %s, want both nodes, and b first", got)
 	}
+	// Requests at the same time are spread, too.
+	time.Sleep(1100 * time.Millisecond)
+	at := make(chan string, 20)
+	for range cap(at) {
+		go func() {
+			n, err := a.Place(t.Context())
+			if err != nil {
+				t.Error(err)
+			}
+			at <- n.Name
+		}()
+	}
+	count := map[string]int{}
+	for range cap(at) {
+		count[<-at]++
+	}
+	if count["a"] != 9 || count["b"] != 11 { // a has two jails already
+		t.Errorf("places at the same time = %v, want 9 on a and 11 on b", count)
+	}
 	if err := b.Drain(t.Context(), b.id, true); err != nil {
 		t.Fatal(err)
 	}
