@@ -129,6 +129,12 @@ func (s *Server) elsewhere(w http.ResponseWriter, r *http.Request, team id.Token
 		return false
 	}
 	node, k, err := s.node(w, r, team)
+	return s.passOn(w, r, node, k, err)
+}
+
+// passOn passes a request to a node unless it is this one, or writes the error of the search for
+// the node. It reports whether it has responded.
+func (s *Server) passOn(w http.ResponseWriter, r *http.Request, node string, k fleet.Key, err error) bool {
 	switch {
 	case err != nil:
 		WriteError(s.cfg.Log, w, r, err)
@@ -161,15 +167,7 @@ func (s *Server) portElsewhere(w http.ResponseWriter, r *http.Request, to addres
 	} else if operation := signedOperation(r); operation != "" {
 		node, err = s.signer(r, operation)
 	}
-	switch {
-	case err != nil:
-		WriteError(s.cfg.Log, w, r, err)
-		return true
-	case node == "" || node == s.cfg.Fleet.Self():
-		return false
-	}
-	s.forward(w, r, node, k)
-	return true
+	return s.passOn(w, r, node, k, err)
 }
 
 // node returns the node that must serve a request, and the object that the request is about. "" is

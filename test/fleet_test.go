@@ -593,7 +593,11 @@ func (f *testFleet) checkSecrets(one, two *fleetNode) {
 	eventually := func(what, want string) {
 		f.Helper()
 		var got string
-		if !within(20*time.Second, func() bool { got = read(); return got == want }) {
+		same := func() bool {
+			got = read()
+			return got == want
+		}
+		if !within(20*time.Second, same) {
 			f.Errorf("%s: the file of the secret contains %q, want %q", what, got, want)
 		}
 	}
