@@ -1,18 +1,23 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"slices"
+	"sync"
 
 	"glasshouse/api/wire"
 	"glasshouse/fault"
+	"glasshouse/fleet"
+	"glasshouse/id"
 	"glasshouse/internal/text"
 	"glasshouse/jail"
 	"glasshouse/jail/snapshot"
 )
 
 func (h *snapshotHandler) restoreSnapshot(ctx context.Context, p oneSnapshot, b wire.Overrides) (wire.Jail, error) {
-	from, err := h.snapshots.Get(ctx, p.ID)
+	from, err := h.find(ctx, p.ID)
 	if err != nil {
 		return wire.Jail{}, err
 	}
@@ -26,7 +31,7 @@ func (h *snapshotHandler) restoreSnapshot(ctx context.Context, p oneSnapshot, b 
 func restoredPlace(_ oneSnapshot, j wire.Jail) string { return jailPlace(none{}, j) }
 
 func (h *snapshotHandler) branchSnapshot(ctx context.Context, p oneSnapshot, b wire.Branch) (wire.Branches, error) {
-	from, err := h.snapshots.Get(ctx, p.ID)
+	from, err := h.find(ctx, p.ID)
 	if err != nil {
 		return wire.Branches{}, err
 	}
@@ -34,11 +39,109 @@ func (h *snapshotHandler) branchSnapshot(ctx context.Context, p oneSnapshot, b w
 	if err != nil {
 		return wire.Branches{}, err
 	}
-	children, err := h.snapshots.Branch(ctx, p.ID, b.Count, o)
+	if b.Spread {
+		return h.spread(ctx, p.ID, b, o)
+	}
+	return h.branchHere(ctx, p.ID, b, o)
+}
+
+func (h *snapshotHandler) branchHere(ctx context.Context, sid id.Snapshot, b wire.Branch, o snapshot.Overrides) (wire.Branches, error) {
+	o.First = b.First
+	children, err := h.snapshots.Branch(ctx, sid, b.Count, o)
 	if err != nil {
 		return wire.Branches{}, err
 	}
-	return h.branchesOf(ctx, "branch "+string(p.ID), children)
+	return h.branchesOf(ctx, "branch "+string(sid), max(o.First, 1), children)
+}
+
+// numbers are a range of the numbers of branches.
+type numbers struct{ first, count int }
+
+// spread creates branches on all nodes of the fleet. Those that one node cannot create are divided
+// among the others.
+func (h *snapshotHandler) spread(ctx context.Context, sid id.Snapshot, b wire.Branch, o snapshot.Overrides) (wire.Branches, error) {
+	made := wire.Branches{Jails: []wire.Jail{}}
+	if err := h.maySpread(ctx); err != nil {
+		return made, err
+	}
+	if b.Count < 1 || b.Count > snapshot.MaxBranches {
+		return made, fault.Fieldf("api.spread", "count", "%d is not between 1 and %d", b.Count, snapshot.MaxBranches)
+	}
+	nodes, err := h.fleet.Nodes(ctx)
+	if err != nil {
+		return made, err
+	}
+	var failure error
+	for todo := []numbers{{max(b.First, 1), b.Count}}; len(todo) > 0; todo = todo[1:] {
+		shares := fleet.Spread(nodes, todo[0].count)
+		if len(shares) == 0 {
+			failure = cmp.Or(failure, fleet.ErrNoNode)
+			for n := range todo[0].count {
+				made.Errors = append(made.Errors, wire.BranchError{Number: todo[0].first + n, Problem: h.problems.of("branch "+string(sid), failure)})
+			}
+			continue
+		}
+		results, errs := h.branchShares(ctx, sid, todo[0].first, shares, b.Overrides, o)
+		first := todo[0].first
+		for i, s := range shares {
+			if errs[i] == nil {
+				made.Jails = append(made.Jails, results[i].Jails...)
+				made.Errors = append(made.Errors, results[i].Errors...)
+			} else {
+				failure = errs[i]
+				nodes = slices.DeleteFunc(slices.Clone(nodes), func(n fleet.Node) bool { return n.ID == s.Node })
+				todo = append(todo, numbers{first, s.Count})
+			}
+			first += s.Count
+		}
+	}
+	if len(made.Jails) == 0 {
+		return wire.Branches{}, failure
+	}
+	return made, nil
+}
+
+func (h *snapshotHandler) maySpread(ctx context.Context) error {
+	if h.fleet == nil {
+		return fault.Fieldf("api.maySpread", "spread", "this daemon is not in a fleet")
+	}
+	return mayForward(ctx, "the fleet")
+}
+
+// branchShares creates the branches of each node at the same time.
+func (h *snapshotHandler) branchShares(ctx context.Context, sid id.Snapshot, first int, shares []fleet.Share, with wire.Overrides, o snapshot.Overrides) ([]wire.Branches, []error) {
+	results, errs := make([]wire.Branches, len(shares)), make([]error, len(shares))
+	var wg sync.WaitGroup
+	for i, s := range shares {
+		part := wire.Branch{Count: s.Count, First: first, Overrides: with}
+		first += s.Count
+		wg.Go(func() {
+			defer fault.Recover(&errs[i])
+			if s.Node == h.fleet.Self() {
+				results[i], errs[i] = h.branchHere(ctx, sid, part, o)
+			} else {
+				results[i], errs[i] = h.branchAt(ctx, s.Node, sid, part)
+			}
+		})
+	}
+	wg.Wait()
+	return results, errs
+}
+
+func (h *snapshotHandler) branchAt(ctx context.Context, node string, sid id.Snapshot, b wire.Branch) (wire.Branches, error) {
+	cl, err := clientOf(ctx, h.fleet, node)
+	if err != nil {
+		return wire.Branches{}, err
+	}
+	made, err := cl.At(node).BranchSnapshot(ctx, sid, b)
+	if err != nil {
+		return made, err
+	}
+	names := nodeNames{fleet: h.fleet}
+	for i := range made.Jails {
+		made.Jails[i].Node, err = names.of(ctx, node)
+	}
+	return made, err
 }
 
 func (h *snapshotHandler) branchJail(ctx context.Context, p oneJail, b wire.Branch) (wire.Branches, error) {
@@ -54,11 +157,8 @@ func (h *snapshotHandler) branchJail(ctx context.Context, p oneJail, b wire.Bran
 	if err != nil {
 		return wire.Branches{}, err
 	}
-	taken, children, err := h.snapshots.BranchJail(ctx, p.ID, b.Count, o)
-	var made wire.Branches
-	if err == nil {
-		made, err = h.branchesOf(ctx, "branch "+string(p.ID), children)
-	}
+	o.First = b.First
+	taken, made, err := h.takeAndBranch(ctx, p.ID, b, o)
 	if err != nil {
 		// A snapshot that was taken only for failed branches is useless.
 		if taken.ID != "" {
@@ -71,12 +171,33 @@ func (h *snapshotHandler) branchJail(ctx context.Context, p oneJail, b wire.Bran
 	return made, nil
 }
 
-// branchesOf returns the branches, or the first error if no jail was created.
-func (h *snapshotHandler) branchesOf(ctx context.Context, where string, children []snapshot.BranchResult) (wire.Branches, error) {
+func (h *snapshotHandler) takeAndBranch(ctx context.Context, j id.Jail, b wire.Branch, o snapshot.Overrides) (taken snapshot.Snapshot, made wire.Branches, err error) {
+	if !b.Spread {
+		taken, children, err := h.snapshots.BranchJail(ctx, j, b.Count, o)
+		if err == nil {
+			made, err = h.branchesOf(ctx, "branch "+string(j), max(o.First, 1), children)
+		}
+		return taken, made, err
+	}
+	if err := h.maySpread(ctx); err != nil { // before the jail is paused for it
+		return taken, made, err
+	}
+	taken, err = h.snapshots.Take(ctx, j, snapshot.TakeOptions{Reason: snapshot.Branched})
+	if err != nil {
+		return taken, made, err
+	}
+	h.created(ctx) // other nodes must find it
+	made, err = h.spread(ctx, taken.ID, b, o)
+	return taken, made, err
+}
+
+// branchesOf returns the branches, or the first error if no jail was created. first is the number
+// of the first one.
+func (h *snapshotHandler) branchesOf(ctx context.Context, where string, first int, children []snapshot.BranchResult) (wire.Branches, error) {
 	made := wire.Branches{Jails: []wire.Jail{}}
 	for i, c := range children {
 		if c.Err != nil {
-			made.Errors = append(made.Errors, wire.BranchError{Number: i + 1, Problem: h.problems.of(where, c.Err)})
+			made.Errors = append(made.Errors, wire.BranchError{Number: first + i, Problem: h.problems.of(where, c.Err)})
 		} else {
 			made.Jails = append(made.Jails, jailOf(ctx, c.Jail, h.snapshots))
 		}

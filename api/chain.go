@@ -21,6 +21,7 @@ import (
 	"glasshouse/policy"
 	"glasshouse/policy/access"
 	"glasshouse/policy/chain"
+	"glasshouse/policy/chain/witness"
 )
 
 // Chain is the audit log (causal chain) as the API uses it. *chain.Chain implements it.
@@ -67,7 +68,10 @@ func (a *auditLog) note(ctx context.Context, kind chain.Kind, body map[string]st
 }
 
 // chainHandler serves the routes of the audit log.
-type chainHandler struct{ audit *auditLog }
+type chainHandler struct {
+	audit     *auditLog
+	witnessed func(ctx context.Context) ([]witness.Seen, error) // nil: this daemon is not in a fleet
+}
 
 type listChainEntries struct {
 	Limit      int        `query:"limit" minimum:"1" maximum:"1000" description:"Maximum number of items per page. Default 100."`
@@ -261,6 +265,22 @@ func (h *chainHandler) getChainConsistency(ctx context.Context, _ none, b wire.C
 		return wire.ChainConsistency{}, err
 	}
 	return wire.ChainConsistency{From: proof.From, To: proof.To, Path: pathOf(proof.Path)}, nil
+}
+
+func (h *chainHandler) listWitnessed(ctx context.Context, _, _ none) (wire.Page[wire.WitnessedLog], error) {
+	page := wire.Page[wire.WitnessedLog]{Items: []wire.WitnessedLog{}}
+	if h.witnessed == nil {
+		return page, nil
+	}
+	list, err := h.witnessed(ctx)
+	for _, s := range list {
+		w := wire.WitnessedLog{Node: s.Node, Key: s.Key, Checkpoint: s.Checkpoint, Entries: s.Entries, At: s.At}
+		if c := s.Conflict; c != nil {
+			w.Conflict = &wire.ChainConflict{Reason: c.Reason, Checkpoint: c.Checkpoint, Missing: c.Missing, At: c.At}
+		}
+		page.Items = append(page.Items, w)
+	}
+	return page, err
 }
 
 func pathOf(path []tlog.Hash) []string {

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"glasshouse/api/client"
 	"glasshouse/api/wire"
 	"glasshouse/fault"
 	"glasshouse/fleet"
@@ -31,6 +32,8 @@ type Fleet interface {
 	Place(ctx context.Context) (fleet.Node, error)                   // for a new jail
 	PlaceOnce(ctx context.Context, key string) (fleet.Node, error)   // the same for the same key
 	Forward(w http.ResponseWriter, r *http.Request, node string, k fleet.Key) error
+	Transport(node string) http.RoundTripper // for further requests of a user
+	Nodes(ctx context.Context) ([]fleet.Node, error)
 	Objects(ctx context.Context, kind fleet.Kind, tenant, after string, limit int) ([]fleet.Object, error)
 
 	Invite(ctx context.Context) (token, fingerprint string, err error)
@@ -80,13 +83,47 @@ func (s *Server) forward(rt route, owned ownership, rec *recorder, r *http.Reque
 	if err != nil || node == "" || node == s.o.Fleet.Self() {
 		return false, err
 	}
-	if c := access.CallerOf(ctx); c.Token == "" && c.Login == "" {
-		return false, &fault.Error{Op: "api.forward", Kind: fault.Denied, On: node,
-			Err:    errors.New("access by the local socket is limited to this node, and the request is for another one"),
-			Remedy: "set GLASSHOUSE_TOKEN to a token, for example that in the file token in the data directory, or one of glasshouse token create"}
+	if err := mayForward(ctx, node); err != nil {
+		return false, err
 	}
 	r.Header.Del(fleet.E2BHeader) // only the listener for clients of E2B sets it
 	return true, s.o.Fleet.Forward(rec, r, node, k)
+}
+
+// mayForward returns an error for a user whose rights end at this node.
+func mayForward(ctx context.Context, node string) error {
+	if c := access.CallerOf(ctx); c.Token != "" || c.Login != "" {
+		return nil
+	}
+	return &fault.Error{Op: "api.forward", Kind: fault.Denied, On: node,
+		Err:    errors.New("access by the local socket is limited to this node, and the request is for another one"),
+		Remedy: "set GLASSHOUSE_TOKEN to a token, for example that in the file token in the data directory, or one of glasshouse token create"}
+}
+
+// requestKey is the context key of the request that a handler serves.
+type requestKey struct{}
+
+// clientOf returns a client of another node with the rights of the user of ctx.
+func clientOf(ctx context.Context, f Fleet, node string) (*client.Client, error) {
+	if err := mayForward(ctx, node); err != nil {
+		return nil, err
+	}
+	user := ctx.Value(requestKey{}).(*http.Request)
+	return client.New(client.Options{Addr: "http://" + node, HTTP: &http.Client{Transport: asUser{f.Transport(node), user.Header}}})
+}
+
+// asUser sends requests with the credentials of a user.
+type asUser struct {
+	http.RoundTripper
+	user http.Header
+}
+
+func (t asUser) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	for _, name := range []string{"Authorization", "Cookie"} {
+		r.Header[name] = t.user.Values(name) // without credentials, too
+	}
+	return t.RoundTripper.RoundTrip(r)
 }
 
 // nodeFor returns the node for a request, and the object that the request is about. "" is this
@@ -136,7 +173,8 @@ func (s *Server) has(ctx context.Context, k fleet.Key) bool {
 	case k.Kind == fleet.Jail:
 		_, err = s.o.Jails.Get(ctx, id.Jail(k.ID))
 	case k.Kind == fleet.Snapshot && s.o.Snapshots != nil:
-		_, err = s.o.Snapshots.Get(ctx, id.Snapshot(k.ID))
+		one, err := s.o.Snapshots.Get(ctx, id.Snapshot(k.ID))
+		return !errors.Is(err, fault.NotFound) && one.Reason != snapshot.Copied
 	case k.Kind == fleet.Approval && s.o.Approvals != nil:
 		_, err = s.o.Approvals.Get(ctx, id.Approval(k.ID))
 	}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -32,6 +33,8 @@ type fakeFleet struct {
 	owners  map[fleet.Key]string
 	objects []fleet.Object
 	keys    []string // of PlaceOnce
+	nodes   []fleet.Node
+	down    map[string]bool // nodes that do not answer
 	fail    error
 }
 
@@ -71,6 +74,35 @@ func (f *fakeFleet) Forward(w http.ResponseWriter, r *http.Request, node string,
 	}
 	_, err := io.WriteString(w, `{"from":"`+node+`"}`)
 	return err
+}
+
+func (f *fakeFleet) Nodes(context.Context) ([]fleet.Node, error) {
+	return f.nodes, f.fail
+}
+
+// Transport records the requests of a user, and responds with the jails that they create.
+func (f *fakeFleet) Transport(node string) http.RoundTripper { return fakeTransport{f, node} }
+
+type fakeTransport struct {
+	*fakeFleet
+	node string
+}
+
+func (t fakeTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return nil, err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.forwarded = append(t.forwarded, fmt.Sprintf("%s %s to %s as %s: %s", r.Method, r.URL.Path, t.node, r.Header.Get("Authorization"), body))
+	if t.down[t.node] {
+		return nil, fault.Newf(fault.Unavailable, "route", t.node, "down")
+	}
+	w := httptest.NewRecorder()
+	w.Header().Set("Content-Type", "application/json")
+	fmt.Fprintf(w, `{"jails":[{"id":"j-on-%s"}]}`, t.node)
+	return w.Result(), nil
 }
 
 func (f *fakeFleet) Objects(_ context.Context, _ fleet.Kind, _, after string, limit int) ([]fleet.Object, error) {
@@ -354,6 +386,86 @@ func TestNewObjectsArePublished(t *testing.T) {
 	h.want(http.StatusOK, req{as: access.Operator, method: "GET", path: "/jails"}, nil)
 	if published != 1 {
 		t.Errorf("published %d times, want once, for the new jail", published)
+	}
+}
+
+// upNodes returns nodes that accept jails.
+func upNodes(ids ...string) (all []fleet.Node) {
+	for _, n := range ids {
+		all = append(all, fleet.Node{ID: n, Name: "box " + n, State: fleet.Up, Addr: "10.0.0.1:8443"})
+	}
+	return all
+}
+
+func TestBranchesAreSpread(t *testing.T) {
+	h, f, mine := inFleet(t, func(o *api.Options) { o.Created = func(context.Context) {} })
+	f.nodes, f.down = upNodes("self", "other", "down"), map[string]bool{"down": true}
+	f.nodes[1].Jails = 3
+	var s wire.Snapshot
+	h.want(http.StatusCreated, req{as: access.Operator, method: "POST", path: "/jails/" + string(mine.ID) + "/snapshot"}, &s)
+	for _, path := range []string{"/snapshots/" + string(s.ID) + "/branch", "/jails/" + string(mine.ID) + "/branch"} {
+		var made wire.Branches
+		h.want(http.StatusCreated, req{as: access.Operator, method: "POST", path: path, body: wire.Branch{Count: 7, Spread: true, Overrides: wire.Overrides{Name: "b"}}}, &made)
+		var names []string
+		for _, j := range made.Jails {
+			if j.Node != "" {
+				names = append(names, string(j.ID)+"@"+j.Node)
+			} else {
+				names = append(names, j.Name)
+			}
+		}
+		// Those of the node that does not answer are divided again.
+		slices.Sort(names)
+		if got, want := strings.Join(names, " "), "b-1 b-2 b-3 b-4 j-on-other@box other j-on-other@box other"; got != want || len(made.Errors) != 0 {
+			t.Errorf("%s: jails %s with errors %v, want %s", path, got, made.Errors, want)
+		}
+		sent := f.took()
+		for _, want := range []string{`to other as Bearer `, `{"count":2,"first":6,"name":"b"`, `to down as Bearer `, `{"count":2,"first":4,"name":"b"`, `{"count":1,"first":5,"name":"b"`} {
+			if !strings.Contains(sent, want) {
+				t.Errorf("%s: requests to other nodes: %s, want one with %s", path, sent, want)
+			}
+		}
+	}
+	branch := func(r req) reply {
+		r.method, r.path, r.body = "POST", "/snapshots/"+string(s.ID)+"/branch", wire.Branch{Count: 2, Spread: true}
+		return h.do(r)
+	}
+	// Without a token, no part is silently created here.
+	if got := branch(req{local: true}); got.status != http.StatusForbidden || f.took() != "" {
+		t.Errorf("spread by the local socket = %d %s, want a refusal", got.status, got.body)
+	}
+	f.nodes, f.down["other"] = upNodes("other", "down"), true
+	if got := branch(req{as: access.Operator}); got.status != http.StatusServiceUnavailable {
+		t.Errorf("spread without a node that answers = %d %s, want unavailable", got.status, got.body)
+	}
+	f.nodes = nil
+	if got := branch(req{as: access.Operator}); got.status != http.StatusTooManyRequests && got.status != http.StatusServiceUnavailable && got.status < 400 {
+		t.Errorf("spread without nodes = %d %s, want an error", got.status, got.body)
+	}
+}
+
+// Jails are created from a snapshot of another node after it was copied.
+func TestSnapshotsAreFetched(t *testing.T) {
+	var fetched []id.Snapshot
+	var h *harness
+	h, _, mine := inFleet(t, func(o *api.Options) {
+		o.Fetch = func(ctx context.Context, s id.Snapshot) error {
+			fetched = append(fetched, s)
+			return fault.Newf(fault.NotFound, "fetch", string(s), "no such snapshot")
+		}
+	})
+	var s wire.Snapshot
+	h.want(http.StatusCreated, req{as: access.Operator, method: "POST", path: "/jails/" + string(mine.ID) + "/snapshot"}, &s)
+	for path, want := range map[string]int{string(s.ID): http.StatusCreated, "s-aaaaaaaaaaaa": http.StatusNotFound} {
+		for _, operation := range []string{"/branch", "/restore"} {
+			got := h.do(req{as: access.Operator, method: "POST", path: "/snapshots/" + path + operation, body: wire.Overrides{}, header: map[string]string{"Glasshouse-Node": "self"}})
+			if got.status != want {
+				t.Errorf("%s%s = %d %s, want %d", path, operation, got.status, got.body, want)
+			}
+		}
+	}
+	if want := []id.Snapshot{"s-aaaaaaaaaaaa", "s-aaaaaaaaaaaa"}; !slices.Equal(fetched, want) {
+		t.Errorf("fetched %v, want %v: the other one is here", fetched, want)
 	}
 }
 

@@ -54,7 +54,7 @@ func newHandlers(o Options, s *Server) *handlers {
 	return &handlers{
 		jail:       &jailHandler{o.Jails, o.Snapshots, recorded, changes, o.Log, o.Fleet, o.Front},
 		limit:      &limitHandler{o.Gateway, o.Snapshots},
-		snapshot:   &snapshotHandler{o.Snapshots, o.Jails, ps},
+		snapshot:   &snapshotHandler{o.Snapshots, o.Jails, ps, o.Fleet, o.Fetch, o.Created},
 		diff:       &diffHandler{o.Jails, o.Snapshots, changes},
 		exec:       &execHandler{o.Jails, st, s.replays, ps, ms, o.Log, o.MaxOutput},
 		terminal:   &terminalHandler{o.Jails, st, ps, ms, o.Log},
@@ -75,7 +75,7 @@ func newHandlers(o Options, s *Server) *handlers {
 		bundle:     &bundleHandler{o.Capabilities, audit},
 		publisher:  &publisherHandler{o.Publishers, o.Capabilities, audit},
 		market:     &marketHandler{o.Markets, o.Capabilities},
-		chain:      &chainHandler{audit},
+		chain:      &chainHandler{audit, o.Witnessed},
 		token:      &tokenHandler{o.Tokens, o.E2B},
 		login:      &loginHandler{o.Logins, o.Addresses, st},
 		feed:       &feedHandler{o.Chain, o.Approvals, schedule, &rates{closing: s.closing, jails: o.Jails, recordings: recorded, log: o.Log}, st, ms, o.Log},

@@ -154,6 +154,9 @@ func (s *Server) route(rt route) http.Handler {
 		} else if done {
 			return
 		}
+		if s.o.Fleet != nil {
+			r = r.WithContext(context.WithValue(r.Context(), requestKey{}, r))
+		}
 		if rt.op.missing != nil {
 			s.problems.fail(rec, r, rt.op.missing)
 			return

@@ -39,6 +39,21 @@ type snapshotHandler struct {
 	snapshots Snapshots
 	jails     Manager
 	problems  *problems
+	fleet     Fleet                                          // nil: this daemon is not in a fleet
+	fetch     func(ctx context.Context, s id.Snapshot) error // see Options.Fetch
+	created   func(ctx context.Context)                      // see Options.Created
+}
+
+// find returns a snapshot for new jails. One of another node is copied first.
+func (h *snapshotHandler) find(ctx context.Context, sid id.Snapshot) (snapshot.Snapshot, error) {
+	s, err := h.snapshots.Get(ctx, sid)
+	if h.fetch == nil || err == nil && s.Reason != snapshot.Copied || err != nil && !errors.Is(err, fault.NotFound) {
+		return s, err
+	}
+	if err := h.fetch(ctx, sid); err != nil {
+		return s, err
+	}
+	return h.snapshots.Get(ctx, sid)
 }
 
 var noSnapshots = fault.Cannot("api.snapshots", "this daemon does not support snapshots", "start the daemon with glasshouse serve")

@@ -390,6 +390,7 @@ func TestCommandRequestsAndOutput(t *testing.T) {
 		{line: "audit show three", errs: "is not an entry number", code: 2},
 		{line: "audit show 3", answers: m{"GET /chain/3/causes": items()}, want: []string{"GET /chain/3/causes"}, errs: "no entry 3", code: 1},
 		{line: "audit verify --recent", answers: m{"GET /chain/verify": `{"entries":5,"checkpoints":2,"signed":4,"key_given":true}`}, want: []string{"GET /chain/verify"}, out: []string{"the audit log is intact\n5 entries verified, 2 checkpoints verified, the last one covers 4\n"}},
+		{line: "audit verify --fleet", answers: m{"GET /nodes": `{"items":[]}`}, want: []string{"GET /nodes"}, code: 1, errs: "not in a fleet"},
 		{line: "audit verify", answers: m{"GET /chain/verify": `{"entries":5,"bad":{"seq":3,"reason":"its hash is wrong"}}`}, want: []string{"GET /chain/verify?all=1"}, out: []string{"BAD: entry 3: its hash is wrong\n", "the key was not given"}, code: 1},
 
 		{line: "backends", answers: m{"GET /backends": items(`{"name":"oci","runtime":"runc","usable":true,"lacks":{"memory":"m","cpu":"c","disk":"d","pids":"p"}}`, `{"name":"bwrap","usable":false,"reason":"`+escapedName+`"}`)}, want: []string{"GET /backends"}, out: []string{"ok  oci runc\n      without cpu: c\n      without disk: d\n      without memory: m\n      without pids: p\nno  bwrap : " + `\x1b[31mred`}},

@@ -184,7 +184,7 @@ func (c *command) auditShow() *cobra.Command {
 
 func (c *command) auditVerify() *cobra.Command {
 	var export, key, earlier string
-	var recent, offline bool
+	var recent, offline, fleet bool
 	var db string
 	cmd := &cobra.Command{
 		Use: "verify", Short: "Verify the audit log, or an export of it", Args: cobra.NoArgs,
@@ -200,12 +200,20 @@ verified without the daemon; run the command as the daemon's user.
 With --checkpoint, which takes an earlier checkpoint or the head file of the
 configuration (audit.head_file), the command also verifies that no entry under that
 checkpoint was changed or removed. Without it, a log that was rolled back to an
-earlier state passes the verification.`,
+earlier state passes the verification.
+
+With --fleet, the logs of all nodes are verified, and compared with what up to eight
+other nodes have seen of each. A log that was changed, rolled back or lost is reported
+with its node and the number of missing entries.`,
 		Example: `  glasshouse audit verify
   glasshouse audit verify --checkpoint /var/log/glasshouse-heads
   glasshouse audit verify --offline --data /var/lib/glasshouse
-  glasshouse audit verify --export chain.jsonl --key chain.pub`,
+  glasshouse audit verify --export chain.jsonl --key chain.pub
+  glasshouse audit verify --fleet`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if fleet {
+				return c.verifyFleet(cmd.Context())
+			}
 			verify := func(ctx context.Context) (wire.ChainReport, error) {
 				return c.verify(ctx, export, key, earlier, recent)
 			}
@@ -243,6 +251,10 @@ earlier state passes the verification.`,
 	fs.BoolVar(&offline, "offline", false, "verify the data directory without the daemon")
 	fs.StringVar(&db, "db", "", "database for --offline (default glasshouse.db in --data)")
 	fs.BoolVar(&recent, "recent", false, "only entries since the last verification; not with --export")
+	fs.BoolVar(&fleet, "fleet", false, "verify the audit logs of all nodes of the fleet")
+	for _, other := range []string{"export", "key", "checkpoint", "offline", "db", "recent"} {
+		cmd.MarkFlagsMutuallyExclusive("fleet", other)
+	}
 	return cmd
 }
 
@@ -299,27 +311,36 @@ func (c *command) verifyLive(ctx context.Context, earlier string, recent bool) (
 	if err != nil {
 		return r, err
 	}
+	reason, err := contradiction(ctx, cl, key, seen)
+	if reason != "" {
+		r.Bad = &wire.ChainBad{Reason: reason}
+	}
+	return r, err
+}
+
+// contradiction asks a daemon to prove that its log contains a checkpoint, and checks the proof. It
+// returns why the log does not, or "".
+func contradiction(ctx context.Context, cl *client.Client, key chain.PublicKey, seen string) (string, error) {
 	p, err := cl.ChainConsistency(ctx, seen)
 	switch {
 	case errors.Is(err, fault.Conflict):
-		r.Bad = &wire.ChainBad{Reason: err.Error()}
-		return r, nil
+		return err.Error(), nil
 	case err != nil:
-		return r, err
+		return "", err
 	}
 	proof := chain.Consistency{From: seen, To: p.To}
 	for _, text := range p.Path {
 		var h tlog.Hash
 		h, err = tlog.ParseHash(text)
 		if err != nil {
-			return r, fmt.Errorf("proof from the daemon: %w", err)
+			return "", fmt.Errorf("proof from the daemon: %w", err)
 		}
 		proof.Path = append(proof.Path, h)
 	}
 	if err := proof.Check(key); err != nil {
-		r.Bad = &wire.ChainBad{Reason: "proof from the daemon that the log contains the checkpoint: " + err.Error()}
+		return "proof from the daemon that the log contains the checkpoint: " + err.Error(), nil
 	}
-	return r, nil
+	return "", nil
 }
 
 // verifyOffline verifies the log in a data directory, without a daemon.

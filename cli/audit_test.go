@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -354,5 +355,54 @@ func TestAuditListRequests(t *testing.T) {
 		if code, _, errs := d.run("", "audit", "ls", "--since="+since); code != 2 || !strings.Contains(errs, "--since") {
 			t.Errorf("--since=%s: got exit code %d and %q, want 2 and why", since, code, errs)
 		}
+	}
+}
+
+// TestFleetAudit verifies logs of nodes that have answers of all kinds.
+func TestFleetAudit(t *testing.T) {
+	t.Parallel()
+	k, err := chain.LoadKey(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := k.PublicKey().String()
+	log := func(node, key string, entries int, more string) string {
+		return fmt.Sprintf(`{"node":%q,"key":%q,"entries":%d,"checkpoint":"c","at":"2026-01-02T03:04:05Z"%s}`, node, key, entries, more)
+	}
+	const nodes = `{"items":[{"id":"a","name":"one","state":"up","self":true},{"id":"b","name":"two","state":"up"}]}`
+	report := fmt.Sprintf(`{"entries":5,"checkpoints":2,"signed":4,"key":%q,"key_given":true}`, key)
+	for _, c := range []struct {
+		name, logs, consistency string
+		report                  string
+		want                    []string
+		code                    int
+	}{
+		{name: "removed node", logs: log("x", key, 7, ""), report: report, want: []string{"x: removed from the fleet with its log, 7 entries; 7 were seen by one, two\n", "one: intact, 5 entries; no other node has seen it\n"}},
+		{name: "fewer entries", logs: log("a", key, 9, ""), report: report, code: 1, want: []string{"one: BAD, 5 entries; 9 were seen by one, two; at least 4 entries are missing\n  the log has 5 entries, and had 9\n", "two: intact"}},
+		{name: "known conflict", logs: log("a", key, 5, `,"conflict":{"reason":"the log was forked","missing":3,"at":"2026-01-02T03:04:05Z"}`), report: report, code: 1,
+			consistency: `409 {"type":"/problems/conflict","title":"conflict","status":409,"detail":"the chain is damaged"}`,
+			want:        []string{"at least 3 entries are missing", ": the log was forked\n", "the log does not contain the 5 entries that were seen: conflict: the chain is damaged"}},
+		{name: "other key", logs: log("a", "other", 5, ""), report: report, code: 1, want: []string{"one: BAD", "signed with another key than the 5 entries"}},
+		{name: "false proof", logs: log("a", key, 5, ""), report: report, code: 1, consistency: `{"from":"c","to":"c","path":[]}`, want: []string{"one: BAD", "proof from the daemon"}},
+		{name: "bad log", logs: "", report: strings.Replace(report, "{", `{"bad":{"seq":3,"reason":"its hash is wrong"},`, 1), code: 1, want: []string{"one: BAD, 5 entries", "entry 3: its hash is wrong"}},
+		{name: "no answer", logs: log("b", key, 5, ""), code: 1, want: []string{"two: BAD, 5 entries; 5 were seen by one, two\n  the log cannot be verified: "},
+			report: `503 {"type":"/problems/unavailable","title":"unavailable","status":503,"detail":"the node is lost"}`},
+	} {
+		d := newScriptedDaemon(t, map[string]string{
+			"GET /nodes": nodes, "GET /chain/witnessed": `{"items":[` + c.logs + `]}`, "GET /chain/verify": c.report, "POST /chain/consistency": c.consistency,
+		})
+		code, out, errs := d.run("", "audit", "verify", "--fleet")
+		if code != c.code {
+			t.Errorf("%s: exit code %d, %s, want %d", c.name, code, errs, c.code)
+		}
+		for _, want := range c.want {
+			if !strings.Contains(out, want) {
+				t.Errorf("%s: output %q, want %q", c.name, out, want)
+			}
+		}
+	}
+	d := newScriptedDaemon(t, map[string]string{"GET /nodes": nodes, "GET /chain/witnessed": `403 {"type":"/problems/denied","title":"denied","status":403,"detail":"access by the local socket is limited to this node"}`})
+	if code, out, errs := d.run("", "audit", "verify", "--fleet"); code == 0 || out != "" || !strings.Contains(errs, "local socket") {
+		t.Errorf("without a token: exit code %d, %q, %s, want the refusal", code, out, errs)
 	}
 }

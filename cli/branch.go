@@ -45,6 +45,7 @@ func (f *overrideFlags) request() (o wire.Overrides, err error) {
 func (c *command) branch() *cobra.Command {
 	var f overrideFlags
 	var e eachOptions
+	var spread bool
 	count := 1
 	cmd := &cobra.Command{
 		Use: "branch SNAPSHOT|JAIL", Short: "Branch (fork) jails from a snapshot or a running jail", Args: cobra.ExactArgs(1),
@@ -57,8 +58,12 @@ number of the branch, from 1. A table then compares the branches: exit code, tim
 changed files, started processes, CPU time, peak memory and the last line of output.
 Afterwards the branches are removed, and so is a snapshot that was taken for them,
 unless --keep is given. The exit code is 0 if every line could be started, whatever
-its own exit code.`,
+its own exit code.
+
+In a fleet, the branches are on the node with the snapshot. --node selects another one,
+and --spread divides them among all nodes. These nodes copy the snapshot first, once.`,
 		Example: `  glasshouse branch s-9d2kq7w4hxma -n 5
+  glasshouse branch s-9d2kq7w4hxma -n 40 --spread
   glasshouse branch j-4k2v9c7m1xqe -n 3 --each 'git checkout -q try-{n} && python3 -m unittest'`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o, err := f.request()
@@ -72,7 +77,7 @@ its own exit code.`,
 			if err != nil {
 				return err
 			}
-			req := wire.Branch{Count: count, Overrides: o}
+			req := wire.Branch{Count: count, Spread: spread, Overrides: o}
 			if e.line != "" {
 				return c.eachBranch(cmd.Context(), cl, args[0], req, e)
 			}
@@ -94,6 +99,7 @@ its own exit code.`,
 	}
 	f.add(cmd)
 	cmd.Flags().IntVarP(&count, "count", "n", 1, "number of branches")
+	cmd.Flags().BoolVar(&spread, "spread", false, "divide the branches evenly among the nodes of the fleet")
 	cmd.Flags().StringVar(&e.line, "each", "", "run this sh line in every branch and compare")
 	cmd.Flags().BoolVar(&e.keep, "keep", false, "with --each: keep the branches running")
 	durationVar(cmd.Flags(), &e.timeout, "timeout", 0, "with --each: time limit, such as 90s")

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -23,7 +24,10 @@ import (
 	"glasshouse/fleet/pki"
 	"glasshouse/fleet/route"
 	"glasshouse/host/netns"
+	"glasshouse/id"
 	"glasshouse/internal/procstat"
+	"glasshouse/jail/snapshot"
+	"glasshouse/policy/chain/witness"
 )
 
 // Fleet configures how the daemons that share gateway.db reach each other.
@@ -98,6 +102,7 @@ func (d *Daemon) openRouter(node string, log *slog.Logger) error {
 		Self: node, Identity: identity, Store: d.work.Nodes(), Index: d.work.Owners(), Log: log,
 		Secret: func() ([]byte, error) { return os.ReadFile(d.Config.sharedKeyFile()) },
 	})
+	d.copies = &copies{fleet: d.router, snapshots: d.snapshots, jails: d.jails, log: log, copying: map[id.Snapshot]chan struct{}{}, used: map[id.Snapshot]time.Time{}}
 	d.onClose(d.router.Close)
 	return nil
 }
@@ -191,6 +196,8 @@ func (d *Daemon) reachFleet(o *api.Options) {
 	}
 	o.Fleet, o.Front = d.router, d.Config.Fleet.front()
 	o.Created = d.published
+	o.Witnessed = d.store.Witness().Seen
+	o.Fetch = d.copies.Fetch
 }
 
 // published updates the index of the fleet after an object of this node has changed.
@@ -231,7 +238,39 @@ func (d *Daemon) nodeHandler(requests http.Handler) http.Handler {
 			return
 		}
 		requests.ServeHTTP(w, r)
-	}))
+	}), map[string]http.Handler{
+		headPath: route.Answer(func(ctx context.Context, q witness.Question) (witness.Answer, error) {
+			return witness.Reply(ctx, d.chain, q)
+		}),
+		hasPath: route.Answer(func(ctx context.Context, s id.Snapshot) (bool, error) {
+			one, err := d.snapshots.Get(ctx, s)
+			return err == nil && one.Reason != snapshot.Copied, nil
+		}),
+		snapshotPath: route.Stream(func(ctx context.Context, s id.Snapshot, w io.Writer) error {
+			return d.snapshots.Export(ctx, s, w)
+		}),
+	})
+}
+
+const headPath = "/fleet/head"
+
+// newWitness returns the witness of the audit logs of other nodes.
+func (d *Daemon) newWitness() *witness.Witness {
+	return &witness.Witness{
+		Store: d.store.Witness(),
+		Nodes: func(ctx context.Context) ([]string, error) {
+			list, err := d.router.Nodes(ctx)
+			var ids []string
+			for _, n := range list {
+				ids = append(ids, n.ID)
+			}
+			return witness.Predecessors(d.router.Self(), ids), err
+		},
+		Ask: func(ctx context.Context, node string, q witness.Question) (a witness.Answer, err error) {
+			return a, d.router.Call(ctx, node, headPath, q, &a)
+		},
+		Log: d.log.With("part", "fleet"),
+	}
 }
 
 // listenNodes serves the other daemons of the fleet, and keeps the index of objects and the
@@ -250,6 +289,8 @@ func (d *Daemon) listenNodes(ctx context.Context) error {
 	for _, serve := range []func(){
 		func() { d.router.KeepCertificate(ctx) },
 		func() { d.publisher.Run(ctx) },
+		func() { d.newWitness().Run(ctx) },
+		func() { d.copies.Run(ctx) },
 		func() {
 			if err := d.server.ServeNodes(tls.NewListener(l, d.identity.Server()), d.nodeHandler); err != nil {
 				d.serveErr <- err

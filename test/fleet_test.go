@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -169,12 +171,14 @@ func TestFleet(t *testing.T) {
 	if count["one"] != 2 || count["two"] != 1 {
 		t.Errorf("jails were placed on %v, want two on node one, which had none", count)
 	}
+	f.checkBranches(one, two, front)
 	f.checkRetries(front)
 	f.checkLists(one, front, append([]string{"remote@two"}, placed...))
 	f.checkAccess(one, two, j.ID)
 	f.checkApproval(one, two, front)
 	f.checkSecrets(one, two)
 	f.checkOperations(two, one)
+	f.checkAuditLogs(two, front)
 	f.checkRemoval(one, two, j.ID)
 }
 
@@ -492,9 +496,9 @@ func (f *testFleet) checkAccess(one, two *fleetNode, j id.Jail) {
 	}
 	// A client without the certificate of a node reaches nothing, with whatever token.
 	plain := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
-	for _, path := range []string{"/jails", "/health", "/fleet/renew"} {
+	for _, path := range []string{"/jails", "/health", "/fleet/head", "/fleet/renew"} {
 		method := http.MethodGet
-		if path == "/fleet/renew" {
+		if strings.HasPrefix(path, "/fleet/") {
 			method = http.MethodPost
 		}
 		r, err := http.NewRequestWithContext(ctx, method, "https://"+two.addr+path, strings.NewReader("{}"))
@@ -502,6 +506,9 @@ func (f *testFleet) checkAccess(one, two *fleetNode, j id.Jail) {
 			f.Fatal(err)
 		}
 		r.Header.Set("Authorization", "Bearer "+f.token)
+		if method == http.MethodPost {
+			r.Header.Set("Glasshouse-Call", "node")
+		}
 		response, err := plain.Do(r)
 		if err != nil {
 			f.Fatal(err)
@@ -613,6 +620,182 @@ func (f *testFleet) checkSecrets(one, two *fleetNode) {
 	eventually("after the revocation", "")
 	if err := two.DeleteJail(ctx, j.ID); err != nil {
 		f.Error(err)
+	}
+}
+
+// checkBranches creates jails on several nodes from a snapshot of one.
+func (f *testFleet) checkBranches(one, two, front *fleetNode) {
+	f.Helper()
+	ctx := f.Context()
+	cl := front.as(f.token, "")
+	from, err := two.CreateJail(ctx, wire.CreateJail{Start: true, Name: "origin"})
+	if err != nil {
+		f.Fatal(err)
+	}
+	run := func(j id.Jail, line string) string {
+		f.Helper()
+		x, err := cl.Exec(ctx, j, wire.ExecRequest{Cmd: line})
+		if err != nil {
+			f.Fatal(err)
+		}
+		out, stderr, err := client.Output(x)
+		if err != nil || len(stderr) > 0 {
+			f.Errorf("%s in %s: %s, %v", line, j, stderr, err)
+		}
+		return strings.TrimSpace(string(out))
+	}
+	run(from.ID, "(trap '' HUP; "+counter+") >/dev/null 2>&1 & head -c 3000000 /dev/urandom > /root/data; sleep 0.2")
+	sum := run(from.ID, "sha256sum /root/data")
+	taken, err := cl.TakeSnapshot(ctx, from.ID, wire.TakeSnapshot{})
+	if err != nil {
+		f.Fatal(err)
+	}
+	count := func(j id.Jail) int {
+		n, err := strconv.Atoi(run(j, "cat /tmp/count"))
+		if err != nil {
+			f.Error(err)
+		}
+		return n
+	}
+	at := count(from.ID)
+	var made []wire.Jail
+	for _, n := range []*fleetNode{one, two} {
+		for range 2 {
+			b, err := front.as(f.token, n.name).BranchSnapshot(ctx, taken.ID, wire.Branch{Count: 1})
+			if err != nil || len(b.Jails) != 1 {
+				f.Fatalf("branch on node %s: %v, %v", n.name, b.Errors, err)
+			}
+			if _, err := n.Jail(ctx, b.Jails[0].ID); err != nil {
+				f.Errorf("a branch is not on node %s, which was selected: %v", n.name, err)
+			}
+			made = append(made, b.Jails[0])
+		}
+	}
+	spread, err := cl.BranchSnapshot(ctx, taken.ID, wire.Branch{Count: 4, Spread: true, Overrides: wire.Overrides{Name: "spread"}})
+	if err != nil || len(spread.Jails) != 4 {
+		f.Fatalf("spread = %d jails, %v, %v, want 4", len(spread.Jails), spread.Errors, err)
+	}
+	here := map[string]int{}
+	for _, j := range spread.Jails {
+		if _, err := one.Jail(ctx, j.ID); err == nil {
+			here[j.Name]++
+		}
+	}
+	if len(here) != 2 {
+		f.Errorf("%v of four branches are on node one, want two", here)
+	}
+	for _, j := range append(made, spread.Jails...) {
+		if got := run(j.ID, "sha256sum /root/data"); got != sum {
+			f.Errorf("a file of a branch has the digest %s, want %s", got, sum)
+		}
+		if !within(10*time.Second, func() bool { return count(j.ID) > at+5 }) {
+			f.Errorf("the counter of branch %s does not continue from %d", j.ID, at)
+		}
+	}
+	if n := strings.Count(one.log.String(), "copied a snapshot of another node"); n != 1 {
+		f.Errorf("node one has copied the snapshot %d times, want once", n)
+	}
+	// The copy is not a snapshot of its own.
+	for s, err := range one.as(f.token, "one").Snapshots(ctx, client.SnapshotFilter{}) {
+		if err != nil || s.ID == taken.ID {
+			f.Errorf("node one lists %s, %v, want no copy", s.ID, err)
+		}
+	}
+	for _, j := range append(append(made, spread.Jails...), from) {
+		if err := cl.DeleteJail(ctx, j.ID); err != nil {
+			f.Error(err)
+		}
+	}
+	if err := one.as(f.token, "").DeleteSnapshot(ctx, taken.ID); err != nil {
+		f.Error(err)
+	}
+	if _, err := two.Snapshot(ctx, taken.ID); !errors.Is(err, fault.NotFound) {
+		f.Errorf("a snapshot that was deleted at a node with a copy: %v, want not found", err)
+	}
+	if _, err := front.as(f.token, "one").BranchSnapshot(ctx, taken.ID, wire.Branch{Count: 1}); !errors.Is(err, fault.NotFound) {
+		f.Errorf("branch of a deleted snapshot at a node with a copy: %v, want not found", err)
+	}
+}
+
+// checkAuditLogs removes entries of the log of a node, which the others notice.
+func (f *testFleet) checkAuditLogs(two, front *fleetNode) {
+	f.Helper()
+	ctx := f.Context()
+	verify := func() (out string, code int) {
+		f.Helper()
+		f.Run("verify", func(t *testing.T) {
+			t.Setenv("GLASSHOUSE_TOKEN", f.token)
+			var stderr string
+			out, stderr, code = front.glasshouse(front.data, "audit", "verify", "--fleet")
+			out += stderr
+		})
+		return out, code
+	}
+	var self wire.Node
+	for n, err := range two.Nodes(ctx) {
+		if err != nil {
+			f.Fatal(err)
+		}
+		if n.Self {
+			self = n
+		}
+	}
+	var seen int64
+	if !within(30*time.Second, func() bool {
+		logs, err := front.WitnessedLogs(ctx)
+		for _, l := range logs {
+			if l.Node == self.ID {
+				seen = l.Entries
+			}
+		}
+		return err == nil && len(logs) == len(f.nodes)-1 && seen > 0
+	}) {
+		f.Fatal("the front end has not seen the logs of all other nodes")
+	}
+	var out string
+	var code int
+	if !within(20*time.Second, func() bool { // the other nodes have seen that of the front end
+		out, code = verify()
+		return code != 0 || strings.Count(out, "were seen by") == len(f.nodes)
+	}) || code != 0 || strings.Count(out, ": intact, ") != len(f.nodes) {
+		f.Errorf("audit verify --fleet = exit code %d, %s, want %d intact logs with witnesses", code, out, len(f.nodes))
+	}
+	two.kill()
+	db, err := sql.Open("sqlite", filepath.Join(two.data, "glasshouse.db"))
+	if err != nil {
+		f.Fatal(err)
+	}
+	const cut = 50
+	for _, statement := range []string{"DELETE FROM chain_entries WHERE seq > $1", "DELETE FROM chain_checkpoints WHERE size > $1"} {
+		if _, err := db.Exec(statement, seen-cut); err != nil {
+			f.Fatal(err)
+		}
+	}
+	if err := db.Close(); err != nil {
+		f.Fatal(err)
+	}
+	two.start()
+	if !within(20*time.Second, func() bool { // the other nodes reach it again
+		out, code = verify()
+		return code != 0 && strings.Contains(out, "and had")
+	}) {
+		f.Errorf("audit verify --fleet with a log that was truncated = exit code %d, %s, want an error", code, out)
+	}
+	found := regexp.MustCompile(`(?m)^two: BAD, .*; at least (\d+) entries are missing$`).FindStringSubmatch(out)
+	if found == nil || strings.Count(out, ": intact, ") != len(f.nodes)-1 {
+		f.Fatalf("audit verify --fleet with a log that was truncated: %s, want node two and the number of missing entries", out)
+	}
+	if n, err := strconv.Atoi(found[1]); err != nil || n < 1 || n > cut+20 { // the restart adds entries; later ones were seen
+		f.Errorf("%d entries are missing, %v, want at most %d", n, err, cut+20)
+	}
+	// The other nodes remember it, also when the log has grown again.
+	if !within(30*time.Second, func() bool {
+		logs, err := front.WitnessedLogs(ctx)
+		return err == nil && slices.ContainsFunc(logs, func(l wire.WitnessedLog) bool {
+			return l.Node == self.ID && l.Conflict != nil
+		})
+	}) {
+		f.Error("the front end has not noticed that the log of another node was truncated")
 	}
 }
 

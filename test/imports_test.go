@@ -19,7 +19,7 @@ var may = map[string][]string{
 	"cmd/glasshouse-init":  {"jail/init", "host/pages"},
 	"cli":                  {"agents/llm/mockllm", "agents/agent", "api/client", "api/wire", "capability/bundle", "policy/chain", "daemon", "capability/engine/wasi", "capability/engine/wasm", "observe/event", "host/probe", "capability/manifest", "capability/market", "capability/mcp", "observe/syscalls", "api/otel", "capability/rtfs", "capability/rtfs/form", "capability/rtfs/lib", "capability/schema", "capability/skill", "store"}, // store: audit verify --offline reads the database without a daemon
 	"daemon":               {"*"},
-	"store":                {"e2b", "e2b/template", "fleet", "agents/run", "agents/schedule", "capability/memory", "agents/autonomy", "jail", "policy/access", "api/replay", "jail/snapshot", "policy/approval", "policy/secret", "policy/chain", "capability/registry"},
+	"store":                {"policy/chain/witness", "e2b", "e2b/template", "fleet", "agents/run", "agents/schedule", "capability/memory", "agents/autonomy", "jail", "policy/access", "api/replay", "jail/snapshot", "policy/approval", "policy/secret", "policy/chain", "capability/registry"},
 	"web":                  {},
 	"web/docs/pack":        {},
 	"sdk/gen":              {"api"},
@@ -40,7 +40,7 @@ var may = map[string][]string{
 	"e2b/interpreter": {"jail", "jail/init/control", "jail/init/protocol"},
 	"e2b/template":    {"fleet", "policy/access", "e2b", "e2b/envd", "policy/egress", "jail", "jail/init/control", "jail/init/protocol", "jail/snapshot"},
 
-	"api":        {"fleet", "agents/autonomy", "agents/connector", "agents/gateway", "agents/llm", "agents/run", "agents/schedule", "api/wire", "capability/budget", "capability/bundle", "capability/market", "capability/mcp", "capability/skill", "capability/engine", "capability/manifest", "capability/registry", "api/replay", "policy/access", "policy/approval", "policy/chain", "policy/egress", "govern", "policy", "policy/secret", "observe/event", "observe/eventlog", "jail", "jail/init/control", "jail/init/protocol", "observe/report", "jail/rootfs", "jail/snapshot"},
+	"api":        {"api/client", "policy/chain/witness", "fleet", "agents/autonomy", "agents/connector", "agents/gateway", "agents/llm", "agents/run", "agents/schedule", "api/wire", "capability/budget", "capability/bundle", "capability/market", "capability/mcp", "capability/skill", "capability/engine", "capability/manifest", "capability/registry", "api/replay", "policy/access", "policy/approval", "policy/chain", "policy/egress", "govern", "policy", "policy/secret", "observe/event", "observe/eventlog", "jail", "jail/init/control", "jail/init/protocol", "observe/report", "jail/rootfs", "jail/snapshot"},
 	"api/client": {"api/wire"},
 	"api/otel":   {"api/client", "api/wire", "observe/event"}, // an API client like any other
 	"api/replay": {},
@@ -83,14 +83,15 @@ var may = map[string][]string{
 	"capability/schema":            {"capability/rtfs/form", "capability/rtfs/problem"},
 	"capability/skill":             {"capability/manifest", "capability/schema", "capability/rtfs/form", "capability/rtfs/problem"},
 
-	"policy":          {"policy/shell"},
-	"policy/access":   {},
-	"policy/approval": {"policy"},
-	"policy/chain":    {},
-	"policy/egress":   {"observe/event", "host/netns"},
-	"policy/enforce":  {"policy", "host/*"},
-	"policy/secret":   {},
-	"policy/shell":    {},
+	"policy":               {"policy/shell"},
+	"policy/access":        {},
+	"policy/approval":      {"policy"},
+	"policy/chain":         {},
+	"policy/chain/witness": {"policy/chain"},
+	"policy/egress":        {"observe/event", "host/netns"},
+	"policy/enforce":       {"policy", "host/*"},
+	"policy/secret":        {},
+	"policy/shell":         {},
 
 	"jail":                     {"observe/event", "observe/syscalls", "jail/init/control", "jail/init/protocol", "jail/fs"},
 	"jail/backend/backendtest": {"jail", "jail/init/control", "jail/init/protocol", "host/cgroup", "host/claims"},

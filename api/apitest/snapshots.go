@@ -183,7 +183,7 @@ func (k *Snapshots) Branch(ctx context.Context, sid id.Snapshot, count int, o sn
 	children := make([]snapshot.BranchResult, count)
 	for i := range children {
 		if children[i].Err = k.fail(fmt.Sprint("branch ", i+1)); children[i].Err == nil {
-			children[i].Jail = k.branch(s, i+1, count, o)
+			children[i].Jail = k.branch(s, max(o.First, 1)+i, count, o)
 		}
 	}
 	return children, nil
@@ -198,7 +198,7 @@ func (k *Snapshots) branch(s snapshot.Snapshot, n, count int, o snapshot.Overrid
 		j.State = jail.Running
 	}
 	j.Spec.Name, j.Spec.Labels, j.Spec.Hostname = o.Name, o.Labels, o.Hostname
-	if o.Name != "" && count > 1 {
+	if o.Name != "" && (count > 1 || o.First > 0) {
 		j.Spec.Name = fmt.Sprintf("%s-%d", o.Name, n)
 	}
 	if o.Limits != nil {

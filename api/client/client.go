@@ -205,6 +205,13 @@ func (c *Client) prepare(ctx context.Context, r request) (*http.Request, error) 
 	return req, nil
 }
 
+// At returns a client with the same connections whose requests are answered by a node of the fleet.
+func (c *Client) At(node string) *Client {
+	at := *c
+	at.node = node
+	return &at
+}
+
 // identify adds the headers with the caller and the node.
 func (c *Client) identify(h http.Header) {
 	if c.token != "" {

@@ -162,6 +162,13 @@ func (c *Client) ChainConsistency(ctx context.Context, checkpoint string) (wire.
 	return p, err
 }
 
+// WitnessedLogs returns what the daemon has seen of the audit logs of other nodes of its fleet.
+func (c *Client) WitnessedLogs(ctx context.Context) ([]wire.WitnessedLog, error) {
+	var p wire.Page[wire.WitnessedLog]
+	err := c.do(ctx, request{method: "GET", path: "/chain/witnessed"}, &p)
+	return p.Items, err
+}
+
 // ExportChain returns the audit log with its checkpoints and public key as lines of JSON.
 // The caller closes it.
 func (c *Client) ExportChain(ctx context.Context) (io.ReadCloser, error) {

@@ -267,6 +267,24 @@ type ChainBad struct {
 	Reason string `json:"reason" required:"true"`
 }
 
+// WitnessedLog is what a daemon knows of the audit log of another node of the fleet.
+type WitnessedLog struct {
+	Node       string         `json:"node" required:"true" description:"ID of the node."`
+	Key        string         `json:"key" required:"true" description:"Public key of the log."`
+	Checkpoint string         `json:"checkpoint" required:"true" description:"Newest signed checkpoint that contains all earlier ones."`
+	Entries    int64          `json:"entries" required:"true" description:"Number of entries that the checkpoint covers."`
+	At         time.Time      `json:"at" required:"true" description:"When the checkpoint was received."`
+	Conflict   *ChainConflict `json:"conflict,omitempty" description:"How the log contradicts the checkpoint; absent if it does not."`
+}
+
+// ChainConflict says that an audit log does not contain what other nodes have seen of it.
+type ChainConflict struct {
+	Reason     string    `json:"reason" required:"true"`
+	Checkpoint string    `json:"checkpoint,omitempty" description:"Newest checkpoint of the log when this was noticed."`
+	Missing    int64     `json:"missing,omitempty" description:"How many entries fewer the log had, at most."`
+	At         time.Time `json:"at" required:"true" description:"When this was noticed first."`
+}
+
 // ChainProof proves that an entry is in the audit log. It is verified with the public
 // key.
 type ChainProof struct {

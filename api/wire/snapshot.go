@@ -23,7 +23,7 @@ type Snapshot struct {
 	Name      string            `json:"name,omitempty"`
 	Labels    map[string]string `json:"labels,omitempty"`
 	CreatedAt time.Time         `json:"created_at" required:"true"`
-	Reason    string            `json:"reason" required:"true" enum:"asked,every,before,after,branched,imported,checkpoint" description:"Why the snapshot was taken. asked: on request. every: by interval. before, after: by a command. branched: the jail was branched. imported: from another host. checkpoint: for an automatic checkpoint of a run."`
+	Reason    string            `json:"reason" required:"true" enum:"asked,every,before,after,branched,imported,copied,checkpoint" description:"Why the snapshot was taken. asked: on request. every: by interval. before, after: by a command. branched: the jail was branched. imported: from another host. copied: a copy of a snapshot of another node of the fleet, which is not listed. checkpoint: for an automatic checkpoint of a run."`
 	Trigger   string            `json:"trigger,omitempty" description:"For an automatic snapshot: the command that triggered it."`
 
 	Memory   bool   `json:"memory" description:"The snapshot includes processes, not only files."`
@@ -74,7 +74,9 @@ type Overrides struct {
 
 // Branch creates (forks) jails from a jail or snapshot.
 type Branch struct {
-	Count int `json:"count" minimum:"1" maximum:"256" description:"Number of jails to create. Default 1."`
+	Count  int  `json:"count" minimum:"1" maximum:"256" description:"Number of jails to create. Default 1."`
+	First  int  `json:"first,omitempty" minimum:"1" description:"Number of the first jail. If it is set, the name of a single jail has its number, too."`
+	Spread bool `json:"spread,omitempty" description:"Divide the jails evenly among the nodes of the fleet."`
 	Overrides
 }
 

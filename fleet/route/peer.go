@@ -78,19 +78,38 @@ func (rt *Router) Invite(ctx context.Context) (token, fingerprint string, err er
 	return token, pki.Fingerprint(rt.cfg.Identity.Authority()), nil
 }
 
-// Handler serves the connections of other nodes. Requests that they forward are passed to api.
-func (rt *Router) Handler(api http.Handler) http.Handler {
+// callHeader marks requests of nodes themselves. Forward removes it from those of users, whose paths
+// can be the same.
+const callHeader = "Glasshouse-Call"
+
+// Handler serves the connections of other nodes. Requests that they forward are passed to api, and
+// those of Call to calls, by their paths.
+func (rt *Router) Handler(api http.Handler, calls map[string]http.Handler) http.Handler {
 	mux := http.NewServeMux()
+	for path, h := range calls {
+		mux.HandleFunc("POST "+path, rt.fromPeer(h))
+	}
+	forwarded := rt.fromPeer(api)
 	mux.Handle("POST "+joinPath, rt.signer(rt.join, rt.cfg.Secret))
 	mux.Handle("POST "+renewPath, rt.signer(rt.renew, nil))
-	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get(callHeader) == "" {
+			forwarded(w, r)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
+}
+
+// fromPeer refuses requests of clients that are no nodes.
+func (rt *Router) fromPeer(h http.Handler) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
 		if _, err := rt.peer(r, 0); err != nil {
 			refuse(w, err)
 			return
 		}
-		api.ServeHTTP(w, r)
-	})
-	return mux
+		h.ServeHTTP(w, r)
+	}
 }
 
 // peer returns the node that has sent a request. A node that was removed is refused.
@@ -207,40 +226,127 @@ func Join(ctx context.Context, dir, node, addr, token, fingerprint string) (secr
 }
 
 func requestCert(ctx context.Context, t http.RoundTripper, url string, s signing) (*x509.Certificate, signed, *http.Response, error) {
+	var yes signed
+	response, err := post(ctx, t, url, s, &yes)
+	if err != nil {
+		return nil, yes, nil, err
+	}
+	cert, err := x509.ParseCertificate(yes.Certificate)
+	if err != nil {
+		return nil, yes, nil, fault.New(fault.Unavailable, "route.requestCert", url, err)
+	}
+	return cert, yes, response, nil
+}
+
+// post sends in as JSON, and decodes the response into out. The body of the result is closed.
+func post(ctx context.Context, t http.RoundTripper, url string, in, out any) (*http.Response, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	body, err := json.Marshal(s)
+	response, err := send(ctx, t, url, in)
 	if err != nil {
-		return nil, signed{}, nil, err
+		return nil, err
+	}
+	defer response.Body.Close()
+	if err := json.NewDecoder(io.LimitReader(response.Body, maxMessage)).Decode(out); err != nil {
+		return nil, fault.New(fault.Unavailable, "route.post", url, err)
+	}
+	return response, nil
+}
+
+// send sends in as JSON. The response is not a refusal, and the caller closes its body.
+func send(ctx context.Context, t http.RoundTripper, url string, in any) (*http.Response, error) {
+	const op = "route.send"
+	body, err := json.Marshal(in)
+	if err != nil {
+		return nil, err
 	}
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
 	if err != nil {
-		return nil, signed{}, nil, fault.New(fault.Invalid, "route.requestCert", url, err)
+		return nil, fault.New(fault.Invalid, op, url, err)
 	}
+	r.Header.Set(callHeader, "node")
 	response, err := t.RoundTrip(r)
 	if err != nil {
 		if fault.KindOf(err) != "" {
-			return nil, signed{}, nil, err
+			return nil, err
 		}
-		return nil, signed{}, nil, fault.New(fault.Unavailable, "route.requestCert", url, err)
+		return nil, fault.New(fault.Unavailable, op, url, err)
+	}
+	if response.StatusCode == http.StatusOK {
+		return response, nil
 	}
 	defer response.Body.Close()
 	data, err := io.ReadAll(io.LimitReader(response.Body, maxMessage))
 	if err != nil {
-		return nil, signed{}, nil, fault.New(fault.Unavailable, "route.requestCert", url, err)
+		return nil, fault.New(fault.Unavailable, op, url, err)
 	}
-	if response.StatusCode != http.StatusOK {
-		return nil, signed{}, nil, readRefusal(response.Status, data)
+	return nil, readRefusal(response.Status, data)
+}
+
+// Call sends a request of this node, not of a user, to a path of another one. See Answer.
+func (rt *Router) Call(ctx context.Context, node, path string, in, out any) error {
+	n, err := rt.reachable(ctx, node)
+	if err == nil {
+		_, err = post(ctx, rt.link(n), "https://"+n.Addr+path, in, out)
 	}
-	var yes signed
-	if err := json.Unmarshal(data, &yes); err != nil {
-		return nil, signed{}, nil, fault.New(fault.Unavailable, "route.requestCert", url, err)
-	}
-	cert, err := x509.ParseCertificate(yes.Certificate)
+	return err
+}
+
+// Open is like Call, and returns the body of the response, which is of any kind and length. An
+// error of Read means that it is not complete.
+func (rt *Router) Open(ctx context.Context, node, path string, in any) (io.ReadCloser, error) {
+	n, err := rt.reachable(ctx, node)
 	if err != nil {
-		return nil, signed{}, nil, fault.New(fault.Unavailable, "route.requestCert", url, err)
+		return nil, err
 	}
-	return cert, yes, response, nil
+	response, err := send(ctx, rt.link(n), "https://"+n.Addr+path, in)
+	if err != nil {
+		return nil, err
+	}
+	return response.Body, nil
+}
+
+// Answer returns the handler of a path that other nodes call with Call.
+func Answer[In, Out any](do func(ctx context.Context, in In) (Out, error)) http.Handler {
+	return Stream(func(ctx context.Context, in In, w io.Writer) error {
+		out, err := do(ctx, in)
+		if err != nil {
+			return err
+		}
+		return json.NewEncoder(w).Encode(out)
+	})
+}
+
+// Stream returns the handler of a path that other nodes call with Open. An error after the first
+// byte breaks the response off.
+func Stream[In any](do func(ctx context.Context, in In, w io.Writer) error) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var in In
+		err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxMessage)).Decode(&in)
+		if err != nil {
+			refuse(w, fault.New(fault.Invalid, "route.Stream", r.URL.Path, err))
+			return
+		}
+		out := &started{Writer: w}
+		err = do(r.Context(), in, out)
+		switch {
+		case err != nil && out.yes:
+			panic(http.ErrAbortHandler)
+		case err != nil:
+			refuse(w, err)
+		}
+	})
+}
+
+// A started Writer knows whether something was written.
+type started struct {
+	io.Writer
+	yes bool
+}
+
+func (s *started) Write(b []byte) (int, error) {
+	s.yes = true
+	return s.Writer.Write(b)
 }
 
 // renewInterval is the time between checks whether the certificate of this node must be renewed.

@@ -46,9 +46,17 @@ type Router struct {
 	// +checklocks:mu
 	read time.Time // when nodes was read
 	// +checklocks:mu
+	placed []placement // recent ones
+	// +checklocks:mu
 	owners map[fleet.Key]owner
 	// +checklocks:mu
 	links map[string]link // by node
+}
+
+// A placement is the choice of a node for a new jail.
+type placement struct {
+	node string
+	at   time.Time
 }
 
 // An owner is the result of a lookup.
@@ -67,6 +75,10 @@ const (
 	nodesAge  = time.Second     // how long the list of nodes is used
 	ownersAge = 5 * time.Second // how long the owner of an object is used
 	maxOwners = 10_000
+
+	// placedAge is how long a placement is counted in addition to the jails in the list of nodes, in
+	// which the new jail can be missing: its creation takes time, and the list can be read before.
+	placedAge = 5 * time.Second
 )
 
 // New returns a Router.
@@ -205,18 +217,23 @@ func (rt *Router) Place(ctx context.Context) (fleet.Node, error) {
 	}
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
-	best := -1
-	for i, n := range rt.nodes {
-		if n.State == fleet.Up && !n.Draining && !n.Front && n.Addr != "" && (best < 0 || n.Jails < rt.nodes[best].Jails) {
-			best = i
+	rt.placed = slices.DeleteFunc(rt.placed, func(p placement) bool { return time.Since(p.at) > placedAge })
+	load := map[string]int{}
+	for _, p := range rt.placed {
+		load[p.node]++
+	}
+	best := fleet.Node{}
+	for _, n := range rt.nodes {
+		load[n.ID] += n.Jails
+		if n.Accepts() && (best.ID == "" || load[n.ID] < load[best.ID]) {
+			best = n
 		}
 	}
-	if best < 0 {
-		return fleet.Node{}, &fault.Error{Op: "route.Place", Kind: fault.Exhausted, Err: errors.New("no node accepts new jails"), Remedy: "glasshouse node ls shows which nodes are up, and not draining"}
+	if best.ID == "" {
+		return best, fleet.ErrNoNode
 	}
-	rt.nodes = slices.Clone(rt.nodes) // others read the old list
-	rt.nodes[best].Jails++            // until it is read again; other requests are placed at the same time
-	return rt.nodes[best], nil
+	rt.placed = append(rt.placed, placement{best.ID, time.Now()})
+	return best, nil
 }
 
 // keyAge is how long the node of a key is stored. Responses are stored for as long.
@@ -246,45 +263,82 @@ func (rt *Router) PlaceOnce(ctx context.Context, key string) (fleet.Node, error)
 // Forward passes a request to a node, and its response to the client. It returns an error if
 // there is no response. k is the object of the request, if any.
 func (rt *Router) Forward(w http.ResponseWriter, r *http.Request, node string, k fleet.Key) error {
-	n, err := rt.Node(r.Context(), node)
-	if err != nil {
-		return err
-	}
-	unavailable := func(err error, remedy string) error {
-		rt.forget(k)
-		return &fault.Error{Op: "route.Forward", Kind: fault.Unavailable, On: cmp.Or(n.Name, n.ID), Err: err, Remedy: remedy}
-	}
-	switch {
-	case n.Addr == "":
-		return unavailable(errors.New("the node accepts no connections of other nodes"), "set fleet.listen in its configuration")
-	case n.State != fleet.Up:
-		return unavailable(errors.New("the node is lost"), "start its daemon, or remove it: glasshouse node rm --lost")
-	}
 	var failed error
 	proxy := httputil.ReverseProxy{
 		Rewrite: func(p *httputil.ProxyRequest) {
-			p.Out.URL.Scheme, p.Out.URL.Host, p.Out.Host = "https", n.Addr, p.In.Host
+			p.Out.URL.Scheme, p.Out.URL.Host, p.Out.Host = "https", "node", p.In.Host
 		},
-		Transport:     rt.link(n),
+		Transport:     rt.Transport(node),
 		FlushInterval: -1, // streams
 		ErrorLog:      slog.NewLogLogger(rt.cfg.Log.Handler(), slog.LevelDebug),
 		ModifyResponse: func(r *http.Response) error {
 			if r.StatusCode == http.StatusNotFound {
 				rt.forget(k)
 			}
-			if r.Header.Get(refusedHeader) == "" {
-				return nil
-			}
-			body, err := io.ReadAll(io.LimitReader(r.Body, maxMessage))
-			return errors.Join(readRefusal(r.Status, body), err)
+			return nil
 		},
 		ErrorHandler: func(_ http.ResponseWriter, _ *http.Request, err error) { failed = err },
 	}
 	proxy.ServeHTTP(w, r)
-	if failed == nil || r.Context().Err() != nil {
-		return failed
+	if failed != nil {
+		rt.forget(k)
 	}
-	return unavailable(fmt.Errorf("the node does not answer: %w", failed), cmp.Or(fault.RemedyOf(failed), "glasshouse node ls shows its state"))
+	return failed
+}
+
+// reachable returns a node that accepts connections.
+func (rt *Router) reachable(ctx context.Context, node string) (fleet.Node, error) {
+	n, err := rt.Node(ctx, node)
+	switch {
+	case err != nil:
+		return n, err
+	case n.Addr == "":
+		return n, unavailable(n, errors.New("the node accepts no connections of other nodes"), "set fleet.listen in its configuration")
+	case n.State != fleet.Up:
+		return n, unavailable(n, errors.New("the node is lost"), "start its daemon, or remove it: glasshouse node rm --lost")
+	}
+	return n, nil
+}
+
+func unavailable(n fleet.Node, err error, remedy string) error {
+	return &fault.Error{Op: "route.unavailable", Kind: fault.Unavailable, On: cmp.Or(n.Name, n.ID), Err: err, Remedy: remedy}
+}
+
+// Transport returns a transport for requests of users to a node, whatever host they name.
+func (rt *Router) Transport(node string) http.RoundTripper { return transport{rt, node} }
+
+type transport struct {
+	rt   *Router
+	node string
+}
+
+func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	n, err := t.rt.reachable(r.Context(), t.node)
+	if err != nil {
+		if r.Body != nil {
+			r.Body.Close()
+		}
+		return nil, err
+	}
+	host := cmp.Or(r.Host, r.URL.Host)
+	r = r.Clone(r.Context())
+	r.URL.Scheme, r.URL.Host, r.Host = "https", n.Addr, host
+	r.Header.Del(callHeader)
+	response, err := t.rt.link(n).RoundTrip(r)
+	switch {
+	case err != nil && r.Context().Err() != nil:
+		return nil, err
+	case err != nil:
+		return nil, unavailable(n, fmt.Errorf("the node does not answer: %w", err), cmp.Or(fault.RemedyOf(err), "glasshouse node ls shows its state"))
+	case response.Header.Get(refusedHeader) == "":
+		return response, nil
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(response.Body, maxMessage))
+	if err == nil {
+		err = readRefusal(response.Status, body)
+	}
+	return nil, unavailable(n, fmt.Errorf("the node does not accept the request: %w", err), fault.RemedyOf(err))
 }
 
 const dialTimeout = 3 * time.Second

@@ -22,6 +22,7 @@ import (
 // fields keep the value of the snapshot.
 type Overrides struct {
 	Name     string
+	First    int // number of the first jail, which its name has then; 0 is 1, and a single jail has no number in its name
 	Labels   map[string]string
 	Hostname string
 	Limits   *jail.Limits
@@ -45,7 +46,7 @@ func (o Overrides) apply(s jail.Spec, n, count int) (jail.Spec, error) {
 	for _, m := range s.Mounts {
 		s.GrantedMounts = append(s.GrantedMounts, m.Source)
 	}
-	if o.Name != "" && count > 1 {
+	if o.Name != "" && (count > 1 || o.First > 0) {
 		s.Name = fmt.Sprintf("%s-%d", o.Name, n)
 	}
 	if o.Limits != nil {
@@ -108,9 +109,10 @@ func (ss *snapshots) branch(ctx context.Context, sid id.Snapshot, count int, o O
 	if o.Govern == nil {
 		o.Govern = ss.cfg.InheritPolicy
 	}
+	first := max(o.First, 1)
 	specs := make([]jail.Spec, count)
 	for i := range specs {
-		spec, err := o.apply(img.Jail.Spec, i+1, count)
+		spec, err := o.apply(img.Jail.Spec, first+i, count)
 		if err != nil {
 			return nil, err
 		}
@@ -132,7 +134,7 @@ func (ss *snapshots) branch(ctx context.Context, sid id.Snapshot, count int, o O
 			defer func() { <-slots }()
 			defer fault.Recover(&children[i].Err) // one jail's panic must not end the daemon
 			children[i].Jail, children[i].Err = ss.cfg.Jails.Branch(ctx, img, jail.BranchOptions{
-				Spec: specs[i], Number: i + 1, Op: op,
+				Spec: specs[i], Number: first + i, Op: op,
 				At: began.Add(time.Duration(i)), // creation times in the order of the numbers, independent of scheduling
 			})
 		})
@@ -148,7 +150,7 @@ func (ss *snapshots) branch(ctx context.Context, sid id.Snapshot, count int, o O
 	ss.mu.Unlock()
 	for i, c := range children {
 		if c.Err == nil {
-			ss.notify(Notification{Op: OpBranched, Snapshot: of, Jail: c.Jail.ID, Number: i + 1})
+			ss.notify(Notification{Op: OpBranched, Snapshot: of, Jail: c.Jail.ID, Number: first + i})
 		}
 	}
 	ss.refill(sid)

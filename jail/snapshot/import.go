@@ -27,6 +27,10 @@ type ImportOptions struct {
 	// comes from. Import returns fault.Conflict if this host has it.
 	Move bool
 
+	// Copy keeps the id, because the snapshot stays on the host that it comes from. The copy is
+	// not listed. If this host has the snapshot, Import returns fault.Conflict.
+	Copy bool
+
 	// Sources are the directories and files of this host for mounts, by target. Other mounts
 	// keep their sources.
 	Sources map[string]string
@@ -86,7 +90,7 @@ func (i *importing) run(ctx context.Context, r io.Reader) (Snapshot, error) {
 	if err != nil {
 		return Snapshot{}, err
 	}
-	if _, err := i.Get(ctx, s.ID); err == nil { // only with Move: other ids are new
+	if _, err := i.Get(ctx, s.ID); err == nil { // only with Move and Copy: other ids are new
 		return Snapshot{}, fault.Newf(fault.Conflict, "snapshot.Import", string(s.ID), "this host has the snapshot")
 	}
 	if err := i.validate(ctx, &s); err != nil {
@@ -127,7 +131,10 @@ func (i *importing) read(meta []byte) (Snapshot, error) {
 			return invalid("invalid process list: %w", err)
 		}
 	}
-	if !i.o.Move {
+	switch {
+	case i.o.Copy:
+		s.Name, s.Reason = "", Copied
+	case !i.o.Move:
 		s.ID, s.Reason, s.Trigger, s.Created = i.sid, Imported, "from "+string(s.ID), time.Now()
 	}
 	s.Memory = s.Memory && !i.o.FilesOnly

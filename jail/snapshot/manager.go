@@ -218,15 +218,17 @@ type ListOptions struct {
 	Jail  id.Jail
 	After id.Snapshot // the last one of the previous page
 	Limit int
+
+	Copies bool // list the copies of snapshots of other hosts instead
 }
 
-// List returns snapshots in the order of their creation.
+// List returns snapshots of this host in the order of their creation.
 func (ss *snapshots) List(_ context.Context, o ListOptions) ([]Snapshot, error) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
 	var list []Snapshot
 	for _, s := range ss.all {
-		if o.Jail == "" || s.Jail.ID == o.Jail {
+		if (o.Jail == "" || s.Jail.ID == o.Jail) && (s.Reason == Copied) == o.Copies {
 			list = append(list, *s)
 		}
 	}

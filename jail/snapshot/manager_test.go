@@ -162,7 +162,8 @@ func (h *harness) end() {
 		}
 	}
 	list, _ := h.keeper.List(ctx, snapshot.ListOptions{})
-	for _, s := range list {
+	copies, _ := h.keeper.List(ctx, snapshot.ListOptions{Copies: true})
+	for _, s := range append(list, copies...) {
 		if err := h.keeper.Delete(ctx, s.ID); err != nil {
 			h.t.Errorf("delete %s: %v", s.ID, err)
 		}

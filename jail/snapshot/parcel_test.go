@@ -164,6 +164,27 @@ func TestExportAndImportOnAnotherHost(t *testing.T) {
 	if got := there.sh(k, "cat /root/f; ls /tmp"); got != "three\ncount\n" {
 		t.Errorf("files: %q", got)
 	}
+
+	// A copy keeps the id, and is not listed with the snapshots of the host.
+	copied, err := there.keeper.Import(t.Context(), bytes.NewReader(archive), snapshot.ImportOptions{Copy: true})
+	if err != nil || copied.ID != s.ID || copied.Reason != snapshot.Copied {
+		t.Fatalf("copy = %+v, %v, want one with the id %s", copied, err, s.ID)
+	}
+	if _, err := there.keeper.Import(t.Context(), bytes.NewReader(archive), snapshot.ImportOptions{Copy: true}); !errors.Is(err, fault.Conflict) {
+		t.Errorf("second copy: %v, want conflict", err)
+	}
+	there.reopen()
+	for _, c := range []struct {
+		copies bool
+		want   id.Snapshot
+	}{{false, files.ID}, {true, s.ID}} {
+		list, err := there.keeper.List(t.Context(), snapshot.ListOptions{Copies: c.copies})
+		if err != nil || len(list) != 1 || list[0].ID != c.want {
+			t.Errorf("List of copies %t = %d snapshots, %v, want %s", c.copies, len(list), err, c.want)
+		}
+	}
+	k = there.branch(s.ID, 1)[0]
+	there.checkCounting(k, 0)
 }
 
 func TestImportRejectsIncompatibleArchive(t *testing.T) {

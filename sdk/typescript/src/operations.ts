@@ -165,6 +165,12 @@ export class Operations extends Transport {
     return this.json<wire.ChainReport>({ method: "GET", path: "/chain/verify", query, ...how });
   }
 
+  /** List what this daemon has seen of the audit logs of other nodes of the fleet. Requires the role
+   * viewer. */
+  listWitnessedLogs(how: Call = {}): Promise<wire.WitnessedLogPage> {
+    return this.json<wire.WitnessedLogPage>({ method: "GET", path: "/chain/witnessed", ...how });
+  }
+
   /** Show an entry of the audit log. Requires the role viewer. */
   getChainEntry(seq: string, how: Call = {}): Promise<wire.ChainEntry> {
     return this.json<wire.ChainEntry>({ method: "GET", path: `/chain/${part(seq)}`, ...how });

@@ -146,6 +146,8 @@ export interface Bounds {
 export interface Branch {
   /** Number of jails to create. Default 1. */
   count?: number;
+  /** Number of the first jail. If it is set, the name of a single jail has its number, too. */
+  first?: number;
   /** Default: the jail's id. */
   hostname?: string;
   /** Rejected if true: a connection cannot be shared between a jail and its branches. Rewind the jail
@@ -156,6 +158,8 @@ export interface Branch {
   /** Display name. If several jails are created, a number is appended. */
   name?: string;
   network?: "isolated" | "proxy" | "bridged" | "full";
+  /** Divide the jails evenly among the nodes of the fleet. */
+  spread?: boolean;
 }
 
 export interface BranchError {
@@ -407,6 +411,16 @@ export interface ChainBad {
   reason: string;
   /** Number of the invalid entry. Omitted if all entries are valid. */
   seq?: number;
+}
+
+export interface ChainConflict {
+  /** When this was noticed first. */
+  at: string;
+  /** Newest checkpoint of the log when this was noticed. */
+  checkpoint?: string;
+  /** How many entries fewer the log had, at most. */
+  missing?: number;
+  reason: string;
 }
 
 export interface ChainConsistency {
@@ -2659,9 +2673,10 @@ export interface Snapshot {
   /** Number of processes and threads. */
   pids?: number;
   /** Why the snapshot was taken. asked: on request. every: by interval. before, after: by a command.
-   * branched: the jail was branched. imported: from another host. checkpoint: for an automatic
-   * checkpoint of a run. */
-  reason: "asked" | "every" | "before" | "after" | "branched" | "imported" | "checkpoint";
+   * branched: the jail was branched. imported: from another host. copied: a copy of a snapshot of
+   * another node of the fleet, which is not listed. checkpoint: for an automatic checkpoint of a
+   * run. */
+  reason: "asked" | "every" | "before" | "after" | "branched" | "imported" | "copied" | "checkpoint";
   runtime?: string;
   /** Sequence number of the last event in the jail's log. */
   seq?: number;
@@ -3027,6 +3042,28 @@ export interface Warmed {
 export interface Who {
   comm: string;
   pid: number;
+}
+
+export interface WitnessedLog {
+  /** When the checkpoint was received. */
+  at: string;
+  /** Newest signed checkpoint that contains all earlier ones. */
+  checkpoint: string;
+  /** How the log contradicts the checkpoint; absent if it does not. */
+  conflict?: ChainConflict;
+  /** Number of entries that the checkpoint covers. */
+  entries: number;
+  /** Public key of the log. */
+  key: string;
+  /** ID of the node. */
+  node: string;
+}
+
+export interface WitnessedLogPage {
+  /** Items of the page. */
+  items: WitnessedLog[];
+  /** Pass as 'after' to get the items that follow. Absent on the last page. */
+  next?: string;
 }
 
 export interface Workspace {

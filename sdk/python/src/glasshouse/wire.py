@@ -176,6 +176,8 @@ class Bounds(TypedDict, total=False):
 class Branch(TypedDict, total=False):
     # Number of jails to create. Default 1.
     count: int
+    # Number of the first jail. If it is set, the name of a single jail has its number, too.
+    first: int
     # Default: the jail's id.
     hostname: str
     # Rejected if true: a connection cannot be shared between a jail and its branches. Rewind
@@ -186,6 +188,8 @@ class Branch(TypedDict, total=False):
     # Display name. If several jails are created, a number is appended.
     name: str
     network: Literal["isolated", "proxy", "bridged", "full"]
+    # Divide the jails evenly among the nodes of the fleet.
+    spread: bool
 
 
 class BranchError(TypedDict):
@@ -490,6 +494,19 @@ class ChainBadOptions(TypedDict, total=False):
 
 
 class ChainBad(ChainBadOptions):
+    reason: str
+
+
+class ChainConflictOptions(TypedDict, total=False):
+    # Newest checkpoint of the log when this was noticed.
+    checkpoint: str
+    # How many entries fewer the log had, at most.
+    missing: int
+
+
+class ChainConflict(ChainConflictOptions):
+    # When this was noticed first.
+    at: str
     reason: str
 
 
@@ -3171,9 +3188,10 @@ class Snapshot(SnapshotOptions):
     jail: str
     network: Literal["isolated", "proxy", "bridged", "full"]
     # Why the snapshot was taken. asked: on request. every: by interval. before, after: by a
-    # command. branched: the jail was branched. imported: from another host. checkpoint: for
-    # an automatic checkpoint of a run.
-    reason: Literal["asked", "every", "before", "after", "branched", "imported", "checkpoint"]
+    # command. branched: the jail was branched. imported: from another host. copied: a copy of
+    # a snapshot of another node of the fleet, which is not listed. checkpoint: for an
+    # automatic checkpoint of a run.
+    reason: Literal["asked", "every", "before", "after", "branched", "imported", "copied", "checkpoint"]
 
 
 class SnapshotPageOptions(TypedDict, total=False):
@@ -3592,6 +3610,34 @@ class Warmed(TypedDict):
 class Who(TypedDict):
     comm: str
     pid: int
+
+
+class WitnessedLogOptions(TypedDict, total=False):
+    # How the log contradicts the checkpoint; absent if it does not.
+    conflict: ChainConflict
+
+
+class WitnessedLog(WitnessedLogOptions):
+    # When the checkpoint was received.
+    at: str
+    # Newest signed checkpoint that contains all earlier ones.
+    checkpoint: str
+    # Number of entries that the checkpoint covers.
+    entries: int
+    # Public key of the log.
+    key: str
+    # ID of the node.
+    node: str
+
+
+class WitnessedLogPageOptions(TypedDict, total=False):
+    # Pass as 'after' to get the items that follow. Absent on the last page.
+    next: str
+
+
+class WitnessedLogPage(WitnessedLogPageOptions):
+    # Items of the page.
+    items: list[WitnessedLog]
 
 
 class WorkspaceOptions(TypedDict, total=False):

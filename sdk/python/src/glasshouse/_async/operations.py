@@ -144,6 +144,12 @@ class AsyncOperations(AsyncTransport):
         """
         return cast("wire.ChainReport", await self._json("GET", "/chain/verify", query={"all": all}))
 
+    async def list_witnessed_logs(self) -> wire.WitnessedLogPage:
+        """List what this daemon has seen of the audit logs of other nodes of the fleet. Requires
+        the role viewer.
+        """
+        return cast("wire.WitnessedLogPage", await self._json("GET", "/chain/witnessed"))
+
     async def get_chain_entry(self, seq: str) -> wire.ChainEntry:
         """Show an entry of the audit log. Requires the role viewer."""
         return cast("wire.ChainEntry", await self._json("GET", f"/chain/{self._part(seq)}"))
