@@ -289,7 +289,7 @@ func (a Autonomy) ChangeTask(ctx context.Context, tid string, f func(t *autonomy
 		}
 		doc, err := json.Marshal(t)
 		if err == nil {
-			_, err = tx.ExecContext(ctx, "UPDATE autonomy_tasks SET status = $2, written = $3, document = $4 WHERE id = $1", t.ID, t.Status, written(t), doc)
+			_, err = tx.ExecContext(ctx, "UPDATE autonomy_tasks SET jail = $2, status = $3, written = $4, document = $5 WHERE id = $1", t.ID, t.Jail, t.Status, written(t), doc)
 		}
 		if err != nil {
 			return fmt.Errorf("record task %s: %w", tid, err)

@@ -164,11 +164,33 @@ func (ts *Tasks) Create(ctx context.Context, by Member, n NewTask) (Task, error)
 		if err != nil {
 			return Task{}, err
 		}
-		if old.Jail == t.Jail && old.Title == t.Title && old.Created.Equal(t.Created) {
-			break
+		if !old.repeats(t) {
+			continue
 		}
+		if err := ts.moveTask(ctx, old, t.Jail); err != nil {
+			return Task{}, err
+		}
+		break
 	}
 	return ts.writeFile(ctx, t.ID)
+}
+
+// repeats reports whether a task was created by an earlier attempt to create t. A run that another
+// daemon continues has another jail.
+func (t Task) repeats(next Task) bool {
+	same := t.Jail == next.Jail || t.Session != "" && t.Session == next.Session && t.By == next.By
+	return same && t.Title == next.Title && t.Created.Equal(next.Created)
+}
+
+// moveTask moves a task to the workspace of another jail.
+func (ts *Tasks) moveTask(ctx context.Context, t Task, to id.Jail) error {
+	if t.Jail == to {
+		return nil
+	}
+	return ts.store.ChangeTask(ctx, t.ID, func(t *Task) error {
+		t.Jail, t.Written = to, false
+		return nil
+	})
 }
 
 func (n NewTask) task(by Member, now time.Time) (Task, error) {

@@ -111,6 +111,33 @@ func TestCreateTask(t *testing.T) {
 	}
 }
 
+// A run that another daemon continues repeats the step in which it was interrupted, in another jail.
+func TestRepeatedTaskMovesToTheNewJail(t *testing.T) {
+	ts, w := newTasks(t)
+	n := autonomy.NewTask{Title: "Add login", At: time.Now()}
+	by := member("worker")
+	first, err := ts.Create(t.Context(), by, n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	by.Jail = "j-other"
+	again, err := ts.Create(t.Context(), by, n)
+	if err != nil || again.ID != first.ID || again.Jail != "j-other" || !again.Written {
+		t.Errorf("repeated Create = %+v, %v, want the task %s in the new jail", again, err, first.ID)
+	}
+	if text := w.text(t, again); !strings.Contains(text, "# Add login") {
+		t.Errorf("file in the new jail = %q", text)
+	}
+	if list, err := ts.List(t.Context(), autonomy.TaskFilter{Jail: "j-other"}); err != nil || len(list) != 1 {
+		t.Errorf("tasks of the new jail = %+v, %v, want one", list, err)
+	}
+	stranger := member("stranger")
+	stranger.Session = "other"
+	if other, err := ts.Create(t.Context(), stranger, n); err != nil || other.ID == first.ID {
+		t.Errorf("Create of another session at the same time = %+v, %v, want a task of its own", other, err)
+	}
+}
+
 func TestTaskTextIsContained(t *testing.T) {
 	ts, w := newTasks(t)
 	for _, evil := range []string{
