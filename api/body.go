@@ -60,7 +60,7 @@ func readBody(w http.ResponseWriter, r *http.Request, into any) ([]byte, error) 
 // optional reports whether a body of type t may be omitted.
 func optional(t reflect.Type) bool {
 	switch t {
-	case reflect.TypeFor[wire.TakeCheckpoint](), reflect.TypeFor[wire.ResumeRun](), reflect.TypeFor[wire.StopJail](), reflect.TypeFor[wire.TakeSnapshot](), reflect.TypeFor[wire.Overrides](), reflect.TypeFor[wire.Branch](), reflect.TypeFor[wire.CreateJail]():
+	case reflect.TypeFor[wire.TakeCheckpoint](), reflect.TypeFor[wire.ResumeRun](), reflect.TypeFor[wire.StopJail](), reflect.TypeFor[wire.TakeSnapshot](), reflect.TypeFor[wire.Overrides](), reflect.TypeFor[wire.Branch](), reflect.TypeFor[wire.MoveJail](), reflect.TypeFor[wire.CreateJail]():
 		return true
 	}
 	return false

@@ -72,8 +72,10 @@ func (s *Server) forward(rt route, owned ownership, rec *recorder, r *http.Reque
 	ctx := r.Context()
 	name := r.Header.Get(nodeHeader)
 	switch {
-	case connOf(ctx).peer || rt.role == access.Agent:
-		return false, nil // this daemon was chosen
+	case rt.role == access.Agent:
+		return false, nil
+	case connOf(ctx).peer:
+		return s.forwardMoved(owned, rec, r) // this daemon was chosen
 	case s.o.Fleet == nil && name != "":
 		return false, fault.Cannot("api.forward", "this daemon is not in a fleet", "omit "+nodeHeader+", or create a fleet: glasshouse fleet init")
 	case s.o.Fleet == nil:
@@ -87,6 +89,20 @@ func (s *Server) forward(rt route, owned ownership, rec *recorder, r *http.Reque
 		return false, err
 	}
 	r.Header.Del(fleet.E2BHeader) // only the listener for clients of E2B sets it
+	return true, s.o.Fleet.Forward(rec, r, node, k)
+}
+
+// forwardMoved passes a request of another daemon for a jail that has just moved to the daemon that
+// has it.
+func (s *Server) forwardMoved(owned ownership, rec *recorder, r *http.Request) (bool, error) {
+	if s.o.Moved == nil || owned.kind != fleet.Jail || r.Header.Get(nodeHeader) != "" { // the user has chosen this daemon
+		return false, nil
+	}
+	k := fleet.Key{Kind: fleet.Jail, ID: r.PathValue(owned.param)}
+	node := s.o.Moved(id.Jail(k.ID))
+	if node == "" || s.has(r.Context(), k) {
+		return false, nil
+	}
 	return true, s.o.Fleet.Forward(rec, r, node, k)
 }
 
@@ -319,6 +335,7 @@ func (h *jailHandler) listAll(ctx context.Context, p listJails, o jail.ListOptio
 type fleetHandler struct {
 	fleet Fleet // nil: this daemon is not in a fleet
 	nodes func(ctx context.Context) ([]wire.Node, error)
+	move  func(ctx context.Context, j id.Jail, node string) (fleet.Node, error)
 }
 
 func (h *fleetHandler) check() error {
@@ -364,6 +381,14 @@ func (h *fleetHandler) updateNode(ctx context.Context, p oneNode, b wire.UpdateN
 		}
 	}
 	return wire.Node{}, cmp.Or(err, fault.Newf(fault.NotFound, "api.updateNode", p.Node, "no such node"))
+}
+
+func (h *fleetHandler) moveJail(ctx context.Context, p oneJail, b wire.MoveJail) (wire.MovedJail, error) {
+	if err := h.check(); err != nil {
+		return wire.MovedJail{}, err
+	}
+	n, err := h.move(ctx, p.ID, b.Node)
+	return wire.MovedJail{ID: p.ID, Node: n.ID, Name: n.Name}, err
 }
 
 type removedNode struct {

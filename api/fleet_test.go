@@ -469,6 +469,34 @@ func TestSnapshotsAreFetched(t *testing.T) {
 	}
 }
 
+func TestMoveJail(t *testing.T) {
+	var moved []string
+	h, f, mine := inFleet(t, func(o *api.Options) {
+		o.Move = func(_ context.Context, j id.Jail, node string) (fleet.Node, error) {
+			moved = append(moved, string(j)+" to "+node)
+			if node == "none" {
+				return fleet.Node{}, fault.Newf(fault.NotFound, "move", node, "no such node")
+			}
+			return fleet.Node{ID: "other", Name: "box other"}, nil
+		}
+	})
+	var m wire.MovedJail
+	h.want(http.StatusOK, req{as: access.Operator, method: "POST", path: "/jails/" + string(mine.ID) + "/move", body: wire.MoveJail{Node: "other"}}, &m)
+	if want := (wire.MovedJail{ID: mine.ID, Node: "other", Name: "box other"}); m != want {
+		t.Errorf("moved = %+v, want %+v", m, want)
+	}
+	h.refused(http.StatusNotFound, req{as: access.Operator, method: "POST", path: "/jails/" + string(mine.ID) + "/move", body: wire.MoveJail{Node: "none"}})
+	h.refused(http.StatusForbidden, req{as: access.Viewer, method: "POST", path: "/jails/" + string(mine.ID) + "/move"})
+	f.owners[fleet.Key{Kind: fleet.Jail, ID: "j-other"}] = "other"
+	h.want(http.StatusOK, req{as: access.Operator, method: "POST", path: "/jails/j-other/move"}, nil)
+	if got := f.took(); len(moved) != 2 || got != "POST /jails/j-other/move to other" {
+		t.Errorf("moved %v here, and forwarded %q, want the jail of the other node to be moved there", moved, got)
+	}
+	alone := open(t, apitest.New())
+	alone.want(http.StatusCreated, req{as: access.Operator, method: "POST", path: "/jails", body: wire.CreateJail{}}, &mine)
+	alone.refused(http.StatusNotImplemented, req{as: access.Operator, method: "POST", path: "/jails/" + string(mine.ID) + "/move"})
+}
+
 func TestFleetRoutes(t *testing.T) {
 	h, f, _ := inFleet(t)
 	var token wire.NodeToken

@@ -81,7 +81,7 @@ func newHandlers(o Options, s *Server) *handlers {
 		feed:       &feedHandler{o.Chain, o.Approvals, schedule, &rates{closing: s.closing, jails: o.Jails, recordings: recorded, log: o.Log}, st, ms, o.Log},
 		image:      &imageHandler{o.Images},
 		host:       &hostHandler{o.Jails, o.Doctor, o.Storage, o.Ready, o.Nodes, o.Version, s.closing, o.Log},
-		fleet:      &fleetHandler{o.Fleet, o.Nodes},
+		fleet:      &fleetHandler{o.Fleet, o.Nodes, o.Move},
 		// Document is called on first use, because it is the slowest step of a start.
 		document: &documentHandler{ms, sync.OnceValues(func() ([]byte, error) { return Document(o.Version.Version) })},
 		agent:    &agentHandler{o.Gateway, audit, o.Models, o.MCP, ps},

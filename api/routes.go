@@ -33,6 +33,7 @@ func routes(o Options, h *handlers) []route {
 		requires(o.Snapshots != nil, noSnapshots,
 			route{"takeSnapshot", "POST /jails/{id}/snapshot", access.Operator, create(h.snapshot.takeSnapshot, snapshotPlace), "Take a snapshot of a jail. The jail continues to run."},
 			route{"listJailSnapshots", "GET /jails/{id}/snapshots", access.Viewer, call(ok, h.snapshot.listJailSnapshots), "List the snapshots of a jail, oldest first. The jail may have been deleted."},
+			route{"moveJail", "POST /jails/{id}/move", access.Operator, call(ok, h.fleet.moveJail), "Move a jail to another node of the fleet. Its processes, files, ID and event log are kept; its connections are closed."},
 			route{"branchJail", "POST /jails/{id}/branch", access.Operator, call(created, h.snapshot.branchJail), "Branch (fork) a jail. A snapshot is taken, and new jails are created from it."},
 			route{"rewindJail", "POST /jails/{id}/rewind", access.Operator, call(ok, h.snapshot.rewindJail), "Rewind a jail to a snapshot. Events since the snapshot are kept in the event log."},
 			route{"compareJail", "GET /jails/{id}/diff", access.Viewer, raw(h.diff.compareJail).

@@ -21,6 +21,7 @@ import (
 	"glasshouse/agents/gateway"
 	"glasshouse/api/replay"
 	"glasshouse/api/wire"
+	"glasshouse/fleet"
 	"glasshouse/id"
 	"glasshouse/internal/linger"
 	"glasshouse/jail"
@@ -98,19 +99,21 @@ type Options struct {
 	E2B        E2B                                 // listener for clients of the E2B protocol
 	Addresses  func() []string                     // URLs of the UI, such as http://127.0.0.1:8082; the nearest first
 
-	Peers     access.Peers                                      // access rules for the unix socket
-	Doctor    func(ctx context.Context) []wire.Probe            // checks of the host
-	Storage   func(ctx context.Context) (wire.Storage, error)   // nil: no data directory
-	Nodes     func(ctx context.Context) ([]wire.Node, error)    // nil: this daemon shares its database of runs with no other
-	Fleet     Fleet                                             // nil: this daemon reaches no others
-	Front     bool                                              // this daemon has no jails: those of Fleet have them
-	Fetch     func(ctx context.Context, s id.Snapshot) error    // copies a snapshot from its node, unless there is a copy; nil: none
-	Witnessed func(ctx context.Context) ([]witness.Seen, error) // what was seen of the audit logs of other nodes; nil: nothing
-	Created   func(ctx context.Context)                         // called before the response about a new object; nil: not
-	Ready     func(ctx context.Context) error                   // returns nil if the daemon is ready to serve
-	Version   wire.Version                                      // response of /version
-	Hosts     []string                                          // accepted host names over TCP, in addition to localhost and IP addresses
-	Log       *slog.Logger                                      // default: slog.Default()
+	Peers     access.Peers                                                          // access rules for the unix socket
+	Doctor    func(ctx context.Context) []wire.Probe                                // checks of the host
+	Storage   func(ctx context.Context) (wire.Storage, error)                       // nil: no data directory
+	Nodes     func(ctx context.Context) ([]wire.Node, error)                        // nil: this daemon shares its database of runs with no other
+	Fleet     Fleet                                                                 // nil: this daemon reaches no others
+	Front     bool                                                                  // this daemon has no jails: those of Fleet have them
+	Move      func(ctx context.Context, j id.Jail, node string) (fleet.Node, error) // moves a jail of this daemon; "": the fleet chooses the node; nil: not
+	Moved     func(j id.Jail) string                                                // the node of a jail that has moved from this one recently, or ""; nil: none
+	Fetch     func(ctx context.Context, s id.Snapshot) error                        // copies a snapshot from its node, unless there is a copy; nil: none
+	Witnessed func(ctx context.Context) ([]witness.Seen, error)                     // what was seen of the audit logs of other nodes; nil: nothing
+	Created   func(ctx context.Context)                                             // called before the response about a new object; nil: not
+	Ready     func(ctx context.Context) error                                       // returns nil if the daemon is ready to serve
+	Version   wire.Version                                                          // response of /version
+	Hosts     []string                                                              // accepted host names over TCP, in addition to localhost and IP addresses
+	Log       *slog.Logger                                                          // default: slog.Default()
 
 	MaxBody   int64 // maximum size of a JSON body in bytes; default 1 MiB
 	MaxOutput int   // maximum size of each output stream in an exec's JSON response in bytes; default 1 MiB

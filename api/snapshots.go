@@ -144,6 +144,9 @@ func (h *snapshotHandler) rewindJail(ctx context.Context, p oneJail, b wire.Rewi
 	if !id.Valid('s', string(b.Snapshot)) {
 		return wire.Jail{}, fault.Fieldf("api.rewindJail", "snapshot", "%q is not a snapshot's id", text.Clip(string(b.Snapshot), 64))
 	}
+	if _, err := h.find(ctx, b.Snapshot); err != nil { // a jail that has moved has its earlier snapshots on other nodes
+		return wire.Jail{}, err
+	}
 	return shown(ctx, h.snapshots)(h.snapshots.Rewind(ctx, p.ID, b.Snapshot, jail.RewindOptions{KeepConnections: b.KeepConnections}))
 }
 

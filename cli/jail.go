@@ -14,6 +14,7 @@ import (
 	"glasshouse/api/client"
 	"glasshouse/api/wire"
 	"glasshouse/id"
+	"glasshouse/internal/text"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -23,7 +24,7 @@ func (c *command) jail() *cobra.Command {
 	cmd := &cobra.Command{Use: "jail", Short: "Create, use and remove jails (sandboxes)"}
 	cmd.AddCommand(
 		c.jailCreate(), c.jailList(), c.jailShow(),
-		c.jailStart(), c.jailStop(), c.jailPause(), c.jailResume(), c.jailLimits(), c.jailRemove(),
+		c.jailStart(), c.jailStop(), c.jailPause(), c.jailResume(), c.jailLimits(), c.jailMove(), c.jailRemove(),
 		c.jailExec(), c.jailTerminal(), c.jailExecs(),
 	)
 	return cmd
@@ -461,6 +462,36 @@ func (c *command) jailResume() *cobra.Command {
 	return c.each("resume", "Resume paused jails", "", func(ctx context.Context, cl *client.Client, j id.Jail) (any, error) {
 		return cl.ResumeJail(ctx, j)
 	})
+}
+
+func (c *command) jailMove() *cobra.Command {
+	return &cobra.Command{
+		Use: "move JAIL [NODE]", Short: "Move a jail to another node of the fleet", Args: cobra.RangeArgs(1, 2),
+		Long: `Move a jail to another node of the fleet, by default to the one with the fewest jails. It
+continues there with its processes, files, ID and event log. It stands still meanwhile,
+and its network connections are closed. If the move fails, it continues on its node.
+
+The other node needs the root filesystem of the jail, the same processor, and a kernel that
+is not older. Jails of agents and of clients of E2B do not move, nor do those with
+directories of their host or with the network bridged. Snapshots stay on their node, and
+can still be used. The audit log of each node has what happened there.`,
+		Example: "  glasshouse jail move j-4k2v9c7m1xqe box2\n  glasshouse jail move j-4k2v9c7m1xqe",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cl, err := c.client(cmd.Context())
+			if err != nil {
+				return err
+			}
+			j, err := jailNamed(cmd.Context(), cl, args[0])
+			if err != nil {
+				return err
+			}
+			m, err := cl.MoveJail(cmd.Context(), j, strings.Join(args[1:], ""))
+			if err != nil {
+				return err
+			}
+			return c.print(m, func(w io.Writer) { fmt.Fprintf(w, "moved %s to %s\n", m.ID, text.Visible(m.Name)) })
+		},
+	}
 }
 
 func (c *command) jailRemove() *cobra.Command {

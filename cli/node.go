@@ -1,17 +1,22 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 
 	"glasshouse/api/client"
 	"glasshouse/api/wire"
 	"glasshouse/daemon"
+	"glasshouse/id"
+	"glasshouse/internal/text"
 )
 
 func (c *command) fleet() *cobra.Command {
@@ -156,12 +161,15 @@ is sent only to a node of the fleet whose authority has the fingerprint in --ca.
 }
 
 func (c *command) nodeDrain() *cobra.Command {
-	var undo bool
+	var undo, move bool
 	cmd := &cobra.Command{
 		Use: "drain NODE", Short: "Give a node no new jails and sessions", Args: cobra.ExactArgs(1),
 		Long: `Give a node no new jails and no sessions of lost nodes. Jails and runs that it has stay,
-and clients can still create jails on it with --node.`,
-		Example: "  glasshouse node drain box3\n  glasshouse node drain box3 --undo",
+and clients can still create jails on it with --node.
+
+With --move, its jails move to other nodes, each to the one with the fewest jails. Those
+that cannot move, such as the jails of agents, are listed, and the exit code is 1.`,
+		Example: "  glasshouse node drain box3\n  glasshouse node drain box3 --move\n  glasshouse node drain box3 --undo",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cl, err := c.client(cmd.Context())
 			if err != nil {
@@ -172,11 +180,62 @@ and clients can still create jails on it with --node.`,
 			if err != nil {
 				return err
 			}
+			if move {
+				return c.moveAll(cmd.Context(), cl, n)
+			}
 			return c.print(n, func(w io.Writer) { showNodes(w, []wire.Node{n}) })
 		},
 	}
+	cmd.Flags().BoolVar(&move, "move", false, "move its jails to other nodes")
 	cmd.Flags().BoolVar(&undo, "undo", false, "give it new jails and sessions again")
+	cmd.MarkFlagsMutuallyExclusive("move", "undo")
 	return cmd
+}
+
+// A movedJail is the result for one jail of a node that is drained.
+type movedJail struct {
+	ID   id.Jail `json:"id"`
+	Name string  `json:"name,omitempty"` // of the jail
+	Node string  `json:"node,omitempty"` // name of its node now; "" is the one that is drained
+	Why  string  `json:"why,omitempty"`  // it was not moved
+}
+
+// moveAll moves the jails of a node to others, a few at the same time.
+func (c *command) moveAll(ctx context.Context, cl *client.Client, from wire.Node) error {
+	jails, err := client.Collect(cl.At(from.ID).Jails(ctx, client.JailFilter{Nodes: "self"}))
+	if err != nil {
+		return err
+	}
+	all := make([]movedJail, len(jails))
+	var group errgroup.Group
+	group.SetLimit(4)
+	for i, j := range jails {
+		all[i] = movedJail{ID: j.ID, Name: j.Name}
+		group.Go(func() error {
+			moved, err := cl.MoveJail(ctx, j.ID, "")
+			if err != nil {
+				all[i].Why = err.Error()
+			} else {
+				all[i].Node = moved.Name
+			}
+			return nil
+		})
+	}
+	_ = group.Wait()
+	err = c.print(all, func(w io.Writer) {
+		for _, m := range all {
+			which := strings.TrimSpace(string(m.ID) + " " + text.Visible(m.Name))
+			if m.Why != "" {
+				fmt.Fprintf(w, "%s: not moved: %s\n", which, text.Visible(m.Why))
+			} else {
+				fmt.Fprintf(w, "%s: moved to %s\n", which, text.Visible(m.Node))
+			}
+		}
+	})
+	if err == nil && slices.ContainsFunc(all, func(m movedJail) bool { return m.Why != "" }) {
+		err = exitCode(exitError)
+	}
+	return err
 }
 
 func (c *command) nodeRemove() *cobra.Command {

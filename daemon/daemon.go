@@ -98,6 +98,7 @@ type Daemon struct {
 	router    *route.Router // nil: this daemon reaches no others
 	publisher *fleet.Publisher
 	copies    *copies
+	mover     *mover
 	owned     func(context.Context) ([]fleet.Object, error) // objects of clients of E2B
 	forNodes  http.Handler                                  // serves requests of clients of E2B that other nodes pass on
 	serveE2B  func() error                                  // nil: there are no clients of E2B

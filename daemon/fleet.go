@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"glasshouse/agents/gateway"
 	"glasshouse/agents/run"
 	"glasshouse/api"
 	"glasshouse/api/wire"
@@ -26,7 +27,10 @@ import (
 	"glasshouse/host/netns"
 	"glasshouse/id"
 	"glasshouse/internal/procstat"
+	"glasshouse/jail"
 	"glasshouse/jail/snapshot"
+	"glasshouse/policy"
+	"glasshouse/policy/chain"
 	"glasshouse/policy/chain/witness"
 )
 
@@ -103,6 +107,20 @@ func (d *Daemon) openRouter(node string, log *slog.Logger) error {
 		Secret: func() ([]byte, error) { return os.ReadFile(d.Config.sharedKeyFile()) },
 	})
 	d.copies = &copies{fleet: d.router, snapshots: d.snapshots, jails: d.jails, log: log, copying: map[id.Snapshot]chan struct{}{}, used: map[id.Snapshot]time.Time{}}
+	d.mover = &mover{
+		self: node, fleet: d.router, index: d.work.Owners(), jails: d.jails, snapshots: d.snapshots, busy: d.movable, publish: d.published,
+		flush: func(ctx context.Context, j id.Jail) error {
+			events, err := d.observers.Log(ctx, j)
+			if err != nil {
+				return err
+			}
+			return events.Flush(ctx)
+		},
+		record: func(j id.Jail, what, node string) {
+			d.kernel.Note(chain.OperatorActed, policy.Subject{Jail: j}, 0, map[string]string{"what": what, "node": node})
+		},
+		dir: filepath.Join(d.Config.Data, "jails"), log: log, retry: time.Second, active: map[id.Jail]bool{}, gone: map[id.Jail]departed{},
+	}
 	d.onClose(d.router.Close)
 	return nil
 }
@@ -198,6 +216,7 @@ func (d *Daemon) reachFleet(o *api.Options) {
 	o.Created = d.published
 	o.Witnessed = d.store.Witness().Seen
 	o.Fetch = d.copies.Fetch
+	o.Move, o.Moved = d.mover.Move, d.mover.Moved
 }
 
 // published updates the index of the fleet after an object of this node has changed.
@@ -242,6 +261,9 @@ func (d *Daemon) nodeHandler(requests http.Handler) http.Handler {
 		headPath: route.Answer(func(ctx context.Context, q witness.Question) (witness.Answer, error) {
 			return witness.Reply(ctx, d.chain, q)
 		}),
+		receivePath: route.Answer(d.mover.receive),
+		hasJailPath: route.Answer(d.mover.has),
+		eventsPath:  route.Stream(d.mover.sendEvents),
 		hasPath: route.Answer(func(ctx context.Context, s id.Snapshot) (bool, error) {
 			one, err := d.snapshots.Get(ctx, s)
 			return err == nil && one.Reason != snapshot.Copied, nil
@@ -291,6 +313,7 @@ func (d *Daemon) listenNodes(ctx context.Context) error {
 		func() { d.publisher.Run(ctx) },
 		func() { d.newWitness().Run(ctx) },
 		func() { d.copies.Run(ctx) },
+		func() { d.mover.Run(ctx) },
 		func() {
 			if err := d.server.ServeNodes(tls.NewListener(l, d.identity.Server()), d.nodeHandler); err != nil {
 				d.serveErr <- err
@@ -300,6 +323,32 @@ func (d *Daemon) listenNodes(ctx context.Context) error {
 		d.wg.Go(serve)
 	}
 	return nil
+}
+
+// movable returns why a jail cannot move to another node, or nil.
+func (d *Daemon) movable(ctx context.Context, j jail.Jail) error {
+	cannot := func(why string) error { return fault.Cannot("daemon.movable", why, "leave the jail on its node") }
+	switch {
+	case j.Spec.Labels[gateway.LabelSession] != "":
+		return cannot("the jail belongs to an agent")
+	case j.Spec.Labels[e2b.LabelSandbox] != "":
+		return cannot("the jail is a sandbox of a client of E2B")
+	}
+	for after := ""; ; {
+		list, err := d.work.Runs().Sessions(ctx, run.SessionFilter{State: run.Open, After: after, Limit: 1000})
+		if err != nil {
+			return err
+		}
+		for _, s := range list {
+			if s.Jail == j.ID {
+				return cannot("the jail belongs to session " + s.ID)
+			}
+			after = s.ID
+		}
+		if len(list) < 1000 {
+			return nil
+		}
+	}
 }
 
 // mayStartRuns reports whether this daemon starts runs that no other daemon executes.

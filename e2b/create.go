@@ -134,7 +134,7 @@ func (s *Sandboxes) volumes(team id.Token, t Template, wanted []VolumeMount) ([]
 	return has, nil
 }
 
-func (b *Sandbox) labels() map[string]string { return map[string]string{labelSandbox: b.ID} }
+func (b *Sandbox) labels() map[string]string { return map[string]string{LabelSandbox: b.ID} }
 
 // addTrafficToken gives a sandbox with private ports a token for them.
 func (b *Sandbox) addTrafficToken() {

@@ -446,7 +446,7 @@ func (s *Server) Objects(ctx context.Context) ([]fleet.Object, error) {
 		team := id.Token(n.Labels[labelTeam])
 		shown := NamedSnapshot{}
 		shown.ID, shown.Created = n.ID, n.Created
-		shown.Labels = map[string]string{labelName: n.Labels[labelName], labelSandbox: n.Labels[labelSandbox]}
+		shown.Labels = map[string]string{labelName: n.Labels[labelName], LabelSandbox: n.Labels[LabelSandbox]}
 		if err := add(fleet.SandboxSnapshot, string(n.ID), team, n.Created, shown); err != nil {
 			return nil, err
 		}

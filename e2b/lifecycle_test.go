@@ -37,7 +37,7 @@ func TestCreate(t *testing.T) {
 		}
 	}
 	j := d.jails[d.handle(second.SandboxID).box.Load().Jail]
-	if j.Spec.Name != second.SandboxID || j.Spec.Labels[labelSandbox] != second.SandboxID || j.Spec.Network != jail.Proxied || j.Spec.Rootfs.User != "user" {
+	if j.Spec.Name != second.SandboxID || j.Spec.Labels[LabelSandbox] != second.SandboxID || j.Spec.Network != jail.Proxied || j.Spec.Rootfs.User != "user" {
 		t.Errorf("its jail: got %+v, want its name and label, the proxied network and the user", j.Spec)
 	}
 	if got := e2btest.Read[wireDetail](d, d.api(200, "GET", "/sandboxes/"+second.SandboxID, "")); got.Metadata["a"] != "b" || got.Lifecycle.OnTimeout != "kill" || got.EnvdToken != second.EnvdToken {
@@ -373,14 +373,14 @@ func TestStartCompletesInterruptedChanges(t *testing.T) {
 			h := newFakeHost()
 			b := Sandbox{ID: newID(), Team: "mine", State: c.state, Template: "base", End: time.Now().Add(time.Hour)}
 			if c.jail != "" {
-				b.Jail = h.add(jail.Spec{Labels: map[string]string{labelSandbox: b.ID}}, c.jail).ID
+				b.Jail = h.add(jail.Spec{Labels: map[string]string{LabelSandbox: b.ID}}, c.jail).ID
 				if c.state == Creating { // the jail was created but not recorded
 					b.Jail = ""
 				}
 			} else {
 				b.Jail = "j-gone"
 			}
-			stray := h.add(jail.Spec{Labels: map[string]string{labelSandbox: "iofnosandbox"}}, jail.Running)
+			stray := h.add(jail.Spec{Labels: map[string]string{LabelSandbox: "iofnosandbox"}}, jail.Running)
 			foreign := h.add(jail.Spec{}, jail.Running)
 			h.records[b.ID] = b
 			d := startFakeDaemon(t, h)

@@ -176,7 +176,7 @@ func chooseSnapshots(all []NamedSnapshot, name, sandbox string) []NamedSnapshot 
 			continue
 		}
 		seen[ref] = true
-		if sandbox != "" && s.Labels[labelSandbox] != sandbox || name != "" && !s.is(name) && (tagged || given != bare) {
+		if sandbox != "" && s.Labels[LabelSandbox] != sandbox || name != "" && !s.is(name) && (tagged || given != bare) {
 			continue
 		}
 		chosen = append(chosen, s)

@@ -24,7 +24,7 @@ import (
 
 // Labels that identify the jails and snapshots of sandboxes.
 const (
-	labelSandbox = "e2b.sandbox" // on a jail: its sandbox; on a snapshot: the sandbox that it was taken of
+	LabelSandbox = "e2b.sandbox" // on a jail: its sandbox; on a snapshot: the sandbox that it was taken of
 	labelTeam    = "e2b.team"    // on a snapshot that a client requested: its team
 	labelName    = "e2b.name"    // on a snapshot that a client requested: its name
 	labelPause   = "e2b.pause"   // on a snapshot that a pause took: its sandbox
@@ -188,7 +188,7 @@ func (s *Sandboxes) ownJails(ctx context.Context) (map[string]jail.Jail, error) 
 	}
 	own := map[string]jail.Jail{}
 	for _, j := range all {
-		if of := j.Spec.Labels[labelSandbox]; of != "" {
+		if of := j.Spec.Labels[LabelSandbox]; of != "" {
 			own[of] = j
 		}
 	}

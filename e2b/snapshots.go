@@ -106,7 +106,7 @@ func (s *Sandboxes) Snapshot(ctx context.Context, team id.Token, sandbox, name s
 		if err != nil {
 			return fmt.Errorf("encode the environment of the sandbox: %w", err)
 		}
-		labels := map[string]string{labelTeam: string(team), labelSandbox: b.ID, labelEnv: string(env)}
+		labels := map[string]string{labelTeam: string(team), LabelSandbox: b.ID, labelEnv: string(env)}
 		if name != "" {
 			labels[labelName] = name
 		}

@@ -165,6 +165,15 @@ type Index interface {
 	// instead, and returns the stored one. It forgets it after valid.
 	Bind(ctx context.Context, key, node, instead string, valid time.Duration) (string, error)
 
+	// Offer lets another node take an object from a node with a ticket. "" withdraws the last
+	// offer. It returns fault.Conflict if another node has the object, and fault.NotFound if it
+	// is not published.
+	Offer(ctx context.Context, k Key, node, ticket string) error
+
+	// Take changes the node of an object from one to another, with the ticket of the last offer.
+	// It may be repeated after an error. Without that ticket it returns fault.Conflict.
+	Take(ctx context.Context, k Key, from, to, ticket string) error
+
 	// Published returns all objects of a node.
 	Published(ctx context.Context, node string) ([]Object, error)
 

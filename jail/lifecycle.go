@@ -131,6 +131,9 @@ type source struct {
 	restore       func(context.Context, Plan) (Instance, error) // restores its processes, frozen; nil: none
 	notifyResumed func(context.Context, Jail) error             // called when they run; set with restore
 	lineage       *Lineage                                      // first event of its log; nil: none
+
+	arrives bool                            // it moves here from another node, and its directory may have its events
+	commit  func(ctx context.Context) error // called before the jail is recorded as created; nil: nothing
 }
 
 // createJail creates the new jail j and leaves it in the given state. It records the jail
@@ -166,6 +169,9 @@ func (lc *lifecycle) createJail(ctx context.Context, b Backend, j Jail, from sou
 	if from.lineage != nil {
 		_, err = lc.observers.lineage(ctx, j.ID, *from.lineage)
 	}
+	if err == nil && from.commit != nil {
+		err = from.commit(ctx)
+	}
 	if err == nil {
 		j.State = to
 		err = lc.registry.save(ctx, e, j)
@@ -177,8 +183,9 @@ func (lc *lifecycle) createJail(ctx context.Context, b Backend, j Jail, from sou
 	unowned = nil
 	l.freeze.setHeld(from.restore != nil)
 	l.restored = from.restore != nil
+	l.freeze.setPaused(to == Paused)
 	err = lc.observers.observe(ctx, b, e, false)
-	if err == nil && to == Running {
+	if err == nil && (to == Running || to == Paused) {
 		err = lc.secrets.mountSecrets(ctx, j, inst)
 	}
 	if err == nil && to != Spare {
@@ -213,7 +220,11 @@ func (lc *lifecycle) createInstance(ctx context.Context, b Backend, e *entry, fr
 	if err := lc.cfg.Store.Put(ctx, j); err != nil {
 		return nil, fmt.Errorf("record jail %s: %w", j.ID, err)
 	}
-	if err := os.Mkdir(lc.registry.dir(j.ID), 0o711); err != nil {
+	err := os.Mkdir(lc.registry.dir(j.ID), 0o711)
+	if from.arrives && errors.Is(err, os.ErrExist) {
+		err = os.Chmod(lc.registry.dir(j.ID), 0o711)
+	}
+	if err != nil {
 		return nil, err
 	}
 	if from.restore != nil {
@@ -480,7 +491,9 @@ func (lc *lifecycle) destroy(ctx context.Context, b Backend, e *entry) error {
 	if err := lc.cfg.Store.Delete(ctx, j.ID); err != nil {
 		return fmt.Errorf("delete the record of jail %s: %w", j.ID, err)
 	}
-	lc.secrets.forgetSecrets(ctx, j.ID)
+	if !e.moved {
+		lc.secrets.forgetSecrets(ctx, j.ID)
+	}
 	lc.registry.dropDeleted(j)
 	lc.ids.releaseUnusedIDs(j, Jail{})
 	return nil

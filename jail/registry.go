@@ -49,6 +49,8 @@ type entry struct {
 	jail atomic.Pointer[Jail]         // replaced, never modified
 	live atomic.Pointer[liveInstance] // nil if no init runs
 
+	moved bool // to another node: its grants are kept. guarded by sem
+
 	file sync.Mutex // held during a write of jail.json
 	// +checklocks:file
 	removed bool // the directory is being removed
@@ -317,6 +319,10 @@ func (rg *registry) lock(ctx context.Context, jid id.Jail, op string) (e *entry,
 	if !e.jail.Load().State.visible() {
 		unlock()
 		return nil, nil, fault.Newf(fault.NotFound, op, string(jid), "no such jail")
+	}
+	if err := e.jail.Load().checkDeparture(op); err != nil {
+		unlock()
+		return nil, nil, err
 	}
 	return e, unlock, nil
 }

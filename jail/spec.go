@@ -179,6 +179,8 @@ type Jail struct {
 
 	OwnLimits *Limits `json:"base_limits,omitempty"` // its own limits while Spec has temporary ones
 
+	Departure *Departure `json:"departure,omitempty"` // if it is moving to another node
+
 	Conditions []Condition `json:"-"` // current conditions; not recorded
 }
 

@@ -14,7 +14,7 @@ import (
 
 // A Lineage describes a snapshot operation on a jail.
 type Lineage struct {
-	Op        string // one of event.OpSnapshot, OpRestore, OpBranch, OpRewind
+	Op        string // one of event.OpSnapshot, OpRestore, OpBranch, OpRewind, OpMove
 	Snapshot  id.Snapshot
 	Parent    id.Jail // the jail that the snapshot was taken of
 	ParentSeq uint64  // number of the last event in the parent's log at that time; determined by Lineage for OpSnapshot
@@ -25,6 +25,11 @@ type Lineage struct {
 // created from a snapshot must be empty: its numbers continue from l.ParentSeq.
 func (o *Observers) Lineage(ctx context.Context, jid id.Jail, l Lineage) (uint64, error) {
 	const op = "observe.Lineage"
+	if l.Op == event.OpMove {
+		o.mu.Lock()
+		delete(o.forgotten, jid) // it may have been here before
+		o.mu.Unlock()
+	}
 	j, err := o.find(jid)
 	if err != nil {
 		return 0, err
@@ -41,6 +46,12 @@ func (o *Observers) Lineage(ctx context.Context, jid id.Jail, l Lineage) (uint64
 			return 0, err
 		}
 	case event.OpRewind:
+	case event.OpMove:
+		if j.log.Last() < l.ParentSeq { // the other node has removed older events
+			if err := j.log.SetBase(l.ParentSeq); err != nil {
+				return 0, err
+			}
+		}
 	default:
 		return 0, fault.Newf(fault.Invalid, op, string(jid), "%q is not a snapshot operation", l.Op)
 	}

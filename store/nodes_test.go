@@ -431,6 +431,40 @@ func ownersIndex(t *testing.T, s *store.Store) {
 	if node := got(s.Owners().Bind(ctx, "old", "b", "", time.Hour))(t); node != "b" {
 		t.Errorf("Bind after the expiry = %s, want b", node)
 	}
+	// A node takes an object only with the ticket of the last offer, and only once.
+	publish("a", []fleet.Object{{Kind: fleet.Jail, ID: "j-moving", Summary: "{}"}})
+	k := fleet.Key{Kind: fleet.Jail, ID: "j-moving"}
+	for _, c := range []struct {
+		what string
+		err  error
+		want fault.Kind
+	}{
+		{"take without an offer", s.Owners().Take(ctx, k, "a", "b", "1"), fault.Conflict},
+		{"take without a ticket", s.Owners().Take(ctx, k, "a", "b", ""), fault.Conflict},
+		{"offer of another node", s.Owners().Offer(ctx, k, "b", "1"), fault.Conflict},
+		{"offer of an unknown object", s.Owners().Offer(ctx, fleet.Key{Kind: fleet.Jail, ID: "j-none"}, "a", "1"), fault.NotFound},
+		{"offer", s.Owners().Offer(ctx, k, "a", "1"), ""},
+		{"second offer", s.Owners().Offer(ctx, k, "a", "2"), ""},
+		{"take with an old ticket", s.Owners().Take(ctx, k, "a", "b", "1"), fault.Conflict},
+		{"withdrawal", s.Owners().Offer(ctx, k, "a", ""), ""},
+		{"take after the withdrawal", s.Owners().Take(ctx, k, "a", "b", "2"), fault.Conflict},
+		{"third offer", s.Owners().Offer(ctx, k, "a", "3"), ""},
+		{"take", s.Owners().Take(ctx, k, "a", "b", "3"), ""},
+		{"repeated take", s.Owners().Take(ctx, k, "a", "b", "3"), ""},
+		{"take of a third node", s.Owners().Take(ctx, k, "a", "c", "3"), fault.Conflict},
+		{"late withdrawal", s.Owners().Offer(ctx, k, "a", ""), fault.Conflict},
+	} {
+		if fault.KindOf(c.err) != c.want {
+			t.Errorf("%s: %v, want %q", c.what, c.err, c.want)
+		}
+	}
+	if node := got(s.Owners().Owner(ctx, k))(t); node != "b" {
+		t.Errorf("owner after the move = %s, want b", node)
+	}
+	publish("a", nil)
+	if node := got(s.Owners().Owner(ctx, k))(t); node != "b" {
+		t.Errorf("owner after the first node has removed the jail = %s, want b", node)
+	}
 	if _, err := s.Owners().Objects(ctx, fleet.Jail, "", "j-1", 3); !errors.Is(err, fault.NotFound) {
 		t.Errorf("Objects after a removed one = %v, want not found", err)
 	}

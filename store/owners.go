@@ -77,6 +77,47 @@ func (os Owners) Bind(ctx context.Context, key, node, instead string, valid time
 	return bound, nil
 }
 
+// Offer lets another node take an object from a node with a ticket.
+func (os Owners) Offer(ctx context.Context, k fleet.Key, node, ticket string) error {
+	changed, err := os.change(ctx, "UPDATE owners SET ticket = $4 WHERE kind = $1 AND id = $2 AND node = $3", k.Kind, text(k.ID), node, ticket)
+	if err != nil {
+		return fmt.Errorf("offer %s %s to another node: %w", k.Kind, k.ID, err)
+	}
+	if changed {
+		return nil
+	}
+	owner, err := os.Owner(ctx, k)
+	switch {
+	case err != nil:
+		return err
+	case owner == "":
+		return fault.Newf(fault.NotFound, "store.Offer", k.ID, "no such %s in the fleet", k.Kind)
+	}
+	return fault.Newf(fault.Conflict, "store.Offer", k.ID, "node %s has the %s", owner, k.Kind)
+}
+
+// Take changes the node of an object.
+func (os Owners) Take(ctx context.Context, k fleet.Key, from, to, ticket string) error {
+	changed, err := os.change(ctx, `UPDATE owners SET node = $4, ticket = '', taken = $5
+		WHERE kind = $1 AND id = $2 AND (node = $3 AND ticket = $5 OR node = $4 AND ticket = '' AND taken = $5) AND $5 <> ''`, k.Kind, text(k.ID), from, to, ticket)
+	if err != nil {
+		return fmt.Errorf("take %s %s from another node: %w", k.Kind, k.ID, err)
+	}
+	if !changed {
+		return fault.Newf(fault.Conflict, "store.Take", k.ID, "the %s is not offered to this node", k.Kind)
+	}
+	return nil
+}
+
+func (os Owners) change(ctx context.Context, query string, args ...any) (bool, error) {
+	done, err := os.s.write.ExecContext(ctx, query, args...)
+	if err != nil {
+		return false, err
+	}
+	n, err := done.RowsAffected()
+	return n > 0, err
+}
+
 // Published returns all objects of a node.
 func (os Owners) Published(ctx context.Context, node string) ([]fleet.Object, error) {
 	return os.list(ctx, "node = $1 ORDER BY kind, created, id", node)

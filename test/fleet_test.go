@@ -172,6 +172,7 @@ func TestFleet(t *testing.T) {
 		t.Errorf("jails were placed on %v, want two on node one, which had none", count)
 	}
 	f.checkBranches(one, two, front)
+	f.checkMoves(one, two, front)
 	f.checkRetries(front)
 	f.checkLists(one, front, append([]string{"remote@two"}, placed...))
 	f.checkAccess(one, two, j.ID)
@@ -634,15 +635,7 @@ func (f *testFleet) checkBranches(one, two, front *fleetNode) {
 	}
 	run := func(j id.Jail, line string) string {
 		f.Helper()
-		x, err := cl.Exec(ctx, j, wire.ExecRequest{Cmd: line})
-		if err != nil {
-			f.Fatal(err)
-		}
-		out, stderr, err := client.Output(x)
-		if err != nil || len(stderr) > 0 {
-			f.Errorf("%s in %s: %s, %v", line, j, stderr, err)
-		}
-		return strings.TrimSpace(string(out))
+		return f.text(cl, j, line)
 	}
 	run(from.ID, "(trap '' HUP; "+counter+") >/dev/null 2>&1 & head -c 3000000 /dev/urandom > /root/data; sleep 0.2")
 	sum := run(from.ID, "sha256sum /root/data")
@@ -714,6 +707,158 @@ func (f *testFleet) checkBranches(one, two, front *fleetNode) {
 	}
 	if _, err := front.as(f.token, "one").BranchSnapshot(ctx, taken.ID, wire.Branch{Count: 1}); !errors.Is(err, fault.NotFound) {
 		f.Errorf("branch of a deleted snapshot at a node with a copy: %v, want not found", err)
+	}
+}
+
+// text runs a command in a jail, on whatever node it is.
+func (f *testFleet) text(cl *client.Client, j id.Jail, line string) string {
+	f.Helper()
+	x, err := cl.Exec(f.Context(), j, wire.ExecRequest{Cmd: line})
+	if err != nil {
+		f.Fatal(err)
+	}
+	out, stderr, err := client.Output(x)
+	if err != nil || len(stderr) > 0 {
+		f.Errorf("%s in %s: %s, %v", line, j, stderr, err)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// checkMoves moves a jail between nodes.
+func (f *testFleet) checkMoves(one, two, front *fleetNode) {
+	f.Helper()
+	ctx := f.Context()
+	cl := front.as(f.token, "")
+	j, err := one.CreateJail(ctx, wire.CreateJail{Start: true, Name: "moving", Labels: map[string]string{"a": "b"}})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.text(cl, j.ID, "(trap '' HUP; "+counter+") >/dev/null 2>&1 & echo text > /root/file; cat /proc/sys/kernel/hostname > /root/name; sleep 0.2")
+	counted := func() int {
+		n, err := strconv.Atoi(f.text(cl, j.ID, "cat /tmp/count"))
+		if err != nil {
+			f.Error(err)
+		}
+		return n
+	}
+	at := counted()
+	var last uint64
+	numbers := func() (all []uint64, ops []string) {
+		for e, err := range cl.Events(ctx, j.ID, client.EventQuery{}) {
+			if err != nil {
+				f.Fatal(err)
+			}
+			all = append(all, e.Seq)
+			if e.Type == "lineage" {
+				var l struct{ Op string }
+				if err := json.Unmarshal(e.JSON, &l); err != nil {
+					f.Error(err)
+				}
+				ops = append(ops, l.Op)
+			}
+		}
+		return all, ops
+	}
+	all, _ := numbers()
+	last = all[len(all)-1]
+	taken, err := cl.TakeSnapshot(ctx, j.ID, wire.TakeSnapshot{Name: "before"})
+	if err != nil {
+		f.Fatal(err)
+	}
+	move := func(to string) {
+		f.Helper()
+		m, err := front.as(f.token, "").MoveJail(ctx, j.ID, to)
+		if err != nil || m.Name != to {
+			f.Fatalf("move to %s = %+v, %v", to, m, err)
+		}
+	}
+	check := func(now, before *fleetNode) {
+		f.Helper()
+		got, err := now.Jail(ctx, j.ID)
+		if err != nil || got.State != "running" || got.Name != "moving" || got.Labels["a"] != "b" || !got.CreatedAt.Equal(j.CreatedAt) {
+			f.Errorf("after the move, node %s has %+v, %v", now.name, got, err)
+		}
+		if _, err := front.as(f.token, before.name).Jail(ctx, j.ID); !errors.Is(err, fault.NotFound) {
+			f.Errorf("after the move, node %s still has the jail: %v", before.name, err)
+		}
+		if text := f.text(cl, j.ID, "cat /root/file /root/name /proc/sys/kernel/hostname"); text != "text\n"+string(j.ID)+"\n"+string(j.ID) {
+			f.Errorf("files after the move = %q", text)
+		}
+		if !within(10*time.Second, func() bool { return counted() > at+5 }) {
+			f.Errorf("the counter does not continue from %d", at)
+		}
+		at = counted()
+		all, ops := numbers()
+		for i, n := range all {
+			if i > 0 && n != all[i-1]+1 {
+				f.Fatalf("event %d follows %d", n, all[i-1])
+			}
+		}
+		if all[0] != 1 || all[len(all)-1] <= last || !slices.Contains(ops, "move") {
+			f.Errorf("events %d to %d with the operations %v, want all from before and after the move", all[0], all[len(all)-1], ops)
+		}
+		last = all[len(all)-1]
+	}
+	move("two")
+	check(two, one)
+	// A request that another node still sends to the old one is passed on.
+	if _, err := cl.PauseJail(ctx, j.ID); err != nil {
+		f.Error(err)
+	}
+	if _, err := cl.ResumeJail(ctx, j.ID); err != nil {
+		f.Error(err)
+	}
+	move("one")
+	check(one, two)
+	move("two")
+	// A snapshot that was taken on another node can be used.
+	if _, err := cl.RewindJail(ctx, j.ID, taken.ID); err != nil {
+		f.Errorf("rewind to a snapshot of the first node: %v", err)
+	}
+	if text := f.text(cl, j.ID, "cat /root/file"); text != "text" {
+		f.Errorf("file after the rewind = %q", text)
+	}
+	for _, c := range []struct {
+		to   string
+		want fault.Kind
+	}{{"two", fault.Conflict}, {"front", fault.Exhausted}, {"nowhere", fault.NotFound}} {
+		if _, err := cl.MoveJail(ctx, j.ID, c.to); fault.KindOf(err) != c.want {
+			f.Errorf("move to %s = %v, want %s", c.to, err, c.want)
+		}
+	}
+	// The other node refuses a jail whose name it has. The jail continues where it is.
+	other, err := one.CreateJail(ctx, wire.CreateJail{Name: "moving"})
+	if err != nil {
+		f.Fatal(err)
+	}
+	if _, err := cl.MoveJail(ctx, j.ID, "one"); !errors.Is(err, fault.Conflict) {
+		f.Errorf("move to a node with a jail of the same name = %v, want conflict", err)
+	}
+	if got, err := two.Jail(ctx, j.ID); err != nil || got.State != "running" {
+		f.Errorf("after a failed move: %+v, %v, want the jail running on its node", got, err)
+	}
+	at = counted()
+	if !within(10*time.Second, func() bool { return counted() > at+5 }) {
+		f.Error("the counter does not continue after a failed move")
+	}
+	if err := cl.DeleteJail(ctx, other.ID); err != nil {
+		f.Error(err)
+	}
+	if err := cl.DeleteJail(ctx, j.ID); err != nil {
+		f.Error(err)
+	}
+	if err := cl.DeleteSnapshot(ctx, taken.ID); err != nil {
+		f.Error(err)
+	}
+	for _, n := range []*fleetNode{one, two} {
+		for s, err := range n.Snapshots(ctx, client.SnapshotFilter{}) {
+			if err != nil || s.Jail == j.ID {
+				f.Errorf("node %s still has snapshot %s (%s), %v", n.name, s.ID, s.Reason, err)
+			}
+		}
+	}
+	if _, err := front.as(f.token, "two").RestoreSnapshot(ctx, taken.ID, wire.Overrides{}); !errors.Is(err, fault.NotFound) {
+		f.Errorf("restore of a deleted snapshot at a node with a copy: %v, want not found", err)
 	}
 }
 
@@ -816,6 +961,17 @@ func (f *testFleet) checkRemoval(one, two *fleetNode, j id.Jail) {
 	two.start()
 	if !within(20*time.Second, func() bool { _, err := one.as(f.token, "").Jail(ctx, j); return err == nil }) {
 		f.Error("the jail of a node that started again is not found")
+	}
+	var out string
+	var code int
+	f.Run("drain", func(t *testing.T) {
+		t.Setenv("GLASSHOUSE_TOKEN", f.token)
+		var stderr string
+		out, stderr, code = one.glasshouse(one.data, "node", "drain", "two", "--move")
+		out += stderr
+	})
+	if _, err := one.Jail(ctx, j); err != nil || code != 0 || !strings.Contains(out, "remote: moved to one") {
+		f.Errorf("node drain --move = exit code %d, %s, and the jail: %v, want it on the other node", code, out, err)
 	}
 	if err := one.RemoveNode(ctx, "two", true); err != nil {
 		f.Fatal(err)

@@ -91,6 +91,13 @@ func Collect[T any](list iter.Seq2[T, error]) ([]T, error) {
 	return all, nil
 }
 
+// MoveJail moves a jail to a node of the fleet, by name or ID. "" is the one with the fewest jails.
+func (c *Client) MoveJail(ctx context.Context, j id.Jail, node string) (wire.MovedJail, error) {
+	var m wire.MovedJail
+	err := c.do(ctx, request{method: "POST", path: jailPath(j, "/move"), json: wire.MoveJail{Node: node}}, &m)
+	return m, err
+}
+
 // StartJail starts a jail.
 func (c *Client) StartJail(ctx context.Context, j id.Jail) (wire.Jail, error) {
 	return c.moveJail(ctx, j, "/start", nil)

@@ -82,6 +82,18 @@ type NodeToken struct {
 	Authority string `json:"authority" required:"true" description:"SHA-256 of the certificate of the fleet's authority, by which the daemon that joins recognizes the fleet."`
 }
 
+// MoveJail moves a jail to another node of the fleet.
+type MoveJail struct {
+	Node string `json:"node,omitempty" description:"Name or ID of the node. Default: the node with the fewest jails."`
+}
+
+// MovedJail is a jail that has moved.
+type MovedJail struct {
+	ID   id.Jail `json:"id" required:"true"`
+	Node string  `json:"node" required:"true" description:"ID of the node that has the jail now."`
+	Name string  `json:"name" required:"true" description:"Name of the node."`
+}
+
 // Backend is an isolation backend and whether it is usable on this host.
 type Backend struct {
 	Name    string            `json:"name" required:"true"`

@@ -23,7 +23,7 @@ type Snapshot struct {
 	Name      string            `json:"name,omitempty"`
 	Labels    map[string]string `json:"labels,omitempty"`
 	CreatedAt time.Time         `json:"created_at" required:"true"`
-	Reason    string            `json:"reason" required:"true" enum:"asked,every,before,after,branched,imported,copied,checkpoint" description:"Why the snapshot was taken. asked: on request. every: by interval. before, after: by a command. branched: the jail was branched. imported: from another host. copied: a copy of a snapshot of another node of the fleet, which is not listed. checkpoint: for an automatic checkpoint of a run."`
+	Reason    string            `json:"reason" required:"true" enum:"asked,every,before,after,branched,imported,copied,moved,checkpoint" description:"Why the snapshot was taken. asked: on request. every: by interval. before, after: by a command. branched: the jail was branched. imported: from another host. copied: a copy of a snapshot of another node of the fleet, which is not listed. moved: for a move of the jail to another node. checkpoint: for an automatic checkpoint of a run."`
 	Trigger   string            `json:"trigger,omitempty" description:"For an automatic snapshot: the command that triggered it."`
 
 	Memory   bool   `json:"memory" description:"The snapshot includes processes, not only files."`

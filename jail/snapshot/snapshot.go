@@ -55,6 +55,7 @@ const (
 	After     Reason = "after"    // after a command
 	Branched  Reason = "branched" // taken to branch a running jail
 	Imported  Reason = "imported" // imported from an archive
+	Moved     Reason = "moved"    // taken to move the jail to another node, and then deleted
 	Copied    Reason = "copied"   // a copy of a snapshot of another host, which is not listed
 
 	// Checkpoint is an automatic checkpoint of a run. The gateway removes it when there are

@@ -89,6 +89,7 @@ const (
 	OpRestore  = "restore"  // the jail was created from a snapshot
 	OpBranch   = "branch"   // the jail is one of several created from a snapshot
 	OpRewind   = "rewind"   // the jail was rewound to one of its snapshots; later events were undone
+	OpMove     = "move"     // the jail continues on another node of the fleet, with its log
 )
 
 // The operations on files, processes and snapshots.
@@ -98,7 +99,7 @@ var (
 		OpLink, OpSymlink, OpMkdir, OpMknod, OpTimes, OpXattr, OpMmap, OpMount, OpUnmount, OpChroot,
 	}
 	procOps    = []string{OpFork, OpExec, OpExit}
-	lineageOps = []string{OpSnapshot, OpRestore, OpBranch, OpRewind}
+	lineageOps = []string{OpSnapshot, OpRestore, OpBranch, OpRewind, OpMove}
 )
 
 // Directions of packets from the jail's perspective.

@@ -548,6 +548,12 @@ export class Operations extends Transport {
     return this.json<wire.Jail>({ method: "PATCH", path: `/jails/${part(id)}/limits`, body, ...how });
   }
 
+  /** Move a jail to another node of the fleet. Its processes, files, ID and event log are kept; its
+   * connections are closed. Requires the role operator. */
+  moveJail(id: string, body: wire.MoveJail | undefined, how: Keyed = {}): Promise<wire.MovedJail> {
+    return this.json<wire.MovedJail>({ method: "POST", path: `/jails/${part(id)}/move`, body, ...how });
+  }
+
   /** List the network flows of a jail, in order of their start. Requires the role viewer. */
   listNetworkFlows(id: string, query: { limit?: number | undefined; after?: string | undefined; since?: string | undefined; until?: string | undefined; packets?: boolean | undefined } = {}, how: Call = {}): Promise<wire.Flows> {
     return this.json<wire.Flows>({ method: "GET", path: `/jails/${part(id)}/network/log`, query, ...how });

@@ -1780,10 +1780,23 @@ export interface MoveFile {
   to: string;
 }
 
+export interface MoveJail {
+  /** Name or ID of the node. Default: the node with the fewest jails. */
+  node?: string;
+}
+
 export interface MoveRun {
   reason?: string;
   result?: string;
   state: "active" | "paused" | "done" | "failed" | "cancelled";
+}
+
+export interface MovedJail {
+  id: string;
+  /** Name of the node. */
+  name: string;
+  /** ID of the node that has the jail now. */
+  node: string;
 }
 
 export interface Node {
@@ -2674,9 +2687,9 @@ export interface Snapshot {
   pids?: number;
   /** Why the snapshot was taken. asked: on request. every: by interval. before, after: by a command.
    * branched: the jail was branched. imported: from another host. copied: a copy of a snapshot of
-   * another node of the fleet, which is not listed. checkpoint: for an automatic checkpoint of a
-   * run. */
-  reason: "asked" | "every" | "before" | "after" | "branched" | "imported" | "copied" | "checkpoint";
+   * another node of the fleet, which is not listed. moved: for a move of the jail to another node.
+   * checkpoint: for an automatic checkpoint of a run. */
+  reason: "asked" | "every" | "before" | "after" | "branched" | "imported" | "copied" | "moved" | "checkpoint";
   runtime?: string;
   /** Sequence number of the last event in the jail's log. */
   seq?: number;

@@ -2163,6 +2163,11 @@ class MoveFile(MoveFileOptions):
     to: str
 
 
+class MoveJail(TypedDict, total=False):
+    # Name or ID of the node. Default: the node with the fewest jails.
+    node: str
+
+
 class MoveRunOptions(TypedDict, total=False):
     reason: str
     result: str
@@ -2170,6 +2175,14 @@ class MoveRunOptions(TypedDict, total=False):
 
 class MoveRun(MoveRunOptions):
     state: Literal["active", "paused", "done", "failed", "cancelled"]
+
+
+class MovedJail(TypedDict):
+    id: str
+    # Name of the node.
+    name: str
+    # ID of the node that has the jail now.
+    node: str
 
 
 class NodeOptions(TypedDict, total=False):
@@ -3189,9 +3202,9 @@ class Snapshot(SnapshotOptions):
     network: Literal["isolated", "proxy", "bridged", "full"]
     # Why the snapshot was taken. asked: on request. every: by interval. before, after: by a
     # command. branched: the jail was branched. imported: from another host. copied: a copy of
-    # a snapshot of another node of the fleet, which is not listed. checkpoint: for an
-    # automatic checkpoint of a run.
-    reason: Literal["asked", "every", "before", "after", "branched", "imported", "copied", "checkpoint"]
+    # a snapshot of another node of the fleet, which is not listed. moved: for a move of the
+    # jail to another node. checkpoint: for an automatic checkpoint of a run.
+    reason: Literal["asked", "every", "before", "after", "branched", "imported", "copied", "moved", "checkpoint"]
 
 
 class SnapshotPageOptions(TypedDict, total=False):

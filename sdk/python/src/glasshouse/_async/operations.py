@@ -493,6 +493,12 @@ class AsyncOperations(AsyncTransport):
         """
         return cast("wire.Jail", await self._json("PATCH", f"/jails/{self._part(id)}/limits", body=body))
 
+    async def move_jail(self, id: str, body: Optional[wire.MoveJail] = None, *, idempotency_key: Optional[str] = None) -> wire.MovedJail:
+        """Move a jail to another node of the fleet. Its processes, files, ID and event log are
+        kept; its connections are closed. Requires the role operator.
+        """
+        return cast("wire.MovedJail", await self._json("POST", f"/jails/{self._part(id)}/move", body=body, key=idempotency_key))
+
     async def list_network_flows(self, id: str, *, limit: Optional[int] = None, after: Optional[str] = None, since: Optional[str] = None, until: Optional[str] = None, packets: Optional[bool] = None) -> wire.Flows:
         """List the network flows of a jail, in order of their start. Requires the role viewer."""
         return cast("wire.Flows", await self._json("GET", f"/jails/{self._part(id)}/network/log", query={"limit": limit, "after": after, "since": since, "until": until, "packets": packets}))

@@ -1,0 +1,524 @@
+package daemon
+
+import (
+	"archive/tar"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"glasshouse/fault"
+	"glasshouse/fleet"
+	"glasshouse/id"
+	"glasshouse/jail"
+	"glasshouse/jail/snapshot"
+)
+
+const (
+	receivePath = "/fleet/receive"
+	eventsPath  = "/fleet/events" // the event log of a jail
+	hasJailPath = "/fleet/has-jail"
+)
+
+// A mover moves jails between this node and others.
+//
+// The node that has a jail stops it with a snapshot, offers it in the index of the fleet, and asks
+// the other node to receive it. That one copies the event log and the snapshot, restores the
+// processes without running them, and takes the jail in the index: this is the moment at which the
+// jail changes its node. Only the node that the index names runs the jail. After any failure, the
+// first node withdraws its offer. If that succeeds, the jail continues there. Otherwise the other
+// node has taken it: it is removed here once that node confirms that it has it.
+type mover struct {
+	self      string
+	fleet     moveFleet
+	index     fleet.Index
+	jails     moveJails
+	snapshots moveSnapshots
+	busy      func(ctx context.Context, j jail.Jail) error // why a jail cannot move now; nil: it can
+	publish   func(ctx context.Context)
+	flush     func(ctx context.Context, j id.Jail) error // writes the event log of a jail
+	record    func(j id.Jail, what, node string)         // in the audit log
+	dir       string                                     // of the jails
+	log       *slog.Logger
+	retry     time.Duration // between attempts to take a jail
+
+	mu sync.Mutex
+	// +checklocks:mu
+	active map[id.Jail]bool // being moved from or to this node
+	// +checklocks:mu
+	gone map[id.Jail]departed // jails that have moved recently
+}
+
+type departed struct {
+	node string
+	at   time.Time
+}
+
+// moveFleet reaches other nodes. *route.Router implements it.
+type moveFleet interface {
+	Node(ctx context.Context, name string) (fleet.Node, error)
+	Nodes(ctx context.Context) ([]fleet.Node, error)
+	Call(ctx context.Context, node, path string, in, out any) error
+	Open(ctx context.Context, node, path string, in any) (io.ReadCloser, error)
+}
+
+// moveJails manages the jails of this node. *jail.Manager implements it.
+type moveJails interface {
+	Get(ctx context.Context, j id.Jail) (jail.Jail, error)
+	List(ctx context.Context, o jail.ListOptions) ([]jail.Jail, error)
+	Depart(ctx context.Context, j id.Jail, to string) (jail.Jail, error)
+	EndMove(ctx context.Context, j id.Jail, moved bool) error
+	Pause(ctx context.Context, j id.Jail) (jail.Jail, error)
+}
+
+// moveSnapshots manages the snapshots of this node. *snapshot.Manager implements it.
+type moveSnapshots interface {
+	Take(ctx context.Context, j id.Jail, o snapshot.TakeOptions) (snapshot.Snapshot, error)
+	List(ctx context.Context, o snapshot.ListOptions) ([]snapshot.Snapshot, error)
+	Delete(ctx context.Context, s id.Snapshot) error
+	Rewind(ctx context.Context, j id.Jail, s id.Snapshot, o jail.RewindOptions) (jail.Jail, error)
+	Import(ctx context.Context, r io.Reader, o snapshot.ImportOptions) (snapshot.Snapshot, error)
+	Arrive(ctx context.Context, s id.Snapshot, state jail.State, prior jail.Used, commit func(ctx context.Context) error) (jail.Jail, error)
+}
+
+// An arrival asks a node to receive a jail.
+type arrival struct {
+	From     string      `json:"from"` // ID of the node
+	Jail     id.Jail     `json:"jail"`
+	Snapshot id.Snapshot `json:"snapshot"` // also the ticket of the offer
+	State    jail.State  `json:"state"`
+	Used     jail.Used   `json:"used"`
+}
+
+// begin returns fault.Conflict if the jail is being moved already.
+func (m *mover) begin(j id.Jail) (end func(), err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.active[j] {
+		return nil, fault.Newf(fault.Conflict, "mover.begin", string(j), "the jail is being moved")
+	}
+	m.active[j] = true
+	return func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.active, j)
+	}, nil
+}
+
+// Move moves a jail to a node. "" selects the one with the fewest jails. It returns the node.
+func (m *mover) Move(ctx context.Context, jid id.Jail, to string) (fleet.Node, error) {
+	n, err := m.target(ctx, to)
+	if err != nil {
+		return n, err
+	}
+	j, err := m.jails.Get(ctx, jid)
+	if err != nil {
+		return n, err
+	}
+	if err := cmp.Or(jail.CanMove(j), m.busy(ctx, j)); err != nil {
+		return n, err
+	}
+	end, err := m.begin(jid)
+	if err != nil {
+		return n, err
+	}
+	defer end()
+	ctx = context.WithoutCancel(ctx)
+	m.publish(ctx)
+	j, err = m.jails.Depart(ctx, jid, n.ID)
+	if err != nil {
+		return n, err
+	}
+	taken, err := m.snapshots.Take(ctx, jid, snapshot.TakeOptions{Reason: snapshot.Moved, Stop: true})
+	if err == nil {
+		err = m.send(ctx, n, arrival{m.self, jid, taken.ID, j.Departure.State, j.Used})
+	}
+	return n, m.settle(ctx, j, err)
+}
+
+// target returns the node for a jail that leaves this one.
+func (m *mover) target(ctx context.Context, to string) (fleet.Node, error) {
+	const op = "mover.target"
+	if to == "" {
+		nodes, err := m.fleet.Nodes(ctx)
+		if err != nil {
+			return fleet.Node{}, err
+		}
+		others := slices.DeleteFunc(slices.Clone(nodes), func(n fleet.Node) bool { return n.ID == m.self })
+		shares := fleet.Spread(others, 1)
+		if len(shares) == 0 {
+			return fleet.Node{}, fleet.ErrNoNode
+		}
+		to = shares[0].Node
+	}
+	n, err := m.fleet.Node(ctx, to)
+	switch {
+	case err != nil:
+		return n, err
+	case n.ID == m.self:
+		return n, fault.Newf(fault.Conflict, op, to, "the jail is on this node")
+	case !n.Accepts():
+		return n, &fault.Error{Op: op, On: to, Kind: fault.Exhausted, Err: errors.New("the node does not accept jails"), Remedy: "glasshouse node ls shows its state"}
+	}
+	return n, nil
+}
+
+// send lets another node receive a stopped jail.
+func (m *mover) send(ctx context.Context, n fleet.Node, a arrival) error {
+	if err := m.flush(ctx, a.Jail); err != nil {
+		return err
+	}
+	if err := m.index.Offer(ctx, fleet.Key{Kind: fleet.Jail, ID: string(a.Jail)}, m.self, string(a.Snapshot)); err != nil {
+		return err
+	}
+	body, err := m.fleet.Open(ctx, n.ID, receivePath, a)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	var done bool
+	if err := json.NewDecoder(body).Decode(&done); err != nil {
+		return fault.New(fault.Unavailable, "mover.send", n.ID, err)
+	}
+	return nil
+}
+
+// settle ends the departure of a jail: the other node has it, or it continues here. failure is why
+// it was not sent, or nil.
+func (m *mover) settle(ctx context.Context, j jail.Jail, failure error) error {
+	k := fleet.Key{Kind: fleet.Jail, ID: string(j.ID)}
+	err := m.index.Offer(ctx, k, m.self, "")
+	if errors.Is(err, fault.Conflict) { // another node has it
+		var has bool
+		err := m.fleet.Call(ctx, j.Departure.To, hasJailPath, moveQuestion{m.self, j.ID}, &has)
+		switch {
+		case err != nil:
+			return fmt.Errorf("ask the other node whether it has the jail: %w", errors.Join(err, failure))
+		case has:
+			return m.leave(ctx, j)
+		}
+		err = m.index.Offer(ctx, k, m.self, "") // the other node has given it back
+		if err != nil {
+			return errors.Join(err, failure)
+		}
+	} else if err != nil && !errors.Is(err, fault.NotFound) {
+		return errors.Join(err, failure)
+	}
+	if failure == nil {
+		failure = fault.Newf(fault.Unavailable, "mover.settle", string(j.ID), "the jail was not moved")
+	}
+	return errors.Join(failure, m.stay(ctx, j))
+}
+
+// leave removes a jail that has moved.
+func (m *mover) leave(ctx context.Context, j jail.Jail) error {
+	taken, err := m.taken(ctx, j.ID)
+	if err != nil {
+		return err
+	}
+	if err := m.jails.EndMove(ctx, j.ID, true); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	m.gone[j.ID] = departed{j.Departure.To, time.Now()}
+	m.mu.Unlock()
+	m.record(j.ID, "jail moved to another node", j.Departure.To)
+	m.publish(ctx)
+	for _, s := range taken {
+		err = errors.Join(err, m.snapshots.Delete(ctx, s.ID))
+	}
+	return err
+}
+
+// stay continues a jail that was not moved.
+func (m *mover) stay(ctx context.Context, j jail.Jail) error {
+	taken, err := m.taken(ctx, j.ID)
+	if err != nil {
+		return err
+	}
+	now, err := m.jails.Get(ctx, j.ID)
+	if err != nil {
+		return err
+	}
+	was := j.Departure.State
+	ran := was == jail.Running || was == jail.Paused
+	if ran && now.State == jail.Stopped && len(taken) > 0 {
+		now, err = m.snapshots.Rewind(ctx, j.ID, taken[len(taken)-1].ID, jail.RewindOptions{})
+		if err != nil {
+			return fmt.Errorf("continue the jail on this node: %w", err)
+		}
+	}
+	if was == jail.Paused && now.State == jail.Running {
+		if _, err := m.jails.Pause(ctx, j.ID); err != nil {
+			return err
+		}
+	}
+	err = m.jails.EndMove(ctx, j.ID, false)
+	for _, s := range taken {
+		err = errors.Join(err, m.snapshots.Delete(ctx, s.ID))
+	}
+	return err
+}
+
+// taken returns the snapshots with which a jail is moving.
+func (m *mover) taken(ctx context.Context, j id.Jail) ([]snapshot.Snapshot, error) {
+	list, err := m.snapshots.List(ctx, snapshot.ListOptions{Jail: j})
+	return slices.DeleteFunc(list, func(s snapshot.Snapshot) bool { return s.Reason != snapshot.Moved }), err
+}
+
+// Run settles interrupted moves until ctx ends.
+func (m *mover) Run(ctx context.Context) {
+	const interval = 2 * time.Second
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		m.settleAll(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+var errInterrupted = fault.Newf(fault.Unavailable, "mover.Run", "", "the daemon was restarted")
+
+func (m *mover) settleAll(ctx context.Context) {
+	list, err := m.jails.List(ctx, jail.ListOptions{})
+	if err != nil {
+		return
+	}
+	for _, j := range list {
+		if j.Departure == nil {
+			continue
+		}
+		end, err := m.begin(j.ID)
+		if err != nil {
+			continue // Move is at work
+		}
+		if now, err := m.jails.Get(ctx, j.ID); err == nil && now.Departure != nil {
+			if err := m.settle(ctx, now, errInterrupted); err != nil && ctx.Err() == nil {
+				m.log.Warn("a move of a jail was interrupted", "jail", j.ID, "node", j.Departure.To, "err", err)
+			}
+		}
+		end()
+	}
+}
+
+// Moved returns the node of a jail that has moved within the last minute, or "".
+func (m *mover) Moved(j id.Jail) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for k, d := range m.gone {
+		if time.Since(d.at) > time.Minute {
+			delete(m.gone, k)
+		}
+	}
+	return m.gone[j].node
+}
+
+// receive continues a jail of another node on this one.
+func (m *mover) receive(ctx context.Context, a arrival) (bool, error) {
+	const op = "mover.receive"
+	if !id.Valid('j', string(a.Jail)) || !id.Valid('s', string(a.Snapshot)) {
+		return false, fault.Newf(fault.Invalid, op, "", "not a jail and its snapshot")
+	}
+	self, err := m.fleet.Node(ctx, m.self)
+	switch {
+	case err != nil:
+		return false, err
+	case !self.Accepts():
+		return false, fault.Newf(fault.Exhausted, op, cmp.Or(self.Name, m.self), "the node does not accept jails")
+	}
+	if _, err := m.jails.Get(ctx, a.Jail); !errors.Is(err, fault.NotFound) {
+		return false, cmp.Or(err, fault.Newf(fault.Conflict, op, string(a.Jail), "the node has the jail"))
+	}
+	end, err := m.begin(a.Jail)
+	if err != nil {
+		return false, err
+	}
+	defer end()
+	ctx = context.WithoutCancel(ctx)
+	began := time.Now()
+	if err := m.copyEvents(ctx, a); err != nil {
+		return false, errors.Join(fmt.Errorf("copy the event log: %w", err), m.removeEvents(a.Jail))
+	}
+	if err := m.copySnapshot(ctx, a); err != nil {
+		return false, errors.Join(fmt.Errorf("copy the state of the jail: %w", err), m.removeEvents(a.Jail))
+	}
+	_, err = m.snapshots.Arrive(ctx, a.Snapshot, a.State, a.Used, func(ctx context.Context) error { return m.take(ctx, a) })
+	if err != nil { // if it was taken, it is given back when the other node asks for it
+		return false, errors.Join(err, m.snapshots.Delete(ctx, a.Snapshot), m.removeEvents(a.Jail))
+	}
+	m.record(a.Jail, "jail moved from another node", a.From)
+	m.publish(ctx)
+	m.log.Info("received a jail of another node", "jail", a.Jail, "node", a.From, "duration", time.Since(began))
+	if err := m.snapshots.Delete(ctx, a.Snapshot); err != nil {
+		m.log.Warn("could not delete the snapshot with which a jail has moved", "jail", a.Jail, "snapshot", a.Snapshot, "err", err)
+	}
+	return true, nil
+}
+
+// take takes a jail in the index. The database may not answer at first.
+func (m *mover) take(ctx context.Context, a arrival) error {
+	k := fleet.Key{Kind: fleet.Jail, ID: string(a.Jail)}
+	for try := 0; ; try++ {
+		err := m.index.Take(ctx, k, a.From, m.self, string(a.Snapshot))
+		if err == nil || errors.Is(err, fault.Conflict) || try == 3 {
+			return err
+		}
+		select {
+		case <-time.After(m.retry):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+// giveBack returns a jail that this node has taken, but does not have, to another one.
+func (m *mover) giveBack(ctx context.Context, j id.Jail, to string) error {
+	const ticket = "back"
+	k := fleet.Key{Kind: fleet.Jail, ID: string(j)}
+	err := m.index.Offer(ctx, k, m.self, ticket)
+	if errors.Is(err, fault.Conflict) || errors.Is(err, fault.NotFound) { // it was not taken
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return m.index.Take(ctx, k, m.self, to, ticket)
+}
+
+// A moveQuestion asks whether a node has a jail of another one.
+type moveQuestion struct {
+	From string  `json:"from"` // ID of the node
+	Jail id.Jail `json:"jail"`
+}
+
+// has reports whether this node has a jail. If it has taken the jail and does not have it, it gives
+// it back.
+func (m *mover) has(ctx context.Context, q moveQuestion) (bool, error) {
+	end, err := m.begin(q.Jail)
+	if err != nil {
+		return false, fault.New(fault.Unavailable, "mover.has", string(q.Jail), err)
+	}
+	defer end()
+	_, err = m.jails.Get(ctx, q.Jail)
+	if errors.Is(err, fault.NotFound) {
+		return false, m.giveBack(ctx, q.Jail, q.From)
+	}
+	return err == nil, err
+}
+
+// copySnapshot copies the snapshot with which a jail moves.
+func (m *mover) copySnapshot(ctx context.Context, a arrival) error {
+	body, err := m.fleet.Open(ctx, a.From, snapshotPath, a.Snapshot)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	s, err := m.snapshots.Import(ctx, body, snapshot.ImportOptions{Move: true})
+	if err == nil && (s.ID != a.Snapshot || s.Jail.ID != a.Jail || s.Reason != snapshot.Moved) {
+		err = errors.Join(fault.Newf(fault.Invalid, "mover.copySnapshot", string(s.ID), "it is another snapshot"), m.snapshots.Delete(ctx, s.ID))
+	}
+	return err
+}
+
+func (m *mover) eventsOf(j id.Jail) string { return filepath.Join(m.dir, string(j), "events") }
+
+// removeEvents removes the copy of the event log of a jail that has not arrived.
+func (m *mover) removeEvents(j id.Jail) error {
+	err := os.RemoveAll(m.eventsOf(j))
+	_ = os.Remove(filepath.Dir(m.eventsOf(j))) // it may have snapshots
+	return err
+}
+
+// copyEvents copies the event log of a jail.
+func (m *mover) copyEvents(ctx context.Context, a arrival) error {
+	body, err := m.fleet.Open(ctx, a.From, eventsPath, a.Jail)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	dir := m.eventsOf(a.Jail)
+	if err := os.MkdirAll(filepath.Dir(dir), 0o711); err != nil {
+		return err
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	for in := tar.NewReader(body); ; {
+		h, err := in.Next()
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return fault.New(fault.Unavailable, "mover.copyEvents", string(a.Jail), err)
+		}
+		if h.Typeflag != tar.TypeReg || h.Name != filepath.Base(h.Name) || strings.HasPrefix(h.Name, ".") {
+			return fault.Newf(fault.Invalid, "mover.copyEvents", string(a.Jail), "%.100q is not a file of an event log", h.Name)
+		}
+		if err := writeFile(filepath.Join(dir, h.Name), in); err != nil {
+			return err
+		}
+	}
+}
+
+func writeFile(name string, from io.Reader) error {
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(f, from)
+	return errors.Join(err, f.Close())
+}
+
+// sendEvents writes the event log of a jail that is leaving this node.
+func (m *mover) sendEvents(ctx context.Context, jid id.Jail, w io.Writer) error {
+	j, err := m.jails.Get(ctx, jid)
+	if err != nil {
+		return err
+	}
+	if j.Departure == nil {
+		return fault.Newf(fault.Conflict, "mover.sendEvents", string(jid), "the jail is not moving")
+	}
+	entries, err := os.ReadDir(m.eventsOf(jid))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	out := tar.NewWriter(w)
+	for _, e := range entries {
+		if e.Type().IsRegular() {
+			if err := addFile(out, filepath.Join(m.eventsOf(jid), e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return out.Close()
+}
+
+func addFile(out *tar.Writer, name string) error {
+	f, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	fi, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if err := out.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: filepath.Base(name), Size: fi.Size(), Mode: 0o600}); err != nil {
+		return err
+	}
+	_, err = io.CopyN(out, f, fi.Size())
+	return err
+}

@@ -1,0 +1,136 @@
+package snapshot_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"path/filepath"
+	"testing"
+
+	"glasshouse/fault"
+	"glasshouse/id"
+	"glasshouse/jail"
+	"glasshouse/jail/snapshot"
+)
+
+// depart stops a jail that moves to another host, and returns its state.
+func (h *harness) depart(j id.Jail) (snapshot.Snapshot, []byte) {
+	h.t.Helper()
+	if _, err := h.jails.Depart(h.t.Context(), j, "there"); err != nil {
+		h.t.Fatal(err)
+	}
+	s, err := h.keeper.Take(h.t.Context(), j, snapshot.TakeOptions{Reason: snapshot.Moved, Stop: true})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return s, h.export(s.ID)
+}
+
+func TestDepartingJailIsNotUsed(t *testing.T) {
+	h := newHarness(t)
+	j := h.running()
+	h.background(j, counter)
+	s, _ := h.depart(j)
+	for name, use := range map[string]func(ctx context.Context) error{
+		"start":  func(ctx context.Context) error { _, err := h.jails.Start(ctx, j); return err },
+		"stop":   func(ctx context.Context) error { _, err := h.jails.Stop(ctx, j, jail.StopOptions{}); return err },
+		"delete": func(ctx context.Context) error { return h.jails.Delete(ctx, j) },
+		"files":  func(ctx context.Context) error { _, err := h.jails.Files(ctx, j); return err },
+		"depart": func(ctx context.Context) error { _, err := h.jails.Depart(ctx, j, "elsewhere"); return err },
+		"exec": func(ctx context.Context) error {
+			_, _, err := h.jails.Exec(ctx, j, jail.ExecRequest{Argv: []string{"true"}}, nil)
+			return err
+		},
+	} {
+		if err := use(t.Context()); !errors.Is(err, fault.Conflict) {
+			t.Errorf("%s: %v, want conflict", name, err)
+		}
+	}
+	h.reopen() // it is recorded
+	if got, err := h.jails.Get(t.Context(), j); err != nil || got.Departure == nil || got.Departure.State != jail.Running || got.State != jail.Stopped {
+		t.Errorf("after a restart, the jail is %+v, %v, want it departing", got, err)
+	}
+	if _, err := h.keeper.Rewind(t.Context(), j, s.ID, jail.RewindOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.jails.EndMove(t.Context(), j, false); err != nil {
+		t.Fatal(err)
+	}
+	h.checkCounting(j, 0)
+	if err := h.jails.EndMove(t.Context(), j, true); !errors.Is(err, fault.Conflict) {
+		t.Errorf("EndMove of a jail that is not moving = %v, want conflict", err)
+	}
+	for what, s := range map[string]jail.Spec{
+		"mounts":  {Mounts: []jail.Mount{{Source: "/srv", Target: "/srv"}}},
+		"bridged": {Network: jail.Bridged},
+	} {
+		if err := jail.CanMove(jail.Jail{Spec: s}); !errors.Is(err, fault.Unsupported) {
+			t.Errorf("CanMove of a jail with %s = %v, want unsupported", what, err)
+		}
+	}
+}
+
+func TestJailArrives(t *testing.T) {
+	here, there := newHarness(t), newHost(t)
+	for _, state := range []jail.State{jail.Running, jail.Paused, jail.Stopped} {
+		j := here.running()
+		here.background(j, counter)
+		here.sh(j, "echo text > /root/file")
+		before, err := here.jails.Get(t.Context(), j)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, archive := here.depart(j)
+		if _, err := there.keeper.Import(t.Context(), bytes.NewReader(archive), snapshot.ImportOptions{Move: true}); err != nil {
+			t.Fatal(err)
+		}
+		arrive := func(commit func(context.Context) error) (jail.Jail, error) {
+			return there.keeper.Arrive(t.Context(), s.ID, state, jail.Used{CPU: 7}, commit)
+		}
+		refused := errors.New("the index names another node")
+		if _, err := arrive(func(context.Context) error {
+			if _, err := there.jails.Get(t.Context(), j); !errors.Is(err, fault.NotFound) {
+				t.Errorf("before commit, the jail is visible: %v", err)
+			}
+			return refused
+		}); !errors.Is(err, refused) {
+			t.Errorf("Arrive = %v, want the error of commit", err)
+		}
+		if _, err := there.jails.Get(t.Context(), j); !errors.Is(err, fault.NotFound) {
+			t.Errorf("after a failed commit, the jail is there: %v", err)
+		}
+		got, err := arrive(func(context.Context) error { return nil })
+		if err != nil || got.ID != j || got.State != state || !got.Created.Equal(before.Created) || got.Used.CPU != 7 || got.Departure != nil {
+			t.Fatalf("Arrive = %+v, %v, want the jail %s", got, err, state)
+		}
+		if _, err := arrive(func(context.Context) error { return nil }); !errors.Is(err, fault.Conflict) {
+			t.Errorf("second Arrive = %v, want conflict", err)
+		}
+		if err := here.jails.EndMove(t.Context(), j, true); err != nil {
+			t.Fatal(err)
+		}
+		there.forget(s.ID)
+		here.forget(s.ID)
+		there.reopen() // the jail is recorded, and needs no snapshot
+		switch state {
+		case jail.Paused:
+			if _, err := there.jails.Resume(t.Context(), j); err != nil {
+				t.Fatal(err)
+			}
+		case jail.Stopped:
+			if _, err := there.jails.Start(t.Context(), j); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if text := there.sh(j, "cat /root/file"); text != "text\n" {
+			t.Errorf("file of a %s jail = %q", state, text)
+		}
+		if state != jail.Stopped {
+			there.checkCounting(j, 0)
+		}
+		there.delete(j)
+		if left, _ := filepath.Glob(filepath.Join(here.dir, "jails", "*")); len(left) > 0 {
+			t.Errorf("%s: files %v are left on the first host", state, left)
+		}
+	}
+}
