@@ -305,6 +305,9 @@ func (d *Daemon) listenNodes(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("open the listener for the other daemons of the fleet: %w", err)
 	}
+	if err := d.mover.clean(); err != nil {
+		return errors.Join(fmt.Errorf("remove the files of jails that have not arrived: %w", err), l.Close())
+	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	d.onClose(func() error { cancel(); return nil })
 	d.log.Info("listening for the other daemons of the fleet", "addr", l.Addr())

@@ -31,7 +31,7 @@ const (
 
 // A mover moves jails between this node and others.
 //
-// The node that has a jail stops it with a snapshot, offers it in the index of the fleet, and asks
+// The node that has a jail pauses it with a snapshot, offers it in the index of the fleet, and asks
 // the other node to receive it. That one copies the event log and the snapshot, restores the
 // processes without running them, and takes the jail in the index: this is the moment at which the
 // jail changes its node. Only the node that the index names runs the jail. After any failure, the
@@ -77,7 +77,6 @@ type moveJails interface {
 	List(ctx context.Context, o jail.ListOptions) ([]jail.Jail, error)
 	Depart(ctx context.Context, j id.Jail, to string) (jail.Jail, error)
 	EndMove(ctx context.Context, j id.Jail, moved bool) error
-	Pause(ctx context.Context, j id.Jail) (jail.Jail, error)
 }
 
 // moveSnapshots manages the snapshots of this node. *snapshot.Manager implements it.
@@ -87,7 +86,7 @@ type moveSnapshots interface {
 	Delete(ctx context.Context, s id.Snapshot) error
 	Rewind(ctx context.Context, j id.Jail, s id.Snapshot, o jail.RewindOptions) (jail.Jail, error)
 	Import(ctx context.Context, r io.Reader, o snapshot.ImportOptions) (snapshot.Snapshot, error)
-	Arrive(ctx context.Context, s id.Snapshot, state jail.State, prior jail.Used, commit func(ctx context.Context) error) (jail.Jail, error)
+	Arrive(ctx context.Context, s id.Snapshot, a jail.Arrival, commit func(ctx context.Context) error) (jail.Jail, error)
 }
 
 // An arrival asks a node to receive a jail.
@@ -138,7 +137,7 @@ func (m *mover) Move(ctx context.Context, jid id.Jail, to string) (fleet.Node, e
 	if err != nil {
 		return n, err
 	}
-	taken, err := m.snapshots.Take(ctx, jid, snapshot.TakeOptions{Reason: snapshot.Moved, Stop: true})
+	taken, err := m.snapshots.Take(ctx, jid, snapshot.TakeOptions{Reason: snapshot.Moved, Pause: j.State == jail.Running, Stop: j.State == jail.Created})
 	if err == nil {
 		err = m.send(ctx, n, arrival{m.self, jid, taken.ID, j.Departure.State, j.Used})
 	}
@@ -172,7 +171,7 @@ func (m *mover) target(ctx context.Context, to string) (fleet.Node, error) {
 	return n, nil
 }
 
-// send lets another node receive a stopped jail.
+// send lets another node receive a jail.
 func (m *mover) send(ctx context.Context, n fleet.Node, a arrival) error {
 	if err := m.flush(ctx, a.Jail); err != nil {
 		return err
@@ -249,17 +248,11 @@ func (m *mover) stay(ctx context.Context, j jail.Jail) error {
 	if err != nil {
 		return err
 	}
-	was := j.Departure.State
-	ran := was == jail.Running || was == jail.Paused
-	if ran && now.State == jail.Stopped && len(taken) > 0 {
-		now, err = m.snapshots.Rewind(ctx, j.ID, taken[len(taken)-1].ID, jail.RewindOptions{})
-		if err != nil {
+	ran := j.Departure.State == jail.Running || j.Departure.State == jail.Paused
+	// With enforcement, processes that were dumped cannot be enforced again by another daemon.
+	if ran && len(taken) > 0 && (now.State == jail.Stopped || now.Spec.Enforce) {
+		if _, err := m.snapshots.Rewind(ctx, j.ID, taken[len(taken)-1].ID, jail.RewindOptions{}); err != nil {
 			return fmt.Errorf("continue the jail on this node: %w", err)
-		}
-	}
-	if was == jail.Paused && now.State == jail.Running {
-		if _, err := m.jails.Pause(ctx, j.ID); err != nil {
-			return err
 		}
 	}
 	err = m.jails.EndMove(ctx, j.ID, false)
@@ -269,10 +262,19 @@ func (m *mover) stay(ctx context.Context, j jail.Jail) error {
 	return err
 }
 
-// taken returns the snapshots with which a jail is moving.
+// taken returns the snapshots with which a jail is moving. "" are all jails.
 func (m *mover) taken(ctx context.Context, j id.Jail) ([]snapshot.Snapshot, error) {
 	list, err := m.snapshots.List(ctx, snapshot.ListOptions{Jail: j})
 	return slices.DeleteFunc(list, func(s snapshot.Snapshot) bool { return s.Reason != snapshot.Moved }), err
+}
+
+// clean removes what a daemon that was killed has left of jails that have not arrived.
+func (m *mover) clean() error {
+	leftovers, err := filepath.Glob(filepath.Join(m.dir, arrivingPrefix+"*"))
+	for _, dir := range leftovers {
+		err = errors.Join(err, os.RemoveAll(dir))
+	}
+	return err
 }
 
 // Run settles interrupted moves until ctx ends.
@@ -293,6 +295,9 @@ func (m *mover) Run(ctx context.Context) {
 var errInterrupted = fault.Newf(fault.Unavailable, "mover.Run", "", "the daemon was restarted")
 
 func (m *mover) settleAll(ctx context.Context) {
+	if err := m.trim(ctx); err != nil && ctx.Err() == nil {
+		m.log.Warn("could not delete a snapshot with which a jail has moved", "err", err)
+	}
 	list, err := m.jails.List(ctx, jail.ListOptions{})
 	if err != nil {
 		return
@@ -312,6 +317,29 @@ func (m *mover) settleAll(ctx context.Context) {
 		}
 		end()
 	}
+}
+
+// trim deletes the snapshots of moves that have ended, and whose daemon was killed before it did.
+func (m *mover) trim(ctx context.Context) error {
+	taken, err := m.taken(ctx, "")
+	if err != nil {
+		return err
+	}
+	for _, s := range taken {
+		end, err := m.begin(s.Jail.ID)
+		if err != nil {
+			continue // it is moving
+		}
+		j, err := m.jails.Get(ctx, s.Jail.ID)
+		if errors.Is(err, fault.NotFound) || err == nil && j.Departure == nil {
+			err = m.snapshots.Delete(ctx, s.ID)
+		}
+		end()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Moved returns the node of a jail that has moved within the last minute, or "".
@@ -349,15 +377,17 @@ func (m *mover) receive(ctx context.Context, a arrival) (bool, error) {
 	defer end()
 	ctx = context.WithoutCancel(ctx)
 	began := time.Now()
-	if err := m.copyEvents(ctx, a); err != nil {
-		return false, errors.Join(fmt.Errorf("copy the event log: %w", err), m.removeEvents(a.Jail))
+	events := filepath.Join(m.dir, arrivingPrefix+string(a.Jail))
+	defer os.RemoveAll(events)
+	if err := m.copyEvents(ctx, a, events); err != nil {
+		return false, fmt.Errorf("copy the event log: %w", err)
 	}
 	if err := m.copySnapshot(ctx, a); err != nil {
-		return false, errors.Join(fmt.Errorf("copy the state of the jail: %w", err), m.removeEvents(a.Jail))
+		return false, fmt.Errorf("copy the state of the jail: %w", err)
 	}
-	_, err = m.snapshots.Arrive(ctx, a.Snapshot, a.State, a.Used, func(ctx context.Context) error { return m.take(ctx, a) })
+	_, err = m.snapshots.Arrive(ctx, a.Snapshot, jail.Arrival{State: a.State, Used: a.Used, Events: events}, func(ctx context.Context) error { return m.take(ctx, a) })
 	if err != nil { // if it was taken, it is given back when the other node asks for it
-		return false, errors.Join(err, m.snapshots.Delete(ctx, a.Snapshot), m.removeEvents(a.Jail))
+		return false, errors.Join(err, m.snapshots.Delete(ctx, a.Snapshot))
 	}
 	m.record(a.Jail, "jail moved from another node", a.From)
 	m.publish(ctx)
@@ -435,24 +465,16 @@ func (m *mover) copySnapshot(ctx context.Context, a arrival) error {
 
 func (m *mover) eventsOf(j id.Jail) string { return filepath.Join(m.dir, string(j), "events") }
 
-// removeEvents removes the copy of the event log of a jail that has not arrived.
-func (m *mover) removeEvents(j id.Jail) error {
-	err := os.RemoveAll(m.eventsOf(j))
-	_ = os.Remove(filepath.Dir(m.eventsOf(j))) // it may have snapshots
-	return err
-}
+// arrivingPrefix begins the names of directories for the event logs of jails that arrive.
+const arrivingPrefix = "arriving-"
 
-// copyEvents copies the event log of a jail.
-func (m *mover) copyEvents(ctx context.Context, a arrival) error {
+// copyEvents copies the event log of a jail to a directory.
+func (m *mover) copyEvents(ctx context.Context, a arrival, dir string) error {
 	body, err := m.fleet.Open(ctx, a.From, eventsPath, a.Jail)
 	if err != nil {
 		return err
 	}
 	defer body.Close()
-	dir := m.eventsOf(a.Jail)
-	if err := os.MkdirAll(filepath.Dir(dir), 0o711); err != nil {
-		return err
-	}
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
 	}

@@ -107,10 +107,15 @@ func (n *moveNode) do(what string, effect func() error) error {
 func (n *moveNode) run(state jail.State) {
 	n.jail.State = state
 	for _, o := range n.w.nodes {
-		if o != n && o.jail != nil && (o.jail.State == jail.Running || o.jail.State == jail.Paused) && (state == jail.Running || state == jail.Paused) {
+		if o != n && o.runs() && n.runs() {
 			n.w.Errorf("two nodes run the jail after %v", n.w.done)
 		}
 	}
+}
+
+// runs reports whether a node runs the jail, or will when a user resumes it.
+func (n *moveNode) runs() bool {
+	return n.jail != nil && (n.jail.State == jail.Running || n.jail.State == jail.Paused && n.jail.Departure == nil)
 }
 
 func (n *moveNode) Node(_ context.Context, name string) (fleet.Node, error) {
@@ -205,27 +210,27 @@ func (n *moveNode) Depart(_ context.Context, _ id.Jail, to string) (got jail.Jai
 
 func (n *moveNode) EndMove(_ context.Context, _ id.Jail, moved bool) error {
 	return n.do("end", func() error {
-		n.jail.Departure = nil
 		if moved {
 			n.jail = nil
 			return os.RemoveAll(n.eventsOf(moving))
 		}
+		was := n.jail.Departure.State
+		n.jail.Departure = nil
+		n.run(was)
 		return nil
 	})
-}
-
-func (n *moveNode) Pause(context.Context, id.Jail) (jail.Jail, error) {
-	return jail.Jail{}, n.do("pause", func() error { n.run(jail.Paused); return nil })
 }
 
 // moveImages are the snapshots of a node.
 type moveImages struct{ *moveNode }
 
-func (n moveImages) Take(context.Context, id.Jail, snapshot.TakeOptions) (s snapshot.Snapshot, err error) {
+func (n moveImages) Take(_ context.Context, _ id.Jail, o snapshot.TakeOptions) (s snapshot.Snapshot, err error) {
 	return s, n.do("snapshot", func() error {
 		s = snapshot.Snapshot{ID: id.NewSnapshot(), Reason: snapshot.Moved, Jail: jail.Jail{ID: moving}}
 		n.snapshots[s.ID] = s
-		n.jail.State = jail.Stopped
+		if o.Pause {
+			n.jail.State = jail.Paused
+		}
 		return nil
 	})
 }
@@ -259,7 +264,7 @@ func (n moveImages) Import(_ context.Context, r io.Reader, _ snapshot.ImportOpti
 	})
 }
 
-func (n moveImages) Arrive(ctx context.Context, _ id.Snapshot, state jail.State, _ jail.Used, commit func(context.Context) error) (jail.Jail, error) {
+func (n moveImages) Arrive(ctx context.Context, _ id.Snapshot, a jail.Arrival, commit func(context.Context) error) (jail.Jail, error) {
 	if _, err := n.point("restore"); err != nil {
 		return jail.Jail{}, err
 	}
@@ -268,11 +273,12 @@ func (n moveImages) Arrive(ctx context.Context, _ id.Snapshot, state jail.State,
 	}
 	err := n.do("record", func() error {
 		n.jail = &jail.Jail{ID: moving}
-		n.run(state)
-		return nil
+		n.run(a.State)
+		return errors.Join(os.MkdirAll(filepath.Join(n.dir, string(moving)), 0o700), os.Rename(a.Events, n.eventsOf(moving)))
 	})
-	if err != nil && !n.dead {
-		n.jail = nil // as jail.Manager does
+	if err != nil && !n.dead { // as jail.Manager does
+		n.jail = nil
+		os.RemoveAll(n.eventsOf(moving))
 	}
 	return jail.Jail{}, err
 }
@@ -319,6 +325,9 @@ func TestMoveSurvivesFailures(t *testing.T) {
 					if has := n.jail != nil; has != (err == nil) && !strings.HasPrefix(how, "crash") { // the next start of a daemon removes them
 						t.Errorf("%s: node %s has the jail: %t; its events: %v", what, name, has, err)
 					}
+				}
+				if len(w.nodes["a"].snapshots)+len(w.nodes["b"].snapshots) > 0 {
+					t.Errorf("%s: snapshots are left: %v and %v", what, w.nodes["a"].snapshots, w.nodes["b"].snapshots)
 				}
 				if b != nil {
 					moved++
@@ -388,7 +397,7 @@ func TestHostileEventLogs(t *testing.T) {
 		if !errors.Is(err, fault.Invalid) {
 			t.Errorf("%s: receive = %v, want invalid", name, err)
 		}
-		if left, _ := filepath.Glob(filepath.Join(b.dir, "*", "*")); len(left) > 0 || b.jail != nil {
+		if left, _ := filepath.Glob(filepath.Join(b.dir, "*")); len(left) > 0 || b.jail != nil {
 			t.Errorf("%s: files %v are left", name, left)
 		}
 	}

@@ -38,6 +38,7 @@ type CheckpointOptions struct {
 	Layer     string      // a new file for the writable layer, on the filesystem of the data directory
 	Layering  Layering    // "" chooses Copied if that is fast, otherwise Stacked
 	Stop      bool        // stop the jail after the checkpoint
+	Pause     bool        // leave a running jail paused
 	SetMarker bool        // mark the position in the event log for Changed
 
 	// Stopped is a process that does not run before the checkpoint, or nil. Checkpoint releases
@@ -223,6 +224,16 @@ func (t *checkpointOp) checkpointLive(ctx context.Context) (made Checkpoint, err
 		return made, errors.Join(err, t.secrets.showSecrets(ctx, t.was, l.inst, secrets))
 	}
 	sealed := t.sealedLayers()
+	if t.o.Pause && t.was.State == Running {
+		if err := t.pause(ctx); err != nil {
+			return made, err
+		}
+		defer func() {
+			if err != nil {
+				err = errors.Join(err, t.undoPause(ctx))
+			}
+		}()
+	}
 	layering, seq, err := t.dumpFrozen(ctx, p, sealed)
 	if cur := t.entry.live.Load(); cur == l {
 		err = errors.Join(err, fault.Catch(func() error { return t.observers.mute(ctx, t.was.ID, false) })())
@@ -250,6 +261,26 @@ func (t *checkpointOp) checkpointLive(ctx context.Context) (made Checkpoint, err
 		made.BaseLayer = t.was.Sealed[0]
 	}
 	return made, nil
+}
+
+// pause records the frozen jail as paused. It stays so after the checkpoint.
+func (t *checkpointOp) pause(ctx context.Context) error {
+	t.was.State = Paused
+	if err := t.registry.save(ctx, t.entry, t.was); err != nil {
+		return err
+	}
+	t.live.freeze.setPaused(true)
+	return nil
+}
+
+// undoPause lets the jail of a failed checkpoint run again.
+func (t *checkpointOp) undoPause(ctx context.Context) error {
+	l, j := t.entry.live.Load(), *t.entry.jail.Load()
+	if l == nil || j.State != Paused {
+		return nil
+	}
+	j.State = Running
+	return errors.Join(l.resume(ctx), t.registry.save(ctx, t.entry, j))
 }
 
 // dumpFrozen does the steps for which the jail is frozen. A panic is returned as an error, because

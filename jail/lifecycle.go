@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -132,8 +133,9 @@ type source struct {
 	notifyResumed func(context.Context, Jail) error             // called when they run; set with restore
 	lineage       *Lineage                                      // first event of its log; nil: none
 
-	arrives bool                            // it moves here from another node, and its directory may have its events
-	commit  func(ctx context.Context) error // called before the jail is recorded as created; nil: nothing
+	// Of a jail that moves here from another node.
+	events string                          // directory with its event log; "": none
+	commit func(ctx context.Context) error // called before it is recorded as created; nil: nothing
 }
 
 // createJail creates the new jail j and leaves it in the given state. It records the jail
@@ -220,17 +222,29 @@ func (lc *lifecycle) createInstance(ctx context.Context, b Backend, e *entry, fr
 	if err := lc.cfg.Store.Put(ctx, j); err != nil {
 		return nil, fmt.Errorf("record jail %s: %w", j.ID, err)
 	}
-	err := os.Mkdir(lc.registry.dir(j.ID), 0o711)
-	if from.arrives && errors.Is(err, os.ErrExist) {
-		err = os.Chmod(lc.registry.dir(j.ID), 0o711)
-	}
-	if err != nil {
+	if err := lc.createDirs(j, from); err != nil {
 		return nil, err
 	}
 	if from.restore != nil {
 		return from.restore(ctx, lc.registry.plan(j))
 	}
 	return createRecovered(ctx, b, lc.registry.plan(j))
+}
+
+// createDirs creates the directory of a new jail. That of one which moves here has its snapshot.
+func (lc *lifecycle) createDirs(j Jail, from source) error {
+	dir := lc.registry.dir(j.ID)
+	if from.commit == nil {
+		return os.Mkdir(dir, 0o711)
+	}
+	err := os.MkdirAll(dir, 0o711)
+	if err == nil {
+		err = errors.Join(os.Chmod(dir, 0o711), os.Mkdir(lc.registry.dir(j.instanceID()), 0o711))
+	}
+	if err == nil && from.events != "" {
+		err = os.Rename(from.events, filepath.Join(dir, "events"))
+	}
+	return err
 }
 
 // createRecovered calls the backend's Create and returns a panic as an error, so that the

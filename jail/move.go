@@ -18,7 +18,7 @@ type Departure struct {
 }
 
 // moveOps are the operations on a jail that is moving.
-var moveOps = map[string]bool{"jail.Depart": true, "jail.EndMove": true, "jail.Checkpoint": true, "jail.Rewind": true, "jail.Pause": true}
+var moveOps = map[string]bool{"jail.Depart": true, "jail.EndMove": true, "jail.Checkpoint": true, "jail.Rewind": true}
 
 // checkDeparture returns fault.Conflict if a jail is moving.
 func (j *Jail) checkDeparture(op string) error {
@@ -71,18 +71,41 @@ func (br *branches) EndMove(ctx context.Context, jid id.Jail, moved bool) error 
 			e.moved = true
 			return br.lifecycle.destroy(ctx, b, e)
 		}
+		was := j.Departure.State
 		j.Departure = nil
+		l := e.live.Load()
+		var err error
+		switch {
+		case l == nil:
+		case was == Running && j.State == Paused:
+			err = l.resume(ctx)
+		case was == Paused && j.State == Running: // it was rewound
+			err = l.pause(ctx)
+		}
+		if err != nil {
+			return err
+		}
+		if l != nil {
+			j.State = was
+		}
 		return br.registry.save(ctx, e, j)
 	})
 	return err
 }
 
-// Arrive creates a jail that moves to this node. img has its state and its record, and prior the
-// resources that it has used on the other node. The jail is recorded and continues after commit has
+// An Arrival describes a jail that moves to this node.
+type Arrival struct {
+	State  State  // that it had
+	Used   Used   // by it on the other node
+	Events string // directory with its event log, which Arrive moves; "": none
+}
+
+// Arrive creates a jail that moves to this node, and whose state and record are in img. The jail is
+// recorded and continues after commit has
 // returned nil. If Arrive fails, this node does not have the jail.
-func (br *branches) Arrive(ctx context.Context, img Image, state State, prior Used, commit func(ctx context.Context) error) (Jail, error) {
+func (br *branches) Arrive(ctx context.Context, img Image, a Arrival, commit func(ctx context.Context) error) (Jail, error) {
 	const op = "jail.Arrive"
-	j := img.Jail
+	j, state := img.Jail, a.State
 	b, err := br.registry.backend(j.Spec)
 	if err != nil {
 		return Jail{}, err
@@ -107,9 +130,9 @@ func (br *branches) Arrive(ctx context.Context, img Image, state State, prior Us
 	if err != nil {
 		return Jail{}, err
 	}
-	j.State, j.Boot, j.InstanceID, j.Link, j.Reason, j.Departure = Creating, br.cfg.Boot, "", nil, "", nil
-	j.Used = prior
-	from := source{arrives: true, commit: commit, lineage: &Lineage{Op: event.OpMove, Snapshot: img.Snapshot, Parent: j.ID, ParentSeq: img.Seq}}
+	j.State, j.Boot, j.Link, j.Reason, j.Departure, j.Used = Creating, br.cfg.Boot, nil, "", nil, a.Used
+	j.InstanceID = id.NewJail() // both nodes can be on one host
+	from := source{events: a.Events, commit: commit, lineage: &Lineage{Op: event.OpMove, Snapshot: img.Snapshot, Parent: j.ID, ParentSeq: img.Seq}}
 	to := Created
 	if img.Images != "" && (state == Running || state == Paused) {
 		to = state

@@ -862,6 +862,91 @@ func (f *testFleet) checkMoves(one, two, front *fleetNode) {
 	}
 }
 
+// TestMovesSurviveKills kills a daemon at a random moment of each move. The jail must then continue on
+// one of the nodes, without losing what it has counted.
+func TestMovesSurviveKills(t *testing.T) {
+	f, one, two, front := openFleet(t, "")
+	ctx := t.Context()
+	cl := front.as(f.token, "")
+	j, err := one.CreateJail(ctx, wire.CreateJail{Start: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.text(cl, j.ID, "(trap '' HUP; "+counter+") >/dev/null 2>&1 & sleep 0.2")
+	// state returns the node with the running jail, and its count.
+	state := func() (at *fleetNode, count int) {
+		for _, n := range []*fleetNode{one, two} {
+			x, err := front.as(f.token, n.name).Exec(ctx, j.ID, wire.ExecRequest{Cmd: "cat /tmp/count"})
+			if err != nil {
+				continue
+			}
+			out, _, err := client.Output(x)
+			if err != nil {
+				continue
+			}
+			if c, err := strconv.Atoi(strings.TrimSpace(string(out))); err == nil {
+				if at != nil {
+					t.Fatalf("both nodes run the jail")
+				}
+				at, count = n, c
+			}
+		}
+		return at, count
+	}
+	moves := 8
+	if thorough {
+		moves = 100
+	}
+	var ends []string
+	at, count := state()
+	for n := range moves {
+		to := two
+		if at == two {
+			to = one
+		}
+		done := make(chan error, 1)
+		go func() {
+			_, err := cl.MoveJail(ctx, j.ID, to.name)
+			done <- err
+		}()
+		victim := []*fleetNode{at, to}[n%2]
+		delay := time.Duration(rand.IntN(900)) * time.Millisecond
+		time.Sleep(delay)
+		victim.kill()
+		err := <-done
+		victim.start()
+		var now *fleetNode
+		var counted int
+		if !within(time.Minute, func() bool {
+			now, counted = state()
+			return now != nil
+		}) {
+			for _, n := range []*fleetNode{one, two} {
+				got, err := n.as(f.token, n.name).Jail(ctx, j.ID)
+				t.Errorf("node %s has %+v, %v\n%s", n.name, got, err, n.log)
+			}
+			t.Fatalf("no node runs the jail after %s was killed %s after the begin of a move from %s to %s (%v)", victim.name, delay, at.name, to.name, err)
+		}
+		if counted < count {
+			t.Errorf("the jail has counted to %d, and before the move to %d", counted, count)
+		}
+		ends = append(ends, fmt.Sprintf("%s after %s: on %s", victim.name, delay, now.name))
+		at, count = now, counted
+	}
+	t.Log(strings.Join(ends, "\n"))
+	for _, n := range []*fleetNode{one, two} {
+		if !within(20*time.Second, func() bool {
+			all, err := client.Collect(n.Snapshots(ctx, client.SnapshotFilter{}))
+			return err == nil && len(all) == 0
+		}) {
+			t.Errorf("node %s still has snapshots", n.name)
+		}
+	}
+	if err := cl.DeleteJail(ctx, j.ID); err != nil {
+		t.Error(err)
+	}
+}
+
 // checkAuditLogs removes entries of the log of a node, which the others notice.
 func (f *testFleet) checkAuditLogs(two, front *fleetNode) {
 	f.Helper()

@@ -4,6 +4,7 @@
 package route
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -261,9 +262,39 @@ func (rt *Router) PlaceOnce(ctx context.Context, key string) (fleet.Node, error)
 }
 
 // Forward passes a request to a node, and its response to the client. It returns an error if
-// there is no response. k is the object of the request, if any.
+// there is no response. k is the object of the request, if any. If the object has moved to another
+// node, the request is passed there.
 func (rt *Router) Forward(w http.ResponseWriter, r *http.Request, node string, k fleet.Key) error {
-	var failed error
+	var body []byte
+	repeatable := k.ID != "" && r.ContentLength >= 0 && r.ContentLength <= maxMessage
+	if repeatable {
+		var err error
+		body, err = io.ReadAll(r.Body)
+		if err != nil {
+			return fault.New(fault.Invalid, "route.Forward", "", fmt.Errorf("read the body: %w", err))
+		}
+	}
+	for {
+		if repeatable {
+			r.Body = io.NopCloser(bytes.NewReader(body))
+		}
+		moved, err := rt.forward(w, r, node, k)
+		switch {
+		case moved == "":
+			return err
+		case !repeatable:
+			return &fault.Error{Op: "route.Forward", On: k.ID, Kind: fault.Unavailable, Err: fmt.Errorf("the %s has just moved to another node", k.Kind), Remedy: "send the request again"}
+		}
+		node = moved
+	}
+}
+
+// errMoved is why the response of a node is not passed to the client.
+var errMoved = errors.New("the object has moved")
+
+// forward is Forward to one node. If the object has moved, there is no response yet, and forward
+// returns its node.
+func (rt *Router) forward(w http.ResponseWriter, r *http.Request, node string, k fleet.Key) (moved string, failed error) {
 	proxy := httputil.ReverseProxy{
 		Rewrite: func(p *httputil.ProxyRequest) {
 			p.Out.URL.Scheme, p.Out.URL.Host, p.Out.Host = "https", "node", p.In.Host
@@ -271,9 +302,15 @@ func (rt *Router) Forward(w http.ResponseWriter, r *http.Request, node string, k
 		Transport:     rt.Transport(node),
 		FlushInterval: -1, // streams
 		ErrorLog:      slog.NewLogLogger(rt.cfg.Log.Handler(), slog.LevelDebug),
-		ModifyResponse: func(r *http.Response) error {
-			if r.StatusCode == http.StatusNotFound {
-				rt.forget(k)
+		ModifyResponse: func(response *http.Response) error {
+			if response.StatusCode != http.StatusNotFound || k.ID == "" {
+				return nil
+			}
+			rt.forget(k)
+			owner, err := rt.Owner(r.Context(), k)
+			if err == nil && owner != "" && owner != node && owner != rt.cfg.Self {
+				moved = owner
+				return errMoved
 			}
 			return nil
 		},
@@ -283,7 +320,7 @@ func (rt *Router) Forward(w http.ResponseWriter, r *http.Request, node string, k
 	if failed != nil {
 		rt.forget(k)
 	}
-	return failed
+	return moved, failed
 }
 
 // reachable returns a node that accepts connections.

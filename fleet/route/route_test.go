@@ -136,6 +136,48 @@ func TestForward(t *testing.T) {
 	}
 }
 
+// A node whose cache names the previous node of a jail finds the new one.
+func TestForwardAfterMove(t *testing.T) {
+	w := newWorld(t)
+	a := w.first("a", http.NotFoundHandler())
+	b := w.join("b", a, http.NotFoundHandler())
+	c := w.join("c", a, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		fmt.Fprintf(w, "%s %s %v", r.Method, body, err)
+	}))
+	k := fleet.Key{Kind: fleet.Jail, ID: "j-1"}
+	if err := w.db.Owners().Publish(t.Context(), b.id, []fleet.Object{{Kind: k.Kind, ID: k.ID}}, nil); err != nil {
+		t.Fatal(err)
+	}
+	send := func(body io.Reader) (int, string, error) {
+		got := httptest.NewRecorder()
+		err := a.Forward(got, httptest.NewRequest(http.MethodPost, "http://front.example/jails/j-1/exec", body), b.id, k)
+		return got.Code, got.Body.String(), err
+	}
+	if code, _, err := send(strings.NewReader("x")); err != nil || code != http.StatusNotFound {
+		t.Errorf("the node of the jail answers with %d, %v, want its response", code, err)
+	}
+	if owner, err := a.Owner(t.Context(), k); err != nil || owner != b.id { // in the cache now
+		t.Fatal(owner, err)
+	}
+	if err := errors.Join(w.db.Owners().Offer(t.Context(), k, b.id, "1"), w.db.Owners().Take(t.Context(), k, b.id, c.id, "1")); err != nil {
+		t.Fatal(err)
+	}
+	if code, text, err := send(strings.NewReader("command")); err != nil || code != 200 || text != "POST command <nil>" {
+		t.Errorf("after the move: %d %q, %v, want the response of the new node", code, text, err)
+	}
+	if _, _, err := send(io.MultiReader(strings.NewReader("a stream"))); !errors.Is(err, fault.Unavailable) || fault.RemedyOf(err) == "" {
+		t.Errorf("a stream after the move: %v, want unavailable with a remedy", err)
+	}
+	if _, _, err := send(failingReader{}); err == nil {
+		t.Error("a body that cannot be read: no error")
+	}
+}
+
+type failingReader struct{}
+
+func (failingReader) Read([]byte) (int, error) { return 0, errors.New("the client is gone") }
+
 func TestForwardToUnusableNodes(t *testing.T) {
 	w := newWorld(t)
 	a := w.first("a", echo)

@@ -189,13 +189,13 @@ func (ss *snapshots) Rewind(ctx context.Context, jid id.Jail, sid id.Snapshot, o
 }
 
 // Arrive continues a jail that was moved to this host with a snapshot. See jail.Manager.Arrive.
-func (ss *snapshots) Arrive(ctx context.Context, sid id.Snapshot, state jail.State, prior jail.Used, commit func(ctx context.Context) error) (jail.Jail, error) {
+func (ss *snapshots) Arrive(ctx context.Context, sid id.Snapshot, a jail.Arrival, commit func(ctx context.Context) error) (jail.Jail, error) {
 	img, done, err := ss.image(ctx, sid)
 	if err != nil {
 		return jail.Jail{}, err
 	}
 	defer done()
-	return ss.cfg.Jails.Arrive(ctx, img, state, prior, commit)
+	return ss.cfg.Jails.Arrive(ctx, img, a, commit)
 }
 
 // image prepares a snapshot for restoring. It stays usable until done is called.

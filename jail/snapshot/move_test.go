@@ -6,6 +6,7 @@ import (
 	"errors"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"glasshouse/fault"
 	"glasshouse/id"
@@ -19,7 +20,7 @@ func (h *harness) depart(j id.Jail) (snapshot.Snapshot, []byte) {
 	if _, err := h.jails.Depart(h.t.Context(), j, "there"); err != nil {
 		h.t.Fatal(err)
 	}
-	s, err := h.keeper.Take(h.t.Context(), j, snapshot.TakeOptions{Reason: snapshot.Moved, Stop: true})
+	s, err := h.keeper.Take(h.t.Context(), j, snapshot.TakeOptions{Reason: snapshot.Moved, Pause: true})
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -30,8 +31,9 @@ func TestDepartingJailIsNotUsed(t *testing.T) {
 	h := newHarness(t)
 	j := h.running()
 	h.background(j, counter)
-	s, _ := h.depart(j)
+	h.depart(j)
 	for name, use := range map[string]func(ctx context.Context) error{
+		"resume": func(ctx context.Context) error { _, err := h.jails.Resume(ctx, j); return err },
 		"start":  func(ctx context.Context) error { _, err := h.jails.Start(ctx, j); return err },
 		"stop":   func(ctx context.Context) error { _, err := h.jails.Stop(ctx, j, jail.StopOptions{}); return err },
 		"delete": func(ctx context.Context) error { return h.jails.Delete(ctx, j) },
@@ -47,16 +49,27 @@ func TestDepartingJailIsNotUsed(t *testing.T) {
 		}
 	}
 	h.reopen() // it is recorded
-	if got, err := h.jails.Get(t.Context(), j); err != nil || got.Departure == nil || got.Departure.State != jail.Running || got.State != jail.Stopped {
+	if got, err := h.jails.Get(t.Context(), j); err != nil || got.Departure == nil || got.Departure.State != jail.Running || got.State != jail.Paused {
 		t.Errorf("after a restart, the jail is %+v, %v, want it departing", got, err)
 	}
+	if err := h.jails.EndMove(t.Context(), j, false); err != nil {
+		t.Fatal(err)
+	}
+	h.checkCounting(j, 0)
+	// A paused jail, and one that was restored from the snapshot, have the state of before.
+	if _, err := h.jails.Pause(t.Context(), j); err != nil {
+		t.Fatal(err)
+	}
+	s, _ := h.depart(j)
 	if _, err := h.keeper.Rewind(t.Context(), j, s.ID, jail.RewindOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := h.jails.EndMove(t.Context(), j, false); err != nil {
 		t.Fatal(err)
 	}
-	h.checkCounting(j, 0)
+	if got, err := h.jails.Get(t.Context(), j); err != nil || got.State != jail.Paused {
+		t.Errorf("after the end of the move, the jail is %s, %v, want it paused as before", got.State, err)
+	}
 	if err := h.jails.EndMove(t.Context(), j, true); !errors.Is(err, fault.Conflict) {
 		t.Errorf("EndMove of a jail that is not moving = %v, want conflict", err)
 	}
@@ -67,6 +80,41 @@ func TestDepartingJailIsNotUsed(t *testing.T) {
 		if err := jail.CanMove(jail.Jail{Spec: s}); !errors.Is(err, fault.Unsupported) {
 			t.Errorf("CanMove of a jail with %s = %v, want unsupported", what, err)
 		}
+	}
+}
+
+// A jail that is left paused by a snapshot has nothing that the snapshot has not.
+func TestSnapshotLeavesJailPaused(t *testing.T) {
+	for _, how := range layerings {
+		t.Run(string(how), func(t *testing.T) {
+			h := newHarness(t)
+			j := h.running()
+			h.background(j, counter)
+			h.checkCounting(j, 0)
+			s, err := h.keeper.Take(t.Context(), j, snapshot.TakeOptions{Layering: how, Pause: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, err := h.jails.Get(t.Context(), j); err != nil || got.State != jail.Paused {
+				t.Fatalf("after the snapshot, the jail is %s, %v, want it paused", got.State, err)
+			}
+			time.Sleep(200 * time.Millisecond)
+			branch := h.branch(s.ID, 1)[0]
+			at := h.count(branch)
+			h.reopen()
+			if _, err := h.jails.Resume(t.Context(), j); err != nil {
+				t.Fatal(err)
+			}
+			if n := h.count(j); n > at+500 {
+				t.Errorf("the jail has counted to %d, and a branch of the snapshot to %d, want it to have stood still", n, at)
+			}
+			h.checkCounting(j, 0)
+			// A snapshot that fails leaves the jail running.
+			if _, err := h.keeper.Take(t.Context(), j, snapshot.TakeOptions{Layering: "none", Pause: true}); err == nil {
+				t.Error("a snapshot with an unknown layering: no error")
+			}
+			h.checkCounting(j, 0)
+		})
 	}
 }
 
@@ -85,7 +133,7 @@ func TestJailArrives(t *testing.T) {
 			t.Fatal(err)
 		}
 		arrive := func(commit func(context.Context) error) (jail.Jail, error) {
-			return there.keeper.Arrive(t.Context(), s.ID, state, jail.Used{CPU: 7}, commit)
+			return there.keeper.Arrive(t.Context(), s.ID, jail.Arrival{State: state, Used: jail.Used{CPU: 7}}, commit)
 		}
 		refused := errors.New("the index names another node")
 		if _, err := arrive(func(context.Context) error {

@@ -31,6 +31,7 @@ type TakeOptions struct {
 	Trigger  string
 	Layering jail.Layering // "" selects automatically
 	Stop     bool          // leave the jail stopped
+	Pause    bool          // leave a running jail paused
 	Mark     bool          // record the state of the jail, for jail.Manager.Changed
 
 	stopped *jail.StoppedProcess // a process that is stopped at its position in the snapshot
@@ -127,7 +128,7 @@ func (t *taking) run(j jail.Jail) error {
 		return fmt.Errorf("create the directory of the images: %w", err)
 	}
 	made, err := ss.cfg.Jails.Checkpoint(t.ctx, j.ID, jail.CheckpointOptions{
-		Snapshot: sid, Images: at, Layer: layer, Layering: t.o.Layering, Stop: t.o.Stop, SetMarker: t.o.Mark,
+		Snapshot: sid, Images: at, Layer: layer, Layering: t.o.Layering, Stop: t.o.Stop, Pause: t.o.Pause, SetMarker: t.o.Mark,
 		Stopped: t.o.stopped, ReplaceLayers: ss.shortestStack,
 	})
 	if err != nil {
