@@ -158,21 +158,54 @@ func (c *copies) Run(ctx context.Context) {
 	}
 }
 
-// Sweep removes the copies that are not needed at a time.
+// Sweep removes the copies that are not needed at a time, and the automatic snapshots of jails that
+// have moved away and were deleted elsewhere.
 func (c *copies) Sweep(ctx context.Context, now time.Time) error {
-	list, err := c.snapshots.List(ctx, snapshot.ListOptions{Copies: true})
-	if err != nil || len(list) == 0 {
-		return err
-	}
 	jails, err := c.jails.List(ctx, jail.ListOptions{})
 	if err != nil {
 		return err
 	}
-	origins := map[id.Snapshot]bool{}
+	here, origins := map[id.Jail]bool{}, map[id.Snapshot]bool{}
 	for _, j := range jails {
+		here[j.ID] = true
 		if j.Origin != nil {
 			origins[j.Origin.Snapshot] = true
 		}
+	}
+	return errors.Join(c.sweepCopies(ctx, origins, now), c.sweepAutomatic(ctx, here))
+}
+
+func (c *copies) sweepAutomatic(ctx context.Context, here map[id.Jail]bool) error {
+	list, err := c.snapshots.List(ctx, snapshot.ListOptions{})
+	if err != nil {
+		return err
+	}
+	deleted := map[id.Jail]bool{}
+	for _, s := range list {
+		if here[s.Jail.ID] || !s.Reason.Automatic() {
+			continue
+		}
+		if _, known := deleted[s.Jail.ID]; !known {
+			owner, err := c.fleet.Owner(ctx, fleet.Key{Kind: fleet.Jail, ID: string(s.Jail.ID)})
+			if err != nil {
+				return err
+			}
+			deleted[s.Jail.ID] = owner == ""
+		}
+		if !deleted[s.Jail.ID] {
+			continue
+		}
+		if err := c.snapshots.Delete(ctx, s.ID); err != nil && !errors.Is(err, fault.NotFound) && !errors.Is(err, fault.Conflict) { // in use
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *copies) sweepCopies(ctx context.Context, origins map[id.Snapshot]bool, now time.Time) error {
+	list, err := c.snapshots.List(ctx, snapshot.ListOptions{Copies: true})
+	if err != nil {
+		return err
 	}
 	var errs []error
 	for _, s := range list {

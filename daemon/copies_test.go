@@ -31,6 +31,7 @@ type copyWorld struct {
 	release chan struct{} // Import waits for it; nil: not
 	have    map[id.Snapshot]snapshot.Snapshot
 	from    []jail.Jail
+	jails   map[id.Jail]string // nodes of the jails of the fleet
 	inUse   bool
 }
 
@@ -44,7 +45,12 @@ type copyFleet struct{ w *copyWorld }
 
 func (copyFleet) Self() string { return "a" }
 
-func (f copyFleet) Owner(context.Context, fleet.Key) (string, error) { return f.w.owner, nil }
+func (f copyFleet) Owner(_ context.Context, k fleet.Key) (string, error) {
+	if k.Kind == fleet.Jail {
+		return f.w.jails[id.Jail(k.ID)], nil
+	}
+	return f.w.owner, nil
+}
 
 func (f copyFleet) Call(_ context.Context, node, path string, _, out any) error {
 	if f.w.down || node != "b" || path != hasPath {
@@ -94,9 +100,11 @@ func (w *copyWorld) Import(_ context.Context, r io.Reader, o snapshot.ImportOpti
 	return one, nil
 }
 
-func (w *copyWorld) List(context.Context, snapshot.ListOptions) (list []snapshot.Snapshot, _ error) {
+func (w *copyWorld) List(_ context.Context, o snapshot.ListOptions) (list []snapshot.Snapshot, _ error) {
 	for _, s := range w.have {
-		list = append(list, s)
+		if (s.Reason == snapshot.Copied) == o.Copies {
+			list = append(list, s)
+		}
 	}
 	return list, nil
 }
@@ -185,4 +193,28 @@ func TestUnusedCopiesAreRemoved(t *testing.T) {
 	}
 	w.owner, w.from = "", []jail.Jail{{Origin: &jail.Origin{Snapshot: copied}}}
 	sweep("deleted at its node", 0, 0)
+}
+
+// The automatic snapshots of a jail stay on its first node until the jail is deleted.
+func TestAutomaticSnapshotsOfMovedJails(t *testing.T) {
+	w := newCopyWorld(t)
+	w.jails = map[id.Jail]string{"j-moved": "b"}
+	w.from = []jail.Jail{{ID: "j-here"}}
+	for s, one := range map[id.Snapshot]snapshot.Snapshot{
+		"s-1": {Jail: jail.Jail{ID: "j-moved"}, Reason: snapshot.Periodic},
+		"s-2": {Jail: jail.Jail{ID: "j-moved"}, Reason: snapshot.Requested},
+		"s-3": {Jail: jail.Jail{ID: "j-here"}, Reason: snapshot.Before},
+	} {
+		one.ID = s
+		w.have[s] = one
+	}
+	for _, want := range []int{3, 2} {
+		if err := w.Sweep(t.Context(), time.Now()); err != nil || len(w.have) != want {
+			t.Errorf("Sweep = %v, and %v are left, want %d", err, w.have, want)
+		}
+		delete(w.jails, "j-moved")
+	}
+	if _, ok := w.have["s-1"]; ok {
+		t.Error("an automatic snapshot of a deleted jail is left")
+	}
 }

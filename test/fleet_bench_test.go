@@ -9,12 +9,13 @@ import (
 	"time"
 
 	"glasshouse/api/wire"
+	"glasshouse/jail/backend/backendtest"
 )
 
 // TestBenchFleet measures a command in a jail, at the node with the jail and by way of another
 // node, alternately.
 func TestBenchFleet(t *testing.T) {
-	f, one, two, _ := openFleet(t, "")
+	f, one, two, _ := openFleet(t, fmt.Sprintf("snapshots: {memory_mb: 2048}\nrootfs: {allow: [%s], default: {dir: %q}}\n", benchRootfs(t).Dir, backendtest.Rootfs(t)))
 	j := two.running(wire.CreateJail{})
 	const n = 400
 	local, forwarded := make([]time.Duration, 0, n), make([]time.Duration, 0, n)
@@ -38,4 +39,55 @@ func TestBenchFleet(t *testing.T) {
 	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 	fmt.Printf("fleet: a command in a jail, p50 %.2f ms at its node, %.2f ms by way of another one, ratio %.2f; p95 %.2f and %.2f ms\n",
 		ms(local[n/2]), ms(forwarded[n/2]), ms(forwarded[n/2])/ms(local[n/2]), ms(local[n*95/100]), ms(forwarded[n*95/100]))
+
+	f.benchBranchesAndMoves(one, two)
+}
+
+// heapOf80MB is a program with 200 MB of memory, of which 80 cannot be compressed.
+const heapOf80MB = `exec python3 -c '
+import os, time
+b = os.urandom(80 << 20) + bytes(120 << 20)
+open("/tmp/up", "w").write("1")
+while True: time.sleep(0.01)'`
+
+// benchBranchesAndMoves measures branches of a snapshot at its node and at another one, which copies
+// it first, and moves of a jail.
+func (f *testFleet) benchBranchesAndMoves(one, two *fleetNode) {
+	f.Helper()
+	var origin, copied, again, moves times
+	for range 5 {
+		j := two.bench(heapOf80MB, true)
+		s := two.snap(j, "")
+		branch := func(n *fleetNode) time.Duration {
+			f.Helper()
+			began := time.Now()
+			made, err := n.as(f.token, "").At(n.name).BranchSnapshot(f.Context(), s.ID, wire.Branch{Count: 1})
+			took := time.Since(began)
+			if err != nil || len(made.Jails) != 1 {
+				f.Fatal(made.Errors, err)
+			}
+			if err := n.DeleteJail(f.Context(), made.Jails[0].ID); err != nil {
+				f.Fatal(err)
+			}
+			return took
+		}
+		origin = append(origin, branch(two))
+		copied = append(copied, branch(one))
+		again = append(again, branch(one))
+		began := time.Now()
+		if _, err := two.as(f.token, "").MoveJail(f.Context(), j.ID, "one"); err != nil {
+			f.Fatal(err)
+		}
+		moves = append(moves, time.Since(began))
+		if err := one.DeleteJail(f.Context(), j.ID); err != nil {
+			f.Fatal(err)
+		}
+		if err := two.DeleteSnapshot(f.Context(), s.ID); err != nil {
+			f.Fatal(err)
+		}
+	}
+	fmt.Printf("fleet: a branch of a jail with 200 MB of memory, at its node:            %s\n", origin)
+	fmt.Printf("fleet: the same at another node, which copies the snapshot before:       %s\n", copied)
+	fmt.Printf("fleet: the same at the other node, which has the copy:                   %s\n", again)
+	fmt.Printf("fleet: a move of the jail to the other node:                             %s\n", moves)
 }

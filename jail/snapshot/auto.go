@@ -52,7 +52,8 @@ const (
 	maxTrigger = 256
 )
 
-func (r Reason) automatic() bool { return r == Periodic || r == Before || r == After }
+// Automatic reports whether nobody has requested a snapshot.
+func (r Reason) Automatic() bool { return r == Periodic || r == Before || r == After }
 
 // automatic takes the automatic snapshots of jails.
 type automatic struct {

@@ -386,7 +386,7 @@ func (ss *snapshots) JailDeleted(ctx context.Context, jid id.Jail) error {
 		return err
 	}
 	for _, s := range list {
-		if s.Reason.automatic() || s.Reason == Checkpoint {
+		if s.Reason.Automatic() || s.Reason == Checkpoint {
 			if err := ss.Delete(ctx, s.ID); err != nil && !errors.Is(err, fault.NotFound) {
 				return err
 			}

@@ -58,7 +58,7 @@ func (ss *snapshots) automaticOnes(jid id.Jail) []*Snapshot {
 	defer ss.mu.Unlock()
 	var list []*Snapshot
 	for _, s := range ss.all {
-		if s.Reason.automatic() && (jid == "" || s.Jail.ID == jid) {
+		if s.Reason.Automatic() && (jid == "" || s.Jail.ID == jid) {
 			list = append(list, s)
 		}
 	}
