@@ -150,6 +150,7 @@ func (lc *lifecycle) createJail(ctx context.Context, b Backend, j Jail, from sou
 		return nil, err
 	}
 	defer unlock()
+	e.arriving = from.commit != nil
 	lc.registry.add(e)
 
 	var unowned Instance // created, but not attached to the entry yet
@@ -175,7 +176,7 @@ func (lc *lifecycle) createJail(ctx context.Context, b Backend, j Jail, from sou
 		err = from.commit(ctx)
 	}
 	if err == nil {
-		j.State = to
+		j.State, j.Departure = to, nil
 		err = lc.registry.save(ctx, e, j)
 	}
 	if err != nil {
@@ -199,6 +200,7 @@ func (lc *lifecycle) createJail(ctx context.Context, b Backend, j Jail, from sou
 	if err != nil {
 		return nil, err
 	}
+	e.arriving = false
 	if to == Spare && from.restore != nil {
 		lc.registry.addCopy(j.Origin.Snapshot, e)
 	}
@@ -505,7 +507,7 @@ func (lc *lifecycle) destroy(ctx context.Context, b Backend, e *entry) error {
 	if err := lc.cfg.Store.Delete(ctx, j.ID); err != nil {
 		return fmt.Errorf("delete the record of jail %s: %w", j.ID, err)
 	}
-	if !e.moved {
+	if j.Departure == nil && !e.arriving { // otherwise another node has it
 		lc.secrets.forgetSecrets(ctx, j.ID)
 	}
 	lc.registry.dropDeleted(j)

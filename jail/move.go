@@ -68,7 +68,6 @@ func (br *branches) EndMove(ctx context.Context, jid id.Jail, moved bool) error 
 			return fault.Newf(fault.Conflict, "jail.EndMove", string(jid), "the jail is not moving")
 		}
 		if moved {
-			e.moved = true
 			return br.lifecycle.destroy(ctx, b, e)
 		}
 		was := j.Departure.State
@@ -130,7 +129,8 @@ func (br *branches) Arrive(ctx context.Context, img Image, a Arrival, commit fun
 	if err != nil {
 		return Jail{}, err
 	}
-	j.State, j.Boot, j.Link, j.Reason, j.Departure, j.Used = Creating, br.cfg.Boot, nil, "", nil, a.Used
+	j.State, j.Boot, j.Link, j.Reason, j.Used = Creating, br.cfg.Boot, nil, "", a.Used
+	j.Departure = &Departure{State: state} // until commit; see lifecycle.destroy
 	j.InstanceID = id.NewJail() // both nodes can be on one host
 	from := source{events: a.Events, commit: commit, lineage: &Lineage{Op: event.OpMove, Snapshot: img.Snapshot, Parent: j.ID, ParentSeq: img.Seq}}
 	to := Created

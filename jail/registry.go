@@ -49,7 +49,7 @@ type entry struct {
 	jail atomic.Pointer[Jail]         // replaced, never modified
 	live atomic.Pointer[liveInstance] // nil if no init runs
 
-	moved bool // to another node: its grants are kept. guarded by sem
+	arriving bool // from another node, to which it may return: its grants are kept. guarded by sem
 
 	file sync.Mutex // held during a write of jail.json
 	// +checklocks:file

@@ -724,6 +724,17 @@ func (f *testFleet) text(cl *client.Client, j id.Jail, line string) string {
 	return strings.TrimSpace(string(out))
 }
 
+// grant stores a secret, and gives it to a jail as a file.
+func (f *testFleet) grant(n *fleetNode, j id.Jail, name, value string) {
+	f.Helper()
+	if err := n.PutSecret(f.Context(), name, wire.PutSecret{Value: &value}); err != nil {
+		f.Fatal(err)
+	}
+	if _, err := n.GrantSecret(f.Context(), name, wire.GrantSecret{Jail: j, Delivery: "file"}); err != nil {
+		f.Fatal(err)
+	}
+}
+
 // checkMoves moves a jail between nodes.
 func (f *testFleet) checkMoves(one, two, front *fleetNode) {
 	f.Helper()
@@ -742,6 +753,7 @@ func (f *testFleet) checkMoves(one, two, front *fleetNode) {
 		return n
 	}
 	at := counted()
+	f.grant(one, j.ID, "MOVED", "kept")
 	var last uint64
 	numbers := func() (all []uint64, ops []string) {
 		for e, err := range cl.Events(ctx, j.ID, client.EventQuery{}) {
@@ -781,7 +793,7 @@ func (f *testFleet) checkMoves(one, two, front *fleetNode) {
 		if _, err := front.as(f.token, before.name).Jail(ctx, j.ID); !errors.Is(err, fault.NotFound) {
 			f.Errorf("after the move, node %s still has the jail: %v", before.name, err)
 		}
-		if text := f.text(cl, j.ID, "cat /root/file /root/name /proc/sys/kernel/hostname"); text != "text\n"+string(j.ID)+"\n"+string(j.ID) {
+		if text := f.text(cl, j.ID, "cat /root/file /root/name /proc/sys/kernel/hostname /run/secrets/MOVED"); text != "text\n"+string(j.ID)+"\n"+string(j.ID)+"\nkept" {
 			f.Errorf("files after the move = %q", text)
 		}
 		if !within(10*time.Second, func() bool { return counted() > at+5 }) {
@@ -873,6 +885,7 @@ func TestMovesSurviveKills(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.text(cl, j.ID, "(trap '' HUP; "+counter+") >/dev/null 2>&1 & sleep 0.2")
+	f.grant(one, j.ID, "MOVED", "kept")
 	// state returns the node with the running jail, and its count.
 	state := func() (at *fleetNode, count int) {
 		for _, n := range []*fleetNode{one, two} {
@@ -934,6 +947,9 @@ func TestMovesSurviveKills(t *testing.T) {
 		at, count = now, counted
 	}
 	t.Log(strings.Join(ends, "\n"))
+	if text := f.text(cl, j.ID, "cat /run/secrets/MOVED"); text != "kept" {
+		t.Errorf("the secret of the jail is %q after %d moves, want it kept", text, moves)
+	}
 	for _, n := range []*fleetNode{one, two} {
 		if !within(20*time.Second, func() bool {
 			all, err := client.Collect(n.Snapshots(ctx, client.SnapshotFilter{}))

@@ -118,8 +118,31 @@ func TestSnapshotLeavesJailPaused(t *testing.T) {
 	}
 }
 
+// grantLog records for which jails the grants have ended.
+type grantLog struct{ ended []id.Jail }
+
+func (*grantLog) Granted(context.Context, id.Jail) ([]jail.Secret, error) { return nil, nil }
+
+func (*grantLog) CopyGrantsToBranch(context.Context, id.Jail, id.Jail) error { return nil }
+
+func (g *grantLog) JailDeleted(_ context.Context, j id.Jail) error {
+	g.ended = append(g.ended, j)
+	return nil
+}
+
 func TestJailArrives(t *testing.T) {
 	here, there := newHarness(t), newHost(t)
+	grants := &grantLog{}
+	for _, h := range []*harness{here, there} {
+		tune := h.tune
+		h.tune = func(c *jail.Config, s *snapshot.Config) {
+			c.Secrets = grants
+			if tune != nil {
+				tune(c, s)
+			}
+		}
+		h.reopen()
+	}
 	for _, state := range []jail.State{jail.Running, jail.Paused, jail.Stopped} {
 		j := here.running()
 		here.background(j, counter)
@@ -176,7 +199,14 @@ func TestJailArrives(t *testing.T) {
 		if state != jail.Stopped {
 			there.checkCounting(j, 0)
 		}
+		if len(grants.ended) > 0 { // by the failed arrival, or on the first host
+			t.Errorf("the grants of %v have ended, want those of a jail that has moved kept", grants.ended)
+		}
 		there.delete(j)
+		if len(grants.ended) != 1 || grants.ended[0] != j {
+			t.Errorf("after the deletion, the grants of %v have ended, want those of %s", grants.ended, j)
+		}
+		grants.ended = nil
 		if left, _ := filepath.Glob(filepath.Join(here.dir, "jails", "*")); len(left) > 0 {
 			t.Errorf("%s: files %v are left on the first host", state, left)
 		}
