@@ -131,7 +131,7 @@ func (br *branches) Arrive(ctx context.Context, img Image, a Arrival, commit fun
 	}
 	j.State, j.Boot, j.Link, j.Reason, j.Used = Creating, br.cfg.Boot, nil, "", a.Used
 	j.Departure = &Departure{State: state} // until commit; see lifecycle.destroy
-	j.InstanceID = id.NewJail() // both nodes can be on one host
+	j.InstanceID = id.NewJail()            // both nodes can be on one host
 	from := source{events: a.Events, commit: commit, lineage: &Lineage{Op: event.OpMove, Snapshot: img.Snapshot, Parent: j.ID, ParentSeq: img.Seq}}
 	to := Created
 	if img.Images != "" && (state == Running || state == Paused) {

@@ -43,7 +43,7 @@ func TestBenchFleet(t *testing.T) {
 	f.benchBranchesAndMoves(one, two)
 }
 
-// heapOf80MB is a program with 200 MB of memory, of which 80 cannot be compressed.
+// heapOf80MB is a program with 200 MB of memory. 80 MB of them cannot be compressed.
 const heapOf80MB = `exec python3 -c '
 import os, time
 b = os.urandom(80 << 20) + bytes(120 << 20)

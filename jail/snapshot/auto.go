@@ -52,7 +52,7 @@ const (
 	maxTrigger = 256
 )
 
-// Automatic reports whether nobody has requested a snapshot.
+// Automatic reports whether a snapshot was taken without a request.
 func (r Reason) Automatic() bool { return r == Periodic || r == Before || r == After }
 
 // automatic takes the automatic snapshots of jails.
