@@ -29,8 +29,6 @@ import (
 	"glasshouse/internal/procstat"
 	"glasshouse/jail"
 	"glasshouse/jail/snapshot"
-	"glasshouse/policy"
-	"glasshouse/policy/chain"
 	"glasshouse/policy/chain/witness"
 )
 
@@ -107,20 +105,7 @@ func (d *Daemon) openRouter(node string, log *slog.Logger) error {
 		Secret: func() ([]byte, error) { return os.ReadFile(d.Config.sharedKeyFile()) },
 	})
 	d.copies = &copies{fleet: d.router, snapshots: d.snapshots, jails: d.jails, log: log, copying: map[id.Snapshot]chan struct{}{}, used: map[id.Snapshot]time.Time{}}
-	d.mover = &mover{
-		self: node, fleet: d.router, index: d.work.Owners(), jails: d.jails, snapshots: d.snapshots, busy: d.movable, publish: d.published,
-		flush: func(ctx context.Context, j id.Jail) error {
-			events, err := d.observers.Log(ctx, j)
-			if err != nil {
-				return err
-			}
-			return events.Flush(ctx)
-		},
-		record: func(j id.Jail, what, node string) {
-			d.kernel.Note(chain.OperatorActed, policy.Subject{Jail: j}, 0, map[string]string{"what": what, "node": node})
-		},
-		dir: filepath.Join(d.Config.Data, "jails"), log: log, retry: time.Second, active: map[id.Jail]bool{}, gone: map[id.Jail]departed{},
-	}
+	d.mover = d.newMover(node, log)
 	d.onClose(d.router.Close)
 	return nil
 }

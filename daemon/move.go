@@ -21,6 +21,8 @@ import (
 	"glasshouse/id"
 	"glasshouse/jail"
 	"glasshouse/jail/snapshot"
+	"glasshouse/policy"
+	"glasshouse/policy/chain"
 )
 
 const (
@@ -97,6 +99,26 @@ type arrival struct {
 	State    jail.State  `json:"state"`
 	Used     jail.Used   `json:"used"`
 }
+
+// newMover returns the mover of this node.
+func (d *Daemon) newMover(node string, log *slog.Logger) *mover {
+	return &mover{
+		self: node, fleet: d.router, index: d.work.Owners(), jails: d.jails, snapshots: d.snapshots, busy: d.movable, publish: d.published,
+		flush: func(ctx context.Context, j id.Jail) error {
+			events, err := d.observers.Log(ctx, j)
+			if err != nil {
+				return err
+			}
+			return events.Flush(ctx)
+		},
+		record: func(j id.Jail, what, node string) {
+			d.kernel.Note(chain.OperatorActed, policy.Subject{Jail: j}, 0, map[string]string{"what": what, "node": node})
+		},
+		dir: filepath.Join(d.Config.Data, "jails"), log: log, retry: time.Second, active: map[id.Jail]bool{}, gone: map[id.Jail]departed{},
+	}
+}
+
+func jailKey(j id.Jail) fleet.Key { return fleet.Key{Kind: fleet.Jail, ID: string(j)} }
 
 // begin returns fault.Conflict if the jail is being moved already.
 func (m *mover) begin(j id.Jail) (end func(), err error) {
@@ -176,7 +198,7 @@ func (m *mover) send(ctx context.Context, n fleet.Node, a arrival) error {
 	if err := m.flush(ctx, a.Jail); err != nil {
 		return err
 	}
-	if err := m.index.Offer(ctx, fleet.Key{Kind: fleet.Jail, ID: string(a.Jail)}, m.self, string(a.Snapshot)); err != nil {
+	if err := m.index.Offer(ctx, jailKey(a.Jail), m.self, string(a.Snapshot)); err != nil {
 		return err
 	}
 	body, err := m.fleet.Open(ctx, n.ID, receivePath, a)
@@ -194,7 +216,7 @@ func (m *mover) send(ctx context.Context, n fleet.Node, a arrival) error {
 // settle ends the departure of a jail: the other node has it, or it continues here. failure is why
 // it was not sent, or nil.
 func (m *mover) settle(ctx context.Context, j jail.Jail, failure error) error {
-	k := fleet.Key{Kind: fleet.Jail, ID: string(j.ID)}
+	k := jailKey(j.ID)
 	err := m.index.Offer(ctx, k, m.self, "")
 	if errors.Is(err, fault.Conflict) { // another node has it
 		var has bool
@@ -400,7 +422,7 @@ func (m *mover) receive(ctx context.Context, a arrival) (bool, error) {
 
 // take takes a jail in the index. The database may not answer at first.
 func (m *mover) take(ctx context.Context, a arrival) error {
-	k := fleet.Key{Kind: fleet.Jail, ID: string(a.Jail)}
+	k := jailKey(a.Jail)
 	for try := 0; ; try++ {
 		err := m.index.Take(ctx, k, a.From, m.self, string(a.Snapshot))
 		if err == nil || errors.Is(err, fault.Conflict) || try == 3 {
@@ -417,7 +439,7 @@ func (m *mover) take(ctx context.Context, a arrival) error {
 // giveBack returns a jail that this node has taken, but does not have, to another one.
 func (m *mover) giveBack(ctx context.Context, j id.Jail, to string) error {
 	const ticket = "back"
-	k := fleet.Key{Kind: fleet.Jail, ID: string(j)}
+	k := jailKey(j)
 	err := m.index.Offer(ctx, k, m.self, ticket)
 	if errors.Is(err, fault.Conflict) || errors.Is(err, fault.NotFound) { // it was not taken
 		return nil
