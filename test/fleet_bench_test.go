@@ -3,12 +3,14 @@
 package test_test
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
 	"time"
 
 	"glasshouse/api/wire"
+	"glasshouse/fault"
 	"glasshouse/jail/backend/backendtest"
 )
 
@@ -83,6 +85,10 @@ func (f *testFleet) benchBranchesAndMoves(one, two *fleetNode) {
 			f.Fatal(err)
 		}
 		if err := two.DeleteSnapshot(f.Context(), s.ID); err != nil {
+			f.Fatal(err)
+		}
+		// The other node removes its copy when it is asked for it.
+		if _, err := two.as(f.token, "one").RestoreSnapshot(f.Context(), s.ID, wire.Overrides{}); !errors.Is(err, fault.NotFound) {
 			f.Fatal(err)
 		}
 	}
