@@ -20,6 +20,7 @@ import (
 	"glasshouse/api"
 	"glasshouse/api/wire"
 	"glasshouse/e2b"
+	"glasshouse/e2b/template"
 	"glasshouse/fault"
 	"glasshouse/fleet"
 	"glasshouse/fleet/pki"
@@ -321,6 +322,8 @@ func (d *Daemon) movable(ctx context.Context, j jail.Jail) error {
 		return cannot("the jail belongs to an agent")
 	case j.Spec.Labels[e2b.LabelSandbox] != "":
 		return cannot("the jail is a sandbox of a client of E2B")
+	case j.Spec.Labels[template.LabelBuild] != "":
+		return cannot("a template is being built in the jail")
 	}
 	for after := ""; ; {
 		list, err := d.work.Runs().Sessions(ctx, run.SessionFilter{State: run.Open, After: after, Limit: 1000})

@@ -6,8 +6,14 @@ import (
 	"strings"
 	"testing"
 
+	"glasshouse/agents/gateway"
+	"glasshouse/agents/run"
+	"glasshouse/e2b"
+	"glasshouse/e2b/template"
 	"glasshouse/fault"
+	"glasshouse/jail"
 	"glasshouse/policy/access"
+	"glasshouse/policy/chain"
 	"glasshouse/store"
 )
 
@@ -78,5 +84,46 @@ func TestTokensAreShared(t *testing.T) {
 	}
 	if _, err := shared.Check(t.Context(), secrets[0]); !errors.Is(err, fault.Unauthenticated) {
 		t.Errorf("a revoked token: %v, want unauthenticated", err)
+	}
+}
+
+// Jails that others depend on stay on their node.
+func TestMovableJails(t *testing.T) {
+	s, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "g.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	d := &Daemon{work: s}
+	key, err := chain.LoadKey(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	log, err := chain.Open(t.Context(), chain.Config{Key: key, Store: s.Chain()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { log.Close() })
+	runs, err := run.New(t.Context(), run.Config{Store: s.Runs(), Chain: log, Holder: "a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { runs.Close() })
+	if _, err := runs.Open(t.Context(), run.Session{ID: "shared", Settings: run.Settings{Jail: "j-aaaaaaaaaaaa"}}); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		jail jail.Jail
+		want fault.Kind
+	}{
+		"plain":             {jail.Jail{ID: "j-bbbbbbbbbbbb", Spec: jail.Spec{Labels: map[string]string{"team": "a"}}}, ""},
+		"jail of a session": {jail.Jail{ID: "j-aaaaaaaaaaaa"}, fault.Unsupported},
+		"agent":             {jail.Jail{Spec: jail.Spec{Labels: map[string]string{gateway.LabelSession: "s"}}}, fault.Unsupported},
+		"sandbox":           {jail.Jail{Spec: jail.Spec{Labels: map[string]string{e2b.LabelSandbox: "x"}}}, fault.Unsupported},
+		"build":             {jail.Jail{Spec: jail.Spec{Labels: map[string]string{template.LabelBuild: "x"}}}, fault.Unsupported},
+	} {
+		if err := d.movable(t.Context(), c.jail); fault.KindOf(err) != c.want {
+			t.Errorf("%s: movable = %v, want %q", name, err, c.want)
+		}
 	}
 }

@@ -57,7 +57,7 @@ type Config struct {
 
 // Labels that identify the jails and snapshots of builds.
 const (
-	labelBuild = "e2b.build" // on a jail: the build that runs in it
+	LabelBuild = "e2b.build" // on a jail: the build that runs in it
 	labelLayer = "e2b.layer" // on a snapshot: the build in which it was taken
 )
 
@@ -171,7 +171,7 @@ func (t *Templates) removeOrphans(ctx context.Context) error {
 		return fmt.Errorf("list the jails of builds: %w", err)
 	}
 	for _, j := range jails {
-		if j.Spec.Labels[labelBuild] == "" {
+		if j.Spec.Labels[LabelBuild] == "" {
 			continue
 		}
 		if err := t.cfg.Jails.Delete(ctx, j.ID); err != nil {
