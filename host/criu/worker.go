@@ -283,7 +283,11 @@ func (w *worker) exchange(ctx context.Context, req *rpc.CriuReq, step func(strin
 		}
 		n, err := w.read(buf)
 		if err != nil {
-			return nil, errors.Join(context.Cause(ctx), fmt.Errorf("worker closed the connection: %w", err))
+			err = fmt.Errorf("worker closed the connection: %w", err)
+			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				err = fmt.Errorf("%w; its processes wait: %s", err, waits(w.cmd.Process.Pid))
+			}
+			return nil, errors.Join(context.Cause(ctx), err)
 		}
 		resp := &rpc.CriuResp{}
 		if err := resp.UnmarshalVT(buf[:n]); err != nil {
