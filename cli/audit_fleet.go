@@ -111,7 +111,7 @@ func auditFleet(ctx context.Context, cl *client.Client) ([]*nodeAudit, error) {
 			return nil, err
 		}
 		if err != nil {
-			a.problem("what it has seen of the logs of other nodes is unknown: %v", err)
+			a.problem("its records of the logs of other nodes cannot be read: %v", err)
 			continue
 		}
 		for _, l := range logs {

@@ -103,9 +103,18 @@ func (c *copies) deleted(ctx context.Context, s id.Snapshot) error {
 // remove removes a copy, unless it is in use.
 func (c *copies) remove(ctx context.Context, s id.Snapshot) error {
 	one, err := c.snapshots.Get(ctx, s)
-	if err == nil && one.Reason == snapshot.Copied {
-		err = c.snapshots.Delete(ctx, s)
+	switch {
+	case errors.Is(err, fault.NotFound):
+		return nil
+	case err != nil || one.Reason != snapshot.Copied:
+		return err
 	}
+	return c.deleteUnused(ctx, s)
+}
+
+// deleteUnused deletes a snapshot of this node, unless it is in use or was deleted.
+func (c *copies) deleteUnused(ctx context.Context, s id.Snapshot) error {
+	err := c.snapshots.Delete(ctx, s)
 	if errors.Is(err, fault.NotFound) || errors.Is(err, fault.Conflict) {
 		return nil
 	}
@@ -142,19 +151,10 @@ const (
 	copyTime          = time.Hour // how long a copy is kept after its last use
 )
 
-// Run removes unneeded copies until ctx ends.
-func (c *copies) Run(ctx context.Context) {
-	tick := time.NewTicker(copySweepInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			if err := c.Sweep(ctx, time.Now()); err != nil && ctx.Err() == nil {
-				c.log.Warn("could not remove copies of snapshots of other nodes; it is repeated", "err", err)
-			}
-		}
+// sweep removes what is not needed now.
+func (c *copies) sweep(ctx context.Context) {
+	if err := c.Sweep(ctx, time.Now()); err != nil && ctx.Err() == nil {
+		c.log.Warn("could not remove copies of snapshots of other nodes; it is repeated", "err", err)
 	}
 }
 
@@ -186,7 +186,7 @@ func (c *copies) sweepAutomatic(ctx context.Context, here map[id.Jail]bool) erro
 			continue
 		}
 		if _, known := deleted[s.Jail.ID]; !known {
-			owner, err := c.fleet.Owner(ctx, fleet.Key{Kind: fleet.Jail, ID: string(s.Jail.ID)})
+			owner, err := c.fleet.Owner(ctx, jailKey(s.Jail.ID))
 			if err != nil {
 				return err
 			}
@@ -195,7 +195,7 @@ func (c *copies) sweepAutomatic(ctx context.Context, here map[id.Jail]bool) erro
 		if !deleted[s.Jail.ID] {
 			continue
 		}
-		if err := c.snapshots.Delete(ctx, s.ID); err != nil && !errors.Is(err, fault.NotFound) && !errors.Is(err, fault.Conflict) { // in use
+		if err := c.deleteUnused(ctx, s.ID); err != nil {
 			return err
 		}
 	}

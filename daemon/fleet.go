@@ -296,12 +296,12 @@ func (d *Daemon) listenNodes(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	d.onClose(func() error { cancel(); return nil })
+	d.every(copySweepInterval, d.copies.sweep)
 	d.log.Info("listening for the other daemons of the fleet", "addr", l.Addr())
 	for _, serve := range []func(){
 		func() { d.router.KeepCertificate(ctx) },
 		func() { d.publisher.Run(ctx) },
 		func() { d.newWitness().Run(ctx) },
-		func() { d.copies.Run(ctx) },
 		func() { d.mover.Run(ctx) },
 		func() {
 			if err := d.server.ServeNodes(tls.NewListener(l, d.identity.Server()), d.nodeHandler); err != nil {

@@ -875,7 +875,7 @@ func (f *testFleet) checkMoves(one, two, front *fleetNode) {
 }
 
 // TestMovesSurviveKills kills a daemon at a random moment of each move. The jail must then continue on
-// one of the nodes, without losing what it has counted.
+// one of the nodes, and its counter must not go back.
 func TestMovesSurviveKills(t *testing.T) {
 	f, one, two, front := openFleet(t, "")
 	ctx := t.Context()

@@ -2,7 +2,7 @@
 // that are removed or changed at their node are noticed elsewhere.
 //
 // Each node asks some of the others for their newest checkpoint, with a proof that it contains the
-// one that was seen before. A witness replaces what it has seen only by a checkpoint with such a
+// one that was seen before. A witness replaces its stored checkpoint only by one with such a
 // proof. Otherwise it keeps both, and says why they contradict each other.
 package witness
 
