@@ -48,6 +48,7 @@ type mover struct {
 	busy      func(ctx context.Context, j jail.Jail) error // why a jail cannot move now; nil: it can
 	publish   func(ctx context.Context)
 	flush     func(ctx context.Context, j id.Jail) error // writes the event log of a jail
+	refresh   func(ctx context.Context) error            // reads the grants of all jails
 	record    func(j id.Jail, what, node string)         // in the audit log
 	dir       string                                     // of the jails
 	log       *slog.Logger
@@ -111,6 +112,7 @@ func (d *Daemon) newMover(node string, log *slog.Logger) *mover {
 			}
 			return events.Flush(ctx)
 		},
+		refresh: func(ctx context.Context) error { return d.secrets.Refresh(ctx) },
 		record: func(j id.Jail, what, node string) {
 			d.kernel.Note(chain.OperatorActed, policy.Subject{Jail: j}, 0, map[string]string{"what": what, "node": node})
 		},
@@ -399,6 +401,9 @@ func (m *mover) receive(ctx context.Context, a arrival) (bool, error) {
 	defer end()
 	ctx = context.WithoutCancel(ctx)
 	began := time.Now()
+	if err := m.refresh(ctx); err != nil { // a grant of the jail can be new
+		return false, fmt.Errorf("read the grants of the jail: %w", err)
+	}
 	events := filepath.Join(m.dir, arrivingPrefix+string(a.Jail))
 	defer os.RemoveAll(events)
 	if err := m.copyEvents(ctx, a, events); err != nil {

@@ -55,7 +55,7 @@ func newMoveWorld(t *testing.T, state jail.State) *moveWorld {
 		n := &moveNode{w: w, name: name, snapshots: map[id.Snapshot]snapshot.Snapshot{}}
 		n.mover = &mover{
 			self: name, fleet: n, index: moveIndex{w, n}, jails: n, snapshots: moveImages{n}, dir: t.TempDir(), log: slog.New(slog.DiscardHandler),
-			busy: func(context.Context, jail.Jail) error { return nil }, publish: func(context.Context) {}, flush: func(context.Context, id.Jail) error { return nil },
+			busy: func(context.Context, jail.Jail) error { return nil }, publish: func(context.Context) {}, flush: func(context.Context, id.Jail) error { return nil }, refresh: func(context.Context) error { return n.do("refresh", func() error { return nil }) },
 			record: func(id.Jail, string, string) {}, active: map[id.Jail]bool{}, gone: map[id.Jail]departed{},
 		}
 		w.nodes[name] = n
