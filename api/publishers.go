@@ -12,11 +12,11 @@ import (
 // Publishers is the trust store as the API uses it. *bundle.Trust implements it.
 type Publishers interface {
 	Publishers() []bundle.Publisher
-	Add(name string, tier bundle.Tier, key bundle.PublicKey) error
-	Rotate(old, key bundle.PublicKey) error
-	RevokeKey(key bundle.PublicKey, reason string) error
-	RevokeBundle(digest, reason string) error
-	Remove(name string) error
+	Add(ctx context.Context, name string, tier bundle.Tier, key bundle.PublicKey) error
+	Rotate(ctx context.Context, old, key bundle.PublicKey) error
+	RevokeKey(ctx context.Context, key bundle.PublicKey, reason string) error
+	RevokeBundle(ctx context.Context, digest, reason string) error
+	Remove(ctx context.Context, name string) error
 }
 
 // publisherHandler serves the routes of publishers and their keys.
@@ -47,14 +47,14 @@ func (h *publisherHandler) putPublisher(ctx context.Context, p oneBundle, b wire
 	if err != nil {
 		return none{}, fault.Fieldf("api.putPublisher", "key", "%w", err)
 	}
-	if err := h.publishers.Add(p.Name, bundle.Tier(b.Tier), key); err != nil {
+	if err := h.publishers.Add(ctx, p.Name, bundle.Tier(b.Tier), key); err != nil {
 		return none{}, err
 	}
 	return none{}, h.auditTrustChange(ctx, map[string]string{"what": "publisher trusted", "publisher": p.Name, "tier": b.Tier, "key": key.ID()})
 }
 
 func (h *publisherHandler) deletePublisher(ctx context.Context, p oneBundle, _ none) (none, error) {
-	if err := h.publishers.Remove(p.Name); err != nil {
+	if err := h.publishers.Remove(ctx, p.Name); err != nil {
 		return none{}, err
 	}
 	return none{}, h.auditTrustChange(ctx, map[string]string{"what": "publisher no longer trusted", "publisher": p.Name})
@@ -70,7 +70,7 @@ func (h *publisherHandler) rotatePublisherKey(ctx context.Context, _ none, b wir
 	if err != nil {
 		return none{}, fault.Fieldf("api.rotatePublisherKey", "key", "%w", err)
 	}
-	if err := h.publishers.Rotate(old, key); err != nil {
+	if err := h.publishers.Rotate(ctx, old, key); err != nil {
 		return none{}, err
 	}
 	return none{}, h.auditTrustChange(ctx, map[string]string{"what": "key replaced", "old": old.ID(), "key": key.ID()})
@@ -93,11 +93,11 @@ func (h *publisherHandler) revokePublisherTrust(ctx context.Context, _ none, b w
 		if err != nil {
 			return none{}, fault.Fieldf("api.revokePublisherTrust", "key", "%w", err)
 		}
-		if err := h.publishers.RevokeKey(key, b.Reason); err != nil {
+		if err := h.publishers.RevokeKey(ctx, key, b.Reason); err != nil {
 			return none{}, err
 		}
 	case b.Digest != "" && b.Key == "":
-		if err := h.publishers.RevokeBundle(b.Digest, b.Reason); err != nil {
+		if err := h.publishers.RevokeBundle(ctx, b.Digest, b.Reason); err != nil {
 			return none{}, err
 		}
 	default:

@@ -114,11 +114,11 @@ func TestTrustStore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := trust.Add("acme", bundle.Informational, key); err != nil {
+	if err := trust.Add(t.Context(), "acme", bundle.Informational, key); err != nil {
 		t.Fatal(err)
 	}
 	d.mustRun("bundle", "verify", "teacher")
-	if err := trust.RevokeKey(key, "lost"); err != nil {
+	if err := trust.RevokeKey(t.Context(), key, "lost"); err != nil {
 		t.Fatal(err)
 	}
 	d.mustFail("revoked key", "bundle", "verify", "teacher")

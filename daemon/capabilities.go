@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"path/filepath"
 	"slices"
@@ -24,6 +25,7 @@ import (
 	"glasshouse/capability/memory"
 	"glasshouse/capability/registry"
 	"glasshouse/fault"
+	"glasshouse/fleet"
 	"glasshouse/govern"
 	"glasshouse/id"
 	"glasshouse/internal/redact"
@@ -39,17 +41,25 @@ func (d *Daemon) openCapabilities(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if d.trust, err = bundle.OpenTrust(filepath.Join(d.Config.Data, bundle.TrustFile)); err != nil {
+	own, err := bundle.OpenTrust(filepath.Join(d.Config.Data, bundle.TrustFile))
+	if err != nil {
 		return err
 	}
+	d.trust = own
 	if d.markets, err = d.openMarkets(); err != nil {
 		return err
 	}
-	d.registry, err = registry.Open(ctx, registry.Config{
+	config := registry.Config{
 		Store: d.store.Capabilities(), Approvals: d.approvals, Trust: d.trust,
 		Dir: filepath.Join(d.Config.Data, "capabilities"), Bundles: filepath.Join(d.Config.Data, "bundles"),
 		Prepare: engines.prepare, Dropped: engines.drop, Changed: d.notes().noteCapability, Installed: d.notes().noteBundle, Log: d.log.With("part", "registry"),
-	})
+	}
+	if d.Config.Fleet.Listen != "" {
+		if err := d.shareCapabilities(ctx, &config, own); err != nil {
+			return err
+		}
+	}
+	d.registry, err = registry.Open(ctx, config)
 	if err != nil {
 		return fmt.Errorf("open the registry of capabilities: %w", err)
 	}
@@ -58,6 +68,54 @@ func (d *Daemon) openCapabilities(ctx context.Context) error {
 	engines[manifest.Builtin] = builtins{d.memory, builtin.New(d.hostFunctions())}
 	d.kernel.Serve(newWithMemory(d.registry), engines)
 	return nil
+}
+
+const filesPath = "/fleet/files" // of capabilities and bundles
+
+// shareCapabilities makes the daemons of a fleet use the same capabilities and trusted publishers.
+func (d *Daemon) shareCapabilities(ctx context.Context, c *registry.Config, own *bundle.Trust) error {
+	shared := d.work.Capabilities()
+	trust, err := bundle.ShareTrust(ctx, shared)
+	if err == nil {
+		err = trust.Merge(ctx, own)
+	}
+	if err != nil {
+		return fmt.Errorf("share the trusted publishers with the other daemons: %w", err)
+	}
+	node, err := readInstanceID(d.Config.Data)
+	if err != nil {
+		return err
+	}
+	d.trust, c.Trust, c.Store = trust, trust, shared
+	c.Shared = &registry.Shared{
+		Node: node, Own: d.store.Capabilities(),
+		Nodes: func(ctx context.Context) ([]string, error) {
+			list, err := d.router.Nodes(ctx)
+			var ids []string
+			for _, n := range list {
+				if n.ID != node && n.State == fleet.Up {
+					ids = append(ids, n.ID)
+				}
+			}
+			return ids, err
+		},
+		Fetch: func(ctx context.Context, node string, f registry.Files) (io.ReadCloser, error) {
+			return d.router.Open(ctx, node, filesPath, f)
+		},
+	}
+	return nil
+}
+
+// refreshCapabilities reads the changes of other daemons until this one closes.
+func (d *Daemon) refreshCapabilities() {
+	failing := false
+	d.every(registry.RefreshInterval, func(ctx context.Context) {
+		err := d.registry.Refresh(ctx)
+		if err != nil && !failing && ctx.Err() == nil {
+			d.log.Warn("could not read the changes of capabilities by other daemons; it is repeated", "err", err)
+		}
+		failing = err != nil
+	})
 }
 
 // engines maps runtimes to the engines that run their capabilities.

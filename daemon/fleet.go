@@ -249,6 +249,7 @@ func (d *Daemon) nodeHandler(requests http.Handler) http.Handler {
 		}),
 		receivePath: route.Answer(d.mover.receive),
 		hasJailPath: route.Answer(d.mover.has),
+		filesPath:   route.Stream(d.registry.Send),
 		eventsPath:  route.Stream(d.mover.sendEvents),
 		hasPath: route.Answer(func(ctx context.Context, s id.Snapshot) (bool, error) {
 			one, err := d.snapshots.Get(ctx, s)
@@ -297,6 +298,7 @@ func (d *Daemon) listenNodes(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	d.onClose(func() error { cancel(); return nil })
 	d.every(copySweepInterval, d.copies.sweep)
+	d.refreshCapabilities()
 	d.log.Info("listening for the other daemons of the fleet", "addr", l.Addr())
 	for _, serve := range []func(){
 		func() { d.router.KeepCertificate(ctx) },

@@ -110,12 +110,7 @@ func (os Owners) Take(ctx context.Context, k fleet.Key, from, to, ticket string)
 }
 
 func (os Owners) change(ctx context.Context, query string, args ...any) (bool, error) {
-	done, err := os.s.write.ExecContext(ctx, query, args...)
-	if err != nil {
-		return false, err
-	}
-	n, err := done.RowsAffected()
-	return n > 0, err
+	return changesRows(os.s.write.ExecContext(ctx, query, args...))
 }
 
 // Published returns all objects of a node.

@@ -50,20 +50,15 @@ func (ss Secrets) Secrets(ctx context.Context) ([]secret.Record, error) {
 // change runs a transaction, after which other daemons read the secrets again.
 func (ss Secrets) change(ctx context.Context, f func(tx *sql.Tx) error) error {
 	return ss.s.update(ctx, "secrets", func(tx *sql.Tx) error {
-		if _, err := tx.ExecContext(ctx, "UPDATE versions SET n = n + 1 WHERE name = 'secrets'"); err != nil {
-			return fmt.Errorf("change the version of the secrets: %w", err)
+		if err := nextVersion(ctx, tx, "secrets"); err != nil {
+			return err
 		}
 		return f(tx)
 	})
 }
 
 // Version returns a number that changes with the secrets and grants.
-func (ss Secrets) Version(ctx context.Context) (n int64, err error) {
-	if err := ss.s.read.QueryRowContext(ctx, "SELECT n FROM versions WHERE name = 'secrets'").Scan(&n); err != nil {
-		return 0, fmt.Errorf("read the version of the secrets: %w", err)
-	}
-	return n, nil
-}
+func (ss Secrets) Version(ctx context.Context) (int64, error) { return ss.s.version(ctx, "secrets") }
 
 // Used stores the time of the last use of a secret.
 func (ss Secrets) Used(ctx context.Context, name string, at time.Time) error {

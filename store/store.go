@@ -224,6 +224,31 @@ func (s *Store) update(ctx context.Context, name string, f func(tx *sql.Tx) erro
 	return err
 }
 
+// version returns a number that changes with the data of a name.
+func (s *Store) version(ctx context.Context, name string) (n int64, err error) {
+	if err := s.read.QueryRowContext(ctx, "SELECT n FROM versions WHERE name = $1", name).Scan(&n); err != nil {
+		return 0, fmt.Errorf("read the version of the %s: %w", name, err)
+	}
+	return n, nil
+}
+
+// nextVersion makes the other daemons read the data of a name again.
+func nextVersion(ctx context.Context, tx *sql.Tx, name string) error {
+	if _, err := tx.ExecContext(ctx, "UPDATE versions SET n = n + 1 WHERE name = $1", name); err != nil {
+		return fmt.Errorf("change the version of the %s: %w", name, err)
+	}
+	return nil
+}
+
+// changesRows reports whether a statement has changed rows.
+func changesRows(result sql.Result, err error) (bool, error) {
+	if err != nil {
+		return false, err
+	}
+	n, err := result.RowsAffected()
+	return n > 0, err
+}
+
 // unique reports whether err is a violated unique constraint.
 func unique(err error) bool {
 	if e, ok := errors.AsType[*sqlite.Error](err); ok {

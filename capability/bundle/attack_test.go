@@ -274,26 +274,26 @@ var attacks = []attack{
 	}},
 	{"a key of another publisher", bundle.UnknownKey, func(s *scene) string {
 		s.key = newKey(s.T)
-		s.ok(s.Trust.Add("other", bundle.Elevated, s.key.Public()))
+		s.ok(s.Trust.Add(s.Context(), "other", bundle.Elevated, s.key.Public()))
 		return s.signed(good())
 	}},
 	{"a key that was revoked", bundle.RevokedKey, func(s *scene) string {
-		s.ok(s.Trust.RevokeKey(s.key.Public(), "it was on a laptop that was stolen"))
+		s.ok(s.Trust.RevokeKey(s.Context(), s.key.Public(), "it was on a laptop that was stolen"))
 		return s.signed(good())
 	}},
 	{"a revoked key that says it signed long ago", bundle.RevokedKey, func(s *scene) string {
-		s.ok(s.Trust.RevokeKey(s.key.Public(), ""))
+		s.ok(s.Trust.RevokeKey(s.Context(), s.key.Public(), ""))
 		return s.resigned(good(), s.key, func(sig *bundle.Signature) { sig.Signed = "2020-01-01T00:00:00Z" })
 	}},
 	{"a key that was replaced", bundle.RetiredKey, func(s *scene) string {
-		s.ok(s.Trust.Rotate(s.key.Public(), newKey(s.T).Public()))
+		s.ok(s.Trust.Rotate(s.Context(), s.key.Public(), newKey(s.T).Public()))
 		return s.resigned(good(), s.key, func(sig *bundle.Signature) { sig.Signed = time.Now().Add(time.Minute).UTC().Format(time.RFC3339) })
 	}},
 	{"a content that was revoked", bundle.RevokedBundle, func(s *scene) string {
 		dir := s.signed(good())
 		b, err := bundle.Open(dir)
 		s.ok(err)
-		s.ok(s.Trust.RevokeBundle(b.Digest(), "it sends what people ask"))
+		s.ok(s.Trust.RevokeBundle(s.Context(), b.Digest(), "it sends what people ask"))
 		return s.resigned(good(), s.key, func(sig *bundle.Signature) { sig.Signed = "2026-01-01T00:00:00Z" })
 	}},
 	{"a signature that expired", bundle.Expired, func(s *scene) string {
@@ -304,7 +304,7 @@ var attacks = []attack{
 		return s.resigned(good(), s.key, func(sig *bundle.Signature) { sig.Signed = "2999-01-01T00:00:00Z" })
 	}},
 	{"more than the publisher is trusted with", bundle.TierExceeded, func(s *scene) string {
-		s.ok(s.Trust.Add("acme", bundle.ReadOnly, s.key.Public()))
+		s.ok(s.Trust.Add(s.Context(), "acme", bundle.ReadOnly, s.key.Public()))
 		return s.signed(good())
 	}},
 
@@ -318,7 +318,7 @@ var attacks = []attack{
 	})},
 	{"the same name from somebody else", bundle.OtherPublisher, before("1.2.0", func(s *scene) string {
 		s.key = newKey(s.T)
-		s.ok(s.Trust.Add("other", bundle.Standard, s.key.Public()))
+		s.ok(s.Trust.Add(s.Context(), "other", bundle.Standard, s.key.Public()))
 		return s.signed(with(good(), "metadata.json", strings.Replace(strings.Replace(metadata, "acme", "other", 1), "1.2.0", "2.0.0", 1)))
 	})},
 }

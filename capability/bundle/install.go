@@ -209,6 +209,20 @@ func (i *Installer) stage(b *Bundle) (*Bundle, error) {
 	return i.Open(b.Digest())
 }
 
+// Receive stores the files of a bundle that another daemon has installed. Trust.Holds decides whether
+// its publisher is trusted.
+func (i *Installer) Receive(path, digest string) error {
+	b, err := Open(path)
+	if err != nil {
+		return err
+	}
+	if b.Digest() != digest {
+		return refuse(Tampered, b.name(), "its files have the digest %s", b.Digest())
+	}
+	_, err = i.stage(b)
+	return err
+}
+
 // replaceSignature atomically replaces signature.json. Concurrent readers see a complete
 // bundle.
 func (i *Installer) replaceSignature(b *Bundle, text []byte) error {

@@ -61,7 +61,7 @@ func TestInstalledBundleNeedsNoNewApproval(t *testing.T) {
 	}
 	// The same content with a new signature needs no approval either.
 	fresh := newKey(t)
-	s.ok(s.Trust.Rotate(s.key.Public(), fresh.Public()))
+	s.ok(s.Trust.Rotate(s.Context(), s.key.Public(), fresh.Public()))
 	third, err := s.Install(t.Context(), s.resigned(good(), fresh, func(*bundle.Signature) {}))
 	s.ok(err)
 	if third.Digest != first.Digest || len(s.seen) != 1 || !strings.Contains(string(third.Signature), fresh.Public().String()) {
@@ -89,7 +89,9 @@ func TestChangesDuringApproval(t *testing.T) {
 		meanwhile func(s *scene, r *bundle.Review) error
 		want      error
 	}{
-		"the key is revoked": {func(s *scene, _ *bundle.Review) error { return s.Trust.RevokeKey(s.key.Public(), "stolen") }, bundle.RevokedKey},
+		"the key is revoked": {func(s *scene, _ *bundle.Review) error {
+			return s.Trust.RevokeKey(s.Context(), s.key.Public(), "stolen")
+		}, bundle.RevokedKey},
 		"the files are changed": {func(s *scene, r *bundle.Review) error {
 			name := filepath.Join(s.Dir, r.Digest, "src/main.py")
 			return errors.Join(os.Chmod(name, 0o644), os.WriteFile(name, []byte("import evil"), 0o644))
@@ -242,7 +244,7 @@ func install(args []string) error {
 func TestInstallSurvivesKill(t *testing.T) {
 	s := newScene(t)
 	dir := t.TempDir()
-	s.ok(openTrust(t, dir).Add("acme", bundle.Standard, s.key.Public()))
+	s.ok(openTrust(t, dir).Add(t.Context(), "acme", bundle.Standard, s.key.Public()))
 	for name, files := range map[string]map[string]string{"one.tar.gz": good(), "two.zip": next(good())} {
 		b, err := bundle.Open(s.signed(files))
 		s.ok(err)

@@ -106,7 +106,7 @@ func newScene(t *testing.T) *scene {
 	s.Installer = bundle.Installer{
 		Dir: filepath.Join(t.TempDir(), "bundles"), Trust: openTrust(t, t.TempDir()), Approve: s.approver, Register: s.registry,
 	}
-	s.ok(s.Trust.Add("acme", bundle.Standard, s.key.Public()))
+	s.ok(s.Trust.Add(s.Context(), "acme", bundle.Standard, s.key.Public()))
 	return s
 }
 

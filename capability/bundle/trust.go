@@ -1,9 +1,12 @@
 package bundle
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"slices"
@@ -51,13 +54,66 @@ type trusted struct {
 }
 
 // Trust is the trust store. Changes are durable when its methods return. It is safe for
-// concurrent use; only one process may use its file.
+// concurrent use; only one process may use its file, while several may share a TrustStore.
 type Trust struct {
-	file string
+	file   string
+	shared TrustStore // nil: the publishers are in file
 
-	mu sync.Mutex
+	changeMu sync.Mutex // serialises changes; acquired before mu
+	// +checklocks:changeMu
+	text []byte // the last text of shared
+
+	mu sync.RWMutex
 	// +checklocks:mu
 	kept trusted
+}
+
+// A TrustStore stores the trusted publishers that several daemons share.
+type TrustStore interface {
+	// Trust returns the text that was stored last, or nil.
+	Trust(ctx context.Context) ([]byte, error)
+
+	// PutTrust replaces the text, unless it is no longer was. It reports whether it has
+	// replaced it.
+	PutTrust(ctx context.Context, was, next []byte) (done bool, err error)
+}
+
+// ShareTrust reads the trust store that several daemons share.
+func ShareTrust(ctx context.Context, s TrustStore) (*Trust, error) {
+	t := &Trust{shared: s}
+	return t, t.Refresh(ctx)
+}
+
+// Refresh reads the changes of other daemons.
+func (t *Trust) Refresh(ctx context.Context) error {
+	if t.shared == nil {
+		return nil
+	}
+	t.changeMu.Lock()
+	defer t.changeMu.Unlock()
+	return t.reread(ctx)
+}
+
+// +checklocks:t.changeMu
+func (t *Trust) reread(ctx context.Context) error {
+	text, err := t.shared.Trust(ctx)
+	if err != nil || bytes.Equal(text, t.text) {
+		return err
+	}
+	next, err := parseTrust(text, "the database of the fleet")
+	if err != nil {
+		return err
+	}
+	t.replace(next, text)
+	return nil
+}
+
+// +checklocks:t.changeMu
+func (t *Trust) replace(next trusted, text []byte) {
+	t.text = text
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.kept = next
 }
 
 // OpenTrust reads the trust store in file. If the file does not exist, no publisher is
@@ -83,17 +139,27 @@ func OpenTrust(file string) (*Trust, error) {
 			Remedy: "review its content, then run chmod 644 " + file,
 		}
 	}
-	d := json.NewDecoder(f)
-	d.DisallowUnknownFields()
-	if err := d.Decode(&t.kept); err != nil {
-		return nil, fault.Newf(fault.Invalid, op, file, "not a trust store: %w", err)
+	text, err := io.ReadAll(f)
+	if err != nil {
+		return nil, fmt.Errorf("read the trust store: %w", err)
 	}
-	for _, p := range t.kept.Publishers {
+	t.kept, err = parseTrust(text, file)
+	return t, err
+}
+
+func parseTrust(text []byte, from string) (k trusted, err error) {
+	const op = "bundle.OpenTrust"
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&k); err != nil {
+		return trusted{}, fault.Newf(fault.Invalid, op, from, "not a trust store: %w", err)
+	}
+	for _, p := range k.Publishers {
 		if err := p.check(); err != nil {
-			return nil, fault.New(fault.Invalid, op, file, err)
+			return trusted{}, fault.New(fault.Invalid, op, from, err)
 		}
 	}
-	return t, nil
+	return k, nil
 }
 
 func (p *Publisher) check() error {
@@ -105,15 +171,15 @@ func (p *Publisher) check() error {
 
 // Publishers returns the trusted publishers, sorted by name.
 func (t *Trust) Publishers() []Publisher {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	t.mu.RLock()
+	defer t.mu.RUnlock()
 	return t.kept.clone().Publishers
 }
 
 // RevokedBundles returns the revoked contents.
 func (t *Trust) RevokedBundles() []RevokedDigest {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	t.mu.RLock()
+	defer t.mu.RUnlock()
 	return slices.Clone(t.kept.Bundles)
 }
 
@@ -125,23 +191,87 @@ func (k trusted) clone() trusted {
 	return k
 }
 
-// change applies f to a copy of the store and writes it to disk.
-func (t *Trust) change(f func(k *trusted) error) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	next := t.kept.clone()
-	if err := f(&next); err != nil {
-		return err
+// change applies f to a copy of the store and stores it. It applies f again if another daemon has
+// changed a shared store in the meantime.
+func (t *Trust) change(ctx context.Context, f func(k *trusted) error) error {
+	t.changeMu.Lock()
+	defer t.changeMu.Unlock()
+	for {
+		if t.shared != nil {
+			if err := t.reread(ctx); err != nil {
+				return err
+			}
+		}
+		t.mu.RLock()
+		next := t.kept.clone()
+		t.mu.RUnlock()
+		if err := f(&next); err != nil {
+			return err
+		}
+		text, err := json.MarshalIndent(next, "", "  ")
+		if err != nil {
+			return fmt.Errorf("encode the trusted publishers: %w", err)
+		}
+		done := true
+		if t.shared != nil {
+			done, err = t.shared.PutTrust(ctx, t.text, text)
+		} else {
+			err = atomicfile.Durable(t.file, append(text, '\n'), 0o644)
+		}
+		if err != nil {
+			return fmt.Errorf("write the trust store: %w", err)
+		}
+		if done {
+			t.replace(next, text)
+			return nil
+		}
 	}
-	text, err := json.MarshalIndent(next, "", "  ")
-	if err != nil {
-		return fmt.Errorf("encode the trusted publishers: %w", err)
+}
+
+// Merge adds the publishers of another trust store that this one does not have, and its
+// revocations. Publishers that this one has keep their tier and their keys.
+func (t *Trust) Merge(ctx context.Context, from *Trust) error {
+	from.mu.RLock()
+	other := from.kept.clone()
+	from.mu.RUnlock()
+	if len(other.Publishers)+len(other.Bundles) == 0 {
+		return nil
 	}
-	if err := atomicfile.Durable(t.file, append(text, '\n'), 0o644); err != nil {
-		return fmt.Errorf("write the trust store: %w", err)
+	return t.change(ctx, func(k *trusted) error {
+		for _, p := range other.Publishers {
+			k.merge(p)
+		}
+		for _, r := range other.Bundles {
+			k.revokeBundle(r)
+		}
+		return nil
+	})
+}
+
+// merge adds a publisher, or revokes those of their keys that are revoked.
+func (k *trusted) merge(p Publisher) {
+	known := k.publisher(p.Name) != nil
+	p.Keys = slices.DeleteFunc(slices.Clone(p.Keys), func(key TrustedKey) bool {
+		_, have := k.key(key.Key)
+		if have != nil && have.Revoked == nil {
+			have.Revoked, have.Reason = key.Revoked, key.Reason
+		}
+		return have != nil
+	})
+	if !known && len(p.Keys) > 0 {
+		k.addPublisher(p)
 	}
-	t.kept = next
-	return nil
+}
+
+func (k *trusted) addPublisher(p Publisher) {
+	k.Publishers = append(k.Publishers, p)
+	slices.SortFunc(k.Publishers, func(a, b Publisher) int { return strings.Compare(a.Name, b.Name) })
+}
+
+func (k *trusted) revokeBundle(r RevokedDigest) {
+	if !slices.ContainsFunc(k.Bundles, func(have RevokedDigest) bool { return have.Digest == r.Digest }) {
+		k.Bundles = append(k.Bundles, r)
+	}
 }
 
 func (k *trusted) publisher(name string) *Publisher {
@@ -168,13 +298,13 @@ func (k *trusted) key(key PublicKey) (*Publisher, *TrustedKey) {
 
 // Add trusts a publisher up to a tier with a key. For a known publisher it sets the tier and
 // adds the key.
-func (t *Trust) Add(name string, tier Tier, key PublicKey) error {
+func (t *Trust) Add(ctx context.Context, name string, tier Tier, key PublicKey) error {
 	const op = "bundle.Trust.Add"
 	p := Publisher{Name: name, Tier: tier}
 	if err := p.check(); err != nil {
 		return fault.New(fault.Invalid, op, name, err)
 	}
-	return t.change(func(k *trusted) error {
+	return t.change(ctx, func(k *trusted) error {
 		whose, have := k.key(key)
 		switch {
 		case have != nil && whose.Name != name:
@@ -184,8 +314,7 @@ func (t *Trust) Add(name string, tier Tier, key PublicKey) error {
 		}
 		here := k.publisher(name)
 		if here == nil {
-			k.Publishers = append(k.Publishers, p)
-			slices.SortFunc(k.Publishers, func(a, b Publisher) int { return strings.Compare(a.Name, b.Name) })
+			k.addPublisher(p)
 			here = k.publisher(name)
 		}
 		here.Tier = tier
@@ -198,9 +327,9 @@ func (t *Trust) Add(name string, tier Tier, key PublicKey) error {
 
 // Rotate replaces a publisher's key. Earlier signatures by the old key remain valid; if the
 // old key is compromised, use RevokeKey instead.
-func (t *Trust) Rotate(old, key PublicKey) error {
+func (t *Trust) Rotate(ctx context.Context, old, key PublicKey) error {
 	const op = "bundle.Trust.Rotate"
-	return t.change(func(k *trusted) error {
+	return t.change(ctx, func(k *trusted) error {
 		p, was := k.key(old)
 		if was == nil || was.Revoked != nil {
 			return fault.Newf(fault.NotFound, op, old.ID(), "no publisher has that key")
@@ -218,8 +347,8 @@ func (t *Trust) Rotate(old, key PublicKey) error {
 }
 
 // RevokeKey revokes a key. All its signatures are rejected, whatever their time.
-func (t *Trust) RevokeKey(key PublicKey, reason string) error {
-	return t.change(func(k *trusted) error {
+func (t *Trust) RevokeKey(ctx context.Context, key PublicKey, reason string) error {
+	return t.change(ctx, func(k *trusted) error {
 		_, have := k.key(key)
 		if have == nil {
 			return fault.Newf(fault.NotFound, "bundle.Trust.RevokeKey", key.ID(), "no publisher has that key")
@@ -233,21 +362,19 @@ func (t *Trust) RevokeKey(key PublicKey, reason string) error {
 }
 
 // RevokeBundle rejects a content, regardless of its signer.
-func (t *Trust) RevokeBundle(digest, reason string) error {
+func (t *Trust) RevokeBundle(ctx context.Context, digest, reason string) error {
 	if !isDigest(digest) {
 		return fault.Fieldf("bundle.Trust.RevokeBundle", "digest", "%q is not a digest of 64 hexadecimal digits", digest)
 	}
-	return t.change(func(k *trusted) error {
-		if !slices.ContainsFunc(k.Bundles, func(r RevokedDigest) bool { return r.Digest == digest }) {
-			k.Bundles = append(k.Bundles, RevokedDigest{Digest: digest, At: time.Now().UTC(), Reason: reason})
-		}
+	return t.change(ctx, func(k *trusted) error {
+		k.revokeBundle(RevokedDigest{Digest: digest, At: time.Now().UTC(), Reason: reason})
 		return nil
 	})
 }
 
 // Remove removes a publisher. Revoked keys are kept and remain rejected.
-func (t *Trust) Remove(name string) error {
-	return t.change(func(k *trusted) error {
+func (t *Trust) Remove(ctx context.Context, name string) error {
+	return t.change(ctx, func(k *trusted) error {
 		p := k.publisher(name)
 		if p == nil {
 			return fault.Newf(fault.NotFound, "bundle.Trust.Remove", name, "no publisher of that name is trusted")
@@ -287,8 +414,8 @@ func (t *Trust) Check(b *Bundle) error {
 // Holds rejects a warrant that is no longer valid: the key or the content was revoked, the
 // publisher is not trusted for the tier, or the bundle has expired. The error has a Reason.
 func (t *Trust) Holds(w Warrant) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	t.mu.RLock()
+	defer t.mu.RUnlock()
 	if err := t.kept.checkKey(w.Publisher, w.Key, w.Signed); err != nil {
 		return err
 	}

@@ -16,11 +16,11 @@ func TestTrustIsPersistent(t *testing.T) {
 	first, second, third := newKey(t).Public(), newKey(t).Public(), newKey(t).Public()
 	trust := openTrust(t, dir)
 	for _, err := range []error{
-		trust.Add("acme", bundle.Standard, first),
-		trust.Add("other", bundle.ReadOnly, third),
-		trust.Rotate(first, second),
-		trust.RevokeKey(first, "stolen"),
-		trust.RevokeBundle(strings.Repeat("a", 64), "spies"),
+		trust.Add(t.Context(), "acme", bundle.Standard, first),
+		trust.Add(t.Context(), "other", bundle.ReadOnly, third),
+		trust.Rotate(t.Context(), first, second),
+		trust.RevokeKey(t.Context(), first, "stolen"),
+		trust.RevokeBundle(t.Context(), strings.Repeat("a", 64), "spies"),
 	} {
 		if err != nil {
 			t.Fatal(err)
@@ -46,7 +46,7 @@ func TestSignaturesOfRetiredKeyStayValid(t *testing.T) {
 	s := newScene(t)
 	dir := s.signed(good())
 	fresh := newKey(t)
-	s.ok(s.Trust.Rotate(s.key.Public(), fresh.Public()))
+	s.ok(s.Trust.Rotate(t.Context(), s.key.Public(), fresh.Public()))
 	for name, path := range map[string]string{
 		"signed before":         s.resigned(good(), s.key, func(sig *bundle.Signature) { sig.Signed = "2026-01-01T00:00:00Z" }),
 		"signed by the new key": s.resigned(good(), fresh, func(*bundle.Signature) {}),
@@ -55,7 +55,7 @@ func TestSignaturesOfRetiredKeyStayValid(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	s.ok(s.Trust.RevokeKey(s.key.Public(), ""))
+	s.ok(s.Trust.RevokeKey(t.Context(), s.key.Public(), ""))
 	if _, err := s.Verify(dir); bundle.ReasonOf(err) != bundle.RevokedKey {
 		t.Errorf("after the key was revoked: %v", err)
 	}
@@ -64,15 +64,15 @@ func TestSignaturesOfRetiredKeyStayValid(t *testing.T) {
 func TestRevokedKeyCannotBeAdded(t *testing.T) {
 	s := newScene(t)
 	key := s.key.Public()
-	s.ok(s.Trust.RevokeKey(key, "stolen"))
-	if err := s.Trust.Add("acme", bundle.Standard, key); fault.KindOf(err) != fault.Conflict {
+	s.ok(s.Trust.RevokeKey(t.Context(), key, "stolen"))
+	if err := s.Trust.Add(t.Context(), "acme", bundle.Standard, key); fault.KindOf(err) != fault.Conflict {
 		t.Errorf("Add = %v, want a conflict", err)
 	}
-	s.ok(s.Trust.Remove("acme"))
-	if err := s.Trust.Add("emca", bundle.Standard, key); fault.KindOf(err) != fault.Conflict {
+	s.ok(s.Trust.Remove(t.Context(), "acme"))
+	if err := s.Trust.Add(t.Context(), "emca", bundle.Standard, key); fault.KindOf(err) != fault.Conflict {
 		t.Errorf("Add under another name = %v, want a conflict", err)
 	}
-	s.ok(s.Trust.Add("acme", bundle.Standard, newKey(t).Public()))
+	s.ok(s.Trust.Add(t.Context(), "acme", bundle.Standard, newKey(t).Public()))
 	if _, err := s.Verify(s.signed(good())); bundle.ReasonOf(err) != bundle.RevokedKey {
 		t.Errorf("what it signed: %v", err)
 	}
@@ -81,11 +81,11 @@ func TestRevokedKeyCannotBeAdded(t *testing.T) {
 func TestRemovedPublisherIsUnknown(t *testing.T) {
 	s := newScene(t)
 	dir := s.signed(good())
-	s.ok(s.Trust.Remove("acme"))
+	s.ok(s.Trust.Remove(t.Context(), "acme"))
 	if _, err := s.Verify(dir); bundle.ReasonOf(err) != bundle.UnknownPublisher {
 		t.Errorf("Verify = %v", err)
 	}
-	if err := s.Trust.Remove("acme"); fault.KindOf(err) != fault.NotFound {
+	if err := s.Trust.Remove(t.Context(), "acme"); fault.KindOf(err) != fault.NotFound {
 		t.Errorf("Remove again = %v", err)
 	}
 }
@@ -97,13 +97,13 @@ func TestInvalidTrustChanges(t *testing.T) {
 		err  error
 		want fault.Kind
 	}{
-		"a tier that is none":        {s.Trust.Add("acme", "harmless", key), fault.Invalid},
-		"a name that is none":        {s.Trust.Add("../acme", bundle.Standard, key), fault.Invalid},
-		"another's key":              {s.Trust.Add("emca", bundle.Standard, s.key.Public()), fault.Conflict},
-		"a key nobody has":           {s.Trust.Rotate(key, newKey(t).Public()), fault.NotFound},
-		"a new key that is known":    {s.Trust.Rotate(s.key.Public(), s.key.Public()), fault.Conflict},
-		"revoking what nobody has":   {s.Trust.RevokeKey(key, ""), fault.NotFound},
-		"revoking what is no digest": {s.Trust.RevokeBundle("../x", ""), fault.Invalid},
+		"a tier that is none":        {s.Trust.Add(t.Context(), "acme", "harmless", key), fault.Invalid},
+		"a name that is none":        {s.Trust.Add(t.Context(), "../acme", bundle.Standard, key), fault.Invalid},
+		"another's key":              {s.Trust.Add(t.Context(), "emca", bundle.Standard, s.key.Public()), fault.Conflict},
+		"a key nobody has":           {s.Trust.Rotate(t.Context(), key, newKey(t).Public()), fault.NotFound},
+		"a new key that is known":    {s.Trust.Rotate(t.Context(), s.key.Public(), s.key.Public()), fault.Conflict},
+		"revoking what nobody has":   {s.Trust.RevokeKey(t.Context(), key, ""), fault.NotFound},
+		"revoking what is no digest": {s.Trust.RevokeBundle(t.Context(), "../x", ""), fault.Invalid},
 	} {
 		if fault.KindOf(c.err) != c.want {
 			t.Errorf("%s: %v, want %s", name, c.err, c.want)
@@ -117,7 +117,7 @@ func TestInvalidTrustChanges(t *testing.T) {
 func TestWritableTrustStoreIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	name := filepath.Join(dir, bundle.TrustFile)
-	if err := openTrust(t, dir).Add("acme", bundle.Standard, newKey(t).Public()); err != nil {
+	if err := openTrust(t, dir).Add(t.Context(), "acme", bundle.Standard, newKey(t).Public()); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Chmod(name, 0o666); err != nil {
@@ -142,7 +142,7 @@ func TestWritableTrustStoreIsRefused(t *testing.T) {
 func TestUnwrittenTrustChangeHasNoEffect(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "gone")
 	trust := openTrust(t, dir)
-	if err := trust.Add("acme", bundle.Standard, newKey(t).Public()); err == nil {
+	if err := trust.Add(t.Context(), "acme", bundle.Standard, newKey(t).Public()); err == nil {
 		t.Fatal("Add into a directory that is not there succeeded")
 	}
 	if p := trust.Publishers(); len(p) != 0 {

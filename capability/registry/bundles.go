@@ -41,7 +41,13 @@ type Install struct {
 	Approval id.Approval `json:"approval,omitempty"`
 	Why      string      `json:"why,omitempty"`
 	By       string      `json:"by,omitempty"`
+	Node     string      `json:"node,omitempty"` // the daemon of a fleet that installs it
 	Created  time.Time   `json:"created"`
+}
+
+// pendingAt reports whether a daemon is installing a bundle.
+func (n *Install) pendingAt(node string) bool {
+	return n != nil && n.State == Pending && n.Node == node
 }
 
 func bundleName(ref string) string {
@@ -62,17 +68,19 @@ func (r *Registry) Install(ctx context.Context, path, by string) (Bundle, error)
 		return Bundle{}, err
 	}
 	name := b.Metadata.Name
-	next := &Install{Version: b.Metadata.Version, Digest: b.Digest(), Path: path, State: Pending, By: by, Created: time.Now().UTC()}
-	r.changeMu.Lock()
-	rec, _ := r.bundle(name)
-	if rec.Next != nil && rec.Next.State == Pending && rec.Next.Digest == next.Digest {
-		r.changeMu.Unlock()
-		return rec, nil
-	}
-	rec.Name, rec.Next = name, next
-	err = r.keepBundle(ctx, rec)
-	r.changeMu.Unlock()
-	if err != nil {
+	next := &Install{Version: b.Metadata.Version, Digest: b.Digest(), Path: path, State: Pending, By: by, Node: r.node(), Created: time.Now().UTC()}
+	var rec Bundle
+	begun := false
+	err = r.change(ctx, func() error {
+		rec, _ = r.bundle(name)
+		begun = rec.Next.pendingAt(r.node()) && rec.Next.Digest == next.Digest
+		if begun {
+			return nil
+		}
+		rec.Name, rec.Next = name, next
+		return r.keepBundle(ctx, rec)
+	})
+	if err != nil || begun {
 		return rec, err
 	}
 	r.install(rec)
@@ -110,42 +118,55 @@ func (r *Registry) install(rec Bundle) {
 		if r.ctx.Err() != nil {
 			return // the next start of the daemon resumes it
 		}
-		r.changeMu.Lock()
-		defer r.changeMu.Unlock()
-		if r.ended(rec, err) {
+		failed := r.change(r.ctx, func() error { return r.ended(rec, err) })
+		if failed != nil {
+			r.cfg.Log.Error("cannot record the outcome of a bundle installation; the next start resumes it", "bundle", rec.Name, "err", failed)
+			r.changeMu.Lock()
+			defer r.changeMu.Unlock()
 			r.mu.Lock()
-			a, ok := r.answers[rec.Next.Digest]
-			delete(r.answers, rec.Next.Digest)
-			r.mu.Unlock()
-			if ok {
-				r.taken(a)
-			}
+			defer r.mu.Unlock()
+			r.setBundle(outcome(r.bundles[rec.Name], err))
+			r.notifyBundles()
+			return
+		}
+		r.mu.Lock()
+		a, ok := r.answers[rec.Next.Digest]
+		delete(r.answers, rec.Next.Digest)
+		r.mu.Unlock()
+		if ok {
+			r.taken(a)
 		}
 	})
 }
 
-// ended records the outcome of an installation and reports whether that succeeded. The caller
-// holds r.changeMu.
-func (r *Registry) ended(rec Bundle, err error) bool {
+// ended records the outcome of an installation.
+//
+// +checklocks:r.changeMu
+func (r *Registry) ended(rec Bundle, err error) error {
 	now, _ := r.bundle(rec.Name)
-	if now.Next == nil || now.Next.Digest != rec.Next.Digest {
-		return true
+	if !now.Next.is(rec.Next) {
+		return nil
 	}
-	next := *now.Next
-	if now.Next = &next; err == nil {
-		now.Next = nil // already installed
+	return r.keepBundle(r.ctx, outcome(now, err))
+}
+
+// is reports whether two records are of one installation.
+func (n *Install) is(other *Install) bool {
+	return n != nil && other != nil && n.Digest == other.Digest && n.Node == other.Node
+}
+
+// outcome returns the record of a bundle after an installation.
+func outcome(b Bundle, err error) Bundle {
+	if b.Next == nil {
+		return b
+	}
+	next := *b.Next
+	if b.Next = &next; err == nil {
+		b.Next = nil // already installed
 	} else {
 		next.State, next.Why = Refused, err.Error()
 	}
-	kept := r.keepBundle(r.ctx, now)
-	if kept != nil {
-		r.cfg.Log.Error("cannot record the outcome of a bundle installation; the next start resumes it", "bundle", rec.Name, "err", kept)
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.setBundle(now)
-		r.notifyBundles()
-	}
-	return kept == nil
+	return b
 }
 
 func (r *Registry) bundle(name string) (Bundle, bool) {
@@ -155,25 +176,15 @@ func (r *Registry) bundle(name string) (Bundle, bool) {
 	return b, ok
 }
 
+// +checklocks:r.changeMu
 func (r *Registry) keepBundle(ctx context.Context, b Bundle) error {
-	return r.changeBundle(ctx, Change{Bundle: b})
+	return r.changeBundle(ctx, Change{Bundle: &b})
 }
 
-// A Change is the set of records that are added and removed with a bundle.
-type Change struct {
-	Bundle    Bundle // the new record
-	Forget    bool   // delete the record of the bundle
-	Put       []Record
-	Gone      []Record
-	Skill     *Skill // nil: none is added
-	GoneSkill string // empty: none is removed
-
-	installed map[string]*engine.Installed // capabilities of Put, by id@version
-	asked     []Record                     // records whose pending approvals are withdrawn
-}
-
-// changeBundle applies a change atomically. Removed records take effect immediately; the
+// changeBundle applies a change of a bundle atomically. Removed records take effect immediately; the
 // caller deletes the files and other resources that were kept for them.
+//
+// +checklocks:r.changeMu
 func (r *Registry) changeBundle(ctx context.Context, c Change) error {
 	if r.cfg.Changed != nil {
 		for _, rec := range c.Put {
@@ -183,17 +194,17 @@ func (r *Registry) changeBundle(ctx context.Context, c Change) error {
 		}
 	}
 	if was, _ := r.bundle(c.Bundle.Name); r.cfg.Installed != nil && !c.Forget && c.Bundle.Now != nil && (was.Now == nil || was.Now.Digest != c.Bundle.Now.Digest) {
-		if err := r.cfg.Installed(ctx, c.Bundle, was.by()); err != nil {
+		if err := r.cfg.Installed(ctx, *c.Bundle, was.by()); err != nil {
 			return err
 		}
 	}
-	if err := r.cfg.Store.ChangeBundle(ctx, c); err != nil {
+	if err := r.write(ctx, c); err != nil {
 		return err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, rec := range c.Put {
-		r.insert(rec, c.installed[rec.ref()])
+		r.insert(&version{Record: rec, installed: c.installed[rec.ref()]})
 	}
 	for _, rec := range c.Gone {
 		r.displace(rec)
@@ -206,7 +217,7 @@ func (r *Registry) changeBundle(ctx context.Context, c Change) error {
 		delete(r.bundles, c.Bundle.Name)
 		delete(r.warrants, c.Bundle.Name)
 	} else {
-		r.setBundle(c.Bundle)
+		r.setBundle(*c.Bundle)
 	}
 	r.notifyBundles()
 	return nil
@@ -267,6 +278,11 @@ var errUnvouched = errors.New("the bundle is no longer trusted")
 func (r *Registry) TrustChanged(ctx context.Context) error {
 	r.changeMu.Lock()
 	defer r.changeMu.Unlock()
+	return r.dropBarred(ctx)
+}
+
+// dropBarred is like TrustChanged, but for callers that hold r.changeMu.
+func (r *Registry) dropBarred(ctx context.Context) error {
 	var errs []error
 	for _, b := range r.Bundles() {
 		why := r.NotCallableReason(b.Name)
@@ -296,21 +312,31 @@ func (r *Registry) Bundles() []Bundle {
 
 // RemoveBundle removes a bundle with its capabilities and its skill.
 func (r *Registry) RemoveBundle(ctx context.Context, name string) error {
-	if b, ok := r.bundle(name); ok && b.Now == nil { // not installed
-		r.changeMu.Lock()
-		defer r.changeMu.Unlock()
-		r.withdrawBundle(ctx, b)
-		return r.changeBundle(ctx, Change{Bundle: b, Forget: true})
+	installed := true
+	err := r.change(ctx, func() error {
+		b, ok := r.bundle(name)
+		installed = !ok || b.Now != nil
+		if installed {
+			return nil
+		}
+		if err := r.changeBundle(ctx, Change{Bundle: &b, Forget: true}); err != nil {
+			return err
+		}
+		r.withdrawBundle(ctx, b, "it was removed")
+		return nil
+	})
+	if err != nil || !installed {
+		return err
 	}
 	return r.installer.Remove(ctx, name)
 }
 
-// withdrawBundle withdraws the pending approval of a bundle.
-func (r *Registry) withdrawBundle(ctx context.Context, b Bundle) {
-	if b.Next == nil || b.Next.Approval == "" || b.Next.State != Pending {
+// withdrawBundle withdraws the pending approval of a bundle if this daemon has requested it.
+func (r *Registry) withdrawBundle(ctx context.Context, b Bundle, why string) {
+	if !b.Next.pendingAt(r.node()) || b.Next.Approval == "" {
 		return
 	}
-	if _, err := r.cfg.Approvals.Withdraw(ctx, b.Next.Approval, "it was removed"); err != nil {
+	if _, err := r.cfg.Approvals.Withdraw(ctx, b.Next.Approval, why); err != nil {
 		r.cfg.Log.Warn("cannot withdraw the approval request of a bundle", "bundle", b.Name, "approval", b.Next.Approval, "err", err)
 	}
 }
@@ -326,9 +352,11 @@ func (i installed) Installed(_ context.Context, name string) (*bundle.Installed,
 // Register makes the capabilities and the skill of a bundle available and removes those that
 // the new version no longer has, as one transaction.
 func (i installed) Register(ctx context.Context, in *bundle.Installed, b *bundle.Bundle, replaces string) error {
-	r := i.r
-	r.changeMu.Lock()
-	defer r.changeMu.Unlock()
+	return i.r.change(ctx, func() error { return i.r.registerBundle(ctx, in, b, replaces) })
+}
+
+// +checklocks:r.changeMu
+func (r *Registry) registerBundle(ctx context.Context, in *bundle.Installed, b *bundle.Bundle, replaces string) error {
 	rec, _ := r.bundle(in.Name)
 	was := ""
 	if rec.Now != nil {
@@ -389,7 +417,7 @@ func (r *Registry) collect(ctx context.Context, rec Bundle, in *bundle.Installed
 	if rec.Skill != skill {
 		c.GoneSkill = rec.Skill
 	}
-	c.Bundle = Bundle{Name: in.Name, Now: in, Capabilities: now, Skill: skill}
+	c.Bundle = &Bundle{Name: in.Name, Now: in, Capabilities: now, Skill: skill}
 	return c, nil
 }
 
@@ -431,18 +459,18 @@ func (b Bundle) by() string {
 
 func (i installed) Forget(ctx context.Context, name string) error {
 	r := i.r
-	r.changeMu.Lock()
-	defer r.changeMu.Unlock()
-	b, ok := r.bundle(name)
-	if !ok {
-		return fault.Newf(fault.NotFound, "registry.Forget", name, "no bundle of that name is installed")
-	}
-	r.withdrawBundle(ctx, b)
-	gone := r.cameWith(b, nil)
-	if err := r.changeBundle(ctx, Change{Bundle: b, Forget: true, Gone: gone, GoneSkill: b.Skill}); err != nil {
-		return err
-	}
-	return r.dropAll(ctx, gone)
+	return r.change(ctx, func() error {
+		b, ok := r.bundle(name)
+		if !ok {
+			return fault.Newf(fault.NotFound, "registry.Forget", name, "no bundle of that name is installed")
+		}
+		gone := r.cameWith(b, nil)
+		if err := r.changeBundle(ctx, Change{Bundle: &b, Forget: true, Gone: gone, GoneSkill: b.Skill}); err != nil {
+			return err
+		}
+		r.withdrawBundle(ctx, b, "it was removed")
+		return r.dropAll(ctx, gone)
+	})
 }
 
 // approver requests the approval of a bundle.
@@ -473,15 +501,15 @@ func (a approver) Approve(ctx context.Context, v *bundle.Review) error {
 
 // noteAsked stores the id of the approval request in the bundle's record.
 func (r *Registry) noteAsked(ctx context.Context, v *bundle.Review, aid id.Approval) error {
-	r.changeMu.Lock()
-	defer r.changeMu.Unlock()
-	b, _ := r.bundle(v.Name)
-	if b.Next == nil || b.Next.Digest != v.Digest {
-		return fault.Newf(fault.Conflict, "registry.Install", v.Name, "another installation of this bundle is in progress")
-	}
-	next := *b.Next
-	next.Approval, b.Next = aid, &next
-	return r.keepBundle(ctx, b)
+	return r.change(ctx, func() error {
+		b, _ := r.bundle(v.Name)
+		if !b.Next.pendingAt(r.node()) || b.Next.Digest != v.Digest {
+			return fault.Newf(fault.Conflict, "registry.Install", v.Name, "another installation of this bundle is in progress")
+		}
+		next := *b.Next
+		next.Approval, b.Next = aid, &next
+		return r.keepBundle(ctx, b)
+	})
 }
 
 // reviewed returns the approval request for a bundle.

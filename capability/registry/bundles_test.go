@@ -28,7 +28,7 @@ func newPress(s *shop) *press {
 	s.t.Helper()
 	k, err := bundle.GenerateKey()
 	must(s.t, err)
-	must(s.t, s.cfg.Trust.Add("acme", bundle.Standard, k.Public()))
+	must(s.t, s.cfg.Trust.Add(s.t.Context(), "acme", bundle.Standard, k.Public()))
 	return &press{t: s.t, key: k}
 }
 
@@ -261,20 +261,20 @@ func TestBundleWithoutTrustIsNotCallable(t *testing.T) {
 		}
 	}
 	called("")
-	must(t, s.cfg.Trust.Rotate(key, fresh.Public())) // signatures of the old key stay valid
+	must(t, s.cfg.Trust.Rotate(t.Context(), key, fresh.Public())) // signatures of the old key stay valid
 	called("")
-	must(t, s.cfg.Trust.Add("acme", bundle.ReadOnly, fresh.Public()))
+	must(t, s.cfg.Trust.Add(t.Context(), "acme", bundle.ReadOnly, fresh.Public()))
 	called(bundle.TierExceeded)
-	must(t, s.cfg.Trust.Remove("acme"))
+	must(t, s.cfg.Trust.Remove(t.Context(), "acme"))
 	called(bundle.UnknownPublisher)
 	s.close()
 	s.open()
 	called(bundle.UnknownPublisher) // also after a restart
-	must(t, s.cfg.Trust.Add("acme", bundle.Standard, key))
+	must(t, s.cfg.Trust.Add(t.Context(), "acme", bundle.Standard, key))
 	called("")
-	must(t, s.cfg.Trust.RevokeBundle(b.Now.Digest, "it is wrong"))
+	must(t, s.cfg.Trust.RevokeBundle(t.Context(), b.Now.Digest, "it is wrong"))
 	called(bundle.RevokedBundle)
-	must(t, s.cfg.Trust.RevokeKey(key, "it was lost"))
+	must(t, s.cfg.Trust.RevokeKey(t.Context(), key, "it was lost"))
 	called(bundle.RevokedKey)
 	must(t, s.RemoveBundle(t.Context(), "local-places"))
 	if len(s.List()) != 0 {
@@ -360,7 +360,7 @@ func TestFallbackFromRevokedVersionWarns(t *testing.T) {
 		}
 	}
 	resolves("math.double", "2.0.0")
-	must(t, s.cfg.Trust.RevokeKey(p.key.Public(), "it was lost"))
+	must(t, s.cfg.Trust.RevokeKey(t.Context(), p.key.Public(), "it was lost"))
 	must(t, s.TrustChanged(t.Context()))
 	resolves("math.double", "1.0.0", "version 2.0.0 is revoked", "it was lost", "version 1.0.0", "registered by itself", "capability revoke math.double@1.0.0")
 	resolves("math.double@1.0.0", "1.0.0")

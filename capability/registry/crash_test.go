@@ -47,24 +47,8 @@ func (d *dying) dead() bool {
 	return d.left <= 0
 }
 
-func (d *dying) ChangeBundle(ctx context.Context, c registry.Change) error {
-	return d.write(func() error { return d.Store.ChangeBundle(ctx, c) })
-}
-
-func (d *dying) PutCapability(ctx context.Context, r registry.Record) error {
-	return d.write(func() error { return d.Store.PutCapability(ctx, r) })
-}
-
-func (d *dying) DeleteCapability(ctx context.Context, cid, version string) error {
-	return d.write(func() error { return d.Store.DeleteCapability(ctx, cid, version) })
-}
-
-func (d *dying) PutSkill(ctx context.Context, s registry.Skill) error {
-	return d.write(func() error { return d.Store.PutSkill(ctx, s) })
-}
-
-func (d *dying) DeleteSkill(ctx context.Context, name string) error {
-	return d.write(func() error { return d.Store.DeleteSkill(ctx, name) })
+func (d *dying) Change(ctx context.Context, version int64, c registry.Change) error {
+	return d.write(func() error { return d.Store.Change(ctx, version, c) })
 }
 
 // whole fails the test unless one version of the bundle is completely installed, or none.

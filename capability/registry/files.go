@@ -347,6 +347,7 @@ func (r *Registry) tidy() error {
 			keep[filepath.Base(r.dirOf(v.files()))] = true
 		}
 	}
+	keep[r.receiving] = true
 	r.mu.RUnlock()
 	errs := []error{err}
 	for _, e := range entries {

@@ -48,20 +48,23 @@ func (r *Registry) Register(ctx context.Context, req Request) ([]Record, error) 
 	if len(all) == 0 {
 		return nil, fault.Newf(fault.Invalid, "registry.Register", req.File, "the manifest has no (capability …) form")
 	}
-	r.changeMu.Lock()
-	defer r.changeMu.Unlock()
-	req.taken = map[string][]byte{}
 	var out []Record
-	for _, c := range all {
-		rec, err := r.register(ctx, req, c)
-		if err != nil {
-			return out, fmt.Errorf("register %s: %w", c.ID, err)
+	err = r.change(ctx, func() error {
+		req.taken = map[string][]byte{}
+		out = nil
+		for _, c := range all {
+			rec, err := r.register(ctx, req, c)
+			if err != nil {
+				return fmt.Errorf("register %s: %w", c.ID, err)
+			}
+			out = append(out, rec)
 		}
-		out = append(out, rec)
-	}
-	return out, nil
+		return nil
+	})
+	return out, err
 }
 
+// +checklocks:r.changeMu
 func (r *Registry) register(ctx context.Context, req Request, c *manifest.Capability) (Record, error) {
 	rec, in, err := r.admit(ctx, req, c)
 	if err != nil || in == nil {
@@ -98,7 +101,7 @@ func (r *Registry) admit(ctx context.Context, req Request, c *manifest.Capabilit
 		case old.Digest != digest && old.State != Refused:
 			return old, nil, &fault.Error{Op: "registry.Register", On: c.ID, Kind: fault.Conflict,
 				Err: fmt.Errorf("version %s is registered with other contents", c.Version), Remedy: "increase the version of the changed capability"}
-		case old.Digest == digest && (old.State == Approved || old.State == Pending && !req.allowed):
+		case old.Digest == digest && (old.State == Approved || old.State == Pending && old.Node == r.node() && !req.allowed):
 			return old, nil, nil
 		case old.Digest == digest && old.State != Pending && !req.Again:
 			return old, nil, &fault.Error{Op: "registry.Register", On: c.ID, Kind: fault.Denied,
@@ -114,7 +117,7 @@ func (r *Registry) admit(ctx context.Context, req Request, c *manifest.Capabilit
 	}
 	rec := Record{
 		ID: c.ID, Version: c.Version, Digest: digest, Files: files, Source: c.Source, State: Pending, Trust: trust,
-		Widens: manifest.Widens(was, c), Bundle: req.Bundle, By: req.By, Created: time.Now().UTC(),
+		Widens: manifest.Widens(was, c), Bundle: req.Bundle, By: req.By, Node: r.node(), Created: time.Now().UTC(),
 	}
 	in := &engine.Installed{Capability: c, Dir: r.dirOf(files), Digest: digest, Trust: trust}
 	if r.cfg.Prepare != nil {
@@ -130,16 +133,20 @@ func (r *Registry) admit(ctx context.Context, req Request, c *manifest.Capabilit
 }
 
 // settle stores a new record and makes it the current one.
+//
+// +checklocks:r.changeMu
 func (r *Registry) settle(ctx context.Context, rec Record, in *engine.Installed) error {
 	if r.cfg.Changed != nil {
 		if err := r.cfg.Changed(ctx, rec, in.Capability); err != nil {
 			return err
 		}
 	}
-	if err := r.cfg.Store.PutCapability(ctx, rec); err != nil {
+	if err := r.write(ctx, Change{Put: []Record{rec}}); err != nil {
 		return err
 	}
-	r.put(rec, in)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.insert(&version{Record: rec, installed: in, missing: r.lacks(in.Dir)})
 	return nil
 }
 
@@ -204,27 +211,39 @@ func (r *Registry) await(rec Record, c *manifest.Capability) {
 			}
 			return
 		}
-		r.changeMu.Lock()
-		defer r.changeMu.Unlock()
-		now, in, err := r.findStored(rec.ID + "@" + rec.Version)
-		if err != nil || now.State != Pending || now.Digest != rec.Digest {
-			return // removed in the meantime
-		}
-		at := time.Now().UTC()
-		now.Approval, now.Settled = a.ID, &at
-		granted, ok := a.Granted()
-		if ok && granted.Resource == rec.ID+"@"+rec.Version {
-			now.State = Approved
-		} else {
-			now.State, now.Why = Refused, a.Outcome
-		}
-		if err := r.settle(r.ctx, now, in); err != nil {
+		err = r.change(r.ctx, func() error { return r.apply(rec, a) })
+		if err != nil {
 			r.cfg.Log.Error("cannot apply the approval of a capability; the next start retries", "capability", rec.ID, "version", rec.Version, "err", err)
-			return
 		}
-		r.taken(a)
 	})
 }
+
+// apply stores the outcome of an approval, unless the version was removed in the meantime, or
+// registered by another daemon.
+//
+// +checklocks:r.changeMu
+func (r *Registry) apply(rec Record, a approval.Request) error {
+	now, in, err := r.findStored(rec.ref())
+	if err != nil || !r.waits(now) || now.Digest != rec.Digest {
+		return nil
+	}
+	at := time.Now().UTC()
+	now.Approval, now.Settled = a.ID, &at
+	granted, ok := a.Granted()
+	if ok && granted.Resource == rec.ref() {
+		now.State = Approved
+	} else {
+		now.State, now.Why = Refused, a.Outcome
+	}
+	if err := r.settle(r.ctx, now, in); err != nil {
+		return err
+	}
+	r.taken(a)
+	return nil
+}
+
+// waits reports whether this daemon waits for the approval of a version.
+func (r *Registry) waits(rec Record) bool { return rec.State == Pending && rec.Node == r.node() }
 
 // answer opens an approval request and waits for its outcome. The outcome remains in the
 // queue, also for the next daemon, until it was applied and taken is called.
@@ -248,68 +267,61 @@ func (r *Registry) taken(a approval.Request) {
 }
 
 // Revoke revokes a version: it can no longer be called.
-func (r *Registry) Revoke(ctx context.Context, ref, why string) (Record, error) {
-	r.changeMu.Lock()
-	defer r.changeMu.Unlock()
-	rec, in, err := r.findStored(ref)
-	if err != nil {
-		return rec, err
-	}
-	if rec.State == Revoked {
-		return rec, nil
-	}
-	if rec.State == Pending {
-		r.withdraw(ctx, rec, "it was revoked")
-	}
-	at := time.Now().UTC()
-	rec.State, rec.Why, rec.Settled, rec.Trust = Revoked, why, &at, false
-	if err := r.settle(ctx, rec, in); err != nil {
-		return rec, err
-	}
-	return rec, r.drop(ctx, in, false)
+func (r *Registry) Revoke(ctx context.Context, ref, why string) (rec Record, err error) {
+	err = r.change(ctx, func() error {
+		var in *engine.Installed
+		rec, in, err = r.findStored(ref)
+		if err != nil || rec.State == Revoked {
+			return err
+		}
+		was, at := rec, time.Now().UTC()
+		rec.State, rec.Why, rec.Settled, rec.Trust = Revoked, why, &at, false
+		if err := r.settle(ctx, rec, in); err != nil {
+			return err
+		}
+		r.withdraw(ctx, was, "it was revoked")
+		return r.drop(ctx, in, false)
+	})
+	return rec, err
 }
 
 // Trust sets whether an operator trusts a version, identified by its digest, to run directly
 // on the host.
-func (r *Registry) Trust(ctx context.Context, ref, digest string, trust bool) (Record, error) {
-	r.changeMu.Lock()
-	defer r.changeMu.Unlock()
-	rec, in, err := r.findStored(ref)
-	if err != nil {
-		return rec, err
-	}
-	if digest != rec.Digest {
-		return rec, &fault.Error{Op: "registry.Trust", On: ref, Kind: fault.Conflict,
-			Err: errors.New("the digest does not match"), Remedy: "review the changes; the digest is " + rec.Digest}
-	}
-	rec.Trust = trust
-	trusted := *in
-	trusted.Trust = trust
-	return rec, r.settle(ctx, rec, &trusted)
+func (r *Registry) Trust(ctx context.Context, ref, digest string, trust bool) (rec Record, err error) {
+	err = r.change(ctx, func() error {
+		var in *engine.Installed
+		rec, in, err = r.findStored(ref)
+		if err != nil {
+			return err
+		}
+		if digest != rec.Digest {
+			return &fault.Error{Op: "registry.Trust", On: ref, Kind: fault.Conflict,
+				Err: errors.New("the digest does not match"), Remedy: "review the changes; the digest is " + rec.Digest}
+		}
+		rec.Trust = trust
+		trusted := *in
+		trusted.Trust = trust
+		return r.settle(ctx, rec, &trusted)
+	})
+	return rec, err
 }
 
 // Remove deletes a version and its files.
 func (r *Registry) Remove(ctx context.Context, ref string) error {
-	r.changeMu.Lock()
-	defer r.changeMu.Unlock()
-	return r.remove(ctx, ref)
-}
-
-func (r *Registry) remove(ctx context.Context, ref string) error {
-	rec, _, err := r.findStored(ref)
-	if err != nil {
-		return err
-	}
-	if rec.State == Pending {
+	return r.change(ctx, func() error {
+		rec, _, err := r.findStored(ref)
+		if err != nil {
+			return err
+		}
+		if err := r.write(ctx, Change{Gone: []Record{rec}}); err != nil {
+			return err
+		}
+		r.mu.Lock()
+		r.displace(rec)
+		r.mu.Unlock()
 		r.withdraw(ctx, rec, "it was removed")
-	}
-	if err := r.cfg.Store.DeleteCapability(ctx, rec.ID, rec.Version); err != nil {
-		return err
-	}
-	r.mu.Lock()
-	r.displace(rec)
-	r.mu.Unlock()
-	return r.dropAll(ctx, []Record{rec})
+		return r.dropAll(ctx, []Record{rec})
+	})
 }
 
 // displace removes a record from the index. The caller holds r.mu.
@@ -339,7 +351,12 @@ func (r *Registry) dropAll(ctx context.Context, gone []Record) error {
 	return errors.Join(append(errs, r.tidy())...)
 }
 
+// withdraw withdraws the approval request of a version if this daemon has requested it. The other
+// daemons withdraw theirs when they read the change.
 func (r *Registry) withdraw(ctx context.Context, rec Record, why string) {
+	if !r.waits(rec) {
+		return
+	}
 	if _, err := r.cfg.Approvals.Withdraw(ctx, rec.Approval, why); err != nil {
 		r.cfg.Log.Warn("cannot withdraw the approval request of a capability", "capability", rec.ID, "approval", rec.Approval, "err", err)
 	}

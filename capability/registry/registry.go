@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -55,6 +56,7 @@ type Record struct {
 	Trust    bool        `json:"trust,omitempty"`    // an operator trusts this digest to run directly on the host
 	Bundle   string      `json:"bundle,omitempty"`   // name@version of the bundle it came with
 	By       string      `json:"by,omitempty"`       // the caller that registered it
+	Node     string      `json:"node,omitempty"`     // the daemon of a fleet where it was registered, and is approved
 
 	Created time.Time  `json:"created"`
 	Settled *time.Time `json:"settled,omitempty"`
@@ -67,16 +69,29 @@ func (r Record) ref() string { return r.ID + "@" + r.Version }
 // A Store persists records. A write is durable, even after a power failure, when its method
 // returns.
 type Store interface {
+	// Version returns a number that each change increments.
+	Version(ctx context.Context) (int64, error)
+
 	Capabilities(ctx context.Context) ([]Record, error)
-	PutCapability(ctx context.Context, r Record) error
-	DeleteCapability(ctx context.Context, cid, version string) error
-
 	Skills(ctx context.Context) ([]Skill, error)
-	PutSkill(ctx context.Context, s Skill) error
-	DeleteSkill(ctx context.Context, name string) error
-
 	Bundles(ctx context.Context) ([]Bundle, error)
-	ChangeBundle(ctx context.Context, c Change) error // atomic
+
+	// Change adds and removes records atomically. It returns ErrChanged if the store no longer
+	// has the version.
+	Change(ctx context.Context, version int64, c Change) error
+}
+
+// A Change is a set of records that are added and removed together.
+type Change struct {
+	Put       []Record
+	Gone      []Record
+	Skill     *Skill  // nil: none is added
+	GoneSkill string  // empty: none is removed
+	Bundle    *Bundle // nil: none is changed
+	Forget    bool    // delete the record of the bundle
+
+	installed map[string]*engine.Installed // capabilities of Put, by id@version
+	asked     []Record                     // records whose pending approvals are withdrawn
 }
 
 // Approvals is the approval queue as the registry uses it. *approval.Queue implements it.
@@ -94,6 +109,7 @@ type Config struct {
 	Dir       string // files of capabilities, by digest
 	Bundles   string // bundles, by digest
 	Trust     *bundle.Trust
+	Shared    *Shared // nil: no other daemon uses the store
 
 	// Prepare prepares a version for its first call; it fails if the version cannot run on
 	// this host. Dropped releases the resources of a version.
@@ -120,6 +136,12 @@ type Registry struct {
 	wg   sync.WaitGroup
 
 	changeMu sync.Mutex // serialises changes; acquired before mu
+	// +checklocks:changeMu
+	version int64 // of the store, when it was read
+
+	fetchMu sync.Mutex // held while files are copied from other daemons; acquired before changeMu
+	// +checklocks:fetchMu
+	fetchAgain time.Time // after a failure
 
 	installer *bundle.Installer
 	sums      fileSums // digests of the files of capabilities
@@ -137,12 +159,15 @@ type Registry struct {
 	answers map[string]approval.Request // outcomes about bundles, by digest, until they are applied
 	// +checklocks:mu
 	changed chan struct{} // closed when a bundle changes
+	// +checklocks:mu
+	receiving string // name of a temporary directory in cfg.Dir
 }
 
 // A version is a record and its parsed capability. It is immutable; changes replace it.
 type version struct {
 	Record
 	installed *engine.Installed
+	missing   bool // its files are on other daemons only
 }
 
 // Open loads the stored records and resumes pending approvals and installations.
@@ -150,72 +175,35 @@ func Open(ctx context.Context, cfg Config) (*Registry, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	all, err := cfg.Store.Capabilities(ctx)
-	if err != nil {
-		return nil, err
-	}
 	r := &Registry{cfg: cfg, known: map[string][]*version{}, skills: map[string]Skill{}, bundles: map[string]Bundle{}, warrants: map[string]bundle.Warrant{}, answers: map[string]approval.Request{}, changed: make(chan struct{})}
 	r.installer = &bundle.Installer{Dir: cfg.Bundles, Trust: cfg.Trust, Approve: approver{r}, Register: installed{r}}
 	r.ctx, r.stop = context.WithCancel(context.Background())
-	for _, rec := range all {
-		c, err := r.read(rec)
-		if err != nil {
-			cfg.Log.Error("cannot parse the stored manifest of a capability", "capability", rec.ID, "version", rec.Version, "err", err)
-			continue
-		}
-		r.put(rec, c)
-	}
-	if err := r.openBundles(ctx); err != nil {
+	if err := r.open(ctx); err != nil {
 		return nil, err
-	}
-	if err := r.tidy(); err != nil {
-		cfg.Log.Warn("cannot delete the files of removed capabilities", "err", err)
 	}
 	r.resume()
 	return r, nil
 }
 
-// resume requests the outstanding approvals again and continues installations. An outcome may
-// change r.known immediately, so the goroutines start after all of it was read.
-func (r *Registry) resume() {
-	var pending []*version
-	r.mu.RLock()
-	for _, versions := range r.known {
-		for _, v := range versions {
-			if v.State == Pending {
-				pending = append(pending, v)
-			}
-		}
-	}
-	r.mu.RUnlock()
-	for _, v := range pending {
-		r.await(v.Record, v.installed.Capability)
-	}
-	for _, b := range r.Bundles() {
-		if b.Next != nil && b.Next.State == Pending {
-			r.install(b)
-		}
-	}
-}
-
-// openBundles loads the stored skills and bundles.
-func (r *Registry) openBundles(ctx context.Context) error {
-	skills, err := r.cfg.Store.Skills(ctx)
-	if err != nil {
+// open loads the stored records, and deletes the files of others.
+func (r *Registry) open(ctx context.Context) error {
+	r.changeMu.Lock()
+	defer r.changeMu.Unlock()
+	if err := r.load(ctx); err != nil {
 		return err
 	}
-	bundles, err := r.cfg.Store.Bundles(ctx)
-	if err != nil {
-		return err
+	if r.cfg.Shared != nil && r.cfg.Shared.Own != nil {
+		left, err := r.move(ctx, r.cfg.Shared.Own)
+		if err != nil {
+			return fmt.Errorf("share the capabilities with the other daemons: %w", err)
+		}
+		if len(left) > 0 {
+			r.cfg.Log.Warn("capabilities of this daemon are not used, because the fleet has others with their names: register them again as new versions", "capabilities", strings.Join(left, ", "))
+		}
 	}
 	var keep []string
-	r.mu.Lock()
-	for _, s := range skills {
-		r.skills[s.Name] = s
-	}
-	for _, b := range bundles {
-		r.setBundle(b)
-		if why := r.barred(b.Name); why != nil {
+	for _, b := range r.Bundles() {
+		if why := r.NotCallableReason(b.Name); why != nil {
 			r.cfg.Log.Warn("the capabilities of a bundle cannot be called: it is no longer trusted", "bundle", b.Name, "err", why)
 		}
 		if b.Now != nil {
@@ -225,11 +213,127 @@ func (r *Registry) openBundles(ctx context.Context) error {
 			keep = append(keep, b.Next.Digest)
 		}
 	}
-	r.mu.Unlock()
 	if err := r.installer.Sweep(keep); err != nil {
 		r.cfg.Log.Warn("cannot delete the files of removed bundles", "err", err)
 	}
+	if err := r.tidy(); err != nil {
+		r.cfg.Log.Warn("cannot delete the files of removed capabilities", "err", err)
+	}
 	return nil
+}
+
+// load replaces the records by those of the store.
+//
+// +checklocks:r.changeMu
+func (r *Registry) load(ctx context.Context) error {
+	number, err := r.cfg.Store.Version(ctx)
+	if err != nil {
+		return err
+	}
+	records, err := r.cfg.Store.Capabilities(ctx)
+	if err != nil {
+		return err
+	}
+	skills, err := r.cfg.Store.Skills(ctx)
+	if err != nil {
+		return err
+	}
+	bundles, err := r.cfg.Store.Bundles(ctx)
+	if err != nil {
+		return err
+	}
+	var versions []*version
+	for _, rec := range records {
+		c, err := r.read(rec)
+		if err != nil {
+			r.cfg.Log.Error("cannot parse the stored manifest of a capability", "capability", rec.ID, "version", rec.Version, "err", err)
+			continue
+		}
+		versions = append(versions, &version{Record: rec, installed: c, missing: r.lacks(c.Dir)})
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	clear(r.known)
+	clear(r.skills)
+	clear(r.bundles)
+	clear(r.warrants)
+	for _, v := range versions {
+		r.insert(v)
+	}
+	for _, s := range skills {
+		r.skills[s.Name] = s
+	}
+	for _, b := range bundles {
+		r.setBundle(b)
+	}
+	r.notifyBundles()
+	r.version = number
+	return nil
+}
+
+// lacks reports whether a directory of files must be copied from another daemon.
+func (r *Registry) lacks(dir string) bool {
+	if r.cfg.Shared == nil {
+		return false
+	}
+	_, err := os.Stat(dir)
+	return err != nil
+}
+
+// change calls f, which changes the registry, with the newest records. It repeats f if another
+// daemon changes the store in the meantime.
+func (r *Registry) change(ctx context.Context, f func() error) error {
+	r.changeMu.Lock()
+	defer r.changeMu.Unlock()
+	return r.repeat(ctx, f)
+}
+
+// repeat is like change, but for callers that hold r.changeMu.
+//
+// +checklocks:r.changeMu
+func (r *Registry) repeat(ctx context.Context, f func() error) error {
+	for {
+		if err := r.reread(ctx); err != nil {
+			return err
+		}
+		if err := f(); !errors.Is(err, ErrChanged) {
+			return err
+		}
+	}
+}
+
+// write stores a change.
+//
+// +checklocks:r.changeMu
+func (r *Registry) write(ctx context.Context, c Change) error {
+	if err := r.cfg.Store.Change(ctx, r.version, c); err != nil {
+		return err
+	}
+	r.version++
+	return nil
+}
+
+// resume requests the outstanding approvals again and continues installations. An outcome may
+// change r.known immediately, so the goroutines start after all of it was read.
+func (r *Registry) resume() {
+	var pending []*version
+	r.mu.RLock()
+	for _, versions := range r.known {
+		for _, v := range versions {
+			if v.State == Pending && v.Node == r.node() {
+				pending = append(pending, v)
+			}
+		}
+	}
+	r.mu.RUnlock()
+	for _, v := range pending {
+		r.await(v.Record, v.installed.Capability)
+	}
+	for _, b := range r.Bundles() {
+		if b.Next != nil && b.Next.State == Pending && b.Next.Node == r.node() {
+			r.install(b)
+		}
+	}
 }
 
 // Close stops waiting for approvals. The next Open applies their outcomes.
@@ -251,22 +355,15 @@ func (r *Registry) read(rec Record) (*engine.Installed, error) {
 	return &engine.Installed{Capability: all[0], Dir: r.dirOf(rec.files()), Digest: rec.Digest, Trust: rec.Trust}, nil
 }
 
-// put makes a record the current one of its version.
-func (r *Registry) put(rec Record, c *engine.Installed) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.insert(rec, c)
-}
-
-// insert is like put, but for callers that hold r.mu.
+// insert makes a record the current one of its version.
 //
 // +checklocks:r.mu
-func (r *Registry) insert(rec Record, c *engine.Installed) {
-	versions := slices.Clone(r.known[rec.ID])
-	versions = slices.DeleteFunc(versions, func(v *version) bool { return v.Version == rec.Version })
-	versions = append(versions, &version{rec, c})
+func (r *Registry) insert(added *version) {
+	versions := slices.Clone(r.known[added.ID])
+	versions = slices.DeleteFunc(versions, func(v *version) bool { return v.Version == added.Version })
+	versions = append(versions, added)
 	slices.SortFunc(versions, func(a, b *version) int { return -compare(a.Version, b.Version) })
-	r.known[rec.ID] = versions
+	r.known[added.ID] = versions
 }
 
 func compare(a, b string) int {
@@ -305,13 +402,34 @@ func (r *Registry) effective(v *version) Record {
 // Find returns a version by "id" or "id@version". Without a version it returns the newest
 // callable version or, if none is callable, the newest.
 func (r *Registry) Find(ref string) (Record, *engine.Installed, error) {
+	v, err := r.findAnywhere(ref)
+	return v.Record, v.installed, err
+}
+
+// findAnywhere is like findNow, but also finds what another daemon has just registered.
+func (r *Registry) findAnywhere(ref string) (version, error) {
+	v, err := r.findNow(ref)
+	if errors.Is(err, fault.NotFound) && r.cfg.Shared != nil {
+		if err := r.Refresh(r.ctx); err != nil && r.ctx.Err() == nil {
+			r.cfg.Log.Warn("could not read the changes of capabilities by other daemons", "err", err)
+		}
+		return r.findNow(ref)
+	}
+	return v, err
+}
+
+// findNow finds a version among the records that were read from the store. The version has its
+// effective state.
+func (r *Registry) findNow(ref string) (version, error) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	v, err := r.find(ref, true)
 	if err != nil {
-		return Record{}, nil, err
+		return version{}, err
 	}
-	return r.effective(v), v.installed, nil
+	found := *v
+	found.Record = r.effective(v)
+	return found, nil
 }
 
 // findStored is like Find, but ignores whether the bundles are currently trusted.
@@ -354,9 +472,14 @@ func (r *Registry) find(ref string, trusted bool) (*version, error) {
 // Resolve returns the version that a call is for: an approved one. If the reference has
 // no version and a newer one is revoked, the result has a Warning.
 func (r *Registry) Resolve(ref string) (*engine.Installed, error) {
-	rec, c, err := r.Find(ref)
+	v, err := r.findAnywhere(ref)
 	if err != nil {
 		return nil, err
+	}
+	rec, c := v.Record, v.installed
+	if rec.State == Approved && v.missing {
+		return nil, &fault.Error{Op: "registry.Resolve", On: rec.ref(), Kind: fault.Unavailable,
+			Err: errors.New("its files are not yet copied from another node"), Remedy: "repeat the call; glasshouse node ls shows whether node " + rec.Node + ", where it was registered, is up"}
 	}
 	if rec.State == Approved {
 		if warning := r.fallback(ref, rec); warning != "" {

@@ -51,14 +51,20 @@ func (s *shop) open() {
 func (s *shop) openOn(between func(registry.Store) registry.Store) {
 	s.t.Helper()
 	var err error
-	s.store, err = storetest.Open(s.t, filepath.Join(s.dir, "g.db"))
+	name := "g.db"
+	if s.cfg.Shared != nil {
+		name = "shared.db"
+	}
+	s.store, err = storetest.Open(s.t, filepath.Join(s.dir, name))
 	must(s.t, err)
 	s.queue, err = approval.New(s.t.Context(), s.store.Approvals(), approval.Config{})
 	must(s.t, err)
 	s.cfg.Store, s.cfg.Approvals, s.cfg.Dir = between(s.store.Capabilities()), s.queue, filepath.Join(s.dir, "capabilities")
 	s.cfg.Bundles = filepath.Join(s.dir, "bundles")
-	s.cfg.Trust, err = bundle.OpenTrust(filepath.Join(s.dir, "trust.json"))
-	must(s.t, err)
+	if s.cfg.Shared == nil {
+		s.cfg.Trust, err = bundle.OpenTrust(filepath.Join(s.dir, "trust.json"))
+		must(s.t, err)
+	}
 	s.Registry, err = registry.Open(s.t.Context(), s.cfg)
 	must(s.t, err)
 }
@@ -285,7 +291,8 @@ type pendingStore struct {
 }
 
 func (s pendingStore) Capabilities(context.Context) ([]registry.Record, error) { return s.pending, nil }
-func (s pendingStore) PutCapability(context.Context, registry.Record) error    { return nil }
+func (s pendingStore) Change(context.Context, int64, registry.Change) error    { return nil }
+func (s pendingStore) Version(context.Context) (int64, error)                  { return 1, nil }
 func (s pendingStore) Skills(context.Context) ([]registry.Skill, error)        { return nil, nil }
 func (s pendingStore) Bundles(context.Context) ([]registry.Bundle, error)      { return nil, nil }
 

@@ -25,24 +25,22 @@ type Skill struct {
 
 // AddSkill adds a skill or replaces the one with the same name. It refuses a skill that names
 // a capability that is not approved.
-func (r *Registry) AddSkill(ctx context.Context, file string, text []byte, by, from string) (*skill.Skill, *skill.Checked, error) {
-	r.changeMu.Lock()
-	defer r.changeMu.Unlock()
-	return r.addSkill(ctx, Skill{File: file, Text: string(text), By: by, Bundle: from})
-}
-
-func (r *Registry) addSkill(ctx context.Context, rec Skill) (*skill.Skill, *skill.Checked, error) {
-	s, k, err := r.admitSkill(&rec, r.lookup)
-	if err != nil {
-		return nil, nil, err
-	}
-	if err := r.cfg.Store.PutSkill(ctx, rec); err != nil {
-		return nil, nil, err
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.skills[s.Name] = rec
-	return s, k, nil
+func (r *Registry) AddSkill(ctx context.Context, file string, text []byte, by, from string) (s *skill.Skill, k *skill.Checked, err error) {
+	err = r.change(ctx, func() error {
+		rec := Skill{File: file, Text: string(text), By: by, Bundle: from}
+		s, k, err = r.admitSkill(&rec, r.lookup)
+		if err != nil {
+			return err
+		}
+		if err := r.write(ctx, Change{Skill: &rec}); err != nil {
+			return err
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.skills[s.Name] = rec
+		return nil
+	})
+	return s, k, err
 }
 
 // admitSkill parses a skill and completes its record.
@@ -64,11 +62,11 @@ func (r *Registry) admitSkill(rec *Skill, lookup func(cid string) (*manifest.Cap
 
 // lookup returns a callable capability for the check of a skill.
 func (r *Registry) lookup(cid string) (*manifest.Capability, bool) {
-	rec, c, err := r.Find(cid)
+	v, err := r.findNow(cid)
 	if err != nil {
 		return nil, false
 	}
-	return c.Capability, rec.State == Approved
+	return v.installed.Capability, v.State == Approved
 }
 
 func (r *Registry) skill(name string) (Skill, bool) {
@@ -117,20 +115,16 @@ func (r *Registry) skillNames() []string {
 
 // RemoveSkill removes a skill. Its capabilities stay registered.
 func (r *Registry) RemoveSkill(ctx context.Context, name string) error {
-	r.changeMu.Lock()
-	defer r.changeMu.Unlock()
-	return r.removeSkill(ctx, name)
-}
-
-func (r *Registry) removeSkill(ctx context.Context, name string) error {
-	if _, ok := r.skill(name); !ok {
-		return fault.Newf(fault.NotFound, "registry.RemoveSkill", name, "no such skill%s", problem.Meant(name, r.skillNames()...))
-	}
-	if err := r.cfg.Store.DeleteSkill(ctx, name); err != nil {
-		return err
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.skills, name)
-	return nil
+	return r.change(ctx, func() error {
+		if _, ok := r.skill(name); !ok {
+			return fault.Newf(fault.NotFound, "registry.RemoveSkill", name, "no such skill%s", problem.Meant(name, r.skillNames()...))
+		}
+		if err := r.write(ctx, Change{GoneSkill: name}); err != nil {
+			return err
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		delete(r.skills, name)
+		return nil
+	})
 }
