@@ -178,6 +178,7 @@ func TestFleet(t *testing.T) {
 	f.checkAccess(one, two, j.ID)
 	f.checkApproval(one, two, front)
 	f.checkSecrets(one, two)
+	f.checkCapabilities(one, two)
 	f.checkOperations(two, one)
 	f.checkAuditLogs(two, front)
 	f.checkRemoval(one, two, j.ID)
@@ -621,6 +622,48 @@ func (f *testFleet) checkSecrets(one, two *fleetNode) {
 	eventually("after the revocation", "")
 	if err := two.DeleteJail(ctx, j.ID); err != nil {
 		f.Error(err)
+	}
+}
+
+// checkCapabilities calls a capability of one node at another, in a jail with the copied files.
+func (f *testFleet) checkCapabilities(one, two *fleetNode) {
+	f.Helper()
+	ctx := f.Context()
+	dir := f.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "src"), 0o755); err != nil {
+		f.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "src", "main.sh"), []byte("cat >/dev/null; echo '\"copied\"'\n"), 0o644); err != nil {
+		f.Fatal(err)
+	}
+	list, err := one.Register(ctx, wire.Register{Dir: dir, Manifest: `(capability "fleet.copied" :version "1.0.0" :description "d" :effects [:exec]
+		:output-schema :string
+		:runtime {:type :container :rootfs "debian" :entrypoint ["sh" "/app/main.sh"]}
+		:filesystem {:mode :ephemeral :mounts [{:host "src" :guest "/app" :mode :ro}]})`})
+	if err != nil {
+		f.Fatal(err)
+	}
+	if _, err := two.Call(ctx, "fleet.copied", wire.Call{}); fault.KindOf(err) != fault.Denied {
+		f.Errorf("a call at another node before the approval: %v, want Denied", err)
+	}
+	if _, err := one.Answer(ctx, list[0].Approval, wire.AnswerApproval{Answer: "allow"}); err != nil {
+		f.Fatal(err)
+	}
+	var called wire.Called
+	if !within(20*time.Second, func() bool {
+		called, err = two.Call(ctx, "fleet.copied", wire.Call{})
+		return err == nil
+	}) || string(called.Output) != `"copied"` {
+		f.Errorf("a call at another node = %+v, %v, want the output of the copied program", called, err)
+	}
+	if _, err := two.RevokeCapability(ctx, "fleet.copied", wire.RevokeCapability{Reason: "it is wrong"}); err != nil {
+		f.Fatal(err)
+	}
+	if !within(20*time.Second, func() bool {
+		_, err = one.Call(ctx, "fleet.copied", wire.Call{})
+		return fault.KindOf(err) == fault.Denied
+	}) {
+		f.Errorf("a call after the revocation at another node: %v, want Denied", err)
 	}
 }
 

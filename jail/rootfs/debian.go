@@ -193,6 +193,11 @@ func (p *Provider) fromCommand(ctx context.Context, cmd *exec.Cmd, tree string) 
 	cmd.Stderr = &stderr
 	// If ctx is cancelled, the whole process group is killed.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if os.Geteuid() == 0 {
+		// mmdebstrap mounts directories of the host, such as /dev/shm. If it is killed, they are
+		// unmounted with its namespace.
+		cmd.SysProcAttr.Unshareflags = syscall.CLONE_NEWNS
+	}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 5 * time.Second
 	out, err := cmd.StdoutPipe()

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"glasshouse/fault"
 	"glasshouse/jail"
@@ -412,6 +413,51 @@ func TestFailedBootstrapLeavesNothing(t *testing.T) {
 				t.Errorf("files remain: %v", left)
 			}
 		})
+	}
+}
+
+// mmdebstrap mounts directories of the host in its tree. If it is killed, their files are not
+// deleted with the tree.
+func TestKilledBootstrapLeavesFilesOfHost(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can mount directories")
+	}
+	host := t.TempDir()
+	kept := filepath.Join(host, "kept")
+	must(t, os.WriteFile(kept, nil, 0o600))
+	mounted := filepath.Join(t.TempDir(), "mounted")
+	tool(t, "mmdebstrap", `mkdir -p "$TMPDIR/root/dev/shm" && mount --bind `+host+` "$TMPDIR/root/dev/shm" && touch `+mounted+`; sleep 300`)
+	images := filepath.Join(t.TempDir(), "images")
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		for ctx.Err() == nil {
+			if _, err := os.Stat(mounted); err == nil {
+				cancel()
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}()
+	if _, err := open(t, in(images)).Resolve(ctx, jail.Rootfs{}); !errors.Is(err, context.Canceled) {
+		t.Fatalf("Resolve = %v, want it to be cancelled", err)
+	}
+	if _, err := os.Stat(kept); err != nil {
+		t.Errorf("after a killed build: %v, want the file of the host", err)
+	}
+	if left, err := os.ReadDir(images); err != nil || len(left) > 0 {
+		t.Errorf("files remain: %v, %v", left, err)
+	}
+
+	// A mount that a daemon without this protection has left.
+	dir := filepath.Join(images, ".tmp-1", "scratch", "shm")
+	must(t, os.MkdirAll(dir, 0o755))
+	must(t, unix.Mount(host, dir, "", unix.MS_BIND, ""))
+	t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
+	open(t, in(images))
+	if _, err := os.Stat(kept); err != nil {
+		t.Errorf("after the next start: %v, want the file of the host", err)
+	}
+	if left, err := os.ReadDir(images); err != nil || len(left) > 0 {
+		t.Errorf("files remain after the next start: %v, %v", left, err)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
 	"glasshouse/fault"
@@ -334,9 +335,12 @@ func (p *Provider) discard(dir string) error {
 	return removeTree(tmp)
 }
 
-// removeTree removes dir recursively. An ordinary user must first change the modes of directories
-// that are not writable.
+// removeTree removes dir recursively, but not what is mounted below it. An ordinary user must first
+// change the modes of directories that are not writable.
 func removeTree(dir string) error {
+	if err := unmountBelow(dir); err != nil {
+		return err
+	}
 	err := os.RemoveAll(dir)
 	if err == nil || !errors.Is(err, fs.ErrPermission) || os.Geteuid() == 0 {
 		return err
@@ -348,6 +352,27 @@ func removeTree(dir string) error {
 		return nil
 	})
 	return os.RemoveAll(dir)
+}
+
+// unmountBelow unmounts what a killed process has mounted below dir.
+func unmountBelow(dir string) error {
+	real, err := filepath.EvalSymlinks(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(real))
+	if err != nil {
+		return fmt.Errorf("list the mounts below %s: %w", dir, err)
+	}
+	for _, m := range slices.Backward(mounts) { // the newest first
+		if err := unix.Unmount(m.Mountpoint, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+			return &fs.PathError{Op: "unmount", Path: m.Mountpoint, Err: err}
+		}
+	}
+	return nil
 }
 
 // makeDir creates a directory with exactly this mode, independently of the umask.
