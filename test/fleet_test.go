@@ -629,38 +629,30 @@ func (f *testFleet) checkSecrets(one, two *fleetNode) {
 func (f *testFleet) checkCapabilities(one, two *fleetNode) {
 	f.Helper()
 	ctx := f.Context()
-	dir := f.TempDir()
-	if err := os.Mkdir(filepath.Join(dir, "src"), 0o755); err != nil {
-		f.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "src", "main.sh"), []byte("cat >/dev/null; echo '\"copied\"'\n"), 0o644); err != nil {
-		f.Fatal(err)
-	}
-	list, err := one.Register(ctx, wire.Register{Dir: dir, Manifest: `(capability "fleet.copied" :version "1.0.0" :description "d" :effects [:exec]
-		:output-schema :string
-		:runtime {:type :container :rootfs "debian" :entrypoint ["sh" "/app/main.sh"]}
-		:filesystem {:mode :ephemeral :mounts [{:host "src" :guest "/app" :mode :ro}]})`})
+	dir := shop(f.T)
+	list, err := one.Register(ctx, wire.Register{Dir: dir, Manifest: manifests})
 	if err != nil {
 		f.Fatal(err)
 	}
-	if _, err := two.Call(ctx, "fleet.copied", wire.Call{}); fault.KindOf(err) != fault.Denied {
+	input := wire.Call{Input: []byte(`{"text": "abc"}`)}
+	if _, err := two.Call(ctx, "text.count", input); fault.KindOf(err) != fault.Denied {
 		f.Errorf("a call at another node before the approval: %v, want Denied", err)
 	}
-	if _, err := one.Answer(ctx, list[0].Approval, wire.AnswerApproval{Answer: "allow"}); err != nil {
+	if _, err := one.Answer(ctx, list[1].Approval, wire.AnswerApproval{Answer: "allow"}); err != nil {
 		f.Fatal(err)
 	}
 	var called wire.Called
 	if !within(20*time.Second, func() bool {
-		called, err = two.Call(ctx, "fleet.copied", wire.Call{})
+		called, err = two.Call(ctx, "text.count", input)
 		return err == nil
-	}) || string(called.Output) != `"copied"` {
+	}) || !strings.Contains(string(called.Output), `"before":""`) {
 		f.Errorf("a call at another node = %+v, %v, want the output of the copied program", called, err)
 	}
-	if _, err := two.RevokeCapability(ctx, "fleet.copied", wire.RevokeCapability{Reason: "it is wrong"}); err != nil {
+	if _, err := two.RevokeCapability(ctx, "text.count", wire.RevokeCapability{Reason: "it is wrong"}); err != nil {
 		f.Fatal(err)
 	}
 	if !within(20*time.Second, func() bool {
-		_, err = one.Call(ctx, "fleet.copied", wire.Call{})
+		_, err = one.Call(ctx, "text.count", input)
 		return fault.KindOf(err) == fault.Denied
 	}) {
 		f.Errorf("a call after the revocation at another node: %v, want Denied", err)

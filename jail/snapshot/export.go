@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"glasshouse/fault"
 	"glasshouse/id"
@@ -63,6 +65,63 @@ func (ss *snapshots) Export(ctx context.Context, sid id.Snapshot, w io.Writer) e
 		return fmt.Errorf("encode the record of snapshot %s: %w", sid, err)
 	}
 	return images.Export(&ctxWriter{ctx, w}, meta, files)
+}
+
+// A backgroundExport is an export that ends if its snapshot is deleted.
+type backgroundExport struct {
+	cancel context.CancelCauseFunc
+	ended  chan struct{}
+}
+
+// ExportInBackground is like Export, but does not prevent the deletion of the snapshot, which ends
+// it with fault.NotFound.
+func (ss *snapshots) ExportInBackground(ctx context.Context, sid id.Snapshot, w io.Writer) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	x := &backgroundExport{cancel, make(chan struct{})}
+	ss.mu.Lock()
+	ss.exports[sid] = append(ss.exports[sid], x)
+	ss.mu.Unlock()
+	// A deletion does not wait for w, which may be slow.
+	in, out := io.Pipe()
+	defer context.AfterFunc(ctx, func() { in.CloseWithError(context.Cause(ctx)) })()
+	go func() {
+		defer close(x.ended)
+		out.CloseWithError(ss.Export(ctx, sid, out))
+		ss.exported(sid, x)
+	}()
+	_, err := io.Copy(w, in)
+	if err != nil {
+		err = cmp.Or(context.Cause(ctx), err)
+		in.CloseWithError(err)
+	}
+	<-x.ended
+	return err
+}
+
+func (ss *snapshots) exported(sid id.Snapshot, x *backgroundExport) {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	left := slices.DeleteFunc(ss.exports[sid], func(other *backgroundExport) bool { return other == x })
+	if ss.exports[sid] = left; len(left) == 0 {
+		delete(ss.exports, sid)
+	}
+}
+
+// endExports ends the exports of a snapshot in the background.
+func (ss *snapshots) endExports(ctx context.Context, sid id.Snapshot) error {
+	ss.mu.Lock()
+	list := slices.Clone(ss.exports[sid])
+	ss.mu.Unlock()
+	for _, x := range list {
+		x.cancel(fault.Newf(fault.NotFound, "snapshot.Export", string(sid), "the snapshot is being deleted"))
+		select {
+		case <-x.ended:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
 }
 
 // portable returns s without host-specific fields.

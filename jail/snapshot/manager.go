@@ -113,6 +113,8 @@ type snapshots struct {
 	// +checklocks:mu
 	inUse map[id.Snapshot]int // number of users; a snapshot in use cannot be deleted
 	// +checklocks:mu
+	exports map[id.Snapshot][]*backgroundExport
+	// +checklocks:mu
 	pinned map[string]int // number of users of layers and files
 }
 
@@ -121,7 +123,7 @@ func New(cfg Config) *Manager {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	ss := &snapshots{cfg: cfg, all: map[id.Snapshot]*Snapshot{}, last: map[id.Jail]id.Snapshot{}, reserved: map[string]bool{}, inUse: map[id.Snapshot]int{}, pinned: map[string]int{}}
+	ss := &snapshots{cfg: cfg, all: map[id.Snapshot]*Snapshot{}, last: map[id.Jail]id.Snapshot{}, reserved: map[string]bool{}, inUse: map[id.Snapshot]int{}, exports: map[id.Snapshot][]*backgroundExport{}, pinned: map[string]int{}}
 	return &Manager{ss, &automatic{snapshots: ss, byJail: map[id.Jail]*auto{}}, &comparer{ss}}
 }
 
@@ -348,14 +350,20 @@ func (ss *snapshots) acquire(sid id.Snapshot) (s *Snapshot, done func(), err err
 }
 
 // Delete removes a snapshot. Layers that jails or other snapshots use are kept. It returns
-// fault.Conflict while the snapshot is in use.
+// fault.Conflict while the snapshot is in use, except by ExportInBackground.
 func (ss *snapshots) Delete(ctx context.Context, sid id.Snapshot) error {
+	if err := ss.endExports(ctx, sid); err != nil {
+		return err
+	}
 	ss.mu.Lock()
 	s := ss.all[sid]
 	switch {
 	case s == nil:
 		ss.mu.Unlock()
 		return notFound("snapshot.Delete", sid)
+	case len(ss.exports[sid]) > 0: // it has just begun
+		ss.mu.Unlock()
+		return ss.Delete(ctx, sid)
 	case ss.inUse[sid] > 0:
 		ss.mu.Unlock()
 		return fault.Newf(fault.Conflict, "snapshot.Delete", string(sid), "snapshot is in use; try again")

@@ -265,3 +265,45 @@ func TestExportEndsWithContextOrWriter(t *testing.T) {
 type failing struct{ err error }
 
 func (f failing) Write([]byte) (int, error) { return 0, f.err }
+
+// A snapshot can be deleted while it is copied to an object store that does not answer.
+func TestDeletionEndsExportInBackground(t *testing.T) {
+	h := newHarness(t)
+	j := h.running()
+	s := h.take(j, "")
+	stuck := &stuckWriter{began: make(chan struct{}), release: make(chan struct{})}
+	exported := make(chan error, 1)
+	go func() { exported <- h.keeper.ExportInBackground(t.Context(), s.ID, stuck) }()
+	<-stuck.began
+	if err := h.keeper.Delete(t.Context(), s.ID); err != nil {
+		t.Errorf("Delete during an export in the background = %v, want nil", err)
+	}
+	close(stuck.release)
+	if err := <-exported; !errors.Is(err, fault.NotFound) {
+		t.Errorf("ExportInBackground of a deleted snapshot = %v, want NotFound", err)
+	}
+
+	s = h.take(j, "")
+	var whole bytes.Buffer
+	if err := h.keeper.ExportInBackground(t.Context(), s.ID, &whole); err != nil || whole.Len() == 0 {
+		t.Errorf("ExportInBackground = %v after %d bytes, want the whole snapshot", err, whole.Len())
+	}
+	broken := errors.New("broken pipe")
+	if err := h.keeper.ExportInBackground(t.Context(), s.ID, failing{broken}); !errors.Is(err, broken) {
+		t.Errorf("ExportInBackground to a broken pipe = %v, want %v", err, broken)
+	}
+	h.forget(s.ID)
+}
+
+// A stuckWriter blocks in its first Write until release is closed.
+type stuckWriter struct{ began, release chan struct{} }
+
+func (w *stuckWriter) Write(p []byte) (int, error) {
+	select {
+	case <-w.began:
+	default:
+		close(w.began)
+	}
+	<-w.release
+	return len(p), nil
+}

@@ -27,7 +27,7 @@ import (
 // A Manager manages the snapshots of this host. *snapshot.Manager implements it.
 type Manager interface {
 	Get(ctx context.Context, s id.Snapshot) (snapshot.Snapshot, error)
-	Export(ctx context.Context, s id.Snapshot, w io.Writer) error
+	ExportInBackground(ctx context.Context, s id.Snapshot, w io.Writer) error
 	Import(ctx context.Context, r io.Reader, o snapshot.ImportOptions) (snapshot.Snapshot, error)
 }
 
@@ -76,7 +76,7 @@ func (ss *Snapshots) export(ctx context.Context, k string, s id.Snapshot, to io.
 	if _, err := io.WriteString(w, k+"\n"); err != nil {
 		return err
 	}
-	if err := ss.Local.Export(ctx, s, w); err != nil {
+	if err := ss.Local.ExportInBackground(ctx, s, w); err != nil {
 		return err
 	}
 	return w.Close()

@@ -40,7 +40,7 @@ func (m *fakeManager) Get(_ context.Context, s id.Snapshot) (snapshot.Snapshot, 
 	return snapshot.Snapshot{ID: s}, nil
 }
 
-func (m *fakeManager) Export(_ context.Context, s id.Snapshot, w io.Writer) error {
+func (m *fakeManager) ExportInBackground(_ context.Context, s id.Snapshot, w io.Writer) error {
 	m.mu.Lock()
 	data, fail := m.archives[s], m.fail
 	m.mu.Unlock()
