@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 
@@ -40,7 +41,7 @@ func (h *snapshotHandler) branchSnapshot(ctx context.Context, p oneSnapshot, b w
 		return wire.Branches{}, err
 	}
 	if b.Spread {
-		return h.spread(ctx, p.ID, b, o)
+		return h.spread(ctx, from, b, o)
 	}
 	return h.branchHere(ctx, p.ID, b, o)
 }
@@ -59,7 +60,7 @@ type numbers struct{ first, count int }
 
 // spread creates branches on all nodes of the fleet. Those that one node cannot create are divided
 // among the others.
-func (h *snapshotHandler) spread(ctx context.Context, sid id.Snapshot, b wire.Branch, o snapshot.Overrides) (wire.Branches, error) {
+func (h *snapshotHandler) spread(ctx context.Context, from snapshot.Snapshot, b wire.Branch, o snapshot.Overrides) (wire.Branches, error) {
 	made := wire.Branches{Jails: []wire.Jail{}}
 	if err := h.maySpread(ctx); err != nil {
 		return made, err
@@ -71,7 +72,8 @@ func (h *snapshotHandler) spread(ctx context.Context, sid id.Snapshot, b wire.Br
 	if err != nil {
 		return made, err
 	}
-	var failure error
+	sid := from.ID
+	nodes, failure := fitting(nodes, from)
 	for todo := []numbers{{max(b.First, 1), b.Count}}; len(todo) > 0; todo = todo[1:] {
 		shares := fleet.Spread(nodes, todo[0].count)
 		if len(shares) == 0 {
@@ -99,6 +101,20 @@ func (h *snapshotHandler) spread(ctx context.Context, sid id.Snapshot, b wire.Br
 		return wire.Branches{}, failure
 	}
 	return made, nil
+}
+
+// fitting returns the nodes whose hosts can use a snapshot, and why another one cannot.
+func fitting(nodes []fleet.Node, s snapshot.Snapshot) (fit []fleet.Node, why error) {
+	for _, n := range nodes {
+		if n.Facts.Arch != "" {
+			if err := snapshot.CheckHost(s.Host, snapshot.Host{Arch: n.Facts.Arch, CPU: n.Facts.CPU, Kernel: n.Facts.Kernel}, s.Memory); err != nil {
+				why = fmt.Errorf("node %s: %w", n.Name, err)
+				continue
+			}
+		}
+		fit = append(fit, n)
+	}
+	return fit, why
 }
 
 func (h *snapshotHandler) maySpread(ctx context.Context) error {
@@ -187,7 +203,7 @@ func (h *snapshotHandler) takeAndBranch(ctx context.Context, j id.Jail, b wire.B
 		return taken, made, err
 	}
 	h.created(ctx) // other nodes must find it
-	made, err = h.spread(ctx, taken.ID, b, o)
+	made, err = h.spread(ctx, taken, b, o)
 	return taken, made, err
 }
 

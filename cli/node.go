@@ -88,8 +88,16 @@ its sessions. The daemon that answers is marked with *.`,
 	}
 }
 
+// freeOf shows how much of something is free; "": that is unknown.
+func freeOf(free, total int64) string {
+	if total == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%.1f of %.1f GiB free", float64(free)/(1<<30), float64(total)/(1<<30))
+}
+
 func showNodes(w io.Writer, all []wire.Node) {
-	rows := [][]string{{"", "ID", "NAME", "STATE", "VERSION", "ADDRESS", "LEASE", "JAILS", "SESSIONS", "RUNS"}}
+	rows := [][]string{{"", "ID", "NAME", "STATE", "VERSION", "ADDRESS", "LEASE", "JAILS", "SESSIONS", "RUNS", "CPUS", "MEMORY", "DISK", "HOST"}}
 	for _, n := range all {
 		self, lease, state := "", "expired", n.State
 		if n.Self {
@@ -98,13 +106,18 @@ func showNodes(w io.Writer, all []wire.Node) {
 		if n.LeaseMS > 0 {
 			lease = (time.Duration(n.LeaseMS) * time.Millisecond).Round(time.Second).String()
 		}
+		cpus := ""
+		if n.CPUs > 0 {
+			cpus = strconv.Itoa(n.CPUs)
+		}
 		if n.Draining {
 			state += ",draining"
 		}
 		if n.Front {
 			state += ",front"
 		}
-		rows = append(rows, []string{self, n.ID, n.Name, state, n.Version, n.Address, lease, strconv.Itoa(n.Jails), strconv.Itoa(n.Sessions), strconv.Itoa(n.Runs)})
+		rows = append(rows, []string{self, n.ID, n.Name, state, n.Version, n.Address, lease, strconv.Itoa(n.Jails), strconv.Itoa(n.Sessions), strconv.Itoa(n.Runs),
+			cpus, freeOf(n.FreeMemory, n.Memory), freeOf(n.FreeDisk, n.Disk), strings.TrimSpace(n.Arch + " " + n.Kernel)})
 	}
 	table(w, rows)
 }

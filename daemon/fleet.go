@@ -142,7 +142,7 @@ func (d *Daemon) joinFleet(ctx context.Context, id string) (run.Node, error) {
 		return nil, err
 	}
 	m, err := fleet.Join(ctx, fleet.Config{
-		Store: d.work.Nodes(), ID: id, Name: c.Name, Version: d.Version.Version, Addr: c.address(), Front: c.front(), Host: host, Log: log,
+		Store: d.work.Nodes(), ID: id, Name: c.Name, Version: d.Version.Version, Addr: c.address(), Front: c.front(), Host: host, Facts: d.facts, Log: log,
 		Renewed: func() {
 			if err := d.fences.renew(); err != nil {
 				log.Error("could not renew the firewall rules of runs with full network access", "err", err)
@@ -173,6 +173,8 @@ func wireNodes(list []fleet.Node, self string) []wire.Node {
 	for _, n := range list {
 		all = append(all, wire.Node{
 			ID: n.ID, Name: n.Name, Version: n.Version, Address: n.Addr, Front: n.Front, Draining: n.Draining, Jails: n.Jails, State: string(n.State), Self: n.ID == self,
+			Arch: n.Facts.Arch, CPU: n.Facts.CPU, Kernel: n.Facts.Kernel, CPUs: n.Facts.CPUs,
+			Memory: n.Facts.Memory, FreeMemory: n.Facts.FreeMemory, Disk: n.Facts.Disk, FreeDisk: n.Facts.FreeDisk,
 			LeaseMS: n.Until.Sub(n.Now).Milliseconds(), Epoch: n.Epoch, Sessions: n.Sessions, Runs: n.Runs,
 		})
 	}

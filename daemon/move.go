@@ -139,11 +139,11 @@ func (m *mover) begin(j id.Jail) (end func(), err error) {
 
 // Move moves a jail to a node. "" selects the one with the fewest jails. It returns the node.
 func (m *mover) Move(ctx context.Context, jid id.Jail, to string) (fleet.Node, error) {
-	n, err := m.target(ctx, to)
-	if err != nil {
-		return n, err
-	}
 	j, err := m.jails.Get(ctx, jid)
+	if err != nil {
+		return fleet.Node{}, err
+	}
+	n, err := m.target(ctx, to, j.State == jail.Running || j.State == jail.Paused)
 	if err != nil {
 		return n, err
 	}
@@ -168,20 +168,15 @@ func (m *mover) Move(ctx context.Context, jid id.Jail, to string) (fleet.Node, e
 	return n, m.settle(ctx, j, err)
 }
 
-// target returns the node for a jail that leaves this one.
-func (m *mover) target(ctx context.Context, to string) (fleet.Node, error) {
+// target returns the node for a jail that leaves this one, with or without processes.
+func (m *mover) target(ctx context.Context, to string, processes bool) (fleet.Node, error) {
 	const op = "mover.target"
 	if to == "" {
 		nodes, err := m.fleet.Nodes(ctx)
 		if err != nil {
 			return fleet.Node{}, err
 		}
-		others := slices.DeleteFunc(slices.Clone(nodes), func(n fleet.Node) bool { return n.ID == m.self })
-		shares := fleet.Spread(others, 1)
-		if len(shares) == 0 {
-			return fleet.Node{}, fleet.ErrNoNode
-		}
-		to = shares[0].Node
+		return bestFor(nodes, m.self, processes)
 	}
 	n, err := m.fleet.Node(ctx, to)
 	switch {
@@ -192,7 +187,40 @@ func (m *mover) target(ctx context.Context, to string) (fleet.Node, error) {
 	case !n.Accepts():
 		return n, &fault.Error{Op: op, On: to, Kind: fault.Exhausted, Err: errors.New("the node does not accept jails"), Remedy: "glasshouse node ls shows its state"}
 	}
-	return n, nil
+	return n, suits(n, processes)
+}
+
+// bestFor returns the node for a jail that leaves the node self. If none suits, the error says why.
+func bestFor(nodes []fleet.Node, self string, processes bool) (fleet.Node, error) {
+	var others []fleet.Node
+	var why error
+	for _, n := range nodes {
+		if n.ID == self || !n.Accepts() {
+			continue
+		}
+		if err := suits(n, processes); err != nil {
+			why = err
+			continue
+		}
+		others = append(others, n)
+	}
+	best, err := fleet.Best(others, func(n fleet.Node) int { return n.Jails })
+	if err != nil {
+		err = cmp.Or(why, err)
+	}
+	return best, err
+}
+
+// suits returns why a jail of this host cannot continue on a node, or nil. If the node has not
+// described its host, it decides itself when it receives the jail.
+func suits(n fleet.Node, processes bool) error {
+	if n.Facts.Arch == "" {
+		return nil
+	}
+	if err := snapshot.CheckHost(snapshot.ThisHost(), snapshot.Host{Arch: n.Facts.Arch, CPU: n.Facts.CPU, Kernel: n.Facts.Kernel}, processes); err != nil {
+		return fmt.Errorf("node %s: %w", n.Name, err)
+	}
+	return nil
 }
 
 // send lets another node receive a jail.

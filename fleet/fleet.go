@@ -38,11 +38,24 @@ type Node struct {
 	Now     time.Time // the clock of the database
 	State   State
 
+	Facts    Facts
 	Front    bool // it has no jails of its own
 	Draining bool // it gets no new jails and sessions
 	Sessions int  // sessions that it has claimed
 	Runs     int  // runs in these sessions that have not ended
 	Jails    int  // jails that it has published; see Index
+}
+
+// Facts are what a node reports about its host with each renewal. Without a value, a fact is unknown.
+type Facts struct {
+	Arch       string `json:"arch,omitempty"`
+	CPU        string `json:"cpu,omitempty"`    // model
+	Kernel     string `json:"kernel,omitempty"` // release
+	CPUs       int    `json:"cpus,omitempty"`
+	Memory     int64  `json:"memory,omitempty"`      // bytes
+	FreeMemory int64  `json:"free_memory,omitempty"` // that can be used without swapping
+	Disk       int64  `json:"disk,omitempty"`        // of the file system of the data directory
+	FreeDisk   int64  `json:"free_disk,omitempty"`
 }
 
 // A Store stores the nodes. All methods use the clock of the database.
@@ -55,10 +68,10 @@ type Store interface {
 	// fault.Denied.
 	Join(ctx context.Context, n Node, again bool, lease time.Duration) (Node, error)
 
-	// Renew extends the lease, replaces its nonce, and returns the clock of the database. The
+	// Renew extends the lease, replaces its nonce and the facts, and returns the clock of the database. The
 	// time is zero if another process has the lease, or if the node was declared lost. Renew may
 	// be repeated after an error.
-	Renew(ctx context.Context, id string, epoch int64, nonce, next string, lease time.Duration) (time.Time, error)
+	Renew(ctx context.Context, id string, epoch int64, nonce, next string, lease time.Duration, f Facts) (time.Time, error)
 
 	// Leave lets the next process of the node join from any host. The lease stays.
 	Leave(ctx context.Context, id string, epoch int64, nonce string) error

@@ -28,6 +28,9 @@ type Config struct {
 	// CLOCK_BOOTTIME.
 	Clock func() time.Duration
 
+	// Facts describes this host. nil: nothing is known.
+	Facts func() Facts
+
 	// Renewed is called after each renewal, but not after the first Join. nil: nothing is called.
 	Renewed func()
 	Log     *slog.Logger // nil: logging is disabled
@@ -127,7 +130,7 @@ func (m *Member) waitAndJoin(ctx context.Context) error {
 func (m *Member) join(ctx context.Context, again bool) (Node, error) {
 	m.chooseNonce()
 	sent := m.cfg.Clock()
-	got, err := m.cfg.Store.Join(ctx, Node{ID: m.cfg.ID, Name: m.cfg.Name, Version: m.cfg.Version, Addr: m.cfg.Addr, Front: m.cfg.Front, Host: m.cfg.Host, Nonce: m.next}, again, m.cfg.Lease)
+	got, err := m.cfg.Store.Join(ctx, Node{ID: m.cfg.ID, Name: m.cfg.Name, Version: m.cfg.Version, Addr: m.cfg.Addr, Front: m.cfg.Front, Host: m.cfg.Host, Nonce: m.next, Facts: m.facts()}, again, m.cfg.Lease)
 	if err != nil {
 		return got, fmt.Errorf("join the daemons that share the database: %w", err)
 	}
@@ -235,6 +238,13 @@ func (m *Member) renewLoop(ctx context.Context) {
 	}
 }
 
+func (m *Member) facts() Facts {
+	if m.cfg.Facts == nil {
+		return Facts{}
+	}
+	return m.cfg.Facts()
+}
+
 // renew renews the lease, or joins again after the node was declared lost. Then it looks for
 // other nodes that are lost.
 func (m *Member) renew(ctx context.Context) error {
@@ -245,7 +255,7 @@ func (m *Member) renew(ctx context.Context) error {
 	epoch := m.epoch
 	m.mu.Unlock()
 	sent := m.cfg.Clock()
-	now, err := m.cfg.Store.Renew(ctx, m.cfg.ID, epoch, m.nonce, m.next, m.cfg.Lease)
+	now, err := m.cfg.Store.Renew(ctx, m.cfg.ID, epoch, m.nonce, m.next, m.cfg.Lease, m.facts())
 	if err != nil {
 		return err
 	}

@@ -16,16 +16,53 @@ var ErrNoNode error = &fault.Error{
 	Op: "fleet.Place", Kind: fault.Exhausted, Err: errors.New("no node accepts new jails"), Remedy: "glasshouse node ls shows which nodes are up, and not draining",
 }
 
+// Best returns the node for a new jail: the one with the fewest jails for its memory, of those that
+// accept jails. Nodes with little free memory or disk are used only if all others are, too. jails
+// is how many jails a node has or gets soon.
+func Best(nodes []Node, jails func(Node) int) (Node, error) {
+	var best Node
+	for _, n := range nodes {
+		if n.Accepts() && (best.ID == "" || better(n, jails(n), best, jails(best))) {
+			best = n
+		}
+	}
+	if best.ID == "" {
+		return best, ErrNoNode
+	}
+	return best, nil
+}
+
+// better reports whether a new jail of a, which has m jails, is better than one of b, which has n.
+func better(a Node, m int, b Node, n int) bool {
+	if a.Facts.full() != b.Facts.full() {
+		return b.Facts.full()
+	}
+	if a.Facts.Memory == 0 || b.Facts.Memory == 0 {
+		return m < n
+	}
+	return float64(m)/float64(a.Facts.Memory) < float64(n)/float64(b.Facts.Memory)
+}
+
+// minFree is the part of memory and disk that stays free on a node that gets new jails.
+const minFree = 20 // a twentieth
+
+func (f Facts) full() bool {
+	return f.FreeMemory < f.Memory/minFree || f.FreeDisk < f.Disk/minFree
+}
+
 // A Share is how many of several jails a node gets.
 type Share struct {
 	Node  string
 	Count int
 }
 
-// Spread divides new jails evenly among the nodes that accept jails. Those with the fewest jails
-// get one more if necessary.
+// Spread divides new jails evenly among the nodes that accept jails, without those with little free
+// memory or disk, unless all have little. Those with the fewest jails get one more if necessary.
 func Spread(nodes []Node, count int) []Share {
 	accepting := slices.DeleteFunc(slices.Clone(nodes), func(n Node) bool { return !n.Accepts() })
+	if slices.ContainsFunc(accepting, func(n Node) bool { return !n.Facts.full() }) {
+		accepting = slices.DeleteFunc(accepting, func(n Node) bool { return n.Facts.full() })
+	}
 	slices.SortStableFunc(accepting, func(a, b Node) int { return cmp.Compare(a.Jails, b.Jails) })
 	var shares []Share
 	for i, n := range accepting {

@@ -1,9 +1,11 @@
 package fleet_test
 
 import (
+	"errors"
 	"slices"
 	"testing"
 
+	"glasshouse/fault"
 	"glasshouse/fleet"
 )
 
@@ -33,5 +35,36 @@ func TestSpread(t *testing.T) {
 	}
 	if nodes[0].ID != "full" {
 		t.Error("Spread has changed the order of the nodes of the caller")
+	}
+}
+
+func TestBest(t *testing.T) {
+	up := func(id string, jails int, memory, free, disk, freeDisk int64) fleet.Node {
+		return fleet.Node{ID: id, State: fleet.Up, Addr: "a:1", Jails: jails, Facts: fleet.Facts{Memory: memory, FreeMemory: free, Disk: disk, FreeDisk: freeDisk}}
+	}
+	for name, tt := range map[string]struct {
+		want  string
+		nodes []fleet.Node
+	}{
+		"the fewest jails":              {"b", []fleet.Node{up("a", 3, 100, 90, 100, 90), up("b", 2, 100, 50, 100, 90)}},
+		"the first of equal ones":       {"a", []fleet.Node{up("a", 2, 100, 90, 100, 90), up("b", 2, 100, 90, 100, 90)}},
+		"more memory":                   {"b", []fleet.Node{up("a", 3, 100, 90, 100, 90), up("b", 5, 200, 90, 100, 90)}},
+		"unknown memory":                {"a", []fleet.Node{up("a", 3, 0, 0, 0, 0), up("b", 5, 200, 90, 100, 90)}},
+		"little memory is free":         {"b", []fleet.Node{up("a", 0, 100, 4, 100, 90), up("b", 9, 100, 5, 100, 90)}},
+		"little of the disk is free":    {"b", []fleet.Node{up("a", 0, 100, 90, 100, 4), up("b", 9, 100, 90, 100, 5)}},
+		"all have little":               {"b", []fleet.Node{up("a", 2, 100, 1, 100, 90), up("b", 1, 100, 90, 100, 1)}},
+		"those that accept no new ones": {"b", []fleet.Node{{ID: "a", State: fleet.Lost, Addr: "a:1"}, up("b", 9, 100, 1, 100, 1)}},
+	} {
+		got, err := fleet.Best(tt.nodes, func(n fleet.Node) int { return n.Jails })
+		if err != nil || got.ID != tt.want {
+			t.Errorf("%s: Best = %q, %v, want %s", name, got.ID, err, tt.want)
+		}
+	}
+	if _, err := fleet.Best([]fleet.Node{{ID: "a"}}, func(fleet.Node) int { return 0 }); !errors.Is(err, fault.Exhausted) {
+		t.Errorf("Best without a node that accepts jails: %v, want Exhausted", err)
+	}
+	nodes := []fleet.Node{up("full", 0, 100, 1, 100, 90), up("b", 5, 100, 90, 100, 90)}
+	if got := fleet.Spread(nodes, 3); !slices.Equal(got, []fleet.Share{{"b", 3}}) {
+		t.Errorf("Spread with a full node = %v, want all on the other", got)
 	}
 }

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
@@ -18,7 +19,7 @@ type Nodes struct{ s *Store }
 // Nodes returns the daemons that share the database.
 func (s *Store) Nodes() Nodes { return Nodes{s} }
 
-const nodeColumns = "id, name, version, addr, front, host, nonce, epoch, until, state"
+const nodeColumns = "id, name, version, addr, front, host, nonce, epoch, until, state, facts"
 
 // clock returns an expression for the clock of the database, in nanoseconds. SQLite has none,
 // but all processes that use its file have the clock of the host.
@@ -57,7 +58,11 @@ func (ns Nodes) update(ctx context.Context, doing string, f func(tx *sql.Tx, now
 func scanNode(row interface{ Scan(...any) error }, more ...any) (fleet.Node, error) {
 	var n fleet.Node
 	var until, front int64
-	err := row.Scan(append([]any{&n.ID, &n.Name, &n.Version, &n.Addr, &front, &n.Host, &n.Nonce, &n.Epoch, &until, &n.State}, more...)...)
+	var facts []byte
+	err := row.Scan(append([]any{&n.ID, &n.Name, &n.Version, &n.Addr, &front, &n.Host, &n.Nonce, &n.Epoch, &until, &n.State, &facts}, more...)...)
+	if err == nil && len(facts) > 0 {
+		err = json.Unmarshal(facts, &n.Facts)
+	}
 	n.Until, n.Front = time.Unix(0, until).UTC(), front != 0
 	return n, err
 }
@@ -65,7 +70,11 @@ func scanNode(row interface{ Scan(...any) error }, more ...any) (fleet.Node, err
 // Join gives a process the lease of a node, unless another host has it.
 func (ns Nodes) Join(ctx context.Context, n fleet.Node, again bool, lease time.Duration) (fleet.Node, error) {
 	var got fleet.Node
-	err := ns.update(ctx, "join as node "+n.ID, func(tx *sql.Tx, now time.Time) error {
+	facts, err := json.Marshal(n.Facts)
+	if err != nil {
+		return got, fmt.Errorf("join as node %s: %w", n.ID, err)
+	}
+	err = ns.update(ctx, "join as node "+n.ID, func(tx *sql.Tx, now time.Time) error {
 		var err error
 		got, err = scanNode(tx.QueryRowContext(ctx, "SELECT "+nodeColumns+" FROM nodes WHERE id = $1", n.ID))
 		got.Now = now.UTC()
@@ -91,20 +100,24 @@ func (ns Nodes) Join(ctx context.Context, n fleet.Node, again bool, lease time.D
 		}
 		got = n
 		got.Epoch, got.Until, got.Now, got.State = epoch, now.Add(lease).UTC(), now.UTC(), fleet.Up
-		_, err = tx.ExecContext(ctx, "INSERT INTO nodes ("+nodeColumns+`) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT (id) DO UPDATE
+		_, err = tx.ExecContext(ctx, "INSERT INTO nodes ("+nodeColumns+`) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ON CONFLICT (id) DO UPDATE
 			SET name = excluded.name, version = excluded.version, addr = excluded.addr, front = excluded.front, host = excluded.host, nonce = excluded.nonce,
-				epoch = excluded.epoch, until = excluded.until, state = excluded.state`,
-			n.ID, n.Name, n.Version, n.Addr, number(n.Front), n.Host, n.Nonce, epoch, got.Until.UnixNano(), got.State)
+				epoch = excluded.epoch, until = excluded.until, state = excluded.state, facts = excluded.facts`,
+			n.ID, n.Name, n.Version, n.Addr, number(n.Front), n.Host, n.Nonce, epoch, got.Until.UnixNano(), got.State, string(facts))
 		return err
 	})
 	return got, err
 }
 
 // Renew extends a lease.
-func (ns Nodes) Renew(ctx context.Context, id string, epoch int64, nonce, next string, lease time.Duration) (time.Time, error) {
+func (ns Nodes) Renew(ctx context.Context, id string, epoch int64, nonce, next string, lease time.Duration, f fleet.Facts) (time.Time, error) {
+	facts, err := json.Marshal(f)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("renew the lease of node %s: %w", id, err)
+	}
 	var now int64
-	err := ns.s.write.QueryRowContext(ctx, "UPDATE nodes SET nonce = $4, until = $5 + "+ns.s.clock()+`
-		WHERE id = $1 AND epoch = $2 AND nonce IN ($3, $4) AND state = 'up' RETURNING until - $5`, id, epoch, nonce, next, int64(lease)).Scan(&now)
+	err = ns.s.write.QueryRowContext(ctx, "UPDATE nodes SET nonce = $4, facts = $6, until = $5 + "+ns.s.clock()+`
+		WHERE id = $1 AND epoch = $2 AND nonce IN ($3, $4) AND state = 'up' RETURNING until - $5`, id, epoch, nonce, next, int64(lease), string(facts)).Scan(&now)
 	if errors.Is(err, sql.ErrNoRows) {
 		return time.Time{}, nil
 	}

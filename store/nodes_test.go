@@ -49,7 +49,7 @@ func joined(t *testing.T, s *store.Store, id, host, nonce string) fleet.Node {
 // expire lets the lease of a node expire.
 func expire(t *testing.T, s *store.Store, n fleet.Node) {
 	t.Helper()
-	if now := got(s.Nodes().Renew(t.Context(), n.ID, n.Epoch, n.Nonce, n.Nonce, -time.Second))(t); now.IsZero() {
+	if now := got(s.Nodes().Renew(t.Context(), n.ID, n.Epoch, n.Nonce, n.Nonce, -time.Second, fleet.Facts{}))(t); now.IsZero() {
 		t.Fatalf("the lease of %s was not changed", n.ID)
 	}
 }
@@ -79,7 +79,7 @@ func nodesJoin(t *testing.T, s *store.Store) {
 	if taken := joined(t, s, "a", "copy", "3"); taken.Epoch <= a.Epoch {
 		t.Errorf("epoch of another host = %d, want more than %d", taken.Epoch, a.Epoch)
 	}
-	if now := got(s.Nodes().Renew(ctx, "a", a.Epoch, "2", "4", time.Hour))(t); !now.IsZero() {
+	if now := got(s.Nodes().Renew(ctx, "a", a.Epoch, "2", "4", time.Hour, fleet.Facts{}))(t); !now.IsZero() {
 		t.Error("the original renewed its lease after the copy had taken it")
 	}
 	joined(t, s, "b", "host", "1")
@@ -94,7 +94,10 @@ func nodesRenew(t *testing.T, s *store.Store) {
 	a := joined(t, s, "a", "host", "1")
 	renew := func(epoch int64, nonce, next string, want bool) {
 		t.Helper()
-		now := got(s.Nodes().Renew(ctx, "a", epoch, nonce, next, 2*time.Hour))(t)
+		now := got(s.Nodes().Renew(ctx, "a", epoch, nonce, next, 2*time.Hour, fleet.Facts{Memory: 5}))(t)
+		if list := got(s.Nodes().Nodes(ctx))(t); !now.IsZero() && list[0].Facts.Memory != 5 {
+			t.Errorf("facts after a renewal = %+v, want those of the renewal", list[0].Facts)
+		}
 		if now.IsZero() == want || want && (now.Before(a.Now) || now.After(a.Now.Add(time.Hour))) {
 			t.Errorf("Renew(epoch %d, nonce %s) = %v, want renewed %v, and shortly after %v", epoch, nonce, now, want, a.Now)
 		}
@@ -126,7 +129,7 @@ func nodesLost(t *testing.T, s *store.Store) {
 	if n := got(s.Nodes().Nodes(ctx))(t)[0]; n.State != fleet.Lost || n.Epoch <= a.Epoch {
 		t.Errorf("node = %+v, want lost, with an epoch above %d", n, a.Epoch)
 	}
-	if now := got(s.Nodes().Renew(ctx, "a", a.Epoch, "1", "2", time.Hour))(t); !now.IsZero() {
+	if now := got(s.Nodes().Renew(ctx, "a", a.Epoch, "1", "2", time.Hour, fleet.Facts{}))(t); !now.IsZero() {
 		t.Error("a lost node renewed its lease")
 	}
 	if back := joined(t, s, "a", "host", "2"); back.Epoch <= a.Epoch+1 {
@@ -283,7 +286,7 @@ func nodesRemove(t *testing.T, s *store.Store) {
 	if node := got(s.Owners().Owner(ctx, jail.Key()))(t); node != "" {
 		t.Errorf("owner of a jail of a removed node = %q, want none", node)
 	}
-	if now := got(s.Nodes().Renew(ctx, "a", a.Epoch, "1", "2", time.Hour))(t); !now.IsZero() {
+	if now := got(s.Nodes().Renew(ctx, "a", a.Epoch, "1", "2", time.Hour, fleet.Facts{}))(t); !now.IsZero() {
 		t.Error("a removed node renewed its lease")
 	}
 	back := fleet.Node{ID: "a", Host: "host", Nonce: "3"}

@@ -138,6 +138,15 @@ func openFleet(t *testing.T, config string) (f *testFleet, one, two, front *flee
 func TestFleet(t *testing.T) {
 	f, one, two, front := openFleet(t, "")
 	ctx := t.Context()
+	nodes, err := client.Collect(front.Nodes(ctx))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range nodes {
+		if n.Arch == "" || n.Kernel == "" || n.CPUs == 0 || n.FreeMemory <= 0 || n.Memory < n.FreeMemory || n.FreeDisk <= 0 || n.Disk < n.FreeDisk {
+			t.Errorf("facts of node %s = %+v, want those of its host", n.Name, n)
+		}
+	}
 	// A jail is created on the node that the user selects, and is found by its ID at each node.
 	j, err := one.as(f.token, "two").CreateJail(ctx, wire.CreateJail{Name: "remote", Labels: map[string]string{"team": "a"}})
 	if err != nil {

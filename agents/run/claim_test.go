@@ -111,11 +111,11 @@ type cutStore struct {
 
 var errCut = errors.New("the database does not answer")
 
-func (s *cutStore) Renew(ctx context.Context, id string, epoch int64, nonce, next string, lease time.Duration) (time.Time, error) {
+func (s *cutStore) Renew(ctx context.Context, id string, epoch int64, nonce, next string, lease time.Duration, f fleet.Facts) (time.Time, error) {
 	if s.cut.Load() {
 		return time.Time{}, errCut
 	}
-	return s.Store.Renew(ctx, id, epoch, nonce, next, lease)
+	return s.Store.Renew(ctx, id, epoch, nonce, next, lease, f)
 }
 
 // asNode makes a Manager a node with the given name.

@@ -68,6 +68,15 @@ type Node struct {
 	Epoch    int64  `json:"epoch" required:"true" description:"Rises when another process may have its sessions. Writes with an earlier epoch are rejected."`
 	Sessions int    `json:"sessions" required:"true" description:"Number of sessions whose runs it executes."`
 	Runs     int    `json:"runs" required:"true" description:"Number of active runs in these sessions."`
+
+	Arch       string `json:"arch,omitempty" description:"Architecture of its host, as in Go: amd64, arm64."`
+	CPU        string `json:"cpu,omitempty" description:"Model of the processor. Snapshots with processes can be used on hosts with the same one."`
+	Kernel     string `json:"kernel,omitempty" description:"Release of the kernel."`
+	CPUs       int    `json:"cpus,omitempty"`
+	Memory     int64  `json:"memory_bytes,omitempty"`
+	FreeMemory int64  `json:"free_memory_bytes,omitempty" description:"Memory that can be used without swapping, some seconds ago."`
+	Disk       int64  `json:"disk_bytes,omitempty" description:"Size of the file system with its data directory."`
+	FreeDisk   int64  `json:"free_disk_bytes,omitempty" description:"Free space there, some seconds ago."`
 }
 
 // UpdateNode changes a daemon of the fleet.

@@ -210,8 +210,8 @@ func (rt *Router) Objects(ctx context.Context, kind fleet.Kind, tenant, after st
 	return rt.cfg.Index.Objects(ctx, kind, tenant, after, limit)
 }
 
-// Place returns the node for a new jail: of those that are up and not draining, the one with the
-// fewest jails.
+// Place returns the node for a new jail. It counts the jails that this node has placed in the last
+// seconds, which may not be in the index yet.
 func (rt *Router) Place(ctx context.Context) (fleet.Node, error) {
 	if _, err := rt.Nodes(ctx); err != nil { // reads the list if it is old
 		return fleet.Node{}, err
@@ -219,19 +219,13 @@ func (rt *Router) Place(ctx context.Context) (fleet.Node, error) {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
 	rt.placed = slices.DeleteFunc(rt.placed, func(p placement) bool { return time.Since(p.at) > placedAge })
-	load := map[string]int{}
+	placed := map[string]int{}
 	for _, p := range rt.placed {
-		load[p.node]++
+		placed[p.node]++
 	}
-	best := fleet.Node{}
-	for _, n := range rt.nodes {
-		load[n.ID] += n.Jails
-		if n.Accepts() && (best.ID == "" || load[n.ID] < load[best.ID]) {
-			best = n
-		}
-	}
-	if best.ID == "" {
-		return best, fleet.ErrNoNode
+	best, err := fleet.Best(rt.nodes, func(n fleet.Node) int { return n.Jails + placed[n.ID] })
+	if err != nil {
+		return best, err
 	}
 	rt.placed = append(rt.placed, placement{best.ID, time.Now()})
 	return best, nil

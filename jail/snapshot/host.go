@@ -32,6 +32,10 @@ func checkHost(from, to Host, processes, force bool) error {
 		Remedy: "import with --files-only, or try --force: processes that need a missing CPU instruction will crash"}
 }
 
+// CheckHost returns nil if a snapshot of the host from can be used on the host to, with or without
+// its processes, as far as that is known before an import.
+func CheckHost(from, to Host, processes bool) error { return checkHost(from, to, processes, false) }
+
 // older reports whether kernel release a precedes b.
 func older(a, b string) bool {
 	return strings.Compare(release(a), release(b)) < 0

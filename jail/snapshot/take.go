@@ -235,6 +235,9 @@ func syncLayer(layer string) error {
 	}
 }
 
+// ThisHost returns the description of this host.
+func ThisHost() Host { return host() }
+
 // host returns the description of this host, which does not change.
 var host = sync.OnceValue(func() Host {
 	h := Host{Arch: runtime.GOARCH}
