@@ -442,6 +442,14 @@ func TestBranchesAreSpread(t *testing.T) {
 	if got := branch(req{as: access.Operator}); got.status != http.StatusTooManyRequests && got.status != http.StatusServiceUnavailable && got.status < 400 {
 		t.Errorf("spread without nodes = %d %s, want an error", got.status, got.body)
 	}
+	f.took()
+	f.nodes = upNodes("self", "other")
+	for i := range f.nodes {
+		f.nodes[i].Facts.Arch = "riscv64"
+	}
+	if got := branch(req{as: access.Operator}); !strings.Contains(string(got.body), "riscv64") || !strings.Contains(string(got.body), f.nodes[1].Name) || f.took() != "" {
+		t.Errorf("spread to nodes of another architecture = %d %s, want an error with the architecture and the node", got.status, got.body)
+	}
 }
 
 // Jails are created from a snapshot of another node after it was copied.

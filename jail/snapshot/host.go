@@ -14,7 +14,7 @@ import (
 func checkHost(from, to Host, processes, force bool) error {
 	const op = "snapshot.Import"
 	if from.Arch != to.Arch {
-		return fault.Cannot(op, fmt.Sprintf("the snapshot was taken on %s, but this host is %s", from.Arch, to.Arch), "use a host of the same architecture")
+		return fault.Cannot(op, fmt.Sprintf("the snapshot was taken on %s, but the host is %s", from.Arch, to.Arch), "use a host of the same architecture")
 	}
 	if !processes || force {
 		return nil
@@ -22,9 +22,9 @@ func checkHost(from, to Host, processes, force bool) error {
 	var why error
 	switch {
 	case from.CPU != to.CPU:
-		why = fmt.Errorf("the processes ran on CPU %.100q, but this host has %.100q", from.CPU, to.CPU)
+		why = fmt.Errorf("the processes ran on CPU %.100q, but the host has %.100q", from.CPU, to.CPU)
 	case older(to.Kernel, from.Kernel):
-		why = fmt.Errorf("the processes ran on kernel %.100q, but this host has the older %.100q", from.Kernel, to.Kernel)
+		why = fmt.Errorf("the processes ran on kernel %.100q, but the host has the older %.100q", from.Kernel, to.Kernel)
 	default:
 		return nil
 	}
