@@ -56,6 +56,7 @@ func (u *ui) isAccessible() {
 		{"/bundles", "Bundles"},
 		{"/publishers", "Publishers"},
 		{"/doctor", "System"},
+		{"/doctor?view=fleet", "not in a fleet"},
 		{"/doctor?view=records", "Gaps"},
 		{"/doctor?view=storage", "Storage"},
 		{"/doctor?view=deliveries", "Deliveries"},

@@ -125,6 +125,7 @@ func TestUI(t *testing.T) {
 		{"keyboard navigation", (*ui).goesByKeys},
 		{"viewers cannot change anything", (*ui).onlyLooks},
 		{"missing optional features are not red", (*ui).staysCalm},
+		{"nodes of a fleet", (*ui).showsTheFleet},
 		{"hostile names", (*ui).showsNames},
 		{"hostile hosts", (*ui).showsHosts},
 		{"hostile output", (*ui).showsOutput},

@@ -1802,19 +1802,33 @@ export interface MovedJail {
 export interface Node {
   /** Where the daemons of the fleet reach it, as host:port. Empty: they do not. */
   address?: string;
+  /** Architecture of its host, as in Go: amd64, arm64. */
+  arch?: string;
+  /** Model of the processor. Snapshots with processes can be used on hosts with the same one. */
+  cpu?: string;
+  cpus?: number;
+  /** Size of the file system with its data directory. */
+  disk_bytes?: number;
   /** It gets no new jails and sessions. */
   draining?: boolean;
   /** Rises when another process may have its sessions. Writes with an earlier epoch are rejected. */
   epoch: number;
+  /** Free space there, some seconds ago. */
+  free_disk_bytes?: number;
+  /** Memory that can be used without swapping, some seconds ago. */
+  free_memory_bytes?: number;
   /** It has no jails of its own, and passes requests to the other daemons. */
   front?: boolean;
   /** Instance ID of the daemon's data directory. */
   id: string;
   /** Number of its jails, up to a second ago. */
   jails?: number;
+  /** Release of the kernel. */
+  kernel?: string;
   /** Rest of its lease in milliseconds, by the clock of the database. Negative: the lease has
    * expired. */
   lease_ms: number;
+  memory_bytes?: number;
   /** Name of its host. */
   name?: string;
   /** Number of active runs in these sessions. */

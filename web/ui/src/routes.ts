@@ -71,6 +71,7 @@ export const pages: { label: string; of: string; icon: IconName; address: string
   { label: "Bundles and market", of: "Extensions", icon: "capabilities", address: "/bundles" },
   { label: "Publishers", of: "Extensions", icon: "capabilities", address: "/publishers" },
   { label: "Host features", of: "System", icon: "health", address: "/doctor" },
+  { label: "Fleet", of: "System", icon: "health", address: "/doctor?view=fleet" },
   { label: "Event gaps", of: "System", icon: "health", address: "/doctor?view=records" },
   { label: "Storage", of: "System", icon: "health", address: "/doctor?view=storage" },
   { label: "Deliveries", of: "System", icon: "health", address: "/doctor?view=deliveries" },

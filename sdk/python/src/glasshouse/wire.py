@@ -2188,12 +2188,26 @@ class MovedJail(TypedDict):
 class NodeOptions(TypedDict, total=False):
     # Where the daemons of the fleet reach it, as host:port. Empty: they do not.
     address: str
+    # Architecture of its host, as in Go: amd64, arm64.
+    arch: str
+    # Model of the processor. Snapshots with processes can be used on hosts with the same one.
+    cpu: str
+    cpus: int
+    # Size of the file system with its data directory.
+    disk_bytes: int
     # It gets no new jails and sessions.
     draining: bool
+    # Free space there, some seconds ago.
+    free_disk_bytes: int
+    # Memory that can be used without swapping, some seconds ago.
+    free_memory_bytes: int
     # It has no jails of its own, and passes requests to the other daemons.
     front: bool
     # Number of its jails, up to a second ago.
     jails: int
+    # Release of the kernel.
+    kernel: str
+    memory_bytes: int
     # Name of its host.
     name: str
     version: str
