@@ -16,10 +16,12 @@ func (d *Daemon) facts() fleet.Facts {
 	h := snapshot.ThisHost()
 	f := fleet.Facts{Arch: h.Arch, CPU: h.CPU, Kernel: h.Kernel, CPUs: runtime.NumCPU()}
 	var err error
-	if f.Memory, f.FreeMemory, err = memorySize("/proc/meminfo"); err != nil {
+	f.Memory, f.FreeMemory, err = memorySize("/proc/meminfo")
+	if err != nil {
 		d.log.Debug("cannot read the free memory of the host", "err", err)
 	}
-	if f.Disk, f.FreeDisk, err = diskSize(d.Config.Data); err != nil {
+	f.Disk, f.FreeDisk, err = diskSize(d.Config.Data)
+	if err != nil {
 		d.log.Debug("cannot read the free disk space", "err", err)
 	}
 	return f

@@ -140,8 +140,6 @@ func (r *Registry) install(rec Bundle) {
 }
 
 // ended records the outcome of an installation.
-//
-// +checklocks:r.changeMu
 func (r *Registry) ended(rec Bundle, err error) error {
 	now, _ := r.bundle(rec.Name)
 	if !now.Next.is(rec.Next) {
@@ -160,12 +158,13 @@ func outcome(b Bundle, err error) Bundle {
 	if b.Next == nil {
 		return b
 	}
-	next := *b.Next
-	if b.Next = &next; err == nil {
-		b.Next = nil // already installed
-	} else {
-		next.State, next.Why = Refused, err.Error()
+	if err == nil { // already installed
+		b.Next = nil
+		return b
 	}
+	next := *b.Next
+	next.State, next.Why = Refused, err.Error()
+	b.Next = &next
 	return b
 }
 
@@ -176,15 +175,12 @@ func (r *Registry) bundle(name string) (Bundle, bool) {
 	return b, ok
 }
 
-// +checklocks:r.changeMu
 func (r *Registry) keepBundle(ctx context.Context, b Bundle) error {
 	return r.changeBundle(ctx, Change{Bundle: &b})
 }
 
 // changeBundle applies a change of a bundle atomically. Removed records take effect immediately; the
 // caller deletes the files and other resources that were kept for them.
-//
-// +checklocks:r.changeMu
 func (r *Registry) changeBundle(ctx context.Context, c Change) error {
 	if r.cfg.Changed != nil {
 		for _, rec := range c.Put {
@@ -355,7 +351,6 @@ func (i installed) Register(ctx context.Context, in *bundle.Installed, b *bundle
 	return i.r.change(ctx, func() error { return i.r.registerBundle(ctx, in, b, replaces) })
 }
 
-// +checklocks:r.changeMu
 func (r *Registry) registerBundle(ctx context.Context, in *bundle.Installed, b *bundle.Bundle, replaces string) error {
 	rec, _ := r.bundle(in.Name)
 	was := ""

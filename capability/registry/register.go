@@ -64,7 +64,6 @@ func (r *Registry) Register(ctx context.Context, req Request) ([]Record, error) 
 	return out, err
 }
 
-// +checklocks:r.changeMu
 func (r *Registry) register(ctx context.Context, req Request, c *manifest.Capability) (Record, error) {
 	rec, in, err := r.admit(ctx, req, c)
 	if err != nil || in == nil {
@@ -133,8 +132,6 @@ func (r *Registry) admit(ctx context.Context, req Request, c *manifest.Capabilit
 }
 
 // settle stores a new record and makes it the current one.
-//
-// +checklocks:r.changeMu
 func (r *Registry) settle(ctx context.Context, rec Record, in *engine.Installed) error {
 	if r.cfg.Changed != nil {
 		if err := r.cfg.Changed(ctx, rec, in.Capability); err != nil {
@@ -220,8 +217,6 @@ func (r *Registry) await(rec Record, c *manifest.Capability) {
 
 // apply stores the outcome of an approval, unless the version was removed in the meantime, or
 // registered by another daemon.
-//
-// +checklocks:r.changeMu
 func (r *Registry) apply(rec Record, a approval.Request) error {
 	now, in, err := r.findStored(rec.ref())
 	if err != nil || !r.waits(now) || now.Digest != rec.Digest {

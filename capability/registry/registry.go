@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/mod/semver"
@@ -135,9 +136,10 @@ type Registry struct {
 	stop context.CancelFunc
 	wg   sync.WaitGroup
 
-	changeMu sync.Mutex // serialises changes; acquired before mu
-	// +checklocks:changeMu
-	version int64 // of the store, when it was read
+	// changeMu serialises changes. It is acquired before mu by change, or by the caller of a method
+	// that is called during a change.
+	changeMu sync.Mutex
+	version  atomic.Int64 // of the store, when it was read; changed with changeMu held
 
 	fetchMu sync.Mutex // held while files are copied from other daemons; acquired before changeMu
 	// +checklocks:fetchMu
@@ -223,8 +225,6 @@ func (r *Registry) open(ctx context.Context) error {
 }
 
 // load replaces the records by those of the store.
-//
-// +checklocks:r.changeMu
 func (r *Registry) load(ctx context.Context) error {
 	number, err := r.cfg.Store.Version(ctx)
 	if err != nil {
@@ -267,7 +267,7 @@ func (r *Registry) load(ctx context.Context) error {
 		r.setBundle(b)
 	}
 	r.notifyBundles()
-	r.version = number
+	r.version.Store(number)
 	return nil
 }
 
@@ -289,8 +289,6 @@ func (r *Registry) change(ctx context.Context, f func() error) error {
 }
 
 // repeat is like change, but for callers that hold r.changeMu.
-//
-// +checklocks:r.changeMu
 func (r *Registry) repeat(ctx context.Context, f func() error) error {
 	for {
 		if err := r.reread(ctx); err != nil {
@@ -303,13 +301,11 @@ func (r *Registry) repeat(ctx context.Context, f func() error) error {
 }
 
 // write stores a change.
-//
-// +checklocks:r.changeMu
 func (r *Registry) write(ctx context.Context, c Change) error {
-	if err := r.cfg.Store.Change(ctx, r.version, c); err != nil {
+	if err := r.cfg.Store.Change(ctx, r.version.Load(), c); err != nil {
 		return err
 	}
-	r.version++
+	r.version.Add(1)
 	return nil
 }
 

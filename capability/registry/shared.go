@@ -20,7 +20,7 @@ type Shared struct {
 	Node string // identifies this daemon
 
 	// Own is the store that this daemon used before. Open moves its records to the shared one,
-	// except those whose names that has with other contents. nil: there is none.
+	// except those whose names that has with other contents. It can be nil.
 	Own Store
 
 	// Nodes returns the other daemons.
@@ -64,23 +64,21 @@ func (r *Registry) Refresh(ctx context.Context) error {
 	read, cancel := context.WithTimeout(ctx, refreshTimeout)
 	defer cancel()
 	r.changeMu.Lock()
-	was := r.version
+	was := r.version.Load()
 	err := r.reread(read)
-	changed := r.version != was
+	changed := r.version.Load() != was
 	r.changeMu.Unlock()
 	return errors.Join(err, r.fetchMissing(ctx, changed))
 }
 
 // reread reads the changes of other daemons, and applies them to what this daemon has besides the
 // records.
-//
-// +checklocks:r.changeMu
 func (r *Registry) reread(ctx context.Context) error {
 	if r.cfg.Shared == nil {
 		return nil
 	}
 	number, err := r.cfg.Store.Version(ctx)
-	if err != nil || number == r.version {
+	if err != nil || number == r.version.Load() {
 		return err
 	}
 	old, oldBundles := r.stored(), r.Bundles()
@@ -107,8 +105,6 @@ func (r *Registry) stored() (all []Record) {
 
 // applyChanges withdraws approval requests of this daemon that another one has made unnecessary,
 // and releases what versions used that can no longer be called.
-//
-// +checklocks:r.changeMu
 func (r *Registry) applyChanges(ctx context.Context, old []Record, oldBundles []Bundle) error {
 	const why = "another daemon of the fleet has changed it"
 	var gone []Record
@@ -297,8 +293,6 @@ func (r *Registry) setReceiving(name string) {
 
 // arrived makes the versions callable whose files have been copied. It deletes the files if the
 // version was removed in the meantime.
-//
-// +checklocks:r.changeMu
 func (r *Registry) arrived(n need) error {
 	r.mu.Lock()
 	for _, versions := range r.known {
@@ -359,9 +353,7 @@ func extractFile(to *os.Root, h *tar.Header, from io.Reader) error {
 }
 
 // move moves the records of this daemon's own store to the shared one. The files stay where they are.
-// It returns what it has not moved.
-//
-// +checklocks:r.changeMu
+// It returns the names of those that stay.
 func (r *Registry) move(ctx context.Context, from Store) (left []string, err error) {
 	number, err := from.Version(ctx)
 	if err != nil {
@@ -415,8 +407,6 @@ func (r *Registry) move(ctx context.Context, from Store) (left []string, err err
 
 // moveOne moves the records of a change, unless the shared store has others of their names. It does
 // not move again what an interrupted move has moved.
-//
-// +checklocks:r.changeMu
 func (r *Registry) moveOne(ctx context.Context, from Store, number *int64, c Change, left *[]string) error {
 	moved := false
 	err := r.repeat(ctx, func() error {

@@ -102,8 +102,8 @@ func (ss *snapshots) ExportInBackground(ctx context.Context, sid id.Snapshot, w 
 func (ss *snapshots) exported(sid id.Snapshot, x *backgroundExport) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
-	left := slices.DeleteFunc(ss.exports[sid], func(other *backgroundExport) bool { return other == x })
-	if ss.exports[sid] = left; len(left) == 0 {
+	ss.exports[sid] = slices.DeleteFunc(ss.exports[sid], func(other *backgroundExport) bool { return other == x })
+	if len(ss.exports[sid]) == 0 {
 		delete(ss.exports, sid)
 	}
 }
