@@ -16,7 +16,8 @@ import (
 )
 
 func (c *command) doctor() *cobra.Command {
-	return &cobra.Command{
+	var fleet bool
+	cmd := &cobra.Command{
 		Use: "doctor", Short: "Check this host's features and print remedies for missing ones", Args: cobra.NoArgs,
 		Long: `Probe all host features that Glasshouse can use. A running daemon does the probing.
 Without a daemon, this process probes, with the configuration with which a daemon was
@@ -29,8 +30,15 @@ follow by need, missing ones first:
   Recommended   jails run without it, but a function is missing or weaker
   Optional      for special uses, or an alternative to another feature
 
-The exit status is 1 if and only if no jail can run on this host.`,
+The exit status is 1 if and only if no jail can run on this host.
+
+With --fleet, all nodes of the fleet probe their hosts. The result has a line for each node, with
+findings about required and recommended features, and shows between which nodes jails with
+processes can move. The exit status is 1 if a node does not answer, or cannot run jails.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if fleet {
+				return c.doctorFleet(cmd.Context())
+			}
 			cl, err := c.dial()
 			if err != nil {
 				return err
@@ -59,6 +67,8 @@ The exit status is 1 if and only if no jail can run on this host.`,
 			return nil
 		},
 	}
+	cmd.Flags().BoolVar(&fleet, "fleet", false, "probe the hosts of all nodes of the fleet")
+	return cmd
 }
 
 // probedConfig returns the configuration with which the daemon of this data directory would probe

@@ -41,7 +41,7 @@ var examples = map[string]string{
 	"connector ls":         "glasshouse connector ls",
 	"create":               "glasshouse create --start --memory 2g\nglasshouse create -f jail.yaml",
 	"deny":                 "glasshouse deny a-5kq2m8xw7pdn --reason 'open a pull request instead'",
-	"doctor":               "glasshouse doctor",
+	"doctor":               "glasshouse doctor\nglasshouse doctor --fleet # all nodes",
 	"egress log":           "glasshouse egress log j-4k2v9c7m1xqe",
 	"egress show":          "glasshouse egress show j-4k2v9c7m1xqe",
 	"files ls":             "glasshouse files ls j-4k2v9c7m1xqe:/etc",

@@ -99,7 +99,7 @@ func (d *Daemon) doctor(ctx context.Context) []wire.Probe {
 	if d.objects != nil {
 		list = append(list, d.probeObjects(ctx))
 	}
-	return list
+	return append(list, d.probeFleet(ctx)...)
 }
 
 // Doctor probes the features of this host, as the calling user, for a daemon with the

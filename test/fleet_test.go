@@ -147,6 +147,15 @@ func TestFleet(t *testing.T) {
 			t.Errorf("facts of node %s = %+v, want those of its host", n.Name, n)
 		}
 	}
+	found, err := client.Collect(front.as(f.token, "two").Doctor(ctx))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"shared database": "warning", "clock": "ok", "fleet certificate": "ok"} { // the test server does not write to disk
+		if !slices.ContainsFunc(found, func(p wire.Probe) bool { return p.Name == name && p.Status == want }) {
+			t.Errorf("the doctor of node two has no %s with state %s: %+v", name, want, found)
+		}
+	}
 	// A jail is created on the node that the user selects, and is found by its ID at each node.
 	j, err := one.as(f.token, "two").CreateJail(ctx, wire.CreateJail{Name: "remote", Labels: map[string]string{"team": "a"}})
 	if err != nil {
