@@ -31,6 +31,7 @@ import (
 	"glasshouse/capability/registry"
 	"glasshouse/capability/skill"
 	"glasshouse/fault"
+	"glasshouse/fleet"
 	"glasshouse/id"
 	"glasshouse/jail"
 	"glasshouse/policy"
@@ -281,7 +282,11 @@ func (d *Daemon) openGateway(ctx context.Context) error {
 	if err := d.openGatewayServices(ctx, holder); err != nil {
 		return err
 	}
-	return d.openModels()
+	if err := d.openModels(); err != nil {
+		return err
+	}
+	d.shareModels(holder)
+	return nil
 }
 
 // openGatewayServices creates the components that the gateway uses and that call it.
@@ -349,6 +354,23 @@ func (d *Daemon) openSpawners(ctx context.Context, program string) (map[string]s
 	}
 	d.onClose(bwrap.Close)
 	return map[string]spawn.Spawner{process.Name(): process, bwrap.Name(): bwrap}, nil
+}
+
+// shareInterval is how often a daemon computes its share of the limits of model providers.
+const shareInterval = 5 * time.Second
+
+// shareModels divides the limits of the model providers among the daemons that share the runs.
+func (d *Daemon) shareModels(self string) {
+	if d.Config.Gateway.DB == "" {
+		return
+	}
+	d.every(shareInterval, func(ctx context.Context) {
+		list, err := d.work.Nodes().Nodes(ctx)
+		if err != nil {
+			return // the last share stays; the lease cannot be renewed either, which is logged
+		}
+		d.models.SetShare(fleet.RunShare(list, self))
+	})
 }
 
 // openModels creates the model gateway. Without configured providers it uses the vendors whose

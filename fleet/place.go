@@ -50,6 +50,22 @@ func (f Facts) full() bool {
 	return f.FreeMemory < f.Memory/minFree || f.FreeDisk < f.Disk/minFree
 }
 
+// RunShare returns the share of a node in a limit that all nodes have together, for example of a model
+// provider: that of its active runs, where each node counts as one more.
+func RunShare(nodes []Node, self string) float64 {
+	own, all := 1, 0
+	for _, n := range nodes {
+		if n.State != Up || n.Front {
+			continue
+		}
+		all += n.Runs + 1
+		if n.ID == self {
+			own = n.Runs + 1
+		}
+	}
+	return float64(own) / float64(max(all, own))
+}
+
 // A Share is how many of several jails a node gets.
 type Share struct {
 	Node  string

@@ -2,6 +2,7 @@ package fleet_test
 
 import (
 	"errors"
+	"math"
 	"slices"
 	"testing"
 
@@ -66,5 +67,23 @@ func TestBest(t *testing.T) {
 	nodes := []fleet.Node{up("full", 0, 100, 1, 100, 90), up("b", 5, 100, 90, 100, 90)}
 	if got := fleet.Spread(nodes, 3); !slices.Equal(got, []fleet.Share{{"b", 3}}) {
 		t.Errorf("Spread with a full node = %v, want all on the other", got)
+	}
+}
+
+func TestRunShare(t *testing.T) {
+	nodes := []fleet.Node{{ID: "a", State: fleet.Up, Runs: 5}, {ID: "b", State: fleet.Up}, {ID: "c", State: fleet.Up, Runs: 1}, {ID: "front", State: fleet.Up, Front: true, Runs: 9}, {ID: "lost", State: fleet.Lost, Runs: 9}}
+	sum := 0.0
+	for id, want := range map[string]float64{"a": 6.0 / 9, "b": 1.0 / 9, "c": 2.0 / 9} {
+		got := fleet.RunShare(nodes, id)
+		sum += got
+		if got != want {
+			t.Errorf("RunShare of %s = %v, want %v", id, got, want)
+		}
+	}
+	if math.Abs(sum-1) > 1e-9 {
+		t.Errorf("sum of the shares = %v, want 1", sum)
+	}
+	if got := fleet.RunShare(nil, "a"); got != 1 {
+		t.Errorf("RunShare without other nodes = %v, want 1", got)
 	}
 }

@@ -44,6 +44,14 @@ func (b *bucket) wait(now time.Time, n float64) time.Duration {
 	return max(time.Duration(missing/b.size*float64(time.Minute)), time.Millisecond)
 }
 
+// resize changes the capacity of a bucket, and keeps how full it is.
+func (b *bucket) resize(size float64) {
+	if b.size > 0 && !b.at.IsZero() {
+		b.have *= size / b.size
+	}
+	b.size = size
+}
+
 func (b *bucket) take(n float64) {
 	if b.size > 0 {
 		b.have -= n
@@ -52,9 +60,11 @@ func (b *bucket) take(n float64) {
 
 // A rateLimiter is the rate limiter for a Limit.
 type rateLimiter struct {
-	concurrent int
+	limit Limit
 
 	mu sync.Mutex
+	// +checklocks:mu
+	concurrent int
 	// +checklocks:mu
 	requests bucket
 	// +checklocks:mu
@@ -66,7 +76,23 @@ type rateLimiter struct {
 }
 
 func newRateLimiter(l Limit) *rateLimiter {
-	return &rateLimiter{concurrent: l.Concurrent, requests: bucket{size: float64(l.Requests)}, tokens: bucket{size: float64(l.Tokens)}}
+	return &rateLimiter{limit: l, concurrent: l.Concurrent, requests: bucket{size: float64(l.Requests)}, tokens: bucket{size: float64(l.Tokens)}}
+}
+
+// setShare limits the rate to a share of the limit, of which others have the rest. At least one
+// request at a time is possible.
+func (t *rateLimiter) setShare(share float64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.requests.resize(float64(t.limit.Requests) * share)
+	t.tokens.resize(float64(t.limit.Tokens) * share)
+	if t.limit.Concurrent > 0 {
+		t.concurrent = max(1, int(float64(t.limit.Concurrent)*share))
+	}
+	if t.left != nil { // waiting requests try again
+		close(t.left)
+		t.left = nil
+	}
 }
 
 // enter waits up to patience until a request of this many tokens may be sent, and returns the

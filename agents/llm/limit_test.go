@@ -123,6 +123,46 @@ func TestConcurrencyLimit(t *testing.T) {
 	})
 }
 
+func TestShareOfLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newRateLimiter(Limit{Requests: 60, Concurrent: 5})
+		s.setShare(0.5)
+		began := time.Now()
+		for range 45 {
+			leave, err := s.enter(t.Context(), "it", 0, time.Minute)
+			if err != nil {
+				t.Fatal(err)
+			}
+			leave()
+		}
+		if took := time.Since(began); took < 29*time.Second || took > 31*time.Second {
+			t.Errorf("45 requests with half of 60 per minute took %v, want 30s", took)
+		}
+		time.Sleep(time.Minute)
+		enter := func(patience time.Duration) error {
+			_, err := s.enter(t.Context(), "it", 0, patience)
+			return err
+		}
+		if err := errors.Join(enter(0), enter(0)); err != nil {
+			t.Errorf("two of five requests with half of the limit: %v", err)
+		}
+		if err := enter(0); !errors.Is(err, fault.Exhausted) {
+			t.Errorf("a third one: %v, want Exhausted", err)
+		}
+		waited := make(chan error)
+		go func() { waited <- enter(time.Minute) }()
+		synctest.Wait()
+		s.setShare(1)
+		if err := <-waited; err != nil {
+			t.Errorf("a request that waits when the share grows: %v", err)
+		}
+		s.setShare(0.01)
+		if s.concurrent != 1 {
+			t.Errorf("concurrent requests with a hundredth of 5 = %d, want 1", s.concurrent)
+		}
+	})
+}
+
 func TestIdleCallersAreRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := callers{limit: Limit{Requests: 2}}

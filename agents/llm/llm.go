@@ -130,6 +130,14 @@ type Gateway struct {
 	flights   flights
 }
 
+// SetShare sets which share of the providers' limits this gateway may use, if several use the same
+// providers.
+func (g *Gateway) SetShare(share float64) {
+	for _, p := range g.providers {
+		p.limiter.setShare(share)
+	}
+}
+
 // provider is a Provider with its rate limiter.
 type provider struct {
 	Provider
