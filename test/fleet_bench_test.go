@@ -76,6 +76,7 @@ func (f *testFleet) benchBranchesAndMoves(one, two *fleetNode) {
 		origin = append(origin, branch(two))
 		copied = append(copied, branch(one))
 		again = append(again, branch(one))
+		time.Sleep(4 * time.Second) // the other node stores its copy two seconds after it was made
 		began := time.Now()
 		if _, err := two.as(f.token, "").MoveJail(f.Context(), j.ID, "one"); err != nil {
 			f.Fatal(err)

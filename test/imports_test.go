@@ -103,8 +103,8 @@ var may = map[string][]string{
 	"jail/init/control":        {"jail/init/protocol"},
 	"jail/init/protocol":       {},
 	"jail/nix":                 {},
-	"jail/rootfs":              {"jail", "jail/nix"},
-	"jail/snapshot":            {"observe/event", "observe/eventlog", "host/pages", "jail", "observe/report", "jail/snapshot/images"},
+	"jail/rootfs":              {"host/overlay", "jail", "jail/nix"},
+	"jail/snapshot":            {"observe/event", "observe/eventlog", "host/overlay", "host/pages", "jail", "observe/report", "jail/snapshot/images"},
 	"jail/snapshot/images":     {},
 	"jail/snapshot/remote":     {"jail/snapshot", "object"},
 

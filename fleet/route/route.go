@@ -386,7 +386,10 @@ func (rt *Router) link(n fleet.Node) *http.Transport {
 	t := &http.Transport{
 		TLSClientConfig: rt.cfg.Identity.Client(n.ID), TLSHandshakeTimeout: dialTimeout,
 		DialContext:       (&net.Dialer{Timeout: dialTimeout}).DialContext,
-		ForceAttemptHTTP2: true, HTTP2: &http.HTTP2Config{SendPingTimeout: 10 * time.Second, PingTimeout: 5 * time.Second},
+		ForceAttemptHTTP2: true, HTTP2: &http.HTTP2Config{
+			SendPingTimeout: 10 * time.Second, PingTimeout: 5 * time.Second,
+			MaxReadFrameSize: 1 << 20, MaxReceiveBufferPerStream: 16 << 20, // for snapshots
+		},
 		DisableCompression: true, MaxIdleConnsPerHost: 64, IdleConnTimeout: 90 * time.Second,
 	}
 	rt.links[n.ID] = link{n.Addr, t}

@@ -12,10 +12,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
 	"glasshouse/fault"
+	"glasshouse/host/overlay"
 	"glasshouse/jail"
 )
 
@@ -338,7 +338,7 @@ func (p *Provider) discard(dir string) error {
 // removeTree removes dir recursively, but not what is mounted below it. An ordinary user must first
 // change the modes of directories that are not writable.
 func removeTree(dir string) error {
-	if err := unmountBelow(dir); err != nil {
+	if err := overlay.UnmountBelow(dir); err != nil { // what a killed process has mounted
 		return err
 	}
 	err := os.RemoveAll(dir)
@@ -352,27 +352,6 @@ func removeTree(dir string) error {
 		return nil
 	})
 	return os.RemoveAll(dir)
-}
-
-// unmountBelow unmounts what a killed process has mounted below dir.
-func unmountBelow(dir string) error {
-	real, err := filepath.EvalSymlinks(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(real))
-	if err != nil {
-		return fmt.Errorf("list the mounts below %s: %w", dir, err)
-	}
-	for _, m := range slices.Backward(mounts) { // the newest first
-		if err := unix.Unmount(m.Mountpoint, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
-			return &fs.PathError{Op: "unmount", Path: m.Mountpoint, Err: err}
-		}
-	}
-	return nil
 }
 
 // makeDir creates a directory with exactly this mode, independently of the umask.

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"glasshouse/fault"
+	"glasshouse/host/overlay"
 	"glasshouse/id"
 	"glasshouse/jail/snapshot/images"
 )
@@ -28,7 +29,8 @@ type ImportOptions struct {
 	Move bool
 
 	// Copy keeps the id, because the snapshot stays on the host that it comes from. The copy is
-	// not listed. If this host has the snapshot, Import returns fault.Conflict.
+	// not listed. If this host has the snapshot, Import returns fault.Conflict. A copy can be used
+	// before it is durable; if the daemon ends until then, the next one does not have it.
 	Copy bool
 
 	// Sources are the directories and files of this host for mounts, by target. Other mounts
@@ -62,6 +64,18 @@ func (ss *snapshots) Import(ctx context.Context, r io.Reader, o ImportOptions) (
 	ss.filesMu.RUnlock()
 	defer made()
 	s, err := i.run(ctx, r)
+	if i.later != nil {
+		done := ss.protect(i.at)
+		ss.wg.Go(func() {
+			defer done()
+			select { // the jail for which it was copied first gets the CPUs
+			case <-time.After(copyDelay):
+			case <-ss.ctx.Done():
+			}
+			i.later()
+		})
+		return s, nil
+	}
 	err = errors.Join(err, os.RemoveAll(i.at))
 	if err != nil && i.dir != "" {
 		err = errors.Join(err, ss.sweep(context.WithoutCancel(ctx)))
@@ -72,6 +86,9 @@ func (ss *snapshots) Import(ctx context.Context, r io.Reader, o ImportOptions) (
 	return s, nil
 }
 
+// copyDelay is the time after which a copy that is in use is made durable.
+const copyDelay = 2 * time.Second
+
 // importing is the state of an import.
 type importing struct {
 	*snapshots
@@ -79,6 +96,8 @@ type importing struct {
 	sid id.Snapshot
 	at  string // directory where the archive is unpacked
 	dir string // final directory; "" until it exists
+
+	later func() // makes a copy durable, and removes at; nil: it is durable, or was not imported
 }
 
 func (i *importing) run(ctx context.Context, r io.Reader) (Snapshot, error) {
@@ -188,6 +207,92 @@ func (i *importing) commit(ctx context.Context, s *Snapshot) error {
 		}
 	}
 	s.Jail.Sealed, s.Digest = []string{layer}, ""
+	cached := (i.o.Copy || i.o.Move) && s.Memory && i.cacheMemory(ctx, s.ID) // it is used at once
+	if cached && i.o.Copy {
+		i.keep(*s)
+		i.later = func() { i.finish(*s) }
+		return nil
+	}
+	err := i.store(ctx, s)
+	if cached {
+		err = errors.Join(err, i.cache.put(s.ID))
+		if err != nil {
+			err = errors.Join(err, i.cache.drop(s.ID))
+		}
+	}
+	return err
+}
+
+// cacheMemory copies the memory images to the cache, with one user, so that they can be used before
+// they are stored. It reports false if they do not fit.
+func (i *importing) cacheMemory(ctx context.Context, sid id.Snapshot) bool {
+	from, to := filepath.Join(i.at, memoryDir), i.cache.path(sid)
+	if err := i.cache.make(sid, sizeOf(from)); err != nil {
+		return false
+	}
+	_, err := overlay.CopyLayer(ctx, from, to, overlay.CopyLimit{})
+	if err == nil {
+		err = readable(to)
+	}
+	if err != nil {
+		i.cfg.Log.Warn("cannot copy memory images to the cache", "snapshot", sid, "err", err)
+		err = errors.Join(i.cache.drop(sid), i.cache.put(sid))
+		if err != nil {
+			i.cfg.Log.Warn("cannot remove memory images from the cache", "snapshot", sid, "err", err)
+		}
+		return false
+	}
+	return true
+}
+
+// readable lets restored processes read the files of a directory with their own user IDs.
+func readable(dir string) error {
+	entries, err := os.ReadDir(dir)
+	errs := []error{err, os.Chmod(dir, 0o755)}
+	for _, e := range entries {
+		errs = append(errs, os.Chmod(filepath.Join(dir, e.Name()), 0o644))
+	}
+	return errors.Join(errs...)
+}
+
+// keep makes a snapshot available.
+func (i *importing) keep(s Snapshot) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.all[s.ID] = &s
+}
+
+// finish makes a copy durable that can be used already. If that fails, the copy is removed.
+func (i *importing) finish(s Snapshot) {
+	ss := i.snapshots
+	defer ss.cache.put(s.ID)
+	_, done, err := ss.acquire(s.ID)
+	if err == nil {
+		ss.filesMu.RLock()
+		err = i.store(ss.ctx, &s)
+		ss.filesMu.RUnlock()
+		done()
+	}
+	err = errors.Join(err, os.RemoveAll(i.at))
+	if err == nil || errors.Is(err, fault.NotFound) { // stored, or deleted
+		return
+	}
+	if ss.ctx.Err() == nil {
+		ss.cfg.Log.Warn("cannot store the copy of a snapshot of another node; it is copied again when it is needed", "snapshot", s.ID, "err", err)
+	}
+	ss.mu.Lock()
+	delete(ss.all, s.ID)
+	ss.mu.Unlock()
+	ss.cache.drop(s.ID)
+	if err := ss.sweep(context.WithoutCancel(ss.ctx)); err != nil {
+		ss.cfg.Log.Error("cannot remove leftover snapshot files", "err", err)
+	}
+}
+
+// store makes the snapshot durable. The caller holds filesMu.
+func (i *importing) store(ctx context.Context, s *Snapshot) error {
+	ss := i.snapshots
+	layer := s.Jail.Sealed[0]
 	steps, stepCtx := errgroup.WithContext(ctx)
 	steps.Go(func() error { return syncLayer(layer) })
 	if s.Memory {
@@ -206,10 +311,7 @@ func (i *importing) commit(ctx context.Context, s *Snapshot) error {
 	if err := ss.cfg.Store.Put(ctx, *s); err != nil {
 		return fmt.Errorf("record the snapshot: %w", err)
 	}
-	ss.mu.Lock()
-	defer ss.mu.Unlock()
-	kept := *s
-	ss.all[s.ID] = &kept
+	i.keep(*s)
 	return nil
 }
 

@@ -272,13 +272,30 @@ func (r *records) Delete(_ context.Context, jid id.Jail) error {
 }
 
 type snapshots struct {
-	mu  sync.Mutex
-	all map[id.Snapshot]snapshot.Snapshot
+	mu   sync.Mutex
+	all  map[id.Snapshot]snapshot.Snapshot
+	fail error // of Put
+}
+
+func (r *snapshots) has(s id.Snapshot) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, ok := r.all[s]
+	return ok
+}
+
+func (r *snapshots) setFailure(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.fail = err
 }
 
 func (r *snapshots) Put(_ context.Context, s snapshot.Snapshot) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.fail != nil {
+		return r.fail
+	}
 	text, err := json.Marshal(s) // fields that are not encoded are lost after a restart
 	var kept snapshot.Snapshot
 	if err == nil {

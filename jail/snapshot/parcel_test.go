@@ -173,6 +173,14 @@ func TestExportAndImportOnAnotherHost(t *testing.T) {
 	if _, err := there.keeper.Import(t.Context(), bytes.NewReader(archive), snapshot.ImportOptions{Copy: true}); !errors.Is(err, fault.Conflict) {
 		t.Errorf("second copy: %v, want conflict", err)
 	}
+	k = there.branch(s.ID, 1)[0] // before it is stored
+	there.checkCounting(k, 0)
+	there.delete(k)
+	there.waitFor("the copy to be stored", func() bool { return there.keep.has(s.ID) })
+	there.waitFor("the removal of the archive", func() bool {
+		left, _ := filepath.Glob(filepath.Join(there.dir, "jails", "import-*"))
+		return len(left) == 0
+	})
 	there.reopen()
 	for _, c := range []struct {
 		copies bool
@@ -306,4 +314,43 @@ func (w *stuckWriter) Write(p []byte) (int, error) {
 	}
 	<-w.release
 	return len(p), nil
+}
+
+// A copy that cannot be stored, or was not when the daemon ended, leaves nothing.
+func TestCopyThatIsNotStored(t *testing.T) {
+	here := newHarness(t)
+	j := here.running()
+	here.background(j, counter)
+	s := here.take(j, "")
+	archive := here.export(s.ID)
+	there := newHost(t)
+	nothing := func(what string) {
+		t.Helper()
+		there.waitFor("no copy "+what, func() bool {
+			_, err := there.keeper.Get(t.Context(), s.ID)
+			left, _ := filepath.Glob(filepath.Join(there.dir, "jails", "*"))
+			return errors.Is(err, fault.NotFound) && len(left) == 0
+		})
+	}
+	full := errors.New("the disk is full")
+	there.keep.setFailure(full)
+	if _, err := there.keeper.Import(t.Context(), bytes.NewReader(archive), snapshot.ImportOptions{Copy: true}); err != nil {
+		t.Fatal(err)
+	}
+	nothing("after its record was refused")
+	there.keep.setFailure(nil)
+
+	if _, err := there.keeper.Import(t.Context(), bytes.NewReader(archive), snapshot.ImportOptions{Copy: true}); err != nil {
+		t.Fatal(err)
+	}
+	there.reopen()
+	if !there.keep.has(s.ID) {
+		nothing("after a restart")
+	}
+	if _, err := there.keeper.Import(t.Context(), bytes.NewReader(archive), snapshot.ImportOptions{Copy: true}); err != nil && !errors.Is(err, fault.Conflict) {
+		t.Errorf("import after a restart: %v", err)
+	}
+	there.waitFor("the copy to be stored", func() bool { return there.keep.has(s.ID) })
+	there.waitFor("its deletion", func() bool { return there.keeper.Delete(t.Context(), s.ID) == nil })
+	nothing("after its deletion")
 }
