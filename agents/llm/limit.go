@@ -79,8 +79,7 @@ func newRateLimiter(l Limit) *rateLimiter {
 	return &rateLimiter{limit: l, concurrent: l.Concurrent, requests: bucket{size: float64(l.Requests)}, tokens: bucket{size: float64(l.Tokens)}}
 }
 
-// setShare limits the rate to a share of the limit, of which others have the rest. At least one
-// request at a time is possible.
+// setShare limits the rate to a share of the limit. At least one request at a time is possible.
 func (t *rateLimiter) setShare(share float64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -156,9 +156,12 @@ func TestShareOfLimit(t *testing.T) {
 		if err := <-waited; err != nil {
 			t.Errorf("a request that waits when the share grows: %v", err)
 		}
-		s.setShare(0.01)
-		if s.concurrent != 1 {
-			t.Errorf("concurrent requests with a hundredth of 5 = %d, want 1", s.concurrent)
+		one := newRateLimiter(Limit{Concurrent: 5})
+		one.setShare(0.01)
+		_, err := one.enter(t.Context(), "it", 0, 0)
+		_, second := one.enter(t.Context(), "it", 0, 0)
+		if err != nil || !errors.Is(second, fault.Exhausted) {
+			t.Errorf("two requests at once with a hundredth of 5: %v and %v, want only the second to be Exhausted", err, second)
 		}
 	})
 }
