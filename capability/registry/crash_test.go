@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -134,5 +135,34 @@ func TestCrashDuringUpdateLeavesOneCompleteVersion(t *testing.T) {
 				break // it survived until the end
 			}
 		}
+	}
+}
+
+// A forgetful store reports its next change as failed, after it was stored.
+type forgetful struct {
+	registry.Store
+	fail bool
+}
+
+func (f *forgetful) Change(ctx context.Context, version int64, c registry.Change) error {
+	err := f.Store.Change(ctx, version, c)
+	if f.fail && err == nil {
+		f.fail = false
+		err = errKilled
+	}
+	return err
+}
+
+func TestChangeAfterAFailedOneThatWasStored(t *testing.T) {
+	s := newShop(t)
+	s.close()
+	f := &forgetful{fail: true}
+	s.openOn(func(real registry.Store) registry.Store { f.Store = real; return f })
+	if _, err := s.Register(t.Context(), registry.Request{File: "m.rtfs", Text: []byte(double)}); !errors.Is(err, errKilled) {
+		t.Fatalf("Register = %v, want the error of the store", err)
+	}
+	s.register(strings.Replace(double, "math.double", "math.other", 1))
+	if n := len(s.List()); n != 2 {
+		t.Errorf("%d capabilities, want the two that were stored", n)
 	}
 }

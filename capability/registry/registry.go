@@ -141,9 +141,7 @@ type Registry struct {
 	changeMu sync.Mutex
 	version  atomic.Int64 // of the store, when it was read; changed with changeMu held
 
-	fetchMu sync.Mutex // held while files are copied from other daemons; acquired before changeMu
-	// +checklocks:fetchMu
-	fetchAgain time.Time // after a failure
+	fetching atomic.Bool // files are being copied from other daemons
 
 	installer *bundle.Installer
 	sums      fileSums // digests of the files of capabilities
@@ -163,6 +161,8 @@ type Registry struct {
 	changed chan struct{} // closed when a bundle changes
 	// +checklocks:mu
 	receiving string // name of a temporary directory in cfg.Dir
+	// +checklocks:mu
+	fetchAgain time.Time // after a failure
 }
 
 // A version is a record and its parsed capability. It is immutable; changes replace it.
@@ -226,24 +226,12 @@ func (r *Registry) open(ctx context.Context) error {
 
 // load replaces the records by those of the store.
 func (r *Registry) load(ctx context.Context) error {
-	number, err := r.cfg.Store.Version(ctx)
-	if err != nil {
-		return err
-	}
-	records, err := r.cfg.Store.Capabilities(ctx)
-	if err != nil {
-		return err
-	}
-	skills, err := r.cfg.Store.Skills(ctx)
-	if err != nil {
-		return err
-	}
-	bundles, err := r.cfg.Store.Bundles(ctx)
+	all, err := readAll(ctx, r.cfg.Store)
 	if err != nil {
 		return err
 	}
 	var versions []*version
-	for _, rec := range records {
+	for _, rec := range all.records {
 		c, err := r.read(rec)
 		if err != nil {
 			r.cfg.Log.Error("cannot parse the stored manifest of a capability", "capability", rec.ID, "version", rec.Version, "err", err)
@@ -260,15 +248,41 @@ func (r *Registry) load(ctx context.Context) error {
 	for _, v := range versions {
 		r.insert(v)
 	}
-	for _, s := range skills {
+	for _, s := range all.skills {
 		r.skills[s.Name] = s
 	}
-	for _, b := range bundles {
+	for _, b := range all.bundles {
 		r.setBundle(b)
 	}
 	r.notifyBundles()
-	r.version.Store(number)
+	r.version.Store(all.version)
 	return nil
+}
+
+// contents are all records of a store.
+type contents struct {
+	version int64
+	records []Record
+	skills  []Skill
+	bundles []Bundle
+}
+
+// readAll reads the version first, so that a change in between is noticed later.
+func readAll(ctx context.Context, s Store) (c contents, err error) {
+	c.version, err = s.Version(ctx)
+	if err != nil {
+		return c, err
+	}
+	c.records, err = s.Capabilities(ctx)
+	if err != nil {
+		return c, err
+	}
+	c.skills, err = s.Skills(ctx)
+	if err != nil {
+		return c, err
+	}
+	c.bundles, err = s.Bundles(ctx)
+	return c, err
 }
 
 // lacks reports whether a directory of files must be copied from another daemon.
@@ -294,8 +308,14 @@ func (r *Registry) repeat(ctx context.Context, f func() error) error {
 		if err := r.reread(ctx); err != nil {
 			return err
 		}
-		if err := f(); !errors.Is(err, ErrChanged) {
+		err := f()
+		if !errors.Is(err, ErrChanged) {
 			return err
+		}
+		if r.cfg.Shared == nil { // an earlier change was stored, although it failed
+			if err := r.load(ctx); err != nil {
+				return err
+			}
 		}
 	}
 }
@@ -405,13 +425,15 @@ func (r *Registry) Find(ref string) (Record, *engine.Installed, error) {
 // findAnywhere is like findNow, but also finds what another daemon has just registered.
 func (r *Registry) findAnywhere(ref string) (version, error) {
 	v, err := r.findNow(ref)
-	if errors.Is(err, fault.NotFound) && r.cfg.Shared != nil {
-		if err := r.Refresh(r.ctx); err != nil && r.ctx.Err() == nil {
-			r.cfg.Log.Warn("could not read the changes of capabilities by other daemons", "err", err)
-		}
-		return r.findNow(ref)
+	if !errors.Is(err, fault.NotFound) || r.cfg.Shared == nil {
+		return v, err
 	}
-	return v, err
+	ctx, cancel := context.WithTimeout(r.ctx, missTimeout)
+	defer cancel()
+	if err := r.Refresh(ctx); err != nil && r.ctx.Err() == nil {
+		r.cfg.Log.Warn("could not read the changes of capabilities by other daemons", "err", err)
+	}
+	return r.findNow(ref)
 }
 
 // findNow finds a version among the records that were read from the store. The version has its

@@ -51,6 +51,7 @@ const RefreshInterval = 2 * time.Second
 
 const (
 	refreshTimeout = 5 * time.Second
+	missTimeout    = 10 * time.Second // of a call of an unknown capability
 	fetchTimeout   = 5 * time.Minute
 	fetchPause     = 30 * time.Second // after a failure, unless the records change
 )
@@ -188,11 +189,13 @@ func (r *Registry) fetchMissing(ctx context.Context, changed bool) error {
 	if len(list) == 0 {
 		return nil
 	}
-	r.fetchMu.Lock()
-	defer r.fetchMu.Unlock()
-	if !changed && time.Now().Before(r.fetchAgain) {
+	r.mu.RLock()
+	again := r.fetchAgain
+	r.mu.RUnlock()
+	if !changed && time.Now().Before(again) || !r.fetching.CompareAndSwap(false, true) {
 		return nil
 	}
+	defer r.fetching.Store(false)
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
 	var errs []error
@@ -202,14 +205,14 @@ func (r *Registry) fetchMissing(ctx context.Context, changed bool) error {
 		}
 	}
 	if len(errs) > 0 {
+		r.mu.Lock()
 		r.fetchAgain = time.Now().Add(fetchPause)
+		r.mu.Unlock()
 	}
 	return errors.Join(errs...)
 }
 
 // fetch copies files from the first daemon that has them.
-//
-// +checklocks:r.fetchMu
 func (r *Registry) fetch(ctx context.Context, n need) error {
 	if n.version != nil && !r.lacks(n.version.installed.Dir) { // registered here again
 		r.changeMu.Lock()
@@ -239,7 +242,6 @@ func (r *Registry) fetch(ctx context.Context, n need) error {
 	return errors.Join(errs...)
 }
 
-// +checklocks:r.fetchMu
 func (r *Registry) fetchFrom(ctx context.Context, node string, n need) error {
 	body, err := r.cfg.Shared.Fetch(ctx, node, n.Files)
 	if err != nil {
@@ -251,8 +253,6 @@ func (r *Registry) fetchFrom(ctx context.Context, node string, n need) error {
 
 // receive stores the files that Send has written, after it has verified their digest. A nil body has
 // no files.
-//
-// +checklocks:r.fetchMu
 func (r *Registry) receive(ctx context.Context, n need, body io.Reader) error {
 	if err := os.MkdirAll(r.cfg.Dir, 0o711); err != nil {
 		return err
@@ -355,49 +355,37 @@ func extractFile(to *os.Root, h *tar.Header, from io.Reader) error {
 // move moves the records of this daemon's own store to the shared one. The files stay where they are.
 // It returns the names of those that stay.
 func (r *Registry) move(ctx context.Context, from Store) (left []string, err error) {
-	number, err := from.Version(ctx)
+	own, err := readAll(ctx, from)
 	if err != nil {
 		return nil, err
 	}
-	records, err := from.Capabilities(ctx)
-	if err != nil {
-		return nil, err
-	}
-	skills, err := from.Skills(ctx)
-	if err != nil {
-		return nil, err
-	}
-	bundles, err := from.Bundles(ctx)
-	if err != nil {
-		return nil, err
-	}
-	for _, b := range bundles {
+	for _, b := range own.bundles {
 		c := Change{Bundle: &b}
 		with := func(origin string) bool { return origin != "" && bundleName(origin) == b.Name }
-		for _, rec := range records {
+		for _, rec := range own.records {
 			if with(rec.Bundle) {
 				c.Put = append(c.Put, rec)
 			}
 		}
-		for i := range skills {
-			if with(skills[i].Bundle) {
-				c.Skill = &skills[i]
+		for i := range own.skills {
+			if with(own.skills[i].Bundle) {
+				c.Skill = &own.skills[i]
 			}
 		}
-		if err := r.moveOne(ctx, from, &number, c, &left); err != nil {
+		if err := r.moveOne(ctx, from, &own.version, c, &left); err != nil {
 			return left, err
 		}
 	}
-	for _, rec := range records {
+	for _, rec := range own.records {
 		if rec.Bundle == "" {
-			if err := r.moveOne(ctx, from, &number, Change{Put: []Record{rec}}, &left); err != nil {
+			if err := r.moveOne(ctx, from, &own.version, Change{Put: []Record{rec}}, &left); err != nil {
 				return left, err
 			}
 		}
 	}
-	for _, s := range skills {
+	for _, s := range own.skills {
 		if s.Bundle == "" {
-			if err := r.moveOne(ctx, from, &number, Change{Skill: &s}, &left); err != nil {
+			if err := r.moveOne(ctx, from, &own.version, Change{Skill: &s}, &left); err != nil {
 				return left, err
 			}
 		}
