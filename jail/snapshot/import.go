@@ -209,6 +209,9 @@ func (i *importing) commit(ctx context.Context, s *Snapshot) error {
 	s.Jail.Sealed, s.Digest = []string{layer}, ""
 	cached := (i.o.Copy || i.o.Move) && s.Memory && i.cacheMemory(ctx, s.ID) // it is used at once
 	if cached && i.o.Copy {
+		if err := syncLayer(layer); err != nil { // jails use it as long as they exist
+			return errors.Join(err, i.cache.put(s.ID), i.cache.drop(s.ID))
+		}
 		i.keep(*s)
 		i.later = func() { i.finish(*s) }
 		return nil
@@ -266,15 +269,16 @@ func (i *importing) keep(s Snapshot) {
 func (i *importing) finish(s Snapshot) {
 	ss := i.snapshots
 	defer ss.cache.put(s.ID)
+	defer os.RemoveAll(i.at)
 	_, done, err := ss.acquire(s.ID)
-	if err == nil {
-		ss.filesMu.RLock()
-		err = i.store(ss.ctx, &s)
-		ss.filesMu.RUnlock()
-		done()
+	if err != nil {
+		return // it was deleted
 	}
-	err = errors.Join(err, os.RemoveAll(i.at))
-	if err == nil || errors.Is(err, fault.NotFound) { // stored, or deleted
+	ss.filesMu.RLock()
+	err = i.store(ss.ctx, &s)
+	ss.filesMu.RUnlock()
+	done()
+	if err == nil {
 		return
 	}
 	if ss.ctx.Err() == nil {
