@@ -81,14 +81,15 @@ type testFleet struct {
 	db, key string
 	nodes   []*fleetNode
 	token   string
-	config  string // further lines of each node's configuration
+	config  string   // further lines of each node's configuration
+	args    []string // of each daemon
 }
 
 // add starts a node whose data directory has a certificate.
 func (f *testFleet) add(name, data, more string) *fleetNode {
 	f.Helper()
 	n := &fleetNode{name: name, addr: unusedAddr(f.T)}
-	n.daemonHarness = openAt(f.T, data, fmt.Sprintf("gateway: {db: %q, key_file: %q}\npool: {size: 0}\nfleet: {listen: %q, name: %s%s}\n%s", f.db, f.key, n.addr, name, more, f.config))
+	n.daemonHarness = openAt(f.T, data, fmt.Sprintf("gateway: {db: %q, key_file: %q}\npool: {size: 0}\nfleet: {listen: %q, name: %s%s}\n%s", f.db, f.key, n.addr, name, more, f.config), f.args...)
 	f.nodes = append(f.nodes, n)
 	return n
 }
@@ -113,12 +114,12 @@ func (f *testFleet) join(at *fleetNode) (data string) {
 }
 
 // openFleet starts a fleet with the nodes one and two, and front, which has no jails.
-func openFleet(t *testing.T, config string) (f *testFleet, one, two, front *fleetNode) {
+func openFleet(t *testing.T, config string, args ...string) (f *testFleet, one, two, front *fleetNode) {
 	if os.Geteuid() != 0 {
 		t.Skip("isolating jails for others needs root")
 	}
 	server := postgrestest.Start(t)
-	f = &testFleet{T: t, db: server.URL(t), key: filepath.Join(t.TempDir(), "shared.key"), config: config}
+	f = &testFleet{T: t, db: server.URL(t), key: filepath.Join(t.TempDir(), "shared.key"), config: config, args: args}
 	data := t.TempDir()
 	if _, err := daemon.InitFleet(data); err != nil {
 		t.Fatal(err)

@@ -2,6 +2,9 @@ package test_test
 
 import (
 	"slices"
+	"testing"
+
+	"glasshouse/api/wire"
 )
 
 // fleetAnswers makes the page believe that its daemon is in a fleet, and records its changes.
@@ -70,4 +73,28 @@ func (u *ui) showsTheFleet() {
 	p.phone()
 	u.fitsThePhone(p)
 	u.picture(p, "fleet-phone")
+}
+
+// TestFleetInBrowser moves a jail between two nodes with the page of a front end.
+func TestFleetInBrowser(t *testing.T) {
+	browser := browse(t)
+	f, one, two, front := openFleet(t, "", "--listen", "127.0.0.1:0")
+	j := two.running(wire.CreateJail{Name: "mover"})
+	p := front.login(t, browser, "operator")
+	p.open("/doctor?view=fleet")
+	for _, text := range []string{"2 nodes of 3 for new jails", "front end", "mover", "GiB"} {
+		p.waitText(text)
+	}
+	p.press("button", "Actions for mover")
+	p.press("button", "Move to one")
+	p.waitText("mover moved to one")
+	if _, err := one.as(f.token, "one").Jail(t.Context(), j.ID); err != nil {
+		t.Errorf("after the move, node one has no such jail: %v", err)
+	}
+	// Its page is that of a jail of another node.
+	p.do(`[...document.querySelectorAll("a")].find((a) => a.href.endsWith("` + string(j.ID) + `")).click()`)
+	p.waitText("running")
+	if err := one.as(f.token, "one").DeleteJail(t.Context(), j.ID); err != nil {
+		t.Error(err)
+	}
 }
