@@ -493,17 +493,17 @@ func newPeer(t *testing.T) string {
 		t.Fatal(err)
 	}
 	defer outside.Close()
+	var own *os.File // keeps the namespace, and with it the link, until the link is removed
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends in its namespace
 		made <- func() (err error) {
 			if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 				return err
 			}
-			own, err := os.Open("/proc/thread-self/ns/net")
+			own, err = os.Open("/proc/thread-self/ns/net")
 			if err != nil {
 				return err
 			}
-			defer own.Close()
 			if err := unix.Setns(int(outside.Fd()), unix.CLONE_NEWNET); err != nil {
 				return err
 			}
@@ -523,6 +523,7 @@ func newPeer(t *testing.T) string {
 		if err := netlink.LinkDel(link); err != nil {
 			t.Errorf("remove the peer's link: %v", err)
 		}
+		own.Close()
 	})
 	if err != nil {
 		t.Fatalf("create a network for the peer: %v", err)
