@@ -77,7 +77,7 @@ func (d *Daemon) shareCapabilities(ctx context.Context, c *registry.Config, own 
 	shared := d.work.Capabilities()
 	trust, err := bundle.ShareTrust(ctx, shared)
 	if err == nil {
-		err = trust.Merge(ctx, own)
+		err = trust.Take(ctx, own)
 	}
 	if err != nil {
 		return fmt.Errorf("share the trusted publishers with the other daemons: %w", err)

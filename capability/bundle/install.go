@@ -147,7 +147,7 @@ func (i *Installer) dirOf(digest string) string { return filepath.Join(i.Dir, di
 // Open opens an installed bundle and verifies that its files were not changed. Trust.Check
 // decides whether its publisher is still trusted.
 func (i *Installer) Open(digest string) (*Bundle, error) {
-	if !isDigest(digest) {
+	if !IsDigest(digest) {
 		return nil, fault.Newf(fault.Invalid, "bundle.Open", "", "%q is not a digest", digest)
 	}
 	b, err := Open(i.dirOf(digest))
@@ -160,7 +160,8 @@ func (i *Installer) Open(digest string) (*Bundle, error) {
 	return b, nil
 }
 
-func isDigest(s string) bool {
+// IsDigest reports whether s is a SHA-256 digest in hexadecimal digits.
+func IsDigest(s string) bool {
 	return len(s) == 64 && strings.Trim(s, "0123456789abcdef") == ""
 }
 
@@ -316,7 +317,7 @@ func (i *Installer) Sweep(keep []string) error {
 		switch {
 		case strings.HasPrefix(e.Name(), ".tmp-"):
 			errs = append(errs, os.RemoveAll(filepath.Join(i.Dir, e.Name())))
-		case isDigest(e.Name()) && !slices.Contains(keep, e.Name()):
+		case IsDigest(e.Name()) && !slices.Contains(keep, e.Name()):
 			errs = append(errs, i.discard(e.Name()))
 		}
 	}

@@ -228,22 +228,30 @@ func (t *Trust) change(ctx context.Context, f func(k *trusted) error) error {
 	}
 }
 
-// Merge adds the publishers of another trust store that this one does not have, and its
-// revocations. Publishers that this one has keep their tier and their keys.
-func (t *Trust) Merge(ctx context.Context, from *Trust) error {
+// Take moves the publishers of another trust store that this one does not have, and the
+// revocations, to this one. Publishers that this one has keep their tier and their keys. The other
+// store is empty afterwards, so that a later Take does not add what was removed here since.
+func (t *Trust) Take(ctx context.Context, from *Trust) error {
 	from.mu.RLock()
 	other := from.kept.clone()
 	from.mu.RUnlock()
 	if len(other.Publishers)+len(other.Bundles) == 0 {
 		return nil
 	}
-	return t.change(ctx, func(k *trusted) error {
+	err := t.change(ctx, func(k *trusted) error {
 		for _, p := range other.Publishers {
 			k.merge(p)
 		}
 		for _, r := range other.Bundles {
 			k.revokeBundle(r)
 		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return from.change(ctx, func(k *trusted) error {
+		*k = trusted{}
 		return nil
 	})
 }
@@ -363,7 +371,7 @@ func (t *Trust) RevokeKey(ctx context.Context, key PublicKey, reason string) err
 
 // RevokeBundle rejects a content, regardless of its signer.
 func (t *Trust) RevokeBundle(ctx context.Context, digest, reason string) error {
-	if !isDigest(digest) {
+	if !IsDigest(digest) {
 		return fault.Fieldf("bundle.Trust.RevokeBundle", "digest", "%q is not a digest of 64 hexadecimal digits", digest)
 	}
 	return t.change(ctx, func(k *trusted) error {

@@ -161,3 +161,33 @@ func TestCheckKeyNeedsNoTrustStore(t *testing.T) {
 		t.Errorf("CheckKey of another = %v", err)
 	}
 }
+
+// A store that was taken does not bring back publishers that were removed later.
+func TestTrustIsTakenOnce(t *testing.T) {
+	dir, ctx := t.TempDir(), t.Context()
+	fleet, own := openTrust(t, t.TempDir()), openTrust(t, dir)
+	kept, gone, lost := newKey(t).Public(), newKey(t).Public(), newKey(t).Public()
+	for _, err := range []error{
+		fleet.Add(ctx, "kept", bundle.ReadOnly, kept), fleet.Add(ctx, "kept", bundle.ReadOnly, lost),
+		own.Add(ctx, "kept", bundle.Elevated, lost), own.RevokeKey(ctx, lost, "stolen"), own.Add(ctx, "gone", bundle.Standard, gone),
+		own.RevokeBundle(ctx, strings.Repeat("a", 64), "spies"),
+		fleet.Take(ctx, own),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	list := fleet.Publishers()
+	if len(list) != 2 || list[1].Name != "kept" || list[1].Tier != bundle.ReadOnly || list[1].Keys[0].Revoked != nil || list[1].Keys[1].Revoked == nil || len(fleet.RevokedBundles()) != 1 {
+		t.Errorf("after Take: %+v, revoked %v, want both publishers, the own tier, and the revocations", list, fleet.RevokedBundles())
+	}
+	if err := fleet.Remove(ctx, "gone"); err != nil {
+		t.Fatal(err)
+	}
+	if err := fleet.Take(ctx, openTrust(t, dir)); err != nil { // as at the next start
+		t.Fatal(err)
+	}
+	if list := fleet.Publishers(); len(list) != 1 {
+		t.Errorf("after another Take: %+v, want no removed publisher", list)
+	}
+}

@@ -352,7 +352,7 @@ func TestMoveToSharedStore(t *testing.T) {
 		a.close()
 		g.start("a")
 	}
-	must(t, a.cfg.Trust.Merge(t.Context(), own.cfg.Trust))
+	must(t, a.cfg.Trust.Take(t.Context(), own.cfg.Trust))
 	for _, s := range g.shops {
 		s.refresh()
 		for _, ref := range []string{"places.search", "math.triple", "math.same", "a.program"} {

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"glasshouse/capability/bundle"
 	"glasshouse/fault"
 )
 
@@ -139,7 +140,7 @@ func (r *Registry) Send(_ context.Context, f Files, w io.Writer) error {
 	if f.Bundle {
 		dir = filepath.Join(r.cfg.Bundles, f.Digest)
 	}
-	if !isSum(strings.TrimPrefix(f.Digest, "sha256:")) {
+	if !bundle.IsDigest(strings.TrimPrefix(f.Digest, "sha256:")) {
 		return fault.Newf(fault.Invalid, "registry.Send", "", "%.80q is not a digest", f.Digest)
 	}
 	root, err := os.OpenRoot(dir)
@@ -153,8 +154,6 @@ func (r *Registry) Send(_ context.Context, f Files, w io.Writer) error {
 	out := tar.NewWriter(w)
 	return errors.Join(out.AddFS(root.FS()), out.Close())
 }
-
-func isSum(s string) bool { return len(s) == 64 && strings.Trim(s, "0123456789abcdef") == "" }
 
 // A need is files that this daemon lacks.
 type need struct {
