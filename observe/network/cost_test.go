@@ -176,6 +176,36 @@ func TestReaderWakesForEachPacket(t *testing.T) {
 	}
 }
 
+// Drain reads the packet for which a program has just woken the reader. The reader must still wake
+// for later packets.
+func TestReaderWakesAfterDrain(t *testing.T) {
+	h := newHarness(t, network.Config{})
+	j := h.jail()
+	j.acquaint()
+	j.attach()
+	fromHost, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.ParseIP(j.host)})
+	h.must(err)
+	defer fromHost.Close()
+	addr := fromHost.LocalAddr().String()
+	send := func() {
+		_, err := fromHost.WriteToUDP([]byte("x"), &net.UDPAddr{IP: net.ParseIP(j.own), Port: 9})
+		h.must(err)
+	}
+	for i := range 200 {
+		time.Sleep(10 * time.Millisecond) // until the reader sleeps
+		send()
+		j.drain()
+		time.Sleep(10 * time.Millisecond)
+		send()
+		for n := 0; len(j.log.all(func(e *event.Event) bool { return e.Src == addr })) < 2*(i+1); n++ {
+			if n > 30000 {
+				t.Fatalf("the packet after drain %d is not recorded", i)
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}
+}
+
 func BenchmarkAttach(b *testing.B) {
 	for _, pinned := range []bool{false, true} {
 		b.Run(fmt.Sprint("pinned=", pinned), func(b *testing.B) {

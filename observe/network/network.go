@@ -229,12 +229,12 @@ func (s *Source) Attach(ctx context.Context, t observe.Target, sink observe.Sink
 	if err := s.tap(); err != nil {
 		return nil, err
 	}
+	defer s.reader.nudge()
 	w, err := s.attach(ctx, t, sink)
 	if err != nil {
 		return nil, fmt.Errorf("record the packets of jail %s: %w", t.Jail, err)
 	}
 	s.setWatches(append(*s.watches.Load(), w))
-	s.reader.nudge()
 	return w, nil
 }
 
@@ -260,6 +260,7 @@ func (s *Source) end(w *watch, release bool) error {
 	if !known {
 		return nil
 	}
+	defer s.reader.nudge()
 	if release && s.pins() {
 		return w.release()
 	}

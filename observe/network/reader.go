@@ -3,6 +3,7 @@ package network
 import (
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -23,7 +24,8 @@ type reader struct {
 	state  *uint64
 	beat   *uint64 // time of the last poll
 	epoll  int
-	wake   int // an eventfd
+	waking sync.RWMutex // held for reading while wake is written to, for writing while it is closed
+	wake   int          // an eventfd, or -1
 	done   chan struct{}
 	stop   atomic.Bool
 	rounds atomic.Uint64 // number of polls; for tests
@@ -64,8 +66,12 @@ func (r *reader) watch(fd int) error {
 	return nil
 }
 
-// nudge wakes the reader.
+// nudge wakes the reader. Whoever else releases records or closes a ring calls it afterwards: a
+// program that has woken the reader wakes it only once, and epoll discards the wakeup if the ring
+// has no records when the reader's thread resumes.
 func (r *reader) nudge() {
+	r.waking.RLock()
+	defer r.waking.RUnlock()
 	unix.Write(r.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0})
 }
 
@@ -151,9 +157,12 @@ func (r *reader) close() error {
 }
 
 func (r *reader) free() (err error) {
-	for _, fd := range []int{r.epoll, r.wake} {
-		if fd >= 0 {
-			err = errors.Join(err, unix.Close(fd))
+	r.waking.Lock()
+	defer r.waking.Unlock()
+	for _, fd := range []*int{&r.epoll, &r.wake} {
+		if *fd >= 0 {
+			err = errors.Join(err, unix.Close(*fd))
+			*fd = -1
 		}
 	}
 	if r.shared != nil {

@@ -433,6 +433,7 @@ func (w *watch) rest() time.Duration {
 
 // Drain waits until all packets that passed before are in the log.
 func (w *watch) Drain(ctx context.Context) error {
+	defer w.source.reader.nudge()
 	w.mu.Lock()
 	if w.ring == nil {
 		w.mu.Unlock()
@@ -480,6 +481,7 @@ func (w *watch) Status() observe.Status {
 // Select changes the selection. Earlier packets are recorded with the previous selection.
 func (w *watch) Select(sel event.Selection) error {
 	sel = sel.Defaults(event.Selection{})
+	defer w.source.reader.nudge()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.ring == nil {
