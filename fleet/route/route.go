@@ -14,7 +14,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httputil"
-	"slices"
 	"sync"
 	"time"
 
@@ -47,17 +46,17 @@ type Router struct {
 	// +checklocks:mu
 	read time.Time // when nodes was read
 	// +checklocks:mu
-	placed []placement // recent ones
+	expected map[string]expectation // by node
 	// +checklocks:mu
 	owners map[fleet.Key]owner
 	// +checklocks:mu
 	links map[string]link // by node
 }
 
-// A placement is the choice of a node for a new jail.
-type placement struct {
-	node string
-	at   time.Time
+// An expectation is how many jails a node has as soon as those that this node has placed exist.
+type expectation struct {
+	jails int
+	at    time.Time // of the last placement
 }
 
 // An owner is the result of a lookup.
@@ -77,14 +76,14 @@ const (
 	ownersAge = 5 * time.Second // how long the owner of an object is used
 	maxOwners = 10_000
 
-	// placedAge is how long a placement is counted in addition to the jails in the list of nodes, in
-	// which the new jail can be missing: its creation takes time, and the list can be read before.
+	// placedAge is how long placed jails are expected in the list of nodes. Until then they can be
+	// missing: the creation takes time, and the list can be read before.
 	placedAge = 5 * time.Second
 )
 
 // New returns a Router.
 func New(cfg Config) *Router {
-	return &Router{cfg: cfg, owners: map[fleet.Key]owner{}, links: map[string]link{}}
+	return &Router{cfg: cfg, expected: map[string]expectation{}, owners: map[fleet.Key]owner{}, links: map[string]link{}}
 }
 
 // Self returns the ID of this node.
@@ -210,24 +209,25 @@ func (rt *Router) Objects(ctx context.Context, kind fleet.Kind, tenant, after st
 	return rt.cfg.Index.Objects(ctx, kind, tenant, after, limit)
 }
 
-// Place returns the node for a new jail. It counts the jails that this node has placed in the last
-// seconds, which may not be in the index yet.
+// Place returns the node for a new jail. Jails that this node has placed in the last seconds count
+// also if they are not in the list of nodes yet.
 func (rt *Router) Place(ctx context.Context) (fleet.Node, error) {
 	if _, err := rt.Nodes(ctx); err != nil { // reads the list if it is old
 		return fleet.Node{}, err
 	}
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
-	rt.placed = slices.DeleteFunc(rt.placed, func(p placement) bool { return time.Since(p.at) > placedAge })
-	placed := map[string]int{}
-	for _, p := range rt.placed {
-		placed[p.node]++
+	jails := func(n fleet.Node) int {
+		if e := rt.expected[n.ID]; time.Since(e.at) < placedAge {
+			return max(n.Jails, e.jails)
+		}
+		return n.Jails
 	}
-	best, err := fleet.Best(rt.nodes, func(n fleet.Node) int { return n.Jails + placed[n.ID] })
+	best, err := fleet.Best(rt.nodes, jails)
 	if err != nil {
 		return best, err
 	}
-	rt.placed = append(rt.placed, placement{best.ID, time.Now()})
+	rt.expected[best.ID] = expectation{jails(best) + 1, time.Now()}
 	return best, nil
 }
 
