@@ -99,8 +99,8 @@ func (s *Server) forwardMoved(owned ownership, rec *recorder, r *http.Request) (
 		return false, nil
 	}
 	k := fleet.Key{Kind: fleet.Jail, ID: r.PathValue(owned.param)}
-	node := s.o.Moved(id.Jail(k.ID))
-	if node == "" || s.has(r.Context(), k) {
+	node := s.o.Moved(r.Context(), id.Jail(k.ID))
+	if node == "" {
 		return false, nil
 	}
 	return true, s.o.Fleet.Forward(rec, r, node, k)
@@ -158,6 +158,9 @@ func (s *Server) nodeFor(ctx context.Context, rt route, owned ownership, r *http
 	}
 	k := fleet.Key{Kind: owned.kind, ID: r.PathValue(owned.param)}
 	if s.has(ctx, k) {
+		if k.Kind == fleet.Jail && s.o.Moved != nil {
+			return s.o.Moved(ctx, id.Jail(k.ID)), k, nil
+		}
 		return "", k, nil
 	}
 	node, err := s.o.Fleet.Owner(ctx, k)

@@ -106,7 +106,7 @@ type Options struct {
 	Fleet     Fleet                                                                 // nil: this daemon reaches no others
 	Front     bool                                                                  // this daemon has no jails: those of Fleet have them
 	Move      func(ctx context.Context, j id.Jail, node string) (fleet.Node, error) // moves a jail of this daemon; "": the fleet chooses the node; nil: not
-	Moved     func(j id.Jail) string                                                // the node of a jail that has moved from this one recently, or ""; nil: none
+	Moved     func(ctx context.Context, j id.Jail) string                           // the node of a jail that has just moved from this one, or ""; nil: none
 	Fetch     func(ctx context.Context, s id.Snapshot) error                        // copies a snapshot from its node, unless there is a copy; nil: none
 	Witnessed func(ctx context.Context) ([]witness.Seen, error)                     // what was seen of the audit logs of other nodes; nil: nothing
 	Created   func(ctx context.Context)                                             // called before the response about a new object; nil: not

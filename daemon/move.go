@@ -276,12 +276,12 @@ func (m *mover) leave(ctx context.Context, j jail.Jail) error {
 	if err != nil {
 		return err
 	}
+	m.mu.Lock()
+	m.gone[j.ID] = departed{j.Departure.To, time.Now()} // before the jail is removed: requests can follow at once
+	m.mu.Unlock()
 	if err := m.jails.EndMove(ctx, j.ID, true); err != nil {
 		return err
 	}
-	m.mu.Lock()
-	m.gone[j.ID] = departed{j.Departure.To, time.Now()}
-	m.mu.Unlock()
 	m.record(j.ID, "jail moved to another node", j.Departure.To)
 	m.publish(ctx)
 	for _, s := range taken {
@@ -394,8 +394,20 @@ func (m *mover) trim(ctx context.Context) error {
 	return nil
 }
 
-// Moved returns the node of a jail that has moved within the last minute, or "".
-func (m *mover) Moved(j id.Jail) string {
+// Moved returns the node to which a jail has moved from this one: within the last minute, or while
+// this node still has it, because the other one has not confirmed the move. Otherwise it returns "".
+func (m *mover) Moved(ctx context.Context, j id.Jail) string {
+	here, err := m.jails.Get(ctx, j)
+	if err == nil && here.Departure == nil {
+		return ""
+	}
+	if err == nil {
+		node, err := m.index.Owner(ctx, jailKey(j))
+		if err != nil || node == m.self { // without the index, this node refuses the request
+			return ""
+		}
+		return node
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for k, d := range m.gone {

@@ -174,6 +174,8 @@ func (x moveIndex) Offer(_ context.Context, _ fleet.Key, node, ticket string) er
 	})
 }
 
+func (x moveIndex) Owner(context.Context, fleet.Key) (string, error) { return x.owner, nil }
+
 func (x moveIndex) Take(_ context.Context, _ fleet.Key, from, to, ticket string) error {
 	return x.n.do("take", func() error {
 		if x.owner == from && x.ticket == ticket {
@@ -307,6 +309,16 @@ func TestMoveSurvivesFailures(t *testing.T) {
 				w := newMoveWorld(t, state)
 				w.failAt, w.how = at, how
 				_, err := w.nodes["a"].Move(t.Context(), moving, "b")
+				// Until the move is settled, requests are passed to the node that the index names.
+				for name, n := range w.nodes {
+					want := ""
+					if n.jail != nil && n.jail.Departure != nil && w.owner != name || name == "a" && n.jail == nil {
+						want = w.owner
+					}
+					if got := n.Moved(t.Context(), moving); got != want {
+						t.Errorf("%s jail, %s of call %d of %v: node %s passes requests to %q, want %q", state, how, at, w.done, name, got, want)
+					}
+				}
 				w.restart()
 				what := fmt.Sprintf("%s jail, %s of call %d of %v", state, how, at, w.done)
 				a, b := w.nodes["a"].jail, w.nodes["b"].jail
@@ -367,7 +379,7 @@ func TestMoveToUnusableNodes(t *testing.T) {
 		t.Errorf("second Move at the same time = %v, want conflict", err)
 	}
 	end()
-	if n, err := a.Move(t.Context(), moving, ""); err != nil || n.ID != "b" || a.Moved(moving) != "b" || a.Moved("j-bbbbbbbbbbbb") != "" {
+	if n, err := a.Move(t.Context(), moving, ""); err != nil || n.ID != "b" || a.Moved(t.Context(), moving) != "b" || a.Moved(t.Context(), "j-bbbbbbbbbbbb") != "" {
 		t.Errorf("Move to any node = %+v, %v, want b", n, err)
 	}
 	if _, err := a.Move(t.Context(), moving, ""); !errors.Is(err, fault.NotFound) {
