@@ -217,17 +217,18 @@ func (rt *Router) Place(ctx context.Context) (fleet.Node, error) {
 	}
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
-	jails := func(n fleet.Node) int {
+	jails := map[string]int{}
+	for _, n := range rt.nodes {
+		jails[n.ID] = n.Jails
 		if e := rt.expected[n.ID]; time.Since(e.at) < placedAge {
-			return max(n.Jails, e.jails)
+			jails[n.ID] = max(n.Jails, e.jails)
 		}
-		return n.Jails
 	}
-	best, err := fleet.Best(rt.nodes, jails)
+	best, err := fleet.Best(rt.nodes, func(n fleet.Node) int { return jails[n.ID] })
 	if err != nil {
 		return best, err
 	}
-	rt.expected[best.ID] = expectation{jails(best) + 1, time.Now()}
+	rt.expected[best.ID] = expectation{jails[best.ID] + 1, time.Now()}
 	return best, nil
 }
 

@@ -150,28 +150,38 @@ func TestReaderSleepsWithoutPackets(t *testing.T) {
 	t.Errorf("the sleeping reader does not record packets: %s", j.log)
 }
 
+// fromHost returns a function that sends a packet from the host to the jail, and one that waits until
+// the n-th of them is recorded.
+func (j *jail) fromHost() (send func(), recorded func(n int)) {
+	j.Helper()
+	c, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.ParseIP(j.host)})
+	j.must(err)
+	j.Cleanup(func() { c.Close() })
+	addr := c.LocalAddr().String()
+	send = func() {
+		_, err := c.WriteToUDP([]byte("x"), &net.UDPAddr{IP: net.ParseIP(j.own), Port: 9})
+		j.must(err)
+	}
+	return send, func(n int) {
+		j.Helper()
+		for end := time.Now().Add(30 * time.Second); len(j.log.all(func(e *event.Event) bool { return e.Src == addr })) < n; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				j.Fatalf("packet %d is not recorded", n)
+			}
+		}
+	}
+}
+
 // A missed wakeup would leave a packet in the ring until the next one.
 func TestReaderWakesForEachPacket(t *testing.T) {
 	h := newHarness(t, network.Config{})
 	j := h.jail()
 	j.acquaint()
 	j.attach()
-	fromHost, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.ParseIP(j.host)})
-	h.must(err)
-	defer fromHost.Close()
-	addr := fromHost.LocalAddr().String()
+	send, recorded := j.fromHost()
 	for i := range 300 {
-		_, err := fromHost.WriteToUDP([]byte("x"), &net.UDPAddr{IP: net.ParseIP(j.own), Port: 9})
-		h.must(err)
-		for n := 0; ; n++ {
-			if len(j.log.all(func(e *event.Event) bool { return e.Src == addr })) > i {
-				break
-			}
-			if n > 30000 {
-				t.Fatalf("packet %d is not recorded", i)
-			}
-			time.Sleep(time.Millisecond)
-		}
+		send()
+		recorded(i + 1)
 		time.Sleep(time.Duration(i%8) * time.Millisecond)
 	}
 }
@@ -183,26 +193,14 @@ func TestReaderWakesAfterDrain(t *testing.T) {
 	j := h.jail()
 	j.acquaint()
 	j.attach()
-	fromHost, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.ParseIP(j.host)})
-	h.must(err)
-	defer fromHost.Close()
-	addr := fromHost.LocalAddr().String()
-	send := func() {
-		_, err := fromHost.WriteToUDP([]byte("x"), &net.UDPAddr{IP: net.ParseIP(j.own), Port: 9})
-		h.must(err)
-	}
+	send, recorded := j.fromHost()
 	for i := range 200 {
 		time.Sleep(10 * time.Millisecond) // until the reader sleeps
 		send()
 		j.drain()
 		time.Sleep(10 * time.Millisecond)
 		send()
-		for n := 0; len(j.log.all(func(e *event.Event) bool { return e.Src == addr })) < 2*(i+1); n++ {
-			if n > 30000 {
-				t.Fatalf("the packet after drain %d is not recorded", i)
-			}
-			time.Sleep(time.Millisecond)
-		}
+		recorded(2 * (i + 1))
 	}
 }
 

@@ -66,9 +66,9 @@ func (r *reader) watch(fd int) error {
 	return nil
 }
 
-// nudge wakes the reader. Whoever else releases records or closes a ring calls it afterwards: a
-// program that has woken the reader wakes it only once, and epoll discards the wakeup if the ring
-// has no records when the reader's thread resumes.
+// nudge wakes the reader. It must be called after another goroutine has released records or closed
+// a ring: a program that has woken the reader wakes it only once, and epoll discards the wakeup if
+// the ring has no records when the reader's thread resumes.
 func (r *reader) nudge() {
 	r.waking.RLock()
 	defer r.waking.RUnlock()
