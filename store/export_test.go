@@ -6,17 +6,27 @@ import (
 	"slices"
 )
 
-// PretendNewer marks the database as written by a later glasshouse.
-func (s *Store) PretendNewer(ctx context.Context) error {
-	_, err := s.write.ExecContext(ctx, "INSERT INTO schema_version (version, name, applied) VALUES ($1, 'later', 0)", len(migrations)+1)
-	return err
-}
-
 // MigrateFurther applies one more migration than the binary has.
 func (s *Store) MigrateFurther(ctx context.Context, text string) error {
-	next := migration{version: int64(len(migrations) + 1), name: "further", sql: text}
+	needs, err := needsOf(text)
+	if err != nil {
+		return err
+	}
+	next := migration{version: int64(len(migrations) + 1), name: "further", sql: text, needs: needs}
 	return s.migrate(ctx, append(slices.Clone(migrations), next))
 }
+
+// Migrations yields the text of each migration by its name.
+func Migrations(yield func(version int64, name, text string) bool) {
+	for _, m := range migrations {
+		if !yield(m.version, m.name, m.sql) {
+			return
+		}
+	}
+}
+
+// Statements exports statements.
+func Statements(text string) func(yield func(string) bool) { return statements(text) }
 
 // Exec executes a statement.
 func (s *Store) Exec(ctx context.Context, text string) (sql.Result, error) {

@@ -100,10 +100,10 @@ func (ns Nodes) Join(ctx context.Context, n fleet.Node, again bool, lease time.D
 		}
 		got = n
 		got.Epoch, got.Until, got.Now, got.State = epoch, now.Add(lease).UTC(), now.UTC(), fleet.Up
-		_, err = tx.ExecContext(ctx, "INSERT INTO nodes ("+nodeColumns+`) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ON CONFLICT (id) DO UPDATE
+		_, err = tx.ExecContext(ctx, "INSERT INTO nodes ("+nodeColumns+`, schema) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) ON CONFLICT (id) DO UPDATE
 			SET name = excluded.name, version = excluded.version, addr = excluded.addr, front = excluded.front, host = excluded.host, nonce = excluded.nonce,
-				epoch = excluded.epoch, until = excluded.until, state = excluded.state, facts = excluded.facts`,
-			n.ID, n.Name, n.Version, n.Addr, number(n.Front), n.Host, n.Nonce, epoch, got.Until.UnixNano(), got.State, string(facts))
+				epoch = excluded.epoch, until = excluded.until, state = excluded.state, facts = excluded.facts, schema = excluded.schema`,
+			n.ID, n.Name, n.Version, n.Addr, number(n.Front), n.Host, n.Nonce, epoch, got.Until.UnixNano(), got.State, string(facts), Schema())
 		return err
 	})
 	return got, err

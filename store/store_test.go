@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -16,6 +17,7 @@ import (
 
 	"glasshouse/api/replay"
 	"glasshouse/fault"
+	"glasshouse/fleet"
 	"glasshouse/id"
 	"glasshouse/jail"
 	"glasshouse/policy/access"
@@ -409,14 +411,66 @@ func instanceID(t *testing.T, where string) {
 
 func newerSchema(t *testing.T, where string) {
 	s := open(t, where)
-	put(t, s, aJail(1))
-	if err := s.PretendNewer(t.Context()); err != nil {
+	// A program of the next version adds something, which this one ignores.
+	if err := s.MigrateFurther(t.Context(), "CREATE TABLE added (a TEXT);"); err != nil {
+		t.Fatal(err)
+	}
+	again := open(t, where)
+	put(t, again, aJail(1))
+	// A later one removes what this one needs.
+	if _, err := s.Exec(t.Context(), fmt.Sprintf("UPDATE schema_version SET needs = %d WHERE version = %d", store.Schema()+1, store.Schema()+1)); err != nil {
 		t.Fatal(err)
 	}
 	_, err := store.Open(t.Context(), where)
 	if !errors.Is(err, fault.Unsupported) || fault.RemedyOf(err) == "" {
-		t.Errorf("Open of a newer schema = %v, want unsupported with a remedy", err)
+		t.Errorf("Open of a schema that this program does not support = %v, want unsupported with a remedy", err)
 	}
+}
+
+// A migration that older programs do not support waits until no node of the fleet has one.
+func TestContractWaitsForOldNodes(t *testing.T) {
+	s := open(t, filepath.Join(t.TempDir(), "g.db"))
+	n := fleet.Node{ID: "old", Name: "box1", Version: "1.2.3", Host: "h", Nonce: "1"}
+	if _, err := s.Nodes().Join(t.Context(), n, false, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	remove := fmt.Sprintf("-- contract: %d\nDROP TABLE joins;", store.Schema())
+	if _, err := s.Exec(t.Context(), fmt.Sprintf("UPDATE nodes SET schema = %d", store.Schema()-1)); err != nil {
+		t.Fatal(err)
+	}
+	err := s.MigrateFurther(t.Context(), remove)
+	if !errors.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "box1 runs version 1.2.3") {
+		t.Errorf("migration with an old node = %v, want a conflict that names it", err)
+	}
+	if _, err := s.Exec(t.Context(), "SELECT * FROM joins"); err != nil {
+		t.Errorf("the refused migration has had an effect: %v", err)
+	}
+	if _, err := s.Nodes().Join(t.Context(), n, false, time.Minute); err != nil { // its new version
+		t.Fatal(err)
+	}
+	if err := s.MigrateFurther(t.Context(), remove); err != nil {
+		t.Errorf("migration after the update of all nodes = %v", err)
+	}
+	if _, err := s.Exec(t.Context(), "SELECT * FROM joins"); err == nil {
+		t.Error("the migration has had no effect")
+	}
+}
+
+// Daemons of the previous version use the database after a migration, unless it is a contract.
+func TestMigrationsOnlyAdd(t *testing.T) {
+	const first = 28 // earlier programs accept no newer schema
+	adds := regexp.MustCompile(`(?s)^(CREATE INDEX |CREATE TABLE |INSERT INTO |UPDATE |ALTER TABLE \w+ ADD COLUMN \w+ \w+( NOT NULL DEFAULT .+)?;\s*$)`)
+	store.Migrations(func(version int64, name, text string) bool {
+		if version < first || strings.HasPrefix(text, "-- contract: ") {
+			return true
+		}
+		for stmt := range store.Statements(text) {
+			if !adds.MatchString(stmt) {
+				t.Errorf("migration %d, %s, changes what older programs use, and is no contract: %s", version, name, stmt)
+			}
+		}
+		return true
+	})
 }
 
 func TestOpenRejectsInvalidLocation(t *testing.T) {
