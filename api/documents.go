@@ -16,7 +16,11 @@ type documentHandler struct {
 	openapi func() ([]byte, error)
 }
 
-func (h *documentHandler) getMetrics(w http.ResponseWriter, r *http.Request, _ none) error {
+type metricsQuery struct {
+	Node string `query:"node" description:"Name or ID of the node of the fleet, as in the header Glasshouse-Node. Default: the daemon that answers."`
+}
+
+func (h *documentHandler) getMetrics(w http.ResponseWriter, r *http.Request, _ metricsQuery) error {
 	h.metrics.handler().ServeHTTP(w, r)
 	return nil
 }

@@ -71,6 +71,9 @@ var placed = map[string]bool{"createJail": true, "startRun": true}
 func (s *Server) forward(rt route, owned ownership, rec *recorder, r *http.Request) (bool, error) {
 	ctx := r.Context()
 	name := r.Header.Get(nodeHeader)
+	if name == "" && rt.id == "getMetrics" { // the configuration of Prometheus cannot set a header for each target
+		name = r.URL.Query().Get("node")
+	}
 	switch {
 	case rt.role == access.Agent:
 		return false, nil

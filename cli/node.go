@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,21 +18,40 @@ import (
 	"glasshouse/api/wire"
 	"glasshouse/daemon"
 	"glasshouse/id"
+	"glasshouse/internal/atomicfile"
 	"glasshouse/internal/text"
 )
 
 func (c *command) fleet() *cobra.Command {
 	cmd := &cobra.Command{Use: "fleet", Short: "Create a fleet of daemons on several hosts"}
-	cmd.AddCommand(&cobra.Command{
+	cmd.AddCommand(c.fleetInit())
+	return cmd
+}
+
+func (c *command) fleetInit() *cobra.Command {
+	var keys, secret string
+	cmd := &cobra.Command{
 		Use: "init", Short: "Create a fleet with this host as its first node", Args: cobra.NoArgs,
 		Long: `Create the certificate authority of a fleet and the certificate of this node, in the
 directory fleet of the data directory. The daemon uses them when it starts with
 fleet.listen. Other nodes join with glasshouse node token and glasshouse node join.
 
 The key of the authority stays on this node. With it, nodes can be added: protect it, and
-keep a backup.`,
-		Example: "  glasshouse fleet init",
-		RunE: func(*cobra.Command, []string) error {
+keep a backup.
+
+With --keys, create only the keys of a fleet, as files of a new directory. Each daemon that
+has the directory as fleet.keys joins the fleet when it starts, without a token. With
+--kubernetes-secret, store the same files as a Secret of the Kubernetes cluster in which
+this command runs, unless the Secret exists.`,
+		Example: `  glasshouse fleet init
+  glasshouse fleet init --keys fleet-keys`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch {
+			case keys != "":
+				return c.createFleetKeys(keys)
+			case secret != "":
+				return c.createFleetSecret(cmd.Context(), secret)
+			}
 			authority, err := daemon.InitFleet(c.dataDir())
 			if err != nil {
 				return err
@@ -39,8 +60,51 @@ keep a backup.`,
 			c.printFleetSettings()
 			return nil
 		},
-	})
+	}
+	cmd.Flags().StringVar(&keys, "keys", "", "write the keys of the fleet to this new directory, for fleet.keys of its daemons")
+	cmd.Flags().StringVar(&secret, "kubernetes-secret", "", "store the keys of the fleet as this Secret of Kubernetes")
+	cmd.MarkFlagsMutuallyExclusive("keys", "kubernetes-secret")
 	return cmd
+}
+
+// createFleetKeys writes the keys of a new fleet to a directory.
+func (c *command) createFleetKeys(dir string) error {
+	files, authority, err := daemon.NewFleetKeys()
+	if err != nil {
+		return err
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return fmt.Errorf("create the directory of the keys: %w", err)
+	}
+	for name, data := range files {
+		if err := atomicfile.Durable(filepath.Join(dir, name), data, 0o600); err != nil {
+			return fmt.Errorf("write the keys of the fleet: %w", err)
+		}
+	}
+	fmt.Fprintf(c.env.Stdout, "created the keys of a fleet with the authority %s in %s\n", authority, dir)
+	return nil
+}
+
+// createFleetSecret stores the keys of a new fleet as a Secret of Kubernetes.
+func (c *command) createFleetSecret(ctx context.Context, name string) error {
+	files, authority, err := daemon.NewFleetKeys()
+	if err != nil {
+		return err
+	}
+	k, err := ownCluster(c.env.Getenv, serviceAccount)
+	if err != nil {
+		return err
+	}
+	created, err := k.createSecret(ctx, name, files)
+	if err != nil {
+		return err
+	}
+	if !created {
+		fmt.Fprintf(c.env.Stdout, "the Secret %s exists already and is unchanged\n", name)
+		return nil
+	}
+	fmt.Fprintf(c.env.Stdout, "created the keys of a fleet with the authority %s as the Secret %s\n", authority, name)
+	return nil
 }
 
 // printFleetSettings prints what the configuration of a node needs.

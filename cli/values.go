@@ -60,7 +60,7 @@ var flagValues = map[string]valueSet{
 
 	"config": aFile, "cursor": aFile, "db": aFile, "serve --db": aText, "egress": aFile, "export": aFile, "file": aFile,
 	"key": aFile, "out": aFile, "password-file": aFile, "pcap": aFile, "policy": aFile, "script": aFile,
-	"dir": aDirectory, "mount": aDirectory, "workspace": aDirectory,
+	"dir": aDirectory, "keys": aDirectory, "kubernetes-secret": aText, "mount": aDirectory, "workspace": aDirectory,
 
 	"again": of("NOTICE"), "all": of("CONNECTOR"), "attach": of("EXEC"), "capability": of("CAPABILITY"), "jail": of("JAIL"),
 	"jail ls --name": of("JAIL"), "parent": of("RUN"), "run": of("RUN"), "session": of("SESSION"), "skill": of("SKILL"),

@@ -23,10 +23,11 @@ import (
 // Config is the configuration of a daemon. Defaults come from NewConfig. A file, the
 // environment and flags override them, in that order.
 type Config struct {
-	Data     string `yaml:"data"`     // data directory
-	Listen   string `yaml:"listen"`   // TCP address of the API; "" means only the Unix socket
-	DB       string `yaml:"db"`       // postgres://…; "" means SQLite in the data directory
-	Insecure bool   `yaml:"insecure"` // allow a non-loopback TCP address without TLS
+	Data     string   `yaml:"data"`     // data directory
+	Listen   string   `yaml:"listen"`   // TCP address of the API; "" means only the Unix socket
+	Hosts    []string `yaml:"hosts"`    // host names by which clients reach that address
+	DB       string   `yaml:"db"`       // postgres://…; "" means SQLite in the data directory
+	Insecure bool     `yaml:"insecure"` // allow a non-loopback TCP address without TLS
 
 	StopJails bool `yaml:"stop_jails"` // stop all jails with the daemon, for hosts where they cannot outlive it
 
@@ -182,6 +183,7 @@ func (c *Config) ReadEnv(getenv func(string) string) (warning string) {
 	}
 	for name, field := range map[string]*string{
 		"GLASSHOUSE_DATA": &c.Data, "GLASSHOUSE_LISTEN": &c.Listen, "GLASSHOUSE_DB": &c.DB, "GLASSHOUSE_E2B": &c.E2B.Listen,
+		"GLASSHOUSE_FLEET_NAME": &c.Fleet.Name, "GLASSHOUSE_FLEET_ADDRESS": &c.Fleet.Address,
 	} {
 		if v := getenv(name); v != "" {
 			*field = v
@@ -205,6 +207,15 @@ func (c *Config) Validate() error {
 	}
 	if c.Tools == "" {
 		c.Tools = filepath.Join(c.Data, "tools/bin")
+	}
+	if c.Fleet.Keys != "" && c.Gateway.KeyFile == "" {
+		c.Gateway.KeyFile = filepath.Join(FleetDir(c.Data), runsKey)
+	}
+	for i, h := range c.Hosts {
+		if h == "" || strings.ContainsAny(h, "/:*?# \t") {
+			return fault.Fieldf(op, "hosts", "%q is not a host name", h)
+		}
+		c.Hosts[i] = strings.ToLower(strings.TrimSuffix(h, "."))
 	}
 	if (c.TLS.Cert == "") != (c.TLS.Key == "") {
 		return fault.Fieldf(op, "tls", "cert and key must be set together")

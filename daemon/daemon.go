@@ -146,6 +146,9 @@ func (d *Daemon) Open(ctx context.Context) (err error) {
 	if err := d.openStore(ctx); err != nil {
 		return err
 	}
+	if err := d.enroll(); err != nil {
+		return err
+	}
 	// The secrets, the policy engine, the jails and the snapshots call each other, so all are
 	// created before the first is opened.
 	if err := d.newGovernance(ctx); err != nil {

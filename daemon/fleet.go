@@ -39,6 +39,7 @@ type Fleet struct {
 	Address string `yaml:"address"` // host:port where the other daemons reach it; default listen
 	Name    string `yaml:"name"`    // default the name of the host
 	Jails   string `yaml:"jails"`   // local, none: jails are created on the other daemons; default local
+	Keys    string `yaml:"keys"`    // directory with the keys of the fleet: this daemon joins without a token
 }
 
 func (c Fleet) front() bool { return c.Jails == "none" }
@@ -63,8 +64,10 @@ func (c Fleet) validate(g Gateway) error {
 		return fault.Fieldf(op, "fleet.jails", "%q is neither local nor none", c.Jails)
 	}
 	if c.Listen == "" {
-		if c.Address != "" {
-			return fault.Fieldf(op, "fleet.address", "requires fleet.listen")
+		for field, value := range map[string]string{"fleet.address": c.Address, "fleet.keys": c.Keys} {
+			if value != "" {
+				return fault.Fieldf(op, field, "requires fleet.listen")
+			}
 		}
 		return nil
 	}
@@ -368,47 +371,4 @@ func (d *Daemon) shareTokens(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// InitFleet creates a fleet, and the certificate of its first node in a data directory. It returns
-// the fingerprint of the fleet's authority.
-func InitFleet(data string) (authority string, err error) {
-	node, err := nodeID(data)
-	if err != nil {
-		return "", err
-	}
-	identity, err := pki.Init(FleetDir(data), node, time.Now())
-	if err != nil {
-		return "", err
-	}
-	return pki.Fingerprint(identity.Authority()), nil
-}
-
-// JoinFleet gets a certificate for the node with a data directory from the node at an address.
-func JoinFleet(ctx context.Context, data, addr, token, authority string) error {
-	node, err := nodeID(data)
-	if err != nil {
-		return err
-	}
-	key, err := route.Join(ctx, FleetDir(data), node, addr, token, authority)
-	if err != nil {
-		return err
-	}
-	defer clear(key)
-	if err := os.WriteFile(fleetKeyFile(data), key, 0o600); err != nil {
-		return fmt.Errorf("store the key of the secrets of the fleet: %w", err)
-	}
-	return nil
-}
-
-// nodeID returns the instance ID of a data directory, which may not have been used before.
-func nodeID(data string) (string, error) {
-	if err := os.MkdirAll(data, 0o711); err != nil {
-		return "", fmt.Errorf("create the data directory: %w", err)
-	}
-	node, err := readInstanceID(data)
-	if err != nil || node != "" {
-		return node, err
-	}
-	return createInstanceID(data)
 }

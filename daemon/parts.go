@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 
 	"glasshouse/api"
 	"glasshouse/fleet"
@@ -70,7 +71,7 @@ func (d *Daemon) listen(ctx context.Context) error {
 		Runs: d.runs, Gateway: d.gateway, Schedules: d.schedules, Connectors: d.connectors, MCP: tools.handler,
 		UI: web.Handler(), Logins: d.logins, Addresses: d.addresses, E2B: d.e2b,
 
-		Hosts:   append(d.Config.Approvals.hosts(), d.Config.Gateway.Connectors.hosts()...),
+		Hosts:   slices.Concat(d.Config.Hosts, d.Config.Approvals.hosts(), d.Config.Gateway.Connectors.hosts()),
 		Peers:   access.Peers{Group: d.Config.Socket.Group},
 		Doctor:  d.doctor,
 		Storage: d.storage.now,

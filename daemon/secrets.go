@@ -52,7 +52,7 @@ func (c Config) sharedKeyFile() string {
 }
 
 // fleetKeyFile returns where a node has the key of the secrets of its fleet.
-func fleetKeyFile(data string) string { return filepath.Join(FleetDir(data), "secrets.key") }
+func fleetKeyFile(data string) string { return filepath.Join(FleetDir(data), secretsKey) }
 
 // openSecrets opens the secret store. In a fleet, it moves the secrets of this daemon there.
 func (d *Daemon) openSecrets(ctx context.Context) error {

@@ -109,6 +109,12 @@ func Init(dir, node string, now time.Time) (*Identity, error) {
 	if err != nil {
 		return nil, err
 	}
+	return Enroll(dir, node, a, now)
+}
+
+// Enroll creates the identity of a node that has the key of the authority. It returns
+// fault.Conflict if the directory has an identity.
+func Enroll(dir, node string, a *Authority, now time.Time) (*Identity, error) {
 	key, request, err := NewRequest()
 	if err != nil {
 		return nil, err
@@ -118,6 +124,32 @@ func Init(dir, node string, now time.Time) (*Identity, error) {
 		return nil, err
 	}
 	return create(dir, key, cert, a.cert, a)
+}
+
+// Files returns the contents of the files of an authority, by name, for ReadAuthority.
+func (a *Authority) Files() (map[string][]byte, error) {
+	key, err := encodeKey(a.key)
+	if err != nil {
+		return nil, err
+	}
+	return map[string][]byte{authorityFile: encodeCert(a.cert), issuerFile: key}, nil
+}
+
+// ReadAuthority reads the files of an authority in a directory.
+func ReadAuthority(dir string) (*Authority, error) {
+	cert, err := readFile(dir, authorityFile, certBlock, x509.ParseCertificate)
+	if err != nil {
+		return nil, err
+	}
+	key, err := readFile(dir, issuerFile, keyBlock, x509.ParsePKCS8PrivateKey)
+	if err != nil {
+		return nil, err
+	}
+	private, ok := key.(ed25519.PrivateKey)
+	if !ok || !private.Public().(ed25519.PublicKey).Equal(cert.PublicKey) {
+		return nil, fault.Newf(fault.Invalid, "pki.ReadAuthority", dir, "%s is not the key of the certificate in %s", issuerFile, authorityFile)
+	}
+	return &Authority{cert, private}, nil
 }
 
 // NewRequest creates a key, and a request for a certificate for it (PKCS #10, DER).

@@ -721,8 +721,8 @@ export class Operations extends Transport {
   }
 
   /** Get Prometheus metrics. Requires the role viewer. */
-  getMetrics(how: Call = {}): Promise<string> {
-    return this.text({ method: "GET", path: "/metrics", accept: "text/plain", ...how });
+  getMetrics(query: { node?: string | undefined } = {}, how: Call = {}): Promise<string> {
+    return this.text({ method: "GET", path: "/metrics", query, accept: "text/plain", ...how });
   }
 
   /** List the daemons that share the database of runs, by ID. The list is empty if this daemon shares

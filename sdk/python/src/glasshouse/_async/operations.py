@@ -645,9 +645,9 @@ class AsyncOperations(AsyncTransport):
         """Show the identity of the caller. Requires the role viewer."""
         return cast("wire.Me", await self._json("GET", "/me"))
 
-    async def get_metrics(self) -> str:
+    async def get_metrics(self, *, node: Optional[str] = None) -> str:
         """Get Prometheus metrics. Requires the role viewer."""
-        return await self._text("GET", "/metrics", accept="text/plain")
+        return await self._text("GET", "/metrics", query={"node": node}, accept="text/plain")
 
     async def list_nodes(self) -> wire.NodePage:
         """List the daemons that share the database of runs, by ID. The list is empty if this
