@@ -20,7 +20,8 @@ import (
 
 func (c *command) serve() *cobra.Command {
 	var file, listen, db string
-	var insecure, stopJails, ends, e2bTLS bool
+	var insecure, stopJails, ends, e2bTLS, entered bool
+	var host int
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run the daemon",
@@ -34,7 +35,9 @@ Jails keep running when the daemon is stopped or killed. The next daemon on the 
 data directory adopts them.
 
 In a container no process outlives the container: run the daemon under an init that
-reaps orphaned processes, and stop the jails with --stop-jails.`,
+reaps orphaned processes, and stop the jails with --stop-jails. Or give the container the
+privileges and the process IDs of the host, and use --host: the daemon copies itself and
+its programs to the data directory of the host, and runs there. Jails then keep running.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if os.Getpid() == 1 {
@@ -56,6 +59,14 @@ reaps orphaned processes, and stop the jails with --stop-jails.`,
 			} {
 				if cmd.Flags().Changed(name) {
 					set()
+				}
+			}
+			if host != 0 {
+				return enterHost(host, cfg.Data, file)
+			}
+			if entered {
+				if err := leaveContainer(cfg.Data); err != nil {
+					return err
 				}
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
@@ -91,6 +102,11 @@ reaps orphaned processes, and stop the jails with --stop-jails.`,
 	cmd.Flags().BoolVar(&insecure, "insecure", false, "allow a listen address that is not loopback without TLS")
 	cmd.Flags().BoolVar(&e2bTLS, "e2b-tls", false, "serve E2B clients over TLS; creates a CA if none is set")
 	cmd.Flags().BoolVar(&stopJails, "stop-jails", false, "stop all jails when the daemon stops")
+	cmd.Flags().IntVar(&host, "host", 0, "leave the container, and run on its host, in the namespaces of this process; a configuration file must be below /run")
+	cmd.Flags().Lookup("host").NoOptDefVal = "1"
+	cmd.Flags().BoolVar(&entered, enteredHost, false, "this process comes from a container")
+	cmd.Flags().MarkHidden(enteredHost)
+	cmd.MarkFlagsMutuallyExclusive("host", "stop-jails")
 	cmd.Flags().BoolVar(&ends, whileUsed, false, "stop when no command uses this daemon")
 	cmd.Flags().MarkHidden(whileUsed)
 	return cmd

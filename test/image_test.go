@@ -54,7 +54,7 @@ func smallTree(t *testing.T) string {
 	if out, err := exec.Command("cp", "-a", backendtest.Rootfs(t)+"/.", dir).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	for _, tool := range []string{"runc", "mkfs.ext4"} {
+	for _, tool := range []string{"runc", "mkfs.ext4", "patchelf"} {
 		src, err := exec.LookPath(tool)
 		if err != nil {
 			t.Skip(err)

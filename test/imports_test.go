@@ -17,7 +17,7 @@ var may = map[string][]string{
 	"cmd/glasshouse":       {"cli", "jail/backend/bwrap"},
 	"cmd/glasshouse-agent": {"agents/agent/builtin"},
 	"cmd/glasshouse-init":  {"jail/init", "host/pages"},
-	"cli":                  {"agents/llm/mockllm", "agents/agent", "api/client", "api/wire", "capability/bundle", "policy/chain", "daemon", "capability/engine/wasi", "capability/engine/wasm", "observe/event", "host/probe", "capability/manifest", "capability/market", "capability/mcp", "observe/syscalls", "api/otel", "capability/rtfs", "capability/rtfs/form", "capability/rtfs/lib", "capability/schema", "capability/skill", "store"}, // store: audit verify --offline reads the database without a daemon
+	"cli":                  {"agents/llm/mockllm", "agents/agent", "api/client", "api/wire", "capability/bundle", "policy/chain", "daemon", "capability/engine/wasi", "capability/engine/wasm", "observe/event", "host/enter", "host/probe", "capability/manifest", "capability/market", "capability/mcp", "observe/syscalls", "api/otel", "capability/rtfs", "capability/rtfs/form", "capability/rtfs/lib", "capability/schema", "capability/skill", "store"}, // store: audit verify --offline reads the database without a daemon
 	"daemon":               {"*"},
 	"store":                {"policy/chain/witness", "e2b", "e2b/template", "fleet", "agents/run", "agents/schedule", "capability/memory", "agents/autonomy", "jail", "policy/access", "api/replay", "jail/snapshot", "policy/approval", "policy/secret", "policy/chain", "capability/registry"},
 	"web":                  {},
@@ -123,6 +123,7 @@ var may = map[string][]string{
 	"host/claims":   {"host/cgroup"},
 	"host/criu":     {"host/cgroup", "host/netns", "host/seccomp", "host/pages"},
 	"host/disk":     {},
+	"host/enter":    {"host/cgroup"},
 	"host/netns":    {},
 	"host/overlay":  {},
 	"host/pages":    {},
