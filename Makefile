@@ -16,7 +16,7 @@ export GOFLAGS := -trimpath $(filter-out -trimpath,$(shell $(GO) env GOFLAGS 2>/
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X glasshouse/cli.version=$(VERSION)
 
-.PHONY: fuzz lint vm help up down build deb release image images ui sdk test test-fast test-all check generate bench setup example docs clean
+.PHONY: chart fuzz lint vm help up down build deb release image images ui sdk test test-fast test-all check generate bench setup example docs clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -77,9 +77,13 @@ screenshots: build ## docs/images, from the built UI and commands; needs Chromiu
 generate: ## the eBPF programs, system call tables and event fields; needs clang-14 and libbpf-dev
 	$(GO) generate ./observe/... ./policy/enforce
 
-check: build lint ## lint, formatting, generated files, clients, the other architecture
+check: build lint chart ## lint, formatting, generated files, clients, the other architecture, the chart
 	@scripts/ui.sh install
 	@scripts/check.sh "$(DATA)"
+
+# A module of its own, so that the libraries of Kubernetes and Helm are no dependencies of Glasshouse.
+chart: build ## tests of the Helm chart
+	@cd deploy && CGO_ENABLED=0 $(GO) test ./...
 
 lint: ## vet, staticcheck, nilness, lock analysis (checklocks), effects in heads of if
 	@scripts/lint/run.sh
