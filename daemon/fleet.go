@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"time"
@@ -36,7 +37,7 @@ import (
 // Fleet configures how the daemons that share gateway.db reach each other.
 type Fleet struct {
 	Listen  string `yaml:"listen"`  // TCP address for the other daemons; "" means that they share runs only
-	Address string `yaml:"address"` // host:port where the other daemons reach it; default listen
+	Address string `yaml:"address"` // host:port, or an IP address with the port of listen, where the other daemons reach it; default listen
 	Name    string `yaml:"name"`    // default the name of the host
 	Jails   string `yaml:"jails"`   // local, none: jails are created on the other daemons; default local
 	Keys    string `yaml:"keys"`    // directory with the keys of the fleet: this daemon joins without a token
@@ -46,10 +47,20 @@ func (c Fleet) front() bool { return c.Jails == "none" }
 
 // address returns where the other daemons reach this one, or "".
 func (c Fleet) address() string {
-	if c.Listen == "" || c.Address != "" {
+	if c.Listen == "" {
+		return ""
+	}
+	if c.Address == "" {
+		return c.Listen
+	}
+	if _, err := netip.ParseAddr(c.Address); err != nil {
 		return c.Address
 	}
-	return c.Listen
+	_, port, err := net.SplitHostPort(c.Listen)
+	if err != nil {
+		return c.Address
+	}
+	return net.JoinHostPort(c.Address, port)
 }
 
 func (c Fleet) validate(g Gateway) error {

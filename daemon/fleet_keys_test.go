@@ -98,6 +98,12 @@ func TestKeysAndHostsInConfig(t *testing.T) {
 	if err := c.Validate(); err != nil {
 		t.Fatal(err)
 	}
+	for address, want := range map[string]string{"": "10.0.0.1:8443", "10.0.0.2": "10.0.0.2:8443", "fd00::1": "[fd00::1]:8443", "box:9": "box:9"} {
+		c.Fleet.Address = address
+		if got := c.Fleet.address(); got != want {
+			t.Errorf("address of %q = %s, want %s", address, got, want)
+		}
+	}
 	if c.Gateway.KeyFile != filepath.Join(FleetDir(c.Data), runsKey) || c.Hosts[0] != "agents.example.com" {
 		t.Errorf("key file = %s, hosts %q", c.Gateway.KeyFile, c.Hosts)
 	}

@@ -326,7 +326,7 @@ func (r *release) accept(component string) daemon.Config {
 	if err := cfg.ReadFile(file); err != nil {
 		r.Fatalf("%v\n%s", err, c.Data["config.yaml"])
 	}
-	env := map[string]string{"GLASSHOUSE_GATEWAY_DB": "postgres://db/g", "GLASSHOUSE_FLEET_NAME": "n", "GLASSHOUSE_FLEET_ADDRESS": "10.0.0.1:8443"}
+	env := map[string]string{"GLASSHOUSE_GATEWAY_DB": "postgres://db/g", "GLASSHOUSE_FLEET_NAME": "n", "GLASSHOUSE_FLEET_ADDRESS": "fd00::1"}
 	cfg.ReadEnv(func(k string) string { return env[k] })
 	if err := cfg.Validate(); err != nil {
 		r.Fatalf("%s: %v\n%s", component, err, c.Data["config.yaml"])

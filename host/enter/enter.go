@@ -82,6 +82,9 @@ func Host(cfg Config) error {
 		if err := install(built, dir); err != nil {
 			return err
 		}
+		if err := empty(built); err != nil {
+			return err
+		}
 		path := filepath.Join(dir, "bin", "glasshouse")
 		err := unix.Exec(path, append([]string{path}, cfg.Args...), append(environment(cfg.Env, dir), serversEnv+"="+strings.Join(servers, ",")))
 		return fmt.Errorf("execute %s on the host: %w", path, err)

@@ -175,6 +175,12 @@ func TestInstall(t *testing.T) {
 	if err := install(built, filepath.Join(Dir(data), "4")); err != nil { // it is there
 		t.Error(err)
 	}
+	if err := empty(built); err != nil {
+		t.Error(err)
+	}
+	if left, err := os.ReadDir(source); err != nil || len(left) > 0 {
+		t.Errorf("files in the container = %v, %v; want none", left, err)
+	}
 	entries, err := os.ReadDir(Dir(data))
 	var names []string
 	for _, e := range entries {

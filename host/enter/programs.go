@@ -272,6 +272,18 @@ func install(built *os.Root, dir string) error {
 	return removeOld(parent)
 }
 
+// empty removes the files of a directory of the container, which takes space as long as the daemon runs.
+func empty(built *os.Root) error {
+	entries, err := fs.ReadDir(built.FS(), ".")
+	for _, e := range entries {
+		err = errors.Join(err, built.RemoveAll(e.Name()))
+	}
+	if err != nil {
+		return fmt.Errorf("remove the programs of the container: %w", err)
+	}
+	return nil
+}
+
 // kept is how many sets of programs stay.
 const kept = 3
 
