@@ -96,6 +96,7 @@ test: build ## the tests of all packages; with CI=1, as continuous integration r
 
 test-all: ## also slow and repetitive tests
 	@GLASSHOUSE_TEST=all $(MAKE) test
+	cd deploy && CGO_ENABLED=0 $(GO) test -tags apiserver ./...
 	CGO_ENABLED=1 $(GO) test -race -vet=off -p 1 -timeout 60m ./...
 
 # By default the race detector waits one second at the exit of a process (atexit_sleep_ms). Less

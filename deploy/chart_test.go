@@ -150,7 +150,7 @@ func (r *release) pods() map[string]core.PodTemplateSpec {
 			all[key] = o.Spec.Template
 			for _, c := range o.Spec.VolumeClaimTemplates {
 				p := all[key]
-				p.Spec.Volumes = append(p.Spec.Volumes, core.Volume{Name: c.Name})
+				p.Spec.Volumes = append(p.Spec.Volumes, core.Volume{Name: c.Name, VolumeSource: core.VolumeSource{PersistentVolumeClaim: &core.PersistentVolumeClaimVolumeSource{ClaimName: c.Name}}})
 				all[key] = p
 			}
 		case *batch.Job:
@@ -388,25 +388,28 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
+// allOptions sets each value.
+var allOptions = m{
+	"image":            m{"repository": "registry.example.com/glasshouse", "tag": "1.2.3"},
+	"imagePullSecrets": []any{m{"name": "pull"}},
+	"database":         m{"existingSecret": "db", "key": "uri"},
+	"objects":          m{"url": "s3://bucket/fleet?endpoint=https://minio:9000&region=x", "credentialsSecret": "s3"},
+	"keys":             m{"existingSecret": "keys"},
+	"node": m{"data": "/data/glasshouse", "port": 9443, "fetchCRIU": true, "config": m{"rootfs": m{"default": m{"oci": "debian:13"}}, "pool": m{"size": 3}},
+		"nodeSelector": m{"agents": "yes"}, "tolerations": []any{m{"operator": "Exists"}}, "annotations": m{"a": "b"}, "maxUnavailable": 2,
+		"affinity": m{"nodeAffinity": m{"requiredDuringSchedulingIgnoredDuringExecution": m{"nodeSelectorTerms": []any{m{"matchExpressions": []any{m{"key": "x", "operator": "Exists"}}}}}}}},
+	"front": m{"replicas": 3, "volume": m{"storageClassName": "fast"}, "config": m{"log": m{"format": "json"}}, "nodeSelector": m{"c": "d"},
+		"tolerations": []any{m{"operator": "Exists"}}, "annotations": m{"a": "b"}, "affinity": m{"podAffinity": m{}}},
+	"tls":            m{"existingSecret": "cert"},
+	"e2b":            m{"enabled": true, "domain": "sandboxes.example.com"},
+	"service":        m{"type": "LoadBalancer", "port": 443, "annotations": m{"a": "b"}},
+	"ingress":        m{"enabled": true, "className": "nginx", "host": "Agents.example.com", "tlsSecret": "tls", "e2bTLSSecret": "wild", "annotations": m{"a": "b"}},
+	"networkPolicy":  m{"clients": []any{m{"namespaceSelector": m{"matchLabels": m{"x": "y"}}}}, "nodes": []any{"10.0.0.0/8"}},
+	"serviceMonitor": m{"enabled": true, "tokenSecret": "metrics", "labels": m{"release": "prometheus"}},
+}
+
 func TestAllOptions(t *testing.T) {
-	r := install(t, m{
-		"image":            m{"repository": "registry.example.com/glasshouse", "tag": "1.2.3"},
-		"imagePullSecrets": []any{m{"name": "pull"}},
-		"database":         m{"existingSecret": "db", "key": "uri"},
-		"objects":          m{"url": "s3://bucket/fleet?endpoint=https://minio:9000&region=x", "credentialsSecret": "s3"},
-		"keys":             m{"existingSecret": "keys"},
-		"node": m{"data": "/data/glasshouse", "port": 9443, "fetchCRIU": true, "config": m{"rootfs": m{"default": m{"oci": "debian:13"}}, "pool": m{"size": 3}},
-			"nodeSelector": m{"agents": "yes"}, "tolerations": []any{m{"operator": "Exists"}}, "annotations": m{"a": "b"}, "maxUnavailable": 2,
-			"affinity": m{"nodeAffinity": m{"requiredDuringSchedulingIgnoredDuringExecution": m{"nodeSelectorTerms": []any{m{"matchExpressions": []any{m{"key": "x", "operator": "Exists"}}}}}}}},
-		"front": m{"replicas": 3, "volume": m{"storageClassName": "fast"}, "config": m{"log": m{"format": "json"}}, "nodeSelector": m{"c": "d"},
-			"tolerations": []any{m{"operator": "Exists"}}, "annotations": m{"a": "b"}, "affinity": m{"podAffinity": m{}}},
-		"tls":            m{"existingSecret": "cert"},
-		"e2b":            m{"enabled": true, "domain": "sandboxes.example.com"},
-		"service":        m{"type": "LoadBalancer", "port": 443, "annotations": m{"a": "b"}},
-		"ingress":        m{"enabled": true, "className": "nginx", "host": "Agents.example.com", "tlsSecret": "tls", "e2bTLSSecret": "wild", "annotations": m{"a": "b"}},
-		"networkPolicy":  m{"clients": []any{m{"namespaceSelector": m{"matchLabels": m{"x": "y"}}}}, "nodes": []any{"10.0.0.0/8"}},
-		"serviceMonitor": m{"enabled": true, "tokenSecret": "metrics", "labels": m{"release": "prometheus"}},
-	})
+	r := install(t, allOptions)
 	r.check("db", "s3", "keys", "cert")
 	node, front := r.accept("node"), r.accept("front")
 	if node.Data != "/data/glasshouse" || node.Pool.Size != 3 || node.Rootfs.Default.OCI != "debian:13" || node.Fleet.Listen != "0.0.0.0:9443" || node.E2B.Domain != "sandboxes.example.com" {
