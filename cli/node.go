@@ -161,7 +161,7 @@ func freeOf(free, total int64) string {
 }
 
 func showNodes(w io.Writer, all []wire.Node) {
-	rows := [][]string{{"", "ID", "NAME", "STATE", "VERSION", "ADDRESS", "LEASE", "JAILS", "SESSIONS", "RUNS", "CPUS", "MEMORY", "DISK", "HOST"}}
+	rows := [][]string{{"", "ID", "NAME", "STATE", "VERSION", "ADDRESS", "LEASE", "JAILS", "SESSIONS", "RUNS", "CPUS", "MEMORY", "DISK", "UNSHIPPED", "HOST"}}
 	for _, n := range all {
 		self, lease, state := "", "expired", n.State
 		if n.Self {
@@ -174,6 +174,10 @@ func showNodes(w io.Writer, all []wire.Node) {
 		if n.CPUs > 0 {
 			cpus = strconv.Itoa(n.CPUs)
 		}
+		unshipped := ""
+		if n.UnshippedBytes > 0 {
+			unshipped = size(n.UnshippedBytes)
+		}
 		if n.Draining {
 			state += ",draining"
 		}
@@ -181,7 +185,7 @@ func showNodes(w io.Writer, all []wire.Node) {
 			state += ",front"
 		}
 		rows = append(rows, []string{self, n.ID, n.Name, state, n.Version, n.Address, lease, strconv.Itoa(n.Jails), strconv.Itoa(n.Sessions), strconv.Itoa(n.Runs),
-			cpus, freeOf(n.FreeMemory, n.Memory), freeOf(n.FreeDisk, n.Disk), strings.TrimSpace(n.Arch + " " + n.Kernel)})
+			cpus, freeOf(n.FreeMemory, n.Memory), freeOf(n.FreeDisk, n.Disk), unshipped, strings.TrimSpace(n.Arch + " " + n.Kernel)})
 	}
 	table(w, rows)
 }

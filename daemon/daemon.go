@@ -20,6 +20,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -93,7 +94,8 @@ type Daemon struct {
 	runs      *run.Manager
 	schedules *schedule.Manager
 	gateway   *gateway.Gateway
-	objects   object.Store // nil: none is configured
+	reports   atomic.Pointer[gateway.Gateway] // as gateway, for facts, which is called before it exists
+	objects   object.Store                    // nil: none is configured
 	identity  *pki.Identity
 	router    *route.Router // nil: this daemon reaches no others
 	publisher *fleet.Publisher

@@ -24,6 +24,9 @@ func (d *Daemon) facts() fleet.Facts {
 	if err != nil {
 		d.log.Debug("cannot read the free disk space", "err", err)
 	}
+	if g := d.reports.Load(); g != nil {
+		f.Unshipped = g.Unshipped()
+	}
 	return f
 }
 

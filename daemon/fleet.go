@@ -188,7 +188,7 @@ func wireNodes(list []fleet.Node, self string) []wire.Node {
 		all = append(all, wire.Node{
 			ID: n.ID, Name: n.Name, Version: n.Version, Address: n.Addr, Front: n.Front, Draining: n.Draining, Jails: n.Jails, State: string(n.State), Self: n.ID == self,
 			Arch: n.Facts.Arch, CPU: n.Facts.CPU, Kernel: n.Facts.Kernel, CPUs: n.Facts.CPUs,
-			Memory: n.Facts.Memory, FreeMemory: n.Facts.FreeMemory, Disk: n.Facts.Disk, FreeDisk: n.Facts.FreeDisk,
+			Memory: n.Facts.Memory, FreeMemory: n.Facts.FreeMemory, Disk: n.Facts.Disk, FreeDisk: n.Facts.FreeDisk, UnshippedBytes: n.Facts.Unshipped,
 			LeaseMS: n.Until.Sub(n.Now).Milliseconds(), Epoch: n.Epoch, Sessions: n.Sessions, Runs: n.Runs,
 		})
 	}

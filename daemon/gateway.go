@@ -279,6 +279,7 @@ func (d *Daemon) openGateway(ctx context.Context) error {
 		Connectors: d.connectors.For, Fence: d.fences.fence,
 		Log: d.log.With("part", "gateway"),
 	})
+	d.reports.Store(d.gateway)
 	if err := d.openGatewayServices(ctx, holder); err != nil {
 		return err
 	}

@@ -56,6 +56,7 @@ type Facts struct {
 	FreeMemory int64  `json:"free_memory,omitempty"` // that can be used without swapping
 	Disk       int64  `json:"disk,omitempty"`        // of the file system of the data directory
 	FreeDisk   int64  `json:"free_disk,omitempty"`
+	Unshipped  int64  `json:"unshipped,omitempty"` // bytes of the newest snapshots of runs that are not in the object store
 }
 
 // A Store stores the nodes. All methods use the clock of the database.

@@ -20,7 +20,7 @@ const fleetAnswers = `(() => {
 			return answer({});
 		}
 		if (path === "/nodes") return answer({ items: [
-			node("one", { self: true, jails: 1, runs: 2, sessions: 3 }), node("two", { jails: 1, draining: true }), node("three"),
+			node("one", { self: true, jails: 1, runs: 2, sessions: 3, unshipped_bytes: 5242880 }), node("two", { jails: 1, draining: true }), node("three"),
 			node("front", { front: true }), { id: "lost", name: "<b>lost</b>", state: "lost", self: false, lease_ms: -9000, epoch: 1, jails: 0, sessions: 0, runs: 0, address: "10.0.0.9:8443" },
 		] });
 		if (path === "/jails" && url.searchParams.get("nodes") === "all") return answer({ items: [
@@ -40,7 +40,7 @@ func (u *ui) showsTheFleet() {
 	p.waitText("Findings")
 	p.do(fleetAnswers)
 	p.goes("/doctor?view=fleet")
-	for _, text := range []string{"2 nodes of 5 for new jails", "box-two", "draining", "front end", "expired", "3.0 GiB", "of 8.0 GiB", "amd64 6.12.1", "16 CPUs, A processor", "<b>lost</b>", "on all nodes"} {
+	for _, text := range []string{"2 nodes of 5 for new jails", "box-two", "draining", "front end", "expired", "3.0 GiB", "of 8.0 GiB", "5.0 MiB not in the object store", "amd64 6.12.1", "16 CPUs, A processor", "<b>lost</b>", "on all nodes"} {
 		p.waitText(text)
 	}
 	u.picture(p, "fleet")

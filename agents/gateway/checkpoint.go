@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"glasshouse/agents/run"
@@ -20,6 +21,7 @@ type checkpoints struct {
 	*core
 	supervisions *supervisions
 	stored       chan struct{} // capacity 1: a checkpoint with a snapshot was stored
+	unshipped    atomic.Int64  // see Unshipped
 }
 
 // checkpoint stores the state of a run: the state of its agent, its memory, and a snapshot of

@@ -910,6 +910,11 @@ func (s *fakeSnapshots) Delete(_ context.Context, sid id.Snapshot) error {
 	return nil
 }
 
+// Usage returns a size.
+func (s *fakeSnapshots) Usage(context.Context, id.Snapshot) (snapshot.Usage, error) {
+	return snapshot.Usage{Own: 700, Shared: 300}, nil
+}
+
 // JailDeleted removes the snapshots of automatic checkpoints, like snapshot.Manager.
 func (s *fakeSnapshots) JailDeleted(_ context.Context, j id.Jail) error {
 	s.mu.Lock()

@@ -76,6 +76,7 @@ type Snapshots interface {
 	Branch(ctx context.Context, s id.Snapshot, count int, o snapshot.Overrides) ([]snapshot.BranchResult, error)
 	Rewind(ctx context.Context, j id.Jail, s id.Snapshot, o jail.RewindOptions) (jail.Jail, error)
 	Delete(ctx context.Context, s id.Snapshot) error
+	Usage(ctx context.Context, s id.Snapshot) (snapshot.Usage, error)
 
 	// JailDeleted removes the automatic snapshots of a jail that was deleted.
 	JailDeleted(ctx context.Context, j id.Jail) error

@@ -49,15 +49,19 @@ func (cp *checkpoints) storeSnapshots() {
 	for {
 		last := failing
 		failing = map[id.Run]bool{}
-		for _, sup := range cp.supervisions.list() {
-			err := cp.storeNewest(cp.ctx, sup.run)
+		due := cp.measureUnshipped(cp.ctx)
+		for rid, size := range due {
+			err := cp.storeNewest(cp.ctx, rid)
 			if cp.ctx.Err() != nil {
 				return
 			}
-			if err != nil && !last[sup.run] { // once, not every few seconds
-				cp.cfg.Log.Warn("could not copy the snapshot of a run to the object store; it is repeated", "run", sup.run, "err", err)
+			if err == nil {
+				cp.unshipped.Add(-size)
 			}
-			failing[sup.run] = err != nil
+			if err != nil && !last[rid] { // once, not every few seconds
+				cp.cfg.Log.Warn("could not copy the snapshot of a run to the object store; it is repeated", "run", rid, "err", err)
+			}
+			failing[rid] = err != nil
 		}
 		if time.Since(collected) > collectInterval {
 			collected = time.Now()
@@ -74,18 +78,55 @@ func (cp *checkpoints) storeSnapshots() {
 	}
 }
 
+// Unshipped returns how many bytes the newest snapshots of runs have that are not in the object store
+// yet: if this host is lost, these runs continue with earlier files.
+func (cp *checkpoints) Unshipped() int64 { return cp.unshipped.Load() }
+
+// measureUnshipped returns the runs whose newest snapshot is not in the object store, and its size. A
+// run that cannot be examined is among them, so that the copy reports why.
+func (cp *checkpoints) measureUnshipped(ctx context.Context) map[id.Run]int64 {
+	due := map[id.Run]int64{}
+	all := int64(0)
+	for _, sup := range cp.supervisions.list() {
+		_, c, err := cp.newestDue(ctx, sup.run)
+		if err == nil && c.ID == "" {
+			continue
+		}
+		due[sup.run] = 0
+		if err != nil {
+			continue
+		}
+		u, err := cp.cfg.Snapshots.Usage(ctx, c.Snapshot)
+		if err != nil {
+			cp.cfg.Log.Debug("cannot measure the snapshot of a run", "run", sup.run, "err", err)
+			continue
+		}
+		due[sup.run] = u.Own + u.Shared // the copy has all
+		all += u.Own + u.Shared
+	}
+	cp.unshipped.Store(all)
+	return due
+}
+
+// newestDue returns a run and its newest checkpoint with a snapshot, if the snapshot is not in the
+// object store. Otherwise the ID of the checkpoint is "".
+func (cp *checkpoints) newestDue(ctx context.Context, rid id.Run) (r run.Run, c run.Checkpoint, err error) {
+	r, err = cp.cfg.Runs.Get(ctx, rid)
+	if err != nil || r.State.Ended() || r.RewindTarget != "" || r.Recovery != nil || r.Checkpoint == "" || r.Checkpoint == r.Remote {
+		return r, c, err
+	}
+	c, err = cp.newestWithSnapshot(ctx, rid, func(c run.Checkpoint) bool { return c.N > r.RemoteAfter || c.ID == r.Checkpoint })
+	if c.ID == r.Remote {
+		c = run.Checkpoint{}
+	}
+	return r, c, err
+}
+
 // storeNewest copies the snapshot of the newest checkpoint of a run, and deletes those of earlier
 // checkpoints afterwards.
 func (cp *checkpoints) storeNewest(ctx context.Context, rid id.Run) error {
-	r, err := cp.cfg.Runs.Get(ctx, rid)
-	if err != nil || r.State.Ended() || r.RewindTarget != "" || r.Recovery != nil {
-		return err
-	}
-	if r.Checkpoint == "" || r.Checkpoint == r.Remote {
-		return nil
-	}
-	c, err := cp.newestWithSnapshot(ctx, rid, func(c run.Checkpoint) bool { return c.N > r.RemoteAfter || c.ID == r.Checkpoint })
-	if err != nil || c.ID == "" || c.ID == r.Remote {
+	r, c, err := cp.newestDue(ctx, rid)
+	if err != nil || c.ID == "" {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, copyTimeout)

@@ -372,6 +372,8 @@ func TestFailedCopyIsRepeated(t *testing.T) {
 	if err := env.g.storeNewest(t.Context(), r.ID); err == nil || env.run(r.ID).Remote != "" {
 		t.Errorf("storeNewest = %v and the copy is %q, want an error and no copy", err, env.run(r.ID).Remote)
 	}
+	env.await("the snapshot counts as unshipped", func() bool { return env.g.Unshipped() == 1000 })
 	remote.failWith("Store", nil)
 	env.await("the checkpoint is in the object store", func() bool { return env.run(r.ID).Remote == c.ID })
+	env.await("no snapshot is unshipped", func() bool { return env.g.Unshipped() == 0 })
 }

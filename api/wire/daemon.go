@@ -77,6 +77,8 @@ type Node struct {
 	FreeMemory int64  `json:"free_memory_bytes,omitempty" description:"Memory that can be used without swapping, some seconds ago."`
 	Disk       int64  `json:"disk_bytes,omitempty" description:"Size of the file system with its data directory."`
 	FreeDisk   int64  `json:"free_disk_bytes,omitempty" description:"Free space there, some seconds ago."`
+
+	UnshippedBytes int64 `json:"unshipped_bytes,omitempty" description:"Size of the newest snapshots of its runs that are not in the object store yet. If the node is lost, these runs continue with earlier files."`
 }
 
 // UpdateNode changes a daemon of the fleet.

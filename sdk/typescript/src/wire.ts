@@ -1839,6 +1839,9 @@ export interface Node {
   sessions: number;
   /** lost: its lease expired, and its sessions were distributed among the other daemons. */
   state: "up" | "lost";
+  /** Size of the newest snapshots of its runs that are not in the object store yet. If the node is
+   * lost, these runs continue with earlier files. */
+  unshipped_bytes?: number;
   version?: string;
 }
 

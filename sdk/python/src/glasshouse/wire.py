@@ -2210,6 +2210,9 @@ class NodeOptions(TypedDict, total=False):
     memory_bytes: int
     # Name of its host.
     name: str
+    # Size of the newest snapshots of its runs that are not in the object store yet. If the
+    # node is lost, these runs continue with earlier files.
+    unshipped_bytes: int
     version: str
 
 
