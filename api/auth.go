@@ -130,7 +130,7 @@ func (a *authenticator) checkHost(r *http.Request, c connection) error {
 	}
 	return &fault.Error{
 		Op: "api.checkHost", Kind: fault.Denied, Field: "Host", Err: fmt.Errorf("%.100q is not a name of this daemon", host),
-		Remedy: "use the daemon's address, or add the name to its configuration",
+		Remedy: "use the daemon's address, or add the name to hosts in its configuration",
 	}
 }
 

@@ -253,7 +253,9 @@ func install(built *os.Root, dir string) error {
 		if err := os.CopyFS(unfinished, built.FS()); err != nil {
 			return fmt.Errorf("copy the programs to the host: %w", err)
 		}
-		unix.Sync() // the directory has its name only if it is complete
+		if err := syncAll(unfinished); err != nil { // the directory has its name only if it is complete
+			return err
+		}
 		if err := os.Rename(unfinished, dir); err != nil {
 			return fmt.Errorf("install the programs on the host: %w", err)
 		}
@@ -270,6 +272,19 @@ func install(built *os.Root, dir string) error {
 		return fmt.Errorf("link the programs: %w", err)
 	}
 	return removeOld(parent)
+}
+
+// syncAll writes the filesystem of a directory to disk.
+func syncAll(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return fmt.Errorf("open the copied programs: %w", err)
+	}
+	defer f.Close()
+	if err := unix.Syncfs(int(f.Fd())); err != nil {
+		return fmt.Errorf("write the copied programs to disk: %w", err)
+	}
+	return nil
 }
 
 // empty removes the files of a directory of the container, which takes space as long as the daemon runs.
