@@ -3,7 +3,6 @@ package cli
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -26,15 +25,13 @@ var hostPrograms = []string{
 // enterHost executes serve with the arguments of this process on the host of this container, in the
 // namespaces of a process.
 func enterHost(pid int, data, config string) error {
-	data, err := filepath.Abs(data)
-	if err != nil {
-		return fmt.Errorf("make the path of the data directory absolute: %w", err)
+	for field, path := range map[string]string{"data": data, "config": config} {
+		if path != "" && !filepath.IsAbs(path) {
+			return fault.Fieldf("serve", field, "with --host, %q must be an absolute path", path)
+		}
 	}
 	settings := ""
 	if config != "" {
-		if !filepath.IsAbs(config) {
-			return fault.Fieldf("serve", "config", "with --host, %q must be an absolute path", config)
-		}
 		settings = filepath.Dir(config)
 	}
 	args := slices.DeleteFunc(slices.Clone(os.Args[1:]), func(a string) bool { return a == "--host" || strings.HasPrefix(a, "--host=") })

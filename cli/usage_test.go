@@ -282,3 +282,21 @@ func TestServiceRecord(t *testing.T) {
 		t.Error("an invalid record was accepted, want an error")
 	}
 }
+
+// The daemon continues in another directory on the host.
+func TestServeOnHostNeedsAbsolutePaths(t *testing.T) {
+	for _, args := range [][]string{{"--data", "relative"}, {"--data", "/data", "--config", "relative.yaml"}} {
+		dir := t.TempDir()
+		t.Chdir(dir)
+		if err := os.WriteFile("relative.yaml", nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		code, _, errs := runWithoutDaemon(t, nil, append([]string{"serve", "--host"}, args...)...)
+		if code == 0 || !strings.Contains(errs, "must be an absolute path") {
+			t.Errorf("serve --host %q = %d, %s; want an error", args, code, errs)
+		}
+	}
+	if code, _, errs := runWithoutDaemon(t, nil, "serve", "--host", "--stop-jails"); code == 0 || !strings.Contains(errs, "stop-jails") {
+		t.Errorf("serve --host --stop-jails = %d, %s; want an error", code, errs)
+	}
+}
