@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"glasshouse/capability/bundle"
+	"glasshouse/daemon"
 	"glasshouse/fault"
 
 	"github.com/spf13/cobra"
@@ -232,7 +233,7 @@ func (c *command) bundleVerify() *cobra.Command {
 		Use: "verify FILE|DIR", Short: "Verify a bundle without installing it", Args: cobra.ExactArgs(1),
 		Long: `Verify a bundle: that it contains exactly the signed files, that its capabilities need
 no more than it declares, and that the signer is trusted by the trust store of the
-data directory or by --key. No file is written. If the bundle is rejected, the exit
+data directory or by --key. On a node of a fleet, --key is required. No file is written. If the bundle is rejected, the exit
 code is 1, and the reason is one of those in docs/how-to/bundles.md.`,
 		Example: `  glasshouse bundle verify local-places-1.2.0.tar.gz --key acme.pub`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -255,6 +256,10 @@ func (c *command) verifyBundle(path string, keys []string) (*bundle.Bundle, erro
 	b, err := bundle.Open(path)
 	if err != nil {
 		return nil, err
+	}
+	if len(keys) == 0 && daemon.InFleet(c.dataDir()) {
+		return nil, fault.Cannot("cli.verifyBundle", "the publishers that a fleet trusts are in its database, which this command does not read",
+			"use --key with the key of the publisher, which glasshouse bundle publishers shows")
 	}
 	if len(keys) == 0 {
 		trust, err := bundle.OpenTrust(filepath.Join(c.dataDir(), bundle.TrustFile))

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"glasshouse/capability/bundle"
+	"glasshouse/daemon"
 )
 
 // A vendor runs bundle commands in its own directory.
@@ -122,6 +123,11 @@ func TestTrustStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.mustFail("revoked key", "bundle", "verify", "teacher")
+	// The nodes of a fleet share their publishers, so those of the data directory do not count.
+	if _, err := daemon.InitFleet(d.data); err != nil {
+		t.Fatal(err)
+	}
+	d.mustFail("bundle publishers", "bundle", "verify", "teacher")
 }
 
 func TestBundleVerifyJSON(t *testing.T) {

@@ -54,6 +54,9 @@ func JoinFleet(ctx context.Context, data, addr, token, authority string) error {
 	return nil
 }
 
+// InFleet reports whether a data directory is that of a node of a fleet.
+func InFleet(data string) bool { return pki.Vacant(FleetDir(data)) != nil }
+
 // nodeID returns the instance ID of a data directory, which may not have been used before.
 func nodeID(data string) (string, error) {
 	if err := os.MkdirAll(data, 0o711); err != nil {
