@@ -375,8 +375,9 @@ func TestDefaults(t *testing.T) {
 	}
 	// Only the Job has credentials of the cluster, and may only create Secrets.
 	for key, pod := range r.pods() {
-		if auto := pod.Spec.AutomountServiceAccountToken; !strings.HasPrefix(key, "Job") && (auto == nil || *auto) {
-			t.Errorf("%s has credentials of the cluster", key)
+		auto := pod.Spec.AutomountServiceAccountToken
+		if want := strings.HasPrefix(key, "Job"); auto == nil || *auto != want {
+			t.Errorf("%s has credentials of the cluster: %v, want %t", key, auto, want)
 		}
 	}
 	rules := get[*rbac.Role](r, "Role fleet-glasshouse-init").Rules
