@@ -233,8 +233,9 @@ func (c *command) bundleVerify() *cobra.Command {
 		Use: "verify FILE|DIR", Short: "Verify a bundle without installing it", Args: cobra.ExactArgs(1),
 		Long: `Verify a bundle: that it contains exactly the signed files, that its capabilities need
 no more than it declares, and that the signer is trusted by the trust store of the
-data directory or by --key. On a node of a fleet, --key is required. No file is written. If the bundle is rejected, the exit
-code is 1, and the reason is one of those in docs/how-to/bundles.md.`,
+data directory or by --key. On a node of a fleet, --key is required. No file is
+written. If the bundle is rejected, the exit code is 1, and the reason is one of those in
+docs/how-to/bundles.md.`,
 		Example: `  glasshouse bundle verify local-places-1.2.0.tar.gz --key acme.pub`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			b, err := c.verifyBundle(args[0], keys)
