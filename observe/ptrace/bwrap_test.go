@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"glasshouse/host/cgroup"
 	"glasshouse/id"
 	api "glasshouse/jail"
 	"glasshouse/jail/backend/backendtest"
@@ -72,8 +73,9 @@ func tracedJail(t *testing.T) (api.Instance, observe.Watch, *log) {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
+	prefix := "glasshouse-" + filepath.Base(dir)
 	backend := bwrap.New(bwrap.Config{
-		CgroupPrefix: "glasshouse-" + filepath.Base(dir), Templates: filepath.Join(dir, "templates"), Base: filepath.Join(dir, "base"),
+		CgroupPrefix: prefix, Templates: filepath.Join(dir, "templates"), Base: filepath.Join(dir, "base"),
 	})
 	if err := backend.Probe(t.Context()); err != nil {
 		t.Skip(err)
@@ -94,6 +96,13 @@ func tracedJail(t *testing.T) (api.Instance, observe.Watch, *log) {
 		}
 		if err := backend.Remove(ctx, p); err != nil {
 			t.Errorf("Remove: %v", err)
+		}
+		tree, err := cgroup.New(prefix)
+		if err != nil {
+			return // this host has no cgroups
+		}
+		if err := tree.Remove(); err != nil {
+			t.Errorf("remove the cgroup of the jails: %v", err)
 		}
 	})
 	inst, err := backend.Create(t.Context(), p)
