@@ -53,6 +53,13 @@ func TestSettings(t *testing.T) {
 	}
 	s.dir = filepath.Join(t.TempDir(), "a", "settings")
 	write(t, filepath.Join(s.dir, "keys/removed.key"), "old")
+	if err := s.write(); !errors.Is(err, fault.Conflict) {
+		t.Errorf("write to a directory of another program = %v, want conflict", err)
+	}
+	if _, err := os.Stat(filepath.Join(s.dir, "keys/removed.key")); err != nil {
+		t.Errorf("a file of another program: %v", err)
+	}
+	write(t, filepath.Join(s.dir, marker), "")
 	write(t, filepath.Join(s.dir, "config.yaml"), "old")
 	if err := s.write(); err != nil {
 		t.Fatal(err)

@@ -1,11 +1,14 @@
 package enter
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"glasshouse/fault"
@@ -88,17 +91,31 @@ func readSetting(path string) ([]byte, error) {
 	return data, nil
 }
 
-// write replaces the directory on the host.
+// marker is a file in the copy on the host: only a directory that has it is replaced.
+const marker = ".glasshouse-settings"
+
+// write replaces the directory on the host. It returns fault.Conflict if another program has made it.
 func (s settings) write() error {
 	if s.dir == "" {
 		return nil
 	}
-	for path, data := range s.files {
+	_, err := os.Stat(filepath.Join(s.dir, marker))
+	if errors.Is(err, fs.ErrNotExist) {
+		_, err = os.Stat(s.dir)
+		if err == nil {
+			err = &fault.Error{Op: op, Kind: fault.Conflict, On: s.dir, Err: errors.New("the host has this directory, and it is no copy of settings"),
+				Remedy: "mount the settings in another directory below " + volatile}
+		}
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, path := range slices.Concat([]string{marker}, slices.Collect(maps.Keys(s.files))) {
 		to := filepath.Join(s.dir, path)
 		if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
 			return fmt.Errorf("create the directory of the settings on the host: %w", err)
 		}
-		if err := atomicfile.Write(to, data, 0o600); err != nil {
+		if err := atomicfile.Write(to, s.files[path], 0o600); err != nil {
 			return fmt.Errorf("copy the settings to the host: %w", err)
 		}
 	}
@@ -110,7 +127,7 @@ func (s settings) write() error {
 		if err != nil || e.IsDir() {
 			return err
 		}
-		if _, ok := s.files[name]; ok {
+		if _, ok := s.files[name]; ok || name == marker {
 			return nil
 		}
 		return os.Remove(path) // of an earlier daemon
