@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"sync"
+	"syscall"
 	"time"
 
 	"glasshouse/fault"
@@ -22,7 +23,7 @@ import (
 	"glasshouse/fleet/pki"
 )
 
-// Config configures a Router. All fields are required, except Secret.
+// Config configures a Router. All fields are required, except Secret and Wait.
 type Config struct {
 	Self     string // this node
 	Identity *pki.Identity
@@ -32,6 +33,9 @@ type Config struct {
 
 	// Secret returns what a node that joins gets with its certificate; nil: nothing.
 	Secret func() ([]byte, error)
+
+	// Wait is how long a request of a user waits for a daemon that restarts; 0: 20 s.
+	Wait time.Duration
 }
 
 // A Router forwards requests to other nodes, and accepts theirs. It is safe for concurrent use.
@@ -258,8 +262,9 @@ func (rt *Router) PlaceOnce(ctx context.Context, key string) (fleet.Node, error)
 
 // Forward passes a request to a node, and its response to the client. It returns an error if
 // there is no response. k is the object of the request, if any. If the object has moved to another
-// node, the request is passed there.
+// node, the request is passed there. If the daemon of the node is restarting, Forward waits for it.
 func (rt *Router) Forward(w http.ResponseWriter, r *http.Request, node string, k fleet.Key) error {
+	r = r.WithContext(context.WithValue(r.Context(), waits{}, true))
 	var body []byte
 	repeatable := k.ID != "" && r.ContentLength >= 0 && r.ContentLength <= maxMessage
 	if repeatable {
@@ -271,6 +276,8 @@ func (rt *Router) Forward(w http.ResponseWriter, r *http.Request, node string, k
 	}
 	for {
 		if repeatable {
+			// With GetBody the transport repeats requests that a stopping daemon has not begun to serve.
+			r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
 			r.Body = io.NopCloser(bytes.NewReader(body))
 		}
 		moved, err := rt.forward(w, r, node, k)
@@ -373,7 +380,31 @@ func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, unavailable(n, fmt.Errorf("the node does not accept the request: %w", err), fault.RemedyOf(err))
 }
 
-const dialTimeout = 3 * time.Second
+const (
+	dialTimeout = 3 * time.Second
+	defaultWait = 20 * time.Second // shorter than a lease
+)
+
+// waits is the context key of requests that wait for a daemon to restart.
+type waits struct{}
+
+// dial connects to a node. If its host refuses the connection, a request of a user waits for the
+// daemon, which keeps its jails when it restarts.
+func (rt *Router) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	d := net.Dialer{Timeout: dialTimeout}
+	end := time.Now().Add(cmp.Or(rt.cfg.Wait, defaultWait))
+	for {
+		conn, err := d.DialContext(ctx, network, addr)
+		if !errors.Is(err, syscall.ECONNREFUSED) || ctx.Value(waits{}) == nil || time.Now().After(end) {
+			return conn, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
 
 // link returns the connections to a node.
 func (rt *Router) link(n fleet.Node) *http.Transport {
@@ -386,7 +417,7 @@ func (rt *Router) link(n fleet.Node) *http.Transport {
 	}
 	t := &http.Transport{
 		TLSClientConfig: rt.cfg.Identity.Client(n.ID), TLSHandshakeTimeout: dialTimeout,
-		DialContext:       (&net.Dialer{Timeout: dialTimeout}).DialContext,
+		DialContext:       rt.dial,
 		ForceAttemptHTTP2: true, HTTP2: &http.HTTP2Config{
 			SendPingTimeout: 10 * time.Second, PingTimeout: 5 * time.Second,
 			MaxReadFrameSize: 1 << 20, MaxReceiveBufferPerStream: 16 << 20, // for snapshots

@@ -29,7 +29,8 @@ import (
 // A world is a database with nodes that run in this process.
 type world struct {
 	testing.TB
-	db *store.Store
+	db   *store.Store
+	wait time.Duration // for daemons that restart
 }
 
 func newWorld(t testing.TB) *world {
@@ -39,7 +40,7 @@ func newWorld(t testing.TB) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { db.Close() })
-	return &world{t, db}
+	return &world{TB: t, db: db}
 }
 
 // A box is a node.
@@ -89,7 +90,7 @@ func (w *world) start(name, dir string, api http.Handler) *box {
 		w.Fatal(err)
 	}
 	b := &box{id: idOf(name), dir: dir, identity: identity, addr: l.Addr().String()}
-	b.Router = route.New(route.Config{Self: b.id, Identity: identity, Store: w.db.Nodes(), Index: w.db.Owners(), Log: slog.New(slog.DiscardHandler)})
+	b.Router = route.New(route.Config{Self: b.id, Identity: identity, Store: w.db.Nodes(), Index: w.db.Owners(), Log: slog.New(slog.DiscardHandler), Wait: w.wait})
 	b.server = &http.Server{Handler: b.Handler(api, map[string]http.Handler{"/fleet/double": route.Answer(double)}), ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)}
 	go b.server.Serve(tls.NewListener(l, identity.Server()))
 	w.Cleanup(func() {
@@ -133,6 +134,100 @@ func TestForward(t *testing.T) {
 	}
 	if _, _, err := ask(a, "none", fleet.Key{}); !errors.Is(err, fault.NotFound) || fault.RemedyOf(err) == "" {
 		t.Errorf("Forward to an unknown node = %v, want not found with a remedy", err)
+	}
+}
+
+// A request of a user waits for a daemon that restarts, and one of another daemon fails at once.
+func TestForwardWaitsForRestart(t *testing.T) {
+	w := newWorld(t)
+	a := w.first("a", http.NotFoundHandler())
+	b := w.join("b", a, echo)
+	if err := b.server.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var twice int
+	if err := a.Call(t.Context(), b.id, "/fleet/double", 1, &twice); !errors.Is(err, fault.Unavailable) {
+		t.Fatalf("Call of a stopped daemon = %v, want unavailable", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	r := httptest.NewRequestWithContext(ctx, http.MethodGet, "http://front.example/jails/j-1", nil)
+	if err := a.Forward(httptest.NewRecorder(), r, b.id, fleet.Key{}); ctx.Err() == nil {
+		t.Errorf("Forward to a stopped daemon = %v before the request was canceled", err)
+	}
+	restarted := make(chan error, 1)
+	go func() {
+		time.Sleep(200 * time.Millisecond)
+		l, err := net.Listen("tcp", b.addr)
+		restarted <- err
+		if err == nil {
+			s := &http.Server{Handler: b.Handler(echo, nil)}
+			context.AfterFunc(w.Context(), func() { s.Close() })
+			s.Serve(tls.NewListener(l, b.identity.Server()))
+		}
+	}()
+	status, _, err := ask(a, b.id, fleet.Key{})
+	if listening := <-restarted; listening != nil {
+		t.Fatal(listening)
+	}
+	if err != nil || status != 200 {
+		t.Errorf("Forward to a daemon that restarts = %d, %v; want its response", status, err)
+	}
+}
+
+// Requests with bodies reach a daemon that is restarted all the time, if it serves those that it has
+// begun to serve.
+func TestForwardDuringRestarts(t *testing.T) {
+	w := newWorld(t)
+	a := w.first("a", http.NotFoundHandler())
+	b := w.join("b", a, http.NotFoundHandler())
+	b.server.Close()
+	repeat := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.Copy(w, r.Body) })
+	serve := func() *http.Server {
+		l, err := net.Listen("tcp", b.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := &http.Server{Handler: b.Handler(repeat, nil), ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)}
+		go s.Serve(tls.NewListener(l, b.identity.Server()))
+		return s
+	}
+	s := serve()
+	end := make(chan struct{})
+	var done sync.WaitGroup
+	var sent atomic.Int64
+	for range 8 {
+		done.Go(func() {
+			for !isClosed(end) {
+				body := strings.Repeat(fmt.Sprint(sent.Add(1)), 1000)
+				got := httptest.NewRecorder()
+				r := httptest.NewRequest(http.MethodPost, "http://front.example/jails/j-1/exec", strings.NewReader(body))
+				if err := a.Forward(got, r, b.id, fleet.Key{Kind: fleet.Jail, ID: "j-1"}); err != nil || got.Body.String() != body {
+					t.Errorf("Forward = %d with %d bytes, %v; want the %d bytes sent", got.Code, got.Body.Len(), err, len(body))
+				}
+			}
+		})
+	}
+	for range 8 {
+		for n := sent.Load(); sent.Load() < n+20; {
+			time.Sleep(time.Millisecond)
+		}
+		if err := s.Shutdown(t.Context()); err != nil {
+			t.Error(err)
+		}
+		s = serve()
+	}
+	close(end)
+	done.Wait()
+	s.Close()
+}
+
+func isClosed(c chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -180,6 +275,7 @@ func (failingReader) Read([]byte) (int, error) { return 0, errors.New("the clien
 
 func TestForwardToUnusableNodes(t *testing.T) {
 	w := newWorld(t)
+	w.wait = time.Millisecond
 	a := w.first("a", echo)
 	b := w.join("b", a, echo)
 	w.lease("noaddr", "", false)
