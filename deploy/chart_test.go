@@ -262,7 +262,9 @@ func (r *release) container(key string, p core.PodTemplateSpec, c core.Container
 		}
 		port := ""
 		switch {
-		case probe.HTTPGet != nil:
+		case probe.Exec != nil && slices.Contains(c.Args, "--host"):
+			r.Errorf("%s has a probe by a command, which would be executed on the host", key)
+		case probe.HTTPGet != nil && probe.HTTPGet.Host == "": // or else it is of the host
 			port = probe.HTTPGet.Port.String()
 		case probe.TCPSocket != nil:
 			port = probe.TCPSocket.Port.String()
@@ -351,8 +353,8 @@ func TestDefaults(t *testing.T) {
 	if c := p.Containers[0]; !p.HostPID || !p.HostNetwork || !*c.SecurityContext.Privileged || !slices.Equal(c.Args, []string{"serve", "--host", "--config", "/run/glasshouse-settings/config.yaml"}) {
 		t.Errorf("the node does not enter its host: %+v", p)
 	}
-	// Commands in the containers reach the daemons.
-	for component, dirs := range map[string][]string{"node": {"/run/glasshouse-settings", filepath.Dir(node.Socket.Path)}, "front": {"/run/glasshouse-settings", front.Data, "/tmp"}} {
+	// Commands that kubectl executes reach the daemons.
+	for component, dirs := range map[string][]string{"node": {"/run/glasshouse-settings"}, "front": {"/run/glasshouse-settings", front.Data, "/tmp"}} {
 		for key, pod := range r.pods() {
 			if !strings.HasSuffix(key, "-"+component) {
 				continue
@@ -450,6 +452,31 @@ func TestVariants(t *testing.T) {
 	}
 }
 
+// The kubelet checks a node where it listens.
+func TestHealthOfNode(t *testing.T) {
+	for listen, want := range map[string]string{
+		"127.0.0.1:8082": "http 127.0.0.1 8082",
+		"0.0.0.0:9000":   "https 127.0.0.1 9000",
+		"[::]:9000":      "https 127.0.0.1 9000",
+		":9000":          "https 127.0.0.1 9000",
+		"[::1]:80":       "http ::1 80",
+		"10.0.0.1:443":   "https 10.0.0.1 443",
+	} {
+		config := m{}
+		if strings.HasPrefix(want, "https") {
+			config["tls"] = m{"cert": "/c", "key": "/k"}
+		}
+		r := install(t, m{"database": m{"url": "postgres://db/g"}, "node": m{"listen": listen, "config": config}})
+		c := get[*apps.DaemonSet](r, "DaemonSet fleet-glasshouse-node").Spec.Template.Spec.Containers[0]
+		for _, probe := range []*core.Probe{c.StartupProbe, c.ReadinessProbe} {
+			g := probe.HTTPGet
+			if got := fmt.Sprintf("%s %s %d", strings.ToLower(string(g.Scheme)), g.Host, g.Port.IntVal); got != want || g.Path != "/health/ready" {
+				t.Errorf("listen %s: the probe is %s %s, want %s", listen, got, g.Path, want)
+			}
+		}
+	}
+}
+
 func TestRefusedValues(t *testing.T) {
 	db := m{"url": "postgres://db/g"}
 	for want, values := range map[string]m{
@@ -461,6 +488,8 @@ func TestRefusedValues(t *testing.T) {
 		"replica":                                            {"database": db, "front": m{"replica": 3}},
 		"/objects/url":                                       {"database": db, "objects": m{"url": "file:///mnt"}},
 		"/front/replicas":                                    {"database": db, "front": m{"replicas": 0}},
+		"/node/listen":                                       {"database": db, "node": m{"listen": "localhost"}},
+		"set node.listen":                                    {"database": db, "node": m{"config": m{"listen": ""}}},
 	} {
 		if _, err := render(values); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("values %v: %v, want an error with %q", fmt.Sprint(values), err, want)

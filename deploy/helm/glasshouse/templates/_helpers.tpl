@@ -70,3 +70,10 @@ gateway:
 fleet:
   keys: /run/glasshouse-settings/keys
 {{- end }}
+
+{{/* The request by which the kubelet, which is on the same host, checks the daemon of a node. */}}
+{{- define "glasshouse.nodeHealth" -}}
+{{- $host := regexReplaceAll ":[0-9]+$" .Values.node.listen "" | trimPrefix "[" | trimSuffix "]" -}}
+{{- if has $host (list "" "0.0.0.0" "::") }}{{ $host = "127.0.0.1" }}{{ end -}}
+{host: {{ quote $host }}, port: {{ regexFind "[0-9]+$" .Values.node.listen }}, path: /health/ready, scheme: {{ ternary "HTTPS" "HTTP" (hasKey .Values.node.config "tls") }}}
+{{- end }}
