@@ -16,7 +16,7 @@ export GOFLAGS := -trimpath $(filter-out -trimpath,$(shell $(GO) env GOFLAGS 2>/
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X glasshouse/cli.version=$(VERSION)
 
-.PHONY: chart fuzz lint vm help up down build deb release image images ui sdk test test-fast test-all check generate bench setup example docs clean
+.PHONY: chart cluster fuzz lint vm help up down build deb release image images ui sdk test test-fast test-all check generate bench setup example docs clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -85,6 +85,10 @@ check: build lint chart ## lint, formatting, generated files, clients, the other
 chart: build ## tests of the Helm chart
 	@cd deploy && CGO_ENABLED=0 $(GO) test ./...
 
+cluster: build ## the chart in a Kubernetes cluster on this machine, which is built from Go modules; needs root
+	@scripts/setup.sh "$(DATA)" tests
+	@deploy/cluster/run.sh
+
 lint: ## vet, staticcheck, nilness, lock analysis (checklocks), effects in heads of if
 	@scripts/lint/run.sh
 
@@ -97,6 +101,7 @@ test: build ## the tests of all packages; with CI=1, as continuous integration r
 test-all: ## also slow and repetitive tests
 	@GLASSHOUSE_TEST=all $(MAKE) test
 	cd deploy && CGO_ENABLED=0 $(GO) test -tags apiserver ./...
+	[ "$$(id -u)" != 0 ] || $(MAKE) --no-print-directory cluster
 	CGO_ENABLED=1 $(GO) test -race -vet=off -p 1 -timeout 60m ./...
 
 # By default the race detector waits one second at the exit of a process (atexit_sleep_ms). Less
