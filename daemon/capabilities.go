@@ -109,7 +109,7 @@ func (d *Daemon) shareCapabilities(ctx context.Context, c *registry.Config, own 
 // refreshCapabilities reads the changes of other daemons until this one closes.
 func (d *Daemon) refreshCapabilities() {
 	failing := false
-	d.every(registry.RefreshInterval, func(ctx context.Context) {
+	d.everyOrWhen(registry.RefreshInterval, d.changed, func(ctx context.Context) {
 		err := d.registry.Refresh(ctx)
 		if err != nil && !failing && ctx.Err() == nil {
 			d.log.Warn("could not read the changes of capabilities by other daemons; it is repeated", "err", err)

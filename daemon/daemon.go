@@ -25,6 +25,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"glasshouse/agents/autonomy"
 	"glasshouse/agents/connector"
 	"glasshouse/agents/gateway"
 	"glasshouse/agents/llm"
@@ -94,6 +95,8 @@ type Daemon struct {
 	runs      *run.Manager
 	schedules *schedule.Manager
 	gateway   *gateway.Gateway
+	broker    *autonomy.Broker
+	changed   chan struct{}                   // has an element when another daemon has changed capabilities
 	reports   atomic.Pointer[gateway.Gateway] // as gateway, for facts, which is called before it exists
 	objects   object.Store                    // nil: none is configured
 	identity  *pki.Identity
@@ -133,6 +136,7 @@ func (d *Daemon) Open(ctx context.Context) (err error) {
 	}
 	d.log = newLogger(d.LogTo, d.Config.Log)
 	d.serveErr = make(chan error, 4)
+	d.changed = make(chan struct{}, 1)
 	d.stopping = hostStops
 	// Logs are compressed by a low-priority thread. While it waits for a CPU it occupies a Go
 	// processor (P). The additional Ps keep it from delaying the goroutines that read and
@@ -367,6 +371,11 @@ func (d *Daemon) guardNetwork() {
 
 // every calls f in intervals until the daemon closes, which ends the context of f.
 func (d *Daemon) every(interval time.Duration, f func(context.Context)) {
+	d.everyOrWhen(interval, nil, f)
+}
+
+// everyOrWhen is like every, and also calls f when there is something in wake.
+func (d *Daemon) everyOrWhen(interval time.Duration, wake <-chan struct{}, f func(context.Context)) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var loop sync.WaitGroup
 	loop.Go(func() {
@@ -377,8 +386,9 @@ func (d *Daemon) every(interval time.Duration, f func(context.Context)) {
 			case <-ctx.Done():
 				return
 			case <-tick.C:
-				f(ctx)
+			case <-wake:
 			}
+			f(ctx)
 		}
 	})
 	d.onClose(func() error {

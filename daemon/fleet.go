@@ -284,7 +284,7 @@ func (d *Daemon) newWitness() *witness.Witness {
 	return &witness.Witness{
 		Store: d.store.Witness(),
 		Nodes: func(ctx context.Context) ([]string, error) {
-			list, err := d.router.Nodes(ctx)
+			list, err := d.router.Peers(ctx)
 			var ids []string
 			for _, n := range list {
 				ids = append(ids, n.ID)

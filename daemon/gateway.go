@@ -267,7 +267,7 @@ func (d *Daemon) openGateway(ctx context.Context) error {
 		return err
 	}
 	d.gateway = gateway.New(gateway.Config{
-		Runs: d.runs, Jails: d.jails, Snapshots: d.snapshots, Remote: copies, MayStart: d.mayStartRuns, Policy: d.kernel, Caps: taught{d.registry},
+		Runs: d.runs, Jails: d.jails, Snapshots: d.snapshots, Remote: copies, Scan: idleScan, MayStart: d.mayStartRuns, Policy: d.kernel, Caps: taught{d.registry},
 		Memory: remembered{d.memory}, Tasks: autonomy.NewTasks(d.work.Autonomy(), gateway.Workspaces{Jails: d.jails}),
 		Serve: func(l net.Listener, who func(context.Context) (gateway.Caller, error)) error {
 			return d.server.ServeAgent(l, who)
@@ -293,13 +293,14 @@ func (d *Daemon) openGateway(ctx context.Context) error {
 // openGatewayServices creates the components that the gateway uses and that call it.
 func (d *Daemon) openGatewayServices(ctx context.Context, holder string) error {
 	broker, err := autonomy.NewBroker(d.work.Autonomy(), autonomy.BrokerConfig{
-		Siblings: d.gateway, Deliverer: d.gateway, Policy: d.gateway.EvaluateRequest, Ready: d.gateway.Ready,
+		Siblings: d.gateway, Deliverer: d.gateway, Policy: d.gateway.EvaluateRequest, Ready: d.gateway.Ready, Scan: idleScan,
 		Record: d.notes().recordRequest, Now: d.runs.Now, Log: d.log.With("part", "siblings"),
 	})
 	if err != nil {
 		return fmt.Errorf("create the broker of requests between siblings: %w", err)
 	}
 	d.onClose(broker.Close)
+	d.broker = broker
 	resources, err := d.openResources(ctx, holder)
 	if err != nil {
 		return fmt.Errorf("open the resource grants: %w", err)
@@ -333,6 +334,7 @@ func (d *Daemon) startGateway(ctx context.Context) error {
 	d.onClose(d.schedules.Close)
 	d.connectors.Open()
 	d.onClose(d.connectors.Close)
+	d.watch()
 	return nil
 }
 
@@ -365,12 +367,17 @@ func (d *Daemon) shareModels(self string) {
 	if d.Config.Gateway.DB == "" {
 		return
 	}
+	known := false
 	d.every(shareInterval, func(ctx context.Context) {
+		if known && d.gateway.Supervised() == 0 { // nothing uses the share
+			return
+		}
 		list, err := d.work.Nodes().Nodes(ctx)
 		if err != nil {
 			return // the last share stays; the lease cannot be renewed either, which is logged
 		}
 		d.models.SetShare(fleet.RunShare(list, self))
+		known = true
 	})
 }
 

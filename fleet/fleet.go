@@ -59,6 +59,12 @@ type Facts struct {
 	Unshipped  int64  `json:"unshipped,omitempty"` // bytes of the newest snapshots of runs that are not in the object store
 }
 
+// A Renewal is the result of Store.Renew.
+type Renewal struct {
+	Now  time.Time // clock of the database; zero if another process has the lease, or if the node was declared lost
+	Lost bool      // the lease of another node has expired: see DeclareLost
+}
+
 // A Store stores the nodes. All methods use the clock of the database.
 type Store interface {
 	// Join gives a process the lease of a node, and creates the node if necessary. n has the ID,
@@ -69,10 +75,9 @@ type Store interface {
 	// fault.Denied.
 	Join(ctx context.Context, n Node, again bool, lease time.Duration) (Node, error)
 
-	// Renew extends the lease, replaces its nonce and the facts, and returns the clock of the database. The
-	// time is zero if another process has the lease, or if the node was declared lost. Renew may
-	// be repeated after an error.
-	Renew(ctx context.Context, id string, epoch int64, nonce, next string, lease time.Duration, f Facts) (time.Time, error)
+	// Renew extends the lease, and replaces its nonce and the facts. It may be repeated after an
+	// error.
+	Renew(ctx context.Context, id string, epoch int64, nonce, next string, lease time.Duration, f Facts) (Renewal, error)
 
 	// Leave lets the next process of the node join from any host. The lease stays.
 	Leave(ctx context.Context, id string, epoch int64, nonce string) error

@@ -255,12 +255,13 @@ func (m *Member) renew(ctx context.Context) error {
 	epoch := m.epoch
 	m.mu.Unlock()
 	sent := m.cfg.Clock()
-	now, err := m.cfg.Store.Renew(ctx, m.cfg.ID, epoch, m.nonce, m.next, m.cfg.Lease, m.facts())
+	got, err := m.cfg.Store.Renew(ctx, m.cfg.ID, epoch, m.nonce, m.next, m.cfg.Lease, m.facts())
 	if err != nil {
 		return err
 	}
-	if !now.IsZero() {
-		m.stored(sent, now, epoch)
+	lost := got.Lost
+	if !got.Now.IsZero() {
+		m.stored(sent, got.Now, epoch)
 	} else {
 		m.mu.Lock()
 		m.end(ErrLost)
@@ -277,12 +278,16 @@ func (m *Member) renew(ctx context.Context) error {
 	if m.cfg.Renewed != nil {
 		m.cfg.Renewed()
 	}
-	lost, err := m.cfg.Store.DeclareLost(ctx)
+	if !lost {
+		return nil
+	}
+	// One statement finds that a lease has expired. Transactions of all nodes wait for each other.
+	nodes, err := m.cfg.Store.DeclareLost(ctx)
 	if err != nil {
 		return fmt.Errorf("look for lost daemons: %w", err)
 	}
-	if len(lost) > 0 {
-		m.cfg.Log.Warn("daemons are lost; their runs are continued by others", "nodes", lost)
+	if len(nodes) > 0 {
+		m.cfg.Log.Warn("daemons are lost; their runs are continued by others", "nodes", nodes)
 	}
 	return nil
 }

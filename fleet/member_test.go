@@ -22,15 +22,15 @@ type faultyStore struct {
 
 var errNoAnswer = errors.New("the database does not answer")
 
-func (s *faultyStore) Renew(ctx context.Context, id string, epoch int64, nonce, next string, lease time.Duration, f fleet.Facts) (time.Time, error) {
+func (s *faultyStore) Renew(ctx context.Context, id string, epoch int64, nonce, next string, lease time.Duration, f fleet.Facts) (fleet.Renewal, error) {
 	if s.fail.Load() {
-		return time.Time{}, errNoAnswer
+		return fleet.Renewal{}, errNoAnswer
 	}
-	now, err := s.Store.Renew(ctx, id, epoch, nonce, next, lease, f)
+	got, err := s.Store.Renew(ctx, id, epoch, nonce, next, lease, f)
 	if s.lose.Load() {
-		return time.Time{}, errNoAnswer
+		return fleet.Renewal{}, errNoAnswer
 	}
-	return now, err
+	return got, err
 }
 
 func (s *faultyStore) Join(ctx context.Context, n fleet.Node, again bool, lease time.Duration) (fleet.Node, error) {
@@ -56,12 +56,12 @@ func (s *shiftedStore) Join(ctx context.Context, n fleet.Node, again bool, lease
 	return n, err
 }
 
-func (s *shiftedStore) Renew(ctx context.Context, id string, epoch int64, nonce, next string, lease time.Duration, f fleet.Facts) (time.Time, error) {
-	now, err := s.Store.Renew(ctx, id, epoch, nonce, next, lease, f)
-	if now.IsZero() {
-		return now, err
+func (s *shiftedStore) Renew(ctx context.Context, id string, epoch int64, nonce, next string, lease time.Duration, f fleet.Facts) (fleet.Renewal, error) {
+	got, err := s.Store.Renew(ctx, id, epoch, nonce, next, lease, f)
+	if !got.Now.IsZero() {
+		got.Now = got.Now.Add(time.Duration(s.by.Load()))
 	}
-	return now.Add(time.Duration(s.by.Load())), err
+	return got, err
 }
 
 // inBubble runs test with a fake clock and an empty database.
@@ -191,7 +191,7 @@ func TestJoinWithLostAnswer(t *testing.T) {
 		a := member(t, db, "a", "1")
 		member(t, s, "b", "2")
 		expired := node(t, s, "a")
-		if now, err := s.Renew(t.Context(), "a", expired.Epoch, expired.Nonce, expired.Nonce, -time.Second, fleet.Facts{}); err != nil || now.IsZero() {
+		if now, err := s.Renew(t.Context(), "a", expired.Epoch, expired.Nonce, expired.Nonce, -time.Second, fleet.Facts{}); err != nil || now.Now.IsZero() {
 			t.Fatal(now, err)
 		}
 		if lost, err := s.DeclareLost(t.Context()); err != nil || len(lost) != 1 {

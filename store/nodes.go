@@ -110,21 +110,25 @@ func (ns Nodes) Join(ctx context.Context, n fleet.Node, again bool, lease time.D
 }
 
 // Renew extends a lease.
-func (ns Nodes) Renew(ctx context.Context, id string, epoch int64, nonce, next string, lease time.Duration, f fleet.Facts) (time.Time, error) {
+func (ns Nodes) Renew(ctx context.Context, id string, epoch int64, nonce, next string, lease time.Duration, f fleet.Facts) (fleet.Renewal, error) {
 	facts, err := json.Marshal(f)
 	if err != nil {
-		return time.Time{}, fmt.Errorf("renew the lease of node %s: %w", id, err)
+		return fleet.Renewal{}, fmt.Errorf("renew the lease of node %s: %w", id, err)
 	}
 	var now int64
+	var got fleet.Renewal
 	err = ns.s.write.QueryRowContext(ctx, "UPDATE nodes SET nonce = $4, facts = $6, until = $5 + "+ns.s.clock()+`
-		WHERE id = $1 AND epoch = $2 AND nonce IN ($3, $4) AND state = 'up' RETURNING until - $5`, id, epoch, nonce, next, int64(lease), string(facts)).Scan(&now)
+		WHERE id = $1 AND epoch = $2 AND nonce IN ($3, $4) AND state = 'up'
+		RETURNING until - $5, EXISTS (SELECT 1 FROM nodes others WHERE others.state = 'up' AND others.id <> $1 AND others.until < `+ns.s.clock()+")",
+		id, epoch, nonce, next, int64(lease), string(facts)).Scan(&now, &got.Lost)
 	if errors.Is(err, sql.ErrNoRows) {
-		return time.Time{}, nil
+		return got, nil
 	}
 	if err != nil {
-		return time.Time{}, fmt.Errorf("renew the lease of node %s: %w", id, err)
+		return got, fmt.Errorf("renew the lease of node %s: %w", id, err)
 	}
-	return time.Unix(0, now).UTC(), nil
+	got.Now = time.Unix(0, now).UTC()
+	return got, nil
 }
 
 // Leave lets the next process of the node join from any host.

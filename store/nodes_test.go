@@ -9,9 +9,11 @@ import (
 	"testing"
 	"time"
 
+	"glasshouse/agents/autonomy"
 	"glasshouse/agents/run"
 	"glasshouse/fault"
 	"glasshouse/fleet"
+	"glasshouse/policy/secret"
 	"glasshouse/store"
 	"glasshouse/store/postgrestest"
 )
@@ -31,6 +33,7 @@ func nodesConform(t *testing.T, fresh func(t *testing.T) string) {
 		"Join": nodesJoin, "Renew": nodesRenew, "DeclareLost": nodesLost, "LostNodeCannotWrite": nodesFenced,
 		"EachSessionIsAssignedOnce": nodesAssign, "OneDeclaresEachNodeLost": nodesConcurrent,
 		"Drain": nodesDrain, "Remove": nodesRemove, "Invite": nodesInvite, "Index": ownersIndex,
+		"Signals": nodesSignals,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, open(t, fresh(t))) })
 	}
@@ -49,7 +52,7 @@ func joined(t *testing.T, s *store.Store, id, host, nonce string) fleet.Node {
 // expire lets the lease of a node expire.
 func expire(t *testing.T, s *store.Store, n fleet.Node) {
 	t.Helper()
-	if now := got(s.Nodes().Renew(t.Context(), n.ID, n.Epoch, n.Nonce, n.Nonce, -time.Second, fleet.Facts{}))(t); now.IsZero() {
+	if now := got(s.Nodes().Renew(t.Context(), n.ID, n.Epoch, n.Nonce, n.Nonce, -time.Second, fleet.Facts{}))(t).Now; now.IsZero() {
 		t.Fatalf("the lease of %s was not changed", n.ID)
 	}
 }
@@ -79,7 +82,7 @@ func nodesJoin(t *testing.T, s *store.Store) {
 	if taken := joined(t, s, "a", "copy", "3"); taken.Epoch <= a.Epoch {
 		t.Errorf("epoch of another host = %d, want more than %d", taken.Epoch, a.Epoch)
 	}
-	if now := got(s.Nodes().Renew(ctx, "a", a.Epoch, "2", "4", time.Hour, fleet.Facts{}))(t); !now.IsZero() {
+	if now := got(s.Nodes().Renew(ctx, "a", a.Epoch, "2", "4", time.Hour, fleet.Facts{}))(t).Now; !now.IsZero() {
 		t.Error("the original renewed its lease after the copy had taken it")
 	}
 	joined(t, s, "b", "host", "1")
@@ -94,7 +97,7 @@ func nodesRenew(t *testing.T, s *store.Store) {
 	a := joined(t, s, "a", "host", "1")
 	renew := func(epoch int64, nonce, next string, want bool) {
 		t.Helper()
-		now := got(s.Nodes().Renew(ctx, "a", epoch, nonce, next, 2*time.Hour, fleet.Facts{Memory: 5}))(t)
+		now := got(s.Nodes().Renew(ctx, "a", epoch, nonce, next, 2*time.Hour, fleet.Facts{Memory: 5}))(t).Now
 		if list := got(s.Nodes().Nodes(ctx))(t); !now.IsZero() && list[0].Facts.Memory != 5 {
 			t.Errorf("facts after a renewal = %+v, want those of the renewal", list[0].Facts)
 		}
@@ -129,7 +132,7 @@ func nodesLost(t *testing.T, s *store.Store) {
 	if n := got(s.Nodes().Nodes(ctx))(t)[0]; n.State != fleet.Lost || n.Epoch <= a.Epoch {
 		t.Errorf("node = %+v, want lost, with an epoch above %d", n, a.Epoch)
 	}
-	if now := got(s.Nodes().Renew(ctx, "a", a.Epoch, "1", "2", time.Hour, fleet.Facts{}))(t); !now.IsZero() {
+	if now := got(s.Nodes().Renew(ctx, "a", a.Epoch, "1", "2", time.Hour, fleet.Facts{}))(t).Now; !now.IsZero() {
 		t.Error("a lost node renewed its lease")
 	}
 	if back := joined(t, s, "a", "host", "2"); back.Epoch <= a.Epoch+1 {
@@ -206,7 +209,13 @@ func nodesAssign(t *testing.T, s *store.Store) {
 		write(t, s.Runs(), run.Change{ID: session.ID, Session: session, Runs: []run.Run{aRun(session.ID, n)}})
 	}
 	expire(t, s, lost)
+	if r := got(s.Nodes().Renew(t.Context(), "up0", 1, "1", "1", time.Hour, fleet.Facts{}))(t); r.Now.IsZero() || !r.Lost {
+		t.Errorf("Renew of another node = %+v, want that a lease has expired", r)
+	}
 	got(s.Nodes().DeclareLost(t.Context()))(t)
+	if r := got(s.Nodes().Renew(t.Context(), "up0", 1, "1", "1", time.Hour, fleet.Facts{}))(t); r.Now.IsZero() || r.Lost {
+		t.Errorf("Renew after the node was declared lost = %+v, want no expired lease", r)
+	}
 	seen := map[string]int{}
 	for n := range 3 {
 		list := got(s.Runs().Unclaimed(t.Context(), fmt.Sprint("up", n), "", 100))(t)
@@ -220,6 +229,53 @@ func nodesAssign(t *testing.T, s *store.Store) {
 	if len(seen) != 60 {
 		t.Errorf("%d sessions were assigned, want 60", len(seen))
 	}
+}
+
+func nodesSignals(t *testing.T, s *store.Store) {
+	ctx := t.Context()
+	check := func(when, node string, want store.Signals) {
+		t.Helper()
+		if now := got(s.Signals(ctx, node, epoch))(t); now != want {
+			t.Errorf("%s: signals for %s = %+v, want %+v", when, node, now, want)
+		}
+	}
+	want := store.Signals{Secrets: 1, Capabilities: 1}
+	check("at first", "a", want)
+
+	due := aRun("later", 1)
+	at := epoch.Add(time.Second)
+	due.State, due.NextRunAt = run.Scheduled, at
+	session := aSession("later")
+	write(t, s.Runs(), run.Change{ID: "later", Session: session, Runs: []run.Run{due}})
+	check("before a run is due", "a", want)
+	if now := got(s.Signals(ctx, "a", at))(t); !now.Runs {
+		t.Error("no signal for a run that is due")
+	}
+
+	session = aSession("s")
+	session.Recorder = "a"
+	write(t, s.Runs(), run.Change{ID: "s", Session: session, Runs: []run.Run{aRun("s", 2)}})
+	check("a session of another node", "b", want)
+	want.Runs = true
+	check("a session without a supervisor", "a", want)
+
+	if err := s.Autonomy().ChangeGroup(ctx, "team", func(*autonomy.Group) ([]autonomy.Request, error) {
+		return []autonomy.Request{aRequest(1, "a", "b", autonomy.Queued), aRequest(2, "a", "b", autonomy.Answered)}, nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	want.Requests = true
+	check("an open request", "a", want)
+	if err := s.Secrets().PutSecret(ctx, secret.Record{Name: "key", Sealed: "x"}); err != nil {
+		t.Fatal(err)
+	}
+	want.Secrets++
+	check("a changed secret", "a", want)
+	if done := got(s.Capabilities().PutTrust(ctx, nil, []byte("{}")))(t); !done {
+		t.Error("PutTrust has stored nothing")
+	}
+	want.Capabilities++
+	check("a changed publisher", "a", want)
 }
 
 func nodesConcurrent(t *testing.T, s *store.Store) {
@@ -286,7 +342,7 @@ func nodesRemove(t *testing.T, s *store.Store) {
 	if node := got(s.Owners().Owner(ctx, jail.Key()))(t); node != "" {
 		t.Errorf("owner of a jail of a removed node = %q, want none", node)
 	}
-	if now := got(s.Nodes().Renew(ctx, "a", a.Epoch, "1", "2", time.Hour, fleet.Facts{}))(t); !now.IsZero() {
+	if now := got(s.Nodes().Renew(ctx, "a", a.Epoch, "1", "2", time.Hour, fleet.Facts{}))(t).Now; !now.IsZero() {
 		t.Error("a removed node renewed its lease")
 	}
 	back := fleet.Node{ID: "a", Host: "host", Nonce: "3"}

@@ -3,9 +3,11 @@
 package test_test
 
 import (
+	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -43,6 +45,51 @@ func TestBenchFleet(t *testing.T) {
 		ms(local[n/2]), ms(forwarded[n/2]), ms(forwarded[n/2])/ms(local[n/2]), ms(local[n*95/100]), ms(forwarded[n*95/100]))
 
 	f.benchBranchesAndMoves(one, two)
+}
+
+// TestBenchIdleFleet counts the statements of daemons that do nothing.
+func TestBenchIdleFleet(t *testing.T) {
+	f, _, _, _ := openFleet(t, fmt.Sprintf("rootfs: {default: {dir: %q}}\n", backendtest.Rootfs(t)))
+	db, err := sql.Open("pgx", f.db)
+	if err != nil {
+		f.Fatal(err)
+	}
+	defer db.Close()
+	db.SetMaxIdleConns(-1) // the restart breaks connections
+	exec := func(statement string) {
+		f.Helper()
+		if _, err := db.ExecContext(f.Context(), statement); err != nil {
+			f.Fatal(err)
+		}
+	}
+	exec("ALTER SYSTEM SET shared_preload_libraries = 'pg_stat_statements'")
+	f.server.Restart(f, 0)
+	exec("CREATE EXTENSION pg_stat_statements")
+	time.Sleep(10 * time.Second)
+	exec("SELECT pg_stat_statements_reset()")
+	const seconds = 60
+	time.Sleep(seconds * time.Second)
+	rows, err := db.QueryContext(f.Context(), `SELECT query, calls, rows FROM pg_stat_statements
+		WHERE query NOT LIKE '%pg_stat_statements%' ORDER BY calls DESC`)
+	if err != nil {
+		f.Fatal(err)
+	}
+	defer rows.Close()
+	var calls, read int
+	for rows.Next() {
+		var query string
+		var c, r int
+		if err := rows.Scan(&query, &c, &r); err != nil {
+			f.Fatal(err)
+		}
+		calls, read = calls+c, read+r
+		f.Logf("%4d calls, %4d rows: %s", c, r, strings.Join(strings.Fields(query), " "))
+	}
+	if err := rows.Err(); err != nil {
+		f.Fatal(err)
+	}
+	const daemons = 3
+	fmt.Printf("fleet: an idle daemon executes %.2f statements per second, which return %.1f rows\n", float64(calls)/seconds/daemons, float64(read)/seconds/daemons)
 }
 
 // heapOf80MB is a program with 200 MB of memory. 80 MB of them cannot be compressed.

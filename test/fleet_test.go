@@ -78,6 +78,7 @@ func unusedAddr(t *testing.T) string {
 // A testFleet has one database, and a token of an administrator.
 type testFleet struct {
 	*testing.T
+	server  *postgrestest.Server
 	db, key string
 	nodes   []*fleetNode
 	token   string
@@ -119,7 +120,7 @@ func openFleet(t *testing.T, config string, args ...string) (f *testFleet, one, 
 		t.Skip("isolating jails for others needs root")
 	}
 	server := postgrestest.Start(t)
-	f = &testFleet{T: t, db: server.URL(t), key: filepath.Join(t.TempDir(), "shared.key"), config: config, args: args}
+	f = &testFleet{T: t, server: server, db: server.URL(t), key: filepath.Join(t.TempDir(), "shared.key"), config: config, args: args}
 	data := t.TempDir()
 	if _, err := daemon.InitFleet(data); err != nil {
 		t.Fatal(err)

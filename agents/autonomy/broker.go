@@ -57,6 +57,7 @@ type BrokerConfig struct {
 	Quotas    Quotas                               // zero fields: defaults
 	Lease     time.Duration                        // time to acknowledge a delivery; 0: one minute
 	Poll      time.Duration                        // interval for polling changes by other daemons; 0: one second
+	Scan      time.Duration                        // interval between scans of all open requests, besides those that Wake starts; 0: Poll
 	Record    func(context.Context, Request) error // called before a request is sent, and when it has ended or was refused
 	Log       *slog.Logger
 
@@ -103,6 +104,7 @@ func NewBroker(s RequestStore, cfg BrokerConfig) (*Broker, error) {
 	}
 	cfg.Quotas = cfg.Quotas.orDefault()
 	cfg.Lease, cfg.Poll = positiveOr(cfg.Lease, time.Minute), positiveOr(cfg.Poll, time.Second)
+	cfg.Scan = positiveOr(cfg.Scan, cfg.Poll)
 	cfg.Log = logOrDiscard(cfg.Log)
 	if cfg.Now == nil {
 		cfg.Now = time.Now
@@ -184,6 +186,11 @@ func (b *Broker) notifyChanged(r Request) {
 	} else {
 		return // no effect on others
 	}
+	b.Wake()
+}
+
+// Wake starts a scan of all open requests.
+func (b *Broker) Wake() {
 	select {
 	case b.wake <- struct{}{}:
 	default:

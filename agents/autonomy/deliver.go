@@ -149,7 +149,7 @@ func (b *Broker) loop() {
 				b.process(g, &g.Open[i])
 			}
 		}
-		timer.Reset(b.cfg.Poll)
+		timer.Reset(b.cfg.Scan)
 	}
 }
 
@@ -192,10 +192,7 @@ func (b *Broker) endDelivery(q id.Request) {
 	delete(b.delivering, q)
 	b.mu.Unlock()
 	if full {
-		select {
-		case b.wake <- struct{}{}:
-		default:
-		}
+		b.Wake()
 	}
 }
 

@@ -12,6 +12,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -116,6 +117,9 @@ type Config struct {
 	Jails     Jails
 	Snapshots Snapshots
 	Remote    Remote // nil: snapshots are lost with the host
+	// Scan is the interval between scans for runs, besides those that Wake starts. 0: one second.
+	Scan time.Duration
+
 	// MayStart reports whether this daemon starts runs that no other daemon executes. nil: it does.
 	MayStart func(context.Context) bool
 	Policy   PolicyEngine
@@ -271,13 +275,13 @@ func (g *Gateway) Close() error {
 	return errors.Join(errs...)
 }
 
-// scanInterval is the interval between scans for scheduled runs that are due, and for runs
+// scanInterval is the default interval between scans for scheduled runs that are due, and for runs
 // that no daemon supervises because theirs was killed.
 const scanInterval = time.Second
 
 // recoverInterval is the interval between scans for runs that were paused for an approval by a
 // daemon that has been killed.
-const recoverInterval = 30 * time.Second
+const recoverInterval = 25 * time.Second
 
 // recoverPausedRuns resumes runs that are paused for an approval that no daemon waits for.
 // Their agents repeat the request and join the same approval. It also finishes interrupted
@@ -325,7 +329,7 @@ const maxSupervised = 256
 // loop scans for runs until the gateway is closed. It also takes automatic checkpoints and
 // cleans up after other daemons.
 func (g *Gateway) loop() {
-	tick := time.NewTicker(scanInterval)
+	tick := time.NewTicker(cmp.Or(g.cfg.Scan, scanInterval))
 	defer tick.Stop()
 	var lastRecovery time.Time
 	for {
@@ -348,6 +352,9 @@ func (g *Gateway) loop() {
 		}
 	}
 }
+
+// Supervised returns the number of runs that this daemon supervises.
+func (g *Gateway) Supervised() int { return g.supervisions.count() }
 
 // Wake starts a scan for runs without waiting for the next tick.
 func (co *core) Wake() {
@@ -375,12 +382,15 @@ func (g *Gateway) scan() error {
 		}
 	}
 	room := maxSupervised - g.supervisions.count()
-	if room <= 0 || g.cfg.MayStart != nil && !g.cfg.MayStart(g.ctx) {
+	if room <= 0 {
 		return errors.Join(errs...)
 	}
 	runs, err := g.unsupervised(g.ctx, room)
 	if err != nil {
 		return errors.Join(append(errs, err)...)
+	}
+	if len(runs) == 0 || g.cfg.MayStart != nil && !g.cfg.MayStart(g.ctx) {
+		return errors.Join(errs...)
 	}
 	for _, r := range runs {
 		g.startSupervision(r)

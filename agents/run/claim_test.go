@@ -111,9 +111,9 @@ type cutStore struct {
 
 var errCut = errors.New("the database does not answer")
 
-func (s *cutStore) Renew(ctx context.Context, id string, epoch int64, nonce, next string, lease time.Duration, f fleet.Facts) (time.Time, error) {
+func (s *cutStore) Renew(ctx context.Context, id string, epoch int64, nonce, next string, lease time.Duration, f fleet.Facts) (fleet.Renewal, error) {
 	if s.cut.Load() {
-		return time.Time{}, errCut
+		return fleet.Renewal{}, errCut
 	}
 	return s.Store.Renew(ctx, id, epoch, nonce, next, lease, f)
 }

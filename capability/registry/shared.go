@@ -47,8 +47,9 @@ func (r *Registry) node() string {
 	return r.cfg.Shared.Node
 }
 
-// RefreshInterval is how often a daemon reads the changes of others.
-const RefreshInterval = 2 * time.Second
+// RefreshInterval is how often a daemon reads the changes of others, besides when Store.Version has
+// changed.
+const RefreshInterval = 30 * time.Second
 
 const (
 	refreshTimeout = 5 * time.Second

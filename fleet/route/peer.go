@@ -118,7 +118,7 @@ func (rt *Router) peer(r *http.Request, grace time.Duration) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	_, err = rt.Node(r.Context(), node) // reads the list again if the node is new
+	_, err = rt.find(r.Context(), node, rt.Peers) // reads the list again if the node is new
 	switch {
 	case errors.Is(err, fault.NotFound):
 		return "", fault.Newf(fault.Unauthenticated, "route.peer", node, "the node is not in the fleet")
@@ -285,7 +285,7 @@ func send(ctx context.Context, t http.RoundTripper, url string, in any) (*http.R
 
 // Call sends a request of this node, not of a user, to a path of another one. See Answer.
 func (rt *Router) Call(ctx context.Context, node, path string, in, out any) error {
-	n, err := rt.reachable(ctx, node)
+	n, err := rt.reachablePeer(ctx, node)
 	if err == nil {
 		_, err = post(ctx, rt.link(n), "https://"+n.Addr+path, in, out)
 	}
@@ -295,7 +295,7 @@ func (rt *Router) Call(ctx context.Context, node, path string, in, out any) erro
 // Open is like Call, and returns the body of the response, which is of any kind and length. An
 // error of Read means that it is not complete.
 func (rt *Router) Open(ctx context.Context, node, path string, in any) (io.ReadCloser, error) {
-	n, err := rt.reachable(ctx, node)
+	n, err := rt.reachablePeer(ctx, node)
 	if err != nil {
 		return nil, err
 	}

@@ -78,7 +78,9 @@ type link struct {
 const (
 	nodesAge  = time.Second     // how long the list of nodes is used
 	ownersAge = 5 * time.Second // how long the owner of an object is used
-	maxOwners = 10_000
+
+	rowsPerSecond = 50 // of the list of nodes; see peersAge
+	maxOwners     = 10_000
 
 	// placedAge is how long placed jails are expected in the list of nodes. Until then they can be
 	// missing: the creation takes time, and the list can be read before.
@@ -95,22 +97,36 @@ func (rt *Router) Self() string { return rt.cfg.Self }
 
 // Nodes returns all nodes. The list can be a second old.
 func (rt *Router) Nodes(ctx context.Context) ([]fleet.Node, error) {
-	if nodes, fresh := rt.list(); fresh {
+	return rt.readOld(ctx, func(int) time.Duration { return nodesAge })
+}
+
+// Peers is like Nodes, for the calls of daemons among themselves. In a large fleet the list can be
+// older, because its size is the load of the database.
+func (rt *Router) Peers(ctx context.Context) ([]fleet.Node, error) { return rt.readOld(ctx, peersAge) }
+
+// peersAge is the age of a list of nodes by which daemons find and admit each other.
+func peersAge(nodes int) time.Duration {
+	return max(nodesAge, time.Duration(nodes)*time.Second/rowsPerSecond)
+}
+
+// readOld returns the list of nodes. It reads the list if it is older than age allows for its length.
+func (rt *Router) readOld(ctx context.Context, age func(nodes int) time.Duration) ([]fleet.Node, error) {
+	if nodes, fresh := rt.list(age); fresh {
 		return nodes, nil
 	}
 	rt.reading.Lock()
 	defer rt.reading.Unlock()
-	if nodes, fresh := rt.list(); fresh { // another request has read it
+	if nodes, fresh := rt.list(age); fresh { // another request has read it
 		return nodes, nil
 	}
 	return rt.readNodes(ctx)
 }
 
 // list returns the list of nodes, and whether it can be used.
-func (rt *Router) list() ([]fleet.Node, bool) {
+func (rt *Router) list(age func(nodes int) time.Duration) ([]fleet.Node, bool) {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
-	return rt.nodes, time.Since(rt.read) < nodesAge
+	return rt.nodes, time.Since(rt.read) < age(len(rt.nodes))
 }
 
 const readTimeout = 5 * time.Second // others wait for a read
@@ -130,8 +146,13 @@ func (rt *Router) readNodes(ctx context.Context) ([]fleet.Node, error) {
 
 // Node returns the node with an ID or a name.
 func (rt *Router) Node(ctx context.Context, name string) (fleet.Node, error) {
+	return rt.find(ctx, name, rt.Nodes)
+}
+
+// find finds a node in a list.
+func (rt *Router) find(ctx context.Context, name string, list func(context.Context) ([]fleet.Node, error)) (fleet.Node, error) {
 	const op = "route.Node"
-	nodes, err := rt.Nodes(ctx)
+	nodes, err := list(ctx)
 	if err != nil {
 		return fleet.Node{}, err
 	}
@@ -337,6 +358,15 @@ func (rt *Router) reachable(ctx context.Context, node string) (fleet.Node, error
 		return n, unavailable(n, errors.New("the node is lost"), "start its daemon, or remove it: glasshouse node rm --lost")
 	}
 	return n, nil
+}
+
+// reachablePeer is reachable for a call of this node.
+func (rt *Router) reachablePeer(ctx context.Context, node string) (fleet.Node, error) {
+	n, err := rt.find(ctx, node, rt.Peers)
+	if err != nil || n.Addr != "" && n.State == fleet.Up {
+		return n, err
+	}
+	return rt.reachable(ctx, node) // it may have changed
 }
 
 func unavailable(n fleet.Node, err error, remedy string) error {

@@ -315,6 +315,37 @@ func TestRemovedNodeIsRefused(t *testing.T) {
 	}
 }
 
+// In a large fleet, calls of daemons do not read the list of nodes each second.
+func TestListOfLargeFleet(t *testing.T) {
+	w := newWorld(t)
+	a := w.first("a", echo)
+	for n := range 200 {
+		w.lease(fmt.Sprintf("n%dx", n), "127.0.0.1:1", false)
+	}
+	count := func(list func(context.Context) ([]fleet.Node, error)) int {
+		t.Helper()
+		nodes, err := list(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(nodes)
+	}
+	if n := count(a.Nodes); n != 201 {
+		t.Fatalf("there are %d nodes, want 201", n)
+	}
+	w.lease("new", "127.0.0.1:1", false)
+	time.Sleep(1100 * time.Millisecond)
+	if n := count(a.Peers); n != 201 {
+		t.Errorf("Peers has read a list with %d nodes after a second, want the earlier one with 201", n)
+	}
+	if n := count(a.Nodes); n != 202 {
+		t.Errorf("Nodes has not read the list after a second: it has %d nodes, want 202", n)
+	}
+	if n := count(a.Peers); n != 202 {
+		t.Errorf("Peers uses a list with %d nodes, want the newest with 202", n)
+	}
+}
+
 func TestJoin(t *testing.T) {
 	w := newWorld(t)
 	a := w.first("a", echo)

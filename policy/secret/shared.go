@@ -24,9 +24,17 @@ type Shared struct {
 }
 
 const (
-	refreshInterval = 2 * time.Second
+	refreshInterval = 30 * time.Second // besides Wake
 	refreshTimeout  = 5 * time.Second
 )
+
+// Wake makes this daemon read the changes of others, because Shared.Version has changed.
+func (k *Manager) Wake() {
+	select {
+	case k.wake <- struct{}{}:
+	default:
+	}
+}
 
 // refreshLoop reads the changes of other daemons.
 func (k *Manager) refreshLoop(ctx context.Context) {
@@ -38,6 +46,7 @@ func (k *Manager) refreshLoop(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+		case <-k.wake:
 		}
 		err := k.Refresh(ctx)
 		if err != nil && !failing && ctx.Err() == nil {
