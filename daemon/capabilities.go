@@ -106,6 +106,16 @@ func (d *Daemon) shareCapabilities(ctx context.Context, c *registry.Config, own 
 	return nil
 }
 
+const refreshRetry = 2 * time.Second // after an error
+
+// wakeCapabilities makes this daemon read the changes of capabilities by other daemons.
+func (d *Daemon) wakeCapabilities() {
+	select {
+	case d.changed <- struct{}{}:
+	default:
+	}
+}
+
 // refreshCapabilities reads the changes of other daemons until this one closes.
 func (d *Daemon) refreshCapabilities() {
 	failing := false
@@ -115,6 +125,9 @@ func (d *Daemon) refreshCapabilities() {
 			d.log.Warn("could not read the changes of capabilities by other daemons; it is repeated", "err", err)
 		}
 		failing = err != nil
+		if failing {
+			time.AfterFunc(refreshRetry, d.wakeCapabilities)
+		}
 	})
 }
 

@@ -41,10 +41,7 @@ func (d *Daemon) watch() {
 			d.secrets.Wake()
 		}
 		if now.Capabilities != last.Capabilities {
-			select {
-			case d.changed <- struct{}{}:
-			default:
-			}
+			d.wakeCapabilities()
 		}
 		last = now
 	})

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,6 +22,8 @@ import (
 
 // A testManager is a Manager with a database file. It records events.
 type testManager struct {
+	versionErrors atomic.Int32 // number of times that the version cannot be read
+
 	*secret.Manager
 	t          *testing.T
 	dir        string

@@ -25,6 +25,7 @@ type Shared struct {
 
 const (
 	refreshInterval = 30 * time.Second // besides Wake
+	refreshRetry    = 2 * time.Second  // after an error
 	refreshTimeout  = 5 * time.Second
 )
 
@@ -53,6 +54,9 @@ func (k *Manager) refreshLoop(ctx context.Context) {
 			k.cfg.Log.Warn("could not read the changes of secrets by other daemons; it is repeated", "err", err)
 		}
 		failing = err != nil
+		if failing {
+			time.AfterFunc(refreshRetry, k.Wake)
+		}
 	}
 }
 
