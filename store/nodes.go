@@ -160,12 +160,10 @@ func (ns Nodes) DeclareLost(ctx context.Context) ([]string, error) {
 		if err := errors.Join(rows.Err(), rows.Close()); err != nil {
 			return err
 		}
-		for _, id := range lost {
-			if err := reassign(ctx, tx, id); err != nil {
-				return err
-			}
+		if len(lost) == 0 {
+			return nil
 		}
-		return nil
+		return reassign(ctx, tx)
 	})
 	if err != nil {
 		return nil, err
@@ -173,28 +171,31 @@ func (ns Nodes) DeclareLost(ctx context.Context) ([]string, error) {
 	return lost, nil
 }
 
-// reassign distributes the sessions of a lost node evenly over the nodes that are up and not
-// draining. Without one, any node may start their runs.
-func reassign(ctx context.Context, tx *sql.Tx, id string) error {
+// reassign distributes the sessions of nodes that are lost or gone evenly over the nodes that are up
+// and not draining. Without one, any node may start their runs.
+func reassign(ctx context.Context, tx *sql.Tx) error {
+	const theirs = "holder IN (SELECT id FROM nodes WHERE state IN ('lost', 'gone')) OR assignee IN (SELECT id FROM nodes WHERE state IN ('lost', 'gone'))"
 	_, err := tx.ExecContext(ctx, `
 		WITH n AS (SELECT id, row_number() OVER (ORDER BY id) - 1 AS place, count(*) OVER () AS total FROM nodes WHERE state = 'up' AND draining = 0 AND front = 0),
-			s AS (SELECT id, row_number() OVER (ORDER BY id) AS place FROM sessions WHERE holder = $1 OR assignee = $1)
-		UPDATE sessions SET holder = '', epoch = 0,
-			assignee = COALESCE((SELECT n.id FROM n JOIN s ON s.place % n.total = n.place WHERE s.id = sessions.id), '')
-		WHERE holder = $1 OR assignee = $1`, id)
+			s AS (SELECT id, row_number() OVER (ORDER BY id) AS place FROM sessions WHERE `+theirs+`),
+			chosen AS (SELECT s.id, COALESCE(n.id, '') AS node FROM s LEFT JOIN n ON n.place = s.place % n.total)
+		UPDATE sessions SET holder = '', epoch = 0, assignee = chosen.node FROM chosen WHERE chosen.id = sessions.id`)
 	if err != nil {
-		return fmt.Errorf("assign the sessions of node %s to others: %w", id, err)
+		return fmt.Errorf("assign the sessions of lost nodes to others: %w", err)
 	}
 	return nil
 }
 
 // Nodes returns all nodes that are not gone.
 func (ns Nodes) Nodes(ctx context.Context) ([]fleet.Node, error) {
-	rows, err := ns.s.read.QueryContext(ctx, "SELECT "+nodeColumns+", "+ns.s.clock()+`,
-		(SELECT COUNT(*) FROM sessions WHERE holder = nodes.id),
-		(SELECT COUNT(*) FROM runs JOIN sessions ON runs.session = sessions.id WHERE runs.waiting = 1 AND sessions.holder = nodes.id),
-		(SELECT COUNT(*) FROM owners WHERE owners.node = nodes.id AND kind = 'jail'), draining
-		FROM nodes WHERE state <> 'gone' ORDER BY id`)
+	rows, err := ns.s.read.QueryContext(ctx, `
+		WITH held AS (SELECT holder, COUNT(*) AS n FROM sessions WHERE holder <> '' GROUP BY holder),
+			active AS (SELECT sessions.holder, COUNT(*) AS n FROM runs JOIN sessions ON runs.session = sessions.id
+				WHERE runs.waiting = 1 AND sessions.holder <> '' GROUP BY sessions.holder),
+			jails AS (SELECT node, COUNT(*) AS n FROM owners WHERE kind = 'jail' GROUP BY node)
+		SELECT `+nodeColumns+", "+ns.s.clock()+`, COALESCE(held.n, 0), COALESCE(active.n, 0), COALESCE(jails.n, 0), draining
+		FROM nodes LEFT JOIN held ON held.holder = nodes.id LEFT JOIN active ON active.holder = nodes.id LEFT JOIN jails ON jails.node = nodes.id
+		WHERE state <> 'gone' ORDER BY id`)
 	if err != nil {
 		return nil, fmt.Errorf("list the nodes: %w", err)
 	}
@@ -256,7 +257,7 @@ func (ns Nodes) Remove(ctx context.Context, id string, lost bool) error {
 				return err
 			}
 		}
-		if err := reassign(ctx, tx, id); err != nil {
+		if err := reassign(ctx, tx); err != nil {
 			return err
 		}
 		if addr == "" {
