@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"helm.sh/helm/v4/pkg/action"
+	"helm.sh/helm/v4/pkg/chart"
 	"helm.sh/helm/v4/pkg/chart/v2/loader"
 	"helm.sh/helm/v4/pkg/kube"
 	core "k8s.io/api/core/v1"
@@ -33,7 +34,7 @@ import (
 func TestCluster(t *testing.T) {
 	dir := os.Getenv("CLUSTER_DIR")
 	if dir == "" {
-		t.Skip("run cluster/run.sh")
+		t.Fatal("CLUSTER_DIR is not set: run cluster/run.sh")
 	}
 	count := 2
 	if n := os.Getenv("CLUSTER_NODES"); n != "" {
@@ -84,6 +85,16 @@ func TestCluster(t *testing.T) {
 	}
 }
 
+// load reads the chart.
+func (c *cluster) load() chart.Charter {
+	c.Helper()
+	read, err := loader.Load("helm/glasshouse")
+	if err != nil {
+		c.Fatal(err)
+	}
+	return read
+}
+
 // helm returns the configuration of Helm's actions.
 func (c *cluster) helm() *action.Configuration {
 	c.Helper()
@@ -98,13 +109,9 @@ const ready = 4 * time.Minute
 
 func (c *cluster) install(values m) {
 	c.Helper()
-	chart, err := loader.Load("helm/glasshouse")
-	if err != nil {
-		c.Fatal(err)
-	}
 	i := action.NewInstall(c.helm())
 	i.ReleaseName, i.Namespace, i.Timeout, i.WaitStrategy = "glasshouse", namespace, ready, kube.StatusWatcherStrategy
-	if _, err := i.RunWithContext(c.Context(), chart, values); err != nil {
+	if _, err := i.RunWithContext(c.Context(), c.load(), values); err != nil {
 		c.Fatal(err)
 	}
 }
@@ -138,11 +145,7 @@ func (c *cluster) checkInstalled() {
 			c.Errorf("node %s is %s, want up", n.Name, n.State)
 		}
 		names = append(names, n.Name)
-		at, err := client.New(client.Options{Addr: c.addrs[0], Token: c.token, Node: n.Name})
-		if err != nil {
-			c.Fatal(err)
-		}
-		if text, err := at.Metrics(c.Context()); err != nil || !bytes.Contains(text, []byte("glasshouse_")) {
+		if text, err := c.clients[0].At(n.Name).Metrics(c.Context()); err != nil || !bytes.Contains(text, []byte("glasshouse_")) {
 			c.Errorf("metrics of %s: %v, %.100s", n.Name, err, text)
 		}
 	}
@@ -165,22 +168,21 @@ func (c *cluster) checkInstalled() {
 func (c *cluster) reach() {
 	c.Helper()
 	out, err := c.exec("glasshouse-front-0", "glasshouse", "token", "create", "--role", "admin", "me")
-	c.token = regexp.MustCompile(`gh_\S+`).FindString(out)
-	if err != nil || c.token == "" {
+	token := regexp.MustCompile(`gh_\S+`).FindString(out)
+	if err != nil || token == "" {
 		c.Fatalf("token create: %v\n%s", err, out)
 	}
 	service, err := c.kube.CoreV1().Services(namespace).Get(c.Context(), "glasshouse", meta.GetOptions{})
 	if err != nil {
 		c.Fatal(err)
 	}
-	c.addrs, c.clients = nil, nil
+	c.clients = nil
 	for n := range c.nodes {
-		addr := fmt.Sprintf("http://%s:%d", address(n+1), service.Spec.Ports[0].NodePort)
-		one, err := client.New(client.Options{Addr: addr, Token: c.token})
+		one, err := client.New(client.Options{Addr: fmt.Sprintf("http://%s:%d", address(n+1), service.Spec.Ports[0].NodePort), Token: token})
 		if err != nil {
 			c.Fatal(err)
 		}
-		c.addrs, c.clients = append(c.addrs, addr), append(c.clients, one)
+		c.clients = append(c.clients, one)
 	}
 }
 
@@ -214,7 +216,6 @@ func (c *cluster) podOf(node string) core.Pod {
 // createJails creates jails whose processes count.
 func (c *cluster) createJails(n int) (all []id.Jail) {
 	c.Helper()
-	nodes := map[string]int{}
 	for i := range n {
 		j, err := c.clients[i%len(c.clients)].CreateJail(c.Context(), wire.CreateJail{Start: true})
 		if err != nil {
@@ -226,13 +227,14 @@ func (c *cluster) createJails(n int) (all []id.Jail) {
 		}
 		all = append(all, j.ID)
 	}
+	used := 0
 	for _, n := range c.fleet() {
 		if n.Jails > 0 {
-			nodes[n.Name] = n.Jails
+			used++
 		}
 	}
-	if len(nodes) != len(c.nodes) {
-		c.Errorf("the jails are on the nodes %v, want some on each", nodes)
+	if used != len(c.nodes) {
+		c.Errorf("%d nodes have jails, want all %d", used, len(c.nodes))
 	}
 	return all
 }
@@ -375,14 +377,10 @@ func (t *traffic) stop() {
 // upgrade updates the chart.
 func (c *cluster) upgrade(values m) {
 	c.Helper()
-	chart, err := loader.Load("helm/glasshouse")
-	if err != nil {
-		c.Fatal(err)
-	}
 	u := action.NewUpgrade(c.helm())
 	u.Namespace, u.Timeout, u.WaitStrategy = namespace, ready, kube.StatusWatcherStrategy
 	began := time.Now()
-	if _, err := u.RunWithContext(c.Context(), "glasshouse", chart, values); err != nil {
+	if _, err := u.RunWithContext(c.Context(), "glasshouse", c.load(), values); err != nil {
 		c.Fatal(err)
 	}
 	c.Logf("the update took %v", time.Since(began).Round(time.Millisecond))

@@ -67,10 +67,7 @@ type cluster struct {
 	flags *genericclioptions.ConfigFlags
 	nodes []string
 
-	// Of the fleet; see reach.
-	token   string
-	addrs   []string
-	clients []*client.Client // by address
+	clients []*client.Client // of the fleet, by host; see reach
 }
 
 // start starts a cluster.
@@ -365,7 +362,7 @@ func (c *cluster) startNodes(count int) {
 		if err != nil {
 			c.Fatal(err)
 		}
-		c.start(node, script, node, address(n), strconv.Itoa(n))
+		c.start(node, script, node, address(n))
 	}
 	for _, node := range c.nodes {
 		c.until(node+" is ready", time.Minute, func() error {

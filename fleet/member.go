@@ -259,7 +259,6 @@ func (m *Member) renew(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	lost := got.Lost
 	if !got.Now.IsZero() {
 		m.stored(sent, got.Now, epoch)
 	} else {
@@ -278,16 +277,15 @@ func (m *Member) renew(ctx context.Context) error {
 	if m.cfg.Renewed != nil {
 		m.cfg.Renewed()
 	}
-	if !lost {
+	if !got.Lost { // the transaction below waits for those of all other nodes
 		return nil
 	}
-	// One statement finds that a lease has expired. Transactions of all nodes wait for each other.
-	nodes, err := m.cfg.Store.DeclareLost(ctx)
+	lost, err := m.cfg.Store.DeclareLost(ctx)
 	if err != nil {
 		return fmt.Errorf("look for lost daemons: %w", err)
 	}
-	if len(nodes) > 0 {
-		m.cfg.Log.Warn("daemons are lost; their runs are continued by others", "nodes", nodes)
+	if len(lost) > 0 {
+		m.cfg.Log.Warn("daemons are lost; their runs are continued by others", "nodes", lost)
 	}
 	return nil
 }

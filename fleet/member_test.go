@@ -191,8 +191,8 @@ func TestJoinWithLostAnswer(t *testing.T) {
 		a := member(t, db, "a", "1")
 		member(t, s, "b", "2")
 		expired := node(t, s, "a")
-		if now, err := s.Renew(t.Context(), "a", expired.Epoch, expired.Nonce, expired.Nonce, -time.Second, fleet.Facts{}); err != nil || now.Now.IsZero() {
-			t.Fatal(now, err)
+		if renewed, err := s.Renew(t.Context(), "a", expired.Epoch, expired.Nonce, expired.Nonce, -time.Second, fleet.Facts{}); err != nil || renewed.Now.IsZero() {
+			t.Fatal(renewed, err)
 		}
 		if lost, err := s.DeclareLost(t.Context()); err != nil || len(lost) != 1 {
 			t.Fatal(lost, err)

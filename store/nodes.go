@@ -174,10 +174,11 @@ func (ns Nodes) DeclareLost(ctx context.Context) ([]string, error) {
 // reassign distributes the sessions of nodes that are lost or gone evenly over the nodes that are up
 // and not draining. Without one, any node may start their runs.
 func reassign(ctx context.Context, tx *sql.Tx) error {
-	const theirs = "holder IN (SELECT id FROM nodes WHERE state IN ('lost', 'gone')) OR assignee IN (SELECT id FROM nodes WHERE state IN ('lost', 'gone'))"
 	_, err := tx.ExecContext(ctx, `
-		WITH n AS (SELECT id, row_number() OVER (ORDER BY id) - 1 AS place, count(*) OVER () AS total FROM nodes WHERE state = 'up' AND draining = 0 AND front = 0),
-			s AS (SELECT id, row_number() OVER (ORDER BY id) AS place FROM sessions WHERE `+theirs+`),
+		WITH away AS (SELECT id FROM nodes WHERE state IN ('lost', 'gone')),
+			n AS (SELECT id, row_number() OVER (ORDER BY id) - 1 AS place, count(*) OVER () AS total FROM nodes WHERE state = 'up' AND draining = 0 AND front = 0),
+			s AS (SELECT id, row_number() OVER (ORDER BY id) AS place FROM sessions
+				WHERE holder IN (SELECT id FROM away) OR assignee IN (SELECT id FROM away)),
 			chosen AS (SELECT s.id, COALESCE(n.id, '') AS node FROM s LEFT JOIN n ON n.place = s.place % n.total)
 		UPDATE sessions SET holder = '', epoch = 0, assignee = chosen.node FROM chosen WHERE chosen.id = sessions.id`)
 	if err != nil {

@@ -117,6 +117,7 @@ type Config struct {
 	Jails     Jails
 	Snapshots Snapshots
 	Remote    Remote // nil: snapshots are lost with the host
+
 	// Scan is the interval between scans for runs, besides those that Wake starts. 0: one second.
 	Scan time.Duration
 
@@ -280,7 +281,8 @@ func (g *Gateway) Close() error {
 const scanInterval = time.Second
 
 // recoverInterval is the interval between scans for runs that were paused for an approval by a
-// daemon that has been killed.
+// daemon that has been killed. They are part of the scans for runs, so it is shorter than 30 seconds, the
+// longest interval between these.
 const recoverInterval = 25 * time.Second
 
 // recoverPausedRuns resumes runs that are paused for an approval that no daemon waits for.

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 #
-# node.sh NAME ADDRESS NUMBER: the first process of a node of the cluster, in namespaces of its own. It starts
+# node.sh NAME ADDRESS: the first process of a node of the cluster, in namespaces of its own. It starts
 # containerd, imports the images, and starts the kubelet and the proxy. Their configuration is in
 # $CLUSTER_DIR/NAME.
 set -euo pipefail
-name=$1 address=$2 number=$3
+name=$1 address=$2
 dir=$CLUSTER_DIR/$name
 cgroups=/sys/fs/cgroup
 
@@ -49,12 +49,12 @@ mount_cgroups() {
 	done <<<"$1"
 }
 
-if [ "${4-}" != inside ]; then
+if [ "${3-}" != inside ]; then
 	CGROUPS=$(awk '$3 ~ /^cgroup/' /proc/mounts)
 	export CGROUPS
 	enter_cgroups
 	exec ip netns exec "$name" unshare --mount --propagation private --pid --fork --kill-child --mount-proc \
-		--uts --ipc --cgroup "$0" "$name" "$address" "$number" inside
+		--uts --ipc --cgroup "$0" "$name" "$address" inside
 fi
 
 hostname "$name"

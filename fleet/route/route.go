@@ -299,7 +299,7 @@ func (rt *Router) Forward(w http.ResponseWriter, r *http.Request, node string, k
 		if repeatable {
 			// With GetBody the transport repeats requests that a stopping daemon has not begun to serve.
 			r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
-			r.Body = io.NopCloser(bytes.NewReader(body))
+			r.Body, _ = r.GetBody()
 		}
 		moved, err := rt.forward(w, r, node, k)
 		switch {
