@@ -490,7 +490,8 @@ func TestProcessesOfARunningJailComeFromTheLog(t *testing.T) {
 	h := newHarness(t)
 	g := h.guest(t)
 	w, k := h.watch(t, g, event.Selection{})
-	g.run(t, "/bin/bash", "-c", "cd /tmp; sleep 986 & disown; exec >&- 2>&- </dev/null")
+	// gVisor reports the program before it changes the name of the process.
+	g.run(t, "/bin/bash", "-c", `cd /tmp; sleep 986 & until [ "$(cat /proc/$!/comm)" = sleep ]; do :; done; disown; exec >&- 2>&- </dev/null`)
 	drain(t, w)
 	sleep := program(t, k, "986")
 	must(t, w.Release())
