@@ -716,7 +716,17 @@ func (h *daemonHarness) churn(ctx context.Context) {
 }
 
 // inits returns the init processes of a jail.
-func (h *daemonHarness) inits(j id.Jail) (pids []int) {
+func (h *daemonHarness) inits(j id.Jail) []int {
+	h.Helper()
+	pids := h.initsOf(j)
+	if len(pids) == 0 {
+		h.Fatalf("%s has no init", j)
+	}
+	return pids
+}
+
+// initsOf is like inits, but there may be none.
+func (h *daemonHarness) initsOf(j id.Jail) (pids []int) {
 	h.Helper()
 	out, err := exec.Command("pgrep", "-f", "^/.glasshouse/init").Output()
 	if err != nil {
@@ -730,9 +740,6 @@ func (h *daemonHarness) inits(j id.Jail) (pids []int) {
 			}
 			pids = append(pids, pid)
 		}
-	}
-	if len(pids) == 0 {
-		h.Fatalf("%s has no init", j)
 	}
 	return pids
 }

@@ -65,7 +65,7 @@ func TestHungDaemonSendsNoPackets(t *testing.T) {
 		return
 	}
 	outside, at := datagramsIn(t, internet(t))
-	p := openPair(t, fmt.Sprintf(`
+	g := openGroup(t, 2, fmt.Sprintf(`
 conversations:
   - when: {user: "write a short plan"}
     turns: [{text: "1. do it"}]
@@ -74,7 +74,7 @@ conversations:
       - calls: [{tool: bash, arguments: {command: "cat /proc/sys/kernel/random/uuid > /root/name; bash -c 'for i in $(seq 500); do cat /root/name > /dev/udp/%s/%d; sleep 0.1; done'"}}]
       - text: "done"
 `, at.IP, at.Port))
-	a, b := p.daemons[0], p.daemons[1]
+	a, b := g.daemons[0], g.daemons[1]
 	r, err := a.StartRun(t.Context(), wire.StartRun{Goal: "do it", Session: "s", Agent: &wire.RunAgent{
 		Spawner: "jail",
 		Jail:    &wire.CreateJail{Network: "full", Policy: &wire.Policy{Files: []wire.PolicyFile{{Name: "opencode.json", Text: allowAll}}, Level: 3, Match: "last"}},
@@ -134,7 +134,7 @@ conversations:
 	if now := outside.of(first); now != last {
 		t.Errorf("a packet arrived %v after the daemon had hung", now.Sub(stopped))
 	}
-	for _, h := range p.daemons {
+	for _, h := range g.daemons {
 		name, err := os.ReadFile(filepath.Join(h.data, "house"))
 		if err != nil {
 			t.Fatal(err)
@@ -146,5 +146,5 @@ conversations:
 			t.Error("a fence is left")
 		}
 	}
-	p.checkNothingLeft(nil)
+	g.checkNothingLeft()
 }

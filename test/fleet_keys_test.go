@@ -17,22 +17,29 @@ import (
 	"glasshouse/store/postgrestest"
 )
 
+// fleetKeys creates the keys of a fleet, and returns their directory.
+func fleetKeys(t *testing.T) (dir string) {
+	t.Helper()
+	files, _, err := daemon.NewFleetKeys()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir = t.TempDir()
+	for name, data := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
 // TestFleetWithKeys starts the daemons of a fleet in any order, with its keys and without tokens.
 func TestFleetWithKeys(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("isolating jails for others needs root")
 	}
 	db := postgrestest.Start(t).URL(t)
-	files, _, err := daemon.NewFleetKeys()
-	if err != nil {
-		t.Fatal(err)
-	}
-	keys := t.TempDir()
-	for name, data := range files {
-		if err := os.WriteFile(filepath.Join(keys, name), data, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
+	keys := fleetKeys(t)
 	add := func(name, more string) *daemonHarness {
 		t.Helper()
 		return openAt(t, t.TempDir(), fmt.Sprintf("hosts: [agents.example.com]\ngateway: {db: %q}\npool: {size: 0}\nfleet: {listen: %q, name: %s, keys: %q%s}\nrootfs: {default: {dir: %q}}\n",

@@ -2,22 +2,25 @@ package test_test
 
 import (
 	"fmt"
+	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
-	"syscall"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"glasshouse/agents/autonomy"
 	"glasshouse/api/wire"
 	"glasshouse/id"
+	"glasshouse/object/objecttest"
 )
 
-// modelOfALostHost is a scripted model whose agent appends a line in each step, and once creates a
+// modelOfLines is a scripted model whose agent appends a line in each step, and once creates a
 // task outside of its jail.
-func modelOfALostHost() string {
+func modelOfLines(lines int) string {
 	var b strings.Builder
 	b.WriteString(`
 conversations:
@@ -26,7 +29,7 @@ conversations:
   - when: {user: "carry out the plan"}
     turns:
 `)
-	for n := range 10 {
+	for n := range lines {
 		fmt.Fprintf(&b, "      - {delay: 700ms, calls: [{tool: bash, arguments: {command: \"echo %d >> lines\"}}]}\n", n)
 		if n == 5 {
 			b.WriteString("      - {calls: [{tool: create_task, arguments: {title: \"Look again\"}}]}\n")
@@ -36,28 +39,82 @@ conversations:
 	return b.String()
 }
 
+// startLines starts runs of modelOfLines.
+func (h *daemonHarness) startLines(n int) (runs []id.Run) {
+	h.Helper()
+	for n := range n {
+		r, err := h.StartRun(h.Context(), wire.StartRun{Goal: "do it", Session: fmt.Sprintf("sess-%d", n), Agent: &wire.RunAgent{Spawner: "jail", Keep: true, Jail: &wire.CreateJail{
+			Policy: &wire.Policy{Files: []wire.PolicyFile{{Name: "opencode.json", Text: allowAll}}, Level: 3, Match: "last"},
+		}}})
+		if err != nil {
+			h.Fatal(err)
+		}
+		runs = append(runs, r.ID)
+	}
+	return runs
+}
+
+// checkLines waits until the runs are done, and checks that each line was written once and in order,
+// and each task created once.
+func (g *group) checkLines(h *daemonHarness, runs []id.Run, lines int) (done []wire.Run) {
+	g.Helper()
+	var want []string
+	for n := range lines {
+		want = append(want, fmt.Sprint(n))
+	}
+	for _, r := range runs {
+		got := h.settled(r, "done", "failed")
+		if got.State != "done" {
+			g.Errorf("run = %+v, want it done\n%s", got, h.log)
+		}
+		if text := h.sh(got.Jail, "cat /workspace/lines"); !slices.Equal(strings.Fields(text), want) {
+			g.Errorf("lines of run %s = %q, want each once and in order\n%s", r, text, h.log)
+		}
+		done = append(done, got)
+	}
+	tasks, err := g.db.Autonomy().Tasks(g.Context(), autonomy.TaskFilter{Limit: 100})
+	if err != nil || len(tasks) != len(runs) {
+		g.Errorf("%d tasks, %v, want one of each run", len(tasks), err)
+	}
+	return done
+}
+
 // TestLostHost kills a daemon and everything in its jails, and removes its programs and memory
-// images. Another daemon continues the runs from the snapshots in the object store: each line
-// is written once and in order, although the steps after the snapshot are repeated, and the
-// task is created once.
+// images. Another daemon continues the runs from the snapshots in the object store, although the
+// steps after the snapshot are repeated.
 func TestLostHost(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits for a lease to expire: runs without -short")
 	}
-	objects := t.TempDir()
-	p := openPair(t, modelOfALostHost(), "objects: "+(&url.URL{Scheme: "file", Path: objects}).String(), "checkpoints: {steps: 4}")
-	a, b := p.daemons[0], p.daemons[1]
-	b.kill() // now daemon a owns all runs
-	var runs []id.Run
-	for n := range 3 {
-		r, err := a.StartRun(t.Context(), wire.StartRun{Goal: "do it", Session: fmt.Sprintf("sess-%d", n), Agent: &wire.RunAgent{Spawner: "jail", Keep: true, Jail: &wire.CreateJail{
-			Policy: &wire.Policy{Files: []wire.PolicyFile{{Name: "opencode.json", Text: allowAll}}, Level: 3, Match: "last"},
-		}}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		runs = append(runs, r.ID)
+	objects := url.URL{Scheme: "file", Path: t.TempDir()}
+	if thorough {
+		continueElsewhere(t, objects.String(), 20, 40)
+	} else {
+		continueElsewhere(t, objects.String(), 3, 10)
 	}
+}
+
+// TestLostHostWithUnreliableObjectStore repeats TestLostHost with a service that fails half of all
+// requests.
+func TestLostHostWithUnreliableObjectStore(t *testing.T) {
+	onlyThorough(t)
+	t.Setenv("AWS_ACCESS_KEY_ID", "me")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
+	var faults []func(http.Handler) http.Handler
+	for _, fail := range objecttest.Faults {
+		faults = append(faults, fail)
+	}
+	var failed atomic.Int64
+	continueElsewhere(t, objecttest.Service(t, objecttest.FailHalf(&failed, faults...)), 5, 40)
+	t.Logf("%d requests failed", failed.Load())
+}
+
+// continueElsewhere loses a host with runs, and checks how the other continues them.
+func continueElsewhere(t *testing.T, objects string, n, lines int) {
+	g := openGroup(t, 2, modelOfLines(lines), fmt.Sprintf("objects: %q", objects), "checkpoints: {steps: 4}")
+	a, b := g.daemons[0], g.daemons[1]
+	b.kill() // now daemon a owns all runs
+	runs := a.startLines(n)
 	// The run has steps after its newest copy, among them the task.
 	late := func(r id.Run) bool {
 		now, err := a.Client.Run(t.Context(), r)
@@ -80,30 +137,47 @@ func TestLostHost(t *testing.T) {
 		}
 		old[r] = now.Jail
 	}
-	a.kill()
-	for _, j := range old {
-		for _, pid := range a.inits(j) {
-			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-				t.Error(err)
-			}
-		}
-	}
+	g.loseHost(a)
+	lost := time.Now()
 	for _, name := range []string{"agent", "pages", "run/hot"} {
 		os.RemoveAll(filepath.Join(a.data, name))
 	}
 	b.start()
 	for _, r := range runs {
-		got := b.settled(r, "done", "failed")
-		if got.State != "done" || got.Jail == old[r] || got.Restarts != 0 {
-			t.Errorf("run = %+v, want it done in another jail, with the same process\n%s", got, b.log)
-		}
-		text := b.sh(got.Jail, "cat /workspace/lines")
-		if want := "0\n1\n2\n3\n4\n5\n6\n7\n8\n9"; strings.TrimSpace(text) != want {
-			t.Errorf("lines of run %s = %q, want each once and in order\n%s", r, text, b.log)
+		if !within(2*time.Minute, func() bool {
+			now, err := b.Client.Run(t.Context(), r)
+			return err == nil && now.Jail != "" && now.Jail != old[r]
+		}) {
+			now, err := b.Client.Run(t.Context(), r)
+			t.Fatalf("run = %+v, %v, want it in another jail\n%s", now, err, b.log)
 		}
 	}
-	tasks, err := p.db.Autonomy().Tasks(t.Context(), autonomy.TaskFilter{Limit: 100})
-	if err != nil || len(tasks) != len(runs) {
-		t.Errorf("%d tasks, %v, want one of each run", len(tasks), err)
+	t.Logf("%d runs continued within %s; the lease lasts 30 s", n, time.Since(lost).Round(100*time.Millisecond))
+	for _, r := range g.checkLines(b, runs, lines) {
+		if r.Jail == old[r.ID] || r.Restarts != 0 {
+			t.Errorf("run = %+v, want it done in another jail, with the same process\n%s", r, b.log)
+		}
 	}
+}
+
+// TestKillsOfDatabase kills the database every ten seconds for five minutes.
+func TestKillsOfDatabase(t *testing.T) {
+	onlyThorough(t)
+	const lines = 60
+	g := openGroup(t, 2, modelOfLines(lines))
+	a := g.daemons[0]
+	runs := a.startLines(50)
+	kills := 0
+	for began := time.Now(); time.Since(began) < 5*time.Minute; kills++ {
+		time.Sleep(10 * time.Second)
+		g.server.Kill(t, 0)
+	}
+	active := 0
+	for _, r := range runs {
+		if now, err := a.Client.Run(t.Context(), r); err == nil && now.State == "active" {
+			active++
+		}
+	}
+	t.Logf("%d kills, then %d of %d runs were active", kills, active, len(runs))
+	g.checkLines(a, runs, lines)
 }

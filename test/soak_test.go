@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"net/url"
 	"os"
@@ -44,51 +43,57 @@ conversations:
 
 const allowAll = `{"permission": {"*": "allow"}}`
 
-// A pair is two complete daemons with one PostgreSQL database.
-type pair struct {
+// A group is several complete daemons with one PostgreSQL database.
+type group struct {
 	*testing.T
-	daemons [2]*daemonHarness
-	lines   [2]*line     // from each daemon to the database
+	daemons []*daemonHarness
+	lines   []*line      // from each daemon to the database
 	db      *store.Store // the shared database
 	server  *postgrestest.Server
 }
 
-// openPair starts two daemons. more are further lines of the section gateway of their
+// openGroup starts n daemons. more are further lines of the section gateway of their
 // configuration.
-func openPair(t *testing.T, script string, more ...string) *pair {
+func openGroup(t *testing.T, n int, script string, more ...string) *group {
+	key := fmt.Sprintf("key_file: %q", filepath.Join(t.TempDir(), "shared.key"))
+	return newGroup(t, n, script, append(more, key), func(int) string { return "" })
+}
+
+// openFleetGroup is like openGroup, but the daemons are nodes of a fleet.
+func openFleetGroup(t *testing.T, n int, script string, more ...string) *group {
+	keys := fleetKeys(t)
+	return newGroup(t, n, script, more, func(i int) string {
+		return fmt.Sprintf("fleet: {listen: %q, name: n%d, keys: %q}\n", unusedAddr(t), i, keys)
+	})
+}
+
+// newGroup starts n daemons. The configuration of each has the lines of gateway in that section,
+// and the sections that the function returns.
+func newGroup(t *testing.T, n int, script string, gateway []string, sections func(n int) string) *group {
+	t.Helper()
 	server := postgrestest.Start(t)
 	shared := server.URL(t)
 	at, err := url.Parse(shared)
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := models(t, script) + fmt.Sprintf("  key_file: %q\n  db: ", filepath.Join(t.TempDir(), "shared.key"))
-	for _, line := range more {
-		config = strings.Replace(config, "  key_file:", "  "+line+"\n  key_file:", 1)
+	config := models(t, script)
+	for _, line := range gateway {
+		config += "  " + line + "\n"
 	}
-	p := &pair{T: t, server: server}
-	for i := range p.daemons {
-		p.lines[i] = newLine(t, filepath.Join(at.Query().Get("host"), ".s.PGSQL.5432"))
-		db := url.URL{Scheme: "postgres", User: url.User(at.Query().Get("user")), Host: p.lines[i].addr, Path: at.Path, RawQuery: "sslmode=disable"}
-		p.daemons[i] = open(t, config+strconv.Quote(db.String())+"\npool: {size: 0}\n")
+	g := &group{T: t, server: server}
+	for i := range n {
+		l := newLine(t, filepath.Join(at.Query().Get("host"), ".s.PGSQL.5432"))
+		db := url.URL{Scheme: "postgres", User: url.User(at.Query().Get("user")), Host: l.addr, Path: at.Path, RawQuery: "sslmode=disable"}
+		g.lines = append(g.lines, l)
+		g.daemons = append(g.daemons, open(t, config+fmt.Sprintf("  db: %q\npool: {size: 0}\n", db.String())+sections(i)))
 	}
-	p.db, err = store.Open(t.Context(), shared)
+	g.db, err = store.Open(t.Context(), shared)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { p.db.Close() })
-	return p
-}
-
-// desk returns a jail of a daemon, and creates a session whose runs work in it.
-func (p *pair) desk(h *daemonHarness, session string) wire.Jail {
-	p.Helper()
-	policy := &wire.Policy{Files: []wire.PolicyFile{{Name: "opencode.json", Text: allowAll}}, Level: 3, Match: "last"}
-	j := h.running(wire.CreateJail{Session: session, Policy: policy})
-	if _, err := h.OpenSession(h.Context(), wire.OpenSession{ID: session, Jail: j.ID}); err != nil {
-		p.Fatal(err)
-	}
-	return j
+	t.Cleanup(func() { g.db.Close() })
+	return g
 }
 
 // A job is a schedule whose runs are counted.
@@ -96,28 +101,42 @@ type job struct {
 	session, model, spawner string
 	every                   time.Duration
 	schedule                id.Schedule
+
+	// The jail of its session, and the daemon that has it; "": each run has a jail of its own, or none.
+	desk id.Jail
+	at   *daemonHarness
 }
 
-func (p *pair) begin(h *daemonHarness, j *job) {
-	p.Helper()
+// desk creates the session of a job, whose runs work in a jail of one daemon.
+func (g *group) desk(h *daemonHarness, j *job) {
+	g.Helper()
+	policy := &wire.Policy{Files: []wire.PolicyFile{{Name: "opencode.json", Text: allowAll}}, Level: 3, Match: "last"}
+	j.desk, j.at = h.running(wire.CreateJail{Session: j.session, Policy: policy}).ID, h
+	if _, err := h.OpenSession(h.Context(), wire.OpenSession{ID: j.session, Jail: j.desk}); err != nil {
+		g.Fatal(err)
+	}
+}
+
+func (g *group) begin(h *daemonHarness, j *job) {
+	g.Helper()
 	r, err := h.StartRun(h.Context(), wire.StartRun{
 		Goal: "do it", Session: j.session, Schedule: "@every " + j.every.String(), Missed: "all", Overlap: "allow",
 		Agent: &wire.RunAgent{Model: j.model, Spawner: j.spawner},
 	})
 	if err != nil {
-		p.Fatal(err)
+		g.Fatal(err)
 	}
 	j.schedule = r.Schedule
 }
 
 // runs returns the runs that a schedule has started.
-func (p *pair) runs(j *job) []run.Run {
-	p.Helper()
+func (g *group) runs(j *job) []run.Run {
+	g.Helper()
 	var all []run.Run
 	for f := (run.Filter{Session: j.session, Limit: 1000}); ; {
-		list, err := p.db.Runs().Runs(p.Context(), f)
+		list, err := g.db.Runs().Runs(g.Context(), f)
 		if err != nil {
-			p.Fatal(err)
+			g.Fatal(err)
 		}
 		for _, r := range list {
 			f.After = r.ID
@@ -133,52 +152,52 @@ func (p *pair) runs(j *job) []run.Run {
 
 // fired checks that a schedule has started exactly one run for each due time, and returns the
 // runs.
-func (p *pair) fired(j *job) []run.Run {
-	p.Helper()
-	runs := p.runs(j)
+func (g *group) fired(j *job) []run.Run {
+	g.Helper()
+	runs := g.runs(j)
 	var due []time.Time
 	for _, r := range runs {
 		at, err := time.Parse(time.RFC3339Nano, strings.TrimPrefix(r.Key, string(j.schedule)+"/"))
 		if err != nil {
-			p.Errorf("run %s has the key %s", r.ID, r.Key)
+			g.Errorf("run %s has the key %s", r.ID, r.Key)
 			continue
 		}
 		due = append(due, at)
 	}
 	slices.SortFunc(due, time.Time.Compare)
-	s, err := p.db.Schedules().Get(p.Context(), j.schedule)
+	s, err := g.db.Schedules().Get(g.Context(), j.schedule)
 	if err != nil {
-		p.Fatal(err)
+		g.Fatal(err)
 	}
 	times, err := s.Spec.Times(s.Since, len(due)+100)
 	if err != nil {
-		p.Fatal(err)
+		g.Fatal(err)
 	}
 	want := slices.IndexFunc(times, func(at time.Time) bool { return s.Last == nil || at.After(*s.Last) })
 	for i := 1; i < len(due); i++ {
 		if d := due[i].Sub(due[i-1]); d != j.every {
-			p.Errorf("%s: interval of %v between the due times %s and %s", j.session, d, due[i-1], due[i])
+			g.Errorf("%s: interval of %v between the due times %s and %s", j.session, d, due[i-1], due[i])
 		}
 	}
 	if c := s.Counts; len(due) != want || c.Fired != int64(want) || c.Missed+c.Skipped+c.Failed != 0 || s.Error != "" {
-		p.Errorf("%s: %d due times, %d runs, counters %+v %s", j.session, want, len(due), c, s.Error)
+		g.Errorf("%s: %d due times, %d runs, counters %+v %s", j.session, want, len(due), c, s.Error)
 	}
 	return runs
 }
 
 // ends checks that each run ended once and as expected, and performed its actions once.
-func (p *pair) ends(j *job, runs []run.Run) {
-	p.Helper()
+func (g *group) ends(j *job, runs []run.Run) {
+	g.Helper()
 	began, ended := map[id.Run]int{}, map[id.Run]int{}
 	for after := int64(0); ; {
-		list, err := p.db.Runs().Events(p.Context(), j.session, after, 1000)
+		list, err := g.db.Runs().Events(g.Context(), j.session, after, 1000)
 		if err != nil {
-			p.Fatal(err)
+			g.Fatal(err)
 		}
 		for _, e := range list {
 			after++
 			if e.Seq != after {
-				p.Fatalf("%s: event %d follows event %d", j.session, e.Seq, after-1)
+				g.Fatalf("%s: event %d follows event %d", j.session, e.Seq, after-1)
 			}
 			switch {
 			case e.Kind == run.RunCreated:
@@ -193,9 +212,9 @@ func (p *pair) ends(j *job, runs []run.Run) {
 	}
 	said := map[id.Run]int{}
 	for after := int64(0); ; {
-		list, err := p.db.Runs().Messages(p.Context(), j.session, run.Out, after, 1000)
+		list, err := g.db.Runs().Messages(g.Context(), j.session, run.Out, after, 1000)
 		if err != nil {
-			p.Fatal(err)
+			g.Fatal(err)
 		}
 		for _, m := range list {
 			said[m.Run]++
@@ -207,101 +226,105 @@ func (p *pair) ends(j *job, runs []run.Run) {
 	}
 	for _, r := range runs {
 		if r.State != run.Done || string(r.Result) != `"done"` || began[r.ID] != 1 || ended[r.ID] != 1 || said[r.ID] != 1 {
-			p.Errorf("%s: run %s is %s %s (%s), began %d times and ended %d times, showed its plan %d times, restarts %d",
+			g.Errorf("%s: run %s is %s %s (%s), began %d times and ended %d times, showed its plan %d times, restarts %d",
 				j.session, r.ID, r.State, r.Result, r.Reason, began[r.ID], ended[r.ID], said[r.ID], r.Restarts)
 		}
-		p.journal(j, r)
+		g.journal(j, r)
 	}
 }
 
 // journal checks the step log of a run.
-func (p *pair) journal(j *job, r run.Run) {
-	p.Helper()
-	steps, err := p.db.Runs().Steps(p.Context(), run.StepFilter{Run: r.ID, Limit: 1000})
+func (g *group) journal(j *job, r run.Run) {
+	g.Helper()
+	steps, err := g.db.Runs().Steps(g.Context(), run.StepFilter{Run: r.ID, Limit: 1000})
 	if err != nil {
-		p.Fatal(err)
+		g.Fatal(err)
 	}
-	tools := 0
+	tools, output := 0, json.RawMessage(nil)
 	for _, s := range steps {
-		if s.State != run.StepDone {
-			p.Errorf("%s: step %s %s of run %s is %s: %s", j.session, s.Key, s.Name, r.ID, s.State, s.Output)
+		// A step in flight in a lost jail has no outcome.
+		if s.State != run.StepDone && (len(r.Rewound) == 0 || s.Kind != run.Tool) {
+			g.Errorf("%s: step %s %s of run %s is %s: %s", j.session, s.Key, s.Name, r.ID, s.State, s.Output)
 		}
 		if s.Kind == run.Tool {
-			tools++
-		}
-		if j.model == "counts" && tools == 2 && s.Kind == run.Tool {
-			var out struct{ Stdout string }
-			if err := json.Unmarshal(s.Output, &out); err != nil || strings.Join(strings.Fields(out.Stdout), " ") != "one two" {
-				p.Errorf("run %s: step output = %s", r.ID, s.Output)
-			}
+			tools, output = tools+1, s.Output
 		}
 	}
-	if want := map[string]int{"thinks": 0, "writes": 1, "counts": 2}[j.model]; tools != want {
-		p.Errorf("%s: run %s used %d tools, want %d", j.session, r.ID, tools, want)
+	if j.model == "counts" {
+		var out struct{ Stdout string }
+		if err := json.Unmarshal(output, &out); err != nil || strings.Join(strings.Fields(out.Stdout), " ") != "one two" {
+			g.Errorf("run %s: step output = %s", r.ID, output)
+		}
+	}
+	// After the loss of a host, steps in its jail are repeated.
+	if want := map[string]int{"thinks": 0, "writes": 1, "counts": 2}[j.model]; tools < want || tools > want && len(r.Rewound) == 0 {
+		g.Errorf("%s: run %s used %d tools, want %d", j.session, r.ID, tools, want)
 	}
 }
 
 // chains checks that the start and the end of each run are recorded once, in one of the two
 // audit logs, and that both verify.
-func (p *pair) chains(runs []run.Run) {
-	p.Helper()
+func (g *group) chains(runs []run.Run) {
+	g.Helper()
 	for _, kind := range []string{"run.started", "run.ended"} {
 		said := map[string]int{}
-		for _, h := range p.daemons {
-			for e, err := range h.Chain(p.Context(), url.Values{"kind": {kind}}) {
+		for _, h := range g.daemons {
+			for e, err := range h.Chain(g.Context(), url.Values{"kind": {kind}}) {
 				if err != nil {
-					p.Fatal(err)
+					g.Fatal(err)
 				}
 				said[e.Run]++
 			}
 		}
 		for _, r := range runs {
 			if said[string(r.ID)] != 1 {
-				p.Errorf("%s of run %s is recorded %d times, want once", kind, r.ID, said[string(r.ID)])
+				g.Errorf("%s of run %s is recorded %d times, want once", kind, r.ID, said[string(r.ID)])
 			}
 		}
 	}
-	for _, h := range p.daemons {
-		if rep, err := h.VerifyChain(p.Context(), true); err != nil || rep.Entries == 0 || rep.Bad != nil {
-			p.Errorf("verifying the audit log: %+v, %v", rep, err)
+	for _, h := range g.daemons {
+		if rep, err := h.VerifyChain(g.Context(), true); err != nil || rep.Entries == 0 || rep.Bad != nil {
+			g.Errorf("verifying the audit log: %+v, %v", rep, err)
 		}
 	}
 }
 
-// agents returns the agent processes of both daemons outside of jails.
-func (p *pair) agents() (left []string) {
-	for _, h := range p.daemons {
-		all, _ := filepath.Glob("/proc/[0-9]*/environ")
-		for _, at := range all {
-			if text, _ := os.ReadFile(at); strings.Contains(string(text), h.data+"/run/agents/") {
-				line, _ := os.ReadFile(filepath.Join(filepath.Dir(at), "cmdline"))
-				left = append(left, fmt.Sprintf("%s %.80q", filepath.Dir(at), line))
+// agents returns the process IDs of a daemon's agents outside of jails.
+func (h *daemonHarness) agents() (pids []int) {
+	h.Helper()
+	all, _ := filepath.Glob("/proc/[0-9]*/environ")
+	for _, at := range all {
+		if text, _ := os.ReadFile(at); strings.Contains(string(text), h.data+"/run/agents/") {
+			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(at)))
+			if err != nil {
+				h.Fatal(err)
 			}
+			pids = append(pids, pid)
 		}
 	}
-	return left
+	return pids
 }
 
 // strike kills one of the two daemons; occasionally a fault affects both.
-func (p *pair) strike(nth int) {
-	p.Helper()
+func (g *group) strike(nth int) {
+	g.Helper()
 	switch nth % 8 {
 	case 1: // the database restarts
-		p.server.Restart(p, rand.N(3*time.Second))
+		g.server.Restart(g, rand.N(3*time.Second))
 	case 3: // both stop in an orderly way
-		for _, h := range p.daemons {
+		for _, h := range g.daemons {
 			h.cmd.Process.Signal(syscall.SIGTERM)
 		}
-		for _, h := range p.daemons {
+		for _, h := range g.daemons {
 			if err := h.cmd.Wait(); err != nil {
-				p.Errorf("a daemon exited with %v\n%s", err, h.log)
+				g.Errorf("a daemon exited with %v\n%s", err, h.log)
 			}
 		}
-		for _, h := range p.daemons {
+		for _, h := range g.daemons {
 			h.start()
 		}
 	default:
-		h := p.daemons[rand.N(2)]
+		h := g.daemons[rand.N(2)]
 		h.kill()
 		time.Sleep(rand.N(time.Second))
 		h.start()
@@ -315,9 +338,8 @@ func (p *pair) strike(nth int) {
 func TestSoakOfScheduledRunsOnTwoDaemons(t *testing.T) {
 	onlyThorough(t)
 	const want, kills = 500, 1000
-	p := openPair(t, modelOfASoak)
-	a, b := p.daemons[0], p.daemons[1]
-	desks := map[string]wire.Jail{"sess-a": p.desk(a, "sess-a"), "sess-b": p.desk(b, "sess-b")}
+	g := openGroup(t, 2, modelOfASoak)
+	a, b := g.daemons[0], g.daemons[1]
 	jobs := []*job{
 		{session: "sess-1", model: "thinks", spawner: "process", every: time.Second},
 		{session: "sess-2", model: "thinks", spawner: "process", every: 2 * time.Second},
@@ -325,48 +347,61 @@ func TestSoakOfScheduledRunsOnTwoDaemons(t *testing.T) {
 		{session: "sess-b", model: "writes", spawner: "bwrap", every: 3 * time.Second},
 		{session: "sess-j", model: "counts", spawner: "jail", every: 8 * time.Second},
 	}
+	g.desk(a, jobs[2])
+	g.desk(b, jobs[3])
 	for i, j := range jobs {
-		p.begin(p.daemons[i%2], j)
-	}
-	fired := func() (n int) {
-		for _, j := range jobs {
-			runs := len(p.runs(j))
-			if runs == 0 { // a killed daemon's lease expires after 30 s
-				return 0
-			}
-			n += runs
-		}
-		return n
+		g.begin(g.daemons[i%2], j)
 	}
 	killed := 0
 	began := time.Now()
-	for fired() < want {
+	for g.count(jobs) < want {
 		if time.Since(began) > time.Duration(want)*3*time.Second {
-			t.Fatalf("%d runs in %s\n%s\n%s", fired(), time.Since(began), a.log, b.log)
+			t.Fatalf("%d runs in %s\n%s\n%s", g.count(jobs), time.Since(began), a.log, b.log)
 		}
 		time.Sleep(time.Second + rand.N(3*time.Second))
 		if killed < kills {
-			p.strike(killed)
+			g.strike(killed)
 			killed++
 		}
 	}
+	t.Logf("%d kills in %s", killed, time.Since(began).Round(time.Second))
+	g.checkJobs(jobs)
+}
+
+// count returns the number of runs of all jobs, or 0 if one has none.
+func (g *group) count(jobs []*job) (n int) {
+	g.Helper()
 	for _, j := range jobs {
-		if _, err := a.PauseSchedule(a.Context(), j.schedule, true); err != nil {
-			t.Fatal(err)
+		runs := len(g.runs(j))
+		if runs == 0 { // a killed daemon's lease expires after 30 s
+			return 0
+		}
+		n += runs
+	}
+	return n
+}
+
+// checkJobs stops the schedules, waits until all runs have ended, and checks them.
+func (g *group) checkJobs(jobs []*job) {
+	g.Helper()
+	began := time.Now()
+	for _, j := range jobs {
+		if _, err := g.daemons[0].PauseSchedule(g.Context(), j.schedule, true); err != nil {
+			g.Fatal(err)
 		}
 	}
 	var all []run.Run
 	unsettled := func() (left []string) {
 		all = nil
 		for _, j := range jobs {
-			s, err := p.db.Schedules().Get(t.Context(), j.schedule)
+			s, err := g.db.Schedules().Get(g.Context(), j.schedule)
 			if err != nil {
-				t.Fatal(err)
+				g.Fatal(err)
 			}
 			if s.Firing != nil || s.Claim != "" {
 				left = append(left, fmt.Sprintf("%s fires", j.session))
 			}
-			for _, r := range p.runs(j) {
+			for _, r := range g.runs(j) {
 				all = append(all, r)
 				if !r.State.Ended() {
 					left = append(left, fmt.Sprintf("%s %s is %s %s %s", j.session, r.ID, r.State, r.Why, r.Reason))
@@ -382,37 +417,38 @@ func TestSoakOfScheduledRunsOnTwoDaemons(t *testing.T) {
 		}
 		last = left
 		if time.Since(since) > 2*time.Minute {
-			t.Errorf("no progress for two minutes: %q", left)
+			g.Errorf("no progress for two minutes: %q", left)
 			break
 		}
 	}
-	t.Logf("%d runs, %d kills, %s", len(all), killed, time.Since(began).Round(time.Second))
+	g.Logf("%d runs, settled after %s", len(all), time.Since(began).Round(time.Second))
 	for _, j := range jobs {
-		p.ends(j, p.fired(j))
-	}
-	p.chains(all)
-	for session, desk := range desks {
-		h := p.daemons[map[string]int{"sess-a": 0, "sess-b": 1}[session]]
-		i := slices.IndexFunc(jobs, func(j *job) bool { return j.session == session })
-		if n := h.sh(desk.ID, "grep -c line /root/log || true"); n != strconv.Itoa(len(p.runs(jobs[i]))) {
-			t.Errorf("%s: %s lines written by %d runs, want one each", session, n, len(p.runs(jobs[i])))
+		g.ends(j, g.fired(j))
+		if j.at != nil {
+			if n := j.at.sh(j.desk, "grep -c line /root/log || true"); n != strconv.Itoa(len(g.runs(j))) {
+				g.Errorf("%s: %s lines written by %d runs, want one each", j.session, n, len(g.runs(j)))
+			}
 		}
 	}
-	p.checkNothingLeft(slices.Collect(maps.Values(desks)))
+	g.chains(all)
+	g.checkNothingLeft(jobs...)
 }
 
-// checkNothingLeft checks that no agent and no jail of a run outlives its run.
-func (p *pair) checkNothingLeft(desks []wire.Jail) {
-	p.Helper()
+// checkNothingLeft checks that no agent and no jail of a run outlives its run. The jails of jobs may.
+func (g *group) checkNothingLeft(jobs ...*job) {
+	g.Helper()
 	going := func() (left []string) {
-		left = p.agents()
-		for _, h := range p.daemons {
-			all, err := client.Collect(h.Jails(context.Background(), client.JailFilter{}))
+		for _, h := range g.daemons {
+			for _, pid := range h.agents() {
+				line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+				left = append(left, fmt.Sprintf("%d %.80q", pid, line))
+			}
+			all, err := client.Collect(h.Jails(context.Background(), client.JailFilter{Nodes: "self"}))
 			if err != nil {
-				p.Fatal(err)
+				g.Fatal(err)
 			}
 			for _, j := range all {
-				isDesk := slices.ContainsFunc(desks, func(d wire.Jail) bool { return d.ID == j.ID })
+				isDesk := slices.ContainsFunc(jobs, func(at *job) bool { return at.desk == j.ID })
 				if !isDesk && j.State != "stopped" {
 					left = append(left, fmt.Sprintf("jail %s is %s: %v", j.ID, j.State, j.Labels))
 				}
@@ -421,7 +457,7 @@ func (p *pair) checkNothingLeft(desks []wire.Jail) {
 		return left
 	}
 	if !within(time.Minute, func() bool { return len(going()) == 0 }) {
-		p.Errorf("still running: %q", going())
+		g.Errorf("still running: %q", going())
 	}
 }
 
@@ -430,9 +466,10 @@ func (p *pair) checkNothingLeft(desks []wire.Jail) {
 // longer owns.
 func TestRunTakeoverFromDeadDaemon(t *testing.T) {
 	onlyThorough(t) // waits for a lease to expire
-	p := openPair(t, strings.ReplaceAll(modelOfASoak, `- text: "done"`, `- {text: "done", delay: 3s}`))
-	a, b := p.daemons[0], p.daemons[1]
-	desk := p.desk(a, "sess-desk")
+	g := openGroup(t, 2, strings.ReplaceAll(modelOfASoak, `- text: "done"`, `- {text: "done", delay: 3s}`))
+	a, b := g.daemons[0], g.daemons[1]
+	desk := &job{session: "sess-desk"}
+	g.desk(a, desk)
 	var free, bound []id.Run
 	b.kill() // now daemon a owns all runs
 	for _, o := range []struct{ session, model, spawner string }{{"sess-1", "counts", "jail"}, {"sess-2", "counts", "jail"}, {"sess-desk", "writes", "process"}} {
@@ -468,6 +505,11 @@ func TestRunTakeoverFromDeadDaemon(t *testing.T) {
 		if got := b.settled(r, "done", "failed"); got.Result != "done" || got.Jail == old[r] {
 			t.Errorf("%+v\n%s", got, b.log)
 		}
+		now, err := g.db.Runs().Run(t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		g.journal(&job{session: now.Session, model: "counts"}, now)
 	}
 	for _, r := range bound { // their jail exists only on that host
 		if got, err := b.Client.Run(t.Context(), r); err != nil || got.State != "active" {
@@ -480,25 +522,25 @@ func TestRunTakeoverFromDeadDaemon(t *testing.T) {
 			t.Errorf("%+v\n%s", got, a.log)
 		}
 	}
-	if n := a.sh(desk.ID, "grep -c line /root/log || true"); n != "1" {
+	if n := a.sh(desk.desk, "grep -c line /root/log || true"); n != "1" {
 		t.Errorf("%s lines were written, want 1", n)
 	}
-	p.checkNothingLeft([]wire.Jail{desk})
+	g.checkNothingLeft(desk)
 }
 
 // separate interrupts a daemon's connections to the database, and join restores them.
-func (p *pair) separate(daemon int) {
-	p.lines[daemon].down.Store(true)
-	p.lines[daemon].cut()
+func (g *group) separate(daemon int) {
+	g.lines[daemon].down.Store(true)
+	g.lines[daemon].cut()
 }
 
-func (p *pair) join(daemon int) { p.lines[daemon].down.Store(false) }
+func (g *group) join(daemon int) { g.lines[daemon].down.Store(false) }
 
 // A daemon without its database freezes the jails of its runs. After a short interruption it
 // continues them; after a long one another daemon has taken over.
 func TestDaemonWithoutDatabaseFreezesItsRuns(t *testing.T) {
 	onlyThorough(t) // waits for leases to expire
-	p := openPair(t, `
+	g := openGroup(t, 2, `
 conversations:
   - when: {user: "write a short plan"}
     turns: [{text: "1. do it"}]
@@ -507,7 +549,7 @@ conversations:
       - calls: [{tool: bash, arguments: {command: "for i in $(seq 400); do echo $i >> /root/lines; sleep 0.1; done; sort -u /root/lines | wc -l"}}]
       - text: "done"
 `)
-	a, b := p.daemons[0], p.daemons[1]
+	a, b := g.daemons[0], g.daemons[1]
 	begin := func(session string) wire.Run {
 		t.Helper()
 		r, err := a.StartRun(t.Context(), wire.StartRun{Goal: "do it", Session: session, Agent: &wire.RunAgent{Spawner: "jail"}})
@@ -537,7 +579,7 @@ conversations:
 	freezes := func(r wire.Run) {
 		t.Helper()
 		began := time.Now()
-		p.separate(0)
+		g.separate(0)
 		if !within(time.Minute, func() bool { return state(r.Jail) == "paused" }) {
 			t.Fatalf("the jail is %s, want paused\n%s", state(r.Jail), a.log)
 		}
@@ -551,14 +593,14 @@ conversations:
 
 	short := begin("short")
 	freezes(short)
-	p.join(0)
+	g.join(0)
 	if !within(20*time.Second, func() bool { return state(short.Jail) == "running" }) {
 		t.Errorf("the jail is %s, want running\n%s", state(short.Jail), a.log)
 	}
 	if got := a.settled(short.ID, "done", "failed"); got.Result != "done" || got.Jail != short.Jail {
 		t.Errorf("run = %+v, want done in jail %s\n%s", got, short.Jail, a.log)
 	}
-	if now, err := p.db.Runs().Steps(t.Context(), run.StepFilter{Run: short.ID, Limit: 100}); err != nil || len(now) == 0 {
+	if now, err := g.db.Runs().Steps(t.Context(), run.StepFilter{Run: short.ID, Limit: 100}); err != nil || len(now) == 0 {
 		t.Errorf("steps = %v, %v", now, err)
 	}
 
@@ -571,9 +613,9 @@ conversations:
 	if s := state(long.Jail); s != "paused" {
 		t.Errorf("the jail of the separated daemon is %s, want paused", s)
 	}
-	p.join(0)
+	g.join(0)
 	if !within(2*time.Minute, func() bool { return state(long.Jail) == "stopped" }) {
 		t.Errorf("the jail is %s, want stopped, because its run has ended elsewhere\n%s", state(long.Jail), a.log)
 	}
-	p.checkNothingLeft(nil)
+	g.checkNothingLeft()
 }

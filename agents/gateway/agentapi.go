@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -60,7 +59,10 @@ func (ap *agentAPI) Task(ctx context.Context, c Caller) (Task, error) {
 		skills = append(skills, s.Text)
 	}
 	t.Skills = strings.Join(skills, "\n")
-	cid := cmp.Or(r.Checkpoint, r.BranchPoint)
+	cid := r.Checkpoint
+	if cid == "" && !r.FromStart {
+		cid = r.BranchPoint
+	}
 	if cid != "" {
 		t.Checkpoint, err = ap.cfg.Runs.Checkpoint(ctx, cid)
 		if err != nil {

@@ -172,9 +172,9 @@ func (cp *checkpoints) collectRemote(ctx context.Context) error {
 const labelRecovery = "glasshouse.recovery"
 
 // replaceLostJail replaces the jail of a run, which is not on this host: it was lost with its
-// host, or deleted. The new jail has the state of the last snapshot in the object store. Steps
-// that changed the lost jail later are executed again when the agent repeats them. All other
-// steps keep their results.
+// host, or deleted. The new jail has the state of the last snapshot in the object store, or is
+// empty; then the agent starts from the beginning. Steps that changed the lost jail later are
+// executed again when the agent repeats them. All other steps keep their results.
 func (sv *supervisor) replaceLostJail(ctx context.Context, r run.Run, a Agent) (jail.Jail, error) {
 	// The steps must be invalid before the new jail exists. If this process is killed in
 	// between, the next supervisor continues here.
@@ -240,19 +240,12 @@ func (sv *supervisor) beginRecovery(ctx context.Context, r run.Run) (run.Run, er
 		return r, nil
 	}
 	c := run.Checkpoint{}
-	var err error
-	switch {
-	case r.Remote != "" && sv.cfg.Remote != nil && sv.cfg.Snapshots != nil:
+	if r.Remote != "" && sv.cfg.Remote != nil && sv.cfg.Snapshots != nil {
+		var err error
 		c, err = sv.cfg.Runs.Checkpoint(ctx, r.Remote)
-	case r.Checkpoint != "": // a restarted agent continues from the state that it has saved
-		c, err = sv.cfg.Runs.Checkpoint(ctx, r.Checkpoint)
-		if len(c.State) == 0 {
-			c.Steps = 0
+		if err != nil {
+			return r, fmt.Errorf("read the checkpoint to recover run %s from: %w", r.ID, err)
 		}
-		c.ID = ""
-	}
-	if err != nil {
-		return r, fmt.Errorf("read the checkpoint to recover run %s from: %w", r.ID, err)
 	}
 	sv.cfg.Log.Warn("the jail of a run was lost", "run", r.ID, "jail", r.Jail, "checkpoint", c.ID, "steps", r.Steps-c.Steps)
 	return sv.recordRecovery(ctx, r, c)

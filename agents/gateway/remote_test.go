@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -243,6 +244,9 @@ func TestLostJailWithoutCopyIsEmpty(t *testing.T) {
 			r, c := env.open().startBuiltin(Agent{Jail: permissive(t)})
 			env.call(c, "1", "write_file", `{"path": "a", "text": "one"}`)
 			env.call(c, "2", "create_task", `{"title": "once"}`)
+			if _, err := env.g.SaveState(t.Context(), c, "", json.RawMessage(`{"step": 2}`)); err != nil {
+				t.Fatal(err)
+			}
 			if fail != nil {
 				env.checkpoint(r.ID)
 				remote.failWith("Load", fail)
@@ -251,6 +255,9 @@ func TestLostJailWithoutCopyIsEmpty(t *testing.T) {
 			now := env.awaitNewJail(r.ID, c)
 			if text, ok := env.jails.file(now.Jail, "/workspace/a"); ok {
 				t.Fatalf("file = %q, want an empty jail", text)
+			}
+			if task, err := env.g.Task(t.Context(), now); err != nil || task.Checkpoint.State != nil {
+				t.Errorf("the agent continues from %s, %v, want from the beginning, because its files are lost", task.Checkpoint.State, err)
 			}
 			env.call(now, "1", "write_file", `{"path": "a", "text": "one"}`)
 			if text, _ := env.jails.file(now.Jail, "/workspace/a"); text != "one" {

@@ -143,7 +143,7 @@ func (t *transaction) branch(of *Run, c Checkpoint, q ResumeRequest) (*Run, erro
 	// The supervisor creates a new jail and process.
 	r.Jail, r.Exec, r.Restarts, r.StepsAtRestart, r.RewindTarget = "", "", 0, 0, ""
 	r.Rewound = slices.DeleteFunc(slices.Clone(of.Rewound), func(w Rewind) bool { return w.Steps > c.Steps })
-	r.Remote, r.RemoteAfter, r.Recovery = "", 0, nil
+	r.Remote, r.RemoteAfter, r.Recovery, r.FromStart = "", 0, nil, false
 	if q.Update != nil {
 		q.Update(&r.Details)
 	}
@@ -180,7 +180,7 @@ func (t *transaction) copyJournal(of, to *Run, c Checkpoint) error {
 }
 
 // Recovered records that the lost jail of a run was replaced, from the snapshot of a checkpoint
-// or, if cid is "", by an empty one. The state and the budget of the run stay as they are. Steps
+// or, if cid is "", by an empty one: then the agent starts from the beginning. The state and the budget of the run stay as they are. Steps
 // in flight at the checkpoint for which inJail holds are in flight again. update changes the
 // details of the run in the same transaction.
 func (cs *checkpoints) Recovered(ctx context.Context, rid id.Run, cid id.Checkpoint, inJail func(Step) bool, update func(c Checkpoint, d *Details)) (Run, error) {
@@ -196,8 +196,10 @@ func (cs *checkpoints) Recovered(ctx context.Context, rid id.Run, cid id.Checkpo
 		if err := t.reopenSteps(c, rid, inJail); err != nil {
 			return err
 		}
-		if cid != "" {
-			r.Checkpoint = cid // an agent that restarts continues from here
+		r.Checkpoint = cid // an agent that restarts continues from here
+		if cid == "" {
+			r.FromStart = true
+			r.Remote, r.RemoteAfter = "", r.Checkpoints
 		}
 		update(c, &r.Details)
 		t.markChanged(r)

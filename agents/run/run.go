@@ -98,6 +98,10 @@ type Details struct {
 	// Recovery is set from the time when the jail was found lost, with everything on its host,
 	// until it is replaced.
 	Recovery *Recovery `json:"recovery,omitempty"`
+
+	// FromStart reports that the jail was replaced by an empty one: until the next checkpoint, an
+	// agent that restarts has no state, not even that of BranchPoint.
+	FromStart bool `json:"from_start,omitempty"`
 }
 
 // A Rewind is a return to an earlier state. Steps after Steps do not count for later ones.

@@ -3,25 +3,17 @@ package s3_test
 import (
 	"bytes"
 	"errors"
-	"fmt"
-	"maps"
-	"math/rand/v2"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/johannesboyne/gofakes3"
-	"github.com/johannesboyne/gofakes3/backend/s3mem"
 
 	"glasshouse/fault"
 	"glasshouse/object"
@@ -33,34 +25,6 @@ func TestMain(m *testing.M) {
 	os.Setenv("AWS_ACCESS_KEY_ID", "me")
 	os.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
 	os.Exit(m.Run())
-}
-
-// service starts an S3 service with an empty bucket, and returns the URL of the store. around,
-// if it is not nil, wraps its handler.
-func service(t *testing.T, around func(http.Handler) http.Handler) string {
-	t.Helper()
-	backend := s3mem.New()
-	if err := backend.CreateBucket("bucket"); err != nil {
-		t.Fatal(err)
-	}
-	h := withoutChecksumOfParts(gofakes3.New(backend).Server())
-	if around != nil {
-		h = around(h)
-	}
-	server := httptest.NewServer(h)
-	t.Cleanup(server.Close)
-	return "s3://bucket/pre/fix?region=r&endpoint=" + url.QueryEscape(server.URL)
-}
-
-// withoutChecksumOfParts gives objects of parts a checksum of checksums, because gofakes3 stores the
-// client's value without computing it.
-func withoutChecksumOfParts(h http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Query().Has("uploads") {
-			r.Header.Set("X-Amz-Checksum-Crc32c", "AAAAAA==-1")
-		}
-		h.ServeHTTP(w, r)
-	})
 }
 
 func open(t *testing.T, at string) *s3.Store {
@@ -77,7 +41,7 @@ func open(t *testing.T, at string) *s3.Store {
 }
 
 func TestContract(t *testing.T) {
-	objecttest.Run(t, func(t *testing.T) object.Store { return open(t, service(t, nil)) })
+	objecttest.Run(t, func(t *testing.T) object.Store { return open(t, objecttest.Service(t, nil)) })
 }
 
 func TestInvalidURLs(t *testing.T) {
@@ -103,74 +67,14 @@ func TestInvalidURLs(t *testing.T) {
 	}
 }
 
-// faults are ways in which a service fails.
-var faults = map[string]func(http.Handler) http.Handler{
-	"Unavailable": func(http.Handler) http.Handler { return answer(http.StatusServiceUnavailable, "SlowDown") },
-	"LostRequest": func(http.Handler) http.Handler { return http.HandlerFunc(hangUp) },
-	"LostAnswer": func(h http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			h.ServeHTTP(httptest.NewRecorder(), r)
-			hangUp(w, r)
-		})
-	},
-	"TruncatedDownload": changedDownload(func(b []byte) []byte { return b[:len(b)/2] }),
-	"CorruptDownload":   changedDownload(func(b []byte) []byte { return append([]byte{b[0] ^ 1}, b[1:]...) }),
-}
-
-func answer(status int, code string) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.WriteHeader(status)
-		fmt.Fprintf(w, "<Error><Code>%s</Code><Message>injected</Message></Error>", code)
-	})
-}
-
-func hangUp(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
-
-// changedDownload changes data, but not the length and the checksum in the header.
-func changedDownload(change func([]byte) []byte) func(http.Handler) http.Handler {
-	return func(h http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if r.Method != http.MethodGet {
-				h.ServeHTTP(w, r)
-				return
-			}
-			whole := httptest.NewRecorder()
-			h.ServeHTTP(whole, r)
-			maps.Copy(w.Header(), whole.Header())
-			w.WriteHeader(whole.Code)
-			data := whole.Body.Bytes()
-			if whole.Code == http.StatusOK && len(data) > 1 {
-				data = change(data)
-			}
-			w.Write(data)
-		})
-	}
-}
-
 // TestUnreliableService fails half of all requests in some way. An operation may fail, but never
 // return data that were not stored.
 func TestUnreliableService(t *testing.T) {
-	for name, fail := range faults {
+	for name, fail := range objecttest.Faults {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // it mostly waits
-			var requests, failed atomic.Int64
-			var mu sync.Mutex
-			random := rand.New(rand.NewPCG(1, 1)) // guarded by mu
-			s := open(t, service(t, func(h http.Handler) http.Handler {
-				bad := fail(h)
-				return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-					requests.Add(1)
-					mu.Lock()
-					fails := random.IntN(2) == 0
-					mu.Unlock()
-					if fails {
-						failed.Add(1)
-						bad.ServeHTTP(w, r)
-						return
-					}
-					h.ServeHTTP(w, r)
-				})
-			}))
+			var failed atomic.Int64
+			s := open(t, objecttest.Service(t, objecttest.FailHalf(&failed, fail)))
 			possible, puts, gets := [][]byte{}, 0, 0
 			for n := range 6 {
 				size := 10_000 + n
@@ -193,7 +97,7 @@ func TestUnreliableService(t *testing.T) {
 					gets++
 				}
 			}
-			t.Logf("%d of %d requests failed; 6 objects: %d stored, %d read", failed.Load(), requests.Load(), puts, gets)
+			t.Logf("%d requests failed; 6 objects: %d stored, %d read", failed.Load(), puts, gets)
 			if failed.Load() == 0 || puts == 0 || gets == 0 {
 				t.Errorf("%d requests failed, %d objects were stored and %d read: too few to tell", failed.Load(), puts, gets)
 			}
@@ -217,8 +121,8 @@ func TestErrorsNameTheRemedy(t *testing.T) {
 		"NotImplemented":               {501, fault.Unavailable, ""},
 	} {
 		var requests atomic.Int64
-		s := open(t, service(t, func(http.Handler) http.Handler {
-			h := answer(want.status, code)
+		s := open(t, objecttest.Service(t, func(http.Handler) http.Handler {
+			h := objecttest.Answer(want.status, code)
 			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				requests.Add(1)
 				h.ServeHTTP(w, r)
@@ -232,7 +136,7 @@ func TestErrorsNameTheRemedy(t *testing.T) {
 }
 
 func TestRequestsWithoutCredentialsAreNotSent(t *testing.T) {
-	s := open(t, service(t, func(http.Handler) http.Handler {
+	s := open(t, objecttest.Service(t, func(http.Handler) http.Handler {
 		return http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("a request was sent") })
 	}))
 	for _, name := range []string{"AWS_ACCESS_KEY_ID", "AWS_ACCESS_KEY", "AWS_SECRET_ACCESS_KEY", "AWS_SECRET_KEY"} {
@@ -248,7 +152,7 @@ func TestRequestsWithoutCredentialsAreNotSent(t *testing.T) {
 
 func TestCredentialsFile(t *testing.T) {
 	var authorization atomic.Value
-	s := open(t, service(t, func(h http.Handler) http.Handler {
+	s := open(t, objecttest.Service(t, func(h http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			authorization.Store(r.Header.Get("Authorization"))
 			h.ServeHTTP(w, r)

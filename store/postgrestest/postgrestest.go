@@ -16,6 +16,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -29,7 +30,7 @@ type Server struct {
 	dir     string
 	command func() *exec.Cmd
 	log     bytes.Buffer
-	stop    func() // stops the running server process
+	stop    func(syscall.Signal) // stops the running server
 	n       atomic.Int64
 }
 
@@ -63,7 +64,7 @@ func Start(t testing.TB) *Server {
 	}}
 	s.run(t)
 	t.Cleanup(func() { // stops the process of the latest Restart as well
-		s.stop()
+		s.stop(syscall.SIGQUIT)
 		if t.Failed() {
 			t.Logf("PostgreSQL said:\n%s", s.log.String())
 		}
@@ -72,11 +73,22 @@ func Start(t testing.TB) *Server {
 	return s
 }
 
-// Restart kills the server like a crash, which breaks all connections, and starts it again after a
-// delay.
+// Restart makes the server exit without a shutdown, which breaks all connections, and starts it again
+// after a delay.
 func (s *Server) Restart(t testing.TB, after time.Duration) {
 	t.Helper()
-	s.stop()
+	s.restart(t, syscall.SIGQUIT, after)
+}
+
+// Kill is like Restart, but kills all processes of the server.
+func (s *Server) Kill(t testing.TB, after time.Duration) {
+	t.Helper()
+	s.restart(t, syscall.SIGKILL, after)
+}
+
+func (s *Server) restart(t testing.TB, signal syscall.Signal, after time.Duration) {
+	t.Helper()
+	s.stop(signal)
 	time.Sleep(after)
 	s.run(t)
 	s.wait(t)
@@ -160,9 +172,24 @@ func (s *Server) run(t testing.TB) {
 	if err := <-started; err != nil {
 		t.Fatal(err)
 	}
-	s.stop = func() {
-		cmd.Process.Signal(syscall.SIGQUIT)
+	s.stop = func(signal syscall.Signal) {
+		if signal == syscall.SIGKILL {
+			killChildren(cmd.Process.Pid)
+		}
+		cmd.Process.Signal(signal)
 		<-done
+	}
+}
+
+// killChildren kills the children of a server, which would otherwise notice its end later, and
+// prevent a new one from starting. The server is stopped before, so that it has no further ones.
+func killChildren(server int) {
+	syscall.Kill(server, syscall.SIGSTOP)
+	list, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", server, server))
+	for field := range strings.FieldsSeq(string(list)) {
+		if pid, err := strconv.Atoi(field); err == nil {
+			syscall.Kill(pid, syscall.SIGKILL)
+		}
 	}
 }
 

@@ -89,13 +89,33 @@ func (ss *Snapshots) Load(ctx context.Context, r id.Run, s id.Snapshot, sources 
 		return err
 	}
 	k := key(r, s)
+	for n := 1; ; n++ {
+		err := ss.load(ctx, k, sources)
+		if !errors.Is(err, fault.Invalid) || n == maxLoads {
+			return err
+		}
+	}
+}
+
+// maxLoads is how often a copy is read if it appears damaged: the damage may be that of one transfer.
+const maxLoads = 3
+
+func (ss *Snapshots) load(ctx context.Context, k string, sources map[string]string) error {
 	in, err := ss.Objects.Get(ctx, k)
 	if err != nil {
 		return err
 	}
 	defer in.Close()
+	// verified returns err, or that the transfer failed: a checksum is verified at the end of an
+	// object.
+	verified := func(err error) error {
+		if _, failed := io.Copy(io.Discard, in); failed != nil {
+			return failed
+		}
+		return err
+	}
 	damaged := func(err error) error {
-		return fault.New(fault.Invalid, "remote.Load", k, fmt.Errorf("the object is damaged, or was encrypted with another key: %w", err))
+		return verified(fault.New(fault.Invalid, "remote.Load", k, fmt.Errorf("the object is damaged, or was encrypted with another key: %w", err)))
 	}
 	plain, err := age.Decrypt(in, ss.Key)
 	if err != nil {
@@ -110,6 +130,9 @@ func (ss *Snapshots) Load(ctx context.Context, r id.Run, s id.Snapshot, sources 
 		return damaged(errors.New("it is the copy of another snapshot"))
 	}
 	_, err = ss.Local.Import(ctx, text, snapshot.ImportOptions{Move: true, Trusted: true, Sources: sources})
+	if errors.Is(err, fault.Invalid) {
+		return verified(err)
+	}
 	return err
 }
 

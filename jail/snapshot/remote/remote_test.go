@@ -11,6 +11,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"filippo.io/age"
@@ -19,6 +20,7 @@ import (
 	"glasshouse/id"
 	"glasshouse/jail/snapshot"
 	"glasshouse/jail/snapshot/remote"
+	"glasshouse/object"
 	"glasshouse/object/dir"
 )
 
@@ -158,6 +160,47 @@ func TestForgedCopiesAreRefused(t *testing.T) {
 				t.Errorf("Load = %v, and %d imports, want an error and none", err, len(w.to.imports))
 			}
 		})
+	}
+}
+
+// brokenReads damages the first reads of an object. If fails is set, they end with an error, as
+// those of a store with checksums do.
+type brokenReads struct {
+	object.Store
+	left  int
+	fails error
+}
+
+func (b *brokenReads) Get(ctx context.Context, k string) (io.ReadCloser, error) {
+	in, err := b.Store.Get(ctx, k)
+	if err != nil || b.left == 0 {
+		return in, err
+	}
+	b.left--
+	data, err := io.ReadAll(in)
+	if err := errors.Join(err, in.Close()); err != nil {
+		return nil, err
+	}
+	data[0] ^= 1
+	read := io.Reader(bytes.NewReader(data))
+	if b.fails != nil {
+		read = io.MultiReader(read, iotest.ErrReader(b.fails))
+	}
+	return io.NopCloser(read), nil
+}
+
+func TestDamagedTransfer(t *testing.T) {
+	w := newWorld(t)
+	w.store(w.snapshot)
+	objects := &brokenReads{Store: w.b.Objects, left: 2}
+	w.b.Objects = objects
+	if err := w.b.Load(t.Context(), w.run, w.snapshot, nil); err != nil || len(w.to.imports) != 1 {
+		t.Errorf("Load = %v, and %d imports, want that a damaged transfer is repeated", err, len(w.to.imports))
+	}
+	// A reader of a long object decrypts its beginning before the end, which has the checksum.
+	objects.left, objects.fails = 1, fault.New(fault.Unavailable, "get", "", errors.New("wrong checksum"))
+	if err := w.b.Load(t.Context(), w.run, w.snapshot, nil); !errors.Is(err, fault.Unavailable) {
+		t.Errorf("Load = %v, want that of the checksum", err)
 	}
 }
 
