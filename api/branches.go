@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"sync"
 
@@ -40,10 +41,50 @@ func (h *snapshotHandler) branchSnapshot(ctx context.Context, p oneSnapshot, b w
 	if err != nil {
 		return wire.Branches{}, err
 	}
-	if b.Spread {
-		return h.spread(ctx, from, b, o)
+	return h.branch(ctx, from, b, o)
+}
+
+// branch creates branches of a snapshot of this daemon, of which some may be on other nodes.
+func (h *snapshotHandler) branch(ctx context.Context, from snapshot.Snapshot, b wire.Branch, o snapshot.Overrides) (wire.Branches, error) {
+	switch {
+	case b.Spread:
+		if err := h.maySpread(ctx); err != nil {
+			return wire.Branches{}, err
+		}
+		return h.divide(ctx, from, b, o, fleet.Spread)
+	case h.mayOverflow(ctx) && h.facts().Room(branchMemory(from, o)) < b.Count:
+		need := branchMemory(from, o)
+		return h.divide(ctx, from, b, o, func(nodes []fleet.Node, count int) []fleet.Share {
+			return fleet.Fill(nodes, h.fleet.Self(), need, count)
+		})
 	}
-	return h.branchHere(ctx, p.ID, b, o)
+	return h.branchHere(ctx, from.ID, b, o)
+}
+
+// mayOverflow reports whether branches for which this node has no memory may be created on
+// others: their user has rights there, and has not selected a node.
+func (h *snapshotHandler) mayOverflow(ctx context.Context) bool {
+	if h.fleet == nil || mayForward(ctx, "") != nil {
+		return false
+	}
+	r := ctx.Value(requestKey{}).(*http.Request)
+	return r.Header.Get(nodeHeader) == ""
+}
+
+// minBranchMemory is the memory of a branch without processes: that of its init and the daemon's
+// buffers for it.
+const minBranchMemory = 16 << 20
+
+// branchMemory returns the memory that a branch needs if its processes change all of theirs, in bytes.
+func branchMemory(from snapshot.Snapshot, o snapshot.Overrides) int64 {
+	need := int64(0)
+	if from.Memory {
+		need = from.Stats.MemoryBytes
+	}
+	if o.Limits != nil && o.Limits.MemoryMB > 0 {
+		need = min(need, o.Limits.MemoryMB<<20)
+	}
+	return max(need, minBranchMemory)
 }
 
 func (h *snapshotHandler) branchHere(ctx context.Context, sid id.Snapshot, b wire.Branch, o snapshot.Overrides) (wire.Branches, error) {
@@ -58,24 +99,24 @@ func (h *snapshotHandler) branchHere(ctx context.Context, sid id.Snapshot, b wir
 // numbers are a range of the numbers of branches.
 type numbers struct{ first, count int }
 
-// spread creates branches on all nodes of the fleet. Those that one node cannot create are divided
-// among the others.
-func (h *snapshotHandler) spread(ctx context.Context, from snapshot.Snapshot, b wire.Branch, o snapshot.Overrides) (wire.Branches, error) {
+// divide creates branches on several nodes of the fleet. Those that one node cannot create are
+// divided among the others.
+func (h *snapshotHandler) divide(ctx context.Context, from snapshot.Snapshot, b wire.Branch, o snapshot.Overrides, among func(nodes []fleet.Node, count int) []fleet.Share) (wire.Branches, error) {
 	made := wire.Branches{Jails: []wire.Jail{}}
-	if err := h.maySpread(ctx); err != nil {
-		return made, err
-	}
 	if b.Count < 1 || b.Count > snapshot.MaxBranches {
-		return made, fault.Fieldf("api.spread", "count", "%d is not between 1 and %d", b.Count, snapshot.MaxBranches)
+		return made, fault.Fieldf("api.divide", "count", "%d is not between 1 and %d", b.Count, snapshot.MaxBranches)
 	}
 	nodes, err := h.fleet.Nodes(ctx)
+	if err != nil && !b.Spread { // this node needs no other
+		return h.branchHere(ctx, from.ID, b, o)
+	}
 	if err != nil {
 		return made, err
 	}
 	sid := from.ID
 	nodes, failure := fitting(nodes, from)
 	for todo := []numbers{{max(b.First, 1), b.Count}}; len(todo) > 0; todo = todo[1:] {
-		shares := fleet.Spread(nodes, todo[0].count)
+		shares := among(nodes, todo[0].count)
 		if len(shares) == 0 {
 			failure = cmp.Or(failure, fleet.ErrNoNode)
 			for n := range todo[0].count {
@@ -188,22 +229,24 @@ func (h *snapshotHandler) branchJail(ctx context.Context, p oneJail, b wire.Bran
 }
 
 func (h *snapshotHandler) takeAndBranch(ctx context.Context, j id.Jail, b wire.Branch, o snapshot.Overrides) (taken snapshot.Snapshot, made wire.Branches, err error) {
-	if !b.Spread {
+	if !b.Spread && !h.mayOverflow(ctx) {
 		taken, children, err := h.snapshots.BranchJail(ctx, j, b.Count, o)
 		if err == nil {
 			made, err = h.branchesOf(ctx, "branch "+string(j), max(o.First, 1), children)
 		}
 		return taken, made, err
 	}
-	if err := h.maySpread(ctx); err != nil { // before the jail is paused for it
-		return taken, made, err
+	if b.Spread {
+		if err := h.maySpread(ctx); err != nil { // before the jail is paused for it
+			return taken, made, err
+		}
 	}
 	taken, err = h.snapshots.Take(ctx, j, snapshot.TakeOptions{Reason: snapshot.Branched})
 	if err != nil {
 		return taken, made, err
 	}
 	h.created(ctx) // other nodes must find it
-	made, err = h.spread(ctx, taken, b, o)
+	made, err = h.branch(ctx, taken, b, o)
 	return taken, made, err
 }
 

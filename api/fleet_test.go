@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -152,7 +153,9 @@ func inFleet(t *testing.T, change ...func(*api.Options)) (*harness, *fakeFleet, 
 	nodes := func(context.Context) ([]wire.Node, error) {
 		return []wire.Node{{ID: "self", Name: "box self"}, {ID: "other", Name: "box other"}}, nil
 	}
-	h := open(t, apitest.New(), append([]func(*api.Options){func(o *api.Options) { o.Fleet, o.Nodes = f, nodes }}, change...)...)
+	h := open(t, apitest.New(), append([]func(*api.Options){func(o *api.Options) {
+		o.Fleet, o.Nodes, o.Facts = f, nodes, func() fleet.Facts { return fleet.Facts{} }
+	}}, change...)...)
 	var j wire.Jail
 	h.want(http.StatusCreated, req{as: access.Operator, method: "POST", path: "/jails", body: wire.CreateJail{Name: "mine"}, header: map[string]string{"Glasshouse-Node": "self"}}, &j)
 	return h, f, j
@@ -449,6 +452,74 @@ func TestBranchesAreSpread(t *testing.T) {
 	}
 	if got := branch(req{as: access.Operator}); !strings.Contains(string(got.body), "riscv64") || !strings.Contains(string(got.body), f.nodes[1].Name) || f.took() != "" {
 		t.Errorf("spread to nodes of another architecture = %d %s, want an error with the architecture and the node", got.status, got.body)
+	}
+}
+
+// Branches for which this node has no memory are created on others.
+func TestBranchesOverflow(t *testing.T) {
+	const mib = 1 << 20
+	here := fleet.Facts{Memory: 1000 * mib, FreeMemory: 1000 * mib}
+	h, f, mine := inFleet(t, func(o *api.Options) {
+		o.Created = func(context.Context) {}
+		o.Facts = func() fleet.Facts { return here }
+	})
+	var s wire.Snapshot
+	h.want(http.StatusCreated, req{as: access.Operator, method: "POST", path: "/jails/" + string(mine.ID) + "/snapshot"}, &s)
+	branch := func(path string, r req) (on string) {
+		t.Helper()
+		f.took()
+		r.method, r.path, r.body = "POST", path+"/branch", wire.Branch{Count: 5}
+		got := h.do(r)
+		var made wire.Branches
+		if err := json.Unmarshal(got.body, &made); err != nil || got.status != http.StatusCreated || len(made.Errors) > 0 {
+			t.Fatalf("branch = %d %s, %v", got.status, got.body, err)
+		}
+		local := 0
+		for _, j := range made.Jails {
+			if j.Node == "" {
+				local++
+			}
+		}
+		return fmt.Sprint(local) + " " + strings.Join(regexp.MustCompile(`to (\w+) as|"count":\d+`).FindAllString(f.took(), -1), " ")
+	}
+	snapshot, jail := "/snapshots/"+string(s.ID), "/jails/"+string(mine.ID)
+	user := req{as: access.Operator}
+	f.nodes = nil // with enough memory, no list of nodes is needed
+	for _, path := range []string{snapshot, jail} {
+		if got := branch(path, user); got != "5 " {
+			t.Errorf("%s with enough memory: branches here and elsewhere: %s, want all here", path, got)
+		}
+	}
+	here.FreeMemory = 50*mib + 2*16*mib // a twentieth stays free, and a branch needs 16 MiB
+	f.nodes = upNodes("self", "other", "third")
+	f.nodes[0].Facts = here
+	f.nodes[1].Facts = fleet.Facts{Memory: 1000 * mib, FreeMemory: 50*mib + 16*mib}
+	f.nodes[2].Facts = fleet.Facts{Memory: 1000 * mib, FreeMemory: 900 * mib}
+	for _, path := range []string{snapshot, jail} {
+		if got := branch(path, user); got != "2 to third as \"count\":3" {
+			t.Errorf("%s with memory for two: branches here and elsewhere: %s, want two here, three on the emptiest node", path, got)
+		}
+	}
+	for name, r := range map[string]req{
+		"a selected node":        {as: access.Operator, header: map[string]string{"Glasshouse-Node": "self"}},
+		"a user without a token": {local: true},
+	} {
+		if got := branch(snapshot, r); got != "5 " {
+			t.Errorf("%s: branches here and elsewhere: %s, want all here", name, got)
+		}
+	}
+	f.down = map[string]bool{"third": true, "other": true}
+	if got := branch(snapshot, user); !strings.HasPrefix(got, "5 ") {
+		t.Errorf("without another node that answers: branches here and elsewhere: %s, want all here", got)
+	}
+	f.down = nil
+	f.nodes[1].Facts.FreeMemory, f.nodes[2].Facts.FreeMemory = 0, 0
+	if got := branch(snapshot, user); got != "5 " {
+		t.Errorf("without memory anywhere: branches here and elsewhere: %s, want all here", got)
+	}
+	f.fail = errors.New("no database")
+	if got := branch(snapshot, user); got != "5 " {
+		t.Errorf("without the list of nodes: branches here and elsewhere: %s, want all here", got)
 	}
 }
 

@@ -54,7 +54,7 @@ func newHandlers(o Options, s *Server) *handlers {
 	return &handlers{
 		jail:       &jailHandler{o.Jails, o.Snapshots, recorded, changes, o.Log, o.Fleet, o.Front},
 		limit:      &limitHandler{o.Gateway, o.Snapshots},
-		snapshot:   &snapshotHandler{o.Snapshots, o.Jails, ps, o.Fleet, o.Fetch, o.Created},
+		snapshot:   &snapshotHandler{o.Snapshots, o.Jails, ps, o.Fleet, o.Facts, o.Fetch, o.Created},
 		diff:       &diffHandler{o.Jails, o.Snapshots, changes},
 		exec:       &execHandler{o.Jails, st, s.replays, ps, ms, o.Log, o.MaxOutput},
 		terminal:   &terminalHandler{o.Jails, st, ps, ms, o.Log},

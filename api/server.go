@@ -104,6 +104,7 @@ type Options struct {
 	Storage   func(ctx context.Context) (wire.Storage, error)                       // nil: no data directory
 	Nodes     func(ctx context.Context) ([]wire.Node, error)                        // nil: this daemon shares its database of runs with no other
 	Fleet     Fleet                                                                 // nil: this daemon reaches no others
+	Facts     func() fleet.Facts                                                    // of this host; with Fleet
 	Front     bool                                                                  // this daemon has no jails: those of Fleet have them
 	Move      func(ctx context.Context, j id.Jail, node string) (fleet.Node, error) // moves a jail of this daemon; "": the fleet chooses the node; nil: not
 	Moved     func(ctx context.Context, j id.Jail) string                           // the node of a jail that has just moved from this one, or ""; nil: none

@@ -7,6 +7,7 @@ import (
 
 	"glasshouse/api/wire"
 	"glasshouse/fault"
+	"glasshouse/fleet"
 	"glasshouse/id"
 	"glasshouse/internal/text"
 	"glasshouse/jail"
@@ -40,6 +41,7 @@ type snapshotHandler struct {
 	jails     Manager
 	problems  *problems
 	fleet     Fleet                                          // nil: this daemon is not in a fleet
+	facts     func() fleet.Facts                             // see Options.Facts
 	fetch     func(ctx context.Context, s id.Snapshot) error // see Options.Fetch
 	created   func(ctx context.Context)                      // see Options.Created
 }

@@ -60,8 +60,9 @@ Afterwards the branches are removed, and so is a snapshot that was taken for the
 unless --keep is given. The exit code is 0 if every line could be started, whatever
 its own exit code.
 
-In a fleet, the branches are on the node with the snapshot. --node selects another one,
-and --spread divides them among all nodes. These nodes copy the snapshot first, once.`,
+In a fleet, the branches are on the node with the snapshot, as far as it has memory, and
+then on those with the most free memory. --node selects one node, and --spread divides
+the branches among all. These nodes copy the snapshot first, once.`,
 		Example: `  glasshouse branch s-9d2kq7w4hxma -n 5
   glasshouse branch s-9d2kq7w4hxma -n 40 --spread
   glasshouse branch j-4k2v9c7m1xqe -n 3 --each 'git checkout -q try-{n} && python3 -m unittest'`,

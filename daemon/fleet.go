@@ -214,7 +214,7 @@ func (d *Daemon) reachFleet(o *api.Options) {
 	if d.router == nil {
 		return
 	}
-	o.Fleet, o.Front = d.router, d.Config.Fleet.front()
+	o.Fleet, o.Front, o.Facts = d.router, d.Config.Fleet.front(), d.facts
 	o.Created = d.published
 	o.Witnessed = d.store.Witness().Seen
 	o.Fetch = d.copies.Fetch

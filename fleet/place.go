@@ -3,6 +3,7 @@ package fleet
 import (
 	"cmp"
 	"errors"
+	"math"
 	"slices"
 
 	"glasshouse/fault"
@@ -90,4 +91,55 @@ func Spread(nodes []Node, count int) []Share {
 		count -= mine
 	}
 	return shares
+}
+
+// Fill divides new jails, which need the given memory each, among as few nodes as possible: the first
+// node is named, the next are those with the most free memory. It gives those for which no node
+// has memory to the first node as well.
+func Fill(nodes []Node, first string, need int64, count int) []Share {
+	order := slices.DeleteFunc(slices.Clone(nodes), func(n Node) bool { return n.ID != first && !n.Accepts() })
+	slices.SortStableFunc(order, func(a, b Node) int {
+		switch {
+		case a.ID == first:
+			return -1
+		case b.ID == first:
+			return 1
+		}
+		return cmp.Compare(b.Facts.FreeMemory, a.Facts.FreeMemory)
+	})
+	if len(order) == 0 || count == 0 {
+		return nil
+	}
+	shares := []Share{{Node: order[0].ID}}
+	for i, n := range order {
+		mine := min(n.room(need), count)
+		count -= mine
+		switch {
+		case i == 0:
+			shares[0].Count = mine
+		case mine > 0:
+			shares = append(shares, Share{n.ID, mine})
+		}
+	}
+	shares[0].Count += count
+	return slices.DeleteFunc(shares, func(s Share) bool { return s.Count == 0 })
+}
+
+// room returns for how many more jails a node has memory.
+func (n Node) room(need int64) int {
+	if !n.Accepts() {
+		return 0
+	}
+	return n.Facts.Room(need)
+}
+
+// Room returns for how many more jails, which need the given memory each, a host has memory.
+func (f Facts) Room(need int64) int {
+	switch {
+	case f.full():
+		return 0
+	case f.Memory == 0: // unknown
+		return math.MaxInt
+	}
+	return int((f.FreeMemory - f.Memory/minFree) / max(need, 1))
 }

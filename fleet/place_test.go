@@ -39,6 +39,45 @@ func TestSpread(t *testing.T) {
 	}
 }
 
+func TestFill(t *testing.T) {
+	node := func(id string, memory, free int64) fleet.Node {
+		return fleet.Node{ID: id, State: fleet.Up, Addr: "a:1", Facts: fleet.Facts{Memory: memory, FreeMemory: free}}
+	}
+	draining := node("draining", 1000, 1000)
+	draining.Draining = true
+	nodes := []fleet.Node{node("small", 1000, 150), node("first", 1000, 100), node("big", 1000, 850), node("full", 1000, 49), draining, {ID: "lost", State: fleet.Lost, Addr: "a:1"}}
+	for _, tt := range []struct {
+		count int
+		first string
+		want  []fleet.Share
+	}{
+		{0, "first", nil},
+		{5, "first", []fleet.Share{{"first", 5}}}, // (100 - 1000/20) / 10
+		{6, "first", []fleet.Share{{"first", 5}, {"big", 1}}},
+		{86, "first", []fleet.Share{{"first", 5}, {"big", 80}, {"small", 1}}},
+		{200, "first", []fleet.Share{{"first", 110}, {"big", 80}, {"small", 10}}}, // more than all have memory for
+		{4, "full", []fleet.Share{{"big", 4}}},
+		{4, "draining", []fleet.Share{{"big", 4}}},
+		{4, "none", []fleet.Share{{"big", 4}}},
+	} {
+		if got := fleet.Fill(nodes, tt.first, 10, tt.count); !slices.Equal(got, tt.want) {
+			t.Errorf("Fill of %d from %s = %v, want %v", tt.count, tt.first, got, tt.want)
+		}
+	}
+	if got := fleet.Fill([]fleet.Node{node("full", 1000, 0)}, "full", 10, 3); !slices.Equal(got, []fleet.Share{{"full", 3}}) {
+		t.Errorf("Fill without memory = %v, want all on the first node", got)
+	}
+	if got := fleet.Fill([]fleet.Node{{ID: "lost", State: fleet.Lost}}, "none", 10, 3); len(got) != 0 {
+		t.Errorf("Fill without nodes = %v, want none", got)
+	}
+	if got := fleet.Fill([]fleet.Node{node("unknown", 0, 0)}, "none", 10, 3); !slices.Equal(got, []fleet.Share{{"unknown", 3}}) {
+		t.Errorf("Fill of a node with unknown memory = %v, want all", got)
+	}
+	if nodes[0].ID != "small" {
+		t.Error("Fill has changed the order of the nodes of the caller")
+	}
+}
+
 func TestBest(t *testing.T) {
 	up := func(id string, jails int, memory, free, disk, freeDisk int64) fleet.Node {
 		return fleet.Node{ID: id, State: fleet.Up, Addr: "a:1", Jails: jails, Facts: fleet.Facts{Memory: memory, FreeMemory: free, Disk: disk, FreeDisk: freeDisk}}
