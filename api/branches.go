@@ -44,7 +44,7 @@ func (h *snapshotHandler) branchSnapshot(ctx context.Context, p oneSnapshot, b w
 	return h.branch(ctx, from, b, o)
 }
 
-// branch creates branches of a snapshot of this daemon, of which some may be on other nodes.
+// branch creates branches of a snapshot of this daemon. Some may be on other nodes.
 func (h *snapshotHandler) branch(ctx context.Context, from snapshot.Snapshot, b wire.Branch, o snapshot.Overrides) (wire.Branches, error) {
 	switch {
 	case b.Spread:

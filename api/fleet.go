@@ -304,11 +304,9 @@ func (h *jailHandler) listAll(ctx context.Context, p listJails, o jail.ListOptio
 		return true
 	}
 	page.Items = []wire.Jail{}
-	for after := string(p.After); ; {
+	last := "" // cursor of the last item
+	for after := p.After; ; {
 		list, err := h.fleet.Objects(ctx, fleet.Jail, "", after, 1000)
-		if errors.Is(err, fault.NotFound) {
-			err = fault.Fieldf("api.listJails", "after", "%s no longer exists; restart from the first page", p.After)
-		}
 		if err != nil {
 			return page, err
 		}
@@ -321,19 +319,19 @@ func (h *jailHandler) listAll(ctx context.Context, p listJails, o jail.ListOptio
 				continue
 			}
 			if len(page.Items) == size {
-				page.Next = string(page.Items[size-1].ID)
+				page.Next = last
 				return page, nil
 			}
 			w.Node, err = names.of(ctx, o.Node)
 			if err != nil {
 				return page, err
 			}
-			page.Items = append(page.Items, w)
+			page.Items, last = append(page.Items, w), o.Cursor()
 		}
 		if len(list) < 1000 {
 			return page, nil
 		}
-		after = list[len(list)-1].ID
+		after = list[len(list)-1].Cursor()
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -109,9 +110,9 @@ func (t fakeTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 func (f *fakeFleet) Objects(_ context.Context, _ fleet.Kind, _, after string, limit int) ([]fleet.Object, error) {
 	i := 0
 	if after != "" {
-		i = slices.IndexFunc(f.objects, func(o fleet.Object) bool { return o.ID == after }) + 1
+		i = slices.IndexFunc(f.objects, func(o fleet.Object) bool { return o.Cursor() == after }) + 1
 		if i == 0 {
-			return nil, fault.Newf(fault.NotFound, "store.Objects", after, "no such jail")
+			return nil, fault.Fieldf("store.Objects", "after", "no such place")
 		}
 	}
 	return f.objects[i:min(len(f.objects), i+limit)], nil
@@ -279,7 +280,7 @@ func TestListOfAllNodes(t *testing.T) {
 			node = "gone"
 		}
 		j.ID += "-" // unlike an ID of this daemon
-		add(string(j.ID)+strings.Repeat("i", n), node, j)
+		add(fmt.Sprint(j.ID, n), node, j)
 	}
 	list := func(query string) (names, nodes []string, next string) {
 		t.Helper()
@@ -298,6 +299,10 @@ func TestListOfAllNodes(t *testing.T) {
 	}
 	if names, _, next := list("limit=3&name=rare"); len(names) != 3 || next == "" {
 		t.Errorf("a page has %d jails, next %q, want 3 and another page", len(names), next)
+	}
+	_, _, next := list("limit=3&name=rare")
+	if names, _, more := list("limit=3&name=rare&after=" + url.QueryEscape(next)); len(names) != 2 || more != "" {
+		t.Errorf("the page after %q has %d jails, next %q, want 2 and no other page", next, len(names), more)
 	}
 	if _, nodes, _ := list("limit=2"); !slices.Equal(nodes, []string{"gone", "box other"}) {
 		t.Errorf("nodes = %q, want the ID of a node that was removed, and the name of the other", nodes)

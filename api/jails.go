@@ -54,7 +54,7 @@ func jailPlace(_ none, j wire.Jail) string { return "/jails/" + string(j.ID) }
 
 type listJails struct {
 	Limit int      `query:"limit" minimum:"1" maximum:"1000" description:"Maximum number of items per page. Default 100."`
-	After id.Jail  `query:"after" description:"The 'next' value of the previous page."`
+	After string   `query:"after" description:"The 'next' value of the previous page."`
 	State string   `query:"state" enum:"created,starting,running,paused,stopped,failed"`
 	Name  string   `query:"name"`
 	Label []string `query:"label" description:"A label, as key=value. If the parameter is repeated, all labels must match."`
@@ -70,7 +70,7 @@ func (h *jailHandler) listJails(ctx context.Context, p listJails, _ none) (wire.
 	if err != nil {
 		return wire.Page[wire.Jail]{}, err
 	}
-	o := jail.ListOptions{After: p.After, State: state, Name: p.Name, Label: labels}
+	o := jail.ListOptions{After: id.Jail(p.After), State: state, Name: p.Name, Label: labels}
 	everywhere, err := allNodes("api.listJails", p.Nodes, h.fleet, h.front)
 	if err != nil {
 		return wire.Page[wire.Jail]{}, err

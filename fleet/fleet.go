@@ -10,10 +10,13 @@ package fleet
 
 import (
 	"context"
-	"errors"
+	"math"
+	"strconv"
+	"strings"
 	"time"
 
 	"glasshouse/fault"
+	"glasshouse/internal/text"
 )
 
 // A State is the state of a node.
@@ -147,6 +150,23 @@ type Key struct {
 // Key returns the key of an object.
 func (o Object) Key() Key { return Key{o.Kind, o.ID} }
 
+// Cursor returns the position of an object in a list, which stays valid if the object is removed.
+func (o Object) Cursor() string { return o.ID + "@" + strconv.FormatInt(o.Created.UnixNano(), 36) }
+
+// ParseCursor returns the creation time in nanoseconds and the ID of a position. "" is the
+// beginning of a list.
+func ParseCursor(s string) (created int64, id string, err error) {
+	if s == "" {
+		return math.MinInt64, "", nil
+	}
+	i := strings.LastIndexByte(s, '@')
+	created, err = strconv.ParseInt(s[i+1:], 36, 64)
+	if i <= 0 || err != nil {
+		return 0, "", fault.Fieldf("fleet.ParseCursor", "after", "%s is not the end of a page", text.Visible(text.Clip(s, 64)))
+	}
+	return created, s[:i], nil
+}
+
 // A Lister lists the objects of all nodes; see Index.
 type Lister interface {
 	Objects(ctx context.Context, kind Kind, tenant, after string, limit int) ([]Object, error)
@@ -156,12 +176,9 @@ const pageSize = 1000
 
 // All returns all objects of one kind and tenant, the oldest first.
 func All(ctx context.Context, from Lister, kind Kind, tenant string) (all []Object, err error) {
-	for after := ""; ; after = all[len(all)-1].ID {
+	for after := ""; ; after = all[len(all)-1].Cursor() {
 		page, err := from.Objects(ctx, kind, tenant, after, pageSize)
-		switch {
-		case errors.Is(err, fault.NotFound): // the last object of the page before was removed
-			return All(ctx, from, kind, tenant)
-		case err != nil:
+		if err != nil {
 			return nil, err
 		}
 		all = append(all, page...)
@@ -196,8 +213,7 @@ type Index interface {
 	// Published returns all objects of a node.
 	Published(ctx context.Context, node string) ([]Object, error)
 
-	// Objects returns up to limit objects of one kind, the oldest first, that follow the object
-	// with the ID after. "" is the beginning. If that object was removed, it returns
-	// fault.NotFound. If tenant is not "", the objects are those of a tenant.
+	// Objects returns up to limit objects of one kind, the oldest first, that follow the cursor
+	// after. If tenant is not "", the objects are those of a tenant.
 	Objects(ctx context.Context, kind Kind, tenant, after string, limit int) ([]Object, error)
 }

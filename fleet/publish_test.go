@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"testing"
+	"time"
 
 	"glasshouse/fault"
 	"glasshouse/fleet"
@@ -75,34 +76,39 @@ func TestPublisher(t *testing.T) {
 	sync(map[string]string{"c": "running@me"}, 4)
 }
 
-// A shrinking index loses the last object of the first page when that was read.
-type shrinking struct {
-	all   []fleet.Object
-	calls int
-}
+// A paged index has the given objects.
+type paged []fleet.Object
 
-func (s *shrinking) Objects(_ context.Context, _ fleet.Kind, _, after string, limit int) ([]fleet.Object, error) {
-	s.calls++
-	if s.calls == 2 {
-		s.all = append(s.all[:limit-1], s.all[limit:]...)
-	}
+func (p paged) Objects(_ context.Context, _ fleet.Kind, _, after string, limit int) ([]fleet.Object, error) {
 	i := 0
 	if after != "" {
-		i = slices.IndexFunc(s.all, func(o fleet.Object) bool { return o.ID == after }) + 1
-		if i == 0 {
-			return nil, fault.Newf(fault.NotFound, "test", after, "no such object")
-		}
+		i = slices.IndexFunc(p, func(o fleet.Object) bool { return o.Cursor() == after }) + 1
 	}
-	return s.all[i:min(len(s.all), i+limit)], nil
+	return p[i:min(len(p), i+limit)], nil
 }
 
-func TestAllObjectsAlthoughSomeAreRemoved(t *testing.T) {
-	s := &shrinking{}
+func TestAllObjects(t *testing.T) {
+	var p paged
 	for n := range 2000 {
-		s.all = append(s.all, fleet.Object{ID: fmt.Sprint(n)})
+		p = append(p, fleet.Object{ID: fmt.Sprint(n)})
 	}
-	all, err := fleet.All(t.Context(), s, fleet.Jail, "")
-	if err != nil || len(all) != 1999 || all[0].ID != "0" || all[1998].ID != "1999" {
-		t.Errorf("All returns %d objects, %v, want the 1999 that are left", len(all), err)
+	all, err := fleet.All(t.Context(), p, fleet.Jail, "")
+	if err != nil || !slices.Equal(all, p) {
+		t.Errorf("All returns %d objects, %v, want 2000", len(all), err)
+	}
+}
+
+func TestCursors(t *testing.T) {
+	for _, at := range []time.Time{{}, time.Unix(0, 0), time.Unix(1796000795, 41), time.Unix(-5, 0)} {
+		o := fleet.Object{ID: "a@b", Created: at}
+		created, id, err := fleet.ParseCursor(o.Cursor())
+		if err != nil || id != "a@b" || created != at.UnixNano() {
+			t.Errorf("ParseCursor(%s) = %d, %q, %v, want %d and a@b", o.Cursor(), created, id, err, at.UnixNano())
+		}
+	}
+	for _, bad := range []string{"j-x", "@", "@1", "j-x@", "j-x@-", "j-x@zzzzzzzzzzzzzzzz", "\x00"} {
+		if created, id, err := fleet.ParseCursor(bad); fault.FieldOf(err) != "after" {
+			t.Errorf("ParseCursor(%q) = %d, %q, %v, want an error", bad, created, id, err)
+		}
 	}
 }

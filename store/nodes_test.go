@@ -3,6 +3,7 @@ package store_test
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -32,7 +33,7 @@ func nodesConform(t *testing.T, fresh func(t *testing.T) string) {
 	for name, test := range map[string]func(t *testing.T, s *store.Store){
 		"Join": nodesJoin, "Renew": nodesRenew, "DeclareLost": nodesLost, "LostNodeCannotWrite": nodesFenced,
 		"EachSessionIsAssignedOnce": nodesAssign, "OneDeclaresEachNodeLost": nodesConcurrent,
-		"Drain": nodesDrain, "Remove": nodesRemove, "Invite": nodesInvite, "Index": ownersIndex,
+		"Drain": nodesDrain, "Remove": nodesRemove, "Invite": nodesInvite, "Index": ownersIndex, "Pages": pagesOfChangingIndex,
 		"Signals": nodesSignals,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, open(t, fresh(t))) })
@@ -401,6 +402,79 @@ func nodesInvite(t *testing.T, s *store.Store) {
 	}
 }
 
+// pagesOfChangingIndex lists 3000 jails of three nodes again and again while others are created and
+// removed: each list has each of the 3000 once.
+func pagesOfChangingIndex(t *testing.T, s *store.Store) {
+	ctx := t.Context()
+	jail := func(n int) fleet.Object {
+		return fleet.Object{Kind: fleet.Jail, ID: fmt.Sprintf("j-%05d", n), Created: time.Unix(int64(n), 0).UTC(), Summary: "{}"}
+	}
+	node := func(n int) string { return string(rune('a' + n%3)) }
+	publish := func(node string, put []fleet.Object, removed ...fleet.Key) {
+		t.Helper()
+		if err := s.Owners().Publish(ctx, node, put, removed); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const jails = 6000 // those with odd numbers come and go
+	for n := range 3 {
+		var own []fleet.Object
+		for j := n; j < jails; j += 3 {
+			if j%2 == 0 {
+				own = append(own, jail(j))
+			}
+		}
+		publish(node(n), own)
+	}
+	stop := make(chan struct{})
+	changes, there := 0, map[int]bool{}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for ; ; changes++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			n := rand.N(jails/2)*2 + 1
+			there[n] = !there[n]
+			put, removed := []fleet.Object{jail(n)}, []fleet.Key(nil)
+			if !there[n] {
+				put, removed = nil, []fleet.Key{jail(n).Key()}
+			}
+			if err := s.Owners().Publish(ctx, node(n), put, removed); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	for range 5 {
+		seen := map[string]int{}
+		for after := ""; ; {
+			page := got(s.Owners().Objects(ctx, fleet.Jail, "", after, 100))(t)
+			for _, o := range page {
+				seen[o.ID]++
+			}
+			if len(page) < 100 {
+				break
+			}
+			after = page[len(page)-1].Cursor()
+		}
+		for n := range jails {
+			k := jail(n).ID
+			if n%2 == 0 && seen[k] != 1 || seen[k] > 1 {
+				t.Errorf("jail %s is listed %d times", k, seen[k])
+			}
+		}
+	}
+	close(stop)
+	wg.Wait()
+	t.Logf("%d changes", changes)
+	if changes == 0 {
+		t.Error("no change was made meanwhile")
+	}
+}
+
 func ownersIndex(t *testing.T, s *store.Store) {
 	ctx := t.Context()
 	jail := func(n int, summary string) fleet.Object {
@@ -422,7 +496,7 @@ func ownersIndex(t *testing.T, s *store.Store) {
 	// Another node cannot change or remove them.
 	publish("b", []fleet.Object{jail(0, `{"forged":true}`)}, all[1].Key())
 	var listed []fleet.Object
-	for after := ""; ; after = listed[len(listed)-1].ID {
+	for after := ""; ; after = listed[len(listed)-1].Cursor() {
 		page := got(s.Owners().Objects(ctx, fleet.Jail, "", after, 3))(t)
 		if len(page) == 0 {
 			break
@@ -461,7 +535,7 @@ func ownersIndex(t *testing.T, s *store.Store) {
 	if list := got(s.Owners().Objects(ctx, fleet.Template, "x", "", 3))(t); len(list) != 2 || list[0].ID != "t-x1" || list[1].Node != "b" || list[1].Tenant != "x" {
 		t.Errorf("objects of a tenant = %+v, want two", list)
 	}
-	if list := got(s.Owners().Objects(ctx, fleet.Template, "x", "t-x1", 3))(t); len(list) != 1 {
+	if list := got(s.Owners().Objects(ctx, fleet.Template, "x", of("x", 1).Cursor(), 3))(t); len(list) != 1 {
 		t.Errorf("objects of a tenant after the first = %+v, want one", list)
 	}
 	// The newest object has a name.
@@ -524,7 +598,7 @@ func ownersIndex(t *testing.T, s *store.Store) {
 	if node := got(s.Owners().Owner(ctx, k))(t); node != "b" {
 		t.Errorf("owner after the first node has removed the jail = %s, want b", node)
 	}
-	if _, err := s.Owners().Objects(ctx, fleet.Jail, "", "j-1", 3); !errors.Is(err, fault.NotFound) {
-		t.Errorf("Objects after a removed one = %v, want not found", err)
+	if _, err := s.Owners().Objects(ctx, fleet.Jail, "", "j-1", 3); !errors.Is(err, fault.Invalid) {
+		t.Errorf("Objects after an invalid place = %v, want invalid", err)
 	}
 }

@@ -120,18 +120,12 @@ func (os Owners) Published(ctx context.Context, node string) ([]fleet.Object, er
 
 // Objects returns objects of one kind, the oldest first.
 func (os Owners) Objects(ctx context.Context, kind fleet.Kind, tenant, after string, limit int) ([]fleet.Object, error) {
-	created := int64(-1 << 63)
-	if after != "" {
-		err := os.s.read.QueryRowContext(ctx, "SELECT created FROM owners WHERE kind = $1 AND id = $2", kind, text(after)).Scan(&created)
-		if errors.Is(err, sql.ErrNoRows) {
-			return nil, fault.Newf(fault.NotFound, "store.Objects", after, "no such %s", kind)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("look up %s %s: %w", kind, after, err)
-		}
+	created, last, err := fleet.ParseCursor(after)
+	if err != nil {
+		return nil, err
 	}
 	where := "kind = $1 AND (created > $2 OR created = $2 AND id > $3)"
-	args := []any{kind, created, text(after), limit}
+	args := []any{kind, created, text(last), limit}
 	if tenant != "" {
 		where += " AND tenant = $5"
 		args = append(args, text(tenant))
