@@ -17,6 +17,7 @@ import (
 	"glasshouse/api/client"
 	"glasshouse/api/wire"
 	"glasshouse/id"
+	"glasshouse/jail/backend/backendtest"
 )
 
 // A faultyGroup is a group whose daemons fail at random and recover later.
@@ -233,5 +234,64 @@ func TestThousandJails(t *testing.T) {
 		return slices.Equal(got, want)
 	}) {
 		t.Errorf("%d running jails are listed, want %d", len(got), len(want))
+	}
+}
+
+// TestFrontKilledDuringCreates kills a front end while it creates a jail on a node, and the node
+// while it does, at different moments. A repeated request returns the jail that the first one created,
+// and the index has the same jails as the nodes.
+func TestFrontKilledDuringCreates(t *testing.T) {
+	onlyThorough(t)
+	f, one, two, front := openFleet(t, fmt.Sprintf("rootfs: {default: {dir: %q}}\n", backendtest.Rootfs(t)))
+	const kills = 30
+	var want []id.Jail
+	for n := range kills {
+		victim := front
+		if n%3 == 2 {
+			victim = []*fleetNode{one, two}[n/3%2]
+		}
+		key := fmt.Sprint("create-", n)
+		var first id.Jail
+		var wg sync.WaitGroup
+		wg.Go(func() { first, _ = front.createWithKey(f.token, key) })
+		time.Sleep(time.Duration(n*5) * time.Millisecond)
+		victim.kill()
+		wg.Wait()
+		victim.start()
+		var again id.Jail
+		var err error
+		if !within(30*time.Second, func() bool { // the first request may still be executed
+			again, err = front.createWithKey(f.token, key)
+			return err == nil
+		}) {
+			t.Fatalf("kill %d: repeated request: %v", n, err)
+		}
+		if first != "" && first != again {
+			t.Errorf("kill %d: the repeated request has created jail %s beside %s", n, again, first)
+		}
+		want = append(want, again)
+	}
+	slices.Sort(want)
+	list := func(n *fleetNode, nodes string) (ids []id.Jail) {
+		t.Helper()
+		all, err := client.Collect(n.as(f.token, "").Jails(t.Context(), client.JailFilter{Nodes: nodes}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, j := range all {
+			ids = append(ids, j.ID)
+		}
+		return ids
+	}
+	have := slices.Sorted(slices.Values(append(list(one, "self"), list(two, "self")...)))
+	if !slices.Equal(have, want) {
+		t.Errorf("the nodes have %d jails, want one of each of %d requests", len(have), len(want))
+	}
+	var indexed []id.Jail
+	if !within(2*time.Minute, func() bool {
+		indexed = slices.Sorted(slices.Values(list(front, "all")))
+		return slices.Equal(indexed, want)
+	}) {
+		t.Errorf("the index has %d jails, want %d", len(indexed), len(want))
 	}
 }
