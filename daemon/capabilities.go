@@ -106,31 +106,6 @@ func (d *Daemon) shareCapabilities(ctx context.Context, c *registry.Config, own 
 	return nil
 }
 
-const refreshRetry = 2 * time.Second // after an error
-
-// wakeCapabilities makes this daemon read the changes of capabilities by other daemons.
-func (d *Daemon) wakeCapabilities() {
-	select {
-	case d.changed <- struct{}{}:
-	default:
-	}
-}
-
-// refreshCapabilities reads the changes of other daemons until this one closes.
-func (d *Daemon) refreshCapabilities() {
-	failing := false
-	d.everyOrWhen(registry.RefreshInterval, d.changed, func(ctx context.Context) {
-		err := d.registry.Refresh(ctx)
-		if err != nil && !failing && ctx.Err() == nil {
-			d.log.Warn("could not read the changes of capabilities by other daemons; it is repeated", "err", err)
-		}
-		failing = err != nil
-		if failing {
-			time.AfterFunc(refreshRetry, d.wakeCapabilities)
-		}
-	})
-}
-
 // engines maps runtimes to the engines that run their capabilities.
 type engines map[manifest.Runtime]engine.Engine
 

@@ -96,7 +96,6 @@ type Daemon struct {
 	schedules *schedule.Manager
 	gateway   *gateway.Gateway
 	broker    *autonomy.Broker
-	changed   chan struct{}                   // has an element when another daemon has changed capabilities
 	reports   atomic.Pointer[gateway.Gateway] // as gateway, for facts, which is called before it exists
 	objects   object.Store                    // nil: none is configured
 	identity  *pki.Identity
@@ -136,7 +135,6 @@ func (d *Daemon) Open(ctx context.Context) (err error) {
 	}
 	d.log = newLogger(d.LogTo, d.Config.Log)
 	d.serveErr = make(chan error, 4)
-	d.changed = make(chan struct{}, 1)
 	d.stopping = hostStops
 	// Logs are compressed by a low-priority thread. While it waits for a CPU it occupies a Go
 	// processor (P). The additional Ps keep it from delaying the goroutines that read and

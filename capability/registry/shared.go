@@ -47,10 +47,6 @@ func (r *Registry) node() string {
 	return r.cfg.Shared.Node
 }
 
-// RefreshInterval is how often a daemon reads the changes of others, besides when Store.Version has
-// changed.
-const RefreshInterval = 30 * time.Second
-
 const (
 	refreshTimeout = 5 * time.Second
 	missTimeout    = 10 * time.Second // of a call of an unknown capability

@@ -98,7 +98,6 @@ type Manager struct {
 	cancel        context.CancelFunc
 	wg            sync.WaitGroup
 	expiryChanged chan struct{} // wakes expireLoop
-	wake          chan struct{} // wakes refreshLoop
 	history       *valueHistory // set by Open
 	delivered     deliveredNames
 
@@ -130,7 +129,7 @@ func NewManager(cfg Config) *Manager {
 	if cfg.Changed == nil {
 		cfg.Changed = func(context.Context, Scope) error { return nil }
 	}
-	return &Manager{cfg: cfg, expiryChanged: make(chan struct{}, 1), wake: make(chan struct{}, 1), ended: map[id.Grant]bool{}, secrets: map[string]*Record{}, grants: map[id.Grant]*Grant{}}
+	return &Manager{cfg: cfg, expiryChanged: make(chan struct{}, 1), ended: map[id.Grant]bool{}, secrets: map[string]*Record{}, grants: map[id.Grant]*Grant{}}
 }
 
 // Open loads the secrets, grants and keys, and finishes an interrupted rotation of the key.
@@ -171,9 +170,6 @@ func (k *Manager) Open(ctx context.Context) error {
 	}
 	ctx, k.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	k.wg.Go(func() { k.expireLoop(ctx) })
-	if k.cfg.Shared != nil {
-		k.wg.Go(func() { k.refreshLoop(ctx) })
-	}
 	return nil
 }
 

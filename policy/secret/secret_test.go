@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,8 +21,6 @@ import (
 
 // A testManager is a Manager with a database file. It records events.
 type testManager struct {
-	versionErrors atomic.Int32 // number of times that the version cannot be read
-
 	*secret.Manager
 	t          *testing.T
 	dir        string

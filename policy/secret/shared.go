@@ -23,42 +23,7 @@ type Shared struct {
 	MakesKey bool
 }
 
-const (
-	refreshInterval = 30 * time.Second // besides Wake
-	refreshRetry    = 2 * time.Second  // after an error
-	refreshTimeout  = 5 * time.Second
-)
-
-// Wake makes this daemon read the changes of others, because Shared.Version has changed.
-func (k *Manager) Wake() {
-	select {
-	case k.wake <- struct{}{}:
-	default:
-	}
-}
-
-// refreshLoop reads the changes of other daemons.
-func (k *Manager) refreshLoop(ctx context.Context) {
-	tick := time.NewTicker(refreshInterval)
-	defer tick.Stop()
-	failing := false
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		case <-k.wake:
-		}
-		err := k.Refresh(ctx)
-		if err != nil && !failing && ctx.Err() == nil {
-			k.cfg.Log.Warn("could not read the changes of secrets by other daemons; it is repeated", "err", err)
-		}
-		failing = err != nil
-		if failing {
-			time.AfterFunc(refreshRetry, k.Wake)
-		}
-	}
-}
+const refreshTimeout = 5 * time.Second
 
 // Refresh reads the changes of other daemons that use the same store.
 func (k *Manager) Refresh(ctx context.Context) error {

@@ -3,7 +3,6 @@ package secret_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -37,12 +36,7 @@ func newSharedManagers(t *testing.T) (a, b *testManager) {
 			Store: db.Secrets(), Recorder: m, KeyFile: filepath.Join(dir, "secrets.key"),
 			Changed: func(_ context.Context, s secret.Scope) error { m.changed(s); return m.changedErr },
 			Shared: &secret.Shared{
-				Version: func(ctx context.Context) (int64, error) {
-					if m.versionErrors.Add(-1) >= 0 {
-						return 0, errors.New("the database does not answer")
-					}
-					return db.Secrets().Version(ctx)
-				},
+				Version:  db.Secrets().Version,
 				MakesKey: n == 0,
 				Has:      func(jid id.Jail) bool { return n == 0 && jid == jail1 },
 			},
@@ -132,24 +126,6 @@ func TestSecretsOfAnotherDaemonAreUsedAtOnce(t *testing.T) {
 	b.mustRefresh()
 	if slices.ContainsFunc(b.List(), func(i secret.Info) bool { return i.Name == "KEY" }) {
 		t.Error("a secret that another daemon deleted is listed")
-	}
-}
-
-// A daemon that is woken reads the changes of others, and repeats it soon if it fails.
-func TestWakeRepeatsAfterFailure(t *testing.T) {
-	a, b := newSharedManagers(t)
-	a.mustPut("KEY", "one")
-	b.mustRefresh()
-	for _, failures := range []int32{0, 1} {
-		before := len(b.List())
-		a.mustPut(fmt.Sprint("NEW", failures), "value")
-		b.versionErrors.Store(failures)
-		b.Wake()
-		for end := time.Now().Add(10 * time.Second); len(b.List()) == before; time.Sleep(10 * time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("after %d failures: a secret of another daemon is not listed ten seconds after Wake", failures)
-			}
-		}
 	}
 }
 
