@@ -92,6 +92,9 @@ type Store interface {
 	// Nodes returns all nodes that are not gone, by id.
 	Nodes(ctx context.Context) ([]Node, error)
 
+	// Peers is like Nodes, without the numbers of sessions, runs and jails: they are most of the work.
+	Peers(ctx context.Context) ([]Node, error)
+
 	// Drain sets whether a node gets new jails and sessions, or returns fault.NotFound.
 	Drain(ctx context.Context, id string, on bool) error
 

@@ -189,14 +189,23 @@ func reassign(ctx context.Context, tx *sql.Tx) error {
 
 // Nodes returns all nodes that are not gone.
 func (ns Nodes) Nodes(ctx context.Context) ([]fleet.Node, error) {
-	rows, err := ns.s.read.QueryContext(ctx, `
-		WITH held AS (SELECT holder, COUNT(*) AS n FROM sessions WHERE holder <> '' GROUP BY holder),
+	return ns.list(ctx, `WITH held AS (SELECT holder, COUNT(*) AS n FROM sessions WHERE holder <> '' GROUP BY holder),
 			active AS (SELECT sessions.holder, COUNT(*) AS n FROM runs JOIN sessions ON runs.session = sessions.id
 				WHERE runs.waiting = 1 AND sessions.holder <> '' GROUP BY sessions.holder),
-			jails AS (SELECT node, COUNT(*) AS n FROM owners WHERE kind = 'jail' GROUP BY node)
-		SELECT `+nodeColumns+", "+ns.s.clock()+`, COALESCE(held.n, 0), COALESCE(active.n, 0), COALESCE(jails.n, 0), draining
-		FROM nodes LEFT JOIN held ON held.holder = nodes.id LEFT JOIN active ON active.holder = nodes.id LEFT JOIN jails ON jails.node = nodes.id
-		WHERE state <> 'gone' ORDER BY id`)
+			jails AS (SELECT node, COUNT(*) AS n FROM owners WHERE kind = 'jail' GROUP BY node)`,
+		"COALESCE(held.n, 0), COALESCE(active.n, 0), COALESCE(jails.n, 0)",
+		"LEFT JOIN held ON held.holder = nodes.id LEFT JOIN active ON active.holder = nodes.id LEFT JOIN jails ON jails.node = nodes.id")
+}
+
+// Peers is like Nodes, but counts nothing.
+func (ns Nodes) Peers(ctx context.Context) ([]fleet.Node, error) {
+	return ns.list(ctx, "", "0, 0, 0", "")
+}
+
+// list returns nodes with the three counts, of the joined tables.
+func (ns Nodes) list(ctx context.Context, with, counts, joined string) ([]fleet.Node, error) {
+	rows, err := ns.s.read.QueryContext(ctx, with+" SELECT "+nodeColumns+", "+ns.s.clock()+", "+counts+", draining FROM nodes "+joined+
+		" WHERE state <> 'gone' ORDER BY id")
 	if err != nil {
 		return nil, fmt.Errorf("list the nodes: %w", err)
 	}

@@ -331,6 +331,9 @@ func nodesRemove(t *testing.T, s *store.Store) {
 	if n := got(s.Nodes().Nodes(ctx))(t)[0]; n.Jails != 1 || n.Addr != "10.0.0.1:8443" {
 		t.Errorf("node = %+v, want one jail and its address", n)
 	}
+	if n := got(s.Nodes().Peers(ctx))(t)[0]; n.Jails != 0 || n.Addr != "10.0.0.1:8443" {
+		t.Errorf("node = %+v, want its address, and no count of jails", n)
+	}
 	if err := s.Nodes().Remove(ctx, "a", false); !errors.Is(err, fault.Conflict) || fault.RemedyOf(err) == "" {
 		t.Errorf("Remove of a node with a jail = %v, want conflict and how to go on", err)
 	}

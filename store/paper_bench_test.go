@@ -46,9 +46,28 @@ func TestBenchPaperNodes(t *testing.T) {
 	lost := got(s.Nodes().DeclareLost(t.Context()))(t)
 	fmt.Printf("paper nodes: the runs of %d lost nodes were assigned to others in %v\n", len(lost), time.Since(began).Round(time.Millisecond))
 
-	began = time.Now()
-	list := got(s.Nodes().Nodes(t.Context()))(t)
-	fmt.Printf("paper nodes: the list of %d nodes was read in %v\n", len(list), time.Since(began).Round(100*time.Microsecond))
+	const jails = 100
+	for _, id := range p.ids {
+		var own []fleet.Object
+		for n := range jails {
+			own = append(own, fleet.Object{Kind: fleet.Jail, ID: fmt.Sprint("j-", id, "-", n), Created: time.Unix(int64(n), 0), Summary: "{}"})
+		}
+		if err := s.Owners().Publish(t.Context(), id, own, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	analyze(t, where)
+	read := func(what string, f func(context.Context) ([]fleet.Node, error)) (list []fleet.Node) {
+		const reads = 20
+		began := time.Now()
+		for range reads {
+			list = got(f(t.Context()))(t)
+		}
+		fmt.Printf("paper nodes: the list of %d nodes %s is read in %v\n", len(list), what, (time.Since(began) / reads).Round(100*time.Microsecond))
+		return list
+	}
+	read("without counts", s.Nodes().Peers)
+	list := read(fmt.Sprintf("with the counts of %d jails", nodes*jails), s.Nodes().Nodes)
 	began = time.Now()
 	const places = 10_000
 	for range places {

@@ -118,7 +118,7 @@ func (rt *Router) peer(r *http.Request, grace time.Duration) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	_, err = rt.find(r.Context(), node, rt.Peers) // reads the list again if the node is new
+	_, err = rt.peers.find(r.Context(), node) // reads the list again if the node is new
 	switch {
 	case errors.Is(err, fault.NotFound):
 		return "", fault.Newf(fault.Unauthenticated, "route.peer", node, "the node is not in the fleet")

@@ -40,15 +40,11 @@ type Config struct {
 
 // A Router forwards requests to other nodes, and accepts theirs. It is safe for concurrent use.
 type Router struct {
-	cfg Config
-
-	reading sync.Mutex // held while the list of nodes is read because it is old; locked before mu
+	cfg   Config
+	nodes nodeList // for requests of users
+	peers nodeList // for the calls of daemons among themselves, without counts
 
 	mu sync.Mutex
-	// +checklocks:mu
-	nodes []fleet.Node
-	// +checklocks:mu
-	read time.Time // when nodes was read
 	// +checklocks:mu
 	expected map[string]expectation // by node
 	// +checklocks:mu
@@ -89,76 +85,93 @@ const (
 
 // New returns a Router.
 func New(cfg Config) *Router {
-	return &Router{cfg: cfg, expected: map[string]expectation{}, owners: map[fleet.Key]owner{}, links: map[string]link{}}
+	return &Router{
+		cfg:      cfg,
+		nodes:    nodeList{from: cfg.Store.Nodes, age: func(int) time.Duration { return nodesAge }},
+		peers:    nodeList{from: cfg.Store.Peers, age: peersAge},
+		expected: map[string]expectation{}, owners: map[fleet.Key]owner{}, links: map[string]link{},
+	}
 }
 
 // Self returns the ID of this node.
 func (rt *Router) Self() string { return rt.cfg.Self }
 
 // Nodes returns all nodes. The list can be a second old.
-func (rt *Router) Nodes(ctx context.Context) ([]fleet.Node, error) {
-	return rt.readOld(ctx, func(int) time.Duration { return nodesAge })
-}
+func (rt *Router) Nodes(ctx context.Context) ([]fleet.Node, error) { return rt.nodes.get(ctx) }
 
-// Peers is like Nodes, for the calls of daemons among themselves. In a large fleet the list can be
-// older, because its size is the load of the database.
-func (rt *Router) Peers(ctx context.Context) ([]fleet.Node, error) { return rt.readOld(ctx, peersAge) }
+// Peers is like Nodes, without the numbers of sessions, runs and jails. In a large fleet the list can
+// be older, because its size is the load of the database.
+func (rt *Router) Peers(ctx context.Context) ([]fleet.Node, error) { return rt.peers.get(ctx) }
 
 // peersAge is the age of a list of nodes by which daemons find and admit each other.
 func peersAge(nodes int) time.Duration {
 	return max(nodesAge, time.Duration(nodes)*time.Second/rowsPerSecond)
 }
 
-// readOld returns the list of nodes. It reads the list if it is older than age allows for its length.
-func (rt *Router) readOld(ctx context.Context, age func(nodes int) time.Duration) ([]fleet.Node, error) {
-	if nodes, fresh := rt.list(age); fresh {
-		return nodes, nil
-	}
-	rt.reading.Lock()
-	defer rt.reading.Unlock()
-	if nodes, fresh := rt.list(age); fresh { // another request has read it
-		return nodes, nil
-	}
-	return rt.readNodes(ctx)
+// A nodeList is a list of nodes, which is read from the store when it is old.
+type nodeList struct {
+	from func(ctx context.Context) ([]fleet.Node, error)
+	age  func(nodes int) time.Duration // how long a list of that length is used
+
+	reading sync.Mutex // held while the list is read because it is old; locked before mu
+
+	mu sync.Mutex
+	// +checklocks:mu
+	nodes []fleet.Node
+	// +checklocks:mu
+	at time.Time // when nodes was read
 }
 
-// list returns the list of nodes, and whether it can be used.
-func (rt *Router) list(age func(nodes int) time.Duration) ([]fleet.Node, bool) {
-	rt.mu.Lock()
-	defer rt.mu.Unlock()
-	return rt.nodes, time.Since(rt.read) < age(len(rt.nodes))
+func (l *nodeList) get(ctx context.Context) ([]fleet.Node, error) {
+	if nodes, fresh := l.last(); fresh {
+		return nodes, nil
+	}
+	l.reading.Lock()
+	defer l.reading.Unlock()
+	if nodes, fresh := l.last(); fresh { // another request has read it
+		return nodes, nil
+	}
+	return l.read(ctx)
+}
+
+// last returns the list that was read last, and whether it can be used.
+func (l *nodeList) last() ([]fleet.Node, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.nodes, time.Since(l.at) < l.age(len(l.nodes))
 }
 
 const readTimeout = 5 * time.Second // others wait for a read
 
-func (rt *Router) readNodes(ctx context.Context) ([]fleet.Node, error) {
+// read reads the list although it may not be old.
+func (l *nodeList) read(ctx context.Context) ([]fleet.Node, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	nodes, err := rt.cfg.Store.Nodes(ctx)
+	nodes, err := l.from(ctx)
 	if err != nil {
 		return nil, err
 	}
-	rt.mu.Lock()
-	defer rt.mu.Unlock()
-	rt.nodes, rt.read = nodes, time.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.nodes, l.at = nodes, time.Now()
 	return nodes, nil
 }
 
 // Node returns the node with an ID or a name.
 func (rt *Router) Node(ctx context.Context, name string) (fleet.Node, error) {
-	return rt.find(ctx, name, rt.Nodes)
+	return rt.nodes.find(ctx, name)
 }
 
-// find finds a node in a list.
-func (rt *Router) find(ctx context.Context, name string, list func(context.Context) ([]fleet.Node, error)) (fleet.Node, error) {
+// find returns the node of a list with an ID or a name.
+func (l *nodeList) find(ctx context.Context, name string) (fleet.Node, error) {
 	const op = "route.Node"
-	nodes, err := list(ctx)
+	nodes, err := l.get(ctx)
 	if err != nil {
 		return fleet.Node{}, err
 	}
 	found := named(nodes, name)
 	if len(found) == 0 { // it may be new
-		nodes, err = rt.readNodes(ctx)
+		nodes, err = l.read(ctx)
 		if err != nil {
 			return fleet.Node{}, err
 		}
@@ -237,19 +250,20 @@ func (rt *Router) Objects(ctx context.Context, kind fleet.Kind, tenant, after st
 // Place returns the node for a new jail. Jails that this node has placed in the last seconds count
 // also if they are not in the list of nodes yet.
 func (rt *Router) Place(ctx context.Context) (fleet.Node, error) {
-	if _, err := rt.Nodes(ctx); err != nil { // reads the list if it is old
+	nodes, err := rt.Nodes(ctx)
+	if err != nil {
 		return fleet.Node{}, err
 	}
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
 	jails := map[string]int{}
-	for _, n := range rt.nodes {
+	for _, n := range nodes {
 		jails[n.ID] = n.Jails
 		if e := rt.expected[n.ID]; time.Since(e.at) < placedAge {
 			jails[n.ID] = max(n.Jails, e.jails)
 		}
 	}
-	best, err := fleet.Best(rt.nodes, func(n fleet.Node) int { return jails[n.ID] })
+	best, err := fleet.Best(nodes, func(n fleet.Node) int { return jails[n.ID] })
 	if err != nil {
 		return best, err
 	}
@@ -362,7 +376,7 @@ func (rt *Router) reachable(ctx context.Context, node string) (fleet.Node, error
 
 // reachablePeer is reachable for a call of this node.
 func (rt *Router) reachablePeer(ctx context.Context, node string) (fleet.Node, error) {
-	n, err := rt.find(ctx, node, rt.Peers)
+	n, err := rt.peers.find(ctx, node)
 	if err != nil || n.Addr != "" && n.State == fleet.Up {
 		return n, err
 	}
