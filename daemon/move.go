@@ -204,7 +204,7 @@ func bestFor(nodes []fleet.Node, self string, processes bool) (fleet.Node, error
 		}
 		others = append(others, n)
 	}
-	best, err := fleet.Best(others, func(n fleet.Node) int { return n.Jails })
+	best, err := fleet.Best(others, func(n *fleet.Node) int { return n.Jails })
 	if err != nil {
 		err = cmp.Or(why, err)
 	}

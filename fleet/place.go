@@ -10,7 +10,7 @@ import (
 )
 
 // Accepts reports whether a node gets new jails.
-func (n Node) Accepts() bool { return n.State == Up && !n.Draining && !n.Front && n.Addr != "" }
+func (n *Node) Accepts() bool { return n.State == Up && !n.Draining && !n.Front && n.Addr != "" }
 
 // ErrNoNode is the error if no node accepts new jails.
 var ErrNoNode error = &fault.Error{
@@ -20,23 +20,27 @@ var ErrNoNode error = &fault.Error{
 // Best returns the node for a new jail: the one with the fewest jails for its memory, of those that
 // accept jails. Nodes with little free memory or disk are used only if all others are, too. jails
 // is how many jails a node has or gets soon.
-func Best(nodes []Node, jails func(Node) int) (Node, error) {
-	var best Node
-	for _, n := range nodes {
-		if n.Accepts() && (best.ID == "" || better(n, jails(n), best, jails(best))) {
-			best = n
+func Best(nodes []Node, jails func(*Node) int) (Node, error) {
+	best, fewest := (*Node)(nil), 0
+	for i := range nodes { // a node is large: copies of a thousand take longer than the choice
+		n := &nodes[i]
+		if !n.Accepts() {
+			continue
+		}
+		if has := jails(n); best == nil || better(n, has, best, fewest) {
+			best, fewest = n, has
 		}
 	}
-	if best.ID == "" {
-		return best, ErrNoNode
+	if best == nil {
+		return Node{}, ErrNoNode
 	}
-	return best, nil
+	return *best, nil
 }
 
 // better reports whether a new jail of a, which has m jails, is better than one of b, which has n.
-func better(a Node, m int, b Node, n int) bool {
-	if a.Facts.full() != b.Facts.full() {
-		return b.Facts.full()
+func better(a *Node, m int, b *Node, n int) bool {
+	if full := a.Facts.full(); full != b.Facts.full() {
+		return !full
 	}
 	if a.Facts.Memory == 0 || b.Facts.Memory == 0 {
 		return m < n
@@ -47,7 +51,7 @@ func better(a Node, m int, b Node, n int) bool {
 // minFree is the part of memory and disk that stays free on a node that gets new jails.
 const minFree = 20 // a twentieth
 
-func (f Facts) full() bool {
+func (f *Facts) full() bool {
 	return f.FreeMemory < f.Memory/minFree || f.FreeDisk < f.Disk/minFree
 }
 
@@ -126,7 +130,7 @@ func Fill(nodes []Node, first string, need int64, count int) []Share {
 }
 
 // room returns for how many more jails a node has memory.
-func (n Node) room(need int64) int {
+func (n *Node) room(need int64) int {
 	if !n.Accepts() {
 		return 0
 	}

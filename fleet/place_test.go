@@ -95,12 +95,12 @@ func TestBest(t *testing.T) {
 		"all have little":               {"b", []fleet.Node{up("a", 2, 100, 1, 100, 90), up("b", 1, 100, 90, 100, 1)}},
 		"those that accept no new ones": {"b", []fleet.Node{{ID: "a", State: fleet.Lost, Addr: "a:1"}, up("b", 9, 100, 1, 100, 1)}},
 	} {
-		got, err := fleet.Best(tt.nodes, func(n fleet.Node) int { return n.Jails })
+		got, err := fleet.Best(tt.nodes, func(n *fleet.Node) int { return n.Jails })
 		if err != nil || got.ID != tt.want {
 			t.Errorf("%s: Best = %q, %v, want %s", name, got.ID, err, tt.want)
 		}
 	}
-	if _, err := fleet.Best([]fleet.Node{{ID: "a"}}, func(fleet.Node) int { return 0 }); !errors.Is(err, fault.Exhausted) {
+	if _, err := fleet.Best([]fleet.Node{{ID: "a"}}, func(*fleet.Node) int { return 0 }); !errors.Is(err, fault.Exhausted) {
 		t.Errorf("Best without a node that accepts jails: %v, want Exhausted", err)
 	}
 	nodes := []fleet.Node{up("full", 0, 100, 1, 100, 90), up("b", 5, 100, 90, 100, 90)}

@@ -71,7 +71,7 @@ func TestBenchPaperNodes(t *testing.T) {
 	began = time.Now()
 	const places = 10_000
 	for range places {
-		if _, err := fleet.Best(list, func(n fleet.Node) int { return n.Jails }); err != nil {
+		if _, err := fleet.Best(list, func(n *fleet.Node) int { return n.Jails }); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -19,6 +19,7 @@ import (
 	"glasshouse/fault"
 	"glasshouse/govern"
 	"glasshouse/id"
+	"glasshouse/jail"
 	"glasshouse/policy"
 )
 
@@ -329,12 +330,14 @@ func (tc *toolCalls) runTool(ctx context.Context, r run.Run, c Caller, tool *bui
 	if tool == nil {
 		return tc.callCapability(ctx, r, c, step, input)
 	}
-	inv := &invocation{caller: c, key: string(r.ID) + "/" + step.Key, input: input, ref: step.Ref, retry: retry, saveRef: func(ctx context.Context, ref string) error {
+	inv := &invocation{caller: c, key: string(r.ID) + "/" + step.Key, input: input, ref: step.Ref, retry: retry}
+	inv.saveRef = func(ctx context.Context, ref string) error {
 		if err := tc.cfg.Runs.SetStepRef(ctx, r.ID, step.Key, ref); err != nil {
 			return notStartedError{err}
 		}
+		inv.ref = ref
 		return nil
-	}}
+	}
 	if tool.question != nil && step.Ref == "" { // a step with a reference was allowed before
 		q, err := tool.question(input)
 		if err != nil {
@@ -352,6 +355,9 @@ func (tc *toolCalls) runTool(ctx context.Context, r run.Run, c Caller, tool *bui
 		inv.entry = v.Entry
 	}
 	v, err := tool.do(ctx, inv)
+	for tool.inJail() && errors.Is(err, fault.Conflict) && tc.awaitJail(ctx, r.ID, c.Jail) {
+		v, err = tool.do(ctx, inv)
+	}
 	if err != nil {
 		return toolResult{}, err
 	}
@@ -360,6 +366,28 @@ func (tc *toolCalls) runTool(ctx context.Context, r run.Run, c Caller, tool *bui
 		return toolResult{}, fmt.Errorf("encode the output of %s: %w", tool.Name, err)
 	}
 	return toolResult{text: text}, nil
+}
+
+// pausedInterval is how often awaitJail checks a jail.
+const pausedInterval = 200 * time.Millisecond
+
+// awaitJail waits while the jail of a tool is paused: by a person, or by this daemon until its
+// supervisor resumes it, because the lease of the daemon had expired. It reports whether it waited and
+// the tool can be tried again.
+func (tc *toolCalls) awaitJail(ctx context.Context, rid id.Run, jid id.Jail) bool {
+	for waited := false; ; waited = true {
+		if j, err := tc.cfg.Jails.Get(ctx, jid); err != nil || j.State != jail.Paused {
+			return waited && err == nil
+		}
+		if r, err := tc.cfg.Runs.Get(ctx, rid); err == nil && r.State.Ended() {
+			return false
+		}
+		select {
+		case <-time.After(pausedInterval):
+		case <-ctx.Done():
+			return false
+		}
+	}
 }
 
 // callCapability calls a capability for an agent. If a daemon was killed during an earlier

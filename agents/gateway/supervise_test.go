@@ -62,6 +62,45 @@ func (env *testEnv) call(c Caller, key, tool, input string) ToolOutcome {
 	return u
 }
 
+// A command waits while the jail is paused, which is no failure of the command.
+func TestCommandWaitsForPausedJail(t *testing.T) {
+	env := newTestEnv(t)
+	r, c := env.open().startBuiltin(Agent{Jail: permissive(t)})
+	pause := func() {
+		t.Helper()
+		if _, err := env.jails.Pause(t.Context(), c.Jail); err != nil {
+			t.Fatal(err)
+		}
+	}
+	begin := func(key string) <-chan ToolOutcome {
+		outcome := make(chan ToolOutcome, 1)
+		go func() { outcome <- env.call(c, key, "bash", `{"command": "true"}`) }()
+		return outcome
+	}
+	pause()
+	waiting := begin("1")
+	select {
+	case u := <-waiting:
+		t.Fatalf("while the jail is paused, the command ended: %+v", u)
+	case <-time.After(2 * pausedInterval):
+	}
+	if _, err := env.jails.Resume(t.Context(), c.Jail); err != nil {
+		t.Fatal(err)
+	}
+	if u := <-waiting; u.State != run.StepDone {
+		t.Errorf("the command = %+v, want done", u)
+	}
+	pause()
+	waiting = begin("2")
+	env.await("the step has begun", func() bool { return env.run(r.ID).Steps == 2 })
+	if _, err := env.runs.Move(t.Context(), r.ID, run.Move{To: run.Cancelled, By: "ann", Reason: "test"}); err != nil {
+		t.Fatal(err)
+	}
+	if u := <-waiting; u.State == run.StepDone {
+		t.Errorf("the command of a run that has ended = %+v, want no result", u)
+	}
+}
+
 // startBuiltin starts a run of the reference agent that does nothing by itself, and returns
 // the run and its caller.
 func (env *testEnv) startBuiltin(a Agent) (run.Run, Caller) {

@@ -263,7 +263,7 @@ func (rt *Router) Place(ctx context.Context) (fleet.Node, error) {
 			jails[n.ID] = max(n.Jails, e.jails)
 		}
 	}
-	best, err := fleet.Best(nodes, func(n fleet.Node) int { return jails[n.ID] })
+	best, err := fleet.Best(nodes, func(n *fleet.Node) int { return jails[n.ID] })
 	if err != nil {
 		return best, err
 	}
