@@ -271,6 +271,38 @@ func TestLostJailWithoutCopyIsEmpty(t *testing.T) {
 	}
 }
 
+// A branch whose jail is lost starts over as well, and not from the state of its origin.
+func TestLostJailOfBranchIsEmpty(t *testing.T) {
+	env, _ := withRemote(t)
+	r, c := env.open().startBuiltin(Agent{Jail: permissive(t)})
+	if _, err := env.g.SaveState(t.Context(), c, "", json.RawMessage(`{"step": 1}`)); err != nil {
+		t.Fatal(err)
+	}
+	cp := env.checkpoint(r.ID)
+	all, err := env.g.Resume(t.Context(), r.ID, run.ResumeRequest{Checkpoint: cp.ID, By: "ann"}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Run = all[0].ID
+	env.await("the branch has a jail", func() bool { return env.run(c.Run).Jail != "" && env.run(c.Run).Exec != "" })
+	c.Jail = env.run(c.Run).Jail
+	state := func(c Caller) string {
+		t.Helper()
+		task, err := env.g.Task(t.Context(), c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(task.Checkpoint.State)
+	}
+	if got := state(c); got != `{"step": 1}` {
+		t.Errorf("the agent of the branch starts from %q, want the state of its origin", got)
+	}
+	env.loseHost(nil)
+	if got := state(env.awaitNewJail(c.Run, c)); got != "" {
+		t.Errorf("the agent in the empty jail starts from %s, want from the beginning", got)
+	}
+}
+
 // TestInterruptedRecoveryContinues restarts the gateway when the object store fails, and when the
 // new jail exists but is not stored with the run.
 func TestInterruptedRecoveryContinues(t *testing.T) {
