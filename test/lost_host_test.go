@@ -163,7 +163,7 @@ func continueElsewhere(t *testing.T, objects string, n, lines int) {
 // TestKillsOfDatabase kills the database every ten seconds for five minutes.
 func TestKillsOfDatabase(t *testing.T) {
 	onlyThorough(t)
-	const lines = 60
+	const lines = 120
 	g := openGroup(t, 2, modelOfLines(lines))
 	a := g.daemons[0]
 	runs := a.startLines(50)
