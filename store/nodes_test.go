@@ -405,7 +405,7 @@ func nodesInvite(t *testing.T, s *store.Store) {
 	}
 }
 
-// pagesOfChangingIndex lists 3000 jails of three nodes again and again while others are created and
+// pagesOfChangingIndex lists 3000 jails of three nodes several times while others are created and
 // removed: each list has each of the 3000 once.
 func pagesOfChangingIndex(t *testing.T, s *store.Store) {
 	ctx := t.Context()
