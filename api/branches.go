@@ -46,14 +46,18 @@ func (h *snapshotHandler) branchSnapshot(ctx context.Context, p oneSnapshot, b w
 
 // branch creates branches of a snapshot of this daemon. Some may be on other nodes.
 func (h *snapshotHandler) branch(ctx context.Context, from snapshot.Snapshot, b wire.Branch, o snapshot.Overrides) (wire.Branches, error) {
+	var used int64
+	if from.Memory {
+		used = from.Stats.MemoryBytes
+	}
+	need := branchMemory(used, o)
 	switch {
 	case b.Spread:
 		if err := h.maySpread(ctx); err != nil {
 			return wire.Branches{}, err
 		}
 		return h.divide(ctx, from, b, o, fleet.Spread)
-	case h.mayOverflow(ctx) && h.facts().Room(branchMemory(from, o)) < b.Count:
-		need := branchMemory(from, o)
+	case h.overflows(ctx, need, b.Count):
 		return h.divide(ctx, from, b, o, func(nodes []fleet.Node, count int) []fleet.Share {
 			return fleet.Fill(nodes, h.fleet.Self(), need, count)
 		})
@@ -61,30 +65,27 @@ func (h *snapshotHandler) branch(ctx context.Context, from snapshot.Snapshot, b 
 	return h.branchHere(ctx, from.ID, b, o)
 }
 
-// mayOverflow reports whether branches for which this node has no memory may be created on
-// others: their user has rights there, and has not selected a node.
-func (h *snapshotHandler) mayOverflow(ctx context.Context) bool {
+// overflows reports whether this node has no memory for branches that may be created on others: their
+// user has rights there, and has not selected a node.
+func (h *snapshotHandler) overflows(ctx context.Context, need int64, count int) bool {
 	if h.fleet == nil || mayForward(ctx, "") != nil {
 		return false
 	}
 	r := ctx.Value(requestKey{}).(*http.Request)
-	return r.Header.Get(nodeHeader) == ""
+	return r.Header.Get(nodeHeader) == "" && h.facts().Room(need) < count
 }
 
 // minBranchMemory is the memory of a branch without processes: that of its init and the daemon's
 // buffers for it.
 const minBranchMemory = 16 << 20
 
-// branchMemory returns the memory that a branch needs if its processes change all of theirs, in bytes.
-func branchMemory(from snapshot.Snapshot, o snapshot.Overrides) int64 {
-	need := int64(0)
-	if from.Memory {
-		need = from.Stats.MemoryBytes
-	}
+// branchMemory returns the memory that a branch needs if its processes change all that they use, in
+// bytes.
+func branchMemory(used int64, o snapshot.Overrides) int64 {
 	if o.Limits != nil && o.Limits.MemoryMB > 0 {
-		need = min(need, o.Limits.MemoryMB<<20)
+		used = min(used, o.Limits.MemoryMB<<20)
 	}
-	return max(need, minBranchMemory)
+	return max(used, minBranchMemory)
 }
 
 func (h *snapshotHandler) branchHere(ctx context.Context, sid id.Snapshot, b wire.Branch, o snapshot.Overrides) (wire.Branches, error) {
@@ -229,7 +230,15 @@ func (h *snapshotHandler) branchJail(ctx context.Context, p oneJail, b wire.Bran
 }
 
 func (h *snapshotHandler) takeAndBranch(ctx context.Context, j id.Jail, b wire.Branch, o snapshot.Overrides) (taken snapshot.Snapshot, made wire.Branches, err error) {
-	if !b.Spread && !h.mayOverflow(ctx) {
+	elsewhere := b.Spread
+	if h.fleet != nil && !b.Spread {
+		stats, err := h.jails.Stats(ctx, j)
+		if err != nil { // it does not run
+			stats = jail.Stats{}
+		}
+		elsewhere = h.overflows(ctx, branchMemory(stats.MemoryBytes, o), b.Count)
+	}
+	if !elsewhere {
 		taken, children, err := h.snapshots.BranchJail(ctx, j, b.Count, o)
 		if err == nil {
 			made, err = h.branchesOf(ctx, "branch "+string(j), max(o.First, 1), children)

@@ -180,9 +180,9 @@ func (t *transaction) copyJournal(of, to *Run, c Checkpoint) error {
 }
 
 // Recovered records that the lost jail of a run was replaced, from the snapshot of a checkpoint
-// or, if cid is "", by an empty one: then the agent starts from the beginning. The state and the budget of the run stay as they are. Steps
-// in flight at the checkpoint for which inJail holds are in flight again. update changes the
-// details of the run in the same transaction.
+// or, if cid is "", by an empty one: then the agent starts from the beginning. The state and the
+// budget of the run stay as they are. Steps in flight at the checkpoint for which inJail holds are
+// in flight again. update changes the details of the run in the same transaction.
 func (cs *checkpoints) Recovered(ctx context.Context, rid id.Run, cid id.Checkpoint, inJail func(Step) bool, update func(c Checkpoint, d *Details)) (Run, error) {
 	c := Checkpoint{Run: rid}
 	if cid != "" {
