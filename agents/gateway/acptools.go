@@ -209,7 +209,12 @@ func (tc *toolCalls) openTerminal(ctx context.Context, inv *invocation) (any, er
 		env[k] = v
 	}
 	_, _, err = tc.cfg.Jails.Exec(ctx, inv.caller.Jail, jail.ExecRequest{ID: x, Argv: in.Argv, Cwd: in.Cwd, Env: env}, nil)
-	if err != nil && !errors.Is(err, fault.Conflict) {
+	if errors.Is(err, fault.Conflict) { // an earlier call may have started it
+		if _, missing := tc.cfg.Jails.ExecStatus(ctx, inv.caller.Jail, x); missing == nil {
+			err = nil
+		}
+	}
+	if err != nil {
 		return nil, fmt.Errorf("start the command of the terminal: %w", err)
 	}
 	return struct {

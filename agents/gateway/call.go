@@ -355,7 +355,7 @@ func (tc *toolCalls) runTool(ctx context.Context, r run.Run, c Caller, tool *bui
 		inv.entry = v.Entry
 	}
 	v, err := tool.do(ctx, inv)
-	for tool.inJail() && errors.Is(err, fault.Conflict) && tc.awaitJail(ctx, r.ID, c.Jail) {
+	for (tool.inJail() || tool.Kind == kindClient) && errors.Is(err, fault.Conflict) && tc.awaitJail(ctx, r.ID, c.Jail) {
 		v, err = tool.do(ctx, inv)
 	}
 	if err != nil {
@@ -376,11 +376,16 @@ const pausedInterval = 200 * time.Millisecond
 // the tool can be tried again.
 func (tc *toolCalls) awaitJail(ctx context.Context, rid id.Run, jid id.Jail) bool {
 	for waited := false; ; waited = true {
-		if j, err := tc.cfg.Jails.Get(ctx, jid); err != nil || j.State != jail.Paused {
-			return waited && err == nil
+		j, err := tc.cfg.Jails.Get(ctx, jid)
+		if err != nil || j.State != jail.Paused && !waited {
+			return false
 		}
+		// The jail of a run that has ended is resumed as well: the run is read after the jail.
 		if r, err := tc.cfg.Runs.Get(ctx, rid); err == nil && r.State.Ended() {
 			return false
+		}
+		if j.State != jail.Paused {
+			return true
 		}
 		select {
 		case <-time.After(pausedInterval):

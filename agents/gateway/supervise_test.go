@@ -72,27 +72,29 @@ func TestCommandWaitsForPausedJail(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	begin := func(key string) <-chan ToolOutcome {
+	begin := func(tool, input string) <-chan ToolOutcome {
+		t.Helper()
 		outcome := make(chan ToolOutcome, 1)
-		go func() { outcome <- env.call(c, key, "bash", `{"command": "true"}`) }()
+		go func() { outcome <- env.call(c, tool+input, tool, input) }()
+		select {
+		case u := <-outcome:
+			t.Fatalf("while the jail is paused, %s ended: %+v", tool, u)
+		case <-time.After(2 * pausedInterval):
+		}
 		return outcome
 	}
-	pause()
-	waiting := begin("1")
-	select {
-	case u := <-waiting:
-		t.Fatalf("while the jail is paused, the command ended: %+v", u)
-	case <-time.After(2 * pausedInterval):
-	}
-	if _, err := env.jails.Resume(t.Context(), c.Jail); err != nil {
-		t.Fatal(err)
-	}
-	if u := <-waiting; u.State != run.StepDone {
-		t.Errorf("the command = %+v, want done", u)
+	for tool, input := range map[string]string{"bash": `{"command": "true"}`, toolTerminal: `{"line": "true", "argv": ["true"]}`} {
+		pause()
+		waiting := begin(tool, input)
+		if _, err := env.jails.Resume(t.Context(), c.Jail); err != nil {
+			t.Fatal(err)
+		}
+		if u := <-waiting; u.State != run.StepDone {
+			t.Errorf("%s = %+v, want done", tool, u)
+		}
 	}
 	pause()
-	waiting = begin("2")
-	env.await("the step has begun", func() bool { return env.run(r.ID).Steps == 2 })
+	waiting := begin("bash", `{"command": "false"}`)
 	if _, err := env.runs.Move(t.Context(), r.ID, run.Move{To: run.Cancelled, By: "ann", Reason: "test"}); err != nil {
 		t.Fatal(err)
 	}
