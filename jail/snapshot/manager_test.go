@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -193,8 +194,16 @@ func (h *harness) end() {
 // checkNoLeftovers reports files, cgroups, mounts and devices that remain after all deletions.
 func (h *harness) checkNoLeftovers() {
 	h.t.Helper()
-	if left, _ := filepath.Glob(filepath.Join(h.dir, "jails", "*")); len(left) > 0 {
-		h.t.Errorf("leftover files: %v", left)
+	var files []string
+	jails := filepath.Join(h.dir, "jails")
+	err := filepath.WalkDir(jails, func(path string, d fs.DirEntry, err error) error {
+		if path != jails {
+			files = append(files, fmt.Sprint(path, " ", d, " ", err))
+		}
+		return nil
+	})
+	if len(files) > 0 || err != nil {
+		h.t.Errorf("leftover files: %q, %v", files, err)
 	}
 	for _, root := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
 		if left, _ := filepath.Glob(filepath.Join(root, filepath.Base(h.dir), "*", "cgroup.procs")); len(left) > 0 {

@@ -287,6 +287,9 @@ func (s *Source) Close() error {
 		return nil
 	}
 	s.spares.Close()
+	for _, w := range *s.watches.Load() { // normally empty
+		w.installing.Wait() // it uses the maps
+	}
 	// The reader ends before the memory that it uses is unmapped.
 	err := s.reader.close()
 	for _, l := range s.taps {
