@@ -1,6 +1,7 @@
 package snapshot_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -395,6 +396,39 @@ func (h *harness) delete(j id.Jail) {
 	h.t.Helper()
 	if err := errors.Join(h.jails.Delete(h.t.Context(), j), h.keeper.JailDeleted(h.t.Context(), j)); err != nil {
 		h.t.Error(err)
+	}
+}
+
+// A storeHook calls a function before it stores a snapshot.
+type storeHook struct {
+	snapshot.Store
+	before func(snapshot.Snapshot)
+}
+
+func (s storeHook) Put(ctx context.Context, n snapshot.Snapshot) error {
+	s.before(n)
+	return s.Store.Put(ctx, n)
+}
+
+// A jail may be deleted while an automatic snapshot of it is stored.
+func TestJailDeletionDuringAutomaticSnapshot(t *testing.T) {
+	h := newHarness(t)
+	h.tune = func(_ *jail.Config, c *snapshot.Config) {
+		c.Store = storeHook{c.Store, func(s snapshot.Snapshot) {
+			if err := h.jails.Delete(t.Context(), s.Jail.ID); err != nil {
+				t.Error(err)
+			}
+		}}
+	}
+	h.reopen()
+	for reason, want := range map[snapshot.Reason]int{snapshot.Periodic: 0, snapshot.Requested: 1} {
+		s, err := h.keeper.Take(t.Context(), h.running(), snapshot.TakeOptions{Reason: reason})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if list, err := h.keeper.List(t.Context(), snapshot.ListOptions{Jail: s.Jail.ID}); err != nil || len(list) != want {
+			t.Errorf("%d snapshots of a deleted jail with the reason %s, %v, want %d", len(list), reason, err, want)
+		}
 	}
 }
 

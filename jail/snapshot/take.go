@@ -105,7 +105,22 @@ func (ss *snapshots) takeNow(ctx context.Context, jid id.Jail, o TakeOptions) (_
 	case n <= len(j.Sealed): // the jail moved to layers that were merged meanwhile
 		ss.sweepSoon()
 	}
-	return t.s, func() { ss.release(t.s.ID) }, nil
+	return t.s, func() { ss.finish(t.ctx, t.s) }, nil
+}
+
+// finish ends the use of a new snapshot. If its jail was deleted while it was stored, JailDeleted
+// did not find it yet.
+func (ss *snapshots) finish(ctx context.Context, s Snapshot) {
+	ss.release(s.ID)
+	if !s.Reason.Automatic() && s.Reason != Checkpoint {
+		return
+	}
+	if _, err := ss.cfg.Jails.Get(ctx, s.Jail.ID); !errors.Is(err, fault.NotFound) {
+		return
+	}
+	if err := ss.Delete(ctx, s.ID); err != nil && !errors.Is(err, fault.NotFound) {
+		ss.cfg.Log.Warn("cannot remove the snapshot of a deleted jail", "snapshot", s.ID, "err", err)
+	}
 }
 
 // taking is the state of a snapshot that is being taken.
