@@ -104,6 +104,10 @@ func (s *Store) connectPostgres(where string) error {
 	if err != nil {
 		return fault.Fieldf("store.Open", "db", "not a PostgreSQL URL: %v", redact(err))
 	}
+	// Others wait for the locks of a transaction whose daemon hangs, or whose machine is paused.
+	if _, set := cfg.RuntimeParams[idleLimit]; !set {
+		cfg.RuntimeParams[idleLimit] = "10s"
+	}
 	db := stdlib.OpenDB(*cfg)
 	db.SetMaxOpenConns(max(8, 2*runtime.NumCPU()))
 	db.SetMaxIdleConns(4)
@@ -118,6 +122,9 @@ func redact(err error) error {
 	}
 	return errors.New("cannot be parsed")
 }
+
+// idleLimit is the setting of PostgreSQL that ends transactions which wait for their client.
+const idleLimit = "idle_in_transaction_session_timeout"
 
 func (s *Store) connectSQLite(path string) error {
 	path, err := filepath.Abs(path)
