@@ -61,7 +61,7 @@ func (t *Tool) Probe(ctx context.Context) error {
 		if err := t.unshareMounts(); err != nil {
 			return err
 		}
-		out, err = exec.CommandContext(ctx, t.path, "check").CombinedOutput()
+		out, err = t.check(ctx).CombinedOutput()
 		t.saveCache("/proc/thread-self")
 		return err
 	})
@@ -69,6 +69,14 @@ func (t *Tool) Probe(ctx context.Context) error {
 		return fault.Cannot(op, fmt.Sprintf("%s check: %v: %s", t.path, err, lastLine(string(out))), remedy)
 	}
 	return nil
+}
+
+// check returns the command that checks the kernel. It ends with the calling thread, and so with a
+// daemon that is killed: without its parent, the command can wait forever.
+func (t *Tool) check(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, t.path, append([]string{"check"}, args...)...)
+	cmd.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
+	return cmd
 }
 
 // checkVersion returns why the CRIU at path does not work on this kernel, or "".
