@@ -20,8 +20,11 @@ const (
 // watch looks for work and for changes of other daemons, and wakes the components that they concern.
 // All look in one statement: that of an idle daemon is the load of a large fleet on its database.
 func (d *Daemon) watch() {
-	rereadSecrets := d.reread("secrets", d.secrets.Refresh)
-	rereadCapabilities := d.reread("capabilities", d.registry.Refresh)
+	rereadSecrets, rereadCapabilities := func() {}, func() {} // without a fleet, no other daemon changes them
+	if d.router != nil {
+		rereadSecrets = d.reread("secrets", d.secrets.Refresh)
+		rereadCapabilities = d.reread("capabilities", d.registry.Refresh)
+	}
 	var last store.Signals
 	failing := false
 	d.every(watchInterval, func(ctx context.Context) {

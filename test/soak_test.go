@@ -243,7 +243,8 @@ func (g *group) journal(j *job, r run.Run) {
 	tools, output := 0, json.RawMessage(nil)
 	for _, s := range steps {
 		// A step in flight in a lost jail has no outcome.
-		if s.State != run.StepDone && (len(r.Rewound) == 0 || s.Kind != run.Tool) {
+		lost := s.State == run.Begun && s.Kind == run.Tool && len(r.Rewound) > 0
+		if s.State != run.StepDone && !lost {
 			g.Errorf("%s: step %s %s of run %s is %s: %s", j.session, s.Key, s.Name, r.ID, s.State, s.Output)
 		}
 		if s.Kind == run.Tool {
