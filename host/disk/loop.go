@@ -132,6 +132,7 @@ func tryConfigure(ctl, f *os.File, flags uint32) (*os.File, error) {
 		loop.Close()
 		return nil, &fs.PathError{Op: "configure", Path: dev, Err: err}
 	}
+	remember(f, dev)
 	return loop, nil
 }
 

@@ -133,6 +133,27 @@ func TestWriteErrorReportsFullDisk(t *testing.T) {
 	}
 }
 
+// With hundreds of volumes, a search for each would read the state of all devices.
+func TestOneSearchFindsAllDevices(t *testing.T) {
+	h := newHost(t)
+	for _, name := range []string{"a", "b"} {
+		h.volume(name, 16)
+		if !disk.DeviceIsKnown(h.img(name)) {
+			t.Errorf("the device of the mounted volume %s is searched", name)
+		}
+	}
+	disk.ForgetDevices() // as in the next daemon
+	if failed, err := disk.Failed(h.img("a")); failed || err != nil {
+		t.Errorf("Failed = %v, %v, want false", failed, err)
+	}
+	if !disk.DeviceIsKnown(h.img("b")) {
+		t.Error("the search for the device of a did not keep that of b")
+	}
+	for _, name := range []string{"a", "b"} {
+		h.must(disk.Unmount(h.path(name)))
+	}
+}
+
 func TestFailedMissingImage(t *testing.T) {
 	if _, err := disk.Failed(filepath.Join(t.TempDir(), "none")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("Failed = %v, want not exist", err)

@@ -176,11 +176,7 @@ func attachSealed(img string) (*os.File, error) {
 	deadline := time.Now().Add(lockedWithoutDevice)
 	for wait := 100 * time.Microsecond; ; wait = min(2*wait, 10*time.Millisecond) {
 		if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
-			loop, err := configure(f, unix.LO_FLAGS_READ_ONLY)
-			if err == nil {
-				remember(f, loop.Name())
-			}
-			return loop, err
+			return configure(f, unix.LO_FLAGS_READ_ONLY)
 		}
 		if loop, err := deviceOf(f); loop != nil || err != nil {
 			return loop, err
@@ -210,13 +206,20 @@ func deviceOf(f *os.File) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
+	var found *os.File
 	for _, d := range devices {
-		if loop := openIf(d, key); loop != nil {
-			guesses.Store(key, d)
-			return loop, nil
+		loop, of := open(d)
+		if loop == nil {
+			continue
+		}
+		guesses.Store(of, d)
+		if of == key && found == nil {
+			found = loop
+		} else {
+			loop.Close()
 		}
 	}
-	return nil, nil
+	return found, nil
 }
 
 // guesses maps an image to its last known device: imageKey to string. The device is always
@@ -241,14 +244,24 @@ func remember(f *os.File, device string) {
 
 // openIf opens a device if it belongs to the image. An open device cannot be detached.
 func openIf(device string, key imageKey) *os.File {
-	loop, err := os.OpenFile(device, os.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil
-	}
-	info, err := unix.IoctlLoopGetStatus64(int(loop.Fd()))
-	if err != nil || (imageKey{info.Device, info.Inode}) != key {
+	loop, of := open(device)
+	if loop != nil && of != key {
 		loop.Close()
 		return nil
 	}
 	return loop
+}
+
+// open opens a device that has an image, or returns nil.
+func open(device string) (*os.File, imageKey) {
+	loop, err := os.OpenFile(device, os.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, imageKey{}
+	}
+	info, err := unix.IoctlLoopGetStatus64(int(loop.Fd()))
+	if err != nil {
+		loop.Close()
+		return nil, imageKey{}
+	}
+	return loop, imageKey{info.Device, info.Inode}
 }

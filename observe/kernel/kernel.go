@@ -29,6 +29,7 @@ import (
 
 	"glasshouse/fault"
 	"glasshouse/id"
+	"glasshouse/internal/fork"
 	"glasshouse/internal/spare"
 	"glasshouse/observe"
 	"glasshouse/observe/event"
@@ -390,7 +391,7 @@ func mapMemory(m *ebpf.Map) ([]byte, error) {
 	// The kernel pads each element to a multiple of 8 bytes (elem_size in kernel/bpf/arraymap.c).
 	size := int(m.MaxEntries()) * int((m.ValueSize()+7)&^7)
 	page := os.Getpagesize()
-	mem, err := unix.Mmap(m.FD(), 0, (size+page-1)&^(page-1), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	mem, err := fork.Map(m.FD(), 0, (size+page-1)&^(page-1), unix.PROT_READ|unix.PROT_WRITE)
 	if err != nil {
 		return nil, fmt.Errorf("map memory of the kernel: %w", err)
 	}

@@ -8,6 +8,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
+
+	"glasshouse/internal/fork"
 )
 
 // A ring is the ring buffer of a jail, with one reader. Records stay in the ring until they
@@ -53,12 +55,14 @@ func newRing(m *ebpf.Map) (_ *ring, err error) {
 	}()
 	// The kernel permits a writable mapping of this page only (kernel/bpf/ringbuf.c,
 	// ringbuf_map_mmap_kern).
-	if r.consumer, err = unix.Mmap(m.FD(), 0, page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
+	r.consumer, err = fork.Map(m.FD(), 0, page, unix.PROT_READ|unix.PROT_WRITE)
+	if err != nil {
 		return nil, fmt.Errorf("map the ring: %w", err)
 	}
 	// The data is mapped twice in succession, so that records are contiguous across the end of
 	// the ring.
-	if r.producer, err = unix.Mmap(m.FD(), int64(page), page+2*size, unix.PROT_READ, unix.MAP_SHARED); err != nil {
+	r.producer, err = fork.Map(m.FD(), int64(page), page+2*size, unix.PROT_READ)
+	if err != nil {
 		return nil, fmt.Errorf("map the ring: %w", err)
 	}
 	r.data = r.producer[page:]
@@ -117,7 +121,7 @@ func (r *ring) close() {
 func memory(m *ebpf.Map) ([]byte, error) {
 	page := os.Getpagesize()
 	size := (int(m.MaxEntries())*int(m.ValueSize()) + page - 1) &^ (page - 1)
-	b, err := unix.Mmap(m.FD(), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	b, err := fork.Map(m.FD(), 0, size, unix.PROT_READ|unix.PROT_WRITE)
 	if err != nil {
 		return nil, fmt.Errorf("map an array: %w", err)
 	}
