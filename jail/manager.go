@@ -347,20 +347,20 @@ func (m *Manager) removeStrays(ctx context.Context, instances, wires map[id.Jail
 func (m *Manager) cleanStray(ctx context.Context, j Jail, unwired bool) error {
 	p := m.plan(j)
 	p.Link, p.LinkDetached = nil, unwired
-	clean := func(ctx context.Context) (errs error) {
+	clean := func(each time.Duration) (errs error) {
 		for _, r := range m.cfg.Runtimes {
 			if j.Spec.Backend == "" || r.Name == j.Spec.Backend && r.Runtime == j.Spec.Runtime {
+				ctx, cancel := context.WithTimeout(ctx, each)
 				errs = errors.Join(errs, r.Backend.Clean(ctx, p))
+				cancel()
 			}
 		}
 		return errs
 	}
-	first, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	if clean(first) == nil {
+	if clean(time.Second) == nil {
 		return nil
 	}
-	return clean(ctx)
+	return clean(operationTimeout)
 }
 
 // ListOptions filter and page a list of jails. Zero fields select all.

@@ -35,6 +35,9 @@ func (b waitingBackend) Clean(ctx context.Context, p jail.Plan) error {
 }
 
 func (b holdingBackend) Clean(ctx context.Context, p jail.Plan) error {
+	if ctx.Err() != nil { // the other backend must not use up its time
+		return context.Cause(ctx)
+	}
 	select {
 	case <-b.free:
 	default:

@@ -51,13 +51,16 @@ func (b *Backend) destroyCgroup(ctx context.Context, p jail.Plan) error {
 	return tree.Destroy(ctx, string(p.ID))
 }
 
+// patience is how long the release of a disk may take.
+const patience = 5 * time.Second
+
 // releaseVolume waits until the kernel has released the jail's disk, which happens when the
 // last mount namespace with it has ended.
 func releaseVolume(ctx context.Context, l layout) error {
 	if !exists(l.image()) {
 		return nil
 	}
-	for patience := 1000; ; patience-- {
+	for begin := time.Now(); ; {
 		devices, err := disk.Leftovers(l.dir)
 		if err != nil || len(devices) == 0 {
 			return err
@@ -65,7 +68,7 @@ func releaseVolume(ctx context.Context, l layout) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if patience == 0 {
+		if time.Since(begin) > patience {
 			return fault.Newf(fault.Conflict, "bwrap.Clean", l.image(), "still in use through %v", devices)
 		}
 		for _, d := range devices {
