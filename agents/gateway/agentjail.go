@@ -105,16 +105,45 @@ func (sv *supervisor) createJail(ctx context.Context, spec jail.Spec, rid id.Run
 	}
 }
 
-// ensureRunning resumes or starts a jail unless it runs.
+// ensureRunning resumes or starts a jail unless it runs. Other runs that share the jail may do the
+// same at the same time.
 func (sv *supervisor) ensureRunning(ctx context.Context, j jail.Jail) (jail.Jail, error) {
+	running, err := j, error(nil)
 	switch j.State {
 	case jail.Running:
 		return j, nil
 	case jail.Paused:
-		return sv.cfg.Jails.Resume(ctx, j.ID)
+		running, err = sv.cfg.Jails.Resume(ctx, j.ID)
 	default:
-		return sv.cfg.Jails.Start(ctx, j.ID)
+		running, err = sv.cfg.Jails.Start(ctx, j.ID)
 	}
+	if errors.Is(err, fault.Conflict) {
+		if now, gerr := sv.cfg.Jails.Get(ctx, j.ID); gerr == nil && now.State == jail.Running {
+			return now, nil
+		}
+	}
+	return running, err
+}
+
+// resumeJail resumes the jail that the tools of an agent outside of jails use, if it is paused:
+// freeze may have paused it. "" is none.
+func (sv *supervisor) resumeJail(ctx context.Context, jid id.Jail) error {
+	if jid == "" {
+		return nil
+	}
+	j, err := sv.cfg.Jails.Get(ctx, jid)
+	if errors.Is(err, fault.NotFound) {
+		return nil // its tools report this
+	}
+	if err != nil {
+		return fmt.Errorf("get jail %s: %w", jid, err)
+	}
+	if j.State == jail.Paused {
+		if _, err := sv.ensureRunning(ctx, j); err != nil {
+			return fmt.Errorf("resume jail %s: %w", jid, err)
+		}
+	}
+	return nil
 }
 
 // jailSpec returns the spec of the jail that is created for a run.

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"glasshouse/agents/agent/spawn"
 	"glasshouse/agents/run"
 	"glasshouse/id"
 	"glasshouse/jail"
@@ -97,6 +98,57 @@ func TestFreezeIsRepeated(t *testing.T) {
 	time.Sleep(300 * time.Millisecond)
 	env.jails.failWith("Pause", nil)
 	env.awaitJail(jid, jail.Paused)
+}
+
+// A waitingSpawner starts no agent. It waits, as for a busy host.
+type waitingSpawner struct{ spawn.Spawner }
+
+func (waitingSpawner) Probe(context.Context) error         { return nil }
+func (waitingSpawner) UnenforcedLimits() map[string]string { return nil }
+func (waitingSpawner) Agent() string                       { return "glasshouse-agent" }
+
+func (waitingSpawner) Start(ctx context.Context, _ spawn.Start) (*spawn.Process, error) {
+	<-ctx.Done()
+	return nil, context.Cause(ctx)
+}
+
+// The commands of an agent outside of jails would wait forever.
+func TestSharedJailOfAgentOutsideIsResumed(t *testing.T) {
+	env := newTestEnv(t)
+	env.cfg.Spawners = map[string]spawn.Spawner{InBwrap: waitingSpawner{}}
+	env.open()
+	j, err := env.jails.Create(t.Context(), jail.Spec{Start: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	agent := mustJSON(t, Agent{Preset: "builtin", Spawner: InBwrap})
+	for range 2 {
+		r, err := env.g.CreateRun(t.Context(), RunOrder{Request: run.Request{Session: "s", Goal: "work", Agent: agent, Jail: j.ID, By: "ann"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		env.await("the run uses the jail", func() bool {
+			sup := env.g.supervisions.of(r.ID)
+			return sup != nil && sup.mayUse(j.ID)
+		})
+	}
+	env.node.lose()
+	env.awaitJail(j.ID, jail.Paused)
+	env.node.begin()
+	env.awaitJail(j.ID, jail.Running)
+}
+
+// Two runs share a jail, and the daemon gets its lease back between their pauses.
+func TestLateFreezeLeavesJailOfOtherRun(t *testing.T) {
+	env := newTestEnv(t).open()
+	r, _ := env.startBuiltin(Agent{})
+	jid := env.run(r.ID).Jail
+	if err := env.g.supervisor.freezeJail(t.Context(), jid); err != nil {
+		t.Fatal(err)
+	}
+	if j, err := env.jails.Get(t.Context(), jid); err != nil || j.State != jail.Running {
+		t.Errorf("jail = %s, %v, want running", j.State, err)
+	}
 }
 
 // The agent starts only after its jail is fenced. If that fails, it is tried again.

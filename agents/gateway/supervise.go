@@ -54,6 +54,23 @@ type supervision struct {
 	mu sync.Mutex
 	// +checklocks:mu
 	changed chan struct{} // closed by notifyStateChange
+	// +checklocks:mu
+	claim context.Context // ends with the claim on the run; nil: not claimed yet
+}
+
+// setClaim records the context that ends with the claim on the run.
+func (sup *supervision) setClaim(ctx context.Context) {
+	sup.mu.Lock()
+	defer sup.mu.Unlock()
+	sup.claim = ctx
+}
+
+// mayUse reports whether this daemon has the claim on the run, and the run uses jail j.
+func (sup *supervision) mayUse(j id.Jail) bool {
+	sup.mu.Lock()
+	defer sup.mu.Unlock()
+	used := sup.jail.Load()
+	return sup.claim != nil && sup.claim.Err() == nil && used != nil && *used == j
 }
 
 // stateChange returns a channel that is closed when the run may have changed its state.
@@ -186,6 +203,7 @@ func (sv *supervisor) supervise(sup *supervision) {
 		}
 		return
 	}
+	sup.setClaim(claimed)
 	ctx, cancel := context.WithCancelCause(claimed) // the claim's context outlives the gateway
 	defer cancel(nil)
 	defer context.AfterFunc(sv.ctx, func() { cancel(context.Cause(sv.ctx)) })()
@@ -271,10 +289,21 @@ func (sv *supervisor) freeze(sup *supervision) {
 	}
 }
 
-// freezeJail pauses a jail, unless it does not run. It retries until ctx is done.
+// freezeJail pauses a jail, unless it does not run. It retries until ctx is done. If the daemon has
+// its lease back, another run in the same jail may have resumed the jail before this pause, and would
+// not resume it again. Therefore freezeJail itself resumes the jail of a run that the daemon may execute.
 func (sv *supervisor) freezeJail(ctx context.Context, j id.Jail) error {
+	inUse := func() bool {
+		return slices.ContainsFunc(sv.supervisions.list(), func(sup *supervision) bool { return sup.mayUse(j) })
+	}
 	for {
 		_, err := sv.cfg.Jails.Pause(ctx, j)
+		if inUse() {
+			_, err = sv.cfg.Jails.Resume(ctx, j)
+			if (err == nil || errors.Is(err, fault.Conflict)) && !inUse() { // that run's claim ended, too, and its pause may have come first
+				continue
+			}
+		}
 		if err == nil || errors.Is(err, fault.Conflict) || errors.Is(err, fault.NotFound) {
 			return nil
 		}
@@ -374,6 +403,9 @@ func (sv *supervisor) runAgent(ctx context.Context, sup *supervision, r run.Run)
 	}
 	defer started()
 	if ag.Spawner != InJail {
+		if err := sv.resumeJail(ctx, r.Jail); err != nil {
+			return err
+		}
 		return sv.runOutside(ctx, sup, r, ag, started)
 	}
 	j, err := sv.ensureJail(ctx, r, ag)
