@@ -383,14 +383,23 @@ static __always_inline struct task *task_in_jail(struct task_struct *t, struct s
 
 /* --- rings --- */
 
-struct spin {
+struct spin { /* small, because the programs have little stack left */
 	struct ring *ring;
-	u64 until;
+	u32 tail;  /* its low bits */
+	u32 until; /* low bits of a time in units of 1024 ns */
 };
 
-static long tail_moved(u32 i, struct spin *s)
+static __always_inline u32 coarse_time(void)
 {
-	return *(volatile u64 *)&s->ring->tail != s->until;
+	return bpf_ktime_get_ns() >> 10;
+}
+
+/* wait_ended reports whether the daemon has read from the ring or the time is over. */
+static long wait_ended(u32 i, struct spin *s)
+{
+	if ((u32)*(volatile u64 *)&s->ring->tail != s->tail)
+		return 1;
+	return i % 32 == 31 && (s32)(coarse_time() - s->until) >= 0; /* the clock is slower than the ring */
 }
 
 static __always_inline bool daemon_alive(u64 now)
@@ -456,10 +465,11 @@ static __always_inline bool has_room(struct ring *ring, u32 need)
 }
 
 /*
- * wait_for_room spins until the daemon has read from the ring, for 0.1 to a few milliseconds,
+ * wait_for_room spins until the daemon has read from the ring, for 0.1 to 4 milliseconds,
  * longer if less of the ring is free. The limit is necessary because nothing else runs
- * on this CPU meanwhile, and the daemon may need it. A daemon that cannot keep up
- * freezes the jail.
+ * on this CPU meanwhile, and the daemon may need it. It is a time, not a number of
+ * iterations, so that a fast CPU does not lose records sooner. A daemon that cannot keep
+ * up freezes the jail.
  *
  * The verifier checks a function that is not static once, not once per caller.
  */
@@ -467,8 +477,7 @@ __noinline int wait_for_room(u32 index, u32 need)
 {
 	struct slot *slot = bpf_map_lookup_elem(&slots, &index);
 	struct spin s = {};
-	u32 n = 1 << 13;
-	u64 free;
+	u32 free, limit = 100; /* in units of 1024 ns */
 
 	if (!slot)
 		return 0;
@@ -477,14 +486,15 @@ __noinline int wait_for_room(u32 index, u32 need)
 		return 0;
 	if (!(slot->flags & S_THROTTLE) || !daemon_alive(bpf_ktime_get_ns()))
 		return has_room(s.ring, need);
-	s.until = s.ring->tail;
-	free = ring_size - (s.ring->head - s.until);
+	s.tail = s.ring->tail;
+	free = ring_size - ((u32)s.ring->head - s.tail);
 	if (free < need + ring_size / 16) /* in a ring of any size the longest wait precedes a loss */
-		n = 1 << 19;
+		limit = 4000;
 	else if (free < need + ring_size / 8)
-		n = 1 << 17;
+		limit = 1000;
+	s.until = coarse_time() + limit;
 	s.ring->waits++;
-	bpf_loop(n, tail_moved, &s, 0);
+	bpf_loop(1 << 23, wait_ended, &s, 0); /* the most that the kernel accepts */
 	return has_room(s.ring, need);
 }
 
