@@ -6,7 +6,21 @@ import (
 )
 
 // ForgetDevices clears the cache of devices, as in a new process.
-func ForgetDevices() { guesses.Clear() }
+func ForgetDevices() {
+	known.mu.Lock()
+	defer known.mu.Unlock()
+	clear(known.devices)
+	clear(known.images)
+}
+
+// KnownAfter returns how many images are known after so many have used one device.
+func KnownAfter(images int) int {
+	k := knownDevices{devices: map[imageKey]string{}, images: map[string]imageKey{}}
+	for i := range images {
+		k.add(imageKey{1, uint64(i)}, "/dev/loop0")
+	}
+	return len(k.devices)
+}
 
 // DeviceIsKnown reports whether the device of an image is found without a search.
 func DeviceIsKnown(img string) bool {
@@ -16,8 +30,7 @@ func DeviceIsKnown(img string) bool {
 	}
 	defer f.Close()
 	key, err := keyOf(f)
-	_, known := guesses.Load(key)
-	return err == nil && known
+	return err == nil && known.device(key) != ""
 }
 
 // Freeze leaves a mounted volume frozen, as a killed Clone does.

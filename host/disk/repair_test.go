@@ -154,6 +154,13 @@ func TestOneSearchFindsAllDevices(t *testing.T) {
 	}
 }
 
+// The memory of a daemon must not grow with each jail that it creates.
+func TestDeviceHasOneKnownImage(t *testing.T) {
+	if n := disk.KnownAfter(1000); n != 1 {
+		t.Errorf("%d images of one device are known, want the last", n)
+	}
+}
+
 func TestFailedMissingImage(t *testing.T) {
 	if _, err := disk.Failed(filepath.Join(t.TempDir(), "none")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("Failed = %v, want not exist", err)

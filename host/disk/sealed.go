@@ -196,11 +196,10 @@ func deviceOf(f *os.File) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if device, ok := guesses.Load(key); ok {
-		if loop := openIf(device.(string), key); loop != nil {
+	if device := known.device(key); device != "" {
+		if loop := openIf(device, key); loop != nil {
 			return loop, nil
 		}
-		guesses.Delete(key)
 	}
 	devices, err := Leftovers("/") // the image may have been attached under another name
 	if err != nil {
@@ -212,7 +211,7 @@ func deviceOf(f *os.File) (*os.File, error) {
 		if loop == nil {
 			continue
 		}
-		guesses.Store(of, d)
+		known.add(of, d)
 		if of == key && found == nil {
 			found = loop
 		} else {
@@ -222,9 +221,36 @@ func deviceOf(f *os.File) (*os.File, error) {
 	return found, nil
 }
 
-// guesses maps an image to its last known device: imageKey to string. The device is always
-// verified.
-var guesses sync.Map
+// known are the last known devices of images. They are always verified.
+var known = knownDevices{devices: map[imageKey]string{}, images: map[string]imageKey{}}
+
+// knownDevices has at most one entry for each device of the host.
+type knownDevices struct {
+	mu sync.Mutex
+	// +checklocks:mu
+	devices map[imageKey]string
+	// +checklocks:mu
+	images map[string]imageKey // the reverse
+}
+
+func (k *knownDevices) add(img imageKey, device string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if before, ok := k.images[device]; ok {
+		delete(k.devices, before)
+	}
+	if before, ok := k.devices[img]; ok {
+		delete(k.images, before)
+	}
+	k.devices[img], k.images[device] = device, img
+}
+
+// device returns the device of an image, or "".
+func (k *knownDevices) device(img imageKey) string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.devices[img]
+}
 
 type imageKey struct{ device, inode uint64 }
 
@@ -238,7 +264,7 @@ func keyOf(f *os.File) (imageKey, error) {
 
 func remember(f *os.File, device string) {
 	if key, err := keyOf(f); err == nil {
-		guesses.Store(key, device)
+		known.add(key, device)
 	}
 }
 
