@@ -3,6 +3,8 @@ package gateway
 import (
 	"context"
 	"errors"
+	"net"
+	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -10,6 +12,7 @@ import (
 
 	"glasshouse/agents/agent/spawn"
 	"glasshouse/agents/run"
+	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/jail"
 )
@@ -136,6 +139,49 @@ func TestSharedJailOfAgentOutsideIsResumed(t *testing.T) {
 	env.awaitJail(j.ID, jail.Paused)
 	env.node.begin()
 	env.awaitJail(j.ID, jail.Running)
+}
+
+// A socketSpawner starts an agent when its socket is removed.
+type socketSpawner struct {
+	waitingSpawner
+	starting chan<- struct{}
+	failed   chan<- struct{}
+}
+
+func (s socketSpawner) Start(ctx context.Context, start spawn.Start) (*spawn.Process, error) {
+	defer func() { s.failed <- struct{}{} }()
+	s.starting <- struct{}{}
+	for {
+		if _, err := os.Stat(start.Socket); err != nil {
+			return nil, fault.New(fault.Invalid, "spawn.Start", start.Socket, err)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// A daemon that stops removes the sockets of agents that are just being started.
+func TestAgentWhoseSocketIsClosedDoesNotFail(t *testing.T) {
+	env := newTestEnv(t)
+	starting, failed, end := make(chan struct{}, 10), make(chan struct{}, 10), make(chan struct{})
+	env.cfg.Spawners = map[string]spawn.Spawner{InBwrap: socketSpawner{starting: starting, failed: failed}}
+	env.cfg.Serve = func(l net.Listener, _ func(context.Context) (Caller, error)) error {
+		<-starting
+		err := l.Close()
+		<-end // the server waits for its requests
+		return err
+	}
+	env.open()
+	r := env.order("s", "work", Agent{Preset: "builtin", Spawner: InBwrap})
+	<-failed
+	close(end)
+	select {
+	case <-failed:
+	case <-time.After(20 * time.Second):
+		t.Error("the agent is not started again")
+	}
+	if got := env.run(r.ID); got.State != run.Active || got.Restarts != 0 {
+		t.Errorf("run = %s, %s with %d restarts, want active without any", got.State, got.Error, got.Restarts)
+	}
 }
 
 // Two runs share a jail, and the daemon gets its lease back between their pauses.

@@ -170,6 +170,18 @@ func (sv *supervisor) terminateProcess(ctx context.Context, proc *spawn.Process)
 	}
 }
 
+// An announcedListener calls shut before it is closed. An agent that does not find the socket is then
+// known to have failed because of that, and is started by the next daemon.
+type announcedListener struct {
+	net.Listener
+	shut func()
+}
+
+func (l *announcedListener) Close() error {
+	l.shut()
+	return l.Listener.Close()
+}
+
 // listenUnix serves the endpoint of one agent on a Unix socket outside of jails until stop is
 // called. It calls shut when the endpoint is closed.
 func (sv *supervisor) listenUnix(ctx context.Context, r id.Run, token string, shut func()) (path string, stop func(), err error) {
@@ -187,6 +199,7 @@ func (sv *supervisor) listenUnix(ctx context.Context, r id.Run, token string, sh
 	if err := os.Chmod(path, 0o666); err != nil {
 		return "", nil, errors.Join(err, l.Close())
 	}
+	l = &announcedListener{l, shut}
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
