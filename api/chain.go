@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -21,6 +22,7 @@ import (
 	"glasshouse/policy"
 	"glasshouse/policy/access"
 	"glasshouse/policy/chain"
+	"glasshouse/policy/chain/archive"
 	"glasshouse/policy/chain/witness"
 )
 
@@ -71,6 +73,14 @@ func (a *auditLog) note(ctx context.Context, kind chain.Kind, body map[string]st
 type chainHandler struct {
 	audit     *auditLog
 	witnessed func(ctx context.Context) ([]witness.Seen, error) // nil: this daemon is not in a fleet
+	stored    StoredLogs                                        // nil: there is no object store
+	fleet     Fleet                                             // nil: this daemon is not in a fleet
+}
+
+// StoredLogs are the copies of the audit logs of a fleet. *archive.Archive implements it.
+type StoredLogs interface {
+	Logs(ctx context.Context) ([]archive.Log, error)
+	Export(ctx context.Context, node string, w io.Writer) error
 }
 
 type listChainEntries struct {
@@ -225,18 +235,49 @@ func (h *chainHandler) verifyChain(ctx context.Context, p verifyChain, _ none) (
 	return w, nil
 }
 
-func (h *chainHandler) exportChain(w http.ResponseWriter, r *http.Request, _ none) error {
-	c, err := h.audit.flushed(r.Context())
-	if err != nil {
-		return err
+type exportChainParams struct {
+	Stored string `query:"stored" description:"Name or ID of a node of the fleet: export the copy of its log in the object store. A node that was removed has only its ID."`
+}
+
+func (h *chainHandler) exportChain(w http.ResponseWriter, r *http.Request, p exportChainParams) error {
+	export := func(ctx context.Context, w io.Writer) error { return h.exportStored(ctx, p.Stored, w) }
+	switch {
+	case p.Stored == "":
+		c, err := h.audit.flushed(r.Context())
+		if err != nil {
+			return err
+		}
+		export = func(ctx context.Context, w io.Writer) error {
+			_, err := c.Export(ctx, w)
+			return err
+		}
+	case h.stored == nil:
+		return fault.Cannot("api.exportChain", "the daemon copies no audit logs to an object store", "set gateway.objects and fleet.listen")
 	}
 	w.Header().Set("Content-Type", lineKind)
 	w.Header().Set("Content-Disposition", `attachment; filename="chain.jsonl"`)
-	_, err = c.Export(r.Context(), w)
-	if err != nil {
+	if err := export(r.Context(), w); err != nil {
 		return fmt.Errorf("export the audit log: %w", err)
 	}
 	return nil
+}
+
+func (h *chainHandler) exportStored(ctx context.Context, node string, w io.Writer) error {
+	if h.fleet != nil {
+		n, err := h.fleet.Node(ctx, node)
+		switch {
+		case err == nil:
+			node = n.ID
+		case !errors.Is(err, fault.NotFound): // it may have been removed
+			return err
+		}
+	}
+	if h.fleet == nil || node != h.fleet.Self() {
+		if err := mayForward(ctx, node); err != nil {
+			return err
+		}
+	}
+	return h.stored.Export(ctx, node, w)
 }
 
 func (h *chainHandler) getChainProof(ctx context.Context, p oneEntry, _ none) (wire.ChainProof, error) {
@@ -279,6 +320,18 @@ func (h *chainHandler) listWitnessed(ctx context.Context, _, _ none) (wire.Page[
 			w.Conflict = &wire.ChainConflict{Reason: c.Reason, Checkpoint: c.Checkpoint, Missing: c.Missing, At: c.At}
 		}
 		page.Items = append(page.Items, w)
+	}
+	return page, err
+}
+
+func (h *chainHandler) listStored(ctx context.Context, _, _ none) (wire.Page[wire.StoredLog], error) {
+	page := wire.Page[wire.StoredLog]{Items: []wire.StoredLog{}}
+	if h.stored == nil {
+		return page, nil
+	}
+	list, err := h.stored.Logs(ctx)
+	for _, l := range list {
+		page.Items = append(page.Items, wire.StoredLog{Node: l.Node, Entries: l.Entries, Bytes: l.Bytes, At: l.At})
 	}
 	return page, err
 }

@@ -23,6 +23,7 @@ import (
 	"glasshouse/fleet"
 	"glasshouse/id"
 	"glasshouse/policy/access"
+	"glasshouse/policy/chain/archive"
 )
 
 // A fakeFleet has the nodes self and other, and records what is forwarded.
@@ -617,4 +618,61 @@ func TestFleetRoutes(t *testing.T) {
 	alone.refused(http.StatusBadRequest, req{as: access.Admin, method: "GET", path: "/jails?nodes=all"})
 	f.fail = errors.New("no database")
 	h.refused(http.StatusInternalServerError, req{as: access.Admin, method: "POST", path: "/nodes/tokens"})
+}
+
+// storedLogs are copies of audit logs.
+type storedLogs map[string]string
+
+func (s storedLogs) Logs(context.Context) (list []archive.Log, err error) {
+	for node, text := range s {
+		list = append(list, archive.Log{Node: node, Entries: int64(len(text)), Bytes: 1})
+	}
+	return list, nil
+}
+
+func (s storedLogs) Export(_ context.Context, node string, w io.Writer) error {
+	if s[node] == "" {
+		return fault.Newf(fault.NotFound, "archive.Export", node, "no copy")
+	}
+	_, err := io.WriteString(w, s[node])
+	return err
+}
+
+func TestStoredAuditLogs(t *testing.T) {
+	c := record(t)
+	stored := storedLogs{"self": "mine", "other": "theirs", "removed": "old"}
+	h, _, _ := inFleet(t, c.use, func(o *api.Options) { o.Stored = stored })
+	var list wire.Page[wire.StoredLog]
+	h.want(http.StatusOK, req{as: access.Viewer, method: "GET", path: "/chain/stored"}, &list)
+	for _, l := range list.Items {
+		if l.Entries != int64(len(stored[l.Node])) || l.Bytes != 1 {
+			t.Errorf("stored log = %+v, want %d entries", l, len(stored[l.Node]))
+		}
+	}
+	if len(list.Items) != len(stored) {
+		t.Errorf("%d stored logs, want %d", len(list.Items), len(stored))
+	}
+	export := func(r req, node string) reply {
+		t.Helper()
+		r.method, r.path = "GET", "/chain/export?stored="+node
+		return h.do(r)
+	}
+	for node, want := range stored {
+		if got := export(req{as: access.Viewer}, node); got.status != http.StatusOK || string(got.body) != want {
+			t.Errorf("copy of %s = %d %q, want %q", node, got.status, got.body, want)
+		}
+	}
+	if got := export(req{as: access.Viewer}, "unknown"); got.status != http.StatusNotFound {
+		t.Errorf("copy of an unknown node = %d %s, want not found", got.status, got.body)
+	}
+	// A user of this host has no rights on other nodes.
+	for node, want := range map[string]int{"self": http.StatusOK, "other": http.StatusForbidden, "removed": http.StatusForbidden} {
+		if got := export(req{local: true}, node); got.status != want {
+			t.Errorf("copy of %s over the local socket = %d %s, want %d", node, got.status, got.body, want)
+		}
+	}
+	h, _, _ = inFleet(t, c.use)
+	if got := export(req{as: access.Viewer}, "self"); got.status != http.StatusNotImplemented {
+		t.Errorf("copy without an object store = %d %s, want not implemented", got.status, got.body)
+	}
 }

@@ -249,6 +249,7 @@ func routes(o Options, h *handlers) []route {
 				"Download the audit log with its checkpoints and public key, for verification elsewhere."},
 			route{"getChainConsistency", "POST /chain/consistency", access.Viewer, call(ok, h.chain.getChainConsistency), "Prove that the audit log extends the log of an earlier checkpoint."},
 			route{"listWitnessedLogs", "GET /chain/witnessed", access.Viewer, call(ok, h.chain.listWitnessed), "List what this daemon has seen of the audit logs of other nodes of the fleet."},
+			route{"listStoredLogs", "GET /chain/stored", access.Viewer, call(ok, h.chain.listStored), "List the copies of the audit logs of all nodes of the fleet in the object store."},
 			route{"getChainEntry", "GET /chain/{seq}", access.Viewer, call(ok, h.chain.getChainEntry), "Show an entry of the audit log."},
 			route{"listChainCauses", "GET /chain/{seq}/causes", access.Viewer, call(ok, h.chain.listChainCauses), "List the causes of an audit log entry, first cause first."},
 			route{"getChainProof", "GET /chain/{seq}/proof", access.Viewer, call(ok, h.chain.getChainProof), "Prove that an entry is in the audit log. The proof is verified with the public key."},

@@ -110,6 +110,7 @@ type Options struct {
 	Moved     func(ctx context.Context, j id.Jail) string                           // the node of a jail that has just moved from this one, or ""; nil: none
 	Fetch     func(ctx context.Context, s id.Snapshot) error                        // copies a snapshot from its node, unless there is a copy; nil: none
 	Witnessed func(ctx context.Context) ([]witness.Seen, error)                     // what was seen of the audit logs of other nodes; nil: nothing
+	Stored    StoredLogs                                                            // copies of the audit logs of all nodes; nil: no object store
 	Created   func(ctx context.Context)                                             // called before the response about a new object; nil: not
 	Ready     func(ctx context.Context) error                                       // returns nil if the daemon is ready to serve
 	Version   wire.Version                                                          // response of /version

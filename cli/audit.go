@@ -432,15 +432,25 @@ func trustAnchors(key, earlier string) (chain.TrustedInput, error) {
 }
 
 func (c *command) auditExport() *cobra.Command {
-	return &cobra.Command{
+	var stored string
+	cmd := &cobra.Command{
 		Use: "export", Short: "Write the audit log, its checkpoints and its public key to standard output", Args: cobra.NoArgs,
-		Example: `  glasshouse audit export > chain.jsonl`,
+		Long: `Write the audit log, its checkpoints and its public key to standard output.
+
+In a fleet with an object store, --stored writes the copy of a node's log that is
+there, also if the node is lost. Verify it with glasshouse audit verify --export.`,
+		Example: `  glasshouse audit export > chain.jsonl
+  glasshouse audit export --stored box2 > chain.jsonl`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl, err := c.client(cmd.Context())
 			if err != nil {
 				return err
 			}
-			r, err := cl.ExportChain(cmd.Context())
+			export := cl.ExportChain
+			if stored != "" {
+				export = func(ctx context.Context) (io.ReadCloser, error) { return cl.ExportStoredLog(ctx, stored) }
+			}
+			r, err := export(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -452,6 +462,8 @@ func (c *command) auditExport() *cobra.Command {
 			return nil
 		},
 	}
+	cmd.Flags().StringVar(&stored, "stored", "", "node: its copy in the object store, also of a node that is lost")
+	return cmd
 }
 
 func (c *command) auditHead() *cobra.Command {

@@ -25,6 +25,7 @@ type nodeAudit struct {
 	Report    *wire.ChainReport `json:"report,omitempty"`  // absent if the node does not answer
 	Witnesses []string          `json:"witnesses"`         // names of the nodes that have seen the log
 	Seen      int64             `json:"seen"`              // entries that they have seen
+	Stored    int64             `json:"stored,omitempty"` // entries in the object store
 	Missing   int64             `json:"missing,omitempty"`
 	Problems  []string          `json:"problems,omitempty"`
 
@@ -71,7 +72,7 @@ func showAudit(w io.Writer, a *nodeAudit) {
 	if a.Missing > 0 {
 		lost = fmt.Sprintf("; at least %d entries are missing", a.Missing)
 	}
-	entries := a.Seen
+	entries := max(a.Seen, a.Stored)
 	if a.Report != nil {
 		entries = a.Report.Entries
 	}
@@ -79,9 +80,16 @@ func showAudit(w io.Writer, a *nodeAudit) {
 	if len(a.Witnesses) > 0 {
 		witnesses = fmt.Sprintf("%d were seen by %s", a.Seen, text.Visible(strings.Join(a.Witnesses, ", ")))
 	}
-	fmt.Fprintf(w, "%s: %s, %d entries; %s%s\n", name, state, entries, witnesses, lost)
+	stored := ""
+	if a.Stored > 0 {
+		stored = fmt.Sprintf("; %d are in the object store", a.Stored)
+	}
+	fmt.Fprintf(w, "%s: %s, %d entries; %s%s%s\n", name, state, entries, witnesses, stored, lost)
 	for _, p := range a.Problems {
 		fmt.Fprintf(w, "  %s\n", text.Visible(p))
+	}
+	if a.Stored > 0 && (a.Report == nil || a.Missing > 0) {
+		fmt.Fprintf(w, "  the copy: glasshouse audit export --stored %s\n", text.Visible(cmp.Or(a.Name, a.Node)))
 	}
 }
 
@@ -120,6 +128,15 @@ func auditFleet(ctx context.Context, cl *client.Client) ([]*nodeAudit, error) {
 			seen[l.Node] = append(seen[l.Node], l)
 		}
 	}
+	stored, err := cl.StoredLogs(ctx)
+	for _, n := range nodes {
+		if err != nil && n.Self {
+			audit(n.ID).problem("its copies of the logs in the object store cannot be listed: %v", err)
+		}
+	}
+	for _, l := range stored {
+		audit(l.Node).Stored = l.Entries
+	}
 	for _, a := range all {
 		if err := a.verify(ctx, seen[a.Node]); err != nil {
 			return nil, err
@@ -156,6 +173,10 @@ func (a *nodeAudit) verify(ctx context.Context, seen []wire.WitnessedLog) error 
 	key, err := chain.ParsePublic(r.Key)
 	if err != nil {
 		return err
+	}
+	if a.Stored > r.Entries {
+		a.Missing = max(a.Missing, a.Stored-r.Entries)
+		a.problem("the log has %d entries, and %d are in the object store", r.Entries, a.Stored)
 	}
 	for _, l := range seen {
 		if err := a.compare(ctx, key, l); err != nil {

@@ -247,6 +247,9 @@ func TestAuditHeadAndProofs(t *testing.T) {
 
 func TestTruncatedAuditExportFails(t *testing.T) {
 	d := newScriptedDaemon(t, map[string]string{"GET /chain/export": "{\"line\":1}\n" + cutSuffix})
+	if code, _, _ := d.run("", "audit", "export", "--stored", "box2"); code == 0 || d.asked() != "GET /chain/export?stored=box2" {
+		t.Errorf("audit export --stored asks %q, want the copy of box2", d.asked())
+	}
 	code, out, errs := d.run("", "audit", "export")
 	if code != 1 || out != "{\"line\":1}\n" || !strings.Contains(errs, "unexpected EOF") {
 		t.Errorf("got exit code %d, %q and %q, want 1, what came and that it broke", code, out, errs)
@@ -373,7 +376,7 @@ func TestFleetAudit(t *testing.T) {
 	report := fmt.Sprintf(`{"entries":5,"checkpoints":2,"signed":4,"key":%q,"key_given":true}`, key)
 	for _, c := range []struct {
 		name, logs, consistency string
-		report                  string
+		report, stored          string
 		want                    []string
 		code                    int
 	}{
@@ -382,14 +385,24 @@ func TestFleetAudit(t *testing.T) {
 		{name: "known conflict", logs: log("a", key, 5, `,"conflict":{"reason":"the log was forked","missing":3,"at":"2026-01-02T03:04:05Z"}`), report: report, code: 1,
 			consistency: `409 {"type":"/problems/conflict","title":"conflict","status":409,"detail":"the chain is damaged"}`,
 			want:        []string{"at least 3 entries are missing", ": the log was forked\n", "the log does not contain the 5 entries that were seen: conflict: the chain is damaged"}},
+		{name: "stored", report: report, stored: `{"node":"a","entries":5,"bytes":100,"at":"2026-01-02T03:04:05Z"}`, want: []string{"one: intact, 5 entries; no other node has seen it; 5 are in the object store\ntwo: intact"}},
+		{name: "fewer entries than stored", report: report, stored: `{"node":"a","entries":12,"bytes":100,"at":"2026-01-02T03:04:05Z"}`, code: 1,
+			want: []string{"one: BAD, 5 entries; no other node has seen it; 12 are in the object store; at least 7 entries are missing\n  the log has 5 entries, and 12 are in the object store\n  the copy: glasshouse audit export --stored one\n"}},
+		{name: "stored of a removed node", report: report, stored: `{"node":"x","entries":3,"bytes":100,"at":"2026-01-02T03:04:05Z"}`, want: []string{"x: removed from the fleet with its log, 3 entries; no other node has seen it; 3 are in the object store\n  the copy: glasshouse audit export --stored x\n"}},
+		{name: "object store is down", report: report, stored: "down", code: 1, want: []string{"one: BAD, 5 entries; no other node has seen it\n  its copies of the logs in the object store cannot be listed: ", "two: intact"}},
 		{name: "other key", logs: log("a", "other", 5, ""), report: report, code: 1, want: []string{"one: BAD", "signed with another key than the 5 entries"}},
 		{name: "false proof", logs: log("a", key, 5, ""), report: report, code: 1, consistency: `{"from":"c","to":"c","path":[]}`, want: []string{"one: BAD", "proof from the daemon"}},
 		{name: "bad log", logs: "", report: strings.Replace(report, "{", `{"bad":{"seq":3,"reason":"its hash is wrong"},`, 1), code: 1, want: []string{"one: BAD, 5 entries", "entry 3: its hash is wrong"}},
 		{name: "no answer", logs: log("b", key, 5, ""), code: 1, want: []string{"two: BAD, 5 entries; 5 were seen by one, two\n  the log cannot be verified: "},
 			report: `503 {"type":"/problems/unavailable","title":"unavailable","status":503,"detail":"the node is lost"}`},
 	} {
+		stored := `{"items":[` + c.stored + `]}`
+		if c.stored == "down" {
+			stored = `503 {"type":"/problems/unavailable","title":"unavailable","status":503,"detail":"the object store does not answer"}`
+		}
 		d := newScriptedDaemon(t, map[string]string{
 			"GET /nodes": nodes, "GET /chain/witnessed": `{"items":[` + c.logs + `]}`, "GET /chain/verify": c.report, "POST /chain/consistency": c.consistency,
+			"GET /chain/stored": stored,
 		})
 		code, out, errs := d.run("", "audit", "verify", "--fleet")
 		if code != c.code {

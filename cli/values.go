@@ -55,7 +55,7 @@ var (
 // "agent run --agent", precedes the one of the flag alone. Boolean flags, numbers and durations
 // have none.
 var flagValues = map[string]valueSet{
-	"addr": aText, "node": of("NODE"), "ca": aText, "token": aText, "data": aDirectory, "output": oneOf(formats...),
+	"addr": aText, "node": of("NODE"), "ca": aText, "token": aText, "data": aDirectory, "stored": aText, "output": oneOf(formats...),
 	"report --output": aFile, "skill import --output": aDirectory, "bundle sign --output": aFile,
 
 	"config": aFile, "cursor": aFile, "db": aFile, "serve --db": aText, "egress": aFile, "export": aFile, "file": aFile,

@@ -54,6 +54,7 @@ import (
 	"glasshouse/policy/access"
 	"glasshouse/policy/approval"
 	"glasshouse/policy/chain"
+	"glasshouse/policy/chain/archive"
 	"glasshouse/policy/secret"
 	"glasshouse/store"
 )
@@ -98,6 +99,7 @@ type Daemon struct {
 	broker    *autonomy.Broker
 	reports   atomic.Pointer[gateway.Gateway] // as gateway, for facts, which is called before it exists
 	objects   object.Store                    // nil: none is configured
+	archive   *archive.Archive                // audit logs in objects; nil: none is configured
 	identity  *pki.Identity
 	router    *route.Router // nil: this daemon reaches no others
 	publisher *fleet.Publisher

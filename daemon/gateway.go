@@ -46,7 +46,7 @@ type Gateway struct {
 	Level   int    `yaml:"level"`    // default autonomy level; default 2
 	Keep    int    `yaml:"keep"`     // number of ended runs whose jails are kept; default 20
 	DB      string `yaml:"db"`       // database of sessions, runs and schedules, if several daemons share them: postgres://…
-	Objects string `yaml:"objects"`  // object store for the snapshots of runs, which another daemon restores if this host is lost: file:///DIR, s3://BUCKET
+	Objects string `yaml:"objects"`  // object store for audit logs and for the snapshots of runs, which another daemon restores if this host is lost: file:///DIR, s3://BUCKET
 	KeyFile string `yaml:"key_file"` // key for sealing personal data, the same for all daemons that share a database; default {data}/quarantine.key
 	Models  Models `yaml:"models"`
 
@@ -235,7 +235,7 @@ func (d *Daemon) openGateway(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	key, err := run.ReadKey(cmp.Or(c.KeyFile, filepath.Join(d.Config.Data, "quarantine.key")))
+	key, err := d.readRunsKey()
 	if err != nil {
 		return err
 	}
@@ -262,12 +262,8 @@ func (d *Daemon) openGateway(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	copies, err := d.remoteSnapshots(ctx, key)
-	if err != nil {
-		return err
-	}
 	d.gateway = gateway.New(gateway.Config{
-		Runs: d.runs, Jails: d.jails, Snapshots: d.snapshots, Remote: copies, Scan: idleScan, MayStart: d.mayStartRuns, Policy: d.kernel, Caps: taught{d.registry},
+		Runs: d.runs, Jails: d.jails, Snapshots: d.snapshots, Remote: d.remoteSnapshots(key), Scan: idleScan, MayStart: d.mayStartRuns, Policy: d.kernel, Caps: taught{d.registry},
 		Memory: remembered{d.memory}, Tasks: autonomy.NewTasks(d.work.Autonomy(), gateway.Workspaces{Jails: d.jails}),
 		Serve: func(l net.Listener, who func(context.Context) (gateway.Caller, error)) error {
 			return d.server.ServeAgent(l, who)

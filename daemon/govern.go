@@ -67,6 +67,9 @@ func (d *Daemon) newGovernance(ctx context.Context) error {
 		return err
 	}
 	d.onClose(d.chain.Close)
+	if err := d.archiveLog(ctx); err != nil {
+		return err
+	}
 	if err := d.newSecrets(); err != nil {
 		return err
 	}

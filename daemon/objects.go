@@ -1,20 +1,25 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/url"
+	"path/filepath"
+	"sync"
 	"time"
 
 	"filippo.io/age"
 
 	"glasshouse/agents/gateway"
+	"glasshouse/agents/run"
 	"glasshouse/api/wire"
 	"glasshouse/fault"
 	"glasshouse/jail/snapshot/remote"
 	"glasshouse/object"
 	"glasshouse/object/dir"
 	"glasshouse/object/s3"
+	"glasshouse/policy/chain/archive"
 )
 
 // openObjects opens the object store that a URL names: file:///DIR or s3://BUCKET/PREFIX?endpoint=URL.
@@ -37,25 +42,50 @@ func (d *Daemon) openObjects(at string) (object.Store, error) {
 	return nil, fault.Fieldf("daemon.openObjects", "gateway.objects", "%q is neither file:///DIR nor s3://BUCKET", u.Redacted())
 }
 
-// remoteSnapshots returns the copies of the snapshots of runs, or nil without an object store.
-func (d *Daemon) remoteSnapshots(ctx context.Context, key *age.X25519Identity) (gateway.Remote, error) {
-	at := d.Config.Gateway.Objects
-	if at == "" {
-		return nil, nil
+// archiveLog opens the object store, if there is one, and copies the audit log there until everything
+// that writes to the log has ended.
+func (d *Daemon) archiveLog(ctx context.Context) error {
+	c := d.Config.Gateway
+	if c.Objects == "" {
+		return nil
 	}
-	if d.Config.Gateway.DB == "" {
-		return nil, &fault.Error{Op: "daemon.remoteSnapshots", Kind: fault.Invalid, Field: "gateway.objects",
+	if c.DB == "" {
+		return &fault.Error{Op: "daemon.archiveLog", Kind: fault.Invalid, Field: "gateway.objects",
 			Err: fmt.Errorf("snapshots in an object store are for another daemon, which needs the runs"), Remedy: "set gateway.db as well"}
 	}
-	objects, err := d.openObjects(at)
+	key, err := d.readRunsKey()
 	if err != nil {
-		return nil, fmt.Errorf("open the object store: %w", err)
+		return err
 	}
-	d.objects = objects
+	holder, err := readInstanceID(d.Config.Data)
+	if err != nil {
+		return err
+	}
+	d.objects, err = d.openObjects(c.Objects)
+	if err != nil {
+		return fmt.Errorf("open the object store: %w", err)
+	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	d.onClose(func() error { cancel(); return nil })
 	d.wg.Go(func() { d.warnOfObjects(ctx) })
-	return &remote.Snapshots{Objects: objects, Local: d.snapshots, Key: key}, nil
+	d.archive = &archive.Archive{Objects: d.objects, Key: key}
+	copier := archive.Copier{Archive: d.archive, Node: holder, Chain: d.chain, Log: d.log.With("part", "chain")}
+	var copying sync.WaitGroup
+	copying.Go(func() { copier.Run(ctx) })
+	d.onClose(func() error { cancel(); copying.Wait(); return nil })
+	return nil
+}
+
+// readRunsKey returns the key that encrypts data of runs, and objects.
+func (d *Daemon) readRunsKey() (*age.X25519Identity, error) {
+	return run.ReadKey(cmp.Or(d.Config.Gateway.KeyFile, filepath.Join(d.Config.Data, "quarantine.key")))
+}
+
+// remoteSnapshots returns the copies of the snapshots of runs, or nil without an object store.
+func (d *Daemon) remoteSnapshots(key *age.X25519Identity) gateway.Remote {
+	if d.objects == nil {
+		return nil
+	}
+	return &remote.Snapshots{Objects: d.objects, Local: d.snapshots, Key: key}
 }
 
 // objectsTimeout limits a check of the object store.
@@ -63,7 +93,7 @@ const objectsTimeout = 15 * time.Second
 
 // probeObjects reports to doctor whether the object store can be used.
 func (d *Daemon) probeObjects(ctx context.Context) wire.Probe {
-	p := wire.Probe{Name: "object store", Status: "ok", Need: Recommended, Purpose: "runs that continue after the loss of a host"}
+	p := wire.Probe{Name: "object store", Status: "ok", Need: Recommended, Purpose: "runs that continue, and audit logs that can be read, after the loss of a host"}
 	ctx, cancel := context.WithTimeout(ctx, objectsTimeout)
 	defer cancel()
 	if err := object.Check(ctx, d.objects); err != nil {

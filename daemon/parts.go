@@ -81,6 +81,9 @@ func (d *Daemon) listen(ctx context.Context) error {
 		Models:  d.models,
 		Log:     d.log.With("part", "api"),
 	}
+	if d.archive != nil {
+		options.Stored = d.archive
+	}
 	d.reachFleet(&options)
 	server := api.New(options)
 	d.server = server

@@ -153,6 +153,15 @@ func (h *daemonHarness) kill() {
 	}
 }
 
+// stop lets the daemon exit.
+func (h *daemonHarness) stop() {
+	h.Helper()
+	h.cmd.Process.Signal(syscall.SIGTERM)
+	if err := h.cmd.Wait(); err != nil {
+		h.Errorf("the daemon exited: %v", err)
+	}
+}
+
 func (h *daemonHarness) end() {
 	ctx := context.Background()
 	if h.cmd == nil {
@@ -176,10 +185,7 @@ func (h *daemonHarness) end() {
 			h.Errorf("delete %s: %v", s.ID, err)
 		}
 	}
-	h.cmd.Process.Signal(syscall.SIGTERM)
-	if err := h.cmd.Wait(); err != nil {
-		h.Errorf("the daemon exited: %v", err)
-	}
+	h.stop()
 	if h.Failed() {
 		var text, trouble string
 		for line := range strings.Lines(h.log.String()) {

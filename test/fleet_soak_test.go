@@ -60,10 +60,7 @@ func (g *faultyGroup) strike(jobs []*job) {
 		g.separate(n)
 		repair = func() { g.join(n) }
 	case "stopped":
-		h.signal(syscall.SIGTERM)
-		if err := h.cmd.Wait(); err != nil {
-			g.Errorf("a daemon exited with %v\n%s", err, h.log)
-		}
+		h.stop()
 		repair = h.start
 	case "database":
 		g.server.Kill(g, rand.N(5*time.Second))

@@ -80,6 +80,7 @@ type testFleet struct {
 	*testing.T
 	server  *postgrestest.Server
 	db, key string
+	objects string // URL of the object store
 	nodes   []*fleetNode
 	token   string
 	config  string   // further lines of each node's configuration
@@ -90,7 +91,7 @@ type testFleet struct {
 func (f *testFleet) add(name, data, more string) *fleetNode {
 	f.Helper()
 	n := &fleetNode{name: name, addr: unusedAddr(f.T)}
-	n.daemonHarness = openAt(f.T, data, fmt.Sprintf("gateway: {db: %q, key_file: %q}\npool: {size: 0}\nfleet: {listen: %q, name: %s%s}\n%s", f.db, f.key, n.addr, name, more, f.config), f.args...)
+	n.daemonHarness = openAt(f.T, data, fmt.Sprintf("gateway: {db: %q, key_file: %q, objects: %q}\npool: {size: 0}\nfleet: {listen: %q, name: %s%s}\n%s", f.db, f.key, f.objects, n.addr, name, more, f.config), f.args...)
 	f.nodes = append(f.nodes, n)
 	return n
 }
@@ -120,7 +121,7 @@ func openFleet(t *testing.T, config string, args ...string) (f *testFleet, one, 
 		t.Skip("isolating jails for others needs root")
 	}
 	server := postgrestest.Start(t)
-	f = &testFleet{T: t, server: server, db: server.URL(t), key: filepath.Join(t.TempDir(), "shared.key"), config: config, args: args}
+	f = &testFleet{T: t, server: server, db: server.URL(t), key: filepath.Join(t.TempDir(), "shared.key"), objects: "file://" + t.TempDir(), config: config, args: args}
 	data := t.TempDir()
 	if _, err := daemon.InitFleet(data); err != nil {
 		t.Fatal(err)
@@ -1061,7 +1062,7 @@ func (f *testFleet) checkAuditLogs(two, front *fleetNode) {
 	}) || code != 0 || strings.Count(out, ": intact, ") != len(f.nodes) {
 		f.Errorf("audit verify --fleet = exit code %d, %s, want %d intact logs with witnesses", code, out, len(f.nodes))
 	}
-	two.kill()
+	two.stop() // it copies its last entries to the object store
 	db, err := sql.Open("sqlite", filepath.Join(two.data, "glasshouse.db"))
 	if err != nil {
 		f.Fatal(err)
@@ -1092,6 +1093,27 @@ func (f *testFleet) checkAuditLogs(two, front *fleetNode) {
 	}
 	if n, err := strconv.Atoi(found[1]); err != nil || n < 1 || int64(n) > all-(seen-cut) { // the restart adds entries
 		f.Errorf("%d entries are missing, %v, want at most the %d that were removed", n, err, all-(seen-cut))
+	}
+	// The object store still has them.
+	var copied, stderr string
+	f.Run("export", func(t *testing.T) {
+		t.Setenv("GLASSHOUSE_TOKEN", f.token)
+		copied, stderr, code = front.glasshouse(front.data, "audit", "export", "--stored", "two")
+	})
+	pub, err := os.ReadFile(filepath.Join(two.data, "chain.pub"))
+	if err != nil {
+		f.Fatal(err)
+	}
+	name := filepath.Join(f.TempDir(), "copy.jsonl")
+	if err := os.WriteFile(name, []byte(copied), 0o600); err != nil {
+		f.Fatal(err)
+	}
+	report, _, verified := front.glasshouse(front.data, "audit", "verify", "--export", name, "--key", strings.TrimSpace(string(pub)))
+	if want := fmt.Sprintf("%d entries verified", all); code != 0 || verified != 0 || !strings.Contains(report, want) {
+		f.Errorf("copy of the truncated log: exit codes %d, %d, %s%s, want %s", code, verified, stderr, report, want)
+	}
+	if want := fmt.Sprintf("; %d are in the object store", all); !strings.Contains(out, want) {
+		f.Errorf("audit verify --fleet = %s, want %s", out, want)
 	}
 	// The other nodes remember it, also when the log has grown again.
 	if !within(30*time.Second, func() bool {

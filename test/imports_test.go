@@ -40,7 +40,7 @@ var may = map[string][]string{
 	"e2b/interpreter": {"jail", "jail/init/control", "jail/init/protocol"},
 	"e2b/template":    {"fleet", "policy/access", "e2b", "e2b/envd", "policy/egress", "jail", "jail/init/control", "jail/init/protocol", "jail/snapshot"},
 
-	"api":        {"api/client", "policy/chain/witness", "fleet", "agents/autonomy", "agents/connector", "agents/gateway", "agents/llm", "agents/run", "agents/schedule", "api/wire", "capability/budget", "capability/bundle", "capability/market", "capability/mcp", "capability/skill", "capability/engine", "capability/manifest", "capability/registry", "api/replay", "policy/access", "policy/approval", "policy/chain", "policy/egress", "govern", "policy", "policy/secret", "observe/event", "observe/eventlog", "jail", "jail/init/control", "jail/init/protocol", "observe/report", "jail/rootfs", "jail/snapshot"},
+	"api":        {"api/client", "policy/chain/archive", "policy/chain/witness", "fleet", "agents/autonomy", "agents/connector", "agents/gateway", "agents/llm", "agents/run", "agents/schedule", "api/wire", "capability/budget", "capability/bundle", "capability/market", "capability/mcp", "capability/skill", "capability/engine", "capability/manifest", "capability/registry", "api/replay", "policy/access", "policy/approval", "policy/chain", "policy/egress", "govern", "policy", "policy/secret", "observe/event", "observe/eventlog", "jail", "jail/init/control", "jail/init/protocol", "observe/report", "jail/rootfs", "jail/snapshot"},
 	"api/client": {"api/wire"},
 	"api/otel":   {"api/client", "api/wire", "observe/event"}, // an API client like any other
 	"api/replay": {},
@@ -87,6 +87,7 @@ var may = map[string][]string{
 	"policy/access":        {},
 	"policy/approval":      {"policy"},
 	"policy/chain":         {},
+	"policy/chain/archive": {"policy/chain", "object"},
 	"policy/chain/witness": {"policy/chain"},
 	"policy/egress":        {"observe/event", "host/netns"},
 	"policy/enforce":       {"policy", "host/*"},

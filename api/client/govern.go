@@ -169,8 +169,20 @@ func (c *Client) WitnessedLogs(ctx context.Context) ([]wire.WitnessedLog, error)
 	return p.Items, err
 }
 
+// StoredLogs returns the copies of the audit logs of all nodes of the fleet in the object store.
+func (c *Client) StoredLogs(ctx context.Context) ([]wire.StoredLog, error) {
+	var p wire.Page[wire.StoredLog]
+	err := c.do(ctx, request{method: "GET", path: "/chain/stored"}, &p)
+	return p.Items, err
+}
+
 // ExportChain returns the audit log with its checkpoints and public key as lines of JSON.
 // The caller closes it.
 func (c *Client) ExportChain(ctx context.Context) (io.ReadCloser, error) {
 	return c.open(ctx, request{method: "GET", path: "/chain/export"})
+}
+
+// ExportStoredLog is like ExportChain for the copy of a node's audit log in the object store.
+func (c *Client) ExportStoredLog(ctx context.Context, node string) (io.ReadCloser, error) {
+	return c.open(ctx, request{method: "GET", path: "/chain/export", query: url.Values{"stored": {node}}})
 }

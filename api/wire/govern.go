@@ -267,6 +267,14 @@ type ChainBad struct {
 	Reason string `json:"reason" required:"true"`
 }
 
+// StoredLog describes the copy of the audit log of a node in the object store.
+type StoredLog struct {
+	Node    string    `json:"node" doc:"ID of the node."`
+	Entries int64     `json:"entries" doc:"Number of the newest entry of the copy."`
+	Bytes   int64     `json:"bytes" doc:"Size of the copy, compressed."`
+	At      time.Time `json:"at" doc:"Time of the newest part of the copy."`
+}
+
 // WitnessedLog is what a daemon knows of the audit log of another node of the fleet.
 type WitnessedLog struct {
 	Node       string         `json:"node" required:"true" description:"ID of the node."`

@@ -15,9 +15,9 @@ import (
 // {"key":"…"}, the public key that verifies them.
 
 const (
-	checkpointStart = `{"checkpoint":`
-	keyStart        = `{"key":`
-	maxLine         = MaxBody + 16<<10
+	CheckpointStart = `{"checkpoint":`
+	KeyStart        = `{"key":`
+	MaxLine         = MaxBody + 16<<10
 )
 
 // Export writes the current chain and returns the last checkpoint in it. It signs that
@@ -27,23 +27,49 @@ func (c *Chain) Export(ctx context.Context, w io.Writer) (Checkpoint, error) {
 	if err != nil {
 		return cp, err
 	}
-	b := bufio.NewWriterSize(w, 1<<20)
-	if err := c.export(ctx, b, cp); err != nil {
-		return cp, fmt.Errorf("export the chain: %w", err)
-	}
-	if err := b.Flush(); err != nil {
-		return cp, fmt.Errorf("export the chain: %w", err)
-	}
-	return cp, nil
+	return cp, c.ExportRange(ctx, 0, cp.Size, w)
 }
 
-func (c *Chain) export(ctx context.Context, w *bufio.Writer, cp Checkpoint) error {
-	for after := int64(0); after < cp.Size; {
-		rows, err := c.store.Select(ctx, Query{After: after, Limit: int(min(pageLen, cp.Size-after))})
+// CheckpointAfter returns the newest checkpoint that covers at most n entries after the given one,
+// or the first if it covers more. Its Size is 0 if there is none.
+func (c *Chain) CheckpointAfter(ctx context.Context, after, n int64) (Checkpoint, error) {
+	var found Checkpoint
+	for {
+		list, err := c.store.Checkpoints(ctx, max(after, found.Size), 1000)
+		if err != nil {
+			return found, fmt.Errorf("read the checkpoints: %w", err)
+		}
+		for _, cp := range list {
+			if found.Size > 0 && cp.Size > after+n {
+				return found, nil
+			}
+			found = cp
+		}
+		if len(list) == 0 {
+			return found, nil
+		}
+	}
+}
+
+// ExportRange is like Export for the entries after one up to another, which a checkpoint covers.
+func (c *Chain) ExportRange(ctx context.Context, after, last int64, w io.Writer) error {
+	b := bufio.NewWriterSize(w, 1<<20)
+	if err := c.export(ctx, b, after, last); err != nil {
+		return fmt.Errorf("export the chain: %w", err)
+	}
+	if err := b.Flush(); err != nil {
+		return fmt.Errorf("export the chain: %w", err)
+	}
+	return nil
+}
+
+func (c *Chain) export(ctx context.Context, w *bufio.Writer, first, last int64) error {
+	for after := first; after < last; {
+		rows, err := c.store.Select(ctx, Query{After: after, Limit: int(min(pageLen, last-after))})
 		if err != nil {
 			return err
 		}
-		if len(rows) == 0 || rows[len(rows)-1].Seq > cp.Size {
+		if len(rows) == 0 || rows[len(rows)-1].Seq > last {
 			return damaged(fmt.Errorf("entries are missing after %d", after))
 		}
 		for _, r := range rows {
@@ -52,7 +78,7 @@ func (c *Chain) export(ctx context.Context, w *bufio.Writer, cp Checkpoint) erro
 			after = r.Seq
 		}
 	}
-	next := checkpointsOf(ctx, c.store, 0, cp.Size)
+	next := checkpointsOf(ctx, c.store, first, last)
 	for {
 		d, err := next()
 		if err != nil {
@@ -61,9 +87,9 @@ func (c *Chain) export(ctx context.Context, w *bufio.Writer, cp Checkpoint) erro
 		if d == nil {
 			break
 		}
-		w.Write(tailLine(checkpointStart, d.note))
+		w.Write(tailLine(CheckpointStart, d.note))
 	}
-	if _, err := w.Write(tailLine(keyStart, c.key.public.text)); err != nil {
+	if _, err := w.Write(tailLine(KeyStart, c.key.public.text)); err != nil {
 		return fmt.Errorf("write the key: %w", err)
 	}
 	return nil
@@ -157,7 +183,7 @@ func checkLines(text []byte) []checked {
 		i := bytes.IndexByte(text, '\n')
 		c := checked{}
 		switch {
-		case i > maxLine || i < 0 && len(text) > maxLine:
+		case i > MaxLine || i < 0 && len(text) > MaxLine:
 			c.bad = "line too long"
 			text = nil
 		case i < 0:
@@ -247,7 +273,7 @@ func readTail(f io.ReadSeeker) (*tail, error) {
 		}
 		if !long {
 			lines++
-			began = began || bytes.HasPrefix(line, []byte(checkpointStart)) || bytes.HasPrefix(line, []byte(keyStart))
+			began = began || bytes.HasPrefix(line, []byte(CheckpointStart)) || bytes.HasPrefix(line, []byte(KeyStart))
 			if began && len(line) > 0 {
 				t.line(line, lines)
 			}
@@ -277,14 +303,14 @@ func (t *tail) line(line []byte, number int64) {
 	}
 	err := json.Unmarshal(line, &text)
 	switch {
-	case err == nil && t.key == "" && text.Checkpoint != nil && bytes.Equal(line, tailLine(checkpointStart, *text.Checkpoint)):
+	case err == nil && t.key == "" && text.Checkpoint != nil && bytes.Equal(line, tailLine(CheckpointStart, *text.Checkpoint)):
 		size, ok := claimedSize(*text.Checkpoint)
 		if !ok || len(t.checkpoints) > 0 && size <= t.checkpoints[len(t.checkpoints)-1].size {
 			t.bad = &Defect{Line: number, Reason: "invalid checkpoint, or checkpoint out of order"}
 			return
 		}
 		t.checkpoints = append(t.checkpoints, &pendingCheckpoint{size: size, note: *text.Checkpoint, line: number})
-	case err == nil && t.key == "" && text.Key != nil && *text.Key != "" && bytes.Equal(line, tailLine(keyStart, *text.Key)):
+	case err == nil && t.key == "" && text.Key != nil && *text.Key != "" && bytes.Equal(line, tailLine(KeyStart, *text.Key)):
 		t.key, t.keyLine = *text.Key, number
 	default:
 		t.bad = &Defect{Line: number, Reason: "neither a checkpoint nor the public key"}

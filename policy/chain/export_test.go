@@ -28,10 +28,10 @@ func Forge(entries []Entry, key *Key, every int) []byte {
 			if err != nil {
 				panic(err)
 			}
-			notes.Write(tailLine(checkpointStart, cp.Note))
+			notes.Write(tailLine(CheckpointStart, cp.Note))
 		}
 	}
 	out.Write(notes.Bytes())
-	fmt.Fprintf(&out, "%s", tailLine(keyStart, key.public.text))
+	fmt.Fprintf(&out, "%s", tailLine(KeyStart, key.public.text))
 	return out.Bytes()
 }
