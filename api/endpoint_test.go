@@ -65,7 +65,7 @@ func open(t testing.TB, jails *apitest.Jails, change ...func(*api.Options)) *har
 	d := &harness{t: t, jails: jails, kept: apitest.Snapshot(jails), tokens: map[access.Role]string{}, log: &syncBuffer{}}
 	ts := &access.Tokens{Store: st.Tokens()}
 	for _, role := range []access.Role{access.Admin, access.Operator, access.Viewer, access.Agent} {
-		_, d.tokens[role], err = ts.Create(t.Context(), "a "+string(role), role, nil)
+		_, d.tokens[role], err = ts.Create(t.Context(), "a "+string(role), role, nil, access.Quota{})
 		if err != nil {
 			t.Fatal(err)
 		}

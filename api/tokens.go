@@ -21,7 +21,7 @@ func (h *tokenHandler) createToken(ctx context.Context, _ none, b wire.CreateTok
 	if err != nil {
 		return wire.Token{}, err
 	}
-	t, secret, err := h.tokens.Create(ctx, b.Name, role, b.ExpiresAt)
+	t, secret, err := h.tokens.Create(ctx, b.Name, role, b.ExpiresAt, access.Quota{})
 	if err != nil {
 		return wire.Token{}, err
 	}
@@ -51,7 +51,7 @@ func (h *tokenHandler) createE2bKey(ctx context.Context, _ none, b wire.CreateE2
 	if h.e2b.URL == "" {
 		return wire.E2BKey{}, fault.Cannot("api.createE2bKey", "the E2B API is disabled", "set e2b.listen in the daemon's configuration")
 	}
-	t, key, err := h.tokens.CreateKey(ctx, cmp.Or(b.Name, access.CallerOf(ctx).Name), nil)
+	t, key, err := h.tokens.CreateKey(ctx, cmp.Or(b.Name, access.CallerOf(ctx).Name), nil, access.Quota{})
 	return wire.E2BKey{ID: t.ID, Key: key, URL: h.e2b.URL, Domain: h.e2b.Domain, CA: h.e2b.CA, Reach: h.e2b.reach()}, err
 }
 

@@ -52,7 +52,7 @@ func TestTokensAreShared(t *testing.T) {
 	own, shared := &access.Tokens{Store: d.store.Tokens()}, &access.Tokens{Store: d.work.Tokens()}
 	var secrets []string
 	for _, name := range []string{"ann", "ben"} {
-		_, secret, err := own.Create(t.Context(), name, access.Operator, nil)
+		_, secret, err := own.Create(t.Context(), name, access.Operator, nil, access.Quota{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -207,7 +207,7 @@ func tokens(t *testing.T, where string) {
 	soon := time.Now().Add(time.Hour).UTC()
 	var made []access.Token
 	for i, role := range []access.Role{access.Admin, access.Operator, access.Viewer, access.Agent} {
-		tok, secret, err := ts.Create(ctx, fmt.Sprint("n", i), role, &soon)
+		tok, secret, err := ts.Create(ctx, fmt.Sprint("n", i), role, &soon, access.Quota{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -224,10 +224,26 @@ func tokens(t *testing.T, where string) {
 	if diff := cmp.Diff(made, list); err != nil || diff != "" {
 		t.Errorf("List: %v (-want +got):\n%s", err, diff)
 	}
+	jails, disk := 3, int64(50<<40)
+	for _, c := range []access.QuotaChange{{Jails: &jails}, {Disk: &disk}} {
+		made[1].Quota = c.Apply(made[1].Quota)
+		if got, err := ts.SetQuota(ctx, made[1].ID, c); err != nil || !cmp.Equal(got, made[1]) {
+			t.Errorf("SetQuota = %+v, %v, want %+v", got, err, made[1])
+		}
+	}
+	if got, err := s.Tokens().ByID(ctx, made[1].ID); err != nil || !cmp.Equal(got, made[1]) {
+		t.Errorf("ByID = %+v, %v, want %+v", got, err, made[1])
+	}
+	if _, err := s.Tokens().ByID(ctx, "t-unknown"); !errors.Is(err, fault.NotFound) {
+		t.Errorf("ByID of an unknown token = %v, want not found", err)
+	}
+	if _, err := s.Tokens().SetQuota(ctx, "t-unknown", access.QuotaChange{}); !errors.Is(err, fault.NotFound) {
+		t.Errorf("SetQuota of an unknown token = %v, want not found", err)
+	}
 	if err := s.Tokens().Add(ctx, made[0]); !errors.Is(err, fault.Conflict) {
 		t.Errorf("Add of an existing token = %v, want conflict", err)
 	}
-	_, secret, err := ts.Create(ctx, "gone", access.Admin, nil)
+	_, secret, err := ts.Create(ctx, "gone", access.Admin, nil, access.Quota{})
 	if err != nil {
 		t.Fatal(err)
 	}

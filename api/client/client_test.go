@@ -61,7 +61,7 @@ func startWith(t testing.TB, jails *apitest.Jails, m api.Manager) *daemon {
 	}
 	t.Cleanup(func() { st.Close() })
 	ts := &access.Tokens{Store: st.Tokens()}
-	_, secret, err := ts.Create(t.Context(), "test", access.Admin, nil)
+	_, secret, err := ts.Create(t.Context(), "test", access.Admin, nil, access.Quota{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -76,6 +76,23 @@ func (o *one) ByHash(_ context.Context, hash string) (access.Token, error) {
 	return *o.token, nil // regardless of the hash, so Check must compare it
 }
 
+func (o *one) ByID(ctx context.Context, t id.Token) (access.Token, error) {
+	got, err := o.ByHash(ctx, "")
+	if err == nil && got.ID != t {
+		return access.Token{}, fault.Newf(fault.NotFound, "", "", "none")
+	}
+	return got, err
+}
+
+func (o *one) SetQuota(ctx context.Context, t id.Token, c access.QuotaChange) (access.Token, error) {
+	got, err := o.ByID(ctx, t)
+	if err == nil {
+		got.Quota = c.Apply(got.Quota)
+		o.token.Quota = got.Quota
+	}
+	return got, err
+}
+
 func (o *one) List(context.Context) ([]access.Token, error) {
 	if o.token == nil {
 		return nil, o.err
@@ -88,7 +105,7 @@ func (o *one) Delete(context.Context, id.Token) error { o.token = nil; return o.
 func TestCheckVerifiesHash(t *testing.T) {
 	s := &one{}
 	ts := access.Tokens{Store: s}
-	_, secret, err := ts.Create(t.Context(), "ci", access.Viewer, nil)
+	_, secret, err := ts.Create(t.Context(), "ci", access.Viewer, nil, access.Quota{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +127,7 @@ func TestTokensExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ts := access.Tokens{Store: &one{}}
 		soon := time.Now().Add(30 * time.Millisecond)
-		_, secret, err := ts.Create(t.Context(), "ci", access.Viewer, &soon)
+		_, secret, err := ts.Create(t.Context(), "ci", access.Viewer, &soon, access.Quota{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -121,7 +138,7 @@ func TestTokensExpire(t *testing.T) {
 		if _, err := ts.Check(t.Context(), secret); !errors.Is(err, fault.Unauthenticated) || !strings.Contains(err.Error(), "expired") {
 			t.Errorf("after the expiry: %v, want expired", err)
 		}
-		if _, _, err := ts.Create(t.Context(), "ci", access.Viewer, &soon); fault.FieldOf(err) != "expires_at" {
+		if _, _, err := ts.Create(t.Context(), "ci", access.Viewer, &soon, access.Quota{}); fault.FieldOf(err) != "expires_at" {
 			t.Errorf("Create with an expiry in the past = %v", err)
 		}
 	})
@@ -143,13 +160,71 @@ func (c *counted) ByHash(ctx context.Context, hash string) (access.Token, error)
 	return t, err
 }
 
+func (c *counted) ByID(ctx context.Context, t id.Token) (access.Token, error) {
+	c.reads++
+	return c.Store.ByID(ctx, t)
+}
+
+func TestQuota(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, remember := range []time.Duration{0, 2 * time.Second} {
+			shared := &one{}
+			s := &counted{Store: shared}
+			ts := access.Tokens{Store: s, Remember: remember}
+			want := access.Quota{Jails: 3, Memory: 8 << 30}
+			token, secret, err := ts.Create(t.Context(), "ci", access.Operator, nil, want)
+			if err != nil || token.Quota != want {
+				t.Fatalf("Create = %+v, %v, want quota %+v", token, err, want)
+			}
+			check := func(what string, reads int, want access.Quota) {
+				t.Helper()
+				s.reads = 0
+				got, err := ts.ByID(t.Context(), token.ID)
+				if err != nil || got.Quota != want || s.reads != reads {
+					t.Errorf("%s: ByID = %+v, %v after %d reads, want quota %+v after %d", what, got, err, s.reads, want, reads)
+				}
+			}
+			if _, err := ts.Check(t.Context(), secret); err != nil {
+				t.Fatal(err)
+			}
+			check("of an authenticated token", 0, want)
+			want.Disk = 50 << 30
+			if got, err := ts.SetQuota(t.Context(), token.ID, access.QuotaChange{Disk: &want.Disk}); err != nil || got.Quota != want {
+				t.Errorf("SetQuota = %+v, %v, want quota %+v", got, err, want)
+			}
+			check("changed here", 1, want)
+			was := want
+			want.Jails = 1
+			shared.token.Quota = want // another daemon changes it
+			check("changed elsewhere", 0, was)
+			if remember > 0 {
+				time.Sleep(remember)
+				check("changed elsewhere, later", 1, want)
+			}
+			if _, err := ts.SetQuota(t.Context(), "t-unknown", access.QuotaChange{}); !errors.Is(err, fault.NotFound) {
+				t.Errorf("SetQuota of an unknown token = %v, want not found", err)
+			}
+			if _, err := ts.ByID(t.Context(), "t-unknown"); !errors.Is(err, fault.NotFound) {
+				t.Errorf("ByID of an unknown token = %v, want not found", err)
+			}
+			for field, bad := range map[string]access.Quota{"quota.jails": {Jails: -1}, "quota.memory_bytes": {Memory: -1}, "quota.disk_bytes": {Disk: -1}} {
+				_, err := ts.SetQuota(t.Context(), token.ID, access.QuotaChange{Jails: &bad.Jails, Memory: &bad.Memory, Disk: &bad.Disk})
+				_, _, cerr := ts.CreateKey(t.Context(), "ci", nil, bad)
+				if fault.FieldOf(err) != field || fault.FieldOf(cerr) != field {
+					t.Errorf("%+v: SetQuota = %v, CreateKey = %v, want errors about %s", bad, err, cerr, field)
+				}
+			}
+		}
+	})
+}
+
 func TestRememberedTokens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		shared := &one{}
 		s := &counted{Store: shared}
 		ts := access.Tokens{Store: s, Remember: 2 * time.Second}
 		soon := time.Now().Add(time.Second)
-		token, secret, err := ts.Create(t.Context(), "ci", access.Viewer, &soon)
+		token, secret, err := ts.Create(t.Context(), "ci", access.Viewer, &soon, access.Quota{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -169,7 +244,7 @@ func TestRememberedTokens(t *testing.T) {
 		time.Sleep(1100 * time.Millisecond)
 		check("after its expiry", 0, false)
 
-		token, secret, err = ts.Create(t.Context(), "ci", access.Viewer, nil)
+		token, secret, err = ts.Create(t.Context(), "ci", access.Viewer, nil, access.Quota{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -179,7 +254,7 @@ func TestRememberedTokens(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		check("revoked elsewhere, later", 1, false)
 
-		token, secret, err = ts.Create(t.Context(), "ci", access.Viewer, nil)
+		token, secret, err = ts.Create(t.Context(), "ci", access.Viewer, nil, access.Quota{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -190,7 +265,7 @@ func TestRememberedTokens(t *testing.T) {
 		check("revoked here", 1, false)
 
 		// It is revoked while it is read.
-		token, secret, err = ts.Create(t.Context(), "ci", access.Viewer, nil)
+		token, secret, err = ts.Create(t.Context(), "ci", access.Viewer, nil, access.Quota{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -296,7 +371,7 @@ func TestPeerOf(t *testing.T) {
 func TestKeysAndTokensAreNotInterchangeable(t *testing.T) {
 	s := &one{}
 	ts := access.Tokens{Store: s}
-	_, key, err := ts.CreateKey(t.Context(), "ci", nil)
+	_, key, err := ts.CreateKey(t.Context(), "ci", nil, access.Quota{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -309,7 +384,7 @@ func TestKeysAndTokensAreNotInterchangeable(t *testing.T) {
 	if c, err := ts.Check(t.Context(), key); !errors.Is(err, fault.Unauthenticated) {
 		t.Errorf("a key as a token = %+v, %v; want unauthenticated", c, err)
 	}
-	_, token, err := ts.Create(t.Context(), "ci", access.Admin, nil)
+	_, token, err := ts.Create(t.Context(), "ci", access.Admin, nil, access.Quota{})
 	if err != nil {
 		t.Fatal(err)
 	}

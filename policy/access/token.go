@@ -26,14 +26,55 @@ type Token struct {
 	Hash    string // hex SHA-256 of the secret
 	Created time.Time
 	Expires *time.Time // nil: never
+	Quota   Quota
 }
 
-// A Store stores tokens. Add returns fault.Conflict for a duplicate ID or Hash; ByHash and
-// Delete return fault.NotFound for an unknown one. List is ordered by creation, then ID.
+// A Quota limits what the jails that were created with a token may demand together. A limit of 0
+// does not apply.
+type Quota struct {
+	Jails  int
+	Memory int64 // bytes
+	Disk   int64 // bytes
+}
+
+func (q Quota) check(op string) error {
+	for field, n := range map[string]int64{"quota.jails": int64(q.Jails), "quota.memory_bytes": q.Memory, "quota.disk_bytes": q.Disk} {
+		if n < 0 {
+			return fault.Fieldf(op, field, "%d is negative", n)
+		}
+	}
+	return nil
+}
+
+// A QuotaChange changes the limits of a quota that are not nil.
+type QuotaChange struct {
+	Jails        *int
+	Memory, Disk *int64
+}
+
+// Apply returns a quota with the changed limits.
+func (c QuotaChange) Apply(q Quota) Quota {
+	if c.Jails != nil {
+		q.Jails = *c.Jails
+	}
+	if c.Memory != nil {
+		q.Memory = *c.Memory
+	}
+	if c.Disk != nil {
+		q.Disk = *c.Disk
+	}
+	return q
+}
+
+// A Store stores tokens. Add returns fault.Conflict for a duplicate ID or Hash; ByHash, ByID,
+// SetQuota and Delete return fault.NotFound for an unknown one. List is ordered by creation, then
+// ID.
 type Store interface {
 	Add(ctx context.Context, t Token) error
 	ByHash(ctx context.Context, hash string) (Token, error)
+	ByID(ctx context.Context, t id.Token) (Token, error)
 	List(ctx context.Context) ([]Token, error)
+	SetQuota(ctx context.Context, t id.Token, c QuotaChange) (Token, error)
 	Delete(ctx context.Context, t id.Token) error
 }
 
@@ -50,7 +91,9 @@ type Tokens struct {
 	// +checklocks:mu
 	known map[string]knownToken // by hash
 	// +checklocks:mu
-	revoked int // number of calls of Revoke
+	hashes map[id.Token]string // of known tokens
+	// +checklocks:mu
+	changes int // number of calls of Revoke and SetQuota
 }
 
 // A knownToken was in the store at a time.
@@ -69,11 +112,11 @@ const (
 )
 
 // Create creates a token and returns it with its secret, which is not stored.
-func (ts *Tokens) Create(ctx context.Context, name string, role Role, expires *time.Time) (Token, string, error) {
-	return ts.create(ctx, name, role, expires, secretOf(prefix))
+func (ts *Tokens) Create(ctx context.Context, name string, role Role, expires *time.Time, q Quota) (Token, string, error) {
+	return ts.create(ctx, name, role, expires, q, secretOf(prefix))
 }
 
-func (ts *Tokens) create(ctx context.Context, name string, role Role, expires *time.Time, secret string) (Token, string, error) {
+func (ts *Tokens) create(ctx context.Context, name string, role Role, expires *time.Time, q Quota, secret string) (Token, string, error) {
 	const op = "access.Create"
 	if name == "" || len(name) > maxName || strings.ContainsFunc(name, isControl) {
 		return Token{}, "", fault.Fieldf(op, "name", "must be 1 to %d bytes without control characters", maxName)
@@ -84,7 +127,11 @@ func (ts *Tokens) create(ctx context.Context, name string, role Role, expires *t
 	if expires != nil && !expires.After(time.Now()) {
 		return Token{}, "", fault.Fieldf(op, "expires_at", "%s is in the past", expires.Format(time.RFC3339))
 	}
+	if err := q.check(op); err != nil {
+		return Token{}, "", err
+	}
 	t := minted(name, role, expires, secret)
+	t.Quota = q
 	if err := ts.Store.Add(ctx, t); err != nil {
 		return Token{}, "", fmt.Errorf("store token %s: %w", t.ID, err)
 	}
@@ -94,10 +141,10 @@ func (ts *Tokens) create(ctx context.Context, name string, role Role, expires *t
 // CreateKey creates an API key for clients of the E2B protocol and returns it with its secret,
 // which has the format that those clients expect. The key has the operator role and is
 // accepted by the E2B endpoints only. The secret is not stored.
-func (ts *Tokens) CreateKey(ctx context.Context, name string, expires *time.Time) (Token, string, error) {
+func (ts *Tokens) CreateKey(ctx context.Context, name string, expires *time.Time, q Quota) (Token, string, error) {
 	var b [20]byte
 	rand.Read(b[:]) // never fails
-	return ts.create(ctx, name, Operator, expires, keyMark+hex.EncodeToString(b[:]))
+	return ts.create(ctx, name, Operator, expires, q, keyMark+hex.EncodeToString(b[:]))
 }
 
 func isControl(r rune) bool { return r < 0x20 || r == 0x7f || r == '\uFFFD' }
@@ -125,38 +172,69 @@ func (ts *Tokens) List(ctx context.Context) ([]Token, error) { return ts.Store.L
 // Store accept it for the time of Remember.
 func (ts *Tokens) Revoke(ctx context.Context, t id.Token) error {
 	err := ts.Store.Delete(ctx, t)
+	ts.forget()
+	return err
+}
+
+// SetQuota changes the quota of a token. It applies to later creations, on other
+// daemons with the same Store after the time of Remember.
+func (ts *Tokens) SetQuota(ctx context.Context, t id.Token, c QuotaChange) (Token, error) {
+	if err := c.Apply(Quota{}).check("access.SetQuota"); err != nil {
+		return Token{}, err
+	}
+	changed, err := ts.Store.SetQuota(ctx, t, c)
+	ts.forget()
+	return changed, err
+}
+
+// forget makes the next use of each token ask the Store.
+func (ts *Tokens) forget() {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
-	ts.known = nil
-	ts.revoked++
-	return err
+	ts.known, ts.hashes = nil, nil
+	ts.changes++
+}
+
+// ByID returns a token from memory or from the store, or fault.NotFound. Without Remember, this
+// process is the only one that changes tokens, so known tokens stay valid.
+func (ts *Tokens) ByID(ctx context.Context, t id.Token) (Token, error) {
+	ts.mu.Lock()
+	k, changes := ts.known[ts.hashes[t]], ts.changes
+	ts.mu.Unlock()
+	if k.Hash != "" && (ts.Remember == 0 || time.Since(k.at) < ts.Remember) {
+		return k.Token, nil
+	}
+	return ts.learn(changes, func() (Token, error) { return ts.Store.ByID(ctx, t) })
 }
 
 // byHash returns a token from memory or from the store.
 func (ts *Tokens) byHash(ctx context.Context, hash string) (Token, error) {
-	if ts.Remember == 0 {
-		return ts.Store.ByHash(ctx, hash)
-	}
-	now := time.Now()
 	ts.mu.Lock()
-	k, revoked := ts.known[hash], ts.revoked
+	k, changes := ts.known[hash], ts.changes
 	ts.mu.Unlock()
-	if k.Hash != "" && now.Sub(k.at) < ts.Remember {
+	if k.Hash != "" && time.Since(k.at) < ts.Remember {
 		return k.Token, nil
 	}
-	t, err := ts.Store.ByHash(ctx, hash)
+	return ts.learn(changes, func() (Token, error) { return ts.Store.ByHash(ctx, hash) })
+}
+
+// learn reads a token from the store and remembers it, unless tokens have been changed since
+// changes was read.
+func (ts *Tokens) learn(changes int, read func() (Token, error)) (Token, error) {
+	now := time.Now()
+	t, err := read()
 	if err != nil {
 		return t, err
 	}
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
-	if revoked != ts.revoked { // the store may have been read before
+	if changes != ts.changes { // the store may have been read before
 		return t, nil
 	}
 	if ts.known == nil || len(ts.known) >= maxKnown {
-		ts.known = map[string]knownToken{}
+		ts.known, ts.hashes = map[string]knownToken{}, map[id.Token]string{}
 	}
-	ts.known[hash] = knownToken{t, now}
+	ts.known[t.Hash], ts.hashes[t.ID] = knownToken{t, now}, t.Hash
 	return t, nil
 }
 
