@@ -59,16 +59,25 @@ func (br *branches) Branch(ctx context.Context, img Image, o BranchOptions) (Jai
 	if err := checkSupported(op, b, o.Spec); err != nil {
 		return Jail{}, err
 	}
-	if !o.Spare {
+	var reserved *reservation
+	if o.Spare {
+		o.Spec.Creator = "" // of the jail that uses it
+	} else {
 		if err := br.registry.reserveName(o.Spec.Name, op); err != nil {
 			return Jail{}, err
 		}
 		defer br.registry.releaseName(o.Spec.Name)
+		reserved, err = br.registry.reserve(ctx, op, o.Spec)
+		if err != nil {
+			return Jail{}, err
+		}
+		defer reserved.release()
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), operationTimeout)
 	defer cancel()
 	if !o.Spare && img.Images != "" {
 		if e := br.registry.takeCopy(img.Snapshot, o.Spec); e != nil {
+			reserved.attach(e)
 			j, err := br.claimCopy(ctx, b, e, img, o)
 			if !errors.Is(err, errSpareGone) {
 				return j, err
@@ -84,7 +93,7 @@ func (br *branches) Branch(ctx context.Context, img Image, o BranchOptions) (Jai
 		Lower: img.Jail.Lower, Digest: img.Jail.Digest, BaseEnv: img.Jail.BaseEnv, Sealed: img.Jail.Sealed,
 		Origin: &Origin{Snapshot: img.Snapshot, Jail: img.Jail.ID, Number: o.Number},
 	}
-	from := source{lineage: &Lineage{Op: o.Op, Snapshot: img.Snapshot, Parent: img.Jail.ID, ParentSeq: img.Seq}}
+	from := source{reserved: reserved, lineage: &Lineage{Op: o.Op, Snapshot: img.Snapshot, Parent: img.Jail.ID, ParentSeq: img.Seq}}
 	to := Created
 	if img.Images != "" {
 		to = Running
@@ -267,6 +276,11 @@ func (br *branches) Rewind(ctx context.Context, jid id.Jail, img Image, o Rewind
 		}
 		now := time.Now()
 		next.State, next.Started, next.Stopped, next.Reason, next.PriorUsage = Running, &now, nil, "", PriorUsage{}
+		reserved, err := br.registry.reserveChange(ctx, op, e, next)
+		if err != nil {
+			return err
+		}
+		defer reserved.release()
 		l, reconnect := e.live.Load(), func() {}
 		if l != nil {
 			var err error

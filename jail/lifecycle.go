@@ -40,20 +40,27 @@ func (lc *lifecycle) Create(ctx context.Context, s Spec) (Jail, error) {
 		return Jail{}, err
 	}
 	defer lc.registry.releaseName(name)
+	r, err := lc.registry.reserve(ctx, "jail.Create", s)
+	if err != nil {
+		return Jail{}, err
+	}
+	defer r.release()
 	s, layers, err := lc.prepare(ctx, s)
 	if err != nil {
 		return Jail{}, err
 	}
 	if e := lc.pool.take(s, layers); e != nil {
+		r.attach(e)
 		j, err := lc.claim(ctx, b, e, s)
 		if !errors.Is(err, errSpareGone) {
 			return j, err
 		} // the spare has ended: create a jail without the pool
 	}
-	j, err := lc.createCold(ctx, b, s, layers)
+	j, err := lc.createCold(ctx, b, s, layers, r)
 	if err != nil || !s.Start {
 		return j, err
 	}
+	r.release() // the record counts
 	return lc.startNew(ctx, j.ID)
 }
 
@@ -85,12 +92,12 @@ func (lc *lifecycle) prepare(ctx context.Context, s Spec) (Spec, Layers, error) 
 }
 
 // createCold creates a jail without a spare, and teaches the pool its shape.
-func (lc *lifecycle) createCold(ctx context.Context, b Backend, s Spec, layers Layers) (Jail, error) {
+func (lc *lifecycle) createCold(ctx context.Context, b Backend, s Spec, layers Layers, r *reservation) (Jail, error) {
 	j, err := lc.newJail(ctx, s, layers)
 	if err != nil {
 		return Jail{}, err
 	}
-	e, err := lc.createJail(ctx, b, j, source{}, Created)
+	e, err := lc.createJail(ctx, b, j, source{reserved: r}, Created)
 	if err != nil {
 		return Jail{}, err
 	}
@@ -132,6 +139,7 @@ type source struct {
 	restore       func(context.Context, Plan) (Instance, error) // restores its processes, frozen; nil: none
 	notifyResumed func(context.Context, Jail) error             // called when they run; set with restore
 	lineage       *Lineage                                      // first event of its log; nil: none
+	reserved      *reservation                                  // of its demand; nil: none
 
 	// Of a jail that moves here from another node.
 	events string                          // directory with its event log; "": none
@@ -151,7 +159,7 @@ func (lc *lifecycle) createJail(ctx context.Context, b Backend, j Jail, from sou
 	}
 	defer unlock()
 	e.arriving = from.commit != nil
-	lc.registry.add(e)
+	lc.registry.add(e, from.reserved)
 
 	var unowned Instance // created, but not attached to the entry yet
 	defer func() {
@@ -299,6 +307,13 @@ func (lc *lifecycle) Start(ctx context.Context, jid id.Jail) (Jail, error) {
 func (lc *lifecycle) start(ctx context.Context, b Backend, e *entry) error {
 	j := *e.jail.Load()
 	if j.State != Created {
+		next := j
+		next.State = Running
+		r, err := lc.registry.reserveChange(ctx, "jail.Start", e, next)
+		if err != nil {
+			return err
+		}
+		defer r.release()
 		if err := lc.recreateInstance(ctx, b, e); err != nil {
 			return err
 		}

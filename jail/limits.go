@@ -32,7 +32,8 @@ func (j *Jail) Own() Limits {
 //
 // It returns fault.Conflict if the memory limit would be below the memory in use or if the
 // disk would shrink. It returns fault.Unsupported if the backend cannot enforce or change a
-// limit; the error names the limit and nothing is changed.
+// limit; the error names the limit and nothing is changed. It returns fault.Exhausted if the quota
+// of the jail's creator does not suffice.
 func (lc *lifecycle) Limit(ctx context.Context, jid id.Jail, q LimitChange) (Jail, error) {
 	const op = "jail.Limit"
 	return lc.registry.withLock(ctx, jid, op, func(ctx context.Context, b Backend, e *entry) error {
@@ -51,6 +52,11 @@ func (lc *lifecycle) Limit(ctx context.Context, jid id.Jail, q LimitChange) (Jai
 		if err := q.check(op, was, next); err != nil {
 			return err
 		}
+		r, err := lc.registry.reserveChange(ctx, op, e, next)
+		if err != nil {
+			return err
+		}
+		defer r.release()
 		return lc.limit(ctx, b, e, was, next)
 	})
 }

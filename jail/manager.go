@@ -53,6 +53,7 @@ type Config struct {
 	Enforcer Enforcer // nil: no policy
 	Secrets  Secrets  // nil: no secrets
 	Commands Commands // nil: no notifications
+	Quotas   Quotas   // nil: no limits for what tokens create
 
 	Observe event.Selection // default of Spec.Observe
 
@@ -191,7 +192,7 @@ func (m *Manager) Open(ctx context.Context) error {
 		}
 	}
 	for _, e := range all {
-		m.add(e)
+		m.add(e, nil)
 	}
 	m.removeStrays(ctx, instances, wires)
 

@@ -125,6 +125,12 @@ func (br *branches) Arrive(ctx context.Context, img Image, a Arrival, commit fun
 	defer br.registry.releaseName(j.Spec.Name)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), operationTimeout)
 	defer cancel()
+	// The demand of the token does not grow, although both nodes have the jail for a moment.
+	reserved, err := br.registry.share(ctx, op, nil, j.Spec.Creator, (&Jail{Spec: j.Spec}).demand(), false)
+	if err != nil {
+		return Jail{}, err
+	}
+	defer reserved.release()
 	j.IDs, err = br.ids.reserveIDs(ctx)
 	if err != nil {
 		return Jail{}, err
@@ -132,7 +138,7 @@ func (br *branches) Arrive(ctx context.Context, img Image, a Arrival, commit fun
 	j.State, j.Boot, j.Link, j.Reason, j.Used = Creating, br.cfg.Boot, nil, "", a.Used
 	j.Departure = &Departure{State: state} // until commit; see lifecycle.destroy
 	j.InstanceID = id.NewJail()            // both nodes can be on one host
-	from := source{events: a.Events, commit: commit, lineage: &Lineage{Op: event.OpMove, Snapshot: img.Snapshot, Parent: j.ID, ParentSeq: img.Seq}}
+	from := source{reserved: reserved, events: a.Events, commit: commit, lineage: &Lineage{Op: event.OpMove, Snapshot: img.Snapshot, Parent: j.ID, ParentSeq: img.Seq}}
 	to := Created
 	if img.Images != "" && (state == Running || state == Paused) {
 		to = state

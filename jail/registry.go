@@ -96,19 +96,24 @@ type registry struct {
 	deleted []listKey // list keys of the most recently removed jails
 	// +checklocks:mu
 	reserved map[string]bool // names of jails that are being created
+	// +checklocks:mu
+	reservations map[*reservation]bool // demands of operations in progress
 }
 
 func newRegistry(co *core, ob *observers) *registry {
-	rg := &registry{core: co, observers: ob, entries: map[id.Jail]*entry{}, frozenCopies: map[id.Snapshot][]*entry{}, reserved: map[string]bool{}}
+	rg := &registry{core: co, observers: ob, entries: map[id.Jail]*entry{}, frozenCopies: map[id.Snapshot][]*entry{}, reserved: map[string]bool{}, reservations: map[*reservation]bool{}}
 	rg.recordFiles = newRecordFiles(rg)
 	return rg
 }
 
-// add adds a jail.
-func (rg *registry) add(e *entry) {
+// add adds a jail. r, which may be nil, counts in place of its demand.
+func (rg *registry) add(e *entry, r *reservation) {
 	rg.mu.Lock()
 	defer rg.mu.Unlock()
 	rg.entries[e.jail.Load().ID] = e
+	if r != nil {
+		r.entry = e
+	}
 }
 
 // reserveName reserves the name of a new jail. It returns fault.Conflict if a jail has or gets

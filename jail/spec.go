@@ -40,6 +40,10 @@ type Spec struct {
 	// It is never set from a request body.
 	SecretFiles bool `json:"secret_files,omitempty"`
 
+	// Creator is the token with which the jail was created, and whose quota it counts towards. "":
+	// none. It is never set from a request body.
+	Creator id.Token `json:"creator,omitempty"`
+
 	// Start makes Create start the jail too, without an additional write of its record.
 	Start bool `json:"-"`
 
