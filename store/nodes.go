@@ -261,6 +261,7 @@ func (ns Nodes) Remove(ctx context.Context, id string, lost bool) error {
 		}
 		for _, stmt := range []string{
 			"DELETE FROM owners WHERE node = $1",
+			"DELETE FROM demands WHERE node = $1",
 			"UPDATE nodes SET state = 'gone', epoch = epoch + 1, draining = 0 WHERE id = $1",
 		} {
 			if _, err := tx.ExecContext(ctx, stmt, id); err != nil {

@@ -34,7 +34,7 @@ func nodesConform(t *testing.T, fresh func(t *testing.T) string) {
 		"Join": nodesJoin, "Renew": nodesRenew, "DeclareLost": nodesLost, "LostNodeCannotWrite": nodesFenced,
 		"EachSessionIsAssignedOnce": nodesAssign, "OneDeclaresEachNodeLost": nodesConcurrent,
 		"Drain": nodesDrain, "Remove": nodesRemove, "Invite": nodesInvite, "Index": ownersIndex, "Pages": pagesOfChangingIndex,
-		"Signals": nodesSignals,
+		"Signals": nodesSignals, "Demands": demandsShared,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, open(t, fresh(t))) })
 	}
