@@ -16,6 +16,7 @@ import (
 	"glasshouse/internal/text"
 	"glasshouse/jail"
 	"glasshouse/jail/snapshot"
+	"glasshouse/policy/access"
 )
 
 func (h *snapshotHandler) restoreSnapshot(ctx context.Context, p oneSnapshot, b wire.Overrides) (wire.Jail, error) {
@@ -23,7 +24,7 @@ func (h *snapshotHandler) restoreSnapshot(ctx context.Context, p oneSnapshot, b 
 	if err != nil {
 		return wire.Jail{}, err
 	}
-	o, err := overridesOf(b, from.Jail.Spec.Limits)
+	o, err := overridesOf(ctx, b, from.Jail.Spec.Limits)
 	if err != nil {
 		return wire.Jail{}, err
 	}
@@ -37,7 +38,7 @@ func (h *snapshotHandler) branchSnapshot(ctx context.Context, p oneSnapshot, b w
 	if err != nil {
 		return wire.Branches{}, err
 	}
-	o, err := overridesOf(b.Overrides, from.Jail.Spec.Limits)
+	o, err := overridesOf(ctx, b.Overrides, from.Jail.Spec.Limits)
 	if err != nil {
 		return wire.Branches{}, err
 	}
@@ -211,7 +212,7 @@ func (h *snapshotHandler) branchJail(ctx context.Context, p oneJail, b wire.Bran
 	if err != nil {
 		return wire.Branches{}, err
 	}
-	o, err := overridesOf(b.Overrides, j.Own())
+	o, err := overridesOf(ctx, b.Overrides, j.Own())
 	if err != nil {
 		return wire.Branches{}, err
 	}
@@ -276,8 +277,9 @@ func (h *snapshotHandler) branchesOf(ctx context.Context, where string, first in
 	return made, nil
 }
 
-// overridesOf fills in unspecified limits with those of the original jail.
-func overridesOf(b wire.Overrides, had jail.Limits) (snapshot.Overrides, error) {
+// overridesOf fills in unspecified limits with those of the original jail. The new jail counts towards
+// the token of the caller.
+func overridesOf(ctx context.Context, b wire.Overrides, had jail.Limits) (snapshot.Overrides, error) {
 	network, ok := networks[b.Network]
 	if !ok {
 		return snapshot.Overrides{}, fault.Fieldf("api.overridesOf", "network", "%q is not one of isolated, proxy, bridged, full", text.Clip(b.Network, 64))
@@ -285,7 +287,8 @@ func overridesOf(b wire.Overrides, had jail.Limits) (snapshot.Overrides, error) 
 	if b.KeepConnections {
 		return snapshot.Overrides{}, fault.Fieldf("api.overridesOf", "keep_connections", "a connection can belong to only one jail; only a rewind of the snapshot's own jail can keep connections")
 	}
-	o := snapshot.Overrides{Name: b.Name, Labels: b.Labels, Hostname: b.Hostname, Network: network}
+	creator := access.CallerOf(ctx).Token
+	o := snapshot.Overrides{Name: b.Name, Labels: b.Labels, Hostname: b.Hostname, Network: network, Creator: &creator}
 	if b.Limits != (wire.Limits{}) {
 		for _, l := range []struct {
 			to   *int64

@@ -40,7 +40,7 @@ func (h *jailHandler) createJail(ctx context.Context, _ none, b wire.CreateJail)
 	if err != nil {
 		return wire.Jail{}, err
 	}
-	spec.Trusted = trusted(ctx)
+	spec.Trusted, spec.Creator = trusted(ctx), access.CallerOf(ctx).Token
 	return shown(ctx, h.snapshots)(h.jails.Create(ctx, spec))
 }
 
@@ -250,7 +250,7 @@ func jailOf(ctx context.Context, j jail.Jail, taken Snapshots) wire.Jail {
 	self := "/jails/" + string(j.ID)
 	w := wire.Jail{
 		ID: j.ID, Name: j.Spec.Name, Labels: j.Spec.Labels,
-		State: string(j.State), Reason: j.Reason,
+		State: string(j.State), Reason: j.Reason, Creator: j.Spec.Creator,
 		Backend: j.Spec.Backend, Runtime: j.Spec.Runtime,
 		Rootfs: wire.Rootfs(j.Spec.Rootfs), Digest: j.Digest,
 		Limits: wire.Limits(j.Spec.Limits), Network: string(j.Spec.Network), Group: j.Spec.Group,

@@ -68,7 +68,7 @@ func orderOf(ctx context.Context, b wire.StartRun) (gateway.RunOrder, error) {
 	}
 	o := gateway.RunOrder{Request: run.Request{
 		Session: sid, Parent: b.Parent, Goal: b.Goal, Limits: amounts(b.Budget),
-		OnExceed: run.OnExceed(b.OnExceed), By: by(ctx), Key: keyOf(ctx),
+		OnExceed: run.OnExceed(b.OnExceed), By: by(ctx), Creator: access.CallerOf(ctx).Token, Key: keyOf(ctx),
 	}}
 	jitter, err := millis("jitter_ms", b.JitterMS)
 	if err != nil {

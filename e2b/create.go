@@ -96,7 +96,7 @@ func (s *Sandboxes) Create(ctx context.Context, team id.Token, w CreateOptions) 
 		}
 		j, err := s.cfg.Jails.Create(ctx, jail.Spec{
 			Name: b.ID, Labels: b.labels(), Backend: "oci", Rootfs: t.Rootfs, Limits: t.limits(),
-			Network: jail.Proxied, Policy: govern, Start: true, Mounts: mounts, GrantedMounts: granted,
+			Network: jail.Proxied, Policy: govern, Start: true, Mounts: mounts, GrantedMounts: granted, Creator: b.Team,
 		})
 		return j, HideBaseError(s.cfg.Log, err)
 	})
@@ -194,14 +194,14 @@ func (s *Sandboxes) launch(ctx context.Context, b Sandbox, make func(context.Con
 
 // fromSnapshot creates a sandbox's jail from a snapshot of another sandbox.
 func (s *Sandboxes) fromSnapshot(ctx context.Context, sid id.Snapshot, b Sandbox) (jail.Jail, error) {
-	return s.cfg.Snapshots.Restore(ctx, sid, snapshot.Overrides{Name: b.ID, Labels: b.labels(), Network: jail.Proxied, Govern: s.withEgressRules(b)})
+	return s.cfg.Snapshots.Restore(ctx, sid, snapshot.Overrides{Name: b.ID, Labels: b.labels(), Network: jail.Proxied, Creator: &b.Team, Govern: s.withEgressRules(b)})
 }
 
 // fromTemplate creates a sandbox's jail from a template's snapshot, with the processor, memory
 // and disk limits of the template: templates with different limits can share layers.
 func (s *Sandboxes) fromTemplate(ctx context.Context, t Template, b Sandbox, mounts []jail.Mount) (jail.Jail, error) {
 	limits := t.limits()
-	o := snapshot.Overrides{Name: b.ID, Labels: b.labels(), Limits: &limits, Network: jail.Proxied, Govern: s.withEgressRules(b)}
+	o := snapshot.Overrides{Name: b.ID, Labels: b.labels(), Limits: &limits, Network: jail.Proxied, Creator: &b.Team, Govern: s.withEgressRules(b)}
 	if t.Files != "" {
 		o.Mounts = mounts // the other mounts are the snapshot's
 	}

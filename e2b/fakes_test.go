@@ -301,6 +301,9 @@ func (s fakeSnapshots) Restore(ctx context.Context, sid id.Snapshot, o snapshot.
 	if o.Limits != nil {
 		spec.Limits = *o.Limits
 	}
+	if o.Creator != nil {
+		spec.Creator = *o.Creator
+	}
 	spec.Policy, err = o.Govern(spec.Policy)
 	if err != nil {
 		return jail.Jail{}, err

@@ -45,6 +45,35 @@ func TestCreate(t *testing.T) {
 	}
 }
 
+// Sandboxes count towards the quota of their key.
+func TestKeyOverQuota(t *testing.T) {
+	d := newFakeDaemon(t)
+	box := d.create(`{"templateID":"base"}`)
+	d.api(201, "POST", "/sandboxes/"+box.SandboxID+"/fork", `{"count":2}`)
+	if len(d.jails) != 3 {
+		t.Errorf("jails = %d, want 3", len(d.jails))
+	}
+	for _, j := range d.jails {
+		if j.Spec.Creator != "mine" {
+			t.Errorf("creator of jail %s = %q, want mine", j.ID, j.Spec.Creator)
+		}
+	}
+	over := &fault.Error{Op: "jail.Create", Kind: fault.Exhausted, Err: errors.New("the quota of the token is 3 jails"), Remedy: "delete jails"}
+	d.failWith("Create", over)
+	d.failWith("Restore", over)
+	want := Error{429, "the quota of the token is 3 jails: delete jails"}
+	if got := e2btest.Read[Error](d, d.api(429, "POST", "/sandboxes", `{"templateID":"base"}`)); got != want {
+		t.Errorf("error = %+v, want %+v", got, want)
+	}
+	forks := e2btest.Read[[]wireFork](d, d.api(201, "POST", "/sandboxes/"+box.SandboxID+"/fork", `{"count":1}`))
+	if len(forks) != 1 || forks[0].Error == nil || *forks[0].Error != want {
+		t.Errorf("forks = %+v, want the error %+v", forks, want)
+	}
+	if left := len(d.records); left != 3 {
+		t.Errorf("records = %d, want 3: the refused sandboxes leave none", left)
+	}
+}
+
 func TestInvalidRequests(t *testing.T) {
 	d := newFakeDaemon(t)
 	box := d.create(`{"templateID":"base"}`)

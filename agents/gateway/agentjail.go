@@ -162,7 +162,7 @@ func (sv *supervisor) jailSpec(ctx context.Context, r run.Run, a Agent) (jail.Sp
 			labels[k] = v
 		}
 	}
-	s.Labels, s.Start = labels, true
+	s.Labels, s.Start, s.Creator = labels, true, r.Creator
 	s.Limits = withAgentLimits(s.Limits)
 	if s.Project() == "" {
 		s.Cwd = workspace

@@ -204,7 +204,7 @@ func (env *testEnv) order(session, goal string, a Agent) run.Run {
 	if err != nil {
 		env.Fatal(err)
 	}
-	r, err := env.g.CreateRun(env.Context(), RunOrder{Request: run.Request{Session: session, Goal: goal, Agent: raw, By: "ann"}})
+	r, err := env.g.CreateRun(env.Context(), RunOrder{Request: run.Request{Session: session, Goal: goal, Agent: raw, By: "ann", Creator: "t-ann"}})
 	if err != nil {
 		env.Fatalf("Order(%q) = %v, want a run", goal, err)
 	}

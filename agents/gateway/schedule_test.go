@@ -15,7 +15,7 @@ import (
 // orderCron orders a goal on a schedule and returns the run that represents the schedule.
 func (env *testEnv) orderCron(session, goal, cron string) run.Run {
 	env.Helper()
-	r, err := env.g.CreateRun(env.Context(), RunOrder{Request: run.Request{Session: session, Goal: goal, By: "ann"}, Timing: schedule.Spec{Cron: cron}})
+	r, err := env.g.CreateRun(env.Context(), RunOrder{Request: run.Request{Session: session, Goal: goal, By: "ann", Creator: "t-ann"}, Timing: schedule.Spec{Cron: cron}})
 	if err != nil {
 		env.Fatalf("Order(%q) = %v, want a run", cron, err)
 	}
@@ -39,8 +39,8 @@ func TestRunRepresentsSchedule(t *testing.T) {
 		}
 	}
 	all, err := env.runs.List(t.Context(), run.Filter{Session: "s", States: []run.State{run.Active}})
-	if err != nil || len(all) != 1 || all[0].Schedule != r.Schedule {
-		t.Fatalf("runs = %+v, %v, want one active run", all, err)
+	if err != nil || len(all) != 1 || all[0].Schedule != r.Schedule || all[0].Creator != "t-ann" {
+		t.Fatalf("runs = %+v, %v, want one active run of the token t-ann", all, err)
 	}
 	if on, err := env.g.Running(t.Context(), h.ID); !on || err != nil {
 		t.Errorf("Running = %v, %v, want true", on, err)

@@ -31,7 +31,8 @@ type scheduleTemplate struct {
 	Limits   budget.Amounts  `json:"limits,omitempty"`
 	OnExceed run.OnExceed    `json:"on_exceed,omitempty"`
 	Until    *run.Until      `json:"until,omitempty"`
-	Key      string          `json:"key,omitempty"` // key of the Order that created the schedule
+	Key      string          `json:"key,omitempty"`     // key of the Order that created the schedule
+	Creator  id.Token        `json:"creator,omitempty"` // see run.Request
 }
 
 // orders creates, schedules and ends runs on request.
@@ -146,7 +147,7 @@ func (od *orders) findOrCreateSchedule(ctx context.Context, o RunOrder) (schedul
 			}
 		}
 	}
-	text, err := json.Marshal(scheduleTemplate{o.Goal, o.Agent, o.Limits, o.OnExceed, o.Until, o.Key})
+	text, err := json.Marshal(scheduleTemplate{o.Goal, o.Agent, o.Limits, o.OnExceed, o.Until, o.Key, o.Creator})
 	if err != nil {
 		return schedule.Schedule{}, fmt.Errorf("encode the run of the schedule: %w", err)
 	}
@@ -163,7 +164,7 @@ func (od *orders) Fire(ctx context.Context, f schedule.Firing) error {
 	}
 	_, err := od.cfg.Runs.Create(ctx, run.Request{
 		Session: f.Schedule.Session, Goal: tmpl.Goal, Agent: tmpl.Agent, Limits: tmpl.Limits, OnExceed: tmpl.OnExceed, Until: tmpl.Until,
-		Schedule: string(f.Schedule.ID), By: "schedule", Key: f.Key,
+		Schedule: string(f.Schedule.ID), By: "schedule", Key: f.Key, Creator: tmpl.Creator,
 	})
 	od.Wake()
 	if err != nil {

@@ -140,8 +140,8 @@ func TestCommandOutputIsRunResult(t *testing.T) {
 		return err == nil && j.State == jail.Stopped
 	})
 	j, err := env.jails.Get(t.Context(), r.Jail)
-	if err != nil || j.Spec.Labels[LabelRun] != string(r.ID) || j.Spec.Labels[LabelSession] != "s" || j.Spec.Cwd != workspace {
-		t.Errorf("jail = %+v, %v, want a jail of the run with the directory /workspace", j.Spec, err)
+	if err != nil || j.Spec.Labels[LabelRun] != string(r.ID) || j.Spec.Labels[LabelSession] != "s" || j.Spec.Cwd != workspace || j.Spec.Creator != "t-ann" {
+		t.Errorf("jail = %+v, %v, want a jail of the run and the token t-ann with the directory /workspace", j.Spec, err)
 	}
 	p := env.jails.processes()[0]
 	if p.req.Env["SANDBOX_ID"] != string(r.Jail) || strings.Join(p.req.Argv[1:], " ") != "-c echo hello" {

@@ -103,7 +103,7 @@ func (t *transaction) create(q Request) (*Run, error) {
 	r := &Run{
 		ID: id.NewRun(), Session: s.ID, Parent: q.Parent, Details: Details{Agent: q.Agent, Jail: cmp.Or(q.Jail, s.Jail)},
 		Schedule: q.Schedule, NextRunAt: q.NextRunAt, Until: q.Until, Budget: budget.State{Limits: q.Limits}, OnExceed: q.OnExceed,
-		Created: t.now, Key: q.Key,
+		Created: t.now, Creator: q.Creator, Key: q.Key,
 	}
 	if r.Agent == nil {
 		r.Agent = s.Agent
@@ -117,6 +117,7 @@ func (t *transaction) create(q Request) (*Run, error) {
 		if p.State.Ended() {
 			return nil, fault.Newf(fault.Conflict, op, string(p.ID), "the parent is %s", p.State)
 		}
+		r.Creator = cmp.Or(q.Creator, p.Creator)
 		r.Depth = p.Depth + 1
 		if r.Depth > maxDepth {
 			return nil, fault.Newf(fault.Exhausted, op, string(p.ID), "runs can be nested at most %d deep", maxDepth)

@@ -119,6 +119,26 @@ func TestMoveWithVersion(t *testing.T) {
 	wantKind(t, "Move with an old version", err, fault.Conflict)
 }
 
+// A run, its children and its branches count towards the token with which it was started.
+func TestCreatorIsInherited(t *testing.T) {
+	h := newHarness(t)
+	root := start(t, h.Manager, run.Request{Session: "s", Creator: "t-1"})
+	child := start(t, h.Manager, run.Request{Session: "s", Parent: root.ID})
+	other := start(t, h.Manager, run.Request{Session: "s", Parent: root.ID, Creator: "t-2"})
+	branch, _, err := h.Resume(t.Context(), child.ID, run.ResumeRequest{Branch: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, r := range map[string]run.Run{"run": root, "child": child, "branch": branch} {
+		if r := must(h.Get(t.Context(), r.ID))(t); r.Creator != "t-1" {
+			t.Errorf("creator of the %s = %q, want t-1", what, r.Creator)
+		}
+	}
+	if other.Creator != "t-2" {
+		t.Errorf("creator of a child that was started with another token = %q, want t-2", other.Creator)
+	}
+}
+
 func TestCancelIncludesChildren(t *testing.T) {
 	h := newHarness(t)
 	ctx := t.Context()

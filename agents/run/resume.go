@@ -137,7 +137,7 @@ func (t *transaction) branch(of *Run, c Checkpoint, q ResumeRequest) (*Run, erro
 	r := &Run{
 		ID: cmp.Or(q.As, id.NewRun()), Session: of.Session, Parent: of.Parent, Depth: of.Depth, Goal: of.Goal, Details: of.Details,
 		Schedule: of.Schedule, Until: of.Until, Budget: c.Budget, OnExceed: of.OnExceed,
-		Steps: c.Steps, StepLogDigest: c.Journal, BranchOf: of.ID, BranchPoint: c.ID, Branch: of.Branches, Created: t.now,
+		Steps: c.Steps, StepLogDigest: c.Journal, BranchOf: of.ID, BranchPoint: c.ID, Branch: of.Branches, Created: t.now, Creator: of.Creator,
 	}
 	r.Worked = time.Duration(c.Budget.Consumed[budget.Wall]) * time.Millisecond // as at the checkpoint
 	// The supervisor creates a new jail and process.

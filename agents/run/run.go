@@ -57,7 +57,8 @@ type Run struct {
 	Branch      int           `json:"branch,omitempty"`   // number of the branch among those of that run, from 1
 	Branches    int           `json:"branches,omitempty"` // number of branches of this run
 
-	Key     string    `json:"key,omitempty"` // idempotency key of its Request
+	Creator id.Token  `json:"creator,omitempty"` // token that its jail counts towards
+	Key     string    `json:"key,omitempty"`     // idempotency key of its Request
 	Created time.Time `json:"created"`
 	Started time.Time `json:"started,omitzero"` // when it first became active
 	Since   time.Time `json:"since,omitzero"`   // when it entered its state, or its time was renewed
@@ -143,6 +144,7 @@ type Request struct {
 	Limits    budget.Amounts
 	OnExceed  OnExceed // "": Pause
 	By        string   // the requester: an operator or an agent
+	Creator   id.Token // token that a new jail counts towards; "": that of the parent, or none
 	Key       string   // idempotency key: the same key in the same session returns the same run
 }
 

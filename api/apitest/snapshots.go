@@ -204,6 +204,9 @@ func (k *Snapshots) branch(s snapshot.Snapshot, n, count int, o snapshot.Overrid
 	if o.Limits != nil {
 		j.Spec.Limits = *o.Limits
 	}
+	if o.Creator != nil {
+		j.Spec.Creator = *o.Creator
+	}
 	if o.Network != "" {
 		j.Spec.Network = o.Network
 	}

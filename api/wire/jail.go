@@ -73,6 +73,8 @@ type Jail struct {
 	Reason string            `json:"reason,omitempty" description:"Why the jail failed, or stopped without a request."`
 	Node   string            `json:"node,omitempty" description:"Name of its node, in lists of all nodes."`
 
+	Creator id.Token `json:"creator,omitempty" description:"The token or E2B key with which the jail was created, and whose quota it counts towards."`
+
 	Conditions []Condition `json:"conditions,omitempty" description:"Persistent problems that the state does not show."`
 
 	Backend   string            `json:"backend" required:"true"`

@@ -346,7 +346,7 @@ func (r *builder) ensureJail(ctx context.Context) error {
 		j, err = r.create(ctx)
 	default:
 		j, err = r.t.cfg.Snapshots.Restore(ctx, r.snap, snapshot.Overrides{
-			Name: r.jailName(), Labels: r.labels(LabelBuild), Limits: r.limits(), Network: jail.Proxied, Govern: r.govern,
+			Name: r.jailName(), Labels: r.labels(LabelBuild), Limits: r.limits(), Network: jail.Proxied, Creator: &r.b.Team, Govern: r.govern,
 		})
 		r.jail = j.ID
 		if err == nil && j.State == jail.Created {
@@ -367,7 +367,7 @@ func (r *builder) create(ctx context.Context) (jail.Jail, error) {
 	}
 	return r.t.cfg.Jails.Create(ctx, jail.Spec{
 		Name: r.jailName(), Labels: r.labels(LabelBuild), Backend: "oci", Rootfs: r.root, Limits: *r.limits(),
-		Network: jail.Proxied, Policy: govern, Start: true,
+		Network: jail.Proxied, Policy: govern, Start: true, Creator: r.b.Team,
 	})
 }
 

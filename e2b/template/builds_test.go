@@ -12,6 +12,7 @@ import (
 	"glasshouse/e2b"
 	"glasshouse/e2b/e2btest"
 	"glasshouse/fault"
+	"glasshouse/id"
 )
 
 const nobody = "00000000-0000-4000-8000-000000000000"
@@ -50,6 +51,9 @@ func TestBuild(t *testing.T) {
 	forced := b.run(b.request(`{"name":"app"}`), `{"fromImage":"e2bdev/base","steps":[{"type":"ENV","args":["A","1","B","$A-${FROM_IMAGE}"]},{"type":"WORKDIR","args":["/app"],"force":true}]}`)
 	if text := logOf(forced); !strings.Contains(text, "CACHED [builder 1/2]") || strings.Contains(text, "CACHED [builder 2/2]") {
 		t.Errorf("with the second step forced: got %s, want the first cached and the second not", text)
+	}
+	if !slices.Contains(b.jails.creators, "mine") || slices.ContainsFunc(b.jails.creators, func(c id.Token) bool { return c != "mine" }) {
+		t.Errorf("creators of the jails of builds = %q, want mine", b.jails.creators)
 	}
 	b.team = "other" // does not share layers
 	others := b.run(b.request(`{"name":"app"}`), `{"fromImage":"e2bdev/base","steps":[{"type":"ENV","args":["A","1","B","$A-${FROM_IMAGE}"]}]}`)

@@ -91,6 +91,8 @@ type fakeJails struct {
 	files map[string]string
 	gate  chan struct{} // if not nil, Create waits until it is closed
 	fail  error         // error of Create
+
+	creators []id.Token // of the jails ever created
 }
 
 func newFakeJails() *fakeJails {
@@ -119,6 +121,7 @@ func (f *fakeJails) make(ctx context.Context, s jail.Spec) (jail.Jail, error) {
 		return jail.Jail{}, f.fail
 	}
 	f.n++
+	f.creators = append(f.creators, s.Creator)
 	j := jail.Jail{ID: id.Jail(fmt.Sprintf("j-%d", f.n)), Spec: s, State: jail.Running}
 	f.jails[j.ID] = j
 	return j, nil
@@ -232,7 +235,7 @@ func (s fakeSnapshots) Take(_ context.Context, j id.Jail, o snapshot.TakeOptions
 }
 
 func (s fakeSnapshots) Restore(ctx context.Context, _ id.Snapshot, o snapshot.Overrides) (jail.Jail, error) {
-	return s.make(ctx, jail.Spec{Name: o.Name, Labels: o.Labels})
+	return s.make(ctx, jail.Spec{Name: o.Name, Labels: o.Labels, Creator: *o.Creator})
 }
 
 func (s fakeSnapshots) Delete(_ context.Context, sid id.Snapshot) error {

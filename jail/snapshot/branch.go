@@ -27,6 +27,7 @@ type Overrides struct {
 	Hostname string
 	Limits   *jail.Limits
 	Network  jail.Network
+	Creator  *id.Token // token whose quota the new jail counts towards; nil: that of the snapshot's jail
 
 	// Mounts are added to those of the snapshot. The caller vouches for the ownership of their
 	// sources. A snapshot with memory accepts none, because its processes are already running.
@@ -51,6 +52,9 @@ func (o Overrides) apply(s jail.Spec, n, count int) (jail.Spec, error) {
 	}
 	if o.Limits != nil {
 		s.Limits = *o.Limits
+	}
+	if o.Creator != nil {
+		s.Creator = *o.Creator
 	}
 	if o.Network != "" {
 		s.Network = o.Network
