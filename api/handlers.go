@@ -76,7 +76,7 @@ func newHandlers(o Options, s *Server) *handlers {
 		publisher:  &publisherHandler{o.Publishers, o.Capabilities, audit},
 		market:     &marketHandler{o.Markets, o.Capabilities},
 		chain:      &chainHandler{audit, o.Witnessed, o.Stored, o.Fleet},
-		token:      &tokenHandler{o.Tokens, o.E2B},
+		token:      &tokenHandler{o.Tokens, o.Demand, o.E2B},
 		login:      &loginHandler{o.Logins, o.Addresses, st},
 		feed:       &feedHandler{o.Chain, o.Approvals, schedule, &rates{closing: s.closing, jails: o.Jails, recordings: recorded, log: o.Log}, st, ms, o.Log},
 		image:      &imageHandler{o.Images},

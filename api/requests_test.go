@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"glasshouse/api/apitest"
 	"glasshouse/api/wire"
 	"glasshouse/fault"
+	"glasshouse/id"
 	"glasshouse/jail"
 	"glasshouse/policy/access"
 )
@@ -455,6 +457,67 @@ func TestTokens(t *testing.T) {
 	d.refused(400, req{as: access.Admin, method: "POST", path: "/tokens", body: `{"name":"a","role":"viewer","expires_at":"soon"}`})
 	if strings.Contains(d.log.String(), "gh_") {
 		t.Error("a token's secret is in the log")
+	}
+}
+
+func TestTokenQuotas(t *testing.T) {
+	jails := apitest.New()
+	var first wire.Token
+	d := open(t, jails, func(o *api.Options) {
+		o.Demand = func(context.Context) (map[id.Token]jail.Demand, error) {
+			return map[id.Token]jail.Demand{first.ID: {Jails: 1, Memory: 512, Disk: 1024}}, nil
+		}
+	})
+	create := func(body string) (tok wire.Token) {
+		d.want(201, req{as: access.Admin, method: "POST", path: "/tokens", body: body}, &tok)
+		return tok
+	}
+	first, second := create(`{"name":"a","role":"operator","quota":{"jails":3,"memory_bytes":1024}}`), create(`{"name":"b","role":"operator"}`)
+	d.tokens["a"], d.tokens["b"] = first.Token, second.Token
+	if want := (wire.Quota{Jails: 3, Memory: 1024}); first.Quota != want || second.Quota != (wire.Quota{}) {
+		t.Errorf("quotas = %+v and %+v, want %+v and none", first.Quota, second.Quota, want)
+	}
+	at := req{as: access.Admin, method: "PATCH", path: "/tokens/" + string(first.ID)}
+	at.body = `{"quota":{"jails":0,"disk_bytes":4096}}`
+	var changed wire.Token
+	d.want(200, at, &changed)
+	if want := (wire.Quota{Memory: 1024, Disk: 4096}); changed.Quota != want {
+		t.Errorf("changed quota = %+v, want %+v", changed.Quota, want)
+	}
+	at.body = `{"quota":{"memory_bytes":-1}}`
+	if p := d.refused(400, at); p.Field != "quota.memory_bytes" {
+		t.Errorf("field of a negative limit = %q, want quota.memory_bytes", p.Field)
+	}
+	at.as, at.body = "a", `{"quota":{"jails":100}}`
+	d.refused(403, at) // its own
+	at.as, at.path = access.Admin, "/tokens/t-unknown"
+	d.refused(404, at)
+	var list wire.Page[wire.Token]
+	d.want(200, req{as: access.Admin, method: "GET", path: "/tokens"}, &list)
+	for _, tok := range list.Items {
+		want := wire.Demand{}
+		if tok.ID == first.ID {
+			want = wire.Demand{Jails: 1, Memory: 512, Disk: 1024}
+		}
+		if tok.Used == nil || *tok.Used != want {
+			t.Errorf("token %s uses %+v, want %+v", tok.Name, tok.Used, want)
+		}
+	}
+
+	// A jail counts towards the token with which it was created.
+	var j, branch, local wire.Jail
+	d.want(201, req{as: "a", method: "POST", path: "/jails", body: "{}"}, &j)
+	s := d.taken(j.ID, nil)
+	d.want(201, req{as: "b", method: "POST", path: "/snapshots/" + string(s.ID) + "/restore"}, &branch)
+	d.want(201, req{local: true, method: "POST", path: "/snapshots/" + string(s.ID) + "/restore"}, &local)
+	if j.Creator != first.ID || branch.Creator != second.ID || local.Creator != "" {
+		t.Errorf("creators = %q, %q and %q, want %q, %q and none", j.Creator, branch.Creator, local.Creator, first.ID, second.ID)
+	}
+	jails.Fail = func(string) error {
+		return fault.Newf(fault.Exhausted, "jail.Create", "", "the quota of the token is 3 jails")
+	}
+	if p := d.refused(429, req{as: "a", method: "POST", path: "/jails", body: "{}"}); !strings.Contains(p.Detail, "quota of the token is 3 jails") {
+		t.Errorf("detail = %q, want the limit", p.Detail)
 	}
 }
 

@@ -259,6 +259,7 @@ func routes(o Options, h *handlers) []route {
 			{"createToken", "POST /tokens", access.Admin, call(created, h.token.createToken).secret(), "Create a bearer token. The secret is returned only in this response."},
 			{"createE2bKey", "POST /e2b/keys", access.Admin, call(created, h.token.createE2bKey).secret(), "Create a key for clients of the E2B protocol. The key is returned only in this response."},
 			{"listTokens", "GET /tokens", access.Admin, call(ok, h.token.listTokens), "List tokens, oldest first."},
+			{"updateToken", "PATCH /tokens/{id}", access.Admin, call(ok, h.token.updateToken), "Change the quota of a token or an E2B key. Nothing ends if it is lowered below the use."},
 			{"revokeToken", "DELETE /tokens/{id}", access.Admin, call(noContent, h.token.revokeToken), "Revoke a token."},
 		},
 

@@ -100,6 +100,7 @@ type Options struct {
 	Addresses  func() []string                     // URLs of the UI, such as http://127.0.0.1:8082; the nearest first
 
 	Peers     access.Peers                                                          // access rules for the unix socket
+	Demand    func(ctx context.Context) (map[id.Token]jail.Demand, error)           // of the jails of each token, in the whole fleet; nil: not shown
 	Doctor    func(ctx context.Context) []wire.Probe                                // checks of the host
 	Storage   func(ctx context.Context) (wire.Storage, error)                       // nil: no data directory
 	Nodes     func(ctx context.Context) ([]wire.Node, error)                        // nil: this daemon shares its database of runs with no other

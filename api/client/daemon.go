@@ -129,6 +129,13 @@ func (c *Client) Tokens(ctx context.Context) iter.Seq2[wire.Token, error] {
 	return pages[wire.Token](ctx, c, "/tokens", nil)
 }
 
+// UpdateToken changes the quota of a token.
+func (c *Client) UpdateToken(ctx context.Context, t id.Token, e wire.EditToken) (wire.Token, error) {
+	var w wire.Token
+	err := c.do(ctx, request{method: "PATCH", path: "/tokens/" + url.PathEscape(string(t)), json: e}, &w)
+	return w, err
+}
+
 // RevokeToken revokes a token.
 func (c *Client) RevokeToken(ctx context.Context, t id.Token) error {
 	return c.do(ctx, request{method: "DELETE", path: "/tokens/" + url.PathEscape(string(t))}, nil)

@@ -11,11 +11,39 @@ type CreateToken struct {
 	Name      string     `json:"name" required:"true" description:"Name of the token's user."`
 	Role      string     `json:"role" required:"true" enum:"admin,operator,viewer,agent"`
 	ExpiresAt *time.Time `json:"expires_at,omitempty" description:"Default: never."`
+	Quota     Quota      `json:"quota,omitzero" description:"What the jails that are created with the token may demand together. Default: no limits."`
+}
+
+// Quota limits what the jails that are created with a token may demand together.
+type Quota struct {
+	Jails  int   `json:"jails,omitempty" minimum:"0" description:"Number of jails. 0 is no limit."`
+	Memory int64 `json:"memory_bytes,omitempty" minimum:"0" description:"Sum of the memory limits of the jails that are not stopped, in bytes. 0 is no limit."`
+	Disk   int64 `json:"disk_bytes,omitempty" minimum:"0" description:"Sum of the disk limits of the jails, in bytes. 0 is no limit. Snapshots do not count."`
+}
+
+// EditToken changes a token.
+type EditToken struct {
+	Quota EditQuota `json:"quota" required:"true"`
+}
+
+// EditQuota changes limits of a quota. Those that are not set stay as they are.
+type EditQuota struct {
+	Jails  *int   `json:"jails,omitempty" minimum:"0" description:"Number of jails. 0 removes the limit."`
+	Memory *int64 `json:"memory_bytes,omitempty" minimum:"0" description:"Memory in bytes. 0 removes the limit."`
+	Disk   *int64 `json:"disk_bytes,omitempty" minimum:"0" description:"Disk space in bytes. 0 removes the limit."`
+}
+
+// Demand is what the jails of a token demand according to their limits.
+type Demand struct {
+	Jails  int   `json:"jails" required:"true"`
+	Memory int64 `json:"memory_bytes" required:"true" description:"Stopped jails have no memory."`
+	Disk   int64 `json:"disk_bytes" required:"true"`
 }
 
 // CreateE2BKey creates a key for clients of the E2B protocol.
 type CreateE2BKey struct {
-	Name string `json:"name,omitempty" maxLength:"64" description:"Name of the key's user. Default: the caller's name."`
+	Name  string `json:"name,omitempty" maxLength:"64" description:"Name of the key's user. Default: the caller's name."`
+	Quota Quota  `json:"quota,omitzero" description:"What the sandboxes and template builds of the key may demand together. Default: no limits."`
 }
 
 // E2BKey is a key for clients of the E2B protocol, with the settings that they need.
@@ -37,6 +65,8 @@ type Token struct {
 	Token     string     `json:"token,omitempty" description:"The secret. Only in the response to the token's creation."`
 	CreatedAt time.Time  `json:"created_at" required:"true"`
 	ExpiresAt *time.Time `json:"expires_at,omitempty"`
+	Quota     Quota      `json:"quota,omitzero"`
+	Used      *Demand    `json:"used,omitempty" description:"What the jails that were created with the token demand now, on all nodes of the fleet. Only in lists."`
 }
 
 // Health reports that the daemon is alive, or ready to serve requests.
