@@ -77,6 +77,7 @@ type Daemon struct {
 	images  *rootfs.Provider
 	jails   *jail.Manager
 	tokens  *access.Tokens
+	quotas  *quotas
 	logins  *access.Logins
 	storage *storage
 
@@ -318,6 +319,14 @@ func (d *Daemon) newJails(ctx context.Context) error {
 	if d.claims != nil {
 		ids = hostIDs{d.claims}
 	}
+	d.quotas = &quotas{tokens: d.tokens, log: d.log.With("part", "fleet")}
+	if c.Fleet.Listen != "" { // then the nodes share the tokens
+		d.quotas.shared = d.work.Demands()
+		d.quotas.node, err = readInstanceID(c.Data)
+		if err != nil {
+			return err
+		}
+	}
 	d.newObservers()
 	d.jails = jail.NewManager(jail.Config{
 		Dir: filepath.Join(c.Data, "jails"), Store: d.store.Jails(), Rootfs: layers{d.images},
@@ -327,9 +336,10 @@ func (d *Daemon) newJails(ctx context.Context) error {
 		AllowMounts: c.Mounts.Allow, AllowWorkspaces: c.Workspaces.Allow,
 		Enforcer: jailEnforcer{d.kernel, d.groups, d.fences},
 		Secrets:  jailSecrets{d.secrets},
-		Observer: watcher{d.observers}, Observe: c.Observe.selection(), Commands: commands{d},
+		Observer: watcher{d.observers}, Observe: c.Observe.selection(), Commands: commands{d}, Quotas: d.quotas,
 		IDs: ids, FirstID: c.FirstID, Pool: jail.PoolConfig{Size: c.Pool.Size, TTL: c.Pool.TTL},
 	})
+	d.quotas.jails = d.jails
 	return nil
 }
 

@@ -314,6 +314,7 @@ func (d *Daemon) listenNodes(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	d.onClose(func() error { cancel(); return nil })
 	d.every(copySweepInterval, d.copies.sweep)
+	d.every(demandInterval, d.quotas.sync)
 	d.log.Info("listening for the other daemons of the fleet", "addr", l.Addr())
 	for _, serve := range []func(){
 		func() { d.router.KeepCertificate(ctx) },

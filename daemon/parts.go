@@ -75,6 +75,7 @@ func (d *Daemon) listen(ctx context.Context) error {
 		Peers:   access.Peers{Group: d.Config.Socket.Group},
 		Doctor:  d.doctor,
 		Storage: d.storage.now,
+		Demand:  d.quotas.used,
 		Nodes:   d.nodes,
 		Ready:   newReadiness(d.checkReady).now,
 		Version: d.Version,
