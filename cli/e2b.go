@@ -19,6 +19,7 @@ import (
 
 func (c *command) e2b() *cobra.Command {
 	var ask wire.CreateE2BKey
+	var limits quotaFlags
 	cmd := &cobra.Command{
 		Use: "e2b", Short: "Print the environment variables that point E2B clients to this daemon", Args: cobra.NoArgs,
 		Long: `Create an API key and print shell lines that set the environment variables of E2B
@@ -28,8 +29,9 @@ By default sandboxes can reach the whole Internet, as with E2B. The key e2b.reac
 daemon's configuration limits them; standard error says which hosts they can reach.
 
 Each key can access only its own sandboxes, and nothing else of the daemon. Glasshouse
-token ls lists keys, glasshouse token rm revokes one. The daemon must serve E2B
-clients: set e2b.listen in its configuration.
+token ls lists keys, glasshouse token quota limits what one may create, glasshouse
+token rm revokes one. The daemon must serve E2B clients: set e2b.listen in its
+configuration.
 
 If the daemon uses TLS with its own certificate authority (serve --e2b-tls), the CA
 certificate is saved below ~/.local/state, and the printed lines make Node and Python
@@ -38,6 +40,11 @@ trust it. For other programs, pass the file in NODE_EXTRA_CA_CERTS, such as with
 		Example: `  eval "$(glasshouse e2b)"                      # for this shell
   glasshouse e2b --name ci >>.env               # for a project`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			var err error
+			ask.Quota, err = limits.quota(cmd)
+			if err != nil {
+				return err
+			}
 			cl, err := c.dial() // a daemon that the CLI starts serves only this user
 			if err != nil {
 				return err
@@ -67,6 +74,7 @@ trust it. For other programs, pass the file in NODE_EXTRA_CA_CERTS, such as with
 		},
 	}
 	cmd.Flags().StringVar(&ask.Name, "name", "", "owner of the API key (default: you)")
+	limits.add(cmd)
 	return cmd
 }
 

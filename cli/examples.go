@@ -111,6 +111,7 @@ var examples = map[string]string{
 	"snapshot warm":        "glasshouse snapshot warm s-7m3wq2xk9dpa -n 3",
 	"token create":         "glasshouse token create ci --role operator --ttl 24h",
 	"token ls":             "glasshouse token ls",
+	"token quota":          "glasshouse token quota t-9dzp3mq8w2kx --max-jails 10 --max-memory 8GiB",
 	"token rm":             "glasshouse token rm t-9dzp3mq8w2kx",
 	"trail":                "glasshouse trail j-4k2v9c7m1xqe",
 	"ui ls":                "glasshouse ui ls",

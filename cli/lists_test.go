@@ -73,7 +73,7 @@ func TestEveryCommandPrintsDaemonErrors(t *testing.T) {
 		"runs", "runs show r", "runs pause r", "runs cancel r", "runs steps r", "runs checkpoint r", "runs checkpoints r", "runs resume r", "runs move r done", "runs follow r", "goal x", "schedule ls",
 		"schedule show h", "schedule times x", "schedule edit h --when x", "schedule pause h", "schedule rm h", "connector ls", "connector deliveries c", "connector redeliver d", "approval ls", "approval show a",
 		"approval cancel a", "approval notices", "approval ls --follow", "approve a", "deny a", "capability ls", "capability show a", "capability rm a", "capability revoke a", "capability trust a d", "call a", "replay 1",
-		"skill ls", "skill show s", "skill rm s", "audit ls", "audit show 1", "audit verify", "audit head", "backends", "health", "node ls", "token ls", "token create x", "token rm t", "bundle ls", "bundle rm b",
+		"skill ls", "skill show s", "skill rm s", "audit ls", "audit show 1", "audit verify", "audit head", "backends", "health", "node ls", "token ls", "token create x", "token quota t", "token quota t --max-jails 1", "token rm t", "bundle ls", "bundle rm b",
 		"bundle publishers", "market search x", "market outdated", "market install x", "ps " + aJail, "at " + aJail + " 1", "events " + aJail, "e2b",
 	} {
 		t.Run(strings.ReplaceAll(line, "/", "_"), func(t *testing.T) {

@@ -131,17 +131,22 @@ The command does not start a daemon. --version prints only the version of this p
 }
 
 func (c *command) token() *cobra.Command {
-	cmd := &cobra.Command{Use: "token", Short: "Create, list and revoke bearer tokens"}
+	cmd := &cobra.Command{Use: "token", Short: "Create, list, limit and revoke bearer tokens"}
 	var role string
 	var ttl time.Duration
+	var limits quotaFlags
 	create := &cobra.Command{
 		Use: "create NAME", Short: "Create a token and print its secret once", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			quota, err := limits.quota(cmd)
+			if err != nil {
+				return err
+			}
 			cl, err := c.client(cmd.Context())
 			if err != nil {
 				return err
 			}
-			req := wire.CreateToken{Name: args[0], Role: role}
+			req := wire.CreateToken{Name: args[0], Role: role, Quota: quota}
 			if ttl > 0 {
 				t := time.Now().Add(ttl)
 				req.ExpiresAt = &t
@@ -161,6 +166,7 @@ func (c *command) token() *cobra.Command {
 	create.Flags().StringVar(&role, "role", "operator", "admin, operator, viewer or agent")
 	const lifetime = 90 * 24 * time.Hour
 	durationVar(create.Flags(), &ttl, "ttl", lifetime, "lifetime, such as 12h or 30d; 0 is unlimited")
+	limits.add(create)
 
 	list := &cobra.Command{
 		Use: "ls", Short: "List tokens, without their secrets", Args: cobra.NoArgs,
@@ -174,7 +180,7 @@ func (c *command) token() *cobra.Command {
 				return err
 			}
 			return c.print(all, func(w io.Writer) {
-				rows := [][]string{{"ID", "NAME", "ROLE", "CREATED", "EXPIRES"}}
+				rows := [][]string{{"ID", "NAME", "ROLE", "CREATED", "EXPIRES", "JAILS", "MEMORY", "DISK"}}
 				for _, t := range all {
 					expires := "never"
 					if t.ExpiresAt != nil {
@@ -183,7 +189,7 @@ func (c *command) token() *cobra.Command {
 							expires += ", expired"
 						}
 					}
-					rows = append(rows, []string{string(t.ID), t.Name, t.Role, ago(t.CreatedAt, time.Now()), expires})
+					rows = append(rows, append([]string{string(t.ID), t.Name, t.Role, ago(t.CreatedAt, time.Now()), expires}, quotaCells(t)...))
 				}
 				table(w, rows)
 			})
@@ -199,7 +205,7 @@ func (c *command) token() *cobra.Command {
 			return cl.RevokeToken(cmd.Context(), id.Token(args[0]))
 		},
 	}
-	cmd.AddCommand(create, list, remove)
+	cmd.AddCommand(create, list, c.tokenQuota(), remove)
 	return cmd
 }
 

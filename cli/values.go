@@ -86,7 +86,7 @@ var flagValues = map[string]valueSet{
 	"schedule": such("@hourly", "@daily", "@weekly"), "when": such("@hourly", "@daily", "@weekly"), "tz": such("UTC"),
 
 	"allow": aText, "at": aText, "cpus": aText, "digest": aText, "disk": aText, "each": aText, "endpoint": aText, "env": aText, "from": aText,
-	"group": aText, "hostname": aText, "inject": aText, "instead": aText, "listen": aText, "memory": aText, "message": aText, "mode": aText,
+	"group": aText, "hostname": aText, "inject": aText, "instead": aText, "listen": aText, "max-disk": aText, "max-memory": aText, "memory": aText, "message": aText, "mode": aText,
 	"model": aText, "models": vendors, "name": aText, "network-group": aText, "phrase": aText, "policy-agent": aText, "reason": aText, "result": aText,
 	"since": aText, "until": aText, "user": aText, "workdir": aText, "wait": aText,
 }
