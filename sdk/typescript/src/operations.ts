@@ -994,6 +994,12 @@ export class Operations extends Transport {
     return this.json<wire.Token>({ method: "POST", path: "/tokens", body, ...how });
   }
 
+  /** Change the quota of a token or an E2B key. Nothing ends if it is lowered below the use. Requires
+   * the role admin. */
+  updateToken(id: string, body: wire.EditToken, how: Call = {}): Promise<wire.Token> {
+    return this.json<wire.Token>({ method: "PATCH", path: `/tokens/${part(id)}`, body, ...how });
+  }
+
   /** Revoke a token. Requires the role admin. */
   revokeToken(id: string, how: Call = {}): Promise<void> {
     return this.none({ method: "DELETE", path: `/tokens/${part(id)}`, ...how });

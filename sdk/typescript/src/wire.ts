@@ -759,6 +759,8 @@ export interface ConsideredRule {
 export interface CreateE2BKey {
   /** Name of the key's user. Default: the caller's name. */
   name?: string;
+  /** What the sandboxes and template builds of the key may demand together. Default: no limits. */
+  quota?: Quota;
 }
 
 export interface CreateJail {
@@ -821,6 +823,8 @@ export interface CreateToken {
   expires_at?: string | null;
   /** Name of the token's user. */
   name: string;
+  /** What the jails that are created with the token may demand together. Default: no limits. */
+  quota?: Quota;
   role: "admin" | "operator" | "viewer" | "agent";
 }
 
@@ -894,6 +898,13 @@ export interface DeliveryPage {
   next?: string;
 }
 
+export interface Demand {
+  disk_bytes: number;
+  jails: number;
+  /** Stopped jails have no memory. */
+  memory_bytes: number;
+}
+
 export interface E2BKey {
   /** PEM certificate of the certificate authority that clients must trust, if the daemon created one. */
   ca?: string;
@@ -909,6 +920,15 @@ export interface E2BKey {
   url: string;
 }
 
+export interface EditQuota {
+  /** Disk space in bytes. 0 removes the limit. */
+  disk_bytes?: number | null;
+  /** Number of jails. 0 removes the limit. */
+  jails?: number | null;
+  /** Memory in bytes. 0 removes the limit. */
+  memory_bytes?: number | null;
+}
+
 export interface EditSchedule {
   jitter_ms?: number | null;
   missed?: "skip" | "once" | "all" | null;
@@ -916,6 +936,10 @@ export interface EditSchedule {
   /** Cron expression, as in POST /runs. */
   schedule?: string | null;
   time_zone?: string | null;
+}
+
+export interface EditToken {
+  quota: EditQuota;
 }
 
 export interface Egress {
@@ -1515,6 +1539,8 @@ export interface Jail {
   /** Persistent problems that the state does not show. */
   conditions?: Condition[];
   created_at: string;
+  /** The token or E2B key with which the jail was created, and whose quota it counts towards. */
+  creator?: string;
   cwd?: string;
   /** Digest of the root filesystem. */
   digest?: string;
@@ -2286,6 +2312,15 @@ export interface Question {
   resource?: string;
 }
 
+export interface Quota {
+  /** Sum of the disk limits of the jails, in bytes. 0 is no limit. Snapshots do not count. */
+  disk_bytes?: number;
+  /** Number of jails. 0 is no limit. */
+  jails?: number;
+  /** Sum of the memory limits of the jails that are not stopped, in bytes. 0 is no limit. */
+  memory_bytes?: number;
+}
+
 export interface Received {
   message_id: string;
   /** The run that was started. */
@@ -2926,9 +2961,13 @@ export interface Token {
   expires_at?: string | null;
   id: string;
   name: string;
+  quota?: Quota;
   role: "admin" | "operator" | "viewer" | "agent";
   /** The secret. Only in the response to the token's creation. */
   token?: string;
+  /** What the jails that were created with the token demand now, on all nodes of the fleet. Only in
+   * lists. */
+  used?: Demand;
 }
 
 export interface TokenPage {

@@ -936,6 +936,9 @@ class ConsideredRule(ConsideredRuleOptions):
 class CreateE2BKey(TypedDict, total=False):
     # Name of the key's user. Default: the caller's name.
     name: str
+    # What the sandboxes and template builds of the key may demand together. Default: no
+    # limits.
+    quota: Quota
 
 
 class CreateJail(TypedDict, total=False):
@@ -997,6 +1000,8 @@ class CreateLoginLink(TypedDict, total=False):
 class CreateTokenOptions(TypedDict, total=False):
     # Default: never.
     expires_at: Optional[str]
+    # What the jails that are created with the token may demand together. Default: no limits.
+    quota: Quota
 
 
 class CreateToken(CreateTokenOptions):
@@ -1093,6 +1098,13 @@ class DeliveryPage(DeliveryPageOptions):
     items: list[Delivery]
 
 
+class Demand(TypedDict):
+    disk_bytes: int
+    jails: int
+    # Stopped jails have no memory.
+    memory_bytes: int
+
+
 class E2BKeyOptions(TypedDict, total=False):
     # PEM certificate of the certificate authority that clients must trust, if the daemon
     # created one.
@@ -1112,6 +1124,15 @@ class E2BKey(E2BKeyOptions):
     url: str
 
 
+class EditQuota(TypedDict, total=False):
+    # Disk space in bytes. 0 removes the limit.
+    disk_bytes: Optional[int]
+    # Number of jails. 0 removes the limit.
+    jails: Optional[int]
+    # Memory in bytes. 0 removes the limit.
+    memory_bytes: Optional[int]
+
+
 class EditSchedule(TypedDict, total=False):
     jitter_ms: Optional[int]
     missed: Optional[Literal["skip", "once", "all"]]
@@ -1119,6 +1140,10 @@ class EditSchedule(TypedDict, total=False):
     # Cron expression, as in POST /runs.
     schedule: Optional[str]
     time_zone: Optional[str]
+
+
+class EditToken(TypedDict):
+    quota: EditQuota
 
 
 class Egress(TypedDict, total=False):
@@ -1829,6 +1854,8 @@ class JailOptions(TypedDict, total=False):
     command: list[str]
     # Persistent problems that the state does not show.
     conditions: list[Condition]
+    # The token or E2B key with which the jail was created, and whose quota it counts towards.
+    creator: str
     cwd: str
     # Digest of the root filesystem.
     digest: str
@@ -2731,6 +2758,15 @@ class Question(QuestionOptions):
     action: str
 
 
+class Quota(TypedDict, total=False):
+    # Sum of the disk limits of the jails, in bytes. 0 is no limit. Snapshots do not count.
+    disk_bytes: int
+    # Number of jails. 0 is no limit.
+    jails: int
+    # Sum of the memory limits of the jails that are not stopped, in bytes. 0 is no limit.
+    memory_bytes: int
+
+
 class ReceivedOptions(TypedDict, total=False):
     # The run that was started.
     run: str
@@ -3459,8 +3495,12 @@ class Times(TypedDict):
 
 class TokenOptions(TypedDict, total=False):
     expires_at: Optional[str]
+    quota: Quota
     # The secret. Only in the response to the token's creation.
     token: str
+    # What the jails that were created with the token demand now, on all nodes of the fleet.
+    # Only in lists.
+    used: Demand
 
 
 class Token(TokenOptions):

@@ -905,6 +905,12 @@ class AsyncOperations(AsyncTransport):
         """
         return cast("wire.Token", await self._json("POST", "/tokens", body=body))
 
+    async def update_token(self, id: str, body: wire.EditToken) -> wire.Token:
+        """Change the quota of a token or an E2B key. Nothing ends if it is lowered below the use.
+        Requires the role admin.
+        """
+        return cast("wire.Token", await self._json("PATCH", f"/tokens/{self._part(id)}", body=body))
+
     async def revoke_token(self, id: str) -> None:
         """Revoke a token. Requires the role admin."""
         await self._none("DELETE", f"/tokens/{self._part(id)}")
