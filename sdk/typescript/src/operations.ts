@@ -150,14 +150,20 @@ export class Operations extends Transport {
 
   /** Download the audit log with its checkpoints and public key, for verification elsewhere. Requires
    * the role viewer. */
-  exportChain(how: Call = {}): Promise<AsyncIterable<wire.ChainEntry>> {
-    return this.lines<wire.ChainEntry>({ method: "GET", path: "/chain/export", accept: "application/x-ndjson", ...how });
+  exportChain(query: { stored?: string | undefined } = {}, how: Call = {}): Promise<AsyncIterable<wire.ChainEntry>> {
+    return this.lines<wire.ChainEntry>({ method: "GET", path: "/chain/export", query, accept: "application/x-ndjson", ...how });
   }
 
   /** Show the length of the audit log, its public key, and its newest checkpoint. Requires the role
    * viewer. */
   getChainHead(how: Call = {}): Promise<wire.ChainHead> {
     return this.json<wire.ChainHead>({ method: "GET", path: "/chain/head", ...how });
+  }
+
+  /** List the copies of the audit logs of all nodes of the fleet in the object store. Requires the
+   * role viewer. */
+  listStoredLogs(how: Call = {}): Promise<wire.StoredLogPage> {
+    return this.json<wire.StoredLogPage>({ method: "GET", path: "/chain/stored", ...how });
   }
 
   /** Verify the audit log: entries, hash links, tree and signatures. Requires the role viewer. */

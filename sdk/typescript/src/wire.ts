@@ -2874,6 +2874,20 @@ export interface StoragePart {
   name: "events" | "jails" | "snapshots" | "images" | "database" | "capabilities" | "agents" | "other";
 }
 
+export interface StoredLog {
+  at?: string;
+  bytes?: number;
+  entries?: number;
+  node?: string;
+}
+
+export interface StoredLogPage {
+  /** Items of the page. */
+  items: StoredLog[];
+  /** Pass as 'after' to get the items that follow. Absent on the last page. */
+  next?: string;
+}
+
 export interface SubscribeBrowser {
   /** The https URL of the subscription at the browser's push service. */
   endpoint: string;

@@ -3398,6 +3398,23 @@ class StoragePart(TypedDict):
     name: Literal["events", "jails", "snapshots", "images", "database", "capabilities", "agents", "other"]
 
 
+class StoredLog(TypedDict, total=False):
+    at: str
+    bytes: int
+    entries: int
+    node: str
+
+
+class StoredLogPageOptions(TypedDict, total=False):
+    # Pass as 'after' to get the items that follow. Absent on the last page.
+    next: str
+
+
+class StoredLogPage(StoredLogPageOptions):
+    # Items of the page.
+    items: list[StoredLog]
+
+
 class SubscribeBrowserOptions(TypedDict, total=False):
     # Ignored. The push service reports an expired subscription.
     expirationTime: Optional[float]

@@ -126,17 +126,23 @@ class AsyncOperations(AsyncTransport):
         """
         return cast("wire.ChainConsistency", await self._json("POST", "/chain/consistency", body=body, key=idempotency_key))
 
-    async def export_chain(self, *, last_event_id: Optional[str] = None) -> AsyncLines:
+    async def export_chain(self, *, stored: Optional[str] = None, last_event_id: Optional[str] = None) -> AsyncLines:
         """Download the audit log with its checkpoints and public key, for verification elsewhere.
         Requires the role viewer.
         """
-        return await self._lines("GET", "/chain/export", last=last_event_id, accept="application/x-ndjson")
+        return await self._lines("GET", "/chain/export", query={"stored": stored}, last=last_event_id, accept="application/x-ndjson")
 
     async def get_chain_head(self) -> wire.ChainHead:
         """Show the length of the audit log, its public key, and its newest checkpoint. Requires
         the role viewer.
         """
         return cast("wire.ChainHead", await self._json("GET", "/chain/head"))
+
+    async def list_stored_logs(self) -> wire.StoredLogPage:
+        """List the copies of the audit logs of all nodes of the fleet in the object store.
+        Requires the role viewer.
+        """
+        return cast("wire.StoredLogPage", await self._json("GET", "/chain/stored"))
 
     async def verify_chain(self, *, all: Optional[bool] = None) -> wire.ChainReport:
         """Verify the audit log: entries, hash links, tree and signatures. Requires the role
