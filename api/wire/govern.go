@@ -269,10 +269,10 @@ type ChainBad struct {
 
 // StoredLog describes the copy of the audit log of a node in the object store.
 type StoredLog struct {
-	Node    string    `json:"node" doc:"ID of the node."`
-	Entries int64     `json:"entries" doc:"Number of the newest entry of the copy."`
-	Bytes   int64     `json:"bytes" doc:"Size of the copy, compressed."`
-	At      time.Time `json:"at" doc:"Time of the newest part of the copy."`
+	Node    string    `json:"node" required:"true" description:"ID of the node."`
+	Entries int64     `json:"entries" required:"true" description:"Number of the newest entry of the copy."`
+	Bytes   int64     `json:"bytes" required:"true" description:"Size of the copy, compressed."`
+	At      time.Time `json:"at" required:"true" description:"Time of the newest part of the copy."`
 }
 
 // WitnessedLog is what a daemon knows of the audit log of another node of the fleet.

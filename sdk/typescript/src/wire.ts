@@ -2875,10 +2875,14 @@ export interface StoragePart {
 }
 
 export interface StoredLog {
-  at?: string;
-  bytes?: number;
-  entries?: number;
-  node?: string;
+  /** Time of the newest part of the copy. */
+  at: string;
+  /** Size of the copy, compressed. */
+  bytes: number;
+  /** Number of the newest entry of the copy. */
+  entries: number;
+  /** ID of the node. */
+  node: string;
 }
 
 export interface StoredLogPage {

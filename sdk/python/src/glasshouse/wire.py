@@ -3398,10 +3398,14 @@ class StoragePart(TypedDict):
     name: Literal["events", "jails", "snapshots", "images", "database", "capabilities", "agents", "other"]
 
 
-class StoredLog(TypedDict, total=False):
+class StoredLog(TypedDict):
+    # Time of the newest part of the copy.
     at: str
+    # Size of the copy, compressed.
     bytes: int
+    # Number of the newest entry of the copy.
     entries: int
+    # ID of the node.
     node: str
 
 
