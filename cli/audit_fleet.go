@@ -25,7 +25,7 @@ type nodeAudit struct {
 	Report    *wire.ChainReport `json:"report,omitempty"`  // absent if the node does not answer
 	Witnesses []string          `json:"witnesses"`         // names of the nodes that have seen the log
 	Seen      int64             `json:"seen"`              // entries that they have seen
-	Stored    int64             `json:"stored,omitempty"` // entries in the object store
+	Stored    int64             `json:"stored,omitempty"`  // entries in the object store
 	Missing   int64             `json:"missing,omitempty"`
 	Problems  []string          `json:"problems,omitempty"`
 

@@ -42,7 +42,7 @@ func (d *Daemon) openObjects(at string) (object.Store, error) {
 	return nil, fault.Fieldf("daemon.openObjects", "gateway.objects", "%q is neither file:///DIR nor s3://BUCKET", u.Redacted())
 }
 
-// archiveLog opens the object store, if there is one, and copies the audit log there until everything
+// archiveLog opens the object store, if one is configured, and copies the audit log there until everything
 // that writes to the log has ended.
 func (d *Daemon) archiveLog(ctx context.Context) error {
 	c := d.Config.Gateway

@@ -300,7 +300,7 @@ func (sv *supervisor) freezeJail(ctx context.Context, j id.Jail) error {
 		_, err := sv.cfg.Jails.Pause(ctx, j)
 		if inUse() {
 			_, err = sv.cfg.Jails.Resume(ctx, j)
-			if (err == nil || errors.Is(err, fault.Conflict)) && !inUse() { // that run's claim ended, too, and its pause may have come first
+			if (err == nil || errors.Is(err, fault.Conflict)) && !inUse() { // that run's claim ended, too, and its pause may have been the first
 				continue
 			}
 		}

@@ -20,6 +20,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/creack/pty"
 	"golang.org/x/sys/unix"
 
 	"glasshouse/fault"
@@ -61,7 +62,9 @@ func (t *Tool) Probe(ctx context.Context) error {
 		if err := t.unshareMounts(); err != nil {
 			return err
 		}
-		out, err = t.check(ctx).CombinedOutput()
+		cmd, done := t.check(ctx)
+		defer done()
+		out, err = cmd.CombinedOutput()
 		t.saveCache("/proc/thread-self")
 		return err
 	})
@@ -72,11 +75,24 @@ func (t *Tool) Probe(ctx context.Context) error {
 }
 
 // check returns the command that checks the kernel. It ends with the calling thread, and so with a
-// daemon that is killed: without its parent, the command can wait forever.
-func (t *Tool) check(ctx context.Context, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, t.path, append([]string{"check"}, args...)...)
+// daemon that is killed: without its parent, the command can wait forever. done is called after
+// the command.
+//
+// CRIU starts processes that wait until it kills them. They would remain if CRIU is killed. Therefore
+// CRIU has a terminal of its own: when the leader of a session exits, the kernel sends SIGHUP to all
+// its processes (disassociate_ctty in drivers/tty/tty_jobctrl.c).
+func (t *Tool) check(ctx context.Context, args ...string) (cmd *exec.Cmd, done func()) {
+	cmd = exec.CommandContext(ctx, t.path, append([]string{"check"}, args...)...)
 	cmd.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
-	return cmd
+	master, terminal, err := pty.Open()
+	if err != nil { // for example in a container without /dev/pts
+		return cmd, func() {}
+	}
+	cmd.Stdin, cmd.SysProcAttr.Setsid, cmd.SysProcAttr.Setctty = terminal, true, true
+	return cmd, func() {
+		terminal.Close()
+		master.Close()
+	}
 }
 
 // checkVersion returns why the CRIU at path does not work on this kernel, or "".

@@ -1,25 +1,47 @@
 package criu
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"glasshouse/internal/thread"
 )
 
-// The check of the kernel ends with its thread, as with a daemon that is killed.
+// The check of the kernel ends with its thread, as with a daemon that is killed, and so do the
+// processes that it has started.
 func TestCheckEndsWithItsThread(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "criu")
-	if err := os.WriteFile(program, []byte("#!/bin/sh\nexec sleep 60\n"), 0o700); err != nil {
+	started := filepath.Join(t.TempDir(), "started")
+	if err := os.WriteFile(program, []byte("#!/bin/sh\nsleep 60 &\necho $! >"+started+".new\nmv "+started+".new "+started+"\nexec sleep 60\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	var cmd *exec.Cmd
+	var child int
 	if err := thread.Alone(func() error {
-		cmd = New(program, "").check(t.Context())
-		return cmd.Start()
+		var done func()
+		cmd, done = New(program, "").check(t.Context())
+		t.Cleanup(done)
+		if err := cmd.Start(); err != nil {
+			return err
+		}
+		for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+			text, err := os.ReadFile(started)
+			if err == nil {
+				child, err = strconv.Atoi(strings.TrimSpace(string(text)))
+				return err
+			}
+			if time.Now().After(end) {
+				return err
+			}
+		}
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -32,5 +54,16 @@ func TestCheckEndsWithItsThread(t *testing.T) {
 		}
 	case <-time.After(10 * time.Second):
 		t.Error("the command still runs")
+	}
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", child))
+		if err != nil || len(line) == 0 { // a zombie has no command line
+			break
+		}
+		if time.Now().After(end) {
+			t.Error("a process that the command started still runs")
+			unix.Kill(child, unix.SIGKILL)
+			break
+		}
 	}
 }

@@ -40,7 +40,9 @@ func (t *Tool) ProbeDirtyTracking(ctx context.Context) error {
 			return err
 		}
 		// CRIU's message "Memory snapshot will not work" refers to incremental dumps only.
-		return t.check(ctx, "--feature", "mem_dirty_track").Run()
+		cmd, done := t.check(ctx, "--feature", "mem_dirty_track")
+		defer done()
+		return cmd.Run()
 	})
 	if _, ended := errors.AsType[*exec.ExitError](err); ended && ctx.Err() == nil {
 		return fault.Cannot(op, "the kernel does not support dirty page tracking ("+t.path+" check --feature mem_dirty_track)",

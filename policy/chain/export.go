@@ -31,7 +31,7 @@ func (c *Chain) Export(ctx context.Context, w io.Writer) (Checkpoint, error) {
 }
 
 // CheckpointAfter returns the newest checkpoint that covers at most n entries after the given one,
-// or the first if it covers more. Its Size is 0 if there is none.
+// or the first if it covers more. Its Size is 0 if no checkpoint follows.
 func (c *Chain) CheckpointAfter(ctx context.Context, after, n int64) (Checkpoint, error) {
 	var found Checkpoint
 	for {
