@@ -626,8 +626,9 @@ func TestRequestExpires(t *testing.T) {
 		if _, err := b.Reply(t.Context(), member("reviewer"), r.ID, "late"); !errors.Is(err, fault.Conflict) {
 			t.Errorf("late Reply = %v, want %v", err, fault.Conflict)
 		}
+		synctest.Wait() // the request is recorded after its end is stored
 		if !slices.Equal(recorded, []string{"", "expired"}) {
-			t.Errorf("recorded: %q", recorded)
+			t.Errorf("recorded: %q, want the request and that it expired", recorded)
 		}
 	})
 }
