@@ -1,0 +1,1 @@
+import{a1 as i,e as n,m as r,t as p,k as c,B as o,O as m,h as f,l as _}from"./index-BTpKEgaH.js";var d=o('<span><span class="dot s-saclg5"></span> </span>');function h(s,a){let e=i(a,"title",3,"");var t=d(),l=n(r(t),1,!0);p(()=>{m(t,1,`state ${a.state??""}`,"s-saclg5"),f(t,"title",e()),_(l,a.state)}),c(s,t)}export{h as S};

@@ -1,1 +1,0 @@
-import{aj as l,t as r,k as s,B as o,m as d,h as n}from"./index-BZTHaSDf.js";var m=o('<div class="table s-15himxi" role="region" tabindex="0"><!></div>');function v(t,e){var a=m(),i=d(a);l(i,()=>e.children),r(()=>n(a,"aria-label",e.label)),s(t,a)}export{v as T};

@@ -1,1 +1,0 @@
-import{aQ as e}from"./index-BZTHaSDf.js";const n=e(r=>{const t=setInterval(r,1e3);return()=>clearInterval(t)});function o(){return n(),Date.now()}export{o as n};

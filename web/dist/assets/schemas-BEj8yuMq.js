@@ -1,0 +1,1 @@
+import{b as t}from"./SchemaForm-B9ftQqFz.js";import{P as e}from"./index-BTpKEgaH.js";let a;function c(){return a??=n().catch(o=>{throw a=void 0,o}),a}async function n(){const o=await fetch("/openapi.json",{headers:{Accept:"application/json"}});if(!o.ok)throw await e.of(o);return new t((await o.json()).components.schemas)}export{c as s};

@@ -1,1 +1,0 @@
-import{b as t}from"./SchemaForm-l5w8IgqD.js";import{P as e}from"./index-BZTHaSDf.js";let a;function c(){return a??=n().catch(o=>{throw a=void 0,o}),a}async function n(){const o=await fetch("/openapi.json",{headers:{Accept:"application/json"}});if(!o.ok)throw await e.of(o);return new t((await o.json()).components.schemas)}export{c as s};
