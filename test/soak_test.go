@@ -254,7 +254,10 @@ func (g *group) journal(j *job, r run.Run) {
 	if j.model == "counts" {
 		var out struct{ Stdout string }
 		if err := json.Unmarshal(output, &out); err != nil || strings.Join(strings.Fields(out.Stdout), " ") != "one two" {
-			g.Errorf("run %s: step output = %s", r.ID, output)
+			g.Errorf("run %s: step output = %s, rewinds %+v, last checkpoint %s", r.ID, output, r.Rewound, r.Checkpoint)
+			for _, s := range steps {
+				g.Logf("step %d %s %s: %s, command %s, from %s to %s: %s", s.N, s.Key, s.Name, s.State, s.Ref, s.Began, s.Ended, s.Output)
+			}
 		}
 	}
 	// After the loss of a host, steps in its jail are repeated.
