@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 
@@ -80,7 +81,8 @@ func (t *Tool) Probe(ctx context.Context) error {
 //
 // CRIU starts processes that wait until it kills them. They would remain if CRIU is killed. Therefore
 // CRIU has a terminal of its own: when the leader of a session exits, the kernel sends SIGHUP to all
-// its processes (disassociate_ctty in drivers/tty/tty_jobctrl.c).
+// its processes (disassociate_ctty in drivers/tty/tty_jobctrl.c). If the daemon ignores SIGHUP, for
+// example because of nohup(1), it receives it meanwhile, so that CRIU does not inherit that.
 func (t *Tool) check(ctx context.Context, args ...string) (cmd *exec.Cmd, done func()) {
 	cmd = exec.CommandContext(ctx, t.path, append([]string{"check"}, args...)...)
 	cmd.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
@@ -89,7 +91,12 @@ func (t *Tool) check(ctx context.Context, args ...string) (cmd *exec.Cmd, done f
 		return cmd, func() {}
 	}
 	cmd.Stdin, cmd.SysProcAttr.Setsid, cmd.SysProcAttr.Setctty = terminal, true, true
+	hangups := make(chan os.Signal, 1)
+	if signal.Ignored(unix.SIGHUP) {
+		signal.Notify(hangups, unix.SIGHUP)
+	}
 	return cmd, func() {
+		signal.Stop(hangups)
 		terminal.Close()
 		master.Close()
 	}

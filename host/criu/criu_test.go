@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -23,6 +24,8 @@ func TestCheckEndsWithItsThread(t *testing.T) {
 	if err := os.WriteFile(program, []byte("#!/bin/sh\nsleep 60 &\necho $! >"+started+".new\nmv "+started+".new "+started+"\nexec sleep 60\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
+	signal.Ignore(unix.SIGHUP) // as with nohup
+	defer signal.Reset(unix.SIGHUP)
 	var cmd *exec.Cmd
 	var child int
 	if err := thread.Alone(func() error {
