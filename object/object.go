@@ -39,6 +39,22 @@ type Info struct {
 	Modified time.Time
 }
 
+// PutFrom is like Put for the data that write writes. After an error of write nothing is stored.
+func PutFrom(ctx context.Context, s Store, key string, write func(io.Writer) error) error {
+	in, out := io.Pipe()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		out.CloseWithError(write(out))
+	}()
+	err := s.Put(ctx, key, in)
+	in.CloseWithError(errors.Join(err, errPutEnded)) // ends write if Put has not read everything
+	<-done
+	return err
+}
+
+var errPutEnded = errors.New("the transfer of the object has ended")
+
 // Check returns why objects cannot be stored, read, listed and deleted, for example because of
 // missing permissions.
 func Check(ctx context.Context, s Store) (err error) {

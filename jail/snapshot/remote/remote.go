@@ -54,19 +54,8 @@ func (ss *Snapshots) Store(ctx context.Context, r id.Run, s id.Snapshot) error {
 	} else if !errors.Is(err, fault.NotFound) {
 		return err
 	}
-	in, out := io.Pipe()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		out.CloseWithError(ss.export(ctx, k, s, out))
-	}()
-	err := ss.Objects.Put(ctx, k, in)
-	in.CloseWithError(errors.Join(err, errStored)) // ends the export if Put has not read everything
-	<-done
-	return err
+	return object.PutFrom(ctx, ss.Objects, k, func(w io.Writer) error { return ss.export(ctx, k, s, w) })
 }
-
-var errStored = errors.New("the copy of the snapshot has ended")
 
 func (ss *Snapshots) export(ctx context.Context, k string, s id.Snapshot, to io.Writer) error {
 	w, err := age.Encrypt(to, ss.Key.Recipient())

@@ -299,7 +299,7 @@ func (c *Copier) Copy(ctx context.Context) error {
 		}
 		next := part{first: begin, last: cp.Size}
 		next.key = prefix + c.Node + "/" + next.String()
-		if err := c.put(ctx, next); err != nil {
+		if err := object.PutFrom(ctx, c.Archive.Objects, next.key, func(w io.Writer) error { return c.write(ctx, next, w) }); err != nil {
 			c.stored = nil // it may have been stored nevertheless
 			return err
 		}
@@ -354,21 +354,6 @@ func (c *Copier) newest(ctx context.Context) (part, error) {
 	}
 	return newest, nil
 }
-
-func (c *Copier) put(ctx context.Context, p part) error {
-	in, out := io.Pipe()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		out.CloseWithError(c.write(ctx, p, out))
-	}()
-	err := c.Archive.Objects.Put(ctx, p.key, in)
-	in.CloseWithError(errors.Join(err, errEnded)) // ends write if Put has not read everything
-	<-done
-	return err
-}
-
-var errEnded = errors.New("the copy has ended")
 
 func (c *Copier) write(ctx context.Context, p part, to io.Writer) error {
 	sealed, err := age.Encrypt(to, c.Archive.Key.Recipient())
