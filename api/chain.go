@@ -252,7 +252,7 @@ func (h *chainHandler) exportChain(w http.ResponseWriter, r *http.Request, p exp
 			return err
 		}
 	case h.stored == nil:
-		return fault.Cannot("api.exportChain", "the daemon copies no audit logs to an object store", "set gateway.objects and fleet.listen")
+		return fault.Cannot("api.exportChain", "the daemon copies no audit logs to an object store", "set gateway.objects")
 	}
 	w.Header().Set("Content-Type", lineKind)
 	w.Header().Set("Content-Disposition", `attachment; filename="chain.jsonl"`)

@@ -129,10 +129,8 @@ func auditFleet(ctx context.Context, cl *client.Client) ([]*nodeAudit, error) {
 		}
 	}
 	stored, err := cl.StoredLogs(ctx)
-	for _, n := range nodes {
-		if err != nil && n.Self {
-			audit(n.ID).problem("its copies of the logs in the object store cannot be listed: %v", err)
-		}
+	if i := slices.IndexFunc(nodes, func(n wire.Node) bool { return n.Self }); err != nil && i >= 0 {
+		audit(nodes[i].ID).problem("its copies of the logs in the object store cannot be listed: %v", err)
 	}
 	for _, l := range stored {
 		audit(l.Node).Stored = l.Entries
