@@ -37,6 +37,11 @@ type ExecRequest struct {
 	Timeout time.Duration // the process group is killed after it; 0 means none
 	Ring    int           // bytes of output kept for later readers; 0 means 1 MiB
 	Note    string        // returned with its status; 64 KiB at most
+
+	// Init is set by a caller that repeats a request with the same ID: the result of InitStarted
+	// before the first request. If the jail has been started again since, the command may have been
+	// executed, and Exec returns fault.Unavailable instead of executing it.
+	Init time.Time
 }
 
 // maxRing bounds ExecRequest.Ring: the output is kept in the jail's memory.
@@ -142,11 +147,33 @@ func (xs *execs) exec(ctx context.Context, e *entry, r ExecRequest, o *control.A
 	if err != nil {
 		return nil, protocol.ExecStatus{}, err
 	}
+	if !r.Init.IsZero() {
+		h, err := l.ctl.Hello(ctx)
+		if err != nil {
+			return nil, protocol.ExecStatus{}, err
+		}
+		if !h.Started.Equal(r.Init) {
+			return nil, protocol.ExecStatus{}, &fault.Error{Op: "jail.Exec", On: string(j.ID), Kind: fault.Unavailable,
+				Err:    errors.New("the jail was started again while the command was executed; whether the command had effects is unknown"),
+				Remedy: "check for the effects of the command before you repeat it"}
+		}
+	}
 	stream, status, err := l.ctl.Exec(ctx, req, o)
 	if err != nil { // a failed disk may be the cause
 		err = errors.Join(l.checkWritable("jail.Exec", j), err)
 	}
 	return stream, status, err
+}
+
+// InitStarted returns when the init of a running jail was started. A jail that is restored with its
+// memory keeps its init.
+func (xs *execs) InitStarted(ctx context.Context, jid id.Jail) (time.Time, error) {
+	_, l, err := xs.running(jid, "jail.InitStarted")
+	if err != nil {
+		return time.Time{}, err
+	}
+	h, err := l.ctl.Hello(ctx)
+	return h.Started, err
 }
 
 // Attach streams the output of a command that was started earlier, perhaps by a previous

@@ -330,6 +330,39 @@ func TestStopKillsRunningCommand(t *testing.T) {
 	}
 }
 
+// A repeated request is executed if the first one did not arrive, but not after the jail was started
+// again: then the command may have been executed.
+func TestRepeatedExecAfterRestart(t *testing.T) {
+	h := newHarness(t)
+	m := h.manager()
+	j := h.running(m)
+	ctx := t.Context()
+	init, err := m.InitStarted(ctx, j.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	repeated := jail.ExecRequest{ID: id.NewExec(), Cmd: "true", Init: init}
+	if _, _, err := m.Exec(ctx, j.ID, repeated, nil); err != nil {
+		t.Errorf("Exec in the same init = %v, want nil", err)
+	}
+	if _, err := m.Stop(ctx, j.ID, jail.StopOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.InitStarted(ctx, j.ID); !errors.Is(err, fault.Conflict) {
+		t.Errorf("InitStarted of a stopped jail = %v, want fault.Conflict", err)
+	}
+	if _, err := m.Start(ctx, j.ID); err != nil {
+		t.Fatal(err)
+	}
+	_, _, err = m.Exec(ctx, j.ID, repeated, nil)
+	if !errors.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "unknown") || fault.RemedyOf(err) == "" {
+		t.Errorf("Exec after a restart of the jail = %v, want fault.Unavailable", err)
+	}
+	if all, err := m.Execs(ctx, j.ID); err != nil || len(all) != 0 {
+		t.Errorf("commands after the refusal: %v, %v; want none", all, err)
+	}
+}
+
 func TestOutputOfRunningCommandDoesNotBlock(t *testing.T) {
 	h := newHarness(t)
 	m := h.manager()

@@ -151,6 +151,10 @@ func TestSoakOfFleet(t *testing.T) {
 	g.repairDue(true)
 	g.Logf("faults: %v in %s", g.counts, time.Since(began).Round(time.Second))
 	g.checkJobs(jobs)
+	g.Logf("the outcome of %d commands is unknown", g.unknown)
+	if g.unknown > g.counts["lost"] {
+		g.Errorf("the outcome of %d commands is unknown, but only %d daemons lost their jails", g.unknown, g.counts["lost"])
+	}
 }
 
 // TestThousandJails creates a hundred jails on each of ten daemons.

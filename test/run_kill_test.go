@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -369,4 +370,43 @@ func (w *wreck) goBackAndBranch(r id.Run) {
 		}
 		return err
 	})
+}
+
+// TestCommandIsNotRepeatedAfterRestartOfHost kills the daemon and all processes of a jail while a
+// command is executed that has changed a file. The agent learns that the outcome is unknown.
+func TestCommandIsNotRepeatedAfterRestartOfHost(t *testing.T) {
+	h := open(t, models(t, `
+conversations:
+  - when: {user: "write a short plan"}
+    turns: [{text: "1. do it"}]
+  - when: {user: "carry out the plan"}
+    turns:
+      - calls: [{tool: bash, arguments: {command: "echo one >> count"}}]
+      - calls: [{tool: bash, arguments: {command: "echo two >> count; sleep 600"}}]
+      - calls: [{tool: bash, arguments: {command: "cat count"}}]
+      - text: "done"
+`))
+	policy := &wire.Policy{Files: []wire.PolicyFile{{Name: "opencode.json", Text: allowAll}}, Level: 3, Match: "last"}
+	r, err := h.StartRun(t.Context(), wire.StartRun{Goal: "do it", Agent: &wire.RunAgent{Jail: &wire.CreateJail{Policy: policy}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !within(time.Minute, func() bool {
+		r, err = h.Client.Run(t.Context(), r.ID)
+		return err == nil && r.Steps >= 5 && strings.Contains(h.sh(r.Jail, "cat /workspace/count"), "two")
+	}) {
+		t.Fatalf("the command has not started: %+v, %v\n%s", r, err, h.log)
+	}
+	inits := h.initsOf(r.Jail)
+	h.kill()
+	for _, pid := range inits {
+		syscall.Kill(pid, syscall.SIGKILL)
+	}
+	h.start()
+	r = h.settled(r.ID, "done", "failed")
+	if got := h.output(r.ID, "bash"); r.State != "done" || !strings.Contains(got, "one\\ntwo\\n\"") {
+		t.Errorf("the run is %s %s, and the file has %s, want each line once\n%s", r.State, r.Error, got, h.log)
+	}
+	tools := slices.DeleteFunc(h.did(r.ID), func(s string) bool { return !strings.HasPrefix(s, "tool") })
+	same(t, "steps", tools, "tool bash done", "tool bash failed", "tool bash done")
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"strconv"
@@ -197,23 +196,11 @@ func (tc *toolCalls) openTerminal(ctx context.Context, inv *invocation) (any, er
 	if err != nil {
 		return nil, err
 	}
-	x := id.Exec(inv.ref)
-	if x == "" {
-		x = id.NewExec()
-		if err := inv.saveRef(ctx, string(x)); err != nil {
-			return nil, err
-		}
-	}
 	env := envMap(in.Env)
 	for k, v := range callerEnv(inv.caller) {
 		env[k] = v
 	}
-	_, _, err = tc.cfg.Jails.Exec(ctx, inv.caller.Jail, jail.ExecRequest{ID: x, Argv: in.Argv, Cwd: in.Cwd, Env: env}, nil)
-	if errors.Is(err, fault.Conflict) { // an earlier call may have started it
-		if _, missing := tc.cfg.Jails.ExecStatus(ctx, inv.caller.Jail, x); missing == nil {
-			err = nil
-		}
-	}
+	x, err := tc.startOnce(ctx, inv, jail.ExecRequest{Argv: in.Argv, Cwd: in.Cwd, Env: env})
 	if err != nil {
 		return nil, fmt.Errorf("start the command of the terminal: %w", err)
 	}
@@ -236,7 +223,7 @@ func (conv *jailConversation) findTerminal(ctx context.Context, name string) (id
 		}
 		for _, s := range steps {
 			f.After = s.N
-			known = known || s.Name == toolTerminal && s.Ref == name && name != ""
+			known = known || s.Name == toolTerminal && name != "" && (s.Ref == name || strings.HasPrefix(s.Ref, name+"@"))
 		}
 		if known {
 			conv.mu.Lock()

@@ -541,6 +541,19 @@ func (f *fakeJails) Usage(_ context.Context, jid id.Jail) (jail.Usage, error) {
 	return jail.Usage{Used: jail.Used{CPU: s.CPU, RxBytes: s.RxBytes, TxBytes: s.TxBytes}, DiskBytes: s.DiskBytes}, err
 }
 
+func (f *fakeJails) InitStarted(_ context.Context, jid id.Jail) (time.Time, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	j, err := f.find("InitStarted", jid)
+	if err != nil {
+		return time.Time{}, err
+	}
+	if j.State != jail.Running {
+		return time.Time{}, fault.Newf(fault.Conflict, "jail.InitStarted", string(jid), "it is %s", j.State)
+	}
+	return time.Unix(1, 0), nil
+}
+
 func (f *fakeJails) Exec(_ context.Context, jid id.Jail, r jail.ExecRequest, _ *control.AttachOptions) (*control.Stream, protocol.ExecStatus, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

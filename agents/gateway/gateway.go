@@ -58,6 +58,7 @@ type Jails interface {
 	Usage(ctx context.Context, j id.Jail) (jail.Usage, error)
 
 	Exec(ctx context.Context, j id.Jail, r jail.ExecRequest, o *control.AttachOptions) (*control.Stream, protocol.ExecStatus, error)
+	InitStarted(ctx context.Context, j id.Jail) (time.Time, error)
 	Attach(ctx context.Context, j id.Jail, x id.Exec, o control.AttachOptions) (*control.Stream, error)
 	ExecStatus(ctx context.Context, j id.Jail, x id.Exec) (protocol.ExecStatus, error)
 	Output(ctx context.Context, j id.Jail, x id.Exec, f func(protocol.Chunk) error) (protocol.ExecStatus, error)

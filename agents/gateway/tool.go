@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"path"
+	"strconv"
 	"strings"
 	"time"
 
@@ -158,8 +159,34 @@ type commandOutput struct {
 
 const defaultCommandTimeout = 2 * time.Minute
 
-// runCommand runs a command once. The id of the process is stored before it starts, so that a
-// repeated call finds it, running or ended.
+// startOnce starts the command of an invocation, unless an earlier call has started it. The ID of
+// the command is stored before it starts, with the jail's init that knows it: if the jail has been
+// started again since an earlier call, nothing is started, because the command may have been executed.
+func (tc *toolCalls) startOnce(ctx context.Context, inv *invocation, r jail.ExecRequest) (id.Exec, error) {
+	if inv.ref == "" {
+		started, err := tc.cfg.Jails.InitStarted(ctx, inv.caller.Jail)
+		if err != nil {
+			return "", err
+		}
+		if err := inv.saveRef(ctx, fmt.Sprintf("%s@%d", id.NewExec(), started.UnixNano())); err != nil {
+			return "", err
+		}
+	}
+	x, nanos, _ := strings.Cut(inv.ref, "@")
+	r.ID = id.Exec(x)
+	if n, err := strconv.ParseInt(nanos, 10, 64); err == nil {
+		r.Init = time.Unix(0, n)
+	}
+	_, _, err := tc.cfg.Jails.Exec(ctx, inv.caller.Jail, r, nil)
+	if errors.Is(err, fault.Conflict) { // an earlier call may have started it
+		if _, missing := tc.cfg.Jails.ExecStatus(ctx, inv.caller.Jail, r.ID); missing == nil {
+			err = nil
+		}
+	}
+	return r.ID, err
+}
+
+// runCommand runs a command once. A repeated call finds it, running or ended.
 func (tc *toolCalls) runCommand(ctx context.Context, inv *invocation) (any, error) {
 	in, err := inputOf[commandInput](inv.input)
 	if err != nil {
@@ -168,26 +195,15 @@ func (tc *toolCalls) runCommand(ctx context.Context, inv *invocation) (any, erro
 	if strings.TrimSpace(in.Command) == "" {
 		return nil, fault.Fieldf("gateway.Call", "command", "the command is empty")
 	}
-	x := id.Exec(inv.ref)
-	if x == "" {
-		x = id.NewExec()
-		if err := inv.saveRef(ctx, string(x)); err != nil {
-			return nil, err
-		}
-	}
 	timeout := time.Duration(in.TimeoutMS) * time.Millisecond
 	if timeout <= 0 {
 		timeout = defaultCommandTimeout
 	}
-	_, _, err = tc.cfg.Jails.Exec(ctx, inv.caller.Jail, jail.ExecRequest{ID: x, Cmd: in.Command, Cwd: in.Cwd, Timeout: timeout, Env: callerEnv(inv.caller)}, nil)
-	if err != nil && !errors.Is(err, fault.Conflict) {
+	x, err := tc.startOnce(ctx, inv, jail.ExecRequest{Cmd: in.Command, Cwd: in.Cwd, Timeout: timeout, Env: callerEnv(inv.caller)})
+	if err != nil {
 		return nil, err
 	}
-	out, serr := tc.outputOf(ctx, inv.caller.Jail, x)
-	if serr != nil {
-		return nil, errors.Join(err, serr)
-	}
-	return out, nil
+	return tc.outputOf(ctx, inv.caller.Jail, x)
 }
 
 // outputOf waits until a command has ended, and returns the beginning and the end of its

@@ -94,6 +94,11 @@ func TestSnapshotOfPausedJail(t *testing.T) {
 				t.Fatal(err)
 			}
 			h.checkCounting(j, h.count(j))
+			had, err := h.jails.InitStarted(t.Context(), j)
+			has, kerr := h.jails.InitStarted(t.Context(), k)
+			if err != nil || kerr != nil || !had.Equal(has) {
+				t.Errorf("the init was started at %v, %v, that of the branch at %v, %v; want the same", had, err, has, kerr)
+			}
 		})
 	}
 }
