@@ -67,6 +67,11 @@ func (d *Daemon) openCapabilities(ctx context.Context) error {
 	d.memory = memory.New(d.work.Memory(), memory.Limits{})
 	engines[manifest.Builtin] = builtins{d.memory, builtin.New(d.hostFunctions())}
 	d.kernel.Serve(newWithMemory(d.registry), engines)
+	for _, c := range (taught{d.registry}).Approved() {
+		if err := d.sandboxes.CheckRuntime(ctx, c); err != nil {
+			d.log.Warn("a capability cannot be called on this host", "capability", c.ID, "err", err, "remedy", fault.RemedyOf(err))
+		}
+	}
 	return nil
 }
 
@@ -131,7 +136,7 @@ func (d *Daemon) openEngines(ctx context.Context) (engines, error) {
 	}
 	add(host, manifest.Native)
 	jails := jailed.New(jailed.Config{
-		Jails: d.jails, Images: layers{d.images}, Dir: filepath.Join(d.Config.Data, "sandboxes"),
+		Jails: d.jails, Images: layers{d.images}, Dir: filepath.Join(d.Config.Data, "sandboxes"), MicroVM: d.Config.Capabilities.MicroVM,
 		Govern: governCapability, Grant: d.grantSandbox, Serving: d.serving, Meter: d.traffic, Log: d.log.With("part", "jailed"),
 	})
 	if err := jails.Open(ctx); err != nil {
@@ -140,13 +145,23 @@ func (d *Daemon) openEngines(ctx context.Context) (engines, error) {
 	d.sandboxes = jails
 	d.onClose(jails.Close)
 	servers := mcp.NewEngine(d.Version.Version, speakers{jails})
-	add(spoken{jails, servers}, manifest.Container, manifest.MicroVM)
+	add(spoken{jails, servers}, manifest.Container, manifest.GVisor, manifest.MicroVM)
 	return all, nil
 }
 
 // spoken selects the engine for capabilities that run in jails: the MCP engine for servers of
 // the Model Context Protocol, otherwise plain.
-type spoken struct{ plain, mcp engine.Engine }
+type spoken struct {
+	plain runtimeChecker
+	mcp   engine.Engine
+}
+
+// A runtimeChecker is an engine that knows how this host can isolate capabilities. *jailed.Engine
+// implements it.
+type runtimeChecker interface {
+	engine.Engine
+	CheckRuntime(ctx context.Context, c *engine.Installed) error
+}
 
 func (s spoken) of(c *engine.Installed) engine.Engine {
 	if c.Runtime.Stdio == manifest.MCPStdio {
@@ -156,6 +171,9 @@ func (s spoken) of(c *engine.Installed) engine.Engine {
 }
 
 func (s spoken) Prepare(ctx context.Context, c *engine.Installed) error {
+	if err := s.plain.CheckRuntime(ctx, c); err != nil { // not checked by the MCP engine
+		return err
+	}
 	return s.of(c).Prepare(ctx, c)
 }
 

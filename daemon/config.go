@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"glasshouse/capability/manifest"
 	"glasshouse/fault"
 	"glasshouse/jail"
 	"glasshouse/observe/syscalls"
@@ -57,9 +58,16 @@ type Config struct {
 	Gateway   Gateway   `yaml:"gateway"`
 	RTFS      RTFS      `yaml:"rtfs"`
 
+	Capabilities Capabilities `yaml:"capabilities"`
+
 	E2B E2B `yaml:"e2b"`
 
 	Fleet Fleet `yaml:"fleet"`
+}
+
+// Capabilities configures how capabilities are executed.
+type Capabilities struct {
+	MicroVM string `yaml:"microvm"` // what isolates those that require a virtual machine: gvisor; "" refuses them
 }
 
 // Snapshots configures caching and limits of snapshots.
@@ -248,6 +256,9 @@ func (c *Config) Validate() error {
 		if n < 0 || n > 100 {
 			return fault.Fieldf(op, field, "%d is not a percentage between 0 and 100", n)
 		}
+	}
+	if vm := c.Capabilities.MicroVM; vm != "" && vm != string(manifest.GVisor) {
+		return fault.Fieldf(op, "capabilities.microvm", "%q is not gvisor, or empty", vm)
 	}
 	if err := validMarkets(c.Markets); err != nil {
 		return err

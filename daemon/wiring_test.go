@@ -296,6 +296,9 @@ func (r recorder) Prepare(context.Context, *engine.Installed) error    { return 
 func (r recorder) Drop(context.Context, *engine.Installed, bool) error { return r.note("drop") }
 func (r recorder) EndSession(context.Context, string) error            { return r.note("end") }
 func (r recorder) Close() error                                        { return r.note("close") }
+
+func (recorder) CheckRuntime(context.Context, *engine.Installed) error { return nil }
+
 func (r recorder) Call(context.Context, *engine.Call) (engine.Result, error) {
 	return engine.Result{}, r.note("call")
 }

@@ -68,9 +68,10 @@ type Outcome struct {
 	Label      manifest.Label  `json:"label,omitempty"` // data class of the output
 	Error      *CallError      `json:"error,omitempty"`
 	Usage      Usage           `json:"usage"`
-	Warm       bool            `json:"warm,omitempty"`    // an existing sandbox was used
-	Sandbox    string          `json:"sandbox,omitempty"` // the jail that ran the call; its audit log entries carry this name
-	Warning    string          `json:"warning,omitempty"` // why the version differs from the expected one
+	Warm       bool            `json:"warm,omitempty"`      // an existing sandbox was used
+	Sandbox    string          `json:"sandbox,omitempty"`   // the jail that ran the call; its audit log entries carry this name
+	Isolation  string          `json:"isolation,omitempty"` // what isolated that jail: runc, crun, runsc (gVisor) or bwrap
+	Warning    string          `json:"warning,omitempty"`   // why the version differs from the expected one
 	Log        string          `json:"log,omitempty"`
 	Budget     *budget.Report  `json:"budget,omitempty"`
 	Began      time.Time       `json:"began"`
@@ -412,7 +413,7 @@ func (c *call) recordUsage() {
 	o := &c.out.Usage
 	o.WallMS, o.CPUMS = float64(u.Wall.Microseconds())/1000, float64(u.CPU.Microseconds())/1000
 	o.MemoryPeak, o.NetworkOut, o.NetworkIn, o.StorageWrite, o.Steps = u.MemoryPeak, u.NetworkOut, u.NetworkIn, u.StorageWrite, u.Steps
-	c.out.Warm, c.out.Sandbox, c.out.Log = c.result.Warm, c.result.Jail, c.result.Log
+	c.out.Warm, c.out.Sandbox, c.out.Isolation, c.out.Log = c.result.Warm, c.result.Jail, c.result.Isolation, c.result.Log
 	if c.reservation == nil {
 		return
 	}

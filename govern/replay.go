@@ -27,18 +27,20 @@ func (k *Engine) Serve(caps Capabilities, engines map[manifest.Runtime]engine.En
 // A CallRecord is the body of an audit log entry about a call. Personal and secret values are
 // recorded only as digests.
 type CallRecord struct {
-	Call    id.Call         `json:"call"`
-	Version string          `json:"version,omitempty"`
-	Digest  string          `json:"digest,omitempty"` // digest of the capability
-	Runtime string          `json:"runtime,omitempty"`
-	Sandbox string          `json:"sandbox,omitempty"` // the jail that ran the call
-	Warning string          `json:"warning,omitempty"` // why the version differs from the expected one
-	Input   RecordedValue   `json:"input"`
-	Output  *RecordedValue  `json:"output,omitempty"`
-	State   CallState       `json:"state"`
-	Error   *CallError      `json:"error,omitempty"`
-	Usage   *Usage          `json:"usage,omitempty"`
-	Replay  json.RawMessage `json:"replay,omitempty"` // engine data for Replay
+	Call    id.Call `json:"call"`
+	Version string  `json:"version,omitempty"`
+	Digest  string  `json:"digest,omitempty"` // digest of the capability
+	Runtime string  `json:"runtime,omitempty"`
+	Sandbox string  `json:"sandbox,omitempty"` // the jail that ran the call
+
+	Isolation string          `json:"isolation,omitempty"` // what isolated that jail
+	Warning   string          `json:"warning,omitempty"`   // why the version differs from the expected one
+	Input     RecordedValue   `json:"input"`
+	Output    *RecordedValue  `json:"output,omitempty"`
+	State     CallState       `json:"state"`
+	Error     *CallError      `json:"error,omitempty"`
+	Usage     *Usage          `json:"usage,omitempty"`
+	Replay    json.RawMessage `json:"replay,omitempty"` // engine data for Replay
 }
 
 // RecordedValue is a value in the audit log.
@@ -78,7 +80,7 @@ func (c *call) record(ctx context.Context, ended bool) CallRecord {
 	if !ended {
 		return r
 	}
-	r.State, r.Error, r.Usage, r.Sandbox = c.out.State, c.out.Error, &c.out.Usage, c.out.Sandbox
+	r.State, r.Error, r.Usage, r.Sandbox, r.Isolation = c.out.State, c.out.Error, &c.out.Usage, c.out.Sandbox, c.out.Isolation
 	if c.out.State == CallDone {
 		out := newShown(c.out.Output, c.out.Label)
 		r.Output = &out

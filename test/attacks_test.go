@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -411,12 +412,16 @@ func TestAttackExhaustResources(t *testing.T) {
 }
 
 // TestAttackEscapeByTheKernel makes system calls with a history of kernel exploits, from a
-// container, where seccomp must block them, and from a microvm, where another kernel handles
+// container, where seccomp must block them, and with gVisor, where another kernel handles
 // them.
 func TestAttackEscapeByTheKernel(t *testing.T) {
 	d := newDen(open(t, tools()))
 	container := d.maliciousManifest("kernel.container", ":exec", "", "")
-	microvm := strings.Replace(d.maliciousManifest("kernel.microvm", ":exec", "", ":resources {:timeout-ms 60000}"), ":type :container", ":type :microvm", 1)
+	gvisor := strings.Replace(d.maliciousManifest("kernel.gvisor", ":exec", "", ":resources {:timeout-ms 60000}"), ":type :container", ":type :gvisor", 1)
+	microvm := strings.Replace(gvisor, ":type :gvisor", ":type :microvm", 1)
+	if _, err := d.Register(t.Context(), wire.Register{File: "vm.rtfs", Manifest: microvm, Dir: d.dir}); err == nil || !strings.Contains(err.Error(), "requires a virtual machine") {
+		t.Errorf("registered what requires a virtual machine: %v", err)
+	}
 	host, err := os.ReadFile("/proc/version")
 	if err != nil {
 		t.Fatal(err)
@@ -438,21 +443,32 @@ func TestAttackEscapeByTheKernel(t *testing.T) {
 		return yes
 	}()
 	if !usable {
-		_, err := d.Register(t.Context(), wire.Register{File: "vm.rtfs", Manifest: microvm, Dir: d.dir})
+		_, err := d.Register(t.Context(), wire.Register{File: "vm.rtfs", Manifest: gvisor, Dir: d.dir})
 		if err == nil || !strings.Contains(err.Error(), "requires gVisor") {
 			t.Errorf("registered without gVisor: %v", err)
 		}
 		t.Skip("gVisor is not installed, and nothing was run instead")
 	}
-	d.allow(microvm)
-	all = d.attack("kernel.microvm", "kernel", nil)
+	d.allow(gvisor)
+	all = d.attack("kernel.gvisor", "kernel", nil)
 	if a := got(all, "which kernel"); a.Got == "" || a.Got == string(host) {
-		t.Errorf("kernel of a microvm = %q, want another than the host's", a.Got)
+		t.Errorf("kernel with gVisor = %q, want another than the host's", a.Got)
 	}
 	for _, a := range all {
 		if a.What != "which kernel" && a.Got == "the kernel did it" {
-			t.Errorf("in a microvm, %s: %s", a.What, a.Got)
+			t.Errorf("with gVisor, %s: %s", a.What, a.Got)
 		}
+	}
+	isolation := map[string]string{}
+	for e, err := range d.Chain(t.Context(), url.Values{"kind": {"call.ended"}}) {
+		var record struct{ Isolation string }
+		if err := errors.Join(err, json.Unmarshal(e.Body, &record)); err != nil {
+			t.Fatal(err)
+		}
+		isolation[e.Capability] = record.Isolation
+	}
+	if isolation["kernel.container"] != "runc" || isolation["kernel.gvisor"] != "runsc" {
+		t.Errorf("the audit log says that the calls were isolated by %v, want runc and runsc", isolation)
 	}
 }
 

@@ -89,6 +89,7 @@ type Called struct {
 	Usage      CallUsage       `json:"usage" required:"true"`
 	Warm       bool            `json:"warm,omitempty" description:"A sandbox from the warm pool served the call."`
 	Sandbox    string          `json:"sandbox,omitempty" description:"The sandbox that served the call. The audit log contains its egress and its use of secrets under this name."`
+	Isolation  string          `json:"isolation,omitempty" description:"What isolated that sandbox: runc, crun, runsc (gVisor) or bwrap."`
 	Warning    string          `json:"warning,omitempty" description:"Why an older version was called: a newer one is revoked."`
 	Log        string          `json:"log,omitempty" description:"The end of the capability's standard error output."`
 	Budget     *CallBudget     `json:"budget,omitempty"`

@@ -96,8 +96,13 @@ type Result struct {
 	// class that follows from the manifest and the input, and never lowers it.
 	Label manifest.Label
 
-	Usage  Usage
-	Warm   bool                     // the call used an existing sandbox
+	Usage Usage
+	Warm  bool // the call used an existing sandbox
+
+	// Isolation is the program that isolates the sandbox of the call: runc, crun, runsc (gVisor) or
+	// bwrap. "": the call has none.
+	Isolation string
+
 	Jail   string                   // the jail that served the call, even if the call failed; empty: none
 	Times  map[string]time.Duration // time spent on "sandbox" and "forward"
 	Log    string                   // the end of its standard error

@@ -15,8 +15,9 @@ type Runtime string
 const (
 	RTFS      Runtime = "rtfs"      // in this process, without side effects
 	WASM      Runtime = "wasm"      // a WASI preview 1 module
-	Container Runtime = "container" // a jail
-	MicroVM   Runtime = "microvm"   // a jail with its own kernel
+	Container Runtime = "container" // a jail with the host's kernel
+	GVisor    Runtime = "gvisor"    // a jail with gVisor's kernel
+	MicroVM   Runtime = "microvm"   // a virtual machine
 	Native    Runtime = "native"    // a process on the host, trusted by an operator
 
 	// Builtin is a part of this program. Manifests cannot name it.
@@ -52,7 +53,7 @@ type Capability struct {
 // A Spec is the :runtime of a manifest.
 type Spec struct {
 	Type           Runtime
-	Image          string // for a container or microvm: image
+	Image          string // for a jail: image
 	Rootfs         string // instead of Image: a directory relative to the workspace, or "debian"
 	Module         string // for wasm: path of the module, relative to the workspace
 	Entrypoint     []string

@@ -79,10 +79,10 @@ func TestInvalidManifests(t *testing.T) {
 
 		// What runs it.
 		{`(capability "a")`, `the runtime is missing`},
-		{`(capability "a" :runtime {})`, `runtime.type: is required; valid: rtfs, wasm, container, microvm, native`},
+		{`(capability "a" :runtime {})`, `runtime.type: is required; valid: rtfs, wasm, container, gvisor, microvm, native`},
 		{runtime(`:type :docker`), `"docker" is not a valid value; valid: rtfs, wasm`},
 		{runtime(`:type :rtfs`), `implementation: is required: (fn [input] …)`},
-		{runtime(`:type :rtfs :image "x"`), `runtime.image: not applicable to :rtfs, only to :container, :microvm`},
+		{runtime(`:type :rtfs :image "x"`), `runtime.image: not applicable to :rtfs, only to :container, :gvisor, :microvm`},
 		{`(capability "a" :implementation (+ 1 2))`, `must be a function of one parameter: (fn [input] …)`},
 		{`(capability "a" :implementation (fn [a b] a))`, `must be a function of one parameter`},
 		{`(capability "a" :implementation "(fn [a] a)")`, `must be a function of one parameter`},

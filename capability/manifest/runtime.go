@@ -16,24 +16,24 @@ import (
 // runtimeKeys maps each key of :runtime to the runtimes that use it. A key without effect is
 // an error.
 var runtimeKeys = map[string][]Runtime{
-	"image":              {Container, MicroVM},
-	"rootfs":             {Container, MicroVM},
+	"image":              {Container, GVisor, MicroVM},
+	"rootfs":             {Container, GVisor, MicroVM},
 	"module":             {WASM},
-	"entrypoint":         {WASM, Container, MicroVM, Native},
-	"env":                {WASM, Container, MicroVM, Native},
-	"workdir":            {Container, MicroVM},
-	"stdio":              {Container, MicroVM, Native},
-	"tool":               {Container, MicroVM},
-	"port":               {Container, MicroVM},
-	"path":               {Container, MicroVM},
-	"startup-timeout-ms": {Container, MicroVM},
-	"health-check":       {Container, MicroVM},
+	"entrypoint":         {WASM, Container, GVisor, MicroVM, Native},
+	"env":                {WASM, Container, GVisor, MicroVM, Native},
+	"workdir":            {Container, GVisor, MicroVM},
+	"stdio":              {Container, GVisor, MicroVM, Native},
+	"tool":               {Container, GVisor, MicroVM},
+	"port":               {Container, GVisor, MicroVM},
+	"path":               {Container, GVisor, MicroVM},
+	"startup-timeout-ms": {Container, GVisor, MicroVM},
+	"health-check":       {Container, GVisor, MicroVM},
 	"digest":             {Native},
-	"warm":               {WASM, Container, MicroVM},
+	"warm":               {WASM, Container, GVisor, MicroVM},
 }
 
 // runtimes lists all runtimes.
-var runtimes = []string{string(RTFS), string(WASM), string(Container), string(MicroVM), string(Native)}
+var runtimes = []string{string(RTFS), string(WASM), string(Container), string(GVisor), string(MicroVM), string(Native)}
 
 func (s *sections) runtime(n *form.Node) {
 	spec := &s.c.Runtime
@@ -303,7 +303,7 @@ func (s *sections) needs(spec *Spec, n *form.Node) {
 		missing("implementation", "is required: (fn [input] …)")
 	case WASM:
 		missing("runtime.module", "is required: the file of the module, relative to the workspace")
-	case Container, MicroVM:
+	case Container, GVisor, MicroVM:
 		image, rootfs := s.at["runtime.image"], s.at["runtime.rootfs"]
 		switch {
 		case image == nil && rootfs == nil:

@@ -30,6 +30,7 @@ var changes = []struct {
 
 	{`[:network :fs]`, `[:network :fs :state :exec]`, []string{"changes what is kept (:state)", "runs programs (:exec)"}},
 	{`:type :microvm`, `:type :container`, []string{"runs as :container and no longer as :microvm"}},
+	{`:type :microvm`, `:type :gvisor`, []string{"runs as :gvisor and no longer as :microvm"}},
 
 	{`"api.example.com" "*`, `"api.example.com" "www.example.com" "*`, []string{"reaches www.example.com"}},
 	{`"api.example.com" "*`, `"api.example.com" "a.cdn.example" "*.b.cdn.example" "*`, nil},

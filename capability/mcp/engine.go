@@ -95,6 +95,7 @@ func (e *Engine) Call(ctx context.Context, call *engine.Call) (engine.Result, er
 	}
 	e.give(k, s, err)
 	result.Warm = warm
+	result.Jail, result.Isolation = s.process.Jail()
 	result.Times = map[string]time.Duration{"sandbox": forwarded.Sub(begun), "forward": result.Usage.Wall}
 	return result, err
 }

@@ -81,6 +81,9 @@ func TestCapabilityCallsItsTool(t *testing.T) {
 	if want := form.NewMap(form.Keyword("text"), "hello"); !form.Equal(r.Output, want) {
 		t.Errorf("the output is %s, want %s", form.Text(r.Output), form.Text(want))
 	}
+	if r.Jail != "j-server" || r.Isolation != "runc" {
+		t.Errorf("the call was served in %q by %q, want j-server and runc", r.Jail, r.Isolation)
+	}
 	if r.Warm || r.Usage.MemoryPeak != 1 || r.Usage.Wall <= 0 || r.Times["forward"] != r.Usage.Wall {
 		t.Errorf("the result is %+v, want a cold call with its usage", r)
 	}

@@ -23,6 +23,8 @@ type Process interface {
 	Log() string         // end of its standard error
 	Usage() engine.Usage // resources used since its start, even after its end
 	Limit() engine.Kind  // the limit that ended the process, or ""
+
+	Jail() (jail, isolation string) // the jail of the process; see engine.Result
 }
 
 // spoken is the protocol version used with imported servers. It is the last version with a

@@ -320,6 +320,8 @@ func (p *program) Log() string {
 
 func (p *program) Limit() engine.Kind { return p.limit }
 
+func (p *program) Jail() (jail, isolation string) { return "j-server", "runc" }
+
 func (p *program) Usage() engine.Usage { return engine.Usage{MemoryPeak: 1} }
 
 type programLog program

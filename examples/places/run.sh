@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 #
-# run.sh [microvm]: a skill, its capabilities, a sandbox, the proxy, a secret, a result
-# and the chain, end to end. It needs root and bin/glasshouse (make build); with microvm
+# run.sh [gvisor]: a skill, its capabilities, a sandbox, the proxy, a secret, a result
+# and the chain, end to end. It needs root and bin/glasshouse (make build); with gvisor
 # the sandboxes have a kernel of their own, gVisor's.
 #
 # All of it is in a network of its own, in which places.googleapis.com is a server of
@@ -58,7 +58,7 @@ eventually() {
 
 # prepare: what needs the host's own network, or its compiler.
 prepare() {
-    [[ $RUNTIME =~ ^(container|microvm)$ ]] || fail "usage: run.sh [microvm]"
+    [[ $RUNTIME =~ ^(container|gvisor)$ ]] || fail "usage: run.sh [gvisor]"
     [ "$(id -u)" = 0 ] || fail "jails with a network need root"
     [ -x "$GLASSHOUSE" ] || fail "there is no $GLASSHOUSE: make build"
     for tool in go ip nsenter unshare; do

@@ -2,10 +2,12 @@ package probe
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -89,8 +91,21 @@ func kvm(context.Context, Host) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("ask KVM for its version: %w", err)
 	}
-	return kvmKind("/sys/module", "API "+strconv.Itoa(v))
+	detail, err := kvmKind("/sys/module", "API "+strconv.Itoa(v))
+	if err != nil {
+		return "", err
+	}
+	switch err := bootGuest(fd, guestTimeout); {
+	case errors.Is(err, errors.ErrUnsupported):
+		return detail + "; no guest was started to test it", nil
+	case err != nil:
+		return "", cannot(fmt.Sprintf("%s, but a guest in 64-bit mode does not work: %v", detail, err), remedy)
+	}
+	return detail + "; guests in 64-bit mode work", nil
 }
+
+// guestTimeout limits the time of the guest that tests KVM. It takes milliseconds.
+const guestTimeout = 2 * time.Second
 
 // kvmKind distinguishes PVM from hardware-assisted KVM. PVM implements /dev/kvm on a machine
 // without nested virtualization. Its guests need a kernel that was built for PVM

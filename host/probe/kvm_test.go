@@ -5,9 +5,36 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"glasshouse/fault"
 )
+
+// The probe starts a guest, unless /dev/kvm is known to be unable to, and reports if that fails.
+func TestGuestOfKVM(t *testing.T) {
+	detail, err := kvm(t.Context(), Host{})
+	fd, open := unix.Open("/dev/kvm", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if open != nil {
+		if err == nil {
+			t.Errorf("the probe reports %q, but /dev/kvm cannot be opened: %v", detail, open)
+		}
+		return
+	}
+	defer unix.Close(fd)
+	began := time.Now()
+	guest := bootGuest(fd, 100*time.Millisecond)
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("the guest had a limit of 100 ms and took %s", took)
+	}
+	if guest != nil && !errors.Is(guest, errors.ErrUnsupported) && !errors.Is(err, fault.Unsupported) {
+		t.Errorf("the guest fails with %v, and the probe reports %q, %v", guest, detail, err)
+	}
+	if _, pvm := os.Stat("/sys/module/kvm_pvm"); pvm == nil && guest == nil {
+		t.Error("PVM executed a guest that it does not support")
+	}
+}
 
 func TestPVMIsNotKVM(t *testing.T) {
 	modules := t.TempDir()

@@ -12,7 +12,7 @@ import (
 )
 
 // TestContract runs the engine contract with a server in a container and, if gVisor is
-// installed, in a microvm.
+// installed, with gVisor.
 func TestContract(t *testing.T) {
 	for _, runtime := range []string{"runc", "runsc"} {
 		t.Run(runtime, func(t *testing.T) {

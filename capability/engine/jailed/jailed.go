@@ -1,5 +1,5 @@
 // Package jailed runs capabilities in jails. The runtime container uses the kernel of the
-// host; the runtime microvm uses gVisor. The program in the jail is an HTTP server, or a
+// host, the runtime gvisor that of gVisor. The program in the jail is an HTTP server, or a
 // script that is started for each call.
 //
 // A sandbox is a jail with the program in it. It serves one call at a time. The sandbox of
@@ -53,6 +53,10 @@ type Config struct {
 	Images jail.RootfsProvider // resolves images in Prepare; nil: the first call fetches the image
 	Dir    string              // absolute, used by this engine only, for volumes and client files
 
+	// MicroVM is the runtime of capabilities that require a virtual machine: "gvisor", or "" to refuse
+	// them.
+	MicroVM string
+
 	// Govern returns the policy of a capability's jails for their Enforcer. It is called
 	// before each jail is created.
 	Govern func(context.Context, *engine.Installed) (json.RawMessage, error)
@@ -97,7 +101,7 @@ const (
 	removers = 4
 )
 
-// An Engine implements engine.Engine for the runtimes container and microvm.
+// An Engine implements engine.Engine for the runtimes container, gvisor and microvm.
 type Engine struct {
 	cfg      Config
 	log      *slog.Logger
@@ -249,10 +253,8 @@ func (e *Engine) Drop(ctx context.Context, c *engine.Installed, purge bool) erro
 // Prepare implements engine.Engine.
 func (e *Engine) Prepare(ctx context.Context, c *engine.Installed) error {
 	const op = "engine.Prepare"
-	if c.Runtime.Type == manifest.MicroVM {
-		if err := e.canMicroVM(ctx); err != nil {
-			return err
-		}
+	if err := e.CheckRuntime(ctx, c); err != nil {
+		return err
 	}
 	spec, err := e.specOf(c)
 	if err != nil {
@@ -288,19 +290,35 @@ func canGiveFiles(c *engine.Installed, s jail.Spec) error {
 	return nil
 }
 
-// canMicroVM returns an error if gVisor, which microvm capabilities use, is not usable.
-func (e *Engine) canMicroVM(ctx context.Context) error {
+// runtimeOf returns the runtime of the jails of a capability. "" is the default one.
+func (e *Engine) runtimeOf(c *engine.Installed) (string, error) {
+	switch t := c.Runtime.Type; {
+	case t == manifest.GVisor, t == manifest.MicroVM && e.cfg.MicroVM == string(manifest.GVisor):
+		return runsc, nil
+	case t == manifest.MicroVM:
+		return "", fault.Cannot("engine.Prepare", c.ID+" requires a virtual machine (:type :microvm), and this version of Glasshouse cannot start one",
+			"set :type :gvisor in its manifest, or let all such capabilities use gVisor with capabilities.microvm: gvisor in the daemon's configuration")
+	}
+	return "", nil
+}
+
+// CheckRuntime returns an error if this host cannot isolate a capability as its manifest demands.
+func (e *Engine) CheckRuntime(ctx context.Context, c *engine.Installed) error {
+	runtime, err := e.runtimeOf(c)
+	if err != nil || runtime == "" {
+		return err
+	}
 	for _, b := range e.cfg.Jails.Backends(ctx) {
-		if b.Name != "oci" || b.Runtime != sentry {
+		if b.Name != "oci" || b.Runtime != runtime {
 			continue
 		}
 		if b.Usable {
 			return nil
 		}
 		return &fault.Error{Op: "engine.Prepare", Kind: fault.Unsupported, Remedy: b.Remedy,
-			Err: errors.New("a microvm capability requires gVisor (runsc), which is not usable: " + b.Reason)}
+			Err: fmt.Errorf("%s requires gVisor (runsc), which is not usable: %s", c.ID, b.Reason)}
 	}
-	return fault.Cannot("engine.Prepare", "a microvm capability requires gVisor, and runsc is missing on this host", "install runsc, or change the capability's :type to :container")
+	return fault.Cannot("engine.Prepare", c.ID+" requires gVisor, and runsc is missing on this host", "install runsc, or change the capability's :type to :container")
 }
 
 // Call implements engine.Engine.
@@ -326,7 +344,7 @@ func (e *Engine) Call(ctx context.Context, call *engine.Call) (engine.Result, er
 	r, err := s.serve(ctx, call, input)
 	forwarded := time.Now()
 	release(err == nil)
-	r.Warm, r.Jail = warm, string(s.jail)
+	r.Warm, r.Jail, r.Isolation = warm, string(s.jail), s.isolation
 	r.Times = map[string]time.Duration{"sandbox": ready.Sub(began), "forward": forwarded.Sub(ready)}
 	return r, err
 }

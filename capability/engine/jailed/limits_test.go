@@ -163,15 +163,30 @@ func TestNetworkLimitEndsCall(t *testing.T) {
 	}
 }
 
-func TestMicroVMIsNeverDowngraded(t *testing.T) {
+// A capability is never executed with less isolation than its manifest demands, except for gVisor
+// instead of a virtual machine, if the daemon's configuration permits that.
+func TestIsolationIsNeverDowngraded(t *testing.T) {
 	w := newWorld(t, "runc")
-	c := w.capability(func(c *manifest.Capability) { c.Runtime.Type = manifest.MicroVM })
-	err := w.engine.Prepare(t.Context(), c)
-	if !errors.Is(err, fault.Unsupported) || !strings.Contains(err.Error(), "runsc") || fault.RemedyOf(err) == "" {
-		t.Errorf("Prepare = %v, remedy %q; want an error that names runsc, with a remedy", err, fault.RemedyOf(err))
-	}
-	if r, err := w.try(c, in("do", "echo")); err == nil {
-		t.Errorf("Call = %v, want an error", r.Output)
+	for _, test := range []struct {
+		demanded  manifest.Runtime
+		permitted string
+		want      string
+	}{
+		{manifest.GVisor, "", "requires gVisor"},
+		{manifest.MicroVM, "", "requires a virtual machine"},
+		{manifest.MicroVM, "gvisor", "requires gVisor"},
+	} {
+		w.engine.Close()
+		w.tune = func(c *jailed.Config) { c.MicroVM = test.permitted }
+		w.open()
+		c := w.capability(func(c *manifest.Capability) { c.Runtime.Type = test.demanded })
+		err := w.engine.Prepare(t.Context(), c)
+		if !errors.Is(err, fault.Unsupported) || !strings.Contains(err.Error(), test.want) || fault.RemedyOf(err) == "" {
+			t.Errorf("Prepare of :%s with %q = %v, remedy %q; want %q, with a remedy", test.demanded, test.permitted, err, fault.RemedyOf(err), test.want)
+		}
+		if r, err := w.try(c, in("do", "echo")); err == nil {
+			t.Errorf("Call of :%s with %q = %v, want an error", test.demanded, test.permitted, r.Output)
+		}
 	}
 }
 

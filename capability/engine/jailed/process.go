@@ -118,6 +118,11 @@ func (s *sandbox) talk(ctx context.Context, release func(bool)) (*Process, error
 // Close kills the process and its sandbox. It may be called more than once.
 func (p *Process) Close() error { return p.end() }
 
+// Jail returns the jail of the process, and what isolates it (see engine.Result).
+func (p *Process) Jail() (jail, isolation string) {
+	return string(p.sandbox.jail), p.sandbox.isolation
+}
+
 // Log returns the end of the standard error of the process.
 func (p *Process) Log() string { return p.stderr.String() }
 

@@ -1,6 +1,7 @@
 package jailed
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,6 +30,8 @@ type sandbox struct {
 
 	program *program        // the server; nil for a script
 	http    *http.Transport // to the server
+
+	isolation string // see engine.Result
 
 	endpoint *http.Server // for nested calls
 	serving  atomic.Pointer[serving]
@@ -81,7 +84,7 @@ func (e *Engine) make(ctx context.Context, c *engine.Installed, data *jail.Mount
 	if err != nil {
 		return nil, fmt.Errorf("create a sandbox for %s: %w", c.ID, err)
 	}
-	s.jail = j.ID
+	s.jail, s.isolation = j.ID, cmp.Or(j.Spec.Runtime, j.Spec.Backend)
 	defer func() {
 		if err != nil {
 			s.kill()

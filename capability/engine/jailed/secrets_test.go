@@ -14,16 +14,16 @@ type checks struct{ Jails }
 
 func (checks) Check(s jail.Spec) (jail.Spec, error) { return s, nil }
 func (checks) Backends(_ context.Context) []jail.BackendInfo {
-	return []jail.BackendInfo{{Name: "oci", Runtime: sentry, Usable: true}}
+	return []jail.BackendInfo{{Name: "oci", Runtime: runsc, Usable: true}}
 }
 
 func TestSecretFilesInJailSpec(t *testing.T) {
 	all, err := manifest.Read("m.rtfs", []byte(`
 		(capability "a.file" :version "1.0.0" :effects [:network] :secrets [:KEY]
-		  :runtime {:type :microvm :image "x" :entrypoint ["/x"]}
+		  :runtime {:type :gvisor :image "x" :entrypoint ["/x"]}
 		  :network {:mode :proxy :allowed-hosts ["a.example.com"]})
 		(capability "a.inject" :version "1.0.0" :effects [:network] :secrets [:KEY]
-		  :runtime {:type :microvm :image "x" :entrypoint ["/x"]}
+		  :runtime {:type :gvisor :image "x" :entrypoint ["/x"]}
 		  :network {:mode :proxy :allowed-hosts ["a.example.com"] :inject [{:secret :KEY :bearer true}]})`))
 	if err != nil {
 		t.Fatal(err)

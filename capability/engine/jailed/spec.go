@@ -21,8 +21,8 @@ import (
 	"glasshouse/jail"
 )
 
-// sentry is gVisor's OCI runtime.
-const sentry = "runsc"
+// runsc is gVisor's OCI runtime.
+const runsc = "runsc"
 
 // suite is the Debian release of the rootfs "debian".
 const suite = "bookworm"
@@ -70,14 +70,19 @@ func (e *Engine) specOf(c *engine.Installed) (jail.Spec, error) {
 		GrantedMounts: []string{e.clients()},
 	}
 	s.SecretFiles = len(c.SecretFiles()) > 0
-	if r.Type == manifest.MicroVM {
-		s.Backend, s.Runtime = "oci", sentry
+	var err error
+	s.Runtime, err = e.runtimeOf(c)
+	if err != nil {
+		return s, err
+	}
+	if s.Runtime != "" {
+		s.Backend = "oci"
 	}
 	if len(r.Entrypoint) == 0 {
 		return s, fault.Fieldf("engine.Prepare", ":runtime :entrypoint", "must not be empty")
 	}
-	var err error
-	if s.Rootfs, err = rootfsOf(c); err != nil {
+	s.Rootfs, err = rootfsOf(c)
+	if err != nil {
 		return s, err
 	}
 	for i, m := range c.Filesystem.Mounts {

@@ -200,7 +200,7 @@ func (w *world) capability(change ...func(*manifest.Capability)) *engine.Install
 		Resources:  manifest.Resources{MemoryMB: 128, Timeout: time.Minute, PIDs: 64},
 	}
 	if w.runtime == "runsc" {
-		c.Runtime.Type, c.Resources.MemoryMB = manifest.MicroVM, 256
+		c.Runtime.Type, c.Resources.MemoryMB = manifest.GVisor, 256
 	}
 	for _, f := range change {
 		f(c)

@@ -326,6 +326,8 @@ export interface Called {
   entry?: number;
   error?: CallError;
   id: string;
+  /** What isolated that sandbox: runc, crun, runsc (gVisor) or bwrap. */
+  isolation?: string;
   /** Data class of the output. */
   label?: string;
   /** The end of the capability's standard error output. */

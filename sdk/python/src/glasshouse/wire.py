@@ -391,6 +391,8 @@ class CalledOptions(TypedDict, total=False):
     # Number of the audit log entry that records the call.
     entry: int
     error: CallError
+    # What isolated that sandbox: runc, crun, runsc (gVisor) or bwrap.
+    isolation: str
     # Data class of the output.
     label: str
     # The end of the capability's standard error output.
