@@ -3,16 +3,20 @@ package jailinit
 import (
 	"fmt"
 	"net"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"glasshouse/fault"
 	"glasshouse/jail/init/protocol"
 )
 
-const (
-	// parkedFrameTimeout is how long the last frame of an interrupted connection may take.
-	parkedFrameTimeout = 20 * time.Millisecond
+// parkedFrameTimeout is how long the last frame of an interrupted connection may wait for room in the
+// socket buffer.
+var parkedFrameTimeout = 20 * time.Millisecond
 
+const (
 	// parkedDrainTime is how long init reads after that. Data that the client has sent before
 	// is already in the socket buffer.
 	parkedDrainTime = 2 * time.Millisecond
@@ -87,7 +91,8 @@ func (c *conn) sendParked(p protocol.Parked) {
 	if c.out.torn {
 		return
 	}
-	c.net.SetWriteDeadline(time.Now().Add(parkedFrameTimeout))
+	c.net.SetWriteDeadline(time.Time{}) // that of requestPark
+	c.out.last = true
 	c.w.JSON(protocol.FrameParked, p)
 }
 
@@ -95,12 +100,44 @@ func (c *conn) sendParked(p protocol.Parked) {
 type tornWriter struct {
 	net.Conn
 	torn bool
+	last bool // the next write is that of a Parked frame
 }
 
-func (w *tornWriter) Write(p []byte) (int, error) {
-	n, err := w.Conn.Write(p)
+func (w *tornWriter) Write(p []byte) (n int, err error) {
+	if w.last {
+		// On a busy host, a deadline may have passed before the write begins. What fits in the socket
+		// buffer, which is usually all, is written without one.
+		n = writeBuffered(w.Conn, p)
+		w.SetWriteDeadline(time.Now().Add(parkedFrameTimeout))
+	}
+	if n < len(p) {
+		var rest int
+		rest, err = w.Conn.Write(p[n:])
+		n += rest
+	}
 	w.torn = err != nil && n > 0
 	return n, err
+}
+
+// writeBuffered writes as much of p as the socket buffer of a connection has room for, and returns how
+// much that was.
+func writeBuffered(nc net.Conn, p []byte) (n int) {
+	sc, ok := nc.(syscall.Conn)
+	if !ok {
+		return 0
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	raw.Write(func(fd uintptr) bool {
+		n, err = unix.SendmsgN(int(fd), p, nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+		return true
+	})
+	if err != nil {
+		return 0
+	}
+	return n
 }
 
 // park ends all connections except for c, which ends after the reply.
