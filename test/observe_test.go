@@ -325,7 +325,7 @@ func TestEventCountsAfterDaemonKill(t *testing.T) {
 	h := open(t, "observe: {ring_kb: 64}\n")
 	j := h.running(wire.CreateJail{Observe: wire.Observe{Syscalls: "off", Allow: []string{"getppid"}, Files: "off", Network: "off"}})
 	h.watchedByKernel(j.ID)
-	const each, threads = 3000000, 2
+	const each, threads = 1000000, 2
 	x, err := h.Exec(h.Context(), j.ID, wire.ExecRequest{Argv: []string{"probe", "storm", fmt.Sprint(each), fmt.Sprint(threads)}, Detach: true})
 	if err != nil {
 		t.Fatal(err)
