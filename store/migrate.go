@@ -81,18 +81,18 @@ func mustRead(fsys fs.FS) []migration {
 }
 
 // migrate applies the missing migrations, each in a transaction under a lock, so that two
-// processes can start simultaneously. A newer schema is left unchanged, and refused if it is not for
+// processes can start simultaneously. An empty database gets all in one transaction. A newer schema is left unchanged, and refused if it is not for
 // programs with ms.
 func (s *Store) migrate(ctx context.Context, ms []migration) error {
 	for {
-		done, err := s.migrateOne(ctx, ms)
+		done, err := s.migrateNext(ctx, ms)
 		if err != nil || done {
 			return err
 		}
 	}
 }
 
-func (s *Store) migrateOne(ctx context.Context, ms []migration) (done bool, err error) {
+func (s *Store) migrateNext(ctx context.Context, ms []migration) (done bool, err error) {
 	err = s.update(ctx, "migrate", func(tx *sql.Tx) error {
 		have, err := schemaVersion(ctx, tx)
 		if err != nil {
@@ -103,31 +103,41 @@ func (s *Store) migrateOne(ctx context.Context, ms []migration) (done bool, err 
 			done = true
 			return supports(ctx, tx, newest, have)
 		}
-		m := ms[have]
-		if m.needs > 0 {
-			if err := allSupport(ctx, tx, m); err != nil {
+		if have > 0 {
+			return applyMigration(ctx, tx, ms[have])
+		}
+		for _, m := range ms {
+			if err := applyMigration(ctx, tx, m); err != nil {
 				return err
 			}
-		}
-		for stmt := range statements(m.sql) {
-			if _, err := tx.ExecContext(ctx, stmt); err != nil {
-				return fmt.Errorf("migration %d, %s: %w", m.version, m.name, err)
-			}
-		}
-		_, err = tx.ExecContext(ctx, "INSERT INTO schema_version (version, name, applied) VALUES ($1, $2, $3)",
-			m.version, m.name, time.Now().UnixNano())
-		if err != nil {
-			return fmt.Errorf("record migration %d: %w", m.version, err)
-		}
-		if m.needs > 0 {
-			_, err = tx.ExecContext(ctx, "UPDATE schema_version SET needs = $1 WHERE version = $2", m.needs, m.version)
-		}
-		if err != nil {
-			return fmt.Errorf("record what migration %d needs: %w", m.version, err)
 		}
 		return nil
 	})
 	return done, err
+}
+
+func applyMigration(ctx context.Context, tx *sql.Tx, m migration) error {
+	if m.needs > 0 {
+		if err := allSupport(ctx, tx, m); err != nil {
+			return err
+		}
+	}
+	for stmt := range statements(m.sql) {
+		if _, err := tx.ExecContext(ctx, stmt); err != nil {
+			return fmt.Errorf("migration %d, %s: %w", m.version, m.name, err)
+		}
+	}
+	_, err := tx.ExecContext(ctx, "INSERT INTO schema_version (version, name, applied) VALUES ($1, $2, $3)", m.version, m.name, time.Now().UnixNano())
+	if err != nil {
+		return fmt.Errorf("record migration %d: %w", m.version, err)
+	}
+	if m.needs > 0 {
+		_, err = tx.ExecContext(ctx, "UPDATE schema_version SET needs = $1 WHERE version = $2", m.needs, m.version)
+	}
+	if err != nil {
+		return fmt.Errorf("record what migration %d needs: %w", m.version, err)
+	}
+	return nil
 }
 
 // supports returns fault.Unsupported if programs with the schema version newest cannot use the schema
