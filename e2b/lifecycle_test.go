@@ -58,10 +58,10 @@ func TestKeyOverQuota(t *testing.T) {
 			t.Errorf("creator of jail %s = %q, want mine", j.ID, j.Spec.Creator)
 		}
 	}
-	over := &fault.Error{Op: "jail.Create", Kind: fault.Exhausted, Err: errors.New("the quota of the token is 3 jails"), Remedy: "delete jails"}
+	over := &fault.Error{Op: "jail.Create", Kind: fault.Exhausted, Err: errors.New("the quota of the token for jails is 3"), Remedy: "delete jails"}
 	d.failWith("Create", over)
 	d.failWith("Restore", over)
-	want := Error{429, "the quota of the token is 3 jails: delete jails"}
+	want := Error{429, "the quota of the token for jails is 3: delete jails"}
 	if got := e2btest.Read[Error](d, d.api(429, "POST", "/sandboxes", `{"templateID":"base"}`)); got != want {
 		t.Errorf("error = %+v, want %+v", got, want)
 	}

@@ -171,13 +171,13 @@ func checkQuota(op string, token id.Token, quota, had, want Demand) error {
 		quota, had, want int64
 	}{
 		{"jails", 1, int64(quota.Jails), int64(had.Jails), int64(want.Jails)},
-		{"MiB of memory", 1 << 20, quota.Memory, had.Memory, want.Memory},
-		{"MiB of disk", 1 << 20, quota.Disk, had.Disk, want.Disk},
+		{"memory (MiB)", 1 << 20, quota.Memory, had.Memory, want.Memory},
+		{"disk (MiB)", 1 << 20, quota.Disk, had.Disk, want.Disk},
 	} {
 		if l.quota > 0 && l.want > l.quota && l.want > l.had {
 			return &fault.Error{Op: op, On: string(token), Kind: fault.Exhausted,
-				Err: fmt.Errorf("the quota of the token is %d %s: %d are used and %d more are requested",
-					l.quota/l.unit, l.name, l.had/l.unit, (l.want-l.had)/l.unit),
+				Err: fmt.Errorf("the quota of the token for %s is %d: %d are used, and %d more are requested",
+					l.name, l.quota/l.unit, l.had/l.unit, (l.want-l.had)/l.unit),
 				Remedy: "delete or stop jails that were created with the token, lower the limits of the new jail, or raise the quota with glasshouse token quota"}
 		}
 	}

@@ -75,7 +75,7 @@ func TestConcurrentCreatesNeverExceedQuota(t *testing.T) {
 			if err == nil {
 				created.Add(1)
 			} else {
-				wantRefused(t, err, "quota of the token is 5 jails: 5 are used and 1 more are requested")
+				wantRefused(t, err, "quota of the token for jails is 5: 5 are used, and 1 more are requested")
 			}
 		})
 	}
@@ -90,7 +90,7 @@ func TestConcurrentCreatesNeverExceedQuota(t *testing.T) {
 		must(create(m, other))(t)
 	}
 	_, err := create(m, other)
-	wantRefused(t, err, "200 MiB of memory: 192 are used and 64 more")
+	wantRefused(t, err, "for memory (MiB) is 200: 192 are used, and 64 more")
 	other.Creator = ""
 	must(create(m, other))(t)
 
@@ -98,7 +98,7 @@ func TestConcurrentCreatesNeverExceedQuota(t *testing.T) {
 	m.Close()
 	m = h.manager()
 	_, err = create(m, small)
-	wantRefused(t, err, "5 jails")
+	wantRefused(t, err, "for jails is 5")
 	all := must(m.List(t.Context(), jail.ListOptions{}))(t)
 	for _, j := range all {
 		if j.Spec.Creator == "ann" {
@@ -117,12 +117,12 @@ func TestStoppedJailKeepsDiskAndPlace(t *testing.T) {
 	m := h.manager()
 	first := must(create(m, small))(t)
 	_, err := create(m, small)
-	wantRefused(t, err, "64 MiB of memory")
+	wantRefused(t, err, "for memory (MiB) is 64")
 	must(m.Stop(t.Context(), first.ID, jail.StopOptions{}))(t)
 	wantDemand(t, m, jail.Demand{Jails: 1, Disk: 128 * mib})
 	second := must(create(m, small))(t)
 	_, err = m.Start(t.Context(), first.ID)
-	wantRefused(t, err, "64 MiB of memory")
+	wantRefused(t, err, "for memory (MiB) is 64")
 	must(m.Stop(t.Context(), second.ID, jail.StopOptions{}))(t)
 	_, err = create(m, small)
 	wantRefused(t, err, "300 MiB of disk")
@@ -160,8 +160,8 @@ func TestRaisedLimitsAreWithinQuota(t *testing.T) {
 		_, err := m.Limit(t.Context(), j.ID, l)
 		return err
 	}
-	wantRefused(t, raise(jail.LimitChange{Limits: jail.Limits{DiskMB: 129}}), "128 MiB of disk: 128 are used and 1 more")
-	wantRefused(t, raise(jail.LimitChange{Limits: jail.Limits{MemoryMB: 129}, Temporary: true}), "128 MiB of memory")
+	wantRefused(t, raise(jail.LimitChange{Limits: jail.Limits{DiskMB: 129}}), "for disk (MiB) is 128: 128 are used, and 1 more")
+	wantRefused(t, raise(jail.LimitChange{Limits: jail.Limits{MemoryMB: 129}, Temporary: true}), "for memory (MiB) is 128")
 	if err := raise(jail.LimitChange{Limits: jail.Limits{MemoryMB: 128}}); err != nil {
 		t.Error(err)
 	}
@@ -170,7 +170,7 @@ func TestRaisedLimitsAreWithinQuota(t *testing.T) {
 	if err := raise(jail.LimitChange{Limits: jail.Limits{MemoryMB: 64}}); err != nil {
 		t.Errorf("lowering a limit over the quota = %v, want nil", err)
 	}
-	wantRefused(t, raise(jail.LimitChange{Limits: jail.Limits{MemoryMB: 65}}), "32 MiB of memory")
+	wantRefused(t, raise(jail.LimitChange{Limits: jail.Limits{MemoryMB: 65}}), "for memory (MiB) is 32")
 }
 
 func TestBranchesAndRewindsAreWithinQuota(t *testing.T) {
@@ -194,15 +194,15 @@ func TestBranchesAndRewindsAreWithinQuota(t *testing.T) {
 	must(branch(m, t.Context(), made.Image, true))(t)
 	second := must(branch(m, t.Context(), made.Image, false))(t)
 	_, err := branch(m, t.Context(), made.Image, false)
-	wantRefused(t, err, "128 MiB of memory")
+	wantRefused(t, err, "for memory (MiB) is 128")
 	must(m.Stop(t.Context(), second.ID, jail.StopOptions{}))(t)
 	must(branch(m, t.Context(), made.Image, false))(t)
 	_, err = m.Rewind(t.Context(), second.ID, made.Image, jail.RewindOptions{})
-	wantRefused(t, err, "128 MiB of memory")
+	wantRefused(t, err, "for memory (MiB) is 128")
 	must(m.Rewind(t.Context(), of.ID, made.Image, jail.RewindOptions{}))(t)
 	wantDemand(t, m, jail.Demand{Jails: 3, Memory: 128 * mib, Disk: 3 * 128 * mib})
 	_, err = create(m, small)
-	wantRefused(t, err, "3 jails")
+	wantRefused(t, err, "for jails is 3")
 }
 
 // The demand of a token does not grow if one of its jails moves to another node.
