@@ -7,10 +7,8 @@
 package remote
 
 import (
-	"bufio"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"slices"
 	"strings"
@@ -36,9 +34,7 @@ type Snapshots struct {
 	Objects object.Store
 	Local   Manager
 
-	// Key encrypts the copies. Both halves are secret: a process with the recipient can make an
-	// archive that other daemons accept.
-	Key *age.X25519Identity
+	Key *age.X25519Identity // encrypts the copies
 }
 
 // prefix is the beginning of the keys of all copies.
@@ -54,21 +50,7 @@ func (ss *Snapshots) Store(ctx context.Context, r id.Run, s id.Snapshot) error {
 	} else if !errors.Is(err, fault.NotFound) {
 		return err
 	}
-	return object.PutFrom(ctx, ss.Objects, k, func(w io.Writer) error { return ss.export(ctx, k, s, w) })
-}
-
-func (ss *Snapshots) export(ctx context.Context, k string, s id.Snapshot, to io.Writer) error {
-	w, err := age.Encrypt(to, ss.Key.Recipient())
-	if err != nil {
-		return fmt.Errorf("encrypt snapshot %s: %w", s, err)
-	}
-	if _, err := io.WriteString(w, k+"\n"); err != nil {
-		return err
-	}
-	if err := ss.Local.ExportInBackground(ctx, s, w); err != nil {
-		return err
-	}
-	return w.Close()
+	return object.PutSealed(ctx, ss.Objects, k, ss.Key, func(w io.Writer) error { return ss.Local.ExportInBackground(ctx, s, w) })
 }
 
 // Load copies a snapshot to this host, unless it is here. sources are the sources of its mounts
@@ -79,7 +61,10 @@ func (ss *Snapshots) Load(ctx context.Context, r id.Run, s id.Snapshot, sources 
 	}
 	k := key(r, s)
 	for n := 1; ; n++ {
-		err := ss.load(ctx, k, sources)
+		err := object.ReadSealed(ctx, ss.Objects, k, ss.Key, func(r io.Reader) error {
+			_, err := ss.Local.Import(ctx, r, snapshot.ImportOptions{Move: true, Trusted: true, Sources: sources})
+			return err
+		})
 		if !errors.Is(err, fault.Invalid) || n == maxLoads {
 			return err
 		}
@@ -88,42 +73,6 @@ func (ss *Snapshots) Load(ctx context.Context, r id.Run, s id.Snapshot, sources 
 
 // maxLoads is how often a copy is read if it appears damaged: the damage may be that of one transfer.
 const maxLoads = 3
-
-func (ss *Snapshots) load(ctx context.Context, k string, sources map[string]string) error {
-	in, err := ss.Objects.Get(ctx, k)
-	if err != nil {
-		return err
-	}
-	defer in.Close()
-	// verified returns err, or that the transfer failed: a checksum is verified at the end of an
-	// object.
-	verified := func(err error) error {
-		if _, failed := io.Copy(io.Discard, in); failed != nil {
-			return failed
-		}
-		return err
-	}
-	damaged := func(err error) error {
-		return verified(fault.New(fault.Invalid, "remote.Load", k, fmt.Errorf("the object is damaged, or was encrypted with another key: %w", err)))
-	}
-	plain, err := age.Decrypt(in, ss.Key)
-	if err != nil {
-		return damaged(err)
-	}
-	text := bufio.NewReaderSize(plain, 64<<10)
-	name, err := text.ReadSlice('\n')
-	if err != nil {
-		return damaged(err)
-	}
-	if strings.TrimSuffix(string(name), "\n") != k {
-		return damaged(errors.New("it is the copy of another snapshot"))
-	}
-	_, err = ss.Local.Import(ctx, text, snapshot.ImportOptions{Move: true, Trusted: true, Sources: sources})
-	if errors.Is(err, fault.Invalid) {
-		return verified(err)
-	}
-	return err
-}
 
 // Prune deletes the copies of the snapshots of a run, except for one. keep may be "".
 func (ss *Snapshots) Prune(ctx context.Context, r id.Run, keep id.Snapshot) error {

@@ -159,57 +159,29 @@ func (a *Archive) Export(ctx context.Context, node string, w io.Writer) error {
 
 // read calls use with each line of a part.
 func (a *Archive) read(ctx context.Context, p part, use func(line []byte) error) error {
-	stored, err := a.Objects.Get(ctx, p.key)
-	if err != nil {
-		return err
-	}
-	defer stored.Close()
-	in := &transfer{r: stored}
-	damaged := func(err error) error {
-		if in.err != nil {
-			return in.err
+	return object.ReadSealed(ctx, a.Objects, p.key, a.Key, func(r io.Reader) error {
+		damaged := func(err error) error {
+			return fault.New(fault.Invalid, "archive.read", p.key, fmt.Errorf("the object is damaged: %w", err))
 		}
-		return fault.New(fault.Invalid, "archive.read", p.key, fmt.Errorf("the object is damaged, or was encrypted with another key: %w", err))
-	}
-	plain, err := age.Decrypt(in, a.Key)
-	if err != nil {
-		return damaged(err)
-	}
-	unpacked, err := zstd.NewReader(plain, zstd.WithDecoderConcurrency(1))
-	if err != nil {
-		return damaged(err)
-	}
-	defer unpacked.Close()
-	lines := bufio.NewReaderSize(unpacked, chain.MaxLine+1)
-	for first := true; ; first = false {
-		line, err := lines.ReadSlice('\n')
-		switch {
-		case err == io.EOF && len(line) == 0 && !first:
-			return nil
-		case err != nil:
+		unpacked, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1))
+		if err != nil {
 			return damaged(err)
-		case first && string(line) != p.key+"\n":
-			return damaged(errors.New("it is another part"))
-		case !first:
+		}
+		defer unpacked.Close()
+		lines := bufio.NewReaderSize(unpacked, chain.MaxLine+1)
+		for {
+			line, err := lines.ReadSlice('\n')
+			if err == io.EOF && len(line) == 0 {
+				return nil
+			}
+			if err != nil {
+				return damaged(err)
+			}
 			if err := use(line); err != nil {
 				return err
 			}
 		}
-	}
-}
-
-// A transfer keeps an error of reading an object, which is not damage.
-type transfer struct {
-	r   io.Reader
-	err error
-}
-
-func (t *transfer) Read(p []byte) (int, error) {
-	n, err := t.r.Read(p)
-	if err != nil && err != io.EOF {
-		t.err = err
-	}
-	return n, err
+	})
 }
 
 // A Chain is the audit log of this node. *chain.Chain implements it.
@@ -299,7 +271,7 @@ func (c *Copier) Copy(ctx context.Context) error {
 		}
 		next := part{first: begin, last: cp.Size}
 		next.key = prefix + c.Node + "/" + next.String()
-		if err := object.PutFrom(ctx, c.Archive.Objects, next.key, func(w io.Writer) error { return c.write(ctx, next, w) }); err != nil {
+		if err := object.PutSealed(ctx, c.Archive.Objects, next.key, c.Archive.Key, func(w io.Writer) error { return c.write(ctx, next, w) }); err != nil {
 			c.stored = nil // it may have been stored nevertheless
 			return err
 		}
@@ -356,19 +328,9 @@ func (c *Copier) newest(ctx context.Context) (part, error) {
 }
 
 func (c *Copier) write(ctx context.Context, p part, to io.Writer) error {
-	sealed, err := age.Encrypt(to, c.Archive.Key.Recipient())
-	if err != nil {
-		return fmt.Errorf("encrypt a part of the audit log: %w", err)
-	}
-	packed, err := zstd.NewWriter(sealed, zstd.WithEncoderConcurrency(1))
+	packed, err := zstd.NewWriter(to, zstd.WithEncoderConcurrency(1))
 	if err != nil {
 		return fmt.Errorf("compress a part of the audit log: %w", err)
 	}
-	if _, err := io.WriteString(packed, p.key+"\n"); err != nil {
-		return errors.Join(err, packed.Close())
-	}
-	if err := c.Chain.ExportRange(ctx, p.first-1, p.last, packed); err != nil {
-		return errors.Join(err, packed.Close())
-	}
-	return errors.Join(packed.Close(), sealed.Close())
+	return errors.Join(c.Chain.ExportRange(ctx, p.first-1, p.last, packed), packed.Close())
 }
