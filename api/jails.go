@@ -124,7 +124,7 @@ func (h *jailHandler) stopJail(ctx context.Context, p oneJail, b wire.StopJail) 
 }
 
 func (h *jailHandler) pauseJail(ctx context.Context, p oneJail, _ none) (wire.Jail, error) {
-	return shown(ctx, h.snapshots)(h.jails.Pause(ctx, p.ID))
+	return shown(ctx, h.snapshots)(h.jails.PauseBy(ctx, p.ID, by(ctx)))
 }
 
 func (h *jailHandler) resumeJail(ctx context.Context, p oneJail, _ none) (wire.Jail, error) {

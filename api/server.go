@@ -39,7 +39,7 @@ type Manager interface {
 	List(ctx context.Context, o jail.ListOptions) ([]jail.Jail, error)
 	Start(ctx context.Context, j id.Jail) (jail.Jail, error)
 	Stop(ctx context.Context, j id.Jail, o jail.StopOptions) (jail.Jail, error)
-	Pause(ctx context.Context, j id.Jail) (jail.Jail, error)
+	PauseBy(ctx context.Context, j id.Jail, by string) (jail.Jail, error)
 	Resume(ctx context.Context, j id.Jail) (jail.Jail, error)
 	Delete(ctx context.Context, j id.Jail) error
 	ReplacePolicy(ctx context.Context, j id.Jail, by func(json.RawMessage) (json.RawMessage, error)) (jail.Jail, error)

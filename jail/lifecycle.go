@@ -335,7 +335,7 @@ func (lc *lifecycle) beginRunning(ctx context.Context, b Backend, e *entry, j Ja
 			return err
 		}
 	}
-	j.Started, j.Stopped, j.Reason, j.Boot = &now, nil, "", lc.cfg.Boot
+	j.Started, j.Stopped, j.Reason, j.PausedBy, j.Boot = &now, nil, "", "", lc.cfg.Boot
 	if err := lc.registry.save(ctx, e, j); err != nil {
 		return err
 	}
@@ -453,15 +453,20 @@ func terminate(ctx context.Context, ctl *control.Client, grace time.Duration) {
 
 // Pause freezes every process of a running jail.
 func (lc *lifecycle) Pause(ctx context.Context, jid id.Jail) (Jail, error) {
-	return lc.freeze(ctx, jid, "jail.Pause", Running, Paused, (*liveInstance).pause, (*liveInstance).resume)
+	return lc.freeze(ctx, jid, "jail.Pause", Running, Paused, "", (*liveInstance).pause, (*liveInstance).resume)
+}
+
+// PauseBy is like Pause, for a person who wants the jail to stay paused.
+func (lc *lifecycle) PauseBy(ctx context.Context, jid id.Jail, by string) (Jail, error) {
+	return lc.freeze(ctx, jid, "jail.Pause", Running, Paused, by, (*liveInstance).pause, (*liveInstance).resume)
 }
 
 // Resume continues a paused jail.
 func (lc *lifecycle) Resume(ctx context.Context, jid id.Jail) (Jail, error) {
-	return lc.freeze(ctx, jid, "jail.Resume", Paused, Running, (*liveInstance).resume, (*liveInstance).pause)
+	return lc.freeze(ctx, jid, "jail.Resume", Paused, Running, "", (*liveInstance).resume, (*liveInstance).pause)
 }
 
-func (lc *lifecycle) freeze(ctx context.Context, jid id.Jail, op string, from, to State, do, undo func(*liveInstance, context.Context) error) (Jail, error) {
+func (lc *lifecycle) freeze(ctx context.Context, jid id.Jail, op string, from, to State, by string, do, undo func(*liveInstance, context.Context) error) (Jail, error) {
 	return lc.registry.withLock(ctx, jid, op, func(ctx context.Context, b Backend, e *entry) error {
 		j := *e.jail.Load()
 		if why, lacking := b.Lacks()["freeze"]; lacking {
@@ -474,7 +479,7 @@ func (lc *lifecycle) freeze(ctx context.Context, jid id.Jail, op string, from, t
 		if err := do(l, ctx); err != nil {
 			return err
 		}
-		j.State = to
+		j.State, j.PausedBy = to, by
 		if err := lc.registry.save(ctx, e, j); err != nil {
 			return errors.Join(err, undo(l, ctx))
 		}

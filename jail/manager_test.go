@@ -641,6 +641,32 @@ func TestPauseAndResume(t *testing.T) {
 	}
 }
 
+func TestJailKeepsWhoPausedIt(t *testing.T) {
+	h := newHarness(t)
+	m := h.manager()
+	j := h.running(m)
+	if got, err := m.PauseBy(t.Context(), j.ID, "ann"); err != nil || got.State != jail.Paused || got.PausedBy != "ann" {
+		t.Fatalf("PauseBy = %s by %q, %v; want paused by ann", got.State, got.PausedBy, err)
+	}
+	m.Close()
+	m = h.manager()
+	if got, err := m.Get(t.Context(), j.ID); err != nil || got.PausedBy != "ann" {
+		t.Errorf("Get after a restart of the daemon = %s by %q, %v; want paused by ann", got.State, got.PausedBy, err)
+	}
+	if got, err := m.Resume(t.Context(), j.ID); err != nil || got.PausedBy != "" {
+		t.Errorf("Resume = %s by %q, %v; want running", got.State, got.PausedBy, err)
+	}
+	if _, err := m.PauseBy(t.Context(), j.ID, "ann"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Stop(t.Context(), j.ID, jail.StopOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := m.Start(t.Context(), j.ID); err != nil || got.PausedBy != "" {
+		t.Errorf("Start = %s by %q, %v; want running", got.State, got.PausedBy, err)
+	}
+}
+
 func TestInterruptedPauseIsUndone(t *testing.T) {
 	h := newHarness(t)
 	first := h.manager()

@@ -185,6 +185,8 @@ type Jail struct {
 
 	Departure *Departure `json:"departure,omitempty"` // if it is moving to another node
 
+	PausedBy string `json:"paused_by,omitempty"` // the person who has paused it; "": it is not paused, or by the daemon itself
+
 	Conditions []Condition `json:"-"` // current conditions; not recorded
 }
 

@@ -105,7 +105,7 @@ func (sv *supervisor) createJail(ctx context.Context, spec jail.Spec, rid id.Run
 	}
 }
 
-// ensureRunning resumes or starts a jail unless it runs. Other runs that share the jail may do the
+// ensureRunning resumes or starts a jail unless it runs, or was paused by a person. Other runs that share the jail may do the
 // same at the same time.
 func (sv *supervisor) ensureRunning(ctx context.Context, j jail.Jail) (jail.Jail, error) {
 	running, err := j, error(nil)
@@ -113,6 +113,10 @@ func (sv *supervisor) ensureRunning(ctx context.Context, j jail.Jail) (jail.Jail
 	case jail.Running:
 		return j, nil
 	case jail.Paused:
+		if j.PausedBy != "" {
+			return j, errNotYet{&fault.Error{Op: "gateway.ensureRunning", On: string(j.ID), Kind: fault.Conflict,
+				Err: errors.New("the jail was paused by " + j.PausedBy), Remedy: "resume it with glasshouse jail resume " + string(j.ID)}}
+		}
 		running, err = sv.cfg.Jails.Resume(ctx, j.ID)
 	default:
 		running, err = sv.cfg.Jails.Start(ctx, j.ID)

@@ -486,7 +486,18 @@ func (f *fakeJails) Pause(_ context.Context, jid id.Jail) (jail.Jail, error) {
 }
 
 func (f *fakeJails) Resume(_ context.Context, jid id.Jail) (jail.Jail, error) {
-	return f.move("Resume", jid, jail.Paused, jail.Running)
+	j, err := f.move("Resume", jid, jail.Paused, jail.Running)
+	if err == nil {
+		f.setPausedBy(jid, "")
+	}
+	return j, err
+}
+
+// setPausedBy records the person who has paused a jail.
+func (f *fakeJails) setPausedBy(jid id.Jail, by string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.all[jid].PausedBy = by
 }
 
 func (f *fakeJails) Delete(_ context.Context, jid id.Jail) error {

@@ -141,6 +141,53 @@ func TestSharedJailOfAgentOutsideIsResumed(t *testing.T) {
 	env.awaitJail(j.ID, jail.Running)
 }
 
+// A jail that a person has paused stays paused when the daemon has its lease back, and the run
+// continues when that person resumes the jail.
+func TestJailPausedByPersonStaysPaused(t *testing.T) {
+	env := newTestEnv(t)
+	env.cfg.Spawners = map[string]spawn.Spawner{InBwrap: waitingSpawner{}}
+	env.open()
+	shared, err := env.jails.Create(t.Context(), jail.Spec{Start: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	outside, err := env.g.CreateRun(t.Context(), RunOrder{Request: run.Request{Session: "s", Goal: "work", Agent: mustJSON(t, Agent{Preset: "builtin", Spawner: InBwrap}), Jail: shared.ID, By: "ann"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	inside, _ := env.startBuiltin(Agent{})
+	used := func(r id.Run, j id.Jail) bool {
+		sup := env.g.supervisions.of(r)
+		return sup != nil && sup.mayUse(j)
+	}
+	own := env.run(inside.ID).Jail
+	for r, j := range map[id.Run]id.Jail{outside.ID: shared.ID, inside.ID: own} {
+		env.await("the run uses the jail", func() bool { return used(r, j) })
+		if _, err := env.jails.Pause(t.Context(), j); err != nil {
+			t.Fatal(err)
+		}
+		env.jails.setPausedBy(j, "ann")
+	}
+	env.node.lose()
+	env.await("the runs are not supervised", func() bool { return !used(outside.ID, shared.ID) && !used(inside.ID, own) })
+	env.node.begin()
+	env.await("the runs are supervised again", func() bool { return used(outside.ID, shared.ID) && used(inside.ID, own) })
+	time.Sleep(300 * time.Millisecond) // the supervisors would resume the jails at once
+	for _, j := range []id.Jail{shared.ID, own} {
+		if now, err := env.jails.Get(t.Context(), j); err != nil || now.State != jail.Paused {
+			t.Errorf("jail %s is %s, %v, want it paused", j, now.State, err)
+		}
+		if _, err := env.jails.Resume(t.Context(), j); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, r := range []id.Run{outside.ID, inside.ID} {
+		if now, err := env.runs.Get(t.Context(), r); err != nil || now.State != run.Active || now.Restarts > 0 {
+			t.Errorf("run %s is %s with %d restarts, %v, want it active without restarts", r, now.State, now.Restarts, err)
+		}
+	}
+}
+
 // A socketSpawner starts an agent when its socket is removed.
 type socketSpawner struct {
 	waitingSpawner

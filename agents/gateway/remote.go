@@ -266,8 +266,8 @@ func (sv *supervisor) recordRecovery(ctx context.Context, r run.Run, c run.Check
 	return now, nil
 }
 
-// errNotYet reports that a lost jail cannot be restored before a person has repaired something
-// outside of the run, such as the object store.
+// errNotYet reports that a run cannot continue before a person has done something: repaired the object
+// store with the snapshot of its lost jail, or resumed its jail.
 type errNotYet struct{ error }
 
 func (e errNotYet) Unwrap() error { return e.error }

@@ -299,6 +299,9 @@ func (sv *supervisor) freezeJail(ctx context.Context, j id.Jail) error {
 	for {
 		_, err := sv.cfg.Jails.Pause(ctx, j)
 		if inUse() {
+			if now, gerr := sv.cfg.Jails.Get(ctx, j); gerr == nil && now.PausedBy != "" {
+				return nil
+			}
 			_, err = sv.cfg.Jails.Resume(ctx, j)
 			if (err == nil || errors.Is(err, fault.Conflict)) && !inUse() { // that run's claim ended, too, and its pause may have been the first
 				continue
@@ -337,7 +340,7 @@ func (sv *supervisor) restartOrFail(ctx context.Context, sup *supervision, r run
 		return
 	}
 	if _, ok := errors.AsType[errNotYet](cause); ok {
-		sv.cfg.Log.Warn("the lost jail of a run cannot be restored yet; it is repeated", "run", r.ID, "err", cause, "remedy", fault.RemedyOf(cause))
+		sv.cfg.Log.Warn("a run cannot continue yet; it is tried again", "run", r.ID, "err", cause, "remedy", fault.RemedyOf(cause))
 		select {
 		case <-time.After(restoreInterval):
 		case <-sup.moved:

@@ -245,7 +245,7 @@ func (m *Jails) Stop(_ context.Context, j id.Jail, _ jail.StopOptions) (jail.Jai
 	return m.to("stop", j, jail.Stopped, jail.Created, jail.Running, jail.Paused, jail.Stopped)
 }
 
-func (m *Jails) Pause(_ context.Context, j id.Jail) (jail.Jail, error) {
+func (m *Jails) PauseBy(_ context.Context, j id.Jail, _ string) (jail.Jail, error) {
 	return m.to("pause", j, jail.Paused, jail.Running)
 }
 
