@@ -125,7 +125,7 @@ func TestStoppedJailKeepsDiskAndPlace(t *testing.T) {
 	wantRefused(t, err, "for memory (MiB) is 64")
 	must(m.Stop(t.Context(), second.ID, jail.StopOptions{}))(t)
 	_, err = create(m, small)
-	wantRefused(t, err, "300 MiB of disk")
+	wantRefused(t, err, "for disk (MiB) is 300")
 	must(m.Start(t.Context(), first.ID))(t)
 	wantDemand(t, m, jail.Demand{Jails: 2, Memory: 64 * mib, Disk: 256 * mib})
 }
