@@ -410,3 +410,47 @@ conversations:
 	tools := slices.DeleteFunc(h.did(r.ID), func(s string) bool { return !strings.HasPrefix(s, "tool") })
 	same(t, "steps", tools, "tool bash done", "tool bash failed", "tool bash done")
 }
+
+// A person pauses the jail of a run, and the daemon is killed. The next one leaves the jail paused, and
+// the run continues when the person resumes it.
+func TestJailPausedByPersonStaysPausedAfterDaemonKill(t *testing.T) {
+	h := open(t, models(t, `
+conversations:
+  - when: {user: "write a short plan"}
+    turns: [{text: "1. do it"}]
+  - when: {user: "carry out the plan"}
+    turns:
+      - calls: [{tool: bash, arguments: {command: "touch begun; sleep 1; echo once >> count"}}]
+      - calls: [{tool: bash, arguments: {command: "cat count"}}]
+      - text: "done"
+`))
+	policy := &wire.Policy{Files: []wire.PolicyFile{{Name: "opencode.json", Text: allowAll}}, Level: 3, Match: "last"}
+	r, err := h.StartRun(t.Context(), wire.StartRun{Goal: "do it", Agent: &wire.RunAgent{Jail: &wire.CreateJail{Policy: policy}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !within(time.Minute, func() bool {
+		r, err = h.Client.Run(t.Context(), r.ID)
+		return err == nil && r.Steps >= 3 && h.sh(r.Jail, "ls /workspace") == "begun"
+	}) {
+		t.Fatalf("the command has not started: %+v, %v\n%s", r, err, h.log)
+	}
+	if _, err := h.PauseJail(t.Context(), r.Jail); err != nil {
+		t.Fatal(err)
+	}
+	h.kill()
+	h.start()
+	if !within(time.Minute, func() bool { return strings.Contains(h.log.String(), "a run cannot continue yet") }) {
+		t.Errorf("the supervisor does not wait for the jail\n%s", h.log)
+	}
+	if j, err := h.Jail(t.Context(), r.Jail); err != nil || j.State != "paused" {
+		t.Errorf("the jail is %s, %v, want it paused", j.State, err)
+	}
+	if _, err := h.ResumeJail(t.Context(), r.Jail); err != nil {
+		t.Fatal(err)
+	}
+	r = h.settled(r.ID, "done", "failed")
+	if got := h.output(r.ID, "bash"); r.State != "done" || !strings.Contains(got, `"once\n"`) {
+		t.Errorf("the run is %s %s, and the file has %s, want one line\n%s", r.State, r.Error, got, h.log)
+	}
+}
