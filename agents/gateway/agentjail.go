@@ -105,8 +105,8 @@ func (sv *supervisor) createJail(ctx context.Context, spec jail.Spec, rid id.Run
 	}
 }
 
-// ensureRunning resumes or starts a jail unless it runs, or was paused by a person. Other runs that share the jail may do the
-// same at the same time.
+// ensureRunning resumes or starts a jail unless it runs. Other runs that share the jail may do the
+// same at the same time. A jail that a person has paused stays paused.
 func (sv *supervisor) ensureRunning(ctx context.Context, j jail.Jail) (jail.Jail, error) {
 	running, err := j, error(nil)
 	switch j.State {
