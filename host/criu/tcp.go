@@ -363,6 +363,11 @@ func setsockopt(fd, opt int, value unsafe.Pointer, size uintptr) error {
 // restoreQueues restores the content of the queues and the window.
 func (s *stream) restoreQueues() error {
 	fd := s.sock
+	if len(s.send) > 0 {
+		if err := growSendBuffer(fd, len(s.send)); err != nil {
+			return err
+		}
+	}
 	sent := len(s.send) - int(s.state.GetUnsqLen())
 	if err := errors.Join(enqueue(fd, recvQueue, s.recv), enqueue(fd, sendQueue, s.send[:sent])); err != nil {
 		return fmt.Errorf("restore socket queues: %w", err)
@@ -373,6 +378,21 @@ func (s *stream) restoreQueues() error {
 	}
 	if err := setsockopt(fd, unix.TCP_REPAIR_WINDOW, unsafe.Pointer(&window), unsafe.Sizeof(window)); err != nil {
 		return fmt.Errorf("restore the TCP window: %w", err)
+	}
+	return nil
+}
+
+// growSendBuffer makes room for n queued bytes. The send buffer of a new socket is small, and grows
+// only with its traffic; that of the dumped one had grown. Its growth stays automatic (SO_BUF_LOCK,
+// socket(7)), if the kernel is Linux 5.14 or newer.
+func growSendBuffer(fd, n int) error {
+	size := 2*n + 64<<10 // the kernel doubles it, for its own data
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, size); err != nil {
+		return fmt.Errorf("grow the send buffer: %w", err)
+	}
+	err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BUF_LOCK, 0)
+	if err != nil && err != unix.ENOPROTOOPT {
+		return fmt.Errorf("unlock the size of the send buffer: %w", err)
 	}
 	return nil
 }
