@@ -67,12 +67,21 @@ func (d *Daemon) openCapabilities(ctx context.Context) error {
 	d.memory = memory.New(d.work.Memory(), memory.Limits{})
 	engines[manifest.Builtin] = builtins{d.memory, builtin.New(d.hostFunctions())}
 	d.kernel.Serve(newWithMemory(d.registry), engines)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	var checks sync.WaitGroup
+	checks.Go(func() { d.warnOfIsolation(ctx) })
+	d.onClose(func() error { cancel(); checks.Wait(); return nil })
+	return nil
+}
+
+// warnOfIsolation logs the approved capabilities that this host cannot isolate as they demand. It
+// tries the runtimes of jails, which would delay the start of the daemon.
+func (d *Daemon) warnOfIsolation(ctx context.Context) {
 	for _, c := range (taught{d.registry}).Approved() {
-		if err := d.sandboxes.CheckRuntime(ctx, c); err != nil {
+		if err := d.sandboxes.CheckRuntime(ctx, c); err != nil && ctx.Err() == nil {
 			d.log.Warn("a capability cannot be called on this host", "capability", c.ID, "err", err, "remedy", fault.RemedyOf(err))
 		}
 	}
-	return nil
 }
 
 const filesPath = "/fleet/files" // of capabilities and bundles
@@ -171,8 +180,10 @@ func (s spoken) of(c *engine.Installed) engine.Engine {
 }
 
 func (s spoken) Prepare(ctx context.Context, c *engine.Installed) error {
-	if err := s.plain.CheckRuntime(ctx, c); err != nil { // not checked by the MCP engine
-		return err
+	if c.Runtime.Stdio == manifest.MCPStdio { // its engine does not know the jails
+		if err := s.plain.CheckRuntime(ctx, c); err != nil {
+			return err
+		}
 	}
 	return s.of(c).Prepare(ctx, c)
 }

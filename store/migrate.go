@@ -81,8 +81,8 @@ func mustRead(fsys fs.FS) []migration {
 }
 
 // migrate applies the missing migrations, each in a transaction under a lock, so that two
-// processes can start simultaneously. An empty database gets all in one transaction. A newer schema is left unchanged, and refused if it is not for
-// programs with ms.
+// processes can start simultaneously. An empty database gets all in one transaction. A newer schema
+// is left unchanged, and refused if it is not for programs with ms.
 func (s *Store) migrate(ctx context.Context, ms []migration) error {
 	for {
 		done, err := s.migrateNext(ctx, ms)

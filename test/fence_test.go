@@ -77,7 +77,7 @@ conversations:
 	a, b := g.daemons[0], g.daemons[1]
 	r, err := a.StartRun(t.Context(), wire.StartRun{Goal: "do it", Session: "s", Agent: &wire.RunAgent{
 		Spawner: "jail",
-		Jail:    &wire.CreateJail{Network: "full", Policy: &wire.Policy{Files: []wire.PolicyFile{{Name: "opencode.json", Text: allowAll}}, Level: 3, Match: "last"}},
+		Jail:    &wire.CreateJail{Network: "full", Policy: allowed()},
 	}})
 	if err != nil {
 		t.Fatal(err)

@@ -44,7 +44,7 @@ func (h *daemonHarness) startLines(n int) (runs []id.Run) {
 	h.Helper()
 	for n := range n {
 		r, err := h.StartRun(h.Context(), wire.StartRun{Goal: "do it", Session: fmt.Sprintf("sess-%d", n), Agent: &wire.RunAgent{Spawner: "jail", Keep: true, Jail: &wire.CreateJail{
-			Policy: &wire.Policy{Files: []wire.PolicyFile{{Name: "opencode.json", Text: allowAll}}, Level: 3, Match: "last"},
+			Policy: allowed(),
 		}}})
 		if err != nil {
 			h.Fatal(err)

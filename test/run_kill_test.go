@@ -386,8 +386,7 @@ conversations:
       - calls: [{tool: bash, arguments: {command: "cat count"}}]
       - text: "done"
 `))
-	policy := &wire.Policy{Files: []wire.PolicyFile{{Name: "opencode.json", Text: allowAll}}, Level: 3, Match: "last"}
-	r, err := h.StartRun(t.Context(), wire.StartRun{Goal: "do it", Agent: &wire.RunAgent{Jail: &wire.CreateJail{Policy: policy}}})
+	r, err := h.StartRun(t.Context(), wire.StartRun{Goal: "do it", Agent: &wire.RunAgent{Jail: &wire.CreateJail{Policy: allowed()}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -424,8 +423,7 @@ conversations:
       - calls: [{tool: bash, arguments: {command: "cat count"}}]
       - text: "done"
 `))
-	policy := &wire.Policy{Files: []wire.PolicyFile{{Name: "opencode.json", Text: allowAll}}, Level: 3, Match: "last"}
-	r, err := h.StartRun(t.Context(), wire.StartRun{Goal: "do it", Agent: &wire.RunAgent{Jail: &wire.CreateJail{Policy: policy}}})
+	r, err := h.StartRun(t.Context(), wire.StartRun{Goal: "do it", Agent: &wire.RunAgent{Jail: &wire.CreateJail{Policy: allowed()}}})
 	if err != nil {
 		t.Fatal(err)
 	}

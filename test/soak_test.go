@@ -43,6 +43,11 @@ conversations:
 
 const allowAll = `{"permission": {"*": "allow"}}`
 
+// allowed returns a policy that allows all actions.
+func allowed() *wire.Policy {
+	return &wire.Policy{Files: []wire.PolicyFile{{Name: "opencode.json", Text: allowAll}}, Level: 3, Match: "last"}
+}
+
 // A group is several complete daemons with one PostgreSQL database.
 type group struct {
 	*testing.T
@@ -112,8 +117,7 @@ type job struct {
 // desk creates the session of a job, whose runs work in a jail of one daemon.
 func (g *group) desk(h *daemonHarness, j *job) {
 	g.Helper()
-	policy := &wire.Policy{Files: []wire.PolicyFile{{Name: "opencode.json", Text: allowAll}}, Level: 3, Match: "last"}
-	j.desk, j.at = h.running(wire.CreateJail{Session: j.session, Policy: policy}).ID, h
+	j.desk, j.at = h.running(wire.CreateJail{Session: j.session, Policy: allowed()}).ID, h
 	if _, err := h.OpenSession(h.Context(), wire.OpenSession{ID: j.session, Jail: j.desk}); err != nil {
 		g.Fatal(err)
 	}

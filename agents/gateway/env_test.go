@@ -555,25 +555,25 @@ func (f *fakeJails) Usage(_ context.Context, jid id.Jail) (jail.Usage, error) {
 func (f *fakeJails) InitStarted(_ context.Context, jid id.Jail) (time.Time, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	j, err := f.find("InitStarted", jid)
-	if err != nil {
-		return time.Time{}, err
+	return time.Unix(1, 0), f.checkRunning("InitStarted", jid)
+}
+
+// checkRunning returns an error unless a jail runs. The caller holds mu.
+//
+// +checklocks:f.mu
+func (f *fakeJails) checkRunning(method string, jid id.Jail) error {
+	j, err := f.find(method, jid)
+	if err == nil && j.State != jail.Running {
+		err = fault.Newf(fault.Conflict, "jail."+method, string(jid), "it is %s", j.State)
 	}
-	if j.State != jail.Running {
-		return time.Time{}, fault.Newf(fault.Conflict, "jail.InitStarted", string(jid), "it is %s", j.State)
-	}
-	return time.Unix(1, 0), nil
+	return err
 }
 
 func (f *fakeJails) Exec(_ context.Context, jid id.Jail, r jail.ExecRequest, _ *control.AttachOptions) (*control.Stream, protocol.ExecStatus, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	j, err := f.find("Exec", jid)
-	if err != nil {
+	if err := f.checkRunning("Exec", jid); err != nil {
 		return nil, protocol.ExecStatus{}, err
-	}
-	if j.State != jail.Running {
-		return nil, protocol.ExecStatus{}, fault.Newf(fault.Conflict, "jail.Exec", string(jid), "it is %s", j.State)
 	}
 	r.ID = cmp.Or(r.ID, id.NewExec())
 	if f.execs[r.ID] != nil {

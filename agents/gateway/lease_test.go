@@ -115,6 +115,25 @@ func (waitingSpawner) Start(ctx context.Context, _ spawn.Start) (*spawn.Process,
 	return nil, context.Cause(ctx)
 }
 
+// orderInShared starts a run whose agent is outside of jails, and uses a jail. It returns when the run
+// uses the jail.
+func (env *testEnv) orderInShared(j id.Jail) run.Run {
+	env.Helper()
+	agent := mustJSON(env.T, Agent{Preset: "builtin", Spawner: InBwrap})
+	r, err := env.g.CreateRun(env.Context(), RunOrder{Request: run.Request{Session: "s", Goal: "work", Agent: agent, Jail: j, By: "ann"}})
+	if err != nil {
+		env.Fatal(err)
+	}
+	env.await("the run uses the jail", func() bool { return env.uses(r.ID, j) })
+	return r
+}
+
+// uses reports whether a run is supervised and uses a jail.
+func (env *testEnv) uses(r id.Run, j id.Jail) bool {
+	sup := env.g.supervisions.of(r)
+	return sup != nil && sup.mayUse(j)
+}
+
 // The commands of an agent outside of jails would wait forever.
 func TestSharedJailOfAgentOutsideIsResumed(t *testing.T) {
 	env := newTestEnv(t)
@@ -124,16 +143,8 @@ func TestSharedJailOfAgentOutsideIsResumed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	agent := mustJSON(t, Agent{Preset: "builtin", Spawner: InBwrap})
 	for range 2 {
-		r, err := env.g.CreateRun(t.Context(), RunOrder{Request: run.Request{Session: "s", Goal: "work", Agent: agent, Jail: j.ID, By: "ann"}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		env.await("the run uses the jail", func() bool {
-			sup := env.g.supervisions.of(r.ID)
-			return sup != nil && sup.mayUse(j.ID)
-		})
+		env.orderInShared(j.ID)
 	}
 	env.node.lose()
 	env.awaitJail(j.ID, jail.Paused)
@@ -151,27 +162,20 @@ func TestJailPausedByPersonStaysPaused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	outside, err := env.g.CreateRun(t.Context(), RunOrder{Request: run.Request{Session: "s", Goal: "work", Agent: mustJSON(t, Agent{Preset: "builtin", Spawner: InBwrap}), Jail: shared.ID, By: "ann"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	outside := env.orderInShared(shared.ID)
 	inside, _ := env.startBuiltin(Agent{})
-	used := func(r id.Run, j id.Jail) bool {
-		sup := env.g.supervisions.of(r)
-		return sup != nil && sup.mayUse(j)
-	}
 	own := env.run(inside.ID).Jail
 	for r, j := range map[id.Run]id.Jail{outside.ID: shared.ID, inside.ID: own} {
-		env.await("the run uses the jail", func() bool { return used(r, j) })
+		env.await("the run uses the jail", func() bool { return env.uses(r, j) })
 		if _, err := env.jails.Pause(t.Context(), j); err != nil {
 			t.Fatal(err)
 		}
 		env.jails.setPausedBy(j, "ann")
 	}
 	env.node.lose()
-	env.await("the runs are not supervised", func() bool { return !used(outside.ID, shared.ID) && !used(inside.ID, own) })
+	env.await("the runs are not supervised", func() bool { return !env.uses(outside.ID, shared.ID) && !env.uses(inside.ID, own) })
 	env.node.begin()
-	env.await("the runs are supervised again", func() bool { return used(outside.ID, shared.ID) && used(inside.ID, own) })
+	env.await("the runs are supervised again", func() bool { return env.uses(outside.ID, shared.ID) && env.uses(inside.ID, own) })
 	time.Sleep(300 * time.Millisecond) // the supervisors would resume the jails at once
 	for _, j := range []id.Jail{shared.ID, own} {
 		if now, err := env.jails.Get(t.Context(), j); err != nil || now.State != jail.Paused {

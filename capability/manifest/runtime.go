@@ -13,23 +13,26 @@ import (
 	"glasshouse/capability/rtfs/form"
 )
 
+// jailed are the runtimes in jails, the weakest isolation first.
+var jailed = []Runtime{Container, GVisor, MicroVM}
+
 // runtimeKeys maps each key of :runtime to the runtimes that use it. A key without effect is
 // an error.
 var runtimeKeys = map[string][]Runtime{
-	"image":              {Container, GVisor, MicroVM},
-	"rootfs":             {Container, GVisor, MicroVM},
+	"image":              jailed,
+	"rootfs":             jailed,
 	"module":             {WASM},
-	"entrypoint":         {WASM, Container, GVisor, MicroVM, Native},
-	"env":                {WASM, Container, GVisor, MicroVM, Native},
-	"workdir":            {Container, GVisor, MicroVM},
-	"stdio":              {Container, GVisor, MicroVM, Native},
-	"tool":               {Container, GVisor, MicroVM},
-	"port":               {Container, GVisor, MicroVM},
-	"path":               {Container, GVisor, MicroVM},
-	"startup-timeout-ms": {Container, GVisor, MicroVM},
-	"health-check":       {Container, GVisor, MicroVM},
+	"entrypoint":         slices.Concat([]Runtime{WASM}, jailed, []Runtime{Native}),
+	"env":                slices.Concat([]Runtime{WASM}, jailed, []Runtime{Native}),
+	"workdir":            jailed,
+	"stdio":              slices.Concat(jailed, []Runtime{Native}),
+	"tool":               jailed,
+	"port":               jailed,
+	"path":               jailed,
+	"startup-timeout-ms": jailed,
+	"health-check":       jailed,
 	"digest":             {Native},
-	"warm":               {WASM, Container, GVisor, MicroVM},
+	"warm":               slices.Concat([]Runtime{WASM}, jailed),
 }
 
 // runtimes lists all runtimes.

@@ -77,7 +77,7 @@ func (w *widening) runtime() {
 		w.say("runs another program on the host itself")
 	case is == Native:
 		w.say("runs on the host itself, in no sandbox")
-	case w.first, is == RTFS, was == Native, was == Container && is == GVisor, (was == Container || was == GVisor) && is == MicroVM:
+	case w.first, is == RTFS, was == Native, slices.Contains(jailed, was) && slices.Index(jailed, was) < slices.Index(jailed, is):
 	default:
 		w.say("runs as :%s and no longer as :%s", is, was)
 	}

@@ -7,5 +7,5 @@ import (
 	"time"
 )
 
-// bootGuest is not implemented on this architecture.
+// bootGuest starts no guest, because its code is for amd64 only.
 func bootGuest(int, time.Duration) error { return errors.ErrUnsupported }
