@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math/rand/v2"
 	"net/http"
 	"os"
@@ -220,9 +221,15 @@ func (h *daemonHarness) leftovers() []string {
 	holds := func(text string) bool {
 		return strings.Contains(text+"\n", h.data+"/") || strings.Contains(text, h.data+"\x00")
 	}
-	if es, _ := os.ReadDir(filepath.Join(h.data, "jails")); len(es) > 0 {
-		left = append(left, fmt.Sprintf("%d jail directories", len(es)))
-	}
+	filepath.WalkDir(filepath.Join(h.data, "jails"), func(path string, e fs.DirEntry, err error) error {
+		if name, _ := filepath.Rel(h.data, path); name != "jails" || err != nil {
+			left = append(left, "file "+name)
+		}
+		if len(left) == 20 {
+			return fs.SkipAll
+		}
+		return nil
+	})
 	mounts, _ := os.ReadFile("/proc/self/mountinfo")
 	for line := range strings.Lines(string(mounts)) {
 		if !holds(line) {
