@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -173,6 +174,26 @@ func (c *copies) Sweep(ctx context.Context, now time.Time) error {
 		}
 	}
 	return errors.Join(c.sweepCopies(ctx, origins, now), c.sweepAutomatic(ctx, here))
+}
+
+// Leave removes the copies from which no jail of this node was created. A daemon without a fleet calls
+// it, because nothing else removes the copies that it made in a fleet.
+func (c *copies) Leave(ctx context.Context) error {
+	jails, err := c.jails.List(ctx, jail.ListOptions{})
+	if err != nil {
+		return err
+	}
+	list, err := c.snapshots.List(ctx, snapshot.ListOptions{Copies: true})
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, s := range list {
+		if !slices.ContainsFunc(jails, func(j jail.Jail) bool { return j.Origin != nil && j.Origin.Snapshot == s.ID }) {
+			errs = append(errs, c.deleteUnused(ctx, s.ID))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func (c *copies) sweepAutomatic(ctx context.Context, here map[id.Jail]bool) error {

@@ -195,6 +195,26 @@ func TestUnusedCopiesAreRemoved(t *testing.T) {
 	sweep("deleted at its node", 0, 0)
 }
 
+// A daemon that has left its fleet keeps only the copies that its jails need.
+func TestCopiesAreRemovedOutsideOfFleet(t *testing.T) {
+	w := newCopyWorld(t)
+	w.have["s-own"] = snapshot.Snapshot{ID: "s-own", Reason: snapshot.Requested}
+	if err := w.Fetch(t.Context(), copied); err != nil {
+		t.Fatal(err)
+	}
+	w.fleet = nil
+	w.from = []jail.Jail{{}, {Origin: &jail.Origin{Snapshot: copied}}}
+	for _, want := range []int{2, 1} {
+		if err := w.Leave(t.Context()); err != nil || len(w.have) != want {
+			t.Errorf("Leave = %v, and %v are left, want %d", err, w.have, want)
+		}
+		w.from = nil
+	}
+	if _, ok := w.have["s-own"]; !ok {
+		t.Error("a snapshot of the daemon itself was removed")
+	}
+}
+
 // The automatic snapshots of a jail stay on its first node until the jail is deleted.
 func TestAutomaticSnapshotsOfMovedJails(t *testing.T) {
 	w := newCopyWorld(t)

@@ -302,6 +302,9 @@ func (d *Daemon) newWitness() *witness.Witness {
 // certificate of this node up to date.
 func (d *Daemon) listenNodes(ctx context.Context) error {
 	if d.router == nil {
+		if err := (&copies{snapshots: d.snapshots, jails: d.jails}).Leave(ctx); err != nil {
+			d.log.Warn("could not remove copies of snapshots of the fleet that this daemon has left", "err", err)
+		}
 		return nil
 	}
 	l, err := net.Listen("tcp", d.Config.Fleet.Listen)

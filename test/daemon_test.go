@@ -187,6 +187,15 @@ func (h *daemonHarness) end() {
 		}
 	}
 	h.stop()
+	// The kernel removes a process and its mounts asynchronously. For a moment, a process
+	// that another suite starts also holds a copy of the mounts.
+	left := h.leftovers()
+	for end := time.Now().Add(30 * time.Second); len(left) > 0 && time.Now().Before(end); left = h.leftovers() {
+		time.Sleep(200 * time.Millisecond) // reading all processes takes long
+	}
+	if len(left) > 0 {
+		h.Errorf("left on the host by %s: %q", h.data, left)
+	}
 	if h.Failed() {
 		var text, trouble string
 		for line := range strings.Lines(h.log.String()) {
@@ -201,15 +210,6 @@ func (h *daemonHarness) end() {
 		if trouble != "" {
 			h.Logf("first warnings and errors of the daemon:\n%s", trouble[:min(len(trouble), 4000)])
 		}
-	}
-	// The kernel removes a process and its mounts asynchronously. For a moment, a process
-	// that another suite starts also holds a copy of the mounts.
-	left := h.leftovers()
-	for end := time.Now().Add(30 * time.Second); len(left) > 0 && time.Now().Before(end); left = h.leftovers() {
-		time.Sleep(200 * time.Millisecond) // reading all processes takes long
-	}
-	if len(left) > 0 {
-		h.Errorf("left on the host: %q", left)
 	}
 }
 

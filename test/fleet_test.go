@@ -1130,10 +1130,39 @@ func (f *testFleet) checkAuditLogs(two, front *fleetNode) {
 	}
 }
 
+// leaveCopy makes a node copy a snapshot of another one. The node must remove the copy when it is not
+// in the fleet any longer, although the snapshot exists.
+func (f *testFleet) leaveCopy(owner, copier *fleetNode) {
+	f.Helper()
+	ctx := f.Context()
+	j, err := owner.CreateJail(ctx, wire.CreateJail{Start: true})
+	if err != nil {
+		f.Fatal(err)
+	}
+	taken, err := owner.TakeSnapshot(ctx, j.ID, wire.TakeSnapshot{})
+	if err != nil {
+		f.Fatal(err)
+	}
+	branch, err := owner.as(f.token, copier.name).BranchSnapshot(ctx, taken.ID, wire.Branch{Count: 1})
+	if err != nil || len(branch.Jails) != 1 {
+		f.Fatalf("branch on node %s: %v, %v", copier.name, branch.Errors, err)
+	}
+	copied := filepath.Join(copier.data, "jails", string(j.ID), "snapshots", string(taken.ID), "metadata.json")
+	if !within(30*time.Second, func() bool { _, err := os.Stat(copied); return err == nil }) {
+		f.Errorf("node %s does not store its copy of a snapshot", copier.name)
+	}
+	for _, made := range []id.Jail{branch.Jails[0].ID, j.ID} {
+		if err := owner.as(f.token, "").DeleteJail(ctx, made); err != nil {
+			f.Error(err)
+		}
+	}
+}
+
 // checkRemoval kills a node and removes it from the fleet.
 func (f *testFleet) checkRemoval(one, two *fleetNode, j id.Jail) {
 	f.Helper()
 	ctx := f.Context()
+	f.leaveCopy(one, two)
 	if _, stderr, code := one.glasshouse(one.data, "node", "drain", "two"); code != 0 {
 		f.Errorf("node drain: %s", stderr)
 	}

@@ -67,10 +67,30 @@ func (ss *snapshots) Export(ctx context.Context, sid id.Snapshot, w io.Writer) e
 	return images.Export(&ctxWriter{ctx, w}, meta, files)
 }
 
-// A backgroundExport is an export that ends if its snapshot is deleted.
-type backgroundExport struct {
-	cancel context.CancelCauseFunc
+// A backgroundUse is a use of a snapshot that does not prevent its deletion, which waits for its end.
+type backgroundUse struct {
+	cancel context.CancelCauseFunc // called by the deletion
 	ended  chan struct{}
+}
+
+// useInBackground adds a use of a snapshot.
+func (ss *snapshots) useInBackground(sid id.Snapshot, cancel context.CancelCauseFunc) *backgroundUse {
+	x := &backgroundUse{cancel, make(chan struct{})}
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	ss.background[sid] = append(ss.background[sid], x)
+	return x
+}
+
+// endUse removes a use that has ended.
+func (ss *snapshots) endUse(sid id.Snapshot, x *backgroundUse) {
+	defer close(x.ended)
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	ss.background[sid] = slices.DeleteFunc(ss.background[sid], func(other *backgroundUse) bool { return other == x })
+	if len(ss.background[sid]) == 0 {
+		delete(ss.background, sid)
+	}
 }
 
 // ExportInBackground is like Export, but does not prevent the deletion of the snapshot, which ends
@@ -78,17 +98,13 @@ type backgroundExport struct {
 func (ss *snapshots) ExportInBackground(ctx context.Context, sid id.Snapshot, w io.Writer) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	x := &backgroundExport{cancel, make(chan struct{})}
-	ss.mu.Lock()
-	ss.exports[sid] = append(ss.exports[sid], x)
-	ss.mu.Unlock()
+	x := ss.useInBackground(sid, cancel)
 	// A deletion does not wait for w, which may be slow.
 	in, out := io.Pipe()
 	defer context.AfterFunc(ctx, func() { in.CloseWithError(context.Cause(ctx)) })()
 	go func() {
-		defer close(x.ended)
+		defer ss.endUse(sid, x)
 		out.CloseWithError(ss.Export(ctx, sid, out))
-		ss.exported(sid, x)
 	}()
 	_, err := io.Copy(w, in)
 	if err != nil {
@@ -99,19 +115,10 @@ func (ss *snapshots) ExportInBackground(ctx context.Context, sid id.Snapshot, w 
 	return err
 }
 
-func (ss *snapshots) exported(sid id.Snapshot, x *backgroundExport) {
+// endBackground ends the uses of a snapshot in the background.
+func (ss *snapshots) endBackground(ctx context.Context, sid id.Snapshot) error {
 	ss.mu.Lock()
-	defer ss.mu.Unlock()
-	ss.exports[sid] = slices.DeleteFunc(ss.exports[sid], func(other *backgroundExport) bool { return other == x })
-	if len(ss.exports[sid]) == 0 {
-		delete(ss.exports, sid)
-	}
-}
-
-// endExports ends the exports of a snapshot in the background.
-func (ss *snapshots) endExports(ctx context.Context, sid id.Snapshot) error {
-	ss.mu.Lock()
-	list := slices.Clone(ss.exports[sid])
+	list := slices.Clone(ss.background[sid])
 	ss.mu.Unlock()
 	for _, x := range list {
 		x.cancel(fault.Newf(fault.NotFound, "snapshot.Export", string(sid), "the snapshot is being deleted"))

@@ -268,6 +268,8 @@ func (i *importing) keep(s Snapshot) {
 // finish makes a copy durable that can be used already. If that fails, the copy is removed.
 func (i *importing) finish(s Snapshot) {
 	ss := i.snapshots
+	// A deletion waits for it: there is no user who could try again after a conflict.
+	defer ss.endUse(s.ID, ss.useInBackground(s.ID, func(error) {}))
 	defer ss.cache.put(s.ID)
 	defer os.RemoveAll(i.at)
 	_, done, err := ss.acquire(s.ID)

@@ -113,7 +113,7 @@ type snapshots struct {
 	// +checklocks:mu
 	inUse map[id.Snapshot]int // number of users; a snapshot in use cannot be deleted
 	// +checklocks:mu
-	exports map[id.Snapshot][]*backgroundExport
+	background map[id.Snapshot][]*backgroundUse
 	// +checklocks:mu
 	pinned map[string]int // number of users of layers and files
 }
@@ -123,7 +123,7 @@ func New(cfg Config) *Manager {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	ss := &snapshots{cfg: cfg, all: map[id.Snapshot]*Snapshot{}, last: map[id.Jail]id.Snapshot{}, reserved: map[string]bool{}, inUse: map[id.Snapshot]int{}, exports: map[id.Snapshot][]*backgroundExport{}, pinned: map[string]int{}}
+	ss := &snapshots{cfg: cfg, all: map[id.Snapshot]*Snapshot{}, last: map[id.Jail]id.Snapshot{}, reserved: map[string]bool{}, inUse: map[id.Snapshot]int{}, background: map[id.Snapshot][]*backgroundUse{}, pinned: map[string]int{}}
 	return &Manager{ss, &automatic{snapshots: ss, byJail: map[id.Jail]*auto{}}, &comparer{ss}}
 }
 
@@ -350,9 +350,10 @@ func (ss *snapshots) acquire(sid id.Snapshot) (s *Snapshot, done func(), err err
 }
 
 // Delete removes a snapshot. Layers that jails or other snapshots use are kept. It returns
-// fault.Conflict while the snapshot is in use, except by ExportInBackground.
+// fault.Conflict while the snapshot is in use, except by ExportInBackground, which it ends, and by
+// Import, which stores a copy in the background: Delete waits for that.
 func (ss *snapshots) Delete(ctx context.Context, sid id.Snapshot) error {
-	if err := ss.endExports(ctx, sid); err != nil {
+	if err := ss.endBackground(ctx, sid); err != nil {
 		return err
 	}
 	ss.mu.Lock()
@@ -361,7 +362,7 @@ func (ss *snapshots) Delete(ctx context.Context, sid id.Snapshot) error {
 	case s == nil:
 		ss.mu.Unlock()
 		return notFound("snapshot.Delete", sid)
-	case len(ss.exports[sid]) > 0: // it has just begun
+	case len(ss.background[sid]) > 0: // it has just begun
 		ss.mu.Unlock()
 		return ss.Delete(ctx, sid)
 	case ss.inUse[sid] > 0:

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/klauspost/compress/zstd"
 
@@ -314,6 +315,51 @@ func (w *stuckWriter) Write(p []byte) (int, error) {
 	}
 	<-w.release
 	return len(p), nil
+}
+
+// A copy can be deleted at any time, also while it is being stored.
+func TestDeletionOfCopyThatIsBeingStored(t *testing.T) {
+	here := newHarness(t)
+	j := here.running()
+	here.background(j, counter)
+	s := here.take(j, "")
+	archive := here.export(s.ID)
+	there := newHost(t)
+	slow := &slowStore{Store: there.keep, began: make(chan struct{}), release: make(chan struct{})}
+	tune := there.tune
+	there.tune = func(j *jail.Config, c *snapshot.Config) { tune(j, c); c.Store = slow }
+	there.reopen()
+	if _, err := there.keeper.Import(t.Context(), bytes.NewReader(archive), snapshot.ImportOptions{Copy: true}); err != nil {
+		t.Fatal(err)
+	}
+	<-slow.began
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := there.keeper.Delete(ctx, s.ID); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Delete of a copy that is being stored = %v, want it to wait until its context ends", err)
+	}
+	deleted := make(chan error, 1)
+	go func() { deleted <- there.keeper.Delete(t.Context(), s.ID) }()
+	time.Sleep(50 * time.Millisecond)
+	close(slow.release)
+	if err := <-deleted; err != nil {
+		t.Errorf("Delete of a copy that is being stored = %v, want nil", err)
+	}
+	if left, _ := filepath.Glob(filepath.Join(there.dir, "jails", "*")); len(left) > 0 || there.keep.has(s.ID) {
+		t.Errorf("files after the deletion: %v; recorded: %t", left, there.keep.has(s.ID))
+	}
+}
+
+// A slowStore waits in Put until release is closed.
+type slowStore struct {
+	snapshot.Store
+	began, release chan struct{}
+}
+
+func (w *slowStore) Put(ctx context.Context, s snapshot.Snapshot) error {
+	close(w.began)
+	<-w.release
+	return w.Store.Put(ctx, s)
 }
 
 // A copy that cannot be stored, or was not when the daemon ended, leaves nothing.

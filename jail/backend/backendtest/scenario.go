@@ -147,9 +147,24 @@ func (b *box) exec(t *testing.T, e protocol.Exec) result {
 	t.Helper()
 	r, err := b.tryExec(t, e)
 	if err != nil {
-		t.Fatalf("exec %q: %v", e.Argv, err)
+		t.Fatalf("exec %q: %v\n%s", e.Argv, err, b.state())
 	}
 	return r
+}
+
+// state describes a jail that does not answer.
+func (b *box) state() string {
+	text := "init runs"
+	select {
+	case <-b.inst.Done():
+		text = "init has ended"
+	case <-time.After(time.Second): // a connection is closed before the process has exited
+	}
+	if x, ok := b.inst.(jail.ExitExplainer); ok && x.ExitReason() != "" {
+		text += ": " + x.ExitReason()
+	}
+	st, err := b.inst.Stats(context.Background())
+	return fmt.Sprintf("%s; statistics: %+v, %v", text, st, err)
 }
 
 func (b *box) tryExec(t *testing.T, e protocol.Exec) (result, error) {
