@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -28,6 +29,13 @@ func (c *Cgroup) Freezer() string {
 // cgroup_threadgroup_rwsem (cgroup_procs_write_start in kernel/cgroup/cgroup.c). With its number
 // it would wait for a grace period, as for the move of any other thread (see FastMoves).
 func (c *Cgroup) StartIn(attr *syscall.SysProcAttr, start func() error) (err error) {
+	runtime.LockOSThread() // otherwise the goroutine could leave the thread behind in the cgroup
+	left := true
+	defer func() {
+		if left { // otherwise the thread ends with the goroutine
+			runtime.UnlockOSThread()
+		}
+	}()
 	own, err := ownPaths()
 	if err != nil {
 		return err
@@ -43,7 +51,11 @@ func (c *Cgroup) StartIn(attr *syscall.SysProcAttr, start func() error) (err err
 		}
 		// Leave the cgroup again: killing the cgroup while this thread is in it would kill the
 		// daemon.
-		defer func() { err = errors.Join(err, os.WriteFile(filepath.Join(back, "tasks"), self, 0)) }()
+		defer func() {
+			failure := os.WriteFile(filepath.Join(back, "tasks"), self, 0)
+			left = left && failure == nil
+			err = errors.Join(err, failure)
+		}()
 		if err := os.WriteFile(filepath.Join(dir, "tasks"), self, 0); err != nil {
 			return fmt.Errorf("enter cgroup: %w", err)
 		}

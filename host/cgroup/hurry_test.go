@@ -4,8 +4,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -90,4 +92,28 @@ func TestFastMovesKeepsCgroups(t *testing.T) {
 	}
 	again()
 	eventually(t, "moves end again", func() bool { return !hurry.Running() })
+}
+
+// A thread of this process that stayed in the cgroup would be killed with it.
+func TestStartInLeavesNoThreadBehind(t *testing.T) {
+	h := newHost(t)
+	c := h.create(cgroup.Limits{})
+	var stop atomic.Bool
+	defer stop.Store(true)
+	for range 4 * runtime.NumCPU() { // goroutines are moved between threads when the processors are busy
+		go func() {
+			for !stop.Load() {
+			}
+		}()
+	}
+	for range 20 {
+		cmd := &exec.Cmd{Path: "/bin/true", SysProcAttr: &syscall.SysProcAttr{}}
+		h.must(c.StartIn(cmd.SysProcAttr, cmd.Start))
+		h.must(cmd.Wait())
+		pids, err := c.PIDs()
+		h.must(err)
+		if slices.Contains(pids, os.Getpid()) {
+			t.Fatal("this process is in the cgroup of the process that it has started")
+		}
+	}
 }
