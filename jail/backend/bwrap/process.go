@@ -16,6 +16,7 @@ import (
 
 	"glasshouse/fault"
 	"glasshouse/internal/dirs"
+	"glasshouse/jail/backend/base"
 )
 
 // stageCommand returns the command that runs this executable as a stage.
@@ -60,7 +61,7 @@ func (b *Backend) startStage(what string, o stageRequest) (_ *stage, err error) 
 	if err != nil {
 		return nil, fmt.Errorf("encode the request: %w", err)
 	}
-	fd, err := newMemfd("orders", data)
+	fd, err := base.Memfd("orders", data)
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +76,7 @@ func (b *Backend) startStage(what string, o stageRequest) (_ *stage, err error) 
 		return nil, fmt.Errorf("make the control pipe: %w", err)
 	}
 	s.control, theirs = w, append(theirs, r)
-	s.stderr, err = newStderrFile()
+	s.stderr, err = base.OutputFile(4096)
 	if err != nil {
 		return nil, fmt.Errorf("make the error output: %w", err)
 	}
@@ -91,21 +92,6 @@ func (b *Backend) startStage(what string, o stageRequest) (_ *stage, err error) 
 		return s, s.cmd.Start()
 	}
 	return s, o.Identity.start(s.cmd, o.Plan.IDs)
-}
-
-// newStderrFile returns a file of fixed size for bwrap's error output. The jail's init
-// inherits it as stderr, so it must not be able to grow.
-func newStderrFile() (*os.File, error) {
-	const size = 4096
-	fd, err := newMemfd("stderr", make([]byte, size))
-	if err != nil {
-		return nil, err
-	}
-	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_GROW|unix.F_SEAL_SHRINK|unix.F_SEAL_SEAL); err != nil {
-		unix.Close(fd)
-		return nil, fmt.Errorf("seal: %w", err)
-	}
-	return os.NewFile(uintptr(fd), "stderr"), nil
 }
 
 // next waits for the stage's next report. It returns an error that the stage reports or, if
@@ -135,9 +121,7 @@ func (s *stage) startBwrap() error {
 }
 
 func (s *stage) stderrText() string {
-	b := make([]byte, 4096)
-	n, _ := s.stderr.ReadAt(b, 0)
-	if message := strings.TrimSpace(strings.Trim(string(b[:n]), "\x00")); message != "" {
+	if message := base.OutputText(s.stderr); message != "" {
 		return ": " + message
 	}
 	return ""

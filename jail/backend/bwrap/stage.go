@@ -14,6 +14,7 @@ import (
 	"glasshouse/fault"
 	"glasshouse/host/seccomp"
 	"glasshouse/jail"
+	"glasshouse/jail/backend/base"
 )
 
 // stageName is the name of a stage process. Its arguments are the operation and the jail's
@@ -294,20 +295,7 @@ func filterFile() (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	return newMemfd("seccomp", code)
-}
-
-// newMemfd returns a close-on-exec descriptor of an anonymous file (memfd_create(2)).
-func newMemfd(name string, content []byte) (int, error) {
-	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-	if err != nil {
-		return -1, fmt.Errorf("memfd_create: %w", err)
-	}
-	if _, err := unix.Pwrite(fd, content, 0); err != nil {
-		unix.Close(fd)
-		return -1, fmt.Errorf("write memfd %s: %w", name, err)
-	}
-	return fd, nil
+	return base.Memfd("seccomp", code)
 }
 
 // limitUser sets the resource limits of the jail's processes, and limits their number if no

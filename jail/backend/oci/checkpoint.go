@@ -347,7 +347,7 @@ func (m *builder) externalSources(n notes) (map[string]string, error) {
 	covers := map[string]string{} // by flags
 	for at, loan := range n.External {
 		source, ok := sources[at]
-		if !ok && !slices.Contains(masked, at) {
+		if !ok && !slices.Contains(base.Masked, at) {
 			return nil, fault.Newf(fault.Invalid, "oci.Restore", at, "the snapshot has a mount here that the new jail does not have")
 		}
 		if !ok {
@@ -378,7 +378,7 @@ func mountMask(at, flags string) error {
 		bits |= mountFlags[flag]
 	}
 	empty, null := filepath.Join(at, "empty"), filepath.Join(at, "null")
-	if err := errors.Join(dirs.Make(at), mountTmpfs(at, bits&^unix.MS_RDONLY, "mode=755,size=16k"), dirs.Make(empty)); err != nil {
+	if err := errors.Join(dirs.Make(at), base.MountTmpfs(at, bits&^unix.MS_RDONLY, "mode=755,size=16k"), dirs.Make(empty)); err != nil {
 		return err
 	}
 	if err := unix.Mknod(null, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))); err != nil {

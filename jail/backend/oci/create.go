@@ -162,7 +162,7 @@ func (m *builder) prepare(ctx context.Context) (err error) {
 	}
 	m.binds = binds
 	return m.step("devices", func() error {
-		return errors.Join(netns.MountSysfs(m.netns, l.sysfs()), makeDevices(m.plan, l))
+		return errors.Join(netns.MountSysfs(m.netns, l.sysfs()), base.MakeDevices(m.plan.IDs, m.plan.Limits.MemoryMB<<20, l.dev(), l.shm()))
 	})
 }
 

@@ -449,7 +449,7 @@ func dieCreating(t *testing.T, file string) {
 // TestOnlyInitHasAntiTraceCapability checks the capabilities of a command and what root can
 // read of init.
 func TestOnlyInitHasAntiTraceCapability(t *testing.T) {
-	const kept = "00000000000004fb" // the eight of capabilities.go
+	const kept = "00000000000004fb" // the eight of base.KeptCapabilities
 	for _, runtime := range []string{"runc", "crun"} {
 		t.Run(runtime, func(t *testing.T) {
 			h := newHost(t)

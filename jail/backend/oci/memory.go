@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"glasshouse/jail"
+	"glasshouse/jail/backend/base"
 )
 
 // memoryFile contains the files of a jail's tmpfs mounts.
@@ -54,17 +55,17 @@ func packMemory(pid int, ids jail.IDRange, dir string) (err error) {
 
 // ours reports whether a name in /dev exists in every jail.
 func ours(name string) bool {
-	for _, d := range devices {
-		if d.name == name {
+	for _, d := range base.Devices {
+		if d.Name == name {
 			return true
 		}
 	}
-	for _, link := range deviceLinks {
+	for _, link := range base.DeviceLinks {
 		if link[0] == name {
 			return true
 		}
 	}
-	return slices.Contains(deviceDirs, name)
+	return slices.Contains(base.DeviceDirs, name)
 }
 
 // An inode identifies a file. The directories are on several file systems, which number inodes

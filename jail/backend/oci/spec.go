@@ -11,27 +11,12 @@ import (
 
 	"glasshouse/host/seccomp"
 	"glasshouse/jail"
+	"glasshouse/jail/backend/base"
 )
 
 const (
 	controlDir = "/.glasshouse"      // in the jail; {Dir}/ctl on the host
 	initPath   = "/.glasshouse/init" // the host's init binary
-)
-
-// maxFiles limits the open files of one process. It is far more than programs need, and few
-// enough for programs that iterate over all descriptor numbers.
-const maxFiles = 65536
-
-// masked and readOnly are the paths of /proc and /sys through which a jail could see or change
-// the host. Paths that only root of the host may open, such as /proc/kcore and
-// /proc/timer_list, need no mask, because a jail does not have that user.
-var (
-	masked = []string{
-		"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/keys", "/proc/sched_debug", "/proc/scsi",
-		"/sys/devices/virtual/powercap", "/sys/firmware", "/sys/fs/bpf", "/sys/kernel/debug",
-		"/sys/kernel/security", "/sys/kernel/tracing",
-	}
-	readOnly = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
 )
 
 // A bind is a prepared host mount that is given to a jail.
@@ -87,8 +72,8 @@ func newSpec(p jail.Plan, k kind, l layout, netns, cgroup string, binds []bind) 
 				{Type: specs.NetworkNamespace, Path: netns},
 			},
 			Seccomp:       seccomp.OCI(runtime.GOARCH),
-			MaskedPaths:   masked,
-			ReadonlyPaths: readOnly,
+			MaskedPaths:   base.Masked,
+			ReadonlyPaths: base.ReadOnly,
 		},
 	}
 	k.adjust(s, p)
@@ -132,14 +117,24 @@ func (b bind) mode() string {
 	return "ro"
 }
 
-// rlimitFiles returns maxFiles or the hard limit of this process if that is lower. Raising a
+// rlimitFiles returns base.MaxFiles or the hard limit of this process if that is lower. Raising a
 // hard limit needs CAP_SYS_RESOURCE (getrlimit(2)).
 func rlimitFiles() uint64 {
 	var own unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &own); err != nil {
 		return 1024
 	}
-	return min(own.Max, maxFiles)
+	return min(own.Max, base.MaxFiles)
+}
+
+// capabilitySets gives init the kept capabilities. The inheritable and ambient sets are empty,
+// so programs cannot gain any others.
+func (k kind) capabilitySets() *specs.LinuxCapabilities {
+	names := base.KeptCapabilities()
+	if !k.sentry { // gVisor does not restrict access to init
+		names = append(names, base.InitCapabilities...)
+	}
+	return &specs.LinuxCapabilities{Bounding: names, Effective: names, Permitted: names}
 }
 
 // A layout contains the paths of a jail's resources in its directory.
