@@ -48,6 +48,7 @@ endif
 	@mkdir -p $(BIN) $(EMBEDDED)
 	GOARCH=$(ARCH) $(GO) build -ldflags '-s -w' -o $(EMBEDDED)/glasshouse-init ./cmd/glasshouse-init
 	GOARCH=$(ARCH) $(GO) build -ldflags '-s -w' -o $(EMBEDDED)/glasshouse-agent ./cmd/glasshouse-agent
+	GOARCH=$(ARCH) $(GO) build -ldflags '-s -w' -o $(EMBEDDED)/glasshouse-guest ./cmd/glasshouse-guest
 	GOARCH=$(ARCH) $(GO) build -ldflags '$(LDFLAGS)' -o $(BIN)/glasshouse ./cmd/glasshouse
 
 deb: build ## a Debian package, bin/glasshouse_*.deb

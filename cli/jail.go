@@ -79,7 +79,7 @@ func (f *jailFlags) add(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	fs.StringVar(&f.name, "name", "", "name, which no other jail has")
 	fs.StringArrayVarP(&f.labels, "label", "l", nil, "label KEY=VALUE; may be repeated")
-	fs.StringVar(&f.backend, "backend", "", "isolation backend: oci or bwrap")
+	fs.StringVar(&f.backend, "backend", "", "isolation backend: oci, microvm or bwrap")
 	fs.StringVar(&f.runtime, "runtime", "", "OCI runtime: runc, crun or runsc")
 	fs.StringVar(&f.rootfs, "rootfs", "", "debian:SUITE, dir:PATH, oci:IMAGE, nix:PROFILE or host")
 	fs.StringVar(&f.network, "network", "", "isolated (the default), proxy, bridged or full")

@@ -66,7 +66,7 @@ var flagValues = map[string]valueSet{
 	"jail ls --name": of("JAIL"), "parent": of("RUN"), "run": of("RUN"), "session": of("SESSION"), "skill": of("SKILL"),
 	"checkpoint": aFile, "agent resume --checkpoint": of("CHECKPOINT"), "runs resume --checkpoint": of("CHECKPOINT"),
 
-	"backend": oneOf("oci", "bwrap"), "runtime": oneOf("runc", "crun", "runsc"), "network": networks, "layering": oneOf("copied", "stacked"),
+	"backend": oneOf("oci", "microvm", "bwrap"), "runtime": oneOf("runc", "crun", "runsc"), "network": networks, "layering": oneOf("copied", "stacked"),
 	"rootfs": rootfs, "color": oneOf("auto", "always", "never"),
 	"observe": such("full", "security", "flows", "off"), "snapshots": begins("every=", "before=exec:", "after=exec", "keep=last:", "connections=keep"),
 	"match": oneOf("longest", "last"), "level": levels, "ceiling": levels, "scope": oneOf("once", "session", "always"),

@@ -36,7 +36,7 @@ type Config struct {
 	Socket Socket `yaml:"socket"`
 	Log    Log    `yaml:"log"`
 
-	Backend string `yaml:"backend"` // default backend: oci, bwrap
+	Backend string `yaml:"backend"` // default backend: oci, microvm, bwrap
 	Runtime string `yaml:"runtime"` // default runtime of oci jails: runc, crun, runsc
 	Tools   string `yaml:"tools"`   // directory of private tools installed by make up; default {data}/tools/bin
 
@@ -60,6 +60,8 @@ type Config struct {
 
 	Capabilities Capabilities `yaml:"capabilities"`
 
+	MicroVM MicroVM `yaml:"microvm"`
+
 	E2B E2B `yaml:"e2b"`
 
 	Fleet Fleet `yaml:"fleet"`
@@ -68,6 +70,21 @@ type Config struct {
 // Capabilities configures how capabilities are executed.
 type Capabilities struct {
 	MicroVM string `yaml:"microvm"` // what isolates those that require a virtual machine: gvisor; "" refuses them
+}
+
+// MicroVM configures virtual machines for jails.
+type MicroVM struct {
+	Emulate bool   `yaml:"emulate"` // without KVM, emulate the processor, which is many times slower
+	Kernel  string `yaml:"kernel"`  // directory with boot/vmlinuz-* and lib/modules/*; default {data}/tools/kernel, then the host's
+	QEMU    string `yaml:"qemu"`    // path of qemu-system-x86_64; default: looked up in PATH
+}
+
+// kernels returns the directories in which the kernel of virtual machines is looked up.
+func (m MicroVM) kernels(data string) []string {
+	if m.Kernel != "" {
+		return []string{m.Kernel}
+	}
+	return []string{filepath.Join(data, "tools/kernel"), "/"}
 }
 
 // Snapshots configures caching and limits of snapshots.

@@ -62,8 +62,8 @@ import (
 // A Daemon owns one data directory.
 type Daemon struct {
 	Config Config
-	// Programs contains glasshouse-init and glasshouse-agent, which is the builtin agent and
-	// the shim of jailed agents. Missing programs are read from the directory of the
+	// Programs contains glasshouse-init, glasshouse-guest, and glasshouse-agent, which is the
+	// builtin agent and the shim of jailed agents. Missing programs are read from the directory of the
 	// executable.
 	Programs fs.FS
 	Version  wire.Version

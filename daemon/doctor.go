@@ -59,8 +59,8 @@ var uses = map[string]use{
 	"criu":                       {Recommended, "snapshots with memory, and branches of running jails"},
 	"tracking of written memory": {Optional, "shorter pauses for snapshots of large jails"},
 
-	"kvm":        {Optional, "nothing yet, except tests of Glasshouse"},
-	"qemu":       {Optional, "nothing yet, except tests of Glasshouse"},
+	"kvm":        {Optional, "jails in virtual machines (microvm)"},
+	"qemu":       {Optional, "jails in virtual machines (microvm)"},
 	"mmdebstrap": {Optional, "root filesystems from Debian packages"},
 	"nix":        {Optional, "root filesystems from Nix"},
 	"postgresql": {Optional, "a database server on this host instead of SQLite"},

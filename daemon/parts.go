@@ -14,6 +14,7 @@ import (
 	"glasshouse/fleet"
 	"glasshouse/jail"
 	"glasshouse/jail/backend/bwrap"
+	"glasshouse/jail/backend/microvm"
 	"glasshouse/jail/backend/oci"
 	"glasshouse/policy/access"
 	"glasshouse/web"
@@ -36,6 +37,10 @@ func (d *Daemon) runtimes() []jail.Runtime {
 			Log:      d.log.With("part", name),
 		})})
 	}
+	rs = append(rs, jail.Runtime{Name: "microvm", Backend: microvm.New(microvm.Config{
+		QEMU: c.MicroVM.QEMU, Kernels: c.MicroVM.kernels(c.Data), Guest: func() (string, error) { return d.install("bin", "glasshouse-guest") }, Emulate: c.MicroVM.Emulate,
+		CgroupPrefix: prefix, Cache: filepath.Join(c.Data, "microvm"), Templates: templates, Base: base, Log: d.log.With("part", "microvm"),
+	})})
 	return append(rs, jail.Runtime{Name: "bwrap", Backend: bwrap.New(bwrap.Config{
 		Path: d.Config.tool("bwrap"), CgroupPrefix: prefix, Templates: templates, Base: base, Log: d.log.With("part", "bwrap"),
 	})})

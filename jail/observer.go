@@ -81,6 +81,7 @@ type HostInfo struct {
 	Link          string     // host end of its network link; "" is none
 	EndpointNetns string     // network namespace of the agent endpoint; "" is none
 	Address       netip.Addr // address in its group; zero is none
+	Guest         bool       // PID and the cgroup are those of a virtual machine; the host's kernel does not see the jail's processes
 	Reattached    bool       // reattached: it ran while no daemon observed it
 	Restored      bool       // restored from a snapshot; has not run yet
 	Rewound       bool       // restored in place of an instance that has ended

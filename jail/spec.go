@@ -14,7 +14,7 @@ import (
 type Spec struct {
 	Name      string            `json:"name,omitempty"`
 	Labels    map[string]string `json:"labels,omitempty"`
-	Backend   string            `json:"backend"` // oci, bwrap
+	Backend   string            `json:"backend"` // oci, microvm, bwrap
 	Runtime   string            `json:"runtime"` // for the backend oci: runc, crun, runsc
 	Rootfs    Rootfs            `json:"rootfs"`
 	Limits    Limits            `json:"limits"`

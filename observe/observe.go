@@ -15,6 +15,7 @@ type Target struct {
 	Instance          id.Jail // name of the instance on the host; "" is the jail's ID
 	Dir               string  // {DATA}/jails/{id}
 	Runtime           string  // "runc", "crun", "runsc", or "" for bubblewrap
+	Guest             bool    // its processes are in a virtual machine, which has PID and Cgroup
 	PID               int     // host PID of its init
 	Cgroup            uint64  // cgroup ID as seen by eBPF programs (bpf_get_current_cgroup_id); 0 if unknown
 	CgroupDir         string  // cgroup v2 directory, or ""

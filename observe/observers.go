@@ -313,6 +313,10 @@ func (o *Observers) chosen(ctx context.Context, t Target, lacks map[string]error
 		some = append(some, s)
 		return true
 	}
+	if t.Guest {
+		lacks["guest"] = fault.Cannot("observe.Attach", "the events of virtual machines are not recorded yet", "use the backend oci")
+		return nil
+	}
 	if t.Runtime == "runsc" {
 		add(o.cfg.GVisor)
 	} else if t.Cgroup == 0 || !add(o.cfg.Kernel) {

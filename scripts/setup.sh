@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 #
-# setup.sh DATA [up|tests|criu]: install the missing programs that Glasshouse needs. With up, leave
+# setup.sh DATA [up|tests|criu|microvm]: install the missing programs that Glasshouse needs. With up, leave
 # out gVisor, which takes minutes to build and which jails do not need. With tests, also install
-# programs that only tests need. With criu, only fetch CRIU into DATA/tools.
+# programs that only tests need. With criu, only fetch CRIU into DATA/tools. With microvm, also install
+# QEMU, and fetch a kernel for virtual machines into DATA/tools, which tests need as well.
 #
 # Packages come from the machine's apt. If a version is too old for the running kernel (CRIU) or in
 # general (runsc), a newer one is fetched from the next Debian release into DATA/tools, not into the
@@ -50,6 +51,11 @@ TESTS='
 chromium    chromium        ?
 tshark      tshark          ?
 ssh-keygen  openssh-client  ?
+'
+
+# Virtual machines for jails.
+MICROVM='
+qemu-system-x86_64 qemu-system-x86 ?
 '
 
 STEP= # the name of the step that has begun
@@ -371,15 +377,40 @@ go_fetch() {
     unpack "$RELEASE" "$TOOLS/go" $packages
 }
 
+# kernel: fetch a kernel for virtual machines, with its modules.
+kernel() {
+    local into=$TOOLS/kernel package image
+    image=$(find "$into/boot" -name 'vmlinuz-*-cloud-*' 2>/dev/null | sort -V | tail -n 1) || true
+    if [ -n "$image" ]; then
+        say kernel found "$image"
+        return
+    fi
+    if [ "$(uname -m)" != x86_64 ]; then
+        say kernel skipped "virtual machines are supported on amd64 only"
+        return
+    fi
+    begin kernel "apt fetches the kernel of virtual machines"
+    if ! private_update "$RELEASE" || ! package=$(private_apt install --simulate --no-install-recommends linux-image-cloud-amd64 | sed -n 's/^Inst \(linux-image-[0-9][^ ]*\) .*/\1/p' | head -n 1) ||
+        [ -z "$package" ] || ! unpack "$RELEASE" "$into.part" "$package"; then
+        rm -rf "$into.part"
+        say kernel missing "not needed, and apt has none"
+        return
+    fi
+    rm -rf "$into" "$into.part/usr/share"
+    mv "$into.part" "$into"
+    say kernel fetched "$package of Debian $RELEASE"
+}
+
 main() {
     case ${2-} in
     "") ;;
-    tests) NEEDED+=$TESTS ;;
+    tests) NEEDED+=$TESTS$MICROVM ;;
+    microvm) NEEDED+=$MICROVM ;;
     up | criu) ;;
     *) set -- ;;
     esac
     if [ $# -lt 1 ] || [ $# -gt 2 ] || [ -z "$1" ]; then
-        echo "usage: $0 DATA_DIRECTORY [up|tests|criu]" >&2
+        echo "usage: $0 DATA_DIRECTORY [up|tests|criu|microvm]" >&2
         exit 2
     fi
     [ "$(uname -s)" = Linux ] || fail "Glasshouse runs on Linux"
@@ -397,7 +428,8 @@ main() {
         golang
         PATH=$TOOLS/bin:$PATH
         criu
-        if [ "${2-}" != up ]; then
+        case ${2-} in tests | microvm) kernel ;; esac
+        if [ "${2-}" != up ] && [ "${2-}" != microvm ]; then
             runsc
         elif ! have runsc; then
             say runsc skipped "gVisor is optional; make setup builds it"

@@ -16,6 +16,7 @@ import (
 var may = map[string][]string{
 	"cmd/glasshouse":       {"cli", "jail/backend/bwrap"},
 	"cmd/glasshouse-agent": {"agents/agent/builtin"},
+	"cmd/glasshouse-guest": {"jail/guest"},
 	"cmd/glasshouse-init":  {"jail/init", "host/pages"},
 	"cli":                  {"agents/llm/mockllm", "agents/agent", "api/client", "api/wire", "capability/bundle", "policy/chain", "daemon", "capability/engine/wasi", "capability/engine/wasm", "observe/event", "host/enter", "host/probe", "capability/manifest", "capability/market", "capability/mcp", "observe/syscalls", "api/otel", "capability/rtfs", "capability/rtfs/form", "capability/rtfs/lib", "capability/schema", "capability/skill", "store"}, // store: audit verify --offline reads the database without a daemon
 	"daemon":               {"*"},
@@ -98,8 +99,11 @@ var may = map[string][]string{
 	"jail/backend/backendtest": {"jail", "jail/init/control", "jail/init/protocol", "host/cgroup", "host/claims"},
 	"jail/backend/base":        {"jail", "host/*", "jail/init/control"},
 	"jail/backend/bwrap":       {"jail", "jail/backend/base", "jail/rootfs", "host/*", "jail/init/control"},
+	"jail/backend/microvm":     {"jail", "jail/backend/base", "jail/guest/wire", "jail/rootfs", "host/*"},
 	"jail/backend/oci":         {"jail", "jail/backend/base", "jail/rootfs", "host/*", "jail/init/control"},
 	"jail/fs":                  {"jail/init/protocol"},
+	"jail/guest":               {"jail", "jail/backend/base", "jail/guest/wire", "host/*"},
+	"jail/guest/wire":          {},
 	"jail/init":                {"jail/init/protocol", "jail/fs"},
 	"jail/init/control":        {"jail/init/protocol"},
 	"jail/init/protocol":       {},

@@ -10,7 +10,7 @@ import (
 type CreateJail struct {
 	Name      string            `json:"name,omitempty" description:"Name of the jail, which no other jail has."`
 	Labels    map[string]string `json:"labels,omitempty" description:"Labels by which the jail can be found."`
-	Backend   string            `json:"backend,omitempty" description:"Isolation backend: oci or bwrap."`
+	Backend   string            `json:"backend,omitempty" description:"Isolation backend: oci, microvm (a virtual machine) or bwrap."`
 	Runtime   string            `json:"runtime,omitempty" description:"The OCI runtime: runc, crun or runsc."`
 	Rootfs    Rootfs            `json:"rootfs,omitzero"`
 	Limits    Limits            `json:"limits,omitzero"`

@@ -49,6 +49,21 @@ const (
 	lockedWithoutDevice = configureTime + patience
 )
 
+// Create creates a volume of mb megabytes from a template in the directory templates, unless the
+// image img exists.
+func Create(ctx context.Context, img string, mb int64, templates string) error {
+	if mb < MinMB {
+		return fault.Newf(fault.Invalid, "disk.Create", img, "a volume of %d MiB is below the minimum of %d", mb, MinMB)
+	}
+	if _, err := os.Lstat(img); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := create(ctx, img, mb, templates); err != nil {
+		return fmt.Errorf("create volume %s: %w", img, err)
+	}
+	return nil
+}
+
 // Make mounts a volume of mb megabytes on mountpoint, an existing directory. It creates a
 // missing image img from a template in the directory templates. An existing image is used and
 // grows if it is smaller. If Make fails nothing is mounted, and an incomplete image is
@@ -240,7 +255,7 @@ func Probe() error {
 		return fault.Cannot(op, "mounting a volume needs root", "run the daemon as root")
 	}
 	for _, name := range []string{"mkfs.ext4", "e2fsck"} {
-		if _, err := findTool(name); err != nil {
+		if _, err := FindTool(name); err != nil {
 			return err
 		}
 	}

@@ -95,7 +95,7 @@ func template(ctx context.Context, mb int64, dir string) (*os.File, error) {
 // the lock because it survives this process, and no other process may write to path until it
 // has finished.
 func format(ctx context.Context, path string, mb int64, lock *os.File) error {
-	tool, err := findTool("mkfs.ext4")
+	tool, err := FindTool("mkfs.ext4")
 	if err != nil {
 		return err
 	}
@@ -120,14 +120,14 @@ func format(ctx context.Context, path string, mb int64, lock *os.File) error {
 	return f.Sync() // all volumes of this size are copies
 }
 
-// findTool finds a program of e2fsprogs, even if PATH is that of an ordinary user.
-func findTool(name string) (string, error) {
+// FindTool finds a program of e2fsprogs, even if PATH is that of an ordinary user.
+func FindTool(name string) (string, error) {
 	for _, dir := range []string{"", "/usr/sbin/", "/sbin/"} {
 		if path, err := exec.LookPath(dir + name); err == nil {
 			return path, nil
 		}
 	}
-	return "", fault.Cannot("disk.findTool", name+" is not installed", "install the package e2fsprogs")
+	return "", fault.Cannot("disk.FindTool", name+" is not installed", "install the package e2fsprogs")
 }
 
 // copySparse makes dst a copy of src with holes for blocks of zeros.

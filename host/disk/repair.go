@@ -59,7 +59,7 @@ func repair(loop *os.File, img string) error {
 	if err := checkRoom("disk.Mount", img, repairRoom); err != nil {
 		return fmt.Errorf("the volume needs a repair: %w", err)
 	}
-	tool, err := findTool("e2fsck")
+	tool, err := FindTool("e2fsck")
 	if err != nil {
 		return err
 	}

@@ -117,3 +117,9 @@ func kvmKind(modules, detail string) (string, error) {
 	}
 	return detail, nil
 }
+
+// KVM returns nil if guests can run with KVM, or a fault.Unsupported error with reason and remedy.
+func KVM(ctx context.Context) error {
+	_, err := kvm(ctx, Host{})
+	return err
+}

@@ -107,7 +107,7 @@ func helper(t testing.TB, name, pkg string) string {
 // glasshouse-init and glasshouse-agent.
 func Program(t testing.TB) string {
 	t.Helper()
-	bin, err := Find("./cmd/glasshouse", "./cmd/glasshouse-init", "./cmd/glasshouse-agent")
+	bin, err := Find("./cmd/glasshouse", "./cmd/glasshouse-init", "./cmd/glasshouse-agent", "./cmd/glasshouse-guest")
 	if err != nil {
 		t.Fatal(err)
 	}

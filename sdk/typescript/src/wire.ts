@@ -766,7 +766,7 @@ export interface CreateE2BKey {
 }
 
 export interface CreateJail {
-  /** Isolation backend: oci or bwrap. */
+  /** Isolation backend: oci, microvm (a virtual machine) or bwrap. */
   backend?: string;
   /** Command to run when the jail starts. The jail continues to run when it exits. */
   command?: string[];

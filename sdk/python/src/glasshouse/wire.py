@@ -944,7 +944,7 @@ class CreateE2BKey(TypedDict, total=False):
 
 
 class CreateJail(TypedDict, total=False):
-    # Isolation backend: oci or bwrap.
+    # Isolation backend: oci, microvm (a virtual machine) or bwrap.
     backend: str
     # Command to run when the jail starts. The jail continues to run when it exits.
     command: list[str]

@@ -1,0 +1,131 @@
+package microvm
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"glasshouse/host/cgroup"
+	"glasshouse/jail"
+	"glasshouse/jail/backend/base"
+	"glasshouse/jail/guest/wire"
+)
+
+// An instance is a running machine. It implements jail.Instance.
+type instance struct {
+	*base.Init // its process is QEMU
+	backend    *Backend
+	plan       jail.Plan
+	group      *cgroup.Cgroup
+	guest      *link
+}
+
+var _ jail.Instance = (*instance)(nil)
+
+// How long the agent may take. A jail that has taken over its kernel must not delay the host.
+const (
+	freezeTime = 10 * time.Second
+	stopTime   = 20 * time.Second
+	statsTime  = 2 * time.Second
+)
+
+// HostInfo implements jail.Instance.
+func (i *instance) HostInfo() jail.HostInfo {
+	return jail.HostInfo{Guest: true, Cgroup: i.group.ID(), CgroupDir: i.group.Unified()}
+}
+
+// Freeze implements jail.Instance. The guest first writes its files to the disk, so that they are
+// complete if the frozen machine is killed.
+func (i *instance) Freeze(ctx context.Context) error {
+	if frozen, err := i.group.Frozen(); err != nil || frozen {
+		return err
+	}
+	i.ask(ctx, wire.FreezePath, struct{}{}, freezeTime)
+	return i.group.Freeze(ctx)
+}
+
+// Thaw implements jail.Instance.
+func (i *instance) Thaw(ctx context.Context) error {
+	if err := i.group.Thaw(ctx); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, freezeTime)
+	defer cancel()
+	var none struct{}
+	return i.guest.call(ctx, wire.ThawPath, wire.Clock{Now: time.Now()}, &none)
+}
+
+// ask sends a request that the guest is not needed for.
+func (i *instance) ask(ctx context.Context, path string, in any, limit time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	var none struct{}
+	if err := i.guest.call(ctx, path, in, &none); err != nil {
+		i.backend.cfg.Log.Warn("a virtual machine does not answer", "jail", i.plan.ID, "request", path, "err", err)
+	}
+}
+
+// Kill implements jail.Instance. A guest that runs first ends its processes and writes their files
+// to the disk. A frozen one has written them.
+func (i *instance) Kill(ctx context.Context) error {
+	select {
+	case <-i.Done():
+		return nil
+	default:
+	}
+	if frozen, err := i.group.Frozen(); err == nil && !frozen {
+		i.ask(ctx, wire.StopPath, struct{}{}, stopTime)
+	}
+	if err := i.group.Kill(ctx); err != nil {
+		return err
+	}
+	if err := i.Init.Kill(ctx); err != nil {
+		return fmt.Errorf("kill jail %s: %w", i.plan.ID, err)
+	}
+	return nil
+}
+
+// Stats implements jail.Instance. The processor time is that of the whole machine, as the host
+// measures it. The rest is what the guest's kernel counts for the jail.
+func (i *instance) Stats(ctx context.Context) (jail.Stats, error) {
+	cg, err := i.group.Stats()
+	if err != nil {
+		return jail.Stats{}, fmt.Errorf("read the statistics of jail %s: %w", i.plan.ID, err)
+	}
+	s := jail.Stats{CPU: cg.CPU, ProcessesMax: i.Limits().MaxPIDs, DiskLimit: i.Limits().DiskMB << 20}
+	if in, ok := i.inside(ctx); ok {
+		s.MemoryBytes, s.CacheBytes, s.MemoryPeak = max(0, in.MemoryBytes), max(0, in.CacheBytes), max(0, in.MemoryPeak)
+		s.PIDs, s.OOMKills, s.DiskBytes = max(0, in.PIDs), max(0, in.OOMKills), max(0, in.DiskBytes)
+		return s, nil
+	}
+	// The memory of the machine and the blocks of the disk are more than what the jail uses.
+	s.MemoryBytes, s.MemoryPeak = cg.MemoryBytes, cg.MemoryPeak
+	s.NotMeasured = []string{"pids", "oom_kills", "cache_bytes"}
+	var st unix.Stat_t
+	if err := unix.Stat(layout{i.plan.Dir}.volume(), &st); err != nil {
+		return s, &os.PathError{Op: "stat", Path: layout{i.plan.Dir}.volume(), Err: err}
+	}
+	s.DiskBytes = st.Blocks * 512
+	return s, nil
+}
+
+// inside returns the statistics of the guest, if it runs and answers.
+func (i *instance) inside(ctx context.Context) (s wire.Stats, ok bool) {
+	frozen, err := i.group.Frozen()
+	if err != nil || frozen {
+		return s, false
+	}
+	ctx, cancel := context.WithTimeout(ctx, statsTime)
+	defer cancel()
+	err = i.guest.call(ctx, wire.StatsPath, struct{}{}, &s)
+	return s, err == nil
+}
+
+// Close implements jail.Instance. It may be called twice.
+func (i *instance) Close() error {
+	i.guest.close()
+	return i.Init.Close()
+}

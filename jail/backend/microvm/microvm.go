@@ -1,0 +1,163 @@
+// Package microvm isolates jails in virtual machines, each with a kernel of its own.
+//
+// A machine is a process of QEMU with its machine type microvm: a processor, memory, disks and a
+// port, and no devices of a personal computer. It boots a kernel of Debian's with an initial file
+// system that this package makes. In it, package guest starts the jail's ordinary init, with the
+// same limits, namespaces and filters as on a host, so two walls separate the jail from the host.
+//
+// The daemon reaches the guest only through the port. Everything that comes from it is untrusted.
+// The host never mounts a file system that a guest has written, because its drivers trust their
+// disks.
+package microvm
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"time"
+
+	"glasshouse/fault"
+	"glasshouse/host/cgroup"
+	"glasshouse/host/probe"
+	"glasshouse/jail"
+	"glasshouse/jail/backend/base"
+	"glasshouse/jail/rootfs"
+)
+
+// Config contains the paths of the backend. CgroupPrefix, Cache, Templates, Base and Guest are
+// required.
+type Config struct {
+	QEMU         string       // path of QEMU; default: qemu-system-x86_64, looked up in PATH
+	Kernels      []string     // directories with boot/vmlinuz-* and lib/modules/*; the first that has a suitable kernel is used
+	Emulate      bool         // without KVM, emulate the processor, which is many times slower
+	CgroupPrefix string       // one path element, unique to this daemon
+	Cache        string       // initial file systems, and disks of root filesystems
+	Templates    string       // formatted volumes that are copied
+	Base         string       // lowest layer of every jail, created if missing
+	Log          *slog.Logger // default: discard
+
+	Guest func() (path string, err error) // returns the path of glasshouse-guest
+}
+
+// A Backend runs jails in virtual machines. It implements jail.Backend.
+type Backend struct {
+	cfg  Config
+	tree func() (*cgroup.Tree, error)
+	base func() error
+	kvm  func() error
+
+	hurry cgroup.FastMoves
+}
+
+var _ jail.Backend = (*Backend)(nil)
+
+// New returns a backend. It does no I/O. Probe reports whether the backend works on this host.
+func New(cfg Config) *Backend {
+	cfg.QEMU = cmp.Or(cfg.QEMU, "qemu-system-x86_64")
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Backend{
+		cfg:  cfg,
+		tree: sync.OnceValues(func() (*cgroup.Tree, error) { return cgroup.New(cfg.CgroupPrefix) }),
+		base: sync.OnceValue(func() error { return rootfs.Base(cfg.Base) }),
+		kvm:  sync.OnceValue(func() error { return probe.KVM(context.Background()) }),
+	}
+}
+
+// Probe implements jail.Backend.
+func (b *Backend) Probe(context.Context) error {
+	const op = "microvm.Probe"
+	if runtime.GOARCH != "amd64" {
+		return fault.Cannot(op, "virtual machines are supported on amd64 only", "use the backend oci")
+	}
+	if os.Geteuid() != 0 {
+		return fault.Cannot(op, "virtual machines need a daemon that runs as root", "run the daemon as root")
+	}
+	if _, err := exec.LookPath(b.cfg.QEMU); err != nil {
+		return fault.Cannot(op, "QEMU is not installed", "install the package qemu-system-x86")
+	}
+	if _, err := b.kernel(); err != nil {
+		return err
+	}
+	if err := b.kvm(); err != nil && !b.cfg.Emulate {
+		return &fault.Error{Op: op, Kind: fault.Unsupported, Err: fmt.Errorf("virtual machines need KVM: %s", base.Reason(err)),
+			Remedy: cmp.Or(fault.RemedyOf(err), "use a host with KVM") + "; or set microvm.emulate, which is many times slower"}
+	}
+	_, err := b.tree()
+	return err
+}
+
+// emulates reports whether the processor of the machines is emulated.
+func (b *Backend) emulates() bool { return b.kvm() != nil }
+
+// Lacks implements jail.Backend.
+func (b *Backend) Lacks() map[string]string {
+	lacks := map[string]string{
+		"mounts":      "a virtual machine does not share directories with its host",
+		"network":     "virtual machines have no network yet; use the backend oci",
+		"enforcement": "the policy does not decide about system calls in virtual machines yet; use the backend oci",
+	}
+	if tree, err := b.tree(); err == nil {
+		maps.Copy(lacks, base.Lacks(tree))
+		delete(lacks, "pids") // the guest's kernel limits them
+	}
+	return lacks
+}
+
+// check returns an error for a plan that this backend cannot execute.
+func (b *Backend) check(p jail.Plan, op string) error {
+	if err := errors.Join(base.CheckPaths(p, op), base.CheckIDs(p, op)); err != nil {
+		return err
+	}
+	cannot := func(why string) error { return fault.Cannot(op, why, "use the backend oci") }
+	switch lacks := b.Lacks(); {
+	case len(p.Lower) == 0:
+		return fault.Newf(fault.Invalid, op, string(p.ID), "the jail has no root filesystem")
+	case p.Network != jail.Isolated:
+		return cannot(lacks["network"])
+	case len(p.Mounts) > 0 || p.Workspace != nil:
+		return cannot(lacks["mounts"])
+	case p.Enforce:
+		return cannot(lacks["enforcement"])
+	case p.SecretFiles:
+		return cannot("secrets cannot be shown as files in virtual machines yet")
+	case len(p.Sealed) > 0:
+		return cannot("virtual machines cannot be created from snapshots yet")
+	}
+	return nil
+}
+
+// Mount implements jail.Backend. The host's kernel must not mount a file system that a guest has
+// written.
+func (b *Backend) Mount(_ context.Context, p jail.Plan) (string, func() error, error) {
+	return "", nil, fault.Cannot("microvm.Mount", "the files of a virtual machine can be read only while it runs", "start the jail")
+}
+
+// A layout contains the paths of a jail's resources in its directory.
+type layout struct{ dir string }
+
+func (l layout) volume() string { return filepath.Join(l.dir, "disk.img") }
+func (l layout) record() string { return filepath.Join(l.dir, "machine.json") }
+
+// sockets is only for the daemon.
+func (l layout) sockets() string { return filepath.Join(l.dir, "ctl") }
+func (l layout) init() string    { return filepath.Join(l.sockets(), "init.sock") } // of this package, to the guest's init
+func (l layout) port() string    { return filepath.Join(l.sockets(), "port.sock") } // of QEMU
+func (l layout) monitor() string { return filepath.Join(l.sockets(), "qmp.sock") }  // of QEMU
+
+// bootTime limits the boot of a machine and the start of its jail.
+func (b *Backend) bootTime() time.Duration {
+	if b.emulates() {
+		return 3 * time.Minute
+	}
+	return 20 * time.Second
+}

@@ -1,0 +1,95 @@
+package microvm_test
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"glasshouse/host/cgroup"
+	"glasshouse/jail"
+	"glasshouse/jail/backend/backendtest"
+	"glasshouse/jail/backend/microvm"
+)
+
+// A host contains the directories of a test's daemons.
+type host struct {
+	dir, prefix string
+	guest       string
+}
+
+// testHost is the environment variable that passes a directory to a daemon in another process.
+const testHost = "GLASSHOUSE_MICROVM_TEST_HOST"
+
+func newHost(t *testing.T) *host {
+	t.Helper()
+	dir := os.Getenv(testHost)
+	inherited := dir != ""
+	if !inherited {
+		var err error
+		dir, err = os.MkdirTemp("", "gh-vm-")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Setenv(testHost, dir)
+	}
+	sum := sha256.Sum256([]byte(dir))
+	h := &host{dir: dir, prefix: "glasshouse-" + hex.EncodeToString(sum[:4])}
+	var err error
+	h.guest, err = backendtest.Find("./cmd/glasshouse-guest")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !inherited {
+		t.Cleanup(func() {
+			if err := os.RemoveAll(dir); err != nil {
+				t.Errorf("remove the daemon's directory: %v", err)
+			}
+			tree, err := cgroup.New(h.prefix)
+			if err != nil {
+				return
+			}
+			if err := tree.Remove(); err != nil {
+				t.Errorf("cgroups were not removed: %v", err)
+			}
+		})
+	}
+	return h
+}
+
+// kernels are the directories in which setup puts a kernel, and those of the host.
+func kernels() []string {
+	return []string{filepath.Join(os.Getenv("GLASSHOUSE_DATA"), "tools/kernel"), "/"}
+}
+
+func (h *host) daemon() *microvm.Backend {
+	return microvm.New(microvm.Config{
+		Kernels: kernels(), Guest: func() (string, error) { return h.guest, nil }, Emulate: true, CgroupPrefix: h.prefix,
+		Cache: filepath.Join(h.dir, "cache"), Templates: filepath.Join(h.dir, "templates"), Base: filepath.Join(h.dir, "base"),
+	})
+}
+
+// TestContract checks the contract with an emulated processor, also on hosts with KVM.
+func TestContract(t *testing.T) {
+	const stopped = "the files of a stopped virtual machine cannot be read yet"
+	o := backendtest.Options{Differs: map[string]string{
+		"Owners/natural-on-disk":         stopped,
+		"MountShowsAStoppedJail":         stopped,
+		"Workspace":                      "a virtual machine does not share directories with its host",
+		"Attacks/links-before-a-restart": "it needs a directory of the host",
+		"Secrets":                        "secrets cannot be shown as files in virtual machines yet",
+	}}
+	if !backendtest.Thorough { // each clause boots machines, which takes seconds
+		o.Without = []string{
+			"KillLeavesNoProcess", "CleanAfterEveryDeath", "CleanInTheMiddleOfCreate", "TwentyAtOnce",
+			"Limits/memory-in-files", "Limits/all-the-processes-asked-for", "Limits/fork-bomb", "Limits/disk-filler", "Limits/many-files",
+		}
+	}
+	if testing.Short() {
+		o.Without = append(o.Without, "Inside", "Owners", "WritesLandInTheUpper", "FreezeAndThaw", "DoneClosesWhenInitDies",
+			"FailedCreateLeavesNothing", "StoppedJailStartsAgain", "Limits", "StatsArePlausible", "TwoJailsStayApart", "Attacks")
+	}
+	h := newHost(t)
+	backendtest.Run(t, func(*testing.T) jail.Backend { return h.daemon() }, o)
+}

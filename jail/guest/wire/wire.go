@@ -1,0 +1,234 @@
+// Package wire is what the daemon and the guest agent of a virtual machine say to each other.
+//
+// They are connected by one stream of bytes, the control port of the machine. Over it the daemon is
+// the client and the agent the server of HTTP/2, so that requests run concurrently and none can
+// block another one. The stream can be interrupted at any byte when a daemon ends and another one
+// connects. Each connection therefore begins with a greeting, before which both ends discard what
+// is left of the connection before.
+//
+// The daemon does not trust the agent: a jail that has taken over its kernel can send anything.
+package wire
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	"glasshouse/fault"
+)
+
+// Port is the name of the control port.
+const Port = "glasshouse.control"
+
+// Paths of the machine's initial file system.
+const (
+	AgentPath   = "/init"
+	InitProgram = "/glasshouse-init"
+	ModulesDir  = "/modules" // loaded in the order of their names
+)
+
+// The paths of the agent's requests. All are POST requests with JSON bodies, except for Init, which
+// is a stream in both directions.
+const (
+	SetupPath  = "/setup"  // Setup: starts the jail
+	StatsPath  = "/stats"  // returns Stats
+	FreezePath = "/freeze" // freezes the jail, and writes its files to the disk
+	ThawPath   = "/thaw"   // Clock: thaws the jail
+	StopPath   = "/stop"   // ends the jail, writes its files to the disk, and switches the machine off
+	InitPath   = "/init"   // a connection to the jail's init
+)
+
+// A Setup describes the jail that the agent starts.
+type Setup struct {
+	Clock    time.Time `json:"clock"` // of the host
+	Hostname string    `json:"hostname"`
+	Layers   []string  `json:"layers"` // serial numbers of the disks with the read-only layers, topmost first
+	Volume   string    `json:"volume"` // serial number of the disk with the writable layer
+	Identity []File    `json:"identity"`
+	Base     []File    `json:"base"`
+	Limits   Limits    `json:"limits"`
+}
+
+// Limits are the limits of the jail in the guest.
+type Limits struct {
+	MemoryBytes int64 `json:"memory_bytes"`
+	PIDs        int64 `json:"pids"` // with the threads of init
+}
+
+// A File is a file or directory of a layer that is not a disk. It belongs to root of the jail.
+type File struct {
+	Name string `json:"name"` // without a leading slash
+	Mode uint32 `json:"mode"` // as os.FileMode
+	Data []byte `json:"data,omitempty"`
+}
+
+// Clock is the time of the host.
+type Clock struct {
+	Now time.Time `json:"now"`
+}
+
+// Stats are the statistics of the jail as its kernel sees them.
+type Stats struct {
+	MemoryBytes int64 `json:"memory_bytes"`
+	CacheBytes  int64 `json:"cache_bytes"`
+	MemoryPeak  int64 `json:"memory_peak"`
+	PIDs        int64 `json:"pids"`
+	OOMKills    int64 `json:"oom_kills"`
+	DiskBytes   int64 `json:"disk_bytes"`
+}
+
+// A Failure is the body of a response with an error status.
+type Failure struct {
+	Kind    fault.Kind `json:"kind"`
+	Message string     `json:"message"`
+}
+
+// A greeting consists of four messages: the daemon repeats hello until the agent answers welcome, and
+// then sends start, which the agent answers with started. What either end has read before its last
+// message of these is left of an earlier connection. Each message is a mark, its kind, and a random
+// number of the daemon, which tells it from those of any other greeting.
+const (
+	mark = "\x00glasshouse\x00"
+
+	hello   = 'h'
+	welcome = 'w'
+	start   = 's'
+	started = 'r'
+)
+
+type number [16]byte
+
+func message(kind byte, n number) []byte { return append(append([]byte(mark), kind), n[:]...) }
+
+// maxStale bounds what an end discards during a greeting. The buffers between the ends are smaller.
+const maxStale = 64 << 20
+
+// repeatAfter is the time after which the daemon repeats hello: an agent that has not noticed yet
+// that the connection before has ended may have discarded it.
+const repeatAfter = 300 * time.Millisecond
+
+// Greet greets the agent and returns the connection to it. It waits for the agent until ctx ends.
+func Greet(ctx context.Context, c net.Conn) (_ net.Conn, err error) {
+	defer func() {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		if err != nil {
+			err = fmt.Errorf("greet the guest: %w", err)
+		}
+	}()
+	stop := context.AfterFunc(ctx, func() { c.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	var own number
+	rand.Read(own[:])
+	in := bufio.NewReader(c)
+
+	answered, ended := make(chan struct{}), make(chan error, 1)
+	go func() { ended <- repeat(c, message(hello, own), answered) }()
+	err = await(in, message(welcome, own))
+	close(answered)
+	if err := errors.Join(err, <-ended); err != nil {
+		return nil, err
+	}
+	if _, err := c.Write(message(start, own)); err != nil {
+		return nil, err
+	}
+	if err := await(in, message(started, own)); err != nil {
+		return nil, err
+	}
+	return &bufferedConn{c, in}, nil
+}
+
+// repeat writes a message at intervals until done is closed.
+func repeat(w io.Writer, message []byte, done <-chan struct{}) error {
+	tick := time.NewTicker(repeatAfter)
+	defer tick.Stop()
+	for {
+		if _, err := w.Write(message); err != nil {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-done:
+			return nil
+		}
+	}
+}
+
+// Await answers the greeting of a daemon and returns the connection to it.
+func Await(c io.ReadWriteCloser) (io.ReadWriteCloser, error) {
+	in := bufio.NewReader(c)
+	var greeted number
+	for {
+		kind, n, err := next(in)
+		if err != nil {
+			return nil, err
+		}
+		switch {
+		case kind == hello:
+			greeted = n
+			_, err = c.Write(message(welcome, n))
+		case kind == start && n == greeted:
+			if _, err := c.Write(message(started, n)); err != nil {
+				return nil, err
+			}
+			return &bufferedPort{c, in}, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+// next discards bytes until a message, and returns it.
+func next(in *bufio.Reader) (kind byte, n number, err error) {
+	if err := await(in, []byte(mark)); err != nil {
+		return 0, n, err
+	}
+	kind, err = in.ReadByte()
+	if err == nil {
+		_, err = io.ReadFull(in, n[:])
+	}
+	return kind, n, err
+}
+
+var errNoGreeting = errors.New("the other end sends something else than a greeting")
+
+// await discards bytes until it has read want.
+func await(in *bufio.Reader, want []byte) error {
+	last := make([]byte, len(want)) // a ring of the latest bytes
+	for read := range maxStale {
+		b, err := in.ReadByte()
+		if err != nil {
+			return err
+		}
+		at := read % len(last)
+		last[at] = b
+		if b == want[len(want)-1] && bytes.Equal(last[at+1:], want[:len(want)-at-1]) && bytes.Equal(last[:at+1], want[len(want)-at-1:]) {
+			return nil
+		}
+	}
+	return errNoGreeting
+}
+
+// A bufferedConn is a connection whose beginning was read already.
+type bufferedConn struct {
+	net.Conn
+	in *bufio.Reader
+}
+
+func (c *bufferedConn) Read(b []byte) (int, error) { return c.in.Read(b) }
+
+// A bufferedPort is the same for the port of a guest.
+type bufferedPort struct {
+	io.ReadWriteCloser
+	in *bufio.Reader
+}
+
+func (p *bufferedPort) Read(b []byte) (int, error) { return p.in.Read(b) }

@@ -1,0 +1,145 @@
+package wire
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"testing"
+	"time"
+)
+
+// greetOver greets over a port on which each end finds what earlier connections have left.
+func greetOver(t *testing.T, before, stale []byte) (daemon net.Conn, agent io.ReadWriteCloser) {
+	t.Helper()
+	host, guest := net.Pipe()
+	t.Cleanup(func() { host.Close(); guest.Close() })
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	t.Cleanup(cancel)
+	type result struct {
+		c   io.ReadWriteCloser
+		err error
+	}
+	done := make(chan result, 1)
+	go func() {
+		if _, err := guest.Write(stale); err != nil { // written for the daemon before
+			done <- result{nil, err}
+			return
+		}
+		c, err := Await(guest)
+		done <- result{c, err}
+	}()
+	sent := make(chan error, 1)
+	go func() {
+		_, err := host.Write(before) // of the daemon before
+		sent <- err
+	}()
+	daemon, err := Greet(ctx, host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := <-done
+	if err := errors.Join(r.err, <-sent); err != nil {
+		t.Fatal(err)
+	}
+	return daemon, r.c
+}
+
+func TestGreetingDiscardsEarlierConnection(t *testing.T) {
+	random := make([]byte, 100_000)
+	rand.NewChaCha8([32]byte{}).Read(random)
+	var other number
+	for name, left := range map[string][]byte{
+		"nothing":            nil,
+		"bytes":              random,
+		"half a mark":        []byte(mark[:5]),
+		"mark of a mark":     []byte(mark + mark),
+		"half a hello":       message(hello, other)[:20],
+		"hello":              message(hello, other),
+		"a whole greeting":   append(message(hello, other), message(start, other)[:14]...),
+		"welcome":            message(welcome, other),
+		"started, then data": append(message(started, other), random...),
+	} {
+		t.Run(name, func(t *testing.T) {
+			daemon, agent := greetOver(t, nil, left)
+			exchange(t, daemon, agent)
+			if bytes.Contains(left, []byte(mark)) {
+				return // a message that is not complete takes the beginning of the next one with it, which is repeated
+			}
+			daemon, agent = greetOver(t, left, nil)
+			exchange(t, daemon, agent)
+		})
+	}
+}
+
+// exchange checks that the first bytes in each direction are those that were written after the greeting.
+func exchange(t *testing.T, daemon net.Conn, agent io.ReadWriteCloser) {
+	t.Helper()
+	for _, way := range []struct {
+		to   io.Writer
+		from io.Reader
+	}{{daemon, agent}, {agent, daemon}} {
+		go way.to.Write([]byte("text"))
+		got := make([]byte, 4)
+		if _, err := io.ReadFull(way.from, got); err != nil || string(got) != "text" {
+			t.Errorf("after the greeting = %q, %v, want the text that was written", got, err)
+		}
+	}
+}
+
+// An agent that has not noticed the end of a connection discards the first greeting.
+func TestGreetingIsRepeated(t *testing.T) {
+	host, guest := net.Pipe()
+	defer host.Close()
+	defer guest.Close()
+	done := make(chan error, 1)
+	go func() {
+		if _, err := io.ReadFull(guest, make([]byte, len(message(hello, number{})))); err != nil {
+			done <- err
+			return
+		}
+		_, err := Await(guest)
+		done <- err
+	}()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if _, err := Greet(ctx, host); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestGreetingEndsWithContext(t *testing.T) {
+	host, guest := net.Pipe()
+	defer host.Close()
+	defer guest.Close()
+	go io.Copy(io.Discard, guest)
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 20*time.Millisecond, errors.New("too late"))
+	defer cancel()
+	if _, err := Greet(ctx, host); err == nil || err.Error() != "greet the guest: too late" {
+		t.Errorf("greeting without an answer = %v, want the end of the context", err)
+	}
+}
+
+// FuzzGreeting sends the daemon what a hostile guest could send.
+func FuzzGreeting(f *testing.F) {
+	f.Add([]byte("x"))
+	f.Add(message(welcome, number{}))
+	f.Add(message(started, number{}))
+	f.Fuzz(func(t *testing.T, sent []byte) {
+		host, guest := net.Pipe()
+		defer host.Close()
+		go io.Copy(io.Discard, guest)
+		go func() {
+			guest.Write(sent)
+			guest.Close()
+		}()
+		if c, err := Greet(t.Context(), host); err == nil {
+			t.Errorf("a greeting without its number was accepted: %v", c)
+		}
+	})
+}
