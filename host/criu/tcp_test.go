@@ -1,12 +1,18 @@
 package criu
 
 import (
+	"bytes"
 	"encoding/binary"
+	"net"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/sk-inet"
 	tcp_stream "github.com/checkpoint-restore/go-criu/v8/crit/images/tcp-stream"
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -69,5 +75,55 @@ func TestReadStreamQueues(t *testing.T) {
 	}
 	if _, err := readStream(name); err == nil {
 		t.Error("readStream of a truncated image = nil, want an error")
+	}
+}
+
+// The send buffer of a socket that sends much has grown, and that of a restored one must hold as much.
+func TestRestoreOfLargeSendQueue(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("TCP repair mode needs root")
+	}
+	listener, err := net.Listen("tcp4", "127.0.0.1:0") // its port is the destination; nothing is sent
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	limit := 0
+	text, err := os.ReadFile("/proc/sys/net/core/wmem_max") // the limit without SO_SNDBUFFORCE
+	if err == nil {
+		limit, err = strconv.Atoi(strings.TrimSpace(string(text)))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	local := binary.NativeEndian.Uint32([]byte{127, 0, 0, 1})
+	n := 4*limit + 8<<20
+	s := &stream{
+		sk: &sk_inet.InetSkEntry{
+			SrcAddr: []uint32{local}, SrcPort: ptr[uint32](0),
+			DstAddr: []uint32{local}, DstPort: ptr(uint32(listener.Addr().(*net.TCPAddr).Port)),
+		},
+		state: &tcp_stream.TcpStreamEntry{
+			InqSeq: ptr[uint32](1), InqLen: ptr[uint32](0), OutqSeq: ptr(uint32(n)), OutqLen: ptr(uint32(n)),
+			UnsqLen: ptr[uint32](0), OptMask: ptr[uint32](0), MssClamp: ptr[uint32](1460),
+		},
+		send: bytes.Repeat([]byte("x"), n), sock: fd,
+	}
+	if err := s.restoreAddr(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.restoreQueues(); err != nil {
+		t.Fatal(err)
+	}
+	if queued, err := unix.IoctlGetInt(fd, unix.SIOCOUTQ); err != nil || queued != n {
+		t.Errorf("the socket has %d bytes to send, %v, want %d", queued, err, n)
+	}
+	if locked, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BUF_LOCK); err != nil && err != unix.ENOPROTOOPT || locked != 0 {
+		t.Errorf("SO_BUF_LOCK = %d, %v, want a buffer that grows", locked, err)
 	}
 }
