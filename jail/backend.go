@@ -198,6 +198,12 @@ type Limiter interface {
 	Limit(ctx context.Context, p Plan, i Instance, l Limits) error
 }
 
+// A Usable is a Backend that can say at once that it does not work on this host, as Probe does. Its
+// user then does not have to wait for a root filesystem.
+type Usable interface {
+	Usable() error
+}
+
 // A Remover is a Backend that removes a jail's files itself, because the daemon cannot:
 // without root, they belong to ids that only a user namespace can access. Remove deletes Dir
 // with its contents. The caller calls Clean before.

@@ -268,6 +268,19 @@ func TestBackendsAreProbed(t *testing.T) {
 	}
 }
 
+// A jail is refused before its root filesystem is made, which takes long.
+func TestUnusableBackendIsRefused(t *testing.T) {
+	h := newHarness(t)
+	h.backend.probeErr = fault.Cannot("probe", "no kernel", "install one")
+	m, _ := h.scripted()
+	if _, err := m.Create(t.Context(), jail.Spec{Rootfs: jail.Rootfs{Dir: "/missing"}}); !errors.Is(err, fault.Unsupported) || !strings.Contains(err.Error(), "no kernel") {
+		t.Errorf("Create with an unusable backend = %v, want the reason", err)
+	}
+	if n := h.backend.creates.Load(); n > 0 {
+		t.Errorf("the backend was asked %d times to create the jail", n)
+	}
+}
+
 func TestUnsupportedBackendFeaturesAreRefused(t *testing.T) {
 	mount := t.TempDir()
 	for _, c := range []struct {

@@ -117,6 +117,11 @@ func (lc *lifecycle) startNew(ctx context.Context, jid id.Jail) (Jail, error) {
 // checkSupported returns an error if the backend does not support a feature that the spec asks
 // for.
 func checkSupported(op string, b Backend, s Spec) error {
+	if u, ok := b.(Usable); ok {
+		if err := u.Usable(); err != nil {
+			return err
+		}
+	}
 	lacks := b.Lacks()
 	if why, lacking := lacks["network"]; lacking && s.Network != Isolated {
 		return &fault.Error{Op: op, Kind: fault.Unsupported, Field: "network", Err: errors.New(why)}

@@ -44,6 +44,7 @@ type processBackend struct {
 }
 
 func (b *processBackend) Probe(context.Context) error { return b.probeErr }
+func (b *processBackend) Usable() error               { return b.probeErr }
 func (b *processBackend) Lacks() map[string]string {
 	if b.lacks != nil {
 		return b.lacks

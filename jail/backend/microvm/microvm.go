@@ -57,7 +57,10 @@ type Backend struct {
 	hurry cgroup.FastMoves
 }
 
-var _ jail.Backend = (*Backend)(nil)
+var (
+	_ jail.Backend = (*Backend)(nil)
+	_ jail.Usable  = (*Backend)(nil)
+)
 
 // New returns a backend. It does no I/O. Probe reports whether the backend works on this host.
 func New(cfg Config) *Backend {
@@ -74,7 +77,10 @@ func New(cfg Config) *Backend {
 }
 
 // Probe implements jail.Backend.
-func (b *Backend) Probe(context.Context) error {
+func (b *Backend) Probe(context.Context) error { return b.Usable() }
+
+// Usable implements jail.Usable.
+func (b *Backend) Usable() error {
 	const op = "microvm.Probe"
 	if runtime.GOARCH != "amd64" {
 		return fault.Cannot(op, "virtual machines are supported on amd64 only", "use the backend oci")
