@@ -2,11 +2,14 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"os"
 	"slices"
 
 	"glasshouse/api/wire"
+	"glasshouse/fault"
 	"glasshouse/host/probe"
+	"glasshouse/jail/backend/microvm"
 )
 
 // The values of wire.Probe.Need.
@@ -59,11 +62,12 @@ var uses = map[string]use{
 	"criu":                       {Recommended, "snapshots with memory, and branches of running jails"},
 	"tracking of written memory": {Optional, "shorter pauses for snapshots of large jails"},
 
-	"kvm":        {Optional, "jails in virtual machines (microvm)"},
-	"qemu":       {Optional, "jails in virtual machines (microvm)"},
-	"mmdebstrap": {Optional, "root filesystems from Debian packages"},
-	"nix":        {Optional, "root filesystems from Nix"},
-	"postgresql": {Optional, "a database server on this host instead of SQLite"},
+	"kvm":              {Optional, "virtual machines that are not emulated"},
+	"qemu":             {Optional, "jails in virtual machines (microvm)"},
+	"virtual machines": {Optional, "jails in virtual machines (microvm)"},
+	"mmdebstrap":       {Optional, "root filesystems from Debian packages"},
+	"nix":              {Optional, "root filesystems from Nix"},
+	"postgresql":       {Optional, "a database server on this host instead of SQLite"},
 
 	"observe: calls, files, processes": {Recommended, "recording by the kernel"},
 	"observe: packets":                 {Recommended, "recording of packets"},
@@ -109,9 +113,21 @@ func Doctor(ctx context.Context, c Config) []wire.Probe {
 	for _, r := range probe.All(ctx, probe.Host{Tools: c.Tools, Data: c.Data}) {
 		list = append(list, wire.Probe{Name: r.Name, Status: string(r.Status), Detail: r.Detail, Reason: r.Reason, Remedy: r.Remedy})
 	}
+	list = append(list, probeOf("virtual machines", microvm.New(c.virtualMachines()).Usable()))
 	list = append(list, observing(ctx)...)
 	Classify(list, os.Geteuid() == 0, c.Backend, c.Runtime)
 	return list
+}
+
+// probeOf returns the probe of something that err says does not work here, or nil.
+func probeOf(name string, err error) wire.Probe {
+	switch {
+	case err == nil:
+		return wire.Probe{Name: name, Status: string(probe.OK)}
+	case errors.Is(err, fault.Unsupported):
+		return wire.Probe{Name: name, Status: "unsupported", Reason: err.Error(), Remedy: fault.RemedyOf(err)}
+	}
+	return wire.Probe{Name: name, Status: "unknown", Reason: err.Error()}
 }
 
 // Classify sets need and purpose of each probe, for a daemon that runs as root or not and has these

@@ -148,17 +148,20 @@ func TestDoctorAgreesWithBackends(t *testing.T) {
 	d := &Daemon{Config: c, log: slog.New(slog.DiscardHandler), cgroups: "glasshouse-doctor-test"}
 	list := Doctor(t.Context(), c)
 	ready := false
-	for i, r := range d.runtimes() {
+	for _, r := range d.runtimes() {
 		err := r.Backend.Probe(t.Context())
-		ready = ready || err == nil
-		var missing []string
-		for _, name := range runners[i].requires(root) {
-			if !isOK(list, name) {
-				missing = append(missing, name)
+		required := []string{"virtual machines"}
+		if r.Name != "microvm" { // which is no replacement for the others
+			ready = ready || err == nil
+			i := slices.IndexFunc(runners, func(run runner) bool { return run.backend == r.Name && run.runtime == r.Runtime })
+			if i < 0 {
+				t.Fatalf("Doctor does not know the backend %s %s", r.Name, r.Runtime)
 			}
+			required = runners[i].requires(root)
 		}
-		if runners[i].backend != r.Name || runners[i].runtime != r.Runtime || (err == nil) != (missing == nil) {
-			t.Errorf("%s as root %v: Doctor reports that %q are missing; the backend %s %s reports %v", runners[i], root, missing, r.Name, r.Runtime, err)
+		missing := slices.DeleteFunc(required, func(name string) bool { return isOK(list, name) })
+		if (err == nil) != (len(missing) == 0) {
+			t.Errorf("as root %v: Doctor reports that %q are missing; the backend %s %s reports %v", root, missing, r.Name, r.Runtime, err)
 		}
 	}
 	if runner, repair := Runner(list); (runner != "") != ready {

@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"glasshouse/api/wire"
-	"glasshouse/fault"
 	"glasshouse/id"
 	"glasshouse/jail"
 	"glasshouse/observe"
@@ -217,12 +216,9 @@ func observing(ctx context.Context) []wire.Probe {
 	add := func(name string, s observe.Source, note string) bool {
 		err := s.Probe(ctx)
 		err = errors.Join(err, s.Close())
-		p := wire.Probe{Name: name, Status: "ok", Detail: note}
-		switch {
-		case errors.Is(err, fault.Unsupported):
-			p = wire.Probe{Name: name, Status: "unsupported", Reason: err.Error(), Remedy: fault.RemedyOf(err)}
-		case err != nil:
-			p = wire.Probe{Name: name, Status: "unknown", Reason: err.Error()}
+		p := probeOf(name, err)
+		if err == nil {
+			p.Detail = note
 		}
 		list = append(list, p)
 		return err == nil

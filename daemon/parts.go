@@ -37,13 +37,21 @@ func (d *Daemon) runtimes() []jail.Runtime {
 			Log:      d.log.With("part", name),
 		})})
 	}
-	rs = append(rs, jail.Runtime{Name: "microvm", Backend: microvm.New(microvm.Config{
-		QEMU: c.MicroVM.QEMU, Kernels: c.MicroVM.kernels(c.Data), Guest: func() (string, error) { return d.install("bin", "glasshouse-guest") }, Emulate: c.MicroVM.Emulate,
-		CgroupPrefix: prefix, Cache: filepath.Join(c.Data, "microvm"), Templates: templates, Base: base, Log: d.log.With("part", "microvm"),
-	})})
+	vm := c.virtualMachines()
+	vm.CgroupPrefix, vm.Templates, vm.Base, vm.Log = prefix, templates, base, d.log.With("part", "microvm")
+	vm.Guest = func() (string, error) { return d.install("bin", "glasshouse-guest") }
+	rs = append(rs, jail.Runtime{Name: "microvm", Backend: microvm.New(vm)})
 	return append(rs, jail.Runtime{Name: "bwrap", Backend: bwrap.New(bwrap.Config{
 		Path: d.Config.tool("bwrap"), CgroupPrefix: prefix, Templates: templates, Base: base, Log: d.log.With("part", "bwrap"),
 	})})
+}
+
+// virtualMachines returns the configuration of the backend microvm, without what depends on a daemon.
+func (c Config) virtualMachines() microvm.Config {
+	return microvm.Config{
+		QEMU: c.MicroVM.QEMU, Kernels: c.MicroVM.kernels(c.Data), Emulate: c.MicroVM.Emulate,
+		CgroupPrefix: "glasshouse", Cache: filepath.Join(c.Data, "microvm"),
+	}
 }
 
 // tool returns the path of a program: the private one if make up installed it, otherwise its
