@@ -129,17 +129,24 @@ func Greet(ctx context.Context, c net.Conn) (_ net.Conn, err error) {
 	rand.Read(own[:])
 	in := bufio.NewReader(c)
 
-	answered, ended := make(chan struct{}), make(chan error, 1)
-	go func() { ended <- repeat(c, message(hello, own), answered) }()
+	// The agent can be about to answer a second hello, so reading never waits for writing.
+	answered, sent := make(chan struct{}), make(chan error, 1)
+	go func() {
+		err := repeat(c, message(hello, own), answered)
+		if err == nil {
+			_, err = c.Write(message(start, own))
+		}
+		sent <- err
+	}()
 	err = await(in, message(welcome, own))
 	close(answered)
-	if err := errors.Join(err, <-ended); err != nil {
-		return nil, err
+	if err == nil {
+		err = await(in, message(started, own))
 	}
-	if _, err := c.Write(message(start, own)); err != nil {
-		return nil, err
+	if err != nil { // the write may wait for an agent that does not read
+		c.SetWriteDeadline(time.Unix(1, 0))
 	}
-	if err := await(in, message(started, own)); err != nil {
+	if err := errors.Join(err, <-sent); err != nil {
 		return nil, err
 	}
 	return &bufferedConn{c, in}, nil

@@ -12,6 +12,7 @@ import (
 )
 
 // greetOver greets over a port on which each end finds what earlier connections have left.
+// before was written by the daemon before, and stale for it.
 func greetOver(t *testing.T, before, stale []byte) (daemon net.Conn, agent io.ReadWriteCloser) {
 	t.Helper()
 	host, guest := net.Pipe()
@@ -24,25 +25,27 @@ func greetOver(t *testing.T, before, stale []byte) (daemon net.Conn, agent io.Re
 	}
 	done := make(chan result, 1)
 	go func() {
-		if _, err := guest.Write(stale); err != nil { // written for the daemon before
-			done <- result{nil, err}
-			return
+		if len(stale) > 0 {
+			if _, err := guest.Write(stale); err != nil {
+				done <- result{nil, err}
+				return
+			}
 		}
 		c, err := Await(guest)
 		done <- result{c, err}
 	}()
-	sent := make(chan error, 1)
-	go func() {
-		_, err := host.Write(before) // of the daemon before
-		sent <- err
-	}()
+	if len(before) > 0 { // also an empty write to a pipe waits for its reader
+		if _, err := host.Write(before); err != nil {
+			t.Fatal(err)
+		}
+	}
 	daemon, err := Greet(ctx, host)
 	if err != nil {
 		t.Fatal(err)
 	}
 	r := <-done
-	if err := errors.Join(r.err, <-sent); err != nil {
-		t.Fatal(err)
+	if r.err != nil {
+		t.Fatal(r.err)
 	}
 	return daemon, r.c
 }
@@ -87,6 +90,34 @@ func exchange(t *testing.T, daemon net.Conn, agent io.ReadWriteCloser) {
 			t.Errorf("after the greeting = %q, %v, want the text that was written", got, err)
 		}
 	}
+}
+
+// A busy agent answers each hello, although the daemon has sent start already.
+func TestGreetingOfSlowAgent(t *testing.T) {
+	host, guest := net.Pipe() // without buffers, a write waits for its reader
+	defer host.Close()
+	defer guest.Close()
+	done := make(chan error, 1)
+	go func() {
+		_, err := Await(slowPort{guest})
+		done <- err
+	}()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if _, err := Greet(ctx, host); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A slowPort answers after another greeting was sent.
+type slowPort struct{ net.Conn }
+
+func (p slowPort) Write(b []byte) (int, error) {
+	time.Sleep(repeatAfter + repeatAfter/3)
+	return p.Conn.Write(b)
 }
 
 // An agent that has not noticed the end of a connection discards the first greeting.
