@@ -58,9 +58,14 @@ func newHost(t *testing.T) *host {
 	return h
 }
 
-// kernels are the directories in which setup puts a kernel, and those of the host.
+// kernels are the directory in which setup puts a kernel, beside that of its programs, and that of the
+// host.
 func kernels() []string {
-	return []string{filepath.Join(os.Getenv("GLASSHOUSE_DATA"), "tools/kernel"), "/"}
+	var list []string
+	for _, dir := range filepath.SplitList(os.Getenv("PATH")) {
+		list = append(list, filepath.Join(dir, "../kernel"))
+	}
+	return append(list, "/")
 }
 
 func (h *host) daemon() *microvm.Backend {
