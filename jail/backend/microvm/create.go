@@ -14,6 +14,7 @@ import (
 	"glasshouse/host/disk"
 	"glasshouse/internal/dirs"
 	"glasshouse/internal/procstat"
+	"glasshouse/internal/text"
 	"glasshouse/internal/undo"
 	"glasshouse/jail"
 	"glasshouse/jail/backend/base"
@@ -85,14 +86,14 @@ func (b *Backend) Create(ctx context.Context, p jail.Plan) (_ jail.Instance, err
 	defer output.Close()
 	who, err := procstat.Identify(cmd.Process.Pid)
 	if err != nil {
-		return nil, fmt.Errorf("QEMU exited at once: %s", base.OutputText(output))
+		return nil, fmt.Errorf("QEMU exited at once%s", lastLines(base.OutputText(output)))
 	}
 	if err := base.WriteRecord(l.record(), record{who}); err != nil {
 		return nil, err
 	}
 	i, err := b.open(p, who, group)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %s", err, base.OutputText(output))
+		return nil, fmt.Errorf("%w%s", err, lastLines(base.OutputText(output)))
 	}
 	u.Push("close the instance", i.Close)
 	if err := i.bootAndSetUp(ctx, setup, b.bootTime()); err != nil {
@@ -133,13 +134,13 @@ func (b *Backend) describe(s *wire.Setup, p jail.Plan) error {
 	return errors.Join(err, baseErr)
 }
 
-// lastLines returns the end of the output of a machine, for an error message.
-func lastLines(text string) string {
+// lastLines returns the end of the output of a machine, which is untrusted, for an error message.
+func lastLines(output string) string {
 	const most = 2000
-	if text == "" {
+	if output == "" {
 		return ""
 	}
-	return "\nend of its console:\n" + text[max(0, len(text)-most):]
+	return "\nend of its console:\n" + text.ForTerminal(text.Suffix(output, most))
 }
 
 // open returns the instance of a machine that runs.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"glasshouse/fault"
+	"glasshouse/internal/text"
 	"glasshouse/jail/guest/wire"
 )
 
@@ -136,7 +137,7 @@ func (l *link) call(ctx context.Context, path string, in, out any) error {
 		if err := json.Unmarshal(data, &f); err != nil {
 			return unreachable(path, fmt.Errorf("status %d", answer.StatusCode))
 		}
-		return fault.Newf(f.Kind, "guest"+path, "", "%.2000s", f.Message)
+		return fault.Newf(f.Kind, "guest"+path, "", "%s", text.ForTerminal(text.Clip(f.Message, 2000)))
 	}
 	if err := json.Unmarshal(data, out); err != nil {
 		return unreachable(path, err)

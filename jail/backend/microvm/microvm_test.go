@@ -58,7 +58,7 @@ func newHost(t *testing.T) *host {
 	return h
 }
 
-// kernels are the directory in which setup puts a kernel, beside that of its programs, and that of the
+// kernels are the directory in which setup puts a kernel, next to that of its programs, and that of the
 // host.
 func kernels() []string {
 	var list []string
