@@ -125,9 +125,9 @@ func probeOf(name string, err error) wire.Probe {
 	case err == nil:
 		return wire.Probe{Name: name, Status: string(probe.OK)}
 	case errors.Is(err, fault.Unsupported):
-		return wire.Probe{Name: name, Status: "unsupported", Reason: err.Error(), Remedy: fault.RemedyOf(err)}
+		return wire.Probe{Name: name, Status: string(probe.Unsupported), Reason: err.Error(), Remedy: fault.RemedyOf(err)}
 	}
-	return wire.Probe{Name: name, Status: "unknown", Reason: err.Error()}
+	return wire.Probe{Name: name, Status: string(probe.Unknown), Reason: err.Error()}
 }
 
 // Classify sets need and purpose of each probe, for a daemon that runs as root or not and has these

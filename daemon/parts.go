@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"sync"
 
 	"glasshouse/api"
 	"glasshouse/fleet"
@@ -39,7 +40,7 @@ func (d *Daemon) runtimes() []jail.Runtime {
 	}
 	vm := c.virtualMachines()
 	vm.CgroupPrefix, vm.Templates, vm.Base, vm.Log = prefix, templates, base, d.log.With("part", "microvm")
-	vm.Guest = func() (string, error) { return d.install("bin", "glasshouse-guest") }
+	vm.Guest = sync.OnceValues(func() (string, error) { return d.install("bin", "glasshouse-guest") })
 	rs = append(rs, jail.Runtime{Name: "microvm", Backend: microvm.New(vm)})
 	return append(rs, jail.Runtime{Name: "bwrap", Backend: bwrap.New(bwrap.Config{
 		Path: d.Config.tool("bwrap"), CgroupPrefix: prefix, Templates: templates, Base: base, Log: d.log.With("part", "bwrap"),

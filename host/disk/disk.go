@@ -52,16 +52,22 @@ const (
 // Create creates a volume of mb megabytes from a template in the directory templates, unless the
 // image img exists.
 func Create(ctx context.Context, img string, mb int64, templates string) error {
+	_, err := ensure(ctx, "disk.Create", img, mb, templates)
+	return err
+}
+
+// ensure creates the image img unless it exists, and reports whether it did.
+func ensure(ctx context.Context, op, img string, mb int64, templates string) (made bool, err error) {
 	if mb < MinMB {
-		return fault.Newf(fault.Invalid, "disk.Create", img, "a volume of %d MiB is below the minimum of %d", mb, MinMB)
+		return false, fault.Newf(fault.Invalid, op, img, "a volume of %d MiB is below the minimum of %d", mb, MinMB)
 	}
 	if _, err := os.Lstat(img); !errors.Is(err, fs.ErrNotExist) {
-		return err
+		return false, err
 	}
 	if err := create(ctx, img, mb, templates); err != nil {
-		return fmt.Errorf("create volume %s: %w", img, err)
+		return false, fmt.Errorf("make volume %s: %w", img, err)
 	}
-	return nil
+	return true, nil
 }
 
 // Make mounts a volume of mb megabytes on mountpoint, an existing directory. It creates a
@@ -69,15 +75,9 @@ func Create(ctx context.Context, img string, mb int64, templates string) error {
 // grows if it is smaller. If Make fails nothing is mounted, and an incomplete image is
 // removed.
 func Make(ctx context.Context, img, mountpoint string, mb int64, templates string) error {
-	if mb < MinMB {
-		return fault.Newf(fault.Invalid, "disk.Make", img, "a volume of %d MiB is below the minimum of %d", mb, MinMB)
-	}
-	made := false
-	if _, err := os.Lstat(img); errors.Is(err, fs.ErrNotExist) {
-		if err := create(ctx, img, mb, templates); err != nil {
-			return fmt.Errorf("make volume %s: %w", img, err)
-		}
-		made = true
+	made, err := ensure(ctx, "disk.Make", img, mb, templates)
+	if err != nil {
+		return err
 	}
 	if err := Mount(img, mountpoint); err != nil {
 		if made {

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strconv"
 	"syscall"
 	"unsafe"
@@ -172,14 +171,9 @@ func limitProcess() error {
 
 // dropCapabilities leaves the thread the capabilities with which init starts.
 func dropCapabilities() error {
-	keep := base.InitialCapabilities()
-	for c := range uintptr(unix.CAP_LAST_CAP + 1) {
-		if slices.Contains(keep, c) {
-			continue
-		}
-		if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); err != nil && err != unix.EINVAL { // EINVAL: unknown to an older kernel
-			return fmt.Errorf("drop capability %d from the bounding set: %w", c, err)
-		}
+	keep := base.InitNumbers()
+	if err := base.DropBounding(keep); err != nil {
+		return err
 	}
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var sets [2]unix.CapUserData

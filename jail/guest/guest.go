@@ -68,7 +68,7 @@ func run() error {
 
 // boot mounts the kernel's file systems, leaves the initial file system, and loads the modules.
 func boot() error {
-	if err := mountKernel(""); err != nil {
+	if err := mountKernel(); err != nil {
 		return err
 	}
 	openConsole()
@@ -82,15 +82,15 @@ func boot() error {
 	return loadModules(wire.ModulesDir)
 }
 
-// mountKernel mounts the file systems of the kernel below root.
-func mountKernel(root string) error {
+// mountKernel mounts the file systems of the kernel.
+func mountKernel() error {
 	for _, m := range []struct{ kind, at string }{
 		{"proc", "/proc"}, {"sysfs", "/sys"}, {"devtmpfs", "/dev"}, {"tmpfs", "/run"}, {"cgroup2", "/sys/fs/cgroup"},
 	} {
-		if err := os.MkdirAll(root+m.at, 0o755); err != nil {
+		if err := os.MkdirAll(m.at, 0o755); err != nil {
 			return err
 		}
-		if err := unix.Mount(m.kind, root+m.at, m.kind, unix.MS_NOSUID|unix.MS_NOEXEC, ""); err != nil {
+		if err := unix.Mount(m.kind, m.at, m.kind, unix.MS_NOSUID|unix.MS_NOEXEC, ""); err != nil {
 			return &os.PathError{Op: "mount " + m.kind, Path: m.at, Err: err}
 		}
 	}

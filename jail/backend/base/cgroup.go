@@ -19,6 +19,21 @@ func Lacks(tree *cgroup.Tree) map[string]string {
 	return lacks
 }
 
+// CheckAlone returns an error if the jail is running, because undoing the creation would kill it.
+func CheckAlone(tree *cgroup.Tree, p jail.Plan, op string) error {
+	cg, err := tree.Open(string(p.ID))
+	if errors.Is(err, fault.NotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if busy, err := cg.Populated(); err != nil || busy {
+		return errors.Join(err, fault.Newf(fault.Conflict, op, string(p.ID), "the jail is running"))
+	}
+	return nil
+}
+
 // Reason returns the message of err without its operation.
 func Reason(err error) string {
 	if e, ok := errors.AsType[*fault.Error](err); ok && e.Err != nil {

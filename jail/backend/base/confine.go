@@ -1,7 +1,9 @@
 package base
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -36,34 +38,62 @@ var capabilities = []capability{
 	{"CAP_AUDIT_WRITE", unix.CAP_AUDIT_WRITE, false, "the audit log is the host's"},
 }
 
+// initial are two capabilities that init has at its start. Init keeps the first for itself, so that
+// a process without it cannot trace init (ptrace(2), PTRACE_MODE checks), and cannot change its
+// priority, scheduling, affinity or I/O class (security/commoncap.c, cap_safe_nice). It needs the
+// second to remove both from its child processes. In a user namespace neither has power over the
+// host.
+var initial = []capability{
+	{"CAP_WAKE_ALARM", unix.CAP_WAKE_ALARM, true, "commands lack it, so they have no access to init"},
+	{"CAP_SETPCAP", unix.CAP_SETPCAP, true, "init gives both up for its commands"},
+}
+
+// kept returns the capabilities of root in a jail, sorted by name.
+func kept() []capability {
+	list := slices.DeleteFunc(slices.Clone(capabilities), func(c capability) bool { return !c.keep })
+	slices.SortFunc(list, func(a, b capability) int { return strings.Compare(a.name, b.name) })
+	return list
+}
+
 // KeptCapabilities returns the names of the capabilities of root in a jail.
-func KeptCapabilities() []string {
-	var names []string
-	for _, c := range capabilities {
-		if c.keep {
-			names = append(names, c.name)
-		}
+func KeptCapabilities() []string { return names(kept()) }
+
+// InitCapabilities returns the names of the capabilities with which init starts.
+func InitCapabilities() []string { return names(append(kept(), initial...)) }
+
+// KeptNumbers returns the numbers of the KeptCapabilities.
+func KeptNumbers() []uintptr { return numbers(kept()) }
+
+// InitNumbers returns the numbers of the InitCapabilities.
+func InitNumbers() []uintptr { return numbers(append(kept(), initial...)) }
+
+func names(list []capability) (all []string) {
+	for _, c := range list {
+		all = append(all, c.name)
 	}
-	slices.Sort(names)
-	return names
+	return all
 }
 
-// InitialCapabilities returns the numbers of the capabilities with which init starts.
-func InitialCapabilities() []uintptr {
-	numbers := []uintptr{unix.CAP_WAKE_ALARM, unix.CAP_SETPCAP} // InitCapabilities
-	for _, c := range capabilities {
-		if c.keep {
-			numbers = append(numbers, c.number)
-		}
+func numbers(list []capability) (all []uintptr) {
+	for _, c := range list {
+		all = append(all, c.number)
 	}
-	return numbers
+	return all
 }
 
-// InitCapabilities are two capabilities that init has at its start. Init keeps the first for itself,
-// so that a process without it cannot trace init (ptrace(2), PTRACE_MODE checks). It needs the
-// second to remove both from its child processes. In a user namespace neither has power over
-// the host.
-var InitCapabilities = []string{"CAP_WAKE_ALARM", "CAP_SETPCAP"}
+// DropBounding removes all capabilities except some from the bounding set of the calling thread, to
+// which its goroutine is locked.
+func DropBounding(keep []uintptr) error {
+	for c := range uintptr(unix.CAP_LAST_CAP + 1) {
+		if slices.Contains(keep, c) {
+			continue
+		}
+		if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); err != nil && err != unix.EINVAL { // EINVAL: unknown to an older kernel
+			return fmt.Errorf("drop capability %d: %w", c, err)
+		}
+	}
+	return nil
+}
 
 // MaxFiles limits the open files of one process. It is far more than programs need, and few
 // enough for programs that iterate over all descriptor numbers.

@@ -1,34 +1,11 @@
 package bwrap
 
 import (
-	"maps"
 	"os"
-	"slices"
 	"strconv"
 
-	"golang.org/x/sys/unix"
+	"glasshouse/jail/backend/base"
 )
-
-// capabilities are those that root in a jail keeps, as in package oci. They only apply within
-// the jail's user namespace: to files owned by the jail's ids and to its own processes
-// (user_namespaces(7)). The jail's network namespace belongs to its user namespace, so network
-// capabilities are omitted, except for listening on ports below 1024.
-var capabilities = map[uintptr]string{
-	unix.CAP_CHOWN:            "CAP_CHOWN",
-	unix.CAP_DAC_OVERRIDE:     "CAP_DAC_OVERRIDE",
-	unix.CAP_FOWNER:           "CAP_FOWNER",
-	unix.CAP_FSETID:           "CAP_FSETID",
-	unix.CAP_KILL:             "CAP_KILL",
-	unix.CAP_SETGID:           "CAP_SETGID",
-	unix.CAP_SETUID:           "CAP_SETUID",
-	unix.CAP_NET_BIND_SERVICE: "CAP_NET_BIND_SERVICE",
-}
-
-// initOnly are two additional capabilities that init has at its start, as in package oci: init
-// keeps the first for itself and removes both from its commands. The kernel refuses to change
-// priority, scheduling, affinity or I/O class of a process with a capability that the caller lacks
-// (security/commoncap.c, cap_safe_nice).
-var initOnly = []string{"CAP_WAKE_ALARM", "CAP_SETPCAP"}
 
 // Paths of /proc through which a jail could see or change the host.
 var (
@@ -53,7 +30,9 @@ func (o *stageRequest) arguments(info, filter int) []string {
 		"--seccomp", strconv.Itoa(filter), "--info-fd", strconv.Itoa(info),
 		"--cap-drop", "ALL",
 	}
-	for _, c := range append(slices.Sorted(maps.Values(capabilities)), initOnly...) {
+	// The network namespace belongs to the jail's user namespace, so NET_BIND_SERVICE lets its
+	// programs listen on ports below 1024.
+	for _, c := range base.InitCapabilities() {
 		args = append(args, "--cap-add", c)
 	}
 	args = append(args, "--bind", l.merged(), "/", "--proc", "/proc")

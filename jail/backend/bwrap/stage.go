@@ -224,15 +224,7 @@ func dropCapabilities() error {
 	if err := unix.Capset(&header, &caps[0]); err != nil {
 		return fmt.Errorf("capset: %w", err)
 	}
-	for c := range uintptr(unix.CAP_LAST_CAP + 1) {
-		if _, ok := capabilities[c]; ok {
-			continue
-		}
-		if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); err != nil && err != unix.EINVAL { // EINVAL: unknown to an older kernel
-			return fmt.Errorf("drop capability %d: %w", c, err)
-		}
-	}
-	return nil
+	return base.DropBounding(base.KeptNumbers())
 }
 
 // monitorName returns the process name of the outer bwrap, which stays as the parent of the

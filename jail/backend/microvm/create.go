@@ -49,7 +49,7 @@ func (b *Backend) Create(ctx context.Context, p jail.Plan) (_ jail.Instance, err
 	if err != nil {
 		return nil, err
 	}
-	if err := checkAlone(tree, p, op); err != nil {
+	if err := base.CheckAlone(tree, p, op); err != nil {
 		return nil, err
 	}
 	if _, err := os.Lstat(l.volume()); errors.Is(err, fs.ErrNotExist) {
@@ -101,21 +101,6 @@ func (b *Backend) Create(ctx context.Context, p jail.Plan) (_ jail.Instance, err
 	}
 	u.Keep()
 	return i, nil
-}
-
-// checkAlone returns an error if the jail is running, because undoing the creation would kill it.
-func checkAlone(tree *cgroup.Tree, p jail.Plan, op string) error {
-	group, err := tree.Open(string(p.ID))
-	if errors.Is(err, fault.NotFound) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if busy, err := group.Populated(); err != nil || busy {
-		return errors.Join(err, fault.Newf(fault.Conflict, op, string(p.ID), "the jail is running"))
-	}
-	return nil
 }
 
 // describe adds the layers to a setup that are no disks.

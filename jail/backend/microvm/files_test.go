@@ -100,7 +100,7 @@ func TestInitialFileSystem(t *testing.T) {
 	if bytes.Equal(read(), archive) {
 		t.Error("the initial file system has an old agent")
 	}
-	if left, _ := filepath.Glob(filepath.Join(dir, "cache/*")); len(left) != 2 { // the file and its lock
+	if left, _ := filepath.Glob(filepath.Join(dir, "cache/*")); len(left) != 1 {
 		t.Errorf("files of the cache = %q, want no unused ones", left)
 	}
 	if left, _ := filepath.Glob(filepath.Join(dir, "cache/*.part")); len(left) > 0 {

@@ -92,7 +92,7 @@ func (b *Backend) initrd(k kernel, init string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	files, err := initialFiles(k, agent, init)
+	files, err := b.initialFiles(k, agent, init)
 	if err != nil {
 		return nil, err
 	}
@@ -114,9 +114,9 @@ type initialFile struct {
 }
 
 // initialFiles lists the files of the initial file system.
-func initialFiles(k kernel, agent, init string) ([]initialFile, error) {
+func (b *Backend) initialFiles(k kernel, agent, init string) ([]initialFile, error) {
 	list := []initialFile{{name: wire.AgentPath, from: agent}, {name: wire.InitProgram, from: init}}
-	found, err := findModules(k.modules)
+	found, err := b.findModules(k.modules)
 	if err != nil {
 		return nil, err
 	}
@@ -135,8 +135,12 @@ func initialFiles(k kernel, agent, init string) ([]initialFile, error) {
 	return list, nil
 }
 
-// findModules returns the files of the modules that a guest needs, by name.
-func findModules(dir string) (map[string]string, error) {
+// findModules returns the files of the modules that a guest needs, by name. A kernel has thousands of
+// modules, so the directory is read once.
+func (b *Backend) findModules(dir string) (map[string]string, error) {
+	if known, ok := b.modules.Load(dir); ok {
+		return known.(map[string]string), nil
+	}
 	found := map[string]string{}
 	err := filepath.WalkDir(filepath.Join(dir, "kernel"), func(path string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() {
@@ -149,6 +153,9 @@ func findModules(dir string) (map[string]string, error) {
 		}
 		return nil
 	})
+	if err == nil {
+		b.modules.Store(dir, found)
+	}
 	return found, err
 }
 
@@ -175,12 +182,15 @@ const keepUnused = 7 * 24 * time.Hour
 func (b *Backend) cached(name string, fill func(part *os.File) error) (_ *os.File, err error) {
 	if f, err := os.Open(name); err == nil {
 		now := time.Now()
-		return f, os.Chtimes(name, now, now)
+		if err := os.Chtimes(name, now, now); err != nil {
+			return nil, errors.Join(err, f.Close())
+		}
+		return f, nil
 	}
 	if err := os.MkdirAll(b.cfg.Cache, 0o700); err != nil {
 		return nil, err
 	}
-	lock, err := os.OpenFile(name+".lock", os.O_RDWR|os.O_CREATE, 0o600)
+	lock, err := os.Open(b.cfg.Cache)
 	if err != nil {
 		return nil, err
 	}
@@ -224,8 +234,7 @@ func (b *Backend) trim(before time.Time) error {
 	for _, e := range entries {
 		info, infoErr := e.Info()
 		if infoErr == nil && info.ModTime().Before(before) && filepath.Ext(e.Name()) == "" {
-			name := filepath.Join(b.cfg.Cache, e.Name())
-			err = errors.Join(err, os.Remove(name), os.Remove(name+".lock"))
+			err = errors.Join(err, os.Remove(filepath.Join(b.cfg.Cache, e.Name())))
 		}
 	}
 	return err

@@ -54,7 +54,8 @@ type Backend struct {
 	base func() error
 	kvm  func() error
 
-	hurry cgroup.FastMoves
+	hurry   cgroup.FastMoves
+	modules sync.Map // results of findModules by directory
 }
 
 var (

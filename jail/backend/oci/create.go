@@ -220,24 +220,13 @@ func (m *builder) makeCgroup() error {
 	return err
 }
 
-// checkAlone returns an error if the jail is running, because undoing the creation would kill
-// it.
+// checkAlone returns an error if the jail is running.
 func (b *Backend) checkAlone(p jail.Plan, op string) error {
 	tree, err := b.tree()
 	if err != nil {
 		return err
 	}
-	cg, err := tree.Open(string(p.ID))
-	if errors.Is(err, fault.NotFound) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if busy, err := cg.Populated(); err != nil || busy {
-		return errors.Join(err, fault.Newf(fault.Conflict, op, string(p.ID), "the jail is running"))
-	}
-	return nil
+	return base.CheckAlone(tree, p, op)
 }
 
 // makeControl creates the directory of init's socket. The directory belongs to root in the

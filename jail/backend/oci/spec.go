@@ -132,7 +132,7 @@ func rlimitFiles() uint64 {
 func (k kind) capabilitySets() *specs.LinuxCapabilities {
 	names := base.KeptCapabilities()
 	if !k.sentry { // gVisor does not restrict access to init
-		names = append(names, base.InitCapabilities...)
+		names = base.InitCapabilities()
 	}
 	return &specs.LinuxCapabilities{Bounding: names, Effective: names, Permitted: names}
 }
