@@ -61,7 +61,7 @@ chmod +x 10-first 20-second`)
 
 func TestBranchSignals(t *testing.T) {
 	j := startBranch(t)
-	const listen = `trap 'echo usr1 >>/tmp/got-$$; mv /tmp/got-$$ /run/$1' USR1; trap 'echo hup >/run/$1' HUP
+	const listen = `trap 'echo usr1 >>/run/got-$1; mv /run/got-$1 /run/$1' USR1; trap 'echo hup >/run/$1' HUP
 echo "$2" >/run/glasshouse/notify/$$; echo $$ >/run/$1.pid; while :; do sleep 0.02; done`
 	j.output("chmod 1777 /run")
 	for _, p := range []struct{ name, signal, user string }{
