@@ -1,0 +1,4 @@
+package qcow2
+
+// RefcountClusters is refcountClusters for tests.
+var RefcountClusters = refcountClusters
