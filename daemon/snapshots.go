@@ -11,6 +11,7 @@ import (
 	"glasshouse/govern"
 	"glasshouse/id"
 	"glasshouse/jail"
+	"glasshouse/jail/backend/microvm"
 	"glasshouse/jail/backend/oci"
 	"glasshouse/jail/snapshot"
 	"glasshouse/observe/event"
@@ -36,7 +37,7 @@ func (d *Daemon) newSnapshots() error {
 		Jails: d.jails, Store: d.store.Snapshots(), Log: d.log.With("part", "snapshot"),
 		Spares:        snapshot.SpareConfig{Count: c.Snapshots.Copies, MemoryMB: c.Snapshots.CopiesMB},
 		Logs:          d.observers.Log,
-		Layers:        oci.Layers{Templates: filepath.Join(c.Data, "templates")},
+		Layers:        map[string]snapshot.Layers{"oci": oci.Layers{Templates: filepath.Join(c.Data, "templates")}, "microvm": microvm.Layers{}},
 		LowerLayers:   d.lower,
 		DiskMB:        diskMB,
 		InheritPolicy: govern.Inherit,

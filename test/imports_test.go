@@ -134,6 +134,7 @@ var may = map[string][]string{
 	"host/pages":    {},
 	"host/probe":    {"host/*"},
 	"host/process":  {},
+	"host/qcow2":    {},
 	"host/seccomp":  {},
 	"host/secretfs": {},
 

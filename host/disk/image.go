@@ -54,7 +54,7 @@ func create(ctx context.Context, img string, mb int64, templates string) (err er
 		return err
 	}
 	defer f.Close()
-	if err := copySparse(f, tmpl); err != nil {
+	if err := CopySparse(f, tmpl); err != nil {
 		return errors.Join(fmt.Errorf("copy template: %w", err), os.Remove(part))
 	}
 	return os.Rename(part, img)
@@ -130,8 +130,8 @@ func FindTool(name string) (string, error) {
 	return "", fault.Cannot("disk.FindTool", name+" is not installed", "install the package e2fsprogs")
 }
 
-// copySparse makes dst a copy of src with holes for blocks of zeros.
-func copySparse(dst, src *os.File) error {
+// CopySparse makes dst a copy of src with holes for blocks of zeros.
+func CopySparse(dst, src *os.File) error {
 	size, err := src.Seek(0, io.SeekEnd)
 	if err != nil {
 		return err

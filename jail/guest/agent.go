@@ -3,6 +3,7 @@ package guest
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,9 +14,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -114,7 +117,12 @@ func (a *agent) setup(_ context.Context, s wire.Setup) (none, error) {
 	if a.box != nil {
 		return none{}, fault.Newf(fault.Conflict, "guest.setup", "", "the jail is set up")
 	}
-	setClock(s.Clock)
+	if err := resume(s.Resume); err != nil {
+		return none{}, err
+	}
+	if err := writeLayer(baseDir, s.Base); err != nil {
+		return none{}, fmt.Errorf("make the lowest layer: %w", err)
+	}
 	if err := mountRoot(s); err != nil {
 		return none{}, fmt.Errorf("mount the root of the jail: %w", err)
 	}
@@ -152,9 +160,6 @@ func mountRoot(s wire.Setup) error {
 		return err
 	}
 	defer idmap.Close()
-	if err := errors.Join(writeLayer(identityDir, s.Identity), writeLayer(baseDir, s.Base)); err != nil {
-		return err
-	}
 	lower := []string{identityDir}
 	for n, serial := range s.Layers {
 		name := fmt.Sprintf("%d", n)
@@ -199,8 +204,25 @@ func mountDisk(serial, at string, flags uintptr, options string) error {
 	if err := os.MkdirAll(at, 0o755); err != nil {
 		return err
 	}
+	if err := forgetBlocks(device); err != nil {
+		return err
+	}
 	if err := unix.Mount(device, at, "ext4", flags|unix.MS_NODEV|unix.MS_NOSUID, options); err != nil {
 		return &os.PathError{Op: "mount disk", Path: serial, Err: err}
+	}
+	return nil
+}
+
+// forgetBlocks removes blocks of a disk from memory. The kernel may have read them before the machine
+// was saved as a template, and restored with another disk.
+func forgetBlocks(device string) error {
+	f, err := os.Open(device)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := unix.IoctlSetInt(int(f.Fd()), unix.BLKFLSBUF, 0); err != nil {
+		return &os.PathError{Op: "flush the cache of", Path: device, Err: err}
 	}
 	return nil
 }
@@ -385,13 +407,70 @@ func (a *agent) freeze(ctx context.Context, _ none) (none, error) {
 	return none{}, syncVolume()
 }
 
-func (a *agent) thaw(ctx context.Context, c wire.Clock) (none, error) {
+func (a *agent) thaw(ctx context.Context, r wire.Resume) (none, error) {
 	b, err := a.running()
 	if err != nil {
 		return none{}, err
 	}
-	setClock(c.Now)
+	if err := errors.Join(resume(r), b.rename(r.Hostname)); err != nil {
+		return none{}, err
+	}
 	return none{}, b.group.Thaw(ctx)
+}
+
+// resume sets the clock of the guest and the files with its name, and makes its random numbers differ
+// from those of all machines that were restored from the same state.
+func resume(r wire.Resume) error {
+	setClock(r.Clock)
+	if err := reseed(r.Seed); err != nil {
+		return fmt.Errorf("seed the random numbers: %w", err)
+	}
+	if err := writeLayer(identityDir, r.Identity); err != nil {
+		return fmt.Errorf("write the files with the host name: %w", err)
+	}
+	return nil
+}
+
+// rename sets the host name of the jail.
+func (b *box) rename(hostname string) error {
+	namespace, err := os.Open(fmt.Sprintf("/proc/%d/ns/uts", b.init.Process.Pid))
+	if err != nil {
+		return err
+	}
+	defer namespace.Close()
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // the thread ends with the goroutine, because its namespace is another one
+		err := unix.Setns(int(namespace.Fd()), unix.CLONE_NEWUTS)
+		if err == nil {
+			err = unix.Sethostname([]byte(hostname))
+		}
+		done <- err
+	}()
+	if err := <-done; err != nil {
+		return fmt.Errorf("set the host name of the jail: %w", err)
+	}
+	return nil
+}
+
+// reseed adds a seed to the random numbers of the kernel.
+func reseed(seed []byte) error {
+	f, err := os.OpenFile("/dev/urandom", os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	// struct rand_pool_info (linux/random.h): bits of entropy, size, and data.
+	info := binary.NativeEndian.AppendUint32(nil, uint32(8*len(seed)))
+	info = binary.NativeEndian.AppendUint32(info, uint32(len(seed)))
+	info = append(info, seed...)
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), unix.RNDADDENTROPY, uintptr(unsafe.Pointer(&info[0]))); errno != 0 {
+		return os.NewSyscallError("ioctl RNDADDENTROPY", errno)
+	}
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), unix.RNDRESEEDCRNG, 0); errno != 0 {
+		return os.NewSyscallError("ioctl RNDRESEEDCRNG", errno)
+	}
+	return nil
 }
 
 // stop ends the jail. The machine then ends as well.

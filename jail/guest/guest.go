@@ -243,24 +243,34 @@ func findDisk(serial string) (string, error) {
 	return "", errors.Join(err, fmt.Errorf("the machine has no disk %s", serial))
 }
 
-// serve serves one connection to the port.
-func (a *agent) serve(port string) error {
-	f, err := os.OpenFile(port, os.O_RDWR|unix.O_NONBLOCK, 0)
+// serve serves the connections to the port, one after the other.
+func (a *agent) serve(device string) error {
+	f, err := os.OpenFile(device, os.O_RDWR|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	c, err := wire.Await(f)
-	if err != nil {
-		return err
+	port := wire.NewGuestPort(f)
+	for {
+		c, err := port.Await()
+		if err != nil {
+			return err
+		}
+		err = a.serveConn(c)
+		if !port.Greeted() {
+			return err
+		}
 	}
+}
+
+func (a *agent) serveConn(c io.ReadWriteCloser) error {
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)
 	listener := newSingleListener(&portConn{ReadWriteCloser: c})
 	server := &http.Server{Handler: a.handler(), Protocols: protocols, HTTP2: &http.HTTP2Config{
 		MaxConcurrentStreams: 512, MaxReceiveBufferPerStream: 1 << 20, MaxReceiveBufferPerConnection: 8 << 20,
 	}}
-	err = server.Serve(listener)
+	err := server.Serve(listener)
 	server.Close()
 	listener.wait()
 	return err

@@ -144,7 +144,8 @@ func (ss *snapshots) oneLayer(ctx context.Context, s *Snapshot) (layer string, d
 	if full, err := isDense(s.Jail.Sealed); full || err != nil {
 		return s.Jail.Sealed[0], func() {}, err
 	}
-	if ss.cfg.Layers == nil {
+	layers := ss.cfg.Layers[s.Jail.Spec.Backend]
+	if layers == nil {
 		return "", nil, fault.Cannot("snapshot.Export", "snapshots cannot be exported on this host", "run the daemon as root, with a backend that can snapshot")
 	}
 	at, done, err := ss.tempDir(ss.dir(s.Jail.ID, s.ID), "export")
@@ -156,7 +157,7 @@ func (ss *snapshots) oneLayer(ctx context.Context, s *Snapshot) (layer string, d
 		done()
 	}
 	layer = filepath.Join(at, layerFile)
-	if err := ss.cfg.Layers.Flatten(ctx, s.Jail.Sealed, layer); err != nil {
+	if err := layers.Flatten(ctx, s.Jail.Sealed, layer); err != nil {
 		drop()
 		return "", nil, err
 	}

@@ -20,7 +20,7 @@ var flattenAt = 24
 
 // flattenSoon merges in the background all stacks with too many layers.
 func (ss *snapshots) flattenSoon() {
-	if ss.cfg.Layers == nil || ss.ctx.Err() != nil {
+	if len(ss.cfg.Layers) == 0 || ss.ctx.Err() != nil {
 		return
 	}
 	ss.wg.Go(func() {
@@ -36,48 +36,49 @@ func (ss *snapshots) flattenDeep(ctx context.Context) error {
 	ss.flattenMu.Lock() // one merge at a time
 	defer ss.flattenMu.Unlock()
 	for {
-		chain, err := ss.longestStack(ctx)
+		chain, backend, err := ss.longestStack(ctx)
 		if err != nil || chain == nil {
 			return err
 		}
-		if err := ss.flatten(ctx, chain); err != nil {
+		if err := ss.flatten(ctx, backend, chain); err != nil {
 			return err
 		}
 	}
 }
 
-// longestStack returns the longest stack of layers that exceeds flattenAt, or nil. Other
-// stacks that end with a part of it benefit when that is merged next.
-func (ss *snapshots) longestStack(ctx context.Context) (chain []string, _ error) {
+// longestStack returns the longest stack of layers that exceeds flattenAt and can be merged, or nil,
+// and the backend of its jail. Other stacks that end with a part of it benefit when that is merged
+// next.
+func (ss *snapshots) longestStack(ctx context.Context) (chain []string, backend string, _ error) {
 	ss.mu.Lock()
 	for _, s := range ss.all {
-		chain = longer(chain, s.Jail.Sealed)
+		if ss.mergeable(s.Jail, chain) {
+			chain, backend = s.Jail.Sealed, s.Jail.Spec.Backend
+		}
 	}
 	ss.mu.Unlock()
 	jails, err := ss.cfg.Jails.List(ctx, jail.ListOptions{})
 	if err != nil {
-		return nil, fmt.Errorf("list the jails: %w", err)
+		return nil, "", fmt.Errorf("list the jails: %w", err)
 	}
 	for _, j := range jails {
-		if j.State == jail.Stopped || j.State == jail.Failed {
-			chain = longer(chain, j.Sealed)
+		if (j.State == jail.Stopped || j.State == jail.Failed) && ss.mergeable(j, chain) {
+			chain, backend = j.Sealed, j.Spec.Backend
 		}
 	}
-	return chain, nil
+	return chain, backend, nil
 }
 
-// longer returns layers if they exceed flattenAt and the length of chain, and chain otherwise.
-func longer(chain, layers []string) []string {
-	if len(layers) > max(flattenAt, len(chain)) {
-		return layers
-	}
-	return chain
+// mergeable reports whether the layers of a jail can be merged and exceed flattenAt and the length of
+// chain.
+func (ss *snapshots) mergeable(j jail.Jail, chain []string) bool {
+	return len(j.Sealed) > max(flattenAt, len(chain)) && ss.cfg.Layers[j.Spec.Backend] != nil
 }
 
 // flatten merges layers into a file next to the topmost one, and switches all snapshots and
 // stopped jails to it. It may be interrupted at any time: both versions exist and have the
 // same contents until the old layers are no longer used.
-func (ss *snapshots) flatten(ctx context.Context, chain []string) error {
+func (ss *snapshots) flatten(ctx context.Context, backend string, chain []string) error {
 	if few := ss.shortestStack(chain); len(few) < len(chain) { // already merged for other users
 		return errors.Join(ss.restack(ctx, chain, few), ss.sweep(ctx))
 	}
@@ -90,7 +91,7 @@ func (ss *snapshots) flatten(ctx context.Context, chain []string) error {
 		return fmt.Errorf("find a name for the merged layer: %w", err)
 	}
 	made := ss.protect(to)
-	err = ss.cfg.Layers.Flatten(ctx, chain, to)
+	err = ss.cfg.Layers[backend].Flatten(ctx, chain, to)
 	if err == nil {
 		err = ss.restack(ctx, chain, []string{to})
 	}

@@ -54,7 +54,7 @@ var importLimits = images.Limits{
 // Import returns fault.Invalid if r is not a valid archive, fault.NotFound if the root
 // filesystem is missing, and fault.Unsupported if the processes cannot run on this host.
 func (ss *snapshots) Import(ctx context.Context, r io.Reader, o ImportOptions) (Snapshot, error) {
-	if ss.cfg.Layers == nil || ss.cfg.LowerLayers == nil {
+	if len(ss.cfg.Layers) == 0 || ss.cfg.LowerLayers == nil {
 		return Snapshot{}, fault.Cannot("snapshot.Import", "this daemon does not support snapshots", "run the daemon as root")
 	}
 	i := &importing{snapshots: ss, o: o, sid: id.NewSnapshot()}
@@ -182,7 +182,11 @@ func (i *importing) validate(ctx context.Context, s *Snapshot) error {
 	if err != nil {
 		return err
 	}
-	if err := i.cfg.Layers.Seal(filepath.Join(i.at, layerFile)); err != nil {
+	layers := i.cfg.Layers[spec.Backend]
+	if layers == nil {
+		return fault.Cannot("snapshot.Import", "snapshots of the backend "+spec.Backend+" cannot be imported", "import a snapshot of a jail with the backend oci")
+	}
+	if err := layers.Seal(filepath.Join(i.at, layerFile)); err != nil {
 		return fmt.Errorf("seal the layer: %w", err)
 	}
 	return nil

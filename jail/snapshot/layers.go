@@ -94,9 +94,11 @@ func (ss *snapshots) trimDir(dir string, used map[string]bool) error {
 
 // discard removes a directory entry and unmounts everything below it.
 func (ss *snapshots) discard(e os.DirEntry, at string) error {
-	if ext := filepath.Ext(at); e.IsDir() && ss.cfg.Layers != nil && (ext == ".part" || ext == ".mnt") {
-		if err := ss.cfg.Layers.Release(at); err != nil {
-			return fmt.Errorf("unmount %s: %w", at, err)
+	if ext := filepath.Ext(at); e.IsDir() && (ext == ".part" || ext == ".mnt") {
+		for _, l := range ss.cfg.Layers {
+			if err := l.Release(at); err != nil {
+				return fmt.Errorf("unmount %s: %w", at, err)
+			}
 		}
 	}
 	return os.RemoveAll(at)

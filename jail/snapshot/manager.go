@@ -34,8 +34,9 @@ type Config struct {
 	// Logs finds the event logs of jails. If it is nil, comparisons count no records.
 	Logs LogSource
 
-	// Layers merges the layers of snapshots that have many. If it is nil, layers are not merged.
-	Layers Layers
+	// Layers merges the layers of snapshots that have many, by the backend of their jails. The layers
+	// of other backends are not merged.
+	Layers map[string]Layers
 
 	// LowerLayers returns the layers of a root filesystem, topmost first, if this host has it with
 	// the given digest. It is used for snapshots of other hosts. If it is nil, Import fails.

@@ -129,7 +129,7 @@ func (h *harness) open() {
 	keeper := snapshot.Config{
 		Dir: filepath.Join(h.dir, "jails"), Pages: filepath.Join(h.dir, "pages"), Hot: filepath.Join(h.dir, "hot"), HotMB: 1024,
 		Spares: snapshot.SpareConfig{MemoryMB: 1024},
-		Store:  h.keep, Layers: oci.Layers{Templates: filepath.Join(h.dir, "templates")},
+		Store:  h.keep, Layers: map[string]snapshot.Layers{"oci": oci.Layers{Templates: filepath.Join(h.dir, "templates")}},
 	}
 	if h.tune != nil {
 		h.tune(&jails, &keeper)

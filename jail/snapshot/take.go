@@ -167,7 +167,10 @@ func (t *taking) run(j jail.Jail) error {
 func (t *taking) imageDir(j jail.Jail) (string, error) {
 	stats, err := t.cfg.Jails.Stats(t.ctx, j.ID)
 	if err == nil {
-		const beside = 16 << 20 // init, its program, and kernel state of the processes
+		beside := int64(16 << 20) // init, its program, and kernel state of the processes
+		if j.Spec.Backend == "microvm" {
+			beside += 176 << 20 // the kernel and the agent in the machine
+		}
 		err = t.cache.make(t.s.ID, stats.MemoryBytes+beside)
 	}
 	if err == nil {

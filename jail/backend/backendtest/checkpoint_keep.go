@@ -33,6 +33,11 @@ var kept = []string{
 	"listener", "loopback", "udp", "netlink", "wiped",
 }
 
+// Kept returns the kinds of process state for which the clause Checkpoint/Keeps has a clause.
+func Kept() []string {
+	return append(slices.Clone(kept), "random-numbers", "identity-of-a-user", "in-a-workspace", "in-mounts", "files-in-memory")
+}
+
 func (s *suite) keeps(t *testing.T) {
 	for _, name := range kept {
 		s.clause(t, name, func(t *testing.T) {

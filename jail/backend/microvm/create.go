@@ -6,12 +6,9 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
-	"time"
 
 	"glasshouse/fault"
 	"glasshouse/host/cgroup"
-	"glasshouse/host/disk"
 	"glasshouse/internal/dirs"
 	"glasshouse/internal/procstat"
 	"glasshouse/internal/text"
@@ -19,7 +16,6 @@ import (
 	"glasshouse/jail"
 	"glasshouse/jail/backend/base"
 	"glasshouse/jail/guest/wire"
-	"glasshouse/jail/rootfs"
 )
 
 // A record describes a machine for a later daemon.
@@ -28,19 +24,46 @@ type record struct {
 }
 
 // Create implements jail.Backend.
-func (b *Backend) Create(ctx context.Context, p jail.Plan) (_ jail.Instance, err error) {
+func (b *Backend) Create(ctx context.Context, p jail.Plan) (jail.Instance, error) {
 	const op = "microvm.Create"
 	if err := b.check(p, op); err != nil {
 		return nil, err
 	}
-	if p.Hostname == "" {
-		p.Hostname = string(p.ID)
+	i, err := b.create(ctx, p, op)
+	if err != nil {
+		return nil, fmt.Errorf("create jail %s: %w", p.ID, err)
 	}
+	return i, nil
+}
+
+// create starts a machine from a template or, if the template is damaged, boots it.
+func (b *Backend) create(ctx context.Context, p jail.Plan, op string) (*instance, error) {
+	i, err := b.launch(ctx, p, op, nil)
+	if e, ok := errors.AsType[*templateError](err); ok && ctx.Err() == nil {
+		b.cfg.Log.Warn("the template of a virtual machine cannot be restored, and a new one is made", "err", err)
+		if err := e.template.remove(); err != nil {
+			return nil, err
+		}
+		return b.launch(ctx, p, op, nil)
+	}
+	return i, err
+}
+
+// A templateError is the failure to restore a machine from a template.
+type templateError struct {
+	template template
+	error
+}
+
+func (e *templateError) Unwrap() error { return e.error }
+
+// launch starts a machine, which boots or, with a source, is restored.
+func (b *Backend) launch(ctx context.Context, p jail.Plan, op string, from *source) (_ *instance, err error) {
 	defer b.hurry.Begin()()
 	var u undo.Stack
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("create jail %s: %w", p.ID, errors.Join(err, u.Run()))
+			err = errors.Join(err, u.Run())
 		}
 	}()
 	defer fault.Recover(&err)
@@ -52,11 +75,14 @@ func (b *Backend) Create(ctx context.Context, p jail.Plan) (_ jail.Instance, err
 	if err := base.CheckAlone(tree, p, op); err != nil {
 		return nil, err
 	}
+	if err := removeSealedVolume(p, l); err != nil {
+		return nil, err
+	}
 	if _, err := os.Lstat(l.volume()); errors.Is(err, fs.ErrNotExist) {
 		u.Push("remove the volume", func() error { return os.RemoveAll(l.volume()) })
 	}
 	u.Push("end the machine", func() error { return b.Clean(context.WithoutCancel(ctx), p) })
-	if err := disk.Create(ctx, l.volume(), p.Limits.DiskMB, b.cfg.Templates); err != nil {
+	if err := b.makeVolume(ctx, p); err != nil {
 		return nil, err
 	}
 	if err := dirs.Empty(l.sockets()); err != nil {
@@ -65,16 +91,21 @@ func (b *Backend) Create(ctx context.Context, p jail.Plan) (_ jail.Instance, err
 	if err := os.Chmod(l.sockets(), 0o700); err != nil {
 		return nil, err
 	}
-	m, setup, err := b.newMachine(ctx, p)
+	t := template{done: func() {}}
+	if from == nil {
+		t, from, err = b.template(ctx, p)
+		if err != nil {
+			return nil, err
+		}
+	}
+	defer t.done()
+	m, setup, err := b.newMachine(ctx, p, from)
 	if err != nil {
 		return nil, err
 	}
 	defer m.close()
-	if err := b.describe(&setup, p); err != nil {
-		return nil, err
-	}
 	group, err := tree.Create(string(p.ID), cgroup.Limits{
-		CPUShares: p.Limits.CPUShares, MemoryBytes: p.Limits.MemoryMB<<20 + guestMemory + machineMemory, PIDs: machineTasks,
+		CPUShares: p.Limits.CPUShares, MemoryBytes: ramSize(p) + machineMemory, PIDs: machineTasks,
 	})
 	if err != nil {
 		return nil, err
@@ -96,27 +127,28 @@ func (b *Backend) Create(ctx context.Context, p jail.Plan) (_ jail.Instance, err
 		return nil, fmt.Errorf("%w%s", err, lastLines(base.OutputText(output)))
 	}
 	u.Push("close the instance", i.Close)
-	if err := i.bootAndSetUp(ctx, setup, b.bootTime()); err != nil {
+	if from != nil {
+		err = i.await(ctx, "restored", func(ctx context.Context) error { return i.load(ctx, m, from) })
+		if err != nil && from.boots {
+			err = &templateError{t, err}
+		}
+	}
+	if err == nil && (from == nil || from.boots) {
+		err = i.await(ctx, "booted", func(ctx context.Context) error {
+			if t.make {
+				if err := t.save(ctx, i); err != nil {
+					b.cfg.Log.Warn("the next virtual machine boots, too", "err", err)
+				}
+			}
+			t.done()
+			return i.setUp(ctx, setup)
+		})
+	}
+	if err != nil {
 		return nil, fmt.Errorf("start the virtual machine: %w%s", err, lastLines(base.OutputText(output)))
 	}
 	u.Keep()
 	return i, nil
-}
-
-// describe adds the layers to a setup that are no disks.
-func (b *Backend) describe(s *wire.Setup, p jail.Plan) error {
-	if err := b.base(); err != nil {
-		return err
-	}
-	identity := filepath.Join(p.Dir, "identity")
-	defer os.RemoveAll(identity)
-	if err := rootfs.Identity(identity, p.Hostname, ""); err != nil {
-		return err
-	}
-	var err, baseErr error
-	s.Identity, err = inline(identity)
-	s.Base, baseErr = inline(b.cfg.Base)
-	return errors.Join(err, baseErr)
 }
 
 // lastLines returns the end of the output of a machine, which is untrusted, for an error message.
@@ -146,9 +178,10 @@ func (b *Backend) open(p jail.Plan, who procstat.Identity, group *cgroup.Cgroup)
 	return &instance{Init: base.Watch(p, l.init(), who.PID, pidfd), backend: b, plan: p, group: group, guest: guest}, nil
 }
 
-// bootAndSetUp waits until the guest has booted, and starts its jail.
-func (i *instance) bootAndSetUp(ctx context.Context, s wire.Setup, patience time.Duration) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("it has not booted within %v", patience))
+// await does what a starting machine is waited for. It fails early if the machine ends.
+func (i *instance) await(ctx context.Context, what string, do func(ctx context.Context) error) error {
+	patience := i.backend.bootTime()
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("it has not %s within %v", what, patience))
 	defer cancel()
 	ctx, ended := context.WithCancelCause(ctx)
 	defer ended(nil)
@@ -159,16 +192,28 @@ func (i *instance) bootAndSetUp(ctx context.Context, s wire.Setup, patience time
 		case <-ctx.Done():
 		}
 	}()
-	s.Clock = time.Now()
+	if err := do(ctx); err != nil {
+		return errors.Join(context.Cause(ctx), err)
+	}
+	return nil
+}
+
+// setUp waits until the guest has booted, and starts its jail.
+func (i *instance) setUp(ctx context.Context, s wire.Setup) error {
+	var err error
+	s.Resume, err = i.resume()
+	if err != nil {
+		return err
+	}
 	var none struct{}
 	if err := i.guest.call(ctx, wire.SetupPath, s, &none); err != nil {
-		return errors.Join(context.Cause(ctx), err)
+		return err
 	}
 	return i.WaitReady(ctx)
 }
 
 // Open implements jail.Backend.
-func (b *Backend) Open(_ context.Context, p jail.Plan) (jail.Instance, error) {
+func (b *Backend) Open(ctx context.Context, p jail.Plan) (jail.Instance, error) {
 	const op = "microvm.Open"
 	if err := base.CheckPaths(p, op); err != nil {
 		return nil, err
@@ -193,6 +238,9 @@ func (b *Backend) Open(_ context.Context, p jail.Plan) (jail.Instance, error) {
 	if err != nil {
 		return nil, fault.New(fault.NotFound, op, string(p.ID), err)
 	}
+	if err := i.completeFreeze(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("open jail %s: %w", p.ID, err), i.Close())
+	}
 	return i, nil
 }
 
@@ -209,5 +257,5 @@ func (b *Backend) Clean(ctx context.Context, p jail.Plan) error {
 		return fmt.Errorf("clean jail %s: %w", p.ID, err)
 	}
 	l := layout{p.Dir}
-	return errors.Join(os.RemoveAll(l.sockets()), os.RemoveAll(l.record()), os.RemoveAll(filepath.Join(p.Dir, "identity")))
+	return errors.Join(os.RemoveAll(l.sockets()), os.RemoveAll(l.record()), os.RemoveAll(l.identity()))
 }

@@ -1,7 +1,10 @@
 package microvm
 
 import (
+	"cmp"
 	"context"
+	"crypto/rand"
+	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -12,6 +15,7 @@ import (
 	"glasshouse/jail"
 	"glasshouse/jail/backend/base"
 	"glasshouse/jail/guest/wire"
+	"glasshouse/jail/rootfs"
 )
 
 // An instance is a running machine. It implements jail.Instance.
@@ -38,12 +42,39 @@ func (i *instance) HostInfo() jail.HostInfo {
 }
 
 // Freeze implements jail.Instance. The guest first writes its files to the disk, so that they are
-// complete if the frozen machine is killed.
+// complete if the frozen machine is killed. Then the processors of the machine are stopped, and at
+// last QEMU itself, on which nothing depends that is not trusted.
 func (i *instance) Freeze(ctx context.Context) error {
 	if frozen, err := i.group.Frozen(); err != nil || frozen {
 		return err
 	}
 	i.ask(ctx, wire.FreezePath, struct{}{}, freezeTime)
+	if err := i.withMonitor(ctx, func(m *monitor) error { return m.run("stop", nil, nil) }); err != nil {
+		i.backend.cfg.Log.Warn("cannot stop the processors of a virtual machine", "jail", i.plan.ID, "err", err)
+	}
+	return i.group.Freeze(ctx)
+}
+
+// completeFreeze freezes a machine whose processors are stopped, because a daemon has died while it
+// froze or dumped it.
+func (i *instance) completeFreeze(ctx context.Context) error {
+	if frozen, err := i.group.Frozen(); err != nil || frozen {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, statsTime)
+	defer cancel()
+	stopped := false
+	err := i.withMonitor(ctx, func(m *monitor) error {
+		status, err := m.status()
+		stopped = status == "paused"
+		return err
+	})
+	if err != nil {
+		i.backend.cfg.Log.Warn("a virtual machine does not answer", "jail", i.plan.ID, "err", err)
+	}
+	if !stopped {
+		return nil
+	}
 	return i.group.Freeze(ctx)
 }
 
@@ -54,8 +85,28 @@ func (i *instance) Thaw(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, freezeTime)
 	defer cancel()
+	if err := i.withMonitor(ctx, func(m *monitor) error { return m.run("cont", nil, nil) }); err != nil {
+		return err
+	}
+	r, err := i.resume()
+	if err != nil {
+		return err
+	}
 	var none struct{}
-	return i.guest.call(ctx, wire.ThawPath, wire.Clock{Now: time.Now()}, &none)
+	return i.guest.call(ctx, wire.ThawPath, r, &none)
+}
+
+// resume returns what the guest must know before its jail runs.
+func (i *instance) resume() (wire.Resume, error) {
+	r := wire.Resume{Hostname: cmp.Or(i.plan.Hostname, string(i.plan.ID)), Seed: make([]byte, 32)}
+	rand.Read(r.Seed)
+	dir := layout{i.plan.Dir}.identity()
+	err := rootfs.Identity(dir, r.Hostname, "")
+	if err == nil {
+		r.Identity, err = inline(dir)
+	}
+	r.Clock = time.Now()
+	return r, errors.Join(err, os.RemoveAll(dir))
 }
 
 // ask sends a request that the guest is not needed for.

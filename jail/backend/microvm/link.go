@@ -30,6 +30,8 @@ type link struct {
 	mu sync.Mutex
 	// +checklocks:mu
 	conn *http.ClientConn
+	// +checklocks:mu
+	suspended int
 }
 
 // openLink listens on the socket at path. It connects to the agent when it is needed.
@@ -63,6 +65,22 @@ func (l *link) close() {
 	l.wg.Wait()
 }
 
+// suspend disconnects from the agent until resume is called. Requests fail meanwhile.
+func (l *link) suspend() (resume func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.suspended++
+	if l.conn != nil {
+		l.conn.Close()
+		l.conn = nil
+	}
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.suspended--
+	}
+}
+
 func (l *link) accept() {
 	for {
 		c, err := l.listener.AcceptUnix()
@@ -86,6 +104,9 @@ func (l *link) connect(ctx context.Context) (*http.ClientConn, error) {
 	defer l.mu.Unlock()
 	if l.ctx.Err() != nil {
 		return nil, net.ErrClosed
+	}
+	if l.suspended > 0 {
+		return nil, errors.New("the machine is being saved")
 	}
 	if l.conn != nil && l.conn.Err() == nil {
 		return l.conn, nil
@@ -115,6 +136,14 @@ func (l *link) connect(ctx context.Context) (*http.ClientConn, error) {
 	}
 	l.conn = conn
 	return conn, nil
+}
+
+// wait waits until the agent answers.
+func (l *link) wait(ctx context.Context) error {
+	if _, err := l.connect(ctx); err != nil {
+		return unreachable("", err)
+	}
+	return nil
 }
 
 // call sends a request to the agent and decodes its answer.

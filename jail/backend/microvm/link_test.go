@@ -46,7 +46,7 @@ func (l *greetingListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	greeted, err := wire.Await(c)
+	greeted, err := wire.NewGuestPort(c).Await()
 	if err != nil {
 		return nil, err
 	}

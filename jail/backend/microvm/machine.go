@@ -2,6 +2,8 @@ package microvm
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -33,6 +35,7 @@ const consoleSize = 64 << 10
 type machine struct {
 	args  []string
 	files []*os.File // inherited, from descriptor 3 on
+	state *os.File   // from which QEMU reads the state of the devices; nil if it boots
 }
 
 // give passes an open file to QEMU and returns its descriptor there.
@@ -45,6 +48,7 @@ func (m *machine) add(args ...string) { m.args = append(m.args, args...) }
 
 // close closes the files, which QEMU has inherited.
 func (m *machine) close() {
+	m.state.Close()
 	for _, f := range m.files {
 		f.Close()
 	}
@@ -54,22 +58,41 @@ func (m *machine) close() {
 // to the directories of the file.
 func (m *machine) path(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", m.give(f)) }
 
-// addDisk adds a disk.
-func (m *machine) addDisk(serial string, f *os.File, readOnly bool) {
-	n := m.give(f)
-	access := "off"
-	if readOnly {
-		access = "on"
-	}
-	m.add(
-		"-add-fd", fmt.Sprintf("fd=%d,set=%d", n, n),
-		"-blockdev", fmt.Sprintf("driver=raw,node-name=%s,read-only=%s,discard=unmap,file.driver=file,file.filename=/dev/fdset/%d,file.locking=off", serial, access, n),
-		"-device", fmt.Sprintf("virtio-blk-device,drive=%s,serial=%s", serial, serial),
-	)
+// addDisk adds a read-only disk.
+func (m *machine) addDisk(serial string, f *os.File) {
+	m.addNode(map[string]any{"driver": "raw", "node-name": serial, "read-only": true}, f)
+	m.addDevice(serial)
 }
 
-// addPort adds the control port, and listens for the daemon.
-func (m *machine) addPort(socket string) error {
+// addNode adds an image of a disk.
+func (m *machine) addNode(node map[string]any, f *os.File) {
+	n := m.give(f)
+	node["discard"] = "unmap"
+	node["file"] = map[string]any{"driver": "file", "filename": fmt.Sprintf("/dev/fdset/%d", n), "locking": "off", "discard": "unmap"}
+	text, err := json.Marshal(node)
+	if err != nil {
+		panic(err) // strings and booleans
+	}
+	m.add("-add-fd", fmt.Sprintf("fd=%d,set=%d", n, n), "-blockdev", string(text))
+}
+
+// addDevice adds a disk with the image in node, whose name is its serial number.
+func (m *machine) addDevice(node string) {
+	m.add("-device", fmt.Sprintf("virtio-blk-device,drive=%s,serial=%s", node, node))
+}
+
+// addRAM adds the memory of a machine.
+func (m *machine) addRAM(f *os.File, size int64, shared bool) {
+	share := "off"
+	if shared {
+		share = "on"
+	}
+	m.add("-m", strconv.FormatInt(size>>20, 10)+"M",
+		"-object", fmt.Sprintf("memory-backend-file,id=ram,size=%d,share=%s,mem-path=%s", size, share, m.path(f)))
+}
+
+// addSocket adds a character device with a socket on which QEMU listens for the daemon.
+func (m *machine) addSocket(name, socket string) error {
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
 	if err != nil {
 		return err
@@ -84,19 +107,19 @@ func (m *machine) addPort(socket string) error {
 		f.Close()
 		return err
 	}
-	m.add(
-		"-chardev", fmt.Sprintf("socket,id=port,fd=%d,server=on,wait=off", m.give(f)),
-		"-device", "virtio-serial-device",
-		"-device", "virtserialport,chardev=port,name="+wire.Port,
-	)
+	m.add("-chardev", fmt.Sprintf("socket,id=%s,fd=%d,server=on,wait=off", name, m.give(f)))
 	return nil
 }
 
-// newMachine returns the machine of a jail.
-func (b *Backend) newMachine(ctx context.Context, p jail.Plan) (_ *machine, _ wire.Setup, err error) {
+// ramSize returns the size of the memory of a machine.
+func ramSize(p jail.Plan) int64 { return p.Limits.MemoryMB<<20 + guestMemory }
+
+// newMachine returns the machine of a jail and, if it boots, what the guest needs to set it up. The
+// devices of a machine with a source must equal those of the machine in the snapshot.
+func (b *Backend) newMachine(ctx context.Context, p jail.Plan, from *source) (_ *machine, _ wire.Setup, err error) {
 	m := &machine{}
 	s := wire.Setup{
-		Hostname: p.Hostname, Volume: "volume",
+		Volume: "volume",
 		Limits: wire.Limits{MemoryBytes: p.Limits.MemoryMB << 20, PIDs: p.Limits.MaxPIDs + jail.InitThreads},
 	}
 	defer func() {
@@ -104,45 +127,85 @@ func (b *Backend) newMachine(ctx context.Context, p jail.Plan) (_ *machine, _ wi
 			m.close()
 		}
 	}()
-	image, initrd, err := b.boot(p.Init)
-	if err != nil {
-		return nil, s, err
-	}
-	options := []string{"console=ttyS0", "quiet", "panic=-1"}
 	m.add("-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-name", string(p.ID),
 		"-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny",
-		"-m", strconv.FormatInt(p.Limits.MemoryMB+guestMemory>>20, 10)+"M",
-		"-machine", "microvm,acpi=on,rtc=on", "-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console",
-		"-kernel", m.path(image), "-initrd", m.path(initrd))
+		"-machine", "microvm,acpi=on,rtc=on,memory-backend=ram,suppress-vmdesc=on", "-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console",
+		"-mon", "chardev=monitor,mode=control", "-global", "migration.send-configuration=off")
 	if b.emulates() {
-		// The kernel cannot measure the time stamp counter, because the machine has no other clock.
-		// After cmpxchg16b, QEMU 7.2 may save wrong flags for an interrupt, which ends the kernel: its helper
-		// reads a state that the translated code has not written (target/i386/tcg/mem_helper.c). So the
-		// kernel does without this instruction. Programs still find it.
-		options = append(options, "tsc=reliable", fmt.Sprintf("tsc_early_khz=%d", tscKHz()), "clearcpuid=cx16")
 		m.add("-accel", "tcg,tb-size=64", "-cpu", "max")
 	} else {
 		m.add("-accel", "kvm", "-cpu", "host")
 	}
-	m.add("-append", strings.Join(options, " "))
-	if err := m.addPort(layout{p.Dir}.port()); err != nil {
-		return nil, s, fmt.Errorf("make the control port: %w", err)
+	if from != nil {
+		err = m.addSource(p, from)
+	} else {
+		err = m.addBoot(b, p)
 	}
+	if err == nil {
+		err = b.base()
+	}
+	if err == nil {
+		s.Base, err = inline(b.cfg.Base)
+	}
+	if err != nil {
+		return nil, s, err
+	}
+	l := layout{p.Dir}
+	if err := errors.Join(m.addSocket("port", l.port()), m.addSocket("monitor", l.monitor())); err != nil {
+		return nil, s, fmt.Errorf("make the sockets: %w", err)
+	}
+	m.add("-device", "virtio-serial-device", "-device", "virtserialport,chardev=port,name="+wire.Port)
 	for n, dir := range p.Lower {
 		f, err := b.layerDisk(ctx, dir)
 		if err != nil {
 			return nil, s, err
 		}
 		serial := fmt.Sprintf("layer%d", n)
-		m.addDisk(serial, f, true)
+		m.addDisk(serial, f)
 		s.Layers = append(s.Layers, serial)
 	}
-	volume, err := os.OpenFile(layout{p.Dir}.volume(), os.O_RDWR, 0)
+	return m, s, m.addVolume(s.Volume, p)
+}
+
+// addBoot adds what a machine needs to boot.
+func (m *machine) addBoot(b *Backend, p jail.Plan) error {
+	image, initrd, err := b.boot(p.Init)
 	if err != nil {
-		return nil, s, err
+		return err
 	}
-	m.addDisk(s.Volume, volume, false)
-	return m, s, nil
+	m.add("-kernel", m.path(image), "-initrd", m.path(initrd))
+	options := []string{"console=ttyS0", "quiet", "panic=-1"}
+	if b.emulates() {
+		// The kernel cannot measure the time stamp counter, because the machine has no other clock.
+		// After cmpxchg16b, QEMU 7.2 may save wrong flags for an interrupt, which ends the kernel: its helper
+		// reads a state that the translated code has not written (target/i386/tcg/mem_helper.c). So the
+		// kernel does without this instruction. Programs still find it.
+		options = append(options, "tsc=reliable", fmt.Sprintf("tsc_early_khz=%d", tscKHz()), "clearcpuid=cx16")
+	}
+	m.add("-append", strings.Join(options, " "))
+	ram, err := newRAM(ramSize(p))
+	if err != nil {
+		return fmt.Errorf("make the memory: %w", err)
+	}
+	m.addRAM(ram, ramSize(p), true)
+	return nil
+}
+
+// addSource adds the memory and the state from which a machine is restored. Its processors do not
+// run before the daemon lets them.
+func (m *machine) addSource(p jail.Plan, from *source) error {
+	ram, err := unix.FcntlInt(from.ram.Fd(), unix.F_DUPFD_CLOEXEC, 3) // from.ram is used by other restores
+	if err != nil {
+		return os.NewSyscallError("fcntl", err)
+	}
+	m.addRAM(os.NewFile(uintptr(ram), ramName), ramSize(p), false)
+	in, out, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	m.state = out
+	m.add("-S", "-incoming", fmt.Sprintf("fd:%d", m.give(in)))
+	return nil
 }
 
 // start starts the machine in a cgroup, as the first user of the jail's ids. It returns the process

@@ -56,6 +56,9 @@ type Backend struct {
 
 	hurry   cgroup.FastMoves
 	modules sync.Map // results of findModules by directory
+
+	rams      rams
+	templates templates
 }
 
 var (
@@ -137,8 +140,6 @@ func (b *Backend) check(p jail.Plan, op string) error {
 		return cannot(lacks["enforcement"])
 	case p.SecretFiles:
 		return cannot("secrets cannot be shown as files in virtual machines yet")
-	case len(p.Sealed) > 0:
-		return cannot("virtual machines cannot be created from snapshots yet")
 	}
 	return nil
 }
@@ -154,6 +155,9 @@ type layout struct{ dir string }
 
 func (l layout) volume() string { return filepath.Join(l.dir, "disk.img") }
 func (l layout) record() string { return filepath.Join(l.dir, "machine.json") }
+
+// identity exists for a moment, while the layer with the host name is made.
+func (l layout) identity() string { return filepath.Join(l.dir, "identity") }
 
 // sockets is only for the daemon.
 func (l layout) sockets() string { return filepath.Join(l.dir, "ctl") }

@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"sync"
 	"time"
 
 	"glasshouse/fault"
@@ -39,20 +40,18 @@ const (
 	SetupPath  = "/setup"  // Setup: starts the jail
 	StatsPath  = "/stats"  // returns Stats
 	FreezePath = "/freeze" // freezes the jail, and writes its files to the disk
-	ThawPath   = "/thaw"   // Clock: thaws the jail
+	ThawPath   = "/thaw"   // Resume: thaws the jail
 	StopPath   = "/stop"   // ends the jail, writes its files to the disk, and switches the machine off
 	InitPath   = "/init"   // a connection to the jail's init
 )
 
 // A Setup describes the jail that the agent starts.
 type Setup struct {
-	Clock    time.Time `json:"clock"` // of the host
-	Hostname string    `json:"hostname"`
-	Layers   []string  `json:"layers"` // serial numbers of the disks with the read-only layers, topmost first
-	Volume   string    `json:"volume"` // serial number of the disk with the writable layer
-	Identity []File    `json:"identity"`
-	Base     []File    `json:"base"`
-	Limits   Limits    `json:"limits"`
+	Resume
+	Layers []string `json:"layers"` // serial numbers of the disks with the read-only layers, topmost first
+	Volume string   `json:"volume"` // serial number of the disk with the writable layer
+	Base   []File   `json:"base"`
+	Limits Limits   `json:"limits"`
 }
 
 // Limits are the limits of the jail in the guest.
@@ -68,9 +67,13 @@ type File struct {
 	Data []byte `json:"data,omitempty"`
 }
 
-// Clock is the time of the host.
-type Clock struct {
-	Now time.Time `json:"now"`
+// A Resume is what has changed while a machine was frozen, or since the snapshot that it was restored
+// from.
+type Resume struct {
+	Clock    time.Time `json:"clock"` // of the host
+	Seed     []byte    `json:"seed"`  // for the random numbers of the kernel; other machines may have the same state
+	Hostname string    `json:"hostname"`
+	Identity []File    `json:"identity"` // the layer with the files that contain the host name
 }
 
 // Stats are the statistics of the jail as its kernel sees them.
@@ -168,29 +171,99 @@ func repeat(w io.Writer, message []byte, done <-chan struct{}) error {
 	}
 }
 
+// A GuestPort is the guest's end of the control port.
+type GuestPort struct {
+	rw io.ReadWriteCloser
+	in *bufio.Reader
+
+	greeted bool // the last connection has ended because a daemon greets
+}
+
+// NewGuestPort returns a port that was opened.
+func NewGuestPort(rw io.ReadWriteCloser) *GuestPort {
+	return &GuestPort{rw: rw, in: bufio.NewReaderSize(rw, 64<<10)}
+}
+
+// Greeted reports whether a connection has ended because a daemon greets, so that Await can be
+// called again. Otherwise the port is closed.
+func (p *GuestPort) Greeted() bool { return p.greeted }
+
 // Await answers the greeting of a daemon and returns the connection to it.
-func Await(c io.ReadWriteCloser) (io.ReadWriteCloser, error) {
-	in := bufio.NewReader(c)
+func (p *GuestPort) Await() (io.ReadWriteCloser, error) {
+	p.greeted = false
 	var greeted number
 	for {
-		kind, n, err := next(in)
+		kind, n, err := next(p.in)
 		if err != nil {
 			return nil, err
 		}
 		switch {
 		case kind == hello:
 			greeted = n
-			_, err = c.Write(message(welcome, n))
+			_, err = p.rw.Write(message(welcome, n))
 		case kind == start && n == greeted:
-			if _, err := c.Write(message(started, n)); err != nil {
+			if _, err := p.rw.Write(message(started, n)); err != nil {
 				return nil, err
 			}
-			return &bufferedPort{c, in}, nil
+			return &portConn{port: p}, nil
 		}
 		if err != nil {
 			return nil, err
 		}
 	}
+}
+
+// A portConn is the connection over a port. It ends when a daemon greets: if a machine was frozen or
+// saved meanwhile, the guest does not notice otherwise that the daemon before has disconnected.
+type portConn struct {
+	port *GuestPort
+
+	mu sync.Mutex // locked while the connection writes, so that no late answer reaches the next one
+	// +checklocks:mu
+	ended bool
+}
+
+func (c *portConn) hasEnded() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ended
+}
+
+func (c *portConn) Read(b []byte) (int, error) {
+	if c.hasEnded() {
+		return 0, io.EOF
+	}
+	in := c.port.in
+	if in.Buffered() == 0 {
+		if _, err := in.Peek(1); err != nil {
+			return 0, err
+		}
+		// A greeting is written alone. One that arrives together with other bytes is repeated.
+		if arrived, _ := in.Peek(in.Buffered()); bytes.HasPrefix(arrived, []byte(mark)) {
+			c.mu.Lock()
+			c.ended, c.port.greeted = true, true
+			c.mu.Unlock()
+			return 0, io.EOF
+		}
+	}
+	return in.Read(b)
+}
+
+func (c *portConn) Write(b []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ended {
+		return 0, io.ErrClosedPipe
+	}
+	return c.port.rw.Write(b)
+}
+
+// Close ends the connection, and closes the port if no other one begins.
+func (c *portConn) Close() error {
+	if c.hasEnded() {
+		return nil
+	}
+	return c.port.rw.Close()
 }
 
 // next discards bytes until a message, and returns it.
@@ -231,11 +304,3 @@ type bufferedConn struct {
 }
 
 func (c *bufferedConn) Read(b []byte) (int, error) { return c.in.Read(b) }
-
-// A bufferedPort is the same for the port of a guest.
-type bufferedPort struct {
-	io.ReadWriteCloser
-	in *bufio.Reader
-}
-
-func (p *bufferedPort) Read(b []byte) (int, error) { return p.in.Read(b) }

@@ -31,7 +31,7 @@ func greetOver(t *testing.T, before, stale []byte) (daemon net.Conn, agent io.Re
 				return
 			}
 		}
-		c, err := Await(guest)
+		c, err := NewGuestPort(guest).Await()
 		done <- result{c, err}
 	}()
 	if len(before) > 0 { // also an empty write to a pipe waits for its reader
@@ -99,7 +99,7 @@ func TestGreetingOfSlowAgent(t *testing.T) {
 	defer guest.Close()
 	done := make(chan error, 1)
 	go func() {
-		_, err := Await(slowPort{guest})
+		_, err := NewGuestPort(slowPort{guest}).Await()
 		done <- err
 	}()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -120,6 +120,58 @@ func (p slowPort) Write(b []byte) (int, error) {
 	return p.Conn.Write(b)
 }
 
+// A machine that was saved does not notice that the daemon before has disconnected.
+func TestGreetingEndsConnection(t *testing.T) {
+	host, guest := net.Pipe()
+	defer host.Close()
+	port := NewGuestPort(guest)
+	conns := make(chan io.ReadWriteCloser)
+	var before io.Writer
+	go func() {
+		defer close(conns)
+		for {
+			c, err := port.Await()
+			if err != nil {
+				return
+			}
+			if before != nil {
+				if _, err := before.Write([]byte("late")); err == nil {
+					t.Error("a connection that has ended could be written to")
+				}
+			}
+			conns <- c
+			if _, err := io.Copy(io.Discard, c); err != nil || !port.Greeted() {
+				return
+			}
+			before = c
+			if err := c.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	for n := range 3 {
+		daemon, err := Greet(ctx, host)
+		if err != nil {
+			t.Fatalf("greeting %d: %v", n, err)
+		}
+		c := <-conns
+		go c.Write([]byte("text"))
+		got := make([]byte, 4)
+		if _, err := io.ReadFull(daemon, got); err != nil || string(got) != "text" {
+			t.Errorf("after greeting %d = %q, %v, want the text that was written", n, got, err)
+		}
+		if _, err := daemon.Write([]byte("\x00\x01 part of a frame")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	host.Close()
+	if _, more := <-conns; more {
+		t.Error("there is a connection after the end of the port")
+	}
+}
+
 // An agent that has not noticed the end of a connection discards the first greeting.
 func TestGreetingIsRepeated(t *testing.T) {
 	host, guest := net.Pipe()
@@ -131,7 +183,7 @@ func TestGreetingIsRepeated(t *testing.T) {
 			done <- err
 			return
 		}
-		_, err := Await(guest)
+		_, err := NewGuestPort(guest).Await()
 		done <- err
 	}()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)

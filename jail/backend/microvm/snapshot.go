@@ -1,0 +1,314 @@
+package microvm
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"glasshouse/fault"
+	"glasshouse/jail"
+	"glasshouse/jail/backend/base"
+)
+
+var _ jail.Checkpointer = (*Backend)(nil)
+
+// The images of a machine.
+const (
+	memoryFile  = "memory"    // the whole memory, with holes for zeros
+	devicesFile = "devices"   // the state of the processors and devices, as QEMU writes it
+	notesFile   = "jail.json" // notes
+)
+
+// maxDevices limits the size of the state of devices. It is a few hundred KiB.
+const maxDevices = 16 << 20
+
+// notes describe the machine, which a restored one must equal.
+type notes struct {
+	MemoryMB int64  `json:"memory_mb"` // of the jail
+	RAM      int64  `json:"ram"`       // bytes of the machine
+	Layers   int    `json:"layers"`    // disks with read-only layers
+	QEMU     string `json:"qemu"`      // version; the format of the state depends on it
+	Emulated bool   `json:"emulated"`
+}
+
+// CanCheckpoint implements jail.Checkpointer.
+func (b *Backend) CanCheckpoint(context.Context) error {
+	if why, lacking := b.Lacks()["freeze"]; lacking {
+		return fault.Cannot("microvm.CanCheckpoint", why, "mount the cgroup2 filesystem")
+	}
+	return b.Usable()
+}
+
+// Dumpable implements jail.Checkpointer. The state of a machine contains that of all processes.
+func (b *Backend) Dumpable(ctx context.Context, p jail.Plan, i jail.Instance) error {
+	if _, ok := i.(*instance); !ok {
+		return fault.Newf(fault.Invalid, "microvm.Dumpable", string(p.ID), "not a jail of this backend")
+	}
+	return b.CanCheckpoint(ctx)
+}
+
+// Stabilize implements jail.Checkpointer.
+func (b *Backend) Stabilize(context.Context, jail.Plan, jail.Instance) error { return nil }
+
+// Dump implements jail.Checkpointer.
+func (b *Backend) Dump(ctx context.Context, p jail.Plan, i jail.Instance, dir string) (err error) {
+	inst, ok := i.(*instance)
+	if !ok {
+		return fault.Newf(fault.Invalid, "microvm.Dump", string(p.ID), "not a jail of this backend")
+	}
+	n := notes{MemoryMB: p.Limits.MemoryMB, RAM: ramSize(p), Layers: len(p.Lower), Emulated: b.emulates()}
+	resume := inst.guest.suspend()
+	defer resume()
+	err = inst.whileFrozen(ctx, func(m *monitor) error {
+		n.QEMU = m.version
+		if err := m.saveDevices(ctx, filepath.Join(dir, devicesFile)); err != nil {
+			return fmt.Errorf("save the state of the devices: %w", err)
+		}
+		return nil
+	})
+	if err == nil {
+		err = saveMemory(inst.PID(), n.RAM, filepath.Join(dir, memoryFile))
+	}
+	if err == nil {
+		err = writeNotes(dir, n)
+	}
+	if err != nil {
+		return fmt.Errorf("checkpoint jail %s: %w", p.ID, err)
+	}
+	return context.Cause(ctx)
+}
+
+func saveMemory(pid int, size int64, to string) error {
+	f, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	err = saveRAM(pid, size, f)
+	if err := errors.Join(err, f.Close()); err != nil {
+		return fmt.Errorf("save the memory: %w", err)
+	}
+	return nil
+}
+
+func writeNotes(dir string, n notes) error {
+	text, err := json.Marshal(n)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, notesFile), text, 0o600)
+}
+
+// monitorTime limits what QEMU does while the processors of its machine are stopped.
+const monitorTime = 30 * time.Second
+
+// saveDevices stops the processors of the machine and writes the state of its devices to a file.
+// The daemon must have disconnected from the guest: what it sends could otherwise reach the memory
+// but not the state of the devices.
+func (m *monitor) saveDevices(ctx context.Context, to string) error {
+	fd, err := base.Memfd("devices", nil) // not the file itself, which QEMU could write to later
+	if err != nil {
+		return err
+	}
+	state := os.NewFile(uintptr(fd), "devices")
+	defer state.Close()
+	// QEMU uses only a descriptor with exactly the access that it needs.
+	out, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", fd), os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	err = errors.Join(m.run("stop", nil, nil), m.awaitDisconnected(ctx, "port"))
+	if err != nil {
+		return err
+	}
+	path, err := m.passFile(out)
+	if err != nil {
+		return err
+	}
+	if err := m.run("xen-save-devices-state", map[string]any{"filename": path, "live": false}, nil); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	n, err := io.Copy(f, io.NewSectionReader(state, 0, maxDevices))
+	if err == nil && n == maxDevices {
+		err = errors.New("it is too large")
+	}
+	return errors.Join(err, f.Close())
+}
+
+// whileFrozen lets QEMU run while the processors of its machine stand still.
+func (i *instance) whileFrozen(ctx context.Context, f func(m *monitor) error) (err error) {
+	if err := i.group.Thaw(ctx); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, i.group.Freeze(context.WithoutCancel(ctx))) }()
+	return i.withMonitor(ctx, f)
+}
+
+func (i *instance) withMonitor(ctx context.Context, f func(m *monitor) error) error {
+	ctx, cancel := context.WithTimeout(ctx, monitorTime)
+	defer cancel()
+	m, err := openMonitor(ctx, layout{i.plan.Dir}.monitor())
+	if err != nil {
+		return err
+	}
+	return errors.Join(f(m), m.close())
+}
+
+// awaitDisconnected waits until QEMU has noticed that the daemon has closed its connection to the
+// port, and so has read all that the daemon has sent.
+func (m *monitor) awaitDisconnected(ctx context.Context, port string) error {
+	for {
+		var devices []struct {
+			Label    string `json:"label"`
+			Filename string `json:"filename"`
+		}
+		if err := m.run("query-chardev", nil, &devices); err != nil {
+			return err
+		}
+		for _, d := range devices {
+			if d.Label == port && strings.HasPrefix(d.Filename, "disconnected:") {
+				return nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+// Restore implements jail.Checkpointer.
+func (b *Backend) Restore(ctx context.Context, p jail.Plan, dir string) (_ jail.Instance, err error) {
+	const op = "microvm.Restore"
+	if err := b.check(p, op); err != nil {
+		return nil, err
+	}
+	n, err := readNotes(dir)
+	if err != nil {
+		return nil, fmt.Errorf("prepare the images in %s: %w", dir, err)
+	}
+	if err := b.fits(p, n, op); err != nil {
+		return nil, err
+	}
+	ram, done, err := b.rams.get(filepath.Join(dir, memoryFile), n.RAM)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	state, err := readState(filepath.Join(dir, devicesFile))
+	if err != nil {
+		return nil, err
+	}
+	i, err := b.launch(ctx, p, op, &source{ram: ram, devices: state, qemu: n.QEMU})
+	if err != nil {
+		return nil, fmt.Errorf("restore jail %s: %w", p.ID, err)
+	}
+	return i, nil
+}
+
+func readNotes(dir string) (n notes, err error) {
+	text, err := os.ReadFile(filepath.Join(dir, notesFile))
+	if err != nil {
+		return n, err
+	}
+	if err := json.Unmarshal(text, &n); err != nil {
+		return n, fmt.Errorf("decode %s: %w", notesFile, err)
+	}
+	return n, nil
+}
+
+func readState(name string) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	state, err := io.ReadAll(io.LimitReader(f, maxDevices))
+	if err == nil && len(state) < 1<<10 {
+		err = fmt.Errorf("%s has only %d bytes", name, len(state))
+	}
+	return state, err
+}
+
+// fits returns an error if the machine of a plan differs from that of a snapshot.
+func (b *Backend) fits(p jail.Plan, n notes, op string) error {
+	cannot := func(what string) error {
+		return fault.Cannot(op, what, "export the files of the snapshot with --files-only, and import them")
+	}
+	switch {
+	case n.RAM != ramSize(p):
+		return fault.Cannot(op, fmt.Sprintf("the memory of a restored virtual machine cannot be changed from %d to %d MiB", n.MemoryMB, p.Limits.MemoryMB), "keep limits.memory_mb")
+	case n.Layers != len(p.Lower):
+		return fault.Newf(fault.Invalid, op, string(p.ID), "the snapshot has %d layers below it, and the jail has %d", n.Layers, len(p.Lower))
+	case n.Emulated != b.emulates():
+		return cannot("a machine with an emulated processor cannot be continued with KVM, or the reverse")
+	}
+	return nil
+}
+
+// A source is what a machine is restored from.
+type source struct {
+	ram     *os.File
+	devices []byte
+	qemu    string // version; "" is not checked
+	boots   bool   // it is a template
+}
+
+// load waits until QEMU has loaded the state of the devices. The machine is frozen afterwards, unless
+// it was restored from a template.
+func (i *instance) load(ctx context.Context, m *machine, from *source) error {
+	written := make(chan error, 1)
+	stop := context.AfterFunc(ctx, func() { m.state.SetWriteDeadline(time.Unix(1, 0)) })
+	defer stop()
+	go func() {
+		_, err := m.state.Write(from.devices)
+		written <- errors.Join(err, m.state.Close())
+	}()
+	err := i.withMonitor(ctx, func(m *monitor) error {
+		if from.qemu != "" && m.version != from.qemu {
+			return fault.Cannot("microvm.Restore", fmt.Sprintf("the snapshot was taken with QEMU %s, and this is %s", from.qemu, m.version),
+				"install that version, or export the files of the snapshot with --files-only and import them")
+		}
+		if err := m.awaitLoaded(ctx); err != nil || !from.boots {
+			return err
+		}
+		return m.run("cont", nil, nil)
+	})
+	if err := errors.Join(<-written, err); err != nil || from.boots {
+		return err
+	}
+	return i.group.Freeze(ctx)
+}
+
+// awaitLoaded waits until the state of a restored machine is loaded. QEMU exits if it is damaged.
+func (m *monitor) awaitLoaded(ctx context.Context) error {
+	for {
+		status, err := m.status()
+		if err != nil {
+			return err
+		}
+		switch status {
+		case "inmigrate":
+		case "paused", "prelaunch":
+			return nil
+		default:
+			return unresponsive("query-status", fmt.Errorf("a restored machine is %.40q", status))
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(time.Millisecond):
+		}
+	}
+}

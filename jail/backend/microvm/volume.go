@@ -1,0 +1,295 @@
+package microvm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"glasshouse/fault"
+	"glasshouse/host/disk"
+	"glasshouse/host/qcow2"
+	"glasshouse/internal/dirs"
+	"glasshouse/jail"
+	"glasshouse/jail/backend/base"
+)
+
+// The writable layer of a jail is a disk image in the format qcow2. With sealed layers it is an
+// overlay of the topmost of them, which is an overlay of the next. The lowest one has a whole file
+// system. So a machine that is restored finds its disk as it was, block by block. The images do not
+// name each other: QEMU gets all of them as open files.
+
+// makeVolume makes the writable layer of a jail if it is missing.
+func (b *Backend) makeVolume(ctx context.Context, p jail.Plan) error {
+	l := layout{p.Dir}
+	if err := removeSealedVolume(p, l); err != nil {
+		return err
+	}
+	if _, err := os.Lstat(l.volume()); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	part, err := os.OpenFile(l.volume()+".part", os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	if len(p.Sealed) > 0 {
+		err = createOverlay(part, p.Sealed[0])
+	} else {
+		err = b.copyEmptyVolume(ctx, part, p.Limits.DiskMB)
+	}
+	if err := errors.Join(err, part.Close()); err != nil {
+		return errors.Join(fmt.Errorf("make the disk: %w", disk.WriteError(l.volume(), err)), os.Remove(part.Name()))
+	}
+	return os.Rename(part.Name(), l.volume())
+}
+
+func createOverlay(f *os.File, of string) error {
+	below, err := os.Open(of)
+	if err != nil {
+		return err
+	}
+	defer below.Close()
+	size, err := qcow2.Size(below)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", of, err)
+	}
+	return qcow2.Create(f, size)
+}
+
+// copyEmptyVolume writes an image with an empty file system.
+func (b *Backend) copyEmptyVolume(ctx context.Context, f *os.File, mb int64) error {
+	from, err := b.cached(fmt.Sprintf("%s/volume-%d", b.cfg.Cache, mb), func(part *os.File) error {
+		name := part.Name() + ".raw"
+		defer os.Remove(name)
+		if err := disk.Create(ctx, name, mb, b.cfg.Templates); err != nil {
+			return err
+		}
+		raw, err := os.Open(name)
+		if err != nil {
+			return err
+		}
+		defer raw.Close()
+		return qcow2.FromRaw(ctx, part, raw)
+	})
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	_, err = io.Copy(f, from)
+	return err
+}
+
+// removeSealedVolume removes a volume that has become the topmost sealed layer, if a crash
+// prevented its removal.
+func removeSealedVolume(p jail.Plan, l layout) error {
+	if len(p.Sealed) == 0 {
+		return nil
+	}
+	own, err := os.Stat(l.volume())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	top, err := os.Stat(p.Sealed[0])
+	if err != nil || !os.SameFile(own, top) {
+		return err
+	}
+	return os.Remove(l.volume())
+}
+
+// addVolume adds the disk with the writable layer. QEMU would follow names of other files in the
+// images, which an earlier QEMU may have written on behalf of a guest, so they are checked.
+func (m *machine) addVolume(serial string, p jail.Plan) error {
+	var backing any
+	size := int64(0)
+	for n := len(p.Sealed) - 1; n >= -1; n-- {
+		name, node, mode := layout{p.Dir}.volume(), serial, os.O_RDWR
+		if n >= 0 {
+			name, node, mode = p.Sealed[n], fmt.Sprintf("sealed%d", n), os.O_RDONLY
+		}
+		f, err := os.OpenFile(name, mode, 0)
+		if err != nil {
+			return err
+		}
+		its, err := qcow2.Size(f)
+		if err == nil && size != 0 && its != size {
+			err = fmt.Errorf("it has %d bytes, and the layer below it has %d", its, size)
+		}
+		if err != nil {
+			return errors.Join(fmt.Errorf("check %s: %w", name, err), f.Close())
+		}
+		size = its
+		m.addNode(map[string]any{"driver": "qcow2", "node-name": node, "read-only": mode == os.O_RDONLY, "backing": backing}, f)
+		backing = node
+	}
+	m.addDevice(serial)
+	return nil
+}
+
+// SealLayer implements jail.Checkpointer.
+func (b *Backend) SealLayer(_ context.Context, p jail.Plan, to string) error {
+	const op = "microvm.SealLayer"
+	if err := base.CheckPaths(p, op); err != nil {
+		return err
+	}
+	l := layout{p.Dir}
+	if err := removeSealedVolume(p, l); err != nil {
+		return err
+	}
+	// The old name remains until the jail's record names the layer.
+	err := os.Link(l.volume(), to)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fault.Newf(fault.NotFound, op, string(p.ID), "the jail has no files yet")
+	}
+	if err != nil {
+		return fmt.Errorf("seal the layer of %s: %w", p.ID, err)
+	}
+	return nil
+}
+
+// FlushLayer implements jail.Checkpointer.
+func (b *Backend) FlushLayer(_ context.Context, p jail.Plan) error {
+	f, err := os.Open(layout{p.Dir}.volume())
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return disk.WriteError(f.Name(), f.Sync())
+}
+
+// CleanAndRemoveLayer implements jail.Checkpointer.
+func (b *Backend) CleanAndRemoveLayer(ctx context.Context, p jail.Plan) error {
+	if err := b.Clean(ctx, p); err != nil {
+		return err
+	}
+	return os.RemoveAll(layout{p.Dir}.volume())
+}
+
+// copyLimit is the size of the largest layer that is copied while a jail is paused. That takes no
+// longer than the copy of its memory.
+const copyLimit = 64 << 20
+
+// BeginCopy implements jail.Checkpointer.
+func (b *Backend) BeginCopy(_ context.Context, p jail.Plan, to string) (jail.LayerCopy, error) {
+	const op = "microvm.BeginCopy"
+	if err := base.CheckPaths(p, op); err != nil {
+		return nil, err
+	}
+	from, err := os.Open(layout{p.Dir}.volume())
+	if err != nil {
+		return nil, err
+	}
+	c := &layerCopy{plan: p, from: from, whole: disk.CanClone(p.Dir)}
+	if err := c.checkSize(op); err != nil {
+		return nil, errors.Join(err, from.Close())
+	}
+	c.to, err = os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return nil, errors.Join(err, from.Close())
+	}
+	return c, nil
+}
+
+// A layerCopy is a copy of a writable layer that is in progress.
+type layerCopy struct {
+	plan     jail.Plan
+	from, to *os.File
+	whole    bool // the host's file system can share the blocks
+	done     bool
+}
+
+func (c *layerCopy) checkSize(op string) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(c.from.Fd()), &st); err != nil {
+		return &os.PathError{Op: "stat", Path: c.from.Name(), Err: err}
+	}
+	if !c.whole && st.Blocks*512 > copyLimit {
+		return fault.Newf(fault.TooLarge, op, string(c.plan.ID), "layer exceeds %d bytes", copyLimit)
+	}
+	return nil
+}
+
+// Copy implements jail.LayerCopy.
+func (c *layerCopy) Copy(context.Context) error {
+	if err := c.checkSize("microvm.Copy"); err != nil {
+		return err
+	}
+	if _, err := io.Copy(c.to, c.from); err != nil { // with copy_file_range(2), which shares blocks
+		return fmt.Errorf("copy the layer of %s: %w", c.plan.ID, disk.WriteError(c.to.Name(), err))
+	}
+	c.done = true
+	return nil
+}
+
+// Close implements jail.LayerCopy.
+func (c *layerCopy) Close() error {
+	err := errors.Join(c.from.Close(), c.to.Close())
+	if err != nil || !c.done {
+		err = errors.Join(err, os.Remove(c.to.Name()))
+	}
+	return err
+}
+
+// Layers operates on sealed layers without a jail.
+type Layers struct{}
+
+// Flatten merges sealed layers, topmost first, into the new file to. The file appears only when it
+// is complete and synced.
+func (Layers) Flatten(ctx context.Context, layers []string, to string) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("flatten %d layers into %s: %w", len(layers), to, err)
+		}
+	}()
+	var from []*os.File
+	defer func() {
+		for _, f := range from {
+			f.Close()
+		}
+	}()
+	for _, name := range layers {
+		f, err := os.Open(name)
+		if err != nil {
+			return err
+		}
+		from = append(from, f)
+	}
+	part, err := os.OpenFile(to+partial, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	err = qcow2.Flatten(ctx, from, part)
+	if err == nil {
+		err = part.Sync()
+	}
+	if err := errors.Join(err, part.Close()); err != nil {
+		return errors.Join(disk.WriteError(to, err), os.Remove(part.Name()))
+	}
+	if err := os.Rename(part.Name(), to); err != nil {
+		return err
+	}
+	return dirs.Sync(filepath.Dir(to))
+}
+
+// Seal checks a layer that may come from another host, and makes it durable.
+func (Layers) Seal(layer string) error {
+	f, err := os.Open(layer)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if _, err := qcow2.Size(f); err != nil {
+		return fmt.Errorf("check %s: %w", layer, err)
+	}
+	return disk.WriteError(layer, f.Sync())
+}
+
+// Release has nothing to unmount, because no layer is mounted.
+func (Layers) Release(string) error { return nil }
