@@ -20,6 +20,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"github.com/creack/pty"
 	"golang.org/x/sys/unix"
@@ -91,15 +92,43 @@ func (t *Tool) check(ctx context.Context, args ...string) (cmd *exec.Cmd, done f
 		return cmd, func() {}
 	}
 	cmd.Stdin, cmd.SysProcAttr.Setsid, cmd.SysProcAttr.Setctty = terminal, true, true
-	hangups := make(chan os.Signal, 1)
-	if signal.Ignored(unix.SIGHUP) {
-		signal.Notify(hangups, unix.SIGHUP)
-	}
+	stop := receiveHangups()
 	return cmd, func() {
-		signal.Stop(hangups)
+		stop()
 		terminal.Close()
 		master.Close()
 	}
+}
+
+// hangups receives SIGHUP while checks run, if the daemon ignores it.
+var hangups struct {
+	mu sync.Mutex
+	// +checklocks:mu
+	checks int
+	// +checklocks:mu
+	c chan os.Signal
+}
+
+// receiveHangups receives SIGHUP until stop is called, if the process ignores it otherwise.
+func receiveHangups() (stop func()) {
+	hangups.mu.Lock()
+	defer hangups.mu.Unlock()
+	if hangups.checks == 0 { // during other checks it is not ignored
+		if !signal.Ignored(unix.SIGHUP) {
+			return func() {}
+		}
+		hangups.c = make(chan os.Signal, 1)
+		signal.Notify(hangups.c, unix.SIGHUP)
+	}
+	hangups.checks++
+	return sync.OnceFunc(func() {
+		hangups.mu.Lock()
+		defer hangups.mu.Unlock()
+		hangups.checks--
+		if hangups.checks == 0 {
+			signal.Stop(hangups.c)
+		}
+	})
 }
 
 // checkVersion returns why the CRIU at path does not work on this kernel, or "".

@@ -70,3 +70,25 @@ func TestCheckEndsWithItsThread(t *testing.T) {
 		}
 	}
 }
+
+// A check that ends does not make the command of another one ignore SIGHUP.
+func TestConcurrentChecksDoNotIgnoreHangups(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "criu")
+	if err := os.WriteFile(program, []byte("#!/bin/sh\nexec grep SigIgn /proc/self/status\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	signal.Ignore(unix.SIGHUP) // as with nohup
+	defer signal.Reset(unix.SIGHUP)
+	_, endFirst := New(program, "").check(t.Context())
+	cmd, end := New(program, "").check(t.Context())
+	defer end()
+	endFirst()
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ignored uint64
+	if _, err := fmt.Sscanf(string(out), "SigIgn: %x", &ignored); err != nil || ignored&1 != 0 {
+		t.Errorf("the command prints %q, %v, want SIGHUP not ignored", out, err)
+	}
+}
