@@ -55,7 +55,7 @@ func TestRestoreWithDifferentHostClock(t *testing.T) {
 	here := newHarness(t)
 	j := here.running()
 	here.background(j, counter)
-	here.background(j, `mkfifo /tmp/fifo; exec 3<>/tmp/fifo; while :; do read -t 0.05 -u 3 x; date +%s%N > /tmp/turn; done`)
+	here.background(j, `mkfifo /tmp/fifo; exec bash -c 'exec 3<>/tmp/fifo; while :; do read -t 0.05 -u 3; (($? > 128)) && date +%s%N > /tmp/turn; done'`)
 	// Init, a Go program, ends this command by its own clock.
 	_, limited, err := here.jails.Exec(t.Context(), j, jail.ExecRequest{Argv: []string{"sleep", "1000"}, Timeout: 5 * time.Second}, nil)
 	if err != nil {
