@@ -143,6 +143,9 @@ func (b *Backend) launch(ctx context.Context, p jail.Plan, op string, from *sour
 			t.done()
 			return i.setUp(ctx, setup)
 		})
+		if from != nil && errors.Is(err, fault.Unavailable) { // its kernel does not run
+			err = &templateError{t, err}
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("start the virtual machine: %w%s", err, lastLines(base.OutputText(output)))

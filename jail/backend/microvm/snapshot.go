@@ -30,10 +30,12 @@ const maxDevices = 16 << 20
 
 // notes describe the machine, which a restored one must equal.
 type notes struct {
-	MemoryMB int64  `json:"memory_mb"` // of the jail
-	RAM      int64  `json:"ram"`       // bytes of the machine
-	Layers   int    `json:"layers"`    // disks with read-only layers
-	QEMU     string `json:"qemu"`      // version; the format of the state depends on it
+	MemoryMB int64  `json:"memory_mb"` // of the jail, as the next two
+	MaxPIDs  int64  `json:"max_pids"`
+	DiskMB   int64  `json:"disk_mb"`
+	RAM      int64  `json:"ram"`    // bytes of the machine
+	Layers   int    `json:"layers"` // disks with read-only layers
+	QEMU     string `json:"qemu"`   // version; the format of the state depends on it
 	Emulated bool   `json:"emulated"`
 }
 
@@ -62,7 +64,10 @@ func (b *Backend) Dump(ctx context.Context, p jail.Plan, i jail.Instance, dir st
 	if !ok {
 		return fault.Newf(fault.Invalid, "microvm.Dump", string(p.ID), "not a jail of this backend")
 	}
-	n := notes{MemoryMB: p.Limits.MemoryMB, RAM: ramSize(p), Layers: len(p.Lower), Emulated: b.emulates()}
+	n := notes{
+		MemoryMB: p.Limits.MemoryMB, MaxPIDs: p.Limits.MaxPIDs, DiskMB: p.Limits.DiskMB, RAM: ramSize(p),
+		Layers: len(p.Lower), Emulated: b.emulates(),
+	}
 	resume := inst.guest.suspend()
 	defer resume()
 	err = inst.whileFrozen(ctx, func(m *monitor) error {
@@ -247,8 +252,9 @@ func (b *Backend) fits(p jail.Plan, n notes, op string) error {
 		return fault.Cannot(op, what, "export the files of the snapshot with --files-only, and import them")
 	}
 	switch {
-	case n.RAM != ramSize(p):
-		return fault.Cannot(op, fmt.Sprintf("the memory of a restored virtual machine cannot be changed from %d to %d MiB", n.MemoryMB, p.Limits.MemoryMB), "keep limits.memory_mb")
+	case n.RAM != ramSize(p), n.MemoryMB != p.Limits.MemoryMB, n.MaxPIDs != p.Limits.MaxPIDs, n.DiskMB != p.Limits.DiskMB:
+		return fault.Cannot(op, fmt.Sprintf("the limits of a restored virtual machine cannot be changed: memory_mb is %d, max_pids is %d and disk_mb is %d", n.MemoryMB, n.MaxPIDs, n.DiskMB),
+			"keep these limits of the snapshot")
 	case n.Layers != len(p.Lower):
 		return fault.Newf(fault.Invalid, op, string(p.ID), "the snapshot has %d layers below it, and the jail has %d", n.Layers, len(p.Lower))
 	case n.Emulated != b.emulates():

@@ -68,9 +68,12 @@ func (b *Backend) template(ctx context.Context, p jail.Plan) (template, *source,
 	}
 	for {
 		from, done, err := b.openTemplate(t, p)
-		if err != nil || from != nil {
+		switch {
+		case err == nil:
 			t.done = done
-			return t, from, err
+			return t, from, nil
+		case !errors.Is(err, fs.ErrNotExist):
+			b.cfg.Log.Warn("the template of a virtual machine cannot be read, and a new one is made", "err", err)
 		}
 		end, other := b.templates.begin(t.devices)
 		if end != nil {
@@ -128,11 +131,12 @@ func (b *Backend) findTemplate(ctx context.Context, p jail.Plan) (t template, er
 	return template{memory: name + "-memory", devices: name + "-devices"}, nil
 }
 
-// openTemplate returns the source for a machine, or nil if the template must be made.
+// openTemplate returns the source for a machine. The error fs.ErrNotExist means that the template
+// must be made.
 func (b *Backend) openTemplate(t template, p jail.Plan) (_ *source, done func(), err error) {
 	st, err := os.Stat(t.devices)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && time.Since(st.ModTime()) > templateAge {
-		return nil, nil, nil
+	if err == nil && time.Since(st.ModTime()) > templateAge {
+		err = fs.ErrNotExist
 	}
 	if err != nil {
 		return nil, nil, err
@@ -142,9 +146,6 @@ func (b *Backend) openTemplate(t template, p jail.Plan) (_ *source, done func(),
 		return nil, nil, err
 	}
 	ram, done, err := b.rams.get(t.memory, ramSize(p))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, nil
-	}
 	if err != nil {
 		return nil, nil, err
 	}
@@ -183,9 +184,20 @@ func (t template) save(ctx context.Context, i *instance) (err error) {
 		if err == nil {
 			err = saveMemory(i.PID(), ramSize(i.plan), t.memory+partial)
 		}
+		if err == nil { // a power failure must not leave a template with other content
+			err = errors.Join(syncFile(t.memory+partial), syncFile(t.devices+partial))
+		}
 		if err == nil {
 			err = errors.Join(os.Rename(t.memory+partial, t.memory), os.Rename(t.devices+partial, t.devices))
 		}
 		return errors.Join(err, m.run("cont", nil, nil))
 	})
+}
+
+func syncFile(name string) error {
+	f, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
 }

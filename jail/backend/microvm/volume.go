@@ -156,12 +156,8 @@ func (b *Backend) SealLayer(_ context.Context, p jail.Plan, to string) error {
 
 // FlushLayer implements jail.Checkpointer.
 func (b *Backend) FlushLayer(_ context.Context, p jail.Plan) error {
-	f, err := os.Open(layout{p.Dir}.volume())
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return disk.WriteError(f.Name(), f.Sync())
+	name := layout{p.Dir}.volume()
+	return disk.WriteError(name, syncFile(name))
 }
 
 // CleanAndRemoveLayer implements jail.Checkpointer.
