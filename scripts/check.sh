@@ -57,12 +57,12 @@ ui() {
 	scripts/ui.sh check
 }
 
-# listed checks that the tests in the lists of slow and skipped tests exist.
+# listed checks that the tests in the lists exist.
 listed() {
 	local missing
-	missing=$({ grep -v '^#' test/slow.txt; sed -nE 's|^glasshouse/\S+ ([^/]+).*|\1|p' test/skips.txt; } |
+	missing=$({ grep -v '^#' test/slow.txt; sed -E '/^#/d;s|/.*||' test/ci.txt; sed -nE 's|^glasshouse/\S+ ([^/]+).*|\1|p' test/skips.txt; } |
 		grep -vxFf <(git grep -hoE '^func (Test|Example|Fuzz)\w+' -- '*_test.go' | cut -d' ' -f2) || true)
-	[ -z "$missing" ] || { echo "test/slow.txt or test/skips.txt lists tests that do not exist: $missing"; return 1; }
+	[ -z "$missing" ] || { echo "test/slow.txt, test/ci.txt or test/skips.txt lists tests that do not exist: $missing"; return 1; }
 }
 
 formatted() {
@@ -83,7 +83,7 @@ valid() {
 }
 
 check formatting "$(sum '*.go')" formatted
-check listed-tests "$(sum "*_test.go" test/slow.txt test/skips.txt)" listed
+check listed-tests "$(sum "*_test.go" test/slow.txt test/ci.txt test/skips.txt)" listed
 check decisions "$(sum docs/project/decisions scripts/decisions.sh)" decided
 check wording "$(sum .)" go run ./internal/wording internal/wording/limits.txt
 check generated "$(sum observe policy/enforce api/wire/eventfields.go scripts/generated.sh)" scripts/generated.sh

@@ -7,9 +7,9 @@
 # in parallel (internal/testrun). The go command caches the results of packages that do not match
 # HOST, and testrun those of the others. Failed tests are not retried.
 #
-# By default tests run with -short. If CI is set, they run without it and no result of an earlier
-# run is used, and a skipped test that test/skips.txt does not list fails the run. With
-# GLASSHOUSE_TEST=all, slow and repetitive tests run as well.
+# By default tests run with -short and without those in test/ci.txt. If CI is set, all run, without
+# -short and without results of an earlier run, and a skipped test that test/skips.txt does not list
+# fails the run. With GLASSHOUSE_TEST=all, slow and repetitive tests run as well.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 DATA=${1:?usage: test.sh DATA_DIR}
@@ -47,7 +47,7 @@ wait "$setup"
 export PATH="$DATA/tools/bin:$PATH"
 results=$DATA/test/results
 if [ -z "${CI:-}${GLASSHOUSE_TEST:-}" ]; then
-	testrun+=(-short)
+	testrun+=(-short -skip "$(sed -n '/^#/!{s|/|$/^|g;s|.*|^&$|;p}' test/ci.txt | paste -sd '|')")
 	# The kernel, the user, the processors, the memory, the system's packages and the fetched programs.
 	if git rev-parse --git-dir >/dev/null 2>&1; then
 		state=$({

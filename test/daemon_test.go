@@ -638,7 +638,7 @@ func TestDaemonKillsAtManyMoments(t *testing.T) {
 	h := open(t, "pool: {size: 1}\n")
 	ctx := t.Context()
 	witness := h.running(wire.CreateJail{Name: "witness"})
-	x, err := h.Exec(ctx, witness.ID, wire.ExecRequest{Cmd: "for i in $(seq 100000); do echo $i; sleep 0.01; done", Detach: true, KeepBytes: 4 << 20})
+	x, err := h.Exec(ctx, witness.ID, wire.ExecRequest{Cmd: "for i in $(seq 100000); do echo $i; sleep 0.05; done", Detach: true, KeepBytes: 4 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}

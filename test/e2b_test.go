@@ -575,7 +575,7 @@ func TestIdleSandboxIsPaused(t *testing.T) {
 	works, _ := create(maps.Clone(wakes))
 	if !within(time.Minute, func() bool { // it may be paused before its command starts, so connect first
 		h.e2b(url, key, "POST", "/sandboxes/"+works+"/connect", map[string]any{"timeout": 3600})
-		_, err := h.Exec(t.Context(), id.Jail(h.jailIn(works)), wire.ExecRequest{Cmd: "while ! [ -e /tmp/done ]; do sleep 0.01; done", Detach: true})
+		_, err := h.Exec(t.Context(), id.Jail(h.jailIn(works)), wire.ExecRequest{Cmd: "while ! [ -e /tmp/done ]; do sleep 0.05; done", Detach: true})
 		return err == nil
 	}) {
 		t.Fatalf("no command started; the sandbox is %v", state(works))

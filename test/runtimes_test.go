@@ -169,10 +169,10 @@ func (h *daemonHarness) life(req wire.CreateJail) {
 // ticking starts a clock in a jail if none runs, and reads it.
 func (h *daemonHarness) ticking(j id.Jail) string {
 	h.Helper()
-	if _, err := h.Exec(h.Context(), j, wire.ExecRequest{Cmd: "mkdir /tmp/clock && while :; do n=$((n+1)); echo $n > /tmp/clock/new; mv /tmp/clock/new /tmp/clock/n; sleep 0.01; done", Detach: true}); err != nil {
+	if _, err := h.Exec(h.Context(), j, wire.ExecRequest{Cmd: "mkdir /tmp/clock && while :; do n=$((n+1)); echo $n > /tmp/clock/new; mv /tmp/clock/new /tmp/clock/n; sleep 0.05; done", Detach: true}); err != nil {
 		h.Fatal(err)
 	}
-	return h.sh(j, "until cat /tmp/clock/n 2>/dev/null; do sleep 0.01; done; sleep 0.1")
+	return h.sh(j, "until cat /tmp/clock/n 2>/dev/null; do sleep 0.05; done; sleep 0.1")
 }
 
 func TestMissingRuntimes(t *testing.T) {

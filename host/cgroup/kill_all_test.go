@@ -13,7 +13,7 @@ func TestKillAllSendsSIGTERMFirst(t *testing.T) {
 	h.must(err)
 	// One process ignores the signal, as the init of a jail; the other ends in order.
 	ignores, initEnd := h.run(jail.AddPID, "trap '' TERM; echo ready; exec sleep 1000")
-	ends, otherEnd := h.run(jail.AddPID, "trap 'sleep 0.1; echo ended; exit 0' TERM; echo ready; while :; do sleep 0.01; done")
+	ends, otherEnd := h.run(jail.AddPID, "trap 'sleep 0.1; echo ended; exit 0' TERM; echo ready; while :; do sleep 0.05; done")
 	for _, out := range []interface{ ReadString(byte) (string, error) }{ignores, ends} {
 		if line, err := out.ReadString('\n'); line != "ready\n" {
 			t.Fatalf("the process says %q, %v", line, err)

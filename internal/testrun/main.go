@@ -1,7 +1,7 @@
 // Command testrun runs tests in parallel and prints their events as go test -json does,
 // for gotestsum.
 //
-//	testrun [-jobs N] [-dir DIR] [-built DIR] [-host PATTERN] [-short] [-results DIR -state TEXT] [-compile] PACKAGE...
+//	testrun [-jobs N] [-dir DIR] [-built DIR] [-host PATTERN] [-short] [-skip PATTERN] [-results DIR -state TEXT] [-compile] PACKAGE...
 //
 // With -compile it only compiles. Packages that do not match PATTERN are tested by go test, which
 // caches their results. Each of the others is tested by one process, or by several processes with
@@ -58,6 +58,8 @@ var split = map[string]int{
 	"glasshouse/jail/snapshot":            6,
 	"glasshouse/agents/agent/spawn":       4,
 	"glasshouse/jail/backend/bwrap":       100, // one process, which is started early
+	"glasshouse/jail/backend/microvm":     100,
+	"glasshouse/jail/init":                100,
 	"glasshouse/jail/backend/oci":         1,
 	"glasshouse/capability/engine/jailed": 6,
 	"glasshouse/policy/enforce":           8,
@@ -90,6 +92,7 @@ func main() {
 	results := flag.String("results", "", "directory with the events of processes that passed (default: run all)")
 	state := flag.String("state", "", "text that changes whenever the host changes, for -results")
 	short := flag.Bool("short", false, "pass -short to the tests")
+	skip := flag.String("skip", "", "pass -skip to the tests")
 	only := flag.Bool("compile", false, "compile the tests and do not run them")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -106,7 +109,10 @@ func main() {
 	}
 	r := runner{dir: *dir, kept: cmp.Or(*kept, *dir), results: *results, state: *state, workers: *jobs, host: own, only: *only}
 	if *short {
-		r.flags = []string{"-test.short"}
+		r.flags = append(r.flags, "-test.short")
+	}
+	if *skip != "" {
+		r.flags = append(r.flags, "-test.skip="+*skip)
 	}
 	ok, err := r.run(ctx, flag.Args())
 	if err != nil {

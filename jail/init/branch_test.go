@@ -62,7 +62,7 @@ chmod +x 10-first 20-second`)
 func TestBranchSignals(t *testing.T) {
 	j := startBranch(t)
 	const listen = `trap 'echo usr1 >>/run/got-$1; mv /run/got-$1 /run/$1' USR1; trap 'echo hup >/run/$1' HUP
-echo "$2" >/run/glasshouse/notify/$$; echo $$ >/run/$1.pid; while :; do sleep 0.02; done`
+echo "$2" >/run/glasshouse/notify/$$; echo $$ >/run/$1.pid; while :; do sleep 0.1; done`
 	j.output("chmod 1777 /run")
 	for _, p := range []struct{ name, signal, user string }{
 		{"default", "", ""}, {"hangup", "SIGHUP", "daemon"}, {"kill", "KILL", ""}, {"nonsense", "whatever", ""}, {"forged", "", "root"},
@@ -71,7 +71,7 @@ echo "$2" >/run/glasshouse/notify/$$; echo $$ >/run/$1.pid; while :; do sleep 0.
 		if _, _, err := j.Exec(j.t.Context(), e, nil); err != nil {
 			t.Fatal(err)
 		}
-		j.output("until test -s /run/" + p.name + ".pid; do sleep 0.02; done")
+		j.output("until test -s /run/" + p.name + ".pid; do sleep 0.1; done")
 	}
 	// A user registers a signal for a process of another user.
 	j.output(`pid=$(cat /run/forged.pid); rm /run/glasshouse/notify/$pid`)
@@ -85,7 +85,7 @@ echo "$2" >/run/glasshouse/notify/$$; echo $$ >/run/$1.pid; while :; do sleep 0.
 	if err == nil || fault.KindOf(err) != "" {
 		t.Fatalf("Branched = %v, want the problems", err)
 	}
-	j.output("until test -s /run/default && test -s /run/hangup; do sleep 0.02; done")
+	j.output("until test -s /run/default && test -s /run/hangup; do sleep 0.1; done")
 	if got := j.output("cat /run/default /run/hangup"); got != "usr1\nhup\n" {
 		t.Errorf("received signals = %q, want usr1 and hup", got)
 	}

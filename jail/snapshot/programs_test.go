@@ -79,7 +79,7 @@ var programs = []program{
 		h.eventually(j, `tmux -L t capture-pane -p -t s | grep -x '\[kept\]'`, "[kept]")
 	}},
 	{"a pipeline", "sh", func(h *harness, j id.Jail) id.Exec {
-		x := h.background(j, `i=0; while :; do i=$((i+1)); echo $i; sleep 0.01; done | sed -u 's/$/ /' | while read n; do echo $n > /tmp/count; done`).ID
+		x := h.background(j, `i=0; while :; do i=$((i+1)); echo $i; sleep 0.05; done | sed -u 's/$/ /' | while read n; do echo $n > /tmp/count; done`).ID
 		h.checkCounting(j, 5)
 		return x
 	}, func(h *harness, j id.Jail, _ id.Exec) { h.checkCounting(j, h.count(j)) }},

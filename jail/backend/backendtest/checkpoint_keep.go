@@ -79,7 +79,7 @@ func (s *suite) keeps(t *testing.T) {
 		before := fingerprint(t, source)
 		b := s.newBox(t, func(p *jail.Plan) { p.Workspace = &jail.Workspace{Source: source, Target: "/work/project"} })
 		b.sh(t, "cd /work/project; echo changed > a.txt; mkdir sub; echo new > sub/b.txt")
-		x := b.start(t, "exec 5> open.txt; cd /work/project/sub; exec 6<> c.txt; echo one >&6; : > /tmp/ready; until test -e /tmp/go; do sleep 0.01; done; echo two >&6; cat /work/project/a.txt b.txt c.txt > /tmp/said; pwd >> /tmp/said")
+		x := b.start(t, "exec 5> open.txt; cd /work/project/sub; exec 6<> c.txt; echo one >&6; : > /tmp/ready; until test -e /tmp/go; do sleep 0.05; done; echo two >&6; cat /work/project/a.txt b.txt c.txt > /tmp/said; pwd >> /tmp/said")
 		eventually(t, "the script is ready", func() bool { return b.try(t, "test -e /tmp/ready").status.Code == 0 })
 		copied := s.restore(t, b.snapshot(t))
 		for _, b := range []*box{copied, b} {
@@ -104,11 +104,11 @@ func (s *suite) keeps(t *testing.T) {
 		b := s.newBox(t, func(p *jail.Plan) {
 			p.Mounts = []jail.Mount{{Source: filepath.Join(dir, "in"), Target: "/mnt/in"}, {Source: filepath.Join(dir, "out"), Target: "/mnt/out", Write: true}}
 		})
-		b.start(t, "exec 5< /mnt/in/data 6>> /mnt/out/data; : > /tmp/ready; until test -e /tmp/go; do sleep 0.01; done; cat <&5 > /tmp/said; echo more >&6; : > /tmp/done")
+		b.start(t, "exec 5< /mnt/in/data 6>> /mnt/out/data; : > /tmp/ready; until test -e /tmp/go; do sleep 0.05; done; cat <&5 > /tmp/said; echo more >&6; : > /tmp/done")
 		eventually(t, "the script is ready", func() bool { return b.try(t, "test -e /tmp/ready").status.Code == 0 })
 		copied := s.restore(t, b.snapshot(t))
 		b.kill(t)
-		copied.sh(t, ": > /tmp/go; until test -e /tmp/done; do sleep 0.01; done")
+		copied.sh(t, ": > /tmp/go; until test -e /tmp/done; do sleep 0.05; done")
 		if got := copied.sh(t, "cat /tmp/said"); got != "of the host" {
 			t.Errorf("open file in a mount = %q", got)
 		}

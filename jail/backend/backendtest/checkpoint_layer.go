@@ -107,7 +107,7 @@ func (s *suite) sealLayer(t *testing.T) {
 	b := s.newBox(t)
 	b.sh(t, history)
 	want := b.sh(t, look)
-	x := b.start(t, "exec 5> /root/open; echo one >&5; until test -e /tmp/go; do sleep 0.01; done; echo two >&5; rm /root/b; echo three > /root/a")
+	x := b.start(t, "exec 5> /root/open; echo one >&5; until test -e /tmp/go; do sleep 0.05; done; echo two >&5; rm /root/b; echo three > /root/a")
 	eventually(t, "a file is open", func() bool { return b.try(t, "test -s /root/open").status.Code == 0 })
 
 	b.freeze(t)

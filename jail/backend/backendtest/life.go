@@ -92,7 +92,7 @@ func (s *suite) doneClosesWhenInitDies(t *testing.T) {
 func (s *suite) freezeAndThaw(t *testing.T) {
 	s.lacks(t, "freeze")
 	b := s.newBox(t)
-	b.start(t, `while :; do echo $((++n)) > /tmp/n; sleep 0.01; done`)
+	b.start(t, `while :; do echo $((++n)) > /tmp/n; sleep 0.05; done`)
 	count := func() string { return b.sh(t, "cat /tmp/n") }
 	eventually(t, "the loop writes", func() bool { return b.try(t, "test -s /tmp/n").status.Code == 0 })
 

@@ -14,7 +14,7 @@ import (
 // limits lets one jail exhaust its resources while another one works.
 func (s *suite) limits(t *testing.T) {
 	neighbour := s.newBox(t)
-	neighbour.start(t, `while :; do echo $((++n)) > /tmp/n; sleep 0.01; done`)
+	neighbour.start(t, `while :; do echo $((++n)) > /tmp/n; sleep 0.05; done`)
 	unharmed := func(t *testing.T) {
 		t.Helper()
 		at := neighbour.sh(t, "cat /tmp/n")
