@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"glasshouse/id"
+	"glasshouse/internal/procstat"
 	"glasshouse/jail"
 	"glasshouse/jail/snapshot"
 	"glasshouse/observe/event"
@@ -177,21 +178,22 @@ E`)
 func (h *harness) pid(jid id.Jail, mark string) int {
 	h.t.Helper()
 	all, _ := filepath.Glob("/proc/[0-9]*/environ")
-	first := 0
+	var first procstat.Identity
 	for _, f := range all {
 		b, err := os.ReadFile(f)
 		if err != nil || !strings.Contains(string(b), mark) {
 			continue
 		}
 		n, _ := strconv.Atoi(filepath.Base(filepath.Dir(f)))
-		if first == 0 || n < first { // its children also have the marker
-			first = n
+		// Its children also have the marker. Their pids are lower when the host has used all.
+		if p, err := procstat.Identify(n); err == nil && (first.PID == 0 || p.Start < first.Start) {
+			first = p
 		}
 	}
-	if first == 0 {
+	if first.PID == 0 {
 		h.t.Fatalf("%s: no process has the marker %s", jid, mark)
 	}
-	return first
+	return first.PID
 }
 
 func TestStoppedProcessDoesNotRun(t *testing.T) {
