@@ -15,6 +15,13 @@ import (
 
 const awayMode = "GLASSHOUSE_NETNS_AWAY"
 
+// The main goroutine begins on the main thread, and could be on another one when main begins.
+func init() {
+	if os.Getenv(awayMode) != "" {
+		runtime.LockOSThread()
+	}
+}
+
 // The main thread of the process can be in the network namespace of a jail while another thread
 // locks the host's rules.
 func TestLockUsesHostNamespace(t *testing.T) {
@@ -30,7 +37,6 @@ func TestLockUsesHostNamespace(t *testing.T) {
 // lockWhileAway locks the rules while the main thread, which calls it, is in the network at path,
 // and again after its return.
 func lockWhileAway(path string) error {
-	runtime.LockOSThread()
 	if unix.Gettid() != unix.Getpid() {
 		return errors.New("this is not the main thread")
 	}
