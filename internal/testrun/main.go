@@ -58,7 +58,6 @@ var split = map[string]int{
 	"glasshouse/jail/snapshot":            6,
 	"glasshouse/agents/agent/spawn":       4,
 	"glasshouse/jail/backend/bwrap":       100, // one process, which is started early
-	"glasshouse/jail/backend/microvm":     100,
 	"glasshouse/jail/init":                100,
 	"glasshouse/jail/backend/oci":         1,
 	"glasshouse/capability/engine/jailed": 6,

@@ -183,7 +183,7 @@ func (b *Backend) open(p jail.Plan, who procstat.Identity, group *cgroup.Cgroup)
 
 // await does what a starting machine is waited for. It fails early if the machine ends.
 func (i *instance) await(ctx context.Context, what string, do func(ctx context.Context) error) error {
-	patience := i.backend.bootTime()
+	patience := i.backend.patience(bootTime)
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("it has not %s within %v", what, patience))
 	defer cancel()
 	ctx, ended := context.WithCancelCause(ctx)

@@ -48,7 +48,7 @@ func (i *instance) Freeze(ctx context.Context) error {
 	if frozen, err := i.group.Frozen(); err != nil || frozen {
 		return err
 	}
-	i.ask(ctx, wire.FreezePath, struct{}{}, freezeTime)
+	i.ask(ctx, wire.FreezePath, struct{}{}, i.backend.patience(freezeTime))
 	if err := i.withMonitor(ctx, func(m *monitor) error { return m.run("stop", nil, nil) }); err != nil {
 		i.backend.cfg.Log.Warn("cannot stop the processors of a virtual machine", "jail", i.plan.ID, "err", err)
 	}
@@ -83,7 +83,7 @@ func (i *instance) Thaw(ctx context.Context) error {
 	if err := i.group.Thaw(ctx); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, freezeTime)
+	ctx, cancel := context.WithTimeout(ctx, i.backend.patience(freezeTime))
 	defer cancel()
 	if err := i.withMonitor(ctx, func(m *monitor) error { return m.run("cont", nil, nil) }); err != nil {
 		return err

@@ -166,9 +166,12 @@ func (l layout) port() string    { return filepath.Join(l.sockets(), "port.sock"
 func (l layout) monitor() string { return filepath.Join(l.sockets(), "qmp.sock") }  // of QEMU
 
 // bootTime limits the boot of a machine and the start of its jail.
-func (b *Backend) bootTime() time.Duration {
+const bootTime = 30 * time.Second
+
+// patience returns a time limit for a guest: six times as long if its processor is emulated.
+func (b *Backend) patience(limit time.Duration) time.Duration {
 	if b.emulates() {
-		return 3 * time.Minute
+		return 6 * limit
 	}
-	return 20 * time.Second
+	return limit
 }
