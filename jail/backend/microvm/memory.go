@@ -82,7 +82,8 @@ type loadedRAM struct {
 // keepRAM is how long a memory stays loaded after it was used.
 const keepRAM = time.Minute
 
-// get returns the memory in image. The caller calls done when QEMU has opened it.
+// get returns the memory in image. The caller calls done when QEMU has opened it,
+// also more than once.
 func (r *rams) get(image string, size int64) (_ *os.File, done func(), err error) {
 	var st unix.Stat_t
 	if err := unix.Stat(image, &st); err != nil {
@@ -105,7 +106,7 @@ func (r *rams) get(image string, size int64) (_ *os.File, done func(), err error
 		r.release(key, l)
 		return nil, nil, err
 	}
-	return f, func() { time.AfterFunc(keepRAM, func() { r.release(key, l) }) }, nil
+	return f, sync.OnceFunc(func() { time.AfterFunc(keepRAM, func() { r.release(key, l) }) }), nil
 }
 
 func (r *rams) release(key string, l *loadedRAM) {
