@@ -46,11 +46,12 @@ patchelf    patchelf
 /usr/share/keyrings/debian-archive-keyring.gpg debian-archive-keyring
 '
 # The browser for tests of the UI, which is large, and the programs that check packet captures and
-# sign releases.
+# disk images and sign releases.
 TESTS='
 chromium    chromium        ?
 tshark      tshark          ?
 ssh-keygen  openssh-client  ?
+qemu-io     qemu-utils      ?
 '
 
 # Virtual machines for jails.

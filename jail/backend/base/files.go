@@ -35,6 +35,26 @@ func CheckIDs(p jail.Plan, op string) error {
 	return nil
 }
 
+// RemoveSealedVolume removes the writable volume of a jail if it has become the topmost sealed layer,
+// and a crash prevented its removal.
+func RemoveSealedVolume(p jail.Plan, volume string) error {
+	if len(p.Sealed) == 0 {
+		return nil
+	}
+	own, err := os.Stat(volume)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	top, err := os.Stat(p.Sealed[0])
+	if err != nil || !os.SameFile(own, top) {
+		return err
+	}
+	return os.Remove(volume)
+}
+
 // WriteRecord writes the record of a jail's init for a later daemon.
 func WriteRecord(name string, record any) error {
 	b, err := json.Marshal(record)

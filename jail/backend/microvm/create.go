@@ -75,7 +75,7 @@ func (b *Backend) launch(ctx context.Context, p jail.Plan, op string, from *sour
 	if err := base.CheckAlone(tree, p, op); err != nil {
 		return nil, err
 	}
-	if err := removeSealedVolume(p, l); err != nil {
+	if err := base.RemoveSealedVolume(p, l.volume()); err != nil {
 		return nil, err
 	}
 	if _, err := os.Lstat(l.volume()); errors.Is(err, fs.ErrNotExist) {

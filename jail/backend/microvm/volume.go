@@ -27,9 +27,6 @@ import (
 // makeVolume makes the writable layer of a jail if it is missing.
 func (b *Backend) makeVolume(ctx context.Context, p jail.Plan) error {
 	l := layout{p.Dir}
-	if err := removeSealedVolume(p, l); err != nil {
-		return err
-	}
 	if _, err := os.Lstat(l.volume()); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -84,26 +81,6 @@ func (b *Backend) copyEmptyVolume(ctx context.Context, f *os.File, mb int64) err
 	return err
 }
 
-// removeSealedVolume removes a volume that has become the topmost sealed layer, if a crash
-// prevented its removal.
-func removeSealedVolume(p jail.Plan, l layout) error {
-	if len(p.Sealed) == 0 {
-		return nil
-	}
-	own, err := os.Stat(l.volume())
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	top, err := os.Stat(p.Sealed[0])
-	if err != nil || !os.SameFile(own, top) {
-		return err
-	}
-	return os.Remove(l.volume())
-}
-
 // addVolume adds the disk with the writable layer. QEMU would follow names of other files in the
 // images, which an earlier QEMU may have written on behalf of a guest, so they are checked.
 func (m *machine) addVolume(serial string, p jail.Plan) error {
@@ -140,10 +117,11 @@ func (b *Backend) SealLayer(_ context.Context, p jail.Plan, to string) error {
 		return err
 	}
 	l := layout{p.Dir}
-	if err := removeSealedVolume(p, l); err != nil {
+	if err := base.RemoveSealedVolume(p, l.volume()); err != nil {
 		return err
 	}
-	// The old name remains until the jail's record names the layer.
+	// The old name remains until the jail's record names the layer. base.RemoveSealedVolume removes it
+	// after a crash.
 	err := os.Link(l.volume(), to)
 	if errors.Is(err, fs.ErrNotExist) {
 		return fault.Newf(fault.NotFound, op, string(p.ID), "the jail has no files yet")

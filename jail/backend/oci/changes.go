@@ -153,7 +153,7 @@ func (v *views) volume(p jail.Plan, l layout) (string, error) {
 	if len(mounts) > 0 {
 		return l.volume(), nil
 	}
-	if err := removeSealedVolume(p, l); err != nil {
+	if err := base.RemoveSealedVolume(p, l.image()); err != nil {
 		return "", err
 	}
 	at, err := v.open(l.image())

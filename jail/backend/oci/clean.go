@@ -126,7 +126,7 @@ func (b *Backend) Mount(ctx context.Context, p jail.Plan) (dir string, unmount f
 		return "", nil, err
 	}
 	l := layout{p.Dir}
-	if err := errors.Join(b.base(), dirs.Make(l.volume()), removeSealedVolume(p, l)); err != nil {
+	if err := errors.Join(b.base(), dirs.Make(l.volume()), base.RemoveSealedVolume(p, l.image())); err != nil {
 		return "", nil, fmt.Errorf("mount files of %s: %w", p.ID, err)
 	}
 	if _, err := os.Stat(l.image()); errors.Is(err, fs.ErrNotExist) {

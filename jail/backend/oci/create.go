@@ -186,7 +186,7 @@ func (m *builder) step(name string, f func() error) (err error) {
 // makeVolume mounts the jail's disk and creates its directories.
 func (m *builder) makeVolume(ctx context.Context) error {
 	l := m.layout
-	if err := removeSealedVolume(m.plan, l); err != nil {
+	if err := base.RemoveSealedVolume(m.plan, l.image()); err != nil {
 		return fmt.Errorf("remove the sealed volume: %w", err)
 	}
 	if _, err := os.Lstat(l.image()); errors.Is(err, os.ErrNotExist) {

@@ -71,29 +71,6 @@ func sealedWorkspace(p jail.Plan, l layout, ids *os.File) ([]string, error) {
 	return layers, nil
 }
 
-// removeSealedVolume removes a volume that has become the topmost sealed layer, if a crash
-// prevented its removal.
-func removeSealedVolume(p jail.Plan, l layout) error {
-	if len(p.Sealed) == 0 {
-		return nil
-	}
-	own, err := os.Stat(l.image())
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	top, err := os.Stat(p.Sealed[0])
-	if err != nil {
-		return err
-	}
-	if !os.SameFile(own, top) {
-		return nil
-	}
-	return os.Remove(l.image())
-}
-
 // SealLayer implements jail.Checkpointer.
 func (b *Backend) SealLayer(ctx context.Context, p jail.Plan, to string) error {
 	const op = "oci.SealLayer"
@@ -102,7 +79,7 @@ func (b *Backend) SealLayer(ctx context.Context, p jail.Plan, to string) error {
 	}
 	l := layout{p.Dir}
 	// The old name remains until the jail's record names the layer, so a daemon that restarts in
-	// between finds the volume. removeSealedVolume removes the old name after a crash.
+	// between finds the volume. base.RemoveSealedVolume removes the old name after a crash.
 	err := os.Link(l.image(), to)
 	if errors.Is(err, fs.ErrNotExist) {
 		return fault.Newf(fault.NotFound, op, string(p.ID), "the jail has no files yet")
