@@ -69,7 +69,7 @@ type Config struct {
 
 // Capabilities configures how capabilities are executed.
 type Capabilities struct {
-	MicroVM string `yaml:"microvm"` // what isolates those that require a virtual machine: gvisor; "" refuses them
+	MicroVM string `yaml:"microvm"` // what isolates those that require a virtual machine instead of one: gvisor, or ""
 }
 
 // MicroVM configures virtual machines for jails.

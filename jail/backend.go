@@ -55,8 +55,8 @@ type Backend interface {
 	Probe(ctx context.Context) error
 
 	// Lacks returns the features that this backend cannot provide on this host, each with the
-	// reason. Names are "disk", "memory", "cpu", "pids", "freeze", "mounts", "network" and
-	// "enforcement". Create refuses a Plan that depends on a missing feature, except for
+	// reason. Names are "disk", "memory", "cpu", "pids", "freeze", "mounts", "writable_mounts",
+	// "network" and "enforcement". Create refuses a Plan that depends on a missing feature, except for
 	// limits, which are not enforced and are reported in Stats.NotMeasured.
 	Lacks() map[string]string
 

@@ -129,6 +129,9 @@ func checkSupported(op string, b Backend, s Spec) error {
 	if why, lacking := lacks["enforcement"]; lacking && s.Enforce {
 		return &fault.Error{Op: op, Kind: fault.Unsupported, Field: "enforce", Err: errors.New(why), Remedy: "create the jail with runtime runc or crun, or with backend bwrap"}
 	}
+	if why, lacking := lacks["writable_mounts"]; lacking && slices.ContainsFunc(s.Mounts, func(m Mount) bool { return m.Write }) {
+		return &fault.Error{Op: op, Kind: fault.Unsupported, Field: "mounts", Err: errors.New("a mount is writable: " + why), Remedy: "mount it read-only, or use the backend oci"}
+	}
 	if why, lacking := lacks["mounts"]; lacking && len(s.Mounts) > 0 {
 		return &fault.Error{Op: op, Kind: fault.Unsupported, Field: "mounts", Err: errors.New(why)}
 	}

@@ -99,7 +99,7 @@ type Result struct {
 	Usage Usage
 	Warm  bool // the call used an existing sandbox
 
-	// Isolation is the program that isolates the sandbox of the call: runc, crun, runsc (gVisor) or
+	// Isolation is the program that isolates the sandbox of the call: runc, crun, runsc (gVisor), microvm or
 	// bwrap. "": the call has none.
 	Isolation string
 

@@ -192,7 +192,15 @@ func mountRoot(s wire.Setup) error {
 	if err := overlay.Clone(volumeDir, mapped, overlay.CloneOptions{IDMap: idmap}); err != nil {
 		return err
 	}
-	return overlay.Mount(rootDir, lower, filepath.Join(mapped, "upper"), filepath.Join(mapped, "work"), overlay.Options{NoDev: true, NoSuid: true})
+	if err := overlay.Mount(rootDir, lower, filepath.Join(mapped, "upper"), filepath.Join(mapped, "work"), overlay.Options{NoDev: true, NoSuid: true}); err != nil {
+		return err
+	}
+	for _, m := range s.Mounts {
+		if err := mountCopy(m, idmap); err != nil {
+			return fmt.Errorf("mount on %s: %w", m.Target, err)
+		}
+	}
+	return nil
 }
 
 // mountDisk mounts a disk of the machine.

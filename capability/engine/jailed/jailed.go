@@ -17,6 +17,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -53,8 +54,8 @@ type Config struct {
 	Images jail.RootfsProvider // resolves images in Prepare; nil: the first call fetches the image
 	Dir    string              // absolute, used by this engine only, for volumes and client files
 
-	// MicroVM is the runtime of capabilities that require a virtual machine: "gvisor", or "" to refuse
-	// them.
+	// MicroVM is what isolates capabilities that require a virtual machine instead of one: "gvisor", or
+	// "" for nothing else.
 	MicroVM string
 
 	// Govern returns the policy of a capability's jails for their Enforcer. It is called
@@ -290,35 +291,64 @@ func canGiveFiles(c *engine.Installed, s jail.Spec) error {
 	return nil
 }
 
-// runtimeOf returns the runtime of the jails of a capability. "" is the default one.
-func (e *Engine) runtimeOf(c *engine.Installed) (string, error) {
+// An isolation is the backend of a capability's jails, and its runtime. The zero value is the default
+// of the daemon.
+type isolation struct{ backend, runtime string }
+
+// isolationOf returns what a capability's manifest demands.
+func (e *Engine) isolationOf(c *engine.Installed) isolation {
 	switch t := c.Runtime.Type; {
 	case t == manifest.GVisor, t == manifest.MicroVM && e.cfg.MicroVM == string(manifest.GVisor):
-		return runsc, nil
+		return isolation{"oci", runsc}
 	case t == manifest.MicroVM:
-		return "", fault.Cannot("engine.Prepare", c.ID+" requires a virtual machine (:type :microvm), and this version of Glasshouse cannot start one",
-			"set :type :gvisor in its manifest, or let all such capabilities use gVisor with capabilities.microvm: gvisor in the daemon's configuration")
+		return isolation{backend: microVM}
 	}
-	return "", nil
+	return isolation{}
 }
 
 // CheckRuntime returns an error if this host cannot isolate a capability as its manifest demands.
 func (e *Engine) CheckRuntime(ctx context.Context, c *engine.Installed) error {
-	runtime, err := e.runtimeOf(c)
-	if err != nil || runtime == "" {
-		return err
+	const op = "engine.Prepare"
+	demanded := e.isolationOf(c)
+	if demanded == (isolation{}) {
+		return nil
+	}
+	what, other := "gVisor (runsc)", "change the capability's :type to :container"
+	if demanded.backend == microVM {
+		what = "a virtual machine (:type :microvm)"
+		other = "set :type :gvisor in its manifest, or let all such capabilities use gVisor with capabilities.microvm: gvisor in the daemon's configuration"
 	}
 	for _, b := range e.cfg.Jails.Backends(ctx) {
-		if b.Name != "oci" || b.Runtime != runtime {
+		if b.Name != demanded.backend || b.Runtime != demanded.runtime {
 			continue
 		}
 		if b.Usable {
-			return nil
+			return e.checkFiles(c, b)
 		}
-		return &fault.Error{Op: "engine.Prepare", Kind: fault.Unsupported, Remedy: b.Remedy,
-			Err: fmt.Errorf("%s requires gVisor (runsc), which is not usable: %s", c.ID, b.Reason)}
+		return &fault.Error{Op: op, Kind: fault.Unsupported, Remedy: strings.Join(slices.DeleteFunc([]string{b.Remedy, other}, func(s string) bool { return s == "" }), "; or "),
+			Err: fmt.Errorf("%s requires %s, which is not usable: %s", c.ID, what, b.Reason)}
 	}
-	return fault.Cannot("engine.Prepare", c.ID+" requires gVisor, and runsc is missing on this host", "install runsc, or change the capability's :type to :container")
+	return fault.Cannot(op, fmt.Sprintf("%s requires %s, which this daemon does not have", c.ID, what), "install it; or "+other)
+}
+
+// checkFiles returns an error if a capability needs files of the host that its backend cannot share.
+func (e *Engine) checkFiles(c *engine.Installed, b jail.BackendInfo) error {
+	why, lacking := b.Lacks["writable_mounts"]
+	if !lacking {
+		return nil
+	}
+	const op = "engine.Prepare"
+	if f := c.Filesystem.Mode; f == manifest.Session || f == manifest.Persistent {
+		return &fault.Error{Op: op, Kind: fault.Unsupported, Field: ":filesystem :mode", Err: fmt.Errorf("%s cannot keep files: %s", c.ID, why),
+			Remedy: "use :filesystem :mode :ephemeral, or :type :gvisor"}
+	}
+	for i, m := range c.Filesystem.Mounts {
+		if m.Write {
+			return &fault.Error{Op: op, Kind: fault.Unsupported, Field: fmt.Sprintf(":filesystem :mounts %d :mode", i), Err: fmt.Errorf("%s cannot write to %s: %s", c.ID, m.Host, why),
+				Remedy: "mount it with :mode :ro, or use :type :gvisor"}
+		}
+	}
+	return nil
 }
 
 // Call implements engine.Engine.

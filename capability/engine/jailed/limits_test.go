@@ -3,6 +3,7 @@ package jailed_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -186,6 +187,36 @@ func TestIsolationIsNeverDowngraded(t *testing.T) {
 		}
 		if r, err := w.try(c, in("do", "echo")); err == nil {
 			t.Errorf("Call of :%s with %q = %v, want an error", test.demanded, test.permitted, r.Output)
+		}
+	}
+}
+
+// A capability that demands a virtual machine runs in one, with a kernel of its own.
+func TestCallInVirtualMachine(t *testing.T) {
+	w := newWorld(t, "microvm")
+	w.tree = w.tree[1:] // without interpreters of other languages
+	c := w.capability()
+	if err := w.engine.Prepare(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	m, r := w.call(c, in("do", "read", "paths", []string{"/proc/version"}))
+	own, err := os.ReadFile("/proc/version")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := get(m, "text"); got == string(own) || !strings.HasPrefix(fmt.Sprint(got), "Linux version") {
+		t.Errorf("kernel of a capability = %q, want another one than that of the host, %q", got, own)
+	}
+	if r.Isolation != "microvm" {
+		t.Errorf("isolation = %q, want microvm", r.Isolation)
+	}
+	kept := w.capability(func(c *manifest.Capability) { c.Filesystem.Mode = manifest.Session })
+	written := w.capability(func(c *manifest.Capability) {
+		c.Filesystem.Mounts = []manifest.Mount{{Host: "app", Guest: "/app", Write: true}}
+	})
+	for _, c := range []*engine.Installed{kept, written} {
+		if err := w.engine.Prepare(t.Context(), c); !errors.Is(err, fault.Unsupported) || fault.RemedyOf(err) == "" {
+			t.Errorf("Prepare of a capability that needs directories of the host = %v, want unsupported with a remedy", err)
 		}
 	}
 }

@@ -24,6 +24,9 @@ import (
 // runsc is gVisor's OCI runtime.
 const runsc = "runsc"
 
+// microVM is the backend of virtual machines.
+const microVM = "microvm"
+
 // suite is the Debian release of the rootfs "debian".
 const suite = "bookworm"
 
@@ -70,17 +73,12 @@ func (e *Engine) specOf(c *engine.Installed) (jail.Spec, error) {
 		GrantedMounts: []string{e.clients()},
 	}
 	s.SecretFiles = len(c.SecretFiles()) > 0
-	var err error
-	s.Runtime, err = e.runtimeOf(c)
-	if err != nil {
-		return s, err
-	}
-	if s.Runtime != "" {
-		s.Backend = "oci"
-	}
+	demanded := e.isolationOf(c)
+	s.Backend, s.Runtime = demanded.backend, demanded.runtime
 	if len(r.Entrypoint) == 0 {
 		return s, fault.Fieldf("engine.Prepare", ":runtime :entrypoint", "must not be empty")
 	}
+	var err error
 	s.Rootfs, err = rootfsOf(c)
 	if err != nil {
 		return s, err

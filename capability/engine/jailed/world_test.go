@@ -27,6 +27,7 @@ import (
 	"glasshouse/id"
 	"glasshouse/jail"
 	"glasshouse/jail/backend/backendtest"
+	"glasshouse/jail/backend/microvm"
 	"glasshouse/jail/backend/oci"
 )
 
@@ -76,16 +77,16 @@ func newWorld(t testing.TB, runtime string, change ...func(*world)) *world {
 		copyFile(t, filepath.Join(w.src, "app", f), filepath.Join("testdata", "src", f))
 	}
 	copyFile(t, filepath.Join(w.src, "app", "program"), program(t))
-	backend := w.backend()
-	if err := backend.Probe(t.Context()); errors.Is(err, fault.Unsupported) {
+	of := w.backend()
+	if err := of.Backend.Probe(t.Context()); errors.Is(err, fault.Unsupported) {
 		t.Skip(err)
 	} else if err != nil {
 		t.Fatal(err)
 	}
 	w.jails = jail.NewManager(jail.Config{
 		Dir: filepath.Join(dir, "jails"), Store: w.records, Rootfs: w.tree, Secrets: w.secrets,
-		Runtimes: []jail.Runtime{{Name: "oci", Runtime: runtime, Backend: backend}},
-		Init:     backendtest.Init(t), Boot: "boot", Backend: "oci", Runtime: runtime, FirstID: backendtest.FirstID(t),
+		Runtimes: []jail.Runtime{of},
+		Init:     backendtest.Init(t), Boot: "boot", Backend: of.Name, Runtime: of.Runtime, FirstID: backendtest.FirstID(t),
 	})
 	if err := w.jails.Open(t.Context()); err != nil {
 		t.Fatal(err)
@@ -94,12 +95,23 @@ func newWorld(t testing.TB, runtime string, change ...func(*world)) *world {
 	return w
 }
 
-func (w *world) backend() *oci.Backend {
-	return oci.New(oci.Config{
+func (w *world) backend() jail.Runtime {
+	if w.runtime == "microvm" {
+		guest, err := backendtest.Find("./cmd/glasshouse-guest")
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		return jail.Runtime{Name: "microvm", Backend: microvm.New(microvm.Config{
+			Kernels: []string{filepath.Join(filepath.Dir(runtimePath("criu")), "../kernel"), "/"}, Emulate: true, CgroupPrefix: filepath.Base(w.dir),
+			Guest: func() (string, error) { return guest, nil },
+			Cache: filepath.Join(w.dir, "cache"), Templates: filepath.Join(w.dir, "templates"), Base: filepath.Join(w.dir, "base"),
+		})}
+	}
+	return jail.Runtime{Name: "oci", Runtime: w.runtime, Backend: oci.New(oci.Config{
 		Runtime: w.runtime, Path: runtimePath(w.runtime), CgroupPrefix: filepath.Base(w.dir),
 		RunDir: filepath.Join(w.dir, "run"), Templates: filepath.Join(w.dir, "templates"), Base: filepath.Join(w.dir, "base"),
 		NetnsDir: filepath.Join(w.dir, "netns"),
-	})
+	})}
 }
 
 // runtimePath returns the path of a runtime on this host, or its name.
@@ -199,8 +211,11 @@ func (w *world) capability(change ...func(*manifest.Capability)) *engine.Install
 		Network:    manifest.Network{Mode: "none"},
 		Resources:  manifest.Resources{MemoryMB: 128, Timeout: time.Minute, PIDs: 64},
 	}
-	if w.runtime == "runsc" {
+	switch w.runtime {
+	case "runsc":
 		c.Runtime.Type, c.Resources.MemoryMB = manifest.GVisor, 256
+	case "microvm":
+		c.Runtime.Type = manifest.MicroVM
 	}
 	for _, f := range change {
 		f(c)

@@ -1,6 +1,7 @@
 package backendtest
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -241,20 +242,34 @@ func (s *suite) mounts(t *testing.T) {
 	if err := os.Chmod(writable, 0o777); err != nil {
 		t.Fatal(err)
 	}
+	const id = 1234
+	if err := errors.Join(os.Chmod(readable, 0o751), os.Lchown(filepath.Join(readable, "data"), id, id)); err != nil && os.Geteuid() == 0 {
+		t.Fatal(err)
+	}
+	_, readOnly := s.backend.Lacks()["writable_mounts"]
 	b := s.newBox(t, func(p *jail.Plan) {
-		p.Mounts = []jail.Mount{{Source: readable, Target: "/mnt/in"}, {Source: writable, Target: "/mnt/out", Write: true}}
+		p.Mounts = []jail.Mount{{Source: readable, Target: "/mnt/in"}, {Source: filepath.Join(readable, "data"), Target: "/mnt/deep/file"}}
+		if !readOnly {
+			p.Mounts = append(p.Mounts, jail.Mount{Source: writable, Target: "/mnt/out", Write: true})
+		}
 	})
-	if got, want := b.sh(t, "cat /mnt/in/data /mnt/out/data"), "of the host\nof the host"; got != want {
+	if got, want := b.sh(t, "cat /mnt/in/data /mnt/deep/file; stat -c %a /mnt/in"), "of the host\nof the host\n751"; got != want {
 		t.Errorf("mounted files = %q, want %q", got, want)
 	}
-	for _, script := range []string{"echo x > /mnt/in/new", "echo x >> /mnt/in/data", "rm /mnt/in/data", "chmod 777 /mnt/in"} {
+	for _, script := range []string{
+		"echo x > /mnt/in/new", "echo x >> /mnt/in/data", "rm /mnt/in/data", "chmod 777 /mnt/in", "echo x >> /mnt/deep/file", "rm /mnt/deep/file",
+	} {
 		if r := b.try(t, script); r.status.Code == 0 {
 			t.Errorf("a read-only mount allows: %s", script)
 		}
 	}
-	b.sh(t, "echo from the jail > /mnt/out/new")
-	if got, err := os.ReadFile(filepath.Join(writable, "new")); string(got) != "from the jail\n" {
-		t.Errorf("file on the host = %q, %v, want the content that the jail wrote", got, err)
+	if !readOnly {
+		if got, want := b.sh(t, "cat /mnt/out/data; echo from the jail > /mnt/out/new"), "of the host"; got != want {
+			t.Errorf("writable file = %q, want %q", got, want)
+		}
+		if got, err := os.ReadFile(filepath.Join(writable, "new")); string(got) != "from the jail\n" {
+			t.Errorf("file on the host = %q, %v, want the content that the jail wrote", got, err)
+		}
 	}
 	b.kill(t)
 	if err := s.backend.Clean(t.Context(), b.plan); err != nil {

@@ -369,6 +369,9 @@ func (s *suite) whatItLacksItRefuses(t *testing.T) {
 	dependent := map[string]func(p *jail.Plan){
 		"network": func(p *jail.Plan) { p.Network = jail.Full },
 		"mounts":  func(p *jail.Plan) { p.Mounts = []jail.Mount{{Source: p.Dir, Target: "/mnt"}} },
+		"writable_mounts": func(p *jail.Plan) {
+			p.Mounts = []jail.Mount{{Source: p.Dir, Target: "/mnt", Write: true}}
+		},
 	}
 	for thing, change := range dependent {
 		reason, ok := lacks[thing]

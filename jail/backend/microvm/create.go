@@ -91,6 +91,10 @@ func (b *Backend) launch(ctx context.Context, p jail.Plan, op string, from *sour
 	if err := os.Chmod(l.sockets(), 0o700); err != nil {
 		return nil, err
 	}
+	mounts, err := b.makeMounts(ctx, p, from, op)
+	if err != nil {
+		return nil, err
+	}
 	t := template{done: func() {}}
 	if from == nil {
 		t, from, err = b.template(ctx, p)
@@ -104,6 +108,7 @@ func (b *Backend) launch(ctx context.Context, p jail.Plan, op string, from *sour
 		return nil, err
 	}
 	defer m.close()
+	setup.Mounts = mounts
 	group, err := tree.Create(string(p.ID), cgroup.Limits{
 		CPUShares: p.Limits.CPUShares, MemoryBytes: ramSize(p) + machineMemory, PIDs: machineTasks,
 	})
@@ -260,5 +265,5 @@ func (b *Backend) Clean(ctx context.Context, p jail.Plan) error {
 		return fmt.Errorf("clean jail %s: %w", p.ID, err)
 	}
 	l := layout{p.Dir}
-	return errors.Join(os.RemoveAll(l.sockets()), os.RemoveAll(l.record()), os.RemoveAll(l.identity()))
+	return errors.Join(os.RemoveAll(l.sockets()), os.RemoveAll(l.record()), os.RemoveAll(l.identity()), removeMounts(p))
 }

@@ -2,6 +2,7 @@ package microvm
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"os"
 	"os/exec"
@@ -11,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"glasshouse/fault"
 	"glasshouse/host/disk"
 	"glasshouse/jail/guest/wire"
 )
@@ -187,6 +189,85 @@ func TestLayerDisk(t *testing.T) {
 	}
 	if _, err := b.layerDisk(t.Context(), filepath.Join(dir, "missing")); err == nil {
 		t.Error("a disk of a directory that does not exist")
+	}
+}
+
+func TestMountDisk(t *testing.T) {
+	dir := t.TempDir()
+	from, file := filepath.Join(dir, "from"), filepath.Join(dir, "from/file")
+	put(t, file, "one")
+	b := New(Config{Cache: filepath.Join(dir, "cache")})
+	mount := func(source string) (string, error) {
+		to := filepath.Join(t.TempDir(), "mount")
+		isFile, err := b.makeMount(t.Context(), source, to, "test")
+		if want := source == file; err == nil && isFile != want {
+			t.Errorf("%s is a file: %t, want %t", source, isFile, want)
+		}
+		return to, err
+	}
+	inode := func(source string) os.FileInfo {
+		t.Helper()
+		name, err := mount(source)
+		if err != nil {
+			t.Fatal(err)
+		}
+		st, err := os.Stat(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return st
+	}
+	first, single := inode(from), inode(file)
+	if !os.SameFile(first, inode(from)) || os.SameFile(first, single) {
+		t.Error("a directory has two disks, or the same one as the file in it")
+	}
+	if first.Size()%diskStep != 0 {
+		t.Errorf("the size of the disk is %d, want a multiple of %d", first.Size(), diskStep)
+	}
+	put(t, file, "two")
+	if os.SameFile(first, inode(from)) || os.SameFile(single, inode(file)) {
+		t.Error("the disk of changed files has the old ones")
+	}
+	tool, err := disk.FindTool("debugfs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for source, name := range map[string]string{from: "/file", file: "/" + wire.MountedFile} {
+		at, err := mount(source)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if out, err := exec.Command(tool, "-R", "cat "+name, at).Output(); err != nil || string(out) != "two" {
+			t.Errorf("%s on the disk of %s is %q, %v, want two", name, source, out, err)
+		}
+	}
+	if err := os.Symlink(from, filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := mount(filepath.Join(dir, "link")); !errors.Is(err, fault.Invalid) {
+		t.Errorf("a mount through a symbolic link = %v, want invalid", err)
+	}
+
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				os.Chtimes(file, time.Time{}, time.Now())
+			}
+		}
+	}()
+	_, err = mount(from)
+	close(stop)
+	<-stopped
+	if !errors.Is(err, fault.Conflict) {
+		t.Errorf("a mount of files that change all the time = %v, want a conflict", err)
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, "cache/*.part")); len(left) > 0 {
+		t.Errorf("left: %q", left)
 	}
 }
 

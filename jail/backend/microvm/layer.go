@@ -12,7 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"syscall"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -36,62 +36,52 @@ func (b *Backend) layerDisk(ctx context.Context, dir string) (*os.File, error) {
 	return f, nil
 }
 
-// makeLayerDisk writes an ext4 file system with the files of a directory.
+// makeLayerDisk writes a disk with the files of a directory.
 func makeLayerDisk(ctx context.Context, part *os.File, dir string) error {
-	const (
-		block = 4096
-		spare = 16 << 20 // inode tables of small trees, bitmaps, and blocks of large directories
-	)
-	bytesUsed, inodes, err := measure(dir)
+	t, err := survey(dir)
 	if err != nil {
 		return err
 	}
-	inodes += inodes/20 + 64
-	size := bytesUsed + bytesUsed/20 + inodes*256 + spare
-	if err := part.Truncate(size / block * block); err != nil {
+	src, err := os.Open(dir)
+	if err != nil {
 		return err
 	}
+	defer src.Close()
+	const block = 4096
+	return makeDisk(ctx, part, src, t, block)
+}
+
+// makeDisk writes an ext4 file system with the files in the directory src, which t describes. Its size
+// is a multiple of step.
+func makeDisk(ctx context.Context, part, src *os.File, t tree, step int64) error {
+	const spare = 16 << 20 // inode tables of small trees, bitmaps, and blocks of large directories
+	inodes := t.inodes + t.inodes/20 + 64
+	size := t.size + t.size/20 + inodes*256 + spare
+	if err := part.Truncate((size + step - 1) / step * step); err != nil {
+		return err
+	}
+	var top unix.Stat_t
+	if err := unix.Fstat(int(src.Fd()), &top); err != nil {
+		return &os.PathError{Op: "stat", Path: src.Name(), Err: err}
+	}
+	// mke2fs copies the files in the directory, but not its own owner and mode.
+	finish := fmt.Sprintf("rmdir lost+found\nset_inode_field / mode %#o\nset_inode_field / uid %d\nset_inode_field / gid %d\n", top.Mode, top.Uid, top.Gid)
 	for _, command := range [][]string{
-		{"mke2fs", "-q", "-F", "-t", "ext4", "-d", dir, "-b", strconv.Itoa(block), "-I", "256", "-N", strconv.FormatInt(inodes, 10),
+		{"mke2fs", "-q", "-F", "-t", "ext4", "-d", "/proc/self/fd/3", "-b", "4096", "-I", "256", "-N", strconv.FormatInt(inodes, 10),
 			"-m", "0", "-O", "^has_journal,^resize_inode", "-E", "nodiscard", part.Name()},
-		{"debugfs", "-w", "-R", "rmdir lost+found", part.Name()},
+		{"debugfs", "-w", "-f", "-", part.Name()},
 	} {
 		tool, err := disk.FindTool(command[0])
 		if err != nil {
 			return err
 		}
-		if out, err := exec.CommandContext(ctx, tool, command[1:]...).CombinedOutput(); err != nil {
+		cmd := exec.CommandContext(ctx, tool, command[1:]...)
+		cmd.ExtraFiles, cmd.Stdin = []*os.File{src}, strings.NewReader(finish)
+		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("%s: %w: %.300s", command[0], err, bytes.TrimSpace(out))
 		}
 	}
 	return nil
-}
-
-// measure returns the size of the files of a tree in blocks of the host, and their number.
-func measure(dir string) (size, inodes int64, err error) {
-	type file struct{ dev, ino uint64 }
-	seen := map[file]bool{}
-	err = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		info, err := e.Info()
-		if err != nil {
-			return err
-		}
-		st, ok := info.Sys().(*syscall.Stat_t)
-		if !ok || seen[file{st.Dev, st.Ino}] {
-			return nil
-		}
-		if st.Nlink > 1 && !e.IsDir() {
-			seen[file{st.Dev, st.Ino}] = true
-		}
-		inodes++
-		const block = 4096
-		size += max(st.Blocks*512, (st.Size+block-1)/block*block)
-		return nil
-	})
-	return size, inodes, err
 }
 
 // inline returns the files of a directory that is a layer, but no disk.

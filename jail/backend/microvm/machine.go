@@ -164,7 +164,10 @@ func (b *Backend) newMachine(ctx context.Context, p jail.Plan, from *source) (_ 
 		m.addDisk(serial, f)
 		s.Layers = append(s.Layers, serial)
 	}
-	return m, s, m.addVolume(s.Volume, p)
+	if err := m.addVolume(s.Volume, p); err != nil {
+		return nil, s, err
+	}
+	return m, s, m.addMounts(p)
 }
 
 // addBoot adds what a machine needs to boot.

@@ -21,6 +21,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -109,12 +110,14 @@ func (b *Backend) Usable() error {
 // emulates reports whether the processor of the machines is emulated.
 func (b *Backend) emulates() bool { return b.kvm() != nil }
 
+const writableMounts = "writable_mounts"
+
 // Lacks implements jail.Backend.
 func (b *Backend) Lacks() map[string]string {
 	lacks := map[string]string{
-		"mounts":      "a virtual machine does not share directories with its host",
-		"network":     "virtual machines have no network yet; use the backend oci",
-		"enforcement": "the policy does not decide about system calls in virtual machines yet; use the backend oci",
+		writableMounts: "a virtual machine does not share directories with its host",
+		"network":      "virtual machines have no network yet; use the backend oci",
+		"enforcement":  "the policy does not decide about system calls in virtual machines yet; use the backend oci",
 	}
 	if tree, err := b.tree(); err == nil {
 		maps.Copy(lacks, base.Lacks(tree))
@@ -122,6 +125,10 @@ func (b *Backend) Lacks() map[string]string {
 	}
 	return lacks
 }
+
+// maxDisks is the number of read-only disks of a machine. It has room for 24 devices: the port, the
+// writable layer, the network and a workspace are others.
+const maxDisks = 20
 
 // check returns an error for a plan that this backend cannot execute.
 func (b *Backend) check(p jail.Plan, op string) error {
@@ -132,10 +139,12 @@ func (b *Backend) check(p jail.Plan, op string) error {
 	switch lacks := b.Lacks(); {
 	case len(p.Lower) == 0:
 		return fault.Newf(fault.Invalid, op, string(p.ID), "the jail has no root filesystem")
+	case len(p.Lower)+len(p.Mounts) > maxDisks:
+		return cannot(fmt.Sprintf("a virtual machine can have at most %d layers and mounts, and this one needs %d", maxDisks, len(p.Lower)+len(p.Mounts)))
 	case p.Network != jail.Isolated:
 		return cannot(lacks["network"])
-	case len(p.Mounts) > 0 || p.Workspace != nil:
-		return cannot(lacks["mounts"])
+	case p.Workspace != nil, slices.ContainsFunc(p.Mounts, func(m jail.Mount) bool { return m.Write }):
+		return cannot(lacks[writableMounts])
 	case p.Enforce:
 		return cannot(lacks["enforcement"])
 	case p.SecretFiles:

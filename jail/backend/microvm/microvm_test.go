@@ -97,7 +97,7 @@ func TestContract(t *testing.T) {
 		}
 		// The machine contains all state of its processes, so some kinds stand for the others.
 		for _, kind := range backendtest.Kept() {
-			if !slices.Contains([]string{"threads", "random-numbers"}, kind) {
+			if !slices.Contains([]string{"threads", "random-numbers", "in-mounts"}, kind) {
 				o.Without = append(o.Without, "Checkpoint/Keeps/"+kind)
 			}
 		}

@@ -33,9 +33,10 @@ type notes struct {
 	MemoryMB int64  `json:"memory_mb"` // of the jail, as the next two
 	MaxPIDs  int64  `json:"max_pids"`
 	DiskMB   int64  `json:"disk_mb"`
-	RAM      int64  `json:"ram"`    // bytes of the machine
-	Layers   int    `json:"layers"` // disks with read-only layers
-	QEMU     string `json:"qemu"`   // version; the format of the state depends on it
+	RAM      int64  `json:"ram"`              // bytes of the machine
+	Layers   int    `json:"layers"`           // disks with read-only layers
+	Mounts   int    `json:"mounts,omitempty"` // disks with mounts
+	QEMU     string `json:"qemu"`             // version; the format of the state depends on it
 	Emulated bool   `json:"emulated"`
 }
 
@@ -66,7 +67,7 @@ func (b *Backend) Dump(ctx context.Context, p jail.Plan, i jail.Instance, dir st
 	}
 	n := notes{
 		MemoryMB: p.Limits.MemoryMB, MaxPIDs: p.Limits.MaxPIDs, DiskMB: p.Limits.DiskMB, RAM: ramSize(p),
-		Layers: len(p.Lower), Emulated: b.emulates(),
+		Layers: len(p.Lower), Mounts: len(p.Mounts), Emulated: b.emulates(),
 	}
 	resume := inst.guest.suspend()
 	defer resume()
@@ -79,6 +80,9 @@ func (b *Backend) Dump(ctx context.Context, p jail.Plan, i jail.Instance, dir st
 	})
 	if err == nil {
 		err = saveMemory(inst.PID(), n.RAM, filepath.Join(dir, memoryFile))
+	}
+	if err == nil {
+		err = saveMounts(p, dir)
 	}
 	if err == nil {
 		err = writeNotes(dir, n)
@@ -215,7 +219,7 @@ func (b *Backend) Restore(ctx context.Context, p jail.Plan, dir string) (_ jail.
 	if err != nil {
 		return nil, err
 	}
-	i, err := b.launch(ctx, p, op, &source{ram: ram, devices: state, qemu: n.QEMU})
+	i, err := b.launch(ctx, p, op, &source{ram: ram, devices: state, qemu: n.QEMU, images: dir})
 	if err != nil {
 		return nil, fmt.Errorf("restore jail %s: %w", p.ID, err)
 	}
@@ -257,6 +261,8 @@ func (b *Backend) fits(p jail.Plan, n notes, op string) error {
 			"keep these limits of the snapshot")
 	case n.Layers != len(p.Lower):
 		return fault.Newf(fault.Invalid, op, string(p.ID), "the snapshot has %d layers below it, and the jail has %d", n.Layers, len(p.Lower))
+	case n.Mounts != len(p.Mounts):
+		return fault.Newf(fault.Invalid, op, string(p.ID), "the snapshot has %d mounts, and the jail has %d", n.Mounts, len(p.Mounts))
 	case n.Emulated != b.emulates():
 		return cannot("a machine with an emulated processor cannot be continued with KVM, or the reverse")
 	}
@@ -268,6 +274,7 @@ type source struct {
 	ram     *os.File
 	devices []byte
 	qemu    string // version; "" is not checked
+	images  string // directory with the disks of mounts
 	boots   bool   // it is a template
 }
 

@@ -127,6 +127,13 @@ func (b *Backend) findTemplate(ctx context.Context, p jail.Plan) (t template, er
 		return t, fmt.Errorf("check the disk: %w", err)
 	}
 	fmt.Fprintln(sum, size)
+	for n := range p.Mounts {
+		st, err := os.Stat(layout{p.Dir}.mount(n))
+		if err != nil {
+			return t, err
+		}
+		fmt.Fprintln(sum, st.Size())
+	}
 	name := filepath.Join(b.cfg.Cache, "template-"+hex.EncodeToString(sum.Sum(nil)[:16]))
 	return template{memory: name + "-memory", devices: name + "-devices"}, nil
 }

@@ -51,8 +51,19 @@ type Setup struct {
 	Layers []string `json:"layers"` // serial numbers of the disks with the read-only layers, topmost first
 	Volume string   `json:"volume"` // serial number of the disk with the writable layer
 	Base   []File   `json:"base"`
+	Mounts []Mount  `json:"mounts,omitempty"`
 	Limits Limits   `json:"limits"`
 }
+
+// A Mount is a disk with a copy of a file or directory of the host, which the jail can only read.
+type Mount struct {
+	Disk   string `json:"disk"`   // serial number
+	Target string `json:"target"` // absolute path in the jail
+	File   bool   `json:"file"`   // MountedFile of the disk is mounted
+}
+
+// MountedFile is the only file of a disk with one file.
+const MountedFile = "file"
 
 // Limits are the limits of the jail in the guest.
 type Limits struct {
