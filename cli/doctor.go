@@ -1,10 +1,14 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"os/signal"
 	"slices"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -16,7 +20,7 @@ import (
 )
 
 func (c *command) doctor() *cobra.Command {
-	var fleet bool
+	var fleet, machines, emulate bool
 	cmd := &cobra.Command{
 		Use: "doctor", Short: "Check this host's features and print remedies for missing ones", Args: cobra.NoArgs,
 		Long: `Probe all host features that Glasshouse can use. A running daemon does the probing.
@@ -34,10 +38,18 @@ The exit status is 1 if and only if no jail can run on this host.
 
 With --fleet, all nodes of the fleet probe their hosts. The result has a line for each node, with
 findings about required and recommended features, and shows between which nodes jails with
-processes can move. The exit status is 1 if a node does not answer, or cannot run jails.`,
+processes can move. The exit status is 1 if a node does not answer, or cannot run jails.
+
+With --microvm, this process boots virtual machines with the kernel and the configuration that jails
+of the backend microvm have, takes a snapshot, branches and rewinds it, and compares what the
+machines see. It needs root and no running daemon, and downloads nothing. Each step is printed with
+its time. The exit status is 1 if a step fails.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if fleet {
 				return c.doctorFleet(cmd.Context())
+			}
+			if machines {
+				return c.doctorMachines(cmd.Context(), emulate)
 			}
 			cl, err := c.dial()
 			if err != nil {
@@ -68,7 +80,42 @@ processes can move. The exit status is 1 if a node does not answer, or cannot ru
 		},
 	}
 	cmd.Flags().BoolVar(&fleet, "fleet", false, "probe the hosts of all nodes of the fleet")
+	cmd.Flags().BoolVar(&machines, "microvm", false, "boot, snapshot, branch and rewind virtual machines")
+	cmd.Flags().BoolVar(&emulate, "emulate", false, "with --microvm: emulate the processor if KVM does not work")
+	cmd.MarkFlagsMutuallyExclusive("fleet", "microvm")
 	return cmd
+}
+
+// doctorMachines tries virtual machines.
+func (c *command) doctorMachines(ctx context.Context, emulate bool) error {
+	if c.env.UID != 0 {
+		return fault.Cannot("cli.doctor", "virtual machines need root", "run sudo glasshouse doctor --microvm")
+	}
+	cfg, err := c.probedConfig()
+	if err != nil {
+		return err
+	}
+	cfg.MicroVM.Emulate = cfg.MicroVM.Emulate || emulate
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM) // the machines are removed first
+	defer stop()
+	probes, err := c.daemon(cfg).TryMachines(ctx)
+	if err != nil {
+		return err
+	}
+	works := true
+	err = c.print(probes, func(w io.Writer) {
+		for _, p := range probes {
+			showProbe(w, p)
+		}
+	})
+	for _, p := range probes {
+		works = works && p.Status == "ok"
+	}
+	if err == nil && !works {
+		fmt.Fprintln(c.env.Stderr, "glasshouse: virtual machines do not work on this host")
+		err = exitCode(1)
+	}
+	return err
 }
 
 // probedConfig returns the configuration with which the daemon of this data directory would probe

@@ -1,10 +1,13 @@
 package test_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"glasshouse/api/wire"
@@ -22,6 +25,31 @@ func setupKernel() string {
 		}
 	}
 	return ""
+}
+
+// TestDoctorTriesVirtualMachines takes jails in virtual machines through the whole product, while a
+// daemon runs.
+func TestDoctorTriesVirtualMachines(t *testing.T) {
+	h := open(t, fmt.Sprintf("microvm: {emulate: true, kernel: %q}\n", setupKernel()))
+	out, stderr, code := h.glasshouse(h.data, "doctor", "--microvm", "--json")
+	var probes []wire.Probe
+	if err := json.Unmarshal([]byte(out), &probes); err != nil {
+		t.Fatalf("%v\n%s%s", err, out, stderr)
+	}
+	if len(probes) == 1 && strings.Contains(probes[0].Reason, "unsupported") && code == 1 {
+		t.Skip(probes[0].Reason)
+	}
+	var got []string
+	for _, p := range probes {
+		got = append(got, p.Name+" "+p.Status+p.Reason)
+	}
+	want := []string{"boot ok", "start from a template ok", "snapshot ok", "two branches ok", "comparison ok", "rewind ok"}
+	if !slices.Equal(got, want) || code != 0 {
+		t.Errorf("steps = %q, exit code %d, want %q and 0\n%s", got, code, want, stderr)
+	}
+	if left, err := os.ReadDir(filepath.Join(h.data, "doctor")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("left in the directory of the attempt: %v, %v", left, err)
+	}
 }
 
 // TestVirtualMachine takes a jail in a virtual machine through its life, with snapshots and killed

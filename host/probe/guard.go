@@ -74,7 +74,7 @@ func userfaultfd(context.Context, Host) (string, error) {
 }
 
 func kvm(context.Context, Host) (string, error) {
-	const remedy = "on a physical machine: enable virtualization in the firmware and run modprobe kvm; on a virtual machine: enable nested virtualization on its host; without KVM, microVMs are emulated, many times slower"
+	const remedy = "on a physical machine: enable virtualization in the firmware and run modprobe kvm; on a virtual machine: enable nested virtualization on its host"
 	fd, err := unix.Open("/dev/kvm", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	switch err {
 	case nil:
@@ -113,7 +113,7 @@ const guestTimeout = 2 * time.Second
 func kvmKind(modules, detail string) (string, error) {
 	if _, err := os.Stat(filepath.Join(modules, "kvm_pvm")); err == nil {
 		return "", cannot("/dev/kvm is PVM, on which only guests with a kernel built for PVM boot",
-			"enable nested virtualization on the host of this machine; without it, microVMs are emulated, many times slower")
+			"enable nested virtualization on the host of this machine")
 	}
 	return detail, nil
 }
