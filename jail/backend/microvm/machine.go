@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"glasshouse/host/cgroup"
+	"glasshouse/internal/thread"
 	"glasshouse/jail"
 	"glasshouse/jail/backend/base"
 	"glasshouse/jail/guest/wire"
@@ -231,7 +232,15 @@ func (b *Backend) start(m *machine, p jail.Plan, group *cgroup.Cgroup) (*exec.Cm
 			Credential: &syscall.Credential{Uid: p.IDs.First, Gid: p.IDs.First},
 		},
 	}
-	if err := group.StartIn(cmd.SysProcAttr, cmd.Start); err != nil {
+	v, err := b.views.get(program)
+	if err != nil {
+		output.Close()
+		return nil, nil, err
+	}
+	err = thread.Alone(func() error {
+		return group.StartIn(cmd.SysProcAttr, func() error { return v.in(cmd.Start) })
+	})
+	if err != nil {
 		output.Close()
 		return nil, nil, fmt.Errorf("start QEMU: %w", err)
 	}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -213,6 +214,19 @@ func TestBranchesOfMachine(t *testing.T) {
 	features := strings.Fields(output(t, i, "grep", "-m1", "^flags", "/proc/cpuinfo"))
 	if !slices.Contains(features, "cx8") || slices.Contains(features, "cx16") {
 		t.Errorf("features of the processor = %q, want cx8 and not cx16", features)
+	}
+	for dir, allowed := range map[string][]string{
+		"": {"bin", "dev", "etc", "gnu", "lib", "lib64", "nix", "proc", "sbin", "usr"}, "dev": {"kvm", "null", "urandom", "zero"}, "etc": {"ld.so.cache"},
+	} {
+		entries, err := os.ReadDir(filepath.Join("/proc", strconv.Itoa(i.PID()), "root", dir))
+		if err != nil || len(entries) == 0 {
+			t.Errorf("QEMU sees %v in /%s, %v", entries, dir, err)
+		}
+		for _, e := range entries {
+			if !slices.Contains(allowed, e.Name()) {
+				t.Errorf("QEMU sees /%s/%s of the host", dir, e.Name())
+			}
+		}
 	}
 	const held = 64 // MiB
 	counting(t, i)

@@ -58,6 +58,7 @@ type Backend struct {
 	hurry   cgroup.FastMoves
 	modules sync.Map // results of findModules by directory
 
+	views     views
 	rams      rams
 	templates templates
 }
