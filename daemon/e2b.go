@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -10,6 +11,7 @@ import (
 	"net/http"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -33,6 +35,7 @@ type E2B struct {
 	Listen   string        `yaml:"listen"` // TCP address; "" disables the listener
 	Domain   string        `yaml:"domain"` // parent domain of the host names of sandbox ports, with the port unless it is 443; "" means localhost and the port
 	TLS      E2BTLS        `yaml:"tls"`
+	Backend  string        `yaml:"backend"`   // backend of new sandboxes and template builds: oci or microvm; "" means oci
 	VolumeMB int64         `yaml:"volume_mb"` // MiB of a new volume; it uses only as much disk as its files
 	Idle     time.Duration `yaml:"idle"`      // idle time before auto-resumable sandboxes are paused; 0 disables
 	Reach    *[]string     `yaml:"reach"`     // hosts that sandboxes may reach; nil means the Internet
@@ -100,6 +103,9 @@ func (c E2B) validate(insecure bool) error {
 			return fault.Fieldf("config", "e2b.reach", "%s is every address, also of private networks: remove e2b.reach to allow the Internet", host)
 		}
 	}
+	if !slices.Contains([]string{"", "oci", "microvm"}, c.Backend) {
+		return fault.Fieldf("config", "e2b.backend", "%q is neither oci nor microvm", c.Backend)
+	}
 	if c.Idle < 0 {
 		return fault.Fieldf("config", "e2b.idle", "%s is negative", c.Idle)
 	}
@@ -149,7 +155,7 @@ func (d *Daemon) openE2B(ctx context.Context) error {
 		return fmt.Errorf("open the volumes of E2B: %w", err)
 	}
 	templates := template.New(template.Config{
-		Store: d.store.Templates(), Dir: filepath.Join(d.Config.Data, "e2b"), Jails: d.jails, Snapshots: d.snapshots,
+		Store: d.store.Templates(), Dir: filepath.Join(d.Config.Data, "e2b"), Jails: d.jails, Snapshots: d.snapshots, Backend: cmp.Or(c.Backend, "oci"),
 		Resolve: layers{d.images}.Resolve, Pull: pull(d.images), Govern: governSandbox,
 		EgressHosts: reachOf(c.Builds.Reach), UploadMB: c.Builds.UploadMB, MaxBuilds: c.Builds.AtOnce, Log: log,
 		Fleet: d.e2bFleet(), Changed: d.published,
@@ -159,7 +165,7 @@ func (d *Daemon) openE2B(ctx context.Context) error {
 		return fmt.Errorf("open the templates of E2B: %w", err)
 	}
 	boxes := e2b.New(e2b.Config{
-		Store: d.store.Sandboxes(), Volumes: volumes, Jails: d.jails, Snapshots: d.snapshots, Templates: templates, Govern: governSandbox, Reach: reachOf(c.Reach), Idle: c.Idle, Log: log,
+		Store: d.store.Sandboxes(), Volumes: volumes, Jails: d.jails, Snapshots: d.snapshots, Backend: cmp.Or(c.Backend, "oci"), Templates: templates, Govern: governSandbox, Reach: reachOf(c.Reach), Idle: c.Idle, Log: log,
 	})
 	d.onClose(boxes.Close)
 	if err := boxes.Start(ctx); err != nil { // start it even without a listener, because timeouts of existing sandboxes continue

@@ -60,6 +60,7 @@ func TestMarketsNamesAndBuildsAreChecked(t *testing.T) {
 		{"good builds", Builds{Reach: hosts("*.example.com", "10.0.0.0/8")}.validate(), ""},
 		{"idle", E2B{Idle: -1}.validate(false), "e2b.idle"},
 		{"volume", E2B{Listen: "127.0.0.1:1", VolumeMB: 1}.validate(false), "e2b.volume_mb"},
+		{"backend", E2B{Backend: "bwrap"}.validate(false), "e2b.backend"},
 		{"budget", func() error { _, err := Entry{Budget: map[string]int64{"joy": 1}}.entry(); return err }(), "limits.joy"},
 	} {
 		if got := fault.FieldOf(c.err); (c.err == nil) != (c.field == "") || c.field != "" && c.name != "budget" && got != c.field {

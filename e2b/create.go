@@ -95,7 +95,7 @@ func (s *Sandboxes) Create(ctx context.Context, team id.Token, w CreateOptions) 
 			return jail.Jail{}, fmt.Errorf("apply the network rules to the policy of the sandbox: %w", err)
 		}
 		j, err := s.cfg.Jails.Create(ctx, jail.Spec{
-			Name: b.ID, Labels: b.labels(), Backend: "oci", Rootfs: t.Rootfs, Limits: t.limits(),
+			Name: b.ID, Labels: b.labels(), Backend: s.cfg.Backend, Rootfs: t.Rootfs, Limits: t.limits(),
 			Network: jail.Proxied, Policy: govern, Start: true, Mounts: mounts, GrantedMounts: granted, Creator: b.Team,
 		})
 		return j, HideBaseError(s.cfg.Log, err)

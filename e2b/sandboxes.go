@@ -66,6 +66,7 @@ type Config struct {
 	Snapshots Snapshots
 	Volumes   *Volumes
 	Templates Templates // in addition to base and snapshots; may be nil
+	Backend   string    // of sandboxes that are not created from a snapshot
 
 	// Idle is the idle time after which an automatically resuming sandbox is paused. 0 disables
 	// this: such a sandbox is paused at its timeout only.

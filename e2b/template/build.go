@@ -366,7 +366,7 @@ func (r *builder) create(ctx context.Context) (jail.Jail, error) {
 		return jail.Jail{}, fmt.Errorf("apply the egress rules to the policy of the build: %w", err)
 	}
 	return r.t.cfg.Jails.Create(ctx, jail.Spec{
-		Name: r.jailName(), Labels: r.labels(LabelBuild), Backend: "oci", Rootfs: r.root, Limits: *r.limits(),
+		Name: r.jailName(), Labels: r.labels(LabelBuild), Backend: r.t.cfg.Backend, Rootfs: r.root, Limits: *r.limits(),
 		Network: jail.Proxied, Policy: govern, Start: true, Creator: r.b.Team,
 	})
 }

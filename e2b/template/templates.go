@@ -32,6 +32,7 @@ type Config struct {
 	Dir       string // {DATA}/e2b: uploaded files and build logs
 	Jails     e2b.Jails
 	Snapshots e2b.Snapshots
+	Backend   string // of builds, and so of the sandboxes that start from their snapshots
 
 	// Resolve finds or creates a root filesystem.
 	Resolve func(ctx context.Context, r jail.Rootfs) (jail.Layers, error)
