@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -37,12 +38,13 @@ const (
 // The paths of the agent's requests. All are POST requests with JSON bodies, except for Init, which
 // is a stream in both directions.
 const (
-	SetupPath  = "/setup"  // Setup: starts the jail
-	StatsPath  = "/stats"  // returns Stats
-	FreezePath = "/freeze" // freezes the jail, and writes its files to the disk
-	ThawPath   = "/thaw"   // Resume: thaws the jail
-	StopPath   = "/stop"   // ends the jail, writes its files to the disk, and switches the machine off
-	InitPath   = "/init"   // a connection to the jail's init
+	SetupPath   = "/setup"   // Setup: starts the jail
+	StatsPath   = "/stats"   // returns Stats
+	NetworkPath = "/network" // Network: closes the jail's connections to others, and changes its address
+	FreezePath  = "/freeze"  // freezes the jail, and writes its files to the disk
+	ThawPath    = "/thaw"    // Resume: thaws the jail
+	StopPath    = "/stop"    // ends the jail, writes its files to the disk, and switches the machine off
+	InitPath    = "/init"    // a connection to the jail's init
 )
 
 // A Setup describes the jail that the agent starts.
@@ -52,6 +54,13 @@ type Setup struct {
 	Volume string   `json:"volume"` // serial number of the disk with the writable layer
 	Base   []File   `json:"base"`
 	Limits Limits   `json:"limits"`
+
+	Network *Network `json:"network,omitempty"` // nil: only loopback
+}
+
+// A Network describes the jail's network.
+type Network struct {
+	Address netip.Addr `json:"address"` // in its group; the zero value is none
 }
 
 // Limits are the limits of the jail in the guest.
