@@ -40,6 +40,7 @@ func (d *Daemon) runtimes() []jail.Runtime {
 	}
 	vm := c.virtualMachines()
 	vm.CgroupPrefix, vm.Templates, vm.Base, vm.Log = prefix, templates, base, d.log.With("part", "microvm")
+	vm.NetnsDir, vm.Transit = filepath.Join(c.Data, "run", "netns"), c.Network.transit
 	vm.Guest = sync.OnceValues(func() (string, error) { return d.install("bin", "glasshouse-guest") })
 	rs = append(rs, jail.Runtime{Name: "microvm", Backend: microvm.New(vm)})
 	return append(rs, jail.Runtime{Name: "bwrap", Backend: bwrap.New(bwrap.Config{

@@ -22,6 +22,9 @@
 // In a Grouped network the other end is connected to a bridge in a namespace of the group. Members
 // reach each other at their transit addresses, and the daemon as DNS server.
 //
+// A jail in a virtual machine has the other end of a tap in its namespace, which becomes a router
+// between the tap and the link: see OpenTap. All of the above applies to the packets that it forwards.
+//
 // One nftables table on the host, named glasshouse, masquerades packets of jails and rejects their
 // packets to the host itself, to other jails, and to link-local addresses, which include the
 // metadata services of clouds. Links have no IPv6.
@@ -60,6 +63,7 @@ type Options struct {
 	Reach  Reach
 	Group  string       // for Grouped: path at which the group's namespace is bound
 	Direct bool         // for gVisor, which moves the address to its own network stack: eth0 has the transit address itself
+	Tap    bool         // the jail is in a virtual machine, behind a tap of OpenTap
 	Index  int          // index of the jail's address in the pool; must be unique
 	Pool   netip.Prefix // zero means Pool
 
@@ -108,7 +112,8 @@ type Net struct {
 	Transit       netip.Addr // for Full and Grouped
 	EndpointNetns string     // for Gated and Grouped: the namespace in which the daemon listens, at Gateway
 
-	at string // path after which resources of the link are named
+	at  string // path after which resources of the link are named
+	tap bool   // Options.Tap
 }
 
 // Create creates the network of the given name. It returns fault.Conflict if a name, path or
@@ -135,7 +140,7 @@ func Create(ctx context.Context, name string, o Options) (_ *Net, err error) {
 
 // net returns the Net for these options.
 func (o Options) net(name string) (n *Net, err error) {
-	n = &Net{Name: name, Path: o.Path, at: o.at()}
+	n = &Net{Name: name, Path: o.Path, at: o.at(), tap: o.Tap}
 	if o.Reach == Full || o.Reach == Grouped {
 		n.Transit, err = Transit(o.Pool, o.Index)
 	}

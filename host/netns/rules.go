@@ -232,11 +232,14 @@ func linkLocal() []expr.Any {
 }
 
 // established matches packets of a connection that a jail opened.
-func established() []expr.Any {
+func established() []expr.Any { return states(expr.CtStateBitESTABLISHED | expr.CtStateBitRELATED) }
+
+// states matches packets in one of several states of connection tracking.
+func states(bits uint32) []expr.Any {
 	return []expr.Any{
 		&expr.Ct{Key: expr.CtKeySTATE, Register: 1},
 		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4,
-			Mask: binaryutil.NativeEndian.PutUint32(expr.CtStateBitESTABLISHED | expr.CtStateBitRELATED),
+			Mask: binaryutil.NativeEndian.PutUint32(bits),
 			Xor:  binaryutil.NativeEndian.PutUint32(0)},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(0)},
 	}

@@ -243,8 +243,10 @@ func (n *Net) setUpLink(direct bool) error {
 	if direct {
 		addr = host(n.Transit)
 	}
-	if err := netlink.AddrAdd(link, &netlink.Addr{IPNet: addr}); err != nil {
-		return fmt.Errorf("set the address of %s: %w", inside, err)
+	if !n.tap { // the guest has the address
+		if err := netlink.AddrAdd(link, &netlink.Addr{IPNet: addr}); err != nil {
+			return fmt.Errorf("set the address of %s: %w", inside, err)
+		}
 	}
 	if err := netlink.LinkSetUp(link); err != nil {
 		return fmt.Errorf("link %s up: %w", inside, err)
@@ -253,7 +255,7 @@ func (n *Net) setUpLink(direct bool) error {
 		return err
 	}
 	index := link.Attrs().Index
-	if direct { // the gateway is not on a connected network
+	if direct || n.tap { // the gateway is not on a connected network
 		if err := netlink.RouteAdd(&netlink.Route{LinkIndex: index, Dst: host(Gateway), Scope: netlink.SCOPE_LINK}); err != nil {
 			return fmt.Errorf("add the route to the gateway: %w", err)
 		}

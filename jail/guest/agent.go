@@ -24,6 +24,7 @@ import (
 
 	"glasshouse/fault"
 	"glasshouse/host/cgroup"
+	"glasshouse/host/netns"
 	"glasshouse/host/overlay"
 	"glasshouse/host/process"
 	"glasshouse/jail"
@@ -63,6 +64,7 @@ func (a *agent) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST "+wire.SetupPath, answer(a.setup))
 	mux.HandleFunc("POST "+wire.StatsPath, answer(a.stats))
+	mux.HandleFunc("POST "+wire.NetworkPath, answer(a.reconnect))
 	mux.HandleFunc("POST "+wire.FreezePath, answer(a.freeze))
 	mux.HandleFunc("POST "+wire.ThawPath, answer(a.thaw))
 	mux.HandleFunc("POST "+wire.StopPath, answer(a.stop))
@@ -111,7 +113,7 @@ func (a *agent) running() (*box, error) {
 }
 
 // setup mounts the disks of the jail and starts it.
-func (a *agent) setup(_ context.Context, s wire.Setup) (none, error) {
+func (a *agent) setup(ctx context.Context, s wire.Setup) (none, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.box != nil {
@@ -128,6 +130,9 @@ func (a *agent) setup(_ context.Context, s wire.Setup) (none, error) {
 	}
 	if err := mountDevices(s.Limits.MemoryBytes); err != nil {
 		return none{}, fmt.Errorf("make the devices: %w", err)
+	}
+	if err := makeNetwork(ctx, s.Network); err != nil {
+		return none{}, fmt.Errorf("make the network: %w", err)
 	}
 	if err := makeControl(); err != nil {
 		return none{}, fmt.Errorf("make the control directory: %w", err)
@@ -308,12 +313,12 @@ func start(s wire.Setup) (_ *box, err error) {
 		Stdin: bytes.NewReader(order), Stderr: os.Stderr,
 		SysProcAttr: &syscall.SysProcAttr{
 			Setsid:      true,
-			Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWNET | unix.CLONE_NEWCGROUP,
+			Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWCGROUP,
 			UidMappings: mapping, GidMappings: mapping, GidMappingsEnableSetgroups: true,
 			Credential: &syscall.Credential{Uid: 0, Gid: 0},
 		},
 	}
-	if err := b.group.StartIn(b.init.SysProcAttr, b.init.Start); err != nil {
+	if err := netns.Do(networkPath, func() error { return b.group.StartIn(b.init.SysProcAttr, b.init.Start) }); err != nil {
 		return nil, err
 	}
 	go func() {

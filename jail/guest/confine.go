@@ -25,7 +25,7 @@ const confineArg = "confine"
 
 // A confinement is what that process reads from its standard input.
 type confinement struct {
-	Root     string `json:"root"` // with /dev, /dev/shm and /.glasshouse mounted
+	Root     string `json:"root"` // with /dev, /dev/shm, /sys and /.glasshouse mounted
 	Hostname string `json:"hostname"`
 }
 
@@ -46,7 +46,7 @@ func confine() error {
 	for _, step := range []func() error{
 		c.mount, c.pivot, maskPaths,
 		func() error { return unix.Sethostname([]byte(c.Hostname)) },
-		raiseLoopback, nullStdin, limitProcess, dropCapabilities, filterCalls,
+		nullStdin, limitProcess, dropCapabilities, filterCalls,
 	} {
 		if err := step(); err != nil {
 			return err
@@ -70,7 +70,6 @@ func (c *confinement) mount() error {
 		flags             uintptr
 	}{
 		{"proc", "/proc", "", safe | unix.MS_NODEV},
-		{"sysfs", "/sys", "", safe | unix.MS_NODEV | unix.MS_RDONLY},
 		{"devpts", "/dev/pts", "newinstance,ptmxmode=0666,mode=0620,gid=5", safe},
 		{"mqueue", "/dev/mqueue", "", safe | unix.MS_NODEV},
 	} {
@@ -119,24 +118,6 @@ func maskPaths() error {
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return &os.PathError{Op: "make read-only", Path: path, Err: err}
 		}
-	}
-	return nil
-}
-
-// raiseLoopback sets the loopback interface up.
-func raiseLoopback() error {
-	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("open a socket for the loopback interface: %w", err)
-	}
-	defer unix.Close(s)
-	r, err := unix.NewIfreq("lo")
-	if err != nil {
-		return err
-	}
-	r.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
-	if err := unix.IoctlIfreq(s, unix.SIOCSIFFLAGS, r); err != nil {
-		return fmt.Errorf("set the loopback interface up: %w", err)
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"glasshouse/fault"
 	"glasshouse/host/cgroup"
+	"glasshouse/host/netns"
 	"glasshouse/internal/dirs"
 	"glasshouse/internal/procstat"
 	"glasshouse/internal/text"
@@ -83,6 +84,9 @@ func (b *Backend) launch(ctx context.Context, p jail.Plan, op string, from *sour
 	}
 	u.Push("end the machine", func() error { return b.Clean(context.WithoutCancel(ctx), p) })
 	if err := b.makeVolume(ctx, p); err != nil {
+		return nil, err
+	}
+	if _, err := b.networks.Create(ctx, p); err != nil {
 		return nil, err
 	}
 	if err := dirs.Empty(l.sockets()); err != nil {
@@ -217,6 +221,11 @@ func (i *instance) setUp(ctx context.Context, s wire.Setup) error {
 	if err := i.guest.call(ctx, wire.SetupPath, s, &none); err != nil {
 		return err
 	}
+	if s.Network != nil {
+		if err := netns.RaiseTap(i.backend.networks.Path(i.plan)); err != nil {
+			return err
+		}
+	}
 	return i.WaitReady(ctx)
 }
 
@@ -262,6 +271,9 @@ func (b *Backend) Clean(ctx context.Context, p jail.Plan) error {
 		return err
 	}
 	if err := tree.Destroy(ctx, string(p.ID)); err != nil {
+		return fmt.Errorf("clean jail %s: %w", p.ID, err)
+	}
+	if err := b.networks.Remove(p); err != nil {
 		return fmt.Errorf("clean jail %s: %w", p.ID, err)
 	}
 	l := layout{p.Dir}

@@ -38,7 +38,9 @@ const (
 
 // HostInfo implements jail.Instance.
 func (i *instance) HostInfo() jail.HostInfo {
-	return jail.HostInfo{Guest: true, Cgroup: i.group.ID(), CgroupDir: i.group.Unified()}
+	s := jail.HostInfo{Guest: true, Cgroup: i.group.ID(), CgroupDir: i.group.Unified()}
+	i.backend.networks.Describe(i.plan, &s)
+	return s
 }
 
 // Freeze implements jail.Instance. The guest first writes its files to the disk, so that they are
@@ -88,6 +90,9 @@ func (i *instance) Thaw(ctx context.Context) error {
 	if err := i.withMonitor(ctx, func(m *monitor) error { return m.run("cont", nil, nil) }); err != nil {
 		return err
 	}
+	if err := i.connect(ctx); err != nil {
+		return fmt.Errorf("connect the virtual machine: %w", err)
+	}
 	r, err := i.resume()
 	if err != nil {
 		return err
@@ -101,7 +106,7 @@ func (i *instance) resume() (wire.Resume, error) {
 	r := wire.Resume{Hostname: cmp.Or(i.plan.Hostname, string(i.plan.ID)), Seed: make([]byte, 32)}
 	rand.Read(r.Seed)
 	dir := layout{i.plan.Dir}.identity()
-	err := rootfs.Identity(dir, r.Hostname, "")
+	err := rootfs.Identity(dir, r.Hostname, base.Resolv(i.plan))
 	if err == nil {
 		r.Identity, err = inline(dir)
 	}
@@ -147,6 +152,9 @@ func (i *instance) Stats(ctx context.Context) (jail.Stats, error) {
 		return jail.Stats{}, fmt.Errorf("read the statistics of jail %s: %w", i.plan.ID, err)
 	}
 	s := jail.Stats{CPU: cg.CPU, ProcessesMax: i.Limits().MaxPIDs, DiskLimit: i.Limits().DiskMB << 20}
+	if err := i.backend.networks.CountTraffic(i.plan, &s); err != nil {
+		return jail.Stats{}, err
+	}
 	if in, ok := i.inside(ctx); ok {
 		s.MemoryBytes, s.CacheBytes, s.MemoryPeak = max(0, in.MemoryBytes), max(0, in.CacheBytes), max(0, in.MemoryPeak)
 		s.PIDs, s.OOMKills, s.DiskBytes = max(0, in.PIDs), max(0, in.OOMKills), max(0, in.DiskBytes)

@@ -22,7 +22,8 @@ import (
 
 // modules are the kernel modules that a guest needs, in an order in which they can be loaded. Some
 // kernels have them built in.
-var modules = []string{"virtio_ring", "virtio", "virtio_mmio", "virtio_blk", "virtio_console", "overlay"}
+var modules = []string{"virtio_ring", "virtio", "virtio_mmio", "virtio_blk", "virtio_console", "failover", "net_failover",
+	"virtio_net", "inet_diag", "tcp_diag", "overlay"}
 
 // A kernel is an installed kernel.
 type kernel struct {

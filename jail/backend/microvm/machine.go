@@ -120,7 +120,7 @@ func ramSize(p jail.Plan) int64 { return p.Limits.MemoryMB<<20 + guestMemory }
 func (b *Backend) newMachine(ctx context.Context, p jail.Plan, from *source) (_ *machine, _ wire.Setup, err error) {
 	m := &machine{}
 	s := wire.Setup{
-		Volume: "volume",
+		Volume: "volume", Network: b.network(p),
 		Limits: wire.Limits{MemoryBytes: p.Limits.MemoryMB << 20, PIDs: p.Limits.MaxPIDs + jail.InitThreads},
 	}
 	defer func() {
@@ -156,6 +156,9 @@ func (b *Backend) newMachine(ctx context.Context, p jail.Plan, from *source) (_ 
 		return nil, s, fmt.Errorf("make the sockets: %w", err)
 	}
 	m.add("-device", "virtio-serial-device", "-device", "virtserialport,chardev=port,name="+wire.Port)
+	if err := m.addNetwork(b, p); err != nil {
+		return nil, s, err
+	}
 	for n, dir := range p.Lower {
 		f, err := b.layerDisk(ctx, dir)
 		if err != nil {

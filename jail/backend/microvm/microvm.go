@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -27,6 +28,7 @@ import (
 
 	"glasshouse/fault"
 	"glasshouse/host/cgroup"
+	"glasshouse/host/netns"
 	"glasshouse/host/probe"
 	"glasshouse/jail"
 	"glasshouse/jail/backend/base"
@@ -43,6 +45,8 @@ type Config struct {
 	Cache        string       // initial file systems, and disks of root filesystems
 	Templates    string       // formatted volumes that are copied
 	Base         string       // lowest layer of every jail, created if missing
+	NetnsDir     string       // directory of named network namespaces; default: /run/netns
+	Transit      netip.Prefix // addresses of jails with full network; default: netns.Pool
 	Log          *slog.Logger // default: discard
 
 	Guest func() (path string, err error) // returns the path of glasshouse-guest
@@ -58,7 +62,11 @@ type Backend struct {
 	hurry   cgroup.FastMoves
 	modules sync.Map // results of findModules by directory
 
-	views     views
+	views       views
+	networks    base.Networks
+	taps        base.ProbeResult // whether machines can have a network device
+	fullNetwork base.ProbeResult // whether jails can have a network link
+
 	rams      rams
 	templates templates
 }
@@ -75,10 +83,11 @@ func New(cfg Config) *Backend {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	return &Backend{
-		cfg:  cfg,
-		tree: sync.OnceValues(func() (*cgroup.Tree, error) { return cgroup.New(cfg.CgroupPrefix) }),
-		base: sync.OnceValue(func() error { return rootfs.Base(cfg.Base) }),
-		kvm:  sync.OnceValue(func() error { return probe.KVM(context.Background()) }),
+		cfg:      cfg,
+		networks: base.Networks{Dir: cmp.Or(cfg.NetnsDir, "/run/netns"), Pool: cfg.Transit, Tap: true},
+		tree:     sync.OnceValues(func() (*cgroup.Tree, error) { return cgroup.New(cfg.CgroupPrefix) }),
+		base:     sync.OnceValue(func() error { return rootfs.Base(cfg.Base) }),
+		kvm:      sync.OnceValue(func() error { return probe.KVM(context.Background()) }),
 	}
 }
 
@@ -104,6 +113,9 @@ func (b *Backend) Usable() error {
 		return &fault.Error{Op: op, Kind: fault.Unsupported, Err: fmt.Errorf("virtual machines need KVM: %s", base.Reason(err)),
 			Remedy: cmp.Or(fault.RemedyOf(err), "use a host with KVM") + "; or set microvm.emulate, which is many times slower"}
 	}
+	if err := b.taps.Of(netns.ProbeTap); err != nil {
+		return err
+	}
 	_, err := b.tree()
 	return err
 }
@@ -117,12 +129,14 @@ const writableMounts = "writable_mounts"
 func (b *Backend) Lacks() map[string]string {
 	lacks := map[string]string{
 		writableMounts: "a virtual machine does not share directories with its host",
-		"network":      "virtual machines have no network yet; use the backend oci",
 		"enforcement":  "the policy does not decide about system calls in virtual machines yet; use the backend oci",
 	}
 	if tree, err := b.tree(); err == nil {
 		maps.Copy(lacks, base.Lacks(tree))
 		delete(lacks, "pids") // the guest's kernel limits them
+	}
+	if err := b.fullNetwork.Of(netns.ProbeFull); err != nil {
+		lacks["network"] = base.Reason(err)
 	}
 	return lacks
 }
@@ -142,8 +156,8 @@ func (b *Backend) check(p jail.Plan, op string) error {
 		return fault.Newf(fault.Invalid, op, string(p.ID), "the jail has no root filesystem")
 	case len(p.Lower)+len(p.Mounts) > maxDisks:
 		return cannot(fmt.Sprintf("a virtual machine can have at most %d layers and mounts, and this one needs %d", maxDisks, len(p.Lower)+len(p.Mounts)))
-	case p.Network != jail.Isolated:
-		return cannot(lacks["network"])
+	case p.Network != jail.Isolated && lacks["network"] != "":
+		return fault.Cannot(op, lacks["network"], "use the network mode isolated")
 	case p.Workspace != nil, slices.ContainsFunc(p.Mounts, func(m jail.Mount) bool { return m.Write }):
 		return cannot(lacks[writableMounts])
 	case p.Enforce:

@@ -101,7 +101,7 @@ func (b *Backend) findTemplate(ctx context.Context, p jail.Plan) (t template, er
 		return t, err
 	}
 	sum := sha256.New()
-	fmt.Fprintln(sum, "template 1", initrd.Name(), ramSize(p), b.emulates())
+	fmt.Fprintln(sum, "template", deviceList, initrd.Name(), ramSize(p), b.emulates())
 	for _, name := range []string{image.Name(), program} {
 		st, err := os.Stat(name)
 		if err != nil {

@@ -63,7 +63,7 @@ func (b *Backend) CanCheckpoint(ctx context.Context) error {
 	if b.kind.sentry {
 		return b.checkSentry("oci.CanCheckpoint")
 	}
-	return b.checkpoints.of(func() error { return b.criu.Probe(ctx) })
+	return b.checkpoints.Of(func() error { return b.criu.Probe(ctx) })
 }
 
 // Dump implements jail.Checkpointer.
@@ -88,7 +88,7 @@ func (b *Backend) Dump(ctx context.Context, p jail.Plan, i jail.Instance, dir st
 	if err != nil {
 		return err
 	}
-	d := criu.Dump{PID: inst.PID(), Netns: b.netnsPath(p), Cgroup: inst.cgroup, Dir: dir}
+	d := criu.Dump{PID: inst.PID(), Netns: b.networks.Path(p), Cgroup: inst.cgroup, Dir: dir}
 	d.OnLinks = func(names []string) error { return saveLinks(inst.PID(), names, dir) }
 	if watched := inst.watched.Load(); watched != nil {
 		d.Watched = *watched
@@ -429,7 +429,7 @@ func (b *Backend) Dumpable(ctx context.Context, p jail.Plan, i jail.Instance) er
 		return err
 	}
 	if inst.worker.Load() == nil { // start CRIU while the jail still runs
-		w, err := b.criu.ToDump(b.netnsPath(p))
+		w, err := b.criu.ToDump(b.networks.Path(p))
 		if err != nil {
 			return fmt.Errorf("prepare CRIU for the checkpoint: %w", err)
 		}

@@ -39,7 +39,7 @@ func (b *Backend) Clean(ctx context.Context, p jail.Plan) error {
 		unmountStaged(l),
 		retireVolume(l),
 		releaseVolume(l),
-		b.removeNetwork(p),
+		b.networks.Remove(p),
 		dropImages(p, l),
 		removeAll(l.control(), l.identity(), l.bundle(), l.record(), l.missing(), l.image()+".part"),
 	)

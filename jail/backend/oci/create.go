@@ -205,6 +205,17 @@ func (m *builder) makeVolume(ctx context.Context) error {
 	return dirs.Empty(l.work())
 }
 
+func (m *builder) makeNetwork(ctx context.Context) error {
+	networks, p := m.backend.networks, m.plan
+	m.undo.Push("remove the network", func() error { return networks.Remove(p) })
+	n, err := networks.Create(ctx, p)
+	if err != nil {
+		return err
+	}
+	m.netns = n.Path
+	return nil
+}
+
 func (m *builder) makeCgroup() error {
 	tree, err := m.backend.tree()
 	if err != nil {
@@ -285,14 +296,7 @@ func (m *builder) makeIdentity() error {
 	if err := m.backend.base(); err != nil {
 		return err
 	}
-	resolv := ""
-	switch m.plan.Network {
-	case jail.Full:
-		resolv = hostResolv()
-	case jail.Proxied, jail.Bridged: // the daemon is the DNS server
-		resolv = "nameserver " + netns.Gateway.String() + "\n"
-	}
-	return rootfs.Identity(m.layout.identity(), m.plan.Hostname, resolv)
+	return rootfs.Identity(m.layout.identity(), m.plan.Hostname, base.Resolv(m.plan))
 }
 
 // makeRoot mounts the root filesystem as an overlay of layers that are idmapped to the jail's

@@ -11,7 +11,6 @@ import (
 	"glasshouse/host/cgroup"
 	"glasshouse/host/criu"
 	"glasshouse/host/disk"
-	"glasshouse/host/netns"
 	"glasshouse/host/pages"
 	"glasshouse/host/process"
 	"glasshouse/jail"
@@ -45,15 +44,7 @@ func (b *Backend) newInstance(p jail.Plan, cg *cgroup.Cgroup, pid int, pidfd *os
 // HostInfo implements jail.Instance.
 func (i *instance) HostInfo() jail.HostInfo {
 	s := jail.HostInfo{Cgroup: i.cgroup.ID(), CgroupDir: i.cgroup.Unified()}
-	switch i.plan.Network {
-	case jail.Full:
-		s.Link = netns.Link(string(wireOf(i.plan).Name))
-	case jail.Bridged:
-		s.Address, _ = netns.Transit(i.backend.cfg.Transit, i.backend.address(i.plan)) // the same value was valid at the creation
-		s.EndpointNetns = netns.EndpointNetns(i.backend.wireAt(i.plan))
-	case jail.Proxied:
-		s.EndpointNetns = netns.EndpointNetns(i.backend.wireAt(i.plan))
-	}
+	i.backend.networks.Describe(i.plan, &s)
 	return s
 }
 
@@ -110,7 +101,7 @@ func (i *instance) Stats(ctx context.Context) (jail.Stats, error) {
 		// The host sees gVisor's threads and stubs, not the jail's processes.
 		s.PIDs, s.NotMeasured = 0, append(s.NotMeasured, "pids", "processes_max")
 	}
-	if err := i.backend.countTraffic(i.plan, &s); err != nil {
+	if err := i.backend.networks.CountTraffic(i.plan, &s); err != nil {
 		return jail.Stats{}, err
 	}
 	return s, nil
@@ -140,5 +131,5 @@ func (b *Backend) FinalStats(ctx context.Context, p jail.Plan) (jail.Stats, erro
 		return jail.Stats{}, err
 	}
 	s := jail.Stats{CPU: st.CPU}
-	return s, b.countTraffic(p, &s)
+	return s, b.networks.CountTraffic(p, &s)
 }

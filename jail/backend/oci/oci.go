@@ -65,11 +65,13 @@ type Backend struct {
 	base   func() error
 	criu   *criu.Tool
 
+	networks base.Networks
+
 	releaseDate func() string // release date of runsc
 
-	fullNetwork   probeResult // whether jails can have a network link
-	checkpoints   probeResult // whether CRIU works
-	dirtyTracking probeResult // whether CRIU supports dirty page tracking
+	fullNetwork   base.ProbeResult // whether jails can have a network link
+	checkpoints   base.ProbeResult // whether CRIU works
+	dirtyTracking base.ProbeResult // whether CRIU supports dirty page tracking
 	digests       sync.Map
 	lazyThreshold int64
 	servers       sync.Mutex // held while a page server is looked up or started
@@ -98,6 +100,7 @@ func New(cfg Config) *Backend {
 		kind:          kinds[cfg.Runtime],
 		path:          cfg.Path,
 		log:           cfg.Log,
+		networks:      base.Networks{Dir: cfg.NetnsDir, Pool: cfg.Transit},
 		tree:          sync.OnceValues(func() (*cgroup.Tree, error) { return cgroup.New(cfg.CgroupPrefix) }),
 	}
 	b.criu = criu.New(cmp.Or(cfg.CRIU, "criu"), cfg.RunDir)
@@ -150,7 +153,7 @@ func (b *Backend) Lacks() map[string]string {
 	if t, err := b.tree(); err == nil {
 		lacks = base.Lacks(t)
 	}
-	if err := b.fullNetwork.of(netns.ProbeFull); err != nil {
+	if err := b.fullNetwork.Of(netns.ProbeFull); err != nil {
 		lacks["network"] = base.Reason(err)
 	}
 	maps.Copy(lacks, b.kind.lacks)
@@ -171,7 +174,7 @@ func (b *Backend) check(p jail.Plan, op string) error {
 		return fault.Newf(fault.Invalid, op, string(p.ID), "the jail has no lower layer")
 	}
 	if p.Network != jail.Isolated {
-		if err := b.fullNetwork.of(netns.ProbeFull); err != nil {
+		if err := b.fullNetwork.Of(netns.ProbeFull); err != nil {
 			return fmt.Errorf("%s: check the network: %w", op, err)
 		}
 	}

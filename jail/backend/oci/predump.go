@@ -34,7 +34,7 @@ func (b *Backend) PreDump(ctx context.Context, p jail.Plan, i jail.Instance, dir
 	if residentPages(pids) < preDumpThreshold {
 		return false, nil
 	}
-	err = b.dirtyTracking.of(func() error { return b.criu.ProbeDirtyTracking(ctx) })
+	err = b.dirtyTracking.Of(func() error { return b.criu.ProbeDirtyTracking(ctx) })
 	if errors.Is(err, fault.Unsupported) {
 		return false, nil
 	}
@@ -48,7 +48,7 @@ func (b *Backend) PreDump(ctx context.Context, p jail.Plan, i jail.Instance, dir
 	if err != nil && fault.KindOf(err) != fault.Conflict { // Conflict: its secrets are still mounted
 		return false, err
 	}
-	d := criu.Dump{PID: inst.PID(), Netns: b.netnsPath(p), Cgroup: inst.cgroup, Dir: dir}
+	d := criu.Dump{PID: inst.PID(), Netns: b.networks.Path(p), Cgroup: inst.cgroup, Dir: dir}
 	for at := range mounts {
 		d.External = append(d.External, at)
 	}

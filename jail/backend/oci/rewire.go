@@ -10,6 +10,7 @@ import (
 	"glasshouse/host/criu"
 	"glasshouse/host/netns"
 	"glasshouse/jail"
+	"glasshouse/jail/backend/base"
 )
 
 var _ jail.LinkMover = (*Backend)(nil)
@@ -27,7 +28,7 @@ func (b *Backend) MoveLink(ctx context.Context, from jail.Plan, old jail.Instanc
 	const op = "oci.MoveLink"
 	was, ok := old.(*instance)
 	now, alsoOK := i.(*instance)
-	if !ok || !alsoOK || now.outward == nil || !to.LinkDetached || wireOf(to) != wireOf(from) || to.Network != from.Network {
+	if !ok || !alsoOK || now.outward == nil || !to.LinkDetached || base.LinkOf(to) != base.LinkOf(from) || to.Network != from.Network {
 		return nil, fault.Newf(fault.Invalid, op, string(to.ID), "the jail was not created to take over the network link of %s", from.ID)
 	}
 	from.LinkDetached, to.LinkDetached = false, false
@@ -39,13 +40,13 @@ func (b *Backend) MoveLink(ctx context.Context, from jail.Plan, old jail.Instanc
 	}()
 	// Between Pull and Plug the link is down, so packets are lost and retransmitted. With a link,
 	// the kernel would answer packets for a socket that Move has not restored yet with a reset.
-	if err := netns.Pull(b.netnsPath(from), b.netnsPath(to)); err != nil {
+	if err := netns.Pull(b.networks.Path(from), b.networks.Path(to)); err != nil {
 		return nil, fmt.Errorf("pull the link: %w", err)
 	}
-	if err := r.conns.Move(was.cgroup, b.netnsPath(from), b.netnsPath(to)); err != nil {
+	if err := r.conns.Move(was.cgroup, b.networks.Path(from), b.networks.Path(to)); err != nil {
 		return nil, fmt.Errorf("move the connections: %w", err)
 	}
-	if err := netns.Plug(string(wireOf(to).Name), b.netOptions(to)); err != nil {
+	if err := netns.Plug(string(base.LinkOf(to).Name), b.networks.Options(to)); err != nil {
 		return nil, err
 	}
 	return r, nil
@@ -62,14 +63,14 @@ type rewired struct {
 
 func (r *rewired) KeepConnections() (kept, closed int, err error) {
 	r.resumed = true
-	return r.conns.Resume(r.b.netnsPath(r.to))
+	return r.conns.Resume(r.b.networks.Path(r.to))
 }
 
 func (r *rewired) Undo() error {
-	was, now := r.b.netnsPath(r.from), r.b.netnsPath(r.to)
+	was, now := r.b.networks.Path(r.from), r.b.networks.Path(r.to)
 	unplugged, err := netns.PullBack(now, was)
 	if err == nil && unplugged {
-		err = netns.Plug(string(wireOf(r.from).Name), r.b.netOptions(r.from))
+		err = netns.Plug(string(base.LinkOf(r.from).Name), r.b.networks.Options(r.from))
 	}
 	// An unreachable connection times out. A connection in repair mode does not.
 	return errors.Join(err, r.conns.GiveBack(was, r.resumed))
@@ -86,7 +87,7 @@ func (b *Backend) repairLink(ctx context.Context, p jail.Plan, cg *cgroup.Cgroup
 	if b.kind.sentry || p.Network == jail.Isolated {
 		return nil
 	}
-	mended, err := netns.RepairLink(ctx, string(wireOf(p).Name), b.netOptions(p))
+	mended, err := netns.RepairLink(ctx, string(base.LinkOf(p).Name), b.networks.Options(p))
 	if err != nil {
 		return fmt.Errorf("repair the network link of %s: %w", p.ID, err)
 	}
@@ -94,5 +95,5 @@ func (b *Backend) repairLink(ctx context.Context, p jail.Plan, cg *cgroup.Cgroup
 		return nil
 	}
 	b.log.Warn("recreated the network link of a jail after an interrupted handover", "jail", p.ID)
-	return criu.EndRepair(cg, b.netnsPath(p))
+	return criu.EndRepair(cg, b.networks.Path(p))
 }

@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -37,12 +38,13 @@ const (
 // The paths of the agent's requests. All are POST requests with JSON bodies, except for Init, which
 // is a stream in both directions.
 const (
-	SetupPath  = "/setup"  // Setup: starts the jail
-	StatsPath  = "/stats"  // returns Stats
-	FreezePath = "/freeze" // freezes the jail, and writes its files to the disk
-	ThawPath   = "/thaw"   // Resume: thaws the jail
-	StopPath   = "/stop"   // ends the jail, writes its files to the disk, and switches the machine off
-	InitPath   = "/init"   // a connection to the jail's init
+	SetupPath   = "/setup"   // Setup: starts the jail
+	StatsPath   = "/stats"   // returns Stats
+	NetworkPath = "/network" // Network: closes the jail's connections to others, and changes its address
+	FreezePath  = "/freeze"  // freezes the jail, and writes its files to the disk
+	ThawPath    = "/thaw"    // Resume: thaws the jail
+	StopPath    = "/stop"    // ends the jail, writes its files to the disk, and switches the machine off
+	InitPath    = "/init"    // a connection to the jail's init
 )
 
 // A Setup describes the jail that the agent starts.
@@ -53,6 +55,13 @@ type Setup struct {
 	Base   []File   `json:"base"`
 	Mounts []Mount  `json:"mounts,omitempty"`
 	Limits Limits   `json:"limits"`
+
+	Network *Network `json:"network,omitempty"` // nil: only loopback
+}
+
+// A Network describes the jail's network.
+type Network struct {
+	Address netip.Addr `json:"address"` // in its group; the zero value is none
 }
 
 // A Mount is a disk with a copy of a file or directory of the host, which the jail can only read.

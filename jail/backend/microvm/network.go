@@ -1,0 +1,54 @@
+package microvm
+
+import (
+	"context"
+	"fmt"
+
+	"glasshouse/host/netns"
+	"glasshouse/jail"
+	"glasshouse/jail/guest/wire"
+)
+
+// deviceList is the number of the list of devices of machines. Increase it with each change: a
+// template and a snapshot can be restored only in a machine with the same devices.
+const deviceList = 2
+
+// addNetwork adds the network device of a machine, which is behind a tap in the network namespace of
+// the jail. QEMU itself has no network. All machines have this device, so one template serves all
+// network modes. That of an isolated jail is never connected.
+func (m *machine) addNetwork(b *Backend, p jail.Plan) error {
+	tap, err := netns.OpenTap(b.networks.Path(p))
+	if err != nil {
+		return err
+	}
+	m.add("-netdev", fmt.Sprintf("tap,id=net,fd=%d", m.give(tap)), "-device", "virtio-net-device,netdev=net,mac="+netns.GuestMAC)
+	return nil
+}
+
+// network returns what the guest must know about the network of its jail, or nil.
+func (b *Backend) network(p jail.Plan) *wire.Network {
+	if p.Network == jail.Isolated {
+		return nil
+	}
+	var s jail.HostInfo
+	b.networks.Describe(p, &s)
+	return &wire.Network{Address: s.Address}
+}
+
+// connect connects a machine that was restored from a snapshot, unless it is connected. Before, the
+// guest closes the connections of the snapshot, which may be those of another jail by now.
+func (i *instance) connect(ctx context.Context) error {
+	n := i.backend.network(i.plan)
+	if n == nil {
+		return nil
+	}
+	path := i.backend.networks.Path(i.plan)
+	if raised, err := netns.TapRaised(path); err != nil || raised {
+		return err
+	}
+	var none struct{}
+	if err := i.guest.call(ctx, wire.NetworkPath, n, &none); err != nil {
+		return err
+	}
+	return netns.RaiseTap(path)
+}
