@@ -294,6 +294,7 @@ func (i *instance) load(ctx context.Context, m *machine, from *source) error {
 	if err := errors.Join(<-written, err); err != nil || from.boots {
 		return err
 	}
+	i.gate.close()
 	return i.group.Freeze(ctx)
 }
 
