@@ -342,7 +342,7 @@ func (r *Recorder) attach(ctx context.Context, q request) (a answer, err error) 
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.watch = watch
+	r.watch, r.lastRead = watch, time.Now() // the daemon is about to read
 	if !owned {
 		// The events up to there are in the log of the jail that the snapshot was taken of.
 		r.owner, r.anchor = q.Owner, anchor{r.delivered, q.Written.Seq, q.Written.NS}
@@ -446,7 +446,21 @@ func (r *Recorder) drain(ctx context.Context) (uint64, error) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.hasten(), nil
+	last := r.hasten()
+	for r.lost != [len(sources)]int64{} { // there is no room for gaps before the daemon has written events
+		changed := r.changed
+		r.mu.Unlock()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		}
+		r.mu.Lock()
+		if ctx.Err() != nil {
+			return 0, ctx.Err()
+		}
+		last = r.hasten()
+	}
+	return last, nil
 }
 
 func (r *Recorder) detach(context.Context) (a answer, err error) {
@@ -501,10 +515,12 @@ func (r *Recorder) settle(ctx context.Context, state string) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.reportLost()
 	r.state = state
-	r.wake()
-	for r.seen != state || r.delivered < r.buf.last {
+	for {
+		r.hasten()
+		if r.seen == state && r.delivered >= r.buf.last && r.lost == [len(sources)]int64{} {
+			return nil
+		}
 		if !r.connected() {
 			return nil // the daemon is gone, and a later one reads the events if the machine still runs
 		}
@@ -520,5 +536,4 @@ func (r *Recorder) settle(ctx context.Context, state string) error {
 			return ctx.Err()
 		}
 	}
-	return nil
 }

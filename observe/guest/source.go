@@ -72,6 +72,9 @@ const (
 	// anchorSlack is more than an event can be older than those before it.
 	anchorSlack = int64(10 * time.Second)
 
+	// unwrittenWait is the same while the log is being written, so that the machine gets room soon.
+	unwrittenWait = 100 * time.Millisecond
+
 	// retryTime is the interval between requests that fail, and between those that return nothing
 	// too early.
 	retryTime = 50 * time.Millisecond
@@ -300,6 +303,9 @@ func (w *watch) read() (n int, over bool, err error) {
 	if w.unapplied {
 		q.Selection = new(w.selection)
 	}
+	if len(w.unwritten) > 0 {
+		q.WaitMS = unwrittenWait.Milliseconds()
+	}
 	w.mu.Unlock()
 	if q.Full = !w.sink.HasRoom(); q.Full {
 		q.WaitMS = retryTime.Milliseconds()
@@ -323,6 +329,9 @@ func (w *watch) read() (n int, over bool, err error) {
 	w.lost += lost
 	w.throttled, w.trouble, w.failure = a.Throttled, text.ForTerminal(text.Clip(a.Trouble, 1000)), ""
 	w.state = a.State
+	if len(a.lines) > batchSize/2 {
+		w.sink.FlushSoon()
+	}
 	if a.Events > 0 {
 		w.unwritten = append(w.unwritten, anchor{w.after, w.sink.Last(), w.event.NS})
 	}
