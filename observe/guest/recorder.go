@@ -71,7 +71,7 @@ type Recorder struct {
 	// +checklocks:mu
 	changed chan struct{} // closed at a change
 	// +checklocks:mu
-	wakeAt uint64 // position at which a read is to be woken
+	wakeAt uint64 // position at which a read is woken
 	// +checklocks:mu
 	hurry uint64 // position up to which events are sent without delay, because a request waits for them
 

@@ -163,6 +163,8 @@ type watch struct {
 	// +checklocks:mu
 	trouble string // why recording in the machine has stopped
 	// +checklocks:mu
+	failures int // consecutive failed requests. One fails each time that the machine is frozen.
+	// +checklocks:mu
 	failure string // why the last request has failed
 
 	event event.Event // of the reader
@@ -327,7 +329,8 @@ func (w *watch) read() (n int, over bool, err error) {
 	w.after += uint64(a.Events)
 	w.seen += uint64(a.Events)
 	w.lost += lost
-	w.throttled, w.trouble, w.failure = a.Throttled, text.ForTerminal(text.Clip(a.Trouble, 1000)), ""
+	w.throttled, w.trouble = a.Throttled, text.ForTerminal(text.Clip(a.Trouble, 1000))
+	w.failures, w.failure = 0, ""
 	w.state = a.State
 	if len(a.lines) > batchSize/2 {
 		w.sink.FlushSoon()
@@ -384,10 +387,11 @@ func (w *watch) notify() {
 func (w *watch) fail(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.failure != err.Error() {
-		w.source.cfg.Log.Debug("cannot read the events of a virtual machine", "jail", w.target.Jail, "err", err)
+	w.failures++
+	if w.failures > 1 && w.failure != err.Error() {
+		w.failure = err.Error()
+		w.source.cfg.Log.Warn("cannot read the events of a virtual machine", "jail", w.target.Jail, "err", err)
 	}
-	w.failure = err.Error()
 }
 
 // await waits until the events up to a position are appended.
@@ -529,6 +533,10 @@ func (w *watch) Close() error {
 	ctx, cancel := context.WithTimeout(w.ctx, closeTime)
 	defer cancel()
 	a, err := w.request(ctx, request{Op: opDetach}, false)
+	for errors.Is(err, fault.Unavailable) && ctx.Err() == nil { // the machine is about to end, or is slow
+		time.Sleep(retryTime)
+		a, err = w.request(ctx, request{Op: opDetach}, false)
+	}
 	detached := err == nil
 	switch {
 	case detached:

@@ -151,6 +151,9 @@ var sources = [...]event.Type{event.Syscall, event.File, event.Proc}
 // event is valid if ok; otherwise e is a gap that stands for it.
 func parseEvent(line []byte, e *event.Event, now, wall int64) (ok bool) {
 	ok = event.Parse(line, e) == nil && valid(e)
+	if ok && len(line) > maxLine/4 { // one byte can become an escape of six
+		ok = len(e.AppendJSON(nil)) <= maxLine
+	}
 	if !ok {
 		*e = event.Event{Type: event.Gap, FD: -1, NS: now, Source: event.Syscall, Lost: 1, Reason: "the machine sent an event that is not valid"}
 	}
