@@ -75,17 +75,22 @@ type machine struct {
 	// +checklocks:mu
 	err error // of requests
 	// +checklocks:mu
-	changed chan struct{} // closed when err changes
+	ctx context.Context // ends when err changes
+	// +checklocks:mu
+	end context.CancelFunc
 }
 
-func newMachine(t *testing.T, size int) *machine {
+func newMachine(t *testing.T, source observe.Source, size int) *machine {
 	t.Helper()
-	m := &machine{source: &fakeSource{}, dir: t.TempDir(), changed: make(chan struct{})}
+	m := &machine{dir: t.TempDir()}
+	m.source, _ = source.(*fakeSource)
+	t.Cleanup(func() { source.Close() })
+	m.ctx, m.end = context.WithCancel(context.Background())
 	buf, err := newBuffer(size)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.Recorder, err = NewRecorder(m.source)
+	m.Recorder, err = NewRecorder(source)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,50 +102,34 @@ func newMachine(t *testing.T, size int) *machine {
 func (m *machine) set(err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.end()
 	m.err = err
-	close(m.changed)
-	m.changed = make(chan struct{})
+	m.ctx, m.end = context.WithCancel(context.Background())
 }
 
 func (m *machine) events(ctx context.Context, request []byte, wait bool) (io.ReadCloser, error) {
 	for {
 		m.mu.Lock()
-		err, changed := m.err, m.changed
+		err, current := m.err, m.ctx
 		m.mu.Unlock()
 		if err == nil {
-			break
+			ctx, cancel := context.WithCancel(ctx)
+			defer cancel()
+			defer context.AfterFunc(current, cancel)()
+			r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/events", bytes.NewReader(request))
+			w := httptest.NewRecorder()
+			m.ServeHTTP(w, r)
+			return w.Result().Body, ctx.Err()
 		}
 		if !wait || !errors.Is(err, fault.Conflict) {
 			return nil, err
 		}
 		select {
-		case <-changed:
+		case <-current.Done():
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
 	}
-	m.mu.Lock()
-	changed := m.changed
-	m.mu.Unlock()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	go func() {
-		select {
-		case <-changed:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://guest/events", bytes.NewReader(request))
-	if err != nil {
-		return nil, err
-	}
-	w := httptest.NewRecorder()
-	m.ServeHTTP(w, r)
-	if ctx.Err() != nil {
-		return nil, fault.Newf(fault.Unavailable, "test", "", "the connection has ended")
-	}
-	return w.Result().Body, nil
 }
 
 var (
@@ -195,7 +184,7 @@ func wantNumbers(t *testing.T, log *observetest.Log, want []int) {
 // the log, wherever the log of the earlier one ends.
 func TestDaemonDiesAtEachWrittenPosition(t *testing.T) {
 	for written := range uint64(31) {
-		m := newMachine(t, 1<<20)
+		m := newMachine(t, &fakeSource{}, 1<<20)
 		log := &observetest.Log{}
 		log.LimitWritten(written) // 0 is no limit
 		first := attach(t, New(Config{}), m.target("1", "1"), log)
@@ -216,7 +205,7 @@ func TestDaemonDiesAtEachWrittenPosition(t *testing.T) {
 
 // TestSameDaemonAttachesAgain checks that events whose writing is pending are not recorded twice.
 func TestSameDaemonAttachesAgain(t *testing.T) {
-	m := newMachine(t, 1<<20)
+	m := newMachine(t, &fakeSource{}, 1<<20)
 	log, source := &observetest.Log{}, New(Config{})
 	log.LimitWritten(1)
 	first := attach(t, source, m.target("1", "1"), log)
@@ -232,7 +221,7 @@ func TestSameDaemonAttachesAgain(t *testing.T) {
 // TestFullBufferIsCountedExactly makes more events than fit while no daemon reads.
 func TestFullBufferIsCountedExactly(t *testing.T) {
 	const made = 20_000
-	m := newMachine(t, 64<<10)
+	m := newMachine(t, &fakeSource{}, 64<<10)
 	log := &observetest.Log{}
 	first := attach(t, New(Config{}), m.target("1", "1"), log)
 	must(t, first.Release())
@@ -252,7 +241,7 @@ func TestFullBufferIsCountedExactly(t *testing.T) {
 
 // TestBranchContinuesAfterSnapshot checks that a branch has no event that its parent has delivered.
 func TestBranchContinuesAfterSnapshot(t *testing.T) {
-	m := newMachine(t, 1<<20)
+	m := newMachine(t, &fakeSource{}, 1<<20)
 	parent := &observetest.Log{}
 	w := attach(t, New(Config{}), m.target("1", "1"), parent)
 	m.source.make(0, 10)
@@ -285,7 +274,7 @@ func TestBranchContinuesAfterSnapshot(t *testing.T) {
 // TestRewoundJailContinuesInItsLog checks that events of the earlier instance, which are in the same log,
 // are not mistaken for those of the later one.
 func TestRewoundJailContinuesInItsLog(t *testing.T) {
-	m := newMachine(t, 1<<20)
+	m := newMachine(t, &fakeSource{}, 1<<20)
 	log := &observetest.Log{}
 	w := attach(t, New(Config{}), m.target("1", "1"), log)
 	m.source.make(0, 10)
@@ -316,7 +305,7 @@ func TestEnd(t *testing.T) {
 		{"suddenly", func(*testing.T, *machine) {}, 3},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			m := newMachine(t, 1<<20)
+			m := newMachine(t, &fakeSource{}, 1<<20)
 			log := &observetest.Log{}
 			w := attach(t, New(Config{}), m.target("1", "1"), log)
 			m.source.make(0, 10)
@@ -338,7 +327,7 @@ func TestEnd(t *testing.T) {
 // TestEndWithoutDaemon checks that a machine does not wait for a daemon that is gone, and that the next one
 // reports the loss.
 func TestEndWithoutDaemon(t *testing.T) {
-	m := newMachine(t, 1<<20)
+	m := newMachine(t, &fakeSource{}, 1<<20)
 	log := &observetest.Log{}
 	dir := t.TempDir()
 	target := m.target("1", "1")
@@ -366,7 +355,7 @@ func TestEndWithoutDaemon(t *testing.T) {
 // TestTimes checks that events have the time of the host, although the clock of the machine differs, and
 // that the start of a process is the same in all its events.
 func TestTimes(t *testing.T) {
-	m := newMachine(t, 1<<20)
+	m := newMachine(t, &fakeSource{}, 1<<20)
 	log := &observetest.Log{}
 	w := attach(t, New(Config{}), m.target("1", "1"), log)
 	began := observe.Now()
@@ -399,7 +388,7 @@ func TestTimes(t *testing.T) {
 
 // TestUnsupportedKernel checks that the reason why events cannot be recorded reaches the daemon.
 func TestUnsupportedKernel(t *testing.T) {
-	m := newMachine(t, 1<<20)
+	m := newMachine(t, &fakeSource{}, 1<<20)
 	m.failed = fault.Cannot("test", "the kernel has no type information", "use another kernel")
 	_, err := New(Config{}).Attach(t.Context(), m.target("1", "1"), &observetest.Log{})
 	if !errors.Is(err, fault.Unsupported) || !strings.Contains(err.Error(), "no type information") || fault.RemedyOf(err) != "use another kernel" {

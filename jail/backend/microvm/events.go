@@ -3,6 +3,7 @@ package microvm
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -18,53 +19,38 @@ import (
 type gate struct {
 	mu sync.Mutex
 	// +checklocks:mu
-	opened chan struct{} // closed when the gate opens; nil while it is open
+	closed bool
 	// +checklocks:mu
-	passing map[*context.CancelCauseFunc]struct{} // requests in progress
+	ctx context.Context // ends when closed changes
+	// +checklocks:mu
+	end context.CancelFunc
+}
+
+// set closes or opens the gate. Requests in progress end when it is closed.
+func (g *gate) set(closed bool) {
+	g.state()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed != closed {
+		g.end()
+		g.closed, g.ctx = closed, nil
+	}
+}
+
+// state reports whether the gate is closed, and returns a context that ends when that changes.
+func (g *gate) state() (closed bool, ctx context.Context) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.ctx == nil {
+		g.ctx, g.end = context.WithCancel(context.Background())
+	}
+	return g.closed, g.ctx
 }
 
 var errFrozen = fault.Newf(fault.Conflict, "microvm.Events", "", "the virtual machine is frozen")
 
-// close ends all requests, and lets no other ones pass.
-func (g *gate) close() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.opened == nil {
-		g.opened = make(chan struct{})
-	}
-	for cancel := range g.passing {
-		(*cancel)(errFrozen)
-	}
-}
-
-func (g *gate) open() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.opened != nil {
-		close(g.opened)
-		g.opened = nil
-	}
-}
-
-// pass returns a context that ends when the gate is closed, or the channel to wait for.
-func (g *gate) pass(ctx context.Context) (_ context.Context, done func(), opened <-chan struct{}) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.opened != nil {
-		return nil, nil, g.opened
-	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	if g.passing == nil {
-		g.passing = map[*context.CancelCauseFunc]struct{}{}
-	}
-	g.passing[&cancel] = struct{}{}
-	return ctx, func() {
-		cancel(nil)
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		delete(g.passing, &cancel)
-	}, nil
-}
+// answerTime limits a request for events. The longest one waits for events for some seconds.
+const answerTime = 30 * time.Second
 
 // events sends a request to the recorder of events in the guest: see jail.HostInfo.
 func (i *instance) events(ctx context.Context, request []byte, wait bool) (io.ReadCloser, error) {
@@ -74,23 +60,26 @@ func (i *instance) events(ctx context.Context, request []byte, wait bool) (io.Re
 			return nil, fault.Newf(fault.NotFound, "microvm.Events", string(i.plan.ID), "the virtual machine has ended")
 		default:
 		}
-		passing, done, opened := i.gate.pass(ctx)
-		if opened == nil {
-			body, err := i.guest.events(passing, request)
-			if err != nil {
-				if cause := context.Cause(passing); cause == errFrozen {
-					err = errFrozen
-				}
-				done()
-				return nil, err
+		closed, current := i.gate.state()
+		if !closed {
+			ctx, cancel := context.WithTimeout(ctx, answerTime)
+			stop := context.AfterFunc(current, cancel)
+			body, err := i.guest.events(ctx, request)
+			if err == nil {
+				return &eventStream{body, func() { stop(); cancel() }}, nil
 			}
-			return &eventStream{body, done}, nil
+			stop()
+			cancel()
+			if current.Err() != nil {
+				err = errFrozen
+			}
+			return nil, err
 		}
 		if !wait {
 			return nil, errFrozen
 		}
 		select {
-		case <-opened:
+		case <-current.Done():
 		case <-i.Done():
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
@@ -109,25 +98,13 @@ func (s *eventStream) Close() error {
 	return s.ReadCloser.Close()
 }
 
-// answerTime limits the wait for an answer. The longest request waits for events for some seconds.
-const answerTime = 30 * time.Second
-
-// events sends a request to the recorder and returns its answer.
 func (l *link) events(ctx context.Context, request []byte) (io.ReadCloser, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	waiting := time.AfterFunc(answerTime, cancel)
 	answer, err := l.post(ctx, wire.EventsPath, bytes.NewReader(request))
-	if err == nil && answer.StatusCode != http.StatusOK {
-		err = unreachable(wire.EventsPath, fmt.Errorf("status %d", answer.StatusCode))
-		answer.Body.Close()
-	}
 	if err != nil {
-		waiting.Stop()
-		cancel()
 		return nil, err
 	}
-	return &eventStream{answer.Body, func() { // the time limits the answer as well
-		waiting.Stop()
-		cancel()
-	}}, nil
+	if answer.StatusCode != http.StatusOK {
+		return nil, errors.Join(unreachable(wire.EventsPath, fmt.Errorf("status %d", answer.StatusCode)), answer.Body.Close())
+	}
+	return answer.Body, nil
 }

@@ -50,12 +50,12 @@ func (i *instance) Freeze(ctx context.Context) error {
 		return err
 	}
 	i.ask(ctx, wire.FreezePath, struct{}{}, i.backend.patience(freezeTime)) // the guest first sends all events
-	i.gate.close()
+	i.gate.set(true)
 	if err := i.withMonitor(ctx, func(m *monitor) error { return m.run("stop", nil, nil) }); err != nil {
 		i.backend.cfg.Log.Warn("cannot stop the processors of a virtual machine", "jail", i.plan.ID, "err", err)
 	}
 	if err := i.group.Freeze(ctx); err != nil {
-		i.gate.open()
+		i.gate.set(false)
 		return err
 	}
 	return nil
@@ -65,7 +65,7 @@ func (i *instance) Freeze(ctx context.Context) error {
 // froze or dumped it.
 func (i *instance) completeFreeze(ctx context.Context) error {
 	if frozen, err := i.group.Frozen(); err != nil || frozen {
-		i.gate.close()
+		i.gate.set(true)
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, statsTime)
@@ -82,7 +82,7 @@ func (i *instance) completeFreeze(ctx context.Context) error {
 	if !stopped {
 		return nil
 	}
-	i.gate.close()
+	i.gate.set(true)
 	return i.group.Freeze(ctx)
 }
 
@@ -104,7 +104,7 @@ func (i *instance) Thaw(ctx context.Context) error {
 	if err := i.guest.call(ctx, wire.ThawPath, r, &none); err != nil {
 		return err
 	}
-	i.gate.open()
+	i.gate.set(false)
 	return nil
 }
 

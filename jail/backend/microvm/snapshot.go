@@ -294,7 +294,7 @@ func (i *instance) load(ctx context.Context, m *machine, from *source) error {
 	if err := errors.Join(<-written, err); err != nil || from.boots {
 		return err
 	}
-	i.gate.close()
+	i.gate.set(true)
 	return i.group.Freeze(ctx)
 }
 
