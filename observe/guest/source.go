@@ -93,8 +93,8 @@ func (s *Source) Attach(ctx context.Context, t observe.Target, sink observe.Sink
 		return nil, fault.Newf(fault.Unsupported, op, string(t.Jail), "the jail does not run in a virtual machine")
 	}
 	w := &watch{source: s, target: t, sink: sink, done: make(chan struct{}), changed: make(chan struct{}), selection: t.Selection}
-	if err := os.WriteFile(w.mark(), nil, 0o600); err != nil {
-		return nil, fmt.Errorf("mark the recording of %s: %w", t.Jail, err)
+	if err := w.writeMark(t.Selection); err != nil {
+		return nil, err
 	}
 	if err := w.attach(ctx, false); err != nil && !errors.Is(err, fault.Conflict) {
 		return nil, errors.Join(err, os.Remove(w.mark()))
@@ -104,17 +104,32 @@ func (s *Source) Attach(ctx context.Context, t observe.Target, sink observe.Sink
 	return w, nil
 }
 
-// mark returns the name of a file that exists while the recording of an instance is incomplete.
+// mark returns the name of a file that exists while the recording of an instance is incomplete. It contains
+// the selection.
 func (w *watch) mark() string { return filepath.Join(w.target.Dir, markPrefix+string(w.instance())) }
 
 const markPrefix = "recording-"
+
+func (w *watch) writeMark(s event.Selection) error {
+	data, err := json.Marshal(s)
+	if err == nil {
+		err = os.WriteFile(w.mark(), data, 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("mark the recording of %s: %w", w.target.Jail, err)
+	}
+	return nil
+}
 
 // Collect implements observe.Collector. The events of a machine that ended without a daemon are lost.
 func (s *Source) Collect(jail id.Jail, sink observe.Sink) error {
 	names, err := filepath.Glob(filepath.Join(s.cfg.Dir, string(jail), markPrefix+"*"))
 	for _, name := range names {
-		gap(sink, event.Selection{}, absentReason)
-		err = errors.Join(err, os.Remove(name))
+		var selection event.Selection // everything, if a power failure has damaged the file
+		data, readErr := os.ReadFile(name)
+		json.Unmarshal(data, &selection)
+		gap(sink, selection, absentReason)
+		err = errors.Join(err, readErr, os.Remove(name))
 	}
 	return err
 }
@@ -471,6 +486,9 @@ func (w *watch) Select(sel event.Selection) error {
 	w.mu.Lock()
 	w.selection, w.unapplied = sel, true
 	w.mu.Unlock()
+	if err := w.writeMark(sel); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithTimeout(w.ctx, answerTime)
 	defer cancel()
 	_, err := w.request(ctx, request{Op: opSelect, Selection: &sel}, false)

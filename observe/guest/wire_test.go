@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"io"
 	"math"
 	"strings"
 	"testing"
@@ -113,21 +112,8 @@ func TestHostileAnswers(t *testing.T) {
 			t.Errorf("%s: no error", name)
 		}
 	}
-	flood := &countingReader{}
-	if _, err := readAnswer(flood); err == nil || flood.n > 2*maxAnswer {
-		t.Errorf("an endless answer: error %v after %d bytes", err, flood.n)
+	flood := strings.NewReader(strings.Repeat("\n", 3*maxAnswer))
+	if _, err := readAnswer(flood); err == nil || flood.Len() < maxAnswer {
+		t.Errorf("an endless answer: error %v, and %d bytes were not read", err, flood.Len())
 	}
 }
-
-// A countingReader is endless.
-type countingReader struct{ n int }
-
-func (r *countingReader) Read(p []byte) (int, error) {
-	for i := range p {
-		p[i] = '\n'
-	}
-	r.n += len(p)
-	return len(p), nil
-}
-
-var _ io.Reader = (*countingReader)(nil)
