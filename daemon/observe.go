@@ -17,6 +17,7 @@ import (
 	"glasshouse/observe"
 	"glasshouse/observe/event"
 	"glasshouse/observe/eventlog"
+	"glasshouse/observe/guest"
 	"glasshouse/observe/gvisor"
 	"glasshouse/observe/kernel"
 	"glasshouse/observe/network"
@@ -35,11 +36,11 @@ type Observe struct {
 	OnOverload  string   `yaml:"on_overload"` // throttle, count
 
 	RingKB  int      `yaml:"ring_kb"` // KiB of the ring buffer for unread events, per jail and CPU
-	Sources []string `yaml:"sources"` // enabled sources: kernel, network, gvisor; ptrace where kernel is unavailable
+	Sources []string `yaml:"sources"` // enabled sources: kernel, network, gvisor, guest; ptrace where kernel is unavailable
 }
 
 // sourceNames are the valid values of Observe.Sources.
-var sourceNames = []string{"kernel", "network", "gvisor", "ptrace"}
+var sourceNames = []string{"kernel", "network", "gvisor", "guest", "ptrace"}
 
 func (o Observe) selection() event.Selection {
 	return event.Selection{
@@ -83,6 +84,9 @@ func (d *Daemon) newObservers() {
 	}
 	if may("gvisor") {
 		cfg.GVisor = gvisor.New(gvisor.Config{Path: d.Config.tool("runsc"), Root: filepath.Join(c.Data, "run", "runsc", "runsc"), Log: d.log.With("part", "gvisor")})
+	}
+	if may("guest") {
+		cfg.Guest = guest.New(guest.Config{Dir: cfg.Dir, Log: d.log.With("part", "guest")})
 	}
 	if may("ptrace") {
 		cfg.Ptrace = &ptrace.Source{Log: d.log.With("part", "ptrace")}
@@ -156,7 +160,7 @@ func target(j jail.Jail, s jail.HostInfo) observe.Target {
 	return observe.Target{
 		Jail: j.ID, Instance: j.InstanceID, Runtime: j.Spec.Runtime, Guest: s.Guest, PID: s.PID, Cgroup: s.Cgroup, CgroupDir: s.CgroupDir, Veth: s.Link, Resumed: s.Reattached, ProcessesRecorded: s.Restored,
 		IDs: observe.IDMap{First: j.IDs.First, Count: j.IDs.Count}, Selection: j.Spec.Observe,
-		Freeze: s.Freeze, Thaw: s.Thaw,
+		Freeze: s.Freeze, Thaw: s.Thaw, Events: s.Events,
 		Usage: func(ctx context.Context, e *event.Event) error {
 			st, err := s.Stats(ctx)
 			if err != nil {

@@ -3,6 +3,7 @@ package jail
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -95,6 +96,11 @@ type HostInfo struct {
 
 	// Listener is EnforcedInstance.Listener. Nil if the jail has no enforcement.
 	Listener func() (*notify.Listener, error)
+
+	// Events sends a request to the recorder in a virtual machine and returns the answer, which is not
+	// trusted. If the machine is frozen, Events waits until it is thawed or, without wait, returns
+	// fault.Conflict. If the machine has ended, it returns fault.NotFound. Nil if Guest is not set.
+	Events func(ctx context.Context, request []byte, wait bool) (io.ReadCloser, error)
 
 	Stats func(context.Context) (Stats, error)
 }

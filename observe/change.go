@@ -77,9 +77,9 @@ func (o *Observers) Changed(ctx context.Context, jid id.Jail, since Mark) (bool,
 }
 
 // mark is like Mark, but for callers that hold j.mu. It does not wait for processes that have
-// changed since the mark since.
+// changed since the mark since. The run time of the processes in a virtual machine is not known.
 func (o *Observers) mark(ctx context.Context, j *observed, since Mark) (Mark, error) {
-	m := Mark{known: j.watches != nil && !j.paused && j.target.CgroupDir != "" && hasExactRunTime(), body: j.body}
+	m := Mark{known: j.watches != nil && !j.paused && !j.target.Guest && j.target.CgroupDir != "" && hasExactRunTime(), body: j.body}
 	if !o.drain(ctx, j.target.Jail, j.watches) {
 		m.known = false
 	}

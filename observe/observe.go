@@ -4,6 +4,7 @@ package observe
 
 import (
 	"context"
+	"io"
 
 	"glasshouse/id"
 	"glasshouse/observe/event"
@@ -28,6 +29,11 @@ type Target struct {
 	// Freeze and Thaw freeze and thaw all its processes. They are nil if the backend does not
 	// support it.
 	Freeze, Thaw func(context.Context) error
+
+	// Events sends a request to the recorder in its virtual machine and returns the answer, which is
+	// not trusted. If the machine is frozen, Events waits until it is thawed or, without wait, returns
+	// fault.Conflict. If the machine has ended, it returns fault.NotFound. Nil if Guest is not set.
+	Events func(ctx context.Context, request []byte, wait bool) (io.ReadCloser, error)
 
 	// Usage fills in an event of type Usage. It is nil if the backend does not support it.
 	Usage func(context.Context, *event.Event) error
@@ -72,7 +78,7 @@ type Sink interface {
 
 // A Source observes jails. Package observe/observetest tests the contract documented here.
 type Source interface {
-	Name() string // "kernel", "network", "gvisor", "ptrace"
+	Name() string // "kernel", "network", "gvisor", "guest", "ptrace"
 
 	// Probe returns nil if this source works on this host, or a
 	// fault.Unsupported error with reason and remedy.

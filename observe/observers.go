@@ -27,9 +27,9 @@ type Config struct {
 	Policy eventlog.Policy
 	Log    *slog.Logger
 
-	// Kernel, Network, GVisor and Ptrace are the sources; each may be nil. Ptrace is used if
+	// Kernel, Network, GVisor, Guest and Ptrace are the sources; each may be nil. Ptrace is used if
 	// Kernel is not supported.
-	Kernel, Network, GVisor, Ptrace Source
+	Kernel, Network, GVisor, Guest, Ptrace Source
 
 	// Exec, if set, is called for every program that a process of a jail starts, when its
 	// event is read. It delays the reader of events. It must not retain e.
@@ -166,7 +166,7 @@ func (o *Observers) Close() error {
 }
 
 func (o *Observers) sources() []Source {
-	return slices.DeleteFunc([]Source{o.cfg.Kernel, o.cfg.Network, o.cfg.GVisor, o.cfg.Ptrace}, func(s Source) bool { return s == nil })
+	return slices.DeleteFunc([]Source{o.cfg.Kernel, o.cfg.Network, o.cfg.GVisor, o.cfg.Guest, o.cfg.Ptrace}, func(s Source) bool { return s == nil })
 }
 
 // find returns a jail with its log open.
@@ -298,8 +298,8 @@ func (o *Observers) giveUp(ctx context.Context, j *observed, next map[string]Wat
 	return errors.Join(errs...)
 }
 
-// chosen returns the sources for a jail. A gVisor sandbox is observed through its own kernel,
-// all others through the host's kernel or a tracer.
+// chosen returns the sources for a jail. A gVisor sandbox and a virtual machine are observed
+// through their own kernel, all others through the host's kernel or a tracer.
 func (o *Observers) chosen(ctx context.Context, t Target, lacks map[string]error) []Source {
 	var some []Source
 	add := func(s Source) bool {
@@ -313,9 +313,9 @@ func (o *Observers) chosen(ctx context.Context, t Target, lacks map[string]error
 		some = append(some, s)
 		return true
 	}
-	if t.Guest {
-		lacks["guest"] = fault.Cannot("observe.Attach", "the events of virtual machines are not recorded yet", "use the backend oci")
-		return nil
+	if t.Guest { // its network belongs to the machine as well
+		add(o.cfg.Guest)
+		return some
 	}
 	if t.Runtime == "runsc" {
 		add(o.cfg.GVisor)

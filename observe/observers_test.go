@@ -170,3 +170,31 @@ func TestDiskFailureIsRecordedForIdleJail(t *testing.T) {
 		}
 	}
 }
+
+// TestVirtualMachineIsObservedFromItsKernel checks that the sources of the host are not used for a virtual
+// machine, and that the run time of QEMU is not taken for that of the jail.
+func TestVirtualMachineIsObservedFromItsKernel(t *testing.T) {
+	dir, jid := t.TempDir(), id.NewJail()
+	if err := os.Mkdir(filepath.Join(dir, string(jid)), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	kernel, network, guest := &source{name: "kernel"}, &source{name: "network"}, &source{name: "guest"}
+	o := observe.NewObservers(observe.Config{Dir: dir, Kernel: kernel, Network: network, Guest: guest})
+	defer o.Close()
+	if err := o.Attach(t.Context(), observe.Target{Jail: jid, Guest: true, Cgroup: 1, CgroupDir: t.TempDir()}); err != nil {
+		t.Fatal(err)
+	}
+	if kernel.watches+network.watches > 0 || guest.watches != 1 {
+		t.Errorf("%d watches of the kernel, %d of the network and %d of the guest, want only one of the guest", kernel.watches, network.watches, guest.watches)
+	}
+	if st := o.Status(jid); len(st) != 1 || st["guest"].Seen != 7 {
+		t.Errorf("Status = %v, want that of the guest", st)
+	}
+	m, err := o.Mark(t.Context(), jid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if changed, err := o.Changed(t.Context(), jid, m); err != nil || !changed {
+		t.Errorf("Changed = %v, %v, want true: it is not known", changed, err)
+	}
+}

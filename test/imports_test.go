@@ -102,7 +102,7 @@ var may = map[string][]string{
 	"jail/backend/microvm":     {"jail", "jail/backend/base", "jail/guest/wire", "jail/rootfs", "host/*"},
 	"jail/backend/oci":         {"jail", "jail/backend/base", "jail/rootfs", "host/*", "jail/init/control"},
 	"jail/fs":                  {"jail/init/protocol"},
-	"jail/guest":               {"jail", "jail/backend/base", "jail/guest/wire", "host/*"},
+	"jail/guest":               {"jail", "jail/backend/base", "jail/guest/wire", "host/*", "observe", "observe/guest", "observe/kernel"}, // the machine records its own events
 	"jail/guest/wire":          {},
 	"jail/init":                {"jail/init/protocol", "jail/fs"},
 	"jail/init/control":        {"jail/init/protocol"},
@@ -116,6 +116,7 @@ var may = map[string][]string{
 	"observe":             {"observe/event", "observe/eventlog"},
 	"observe/event":       {},
 	"observe/eventlog":    {"observe/event"},
+	"observe/guest":       {"observe/event", "observe"},
 	"observe/gvisor":      {"observe/event", "observe", "observe/syscalls"},
 	"observe/kernel":      {"observe/event", "observe", "observe/syscalls"},
 	"observe/network":     {"observe/event", "host/netns", "observe"},

@@ -86,4 +86,5 @@ type Event struct {
 	Existing   bool `json:"existing,omitempty" description:"The process existed when observation began."`
 	Thread     bool `json:"thread,omitempty" description:"The event concerns a thread that is not the first of its process."`
 	ReadOnly   bool `json:"read_only,omitempty" description:"The jail's disk is read-only after an error. In usage events."`
+	Guest      bool `json:"guest,omitempty" description:"Reported by the kernel of the jail's virtual machine, and only as trustworthy as that kernel."`
 }

@@ -30,6 +30,7 @@ import (
 	"glasshouse/jail"
 	"glasshouse/jail/backend/base"
 	"glasshouse/jail/guest/wire"
+	"glasshouse/observe/guest"
 )
 
 // ids are the ids of the jail in the guest. The host gives each jail other ones, but here is only one.
@@ -48,6 +49,8 @@ const (
 
 // An agent serves the requests of the daemon.
 type agent struct {
+	recorder *guest.Recorder
+
 	mu sync.Mutex
 	// +checklocks:mu
 	box *box // the jail; nil before Setup
@@ -55,9 +58,10 @@ type agent struct {
 
 // A box is the running jail.
 type box struct {
-	group *cgroup.Cgroup
-	init  *exec.Cmd
-	ended chan struct{} // closed when init has exited
+	group   *cgroup.Cgroup
+	freezer freezer
+	init    *exec.Cmd
+	ended   chan struct{} // closed when init has exited
 }
 
 func (a *agent) handler() http.Handler {
@@ -69,6 +73,7 @@ func (a *agent) handler() http.Handler {
 	mux.HandleFunc("POST "+wire.ThawPath, answer(a.thaw))
 	mux.HandleFunc("POST "+wire.StopPath, answer(a.stop))
 	mux.HandleFunc("POST "+wire.InitPath, a.connect)
+	mux.Handle("POST "+wire.EventsPath, a.recorder)
 	return mux
 }
 
@@ -119,7 +124,7 @@ func (a *agent) setup(ctx context.Context, s wire.Setup) (none, error) {
 	if a.box != nil {
 		return none{}, fault.Newf(fault.Conflict, "guest.setup", "", "the jail is set up")
 	}
-	if err := resume(s.Resume); err != nil {
+	if err := a.resume(s.Resume); err != nil {
 		return none{}, err
 	}
 	if err := writeLayer(baseDir, s.Base); err != nil {
@@ -142,8 +147,10 @@ func (a *agent) setup(ctx context.Context, s wire.Setup) (none, error) {
 	if err != nil {
 		return none{}, fmt.Errorf("start init of the jail: %w", err)
 	}
+	a.recorder.SetTarget(a.box.target())
 	go func(b *box) { // the machine ends with the jail
 		<-b.ended
+		report(a.recorder.End(context.Background()))
 		unmountRoot()
 		powerOff()
 	}(a.box)
@@ -303,6 +310,7 @@ func start(s wire.Setup) (_ *box, err error) {
 	if err != nil {
 		return nil, err
 	}
+	b.freezer.group = b.group
 	order, err := json.Marshal(confinement{Root: rootDir, Hostname: s.Hostname})
 	if err != nil {
 		return nil, err
@@ -414,9 +422,10 @@ func (a *agent) freeze(ctx context.Context, _ none) (none, error) {
 	if err != nil {
 		return none{}, err
 	}
-	if err := b.group.Freeze(ctx); err != nil {
+	if err := b.freezer.hold(ctx, true); err != nil {
 		return none{}, err
 	}
+	report(a.recorder.Freeze(ctx))
 	return none{}, syncVolume()
 }
 
@@ -425,16 +434,18 @@ func (a *agent) thaw(ctx context.Context, r wire.Resume) (none, error) {
 	if err != nil {
 		return none{}, err
 	}
-	if err := errors.Join(resume(r), b.rename(r.Hostname)); err != nil {
+	if err := errors.Join(a.resume(r), b.rename(r.Hostname)); err != nil {
 		return none{}, err
 	}
-	return none{}, b.group.Thaw(ctx)
+	a.recorder.Thaw()
+	return none{}, b.freezer.hold(ctx, false)
 }
 
 // resume sets the clock of the guest and the files with its name, and makes its random numbers differ
 // from those of all machines that were restored from the same state.
-func resume(r wire.Resume) error {
+func (a *agent) resume(r wire.Resume) error {
 	setClock(r.Clock)
+	a.recorder.SetClock(r.Uptime)
 	if err := reseed(r.Seed); err != nil {
 		return fmt.Errorf("seed the random numbers: %w", err)
 	}
@@ -495,6 +506,7 @@ func (a *agent) stop(ctx context.Context, _ none) (none, error) {
 	if err := b.group.Kill(ctx); err != nil {
 		return none{}, err
 	}
+	report(a.recorder.End(ctx))
 	return none{}, syncVolume()
 }
 

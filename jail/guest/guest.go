@@ -57,7 +57,11 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	a := &agent{}
+	recorder, err := newRecorder()
+	if err != nil {
+		return err
+	}
+	a := &agent{recorder: recorder}
 	for {
 		// The end of a connection is the end of a daemon. The jail runs on.
 		if err := a.serve(port); err != nil {

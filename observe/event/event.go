@@ -4,6 +4,8 @@ package event
 
 //go:generate go run gen.go
 
+import "slices"
+
 // A Type is the subject of an event.
 type Type uint8
 
@@ -101,6 +103,9 @@ var (
 	procOps    = []string{OpFork, OpExec, OpExit}
 	lineageOps = []string{OpSnapshot, OpRestore, OpBranch, OpRewind, OpMove}
 )
+
+// IsFileOperation reports whether op is an operation on files.
+func IsFileOperation(op string) bool { return slices.Contains(fileOps, op) }
 
 // Directions of packets from the jail's perspective.
 const (

@@ -19,6 +19,7 @@ const (
 	Existing                     // "existing": The process existed when observation began.
 	Thread                       // "thread": The event concerns a thread that is not the first of its process.
 	ReadOnly                     // "read_only": The jail's disk is read-only after an error. In usage events.
+	Guest                        // "guest": Reported by the kernel of the jail's virtual machine, and only as trustworthy as that kernel.
 )
 
 var flagNames = [...]string{
@@ -33,6 +34,7 @@ var flagNames = [...]string{
 	"existing",
 	"thread",
 	"read_only",
+	"guest",
 }
 
 // An Event is one record. It is flat, so that one value can be reused for many records. Type

@@ -135,6 +135,7 @@ var flags = []field{
 	{"Existing", "existing", "bool", "", "The process existed when observation began."},
 	{"Thread", "thread", "bool", "", "The event concerns a thread that is not the first of its process."},
 	{"ReadOnly", "read_only", "bool", "", "The jail's disk is read-only after an error. In usage events."},
+	{"Guest", "guest", "bool", "", "Reported by the kernel of the jail's virtual machine, and only as trustworthy as that kernel."},
 }
 
 // groups are the fields that are encoded together, in their order. A field with ? is omitted if

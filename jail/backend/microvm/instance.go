@@ -25,6 +25,7 @@ type instance struct {
 	plan       jail.Plan
 	group      *cgroup.Cgroup
 	guest      *link
+	gate       gate // for requests for events
 }
 
 var _ jail.Instance = (*instance)(nil)
@@ -38,7 +39,7 @@ const (
 
 // HostInfo implements jail.Instance.
 func (i *instance) HostInfo() jail.HostInfo {
-	s := jail.HostInfo{Guest: true, Cgroup: i.group.ID(), CgroupDir: i.group.Unified()}
+	s := jail.HostInfo{Guest: true, Cgroup: i.group.ID(), CgroupDir: i.group.Unified(), Events: i.events}
 	i.backend.networks.Describe(i.plan, &s)
 	return s
 }
@@ -50,17 +51,23 @@ func (i *instance) Freeze(ctx context.Context) error {
 	if frozen, err := i.group.Frozen(); err != nil || frozen {
 		return err
 	}
-	i.ask(ctx, wire.FreezePath, struct{}{}, i.backend.patience(freezeTime))
+	i.ask(ctx, wire.FreezePath, struct{}{}, i.backend.patience(freezeTime)) // the guest first sends all events
+	i.gate.set(true)
 	if err := i.withMonitor(ctx, func(m *monitor) error { return m.run("stop", nil, nil) }); err != nil {
 		i.backend.cfg.Log.Warn("cannot stop the processors of a virtual machine", "jail", i.plan.ID, "err", err)
 	}
-	return i.group.Freeze(ctx)
+	if err := i.group.Freeze(ctx); err != nil {
+		i.gate.set(false)
+		return err
+	}
+	return nil
 }
 
 // completeFreeze freezes a machine whose processors are stopped, because a daemon has died while it
 // froze or dumped it.
 func (i *instance) completeFreeze(ctx context.Context) error {
 	if frozen, err := i.group.Frozen(); err != nil || frozen {
+		i.gate.set(true)
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, statsTime)
@@ -77,6 +84,7 @@ func (i *instance) completeFreeze(ctx context.Context) error {
 	if !stopped {
 		return nil
 	}
+	i.gate.set(true)
 	return i.group.Freeze(ctx)
 }
 
@@ -98,7 +106,11 @@ func (i *instance) Thaw(ctx context.Context) error {
 		return err
 	}
 	var none struct{}
-	return i.guest.call(ctx, wire.ThawPath, r, &none)
+	if err := i.guest.call(ctx, wire.ThawPath, r, &none); err != nil {
+		return err
+	}
+	i.gate.set(false)
+	return nil
 }
 
 // resume returns what the guest must know before its jail runs.
@@ -111,7 +123,15 @@ func (i *instance) resume() (wire.Resume, error) {
 		r.Identity, err = inline(dir)
 	}
 	r.Clock = time.Now()
+	r.Uptime = uptime()
 	return r, errors.Join(err, os.RemoveAll(dir))
+}
+
+// uptime returns the monotonic clock, which is that of events.
+func uptime() int64 {
+	var ts unix.Timespec
+	unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) // cannot fail
+	return ts.Nano()
 }
 
 // ask sends a request that the guest is not needed for.

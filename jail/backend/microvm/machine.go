@@ -24,7 +24,7 @@ import (
 
 // Memory of a machine besides that of its jail.
 const (
-	guestMemory   = 160 << 20 // the guest's kernel, agent and initial file system
+	guestMemory   = 192 << 20 // the guest's kernel, agent and initial file system
 	machineMemory = 256 << 20 // QEMU, with the translated code of an emulated processor
 	machineTasks  = 64        // threads of QEMU
 )

@@ -308,6 +308,7 @@ func (i *instance) load(ctx context.Context, m *machine, from *source) error {
 	if err := errors.Join(<-written, err); err != nil || from.boots {
 		return err
 	}
+	i.gate.set(true)
 	return i.group.Freeze(ctx)
 }
 

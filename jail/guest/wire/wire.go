@@ -45,6 +45,7 @@ const (
 	ThawPath    = "/thaw"    // Resume: thaws the jail
 	StopPath    = "/stop"    // ends the jail, writes its files to the disk, and switches the machine off
 	InitPath    = "/init"    // a connection to the jail's init
+	EventsPath  = "/events"  // a request to the recorder of package observe/guest
 )
 
 // A Setup describes the jail that the agent starts.
@@ -90,8 +91,9 @@ type File struct {
 // A Resume is what has changed while a machine was frozen, or since the snapshot that it was restored
 // from.
 type Resume struct {
-	Clock    time.Time `json:"clock"` // of the host
-	Seed     []byte    `json:"seed"`  // for the random numbers of the kernel; other machines may have the same state
+	Clock    time.Time `json:"clock"`  // of the host
+	Uptime   int64     `json:"uptime"` // the host's monotonic clock, in nanoseconds
+	Seed     []byte    `json:"seed"`   // for the random numbers of the kernel; other machines may have the same state
 	Hostname string    `json:"hostname"`
 	Identity []File    `json:"identity"` // the layer with the files that contain the host name
 }
