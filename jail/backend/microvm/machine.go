@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -116,7 +117,7 @@ func ramSize(p jail.Plan) int64 { return p.Limits.MemoryMB<<20 + guestMemory }
 
 // newMachine returns the machine of a jail and, if it boots, what the guest needs to set it up. The
 // devices of a machine with a source must equal those of the machine in the snapshot.
-func (b *Backend) newMachine(ctx context.Context, p jail.Plan, from *source) (_ *machine, _ wire.Setup, err error) {
+func (b *Backend) newMachine(ctx context.Context, p jail.Plan, from *source, r *reading) (_ *machine, _ wire.Setup, err error) {
 	m := &machine{}
 	s := wire.Setup{
 		Volume: "volume",
@@ -164,7 +165,14 @@ func (b *Backend) newMachine(ctx context.Context, p jail.Plan, from *source) (_ 
 		m.addDisk(serial, f)
 		s.Layers = append(s.Layers, serial)
 	}
-	return m, s, m.addVolume(s.Volume, p)
+	if err := m.addVolume(s.Volume, p); err != nil {
+		return nil, s, err
+	}
+	if r.compares() {
+		s.Other = "other"
+		return m, s, m.addVolume(s.Other, *r.other)
+	}
+	return m, s, nil
 }
 
 // addBoot adds what a machine needs to boot.
@@ -209,8 +217,8 @@ func (m *machine) addSource(p jail.Plan, from *source) error {
 }
 
 // start starts the machine in a cgroup, as the first user of the jail's ids. It returns the process
-// and its output.
-func (b *Backend) start(m *machine, p jail.Plan, group *cgroup.Cgroup) (*exec.Cmd, *os.File, error) {
+// and its output. A machine that is bound ends with the daemon.
+func (b *Backend) start(m *machine, p jail.Plan, group *cgroup.Cgroup, bound bool) (*exec.Cmd, *os.File, error) {
 	program, err := exec.LookPath(b.cfg.QEMU)
 	if err != nil {
 		return nil, nil, err
@@ -228,11 +236,25 @@ func (b *Backend) start(m *machine, p jail.Plan, group *cgroup.Cgroup) (*exec.Cm
 			Credential: &syscall.Credential{Uid: p.IDs.First, Gid: p.IDs.First},
 		},
 	}
-	if err := group.StartIn(cmd.SysProcAttr, cmd.Start); err != nil {
+	if bound {
+		cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	}
+	started := make(chan error)
+	go func() {
+		if bound { // PR_SET_PDEATHSIG refers to the thread that starts the process (prctl(2))
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+		}
+		err := group.StartIn(cmd.SysProcAttr, cmd.Start)
+		started <- err
+		if err == nil {
+			cmd.Wait() // the process is watched by its pidfd; this removes it when it has exited
+		}
+	}()
+	if err := <-started; err != nil {
 		output.Close()
 		return nil, nil, fmt.Errorf("start QEMU: %w", err)
 	}
-	go cmd.Wait() // the process is watched by its pidfd; this removes it when it has exited
 	return cmd, output, nil
 }
 

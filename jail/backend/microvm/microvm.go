@@ -59,11 +59,17 @@ type Backend struct {
 
 	rams      rams
 	templates templates
+	live      sync.Map // instances that are open, by the id of their jail
+	readers   readers
+
+	readerIdle time.Duration // after its last use, a reader ends
 }
 
 var (
-	_ jail.Backend = (*Backend)(nil)
-	_ jail.Usable  = (*Backend)(nil)
+	_ jail.Backend    = (*Backend)(nil)
+	_ jail.Usable     = (*Backend)(nil)
+	_ jail.FileServer = (*Backend)(nil)
+	_ jail.Comparer   = (*Backend)(nil)
 )
 
 // New returns a backend. It does no I/O. Probe reports whether the backend works on this host.
@@ -77,6 +83,8 @@ func New(cfg Config) *Backend {
 		tree: sync.OnceValues(func() (*cgroup.Tree, error) { return cgroup.New(cfg.CgroupPrefix) }),
 		base: sync.OnceValue(func() error { return rootfs.Base(cfg.Base) }),
 		kvm:  sync.OnceValue(func() error { return probe.KVM(context.Background()) }),
+
+		readerIdle: time.Minute,
 	}
 }
 
@@ -145,9 +153,9 @@ func (b *Backend) check(p jail.Plan, op string) error {
 }
 
 // Mount implements jail.Backend. The host's kernel must not mount a file system that a guest has
-// written.
-func (b *Backend) Mount(_ context.Context, p jail.Plan) (string, func() error, error) {
-	return "", nil, fault.Cannot("microvm.Mount", "the files of a virtual machine can be read only while it runs", "start the jail")
+// written. ServeFiles gives access to the files.
+func (b *Backend) Mount(context.Context, jail.Plan) (string, func() error, error) {
+	return "", nil, fault.Cannot("microvm.Mount", "the host does not mount the files of virtual machines", "use glasshouse cp")
 }
 
 // A layout contains the paths of a jail's resources in its directory.

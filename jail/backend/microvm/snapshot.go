@@ -215,7 +215,7 @@ func (b *Backend) Restore(ctx context.Context, p jail.Plan, dir string) (_ jail.
 	if err != nil {
 		return nil, err
 	}
-	i, err := b.launch(ctx, p, op, &source{ram: ram, devices: state, qemu: n.QEMU})
+	i, err := b.launch(ctx, p, op, &source{ram: ram, devices: state, qemu: n.QEMU}, nil)
 	if err != nil {
 		return nil, fmt.Errorf("restore jail %s: %w", p.ID, err)
 	}

@@ -43,6 +43,9 @@ const (
 	ThawPath   = "/thaw"   // Resume: thaws the jail
 	StopPath   = "/stop"   // ends the jail, writes its files to the disk, and switches the machine off
 	InitPath   = "/init"   // a connection to the jail's init
+
+	SyncPath    = "/sync"    // writes the files of the jail to the disk
+	ChangesPath = "/changes" // Changes: returns a list of jail.Change
 )
 
 // A Setup describes the jail that the agent starts.
@@ -50,6 +53,7 @@ type Setup struct {
 	Resume
 	Layers []string `json:"layers"` // serial numbers of the disks with the read-only layers, topmost first
 	Volume string   `json:"volume"` // serial number of the disk with the writable layer
+	Other  string   `json:"other"`  // serial number of the disk with the writable layer that Changes compares with; "" is none
 	Base   []File   `json:"base"`
 	Limits Limits   `json:"limits"`
 }
@@ -84,6 +88,14 @@ type Stats struct {
 	PIDs        int64 `json:"pids"`
 	OOMKills    int64 `json:"oom_kills"`
 	DiskBytes   int64 `json:"disk_bytes"`
+}
+
+// Changes selects changes of the files of the jail.
+type Changes struct {
+	Other bool   `json:"other,omitempty"` // those between the other disk and that of the jail
+	Below string `json:"below,omitempty"` // as in jail.ChangesOptions, and the next two
+	Text  bool   `json:"text,omitempty"`
+	After string `json:"after,omitempty"`
 }
 
 // A Failure is the body of a response with an error status.

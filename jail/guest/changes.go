@@ -1,0 +1,36 @@
+package guest
+
+import (
+	"context"
+
+	"glasshouse/fault"
+	"glasshouse/host/overlay"
+	"glasshouse/jail"
+	"glasshouse/jail/guest/wire"
+)
+
+// changes lists the changes in the writable layer, or those between another one and it. The layers are
+// those with the ids of the jail, because files of the lowest layer have no others.
+func (a *agent) changes(ctx context.Context, q wire.Changes) ([]jail.Change, error) {
+	b, err := a.running()
+	if err != nil {
+		return nil, err
+	}
+	lower := lowerLayers(len(b.setup.Layers))
+	was, now := overlay.Stack{Base: lower}, overlay.Stack{Base: lower, Layers: []string{writableDir + "/upper"}}
+	if q.Other {
+		if b.setup.Other == "" {
+			return nil, fault.Newf(fault.Conflict, "guest.changes", "", "the machine has no disk to compare with")
+		}
+		was.Layers = []string{otherDir + "/upper"}
+	}
+	found, err := overlay.Compare(ctx, was, now, overlay.DiffOptions{Owners: true, Below: q.Below, Text: q.Text, After: q.After})
+	if err != nil {
+		return nil, err
+	}
+	changes := make([]jail.Change, 0, len(found))
+	for _, c := range found {
+		changes = append(changes, jail.Change(c))
+	}
+	return changes, nil
+}
