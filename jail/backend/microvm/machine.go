@@ -182,7 +182,9 @@ func (m *machine) addBoot(b *Backend, p jail.Plan) error {
 		return err
 	}
 	m.add("-kernel", m.path(image), "-initrd", m.path(initrd))
-	options := []string{"console=ttyS0", "quiet", "panic=-1"}
+	// After a panic the kernel would start a BIOS, which this machine has only while it boots, and run through
+	// empty memory (machine_real_restart in arch/x86/kernel/reboot.c). A triple fault ends QEMU.
+	options := []string{"console=ttyS0", "quiet", "panic=-1", "reboot=t"}
 	if b.emulates() {
 		// The kernel cannot measure the time stamp counter, because the machine has no other clock.
 		// After cmpxchg16b, QEMU 7.2 may save wrong flags for an interrupt, which ends the kernel: its helper
