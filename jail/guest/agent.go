@@ -134,6 +134,11 @@ func (a *agent) setup(_ context.Context, s wire.Setup) (none, error) {
 	if err := mountRoot(s); err != nil {
 		return none{}, fmt.Errorf("mount the root of the jail: %w", err)
 	}
+	if s.Workspace != "" {
+		if err := mountWorkspace(s.Workspace); err != nil {
+			return none{}, fmt.Errorf("mount the workspace: %w", err)
+		}
+	}
 	if err := mountDevices(s.Limits.MemoryBytes); err != nil {
 		return none{}, fmt.Errorf("make the devices: %w", err)
 	}
@@ -209,7 +214,7 @@ func mountVolume(serial, at, mapped string, idmap *os.File) error {
 	if err := mountDisk(serial, at, 0, "discard,commit=1"); err != nil {
 		return err
 	}
-	for _, dir := range []string{"upper", "work"} {
+	for _, dir := range []string{"upper", "work", "ws-upper", "ws-work"} {
 		if err := os.Mkdir(filepath.Join(at, dir), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
@@ -310,7 +315,7 @@ func start(s wire.Setup) (_ *box, err error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &box{ended: make(chan struct{}), setup: wire.Setup{Layers: s.Layers, Other: s.Other}}
+	b := &box{ended: make(chan struct{}), setup: wire.Setup{Layers: s.Layers, Other: s.Other, Workspace: s.Workspace}}
 	b.group, err = tree.Create("jail", cgroup.Limits{MemoryBytes: s.Limits.MemoryBytes, PIDs: s.Limits.PIDs})
 	if err != nil {
 		return nil, err

@@ -16,15 +16,21 @@ func (a *agent) changes(ctx context.Context, q wire.Changes) ([]jail.Change, err
 	if err != nil {
 		return nil, err
 	}
-	lower := lowerLayers(len(b.setup.Layers))
-	was, now := overlay.Stack{Base: lower}, overlay.Stack{Base: lower, Layers: []string{writableDir + "/upper"}}
+	lower, upper := lowerLayers(len(b.setup.Layers)), "/upper"
+	if q.Workspace {
+		if b.setup.Workspace == "" {
+			return nil, fault.Newf(fault.Conflict, "guest.changes", "", "the jail has no workspace")
+		}
+		lower, upper = []string{workspaceDir}, "/ws-upper"
+	}
+	was, now := overlay.Stack{Base: lower}, overlay.Stack{Base: lower, Layers: []string{writableDir + upper}}
 	if q.Other {
 		if b.setup.Other == "" {
 			return nil, fault.Newf(fault.Conflict, "guest.changes", "", "the machine has no disk to compare with")
 		}
-		was.Layers = []string{otherDir + "/upper"}
+		was.Layers = []string{otherDir + upper}
 	}
-	found, err := overlay.Compare(ctx, was, now, overlay.DiffOptions{Owners: true, Below: q.Below, Text: q.Text, After: q.After})
+	found, err := overlay.Compare(ctx, was, now, overlay.DiffOptions{Owners: !q.Workspace, Below: q.Below, Text: q.Text, After: q.After})
 	if err != nil {
 		return nil, err
 	}

@@ -30,13 +30,19 @@ func (s *suite) openFiles(t *testing.T, p jail.Plan) jail.Files {
 	return mounted{root, unmount}
 }
 
-// closeFiles closes the files of a jail. Mounted files leave nothing on the host. A machine that
-// serves files may be kept, which is tested with the backend.
+// closeFiles closes the files of a jail.
 func (s *suite) closeFiles(t *testing.T, files jail.Files, p jail.Plan) {
 	t.Helper()
 	if err := files.Close(); err != nil {
 		t.Fatalf("close the files: %v", err)
 	}
+	s.readingLeavesNothing(t, p)
+}
+
+// readingLeavesNothing checks that nothing is left of a mount of a stopped jail's files. A machine that
+// serves files may be kept, which is tested with the backend.
+func (s *suite) readingLeavesNothing(t *testing.T, p jail.Plan) {
+	t.Helper()
 	if _, kept := s.backend.(jail.FileServer); !kept {
 		mustNotLeak(t, p)
 	}

@@ -93,6 +93,9 @@ func (b *Backend) compare(ctx context.Context, from *jail.Tree, to jail.Tree, o 
 	if err := makeDir(q.Dir); err != nil {
 		return nil, err
 	}
+	if err := shareWorkspace(ctx, to.Plan, q); err != nil {
+		return nil, err
+	}
 	s := sides{backend: b}
 	q.Sealed, err = s.add(ctx, to, filepath.Join(q.Dir, "now.img"))
 	if err != nil {
@@ -200,7 +203,7 @@ func (i *instance) changes(ctx context.Context, o jail.ChangesOptions, other boo
 	limit := i.backend.patience(changesTime)
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the files were not compared within %v", limit))
 	defer cancel()
-	changes, err := i.guest.changes(ctx, wire.Changes{Other: other, Below: o.Below, Text: o.Text, After: o.After})
+	changes, err := i.guest.changes(ctx, wire.Changes{Other: other, Workspace: o.Workspace, Below: o.Below, Text: o.Text, After: o.After})
 	if err != nil {
 		return nil, errors.Join(context.Cause(ctx), err)
 	}

@@ -83,12 +83,19 @@ func (b *Backend) launch(ctx context.Context, p jail.Plan, op string, from *sour
 	if err := base.RemoveSealedVolume(p, l.volume()); err != nil {
 		return nil, err
 	}
-	if _, err := os.Lstat(l.volume()); errors.Is(err, fs.ErrNotExist) {
-		u.Push("remove the volume", func() error { return os.RemoveAll(l.volume()) })
+	for _, name := range []string{l.volume(), l.workspace()} {
+		if _, err := os.Lstat(name); errors.Is(err, fs.ErrNotExist) {
+			u.Push("remove the disk", func() error { return os.RemoveAll(name) })
+		}
 	}
 	u.Push("end the machine", func() error { return b.release(context.WithoutCancel(ctx), p) })
 	if err := b.makeVolume(ctx, p); err != nil {
 		return nil, err
+	}
+	if r == nil {
+		if err := prepareWorkspace(ctx, p, from); err != nil {
+			return nil, err
+		}
 	}
 	if err := dirs.Empty(l.sockets()); err != nil {
 		return nil, err

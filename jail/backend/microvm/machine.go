@@ -165,7 +165,11 @@ func (b *Backend) newMachine(ctx context.Context, p jail.Plan, from *source, r *
 		m.addDisk(serial, f)
 		s.Layers = append(s.Layers, serial)
 	}
-	if err := m.addVolume(s.Volume, p); err != nil {
+	s.Workspace, err = m.addWorkspace(p)
+	if err == nil {
+		err = m.addVolume(s.Volume, p)
+	}
+	if err != nil {
 		return nil, s, err
 	}
 	if r.compares() {

@@ -120,7 +120,7 @@ func (b *Backend) emulates() bool { return b.kvm() != nil }
 // Lacks implements jail.Backend.
 func (b *Backend) Lacks() map[string]string {
 	lacks := map[string]string{
-		"mounts":      "a virtual machine does not share directories with its host",
+		"mounts":      "a virtual machine does not share directories with its host; use a workspace",
 		"network":     "virtual machines have no network yet; use the backend oci",
 		"enforcement": "the policy does not decide about system calls in virtual machines yet; use the backend oci",
 	}
@@ -142,12 +142,12 @@ func (b *Backend) check(p jail.Plan, op string) error {
 		return fault.Newf(fault.Invalid, op, string(p.ID), "the jail has no root filesystem")
 	case p.Network != jail.Isolated:
 		return cannot(lacks["network"])
-	case len(p.Mounts) > 0 || p.Workspace != nil:
+	case len(p.Mounts) > 0:
 		return cannot(lacks["mounts"])
 	case p.Enforce:
 		return cannot(lacks["enforcement"])
 	case p.SecretFiles:
-		return cannot("secrets cannot be shown as files in virtual machines yet")
+		return cannot("secrets cannot be shown as files in virtual machines yet: snapshots would contain copies of them")
 	}
 	return nil
 }
@@ -162,6 +162,10 @@ func (b *Backend) Mount(context.Context, jail.Plan) (string, func() error, error
 type layout struct{ dir string }
 
 func (l layout) volume() string { return filepath.Join(l.dir, "disk.img") }
+
+// workspace is the disk with the workspace at the last start of the jail.
+func (l layout) workspace() string { return filepath.Join(l.dir, "workspace.img") }
+
 func (l layout) record() string { return filepath.Join(l.dir, "machine.json") }
 
 // identity exists for a moment, while the layer with the host name is made.

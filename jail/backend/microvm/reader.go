@@ -187,6 +187,9 @@ func (b *Backend) startReader(ctx context.Context, p jail.Plan, r *reader, write
 			err = errors.Join(err, os.RemoveAll(q.Dir))
 		}
 	}()
+	if err := shareWorkspace(ctx, p, q); err != nil {
+		return err
+	}
 	if writes {
 		if err := os.Link(layout{p.Dir}.volume(), layout{q.Dir}.volume()); err != nil {
 			return err
@@ -198,7 +201,7 @@ func (b *Backend) startReader(ctx context.Context, p jail.Plan, r *reader, write
 // makeDir makes the directory of a reader.
 func makeDir(dir string) error { return errors.Join(dirs.Empty(dir), os.Chmod(dir, 0o711)) }
 
-// launchReader starts the machine of a reader. A template that cannot be restored is made again.
+// launchReader starts the machine of a reader. It replaces a template that cannot be restored.
 func (b *Backend) launchReader(ctx context.Context, q jail.Plan, r *reader, writes bool, how *reading) error {
 	i, err := b.launch(ctx, q, "microvm.ServeFiles", nil, how)
 	if e, ok := errors.AsType[*templateError](err); ok && ctx.Err() == nil {

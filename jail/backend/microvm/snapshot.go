@@ -23,6 +23,8 @@ const (
 	memoryFile  = "memory"    // the whole memory, with holes for zeros
 	devicesFile = "devices"   // the state of the processors and devices, as QEMU writes it
 	notesFile   = "jail.json" // notes
+
+	workspaceFile = "workspace" // the disk with the workspace, if the jail has one
 )
 
 // maxDevices limits the size of the state of devices. It is a few hundred KiB.
@@ -79,6 +81,9 @@ func (b *Backend) Dump(ctx context.Context, p jail.Plan, i jail.Instance, dir st
 	})
 	if err == nil {
 		err = saveMemory(inst.PID(), n.RAM, filepath.Join(dir, memoryFile))
+	}
+	if err == nil && p.Workspace != nil {
+		err = copyWorkspace(layout{p.Dir}.workspace(), filepath.Join(dir, workspaceFile))
 	}
 	if err == nil {
 		err = writeNotes(dir, n)
@@ -215,7 +220,7 @@ func (b *Backend) Restore(ctx context.Context, p jail.Plan, dir string) (_ jail.
 	if err != nil {
 		return nil, err
 	}
-	i, err := b.launch(ctx, p, op, &source{ram: ram, devices: state, qemu: n.QEMU}, nil)
+	i, err := b.launch(ctx, p, op, &source{ram: ram, devices: state, qemu: n.QEMU, workspace: filepath.Join(dir, workspaceFile)}, nil)
 	if err != nil {
 		return nil, fmt.Errorf("restore jail %s: %w", p.ID, err)
 	}
@@ -269,6 +274,8 @@ type source struct {
 	devices []byte
 	qemu    string // version; "" is not checked
 	boots   bool   // it is a template
+
+	workspace string // disk with the workspace, if the jail has one
 }
 
 // load waits until QEMU has loaded the state of the devices. The machine is frozen afterwards, unless

@@ -117,6 +117,13 @@ func (b *Backend) findTemplate(ctx context.Context, p jail.Plan, r *reading) (t 
 		fmt.Fprintln(sum, f.Name())
 		f.Close()
 	}
+	if p.Workspace != nil {
+		st, err := os.Stat(layout{p.Dir}.workspace())
+		if err != nil {
+			return t, err
+		}
+		fmt.Fprintln(sum, "workspace", st.Size())
+	}
 	for _, v := range r.volumes(p) {
 		size, err := volumeSize(v)
 		if err != nil {

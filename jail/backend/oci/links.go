@@ -14,6 +14,7 @@ import (
 
 	"glasshouse/fault"
 	"glasshouse/jail"
+	"glasshouse/jail/backend/base"
 )
 
 // Hard links. An open file may have lost the name under which it was opened but still have
@@ -107,7 +108,7 @@ func (m *builder) giveLink(name, other string) error {
 	if dir != from {
 		return fault.Newf(fault.Invalid, "oci.Restore", name, "%s is in another mount", other)
 	}
-	return asOwner(m.plan.IDs.First, func() error {
+	return base.AsOwner(m.plan.IDs.First, func() error {
 		root, err := os.OpenRoot(dir)
 		if err != nil {
 			return err

@@ -39,7 +39,7 @@ func stageBinds(p jail.Plan, l layout, ids *os.File) ([]bind, error) {
 		if p.Workspace != nil && jail.Under(m.Target, p.Workspace.At()) {
 			in, below = root, strings.TrimPrefix(m.Target, p.Workspace.At())
 		}
-		real, err := mountPoint(in, below, b.dir, p.IDs.First)
+		real, err := base.MountPoint(in, below, b.dir, p.IDs.First)
 		if err != nil {
 			return nil, fmt.Errorf("mount on %s: %w", m.Target, err)
 		}
@@ -95,7 +95,7 @@ func stageWorkspace(p jail.Plan, l layout, volumeIDs *os.File) (bind, error) {
 	if err := overlay.Mount(show, append(layers, lower), upper, work, base.NoPrivilege); err != nil {
 		return bind{}, err
 	}
-	real, err := mountPoint(l.merged(), p.Workspace.At(), true, p.IDs.First)
+	real, err := base.MountPoint(l.merged(), p.Workspace.At(), true, p.IDs.First)
 	if err != nil {
 		return bind{}, fmt.Errorf("prepare the mount point %s: %w", p.Workspace.At(), err)
 	}

@@ -8,6 +8,7 @@ import (
 	"glasshouse/host/secretfs"
 	"glasshouse/internal/dirs"
 	"glasshouse/jail"
+	"glasshouse/jail/backend/base"
 )
 
 var _ jail.SecretHolder = (*instance)(nil)
@@ -60,7 +61,7 @@ func (m *builder) stageSecrets() ([]bind, error) {
 	if err := secretfs.MountOn(at, first, first); err != nil {
 		return nil, fmt.Errorf("mount a filesystem for secrets: %w", err)
 	}
-	target, err := mountPoint(m.layout.merged(), secretfs.Dir, true, first)
+	target, err := base.MountPoint(m.layout.merged(), secretfs.Dir, true, first)
 	if err == nil && target != secretfs.Dir {
 		err = fault.Newf(fault.Conflict, "oci.Create", string(m.plan.ID), "%s resolves to %s through a symbolic link", secretfs.Dir, target)
 	}

@@ -34,6 +34,12 @@ const (
 	ModulesDir  = "/modules" // loaded in the order of their names
 )
 
+// The disk with the workspace: its serial number, and its directory with the files.
+const (
+	WorkspaceDisk = "workspace"
+	WorkspaceRoot = "root"
+)
+
 // The paths of the agent's requests. All are POST requests with JSON bodies, except for Init, which
 // is a stream in both directions.
 const (
@@ -55,7 +61,9 @@ type Setup struct {
 	Volume string   `json:"volume"` // serial number of the disk with the writable layer
 	Other  string   `json:"other"`  // serial number of the disk with the writable layer that Changes compares with; "" is none
 	Base   []File   `json:"base"`
-	Limits Limits   `json:"limits"`
+
+	Workspace string `json:"workspace,omitempty"` // where the disk with the workspace is mounted; "" is no such disk
+	Limits    Limits `json:"limits"`
 }
 
 // Limits are the limits of the jail in the guest.
@@ -93,9 +101,11 @@ type Stats struct {
 // Changes selects changes of the files of the jail.
 type Changes struct {
 	Other bool   `json:"other,omitempty"` // those between the other disk and that of the jail
-	Below string `json:"below,omitempty"` // as in jail.ChangesOptions, and the next two
+	Below string `json:"below,omitempty"` // as in jail.ChangesOptions, and the next three
 	Text  bool   `json:"text,omitempty"`
 	After string `json:"after,omitempty"`
+
+	Workspace bool `json:"workspace,omitempty"`
 }
 
 // A Failure is the body of a response with an error status.

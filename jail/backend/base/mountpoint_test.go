@@ -1,4 +1,4 @@
-package oci
+package base
 
 import (
 	"errors"
@@ -57,12 +57,12 @@ func TestMountPointStaysInsideJail(t *testing.T) {
 		{"/file", false, "/file"},     //
 		{"/file/below", true, ""},     //
 	} {
-		got, err := mountPoint(root, tt.target, tt.dir, id)
+		got, err := MountPoint(root, tt.target, tt.dir, id)
 		if tt.want == "" && err == nil {
-			t.Errorf("mountPoint(%s) = %s, want an error", tt.target, got)
+			t.Errorf("MountPoint(%s) = %s, want an error", tt.target, got)
 		}
 		if tt.want != "" && (err != nil || got != tt.want) {
-			t.Errorf("mountPoint(%s) = %s, %v, want %s", tt.target, got, err, tt.want)
+			t.Errorf("MountPoint(%s) = %s, %v, want %s", tt.target, got, err, tt.want)
 		}
 	}
 	var st unix.Stat_t
@@ -72,7 +72,7 @@ func TestMountPointStaysInsideJail(t *testing.T) {
 	if names, _ := os.ReadDir(outer + "/secret"); len(names) > 0 {
 		t.Errorf("created outside of the root: %v", names)
 	}
-	if err := asOwner(id, func() error { return fault.Conflict }); !errors.Is(err, fault.Conflict) {
+	if err := AsOwner(id, func() error { return fault.Conflict }); !errors.Is(err, fault.Conflict) {
 		t.Errorf("asOwner does not return the error: %v", err)
 	}
 }
@@ -101,8 +101,8 @@ func TestMountPointDuringConcurrentRenames(t *testing.T) {
 		ended <- err
 	}()
 	for n := range 5000 {
-		if got, err := mountPoint(root, "/var/run/app", true, 1234567); err != nil || got != "/run/app" {
-			t.Fatalf("mountPoint(/var/run/app) = %s, %v after %d times, want /run/app", got, err, n)
+		if got, err := MountPoint(root, "/var/run/app", true, 1234567); err != nil || got != "/run/app" {
+			t.Fatalf("MountPoint(/var/run/app) = %s, %v after %d times, want /run/app", got, err, n)
 		}
 	}
 	close(end)

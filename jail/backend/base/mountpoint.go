@@ -1,4 +1,4 @@
-package oci
+package base
 
 import (
 	"errors"
@@ -14,13 +14,13 @@ import (
 	"glasshouse/internal/thread"
 )
 
-// mountPoint creates the mount point target, an absolute path relative to the directory root,
+// MountPoint creates the mount point target, an absolute path relative to the directory root,
 // if it is missing. It resolves symbolic links within root and returns the real path. dir
 // selects a directory or a file. Missing entries get the host id as owner. No process may
-// write below root meanwhile, so mountPoint must run before the jail starts.
-func mountPoint(root, target string, dir bool, id uint32) (string, error) {
+// write below root meanwhile, so MountPoint must run before the jail starts.
+func MountPoint(root, target string, dir bool, id uint32) (string, error) {
 	var real string
-	err := asOwner(id, func() error {
+	err := AsOwner(id, func() error {
 		top, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return &os.PathError{Op: "open", Path: root, Err: err}
@@ -42,7 +42,7 @@ func mountPoint(root, target string, dir bool, id uint32) (string, error) {
 			return fmt.Errorf("stat %s: %w", target, err)
 		}
 		if is := st.Mode&unix.S_IFMT == unix.S_IFDIR; is != dir || !dir && st.Mode&unix.S_IFMT != unix.S_IFREG {
-			return fault.Newf(fault.Invalid, "oci.Create", target, "a directory must be mounted on a directory, and a file on a file")
+			return fault.Newf(fault.Invalid, "base.MountPoint", target, "a directory must be mounted on a directory, and a file on a file")
 		}
 		real, err = pathOf(fd)
 		if err != nil {
@@ -97,7 +97,7 @@ func openOrCreate(top int, p string, dir bool) (int, error) {
 	}
 	fd, err = openInRoot(top, p)
 	if err == unix.ENOENT {
-		return -1, fault.Newf(fault.Invalid, "oci.Create", p, "the mount point is a dangling symbolic link")
+		return -1, fault.Newf(fault.Invalid, "base.MountPoint", p, "the mount point is a dangling symbolic link")
 	}
 	return fd, wrap("open", p, err)
 }
@@ -129,10 +129,10 @@ func wrap(op, path string, err error) error {
 	return &os.PathError{Op: op, Path: path, Err: err}
 }
 
-// asOwner runs f on a thread that creates files with the given host user and group id but has
+// AsOwner runs f on a thread that creates files with the given host user and group id but has
 // the capabilities of root. Ids outside of a jail's range, including root, are not mapped on
 // its layers.
-func asOwner(id uint32, f func() error) error {
+func AsOwner(id uint32, f func() error) error {
 	return thread.Alone(func() error {
 		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 		var caps [2]unix.CapUserData
