@@ -79,8 +79,8 @@ func (h *host) daemon() *microvm.Backend {
 // TestContract checks the contract with an emulated processor, also on hosts with KVM.
 func TestContract(t *testing.T) {
 	o := backendtest.Options{Differs: map[string]string{
-		"Checkpoint/Keeps/wiped":         "the kernel of the machine does not see the restore, so it does not wipe memory for copies",
-		"Secrets":                        "secrets cannot be shown as files in virtual machines yet",
+		"Checkpoint/Keeps/wiped": "the kernel of the machine does not see the restore, so it does not wipe memory for copies",
+		"Secrets":                "secrets cannot be shown as files in virtual machines yet",
 	}}
 	if !backendtest.Thorough { // each clause boots machines, which takes seconds
 		o.Without = []string{

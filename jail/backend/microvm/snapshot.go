@@ -83,7 +83,7 @@ func (b *Backend) Dump(ctx context.Context, p jail.Plan, i jail.Instance, dir st
 		err = saveMemory(inst.PID(), n.RAM, filepath.Join(dir, memoryFile))
 	}
 	if err == nil && p.Workspace != nil {
-		err = copyWorkspace(layout{p.Dir}.workspace(), filepath.Join(dir, workspaceFile))
+		err = linkWorkspace(p, filepath.Join(dir, workspaceFile))
 	}
 	if err == nil {
 		err = writeNotes(dir, n)

@@ -22,6 +22,9 @@ import (
 // layer is on the writable disk. It is copied at each start. A restored machine has the copy of its
 // snapshot, because its kernel knows the disk block by block.
 
+// maxWorkspace limits the files of a workspace, which are copied to the disk of the host.
+var maxWorkspace = overlay.CopyLimit{Files: 2 << 20, Bytes: 16 << 30}
+
 // makeWorkspace copies the workspace of a jail to a disk. The directory may belong to a user of the host
 // or to another jail, and change at any moment, so no link in it is followed and mounts in it are not
 // copied.
@@ -50,7 +53,7 @@ func makeWorkspace(ctx context.Context, p jail.Plan) (err error) {
 		if err := errors.Join(dirs.Empty(files), os.Chmod(files, 0o700), os.Mkdir(root, 0o700)); err != nil {
 			return err
 		}
-		_, err := overlay.CopyLayer(ctx, dirs.ProcPath(tree), root, overlay.CopyLimit{})
+		_, err := overlay.CopyLayer(ctx, dirs.ProcPath(tree), root, maxWorkspace)
 		if err == nil {
 			break
 		}
@@ -89,14 +92,21 @@ func roundSize(f *os.File) error {
 	return f.Truncate(size)
 }
 
-// copyWorkspace gives an image of a workspace the additional name to, or copies it to another file
-// system. Nothing writes to such an image.
+// linkWorkspace gives the disk with the workspace of a jail the additional name to, or copies it to
+// another file system. Nothing writes to such a disk.
+func linkWorkspace(p jail.Plan, to string) error {
+	from := layout{p.Dir}.workspace()
+	err := os.Link(from, to)
+	if errors.Is(err, unix.EXDEV) {
+		return copyWorkspace(from, to)
+	}
+	return err
+}
+
+// copyWorkspace copies a disk with a workspace. That of a snapshot may be readable for other users of
+// the host, so it is not linked to the directory of a jail.
 func copyWorkspace(from, to string) error {
 	if err := os.RemoveAll(to); err != nil {
-		return err
-	}
-	err := os.Link(from, to)
-	if !errors.Is(err, unix.EXDEV) {
 		return err
 	}
 	src, err := os.Open(from)
@@ -141,11 +151,10 @@ func shareWorkspace(ctx context.Context, p, q jail.Plan) error {
 	if p.Workspace == nil {
 		return nil
 	}
-	image := layout{p.Dir}.workspace()
-	if _, err := os.Lstat(image); errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Lstat(layout{p.Dir}.workspace()); errors.Is(err, os.ErrNotExist) {
 		if err := makeWorkspace(ctx, p); err != nil {
 			return err
 		}
 	}
-	return copyWorkspace(image, layout{q.Dir}.workspace())
+	return linkWorkspace(p, layout{q.Dir}.workspace())
 }

@@ -1,6 +1,7 @@
 package microvm
 
 import (
+	"errors"
 	"net"
 	"os"
 	"os/exec"
@@ -108,7 +109,14 @@ func TestWorkspaceOfAnAttacker(t *testing.T) {
 	<-stopped
 	t.Logf("%d of 20 copies succeeded", made)
 
-	must(os.RemoveAll(filepath.Join(source, "sub")))
+	before := maxWorkspace
+	defer func() { maxWorkspace = before }()
+	maxWorkspace.Files = 3
+	if err := makeWorkspace(t.Context(), p); !errors.Is(err, fault.TooLarge) {
+		t.Errorf("copy of too many files = %v, want too large", err)
+	}
+	check()
+	maxWorkspace = before
 	for what, change := range map[string]func(w *jail.Workspace){
 		"a link":      func(w *jail.Workspace) { w.Source = filepath.Join(source, "link") },
 		"a file":      func(w *jail.Workspace) { w.Source = filepath.Join(source, "a") },
