@@ -2,6 +2,9 @@ package guest
 
 import (
 	"context"
+	"os"
+
+	"golang.org/x/sys/unix"
 
 	"glasshouse/fault"
 	"glasshouse/host/overlay"
@@ -30,7 +33,14 @@ func (a *agent) changes(ctx context.Context, q wire.Changes) ([]jail.Change, err
 		}
 		was.Layers = []string{otherDir + upper}
 	}
-	found, err := overlay.Compare(ctx, was, now, overlay.DiffOptions{Owners: !q.Workspace, Below: q.Below, Text: q.Text, After: q.After})
+	// Without memory the kernel would end processes of the jail.
+	var system unix.Sysinfo_t
+	if err := unix.Sysinfo(&system); err != nil {
+		return nil, os.NewSyscallError("sysinfo", err)
+	}
+	const least = 8 << 20 // the kernel can free as much
+	memory := max(least, int64(system.Freeram)*int64(system.Unit)/2)
+	found, err := overlay.Compare(ctx, was, now, overlay.DiffOptions{Owners: !q.Workspace, Below: q.Below, Text: q.Text, After: q.After, Memory: memory})
 	if err != nil {
 		return nil, err
 	}

@@ -53,7 +53,11 @@ func (b *Backend) Changes(ctx context.Context, p jail.Plan, o jail.ChangesOption
 	if frozen {
 		return b.compare(ctx, nil, jail.Tree{Plan: p, Writable: true}, o)
 	}
-	return i.changes(ctx, o, false)
+	changes, err = i.changes(ctx, o, false)
+	if errors.Is(err, fault.TooLarge) { // another machine has the memory of the jail for that
+		return nil, &fault.Error{Op: "microvm.Changes", On: string(p.ID), Kind: fault.TooLarge, Err: err, Remedy: "pause or stop the jail"}
+	}
+	return changes, err
 }
 
 // Compare implements jail.Comparer. A reader that has the disks of both jails compares them.
