@@ -211,6 +211,15 @@ type Remover interface {
 	Remove(ctx context.Context, p Plan) error
 }
 
+// A FileServer is a Backend whose Mount is not supported, because the kernel of the host must not
+// mount the files of its jails.
+type FileServer interface {
+	// ServeFiles serves the files of a jail that is not running, as its init would, until the
+	// caller calls done. It returns the host path of the unix socket. When done has returned,
+	// all that was written is on disk.
+	ServeFiles(ctx context.Context, p Plan) (socket string, done func() error, err error)
+}
+
 // An Instance is the running incarnation of a jail.
 type Instance interface {
 	Control() string       // host path of the unix socket of its init

@@ -30,7 +30,7 @@ type Files interface {
 }
 
 // Files returns access to a jail's files: through its init if it is live, otherwise through a
-// mount on the host. While the files of a stopped jail are open, Files holds the jail's lock,
+// mount on the host or its backend. While the files of a stopped jail are open, Files holds the jail's lock,
 // so the jail cannot be started or removed.
 func (xs *execs) Files(ctx context.Context, jid id.Jail) (Files, error) {
 	const op = "jail.Files"
@@ -55,14 +55,20 @@ func (xs *execs) Files(ctx context.Context, jid id.Jail) (Files, error) {
 		unlock()
 		return nil, err
 	}
-	files.unlock = unlock
-	return files, nil
+	return &lockedFiles{files, unlock}, nil
 }
 
-func (xs *execs) stoppedFiles(ctx context.Context, j Jail) (*hostFiles, error) {
+func (xs *execs) stoppedFiles(ctx context.Context, j Jail) (Files, error) {
 	b, err := xs.registry.backend(j.Spec)
 	if err != nil {
 		return nil, err
+	}
+	if server, ok := b.(FileServer); ok {
+		socket, done, err := server.ServeFiles(ctx, xs.registry.plan(j))
+		if err != nil {
+			return nil, err
+		}
+		return servedFiles{control.Dial(socket), done}, nil
 	}
 	dir, unmount, err := b.Mount(ctx, xs.registry.plan(j))
 	if err != nil {
@@ -82,7 +88,7 @@ func (xs *execs) stoppedFiles(ctx context.Context, j Jail) (*hostFiles, error) {
 	if err := root.Mounts(targets); err != nil {
 		return nil, errors.Join(err, root.Close(), unmount())
 	}
-	return &hostFiles{Root: root, unmount: unmount}, nil
+	return hostFiles{root, unmount}, nil
 }
 
 // liveFiles are a running jail's files, through its init.
@@ -90,20 +96,35 @@ type liveFiles struct{ *control.Client }
 
 func (liveFiles) Close() error { return nil }
 
+// servedFiles are a stopped jail's files, through its backend.
+type servedFiles struct {
+	*control.Client
+	done func() error
+}
+
+func (f servedFiles) Close() error { return f.done() }
+
 // hostFiles are a stopped jail's files, mounted on the host.
 type hostFiles struct {
 	*jailfs.Root
 	unmount func() error
-	unlock  func()
 }
 
-func (f *hostFiles) Close() error {
+func (f hostFiles) Close() error { return errors.Join(f.Root.Close(), f.unmount()) }
+
+// lockedFiles are the files of a jail that is locked until they are closed.
+type lockedFiles struct {
+	Files
+	unlock func()
+}
+
+func (f *lockedFiles) Close() error {
 	if f.unlock == nil {
 		return nil
 	}
 	defer f.unlock()
 	f.unlock = nil
-	return errors.Join(f.Root.Close(), f.unmount())
+	return f.Files.Close()
 }
 
 // Watch reports changes below path in a running jail until ctx ends.

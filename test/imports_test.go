@@ -96,7 +96,7 @@ var may = map[string][]string{
 	"policy/shell":         {},
 
 	"jail":                     {"observe/event", "observe/syscalls", "jail/init/control", "jail/init/protocol", "jail/fs"},
-	"jail/backend/backendtest": {"jail", "jail/init/control", "jail/init/protocol", "host/cgroup", "host/claims"},
+	"jail/backend/backendtest": {"jail", "jail/fs", "jail/init/control", "jail/init/protocol", "host/cgroup", "host/claims"},
 	"jail/backend/base":        {"jail", "host/*", "jail/init/control"},
 	"jail/backend/bwrap":       {"jail", "jail/backend/base", "jail/rootfs", "host/*", "jail/init/control"},
 	"jail/backend/microvm":     {"jail", "jail/backend/base", "jail/guest/wire", "jail/rootfs", "host/*"},

@@ -269,3 +269,19 @@ func TestCompareRejectsTooLongPaths(t *testing.T) {
 		t.Errorf("Compare = %v, want too large", err)
 	}
 }
+
+func TestCompareLimitsMemory(t *testing.T) {
+	dir := t.TempDir()
+	for n := range 100 {
+		if err := os.MkdirAll(filepath.Join(dir, "upper", fmt.Sprint(n), "below"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	now := overlay.Stack{Layers: []string{filepath.Join(dir, "upper")}}
+	if changes, err := overlay.Compare(t.Context(), overlay.Stack{}, now, overlay.DiffOptions{Memory: 1 << 20}); err != nil || len(changes) != 200 {
+		t.Errorf("%d changes, %v, want 200", len(changes), err)
+	}
+	if _, err := overlay.Compare(t.Context(), overlay.Stack{}, now, overlay.DiffOptions{Memory: 50 << 10}); !errors.Is(err, fault.TooLarge) {
+		t.Errorf("200 changes in 50 KiB = %v, want too large", err)
+	}
+}

@@ -51,6 +51,10 @@ type DiffOptions struct {
 	// limit of one call is reached, but at least one.
 	Text  bool
 	After string
+
+	// Memory limits the memory of the comparison, in bytes of an estimate. If the changes need
+	// more, it returns fault.TooLarge. 0 is no limit.
+	Memory int64
 }
 
 // Diff returns the changes that the layer upper makes to the tree of the layers lower, topmost
@@ -62,7 +66,7 @@ type DiffOptions struct {
 // the layers is read, regardless of links that the jail creates, and Diff does not block on fifos
 // or devices.
 func Diff(ctx context.Context, upper string, lower []string, o DiffOptions) ([]Change, error) {
-	d := differ{ctx: ctx, owners: o.Owners, opaque: []string{opaqueMark, userOpaqueMark}}
+	d := differ{ctx: ctx, owners: o.Owners, opaque: []string{opaqueMark, userOpaqueMark}, limit: o.Memory}
 	changes, err := d.compare(Stack{Base: lower}, Stack{Layers: []string{upper}, Base: lower}, o)
 	if err != nil {
 		return nil, fmt.Errorf("compare layer %s: %w", upper, err)
@@ -92,7 +96,7 @@ func Compare(ctx context.Context, a, b Stack, o DiffOptions) ([]Change, error) {
 	}
 	// The layers belong to overlays of root, which ignore user.overlay.opaque. A program in a
 	// jail can set that mark, with which Compare would report existing files as deleted.
-	d := differ{ctx: ctx, owners: o.Owners, opaque: []string{opaqueMark}}
+	d := differ{ctx: ctx, owners: o.Owners, opaque: []string{opaqueMark}, limit: o.Memory}
 	changes, err := d.compare(a, b, o)
 	if err != nil {
 		return nil, fmt.Errorf("compare layers: %w", err)
@@ -155,6 +159,8 @@ type differ struct {
 	tops   []*os.File
 	own    []dirAt // the layers that the two trees do not share
 	found  []finding
+
+	limit, used int64 // bytes of memory; limit 0 is none
 }
 
 func (d *differ) open(dirs []string) ([]dirAt, error) {
@@ -190,6 +196,8 @@ func (d *differ) add(kind string, now, was *fileAt, what ...string) {
 	if mode.IsRegular() {
 		f.Size = of.info.Size()
 	}
+	const change = 1 << 10 // with both sides, and as text
+	d.used += change + 4*int64(len(f.Path))
 	d.found = append(d.found, f)
 }
 

@@ -42,6 +42,9 @@ func (d *differ) dir(was, now side) error {
 			if err := d.ctx.Err(); err != nil {
 				return err
 			}
+			if d.limit > 0 && d.used > d.limit {
+				return fault.Newf(fault.TooLarge, "overlay.compare", "", "there are more than %d changes", len(d.found))
+			}
 			if seen[e.Name()] {
 				continue
 			}

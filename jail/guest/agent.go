@@ -38,13 +38,18 @@ var ids = jail.IDRange{First: 100_000, Count: 65_536}
 
 // Paths of the jail's parts.
 const (
-	layersDir   = "/run/layers"   // the disks with read-only layers
-	volumeDir   = "/run/volume"   // the disk with the writable layer
-	stackDir    = "/run/stack"    // the same, with the ids of the jail
+	layersDir   = "/run/layers" // the disks with read-only layers
+	volumeDir   = "/run/volume" // the disk with the writable layer
+	stackDir    = "/run/stack"  // the same, with the ids of the jail
+	writableDir = stackDir + "/volume"
 	identityDir = "/run/identity" // the topmost layer
 	baseDir     = "/run/base"     // the lowest layer
 	ctlDir      = "/run/ctl"      // controlDir of the jail
 	rootDir     = "/run/jail"     // the root of the jail
+
+	// The disk that Changes compares with, and the same with the ids of the jail.
+	otherVolumeDir = "/run/other"
+	otherDir       = stackDir + "/other"
 )
 
 // An agent serves the requests of the daemon.
@@ -62,6 +67,7 @@ type box struct {
 	freezer freezer
 	init    *exec.Cmd
 	ended   chan struct{} // closed when init has exited
+	setup   wire.Setup    // without files
 }
 
 func (a *agent) handler() http.Handler {
@@ -74,6 +80,8 @@ func (a *agent) handler() http.Handler {
 	mux.HandleFunc("POST "+wire.StopPath, answer(a.stop))
 	mux.HandleFunc("POST "+wire.InitPath, a.connect)
 	mux.Handle("POST "+wire.EventsPath, a.recorder)
+	mux.HandleFunc("POST "+wire.SyncPath, answer(func(context.Context, none) (none, error) { return none{}, syncVolume() }))
+	mux.HandleFunc("POST "+wire.ChangesPath, answer(a.changes))
 	return mux
 }
 
@@ -133,6 +141,17 @@ func (a *agent) setup(ctx context.Context, s wire.Setup) (none, error) {
 	if err := mountRoot(s); err != nil {
 		return none{}, fmt.Errorf("mount the root of the jail: %w", err)
 	}
+	if s.Workspace != "" {
+		if err := mountWorkspace(s.Workspace); err != nil {
+			return none{}, fmt.Errorf("mount the workspace: %w", err)
+		}
+	}
+	if err := mountCopies(s); err != nil {
+		return none{}, err
+	}
+	if err := mountCopies(s); err != nil {
+		return none{}, err
+	}
 	if err := mountDevices(s.Limits.MemoryBytes); err != nil {
 		return none{}, fmt.Errorf("make the devices: %w", err)
 	}
@@ -172,7 +191,6 @@ func mountRoot(s wire.Setup) error {
 		return err
 	}
 	defer idmap.Close()
-	lower := []string{identityDir}
 	for n, serial := range s.Layers {
 		name := fmt.Sprintf("%d", n)
 		if err := mountDisk(serial, filepath.Join(layersDir, name), unix.MS_RDONLY, "noload"); err != nil {
@@ -185,34 +203,59 @@ func mountRoot(s wire.Setup) error {
 		if err := overlay.Clone(filepath.Join(layersDir, name), at, overlay.CloneOptions{IDMap: idmap, Options: overlay.Options{ReadOnly: true, NoDev: true}}); err != nil {
 			return err
 		}
-		lower = append(lower, at)
 	}
-	lower = append(lower, baseDir)
-	if err := mountDisk(s.Volume, volumeDir, 0, "discard,commit=1"); err != nil {
+	if err := mountVolume(s.Volume, volumeDir, writableDir, idmap); err != nil {
 		return err
 	}
-	upper, work := filepath.Join(volumeDir, "upper"), filepath.Join(volumeDir, "work")
-	for _, dir := range []string{upper, work} {
-		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+	if s.Other != "" {
+		if err := mountVolume(s.Other, otherVolumeDir, otherDir, idmap); err != nil {
 			return err
 		}
 	}
-	mapped := filepath.Join(stackDir, "volume")
-	if err := errors.Join(os.MkdirAll(mapped, 0o755), os.MkdirAll(rootDir, 0o755)); err != nil {
+	if err := os.MkdirAll(rootDir, 0o755); err != nil {
 		return err
 	}
-	if err := overlay.Clone(volumeDir, mapped, overlay.CloneOptions{IDMap: idmap}); err != nil {
+	return overlay.Mount(rootDir, lowerLayers(len(s.Layers)), writableDir+"/upper", writableDir+"/work", overlay.Options{NoDev: true, NoSuid: true})
+}
+
+// mountCopies mounts the disks with copies of files of the host.
+func mountCopies(s wire.Setup) error {
+	idmap, err := overlay.IDMapFD(ids.First, ids.Count)
+	if err != nil {
 		return err
 	}
-	if err := overlay.Mount(rootDir, lower, filepath.Join(mapped, "upper"), filepath.Join(mapped, "work"), overlay.Options{NoDev: true, NoSuid: true}); err != nil {
-		return err
-	}
+	defer idmap.Close()
 	for _, m := range s.Mounts {
 		if err := mountCopy(m, idmap); err != nil {
 			return fmt.Errorf("mount on %s: %w", m.Target, err)
 		}
 	}
 	return nil
+}
+
+// lowerLayers returns the layers below the writable one, topmost first.
+func lowerLayers(disks int) []string {
+	lower := []string{identityDir}
+	for n := range disks {
+		lower = append(lower, filepath.Join(stackDir, fmt.Sprintf("%d", n)))
+	}
+	return append(lower, baseDir)
+}
+
+// mountVolume mounts a disk with a writable layer, and the same with the ids of the jail on mapped.
+func mountVolume(serial, at, mapped string, idmap *os.File) error {
+	if err := mountDisk(serial, at, 0, "discard,commit=1"); err != nil {
+		return err
+	}
+	for _, dir := range []string{"upper", "work", "ws-upper", "ws-work"} {
+		if err := os.Mkdir(filepath.Join(at, dir), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+	}
+	if err := os.MkdirAll(mapped, 0o755); err != nil {
+		return err
+	}
+	return overlay.Clone(at, mapped, overlay.CloneOptions{IDMap: idmap})
 }
 
 // mountDisk mounts a disk of the machine.
@@ -305,7 +348,7 @@ func start(s wire.Setup) (_ *box, err error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &box{ended: make(chan struct{})}
+	b := &box{ended: make(chan struct{}), setup: wire.Setup{Layers: s.Layers, Other: s.Other, Workspace: s.Workspace}}
 	b.group, err = tree.Create("jail", cgroup.Limits{MemoryBytes: s.Limits.MemoryBytes, PIDs: s.Limits.PIDs})
 	if err != nil {
 		return nil, err
@@ -527,7 +570,7 @@ func syncVolume() error {
 func unmountRoot() {
 	unix.Unmount(rootDir+controlDir, unix.MNT_DETACH)
 	unix.Unmount(rootDir, unix.MNT_DETACH)
-	unix.Unmount(filepath.Join(stackDir, "volume"), unix.MNT_DETACH)
+	unix.Unmount(writableDir, unix.MNT_DETACH)
 	for range 100 {
 		if err := unix.Unmount(volumeDir, 0); err == nil || err == unix.EINVAL {
 			return

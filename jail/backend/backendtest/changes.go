@@ -59,5 +59,5 @@ func (s *suite) changesTellWhatTheJailDid(t *testing.T) {
 		t.Fatal(err)
 	}
 	check("stopped")
-	mustNotLeak(t, p)
+	s.readingLeavesNothing(t, p)
 }

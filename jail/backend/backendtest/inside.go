@@ -158,16 +158,15 @@ func (s *suite) owners(t *testing.T) {
 		if err := s.backend.Clean(t.Context(), b.plan); err != nil {
 			t.Fatal(err)
 		}
-		dir, unmount, err := s.backend.Mount(t.Context(), b.plan)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer unmount()
-		for file, want := range map[string]uint32{"root/mine": 0, "home/agent/theirs": 1000, "usr/bin": 0} {
-			var st unix.Stat_t
-			if err := unix.Lstat(filepath.Join(dir, file), &st); err != nil || st.Uid != want || st.Gid != want {
-				t.Errorf("%s belongs to %d:%d, %v, want %d", file, st.Uid, st.Gid, err, want)
+		files := s.openFiles(t, b.plan)
+		for file, want := range map[string]uint32{"/root/mine": 0, "/home/agent/theirs": 1000, "/usr/bin": 0} {
+			st, err := files.Stat(t.Context(), file)
+			if err != nil || st.UID != want || st.GID != want {
+				t.Errorf("%s belongs to %d:%d, %v, want %d", file, st.UID, st.GID, err, want)
 			}
+		}
+		if err := files.Close(); err != nil {
+			t.Error(err)
 		}
 	})
 	b.kill(t)

@@ -430,25 +430,19 @@ func (s *suite) mountShowsAStoppedJail(t *testing.T) {
 	}
 
 	for range 2 {
-		dir, unmount, err := s.backend.Mount(t.Context(), b.plan)
-		if err != nil {
-			t.Fatalf("Mount: %v", err)
-		}
-		for file, want := range map[string]string{"root/result": "fine\n", "etc/issue": "changed\n", "etc/group": group} {
-			if got, err := os.ReadFile(filepath.Join(dir, file)); string(got) != want {
+		files := s.openFiles(t, b.plan)
+		for file, want := range map[string]string{"/root/result": "fine\n", "/etc/issue": "changed\n", "/etc/group": group} {
+			if got, err := readFile(t, files, file); got != want {
 				t.Errorf("%s = %q, %v, want %q", file, got, err, want)
 			}
 		}
-		if _, err := os.Lstat(filepath.Join(dir, "usr/bin/nproc")); !os.IsNotExist(err) {
+		if _, err := files.Stat(t.Context(), "/usr/bin/nproc"); !errors.Is(err, fault.NotFound) {
 			t.Errorf("a file that the jail removed exists: %v", err)
 		}
-		if err := os.WriteFile(filepath.Join(dir, "root/put"), []byte("from outside\n"), 0o644); err != nil {
+		if _, err := files.Write(t.Context(), "/root/put", strings.NewReader("from outside\n"), protocol.WriteOptions{}); err != nil {
 			t.Errorf("write into a stopped jail: %v", err)
 		}
-		if err := unmount(); err != nil {
-			t.Fatalf("unmount: %v", err)
-		}
-		mustNotLeak(t, b.plan)
+		s.closeFiles(t, files, b.plan)
 	}
 	b = s.create(t, b.plan)
 	if got, want := b.sh(t, "cat /root/put"), "from outside"; got != want {

@@ -39,13 +39,13 @@ func (b *Backend) Create(ctx context.Context, p jail.Plan) (jail.Instance, error
 
 // create starts a machine from a template or, if the template is damaged, boots it.
 func (b *Backend) create(ctx context.Context, p jail.Plan, op string) (*instance, error) {
-	i, err := b.launch(ctx, p, op, nil)
+	i, err := b.launch(ctx, p, op, nil, nil)
 	if e, ok := errors.AsType[*templateError](err); ok && ctx.Err() == nil {
 		b.cfg.Log.Warn("the template of a virtual machine cannot be restored, and a new one is made", "err", err)
 		if err := e.template.remove(); err != nil {
 			return nil, err
 		}
-		return b.launch(ctx, p, op, nil)
+		return b.launch(ctx, p, op, nil, nil)
 	}
 	return i, err
 }
@@ -58,8 +58,8 @@ type templateError struct {
 
 func (e *templateError) Unwrap() error { return e.error }
 
-// launch starts a machine, which boots or, with a source, is restored.
-func (b *Backend) launch(ctx context.Context, p jail.Plan, op string, from *source) (_ *instance, err error) {
+// launch starts a machine, which boots or, with a source, is restored. It serves files if r is set.
+func (b *Backend) launch(ctx context.Context, p jail.Plan, op string, from *source, r *reading) (_ *instance, err error) {
 	defer b.hurry.Begin()()
 	var u undo.Stack
 	defer func() {
@@ -73,18 +73,30 @@ func (b *Backend) launch(ctx context.Context, p jail.Plan, op string, from *sour
 	if err != nil {
 		return nil, err
 	}
+	if r == nil {
+		if err := b.endReader(ctx, p); err != nil {
+			return nil, err
+		}
+	}
 	if err := base.CheckAlone(tree, p, op); err != nil {
 		return nil, err
 	}
 	if err := base.RemoveSealedVolume(p, l.volume()); err != nil {
 		return nil, err
 	}
-	if _, err := os.Lstat(l.volume()); errors.Is(err, fs.ErrNotExist) {
-		u.Push("remove the volume", func() error { return os.RemoveAll(l.volume()) })
+	for _, name := range []string{l.volume(), l.workspace()} {
+		if _, err := os.Lstat(name); errors.Is(err, fs.ErrNotExist) {
+			u.Push("remove the disk", func() error { return os.RemoveAll(name) })
+		}
 	}
-	u.Push("end the machine", func() error { return b.Clean(context.WithoutCancel(ctx), p) })
+	u.Push("end the machine", func() error { return b.release(context.WithoutCancel(ctx), p) })
 	if err := b.makeVolume(ctx, p); err != nil {
 		return nil, err
+	}
+	if r == nil {
+		if err := prepareWorkspace(ctx, p, from); err != nil {
+			return nil, err
+		}
 	}
 	if _, err := b.networks.Create(ctx, p); err != nil {
 		return nil, err
@@ -101,13 +113,13 @@ func (b *Backend) launch(ctx context.Context, p jail.Plan, op string, from *sour
 	}
 	t := template{done: func() {}}
 	if from == nil {
-		t, from, err = b.template(ctx, p)
+		t, from, err = b.template(ctx, p, r)
 		if err != nil {
 			return nil, err
 		}
 	}
 	defer t.done()
-	m, setup, err := b.newMachine(ctx, p, from)
+	m, setup, err := b.newMachine(ctx, p, from, r)
 	if err != nil {
 		return nil, err
 	}
@@ -119,7 +131,7 @@ func (b *Backend) launch(ctx context.Context, p jail.Plan, op string, from *sour
 	if err != nil {
 		return nil, err
 	}
-	cmd, output, err := b.start(m, p, group)
+	cmd, output, err := b.start(m, p, group, r != nil)
 	if err != nil {
 		return nil, err
 	}
@@ -152,7 +164,7 @@ func (b *Backend) launch(ctx context.Context, p jail.Plan, op string, from *sour
 			t.done()
 			return i.setUp(ctx, setup)
 		})
-		if from != nil && errors.Is(err, fault.Unavailable) { // its kernel does not run
+		if from != nil && r == nil && errors.Is(err, fault.Unavailable) { // its kernel does not run; that of a reader may have a damaged disk
 			err = &templateError{t, err}
 		}
 	}
@@ -187,7 +199,9 @@ func (b *Backend) open(p jail.Plan, who procstat.Identity, group *cgroup.Cgroup)
 	if err != nil {
 		return nil, errors.Join(err, pidfd.Close())
 	}
-	return &instance{Init: base.Watch(p, l.init(), who.PID, pidfd), backend: b, plan: p, group: group, guest: guest}, nil
+	i := &instance{Init: base.Watch(p, l.init(), who.PID, pidfd), backend: b, plan: p, group: group, guest: guest}
+	b.live.Store(p.ID, i)
+	return i, nil
 }
 
 // await does what a starting machine is waited for. It fails early if the machine ends.
@@ -266,6 +280,11 @@ func (b *Backend) Clean(ctx context.Context, p jail.Plan) error {
 	if err := base.CheckPaths(p, "microvm.Clean"); err != nil {
 		return err
 	}
+	return errors.Join(b.endReader(ctx, p), b.release(ctx, p))
+}
+
+// release ends a machine and removes what belongs to it, except its disk.
+func (b *Backend) release(ctx context.Context, p jail.Plan) error {
 	tree, err := b.tree()
 	if err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"glasshouse/jail"
 )
@@ -38,3 +39,6 @@ func PrivateMemory(t *testing.T, i jail.Instance) (bytes int64) {
 	}
 	return bytes
 }
+
+// SetReaderIdle sets the time after which an unused machine that serves files ends.
+func SetReaderIdle(b *Backend, d time.Duration) { b.readerIdle = d }

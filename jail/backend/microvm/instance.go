@@ -205,6 +205,7 @@ func (i *instance) inside(ctx context.Context) (s wire.Stats, ok bool) {
 
 // Close implements jail.Instance. It may be called twice.
 func (i *instance) Close() error {
+	i.backend.live.CompareAndDelete(i.plan.ID, i)
 	i.guest.close()
 	return i.Init.Close()
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/bits"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -47,17 +48,24 @@ func makeLayerDisk(ctx context.Context, part *os.File, dir string) error {
 		return err
 	}
 	defer src.Close()
-	const block = 4096
-	return makeDisk(ctx, part, src, t, block)
+	return makeDisk(ctx, part, src, t, false)
 }
 
 // makeDisk writes an ext4 file system with the files in the directory src, which t describes. Its size
-// is a multiple of step.
-func makeDisk(ctx context.Context, part, src *os.File, t tree, step int64) error {
-	const spare = 16 << 20 // inode tables of small trees, bitmaps, and blocks of large directories
+// can be rounded to a power of two, so that many such disks use the same template.
+func makeDisk(ctx context.Context, part, src *os.File, t tree, rounded bool) error {
+	const (
+		block = 4096
+		spare = 16 << 20 // inode tables of small trees, bitmaps, and blocks of large directories
+		least = 64 << 20 // of rounded sizes
+	)
 	inodes := t.inodes + t.inodes/20 + 64
 	size := t.size + t.size/20 + inodes*256 + spare
-	if err := part.Truncate((size + step - 1) / step * step); err != nil {
+	size = (size + block - 1) / block * block
+	if rounded {
+		size = least << bits.Len64(uint64((size-1)/least))
+	}
+	if err := part.Truncate(size); err != nil {
 		return err
 	}
 	var top unix.Stat_t

@@ -148,6 +148,11 @@ func (l *link) wait(ctx context.Context) error {
 
 // call sends a request to the agent and decodes its answer.
 func (l *link) call(ctx context.Context, path string, in, out any) error {
+	return l.callUpTo(ctx, path, in, out, maxAnswer)
+}
+
+// callUpTo is like call, for an answer that may have limit bytes.
+func (l *link) callUpTo(ctx context.Context, path string, in, out any, limit int64) error {
 	body, err := json.Marshal(in)
 	if err != nil {
 		return err
@@ -157,9 +162,12 @@ func (l *link) call(ctx context.Context, path string, in, out any) error {
 		return err
 	}
 	defer answer.Body.Close()
-	data, err := io.ReadAll(io.LimitReader(answer.Body, maxAnswer))
+	data, err := io.ReadAll(io.LimitReader(answer.Body, limit))
 	if err != nil {
 		return unreachable(path, err)
+	}
+	if int64(len(data)) == limit {
+		return fault.Newf(fault.Unavailable, "guest"+path, "", "the answer of the guest exceeds %d MiB", limit>>20)
 	}
 	if answer.StatusCode != http.StatusOK {
 		var f wire.Failure

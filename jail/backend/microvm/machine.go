@@ -117,7 +117,7 @@ func ramSize(p jail.Plan) int64 { return p.Limits.MemoryMB<<20 + guestMemory }
 
 // newMachine returns the machine of a jail and, if it boots, what the guest needs to set it up. The
 // devices of a machine with a source must equal those of the machine in the snapshot.
-func (b *Backend) newMachine(ctx context.Context, p jail.Plan, from *source) (_ *machine, _ wire.Setup, err error) {
+func (b *Backend) newMachine(ctx context.Context, p jail.Plan, from *source, r *reading) (_ *machine, _ wire.Setup, err error) {
 	m := &machine{}
 	s := wire.Setup{
 		Volume: "volume", Network: b.network(p),
@@ -168,10 +168,21 @@ func (b *Backend) newMachine(ctx context.Context, p jail.Plan, from *source) (_ 
 		m.addDisk(serial, f)
 		s.Layers = append(s.Layers, serial)
 	}
-	if err := m.addVolume(s.Volume, p); err != nil {
+	s.Workspace, err = m.addWorkspace(p)
+	if err == nil {
+		err = m.addVolume(s.Volume, p)
+	}
+	if err == nil {
+		err = m.addMounts(p)
+	}
+	if err != nil {
 		return nil, s, err
 	}
-	return m, s, m.addMounts(p)
+	if r.compares() {
+		s.Other = "other"
+		return m, s, m.addVolume(s.Other, *r.other)
+	}
+	return m, s, nil
 }
 
 // addBoot adds what a machine needs to boot.
@@ -181,7 +192,9 @@ func (m *machine) addBoot(b *Backend, p jail.Plan) error {
 		return err
 	}
 	m.add("-kernel", m.path(image), "-initrd", m.path(initrd))
-	options := []string{"console=ttyS0", "quiet", "panic=-1"}
+	// After a panic the kernel would start a BIOS, which this machine has only while it boots, and run through
+	// empty memory (machine_real_restart in arch/x86/kernel/reboot.c). A triple fault ends QEMU.
+	options := []string{"console=ttyS0", "quiet", "panic=-1", "reboot=t"}
 	if b.emulates() {
 		// The kernel cannot measure the time stamp counter, because the machine has no other clock.
 		// After cmpxchg16b, QEMU 7.2 may save wrong flags for an interrupt, which ends the kernel: its helper
@@ -216,8 +229,8 @@ func (m *machine) addSource(p jail.Plan, from *source) error {
 }
 
 // start starts the machine in a cgroup, as the first user of the jail's ids. It returns the process
-// and its output.
-func (b *Backend) start(m *machine, p jail.Plan, group *cgroup.Cgroup) (*exec.Cmd, *os.File, error) {
+// and its output. A machine that is bound ends with the daemon.
+func (b *Backend) start(m *machine, p jail.Plan, group *cgroup.Cgroup, bound bool) (*exec.Cmd, *os.File, error) {
 	program, err := exec.LookPath(b.cfg.QEMU)
 	if err != nil {
 		return nil, nil, err
@@ -235,19 +248,31 @@ func (b *Backend) start(m *machine, p jail.Plan, group *cgroup.Cgroup) (*exec.Cm
 			Credential: &syscall.Credential{Uid: p.IDs.First, Gid: p.IDs.First},
 		},
 	}
+	if bound {
+		cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	}
 	v, err := b.views.get(program)
 	if err != nil {
 		output.Close()
 		return nil, nil, err
 	}
-	err = thread.Alone(func() error {
-		return group.StartIn(cmd.SysProcAttr, func() error { return v.in(cmd.Start) })
-	})
-	if err != nil {
+	started := make(chan error, 2)
+	go func() {
+		started <- thread.Alone(func() error {
+			err := group.StartIn(cmd.SysProcAttr, func() error { return v.in(cmd.Start) })
+			started <- err
+			if err == nil {
+				// The process is watched by its pidfd; this removes it when it has exited. A bound one ends
+				// with this thread (PR_SET_PDEATHSIG in prctl(2)).
+				cmd.Wait()
+			}
+			return err
+		})
+	}()
+	if err := <-started; err != nil {
 		output.Close()
 		return nil, nil, fmt.Errorf("start QEMU: %w", err)
 	}
-	go cmd.Wait() // the process is watched by its pidfd; this removes it when it has exited
 	return cmd, output, nil
 }
 

@@ -69,11 +69,17 @@ type Backend struct {
 
 	rams      rams
 	templates templates
+	live      sync.Map // instances that are open, by the id of their jail
+	readers   readers
+
+	readerIdle time.Duration // after its last use, a reader ends
 }
 
 var (
-	_ jail.Backend = (*Backend)(nil)
-	_ jail.Usable  = (*Backend)(nil)
+	_ jail.Backend    = (*Backend)(nil)
+	_ jail.Usable     = (*Backend)(nil)
+	_ jail.FileServer = (*Backend)(nil)
+	_ jail.Comparer   = (*Backend)(nil)
 )
 
 // New returns a backend. It does no I/O. Probe reports whether the backend works on this host.
@@ -88,6 +94,8 @@ func New(cfg Config) *Backend {
 		tree:     sync.OnceValues(func() (*cgroup.Tree, error) { return cgroup.New(cfg.CgroupPrefix) }),
 		base:     sync.OnceValue(func() error { return rootfs.Base(cfg.Base) }),
 		kvm:      sync.OnceValue(func() error { return probe.KVM(context.Background()) }),
+
+		readerIdle: time.Minute,
 	}
 }
 
@@ -128,7 +136,7 @@ const writableMounts = "writable_mounts"
 // Lacks implements jail.Backend.
 func (b *Backend) Lacks() map[string]string {
 	lacks := map[string]string{
-		writableMounts: "a virtual machine does not share directories with its host",
+		writableMounts: "a virtual machine does not share directories with its host; use a workspace",
 		"enforcement":  "the policy does not decide about system calls in virtual machines yet; use the backend oci",
 	}
 	if tree, err := b.tree(); err == nil {
@@ -158,26 +166,30 @@ func (b *Backend) check(p jail.Plan, op string) error {
 		return cannot(fmt.Sprintf("a virtual machine can have at most %d layers and mounts, and this one needs %d", maxDisks, len(p.Lower)+len(p.Mounts)))
 	case p.Network != jail.Isolated && lacks["network"] != "":
 		return fault.Cannot(op, lacks["network"], "use the network mode isolated")
-	case p.Workspace != nil, slices.ContainsFunc(p.Mounts, func(m jail.Mount) bool { return m.Write }):
+	case slices.ContainsFunc(p.Mounts, func(m jail.Mount) bool { return m.Write }):
 		return cannot(lacks[writableMounts])
 	case p.Enforce:
 		return cannot(lacks["enforcement"])
 	case p.SecretFiles:
-		return cannot("secrets cannot be shown as files in virtual machines yet")
+		return cannot("secrets cannot be shown as files in virtual machines yet: snapshots would contain copies of them")
 	}
 	return nil
 }
 
 // Mount implements jail.Backend. The host's kernel must not mount a file system that a guest has
-// written.
-func (b *Backend) Mount(_ context.Context, p jail.Plan) (string, func() error, error) {
-	return "", nil, fault.Cannot("microvm.Mount", "the files of a virtual machine can be read only while it runs", "start the jail")
+// written. ServeFiles gives access to the files.
+func (b *Backend) Mount(context.Context, jail.Plan) (string, func() error, error) {
+	return "", nil, fault.Cannot("microvm.Mount", "the host does not mount the files of virtual machines", "use glasshouse cp")
 }
 
 // A layout contains the paths of a jail's resources in its directory.
 type layout struct{ dir string }
 
 func (l layout) volume() string { return filepath.Join(l.dir, "disk.img") }
+
+// workspace is the disk with the workspace at the last start of the jail.
+func (l layout) workspace() string { return filepath.Join(l.dir, "workspace.img") }
+
 func (l layout) record() string { return filepath.Join(l.dir, "machine.json") }
 
 // identity exists for a moment, while the layer with the host name is made.

@@ -78,16 +78,9 @@ func (h *host) daemon() *microvm.Backend {
 
 // TestContract checks the contract with an emulated processor, also on hosts with KVM.
 func TestContract(t *testing.T) {
-	const stopped = "the files of a stopped virtual machine cannot be read yet"
 	o := backendtest.Options{Differs: map[string]string{
-		"Checkpoint/SealLayerAtRest":      stopped,
-		"Checkpoint/Keeps/wiped":          "the kernel of the machine does not see the restore, so it does not wipe memory for copies",
-		"Checkpoint/Keeps/in-a-workspace": "a virtual machine does not share directories with its host",
-		"Owners/natural-on-disk":          stopped,
-		"MountShowsAStoppedJail":          stopped,
-		"Workspace":                       "a virtual machine does not share directories with its host",
-		"Attacks/links-before-a-restart":  "it needs a directory of the host",
-		"Secrets":                         "secrets cannot be shown as files in virtual machines yet",
+		"Checkpoint/Keeps/wiped": "the kernel of the machine does not see the restore, so it does not wipe memory for copies",
+		"Secrets":                "secrets cannot be shown as files in virtual machines yet",
 	}}
 	if !backendtest.Thorough { // each clause boots machines, which takes seconds
 		o.Without = []string{

@@ -42,7 +42,7 @@ func (b *Backend) makeMounts(ctx context.Context, p jail.Plan, from *source, op 
 			return nil, err
 		}
 		if from != nil {
-			err = linkOrCopy(filepath.Join(from.images, mountFile(n)), to)
+			err = copyDisk(filepath.Join(from.images, mountFile(n)), to)
 		} else {
 			made := wire.Mount{Disk: fmt.Sprintf("mount%d", n), Target: m.Target}
 			made.File, err = b.makeMount(ctx, m.Source, to, op)
@@ -67,13 +67,13 @@ func (b *Backend) makeMount(ctx context.Context, source, to, op string) (file bo
 		return false, err
 	}
 	defer f.Close()
-	return !base.IsDir(st), linkOrCopy(f.Name(), to)
+	return !base.IsDir(st), linkDisk(f.Name(), to)
 }
 
 // saveMounts saves the disks with the mounts of a jail in a snapshot.
 func saveMounts(p jail.Plan, dir string) error {
 	for n := range p.Mounts {
-		if err := linkOrCopy(layout{p.Dir}.mount(n), filepath.Join(dir, mountFile(n))); err != nil {
+		if err := linkDisk(layout{p.Dir}.mount(n), filepath.Join(dir, mountFile(n))); err != nil {
 			return fmt.Errorf("save the files of mount %d: %w", n, err)
 		}
 	}
@@ -87,25 +87,6 @@ func removeMounts(p jail.Plan) error {
 		errs = append(errs, os.RemoveAll(layout{p.Dir}.mount(n)))
 	}
 	return errors.Join(errs...)
-}
-
-// linkOrCopy makes to another name of a file that is never written, or a copy on another file system.
-func linkOrCopy(from, to string) error {
-	err := os.Link(from, to)
-	if !errors.Is(err, unix.EXDEV) {
-		return err
-	}
-	in, err := os.Open(from)
-	if err != nil {
-		return err
-	}
-	defer in.Close()
-	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(out, in)
-	return disk.WriteError(to, errors.Join(err, out.Close()))
 }
 
 // addMounts adds the disks with the mounts of a jail.
@@ -145,7 +126,7 @@ func (b *Backend) mountDisk(ctx context.Context, src *os.File, st *unix.Stat_t, 
 		}
 		name := filepath.Join(b.cfg.Cache, "mount-"+hex.EncodeToString(was.sum[:16]))
 		f, err := b.cached(name, func(part *os.File) error {
-			err := makeMountDisk(ctx, part, src, st, was)
+			err := errors.Join(part.Chmod(0o600), makeMountDisk(ctx, part, src, st, was)) // it gets a link in the directory of a jail
 			now, nowErr := survey(dirs.ProcPath(src))
 			if nowErr != nil || now.sum != was.sum {
 				return changed
@@ -159,13 +140,9 @@ func (b *Backend) mountDisk(ctx context.Context, src *os.File, st *unix.Stat_t, 
 	return nil, changed
 }
 
-// diskStep is the unit of the size of disks with mounts: machines with disks of equal sizes share a
-// template.
-const diskStep = 64 << 20
-
 func makeMountDisk(ctx context.Context, part, src *os.File, st *unix.Stat_t, t tree) error {
 	if base.IsDir(st) {
-		return makeDisk(ctx, part, src, t, diskStep)
+		return makeDisk(ctx, part, src, t, true)
 	}
 	dir, err := os.MkdirTemp(filepath.Dir(part.Name()), "file-*.part")
 	if err != nil {
@@ -191,7 +168,7 @@ func makeMountDisk(ctx context.Context, part, src *os.File, st *unix.Stat_t, t t
 		return err
 	}
 	defer top.Close()
-	return makeDisk(ctx, part, top, t, diskStep)
+	return makeDisk(ctx, part, top, t, true)
 }
 
 // A tree describes the files in a directory.

@@ -23,6 +23,8 @@ const (
 	memoryFile  = "memory"    // the whole memory, with holes for zeros
 	devicesFile = "devices"   // the state of the processors and devices, as QEMU writes it
 	notesFile   = "jail.json" // notes
+
+	workspaceFile = "workspace" // the disk with the workspace, if the jail has one
 )
 
 // maxDevices limits the size of the state of devices. It is a few hundred KiB.
@@ -83,6 +85,9 @@ func (b *Backend) Dump(ctx context.Context, p jail.Plan, i jail.Instance, dir st
 	})
 	if err == nil {
 		err = saveMemory(inst.PID(), n.RAM, filepath.Join(dir, memoryFile))
+	}
+	if err == nil && p.Workspace != nil {
+		err = linkDisk(layout{p.Dir}.workspace(), filepath.Join(dir, workspaceFile))
 	}
 	if err == nil {
 		err = saveMounts(p, dir)
@@ -222,7 +227,7 @@ func (b *Backend) Restore(ctx context.Context, p jail.Plan, dir string) (_ jail.
 	if err != nil {
 		return nil, err
 	}
-	i, err := b.launch(ctx, p, op, &source{ram: ram, devices: state, qemu: n.QEMU, images: dir})
+	i, err := b.launch(ctx, p, op, &source{ram: ram, devices: state, qemu: n.QEMU, images: dir}, nil)
 	if err != nil {
 		return nil, fmt.Errorf("restore jail %s: %w", p.ID, err)
 	}
@@ -281,7 +286,7 @@ type source struct {
 	ram     *os.File
 	devices []byte
 	qemu    string // version; "" is not checked
-	images  string // directory with the disks of mounts
+	images  string // directory with the disks of mounts and of the workspace
 	boots   bool   // it is a template
 }
 

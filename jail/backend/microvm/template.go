@@ -61,8 +61,8 @@ func (ts *templates) begin(name string) (end func(), other <-chan struct{}) {
 
 // template returns the template for the machine of a jail and the source to restore it from, or a
 // template that the caller makes. Others that need the same one wait for that.
-func (b *Backend) template(ctx context.Context, p jail.Plan) (template, *source, error) {
-	t, err := b.findTemplate(ctx, p)
+func (b *Backend) template(ctx context.Context, p jail.Plan, r *reading) (template, *source, error) {
+	t, err := b.findTemplate(ctx, p, r)
 	if err != nil {
 		return t, nil, fmt.Errorf("find the template of the machine: %w", err)
 	}
@@ -89,7 +89,7 @@ func (b *Backend) template(ctx context.Context, p jail.Plan) (template, *source,
 }
 
 // findTemplate returns the names of the files of a template.
-func (b *Backend) findTemplate(ctx context.Context, p jail.Plan) (t template, err error) {
+func (b *Backend) findTemplate(ctx context.Context, p jail.Plan, r *reading) (t template, err error) {
 	image, initrd, err := b.boot(p.Init)
 	if err != nil {
 		return t, err
@@ -117,25 +117,38 @@ func (b *Backend) findTemplate(ctx context.Context, p jail.Plan) (t template, er
 		fmt.Fprintln(sum, f.Name())
 		f.Close()
 	}
-	volume, err := os.Open(layout{p.Dir}.volume())
-	if err != nil {
-		return t, err
+	if p.Workspace != nil {
+		st, err := os.Stat(layout{p.Dir}.workspace())
+		if err != nil {
+			return t, err
+		}
+		fmt.Fprintln(sum, "workspace", st.Size())
 	}
-	defer volume.Close()
-	size, err := qcow2.Size(volume)
-	if err != nil {
-		return t, fmt.Errorf("check the disk: %w", err)
+	for _, v := range r.volumes(p) {
+		size, err := volumeSize(v)
+		if err != nil {
+			return t, fmt.Errorf("check the disk: %w", err)
+		}
+		fmt.Fprintln(sum, size)
 	}
-	fmt.Fprintln(sum, size)
 	for n := range p.Mounts {
 		st, err := os.Stat(layout{p.Dir}.mount(n))
 		if err != nil {
 			return t, err
 		}
-		fmt.Fprintln(sum, st.Size())
+		fmt.Fprintln(sum, "mount", st.Size())
 	}
 	name := filepath.Join(b.cfg.Cache, "template-"+hex.EncodeToString(sum.Sum(nil)[:16]))
 	return template{memory: name + "-memory", devices: name + "-devices"}, nil
+}
+
+func volumeSize(p jail.Plan) (int64, error) {
+	f, err := os.Open(layout{p.Dir}.volume())
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	return qcow2.Size(f)
 }
 
 // openTemplate returns the source for a machine. The error fs.ErrNotExist means that the template

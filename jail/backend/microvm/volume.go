@@ -89,7 +89,7 @@ func (m *machine) addVolume(serial string, p jail.Plan) error {
 	for n := len(p.Sealed) - 1; n >= -1; n-- {
 		name, node, mode := layout{p.Dir}.volume(), serial, os.O_RDWR
 		if n >= 0 {
-			name, node, mode = p.Sealed[n], fmt.Sprintf("sealed%d", n), os.O_RDONLY
+			name, node, mode = p.Sealed[n], fmt.Sprintf("%s-sealed%d", serial, n), os.O_RDONLY
 		}
 		f, err := os.OpenFile(name, mode, 0)
 		if err != nil {
@@ -111,9 +111,12 @@ func (m *machine) addVolume(serial string, p jail.Plan) error {
 }
 
 // SealLayer implements jail.Checkpointer.
-func (b *Backend) SealLayer(_ context.Context, p jail.Plan, to string) error {
+func (b *Backend) SealLayer(ctx context.Context, p jail.Plan, to string) error {
 	const op = "microvm.SealLayer"
 	if err := base.CheckPaths(p, op); err != nil {
+		return err
+	}
+	if err := b.endReader(ctx, p); err != nil { // it may have the layer open for writing
 		return err
 	}
 	l := layout{p.Dir}
@@ -151,17 +154,24 @@ func (b *Backend) CleanAndRemoveLayer(ctx context.Context, p jail.Plan) error {
 const copyLimit = 64 << 20
 
 // BeginCopy implements jail.Checkpointer.
-func (b *Backend) BeginCopy(_ context.Context, p jail.Plan, to string) (jail.LayerCopy, error) {
+func (b *Backend) BeginCopy(ctx context.Context, p jail.Plan, to string) (jail.LayerCopy, error) {
 	const op = "microvm.BeginCopy"
 	if err := base.CheckPaths(p, op); err != nil {
 		return nil, err
 	}
+	if err := b.endReader(ctx, p); err != nil { // it may write to the layer
+		return nil, err
+	}
+	return beginCopy(p, to)
+}
+
+func beginCopy(p jail.Plan, to string) (*layerCopy, error) {
 	from, err := os.Open(layout{p.Dir}.volume())
 	if err != nil {
 		return nil, err
 	}
 	c := &layerCopy{plan: p, from: from, whole: disk.CanClone(p.Dir)}
-	if err := c.checkSize(op); err != nil {
+	if err := c.checkSize("microvm.BeginCopy"); err != nil {
 		return nil, errors.Join(err, from.Close())
 	}
 	c.to, err = os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)

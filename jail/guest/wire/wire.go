@@ -35,6 +35,12 @@ const (
 	ModulesDir  = "/modules" // loaded in the order of their names
 )
 
+// The disk with the workspace: its serial number, and its directory with the files.
+const (
+	WorkspaceDisk = "workspace"
+	WorkspaceRoot = "root"
+)
+
 // The paths of the agent's requests. All are POST requests with JSON bodies, except for Init, which
 // is a stream in both directions.
 const (
@@ -46,6 +52,8 @@ const (
 	StopPath    = "/stop"    // ends the jail, writes its files to the disk, and switches the machine off
 	InitPath    = "/init"    // a connection to the jail's init
 	EventsPath  = "/events"  // a request to the recorder of package observe/guest
+	SyncPath    = "/sync"    // writes the files of the jail to the disk
+	ChangesPath = "/changes" // Changes: returns a list of jail.Change
 )
 
 // A Setup describes the jail that the agent starts.
@@ -53,11 +61,13 @@ type Setup struct {
 	Resume
 	Layers []string `json:"layers"` // serial numbers of the disks with the read-only layers, topmost first
 	Volume string   `json:"volume"` // serial number of the disk with the writable layer
+	Other  string   `json:"other"`  // serial number of the disk with the writable layer that Changes compares with; "" is none
 	Base   []File   `json:"base"`
 	Mounts []Mount  `json:"mounts,omitempty"`
 	Limits Limits   `json:"limits"`
 
-	Network *Network `json:"network,omitempty"` // nil: only loopback
+	Workspace string   `json:"workspace,omitempty"` // where the disk with the workspace is mounted; "" is no such disk
+	Network   *Network `json:"network,omitempty"`   // nil: only loopback
 }
 
 // A Network describes the jail's network.
@@ -106,6 +116,16 @@ type Stats struct {
 	PIDs        int64 `json:"pids"`
 	OOMKills    int64 `json:"oom_kills"`
 	DiskBytes   int64 `json:"disk_bytes"`
+}
+
+// Changes selects changes of the files of the jail.
+type Changes struct {
+	Other bool   `json:"other,omitempty"` // those between the other disk and that of the jail
+	Below string `json:"below,omitempty"` // as in jail.ChangesOptions, and the next three
+	Text  bool   `json:"text,omitempty"`
+	After string `json:"after,omitempty"`
+
+	Workspace bool `json:"workspace,omitempty"`
 }
 
 // A Failure is the body of a response with an error status.
