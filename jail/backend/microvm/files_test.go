@@ -85,7 +85,7 @@ func TestInitialFileSystem(t *testing.T) {
 	}
 	archive := read()
 	names := listCpio(t, archive)
-	want := []string{"modules", "init", "glasshouse-init", "modules/01-virtio.ko", "modules/02-virtio-mmio.ko.xz", "modules/05-overlay.ko"}
+	want := []string{"modules", "init", "glasshouse-init", "modules/01-virtio.ko", "modules/02-virtio-mmio.ko.xz", "modules/10-overlay.ko"}
 	if !slices.Equal(names, want) {
 		t.Errorf("files = %q, want %q", names, want)
 	}
