@@ -227,6 +227,26 @@ func ConnectGuest(path string, transit netip.Addr) error {
 	return nil
 }
 
+// DisconnectGuest undoes ConnectGuest, if the device was moved.
+func DisconnectGuest(path string) error {
+	home, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		return fmt.Errorf("disconnect the jail: %w", err)
+	}
+	defer home.Close()
+	err = Do(path, func() error {
+		device, err := guestDevice()
+		if err != nil || device == nil {
+			return err
+		}
+		return errors.Join(netlink.LinkSetDown(device), netlink.LinkSetNsFd(device, int(home.Fd())))
+	})
+	if err != nil {
+		return fmt.Errorf("disconnect the jail: %w", err)
+	}
+	return nil
+}
+
 // guestDevice returns the device of the machine in the namespace of this thread, or nil.
 func guestDevice() (netlink.Link, error) {
 	links, err := Dump(netlink.LinkList)

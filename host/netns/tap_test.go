@@ -67,6 +67,11 @@ func (w *world) machine(name string, o netns.Options) (*netns.Net, string) {
 	w.must(err)
 	w.must(netlink.LinkSetHardwareAddr(link, mac))
 	w.must(netns.ConnectGuest(guest, netip.MustParseAddr("100.64.0.99"))) // of the machine from which this one was restored
+	w.must(netns.DisconnectGuest(guest))
+	w.must(netns.DisconnectGuest(guest))
+	if here, err := netlink.LinkByName("eth0"); err != nil || here.Attrs().HardwareAddr.String() != netns.GuestMAC {
+		w.t.Errorf("the device of a disconnected guest: %v, %v", here, err)
+	}
 	w.must(netns.ConnectGuest(guest, groupAddress(n)))
 	var pumps sync.WaitGroup
 	pump := func(to, from *os.File) {

@@ -55,12 +55,13 @@ type Setup struct {
 	Base   []File   `json:"base"`
 	Limits Limits   `json:"limits"`
 
-	Network *Network `json:"network,omitempty"` // nil: only loopback
+	Network Network `json:"network"`
 }
 
 // A Network describes the jail's network.
 type Network struct {
-	Address netip.Addr `json:"address"` // in its group; the zero value is none
+	Connected bool       `json:"connected"` // false: only loopback
+	Address   netip.Addr `json:"address"`   // in its group; the zero value is none
 }
 
 // Limits are the limits of the jail in the guest.
