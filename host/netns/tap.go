@@ -83,6 +83,7 @@ func setUpTap() error {
 		netlink.LinkSetARPOff(link),
 		noIPv6(tapName),
 		sysctl("net/ipv4/conf/"+tapName+"/rp_filter", "1"),
+		sysctl("net/ipv4/conf/"+tapName+"/accept_source_route", "0"),
 		sysctl("net/ipv4/conf/"+tapName+"/send_redirects", "0"),
 		filterTap(),
 	); err != nil {
