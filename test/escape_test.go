@@ -61,7 +61,11 @@ func TestEgressEscapes(t *testing.T) {
 	w := newWild(t)
 	secret := "gh-canary-of-the-inside-0123456789"
 	t.Setenv("HOST_SECRET", "of the daemon's environment")
-	h := open(t, tools(), "--listen", "0.0.0.0:0", "--insecure")
+	conf := tools()
+	if backendtest.Thorough { // also in virtual machines, which an emulated processor makes slow
+		conf += fmt.Sprintf("microvm: {emulate: true, kernel: %q}\n", setupKernel())
+	}
+	h := open(t, conf, "--listen", "0.0.0.0:0", "--insecure")
 	_, api, _ := net.SplitHostPort(h.tcpAddr())
 
 	rules := egressRules(t, api)
@@ -476,6 +480,9 @@ func (p *prisoner) otherRuntimes(program string, all []escape, rules wire.Egress
 			q.jail = q.running(wire.CreateJail{Backend: b.Name, Runtime: b.Runtime, Network: "proxy", Egress: &rules}).ID
 			q.addProgram(program)
 			for _, e := range all {
+				if b.Name == "microvm" && e.Log != "" {
+					continue // the events of virtual machines are not recorded yet
+				}
 				if slices.Contains(everywhere, e.Name) && (b.Runtime != "runsc" || !slices.Contains(unreported, e.Name)) {
 					t.Run(e.Name, func(t *testing.T) { q.in(t).fails(e, nil) })
 				}

@@ -83,6 +83,7 @@ func setUpTap() error {
 		netlink.LinkSetARPOff(link),
 		noIPv6(tapName),
 		sysctl("net/ipv4/conf/"+tapName+"/rp_filter", "1"),
+		sysctl("net/ipv4/conf/"+tapName+"/accept_source_route", "0"),
 		sysctl("net/ipv4/conf/"+tapName+"/send_redirects", "0"),
 		filterTap(),
 	); err != nil {
@@ -223,6 +224,26 @@ func ConnectGuest(path string, transit netip.Addr) error {
 	})
 	if err != nil {
 		return fmt.Errorf("connect the jail to its network: %w", err)
+	}
+	return nil
+}
+
+// DisconnectGuest undoes ConnectGuest, if the device was moved.
+func DisconnectGuest(path string) error {
+	home, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		return fmt.Errorf("disconnect the jail: %w", err)
+	}
+	defer home.Close()
+	err = Do(path, func() error {
+		device, err := guestDevice()
+		if err != nil || device == nil {
+			return err
+		}
+		return errors.Join(netlink.LinkSetDown(device), netlink.LinkSetNsFd(device, int(home.Fd())))
+	})
+	if err != nil {
+		return fmt.Errorf("disconnect the jail: %w", err)
 	}
 	return nil
 }

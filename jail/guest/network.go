@@ -13,15 +13,19 @@ import (
 const networkPath = "/run/network"
 
 // makeNetwork creates the jail's network namespace, and connects it if the jail has a network.
-func makeNetwork(ctx context.Context, n *wire.Network) error {
+func makeNetwork(ctx context.Context, n wire.Network) error {
 	if _, err := netns.Create(ctx, "jail", netns.Options{Path: networkPath}); err != nil {
 		return err
 	}
 	if err := netns.MountSysfs(networkPath, rootDir+"/sys"); err != nil {
 		return err
 	}
-	if n == nil {
-		return nil
+	return connectNetwork(n)
+}
+
+func connectNetwork(n wire.Network) error {
+	if !n.Connected {
+		return netns.DisconnectGuest(networkPath)
 	}
 	return netns.ConnectGuest(networkPath, n.Address)
 }
@@ -31,5 +35,5 @@ func (a *agent) reconnect(_ context.Context, n wire.Network) (none, error) {
 	if _, err := a.running(); err != nil {
 		return none{}, err
 	}
-	return none{}, errors.Join(netns.CloseExternalConns(networkPath), netns.ConnectGuest(networkPath, n.Address))
+	return none{}, errors.Join(netns.CloseExternalConns(networkPath), connectNetwork(n))
 }

@@ -235,7 +235,7 @@ func (i *instance) setUp(ctx context.Context, s wire.Setup) error {
 	if err := i.guest.call(ctx, wire.SetupPath, s, &none); err != nil {
 		return err
 	}
-	if s.Network != nil {
+	if s.Network.Connected {
 		if err := netns.RaiseTap(i.backend.networks.Path(i.plan)); err != nil {
 			return err
 		}

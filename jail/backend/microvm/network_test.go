@@ -85,9 +85,9 @@ func TestNetworkOfMachine(t *testing.T) {
 			defer i.Close()
 			info := i.HostInfo()
 			conns := echo(t, info.EndpointNetns, port)
-			const look = `grep -v : /proc/net/dev | wc -l; tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' ' | sort | xargs; cat /etc/resolv.conf /sys/class/net/eth0/mtu
+			const look = `echo $(tail -n +3 /proc/net/dev | cut -d: -f1 | sort); cat /etc/resolv.conf /sys/class/net/eth0/mtu
 				echo 1000 2>&1 > /sys/class/net/eth0/mtu | grep -o 'Read-only'; test -w /proc/sys/net/ipv4/ip_forward || echo no; cat /proc/sys/net/ipv6/conf/eth0/disable_ipv6`
-			if got, want := output(t, i, "bash", "-c", look), "2\neth0 lo\nnameserver 10.0.0.1\n1500\nno\n1\n"; strings.ReplaceAll(got, "Read-only\n", "") != want {
+			if got, want := output(t, i, "bash", "-c", look), "lo eth0\nnameserver 10.0.0.1\n1500\nno\n1\n"; strings.ReplaceAll(got, "Read-only\n", "") != want {
 				t.Errorf("the network in the jail is %q, want %q", got, want)
 			}
 			if got := output(t, i, "bash", "-c", say); got != "echo hello\n" {
@@ -95,8 +95,8 @@ func TestNetworkOfMachine(t *testing.T) {
 			}
 			(<-conns).Close()
 
-			begin(t, i, fmt.Sprintf(`exec 3<>/dev/tcp/%s; echo hello >&3; read line <&3; echo $line > /tmp/said; while read line <&3; do echo $line >> /tmp/said; done; echo end >> /tmp/said`, to))
-			const said = "until grep -q %s /tmp/said; do sleep 0.05; done"
+			begin(t, i, fmt.Sprintf(`exec bash -c 'exec 3<>/dev/tcp/%s; echo hello >&3; while read line <&3; do echo $line >> /tmp/said; done; echo end >> /tmp/said'`, to))
+			const said = "until grep -qs %s /tmp/said; do sleep 0.05; done"
 			output(t, i, "bash", "-c", fmt.Sprintf(said, "hello"))
 			first := <-conns
 			guest := output(t, i, "cat", "/sys/class/net/eth0/statistics/tx_packets", "/sys/class/net/eth0/statistics/rx_packets")
@@ -121,11 +121,7 @@ func TestNetworkOfMachine(t *testing.T) {
 				t.Fatal(err)
 			}
 			q := h.plan(t, b)
-			q.Sealed, q.Network, q.Group = []string{layer}, jail.Isolated, p.Group
-			if _, err := b.Restore(t.Context(), q, dir); err == nil {
-				t.Error("a machine with a network was restored without one")
-			}
-			q.Network = network
+			q.Sealed, q.Network, q.Group = []string{layer}, network, p.Group
 			branch, err := b.Restore(t.Context(), q, dir)
 			if err != nil {
 				t.Fatal(err)
@@ -153,6 +149,20 @@ func TestNetworkOfMachine(t *testing.T) {
 				at := (<-conns).RemoteAddr().(*net.TCPAddr).IP.String()
 				if has := output(t, branch, "cat", "/proc/net/fib_trie"); at != a.String() || !strings.Contains(has, at+"\n") || strings.Contains(has, info.Address.String()+"\n") {
 					t.Errorf("the branch connects from %s, and has the addresses\n%s\nwant %s", at, has, a)
+				}
+			}
+			if network == jail.Proxied {
+				isolated := h.plan(t, b)
+				isolated.Sealed = q.Sealed
+				alone, err := b.Restore(t.Context(), isolated, dir)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer alone.Close()
+				thaw(t, alone)
+				output(t, alone, "bash", "-c", fmt.Sprintf(said, "end"))
+				if got := output(t, alone, "bash", "-c", "echo $(tail -n +3 /proc/net/dev | cut -d: -f1); cat /etc/resolv.conf"); got != "lo\n" {
+					t.Errorf("the network of an isolated branch is %q, want only lo", got)
 				}
 			}
 			thaw(t, i)

@@ -32,16 +32,15 @@ const maxDevices = 16 << 20
 
 // notes describe the machine, which a restored one must equal.
 type notes struct {
-	MemoryMB int64        `json:"memory_mb"` // of the jail, as the next two
-	MaxPIDs  int64        `json:"max_pids"`
-	DiskMB   int64        `json:"disk_mb"`
-	RAM      int64        `json:"ram"`              // bytes of the machine
-	Layers   int          `json:"layers"`           // disks with read-only layers
-	Mounts   int          `json:"mounts,omitempty"` // disks with mounts
-	QEMU     string       `json:"qemu"`             // version; the format of the state depends on it
-	Emulated bool         `json:"emulated"`
-	Devices  int          `json:"devices"` // deviceList
-	Network  jail.Network `json:"network"`
+	MemoryMB int64  `json:"memory_mb"` // of the jail, as the next two
+	MaxPIDs  int64  `json:"max_pids"`
+	DiskMB   int64  `json:"disk_mb"`
+	RAM      int64  `json:"ram"`              // bytes of the machine
+	Layers   int    `json:"layers"`           // disks with read-only layers
+	Mounts   int    `json:"mounts,omitempty"` // disks with mounts
+	QEMU     string `json:"qemu"`             // version; the format of the state depends on it
+	Emulated bool   `json:"emulated"`
+	Devices  int    `json:"devices"` // deviceList
 }
 
 // CanCheckpoint implements jail.Checkpointer.
@@ -72,7 +71,7 @@ func (b *Backend) Dump(ctx context.Context, p jail.Plan, i jail.Instance, dir st
 	n := notes{
 		MemoryMB: p.Limits.MemoryMB, MaxPIDs: p.Limits.MaxPIDs, DiskMB: p.Limits.DiskMB, RAM: ramSize(p),
 		Layers: len(p.Lower), Mounts: len(p.Mounts), Emulated: b.emulates(),
-		Devices: deviceList, Network: p.Network,
+		Devices: deviceList,
 	}
 	resume := inst.guest.suspend()
 	defer resume()
@@ -273,8 +272,6 @@ func (b *Backend) fits(p jail.Plan, n notes, op string) error {
 		return fault.Newf(fault.Invalid, op, string(p.ID), "the snapshot has %d mounts, and the jail has %d", n.Mounts, len(p.Mounts))
 	case n.Devices != deviceList:
 		return cannot("the snapshot is of another version of Glasshouse, whose machines have other devices")
-	case n.Network != p.Network:
-		return fault.Newf(fault.Invalid, op, string(p.ID), "the snapshot is of a jail with the network mode %s, and the jail has %s", n.Network, p.Network)
 	case n.Emulated != b.emulates():
 		return cannot("a machine with an emulated processor cannot be continued with KVM, or the reverse")
 	}

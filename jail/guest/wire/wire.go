@@ -66,13 +66,14 @@ type Setup struct {
 	Mounts []Mount  `json:"mounts,omitempty"`
 	Limits Limits   `json:"limits"`
 
-	Workspace string   `json:"workspace,omitempty"` // where the disk with the workspace is mounted; "" is no such disk
-	Network   *Network `json:"network,omitempty"`   // nil: only loopback
+	Workspace string  `json:"workspace,omitempty"` // where the disk with the workspace is mounted; "" is no such disk
+	Network   Network `json:"network"`
 }
 
 // A Network describes the jail's network.
 type Network struct {
-	Address netip.Addr `json:"address"` // in its group; the zero value is none
+	Connected bool       `json:"connected"` // false: only loopback
+	Address   netip.Addr `json:"address"`   // in its group; the zero value is none
 }
 
 // A Mount is a disk with a copy of a file or directory of the host, which the jail can only read.
