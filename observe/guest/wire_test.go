@@ -24,7 +24,8 @@ func frames(h header, lines ...string) []byte {
 	return []byte(string(b) + "\n" + strings.Join(append(lines, ""), "\n"))
 }
 
-const someCall = `{"type":"syscall","seq":9,"ts":1,"ns":1000,"jail":"j-someoneelse00","pid":7,"tid":7,"host_pid":1,"comm":"x","nr":39,"name":"getpid","args":[0,0,0,0,0,0],"ret":7,"dur_ns":5}`
+const someCall = `{"type":"syscall","seq":9,"ts":1,"ns":1000,"jail":"j-someoneelse00","pid":7,"tid":7,"host_pid":1,` +
+	`"comm":"x","nr":39,"name":"getpid","args":[0,0,0,0,0,0],"ret":7,"dur_ns":5}`
 
 // FuzzFrames sends answers to the daemon. Each event of a valid answer is recorded as one event, which
 // has nothing that only the host may set.

@@ -327,7 +327,8 @@ var observerAttacks = []struct{ name, command string }{
 	{"tracefs", "mount -t tracefs none /mnt || echo 0 > /sys/kernel/tracing/tracing_on || ls /sys/kernel/tracing/events"},
 	{"debugfs", "mount -t debugfs none /mnt || ls /sys/kernel/debug/tracing"},
 	{"bpf file system", "mount -t bpf none /mnt || ls /sys/fs/bpf/*"},
-	{"kernel settings", "echo 0 > /proc/sys/kernel/ftrace_enabled || echo '|/x' > /proc/sys/kernel/core_pattern || echo /x > /proc/sys/kernel/modprobe || echo 0 > /proc/sys/kernel/perf_event_paranoid"},
+	{"kernel settings", "echo 0 > /proc/sys/kernel/ftrace_enabled || echo '|/x' > /proc/sys/kernel/core_pattern || echo /x > /proc/sys/kernel/modprobe || " +
+		"echo 0 > /proc/sys/kernel/perf_event_paranoid"},
 	{"sysrq", "echo c > /proc/sysrq-trigger"},
 	{"remounting", "mount -o remount,rw /sys || mount -o remount,rw /proc/sys || umount /proc"},
 	{"leaving the cgroup", "mount -t cgroup2 none /mnt && echo $$ > /mnt/cgroup.procs || echo $$ > /sys/fs/cgroup/cgroup.procs"},
