@@ -84,6 +84,11 @@ func (b *Backend) liveInstance(jid id.Jail) *instance {
 // compare lists the changes from one tree to another one or, without the first, all changes in that.
 // It starts a reader, and ends it.
 func (b *Backend) compare(ctx context.Context, from *jail.Tree, to jail.Tree, o jail.ChangesOptions) (changes []jail.Change, err error) {
+	if from != nil && from.Writable {
+		if err := b.endReader(ctx, from.Plan); err != nil { // it may write to the disk
+			return nil, err
+		}
+	}
 	r, unlock, err := b.readers.lock(ctx, to.ID)
 	if err != nil {
 		return nil, err

@@ -213,6 +213,13 @@ func TestFilesOfStoppedMachine(t *testing.T) {
 		}
 		stop(t, b, branch, i)
 		check("stopped")
+		_, done := serve(t, b, branch)
+		if err := done(); err != nil {
+			t.Error(err)
+		}
+		if got := list(b.Compare(ctx, running, snapshot, below)); !strings.HasPrefix(got, "modified /root/a, added /root/c") {
+			t.Errorf("compare with files that were read = %q", got)
+		}
 		if leaks := backendtest.LeaksAfter(branch, 30*time.Second); len(leaks) > 0 {
 			t.Errorf("a comparison left %q", leaks)
 		}
