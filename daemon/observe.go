@@ -158,7 +158,7 @@ func (w watcher) Reattach(ctx context.Context, j jail.Jail, s jail.HostInfo) err
 
 func target(j jail.Jail, s jail.HostInfo) observe.Target {
 	return observe.Target{
-		Jail: j.ID, Instance: j.InstanceID, Runtime: j.Spec.Runtime, Guest: s.Guest, PID: s.PID, Cgroup: s.Cgroup, CgroupDir: s.CgroupDir, Veth: s.Link, Resumed: s.Reattached, ProcessesRecorded: s.Restored,
+		Jail: j.ID, Instance: j.InstanceID, Runtime: j.Spec.Runtime, Guest: s.Guest, PID: s.PID, Cgroup: s.Cgroup, CgroupDir: s.CgroupDir, Netns: s.Netns, Veth: s.Link, Resumed: s.Reattached, ProcessesRecorded: s.Restored,
 		IDs: observe.IDMap{First: j.IDs.First, Count: j.IDs.Count}, Selection: j.Spec.Observe,
 		Freeze: s.Freeze, Thaw: s.Thaw, Events: s.Events,
 		Usage: func(ctx context.Context, e *event.Event) error {

@@ -79,6 +79,7 @@ type HostInfo struct {
 	PID           int        // host pid of its init
 	Cgroup        uint64     // id for tracing; 0 without cgroup v2
 	CgroupDir     string     // cgroup v2; "" is none
+	Netns         string     // path of its network namespace on the host; "" is that of PID
 	Link          string     // host end of its network link; "" is none
 	EndpointNetns string     // network namespace of the agent endpoint; "" is none
 	Address       netip.Addr // address in its group; zero is none

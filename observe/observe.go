@@ -20,6 +20,7 @@ type Target struct {
 	PID               int     // host PID of its init
 	Cgroup            uint64  // cgroup ID as seen by eBPF programs (bpf_get_current_cgroup_id); 0 if unknown
 	CgroupDir         string  // cgroup v2 directory, or ""
+	Netns             string  // path of its network namespace; "" is that of PID
 	Veth              string  // host end of its veth pair, or ""
 	Resumed           bool    // an earlier daemon released the jail while it ran
 	ProcessesRecorded bool    // other processes than init exist, and their events are recorded or reported as missing

@@ -313,11 +313,9 @@ func (o *Observers) chosen(ctx context.Context, t Target, lacks map[string]error
 		some = append(some, s)
 		return true
 	}
-	if t.Guest { // its network belongs to the machine as well
+	if t.Guest {
 		add(o.cfg.Guest)
-		return some
-	}
-	if t.Runtime == "runsc" {
+	} else if t.Runtime == "runsc" {
 		add(o.cfg.GVisor)
 	} else if t.Cgroup == 0 || !add(o.cfg.Kernel) {
 		add(o.cfg.Ptrace)

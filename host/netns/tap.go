@@ -21,7 +21,7 @@ import (
 // The two ends of the tap of a virtual machine. They are the same for all machines, because each has
 // a namespace of its own, and a machine can be restored from the state of another one.
 const (
-	tapName  = "tap0"
+	TapName  = "tap0"
 	GuestMAC = "02:67:68:00:00:02"
 	tapMAC   = "02:67:68:00:00:01"
 )
@@ -51,7 +51,7 @@ func OpenTap(path string) (_ *os.File, err error) {
 		if err != nil {
 			return &os.PathError{Op: "open", Path: "/dev/net/tun", Err: err}
 		}
-		request, err := unix.NewIfreq(tapName)
+		request, err := unix.NewIfreq(TapName)
 		if err != nil {
 			return err
 		}
@@ -68,23 +68,23 @@ func OpenTap(path string) (_ *os.File, err error) {
 		}
 		return nil, fmt.Errorf("open the tap of %s: %w", path, err)
 	}
-	return os.NewFile(uintptr(fd), tapName), nil
+	return os.NewFile(uintptr(fd), TapName), nil
 }
 
 // setUpTap configures the tap, on a thread in its namespace. It sets the rules before it enables
 // forwarding.
 func setUpTap() error {
-	link, err := netlink.LinkByName(tapName)
+	link, err := netlink.LinkByName(TapName)
 	if err != nil {
 		return fmt.Errorf("find the tap: %w", err)
 	}
 	if err := errors.Join(
 		netlink.LinkSetHardwareAddr(link, parseMAC(tapMAC)),
 		netlink.LinkSetARPOff(link),
-		noIPv6(tapName),
-		sysctl("net/ipv4/conf/"+tapName+"/rp_filter", "1"),
-		sysctl("net/ipv4/conf/"+tapName+"/accept_source_route", "0"),
-		sysctl("net/ipv4/conf/"+tapName+"/send_redirects", "0"),
+		noIPv6(TapName),
+		sysctl("net/ipv4/conf/"+TapName+"/rp_filter", "1"),
+		sysctl("net/ipv4/conf/"+TapName+"/accept_source_route", "0"),
+		sysctl("net/ipv4/conf/"+TapName+"/send_redirects", "0"),
 		filterTap(),
 	); err != nil {
 		return fmt.Errorf("set up the tap: %w", err)
@@ -103,7 +103,7 @@ func filterTap() error {
 	// This chain sees each frame before the handlers of protocols. The kernel removes the table with
 	// the device.
 	frames := c.AddTable(&nftables.Table{Family: nftables.TableFamilyNetdev, Name: tableName})
-	ingress := c.AddChain(&nftables.Chain{Name: "ingress", Table: frames, Hooknum: nftables.ChainHookIngress, Device: tapName,
+	ingress := c.AddChain(&nftables.Chain{Name: "ingress", Table: frames, Hooknum: nftables.ChainHookIngress, Device: TapName,
 		Type: nftables.ChainTypeFilter, Priority: nftables.ChainPriorityFilter, Policy: &drop})
 	c.AddRule(&nftables.Rule{Table: frames, Chain: ingress, Exprs: join(
 		[]expr.Any{
@@ -127,7 +127,7 @@ func filterTap() error {
 	for _, way := range []struct {
 		from, to string
 		address  uint32 // offset of the guest's address
-	}{{tapName, inside, 12}, {inside, tapName, 16}} {
+	}{{TapName, inside, 12}, {inside, TapName, 16}} {
 		c.AddRule(&nftables.Rule{Table: t, Chain: forward, Exprs: join(
 			device(expr.MetaKeyIIFNAME, way.from), device(expr.MetaKeyOIFNAME, way.to),
 			ipv4(), bytesAt(expr.PayloadBaseNetworkHeader, way.address, jailAddr.AsSlice()),
@@ -158,7 +158,7 @@ func device(key expr.MetaKey, name string) []expr.Any {
 // RaiseTap connects the tap of the network bound to path.
 func RaiseTap(path string) error {
 	err := Do(path, func() error {
-		link, err := netlink.LinkByName(tapName)
+		link, err := netlink.LinkByName(TapName)
 		if err != nil {
 			return fmt.Errorf("find the tap: %w", err)
 		}
@@ -183,7 +183,7 @@ func RaiseTap(path string) error {
 // TapRaised reports whether the tap of the network bound to path is connected.
 func TapRaised(path string) (up bool, err error) {
 	err = Do(path, func() error {
-		link, err := netlink.LinkByName(tapName)
+		link, err := netlink.LinkByName(TapName)
 		if err != nil {
 			return fmt.Errorf("find the tap of %s: %w", path, err)
 		}

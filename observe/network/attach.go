@@ -51,7 +51,24 @@ func nsID(path string) (uint32, error) {
 
 func inode(st os.FileInfo) uint64 { return st.Sys().(*syscall.Stat_t).Ino }
 
-func netnsOf(pid int) string { return fmt.Sprintf("/proc/%d/ns/net", pid) }
+// netnsOf returns the path of the network namespace in which the packets of a jail are recorded.
+func netnsOf(t observe.Target) string {
+	if t.Netns != "" {
+		return t.Netns
+	}
+	return ownNetns(t.PID)
+}
+
+func ownNetns(pid int) string { return fmt.Sprintf("/proc/%d/ns/net", pid) }
+
+// hooksOf returns the cgroup whose sockets are associated with processes. The sockets of a virtual
+// machine are not those of the host.
+func hooksOf(t observe.Target) string {
+	if t.Guest {
+		return ""
+	}
+	return t.CgroupDir
+}
 
 // attach starts to record a jail. The caller holds s.mu.
 func (s *Source) attach(ctx context.Context, t observe.Target, sink observe.Sink) (_ *watch, err error) {
@@ -59,7 +76,7 @@ func (s *Source) attach(ctx context.Context, t observe.Target, sink observe.Sink
 	if err := context.Cause(ctx); err != nil {
 		return nil, err
 	}
-	id, err := nsID(netnsOf(t.PID))
+	id, err := nsID(netnsOf(t))
 	if err != nil {
 		return nil, fault.New(fault.NotFound, op, string(t.Jail), err)
 	}
@@ -67,7 +84,7 @@ func (s *Source) attach(ctx context.Context, t observe.Target, sink observe.Sink
 	if err != nil {
 		return nil, fault.New(fault.NotFound, op, string(t.Jail), err)
 	}
-	if own, err := nsID(netnsOf(os.Getpid())); err != nil {
+	if own, err := nsID(ownNetns(os.Getpid())); err != nil {
 		return nil, fmt.Errorf("read the host's network namespace: %w", err)
 	} else if own == id {
 		// The programs would record the host's packets and, with throttling, drop them.
@@ -259,7 +276,7 @@ func (s *Source) forget(netns, slot uint32) error {
 
 // enter runs f in the jail's network namespace.
 func (w *watch) enter(f func() error) error {
-	return netns.Do(netnsOf(w.target.PID), func() error {
+	return netns.Do(netnsOf(w.target), func() error {
 		// The process may have ended and its PID may have been reused.
 		if id, err := nsID("/proc/thread-self/ns/net"); err != nil || id != w.netns {
 			return fault.Newf(fault.NotFound, "network.Attach", string(w.target.Jail), "the network namespace of the jail no longer exists")
@@ -275,7 +292,7 @@ func (w *watch) link() error {
 	var hooked, routed error
 	var outer netip.Addr
 	var aside sync.WaitGroup
-	aside.Go(func() { w.hooks, hooked = w.hook(w.target.CgroupDir) })
+	aside.Go(func() { w.hooks, hooked = w.hook(hooksOf(w.target)) })
 	aside.Go(func() { outer, routed = w.findOuter() })
 	var own []netip.Addr
 	err := w.enter(func() (err error) {
@@ -353,6 +370,9 @@ func (w *watch) linkIfaces(h *netlink.Handle) error {
 	}
 	for _, l := range links {
 		a := l.Attrs()
+		if w.target.Guest && a.Name == netns.TapName {
+			continue // its packets are recorded at the link, as those of other jails
+		}
 		i := iface{name: a.Name, loop: a.EncapType == "loopback"}
 		i.bare = !i.loop && a.EncapType != "ether"
 		w.ifaces[uint32(a.Index)] = i

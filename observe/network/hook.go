@@ -95,7 +95,7 @@ func (w *watch) unhook(links []link.Link) error {
 // programs stay attached.
 func (w *watch) Move(ctx context.Context, t observe.Target) (bool, error) {
 	const op = "network.Move"
-	netns, err := nsID(netnsOf(t.PID))
+	netns, err := nsID(netnsOf(t))
 	if err != nil {
 		return false, fault.New(fault.NotFound, op, string(t.Jail), err)
 	}
@@ -106,11 +106,11 @@ func (w *watch) Move(ctx context.Context, t observe.Target) (bool, error) {
 	if err != nil {
 		return false, fault.New(fault.NotFound, op, string(t.Jail), err)
 	}
-	otherCgroup := t.CgroupDir != w.target.CgroupDir
+	otherCgroup := hooksOf(t) != hooksOf(w.target)
 	hooks := w.hooks
 	if otherCgroup {
 		// The old hooks stay attached until the new ones are, so that no socket is missed.
-		if hooks, err = w.hook(t.CgroupDir); err != nil {
+		if hooks, err = w.hook(hooksOf(t)); err != nil {
 			return false, err
 		}
 	}

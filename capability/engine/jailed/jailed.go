@@ -284,6 +284,10 @@ func (e *Engine) Prepare(ctx context.Context, c *engine.Installed) error {
 // files. Without this check the capability would be approved and each call would fail.
 func canGiveFiles(c *engine.Installed, s jail.Spec) error {
 	files := c.SecretFiles()
+	if len(files) > 0 && s.Backend == microVM {
+		return fault.Cannot("engine.Prepare", fmt.Sprintf("cannot give %s the secrets %s as files: they would be in snapshots of its virtual machine", c.ID, strings.Join(files, ", ")),
+			"let the proxy insert the secrets into requests with :inject of :network, or use :type :gvisor")
+	}
 	if len(files) > 0 && s.Backend == "bwrap" && os.Geteuid() != 0 {
 		return fault.Cannot("engine.Prepare", fmt.Sprintf("cannot give %s the secrets %s as files: a mount in a running sandbox requires root", c.ID, strings.Join(files, ", ")),
 			"run the daemon as root, or let the proxy insert the secrets into requests with :inject of :network")

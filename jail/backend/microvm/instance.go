@@ -40,6 +40,7 @@ const (
 // HostInfo implements jail.Instance.
 func (i *instance) HostInfo() jail.HostInfo {
 	s := jail.HostInfo{Guest: true, Cgroup: i.group.ID(), CgroupDir: i.group.Unified(), Events: i.events}
+	s.Netns = i.backend.networks.Path(i.plan)
 	i.backend.networks.Describe(i.plan, &s)
 	return s
 }

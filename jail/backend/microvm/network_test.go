@@ -16,6 +16,10 @@ import (
 	"glasshouse/host/netns"
 	"glasshouse/jail"
 	"glasshouse/jail/backend/backendtest"
+	"glasshouse/observe"
+	"glasshouse/observe/event"
+	"glasshouse/observe/network"
+	"glasshouse/observe/observetest"
 )
 
 // echo answers each line to a port of the daemon in an endpoint namespace. It returns the connections.
@@ -66,6 +70,39 @@ func packets(t *testing.T, p jail.Plan, endpointNS string) string {
 	return fmt.Sprintln(s.RxPackets, s.TxPackets)
 }
 
+// recordPackets records the packets of a jail, and returns a function that returns how many it has sent and
+// received.
+func recordPackets(t *testing.T, p jail.Plan, i jail.Instance) func() []string {
+	t.Helper()
+	s := network.New(network.Config{})
+	if err := s.Probe(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	info, log := i.HostInfo(), &observetest.Log{}
+	w, err := s.Attach(t.Context(), observe.Target{
+		Jail: p.ID, Guest: true, PID: i.PID(), Cgroup: info.Cgroup, CgroupDir: info.CgroupDir, Netns: info.Netns, Veth: info.Link,
+		Selection: event.Selection{Syscalls: "off", Files: "off"},
+	}, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(w.Close(), s.Close()); err != nil {
+			t.Errorf("end the recording: %v", err)
+		}
+	})
+	return func() []string {
+		if err := w.Drain(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		count := map[string]int64{}
+		for _, e := range log.Events(event.Net, "") {
+			count[e.Dir] += max(1, e.Packets)
+		}
+		return []string{fmt.Sprint(count[event.Egress]), fmt.Sprint(count[event.Ingress])}
+	}
+}
+
 // TestNetworkOfMachine checks the network of a jail, and that of a branch: it has no connection of the
 // first jail, which keeps it, and the address of its own in a group.
 func TestNetworkOfMachine(t *testing.T) {
@@ -84,6 +121,7 @@ func TestNetworkOfMachine(t *testing.T) {
 			}
 			defer i.Close()
 			info := i.HostInfo()
+			seen := recordPackets(t, p, i)
 			conns := echo(t, info.EndpointNetns, port)
 			const look = `echo $(tail -n +3 /proc/net/dev | cut -d: -f1 | sort); cat /etc/resolv.conf /sys/class/net/eth0/mtu
 				echo 1000 2>&1 > /sys/class/net/eth0/mtu | grep -o 'Read-only'; test -w /proc/sys/net/ipv4/ip_forward || echo no; cat /proc/sys/net/ipv6/conf/eth0/disable_ipv6`
@@ -102,6 +140,9 @@ func TestNetworkOfMachine(t *testing.T) {
 			guest := output(t, i, "cat", "/sys/class/net/eth0/statistics/tx_packets", "/sys/class/net/eth0/statistics/rx_packets")
 			if got := packets(t, p, info.EndpointNetns); strings.Join(strings.Fields(guest), " ") != strings.TrimSpace(got) && network == jail.Proxied {
 				t.Errorf("the guest counts %q packets out and in, and the host %q", guest, got)
+			}
+			if got := strings.Join(seen(), " "); got != strings.Join(strings.Fields(guest), " ") {
+				t.Errorf("the recording has %s packets out and in, and the guest counts %q", got, guest)
 			}
 			if s, err := i.Stats(t.Context()); err != nil || s.RxBytes < 100 || s.TxBytes < 100 {
 				t.Errorf("statistics: received %d bytes, sent %d, %v", s.RxBytes, s.TxBytes, err)
