@@ -28,7 +28,7 @@ func TestContract(t *testing.T) {
 		Open: func(*testing.T) observe.Source { return New(Config{}) },
 		Jail: func(t *testing.T) observetest.Jail {
 			m := hostMachine{observetest.NewFakeJail(t), newMachine(t, kernel.New(kernel.Config{}), bufferSize)}
-			m.SetTarget(m.FakeJail.Target(event.Selection{}))
+			m.rec.SetTarget(m.FakeJail.Target(event.Selection{}))
 			return m
 		},
 		Pinned: true, // by the recorder

@@ -373,6 +373,9 @@ func (r *Recorder) choose(s *event.Selection) error {
 	return w.Select(*s)
 }
 
+// +checklocks:r.mu
+func (r *Recorder) endRead() { r.reads, r.lastRead = r.reads-1, time.Now() }
+
 // read returns the events after a position. It waits until there are some, or until the state
 // changes.
 func (r *Recorder) read(ctx context.Context, q request) (a answer) {
@@ -385,7 +388,7 @@ func (r *Recorder) read(ctx context.Context, q request) (a answer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.reads++
-	defer func() { r.reads, r.lastRead = r.reads-1, time.Now() }()
+	defer r.endRead()
 	if q.Written.Position >= r.anchor.Position {
 		r.anchor = q.Written
 		r.buf.drop(q.Written.Position)

@@ -67,7 +67,7 @@ func (s *fakeSource) make(first, n int) {
 
 // A machine is a recorder that the daemon reaches while the machine runs.
 type machine struct {
-	*Recorder
+	rec    *Recorder
 	source *fakeSource
 	dir    string
 
@@ -90,12 +90,14 @@ func newMachine(t *testing.T, source observe.Source, size int) *machine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.Recorder, err = NewRecorder(source)
+	m.rec, err = NewRecorder(source)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.buf = buf
-	m.SetTarget(observe.Target{Jail: "j-1"})
+	m.rec.mu.Lock()
+	m.rec.buf = buf
+	m.rec.mu.Unlock()
+	m.rec.SetTarget(observe.Target{Jail: "j-1"})
 	return m
 }
 
@@ -118,7 +120,7 @@ func (m *machine) events(ctx context.Context, request []byte, wait bool) (io.Rea
 			defer context.AfterFunc(current, cancel)()
 			r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/events", bytes.NewReader(request))
 			w := httptest.NewRecorder()
-			m.ServeHTTP(w, r)
+			m.rec.ServeHTTP(w, r)
 			return w.Result().Body, ctx.Err()
 		}
 		if !wait || !errors.Is(err, fault.Conflict) {
@@ -245,7 +247,7 @@ func TestBranchContinuesAfterSnapshot(t *testing.T) {
 	parent := &observetest.Log{}
 	w := attach(t, New(Config{}), m.target("1", "1"), parent)
 	m.source.make(0, 10)
-	must(t, m.Freeze(t.Context()))
+	must(t, m.rec.Freeze(t.Context()))
 	wantNumbers(t, parent, sequence(0, 10)) // before the machine is frozen
 	m.set(frozenErr)
 	must(t, w.Drain(t.Context()))
@@ -255,7 +257,7 @@ func TestBranchContinuesAfterSnapshot(t *testing.T) {
 	b := attach(t, New(Config{}), m.target("2", "2"), branch)
 	must(t, b.Drain(t.Context()))
 	must(t, b.Select(event.Selection{Files: "off"}))
-	m.Thaw()
+	m.rec.Thaw()
 	m.set(nil)
 	m.source.make(10, 10)
 	must(t, b.Drain(t.Context()))
@@ -278,9 +280,9 @@ func TestRewoundJailContinuesInItsLog(t *testing.T) {
 	log := &observetest.Log{}
 	w := attach(t, New(Config{}), m.target("1", "1"), log)
 	m.source.make(0, 10)
-	must(t, m.Freeze(t.Context()))
+	must(t, m.rec.Freeze(t.Context()))
 	must(t, w.Release())
-	m.Thaw()
+	m.rec.Thaw()
 	rewound := attach(t, New(Config{}), m.target("1", "2"), log)
 	must(t, rewound.Release()) // before it reads
 	m.source.make(10, 10)
@@ -297,9 +299,9 @@ func TestEnd(t *testing.T) {
 		end  func(t *testing.T, m *machine)
 		gaps int
 	}{
-		{"after it has sent its events", func(t *testing.T, m *machine) { must(t, m.End(t.Context())) }, 0},
+		{"after it has sent its events", func(t *testing.T, m *machine) { must(t, m.rec.End(t.Context())) }, 0},
 		{"while it is frozen", func(t *testing.T, m *machine) {
-			must(t, m.Freeze(t.Context()))
+			must(t, m.rec.Freeze(t.Context()))
 			m.set(frozenErr)
 		}, 0},
 		{"suddenly", func(*testing.T, *machine) {}, 3},
@@ -337,11 +339,11 @@ func TestEndWithoutDaemon(t *testing.T) {
 	w := attach(t, source, target, log)
 	must(t, w.Select(event.Selection{Files: "off"}))
 	must(t, w.Release())
-	m.Recorder.mu.Lock()
-	m.lastRead = time.Now().Add(-goneAfter)
-	m.Recorder.mu.Unlock()
+	m.rec.mu.Lock()
+	m.rec.lastRead = time.Now().Add(-goneAfter)
+	m.rec.mu.Unlock()
 	began := time.Now()
-	must(t, m.End(t.Context()))
+	must(t, m.rec.End(t.Context()))
 	if took := time.Since(began); took > goneAfter/2 {
 		t.Errorf("End took %v without a daemon", took)
 	}
@@ -366,9 +368,9 @@ func TestTimes(t *testing.T) {
 		e := event.Event{Type: event.Proc, Op: op, NS: ns, Begin: began - ahead, PID: 7, TID: 7, HostPID: 7, FD: -1}
 		m.source.sink.Append(&e)
 	}
-	m.SetClock(observe.Now() + ahead)
+	m.rec.SetClock(observe.Now() + ahead)
 	process(event.OpFork)
-	m.SetClock(observe.Now() + ahead + int64(time.Second)) // it was frozen for a second
+	m.rec.SetClock(observe.Now() + ahead + int64(time.Second)) // it was frozen for a second
 	process(event.OpExec)
 	process(event.OpExit)
 	must(t, w.Drain(t.Context()))
@@ -382,15 +384,17 @@ func TestTimes(t *testing.T) {
 			t.Errorf("event of a process that began at %d, at %d: %s", began, now, e.AppendJSON(nil))
 		}
 	}
-	if len(m.begins) > 0 {
-		t.Errorf("%d processes are remembered after their end", len(m.begins))
+	m.rec.mu.Lock()
+	defer m.rec.mu.Unlock()
+	if n := len(m.rec.begins); n > 0 {
+		t.Errorf("%d processes are remembered after their end", n)
 	}
 }
 
 // TestUnsupportedKernel checks that the reason why events cannot be recorded reaches the daemon.
 func TestUnsupportedKernel(t *testing.T) {
 	m := newMachine(t, &fakeSource{}, 1<<20)
-	m.failed = fault.Cannot("test", "the kernel has no type information", "use another kernel")
+	m.rec.failed = fault.Cannot("test", "the kernel has no type information", "use another kernel")
 	_, err := New(Config{}).Attach(t.Context(), m.target("1", "1"), &observetest.Log{})
 	if !errors.Is(err, fault.Unsupported) || !strings.Contains(err.Error(), "no type information") || fault.RemedyOf(err) != "use another kernel" {
 		t.Errorf("Attach = %v (remedy %q)", err, fault.RemedyOf(err))

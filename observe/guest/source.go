@@ -324,7 +324,8 @@ func (w *watch) read() (n int, over bool, err error) {
 		q.WaitMS = unwrittenWait.Milliseconds()
 	}
 	w.mu.Unlock()
-	if q.Full = !w.sink.HasRoom(); q.Full {
+	q.Full = !w.sink.HasRoom()
+	if q.Full {
 		q.WaitMS = retryTime.Milliseconds()
 	}
 	if q.Seen == ended {

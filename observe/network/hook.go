@@ -110,7 +110,8 @@ func (w *watch) Move(ctx context.Context, t observe.Target) (bool, error) {
 	hooks := w.hooks
 	if otherCgroup {
 		// The old hooks stay attached until the new ones are, so that no socket is missed.
-		if hooks, err = w.hook(hooksOf(t)); err != nil {
+		hooks, err = w.hook(hooksOf(t))
+		if err != nil {
 			return false, err
 		}
 	}
