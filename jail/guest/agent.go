@@ -149,9 +149,6 @@ func (a *agent) setup(ctx context.Context, s wire.Setup) (none, error) {
 	if err := mountCopies(s); err != nil {
 		return none{}, err
 	}
-	if err := mountCopies(s); err != nil {
-		return none{}, err
-	}
 	if err := mountDevices(s.Limits.MemoryBytes); err != nil {
 		return none{}, fmt.Errorf("make the devices: %w", err)
 	}
