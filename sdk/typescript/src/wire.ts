@@ -1090,6 +1090,8 @@ export interface Event {
   from?: number;
   /** Group ID inside the jail. */
   gid?: number | null;
+  /** Reported by the kernel of the jail's virtual machine, and only as trustworthy as that kernel. */
+  guest?: boolean;
   /** The DNS name that the jail resolved to the remote address. */
   host?: string;
   /** Thread ID on the host. */

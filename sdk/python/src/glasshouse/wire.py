@@ -1330,6 +1330,9 @@ class EventOptions(_EventOdd, total=False):
     fd: Optional[int]
     # Group ID inside the jail.
     gid: Optional[int]
+    # Reported by the kernel of the jail's virtual machine, and only as trustworthy as that
+    # kernel.
+    guest: bool
     # The DNS name that the jail resolved to the remote address.
     host: str
     # Thread ID on the host.
