@@ -40,10 +40,10 @@ With --fleet, all nodes of the fleet probe their hosts. The result has a line fo
 findings about required and recommended features, and shows between which nodes jails with
 processes can move. The exit status is 1 if a node does not answer, or cannot run jails.
 
-With --microvm, this process boots virtual machines with the kernel and the configuration that jails
-of the backend microvm have, takes a snapshot, branches and rewinds it, and compares what the
-machines see. It needs root and no running daemon, and downloads nothing. Each step is printed with
-its time. The exit status is 1 if a step fails.`,
+With --microvm, this process boots virtual machines with the kernel and the configuration of the
+backend microvm, takes a snapshot, branches and rewinds it, and compares what the machines see.
+It needs root and no running daemon, and downloads nothing. Each step is printed with its time.
+The exit status is 1 if a step fails.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if fleet {
 				return c.doctorFleet(cmd.Context())
