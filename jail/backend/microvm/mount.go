@@ -133,7 +133,7 @@ func (b *Backend) mountDisk(ctx context.Context, src *os.File, st *unix.Stat_t, 
 			}
 			return err
 		})
-		if err != changed {
+		if !errors.Is(err, changed) {
 			return f, err
 		}
 	}
