@@ -150,8 +150,8 @@ func (b *Backend) Lacks() map[string]string {
 }
 
 // maxDisks is the number of read-only disks of a machine. It has room for 24 devices: the port, the
-// writable layer, the network and a workspace are others.
-const maxDisks = 20
+// network, a workspace, the writable layer and one that it is compared with are others.
+const maxDisks = 19
 
 // check returns an error for a plan that this backend cannot execute.
 func (b *Backend) check(p jail.Plan, op string) error {
