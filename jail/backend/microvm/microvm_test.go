@@ -97,7 +97,8 @@ func TestContract(t *testing.T) {
 	}
 	if testing.Short() {
 		o.Without = append(o.Without, "Inside", "Owners", "WritesLandInTheUpper", "FreezeAndThaw", "DoneClosesWhenInitDies",
-			"FailedCreateLeavesNothing", "StoppedJailStartsAgain", "Limits", "StatsArePlausible", "TwoJailsStayApart", "Attacks", "Checkpoint")
+			"FailedCreateLeavesNothing", "StoppedJailStartsAgain", "Limits", "StatsArePlausible", "TwoJailsStayApart", "Attacks", "Checkpoint",
+			"Workspace", "Mounts", "Changes", "MountShowsAStoppedJail", "OpenFindsTheJailAgain")
 	}
 	h := newHost(t)
 	backendtest.Run(t, func(*testing.T) jail.Backend { return h.daemon() }, o)
