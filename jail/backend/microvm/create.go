@@ -30,7 +30,7 @@ func (b *Backend) Create(ctx context.Context, p jail.Plan) (jail.Instance, error
 	if err := b.check(p, op); err != nil {
 		return nil, err
 	}
-	i, err := b.create(ctx, p, op)
+	i, err := b.create(ctx, p, op, nil)
 	if err != nil {
 		return nil, fmt.Errorf("create jail %s: %w", p.ID, err)
 	}
@@ -38,14 +38,14 @@ func (b *Backend) Create(ctx context.Context, p jail.Plan) (jail.Instance, error
 }
 
 // create starts a machine from a template or, if the template is damaged, boots it.
-func (b *Backend) create(ctx context.Context, p jail.Plan, op string) (*instance, error) {
-	i, err := b.launch(ctx, p, op, nil, nil)
+func (b *Backend) create(ctx context.Context, p jail.Plan, op string, r *reading) (*instance, error) {
+	i, err := b.launch(ctx, p, op, nil, r)
 	if e, ok := errors.AsType[*templateError](err); ok && ctx.Err() == nil {
 		b.cfg.Log.Warn("the template of a virtual machine cannot be restored, and a new one is made", "err", err)
 		if err := e.template.remove(); err != nil {
 			return nil, err
 		}
-		return b.launch(ctx, p, op, nil, nil)
+		return b.launch(ctx, p, op, nil, r)
 	}
 	return i, err
 }

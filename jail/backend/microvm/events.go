@@ -55,10 +55,8 @@ const answerTime = 30 * time.Second
 // events sends a request to the recorder of events in the guest: see jail.HostInfo.
 func (i *instance) events(ctx context.Context, request []byte, wait bool) (io.ReadCloser, error) {
 	for {
-		select {
-		case <-i.Done():
+		if i.ended() {
 			return nil, fault.Newf(fault.NotFound, "microvm.Events", string(i.plan.ID), "the virtual machine has ended")
-		default:
 		}
 		closed, current := i.gate.state()
 		if !closed {

@@ -145,13 +145,21 @@ func (i *instance) ask(ctx context.Context, path string, in any, limit time.Dura
 	}
 }
 
+// ended reports whether the machine has ended.
+func (i *instance) ended() bool {
+	select {
+	case <-i.Done():
+		return true
+	default:
+		return false
+	}
+}
+
 // Kill implements jail.Instance. A guest that runs first ends its processes and writes their files
 // to the disk. A frozen one has written them.
 func (i *instance) Kill(ctx context.Context) error {
-	select {
-	case <-i.Done():
+	if i.ended() {
 		return nil
-	default:
 	}
 	if frozen, err := i.group.Frozen(); err == nil && !frozen {
 		i.ask(ctx, wire.StopPath, struct{}{}, stopTime)

@@ -30,7 +30,7 @@ func (b *Backend) layerDisk(ctx context.Context, dir string) (*os.File, error) {
 	}
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s %d %d %d.%d", dir, st.Dev, st.Ino, st.Ctim.Sec, st.Ctim.Nsec))
 	name := filepath.Join(b.cfg.Cache, "layer-"+hex.EncodeToString(sum[:16]))
-	f, err := b.cached(name, func(part *os.File) error { return makeLayerDisk(ctx, part, dir) })
+	f, err := b.cached(name, func(part *os.File) error { return makeLayerDisk(ctx, part, dir, false) })
 	if err != nil {
 		return nil, fmt.Errorf("make a disk of %s: %w", dir, err)
 	}
@@ -38,7 +38,7 @@ func (b *Backend) layerDisk(ctx context.Context, dir string) (*os.File, error) {
 }
 
 // makeLayerDisk writes a disk with the files of a directory.
-func makeLayerDisk(ctx context.Context, part *os.File, dir string) error {
+func makeLayerDisk(ctx context.Context, part *os.File, dir string, rounded bool) error {
 	t, err := survey(dir)
 	if err != nil {
 		return err
@@ -48,7 +48,7 @@ func makeLayerDisk(ctx context.Context, part *os.File, dir string) error {
 		return err
 	}
 	defer src.Close()
-	return makeDisk(ctx, part, src, t, false)
+	return makeDisk(ctx, part, src, t, rounded)
 }
 
 // makeDisk writes an ext4 file system with the files in the directory src, which t describes. Its size

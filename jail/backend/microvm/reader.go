@@ -29,7 +29,6 @@ type reader struct {
 	gate chan struct{} // has an element while the reader is locked; it guards the other fields
 
 	inst   *instance // nil: none
-	plan   jail.Plan // of inst
 	writes bool      // the disk is that of the jail
 	users  int
 	used   time.Time // when the last user has ended its use
@@ -157,16 +156,6 @@ func (b *Backend) useReader(ctx context.Context, p jail.Plan, writes bool) (_ *i
 	return i, sync.OnceValue(func() error { return b.unuseReader(context.WithoutCancel(ctx), p, i) }), nil
 }
 
-// ended reports whether the machine has ended.
-func (i *instance) ended() bool {
-	select {
-	case <-i.Done():
-		return true
-	default:
-		return false
-	}
-}
-
 // startReader starts a reader, which the caller has locked.
 func (b *Backend) startReader(ctx context.Context, p jail.Plan, r *reader, writes bool) (err error) {
 	chain, err := images(p)
@@ -202,19 +191,13 @@ func (b *Backend) startReader(ctx context.Context, p jail.Plan, r *reader, write
 // makeDir makes the directory of a reader.
 func makeDir(dir string) error { return errors.Join(dirs.Empty(dir), os.Chmod(dir, 0o711)) }
 
-// launchReader starts the machine of a reader. It replaces a template that cannot be restored.
+// launchReader starts the machine of a reader.
 func (b *Backend) launchReader(ctx context.Context, q jail.Plan, r *reader, writes bool, how *reading) error {
-	i, err := b.launch(ctx, q, "microvm.ServeFiles", nil, how)
-	if e, ok := errors.AsType[*templateError](err); ok && ctx.Err() == nil {
-		if err := e.template.remove(); err != nil {
-			return err
-		}
-		i, err = b.launch(ctx, q, "microvm.ServeFiles", nil, how)
-	}
+	i, err := b.create(ctx, q, "microvm.ServeFiles", how)
 	if err != nil {
 		return err
 	}
-	r.inst, r.plan, r.writes = i, q, writes
+	r.inst, r.writes = i, writes
 	return nil
 }
 

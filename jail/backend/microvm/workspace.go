@@ -68,24 +68,11 @@ func makeWorkspace(ctx context.Context, p jail.Plan) (err error) {
 	if err != nil {
 		return err
 	}
-	err = makeWorkspaceDisk(ctx, part, files)
+	err = makeLayerDisk(ctx, part, files, true)
 	if err := errors.Join(err, part.Close()); err != nil {
 		return errors.Join(fmt.Errorf("make a disk of the workspace: %w", disk.WriteError(image, err)), os.Remove(part.Name()))
 	}
 	return os.Rename(part.Name(), image)
-}
-
-func makeWorkspaceDisk(ctx context.Context, part *os.File, files string) error {
-	t, err := survey(files)
-	if err != nil {
-		return err
-	}
-	src, err := os.Open(files)
-	if err != nil {
-		return err
-	}
-	defer src.Close()
-	return makeDisk(ctx, part, src, t, true)
 }
 
 // linkDisk gives a disk that nothing writes to an additional name, or copies it to another file system.
