@@ -169,7 +169,7 @@ func (t *taking) imageDir(j jail.Jail) (string, error) {
 	if err == nil {
 		beside := int64(16 << 20) // init, its program, and kernel state of the processes
 		if j.Spec.Backend == "microvm" {
-			beside += 176 << 20 // the kernel and the agent in the machine
+			beside += 208 << 20 // the kernel and the agent in the machine, with its events
 		}
 		err = t.cache.make(t.s.ID, stats.MemoryBytes+beside)
 	}
